@@ -1,0 +1,121 @@
+//go:build linux
+
+package mmio
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// hugePage is the size asked for of huge pages, in bytes.
+const hugePage = 2 << 20
+
+// Alloc returns at least size bytes of zeroed private memory, rounded up to
+// whole pages, every page present (registering it cannot fault), and absent
+// from forked children, whose copy-on-write would move it from under a device.
+func Alloc(size int) (*Region, error) {
+	r, err := anonymous(size, unix.Getpagesize(), 0)
+	if err != nil {
+		return nil, fmt.Errorf("map %d bytes: %w", size, err)
+	}
+	return r.present(size)
+}
+
+// AllocHuge is Alloc on 2 MiB pages: of the huge page pool if it has enough
+// (/proc/sys/vm/nr_hugepages), else aligned ordinary memory that the kernel is
+// asked to back with huge pages. The size is rounded up to 2 MiB.
+func AllocHuge(size int) (*Region, error) {
+	if r, err := anonymous(size, hugePage, unix.MAP_HUGETLB|unix.MAP_HUGE_2MB); err == nil {
+		if r, err = r.present(size); err == nil {
+			return r, nil
+		}
+	}
+	r, err := alignedHuge(size)
+	if err != nil {
+		return nil, fmt.Errorf("map %d bytes: %w", size, err)
+	}
+	// Advice: a kernel without transparent huge pages refuses, and the memory is as good.
+	_ = unix.Madvise(r.Bytes(), unix.MADV_HUGEPAGE)
+	return r.present(size)
+}
+
+// MapShared maps size bytes of fd at offset, a multiple of the page size, read
+// only unless writable. The mapping outlives fd. A store to a read-only one
+// ends the process.
+func MapShared(fd int, offset int64, size int, writable bool) (*Region, error) {
+	prot := unix.PROT_READ
+	if writable {
+		prot |= unix.PROT_WRITE
+	}
+	r, err := mapping(fd, offset, size, prot, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map %d bytes of file descriptor %d at offset %#x: %w", size, fd, offset, err)
+	}
+	return r, nil
+}
+
+// anonymous maps size bytes rounded up to a multiple of align, a power of two.
+func anonymous(size, align, flags int) (*Region, error) {
+	rounded := (size + align - 1) &^ (align - 1)
+	return mapping(-1, 0, rounded, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|flags)
+}
+
+// alignedHuge maps one huge page too many and returns the aligned part; the
+// rest is address space that is never touched.
+func alignedHuge(size int) (*Region, error) {
+	r, err := anonymous(size, hugePage, 0)
+	if err != nil {
+		return nil, err
+	}
+	want := r.size
+	if err := r.Close(); err != nil {
+		return nil, err
+	}
+	if r, err = anonymous(want+hugePage, hugePage, 0); err != nil {
+		return nil, err
+	}
+	skip := -int(uintptr(r.base)) & (hugePage - 1)
+	r.base, r.size = unsafe.Add(r.base, skip), want
+	return r, nil
+}
+
+// mapping is mmap with the undoing of it attached.
+func mapping(fd int, offset int64, size, prot, flags int) (*Region, error) {
+	if size <= 0 {
+		return nil, unix.EINVAL
+	}
+	p, err := unix.MmapPtr(fd, offset, nil, uintptr(size), prot, flags)
+	if err != nil {
+		return nil, err
+	}
+	return &Region{base: p, size: size, unmap: func() error { return unix.MunmapPtr(p, uintptr(size)) }}, nil
+}
+
+// present makes every page of r exist, and keeps r from children. It closes r
+// on failure. size is what the caller was asked for.
+func (r *Region) present(size int) (*Region, error) {
+	err := unix.Madvise(r.Bytes(), unix.MADV_DONTFORK)
+	if err == nil {
+		err = populate(r.Bytes())
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("populate %d bytes: %w", size, err), r.Close())
+	}
+	return r, nil
+}
+
+// populate faults b in. Kernels before 5.14 do not know the request, there a
+// store to each page does it.
+func populate(b []byte) error {
+	err := unix.Madvise(b, unix.MADV_POPULATE_WRITE)
+	if !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	for i := 0; i < len(b); i += unix.Getpagesize() {
+		b[i] = 0
+	}
+	return nil
+}
