@@ -1,0 +1,50 @@
+package mlx5
+
+import "encoding/binary"
+
+// MiniCQESize is the size of one completion of a compressed session, in bytes;
+// MinisPerCQE of them fill a CQE.
+const (
+	MiniCQESize = 8
+	MinisPerCQE = CQESize / MiniCQESize
+)
+
+// MiniFormat is what a compressed session keeps per frame
+// (mini_cqe_res_format of the device; not the bit numbers of mlx5dv).
+type MiniFormat uint8
+
+// Formats a driver may ask for.
+const (
+	MiniHash       MiniFormat = 0
+	MiniCsum       MiniFormat = 1
+	MiniCsumStride MiniFormat = 3
+)
+
+// MiniCQE is one 8-byte completion.
+type MiniCQE []byte
+
+// Mini is number i, below MinisPerCQE, of the 8 in an array slot.
+func (c CQE) Mini(i int) MiniCQE { return MiniCQE(c[i*MiniCQESize : (i+1)*MiniCQESize]) }
+
+// Hash is the RSS hash (MiniHash).
+func (m MiniCQE) Hash() uint32 { return binary.BigEndian.Uint32(m[0:4]) }
+
+// Checksum is the ones' complement sum (MiniCsum, MiniCsumStride).
+func (m MiniCQE) Checksum() uint16 { return binary.BigEndian.Uint16(m[0:2]) }
+
+// StrideIndex is the first stride (MiniCsumStride).
+func (m MiniCQE) StrideIndex() uint16 { return binary.BigEndian.Uint16(m[2:4]) }
+
+// ByteCount is the length of the frame, or the striding form of it.
+func (m MiniCQE) ByteCount() uint32 { return binary.BigEndian.Uint32(m[4:8]) }
+
+// PutMiniHash writes one completion of a MiniHash session.
+func PutMiniHash(b []byte, hash, byteCount uint32) {
+	binary.BigEndian.PutUint64(b[:8], uint64(hash)<<32|uint64(byteCount))
+}
+
+// PutMiniCsum writes one completion of a MiniCsum or, with the index of its
+// first stride, a MiniCsumStride session.
+func PutMiniCsum(b []byte, sum, stride uint16, byteCount uint32) {
+	binary.BigEndian.PutUint64(b[:8], uint64(sum)<<48|uint64(stride)<<32|uint64(byteCount))
+}
