@@ -1,0 +1,84 @@
+package dv
+
+import (
+	"log/slog"
+	"net"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+)
+
+// Config says which device to open and how. The zero value of every field but
+// Device (or Kernel) is useful. Names in brackets are those of VPP's rdma
+// plugin for the same thing.
+type Config struct {
+	// Device is an RDMA device ("mlx5_0") or the netdev of its port
+	// ("enp1s0f0") [host-if]. Unused when Kernel is set.
+	Device string
+
+	// Kernel opens a device that is not a node of this machine, such as the
+	// software NIC of package dv/simnic. Facts describes its port, as there is
+	// no netdev to ask.
+	Kernel func() (uverbs.Kernel, error)
+	Facts  PortFacts
+
+	// MAC is the address whose frames come to us. Default: a random, locally
+	// administered one. The port's own MAC is refused unless AllowNetdevMAC is
+	// set, multicast always.
+	MAC net.HardwareAddr
+	// AllowNetdevMAC permits MAC to be the port's own. Linux then receives no
+	// unicast frame on this port any more, whoever is logged in over it.
+	AllowNetdevMAC bool
+	// Promiscuous takes every unicast frame of the port, whatever its MAC.
+	// Linux receives none of them any more.
+	Promiscuous bool
+	// TakeMulticast permits taking broadcast and multicast away from Linux on
+	// a device that cannot give both of us a copy. Without it such a device is
+	// refused; where copies work it has no effect.
+	TakeMulticast bool
+
+	// RxQueues and TxQueues are the numbers of queues [num-rx-queues]. Default 1.
+	RxQueues, TxQueues int
+	// RxQueueSize is the number of frames a receive ring holds [rx-queue-size],
+	// a power of two of at least 64. Default 1024, or less with many queues so
+	// that pinned memory stays below 32 MiB.
+	RxQueueSize int
+	// TxQueueSize is the number of 64-byte blocks of a send ring
+	// [tx-queue-size], a power of two of at least 64. Default 1024, or less,
+	// likewise. A frame takes one or two.
+	TxQueueSize int
+	// TxBufferSize is the staging memory of one send queue in bytes, a power of
+	// two of at least 128 KiB. Default 1 MiB, or less, likewise.
+	TxBufferSize int
+	// SpareFrames is how many frame buffers exist beyond those the receive rings
+	// hold, for frames that callers or PostFrame keep for a while. Default 256.
+	SpareFrames int
+
+	// MTU is the largest IP packet received or sent, in bytes, at most the
+	// port's own. Default the port's. It sets the size of frame buffers [max-pktlen].
+	MTU int
+	// StripVLAN moves the outer 802.1Q tag of received frames into
+	// Packet.VLAN, if the device can.
+	StripVLAN bool
+	// RSSKey is the hash key that spreads flows over receive queues. Default
+	// SymmetricRSSKey.
+	RSSKey RSSKey
+
+	// Logger gets set-up, faults and recoveries, never packets. nil: silence.
+	Logger *slog.Logger
+}
+
+// PortFacts is what the netdev of a port would tell.
+type PortFacts struct {
+	// Name is the RDMA device's name, Netdev its port's. For messages.
+	Name, Netdev string
+	// MAC is the netdev's own address, not to be taken from it.
+	MAC net.HardwareAddr
+	// MTU is the netdev's, in bytes; 0 means 1500.
+	MTU int
+	// Port is the device's port number; 0 means 1.
+	Port uint8
+	// Down: the netdev is administratively down, so that the port passes nothing.
+	Down bool
+	// Virtual: an SR-IOV virtual function, whose switch passes only its own MAC.
+	Virtual bool
+}

@@ -1,0 +1,81 @@
+package dv
+
+// Frame names a frame buffer of the device's Pool. A frame has one owner at a
+// time; whoever holds the number owns the frame.
+type Frame uint32
+
+// NoFrame is no frame.
+const NoFrame = ^Frame(0)
+
+// RxFlags is what the NIC found out about a received frame.
+type RxFlags uint16
+
+const (
+	// RxIPv4 and RxIPv6: the frame is IP of that version, behind any VLAN tags.
+	RxIPv4 RxFlags = 1 << iota
+	RxIPv6
+	// RxTCP and RxUDP: the transport header was found. Never set on fragments.
+	RxTCP
+	RxUDP
+	// RxFragment: an IPv4 fragment, the first one included.
+	RxFragment
+	// RxVLAN: a VLAN tag was taken out of the frame and is in Packet.VLAN.
+	RxVLAN
+	// RxL3OK: the IPv4 header checksum is right (IPv6 has none: set on all of it).
+	RxL3OK
+	// RxL4OK: the TCP or UDP checksum is right. Clear means "not vouched for":
+	// frames with a wrong checksum are delivered.
+	RxL4OK
+	// RxHash: Packet.Hash is the frame's RSS hash.
+	RxHash
+)
+
+// Packet is one received frame.
+type Packet struct {
+	// Data is the frame from its Ethernet header on, without FCS. It is the
+	// NIC's buffer, with its whole remaining room as capacity; it belongs to
+	// the holder of the Packet until Release or PostFrame.
+	Data []byte
+	// Timestamp is the NIC's clock at reception, in cycles of Caps.ClockKHz.
+	Timestamp uint64
+	// Frame is the buffer that holds Data.
+	Frame Frame
+	// Hash is the RSS (Toeplitz) hash, valid with RxHash.
+	Hash uint32
+	// Flags says what the NIC found out.
+	Flags RxFlags
+	// VLAN is the tag control information of a stripped tag, valid with RxVLAN.
+	VLAN uint16
+}
+
+// TxFlags asks the NIC for work on a frame to be sent.
+type TxFlags uint8
+
+const (
+	// TxL3Csum: compute the IPv4 header checksum. Harmless on IPv6.
+	TxL3Csum TxFlags = 1 << iota
+	// TxL4Csum: compute the TCP or UDP checksum, from scratch: the value in the
+	// frame is ignored. A frame that is neither is sent as it is.
+	TxL4Csum
+	// TxVLAN: insert an 802.1Q tag with TxPacket.VLAN behind the MAC addresses.
+	TxVLAN
+)
+
+// TxPacket is one frame to send, or one TCP segment for the NIC to cut up. It
+// stays the caller's; reuse one to save its set-up.
+type TxPacket struct {
+	// Bufs are the frame's bytes in order, from the Ethernet header on, without
+	// FCS. Post copies them.
+	Bufs [][]byte
+	// HdrLen is the length of all headers up to and including TCP's, in bytes.
+	// Used when MSS > 0.
+	HdrLen int
+	// MSS > 0 asks for segmentation: the bytes behind the headers go out in
+	// segments of MSS bytes, each with its own headers and checksums
+	// (IP length and id, TCP sequence, FIN and PSH on the last only).
+	MSS int
+	// VLAN is the tag control information to insert with TxVLAN.
+	VLAN uint16
+	// Flags asks for checksums and tagging. Segmentation implies both checksums.
+	Flags TxFlags
+}

@@ -1,0 +1,94 @@
+package dv
+
+import (
+	"sync"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+)
+
+// Pool is the frame buffers of a device: equal pieces of one registered
+// region. Frames in receive rings and in callers' hands are not in it. Safe
+// for concurrent use; queues take and give in batches.
+type Pool struct {
+	mem   *mmio.Region
+	buf   []byte
+	base  uint64 // address of frame 0, as descriptors name it
+	lkey  uint32
+	size  int // bytes of one frame
+	count int
+
+	mu   sync.Mutex
+	free []Frame // guarded by mu; a stack, so that the warmest frame goes out next
+}
+
+// newPool cuts mem, which stays the caller's, into count frames of size bytes.
+func newPool(mem *mmio.Region, lkey uint32, size, count int) *Pool {
+	p := &Pool{
+		mem: mem, buf: mem.Slice(0, size*count), base: mem.Addr(), lkey: lkey,
+		size: size, count: count, free: make([]Frame, count),
+	}
+	for i := range p.free {
+		p.free[i] = Frame(count - 1 - i)
+	}
+	return p
+}
+
+// FrameSize is the size of every frame in bytes.
+func (p *Pool) FrameSize() int { return p.size }
+
+// Frames is the number of frames that exist.
+func (p *Pool) Frames() int { return p.count }
+
+// Free is the number of frames in the pool now.
+func (p *Pool) Free() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.free)
+}
+
+// Get takes one frame out of the pool: the caller owns it until Put or
+// TxQueue.PostFrame. false: the pool is empty.
+func (p *Pool) Get() (Frame, bool) {
+	var one [1]Frame
+	if p.take(one[:]) == 0 {
+		return NoFrame, false
+	}
+	return one[0], true
+}
+
+// Put gives a frame that the caller owns back to the pool.
+func (p *Pool) Put(f Frame) { p.put([]Frame{f}) }
+
+// Bytes is the whole of a frame that the caller owns.
+func (p *Pool) Bytes(f Frame) []byte {
+	at := int(f) * p.size
+	return p.buf[at : at+p.size : at+p.size]
+}
+
+// addr is where the NIC finds frame f.
+func (p *Pool) addr(f Frame) uint64 { return p.base + uint64(f)*uint64(p.size) }
+
+// valid reports whether f is a frame of this pool.
+func (p *Pool) valid(f Frame) bool { return int(f) < p.count }
+
+// take moves up to len(dst) frames from the pool to the caller.
+func (p *Pool) take(dst []Frame) int {
+	p.mu.Lock()
+	n := min(len(dst), len(p.free))
+	rest := len(p.free) - n
+	copy(dst, p.free[rest:])
+	p.free = p.free[:rest]
+	p.mu.Unlock()
+	return n
+}
+
+// put moves src from the caller to the pool. More frames than exist means that
+// one was given back twice: panics.
+func (p *Pool) put(src []Frame) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.free)+len(src) > cap(p.free) {
+		panic("dv: a frame was given back to the pool twice")
+	}
+	p.free = append(p.free, src...)
+}

@@ -1,0 +1,130 @@
+package dv
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// RSSKey is the key of the Toeplitz hash that spreads flows over receive queues.
+type RSSKey [40]byte
+
+// SymmetricRSSKey repeats one 16-bit pattern. A flow and its reverse then have
+// the same hash, so that both ways of a connection belong to one queue
+// (S. Woo, K. Park: "Scalable TCP Session Monitoring with Symmetric RSS", 2012).
+func SymmetricRSSKey() RSSKey {
+	var k RSSKey
+	for i := 0; i < len(k); i += 2 {
+		k[i], k[i+1] = 0x6d, 0x5a
+	}
+	return k
+}
+
+// MicrosoftRSSKey is the key of the published test vectors ("Verifying the RSS
+// hash calculation", Windows driver documentation). It spreads a little better
+// than the symmetric one, and a flow and its reverse hash apart.
+func MicrosoftRSSKey() RSSKey {
+	return RSSKey{
+		0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67,
+		0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
+		0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,
+		0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+	}
+}
+
+// IP protocol numbers that are hashed with their ports (IANA).
+const (
+	protoTCP = 6
+	protoUDP = 17
+)
+
+// Flow is a received flow as its frames have it: Src is the peer.
+type Flow struct {
+	// Proto is the IP protocol number. Ports matter for 6 (TCP) and 17 (UDP) only.
+	Proto    uint8
+	Src, Dst netip.AddrPort
+}
+
+// maxHashInput is two IPv6 addresses and two ports, in bytes.
+const maxHashInput = 16 + 16 + 2 + 2
+
+// toeplitz hashes by table: entry [i][b] is what byte b at input offset i
+// contributes. 36 KiB, made once per device, read only.
+type toeplitz struct {
+	table [maxHashInput][256]uint32
+}
+
+func newToeplitz(key RSSKey) *toeplitz {
+	t := new(toeplitz)
+	var padded [maxHashInput + 8]byte
+	copy(padded[:], key[:])
+	for i := range t.table {
+		// Holds the 32-bit windows of the key that start at the eight bits of byte i.
+		window := binary.BigEndian.Uint64(padded[i:])
+		for b := range t.table[i] {
+			for bit := range 8 {
+				if b&(0x80>>bit) != 0 {
+					t.table[i][b] ^= uint32(window >> (32 - bit))
+				}
+			}
+		}
+	}
+	return t
+}
+
+// sum is the hash of in, at most maxHashInput bytes.
+func (t *toeplitz) sum(in []byte) uint32 {
+	var h uint32
+	for i, b := range in {
+		h ^= t.table[i][b]
+	}
+	return h
+}
+
+// hash is what the NIC computes for f: over addresses and, for TCP and UDP,
+// ports.
+func (t *toeplitz) hash(f Flow) uint32 {
+	var buf [maxHashInput]byte
+	in := appendAddr(buf[:0], f.Src.Addr())
+	in = appendAddr(in, f.Dst.Addr())
+	if f.Proto == protoTCP || f.Proto == protoUDP {
+		in = binary.BigEndian.AppendUint16(in, f.Src.Port())
+		in = binary.BigEndian.AppendUint16(in, f.Dst.Port())
+	}
+	return t.sum(in)
+}
+
+func appendAddr(b []byte, a netip.Addr) []byte {
+	if a = a.Unmap(); a.Is4() {
+		four := a.As4()
+		return append(b, four[:]...)
+	}
+	sixteen := a.As16()
+	return append(b, sixteen[:]...)
+}
+
+// spread is the indirection table as the NIC has it.
+type spread struct {
+	hash    *toeplitz
+	queues  int
+	entries int // power of two
+}
+
+// spreadEntries is how many table entries n queues get: at least eight each, so
+// that the shares of the queues differ by an eighth at most, and no more than
+// the device has.
+func spreadEntries(n, limit int) int {
+	if n == 1 {
+		return 1
+	}
+	entries := 1
+	for entries < 8*n && entries < limit {
+		entries *= 2
+	}
+	return entries
+}
+
+// queueAt is the receive queue of table entry i.
+func (s spread) queueAt(i int) int { return i % s.queues }
+
+// queueOf is the receive queue that a hash leads to.
+func (s spread) queueOf(hash uint32) int { return s.queueAt(int(hash) & (s.entries - 1)) }
