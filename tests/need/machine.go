@@ -1,0 +1,110 @@
+package need
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Root goes on with effective user id 0.
+func Root(t testing.TB) {
+	t.Helper()
+	var err error
+	if uid := os.Geteuid(); uid != 0 {
+		err = fmt.Errorf("user id is %d, not 0", uid)
+	}
+	That(t, "root", err)
+}
+
+// NetNS goes on where this process may make network namespaces.
+func NetNS(t testing.TB) {
+	t.Helper()
+	That(t, "netns", probeNetNS())
+}
+
+// UserNS goes on where a child of this process may have a user namespace with
+// a network namespace in it, which needs no privilege on most distributions.
+func UserNS(t testing.TB) {
+	t.Helper()
+	That(t, "userns", probeUserNS())
+}
+
+// TUN goes on where this process may make a network namespace with a TAP
+// interface in it.
+func TUN(t testing.TB) {
+	t.Helper()
+	That(t, "tun", probeTUN())
+}
+
+// Hardware returns the name of the RDMA device that tests may use. They never
+// choose one: claiming queues on a card that serves somebody else is not for a
+// test to decide. RDMA_DEVICE names it.
+func Hardware(t testing.TB) string {
+	t.Helper()
+	dev := os.Getenv("RDMA_DEVICE")
+	That(t, "hardware", checkHardware("/sys/class/infiniband", dev))
+	return dev
+}
+
+func checkHardware(root, dev string) error {
+	if dev == "" {
+		return errors.New("set RDMA_DEVICE to an mlx5 device that tests may use (rdma link lists them)")
+	}
+	driver, err := os.Readlink(filepath.Join(root, dev, "device", "driver"))
+	if err != nil {
+		return fmt.Errorf("RDMA_DEVICE=%s: %w", dev, err)
+	}
+	if filepath.Base(driver) != "mlx5_core" {
+		return fmt.Errorf("RDMA_DEVICE=%s: driver is %s, not mlx5_core", dev, filepath.Base(driver))
+	}
+	return nil
+}
+
+// KVM goes on where virtual machines run at the processor's speed.
+func KVM(t testing.TB) {
+	t.Helper()
+	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	if err == nil {
+		err = f.Close()
+	}
+	That(t, "kvm", err)
+}
+
+// QEMU returns the path of qemu-system-x86_64, or of $QEMU, of at least this
+// version. 10.1 is the first with a vfio-user client.
+func QEMU(t testing.TB, major, minor int) string {
+	t.Helper()
+	path := os.Getenv("QEMU")
+	var err error
+	if path == "" {
+		path, err = lookPath("qemu-system-x86_64")
+	}
+	if err == nil {
+		err = checkQEMU(path, major, minor)
+	}
+	That(t, "qemu", err)
+	return path
+}
+
+func checkQEMU(path string, major, minor int) error {
+	out, err := exec.Command(path, "--version").Output()
+	if err != nil {
+		return fmt.Errorf("%s --version: %w", path, err)
+	}
+	m := regexp.MustCompile(`version (\d+)\.(\d+)`).FindStringSubmatch(string(out))
+	if m == nil {
+		return fmt.Errorf("%s --version says %q", path, strings.TrimSpace(string(out)))
+	}
+	haveMajor, _ := strconv.Atoi(m[1])
+	haveMinor, _ := strconv.Atoi(m[2])
+	if haveMajor < major || haveMajor == major && haveMinor < minor {
+		return fmt.Errorf("%s is version %d.%d, not %d.%d", path, haveMajor, haveMinor, major, minor)
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+// Package need is where tests say what they need of the machine. Every skip of
+// the project happens here, with its reason:
+//
+//	ip := need.Tool(t, "ip")
+//	need.NetNS(t)
+//
+// The environment decides what a lack means:
+//
+//	NEED=all         any lack is a failure
+//	NEED=netns,tool  a lack of these is a failure, of others a skip
+//	NEED_LOG=file    skips are also appended there, one line each, because
+//	                 go test without -v shows none
+//
+// The names NEED takes are the first words of the reasons: root, netns, userns,
+// tun, compiler, header, tool, hardware, kvm, qemu, and whatever That is given.
+package need
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// That goes on if err is nil. Otherwise the test is skipped, or fails where
+// NEED says so, with err as the reason. what is the need's name: one word.
+func That(t testing.TB, what string, err error) {
+	t.Helper()
+	if err == nil {
+		return
+	}
+	reason := fmt.Sprintf("needs %s: %v", what, err)
+	if required(os.Getenv("NEED"), what) {
+		t.Fatalf("%s (NEED=%s)", reason, os.Getenv("NEED"))
+	}
+	record(t, reason)
+	t.Skip(reason)
+}
+
+// required reports whether the list of needs has this one.
+func required(list, what string) bool {
+	for _, s := range strings.Split(list, ",") {
+		if s == "all" || s == what {
+			return true
+		}
+	}
+	return false
+}
+
+// record appends the reason to the file NEED_LOG names.
+func record(t testing.TB, reason string) {
+	t.Helper()
+	name := os.Getenv("NEED_LOG")
+	if name == "" {
+		return
+	}
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatalf("record skip: %v", err)
+	}
+	defer f.Close()
+	fmt.Fprintf(f, "skipped %s: %s\n", t.Name(), reason)
+}
