@@ -1,0 +1,143 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Net is one anonymous network namespace with its loopback interface up. All methods may be called from any goroutine.
+type Net struct {
+	name string
+	file *os.File // keeps the namespace alive and is the way in
+
+	mu     sync.Mutex
+	closed bool
+	work   chan func() // runs on home, the thread that made the namespace and stays until Close
+
+	home sync.WaitGroup
+}
+
+// New makes a namespace. The name is for messages only; the kernel never sees it.
+func New(name string) (*Net, error) {
+	n := &Net{name: name, work: make(chan func())}
+	ready := make(chan error, 1)
+	n.home.Add(1)
+	onThread(func() { n.stay(ready) })
+	if err := <-ready; err != nil {
+		n.home.Wait()
+		return nil, fmt.Errorf("make network namespace %q: %w", name, err)
+	}
+	return n, nil
+}
+
+// stay makes the namespace and then runs what it is handed. It is the parent thread of every child process of this
+// namespace: they are told to die when it ends.
+func (n *Net) stay(ready chan<- error) {
+	defer n.home.Done()
+	err := unix.Unshare(unix.CLONE_NEWNET)
+	if err == nil {
+		err = Up("lo", Setup{})
+	}
+	if err == nil {
+		n.file, err = os.Open("/proc/thread-self/ns/net")
+	}
+	ready <- err
+	if err != nil {
+		return
+	}
+	for fn := range n.work {
+		fn()
+	}
+}
+
+// Name returns the name given to New.
+func (n *Net) Name() string { return n.name }
+
+// Path is where another process may enter the namespace, with nsenter --net=PATH, while it lives.
+func (n *Net) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd()) }
+
+// Do runs fn on a thread inside the namespace and returns its error. Sockets and devices that fn makes belong to the
+// namespace for good; goroutines that fn starts do not run in it.
+func (n *Net) Do(fn func() error) error {
+	return onThreadWait(func() error {
+		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter network namespace %q: %w", n.name, err)
+		}
+		return fn()
+	})
+}
+
+// DialContext is net.Dialer.DialContext with a kernel socket of the namespace. Addresses are literal.
+func (n *Net) DialContext(ctx context.Context, network, address string) (conn net.Conn, err error) {
+	err = n.Do(func() (err error) {
+		var d net.Dialer
+		conn, err = d.DialContext(ctx, network, address)
+		return err
+	})
+	return conn, err
+}
+
+// Listen is net.Listen with a kernel socket of the namespace.
+func (n *Net) Listen(network, address string) (ln net.Listener, err error) {
+	err = n.Do(func() (err error) {
+		ln, err = net.Listen(network, address)
+		return err
+	})
+	return ln, err
+}
+
+// ListenPacket is net.ListenPacket with a kernel socket of the namespace.
+func (n *Net) ListenPacket(network, address string) (conn net.PacketConn, err error) {
+	err = n.Do(func() (err error) {
+		conn, err = net.ListenPacket(network, address)
+		return err
+	})
+	return conn, err
+}
+
+// Start starts the command inside the namespace. It is killed when the namespace is closed and when this process dies in
+// whatever way. The caller waits for it, as after cmd.Start.
+func (n *Net) Start(cmd *exec.Cmd) error {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	done := make(chan error, 1)
+	if !n.hand(func() { done <- cmd.Start() }) {
+		return fmt.Errorf("start %s in network namespace %q: %w", cmd.Path, n.name, os.ErrClosed)
+	}
+	return <-done
+}
+
+// hand gives fn to the home thread and reports whether there still is one.
+func (n *Net) hand(fn func()) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return false
+	}
+	n.work <- fn
+	return true
+}
+
+// Close gives the namespace up: children die, and the kernel removes it with all its interfaces once no socket and no
+// device of it is open any more. It may be called twice and from any goroutine.
+func (n *Net) Close() error {
+	n.mu.Lock()
+	if n.closed {
+		n.mu.Unlock()
+		return nil
+	}
+	n.closed = true
+	close(n.work)
+	n.mu.Unlock()
+	n.home.Wait()
+	return n.file.Close()
+}

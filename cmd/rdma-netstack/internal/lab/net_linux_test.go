@@ -1,0 +1,206 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
+)
+
+const patience = 20 * time.Second
+
+func newNet(t *testing.T, name string) *Net {
+	t.Helper()
+	need.NetNS(t)
+	n, err := New(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.Close() })
+	return n
+}
+
+// cabled makes two namespaces joined by a cable with one address of each family at each end.
+func cabled(t *testing.T) (a, b *Net) {
+	t.Helper()
+	a, b = newNet(t, "a"), newNet(t, "b")
+	if err := Cable(a, "left", b, "right"); err != nil {
+		t.Fatal(err)
+	}
+	up(t, a, "left", "192.0.2.1/24", "2001:db8::1/64")
+	up(t, b, "right", "192.0.2.2/24", "2001:db8::2/64")
+	return a, b
+}
+
+func up(t *testing.T, n *Net, ifname string, addrs ...string) {
+	t.Helper()
+	s := Setup{MTU: 1400}
+	for _, a := range addrs {
+		s.Addresses = append(s.Addresses, netip.MustParsePrefix(a))
+	}
+	if err := n.Do(func() error { return Up(ifname, s) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNetOpenUseClose(t *testing.T) {
+	n := newNet(t, "one")
+	own, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside, err := os.Readlink(n.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seen string
+	err = n.Do(func() (err error) { seen, err = os.Readlink("/proc/thread-self/ns/net"); return err })
+	if err != nil || seen != inside || seen == own {
+		t.Fatalf("inside Do: namespace %s, %v; want %s, and not our own %s", seen, err, inside, own)
+	}
+	for range 2 {
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.Do(func() error { return nil }); err == nil {
+		t.Error("Do in a closed namespace: no error")
+	}
+	if err := n.Start(exec.Command("true")); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Start in a closed namespace: %v", err)
+	}
+}
+
+func TestNetCloseConcurrently(t *testing.T) {
+	n := newNet(t, "many")
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			cmd := exec.Command("sleep", "60")
+			if n.Start(cmd) == nil {
+				defer cmd.Wait()
+			}
+			n.Close()
+		})
+	}
+	all.Wait()
+}
+
+func TestSocketsReachTheOtherSide(t *testing.T) {
+	a, b := cabled(t)
+	for _, to := range []string{"192.0.2.2:80", "[2001:db8::2]:80"} {
+		t.Run(to, func(t *testing.T) {
+			ln, err := b.Listen("tcp", to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ln.Close()
+			conn, err := a.DialContext(t.Context(), "tcp", to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := net.Dial("tcp", to); err == nil {
+				t.Errorf("%s also answers outside the namespaces", to)
+			}
+		})
+	}
+}
+
+func TestNothingIsLeft(t *testing.T) {
+	stays := newNet(t, "stays")
+	goes := newNet(t, "goes")
+	if err := Cable(stays, "left", goes, "right"); err != nil {
+		t.Fatal(err)
+	}
+	updates, done := make(chan netlink.LinkUpdate, 16), make(chan struct{})
+	defer close(done)
+	if err := stays.Do(func() error { return netlink.LinkSubscribe(updates, done) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := goes.Close(); err != nil {
+		t.Fatal(err)
+	}
+	timeout := time.After(patience)
+	for { // the kernel takes a namespace apart in the background, and the cable's near end goes with the far one
+		select {
+		case u := <-updates:
+			if u.Header.Type == unix.RTM_DELLINK && u.Attrs().Name == "left" {
+				return
+			}
+		case <-timeout:
+			t.Fatal("the interface of a closed namespace still exists")
+		}
+	}
+}
+
+func TestChildrenDieWithTheNet(t *testing.T) {
+	n := newNet(t, "short")
+	cmd := exec.Command("sleep", "600")
+	if err := n.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	child, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid))
+	if inside, _ := os.Readlink(n.Path()); err != nil || child != inside {
+		t.Errorf("child runs in %s (%v), want %s", child, err, inside)
+	}
+	n.Close()
+	cmd.Wait()
+	if got := cmd.ProcessState.String(); got != "signal: killed" {
+		t.Errorf("child ended with %q", got)
+	}
+}
+
+func TestPortSeesFrames(t *testing.T) {
+	a, b := cabled(t)
+	var left, right *Port
+	if err := a.Do(func() (err error) { left, err = OpenPort("left"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer left.Close()
+	if err := b.Do(func() (err error) { right, err = OpenPort("right"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer right.Close()
+
+	frame := append([]byte{2, 0, 0, 0, 0, 99}, left.MAC...)
+	frame = append(frame, 0x88, 0xb5)
+	frame = append(frame, "a frame of the local experimental type, to a third party"...)
+	if err := left.Send(frame); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 2048)
+	for {
+		got, err := right.Recv(buf, time.Now().Add(patience))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) == string(frame) {
+			break
+		}
+	}
+	if _, err := left.Recv(buf, time.Now().Add(-time.Second)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("receive after the deadline: %v", err)
+	}
+}
+
+func TestErrorsNameTheInterface(t *testing.T) {
+	n := newNet(t, "empty")
+	err := n.Do(func() error { return Up("nosuch0", Setup{}) })
+	if err == nil || err.Error() != "find interface nosuch0: Link not found" {
+		t.Errorf("Up of a missing interface: %v", err)
+	}
+	if err := n.Do(func() error { _, err := OpenPort("nosuch0"); return err }); err == nil {
+		t.Error("OpenPort of a missing interface: no error")
+	}
+}
