@@ -1,0 +1,26 @@
+// Package simnic is a ConnectX made of Go: the NIC side of the rings that a
+// driver writes, the kernel side of the uverbs calls that set them up, and the
+// wires its port can be plugged into.
+//
+// The core is a set of objects with the names the hardware uses: memory keys
+// (MKey), completion queues (CQ), send and receive queues (SQ, RQ), indirection
+// tables (RQT), transport receive objects (TIR) and flow rules (Flow). A face
+// creates them for its driver and tells the core when a doorbell was rung.
+// Everything else the core reads from and writes to memory, as silicon would:
+// it checks each address against a memory key, each descriptor against the
+// rules of the device, and answers a mistake with the same error completion.
+//
+// A frame enters at one of three places: the wire, the netdev side (what Linux
+// would have of the port) or a send queue. It leaves to one or more of the same
+// three. Counters account for every copy of it; Counters.Check says whether
+// they add up.
+//
+// Locks are taken in the order SQ, RQ, CQ, one of each at most, and none covers
+// the NIC as a whole, so that two NICs may be wired back to back and both send.
+// A wire may call back into a NIC from inside Send.
+//
+// Sources: linux 6.12 drivers/net/ethernet/mellanox/mlx5 and
+// include/linux/mlx5/device.h, rdma-core providers/mlx5, and the drivers of DPDK
+// and VPP for how the rings are used. What no public driver shows is marked
+// "model's choice" where it is decided.
+package simnic

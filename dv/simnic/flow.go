@@ -1,0 +1,57 @@
+package simnic
+
+import "errors"
+
+// FlowType says where in the order of tables a rule sits.
+type FlowType uint8
+
+// Flow types, in the numbers of verbs (IB_FLOW_ATTR_*).
+const (
+	FlowNormal           FlowType = 0 // before the netdev
+	FlowAllDefault       FlowType = 1 // everything the netdev did not want
+	FlowMulticastDefault FlowType = 2 // multicast the netdev did not want
+	FlowSniffer          FlowType = 3 // a copy of all that the port receives and sends
+)
+
+// Refusals of a flow rule that are not statuses of the firmware but decisions of
+// the steering code above it.
+var (
+	ErrFlowConflict = errors.New("same match with another tag or action exists")
+	ErrFlowFull     = errors.New("flow table is full")
+)
+
+// FlowAttr describes a flow rule.
+type FlowAttr struct {
+	Type     FlowType
+	Priority uint8 // 0 first, 15 last; only of normal rules
+	DontTrap bool  // copy, and let the next tables see the frame too
+	Match    Match
+	TIR      *TIR   // where the frame goes; nil with Drop
+	Drop     bool   // instead of a TIR
+	Tag      uint32 // 24 bits, appears in the completion
+}
+
+// Flow is a rule in force.
+type Flow struct {
+	nic  *NIC
+	attr FlowAttr
+}
+
+// Attr is what the rule was created with.
+func (f *Flow) Attr() FlowAttr { return f.attr }
+
+// CreateFlow puts a rule in force at once. A rule with the same match in the
+// same table as another one adds its TIR to it: each gets a copy.
+func (n *NIC) CreateFlow(a FlowAttr) (*Flow, error) {
+	if err := n.usable(); err != nil {
+		return nil, err
+	}
+	f := &Flow{nic: n, attr: a}
+	if err := n.steering.add(f); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// Destroy takes the rule out of force. A frame on its way may still arrive.
+func (f *Flow) Destroy() error { return f.nic.steering.remove(f) }

@@ -1,0 +1,89 @@
+package simnic
+
+import (
+	"maps"
+	"sync"
+	"sync/atomic"
+)
+
+// MKeyAttr describes a memory key.
+type MKeyAttr struct {
+	PD         uint32 // protection domain the key belongs to
+	Start      uint64 // address a WQE uses for the first byte; 0 for a physical-address key
+	Len        uint64 // bytes; 0 with Start 0 means all of Mem
+	Mem        *Memory
+	LocalWrite bool   // receive queues may write
+	Variant    *uint8 // low byte of the key; nil: the core chooses
+}
+
+// MKey is a registered memory region. A WQE may touch [Start, Start+Len)
+// through its key, from queues of the same protection domain.
+type MKey struct {
+	nic  *NIC
+	attr MKeyAttr
+	key  uint32
+
+	mu   sync.RWMutex // read-held while a queue is copying; guards dead
+	dead bool
+}
+
+// keyTable finds keys without a lock. Writers replace the whole map.
+type keyTable struct {
+	mu   sync.Mutex
+	keys atomic.Pointer[map[uint32]*MKey]
+}
+
+func (t *keyTable) init() { t.keys.Store(&map[uint32]*MKey{}) }
+
+func (t *keyTable) edit(change func(map[uint32]*MKey)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	next := maps.Clone(*t.keys.Load())
+	change(next)
+	t.keys.Store(&next)
+}
+
+// CreateMKey registers memory.
+func (n *NIC) CreateMKey(a MKeyAttr) (*MKey, error) {
+	if err := n.usable(); err != nil {
+		return nil, err
+	}
+	if a.Mem == nil {
+		return nil, refuse(StatusBadParam, "memory key without memory")
+	}
+	if a.Len == 0 && a.Start == 0 {
+		a.Len = a.Mem.Len()
+	}
+	if a.Len > a.Mem.Len() || a.Start+a.Len < a.Start {
+		return nil, refuse(StatusBadParam, "memory key of %d bytes at %#x over %d bytes of memory", a.Len, a.Start, a.Mem.Len())
+	}
+	k := &MKey{nic: n, attr: a}
+	index := n.numbers.add(k, 22)
+	variant := uint8(index * 7)
+	if a.Variant != nil {
+		variant = *a.Variant
+	}
+	k.key = index<<8 | uint32(variant)
+	n.keys.edit(func(m map[uint32]*MKey) { m[k.key] = k })
+	return k, nil
+}
+
+// Key is the lkey: index in the upper 24 bits, variant in the low 8.
+func (k *MKey) Key() uint32 { return k.key }
+
+// Attr is what the key was created with.
+func (k *MKey) Attr() MKeyAttr { return k.attr }
+
+// Destroy invalidates the key and waits for copies in progress: afterwards the
+// memory may be unmapped. Queues that still use the key get protection errors.
+func (k *MKey) Destroy() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.dead {
+		return refuse(StatusBadRes, "memory key %#x", k.key)
+	}
+	k.dead = true
+	k.nic.keys.edit(func(m map[uint32]*MKey) { delete(m, k.key) })
+	k.nic.numbers.remove(k.key >> 8)
+	return nil
+}

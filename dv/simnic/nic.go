@@ -1,0 +1,205 @@
+package simnic
+
+import (
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Config describes a software ConnectX. The zero value is a ConnectX-6 Dx with
+// nothing plugged in.
+type Config struct {
+	Name   string           // RDMA device name; default "mlx5_sim0"
+	Netdev string           // name of the port's netdev; default "sim0"
+	MAC    net.HardwareAddr // of the netdev; default derived from Seed, locally administered
+	MTU    int              // bytes of L3 the netdev takes; default 1500, 68 to 65535
+	Caps   Caps             // default DefaultCaps()
+	Seed   uint64           // of object numbers and every other choice the model makes
+
+	// Lenient accepts what no known driver should do but not every silicon
+	// refuses: a non-zero immediate on SEND, a frame of 18 bytes or less, less
+	// inline than the port's minimum. Violations are counted either way.
+	Lenient bool
+	// SelfLoopback lets a transport domain receive its own broadcasts, multicasts
+	// and frames to itself. Off, as Linux sets it up for a single user.
+	SelfLoopback bool
+	// DropTooLong drops a frame that is longer than its receive WQE and counts it,
+	// as newer firmware does, instead of an error completion.
+	DropTooLong bool
+
+	Clock  func() time.Time // of timestamps; default time.Now
+	Logger *slog.Logger     // default: silent
+}
+
+// NIC is one port of a ConnectX and the objects created on it. All methods may
+// be called from any goroutine.
+type NIC struct {
+	cfg   Config
+	caps  Caps
+	clock func() time.Time
+	start time.Time
+	log   *slog.Logger
+
+	numbers  numbers
+	keys     keyTable
+	steering steering
+	counters counters
+	strict   violations
+	hooks    atomic.Pointer[Hooks]
+
+	mac    atomic.Uint64 // of the netdev, low 48 bits
+	mtu    atomic.Int32
+	linkUp atomic.Bool
+	fatal  atomic.Bool
+	wire   side // what the port is plugged into
+	netdev side // the kernel's slice of the port
+
+	sinkMu sync.Mutex
+	sinks  map[int]func(Event)
+	nextID int
+
+	background sync.WaitGroup
+	closed     atomic.Bool
+}
+
+// New makes a NIC with its link up and nothing plugged in.
+func New(cfg Config) (*NIC, error) {
+	cfg = cfg.withDefaults()
+	if len(cfg.MAC) != 6 || cfg.MAC[0]&1 != 0 {
+		return nil, refuse(StatusBadParam, "netdev MAC %v is not a unicast address of 6 bytes", cfg.MAC)
+	}
+	n := &NIC{cfg: cfg, caps: cfg.Caps, clock: cfg.Clock, log: cfg.Logger, sinks: map[int]func(Event){}}
+	n.start = n.clock()
+	n.numbers.init(cfg.Seed)
+	n.keys.init()
+	n.steering.init(n)
+	n.mac.Store(macBits(cfg.MAC))
+	if err := n.SetMTU(cfg.MTU); err != nil {
+		return nil, err
+	}
+	n.linkUp.Store(true)
+	return n, nil
+}
+
+func (cfg Config) withDefaults() Config {
+	if cfg.Name == "" {
+		cfg.Name = "mlx5_sim0"
+	}
+	if cfg.Netdev == "" {
+		cfg.Netdev = "sim0"
+	}
+	if cfg.MAC == nil {
+		r := rand.New(rand.NewPCG(cfg.Seed, 0x6d6163))
+		cfg.MAC = net.HardwareAddr{0x02, 0x51, byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())}
+	}
+	if cfg.MTU == 0 {
+		cfg.MTU = 1500
+	}
+	if cfg.Caps == (Caps{}) {
+		cfg.Caps = DefaultCaps()
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = time.Now
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return cfg
+}
+
+// Config is what the NIC was made with, defaults filled in.
+func (n *NIC) Config() Config { return n.cfg }
+
+// Caps is what the device can do.
+func (n *NIC) Caps() Caps { return n.caps }
+
+// MAC is the address of the netdev.
+func (n *NIC) MAC() net.HardwareAddr { return macAddr(n.mac.Load()) }
+
+// SetMAC changes the address of the netdev.
+func (n *NIC) SetMAC(mac net.HardwareAddr) error {
+	if len(mac) != 6 || mac[0]&1 != 0 {
+		return refuse(StatusBadParam, "netdev MAC %v", mac)
+	}
+	n.mac.Store(macBits(mac))
+	return nil
+}
+
+// MTU is that of the netdev, in bytes of L3. The port takes frames of 18 bytes
+// more: Ethernet header and one VLAN tag.
+func (n *NIC) MTU() int { return int(n.mtu.Load()) }
+
+// SetMTU changes it at once for frames to come.
+func (n *NIC) SetMTU(mtu int) error {
+	if mtu < 68 || mtu > 65535 {
+		return refuse(StatusBadParam, "MTU %d (68 to 65535)", mtu)
+	}
+	n.mtu.Store(int32(mtu))
+	return nil
+}
+
+// Now is the free-running counter that stamps completions, in ticks of
+// Caps.FrequencyKHz.
+func (n *NIC) Now() uint64 {
+	ns := uint64(n.clock().Sub(n.start))
+	if n.caps.FrequencyKHz == 1000000 {
+		return ns
+	}
+	return ns/1000000*uint64(n.caps.FrequencyKHz) + ns%1000000*uint64(n.caps.FrequencyKHz)/1000000
+}
+
+// Link reports whether the port is up.
+func (n *NIC) Link() bool { return n.linkUp.Load() }
+
+// SetLink raises or drops the link. While it is down send queues keep
+// completing into nothing and nothing is received. A change raises a port event.
+func (n *NIC) SetLink(up bool) {
+	if n.linkUp.Swap(up) == up {
+		return
+	}
+	t := EventPortDown
+	if up {
+		t = EventPortUp
+	}
+	n.emit(Event{Type: t, Port: 1})
+}
+
+// FailDevice puts the device in its fatal state: queues stop for good, control
+// commands fail with StatusBadSystem. Raises a device event once.
+func (n *NIC) FailDevice() {
+	if !n.fatal.Swap(true) {
+		n.emit(Event{Type: EventDeviceFatal})
+	}
+}
+
+// usable is nil while control commands may succeed.
+func (n *NIC) usable() error {
+	if n.fatal.Load() || n.closed.Load() {
+		return StatusBadSystem
+	}
+	return nil
+}
+
+// Close unplugs the wires and stops every queue. Closing again does nothing.
+func (n *NIC) Close() error {
+	if n.closed.Swap(true) {
+		return nil
+	}
+	err := n.wire.unplug()
+	if e := n.netdev.unplug(); err == nil {
+		err = e
+	}
+	n.background.Wait()
+	return err
+}
+
+func macBits(mac []byte) uint64 {
+	return uint64(mac[0])<<40 | uint64(mac[1])<<32 | uint64(mac[2])<<24 | uint64(mac[3])<<16 | uint64(mac[4])<<8 | uint64(mac[5])
+}
+
+func macAddr(v uint64) net.HardwareAddr {
+	return net.HardwareAddr{byte(v >> 40), byte(v >> 32), byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)}
+}

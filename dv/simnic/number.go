@@ -1,0 +1,62 @@
+package simnic
+
+import (
+	"math/rand/v2"
+	"sync"
+)
+
+// numbers hands out object numbers: sparse and out of order, so that a driver
+// that swaps bytes or mixes two of them up misses. All kinds share one space,
+// because a stock driver files queues of different kinds under their number.
+type numbers struct {
+	mu   sync.Mutex
+	rand *rand.Rand
+	used map[uint32]any
+}
+
+func (t *numbers) init(seed uint64) {
+	t.rand = rand.New(rand.NewPCG(seed, 0x6e756d))
+	t.used = map[uint32]any{}
+}
+
+// add files obj under a fresh number of at most bits bits, never 0 or 1.
+func (t *numbers) add(obj any, bits uint) uint32 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for {
+		n := t.rand.Uint32N(1<<bits-2) + 2
+		if _, taken := t.used[n]; !taken {
+			t.used[n] = obj
+			return n
+		}
+	}
+}
+
+func (t *numbers) remove(n uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.used, n)
+}
+
+// lookup finds the object of type T with that number.
+func lookup[T any](t *numbers, n uint32) (obj T, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	obj, ok = t.used[n].(T)
+	return obj, ok
+}
+
+// CQ finds a completion queue by its number.
+func (n *NIC) CQ(number uint32) (*CQ, bool) { return lookup[*CQ](&n.numbers, number) }
+
+// SQ finds a send queue by its number.
+func (n *NIC) SQ(number uint32) (*SQ, bool) { return lookup[*SQ](&n.numbers, number) }
+
+// RQ finds a receive queue by its number.
+func (n *NIC) RQ(number uint32) (*RQ, bool) { return lookup[*RQ](&n.numbers, number) }
+
+// RQT finds an indirection table by its number.
+func (n *NIC) RQT(number uint32) (*RQT, bool) { return lookup[*RQT](&n.numbers, number) }
+
+// TIR finds a transport receive object by its number.
+func (n *NIC) TIR(number uint32) (*TIR, bool) { return lookup[*TIR](&n.numbers, number) }

@@ -1,0 +1,147 @@
+package simnic
+
+import "sync"
+
+// RQAttr describes a receive queue.
+type RQAttr struct {
+	PD         uint32
+	CQ         *CQ
+	Ring       *Memory // 1<<LogSize WQEs of 1<<LogStride bytes
+	LogSize    int
+	LogStride  int     // bytes of a WQE, log2: 4 for one scatter entry
+	Record     *Memory // 8 bytes; the receive counter is the first word
+	UserIndex  uint32  // echoed in completions, 24 bits
+	StartIndex uint16  // counter to begin with after reset; 0 on silicon
+
+	LinkedList bool      // WQEs have a next segment and are taken in its order
+	Striding   *Striding // nil: one packet per WQE
+
+	VLANStrip  bool // outermost C-tag moves from the frame to the completion
+	ScatterFCS bool // the FCS follows the frame
+	EndPad     bool // writes may run to the end of the cache line
+	DelayDrop  bool // accepted, without effect: the model drops at once
+
+	Netdev bool // frames count as the netdev's, not a user's
+	Events func(Event)
+}
+
+// Striding makes a WQE hold many packets, each in whole strides.
+type Striding struct {
+	LogStrideBytes int
+	LogStrides     int // strides of one WQE
+	TwoByteShift   bool
+}
+
+// RQ is a receive queue. The driver posts WQEs by advancing the record; the NIC
+// consumes them in ring order.
+type RQ struct {
+	nic    *NIC
+	attr   RQAttr
+	number uint32
+	use    usage
+
+	mu     sync.Mutex
+	state  State
+	hwCI   uint16 // WQEs consumed
+	stride int    // strides used of the WQE at hwCI
+}
+
+// CreateRQ makes a receive queue in the reset state.
+func (n *NIC) CreateRQ(a RQAttr) (*RQ, error) {
+	if err := n.usable(); err != nil {
+		return nil, err
+	}
+	if err := n.checkRQ(a); err != nil {
+		return nil, err
+	}
+	if err := a.CQ.use.take(); err != nil {
+		return nil, refuse(StatusBadRes, "receive queue on completion queue %#x", a.CQ.number)
+	}
+	rq := &RQ{nic: n, attr: a}
+	rq.number = n.numbers.add(rq, 20)
+	a.CQ.attach(rq)
+	return rq, nil
+}
+
+func (n *NIC) checkRQ(a RQAttr) error {
+	if a.LogStride < 4 || 1<<a.LogStride > n.caps.MaxRecvWQE {
+		return refuse(StatusBadParam, "receive WQEs of 2^%d bytes (at most %d)", a.LogStride, n.caps.MaxRecvWQE)
+	}
+	if err := checkRing("receive queue", a.Ring, a.Record, a.LogSize, n.caps.LogMaxQueue, 1<<a.LogStride); err != nil {
+		return err
+	}
+	if a.CQ == nil {
+		return refuse(StatusBadParam, "receive queue without completion queue")
+	}
+	if s := a.Striding; s != nil {
+		c := n.caps
+		if !c.StridingRQ || a.LogStride < 5 || s.LogStrideBytes < c.LogMinStride || s.LogStrideBytes > c.LogMaxStride ||
+			s.LogStrides < c.LogMinStrides || s.LogStrides > c.LogMaxStrides {
+			return refuse(StatusBadParam, "striding receive queue of 2^%d strides of 2^%d bytes", s.LogStrides, s.LogStrideBytes)
+		}
+	}
+	if a.VLANStrip && !n.caps.VLANStrip || a.ScatterFCS && !n.caps.ScatterFCS || a.EndPad && !n.caps.EndPad || a.DelayDrop && !n.caps.DelayDrop {
+		return refuse(StatusBadParam, "receive queue feature the device lacks")
+	}
+	return nil
+}
+
+// Number is the RQN.
+func (rq *RQ) Number() uint32 { return rq.number }
+
+// Attr is what the queue was created with, VLAN stripping as last modified.
+func (rq *RQ) Attr() RQAttr {
+	rq.mu.Lock()
+	defer rq.mu.Unlock()
+	return rq.attr
+}
+
+// State is the state the device has the queue in.
+func (rq *RQ) State() State {
+	rq.mu.Lock()
+	defer rq.mu.Unlock()
+	return rq.state
+}
+
+// Modify moves the queue from state cur, which must be its real state, to next.
+func (rq *RQ) Modify(cur, next State) error {
+	rq.mu.Lock()
+	defer rq.mu.Unlock()
+	if err := checkTransition("receive queue", rq.number, rq.state, cur, next); err != nil {
+		return err
+	}
+	if next == StateReset || rq.state == StateReset {
+		rq.hwCI, rq.stride = rq.attr.StartIndex, 0
+	}
+	rq.state = next
+	if next == StateError {
+		rq.flush()
+	}
+	return nil
+}
+
+// SetVLANStrip turns stripping on or off for frames to come.
+func (rq *RQ) SetVLANStrip(on bool) error {
+	if on && !rq.nic.caps.VLANStrip {
+		return refuse(StatusBadParam, "VLAN stripping the device lacks")
+	}
+	rq.mu.Lock()
+	defer rq.mu.Unlock()
+	rq.attr.VLANStrip = on
+	return nil
+}
+
+// Destroy removes the queue and waits for a delivery in progress. Tables and
+// TIRs that name it must be destroyed before: StatusResBusy.
+func (rq *RQ) Destroy() error {
+	if err := rq.use.retire(); err != nil {
+		return refuse(StatusOf(err), "destroy receive queue %#x", rq.number)
+	}
+	rq.mu.Lock()
+	rq.state = StateReset
+	rq.mu.Unlock()
+	rq.attr.CQ.detach(rq)
+	rq.attr.CQ.use.release()
+	rq.nic.numbers.remove(rq.number)
+	return nil
+}

@@ -1,0 +1,198 @@
+package simnic
+
+import "sync/atomic"
+
+// RQTAttr describes an indirection table.
+type RQTAttr struct {
+	RQs []*RQ // a power of two of them; queues may repeat
+}
+
+// RQT spreads packets over receive queues by the low bits of their hash.
+type RQT struct {
+	nic    *NIC
+	number uint32
+	use    usage
+	rqs    atomic.Pointer[[]*RQ]
+}
+
+// CreateRQT makes an indirection table.
+func (n *NIC) CreateRQT(a RQTAttr) (*RQT, error) {
+	if err := n.usable(); err != nil {
+		return nil, err
+	}
+	t := &RQT{nic: n}
+	t.rqs.Store(&[]*RQ{})
+	if err := t.Modify(a.RQs); err != nil {
+		return nil, err
+	}
+	t.number = n.numbers.add(t, 20)
+	return t, nil
+}
+
+// Number is the RQTN.
+func (t *RQT) Number() uint32 { return t.number }
+
+// Modify replaces all entries at once. It must not run concurrently with
+// another change of the same table.
+func (t *RQT) Modify(rqs []*RQ) error {
+	if len(rqs) == 0 || len(rqs)&(len(rqs)-1) != 0 || len(rqs) > 1<<t.nic.caps.LogMaxRQT {
+		return refuse(StatusBadParam, "indirection table of %d entries (a power of two, at most 2^%d)", len(rqs), t.nic.caps.LogMaxRQT)
+	}
+	for i, rq := range rqs {
+		if err := rq.use.take(); err != nil {
+			for _, taken := range rqs[:i] {
+				taken.use.release()
+			}
+			return refuse(StatusBadRes, "entry %d of an indirection table: receive queue %#x", i, rq.number)
+		}
+	}
+	next := append([]*RQ(nil), rqs...)
+	for _, old := range *t.rqs.Swap(&next) {
+		old.use.release()
+	}
+	return nil
+}
+
+// Destroy removes the table. StatusResBusy while a TIR uses it.
+func (t *RQT) Destroy() error {
+	if err := t.use.retire(); err != nil {
+		return refuse(StatusOf(err), "destroy indirection table %#x", t.number)
+	}
+	for _, rq := range *t.rqs.Swap(&[]*RQ{}) {
+		rq.use.release()
+	}
+	t.nic.numbers.remove(t.number)
+	return nil
+}
+
+// HashFunction of a TIR, in the numbers of the device.
+type HashFunction uint8
+
+// Hash functions. XOR8 exists in silicon and is refused here.
+const (
+	HashNone     HashFunction = 0
+	HashToeplitz HashFunction = 2
+)
+
+// HashFields selects what goes into the hash, in the bits of the device.
+type HashFields uint8
+
+// Members of HashFields.
+const (
+	HashSrcIP   HashFields = 1 << 0
+	HashDstIP   HashFields = 1 << 1
+	HashSrcPort HashFields = 1 << 2
+	HashDstPort HashFields = 1 << 3
+)
+
+// HashSelection is one kind of packet and the fields of it to hash. A packet of
+// another kind gets hash 0 and the table's first entry.
+type HashSelection struct {
+	IPv6   bool // else IPv4
+	UDP    bool // else TCP; matters only when ports are selected
+	Fields HashFields
+}
+
+// LROAttr lets the device merge TCP segments of one batch.
+type LROAttr struct {
+	IPv4, IPv6 bool
+	MaxPayload int // bytes of L3 and up of a merged packet, multiple of 256
+}
+
+// TIRAttr describes a transport receive object: where frames go that a flow rule
+// matched. Exactly one of RQ and Table is set.
+type TIRAttr struct {
+	TD        uint32 // transport domain
+	RQ        *RQ
+	Table     *RQT
+	Hash      HashFunction
+	Key       [40]byte
+	Symmetric bool // sort addresses and ports before hashing
+	Selection HashSelection
+	LRO       LROAttr
+
+	// The TIR may receive unicast or multicast frames sent from its own domain.
+	SelfLoopbackUnicast, SelfLoopbackMulticast bool
+}
+
+// TIR is a transport receive object.
+type TIR struct {
+	nic    *NIC
+	number uint32
+	use    usage
+	attr   atomic.Pointer[TIRAttr]
+	hash   atomic.Pointer[toeplitz]
+}
+
+// CreateTIR makes a transport receive object.
+func (n *NIC) CreateTIR(a TIRAttr) (*TIR, error) {
+	if err := n.usable(); err != nil {
+		return nil, err
+	}
+	t := &TIR{nic: n}
+	if err := t.check(a); err != nil {
+		return nil, err
+	}
+	use := a.target()
+	if err := use.take(); err != nil {
+		return nil, refuse(StatusBadRes, "transport receive object of a destroyed queue")
+	}
+	t.set(a)
+	t.number = n.numbers.add(t, 20)
+	return t, nil
+}
+
+func (t *TIR) check(a TIRAttr) error {
+	if (a.RQ == nil) == (a.Table == nil) {
+		return refuse(StatusBadParam, "transport receive object needs a receive queue or a table")
+	}
+	if a.Hash != HashNone && a.Hash != HashToeplitz {
+		return refuse(StatusBadParam, "hash function %d", a.Hash)
+	}
+	if (a.LRO.IPv4 || a.LRO.IPv6) && !t.nic.caps.LRO {
+		return refuse(StatusBadParam, "LRO the device lacks")
+	}
+	return nil
+}
+
+func (a *TIRAttr) target() *usage {
+	if a.RQ != nil {
+		return &a.RQ.use
+	}
+	return &a.Table.use
+}
+
+func (t *TIR) set(a TIRAttr) {
+	if a.Hash == HashToeplitz {
+		t.hash.Store(newToeplitz(a.Key))
+	}
+	t.attr.Store(&a)
+}
+
+// Number is the TIRN.
+func (t *TIR) Number() uint32 { return t.number }
+
+// Attr is what the object does at the moment.
+func (t *TIR) Attr() TIRAttr { return *t.attr.Load() }
+
+// Modify replaces everything but where packets go. It must not run concurrently
+// with another change of the same object.
+func (t *TIR) Modify(a TIRAttr) error {
+	old := t.attr.Load()
+	a.RQ, a.Table = old.RQ, old.Table
+	if err := t.check(a); err != nil {
+		return err
+	}
+	t.set(a)
+	return nil
+}
+
+// Destroy removes the object. StatusResBusy while a flow rule uses it.
+func (t *TIR) Destroy() error {
+	if err := t.use.retire(); err != nil {
+		return refuse(StatusOf(err), "destroy transport receive object %#x", t.number)
+	}
+	t.attr.Load().target().release()
+	t.nic.numbers.remove(t.number)
+	return nil
+}

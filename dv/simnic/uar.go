@@ -1,0 +1,41 @@
+package simnic
+
+import "github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+
+// Registers of a UAR page: send doorbells from uarSend on, in registers of 512
+// bytes with two halves of 256.
+const (
+	uarSend = 0x800
+	uarHalf = 0x100
+)
+
+// UARWrite is an 8-byte store of v (as the big-endian number it is) at offset
+// off of the page of device registers with number uar. The queue it names acts
+// before UARWrite returns. Stores that continue a BlueFlame copy are ignored:
+// the device takes the WQE from the ring.
+func (n *NIC) UARWrite(uar uint32, off int, v uint64) {
+	switch {
+	case off == mlx5.UARArm:
+		n.armWrite(uar, v)
+	case off >= uarSend && off%uarHalf == 0:
+		n.doorbellWrite(uar, v)
+	}
+}
+
+func (n *NIC) doorbellWrite(uar uint32, v uint64) {
+	sq, ok := n.SQ(uint32(v) >> 8)
+	if !ok || sq.attr.UAR != uar {
+		n.strict.add("doorbell %#016x on UAR page %d names no send queue of it", v, uar)
+		return
+	}
+	sq.Doorbell(v)
+}
+
+func (n *NIC) armWrite(uar uint32, v uint64) {
+	cq, ok := n.CQ(uint32(v) & 0xffffff)
+	if !ok || cq.attr.UAR != uar {
+		n.strict.add("arm request %#016x on UAR page %d names no completion queue of it", v, uar)
+		return
+	}
+	cq.ArmWord(uint32(v >> 32))
+}

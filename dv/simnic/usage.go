@@ -1,0 +1,42 @@
+package simnic
+
+import "sync"
+
+// usage counts the objects that need this one, so that it cannot be destroyed
+// under them.
+type usage struct {
+	mu    sync.Mutex
+	users int
+	gone  bool
+}
+
+// take adds a user. It fails when the object is destroyed.
+func (u *usage) take() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.gone {
+		return StatusBadRes
+	}
+	u.users++
+	return nil
+}
+
+func (u *usage) release() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.users--
+}
+
+// retire marks the object destroyed, or says why it cannot be.
+func (u *usage) retire() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case u.gone:
+		return StatusBadRes
+	case u.users > 0:
+		return StatusResBusy
+	}
+	u.gone = true
+	return nil
+}
