@@ -33,11 +33,7 @@ func RunAsNamespaceRoot(args []string, stdout, stderr io.Writer) (code int, err 
 		return 0, fmt.Errorf("%w: this process is root of its user namespace and still may not make a network namespace (%s)",
 			ErrNoUserNamespaces, refusal("/proc/sys"))
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return 0, fmt.Errorf("find this program: %w", err)
-	}
-	cmd := exec.Command(self, args...)
+	cmd := exec.Command("/proc/self/exe", args...) // also where the program's own path is gone or out of reach
 	cmd.Args[0] = os.Args[0]
 	cmd.Env = append(os.Environ(), insideMark+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, stdout, stderr

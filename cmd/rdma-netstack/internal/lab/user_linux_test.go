@@ -57,7 +57,7 @@ func playInside(role string) int {
 }
 
 func nobody(role string, args ...string) *exec.Cmd {
-	cmd := exec.Command(os.Args[0], args...)
+	cmd := exec.Command("/proc/self/exe", args...) // others may not reach the path of a test binary
 	cmd.Env = append(os.Environ(), "RDMA_NETSTACK_LAB_TEST="+role)
 	if os.Getuid() == 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
