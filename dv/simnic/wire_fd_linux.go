@@ -1,0 +1,168 @@
+package simnic
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sizes of the receive side of a wire that is a file descriptor.
+const (
+	fdBatch  = 16       // frames handed on at once, at most
+	fdBuffer = 66 << 10 // bytes: a frame of 64 KiB, its headers, vnet header, room for a tag
+)
+
+// fdWire is what TAP and Packet have in common: a descriptor in the Go poller
+// that speaks frames with a vnet header, a goroutine that reads it, and senders.
+type fdWire struct {
+	file     *os.File
+	raw      syscall.RawConn
+	offloads Offload
+	read     func(fd int, buf []byte) (Frame, error) // one frame into buf
+
+	mu      sync.Mutex // covers started and closed
+	started bool
+	closed  bool
+	reader  sync.WaitGroup
+	lost    atomic.Uint64
+
+	tx     sync.Mutex // one Send at a time: what follows is its scratch
+	hdr    [vnetHdrLen]byte
+	iov    [][]byte
+	sent   error
+	sendFn func(fd uintptr) bool
+}
+
+// errNotFrame marks something that was read and is no frame: it is counted and
+// skipped.
+var errNotFrame = errors.New("not a frame")
+
+// init takes over fd, which is non-blocking and ready to be polled.
+func (w *fdWire) init(fd int, name string, o Offload) error {
+	w.file = os.NewFile(uintptr(fd), name)
+	raw, err := w.file.SyscallConn()
+	if err != nil {
+		return errors.Join(err, w.file.Close())
+	}
+	w.raw, w.offloads = raw, o
+	w.iov = make([][]byte, 2)
+	w.sendFn = func(fd uintptr) bool {
+		_, w.sent = unix.Writev(int(fd), w.iov)
+		return true
+	}
+	return nil
+}
+
+// Start begins reception on a goroutine of its own, which ends at Close or when
+// the interface disappears.
+func (w *fdWire) Start(recv func([]Frame)) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.closed:
+		return ErrWireClosed
+	case w.started:
+		return ErrWireStarted
+	}
+	w.started = true
+	w.reader.Go(func() { w.receive(recv) })
+	return nil
+}
+
+// receive reads all there is, up to a batch, hands it on, and parks when there
+// is nothing.
+func (w *fdWire) receive(recv func([]Frame)) {
+	bufs := make([][]byte, fdBatch)
+	for i := range bufs {
+		bufs[i] = make([]byte, fdBuffer)
+	}
+	batch := make([]Frame, 0, fdBatch)
+	for {
+		var failed error
+		err := w.raw.Read(func(fd uintptr) bool {
+			batch, failed = w.fill(int(fd), bufs, batch[:0])
+			return len(batch) > 0 || failed != nil
+		})
+		if len(batch) > 0 {
+			recv(batch)
+		}
+		if err != nil || failed != nil {
+			return
+		}
+	}
+}
+
+// fill reads until there is nothing more, or no buffer. The error is one after
+// which nothing can be read any more.
+func (w *fdWire) fill(fd int, bufs [][]byte, batch []Frame) ([]Frame, error) {
+	for len(batch) < len(bufs) {
+		f, err := w.read(fd, bufs[len(batch)])
+		switch {
+		case err == nil:
+			batch = append(batch, f)
+		case errors.Is(err, unix.EAGAIN):
+			return batch, nil
+		case errors.Is(err, errNotFrame):
+			w.lost.Add(1)
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENETDOWN):
+			// The interface went down; it may come back.
+		default:
+			return batch, err
+		}
+	}
+	return batch, nil
+}
+
+// Send writes the frames. The interface being down (unix.EIO, unix.ENETDOWN) or
+// a frame it does not take ends it; the rest is not tried.
+func (w *fdWire) Send(frames []Frame) (int, error) {
+	w.tx.Lock()
+	defer w.tx.Unlock()
+	for i := range frames {
+		if err := w.send(frames[i]); err != nil {
+			return i, fmt.Errorf("send %d bytes to %s: %w", len(frames[i].Data), w.file.Name(), err)
+		}
+	}
+	return len(frames), nil
+}
+
+func (w *fdWire) send(f Frame) error {
+	putVnet(&w.hdr, f)
+	w.iov[0], w.iov[1] = w.hdr[:], f.Data
+	err := w.raw.Write(w.sendFn)
+	w.iov[1] = nil
+	if errors.Is(err, os.ErrClosed) {
+		return ErrWireClosed
+	}
+	if err != nil {
+		return err
+	}
+	return w.sent
+}
+
+// Offloads are the frames the kernel behind the descriptor takes.
+func (w *fdWire) Offloads() Offload { return w.offloads }
+
+// Lost counts what the kernel handed over and could not be used: cut short, or
+// with a header that does not fit it.
+func (w *fdWire) Lost() uint64 { return w.lost.Load() }
+
+// Close closes the descriptor and waits for the receiver. It must not be called
+// from inside the receiver.
+func (w *fdWire) Close() error {
+	w.mu.Lock()
+	again := w.closed
+	w.closed = true
+	w.mu.Unlock()
+	var err error
+	if !again {
+		err = w.file.Close()
+	}
+	w.reader.Wait()
+	return err
+}

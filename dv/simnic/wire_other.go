@@ -1,0 +1,32 @@
+//go:build !linux
+
+package simnic
+
+import (
+	"errors"
+	"fmt"
+	"os"
+)
+
+// TAP needs linux.
+type TAP struct{ Wire }
+
+// Packet needs linux.
+type Packet struct{ Wire }
+
+var errWireNotLinux = fmt.Errorf("simnic: this kind of wire: %w outside linux", errors.ErrUnsupported)
+
+// OpenTAP needs linux.
+func OpenTAP(string) (*TAP, error) { return nil, errWireNotLinux }
+
+// OpenTAPFile needs linux.
+func OpenTAPFile(*os.File) (*TAP, error) { return nil, errWireNotLinux }
+
+// OpenPacket needs linux.
+func OpenPacket(string) (*Packet, error) { return nil, errWireNotLinux }
+
+// Name is never called: there is no TAP.
+func (*TAP) Name() string { return "" }
+
+// Name is never called: there is no Packet.
+func (*Packet) Name() string { return "" }
