@@ -1,0 +1,49 @@
+package dnsd
+
+import (
+	"sync/atomic"
+
+	"github.com/miekg/dns"
+)
+
+// Counters is a snapshot of what the server has done since New.
+type Counters struct {
+	UDP           uint64            `json:"udp"`            // queries read
+	TCP           uint64            `json:"tcp"`            // queries read
+	Cached        uint64            `json:"cached"`         // answered again from packed answers
+	Dropped       uint64            `json:"dropped"`        // not queries
+	Truncated     uint64            `json:"truncated"`      // answers that did not fit
+	Forwarded     uint64            `json:"forwarded"`      // queries sent on
+	ForwardFailed uint64            `json:"forward_failed"` // of these, without an answer
+	WriteErrors   uint64            `json:"write_errors"`   // answers the conn did not take
+	Answers       map[string]uint64 `json:"answers"`        // by response code: "NOERROR" ...
+}
+
+type counters struct {
+	udp, tcp, cached, dropped, truncated, forwarded, forwardFailed, writeErrors atomic.Uint64
+	rcode                                                                       [16]atomic.Uint64 // low 4 bits, as in the header
+}
+
+// Counters may be called at any time.
+func (s *Server) Counters() Counters {
+	c := &s.counters
+	out := Counters{
+		UDP: c.udp.Load(), TCP: c.tcp.Load(), Cached: c.cached.Load(), Dropped: c.dropped.Load(), Truncated: c.truncated.Load(),
+		Forwarded: c.forwarded.Load(), ForwardFailed: c.forwardFailed.Load(), WriteErrors: c.writeErrors.Load(),
+		Answers: map[string]uint64{},
+	}
+	for i := range c.rcode {
+		if n := c.rcode[i].Load(); n > 0 {
+			out.Answers[dns.RcodeToString[i]] = n
+		}
+	}
+	return out
+}
+
+// sent counts an answer in wire form.
+func (c *counters) sent(answer []byte) {
+	c.rcode[answer[3]&15].Add(1)
+	if answer[2]&2 != 0 {
+		c.truncated.Add(1)
+	}
+}

@@ -1,0 +1,158 @@
+package dnsd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"sync"
+	"time"
+)
+
+const (
+	defaultForwardTimeout = 2 * time.Second
+	maxForwards           = 256 // under way at once
+	maxTCPConns           = 512
+	tcpIdle               = 30 * time.Second
+)
+
+// ErrClosed is returned by ServeUDP and ServeTCP when Shutdown was called before.
+var ErrClosed = errors.New("DNS server is shut down")
+
+// Zone names one zone file.
+type Zone struct {
+	File string
+	// Origin completes relative names, like "example.org"; empty when the file has an $ORIGIN line or absolute names.
+	Origin string
+}
+
+// Config says what to answer. The zero value refuses everything.
+type Config struct {
+	Zones []Zone
+	// Forward lists resolvers (host:port) for names outside the zones, tried in this order; empty: such names are refused.
+	Forward []string
+	// ForwardTimeout is the time each resolver has, default 2 s.
+	ForwardTimeout time.Duration
+	// Dial reaches a resolver, over "udp" (a conn that is also a net.PacketConn) or "tcp"; default net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// UDPWorkers is the number of goroutines that read each net.PacketConn, default GOMAXPROCS.
+	UDPWorkers int
+	// Logger hears of resolvers that do not answer; nil is silence.
+	Logger *slog.Logger
+}
+
+// Server answers queries on any number of conns and listeners. All methods may be called from any goroutine.
+type Server struct {
+	cfg      Config
+	zones    map[string]*zone // by origin
+	counters counters
+	forwards chan struct{} // one token per forwarded query under way
+	ctx      context.Context
+	cancel   context.CancelFunc
+
+	mu      sync.Mutex
+	closing bool
+	open    map[closer]struct{} // what Shutdown must wake
+	serving sync.WaitGroup      // Add only under mu while closing is false
+}
+
+// closer is a net.Conn, net.PacketConn or net.Listener.
+type closer interface{ Close() error }
+
+// New loads the zone files. The error of a broken one begins with file:line.
+func New(cfg Config) (*Server, error) {
+	s := &Server{cfg: cfg, zones: map[string]*zone{}, forwards: make(chan struct{}, maxForwards), open: map[closer]struct{}{}}
+	for _, f := range cfg.Zones {
+		z, err := loadZone(f.File, f.Origin)
+		if err != nil {
+			return nil, err
+		}
+		if s.zones[z.origin] != nil {
+			return nil, fmt.Errorf("%s: zone %s is already served from another file", f.File, z.origin)
+		}
+		s.zones[z.origin] = z
+	}
+	for _, addr := range cfg.Forward {
+		if _, _, err := net.SplitHostPort(addr); err != nil {
+			return nil, fmt.Errorf("resolver to forward to %q: %w (want host:port, such as 192.0.2.53:53)", addr, err)
+		}
+	}
+	if s.cfg.ForwardTimeout == 0 {
+		s.cfg.ForwardTimeout = defaultForwardTimeout
+	}
+	if s.cfg.Dial == nil {
+		s.cfg.Dial = new(net.Dialer).DialContext
+	}
+	if s.cfg.UDPWorkers <= 0 {
+		s.cfg.UDPWorkers = runtime.GOMAXPROCS(0)
+	}
+	if s.cfg.Logger == nil {
+		s.cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// Shutdown stops reading, lets queries under way be answered, and closes every conn and listener. When ctx ends first it
+// cuts the rest off and returns the context's error. It may be called again.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	s.closing = true
+	for c := range s.open {
+		wake(c)
+	}
+	s.mu.Unlock()
+	done := make(chan struct{})
+	go func() { s.serving.Wait(); close(done) }()
+	select {
+	case <-done:
+		s.cancel()
+		return nil
+	case <-ctx.Done():
+	}
+	s.cancel()
+	s.mu.Lock()
+	for c := range s.open {
+		c.Close()
+	}
+	s.mu.Unlock()
+	<-done
+	return ctx.Err()
+}
+
+// wake ends a read under way: by a deadline, so that answers can still be written, or for a listener by Close.
+func wake(c closer) {
+	if d, ok := c.(interface{ SetReadDeadline(time.Time) error }); ok && d.SetReadDeadline(time.Unix(1, 0)) == nil {
+		return
+	}
+	c.Close()
+}
+
+// enter registers c until leave; false when the server is shutting down.
+func (s *Server) enter(c closer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return false
+	}
+	s.open[c] = struct{}{}
+	s.serving.Add(1)
+	return true
+}
+
+// leave closes c.
+func (s *Server) leave(c closer) {
+	s.mu.Lock()
+	delete(s.open, c)
+	s.mu.Unlock()
+	c.Close()
+	s.serving.Done()
+}
+
+func (s *Server) isClosing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing
+}

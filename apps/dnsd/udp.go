@@ -1,0 +1,159 @@
+package dnsd
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+
+	"github.com/miekg/dns"
+)
+
+// maxQuery is the longest query read over UDP; longer ones are cut and get a format error.
+const maxQuery = 4096
+
+// addrPortConn is what conns offer that need no allocation for an address: net.UDPConn and ours.
+type addrPortConn interface {
+	ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error)
+	WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error)
+}
+
+// asker is where a query came from, in the form its conn likes.
+type asker struct {
+	addrPort netip.AddrPort
+	addr     net.Addr
+}
+
+// udpConn reads and writes either kind of conn.
+type udpConn struct {
+	net.PacketConn
+	fast addrPortConn // nil when the conn has only net.Addr
+}
+
+func (c *udpConn) read(b []byte) (int, asker, error) {
+	var from asker
+	var n int
+	var err error
+	if c.fast != nil {
+		n, from.addrPort, err = c.fast.ReadFromUDPAddrPort(b)
+	} else {
+		n, from.addr, err = c.ReadFrom(b)
+	}
+	return n, from, err
+}
+
+func (c *udpConn) write(b []byte, to asker) error {
+	var err error
+	if c.fast != nil {
+		_, err = c.fast.WriteToUDPAddrPort(b, to.addrPort)
+	} else {
+		_, err = c.WriteTo(b, to.addr)
+	}
+	return err
+}
+
+// udpWorker is one goroutine that reads a conn, answers from the zones on the spot, and hands queries to be forwarded
+// to goroutines of their own.
+type udpWorker struct {
+	s        *Server
+	conn     *udpConn
+	forwards *sync.WaitGroup
+	cache    cache
+	in       [maxQuery]byte
+	out      [udpSize]byte
+	key      [cacheKey]byte
+}
+
+// ServeUDP answers queries of pc until Shutdown, and then returns nil; any other end is returned as an error. It closes pc.
+func (s *Server) ServeUDP(pc net.PacketConn) error {
+	if !s.enter(pc) {
+		pc.Close()
+		return fmt.Errorf("serve DNS over UDP on %v: %w", pc.LocalAddr(), ErrClosed)
+	}
+	defer s.leave(pc)
+	conn := &udpConn{PacketConn: pc}
+	conn.fast, _ = pc.(addrPortConn)
+	var workers, forwards sync.WaitGroup
+	errs := make(chan error, s.cfg.UDPWorkers)
+	for range s.cfg.UDPWorkers {
+		w := &udpWorker{s: s, conn: conn, forwards: &forwards}
+		workers.Go(func() {
+			errs <- w.run()
+			wake(pc) // one ends, all end
+		})
+	}
+	workers.Wait()
+	forwards.Wait()
+	if err := <-errs; !s.isClosing() {
+		return fmt.Errorf("serve DNS over UDP on %v: %w", pc.LocalAddr(), err)
+	}
+	return nil
+}
+
+func (w *udpWorker) run() error {
+	for {
+		n, from, err := w.conn.read(w.in[:])
+		if err != nil {
+			return err
+		}
+		w.s.counters.udp.Add(1)
+		if answer := w.answer(w.in[:n], from); answer != nil {
+			w.send(answer, from)
+		}
+	}
+}
+
+func (w *udpWorker) send(answer []byte, to asker) {
+	w.s.counters.sent(answer)
+	if err := w.conn.write(answer, to); err != nil {
+		w.s.counters.writeErrors.Add(1)
+	}
+}
+
+// answer returns what to send now, in w.out or memory of its own; nil when that is nothing.
+func (w *udpWorker) answer(query []byte, from asker) []byte {
+	key := keyOf(query, &w.key)
+	if out := w.cache.get(key, query, w.out[:0]); out != nil {
+		w.s.counters.cached.Add(1)
+		return out
+	}
+	var q, r dns.Msg
+	v := w.s.answerTo(query, &q, &r)
+	switch v {
+	case drop:
+		w.s.counters.dropped.Add(1)
+		return nil
+	case forward:
+		if w.forward(query, &q, &r, from) {
+			return nil
+		}
+		r.Rcode = dns.RcodeServerFailure
+	}
+	out, err := pack(&r, query, w.out[:], sizeFor(&q))
+	if err != nil {
+		w.s.counters.dropped.Add(1)
+		return nil
+	}
+	if v == known && key != nil {
+		w.cache.put(key, out)
+	}
+	return out
+}
+
+// forward starts a goroutine that asks elsewhere and answers; false when too many are under way.
+func (w *udpWorker) forward(query []byte, q, r *dns.Msg, from asker) bool {
+	select {
+	case w.s.forwards <- struct{}{}:
+	default:
+		return false
+	}
+	wire, question, answer := append([]byte(nil), query...), q.Copy(), r.Copy()
+	w.forwards.Go(func() {
+		defer func() { <-w.s.forwards }()
+		w.s.forward(question, answer, "udp")
+		if out, err := pack(answer, wire, nil, sizeFor(question)); err == nil {
+			w.send(out, from)
+		}
+	})
+	return true
+}

@@ -1,0 +1,189 @@
+package dnsd
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// zone is immutable once loaded. Owner names are canonical: lower case, absolute, escapes as the wire decoder spells them.
+type zone struct {
+	origin string
+	nodes  map[string]node // every owner name and every empty name between one and the origin
+	soa    *dns.SOA        // its TTL is already the one of negative answers, RFC 2308 section 3
+}
+
+// node is one name's records by type; each set has one TTL.
+type node map[uint16][]dns.RR
+
+// lineReader counts the lines that the zone parser has taken.
+type lineReader struct {
+	*bufio.Reader
+	lines int // newlines read
+	mid   bool
+}
+
+func (r *lineReader) ReadByte() (byte, error) {
+	c, err := r.Reader.ReadByte()
+	if err == nil {
+		r.mid = c != '\n'
+		if !r.mid {
+			r.lines++
+		}
+	}
+	return c, err
+}
+
+// line is the number of the line that was read last.
+func (r *lineReader) line() int {
+	if r.mid || r.lines == 0 {
+		return r.lines + 1
+	}
+	return r.lines
+}
+
+// loadZone reads one zone file. Its first record must be the SOA; origin completes relative names and may be empty when
+// the file has an $ORIGIN or absolute names. Errors begin with file:line.
+func loadZone(file, origin string) (*zone, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("open zone file: %w", err)
+	}
+	defer f.Close()
+	if origin != "" {
+		origin = dns.Fqdn(origin)
+	}
+	lines := &lineReader{Reader: bufio.NewReader(f)}
+	parser := dns.NewZoneParser(lines, origin, "")
+	z := &zone{nodes: map[string]node{}}
+	for rr, ok := parser.Next(); ok; rr, ok = parser.Next() {
+		if err := z.add(rr); err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", file, lines.line(), err)
+		}
+	}
+	if err := parser.Err(); err != nil {
+		return nil, fmt.Errorf("%s:%d: %w", file, lines.line(), err)
+	}
+	if err := z.finish(origin); err != nil {
+		return nil, fmt.Errorf("%s:%d: %w", file, lines.line(), err)
+	}
+	return z, nil
+}
+
+func (z *zone) add(rr dns.RR) error {
+	h := rr.Header()
+	name, err := canonical(h.Name)
+	if err != nil {
+		return err
+	}
+	soa, isSOA := rr.(*dns.SOA)
+	switch {
+	case h.Class != dns.ClassINET:
+		return fmt.Errorf("record of class %s (only IN is served)", dns.Class(h.Class))
+	case z.soa == nil && !isSOA:
+		return fmt.Errorf("%s record of %s before the SOA (a zone file begins with its SOA record)", dns.Type(h.Rrtype), name)
+	case z.soa != nil && isSOA:
+		return fmt.Errorf("second SOA record, of %s (one zone per file)", name)
+	case h.Rrtype == dns.TypeDNAME:
+		return fmt.Errorf("DNAME record of %s (DNAME is not supported)", name)
+	case isSOA:
+		z.origin = name
+		negative := *soa
+		negative.Hdr.Name, negative.Hdr.Ttl = name, min(soa.Hdr.Ttl, soa.Minttl)
+		z.soa = &negative
+	case !dns.IsSubDomain(z.origin, name):
+		return fmt.Errorf("%s record of %s is outside the zone %s", dns.Type(h.Rrtype), name, z.origin)
+	case h.Rrtype == dns.TypeNS && strings.HasPrefix(name, "*."):
+		return fmt.Errorf("NS record of %s (a wildcard cannot be delegated)", name)
+	}
+	h.Name = name
+	if cname, ok := rr.(*dns.CNAME); ok {
+		if _, err := canonical(cname.Target); err != nil {
+			return err
+		}
+	}
+	return z.node(name).add(rr)
+}
+
+// node returns the node of name, made together with the empty ones above it if need be.
+func (z *zone) node(name string) node {
+	n, ok := z.nodes[name]
+	if !ok {
+		n = node{}
+		z.nodes[name] = n
+		if name != z.origin {
+			z.node(parent(name))
+		}
+	}
+	return n
+}
+
+// parent is name without its first label; the root has none.
+func parent(name string) string {
+	off, end := dns.NextLabel(name, 0)
+	if end {
+		return "."
+	}
+	return name[off:]
+}
+
+func (n node) add(rr dns.RR) error {
+	h := rr.Header()
+	set := n[h.Rrtype]
+	for _, old := range set {
+		if dns.IsDuplicate(old, rr) {
+			return nil
+		}
+	}
+	if h.Rrtype == dns.TypeCNAME && len(set) > 0 {
+		return fmt.Errorf("second CNAME record of %s", h.Name)
+	}
+	n[h.Rrtype] = append(set, rr)
+	least := h.Ttl
+	for _, rr := range n[h.Rrtype] { // one TTL per set, RFC 2181 section 5.2
+		least = min(least, rr.Header().Ttl)
+	}
+	for _, rr := range n[h.Rrtype] {
+		rr.Header().Ttl = least
+	}
+	if n[dns.TypeCNAME] != nil {
+		for t := range n {
+			if t != dns.TypeCNAME && t != dns.TypeRRSIG && t != dns.TypeNSEC {
+				return fmt.Errorf("%s has a CNAME record and a %s record (a CNAME stands alone)", h.Name, dns.Type(t))
+			}
+		}
+	}
+	return nil
+}
+
+func (z *zone) finish(origin string) error {
+	if z.soa == nil {
+		return errors.New("no SOA record")
+	}
+	if want, err := canonical(origin); origin != "" && (err != nil || want != z.origin) {
+		return fmt.Errorf("the zone is %s, not %s as configured", z.origin, origin)
+	}
+	if z.nodes[z.origin][dns.TypeNS] == nil {
+		return fmt.Errorf("no NS record of %s", z.origin)
+	}
+	return nil
+}
+
+// canonical spells a name as the wire decoder would, in lower case.
+func canonical(name string) (string, error) {
+	name = dns.CanonicalName(name)
+	if !strings.Contains(name, `\`) {
+		return name, nil
+	}
+	var wire [256]byte
+	n, err := dns.PackDomainName(name, wire[:], 0, nil, false)
+	if err != nil {
+		return "", fmt.Errorf("name %s: %w", name, err)
+	}
+	name, _, err = dns.UnpackDomainName(wire[:n], 0)
+	return dns.CanonicalName(name), err
+}
