@@ -87,14 +87,21 @@ var (
 	}}
 )
 
-// The 8-byte forms, one table per format.
+// The 8-byte forms, one table per format. The last two are known from one
+// source (DPDK drivers/common/mlx5/mlx5_prm.h and its receive functions).
 var (
 	MiniHashValue   = Field{"rss_hash", 0, 31, 0}
 	MiniCsumValue   = Field{"check_sum", 0, 15, 0}
+	MiniTagLow      = Field{"flow_tag_low", 0, 15, 0}
+	MiniHeaderType  = Field{"l4_hdr_type_etc", 1, 7, 0}
 	MiniStrideIndex = Field{"stride_idx", 2, 15, 0}
+	MiniTagHigh     = Field{"flow_tag_high", 4, 7, 0}
 	MiniBytes       = Field{"byte_cnt", 4, 31, 0}
+	MiniBytes24     = Field{"byte_cnt", 4, 23, 0} // beside MiniTagHigh
 
-	MiniHashLayout       = Layout{"mini hash", MiniCQESize, []Field{MiniHashValue, MiniBytes}}
-	MiniCsumLayout       = Layout{"mini csum", MiniCQESize, []Field{MiniCsumValue, MiniBytes}}
-	MiniCsumStrideLayout = Layout{"mini csum stride", MiniCQESize, []Field{MiniCsumValue, MiniStrideIndex, MiniBytes}}
+	MiniHashLayout         = Layout{"mini hash", MiniCQESize, []Field{MiniHashValue, MiniBytes}}
+	MiniCsumLayout         = Layout{"mini csum", MiniCQESize, []Field{MiniCsumValue, MiniBytes}}
+	MiniTagStrideLayout    = Layout{"mini tag stride", MiniCQESize, []Field{MiniTagLow, MiniStrideIndex, MiniTagHigh, MiniBytes24}}
+	MiniCsumStrideLayout   = Layout{"mini csum stride", MiniCQESize, []Field{MiniCsumValue, MiniStrideIndex, MiniBytes}}
+	MiniHeaderStrideLayout = Layout{"mini header stride", MiniCQESize, []Field{MiniHeaderType, MiniStrideIndex, MiniBytes}}
 )

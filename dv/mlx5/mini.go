@@ -13,12 +13,32 @@ const (
 // (mini_cqe_res_format of the device; not the bit numbers of mlx5dv).
 type MiniFormat uint8
 
-// Formats a driver may ask for.
+// What a session can keep beside the length: the hash, the checksum, the flow
+// tag or the header type; of striding receive queues also the first stride.
 const (
-	MiniHash       MiniFormat = 0
-	MiniCsum       MiniFormat = 1
-	MiniCsumStride MiniFormat = 3
+	MiniHash         MiniFormat = 0
+	MiniCsum         MiniFormat = 1
+	MiniTagStride    MiniFormat = 2
+	MiniCsumStride   MiniFormat = 3
+	MiniHeaderStride MiniFormat = 4
 )
+
+// Layout is the field table of the format, nil of an unknown one.
+func (f MiniFormat) Layout() *Layout {
+	switch f {
+	case MiniHash:
+		return &MiniHashLayout
+	case MiniCsum:
+		return &MiniCsumLayout
+	case MiniTagStride:
+		return &MiniTagStrideLayout
+	case MiniCsumStride:
+		return &MiniCsumStrideLayout
+	case MiniHeaderStride:
+		return &MiniHeaderStrideLayout
+	}
+	return nil
+}
 
 // MiniCQE is one 8-byte completion.
 type MiniCQE []byte
@@ -32,10 +52,11 @@ func (m MiniCQE) Hash() uint32 { return binary.BigEndian.Uint32(m[0:4]) }
 // Checksum is the ones' complement sum (MiniCsum, MiniCsumStride).
 func (m MiniCQE) Checksum() uint16 { return binary.BigEndian.Uint16(m[0:2]) }
 
-// StrideIndex is the first stride (MiniCsumStride).
+// StrideIndex is the first stride (the Stride formats).
 func (m MiniCQE) StrideIndex() uint16 { return binary.BigEndian.Uint16(m[2:4]) }
 
-// ByteCount is the length of the frame, or the striding form of it.
+// ByteCount is the length of the frame, or the striding form of it. MiniTagStride
+// has only its low 24 bits.
 func (m MiniCQE) ByteCount() uint32 { return binary.BigEndian.Uint32(m[4:8]) }
 
 // PutMiniHash writes one completion of a MiniHash session.
