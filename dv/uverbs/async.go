@@ -1,0 +1,72 @@
+package uverbs
+
+import "fmt"
+
+// EventType is the kind of an asynchronous event (enum ib_event_type).
+type EventType uint32
+
+// Events that raw packet queues and their port can have. Others exist for RDMA queues and may be ignored.
+const (
+	EventCQError     EventType = 0  // element: CQ user handle. Overrun or failed write: recreate it and all on it
+	EventQPFatal     EventType = 1  // element: QP user handle. Recreate it
+	EventQPReqError  EventType = 2  // element: QP user handle
+	EventQPAccess    EventType = 3  // element: QP user handle
+	EventDeviceFatal EventType = 8  // the device died or is removed: stop, close, rediscover
+	EventPortActive  EventType = 9  // element: port number. The netdev has carrier
+	EventPortError   EventType = 10 // element: port number. Carrier lost or netdev down; queues stay valid
+	EventGIDChange   EventType = 18 // element: port number. An address of the netdev changed: ignore
+	EventWQFatal     EventType = 19 // element: WQ user handle, 0 on linux 5.4. Recover it
+	EventSpeedChange EventType = 20 // element: port number
+)
+
+var eventNames = map[EventType]string{
+	0: "CQ_ERR", 1: "QP_FATAL", 2: "QP_REQ_ERR", 3: "QP_ACCESS_ERR", 4: "COMM_EST", 5: "SQ_DRAINED", 6: "PATH_MIG",
+	7: "PATH_MIG_ERR", 8: "DEVICE_FATAL", 9: "PORT_ACTIVE", 10: "PORT_ERR", 11: "LID_CHANGE", 12: "PKEY_CHANGE",
+	13: "SM_CHANGE", 14: "SRQ_ERR", 15: "SRQ_LIMIT_REACHED", 16: "QP_LAST_WQE_REACHED", 17: "CLIENT_REREGISTER",
+	18: "GID_CHANGE", 19: "WQ_FATAL", 20: "DEVICE_SPEED_CHANGE",
+}
+
+// String returns the kernel's name without its prefix.
+func (t EventType) String() string {
+	if s, ok := eventNames[t]; ok {
+		return s
+	}
+	return fmt.Sprintf("event %d", uint32(t))
+}
+
+// AsyncEvent is one asynchronous event.
+type AsyncEvent struct {
+	Type    EventType
+	Element uint64 // user handle of the object, or port number; see the EventType
+}
+
+// String prints the event for a log.
+func (e AsyncEvent) String() string { return fmt.Sprintf("%v of %#x", e.Type, e.Element) }
+
+// AsyncEvents is the stream of asynchronous events of a context.
+type AsyncEvents struct{ events *events }
+
+func newAsyncEvents(fd int) (*AsyncEvents, error) {
+	e, err := newEvents(fd, SizeOf(AsyncEventDesc{}), "asynchronous event descriptor")
+	if err != nil {
+		return nil, err
+	}
+	return &AsyncEvents{e}, nil
+}
+
+// ReadEvent parks until there is an event. The error wraps ErrClosed after Context.Close and EIO when the device is
+// gone, which EventDeviceFatal precedes. Several readers share the events among them.
+func (a *AsyncEvents) ReadEvent() (AsyncEvent, error) {
+	a.events.mu.Lock()
+	defer a.events.mu.Unlock()
+	if _, err := a.events.wait(a.events.one); err != nil {
+		return AsyncEvent{}, err
+	}
+	return decodeAsyncEvent(a.events.buf[:]), nil
+}
+
+func decodeAsyncEvent(b []byte) AsyncEvent {
+	var d AsyncEventDesc
+	GetStruct(b, &d)
+	return AsyncEvent{Type: EventType(d.EventType), Element: d.Element}
+}

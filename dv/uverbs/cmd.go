@@ -1,0 +1,194 @@
+package uverbs
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+)
+
+const (
+	hdrLen  = 24 // sizeof(struct ib_uverbs_ioctl_hdr)
+	attrLen = 16 // sizeof(struct ib_uverbs_attr)
+
+	// inlineMax is the longest input that travels in the attribute itself.
+	inlineMax = 8
+
+	// maxAttrs is the most attributes a write command has.
+	maxAttrs = 5
+)
+
+// direction says how an attribute travels.
+type direction uint8
+
+const (
+	dirIn       direction = iota // bytes to the kernel: inline up to inlineMax, else by pointer
+	dirOut                       // bytes from the kernel, always by pointer
+	dirConstant                  // a number of 8 bytes, inline
+	dirHandle                    // handle of an existing object, inline, length 0
+	dirNew                       // the kernel writes a new handle or descriptor in place, length 0
+)
+
+// attr is one attribute of a command.
+type attr struct {
+	id    uint16
+	dir   direction
+	bytes []byte  // dirIn: what to send. dirOut: where the answer goes
+	value *uint64 // dirConstant, dirHandle: what to send. dirNew: where the answer goes
+	side  *side   // dirIn: memory that bytes must point to
+}
+
+// side is a block of bytes that a dirIn attribute refers to by address: the address is put at offset at of the
+// attribute's bytes.
+type side struct {
+	at    int
+	bytes []byte
+}
+
+// align8 rounds up to a multiple of 8.
+func align8(n int) int { return (n + 7) &^ 7 }
+
+// space is how much memory of the scratch region an attribute takes outside the ioctl buffer.
+func (a attr) space() int {
+	switch {
+	case a.dir == dirOut, a.dir == dirIn && len(a.bytes) > inlineMax:
+		n := align8(len(a.bytes))
+		if a.side != nil {
+			n += align8(len(a.side.bytes))
+		}
+		return n
+	}
+	return 0
+}
+
+// exchange lays out one command in memory outside the Go heap, runs it, and copies the answers out. All of mem that is
+// used is cleared first, so outputs the kernel leaves alone read as zero. Outputs are set only on success.
+func exchange(k Kernel, driver uint32, object, method uint16, attrs []attr, mem *mmio.Region) error {
+	length := hdrLen + attrLen*len(attrs)
+	need := align8(length)
+	for _, a := range attrs {
+		need += a.space()
+	}
+	if need > mem.Len() {
+		big, err := mmio.Alloc(need)
+		if err != nil {
+			return err
+		}
+		defer big.Close()
+		mem = big
+	}
+	clear(mem.Slice(0, need))
+	buf := mem.Slice(0, length)
+	PutStruct(buf, IoctlHdr{Length: uint16(length), ObjectID: object, MethodID: method, NumAttrs: uint16(len(attrs)), DriverID: driver})
+	at := align8(length)
+	for i, a := range attrs {
+		PutStruct(buf[hdrLen+attrLen*i:], a.encode(mem, at))
+		at += a.space()
+	}
+	if err := k.Ioctl(buf); err != nil {
+		return err
+	}
+	at = align8(length)
+	for i, a := range attrs {
+		a.collect(buf[hdrLen+attrLen*i:], mem, at)
+		at += a.space()
+	}
+	return nil
+}
+
+// encode places the attribute's bytes at offset at of mem, if they do not fit in the attribute.
+func (a attr) encode(mem *mmio.Region, at int) IoctlAttr {
+	w := IoctlAttr{AttrID: a.id, Flags: AttrMandatory}
+	switch a.dir {
+	case dirIn:
+		w.Len = uint16(len(a.bytes))
+		if len(a.bytes) <= inlineMax {
+			var b [inlineMax]byte
+			copy(b[:], a.bytes)
+			w.Data = binary.NativeEndian.Uint64(b[:])
+			break
+		}
+		w.Data = mem.Addr() + uint64(at)
+		copy(mem.Slice(at, len(a.bytes)), a.bytes)
+		if a.side != nil {
+			sideAt := at + align8(len(a.bytes))
+			copy(mem.Slice(sideAt, len(a.side.bytes)), a.side.bytes)
+			binary.NativeEndian.PutUint64(mem.Slice(at+a.side.at, 8), mem.Addr()+uint64(sideAt))
+		}
+	case dirOut:
+		w.Len = uint16(len(a.bytes))
+		w.Data = mem.Addr() + uint64(at)
+	case dirConstant:
+		w.Len, w.Data = 8, *a.value
+	case dirHandle:
+		w.Data = *a.value
+	}
+	return w
+}
+
+// collect takes the attribute's answer, if it has one.
+func (a attr) collect(raw []byte, mem *mmio.Region, at int) {
+	switch a.dir {
+	case dirOut:
+		copy(a.bytes, mem.Slice(at, len(a.bytes)))
+	case dirNew:
+		var w IoctlAttr
+		GetStruct(raw, &w)
+		*a.value = w.Data
+	}
+}
+
+// write is one command that travels by MethodInvokeWrite: the struct of the older write() transport without its
+// header. in, out, uhwIn and uhwOut are uAPI structs (pointers for the answers), or []byte, or nil when the command
+// has none.
+type write struct {
+	op            *op
+	noun          string // for messages
+	in, out       any
+	uhwIn, uhwOut any
+	side          *side     // memory that uhwIn points to
+	uses          []*object // must not be closed while the command runs
+	needs         uint64    // bytes of memory the command pins
+}
+
+// attrs returns the attributes of w and a function that decodes the answers.
+func (w write) attrs() ([]attr, func()) {
+	number := uint64(w.op.cmd)
+	list := make([]attr, 0, maxAttrs)
+	var after []func()
+	answer := func(id uint16, v any) {
+		if v != nil {
+			b := make([]byte, SizeOf(v))
+			list = append(list, attr{id: id, dir: dirOut, bytes: b})
+			after = append(after, func() { GetStruct(b, v) })
+		}
+	}
+	request := func(id uint16, v any, s *side) {
+		if v != nil {
+			list = append(list, attr{id: id, dir: dirIn, bytes: bytesOf(v), side: s})
+		}
+	}
+	request(AttrCoreIn, w.in, nil)
+	answer(AttrCoreOut, w.out)
+	list = append(list, attr{id: AttrWriteCmd, dir: dirConstant, value: &number})
+	request(AttrUHWIn, w.uhwIn, w.side)
+	answer(AttrUHWOut, w.uhwOut)
+	return list, func() {
+		for _, f := range after {
+			f()
+		}
+	}
+}
+
+// bytesOf returns the bytes of a uAPI struct, or v itself if it is bytes.
+func bytesOf(v any) []byte {
+	if b, ok := v.([]byte); ok {
+		return b
+	}
+	b := make([]byte, SizeOf(v))
+	PutStruct(b, v)
+	return b
+}
+
+// describe is fmt.Sprintf; a name that says what its result is for.
+func describe(format string, args ...any) string { return fmt.Sprintf(format, args...) }

@@ -1,0 +1,125 @@
+package uverbs
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+)
+
+// Context is one process's use of a device: the opened node after GET_CONTEXT. Its methods, and those of the objects
+// made through it, may be called concurrently; commands run one at a time.
+type Context struct {
+	driver uint32
+	caps   DeviceCaps
+	async  *AsyncEvents
+	uars   []*Page
+	env    func() (Environment, error)
+
+	mu       sync.Mutex
+	kernel   Kernel                    // nil once closed
+	scratch  *mmio.Region              // where commands are built
+	channels map[*CompChannel]struct{} // open ones
+	pinned   uint64                    // bytes pinned for all objects
+}
+
+// Caps returns what the device and its kernel driver can do, as answered when the context was opened.
+func (c *Context) Caps() DeviceCaps { return c.caps }
+
+// AsyncEvents returns the source of events about queues, ports and the device. It ends with the context.
+func (c *Context) AsyncEvents() *AsyncEvents { return c.async }
+
+// Pinned returns how many bytes of the caller's memory the kernel holds for objects of this context: memory regions,
+// rings and doorbell records, in whole pages.
+func (c *Context) Pinned() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.pinned
+}
+
+// Close unmaps the doorbell pages, closes all event descriptors (their readers return ErrClosed) and closes the node,
+// upon which the kernel destroys every object that is left, in the right order. The caller must have stopped ringing
+// doorbells. Memory given to objects may be freed afterwards. Closing again returns nil.
+func (c *Context) Close() error {
+	c.mu.Lock()
+	k := c.kernel
+	if k == nil {
+		c.mu.Unlock()
+		return nil
+	}
+	c.kernel = nil
+	channels := c.channels
+	c.channels, c.pinned = nil, 0
+	scratch := c.scratch
+	c.mu.Unlock()
+
+	first := new(firstError)
+	for _, p := range c.uars {
+		first.add(p.Close())
+	}
+	for ch := range channels {
+		first.add(ch.events.close())
+	}
+	if c.async != nil {
+		first.add(c.async.events.close())
+	}
+	first.add(k.Close())
+	first.add(scratch.Close())
+	if first.err != nil {
+		return fmt.Errorf("close device: %w", first.err)
+	}
+	return nil
+}
+
+// firstError keeps the first error of several steps that are all taken.
+type firstError struct{ err error }
+
+func (f *firstError) add(err error) {
+	if f.err == nil {
+		f.err = err
+	}
+}
+
+// write runs one command whose objects are all alive.
+func (c *Context) write(w write) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.writeLocked(w)
+}
+
+// create runs a creating command and completes o, whose handle the answer holds at *handle.
+func (c *Context) create(o *object, handle *uint32, w write) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.writeLocked(w); err != nil {
+		return err
+	}
+	o.born(c, w, *handle)
+	return nil
+}
+
+// writeLocked is write with c.mu held.
+func (c *Context) writeLocked(w write) error {
+	attrs, decode := w.attrs()
+	if err := c.callLocked(w.op, w.noun, w.uses, w.needs, ObjectDevice, MethodInvokeWrite, attrs); err != nil {
+		return err
+	}
+	decode()
+	return nil
+}
+
+// callLocked runs one command of any kind with c.mu held.
+func (c *Context) callLocked(o *op, noun string, uses []*object, needs uint64, object, method uint16, attrs []attr) error {
+	if c.kernel == nil {
+		return fmt.Errorf("%s %s: %w", o.verb, noun, ErrClosed)
+	}
+	for _, u := range uses {
+		if err := u.usable(); err != nil {
+			return fmt.Errorf("%s %s: %w", o.verb, noun, err)
+		}
+	}
+	if err := exchange(c.kernel, c.driver, object, method, attrs, c.scratch); err != nil {
+		return failure(o, noun, err, memory{needed: needs, pinned: c.pinned, env: c.env})
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package uverbs
+
+import (
+	"math/bits"
+	"os"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+)
+
+// CQAttr describes a completion queue.
+type CQAttr struct {
+	// Entries is the size of the ring: a power of two, at most DeviceCaps.MaxCQE+1.
+	Entries int
+
+	// CQESize is the size of an entry in bytes, 64 (default) or 128.
+	CQESize int
+
+	// Buf is the ring: Entries*CQESize bytes, page aligned. Before creation the last byte of every entry must hold the
+	// invalid opcode and the hardware's owner bit (0xf1 or 0xff).
+	Buf *mmio.Region
+
+	// DBR is the doorbell record: 8 bytes, 8-aligned, zero.
+	DBR *mmio.Region
+
+	// Vector is the interrupt vector, below DeviceCaps.CompVectors.
+	Vector uint32
+
+	// Channel, if not nil, announces completions of the queue when it is armed.
+	Channel *CompChannel
+
+	// UserHandle comes back in events about the queue.
+	UserHandle uint64
+
+	// Compression is the format of compressed completions, Mlx5CQEFormatHash and so on; 0 for none.
+	Compression uint8
+
+	// Pad128 makes the device write 128 bytes for each completion; needs DeviceCaps.CQE128Pad.
+	Pad128 bool
+
+	// Timestamps forces timestamps of the free-running clock, RealTime wall time; neither is the device's default.
+	Timestamps, RealTime bool
+
+	// IgnoreOverrun lets the device overwrite completions that were not consumed.
+	IgnoreOverrun bool
+}
+
+// CQ is a completion queue. The device writes completions into its ring; software publishes how far it has consumed
+// them in word 0 of the doorbell record.
+type CQ struct {
+	object
+	CQN       uint32 // number the device knows it by
+	Entries   int
+	ArmPage   *Page // where it is armed, at ArmOffset: arm word in the upper half, CQN in the lower
+	ArmOffset int
+}
+
+// CreateCQ makes a completion queue. The memory of a is the caller's and must live until Close returned nil.
+func (c *Context) CreateCQ(a CQAttr) (*CQ, error) {
+	if a.CQESize == 0 {
+		a.CQESize = 64
+	}
+	noun := describe("completion queue of %d entries", a.Entries)
+	if err := a.check(noun); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	channel := int32(-1)
+	if a.Channel != nil {
+		fd, open := a.Channel.descriptor()
+		if !open {
+			return nil, refusal(opCreateCQ, noun, "its completion channel is closed")
+		}
+		channel = fd
+	}
+	var r ExCreateCQResp
+	var drv Mlx5CreateCQResp
+	w := write{op: opCreateCQ, noun: noun, in: a.core(channel), out: &r, uhwIn: a.driver(), uhwOut: &drv,
+		needs: pages(a.Entries * a.CQESize)}
+	if err := c.writeLocked(w); err != nil {
+		return nil, err
+	}
+	cq := &CQ{CQN: drv.CQN, Entries: a.Entries, ArmPage: c.armPage(), ArmOffset: UARCQDoorbell}
+	cq.born(c, w, r.Base.CQHandle)
+	return cq, nil
+}
+
+// armPage is the page with UAR 0, to which completion queues of a context with static pages are bound.
+func (c *Context) armPage() *Page {
+	if len(c.uars) == 0 {
+		return nil
+	}
+	return c.uars[0]
+}
+
+func (a CQAttr) core(channel int32) ExCreateCQReq {
+	r := ExCreateCQReq{UserHandle: a.UserHandle, CQE: uint32(a.Entries - 1), CompVector: a.Vector, CompChannel: channel}
+	if a.Timestamps {
+		r.Flags |= CQFlagTimestampCompletion
+	}
+	if a.IgnoreOverrun {
+		r.Flags |= CQFlagIgnoreOverrun
+	}
+	return r
+}
+
+func (a CQAttr) driver() Mlx5CreateCQReq {
+	r := Mlx5CreateCQReq{BufAddr: a.Buf.Addr(), DBAddr: a.DBR.Addr(), CQESize: uint32(a.CQESize), CQECompResFormat: a.Compression}
+	if a.Compression != 0 {
+		r.CQECompEn = 1
+	}
+	if a.Pad128 {
+		r.Flags |= Mlx5CreateCQ128BPad
+	}
+	if a.RealTime {
+		r.Flags |= Mlx5CreateCQRealTimeTS
+	}
+	return r
+}
+
+func (a CQAttr) check(noun string) error {
+	if a.CQESize != 64 && a.CQESize != 128 {
+		return refusal(opCreateCQ, noun, "entries have 64 or 128 bytes, not %d", a.CQESize)
+	}
+	return checkRing(opCreateCQ, noun, a.Entries, a.CQESize, a.Buf, a.DBR)
+}
+
+// checkRing refuses what the kernel would refuse, or, worse, would not notice: it takes the logarithm of a number of
+// entries without looking whether it is a power of two, and linux 5.4 drops the offset of a ring in its page.
+func checkRing(o *op, noun string, entries, entrySize int, buf, dbr *mmio.Region) error {
+	switch {
+	case entries <= 0 || bits.OnesCount(uint(entries)) != 1:
+		return refusal(o, noun, "the number of entries, %d, must be a power of two", entries)
+	case buf == nil || buf.Len() < entries*entrySize:
+		return refusal(o, noun, "the ring needs %d bytes", entries*entrySize)
+	case buf.Addr()%uint64(os.Getpagesize()) != 0:
+		return refusal(o, noun, "the ring, at %#x, must be page aligned", buf.Addr())
+	case dbr == nil || dbr.Len() < DoorbellRecordLen || dbr.Addr()%DoorbellRecordLen != 0:
+		return refusal(o, noun, "the doorbell record needs 8 bytes aligned to 8")
+	}
+	return nil
+}
+
+// Moderate lets the device hold completion events back until count completions have come or period microseconds have
+// passed, at most 65535 and 4095; 0, 0 turns it off. Only events are affected, not completions.
+func (cq *CQ) Moderate(count, period uint16) error {
+	return cq.c.write(write{op: opModifyCQ, noun: cq.noun, uses: []*object{&cq.object},
+		in: ExModifyCQReq{CQHandle: cq.handle, AttrMask: CQAttrModerate, CQCount: count, CQPeriod: period}})
+}
+
+// Close destroys the queue; EBUSY while a queue pair or work queue completes into it.
+func (cq *CQ) Close() error {
+	return cq.destroy(write{op: opDestroyCQ, in: DestroyCQReq{CQHandle: cq.handle}, out: &DestroyCQResp{}})
+}

@@ -1,0 +1,137 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// events reads fixed-size records from an event descriptor through the Go network poller, without allocating. One
+// read of the descriptor returns exactly one record.
+type events struct {
+	file   *os.File
+	raw    syscall.RawConn
+	size   int // bytes of a record
+	what   string
+	closed atomic.Bool
+
+	mu    sync.Mutex // one reader at a time; not taken by wake and close
+	buf   [16]byte   // last record read
+	count int        // records read by the running call
+	err   error
+	one   func(fd uintptr) bool // method values made once, so that reading does not allocate
+	all   func(fd uintptr) bool
+	rest  func(fd uintptr)
+}
+
+// newEvents takes over fd, also on failure.
+func newEvents(fd, size int, what string) (*events, error) {
+	e := &events{size: size, what: what}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("set up %s: %w", what, err)
+	}
+	e.file = os.NewFile(uintptr(fd), what)
+	err := e.file.SetReadDeadline(time.Time{}) // fails if the poller did not take the descriptor
+	if err == nil {
+		e.raw, err = e.file.SyscallConn()
+	}
+	if err != nil {
+		e.file.Close()
+		return nil, fmt.Errorf("set up %s: %w", what, err)
+	}
+	e.one, e.all, e.rest = e.takeOne, e.takeAll, e.takeRest
+	return e, nil
+}
+
+// take reads one record. It returns false if there is none.
+func (e *events) take(fd int) bool {
+	for {
+		n, err := unix.Read(fd, e.buf[:e.size])
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.EAGAIN:
+			return false
+		case err != nil:
+			e.err = err
+		case n != e.size:
+			e.err = unix.EIO // end of file, or not an event descriptor
+		default:
+			e.count++
+		}
+		return true
+	}
+}
+
+// takeOne ends when one record was read; the poller parks the goroutine as long as it returns false.
+func (e *events) takeOne(fd uintptr) bool { return e.take(int(fd)) }
+
+// takeAll ends when at least one record was read and no more are there.
+func (e *events) takeAll(fd uintptr) bool {
+	e.takeRest(fd)
+	return e.count > 0 || e.err != nil
+}
+
+// takeRest reads what is there.
+func (e *events) takeRest(fd uintptr) {
+	for e.err == nil && e.take(int(fd)) {
+	}
+}
+
+// wait parks until f is content, or wake or close is called. It returns the number of records read, 0 after wake;
+// the last of them is in e.buf. e.mu is held.
+func (e *events) wait(f func(uintptr) bool) (int, error) {
+	e.count, e.err = 0, nil
+	err := e.raw.Read(f)
+	if e.err != nil {
+		err = e.err
+	}
+	if err == nil {
+		return e.count, nil
+	}
+	if e.count == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+		return 0, e.file.SetReadDeadline(time.Time{})
+	}
+	return e.count, e.failure(err)
+}
+
+// drain reads what is there without parking. e.mu is held.
+func (e *events) drain() (int, error) {
+	e.count, e.err = 0, nil
+	err := e.raw.Control(e.rest)
+	if err == nil {
+		err = e.err
+	}
+	if err != nil {
+		return e.count, e.failure(err)
+	}
+	return e.count, nil
+}
+
+// failure tells closing from failing.
+func (e *events) failure(err error) error {
+	if e.closed.Load() {
+		return fmt.Errorf("read %s: %w", e.what, ErrClosed)
+	}
+	return failure(opReadEvent, e.what, err, memory{})
+}
+
+// wake makes the running wait, or else the next one, return at once with 0 records.
+func (e *events) wake() {
+	e.file.SetReadDeadline(time.Unix(1, 0)) // fails after close only, when wait returns anyway
+}
+
+// close closes the descriptor; a running or later wait returns ErrClosed. Closing again returns nil.
+func (e *events) close() error {
+	if e.closed.Swap(true) {
+		return nil
+	}
+	return e.file.Close()
+}

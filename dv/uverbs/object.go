@@ -1,0 +1,57 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// object is what all kernel objects have in common. A handle is an index into the table of the opened node; 0 is a
+// valid one.
+type object struct {
+	c      *Context
+	noun   string // for messages: "completion queue of 1024 entries"
+	handle uint32
+	pinned uint64 // bytes of the caller's memory the kernel holds for it
+
+	gone bool // guarded by c.mu
+}
+
+// Handle returns the kernel's handle of the object, unique among the living objects of the context.
+func (o *object) Handle() uint32 { return o.handle }
+
+// destroy runs the destroying command once. The object stays, and may be closed again, when the kernel still has it.
+func (o *object) destroy(w write) error {
+	o.c.mu.Lock()
+	defer o.c.mu.Unlock()
+	if o.gone || o.c.kernel == nil {
+		return nil
+	}
+	w.noun = o.noun
+	err := o.c.writeLocked(w)
+	o.settle(err)
+	return err
+}
+
+// settle records the outcome err of a destroying command; c.mu is held.
+func (o *object) settle(err error) {
+	if err == nil || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EIO) {
+		o.gone = true
+		o.c.pinned -= o.pinned
+	}
+}
+
+// usable returns nil if commands about the object make sense; c.mu is held.
+func (o *object) usable() error {
+	if o.gone || o.c.kernel == nil {
+		return fmt.Errorf("use %s: %w", o.noun, ErrClosed)
+	}
+	return nil
+}
+
+// born completes a new object after its creating command; c.mu is held.
+func (o *object) born(c *Context, w write, handle uint32) {
+	o.c, o.noun, o.handle, o.pinned = c, w.noun, handle, w.needs
+	c.pinned += w.needs
+}

@@ -1,0 +1,76 @@
+package uverbs
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+)
+
+// PD is a protection domain: queues can use only the memory registered in theirs. One per context is enough.
+type PD struct{ object }
+
+// AllocPD makes a protection domain.
+func (c *Context) AllocPD() (*PD, error) {
+	pd := new(PD)
+	var r AllocPDResp
+	var drv Mlx5AllocPDResp // unused, but kernels up to 6.12 answer EFAULT without
+	err := c.create(&pd.object, &r.PDHandle, write{op: opAllocPD, noun: "protection domain",
+		in: AllocPDReq{}, out: &r, uhwOut: &drv})
+	if err != nil {
+		return nil, err
+	}
+	return pd, nil
+}
+
+// Close destroys the protection domain; EBUSY while a region or queue uses it.
+func (pd *PD) Close() error {
+	return pd.destroy(write{op: opDeallocPD, in: DeallocPDReq{PDHandle: pd.handle}})
+}
+
+// MR is a memory region: memory the device may reach, by virtual address and local key.
+type MR struct {
+	object
+	LKey uint32 // goes into work requests, in host order here
+}
+
+// RegMR registers mem with access rights (AccessLocalWrite and so on). The kernel pins its pages until the region is
+// closed. AccessRelaxedOrdering is left out where the kernel does not know it or refuses it.
+//
+// ENOMEM or EPERM mean the memory lock limit; the error has the figures. mem is the caller's: free it after Close.
+func (pd *PD) RegMR(mem *mmio.Region, access uint32) (*MR, error) {
+	if !pd.c.caps.OptionalMRAccess {
+		access &^= AccessOptionalMask
+	}
+	mr, err := pd.regMR(mem, access)
+	if errors.Is(err, unix.EINVAL) && access&AccessOptionalMask != 0 {
+		return pd.regMR(mem, access&^AccessOptionalMask)
+	}
+	return mr, err
+}
+
+func (pd *PD) regMR(mem *mmio.Region, access uint32) (*MR, error) {
+	mr := new(MR)
+	var r RegMRResp
+	err := pd.c.create(&mr.object, &r.MRHandle, write{op: opRegMR, noun: describe("memory region of %d bytes", mem.Len()),
+		in:  RegMRReq{Start: mem.Addr(), Length: uint64(mem.Len()), HCAVA: mem.Addr(), PDHandle: pd.handle, AccessFlags: access},
+		out: &r, uses: []*object{&pd.object}, needs: pages(mem.Len())})
+	if err != nil {
+		return nil, err
+	}
+	mr.LKey = r.LKey
+	return mr, nil
+}
+
+// pages rounds n bytes up to whole pages, in bytes: what pinning n bytes counts for.
+func pages(n int) uint64 {
+	p := os.Getpagesize()
+	return uint64((n + p - 1) / p * p)
+}
+
+// Close unregisters the memory. Work requests that name its key complete in error from here on.
+func (mr *MR) Close() error {
+	return mr.destroy(write{op: opDeregMR, in: DeregMRReq{MRHandle: mr.handle}})
+}

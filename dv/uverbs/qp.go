@@ -1,0 +1,104 @@
+package uverbs
+
+import "github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+
+// QPAttr describes a raw packet queue pair for sending.
+type QPAttr struct {
+	// CQ receives the completions.
+	CQ *CQ
+
+	// Entries is the size of the send ring in basic blocks of 64 bytes: a power of two, at most DeviceCaps.MaxSendBlocks.
+	Entries int
+
+	// SQBuf is the ring: Entries*64 bytes, page aligned, zero.
+	SQBuf *mmio.Region
+
+	// DBR is the doorbell record: 8 bytes, 8-aligned, zero. Word 1 is the send counter.
+	DBR *mmio.Region
+
+	// UserIndex comes back in completions (24 bits, below 0xffffff). Give each queue of a context its own.
+	UserIndex uint32
+
+	// UserHandle comes back in events about the queue.
+	UserHandle uint64
+
+	// MaxSendWR is informational; default Entries.
+	MaxSendWR int
+}
+
+// QP is a queue pair: a raw packet one, which sends, or an RSS one (CreateRSSQP), which is only the target of flows.
+type QP struct {
+	object
+	SQN           uint32 // send queue number, for control segments
+	Reg           *Page  // doorbell register, at byte RegOffset: nil for an RSS queue pair
+	RegOffset     int
+	BlueFlameSize int // bytes of the register that take a whole work request, 0 where write combining does not work
+
+	pd    *PD
+	state QPState // guarded by c.mu
+}
+
+const basicBlock = 64
+
+// CreateRawQP makes a raw packet queue pair in state RESET. EPERM means CAP_NET_RAW is missing. The memory of a is
+// the caller's and must live until Close returned nil.
+func (pd *PD) CreateRawQP(a QPAttr) (*QP, error) {
+	noun := describe("raw packet queue pair of %d blocks", a.Entries)
+	if err := a.check(noun); err != nil {
+		return nil, err
+	}
+	qp := &QP{pd: pd, state: QPReset}
+	var r ExCreateQPResp
+	var drv Mlx5CreateQPResp
+	err := pd.c.create(&qp.object, &r.Base.QPHandle, write{op: opCreateQP, noun: noun,
+		in: a.core(pd), out: &r, uhwIn: a.driver(), uhwOut: &drv,
+		uses: []*object{&pd.object, &a.CQ.object}, needs: pages(a.Entries * basicBlock)})
+	if err != nil {
+		return nil, err
+	}
+	qp.SQN = r.Base.QPN
+	if err := qp.bind(drv.BfregIndex); err != nil {
+		qp.Close()
+		return nil, err
+	}
+	return qp, nil
+}
+
+func (a QPAttr) check(noun string) error {
+	if a.CQ == nil {
+		return refusal(opCreateQP, noun, "it needs a completion queue")
+	}
+	if a.UserIndex >= Mlx5QPNoUserIndex {
+		return refusal(opCreateQP, noun, "user index %#x must be below %#x", a.UserIndex, Mlx5QPNoUserIndex)
+	}
+	return checkRing(opCreateQP, noun, a.Entries, basicBlock, a.SQBuf, a.DBR)
+}
+
+func (a QPAttr) core(pd *PD) ExCreateQPReq {
+	wr := a.MaxSendWR
+	if wr == 0 {
+		wr = a.Entries
+	}
+	return ExCreateQPReq{UserHandle: a.UserHandle, PDHandle: pd.handle, SendCQHandle: a.CQ.handle, RecvCQHandle: a.CQ.handle,
+		MaxSendWR: uint32(wr), MaxSendSGE: 1, QPType: QPTypeRawPacket}
+}
+
+func (a QPAttr) driver() Mlx5CreateQPReq {
+	return Mlx5CreateQPReq{DBAddr: a.DBR.Addr(), SQWQECount: uint32(a.Entries), UIDX: a.UserIndex, SQBufAddr: a.SQBuf.Addr()}
+}
+
+// bind finds the doorbell register the kernel chose.
+func (qp *QP) bind(index uint32) error {
+	caps := &qp.c.caps
+	page, offset := bfregAddress(index, caps.UARsPerPage, caps.BFRegSize)
+	if page >= len(qp.c.uars) {
+		return refusal(opCreateQP, qp.noun, "the kernel gave doorbell register %d, which is on page %d of %d", index, page, len(qp.c.uars))
+	}
+	qp.Reg, qp.RegOffset, qp.BlueFlameSize = qp.c.uars[page], offset, int(caps.BFRegSize)
+	return nil
+}
+
+// Close destroys the queue pair in whatever state it is; EBUSY while a flow points at it.
+func (qp *QP) Close() error {
+	return qp.destroy(write{op: opDestroyQP, in: DestroyQPReq{QPHandle: qp.handle}, out: &DestroyQPResp{}})
+}

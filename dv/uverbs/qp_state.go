@@ -1,0 +1,159 @@
+package uverbs
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// QPState is the state of a queue pair (enum ib_qp_state).
+type QPState uint8
+
+// States of a raw packet queue pair. It sends in RTS only.
+//
+//	          port            .               .
+//	RESET ────────> INIT ────────> RTR ────────> RTS ─┐ rate limit
+//	  ^               │              │            │ <─┘
+//	  │               └──────────────┴────────────┤
+//	  │                                           v
+//	  ├─────────────────────────────── any but   ERR
+//	  └───────────────────────────────────────────┘
+//
+// Forbidden, and refused here with EINVAL before the kernel is asked: skipping a state upwards, going down other than
+// to RESET or ERR, RESET to ERR, and everything from ERR but RESET. (SQD and SQE exist for RDMA queues only.)
+const (
+	QPReset QPState = 0 // ring empty, counters zero
+	QPInit  QPState = 1 // has a port; a receive queue would receive
+	QPRTR   QPState = 2 // "ready to receive"
+	QPRTS   QPState = 3 // "ready to send"
+	QPSQD   QPState = 4
+	QPSQE   QPState = 5
+	QPErr   QPState = 6 // all work is flushed with errors
+)
+
+var qpStateNames = []string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
+
+// String returns the name of the state as the kernel has it.
+func (s QPState) String() string {
+	if int(s) < len(qpStateNames) {
+		return qpStateNames[s]
+	}
+	return fmt.Sprintf("state %d", uint8(s))
+}
+
+// mayBecome reports whether the kernel allows the step (linux drivers/infiniband/core/verbs.c, qp_state_table).
+func (s QPState) mayBecome(to QPState) bool {
+	switch to {
+	case QPReset:
+		return true
+	case QPErr:
+		return s != QPReset
+	case QPInit, QPRTR, QPRTS:
+		return s == to-1
+	}
+	return false
+}
+
+// QPInfo is what QUERY_QP tells.
+type QPInfo struct {
+	State QPState // the kernel's record: a send queue that hit an error may still be in RTS here
+	Port  uint8
+}
+
+// ToReady takes the queue pair from RESET to RTS on port (counted from 1). The send word of the doorbell record must
+// be zero. On failure the queue pair is left where it got to.
+func (qp *QP) ToReady(port uint8) error {
+	if err := qp.Init(port); err != nil {
+		return err
+	}
+	if err := qp.Modify(QPRTR); err != nil {
+		return err
+	}
+	return qp.Modify(QPRTS)
+}
+
+// Init takes the queue pair from RESET to INIT on port (counted from 1).
+func (qp *QP) Init(port uint8) error {
+	return qp.modify(ModifyQPReq{AttrMask: QPAttrState | QPAttrPort, QPState: uint8(QPInit), PortNum: port})
+}
+
+// Modify takes the queue pair to a state other than INIT. A step the state diagram forbids fails with EINVAL. An RSS
+// queue pair has no states: ENOSYS.
+func (qp *QP) Modify(to QPState) error {
+	return qp.modify(ModifyQPReq{AttrMask: QPAttrState, QPState: uint8(to)})
+}
+
+func (qp *QP) modify(r ModifyQPReq) error {
+	qp.c.mu.Lock()
+	defer qp.c.mu.Unlock()
+	to := QPState(r.QPState)
+	noun := describe("%s from %v to %v", qp.noun, qp.state, to)
+	if err := qp.allowed(noun, to, r.AttrMask); err != nil {
+		return err
+	}
+	r.QPHandle = qp.handle
+	err := qp.c.writeLocked(write{op: opModifyQP, noun: noun, in: r, uses: []*object{&qp.object}})
+	if err == nil {
+		qp.state = to
+	}
+	return err
+}
+
+// allowed checks a step against the diagram; c.mu is held.
+func (qp *QP) allowed(noun string, to QPState, mask uint32) error {
+	switch {
+	case qp.gone || qp.c.kernel == nil:
+		return qp.usable()
+	case qp.Reg == nil:
+		return &Error{Cmd: opModifyQP.verb, Object: noun, Errno: unix.ENOSYS, Hint: opHints[opModifyQP.name][unix.ENOSYS]}
+	case !qp.state.mayBecome(to):
+		return refusal(opModifyQP, noun, "there is no such step")
+	case (to == QPInit) != (mask&QPAttrPort != 0):
+		return refusal(opModifyQP, noun, "INIT, and only it, takes a port: use Init")
+	}
+	return nil
+}
+
+// Query asks for the state. It also makes the kernel read the state of the hardware's send queue, which the next
+// Modify presents to the firmware.
+func (qp *QP) Query() (QPInfo, error) {
+	var r QueryQPResp
+	err := qp.c.write(write{op: opQueryQP, noun: qp.noun, uses: []*object{&qp.object},
+		in: QueryQPReq{QPHandle: qp.handle, AttrMask: QPAttrState}, out: &r})
+	return QPInfo{State: QPState(r.QPState), Port: r.PortNum}, err
+}
+
+// Reset takes a queue pair whose send queue hit an error back to RESET. It queries first: the firmware refuses a step
+// from a state it is not in, and the kernel's record does not follow errors. Afterwards: drop stale completions of
+// SQN, clear the doorbell record, start at index 0, ToReady.
+func (qp *QP) Reset() error {
+	if _, err := qp.Query(); err != nil {
+		return err
+	}
+	return qp.Modify(QPReset)
+}
+
+// Replace is the other way out of an error, with fewer assumptions about firmware: it destroys the queue pair, makes a
+// new one from a (which needs a cleared ring and doorbell record, and a user index of its own so that late completions
+// can be told apart) and takes it to RTS. On failure the old queue pair may or may not be closed; the new one is.
+func (qp *QP) Replace(a QPAttr, port uint8) (*QP, error) {
+	if err := qp.Close(); err != nil {
+		return nil, err
+	}
+	fresh, err := qp.pd.CreateRawQP(a)
+	if err != nil {
+		return nil, err
+	}
+	if err := fresh.ToReady(port); err != nil {
+		fresh.Close()
+		return nil, err
+	}
+	return fresh, nil
+}
+
+// SetRateLimit limits a queue pair in RTS to kbps kbit/s; 0 lifts the limit. See DeviceCaps.PacingMaxKbps.
+func (qp *QP) SetRateLimit(kbps uint32) error {
+	return qp.c.write(write{op: opRateLimitQP, noun: describe("%s to %d kbit/s", qp.noun, kbps), uses: []*object{&qp.object},
+		in:  ExModifyQPReq{Base: ModifyQPReq{QPHandle: qp.handle, AttrMask: QPAttrState | QPAttrRateLimit, QPState: uint8(QPRTS)}, RateLimit: kbps},
+		out: &ExModifyQPResp{}})
+}
