@@ -25,15 +25,14 @@ type RxCQE struct {
 // Put writes all 64 bytes of the completion to b.
 func (r *RxCQE) Put(b []byte) {
 	c := (*[CQESize]byte)(b)
-	be := binary.BigEndian
-	be.PutUint64(c[0x00:], uint64(r.WQEID)<<32)
-	be.PutUint64(c[0x08:], uint64(r.Hash))
-	be.PutUint64(c[0x10:], uint64(r.HashType)<<56|uint64(r.Checksum)<<16)
-	be.PutUint64(c[0x18:], uint64(r.Status)<<16|uint64(r.VLAN))
-	be.PutUint64(c[0x20:], uint64(r.UIdx)<<32|uint64(r.Metadata))
-	be.PutUint64(c[0x28:], uint64(r.ByteCount))
-	be.PutUint64(c[0x30:], r.Timestamp)
-	be.PutUint64(c[0x38:], uint64(r.FlowTag)<<32|uint64(r.Counter)<<16|uint64(r.OpOwn))
+	put64(c[0x00:], uint64(r.WQEID)<<32)
+	put64(c[0x08:], uint64(r.Hash))
+	put64(c[0x10:], uint64(r.HashType)<<56|uint64(r.Checksum)<<16)
+	put64(c[0x18:], uint64(r.Status)<<16|uint64(r.VLAN))
+	put64(c[0x20:], uint64(r.UIdx)<<32|uint64(r.Metadata))
+	put64(c[0x28:], uint64(r.ByteCount))
+	put64(c[0x30:], r.Timestamp)
+	put64(c[0x38:], uint64(r.FlowTag)<<32|uint64(r.Counter)<<16|uint64(r.OpOwn))
 }
 
 // TxCQE is the completion of a send.
@@ -50,10 +49,9 @@ type TxCQE struct {
 func (t *TxCQE) Put(b []byte) {
 	c := (*[CQESize]byte)(b)
 	*c = [CQESize]byte{}
-	be := binary.BigEndian
-	be.PutUint64(c[0x20:], uint64(t.UIdx)<<32)
-	be.PutUint64(c[0x30:], t.Timestamp)
-	be.PutUint64(c[0x38:], uint64(t.Opcode)<<56|uint64(t.SQN)<<32|uint64(t.Counter)<<16|uint64(t.OpOwn))
+	put64(c[0x20:], uint64(t.UIdx)<<32)
+	put64(c[0x30:], t.Timestamp)
+	put64(c[0x38:], uint64(t.Opcode)<<56|uint64(t.SQN)<<32|uint64(t.Counter)<<16|uint64(t.OpOwn))
 }
 
 // ErrorCQE is the completion of a failed send or receive.
@@ -74,9 +72,8 @@ type ErrorCQE struct {
 func (e *ErrorCQE) Put(b []byte) {
 	c := (*[CQESize]byte)(b)
 	*c = [CQESize]byte{}
-	be := binary.BigEndian
-	be.PutUint64(c[0x20:], uint64(e.UIdx)<<32)
-	be.PutUint64(c[0x28:], uint64(e.ByteCount))
-	be.PutUint32(c[0x34:], uint32(e.HWSyndrome)<<24|uint32(e.HWSyndromeType)<<16|uint32(e.Vendor)<<8|uint32(e.Syndrome))
-	be.PutUint64(c[0x38:], uint64(e.Opcode)<<56|uint64(e.QPN)<<32|uint64(e.Counter)<<16|uint64(e.OpOwn))
+	put64(c[0x20:], uint64(e.UIdx)<<32)
+	put64(c[0x28:], uint64(e.ByteCount))
+	binary.BigEndian.PutUint32(c[0x34:], uint32(e.HWSyndrome)<<24|uint32(e.HWSyndromeType)<<16|uint32(e.Vendor)<<8|uint32(e.Syndrome))
+	put64(c[0x38:], uint64(e.Opcode)<<56|uint64(e.QPN)<<32|uint64(e.Counter)<<16|uint64(e.OpOwn))
 }

@@ -1,7 +1,5 @@
 package mlx5
 
-import "encoding/binary"
-
 // Sizes of the parts of a WQE, in bytes.
 const (
 	CtrlSegSize      = 16
@@ -33,6 +31,6 @@ func BBs(ds int) int { return (ds + 3) / 4 }
 // Reserved bytes and the immediate are zero, which newer cards insist on.
 func PutCtrl(b []byte, op Opcode, opmod uint8, index uint16, sqn uint32, ds, fmCeSe uint8) {
 	s := (*[CtrlSegSize]byte)(b)
-	binary.BigEndian.PutUint64(s[0:8], uint64(opmod)<<56|uint64(index)<<40|uint64(op)<<32|uint64(sqn)<<8|uint64(ds))
-	binary.BigEndian.PutUint64(s[8:16], uint64(fmCeSe)<<32)
+	put64(s[0:8], uint64(opmod)<<56|uint64(index)<<40|uint64(op)<<32|uint64(sqn)<<8|uint64(ds))
+	put64(s[8:16], uint64(fmCeSe)<<32)
 }

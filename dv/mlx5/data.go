@@ -13,8 +13,8 @@ const inlineFlag = 1 << 31
 // lkey names. n must not be 0 in a send WQE: the device reads that as 2 GiB.
 func PutData(b []byte, n uint32, lkey uint32, addr uint64) {
 	s := (*[DataSegSize]byte)(b)
-	binary.BigEndian.PutUint64(s[0:8], uint64(n)<<32|uint64(lkey))
-	binary.BigEndian.PutUint64(s[8:16], addr)
+	put64(s[0:8], uint64(n)<<32|uint64(lkey))
+	put64(s[8:16], addr)
 }
 
 // PutEndOfList writes the segment that ends the list of a receive WQE.

@@ -1,7 +1,5 @@
 package mlx5
 
-import "encoding/binary"
-
 // Checksums the device fills in (Eth.CsumFlags). What the frame carries in
 // their place is ignored.
 const (
@@ -57,8 +55,8 @@ func EthDS(inlineLen int) int {
 // TCI; PutInlineHeader overwrites them when InlineLen is not 0.
 func PutEth(b []byte, e Eth) {
 	s := (*[EthSegSize]byte)(b)
-	binary.BigEndian.PutUint64(s[0:8], uint64(e.SWPOffsets)<<32|uint64(e.CsumFlags)<<24|uint64(e.SWPFlags)<<16|uint64(e.MSS))
-	binary.BigEndian.PutUint64(s[8:16], uint64(e.Metadata)<<32|uint64(e.InlineLen|e.Insert)<<16|uint64(e.TCI))
+	put64(s[0:8], uint64(e.SWPOffsets)<<32|uint64(e.CsumFlags)<<24|uint64(e.SWPFlags)<<16|uint64(e.MSS))
+	put64(s[8:16], uint64(e.Metadata)<<32|uint64(e.InlineLen|e.Insert)<<16|uint64(e.TCI))
 }
 
 // PutInlineHeader copies hdr behind the Ethernet segment at b[0], pads it with

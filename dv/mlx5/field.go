@@ -3,6 +3,7 @@ package mlx5
 import (
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"strings"
 )
 
@@ -105,3 +106,7 @@ func Hex(b []byte) string {
 	}
 	return s.String()
 }
+
+// put64 is binary.BigEndian.PutUint64 in a form that the compiler keeps as one
+// store: given v in pieces, it would store the pieces.
+func put64(b []byte, v uint64) { binary.LittleEndian.PutUint64(b, bits.ReverseBytes64(v)) }

@@ -61,11 +61,11 @@ func (m MiniCQE) ByteCount() uint32 { return binary.BigEndian.Uint32(m[4:8]) }
 
 // PutMiniHash writes one completion of a MiniHash session.
 func PutMiniHash(b []byte, hash, byteCount uint32) {
-	binary.BigEndian.PutUint64(b[:8], uint64(hash)<<32|uint64(byteCount))
+	put64(b[:8], uint64(hash)<<32|uint64(byteCount))
 }
 
 // PutMiniCsum writes one completion of a MiniCsum or, with the index of its
 // first stride, a MiniCsumStride session.
 func PutMiniCsum(b []byte, sum, stride uint16, byteCount uint32) {
-	binary.BigEndian.PutUint64(b[:8], uint64(sum)<<48|uint64(stride)<<32|uint64(byteCount))
+	put64(b[:8], uint64(sum)<<48|uint64(stride)<<32|uint64(byteCount))
 }

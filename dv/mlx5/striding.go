@@ -21,6 +21,6 @@ func (c CQE) StridingBytes() int { return int(binary.BigEndian.Uint16(c[0x2e:0x3
 // of linked-list queues; cyclic ones want 0.
 func PutNext(b []byte, index uint16) {
 	s := (*[16]byte)(b)
-	binary.BigEndian.PutUint64(s[0:8], uint64(index)<<32)
-	binary.BigEndian.PutUint64(s[8:16], 0)
+	put64(s[0:8], uint64(index)<<32)
+	put64(s[8:16], 0)
 }
