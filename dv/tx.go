@@ -1,39 +1,168 @@
 package dv
 
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+)
+
 // TxQueue is one send queue. It is not safe for concurrent use: hold Lock
 // around calls when there is more than one user, or a Device.Close about.
-type TxQueue struct{}
+//
+// The send ring counts in blocks of 64 bytes. Four free-running counters walk
+// it: descriptors up to cc are completed, up to rung the NIC knows them, up to
+// pc they are written, and up to asked a completion has been asked for.
+type TxQueue struct {
+	mu sync.Mutex
+
+	// Set by newTxQueue.
+	index   int
+	pool    *Pool
+	ring    []byte
+	rec     *mmio.Region
+	size    uint32 // ring blocks, a power of two
+	mask    uint32
+	quarter uint32
+	limits  txLimits
+	log     *slog.Logger
+	now     func() time.Time
+
+	// The owner's.
+	cq                  compRing
+	pc, cc, rung, asked uint32
+	last                uint32 // where the last written descriptor starts
+	stage               staging
+	marks               []mark
+	lent                lentRing
+	done                uint64 // packets completed, in counts of count.packets
+	futile              int // resets since the last completed packet
+	stuck               stuckness
+	scratch             [MaxBlocks * mlx5.BB]byte // a descriptor that wraps is written here first
+
+	backing
+	sqn      uint32
+	page     *uverbs.Page // with the doorbell register, at byte offset register
+	register int
+
+	alarm alarm
+	count txCounts
+}
+
+// txLimits is what the device takes, in bytes.
+type txLimits struct {
+	minInline int // header bytes that must be in the descriptor
+	frame     int // longest frame, without FCS
+	tso       int // longest payload to be segmented; 0: none
+	lsoHeader int // longest header of such a packet
+}
 
 // MaxBlocks is the most blocks of the ring one packet takes: with Free at
 // least this, Post can fail for want of staging memory only.
-const MaxBlocks = 15
+const MaxBlocks = mlx5.MaxDS / 4
+
+// inlineMax is the longest frame that is written into its descriptor as a
+// whole: what fits two blocks. Longer ones take one block and a piece of
+// staging memory, which the NIC has to fetch in a second read.
+const inlineMax = 2*mlx5.BB - mlx5.CtrlSegSize - mlx5.InlineOffset
+
+// newTxQueue makes a queue over memory that the NIC does not know yet: blocks
+// (a power of two) of 64 bytes in ring.
+func newTxQueue(index, blocks int, ring, rec *mmio.Region, pool *Pool, stage staging, limits txLimits) *TxQueue {
+	q := &TxQueue{
+		index: index, pool: pool, ring: ring.Slice(0, blocks*mlx5.BB), rec: rec,
+		size: uint32(blocks), mask: uint32(blocks - 1), quarter: uint32(blocks / 4),
+		limits: limits, log: slog.New(slog.DiscardHandler), now: time.Now,
+		stage: stage, marks: make([]mark, blocks), lent: lentRing{ring: make([]lent, blocks)},
+	}
+	q.rewind()
+	return q
+}
+
+// rewind sets the ring to its state after a reset: empty, counters 0.
+func (q *TxQueue) rewind() {
+	q.pc, q.cc, q.rung, q.asked, q.last = 0, 0, 0, 0, 0
+	q.stage.head, q.stage.tail = 0, 0
+	clear(q.marks)
+	clear(q.ring)
+	q.rec.StoreBE32(mlx5.RecordSend, 0)
+}
+
+// Index is the queue's number in its device.
+func (q *TxQueue) Index() int { return q.index }
 
 // Lock and Unlock guard the queue for its users. Hold it briefly.
-func (q *TxQueue) Lock()   {}
-func (q *TxQueue) Unlock() {}
+func (q *TxQueue) Lock() { q.mu.Lock() }
 
-// Post copies p into the ring or its staging memory; the NIC sees it at Flush.
-// Frames below 60 bytes are padded with zeros. ErrRingFull: no room now;
-// ErrFrameSize, ErrNotSupported: this packet will never do. A packet whose
-// payload fits one segment is sent plainly, with both checksums computed.
-func (q *TxQueue) Post(p *TxPacket) error { return ErrClosed }
+// Unlock ends what Lock began.
+func (q *TxQueue) Unlock() { q.mu.Unlock() }
 
-// PostFrame sends n bytes at offset off of frame f without copying. On success
-// the frame is the queue's, and goes back to the pool when sent; on failure it
-// stays the caller's. Received frames of the device may be sent on this way:
-// set the Packet's Frame to NoFrame then.
-func (q *TxQueue) PostFrame(f Frame, off, n int, flags TxFlags) error { return ErrClosed }
-
-// Flush shows the NIC what was posted: one doorbell for all of it.
-func (q *TxQueue) Flush() {}
-
-// Reclaim consumes completions, frees what they cover and returns how many
-// packets that were. It also recovers a queue that failed.
-func (q *TxQueue) Reclaim() int { return 0 }
+// TryLock is Lock if that takes no waiting, and reports whether it did.
+func (q *TxQueue) TryLock() bool { return q.mu.TryLock() }
 
 // Free is the number of free 64-byte blocks of the ring. A packet takes up to
 // MaxBlocks, mostly one or two.
-func (q *TxQueue) Free() int { return 0 }
+func (q *TxQueue) Free() int { return int(q.room()) }
+
+func (q *TxQueue) room() uint32 { return q.size - (q.pc - q.cc) }
+
+// descriptor returns blocks of zero or stale bytes to write the descriptor at
+// pc in: the ring's own, or scratch memory when they would wrap.
+func (q *TxQueue) descriptor(blocks uint32) []byte {
+	slot := q.pc & q.mask
+	if slot+blocks > q.size {
+		return q.scratch[:blocks*mlx5.BB]
+	}
+	return q.ring[slot*mlx5.BB : (slot+blocks)*mlx5.BB]
+}
+
+// commit ends the writing of the descriptor at pc, the blocks that
+// descriptor returned. It asks for a completion once per quarter of the ring.
+func (q *TxQueue) commit(blocks uint32) {
+	if slot := q.pc & q.mask; slot+blocks > q.size {
+		n := copy(q.ring[slot*mlx5.BB:], q.scratch[:blocks*mlx5.BB])
+		copy(q.ring, q.scratch[n:blocks*mlx5.BB])
+	}
+	q.last = q.pc
+	q.pc += blocks
+	q.count.packets.n++
+	if q.pc-q.asked >= q.quarter {
+		q.ask()
+	}
+}
+
+// ask makes the last descriptor ask for a completion. The NIC does not know
+// it yet.
+func (q *TxQueue) ask() {
+	slot := q.last & q.mask
+	q.ring[slot*mlx5.BB+ctrlFlags] = mlx5.CEAlways
+	q.marks[slot] = mark{start: q.last, end: q.pc, stage: q.stage.head, packets: q.count.packets.n, live: true}
+	q.asked = q.pc
+}
+
+// ctrlFlags is the offset of fm_ce_se in a control segment.
+const ctrlFlags = 11
+
+// Flush shows the NIC what was posted: one doorbell for all of it. The last
+// descriptor asks for a completion, which covers those before it.
+func (q *TxQueue) Flush() {
+	if q.pc == q.rung || !q.alarm.quiet() {
+		return
+	}
+	if q.asked != q.pc {
+		q.ask()
+	}
+	mmio.ToDevice()
+	q.rec.StoreBE32(mlx5.RecordSend, q.pc&0xffff)
+	mmio.ToDevice()
+	q.rung = q.pc
+	q.count.doorbells.n++
+	q.count.showPosts()
+	q.page.Store64(q.register, mlx5.Doorbell(q.ring[(q.last&q.mask)*mlx5.BB:]))
+}
 
 // Stats returns the queue's counters; any goroutine may call it, without Lock.
-func (q *TxQueue) Stats() TxStats { return TxStats{} }
+func (q *TxQueue) Stats() TxStats { return q.count.stats() }

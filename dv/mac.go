@@ -1,0 +1,43 @@
+package dv
+
+import (
+	"bytes"
+	"crypto/rand"
+	"fmt"
+	"net"
+)
+
+// macLen is the length of an Ethernet address in bytes.
+const macLen = 6
+
+// chooseMAC returns the address to claim on a port with facts f, or says why
+// not. A port passes frames for any address to us before Linux sees them, so
+// claiming the netdev's own takes all of Linux' unicast away.
+func chooseMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
+	mac := cfg.MAC
+	switch {
+	case mac == nil && f.Virtual:
+		return nil, fmt.Errorf("%w: %s is a virtual function, whose switch passes only the function's own MAC %v: set MAC to it and AllowNetdevMAC (%s then receives no unicast), or have the host make the function trusted with spoof check off and set another MAC",
+			ErrMAC, f.Name, f.MAC, f.Netdev)
+	case mac == nil:
+		return randomMAC(), nil
+	case len(mac) != macLen:
+		return nil, fmt.Errorf("%w: %v has %d bytes, an Ethernet address has 6", ErrMAC, mac, len(mac))
+	case bytes.Equal(mac, make([]byte, macLen)):
+		return nil, fmt.Errorf("%w: %v is no address: leave MAC unset for a random one", ErrMAC, mac)
+	case mac[0]&1 != 0:
+		return nil, fmt.Errorf("%w: %v is a multicast or broadcast address: the lowest bit of the first byte must be 0", ErrMAC, mac)
+	case bytes.Equal(mac, f.MAC) && !cfg.AllowNetdevMAC:
+		return nil, fmt.Errorf("%w: %v is the address of %s itself, which would receive no unicast any more: leave MAC unset for a random one, or set AllowNetdevMAC if Linux does not need the port",
+			ErrMAC, mac, f.Netdev)
+	}
+	return bytes.Clone(mac), nil
+}
+
+// randomMAC is a random, locally administered unicast address.
+func randomMAC() net.HardwareAddr {
+	mac := make(net.HardwareAddr, macLen)
+	rand.Read(mac)
+	mac[0] = mac[0]&^1 | 2
+	return mac
+}

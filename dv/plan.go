@@ -1,0 +1,145 @@
+package dv
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+)
+
+// plan is how much of what a device gets: all sizes, before anything is made.
+type plan struct {
+	rx, tx     int // queues
+	rxEntries  int // frames of a receive ring, completions of its queue
+	txBlocks   int // blocks of a send ring, completions of its queue
+	stage      int // bytes of staging memory of a send queue
+	frame      int // bytes of a frame buffer
+	spare      int // frames beyond those of the receive rings
+	pageSize   int
+	mtu        int
+	frameLimit int // longest frame sent, in bytes
+}
+
+// Bounds of what Config may ask for, and the budget that defaults keep.
+const (
+	minRing      = 64
+	maxRing      = 1 << 15 // a send ring's counter has 16 bits, and must tell full from empty
+	minStage     = 128 << 10
+	maxStage     = 1 << 30
+	maxQueues    = 256
+	minMTU       = 576
+	maxMTU       = 16 << 10
+	pinnedBudget = 30 << 20
+)
+
+// Defaults before they are cut down to the budget.
+const (
+	defaultMTU   = 1500
+	defaultRing  = 1024
+	defaultStage = 1 << 20
+	defaultSpare = 256
+)
+
+// frameOverhead is an Ethernet header and one VLAN tag.
+const frameOverhead = ethHeader + vlanTag
+
+// newPlan fills in defaults for a port whose MTU is portMTU. Sizes that cfg
+// leaves open are halved, the largest use of memory first, until everything
+// fits the budget.
+func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
+	p := plan{
+		rx: or(cfg.RxQueues, 1), tx: or(cfg.TxQueues, 1),
+		rxEntries: or(cfg.RxQueueSize, defaultRing), txBlocks: or(cfg.TxQueueSize, defaultRing),
+		stage: or(cfg.TxBufferSize, defaultStage), spare: or(cfg.SpareFrames, defaultSpare),
+		mtu: or(cfg.MTU, portMTU), pageSize: pageSize,
+	}
+	if err := p.check(portMTU); err != nil {
+		return p, err
+	}
+	p.frameLimit = p.mtu + frameOverhead
+	p.frame = (p.frameLimit + 2047) &^ 2047
+	if p.frame > 4096 {
+		p.frame = (p.frameLimit + 255) &^ 255
+	}
+	p.shrink(cfg)
+	return p, nil
+}
+
+func or(v, otherwise int) int {
+	if v == 0 {
+		return otherwise
+	}
+	return v
+}
+
+func (p *plan) check(portMTU int) error {
+	for _, c := range []struct {
+		name         string
+		v, low, high int
+		power        bool
+	}{
+		{"RxQueues", p.rx, 1, maxQueues, false},
+		{"TxQueues", p.tx, 1, maxQueues, false},
+		{"RxQueueSize", p.rxEntries, minRing, maxRing, true},
+		{"TxQueueSize", p.txBlocks, minRing, maxRing, true},
+		{"TxBufferSize", p.stage, minStage, maxStage, true},
+		{"SpareFrames", p.spare, 1, 1 << 20, false},
+		{"MTU", p.mtu, minMTU, min(maxMTU, portMTU), false},
+	} {
+		if c.v < c.low || c.v > c.high || c.power && bits.OnesCount(uint(c.v)) != 1 {
+			kind := "a number"
+			if c.power {
+				kind = "a power of two"
+			}
+			return fmt.Errorf("%w: %s is %d and must be %s from %d to %d", ErrConfig, c.name, c.v, kind, c.low, c.high)
+		}
+	}
+	return nil
+}
+
+// shrink halves what cfg left open until the plan fits the budget, or nothing
+// is left to halve.
+func (p *plan) shrink(cfg *Config) {
+	for p.pinned() > pinnedBudget {
+		switch {
+		case cfg.TxBufferSize == 0 && p.stage > minStage && p.tx*p.stage >= p.rx*p.rxEntries*p.frame:
+			p.stage /= 2
+		case cfg.RxQueueSize == 0 && p.rxEntries > 4*minRing:
+			p.rxEntries /= 2
+		case cfg.TxBufferSize == 0 && p.stage > minStage:
+			p.stage /= 2
+		case cfg.TxQueueSize == 0 && p.txBlocks > 4*minRing:
+			p.txBlocks /= 2
+		case cfg.RxQueueSize == 0 && p.rxEntries > minRing:
+			p.rxEntries /= 2
+		case cfg.TxQueueSize == 0 && p.txBlocks > minRing:
+			p.txBlocks /= 2
+		default:
+			return
+		}
+	}
+}
+
+func (p *plan) frames() int { return p.rx*p.rxEntries + p.spare }
+
+// Bytes of the parts, in whole pages where the part is a ring.
+func (p *plan) arenaBytes() int { return p.pages(p.frames()*p.frame) + p.tx*p.stage }
+func (p *plan) rqBytes() int    { return p.pages(p.rxEntries * mlx5.DataSegSize) }
+func (p *plan) rxCQBytes() int  { return p.pages(p.rxEntries * mlx5.CQESize) }
+func (p *plan) sqBytes() int    { return p.pages(p.txBlocks * mlx5.BB) }
+func (p *plan) txCQBytes() int  { return p.pages(p.txBlocks * mlx5.CQESize) }
+
+// recordStride keeps doorbell records, of 8 bytes, on cache lines of their own.
+const recordStride = 64
+
+// Each queue has two doorbell records: its own and its completion queue's.
+func (p *plan) recordBytes() int { return p.pages((p.rx + p.tx) * 2 * recordStride) }
+
+func (p *plan) ringBytes() int {
+	return p.recordBytes() + p.rx*(p.rqBytes()+p.rxCQBytes()) + p.tx*(p.sqBytes()+p.txCQBytes())
+}
+
+// pinned is the bytes the kernel will pin for all of it.
+func (p *plan) pinned() int { return p.arenaBytes() + p.ringBytes() }
+
+func (p *plan) pages(n int) int { return (n + p.pageSize - 1) &^ (p.pageSize - 1) }

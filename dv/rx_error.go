@@ -1,0 +1,93 @@
+package dv
+
+import (
+	"fmt"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+)
+
+// A completion other than "frame received" ends in one of two ways: the frame
+// is dropped and the queue goes on (a frame too long for its buffer), or the
+// queue is in error and is reset: stopped, emptied of stale completions,
+// refilled from entry 0 and started. Both are counted.
+
+// maxFutile is how many resets in a row, without one good frame between them,
+// are taken as "this will never work".
+const maxFutile = 16
+
+// odd handles the completion at the consumer index, and reports whether the
+// queue goes on behind it; if not it was reset, or has failed.
+func (q *RxQueue) odd(b []byte) bool {
+	cqe := mlx5.CQE(b)
+	inOrder := cqe.WQECounter() == uint16(q.cc)
+	switch op := cqe.Opcode(); {
+	case op == mlx5.CQERecvErr && inOrder && cqe.Syndrome() == mlx5.SynLocalLength:
+		q.count.tooLong.n++
+		q.dropOne()
+		return true
+	case op == mlx5.CQERecvErr && cqe.Syndrome() == mlx5.SynFlushed:
+		q.count.flushed.n++
+	case op == mlx5.CQERecvErr:
+		q.count.errors.n++
+	case op == mlx5.CQERecv && inOrder && cqe.Format() == mlx5.FormatPlain && cqe.ByteCount() < ethHeader:
+		q.count.malformed.n++
+		q.dropOne()
+		return true
+	default:
+		q.count.malformed.n++
+	}
+	q.log.Warn("receive queue in error, resetting it", "queue", q.index, "completion", cqe.String(), "expected", uint16(q.cc))
+	q.reset(cqe.String())
+	return false
+}
+
+// dropOne consumes the completion and its buffer, which goes back into the ring.
+func (q *RxQueue) dropOne() {
+	f := q.slots[q.cc&q.mask]
+	q.cq.ci++
+	q.cc++
+	q.give(f)
+	q.count.showFaults()
+}
+
+// attend acts on what other goroutines said, and reports whether the queue may
+// be used.
+func (q *RxQueue) attend() bool {
+	if q.alarm.over() {
+		return false
+	}
+	if q.alarm.takeReset() {
+		q.log.Warn("receive queue reported in error by the device, resetting it", "queue", q.index)
+		q.reset("event from the device")
+	}
+	return !q.alarm.over()
+}
+
+// reset brings the queue from any state back to work; frames in the ring stay
+// in it, frames with the caller stay there. If it cannot, the device fails.
+func (q *RxQueue) reset(cause string) {
+	q.count.resets.n++
+	defer q.count.showFaults()
+	if q.futile++; q.futile > maxFutile {
+		q.fail(fmt.Errorf("receive queue %d: %d resets in a row did not help, last error: %s", q.index, maxFutile, cause))
+		return
+	}
+	if err := q.halt(); err != nil {
+		q.fail(fmt.Errorf("reset receive queue %d: %w", q.index, err))
+		return
+	}
+	q.cq.skip()
+	inRing := make([]Frame, 0, q.pc-q.cc)
+	for ; q.cc != q.pc; q.cc++ {
+		inRing = append(inRing, q.slots[q.cc&q.mask])
+	}
+	q.rewind()
+	for _, f := range inRing {
+		q.give(f)
+	}
+	if err := q.start(); err != nil {
+		q.fail(fmt.Errorf("restart receive queue %d: %w", q.index, err))
+		return
+	}
+	q.publish()
+}

@@ -1,0 +1,61 @@
+package dv
+
+import (
+	"fmt"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+)
+
+// PostFrame sends n bytes at offset off of frame f without copying. On success
+// the frame is the queue's, and goes back to the pool when sent; on failure it
+// stays the caller's. Received frames of the device may be sent on this way:
+// set the Packet's Frame to NoFrame then. Tagging is not to be had.
+func (q *TxQueue) PostFrame(f Frame, off, n int, flags TxFlags) error {
+	if q.alarm.over() {
+		return q.ended()
+	}
+	if err := q.checkFrame(f, off, n, flags); err != nil {
+		return q.refuse(err)
+	}
+	bytes := q.pool.Bytes(f)
+	if n < ethMin {
+		clear(bytes[off+n : off+ethMin])
+		n = ethMin
+	}
+	inline := q.limits.minInline
+	if n <= inline {
+		return q.postShortFrame(f, bytes[off:off+n], flags)
+	}
+	ds := mlx5.CtrlSegSize/mlx5.DSSize + mlx5.EthDS(inline) + 1
+	blocks := uint32(mlx5.BBs(ds))
+	if q.room() < blocks {
+		return q.full()
+	}
+	q.putSend(bytes[off:off+n], ds, blocks, flags, q.pool.lkey, q.pool.addr(f)+uint64(off))
+	q.lent.push(q.pc, f)
+	q.count.zeroCopy.n++
+	return nil
+}
+
+// postShortFrame sends a frame that the device wants inlined as a whole.
+func (q *TxQueue) postShortFrame(f Frame, frame []byte, flags TxFlags) error {
+	one := [1][]byte{frame}
+	err := q.postInline(&TxPacket{Bufs: one[:]}, len(frame), len(frame), flags)
+	if err == nil {
+		q.pool.Put(f)
+	}
+	return err
+}
+
+func (q *TxQueue) checkFrame(f Frame, off, n int, flags TxFlags) error {
+	switch {
+	case !q.pool.valid(f):
+		return fmt.Errorf("send frame %d, the pool has %d: %w", f, q.pool.count, ErrFrameSize)
+	case n < ethHeader || n > q.limits.frame || off < 0 || off > q.pool.size-max(n, ethMin):
+		return fmt.Errorf("send %d bytes at offset %d of a frame of %d, the port takes %d to %d: %w",
+			n, off, q.pool.size, ethHeader, q.limits.frame, ErrFrameSize)
+	case flags&TxVLAN != 0:
+		return fmt.Errorf("insert a VLAN tag without copying: %w", ErrNotSupported)
+	}
+	return nil
+}
