@@ -136,11 +136,8 @@ func (w *fdWire) send(f Frame) error {
 	w.iov[0], w.iov[1] = w.hdr[:], f.Data
 	err := w.raw.Write(w.sendFn)
 	w.iov[1] = nil
-	if errors.Is(err, os.ErrClosed) {
-		return ErrWireClosed
-	}
 	if err != nil {
-		return err
+		return ErrWireClosed // the poller has no other reason to refuse
 	}
 	return w.sent
 }
