@@ -196,20 +196,6 @@ type Mlx5CreateCQReq struct {
 	Flags            uint16 `c:"flags"`
 }
 
-// Mlx5CreateCQReqFull is struct mlx5_ib_create_cq.
-type Mlx5CreateCQReqFull struct {
-	_            structs.HostLayout
-	BufAddr      uint64 `c:"buf_addr"`
-	DBAddr       uint64 `c:"db_addr"`
-	CQESize      uint32 `c:"cqe_size"`
-	CQECompEn    uint8  `c:"cqe_comp_en"`
-	CQECompRes   uint8  `c:"cqe_comp_res_format"`
-	Flags        uint16 `c:"flags"`
-	UARPageIndex uint16 `c:"uar_page_index"`
-	Reserved0    uint16 `c:"reserved0"`
-	Reserved1    uint32 `c:"reserved1"`
-}
-
 // Mlx5CreateCQResp is struct mlx5_ib_create_cq_resp.
 type Mlx5CreateCQResp struct {
 	_        structs.HostLayout
@@ -245,23 +231,6 @@ type Mlx5CreateQPReq struct {
 	UIDX       uint32 `c:"uidx"`
 	BfregIndex uint32 `c:"bfreg_index"`
 	SQBufAddr  uint64 `c:"sq_buf_addr"`
-}
-
-// Mlx5CreateQPReqFull is struct mlx5_ib_create_qp.
-type Mlx5CreateQPReqFull struct {
-	_          structs.HostLayout
-	BufAddr    uint64  `c:"buf_addr"`
-	DBAddr     uint64  `c:"db_addr"`
-	SQWQECount uint32  `c:"sq_wqe_count"`
-	RQWQECount uint32  `c:"rq_wqe_count"`
-	RQWQEShift uint32  `c:"rq_wqe_shift"`
-	Flags      uint32  `c:"flags"`
-	UIDX       uint32  `c:"uidx"`
-	BfregIndex uint32  `c:"bfreg_index"`
-	SQBufAddr  uint64  `c:"sq_buf_addr"`
-	ECEOptions uint32  `c:"ece_options"`
-	DCIStreams [2]byte `c:"dci_streams"`
-	Reserved   uint16  `c:"reserved"`
 }
 
 // Mlx5CreateQPResp is struct mlx5_ib_create_qp_resp.

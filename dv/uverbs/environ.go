@@ -20,6 +20,13 @@ type Environment struct {
 	Memlock uint64 // bytes the process may pin (RLIMIT_MEMLOCK, soft), or MemlockUnlimited
 }
 
+// Capability numbers of include/uapi/linux/capability.h.
+const (
+	capNetRaw   = 13
+	capIPCLock  = 14
+	capSysRawIO = 17
+)
+
 // MemlockUnlimited is the value of Environment.Memlock when there is no limit.
 const MemlockUnlimited = math.MaxUint64
 
@@ -33,9 +40,9 @@ func ReadEnvironment() (Environment, error) {
 	}
 	limit, err := MemlockLimit()
 	return Environment{
-		NetRaw:  caps&(1<<unix.CAP_NET_RAW) != 0,
-		IPCLock: caps&(1<<unix.CAP_IPC_LOCK) != 0,
-		RawIO:   caps&(1<<unix.CAP_SYS_RAWIO) != 0,
+		NetRaw:  caps&(1<<capNetRaw) != 0,
+		IPCLock: caps&(1<<capIPCLock) != 0,
+		RawIO:   caps&(1<<capSysRawIO) != 0,
 		Memlock: limit,
 	}, err
 }

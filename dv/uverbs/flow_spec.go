@@ -13,21 +13,21 @@ type FlowSpec struct {
 // EthMatch matches the Ethernet header. Bits outside a mask must be zero in the value. A zero VLANMask matches tagged and
 // untagged frames alike; "untagged only" cannot be said. EtherType is the one behind the last tag.
 type EthMatch struct {
-	Dst, DstMask     [6]byte
-	Src, SrcMask     [6]byte
-	EtherType        uint16 // 0 matches any
-	VLAN, VLANMask   uint16 // tag control information of a customer tag; 0x0fff masks the id
-	EtherTypeAnyMask uint16 // mask of EtherType; default 0xffff when EtherType is not 0
+	Dst, DstMask   [6]byte
+	Src, SrcMask   [6]byte
+	EtherType      uint16 // 0 matches any
+	VLAN, VLANMask uint16 // tag control information of a customer tag; 0x0fff masks the id
+	EtherTypeMask  uint16 // mask of EtherType; default 0xffff when EtherType is not 0
 }
 
 // Spec encodes the condition.
 func (m EthMatch) Spec() FlowSpec {
-	if m.EtherType != 0 && m.EtherTypeAnyMask == 0 {
-		m.EtherTypeAnyMask = 0xffff
+	if m.EtherType != 0 && m.EtherTypeMask == 0 {
+		m.EtherTypeMask = 0xffff
 	}
 	return newSpec(FlowSpecTypeEth,
 		FlowEthFilter{DstMAC: m.Dst, SrcMAC: m.Src, EtherType: ToBE16(m.EtherType), VLANTag: ToBE16(m.VLAN)},
-		FlowEthFilter{DstMAC: m.DstMask, SrcMAC: m.SrcMask, EtherType: ToBE16(m.EtherTypeAnyMask), VLANTag: ToBE16(m.VLANMask)})
+		FlowEthFilter{DstMAC: m.DstMask, SrcMAC: m.SrcMask, EtherType: ToBE16(m.EtherTypeMask), VLANTag: ToBE16(m.VLANMask)})
 }
 
 // ExactMAC is the mask of a MAC address that must match whole.

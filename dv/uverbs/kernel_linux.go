@@ -3,6 +3,7 @@
 package uverbs
 
 import (
+	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -35,10 +36,11 @@ func (n *node) Mmap(offset int64, length int, writable bool) (*Page, error) {
 		p = &Page{Mem: mem}
 		return err
 	})
-	if err != nil {
-		return nil, err
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		return nil, errno
 	}
-	return p, nil
+	return p, err
 }
 
 func (n *node) Close() error {

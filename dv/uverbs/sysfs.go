@@ -1,0 +1,212 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+)
+
+// ErrNoRDMA is wrapped by Discover when the system has no RDMA devices at all.
+var ErrNoRDMA = errors.New("no RDMA stack: load mlx5_ib and ib_uverbs (modprobe), or mount /sys in the container")
+
+// NodeInfo is what sysfs says about one RDMA device and its uverbs node. What the driver does not publish is empty.
+type NodeInfo struct {
+	IBDev     string // RDMA device name, "mlx5_0"; not stable across boots
+	Node      string // path of the device node to open
+	Present   bool   // the node exists and is the right device
+	Major     uint32 // of the node
+	Minor     uint32
+	DriverABI int // 1 for mlx5
+
+	NodeGUID string // "xxxx:xxxx:xxxx:xxxx"; stable
+	Firmware string // "22.31.1014"
+	HCAType  string // "MT4125": the PCI device id in decimal
+	BoardID  string
+
+	Bus      string // device on its bus: PCI address "0000:65:00.0", or auxiliary device "mlx5_core.sf.4"
+	Driver   string // kernel driver bound to it: "mlx5_core"; empty for software devices
+	Vendor   uint32 // PCI vendor, 0x15b3; 0 without
+	Device   uint32 // PCI device
+	NUMANode int    // -1 unknown
+	VF       bool   // a virtual function
+
+	Ports   []PortInfo
+	Netdevs []string // netdevs of the same bus device, sorted; with one port and no representors, the port's
+}
+
+// PortInfo is what sysfs says about one port.
+type PortInfo struct {
+	Num       int // from 1
+	State     string
+	PhysState string
+	LinkLayer string // "Ethernet" is needed
+	Rate      string
+	Netdevs   []string // netdevs behind the port's addresses, in table order; empty with RoCE off
+}
+
+// Discover lists the RDMA devices found in sysfs under root ("" or "/" for the system's), sorted by name. Node paths
+// are under root too. It wraps ErrNoRDMA, and the errno, when there is no RDMA stack; a device that goes away while it
+// is read is left out.
+func Discover(root string) ([]NodeInfo, error) {
+	if root == "" {
+		root = "/"
+	}
+	s := sysfs{root}
+	if abi := s.number(0, "sys/class/infiniband_verbs/abi_version"); abi != 0 && abi != ABIVersion {
+		return nil, fmt.Errorf("discover RDMA devices: uverbs interface version %d, want %d: %w", abi, ABIVersion, ErrUnsupported)
+	}
+	nodes, err := os.ReadDir(s.path("sys/class/infiniband_verbs"))
+	if err != nil {
+		return nil, fmt.Errorf("discover RDMA devices: %w: %w", ErrNoRDMA, err)
+	}
+	var list []NodeInfo
+	for _, n := range nodes {
+		if info, ok := s.node(n.Name()); ok {
+			list = append(list, info)
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("discover RDMA devices: %w: %w", ErrNoRDMA, fs.ErrNotExist)
+	}
+	sort.Slice(list, func(i, j int) bool { return list[i].IBDev < list[j].IBDev })
+	return list, nil
+}
+
+// Check returns nil if, as far as sysfs tells, raw packet queues can be had on port (counted from 1), and else an error with what to do.
+func (n NodeInfo) Check(port int) error {
+	if n.Driver != "" && !strings.HasPrefix(n.Driver, "mlx5_core") || n.Driver == "" && n.HCAType == "" {
+		return fmt.Errorf("%s is a software or other RDMA device: an mlx5 NIC (ConnectX-4 or later) is needed: %w", n.IBDev, ErrUnsupported)
+	}
+	if !n.Present {
+		return fmt.Errorf("%s has no node %s (device %d:%d): give the container --device %s: %w",
+			n.IBDev, n.Node, n.Major, n.Minor, n.Node, fs.ErrNotExist)
+	}
+	for _, p := range n.Ports {
+		if p.Num != port {
+			continue
+		}
+		if p.LinkLayer != "Ethernet" {
+			return fmt.Errorf("port %d of %s is %s: set LINK_TYPE_P%d=ETH with mlxconfig and reboot: %w", port, n.IBDev, p.LinkLayer, port, ErrUnsupported)
+		}
+		return nil
+	}
+	return fmt.Errorf("%s has no port %d: %w", n.IBDev, port, fs.ErrNotExist)
+}
+
+// sysfs reads files below a root directory.
+type sysfs struct{ root string }
+
+func (s sysfs) path(parts ...string) string {
+	return filepath.Join(append([]string{s.root}, parts...)...)
+}
+
+// text returns a file's content without surrounding space; "" if it cannot be read, as for attributes the driver does
+// not have and for empty slots of tables, which answer EINVAL.
+func (s sysfs) text(parts ...string) string {
+	b, err := os.ReadFile(s.path(parts...))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// number reads a decimal or 0x number.
+func (s sysfs) number(otherwise int, parts ...string) int {
+	v, err := strconv.ParseInt(s.text(parts...), 0, 64)
+	if err != nil {
+		return otherwise
+	}
+	return int(v)
+}
+
+// names lists a directory, sorted.
+func (s sysfs) names(parts ...string) []string {
+	entries, err := os.ReadDir(s.path(parts...))
+	if err != nil {
+		return nil
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names
+}
+
+// target is the last element of what a symbolic link points to.
+func (s sysfs) target(parts ...string) string {
+	to, err := os.Readlink(s.path(parts...))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(to)
+}
+
+// node reads one uverbsN; false if it is none or is going away.
+func (s sysfs) node(uverbs string) (NodeInfo, bool) {
+	verbs := filepath.Join("sys/class/infiniband_verbs", uverbs)
+	n := NodeInfo{IBDev: s.text(verbs, "ibdev"), DriverABI: s.number(0, verbs, "abi_version")}
+	if n.IBDev == "" {
+		return n, false
+	}
+	fmt.Sscanf(s.text(verbs, "dev"), "%d:%d", &n.Major, &n.Minor)
+	n.Node, n.Present = s.deviceNode(uverbs, n.Major, n.Minor)
+
+	dev := filepath.Join("sys/class/infiniband", n.IBDev)
+	n.NodeGUID, n.Firmware = s.text(dev, "node_guid"), s.text(dev, "fw_ver")
+	n.HCAType, n.BoardID = s.text(dev, "hca_type"), s.text(dev, "board_id")
+	n.Bus, n.Driver = s.target(dev, "device"), s.target(dev, "device/driver")
+	n.Vendor, n.Device = uint32(s.number(0, dev, "device/vendor")), uint32(s.number(0, dev, "device/device"))
+	n.NUMANode = s.number(-1, dev, "device/numa_node")
+	n.VF = s.target(dev, "device/physfn") != ""
+	n.Netdevs = s.names(dev, "device/net")
+	n.Ports = s.ports(filepath.Join(dev, "ports"))
+	return n, true
+}
+
+// ports reads all ports below dir, in numerical order.
+func (s sysfs) ports(dir string) []PortInfo {
+	var list []PortInfo
+	for _, name := range s.names(dir) {
+		num, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		p := filepath.Join(dir, name)
+		list = append(list, PortInfo{Num: num, State: afterColon(s.text(p, "state")), PhysState: afterColon(s.text(p, "phys_state")),
+			LinkLayer: s.text(p, "link_layer"), Rate: s.text(p, "rate"), Netdevs: s.portNetdevs(p)})
+	}
+	sort.Slice(list, func(i, j int) bool { return list[i].Num < list[j].Num })
+	return list
+}
+
+// portNetdevs lists the distinct netdevs of a port's address table in numerical order of the table.
+func (s sysfs) portNetdevs(port string) []string {
+	slots := s.names(port, "gid_attrs/ndevs")
+	sort.Slice(slots, func(i, j int) bool {
+		a, _ := strconv.Atoi(slots[i])
+		b, _ := strconv.Atoi(slots[j])
+		return a < b
+	})
+	var names []string
+	seen := map[string]bool{}
+	for _, slot := range slots {
+		if name := s.text(port, "gid_attrs/ndevs", slot); name != "" && !seen[name] {
+			seen[name] = true
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// afterColon turns "4: ACTIVE" into "ACTIVE".
+func afterColon(s string) string {
+	if _, name, ok := strings.Cut(s, ": "); ok {
+		return name
+	}
+	return s
+}
