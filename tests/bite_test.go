@@ -1,0 +1,108 @@
+package tests
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestRulesBite gives each rule sources that break it, and one that does not:
+// a rule that cannot fail is no rule.
+func TestRulesBite(t *testing.T) {
+	imports := func(names ...string) string {
+		return "package p\n\nimport (\n\t" + strings.Join(names, "\n\t") + "\n)\n"
+	}
+	own := func(pkg string) string { return fmt.Sprintf("_ %q", module+pkg) }
+	other := func(pkg string) string { return fmt.Sprintf("_ %q", pkg) }
+	for _, tt := range []struct {
+		name, file, src string
+		rule            func(*file) []string
+		want            string // "" for a source that is right
+	}{
+		{"driver to its layers", "dv/rx.go", imports(own("dv/mlx5"), own("dv/uverbs")), checkImports, ""},
+		{"driver to model", "dv/rx.go", imports(own("dv/simnic")), checkImports, "dv imports dv/simnic"},
+		{"driver's test to model", "dv/rx_test.go", imports(own("dv/simnic"), own("tests/need")), checkImports, ""},
+		{"model to driver", "dv/simnic/rx.go", imports(own("dv")), checkImports, "dv/simnic imports dv"},
+		{"model's test to driver", "dv/simnic/rx_test.go", imports(own("dv")), checkImports, "dv/simnic imports dv"},
+		{"model in PCI to driver", "dv/simnic/pcie/x.go", imports(own("dv")), checkImports, "imports dv"},
+		{"external test to its package", "dv/simnic/x_test.go", imports(own("dv/simnic")), checkImports, ""},
+		{"bytes to anything", "dv/mlx5/x.go", imports(own("dv/internal/mmio")), checkImports, "dv/mlx5 imports"},
+		{"bytes to x/sys", "dv/mlx5/x.go", imports(other(xsys + "/unix")), checkImports, "imports golang.org/x/sys"},
+		{"driver to gVisor", "dv/x.go", imports(other(gvisor + "pkg/buffer")), checkImports, "dv imports gvisor.dev"},
+		{"endpoint to gVisor", "link/rdma/x.go", imports(other(gvisor + "pkg/buffer")), checkImports, ""},
+		{"app to stack", "apps/httpd/x.go", imports(own("stack")), checkImports, "apps/httpd imports stack"},
+		{"app to DNS", "apps/httpd/x.go", imports(other(dns)), checkImports, "imports github.com/miekg/dns"},
+		{"DNS app to DNS", "apps/dnsd/x.go", imports(other(dns), `"net"`), checkImports, ""},
+		{"name that only begins alike", "apps/dnsd/x.go", imports(other(dns + "sec")), checkImports, "dnssec"},
+		{"netlink in its file", "dv/netdev_linux.go", imports(other(netlink)), checkImports, ""},
+		{"netlink elsewhere", "dv/device.go", imports(other(netlink)), checkImports, "outside netdev_linux.go"},
+		{"x/sys in the model", "dv/simnic/nic.go", imports(other(xsys + "/unix")), checkImports, "outside *_linux.go"},
+		{"x/sys in the model's TAP", "dv/simnic/tap_linux.go", imports(other(xsys + "/unix")), checkImports, ""},
+		{"command to bytes", "cmd/rdma-netstack/x.go", imports(own("dv/mlx5")), checkImports, "imports dv/mlx5"},
+		{"command to its own", "cmd/rdma-netstack/x.go", imports(own("cmd/rdma-netstack/internal/lab")), checkImports, ""},
+		{"part of the command to stack", "cmd/rdma-netstack/internal/lab/x.go", imports(own("stack")), checkImports, ""},
+		{"stack to command", "stack/x.go", imports(own("cmd/rdma-netstack/internal/lab")), checkImports, "stack imports cmd"},
+		{"tests to anything", "tests/vm/x.go", imports(own("dv"), own("dv/simnic"), other(gvisor+"pkg/buffer")), checkImports, ""},
+		{"unknown package", "util/x.go", "package util\n", checkImports, "not in the import map"},
+		{"unknown part of a known one", "dv/mlx5/extra/x.go", "package extra\n", checkImports, "not in the import map"},
+		{"unknown module", "stack/x.go", imports(other("example.org/x")), checkImports, "stack imports example.org/x"},
+		{"unsafe in the model", "dv/simnic/x.go", imports(`"unsafe"`), checkImports, "imports unsafe"},
+		{"unsafe in an app", "apps/httpd/x_unsafe.go", imports(`"unsafe"`), checkImports, "imports unsafe"},
+		{"unsafe in a test", "dv/internal/mmio/x_test.go", imports(`"unsafe"`), checkImports, "imports unsafe"},
+		{"unsafe where it belongs", "dv/internal/mmio/x_unsafe.go", imports(`"unsafe"`), checkImports, ""},
+		{"cgo", "dv/internal/mmio/x_unsafe.go", imports(`"C"`), checkImports, "cgo"},
+		{"gVisor's stack unnamed", "link/rdma/x.go", imports(fmt.Sprintf("%q", gvStack)), checkImports, "gstack"},
+		{"gVisor's stack misnamed", "link/rdma/x.go", imports(fmt.Sprintf("tstack %q", gvStack)), checkImports, "gstack"},
+		{"gVisor's stack named", "link/rdma/x.go", imports(fmt.Sprintf("gstack %q", gvStack)), checkImports, ""},
+
+		{"format", "dv/x.go", "package dv\nvar   x int\n", checkFormat, "gofmt"},
+		{"formatted", "dv/x.go", "package dv\n\nvar x int\n", checkFormat, ""},
+		{"init", "dv/x.go", "package dv\n\nfunc init() {}\n", checkInit, "init"},
+		{"method init", "dv/x.go", "package dv\n\nfunc (x) init() {}\n", checkInit, ""},
+		{"skip", "dv/x_test.go", "package dv\n\nfunc f() { t.Skip() }\n", checkSkips, "line 3 calls t.Skip"},
+		{"skip of a benchmark", "dv/x_test.go", "package dv\n\nfunc f() { b.Skipf(`no`) }\n", checkSkips, "b.Skipf"},
+		{"skip in need", "tests/need/x.go", "package need\n\nfunc f() { t.Skip() }\n", checkSkips, ""},
+		{"print", "stack/x.go", "package stack\n\nfunc f() { fmt.Println() }\n", checkQuiet, "fmt.Println"},
+		{"exit", "apps/httpd/x.go", "package httpd\n\nfunc f() { os.Exit(1) }\n", checkQuiet, "os.Exit"},
+		{"log", "dv/x.go", "package dv\n\nfunc f() { log.Fatalf(`x`) }\n", checkQuiet, "log.Fatalf"},
+		{"exit of the command", "cmd/rdma-netstack/main.go", "package main\n\nfunc f() { os.Exit(1) }\n", checkQuiet, ""},
+		{"long file", "dv/x.go", "package dv\n" + strings.Repeat("\n", maxFileLines), checkSizes, "401 lines"},
+		{"file of full length", "dv/x.go", "package dv\n" + strings.Repeat("\n", maxFileLines-1), checkSizes, ""},
+		{"long function", "dv/x.go", "package dv\n\nfunc f() {" + strings.Repeat("\n", maxFunctionLines) + "}\n", checkSizes, "dv/x.go:f has 61 lines"},
+		{"long test", "dv/x_test.go", "package dv\n\nfunc f() {" + strings.Repeat("\n", maxFunctionLines) + "}\n", checkSizes, ""},
+		{"assembly", "dv/x.s", "TEXT\n", checkAssembly, "assembly outside"},
+		{"assembly where it belongs", "dv/internal/mmio/x.s", "TEXT\n", checkAssembly, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f, err := parse(tt.file, []byte(tt.src))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := strings.Join(tt.rule(f), "; ")
+			if (got == "") != (tt.want == "") || !strings.Contains(got, tt.want) {
+				t.Errorf("found %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestUnneededReasonsBite gives the list of long files one that is short.
+func TestUnneededReasonsBite(t *testing.T) {
+	f, err := parse("dv/x.go", []byte("package dv\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &recorder{TB: t}
+	checkReasons(r, []*file{f}, map[string]string{"dv/x.go": "no reason"})
+	if r.errors != 1 {
+		t.Errorf("%d errors", r.errors)
+	}
+}
+
+// recorder counts errors instead of failing.
+type recorder struct {
+	testing.TB
+	errors int
+}
+
+func (r *recorder) Errorf(string, ...any) { r.errors++ }

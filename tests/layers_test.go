@@ -1,0 +1,189 @@
+// Package tests keeps the rules of the source tree: who may import whom, where
+// unsafe may be, what a file looks like. It also is the home of tests that need
+// more than one package or more than one machine.
+package tests
+
+import (
+	"fmt"
+	"go/ast"
+	"path"
+	"strconv"
+	"strings"
+)
+
+const (
+	module  = "github.com/rdma-netstack/rdma-netstack/"
+	gvisor  = "gvisor.dev/gvisor/"
+	gvStack = gvisor + "pkg/tcpip/stack"
+	xsys    = "golang.org/x/sys"
+	xnet    = "golang.org/x/net"
+	netlink = "github.com/vishvananda/netlink"
+	dns     = "github.com/miekg/dns"
+)
+
+// layer is what a package may import, besides the standard library.
+type layer struct {
+	module []string            // packages of this module
+	others []string            // prefixes of other modules' packages
+	only   map[string][]string // prefix: the files (patterns) it may be imported in
+	tests  []string            // either kind, in test files only
+}
+
+// layers is the import map. A package that is not here may not exist. A name
+// that ends in /... covers the packages below it too.
+//
+// Three of its rules are the design. dv and dv/simnic never name each other:
+// driver and model share numbers, and each is written from the manual, so that
+// one misunderstanding cannot cancel itself out. gVisor is in link/rdma and
+// stack only: rings are useful without a TCP stack. The apps are ordinary Go
+// servers, which their imports show.
+var layers = map[string]layer{
+	"dv/internal/mmio": {others: []string{xsys}},
+	"dv/mlx5":          {},
+	"dv/uverbs":        {module: []string{"dv/internal/mmio"}, others: []string{xsys}, tests: []string{"dv/simnic"}},
+	"dv": {
+		module: []string{"dv/uverbs", "dv/mlx5", "dv/internal/mmio"},
+		others: []string{xsys, netlink},
+		only:   map[string][]string{netlink: {"netdev_linux.go"}},
+		tests:  []string{"dv/simnic", netlink},
+	},
+	"dv/simnic": {
+		module: []string{"dv/uverbs", "dv/mlx5", "dv/internal/mmio"},
+		others: []string{xsys},
+		only:   map[string][]string{xsys: {"*_linux.go"}},
+		tests:  []string{netlink},
+	},
+	"dv/simnic/pcie": {module: []string{"dv/simnic", "dv/mlx5", "dv/internal/mmio"}, others: []string{xsys}},
+	"link/rdma": {
+		module: []string{"dv"}, others: []string{gvisor},
+		tests: []string{"dv/simnic", "dv/uverbs", netlink},
+	},
+	"stack": {
+		module: []string{"link/rdma", "dv"}, others: []string{gvisor},
+		tests: []string{"dv/simnic", "dv/uverbs", "apps/httpd", "apps/dnsd", netlink, dns},
+	},
+	"apps/httpd": {},
+	"apps/dnsd":  {others: []string{dns}},
+	"cmd/rdma-netstack/...": {
+		module: []string{"stack", "dv", "dv/simnic", "dv/simnic/pcie", "apps/httpd", "apps/dnsd", "cmd/rdma-netstack/..."},
+		others: []string{netlink, xsys, dns},
+	},
+	"tests/...": {module: []string{"..."}, others: []string{gvisor, xsys, xnet, netlink, dns}},
+}
+
+// anyTest is what every test file may import.
+var anyTest = []string{"tests/need", xsys, xnet}
+
+// unsafeFiles are the files (patterns) that may import unsafe; assembly is
+// allowed in the first one's directory.
+var unsafeFiles = []string{
+	"dv/internal/mmio/*_unsafe.go",
+	"dv/uverbs/kernel_linux_unsafe.go", // the ioctl
+	"dv/simnic/pcie/*_unsafe.go",       // memory of a virtual machine
+}
+
+// checkImports returns what is wrong with the imports of one file.
+func checkImports(f *file) (wrong []string) {
+	l, known := layerOf(f.dir())
+	if !known {
+		return []string{fmt.Sprintf("package %s is not in the import map", f.dir())}
+	}
+	for _, imp := range f.ast.Imports {
+		name, err := strconv.Unquote(imp.Path.Value)
+		if err != nil {
+			return []string{err.Error()}
+		}
+		if bad := l.refuses(f, name, imp); bad != "" {
+			wrong = append(wrong, bad)
+		}
+	}
+	return wrong
+}
+
+// layerOf finds the entry of a directory.
+func layerOf(dir string) (layer, bool) {
+	if l, ok := layers[dir]; ok {
+		return l, true
+	}
+	for name, l := range layers {
+		if covers(name, dir) {
+			return l, true
+		}
+	}
+	return layer{}, false
+}
+
+// covers reports whether an entry names a package: "a/..." is a and all below.
+func covers(entry, pkg string) bool {
+	if base, ok := strings.CutSuffix(entry, "..."); ok {
+		return strings.HasPrefix(pkg+"/", base)
+	}
+	return entry == pkg
+}
+
+// refuses says what is wrong with an import, "" if nothing is.
+func (l layer) refuses(f *file, name string, imp *ast.ImportSpec) string {
+	own, ours := strings.CutPrefix(name, module)
+	switch {
+	case name == "C":
+		return "cgo"
+	case name == "unsafe":
+		return l.refusesUnsafe(f)
+	case name == gvStack && (imp.Name == nil || imp.Name.Name != "gstack"):
+		return "imports gVisor's stack by another name than gstack"
+	case ours && !l.allows(f, own, l.module):
+		return fmt.Sprintf("%s imports %s", f.dir(), own)
+	case ours || !strings.Contains(strings.SplitN(name, "/", 2)[0], "."):
+		return "" // this module, or the standard library
+	case !l.allows(f, name, l.others):
+		return fmt.Sprintf("%s imports %s", f.dir(), name)
+	}
+	return l.refusesFile(f, name)
+}
+
+func (l layer) refusesUnsafe(f *file) string {
+	if matches(f.name, unsafeFiles) {
+		return ""
+	}
+	return "imports unsafe"
+}
+
+// refusesFile applies the rules on which file may import what.
+func (l layer) refusesFile(f *file, name string) string {
+	for prefix, files := range l.only {
+		if hasPrefix(name, prefix) && !f.isTest() && !matches(path.Base(f.name), files) {
+			return fmt.Sprintf("imports %s outside %s", name, strings.Join(files, ", "))
+		}
+	}
+	return ""
+}
+
+// allows reports whether a list, or in tests what tests may import, has name.
+func (l layer) allows(f *file, name string, list []string) bool {
+	if f.isTest() {
+		if own := f.dir(); name == own { // external test package
+			return true
+		}
+		list = append(append(append([]string(nil), list...), l.tests...), anyTest...)
+	}
+	for _, entry := range list {
+		if entry == name || covers(entry, name) || hasPrefix(name, entry) && strings.Contains(entry, ".") {
+			return true
+		}
+	}
+	return false
+}
+
+// hasPrefix is strings.HasPrefix on whole path elements.
+func hasPrefix(name, prefix string) bool {
+	return strings.HasPrefix(name+"/", strings.TrimSuffix(prefix, "/")+"/")
+}
+
+func matches(name string, patterns []string) bool {
+	for _, p := range patterns {
+		if ok, _ := path.Match(p, name); ok {
+			return true
+		}
+	}
+	return false
+}
