@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/apps/httpd"
 )
@@ -158,4 +159,18 @@ func (c *checker) verdict(what, url string, err error) error {
 		return fmt.Errorf("%s %s: byte %d is wrong", what, url, c.wrong-1)
 	}
 	return nil
+}
+
+// Keep fetches size bytes from base over one connection, again and again, until a fetch fails or ctx ends, and tells how long
+// each took.
+func (c *Client) Keep(ctx context.Context, base string, size int64, answered func(took time.Duration)) error {
+	t := c.transport()
+	defer t.CloseIdleConnections()
+	for {
+		began := time.Now()
+		if err := c.fetchChecked(ctx, t, base, size); err != nil {
+			return err
+		}
+		answered(time.Since(began))
+	}
 }
