@@ -1,5 +1,10 @@
 package dv
 
+import (
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+)
+
 // Caps is what the opened device, its kernel and its firmware can do.
 type Caps struct {
 	// Firmware is the device's firmware version.
@@ -29,4 +34,56 @@ type Caps struct {
 	StridingRQ bool
 	// MultiPacketSend: the device takes several frames per send descriptor (not used).
 	MultiPacketSend bool
+}
+
+// capsOf picks what concerns us out of what the kernel told.
+func capsOf(c *uverbs.DeviceCaps, p *plan) Caps {
+	return Caps{
+		Firmware:        c.Firmware,
+		MaxTSO:          min(int(c.MaxTSO), p.stage/2),
+		TxCsum:          c.Checksums,
+		RxCsum:          c.Checksums,
+		VLANStrip:       c.VLANStrip,
+		SharedMulticast: true,
+		MinInline:       minInline(c),
+		ClockKHz:        c.CoreClockKHz,
+		MaxRxQueues:     max(1, int(c.MaxIndTableSize)),
+		CQECompression:  c.CQECompression != 0,
+		StridingRQ:      c.Striding,
+		MultiPacketSend: c.EnhancedMPW,
+	}
+}
+
+// minInline is the header bytes to put in each send descriptor. For functions
+// that want more than the Ethernet header, which only virtual ones do, it is
+// what DPDK's mlx5 driver puts there.
+func minInline(c *uverbs.DeviceCaps) int {
+	switch c.InlineMode {
+	case inlineIP:
+		return ethHeader + vlanTag + ipv6Header
+	case inlineTransport:
+		return ethHeader + vlanTag + ipv6Header + tcpHeader
+	}
+	return c.MinInline
+}
+
+// Inline modes of uverbs.DeviceCaps, and header sizes in bytes.
+const (
+	inlineIP        = 3
+	inlineTransport = 4
+
+	ipv6Header = 40
+	tcpHeader  = 20
+)
+
+// txLimits is what a send queue must keep to.
+func (d *Device) txLimits() txLimits {
+	c := d.context.Caps()
+	ds := min(mlx5.MaxDS, c.MaxSendDesc/mlx5.DSSize)
+	return txLimits{
+		minInline: d.caps.MinInline,
+		frame:     d.plan.frameLimit,
+		tso:       d.caps.MaxTSO,
+		lsoHeader: (ds-2)*mlx5.DSSize - mlx5.InlineOffset, // all but a control and a data segment
+	}
 }

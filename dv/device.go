@@ -2,51 +2,110 @@ package dv
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
 // Device is one port of an mlx5 NIC, opened. Its methods may be called from
 // any goroutine.
 type Device struct {
-	config Config
+	config Config // with its defaults filled in
+	facts  PortFacts
+	port   uint8
+	caps   Caps
+	plan   plan
+	log    *slog.Logger
+
 	rx     []*RxQueue
 	tx     []*TxQueue
 	pool   *Pool
-	caps   Caps
 	spread spread
+
+	// What there is to undo, and the kernel objects several steps use.
+	ledger  ledger
+	memory  deviceMemory
+	context *uverbs.Context
+	pd      *uverbs.PD
+	mr      *uverbs.MR
+	rxParts []*rxParts
+	txParts []*txParts
+	watch   sync.WaitGroup // the reader of asynchronous events
+
+	linkUp      atomic.Bool
+	linkChanges atomic.Uint64
+
+	close    sync.Once
+	closeErr error
 
 	mu   sync.Mutex
 	done chan struct{}
-	err  error
+	err  error // guarded by mu; why the device is over
 }
 
 // Open opens the device that cfg names and brings its queues up; frames for
-// its MAC arrive from then on. ctx bounds the waiting for a device that is
-// being reset, no more. On failure nothing is left behind, and the error is
-// one sentence that says what to do.
+// its MAC arrive from then on. A ctx that is done before that stops the work
+// between two steps. On failure nothing is left behind, and the error is one
+// sentence that says what to do.
 func Open(ctx context.Context, cfg Config) (*Device, error) {
-	return nil, ErrNotSupported
+	t, err := locate(&cfg)
+	if err != nil {
+		return nil, err
+	}
+	d, err := open(ctx, cfg, t)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", t.facts.Name, asPermission(err))
+	}
+	return d, nil
+}
+
+// open is Open for a device that was found.
+func open(ctx context.Context, cfg Config, t *target) (*Device, error) {
+	d := &Device{config: cfg, facts: t.facts, port: t.facts.Port, log: cfg.Logger, done: make(chan struct{})}
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	if err := d.decide(t); err != nil {
+		return nil, err
+	}
+	if err := d.bringUp(ctx, t); err != nil {
+		if undo := d.ledger.unwind(); undo != nil {
+			return nil, fmt.Errorf("%w (and undoing what was done: %w)", err, undo)
+		}
+		return nil, err
+	}
+	d.log.Info("device is up", "device", d.Name(), "netdev", d.Netdev(), "mac", d.MAC().String(), "firmware", d.caps.Firmware,
+		"rx", d.NumRx(), "tx", d.NumTx(), "pinned_bytes", d.plan.pinned())
+	return d, nil
 }
 
 // Name is the RDMA device's name.
-func (d *Device) Name() string { return d.config.Facts.Name }
+func (d *Device) Name() string { return d.facts.Name }
 
 // Netdev is the name of the port's Linux interface, "" if it has none here.
-func (d *Device) Netdev() string { return d.config.Facts.Netdev }
+func (d *Device) Netdev() string { return d.facts.Netdev }
 
 // MAC is the address whose frames come to us.
 func (d *Device) MAC() net.HardwareAddr { return d.config.MAC }
 
 // MTU is the largest IP packet received and sent, in bytes.
-func (d *Device) MTU() int { return d.config.MTU }
+func (d *Device) MTU() int { return d.plan.mtu }
 
-// NumRx and NumTx are the numbers of queues.
+// NumRx is the number of receive queues.
 func (d *Device) NumRx() int { return len(d.rx) }
+
+// NumTx is the number of send queues.
 func (d *Device) NumTx() int { return len(d.tx) }
 
-// Rx and Tx return queue i. A queue lives as long as its device.
+// Rx is receive queue i. A queue lives as long as its device.
 func (d *Device) Rx(i int) *RxQueue { return d.rx[i] }
+
+// Tx is send queue i.
 func (d *Device) Tx(i int) *TxQueue { return d.tx[i] }
 
 // Pool is the device's frame buffers.
@@ -61,12 +120,21 @@ func (d *Device) QueueFor(f Flow) int { return d.spread.queueOf(d.spread.hash.ha
 
 // Stats returns all counters. They are not taken at one instant, and those of
 // a busy queue may be a batch old.
-func (d *Device) Stats() Stats { return Stats{} }
+func (d *Device) Stats() Stats {
+	s := Stats{LinkUp: d.linkUp.Load(), LinkChanges: d.linkChanges.Load()}
+	for _, q := range d.rx {
+		s.Rx = append(s.Rx, q.Stats())
+	}
+	for _, q := range d.tx {
+		s.Tx = append(s.Tx, q.Stats())
+	}
+	return s
+}
 
 // LinkUp is the port's state as last told.
-func (d *Device) LinkUp() bool { return true }
+func (d *Device) LinkUp() bool { return d.linkUp.Load() }
 
-// Done is closed when the device fails for good or is closed; Err says why.
+// Done is closed when the device fails for good or is stopped; Err says why.
 func (d *Device) Done() <-chan struct{} { return d.done }
 
 // Err is nil while the device works, then ErrClosed or an error that is
@@ -80,10 +148,50 @@ func (d *Device) Err() error {
 // Stop ends reception and sending: every RxQueue.Wait returns ErrClosed, every
 // Poll returns 0, every Post ErrClosed. Join the queues' owners then, and
 // Close. Stopping again does nothing.
-func (d *Device) Stop() {}
+func (d *Device) Stop() { d.end(ErrClosed, alarmStopped) }
+
+// fail ends the device for a reason other than Stop.
+func (d *Device) fail(cause error) { d.end(fmt.Errorf("%w: %w", ErrFailed, cause), alarmFailed) }
+
+// end records why the device is over, once, and tells every queue.
+func (d *Device) end(why error, alarm uint32) {
+	d.mu.Lock()
+	first := d.err == nil
+	if first {
+		d.err = why
+		close(d.done)
+	}
+	d.mu.Unlock()
+	if first && alarm == alarmFailed {
+		d.log.Error("device failed", "device", d.Name(), "error", why)
+	}
+	for _, q := range d.tx {
+		q.alarm.raise(alarm)
+	}
+	for _, q := range d.rx {
+		q.alarm.raise(alarm)
+		q.Wake()
+	}
+}
 
 // Close stops the device, destroys its kernel objects and returns its memory:
 // Packets still held and queues are dead from then on. The owners of the
 // receive queues must have stopped (see Stop). Closing again waits for the
-// first Close and returns its result.
-func (d *Device) Close() error { return nil }
+// first Close and returns its result. A device that had failed closes without
+// an error: its objects died with it.
+func (d *Device) Close() error {
+	d.close.Do(func() {
+		d.Stop()
+		for _, q := range d.tx {
+			q.Lock() // whoever posts now is the last
+			defer q.Unlock()
+		}
+		err := d.ledger.unwind()
+		if failed := d.Err(); err != nil && errors.Is(failed, ErrFailed) {
+			d.log.Warn("objects of the failed device could not be destroyed", "device", d.Name(), "error", err)
+			return
+		}
+		d.closeErr = err
+	})
+	return d.closeErr
+}

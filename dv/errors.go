@@ -42,3 +42,41 @@ var (
 	// ErrMAC: the MAC address may not be taken.
 	ErrMAC = errors.New("MAC address refused")
 )
+
+// refusal is an error with a text of its own that errors.Is also finds to be
+// kind and cause.
+type refusal struct {
+	kind, cause error
+	text        string
+}
+
+func (r *refusal) Error() string   { return r.text }
+func (r *refusal) Unwrap() []error { return []error{r.kind, r.cause} }
+
+// as makes err be kind as well, and leaves its text alone.
+func as(kind, err error) error {
+	if errors.Is(err, kind) {
+		return err
+	}
+	return &refusal{kind, err, err.Error()}
+}
+
+// refuse is a new error of a kind.
+func refuse(kind error, format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	return &refusal{kind, err, err.Error()}
+}
+
+// inInfiniBand is the refusal of a port that runs the other protocol.
+func inInfiniBand(device string, port uint8) error {
+	return refuse(ErrInfiniBand, "port %d of %s is InfiniBand: set LINK_TYPE_P%d=ETH with mlxconfig and reboot", port, device, port)
+}
+
+// asPermission makes an EPERM or EACCES of the kernel an ErrPermission, unless
+// it was about the limit of locked memory.
+func asPermission(err error) error {
+	if errors.Is(err, os.ErrPermission) && !errors.Is(err, ErrMemlock) {
+		return as(ErrPermission, err)
+	}
+	return err
+}

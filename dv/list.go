@@ -9,8 +9,11 @@ type DeviceInfo struct {
 	Name, Netdev, Node string
 	// Firmware is its version, Type the hca_type ("MT4125"), GUID the node GUID.
 	Firmware, Type, GUID string
-	// LinkLayer is "Ethernet" or "InfiniBand", State as sysfs has it ("4: ACTIVE").
-	LinkLayer, State string
+	// Port is the number of the port that Netdev is at, 1 unless there are several.
+	Port int
+	// LinkLayer is "Ethernet" or "InfiniBand", State "ACTIVE" or "DOWN", Rate as
+	// sysfs has it ("100 Gb/sec (4X EDR)").
+	LinkLayer, State, Rate string
 	// MAC and MTU are the netdev's.
 	MAC net.HardwareAddr
 	MTU int
@@ -21,6 +24,37 @@ type DeviceInfo struct {
 // Usable reports whether Open would be tried.
 func (i DeviceInfo) Usable() bool { return i.Why == nil }
 
-// List returns the RDMA devices of this machine. A machine without any gives
-// an error that is ErrNoRDMA.
-func List() ([]DeviceInfo, error) { return nil, ErrNoRDMA }
+// List returns the RDMA devices of this machine, by name. A machine without
+// any gives an error that is ErrNoRDMA.
+func List() ([]DeviceInfo, error) { return thisMachine().list() }
+
+func (m *machine) list() ([]DeviceInfo, error) {
+	nodes, err := m.nodes()
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]DeviceInfo, len(nodes))
+	for i := range nodes {
+		infos[i] = m.describe(&nodes[i])
+	}
+	return infos, nil
+}
+
+// describe puts together what sysfs, netlink and our own checks say.
+func (m *machine) describe(n *node) DeviceInfo {
+	port := n.defaultPort()
+	info := DeviceInfo{
+		Name: n.IBDev, Node: n.Node, Firmware: n.Firmware, Type: n.HCAType, GUID: n.NodeGUID,
+		Netdev: n.netdev(port), Port: int(port),
+	}
+	if p := n.port(port); p != nil {
+		info.LinkLayer, info.State, info.Rate = p.LinkLayer, p.State, p.Rate
+	}
+	t, err := m.target(n, port)
+	if err == nil {
+		info.MAC, info.MTU = t.facts.MAC, t.facts.MTU
+		err = t.ready()
+	}
+	info.Why = err
+	return info
+}

@@ -3,7 +3,6 @@ package dv
 import (
 	"bytes"
 	"crypto/rand"
-	"fmt"
 	"net"
 )
 
@@ -17,19 +16,19 @@ func chooseMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
 	mac := cfg.MAC
 	switch {
 	case mac == nil && f.Virtual:
-		return nil, fmt.Errorf("%w: %s is a virtual function, whose switch passes only the function's own MAC %v: set MAC to it and AllowNetdevMAC (%s then receives no unicast), or have the host make the function trusted with spoof check off and set another MAC",
-			ErrMAC, f.Name, f.MAC, f.Netdev)
+		return nil, refuse(ErrMAC, "%s is a virtual function, whose switch passes only the function's own MAC %v: set MAC to it and AllowNetdevMAC (%s then receives no unicast), or have the host make the function trusted with spoof check off and set another MAC",
+			f.Name, f.MAC, f.Netdev)
 	case mac == nil:
 		return randomMAC(), nil
 	case len(mac) != macLen:
-		return nil, fmt.Errorf("%w: %v has %d bytes, an Ethernet address has 6", ErrMAC, mac, len(mac))
+		return nil, refuse(ErrMAC, "MAC %v has %d bytes, an Ethernet address has 6", mac, len(mac))
 	case bytes.Equal(mac, make([]byte, macLen)):
-		return nil, fmt.Errorf("%w: %v is no address: leave MAC unset for a random one", ErrMAC, mac)
+		return nil, refuse(ErrMAC, "MAC %v is no address: leave MAC unset for a random one", mac)
 	case mac[0]&1 != 0:
-		return nil, fmt.Errorf("%w: %v is a multicast or broadcast address: the lowest bit of the first byte must be 0", ErrMAC, mac)
+		return nil, refuse(ErrMAC, "MAC %v is a multicast or broadcast address: the lowest bit of the first byte must be 0", mac)
 	case bytes.Equal(mac, f.MAC) && !cfg.AllowNetdevMAC:
-		return nil, fmt.Errorf("%w: %v is the address of %s itself, which would receive no unicast any more: leave MAC unset for a random one, or set AllowNetdevMAC if Linux does not need the port",
-			ErrMAC, mac, f.Netdev)
+		return nil, refuse(ErrMAC, "MAC %v is the address of %s itself, which would receive no unicast any more: leave MAC unset for a random one, or set AllowNetdevMAC if Linux does not need the port",
+			mac, f.Netdev)
 	}
 	return bytes.Clone(mac), nil
 }

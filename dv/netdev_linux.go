@@ -4,6 +4,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"os"
+	"strconv"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -129,3 +132,48 @@ func (s attrSet) uint32(id uint16) uint32 {
 }
 
 func (s attrSet) string(id uint16) string { return unix.ByteSliceToString(s[id]) }
+
+// rdmaFactsOf asks netlink about an RDMA device. What cannot be had is left
+// out: sysfs has most of it too.
+func rdmaFactsOf(device string) rdmaFacts {
+	var f rdmaFacts
+	byName, err := rdmaIndices()
+	index, ok := byName[device]
+	if err != nil || !ok {
+		return f
+	}
+	if netdevs, err := rdmaNetdevs(index); err == nil {
+		f.netdevs = netdevs
+	}
+	if _, driver, err := rdmaDriver(index); err == nil {
+		f.driver = driver
+	}
+	return f
+}
+
+// pinnedBytes is the memory this process has pinned, as the kernel counts it
+// against RLIMIT_MEMLOCK.
+func pinnedBytes() uint64 {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	return parsePinned(string(status))
+}
+
+// parsePinned finds "VmPin:   1234 kB".
+func parsePinned(status string) uint64 {
+	_, rest, ok := strings.Cut(status, "\nVmPin:")
+	if !ok {
+		return 0
+	}
+	fields := strings.Fields(rest)
+	if len(fields) == 0 {
+		return 0
+	}
+	kib, err := strconv.ParseUint(fields[0], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return kib << 10
+}

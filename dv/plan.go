@@ -1,7 +1,6 @@
 package dv
 
 import (
-	"fmt"
 	"math/bits"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
@@ -91,7 +90,7 @@ func (p *plan) check(portMTU int) error {
 			if c.power {
 				kind = "a power of two"
 			}
-			return fmt.Errorf("%w: %s is %d and must be %s from %d to %d", ErrConfig, c.name, c.v, kind, c.low, c.high)
+			return refuse(ErrConfig, "%s is %d and must be %s from %d to %d", c.name, c.v, kind, c.low, c.high)
 		}
 	}
 	return nil

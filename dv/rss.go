@@ -109,20 +109,6 @@ type spread struct {
 	entries int // power of two
 }
 
-// spreadEntries is how many table entries n queues get: at least eight each, so
-// that the shares of the queues differ by an eighth at most, and no more than
-// the device has.
-func spreadEntries(n, limit int) int {
-	if n == 1 {
-		return 1
-	}
-	entries := 1
-	for entries < 8*n && entries < limit {
-		entries *= 2
-	}
-	return entries
-}
-
 // queueAt is the receive queue of table entry i.
 func (s spread) queueAt(i int) int { return i % s.queues }
 

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
 // The vectors of "Verifying the RSS hash calculation" (Windows driver documentation).
@@ -77,7 +79,7 @@ func randomFlow(rng *rand.Rand) Flow {
 func TestSpreadIsFair(t *testing.T) {
 	for name, key := range map[string]RSSKey{"symmetric": SymmetricRSSKey(), "microsoft": MicrosoftRSSKey()} {
 		for _, queues := range []int{1, 2, 3, 4, 7, 16} {
-			s := spread{hash: newToeplitz(key), queues: queues, entries: spreadEntries(queues, 2048)}
+			s := spread{hash: newToeplitz(key), queues: queues, entries: 1 << logTable(uverbs.DeviceCaps{MaxIndTableSize: 2048}, queues)}
 			count := make([]int, queues)
 			src, dst := netip.MustParseAddr("192.0.2.7"), netip.MustParseAddrPort("192.0.2.1:80")
 			const flows = 4096
@@ -94,12 +96,16 @@ func TestSpreadIsFair(t *testing.T) {
 	}
 }
 
-func TestSpreadEntries(t *testing.T) {
-	for _, c := range []struct{ n, limit, want int }{
+func TestTableSize(t *testing.T) {
+	for _, c := range []struct {
+		queues int
+		limit  uint32
+		want   int
+	}{
 		{1, 2048, 1}, {2, 2048, 16}, {3, 2048, 32}, {4, 2048, 32}, {5, 2048, 64}, {300, 2048, 2048}, {4, 16, 16},
 	} {
-		if got := spreadEntries(c.n, c.limit); got != c.want {
-			t.Errorf("%d queues on a device with %d entries: %d, want %d", c.n, c.limit, got, c.want)
+		if got := 1 << logTable(uverbs.DeviceCaps{MaxIndTableSize: c.limit}, c.queues); got != c.want {
+			t.Errorf("%d queues on a device with %d entries: %d, want %d", c.queues, c.limit, got, c.want)
 		}
 	}
 }

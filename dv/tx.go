@@ -39,7 +39,7 @@ type TxQueue struct {
 	marks               []mark
 	lent                lentRing
 	done                uint64 // packets completed, in counts of count.packets
-	futile              int // resets since the last completed packet
+	futile              int    // resets since the last completed packet
 	stuck               stuckness
 	scratch             [MaxBlocks * mlx5.BB]byte // a descriptor that wraps is written here first
 

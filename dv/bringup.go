@@ -1,0 +1,173 @@
+package dv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+)
+
+// decide makes every choice that needs no device: sizes, MAC, key.
+func (d *Device) decide(t *target) (err error) {
+	if d.plan, err = newPlan(&d.config, t.facts.MTU, os.Getpagesize()); err != nil {
+		return err
+	}
+	if d.config.MAC, err = chooseMAC(&d.config, &t.facts); err != nil {
+		return err
+	}
+	if d.config.RSSKey == (RSSKey{}) {
+		d.config.RSSKey = SymmetricRSSKey()
+	}
+	if t.facts.Down {
+		return isDown(t.facts.Netdev)
+	}
+	return t.allowed(&d.plan)
+}
+
+// bringUp makes everything, as steps of the ledger. Send queues come before
+// receive queues and rules: the other way round, some firmware returns our own
+// broadcasts to us (VPP plugins/rdma/device.c). Rules come last, so that no
+// frame meets a queue that is not ready.
+func (d *Device) bringUp(ctx context.Context, t *target) error {
+	for _, stage := range []func() error{
+		func() error { return d.ledger.do("map memory", d.mapMemory, d.memory.free) },
+		func() error { return d.openContext(t) },
+		d.checkDevice,
+		d.registerMemory,
+		d.makeTx,
+		d.makeRx,
+		d.steer,
+	} {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		if err := stage(); err != nil {
+			return err
+		}
+	}
+	d.watch.Go(d.watchEvents)
+	return nil
+}
+
+// mapMemory takes the memory. It is returned last of all, after the kernel has
+// let go of the device: only then does nobody know of it any more.
+func (d *Device) mapMemory() error { return d.memory.allocate(&d.plan) }
+
+func (d *Device) openContext(t *target) error {
+	return d.ledger.do("open device", func() error {
+		k, err := t.open()
+		if err != nil {
+			return err
+		}
+		d.context, err = uverbs.Open(k, uverbs.Options{TxQPs: d.plan.tx, DriverID: t.driver})
+		return err
+	}, func() error {
+		err := d.context.Close()
+		d.watch.Wait()
+		return err
+	})
+}
+
+// checkDevice finds out whether device and port can serve us as asked.
+func (d *Device) checkDevice() error {
+	caps := d.context.Caps()
+	if err := caps.Check(); err != nil {
+		return as(ErrNotMlx5, err)
+	}
+	port, err := d.context.QueryPort(d.port)
+	if err != nil {
+		return err
+	}
+	if !port.Ethernet() {
+		return inInfiniBand(d.Name(), d.port)
+	}
+	d.linkUp.Store(port.Active())
+	d.caps = capsOf(&caps, &d.plan)
+	d.spread = spread{hash: newToeplitz(d.config.RSSKey), queues: d.plan.rx, entries: 1 << logTable(caps, d.plan.rx)}
+	return d.checkLimits(&caps)
+}
+
+// checkLimits compares what is asked with what this device has.
+func (d *Device) checkLimits(caps *uverbs.DeviceCaps) error {
+	for _, l := range []struct {
+		name       string
+		want, have int
+	}{
+		{"TxQueueSize", d.plan.txBlocks, int(caps.MaxSendBlocks)},
+		{"RxQueueSize", d.plan.rxEntries, int(caps.MaxRecvWR)},
+		{"RxQueues", d.plan.rx, d.caps.MaxRxQueues},
+	} {
+		if l.want > l.have {
+			return refuse(ErrConfig, "%s is %d, this device has at most %d", l.name, l.want, l.have)
+		}
+	}
+	if d.config.StripVLAN && !caps.VLANStrip {
+		return refuse(ErrNotSupported, "this device cannot take VLAN tags out of frames: do not set StripVLAN")
+	}
+	return nil
+}
+
+// registerMemory registers the arena and makes the pool of its first part.
+func (d *Device) registerMemory() error {
+	if err := d.ledger.do("protection domain", func() (err error) {
+		d.pd, err = d.context.AllocPD()
+		return err
+	}, func() error { return d.pd.Close() }); err != nil {
+		return err
+	}
+	arena := d.memory.arena.Sub(0, d.plan.arenaBytes())
+	if err := d.ledger.do("memory region", func() (err error) {
+		d.mr, err = d.pd.RegMR(arena, uverbs.AccessLocalWrite|uverbs.AccessRelaxedOrdering)
+		if errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EPERM) {
+			err = as(ErrMemlock, err)
+		}
+		return err
+	}, func() error { return d.mr.Close() }); err != nil {
+		return err
+	}
+	d.pool = newPool(d.memory.arena, d.mr.LKey, d.plan.frame, d.plan.frames())
+	return nil
+}
+
+func (d *Device) makeTx() error {
+	for i := range d.plan.tx {
+		p := &txParts{d: d, ring: d.memory.ring(d.plan.sqBytes()), rec: d.memory.record(),
+			cqMem: d.memory.ring(d.plan.txCQBytes()), cqRec: d.memory.record()}
+		p.q = newTxQueue(i, d.plan.txBlocks, p.ring, p.rec, d.pool, d.stageOf(i), d.txLimits())
+		p.q.backing, p.q.log = d.backing(p.halt, p.start), d.log
+		if err := d.ledger.do(fmt.Sprintf("send queue %d", i), p.start, p.halt); err != nil {
+			return err
+		}
+		d.tx, d.txParts = append(d.tx, p.q), append(d.txParts, p)
+	}
+	return nil
+}
+
+// stageOf is the staging memory of send queue i.
+func (d *Device) stageOf(i int) staging {
+	at := d.plan.arenaBytes() - (d.plan.tx-i)*d.plan.stage
+	mem := d.memory.arena
+	return staging{buf: mem.Slice(at, d.plan.stage), addr: mem.Addr() + uint64(at), lkey: d.mr.LKey, size: uint32(d.plan.stage)}
+}
+
+func (d *Device) makeRx() error {
+	for i := range d.plan.rx {
+		p := &rxParts{d: d, ring: d.memory.ring(d.plan.rqBytes()), rec: d.memory.record(), cqMem: d.memory.ring(d.plan.rxCQBytes())}
+		cq := newCompRing(p.cqMem, d.memory.record(), d.plan.rxEntries)
+		p.q = newRxQueue(i, d.plan.rxEntries, p.ring, p.rec, cq, d.pool)
+		p.q.backing, p.q.log = d.backing(p.halt, p.start), d.log
+		if err := d.ledger.do(fmt.Sprintf("receive queue %d", i), p.make, p.destroy); err != nil {
+			return err
+		}
+		d.rx, d.rxParts = append(d.rx, p.q), append(d.rxParts, p)
+	}
+	return nil
+}
+
+func (d *Device) backing(halt, start func() error) backing {
+	return backing{halt: halt, start: start, fail: d.fail, ended: d.Err}
+}

@@ -1,0 +1,226 @@
+package dv
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+)
+
+// machine is where devices are looked for. Tests point it at a tree of files
+// and at facts of their own.
+type machine struct {
+	root   string // of /sys and /dev
+	iface  func(netdev string) (iface, error)
+	rdma   func(device string) rdmaFacts
+	env    func() (uverbs.Environment, error)
+	pinned func() uint64 // bytes this process has pinned already
+	open   func(node string) (uverbs.Kernel, error)
+}
+
+// rdmaFacts is what RDMA netlink knows and sysfs does not. Zero where it does
+// not answer.
+type rdmaFacts struct {
+	driver  uint32           // enum rdma_driver_id
+	netdevs map[uint8]string // by port
+}
+
+func thisMachine() *machine {
+	return &machine{iface: interfaceByName, rdma: rdmaFactsOf, env: uverbs.ReadEnvironment, pinned: pinnedBytes, open: uverbs.OpenNode}
+}
+
+// target is a port to be opened.
+type target struct {
+	facts  PortFacts
+	driver uint32 // enum rdma_driver_id, 0 unknown
+	open   func() (uverbs.Kernel, error)
+	// allowed says whether this process may have what p asks for.
+	allowed func(p *plan) error
+}
+
+// ready says whether the port could be used as it is.
+func (t *target) ready() error {
+	if t.facts.Down {
+		return isDown(t.facts.Netdev)
+	}
+	p, err := newPlan(&Config{}, t.facts.MTU, 4096)
+	if err != nil {
+		return err
+	}
+	return t.allowed(&p)
+}
+
+func isDown(netdev string) error {
+	return refuse(ErrDown, "netdev %s is down, and its port passes no frames: ip link set %s up", netdev, netdev)
+}
+
+// locate finds what cfg names.
+func locate(cfg *Config) (*target, error) {
+	if cfg.Kernel != nil {
+		return given(cfg), nil
+	}
+	return thisMachine().locate(cfg.Device)
+}
+
+// given is the device that cfg brings along.
+func given(cfg *Config) *target {
+	f := cfg.Facts
+	f.MTU = or(f.MTU, defaultMTU)
+	f.Port = max(1, f.Port)
+	if f.Name == "" {
+		f.Name = "device"
+	}
+	return &target{facts: f, driver: uverbs.DriverMLX5, open: cfg.Kernel, allowed: func(*plan) error { return nil }}
+}
+
+// node is an RDMA device with all that is known about it.
+type node struct {
+	uverbs.NodeInfo
+	rdmaFacts
+}
+
+// nodes lists the RDMA devices.
+func (m *machine) nodes() ([]node, error) {
+	infos, err := uverbs.Discover(m.root)
+	if err != nil {
+		return nil, as(ErrNoRDMA, err)
+	}
+	nodes := make([]node, len(infos))
+	for i, info := range infos {
+		nodes[i] = node{info, m.rdma(info.IBDev)}
+	}
+	return nodes, nil
+}
+
+// locate finds the port called name, as an RDMA device or as a netdev.
+func (m *machine) locate(name string) (*target, error) {
+	if name == "" {
+		return nil, refuse(ErrConfig, "no device named: set Config.Device to an RDMA device (ls /sys/class/infiniband) or its netdev")
+	}
+	nodes, err := m.nodes()
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", name, err)
+	}
+	for i := range nodes {
+		if nodes[i].IBDev == name {
+			return m.target(&nodes[i], nodes[i].defaultPort())
+		}
+	}
+	for i := range nodes {
+		if port := nodes[i].portOf(name); port != 0 {
+			return m.target(&nodes[i], port)
+		}
+	}
+	return nil, m.unknown(name, nodes)
+}
+
+// unknown says why name is none of nodes.
+func (m *machine) unknown(name string, nodes []node) error {
+	var have []string
+	for i := range nodes {
+		have = append(have, nodes[i].IBDev)
+	}
+	devices := strings.Join(have, ", ")
+	if _, err := m.iface(name); err == nil {
+		return refuse(ErrNoRDMA, "netdev %s has no RDMA device: it is not a port of an mlx5 NIC in this network namespace, or mlx5_ib is not loaded; RDMA devices here: %s", name, devices)
+	}
+	return refuse(ErrNotFound, "no RDMA device or netdev is called %s; RDMA devices here: %s", name, devices)
+}
+
+// port is what sysfs says about port num, nil if there is none.
+func (n *node) port(num uint8) *uverbs.PortInfo {
+	for i := range n.Ports {
+		if n.Ports[i].Num == int(num) {
+			return &n.Ports[i]
+		}
+	}
+	return nil
+}
+
+// defaultPort is the first port with a netdev, or else the first.
+func (n *node) defaultPort() uint8 {
+	for _, p := range n.Ports {
+		if n.netdev(uint8(p.Num)) != "" {
+			return uint8(p.Num)
+		}
+	}
+	return 1
+}
+
+// netdev is the name of the port's interface. Netlink knows best. Sysfs knows
+// the interfaces behind the port's addresses, VLANs included, of which those of
+// the same bus device count; and a card with one port has one interface.
+func (n *node) netdev(port uint8) string {
+	if name := n.netdevs[port]; name != "" {
+		return name
+	}
+	if p := n.port(port); p != nil {
+		for _, name := range p.Netdevs {
+			if slices.Contains(n.Netdevs, name) {
+				return name
+			}
+		}
+	}
+	if len(n.Ports) == 1 && len(n.Netdevs) == 1 {
+		return n.Netdevs[0]
+	}
+	return ""
+}
+
+// portOf is the port whose netdev is called name, 0 if there is none.
+func (n *node) portOf(name string) uint8 {
+	for _, p := range n.Ports {
+		if n.netdev(uint8(p.Num)) == name {
+			return uint8(p.Num)
+		}
+	}
+	return 0
+}
+
+// target makes port of n something to open, or says why it cannot be.
+func (m *machine) target(n *node, port uint8) (*target, error) {
+	if n.driver != 0 && n.driver != uverbs.DriverMLX5 {
+		return nil, refuse(ErrNotMlx5, "%s is a software or other RDMA device and has no raw packet queues: an mlx5 NIC (ConnectX-4 or later) is needed", n.IBDev)
+	}
+	if p := n.port(port); p != nil && p.LinkLayer == "InfiniBand" {
+		return nil, inInfiniBand(n.IBDev, port)
+	}
+	switch err := n.Check(int(port)); {
+	case errors.Is(err, uverbs.ErrUnsupported):
+		return nil, as(ErrNotMlx5, err)
+	case err != nil:
+		return nil, as(ErrNotFound, err)
+	}
+	t := &target{driver: n.driver, open: func() (uverbs.Kernel, error) { return m.open(n.Node) }}
+	t.allowed = func(p *plan) error { return m.allowed(n.IBDev, p) }
+	t.facts = PortFacts{Name: n.IBDev, Netdev: n.netdev(port), Port: port, MTU: defaultMTU, Virtual: n.VF}
+	if t.facts.Netdev == "" {
+		return t, nil // in another network namespace, which hides it
+	}
+	i, err := m.iface(t.facts.Netdev)
+	if err != nil {
+		return nil, fmt.Errorf("ask about %s, the netdev of %s: %w", t.facts.Netdev, n.IBDev, err)
+	}
+	t.facts.MAC, t.facts.MTU, t.facts.Down = i.MAC, i.MTU, !i.Up
+	return t, nil
+}
+
+// allowed checks privileges and limits before the kernel is asked for anything.
+func (m *machine) allowed(device string, p *plan) error {
+	env, err := m.env()
+	if err != nil {
+		return err
+	}
+	if !env.NetRaw {
+		return refuse(ErrPermission, "raw queues on %s need CAP_NET_RAW: setcap cap_net_raw+ep on the program, docker --cap-add NET_RAW, or be root", device)
+	}
+	already := m.pinned()
+	if env.IPCLock || env.Memlock >= uint64(p.pinned())+already {
+		return nil
+	}
+	const mib = 1 << 20
+	return refuse(ErrMemlock, "%s needs %.1f MiB of locked memory (this process has locked %.1f already), the limit is %.1f: raise it (ulimit -l, systemd LimitMEMLOCK=, docker --ulimit memlock=-1), grant CAP_IPC_LOCK, or use fewer or smaller queues",
+		device, float64(p.pinned())/mib, float64(already)/mib, float64(env.Memlock)/mib)
+}

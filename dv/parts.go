@@ -1,0 +1,153 @@
+package dv
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+)
+
+// The kernel's part of each queue. What a queue's owner calls through its
+// backing runs on the owner's goroutine; nobody else touches the parts of a
+// queue that is up.
+
+// Kinds of object in the user handles that come back in asynchronous events.
+const (
+	handleRxCQ = iota + 1
+	handleRxWQ
+	handleTxCQ
+	handleTxQP
+)
+
+// generationMask is the part of a generation that a handle has room for.
+const generationMask = 1<<24 - 1
+
+// handle names object kind of queue index, in its generation'th life.
+func handle(kind, index int, generation uint32) uint64 {
+	return uint64(kind)<<56 | uint64(generation&generationMask)<<32 | uint64(uint32(index))
+}
+
+func parseHandle(h uint64) (kind, index int, generation uint32) {
+	return int(h >> 56), int(uint32(h)), uint32(h>>32) & generationMask
+}
+
+// rxParts is the kernel's part of a receive queue.
+type rxParts struct {
+	d       *Device
+	q       *RxQueue
+	channel *uverbs.CompChannel
+	cq      *uverbs.CQ
+	wq      *uverbs.WQ
+
+	ring, rec, cqMem *mmio.Region
+}
+
+// make creates it all and starts reception into the ring.
+func (p *rxParts) make() (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.destroy())
+		}
+	}()
+	d, q := p.d, p.q
+	if p.channel, err = d.context.CreateCompChannel(); err != nil {
+		return err
+	}
+	if p.cq, err = d.context.CreateCQ(uverbs.CQAttr{
+		Entries: d.plan.rxEntries, Buf: p.cqMem, DBR: q.cq.rec, Channel: p.channel,
+		Vector: uint32(q.index) % max(1, d.context.Caps().CompVectors), UserHandle: handle(handleRxCQ, q.index, 0),
+	}); err != nil {
+		return err
+	}
+	if p.wq, err = d.pd.CreateWQ(uverbs.WQAttr{
+		CQ: p.cq, Entries: d.plan.rxEntries, Buf: p.ring, DBR: p.rec, UserIndex: uint32(rxUserIndex + q.index),
+		UserHandle: handle(handleRxWQ, q.index, 0), VLANStrip: d.config.StripVLAN,
+	}); err != nil {
+		return err
+	}
+	q.waiter = waiter{channel: p.channel, page: p.cq.ArmPage, register: p.cq.ArmOffset, cqn: p.cq.CQN}
+	q.Refill()
+	return p.start()
+}
+
+// rxUserIndex keeps the user indices of receive queues clear of send queues'.
+const rxUserIndex = 1 << 12
+
+func (p *rxParts) start() error { return p.wq.Ready() }
+
+// halt stops reception. The NIC's state is RDY or ERR, depending on what went
+// wrong, and the firmware insists on being told which.
+func (p *rxParts) halt() error {
+	err := p.wq.Recover()
+	if errors.Is(err, unix.EINVAL) {
+		return p.wq.Modify(uverbs.WQReady, uverbs.WQReset)
+	}
+	return err
+}
+
+func (p *rxParts) destroy() error {
+	var errs []error
+	if p.wq != nil {
+		errs = append(errs, p.wq.Close())
+	}
+	if p.cq != nil {
+		errs = append(errs, p.cq.Close())
+	}
+	if p.channel != nil {
+		errs = append(errs, p.channel.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// txParts is the kernel's part of a send queue.
+type txParts struct {
+	d  *Device
+	q  *TxQueue
+	cq *uverbs.CQ
+	qp *uverbs.QP
+
+	generation atomic.Uint32 // how often it was made
+
+	ring, rec, cqMem, cqRec *mmio.Region
+}
+
+// start makes completion queue and queue pair, and takes it to "ready to send".
+func (p *txParts) start() (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.halt())
+		}
+	}()
+	d, q := p.d, p.q
+	generation := p.generation.Add(1)
+	q.cq = newCompRing(p.cqMem, p.cqRec, d.plan.txBlocks)
+	if p.cq, err = d.context.CreateCQ(uverbs.CQAttr{
+		Entries: d.plan.txBlocks, Buf: p.cqMem, DBR: p.cqRec, UserHandle: handle(handleTxCQ, q.index, generation),
+	}); err != nil {
+		return err
+	}
+	if p.qp, err = d.pd.CreateRawQP(uverbs.QPAttr{
+		CQ: p.cq, Entries: d.plan.txBlocks, SQBuf: p.ring, DBR: p.rec, UserIndex: uint32(q.index + 1),
+		UserHandle: handle(handleTxQP, q.index, generation),
+	}); err != nil {
+		return err
+	}
+	q.sqn, q.page, q.register = p.qp.SQN, p.qp.Reg, p.qp.RegOffset
+	return p.qp.ToReady(d.port)
+}
+
+// halt destroys them.
+func (p *txParts) halt() error {
+	var errs []error
+	if p.qp != nil {
+		errs = append(errs, p.qp.Close())
+	}
+	if p.cq != nil {
+		errs = append(errs, p.cq.Close())
+	}
+	p.qp, p.cq = nil, nil
+	return errors.Join(errs...)
+}

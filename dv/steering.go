@@ -1,0 +1,188 @@
+package dv
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+)
+
+// class is one kind of unicast traffic. A hash covers one family and one
+// transport, so each class has a target ("RSS queue pair") of its own, and a
+// rule that leads its frames there. Rules of a lower priority number come
+// first: frames that are TCP are also IPv4, and all are frames.
+type class struct {
+	name      string
+	priority  uint16
+	fields    uint64 // what is hashed
+	etherType uint16 // 0: any
+	above     []uverbs.FlowSpec
+}
+
+// classes is every kind of unicast traffic but the last, see classOther.
+// Fragments have no ports, and go with the rest of their family.
+func classes() []class {
+	v4, v6 := uverbs.IPv4Match{}.Spec(), uverbs.IPv6Match{}.Spec()
+	tcp, udp := uverbs.PortMatch{}.TCP(), uverbs.PortMatch{}.UDP()
+	return []class{
+		{"TCP over IPv4", 0, uverbs.HashFieldsTCPv4, 0, []uverbs.FlowSpec{v4, tcp}},
+		{"UDP over IPv4", 0, uverbs.HashFieldsUDPv4, 0, []uverbs.FlowSpec{v4, udp}},
+		{"TCP over IPv6", 0, uverbs.HashFieldsTCPv6, 0, []uverbs.FlowSpec{v6, tcp}},
+		{"UDP over IPv6", 0, uverbs.HashFieldsUDPv6, 0, []uverbs.FlowSpec{v6, udp}},
+		{"IPv4", 1, uverbs.HashFieldsIPv4, etherIPv4, nil},
+		{"IPv6", 1, uverbs.HashFieldsIPv6, etherIPv6, nil},
+	}
+}
+
+// classOther is what no other class took: ARP, mostly. It is not hashed, and
+// comes to receive queue 0 with broadcast and multicast.
+func classOther() class { return class{name: "other frames", priority: 2} }
+
+const (
+	etherIPv4 = 0x0800
+	etherIPv6 = 0x86dd
+)
+
+// rule is the class' rule for frames whose destination is as in dst.
+func (c class) rule(dst uverbs.EthMatch, port uint8) uverbs.FlowAttr {
+	dst.EtherType = c.etherType
+	return uverbs.FlowAttr{Priority: c.priority, Port: port, Specs: append([]uverbs.FlowSpec{dst.Spec()}, c.above...)}
+}
+
+// unicast is what our frames have in common: the MAC, or in promiscuous mode
+// only that the group bit is clear.
+func (d *Device) unicast() uverbs.EthMatch {
+	if d.config.Promiscuous {
+		return uverbs.EthMatch{DstMask: [macLen]byte{1}}
+	}
+	return uverbs.EthMatch{Dst: [macLen]byte(d.config.MAC), DstMask: uverbs.ExactMAC}
+}
+
+// groupPriority is behind all classes. All group rules share it: a frame that
+// two of different priorities matched would come twice.
+const groupPriority = 3
+
+// group is a set of multicast addresses that we get a copy of.
+type group struct {
+	name      string
+	dst, mask [macLen]byte
+}
+
+// groups is broadcast and the multicast of IPv6 (RFC 2464) and IPv4 (RFC 1112).
+func groups() []group {
+	return []group{
+		{"broadcast", uverbs.ExactMAC, uverbs.ExactMAC},
+		{"IPv6 multicast", [macLen]byte{0x33, 0x33}, [macLen]byte{0xff, 0xff}},
+		{"IPv4 multicast", [macLen]byte{0x01, 0x00, 0x5e}, [macLen]byte{0xff, 0xff, 0xff, 0x80}},
+	}
+}
+
+// rule is the group's rule: a copy for us, the frame goes on to Linux.
+func (g group) rule(port uint8) uverbs.FlowAttr {
+	match := uverbs.EthMatch{Dst: g.dst, DstMask: g.mask}
+	return uverbs.FlowAttr{Priority: groupPriority, Port: port, DontTrap: true, Specs: []uverbs.FlowSpec{match.Spec()}}
+}
+
+// steer makes the tables, targets and rules, as steps of the ledger, rules last:
+// each works from its creation on.
+func (d *Device) steer() error {
+	targets, other, err := d.targets()
+	if err != nil {
+		return err
+	}
+	dst := d.unicast()
+	for i, c := range classes() {
+		if err := d.addRule(c.name, targets[i], c.rule(dst, d.port)); err != nil {
+			return err
+		}
+	}
+	if err := d.addRule(classOther().name, other, classOther().rule(dst, d.port)); err != nil {
+		return err
+	}
+	for _, g := range groups() {
+		if err := d.addGroup(g, other); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// targets makes one RSS queue pair per class over a table of all queues, and
+// one without a hash for all other frames over a table of one entry.
+func (d *Device) targets() (perClass []*uverbs.QP, other *uverbs.QP, err error) {
+	all := make([]*uverbs.WQ, len(d.rxParts))
+	for i, p := range d.rxParts {
+		all[i] = p.wq
+	}
+	log := logTable(d.context.Caps(), len(all))
+	table, err := d.addTable("indirection table", all, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	single := table
+	if log > 0 {
+		if single, err = d.addTable("indirection table of one entry", all[:1], 0); err != nil {
+			return nil, nil, err
+		}
+	}
+	for _, c := range classes() {
+		qp, err := d.addTarget(c, table)
+		if err != nil {
+			return nil, nil, err
+		}
+		perClass = append(perClass, qp)
+	}
+	other, err = d.addTarget(classOther(), single)
+	return perClass, other, err
+}
+
+// logTable is log2 of the size of the indirection table for n queues.
+func logTable(caps uverbs.DeviceCaps, n int) int {
+	if n == 1 {
+		return 0
+	}
+	return caps.LogTableSize(n)
+}
+
+func (d *Device) addTable(name string, wqs []*uverbs.WQ, log int) (t *uverbs.IndTable, err error) {
+	err = d.ledger.do(name, func() error {
+		t, err = d.context.CreateIndirectionTable(wqs, log)
+		return err
+	}, func() error { return t.Close() })
+	return t, err
+}
+
+func (d *Device) addTarget(c class, table *uverbs.IndTable) (qp *uverbs.QP, err error) {
+	err = d.ledger.do("target for "+c.name, func() error {
+		qp, err = d.pd.CreateRSSQP(uverbs.RSSAttr{Table: table, Fields: c.fields, Key: d.config.RSSKey})
+		return err
+	}, func() error { return qp.Close() })
+	return qp, err
+}
+
+func (d *Device) addRule(name string, qp *uverbs.QP, rule uverbs.FlowAttr) error {
+	var flow *uverbs.Flow
+	return d.ledger.do("rule for "+name, func() (err error) {
+		flow, err = qp.CreateFlow(rule)
+		return err
+	}, func() error { return flow.Close() })
+}
+
+// addGroup installs a group rule that copies or, on a device that cannot copy
+// and with leave of the configuration, takes.
+func (d *Device) addGroup(g group, qp *uverbs.QP) error {
+	rule := g.rule(d.port)
+	err := d.addRule(g.name, qp, rule)
+	if !errors.Is(err, unix.EOPNOTSUPP) {
+		return err
+	}
+	if !d.config.TakeMulticast {
+		return refuse(ErrNotSupported, "%s cannot share %s with Linux, and taking it would cut Linux off: set TakeMulticast if Linux does not need the port (%w)",
+			d.Name(), g.name, err)
+	}
+	d.caps.SharedMulticast = false
+	d.log.Warn("device cannot copy multicast: Linux does not receive these frames any more", "device", d.Name(), "frames", g.name)
+	rule.DontTrap = false
+	return d.addRule(g.name, qp, rule)
+}
