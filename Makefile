@@ -1,0 +1,43 @@
+# rdma-netstack: "make help" lists the targets.
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+TIMEOUT     ?= 5m
+BENCHTIME   ?= 1s
+FUZZTIME    ?= 30s
+BENCH       ?= .
+
+# Commit and version go into the binary where git answers for this directory.
+BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
+
+.PHONY: build test check deps demo bench fuzz help
+
+build: ## build bin/rdma-netstack
+	CGO_ENABLED=0 go build -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
+
+test: deps check ## check, then every test with the race detector, in random order
+	@skips=$$(mktemp); race=$$(command -v "$$(go env CC)" >/dev/null && echo -race); \
+	NEED_LOG=$$skips go test $$race -shuffle=on -timeout $(TIMEOUT) ./...; status=$$?; \
+	sort -u $$skips; rm -f $$skips; exit $$status
+
+check: ## gofmt, vet for amd64 and arm64, staticcheck, import map and other rules of the tree
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
+	CGO_ENABLED=0 GOARCH=amd64 go vet ./...
+	CGO_ENABLED=0 GOARCH=arm64 go vet ./...
+	CGO_ENABLED=0 go run $(STATICCHECK) ./...
+	go test ./tests
+
+deps: ## install what the tests use, by apt if root; else say what is missing
+	@tests/deps.sh
+
+demo: build ## a server on a slice of a software ConnectX, with clients, on this machine
+	bin/rdma-netstack demo
+
+bench: ## every benchmark whose name matches BENCH, for BENCHTIME each
+	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) ./...
+
+fuzz: ## every fuzz target, for FUZZTIME each
+	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's|/[^/]*:func | |' | sort | while read -r dir name; do \
+	echo "$$dir $$name"; go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) $$dir || exit 1; done
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10

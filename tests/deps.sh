@@ -1,0 +1,48 @@
+#!/bin/bash
+# Installs what the tests use and this machine lacks, where that is a matter of
+# apt and the user is root. Elsewhere it says in one line what is missing, and
+# the tests that need it are skipped with that reason.
+set -uo pipefail
+PATH=$PATH:/usr/sbin:/sbin
+
+# lacks prints the Debian package of each program and header that is not there.
+lacks() {
+	while read -r package probe; do
+		case $probe in
+		*.h) [ -e "/usr/include/$probe" ] || ls /usr/include/*/"$probe" >/dev/null 2>&1 ;;
+		*) command -v "$probe" >/dev/null ;;
+		esac || echo "$package"
+	done <<-END
+		gcc gcc
+		libc6-dev stdlib.h
+		linux-libc-dev rdma/mlx5-abi.h
+		libibverbs-dev infiniband/mlx5dv.h
+		iproute2 ip
+		iputils-ping ping
+		bind9-dnsutils dig
+		curl curl
+	END
+}
+
+mapfile -t missing < <(lacks)
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+# install tries with the package lists there are, then with fresh ones.
+install() {
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get install -qq -y --no-install-recommends "$@" ||
+		{ apt-get update -qq && apt-get install -qq -y --no-install-recommends "$@"; }
+} >/dev/null 2>&1
+
+if [ "$(id -u)" != 0 ]; then
+	why="run as root"
+elif ! command -v apt-get >/dev/null; then
+	why="there is no apt-get"
+else
+	echo "deps: installing ${missing[*]}"
+	install "${missing[@]}"
+	why="apt-get failed"
+	mapfile -t missing < <(lacks)
+	[ ${#missing[@]} -gt 0 ] || exit 0
+fi
+echo "deps: missing ${missing[*]} ($why): tests that need them are skipped"
