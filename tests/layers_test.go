@@ -60,7 +60,7 @@ var layers = map[string]layer{
 	},
 	"stack": {
 		module: []string{"link/rdma", "dv"}, others: []string{gvisor},
-		tests: []string{"dv/simnic", "dv/uverbs", "apps/httpd", "apps/dnsd", netlink, dns},
+		tests: []string{"dv/simnic", "dv/uverbs", "apps/httpd", "apps/dnsd", "tests/netpair", netlink, dns},
 	},
 	"apps/httpd": {},
 	"apps/dnsd":  {others: []string{dns}},

@@ -1,0 +1,181 @@
+package stack
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+)
+
+// Config says who the stack is on its link. The zero value is useful: an IPv6 link-local address,
+// loopback, and no gateway.
+type Config struct {
+	// Name is the interface's name, as it appears in zones ("fe80::1%net0") and logs.
+	// Default "net0".
+	Name string
+
+	// Addresses are our own addresses with the prefix length of their subnet; [ParseAddress] reads
+	// one. An IPv6 link-local address is added by itself. Every IPv4 or IPv6 address costs about
+	// 30 ns per received packet, so a log line warns above 16.
+	Addresses []netip.Prefix
+
+	// Gateways are default routers, at most one per family. Each must lie in the subnet of one of
+	// Addresses, or be an IPv6 link-local address.
+	Gateways []netip.Addr
+
+	// Routes are further routes; the longest matching prefix wins.
+	Routes []Route
+
+	// DNS are the resolvers that names are looked up with, in order of preference, on port 53.
+	DNS []netip.Addr
+
+	// ResolvConf is the path of a resolv.conf(5) file to take resolvers, search domains, ndots,
+	// timeout and attempts from. Resolvers in DNS come before those in the file. Default: none.
+	ResolvConf string
+
+	// DuplicateDetection is for how long other hosts are asked, at start, whether they already use
+	// one of Addresses (RFC 5227 for IPv4, RFC 4862 for IPv6). Default 300 ms, in three probes.
+	// Negative: do not ask. [New] waits this long.
+	DuplicateDetection time.Duration
+
+	// NoAnnounce suppresses the gratuitous ARP and unsolicited neighbour advertisements that are
+	// sent at start so that neighbours forget an earlier owner of our addresses.
+	NoAnnounce bool
+
+	// TCP and UDP set protocol options. Their zero values are the measured defaults.
+	TCP TCPOptions
+	UDP UDPOptions
+
+	// Logger receives the few events worth a line: addresses taken into use, a duplicate address.
+	// Nothing is logged per packet or per connection. Nil is silence.
+	Logger *slog.Logger
+}
+
+// Route is one entry of the routing table.
+type Route struct {
+	// Destination is the prefix the route is for.
+	Destination netip.Prefix
+	// Gateway is the next hop. The zero Addr means that Destination is on the link itself.
+	Gateway netip.Addr
+	// MTU in bytes limits packets on this route, IP header included. 0: the link's.
+	MTU int
+}
+
+const (
+	defaultName      = "net0"
+	defaultDetection = 300 * time.Millisecond
+	manyAddresses    = 16
+)
+
+// withDefaults returns c with every unset field that has a default filled in.
+func (c Config) withDefaults() Config {
+	if c.Name == "" {
+		c.Name = defaultName
+	}
+	if c.DuplicateDetection == 0 {
+		c.DuplicateDetection = defaultDetection
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	c.TCP = c.TCP.withDefaults()
+	c.UDP = c.UDP.withDefaults()
+	return c
+}
+
+// Validate says in one sentence what is wrong with c and how to put it right, or nil.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	if err := c.validateAddresses(); err != nil {
+		return err
+	}
+	if err := c.validateGateways(); err != nil {
+		return err
+	}
+	if err := c.validateRoutes(); err != nil {
+		return err
+	}
+	for _, d := range c.DNS {
+		if !d.IsValid() || d.IsUnspecified() || d.IsMulticast() {
+			return fmt.Errorf("DNS server %s is not a host's address; give the resolver's IP address", d)
+		}
+	}
+	if err := c.TCP.validate(); err != nil {
+		return err
+	}
+	return c.UDP.validate()
+}
+
+func (c Config) validateAddresses() error {
+	seen := map[netip.Addr]bool{}
+	for _, p := range c.Addresses {
+		if err := checkAddress(p); err != nil {
+			return err
+		}
+		if seen[p.Addr()] {
+			return fmt.Errorf("address %s is given twice; remove one of them", p.Addr())
+		}
+		seen[p.Addr()] = true
+	}
+	return nil
+}
+
+func (c Config) validateGateways() error {
+	var have [2]bool
+	for _, g := range c.Gateways {
+		if err := c.checkNextHop("gateway", g); err != nil {
+			return err
+		}
+		family := 0
+		if g.Is6() {
+			family = 1
+		}
+		if have[family] {
+			return fmt.Errorf("gateway %s is a second default router of its family; use Routes for further ones", g)
+		}
+		have[family] = true
+	}
+	return nil
+}
+
+func (c Config) validateRoutes() error {
+	for _, r := range c.Routes {
+		if !r.Destination.IsValid() {
+			return fmt.Errorf("route destination %s is not a prefix; write it as 198.51.100.0/24 or 2001:db8:1::/48", r.Destination)
+		}
+		if r.MTU < 0 {
+			return fmt.Errorf("route to %s has MTU %d; use 0 for the link's MTU", r.Destination, r.MTU)
+		}
+		if !r.Gateway.IsValid() {
+			continue
+		}
+		if r.Gateway.Is4() != r.Destination.Addr().Is4() {
+			return fmt.Errorf("route to %s has gateway %s of the other IP family; give one of the same family", r.Destination, r.Gateway)
+		}
+		if err := c.checkNextHop("gateway", r.Gateway); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkNextHop refuses a router that could not be reached without a router.
+func (c Config) checkNextHop(what string, hop netip.Addr) error {
+	if !hop.IsValid() || hop.IsUnspecified() || hop.IsMulticast() || hop.Is4In6() {
+		return fmt.Errorf("%s %s is not a router's address; give its IP address on this link", what, hop)
+	}
+	if hop.IsLinkLocalUnicast() && hop.Is6() {
+		return nil
+	}
+	for _, p := range c.Addresses {
+		if p.Addr() == hop {
+			return fmt.Errorf("%s %s is our own address; give the router's", what, hop)
+		}
+	}
+	for _, p := range c.Addresses {
+		if p.Contains(hop) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s %s is in no subnet of ours; add an address of its subnet or correct the prefix length", what, hop)
+}

@@ -1,0 +1,293 @@
+package stack
+
+import (
+	"context"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// Dialer has the options of a dial; its fields are those of net.Dialer. Make one with [Stack.Dialer].
+// It may be used from any goroutine as long as its fields are not changed.
+type Dialer struct {
+	// Timeout and Deadline bound the whole dial, name lookup included; the earlier one counts, and so
+	// does the context's deadline. Zero: none, but TCP itself gives up after TCPOptions.SYNRetries.
+	Timeout  time.Duration
+	Deadline time.Time
+
+	// LocalAddr is the *net.TCPAddr or *net.UDPAddr to dial from; nil: chosen.
+	LocalAddr net.Addr
+
+	// FallbackDelay is how long one address has a head start on the next when a name has several
+	// (RFC 8305's connection attempt delay). Default 250 ms. Negative: try one after the other, each
+	// with its share of the time, as net.Dialer does then.
+	FallbackDelay time.Duration
+
+	// KeepAlive and KeepAliveConfig are as in net.Dialer: probes every 15 s by default, none if
+	// KeepAlive is negative and KeepAliveConfig not enabled.
+	KeepAlive       time.Duration
+	KeepAliveConfig net.KeepAliveConfig
+
+	stack *Stack
+}
+
+// Dialer returns a Dialer of this stack with every option at its default.
+func (s *Stack) Dialer() *Dialer { return &Dialer{stack: s} }
+
+// DialContext connects to address on network ("tcp", "tcp4", "tcp6", "udp", "udp4", "udp6"), see
+// net.Dialer.DialContext for the forms. Names are looked up with [Stack.Resolver]; of several
+// addresses the first to answer wins (RFC 8305). Once connected, ctx does not matter any more.
+// The returned value is a *TCPConn or *UDPConn.
+func (s *Stack) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return s.Dialer().DialContext(ctx, network, address)
+}
+
+// Dial is DialContext without a context.
+func (s *Stack) Dial(network, address string) (net.Conn, error) {
+	return s.DialContext(context.Background(), network, address)
+}
+
+// DialTimeout is Dial that fails after timeout, name lookup included.
+func (s *Stack) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
+	return (&Dialer{Timeout: timeout, stack: s}).DialContext(context.Background(), network, address)
+}
+
+// DialTCP is net.DialTCP. If laddr is nil, local address and port are chosen.
+func (s *Stack) DialTCP(network string, laddr, raddr *net.TCPAddr) (*TCPConn, error) {
+	if raddr == nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Err: errMissingAddress}
+	}
+	switch network {
+	case "tcp", "tcp4", "tcp6":
+	default:
+		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Addr: raddr, Err: net.UnknownNetworkError(network)}
+	}
+	return s.Dialer().dialTCP(s.ctx, network, laddr, raddr)
+}
+
+// DialContext is Stack.DialContext with d's options.
+func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	ctx, cancel := d.bound(ctx)
+	defer cancel()
+	fail := func(err error) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+	}
+	switch network {
+	case "tcp", "tcp4", "tcp6", "udp", "udp4", "udp6":
+	default:
+		return fail(net.UnknownNetworkError(network))
+	}
+	if address == "" {
+		return fail(errMissingAddress)
+	}
+	list, err := d.stack.resolveList(ctx, network, address)
+	if err == nil {
+		list, err = d.fitting(network, list)
+	}
+	if err != nil {
+		return fail(d.stack.orClosed(err))
+	}
+	return d.race(ctx, network, list)
+}
+
+// bound adds the Dialer's time limits and the stack's end to ctx.
+func (d *Dialer) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	var cancels []context.CancelFunc
+	if d.Timeout != 0 {
+		c, cancel := context.WithTimeout(ctx, d.Timeout)
+		ctx, cancels = c, append(cancels, cancel)
+	}
+	if !d.Deadline.IsZero() {
+		c, cancel := context.WithDeadline(ctx, d.Deadline)
+		ctx, cancels = c, append(cancels, cancel)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(d.stack.ctx, func() { cancel(net.ErrClosed) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+		for _, c := range cancels {
+			c()
+		}
+	}
+}
+
+// orClosed is net.ErrClosed if the stack has been closed, else err.
+func (s *Stack) orClosed(err error) error {
+	if s.closed.Load() {
+		return net.ErrClosed
+	}
+	return err
+}
+
+// fitting leaves the addresses that can be dialled from LocalAddr.
+func (d *Dialer) fitting(network string, list targets) (targets, error) {
+	if d.LocalAddr == nil {
+		return list, nil
+	}
+	var local net.IP
+	switch a := d.LocalAddr.(type) {
+	case *net.TCPAddr:
+		local = a.IP
+	case *net.UDPAddr:
+		local = a.IP
+	}
+	if d.LocalAddr.Network() != network[:3] {
+		return nil, &net.AddrError{Err: "mismatched local address type", Addr: d.LocalAddr.String()}
+	}
+	if len(local) == 0 || local.IsUnspecified() {
+		return list, nil
+	}
+	var fit targets
+	for _, t := range list {
+		if !t.ip.IsValid() || t.ip.IsUnspecified() || t.ip.Is4() == is4(local) {
+			fit = append(fit, t)
+		}
+	}
+	if len(fit) == 0 {
+		return nil, &net.AddrError{Err: errNoSuitable.Error(), Addr: d.LocalAddr.String()}
+	}
+	return fit, nil
+}
+
+// dialOne connects to one address.
+func (d *Dialer) dialOne(ctx context.Context, network string, t target) (net.Conn, error) {
+	if network[0] == 'u' {
+		laddr, _ := d.LocalAddr.(*net.UDPAddr)
+		c, err := d.stack.DialUDP(network, laddr, t.udp())
+		if err != nil {
+			return nil, err
+		}
+		return c, nil
+	}
+	laddr, _ := d.LocalAddr.(*net.TCPAddr)
+	c, err := d.dialTCP(ctx, network, laddr, t.tcp())
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (d *Dialer) dialTCP(ctx context.Context, network string, laddr, raddr *net.TCPAddr) (*TCPConn, error) {
+	trace := traceConnect(ctx, network, raddr)
+	c, err := d.connect(ctx, network, laddr, raddr)
+	if err != nil {
+		err = &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Addr: raddr, Err: d.stack.orClosed(err)}
+	}
+	trace(err)
+	return c, err
+}
+
+// connect makes an endpoint, starts its handshake and waits.
+func (d *Dialer) connect(ctx context.Context, network string, laddr, raddr *net.TCPAddr) (*TCPConn, error) {
+	s := d.stack
+	var local net.IP
+	if laddr != nil {
+		local = laddr.IP
+	}
+	a := attempt{stack: s, family: dialFamily(network, local, raddr.IP)}
+	a.wr.wake = make(chan struct{}, 1)
+	err := s.newEndpoint(tcp.ProtocolNumber, a.family, func(ep tcpip.Endpoint, q *waiter.Queue) error {
+		a.ep, a.q = ep, q
+		return a.start(laddr, raddr)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := a.wait(ctx); err != nil {
+		a.ep.Close()
+		return nil, err
+	}
+	return a.conn(network, d.keepAlive())
+}
+
+// keepAlive is what net.Dialer's two fields mean together.
+func (d *Dialer) keepAlive() net.KeepAliveConfig {
+	switch {
+	case d.KeepAliveConfig.Enable:
+		return d.KeepAliveConfig
+	case d.KeepAlive < 0:
+		return net.KeepAliveConfig{}
+	case d.KeepAlive > 0:
+		return net.KeepAliveConfig{Enable: true, Idle: d.KeepAlive}
+	}
+	return d.stack.cfg.TCP.KeepAlive
+}
+
+// attempt is a handshake in progress.
+type attempt struct {
+	stack  *Stack
+	family family
+	ep     tcpip.Endpoint
+	q      *waiter.Queue
+	wr     side
+}
+
+func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
+	if laddr != nil {
+		at, err := a.stack.bindAddress(a.family, laddr.IP, laddr.Port, laddr.Zone)
+		if err != nil {
+			return err
+		}
+		if terr := a.ep.Bind(at); terr != nil {
+			return syscallError("bind", terr)
+		}
+	}
+	ip, err := a.family.address(raddr.IP)
+	if err != nil {
+		return err
+	}
+	if a.family == inet6 && ip.Len() == net.IPv4len {
+		return os.NewSyscallError("connect", syscall.ENETUNREACH)
+	}
+	to, err := a.stack.full(ip, raddr.Port, raddr.Zone)
+	if err != nil {
+		return err
+	}
+	a.wr.listen(a.q, waiter.WritableEvents)
+	terr := a.ep.Connect(to)
+	if _, ok := terr.(*tcpip.ErrConnectStarted); !ok && terr != nil {
+		return syscallError("connect", terr)
+	}
+	return nil
+}
+
+// wait returns when the handshake is complete or has failed, or when ctx is done.
+func (a *attempt) wait(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return fromContext(ctx.Err())
+		case <-a.wr.wake:
+		}
+		switch tcp.EndpointState(a.ep.State()) {
+		case tcp.StateConnecting, tcp.StateSynSent, tcp.StateSynRecv:
+			continue // woken for nothing
+		}
+		if terr := a.ep.LastError(); terr != nil {
+			return syscallError("connect", terr)
+		}
+		return nil
+	}
+}
+
+// conn makes a TCPConn of the connected endpoint.
+func (a *attempt) conn(network string, keepAlive net.KeepAliveConfig) (*TCPConn, error) {
+	local, terr := a.ep.GetLocalAddress()
+	if terr == nil {
+		remote, rerr := a.ep.GetRemoteAddress()
+		if rerr == nil {
+			a.q.EventUnregister(&a.wr.entry)
+			s := a.stack
+			return newTCPConn(s, a.ep, a.q, network, s.tcpAddr(a.family, local), s.tcpAddr(a.family, remote), keepAlive), nil
+		}
+		terr = rerr
+	}
+	a.ep.Close()
+	return nil, syscallError("getpeername", terr)
+}

@@ -1,0 +1,36 @@
+// Package stack gives ordinary Go servers a net.Listener, a net.PacketConn and a net.Conn whose
+// packets never enter the Linux kernel.
+//
+//	st, err := stack.Open(ctx, stack.Config{...})     // a NIC's rings, see package dv
+//	ln, err := st.Listen("tcp", ":80")
+//	http.Serve(ln, handler)
+//
+// TCP, UDP, ARP, NDP and ICMP are gVisor's netstack, running in this process. This package is the
+// part between netstack and package net: it keeps the promises a server relies on.
+//
+//   - Types: [TCPListener], [TCPConn] and [UDPConn] have the methods of their namesakes in package
+//     net that servers type-assert (half-close, keep-alive, linger, ReadMsgUDP, netip variants ...).
+//     They have no SyscallConn: its presence tells a library that there is a kernel socket, and
+//     libraries give up on a connection whose SyscallConn fails (quic-go, go-redis and the MySQL
+//     driver do). Without the method they take their portable path.
+//   - Errors: always a *net.OpError, with the errno of the host stack inside, so that errors.Is works
+//     for net.ErrClosed, os.ErrDeadlineExceeded, ECONNREFUSED, ECONNRESET, EPIPE, EADDRINUSE and so
+//     on. io.EOF means that the peer has closed, and nothing else.
+//   - Addresses: a wildcard listener is dual-stack and prints as "[::]:80"; "tcp4" and "tcp6" restrict;
+//     a datagram that was sent to our second address is answered from our second address.
+//   - Closing: Close wakes everybody who is blocked, on a connection, a listener or the whole [Stack].
+//
+// # How a call travels
+//
+// A conn is a netstack endpoint plus two "sides", reading and writing. A side has a mutex that
+// serialises its operations (as net's does), a deadline, and a channel of capacity one into which
+// netstack, the deadline's timer and Close put a token meaning "look again". An operation tries the
+// endpoint, and parks on that channel when the endpoint would block. The side is registered with the
+// endpoint's wait queue once, when the conn is made, so waiting allocates nothing.
+//
+// UDP sends past the endpoint: a conn caches the route to each peer and writes the datagram straight
+// to it, which is four times faster than having netstack look up route and neighbour for every
+// datagram.
+//
+// The link below is any gVisor LinkEndpoint ([New]) or an RDMA device's packet queues ([Open]).
+package stack

@@ -1,0 +1,133 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+)
+
+var (
+	// ErrDuplicateAddress is in the error of [New] and [Open] when another host on the link answers
+	// for one of our addresses.
+	ErrDuplicateAddress = errors.New("duplicate address")
+
+	// ErrNoDescriptor is in the error of the File methods. errors.Is(err, errors.ErrUnsupported) too.
+	ErrNoDescriptor = fmt.Errorf("the connection lives in this process and has no file descriptor: %w", errors.ErrUnsupported)
+
+	// package net has these two but does not export them.
+	errMissingAddress = errors.New("missing address")
+	errNoSuitable     = errors.New("no suitable address found")
+)
+
+// timeout is what a dial that ran out of time reports. It is context.DeadlineExceeded, as in package
+// net, and os.ErrDeadlineExceeded, which package net reports when its poller is the first to notice.
+type timeout struct{}
+
+func (timeout) Error() string   { return "i/o timeout" }
+func (timeout) Timeout() bool   { return true }
+func (timeout) Temporary() bool { return true }
+func (timeout) Is(target error) bool {
+	return target == context.DeadlineExceeded || target == os.ErrDeadlineExceeded
+}
+
+// canceled is what a dial reports whose context was cancelled.
+type canceled struct{}
+
+func (canceled) Error() string        { return "operation was canceled" }
+func (canceled) Is(target error) bool { return target == context.Canceled }
+
+// fromContext turns a context's error into what package net would report.
+func fromContext(err error) error {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return timeout{}
+	case errors.Is(err, context.Canceled):
+		return canceled{}
+	}
+	return err
+}
+
+// syscallError is what the host stack's system call of that name would have returned.
+func syscallError(call string, err tcpip.Error) error {
+	return os.NewSyscallError(call, errno(err))
+}
+
+// asError adds what was being done; nil stays nil.
+func asError(doing string, err tcpip.Error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w (%s)", doing, errno(err), err)
+}
+
+func wouldBlock(err tcpip.Error) bool {
+	_, ok := err.(*tcpip.ErrWouldBlock)
+	return ok
+}
+
+// errno is the number Linux uses for the condition netstack reports
+// (the correspondence gVisor's own system calls use).
+func errno(err tcpip.Error) syscall.Errno {
+	switch err.(type) {
+	case *tcpip.ErrClosedForSend, *tcpip.ErrAborted:
+		return syscall.EPIPE
+	case *tcpip.ErrConnectionReset:
+		return syscall.ECONNRESET
+	case *tcpip.ErrConnectionRefused:
+		return syscall.ECONNREFUSED
+	case *tcpip.ErrConnectionAborted:
+		return syscall.ECONNABORTED
+	case *tcpip.ErrTimeout:
+		return syscall.ETIMEDOUT
+	case *tcpip.ErrNotConnected, *tcpip.ErrClosedForReceive:
+		return syscall.ENOTCONN
+	case *tcpip.ErrAlreadyConnected:
+		return syscall.EISCONN
+	case *tcpip.ErrAlreadyConnecting:
+		return syscall.EALREADY
+	case *tcpip.ErrConnectStarted:
+		return syscall.EINPROGRESS
+	case *tcpip.ErrWouldBlock:
+		return syscall.EAGAIN
+	}
+	return addressErrno(err)
+}
+
+// addressErrno is errno's second half: addresses, routes and options.
+func addressErrno(err tcpip.Error) syscall.Errno {
+	switch err.(type) {
+	case *tcpip.ErrPortInUse, *tcpip.ErrNoPortAvailable:
+		return syscall.EADDRINUSE
+	case *tcpip.ErrBadLocalAddress:
+		return syscall.EADDRNOTAVAIL
+	case *tcpip.ErrHostUnreachable:
+		return syscall.EHOSTUNREACH
+	case *tcpip.ErrHostDown:
+		return syscall.EHOSTDOWN
+	case *tcpip.ErrNetworkUnreachable, *tcpip.ErrNoNet:
+		return syscall.ENETUNREACH
+	case *tcpip.ErrAddressFamilyNotSupported:
+		return syscall.EAFNOSUPPORT
+	case *tcpip.ErrDestinationRequired:
+		return syscall.EDESTADDRREQ
+	case *tcpip.ErrMessageTooLong:
+		return syscall.EMSGSIZE
+	case *tcpip.ErrNoBufferSpace:
+		return syscall.ENOBUFS
+	case *tcpip.ErrBroadcastDisabled:
+		return syscall.EACCES
+	case *tcpip.ErrNotPermitted:
+		return syscall.EPERM
+	case *tcpip.ErrNotSupported:
+		return syscall.EOPNOTSUPP
+	case *tcpip.ErrUnknownDevice, *tcpip.ErrUnknownNICID, *tcpip.ErrInvalidNICID:
+		return syscall.ENODEV
+	case *tcpip.ErrUnknownProtocolOption:
+		return syscall.ENOPROTOOPT
+	}
+	return syscall.EINVAL
+}

@@ -1,0 +1,126 @@
+package stack
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// target is one address a name or literal stands for; ip is the zero Addr for "" (the wildcard).
+type target struct {
+	ip   netip.Addr
+	port int
+}
+
+type targets []target
+
+// first is what one listens on: an IPv4 address if there is one, as net.ResolveTCPAddr chooses,
+// unless an IPv6 literal was given.
+func (t targets) first() target {
+	for _, a := range t {
+		if a.ip.Is4() {
+			return a
+		}
+	}
+	return t[0]
+}
+
+// slice is nil for the wildcard without a family.
+func (t target) slice() net.IP { return t.ip.AsSlice() }
+
+func (t target) tcp() *net.TCPAddr {
+	return &net.TCPAddr{IP: t.slice(), Port: t.port, Zone: t.ip.Zone()}
+}
+
+func (t target) udp() *net.UDPAddr {
+	return &net.UDPAddr{IP: t.slice(), Port: t.port, Zone: t.ip.Zone()}
+}
+
+// resolveList turns "host:port" into addresses of the network's family, most promising first.
+// The list is not empty when err is nil.
+func (s *Stack) resolveList(ctx context.Context, network, address string) (targets, error) {
+	host, service, err := net.SplitHostPort(address)
+	if address == "" {
+		err = nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	port := 0
+	if service != "" {
+		// Service names come from /etc/services and a table in package net; no packet is sent.
+		if port, err = net.DefaultResolver.LookupPort(ctx, network, service); err != nil {
+			return nil, err
+		}
+	}
+	if host == "" {
+		return targets{{port: port}}, nil
+	}
+	ips, err := s.lookup(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	var list targets
+	for _, ip := range ips {
+		if speaks(network, ip) {
+			list = append(list, target{ip, port})
+		}
+	}
+	if len(list) == 0 {
+		return nil, &net.AddrError{Err: errNoSuitable.Error(), Addr: host}
+	}
+	return list, nil
+}
+
+// speaks says whether an address is of the family that network asks for.
+func speaks(network string, ip netip.Addr) bool {
+	switch network[len(network)-1] {
+	case '4':
+		return ip.Is4()
+	case '6':
+		return ip.Is6()
+	}
+	return true
+}
+
+// lookup resolves a literal, localhost (RFC 6761) or a name.
+func (s *Stack) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{ip.Unmap()}, nil
+	}
+	if name := strings.TrimSuffix(strings.ToLower(host), "."); name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		return []netip.Addr{netip.IPv6Loopback(), netip.AddrFrom4([4]byte{127, 0, 0, 1})}, nil
+	}
+	ips, err := s.dns.lookup(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	for i := range ips {
+		ips[i] = ips[i].Unmap()
+	}
+	s.order(ips)
+	return ips, nil
+}
+
+// order sorts destinations by what we can do with them (after RFC 6724 section 6, rules 1, 2 and 6):
+// first those with a route and a source address of the same scope, IPv6 before IPv4.
+func (s *Stack) order(ips []netip.Addr) {
+	slices.SortStableFunc(ips, func(a, b netip.Addr) int { return s.rank(a) - s.rank(b) })
+}
+
+func (s *Stack) rank(ip netip.Addr) int {
+	r, err := s.findRoute(routeKey{remote: toAddress(ip.WithZone(""))})
+	if err != nil {
+		return 3
+	}
+	defer r.Release()
+	switch {
+	case onLink(r.LocalAddress()) && !onLink(r.RemoteAddress()):
+		return 2
+	case ip.Is4():
+		return 1
+	}
+	return 0
+}

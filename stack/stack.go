@@ -1,0 +1,223 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// The stack's two interfaces.
+const (
+	nicID      = 1
+	loopbackID = 2
+)
+
+// Stack is one host on one link: its addresses, routes, sockets and counters.
+// All methods may be called from any goroutine.
+type Stack struct {
+	net    *gstack.Stack
+	cfg    Config
+	name   string
+	log    *slog.Logger
+	dns    *resolver
+	source sources
+
+	// epoch counts changes of addresses and routes; UDP conns drop cached routes when it moves.
+	epoch atomic.Uint64
+
+	// live is held for reading while an endpoint comes into being and for writing by Close, so
+	// that Close sees every endpoint.
+	live   sync.RWMutex
+	closed atomic.Bool
+	ctx    context.Context // cancelled by Close
+	cancel context.CancelFunc
+	ended  chan struct{} // closed when Close is through
+
+	announcer *time.Timer // repeats the announcement once
+
+	mu        sync.Mutex
+	listeners map[*TCPListener]struct{} // guarded by mu
+}
+
+// New makes a stack on link, takes the addresses of cfg into use and tells the neighbours.
+// The stack owns link from here on: Close closes it, and so does New when it fails.
+//
+// New returns once every address has passed duplicate detection, see [Config.DuplicateDetection].
+func New(link gstack.LinkEndpoint, cfg Config) (*Stack, error) {
+	s, err := build(cfg)
+	if err != nil {
+		link.Close()
+		return nil, err
+	}
+	if err := s.attach(link); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// build makes a stack that has no link yet.
+func build(cfg Config) (*Stack, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	conf, err := loadResolvConf(cfg)
+	if err != nil {
+		return nil, err
+	}
+	g, err := newNetstack(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s := &Stack{net: g, cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{})}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.listeners = make(map[*TCPListener]struct{})
+	s.dns = newResolver(s, conf)
+	return s, nil
+}
+
+// Netstack is the gVisor stack underneath, for what this package has no method for. Endpoints made
+// there are closed by Close too.
+func (s *Stack) Netstack() *gstack.Stack { return s.net }
+
+// Name is the interface's name, which link-local addresses carry as their zone.
+func (s *Stack) Name() string { return s.name }
+
+// MTU is the link's largest IP packet, in bytes.
+func (s *Stack) MTU() int {
+	if info, ok := s.net.SingleNICInfo(nicID); ok {
+		return int(info.MTU)
+	}
+	return 0
+}
+
+// HardwareAddr is the link's own address.
+func (s *Stack) HardwareAddr() net.HardwareAddr {
+	if info, ok := s.net.SingleNICInfo(nicID); ok {
+		return net.HardwareAddr(info.LinkAddress)
+	}
+	return nil
+}
+
+// Addrs are the addresses in use on the link, the link-local one included, loopback not.
+func (s *Stack) Addrs() []netip.Prefix {
+	var out []netip.Prefix
+	for _, a := range s.net.AllAddresses()[nicID] {
+		if a.Protocol == ipv4Protocol || a.Protocol == ipv6Protocol {
+			p := a.AddressWithPrefix
+			out = append(out, netip.PrefixFrom(fromAddress(p.Address), p.PrefixLen))
+		}
+	}
+	return out
+}
+
+// newEndpoint makes an endpoint and hands it to use while Close is kept out.
+// If use fails, the endpoint is closed.
+func (s *Stack) newEndpoint(transport tcpip.TransportProtocolNumber, f family, use func(tcpip.Endpoint, *waiter.Queue) error) error {
+	s.live.RLock()
+	defer s.live.RUnlock()
+	if s.closed.Load() {
+		return net.ErrClosed
+	}
+	q := new(waiter.Queue)
+	ep, terr := s.net.NewEndpoint(transport, f.protocol(), q)
+	if terr != nil {
+		return syscallError("socket", terr)
+	}
+	if f == inet6 {
+		ep.SocketOptions().SetV6Only(true)
+	}
+	if err := use(ep, q); err != nil {
+		ep.Close()
+		return err
+	}
+	return nil
+}
+
+// flushPoll is how often Shutdown looks whether closing connections have delivered their data.
+const flushPoll = 2 * time.Millisecond
+
+// Shutdown waits until every connection that the program has closed has delivered what was written
+// to it and had its FIN acknowledged, or until ctx is done, and then calls Close. Connections still
+// open do not hold it up; close them first, for example with http.Server.Shutdown.
+func (s *Stack) Shutdown(ctx context.Context) error {
+	tick := time.NewTicker(flushPoll)
+	defer tick.Stop()
+	for s.flushing() {
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("wait for closed connections to deliver their data: %w", ctx.Err()), s.Close())
+		case <-s.ended:
+			return nil
+		case <-tick.C:
+		}
+	}
+	return s.Close()
+}
+
+// flushing says whether a FIN of ours is still unacknowledged.
+func (s *Stack) flushing() bool {
+	for _, ep := range s.net.RegisteredEndpoints() {
+		if ep, ok := ep.(*tcp.Endpoint); ok && unflushed(ep) {
+			return true
+		}
+	}
+	return false
+}
+
+// unflushed are the states in which data or our FIN may be on its way.
+func unflushed(ep tcpip.Endpoint) bool {
+	switch tcp.EndpointState(ep.State()) {
+	case tcp.StateFinWait1, tcp.StateClosing, tcp.StateLastAck:
+		return true
+	}
+	return false
+}
+
+// Close ends the stack: listeners, connections and dials in progress fail with net.ErrClosed at
+// once, open connections are reset, the link is closed and every goroutine of the stack has ended
+// when Close returns. Further calls wait for the first and return nil.
+func (s *Stack) Close() error {
+	s.live.Lock()
+	first := !s.closed.Swap(true)
+	s.live.Unlock()
+	if !first {
+		<-s.ended
+		return nil
+	}
+	defer close(s.ended)
+	s.cancel()
+	if s.announcer != nil {
+		s.announcer.Stop()
+	}
+	s.net.Close() // resets go out while there is still a link
+	for _, id := range []tcpip.NICID{nicID, loopbackID} {
+		s.net.RemoveNIC(id)
+	}
+	s.abortAll()
+	s.net.Wait()
+	return nil
+}
+
+// abortAll ends what would keep Netstack's Wait waiting: connections in TIME-WAIT, and those whose
+// handshake raced with Close.
+func (s *Stack) abortAll() {
+	for _, ep := range s.net.RegisteredEndpoints() {
+		ep.Abort()
+	}
+	for _, ep := range s.net.CleanupEndpoints() {
+		ep.Abort()
+	}
+}

@@ -1,0 +1,121 @@
+package stack
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// TCPConn is a TCP connection. It has the methods of net.TCPConn except SyscallConn, see the package
+// comment. Its methods may be called from any goroutine; concurrent reads take turns, and so do
+// concurrent writes.
+type TCPConn struct {
+	gate
+	ep           tcpip.Endpoint
+	network      string
+	laddr, raddr *net.TCPAddr
+
+	rd      side
+	dst     tcpip.SliceWriter // where a Read wants its bytes; guarded by rd.mu
+	unheard int               // bytes read that automatic buffer tuning was not told of; guarded by rd.mu
+
+	wr  side
+	src bytes.Reader // what a Write still has to send; guarded by wr.mu
+}
+
+var _ net.Conn = (*TCPConn)(nil)
+
+// newTCPConn wraps a connected endpoint. laddr and raddr become the conn's and must not change.
+func newTCPConn(s *Stack, ep tcpip.Endpoint, q *waiter.Queue, network string, laddr, raddr *net.TCPAddr, keepAlive net.KeepAliveConfig) *TCPConn {
+	c := &TCPConn{ep: ep, network: network, laddr: laddr, raddr: raddr}
+	c.stack = s
+	c.rd.listen(q, waiter.ReadableEvents)
+	c.wr.listen(q, waiter.WritableEvents)
+	c.keepAlive(keepAlive)
+	return c
+}
+
+// LocalAddr is our end, also after Close. It is a *net.TCPAddr that must not be changed.
+func (c *TCPConn) LocalAddr() net.Addr { return c.laddr }
+
+// RemoteAddr is the peer's end, also after Close. It is a *net.TCPAddr that must not be changed.
+func (c *TCPConn) RemoteAddr() net.Addr { return c.raddr }
+
+// Close sends what was written and then a FIN, in the background; operations in progress fail with
+// net.ErrClosed. Unread data makes it a reset, as on Linux. See [TCPConn.SetLinger].
+func (c *TCPConn) Close() error {
+	if c.closed.Swap(true) {
+		return c.opError("close", net.ErrClosed)
+	}
+	c.rd.shut()
+	c.wr.shut()
+	linger := c.ep.SocketOptions().GetLinger()
+	c.ep.Close()
+	if linger.Enabled && linger.Timeout > 0 {
+		c.linger(linger.Timeout)
+	}
+	return nil
+}
+
+// linger waits until the peer has acknowledged everything, at most for d.
+func (c *TCPConn) linger(d time.Duration) {
+	tick := time.NewTicker(flushPoll)
+	defer tick.Stop()
+	end := time.Now().Add(d)
+	for unflushed(c.ep) && time.Now().Before(end) {
+		select {
+		case <-tick.C:
+		case <-c.stack.ctx.Done():
+			return
+		}
+	}
+}
+
+// CloseRead makes reads return io.EOF once what has arrived is read.
+func (c *TCPConn) CloseRead() error { return c.shutdown(tcpip.ShutdownRead) }
+
+// CloseWrite sends a FIN after the data written so far; the peer reads io.EOF.
+func (c *TCPConn) CloseWrite() error { return c.shutdown(tcpip.ShutdownWrite) }
+
+func (c *TCPConn) shutdown(how tcpip.ShutdownFlags) error {
+	if err := c.done(); err != nil {
+		return c.opError("close", err)
+	}
+	if terr := c.ep.Shutdown(how); terr != nil {
+		return c.opError("close", c.instead(syscallError("shutdown", terr)))
+	}
+	return nil
+}
+
+// SetDeadline sets both deadlines, see net.Conn.
+func (c *TCPConn) SetDeadline(t time.Time) error { return c.setDeadline(t, &c.rd, &c.wr) }
+
+// SetReadDeadline makes reads fail with os.ErrDeadlineExceeded from t on; the zero time means never.
+func (c *TCPConn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, &c.rd) }
+
+// SetWriteDeadline makes writes fail with os.ErrDeadlineExceeded from t on; the zero time means never.
+// A Write that fails may have sent part of its bytes.
+func (c *TCPConn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, &c.wr) }
+
+func (c *TCPConn) setDeadline(t time.Time, sides ...*side) error {
+	if err := c.done(); err != nil {
+		return &net.OpError{Op: "set", Net: c.network, Addr: c.laddr, Err: err}
+	}
+	for _, d := range sides {
+		d.setDeadline(t)
+	}
+	return nil
+}
+
+// File always fails with ErrNoDescriptor.
+func (c *TCPConn) File() (*os.File, error) {
+	return nil, &net.OpError{Op: "file", Net: c.network, Source: c.laddr, Addr: c.raddr, Err: ErrNoDescriptor}
+}
+
+func (c *TCPConn) opError(op string, err error) error {
+	return &net.OpError{Op: op, Net: c.network, Source: c.laddr, Addr: c.raddr, Err: err}
+}

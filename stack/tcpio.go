@@ -1,0 +1,128 @@
+package stack
+
+import (
+	"errors"
+	"io"
+	"sync"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+)
+
+const (
+	// tellTuning is after how many bytes read netstack's receive buffer tuning is told of them. It
+	// measures bytes per round trip against buffers of 1 MiB and more, and being told costs a lock.
+	tellTuning = 64 << 10
+
+	// copySize is the unit of ReadFrom and WriteTo: netstack's largest segment.
+	copySize = 64 << 10
+)
+
+// Read implements net.Conn. io.EOF means that the peer has sent its FIN.
+func (c *TCPConn) Read(b []byte) (int, error) {
+	n, err := c.read(b)
+	if err != nil && err != io.EOF {
+		err = c.opError("read", err)
+	}
+	return n, err
+}
+
+func (c *TCPConn) read(b []byte) (int, error) {
+	c.rd.mu.Lock()
+	defer c.rd.mu.Unlock()
+	if len(b) == 0 {
+		return 0, c.done()
+	}
+	for {
+		if err := c.check(&c.rd); err != nil {
+			return 0, err
+		}
+		c.dst = b
+		res, terr := c.ep.Read(&c.dst, tcpip.ReadOptions{})
+		c.dst = nil
+		switch terr.(type) {
+		case nil:
+			c.tune(res.Count)
+			return res.Count, nil
+		case *tcpip.ErrWouldBlock:
+			c.rd.park()
+		case *tcpip.ErrClosedForReceive:
+			return 0, c.instead(io.EOF)
+		default:
+			return 0, c.instead(syscallError("read", terr))
+		}
+	}
+}
+
+// tune lets the receive buffer grow with the rate. rd.mu is held.
+func (c *TCPConn) tune(n int) {
+	c.unheard += n
+	if c.unheard >= tellTuning {
+		c.ep.ModerateRecvBuf(c.unheard)
+		c.unheard = 0
+	}
+}
+
+// Write implements net.Conn. It returns when netstack has a copy of all of b, which it sends when
+// the windows allow.
+func (c *TCPConn) Write(b []byte) (int, error) {
+	n, err := c.write(b)
+	if err != nil {
+		err = c.opError("write", err)
+	}
+	return n, err
+}
+
+func (c *TCPConn) write(b []byte) (n int, err error) {
+	c.wr.mu.Lock()
+	defer c.wr.mu.Unlock()
+	defer c.src.Reset(nil)
+	for {
+		if err := c.check(&c.wr); err != nil {
+			return n, err
+		}
+		c.src.Reset(b[n:])
+		m, terr := c.ep.Write(&c.src, tcpip.WriteOptions{})
+		n += int(m)
+		switch {
+		case terr != nil && !wouldBlock(terr):
+			return n, c.instead(syscallError("write", terr))
+		case n == len(b):
+			return n, nil
+		case terr != nil:
+			c.wr.park()
+		}
+	}
+}
+
+// copyBuffers are copySize long.
+var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
+
+// ReadFrom implements io.ReaderFrom: it sends r until io.EOF, in large pieces and without allocating.
+func (c *TCPConn) ReadFrom(r io.Reader) (int64, error) {
+	buf := copyBuffers.Get().(*[copySize]byte)
+	defer copyBuffers.Put(buf)
+	n, err := io.CopyBuffer(onlyWriter{c}, onlyReader{r}, buf[:])
+	return n, c.copyError("readfrom", err)
+}
+
+// WriteTo implements io.WriterTo: it passes what is received to w until io.EOF.
+func (c *TCPConn) WriteTo(w io.Writer) (int64, error) {
+	buf := copyBuffers.Get().(*[copySize]byte)
+	defer copyBuffers.Put(buf)
+	n, err := io.CopyBuffer(onlyWriter{w}, onlyReader{c}, buf[:])
+	return n, c.copyError("writeto", err)
+}
+
+// copyError wraps as package net does: the outer operation around the inner one's OpError.
+func (c *TCPConn) copyError(op string, err error) error {
+	if err == nil || errors.Is(err, io.EOF) {
+		return err
+	}
+	return c.opError(op, err)
+}
+
+// onlyReader and onlyWriter hide WriteTo and ReadFrom, which would call back here for ever.
+type (
+	onlyReader struct{ io.Reader }
+	onlyWriter struct{ io.Writer }
+)

@@ -1,0 +1,228 @@
+package stack
+
+import (
+	"context"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// TCPListener accepts TCP connections. It has the methods of net.TCPListener except SyscallConn, see
+// the package comment. Its methods may be called from any goroutine.
+type TCPListener struct {
+	gate
+	ep        tcpip.Endpoint
+	network   string
+	family    family
+	laddr     *net.TCPAddr
+	keepAlive net.KeepAliveConfig
+
+	rd   side
+	peer tcpip.FullAddress // of the connection just accepted; guarded by rd.mu
+}
+
+var _ net.Listener = (*TCPListener)(nil)
+
+// Listen announces on a local TCP address: "tcp", "tcp4" or "tcp6", and an address such as ":80",
+// "192.0.2.10:http" or "[::]:0". See net.Listen for the forms. Names are looked up with
+// [Stack.Resolver]. The returned value is a *TCPListener.
+func (s *Stack) Listen(network, address string) (net.Listener, error) {
+	switch network {
+	case "tcp", "tcp4", "tcp6":
+	default:
+		return nil, &net.OpError{Op: "listen", Net: network, Err: net.UnknownNetworkError(network)}
+	}
+	list, err := s.resolveList(context.Background(), network, address)
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: network, Err: err}
+	}
+	l, err := s.ListenTCP(network, list.first().tcp())
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// ListenTCP is net.ListenTCP: a nil laddr, or one without IP, is the wildcard; port 0 is any free one.
+func (s *Stack) ListenTCP(network string, laddr *net.TCPAddr) (*TCPListener, error) {
+	if laddr == nil {
+		laddr = &net.TCPAddr{}
+	}
+	switch network {
+	case "tcp", "tcp4", "tcp6":
+	default:
+		return nil, &net.OpError{Op: "listen", Net: network, Addr: laddr, Err: net.UnknownNetworkError(network)}
+	}
+	l := &TCPListener{network: network, family: listenFamily(network, laddr.IP), keepAlive: s.cfg.TCP.KeepAlive}
+	l.stack = s
+	if err := l.open(laddr); err != nil {
+		return nil, &net.OpError{Op: "listen", Net: network, Addr: laddr, Err: err}
+	}
+	return l, nil
+}
+
+func (l *TCPListener) open(laddr *net.TCPAddr) error {
+	s := l.stack
+	at, err := s.bindAddress(l.family, laddr.IP, laddr.Port, laddr.Zone)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock() // two listeners must not miss each other
+	defer s.mu.Unlock()
+	if s.listensOn(l.family, at) {
+		return os.NewSyscallError("bind", syscall.EADDRINUSE)
+	}
+	return s.newEndpoint(tcp.ProtocolNumber, l.family, func(ep tcpip.Endpoint, q *waiter.Queue) error {
+		// As net.Listen does: an earlier server's connections do not keep the port.
+		ep.SocketOptions().SetReuseAddress(true)
+		if terr := ep.Bind(at); terr != nil {
+			return syscallError("bind", terr)
+		}
+		if terr := ep.Listen(s.cfg.TCP.Backlog); terr != nil {
+			return syscallError("listen", terr)
+		}
+		bound, terr := ep.GetLocalAddress()
+		if terr != nil {
+			return syscallError("getsockname", terr)
+		}
+		l.ep, l.laddr = ep, s.tcpAddr(l.family, bound)
+		l.rd.listen(q, waiter.ReadableEvents)
+		s.listeners[l] = struct{}{}
+		return nil
+	})
+}
+
+// bindAddress converts what a caller wants to bind to.
+func (s *Stack) bindAddress(f family, ip net.IP, port int, zone string) (tcpip.FullAddress, error) {
+	a, err := f.address(ip)
+	if err != nil {
+		return tcpip.FullAddress{}, err
+	}
+	if f == inet6 && a.Len() == net.IPv4len {
+		return tcpip.FullAddress{}, os.NewSyscallError("bind", syscall.EINVAL)
+	}
+	return s.full(a, port, zone)
+}
+
+// listensOn says whether a listener has at's port on an address that covers at or is covered by it.
+// Netstack lets the wildcard and a specific address share a port; Linux does not. s.mu is held.
+func (s *Stack) listensOn(f family, at tcpip.FullAddress) bool {
+	if at.Port == 0 {
+		return false
+	}
+	for l := range s.listeners {
+		if l.laddr.Port == int(at.Port) && l.overlaps(f, at.Addr) {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *TCPListener) overlaps(f family, a tcpip.Address) bool {
+	b, _ := l.family.address(l.laddr.IP)
+	if a == b && a.Len() != 0 {
+		return true
+	}
+	if a.Len() != 0 && b.Len() != 0 {
+		return false
+	}
+	v4, v6 := covers(f, a)
+	b4, b6 := covers(l.family, b)
+	return v4 && b4 || v6 && b6
+}
+
+// covers says which IP versions reach a socket of family f bound to a.
+func covers(f family, a tcpip.Address) (v4, v6 bool) {
+	if a.Len() != 0 {
+		return a.Len() == net.IPv4len, a.Len() == net.IPv6len
+	}
+	return f != inet6, f != inet4
+}
+
+// Accept waits for the next connection. The returned value is a *TCPConn.
+func (l *TCPListener) Accept() (net.Conn, error) {
+	c, err := l.AcceptTCP()
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// AcceptTCP is Accept with the concrete type. Keep-alive is on as [TCPOptions] says.
+func (l *TCPListener) AcceptTCP() (*TCPConn, error) {
+	c, err := l.accept()
+	if err != nil {
+		return nil, l.opError("accept", err)
+	}
+	return c, nil
+}
+
+func (l *TCPListener) accept() (*TCPConn, error) {
+	l.rd.mu.Lock()
+	defer l.rd.mu.Unlock()
+	for {
+		if err := l.check(&l.rd); err != nil {
+			return nil, err
+		}
+		ep, q, terr := l.ep.Accept(&l.peer)
+		switch {
+		case terr == nil:
+			return l.conn(ep, q), nil
+		case wouldBlock(terr):
+			l.rd.park()
+		default:
+			return nil, l.instead(syscallError("accept4", terr))
+		}
+	}
+}
+
+// conn makes a TCPConn of a connection just accepted. rd.mu is held.
+func (l *TCPListener) conn(ep tcpip.Endpoint, q *waiter.Queue) *TCPConn {
+	laddr := l.laddr
+	if laddr.IP.IsUnspecified() {
+		if local, terr := ep.GetLocalAddress(); terr == nil {
+			laddr = l.stack.tcpAddr(l.family, local)
+		}
+	}
+	raddr := l.stack.tcpAddr(l.family, l.peer)
+	return newTCPConn(l.stack, ep, q, l.network, laddr, raddr, l.keepAlive)
+}
+
+// Close stops listening and frees the port. Connections that were established but not accepted are
+// reset; accepted ones live on. Accept calls in progress return net.ErrClosed.
+func (l *TCPListener) Close() error {
+	if l.closed.Swap(true) {
+		return l.opError("close", net.ErrClosed)
+	}
+	s := l.stack
+	s.mu.Lock()
+	delete(s.listeners, l)
+	l.ep.Close()
+	s.mu.Unlock()
+	l.rd.shut()
+	return nil
+}
+
+// Addr is the address listened on, also after Close. It is a *net.TCPAddr that must not be changed.
+func (l *TCPListener) Addr() net.Addr { return l.laddr }
+
+// SetDeadline makes Accept fail with os.ErrDeadlineExceeded from t on; the zero time means never.
+func (l *TCPListener) SetDeadline(t time.Time) error {
+	if err := l.done(); err != nil {
+		return err
+	}
+	l.rd.setDeadline(t)
+	return nil
+}
+
+// File always fails with ErrNoDescriptor.
+func (l *TCPListener) File() (*os.File, error) { return nil, l.opError("file", ErrNoDescriptor) }
+
+func (l *TCPListener) opError(op string, err error) error {
+	return &net.OpError{Op: op, Net: l.network, Addr: l.laddr, Err: err}
+}

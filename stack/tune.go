@@ -1,0 +1,95 @@
+package stack
+
+import (
+	"fmt"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+)
+
+// ports handed out when a caller asks for port 0: Linux's ip_local_port_range.
+const (
+	firstEphemeral = 32768
+	lastEphemeral  = 60999
+)
+
+// newNetstack makes a netstack with the protocols a server needs and cfg's options.
+// Echo requests are answered by the network protocols themselves.
+func newNetstack(cfg Config) (*gstack.Stack, error) {
+	dad := detection(cfg.DuplicateDetection)
+	g := gstack.New(gstack.Options{
+		NetworkProtocols: []gstack.NetworkProtocolFactory{
+			arp.NewProtocolWithOptions(arp.Options{DADConfigs: dad}),
+			ipv4.NewProtocolWithOptions(ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: true}}),
+			ipv6.NewProtocolWithOptions(ipv6.Options{
+				DADConfigs: dad,
+				MLD:        ipv6.MLDOptions{Enabled: true},
+				NDPConfigs: ipv6.NDPConfigurations{HandleRAs: ipv6.HandlingRAsDisabled},
+			}),
+		},
+		TransportProtocols: []gstack.TransportProtocolFactory{
+			tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
+		},
+		HandleLocal: true, // we can dial our own address
+	})
+	for _, err := range []error{
+		tuneTCP(g, cfg.TCP),
+		tuneUDP(g, cfg.UDP),
+		asError("set ephemeral ports", g.SetPortRange(firstEphemeral, lastEphemeral)),
+	} {
+		if err != nil {
+			g.Destroy()
+			return nil, err
+		}
+	}
+	return g, nil
+}
+
+// tuneTCP applies o, whose fields are all set.
+func tuneTCP(g *gstack.Stack, o TCPOptions) error {
+	sack := tcpip.TCPSACKEnabled(!o.DisableSACK)
+	recovery := tcpip.TCPRACKLossDetection
+	if o.DisableRACK {
+		recovery = 0
+	}
+	congestion := tcpip.CongestionControlOption(o.CongestionControl)
+	send := tcpip.TCPSendBufferSizeRangeOption(o.SendBuffer)
+	receive := tcpip.TCPReceiveBufferSizeRangeOption(o.ReceiveBuffer)
+	moderate := tcpip.TCPModerateReceiveBufferOption(!o.FixedReceiveBuffer)
+	cookies := tcpip.TCPAlwaysUseSynCookies(o.AlwaysSYNCookies)
+	minRTO := tcpip.TCPMinRTOOption(o.MinRTO)
+	retries := tcpip.TCPMaxRetriesOption(o.MaxRetries)
+	synRetries := tcpip.TCPSynRetriesOption(o.SYNRetries)
+	timeWait := tcpip.TCPTimeWaitTimeoutOption(o.TimeWait)
+	fin := tcpip.TCPLingerTimeoutOption(o.FinTimeout)
+	reuse := tcpip.TCPTimeWaitReuseLoopbackOnly
+	if o.ReuseTimeWait {
+		reuse = tcpip.TCPTimeWaitReuseGlobal
+	}
+	for _, opt := range []tcpip.SettableTransportProtocolOption{
+		&sack, &recovery, &congestion, &send, &receive, &moderate, &cookies,
+		&minRTO, &retries, &synRetries, &timeWait, &fin, &reuse,
+	} {
+		if err := g.SetTransportProtocolOption(header.TCPProtocolNumber, opt); err != nil {
+			return asError(fmt.Sprintf("set TCP option %T", opt), err)
+		}
+	}
+	return nil
+}
+
+// tuneUDP sets what new UDP endpoints start with; o's fields are all set.
+func tuneUDP(g *gstack.Stack, o UDPOptions) error {
+	send := tcpip.SendBufferSizeOption{Min: minBuffer, Default: o.WriteBuffer, Max: o.MaxBuffer}
+	if err := g.SetOption(send); err != nil {
+		return asError("set UDP write buffer", err)
+	}
+	receive := tcpip.ReceiveBufferSizeOption{Min: minBuffer, Default: o.ReadBuffer, Max: o.MaxBuffer}
+	return asError("set UDP read buffer", g.SetOption(receive))
+}

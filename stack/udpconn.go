@@ -1,0 +1,247 @@
+package stack
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// UDPConn is a UDP socket, connected (from Dial) or not (from ListenPacket). It has the methods of
+// net.UDPConn except SyscallConn, see the package comment, and [UDPConn.ReadBatch] and
+// [UDPConn.WriteBatch]. Its methods may be called from any goroutine; concurrent reads take turns,
+// concurrent writes run in parallel.
+type UDPConn struct {
+	gate
+	ep           tcpip.Endpoint
+	network      string
+	family       family
+	laddr, raddr *net.UDPAddr // raddr is nil unless connected
+	local        tcpip.FullAddress
+	remote       tcpip.FullAddress // if connected
+
+	rd      side
+	in      datagram    // where a read wants its bytes; guarded by rd.mu
+	control atomic.Bool // ReadMsgUDP and ReadBatch report destination addresses
+	origins origins     // which address of ours peers have sent to
+
+	wr     side
+	src    bytes.Reader // for sends through the endpoint; guarded by wr.mu
+	routes routeCache
+}
+
+var (
+	_ net.Conn       = (*UDPConn)(nil)
+	_ net.PacketConn = (*UDPConn)(nil)
+)
+
+// ListenPacket announces on a local UDP address: "udp", "udp4" or "udp6", and an address as for
+// [Stack.Listen]. The returned value is a *UDPConn.
+func (s *Stack) ListenPacket(network, address string) (net.PacketConn, error) {
+	switch network {
+	case "udp", "udp4", "udp6":
+	default:
+		return nil, &net.OpError{Op: "listen", Net: network, Err: net.UnknownNetworkError(network)}
+	}
+	list, err := s.resolveList(context.Background(), network, address)
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: network, Err: err}
+	}
+	c, err := s.ListenUDP(network, list.first().udp())
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// ListenUDP is net.ListenUDP: a nil laddr, or one without IP, is the wildcard; port 0 is any free one.
+func (s *Stack) ListenUDP(network string, laddr *net.UDPAddr) (*UDPConn, error) {
+	if laddr == nil {
+		laddr = &net.UDPAddr{}
+	}
+	c, err := s.openUDP(network, listenFamily, laddr, nil)
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: network, Addr: laddr, Err: err}
+	}
+	return c, nil
+}
+
+// DialUDP is net.DialUDP: a connected socket that talks to raddr only and learns of its ICMP errors.
+// If laddr is nil, local address and port are chosen.
+func (s *Stack) DialUDP(network string, laddr, raddr *net.UDPAddr) (*UDPConn, error) {
+	if raddr == nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Err: errMissingAddress}
+	}
+	family := func(network string, local net.IP) family { return dialFamily(network, local, raddr.IP) }
+	c, err := s.openUDP(network, family, laddr, raddr)
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Addr: raddr, Err: err}
+	}
+	return c, nil
+}
+
+// orNil keeps a nil pointer from becoming an interface that is not nil.
+func orNil[T any, P interface {
+	*T
+	net.Addr
+}](a P) net.Addr {
+	if a == nil {
+		return nil
+	}
+	return a
+}
+
+func (s *Stack) openUDP(network string, choose func(string, net.IP) family, laddr, raddr *net.UDPAddr) (*UDPConn, error) {
+	switch network {
+	case "udp", "udp4", "udp6":
+	default:
+		return nil, net.UnknownNetworkError(network)
+	}
+	var local net.IP
+	if laddr != nil {
+		local = laddr.IP
+	}
+	c := &UDPConn{network: network, family: choose(network, local)}
+	c.stack = s
+	err := s.newEndpoint(udp.ProtocolNumber, c.family, func(ep tcpip.Endpoint, q *waiter.Queue) error {
+		c.ep = ep
+		c.configure()
+		if err := c.bind(laddr); err != nil {
+			return err
+		}
+		if err := c.connect(raddr); err != nil {
+			return err
+		}
+		c.rd.listen(q, waiter.ReadableEvents)
+		c.wr.listen(q, waiter.WritableEvents)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// configure sets what package net sets, and asks for the destination of each datagram.
+func (c *UDPConn) configure() {
+	o := c.ep.SocketOptions()
+	o.SetBroadcast(true)
+	o.SetReceivePacketInfo(true)
+	o.SetIPv6ReceivePacketInfo(true)
+}
+
+func (c *UDPConn) bind(laddr *net.UDPAddr) error {
+	if laddr == nil {
+		return nil
+	}
+	at, err := c.stack.bindAddress(c.family, laddr.IP, laddr.Port, laddr.Zone)
+	if err != nil {
+		return err
+	}
+	if terr := c.ep.Bind(at); terr != nil {
+		return syscallError("bind", terr)
+	}
+	return c.learnLocal()
+}
+
+func (c *UDPConn) connect(raddr *net.UDPAddr) error {
+	if raddr == nil {
+		return nil
+	}
+	a, err := c.family.address(raddr.IP)
+	if err != nil {
+		return err
+	}
+	to, err := c.stack.full(a, raddr.Port, raddr.Zone)
+	if err != nil {
+		return err
+	}
+	if terr := c.ep.Connect(to); terr != nil {
+		return syscallError("connect", terr)
+	}
+	remote, terr := c.ep.GetRemoteAddress()
+	if terr != nil { // port 0 is not a destination, but it can be dialled
+		remote = to
+	}
+	c.remote, c.raddr = remote, c.stack.udpAddr(c.family, remote)
+	return c.learnLocal()
+}
+
+func (c *UDPConn) learnLocal() error {
+	local, terr := c.ep.GetLocalAddress()
+	if terr != nil {
+		return syscallError("getsockname", terr)
+	}
+	c.local, c.laddr = local, c.stack.udpAddr(c.family, local)
+	return nil
+}
+
+// LocalAddr is our end, also after Close. It is a *net.UDPAddr that must not be changed.
+func (c *UDPConn) LocalAddr() net.Addr { return c.laddr }
+
+// RemoteAddr is the peer's end of a connected socket, else nil.
+func (c *UDPConn) RemoteAddr() net.Addr { return orNil(c.raddr) }
+
+// Close frees the port; operations in progress fail with net.ErrClosed.
+func (c *UDPConn) Close() error {
+	if c.closed.Swap(true) {
+		return &net.OpError{Op: "close", Net: c.network, Source: c.laddr, Addr: c.RemoteAddr(), Err: net.ErrClosed}
+	}
+	c.rd.shut()
+	c.wr.shut()
+	c.ep.Close()
+	c.routes.drop()
+	return nil
+}
+
+// SetDeadline sets both deadlines, see net.Conn.
+func (c *UDPConn) SetDeadline(t time.Time) error { return c.setDeadline(t, &c.rd, &c.wr) }
+
+// SetReadDeadline makes reads fail with os.ErrDeadlineExceeded from t on; the zero time means never.
+func (c *UDPConn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, &c.rd) }
+
+// SetWriteDeadline makes writes fail with os.ErrDeadlineExceeded from t on; the zero time means never.
+func (c *UDPConn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, &c.wr) }
+
+func (c *UDPConn) setDeadline(t time.Time, sides ...*side) error {
+	return c.set(func() error {
+		for _, d := range sides {
+			d.setDeadline(t)
+		}
+		return nil
+	})
+}
+
+// SetReadBuffer sets how many bytes may wait to be read before datagrams are dropped; see
+// [UDPOptions] for default and limit.
+func (c *UDPConn) SetReadBuffer(bytes int) error {
+	return c.set(func() error { return setReadBuffer(c.ep.SocketOptions(), bytes) })
+}
+
+// SetWriteBuffer sets how many bytes may wait for a neighbour's address.
+func (c *UDPConn) SetWriteBuffer(bytes int) error {
+	return c.set(func() error { return setWriteBuffer(c.ep.SocketOptions(), bytes) })
+}
+
+// set runs change unless the conn is closed.
+func (c *UDPConn) set(change func() error) error {
+	err := c.done()
+	if err == nil {
+		err = change()
+	}
+	if err != nil {
+		return &net.OpError{Op: "set", Net: c.network, Addr: c.laddr, Err: err}
+	}
+	return nil
+}
+
+// File always fails with ErrNoDescriptor.
+func (c *UDPConn) File() (*os.File, error) {
+	return nil, &net.OpError{Op: "file", Net: c.network, Source: c.laddr, Addr: c.RemoteAddr(), Err: ErrNoDescriptor}
+}

@@ -1,0 +1,124 @@
+package stack
+
+import (
+	"sync"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+// maxRoutes bounds the routes one socket keeps. A server with more peers than that looks some of
+// them up again, which costs it a microsecond per datagram.
+const maxRoutes = 4096
+
+// routeCache keeps the route to each peer address: netstack's route lookup, source address choice
+// and neighbour lookup take three times as long as the rest of sending a datagram.
+type routeCache struct {
+	mu     sync.RWMutex
+	routes map[routeKey]*gstack.Route // guarded by mu
+	epoch  uint64                     // of the stack when routes were found; guarded by mu
+	closed bool                       // guarded by mu
+}
+
+type routeKey struct {
+	local, remote tcpip.Address
+}
+
+// use calls send with the route for key. Routes are released only while nobody is in use.
+func (r *routeCache) use(s *Stack, key routeKey, send func(*gstack.Route) tcpip.Error) tcpip.Error {
+	for range 2 {
+		if err, ok := r.try(s, key, send); ok {
+			return err
+		}
+		if err := r.find(s, key); err != nil {
+			return err
+		}
+	}
+	// A stack whose addresses change between find and try, or whose sockets have more peers than
+	// maxRoutes: go without the cache.
+	route, err := s.findRoute(key)
+	if err != nil {
+		return err
+	}
+	defer route.Release()
+	return send(route)
+}
+
+// try sends if a route is known that still works.
+func (r *routeCache) try(s *Stack, key routeKey, send func(*gstack.Route) tcpip.Error) (tcpip.Error, bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	route := r.routes[key]
+	if route == nil || r.epoch != s.epoch.Load() {
+		return nil, false
+	}
+	err := send(route)
+	_, stale := err.(*tcpip.ErrInvalidEndpointState) // an address or the interface went away
+	return err, !stale
+}
+
+// find looks the route for key up and remembers it.
+func (r *routeCache) find(s *Stack, key routeKey) tcpip.Error {
+	epoch := s.epoch.Load()
+	route, err := s.findRoute(key)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		route.Release()
+		return nil
+	}
+	if r.epoch != epoch || r.routes == nil {
+		r.release()
+		r.routes, r.epoch = make(map[routeKey]*gstack.Route), epoch
+	}
+	r.evict(key)
+	r.routes[key] = route
+	return nil
+}
+
+// evict makes room for key. mu is held.
+func (r *routeCache) evict(key routeKey) {
+	if old := r.routes[key]; old != nil {
+		old.Release()
+		delete(r.routes, key)
+	}
+	if len(r.routes) < maxRoutes {
+		return
+	}
+	for k, route := range r.routes { // any one: map order is random
+		route.Release()
+		delete(r.routes, k)
+		return
+	}
+}
+
+// release gives all routes back. mu is held.
+func (r *routeCache) release() {
+	for _, route := range r.routes {
+		route.Release()
+	}
+	r.routes = nil
+}
+
+// drop ends the cache's use.
+func (r *routeCache) drop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	r.release()
+}
+
+func (s *Stack) findRoute(key routeKey) (*gstack.Route, tcpip.Error) {
+	var nic tcpip.NICID
+	if onLink(key.remote) {
+		nic = nicID
+	}
+	protocol := ipv6Protocol
+	if key.remote.Len() == 4 {
+		protocol = ipv4Protocol
+	}
+	return s.net.FindRoute(nic, key.local, key.remote, protocol, false /* multicastLoop */)
+}

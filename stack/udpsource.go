@@ -1,0 +1,93 @@
+package stack
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+)
+
+// A datagram is answered from the address it was sent to. Usually netstack's own choice of source
+// is that address; where it need not be, a wildcard socket remembers what each peer has sent to.
+
+// maxOrigins bounds that memory, per socket. A peer that is forgotten between its query and our
+// answer gets the answer from the address netstack chooses, which is what Linux does for everybody.
+const maxOrigins = 4096
+
+// sources is what the stack knows of its own addresses.
+type sources struct {
+	many4, many6 atomic.Bool // there is more than one address to choose from
+}
+
+// count is called when the addresses have changed.
+func (o *sources) count(all []netip.Prefix) {
+	var v4, v6 int
+	for _, p := range all {
+		switch {
+		case p.Addr().Is4():
+			v4++
+		case !p.Addr().IsLinkLocalUnicast():
+			v6++
+		}
+	}
+	o.many4.Store(v4 > 1)
+	o.many6.Store(v6 > 1)
+}
+
+// ambiguous says whether an answer to from, which sent to the address to, might leave from another
+// address by itself.
+func (o *sources) ambiguous(from, to tcpip.Address) bool {
+	if to.Len() == header.IPv4AddressSize {
+		return o.many4.Load() && !header.IsV4LoopbackAddress(to)
+	}
+	return o.many6.Load() || onLink(from) != onLink(to)
+}
+
+// origins remembers which address of ours each peer has sent to.
+type origins struct {
+	mu    sync.RWMutex
+	peers map[peer]tcpip.Address // guarded by mu; nil until there is something to remember
+}
+
+type peer struct {
+	addr tcpip.Address
+	port uint16
+}
+
+// learn notes that from has sent to the address to.
+func (o *origins) learn(s *Stack, from tcpip.FullAddress, to tcpip.Address) {
+	if to.Len() == 0 || !s.source.ambiguous(from.Addr, to) || !s.owns(to) {
+		return
+	}
+	key := peer{from.Addr, from.Port}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.peers == nil {
+		o.peers = make(map[peer]tcpip.Address)
+	}
+	if len(o.peers) >= maxOrigins {
+		for old := range o.peers { // any one: map order is random
+			delete(o.peers, old)
+			break
+		}
+	}
+	o.peers[key] = to
+}
+
+// reply is the address to answer to from, or "any" where that is netstack's to choose.
+func (o *origins) reply(to tcpip.FullAddress) tcpip.Address {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return o.peers[peer{to.Addr, to.Port}]
+}
+
+// owns says whether a is a unicast address of ours: not a group, not a broadcast address.
+func (s *Stack) owns(a tcpip.Address) bool {
+	protocol := ipv6Protocol
+	if a.Len() == header.IPv4AddressSize {
+		protocol = ipv4Protocol
+	}
+	return s.net.CheckLocalAddress(0, protocol, a) != 0
+}

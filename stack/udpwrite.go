@@ -1,0 +1,265 @@
+package stack
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+)
+
+// The largest payloads that an IP datagram can carry.
+const (
+	maxPayload4 = 65535 - header.IPv4MinimumSize - header.UDPMinimumSize
+	maxPayload6 = 65535 - header.UDPMinimumSize
+)
+
+// Write sends b to the peer of a connected socket.
+func (c *UDPConn) Write(b []byte) (int, error) {
+	if c.raddr == nil {
+		return 0, c.writeError(nil, c.instead(os.NewSyscallError("write", syscall.EDESTADDRREQ)))
+	}
+	return c.sent(b, c.raddr, c.send(b, c.remote, c.local.Addr, "write"))
+}
+
+// WriteTo implements net.PacketConn. addr must be a *net.UDPAddr.
+func (c *UDPConn) WriteTo(b []byte, addr net.Addr) (int, error) {
+	a, ok := addr.(*net.UDPAddr)
+	if !ok {
+		return 0, c.writeError(addr, syscall.EINVAL)
+	}
+	return c.WriteToUDP(b, a)
+}
+
+// WriteToUDP is WriteTo with the concrete address type.
+func (c *UDPConn) WriteToUDP(b []byte, addr *net.UDPAddr) (int, error) {
+	to, err := c.destination(addr)
+	if err == nil {
+		err = c.send(b, to, c.source(to), "sendto")
+	}
+	return c.sent(b, orNil(addr), err)
+}
+
+// WriteToUDPAddrPort is WriteTo with a netip address.
+func (c *UDPConn) WriteToUDPAddrPort(b []byte, addr netip.AddrPort) (int, error) {
+	to, err := c.destinationAddrPort(addr)
+	if err == nil {
+		err = c.send(b, to, c.source(to), "sendto")
+	}
+	if err != nil {
+		return 0, c.writeError(addrPort{addr}, err)
+	}
+	return len(b), nil
+}
+
+// addrPort is the net.Addr package net puts into errors of the netip methods.
+type addrPort struct{ netip.AddrPort }
+
+func (addrPort) Network() string { return "udp" }
+
+// WriteMsgUDP is WriteTo, or Write if addr is nil; oob may name the source address as an
+// IP_PKTINFO or IPV6_PKTINFO control message.
+func (c *UDPConn) WriteMsgUDP(b, oob []byte, addr *net.UDPAddr) (n, oobn int, err error) {
+	to := c.remote
+	if addr != nil || c.raddr == nil {
+		to, err = c.destination(addr)
+	}
+	if err == nil {
+		err = c.sendMsg(b, oob, to)
+	}
+	if err != nil {
+		return 0, 0, c.writeError(orNil(addr), err)
+	}
+	return len(b), len(oob), nil
+}
+
+// WriteMsgUDPAddrPort is WriteMsgUDP with a netip address; the zero AddrPort stands for nil.
+func (c *UDPConn) WriteMsgUDPAddrPort(b, oob []byte, addr netip.AddrPort) (n, oobn int, err error) {
+	to := c.remote
+	if addr.IsValid() || c.raddr == nil {
+		to, err = c.destinationAddrPort(addr)
+	}
+	if err == nil {
+		err = c.sendMsg(b, oob, to)
+	}
+	if err != nil {
+		return 0, 0, c.writeError(addrPort{addr}, err)
+	}
+	return len(b), len(oob), nil
+}
+
+func (c *UDPConn) sendMsg(b, oob []byte, to tcpip.FullAddress) error {
+	from, err := parsePacketInfo(oob)
+	if err != nil {
+		return os.NewSyscallError("sendmsg", err)
+	}
+	if from.Len() == 0 {
+		from = c.source(to)
+	} else if !c.stack.owns(from) {
+		return os.NewSyscallError("sendmsg", syscall.EINVAL)
+	}
+	return c.send(b, to, from, "sendmsg")
+}
+
+// destination checks and converts an address that was given to an unconnected socket.
+func (c *UDPConn) destination(addr *net.UDPAddr) (tcpip.FullAddress, error) {
+	if c.raddr != nil {
+		return tcpip.FullAddress{}, net.ErrWriteToConnected
+	}
+	if addr == nil {
+		return tcpip.FullAddress{}, errMissingAddress
+	}
+	a, err := c.family.address(addr.IP)
+	if err != nil {
+		return tcpip.FullAddress{}, err
+	}
+	return c.stack.full(a, addr.Port, addr.Zone)
+}
+
+// destinationAddrPort is destination for netip.
+func (c *UDPConn) destinationAddrPort(addr netip.AddrPort) (tcpip.FullAddress, error) {
+	if c.raddr != nil {
+		return tcpip.FullAddress{}, net.ErrWriteToConnected
+	}
+	if !addr.IsValid() {
+		return tcpip.FullAddress{}, errMissingAddress
+	}
+	a, err := c.family.fromNetip(addr.Addr())
+	if err != nil {
+		return tcpip.FullAddress{}, err
+	}
+	return c.stack.full(a, int(addr.Port()), addr.Addr().Zone())
+}
+
+// source is the address to send from: the one bound to, or the one that to has last sent to.
+func (c *UDPConn) source(to tcpip.FullAddress) tcpip.Address {
+	if c.local.Addr.Len() != 0 {
+		return c.local.Addr
+	}
+	return c.origins.reply(to)
+}
+
+// sent turns a send's outcome into what the Write methods return.
+func (c *UDPConn) sent(b []byte, addr net.Addr, err error) (int, error) {
+	if err != nil {
+		return 0, c.writeError(addr, err)
+	}
+	return len(b), nil
+}
+
+// send transmits one datagram; call names the system call the host stack would have made.
+func (c *UDPConn) send(b []byte, to tcpip.FullAddress, from tcpip.Address, call string) error {
+	if err := c.check(&c.wr); err != nil {
+		return err
+	}
+	if e := c.refuse(b, to); e != 0 {
+		return os.NewSyscallError(call, e)
+	}
+	if c.raddr != nil { // an ICMP error that came back belongs to this call
+		if terr := c.ep.LastError(); terr != nil {
+			return syscallError(call, terr)
+		}
+	}
+	if !cacheable(to.Addr) {
+		return c.sendSlowly(b, to, call)
+	}
+	terr := c.routes.use(c.stack, routeKey{from, to.Addr}, func(r *gstack.Route) tcpip.Error {
+		return c.transmit(r, b, to.Port)
+	})
+	switch terr.(type) {
+	case nil, *tcpip.ErrNoBufferSpace: // as on Linux, a full queue below loses the datagram
+		return nil
+	}
+	return c.instead(syscallError(call, terr))
+}
+
+// refuse is what Linux refuses before looking for a route.
+func (c *UDPConn) refuse(b []byte, to tcpip.FullAddress) syscall.Errno {
+	limit := maxPayload6
+	if to.Addr.Len() == net.IPv4len || c.family == inet4 {
+		limit = maxPayload4
+	}
+	switch {
+	case len(b) > limit:
+		return syscall.EMSGSIZE
+	case to.Port == 0:
+		return syscall.EINVAL
+	case c.family == inet6 && to.Addr.Len() == net.IPv4len:
+		return syscall.ENETUNREACH
+	}
+	return 0
+}
+
+// cacheable says whether a is one host, whose route does not depend on the socket's options.
+func cacheable(a tcpip.Address) bool {
+	return a.Len() != 0 && a != header.IPv4Broadcast &&
+		!header.IsV4MulticastAddress(a) && !header.IsV6MulticastAddress(a)
+}
+
+// transmit writes a datagram to r.
+func (c *UDPConn) transmit(r *gstack.Route, b []byte, port uint16) tcpip.Error {
+	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{
+		ReserveHeaderBytes: header.UDPMinimumSize + int(r.MaxHeaderLength()),
+		Payload:            buffer.MakeWithData(b),
+	})
+	defer pkt.DecRef()
+	pkt.TransportProtocolNumber = udp.ProtocolNumber
+	length := header.UDPMinimumSize + len(b)
+	h := header.UDP(pkt.TransportHeader().Push(header.UDPMinimumSize))
+	h.Encode(&header.UDPFields{SrcPort: c.local.Port, DstPort: port, Length: uint16(length)})
+	if r.RequiresTXTransportChecksum() {
+		sum := r.PseudoHeaderChecksum(udp.ProtocolNumber, uint16(length))
+		sum = h.CalculateChecksum(checksum.Combine(sum, pkt.Data().Checksum()))
+		if sum != 0xffff { // 0 on the wire means "no checksum" (RFC 768)
+			sum = ^sum
+		}
+		h.SetChecksum(sum)
+	}
+	err := r.WritePacket(gstack.NetworkHeaderParams{
+		Protocol: udp.ProtocolNumber,
+		TTL:      r.DefaultTTL(),
+		DF:       length <= int(r.MTU()), // larger datagrams are fragmented
+	}, pkt)
+	if stats := c.stack.net.Stats().UDP; err == nil {
+		stats.PacketsSent.Increment()
+	} else {
+		stats.PacketSendErrors.Increment()
+	}
+	return err
+}
+
+// sendSlowly lets the endpoint send, which knows about groups, broadcast and "any".
+func (c *UDPConn) sendSlowly(b []byte, to tcpip.FullAddress, call string) error {
+	c.wr.mu.Lock()
+	defer c.wr.mu.Unlock()
+	defer c.src.Reset(nil)
+	opts := tcpip.WriteOptions{To: &to}
+	if c.raddr != nil {
+		opts.To = nil
+	}
+	for {
+		if err := c.check(&c.wr); err != nil {
+			return err
+		}
+		c.src.Reset(b)
+		_, terr := c.ep.Write(&c.src, opts)
+		switch {
+		case terr == nil:
+			return nil
+		case wouldBlock(terr):
+			c.wr.park()
+		default:
+			return c.instead(syscallError(call, terr))
+		}
+	}
+}
+
+func (c *UDPConn) writeError(addr net.Addr, err error) error {
+	return &net.OpError{Op: "write", Net: c.network, Source: c.laddr, Addr: addr, Err: err}
+}

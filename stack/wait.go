@@ -1,0 +1,140 @@
+package stack
+
+import (
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// gate is what every conn and listener shares: whether it, or its stack, has been closed.
+type gate struct {
+	stack  *Stack
+	closed atomic.Bool
+}
+
+// done is net.ErrClosed once the conn or its stack is closed.
+func (g *gate) done() error {
+	if g.closed.Load() || g.stack.closed.Load() {
+		return net.ErrClosed
+	}
+	return nil
+}
+
+// check says whether an operation of side d may go on, in the order package net asks.
+func (g *gate) check(d *side) error {
+	if err := g.done(); err != nil {
+		return err
+	}
+	if d.expired.Load() {
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+// instead is err, unless netstack reported it only because we were closing.
+func (g *gate) instead(err error) error {
+	if closed := g.done(); closed != nil {
+		return closed
+	}
+	return err
+}
+
+// side is one direction of an endpoint: reading and accepting, or writing.
+type side struct {
+	// mu is held by one operation at a time, as package net does; whoever holds it is the only
+	// one who parks.
+	mu sync.Mutex
+
+	// wake holds at most one token: "look again". Netstack, the deadline and Close put it there;
+	// a token too many costs one more look.
+	wake chan struct{}
+
+	// entry stays registered for the endpoint's life, so that waiting allocates nothing.
+	entry waiter.Entry
+
+	// expired is set while the deadline is in the past.
+	expired atomic.Bool
+
+	deadline struct {
+		mu    sync.Mutex
+		at    time.Time // guarded by mu; zero: none
+		timer *time.Timer
+	}
+}
+
+// listen registers the side with q for the events of mask and for errors.
+func (d *side) listen(q *waiter.Queue, mask waiter.EventMask) {
+	d.wake = make(chan struct{}, 1)
+	d.entry.Init(d, mask|waiter.EventErr|waiter.EventHUp)
+	q.EventRegister(&d.entry)
+}
+
+// NotifyEvent implements waiter.EventListener. It is called with netstack's locks held.
+func (d *side) NotifyEvent(waiter.EventMask) { d.poke() }
+
+func (d *side) poke() {
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+// park waits for a reason to look again. The caller holds d.mu.
+func (d *side) park() { <-d.wake }
+
+// setDeadline makes operations fail from t on; the zero time means never.
+func (d *side) setDeadline(t time.Time) {
+	dl := &d.deadline
+	dl.mu.Lock()
+	defer dl.mu.Unlock()
+	dl.at = t
+	left := time.Until(t)
+	past := !t.IsZero() && left <= 0
+	d.expired.Store(past)
+	switch {
+	case past:
+		d.stopTimer()
+		d.poke()
+	case t.IsZero():
+		d.stopTimer()
+	case dl.timer == nil:
+		dl.timer = time.AfterFunc(left, d.expire)
+	default:
+		dl.timer.Reset(left)
+	}
+}
+
+// expire is the timer's function.
+func (d *side) expire() {
+	dl := &d.deadline
+	dl.mu.Lock()
+	defer dl.mu.Unlock()
+	left := time.Until(dl.at)
+	switch {
+	case dl.at.IsZero():
+	case left > 0: // the deadline moved, or the wall clock did
+		dl.timer.Reset(left)
+	default:
+		d.expired.Store(true)
+		d.poke()
+	}
+}
+
+// stopTimer is called with deadline.mu held.
+func (d *side) stopTimer() {
+	if d.deadline.timer != nil {
+		d.deadline.timer.Stop()
+	}
+}
+
+// shut stops the timer and wakes the operation in progress, after the gate was closed.
+func (d *side) shut() {
+	d.deadline.mu.Lock()
+	d.stopTimer()
+	d.deadline.mu.Unlock()
+	d.poke()
+}

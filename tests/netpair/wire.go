@@ -1,0 +1,77 @@
+package netpair
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// Faults are what happens to frames on a cable, in each direction. The zero value is a perfect cable.
+type Faults struct {
+	Loss      float64 // probability that a frame vanishes
+	Duplicate float64 // probability that it arrives twice
+	Reorder   float64 // probability that it arrives after the next one
+	Corrupt   float64 // probability that one of its bits flips
+	Delay     time.Duration
+	MTU       int    // default 1500
+	Seed      uint64 // of the random numbers
+
+	// Tap, if set, sees every frame before anything happens to it, and may say that it is to vanish.
+	// end is 0 for frames of the first port. It is called from the sender's goroutines.
+	Tap func(end int, frame []byte) (drop bool)
+}
+
+// wire is one direction of a cable.
+type wire struct {
+	faults Faults
+	end    int
+
+	mu     sync.Mutex
+	rand   *rand.Rand // guarded by mu
+	held   []byte     // a frame that waits for the next one to overtake it; guarded by mu
+	closed bool       // guarded by mu
+}
+
+func newWire(f Faults, end int) *wire {
+	return &wire{faults: f, end: end, rand: rand.New(rand.NewPCG(f.Seed, uint64(end)))}
+}
+
+// send passes frame, which becomes the wire's, to arrive, now or later, once, twice or never.
+func (w *wire) send(frame []byte, arrive func([]byte)) {
+	if w.faults.Tap != nil && w.faults.Tap(w.end, frame) {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed || w.happens(w.faults.Loss) {
+		return
+	}
+	if w.happens(w.faults.Corrupt) {
+		frame[w.rand.IntN(len(frame))] ^= 1 << w.rand.IntN(8)
+	}
+	deliver := arrive
+	if w.faults.Delay > 0 {
+		deliver = func(f []byte) { time.AfterFunc(w.faults.Delay, func() { arrive(f) }) }
+	}
+	if w.held == nil && w.happens(w.faults.Reorder) {
+		w.held = frame
+		return
+	}
+	deliver(frame)
+	if w.happens(w.faults.Duplicate) {
+		deliver(append([]byte(nil), frame...))
+	}
+	if w.held != nil {
+		deliver(w.held)
+		w.held = nil
+	}
+}
+
+// happens is called with mu held.
+func (w *wire) happens(p float64) bool { return p > 0 && w.rand.Float64() < p }
+
+func (w *wire) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+}
