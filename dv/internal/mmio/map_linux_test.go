@@ -85,6 +85,14 @@ func TestOpenUseCloseTwice(t *testing.T) {
 	}
 }
 
+func TestToHugePage(t *testing.T) {
+	for addr, want := range map[uint64]int{0: 0, 4 << 20: 0, 4<<20 + 4096: 2<<20 - 4096, 6<<20 - 4096: 4096} {
+		if got := toHugePage(addr); got != want {
+			t.Errorf("%#x: %#x, want %#x", addr, got, want)
+		}
+	}
+}
+
 func TestCloseConcurrently(t *testing.T) {
 	for name, tt := range openers(t) {
 		t.Run(name, func(t *testing.T) {

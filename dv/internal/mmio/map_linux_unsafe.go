@@ -17,7 +17,7 @@ const hugePage = 2 << 20
 // whole pages, every page present (registering it cannot fault), and absent
 // from forked children, whose copy-on-write would move it from under a device.
 func Alloc(size int) (*Region, error) {
-	r, err := anonymous(size, unix.Getpagesize(), 0)
+	r, err := anonymous(roundUp(size, unix.Getpagesize()), 0)
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes: %w", size, err)
 	}
@@ -28,12 +28,12 @@ func Alloc(size int) (*Region, error) {
 // (/proc/sys/vm/nr_hugepages), else aligned ordinary memory that the kernel is
 // asked to back with huge pages. The size is rounded up to 2 MiB.
 func AllocHuge(size int) (*Region, error) {
-	if r, err := anonymous(size, hugePage, unix.MAP_HUGETLB|unix.MAP_HUGE_2MB); err == nil {
+	if r, err := anonymous(roundUp(size, hugePage), unix.MAP_HUGETLB|unix.MAP_HUGE_2MB); err == nil {
 		if r, err = r.present(size); err == nil {
 			return r, nil
 		}
 	}
-	r, err := alignedHuge(size)
+	r, err := alignedHuge(roundUp(size, hugePage))
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes: %w", size, err)
 	}
@@ -57,28 +57,28 @@ func MapShared(fd int, offset int64, size int, writable bool) (*Region, error) {
 	return r, nil
 }
 
-// anonymous maps size bytes rounded up to a multiple of align, a power of two.
-func anonymous(size, align, flags int) (*Region, error) {
-	rounded := (size + align - 1) &^ (align - 1)
-	return mapping(-1, 0, rounded, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|flags)
+// anonymous maps size bytes, a multiple of the page size.
+func anonymous(size, flags int) (*Region, error) {
+	return mapping(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|flags)
 }
 
-// alignedHuge maps one huge page too many and returns the aligned part; the
-// rest is address space that is never touched.
+// roundUp rounds size up to a multiple of align, a power of two.
+func roundUp(size, align int) int { return (size + align - 1) &^ (align - 1) }
+
+// toHugePage is how many bytes lie between addr and the next huge page.
+func toHugePage(addr uint64) int { return int(-addr & (hugePage - 1)) }
+
+// alignedHuge maps one huge page more than size and returns the part that is
+// aligned; the rest is address space that is never touched.
 func alignedHuge(size int) (*Region, error) {
-	r, err := anonymous(size, hugePage, 0)
+	if size <= 0 {
+		return nil, unix.EINVAL
+	}
+	r, err := anonymous(size+hugePage, 0)
 	if err != nil {
 		return nil, err
 	}
-	want := r.size
-	if err := r.Close(); err != nil {
-		return nil, err
-	}
-	if r, err = anonymous(want+hugePage, hugePage, 0); err != nil {
-		return nil, err
-	}
-	skip := -int(uintptr(r.base)) & (hugePage - 1)
-	r.base, r.size = unsafe.Add(r.base, skip), want
+	r.base, r.size = unsafe.Add(r.base, toHugePage(r.Addr())), size
 	return r, nil
 }
 

@@ -4,42 +4,42 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
+
+// withoutLast returns memory of which the last page is not mapped.
+func withoutLast(t *testing.T, pages int) *Region {
+	t.Helper()
+	page := os.Getpagesize()
+	r := alloc(t, pages*page)
+	munmap := func(off, size int) {
+		if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, uintptr(r.Addr())+uintptr(off), uintptr(size), 0); errno != 0 {
+			t.Error(errno)
+		}
+	}
+	for i := range r.Bytes() {
+		r.Bytes()[i] = byte(i / page)
+	}
+	munmap((pages-1)*page, page)
+	r.unmap = nil // the hole may be somebody else's by the time the rest goes
+	t.Cleanup(func() { munmap(0, (pages-1)*page) })
+	return r
+}
 
 // holed returns five pages of memory of which the second cannot be read, the
 // fourth not be written and the fifth not be found.
 func holed(t *testing.T) *Region {
 	t.Helper()
 	page := os.Getpagesize()
-	r := alloc(t, 5*page)
-	for i := range r.Bytes() {
-		r.Bytes()[i] = byte(i / page)
-	}
+	r := withoutLast(t, 5)
 	for number, prot := range map[int]int{1: unix.PROT_NONE, 3: unix.PROT_READ} {
 		if err := unix.Mprotect(r.Slice(number*page, page), prot); err != nil {
 			t.Fatal(err)
 		}
 	}
-	munmap := func(off, size int) error {
-		_, _, errno := unix.Syscall(unix.SYS_MUNMAP, uintptr(r.Addr())+uintptr(off), uintptr(size), 0)
-		if errno != 0 {
-			return errno
-		}
-		return nil
-	}
-	if err := munmap(4*page, page); err != nil {
-		t.Fatal(err)
-	}
-	// The hole may be somebody else's by the time the rest goes.
-	r.unmap = nil
-	t.Cleanup(func() {
-		if err := munmap(0, 4*page); err != nil {
-			t.Error(err)
-		}
-	})
 	return r
 }
 
@@ -92,7 +92,7 @@ func TestMapped(t *testing.T) {
 	page := os.Getpagesize()
 	r := holed(t)
 	at := func(off int) uint64 { return r.Addr() + uint64(off) }
-	big := alloc(t, 3000*page) // more pages than one question to the kernel has room for
+	big := withoutLast(t, 3001) // more pages than one question to the kernel has room for
 	for _, tt := range []struct {
 		name string
 		addr uint64
@@ -109,13 +109,34 @@ func TestMapped(t *testing.T) {
 		{"null", 0, 1, false},
 		{"wraps", ^uint64(0), 2, false},
 		{"kernel half", 1 << 63, page, false},
-		{"many pages", big.Addr(), big.Len(), true},
-		{"many pages, unaligned", big.Addr() + 1, big.Len() - 2, true},
+		{"many pages", big.Addr(), 3000 * page, true},
+		{"many pages, unaligned", big.Addr() + 1, 3000*page - 1, true},
+		{"many pages and a hole", big.Addr(), 3000*page + 1, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := Mapped(tt.addr, tt.size); got != tt.want {
 				t.Errorf("Mapped(%#x, %d) = %v", tt.addr, tt.size, got)
 			}
 		})
+	}
+}
+
+// TestCopyInPieces has the kernel copy a byte at a time, and then nothing.
+func TestCopyInPieces(t *testing.T) {
+	var pieces []int
+	b := make([]byte, 3)
+	piecewise := func(_ int, local []unix.Iovec, remote []unix.RemoteIovec, _ uint) (int, error) {
+		if remote[0].Base != uintptr(1000+len(pieces)) || local[0].Base != &b[len(pieces)] {
+			t.Errorf("piece %d: from %d", len(pieces), remote[0].Base)
+		}
+		pieces = append(pieces, remote[0].Len)
+		return 1, nil
+	}
+	if err := copyUser("read", 1000, b, piecewise); err != nil || !slices.Equal(pieces, []int{3, 2, 1}) {
+		t.Errorf("pieces %v, %v", pieces, err)
+	}
+	nothing := func(int, []unix.Iovec, []unix.RemoteIovec, uint) (int, error) { return 0, nil }
+	if err := copyUser("read", 1000, b, nothing); !errors.Is(err, unix.EFAULT) {
+		t.Errorf("no progress: %v", err)
 	}
 }
