@@ -45,8 +45,7 @@ type Caps struct {
 	LROMinMSS      int // payload bytes below which segments are not merged
 	LROTimersUsec  [4]uint16
 	MultiPathFlows bool // DontTrap rules
-	Sniffer        bool
-	LogMaxFlows    int // rules of all tables together
+	LogMaxFlows    int  // rules of all tables together
 	CQModeration   bool
 	FrequencyKHz   uint32 // of the timestamp counter
 }

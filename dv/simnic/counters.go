@@ -1,12 +1,210 @@
 package simnic
 
-// Traffic counts packets as they would be on a wire, and their bytes without FCS.
-type Traffic struct{ RxPackets, RxBytes, TxPackets, TxBytes uint64 }
+import (
+	"fmt"
+	"sync/atomic"
+)
 
-// Counters is a snapshot of what a NIC has counted. Packets of an unsegmented
-// frame are counted each.
+// Traffic counts packets as they would be on a wire, and their bytes without
+// FCS. An unsegmented frame counts as the packets it stands for.
+type Traffic struct {
+	RxPackets, RxBytes, TxPackets, TxBytes uint64
+	RxUnicast, RxMulticast, RxBroadcast    uint64 // packets
+	TxUnicast, TxMulticast, TxBroadcast    uint64
+}
+
+// Drops counts copies of packets by the reason they went nowhere.
+type Drops struct {
+	// where the packet entered
+	WireOversize uint64 // longer than MTU + 18 (rx_oversize_pkts_phy)
+	WireRunt     uint64 // shorter than an Ethernet header
+	LinkDown     uint64
+
+	// on the way out
+	WireUnplugged uint64 // nothing plugged in, or it refused
+	WireTooLong   uint64 // sent, longer than MTU + 18
+	NetdevLost    uint64 // no netdev side, or it refused
+	SteerMissed   uint64 // nobody's MAC (rx_steer_missed_packets)
+	FlowDropped   uint64 // by a drop rule
+	Loopback      uint64 // would have returned to its own sender
+	OutOfBuffer   uint64 // receive queue empty (out_of_buffer)
+	NotReady      uint64 // receive queue not in the ready state
+	TooLong       uint64 // longer than the receive WQE, dropped (eth_wqe_too_small)
+	LengthError   uint64 // longer than the receive WQE, error completion
+	Protection    uint64 // receive WQE pointed where it must not
+	CQError       uint64 // completion queue failed
+	Fault         uint64 // an injected fault took it
+}
+
+// Counters is a snapshot of what a NIC has counted since it was made.
 type Counters struct {
 	Slice  Traffic // user queues: completed into receive queues; sent by WQEs
 	Netdev Traffic // netdev side: given to it; sent by it
 	Wire   Traffic // came in from the wire; left to it
+	Drops  Drops
+
+	Routed uint64 // copies of packets made, one per destination
+
+	Doorbells, SendWQEs     uint64
+	TxInlineDropped         uint64 // packets of WQEs that inlined too little, lenient mode
+	LROPackets              uint64 // packets merged into an earlier one's completion
+	CQEs, CompressedCQEs    uint64 // completions written; those inside sessions
+	CQOverruns              uint64
+	ReqErrors, ReqFlushed   uint64 // error completions of send queues
+	RespErrors, RespFlushed uint64 // of receive queues
+	CQEvents, StaleArms     uint64
+	Violations              uint64
+}
+
+// owner is one of the places frames come from and go to.
+type owner uint8
+
+const (
+	ownerSlice owner = iota
+	ownerNetdev
+	ownerWire
+	numOwners
+)
+
+// counter numbers everything that is not traffic.
+type counter uint8
+
+const (
+	ctrWireOversize counter = iota
+	ctrWireRunt
+	ctrLinkDown
+	ctrWireUnplugged
+	ctrWireTooLong
+	ctrNetdevLost
+	ctrSteerMissed
+	ctrFlowDropped
+	ctrLoopback
+	ctrOutOfBuffer
+	ctrNotReady
+	ctrTooLong
+	ctrLengthError
+	ctrProtection
+	ctrCQError
+	ctrFault
+	ctrRouted
+	ctrDoorbells
+	ctrSendWQEs
+	ctrTxInlineDropped
+	ctrLROPackets
+	ctrCQEs
+	ctrCompressedCQEs
+	ctrCQOverruns
+	ctrReqErrors
+	ctrReqFlushed
+	ctrRespErrors
+	ctrRespFlushed
+	ctrCQEvents
+	ctrStaleArms
+	numCounters
+)
+
+// cast is the kind of destination address.
+type cast uint8
+
+const (
+	unicast cast = iota
+	multicast
+	broadcast
+	numCasts
+)
+
+func castOf(dst uint64) cast {
+	switch {
+	case dst == 1<<48-1:
+		return broadcast
+	case dst>>40&1 != 0:
+		return multicast
+	}
+	return unicast
+}
+
+// flow of packets in one direction at one owner.
+type direction struct {
+	packets [numCasts]atomic.Uint64
+	bytes   atomic.Uint64
+}
+
+func (d *direction) add(c cast, packets, bytes int) {
+	d.packets[c].Add(uint64(packets))
+	d.bytes.Add(uint64(bytes))
+}
+
+type counters struct {
+	rx, tx [numOwners]direction
+	other  [numCounters]atomic.Uint64
+}
+
+func (c *counters) add(id counter, n int) { c.other[id].Add(uint64(n)) }
+
+func (c *counters) get(id counter) uint64 { return c.other[id].Load() }
+
+// countError counts an error completion of packets sent or received.
+func (n *NIC) countError(f fault, failed, flushed counter) {
+	if f == faultFlush {
+		failed = flushed
+	}
+	n.counters.add(failed, 1)
+}
+
+func (c *counters) traffic(o owner) Traffic {
+	rx, tx := &c.rx[o], &c.tx[o]
+	t := Traffic{
+		RxBytes: rx.bytes.Load(), TxBytes: tx.bytes.Load(),
+		RxUnicast: rx.packets[unicast].Load(), RxMulticast: rx.packets[multicast].Load(), RxBroadcast: rx.packets[broadcast].Load(),
+		TxUnicast: tx.packets[unicast].Load(), TxMulticast: tx.packets[multicast].Load(), TxBroadcast: tx.packets[broadcast].Load(),
+	}
+	t.RxPackets = t.RxUnicast + t.RxMulticast + t.RxBroadcast
+	t.TxPackets = t.TxUnicast + t.TxMulticast + t.TxBroadcast
+	return t
+}
+
+// Counters is a snapshot. It is exact when no frame is on its way.
+func (n *NIC) Counters() Counters {
+	c := &n.counters
+	n.strict.mu.Lock()
+	violations := n.strict.count
+	n.strict.mu.Unlock()
+	return Counters{
+		Slice: c.traffic(ownerSlice), Netdev: c.traffic(ownerNetdev), Wire: c.traffic(ownerWire),
+		Drops: Drops{
+			WireOversize: c.get(ctrWireOversize), WireRunt: c.get(ctrWireRunt), LinkDown: c.get(ctrLinkDown),
+			WireUnplugged: c.get(ctrWireUnplugged), WireTooLong: c.get(ctrWireTooLong), NetdevLost: c.get(ctrNetdevLost),
+			SteerMissed: c.get(ctrSteerMissed), FlowDropped: c.get(ctrFlowDropped), Loopback: c.get(ctrLoopback),
+			OutOfBuffer: c.get(ctrOutOfBuffer), NotReady: c.get(ctrNotReady), TooLong: c.get(ctrTooLong),
+			LengthError: c.get(ctrLengthError), Protection: c.get(ctrProtection), CQError: c.get(ctrCQError), Fault: c.get(ctrFault),
+		},
+		Routed:    c.get(ctrRouted),
+		Doorbells: c.get(ctrDoorbells), SendWQEs: c.get(ctrSendWQEs), TxInlineDropped: c.get(ctrTxInlineDropped),
+		LROPackets: c.get(ctrLROPackets), CQEs: c.get(ctrCQEs), CompressedCQEs: c.get(ctrCompressedCQEs), CQOverruns: c.get(ctrCQOverruns),
+		ReqErrors: c.get(ctrReqErrors), ReqFlushed: c.get(ctrReqFlushed), RespErrors: c.get(ctrRespErrors), RespFlushed: c.get(ctrRespFlushed),
+		CQEvents: c.get(ctrCQEvents), StaleArms: c.get(ctrStaleArms), Violations: violations,
+	}
+}
+
+// Entered is how many packets came from anywhere.
+func (c *Counters) Entered() uint64 {
+	return c.Wire.RxPackets + c.Slice.TxPackets + c.Netdev.TxPackets
+}
+
+// Check says whether every packet is accounted for: each that entered was
+// dropped at the door or copied to one or more destinations, and each copy ended
+// in exactly one counter. Meant for when no frame is on its way.
+func (c *Counters) Check() error {
+	door := c.Drops.WireOversize + c.Drops.WireRunt + c.Drops.LinkDown
+	if c.Routed+door < c.Entered() {
+		return fmt.Errorf("simnic: %d packets entered, %d dropped at the door and only %d copies routed", c.Entered(), door, c.Routed)
+	}
+	d := &c.Drops
+	ended := c.Wire.TxPackets + c.Netdev.RxPackets + c.Slice.RxPackets +
+		d.WireUnplugged + d.WireTooLong + d.NetdevLost + d.SteerMissed + d.FlowDropped + d.Loopback +
+		d.OutOfBuffer + d.NotReady + d.TooLong + d.LengthError + d.Protection + d.CQError + d.Fault
+	if ended != c.Routed {
+		return fmt.Errorf("simnic: %d copies of packets routed, %d ended in a counter", c.Routed, ended)
+	}
+	return nil
 }

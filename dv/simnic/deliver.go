@@ -1,8 +1,262 @@
 package simnic
 
+import "encoding/binary"
+
+// origin is where a frame entered.
+type origin struct {
+	owner  owner
+	domain bool // sent by a send queue of transport domain td
+	td     uint32
+}
+
+// blocked reports whether a TIR must not get the frame because its own
+// transport domain sent it.
+func (n *NIC) blocked(o origin, t *TIRAttr, c cast) bool {
+	if !o.domain || o.td != t.TD || n.cfg.SelfLoopback {
+		return false
+	}
+	if c == unicast {
+		return !t.SelfLoopbackUnicast
+	}
+	return !t.SelfLoopbackMulticast
+}
+
 // ConnectWire plugs the port into w and starts reception.
 func (n *NIC) ConnectWire(w Wire) error { return n.wire.plug(w, n.fromWire) }
 
 // ConnectNetdev plugs w in as the netdev side of the port: it gets the frames of
 // the netdev's MAC, broadcast and multicast, and sends beside the user queues.
 func (n *NIC) ConnectNetdev(w Wire) error { return n.netdev.plug(w, n.fromNetdev) }
+
+// maxFrame is the longest frame the port takes, without FCS.
+func (n *NIC) maxFrame() int { return n.MTU() + etherHeader + vlanTag }
+
+// enter counts a frame where it comes in and reports whether it gets further.
+func (n *NIC) enter(o owner, f *Frame) bool {
+	packets := f.packets()
+	if len(f.Data) < etherHeader {
+		n.counters.countEntry(o, unicast, packets, f.bytes())
+		n.counters.add(ctrWireRunt, packets)
+		return false
+	}
+	n.counters.countEntry(o, castOf(macBits(f.Data)), packets, f.bytes())
+	switch {
+	case !n.linkUp.Load() || n.closed.Load() || n.fatal.Load():
+		n.counters.add(ctrLinkDown, packets)
+		return false
+	case o == ownerWire && f.longest() > n.maxFrame():
+		n.counters.add(ctrWireOversize, packets)
+		return false
+	}
+	return true
+}
+
+// countEntry counts what an owner sent, or what came in from the wire.
+func (c *counters) countEntry(o owner, kind cast, packets, bytes int) {
+	if o == ownerWire {
+		c.rx[o].add(kind, packets, bytes)
+	} else {
+		c.tx[o].add(kind, packets, bytes)
+	}
+}
+
+// fromWire receives a batch from the wire.
+func (n *NIC) fromWire(frames []Frame) {
+	b := n.getBurst()
+	defer n.putBurst(b)
+	o := origin{owner: ownerWire}
+	for i := range frames {
+		f := frames[i]
+		f.measureHeader()
+		if n.enter(ownerWire, &f) && n.steer(b, o, &f) == 0 {
+			n.counters.add(ctrRouted, f.packets())
+			n.counters.add(ctrSteerMissed, f.packets())
+		}
+	}
+	b.finish()
+}
+
+// measureHeader corrects HdrLen, which in frames from Linux is a hint.
+func (f *Frame) measureHeader() {
+	if f.GSO == GSONone || len(f.Data) < etherHeader {
+		return
+	}
+	p := parse(f.Data)
+	if p.l4At == 0 || f.MSS == 0 {
+		f.GSO = GSONone
+		return
+	}
+	f.HdrLen = uint16(p.l4At + p.l4Len)
+}
+
+// fromNetdev takes a batch that the netdev sends.
+func (n *NIC) fromNetdev(frames []Frame) {
+	n.forward(origin{owner: ownerNetdev}, frames, false)
+}
+
+// forward takes frames that one owner of the port sends: to the wire, to the
+// other owner, or both. mine says that the frames may be changed in place.
+func (n *NIC) forward(o origin, frames []Frame, mine bool) {
+	b := n.getBurst()
+	defer n.putBurst(b)
+	b.out.mine = mine
+	t := n.steering.now.Load()
+	for i := range frames {
+		f := frames[i]
+		if !mine {
+			f.measureHeader()
+		}
+		if !n.enter(o.owner, &f) {
+			continue
+		}
+		dst := macBits(f.Data)
+		kind := castOf(dst)
+		inside := kind != unicast || dst == n.mac.Load() || t.local(dst)
+		if inside && n.steer(b, o, &f) == 0 && kind == unicast {
+			n.counters.add(ctrRouted, f.packets())
+			n.counters.add(ctrLoopback, f.packets())
+		}
+		if kind != unicast || !inside {
+			n.counters.add(ctrRouted, f.packets())
+			b.out.add(&f)
+		}
+	}
+	b.finish()
+	b.out.flush()
+}
+
+// offloadsTo is what can be done to frames with these headers after they were
+// handed on, wherever they go.
+func (n *NIC) offloadsTo(header []byte) Offload {
+	dst := macBits(header)
+	switch {
+	case castOf(dst) != unicast:
+		return 0
+	case dst == n.mac.Load() || n.steering.now.Load().local(dst):
+		return OffloadCsum | OffloadTSO4 | OffloadTSO6 | OffloadUSO
+	}
+	return n.wire.offloads()
+}
+
+// steer delivers a frame to whom the flow tables and the netdev's filter say.
+// It returns how many copies were made: 0 means nobody wanted it.
+func (n *NIC) steer(b *rxBurst, o origin, f *Frame) (copies int) {
+	b.p = parse(f.Data)
+	b.p.key(f.Data, &b.key)
+	dst := macBits(f.Data)
+	kind := castOf(dst)
+	t := n.steering.now.Load()
+	copies, trapped := n.walk(b, t.before, o, f, kind)
+	if trapped {
+		return copies
+	}
+	if kind != unicast || dst == n.mac.Load() {
+		if o.owner != ownerNetdev {
+			n.counters.add(ctrRouted, f.packets())
+			b.netdev.add(f)
+			copies++
+		}
+		return copies
+	}
+	more, _ := n.walk(b, t.after, o, f, kind)
+	return copies + more
+}
+
+// walk applies tables in order. trapped says that a rule took the frame for good.
+func (n *NIC) walk(b *rxBurst, ts []table, o origin, f *Frame, kind cast) (copies int, trapped bool) {
+	for i := range ts {
+		e := ts[i].find(&b.key)
+		if e == nil {
+			continue
+		}
+		if e.drop {
+			n.counters.add(ctrRouted, f.packets())
+			n.counters.add(ctrFlowDropped, f.packets())
+			return copies + 1, true
+		}
+		for _, tir := range e.tirs {
+			n.counters.add(ctrRouted, f.packets())
+			n.toTIR(b, tir, o, f, kind, e.tag)
+			copies++
+		}
+		if !e.dontTrap {
+			return copies, true
+		}
+	}
+	return copies, false
+}
+
+// toTIR picks the receive queue by the frame's hash and delivers to it.
+func (n *NIC) toTIR(b *rxBurst, tir *TIR, o origin, f *Frame, kind cast, tag uint32) {
+	a := tir.attr.Load()
+	if n.blocked(o, a, kind) {
+		n.counters.add(ctrLoopback, f.packets())
+		return
+	}
+	pk := &b.packet
+	*pk = rxPacket{kind: kind, tag: tag, padded: o.owner == ownerWire, lro: &a.LRO}
+	pk.hash, pk.hashType = tir.hashOf(a, f.Data, &b.p)
+	rq := a.RQ
+	if a.Table != nil {
+		rqs := *a.Table.rqs.Load()
+		if len(rqs) == 0 {
+			n.counters.add(ctrNotReady, f.packets())
+			return
+		}
+		rq = rqs[pk.hash&uint32(len(rqs)-1)]
+	}
+	if f.GSO != GSONone && n.toRQCut(b, rq, f) {
+		return
+	}
+	b.whole(f)
+	rq.deliver(b)
+}
+
+// toRQCut delivers the packets that an unsegmented frame stands for. It reports
+// false when the frame cannot be cut.
+func (n *NIC) toRQCut(b *rxBurst, rq *RQ, f *Frame) bool {
+	payload := f.Data[f.HdrLen:]
+	if int(f.HdrLen) > len(b.template) {
+		return false
+	}
+	c, ok := newCutter(b.template[:copy(b.template[:], f.Data[:f.HdrLen])], int(f.MSS), len(payload))
+	if !ok {
+		return false
+	}
+	p := b.p
+	for i := range c.packets() {
+		at, size := i*c.mss, c.size(i)
+		piece := payload[at : at+size]
+		h := c.header(b.header[:], i, at, size, sum16(piece))
+		b.p = p
+		b.p.end = len(h) + size
+		b.cut(h, piece)
+		rq.deliver(b)
+	}
+	b.p = p
+	return true
+}
+
+// hashOf is the RSS hash of a frame and what went into it. A frame of another
+// kind than the TIR selects has hash 0 (model's choice: linux and DPDK install a
+// TIR for each kind).
+func (t *TIR) hashOf(a *TIRAttr, data []byte, p *parsed) (hash uint32, kind uint8) {
+	var in [36]byte
+	s := a.Selection
+	if a.Hash != HashToeplitz || s.Fields == 0 {
+		return 0, 0
+	}
+	n := s.addresses(in[:0], data, p, &kind)
+	if n == nil {
+		return 0, 0
+	}
+	if s.Fields&(HashSrcPort|HashDstPort) != 0 {
+		if n = s.ports(n, data, p, &kind); n == nil {
+			return 0, 0
+		}
+	}
+	return t.hash.Load().sum(n), kind
+}
+
+// be16 is a big-endian word of a frame.
+func be16(b []byte) uint16 { return binary.BigEndian.Uint16(b) }

@@ -10,7 +10,7 @@ const (
 	FlowNormal           FlowType = 0 // before the netdev
 	FlowAllDefault       FlowType = 1 // everything the netdev did not want
 	FlowMulticastDefault FlowType = 2 // multicast the netdev did not want
-	FlowSniffer          FlowType = 3 // a copy of all that the port receives and sends
+	FlowSniffer          FlowType = 3 // refused: the device lacks the capability
 )
 
 // Refusals of a flow rule that are not statuses of the firmware but decisions of

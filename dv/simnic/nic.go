@@ -49,6 +49,8 @@ type NIC struct {
 	counters counters
 	strict   violations
 	hooks    atomic.Pointer[Hooks]
+	bursts   pool[rxBurst]
+	spaces   pool[workspace]
 
 	mac    atomic.Uint64 // of the netdev, low 48 bits
 	mtu    atomic.Int32

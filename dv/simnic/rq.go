@@ -32,6 +32,9 @@ type Striding struct {
 	TwoByteShift   bool
 }
 
+// maxRecvWQE is the longest receive WQE of any device.
+const maxRecvWQE = 512
+
 // RQ is a receive queue. The driver posts WQEs by advancing the record; the NIC
 // consumes them in ring order.
 type RQ struct {
@@ -44,6 +47,8 @@ type RQ struct {
 	state  State
 	hwCI   uint16 // WQEs consumed
 	stride int    // strides used of the WQE at hwCI
+	head   uint16 // linked list: slot of the WQE at hwCI
+	wqe    [maxRecvWQE]byte
 }
 
 // CreateRQ makes a receive queue in the reset state.
@@ -64,7 +69,7 @@ func (n *NIC) CreateRQ(a RQAttr) (*RQ, error) {
 }
 
 func (n *NIC) checkRQ(a RQAttr) error {
-	if a.LogStride < 4 || 1<<a.LogStride > n.caps.MaxRecvWQE {
+	if a.LogStride < 4 || 1<<a.LogStride > min(n.caps.MaxRecvWQE, maxRecvWQE) {
 		return refuse(StatusBadParam, "receive WQEs of 2^%d bytes (at most %d)", a.LogStride, n.caps.MaxRecvWQE)
 	}
 	if err := checkRing("receive queue", a.Ring, a.Record, a.LogSize, n.caps.LogMaxQueue, 1<<a.LogStride); err != nil {
@@ -111,7 +116,7 @@ func (rq *RQ) Modify(cur, next State) error {
 		return err
 	}
 	if next == StateReset || rq.state == StateReset {
-		rq.hwCI, rq.stride = rq.attr.StartIndex, 0
+		rq.hwCI, rq.stride, rq.head = rq.attr.StartIndex, 0, 0
 	}
 	rq.state = next
 	if next == StateError {

@@ -1,6 +1,10 @@
 package simnic
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+)
 
 // DefaultHashKey is the Toeplitz key that Microsoft published with its test
 // vectors and most drivers use.
@@ -35,4 +39,55 @@ func (t *toeplitz) sum(in []byte) uint32 {
 		h ^= t[i][b]
 	}
 	return h
+}
+
+// Parts of a completion's hash type.
+const (
+	hashTypeSrc  = 0 // shift of the source address, 2 bits: 1 IPv4, 2 IPv6
+	hashTypeDst  = 2
+	hashTypePort = 4 // shift of the source port, 2 bits: 1 TCP, 2 UDP
+	hashTypeDpt  = 6
+)
+
+// addresses appends the selected addresses to in. It returns nil when the frame
+// is of the other IP version or of none.
+func (s *HashSelection) addresses(in, data []byte, p *parsed, kind *uint8) []byte {
+	at, size, code := p.l3At+12, 4, uint8(1)
+	want := uint8(mlx5.L3IPv4)
+	if s.IPv6 {
+		at, size, code, want = p.l3At+8, 16, 2, mlx5.L3IPv6
+	}
+	if p.l3 != want {
+		return nil
+	}
+	if s.Fields&HashSrcIP != 0 {
+		in = append(in, data[at:at+size]...)
+		*kind |= code << hashTypeSrc
+	}
+	if s.Fields&HashDstIP != 0 {
+		in = append(in, data[at+size:at+2*size]...)
+		*kind |= code << hashTypeDst
+	}
+	return in
+}
+
+// ports appends the selected ports to in. It returns nil for a fragment or
+// another protocol.
+func (s *HashSelection) ports(in, data []byte, p *parsed, kind *uint8) []byte {
+	proto, code := uint8(protoTCP), uint8(1)
+	if s.UDP {
+		proto, code = protoUDP, 2
+	}
+	if p.l4At == 0 || p.proto != proto {
+		return nil
+	}
+	if s.Fields&HashSrcPort != 0 {
+		in = append(in, data[p.l4At:p.l4At+2]...)
+		*kind |= code << hashTypePort
+	}
+	if s.Fields&HashDstPort != 0 {
+		in = append(in, data[p.l4At+2:p.l4At+4]...)
+		*kind |= code << hashTypeDpt
+	}
+	return in
 }

@@ -24,3 +24,141 @@ func (s *side) unplug() error {
 	}
 	return nil
 }
+
+// offloads is what the wire takes; nothing without one.
+func (s *side) offloads() Offload {
+	if w := s.wire.Load(); w != nil {
+		return (*w).Offloads()
+	}
+	return 0
+}
+
+// carrier sends frames out of one side, in batches. What the wire there does not
+// take it completes and cuts first.
+type carrier struct {
+	nic    *NIC
+	side   *side
+	owner  owner
+	lost   counter // of frames that could not be carried
+	mine   bool    // frames may be changed in place
+	frames [maxBurst]Frame
+	n      int
+	work   *workspace
+}
+
+// workspace is memory for frames that had to be copied.
+type workspace struct {
+	mem  [arenaSize]byte
+	used int
+}
+
+// add queues a frame, in order.
+func (c *carrier) add(f *Frame) {
+	if c.owner == ownerWire && f.longest() > c.nic.maxFrame() {
+		c.nic.counters.add(ctrWireTooLong, f.packets())
+		return
+	}
+	can := c.side.offloads()
+	switch {
+	case f.GSO != GSONone && can&f.needs() == 0:
+		c.cut(f)
+	case f.GSO == GSONone && f.NeedsCsum && can&OffloadCsum == 0:
+		c.complete(*f)
+	default:
+		c.push(*f)
+	}
+}
+
+// needs is the offload that carries an unsegmented frame.
+func (f *Frame) needs() Offload {
+	switch f.GSO {
+	case GSOTCPv4:
+		return OffloadTSO4
+	case GSOTCPv6:
+		return OffloadTSO6
+	}
+	return OffloadUSO
+}
+
+func (c *carrier) push(f Frame) {
+	if c.n == len(c.frames) {
+		c.send()
+	}
+	c.frames[c.n] = f
+	c.n++
+}
+
+// complete queues a frame with its checksum done.
+func (c *carrier) complete(f Frame) {
+	if !c.mine {
+		f.Data = append(c.room(len(f.Data))[:0], f.Data...)
+	}
+	complete(&f)
+	c.push(f)
+}
+
+// room is memory that lasts until the next send.
+func (c *carrier) room(n int) []byte {
+	if c.work == nil {
+		c.work = c.nic.spaces.get()
+	}
+	if c.work.used+n > len(c.work.mem) || c.n == len(c.frames) {
+		c.send()
+	}
+	b := c.work.mem[c.work.used : c.work.used+n]
+	c.work.used += n
+	return b
+}
+
+// cut queues the packets that an unsegmented frame stands for.
+func (c *carrier) cut(f *Frame) {
+	h := int(f.HdrLen)
+	template := append(c.room(h)[:0], f.Data[:h]...)
+	payload := f.Data[h:]
+	k, ok := newCutter(template, int(f.MSS), len(payload))
+	if !ok {
+		c.nic.counters.add(c.lost, f.packets())
+		return
+	}
+	for i := range k.packets() {
+		at, n := i*k.mss, k.size(i)
+		b := c.room(h + n)
+		copy(b[h:], payload[at:at+n])
+		k.template = f.Data[:h]
+		k.header(b, i, at, n, sum16(b[h:]))
+		c.push(Frame{Data: b})
+	}
+}
+
+// send gives the wire what is queued.
+func (c *carrier) send() {
+	frames := c.frames[:c.n]
+	sent := 0
+	if w := c.side.wire.Load(); w != nil && c.n > 0 {
+		sent, _ = (*w).Send(frames) // why the rest was not carried does not matter: it is counted
+	}
+	for i := range frames {
+		f := &frames[i]
+		switch {
+		case i >= sent:
+			c.nic.counters.add(c.lost, f.packets())
+		case c.owner == ownerWire:
+			c.nic.counters.tx[c.owner].add(castOf(macBits(f.Data)), f.packets(), f.bytes())
+		default:
+			c.nic.counters.rx[c.owner].add(castOf(macBits(f.Data)), f.packets(), f.bytes())
+		}
+	}
+	c.n = 0
+	if c.work != nil {
+		c.work.used = 0
+	}
+}
+
+// flush sends what is left and gives the memory back.
+func (c *carrier) flush() {
+	c.send()
+	if c.work != nil {
+		c.nic.spaces.put(c.work)
+		c.work = nil
+	}
+}

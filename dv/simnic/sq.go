@@ -25,10 +25,20 @@ type SQ struct {
 	number uint32
 	use    usage
 
-	mu    sync.Mutex
-	state State
-	hwCI  uint16 // next basic block to execute
-	fault bool   // an error was reported since reset
+	mu      sync.Mutex
+	state   State
+	hwCI    uint16 // next basic block to execute
+	failed  bool   // an error was reported since reset
+	stopped bool   // nothing is executed or flushed until reset
+	burst   *burst
+}
+
+// origin is what the frames of the queue are known by.
+func (sq *SQ) origin() origin {
+	if sq.attr.Netdev {
+		return origin{ownerNetdev, true, sq.attr.TD}
+	}
+	return origin{ownerSlice, true, sq.attr.TD}
 }
 
 // CreateSQ makes a send queue in the reset state.
@@ -74,7 +84,7 @@ func (sq *SQ) Modify(cur, next State) error {
 		return err
 	}
 	if next == StateReset || sq.state == StateReset {
-		sq.hwCI, sq.fault = sq.attr.StartIndex, false
+		sq.hwCI, sq.failed, sq.stopped = sq.attr.StartIndex, false, false
 	}
 	sq.state = next
 	if next == StateError {

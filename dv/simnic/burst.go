@@ -1,0 +1,192 @@
+package simnic
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+)
+
+// rxBurst is the scratch of one batch of frames on its way to its destinations,
+// used by one goroutine.
+type rxBurst struct {
+	nic    *NIC
+	now    uint64 // time stamp of the batch
+	p      parsed // of the frame, or packet of it, being delivered
+	key    MatchKey
+	packet rxPacket
+	open   []*RQ // hold back completions until the end of the batch
+	out    carrier
+	netdev carrier
+
+	template, header [maxHeader]byte
+	fcs              [4]byte
+}
+
+// rxPacket is one packet on its way into a receive queue, as pieces to be
+// written one after the other.
+type rxPacket struct {
+	parts    [5][]byte
+	n        int // pieces
+	length   int // bytes of all
+	kind     cast
+	padded   bool // came from a wire: at least 60 bytes
+	hash     uint32
+	hashType uint8
+	tag      uint32
+	status   uint16 // mlx5.Hdr bits
+	sum      uint16 // ones' complement sum of the datagram
+	lro      *LROAttr
+}
+
+func (n *NIC) getBurst() *rxBurst {
+	b := n.bursts.get()
+	if b.nic == nil {
+		b.nic = n
+		b.out = carrier{nic: n, side: &n.wire, owner: ownerWire, lost: ctrWireUnplugged}
+		b.netdev = carrier{nic: n, side: &n.netdev, owner: ownerNetdev, lost: ctrNetdevLost}
+	}
+	b.now = n.Now()
+	return b
+}
+
+func (n *NIC) putBurst(b *rxBurst) {
+	b.packet = rxPacket{}
+	n.bursts.put(b)
+}
+
+// finish completes what receive queues hold back and sends what the netdev gets.
+func (b *rxBurst) finish() {
+	for i, rq := range b.open {
+		rq.finish()
+		b.open[i] = nil
+	}
+	b.open = b.open[:0]
+	b.netdev.flush()
+}
+
+func (pk *rxPacket) add(part []byte) {
+	if len(part) > 0 {
+		pk.parts[pk.n] = part
+		pk.n++
+		pk.length += len(part)
+	}
+}
+
+var zeros [minFrame]byte
+
+// whole makes the packet of an ordinary frame.
+func (b *rxBurst) whole(f *Frame) {
+	pk := &b.packet
+	pk.n, pk.length = 0, 0
+	data := f.Data
+	at := int(f.CsumStart) + int(f.CsumOffset)
+	if f.NeedsCsum && at+2 <= len(data) && at+2 <= len(b.header) {
+		sum := checksumOf(sum16(data[f.CsumStart:]), f.CsumOffset == 6)
+		copy(b.header[:], data[:at])
+		binary.BigEndian.PutUint16(b.header[at:], sum)
+		pk.add(b.header[:at+2])
+		data = data[at+2:]
+		b.vouch(f.Data)
+	} else {
+		b.verify(data)
+	}
+	pk.add(data)
+	if pk.padded && pk.length < minFrame {
+		pk.add(zeros[:minFrame-pk.length])
+	}
+}
+
+// cut makes the packet of headers and payload, which the device itself put
+// together.
+func (b *rxBurst) cut(header, payload []byte) {
+	pk := &b.packet
+	pk.n, pk.length = 0, 0
+	pk.add(header)
+	pk.add(payload)
+	if pk.padded && pk.length < minFrame {
+		pk.add(zeros[:minFrame-pk.length])
+	}
+	b.vouch(header)
+}
+
+// types is what the parser found, without a verdict.
+func (b *rxBurst) types(data []byte) (status uint16) {
+	p := &b.p
+	status = mlx5.HdrL2OK | uint16(p.l3)<<mlx5.HdrL3Shift | p.l4Type(data)<<mlx5.HdrL4Shift
+	if p.ext {
+		status |= mlx5.HdrIPExt
+	}
+	if p.frag {
+		status |= mlx5.HdrFragment
+	}
+	return status
+}
+
+// vouch is the verdict on a packet whose checksums the device computed itself.
+// The L4 part and its pseudo header sum up to 0xffff, and so does an IPv4 header.
+func (b *rxBurst) vouch(header []byte) {
+	p := &b.p
+	b.packet.status = b.types(header) | mlx5.HdrL3OK | mlx5.HdrL4OK
+	head := uint16(0xffff)
+	if p.l3 == mlx5.L3IPv6 {
+		head = sum16(header[p.l3At:p.l4At])
+	}
+	b.packet.sum = add16(head, ^p.pseudo(header, p.end-p.l4At))
+}
+
+// verify is the verdict on a packet as it came.
+func (b *rxBurst) verify(data []byte) {
+	p, pk := &b.p, &b.packet
+	pk.status, pk.sum = b.types(data), 0
+	if p.l3 == mlx5.L3Other {
+		return
+	}
+	split := p.l3At + ipv6Header
+	if p.l3 == mlx5.L3IPv4 {
+		split = p.l3At + int(data[p.l3At]&15)*4
+	}
+	if p.l4At != 0 {
+		split = p.l4At
+	}
+	end := p.end
+	if b.nic.caps.ChecksumFull {
+		end = len(data)
+	}
+	head, rest := sum16(data[p.l3At:split]), sum16(data[split:end])
+	pk.sum = add16(head, rest)
+	if !p.short && (p.l3 == mlx5.L3IPv6 || head == 0xffff) {
+		pk.status |= mlx5.HdrL3OK
+	}
+	if p.l4At != 0 && !p.short && (add16(rest, p.pseudo(data, p.end-p.l4At)) == 0xffff || p.noChecksum(data)) {
+		pk.status |= mlx5.HdrL4OK
+	}
+}
+
+// noChecksum reports UDP over IPv4 without a checksum, which counts as right
+// (model's choice: drivers must not care).
+func (p *parsed) noChecksum(b []byte) bool {
+	return p.proto == protoUDP && p.l3 == mlx5.L3IPv4 && be16(b[p.l4At+6:]) == 0
+}
+
+// addFCS appends the frame check sequence of the packet as it is.
+func (b *rxBurst) addFCS() {
+	var crc uint32
+	for _, part := range b.packet.parts[:b.packet.n] {
+		crc = crc32.Update(crc, crc32.IEEETable, part)
+	}
+	binary.LittleEndian.PutUint32(b.fcs[:], crc)
+	b.packet.add(b.fcs[:])
+}
+
+// strip takes the outermost C-tag out of the packet. Its first piece holds all
+// L2 headers.
+func (b *rxBurst) strip() {
+	pk := &b.packet
+	first := pk.parts[0]
+	copy(pk.parts[2:], pk.parts[1:pk.n])
+	pk.parts[0], pk.parts[1] = first[:12], first[12+vlanTag:]
+	pk.n++
+	pk.length -= vlanTag
+	pk.status |= mlx5.HdrVLANStripped
+}

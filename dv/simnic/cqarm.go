@@ -1,0 +1,109 @@
+package simnic
+
+import (
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+)
+
+// arming is what a completion queue knows about the event its driver wants.
+// Guarded by the queue's lock.
+type arming struct {
+	on        bool
+	only      bool   // solicited and error completions only
+	ci        uint32 // completions from this index on count
+	events    uint32 // delivered so far; the driver's sn follows it
+	solicited uint32 // index behind the last solicited or error completion
+	timer     *time.Timer
+	gone      bool
+}
+
+func (a *arming) stop() {
+	a.gone, a.on = true, false
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+}
+
+// ArmWord takes the driver's request for an event: w as in mlx5.ArmWord, which
+// the driver has also put into the record. If a completion it has not seen is
+// there already the event is raised at once. A request with the number of an
+// event already delivered is stale: that event will wake the driver.
+func (cq *CQ) ArmWord(w uint32) {
+	sn, only, ci := mlx5.ParseArmWord(w)
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	if got := cq.attr.Record.LoadBE32(mlx5.RecordArm); got != w {
+		cq.nic.strict.add("completion queue %#x: armed with %#08x, the record has %#08x", cq.number, w, got)
+	}
+	if cq.arm.gone || sn != cq.arm.events&3 {
+		cq.stale(sn)
+		return
+	}
+	ahead := (ci - cq.ci) & indexMask
+	if ahead > cq.pi-cq.ci {
+		cq.nic.strict.add("completion queue %#x: armed at index %#x, producer is at %#x", cq.number, ci, cq.pi&indexMask)
+		ahead = cq.pi - cq.ci
+	}
+	cq.arm.on, cq.arm.only, cq.arm.ci = true, only, cq.ci+ahead
+	cq.notify()
+}
+
+// stale counts a request that is late by one event, and notes any other.
+func (cq *CQ) stale(sn uint32) {
+	cq.nic.counters.add(ctrStaleArms, 1)
+	if (sn+1)&3 != cq.arm.events&3 {
+		cq.nic.strict.add("completion queue %#x: armed with sn %d after %d events", cq.number, sn, cq.arm.events)
+	}
+}
+
+// notify raises the event if one is wanted and due. Called with the lock held;
+// always true.
+func (cq *CQ) notify() bool {
+	waiting := cq.waiting()
+	if !cq.arm.on || waiting == 0 {
+		return true
+	}
+	if cq.attr.MaxCount != 0 && cq.attr.PeriodUsec != 0 && waiting < uint32(cq.attr.MaxCount) {
+		cq.later()
+		return true
+	}
+	cq.fire()
+	return true
+}
+
+// waiting is how many completions behind the armed index count.
+func (cq *CQ) waiting() uint32 {
+	if !cq.arm.only {
+		return cq.pi - cq.arm.ci
+	}
+	return uint32(max(0, int32(cq.arm.solicited-cq.arm.ci)))
+}
+
+func (cq *CQ) fire() {
+	cq.arm.on = false
+	cq.arm.events++
+	cq.nic.counters.add(ctrCQEvents, 1)
+	if cq.attr.Completion != nil {
+		cq.attr.Completion(cq)
+	}
+}
+
+// later starts the moderation timer.
+func (cq *CQ) later() {
+	period := time.Duration(cq.attr.PeriodUsec) * time.Microsecond
+	if cq.arm.timer == nil {
+		cq.arm.timer = time.AfterFunc(period, cq.overdue)
+		return
+	}
+	cq.arm.timer.Reset(period)
+}
+
+// overdue raises an event whose period has passed.
+func (cq *CQ) overdue() {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	if cq.arm.on && cq.waiting() > 0 {
+		cq.fire()
+	}
+}

@@ -1,0 +1,152 @@
+package simnic
+
+import (
+	"encoding/binary"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+)
+
+const indexMask = mlx5.RecordIndexMask
+
+// put writes a completion, all 64 bytes but for the owner bit, which it adds.
+// It reports whether the queue took it.
+func (cq *CQ) put(e *[64]byte) bool {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	if h := cq.nic.hooks.Load(); h != nil && h.Complete != nil {
+		lose, hold := h.Complete(cq)
+		cq.holding = cq.holding || hold
+		switch {
+		case lose:
+			return true
+		case cq.holding:
+			cq.held = append(cq.held, *e)
+			return true
+		}
+	}
+	return cq.write(e) && cq.notify()
+}
+
+// ReleaseHeld writes the completions that a fault holds back, and no longer
+// holds any.
+func (cq *CQ) ReleaseHeld() {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	held := cq.held
+	cq.held, cq.holding = nil, false
+	for i := range held {
+		if !cq.write(&held[i]) {
+			return
+		}
+	}
+	cq.notify()
+}
+
+// write puts e into the next entry. Called with the lock held.
+func (cq *CQ) write(e *[64]byte) bool {
+	if cq.Status() != CQOK || !cq.roomFor(1) {
+		return false
+	}
+	cq.store(cq.pi, e, cq.phase(cq.pi))
+	cq.pi++
+	cq.nic.counters.add(ctrCQEs, 1)
+	if e[63]&2 != 0 || mlx5.CQE(e[:]).Opcode().IsError() {
+		cq.arm.solicited = cq.pi
+	}
+	return true
+}
+
+// phase is the owner bit of the entry with that index: 0 in the first pass.
+func (cq *CQ) phase(index uint32) byte { return byte(index >> cq.attr.LogSize & 1) }
+
+// slot is where the 64 bytes of an entry are in the ring: the upper half of a
+// larger entry.
+func (cq *CQ) slot(index uint32) uint64 {
+	size := uint64(cq.attr.EntrySize)
+	if cq.attr.Collapsed {
+		return size - 64
+	}
+	return uint64(index&(1<<cq.attr.LogSize-1))*size + size - 64
+}
+
+// store writes an entry, the word with the owner bit last.
+func (cq *CQ) store(index uint32, e *[64]byte, owner byte) {
+	at := cq.slot(index)
+	cq.attr.Ring.Scatter(at, e[:mlx5.CQEOwnWord])
+	last := binary.BigEndian.Uint32(e[mlx5.CQEOwnWord:])
+	cq.attr.Ring.StoreBE32(at+mlx5.CQEOwnWord, last&^1|uint32(owner))
+}
+
+// roomFor reports whether n entries are free. The driver's index is read only
+// when the one known says no. No room is the end of the queue.
+func (cq *CQ) roomFor(n uint32) bool {
+	if cq.attr.IgnoreOverrun || cq.attr.Collapsed {
+		return true
+	}
+	size := uint32(1) << cq.attr.LogSize
+	if cq.pi-cq.ci+n <= size {
+		return true
+	}
+	cq.readIndex()
+	if cq.pi-cq.ci+n <= size {
+		return true
+	}
+	cq.fail(CQOverflow)
+	return false
+}
+
+// readIndex takes over the consumer index from the record. One that went
+// backwards or ahead of the producer is noted and not believed.
+func (cq *CQ) readIndex() {
+	ci := cq.attr.Record.LoadBE32(mlx5.RecordConsumer) & indexMask
+	forward := (ci - cq.ci) & indexMask
+	if forward > cq.pi-cq.ci {
+		cq.nic.strict.add("completion queue %#x: consumer index %#x is not between %#x and %#x", cq.number, ci, cq.ci&indexMask, cq.pi&indexMask)
+		return
+	}
+	cq.ci += forward
+}
+
+// fail stops the queue and, when their locks are free, the queues that complete
+// into it. Called with the lock held.
+func (cq *CQ) fail(s CQStatus) {
+	if !cq.status.CompareAndSwap(uint32(CQOK), uint32(s)) {
+		return
+	}
+	if s == CQOverflow {
+		cq.nic.counters.add(ctrCQOverruns, 1)
+	}
+	if cq.attr.Events != nil {
+		cq.attr.Events(Event{Type: EventCQError, CQ: cq})
+	}
+	users := append([]failer(nil), cq.attached...)
+	cq.nic.background.Go(func() {
+		for _, q := range users {
+			q.cqFailed()
+		}
+	})
+}
+
+// Fail stops the queue as if its memory could not be written.
+func (cq *CQ) Fail(s CQStatus) {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	cq.fail(s)
+}
+
+func (cq *CQ) attach(q failer) {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	cq.attached = append(cq.attached, q)
+}
+
+func (cq *CQ) detach(q failer) {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	for i, o := range cq.attached {
+		if o == q {
+			cq.attached = append(cq.attached[:i], cq.attached[i+1:]...)
+			return
+		}
+	}
+}

@@ -1,0 +1,291 @@
+package simnic
+
+import (
+	"encoding/binary"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+)
+
+// deliver writes the burst's packet into the queue and completes it. The packet
+// ends in exactly one counter.
+func (rq *RQ) deliver(b *rxBurst) {
+	rq.mu.Lock()
+	defer rq.mu.Unlock()
+	if !rq.ready(b) {
+		return
+	}
+	stripped := rq.arrange(b)
+	var ended counter
+	if rq.attr.Striding != nil {
+		ended = rq.deliverStriding(b, stripped)
+	} else {
+		ended = rq.deliverCyclic(b, stripped)
+	}
+	if ended != delivered {
+		rq.nic.counters.add(ended, 1)
+		return
+	}
+	rq.nic.counters.rx[rq.owner()].add(b.packet.kind, 1, b.packet.length)
+}
+
+// delivered is no counter: the packet is in the queue's memory.
+const delivered = numCounters
+
+func (rq *RQ) owner() owner {
+	if rq.attr.Netdev {
+		return ownerNetdev
+	}
+	return ownerSlice
+}
+
+// ready reports whether the queue takes packets at the moment, and counts the
+// packet if not.
+func (rq *RQ) ready(b *rxBurst) bool {
+	n := rq.nic
+	switch {
+	case rq.state == StateError:
+		rq.flush()
+		n.counters.add(ctrNotReady, 1)
+		return false
+	case rq.state != StateReady || n.fatal.Load():
+		n.counters.add(ctrNotReady, 1)
+		return false
+	case rq.attr.CQ.Status() != CQOK:
+		n.counters.add(ctrCQError, 1)
+		return false
+	}
+	h := n.hooks.Load()
+	if h == nil || h.Deliver == nil {
+		return true
+	}
+	starve, syndrome, vendor := h.Deliver(rq)
+	if starve {
+		n.counters.add(ctrOutOfBuffer, 1)
+		return false
+	}
+	if syndrome == 0 {
+		return true
+	}
+	n.counters.add(ctrFault, 1)
+	if rq.posted() > 0 {
+		rq.fail(fault{mlx5.Syndrome(syndrome), vendor, 0}, b.packet.length)
+	}
+	return false
+}
+
+// arrange applies what the queue does to every packet.
+func (rq *RQ) arrange(b *rxBurst) (stripped bool) {
+	if rq.attr.ScatterFCS {
+		b.addFCS()
+	}
+	if rq.attr.VLANStrip && b.p.tags > 0 && b.p.tpid == etherVLAN {
+		b.strip()
+		return true
+	}
+	return false
+}
+
+// posted is how many WQEs wait in the ring.
+func (rq *RQ) posted() uint16 {
+	return uint16(rq.attr.Record.LoadBE32(mlx5.RecordRecv)) - rq.hwCI
+}
+
+// available is posted for a queue about to take a packet: it notes a counter
+// that cannot be.
+func (rq *RQ) available() bool {
+	n := rq.posted()
+	if int(n) > 1<<rq.attr.LogSize {
+		rq.nic.strict.add("receive queue %#x: %d WQEs posted in a ring of %d", rq.number, n, 1<<rq.attr.LogSize)
+	}
+	return n > 0
+}
+
+// slot is the position in the ring of the next WQE.
+func (rq *RQ) slot() uint16 {
+	if rq.attr.LinkedList {
+		return rq.head
+	}
+	return rq.hwCI & (1<<rq.attr.LogSize - 1)
+}
+
+// index is how completions name the next WQE.
+func (rq *RQ) index() uint16 {
+	if rq.attr.LinkedList {
+		return rq.head
+	}
+	return rq.hwCI
+}
+
+// load copies the next WQE out of the ring.
+func (rq *RQ) load() []byte {
+	w := rq.wqe[:1<<rq.attr.LogStride]
+	rq.attr.Ring.Gather(uint64(rq.slot())<<rq.attr.LogStride, w)
+	return w
+}
+
+// list is the scatter list of a WQE: behind the next segment, if it has one.
+func (rq *RQ) list(w []byte) []byte {
+	if rq.attr.LinkedList || rq.attr.Striding != nil {
+		return w[mlx5.DataSegSize:]
+	}
+	return w
+}
+
+// consume takes the next WQE out of the ring.
+func (rq *RQ) consume(w []byte) {
+	rq.hwCI++
+	if rq.attr.LinkedList {
+		rq.head = be16(w[2:]) & (1<<rq.attr.LogSize - 1)
+	}
+}
+
+// deliverCyclic gives the packet a WQE of its own.
+func (rq *RQ) deliverCyclic(b *rxBurst, stripped bool) counter {
+	if !rq.available() {
+		return ctrOutOfBuffer
+	}
+	w := rq.load()
+	list := rq.list(w)
+	if b.packet.length > capacity(list, b.packet.length) {
+		if rq.nic.cfg.DropTooLong {
+			return ctrTooLong
+		}
+		rq.completeError(faultRxLength, uint32(b.packet.length))
+		rq.consume(w)
+		return ctrLengthError
+	}
+	if f := rq.scatter(b, list, 0); f.syndrome != 0 {
+		rq.fail(f, 0)
+		return ctrProtection
+	}
+	c := rq.cqe(b, stripped)
+	c.ByteCount, c.Counter = uint32(b.packet.length), rq.index()
+	rq.consume(w)
+	return rq.complete(b, &c)
+}
+
+// capacity is how many bytes a scatter list takes, counted no further than n.
+func capacity(list []byte, n int) (sum int) {
+	for ; len(list) >= mlx5.DataSegSize && sum < n; list = list[mlx5.DataSegSize:] {
+		count := binary.BigEndian.Uint32(list) &^ (1 << 31)
+		if count == 0 {
+			break
+		}
+		sum += int(count)
+	}
+	return sum
+}
+
+// scatter writes the pieces of the packet into the scatter list from byte skip
+// of it on. Entries that are not reached are not looked at.
+func (rq *RQ) scatter(b *rxBurst, list []byte, skip int) fault {
+	parts := b.packet.parts[:b.packet.n]
+	var part []byte
+	for ; len(list) >= mlx5.DataSegSize; list = list[mlx5.DataSegSize:] {
+		room := int(binary.BigEndian.Uint32(list) &^ (1 << 31))
+		if skip >= room {
+			skip -= room
+			continue
+		}
+		lkey, addr := binary.BigEndian.Uint32(list[4:]), binary.BigEndian.Uint64(list[8:])+uint64(skip)
+		room, skip = room-skip, 0
+		for room > 0 {
+			if len(part) == 0 {
+				if len(parts) == 0 {
+					return rq.pad(lkey, addr, room)
+				}
+				part, parts = parts[0], parts[1:]
+			}
+			n := min(room, len(part))
+			if f := rq.nic.write(rq.attr.PD, lkey, addr, part[:n]); f.syndrome != 0 {
+				return f
+			}
+			part, addr, room = part[n:], addr+uint64(n), room-n
+		}
+	}
+	return fault{}
+}
+
+// pad fills the rest of the cache line behind the packet when the queue asks for
+// that, inside the segment only.
+func (rq *RQ) pad(lkey uint32, addr uint64, room int) fault {
+	n := min(room, int(-addr&63), len(zeros))
+	if !rq.attr.EndPad || n == 0 {
+		return fault{}
+	}
+	return rq.nic.write(rq.attr.PD, lkey, addr, zeros[:n])
+}
+
+// cqe is the completion of the burst's packet, without length and index.
+func (rq *RQ) cqe(b *rxBurst, stripped bool) mlx5.RxCQE {
+	pk := &b.packet
+	c := mlx5.RxCQE{
+		Hash: pk.hash, HashType: pk.hashType, Checksum: pk.sum, Status: pk.status, UIdx: rq.attr.UserIndex,
+		Timestamp: b.now, FlowTag: pk.tag, OpOwn: mlx5.OpOwn(mlx5.CQERecv, 0, 0, 0),
+	}
+	if stripped {
+		c.VLAN = b.p.tci
+	}
+	return c
+}
+
+// complete writes a completion, or keeps it for a compressed session.
+func (rq *RQ) complete(b *rxBurst, c *mlx5.RxCQE) counter {
+	var e [mlx5.CQESize]byte
+	c.Put(e[:])
+	if !rq.attr.CQ.put(&e) {
+		return ctrCQError
+	}
+	return delivered
+}
+
+// completeError writes an error completion for the next WQE.
+func (rq *RQ) completeError(f fault, bytes uint32) {
+	c := mlx5.ErrorCQE{UIdx: rq.attr.UserIndex, ByteCount: bytes, HWSyndrome: f.hw, Vendor: f.vendor, Syndrome: f.syndrome,
+		Counter: rq.index(), OpOwn: mlx5.OpOwn(mlx5.CQERecvErr, 0, 1, 0)}
+	var e [mlx5.CQESize]byte
+	c.Put(e[:])
+	rq.nic.countError(f, ctrRespErrors, ctrRespFlushed)
+	rq.attr.CQ.put(&e)
+}
+
+// fail consumes the next WQE with an error. Any but a length error puts the queue
+// in error and flushes the rest.
+func (rq *RQ) fail(f fault, bytes int) {
+	w := rq.load()
+	if f.syndrome == mlx5.SynLocalLength {
+		rq.completeError(f, uint32(bytes))
+		rq.consume(w)
+		return
+	}
+	rq.completeError(f, 0)
+	rq.consume(w)
+	rq.state = StateError
+	rq.flush()
+}
+
+// flush completes every posted WQE unexecuted. WQEs posted later are flushed
+// when the next packet comes. Called with the lock held.
+func (rq *RQ) flush() {
+	for n := min(int(rq.posted()), 1<<rq.attr.LogSize); n > 0 && rq.attr.CQ.Status() == CQOK; n-- {
+		w := rq.load()
+		rq.completeError(faultFlush, 0)
+		rq.consume(w)
+	}
+}
+
+// cqFailed puts the queue in error because it has nowhere to complete into.
+func (rq *RQ) cqFailed() {
+	rq.mu.Lock()
+	defer rq.mu.Unlock()
+	if rq.state == StateReset {
+		return
+	}
+	rq.state = StateError
+	if rq.attr.Events != nil {
+		rq.attr.Events(Event{Type: EventRQFatal, RQ: rq})
+	}
+}
+
+// finish ends what the queue holds back at the end of a batch.
+func (rq *RQ) finish() {}

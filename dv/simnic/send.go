@@ -1,0 +1,185 @@
+package simnic
+
+import (
+	"encoding/binary"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+)
+
+// maxSend is the longest packet of a SEND; limit of the model.
+const maxSend = 65535
+
+// shortest is the longest frame that cards have been seen to fail on, unless
+// Config.Lenient: DPDK refuses to send up to this many bytes.
+const shortest = 18
+
+// execute does what a WQE says.
+func (sq *SQ) execute(w *wqe) fault {
+	if w.op == mlx5.OpNOP {
+		return fault{}
+	}
+	e, ok := w.eth()
+	if !ok {
+		return faultInline
+	}
+	if e.insert != 0 && !sq.nic.caps.VLANInsert {
+		return faultFormat
+	}
+	switch w.op {
+	case mlx5.OpLSO:
+		return sq.lso(w, &e)
+	case mlx5.OpEnhancedMPW:
+		return sq.multiPacket(w, &e)
+	}
+	if w.imm() != 0 && !sq.nic.cfg.Lenient {
+		sq.violation("SEND %#x with immediate %#x", w.index, w.imm())
+		return faultFormat
+	}
+	return sq.send(w, &e)
+}
+
+// send puts one packet together from the inline header and all data segments.
+func (sq *SQ) send(w *wqe, e *eth) fault {
+	body, f := w.measure(e.dataAt)
+	if f.syndrome != 0 {
+		return f
+	}
+	n := len(e.header) + body
+	if f := sq.checkLength(w, n); f.syndrome != 0 {
+		return f
+	}
+	b := sq.room(n + vlanTag)
+	copy(b[vlanTag:], e.header)
+	if f := sq.gather(w, e.dataAt, b[vlanTag+len(e.header):vlanTag+n]); f.syndrome != 0 {
+		return f
+	}
+	ok, f := sq.checkInline(w, len(e.header), b[vlanTag:vlanTag+n])
+	if ok {
+		sq.emit(b, n, e)
+	}
+	return f
+}
+
+// checkLength refuses packets too short or too long for one SEND.
+func (sq *SQ) checkLength(w *wqe, n int) fault {
+	if n <= shortest && n >= etherHeader {
+		sq.violation("packet of %d bytes in WQE %#x", n, w.index)
+		if sq.nic.cfg.Lenient {
+			return fault{}
+		}
+	}
+	if n <= shortest || n > maxSend {
+		return faultLength
+	}
+	return fault{}
+}
+
+// checkInline reports whether enough of the packet was inlined. A packet that
+// was not is dropped without a word in lenient mode, as DPDK says cards do.
+func (sq *SQ) checkInline(w *wqe, inlined int, b []byte) (ok bool, f fault) {
+	if inlined >= sq.nic.caps.minInline(b) {
+		return true, f
+	}
+	sq.violation("WQE %#x inlines %d bytes of a packet of %d", w.index, inlined, len(b))
+	if !sq.nic.cfg.Lenient {
+		return false, faultFormat
+	}
+	sq.nic.counters.add(ctrTxInlineDropped, 1)
+	return false, f
+}
+
+// minInline is how many bytes of this packet must be inlined.
+func (c *Caps) minInline(b []byte) int {
+	if c.MinInline == InlineNone || len(b) < etherHeader {
+		return 0
+	}
+	n, p := etherHeader+vlanTag, parse(b)
+	if c.MinInline >= InlineIP && p.l4At != 0 {
+		n = max(n, p.l4At)
+	}
+	if c.MinInline >= InlineL4 && p.l4At != 0 {
+		n = max(n, p.l4At+p.l4Len)
+	}
+	return min(n, len(b))
+}
+
+// room is space for n bytes and padding in the arena. It hands on what is there
+// when that is needed to make room.
+func (sq *SQ) room(n int) []byte {
+	b := sq.burst
+	n = max(n, minFrame+vlanTag)
+	if len(b.frames) == maxBurst || b.used+n > len(b.arena) {
+		sq.handOn()
+	}
+	return b.arena[b.used : b.used+n]
+}
+
+// gather copies the data segments from at on, in order, into dst.
+func (sq *SQ) gather(w *wqe, at int, dst []byte) fault {
+	for at < len(w.raw) {
+		s, next, f := w.segment(at)
+		if f.syndrome != 0 {
+			return f
+		}
+		if s.inline != nil {
+			copy(dst, s.inline)
+		} else if f := sq.nic.read(sq.attr.PD, s.lkey, s.addr, dst[:s.n]); f.syndrome != 0 {
+			return f
+		}
+		dst, at = dst[s.n:], next
+	}
+	return fault{}
+}
+
+// emit adds the packet of n bytes that starts vlanTag bytes into b, the arena's
+// next room, to the burst, with what the Ethernet segment asks to be done to it.
+func (sq *SQ) emit(b []byte, n int, e *eth) {
+	frame := b[vlanTag : vlanTag+n]
+	if e.insert != 0 {
+		frame = insertTag(b[:n+vlanTag], e.insert, e.tci)
+	}
+	f := Frame{Data: frame}
+	f.offload(e.csum)
+	if sq.nic.caps.PadTX && len(f.Data) < minFrame {
+		clear(b[vlanTag+n : max(vlanTag+n, minFrame+vlanTag)])
+		f.Data = f.Data[:minFrame]
+	}
+	sq.burst.frames = append(sq.burst.frames, f)
+	sq.burst.used += max(n+vlanTag, minFrame+vlanTag)
+}
+
+// insertTag moves the MAC addresses of the frame at b[4:] to b[0:] and writes
+// the tag behind them.
+func insertTag(b []byte, insert, tci uint16) []byte {
+	copy(b, b[vlanTag:vlanTag+12])
+	tpid := uint16(etherVLAN)
+	if insert == mlx5.InsertSTag {
+		tpid = etherQinQ
+	}
+	binary.BigEndian.PutUint16(b[12:], tpid)
+	binary.BigEndian.PutUint16(b[14:], tci)
+	return b
+}
+
+// offload does or promises the checksums that flags ask for. What the frame has
+// in their place is ignored; a frame they do not apply to stays as it is. The
+// flags for inner headers do nothing: this parser knows no tunnel.
+func (f *Frame) offload(flags uint8) {
+	if flags&(mlx5.CsumL3|mlx5.CsumL4) == 0 {
+		return
+	}
+	p := parse(f.Data)
+	if flags&mlx5.CsumL3 != 0 {
+		p.setIPv4Checksum(f.Data)
+	}
+	if flags&mlx5.CsumL4 == 0 || !p.seed(f.Data) {
+		return
+	}
+	f.NeedsCsum, f.CsumStart, f.CsumOffset = true, uint16(p.l4At), uint16(p.csumAt()-p.l4At)
+	if p.end != len(f.Data) { // the sum must not run into what follows the datagram
+		datagram := *f
+		datagram.Data = f.Data[:p.end]
+		complete(&datagram)
+		f.NeedsCsum = false
+	}
+}

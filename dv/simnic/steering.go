@@ -1,0 +1,201 @@
+package simnic
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Order of flow tables (linux 6.12 drivers/net/ethernet/mellanox/mlx5/core/
+// fs_core.c): normal rules by priority, those that do not trap first; multicast
+// rules that trap, whatever their priority; then the netdev; then the leftovers.
+const (
+	tableMulticast = 2 * 16
+	tableNetdev    = 100
+	tableLeftover  = 101
+	maxPriority    = 15
+)
+
+// steering is the flow tables. Frames read a snapshot without a lock; a change
+// builds the next one.
+type steering struct {
+	nic   *NIC
+	mu    sync.Mutex
+	flows []*Flow // in force, in order of creation
+	now   atomic.Pointer[tables]
+}
+
+// tables is a snapshot: never changed once published.
+type tables struct {
+	before []table // ahead of the netdev
+	after  []table
+	macs   []uint64 // unicast destinations some rule insists on, sorted
+}
+
+// table is rules of one priority. The first match wins.
+type table struct {
+	order   int
+	entries []entry // grouped by mask in order of the masks' first appearance
+}
+
+// entry is a match and where what matches goes.
+type entry struct {
+	match    Match
+	tirs     []*TIR
+	tag      uint32
+	drop     bool
+	dontTrap bool
+}
+
+func (s *steering) init(n *NIC) {
+	s.nic = n
+	s.now.Store(&tables{})
+}
+
+// table is where the rule belongs.
+func (a *FlowAttr) table() int {
+	switch {
+	case a.Type != FlowNormal:
+		return tableLeftover
+	case a.DontTrap:
+		return 2 * int(a.Priority)
+	case a.Match.multicast():
+		return tableMulticast
+	}
+	return 2*int(a.Priority) + 1
+}
+
+// add puts f in force.
+func (s *steering) add(f *Flow) error {
+	if err := s.check(&f.attr); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.flows) >= 1<<s.nic.caps.LogMaxFlows {
+		return ErrFlowFull
+	}
+	for _, o := range s.flows {
+		if o.attr.conflicts(&f.attr) {
+			return ErrFlowConflict
+		}
+	}
+	if f.attr.TIR != nil {
+		if err := f.attr.TIR.use.take(); err != nil {
+			return refuse(StatusBadRes, "flow rule to a destroyed object")
+		}
+	}
+	s.flows = append(s.flows, f)
+	s.publish()
+	return nil
+}
+
+func (s *steering) check(a *FlowAttr) error {
+	switch {
+	case a.Type > FlowMulticastDefault: // a sniffer needs a capability that this device has not
+		return refuse(StatusBadParam, "flow rule of type %d", a.Type)
+	case a.Priority > maxPriority || a.Tag >= 1<<24:
+		return refuse(StatusBadParam, "flow rule with priority %d, tag %#x", a.Priority, a.Tag)
+	case (a.TIR == nil) != a.Drop:
+		return refuse(StatusBadParam, "flow rule needs a destination or to drop")
+	case a.DontTrap && (a.Type != FlowNormal || !s.nic.caps.MultiPathFlows):
+		return refuse(StatusBadParam, "flow rule that does not trap")
+	}
+	return a.Match.check()
+}
+
+// conflicts reports whether two rules cannot both be in force: equal matches in
+// one table are one entry, which has one tag and one action.
+func (a *FlowAttr) conflicts(b *FlowAttr) bool {
+	same := a.table() == b.table() && a.Type == b.Type && a.Match == b.Match
+	return same && (a.Tag != b.Tag || a.Drop != b.Drop)
+}
+
+// remove takes f out of force.
+func (s *steering) remove(f *Flow) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(s.flows, f)
+	if i < 0 {
+		return refuse(StatusBadRes, "destroy flow rule")
+	}
+	s.flows = slices.Delete(s.flows, i, i+1)
+	s.publish()
+	if f.attr.TIR != nil {
+		f.attr.TIR.use.release()
+	}
+	return nil
+}
+
+// publish builds the snapshot of the rules in force. Called with the lock held.
+func (s *steering) publish() {
+	t := &tables{}
+	for _, f := range s.flows {
+		a := &f.attr
+		if mac, ok := a.Match.exactDst(); ok && !slices.Contains(t.macs, mac) {
+			t.macs = append(t.macs, mac)
+		}
+		if a.table() < tableNetdev {
+			t.before = addRule(t.before, a, a.Match)
+		} else {
+			t.after = addRule(t.after, a, a.leftover())
+		}
+	}
+	slices.Sort(t.macs)
+	s.now.Store(t)
+}
+
+// leftover is what a default rule matches.
+func (a *FlowAttr) leftover() Match {
+	var m Match
+	if a.Type == FlowMulticastDefault {
+		m.SetDstMAC([6]byte{1}, [6]byte{1})
+	}
+	return m
+}
+
+// addRule files a rule: into the entry with the same match, else behind the last
+// entry with the same mask, else at the end.
+func addRule(ts []table, a *FlowAttr, m Match) []table {
+	i, found := slices.BinarySearchFunc(ts, a.table(), func(t table, order int) int { return cmp.Compare(t.order, order) })
+	if !found {
+		ts = slices.Insert(ts, i, table{order: a.table()})
+	}
+	t := &ts[i]
+	at := len(t.entries)
+	for j := range t.entries {
+		e := &t.entries[j]
+		if e.match == m {
+			if a.TIR != nil && !slices.Contains(e.tirs, a.TIR) {
+				e.tirs = append(e.tirs, a.TIR)
+			}
+			return ts
+		}
+		if e.match.Mask == m.Mask {
+			at = j + 1
+		}
+	}
+	e := entry{match: m, tag: a.Tag, drop: a.Drop, dontTrap: a.DontTrap}
+	if a.TIR != nil {
+		e.tirs = []*TIR{a.TIR}
+	}
+	t.entries = slices.Insert(t.entries, at, e)
+	return ts
+}
+
+// find is the table's first entry that takes the frame.
+func (t *table) find(k *MatchKey) *entry {
+	for i := range t.entries {
+		if e := &t.entries[i]; e.match.takes(k) {
+			return e
+		}
+	}
+	return nil
+}
+
+// local reports whether some rule insists on that unicast destination.
+func (t *tables) local(mac uint64) bool {
+	_, ok := slices.BinarySearch(t.macs, mac)
+	return ok
+}

@@ -1,0 +1,230 @@
+package simnic
+
+import (
+	"encoding/binary"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+)
+
+// maxBurst is how many frames, or completions, a send queue collects before it
+// hands them on.
+const maxBurst = 64
+
+// arenaSize is where a send queue puts the frames of a burst together: two of
+// the longest.
+const arenaSize = 2 * 65536
+
+// burst is what a send queue has executed and not handed on. Guarded by the
+// queue's lock.
+type burst struct {
+	arena  []byte
+	used   int
+	frames []Frame
+	done   []completion
+	wqe    [1024]byte // the WQE being executed
+	now    uint64     // time stamp of the burst's completions
+}
+
+// completion is a WQE that asked for one.
+type completion struct {
+	op     mlx5.Opcode
+	index  uint16
+	se     uint8
+	failed fault
+}
+
+// Doorbell tells the queue that its record was advanced: it executes everything
+// new before it returns. v is the register value, the first 8 bytes of the last
+// WQE. Safe for concurrent use, though a driver rings one queue from one place.
+func (sq *SQ) Doorbell(v uint64) {
+	if h := sq.nic.hooks.Load(); h != nil && h.Doorbell != nil && h.Doorbell(sq) {
+		return
+	}
+	sq.mu.Lock()
+	defer sq.mu.Unlock()
+	sq.nic.counters.add(ctrDoorbells, 1)
+	if sq.state != StateReset {
+		sq.checkDoorbell(v)
+	}
+	sq.run()
+}
+
+// checkDoorbell notes what silicon lets pass but a correct driver does not do.
+// The register must carry the last WQE posted: convention of all drivers.
+func (sq *SQ) checkDoorbell(v uint64) {
+	pi := uint16(sq.attr.Record.LoadBE32(mlx5.RecordSend))
+	index, ds := uint16(v>>40), int(v&0x3f)
+	if sqn := uint32(v) >> 8; sqn != sq.number {
+		sq.violation("doorbell %#016x names queue %#x", v, sqn)
+		return
+	}
+	if index+uint16(mlx5.BBs(ds)) != pi {
+		sq.violation("doorbell %#016x: WQE %#x of %d DS does not end at the record's counter %#x", v, index, ds, pi)
+		return
+	}
+	var ring [8]byte
+	sq.attr.Ring.Gather(sq.slot(index), ring[:])
+	if got := binary.BigEndian.Uint64(ring[:]); got != v {
+		sq.violation("doorbell %#016x: the ring has %#016x at %#x", v, got, index)
+	}
+}
+
+func (sq *SQ) violation(format string, args ...any) {
+	sq.nic.strict.add("send queue %#x: "+format, append([]any{sq.number}, args...)...)
+}
+
+// slot is the offset in the ring of the basic block with that index.
+func (sq *SQ) slot(index uint16) uint64 {
+	return uint64(index) & (1<<sq.attr.LogSize - 1) * mlx5.BB
+}
+
+// run executes, or in the error state flushes, what the record says was posted.
+// Called with the lock held.
+func (sq *SQ) run() {
+	if sq.state == StateReset || sq.stopped || sq.nic.fatal.Load() || sq.nic.closed.Load() {
+		return
+	}
+	pi := uint16(sq.attr.Record.LoadBE32(mlx5.RecordSend))
+	if posted := pi - sq.hwCI; int(posted) > 1<<sq.attr.LogSize {
+		sq.violation("%d basic blocks posted in a ring of %d", posted, 1<<sq.attr.LogSize)
+		sq.stop()
+		return
+	}
+	sq.prepare()
+	for sq.hwCI != pi && !sq.stopped {
+		sq.step(pi - sq.hwCI)
+	}
+	sq.handOn()
+}
+
+// prepare gets the burst ready; the first one allocates it.
+func (sq *SQ) prepare() {
+	if sq.burst == nil {
+		sq.burst = &burst{
+			arena:  make([]byte, arenaSize),
+			frames: make([]Frame, 0, maxBurst),
+			done:   make([]completion, 0, maxBurst),
+		}
+	}
+	sq.burst.now = sq.nic.Now()
+}
+
+// step takes the WQE at hwCI, of which at most avail blocks are posted.
+func (sq *SQ) step(avail uint16) {
+	var w wqe
+	f := sq.fetch(&w, avail)
+	if sq.state == StateError {
+		sq.flush(&w)
+		return
+	}
+	if f.syndrome == 0 {
+		f = sq.inject(&w)
+	}
+	if f.syndrome == 0 {
+		f = sq.execute(&w)
+	}
+	sq.nic.counters.add(ctrSendWQEs, 1)
+	if f.syndrome != 0 {
+		sq.fail(&w, f)
+		return
+	}
+	if w.ce >= 2 {
+		sq.complete(completion{op: w.op, index: sq.hwCI, se: w.se})
+	}
+	sq.hwCI += w.blocks
+}
+
+// inject asks whether this WQE is to fail.
+func (sq *SQ) inject(w *wqe) fault {
+	if h := sq.nic.hooks.Load(); h != nil && h.SendWQE != nil {
+		syndrome, vendor := h.SendWQE(sq, w.index)
+		return fault{mlx5.Syndrome(syndrome), vendor, 0}
+	}
+	return fault{}
+}
+
+// fetch copies the WQE at hwCI and checks what its control segment says.
+func (sq *SQ) fetch(w *wqe, avail uint16) fault {
+	buf := sq.burst.wqe[:]
+	at := sq.slot(sq.hwCI)
+	sq.attr.Ring.Gather(at, buf[:mlx5.BB])
+	w.decode(buf)
+	w.raw = buf[:min(max(w.ds, 1)*mlx5.DSSize, len(buf))]
+	over := w.blocks > avail || w.ds*mlx5.DSSize > sq.nic.caps.MaxSendWQE
+	if over {
+		w.blocks = min(w.blocks, avail)
+	}
+	switch {
+	case w.index != sq.hwCI:
+		sq.violation("WQE %#x says it is %#x", sq.hwCI, w.index)
+		return faultFormat
+	case w.sqn != sq.number:
+		sq.violation("WQE %#x names queue %#x", sq.hwCI, w.sqn)
+		return faultFormat
+	case !sq.knows(w):
+		return faultOpcode
+	case w.ds < 1 || w.op != mlx5.OpNOP && w.ds < 3, over:
+		return faultSize
+	}
+	sq.fetchRest(w)
+	return fault{}
+}
+
+// fetchRest copies the blocks behind the first, around the end of the ring.
+func (sq *SQ) fetchRest(w *wqe) {
+	for b := uint16(1); b < w.blocks; b++ {
+		at := int(b) * mlx5.BB
+		sq.attr.Ring.Gather(sq.slot(sq.hwCI+b), sq.burst.wqe[at:at+mlx5.BB])
+	}
+}
+
+// knows reports whether a raw Ethernet queue has the operation.
+func (sq *SQ) knows(w *wqe) bool {
+	switch w.op {
+	case mlx5.OpNOP, mlx5.OpSend, mlx5.OpEnhancedMPW:
+		return true
+	case mlx5.OpLSO:
+		return w.opmod != mlx5.OpModLegacyMPW
+	}
+	return false
+}
+
+// complete queues a completion, in order with the frames before it.
+func (sq *SQ) complete(c completion) {
+	if len(sq.burst.done) == maxBurst {
+		sq.handOn()
+	}
+	sq.burst.done = append(sq.burst.done, c)
+}
+
+// handOn forwards the frames collected and then writes the completions, so that
+// a completed frame has left.
+func (sq *SQ) handOn() {
+	b := sq.burst
+	if len(b.frames) > 0 {
+		sq.nic.forward(sq.origin(), b.frames, true)
+	}
+	b.frames, b.used = b.frames[:0], 0
+	for _, c := range b.done {
+		if !sq.writeCompletion(c) {
+			sq.state, sq.stopped = StateError, true
+			break
+		}
+	}
+	b.done = b.done[:0]
+}
+
+func (sq *SQ) writeCompletion(c completion) bool {
+	var e [mlx5.CQESize]byte
+	if c.failed.syndrome == 0 {
+		cqe := mlx5.TxCQE{UIdx: sq.attr.UserIndex, Timestamp: sq.burst.now, Opcode: c.op, SQN: sq.number, Counter: c.index,
+			OpOwn: mlx5.OpOwn(mlx5.CQEReq, 0, c.se, 0)}
+		cqe.Put(e[:])
+		return sq.attr.CQ.put(&e)
+	}
+	cqe := mlx5.ErrorCQE{UIdx: sq.attr.UserIndex, HWSyndrome: c.failed.hw, Vendor: c.failed.vendor, Syndrome: c.failed.syndrome,
+		Opcode: c.op, QPN: sq.number, Counter: c.index, OpOwn: mlx5.OpOwn(mlx5.CQEReqErr, 0, 1, 0)}
+	cqe.Put(e[:])
+	sq.nic.countError(c.failed, ctrReqErrors, ctrReqFlushed)
+	return sq.attr.CQ.put(&e)
+}
