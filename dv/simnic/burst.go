@@ -15,6 +15,7 @@ type rxBurst struct {
 	p      parsed // of the frame, or packet of it, being delivered
 	key    MatchKey
 	packet rxPacket
+	found  []Destination
 	open   []*RQ // hold back completions until the end of the batch
 	out    carrier
 	netdev carrier

@@ -150,6 +150,9 @@ func (n *NIC) steer(b *rxBurst, o origin, f *Frame) (copies int) {
 	if trapped {
 		return copies
 	}
+	if c := n.classifier.Load(); c != nil {
+		return copies + n.classify(*c, b, o, f, kind)
+	}
 	if kind != unicast || dst == n.mac.Load() {
 		if o.owner != ownerNetdev {
 			n.counters.add(ctrRouted, f.packets())
@@ -254,6 +257,9 @@ func (t *TIR) hashOf(a *TIRAttr, data []byte, p *parsed) (hash uint32, kind uint
 		if n = s.ports(n, data, p, &kind); n == nil {
 			return 0, 0
 		}
+	}
+	if a.Symmetric {
+		s.sort(n)
 	}
 	return t.hash.Load().sum(n), kind
 }

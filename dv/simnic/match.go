@@ -132,8 +132,8 @@ func (m *Match) check() error {
 	return nil
 }
 
-// takes reports whether the frame with this key matches.
-func (m *Match) takes(k *MatchKey) bool {
+// Takes reports whether the frame with this key matches.
+func (m *Match) Takes(k *MatchKey) bool {
 	for i := range m.Mask {
 		if k[i]&m.Mask[i] != m.Value[i] {
 			return false

@@ -43,14 +43,15 @@ type NIC struct {
 	start time.Time
 	log   *slog.Logger
 
-	numbers  numbers
-	keys     keyTable
-	steering steering
-	counters counters
-	strict   violations
-	hooks    atomic.Pointer[Hooks]
-	bursts   pool[rxBurst]
-	spaces   pool[workspace]
+	numbers    numbers
+	keys       keyTable
+	steering   steering
+	counters   counters
+	strict     violations
+	hooks      atomic.Pointer[Hooks]
+	classifier atomic.Pointer[Classifier]
+	bursts     pool[rxBurst]
+	spaces     pool[workspace]
 
 	mac    atomic.Uint64 // of the netdev, low 48 bits
 	mtu    atomic.Int32

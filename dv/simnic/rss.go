@@ -1,6 +1,7 @@
 package simnic
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
@@ -90,4 +91,31 @@ func (s *HashSelection) ports(in, data []byte, p *parsed, kind *uint8) []byte {
 		*kind |= code << hashTypeDpt
 	}
 	return in
+}
+
+// sort puts the smaller of two addresses, and of two ports, first, so that both
+// directions of a flow hash alike.
+func (s *HashSelection) sort(in []byte) {
+	if s.Fields&HashSrcIP != 0 && s.Fields&HashDstIP != 0 {
+		size := 4
+		if s.IPv6 {
+			size = 16
+		}
+		swapIfGreater(in[:size], in[size:2*size])
+		in = in[2*size:]
+	}
+	if s.Fields&HashSrcPort != 0 && s.Fields&HashDstPort != 0 {
+		in = in[len(in)-4:]
+		swapIfGreater(in[:2], in[2:])
+	}
+}
+
+// swapIfGreater exchanges a and b, of equal length and at most 16 bytes.
+func swapIfGreater(a, b []byte) {
+	if bytes.Compare(a, b) <= 0 {
+		return
+	}
+	for i := range a {
+		a[i], b[i] = b[i], a[i]
+	}
 }

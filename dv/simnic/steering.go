@@ -187,7 +187,7 @@ func addRule(ts []table, a *FlowAttr, m Match) []table {
 // find is the table's first entry that takes the frame.
 func (t *table) find(k *MatchKey) *entry {
 	for i := range t.entries {
-		if e := &t.entries[i]; e.match.takes(k) {
+		if e := &t.entries[i]; e.match.Takes(k) {
 			return e
 		}
 	}
