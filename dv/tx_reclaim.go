@@ -23,11 +23,12 @@ func (q *TxQueue) Reclaim() int {
 		cqe := q.cq.next()
 		tail := binary.BigEndian.Uint32(cqe[mlx5.CQEOwnWord:])
 		if tail&0xfc != plainSend || !q.retire(uint16(tail>>16)) {
-			if q.done != before {
+			done := q.done - before
+			if done > 0 {
 				q.futile = 0
 			}
 			q.broken(cqe[:])
-			return int(q.done - before)
+			return int(done)
 		}
 		q.cq.ci++
 	}
