@@ -18,6 +18,7 @@ package need
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -59,5 +60,6 @@ func record(t testing.TB, reason string) {
 		t.Fatalf("record skip: %v", err)
 	}
 	defer f.Close()
-	fmt.Fprintf(f, "skipped %s: %s\n", t.Name(), reason)
+	pkg := strings.TrimSuffix(filepath.Base(os.Args[0]), ".test")
+	fmt.Fprintf(f, "skipped %s %s: %s\n", pkg, t.Name(), reason)
 }

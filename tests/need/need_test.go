@@ -49,6 +49,7 @@ func TestThat(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("NEED", tt.env)
+			t.Setenv("NEED_LOG", "") // the skips below are not real
 			f := run(func(t testing.TB) { That(t, "moon", tt.err) })
 			if (f.skipped != "") != tt.wantSkip || (f.failed != "") != tt.wantErr {
 				t.Errorf("skipped %q, failed %q", f.skipped, f.failed)
@@ -71,13 +72,14 @@ func TestSkipsAreRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := strings.Repeat("skipped TestFake: needs moon: there is none\n", 2); string(got) != want {
+	if want := strings.Repeat("skipped need TestFake: needs moon: there is none\n", 2); string(got) != want {
 		t.Errorf("recorded %q, want %q", got, want)
 	}
 }
 
 func TestLacksAreNoticed(t *testing.T) {
 	t.Setenv("NEED", "")
+	t.Setenv("NEED_LOG", "")
 	t.Setenv("RDMA_DEVICE", "")
 	for name, need := range map[string]func(testing.TB){
 		"tool":     func(t testing.TB) { Tool(t, "no-such-program") },
@@ -136,6 +138,7 @@ func TestProbes(t *testing.T) {
 		t.Logf("%s: %v", name, probe())
 	}
 	t.Setenv("NEED", "")
+	t.Setenv("NEED_LOG", "")
 	for name, need := range map[string]func(testing.TB){
 		"root": Root, "kvm": KVM, "netns": NetNS, "userns": UserNS, "tun": TUN,
 		"compiler": func(t testing.TB) { Compiler(t) },
