@@ -1,0 +1,31 @@
+package dv
+
+import (
+	"errors"
+	"slices"
+	"testing"
+)
+
+func TestLedger(t *testing.T) {
+	var l ledger
+	var log []string
+	did := func(s string) func() error { return func() error { log = append(log, s); return nil } }
+	bad := errors.New("bad")
+	fails := func() error { return bad }
+	if l.do("a", did("a"), did("undo a")) != nil || l.do("b", did("b"), fails) != nil {
+		t.Fatal("a step failed")
+	}
+	if err := l.do("c", fails, did("undo c")); !errors.Is(err, bad) || err.Error() != "c: bad" {
+		t.Errorf("failed step: %v", err)
+	}
+	l.do("d", did("d"), did("undo d"))
+	if err := l.unwind(); !errors.Is(err, bad) || err.Error() != "undo b: bad" {
+		t.Errorf("unwind: %v", err)
+	}
+	if want := []string{"a", "b", "d", "undo d", "undo a"}; !slices.Equal(log, want) {
+		t.Errorf("%v, want %v", log, want)
+	}
+	if err := l.unwind(); err != nil || len(log) != 5 {
+		t.Errorf("second unwind: %v, %v", err, log)
+	}
+}

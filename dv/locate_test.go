@@ -1,0 +1,208 @@
+package dv
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+)
+
+// tree is files of a made-up /sys and /dev, as the kernel lays them out.
+type tree map[string]string
+
+// card adds the files of one RDMA device.
+func (tr tree) card(uverbsN, ibdev, driver, linkLayer string, netdevs ...string) tree {
+	verbs, dev := "sys/class/infiniband_verbs/"+uverbsN, "sys/class/infiniband/"+ibdev
+	tr["sys/class/infiniband_verbs/abi_version"] = "6\n"
+	tr[verbs+"/ibdev"] = ibdev + "\n"
+	tr[verbs+"/abi_version"] = "1\n"
+	tr[verbs+"/dev"] = "1:3\n" // the null device, which stands in for the node
+	tr["dev/infiniband/"+uverbsN] = "-> /dev/null"
+	tr[dev+"/fw_ver"] = "22.43.2026\n"
+	tr[dev+"/node_guid"] = "0c42:a103:0065:1234\n"
+	if driver == "mlx5_core" {
+		tr[dev+"/hca_type"] = "MT4125\n"
+	}
+	if driver != "" {
+		tr[dev+"/device/driver"] = "-> ../../drivers/" + driver
+	}
+	for _, n := range netdevs {
+		tr[dev+"/device/net/"+n+"/mtu"] = "1500\n"
+	}
+	tr[dev+"/ports/1/link_layer"] = linkLayer + "\n"
+	tr[dev+"/ports/1/state"] = "4: ACTIVE\n"
+	tr[dev+"/ports/1/rate"] = "100 Gb/sec (4X EDR)\n"
+	return tr
+}
+
+// write puts the tree below a new directory.
+func (tr tree) write(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, content := range tr {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if to, link := strings.CutPrefix(content, "-> "); link {
+			err = os.Symlink(to, path)
+		} else {
+			err = os.WriteFile(path, []byte(content), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// usual is a machine with two cards, one in InfiniBand mode, and a software
+// RDMA device.
+func usual(t *testing.T) *machine {
+	tr := tree{}.card("uverbs0", "mlx5_0", "mlx5_core", "Ethernet", "enp1s0f0").
+		card("uverbs1", "mlx5_1", "mlx5_core", "InfiniBand", "ib0").
+		card("uverbs2", "rxe0", "", "Ethernet").
+		card("uverbs3", "mlx5_2", "mlx5_core", "Ethernet", "enp1s0v0")
+	tr["sys/class/infiniband/mlx5_2/device/physfn"] = "-> ../0000:01:00.0"
+	tr["sys/class/infiniband/rxe0/ports/1/gid_attrs/ndevs/0"] = "eth0\n"
+	interfaces := map[string]iface{
+		"eth0":     {Name: "eth0", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}, MTU: 1500, Up: true},
+		"enp1s0f0": {Name: "enp1s0f0", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, MTU: 9000, Up: true},
+		"enp1s0v0": {Name: "enp1s0v0", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, MTU: 1500, Up: true},
+		"ib0":      {Name: "ib0", MTU: 2044, Up: true},
+	}
+	return &machine{
+		root: tr.write(t),
+		iface: func(name string) (iface, error) {
+			if i, ok := interfaces[name]; ok {
+				return i, nil
+			}
+			return iface{}, errors.New("Link not found")
+		},
+		rdma:   func(string) rdmaFacts { return rdmaFacts{} },
+		env:    func() (uverbs.Environment, error) { return uverbs.Environment{NetRaw: true, Memlock: 64 << 20}, nil },
+		pinned: func() uint64 { return 0 },
+		open:   func(string) (uverbs.Kernel, error) { return nil, unix.ENXIO },
+	}
+}
+
+func TestLocate(t *testing.T) {
+	for _, name := range []string{"mlx5_0", "enp1s0f0"} {
+		got, err := usual(t).locate(name)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		f := got.facts
+		if f.Name != "mlx5_0" || f.Netdev != "enp1s0f0" || f.MTU != 9000 || f.MAC.String() != "02:00:00:00:00:01" || f.Port != 1 || f.Virtual || f.Down {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+	if got, err := usual(t).locate("enp1s0v0"); err != nil || !got.facts.Virtual {
+		t.Errorf("virtual function: %+v, %v", got, err)
+	}
+}
+
+// On a card with several ports netlink says which one has the netdev.
+func TestLocateSecondPort(t *testing.T) {
+	m := usual(t)
+	m.rdma = func(name string) rdmaFacts {
+		return rdmaFacts{driver: uverbs.DriverMLX5, netdevs: map[uint8]string{2: "enp1s0f0"}}
+	}
+	for port, layer := range map[string]string{"1": "Ethernet", "2": "Ethernet"} {
+		p := filepath.Join(m.root, "sys/class/infiniband/mlx5_0/ports", port)
+		os.MkdirAll(p, 0o755)
+		os.WriteFile(filepath.Join(p, "link_layer"), []byte(layer), 0o644)
+	}
+	for _, name := range []string{"mlx5_0", "enp1s0f0"} {
+		got, err := m.locate(name)
+		if err != nil || got.facts.Port != 2 || got.driver != uverbs.DriverMLX5 {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}
+
+// Each refusal is of its kind, is one line, and says what to do.
+func TestRefusals(t *testing.T) {
+	for _, c := range []struct {
+		name, device string
+		change       func(m *machine)
+		want         error
+		says         string
+	}{
+		{"nothing named", "", nil, ErrConfig, "set Config.Device"},
+		{"unknown name", "mlx5_9", nil, ErrNotFound, "RDMA devices here: mlx5_0, mlx5_1, mlx5_2, rxe0"},
+		{"netdev without RDMA device", "eth0", nil, ErrNoRDMA, "not a port of an mlx5 NIC"},
+		{"no RDMA at all", "mlx5_0", func(m *machine) { m.root = t.TempDir() }, ErrNoRDMA, "modprobe"},
+		{"InfiniBand", "mlx5_1", nil, ErrInfiniBand, "LINK_TYPE_P1=ETH"},
+		{"InfiniBand by netdev", "ib0", nil, ErrInfiniBand, "LINK_TYPE_P1=ETH"},
+		{"other make, by sysfs", "rxe0", nil, ErrNotMlx5, "an mlx5 NIC"},
+		{"other make, by netlink", "mlx5_0", func(m *machine) {
+			m.rdma = func(string) rdmaFacts { return rdmaFacts{driver: uverbs.DriverRXE} }
+		}, ErrNotMlx5, "an mlx5 NIC"},
+		{"node missing", "mlx5_0", func(m *machine) { os.RemoveAll(filepath.Join(m.root, "dev")) }, ErrNotFound, "--device"},
+		{"netdev down", "mlx5_0", func(m *machine) {
+			m.iface = func(string) (iface, error) { return iface{MTU: 1500}, nil }
+		}, ErrDown, "ip link set enp1s0f0 up"},
+		{"no CAP_NET_RAW", "mlx5_0", func(m *machine) {
+			m.env = func() (uverbs.Environment, error) { return uverbs.Environment{}, nil }
+		}, ErrPermission, "cap_net_raw"},
+		{"memlock", "mlx5_0", func(m *machine) {
+			m.env = func() (uverbs.Environment, error) { return uverbs.Environment{NetRaw: true, Memlock: 8 << 20}, nil }
+		}, ErrMemlock, "MiB of locked memory (this process has locked 0.0 already), the limit is 8.0"},
+		{"memlock used up", "mlx5_0", func(m *machine) { m.pinned = func() uint64 { return 63 << 20 } }, ErrMemlock, "has locked 63.0 already"},
+		{"own MAC of a virtual function", "mlx5_2", nil, ErrMAC, "AllowNetdevMAC"},
+		{"node goes away", "mlx5_0", nil, unix.ENXIO, "open device"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := usual(t)
+			if c.change != nil {
+				c.change(m)
+			}
+			target, err := m.locate(c.device)
+			if err == nil {
+				_, err = open(t.Context(), Config{}, target)
+			}
+			if !errors.Is(err, c.want) {
+				t.Fatalf("%v is not %v", err, c.want)
+			}
+			if text := err.Error(); !strings.Contains(text, c.says) || strings.Contains(text, "\n") {
+				t.Errorf("%q does not say %q in one line", text, c.says)
+			}
+		})
+	}
+}
+
+func TestList(t *testing.T) {
+	m := usual(t)
+	list, err := m.list()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, i := range list {
+		state := "usable"
+		if !i.Usable() {
+			state = i.Why.Error()
+		}
+		got = append(got, i.Name+" "+i.Netdev+" "+i.LinkLayer+" "+i.State+": "+state[:6])
+	}
+	want := "mlx5_0 enp1s0f0 Ethernet ACTIVE: usable|mlx5_1 ib0 InfiniBand ACTIVE: port 1|mlx5_2 enp1s0v0 Ethernet ACTIVE: usable|rxe0  Ethernet ACTIVE: rxe0 i"
+	if s := strings.Join(got, "|"); s != want {
+		t.Errorf("list\n%s\nwant\n%s", s, want)
+	}
+	if i := list[0]; i.MTU != 9000 || i.MAC.String() != "02:00:00:00:00:01" || i.Firmware != "22.43.2026" || i.Type != "MT4125" {
+		t.Errorf("facts %+v", i)
+	}
+	m.root = t.TempDir()
+	if _, err := m.list(); !errors.Is(err, ErrNoRDMA) {
+		t.Errorf("a machine without RDMA: %v", err)
+	}
+}

@@ -1,0 +1,115 @@
+package dv
+
+import (
+	"errors"
+	"net"
+	"testing"
+)
+
+func TestPlan(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		cfg  Config
+		mtu  int
+		want plan
+	}{
+		{"defaults", Config{}, 1500, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 2048, spare: 256, mtu: 1500, frameLimit: 1518}},
+		{"jumbo", Config{}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 9216, spare: 256, mtu: 9000, frameLimit: 9018}},
+		{"own MTU", Config{MTU: 3000}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 4096, spare: 256, mtu: 3000, frameLimit: 3018}},
+		{"asked for", Config{RxQueues: 2, TxQueues: 3, RxQueueSize: 64, TxQueueSize: 128, TxBufferSize: 128 << 10, SpareFrames: 1}, 1500,
+			plan{rx: 2, tx: 3, rxEntries: 64, txBlocks: 128, stage: 128 << 10, frame: 2048, spare: 1, mtu: 1500, frameLimit: 1518}},
+	} {
+		c.want.pageSize = 4096
+		if got, err := newPlan(&c.cfg, c.mtu, 4096); err != nil || got != c.want {
+			t.Errorf("%s: %+v, %v\nwant %+v", c.name, got, err, c.want)
+		}
+	}
+}
+
+// Whatever the number of queues, defaults stay below 32 MiB as long as the
+// smallest queues do.
+func TestPlanBudget(t *testing.T) {
+	for _, queues := range []int{1, 2, 4, 8, 16, 32, 64} {
+		for _, mtu := range []int{1500, 9000} {
+			p, err := newPlan(&Config{RxQueues: queues, TxQueues: queues}, mtu, 4096)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%d queues, MTU %d: %.1f MiB, %d buffers, %d blocks, %d KiB staging a queue", queues, mtu,
+				float64(p.pinned())/(1<<20), p.rxEntries, p.txBlocks, p.stage>>10)
+			smallest := queues * (minRing*(p.frame+80) + minRing*128 + minStage)
+			if p.pinned() > 32<<20 && smallest < 24<<20 {
+				t.Errorf("%d queues pin %d bytes", queues, p.pinned())
+			}
+		}
+	}
+}
+
+// What is asked for is not cut down.
+func TestPlanKeepsWhatIsAsked(t *testing.T) {
+	cfg := Config{RxQueues: 4, TxQueues: 4, RxQueueSize: 8192, TxQueueSize: 4096, TxBufferSize: 4 << 20}
+	p, err := newPlan(&cfg, 1500, 4096)
+	if err != nil || p.rxEntries != 8192 || p.txBlocks != 4096 || p.stage != 4<<20 {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+func TestPlanRefusals(t *testing.T) {
+	for name, cfg := range map[string]Config{
+		"negative queues":     {RxQueues: -1},
+		"too many queues":     {TxQueues: 257},
+		"ring no power of 2":  {RxQueueSize: 1000},
+		"ring too small":      {TxQueueSize: 32},
+		"ring too large":      {TxQueueSize: 1 << 16},
+		"staging too small":   {TxBufferSize: 64 << 10},
+		"MTU above the port":  {MTU: 1501},
+		"MTU too small":       {MTU: 100},
+		"negative spare":      {SpareFrames: -1},
+		"negative ring":       {RxQueueSize: -1024},
+		"staging no power":    {TxBufferSize: 200 << 10},
+		"absurd frame number": {SpareFrames: 1 << 30},
+	} {
+		if _, err := newPlan(&cfg, 1500, 4096); !errors.Is(err, ErrConfig) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestChooseMAC(t *testing.T) {
+	own := net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	other := net.HardwareAddr{0x0c, 0x42, 0xa1, 0, 0, 1}
+	port, function := PortFacts{Name: "mlx5_0", Netdev: "eth0", MAC: own}, PortFacts{Name: "mlx5_2", Netdev: "eth1", MAC: own, Virtual: true}
+	for _, c := range []struct {
+		name  string
+		cfg   Config
+		facts PortFacts
+		want  net.HardwareAddr // nil: refused
+	}{
+		{"given", Config{MAC: other}, port, other},
+		{"the netdev's", Config{MAC: own}, port, nil},
+		{"the netdev's, allowed", Config{MAC: own, AllowNetdevMAC: true}, port, own},
+		{"multicast", Config{MAC: net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}, AllowNetdevMAC: true}, port, nil},
+		{"broadcast", Config{MAC: net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}, port, nil},
+		{"zero", Config{MAC: make(net.HardwareAddr, 6)}, port, nil},
+		{"8 bytes", Config{MAC: make(net.HardwareAddr, 8)}, port, nil},
+		{"empty", Config{MAC: net.HardwareAddr{}}, port, nil},
+		{"none on a virtual function", Config{}, function, nil},
+		{"given on a virtual function", Config{MAC: other}, function, other},
+	} {
+		got, err := chooseMAC(&c.cfg, &c.facts)
+		if got.String() != c.want.String() || (err == nil) != (c.want != nil) || err != nil && !errors.Is(err, ErrMAC) {
+			t.Errorf("%s: %v, %v", c.name, got, err)
+		}
+	}
+}
+
+func TestRandomMAC(t *testing.T) {
+	seen := map[string]bool{}
+	for range 100 {
+		mac, err := chooseMAC(&Config{}, &PortFacts{})
+		if err != nil || mac[0]&3 != 2 || seen[mac.String()] {
+			t.Fatalf("%v, %v: want a new, locally administered unicast address", mac, err)
+		}
+		seen[mac.String()] = true
+	}
+}
