@@ -1,0 +1,72 @@
+package pcie
+
+import "github.com/rdma-netstack/rdma-netstack/dv/simnic"
+
+// pipeline is an immutable picture of the flow tables, for classification without locks.
+type pipeline struct {
+	root   uint32
+	tables map[uint32]stage
+}
+
+// stage is one table of a pipeline.
+type stage struct {
+	miss    uint32
+	entries []*flowEntry
+}
+
+// maxStages bounds the way of a frame through tables, as levels do on the device.
+const maxStages = 64
+
+// publish makes the flow tables as they are now the ones frames meet.
+func (f *Function) publish() {
+	if f.objects.root == 0 {
+		f.nic.SetClassifier(nil)
+		return
+	}
+	p := &pipeline{root: f.objects.root, tables: make(map[uint32]stage, len(f.objects.tables))}
+	for id, t := range f.objects.tables {
+		p.tables[id] = stage{miss: t.miss, entries: t.entries}
+	}
+	f.nic.SetClassifier(p.classify)
+}
+
+// classify appends where a frame with this key goes. Every TIR gets its own copy.
+func (p *pipeline) classify(k *simnic.MatchKey, out []simnic.Destination) []simnic.Destination {
+	return p.walk(p.root, 0, k, out)
+}
+
+// walk follows a frame from one table on.
+func (p *pipeline) walk(id uint32, depth int, k *simnic.MatchKey, out []simnic.Destination) []simnic.Destination {
+	for ; depth < maxStages; depth++ {
+		t, ok := p.tables[id]
+		if !ok {
+			return out
+		}
+		e := t.first(k)
+		if e == nil {
+			id = t.miss
+			continue
+		}
+		if e.action&actionForward == 0 || e.action&actionDrop != 0 {
+			return out
+		}
+		for _, tir := range e.tirs {
+			out = append(out, simnic.Destination{TIR: tir, Tag: e.tag})
+		}
+		for _, next := range e.tables {
+			out = p.walk(next, depth+1, k, out)
+		}
+		return out
+	}
+	return out
+}
+
+// first is the matching entry with the lowest index.
+func (t *stage) first(k *simnic.MatchKey) *flowEntry {
+	for _, e := range t.entries {
+		if e.match.Takes(k) {
+			return e
+		}
+	}
+	return nil
+}

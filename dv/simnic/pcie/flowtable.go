@@ -1,0 +1,295 @@
+package pcie
+
+import (
+	"encoding/binary"
+	"sort"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+)
+
+// Flow tables of the receive side, as the driver builds them: tables of entries in groups of one match mask each. A
+// frame starts at the root table; the matching entry with the lowest index decides, else the table's miss action.
+
+// flow_table_context, at byte 24 of CREATE_FLOW_TABLE.
+var (
+	ftTableID   = field{168, 24}
+	ftType      = field{128, 8}
+	ftcMiss     = field{4, 4}
+	ftcLevel    = field{8, 8}
+	ftcLogSize  = field{24, 8}
+	ftcMissID   = field{40, 24}
+	fgStart     = field{224, 32}
+	fgEnd       = field{288, 32}
+	fgGroupID   = field{192, 32}
+	fgEnable    = field{504, 8}
+	fteIndex    = field{256, 32}
+	fcGroup     = field{32, 32}
+	fcTag       = field{72, 24}
+	fcAction    = field{112, 16}
+	fcDestCount = field{136, 24}
+	destType    = field{0, 8}
+	destID      = field{8, 24}
+)
+
+const (
+	ftContext     = 24
+	ftContextSize = 40
+	fgCriteria    = 64 // match criteria of a group
+	flowContext   = 64 // flow context of an entry's command
+	flowMatch     = flowContext + 64
+	flowDest      = flowContext + 0x300
+	flowEntryIn   = flowDest
+	matchOuter    = 64 // bytes of fte_match_set_lyr_2_4
+	enableOuter   = 1
+)
+
+// Types of tables, actions and destinations.
+const (
+	tableNICReceive = 0
+	missForward     = 1
+	actionAllow     = 1 << 0
+	actionDrop      = 1 << 1
+	actionForward   = 1 << 2
+	destTable       = 1
+	destTIR         = 2
+	matchSetSize    = 512
+)
+
+// flowTable is one table. Classification reads it from any goroutine, so it is replaced, never changed, once in use.
+type flowTable struct {
+	id      uint32
+	level   int
+	size    uint32
+	miss    uint32 // next table, 0: none
+	groups  map[uint32]*flowGroup
+	entries []*flowEntry // by index
+}
+
+// flowGroup is a range of entries with one mask.
+type flowGroup struct {
+	start, end uint32
+	mask       simnic.MatchKey
+}
+
+// flowEntry is one rule.
+type flowEntry struct {
+	index  uint32
+	group  uint32
+	match  simnic.Match
+	action uint64
+	tag    uint32
+	tables []uint32
+	tirs   []*simnic.TIR
+}
+
+func (f *Function) createFlowTable(in, out []byte) error {
+	if t := ftType.get(in); t != tableNICReceive {
+		return refuse(statusBadParam, "flow table of type %d, only NIC receive is supported", t)
+	}
+	ctx := part(in, ftContext, ftContextSize)
+	if ftcLogSize.get(ctx) > 16 {
+		return refuse(statusBadParam, "flow table of 2^%d entries", ftcLogSize.get(ctx))
+	}
+	t := &flowTable{level: int(ftcLevel.get(ctx)), size: 1 << ftcLogSize.get(ctx), groups: map[uint32]*flowGroup{}}
+	if ftcMiss.get(ctx) == missForward {
+		t.miss = ftcMissID.u32(ctx)
+		if _, err := find(f.objects.tables, "flow table", t.miss); err != nil {
+			return err
+		}
+	}
+	for t.id = 1; f.objects.tables[t.id] != nil; t.id++ {
+	}
+	f.objects.tables[t.id] = t
+	number.set(out, uint64(t.id))
+	return nil
+}
+
+// modifyFlowTable changes the miss action.
+func (f *Function) modifyFlowTable(in, _ []byte) error {
+	t, err := find(f.objects.tables, "flow table", ftTableID.u32(in))
+	if err != nil {
+		return err
+	}
+	ctx := part(in, ftContext, ftContextSize)
+	t.miss = 0
+	if ftcMiss.get(ctx) == missForward {
+		t.miss = ftcMissID.u32(ctx)
+	}
+	f.publish()
+	return nil
+}
+
+func (f *Function) destroyFlowTable(in, _ []byte) error {
+	id := ftTableID.u32(in)
+	t, err := find(f.objects.tables, "flow table", id)
+	if err != nil {
+		return err
+	}
+	if len(t.entries) > 0 || f.objects.root == id && len(f.objects.tables) > 1 {
+		return refuse(statusBusy, "flow table %d is in use", id)
+	}
+	delete(f.objects.tables, id)
+	if f.objects.root == id {
+		f.objects.root = 0
+	}
+	f.publish()
+	return nil
+}
+
+func (f *Function) setFlowTableRoot(in, _ []byte) error {
+	if _, err := find(f.objects.tables, "flow table", ftTableID.u32(in)); err != nil {
+		return err
+	}
+	f.objects.root = ftTableID.u32(in)
+	f.publish()
+	return nil
+}
+
+func (f *Function) createFlowGroup(in, out []byte) error {
+	t, err := find(f.objects.tables, "flow table", ftTableID.u32(in))
+	if err != nil {
+		return err
+	}
+	g := &flowGroup{start: fgStart.u32(in), end: fgEnd.u32(in)}
+	if g.start > g.end || g.end >= t.size {
+		return refuse(statusBadParam, "flow group %d to %d in a table of %d", g.start, g.end, t.size)
+	}
+	for _, o := range t.groups {
+		if g.start <= o.end && o.start <= g.end {
+			return refuse(statusBadParam, "flow group %d to %d overlaps %d to %d", g.start, g.end, o.start, o.end)
+		}
+	}
+	if err := g.setMask(fgEnable.get(in), part(in, fgCriteria, matchSetSize)); err != nil {
+		return err
+	}
+	id := uint32(1)
+	for t.groups[id] != nil {
+		id++
+	}
+	t.groups[id] = g
+	number.set(out, uint64(id))
+	return nil
+}
+
+// setMask takes the group's criteria. Only outer headers can be matched.
+func (g *flowGroup) setMask(enable uint64, criteria []byte) error {
+	if enable&^enableOuter != 0 {
+		return refuse(statusBadParam, "flow group with match criteria %#x", enable)
+	}
+	if enable&enableOuter != 0 {
+		g.mask = matchKey(criteria)
+	}
+	return nil
+}
+
+// matchKey reads the outer headers of a match set.
+func matchKey(b []byte) (k simnic.MatchKey) {
+	for i := range matchOuter / 8 {
+		k[i] = binary.BigEndian.Uint64(b[8*i:])
+	}
+	return k
+}
+
+func (f *Function) destroyFlowGroup(in, _ []byte) error {
+	t, err := find(f.objects.tables, "flow table", ftTableID.u32(in))
+	if err != nil {
+		return err
+	}
+	id := fgGroupID.u32(in)
+	if t.groups[id] == nil {
+		return refuse(statusBadResource, "flow group %d of table %d does not exist", id, t.id)
+	}
+	for _, e := range t.entries {
+		if e.group == id {
+			return refuse(statusBusy, "flow group %d of table %d has entries", id, t.id)
+		}
+	}
+	delete(t.groups, id)
+	return nil
+}
+
+// setFlowEntry adds or replaces the entry at an index.
+func (f *Function) setFlowEntry(in, _ []byte) error {
+	t, err := find(f.objects.tables, "flow table", ftTableID.u32(in))
+	if err != nil {
+		return err
+	}
+	e, err := f.flowEntry(t, in)
+	if err != nil {
+		return err
+	}
+	t.entries = append(without(t.entries, e.index), e)
+	sort.Slice(t.entries, func(i, j int) bool { return t.entries[i].index < t.entries[j].index })
+	f.publish()
+	return nil
+}
+
+// flowEntry decodes an entry.
+func (f *Function) flowEntry(t *flowTable, in []byte) (*flowEntry, error) {
+	ctx := part(in, flowContext, flowMatch-flowContext)
+	e := &flowEntry{index: fteIndex.u32(in), group: fcGroup.u32(ctx), tag: fcTag.u32(ctx), action: fcAction.get(ctx)}
+	g := t.groups[e.group]
+	if g == nil || e.index < g.start || e.index > g.end {
+		return nil, refuse(statusBadParam, "flow entry %d is not in group %d of table %d", e.index, e.group, t.id)
+	}
+	if e.action&^(actionAllow|actionDrop|actionForward) != 0 {
+		return nil, refuse(statusBadParam, "flow entry with action %#x", e.action)
+	}
+	e.match.Mask, e.match.Value = g.mask, matchKey(part(in, flowMatch, matchSetSize))
+	for i := range e.match.Value {
+		e.match.Value[i] &= g.mask[i]
+	}
+	return e, f.destinations(e, in, int(fcDestCount.get(ctx)))
+}
+
+// destinations decodes where an entry sends frames.
+func (f *Function) destinations(e *flowEntry, in []byte, n int) error {
+	if n > 256 {
+		return refuse(statusBadParam, "flow entry with %d destinations", n)
+	}
+	list := part(in, flowDest, 8*n)
+	for ; len(list) >= 8; list = list[8:] {
+		id := destID.u32(list)
+		switch destType.get(list) {
+		case destTable:
+			if _, err := find(f.objects.tables, "flow table", id); err != nil {
+				return err
+			}
+			e.tables = append(e.tables, id)
+		case destTIR:
+			tir, err := find(f.objects.tirs, "TIR", id)
+			if err != nil {
+				return err
+			}
+			e.tirs = append(e.tirs, tir)
+		default:
+			return refuse(statusBadParam, "flow destination of type %d", destType.get(list))
+		}
+	}
+	return nil
+}
+
+func (f *Function) deleteFlowEntry(in, _ []byte) error {
+	t, err := find(f.objects.tables, "flow table", ftTableID.u32(in))
+	if err != nil {
+		return err
+	}
+	rest := without(t.entries, fteIndex.u32(in))
+	if len(rest) == len(t.entries) {
+		return refuse(statusBadResource, "entry %d of flow table %d does not exist", fteIndex.u32(in), t.id)
+	}
+	t.entries = rest
+	f.publish()
+	return nil
+}
+
+// without returns a copy of entries without the one at index.
+func without(entries []*flowEntry, index uint32) []*flowEntry {
+	var out []*flowEntry
+	for _, e := range entries {
+		if e.index != index {
+			out = append(out, e)
+		}
+	}
+	return out
+}

@@ -1,0 +1,183 @@
+package pcie
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+)
+
+// DeviceConnectX6Dx is the PCI device id shown by default.
+const DeviceConnectX6Dx = 0x101d
+
+// Config says how the NIC looks from the PCI bus.
+type Config struct {
+	DeviceID uint16       // PCI device id; default DeviceConnectX6Dx
+	Logger   *slog.Logger // default: silent
+}
+
+// Function is a software ConnectX as a PCI function of a virtual machine. It serves one machine at a time.
+//
+// One goroutine, the one in Serve, reads the machine's messages and owns all state that is not marked otherwise;
+// completions and events come from any goroutine.
+type Function struct {
+	nic *simnic.NIC
+	log *slog.Logger
+	cfg Config
+
+	dma    dmaMap
+	irq    *irqs
+	eqs    eqTable
+	config *configSpace
+
+	cmdQueue  uint64 // guest address of the command queue
+	health    uint32
+	enabled   bool
+	issi      int
+	given     []uint64 // pages the driver gave
+	general   []byte   // capability group 0, as the driver set it
+	vport     [vportContextSize]byte
+	portAdmin uint32
+	portMTU   int
+	numbers   [numKinds]numbers
+	objects   objectTable
+	start     time.Time
+
+	statsMu sync.Mutex
+	stats   map[string]CommandStats // guarded by statsMu
+
+	fatal       atomic.Bool // the initialisation segment shows it
+	unsubscribe func()
+}
+
+// CommandStats counts one firmware command.
+type CommandStats struct{ Done, Refused uint64 }
+
+// New shows nic as a PCI function. The caller keeps nic and closes it after the function.
+func New(nic *simnic.NIC, cfg Config) *Function {
+	if cfg.DeviceID == 0 {
+		cfg.DeviceID = DeviceConnectX6Dx
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	f := &Function{nic: nic, log: cfg.Logger, cfg: cfg, irq: newIRQs(), start: time.Now(), stats: map[string]CommandStats{}}
+	f.eqs.irq = f.irq
+	f.reset()
+	f.unsubscribe = nic.Subscribe(f.event)
+	return f
+}
+
+// Close ends the function's interest in the NIC. Serve must have returned.
+func (f *Function) Close() error {
+	f.unsubscribe()
+	return nil
+}
+
+// event passes a port or device event on to the driver. It runs on any goroutine.
+func (f *Function) event(e simnic.Event) {
+	switch e.Type {
+	case simnic.EventPortUp:
+		f.portEvent(portUp)
+	case simnic.EventPortDown:
+		f.portEvent(portDown)
+	case simnic.EventDeviceFatal:
+		f.fatal.Store(true)
+	}
+}
+
+// reset puts the function into its power-on state: queues and event queues are gone, memory maps stay.
+func (f *Function) reset() {
+	f.objects.destroyAll(f)
+	f.irq.clear()
+	f.eqs.mu.Lock()
+	f.eqs.m = map[uint32]*eq{}
+	f.eqs.mu.Unlock()
+	f.config = newConfigSpace(f.cfg.DeviceID)
+	f.cmdQueue, f.given, f.enabled, f.issi = 0, nil, false, 0
+	f.general = generalCapBytes()
+	f.vport = [vportContextSize]byte{}
+	f.portAdmin, f.portMTU = paosDown, f.nic.MTU()+portOverhead
+	f.numbers = [numKinds]numbers{}
+}
+
+// Serve accepts one machine on l and answers it until it disconnects, which returns nil, or ctx ends. All objects the
+// machine created are gone then.
+func (f *Function) Serve(ctx context.Context, l *net.UnixListener) error {
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	conn, err := l.AcceptUnix()
+	if err != nil {
+		return fmt.Errorf("wait for a virtual machine: %w", err)
+	}
+	defer conn.Close()
+	stopConn := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stopConn()
+	s := &server{conn: conn, fn: f}
+	err = s.serve()
+	f.reset()
+	f.dma.close()
+	return err
+}
+
+// read answers a load from a region.
+func (f *Function) read(region uint32, off uint64, p []byte) error {
+	switch region {
+	case regionBAR0:
+		f.readBAR(off, p)
+	case regionConfig:
+		f.config.read(off, p)
+	default:
+		return fmt.Errorf("read of region %d: %w", region, unix.EINVAL)
+	}
+	return nil
+}
+
+// write acts on a store to a region.
+func (f *Function) write(region uint32, off uint64, p []byte) error {
+	switch region {
+	case regionBAR0:
+		f.writeBAR(off, p)
+	case regionConfig:
+		f.config.write(off, p)
+	default:
+		return fmt.Errorf("write of region %d: %w", region, unix.EINVAL)
+	}
+	return nil
+}
+
+// clock is the internal timer, in ticks of deviceKHz.
+func (f *Function) clock() uint64 {
+	return uint64(time.Since(f.start).Nanoseconds()) * deviceKHz / 1e6
+}
+
+// count notes the outcome of a command.
+func (f *Function) count(op opcode, err error) {
+	f.statsMu.Lock()
+	defer f.statsMu.Unlock()
+	s := f.stats[op.String()]
+	if err == nil {
+		s.Done++
+	} else {
+		s.Refused++
+	}
+	f.stats[op.String()] = s
+}
+
+// Commands counts the firmware commands so far, by name. Safe from any goroutine.
+func (f *Function) Commands() map[string]CommandStats {
+	f.statsMu.Lock()
+	defer f.statsMu.Unlock()
+	out := make(map[string]CommandStats, len(f.stats))
+	for k, v := range f.stats {
+		out[k] = v
+	}
+	return out
+}

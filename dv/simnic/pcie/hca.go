@@ -1,0 +1,169 @@
+package pcie
+
+import "encoding/binary"
+
+// Commands of the function itself: bring-up, pages, capabilities, teardown.
+
+// issi: supported are interface steps 0 and 1; the driver uses the highest both know.
+var (
+	currentISSI   = field{80, 16}
+	supportedISSI = field{864, 32}
+)
+
+func (f *Function) enableHCA(_, _ []byte) error {
+	f.enabled = true
+	return nil
+}
+
+func (f *Function) disableHCA(_, _ []byte) error {
+	f.enabled = false
+	return nil
+}
+
+func (f *Function) queryISSI(_, out []byte) error {
+	currentISSI.set(out, uint64(f.issi))
+	supportedISSI.set(out, 3)
+	return nil
+}
+
+func (f *Function) setISSI(in, _ []byte) error {
+	v := currentISSI.get(in)
+	if v > 1 {
+		return refuse(statusBadParam, "interface step %d, want 0 or 1", v)
+	}
+	f.issi = int(v)
+	return nil
+}
+
+// Pages the device asks the driver for, at boot and at INIT_HCA. The model keeps its state in Go, so it only takes
+// them, as the driver insists, and gives them back.
+const (
+	bootPages = 8
+	initPages = 16
+)
+
+// Operation modifiers of QUERY_PAGES and MANAGE_PAGES.
+const (
+	pagesBoot   = 1
+	pagesInit   = 2
+	pagesCannot = 0
+	pagesGive   = 1
+	pagesTake   = 2
+)
+
+func opMod(in []byte) uint16 { return binary.BigEndian.Uint16(in[6:]) }
+
+func (f *Function) queryPages(in, out []byte) error {
+	n := 0
+	switch opMod(in) {
+	case pagesBoot:
+		n = bootPages
+	case pagesInit:
+		n = initPages
+	}
+	binary.BigEndian.PutUint32(out[12:], uint32(n))
+	return nil
+}
+
+func (f *Function) managePages(in, out []byte) error {
+	count := int(be32(in, 12))
+	switch opMod(in) {
+	case pagesCannot:
+		return nil
+	case pagesGive:
+		if len(in) < 16+8*count {
+			return refuse(statusBadInput, "%d pages in %d bytes", count, len(in))
+		}
+		f.given = append(f.given, addresses(in[:16+8*count], 16)...)
+		return nil
+	case pagesTake:
+		n := min(count, len(f.given), (len(out)-16)/8)
+		for i := range n {
+			binary.BigEndian.PutUint64(out[16+8*i:], f.given[len(f.given)-1-i])
+		}
+		f.given = f.given[:len(f.given)-n]
+		binary.BigEndian.PutUint32(out[8:], uint32(n))
+		return nil
+	}
+	return refuse(statusBadParam, "page operation %d", opMod(in))
+}
+
+func (f *Function) initHCA(_, _ []byte) error {
+	if !f.enabled {
+		return refuse(statusBadState, "INIT_HCA before ENABLE_HCA")
+	}
+	return nil
+}
+
+// teardownHCA ends the driver's use of the function: queues it left behind are destroyed.
+func (f *Function) teardownHCA(_, _ []byte) error {
+	f.objects.destroyAll(f)
+	return nil
+}
+
+// queryHCACap answers capability group op_mod>>1; bit 0 asks for current instead of maximum values, which are the same.
+func (f *Function) queryHCACap(in, out []byte) error {
+	clear(out[16:])
+	switch opMod(in) >> 1 {
+	case capGeneral:
+		copy(out[16:], f.general)
+	case capEthernet:
+		f.ethernetCaps(out[16:])
+	case capFlowTable:
+		flowTableCaps(out[16:])
+	}
+	return nil
+}
+
+// setHCACap stores the general capabilities the driver chose.
+func (f *Function) setHCACap(in, _ []byte) error {
+	if opMod(in)>>1 == capGeneral {
+		copy(f.general, in[16:])
+	}
+	return nil
+}
+
+// adapterVendor is ieee_vendor_id of query_adapter_param_block: the OUI 00-02-C9.
+var adapterVendor = field{8 * 25, 24}
+
+// queryAdapter names vendor and board.
+func (f *Function) queryAdapter(_, out []byte) error {
+	adapterVendor.set(out[16:], 0x0002c9)
+	copy(out[len(out)-16:], boardID)
+	return nil
+}
+
+// boardID is the parameter-set id a driver shows as board_id; SIM marks the model.
+const boardID = "SIM0000000001"
+
+// accepted is a command that needs no answer beyond success.
+func (f *Function) accepted(_, _ []byte) error { return nil }
+
+// ALLOC_UAR and the allocations of plain numbers: protection and transport domains, XRC domains, counters.
+
+func (f *Function) allocUAR(_, out []byte) error {
+	n := f.numbers[kindUAR].take(firstUAR)
+	if n >= barSize>>uarShift {
+		f.numbers[kindUAR].give(n)
+		return refuse(statusLimit, "all %d UAR pages are in use", barSize>>uarShift-firstUAR)
+	}
+	number.set(out, uint64(n))
+	return nil
+}
+
+// alloc returns a command that hands out a number of its kind, and free one that takes it back.
+func alloc(k numberKind) func(*Function, []byte, []byte) error {
+	return func(f *Function, _, out []byte) error {
+		number.set(out, uint64(f.numbers[k].take(1)))
+		return nil
+	}
+}
+
+func free(k numberKind) func(*Function, []byte, []byte) error {
+	return func(f *Function, in, _ []byte) error {
+		if !f.numbers[k].give(number.u32(in)) {
+			return refuse(statusBadResource, "number %d is not allocated", number.u32(in))
+		}
+		return nil
+	}
+}

@@ -1,0 +1,55 @@
+package pcie
+
+import (
+	"encoding/binary"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// numVectors is the number of MSI-X vectors of the function.
+const numVectors = 32
+
+// irqs are the eventfds behind the MSI-X vectors; -1 where the client has none.
+type irqs struct {
+	mu    sync.Mutex
+	fd    [numVectors]int // guarded by mu
+	fired uint64          // guarded by mu
+}
+
+func newIRQs() *irqs {
+	q := &irqs{}
+	for i := range q.fd {
+		q.fd[i] = -1
+	}
+	return q
+}
+
+// set makes fd the eventfd of a vector and takes ownership of it; -1 takes the vector away. The client sends the same
+// vector again, with another descriptor, when the guest masks and unmasks it.
+func (q *irqs) set(vector, fd int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if old := q.fd[vector]; old >= 0 {
+		unix.Close(old)
+	}
+	q.fd[vector] = fd
+}
+
+// clear takes all vectors away.
+func (q *irqs) clear() {
+	for v := range numVectors {
+		q.set(v, -1)
+	}
+}
+
+// fire raises a vector. A vector without an eventfd is lost, as an interrupt is while it is not set up.
+func (q *irqs) fire(vector int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if vector < 0 || vector >= numVectors || q.fd[vector] < 0 {
+		return
+	}
+	q.fired++
+	unix.Write(q.fd[vector], binary.NativeEndian.AppendUint64(nil, 1)) // eventfd(2): a counter in host order
+}

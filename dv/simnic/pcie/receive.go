@@ -1,0 +1,223 @@
+package pcie
+
+import "github.com/rdma-netstack/rdma-netstack/dv/simnic"
+
+// TIS: only its transport domain matters (mlx5_ifc.h, tisc).
+var tiscDomain = field{296, 24}
+
+const createTISContext = 32
+
+func (f *Function) createTIS(in, out []byte) error {
+	n := f.numbers[kindTIS].take(1)
+	f.objects.tis[n] = tiscDomain.u32(part(in, createTISContext, 160))
+	number.set(out, uint64(n))
+	return nil
+}
+
+func (f *Function) destroyTIS(in, _ []byte) error {
+	n := number.u32(in)
+	if _, err := find(f.objects.tis, "TIS", n); err != nil {
+		return err
+	}
+	delete(f.objects.tis, n)
+	f.numbers[kindTIS].give(n)
+	return nil
+}
+
+// Indirection table context (rqtc), at byte 32.
+var rqtcSize = field{208, 16}
+
+const (
+	rqtContext = 32
+	rqtEntries = 240 // in the context: RQ numbers, one word each
+)
+
+// tableQueues decodes the entries of an indirection table.
+func (f *Function) tableQueues(in []byte) ([]*simnic.RQ, error) {
+	n := int(rqtcSize.get(part(in, rqtContext, rqtEntries)))
+	b := part(in, rqtContext+rqtEntries, 4*n)
+	rqs := make([]*simnic.RQ, n)
+	for i := range rqs {
+		rq, err := find(f.objects.rqs, "receive queue", be32(b, 4*i)&0xffffff)
+		if err != nil {
+			return nil, err
+		}
+		rqs[i] = rq
+	}
+	return rqs, nil
+}
+
+func (f *Function) createRQT(in, out []byte) error {
+	rqs, err := f.tableQueues(in)
+	if err != nil {
+		return err
+	}
+	t, err := f.nic.CreateRQT(simnic.RQTAttr{RQs: rqs})
+	if err != nil {
+		return err
+	}
+	f.objects.rqts[t.Number()] = t
+	number.set(out, uint64(t.Number()))
+	return nil
+}
+
+func (f *Function) modifyRQT(in, _ []byte) error {
+	t, err := find(f.objects.rqts, "indirection table", number.u32(in))
+	if err != nil {
+		return err
+	}
+	rqs, err := f.tableQueues(in)
+	if err != nil {
+		return err
+	}
+	return t.Modify(rqs)
+}
+
+// Transport interface receive context (tirc), at byte 32.
+var (
+	tircDispatch  = field{32, 4}
+	tircLROMask   = field{148, 4}
+	tircLROSize   = field{152, 8}
+	tircRQ        = field{232, 24}
+	tircSymmetric = field{256, 1}
+	tircTable     = field{264, 24}
+	tircHash      = field{288, 4}
+	tircSelfLB    = field{294, 2}
+	tircDomain    = field{296, 24}
+	tircL3        = field{640, 1}
+	tircL4        = field{641, 1}
+	tircFields    = field{642, 30}
+)
+
+const (
+	tircSize = 240
+	tircKey  = 40
+
+	hashXOR8 simnic.HashFunction = 1
+)
+
+func (f *Function) createTIR(in, out []byte) error {
+	ctx := part(in, queueContext, tircSize)
+	attr := tirAttr(ctx)
+	if err := f.tirTarget(ctx, &attr); err != nil {
+		return err
+	}
+	t, err := f.nic.CreateTIR(attr)
+	if err != nil {
+		return err
+	}
+	f.objects.tirs[t.Number()] = t
+	number.set(out, uint64(t.Number()))
+	return nil
+}
+
+// tirAttr decodes a TIR context, all but where frames go.
+func tirAttr(ctx []byte) simnic.TIRAttr {
+	a := simnic.TIRAttr{
+		TD: tircDomain.u32(ctx), Hash: simnic.HashFunction(tircHash.get(ctx)), Symmetric: tircSymmetric.is(ctx),
+		Selection: simnic.HashSelection{
+			IPv6: tircL3.is(ctx), UDP: tircL4.is(ctx), Fields: simnic.HashFields(tircFields.get(ctx)),
+		},
+		LRO: simnic.LROAttr{
+			IPv4: tircLROMask.get(ctx)&1 != 0, IPv6: tircLROMask.get(ctx)&2 != 0, MaxPayload: int(tircLROSize.get(ctx)) << 8,
+		},
+		SelfLoopbackUnicast:   tircSelfLB.get(ctx)&1 != 0,
+		SelfLoopbackMulticast: tircSelfLB.get(ctx)&2 != 0,
+	}
+	copy(a.Key[:], ctx[tircKey:])
+	if a.Hash == hashXOR8 && a.Selection.Fields == 0 {
+		a.Hash = simnic.HashNone // over no fields; linux mlx5e sets it on TIRs of a single queue
+	}
+	return a
+}
+
+// tirTarget finds the queue or table a TIR context names.
+func (f *Function) tirTarget(ctx []byte, a *simnic.TIRAttr) (err error) {
+	switch tircDispatch.get(ctx) {
+	case 0:
+		a.RQ, err = find(f.objects.rqs, "receive queue", tircRQ.u32(ctx))
+	case 1:
+		a.Table, err = find(f.objects.rqts, "indirection table", tircTable.u32(ctx))
+	default:
+		err = refuse(statusBadParam, "TIR dispatch type %d", tircDispatch.get(ctx))
+	}
+	return err
+}
+
+// Memory key context (mkc), at byte 16 of CREATE_MKEY; the translation list from byte 272.
+var (
+	mkcFree        = field{1, 1}
+	mkcLocalWrite  = field{20, 1}
+	mkcMode        = field{22, 2}
+	mkcVariant     = field{56, 8}
+	mkcPD          = field{104, 24}
+	mkcLength64    = field{96, 1}
+	mkcStart       = field{128, 64}
+	mkcLength      = field{192, 64}
+	mkcLogPageSize = field{474, 6}
+)
+
+const (
+	mkeyContext = 16
+	mkeyPages   = 272
+	modePhys    = 0
+	modeMTT     = 1
+)
+
+func (f *Function) createMKey(in, out []byte) error {
+	ctx := part(in, mkeyContext, 64)
+	variant := uint8(mkcVariant.get(ctx))
+	attr := simnic.MKeyAttr{PD: mkcPD.u32(ctx), LocalWrite: mkcLocalWrite.is(ctx), Variant: &variant}
+	var err error
+	switch {
+	case mkcMode.get(ctx) == modePhys:
+		attr.Mem, err = simnic.NewBankedMemory(f.dma.banks())
+	case mkcMode.get(ctx) == modeMTT && !mkcFree.is(ctx):
+		err = f.translated(&attr, in, ctx)
+	default: // a key the driver means to fill in with UMR: it names nothing yet
+		n := f.numbers[kindQueue].take(firstPlain)
+		f.objects.plain[n] = true
+		number.set(out, uint64(n))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	k, err := f.nic.CreateMKey(attr)
+	if err != nil {
+		return err
+	}
+	f.objects.mkeys[k.Key()>>8] = k
+	number.set(out, uint64(k.Key()>>8))
+	return nil
+}
+
+// translated fills in a key over a list of pages. The first page holds the start address.
+func (f *Function) translated(a *simnic.MKeyAttr, in, ctx []byte) error {
+	shift := int(mkcLogPageSize.get(ctx))
+	if shift < 12 || shift > 30 {
+		return refuse(statusBadParam, "memory key with pages of 2^%d bytes", shift)
+	}
+	a.Start, a.Len = mkcStart.get(ctx), mkcLength.get(ctx)
+	skew := int(a.Start & (1<<shift - 1))
+	if a.Len > 1<<40 {
+		return refuse(statusBadParam, "memory key of %d bytes", a.Len)
+	}
+	mem, err := f.ring(in, mkeyPages, shift, skew, int(a.Len))
+	a.Mem = mem
+	return err
+}
+
+// destroyMKey executes DESTROY_MKEY.
+func (f *Function) destroyMKey(in, out []byte) error {
+	n := number.u32(in)
+	if f.objects.plain[n] {
+		return f.destroyPlain(in, out)
+	}
+	k, err := find(f.objects.mkeys, "memory key", n)
+	if err != nil {
+		return err
+	}
+	delete(f.objects.mkeys, n)
+	return k.Destroy()
+}

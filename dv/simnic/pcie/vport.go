@@ -1,0 +1,91 @@
+package pcie
+
+import (
+	"encoding/binary"
+	"net"
+)
+
+// NIC vport context (linux include/linux/mlx5/mlx5_ifc.h, nic_vport_context, 264 bytes).
+const (
+	vportContextSize = 264
+	vportQueryOut    = 16  // where QUERY_NIC_VPORT_CONTEXT puts it
+	vportModifyIn    = 256 // where MODIFY_NIC_VPORT_CONTEXT has it
+)
+
+var (
+	vportInlineMode = field{5, 3}
+	vportMTU        = field{304, 16}
+	vportSystemGUID = field{320, 64}
+	vportPortGUID   = field{384, 64}
+	vportNodeGUID   = field{448, 64}
+	vportPromiscUC  = field{1920, 1}
+	vportPromiscMC  = field{1921, 1}
+	vportPromiscAll = field{1922, 1}
+	vportMACAddress = field{1968, 48} // the low 48 bits of permanent_address
+)
+
+// fieldSelect of MODIFY_NIC_VPORT_CONTEXT, the low bits: which parts the command changes.
+var fieldSelect = field{96, 32}
+
+const (
+	selectPromisc = 1 << 4
+	selectMTU     = 1 << 6
+)
+
+// queryVport executes QUERY_NIC_VPORT_CONTEXT.
+func (f *Function) queryVport(_, out []byte) error {
+	ctx := out[vportQueryOut:]
+	copy(ctx, f.vport[:])
+	mac := make([]byte, 8)
+	copy(mac[2:], f.nic.MAC())
+	vportMACAddress.set(ctx, binary.BigEndian.Uint64(mac))
+	guid := guidOf(f.nic.MAC())
+	vportSystemGUID.set(ctx, guid)
+	vportPortGUID.set(ctx, guid)
+	vportNodeGUID.set(ctx, guid)
+	vportMTU.set(ctx, uint64(f.portMTU))
+	return nil
+}
+
+// modifyVport executes MODIFY_NIC_VPORT_CONTEXT.
+func (f *Function) modifyVport(in, _ []byte) error {
+	sel := fieldSelect.get(in)
+	ctx := part(in, vportModifyIn, vportContextSize)
+	if sel&selectMTU != 0 {
+		f.setPortMTU(int(vportMTU.get(ctx)))
+	}
+	if sel&selectPromisc != 0 {
+		for _, p := range []field{vportPromiscUC, vportPromiscMC, vportPromiscAll} {
+			p.set(f.vport[:], p.get(ctx))
+		}
+	}
+	return nil
+}
+
+// portOverhead is what the driver adds to the netdev's MTU for the port's: Ethernet header, one tag, FCS.
+const portOverhead = 22
+
+// setPortMTU takes the port's MTU as the driver programs it.
+func (f *Function) setPortMTU(bytes int) {
+	f.portMTU = min(bytes, maxFrame)
+	if mtu := f.portMTU - portOverhead; mtu >= 68 {
+		f.nic.SetMTU(mtu)
+	}
+}
+
+// guidOf makes an EUI-64 of a MAC address (RFC 4291 appendix A, without the inverted bit).
+func guidOf(mac net.HardwareAddr) uint64 {
+	return binary.BigEndian.Uint64([]byte{mac[0], mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
+}
+
+var (
+	vportAdminState = field{120, 4}
+	vportState      = field{124, 4}
+)
+
+// queryVportState executes QUERY_VPORT_STATE: up follows the port.
+func (f *Function) queryVportState(_, out []byte) error {
+	vportAdminState.set(out, 1)
+	vportState.set(out, flag(f.nic.Link()))
+	return nil
+}

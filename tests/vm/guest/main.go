@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
+)
+
+func main() {
+	if err := boot(); err != nil {
+		fmt.Println("guest: boot:", err)
+		powerOff()
+	}
+	if err := serve("/dev/ttyS1"); err != nil {
+		fmt.Println("guest: serve:", err)
+	}
+	powerOff()
+}
+
+// boot mounts the file systems and reaps orphans, as init must.
+func boot() error {
+	for _, m := range []struct{ kind, at string }{
+		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"debugfs", "/sys/kernel/debug"},
+	} {
+		if err := unix.Mount(m.kind, m.at, m.kind, 0, ""); err != nil && m.kind != "debugfs" {
+			return fmt.Errorf("mount %s: %w", m.at, err)
+		}
+	}
+	signal.Ignore(unix.SIGPIPE)
+	os.Setenv("PATH", "/bin")
+	os.Setenv("HOME", "/tmp")
+	return nil
+}
+
+// powerOff ends the machine. It does not return.
+func powerOff() {
+	unix.Sync()
+	unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+}
+
+// agent answers requests; each runs in its own goroutine, so that a slow one does not hold up the others.
+type agent struct {
+	mu   sync.Mutex // guards jobs and writes to out
+	jobs map[int]*job
+	out  *os.File
+}
+
+// serve reads requests from the serial port until the host says "poweroff" or goes away.
+func serve(tty string) error {
+	f, err := os.OpenFile(tty, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	if err := rawMode(f); err != nil {
+		return err
+	}
+	a := &agent{jobs: map[int]*job{}, out: f}
+	a.reply(rig.Reply{ID: rig.HelloID, Output: "ready"})
+	s := bufio.NewScanner(f)
+	s.Buffer(nil, 1<<20)
+	for s.Scan() {
+		var q rig.Request
+		if json.Unmarshal(s.Bytes(), &q) != nil {
+			continue
+		}
+		if q.Op == "poweroff" {
+			return nil
+		}
+		go func() { a.reply(a.handle(q)) }()
+	}
+	return s.Err()
+}
+
+// rawMode makes the terminal carry bytes as they are.
+func rawMode(f *os.File) error {
+	t, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	if err != nil {
+		return err
+	}
+	t.Iflag, t.Oflag, t.Lflag = 0, 0, 0
+	t.Cflag = unix.CS8 | unix.CREAD | unix.CLOCAL | unix.B115200
+	t.Cc[unix.VMIN], t.Cc[unix.VTIME] = 1, 0
+	return unix.IoctlSetTermios(int(f.Fd()), unix.TCSETS, t)
+}
+
+func (a *agent) reply(r rig.Reply) {
+	line, err := json.Marshal(r)
+	if err != nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.out.Write(append(line, '\n'))
+}
+
+// handle does one request.
+func (a *agent) handle(q rig.Request) rig.Reply {
+	r := rig.Reply{ID: q.ID}
+	var err error
+	switch q.Op {
+	case "run":
+		r.Code, r.Output, err = run(q)
+	case "start":
+		err = a.start(q)
+	case "stop":
+		r.Code, r.Output, err = a.stop(q)
+	case "load":
+		r.Output, err = loadModules()
+	case "unload":
+		err = unloadModules(q.Argv)
+	case "read":
+		var b []byte
+		b, err = os.ReadFile(q.Path)
+		r.Output = string(b)
+	case "glob":
+		var m []string
+		m, err = filepath.Glob(q.Path)
+		r.Output = strings.Join(m, "\n")
+	case "serve":
+		err = serveHTTP(q.Argv[0])
+	case "fetch":
+		r.Output, err = fetch(q)
+	case "upload":
+		r.Output, err = upload(q)
+	default:
+		err = fmt.Errorf("unknown request %q", q.Op)
+	}
+	if err != nil {
+		r.Code, r.Error = -1, err.Error()
+	}
+	return r
+}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// loadModules loads the modules of /mod in their order.
+func loadModules() (string, error) {
+	order, err := os.ReadFile("/mod/order")
+	if err != nil {
+		return "", err
+	}
+	var loaded []string
+	for _, name := range strings.Fields(string(order)) {
+		f, err := os.Open(filepath.Join("/mod", name))
+		if err != nil {
+			return "", err
+		}
+		err = unix.FinitModule(int(f.Fd()), "", 0)
+		f.Close()
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return "", fmt.Errorf("load %s: %w", name, err)
+		}
+		loaded = append(loaded, name)
+	}
+	return strings.Join(loaded, " "), nil
+}
+
+// unloadModules removes the named modules, in that order.
+func unloadModules(names []string) error {
+	for _, n := range names {
+		if err := unix.DeleteModule(n, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("unload %s: %w", n, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
+)
+
+// run runs a program to its end, or to the timeout, and returns exit code and output.
+func run(q rig.Request) (int, string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), q.Timeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, q.Argv[0], q.Argv[1:]...).CombinedOutput()
+	if ctx.Err() != nil {
+		return -1, string(out), fmt.Errorf("still running after %v: %s", q.Timeout, out)
+	}
+	code, err := exitCode(err)
+	return code, string(out), err
+}
+
+// exitCode turns the error of a program that ran into its exit code; a signal is 128 and its number.
+func exitCode(err error) (int, error) {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return 0, err
+	}
+	if ws, ok := exit.Sys().(unix.WaitStatus); ok && ws.Signaled() {
+		return 128 + int(ws.Signal()), nil
+	}
+	return exit.ExitCode(), nil
+}
+
+// job is a program in the background.
+type job struct {
+	cmd  *exec.Cmd
+	out  lockedBuffer
+	done chan struct{}
+	err  error // valid after done
+}
+
+// lockedBuffer collects output while the program runs.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// start runs a program in the background; the request's ID names it.
+func (a *agent) start(q rig.Request) error {
+	j := &job{cmd: exec.Command(q.Argv[0], q.Argv[1:]...), done: make(chan struct{})}
+	j.cmd.Stdout, j.cmd.Stderr = &j.out, &j.out
+	if err := j.cmd.Start(); err != nil {
+		return err
+	}
+	go func() {
+		j.err = j.cmd.Wait()
+		close(j.done)
+	}()
+	a.mu.Lock()
+	a.jobs[q.ID] = j
+	a.mu.Unlock()
+	return nil
+}
+
+// stop sends a signal (0: none) to a background program, waits for its end if the signal was one that ends it, and
+// returns its output so far.
+func (a *agent) stop(q rig.Request) (int, string, error) {
+	a.mu.Lock()
+	j := a.jobs[q.Job]
+	a.mu.Unlock()
+	if j == nil {
+		return -1, "", fmt.Errorf("no job %d", q.Job)
+	}
+	if q.Signal == 0 {
+		return 0, j.out.String(), nil
+	}
+	j.cmd.Process.Signal(unix.Signal(q.Signal))
+	select {
+	case <-j.done:
+	case <-time.After(q.Timeout):
+		return -1, j.out.String(), fmt.Errorf("still running %v after signal %d: %s", q.Timeout, q.Signal, j.out.String())
+	}
+	code, err := exitCode(j.err)
+	return code, j.out.String(), err
+}

@@ -1,0 +1,124 @@
+package rig
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+)
+
+// HelloID is the ID of the reply the guest sends unasked when it is ready.
+const HelloID = -1
+
+// Request is one line from the host to the guest.
+type Request struct {
+	ID      int
+	Op      string        // "run", "start", "stop", "load", "unload", "read", "fetch"
+	Argv    []string      // run, start: program and arguments; fetch: URL
+	Path    string        // read: file
+	Job     int           // stop: the ID of the start
+	Signal  int           // stop: signal number
+	Timeout time.Duration // run, fetch: default 30 s
+}
+
+// Reply is the guest's answer: what a program printed and how it ended. Code is -1 when it could not be run.
+type Reply struct {
+	ID     int
+	Code   int
+	Output string
+	Error  string
+}
+
+// Agent is the host's end of the second serial port. Its methods may be called concurrently.
+type Agent struct {
+	w  io.Writer
+	mu sync.Mutex // guards the fields below and writes to w
+
+	next    int
+	waiting map[int]chan Reply
+	dead    error
+	ready   chan struct{} // closed when the guest says hello, or is gone
+	hello   sync.Once
+}
+
+// NewAgent speaks to the guest over rw, and to nobody else, until it fails.
+func NewAgent(rw io.ReadWriter) *Agent {
+	a := &Agent{w: rw, waiting: map[int]chan Reply{}, ready: make(chan struct{})}
+	go a.read(rw)
+	return a
+}
+
+// read hands replies to those who wait. Lines that are no reply (the UART's noise at boot) are skipped.
+func (a *Agent) read(r io.Reader) {
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, 16<<20)
+	for s.Scan() {
+		var rep Reply
+		if json.Unmarshal(s.Bytes(), &rep) != nil || rep.ID == 0 {
+			continue
+		}
+		if rep.ID == HelloID {
+			a.hello.Do(func() { close(a.ready) })
+			continue
+		}
+		a.mu.Lock()
+		if c := a.waiting[rep.ID]; c != nil {
+			c <- rep
+			delete(a.waiting, rep.ID)
+		}
+		a.mu.Unlock()
+	}
+	a.fail(fmt.Errorf("the guest is gone: %v", s.Err()))
+}
+
+// fail ends all waiting calls, and those to come, with err.
+func (a *Agent) fail(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.dead = err
+	a.hello.Do(func() { close(a.ready) })
+	for id, c := range a.waiting {
+		c <- Reply{ID: id, Code: -1, Error: err.Error()}
+		delete(a.waiting, id)
+	}
+}
+
+// Do sends a request and waits for its answer, at most the request's timeout and ten seconds.
+func (a *Agent) Do(q Request) (Reply, error) {
+	if q.Timeout == 0 {
+		q.Timeout = 30 * time.Second
+	}
+	c, err := a.send(&q)
+	if err != nil {
+		return Reply{}, err
+	}
+	select {
+	case rep := <-c:
+		if rep.Error != "" {
+			return rep, fmt.Errorf("guest: %s %v: %s", q.Op, q.Argv, rep.Error)
+		}
+		return rep, nil
+	case <-time.After(q.Timeout + 10*time.Second):
+		return Reply{}, fmt.Errorf("guest: %s %v: no answer in %v", q.Op, q.Argv, q.Timeout+10*time.Second)
+	}
+}
+
+func (a *Agent) send(q *Request) (chan Reply, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.dead != nil {
+		return nil, a.dead
+	}
+	a.next++
+	q.ID = a.next
+	line, err := json.Marshal(q)
+	if err != nil {
+		return nil, err
+	}
+	c := make(chan Reply, 1)
+	a.waiting[q.ID] = c
+	_, err = a.w.Write(append(line, '\n'))
+	return c, err
+}

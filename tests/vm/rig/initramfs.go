@@ -1,0 +1,115 @@
+package rig
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// Tools is an unpacked set of the programs that judge the model from inside a guest: rdma-core's, iproute2's, ping.
+type Tools struct{ root string }
+
+// toolPrograms are the programs put into the guest, by path below the root of their packages.
+var toolPrograms = []string{
+	"usr/bin/ibv_devinfo", "usr/bin/ibv_devices", "usr/bin/raw_ethernet_bw", "usr/bin/raw_ethernet_lat",
+	"bin/ip", "bin/ping", "sbin/ethtool", "bin/rdma",
+}
+
+// Tools fetches Debian 12's rdma-core, perftest and network tools, once.
+func (c *Cache) Tools(ctx context.Context) (*Tools, error) {
+	root, err := c.tree(ctx, "tools", "", []string{"bookworm"},
+		"ibverbs-utils", "ibverbs-providers", "perftest", "iproute2", "iputils-ping", "ethtool")
+	return &Tools{root: root}, err
+}
+
+// find returns the host path of a program, wherever its package put it (Debian is moving /bin to /usr/bin).
+func (t *Tools) find(name string) (string, error) {
+	for _, d := range []string{"bin", "usr/bin", "sbin", "usr/sbin"} {
+		p := filepath.Join(t.root, d, path.Base(name))
+		if _, err := os.Stat(p); err == nil {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("program %s is in none of the packages", name)
+}
+
+// mlx5Driver is libmlx5, which libibverbs opens at run time, and the file by which it finds it.
+const (
+	mlx5Driver = "usr/lib/x86_64-linux-gnu/libibverbs/libmlx5-rdmav34.so"
+	mlx5Config = "etc/libibverbs.d/mlx5.driver"
+)
+
+// Initramfs packs a static init, other files of the host by guest path, the kernel's modules (in /mod, with /mod/order)
+// and, if tools is not nil, its programs with their libraries, and writes the archive to out. It is not compressed:
+// the guest's emulated processor would spend seconds on it.
+func Initramfs(out string, k *Kernel, tools *Tools, init string, extra map[string]string) error {
+	files := map[string]archiveFile{"/dev": dir(), "/proc": dir(), "/sys": dir(), "/tmp": dir(), "/run": dir()}
+	add := func(guest, host string, mode os.FileMode) error {
+		b, err := os.ReadFile(host)
+		files[guest] = archiveFile{mode: mode, data: b}
+		return err
+	}
+	if err := add("/init", init, 0o755); err != nil {
+		return err
+	}
+	for guest, host := range extra {
+		if err := add(guest, host, 0o755); err != nil {
+			return err
+		}
+	}
+	var order []string
+	for _, m := range k.Modules {
+		order = append(order, filepath.Base(m))
+		if err := add("/mod/"+filepath.Base(m), m, 0o644); err != nil {
+			return err
+		}
+	}
+	files["/mod/order"] = archiveFile{mode: 0o644, data: []byte(strings.Join(order, "\n"))}
+	if tools != nil {
+		if err := tools.pack(add); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(out, newc(files), 0o644)
+}
+
+func dir() archiveFile { return archiveFile{mode: os.ModeDir | 0o755} }
+
+// Where Debian's dynamic loader is, and where it looks for libraries.
+const loaderDir, libraryDir = "/lib64/", "/lib/x86_64-linux-gnu/"
+
+// pack adds the programs to /bin, every library they need to where the loader looks, and libmlx5 where libibverbs
+// expects it.
+func (t *Tools) pack(add func(guest, host string, mode os.FileMode) error) error {
+	programs := []string{filepath.Join(t.root, mlx5Driver)}
+	for _, name := range toolPrograms {
+		p, err := t.find(name)
+		if err != nil {
+			return err
+		}
+		programs = append(programs, p)
+		if err := add("/bin/"+path.Base(name), p, 0o755); err != nil {
+			return err
+		}
+	}
+	libs, err := neededLibraries(t.root, programs...)
+	if err != nil {
+		return err
+	}
+	for name, p := range libs {
+		dir := libraryDir
+		if strings.HasPrefix(name, "ld-linux") {
+			dir = loaderDir
+		}
+		if err := add(dir+name, p, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := add("/"+mlx5Driver, filepath.Join(t.root, mlx5Driver), 0o755); err != nil {
+		return err
+	}
+	return add("/"+mlx5Config, filepath.Join(t.root, mlx5Config), 0o644)
+}

@@ -1,0 +1,66 @@
+package rig
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// QEMU is an unpacked qemu-system-x86 that knows vfio-user-pci (10.1 or later).
+type QEMU struct{ root, loader string }
+
+// QEMU fetches Debian's backported QEMU, once. It is run from where it was unpacked, through its own dynamic loader.
+func (c *Cache) QEMU(ctx context.Context) (*QEMU, error) {
+	root, err := c.tree(ctx, "qemu", "trixie-backports", []string{"trixie", "trixie-backports"}, "qemu-system-x86")
+	if err != nil {
+		return nil, err
+	}
+	loader, err := findLibrary(root, "ld-linux-x86-64.so.2")
+	if err != nil {
+		return nil, err
+	}
+	return &QEMU{root: root, loader: loader}, nil
+}
+
+// Machine is one virtual machine to boot.
+type Machine struct {
+	Kernel *Kernel
+	Initrd string // path of the cpio archive
+	Socket string // unix socket of the vfio-user device; empty: no device
+	Append string // more kernel command line
+	Memory int    // MiB
+	CPUs   int
+	Serial string // unix socket path for a second serial line (ttyS1); empty: none
+}
+
+// Command is the QEMU command line for m. The guest's console is its standard output; it has no network but the
+// device, and the process needs no privilege.
+func (q *QEMU) Command(ctx context.Context, m Machine) *exec.Cmd {
+	lib := make([]string, 0, len(libraryDirs))
+	for _, d := range libraryDirs {
+		lib = append(lib, filepath.Join(q.root, d))
+	}
+	args := []string{
+		"--library-path", strings.Join(lib, ":"), filepath.Join(q.root, "usr/bin/qemu-system-x86_64"),
+		"-L", filepath.Join(q.root, "usr/share/qemu"), "-L", filepath.Join(q.root, "usr/share/seabios"),
+		"-accel", "tcg", "-M", "q35,memory-backend=m0", "-cpu", "max",
+		"-smp", fmt.Sprint(max(m.CPUs, 1)), "-m", fmt.Sprintf("%dM", m.Memory),
+		"-object", fmt.Sprintf("memory-backend-memfd,id=m0,size=%dM,share=on", m.Memory),
+		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio",
+		"-kernel", m.Kernel.Image, "-initrd", m.Initrd,
+		"-append", strings.TrimSpace("console=ttyS0 panic=-1 quiet " + m.Append),
+	}
+	if m.Serial != "" {
+		args = append(args, "-serial", "unix:"+m.Serial)
+	}
+	if m.Socket != "" {
+		args = append(args, "-device", "pcie-root-port,id=rp0", "-device",
+			fmt.Sprintf(`{"driver":"vfio-user-pci","id":"mlx","bus":"rp0","socket":{"type":"unix","path":%q}}`, m.Socket))
+	}
+	cmd := exec.CommandContext(ctx, q.loader, args...)
+	cmd.Env = append(os.Environ(), "QEMU_MODULE_DIR="+filepath.Join(q.root, "usr/lib/x86_64-linux-gnu/qemu"))
+	return cmd
+}
