@@ -1,0 +1,354 @@
+package rdma
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+const (
+	defaultACKDelay = 500 * time.Microsecond
+	maxACKDelay     = 400 * time.Millisecond // RFC 1122 section 4.2.3.2 and RFC 5681 section 4.2: below 0.5 s
+	ackFlows        = 4096                   // flows remembered at a time, a power of two
+	maxHeld         = 4096                   // ACKs held at a time
+	ackBurst        = 64                     // written by the timer under one doorbell
+)
+
+// ACKOptions changes what an ACKCoalescer does.
+type ACKOptions struct {
+	// Delay is the longest an ACK is held, default 500 us, at most 400 ms. Timers of the Go runtime may add a millisecond.
+	Delay time.Duration
+	// Off passes every packet on at once.
+	Off bool
+}
+
+// ACKStats counts what an ACKCoalescer did with pure ACKs.
+type ACKStats struct {
+	Held  uint64 // not sent at once
+	Saved uint64 // of these, never sent: a later packet said the same and more
+	Timed uint64 // of these, sent because nothing did
+}
+
+// ACKCoalescer is a queueing discipline that delays pure ACKs, for use as gstack.NICOptions.QDisc. netstack acknowledges at
+// once whatever comes in, so that a server sends two packets per request; held for a moment, the ACK rides on the response.
+//
+// An ACK is held for at most Delay, and only while less than two segments' worth of data is unacknowledged on the wire (RFC
+// 1122 section 4.2.3.2, RFC 5681 section 4.2). Never held: duplicate ACKs and window updates (no new data), SACK, the ACK
+// that ends a loss (it follows one of those), to or from a zero window, anything with a flag besides ACK, the
+// first of a connection. One ACK per flow is held; a later ACK of the flow takes its place, and every other packet of the
+// flow takes it along.
+type ACKCoalescer struct {
+	lower  packetWriter
+	delay  time.Duration
+	off    bool
+	seed   maphash.Seed
+	timer  *time.Timer
+	closed atomic.Bool
+
+	held, saved, timed atomic.Uint64
+
+	mu    sync.Mutex
+	flows []ackFlow // by hash; of two flows in one place the later stays
+	queue ackQueue  // flows with an ACK held, the oldest first
+}
+
+// ackFlow is what is known of one direction of a connection.
+type ackFlow struct {
+	key     uint64 // hash of addresses and ports; 0: free
+	held    *gstack.PacketBuffer
+	heldACK uint32
+	acked   uint32 // the ACK number that was sent last
+	turn    uint32 // counts what was held, so that the queue knows what it waits for
+	window  uint16 // sent last
+	loss    bool   // the last ACK was a duplicate or had SACK, or there was none
+}
+
+// ackQueue is a ring.
+type ackQueue struct {
+	entries    [maxHeld]ackTurn
+	head, tail uint32 // free-running: entries between tail and head wait
+}
+
+type ackTurn struct {
+	flow, turn uint32
+	until      time.Time
+}
+
+var _ gstack.QueueingDiscipline = (*ACKCoalescer)(nil)
+
+// packetWriter is the link below, one packet at a time.
+type packetWriter interface {
+	writePacket(pkt *gstack.PacketBuffer) tcpip.Error
+	writeBurst(pkts []*gstack.PacketBuffer)
+}
+
+// NewACKCoalescer makes a queueing discipline in front of lower, which is the NIC's link endpoint. With an *Endpoint it also
+// saves the allocation per packet that netstack's default discipline makes.
+func NewACKCoalescer(lower gstack.LinkWriter, opts ACKOptions) *ACKCoalescer {
+	if e, ok := lower.(*Endpoint); ok {
+		return newACKCoalescer(e, opts)
+	}
+	return newACKCoalescer(linkWriter{lower}, opts)
+}
+
+func newACKCoalescer(lower packetWriter, opts ACKOptions) *ACKCoalescer {
+	if opts.Delay <= 0 {
+		opts.Delay = defaultACKDelay
+	}
+	c := &ACKCoalescer{
+		lower: lower, delay: min(opts.Delay, maxACKDelay), off: opts.Off, seed: maphash.MakeSeed(), flows: make([]ackFlow, ackFlows),
+	}
+	c.timer = time.AfterFunc(time.Hour, c.expire)
+	c.timer.Stop()
+	return c
+}
+
+// WritePacket implements gstack.QueueingDiscipline.
+func (c *ACKCoalescer) WritePacket(pkt *gstack.PacketBuffer) tcpip.Error {
+	if !c.off && pkt.TransportProtocolNumber == protoTCP && !c.closed.Load() {
+		var s outgoing
+		if s.parse(pkt) {
+			before, hold := c.decide(pkt, &s)
+			if before != nil {
+				_ = c.lower.writePacket(before) // lost like any packet
+				before.DecRef()
+			}
+			if hold {
+				return nil
+			}
+		}
+	}
+	return c.lower.writePacket(pkt)
+}
+
+// outgoing is what matters of a TCP segment.
+type outgoing struct {
+	tuple   [36]byte // addresses and ports
+	ack     uint32
+	window  uint16
+	flags   byte
+	sack    bool
+	payload int
+	mss     int
+}
+
+// parse reads the headers, which the stack has pushed in one piece; false: no such thing.
+func (s *outgoing) parse(pkt *gstack.PacketBuffer) bool {
+	h := headers(pkt)
+	if len(h) < ethLen+ipv4Len+tcpLen {
+		return false
+	}
+	at := ethLen
+	switch binary.BigEndian.Uint16(h[12:]) {
+	case typeIPv4:
+		copy(s.tuple[:], h[at+12:at+20])
+		at += int(h[at]&15) * 4
+	case typeIPv6:
+		if h[at+6] != protoTCP {
+			return false
+		}
+		copy(s.tuple[:], h[at+8:at+ipv6Len])
+		at += ipv6Len
+	}
+	if at+tcpLen > len(h) {
+		return false
+	}
+	tcp := h[at:]
+	copy(s.tuple[32:], tcp[:4])
+	s.ack = binary.BigEndian.Uint32(tcp[8:])
+	s.flags = tcp[13]
+	s.window = binary.BigEndian.Uint16(tcp[14:])
+	if end := int(tcp[12]>>4) * 4; end > tcpLen && end <= len(tcp) {
+		s.sack = hasSACK(tcp[tcpLen:end])
+	}
+	s.payload = pkt.Data().Size()
+	s.mss = int(pkt.GSOOptions.MSS)
+	return true
+}
+
+// hasSACK looks for a SACK option (RFC 2018); malformed options count as one.
+func hasSACK(options []byte) bool {
+	for i := 0; i < len(options); {
+		switch kind := options[i]; {
+		case kind == 0:
+			return false
+		case kind == 1:
+			i++
+		case kind == 5 || i+1 >= len(options) || options[i+1] < 2:
+			return true
+		default:
+			i += int(options[i+1])
+		}
+	}
+	return false
+}
+
+// smallMSS is what IPv6 and all but the oddest IPv4 paths carry, for when the segment size is not known: RFC 9293 section 3.7.1.
+const smallMSS = 536
+
+// decide takes the flow's held ACK out if it must go before pkt, and holds pkt if that may wait.
+func (c *ACKCoalescer) decide(pkt *gstack.PacketBuffer, s *outgoing) (before *gstack.PacketBuffer, hold bool) {
+	key := maphash.Bytes(c.seed, s.tuple[:]) | 1
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	place := uint32(key>>32) & (ackFlows - 1)
+	f := &c.flows[place]
+	if f.key != key {
+		before = f.take()
+		*f = ackFlow{key: key, acked: s.ack, window: s.window, loss: s.flags&flagACK == 0, turn: f.turn}
+		return before, false
+	}
+	if c.mayWait(f, s) && c.enqueue(f, place) {
+		if f.held != nil {
+			f.take().DecRef()
+			c.saved.Add(1)
+		}
+		f.held, f.heldACK = pkt.IncRef(), s.ack
+		c.held.Add(1)
+		return nil, true
+	}
+	pure := s.payload == 0 && s.flags == flagACK
+	if held := f.take(); held != nil {
+		// The same number again is news of its own, so both go.
+		if pure && s.ack == f.heldACK || s.flags&flagACK == 0 || int32(s.ack-f.heldACK) < 0 {
+			before = held
+		} else {
+			held.DecRef()
+			c.saved.Add(1)
+		}
+	}
+	f.loss = pure && (s.sack || s.ack == f.acked || before != nil)
+	f.acked, f.window = s.ack, s.window
+	if s.flags&(flagSYN|flagRST) != 0 {
+		f.key = 0
+	}
+	return before, false
+}
+
+// mayWait decides whether a segment may be held, by the rules above.
+func (c *ACKCoalescer) mayWait(f *ackFlow, s *outgoing) bool {
+	if s.payload > 0 || s.flags != flagACK || s.sack || f.loss || s.window == 0 || f.window == 0 {
+		return false
+	}
+	if f.held != nil && s.ack == f.heldACK {
+		return false
+	}
+	mss := s.mss
+	if mss == 0 {
+		mss = smallMSS
+	}
+	fresh := int32(s.ack - f.acked)
+	return fresh > 0 && int(fresh) < 2*mss
+}
+
+// enqueue has the flow's ACK sent in time; one that waits already keeps its time. False: no room.
+func (c *ACKCoalescer) enqueue(f *ackFlow, place uint32) bool {
+	if f.held != nil {
+		return true
+	}
+	q := &c.queue
+	if q.head-q.tail == maxHeld {
+		return false
+	}
+	f.turn++
+	q.entries[q.head%maxHeld] = ackTurn{place, f.turn, time.Now().Add(c.delay)}
+	if q.head++; q.head-q.tail == 1 {
+		c.timer.Reset(c.delay)
+	}
+	return true
+}
+
+// take removes the held ACK, if any; the caller gets the reference.
+func (f *ackFlow) take() *gstack.PacketBuffer {
+	held := f.held
+	f.held = nil
+	return held
+}
+
+// expire runs when the oldest ACK's time is over. It re-arms the timer while others wait.
+func (c *ACKCoalescer) expire() {
+	for {
+		var burst [ackBurst]*gstack.PacketBuffer
+		n := c.due(burst[:])
+		if n == 0 {
+			return
+		}
+		c.timed.Add(uint64(n))
+		c.lower.writeBurst(burst[:n])
+		for _, pkt := range burst[:n] {
+			pkt.DecRef()
+		}
+	}
+}
+
+// due takes out ACKs whose time is over.
+func (c *ACKCoalescer) due(burst []*gstack.PacketBuffer) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q, now, n := &c.queue, time.Now(), 0
+	for q.tail != q.head && n < len(burst) {
+		e := &q.entries[q.tail%maxHeld]
+		f := &c.flows[e.flow]
+		if f.held != nil && f.turn == e.turn {
+			if wait := e.until.Sub(now); wait > 0 {
+				c.timer.Reset(wait)
+				return n
+			}
+			f.acked, f.window = f.heldACK, heldWindow(f.held)
+			burst[n] = f.take()
+			n++
+		}
+		q.tail++
+	}
+	return n
+}
+
+// heldWindow is the window a held ACK announces.
+func heldWindow(pkt *gstack.PacketBuffer) uint16 {
+	var s outgoing
+	s.parse(pkt)
+	return s.window
+}
+
+// Stats may be called at any time.
+func (c *ACKCoalescer) Stats() ACKStats {
+	return ACKStats{Held: c.held.Load(), Saved: c.saved.Load(), Timed: c.timed.Load()}
+}
+
+// Close implements gstack.QueueingDiscipline: what is held is dropped, as the NIC is going away, and packets still written
+// are passed on.
+func (c *ACKCoalescer) Close() {
+	c.closed.Store(true)
+	c.timer.Stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.flows {
+		if held := c.flows[i].take(); held != nil {
+			held.DecRef()
+		}
+	}
+	c.queue.tail = c.queue.head
+}
+
+// linkWriter makes a packetWriter of any link.
+type linkWriter struct{ gstack.LinkWriter }
+
+func (l linkWriter) writePacket(pkt *gstack.PacketBuffer) tcpip.Error {
+	var list gstack.PacketBufferList
+	list.PushBack(pkt)
+	_, err := l.WritePackets(list)
+	return err
+}
+
+func (l linkWriter) writeBurst(pkts []*gstack.PacketBuffer) {
+	var list gstack.PacketBufferList
+	for _, pkt := range pkts {
+		list.PushBack(pkt)
+	}
+	_, _ = l.WritePackets(list)
+}

@@ -1,0 +1,311 @@
+package rdma
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+// wireLog is a link that writes down the ACK numbers it is given, '+' behind those with payload.
+type wireLog struct {
+	mu  sync.Mutex
+	log []string
+}
+
+func (l *wireLog) writePacket(pkt *gstack.PacketBuffer) tcpip.Error {
+	var s outgoing
+	if !s.parse(pkt) {
+		panic("no TCP")
+	}
+	note := fmt.Sprint(s.ack)
+	if s.payload > 0 {
+		note += "+"
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.log = append(l.log, note)
+	return nil
+}
+
+func (l *wireLog) writeBurst(pkts []*gstack.PacketBuffer) {
+	for _, pkt := range pkts {
+		l.writePacket(pkt)
+	}
+}
+
+func (l *wireLog) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := strings.Join(l.log, " ")
+	l.log = nil
+	return s
+}
+
+// outPacket makes a packet as the stack hands it to its link.
+func outPacket(f tcpFrame) *gstack.PacketBuffer {
+	b := f.bytes()
+	n := len(b) - len(f.payload)
+	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: n, Payload: buffer.MakeWithData(f.payload)})
+	copy(pkt.TransportHeader().Push(20+len(f.options)), b[n-20-len(f.options):])
+	copy(pkt.NetworkHeader().Push(n-20-len(f.options)-ethLen), b[ethLen:])
+	copy(pkt.LinkHeader().Push(ethLen), b)
+	pkt.TransportProtocolNumber, pkt.NetworkProtocolNumber = header.TCPProtocolNumber, header.IPv4ProtocolNumber
+	if f.v6 {
+		pkt.NetworkProtocolNumber = header.IPv6ProtocolNumber
+	}
+	pkt.GSOOptions.MSS = 1000
+	return pkt
+}
+
+// TestACKRules gives each script of outgoing segments to a coalescer and looks at what goes out at once, and what after the
+// delay. A segment is an ACK number and letters: d data, w another window, z zero window, k SACK, t timestamps,
+// p PSH, s SYN, r RST, f FIN, e ECE, o another connection, and - for no ACK flag.
+func TestACKRules(t *testing.T) {
+	for _, tc := range []struct{ name, script, now, later string }{
+		{"first goes at once", "100", "100", ""},
+		{"little new data waits", "100 200", "100", "200"},
+		{"data takes it along", "100 200 200d", "100 200+", ""},
+		{"later data takes it along", "100 200 300d", "100 300+", ""},
+		{"fin takes it along", "100 200 200f", "100 200", ""},
+		{"later ack takes its place", "100 200 300 400", "100", "400"},
+		{"two segments", "100 2100", "100 2100", ""},
+		{"two segments in parts", "100 1100 2100", "100 2100", ""},
+		{"less than two segments", "100 2099", "100", "2099"},
+		{"wraps around", "4294967290 10", "4294967290", "10"},
+		{"duplicate", "100 100 100", "100 100 100", ""},
+		{"duplicate of a held one", "100 200 200", "100 200 200", ""},
+		{"window update", "100 100w", "100 100", ""},
+		{"window update of a held one", "100 200 200w", "100 200 200", ""},
+		{"to zero window", "100 200z", "100 200", ""},
+		{"from zero window", "100 200z 300", "100 200 300", ""},
+		{"sack", "100 200k", "100 200", ""},
+		{"sack drops an older one", "100 200 300k", "100 300", ""},
+		{"after sack", "100 200k 300 400", "100 200 300", "400"},
+		{"after duplicate", "100 100 200 300", "100 100 200", "300"},
+		{"timestamps may wait", "100t 200t", "100", "200"},
+		{"psh", "100 200p", "100 200", ""},
+		{"ece", "100 200e", "100 200", ""},
+		{"reset lets it go first", "100 200 0r-", "100 200 0", ""},
+		{"reset with ack", "100 200 200r", "100 200", ""},
+		{"syn forgets", "100 200 0s- 300 400", "100 200 0 300", "400"},
+		{"handshake of a client", "0s- 100 200", "0 100", "200"},
+		{"handshake of a server", "100s 200", "100", "200"},
+		{"backwards", "100 50", "100 50", ""},
+		{"data backwards", "100 200 150d", "100 200 150+", ""},
+		{"two connections", "100 100o 200 200o 200d", "100 100 200+", "200"},
+	} {
+		for _, v6 := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				wire := &wireLog{}
+				c := newACKCoalescer(wire, ACKOptions{})
+				defer c.Close()
+				for _, word := range strings.Fields(tc.script) {
+					f := segment(0)
+					f.v6, f.payload = v6, nil
+					letters := strings.TrimLeft(word, "0123456789")
+					fmt.Sscan(strings.TrimSuffix(word, letters), &f.ack)
+					for _, l := range letters {
+						switch l {
+						case 'd':
+							f.payload = []byte("data")
+						case 'w':
+							f.window++
+						case 'z':
+							f.window = 0
+						case 'k':
+							f.options = []byte{1, 1, 5, 10, 0, 0, 1, 0, 0, 0, 2, 0}
+						case 't':
+							f.options = []byte{1, 1, 8, 10, 0, 0, 0, 5, 0, 0, 0, 5}
+						case 'p':
+							f.flags |= header.TCPFlagPsh
+						case 's':
+							f.flags |= header.TCPFlagSyn
+						case 'r':
+							f.flags |= header.TCPFlagRst
+						case 'f':
+							f.flags |= header.TCPFlagFin
+						case 'e':
+							f.flags |= 0x40
+						case 'o':
+							f.ports[0]++
+						case '-':
+							f.flags &^= header.TCPFlagAck
+						}
+					}
+					pkt := outPacket(f)
+					if err := c.WritePacket(pkt); err != nil {
+						t.Fatal(err)
+					}
+					pkt.DecRef()
+				}
+				if got := wire.take(); got != tc.now {
+					t.Errorf("%s (IPv6 %v): at once %q, want %q", tc.name, v6, got, tc.now)
+				}
+				time.Sleep(defaultACKDelay)
+				synctest.Wait()
+				if got := wire.take(); got != tc.later {
+					t.Errorf("%s (IPv6 %v): later %q, want %q", tc.name, v6, got, tc.later)
+				}
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				if got := wire.take(); got != "" {
+					t.Errorf("%s (IPv6 %v): much later %q", tc.name, v6, got)
+				}
+			})
+		}
+	}
+}
+
+// TestACKDeadline: an ACK that takes another's place takes its deadline too, and each flow has its own.
+func TestACKDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wire := &wireLog{}
+		c := newACKCoalescer(wire, ACKOptions{Delay: 10 * time.Millisecond})
+		write := func(port uint16, ack uint32) {
+			f := segment(0)
+			f.payload, f.ack, f.ports[0] = nil, ack, port
+			pkt := outPacket(f)
+			c.WritePacket(pkt)
+			pkt.DecRef()
+		}
+		write(1, 100)
+		write(2, 1000)
+		wire.take()
+		write(1, 200)
+		time.Sleep(6 * time.Millisecond)
+		write(1, 300)
+		write(2, 1100)
+		time.Sleep(3 * time.Millisecond)
+		synctest.Wait()
+		if got := wire.take(); got != "" {
+			t.Errorf("after 9 ms: %q", got)
+		}
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		if got := wire.take(); got != "300" {
+			t.Errorf("after 10 ms: %q", got)
+		}
+		time.Sleep(6 * time.Millisecond)
+		synctest.Wait()
+		if got := wire.take(); got != "1100" {
+			t.Errorf("after 16 ms: %q", got)
+		}
+		if s := c.Stats(); s.Held != 3 || s.Saved != 1 || s.Timed != 2 {
+			t.Errorf("%+v", s)
+		}
+		write(1, 400)
+		c.Close()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if got := wire.take(); got != "" {
+			t.Errorf("after Close: %q", got)
+		}
+		write(1, 500)
+		if got := wire.take(); got != "500" {
+			t.Errorf("written after Close: %q", got)
+		}
+		c.Close()
+	})
+}
+
+func TestACKOff(t *testing.T) {
+	wire := &wireLog{}
+	c := newACKCoalescer(wire, ACKOptions{Off: true})
+	for ack := range uint32(3) {
+		f := segment(0)
+		f.payload, f.ack = nil, 100*ack
+		pkt := outPacket(f)
+		c.WritePacket(pkt)
+		pkt.DecRef()
+	}
+	if got := wire.take(); got != "0 100 200" {
+		t.Error(got)
+	}
+}
+
+// TestACKConcurrent hammers a few flows and closes in the middle; every ACK number that went out last must be the highest
+// written, and no packet may be leaked or released twice (the reference counter would panic).
+func TestACKConcurrent(t *testing.T) {
+	wire := &wireLog{}
+	c := newACKCoalescer(wire, ACKOptions{Delay: time.Microsecond})
+	var wg sync.WaitGroup
+	for port := range uint16(8) {
+		wg.Go(func() {
+			f := segment(0)
+			f.ports[0], f.payload = port, nil
+			for ack := range uint32(500) {
+				f.ack = ack * 300
+				pkt := outPacket(f)
+				c.WritePacket(pkt)
+				pkt.DecRef()
+			}
+		})
+	}
+	wg.Wait()
+	c.Close()
+	if s := c.Stats(); s.Held == 0 || s.Saved+s.Timed > s.Held {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestACKAllocs(t *testing.T) {
+	c := newACKCoalescer(nothing{}, ACKOptions{})
+	defer c.Close()
+	f := segment(0)
+	data := outPacket(f)
+	defer data.DecRef()
+	n := testing.AllocsPerRun(100, func() {
+		f.ack += 100
+		pkt := ackPacket(f.ack)
+		c.WritePacket(pkt)
+		pkt.DecRef()
+		c.WritePacket(data)
+	})
+	if n != 0 && !raceDetector {
+		t.Errorf("%v allocations per held ACK", n)
+	}
+}
+
+type nothing struct{}
+
+func (nothing) writePacket(*gstack.PacketBuffer) tcpip.Error { return nil }
+func (nothing) writeBurst([]*gstack.PacketBuffer)            {}
+
+// ackPacket makes a pure ACK without allocating.
+func ackPacket(ack uint32) *gstack.PacketBuffer {
+	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: 54})
+	header.TCP(pkt.TransportHeader().Push(20)).Encode(&header.TCPFields{
+		SrcPort: 1, DstPort: 2, AckNum: ack, Flags: header.TCPFlagAck, DataOffset: 20, WindowSize: 1000,
+	})
+	header.IPv4(pkt.NetworkHeader().Push(20)).Encode(&header.IPv4Fields{TotalLength: 40, Protocol: protoTCP})
+	eth := pkt.LinkHeader().Push(14)
+	eth[12] = 8
+	pkt.TransportProtocolNumber = header.TCPProtocolNumber
+	pkt.GSOOptions.MSS = 1000
+	return pkt
+}
+
+func BenchmarkACK(b *testing.B) {
+	for _, name := range []string{"held", "off"} {
+		b.Run(name, func(b *testing.B) {
+			c := newACKCoalescer(nothing{}, ACKOptions{Off: name == "off"})
+			defer c.Close()
+			ack := uint32(0)
+			b.ReportAllocs()
+			for b.Loop() {
+				ack += 100
+				pkt := ackPacket(ack)
+				c.WritePacket(pkt)
+				pkt.DecRef()
+			}
+		})
+	}
+}

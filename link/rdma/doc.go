@@ -1,0 +1,33 @@
+// Package rdma is the gVisor link endpoint over the queues of package dv: frames on one side, PacketBuffers on the
+// other.
+//
+// # Receiving
+//
+// Each receive queue has one worker goroutine, its owner. It takes what the ring has (worker.go), judges every frame:
+// for us? sound? checksum right? (parse.go, verify.go), joins consecutive segments of a TCP flow into one (merge.go),
+// copies what remains into buffers of the stack, gives the frames back to the ring, and only then delivers (rx.go), inline:
+// a further hop costs 60 us of round trip. A worker that finds nothing parks in the netpoller.
+//
+//	ring ─Poll─▶ judge ─▶ join ─▶ copy ─▶ DeliverNetworkPacket
+//	  ▲                            │
+//	  └──────────Release───────────┘
+//
+// The stack asks once per NIC whether checksums are verified on reception, the NIC answers per frame. So the endpoint says
+// yes and verifies itself what the NIC did not vouch for. Only fragments are left to the stack, see BindStack.
+//
+// # Sending
+//
+// WritePackets is called from many goroutines with locks of the stack held. A flow stays on one queue; each queue has a
+// lock; packets are copied into the NIC's memory, segments larger than the MSS are left to the NIC to cut up, and one
+// doorbell goes out per call (tx.go). The stack has no way to be told "later", and a packet dropped here costs it a
+// retransmission timeout, so a full ring is waited for, up to a millisecond.
+//
+// ACKCoalescer (ack.go) is a queueing discipline to put in front: it holds pure ACKs back for a moment, as RFC 1122 and RFC
+// 5681 allow and netstack by itself never does.
+//
+// # Lifetime
+//
+// Attach starts the workers. Attach(nil) and Wait only tell them to end, for netstack calls both with its own mutex held,
+// which a worker in the middle of a delivery may want. Close joins them. The device is its opener's: Stop it or not, Close
+// the endpoint, then Close the device.
+package rdma

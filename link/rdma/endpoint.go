@@ -1,0 +1,230 @@
+package rdma
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+const (
+	// macMask is the 48 bits of a MAC address in a uint64; also the broadcast address.
+	macMask = 1<<48 - 1
+	// gsoMaxSize makes super-segments of up to 65475 bytes of payload; an IP packet cannot be larger.
+	gsoMaxSize = 65536
+)
+
+// Options changes what an Endpoint does. The zero value is right for a server.
+type Options struct {
+	// NoMerge delivers every received TCP segment by itself. Needed when the stack forwards packets: merged ones are larger
+	// than any MTU.
+	NoMerge bool
+	// NoSegmentation has the stack cut TCP data into segments although the device could.
+	NoSegmentation bool
+}
+
+// Endpoint is one device as a link of one stack. All methods may be called from any goroutine.
+type Endpoint struct {
+	dev    *dv.Device
+	opts   Options
+	tx     []*sender
+	rx     []rxCounters
+	gsoMax uint32 // 0: none
+
+	mtu     atomic.Uint32
+	mac     atomic.Uint64
+	address atomic.Pointer[tcpip.LinkAddress]
+	closed  atomic.Bool
+
+	mu      sync.Mutex
+	session *session // nil when not attached
+	last    *session // whose workers may still run
+	onClose func()
+}
+
+var (
+	_ gstack.LinkEndpoint = (*Endpoint)(nil)
+	_ gstack.GSOEndpoint  = (*Endpoint)(nil)
+)
+
+// New makes an endpoint over all queues of dev, which stays the caller's and must outlive the endpoint. Nobody else may use
+// its receive queues until Close has returned.
+func New(dev *dv.Device, opts Options) (*Endpoint, error) {
+	mac := dev.MAC()
+	if len(mac) != 6 {
+		return nil, fmt.Errorf("make link endpoint of %s: its address %v is no Ethernet address", dev.Name(), mac)
+	}
+	e := &Endpoint{dev: dev, opts: opts, rx: make([]rxCounters, dev.NumRx())}
+	e.mtu.Store(uint32(dev.MTU()))
+	e.SetLinkAddress(tcpip.LinkAddress(mac))
+	for i := range dev.NumTx() {
+		e.tx = append(e.tx, newSender(dev.Tx(i)))
+	}
+	if caps := dev.Caps(); caps.TxCsum && !opts.NoSegmentation {
+		e.gsoMax = uint32(min(caps.MaxTSO, gsoMaxSize))
+	}
+	return e, nil
+}
+
+// MTU implements gstack.LinkEndpoint: the largest IP packet, in bytes.
+func (e *Endpoint) MTU() uint32 { return e.mtu.Load() }
+
+// SetMTU implements gstack.LinkEndpoint. The device's own MTU is the limit.
+func (e *Endpoint) SetMTU(mtu uint32) { e.mtu.Store(min(mtu, uint32(e.dev.MTU()))) }
+
+// MaxHeaderLength implements gstack.LinkEndpoint.
+func (e *Endpoint) MaxHeaderLength() uint16 { return ethLen }
+
+// LinkAddress implements gstack.LinkEndpoint.
+func (e *Endpoint) LinkAddress() tcpip.LinkAddress { return *e.address.Load() }
+
+// SetLinkAddress implements gstack.LinkEndpoint. It changes what is sent and accepted, not what the NIC steers to us, which
+// is dv.Config.MAC.
+func (e *Endpoint) SetLinkAddress(address tcpip.LinkAddress) {
+	if len(address) != 6 {
+		return
+	}
+	e.address.Store(&address)
+	e.mac.Store(uint64(binary.BigEndian.Uint16([]byte(address)))<<32 | uint64(binary.BigEndian.Uint32([]byte(address[2:]))))
+}
+
+// Capabilities implements gstack.LinkEndpoint.
+//
+// Reception is claimed to be verified because it is, see verify.go. Transmission is not claimed: the stack would then leave
+// the checksum out of UDP datagrams that it goes on to fragment, where no NIC can put it in. TCP data is offloaded all the
+// same, as a part of segmentation (SupportedGSO).
+func (e *Endpoint) Capabilities() gstack.LinkEndpointCapabilities {
+	return gstack.CapabilityResolutionRequired | gstack.CapabilityRXChecksumOffload
+}
+
+// GSOMaxSize implements gstack.GSOEndpoint.
+func (e *Endpoint) GSOMaxSize() uint32 { return e.gsoMax }
+
+// SupportedGSO implements gstack.GSOEndpoint.
+func (e *Endpoint) SupportedGSO() gstack.SupportedGSO {
+	if e.gsoMax == 0 {
+		return gstack.GSONotSupported
+	}
+	return gstack.HostGSOSupported
+}
+
+// ARPHardwareType implements gstack.LinkEndpoint.
+func (e *Endpoint) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareEther }
+
+// AddHeader implements gstack.LinkEndpoint.
+func (e *Endpoint) AddHeader(pkt *gstack.PacketBuffer) {
+	eth := header.Ethernet(pkt.LinkHeader().Push(ethLen))
+	eth.Encode(&header.EthernetFields{
+		SrcAddr: pkt.EgressRoute.LocalLinkAddress,
+		DstAddr: pkt.EgressRoute.RemoteLinkAddress,
+		Type:    pkt.NetworkProtocolNumber,
+	})
+}
+
+// ParseHeader implements gstack.LinkEndpoint.
+func (e *Endpoint) ParseHeader(pkt *gstack.PacketBuffer) bool {
+	_, ok := pkt.LinkHeader().Consume(ethLen)
+	return ok
+}
+
+// Attach implements gstack.LinkEndpoint: it starts the workers, or tells them to end when dispatcher is nil. It waits for
+// nothing: the stack calls it with its own mutex held.
+func (e *Endpoint) Attach(dispatcher gstack.NetworkDispatcher) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.endSession()
+	if dispatcher == nil || e.closed.Load() {
+		return
+	}
+	s := &session{dispatcher: dispatcher, before: e.last}
+	e.session, e.last = s, s
+	s.workers.Add(e.dev.NumRx() + 1)
+	go e.start(s)
+}
+
+// endSession is called with mu held.
+func (e *Endpoint) endSession() {
+	if e.session != nil {
+		e.session.end(e.dev)
+		e.session = nil
+	}
+}
+
+// start runs the workers as soon as those of the session before have left the queues.
+func (e *Endpoint) start(s *session) {
+	defer s.workers.Done()
+	if s.before != nil {
+		s.before.workers.Wait()
+		s.before = nil
+	}
+	for i := range e.dev.NumRx() {
+		go func() {
+			defer s.workers.Done()
+			e.newWorker(s, i).run()
+		}()
+	}
+}
+
+// BindStack lets IP fragments take a road of their own to the stack's NIC id, on which the stack verifies the checksum of what
+// it reassembles. Unbound, that sum is never verified, as each fragment counts as verified by the link. To be called
+// once CreateNIC has returned; it holds until the NIC is removed.
+func (e *Endpoint) BindStack(s *gstack.Stack, id tcpip.NICID) error {
+	n := new(networks)
+	for proto, network := range map[tcpip.NetworkProtocolNumber]*gstack.NetworkEndpoint{typeIPv4: &n.ipv4, typeIPv6: &n.ipv6} {
+		found, err := s.GetNetworkEndpoint(id, proto)
+		if err != nil {
+			return fmt.Errorf("bind link endpoint to NIC %d: %s", id, err)
+		}
+		*network = found
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.session == nil {
+		return fmt.Errorf("bind link endpoint to NIC %d: it is not attached", id)
+	}
+	e.session.networks.Store(n)
+	return nil
+}
+
+// IsAttached implements gstack.LinkEndpoint.
+func (e *Endpoint) IsAttached() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.session != nil
+}
+
+// Wait implements gstack.LinkEndpoint, but returns at once: the stack calls it with the mutex held that a worker may be
+// waiting for. Close waits.
+func (e *Endpoint) Wait() {}
+
+// SetOnCloseAction implements gstack.LinkEndpoint: f is called once, at the end of Close.
+func (e *Endpoint) SetOnCloseAction(f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.onClose = f
+}
+
+// Close implements gstack.LinkEndpoint: no packet is delivered any more when it returns, and new ones to send are refused. It may be called again,
+// but not from inside a delivery. The device stays open.
+func (e *Endpoint) Close() {
+	e.mu.Lock()
+	e.closed.Store(true)
+	e.endSession()
+	last := e.last
+	e.mu.Unlock()
+	if last != nil {
+		last.workers.Wait()
+	}
+	e.mu.Lock()
+	action := e.onClose
+	e.onClose = nil
+	e.mu.Unlock()
+	if action != nil {
+		action()
+	}
+}

@@ -1,0 +1,355 @@
+package rdma
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+// shape is the numbers of frames in each run, as text: "[0 1] [2]".
+func (m *merger) shape() string {
+	var out []string
+	for _, r := range m.runs {
+		var run []int16
+		for i := r.first; i != none; i = m.chain[i] {
+			run = append(run, i)
+		}
+		out = append(out, fmt.Sprint(run))
+	}
+	return fmt.Sprint(out)
+}
+
+// TestMergeRules changes one thing in the second of three segments, or in all.
+func TestMergeRules(t *testing.T) {
+	timestamps := func(v byte) []byte { return []byte{1, 1, 8, 10, 0, 0, 0, v, 0, 0, 0, 9} }
+	type edit func(n int, f *tcpFrame)
+	second := func(e func(*tcpFrame)) edit {
+		return func(n int, f *tcpFrame) {
+			if n == 1 {
+				e(f)
+			}
+		}
+	}
+	every := func(e func(*tcpFrame)) edit { return func(_ int, f *tcpFrame) { e(f) } }
+	const joined, split, apart = "[[0 1 2]]", "[[0] [1] [2]]", "[[0] [1 2]]"
+	for _, tc := range []struct {
+		name   string
+		edit   edit
+		v4, v6 string
+	}{
+		{name: "alike", edit: every(func(*tcpFrame) {}), v4: joined, v6: joined},
+		{name: "timestamps alike", edit: every(func(f *tcpFrame) { f.options = timestamps(1) }), v4: joined, v6: joined},
+		{name: "timestamp moves on", edit: func(n int, f *tcpFrame) { f.options = timestamps(byte(min(n, 1))) }, v4: apart, v6: apart},
+		{name: "timestamp differs", edit: func(n int, f *tcpFrame) { f.options = timestamps(byte(n % 2)) }, v4: split, v6: split},
+		{name: "option in one", edit: second(func(f *tcpFrame) { f.options = timestamps(1) }), v4: split, v6: split},
+		{name: "ack number", edit: second(func(f *tcpFrame) { f.ack++ }), v4: split, v6: split},
+		{name: "window", edit: second(func(f *tcpFrame) { f.window++ }), v4: split, v6: split},
+		{name: "gap", edit: func(n int, f *tcpFrame) {
+			if n > 0 {
+				f.seq++
+			}
+		}, v4: apart, v6: apart},
+		{name: "overlap", edit: func(n int, f *tcpFrame) {
+			if n > 0 {
+				f.seq--
+			}
+		}, v4: apart, v6: apart},
+		{name: "source port", edit: second(func(f *tcpFrame) { f.ports[0]++ }), v4: split, v6: split},
+		{name: "destination port", edit: second(func(f *tcpFrame) { f.ports[1]++ }), v4: split, v6: split},
+		{name: "source address", edit: second(func(f *tcpFrame) { f.from++ }), v4: split, v6: split},
+		{name: "destination address", edit: second(func(f *tcpFrame) { f.to++ }), v4: split, v6: split},
+		{name: "source MAC", edit: second(func(f *tcpFrame) { f.src = "\x02\x00\x00\x00\x00\x03" }), v4: split, v6: split},
+		{name: "ttl", edit: second(func(f *tcpFrame) { f.ttl-- }), v4: split, v6: split},
+		{name: "tos", edit: second(func(f *tcpFrame) { f.tos = 0x20 }), v4: split, v6: split},
+		{name: "congestion experienced", edit: second(func(f *tcpFrame) { f.tos = 3 }), v4: split, v6: split},
+		{name: "flow label", edit: second(func(f *tcpFrame) { f.flow = 5 }), v4: joined, v6: split},
+		{name: "psh ends a run", edit: second(func(f *tcpFrame) { f.flags |= header.TCPFlagPsh }), v4: "[[0 1] [2]]", v6: "[[0 1] [2]]"},
+		{name: "psh on all", edit: every(func(f *tcpFrame) { f.flags |= header.TCPFlagPsh }), v4: split, v6: split},
+		{name: "fin ends a run", edit: second(func(f *tcpFrame) { f.flags |= header.TCPFlagFin }), v4: "[[0 1] [2]]", v6: "[[0 1] [2]]"},
+		{name: "syn", edit: second(func(f *tcpFrame) { f.flags |= header.TCPFlagSyn }), v4: split, v6: split},
+		{name: "rst", edit: second(func(f *tcpFrame) { f.flags |= header.TCPFlagRst }), v4: split, v6: split},
+		{name: "urg", edit: second(func(f *tcpFrame) { f.flags |= header.TCPFlagUrg; f.urgent = 1 }), v4: split, v6: split},
+		{name: "cwr", edit: second(func(f *tcpFrame) { f.flags |= 0x80 }), v4: split, v6: split},
+		{name: "cwr on all", edit: every(func(f *tcpFrame) { f.flags |= 0x80 }), v4: split, v6: split},
+		{name: "ece", edit: second(func(f *tcpFrame) { f.flags |= 0x40 }), v4: split, v6: split},
+		{name: "ece on all", edit: every(func(f *tcpFrame) { f.flags |= 0x40 }), v4: joined, v6: joined},
+		{name: "no ack flag", edit: every(func(f *tcpFrame) { f.flags = 0 }), v4: split, v6: split},
+		{name: "ip id does not matter with DF", edit: second(func(f *tcpFrame) { f.id = 9 }), v4: joined, v6: joined},
+		{name: "ip id counts without DF", edit: every(func(f *tcpFrame) { f.noDF = true }), v4: joined, v6: joined},
+		{name: "ip id stands still without DF", edit: every(func(f *tcpFrame) { f.noDF = true; f.id = 9 }), v4: split, v6: joined},
+		{name: "DF in one", edit: second(func(f *tcpFrame) { f.noDF = true }), v4: split, v6: joined},
+		{name: "ip options", edit: every(func(f *tcpFrame) {
+			f.ipOpts = []byte{1, 1, 1, 0}
+			if f.v6 {
+				f.ipOpts = []byte{0, 1, 4, 0, 0, 0, 0}
+			}
+		}), v4: split, v6: split},
+		{name: "ip fragments", edit: every(func(f *tcpFrame) { f.fragment = 8 }), v4: split, v6: joined},
+		{name: "padding behind the packet", edit: every(func(f *tcpFrame) { f.pad = 6 }), v4: joined, v6: joined},
+		{name: "pure acks", edit: every(func(f *tcpFrame) { f.payload = nil }), v4: split, v6: split},
+		{name: "pure ack between", edit: second(func(f *tcpFrame) { f.payload = nil }), v4: split, v6: split},
+		{name: "last is shorter", edit: func(n int, f *tcpFrame) {
+			if n == 2 {
+				f.payload = f.payload[:1]
+			}
+		}, v4: joined, v6: joined},
+		{name: "first is shorter", edit: func(n int, f *tcpFrame) {
+			if n == 0 {
+				f.payload, f.seq = f.payload[:1], f.seq+99
+			}
+		}, v4: apart, v6: apart},
+		{name: "middle is shorter", edit: func(n int, f *tcpFrame) {
+			if n == 1 {
+				f.payload = f.payload[:1]
+			}
+			if n == 2 {
+				f.seq -= 99
+			}
+		}, v4: "[[0 1] [2]]", v6: "[[0 1] [2]]"},
+		{name: "backwards", edit: func(n int, f *tcpFrame) { f.seq = segment(2 - n).seq }, v4: split, v6: split},
+		{name: "same again", edit: func(n int, f *tcpFrame) { f.seq = segment(0).seq }, v4: split, v6: split},
+	} {
+		for _, v6 := range []bool{false, true} {
+			want := tc.v4
+			if v6 {
+				want = tc.v6
+			}
+			var frames [][]byte
+			for n := range 3 {
+				f := segment(n)
+				f.v6 = v6
+				tc.edit(n, &f)
+				frames = append(frames, f.bytes())
+			}
+			w := testWorker()
+			w.sort(w.load(0, frames...))
+			if got := w.merge.shape(); got != want {
+				t.Errorf("%s (IPv6 %v): %s, want %s", tc.name, v6, got, want)
+			}
+		}
+	}
+}
+
+func TestMergeOff(t *testing.T) {
+	w := testWorker()
+	w.merge.off = true
+	w.sort(w.load(0, segment(0).bytes(), segment(1).bytes()))
+	if got := w.merge.shape(); got != "[[0] [1]]" {
+		t.Error(got)
+	}
+}
+
+// TestMergedPacket looks at every byte of a merged packet.
+func TestMergedPacket(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		var frames [][]byte
+		var payload []byte
+		var one tcpFrame
+		for n := range 5 {
+			f := segment(n)
+			f.v6, f.options, f.pad = v6, []byte{1, 1, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8}, n
+			if n == 4 {
+				f.flags |= header.TCPFlagPsh | header.TCPFlagFin
+				f.payload = f.payload[:33]
+			}
+			payload = append(payload, f.payload...)
+			if frames = append(frames, f.bytes()); n == 0 {
+				one = f
+			}
+		}
+		one.payload, one.flags, one.pad = payload, one.flags|header.TCPFlagPsh|header.TCPFlagFin, 0
+		want := one.bytes()
+		w := testWorker()
+		w.sort(w.load(dv.RxL3OK|dv.RxL4OK, frames...))
+		pkts := w.copy()
+		if len(pkts) != 1 {
+			t.Fatalf("IPv6 %v: %s", v6, w.merge.shape())
+		}
+		got := pkts[0].ToView().AsSlice()
+		sum := 14 + 20 + 16
+		if v6 {
+			sum += 20
+		}
+		copy(want[sum:], frames[0][sum:sum+2]) // the TCP checksum is that of the first
+		if !bytes.Equal(got, want) {
+			t.Errorf("IPv6 %v\n got %x\nwant %x", v6, got, want)
+		}
+		pkts[0].DecRef()
+		if m := w.count.merged.Load(); m != 5 {
+			t.Errorf("%d frames counted as merged", m)
+		}
+	}
+}
+
+// TestMergeLimit: no merged packet is longer than IP can say.
+func TestMergeLimit(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		var frames [][]byte
+		f := segment(0)
+		f.v6 = v6
+		for range 60 {
+			f.payload = make([]byte, 1440)
+			frames = append(frames, f.bytes())
+			f.seq += 1440
+		}
+		w := testWorker()
+		w.sort(w.load(0, frames...))
+		total := 0
+		for i, pkt := range w.copy() {
+			size := pkt.Size() - ethLen
+			if size > maxPacket || i == 0 && size < maxPacket-1440 {
+				t.Errorf("IPv6 %v: packet of %d bytes", v6, size)
+			}
+			total += w.merge.runs[i].payload
+			pkt.DecRef()
+		}
+		if total != 60*1440 {
+			t.Errorf("IPv6 %v: %d bytes of payload", v6, total)
+		}
+	}
+}
+
+// delivered is one segment as the stack would see it.
+type delivered struct {
+	flow    uint16
+	seq     uint32
+	payload []byte
+}
+
+func segmentsOf(t *testing.T, w *worker, pkts []*gstack.PacketBuffer) []delivered {
+	t.Helper()
+	var out []delivered
+	for i, pkt := range pkts {
+		b := pkt.ToView().AsSlice()
+		l := w.merge.runs[i].layout
+		if l.etherType == typeIPv4 && checksum.Checksum(b[14:34], 0) != right {
+			t.Fatalf("IP checksum of packet %d is wrong", i)
+		}
+		h := header.TCP(b[l.l4:])
+		out = append(out, delivered{h.SourcePort(), h.SequenceNumber(), slices.Clone(h.Payload())})
+		pkt.DecRef()
+	}
+	return out
+}
+
+// TestMergeKeepsStreams sends flows with loss, duplicates, reordering and odd segments through batches of all sizes: what
+// each flow's segments are, in which order, must not depend on merging.
+func TestMergeKeepsStreams(t *testing.T) {
+	rng := seed(t)
+	for range 200 {
+		var frames [][]byte
+		flows := 1 + rng.IntN(20)
+		next := make([]int, flows)
+		for range 1 + rng.IntN(batchFrames) {
+			flow := rng.IntN(flows)
+			f := segment(next[flow])
+			f.ports[0], f.v6 = uint16(flow), flow%2 == 1
+			next[flow]++
+			switch rng.IntN(20) {
+			case 0:
+				next[flow]++ // lost
+			case 1:
+				next[flow]-- // twice
+			case 2:
+				f.flags |= header.TCPFlagPsh
+			case 3:
+				f.payload = nil
+			case 4:
+				f.ack++
+			case 5:
+				f.payload = f.payload[:50]
+			}
+			frames = append(frames, f.bytes())
+		}
+		for range rng.IntN(20) { // some change places
+			if i := rng.IntN(len(frames)); i > 0 {
+				frames[i], frames[i-1] = frames[i-1], frames[i]
+			}
+		}
+		want, got := map[uint16][]delivered{}, map[uint16][]delivered{}
+		plain, merging := testWorker(), testWorker()
+		plain.merge.off = true
+		for _, w := range []*worker{plain, merging} {
+			into := want
+			if w == merging {
+				into = got
+			}
+			w.sort(w.load(0, frames...))
+			for _, d := range segmentsOf(t, w, w.copy()) {
+				list := into[d.flow]
+				if n := len(list); n > 0 && len(d.payload) > 0 && len(list[n-1].payload) > 0 && list[n-1].seq+uint32(len(list[n-1].payload)) == d.seq {
+					list[n-1].payload = append(list[n-1].payload, d.payload...)
+					continue
+				}
+				into[d.flow] = append(list, d)
+			}
+		}
+		for flow := range want {
+			if fmt.Sprint(want[flow]) != fmt.Sprint(got[flow]) {
+				t.Fatalf("flow %d\n got %v\nwant %v", flow, got[flow], want[flow])
+			}
+		}
+	}
+}
+
+// TestMergeAllocs: judging, merging and copying a batch costs no allocation.
+func TestMergeAllocs(t *testing.T) {
+	var frames [][]byte
+	for n := range 64 {
+		f := segment(n / 2)
+		f.ports[0] += uint16(n % 2)
+		frames = append(frames, f.bytes())
+	}
+	w := testWorker()
+	if n := testing.AllocsPerRun(100, func() {
+		w.sort(w.load(0, frames...))
+		for _, pkt := range w.copy() {
+			pkt.DecRef()
+		}
+	}); n != 0 && !raceDetector {
+		t.Errorf("%v allocations per batch", n)
+	}
+}
+
+func BenchmarkBatch(b *testing.B) {
+	for _, tc := range []struct {
+		name  string
+		size  int
+		flows int
+		off   bool
+		flags dv.RxFlags
+	}{
+		{"1448B/1flow/merged", 1448, 1, false, dv.RxL3OK | dv.RxL4OK},
+		{"1448B/16flows/merged", 1448, 16, false, dv.RxL3OK | dv.RxL4OK},
+		{"1448B/1flow/apart", 1448, 1, true, dv.RxL3OK | dv.RxL4OK},
+		{"1448B/1flow/apart/verified", 1448, 1, true, 0},
+		{"64B/16flows/apart", 10, 16, true, dv.RxL3OK | dv.RxL4OK},
+		{"64B/16flows/unmergeable", 0, 16, false, dv.RxL3OK | dv.RxL4OK},
+	} {
+		b.Run(tc.name, func(b *testing.B) {
+			var frames [][]byte
+			for n := range 64 {
+				f := segment(0)
+				f.ports[0] += uint16(n % tc.flows)
+				f.payload = make([]byte, tc.size)
+				f.seq = uint32(n / tc.flows * tc.size)
+				frames = append(frames, f.bytes())
+			}
+			w := testWorker()
+			b.ReportAllocs()
+			for b.Loop() {
+				w.sort(w.load(tc.flags, frames...))
+				for _, pkt := range w.copy() {
+					pkt.DecRef()
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*64), "ns/frame")
+		})
+	}
+}

@@ -1,0 +1,185 @@
+package rdma
+
+import (
+	"encoding/binary"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+// receive delivers the first n frames of the batch, which go back to the ring before the stack sees their copies.
+func (w *worker) receive(n int) {
+	frames := w.frames[:n]
+	w.sort(frames)
+	packets := w.copy()
+	w.q.Release(frames)
+	w.deliverAll(packets)
+}
+
+// sort drops what is not for us or not sound and makes runs of the rest.
+func (w *worker) sort(frames []dv.Packet) {
+	w.merge.begin(frames)
+	mac := w.e.mac.Load()
+	for i := range frames {
+		var l layout
+		if w.admit(&frames[i], mac, &l) && w.sound(&frames[i], &l) {
+			w.merge.add(i, &l)
+		}
+	}
+}
+
+// copy makes a packet of each run.
+func (w *worker) copy() []*gstack.PacketBuffer {
+	runs := w.merge.runs
+	for i := range runs {
+		w.packets[i] = w.packet(&runs[i])
+	}
+	return w.packets[:len(runs)]
+}
+
+// deliverAll hands one packet per run to the stack, until the session ends.
+func (w *worker) deliverAll(packets []*gstack.PacketBuffer) {
+	delivered := 0
+	for i, pkt := range packets {
+		if !w.session.ended() {
+			w.deliver(&w.merge.runs[i], pkt)
+			delivered++
+		}
+		pkt.DecRef()
+	}
+	clear(packets)
+	w.count.packets.Add(uint64(delivered))
+}
+
+// admit decides by the Ethernet header whether the frame is for this endpoint, and starts its layout.
+func (w *worker) admit(p *dv.Packet, mac uint64, l *layout) bool {
+	frame := p.Data
+	if frame[0]&1 == 0 && binary.BigEndian.Uint64(frame)>>16 != mac {
+		w.count.otherMAC.Add(1)
+		return false
+	}
+	if binary.BigEndian.Uint64(frame[4:])&macMask == mac { // our own broadcast come back
+		w.count.own.Add(1)
+		return false
+	}
+	if p.Flags&dv.RxVLAN != 0 && p.VLAN&0xfff != 0 {
+		w.count.tagged.Add(1)
+		return false
+	}
+	l.etherType, l.l3 = binary.BigEndian.Uint16(frame[12:]), ethLen
+	if l.etherType == typeVLAN || l.etherType == typeQinQ {
+		return w.untag(p, l)
+	}
+	return true
+}
+
+// untag takes a tag of VLAN 0, a mere priority, out of the frame.
+func (w *worker) untag(p *dv.Packet, l *layout) bool {
+	frame := p.Data
+	if l.etherType == typeQinQ || len(frame) < ethLen+vlanLen || binary.BigEndian.Uint16(frame[14:])&0xfff != 0 {
+		w.count.tagged.Add(1)
+		return false
+	}
+	copy(frame[vlanLen:], frame[:12])
+	p.Data = frame[vlanLen:]
+	l.etherType = binary.BigEndian.Uint16(p.Data[12:])
+	return true
+}
+
+// sound parses an IP frame and verifies the checksums that the NIC did not vouch for. Frames that cannot be parsed are let
+// through: the stack refuses and counts them.
+func (w *worker) sound(p *dv.Packet, l *layout) bool {
+	l.parse(p.Data)
+	if p.Flags&dv.RxL3OK == 0 && !l.headerOK(p.Data) {
+		w.count.badChecksum.Add(1)
+		return false
+	}
+	if p.Flags&dv.RxL4OK != 0 || l.l4 == 0 || l.proto != protoTCP && l.proto != protoUDP {
+		return true
+	}
+	w.count.verified.Add(1)
+	if !l.transportOK(p.Data) {
+		w.count.badChecksum.Add(1)
+		return false
+	}
+	return true
+}
+
+// packet copies a run's frames into a new packet: one view for a frame, header and payload views for several.
+func (w *worker) packet(r *run) *gstack.PacketBuffer {
+	frame := w.frames[r.first].Data
+	if !r.merged() {
+		if r.end > 0 {
+			frame = frame[:r.end]
+		}
+		return gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: buffer.MakeWithView(buffer.NewViewWithData(frame))})
+	}
+	var scratch [maxHeaders]byte
+	headers := scratch[:copy(scratch[:], frame[:r.headers])]
+	r.rewrite(headers, w.frames[r.last].Data)
+	payload := buffer.NewView(r.payload)
+	frames := uint64(0)
+	for i := r.first; i != none; i = w.merge.chain[i] {
+		p := &w.frames[i]
+		payload.Write(p.Data[r.headers : r.l3+packetLen(p.Data[r.l3:])])
+		frames++
+	}
+	w.count.merged.Add(frames)
+	data := buffer.MakeWithView(buffer.NewViewWithData(headers))
+	data.Append(payload)
+	return gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: data})
+}
+
+// packetLen is the length of an IP packet according to its header, which has been checked.
+func packetLen(h []byte) int {
+	if h[0]>>4 == 6 {
+		return ipv6Len + int(binary.BigEndian.Uint16(h[4:]))
+	}
+	return int(binary.BigEndian.Uint16(h[2:]))
+}
+
+// rewrite makes the first frame's headers those of the whole run. The TCP checksum is left wrong: it has been verified
+// in every part.
+func (r *run) rewrite(headers, last []byte) {
+	ip := headers[r.l3:]
+	headers[r.l4+13] |= last[r.l4+13] & flagsLast
+	if r.etherType == typeIPv6 {
+		binary.BigEndian.PutUint16(ip[4:], uint16(r.headers-r.l3-ipv6Len+r.payload))
+		return
+	}
+	binary.BigEndian.PutUint16(ip[2:], uint16(r.headers-r.l3+r.payload))
+	ip[10], ip[11] = 0, 0
+	binary.BigEndian.PutUint16(ip[10:], ^checksum.Checksum(ip[:ipv4Len], 0))
+}
+
+// deliver hands a packet to the stack, which may keep references but not the one it was given.
+func (w *worker) deliver(r *run, pkt *gstack.PacketBuffer) {
+	eth, ok := pkt.LinkHeader().Consume(ethLen)
+	if !ok {
+		return
+	}
+	pkt.PktType = packetType(eth)
+	pkt.NetworkProtocolNumber = tcpip.NetworkProtocolNumber(r.etherType)
+	if r.fragment {
+		if network := w.session.network(pkt.NetworkProtocolNumber); network != nil {
+			w.count.fragments.Add(1)
+			network.HandlePacket(pkt)
+			return
+		}
+	}
+	w.session.dispatcher.DeliverNetworkPacket(pkt.NetworkProtocolNumber, pkt)
+}
+
+func packetType(eth []byte) tcpip.PacketType {
+	switch {
+	case eth[0]&1 == 0:
+		return tcpip.PacketHost
+	case binary.BigEndian.Uint64(eth)>>16 == macMask:
+		return tcpip.PacketBroadcast
+	default:
+		return tcpip.PacketMulticast
+	}
+}

@@ -1,0 +1,58 @@
+package rdma
+
+import "sync/atomic"
+
+// Stats is a snapshot of the endpoint's counters since New, summed over the queues. Those of the rings themselves are in
+// dv.Device.Stats.
+type Stats struct {
+	RxPackets     uint64 // delivered to the stack
+	RxMerged      uint64 // frames that went into a packet with others
+	RxVerified    uint64 // frames whose transport checksum was verified in software
+	RxFragments   uint64 // IP fragments whose checksum was left to the stack
+	RxBadChecksum uint64 // dropped: checksum wrong
+	RxOtherMAC    uint64 // dropped: for another unicast address
+	RxOwn         uint64 // dropped: sent by ourselves
+	RxTagged      uint64 // dropped: of a VLAN
+
+	TxPackets uint64 // taken from the stack
+	TxLSO     uint64 // of these, left to the NIC to segment
+	TxWaits   uint64 // times a full ring was waited for
+	TxDropped uint64 // refused because the ring stayed full
+	TxErrors  uint64 // refused for another reason: too long, or the device is closed
+}
+
+// rxCounters is one worker's; a cache line or more apart from the next.
+type rxCounters struct {
+	packets, merged, verified, fragments, badChecksum, otherMAC, own, tagged atomic.Uint64
+	_                                                                        [64]byte
+}
+
+type txCounters struct {
+	packets, lso, waits, dropped, errors atomic.Uint64
+	_                                    [64]byte
+}
+
+// Stats may be called at any time.
+func (e *Endpoint) Stats() Stats {
+	var s Stats
+	for i := range e.rx {
+		c := &e.rx[i]
+		s.RxPackets += c.packets.Load()
+		s.RxMerged += c.merged.Load()
+		s.RxVerified += c.verified.Load()
+		s.RxFragments += c.fragments.Load()
+		s.RxBadChecksum += c.badChecksum.Load()
+		s.RxOtherMAC += c.otherMAC.Load()
+		s.RxOwn += c.own.Load()
+		s.RxTagged += c.tagged.Load()
+	}
+	for _, t := range e.tx {
+		c := &t.count
+		s.TxPackets += c.packets.Load()
+		s.TxLSO += c.lso.Load()
+		s.TxWaits += c.waits.Load()
+		s.TxDropped += c.dropped.Load()
+		s.TxErrors += c.errors.Load()
+	}
+	return s
+}

@@ -1,0 +1,237 @@
+package rdma
+
+import (
+	"encoding/binary"
+	"errors"
+	"runtime"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+const (
+	// fullRingWait is how long a full ring is waited for before a packet is refused.
+	fullRingWait = time.Millisecond
+	// reservedPackets is for how many packets room is kept that only urgent ones get.
+	reservedPackets = 32
+)
+
+// sender is one send queue and what its users share. All but count is guarded by the queue's lock.
+type sender struct {
+	q       *dv.TxQueue
+	packet  dv.TxPacket // scratch
+	reserve int         // blocks that ordinary packets leave free
+	low     int         // blocks free below which completions are looked for
+	count   txCounters
+}
+
+func newSender(q *dv.TxQueue) *sender {
+	blocks := q.Free()
+	return &sender{
+		q: q, packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
+		reserve: min(2*reservedPackets, blocks/8), low: blocks / 2,
+	}
+}
+
+// WritePackets implements gstack.LinkWriter. It copies: the packets stay the caller's. It returns how many were taken; the
+// error is that of the next one.
+func (e *Endpoint) WritePackets(list gstack.PacketBufferList) (int, tcpip.Error) {
+	return e.write(list.AsSlice())
+}
+
+// writePacket is WritePackets for one packet.
+func (e *Endpoint) writePacket(pkt *gstack.PacketBuffer) tcpip.Error {
+	one := [1]*gstack.PacketBuffer{pkt}
+	_, err := e.write(one[:])
+	return err
+}
+
+// writeBurst writes packets that may as well be lost.
+func (e *Endpoint) writeBurst(pkts []*gstack.PacketBuffer) {
+	_, _ = e.write(pkts)
+}
+
+func (e *Endpoint) write(pkts []*gstack.PacketBuffer) (int, tcpip.Error) {
+	if e.closed.Load() {
+		return 0, &tcpip.ErrClosedForSend{}
+	}
+	if len(e.tx) == 1 {
+		return e.tx[0].write(pkts)
+	}
+	for done := 0; ; {
+		t := e.senderOf(pkts[done])
+		end := done + 1
+		for end < len(pkts) && e.senderOf(pkts[end]) == t {
+			end++
+		}
+		n, err := t.write(pkts[done:end])
+		if done += n; err != nil || done == len(pkts) {
+			return done, err
+		}
+	}
+}
+
+// senderOf is the queue of a packet's flow.
+func (e *Endpoint) senderOf(pkt *gstack.PacketBuffer) *sender {
+	hash := pkt.Hash
+	if hash == 0 {
+		hash = headerHash(headers(pkt))
+	}
+	return e.tx[int(hash%uint32(len(e.tx)))]
+}
+
+// write posts packets and rings the doorbell once.
+func (s *sender) write(pkts []*gstack.PacketBuffer) (int, tcpip.Error) {
+	s.q.Lock()
+	defer s.q.Unlock()
+	if s.q.Free() < s.low {
+		s.q.Reclaim()
+	}
+	for i, pkt := range pkts {
+		if err := s.send(pkt); err != nil {
+			s.q.Flush()
+			s.count.packets.Add(uint64(i))
+			return i, err
+		}
+	}
+	s.q.Flush()
+	s.count.packets.Add(uint64(len(pkts)))
+	return len(pkts), nil
+}
+
+// send posts one packet, waiting for room if need be.
+func (s *sender) send(pkt *gstack.PacketBuffer) tcpip.Error {
+	err := s.post(pkt)
+	if err == nil {
+		return nil
+	}
+	if err == dv.ErrRingFull {
+		err = s.sendLater(pkt)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, dv.ErrRingFull):
+		s.count.dropped.Add(1)
+		return &tcpip.ErrNoBufferSpace{}
+	case errors.Is(err, dv.ErrFrameSize):
+		s.count.errors.Add(1)
+		return &tcpip.ErrMessageTooLong{}
+	default:
+		s.count.errors.Add(1)
+		return &tcpip.ErrClosedForSend{}
+	}
+}
+
+// post puts one packet into the ring.
+func (s *sender) post(pkt *gstack.PacketBuffer) error {
+	if s.q.Free() < s.reserve+dv.MaxBlocks && !urgent(headers(pkt)) {
+		return dv.ErrRingFull
+	}
+	p := &s.packet
+	p.Flags, p.MSS = 0, 0
+	if gso := &pkt.GSOOptions; gso.Type != gstack.GSONone && gso.NeedsCsum {
+		p.Flags = dv.TxL3Csum | dv.TxL4Csum
+		if int(gso.MSS) < pkt.Data().Size() {
+			p.MSS, p.HdrLen = int(gso.MSS), pkt.HeaderSize()
+			s.count.lso.Add(1)
+		}
+	}
+	p.Bufs = p.Bufs[:0]
+	views, offset := pkt.AsViewList()
+	for v := views.Front(); v != nil; v = v.Next() {
+		b := v.AsSlice()
+		if offset >= len(b) {
+			offset -= len(b)
+			continue
+		}
+		p.Bufs = append(p.Bufs, b[offset:])
+		offset = 0
+	}
+	err := s.q.Post(p)
+	clear(p.Bufs) // the views are the caller's
+	return err
+}
+
+// sendLater waits for room, with the queue's lock released in between, so that whoever may use the reserve gets it. Urgent
+// packets do not wait: their sender may be a worker in the middle of a delivery.
+func (s *sender) sendLater(pkt *gstack.PacketBuffer) error {
+	s.count.waits.Add(1)
+	mayWait := !urgent(headers(pkt))
+	for start := time.Now(); ; {
+		s.q.Flush()
+		if s.q.Reclaim() == 0 {
+			if !mayWait || time.Since(start) > fullRingWait {
+				return dv.ErrRingFull
+			}
+			s.q.Unlock()
+			runtime.Gosched()
+			s.q.Lock()
+			s.q.Reclaim()
+		}
+		if err := s.post(pkt); err != dv.ErrRingFull {
+			return err
+		}
+	}
+}
+
+// headers is the first bytes of an outgoing packet, its Ethernet header first; the stack pushes all headers into one view.
+func headers(pkt *gstack.PacketBuffer) []byte {
+	views, offset := pkt.AsViewList()
+	for v := views.Front(); v != nil; v = v.Next() {
+		if b := v.AsSlice(); offset < len(b) {
+			return b[offset:]
+		}
+		offset -= v.Size()
+	}
+	return nil
+}
+
+// urgent is true for what the stack answers with while it is being delivered to: ARP, ICMP, IGMP, NDP and resets. They are
+// few and small, and lost without harm.
+func urgent(frame []byte) bool {
+	if len(frame) < ethLen+ipv4Len {
+		return true
+	}
+	proto, l4 := frame[ethLen+9], ethLen+int(frame[ethLen]&15)*4
+	switch binary.BigEndian.Uint16(frame[12:]) {
+	case typeIPv4:
+	case typeIPv6:
+		proto, l4 = frame[ethLen+6], ethLen+ipv6Len
+	default:
+		return true
+	}
+	switch proto {
+	case protoTCP:
+		return len(frame) > l4+13 && frame[l4+13]&flagRST != 0
+	case protoICMP, protoICMPv6, protoIGMP:
+		return true
+	}
+	return false
+}
+
+// headerHash keeps the packets of one pair of addresses and ports on one queue; of fragments, one pair of addresses.
+func headerHash(frame []byte) uint32 {
+	if len(frame) < ethLen+ipv4Len {
+		return 0
+	}
+	l := layout{etherType: binary.BigEndian.Uint16(frame[12:]), l3: ethLen}
+	addresses, ports := uint64(0), uint32(0)
+	switch h := frame[ethLen:]; {
+	case l.etherType == typeIPv4:
+		addresses = binary.BigEndian.Uint64(h[12:])
+		if at := int(h[0]&15) * 4; h[9] == protoUDP && binary.BigEndian.Uint16(h[6:])&0x3fff == 0 && len(h) >= at+4 {
+			ports = binary.BigEndian.Uint32(h[at:])
+		}
+	case l.etherType == typeIPv6 && len(h) >= ipv6Len:
+		for at := 8; at < ipv6Len; at += 8 {
+			addresses = addresses*31 + binary.BigEndian.Uint64(h[at:])
+		}
+		if h[6] == protoUDP && len(h) >= ipv6Len+4 {
+			ports = binary.BigEndian.Uint32(h[ipv6Len:])
+		}
+	}
+	return uint32((addresses ^ uint64(ports)<<16) * 0x9e3779b97f4a7c15 >> 40)
+}

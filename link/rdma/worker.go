@@ -1,0 +1,116 @@
+package rdma
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+const (
+	batchFrames = 256 // taken from the ring at most before delivery; bounds what can be merged, too
+	maxSpins    = 2000
+	minSpins    = 16
+)
+
+// session is one attachment to a stack: a dispatcher and the workers that deliver to it.
+type session struct {
+	dispatcher gstack.NetworkDispatcher
+	networks   atomic.Pointer[networks]
+	stop       atomic.Bool
+	workers    sync.WaitGroup
+	before     *session // whose workers own the queues until they have ended; nil from then on
+}
+
+// networks is what Endpoint.BindStack found.
+type networks struct{ ipv4, ipv6 gstack.NetworkEndpoint }
+
+func (s *session) ended() bool { return s.stop.Load() }
+
+// end tells the workers to stop.
+func (s *session) end(dev *dv.Device) {
+	s.stop.Store(true)
+	for i := range dev.NumRx() {
+		dev.Rx(i).Wake()
+	}
+}
+
+// network is the stack's endpoint for a protocol, or nil.
+func (s *session) network(proto tcpip.NetworkProtocolNumber) gstack.NetworkEndpoint {
+	n := s.networks.Load()
+	switch {
+	case n == nil:
+		return nil
+	case proto == typeIPv4:
+		return n.ipv4
+	case proto == typeIPv6:
+		return n.ipv6
+	}
+	return nil
+}
+
+// worker is the owner of one receive queue during one session.
+type worker struct {
+	e       *Endpoint
+	session *session
+	q       *dv.RxQueue
+	count   *rxCounters
+	merge   *merger
+	spins   int // polls before parking; adapts to whether they pay
+	limit   int
+	frames  [batchFrames]dv.Packet
+	packets [batchFrames]*gstack.PacketBuffer
+}
+
+func (e *Endpoint) newWorker(s *session, i int) *worker {
+	w := &worker{e: e, session: s, q: e.dev.Rx(i), count: &e.rx[i], merge: newMerger(batchFrames)}
+	w.merge.off = e.opts.NoMerge
+	if runtime.GOMAXPROCS(0) > e.dev.NumRx()+1 { // else spinning takes the time of those who would send
+		w.limit = maxSpins
+	}
+	w.spins = min(minSpins, w.limit)
+	return w
+}
+
+// run polls until the session or the device ends.
+func (w *worker) run() {
+	for !w.session.ended() {
+		if w.poll() || w.spin() {
+			continue
+		}
+		runtime.Gosched() // whoever is about to send gets its turn: the batch will be larger
+		if w.poll() {
+			continue
+		}
+		w.q.Arm()
+		if w.poll() {
+			continue
+		}
+		if w.q.Wait() != nil {
+			return
+		}
+	}
+}
+
+// poll delivers what there is and reports whether there was any.
+func (w *worker) poll() bool {
+	n := w.q.Poll(w.frames[:])
+	if n > 0 {
+		w.receive(n)
+	}
+	return n > 0
+}
+
+func (w *worker) spin() bool {
+	for range w.spins {
+		if w.poll() {
+			w.spins = min(2*w.spins, w.limit)
+			return true
+		}
+	}
+	w.spins = max(w.spins/2, min(minSpins, w.limit))
+	return false
+}
