@@ -13,8 +13,8 @@ type DeviceCaps struct {
 	NodeGUID     uint64 `says:"identity of the device, stable across reboots and renames"`
 	SysImageGUID uint64 `says:"identity of the card; equal for all functions of one card"`
 	VendorID     uint32 `says:"IEEE company id of the vendor, not the PCI vendor: 0x2c9 is Mellanox"`
-	PartID       uint32 `says:"PCI device id"`
-	HwVer        uint32 `says:"PCI revision"`
+	PartID       uint32 `says:"PCI device id of the function"`
+	HwVer        uint32 `says:"PCI revision of the device"`
 	Ports        int    `says:"number of ports, counted from 1; more than 1 on an e-switch manager"`
 	CompVectors  uint32 `says:"interrupt vectors completion queues can be spread over"`
 

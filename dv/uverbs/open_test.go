@@ -1,0 +1,245 @@
+package uverbs
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// descriptors counts the open descriptors of this process.
+func descriptors(t *testing.T) int {
+	t.Helper()
+	d, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(d)
+}
+
+func TestOpenConversation(t *testing.T) {
+	k, c := openFake(t, Options{})
+	if want := []string{"native GET_CONTEXT", "ASYNC_EVENT_ALLOC", "QUERY_DEVICE"}; !slices.Equal(k.names(), want) {
+		t.Errorf("commands %v, want %v", k.names(), want)
+	}
+	var want []mmapCall
+	for i := range 8 {
+		want = append(want, mmapCall{0x300000 + int64(i)*0x1000, 4096, true})
+	}
+	if !slices.Equal(k.mmaps, want) {
+		t.Errorf("mapped %v, want %v", k.mmaps, want)
+	}
+	if len(c.uars) != 8 {
+		t.Errorf("%d doorbell pages", len(c.uars))
+	}
+}
+
+func TestOpenOldKernel(t *testing.T) {
+	k := newFake(t)
+	k.refuseWith("native GET_CONTEXT", unix.EPROTONOSUPPORT)
+	c, err := Open(k, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if want := []string{"native GET_CONTEXT", "GET_CONTEXT", "QUERY_DEVICE"}; !slices.Equal(k.names(), want) {
+		t.Errorf("commands %v, want %v", k.names(), want)
+	}
+	call := k.last("GET_CONTEXT")
+	same(t, "driver part", call.in[0x1000], k.last("native GET_CONTEXT").in[0x1000])
+	if caps := c.Caps(); caps.CompVectors != 8 || caps.CQEVersion != 1 || caps.OptionalMRAccess {
+		t.Errorf("capabilities %+v", caps)
+	}
+	if _, err := unix.Write(k.peers[0], asyncRecord(9, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if e, err := c.AsyncEvents().ReadEvent(); err != nil || e.Type != EventPortActive {
+		t.Errorf("event %v, %v", e, err)
+	}
+}
+
+func TestOpenRetriesOnce(t *testing.T) {
+	k := newFake(t)
+	tries := 0
+	k.refuse = func(c *call) error {
+		if tries++; tries == 1 {
+			return unix.EAGAIN
+		}
+		return nil
+	}
+	c, err := Open(k, Options{retryDelay: time.Nanosecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+
+	k = newFake(t)
+	k.refuseWith("native GET_CONTEXT", unix.EAGAIN)
+	if _, err := Open(k, Options{retryDelay: time.Nanosecond}); !errors.Is(err, unix.EAGAIN) || len(k.calls) != 2 {
+		t.Errorf("%v after %d tries", err, len(k.calls))
+	}
+}
+
+// TestOpenFailures: whatever step fails, nothing is left open and the node is closed once.
+func TestOpenFailures(t *testing.T) {
+	for _, step := range []string{"native GET_CONTEXT", "ASYNC_EVENT_ALLOC", "QUERY_DEVICE", "mmap"} {
+		t.Run(step, func(t *testing.T) {
+			k := newFake(t)
+			k.refuseWith(step, unix.ENOMEM)
+			if step == "mmap" {
+				k.mmapErr = unix.ENOMEM
+			}
+			fds := descriptors(t)
+			c, err := Open(k, Options{})
+			var e *Error
+			if c != nil || !errors.Is(err, unix.ENOMEM) || !errors.As(err, &e) {
+				t.Errorf("%v, %v", c, err)
+			}
+			for _, fd := range k.peers {
+				unix.Close(fd)
+			}
+			k.peers = nil
+			if d := descriptors(t) - fds; d != 0 {
+				t.Errorf("%d descriptors leaked", d)
+			}
+			if k.closed != 1 {
+				t.Errorf("node closed %d times", k.closed)
+			}
+		})
+	}
+}
+
+// TestOpenClosesDescriptors counts them over many opens.
+func TestOpenClosesDescriptors(t *testing.T) {
+	before := descriptors(t)
+	for range 5 {
+		f := newFixture(t)
+		f.c.Close()
+		for _, fd := range f.k.peers {
+			unix.Close(fd)
+		}
+		f.k.peers = nil
+	}
+	if d := descriptors(t) - before; d != 0 {
+		t.Errorf("%d descriptors leaked", d)
+	}
+}
+
+// TestOpenBadAsyncDescriptor: the kernel answers with a descriptor that is none.
+func TestOpenBadAsyncDescriptor(t *testing.T) {
+	k := newFake(t)
+	k.refuseWith("native GET_CONTEXT", unix.EPROTONOSUPPORT)
+	k.patch = func(c *call) {
+		if c.name == "GET_CONTEXT" {
+			p32(c.out[1], 1<<20)
+		}
+	}
+	if _, err := Open(k, Options{}); !errors.Is(err, unix.EBADF) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestOpenLargePages(t *testing.T) {
+	k := newFake(t)
+	k.patch = func(c *call) {
+		if c.name == "native GET_CONTEXT" {
+			p32(c.out[0x1001][60:], 16)
+		}
+	}
+	c, err := Open(k, Options{pageSize: 65536, TxQPs: 40})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if want := []mmapCall{{0x3000000, 65536, true}, {0x3010000, 65536, true}}; !slices.Equal(k.mmaps, want) {
+		t.Errorf("mapped %v, want %v", k.mmaps, want)
+	}
+}
+
+func TestProbe(t *testing.T) {
+	for _, tc := range []struct {
+		errno, want unix.Errno
+	}{{0, 0}, {unix.ENOTTY, unix.ENOTTY}, {unix.EPROTONOSUPPORT, unix.EPROTONOSUPPORT}, {unix.EIO, unix.EIO}} {
+		k := newFake(t)
+		if tc.errno != 0 {
+			k.refuseWith("PROBE", tc.errno)
+		}
+		err := Probe(k)
+		if tc.want == 0 && err != nil || tc.want != 0 && !errors.Is(err, tc.want) {
+			t.Errorf("kernel says %v: %v", tc.errno, err)
+		}
+		if c := k.last("PROBE"); len(c.in) != 1 || len(c.out) != 0 {
+			t.Errorf("probe carries %v %v", c.in, c.out)
+		}
+	}
+}
+
+func TestQueryPort(t *testing.T) {
+	k, c := openFake(t, Options{})
+	p, err := c.QueryPort(1)
+	if err != nil || !p.Active() || !p.Ethernet() || p.SpeedMbps != 100000 || p.PhysState != 5 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	same(t, "core", k.last("QUERY_PORT").in[0], []byte{0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0})
+}
+
+// TestRelaxedOrdering: the bit goes out only where it cannot fail, and a refusal is retried without it.
+func TestRelaxedOrdering(t *testing.T) {
+	f := newFixture(t)
+	access := func() uint32 { return u32(f.k.last("REG_MR").in[0][36:]) }
+	mem := region(t, 4096)
+	must[*MR](t)(f.pd.RegMR(mem, AccessLocalWrite|AccessRelaxedOrdering))
+	if access() != 0x100001 {
+		t.Errorf("access %#x", access())
+	}
+	first := true
+	f.k.refuse = func(c *call) error {
+		if first {
+			first = false
+			return unix.EINVAL
+		}
+		return nil
+	}
+	must[*MR](t)(f.pd.RegMR(mem, AccessLocalWrite|AccessRelaxedOrdering))
+	if access() != 1 || first {
+		t.Errorf("access after a refusal %#x", access())
+	}
+	f.c.caps.OptionalMRAccess = false
+	must[*MR](t)(f.pd.RegMR(mem, AccessLocalWrite|AccessRelaxedOrdering))
+	if access() != 1 {
+		t.Errorf("access on a kernel without optional bits %#x", access())
+	}
+}
+
+// TestMemlockFigures: the error of a registration has what was needed, what was pinned before and the limit.
+func TestMemlockFigures(t *testing.T) {
+	k := newFake(t)
+	c, err := Open(k, Options{Environment: func() (Environment, error) { return Environment{Memlock: 1 << 20}, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	pd := must[*PD](t)(c.AllocPD())
+	must[*MR](t)(pd.RegMR(region(t, 3<<18), AccessLocalWrite))
+	k.refuseWith("REG_MR", unix.ENOMEM)
+	_, err = pd.RegMR(region(t, 1<<19), AccessLocalWrite)
+	for _, figure := range []string{"512 KiB", "768 KiB already", "limit is 1 MiB"} {
+		if err == nil || !strings.Contains(err.Error(), figure) {
+			t.Errorf("%v lacks %q", err, figure)
+		}
+	}
+}
+
+func TestPageStoreIsBigEndian(t *testing.T) {
+	mem := region(t, 4096)
+	p := &Page{Mem: mem}
+	p.Store64(0x20, 0x10000123_00000086)
+	same(t, "arm cell", mem.Slice(0x20, 8), vec(t, "10000123 00000086"))
+	if err := errors.Join(p.Close(), p.Close(), (*Page)(nil).Close()); err != nil {
+		t.Error(err)
+	}
+}
