@@ -66,6 +66,16 @@ func (b *rxBurst) finish() {
 	b.netdev.flush()
 }
 
+// keepOpen has the queue finished at the end of the batch.
+func (b *rxBurst) keepOpen(rq *RQ) {
+	for _, o := range b.open {
+		if o == rq {
+			return
+		}
+	}
+	b.open = append(b.open, rq)
+}
+
 func (pk *rxPacket) add(part []byte) {
 	if len(part) > 0 {
 		pk.parts[pk.n] = part
@@ -84,10 +94,11 @@ func (b *rxBurst) whole(f *Frame) {
 	at := int(f.CsumStart) + int(f.CsumOffset)
 	if f.NeedsCsum && at+2 <= len(data) && at+2 <= len(b.header) {
 		sum := checksumOf(sum16(data[f.CsumStart:]), f.CsumOffset == 6)
-		copy(b.header[:], data[:at])
+		head := min(max(at+2, b.p.l4At+b.p.l4Len), len(b.header))
+		copy(b.header[:head], data)
 		binary.BigEndian.PutUint16(b.header[at:], sum)
-		pk.add(b.header[:at+2])
-		data = data[at+2:]
+		pk.add(b.header[:head])
+		data = data[head:]
 		b.vouch(f.Data)
 	} else {
 		b.verify(data)

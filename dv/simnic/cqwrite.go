@@ -44,7 +44,11 @@ func (cq *CQ) ReleaseHeld() {
 
 // write puts e into the next entry. Called with the lock held.
 func (cq *CQ) write(e *[64]byte) bool {
-	if cq.Status() != CQOK || !cq.roomFor(1) {
+	if cq.Status() != CQOK {
+		return false
+	}
+	if !cq.fits(1) {
+		cq.fail(CQOverflow)
 		return false
 	}
 	cq.store(cq.pi, e, cq.phase(cq.pi))
@@ -77,22 +81,18 @@ func (cq *CQ) store(index uint32, e *[64]byte, owner byte) {
 	cq.attr.Ring.StoreBE32(at+mlx5.CQEOwnWord, last&^1|uint32(owner))
 }
 
-// roomFor reports whether n entries are free. The driver's index is read only
-// when the one known says no. No room is the end of the queue.
-func (cq *CQ) roomFor(n uint32) bool {
-	if cq.attr.IgnoreOverrun || cq.attr.Collapsed {
-		return true
-	}
+// fits reports whether n entries are free. The driver's index is read only when
+// the one known says no.
+func (cq *CQ) fits(n uint32) bool {
 	size := uint32(1) << cq.attr.LogSize
-	if cq.pi-cq.ci+n <= size {
+	if n > size {
+		return false
+	}
+	if cq.attr.IgnoreOverrun || cq.attr.Collapsed || cq.pi-cq.ci+n <= size {
 		return true
 	}
 	cq.readIndex()
-	if cq.pi-cq.ci+n <= size {
-		return true
-	}
-	cq.fail(CQOverflow)
-	return false
+	return cq.pi-cq.ci+n <= size
 }
 
 // readIndex takes over the consumer index from the record. One that went

@@ -43,12 +43,14 @@ type RQ struct {
 	number uint32
 	use    usage
 
-	mu     sync.Mutex
-	state  State
-	hwCI   uint16 // WQEs consumed
-	stride int    // strides used of the WQE at hwCI
-	head   uint16 // linked list: slot of the WQE at hwCI
-	wqe    [maxRecvWQE]byte
+	mu      sync.Mutex
+	state   State
+	hwCI    uint16 // WQEs consumed
+	stride  int    // strides used of the WQE at hwCI
+	head    uint16 // linked list: slot of the WQE at hwCI
+	wqe     [maxRecvWQE]byte
+	session session
+	merge   merge
 }
 
 // CreateRQ makes a receive queue in the reset state.
@@ -115,6 +117,8 @@ func (rq *RQ) Modify(cur, next State) error {
 	if err := checkTransition("receive queue", rq.number, rq.state, cur, next); err != nil {
 		return err
 	}
+	rq.closeMerge()
+	rq.endSession()
 	if next == StateReset || rq.state == StateReset {
 		rq.hwCI, rq.stride, rq.head = rq.attr.StartIndex, 0, 0
 	}
@@ -143,7 +147,7 @@ func (rq *RQ) Destroy() error {
 		return refuse(StatusOf(err), "destroy receive queue %#x", rq.number)
 	}
 	rq.mu.Lock()
-	rq.state = StateReset
+	rq.state, rq.merge.segments, rq.session.entries = StateReset, 0, nil
 	rq.mu.Unlock()
 	rq.attr.CQ.detach(rq)
 	rq.attr.CQ.use.release()

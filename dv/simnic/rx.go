@@ -14,11 +14,20 @@ func (rq *RQ) deliver(b *rxBurst) {
 	if !rq.ready(b) {
 		return
 	}
+	s, mergeable := rq.mergeable(b)
 	stripped := rq.arrange(b)
 	var ended counter
-	if rq.attr.Striding != nil {
-		ended = rq.deliverStriding(b, stripped)
+	done := false
+	if mergeable {
+		ended, done = rq.tryMerge(b, &s, stripped)
 	} else {
+		rq.closeMerge()
+	}
+	switch {
+	case done:
+	case rq.attr.Striding != nil:
+		ended = rq.deliverStriding(b, stripped)
+	default:
 		ended = rq.deliverCyclic(b, stripped)
 	}
 	if ended != delivered {
@@ -44,6 +53,7 @@ func (rq *RQ) ready(b *rxBurst) bool {
 	n := rq.nic
 	switch {
 	case rq.state == StateError:
+		rq.endSession()
 		rq.flush()
 		n.counters.add(ctrNotReady, 1)
 		return false
@@ -67,6 +77,7 @@ func (rq *RQ) ready(b *rxBurst) bool {
 		return true
 	}
 	n.counters.add(ctrFault, 1)
+	rq.closeMerge()
 	if rq.posted() > 0 {
 		rq.fail(fault{mlx5.Syndrome(syndrome), vendor, 0}, b.packet.length)
 	}
@@ -233,7 +244,13 @@ func (rq *RQ) cqe(b *rxBurst, stripped bool) mlx5.RxCQE {
 func (rq *RQ) complete(b *rxBurst, c *mlx5.RxCQE) counter {
 	var e [mlx5.CQESize]byte
 	c.Put(e[:])
-	if !rq.attr.CQ.put(&e) {
+	ok := false
+	if rq.attr.CQ.attr.Compress {
+		ok = rq.hold(b, &e)
+	} else {
+		ok = rq.attr.CQ.put(&e)
+	}
+	if !ok {
 		return ctrCQError
 	}
 	return delivered
@@ -246,6 +263,7 @@ func (rq *RQ) completeError(f fault, bytes uint32) {
 	var e [mlx5.CQESize]byte
 	c.Put(e[:])
 	rq.nic.countError(f, ctrRespErrors, ctrRespFlushed)
+	rq.endSession()
 	rq.attr.CQ.put(&e)
 }
 
@@ -288,4 +306,9 @@ func (rq *RQ) cqFailed() {
 }
 
 // finish ends what the queue holds back at the end of a batch.
-func (rq *RQ) finish() {}
+func (rq *RQ) finish() {
+	rq.mu.Lock()
+	defer rq.mu.Unlock()
+	rq.closeMerge()
+	rq.endSession()
+}

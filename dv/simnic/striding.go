@@ -2,35 +2,50 @@ package simnic
 
 import "github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 
+// shift is how many bytes stay free in front of each packet.
+func (s *Striding) shift() int {
+	if s.TwoByteShift {
+		return 2
+	}
+	return 0
+}
+
+// strides is how many strides a packet of n bytes takes.
+func (s *Striding) strides(n int) int {
+	return (n + s.shift() + 1<<s.LogStrideBytes - 1) >> s.LogStrideBytes
+}
+
+// makeRoom skips the rest of the current WQE when n bytes do not fit there. It
+// reports whether the completion queue took the filler. Queues without strides
+// have nothing to skip.
+func (rq *RQ) makeRoom(b *rxBurst, n int) bool {
+	s := rq.attr.Striding
+	if s == nil || rq.stride == 0 || rq.stride+s.strides(n) <= 1<<s.LogStrides {
+		return true
+	}
+	return rq.fill(b, 1<<s.LogStrides-rq.stride)
+}
+
 // deliverStriding puts the packet into the next free strides of the current WQE.
 // A packet never crosses into another WQE: what is left of one that is too
 // small is skipped by a filler completion.
 func (rq *RQ) deliverStriding(b *rxBurst, stripped bool) counter {
-	s := rq.attr.Striding
-	shift := 0
-	if s.TwoByteShift {
-		shift = 2
-	}
-	all := 1 << s.LogStrides
-	need := (b.packet.length + shift + 1<<s.LogStrideBytes - 1) >> s.LogStrideBytes
-	if need > all {
+	s, n := rq.attr.Striding, b.packet.length
+	if s.strides(n) > 1<<s.LogStrides {
 		return ctrTooLong
 	}
 	if !rq.available() {
 		return ctrOutOfBuffer
 	}
-	if rq.stride+need > all {
-		if !rq.fill(b, all-rq.stride) {
-			return ctrCQError
-		}
-		if !rq.available() {
-			return ctrOutOfBuffer
-		}
+	if !rq.makeRoom(b, n) {
+		return ctrCQError
 	}
-	w := rq.load()
-	list, skip := rq.list(w), rq.stride<<s.LogStrideBytes+shift
-	if capacity(list, skip+b.packet.length) < skip+b.packet.length {
-		rq.fail(faultRxLength, b.packet.length)
+	if !rq.available() {
+		return ctrOutOfBuffer
+	}
+	list, skip := rq.list(rq.load()), rq.strideAt()
+	if capacity(list, skip+n) < skip+n {
+		rq.fail(faultRxLength, n)
 		rq.stride = 0
 		return ctrLengthError
 	}
@@ -39,13 +54,26 @@ func (rq *RQ) deliverStriding(b *rxBurst, stripped bool) counter {
 		return ctrProtection
 	}
 	c := rq.cqe(b, stripped)
-	c.WQEID, c.Counter = rq.index(), uint16(rq.stride)
-	c.ByteCount = uint32(need)<<16 | uint32(b.packet.length)
-	if rq.stride += need; rq.stride == all {
-		rq.stride = 0
-		rq.consume(w)
-	}
+	rq.takeStrides(&c, n)
 	return rq.complete(b, &c)
+}
+
+// strideAt is where the next packet goes in the current WQE's list, in bytes.
+func (rq *RQ) strideAt() int {
+	s := rq.attr.Striding
+	return rq.stride<<s.LogStrideBytes + s.shift()
+}
+
+// takeStrides gives the strides of n bytes to the completion c. The WQE copied
+// last is the current one.
+func (rq *RQ) takeStrides(c *mlx5.RxCQE, n int) {
+	s := rq.attr.Striding
+	need := s.strides(n)
+	c.WQEID, c.Counter, c.ByteCount = rq.index(), uint16(rq.stride), uint32(need)<<16|uint32(n)
+	if rq.stride += need; rq.stride == 1<<s.LogStrides {
+		rq.stride = 0
+		rq.consume(rq.wqe[:])
+	}
 }
 
 // fill completes the rest of the current WQE without a packet.

@@ -1,0 +1,153 @@
+package simnic
+
+import (
+	"encoding/binary"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+)
+
+// session is completions of one receive queue kept back to be written as a title
+// and mini CQEs. It lasts no longer than a batch of frames, so that the same
+// frames always compress the same way. Guarded by the queue's lock.
+type session struct {
+	entries [][mlx5.CQESize]byte
+	next    uint16 // counter that the next entry must have
+}
+
+// hold keeps a completion for the session, ending the one before if it does not
+// fit. It reports false when the completion queue failed.
+func (rq *RQ) hold(b *rxBurst, e *[mlx5.CQESize]byte) bool {
+	s := &rq.session
+	if len(s.entries) > 0 && (!s.takes(e, rq.attr.CQ.attr.MiniFormat) || len(s.entries) == rq.nic.caps.MaxCompressed) {
+		if !rq.endSession() {
+			return false
+		}
+	}
+	if len(s.entries) == 0 {
+		b.keepOpen(rq)
+	}
+	s.entries = append(s.entries, *e)
+	s.next = be16(e[0x3c:]) + rq.advance(e)
+	return true
+}
+
+// advance is the distance from the counter of a completion to that of the next:
+// strides, or one WQE.
+func (rq *RQ) advance(e *[mlx5.CQESize]byte) uint16 {
+	if rq.attr.Striding != nil {
+		return be16(e[0x2c:]) & 0x7fff
+	}
+	return 1
+}
+
+// takes reports whether e has what the session's title says, but for what minis
+// keep per packet.
+func (s *session) takes(e *[mlx5.CQESize]byte, f MiniFormat) bool {
+	if f.hasStride() {
+		if be16(s.entries[0][2:]) != be16(e[2:]) { // another WQE
+			return false
+		}
+	} else if be16(e[0x3c:]) != s.next {
+		return false
+	}
+	return f.common(&s.entries[0]) == f.common(e)
+}
+
+func (f MiniFormat) hasStride() bool { return f >= MiniFlowTagStride }
+
+// common is a completion without what differs inside a session: the fields of a
+// mini, and those that the format gives up.
+func (f MiniFormat) common(e *[mlx5.CQESize]byte) [mlx5.CQESize]byte {
+	c := *e
+	clear(c[0x0c:0x10]) // hash
+	clear(c[0x14:0x16]) // checksum
+	clear(c[0x2c:0x30]) // length
+	clear(c[0x3c:0x3e]) // counter
+	switch f {
+	case MiniFlowTagStride:
+		clear(c[0x39:0x3c])
+	case MiniL34Stride:
+		c[0x1d] = 0
+	}
+	return c
+}
+
+// mini writes what the format keeps of e. The flow tag and header type are where
+// DPDK drivers/common/mlx5/mlx5_prm.h and its receive paths look for them.
+func (f MiniFormat) mini(dst []byte, e *[mlx5.CQESize]byte) {
+	copy(dst[4:8], e[0x2c:0x30])
+	switch f {
+	case MiniHash:
+		copy(dst[:4], e[0x0c:0x10])
+		return
+	case MiniChecksum:
+		copy(dst[:2], e[0x14:0x16])
+		return
+	case MiniChecksumStride:
+		copy(dst[:2], e[0x14:0x16])
+	case MiniFlowTagStride:
+		copy(dst[:2], e[0x3a:0x3c])
+		dst[4] = e[0x39]
+	case MiniL34Stride:
+		dst[1] = e[0x1d]
+	}
+	copy(dst[2:4], e[0x3c:0x3e])
+}
+
+// endSession writes what is kept: as it is when it is one completion or does not
+// fit into the ring, else compressed. It reports whether the queue took all.
+func (rq *RQ) endSession() bool {
+	s := &rq.session
+	ok := true
+	if len(s.entries) < 2 || !rq.attr.CQ.putSession(s.entries) {
+		for i := range s.entries {
+			ok = ok && rq.attr.CQ.put(&s.entries[i])
+		}
+	}
+	s.entries = s.entries[:0]
+	return ok
+}
+
+// putSession writes completions as one session: the minis first, 8 to an entry,
+// in entries 1, 8, 16 ... behind the title, the title's last word at the end. The
+// other entries of the session keep what they held. It reports false, and has
+// done nothing, when they do not fit or a fault wants to see them one by one.
+func (cq *CQ) putSession(entries [][mlx5.CQESize]byte) bool {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	n := uint32(len(entries))
+	if h := cq.nic.hooks.Load(); h != nil && h.Complete != nil || cq.attr.Collapsed || cq.Status() != CQOK || !cq.fits(n) {
+		return false
+	}
+	f := cq.attr.MiniFormat
+	var array [mlx5.CQESize]byte
+	for i := range entries {
+		f.mini(array[i%mlx5.MinisPerCQE*mlx5.MiniCQESize:], &entries[i])
+		if i%mlx5.MinisPerCQE == mlx5.MinisPerCQE-1 || i == len(entries)-1 {
+			at := cq.pi + max(1, uint32(i/mlx5.MinisPerCQE*mlx5.MinisPerCQE))
+			cq.attr.Ring.Scatter(cq.slot(at), array[:])
+			clear(array[:])
+		}
+	}
+	title := f.title(&entries[0], n)
+	cq.store(cq.pi, &title, cq.phase(cq.pi))
+	cq.pi += n
+	cq.nic.counters.add(ctrCQEs, len(entries))
+	cq.nic.counters.add(ctrCompressedCQEs, len(entries))
+	return cq.notify()
+}
+
+// title is the first completion made the title of a session of n.
+func (f MiniFormat) title(first *[mlx5.CQESize]byte, n uint32) [mlx5.CQESize]byte {
+	t := *first
+	switch f {
+	case MiniHash:
+		clear(t[0x0c:0x10])
+		clear(t[0x14:0x16])
+	case MiniChecksum, MiniChecksumStride:
+		clear(t[0x14:0x16])
+	}
+	binary.BigEndian.PutUint32(t[0x2c:], n)
+	t[0x3f] |= mlx5.FormatCompressed << 2
+	return t
+}
