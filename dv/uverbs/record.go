@@ -57,24 +57,13 @@ func (r *recorder) collect(p parsed, t *tracedIoctl, buf []byte) error {
 		if err != nil {
 			return err
 		}
-		key := writeAttr{p.cmd, a.AttrID}
-		at, ok := fdGiven[key]
-		if a.dir == dirNew && p.hdr.ObjectID == ObjectAsyncEvent {
-			at, ok = 0, true
-		}
-		if ok && p.isFD() && at+4 <= len(b) {
+		if at, ok := p.fdGiven(a); ok && at+4 <= len(b) {
 			fd := int32(binary.NativeEndian.Uint32(b[at:]))
 			binary.NativeEndian.PutUint32(b[at:], uint32(r.newName(fd)))
 		}
 		t.Attrs[i].Out = hex.EncodeToString(b)
 	}
 	return nil
-}
-
-// isFD reports whether the command gives a descriptor at all.
-func (p parsed) isFD() bool {
-	return p.hdr.ObjectID == ObjectAsyncEvent ||
-		p.hdr.MethodID == MethodInvokeWrite && (p.cmd == CmdCreateCompChannel || p.cmd == CmdGetContext)
 }
 
 // given returns the bytes of an answer, nil for inputs.

@@ -129,8 +129,7 @@ func (p *player) answer(asked parsed, a parsedAttr, rec tracedAttr, buf []byte) 
 	if err != nil || a.dir == dirOut && len(b) != int(a.Len) || a.dir == dirNew && len(b) != 8 {
 		return p.differ("answered with something that does not fit")
 	}
-	at, given := fdGiven[writeAttr{asked.cmd, a.AttrID}]
-	if asked.isFD() && (given || a.dir == dirNew) {
+	if at, ok := asked.fdGiven(a); ok && at+4 <= len(b) {
 		fd, err := p.open(int32(binary.NativeEndian.Uint32(b[at:])))
 		if err != nil {
 			return err

@@ -75,11 +75,8 @@ var addressFields = map[writeAttr][]int{
 	{ExCmdCreateFlow, AttrUHWIn}: {8},
 }
 
-// fdSent and fdGiven are where descriptor numbers are in what is sent and what comes back.
-var (
-	fdSent  = map[writeAttr]int{{ExCmdCreateCQ, AttrCoreIn}: 16}
-	fdGiven = map[writeAttr]int{{CmdCreateCompChannel, AttrCoreOut}: 0, {CmdGetContext, AttrCoreOut}: 0}
-)
+// fdSent is where descriptor numbers are in what is sent.
+var fdSent = map[writeAttr]int{{ExCmdCreateCQ, AttrCoreIn}: 16}
 
 // maskAddress replaces an address by its offset in a 4 KiB page, marked so that it differs from no address.
 func maskAddress(addr uint64) uint64 {
@@ -124,6 +121,14 @@ func parse(buf []byte) (p parsed, err error) {
 		p.attrs = append(p.attrs, a)
 	}
 	return p, nil
+}
+
+// fdGiven is where the answer in a has the number of a new descriptor, if it has one.
+func (p parsed) fdGiven(a parsedAttr) (at int, ok bool) {
+	if p.hdr.ObjectID != ObjectDevice {
+		return 0, p.hdr.ObjectID == ObjectAsyncEvent && a.dir == dirNew
+	}
+	return 0, p.hdr.MethodID == MethodInvokeWrite && a.AttrID == AttrCoreOut && (p.cmd == CmdCreateCompChannel || p.cmd == CmdGetContext)
 }
 
 // sent returns the bytes an attribute carries to the kernel, nil for outputs.
@@ -176,7 +181,7 @@ func (p parsed) request(name func(fd int32) int32) (*tracedIoctl, error) {
 	return t, nil
 }
 
-// commandNames are for readers of a trace.
+// name is what was asked, for readers of a trace.
 func (p parsed) name() string {
 	for _, o := range []*op{opGetContext, opQueryPort, opAllocPD, opDeallocPD, opRegMR, opDeregMR, opCreateChannel, opCreateCQ,
 		opModifyCQ, opDestroyCQ, opCreateQP, opModifyQP, opRateLimitQP, opQueryQP, opDestroyQP, opCreateWQ, opModifyWQ, opDestroyWQ,

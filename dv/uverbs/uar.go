@@ -42,7 +42,7 @@ func bfregAddress(index, uarsPerPage, bfRegSize uint32) (page, offset int) {
 // mapUARs maps the context's doorbell pages, uncached: one page more than once, or under two memory types, must not
 // be. c.mu is held.
 func (c *Context) mapUARs(pageSize int) error {
-	pages := int(c.caps.Bfregs / (BfregsPerUAR * c.caps.UARsPerPage))
+	pages := int(uint64(c.caps.Bfregs) / (BfregsPerUAR * uint64(c.caps.UARsPerPage)))
 	for i := range pages {
 		p, err := c.kernel.Mmap(mmapOffset(MmapNCPage, i, pageSize), pageSize, true)
 		if err != nil {
