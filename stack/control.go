@@ -24,10 +24,7 @@ const (
 // an IP_PKTINFO or IPV6_PKTINFO control message of Linux's form. It stands for the socket options of
 // that name, for which a program has no descriptor here. Default false.
 func (c *UDPConn) SetControl(on bool) error {
-	return c.set(func() error {
-		c.control.Store(on)
-		return nil
-	})
+	return c.set(func() { c.control.Store(on) })
 }
 
 // putPacketInfo writes the control message for a datagram that was sent to the address a, and

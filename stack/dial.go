@@ -59,13 +59,11 @@ func (s *Stack) DialTimeout(network, address string, timeout time.Duration) (net
 
 // DialTCP is net.DialTCP. If laddr is nil, local address and port are chosen.
 func (s *Stack) DialTCP(network string, laddr, raddr *net.TCPAddr) (*TCPConn, error) {
+	if err := checkNetwork("tcp", network); err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Addr: orNil(raddr), Err: err}
+	}
 	if raddr == nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Err: errMissingAddress}
-	}
-	switch network {
-	case "tcp", "tcp4", "tcp6":
-	default:
-		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Addr: raddr, Err: net.UnknownNetworkError(network)}
 	}
 	return s.Dialer().dialTCP(s.ctx, network, laddr, raddr)
 }
@@ -77,10 +75,8 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	fail := func(err error) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}
-	switch network {
-	case "tcp", "tcp4", "tcp6", "udp", "udp4", "udp6":
-	default:
-		return fail(net.UnknownNetworkError(network))
+	if err := checkNetwork("tcp", network); err != nil && checkNetwork("udp", network) != nil {
+		return fail(err)
 	}
 	if address == "" {
 		return fail(errMissingAddress)
@@ -262,7 +258,7 @@ func (a *attempt) wait(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return fromContext(ctx.Err())
+			return fromContext(ctx.Err(), true)
 		case <-a.wr.wake:
 		}
 		switch tcp.EndpointState(a.ep.State()) {

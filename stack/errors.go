@@ -23,15 +23,16 @@ var (
 	errNoSuitable     = errors.New("no suitable address found")
 )
 
-// timeout is what a dial that ran out of time reports. It is context.DeadlineExceeded, as in package
-// net, and os.ErrDeadlineExceeded, which package net reports when its poller is the first to notice.
-type timeout struct{}
+// timeout is what a dial that ran out of time reports: context.DeadlineExceeded, as in package net.
+// One that was under way is os.ErrDeadlineExceeded as well, for package net reports one or the other,
+// depending on whether its poller or the context is the first to notice.
+type timeout struct{ underWay bool }
 
 func (timeout) Error() string   { return "i/o timeout" }
 func (timeout) Timeout() bool   { return true }
 func (timeout) Temporary() bool { return true }
-func (timeout) Is(target error) bool {
-	return target == context.DeadlineExceeded || target == os.ErrDeadlineExceeded
+func (t timeout) Is(target error) bool {
+	return target == context.DeadlineExceeded || t.underWay && target == os.ErrDeadlineExceeded
 }
 
 // canceled is what a dial reports whose context was cancelled.
@@ -40,11 +41,12 @@ type canceled struct{}
 func (canceled) Error() string        { return "operation was canceled" }
 func (canceled) Is(target error) bool { return target == context.Canceled }
 
-// fromContext turns a context's error into what package net would report.
-func fromContext(err error) error {
+// fromContext turns a context's error into what package net would report, of a dial that is under way
+// or not begun.
+func fromContext(err error, underWay bool) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return timeout{}
+		return timeout{underWay}
 	case errors.Is(err, context.Canceled):
 		return canceled{}
 	}

@@ -118,7 +118,7 @@ func (d *Dialer) oneByOne(ctx context.Context, network string, list targets) (ne
 
 func (d *Dialer) withShare(ctx context.Context, network string, t target, remaining int) (net.Conn, error) {
 	if ctx.Err() != nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Source: d.LocalAddr, Addr: t.addr(network), Err: d.stack.orClosed(fromContext(ctx.Err()))}
+		return nil, &net.OpError{Op: "dial", Net: network, Source: d.LocalAddr, Addr: t.addr(network), Err: d.stack.orClosed(fromContext(ctx.Err(), false))}
 	}
 	if end, ok := ctx.Deadline(); ok && remaining > 1 {
 		left := time.Until(end)

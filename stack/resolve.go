@@ -38,6 +38,32 @@ func (t target) udp() *net.UDPAddr {
 	return &net.UDPAddr{IP: t.slice(), Port: t.port, Zone: t.ip.Zone()}
 }
 
+// checkNetwork refuses a network that is not protocol ("tcp" or "udp") with an optional 4 or 6.
+func checkNetwork(protocol, network string) error {
+	switch network {
+	case protocol, protocol + "4", protocol + "6":
+		return nil
+	}
+	return net.UnknownNetworkError(network)
+}
+
+// resolveListen is resolveList for a listener of protocol; the error is complete.
+func (s *Stack) resolveListen(ctx context.Context, protocol, network, address string) (targets, error) {
+	unknown := checkNetwork(protocol, network)
+	if unknown != nil && checkNetwork("tcp", network) != nil && checkNetwork("udp", network) != nil {
+		return nil, &net.OpError{Op: "listen", Net: network, Err: unknown}
+	}
+	list, err := s.resolveList(ctx, network, address)
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: network, Err: err}
+	}
+	if unknown != nil { // a network, but not one for this kind of listener
+		err := &net.AddrError{Err: "unexpected address type", Addr: address}
+		return nil, &net.OpError{Op: "listen", Net: network, Addr: list.first().addr(network), Err: err}
+	}
+	return list, nil
+}
+
 // resolveList turns "host:port" into addresses of the network's family, most promising first.
 // The list is not empty when err is nil.
 func (s *Stack) resolveList(ctx context.Context, network, address string) (targets, error) {

@@ -32,14 +32,9 @@ var _ net.Listener = (*TCPListener)(nil)
 // "192.0.2.10:http" or "[::]:0". See net.Listen for the forms. Names are looked up with
 // [Stack.Resolver]. The returned value is a *TCPListener.
 func (s *Stack) Listen(network, address string) (net.Listener, error) {
-	switch network {
-	case "tcp", "tcp4", "tcp6":
-	default:
-		return nil, &net.OpError{Op: "listen", Net: network, Err: net.UnknownNetworkError(network)}
-	}
-	list, err := s.resolveList(context.Background(), network, address)
+	list, err := s.resolveListen(context.Background(), "tcp", network, address)
 	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Err: err}
+		return nil, err
 	}
 	l, err := s.ListenTCP(network, list.first().tcp())
 	if err != nil {
@@ -50,13 +45,11 @@ func (s *Stack) Listen(network, address string) (net.Listener, error) {
 
 // ListenTCP is net.ListenTCP: a nil laddr, or one without IP, is the wildcard; port 0 is any free one.
 func (s *Stack) ListenTCP(network string, laddr *net.TCPAddr) (*TCPListener, error) {
+	if err := checkNetwork("tcp", network); err != nil {
+		return nil, &net.OpError{Op: "listen", Net: network, Addr: orNil(laddr), Err: err}
+	}
 	if laddr == nil {
 		laddr = &net.TCPAddr{}
-	}
-	switch network {
-	case "tcp", "tcp4", "tcp6":
-	default:
-		return nil, &net.OpError{Op: "listen", Net: network, Addr: laddr, Err: net.UnknownNetworkError(network)}
 	}
 	l := &TCPListener{network: network, family: listenFamily(network, laddr.IP), keepAlive: s.cfg.TCP.KeepAlive}
 	l.stack = s

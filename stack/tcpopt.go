@@ -2,8 +2,6 @@ package stack
 
 import (
 	"net"
-	"os"
-	"syscall"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -75,14 +73,11 @@ func (c *TCPConn) SetWriteBuffer(bytes int) error {
 	return c.setBuffer(bytes, setWriteBuffer)
 }
 
-func (c *TCPConn) setBuffer(bytes int, set func(*tcpip.SocketOptions, int) error) error {
-	err := c.done()
-	if err == nil {
-		err = set(c.ep.SocketOptions(), bytes)
-	}
-	if err != nil {
+func (c *TCPConn) setBuffer(bytes int, set func(*tcpip.SocketOptions, int)) error {
+	if err := c.done(); err != nil {
 		return &net.OpError{Op: "set", Net: c.network, Addr: c.laddr, Err: err}
 	}
+	set(c.ep.SocketOptions(), bytes)
 	return nil
 }
 
@@ -103,22 +98,22 @@ func (c *TCPConn) set(change func()) error {
 	return nil
 }
 
-// setReadBuffer sets a socket's receive buffer within its limits, as setsockopt does.
-func setReadBuffer(o *tcpip.SocketOptions, bytes int) error {
-	if bytes < 0 {
-		return os.NewSyscallError("setsockopt", syscall.EINVAL)
-	}
+// setReadBuffer sets a socket's receive buffer.
+func setReadBuffer(o *tcpip.SocketOptions, bytes int) {
 	lo, hi := o.ReceiveBufferLimits()
-	o.SetReceiveBufferSize(min(max(int64(bytes), lo), hi), true)
-	return nil
+	o.SetReceiveBufferSize(clamp(bytes, lo, hi), true)
 }
 
-// setWriteBuffer is setReadBuffer for the send buffer.
-func setWriteBuffer(o *tcpip.SocketOptions, bytes int) error {
-	if bytes < 0 {
-		return os.NewSyscallError("setsockopt", syscall.EINVAL)
-	}
+// setWriteBuffer sets a socket's send buffer.
+func setWriteBuffer(o *tcpip.SocketOptions, bytes int) {
 	lo, hi := o.SendBufferLimits()
-	o.SetSendBufferSize(min(max(int64(bytes), lo), hi), true)
-	return nil
+	o.SetSendBufferSize(clamp(bytes, lo, hi), true)
+}
+
+// clamp brings a buffer size into its limits as Linux does, to whom a negative one is very large.
+func clamp(bytes int, lo, hi int64) int64 {
+	if bytes < 0 {
+		return hi
+	}
+	return min(max(int64(bytes), lo), hi)
 }

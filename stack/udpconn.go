@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -44,14 +45,9 @@ var (
 // ListenPacket announces on a local UDP address: "udp", "udp4" or "udp6", and an address as for
 // [Stack.Listen]. The returned value is a *UDPConn.
 func (s *Stack) ListenPacket(network, address string) (net.PacketConn, error) {
-	switch network {
-	case "udp", "udp4", "udp6":
-	default:
-		return nil, &net.OpError{Op: "listen", Net: network, Err: net.UnknownNetworkError(network)}
-	}
-	list, err := s.resolveList(context.Background(), network, address)
+	list, err := s.resolveListen(context.Background(), "udp", network, address)
 	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Err: err}
+		return nil, err
 	}
 	c, err := s.ListenUDP(network, list.first().udp())
 	if err != nil {
@@ -62,6 +58,9 @@ func (s *Stack) ListenPacket(network, address string) (net.PacketConn, error) {
 
 // ListenUDP is net.ListenUDP: a nil laddr, or one without IP, is the wildcard; port 0 is any free one.
 func (s *Stack) ListenUDP(network string, laddr *net.UDPAddr) (*UDPConn, error) {
+	if err := checkNetwork("udp", network); err != nil {
+		return nil, &net.OpError{Op: "listen", Net: network, Addr: orNil(laddr), Err: err}
+	}
 	if laddr == nil {
 		laddr = &net.UDPAddr{}
 	}
@@ -75,6 +74,9 @@ func (s *Stack) ListenUDP(network string, laddr *net.UDPAddr) (*UDPConn, error) 
 // DialUDP is net.DialUDP: a connected socket that talks to raddr only and learns of its ICMP errors.
 // If laddr is nil, local address and port are chosen.
 func (s *Stack) DialUDP(network string, laddr, raddr *net.UDPAddr) (*UDPConn, error) {
+	if err := checkNetwork("udp", network); err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Addr: orNil(raddr), Err: err}
+	}
 	if raddr == nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Err: errMissingAddress}
 	}
@@ -98,11 +100,6 @@ func orNil[T any, P interface {
 }
 
 func (s *Stack) openUDP(network string, choose func(string, net.IP) family, laddr, raddr *net.UDPAddr) (*UDPConn, error) {
-	switch network {
-	case "udp", "udp4", "udp6":
-	default:
-		return nil, net.UnknownNetworkError(network)
-	}
 	var local net.IP
 	if laddr != nil {
 		local = laddr.IP
@@ -158,6 +155,9 @@ func (c *UDPConn) connect(raddr *net.UDPAddr) error {
 	if err != nil {
 		return err
 	}
+	if c.family == inet6 && a.Len() == net.IPv4len {
+		return os.NewSyscallError("connect", syscall.ENETUNREACH)
+	}
 	to, err := c.stack.full(a, raddr.Port, raddr.Zone)
 	if err != nil {
 		return err
@@ -210,34 +210,30 @@ func (c *UDPConn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, &
 func (c *UDPConn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, &c.wr) }
 
 func (c *UDPConn) setDeadline(t time.Time, sides ...*side) error {
-	return c.set(func() error {
+	return c.set(func() {
 		for _, d := range sides {
 			d.setDeadline(t)
 		}
-		return nil
 	})
 }
 
 // SetReadBuffer sets how many bytes may wait to be read before datagrams are dropped; see
 // [UDPOptions] for default and limit.
 func (c *UDPConn) SetReadBuffer(bytes int) error {
-	return c.set(func() error { return setReadBuffer(c.ep.SocketOptions(), bytes) })
+	return c.set(func() { setReadBuffer(c.ep.SocketOptions(), bytes) })
 }
 
 // SetWriteBuffer sets how many bytes may wait for a neighbour's address.
 func (c *UDPConn) SetWriteBuffer(bytes int) error {
-	return c.set(func() error { return setWriteBuffer(c.ep.SocketOptions(), bytes) })
+	return c.set(func() { setWriteBuffer(c.ep.SocketOptions(), bytes) })
 }
 
 // set runs change unless the conn is closed.
-func (c *UDPConn) set(change func() error) error {
-	err := c.done()
-	if err == nil {
-		err = change()
-	}
-	if err != nil {
+func (c *UDPConn) set(change func()) error {
+	if err := c.done(); err != nil {
 		return &net.OpError{Op: "set", Net: c.network, Addr: c.laddr, Err: err}
 	}
+	change()
 	return nil
 }
 

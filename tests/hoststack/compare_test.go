@@ -1,0 +1,114 @@
+package hoststack
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// behaviour is one thing a socket does.
+type behaviour struct {
+	name string
+	run  func(r *run)
+}
+
+// tables are all behaviours, by subject.
+var tables = []struct {
+	subject string
+	rows    []behaviour
+}{
+	{"tcp listen", tcpListen},
+	{"tcp dial", tcpDial},
+	{"tcp data", tcpData},
+	{"tcp close", tcpClose},
+	{"tcp deadlines", tcpDeadlines},
+	{"udp sockets", udpSockets},
+	{"udp data", udpData},
+	{"udp errors", udpErrors},
+}
+
+// TestSameAsKernel runs every behaviour in both worlds and compares.
+func TestSameAsKernel(t *testing.T) {
+	compared, differ := 0, 0
+	for _, table := range tables {
+		for _, b := range table.rows {
+			name := table.subject + "/" + b.name
+			compared++
+			t.Run(name, func(t *testing.T) {
+				if compare(t, name, b) {
+					differ++
+				}
+			})
+
+		}
+	}
+	t.Logf("compared %d behaviours with the kernel's sockets: %d differ, %d of them by design", compared, differ, len(byDesign))
+	for name := range byDesign {
+		if !known(name) {
+			t.Errorf("byDesign names %q, which is no behaviour", name)
+		}
+	}
+}
+
+func known(name string) bool {
+	for _, table := range tables {
+		for _, b := range table.rows {
+			if table.subject+"/"+b.name == name {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// compare says whether a behaviour differs, which is a failure without a reason.
+func compare(t *testing.T, name string, b behaviour) (differs bool) {
+	want := observe(t, kernelWorld(), b)
+	got := observe(t, stackWorld(t), b)
+	differs = !slices.Equal(want, got)
+	reason := byDesign[name]
+	switch {
+	case differs && reason == "":
+		t.Errorf("differs from the kernel:\n%s", diff(want, got))
+	case differs:
+		t.Logf("differs by design: %s\n%s", reason, diff(want, got))
+	case reason != "":
+		t.Errorf("byDesign has a reason for a difference, but there is none: %s", reason)
+	}
+	if len(want) == 0 && !t.Failed() {
+		t.Error("the behaviour noted nothing")
+	}
+	return differs
+}
+
+// observe runs b in w and returns its notes.
+func observe(t *testing.T, w *world, b behaviour) []string {
+	var lines []string
+	t.Run(w.name, func(t *testing.T) {
+		r := &run{T: t, world: w, notes: notes{world: w, names: map[string]string{}}}
+		b.run(r)
+		lines = r.lines
+	})
+	return lines
+}
+
+// diff shows both lists, marking what differs.
+func diff(kernel, stack []string) string {
+	var b strings.Builder
+	for i := range max(len(kernel), len(stack)) {
+		k, s := line(kernel, i), line(stack, i)
+		if k == s {
+			b.WriteString("  both   " + k + "\n")
+			continue
+		}
+		b.WriteString("- kernel " + k + "\n+ stack  " + s + "\n")
+	}
+	return b.String()
+}
+
+func line(list []string, i int) string {
+	if i < len(list) {
+		return list[i]
+	}
+	return "(nothing)"
+}

@@ -1,0 +1,81 @@
+package hoststack
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+)
+
+// deaf returns the address of a listener whose backlog is full: it does not answer SYNs.
+func (r *run) deaf() string {
+	r.Helper()
+	var addr string
+	if r.server == (kernel{}) {
+		addr = r.deafKernel()
+	} else {
+		addr = r.deafStack()
+	}
+	host, port, _ := net.SplitHostPort(addr)
+	r.names[port] = "deaf"
+	return net.JoinHostPort(host, port)
+}
+
+// fill dials until nobody answers.
+func (r *run) fill(addr string) {
+	r.Helper()
+	for range 8 {
+		c, err := r.client.DialFrom(context.Background(), nil, 2*brief, "tcp", addr)
+		if err != nil {
+			return
+		}
+		r.closed(c)
+	}
+	r.Fatal("the backlog does not fill")
+}
+
+// deafKernel listens with a backlog of 1, which net.Listen cannot.
+func (r *run) deafKernel() string {
+	r.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	r.must(err)
+	r.Cleanup(func() { syscall.Close(fd) })
+	r.must(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	r.must(syscall.Listen(fd, 1))
+	sa, err := syscall.Getsockname(fd)
+	r.must(err)
+	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(sa.(*syscall.SockaddrInet4).Port))
+	r.fill(addr)
+	return addr
+}
+
+// deafStack needs a stack of its own, for the backlog is the stack's.
+func (r *run) deafStack() string {
+	r.Helper()
+	server, client := netpair.New(r, netpair.Faults{}, netpair.Server(func(c *stack.Config) { c.TCP.Backlog = 1 }))
+	r.client = netstack{client}
+	l, err := server.Listen("tcp", net.JoinHostPort(netpair.ServerIP4.String(), "0"))
+	r.must(err)
+	r.closed(l)
+	addr := netip.MustParseAddrPort(l.Addr().String()).String()
+	r.fill(addr)
+	return addr
+}
+
+// timeoutOnly hides which of the two deadline sentinels err is: package net reports one or the other,
+// depending on who notices first.
+type timeoutOnly struct{ error }
+
+func (e timeoutOnly) Timeout() bool   { return e.error.(net.Error).Timeout() }
+func (e timeoutOnly) Temporary() bool { return e.error.(net.Error).Temporary() } //nolint:staticcheck
+
+func withCancelAfter(d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(d, cancel)
+	return ctx, cancel
+}

@@ -1,0 +1,136 @@
+package hoststack
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
+
+// tcpConn, tcpListener and udpConn are what servers and libraries type-assert: the methods of net's
+// types without the descriptor's.
+type (
+	tcpConn interface {
+		net.Conn
+		io.ReaderFrom
+		io.WriterTo
+		CloseRead() error
+		CloseWrite() error
+		SetNoDelay(bool) error
+		SetLinger(int) error
+		SetKeepAlive(bool) error
+		SetKeepAlivePeriod(time.Duration) error
+		SetKeepAliveConfig(net.KeepAliveConfig) error
+		SetReadBuffer(int) error
+		SetWriteBuffer(int) error
+		MultipathTCP() (bool, error)
+	}
+	tcpListener interface {
+		net.Listener
+		SetDeadline(time.Time) error
+	}
+	udpConn interface {
+		net.Conn
+		net.PacketConn
+		ReadFromUDP([]byte) (int, *net.UDPAddr, error)
+		ReadFromUDPAddrPort([]byte) (int, netip.AddrPort, error)
+		ReadMsgUDP(b, oob []byte) (n, oobn, flags int, addr *net.UDPAddr, err error)
+		ReadMsgUDPAddrPort(b, oob []byte) (n, oobn, flags int, addr netip.AddrPort, err error)
+		WriteToUDP([]byte, *net.UDPAddr) (int, error)
+		WriteToUDPAddrPort([]byte, netip.AddrPort) (int, error)
+		WriteMsgUDP(b, oob []byte, addr *net.UDPAddr) (n, oobn int, err error)
+		WriteMsgUDPAddrPort(b, oob []byte, addr netip.AddrPort) (n, oobn int, err error)
+		SetReadBuffer(int) error
+		SetWriteBuffer(int) error
+	}
+)
+
+var (
+	_, _ tcpConn     = (*net.TCPConn)(nil), (*stack.TCPConn)(nil)
+	_, _ tcpListener = (*net.TCPListener)(nil), (*stack.TCPListener)(nil)
+	_, _ udpConn     = (*net.UDPConn)(nil), (*stack.UDPConn)(nil)
+)
+
+// sockets is one host's way of opening sockets.
+type sockets interface {
+	Listen(network, address string) (net.Listener, error)
+	ListenTCP(network string, laddr *net.TCPAddr) (tcpListener, error)
+	ListenPacket(network, address string) (net.PacketConn, error)
+	ListenUDP(network string, laddr *net.UDPAddr) (udpConn, error)
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+	// DialFrom has the options of net.Dialer.
+	DialFrom(ctx context.Context, local net.Addr, timeout time.Duration, network, address string) (net.Conn, error)
+	DialTCP(network string, laddr, raddr *net.TCPAddr) (tcpConn, error)
+	DialUDP(network string, laddr, raddr *net.UDPAddr) (udpConn, error)
+}
+
+// kernel opens the machine's own sockets.
+type kernel struct{}
+
+func (kernel) Listen(network, address string) (net.Listener, error) {
+	return net.Listen(network, address)
+}
+
+func (kernel) ListenTCP(network string, laddr *net.TCPAddr) (tcpListener, error) {
+	return some[tcpListener](net.ListenTCP(network, laddr))
+}
+
+func (kernel) ListenPacket(network, address string) (net.PacketConn, error) {
+	return net.ListenPacket(network, address)
+}
+
+func (kernel) ListenUDP(network string, laddr *net.UDPAddr) (udpConn, error) {
+	return some[udpConn](net.ListenUDP(network, laddr))
+}
+
+func (kernel) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, network, address)
+}
+
+func (kernel) DialFrom(ctx context.Context, local net.Addr, timeout time.Duration, network, address string) (net.Conn, error) {
+	return (&net.Dialer{LocalAddr: local, Timeout: timeout}).DialContext(ctx, network, address)
+}
+
+func (kernel) DialTCP(network string, laddr, raddr *net.TCPAddr) (tcpConn, error) {
+	return some[tcpConn](net.DialTCP(network, laddr, raddr))
+}
+
+func (kernel) DialUDP(network string, laddr, raddr *net.UDPAddr) (udpConn, error) {
+	return some[udpConn](net.DialUDP(network, laddr, raddr))
+}
+
+// netstack opens sockets of ours.
+type netstack struct{ *stack.Stack }
+
+func (n netstack) ListenTCP(network string, laddr *net.TCPAddr) (tcpListener, error) {
+	return some[tcpListener](n.Stack.ListenTCP(network, laddr))
+}
+
+func (n netstack) ListenUDP(network string, laddr *net.UDPAddr) (udpConn, error) {
+	return some[udpConn](n.Stack.ListenUDP(network, laddr))
+}
+
+func (n netstack) DialFrom(ctx context.Context, local net.Addr, timeout time.Duration, network, address string) (net.Conn, error) {
+	d := n.Stack.Dialer()
+	d.LocalAddr, d.Timeout = local, timeout
+	return d.DialContext(ctx, network, address)
+}
+
+func (n netstack) DialTCP(network string, laddr, raddr *net.TCPAddr) (tcpConn, error) {
+	return some[tcpConn](n.Stack.DialTCP(network, laddr, raddr))
+}
+
+func (n netstack) DialUDP(network string, laddr, raddr *net.UDPAddr) (udpConn, error) {
+	return some[udpConn](n.Stack.DialUDP(network, laddr, raddr))
+}
+
+// some keeps a nil pointer from becoming an interface that is not nil.
+func some[I any, P any](p P, err error) (i I, _ error) {
+	if err != nil {
+		return i, err
+	}
+	return any(p).(I), nil
+}
