@@ -165,7 +165,7 @@ func TestAnswers(t *testing.T) {
 }
 
 func TestHeaderRules(t *testing.T) {
-	_, addr := serve(t, Config{Zones: []Zone{exampleZone}}, func(pc net.PacketConn) net.PacketConn { return onlyPacketConn{pc} })
+	s, addr := serve(t, Config{Zones: []Zone{exampleZone}, UDPWorkers: 1}, func(pc net.PacketConn) net.PacketConn { return onlyPacketConn{pc} })
 	query := func(edit func(*dns.Msg)) *dns.Msg {
 		m := new(dns.Msg).SetQuestion("www.example.org.", dns.TypeA)
 		edit(m)
@@ -203,11 +203,15 @@ func TestHeaderRules(t *testing.T) {
 		t.Error("OPT in the answer to a query without")
 	}
 	// 0x20: the question comes back as spelt, the first time and from the packed answers.
+	before := s.Counters().Cached
 	for _, name := range []string{"wWw.ExAmPlE.oRg.", "WwW.eXaMpLe.OrG.", "www.example.org."} {
 		r := ask(t, "udp", addr, query(func(m *dns.Msg) { m.Question[0].Name = name }))
 		if r.Question[0].Name != name || len(r.Answer) != 2 || r.Answer[0].Header().Name != name {
 			t.Errorf("asked %s: %v", name, r)
 		}
+	}
+	if got := s.Counters().Cached - before; got != 3 {
+		t.Errorf("%d of 3 spellings answered from packed answers", got)
 	}
 }
 
@@ -233,6 +237,13 @@ func TestTruncation(t *testing.T) {
 		if r.Truncated != tc.tc || r.Len() > tc.limit || (r.IsEdns0() != nil) != (tc.size > 0) {
 			t.Errorf("%s: TC %v, %d bytes, OPT %v", tc.name, r.Truncated, r.Len(), r.IsEdns0())
 		}
+	}
+	// Addresses that come as an extra are left out rather than the answer cut short.
+	if r := ask(t, "udp", addr, new(dns.Msg).SetQuestion("many.example.org.", dns.TypeMX)); r.Truncated || len(r.Answer) != 12 || len(r.Extra) != 0 {
+		t.Errorf("MX: TC %v, %d answers, %d extras", r.Truncated, len(r.Answer), len(r.Extra))
+	}
+	if r := ask(t, "udp", addr, new(dns.Msg).SetQuestion("many.example.org.", dns.TypeMX).SetEdns0(1232, false)); len(r.Extra) != 25 {
+		t.Errorf("MX with room: %d extras", len(r.Extra))
 	}
 	if r := ask(t, "tcp", addr, new(dns.Msg).SetQuestion("big.example.org.", dns.TypeTXT)); r.Truncated || len(r.Answer) != 41 {
 		t.Errorf("TCP: TC %v, %d answers", r.Truncated, len(r.Answer))
