@@ -252,7 +252,7 @@ func (c *ACKCoalescer) enqueue(f *ackFlow, place uint32) bool {
 		return true
 	}
 	q := &c.queue
-	if q.head-q.tail == maxHeld {
+	if q.head-q.tail == maxHeld || c.closed.Load() {
 		return false
 	}
 	f.turn++

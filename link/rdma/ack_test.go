@@ -198,10 +198,30 @@ func TestACKDeadline(t *testing.T) {
 		if got := wire.take(); got != "1100" {
 			t.Errorf("after 16 ms: %q", got)
 		}
-		if s := c.Stats(); s.Held != 3 || s.Saved != 1 || s.Timed != 2 {
+		write(1, 2250) // less than two segments beyond what the timer sent
+		write(1, 2350)
+		if got := wire.take(); got != "2350" {
+			t.Errorf("after the timer: %q", got)
+		}
+		write(1, 2400)
+		time.Sleep(6 * time.Millisecond)
+		write(1, 5000) // takes it along
+		write(1, 5100)
+		wire.take()
+		time.Sleep(6 * time.Millisecond)
+		synctest.Wait()
+		if got := wire.take(); got != "" {
+			t.Errorf("held with the deadline of another: %q", got)
+		}
+		time.Sleep(4 * time.Millisecond)
+		synctest.Wait()
+		if got := wire.take(); got != "5100" {
+			t.Errorf("after its own deadline: %q", got)
+		}
+		if s := c.Stats(); s.Held != 6 || s.Saved != 3 || s.Timed != 3 {
 			t.Errorf("%+v", s)
 		}
-		write(1, 400)
+		write(1, 5200)
 		c.Close()
 		time.Sleep(time.Hour)
 		synctest.Wait()
@@ -279,11 +299,15 @@ type nothing struct{}
 func (nothing) writePacket(*gstack.PacketBuffer) tcpip.Error { return nil }
 func (nothing) writeBurst([]*gstack.PacketBuffer)            {}
 
-// ackPacket makes a pure ACK without allocating.
-func ackPacket(ack uint32) *gstack.PacketBuffer {
+// ackPacket makes a pure ACK, resetPacket a RST, without allocating.
+func ackPacket(ack uint32) *gstack.PacketBuffer { return flagPacket(ack, header.TCPFlagAck) }
+
+func resetPacket() *gstack.PacketBuffer { return flagPacket(1, header.TCPFlagRst) }
+
+func flagPacket(ack uint32, flags header.TCPFlags) *gstack.PacketBuffer {
 	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: 54})
 	header.TCP(pkt.TransportHeader().Push(20)).Encode(&header.TCPFields{
-		SrcPort: 1, DstPort: 2, AckNum: ack, Flags: header.TCPFlagAck, DataOffset: 20, WindowSize: 1000,
+		SrcPort: 1, DstPort: 2, AckNum: ack, Flags: flags, DataOffset: 20, WindowSize: 1000,
 	})
 	header.IPv4(pkt.NetworkHeader().Push(20)).Encode(&header.IPv4Fields{TotalLength: 40, Protocol: protoTCP})
 	eth := pkt.LinkHeader().Push(14)

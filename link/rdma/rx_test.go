@@ -58,6 +58,16 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+func TestPaddingIsCut(t *testing.T) {
+	f := segment(0)
+	f.payload, f.pad = nil, 6
+	w := testWorker()
+	w.sort(w.load(0, f.bytes()))
+	if n := w.copy()[0].Size(); n != 54 {
+		t.Errorf("%d bytes", n)
+	}
+}
+
 func TestUDPWithoutChecksum(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		f := segment(0)
