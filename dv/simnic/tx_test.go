@@ -1,0 +1,362 @@
+package simnic
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+)
+
+// wire segments of a WQE: ctrl and Ethernet, then whatever follows.
+func ctrl(op byte, ds int) []byte {
+	return append([]byte{0, 0, 0, op, 0, 0, 0, byte(ds)}, 0, 0, 0, 8, 0, 0, 0, 0)
+}
+
+func ethSeg(csum byte, mss, word uint16) []byte {
+	b := make([]byte, 16)
+	b[4] = csum
+	binary.BigEndian.PutUint16(b[6:], mss)
+	binary.BigEndian.PutUint16(b[12:], word)
+	return b
+}
+
+func join(parts ...[]byte) (b []byte) {
+	for _, p := range parts {
+		b = append(b, p...)
+	}
+	return b
+}
+
+// TestSendValidation is the list of what an SQ refuses, one mistake per row.
+func TestSendValidation(t *testing.T) {
+	inline := func(n int) []byte { return binary.BigEndian.AppendUint32(nil, 1<<31|uint32(n)) }
+	tcpHeader54 := dump(`02000000 00020200 00000001 08004500 00280000 40004006 00000a00 00010a00 0002 9c400050 00000001 00000002 5010ffff 00000000`)
+	lso := func(mss uint16, hdr []byte, tail ...[]byte) []byte {
+		e := append(ethSeg(0xc0, mss, uint16(len(hdr)))[:14], hdr...)
+		for (len(e)+16)%16 != 0 {
+			e = append(e, 0)
+		}
+		w := join(append([][]byte{ctrl(0x0e, 0), e}, tail...)...)
+		w[7] = byte(len(w) / 16)
+		return w
+	}
+	type row struct {
+		name     string
+		wqe      func(r *sendRig) []byte
+		raw      bool // index and queue number stay as they are
+		cfg      Config
+		caps     func(*Caps)
+		syndrome byte
+		vendor   byte
+		eats     bool // takes all that is posted for one WQE
+	}
+	ok := func(r *sendRig) []byte { return seg(60, r.key.Key(), r.addr) }
+	with := func(op byte, ds int, e []byte, more ...func(r *sendRig) []byte) func(*sendRig) []byte {
+		return func(r *sendRig) []byte {
+			w := join(ctrl(op, ds), e)
+			for _, m := range more {
+				w = append(w, m(r)...)
+			}
+			return w
+		}
+	}
+	fixed := func(b []byte) func(*sendRig) []byte { return func(*sendRig) []byte { return b } }
+	rows := []row{
+		{name: "good", wqe: with(0x0a, 3, ethSeg(0, 0, 0), ok)},
+		{name: "wrong index", wqe: func(r *sendRig) []byte {
+			w := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
+			binary.BigEndian.PutUint32(w[4:], r.sq.Number()<<8|3)
+			w[2] = 9
+			return w
+		}, raw: true, syndrome: 2, vendor: 0x68},
+		{name: "wrong queue number", wqe: func(r *sendRig) []byte {
+			w := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
+			binary.BigEndian.PutUint32(w[4:], (r.sq.Number()+1)<<8|3)
+			return w
+		}, raw: true, syndrome: 2, vendor: 0x68},
+		{name: "RDMA write", wqe: with(0x08, 3, ethSeg(0, 0, 0), ok), syndrome: 2, vendor: 0x71},
+		{name: "unknown opcode", wqe: with(0x3f, 3, ethSeg(0, 0, 0), ok), syndrome: 2, vendor: 0x71},
+		{name: "NOP of 0 DS", wqe: fixed(ctrl(0, 0)), syndrome: 2, vendor: 0x6e},
+		{name: "SEND of 2 DS", wqe: with(0x0a, 2, ethSeg(0, 0, 0)), syndrome: 2, vendor: 0x6e},
+		{name: "more blocks than posted", wqe: with(0x0a, 9, ethSeg(0, 0, 0), ok), syndrome: 2, vendor: 0x6e, eats: true},
+		{name: "longer than the device takes", caps: func(c *Caps) { c.MaxSendWQE = 128 }, wqe: func(r *sendRig) []byte {
+			w := join(ctrl(0x0a, 9), ethSeg(0, 0, 0))
+			for range 7 {
+				w = append(w, ok(r)...)
+			}
+			return w
+		}, syndrome: 2, vendor: 0x6e},
+		{name: "inline header past the WQE", wqe: with(0x0a, 3, ethSeg(0, 0, 60), ok), syndrome: 2, vendor: 0x6f},
+		{name: "inline segment past the WQE", wqe: with(0x0a, 3, ethSeg(0, 0, 0), fixed(append(inline(60), make([]byte, 12)...))), syndrome: 2, vendor: 0x6f},
+		{name: "too little inlined", caps: func(c *Caps) { c.MinInline = InlineL2 }, wqe: with(0x0a, 3, ethSeg(0, 0, 0), ok), syndrome: 2, vendor: 0x68},
+		{name: "too little inlined, lenient", cfg: Config{Lenient: true}, caps: func(c *Caps) { c.MinInline = InlineL2 }, wqe: with(0x0a, 3, ethSeg(0, 0, 0), ok)},
+		{name: "13 bytes", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(13, r.key.Key(), r.addr) }), cfg: Config{Lenient: true}, syndrome: 1, vendor: 0x69},
+		{name: "18 bytes", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(18, r.key.Key(), r.addr) }), syndrome: 1, vendor: 0x69},
+		{name: "18 bytes, lenient", cfg: Config{Lenient: true}, wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(18, r.key.Key(), r.addr) })},
+		{name: "64 KiB", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(65536, r.key.Key(), r.addr) }), syndrome: 1, vendor: 0x69},
+		{name: "pointer of 0 bytes", wqe: with(0x0a, 4, ethSeg(0, 0, 0), ok, func(r *sendRig) []byte { return seg(0, r.key.Key(), r.addr) }), syndrome: 1, vendor: 0x69},
+		{name: "unknown key", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(60, r.key.Key()^0x100, r.addr) }), syndrome: 4, vendor: 0x52},
+		{name: "other variant of the key", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(60, r.key.Key()^1, r.addr) }), syndrome: 4, vendor: 0x52},
+		{name: "key of another domain", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte {
+			k, err := r.nic.CreateMKey(MKeyAttr{PD: 2, Start: r.addr, Len: 100, Mem: r.key.Attr().Mem})
+			if err != nil {
+				panic(err)
+			}
+			return seg(60, k.Key(), r.addr)
+		}), syndrome: 4, vendor: 0x52},
+		{name: "before the region", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(60, r.key.Key(), r.addr-1) }), syndrome: 4, vendor: 0x54},
+		{name: "past the region", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(60, r.key.Key(), r.addr+uint64(len(r.buf))-59) }), syndrome: 4, vendor: 0x54},
+		{name: "address overflow", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(60, r.key.Key(), 1<<64-10) }), syndrome: 4, vendor: 0x54},
+		{name: "LSO without mss", wqe: func(r *sendRig) []byte { return lso(0, tcpHeader54, seg(100, r.key.Key(), r.addr)) }, syndrome: 2, vendor: 0x68},
+		{name: "LSO without the TCP header", wqe: func(r *sendRig) []byte { return lso(1000, tcpHeader54[:40], seg(100, r.key.Key(), r.addr)) }, syndrome: 2, vendor: 0x68},
+		{name: "LSO of too much", caps: func(c *Caps) { c.MaxLSO = 100 }, wqe: func(r *sendRig) []byte { return lso(1000, tcpHeader54, seg(100, r.key.Key(), r.addr)) }, syndrome: 1, vendor: 0x69},
+		{name: "LSO, key unknown", wqe: func(r *sendRig) []byte { return lso(1000, tcpHeader54, seg(100, 0x1200, r.addr)) }, syndrome: 4, vendor: 0x52},
+		{name: "legacy multi-packet", wqe: func(r *sendRig) []byte {
+			w := join(ctrl(0x0e, 3), ethSeg(0, 60, 0), ok(r))
+			w[0] = 1
+			return w
+		}, syndrome: 2, vendor: 0x71},
+		{name: "multi-packet with inline header", wqe: with(0x29, 4, append(ethSeg(0, 0, 18), make([]byte, 16)...), ok), syndrome: 2, vendor: 0x68},
+		{name: "multi-packet with tag", caps: func(c *Caps) { c.VLANInsert = true }, wqe: with(0x29, 3, ethSeg(0, 0, 0x8000), ok), syndrome: 2, vendor: 0x68},
+		{name: "multi-packet without the capability", caps: func(c *Caps) { c.EnhancedMPW = false }, wqe: with(0x29, 3, ethSeg(0, 0, 0), ok), syndrome: 2, vendor: 0x68},
+		{name: "tag without the capability", wqe: with(0x0a, 3, ethSeg(0, 0, 0x8000), ok), syndrome: 2, vendor: 0x68},
+		{name: "immediate on SEND", wqe: func(r *sendRig) []byte {
+			w := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
+			w[15] = 1
+			return w
+		}, syndrome: 2, vendor: 0x68},
+		{name: "immediate on SEND, lenient", cfg: Config{Lenient: true}, wqe: func(r *sendRig) []byte {
+			w := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
+			w[15] = 1
+			return w
+		}},
+		{name: "signature is ignored", wqe: func(r *sendRig) []byte {
+			w := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
+			w[8] = 0x5a
+			return w
+		}},
+	}
+	for _, tc := range rows {
+		t.Run(tc.name, func(t *testing.T) {
+			tc.cfg.Caps = DefaultCaps()
+			if tc.caps != nil {
+				tc.caps(&tc.cfg.Caps)
+			}
+			r := newSendRig(t, tc.cfg, 0)
+			copy(r.buf, frame60)
+			w := tc.wqe(r)
+			if tc.raw {
+				r.sq.postRaw(w)
+			} else {
+				r.sq.post(w)
+			}
+			r.sq.post(join(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r)))
+			r.sq.doorbell()
+			e := r.cq.mustPoll(t)
+			if tc.syndrome == 0 {
+				if e[0x3f]>>4 != 0 {
+					t.Fatalf("completion %x", e)
+				}
+				return
+			}
+			if e[0x3f] != 0xd2 || e[0x37] != tc.syndrome || e[0x36] != tc.vendor {
+				t.Errorf("completion %#02x syndrome %#02x vendor %#02x, want %#02x %#02x", e[0x3f], e[0x37], e[0x36], tc.syndrome, tc.vendor)
+			}
+			if n := len(r.wire.take()); n != 0 {
+				t.Errorf("%d frames sent", n)
+			}
+			if r.sq.State() != StateError {
+				t.Errorf("state %v", r.sq.State())
+			}
+			if e := r.cq.poll(); !tc.eats && (e == nil || e[0x37] != 5) {
+				t.Errorf("the next WQE was not flushed: %x", e)
+			}
+		})
+	}
+}
+
+func TestSendErrorFlush(t *testing.T) {
+	r := newSendRig(t, Config{}, 0)
+	copy(r.buf, frame60)
+	good := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(60, r.key.Key(), r.addr))
+	bad := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(60, 0x1200, r.addr))
+	ce := func(w []byte, ce byte) []byte { w = append([]byte(nil), w...); w[11] = ce << 2; return w }
+	r.sq.post(ce(good, 0))
+	r.sq.post(ce(bad, 0))
+	r.sq.post(ce(good, 0))
+	r.sq.post(ce(good, 1)) // silent after the first error
+	r.sq.post(ce(good, 2))
+	r.sq.doorbell()
+	for _, want := range []struct {
+		index    uint16
+		syndrome byte
+	}{{1, 4}, {2, 5}, {4, 5}} {
+		if e := r.cq.mustPoll(t); be16(e[0x3c:]) != want.index || e[0x37] != want.syndrome {
+			t.Errorf("completion of %d with syndrome %#x, want %v", be16(e[0x3c:]), e[0x37], want)
+		}
+	}
+	if e := r.cq.poll(); e != nil {
+		t.Errorf("completion %x", e)
+	}
+	if len(r.wire.take()) != 1 {
+		t.Error("the frame ahead of the error was not sent")
+	}
+	r.sq.post(ce(good, 2)) // posted later: flushed
+	r.sq.doorbell()
+	if e := r.cq.mustPoll(t); e[0x37] != 5 {
+		t.Errorf("late flush %x", e)
+	}
+	if err := r.sq.Modify(StateError, StateReady); StatusOf(err) != StatusBadState {
+		t.Errorf("ERR to RDY: %v", err)
+	}
+	if err := r.sq.Modify(StateReady, StateReset); StatusOf(err) != StatusBadState {
+		t.Errorf("wrong idea of the state: %v", err)
+	}
+	for _, s := range []State{StateReset, StateReady} {
+		if err := r.sq.Modify(r.sq.State(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.sq.pc = 0
+	r.sq.post(good)
+	r.sq.doorbell()
+	if e := r.cq.mustPoll(t); e[0x3f]>>4 != 0 || len(r.wire.take()) != 1 {
+		t.Errorf("after recovery: %x", e)
+	}
+}
+
+func TestDoorbellChecks(t *testing.T) {
+	tests := []struct {
+		name string
+		ring func(r *sendRig)
+		want int // violations
+	}{
+		{"right", func(r *sendRig) { r.sq.doorbell() }, 0},
+		{"again without new work", func(r *sendRig) { r.sq.doorbell(); r.sq.doorbell() }, 0},
+		{"upper half of the record", func(r *sendRig) { r.sq.rec.StoreBE32(4, 0x70000|uint32(r.sq.pc)); r.sq.Doorbell(r.sq.last) }, 0},
+		{"not the last WQE", func(r *sendRig) { r.sq.post(ctrl(0, 1)); r.sq.last -= 1 << 40; r.sq.doorbell() }, 1},
+		{"not what the ring has", func(r *sendRig) { r.sq.last |= 1 << 63; r.sq.doorbell() }, 1},
+		{"another queue", func(r *sendRig) { r.sq.Doorbell(r.sq.last ^ 1<<8) }, 1},
+		{"more than the ring", func(r *sendRig) { r.sq.rec.StoreBE32(4, 33); r.sq.Doorbell(r.sq.last) }, 2},
+		{"page without the queue", func(r *sendRig) { r.nic.UARWrite(1, 0x800, r.sq.last) }, 1},
+		{"no such queue", func(r *sendRig) { r.nic.UARWrite(0, 0xa00, 0x0000000100000001) }, 1},
+		{"register", func(r *sendRig) { r.sq.rec.StoreBE32(4, 1); r.nic.UARWrite(0, 0xb00, r.sq.last) }, 0},
+		{"rest of a BlueFlame copy", func(r *sendRig) { r.nic.UARWrite(0, 0x808, 0xffffffffffffffff) }, 0},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newSendRig(t, Config{}, 0)
+			r.sq.post(ctrl(0, 1))
+			tc.ring(r)
+			if v := r.nic.Violations(); len(v) != tc.want {
+				t.Errorf("%d violations, want %d: %q", len(v), tc.want, v)
+			}
+			if c := r.nic.Counters(); c.Violations != uint64(tc.want) {
+				t.Errorf("counted %d", c.Violations)
+			}
+		})
+	}
+}
+
+func TestSendRingWraps(t *testing.T) {
+	r := newSendRig(t, Config{}, 0)
+	rnd := testRand(t)
+	copy(r.buf, frame60)
+	sent := 0
+	for sent < 70000 { // more than 65536 basic blocks
+		n := 1 + rnd.IntN(12)
+		for range n {
+			ds := 3 + rnd.IntN(6)
+			w := join(ctrl(0x0a, ds), ethSeg(0, 0, 0), seg(60, r.key.Key(), r.addr))
+			for len(w) < ds*16 {
+				w = append(w, append([]byte{0x80, 0, 0, 0}, make([]byte, 12)...)...) // empty inline segments
+			}
+			if int(r.sq.pc-r.sq.hwCI)+2 > 32 {
+				break
+			}
+			r.sq.post(w)
+			sent++
+		}
+		r.sq.doorbell()
+		for r.cq.poll() != nil {
+		}
+		r.wire.take()
+	}
+	clean(t, r.nic)
+	if c := r.nic.Counters(); c.SendWQEs != uint64(sent) || c.Wire.TxPackets != uint64(sent) {
+		t.Errorf("%d sent, counters %+v", sent, c)
+	}
+}
+
+func TestChecksumOffload(t *testing.T) {
+	v6 := dump(`02000000 00020200 00000001 86dd 6000000000101140 fd000000000000000000000000000001 fd000000000000000000000000000002
+		03e807d0 00100000 0001020304050607`)
+	tests := []struct {
+		name  string
+		frame []byte
+		flags byte
+		same  bool // not touched
+	}{
+		{"IPv4 UDP", flowFrame(3, 100), 0xc0, false},
+		{"IPv4 UDP, odd length", flowFrame(3, 101), 0xc0, false},
+		{"IPv4 TCP", tcpSegment(7, 555, 0x10), 0xc0, false},
+		{"L4 only", flowFrame(3, 77), 0x80, false},
+		{"L3 only", flowFrame(3, 77), 0x40, false},
+		{"two tags", join(flowFrame(1, 70)[:12], []byte{0x88, 0xa8, 0, 1, 0x81, 0, 0, 2}, flowFrame(1, 70)[12:]), 0xc0, false},
+		{"trailer behind the datagram", append(flowFrame(1, 70), 1, 2, 3, 4, 5), 0xc0, false},
+		{"IPv6 UDP", v6, 0xc0, false},
+		{"ARP", append(append([]byte(nil), frame60[:12]...), append([]byte{8, 6}, make([]byte, 46)...)...), 0xc0, true},
+		{"truncated", frame60[:40], 0x80, true},
+		{"no flags", flowFrame(3, 100), 0, true},
+	}
+	for _, tc := range tests {
+		for _, can := range []Offload{0, OffloadCsum} {
+			t.Run(fmt.Sprintf("%s, offload %d", tc.name, can), func(t *testing.T) {
+				r := newSendRig(t, Config{}, 0)
+				r.wire.can = can
+				in := append([]byte(nil), tc.frame...)
+				p := parse(in)
+				if !tc.same { // poison what the device is to compute
+					if tc.flags&0x40 != 0 && p.l3 == 2 {
+						in[p.l3At+10] ^= 0x5a
+					}
+					if tc.flags&0x80 != 0 {
+						in[p.csumAt()] ^= 0xa5
+					}
+				}
+				copy(r.buf, in)
+				r.sq.post(join(ctrl(0x0a, 3), ethSeg(tc.flags, 0, 0), seg(len(in), r.key.Key(), r.addr)))
+				r.sq.doorbell()
+				got := r.wire.take()
+				if len(got) != 1 {
+					t.Fatalf("%d frames: %x", len(got), r.cq.poll())
+				}
+				complete(&got[0])
+				if len(in) < 60 {
+					got[0].Data = got[0].Data[:len(in)]
+				}
+				if p.l3 == 1 { // no reference checksum in the vector: it must verify
+					l4 := got[0].Data[p.l4At:]
+					if add16(sum16(l4), p.pseudo(got[0].Data, len(l4))) != 0xffff {
+						t.Errorf("checksum does not verify: % x", got[0].Data)
+					}
+					return
+				}
+				expect(t, "frame", got[0].Data, tc.frame)
+			})
+		}
+	}
+}
+
+func TestPadding(t *testing.T) {
+	for _, n := range []int{19, 42, 59, 60, 61} {
+		r := newSendRig(t, Config{}, 0)
+		for i := range r.buf {
+			r.buf[i] = byte(i) | 1
+		}
+		r.buf[0] = 2
+		r.sq.post(join(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(n, r.key.Key(), r.addr)))
+		r.sq.doorbell()
+		want := append(append([]byte(nil), r.buf[:n]...), make([]byte, max(0, 60-n))...)
+		expect(t, "frame", r.wire.take()[0].Data, want)
+	}
+}
