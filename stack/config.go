@@ -5,11 +5,16 @@ import (
 	"log/slog"
 	"net/netip"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
 // Config says who the stack is on its link. The zero value is useful: an IPv6 link-local address,
 // loopback, and no gateway.
 type Config struct {
+	// NIC is the device that [Open] opens; [New] does not look at it. Its Logger defaults to Logger.
+	NIC dv.Config
+
 	// Name is the interface's name, as it appears in zones ("fe80::1%net0") and logs.
 	// Default "net0".
 	Name string

@@ -113,10 +113,10 @@ func (d *Dialer) bound(ctx context.Context) (context.Context, context.CancelFunc
 	}
 }
 
-// orClosed is net.ErrClosed if the stack has been closed, else err.
+// orClosed is net.ErrClosed if the stack has ended, else err.
 func (s *Stack) orClosed(err error) error {
-	if s.closed.Load() {
-		return net.ErrClosed
+	if ended := s.done(); ended != nil {
+		return ended
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"syscall"
 
@@ -40,6 +41,12 @@ type canceled struct{}
 
 func (canceled) Error() string        { return "operation was canceled" }
 func (canceled) Is(target error) bool { return target == context.Canceled }
+
+// endedError is what operations report on a stack whose device has failed.
+type endedError struct{ cause error }
+
+func (e endedError) Error() string   { return net.ErrClosed.Error() + ": " + e.cause.Error() }
+func (e endedError) Unwrap() []error { return []error{net.ErrClosed, e.cause} }
 
 // fromContext turns a context's error into what package net would report, of a dial that is under way
 // or not begun.

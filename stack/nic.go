@@ -13,6 +13,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/link/loopback"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
 const (
@@ -41,8 +43,8 @@ func (s *Stack) attach(link gstack.LinkEndpoint) error {
 		return err
 	}
 	mac := link.LinkAddress()
-	if err := s.net.CreateNICWithOptions(nicID, link, gstack.NICOptions{Name: s.name}); err != nil {
-		return asError("create interface "+s.name, err)
+	if err := s.addLink(link); err != nil {
+		return err
 	}
 	routes, err := s.routeTable()
 	if err != nil {
@@ -56,6 +58,24 @@ func (s *Stack) attach(link gstack.LinkEndpoint) error {
 	s.epoch.Add(1)
 	if !s.cfg.NoAnnounce {
 		s.announceTwice()
+	}
+	return nil
+}
+
+// addLink makes link the stack's interface; pure ACKs pass through a queueing discipline that lets most
+// of them ride on data.
+func (s *Stack) addLink(link gstack.LinkEndpoint) error {
+	opts := gstack.NICOptions{Name: s.name}
+	if d := s.cfg.TCP.ACKDelay; d >= 0 {
+		opts.QDisc = rdma.NewACKCoalescer(link, rdma.ACKOptions{Delay: d})
+	}
+	if err := s.net.CreateNICWithOptions(nicID, link, opts); err != nil {
+		return asError("create interface "+s.name, err)
+	}
+	if b, ok := link.(interface {
+		BindStack(*gstack.Stack, tcpip.NICID) error
+	}); ok {
+		return b.BindStack(s.net, nicID)
 	}
 	return nil
 }

@@ -46,6 +46,10 @@ type TCPOptions struct {
 	// DisableKeepAlive turns probes off.
 	DisableKeepAlive bool
 
+	// ACKDelay is how long an acknowledgement may wait for data to ride on (RFC 1122 section 4.2.3.2):
+	// a server then sends one packet per request instead of two. Default 500 us. Negative: every
+	// segment is acknowledged at once, as netstack by itself does.
+	ACKDelay time.Duration
 	// MinRTO is the shortest retransmission timeout. Default 200 ms (Linux's).
 	MinRTO time.Duration
 	// MaxRetries is how many timeouts in a row end a connection with ETIMEDOUT. Default 15.
@@ -77,6 +81,8 @@ const (
 	keepAliveIdle     = 15 * time.Second
 	keepAliveInterval = 15 * time.Second
 	keepAliveCount    = 9
+	defaultACKDelay   = 500 * time.Microsecond
+	maxACKDelay       = 400 * time.Millisecond
 	defaultBacklog    = 4096
 	minBuffer         = 4 << 10
 	defaultUDPBuffer  = 4 << 20
@@ -94,6 +100,7 @@ func (o TCPOptions) withDefaults() TCPOptions {
 	o.KeepAlive.Interval = orDefault(o.KeepAlive.Interval, keepAliveInterval)
 	o.KeepAlive.Count = orDefault(o.KeepAlive.Count, keepAliveCount)
 	o.KeepAlive.Enable = !o.DisableKeepAlive
+	o.ACKDelay = orDefault(o.ACKDelay, defaultACKDelay)
 	o.MinRTO = orDefault(o.MinRTO, 200*time.Millisecond)
 	o.MaxRetries = orDefault(o.MaxRetries, 15)
 	o.SYNRetries = orDefault(o.SYNRetries, 6)
@@ -136,6 +143,9 @@ func (o TCPOptions) validate() error {
 	}
 	if o.Backlog < 0 {
 		return fmt.Errorf("backlog %d is negative; use 0 for the default of %d", o.Backlog, defaultBacklog)
+	}
+	if o.ACKDelay > maxACKDelay {
+		return fmt.Errorf("ACK delay %s is longer than TCP allows; give at most %s", o.ACKDelay, maxACKDelay)
 	}
 	if o.SYNRetries < 1 || o.SYNRetries > 255 {
 		return fmt.Errorf("SYN retries %d are outside 1..255; use 0 for the default of 6", o.SYNRetries)

@@ -15,6 +15,8 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
 // The stack's two interfaces.
@@ -36,13 +38,18 @@ type Stack struct {
 	// epoch counts changes of addresses and routes; UDP conns drop cached routes when it moves.
 	epoch atomic.Uint64
 
+	device  *dv.Device    // nil unless made by Open; closed after the link
+	watched chan struct{} // closed when the device's watcher has ended; nil unless made by Open
+
 	// live is held for reading while an endpoint comes into being and for writing by Close, so
 	// that Close sees every endpoint.
 	live   sync.RWMutex
 	closed atomic.Bool
 	ctx    context.Context // cancelled by Close
 	cancel context.CancelFunc
-	ended  chan struct{} // closed when Close is through
+	cause  error         // why the stack ended by itself; written before closed is set
+	ended  chan struct{} // closed when nothing of the stack is left
+	endErr error         // of the device's Close; written before ended is closed
 
 	announcer *time.Timer // repeats the announcement once
 
@@ -128,8 +135,8 @@ func (s *Stack) Addrs() []netip.Prefix {
 func (s *Stack) newEndpoint(transport tcpip.TransportProtocolNumber, f family, use func(tcpip.Endpoint, *waiter.Queue) error) error {
 	s.live.RLock()
 	defer s.live.RUnlock()
-	if s.closed.Load() {
-		return net.ErrClosed
+	if err := s.done(); err != nil {
+		return err
 	}
 	q := new(waiter.Queue)
 	ep, terr := s.net.NewEndpoint(transport, f.protocol(), q)
@@ -187,15 +194,37 @@ func unflushed(ep tcpip.Endpoint) bool {
 }
 
 // Close ends the stack: listeners, connections and dials in progress fail with net.ErrClosed at
-// once, open connections are reset, the link is closed and every goroutine of the stack has ended
-// when Close returns. Further calls wait for the first and return nil.
+// once, open connections are reset, the link is closed, and every goroutine of the stack has ended
+// when Close returns. Further calls wait for the first and return what it returned.
 func (s *Stack) Close() error {
+	s.end(nil)
+	<-s.ended
+	if s.watched != nil {
+		<-s.watched
+	}
+	return s.endErr
+}
+
+// Err is nil while the stack works or after Close, and else says why it ended by itself: its device
+// has failed. Every operation then fails with an error that is both net.ErrClosed and this one.
+func (s *Stack) Err() error {
+	if !s.closed.Load() {
+		return nil
+	}
+	return s.cause
+}
+
+// end takes the stack down, once.
+func (s *Stack) end(cause error) {
 	s.live.Lock()
-	first := !s.closed.Swap(true)
+	first := !s.closed.Load()
+	if first {
+		s.cause = cause
+		s.closed.Store(true)
+	}
 	s.live.Unlock()
 	if !first {
-		<-s.ended
-		return nil
+		return
 	}
 	defer close(s.ended)
 	s.cancel()
@@ -208,7 +237,9 @@ func (s *Stack) Close() error {
 	}
 	s.abortAll()
 	s.net.Wait()
-	return nil
+	if s.device != nil {
+		s.endErr = s.device.Close()
+	}
 }
 
 // abortAll ends what would keep Netstack's Wait waiting: connections in TIME-WAIT, and those whose

@@ -18,10 +18,21 @@ type gate struct {
 
 // done is net.ErrClosed once the conn or its stack is closed.
 func (g *gate) done() error {
-	if g.closed.Load() || g.stack.closed.Load() {
+	if g.closed.Load() {
 		return net.ErrClosed
 	}
-	return nil
+	return g.stack.done()
+}
+
+// done is net.ErrClosed once the stack has ended, and has the cause in it if it ended by itself.
+func (s *Stack) done() error {
+	switch {
+	case !s.closed.Load():
+		return nil
+	case s.cause != nil:
+		return endedError{s.cause}
+	}
+	return net.ErrClosed
 }
 
 // check says whether an operation of side d may go on, in the order package net asks.

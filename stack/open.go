@@ -1,0 +1,68 @@
+package stack
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+)
+
+// Open opens the RDMA device cfg.NIC and makes a stack on its queues. ctx bounds opening only.
+//
+// If the device fails later, the stack ends as by Close, with an error that says why; see [Stack.Err].
+func Open(ctx context.Context, cfg Config) (*Stack, error) {
+	if cfg.NIC.Logger == nil {
+		cfg.NIC.Logger = cfg.Logger
+	}
+	s, err := build(cfg) // before the device is touched
+	if err != nil {
+		return nil, err
+	}
+	if err := s.open(ctx, cfg.NIC); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// open gives s a device and its link. What it has opened is closed by Close, if not by itself.
+func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
+	dev, err := dv.Open(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	s.device = dev
+	link, err := rdma.New(dev, rdma.Options{})
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { s.end(ctx.Err()) })
+	err = s.attach(link)
+	if !stop() {
+		return ctx.Err()
+	}
+	if err != nil {
+		return err
+	}
+	s.watched = make(chan struct{})
+	go s.watch()
+	return nil
+}
+
+// watch ends the stack when its device fails.
+func (s *Stack) watch() {
+	defer close(s.watched)
+	select {
+	case <-s.ctx.Done():
+	case <-s.device.Done():
+		err := s.device.Err()
+		if errors.Is(err, dv.ErrClosed) { // stopped by somebody else
+			err = nil
+		}
+		s.end(err)
+	}
+}
+
+// Device is the RDMA device underneath, for its counters; nil if the stack was made by [New].
+// It belongs to the stack.
+func (s *Stack) Device() *dv.Device { return s.device }
