@@ -2,7 +2,6 @@ package uverbs
 
 import (
 	"encoding/binary"
-	"fmt"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
@@ -189,6 +188,3 @@ func bytesOf(v any) []byte {
 	PutStruct(b, v)
 	return b
 }
-
-// describe is fmt.Sprintf; a name that says what its result is for.
-func describe(format string, args ...any) string { return fmt.Sprintf(format, args...) }

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"fmt"
 	"math/bits"
 	"os"
 
@@ -59,7 +60,7 @@ func (c *Context) CreateCQ(a CQAttr) (*CQ, error) {
 	if a.CQESize == 0 {
 		a.CQESize = 64
 	}
-	noun := describe("completion queue of %d entries", a.Entries)
+	noun := fmt.Sprintf("completion queue of %d entries", a.Entries)
 	if err := a.check(noun); err != nil {
 		return nil, err
 	}

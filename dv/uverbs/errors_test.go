@@ -23,7 +23,7 @@ func TestHints(t *testing.T) {
 		{"no CAP_NET_RAW, QP", opCreateQP, unix.EPERM, memory{needed: 65536, env: limited}, []string{"CAP_NET_RAW", "setcap", "--cap-add"}},
 		{"no CAP_NET_RAW, flow", opCreateFlow, unix.EPERM, memory{}, []string{"CAP_NET_RAW"}},
 		{"memlock", opRegMR, unix.ENOMEM, memory{needed: 32 << 20, pinned: 1 << 19, env: limited}, []string{"needs 32 MiB", "512 KiB already pinned", "limit is 8 MiB", "RLIMIT_MEMLOCK", "LimitMEMLOCK=", "--ulimit memlock", "CAP_IPC_LOCK"}},
-		{"memlock of a ring", opCreateWQ, unix.ENOMEM, memory{needed: 8192, env: limited}, []string{"needs 8 KiB", "limit is 8 MiB"}},
+		{"memlock of a ring", opCreateWQ, unix.ENOMEM, memory{needed: 8192, env: limited}, []string{"needs 8 KiB", "limit is 8 MiB", "RLIMIT_MEMLOCK", "firmware"}},
 		{"memlock 0", opRegMR, unix.EPERM, memory{needed: 1, env: func() (Environment, error) { return Environment{}, nil }}, []string{"needs 1 bytes", "limit is 0 bytes"}},
 		{"memlock does not apply", opRegMR, unix.ENOMEM, memory{needed: 32 << 20, env: locked}, []string{"firmware", "fewer or smaller"}},
 		{"memlock unknown", opRegMR, unix.ENOMEM, memory{needed: 32 << 20, env: func() (Environment, error) { return Environment{}, fs.ErrNotExist }}, []string{"needs 32 MiB", "RLIMIT_MEMLOCK"}},

@@ -23,6 +23,7 @@ type fakeKernel struct {
 	patch   func(c *call) // changes an answer before it goes out
 	mmaps   []mmapCall
 	mmapErr error
+	mem     []*mmio.Region // pages of registers; used if not nil, as on hardware
 	stores  []uint64
 	peers   []int // our ends of event descriptors: async first, if native
 	closed  int
@@ -294,6 +295,11 @@ func (k *fakeKernel) Mmap(offset int64, length int, writable bool) (*Page, error
 	k.mmaps = append(k.mmaps, mmapCall{offset, length, writable})
 	if k.mmapErr != nil {
 		return nil, k.mmapErr
+	}
+	if k.mem != nil {
+		m, err := mmio.Alloc(length)
+		k.mem = append(k.mem, m)
+		return &Page{Mem: m}, err
 	}
 	return &Page{Trap: func(off int, v uint64) {
 		k.mu.Lock()

@@ -1,5 +1,7 @@
 package uverbs
 
+import "fmt"
+
 // FlowAttr is one steering rule: which frames the port receives go to the queue pair.
 //
 // Rules live in the device's tables before those of the kernel's netdev, so a matching frame is taken away from Linux,
@@ -34,7 +36,7 @@ type Flow struct{ object }
 // CreateFlow installs a rule that delivers to qp: an RSS queue pair, or a raw packet one with a receive queue. It
 // takes effect at once, so the queues must be ready. EPERM means CAP_NET_RAW is missing.
 func (qp *QP) CreateFlow(a FlowAttr) (*Flow, error) {
-	noun := describe("flow rule of type %d and priority %d with %d conditions", a.Type, a.Priority, len(a.Specs))
+	noun := fmt.Sprintf("flow rule of type %d and priority %d with %d conditions", a.Type, a.Priority, len(a.Specs))
 	core, counters, err := a.encode(noun, qp.handle)
 	if err != nil {
 		return nil, err

@@ -52,8 +52,12 @@ func memlockHint(m memory) string {
 	if !env.memlockApplies() {
 		return "no memory lock limit applies to this process, so the device's firmware is out of resources: use fewer or smaller queues"
 	}
-	return fmt.Sprintf("needs %s of locked memory besides the %s already pinned by this context, limit is %s for the whole process: %s",
+	text := fmt.Sprintf("needs %s of locked memory besides the %s already pinned by this context, limit is %s for the whole process: %s",
 		size(m.needed), size(m.pinned), size(env.Memlock), remedy)
+	if m.needed+m.pinned <= env.Memlock {
+		text += "; if the process pins nothing else, the device's firmware is out of resources: use fewer or smaller queues"
+	}
+	return text
 }
 
 // size prints a number of bytes in the largest unit that keeps it whole or nearly so.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
 // descriptors counts the open descriptors of this process.
@@ -126,6 +128,28 @@ func TestOpenClosesDescriptors(t *testing.T) {
 	}
 	if d := descriptors(t) - before; d != 0 {
 		t.Errorf("%d descriptors leaked", d)
+	}
+}
+
+// TestCloseUnmaps: no page of registers, which would keep the node alive, and no scratch memory is left.
+func TestCloseUnmaps(t *testing.T) {
+	k := newFake(t)
+	k.mem = []*mmio.Region{}
+	c, err := Open(k, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scratch := c.scratch
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if len(k.mem) != 8 {
+		t.Errorf("%d pages were mapped", len(k.mem))
+	}
+	for i, m := range append(k.mem, scratch) {
+		if m.Len() != 0 {
+			t.Errorf("region %d is still mapped", i)
+		}
 	}
 }
 

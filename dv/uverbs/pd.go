@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"errors"
+	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -54,7 +55,7 @@ func (pd *PD) RegMR(mem *mmio.Region, access uint32) (*MR, error) {
 func (pd *PD) regMR(mem *mmio.Region, access uint32) (*MR, error) {
 	mr := new(MR)
 	var r RegMRResp
-	err := pd.c.create(&mr.object, &r.MRHandle, write{op: opRegMR, noun: describe("memory region of %d bytes", mem.Len()),
+	err := pd.c.create(&mr.object, &r.MRHandle, write{op: opRegMR, noun: fmt.Sprintf("memory region of %d bytes", mem.Len()),
 		in:  RegMRReq{Start: mem.Addr(), Length: uint64(mem.Len()), HCAVA: mem.Addr(), PDHandle: pd.handle, AccessFlags: access},
 		out: &r, uses: []*object{&pd.object}, needs: pages(mem.Len())})
 	if err != nil {

@@ -1,5 +1,7 @@
 package uverbs
 
+import "fmt"
+
 // PortAttr is the state of a port as the kernel's RDMA side sees it. On Ethernet the MTU is the netdev's, and is not here.
 type PortAttr struct {
 	State     uint8  // PortStateActive when the netdev is up and has carrier
@@ -17,7 +19,7 @@ func (p PortAttr) Active() bool { return p.State == PortStateActive }
 // QueryPort asks for the state of a port, counted from 1. A port the device does not have is EINVAL.
 func (c *Context) QueryPort(port uint8) (PortAttr, error) {
 	var r QueryPortResp
-	err := c.write(write{op: opQueryPort, noun: describe("port %d", port), in: QueryPortReq{PortNum: port}, out: &r})
+	err := c.write(write{op: opQueryPort, noun: fmt.Sprintf("port %d", port), in: QueryPortReq{PortNum: port}, out: &r})
 	return PortAttr{State: r.State, PhysState: r.PhysState, LinkLayer: r.LinkLayer, SpeedMbps: linkSpeed(r.ActiveWidth, r.ActiveSpeed)}, err
 }
 

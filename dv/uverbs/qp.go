@@ -1,6 +1,10 @@
 package uverbs
 
-import "github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+import (
+	"fmt"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+)
 
 // QPAttr describes a raw packet queue pair for sending.
 type QPAttr struct {
@@ -43,7 +47,7 @@ const basicBlock = 64
 // CreateRawQP makes a raw packet queue pair in state RESET. EPERM means CAP_NET_RAW is missing. The memory of a is
 // the caller's and must live until Close returned nil.
 func (pd *PD) CreateRawQP(a QPAttr) (*QP, error) {
-	noun := describe("raw packet queue pair of %d blocks", a.Entries)
+	noun := fmt.Sprintf("raw packet queue pair of %d blocks", a.Entries)
 	if err := a.check(noun); err != nil {
 		return nil, err
 	}

@@ -87,7 +87,7 @@ func (qp *QP) modify(r ModifyQPReq) error {
 	qp.c.mu.Lock()
 	defer qp.c.mu.Unlock()
 	to := QPState(r.QPState)
-	noun := describe("%s from %v to %v", qp.noun, qp.state, to)
+	noun := fmt.Sprintf("%s from %v to %v", qp.noun, qp.state, to)
 	if err := qp.allowed(noun, to, r.AttrMask); err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (qp *QP) Replace(a QPAttr, port uint8) (*QP, error) {
 
 // SetRateLimit limits a queue pair in RTS to kbps kbit/s; 0 lifts the limit. See DeviceCaps.PacingMaxKbps.
 func (qp *QP) SetRateLimit(kbps uint32) error {
-	return qp.c.write(write{op: opRateLimitQP, noun: describe("%s to %d kbit/s", qp.noun, kbps), uses: []*object{&qp.object},
+	return qp.c.write(write{op: opRateLimitQP, noun: fmt.Sprintf("%s to %d kbit/s", qp.noun, kbps), uses: []*object{&qp.object},
 		in:  ExModifyQPReq{Base: ModifyQPReq{QPHandle: qp.handle, AttrMask: QPAttrState | QPAttrRateLimit, QPState: uint8(QPRTS)}, RateLimit: kbps},
 		out: &ExModifyQPResp{}})
 }

@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math/bits"
 )
 
@@ -15,7 +16,7 @@ type IndTable struct {
 // CreateIndirectionTable makes a table of 1<<logSize entries, at most DeviceCaps.MaxIndTableSize, in which entry i
 // names wqs[i mod len(wqs)].
 func (c *Context) CreateIndirectionTable(wqs []*WQ, logSize int) (*IndTable, error) {
-	noun := describe("indirection table of 1<<%d entries for %d queues", logSize, len(wqs))
+	noun := fmt.Sprintf("indirection table of 1<<%d entries for %d queues", logSize, len(wqs))
 	if logSize < 0 || logSize > MaxLogIndTblSize || len(wqs) == 0 {
 		return nil, refusal(opCreateIndTable, noun, "it takes at least one queue and at most 1<<%d entries", MaxLogIndTblSize)
 	}
@@ -81,7 +82,7 @@ type RSSAttr struct {
 // CreateRSSQP makes a queue pair that is nothing but a target for flows: it has no queues and no states of its own.
 // EPERM means CAP_NET_RAW is missing.
 func (pd *PD) CreateRSSQP(a RSSAttr) (*QP, error) {
-	noun := describe("RSS queue pair of fields %#x", a.Fields)
+	noun := fmt.Sprintf("RSS queue pair of fields %#x", a.Fields)
 	if a.Table == nil {
 		return nil, refusal(opCreateRSSQP, noun, "it needs an indirection table")
 	}

@@ -71,6 +71,11 @@ func TestRecordAndReplay(t *testing.T) {
 			t.Errorf("the trace lacks %s", part)
 		}
 	}
+	for line := range bytes.Lines(trace) {
+		if bytes.Contains(line, []byte("EPERM")) && bytes.Contains(line, []byte(`"out":`)) {
+			t.Errorf("a refusal with an answer: %s", line)
+		}
+	}
 	k, err := Replay(bytes.NewReader(trace))
 	if err != nil {
 		t.Fatal(err)

@@ -1,5 +1,7 @@
 package uverbs
 
+import "fmt"
+
 // A UAR is 4 KiB of doorbell registers. A context has a number of them, fixed when it is opened, in system pages that
 // each hold one UAR or (64 KiB pages) sixteen. Of each UAR two send registers ("bfregs") are usable, and one cell
 // where completion queues are armed:
@@ -46,7 +48,7 @@ func (c *Context) mapUARs(pageSize int) error {
 	for i := range pages {
 		p, err := c.kernel.Mmap(mmapOffset(MmapNCPage, i, pageSize), pageSize, true)
 		if err != nil {
-			return failure(opMapUAR, describe("doorbell page %d of %d", i, pages), err, memory{})
+			return failure(opMapUAR, fmt.Sprintf("doorbell page %d of %d", i, pages), err, memory{})
 		}
 		c.uars = append(c.uars, p)
 	}

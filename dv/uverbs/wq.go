@@ -89,7 +89,7 @@ func (pd *PD) CreateWQ(a WQAttr) (*WQ, error) {
 	if a.LogStride == 0 {
 		a.LogStride = 4
 	}
-	noun := describe("receive queue of %d entries", a.Entries)
+	noun := fmt.Sprintf("receive queue of %d entries", a.Entries)
 	if err := a.check(noun); err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (wq *WQ) Recover() error { return wq.Modify(WQErr, WQReset) }
 // Modify takes the queue from state from, which must be the hardware's, to state to. The kernel's own record is not
 // used: it does not follow errors.
 func (wq *WQ) Modify(from, to WQState) error {
-	noun := describe("%s from %v to %v", wq.noun, from, to)
+	noun := fmt.Sprintf("%s from %v to %v", wq.noun, from, to)
 	if !from.mayBecome(to) {
 		return refusal(opModifyWQ, noun, "there is no such step")
 	}
