@@ -102,9 +102,15 @@ func protocolAddress(p netip.Prefix) tcpip.ProtocolAddress {
 	}
 }
 
-// routeTable lists loopback, our subnets, cfg's routes and the gateways. Netstack orders it.
+// onLinkAlways are destinations that never need a gateway: groups, broadcast and link-local hosts.
+var onLinkAlways = []string{"224.0.0.0/4", "255.255.255.255/32", "ff00::/8", "fe80::/10"}
+
+// routeTable lists loopback, what is on the link, cfg's routes and the gateways. Netstack orders it.
 func (s *Stack) routeTable() ([]tcpip.Route, error) {
 	all := []Route{}
+	for _, p := range onLinkAlways {
+		all = append(all, Route{Destination: netip.MustParsePrefix(p)})
+	}
 	for _, p := range s.cfg.Addresses {
 		all = append(all, Route{Destination: p.Masked()})
 	}
