@@ -162,6 +162,9 @@ func (r *rxRig) exercise(t *testing.T, rng *rand.Rand, total int) {
 			r.q.Refill()
 		}
 		r.checkOwners(t, held)
+		if ci := r.cqRec.LoadBE32(0); ci > 0xffffff || ci > r.q.cq.ci&0xffffff && r.q.cq.ci&0xffffff > 2*r.nic.size {
+			t.Fatalf("record says consumer index %#x at %#x", ci, r.q.cq.ci)
+		}
 	}
 	if got := r.q.Stats(); got.Packets != uint64(out) || got.Resets != 0 {
 		t.Errorf("counted %d packets and %d resets, want %d and 0", got.Packets, got.Resets, out)
@@ -310,6 +313,20 @@ func TestRxResetByEvent(t *testing.T) {
 	if n := r.q.Poll(pkts); n != 3 {
 		t.Errorf("%d packets after the reset, want 3", n)
 	}
+}
+
+// More completions than there were buffers: the surplus must not hand out
+// frames that the caller has.
+func TestRxSurplusCompletion(t *testing.T) {
+	r := newRxRig(t, 64, 64)
+	pkts := make([]Packet, 100)
+	r.receive(64, 60)
+	n := r.q.Poll(pkts)
+	r.receive(1, 60)
+	if again := r.q.Poll(pkts[n:]); n != 64 || again != 0 {
+		t.Fatalf("%d packets, then %d", n, again)
+	}
+	r.checkOwners(t, pkts[:n])
 }
 
 // A ring whose frames are all with the caller stalls, is counted, and goes on

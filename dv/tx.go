@@ -139,7 +139,7 @@ func (q *TxQueue) commit(blocks uint32) {
 func (q *TxQueue) ask() {
 	slot := q.last & q.mask
 	q.ring[slot*mlx5.BB+ctrlFlags] = mlx5.CEAlways
-	q.marks[slot] = mark{start: q.last, end: q.pc, stage: q.stage.head, packets: q.count.packets.n, live: true}
+	q.marks[slot] = mark{start: q.last, end: q.pc, stage: q.stage.head, packets: q.count.packets.n}
 	q.asked = q.pc
 }
 

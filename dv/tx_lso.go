@@ -27,7 +27,8 @@ func (q *TxQueue) postLSO(p *TxPacket, n, tag int) error {
 	}
 	gather(q.stage.buf[at:at+uint32(payload)], p.Bufs, p.HdrLen)
 	w := q.descriptor(blocks)
-	q.putHead(w, mlx5.OpLSO, ds, mlx5.Eth{
+	mlx5.PutCtrl(w, mlx5.OpLSO, 0, uint16(q.pc), q.sqn, uint8(ds), mlx5.CEOnError)
+	mlx5.PutEth(w[mlx5.CtrlSegSize:], mlx5.Eth{
 		CsumFlags: csum(TxL3Csum | TxL4Csum), MSS: uint16(p.MSS), InlineLen: uint16(header),
 	})
 	putFrame(w[inlineAt:inlineAt+header], p)

@@ -3,9 +3,8 @@ package dv
 // mark remembers what a completion of the WQE it belongs to frees. Only WQEs
 // that ask for one have it; it stands at the slot of the WQE's first block.
 type mark struct {
-	start, end uint32 // the WQE's blocks, in counts of pc
+	start, end uint32 // the WQE's blocks, in counts of pc; equal: no mark
 	stage      uint32 // staging.tail after it
-	live       bool
 	packets    uint64 // posted in the queue's life, this WQE included
 }
 

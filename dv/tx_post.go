@@ -47,7 +47,8 @@ func (q *TxQueue) postInline(p *TxPacket, n, size int, flags TxFlags) error {
 		return q.full()
 	}
 	w := q.descriptor(blocks)
-	q.putHead(w, mlx5.OpSend, ds, mlx5.Eth{CsumFlags: csum(flags), InlineLen: uint16(size)})
+	mlx5.PutCtrl(w, mlx5.OpSend, 0, uint16(q.pc), q.sqn, uint8(ds), mlx5.CEOnError)
+	mlx5.PutEth(w[mlx5.CtrlSegSize:], mlx5.Eth{CsumFlags: csum(flags), InlineLen: uint16(size)})
 	putFrame(w[inlineAt:inlineAt+n], p)
 	clear(w[inlineAt+n : ds*mlx5.DSSize])
 	q.count.inline.n++
@@ -79,19 +80,14 @@ func (q *TxQueue) postStaged(p *TxPacket, n int, flags TxFlags) error {
 func (q *TxQueue) putSend(frame []byte, ds int, blocks uint32, flags TxFlags, lkey uint32, addr uint64) {
 	inline := q.limits.minInline
 	w := q.descriptor(blocks)
-	q.putHead(w, mlx5.OpSend, ds, mlx5.Eth{CsumFlags: csum(flags), InlineLen: uint16(inline)})
+	mlx5.PutCtrl(w, mlx5.OpSend, 0, uint16(q.pc), q.sqn, uint8(ds), mlx5.CEOnError)
+	mlx5.PutEth(w[mlx5.CtrlSegSize:], mlx5.Eth{CsumFlags: csum(flags), InlineLen: uint16(inline)})
 	if inline > 0 {
 		mlx5.PutInlineHeader(w[mlx5.CtrlSegSize:], frame[:inline])
 	}
 	mlx5.PutData(w[(ds-1)*mlx5.DSSize:], uint32(len(frame)-inline), lkey, addr+uint64(inline))
 	q.count.bytes.n += uint64(len(frame))
 	q.commit(blocks)
-}
-
-// putHead writes the control and the Ethernet segment of the descriptor at pc.
-func (q *TxQueue) putHead(w []byte, op mlx5.Opcode, ds int, eth mlx5.Eth) {
-	mlx5.PutCtrl(w, op, 0, uint16(q.pc), q.sqn, uint8(ds), mlx5.CEOnError)
-	mlx5.PutEth(w[mlx5.CtrlSegSize:], eth)
 }
 
 // inlineAt is where inlined bytes start in a descriptor.

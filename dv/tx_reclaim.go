@@ -50,10 +50,9 @@ const plainSend = uint32(mlx5.CQEReq) << 4
 func (q *TxQueue) retire(index uint16) bool {
 	start := q.cc + uint32(index-uint16(q.cc))
 	m := &q.marks[start&q.mask]
-	if !m.live || m.start != start || q.rung-q.cc < m.end-q.cc {
+	if m.start != start || m.end == start || q.rung-q.cc < m.end-q.cc {
 		return false
 	}
-	m.live = false
 	q.cc, q.stage.tail, q.done = m.end, m.stage, m.packets
 	return true
 }

@@ -441,6 +441,49 @@ func TestTxRecovery(t *testing.T) {
 	}
 }
 
+// Completions of descriptors that asked for one, but not this time round, or
+// that the NIC has not been told of yet.
+func TestTxCompletionOutOfTurn(t *testing.T) {
+	p := TxPacket{Bufs: [][]byte{make([]byte, 200)}}
+	t.Run("asked in an earlier pass", func(t *testing.T) {
+		r := newTxRig(t, 64, 128<<10, defaultLimits)
+		post := func(n int) {
+			for range n {
+				r.q.Post(&p)
+			}
+			r.q.Flush()
+		}
+		post(10) // 9 asks
+		post(22) // 25 and 31 ask
+		r.nic.put(sent(31))
+		r.q.Reclaim()
+		post(50)                // 47, 63, 79 and 81 ask
+		r.nic.put(sent(64 + 9)) // in the slot of 9
+		if r.q.Reclaim() != 0 || r.starts != 1 {
+			t.Errorf("taken for true, %d resets", r.starts)
+		}
+	})
+	t.Run("twice", func(t *testing.T) {
+		r := newTxRig(t, 64, 128<<10, defaultLimits)
+		r.post(t, &p)
+		r.nic.put(sent(0))
+		r.nic.put(sent(0))
+		if r.q.Reclaim() != 1 || r.starts != 1 {
+			t.Errorf("%d resets", r.starts)
+		}
+	})
+	t.Run("not rung", func(t *testing.T) {
+		r := newTxRig(t, 64, 128<<10, defaultLimits)
+		for range 16 {
+			r.q.Post(&p)
+		}
+		r.nic.put(sent(15))
+		if r.q.Reclaim() != 0 || r.starts != 1 {
+			t.Errorf("taken for true, %d resets", r.starts)
+		}
+	})
+}
+
 // A completion ahead of the error in the same batch still counts as sent.
 func TestTxRecoveryAfterSuccess(t *testing.T) {
 	r := newTxRig(t, 64, 128<<10, defaultLimits)
