@@ -44,7 +44,7 @@ func (r *resolver) lookup(ctx context.Context, name string) ([]netip.Addr, error
 		if err == nil {
 			return ips, nil
 		}
-		err = renamed(err, name)
+		err = r.describe(err, name)
 		if first == nil {
 			first = err
 		}
@@ -56,11 +56,15 @@ func (r *resolver) lookup(ctx context.Context, name string) ([]netip.Addr, error
 	return nil, first
 }
 
-// renamed makes a lookup error speak of the name the caller asked for.
-func renamed(err error, name string) error {
+// describe makes a lookup error speak of the name the caller asked for and of our server; package net
+// put the host's there.
+func (r *resolver) describe(err error, name string) error {
 	var dns *net.DNSError
 	if errors.As(err, &dns) {
-		dns.Name = name
+		dns.Name, dns.Server = name, ""
+		if n := len(r.conf.servers); n > 0 {
+			dns.Server = netip.AddrPortFrom(r.conf.servers[int(r.good.Load())%n], dnsPort).String()
+		}
 	}
 	return err
 }

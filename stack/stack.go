@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
@@ -122,8 +123,8 @@ func (s *Stack) HardwareAddr() net.HardwareAddr {
 func (s *Stack) Addrs() []netip.Prefix {
 	var out []netip.Prefix
 	for _, a := range s.net.AllAddresses()[nicID] {
-		if a.Protocol == ipv4Protocol || a.Protocol == ipv6Protocol {
-			p := a.AddressWithPrefix
+		p := a.AddressWithPrefix
+		if p.Address != header.IPv4Broadcast { // netstack keeps that among our addresses
 			out = append(out, netip.PrefixFrom(fromAddress(p.Address), p.PrefixLen))
 		}
 	}

@@ -1,0 +1,58 @@
+package stack
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestParseResolvConf(t *testing.T) {
+	var c resolvConf
+	c.parse(`# a comment
+nameserver 192.0.2.53
+nameserver 2001:db8::53 ; another comment
+nameserver nonsense
+nameserver
+domain old.example
+search a.example b.example.
+options ndots:2 timeout:3 attempts:5 rotate nonsense: ndots:x
+options timeout:99
+sortlist 192.0.2.0
+`)
+	if got := fmt.Sprint(c.servers); got != "[192.0.2.53 2001:db8::53]" {
+		t.Errorf("servers %s", got)
+	}
+	if !slices.Equal(c.search, []string{"a.example", "b.example."}) || c.ndots != 2 || c.timeout != 30*time.Second {
+		t.Errorf("search %v, ndots %d, timeout %v", c.search, c.ndots, c.timeout)
+	}
+	for name, want := range map[string][]string{
+		"host":        {"host.a.example.", "host.b.example.", "host."},
+		"host.a":      {"host.a.a.example.", "host.a.b.example.", "host.a."},
+		"host.a.b":    {"host.a.b.", "host.a.b.a.example.", "host.a.b.b.example."},
+		"absolute.x.": {"absolute.x."},
+	} {
+		if got := c.candidates(name); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+	c = resolvConf{ndots: 1}
+	if got := c.candidates("host"); !slices.Equal(got, []string{"host."}) {
+		t.Errorf("without search: %v", got)
+	}
+}
+
+func FuzzResolvConf(f *testing.F) {
+	f.Add("nameserver 192.0.2.53\nsearch a b\noptions ndots:3", "www.example")
+	f.Add("options timeout:-1\nsearch .", ".")
+	f.Fuzz(func(t *testing.T, text, name string) {
+		c := resolvConf{ndots: defaultNdots, timeout: defaultDNSTimeout}
+		c.parse(text)
+		if c.ndots < 0 || c.ndots > maxNdots || c.timeout < time.Second || c.timeout > maxDNSTimeout {
+			t.Errorf("ndots %d, timeout %v", c.ndots, c.timeout)
+		}
+		if len(c.candidates(name)) == 0 {
+			t.Error("no candidates")
+		}
+	})
+}
