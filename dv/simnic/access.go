@@ -35,8 +35,9 @@ func (n *NIC) read(pd, lkey uint32, addr uint64, dst []byte) fault {
 }
 
 // write copies src to addr in the memory lkey names, for a receive queue of
-// protection domain pd.
-func (n *NIC) write(pd, lkey uint32, addr uint64, src []byte) fault {
+// protection domain pd. room is what the WQE says may be written there: a driver
+// that promises more than is registered is told so, even if this packet fits.
+func (n *NIC) write(pd, lkey uint32, addr uint64, src []byte, room int) fault {
 	k := (*n.keys.keys.Load())[lkey]
 	if k == nil {
 		return faultRxKey
@@ -53,6 +54,9 @@ func (n *NIC) write(pd, lkey uint32, addr uint64, src []byte) fault {
 		return faultRxAccess
 	case !k.attr.Mem.Scatter(off, src):
 		return faultRxBus
+	}
+	if uint64(room) > k.attr.Len-off {
+		n.strict.add("receive segment of %d bytes at %#x runs out of the memory of key %#x", room, addr, lkey)
 	}
 	return fault{}
 }

@@ -208,7 +208,7 @@ func (rq *RQ) scatter(b *rxBurst, list []byte, skip int) fault {
 				part, parts = parts[0], parts[1:]
 			}
 			n := min(room, len(part))
-			if f := rq.nic.write(rq.attr.PD, lkey, addr, part[:n]); f.syndrome != 0 {
+			if f := rq.nic.write(rq.attr.PD, lkey, addr, part[:n], room); f.syndrome != 0 {
 				return f
 			}
 			part, addr, room = part[n:], addr+uint64(n), room-n
@@ -224,7 +224,7 @@ func (rq *RQ) pad(lkey uint32, addr uint64, room int) fault {
 	if !rq.attr.EndPad || n == 0 {
 		return fault{}
 	}
-	return rq.nic.write(rq.attr.PD, lkey, addr, zeros[:n])
+	return rq.nic.write(rq.attr.PD, lkey, addr, zeros[:n], room)
 }
 
 // cqe is the completion of the burst's packet, without length and index.

@@ -1,0 +1,316 @@
+package simnic
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/crc32"
+	"testing"
+)
+
+func TestScatterList(t *testing.T) {
+	r := newRecvRig(t, recvOptions{cfg: Config{MTU: 9000}, logStride: 6})
+	k := r.key.Key()
+	list := join(seg(2048, k, r.addr), seg(4096, k, r.addr+0x2000), seg(4096, k, r.addr+0x4000), dump("00000000 00000100 00000000 00000000"))
+	r.rq.post(list)
+	r.rq.post(list)
+	f := append(to(macTwo, macThird), make([]byte, 9000)...)[:9014]
+	for i := 60; i < len(f); i++ {
+		f[i] = byte(i * 31)
+	}
+	r.give(f)
+	e := r.cq.mustPoll(t)
+	if n := binary.BigEndian.Uint32(e[0x2c:]); n != 9014 {
+		t.Errorf("%d bytes", n)
+	}
+	got := join(r.buf[:2048], r.buf[0x2000:0x3000], r.buf[0x4000:0x4000+9014-6144])
+	if !bytes.Equal(got, f) || r.buf[2048] != 0xa5 || r.buf[0x4000+9014-6144] != 0xa5 {
+		t.Error("scattered frame differs")
+	}
+	r.nic.SetMTU(12000)
+	r.give(append(f, make([]byte, 10241-9014)...)) // one byte more than the list holds
+	if e := r.cq.mustPoll(t); e[0x37] != 1 || binary.BigEndian.Uint32(e[0x2c:]) != 10241 {
+		t.Errorf("completion %x", e)
+	}
+}
+
+func TestUnusedSegmentsAreNotLookedAt(t *testing.T) {
+	r := newRecvRig(t, recvOptions{logStride: 5})
+	r.rq.post(join(seg(60, r.key.Key(), r.addr), seg(2048, 0xdead00, 0)))
+	r.give(frame60)
+	if e := r.cq.mustPoll(t); e[0x3f]>>4 != 2 {
+		t.Errorf("completion %x", e)
+	}
+}
+
+func TestReceiveProtection(t *testing.T) {
+	r := newRecvRig(t, recvOptions{})
+	m := r.key.Attr().Mem
+	key := func(a MKeyAttr) uint32 {
+		a.Mem = m
+		k, err := r.nic.CreateMKey(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k.Key()
+	}
+	tests := []struct {
+		name   string
+		seg    []byte
+		vendor byte
+	}{
+		{"other domain", seg(2048, key(MKeyAttr{PD: 3, Start: r.addr, Len: 4096, LocalWrite: true}), r.addr), 0x32},
+		{"no write right", seg(2048, key(MKeyAttr{PD: 1, Start: r.addr, Len: 4096}), r.addr), 0x33},
+		{"outside", seg(2048, key(MKeyAttr{PD: 1, Start: r.addr, Len: 59, LocalWrite: true}), r.addr), 0x34},
+		{"address overflow", seg(2048, r.key.Key(), 1<<64-8), 0x34},
+	}
+	for _, tc := range tests {
+		before := append([]byte(nil), r.buf...)
+		r.rq.post(tc.seg)
+		r.give(frame60)
+		if e := r.cq.mustPoll(t); e[0x37] != 4 || e[0x36] != tc.vendor || e[0x3f] != 0xe2 {
+			t.Errorf("%s: completion %x", tc.name, e)
+		}
+		if !bytes.Equal(before, r.buf) {
+			t.Errorf("%s: memory was written", tc.name)
+		}
+		for _, s := range []State{StateReset, StateReady} {
+			if err := r.rq.Modify(r.rq.State(), s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.rq.pc = 0
+		r.rq.rec.StoreBE32(0, 0)
+	}
+	if c := r.nic.Counters(); c.Drops.Protection != 4 || c.RespErrors != 4 {
+		t.Errorf("%+v", c)
+	}
+	r.rq.post(seg(2048, key(MKeyAttr{PD: 1, Start: r.addr, Len: 100, LocalWrite: true}), r.addr))
+	r.give(frame60) // fits, though the segment runs out of the region
+	if e := r.cq.mustPoll(t); e[0x3f]>>4 != 2 || len(r.nic.Violations()) != 1 {
+		t.Errorf("completion %x, violations %q", e, r.nic.Violations())
+	}
+}
+
+func TestEmptyQueue(t *testing.T) {
+	r := newRecvRig(t, recvOptions{})
+	r.give(frame60, frame60)
+	if c := r.nic.Counters(); c.Drops.OutOfBuffer != 2 || r.cq.poll() != nil || r.rq.State() != StateReady {
+		t.Errorf("%+v", c.Drops)
+	}
+	r.rq.post(seg(2048, r.key.Key(), r.addr))
+	r.give(frame60)
+	r.cq.mustPoll(t)
+	if err := r.rq.Modify(StateReady, StateReset); err != nil {
+		t.Fatal(err)
+	}
+	r.give(frame60)
+	if c := r.nic.Counters(); c.Drops.NotReady != 1 {
+		t.Errorf("%+v", c.Drops)
+	}
+}
+
+func TestFrameCheckSequence(t *testing.T) {
+	r := newRecvRig(t, recvOptions{rq: func(a *RQAttr) { a.ScatterFCS, a.VLANStrip = true, true }})
+	r.rq.post(seg(2048, r.key.Key(), r.addr))
+	r.give(tcpFrame72)
+	e := r.cq.mustPoll(t)
+	want := binary.LittleEndian.AppendUint32(join(tcpFrame72[:12], tcpFrame72[16:]), crc32.ChecksumIEEE(tcpFrame72))
+	if n := int(binary.BigEndian.Uint32(e[0x2c:])); n != 76 {
+		t.Errorf("%d bytes", n)
+	}
+	expect(t, "frame", r.buf[:77], append(want, 0xa5))
+}
+
+func TestVLANStrip(t *testing.T) {
+	ctag := []byte{0x81, 0, 0xa0, 7}
+	stag := []byte{0x88, 0xa8, 0, 9}
+	head, tail := frame60[:12], frame60[12:]
+	tests := []struct {
+		name  string
+		in    []byte
+		strip bool
+		want  []byte
+		cv    byte
+		tci   uint16
+	}{
+		{"C-tag", join(head, ctag, tail), true, frame60, 1, 0xa007},
+		{"C-tag, no strip", join(head, ctag, tail), false, join(head, ctag, tail), 0, 0},
+		{"two C-tags", join(head, ctag, []byte{0x81, 0, 0, 3}, tail), true, join(head, []byte{0x81, 0, 0, 3}, tail), 1, 0xa007},
+		{"S-tag", join(head, stag, tail), true, join(head, stag, tail), 0, 0},
+		{"no tag", frame60, true, frame60, 0, 0},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRecvRig(t, recvOptions{})
+			if err := r.rq.SetVLANStrip(tc.strip); err != nil {
+				t.Fatal(err)
+			}
+			r.rq.post(seg(2048, r.key.Key(), r.addr))
+			r.give(tc.in)
+			e := r.cq.mustPoll(t)
+			expect(t, "frame", r.buf[:len(tc.want)+1], append(append([]byte(nil), tc.want...), 0xa5))
+			if e[0x1d]&1 != tc.cv || be16(e[0x1e:]) != tc.tci || e[0x1d]&^1 != 0x28 || be16(e[0x14:]) != 0xebd1 {
+				t.Errorf("completion %x", e)
+			}
+		})
+	}
+}
+
+func TestEndPadding(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		r := newRecvRig(t, recvOptions{rq: func(a *RQAttr) { a.EndPad = on }, logStride: 5})
+		r.rq.post(join(seg(60, r.key.Key(), r.addr), dump("00000000 00000100 00000000 00000000"))) // no room for padding
+		r.rq.post(join(seg(128, r.key.Key(), r.addr+4096), dump("00000000 00000100 00000000 00000000")))
+		r.give(frame60, frame60)
+		padded := r.buf[4096+60]
+		if r.buf[60] != 0xa5 || r.buf[4096+64] != 0xa5 || (padded == 0) != on {
+			t.Errorf("padding %v: %x %x", on, r.buf[60], r.buf[4096+60:4096+65])
+		}
+	}
+}
+
+// TestVerdicts is what a completion says about headers.
+func TestVerdicts(t *testing.T) {
+	change := func(f []byte, at int, v byte) []byte {
+		f = append([]byte(nil), f...)
+		f[at] = v
+		return f
+	}
+	options := append([]byte(nil), frame60...)
+	options[14] = 0x46
+	options = join(options[:34], []byte{1, 1, 1, 1}, options[34:])
+	binary.BigEndian.PutUint16(options[16:], 50)
+	options[24], options[25] = 0, 0
+	binary.BigEndian.PutUint16(options[24:], ^sum16(options[14:38]))
+	v6tcp := dump(`02000000 00020200 00000001 86dd 6000000000180640 fd000000000000000000000000000001 fd000000000000000000000000000002
+		03e807d0 00000001 00000001 5018ffff 00000000 61626364`)
+	p := parse(v6tcp)
+	binary.BigEndian.PutUint16(v6tcp[p.csumAt():], ^add16(sum16(v6tcp[p.l4At:]), p.pseudo(v6tcp, len(v6tcp)-p.l4At)))
+	v6ext := join(v6tcp[:20], []byte{0}, v6tcp[21:54], []byte{6, 0, 1, 4, 0, 0, 0, 0}, v6tcp[54:])
+	v6ext[19] += 8
+	v6frag := join(v6tcp[:20], []byte{44}, v6tcp[21:54], []byte{6, 0, 0, 1, 0, 0, 0, 0}, v6tcp[54:])
+	v6frag[19] += 8
+	noCsum := change(change(frame60, 40, 0), 41, 0)
+	tests := []struct {
+		name  string
+		frame []byte
+		ok    byte // L2 1, L3 2, L4 4
+		types byte
+	}{
+		{"IPv4 UDP", frame60, 7, 0x28},
+		{"IPv4 TCP with data", tcpFrame72, 7, 0x48},
+		{"IPv4 pure ACK", tcpSegment(0, 0, 0x10), 7, 0x38},
+		{"IPv4 SYN", tcpSegment(0, 0, 0x02), 7, 0x18},
+		{"bad IP checksum", change(frame60, 24, 0), 5, 0x28},
+		{"bad UDP checksum", change(frame60, 50, 0xff), 3, 0x28},
+		{"no UDP checksum", noCsum, 7, 0x28},
+		{"fragment", change(frame60, 20, 0x20), 1, 0x88},
+		{"ICMP", change(frame60, 23, 1), 1, 0x08},
+		{"options", options, 7, 0x2a},
+		{"ARP", change(change(frame60, 12, 8), 13, 6), 1, 0},
+		{"datagram longer than the frame", change(frame60, 16, 1), 1, 0x28},
+		{"IPv6 TCP", v6tcp, 7, 0x44},
+		{"IPv6 with an option header", v6ext, 7, 0x46},
+		{"IPv6 fragment", v6frag, 3, 0x86},
+		{"short IPv4", change(frame60, 14, 0x4f)[:40], 1, 0},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRecvRig(t, recvOptions{})
+			r.rq.post(seg(2048, r.key.Key(), r.addr))
+			r.give(tc.frame)
+			e := r.cq.mustPoll(t)
+			if e[0x1c] != tc.ok || e[0x1d] != tc.types {
+				t.Errorf("ok %#02x types %#02x, want %#02x %#02x", e[0x1c], e[0x1d], tc.ok, tc.types)
+			}
+			q := parse(tc.frame)
+			want := sum16(tc.frame[q.l3At:q.end])
+			if q.l3 == 0 {
+				want = 0
+			}
+			if got := be16(e[0x14:]); got != want && got^want != 0xffff {
+				t.Errorf("checksum %#04x, want %#04x", got, want)
+			}
+		})
+	}
+}
+
+// TestOffloadedFrames is frames that arrive with work left to do.
+func TestOffloadedFrames(t *testing.T) {
+	r := newRecvRig(t, recvOptions{tir: hashTIR(false, false)})
+	for i := range 8 {
+		r.rq.post(seg(2048, r.key.Key(), r.addr+uint64(i)*2048))
+	}
+	whole := tcpSegment(0, 4000, 0x18)
+	p := parse(whole)
+	seeded := append([]byte(nil), whole...)
+	p.seed(seeded)
+	r.wire.recv([]Frame{{Data: seeded, NeedsCsum: true, CsumStart: 34, CsumOffset: 16, GSO: GSOTCPv4, HdrLen: 66, MSS: 1448}})
+	for i, n := range []int{1448, 1448, 1104} {
+		flags := byte(0x10)
+		if i == 2 {
+			flags = 0x18
+		}
+		want := tcpSegment(i*1448, n, flags)
+		binary.BigEndian.PutUint16(want[18:], be16(whole[18:])+uint16(i))
+		fixChecksums(want)
+		e := r.cq.mustPoll(t)
+		expect(t, "segment", r.buf[i*2048:i*2048+len(want)], want)
+		if e[0x1c] != 7 || e[0x1d] != 0x48 || binary.BigEndian.Uint32(e[0xc:]) != 0x51ccc178 || be16(e[0x14:]) != sum16(want[14:]) {
+			t.Errorf("completion %x, sum %04x", e, sum16(want[14:]))
+		}
+	}
+	single := flowFrame(2, 75)
+	p = parse(single)
+	seeded = append([]byte(nil), single...)
+	p.seed(seeded)
+	r.wire.recv([]Frame{{Data: seeded, NeedsCsum: true, CsumStart: 34, CsumOffset: 6}})
+	e := r.cq.mustPoll(t)
+	expect(t, "completed frame", r.buf[3*2048:3*2048+75], single)
+	if e[0x1c] != 7 || be16(e[0x14:]) != sum16(single[14:]) {
+		t.Errorf("completion %x", e)
+	}
+}
+
+func TestLinkedList(t *testing.T) {
+	r := newRecvRig(t, recvOptions{logStride: 5, rq: func(a *RQAttr) { a.LinkedList = true }})
+	order := []uint16{0, 5, 2, 9}
+	for i, slot := range order {
+		next := make([]byte, 16)
+		if i+1 < len(order) {
+			binary.BigEndian.PutUint16(next[2:], order[i+1])
+		}
+		copy(r.rq.ring.Bytes()[int(slot)*32:], join(next, seg(2048, r.key.Key(), r.addr+uint64(slot)*2048)))
+	}
+	r.rq.rec.StoreBE32(0, 4)
+	r.give(frame60, frame60, frame60, frame60, frame60)
+	for _, slot := range order {
+		if e := r.cq.mustPoll(t); be16(e[0x3c:]) != slot {
+			t.Errorf("completion of %d, want %d", be16(e[0x3c:]), slot)
+		}
+		expect(t, "frame", r.buf[int(slot)*2048:int(slot)*2048+60], frame60)
+	}
+	if c := r.nic.Counters(); c.Drops.OutOfBuffer != 1 {
+		t.Errorf("%+v", c.Drops)
+	}
+}
+
+func TestReceiveRingWraps(t *testing.T) {
+	r := newRecvRig(t, recvOptions{rq: func(a *RQAttr) { a.StartIndex = 65000 }})
+	var want uint16 = 65000
+	for i := range 3000 {
+		for int(r.rq.pc-want) < 1+i%32 {
+			r.rq.post(seg(2048, r.key.Key(), r.addr))
+		}
+		r.give(frame60)
+		if e := r.cq.mustPoll(t); be16(e[0x3c:]) != want {
+			t.Fatalf("completion of %d, want %d", be16(e[0x3c:]), want)
+		}
+		want++
+	}
+	r.rq.rec.StoreBE32(0, uint32(want)+33)
+	r.give(frame60)
+	if v := r.nic.Violations(); len(v) != 1 {
+		t.Errorf("violations %q", v)
+	}
+}
