@@ -172,6 +172,9 @@ func (n *NIC) walk(b *rxBurst, ts []table, o origin, f *Frame, kind cast) (copie
 		if e == nil {
 			continue
 		}
+		for _, c := range e.counts {
+			c.add(f)
+		}
 		if e.drop {
 			n.counters.add(ctrRouted, f.packets())
 			n.counters.add(ctrFlowDropped, f.packets())

@@ -1,6 +1,9 @@
 package simnic
 
-import "errors"
+import (
+	"errors"
+	"sync/atomic"
+)
 
 // FlowType says where in the order of tables a rule sits.
 type FlowType uint8
@@ -26,9 +29,24 @@ type FlowAttr struct {
 	Priority uint8 // 0 first, 15 last; only of normal rules
 	DontTrap bool  // copy, and let the next tables see the frame too
 	Match    Match
-	TIR      *TIR   // where the frame goes; nil with Drop
-	Drop     bool   // instead of a TIR
-	Tag      uint32 // 24 bits, appears in the completion
+	TIR      *TIR       // where the frame goes; nil with Drop
+	Drop     bool       // instead of a TIR
+	Tag      uint32     // 24 bits, appears in the completion
+	Count    *FlowCount // nil: not counted
+}
+
+// FlowCount counts what flow rules matched. Several rules may share one.
+type FlowCount struct{ packets, bytes atomic.Uint64 }
+
+// Packets is how many packets matched so far.
+func (c *FlowCount) Packets() uint64 { return c.packets.Load() }
+
+// Bytes is how long they were together, without FCS.
+func (c *FlowCount) Bytes() uint64 { return c.bytes.Load() }
+
+func (c *FlowCount) add(f *Frame) {
+	c.packets.Add(uint64(f.packets()))
+	c.bytes.Add(uint64(f.bytes()))
 }
 
 // Flow is a rule in force.

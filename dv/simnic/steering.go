@@ -43,6 +43,7 @@ type table struct {
 type entry struct {
 	match    Match
 	tirs     []*TIR
+	counts   []*FlowCount
 	tag      uint32
 	drop     bool
 	dontTrap bool
@@ -170,6 +171,7 @@ func addRule(ts []table, a *FlowAttr, m Match) []table {
 			if a.TIR != nil && !slices.Contains(e.tirs, a.TIR) {
 				e.tirs = append(e.tirs, a.TIR)
 			}
+			e.count(a.Count)
 			return ts
 		}
 		if e.match.Mask == m.Mask {
@@ -180,8 +182,16 @@ func addRule(ts []table, a *FlowAttr, m Match) []table {
 	if a.TIR != nil {
 		e.tirs = []*TIR{a.TIR}
 	}
+	e.count(a.Count)
 	t.entries = slices.Insert(t.entries, at, e)
 	return ts
+}
+
+// count makes the entry count into c as well.
+func (e *entry) count(c *FlowCount) {
+	if c != nil && !slices.Contains(e.counts, c) {
+		e.counts = append(e.counts, c)
+	}
 }
 
 // find is the table's first entry that takes the frame.
