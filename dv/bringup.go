@@ -58,7 +58,7 @@ func (d *Device) bringUp(ctx context.Context, t *target) error {
 func (d *Device) mapMemory() error { return d.memory.allocate(&d.plan) }
 
 func (d *Device) openContext(t *target) error {
-	return d.ledger.do("open device", func() error {
+	return d.ledger.do("uverbs", func() error {
 		k, err := t.open()
 		if err != nil {
 			return err
@@ -74,16 +74,16 @@ func (d *Device) openContext(t *target) error {
 
 // checkDevice finds out whether device and port can serve us as asked.
 func (d *Device) checkDevice() error {
-	caps := d.context.Caps()
-	if err := caps.Check(); err != nil {
-		return as(ErrNotMlx5, err)
-	}
 	port, err := d.context.QueryPort(d.port)
 	if err != nil {
 		return err
 	}
 	if !port.Ethernet() {
 		return inInfiniBand(d.Name(), d.port)
+	}
+	caps := d.context.Caps()
+	if err := caps.Check(); err != nil {
+		return as(ErrNotMlx5, err)
 	}
 	d.linkUp.Store(port.Active())
 	d.caps = capsOf(&caps, &d.plan)

@@ -162,7 +162,7 @@ func (r *rxRig) exercise(t *testing.T, rng *rand.Rand, total int) {
 			r.q.Refill()
 		}
 		r.checkOwners(t, held)
-		if ci := r.cqRec.LoadBE32(0); ci > 0xffffff || ci > r.q.cq.ci&0xffffff && r.q.cq.ci&0xffffff > 2*r.nic.size {
+		if ci := r.cqRec.LoadBE32(0); ci > 0xffffff {
 			t.Fatalf("record says consumer index %#x at %#x", ci, r.q.cq.ci)
 		}
 	}
