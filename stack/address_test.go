@@ -73,7 +73,7 @@ func TestConfigValidate(t *testing.T) {
 		{"buffers", stack.Config{TCP: stack.TCPOptions{SendBuffer: stack.BufferRange{Min: 9, Default: 8, Max: 10}}}, "not ascending"},
 		{"small maximum", stack.Config{TCP: stack.TCPOptions{ReceiveBuffer: stack.BufferRange{Max: 1000}}}, ""},
 		{"backlog", stack.Config{TCP: stack.TCPOptions{Backlog: -1}}, "backlog -1"},
-		{"SYN retries", stack.Config{TCP: stack.TCPOptions{SYNRetries: 256}}, "outside 1..255"},
+		{"SYN retries", stack.Config{TCP: stack.TCPOptions{SYNRetries: 7}}, "outside 1..6"},
 		{"timers", stack.Config{TCP: stack.TCPOptions{TimeWait: -1}}, "cannot be negative"},
 		{"ACK delay", stack.Config{TCP: stack.TCPOptions{ACKDelay: time.Second}}, "longer than TCP allows"},
 		{"UDP", stack.Config{UDP: stack.UDPOptions{ReadBuffer: 1}}, "not ascending"},

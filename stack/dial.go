@@ -173,6 +173,7 @@ func (d *Dialer) dialTCP(ctx context.Context, network string, laddr, raddr *net.
 	trace := traceConnect(ctx, network, raddr)
 	c, err := d.connect(ctx, network, laddr, raddr)
 	if err != nil {
+		d.stack.failedDials.Add(1)
 		err = &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Addr: raddr, Err: d.stack.orClosed(err)}
 	}
 	trace(err)
@@ -195,7 +196,7 @@ func (d *Dialer) connect(ctx context.Context, network string, laddr, raddr *net.
 	if err != nil {
 		return nil, err
 	}
-	if err := a.wait(ctx); err != nil {
+	if err := a.wait(ctx, patience(s.cfg.TCP.SYNRetries)); err != nil {
 		a.ep.Close()
 		return nil, err
 	}
@@ -253,12 +254,21 @@ func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
 	return nil
 }
 
-// wait returns when the handshake is complete or has failed, or when ctx is done.
-func (a *attempt) wait(ctx context.Context) error {
+// patience is how long a handshake may take that repeats its SYN that often, with intervals of 1 s, 2 s,
+// 4 s ... (RFC 6298 section 5.5).
+func patience(retries int) time.Duration { return (1<<(retries+1) - 1) * time.Second }
+
+// wait returns when the handshake is complete or has failed, when ctx is done, or after limit: netstack
+// knows a number of SYN retries but does not heed it.
+func (a *attempt) wait(ctx context.Context, limit time.Duration) error {
+	giveUp := time.NewTimer(limit)
+	defer giveUp.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return fromContext(ctx.Err(), true)
+		case <-giveUp.C:
+			return os.NewSyscallError("connect", syscall.ETIMEDOUT)
 		case <-a.wr.wake:
 		}
 		switch tcp.EndpointState(a.ep.State()) {

@@ -55,7 +55,7 @@ type TCPOptions struct {
 	// MaxRetries is how many timeouts in a row end a connection with ETIMEDOUT. Default 15.
 	MaxRetries int
 	// SYNRetries is how many times a SYN is repeated, with doubling intervals from 1 s, before a
-	// dial fails with ETIMEDOUT. Default 6 (127 s).
+	// dial fails with ETIMEDOUT: 1 to 6. Default 6 (127 s).
 	SYNRetries int
 	// TimeWait is how long the closing side keeps the port pair. Default 60 s.
 	TimeWait time.Duration
@@ -84,6 +84,7 @@ const (
 	defaultACKDelay   = 500 * time.Microsecond
 	maxACKDelay       = 400 * time.Millisecond
 	defaultBacklog    = 4096
+	maxSYNRetries     = 6 // netstack gives up when the interval would exceed 120 s
 	minBuffer         = 4 << 10
 	defaultUDPBuffer  = 4 << 20
 	defaultMaxBuffer  = 16 << 20
@@ -103,7 +104,7 @@ func (o TCPOptions) withDefaults() TCPOptions {
 	o.ACKDelay = orDefault(o.ACKDelay, defaultACKDelay)
 	o.MinRTO = orDefault(o.MinRTO, 200*time.Millisecond)
 	o.MaxRetries = orDefault(o.MaxRetries, 15)
-	o.SYNRetries = orDefault(o.SYNRetries, 6)
+	o.SYNRetries = orDefault(o.SYNRetries, maxSYNRetries)
 	o.TimeWait = orDefault(o.TimeWait, 60*time.Second)
 	o.FinTimeout = orDefault(o.FinTimeout, 60*time.Second)
 	return o
@@ -147,8 +148,8 @@ func (o TCPOptions) validate() error {
 	if o.ACKDelay > maxACKDelay {
 		return fmt.Errorf("ACK delay %s is longer than TCP allows; give at most %s", o.ACKDelay, maxACKDelay)
 	}
-	if o.SYNRetries < 1 || o.SYNRetries > 255 {
-		return fmt.Errorf("SYN retries %d are outside 1..255; use 0 for the default of 6", o.SYNRetries)
+	if o.SYNRetries < 1 || o.SYNRetries > maxSYNRetries {
+		return fmt.Errorf("SYN retries %d are outside 1..%d; use 0 for the default of %d", o.SYNRetries, maxSYNRetries, maxSYNRetries)
 	}
 	if o.MaxRetries < 0 || o.MinRTO < 0 || o.TimeWait < 0 || o.FinTimeout < 0 {
 		return fmt.Errorf("TCP timers and retry counts cannot be negative; use 0 for the default")

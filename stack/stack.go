@@ -42,6 +42,8 @@ type Stack struct {
 	device  *dv.Device    // nil unless made by Open; closed after the link
 	watched chan struct{} // closed when the device's watcher has ended; nil unless made by Open
 
+	failedDials atomic.Uint64
+
 	// live is held for reading while an endpoint comes into being and for writing by Close, so
 	// that Close sees every endpoint.
 	live   sync.RWMutex

@@ -20,7 +20,7 @@ type Stats struct {
 	TCPCurrentEstablished uint64 // connections now
 	TCPAccepted           uint64 // handshakes completed by listeners
 	TCPDialed             uint64 // handshakes begun by dials
-	TCPFailedDials        uint64
+	TCPFailedDials        uint64 // dials that ended in an error, for whatever reason
 	TCPRetransmits        uint64 // segments
 	TCPTimeouts           uint64 // retransmission timeouts: each costs at least MinRTO
 	TCPChecksumErrors     uint64
@@ -50,7 +50,7 @@ func (s *Stack) Stats() Stats {
 		TCPCurrentEstablished: c.TCP.CurrentEstablished.Value(),
 		TCPAccepted:           c.TCP.PassiveConnectionOpenings.Value(),
 		TCPDialed:             c.TCP.ActiveConnectionOpenings.Value(),
-		TCPFailedDials:        c.TCP.FailedConnectionAttempts.Value(),
+		TCPFailedDials:        s.failedDials.Load(),
 		TCPRetransmits:        c.TCP.Retransmits.Value(),
 		TCPTimeouts:           c.TCP.Timeouts.Value(),
 		TCPChecksumErrors:     c.TCP.ChecksumErrors.Value(),

@@ -66,7 +66,6 @@ func tuneTCP(g *gstack.Stack, o TCPOptions) error {
 	cookies := tcpip.TCPAlwaysUseSynCookies(o.AlwaysSYNCookies)
 	minRTO := tcpip.TCPMinRTOOption(o.MinRTO)
 	retries := tcpip.TCPMaxRetriesOption(o.MaxRetries)
-	synRetries := tcpip.TCPSynRetriesOption(o.SYNRetries)
 	timeWait := tcpip.TCPTimeWaitTimeoutOption(o.TimeWait)
 	fin := tcpip.TCPLingerTimeoutOption(o.FinTimeout)
 	reuse := tcpip.TCPTimeWaitReuseLoopbackOnly
@@ -75,7 +74,7 @@ func tuneTCP(g *gstack.Stack, o TCPOptions) error {
 	}
 	for _, opt := range []tcpip.SettableTransportProtocolOption{
 		&sack, &recovery, &congestion, &send, &receive, &moderate, &cookies,
-		&minRTO, &retries, &synRetries, &timeWait, &fin, &reuse,
+		&minRTO, &retries, &timeWait, &fin, &reuse,
 	} {
 		if err := g.SetTransportProtocolOption(header.TCPProtocolNumber, opt); err != nil {
 			return asError(fmt.Sprintf("set TCP option %T", opt), err)

@@ -1,0 +1,346 @@
+package stack_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+)
+
+// TestBadCable moves data both ways over a cable that loses, duplicates, reorders and corrupts.
+func TestBadCable(t *testing.T) {
+	seed := netpair.Seed(t)
+	for _, c := range []struct {
+		name   string
+		faults netpair.Faults
+		cfg    func(*stack.Config)
+	}{
+		{"1 % loss", netpair.Faults{Loss: 0.01}, quick},
+		{"5 % loss", netpair.Faults{Loss: 0.05}, quick},
+		{"15 % loss", netpair.Faults{Loss: 0.15}, quick},
+		{"reordering", netpair.Faults{Reorder: 0.2}, quick},
+		{"duplicates", netpair.Faults{Duplicate: 0.3}, quick},
+		{"corruption", netpair.Faults{Corrupt: 0.05}, quick},
+		{"everything", netpair.Faults{Loss: 0.03, Reorder: 0.05, Duplicate: 0.05, Corrupt: 0.02, Delay: time.Millisecond}, quick},
+		{"everything, reno without SACK and RACK", netpair.Faults{Loss: 0.03, Reorder: 0.05, Duplicate: 0.05}, func(c *stack.Config) {
+			quick(c)
+			c.TCP.CongestionControl, c.TCP.DisableSACK, c.TCP.DisableRACK = "reno", true, true
+		}},
+		{"everything, no ACK delay, small buffers", netpair.Faults{Loss: 0.03, Reorder: 0.05, Duplicate: 0.05, MTU: 1280}, func(c *stack.Config) {
+			quick(c)
+			c.TCP.ACKDelay = -1
+			c.TCP.SendBuffer.Max, c.TCP.ReceiveBuffer.Max = 32<<10, 32<<10
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.faults.Seed = seed
+			server, client := netpair.New(t, c.faults, netpair.Both(c.cfg))
+			s, conn := pair(t, server, client)
+			must(t, s.SetDeadline(time.Now().Add(6*hangs)))
+			must(t, conn.SetDeadline(time.Now().Add(6*hangs)))
+			exchange(t, s, conn, 512<<10, seed)
+		})
+	}
+}
+
+// exchange sends size random bytes each way at the same time and compares.
+func exchange(t *testing.T, a, b *stack.TCPConn, size int, seed uint64) {
+	t.Helper()
+	rnd := rand.NewChaCha8([32]byte{byte(seed)})
+	data := [2][]byte{make([]byte, size), make([]byte, size)}
+	rnd.Read(data[0])
+	rnd.Read(data[1])
+	var wg sync.WaitGroup
+	for i, c := range []*stack.TCPConn{a, b} {
+		wg.Go(func() {
+			if _, err := c.Write(data[i]); err != nil {
+				t.Errorf("write: %v", err)
+			}
+			c.CloseWrite()
+		})
+		wg.Go(func() {
+			got, err := io.ReadAll(c)
+			if err != nil || !bytes.Equal(got, data[1-i]) {
+				t.Errorf("got %d bytes of %d, same %t, %v", len(got), size, bytes.Equal(got, data[1-i]), err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// cut is a cable that can be cut.
+type cut struct{ off atomic.Bool }
+
+func (c *cut) tap(int, []byte) bool { return c.off.Load() }
+
+// TestKeepAlive: a peer that vanished is noticed by an idle connection.
+func TestKeepAlive(t *testing.T) {
+	var cable cut
+	fast := net.KeepAliveConfig{Enable: true, Idle: 20 * time.Millisecond, Interval: 10 * time.Millisecond, Count: 3}
+	server, client := netpair.New(t, netpair.Faults{Tap: cable.tap})
+	s, c := pair(t, server, client)
+	must(t, s.SetKeepAliveConfig(fast))
+	must(t, c.SetKeepAlive(false))
+	cable.off.Store(true)
+	errs := background(func() error { _, err := s.Read(make([]byte, 1)); return err })
+	if err := result(t, "Read", errs); !errors.Is(err, syscall.ETIMEDOUT) {
+		t.Errorf("%v, want ETIMEDOUT", err)
+	}
+}
+
+// TestKeepAliveDefaults looks at what Accept and Dial set.
+func TestKeepAliveDefaults(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		opts  stack.TCPOptions
+		probe bool
+	}{
+		{"default", stack.TCPOptions{}, true},
+		{"off", stack.TCPOptions{DisableKeepAlive: true}, false},
+		{"short", stack.TCPOptions{KeepAlive: net.KeepAliveConfig{Idle: 10 * time.Millisecond}}, true},
+	} {
+		var probes atomic.Int64
+		server, client := netpair.New(t, netpair.Faults{Tap: func(_ int, f []byte) bool {
+			if len(f) == 66 && f[23] == 6 && f[47] == byte(header.TCPFlagAck) {
+				probes.Add(1)
+			}
+			return false
+		}}, netpair.Both(func(cfg *stack.Config) { cfg.TCP = c.opts }))
+		s, _ := pair(t, server, client)
+		if c.name == "short" {
+			before := probes.Load()
+			for end := time.Now().Add(hangs); probes.Load() < before+3; {
+				if time.Now().After(end) {
+					t.Fatal("no probes")
+				}
+				s.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+				s.Read(make([]byte, 1))
+			}
+		}
+		ep := server.Netstack().RegisteredEndpoints()
+		on := false
+		for _, e := range ep {
+			if e, ok := e.(tcpip.Endpoint); ok && tcp.EndpointState(e.State()) == tcp.StateEstablished {
+				on = on || e.SocketOptions().GetKeepAlive()
+			}
+		}
+		if on != c.probe {
+			t.Errorf("%s: keep-alive on %t, want %t", c.name, on, c.probe)
+		}
+	}
+}
+
+// TestRetransmissionTimeout: a peer that vanished is noticed by a connection with data to send.
+func TestRetransmissionTimeout(t *testing.T) {
+	var cable cut
+	server, client := netpair.New(t, netpair.Faults{Tap: cable.tap}, netpair.Both(func(c *stack.Config) {
+		quick(c)
+		c.TCP.MaxRetries = 3
+	}))
+	s, _ := pair(t, server, client)
+	cable.off.Store(true)
+	_, err := s.Write([]byte("into the void"))
+	must(t, err)
+	errs := background(func() error { _, err := s.Read(make([]byte, 1)); return err })
+	if err := result(t, "Read", errs); !errors.Is(err, syscall.ETIMEDOUT) {
+		t.Errorf("%v, want ETIMEDOUT", err)
+	}
+	if _, err := s.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("then: %v, want EPIPE", err)
+	}
+}
+
+// TestNoNeighbour dials an address of the link that nobody has.
+func TestNoNeighbour(t *testing.T) {
+	_, client := netpair.New(t, netpair.Faults{})
+	errs := background(func() error { _, err := client.Dial("tcp", "192.0.2.99:80"); return err })
+	if err := result(t, "Dial", errs); !errors.Is(err, syscall.EHOSTUNREACH) {
+		t.Errorf("%v, want EHOSTUNREACH", err)
+	}
+}
+
+// TestSYNRetries: a host that is there but deaf.
+func TestSYNRetries(t *testing.T) {
+	deaf := func(_ int, f []byte) bool { return f[12] == 8 && f[13] == 0 } // no IPv4, but ARP
+	_, client := netpair.New(t, netpair.Faults{Tap: deaf}, netpair.Both(func(c *stack.Config) { c.TCP.SYNRetries = 1 }))
+	errs := background(func() error { _, err := client.Dial("tcp", at(netpair.ServerIP4, &net.TCPAddr{Port: 80})); return err })
+	var ne net.Error
+	if err := result(t, "Dial", errs); !errors.Is(err, syscall.ETIMEDOUT) || !errors.As(err, &ne) || !ne.Timeout() {
+		t.Errorf("%v, want ETIMEDOUT", err)
+	}
+}
+
+// TestBacklog fills a listener; the stack counts what it drops, and Accept makes room.
+func TestBacklog(t *testing.T) {
+	server, client := netpair.New(t, netpair.Faults{}, netpair.Server(func(c *stack.Config) { c.TCP.Backlog = 4 }))
+	l, err := server.Listen("tcp", ":0")
+	must(t, err)
+	to := at(netpair.ServerIP4, l.Addr())
+	connected := 0
+	for range 8 {
+		c, err := client.DialTimeout("tcp", to, 50*time.Millisecond)
+		if err == nil {
+			defer c.Close()
+			connected++
+		} else if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%v, want a timeout", err)
+		}
+	}
+	if connected < 4 || connected > 5 || server.Stats().TCPListenDrops == 0 {
+		t.Errorf("%d connected with a backlog of 4, %d drops counted", connected, server.Stats().TCPListenDrops)
+	}
+	s, err := l.Accept()
+	must(t, err)
+	s.Close()
+	c, err := client.DialTimeout("tcp", to, hangs)
+	must(t, err)
+	c.Close()
+}
+
+// TestOptions wants every option to have reached netstack.
+func TestOptions(t *testing.T) {
+	server, _ := netpair.New(t, netpair.Faults{}, netpair.Server(func(c *stack.Config) {
+		c.TCP = stack.TCPOptions{
+			CongestionControl: "reno", DisableSACK: true, DisableRACK: true, FixedReceiveBuffer: true, AlwaysSYNCookies: true,
+			SendBuffer: stack.BufferRange{Min: 1, Default: 2, Max: 3}, ReceiveBuffer: stack.BufferRange{Min: 4, Default: 5, Max: 6},
+			MinRTO: 7 * time.Millisecond, MaxRetries: 8, TimeWait: 10 * time.Second, FinTimeout: 11 * time.Second, ReuseTimeWait: true,
+		}
+		c.UDP = stack.UDPOptions{ReadBuffer: 5000, WriteBuffer: 6000, MaxBuffer: 7000}
+	}))
+	defaults, _ := netpair.New(t, netpair.Faults{})
+	for _, c := range []struct {
+		name           string
+		get            func(*stack.Stack) any
+		want, default_ any
+	}{
+		{"congestion", option(new(tcpip.CongestionControlOption)), tcpip.CongestionControlOption("reno"), tcpip.CongestionControlOption("cubic")},
+		{"SACK", option(new(tcpip.TCPSACKEnabled)), tcpip.TCPSACKEnabled(false), tcpip.TCPSACKEnabled(true)},
+		{"RACK", option(new(tcpip.TCPRecovery)), tcpip.TCPRecovery(0), tcpip.TCPRACKLossDetection},
+		{"tuning", option(new(tcpip.TCPModerateReceiveBufferOption)), tcpip.TCPModerateReceiveBufferOption(false), tcpip.TCPModerateReceiveBufferOption(true)},
+		{"cookies", option(new(tcpip.TCPAlwaysUseSynCookies)), tcpip.TCPAlwaysUseSynCookies(true), tcpip.TCPAlwaysUseSynCookies(false)},
+		{"send", option(new(tcpip.TCPSendBufferSizeRangeOption)), tcpip.TCPSendBufferSizeRangeOption{Min: 1, Default: 2, Max: 3}, tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 6 << 20}},
+		{"receive", option(new(tcpip.TCPReceiveBufferSizeRangeOption)), tcpip.TCPReceiveBufferSizeRangeOption{Min: 4, Default: 5, Max: 6}, tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 8 << 20}},
+		{"minimum RTO", option(new(tcpip.TCPMinRTOOption)), tcpip.TCPMinRTOOption(7 * time.Millisecond), tcpip.TCPMinRTOOption(200 * time.Millisecond)},
+		{"retries", option(new(tcpip.TCPMaxRetriesOption)), tcpip.TCPMaxRetriesOption(8), tcpip.TCPMaxRetriesOption(15)},
+		{"TIME-WAIT", option(new(tcpip.TCPTimeWaitTimeoutOption)), tcpip.TCPTimeWaitTimeoutOption(10 * time.Second), tcpip.TCPTimeWaitTimeoutOption(time.Minute)},
+		{"FIN-WAIT-2", option(new(tcpip.TCPLingerTimeoutOption)), tcpip.TCPLingerTimeoutOption(11 * time.Second), tcpip.TCPLingerTimeoutOption(time.Minute)},
+		{"reuse", option(new(tcpip.TCPTimeWaitReuseOption)), tcpip.TCPTimeWaitReuseGlobal, tcpip.TCPTimeWaitReuseLoopbackOnly},
+		{"UDP read", udpRead, tcpip.ReceiveBufferSizeOption{Min: 4 << 10, Default: 5000, Max: 7000}, tcpip.ReceiveBufferSizeOption{Min: 4 << 10, Default: 4 << 20, Max: 16 << 20}},
+		{"UDP write", udpWrite, tcpip.SendBufferSizeOption{Min: 4 << 10, Default: 6000, Max: 7000}, tcpip.SendBufferSizeOption{Min: 4 << 10, Default: 4 << 20, Max: 16 << 20}},
+	} {
+		if got := c.get(server); got != c.want {
+			t.Errorf("%s is %v, want %v", c.name, got, c.want)
+		}
+		if got := c.get(defaults); got != c.default_ {
+			t.Errorf("%s is %v by default, want %v", c.name, got, c.default_)
+		}
+	}
+}
+
+// option reads one of TCP's options into p.
+func option[P interface {
+	*T
+	tcpip.GettableTransportProtocolOption
+}, T any](p P) func(*stack.Stack) any {
+	return func(s *stack.Stack) any {
+		if err := s.Netstack().TransportProtocolOption(header.TCPProtocolNumber, p); err != nil {
+			return fmt.Sprint(err)
+		}
+		return *p
+	}
+}
+
+func udpRead(s *stack.Stack) any {
+	var o tcpip.ReceiveBufferSizeOption
+	s.Netstack().Option(&o)
+	return o
+}
+
+func udpWrite(s *stack.Stack) any {
+	var o tcpip.SendBufferSizeOption
+	s.Netstack().Option(&o)
+	return o
+}
+
+// TestCounters follows a connection through the counters.
+func TestCounters(t *testing.T) {
+	server, client := netpair.New(t, netpair.Faults{})
+	s, c := pair(t, server, client)
+	c.Write([]byte("x"))
+	s.Read(make([]byte, 1))
+	if _, err := client.Dial("tcp", at(netpair.ServerIP4, &net.TCPAddr{Port: 9})); err == nil {
+		t.Fatal("port 9 answers")
+	}
+	st, ct := server.Stats(), client.Stats()
+	if st.TCPAccepted != 1 || st.TCPCurrentEstablished != 1 || ct.TCPDialed != 2 || ct.TCPFailedDials != 1 || st.TCPResetsSent != 1 || st.RxPackets == 0 || st.TxBytes == 0 {
+		t.Errorf("server %+v\nclient %+v", st, ct)
+	}
+	names := map[string]uint64{}
+	for name, v := range server.Counters() {
+		names[name] = v
+	}
+	if len(names) < 150 || names["TCP.PassiveConnectionOpenings"] != 1 || names["TCP.ResetsSent"] != 1 {
+		t.Errorf("%d counters, openings %d, resets %d", len(names), names["TCP.PassiveConnectionOpenings"], names["TCP.ResetsSent"])
+	}
+	for range server.Counters() {
+		break // a caller may stop early
+	}
+}
+
+// TestManyConnections opens and uses connections from many goroutines.
+func TestManyConnections(t *testing.T) {
+	server, client := netpair.New(t, netpair.Faults{})
+	l, err := server.Listen("tcp", ":0")
+	must(t, err)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				io.Copy(c, c)
+				c.Close()
+			}()
+		}
+	}()
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			for j := range 20 {
+				msg := fmt.Appendf(nil, "connection %d of %d", j, i)
+				c, err := client.Dial("tcp", at([]netip.Addr{netpair.ServerIP4, netpair.ServerIP6}[j%2], l.Addr()))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				c.Write(msg)
+				c.(*stack.TCPConn).CloseWrite()
+				if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, msg) {
+					t.Errorf("%q, %v", got, err)
+				}
+				c.Close()
+			}
+		})
+	}
+	wg.Wait()
+	if n := server.Stats().TCPAccepted; n != 320 {
+		t.Errorf("%d connections accepted, want 320", n)
+	}
+}
