@@ -67,6 +67,8 @@ func TestPacketFrames(t *testing.T) {
 	vethTo(host, port)
 	port.up("veth0", "")
 	host.up("veth0", "")
+	port.awaitRunning("veth0", true)
+	host.awaitRunning("veth0", true)
 	p, peer := port.openPacket("veth0"), host.openPacket("veth0")
 	atPort, atHost := newFrameLog(), newFrameLog()
 	if err := errors.Join(p.Start(atPort.recv), peer.Start(atHost.recv)); err != nil {

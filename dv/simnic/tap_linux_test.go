@@ -105,6 +105,20 @@ func (ns *netns) up(name, addr string) {
 	ns.ip("link set " + name + " up")
 }
 
+// awaitRunning waits for the kernel to have noticed a change of the carrier, for
+// which it takes up to a second. Until then it drops what is sent.
+func (ns *netns) awaitRunning(name string, want bool) {
+	for running := !want; running != want; runtime.Gosched() {
+		ns.do(func() {
+			i, err := net.InterfaceByName(name)
+			if err != nil {
+				ns.t.Fatal(err)
+			}
+			running = i.Flags&net.FlagRunning != 0
+		})
+	}
+}
+
 // bridge plugs two wires into each other and counts what passes unsegmented.
 func bridge(t *testing.T, a, b Wire) (unsegmented, partial *atomic.Int64) {
 	t.Helper()
@@ -311,16 +325,7 @@ func TestTAPCarrier(t *testing.T) {
 		if err := tap.SetCarrier(up); err != nil {
 			t.Fatal(err)
 		}
-		// The kernel's link watch takes up to a second to move the flag.
-		for running := !up; running != up; runtime.Gosched() {
-			ns.do(func() {
-				i, err := net.InterfaceByName("tap0")
-				if err != nil {
-					t.Fatal(err)
-				}
-				running = i.Flags&net.FlagRunning != 0
-			})
-		}
+		ns.awaitRunning("tap0", up)
 	}
 }
 
