@@ -13,7 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/rdma-netstack/rdma-netstack/apps/httpd"
-	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/lab"
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/lab"
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 )
 
 // The kernel on the other end judges the frames by answering them.
