@@ -1,0 +1,14 @@
+// Package vm lets stock Linux kernels judge the software ConnectX and the driver.
+//
+// A virtual machine boots an unmodified Debian kernel whose own mlx5 modules bind the model, shown to it as a PCI
+// function (dv/simnic/pcie). The port's wire ends in a TAP of a network namespace on this side, with ordinary clients.
+// In the guest three parties use the same port: the kernel's netdev, rdma-core's tools through libmlx5, and our own
+// binary through /dev/infiniband/uverbs0.
+//
+//	          guest                                            host
+//	eth0 (mlx5e)      10.77.0.2 ─┐                       ┌─ namespace "outside"
+//	rdma-netstack     10.77.0.3 ─┼─ mlx5_core ═ vfio-user ═ simnic ─ TAP 10.77.0.1: ping, curl, dig
+//	ibv_devinfo, perftest       ─┘
+//
+// make test-vm runs it for all kernels, make test-vm KERNEL=6.12 for one.
+package vm

@@ -1,0 +1,92 @@
+package vm
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
+)
+
+// check is one row of the table: what is tried in every guest, in this order.
+type check struct {
+	name string
+	run  func(t *testing.T, w *world)
+}
+
+var checks = []check{
+	{"probe", testProbe},
+	{"netdev ping", testNetdevPing},
+	{"netdev TCP", testNetdevTCP},
+	{"ibv_devinfo", testDevinfo},
+	{"perftest", testPerftest},
+}
+
+// kernels are those to run: all, or the one named by KERNEL.
+func kernels() []string {
+	if v := os.Getenv("KERNEL"); v != "" {
+		return []string{v}
+	}
+	return rig.KernelVersions()
+}
+
+func TestStockKernels(t *testing.T) {
+	need.TUN(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+	defer cancel()
+	p := gather(t, ctx)
+	tab := newTable(checks)
+	for _, v := range kernels() {
+		t.Run("linux-"+v, func(t *testing.T) {
+			w := boot(t, ctx, p, v)
+			for _, c := range checks {
+				ok := t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) { c.run(t, w) })
+				tab.set(v, c.name, ok)
+			}
+		})
+	}
+	t.Logf("what stock kernels say:\n%s", tab)
+}
+
+// testProbe loads the kernel's own modules: they must make a netdev and an RDMA device out of the model.
+func testProbe(t *testing.T, w *world) {
+	w.must(t, rig.Request{Op: "load"})
+	if refused := w.refused(); len(refused) > 0 {
+		t.Errorf("the driver asked for what the model refuses: %v", refused)
+	}
+	eventually(t, 10*time.Second, func() string { return "uverbs0 and eth0" }, func() bool {
+		r, err := w.vm.Do(rig.Request{Op: "glob", Path: "/sys/class/infiniband/mlx5_0/device/net/*"})
+		dev, derr := w.vm.Do(rig.Request{Op: "glob", Path: "/dev/infiniband/uverbs0"})
+		return err == nil && derr == nil && strings.HasSuffix(r.Output, "eth0") && dev.Output != ""
+	})
+	w.run(t, "ip", "link", "set", "lo", "up")
+	w.run(t, "ip", "link", "set", "eth0", "up")
+	w.run(t, "ip", "addr", "add", netdev4.String(), "dev", "eth0")
+	w.run(t, "ip", "addr", "add", netdev6.String(), "dev", "eth0", "nodad")
+}
+
+// refused are the firmware commands the model has not done.
+func (w *world) refused() (names []string) {
+	for name, s := range w.fn.Commands() {
+		if s.Refused > 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// testNetdevPing pings the guest kernel's netdev from outside, and outside from the guest.
+func testNetdevPing(t *testing.T, w *world) {
+	for _, a := range []struct{ to, from string }{{netdev4.Addr().String(), outside4.Addr().String()}, {netdev6.Addr().String(), outside6.Addr().String()}} {
+		contains(t, w.run(t, "ping", "-c", "3", "-i", "0.2", a.from), "3 packets transmitted, 3 received")
+	}
+	for _, to := range []string{netdev4.Addr().String(), netdev6.Addr().String()} {
+		pongs, err := w.client.Ping(w.ctx, addr(to), 3)
+		if err != nil || pongs.Received != 3 {
+			t.Errorf("ping %s from outside: %v, %v", to, pongs, err)
+		}
+	}
+}

@@ -1,0 +1,228 @@
+package vm
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/probe"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/pcie"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
+)
+
+// Addresses on the wire.
+var (
+	outside4, outside6 = netip.MustParsePrefix("10.77.0.1/24"), netip.MustParsePrefix("fd77::1/64")
+	netdev4, netdev6   = netip.MustParsePrefix("10.77.0.2/24"), netip.MustParsePrefix("fd77::2/64")
+	slice4, slice6     = netip.MustParsePrefix("10.77.0.3/24"), netip.MustParsePrefix("fd77::3/64")
+)
+
+// parts is what every machine is made of; it is fetched and built once.
+type parts struct {
+	cache *rig.Cache
+	qemu  *rig.QEMU
+	tools *rig.Tools
+	dir   string // binaries built for the guest
+}
+
+// gather fetches and builds, or skips where the packages can not be had.
+func gather(t *testing.T, ctx context.Context) *parts {
+	t.Helper()
+	p := &parts{dir: t.TempDir()}
+	var err error
+	p.cache, err = rig.OpenCache()
+	need.That(t, "packages", err)
+	t.Cleanup(func() { p.cache.Close() })
+	p.qemu, err = p.cache.QEMU(ctx)
+	need.That(t, "packages", err)
+	p.tools, err = p.cache.Tools(ctx)
+	need.That(t, "packages", err)
+	build(t, p.init(), "./guest")
+	build(t, p.binary(), "../../cmd/rdma-netstack")
+	return p
+}
+
+func (p *parts) init() string   { return filepath.Join(p.dir, "init") }
+func (p *parts) binary() string { return filepath.Join(p.dir, "rdma-netstack") }
+
+// build makes a static binary.
+func build(t *testing.T, out, pkg string) {
+	t.Helper()
+	cmd := exec.Command("go", "build", "-o", out, pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if b, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", pkg, err, b)
+	}
+}
+
+// world is one running machine and the namespace its port is plugged into.
+type world struct {
+	*testing.T
+	ctx     context.Context
+	kernel  *rig.Kernel
+	vm      *rig.VM
+	nic     *simnic.NIC
+	fn      *pcie.Function
+	outside *lab.Net
+	client  *probe.Client
+}
+
+// boot starts a machine with two processors, so that there are two completion vectors.
+func boot(t *testing.T, ctx context.Context, p *parts, version string) *world {
+	t.Helper()
+	w := &world{T: t, ctx: ctx}
+	var err error
+	w.kernel, err = p.cache.Kernel(ctx, version)
+	need.That(t, "packages", err)
+	w.plug(version)
+	dir := t.TempDir()
+	initrd := filepath.Join(dir, "initrd")
+	files := map[string]string{"/bin/rdma-netstack": p.binary()}
+	if err := rig.Initramfs(initrd, w.kernel, p.tools, p.init(), files); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	w.vm, err = rig.Start(ctx, p.qemu, rig.Machine{Kernel: w.kernel, Initrd: initrd, Memory: 512, CPUs: 2}, w.fn, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.end)
+	t.Logf("linux %s up after %v", w.kernel.Release, time.Since(start).Round(100*time.Millisecond))
+	return w
+}
+
+// plug makes the NIC, and the namespace outside with a TAP as its wire.
+func (w *world) plug(version string) {
+	w.Helper()
+	logger := slog.New(slog.NewTextHandler(testWriter{w.T}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	var err error
+	if w.nic, err = simnic.New(simnic.Config{Seed: uint64(len(version)), Logger: logger}); err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { w.nic.Close() })
+	w.fn = pcie.New(w.nic, pcie.Config{Logger: logger})
+	if w.outside, err = lab.New("outside"); err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { w.outside.Close() })
+	err = w.outside.Do(func() error {
+		tap, err := simnic.OpenTAP("wire0")
+		if err != nil {
+			return err
+		}
+		if err := lab.Up("wire0", lab.Setup{Addresses: []netip.Prefix{outside4, outside6}}); err != nil {
+			return err
+		}
+		return w.nic.ConnectWire(tap)
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.client = probe.New(w.outside, "ping", "curl", "dig")
+}
+
+// end powers off; a failed test shows what the guest's kernel said.
+func (w *world) end() {
+	if w.Failed() {
+		w.Logf("--- guest console ---\n%s", w.vm.Console())
+		w.Logf("the model's complaints: %q", w.nic.Violations())
+		for name, s := range w.fn.Commands() {
+			if s.Refused > 0 {
+				w.Logf("firmware command %s: %d done, %d refused", name, s.Done, s.Refused)
+			}
+		}
+	}
+	if err := w.vm.Close(); err != nil {
+		w.Errorf("shutdown: %v", err)
+	}
+	w.fn.Close()
+}
+
+// testWriter sends log lines to the test.
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// run runs a program in the guest, which must succeed, and returns its output.
+func (w *world) run(t *testing.T, argv ...string) string {
+	t.Helper()
+	out, code := w.try(t, argv...)
+	if code != 0 {
+		t.Fatalf("%s: exit %d\n%s", strings.Join(argv, " "), code, out)
+	}
+	return out
+}
+
+// try runs a program in the guest and returns output and exit code.
+func (w *world) try(t *testing.T, argv ...string) (string, int) {
+	t.Helper()
+	r, err := w.vm.Do(rig.Request{Op: "run", Argv: argv, Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Output, r.Code
+}
+
+// must does a request of another kind, which must succeed.
+func (w *world) must(t *testing.T, q rig.Request) rig.Reply {
+	t.Helper()
+	r, err := w.vm.Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// start runs a program in the guest's background and returns its number; it is killed when the test ends.
+func (w *world) start(t *testing.T, argv ...string) int {
+	t.Helper()
+	job := w.must(t, rig.Request{Op: "start", Argv: argv}).ID
+	t.Cleanup(func() { w.vm.Do(rig.Request{Op: "stop", Job: job, Signal: 9, Timeout: 10 * time.Second}) })
+	return job
+}
+
+// output is what a background program has printed so far.
+func (w *world) output(t *testing.T, job int) string {
+	t.Helper()
+	return w.must(t, rig.Request{Op: "stop", Job: job}).Output
+}
+
+// eventually waits until ok reports true; what tells what for, when it never does.
+func eventually(t *testing.T, limit time.Duration, what func() string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(limit); !ok(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in %v: %s", limit, what())
+		}
+	}
+}
+
+// contains checks that a program printed each of the wanted texts; runs of blanks count as one.
+func contains(t *testing.T, out string, want ...string) {
+	t.Helper()
+	flat := strings.Join(strings.Fields(out), " ")
+	for _, s := range want {
+		if !strings.Contains(flat, s) {
+			t.Errorf("%q is not in:\n%s", s, out)
+		}
+	}
+}
+
+func url(p netip.Prefix, port int) string {
+	return fmt.Sprintf("http://%s", netip.AddrPortFrom(p.Addr(), uint16(port)))
+}
