@@ -198,7 +198,7 @@ func TestDelayIsBounded(t *testing.T) {
 
 // One lost segment is one lost segment, not the 64 KiB it was part of.
 func TestFaultsCutFirst(t *testing.T) {
-	hdr, l3, l4 := headerOf(false, false, 0)
+	hdr, l3, l4 := headerOf(false, false, 0, 1000)
 	f := Frame{Data: append(hdr, make([]byte, 1000)...), NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16, GSO: GSOTCPv4, HdrLen: uint16(len(hdr)), MSS: 10}
 	a, b := Pair()
 	w := WithFaults(a, FaultConfig{Drop: 0.5, Seed: testSeed(t)})

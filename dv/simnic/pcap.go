@@ -40,9 +40,8 @@ func (r *Recorder) Record(at time.Time, frames ...Frame) {
 		var h [pcapRecordHdr]byte
 		putPcapRecordHeader(&h, at, len(f.Data))
 		r.buf = append(append(r.buf[:0], h[:]...), f.Data...)
-		if f.NeedsCsum {
-			completeChecksum(r.buf[pcapRecordHdr:], int(f.CsumStart), int(f.CsumOffset))
-		}
+		f.Data = r.buf[pcapRecordHdr:]
+		complete(&f)
 		_, r.err = r.out.Write(r.buf)
 	}
 }

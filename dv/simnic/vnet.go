@@ -36,26 +36,10 @@ func frameFromVnet(hdr, data []byte, shift int) (Frame, bool) {
 	}
 	if kind := hdr[1] &^ vnetGSOECN; kind != vnetGSONone {
 		f.GSO, f.MSS = vnetToGSO[kind], ne.Uint16(hdr[4:])
-		f.HdrLen = uint16(l4HeaderEnd(f))
-		return f, f.GSO != GSONone && f.NeedsCsum && f.MSS != 0 && f.HdrLen != 0
+		f.HdrLen = uint16(min(int(ne.Uint16(hdr[2:]))+shift, len(data), 0xffff)) // a hint: all that lies in one piece
+		return f, f.GSO != GSONone && f.NeedsCsum && f.MSS != 0
 	}
 	return f, true
-}
-
-// l4HeaderEnd is where the payload of an unsegmented frame starts, 0 when it is
-// beyond the frame. The kernel's hdr_len is only a hint and may be longer.
-func l4HeaderEnd(f Frame) int {
-	end := int(f.CsumStart) + 8
-	if f.GSO != GSOUDP {
-		if int(f.CsumStart)+13 > len(f.Data) || f.Data[f.CsumStart+12]>>4 < 5 {
-			return 0
-		}
-		end = int(f.CsumStart) + int(f.Data[f.CsumStart+12]>>4)*4
-	}
-	if end > len(f.Data) || end > 0xffff {
-		return 0
-	}
-	return end
 }
 
 // putVnet encodes the header of f.
