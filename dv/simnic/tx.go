@@ -21,7 +21,8 @@ type burst struct {
 	used   int
 	frames []Frame
 	done   []completion
-	wqe    [1024]byte // the WQE being executed
+	raw    [1024]byte // the WQE being executed
+	wqe    wqe        // its control segment
 	now    uint64     // time stamp of the burst's completions
 }
 
@@ -111,21 +112,21 @@ func (sq *SQ) prepare() {
 
 // step takes the WQE at hwCI, of which at most avail blocks are posted.
 func (sq *SQ) step(avail uint16) {
-	var w wqe
-	f := sq.fetch(&w, avail)
+	w := &sq.burst.wqe
+	f := sq.fetch(w, avail)
 	if sq.state == StateError {
-		sq.flush(&w)
+		sq.flush(w)
 		return
 	}
 	if f.syndrome == 0 {
-		f = sq.inject(&w)
+		f = sq.inject(w)
 	}
 	if f.syndrome == 0 {
-		f = sq.execute(&w)
+		f = sq.execute(w)
 	}
 	sq.nic.counters.add(ctrSendWQEs, 1)
 	if f.syndrome != 0 {
-		sq.fail(&w, f)
+		sq.fail(w, f)
 		return
 	}
 	if w.ce >= 2 {
@@ -145,7 +146,7 @@ func (sq *SQ) inject(w *wqe) fault {
 
 // fetch copies the WQE at hwCI and checks what its control segment says.
 func (sq *SQ) fetch(w *wqe, avail uint16) fault {
-	buf := sq.burst.wqe[:]
+	buf := sq.burst.raw[:]
 	at := sq.slot(sq.hwCI)
 	sq.attr.Ring.Gather(at, buf[:mlx5.BB])
 	w.decode(buf)
@@ -174,7 +175,7 @@ func (sq *SQ) fetch(w *wqe, avail uint16) fault {
 func (sq *SQ) fetchRest(w *wqe) {
 	for b := uint16(1); b < w.blocks; b++ {
 		at := int(b) * mlx5.BB
-		sq.attr.Ring.Gather(sq.slot(sq.hwCI+b), sq.burst.wqe[at:at+mlx5.BB])
+		sq.attr.Ring.Gather(sq.slot(sq.hwCI+b), sq.burst.raw[at:at+mlx5.BB])
 	}
 }
 
