@@ -3,7 +3,6 @@ package dv
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -200,121 +199,6 @@ func TestRxCompletionRingLarger(t *testing.T) {
 	r.exercise(t, rand.New(rand.NewPCG(testSeed(t), 3)), 1500)
 }
 
-func TestRxErrorCompletions(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		cqe   *[64]byte
-		reset bool
-		want  RxDrops
-	}{
-		{"too long for its buffer", failed(0xe0, 0x01, 1), false, RxDrops{TooLong: 1}},
-		{"too long, of another descriptor", failed(0xe0, 0x01, 9), true, RxDrops{Error: 1}},
-		{"protection error", failed(0xe0, 0x04, 1), true, RxDrops{Error: 1}},
-		{"QP operation error", failed(0xe0, 0x02, 1), true, RxDrops{Error: 1}},
-		{"unknown syndrome", failed(0xe0, 0x77, 1), true, RxDrops{Error: 1}},
-		{"flushed", failed(0xe0, 0x05, 1), true, RxDrops{Flushed: 1}},
-		{"send error in a receive queue", failed(0xd0, 0x04, 1), true, RxDrops{Malformed: 1}},
-		{"send done in a receive queue", sent(1), true, RxDrops{Malformed: 1}},
-		{"compressed without leave", compressed(receive(1, 64)), true, RxDrops{Malformed: 1}},
-		{"descriptor out of order", receive(2, 64), true, RxDrops{Malformed: 1}},
-		{"longer than its buffer", receive(1, 2049), true, RxDrops{Malformed: 1}},
-		{"length with the top bit", receive(1, 1<<31), true, RxDrops{Malformed: 1}},
-		{"shorter than a header", receive(1, 13), false, RxDrops{Malformed: 1}},
-		{"empty", receive(1, 0), false, RxDrops{Malformed: 1}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := newRxRig(t, 64, 70)
-			r.receive(1, 60)
-			r.nic.put(c.cqe)
-			r.next = 2
-			r.receive(3, 60) // behind the bad one: lost with a reset, else not
-			pkts := make([]Packet, 16)
-			want := 4
-			if c.reset {
-				want = 1
-			}
-			if n := r.q.Poll(pkts); n != want {
-				t.Fatalf("%d packets, want %d", n, want)
-			}
-			r.q.Release(pkts[:want])
-			s := r.q.Stats()
-			if s.Drops != c.want || (s.Resets == 1) != c.reset || (r.halts == 1) != c.reset || (r.starts == 1) != c.reset {
-				t.Fatalf("drops %+v resets %d halts %d starts %d", s.Drops, s.Resets, r.halts, r.starts)
-			}
-			r.q.Refill()
-			r.checkOwners(t, nil)
-			r.exercise(t2(t, r), rand.New(rand.NewPCG(1, 1)), 300)
-		})
-	}
-}
-
-// t2 starts the counters that exercise compares from here.
-func t2(t *testing.T, r *rxRig) *testing.T {
-	r.q.count = rxCounts{}
-	return t
-}
-
-func compressed(cqe *[64]byte) *[64]byte {
-	cqe[63] |= 0x0c
-	return cqe
-}
-
-// A ring that is reset again and again without a frame between fails the
-// device instead of spinning, and so does one that cannot be reset.
-func TestRxHopeless(t *testing.T) {
-	t.Run("no success between resets", func(t *testing.T) {
-		r := newRxRig(t, 64, 64)
-		for range 100 {
-			r.nic.put(failed(0xe0, 0x04, r.next))
-			r.q.Poll(make([]Packet, 1))
-		}
-		if r.halts != maxFutile || !errors.Is(r.q.ended(), ErrFailed) || r.failure == nil {
-			t.Errorf("%d resets, failure %v", r.halts, r.failure)
-		}
-	})
-	t.Run("reset refused", func(t *testing.T) {
-		r := newRxRig(t, 64, 64)
-		r.haltErr = errors.New("firmware says no")
-		r.nic.put(failed(0xe0, 0x04, 0))
-		if n := r.q.Poll(make([]Packet, 1)); n != 0 || !errors.Is(r.failure, r.haltErr) {
-			t.Errorf("%d packets, failure %v", n, r.failure)
-		}
-		r.receive(1, 60)
-		if n := r.q.Poll(make([]Packet, 1)); n != 0 {
-			t.Errorf("%d packets from a failed queue", n)
-		}
-	})
-	t.Run("frames between resets", func(t *testing.T) {
-		r := newRxRig(t, 64, 64)
-		pkts := make([]Packet, 1)
-		for range 3 * maxFutile {
-			r.receive(1, 60)
-			r.q.Release(pkts[:r.q.Poll(pkts)])
-			r.nic.put(failed(0xe0, 0x04, r.next))
-			r.q.Poll(pkts)
-		}
-		if r.failure != nil || r.starts != 3*maxFutile {
-			t.Errorf("%d resets, failure %v", r.starts, r.failure)
-		}
-	})
-}
-
-// An event about the queue from elsewhere resets it at the next poll; the
-// completions that were in the ring are passed over.
-func TestRxResetByEvent(t *testing.T) {
-	r := newRxRig(t, 64, 64)
-	r.receive(20, 60)
-	r.q.alarm.raise(alarmReset)
-	pkts := make([]Packet, 64)
-	if n := r.q.Poll(pkts); n != 0 || r.starts != 1 {
-		t.Fatalf("%d packets, %d starts", n, r.starts)
-	}
-	r.receive(3, 60)
-	if n := r.q.Poll(pkts); n != 3 {
-		t.Errorf("%d packets after the reset, want 3", n)
-	}
-}
-
 // More completions than there were buffers: the surplus must not hand out
 // frames that the caller has.
 func TestRxSurplusCompletion(t *testing.T) {
@@ -394,42 +278,4 @@ func TestRxAllocations(t *testing.T) {
 	if s := r.q.Stats(); s.Packets < 64*200 || s.Resets != 0 {
 		t.Errorf("measured the wrong thing: %+v", s)
 	}
-}
-
-// The NIC writes whatever it likes into the completion ring.
-func FuzzRxCompletions(f *testing.F) {
-	f.Add(receive(0, 60)[:])
-	f.Add(append(receive(0, 60)[:], failed(0xe0, 0x04, 1)[:]...))
-	f.Add(append(failed(0xe0, 0x01, 0)[:], receive(1, 2048)[:]...))
-	f.Add(compressed(receive(0, 8))[:])
-	r := newRxRig(f, 64, 80)
-	f.Fuzz(func(t *testing.T, stream []byte) {
-		r.hostile(t, stream)
-	})
-}
-
-// hostile feeds a stream of completions to a queue that must survive it.
-func (r *rxRig) hostile(t *testing.T, stream []byte) {
-	pkts := make([]Packet, 24)
-	for len(stream) > 0 {
-		for range 8 {
-			var cqe [64]byte
-			stream = stream[copy(cqe[:], stream):]
-			r.nic.put(&cqe)
-		}
-		n := r.q.Poll(pkts)
-		for i := range n {
-			if len(pkts[i].Data) < ethHeader || len(pkts[i].Data) > r.pool.size {
-				t.Fatalf("frame of %d bytes", len(pkts[i].Data))
-			}
-			pkts[i].Data[len(pkts[i].Data)-1]++
-		}
-		r.q.Release(pkts[:n])
-		r.checkOwners(t, nil)
-		r.nic.pi = r.q.cq.ci // what is left is overwritten
-	}
-	r.failure = nil
-	r.q.futile = 0
-	r.q.alarm.bits.Store(0)
-	r.q.Refill()
 }

@@ -1,0 +1,200 @@
+package dv
+
+import (
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// Whatever the NIC reports but success, the queue is replaced, frames come
+// back, the loss is counted, and sending goes on.
+func TestTxRecovery(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		cqe  *[64]byte
+		done uint64 // packets known as sent before it
+	}{
+		{"protection error", failed(0xd0, 0x04, 4), 0},
+		{"malformed descriptor", failed(0xd0, 0x02, 2), 0},
+		{"flushed", failed(0xd0, 0x05, 4), 0},
+		{"receive error", failed(0xe0, 0x04, 4), 0},
+		{"received in a send queue", receive(4, 60), 0},
+		{"no descriptor starts there", sent(3), 0},
+		{"not posted yet", sent(9), 0},
+		{"asked for no completion", sent(0), 0},
+		{"compressed", compressed(sent(4)), 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newTxRig(t, 64, 128<<10, defaultLimits)
+			f, _ := r.pool.Get()
+			for _, n := range []int{60, 60} { // blocks 0 and 2
+				r.q.Post(&TxPacket{Bufs: [][]byte{make([]byte, n)}})
+			}
+			if err := r.q.PostFrame(f, 0, 500, 0); err != nil { // block 4
+				t.Fatal(err)
+			}
+			r.q.Flush()
+			r.nic.put(c.cqe)
+			r.q.Reclaim()
+			s := r.q.Stats()
+			if s.Resets != 1 || s.Drops.Lost != 3-c.done || r.halts != 1 || r.starts != 1 || r.pool.Free() != r.pool.Frames() {
+				t.Fatalf("stats %+v, halts %d, %d frames free", s, r.halts, r.pool.Free())
+			}
+			r.q.count = txCounts{}
+			r.q.done = 0
+			newTxExercise(r, rand.New(rand.NewPCG(1, 2)), 0).run(t, 300)
+		})
+	}
+}
+
+// Completions of descriptors that asked for one, but not this time round, or
+// that the NIC has not been told of yet.
+func TestTxCompletionOutOfTurn(t *testing.T) {
+	p := TxPacket{Bufs: [][]byte{make([]byte, 200)}}
+	t.Run("asked in an earlier pass", func(t *testing.T) {
+		r := newTxRig(t, 64, 128<<10, defaultLimits)
+		post := func(n int) {
+			for range n {
+				r.q.Post(&p)
+			}
+			r.q.Flush()
+		}
+		post(10) // 9 asks
+		post(22) // 25 and 31 ask
+		r.nic.put(sent(31))
+		r.q.Reclaim()
+		post(50)                // 47, 63, 79 and 81 ask
+		r.nic.put(sent(64 + 9)) // in the slot of 9
+		if r.q.Reclaim() != 0 || r.starts != 1 {
+			t.Errorf("taken for true, %d resets", r.starts)
+		}
+	})
+	t.Run("twice", func(t *testing.T) {
+		r := newTxRig(t, 64, 128<<10, defaultLimits)
+		r.post(t, &p)
+		r.nic.put(sent(0))
+		r.nic.put(sent(0))
+		if r.q.Reclaim() != 1 || r.starts != 1 {
+			t.Errorf("%d resets", r.starts)
+		}
+	})
+	t.Run("not rung", func(t *testing.T) {
+		r := newTxRig(t, 64, 128<<10, defaultLimits)
+		for range 16 {
+			r.q.Post(&p)
+		}
+		r.nic.put(sent(15))
+		if r.q.Reclaim() != 0 || r.starts != 1 {
+			t.Errorf("taken for true, %d resets", r.starts)
+		}
+	})
+}
+
+// A completion ahead of the error in the same batch still counts as sent.
+func TestTxRecoveryAfterSuccess(t *testing.T) {
+	r := newTxRig(t, 64, 128<<10, defaultLimits)
+	p := TxPacket{Bufs: [][]byte{make([]byte, 200)}}
+	for range 5 {
+		r.post(t, &p)
+	}
+	r.nic.put(sent(2))
+	r.nic.put(failed(0xd0, 0x04, 3))
+	if n := r.q.Reclaim(); n != 3 {
+		t.Errorf("%d packets done, want 3", n)
+	}
+	if s := r.q.Stats(); s.Drops.Lost != 2 {
+		t.Errorf("%d lost, want 2", s.Drops.Lost)
+	}
+}
+
+func TestTxHopeless(t *testing.T) {
+	r := newTxRig(t, 64, 128<<10, defaultLimits)
+	p := TxPacket{Bufs: [][]byte{make([]byte, 60)}}
+	for range 100 {
+		if err := r.q.Post(&p); err != nil {
+			if !errors.Is(err, ErrFailed) {
+				t.Fatal(err)
+			}
+			break
+		}
+		r.q.Flush()
+		r.nic.put(failed(0xd0, 0x04, 0))
+		r.q.Reclaim()
+	}
+	if r.failure == nil || r.starts != maxFutile {
+		t.Errorf("%d resets, failure %v", r.starts, r.failure)
+	}
+}
+
+// A full ring that the NIC does not move for long is replaced; one that moves
+// is not.
+func TestTxStuck(t *testing.T) {
+	r := newTxRig(t, 64, 128<<10, defaultLimits)
+	now := time.Unix(1000, 0)
+	r.q.now = func() time.Time { return now }
+	p := TxPacket{Bufs: [][]byte{make([]byte, 200)}}
+	fill := func() {
+		for r.q.Post(&p) == nil {
+		}
+		r.q.Flush()
+	}
+	fill()
+	now = now.Add(txTimeout - 1)
+	fill()
+	r.nic.put(sent(15))
+	r.q.Reclaim()
+	now = now.Add(txTimeout)
+	fill()
+	fill()
+	if r.q.Reclaim(); r.starts != 0 {
+		t.Fatal("a queue that moved was replaced")
+	}
+	now = now.Add(txTimeout + 1)
+	fill()
+	if r.q.Reclaim(); r.starts != 1 || r.q.Free() != 64 {
+		t.Fatalf("%d replacements, %d blocks free", r.starts, r.q.Free())
+	}
+	if s := r.q.Stats(); s.Stalls == 0 || s.Resets != 1 {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+// The NIC writes whatever it likes into the completion ring.
+func FuzzTxCompletions(f *testing.F) {
+	f.Add(sent(0)[:])
+	f.Add(append(sent(2)[:], failed(0xd0, 0x04, 4)[:]...))
+	f.Add(receive(0, 60)[:])
+	f.Add(sent(0xffff)[:])
+	r := newTxRig(f, 64, 128<<10, defaultLimits)
+	p := TxPacket{Bufs: [][]byte{make([]byte, 60)}}
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		for len(stream) > 0 {
+			var cqe [64]byte
+			stream = stream[copy(cqe[:], stream):]
+			if f, ok := r.pool.Get(); !ok || r.q.PostFrame(f, 0, 200, 0) != nil {
+				t.Fatal("no room: something was not freed")
+			}
+			if err := r.q.Post(&p); err != nil {
+				t.Fatal(err)
+			}
+			r.q.Flush()
+			r.nic.put(&cqe)
+			r.q.Reclaim()
+			if free := r.q.Free(); free < 0 || free > 64 {
+				t.Fatalf("%d blocks free", free)
+			}
+			r.nic.put(sent(uint16(r.q.last)))
+			r.q.Reclaim()
+			r.q.Reclaim()
+			if r.q.cc != r.q.pc { // the first was taken for something else
+				r.q.reset("test")
+			}
+			r.failure, r.q.futile = nil, 0
+			r.q.alarm.bits.Store(0)
+		}
+		if r.pool.Free() != r.pool.Frames() {
+			t.Fatalf("%d of %d frames in the pool", r.pool.Free(), r.pool.Frames())
+		}
+	})
+}
