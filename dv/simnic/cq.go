@@ -143,6 +143,7 @@ func (cq *CQ) Destroy() error {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	cq.arm.stop()
+	cq.held = nil // the memory may be gone when they would be released
 	cq.nic.numbers.remove(cq.number)
 	return nil
 }

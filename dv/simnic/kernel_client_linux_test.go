@@ -1,6 +1,8 @@
 package simnic
 
 import (
+	"bytes"
+	"errors"
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
@@ -20,32 +22,19 @@ type client struct {
 
 func newClient(t *testing.T, cfg Config, linux LinuxConfig) *client {
 	t.Helper()
-	nic, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = nic.Close() })
+	nic := newNIC(t, cfg)
 	return openClient(t, nic, NewLinux(nic, linux))
 }
 
+// openClient opens the node as one more process. What it makes is gone before the
+// NIC is.
 func openClient(t *testing.T, nic *NIC, linux *Linux) *client {
 	t.Helper()
-	k, err := linux.OpenNode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &client{t: t, nic: nic}
-	if c.ctx, err = uverbs.Open(k, uverbs.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.ctx.Close() })
-	if c.pd, err = c.ctx.AllocPD(); err != nil {
-		t.Fatal(err)
-	}
-	if c.mem, err = mmio.Alloc(1 << 20); err != nil {
-		t.Fatal(err)
-	}
+	c := &client{t: t, nic: nic, mem: must(mmio.Alloc(1 << 20))(t)}
 	t.Cleanup(func() { _ = c.mem.Close() })
+	c.ctx = must(uverbs.Open(must(linux.OpenNode())(t), uverbs.Options{}))(t)
+	t.Cleanup(func() { _ = c.ctx.Close() })
+	c.pd = must(c.ctx.AllocPD())(t)
 	return c
 }
 
@@ -66,87 +55,161 @@ func must[T any](v T, err error) func(*testing.T) T {
 	}
 }
 
-// cq makes a completion queue of n entries, none of which looks valid.
-func (c *client) cq(n int, ch *uverbs.CompChannel) (*uverbs.CQ, *mmio.Region, *mmio.Region) {
-	c.t.Helper()
-	buf, dbr := c.take(n*64), c.take(8)
-	for i := range n {
-		buf.Bytes()[i*64+63] = mlx5.OpOwn(mlx5.CQEInvalid, 0, 0, 1)
+// plug connects the ports of two clients.
+func plug(t *testing.T, a, b *client) {
+	t.Helper()
+	wa, wb := Pair()
+	if err := errors.Join(a.nic.ConnectWire(wa), b.nic.ConnectWire(wb)); err != nil {
+		t.Fatal(err)
 	}
-	q := must(c.ctx.CreateCQ(uverbs.CQAttr{Entries: n, Buf: buf, DBR: dbr, Channel: ch, UserHandle: 0xc1}))(c.t)
-	return q, buf, dbr
 }
+
+// clientCQ is a completion queue with its memory and what of it was read.
+type clientCQ struct {
+	*uverbs.CQ
+	buf, dbr *mmio.Region
+	n, ci    int
+}
+
+// cq makes a completion queue of n entries, none of which looks valid.
+func (c *client) cq(n int, ch *uverbs.CompChannel) *clientCQ {
+	c.t.Helper()
+	q := &clientCQ{buf: c.take(n * 64), dbr: c.take(8), n: n}
+	for i := range n {
+		q.buf.Bytes()[i*64+63] = mlx5.OpOwn(mlx5.CQEInvalid, 0, 0, 1)
+	}
+	q.CQ = must(c.ctx.CreateCQ(uverbs.CQAttr{Entries: n, Buf: q.buf, DBR: q.dbr, Channel: ch, UserHandle: 0xc1}))(c.t)
+	return q
+}
+
+// next is the next completion, nil if there is none.
+func (q *clientCQ) next() mlx5.CQE {
+	e := mlx5.CQE(q.buf.Slice(q.ci%q.n*64, 64))
+	if e.Opcode() == mlx5.CQEInvalid || int(e.Owner()) != q.ci/q.n&1 {
+		return nil
+	}
+	q.ci++
+	q.dbr.StoreBE32(0, uint32(q.ci)&mlx5.RecordIndexMask)
+	return e
+}
+
+// arm asks for an event for the next completion, the sn-th so far.
+func (q *clientCQ) arm(sn uint32) {
+	word := mlx5.ArmWord(sn, false, uint32(q.ci))
+	q.dbr.StoreBE32(4, word)
+	q.ArmPage.Store64(q.ArmOffset, mlx5.ArmDoorbell(word, q.CQN))
+}
+
+var testMAC = [6]byte{2, 0, 0, 0, 0, 2}
+
+// receiver is a receive side: 8 buffers of 2 KiB for frames to testMAC.
+type receiver struct {
+	cq     *clientCQ
+	wq     *uverbs.WQ
+	mr     *uverbs.MR
+	dbr    *mmio.Region
+	frames *mmio.Region
+	table  *uverbs.IndTable
+	rss    *uverbs.QP
+	flow   *uverbs.Flow
+}
+
+func (c *client) receiver(ch *uverbs.CompChannel) *receiver {
+	t := c.t
+	t.Helper()
+	r := &receiver{cq: c.cq(8, ch), dbr: c.take(8), frames: c.take(8 * 2048)}
+	ring := c.take(8 * 16)
+	r.mr = must(c.pd.RegMR(r.frames, uverbs.AccessLocalWrite))(t)
+	r.wq = must(c.pd.CreateWQ(uverbs.WQAttr{CQ: r.cq.CQ, Entries: 8, Buf: ring, DBR: r.dbr, UserIndex: 5, UserHandle: 0xb1}))(t)
+	for i := range 8 {
+		mlx5.PutData(ring.Slice(i*16, 16), 2048, r.mr.LKey, r.frames.Addr()+uint64(i)*2048)
+	}
+	r.dbr.StoreBE32(0, 8)
+	if err := r.wq.Ready(); err != nil {
+		t.Fatal(err)
+	}
+	r.table = must(c.ctx.CreateIndirectionTable([]*uverbs.WQ{r.wq}, 0))(t)
+	r.rss = must(c.pd.CreateRSSQP(uverbs.RSSAttr{Table: r.table}))(t)
+	r.flow = must(r.rss.CreateFlow(toTestMAC()))(t)
+	return r
+}
+
+func toTestMAC(more ...uverbs.FlowSpec) uverbs.FlowAttr {
+	specs := []uverbs.FlowSpec{uverbs.EthMatch{Dst: testMAC, DstMask: uverbs.ExactMAC}.Spec()}
+	return uverbs.FlowAttr{Specs: append(specs, more...)}
+}
+
+// sender is a send queue of 64 blocks with a payload buffer.
+type sender struct {
+	cq       *clientCQ
+	qp       *uverbs.QP
+	mr       *uverbs.MR
+	ring     *mmio.Region
+	dbr, buf *mmio.Region
+	pc       int
+}
+
+func (c *client) sender() *sender {
+	t := c.t
+	t.Helper()
+	s := &sender{cq: c.cq(64, nil), ring: c.take(64 * 64), dbr: c.take(8), buf: c.take(2048)}
+	s.mr = must(c.pd.RegMR(s.buf, 0))(t)
+	s.qp = must(c.pd.CreateRawQP(uverbs.QPAttr{CQ: s.cq.CQ, Entries: 64, SQBuf: s.ring, DBR: s.dbr, UserIndex: 7, UserHandle: 0xa1}))(t)
+	if err := s.qp.ToReady(1); err != nil {
+		t.Fatal(err)
+	}
+	copy(s.buf.Bytes(), testMAC[:])
+	copy(s.buf.Slice(6, 8), []byte{2, 0, 0, 0, 0, 1, 0x88, 0xb5})
+	for i := 14; i < 100; i++ {
+		s.buf.Bytes()[i] = byte(i)
+	}
+	return s
+}
+
+// frame is what send sends.
+func (s *sender) frame() []byte { return s.buf.Slice(0, 100) }
+
+// post writes a WQE and publishes it, without the doorbell.
+func (s *sender) post() (wqe []byte) {
+	wqe = s.ring.Slice(s.pc%64*64, 64)
+	mlx5.PutCtrl(wqe, mlx5.OpSend, 0, uint16(s.pc), s.qp.SQN, 3, mlx5.CEAlways)
+	mlx5.PutEth(wqe[16:], mlx5.Eth{})
+	mlx5.PutData(wqe[32:], 100, s.mr.LKey, s.buf.Addr())
+	s.pc++
+	s.dbr.StoreBE32(4, uint32(s.pc)&0xffff)
+	return wqe
+}
+
+func (s *sender) send() { s.qp.Reg.Store64(s.qp.RegOffset, mlx5.Doorbell(s.post())) }
 
 // A frame goes from one NIC's send queue to another NIC's receive queue, all of
 // it set up through ioctls, and the event descriptor wakes the receiver.
 func TestFrameThroughTheNode(t *testing.T) {
 	a, b := newClient(t, Config{Seed: 1}, LinuxConfig{}), newClient(t, Config{Seed: 2}, LinuxConfig{})
-	wa, wb := Pair()
-	if err := a.nic.ConnectWire(wa); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.nic.ConnectWire(wb); err != nil {
-		t.Fatal(err)
-	}
-	mac := [6]byte{2, 0, 0, 0, 0, 2}
-
-	// Receiver.
+	plug(t, a, b)
 	ch := must(b.ctx.CreateCompChannel())(t)
-	rxCQ, rxBuf, rxCQDBR := b.cq(8, ch)
-	ring, dbr, frames := b.take(8*16), b.take(8), b.take(8*2048)
-	mr := must(b.pd.RegMR(frames, uverbs.AccessLocalWrite))(t)
-	wq := must(b.pd.CreateWQ(uverbs.WQAttr{CQ: rxCQ, Entries: 8, Buf: ring, DBR: dbr, UserIndex: 5}))(t)
-	for i := range 8 {
-		mlx5.PutData(ring.Slice(i*16, 16), 2048, mr.LKey, frames.Addr()+uint64(i)*2048)
+	r, s := b.receiver(ch), a.sender()
+	for i := range 20 {
+		r.cq.arm(uint32(i))
+		s.send()
+		if n, err := ch.Wait(); n != 1 || err != nil {
+			t.Fatalf("wait: %d, %v", n, err)
+		}
+		if c := s.cq.next(); c == nil || c.Opcode() != mlx5.CQEReq || c.UIdx() != 7 {
+			t.Fatalf("send completion is %v", c)
+		}
+		c := r.cq.next()
+		if c == nil || c.Opcode() != mlx5.CQERecv || c.ByteCount() != 100 || c.UIdx() != 5 {
+			t.Fatalf("receive completion is %v", c)
+		}
+		if got := r.frames.Slice(i%8*2048, 100); !bytes.Equal(got, s.frame()) {
+			t.Errorf("received %x", got)
+		}
+		r.dbr.StoreBE32(0, uint32(i+9))
 	}
-	dbr.StoreBE32(0, 8)
-	if err := wq.Ready(); err != nil {
-		t.Fatal(err)
-	}
-	table := must(b.ctx.CreateIndirectionTable([]*uverbs.WQ{wq}, 0))(t)
-	rss := must(b.pd.CreateRSSQP(uverbs.RSSAttr{Table: table}))(t)
-	flow := must(rss.CreateFlow(uverbs.FlowAttr{Specs: []uverbs.FlowSpec{uverbs.EthMatch{Dst: mac, DstMask: uverbs.ExactMAC}.Spec()}}))(t)
-	word := mlx5.ArmWord(0, false, 0)
-	rxCQDBR.StoreBE32(4, word)
-	rxCQ.ArmPage.Store64(rxCQ.ArmOffset, mlx5.ArmDoorbell(word, rxCQ.CQN))
-
-	// Sender.
-	txCQ, txBuf, _ := a.cq(8, nil)
-	sqBuf, sqDBR, payload := a.take(64*64), a.take(8), a.take(2048)
-	txMR := must(a.pd.RegMR(payload, 0))(t)
-	qp := must(a.pd.CreateRawQP(uverbs.QPAttr{CQ: txCQ, Entries: 64, SQBuf: sqBuf, DBR: sqDBR, UserIndex: 7}))(t)
-	if err := qp.ToReady(1); err != nil {
-		t.Fatal(err)
-	}
-	frame := payload.Slice(0, 100)
-	copy(frame, mac[:])
-	copy(frame[6:], []byte{2, 0, 0, 0, 0, 1, 0x88, 0xb5})
-	for i := 14; i < len(frame); i++ {
-		frame[i] = byte(i)
-	}
-	wqe := sqBuf.Slice(0, 64)
-	mlx5.PutCtrl(wqe, mlx5.OpSend, 0, 0, qp.SQN, 3, mlx5.CEAlways)
-	mlx5.PutEth(wqe[16:], mlx5.Eth{})
-	mlx5.PutData(wqe[32:], 100, txMR.LKey, payload.Addr())
-	sqDBR.StoreBE32(4, 1)
-	qp.Reg.Store64(qp.RegOffset, mlx5.Doorbell(wqe))
-
-	if n, err := ch.Wait(); n != 1 || err != nil {
-		t.Fatalf("wait: %d, %v", n, err)
-	}
-	if c := mlx5.CQE(txBuf.Slice(0, 64)); c.Opcode() != mlx5.CQEReq || c.UIdx() != 7 {
-		t.Errorf("send completion is %v", c)
-	}
-	rx := mlx5.CQE(rxBuf.Slice(0, 64))
-	if rx.Opcode() != mlx5.CQERecv || rx.ByteCount() != 100 || rx.UIdx() != 5 {
-		t.Errorf("receive completion is %v", rx)
-	}
-	if string(frames.Slice(0, 100)) != string(frame) {
-		t.Errorf("received %x", frames.Slice(0, 100))
-	}
-	for _, c := range []interface{ Close() error }{flow, rss, table, wq, rxCQ, mr, b.pd, qp, txCQ, txMR, a.pd} {
-		if err := c.Close(); err != nil {
-			t.Errorf("close %T: %v", c, err)
+	for _, o := range []interface{ Close() error }{r.flow, r.rss, r.table, r.wq, r.cq, r.mr, b.pd, s.qp, s.cq, s.mr, a.pd} {
+		if err := o.Close(); err != nil {
+			t.Errorf("close %T: %v", o, err)
 		}
 	}
 	for _, c := range []*client{a, b} {

@@ -49,9 +49,11 @@ type NIC struct {
 	counters   counters
 	strict     violations
 	hooks      atomic.Pointer[Hooks]
+	injected   injections
 	classifier atomic.Pointer[Classifier]
 	bursts     pool[rxBurst]
 	spaces     pool[workspace]
+	lastHash   atomic.Pointer[hashTable]
 
 	mac    atomic.Uint64 // of the netdev, low 48 bits
 	mtu    atomic.Int32
@@ -64,7 +66,7 @@ type NIC struct {
 	sinks  map[int]func(Event)
 	nextID int
 
-	background sync.WaitGroup
+	background background
 	closed     atomic.Bool
 }
 
@@ -195,7 +197,7 @@ func (n *NIC) Close() error {
 	if e := n.netdev.unplug(); err == nil {
 		err = e
 	}
-	n.background.Wait()
+	n.background.stop()
 	return err
 }
 
