@@ -187,14 +187,14 @@ func (n *NIC) Counters() Counters {
 }
 
 // Entered is how many packets came from anywhere.
-func (c *Counters) Entered() uint64 {
+func (c Counters) Entered() uint64 {
 	return c.Wire.RxPackets + c.Slice.TxPackets + c.Netdev.TxPackets
 }
 
 // Check says whether every packet is accounted for: each that entered was
 // dropped at the door or copied to one or more destinations, and each copy ended
 // in exactly one counter. Meant for when no frame is on its way.
-func (c *Counters) Check() error {
+func (c Counters) Check() error {
 	door := c.Drops.WireOversize + c.Drops.WireRunt + c.Drops.LinkDown
 	if c.Routed+door < c.Entered() {
 		return fmt.Errorf("simnic: %d packets entered, %d dropped at the door and only %d copies routed", c.Entered(), door, c.Routed)

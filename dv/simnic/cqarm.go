@@ -40,12 +40,12 @@ func (cq *CQ) ArmWord(w uint32) {
 		cq.stale(sn)
 		return
 	}
-	ahead := (ci - cq.ci) & indexMask
-	if ahead > cq.pi-cq.ci {
+	behind := (cq.pi - ci) & indexMask
+	if behind > 1<<cq.attr.LogSize && !cq.attr.IgnoreOverrun && !cq.attr.Collapsed {
 		cq.nic.strict.add("completion queue %#x: armed at index %#x, producer is at %#x", cq.number, ci, cq.pi&indexMask)
-		ahead = cq.pi - cq.ci
+		behind = 0
 	}
-	cq.arm.on, cq.arm.only, cq.arm.ci = true, only, cq.ci+ahead
+	cq.arm.on, cq.arm.only, cq.arm.ci = true, only, cq.pi-behind
 	cq.notify()
 }
 

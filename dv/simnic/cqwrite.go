@@ -107,8 +107,8 @@ func (cq *CQ) readIndex() {
 	cq.ci += forward
 }
 
-// fail stops the queue and, when their locks are free, the queues that complete
-// into it. Called with the lock held.
+// fail stops the queue and, as soon as their locks are free, the queues that
+// complete into it. Called with the lock held.
 func (cq *CQ) fail(s CQStatus) {
 	if !cq.status.CompareAndSwap(uint32(CQOK), uint32(s)) {
 		return
@@ -120,7 +120,7 @@ func (cq *CQ) fail(s CQStatus) {
 		cq.attr.Events(Event{Type: EventCQError, CQ: cq})
 	}
 	users := append([]failer(nil), cq.attached...)
-	cq.nic.background.Go(func() {
+	cq.nic.background.run(func() {
 		for _, q := range users {
 			q.cqFailed()
 		}

@@ -102,7 +102,7 @@ func TestCreateRefusals(t *testing.T) {
 	}
 }
 
-func TestPortEvents(t *testing.T) {
+func TestNICEvents(t *testing.T) {
 	n := newNIC(t, Config{})
 	var got []EventType
 	cancel := n.Subscribe(func(e Event) { got = append(got, e.Type) })

@@ -18,8 +18,25 @@ var DefaultHashKey = [40]byte{
 // that byte, what it adds to the hash.
 type toeplitz [36][256]uint32
 
-func newToeplitz(key [40]byte) *toeplitz {
-	t := new(toeplitz)
+// hashTable is the table of a key, and the key. A NIC keeps the last one: the TIRs
+// of a driver usually share a key.
+type hashTable struct {
+	key [40]byte
+	toeplitz
+}
+
+// toeplitz is the table of a key.
+func (n *NIC) toeplitz(key [40]byte) *toeplitz {
+	if t := n.lastHash.Load(); t != nil && t.key == key {
+		return &t.toeplitz
+	}
+	t := &hashTable{key: key}
+	t.toeplitz.fill(key)
+	n.lastHash.Store(t)
+	return &t.toeplitz
+}
+
+func (t *toeplitz) fill(key [40]byte) {
 	for i := range t {
 		window := uint64(binary.BigEndian.Uint32(key[i:]))<<8 | uint64(key[i+4])
 		for v := 1; v < 256; v++ {
@@ -30,7 +47,6 @@ func newToeplitz(key [40]byte) *toeplitz {
 			}
 		}
 	}
-	return t
 }
 
 // sum is the Toeplitz hash of at most 36 bytes.

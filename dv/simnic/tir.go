@@ -164,7 +164,7 @@ func (a *TIRAttr) target() *usage {
 
 func (t *TIR) set(a TIRAttr) {
 	if a.Hash == HashToeplitz {
-		t.hash.Store(newToeplitz(a.Key))
+		t.hash.Store(t.nic.toeplitz(a.Key))
 	}
 	t.attr.Store(&a)
 }

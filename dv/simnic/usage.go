@@ -40,3 +40,27 @@ func (u *usage) retire() error {
 	u.gone = true
 	return nil
 }
+
+// background is goroutines that Close waits for and then allows no more of.
+type background struct {
+	mu      sync.Mutex
+	stopped bool
+	running sync.WaitGroup
+}
+
+// run starts f, unless stop was called before.
+func (b *background) run(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.stopped {
+		b.running.Go(f)
+	}
+}
+
+// stop waits for what runs.
+func (b *background) stop() {
+	b.mu.Lock()
+	b.stopped = true
+	b.mu.Unlock()
+	b.running.Wait()
+}
