@@ -9,11 +9,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"strings"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/lab"
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 )
 
 // Client sends from one namespace. Its methods may be called from several goroutines.
@@ -47,7 +48,7 @@ func (c *Client) run(ctx context.Context, stdin io.Reader, stdout io.Writer, pro
 	cmd := exec.CommandContext(ctx, c.programs[program], args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, &stderr
 	cmd.WaitDelay = time.Second
-	cmd.Env = []string{"LC_ALL=C", "HOME=/nonexistent"}
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	err := c.net.Start(cmd)
 	if err == nil {
 		err = cmd.Wait()

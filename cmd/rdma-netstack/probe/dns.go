@@ -31,18 +31,23 @@ func (c *Client) Lookup(ctx context.Context, network string, server netip.AddrPo
 	return values, nil
 }
 
-func (c *Client) dig(ctx context.Context, network string, server netip.AddrPort, name, kind string) ([]string, error) {
+func (c *Client) dig(ctx context.Context, network string, server netip.AddrPort, name, kind string) (values []string, err error) {
 	transport := "+notcp"
 	if network == "tcp" {
 		transport = "+tcp"
 	}
 	var out bytes.Buffer
-	err := c.run(ctx, nil, &out, "dig", "-r", "@"+server.Addr().String(), "-p", fmt.Sprint(server.Port()), transport,
+	err = c.run(ctx, nil, &out, "dig", "-r", "@"+server.Addr().String(), "-p", fmt.Sprint(server.Port()), transport,
 		"+short", "+tries=5", fmt.Sprintf("+time=%d", int(dnsTimeout.Seconds())), name, kind)
 	if err != nil {
 		return nil, fmt.Errorf("%w %s", err, firstLine(out.String()))
 	}
-	return strings.FieldsFunc(out.String(), func(r rune) bool { return r == '\n' }), nil
+	for line := range strings.Lines(out.String()) {
+		if !strings.HasPrefix(line, ";") { // what dig has to say about failed tries
+			values = append(values, strings.TrimSpace(line))
+		}
+	}
+	return values, nil
 }
 
 func (c *Client) exchange(ctx context.Context, network string, server netip.AddrPort, name, kind string) ([]string, error) {

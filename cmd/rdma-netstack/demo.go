@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+)
+
+const demoHelp = `Usage: rdma-netstack demo [--json] [--stay] [flags]
+
+Shows on this machine, with nothing set up before, what rdma-netstack does: one port, two owners. It makes network
+namespaces for itself, starts a software ConnectX, and plugs its port into the namespace "outside". HTTP and DNS servers
+answer there on a slice of the port, from the rings of this process; a kernel HTTP server answers on the port's netdev in
+the namespace "host". ping, curl and dig, or Go clients where they are not installed, try all of it while the netdev is
+under load. A table of frames and bytes per owner ends it. Nothing is left behind, whatever way it ends.
+
+It needs root, or user namespaces for ordinary users.
+
+  --json          print one JSON object: ok, checks, counters
+  --stay          keep everything up after the checks and print commands to try, until Ctrl-C
+  --clients WHO   programs (ping, curl, dig where installed; the default) or go (Go clients on kernel sockets only)
+  --links KIND    tap, or veth with packet sockets; default: tap where /dev/net/tun can be opened, else veth
+  --queues N      receive and send queues of the slice (default 2)
+  --faults LIST   what goes wrong on the wire, such as drop=1%,reorder=5%,dup=1%,delay=2ms
+  --record FILE   write every frame on the wire to a pcap file
+
+Exit code 0 if every check is ok, 1 if not.
+`
+
+func demoCommand() command {
+	return command{"demo", "all of it on this machine, no NIC needed: start here", demoHelp, demo}
+}
+
+// demoFlags say how the demo is to run.
+type demoFlags struct {
+	json, stay     bool
+	clients, links string
+	queues         int
+	record         string
+	faults         simnic.FaultConfig
+}
+
+func (f *demoFlags) define(fs *flag.FlagSet) {
+	fs.BoolVar(&f.json, "json", false, "")
+	fs.BoolVar(&f.stay, "stay", false, "")
+	fs.StringVar(&f.clients, "clients", "programs", "")
+	fs.StringVar(&f.links, "links", "", "")
+	fs.IntVar(&f.queues, "queues", 2, "")
+	fs.StringVar(&f.record, "record", "", "")
+	fs.TextVar(&f.faults, "faults", simnic.FaultConfig{}, "")
+}
+
+func (f *demoFlags) check() error {
+	switch {
+	case f.clients != "programs" && f.clients != "go":
+		return usageError{fmt.Errorf("--clients %q: want programs or go", f.clients)}
+	case f.links != "" && f.links != linkTAP && f.links != linkVeth:
+		return usageError{fmt.Errorf("--links %q: want tap or veth", f.links)}
+	case f.queues < 1 || f.queues > 64:
+		return usageError{fmt.Errorf("--queues %d: want 1 to 64", f.queues)}
+	}
+	return nil
+}
+
+// faulty reports whether the wire may lose frames.
+func (f *demoFlags) faulty() bool { return f.faults != simnic.FaultConfig{} }
+
+func demo(ctx context.Context, args []string, out streams) error {
+	var f demoFlags
+	fs := newFlags()
+	f.define(fs)
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	if err := f.check(); err != nil {
+		return err
+	}
+	if err := lab.CanMakeNets(); errors.Is(err, unix.EPERM) {
+		return demoInUserNamespace(args, f, out)
+	} else if err != nil {
+		return fmt.Errorf("make network namespaces: %w", err)
+	}
+	p := newPrinter(f, out)
+	if err := runDemo(ctx, f, p); err != nil {
+		return p.failed(err)
+	}
+	return p.verdict()
+}
+
+// demoInUserNamespace runs the same command again where it may do what it needs.
+func demoInUserNamespace(args []string, f demoFlags, out streams) error {
+	code, err := lab.RunAsNamespaceRoot(append([]string{"demo"}, args...), out.stdout, out.stderr)
+	if err != nil {
+		return newPrinter(f, out).failed(err)
+	}
+	if code != exitDone {
+		return exitCode(code)
+	}
+	return nil
+}
+
+func runDemo(ctx context.Context, f demoFlags, p *printer) (err error) {
+	began := time.Now()
+	w, err := newWorld(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	p.intro(w)
+	w.load.start(ctx)
+	for _, c := range demoChecks() {
+		p.check(w.try(ctx, c))
+		if ctx.Err() != nil {
+			return errors.New("interrupted")
+		}
+	}
+	w.load.stop()
+	p.counters(w, time.Since(began))
+	if f.stay {
+		p.tryThese(w)
+		<-ctx.Done()
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// demoCheck is one thing the demo shows. run returns what was seen.
+type demoCheck struct {
+	name string
+	run  func(w *world, ctx context.Context) (string, error)
+}
+
+func demoChecks() []demoCheck {
+	return []demoCheck{
+		{"ping4", func(w *world, ctx context.Context) (string, error) { return w.ping(ctx, w.slice.v4.Addr()) }},
+		{"ping6", func(w *world, ctx context.Context) (string, error) { return w.ping(ctx, w.slice.v6.Addr()) }},
+		{"http", (*world).checkHTTP},
+		{"http_bulk", (*world).checkBulk},
+		{"http_concurrent", (*world).checkConcurrent},
+		{"dns_udp", func(w *world, ctx context.Context) (string, error) { return w.checkDNS(ctx, "udp") }},
+		{"dns_tcp", func(w *world, ctx context.Context) (string, error) { return w.checkDNS(ctx, "tcp") }},
+		{"broadcast", (*world).checkBroadcast},
+		{"isolation", (*world).checkIsolation},
+		{"netdev_mac", (*world).checkNetdevMAC},
+		{"netdev_http", (*world).checkNetdev},
+	}
+}
+
+const (
+	checkTime  = 20 * time.Second // for one check on a good wire
+	faultyTime = 3 * time.Minute  // on a bad one
+	smallBody  = 1 << 10
+	bulkBody   = 10 << 20
+	crowd      = 64
+	crowdBody  = 32 << 10
+)
+
+// result is how a check went.
+type result struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail"`
+}
+
+func (w *world) try(ctx context.Context, c demoCheck) result {
+	limit := checkTime
+	if w.flags.faulty() {
+		limit = faultyTime
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	detail, err := c.run(w, ctx)
+	if err != nil {
+		return result{c.name, false, err.Error()}
+	}
+	return result{c.name, true, detail}
+}
+
+// ping wants every request answered, or on a bad wire some.
+func (w *world) ping(ctx context.Context, to netip.Addr) (string, error) {
+	count, enough := 3, 3
+	if w.flags.faulty() {
+		count, enough = 10, 1
+	}
+	pongs, err := w.probe.Ping(ctx, to, count)
+	if err != nil {
+		return "", err
+	}
+	if pongs.Received < enough {
+		return "", fmt.Errorf("%s: %s", to, pongs)
+	}
+	return fmt.Sprintf("%s (%s)", pongs, w.probe.By("ping")), nil
+}
+
+func (w *world) checkHTTP(ctx context.Context) (string, error) {
+	for _, url := range []string{w.slice.url4(), w.slice.url6()} {
+		if err := w.probe.Download(ctx, url, smallBody); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("1 KiB over IPv4 and IPv6, every byte right (%s)", w.probe.By("curl")), nil
+}
+
+func (w *world) checkBulk(ctx context.Context) (string, error) {
+	began := time.Now()
+	if err := w.probe.Download(ctx, w.slice.url4(), bulkBody); err != nil {
+		return "", err
+	}
+	down := time.Since(began)
+	if err := w.probe.Echo(ctx, w.slice.url6(), bulkBody); err != nil {
+		return "", err
+	}
+	both := time.Since(began) - down
+	return fmt.Sprintf("10 MiB down in %d ms, up and back in %d ms, every byte right (%s)",
+		down.Milliseconds(), both.Milliseconds(), w.probe.By("curl")), nil
+}
+
+func (w *world) checkConcurrent(ctx context.Context) (string, error) {
+	const rounds = 4
+	began := time.Now()
+	if err := w.probe.Crowd(ctx, w.slice.url4(), crowd, rounds, crowdBody); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d clients at once, %d answers of %d KiB in %d ms, every byte right (Go clients)",
+		crowd, crowd*rounds, crowdBody>>10, time.Since(began).Milliseconds()), nil
+}
+
+func (w *world) checkDNS(ctx context.Context, network string) (string, error) {
+	for _, server := range []netip.Addr{w.slice.v4.Addr(), w.slice.v6.Addr()} {
+		for kind, want := range map[string]string{"A": w.slice.v4.Addr().String(), "AAAA": w.slice.v6.Addr().String()} {
+			got, err := w.probe.Lookup(ctx, network, netip.AddrPortFrom(server, 53), "www.example", kind)
+			if err != nil {
+				return "", err
+			}
+			if !slices.Equal(got, []string{want}) {
+				return "", fmt.Errorf("%s www.example at %s: %q, want %s", kind, server, got, want)
+			}
+		}
+	}
+	return fmt.Sprintf("A and AAAA of www.example over IPv4 and IPv6 (%s)", w.probe.By("dig")), nil
+}
+
+// checkNetdev comes last: it also judges the load that ran beside all the others.
+func (w *world) checkNetdev(ctx context.Context) (string, error) {
+	for _, url := range []string{w.netdev.url4(), w.netdev.url6()} {
+		if err := w.probe.Download(ctx, url, smallBody); err != nil {
+			return "", err
+		}
+	}
+	detail, err := w.load.verdict()
+	if err != nil {
+		return "", errors.Join(errors.New("the load on the netdev broke"), err)
+	}
+	return fmt.Sprintf("the kernel's server: %s (%s, Go client)", detail, w.probe.By("curl")), nil
+}

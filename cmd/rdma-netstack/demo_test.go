@@ -1,0 +1,82 @@
+package main
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
+)
+
+// wantChecks are names that others rely on.
+var wantChecks = []string{"ping4", "ping6", "http", "http_bulk", "http_concurrent", "dns_udp", "dns_tcp", "netdev_http", "isolation"}
+
+func TestDemoJSON(t *testing.T) {
+	need.NetNS(t)
+	for _, row := range []struct{ name, verb, flags string }{
+		{"programs on TAP", "run", "--links tap"},
+		{"Go clients on TAP", "run", "--links tap --clients go"},
+		{"programs on veth", "run", "--links veth"},
+		{"one queue", "run", "--queues 1"},
+		{"ordinary user", "nobody", ""},
+		{"bad wire", "run", "--faults drop=1%,reorder=2%,dup=1%,seed=1"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			if strings.Contains(row.flags, "tap") {
+				need.TUN(t)
+			}
+			if row.verb == "nobody" {
+				need.UserNS(t)
+			}
+			s := &script{t: t, dir: t.TempDir()}
+			if row.verb == "run" { // a user namespace of its own cannot be entered from inside another one's network
+				if err := s.enter(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			args := append([]string{"demo", "--json"}, strings.Fields(row.flags)...)
+			if err := s.run(s.command(row.verb, args)); err != nil {
+				t.Fatal(err, s.stderr)
+			}
+			checkDemo(t, s)
+			if err := gone(s.mark()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func checkDemo(t *testing.T, s *script) {
+	t.Helper()
+	var got demoReport
+	d := json.NewDecoder(strings.NewReader(s.stdout))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&got); err != nil {
+		t.Fatalf("printed %q, %q: %v", s.stdout, s.stderr, err)
+	}
+	if d.More() {
+		t.Errorf("more than one object: %q", s.stdout)
+	}
+	if !got.OK || s.code != exitDone {
+		t.Errorf("ok is %v, exit code %d, error %q, stderr %q", got.OK, s.code, got.Error, s.stderr)
+	}
+	var names []string
+	for _, c := range got.Checks {
+		names = append(names, c.Name)
+		if !c.OK {
+			t.Errorf("%s failed: %s", c.Name, c.Detail)
+		}
+		t.Logf("%s: %s", c.Name, c.Detail)
+	}
+	for _, want := range wantChecks {
+		if !slices.Contains(names, want) {
+			t.Errorf("no check %s among %s", want, names)
+		}
+	}
+	for _, owner := range []string{"slice", "netdev"} {
+		if c := got.Counters[owner]; c.RxPackets == 0 || c.TxPackets == 0 || c.RxBytes == 0 || c.TxBytes < 1<<20 {
+			t.Errorf("counters of %s: %+v", owner, c)
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/probe"
+)
+
+// wiretap sends raw frames from "outside" and watches what comes back there and what reaches "host". A burst is followed by
+// an echo request to each owner of the port: when both have answered, everything before has been dealt with.
+type wiretap struct {
+	w             *world
+	outside, host *lab.Port
+	id, seq       uint16
+	buf           []byte
+
+	answers []probe.Sighting // that came back outside since the last burst, except those to our echo requests
+	onHost  []probe.Sighting // that reached "host" since the last burst, likewise
+	asked   uint64           // echo requests sent to the slice since the last burst
+}
+
+func (w *world) newWiretap() (*wiretap, error) {
+	t := &wiretap{w: w, id: uint16(time.Now().UnixNano()) | 1, buf: make([]byte, 64<<10)}
+	open := func(at *lab.Net, port **lab.Port) error {
+		return at.Do(func() (err error) { *port, err = lab.OpenPort(demoPort); return err })
+	}
+	if err := open(w.outside, &t.outside); err != nil {
+		return nil, err
+	}
+	if err := open(w.host, &t.host); err != nil {
+		return nil, errors.Join(err, t.outside.Close())
+	}
+	return t, nil
+}
+
+func (t *wiretap) close() { t.outside.Close(); t.host.Close() }
+
+// echo makes an echo request of the client to an address that names another owner than the MAC, perhaps.
+func (t *wiretap) echo(mac net.HardwareAddr, to netip.Addr) []byte {
+	t.seq++
+	return probe.EchoFrame(mac, t.w.client.mac, t.w.client.v4.Addr(), to, t.id, t.seq)
+}
+
+// burst sends the frames and returns when both owners have dealt with all that reached them.
+func (t *wiretap) burst(ctx context.Context, frames ...[]byte) error {
+	t.answers, t.onHost, t.asked = nil, nil, 0
+	for _, f := range frames {
+		if err := t.outside.Send(f); err != nil {
+			return fmt.Errorf("send a raw frame: %w", err)
+		}
+	}
+	if err := t.barrier(ctx, t.w.slice, false); err != nil {
+		return err
+	}
+	return t.barrier(ctx, t.w.netdev, true)
+}
+
+// barrier pings the party until it answers, noting everything else that is seen meanwhile.
+func (t *wiretap) barrier(ctx context.Context, to party, onHost bool) error {
+	for ctx.Err() == nil {
+		ping := t.echo(to.mac, to.v4.Addr())
+		if !onHost {
+			t.asked++
+		}
+		if err := t.outside.Send(ping); err != nil {
+			return fmt.Errorf("send a raw frame: %w", err)
+		}
+		mine := func(s probe.Sighting) bool { return s.ID == t.id && s.Seq == t.seq }
+		seen := true
+		if onHost {
+			seen = t.watch(t.host, &t.onHost, func(s probe.Sighting) bool { return s.EchoRequest && mine(s) })
+		}
+		if t.watch(t.outside, &t.answers, func(s probe.Sighting) bool { return s.EchoReply && mine(s) }) && seen {
+			return nil
+		}
+	}
+	return fmt.Errorf("no answer from %s to an echo request in a raw frame: %w", to.name, ctx.Err())
+}
+
+// watch notes what a port receives until the frame that is waited for, and reports whether it came.
+func (t *wiretap) watch(port *lab.Port, into *[]probe.Sighting, last func(probe.Sighting) bool) bool {
+	deadline := time.Now().Add(time.Second)
+	for {
+		frame, err := port.Recv(t.buf, deadline)
+		if err != nil {
+			return false
+		}
+		s := probe.See(frame)
+		if last(s) {
+			return true
+		}
+		*into = append(*into, s)
+	}
+}
+
+// count is how many of the sightings are as wanted.
+func count(all []probe.Sighting, wanted func(probe.Sighting) bool) (n int) {
+	for _, s := range all {
+		if wanted(s) {
+			n++
+		}
+	}
+	return n
+}
+
+func sameMAC(a, b net.HardwareAddr) bool { return bytes.Equal(a, b) }

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+)
+
+const devicesHelp = `Usage: rdma-netstack devices [--verbose] [--json]
+
+Lists the RDMA devices of this machine, the way ibv_devinfo and ibdev2netdev name things, and whether each can serve us.
+"--device sim" of the serve commands needs none of them.
+
+  --verbose   one block per device, with the reason where it cannot serve
+  --json      one JSON object per device, in an array
+`
+
+func devicesCommand() command {
+	return command{"devices", "the RDMA devices of this machine, and whether they can serve us", devicesHelp, devices}
+}
+
+// device is dv.DeviceInfo as it is printed.
+type device struct {
+	Name      string `json:"name"`
+	Netdev    string `json:"netdev"`
+	Node      string `json:"node"`
+	Type      string `json:"hca_type"`
+	Firmware  string `json:"firmware"`
+	GUID      string `json:"node_guid"`
+	LinkLayer string `json:"link_layer"`
+	State     string `json:"state"`
+	MAC       string `json:"mac"`
+	MTU       int    `json:"mtu"`
+	Usable    bool   `json:"usable"`
+	Why       string `json:"why,omitempty"` // not usable
+}
+
+func devices(_ context.Context, args []string, out streams) error {
+	fs := newFlags()
+	asJSON, verbose := fs.Bool("json", false, ""), fs.Bool("verbose", false, "")
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	found, err := dv.List()
+	if err != nil && !errors.Is(err, dv.ErrNoRDMA) {
+		return err
+	}
+	all := []device{}
+	for _, info := range found {
+		all = append(all, shown(info))
+	}
+	switch {
+	case *asJSON:
+		return json.NewEncoder(out.stdout).Encode(all)
+	case len(all) == 0:
+		_, err := fmt.Fprintln(out.stdout, "no RDMA device on this machine; --device sim needs none")
+		return err
+	case *verbose:
+		return printBlocks(out.stdout, all)
+	}
+	return printTable(out.stdout, all)
+}
+
+func shown(i dv.DeviceInfo) device {
+	d := device{Name: i.Name, Netdev: i.Netdev, Node: i.Node, Type: i.Type, Firmware: i.Firmware, GUID: i.GUID,
+		LinkLayer: i.LinkLayer, State: i.State, MAC: i.MAC.String(), MTU: i.MTU, Usable: i.Usable()}
+	if i.Why != nil {
+		d.Why = i.Why.Error()
+	}
+	return d
+}
+
+func printTable(w io.Writer, all []device) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "DEVICE\tNETDEV\tTYPE\tFIRMWARE\tLINK\tSTATE\tUSABLE")
+	for _, d := range all {
+		usable := "yes"
+		if !d.Usable {
+			usable = "no: " + d.Why
+		}
+		fmt.Fprintln(t, strings.Join([]string{d.Name, dash(d.Netdev), dash(d.Type), dash(d.Firmware), d.LinkLayer, d.State, usable}, "\t"))
+	}
+	return t.Flush()
+}
+
+func printBlocks(w io.Writer, all []device) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, d := range all {
+		fmt.Fprintf(t, "%s\n", d.Name)
+		for _, row := range [][2]string{
+			{"netdev", d.Netdev}, {"node", d.Node}, {"hca_type", d.Type}, {"fw_ver", d.Firmware}, {"node_guid", d.GUID},
+			{"link_layer", d.LinkLayer}, {"state", d.State}, {"mac", d.MAC}, {"mtu", fmt.Sprint(d.MTU)},
+			{"usable", map[bool]string{true: "yes", false: "no"}[d.Usable]}, {"why", d.Why},
+		} {
+			if row[1] != "" {
+				fmt.Fprintf(t, "\t%s\t%s\n", row[0], row[1])
+			}
+		}
+	}
+	return t.Flush()
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+)
+
+// newFlags makes an empty set of flags that prints nothing by itself.
+func newFlags() *flag.FlagSet {
+	fs := flag.NewFlagSet("", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	return fs
+}
+
+// parse takes args apart: flags only. Its errors are usage errors, or errHelp.
+func parse(fs *flag.FlagSet, args []string) error {
+	err := fs.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return errHelp
+	case err != nil:
+		return usageError{errors.New(spell(err.Error()))}
+	case fs.NArg() > 0:
+		return usageError{fmt.Errorf("do not know what to do with %q", fs.Arg(0))}
+	}
+	return nil
+}
+
+// spell puts package flag's messages the way the help texts write flags.
+func spell(message string) string {
+	message = strings.Replace(message, "flag provided but not defined: -", "there is no flag --", 1)
+	message = strings.Replace(message, "flag needs an argument: -", "a value is missing after --", 1)
+	return strings.Replace(message, "for flag -", "for --", 1)
+}
+
+// given reports which flags were on the command line.
+func given(fs *flag.FlagSet) map[string]bool {
+	set := map[string]bool{}
+	fs.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	return set
+}
+
+// addrList is a flag that may be given several times.
+func addrList(fs *flag.FlagSet, name string, list *[]netip.Addr) {
+	fs.Func(name, "", func(s string) error {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return errors.New("want an IP address, such as 192.0.2.1 or 2001:db8::1")
+		}
+		*list = append(*list, a)
+		return nil
+	})
+}
+
+// stringList is a flag that may be given several times.
+func stringList(fs *flag.FlagSet, name string, list *[]string) {
+	fs.Func(name, "", func(s string) error {
+		*list = append(*list, s)
+		return nil
+	})
+}

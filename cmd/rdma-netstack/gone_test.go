@@ -1,0 +1,68 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// gone waits until no process has this in its environment.
+func gone(mark string) error {
+	deadline := time.Now().Add(stepTime)
+	for {
+		pids, err := marked(mark)
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		for _, pid := range pids {
+			if err := ended(pid, time.Until(deadline)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// marked lists the processes with this in their environment. Those that ended meanwhile, and others' that we may not look at,
+// are not.
+func marked(mark string) (pids []int, err error) {
+	environs, err := filepath.Glob("/proc/[0-9]*/environ")
+	for _, path := range environs {
+		env, readErr := os.ReadFile(path)
+		if readErr != nil {
+			continue
+		}
+		for _, entry := range bytes.Split(env, []byte{0}) {
+			if string(entry) == mark {
+				pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids, err
+}
+
+// ended waits until a process that need not be ours has ended.
+func ended(pid int, patience time.Duration) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err == unix.ESRCH {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("watch process %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(patience.Milliseconds()))
+	for err == unix.EINTR {
+		n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(patience.Milliseconds()))
+	}
+	if n == 0 {
+		cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		return fmt.Errorf("process %d still runs: %q", pid, cmdline)
+	}
+	return err
+}

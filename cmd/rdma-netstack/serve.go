@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
+
+// serveFlagsHelp is the part of the help that all serve commands share.
+const serveFlagsHelp = `
+The slice:
+  --device NAME       RDMA device (mlx5_0), the netdev of one (enp1s0f0), or sim: a software ConnectX in this process,
+                      which needs no hardware. "rdma-netstack devices" lists what there is
+  --address CIDR      our address with its prefix length, such as 192.0.2.10/24; again for more, IPv4 or IPv6.
+                      Default with sim: 192.0.2.10/24 and 2001:db8::10/64
+  --gateway ADDR      router for everything outside these subnets; again for the other IP version
+  --mac MAC           frames for this address are ours. Default: a random one, never the netdev's own
+  --queues N          receive and send queues, each served by one goroutine (default 1)
+  --mtu BYTES         largest IP packet (default: the port's)
+  --json-logs         log and announce as JSON, one object per line
+
+With --device sim:
+  --sim-wire PLUG     what the port is plugged into (default tap:slice0). tap:NAME makes that interface on this machine,
+                      with the gateway's address or else the first free one of each subnet, so that curl and dig work
+                      from here (needs root). packet:IFNAME is an existing interface, none is nothing
+  --sim-netdev PLUG   the port's Linux side, likewise (default none)
+  --sim-record FILE   write every frame on the wire to a pcap file
+  --faults LIST       what goes wrong on the wire, such as drop=1%,reorder=5%,dup=1%,delay=2ms
+
+SIGINT (Ctrl-C) or SIGTERM lets requests under way finish, for 5 s at most, and takes everything down.
+`
+
+// shutdownTime is how long requests under way have when we are told to stop.
+const shutdownTime = 5 * time.Second
+
+// serveFlags are those of all serve commands.
+type serveFlags struct {
+	device    string
+	addresses []netip.Prefix
+	gateways  []netip.Addr
+	mac       net.HardwareAddr
+	queues    int
+	mtu       int
+	listen    []string // ADDRESS:PORT
+	jsonLogs  bool
+	sim       simFlags
+}
+
+func (f *serveFlags) define(fs *flag.FlagSet) {
+	fs.StringVar(&f.device, "device", "", "")
+	fs.Func("address", "", func(s string) error {
+		p, err := stack.ParseAddress(s)
+		f.addresses = append(f.addresses, p)
+		return err
+	})
+	addrList(fs, "gateway", &f.gateways)
+	fs.Func("mac", "", func(s string) (err error) {
+		if f.mac, err = net.ParseMAC(s); err != nil || len(f.mac) != 6 {
+			return errors.New("want six bytes, such as 02:00:5e:10:00:01")
+		}
+		return nil
+	})
+	fs.IntVar(&f.queues, "queues", 1, "")
+	fs.IntVar(&f.mtu, "mtu", 0, "")
+	stringList(fs, "listen", &f.listen)
+	fs.BoolVar(&f.jsonLogs, "json-logs", false, "")
+	f.sim.define(fs)
+}
+
+// parse reads the command line and checks what can be checked without opening anything. listen is where to listen by default.
+func (f *serveFlags) parse(fs *flag.FlagSet, args []string, listen string) error {
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	if len(f.listen) == 0 {
+		f.listen = []string{listen}
+	}
+	if err := f.check(given(fs)); err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+func (f *serveFlags) check(given map[string]bool) error {
+	if f.device == "" {
+		return errors.New("--device is missing: an RDMA device, the netdev of one, or sim (\"rdma-netstack devices\" lists them)")
+	}
+	if f.device == simDevice {
+		f.simDefaults()
+	}
+	for _, name := range simFlagNames {
+		if given[name] && f.device != simDevice {
+			return fmt.Errorf("--%s is for --device sim only", name)
+		}
+	}
+	if len(f.addresses) == 0 {
+		return errors.New("--address is missing: our address in the port's network, such as --address 192.0.2.10/24")
+	}
+	if f.queues < 1 || f.queues > 64 {
+		return fmt.Errorf("--queues %d: want 1 to 64", f.queues)
+	}
+	for _, l := range f.listen {
+		if _, _, err := net.SplitHostPort(l); err != nil {
+			return fmt.Errorf("--listen %q: want ADDRESS:PORT or :PORT, such as :80", l)
+		}
+	}
+	return f.stackConfig(nil).Validate()
+}
+
+func (f *serveFlags) simDefaults() {
+	if len(f.addresses) == 0 {
+		f.addresses = []netip.Prefix{netip.MustParsePrefix(simPrefix4), netip.MustParsePrefix(simPrefix6)}
+	}
+}
+
+func (f *serveFlags) logger(w io.Writer) *slog.Logger {
+	if f.jsonLogs {
+		return slog.New(slog.NewJSONHandler(w, nil))
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+// announce prints the one start-up line.
+func (f *serveFlags) announce(out streams, log *slog.Logger, s *slice, what, try string) {
+	if f.jsonLogs {
+		log.Info("serving", "what", what, "slice", s.String(), "try", try)
+		return
+	}
+	fmt.Fprintf(out.stdout, "serving %s on %s; try: %s\n", what, s, try)
+}
+
+// reachable is one of our addresses that a user would try, IPv4 if there is one, with the port we listen on.
+func (f *serveFlags) reachable() netip.AddrPort {
+	best := f.addresses[0].Addr()
+	for _, p := range f.addresses {
+		if p.Addr().Is4() {
+			best = p.Addr()
+			break
+		}
+	}
+	host, port, _ := net.SplitHostPort(f.listen[0])
+	if a, err := netip.ParseAddr(host); err == nil && !a.IsUnspecified() {
+		best = a
+	}
+	number, _ := net.LookupPort("tcp", port)
+	return netip.AddrPortFrom(best, uint16(number))
+}
+
+// url is the base of a web server there.
+func url(at netip.AddrPort) string {
+	if at.Port() != 80 {
+		return "http://" + at.String()
+	}
+	if at.Addr().Is6() {
+		return "http://[" + at.Addr().String() + "]"
+	}
+	return "http://" + at.Addr().String()
+}
+
+// listening explains why the slice does not listen.
+func listening(what, at string, err error) error {
+	hint := ""
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		hint = ": --listen names this port twice, choose another"
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		hint = ": not an address of the slice, see --address"
+	}
+	return fmt.Errorf("listen for %s on %s: %w%s", what, at, err, hint)
+}
+
+// server is an app that serves until it is shut down.
+type server interface {
+	Shutdown(ctx context.Context) error
+}
+
+// untilToldToStop runs the serving functions and shuts the app down when ctx ends, the device fails or one of them does.
+func untilToldToStop(ctx context.Context, app server, failed <-chan struct{}, serve ...func() error) error {
+	results := make(chan error, len(serve))
+	for _, fn := range serve {
+		go func() { results <- fn() }()
+	}
+	var first error
+	running := len(serve)
+	select {
+	case <-ctx.Done():
+	case <-failed:
+	case first = <-results:
+		running--
+	}
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
+	defer cancel()
+	err := app.Shutdown(stopping)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = nil // the rest was cut off, as promised
+	}
+	for ; running > 0; running-- {
+		err = errors.Join(err, <-results)
+	}
+	return errors.Join(first, err)
+}

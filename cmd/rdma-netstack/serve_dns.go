@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/rdma-netstack/rdma-netstack/apps/dnsd"
+)
+
+const serveDNSHelp = `Usage: rdma-netstack serve dns --device NAME --address CIDR [--zone FILE]... [--forward ADDR]... [flags]
+
+Answers DNS queries over UDP and TCP from a slice of an RDMA port. Linux keeps the port's netdev and all frames that are
+not for our MAC address.
+
+  rdma-netstack serve dns --device sim --zone example.zone
+  rdma-netstack serve dns --device mlx5_0 --address 192.0.2.10/24 --gateway 192.0.2.1 --forward 192.0.2.53
+
+  --listen ADDR:PORT  where to listen, UDP and TCP (default :53, on every address); again for more places
+  --zone FILE         standard zone file (RFC 1035) to answer from; again for more zones
+  --forward ADDR      resolver for all other names, port 53 unless ADDR:PORT; again for a second choice. It is asked
+                      from the slice. Without one such queries are refused
+` + serveFlagsHelp
+
+func serveDNSCommand() command {
+	return command{"serve dns", "zones and forwarding on a slice", serveDNSHelp, serveDNS}
+}
+
+func serveDNS(ctx context.Context, args []string, out streams) (err error) {
+	var f serveFlags
+	var zones, forward []string
+	fs := newFlags()
+	f.define(fs)
+	stringList(fs, "zone", &zones)
+	stringList(fs, "forward", &forward)
+	if err := f.parse(fs, args, ":53"); err != nil {
+		return err
+	}
+	if len(zones)+len(forward) == 0 {
+		return usageError{errors.New("nothing to answer from: give --zone FILE, --forward ADDR or both")}
+	}
+	log := f.logger(out.stderr)
+	var s *slice
+	cfg := dnsd.Config{Logger: log, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		return s.stack.DialContext(ctx, network, address)
+	}}
+	for _, file := range zones {
+		cfg.Zones = append(cfg.Zones, dnsd.Zone{File: file})
+	}
+	for _, addr := range forward {
+		cfg.Forward = append(cfg.Forward, withPort(addr, "53"))
+	}
+	app, err := dnsd.New(cfg)
+	if err != nil {
+		return err
+	}
+	if s, err = openSlice(ctx, f, log); err != nil {
+		return err
+	}
+	defer func() { err = s.closeAfter(err) }()
+	var serve []func() error
+	for _, at := range f.listen {
+		pc, err := s.stack.ListenPacket("udp", at)
+		if err != nil {
+			return listening("DNS over UDP", at, err)
+		}
+		ln, err := s.stack.Listen("tcp", at)
+		if err != nil {
+			return listening("DNS over TCP", at, err)
+		}
+		serve = append(serve, func() error { return app.ServeUDP(pc) }, func() error { return app.ServeTCP(ln) })
+	}
+	at := f.reachable()
+	f.announce(out, log, s, "DNS", fmt.Sprintf("dig @%s -p %d %s SOA", at.Addr(), at.Port(), "example"))
+	return untilToldToStop(ctx, app, s.failed(), serve...)
+}
+
+// withPort adds the port where there is none.
+func withPort(addr, port string) string {
+	if _, _, err := net.SplitHostPort(addr); err == nil {
+		return addr
+	}
+	return net.JoinHostPort(addr, port)
+}

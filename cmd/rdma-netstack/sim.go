@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+)
+
+// Defaults of the software NIC.
+const (
+	simDevice  = "sim"
+	simTAP     = "slice0"
+	simPrefix4 = "192.0.2.10/24" // TEST-NET-1 of RFC 5737 and the documentation prefix of RFC 3849: nobody's
+	simPrefix6 = "2001:db8::10/64"
+)
+
+// simFlags describe the software NIC of --device sim.
+type simFlags struct {
+	wire, netdev string
+	record       string
+	faults       simnic.FaultConfig
+}
+
+func (s *simFlags) define(fs *flag.FlagSet) {
+	fs.StringVar(&s.wire, "sim-wire", "tap:"+simTAP, "")
+	fs.StringVar(&s.netdev, "sim-netdev", "none", "")
+	fs.StringVar(&s.record, "sim-record", "", "")
+	fs.TextVar(&s.faults, "faults", simnic.FaultConfig{}, "")
+}
+
+// simFlagNames are those that need --device sim.
+var simFlagNames = []string{"sim-wire", "sim-netdev", "sim-record", "faults"}
+
+// plug is what one side of the software NIC is plugged into, as written on the command line.
+type plug struct{ kind, name string }
+
+func parsePlug(flagName, s string) (plug, error) {
+	kind, name, _ := strings.Cut(s, ":")
+	switch {
+	case kind == "none" && name == "",
+		(kind == "tap" || kind == "packet") && name != "" && len(name) < unix.IFNAMSIZ:
+		return plug{kind, name}, nil
+	}
+	return plug{}, usageError{fmt.Errorf("--%s %q: want tap:NAME, packet:IFNAME or none, with an interface name of at most %d letters",
+		flagName, s, unix.IFNAMSIZ-1)}
+}
+
+// open opens the wire in the calling thread's network namespace; nil for none.
+func (p plug) open() (simnic.Wire, error) {
+	switch p.kind {
+	case "tap":
+		w, err := simnic.OpenTAP(p.name)
+		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+			return nil, fmt.Errorf("%w: run as root, or see \"rdma-netstack demo\", which needs no privilege", err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return w, nil
+	case "packet":
+		w, err := simnic.OpenPacket(p.name)
+		if errors.Is(err, unix.ENODEV) {
+			return nil, fmt.Errorf("%w: \"ip link\" lists the interfaces there are", err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return w, nil
+	}
+	return nil, nil
+}
+
+func (p plug) String() string {
+	if p.name == "" {
+		return p.kind
+	}
+	return p.kind + " " + p.name
+}
+
+// openSim makes the software NIC and plugs it in. What it opened is in the ledger, also when it fails.
+func openSim(s simFlags, mtu int, host []netip.Prefix, log *slog.Logger, undo *ledger) (*simnic.NIC, error) {
+	wire, err := parsePlug("sim-wire", s.wire)
+	if err != nil {
+		return nil, err
+	}
+	netdev, err := parsePlug("sim-netdev", s.netdev)
+	if err != nil {
+		return nil, err
+	}
+	nic, err := simnic.New(simnic.Config{MTU: mtu, Logger: log})
+	if err != nil {
+		return nil, fmt.Errorf("make the software NIC: %w", err)
+	}
+	undo.add(nic.Close)
+	if err := plugIn(nic.ConnectNetdev, netdev, lab.Setup{MAC: nic.MAC(), MTU: nic.MTU()}, nil); err != nil {
+		return nil, err
+	}
+	middle, err := s.middleware(undo)
+	if err != nil {
+		return nil, err
+	}
+	return nic, plugIn(nic.ConnectWire, wire, lab.Setup{MTU: nic.MTU(), Addresses: host}, middle)
+}
+
+// plugIn opens a plug, sets its interface up if it is one that was made for this, and connects it.
+func plugIn(connect func(simnic.Wire) error, p plug, setup lab.Setup, middle func(simnic.Wire) (simnic.Wire, error)) error {
+	wire, err := p.open()
+	if err != nil || wire == nil {
+		return err
+	}
+	if p.kind == "tap" {
+		err = lab.Up(p.name, setup)
+	}
+	if err == nil && middle != nil {
+		wire, err = middle(wire)
+	}
+	if err == nil {
+		err = connect(wire)
+	}
+	if err != nil {
+		return errors.Join(err, wire.Close())
+	}
+	return nil
+}
+
+// middleware wraps the wire as the flags ask: faults nearest to the NIC, so that a recording shows the other side's view.
+func (s simFlags) middleware(undo *ledger) (func(simnic.Wire) (simnic.Wire, error), error) {
+	record := func(w simnic.Wire) (simnic.Wire, error) { return w, nil }
+	if s.record != "" {
+		f, err := os.Create(s.record)
+		if err != nil {
+			return nil, fmt.Errorf("record the wire: %w", err)
+		}
+		out := bufio.NewWriter(f)
+		undo.add(func() error { return errors.Join(out.Flush(), f.Close()) })
+		record = func(w simnic.Wire) (simnic.Wire, error) { return simnic.Capture(w, out) }
+	}
+	return func(w simnic.Wire) (simnic.Wire, error) {
+		w, err := record(w)
+		if err == nil && s.faults != (simnic.FaultConfig{}) {
+			w = simnic.WithFaults(w, s.faults)
+		}
+		return w, err
+	}, nil
+}
+
+// hostSide is the address the machine itself gets on the wire's interface for each of ours: the gateway if one is in the
+// subnet, else the subnet's first free address.
+func hostSide(ours []netip.Prefix, gateways []netip.Addr) []netip.Prefix {
+	var host []netip.Prefix
+	for _, p := range ours {
+		host = append(host, netip.PrefixFrom(neighbour(p, ours, gateways), p.Bits()))
+	}
+	return host
+}
+
+func neighbour(p netip.Prefix, ours []netip.Prefix, gateways []netip.Addr) netip.Addr {
+	for _, g := range gateways {
+		if p.Contains(g) {
+			return g
+		}
+	}
+	a := p.Masked().Addr().Next()
+	for isOurs(a, ours) {
+		a = a.Next()
+	}
+	return a
+}
+
+func isOurs(a netip.Addr, ours []netip.Prefix) bool {
+	for _, p := range ours {
+		if p.Addr() == a {
+			return true
+		}
+	}
+	return false
+}

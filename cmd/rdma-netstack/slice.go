@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
+
+// slice is our part of a port with the stack on it.
+type slice struct {
+	stack     *stack.Stack
+	sim       *simnic.NIC // nil on hardware
+	addresses []netip.Prefix
+	about     string // the device
+	undo      ledger
+}
+
+// openSlice opens the device the flags name. Nothing stays open when it fails.
+func openSlice(ctx context.Context, f serveFlags, log *slog.Logger) (*slice, error) {
+	s := &slice{addresses: f.addresses, about: f.device}
+	if err := s.open(ctx, f, log); err != nil {
+		return nil, errors.Join(err, s.undo.close())
+	}
+	return s, nil
+}
+
+func (s *slice) open(ctx context.Context, f serveFlags, log *slog.Logger) error {
+	cfg := f.stackConfig(log)
+	cfg.NIC = f.nicConfig(log)
+	if f.device == simDevice {
+		host := hostSide(f.addresses, f.gateways)
+		sim, err := openSim(f.sim, f.mtu, host, log, &s.undo)
+		if err != nil {
+			return err
+		}
+		s.sim = sim
+		s.about = "the software NIC on " + f.sim.wire
+		useSim(&cfg.NIC, sim)
+	}
+	st, err := stack.Open(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	s.stack = st
+	s.undo.add(func() error { return shutStack(st) })
+	return nil
+}
+
+// flushTime is how long data of closed connections may take to arrive at the end.
+const flushTime = time.Second
+
+// shutStack closes the stack once everything that was written has arrived, or after flushTime.
+func shutStack(st *stack.Stack) error {
+	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
+	defer cancel()
+	if err := st.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+// useSim makes the software NIC the device to open.
+func useSim(cfg *dv.Config, nic *simnic.NIC) {
+	cfg.Kernel = nic.OpenKernel
+	cfg.Facts = dv.PortFacts{Name: nic.Config().Name, Netdev: nic.Config().Netdev, MAC: nic.MAC(), MTU: nic.MTU()}
+}
+
+func (f *serveFlags) nicConfig(log *slog.Logger) dv.Config {
+	return dv.Config{Device: f.device, MAC: f.mac, RxQueues: f.queues, TxQueues: f.queues, MTU: f.mtu, Logger: log}
+}
+
+// stackConfig is what the flags say of addresses.
+func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
+	return stack.Config{Addresses: f.addresses, Gateways: f.gateways, Logger: log}
+}
+
+// closeAfter closes everything, in the order that lets the last answers out, and joins what goes wrong then to err.
+func (s *slice) closeAfter(err error) error { return errors.Join(err, s.undo.close()) }
+
+// String describes the slice in the start-up line.
+func (s *slice) String() string {
+	var addrs []string
+	for _, p := range s.addresses {
+		addrs = append(addrs, p.Addr().String())
+	}
+	return fmt.Sprintf("%s (MAC %s, a slice of %s)", strings.Join(addrs, " and "), s.stack.HardwareAddr(), s.about)
+}
+
+// failed is closed when the device under the slice has failed, and the stack with it.
+func (s *slice) failed() <-chan struct{} { return s.stack.Device().Done() }
+
+// status is what the web server's status page shows beside its own counters. sim is nil on hardware.
+func status(st *stack.Stack, sim *simnic.NIC) any {
+	out := map[string]any{
+		"mac": st.HardwareAddr().String(), "addresses": st.Addrs(),
+		"stack": st.Stats(), "device": st.Device().Stats(),
+	}
+	if sim != nil {
+		out["nic"] = sim.Counters()
+	}
+	return out
+}

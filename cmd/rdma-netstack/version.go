@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+const versionHelp = `Usage: rdma-netstack version [--json]
+
+Prints the version, the commit it was built from and the Go it was built with.
+
+  --json    one JSON object
+`
+
+func versionCommand() command {
+	return command{"version", "which build this is", versionHelp, version}
+}
+
+type build struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"`
+	Modified bool   `json:"modified,omitempty"` // the tree had changes on top of the commit
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+	GVisor   string `json:"gvisor,omitempty"`
+}
+
+func version(_ context.Context, args []string, out streams) error {
+	fs := newFlags()
+	asJSON := fs.Bool("json", false, "")
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	b := thisBuild()
+	if *asJSON {
+		return json.NewEncoder(out.stdout).Encode(b)
+	}
+	commit := ""
+	if b.Commit != "" {
+		commit = ", commit " + b.Commit
+	}
+	if b.Modified {
+		commit += " with changes"
+	}
+	_, err := fmt.Fprintf(out.stdout, "rdma-netstack %s%s, %s, %s, gVisor %s\n", b.Version, commit, b.Go, b.Platform, b.GVisor)
+	return err
+}
+
+func thisBuild() build {
+	b := build{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	if info.Main.Version != "" {
+		b.Version = info.Main.Version
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Commit = s.Value[:min(12, len(s.Value))]
+		case "vcs.modified":
+			b.Modified = s.Value == "true"
+		}
+	}
+	for _, m := range info.Deps {
+		if m.Path == "gvisor.dev/gvisor" {
+			b.GVisor = m.Version
+		}
+	}
+	return b
+}
