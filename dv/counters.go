@@ -72,14 +72,20 @@ type txCounts struct {
 	stalls, refused, lost, resets                    counter
 }
 
-// showPosts makes what a flush changes visible.
+// showPosts makes the most important of what a flush changes visible: each
+// counter costs it a locked store, and many flushes are of one packet.
 func (c *txCounts) showPosts() {
 	c.packets.show()
 	c.bytes.show()
+}
+
+// showDone makes what completions and earlier flushes changed visible.
+func (c *txCounts) showDone() {
+	c.completions.show()
+	c.doorbells.show()
 	c.inline.show()
 	c.zeroCopy.show()
 	c.lso.show()
-	c.doorbells.show()
 }
 
 // showFaults makes what an error or a full ring changes visible.

@@ -2,6 +2,7 @@ package dv
 
 import (
 	"fmt"
+	"runtime"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
@@ -36,10 +37,16 @@ func (q *RxQueue) Arm() {
 }
 
 // Wait parks the goroutine until the event that Arm asked for, Wake, or the
-// end: then it returns ErrClosed, or an error that is ErrFailed.
+// end: then it returns ErrClosed, or an error that is ErrFailed. It does not
+// park on a ring without buffers, which no frame could wake it from: that is
+// when all of them were sent on with TxQueue.PostFrame and are not back yet.
 func (q *RxQueue) Wait() error {
 	if q.alarm.over() {
 		return q.ended()
+	}
+	if q.posted == q.cc && q.Refill() == 0 {
+		runtime.Gosched()
+		return nil
 	}
 	n, err := q.channel.Wait()
 	q.sn += uint32(n)

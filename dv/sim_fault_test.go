@@ -131,6 +131,44 @@ func TestArmAgain(t *testing.T) {
 	}
 }
 
+// An owner whose frames are all on their way out is not put to sleep for good.
+func TestWaitWithoutBuffers(t *testing.T) {
+	s, d := usual(t, dv.Config{RxQueueSize: 64, SpareFrames: 1})
+	rx, tx := d.Rx(0), d.Tx(0)
+	f := frame(ourMAC, peerMAC, 0x88b5, 60)
+	pkts := make([]dv.Packet, 128)
+	var held []dv.Frame
+	for range 2 { // the second round is for the spare frame
+		for range 64 {
+			s.wire.send(t, f)
+		}
+		for _, p := range pkts[:rx.Poll(pkts)] {
+			held = append(held, p.Frame)
+		}
+	}
+	rx.Arm()
+	if err := rx.Wait(); err != nil { // parked for good, if it were parked
+		t.Fatal(err)
+	}
+	for _, f := range held {
+		if err := tx.PostFrame(f, 0, 60, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tx.Flush()
+	tx.Reclaim()
+	if rx.Refill() == 0 {
+		t.Fatal("no frame came back")
+	}
+	s.wire.send(t, f)
+	if err := rx.Wait(); err != nil || rx.Stats().Events != 1 {
+		t.Fatal(err)
+	}
+	if n := len(poll(rx)); n != 1 {
+		t.Errorf("%d frames, want 1", n)
+	}
+}
+
 // Whatever syndrome receive descriptors fail with, the queue comes back by
 // itself, counted, and frames go on.
 func TestRxRecovery(t *testing.T) {

@@ -40,7 +40,8 @@ type RxDrops struct {
 	Malformed uint64
 }
 
-// TxStats counts what one send queue did.
+// TxStats counts what one send queue did. Packets and Bytes are current as of
+// the last Flush, the rest as of the last Reclaim that found something.
 type TxStats struct {
 	// Packets and Bytes posted and flushed. A segmented packet counts once, its
 	// headers too.

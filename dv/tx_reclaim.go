@@ -36,7 +36,7 @@ func (q *TxQueue) Reclaim() int {
 	q.lent.release(q.cc, q.pool)
 	q.futile = 0
 	q.count.completions.n += uint64(n)
-	q.count.completions.show()
+	q.count.showDone()
 	return int(q.done - before)
 }
 
