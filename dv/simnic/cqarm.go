@@ -30,12 +30,16 @@ func (a *arming) stop() {
 // there already the event is raised at once. A request with the number of an
 // event already delivered is stale: that event will wake the driver.
 func (cq *CQ) ArmWord(w uint32) {
-	sn, only, ci := mlx5.ParseArmWord(w)
-	cq.mu.Lock()
-	defer cq.mu.Unlock()
 	if got := cq.attr.Record.LoadBE32(mlx5.RecordArm); got != w {
 		cq.nic.strict.add("completion queue %#x: armed with %#08x, the record has %#08x", cq.number, w, got)
 	}
+	cq.armed(w)
+}
+
+func (cq *CQ) armed(w uint32) {
+	sn, only, ci := mlx5.ParseArmWord(w)
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
 	if cq.arm.gone || sn != cq.arm.events&3 {
 		cq.stale(sn)
 		return

@@ -37,7 +37,10 @@ type completion struct {
 // Doorbell tells the queue that its record was advanced: it executes everything
 // new before it returns. v is the register value, the first 8 bytes of the last
 // WQE. Safe for concurrent use, though a driver rings one queue from one place.
-func (sq *SQ) Doorbell(v uint64) {
+func (sq *SQ) Doorbell(v uint64) { sq.rung(v, (*SQ).checkDoorbell) }
+
+// rung executes what is new, after check.
+func (sq *SQ) rung(v uint64, check func(*SQ, uint64)) {
 	if h := sq.nic.hooks.Load(); h != nil && h.Doorbell != nil && h.Doorbell(sq) {
 		return
 	}
@@ -45,7 +48,7 @@ func (sq *SQ) Doorbell(v uint64) {
 	defer sq.mu.Unlock()
 	sq.nic.counters.add(ctrDoorbells, 1)
 	if sq.state != StateReset {
-		sq.checkDoorbell(v)
+		check(sq, v)
 	}
 	sq.run()
 }
@@ -63,6 +66,11 @@ func (sq *SQ) checkDoorbell(v uint64) {
 		sq.violation("doorbell %#016x: WQE %#x of %d DS does not end at the record's counter %#x", v, index, ds, pi)
 		return
 	}
+	sq.checkRung(v, index)
+}
+
+// checkRung compares a doorbell with the WQE it is a copy of.
+func (sq *SQ) checkRung(v uint64, index uint16) {
 	var ring [8]byte
 	sq.attr.Ring.Gather(sq.slot(index), ring[:])
 	if got := binary.BigEndian.Uint64(ring[:]); got != v {

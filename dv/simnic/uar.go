@@ -14,28 +14,25 @@ const (
 // before UARWrite returns. Stores that continue a BlueFlame copy are ignored:
 // the device takes the WQE from the ring.
 func (n *NIC) UARWrite(uar uint32, off int, v uint64) {
+	n.uarWrite(uar, off, v, (*SQ).Doorbell, (*CQ).ArmWord)
+}
+
+// uarWrite hands a store to the queue it is for.
+func (n *NIC) uarWrite(uar uint32, off int, v uint64, doorbell func(*SQ, uint64), arm func(*CQ, uint32)) {
 	switch {
 	case off == mlx5.UARArm:
-		n.armWrite(uar, v)
+		cq, ok := n.CQ(uint32(v) & 0xffffff)
+		if !ok || cq.attr.UAR != uar {
+			n.strict.add("arm request %#016x on UAR page %d names no completion queue of it", v, uar)
+			return
+		}
+		arm(cq, uint32(v>>32))
 	case off >= uarSend && off%uarHalf == 0:
-		n.doorbellWrite(uar, v)
+		sq, ok := n.SQ(uint32(v) >> 8)
+		if !ok || sq.attr.UAR != uar {
+			n.strict.add("doorbell %#016x on UAR page %d names no send queue of it", v, uar)
+			return
+		}
+		doorbell(sq, v)
 	}
-}
-
-func (n *NIC) doorbellWrite(uar uint32, v uint64) {
-	sq, ok := n.SQ(uint32(v) >> 8)
-	if !ok || sq.attr.UAR != uar {
-		n.strict.add("doorbell %#016x on UAR page %d names no send queue of it", v, uar)
-		return
-	}
-	sq.Doorbell(v)
-}
-
-func (n *NIC) armWrite(uar uint32, v uint64) {
-	cq, ok := n.CQ(uint32(v) & 0xffffff)
-	if !ok || cq.attr.UAR != uar {
-		n.strict.add("arm request %#016x on UAR page %d names no completion queue of it", v, uar)
-		return
-	}
-	cq.ArmWord(uint32(v >> 32))
 }

@@ -96,6 +96,6 @@ func (f *Function) writeUAR(page uint32, off int, p []byte) {
 		w := binary.BigEndian.Uint32(p)
 		f.updateEQ(w>>24, w&0xffffff, off == uarEQArm)
 	case len(p) >= 8:
-		f.nic.UARWrite(page, off, binary.BigEndian.Uint64(p))
+		f.nic.UARWriteLate(page, off, binary.BigEndian.Uint64(p))
 	}
 }
