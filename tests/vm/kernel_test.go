@@ -23,6 +23,9 @@ var checks = []check{
 	{"netdev TCP", testNetdevTCP},
 	{"ibv_devinfo", testDevinfo},
 	{"perftest", testPerftest},
+	{"our HTTP", testHTTP},
+	{"our DNS", testDNS},
+	{"netdev beside us", testBeside},
 }
 
 // kernels are those to run: all, or the one named by KERNEL.

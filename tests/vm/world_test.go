@@ -87,7 +87,7 @@ func boot(t *testing.T, ctx context.Context, p *parts, version string) *world {
 	w.plug(version)
 	dir := t.TempDir()
 	initrd := filepath.Join(dir, "initrd")
-	files := map[string]string{"/bin/rdma-netstack": p.binary()}
+	files := map[string]string{"/bin/rdma-netstack": p.binary(), "/etc/example.zone": "testdata/example.zone"}
 	if err := rig.Initramfs(initrd, w.kernel, p.tools, p.init(), files); err != nil {
 		t.Fatal(err)
 	}

@@ -153,7 +153,12 @@ func (f *Function) ethernetCaps(b []byte) {
 	})
 }
 
-func flowTableCaps(b []byte) {
+// multiPathTIRs is nic_rx_multi_path_tirs: an entry may send frames to a TIR and to the next table, which is what
+// rules that leave Linux its copy are made of.
+var multiPathTIRs = field{0, 1}
+
+func (f *Function) flowTableCaps(b []byte) {
+	multiPathTIRs.set(b, flag(f.nic.Caps().MultiPathFlows))
 	nic := b[flowTableNICReceive:]
 	setCaps(nic, flowTableFixed)
 	for _, m := range matchFields {

@@ -110,7 +110,7 @@ func (f *Function) queryHCACap(in, out []byte) error {
 	case capEthernet:
 		f.ethernetCaps(out[16:])
 	case capFlowTable:
-		flowTableCaps(out[16:])
+		f.flowTableCaps(out[16:])
 	}
 	return nil
 }

@@ -1,0 +1,123 @@
+package vm
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
+)
+
+// Our own binary on /dev/infiniband/uverbs0: servers on the slice, with clients outside, beside the kernel's netdev.
+
+// sliceMAC is the address of the slice.
+const sliceMAC = "02:aa:00:00:00:03"
+
+// server is our binary serving in the guest.
+type server struct {
+	w   *world
+	job int
+}
+
+// serve starts our binary in the guest and waits until it says that it serves.
+func (w *world) serve(t *testing.T, what string, args ...string) *server {
+	t.Helper()
+	argv := append([]string{"rdma-netstack", "serve", what, "--device", "mlx5_0", "--mac", sliceMAC,
+		"--address", slice4.String(), "--address", slice6.String(), "--queues", "2"}, args...)
+	s := &server{w, w.start(t, argv...)}
+	eventually(t, 20*time.Second, func() string { return "rdma-netstack says: " + w.output(t, s.job) }, func() bool {
+		return strings.Contains(w.output(t, s.job), "serving")
+	})
+	return s
+}
+
+// stop tells the server to end, which it must do by itself and without a complaint.
+func (s *server) stop(t *testing.T) {
+	t.Helper()
+	r, err := s.w.vm.Do(rig.Request{Op: "stop", Job: s.job, Signal: 15, Timeout: 15 * time.Second})
+	if err != nil || r.Code != 0 {
+		t.Fatalf("rdma-netstack ended with %d, %v:\n%s", r.Code, err, r.Output)
+	}
+}
+
+// testHTTP serves HTTP on the slice: ping, small and large bodies, uploads, both IP versions.
+func testHTTP(t *testing.T, w *world) {
+	s := w.serve(t, "http")
+	before := w.nic.Counters()
+	for _, to := range []netip.Prefix{slice4, slice6} {
+		pongs, err := w.client.Ping(w.ctx, to.Addr(), 3)
+		if err != nil || pongs.Received != 3 {
+			t.Errorf("ping %s: %v, %v", to.Addr(), pongs, err)
+		}
+		if err := w.client.Download(w.ctx, url(to, 80), bulk); err != nil {
+			t.Error(err)
+		}
+		if err := w.client.Echo(w.ctx, url(to, 80), bulk/8); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := w.client.Crowd(w.ctx, url(slice4, 80), 16, 4, 32<<10); err != nil {
+		t.Error(err)
+	}
+	after := w.nic.Counters()
+	if sent := after.Slice.TxBytes - before.Slice.TxBytes; sent < 2*bulk {
+		t.Errorf("the slice sent %d bytes for %d: the answers came from somewhere else", sent, 2*bulk)
+	}
+	s.stop(t)
+}
+
+// testDNS serves a zone on the slice, over UDP and TCP.
+func testDNS(t *testing.T, w *world) {
+	s := w.serve(t, "dns", "--zone", "/etc/example.zone")
+	for _, network := range []string{"udp", "tcp"} {
+		for _, server := range []netip.Addr{slice4.Addr(), slice6.Addr()} {
+			for kind, want := range map[string]string{"A": slice4.Addr().String(), "AAAA": slice6.Addr().String()} {
+				got, err := w.client.Lookup(w.ctx, network, netip.AddrPortFrom(server, 53), "www.example", kind)
+				if err != nil || !slices.Equal(got, []string{want}) {
+					t.Errorf("%s www.example at %s over %s: %q, %v", kind, server, network, got, err)
+				}
+			}
+		}
+	}
+	s.stop(t)
+}
+
+// testBeside loads the guest kernel's netdev and our slice at the same time, each with its own server.
+func testBeside(t *testing.T, w *world) {
+	s := w.serve(t, "http")
+	ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
+	defer cancel()
+	var load sync.WaitGroup
+	for _, at := range []string{url(slice4, 80), url(slice6, 80), url(netdev4, netdevPort), url(netdev6, netdevPort)} {
+		load.Go(func() {
+			for range 4 {
+				if err := w.client.Download(ctx, at, bulk/4); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	load.Wait()
+	out := w.run(t, "ping", "-c", "3", "-i", "0.2", outside4.Addr().String())
+	contains(t, out, "3 packets transmitted, 3 received")
+	s.stop(t)
+}
+
+// leftovers asks the guest's kernel what user programs hold of the device; there must be nothing.
+func (w *world) leftovers(t *testing.T) string {
+	t.Helper()
+	var held []string
+	for _, kind := range []string{"qp", "cq", "mr", "pd", "ctx"} {
+		for line := range strings.Lines(w.run(t, "rdma", "resource", "show", kind)) {
+			if strings.Contains(line, "pid ") {
+				held = append(held, fmt.Sprintf("%s: %s", kind, strings.TrimSpace(line)))
+			}
+		}
+	}
+	return strings.Join(held, "\n")
+}
