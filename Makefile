@@ -9,7 +9,7 @@ BENCH       ?= .
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test check deps demo bench fuzz help
+.PHONY: build test check deps demo bench bench-peers fuzz help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -23,6 +23,7 @@ check: ## gofmt, vet for amd64 and arm64, staticcheck, import map and other rule
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
 	CGO_ENABLED=0 GOARCH=amd64 go vet ./...
 	CGO_ENABLED=0 GOARCH=arm64 go vet ./...
+	cd tests/perf && CGO_ENABLED=0 go vet ./...
 	CGO_ENABLED=0 go run $(STATICCHECK) ./...
 	go test ./tests
 
@@ -34,6 +35,10 @@ demo: build ## a server on a slice of a software ConnectX, with clients, on this
 
 bench: ## every benchmark whose name matches BENCH, for BENCHTIME each
 	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) ./...
+
+bench-peers: ## measure against the kernel and gVisor's own links, 20 minutes; QUICK=1: three
+	@tests/deps.sh perf
+	cd tests/perf && go run . $(if $(QUICK),-quick)
 
 fuzz: ## every fuzz target, for FUZZTIME each
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's|/[^/]*:func | |' | sort | while read -r dir name; do \

@@ -43,6 +43,8 @@ func TestRulesBite(t *testing.T) {
 		{"part of the command to stack", "cmd/rdma-netstack/lab/x.go", imports(own("stack")), checkImports, ""},
 		{"stack to command", "stack/x.go", imports(own("cmd/rdma-netstack/lab")), checkImports, "stack imports cmd"},
 		{"tests to anything", "tests/vm/x.go", imports(own("dv"), own("dv/simnic"), other(gvisor+"pkg/buffer")), checkImports, ""},
+		{"tests to XDP loader", "tests/vm/x.go", imports(other(ebpf)), checkImports, "imports github.com/cilium/ebpf"},
+		{"measurements to XDP loader", "tests/perf/x.go", imports(other(ebpf+"/link"), own("stack")), checkImports, ""},
 		{"unknown package", "util/x.go", "package util\n", checkImports, "not in the import map"},
 		{"unknown part of a known one", "dv/mlx5/extra/x.go", "package extra\n", checkImports, "not in the import map"},
 		{"unknown module", "stack/x.go", imports(other("example.org/x")), checkImports, "stack imports example.org/x"},

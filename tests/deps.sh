@@ -1,18 +1,24 @@
 #!/bin/bash
 # Installs what the tests use and this machine lacks, where that is a matter of
 # apt and the user is root. Elsewhere it says in one line what is missing, and
-# the tests that need it are skipped with that reason.
+# the tests that need it are skipped with that reason. With the argument perf it
+# also looks for what "make bench-peers" uses.
 set -uo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
 # lacks prints the Debian package of each program and header that is not there.
 lacks() {
-	while read -r package probe; do
+	programs "$1" | while read -r package probe; do
 		case $probe in
 		*.h) [ -e "/usr/include/$probe" ] || ls /usr/include/*/"$probe" >/dev/null 2>&1 ;;
 		*) command -v "$probe" >/dev/null ;;
 		esac || echo "$package"
-	done <<-END
+	done
+}
+
+# programs lists Debian packages with a program or header of each.
+programs() {
+	cat <<-END
 		gcc gcc
 		libc6-dev stdlib.h
 		linux-libc-dev rdma/mlx5-abi.h
@@ -22,9 +28,16 @@ lacks() {
 		bind9-dnsutils dig
 		curl curl
 	END
+	[ "$1" != perf ] || cat <<-END
+		wrk wrk
+		dnsperf dnsperf
+		ethtool ethtool
+	END
 }
 
-mapfile -t missing < <(lacks)
+for=${1-tests}
+
+mapfile -t missing < <(lacks "$for")
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 # install tries with the package lists there are, then with fresh ones.
@@ -42,7 +55,7 @@ else
 	echo "deps: installing ${missing[*]}"
 	install "${missing[@]}"
 	why="apt-get failed"
-	mapfile -t missing < <(lacks)
+	mapfile -t missing < <(lacks "$for")
 	[ ${#missing[@]} -gt 0 ] || exit 0
 fi
 echo "deps: missing ${missing[*]} ($why): tests that need them are skipped"

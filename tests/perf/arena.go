@@ -1,0 +1,164 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+)
+
+// arena is one configuration, up and running.
+type arena struct {
+	*peer
+	client, cable *lab.Net // where the client is, and where its cable ends
+	server        *proc
+	loads         *proc // the load process; the server itself in memory
+	relay         *proc
+	many          bool // memory is measured with very many connections, too
+	undo          []func() error
+}
+
+// openArena sets a configuration up. Nothing is left when it fails.
+func openArena(p *peer, zone string) (*arena, error) {
+	a := &arena{peer: p}
+	if err := a.open(zone); err != nil {
+		return nil, errors.Join(fmt.Errorf("set %s up: %w", p.Name, err), a.close())
+	}
+	return a, nil
+}
+
+func (a *arena) close() (err error) {
+	for _, undo := range slices.Backward(a.undo) {
+		err = errors.Join(err, undo())
+	}
+	a.undo = nil
+	return err
+}
+
+func (a *arena) open(zone string) (err error) {
+	if a.client, err = a.net("client"); err != nil {
+		return err
+	}
+	if err := a.client.Do(clientSettings); err != nil {
+		return err
+	}
+	spec := childSpec{Server: &a.End, Procs: a.Procs, Zone: zone}
+	switch a.Plumbing {
+	case plumbMem:
+		spec.Pair = true
+		a.server, err = a.start(a.client, spec)
+		a.loads = a.server
+		return err
+	case plumbTAP:
+		err = a.openTAP(spec)
+	case plumbRelay:
+		err = a.openRelay(spec)
+	default:
+		err = a.openVeth(spec)
+	}
+	if err == nil {
+		a.loads, err = a.start(a.client, childSpec{Client: &end{Stack: stackKernel}})
+	}
+	return err
+}
+
+func (a *arena) net(name string) (*lab.Net, error) {
+	n, err := lab.New(a.Name + " " + name)
+	if err == nil {
+		a.undo = append(a.undo, n.Close)
+	}
+	return n, err
+}
+
+func (a *arena) start(at *lab.Net, spec childSpec) (*proc, error) {
+	p, err := startChild(at, spec)
+	if err == nil {
+		a.undo = append(a.undo, p.close)
+	}
+	return p, err
+}
+
+// up gives the kernel's side of the cable its address.
+func up(at *lab.Net, mac net.HardwareAddr, prefix ...netip.Prefix) error {
+	return at.Do(func() error { return lab.Up(port, lab.Setup{MAC: mac, Addresses: prefix}) })
+}
+
+// openTAP has the server make the TAP that the client's kernel uses.
+func (a *arena) openTAP(spec childSpec) (err error) {
+	if a.server, err = a.start(a.client, spec); err != nil {
+		return err
+	}
+	return up(a.client, clientMAC, clientPrefix)
+}
+
+func (a *arena) openRelay(spec childSpec) (err error) {
+	if a.cable, err = a.net("server"); err != nil {
+		return err
+	}
+	if a.relay, err = a.start(a.client, childSpec{Relay: a.cable.Path()}); err != nil {
+		return err
+	}
+	if err := errors.Join(up(a.client, clientMAC, clientPrefix), up(a.cable, serverMAC, serverPrefix), a.cable.Do(serverSettings)); err != nil {
+		return err
+	}
+	a.server, err = a.start(a.cable, spec)
+	return err
+}
+
+func (a *arena) openVeth(spec childSpec) (err error) {
+	if a.cable, err = a.net("server"); err != nil {
+		return err
+	}
+	if err := lab.Cable(a.client, port, a.cable, port); err != nil {
+		return err
+	}
+	address := []netip.Prefix{serverPrefix}
+	if spec.Server.Stack != stackKernel {
+		address = nil
+	}
+	if err := errors.Join(up(a.client, clientMAC, clientPrefix), up(a.cable, serverMAC, address...), a.cable.Do(serverSettings)); err != nil {
+		return err
+	}
+	if a.plain() {
+		if err := errors.Join(offloadsOff(a.client), offloadsOff(a.cable)); err != nil {
+			return err
+		}
+	}
+	a.server, err = a.start(a.cable, spec)
+	return err
+}
+
+// offloadsOff makes the cable carry finished frames no longer than its MTU.
+func offloadsOff(at *lab.Net) error {
+	cmd := exec.Command("ethtool", "-K", port, "tx", "off", "tso", "off", "gso", "off", "sg", "off")
+	if err := at.Start(cmd); err != nil {
+		return err
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("%v: %w", cmd.Args, err)
+	}
+	return nil
+}
+
+// clientSettings and serverSettings keep rounds from using up ports for the next: a kernel forgets connections in TIME-WAIT
+// at once.
+func clientSettings() error {
+	return sysctl(map[string]string{"ip_local_port_range": "1024 65535", "tcp_max_tw_buckets": "1"})
+}
+
+func serverSettings() error { return sysctl(map[string]string{"tcp_max_tw_buckets": "1"}) }
+
+// sysctl sets values of net.ipv4 in the calling thread's namespace.
+func sysctl(values map[string]string) error {
+	for name, value := range values {
+		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0); err != nil {
+			return fmt.Errorf("set net.ipv4.%s to %s: %w", name, value, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// bench is one load and what is recorded of it.
+type bench struct {
+	name  string
+	quick bool // also in quick runs
+	extra bool // also for peers that are extra
+	once  bool // in the first round only
+	for_  func(*peer) bool
+	run   func(*sample) error
+}
+
+// sample is one run of one bench on one arena.
+type sample struct {
+	*arena
+	ctx   context.Context
+	files files
+	scale float64
+	keep  string  // prefix of profiles; empty: none are kept
+	out   metrics // by name of the catalogue
+	noise float64 // processors that others kept busy
+}
+
+func kernelClient(p *peer) bool { return !p.memory() }
+func inMemory(p *peer) bool     { return p.memory() }
+func anyPeer(*peer) bool        { return true }
+
+// benches are all loads, in the order they run in each round.
+func benches() []bench {
+	return []bench{
+		{name: "http", quick: true, extra: true, for_: kernelClient, run: (*sample).http},
+		{name: "conns", for_: kernelClient, run: (*sample).conns},
+		{name: "dns", quick: true, extra: true, for_: kernelClient, run: (*sample).dns},
+		{name: "mem-http", quick: true, extra: true, for_: inMemory, run: (*sample).memHTTP},
+		{name: "up1", quick: true, extra: true, for_: anyPeer, run: bulk("up", 1)},
+		{name: "down1", quick: true, extra: true, for_: kernelClient, run: bulk("down", 1)},
+		{name: "up8", for_: kernelClient, run: bulk("up", 8)},
+		{name: "down8", for_: kernelClient, run: bulk("down", 8)},
+		{name: "up16", quick: true, extra: true, for_: inMemory, run: bulk("up", 16)},
+		{name: "udp-rx", extra: true, for_: anyPeer, run: (*sample).udpUp},
+		{name: "udp-tx", for_: anyPeer, run: (*sample).udpDown},
+		{name: "udp-echo", extra: true, for_: inMemory, run: (*sample).udpEcho},
+		{name: "paced", quick: true, for_: anyPeer, run: (*sample).paced},
+		{name: "rtt", quick: true, extra: true, for_: anyPeer, run: (*sample).rtt},
+		{name: "ping", for_: kernelClient, run: (*sample).ping},
+		{name: "idle", extra: true, once: true, for_: anyPeer, run: (*sample).idle},
+		{name: "memory", once: true, for_: kernelClient, run: (*sample).memory},
+	}
+}
+
+// during runs a load between the server's begin and end, and takes note of who used the machine meanwhile.
+// It returns what the server used and what the client's side used, in seconds of CPU.
+func (s *sample) during(load func() error) (server *usage, client float64, err error) {
+	procs := []*proc{s.server}
+	for _, p := range []*proc{s.loads, s.relay} {
+		if p != nil && p != s.server {
+			procs = append(procs, p)
+		}
+	}
+	for _, p := range procs {
+		if _, err := p.ask(request{Op: "begin"}); err != nil {
+			return nil, 0, err
+		}
+	}
+	watch := startWatch()
+	err = load()
+	known := 0.0
+	for i, p := range procs {
+		q := request{Op: "end"}
+		if i == 0 && s.keep != "" {
+			q.Profile = s.keep + ".pprof"
+		}
+		r, e := p.ask(q)
+		if err = errors.Join(err, e); e != nil {
+			continue
+		}
+		known += r.Usage.CPU
+		switch p {
+		case s.server:
+			server = r.Usage
+		case s.relay:
+			server.CPU += r.Usage.CPU // a cable made of a process, as ours is
+			server.Model += r.Usage.CPU
+		default:
+			client += r.Usage.CPU
+		}
+		if i == 0 {
+			s.noise = watch.others(known) // before the others' profiles are stopped, which takes time
+		}
+	}
+	if err == nil && server == nil {
+		err = errors.New("no usage")
+	}
+	return server, client + watch.ours(), err
+}
+
+// costs records the server's CPU per unit of work: with the software NIC, without it, and with the client's added.
+func (s *sample) costs(name string, u *usage, client, work, unit float64) {
+	if work == 0 {
+		return
+	}
+	s.out[name+" cpu"] = u.CPU / work * unit
+	s.out[name+" own"] = (u.CPU - u.Model) / work * unit
+	if !s.memory_() {
+		s.out[name+" both"] = (u.CPU + client) / work * unit
+	}
+}
+
+func (s *sample) memory_() bool { return s.arena.peer.memory() }
+
+// seconds scales a duration; whole rounds up to what wrk and dnsperf take.
+func (s *sample) seconds(n float64) float64 { return n * s.scale }
+func (s *sample) whole(n float64) int       { return max(1, int(n*s.scale+0.5)) }
+
+const micro = 1e6
+
+// profileName is the name of a kept profile without its extension.
+func profileName(peer, bench string, round int) string {
+	return fmt.Sprintf("%s-%s-%d", strings.ReplaceAll(peer, "/", "_"), bench, round)
+}

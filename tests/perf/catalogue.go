@@ -1,0 +1,93 @@
+package main
+
+// quantity is something measured.
+type quantity struct {
+	Key, Title, Unit string
+	Less             bool // less is better
+	Digits           int
+	Main             bool // in the chart and the short table
+}
+
+// catalogue is all quantities in the order of the table. CPU figures are of the server: "cpu" is all of it, "own" is without the
+// software NIC and its wire (which a card does; for kernel/tap, without the process between the TAPs), "both" has
+// the client's added to all.
+func catalogue() []quantity {
+	var c quantities
+	c.web()
+	c.bulk()
+	c.rest()
+	return c
+}
+
+type quantities []quantity
+
+func (c *quantities) add(key, title, unit string, digits int, less, main bool) {
+	*c = append(*c, quantity{key, title, unit, less, digits, main})
+}
+
+// costs adds the three kinds of CPU.
+func (c *quantities) costs(key, title, unit string) {
+	c.add(key+" own", title+": CPU without NIC", unit, 1, true, true)
+	c.add(key+" cpu", title+": CPU", unit, 1, true, false)
+	c.add(key+" both", title+": CPU, client too", unit, 1, true, false)
+}
+
+func (c *quantities) web() {
+	add, costs := c.add, c.costs
+	add("http", "HTTP keep-alive, 64 conns", "req/s", 0, false, true)
+	add("http p50", "HTTP p50", "us", 0, true, false)
+	add("http p99", "HTTP p99", "us", 0, true, false)
+	add("http p99.9", "HTTP p99.9", "us", 0, true, false)
+	add("http errors", "HTTP errors", "", 0, true, false)
+	costs("http", "HTTP", "us/req")
+	add("mem http", "HTTP keep-alive, 64 conns", "req/s", 0, false, true)
+	add("mem http p50", "HTTP p50", "us", 0, true, false)
+	add("mem http p99", "HTTP p99", "us", 0, true, false)
+	add("mem http own", "HTTP: CPU without NIC", "us/req", 1, true, true)
+	add("mem http cpu", "HTTP: CPU", "us/req", 1, true, false)
+	add("paced p50", "HTTP at 10,000/s p50", "us", 0, true, false)
+	add("paced p99", "HTTP at 10,000/s p99", "us", 0, true, true)
+	add("paced p99.9", "HTTP at 10,000/s p99.9", "us", 0, true, false)
+	add("paced", "HTTP at 10,000/s, achieved", "req/s", 0, false, false)
+	costs("paced", "HTTP at 10,000/s", "us/req")
+	add("conns", "new connections", "conn/s", 0, false, true)
+	costs("conns", "new connections", "us/conn")
+	add("dns", "DNS", "q/s", 0, false, true)
+	add("dns lost", "DNS lost queries", "", 0, true, false)
+	costs("dns", "DNS", "us/q")
+}
+
+func (c *quantities) bulk() {
+	for _, d := range []struct{ key, title string }{
+		{"up 1", "bulk to server, 1 flow"}, {"up 8", "bulk to server, 8 flows"}, {"up 16", "bulk, 16 flows"},
+		{"down 1", "bulk from server, 1 flow"}, {"down 8", "bulk from server, 8 flows"},
+	} {
+		c.add(d.key, d.title, "MB/s", 0, false, true)
+		c.add(d.key+" own", d.title+": CPU without NIC", "s/GB", 2, true, false)
+		c.add(d.key+" cpu", d.title+": CPU", "s/GB", 2, true, false)
+	}
+}
+
+func (c *quantities) rest() {
+	add, costs := c.add, c.costs
+	add("udp rx", "UDP 64 B to server", "dgram/s", 0, false, true)
+	add("udp rx offered", "UDP 64 B offered", "dgram/s", 0, false, false)
+	costs("udp rx", "UDP to server", "us/dgram")
+	add("udp tx", "UDP 64 B from server", "dgram/s", 0, false, true)
+	add("udp tx got", "UDP 64 B arrived at client", "dgram/s", 0, false, false)
+	costs("udp tx", "UDP from server", "us/dgram")
+	add("udp echo", "UDP echo, 8 sockets", "echo/s", 0, false, true)
+	add("ping", "ping, idle", "us", 0, true, true)
+	add("rtt p50", "TCP round trip, idle, p50", "us", 0, true, true)
+	add("rtt p99", "TCP round trip, idle, p99", "us", 0, true, false)
+	add("busy rtt p50", "TCP round trip at 10,000 req/s, p50", "us", 0, true, false)
+	add("busy rtt p99", "TCP round trip at 10,000 req/s, p99", "us", 0, true, false)
+	add("idle", "CPU when idle", "% of a core", 2, true, false)
+	add("idle conn", "memory per idle HTTP connection: process", "B", 0, true, true)
+	add("idle conn heap", "of it Go heap and stacks", "B", 0, true, false)
+	add("idle conn kernel", "kernel memory, both ends", "B", 0, true, false)
+	add("idle conn of 50k", "with 50,000 connections: process", "B", 0, true, false)
+	add("idle conn of 50k heap", "with 50,000: Go heap and stacks", "B", 0, true, false)
+	add("idle conn of 50k kernel", "with 50,000: kernel memory, both ends", "B", 0, true, false)
+	add("conns to 50k", "rate while connecting 50,000", "conn/s", 0, false, false)
+}

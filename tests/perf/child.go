@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+)
+
+// A child process has a server's end, or a client's, or both. It is told what to do by one JSON object per line on its
+// standard input, and answers likewise on its standard output.
+
+const childCommand = "child"
+
+// childSpec says what a child process has.
+type childSpec struct {
+	Server, Client *end   // nil: no such end
+	Pair           bool   // both, joined in memory; Server says on what
+	Relay          string // the path of another namespace: no stack at all, frames are carried between it and this one
+	Procs          int    // GOMAXPROCS; 0: all
+	Zone           string // of the DNS server: a file
+}
+
+// request is one line to a child.
+type request struct {
+	Op      string // begin, end, load, memory
+	Load    *load  // of load
+	Profile string // of end: a file to keep the CPU profile in
+}
+
+// reply is one line back.
+type reply struct {
+	Err     string
+	Usage   *usage  // of end
+	Metrics metrics // of load, memory
+}
+
+// metrics are measured values by name.
+type metrics map[string]float64
+
+// childMain runs a child process until its input ends.
+func childMain(spec string) int {
+	var s childSpec
+	c := &child{out: json.NewEncoder(os.Stdout)}
+	err := json.Unmarshal([]byte(spec), &s)
+	if err == nil {
+		err = c.open(s)
+	}
+	if err == nil {
+		err = c.out.Encode(reply{})
+	}
+	if err == nil {
+		err = c.serve(os.Stdin)
+	}
+	if err != nil {
+		_ = c.out.Encode(reply{Err: err.Error()})
+		fmt.Fprintln(os.Stderr, "perf child:", err)
+		return 1
+	}
+	return 0
+}
+
+type child struct {
+	out      *json.Encoder
+	services *services // nil in a client
+	client   host
+	meter    meter
+}
+
+func (c *child) open(s childSpec) (err error) {
+	if s.Procs > 0 {
+		runtime.GOMAXPROCS(s.Procs)
+	}
+	var server host
+	switch {
+	case s.Relay != "":
+		return relay(s.Relay)
+	case s.Pair:
+		server, c.client, err = openPair(*s.Server)
+	default:
+		if s.Server != nil {
+			server, err = s.Server.open()
+		}
+		if s.Client != nil && err == nil {
+			c.client, err = s.Client.open()
+		}
+	}
+	if err != nil || server == nil {
+		return err
+	}
+	c.services, err = startServices(server, s.Zone)
+	return err
+}
+
+// serve answers requests until the input ends. The process then just ends: its stacks have nothing to save.
+func (c *child) serve(in io.Reader) error {
+	lines := json.NewDecoder(bufio.NewReader(in))
+	for {
+		var q request
+		if err := lines.Decode(&q); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		r, err := c.do(&q)
+		if err != nil {
+			r.Err = err.Error()
+		}
+		if err := c.out.Encode(r); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *child) do(q *request) (r reply, err error) {
+	switch q.Op {
+	case "begin":
+		err = c.meter.begin(c.services)
+	case "end":
+		r.Usage, err = c.meter.end(c.services, q.Profile)
+	case "memory":
+		r.Metrics = memory()
+	case "load":
+		if c.client == nil {
+			return r, errors.New("this process has no client")
+		}
+		r.Metrics, err = q.Load.run(c.client)
+	default:
+		err = fmt.Errorf("no operation %q", q.Op)
+	}
+	return r, err
+}

@@ -1,0 +1,18 @@
+// Command perf measures the stack against what people would pick instead, on one machine, in one interleaved run, with
+// the same servers: "make bench-peers".
+//
+// Every configuration gets network namespaces of its own (cmd/rdma-netstack/lab). A server process has the HTTP, DNS, TCP and
+// UDP services on one stack; its client is the kernel of another namespace, driven by wrk, dnsperf, ping and a
+// load process. Pairs in memory have both ends in one process. Traffic stays inside these namespaces.
+//
+//	main.go run.go      flags; rounds, interleaved by load: every configuration meets the same noise
+//	peers.go lab.go     the configurations, and the namespaces and cables of one
+//	child.go service.go the other side of the pipe: a process with a stack, services and loads
+//	host_*.go           the stacks under them: kernel, gVisor on its links, ours
+//	load_*.go           what is measured
+//	usage.go noise.go   processor time, the software NIC's share of it, and who else used the machine
+//	table.go svg.go     medians, spreads, ratios
+//
+// This is a module of its own, because loading an XDP program and reading a CPU profile take libraries that nothing
+// else here needs.
+package main

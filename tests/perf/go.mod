@@ -1,0 +1,23 @@
+module github.com/rdma-netstack/rdma-netstack/tests/perf
+
+go 1.26.3
+
+require (
+	github.com/cilium/ebpf v0.22.0
+	github.com/google/pprof v0.0.0-20250903194437-c28834ac2320
+	github.com/rdma-netstack/rdma-netstack v0.0.0
+	golang.org/x/sys v0.49.0
+	gvisor.dev/gvisor v0.0.0-20260905035102-160fafc42237
+)
+
+require (
+	github.com/google/btree v1.1.2 // indirect
+	github.com/miekg/dns v1.1.73 // indirect
+	github.com/vishvananda/netlink v1.3.1 // indirect
+	github.com/vishvananda/netns v0.0.5 // indirect
+	golang.org/x/exp v0.0.0-20250711185948-6ae5c78190dc // indirect
+	golang.org/x/net v0.57.0 // indirect
+	golang.org/x/time v0.15.0 // indirect
+)
+
+replace github.com/rdma-netstack/rdma-netstack => ../..

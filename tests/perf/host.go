@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+)
+
+// host is one end: a stack with sockets. The addresses are those that RFC 5737 keeps for documentation.
+type host interface {
+	Listen(port int) (net.Listener, error)
+	ListenUDP(port int) (net.PacketConn, error)
+	Dial(ctx context.Context, network, address string) (net.Conn, error)
+	Close() error
+}
+
+var (
+	clientPrefix = netip.MustParsePrefix("192.0.2.1/24")
+	serverPrefix = netip.MustParsePrefix("192.0.2.10/24")
+
+	clientMAC = net.HardwareAddr{0x02, 0x00, 0x5e, 0x00, 0x53, 0x01}
+	serverMAC = net.HardwareAddr{0x02, 0x00, 0x5e, 0x00, 0x53, 0x10}
+)
+
+// What every stack gets alike.
+const (
+	udpBuffer  = 4 << 20
+	tcpSendMax = 6 << 20
+	tcpRecvMax = 8 << 20
+	tcpStart   = 1 << 20
+	// timeWait is short everywhere, so that a round of new connections does not use up the ports for the next.
+	timeWait = 10 * time.Millisecond
+)
+
+// port is the name of the interface on either end.
+const port = "eth0"
+
+// open makes the server's end.
+func (e end) open() (host, error) {
+	switch e.Stack {
+	case stackKernel:
+		return kernelHost{}, nil
+	case stackGvisor:
+		return openGvisor(e)
+	case stackOurs:
+		return openOurs(e)
+	}
+	return nil, fmt.Errorf("no stack %q", e.Stack)
+}
+
+// kernelHost is the kernel of the process's own namespace.
+type kernelHost struct{}
+
+func (kernelHost) Listen(port int) (net.Listener, error) {
+	return net.ListenTCP("tcp4", &net.TCPAddr{Port: port})
+}
+
+func (kernelHost) ListenUDP(port int) (net.PacketConn, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error { return growUDP(c) }}
+	return lc.ListenPacket(context.Background(), "udp4", fmt.Sprintf(":%d", port))
+}
+
+func (kernelHost) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, network, address)
+	if udp, ok := conn.(*net.UDPConn); ok {
+		if raw, err := udp.SyscallConn(); err == nil {
+			_ = growUDP(raw)
+		}
+	}
+	return conn, err
+}
+
+func (kernelHost) Close() error { return nil }
+
+// growUDP gives a kernel socket the buffers that the other stacks' sockets have.
+func growUDP(c syscall.RawConn) (err error) {
+	control := c.Control(func(fd uintptr) {
+		if err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUFFORCE, udpBuffer); err == nil {
+			err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUFFORCE, udpBuffer)
+		}
+	})
+	if control != nil {
+		return control
+	}
+	return err
+}

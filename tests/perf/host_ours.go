@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
+
+// ourHost is our stack on a software ConnectX.
+type ourHost struct {
+	stack *stack.Stack
+	nic   *simnic.NIC
+}
+
+// openOurs makes the server's end: the card plugged into the interface of the process's namespace, or into a TAP
+// that is made there.
+func openOurs(e end) (host, error) {
+	var wire simnic.Wire
+	if _, err := net.InterfaceByName(port); err == nil {
+		p, err := simnic.OpenPacket(port)
+		if err != nil {
+			return nil, err
+		}
+		wire = p
+	} else {
+		t, err := simnic.OpenTAP(port)
+		if err != nil {
+			return nil, err
+		}
+		wire = t
+	}
+	return newOurs(e, wire, serverPrefix, serverMAC)
+}
+
+// netdevMAC is the address of the Linux side of the card's port, which has nothing plugged in.
+var netdevMAC = net.HardwareAddr{0x02, 0x00, 0x5e, 0x00, 0x53, 0x20}
+
+func newOurs(e end, wire simnic.Wire, at netip.Prefix, mac net.HardwareAddr) (*ourHost, error) {
+	nic, err := simnic.New(simnic.Config{MAC: netdevMAC})
+	if err != nil {
+		return nil, errors.Join(err, wire.Close())
+	}
+	if err := nic.ConnectWire(wire); err != nil {
+		return nil, errors.Join(err, wire.Close(), nic.Close())
+	}
+	s, err := stack.Open(context.Background(), stack.Config{
+		NIC: dv.Config{
+			Kernel: nic.OpenKernel, Facts: dv.PortFacts{Name: "sim", Netdev: "sim0", MAC: nic.MAC(), MTU: nic.MTU()},
+			MAC: mac, RxQueues: e.Queues, TxQueues: e.Queues,
+		},
+		Addresses: []netip.Prefix{at}, DuplicateDetection: -1,
+		TCP: stack.TCPOptions{TimeWait: timeWait},
+	})
+	if err != nil {
+		return nil, errors.Join(err, nic.Close())
+	}
+	return &ourHost{s, nic}, nil
+}
+
+func (h *ourHost) Listen(port int) (net.Listener, error) {
+	return h.stack.Listen("tcp4", fmt.Sprintf(":%d", port))
+}
+
+func (h *ourHost) ListenUDP(port int) (net.PacketConn, error) {
+	return h.stack.ListenPacket("udp4", fmt.Sprintf(":%d", port))
+}
+
+func (h *ourHost) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	return h.stack.DialContext(ctx, network, address)
+}
+
+func (h *ourHost) Close() error { return errors.Join(h.stack.Close(), h.nic.Close()) }

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+
+	"gvisor.dev/gvisor/pkg/tcpip/link/pipe"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+)
+
+// openPair makes both ends in this process.
+func openPair(e end) (server, client host, err error) {
+	switch e.Link {
+	case linkSim:
+		return pairOurs(e)
+	case linkPipe:
+		a, b := pipe.New("", "", 1500)
+		return pairGvisor(a, b)
+	case linkInline:
+		a, b := newInline()
+		return pairGvisor(a, b)
+	}
+	return nil, nil, fmt.Errorf("no pair of %q", e.Link)
+}
+
+func pairOurs(e end) (host, host, error) {
+	a, b := simnic.Pair()
+	if e.Carry {
+		a, b = simnic.PairCarrying(simnic.OffloadCsum | simnic.OffloadTSO4 | simnic.OffloadTSO6)
+	}
+	server, err := newOurs(e, a, serverPrefix, serverMAC)
+	if err != nil {
+		return nil, nil, err
+	}
+	client, err := newOurs(e, b, clientPrefix, clientMAC)
+	if err != nil {
+		return nil, nil, err
+	}
+	return server, client, nil
+}
+
+func pairGvisor(a, b gstack.LinkEndpoint) (host, host, error) {
+	server, err := newGvisor(a, serverPrefix, gstack.NICOptions{})
+	if err != nil {
+		return nil, nil, err
+	}
+	client, err := newGvisor(b, clientPrefix, gstack.NICOptions{})
+	if err != nil {
+		return nil, nil, err
+	}
+	return server, client, nil
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// up sends to the sink on every connection, and takes the server's word for how much arrived by when.
+func (r *runner) up() (metrics, error) {
+	return r.bulk(portSink, func(c net.Conn, end time.Time) (uint64, error) {
+		buf := make([]byte, bulkBuffer)
+		for time.Now().Before(end) {
+			if _, err := c.Write(buf); err != nil {
+				return 0, err
+			}
+		}
+		half, ok := c.(interface{ CloseWrite() error })
+		if !ok {
+			return 0, fmt.Errorf("%T cannot close one direction", c)
+		}
+		if err := half.CloseWrite(); err != nil {
+			return 0, err
+		}
+		var total [8]byte
+		_, err := io.ReadFull(c, total[:])
+		return binary.BigEndian.Uint64(total[:]), err
+	})
+}
+
+// down reads from the source on every connection.
+func (r *runner) down() (metrics, error) {
+	return r.bulk(portSource, func(c net.Conn, end time.Time) (total uint64, err error) {
+		buf := make([]byte, bulkBuffer)
+		for time.Now().Before(end) {
+			n, err := c.Read(buf)
+			total += uint64(n)
+			if err != nil {
+				return total, err
+			}
+		}
+		return total, nil
+	})
+}
+
+// bulk runs one transfer per connection, all at once.
+func (r *runner) bulk(port int, transfer func(net.Conn, time.Time) (uint64, error)) (metrics, error) {
+	conns, err := r.dial(port)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(conns)
+	var wg sync.WaitGroup
+	totals, errs := make([]uint64, len(conns)), make([]error, len(conns))
+	start := time.Now()
+	for i, c := range conns {
+		wg.Go(func() { totals[i], errs[i] = transfer(c, start.Add(r.time())) })
+	}
+	wg.Wait()
+	sum := uint64(0)
+	for i := range conns {
+		if errs[i] != nil {
+			return nil, errs[i]
+		}
+		sum += totals[i]
+	}
+	return metrics{"bytes": float64(sum), "rate": float64(sum) / time.Since(start).Seconds() / 1e6}, nil
+}

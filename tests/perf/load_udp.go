@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"os"
+	"time"
+)
+
+// udpUp sends datagrams as fast as it can. The server counts.
+func (r *runner) udpUp() (metrics, error) {
+	c, err := r.host.Dial(r.ctx, "udp", r.at(portUDP))
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	b := make([]byte, r.Size)
+	sent, failed := 0, 0
+	for end := time.Now().Add(r.time()); time.Now().Before(end); {
+		for range 64 {
+			if _, err := c.Write(b); err != nil {
+				failed++
+			} else {
+				sent++
+			}
+		}
+	}
+	time.Sleep(20 * time.Millisecond) // what waits in the server's socket is counted, too
+	return metrics{"sent": float64(sent), "failed": float64(failed)}, nil
+}
+
+// udpDown has the server send, and counts.
+func (r *runner) udpDown() (metrics, error) {
+	c, err := r.host.Dial(r.ctx, "udp", r.at(portUDP))
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if _, err := c.Write(udpBurst{r.Size, int(r.time().Milliseconds())}.encode()); err != nil {
+		return nil, err
+	}
+	got, b := 0, make([]byte, 64<<10)
+	for end := time.Now().Add(r.time() + 100*time.Millisecond); time.Now().Before(end); {
+		if _, err := c.Read(b); err == nil {
+			got++
+		}
+		if got%64 == 0 {
+			_ = c.SetReadDeadline(end)
+		}
+	}
+	return metrics{"received": float64(got), "rate": float64(got) / r.Seconds}, nil
+}
+
+// udpEcho sends a datagram and waits for it, on Flows sockets at once.
+func (r *runner) udpEcho() (metrics, error) {
+	results := make(chan latencies)
+	for range r.Flows {
+		c, err := r.host.Dial(r.ctx, "udp", r.at(portEcho))
+		if err != nil {
+			return nil, err
+		}
+		go func() {
+			defer c.Close()
+			results <- r.echoes(c)
+		}()
+	}
+	var all latencies
+	for range r.Flows {
+		all = append(all, <-results...)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("no datagram came back")
+	}
+	m := metrics{"requests": float64(len(all)), "rate": float64(len(all)) / r.Seconds}
+	all.put(m, "us")
+	return m, nil
+}
+
+func (r *runner) echoes(c net.Conn) (l latencies) {
+	b := make([]byte, max(r.Size, 1))
+	start := time.Now()
+	for now, end := start, start.Add(r.time()); now.Before(end); {
+		if _, err := c.Write(b); err != nil {
+			return l
+		}
+		_ = c.SetReadDeadline(now.Add(200 * time.Millisecond))
+		_, err := c.Read(b)
+		done := time.Now()
+		if err == nil {
+			l.add(done.Sub(now))
+		} else if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return l
+		}
+		now = done
+	}
+	return l
+}

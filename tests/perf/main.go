@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const help = `Usage: perf [flags]
+
+Measures HTTP, DNS, bulk TCP, UDP, latency, processor time and memory of the stack and of its peers.
+
+`
+
+// flags of a run.
+type flags struct {
+	quick       bool
+	rounds      int
+	only, loads *regexp.Regexp
+	out         string // directory of results.json and chart.svg
+	scale       float64
+	profiles    string // directory of CPU profiles; empty: none are kept
+	list        bool
+	budget      time.Duration
+}
+
+func main() {
+	if len(os.Args) == 3 && os.Args[1] == childCommand {
+		os.Exit(childMain(os.Args[2]))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	f, err := parseFlags(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "perf:", err)
+		return 2
+	}
+	if f.list {
+		for _, p := range peers() {
+			fmt.Fprintf(stdout, "%-24s %s\n", p.Name, p.About)
+		}
+		return 0
+	}
+	if err := measure(ctx, f, stdout, stderr); err != nil {
+		fmt.Fprintln(stderr, "perf:", err)
+		return 1
+	}
+	return 0
+}
+
+func parseFlags(args []string, stderr io.Writer) (f flags, err error) {
+	fs := flag.NewFlagSet("perf", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.Usage = func() { fmt.Fprint(stderr, help); fs.PrintDefaults() }
+	only := fs.String("only", "", "measure the configurations whose name matches this regular expression")
+	loads := fs.String("loads", "", "run the loads whose name matches this regular expression")
+	fs.BoolVar(&f.quick, "quick", false, "the main configurations and loads only, in about three minutes")
+	fs.BoolVar(&f.list, "list", false, "list the configurations")
+	fs.IntVar(&f.rounds, "rounds", 0, "rounds (default 5, quick 3)")
+	fs.Float64Var(&f.scale, "scale", 1, "factor on the duration of every load")
+	fs.StringVar(&f.out, "out", "results", "directory for results.json and chart.svg")
+	fs.StringVar(&f.profiles, "profiles", "", "directory to keep each server's CPU profiles in")
+	fs.DurationVar(&f.budget, "budget", 19*time.Minute, "start no further round after this long")
+	if err := fs.Parse(args); err != nil {
+		return f, err
+	}
+	if f.rounds == 0 {
+		f.rounds = 5
+		if f.quick {
+			f.rounds = 3
+		}
+	}
+	if f.only, err = regexp.Compile(*only); err != nil {
+		return f, err
+	}
+	f.loads, err = regexp.Compile(*loads)
+	return f, err
+}

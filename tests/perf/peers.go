@@ -1,0 +1,102 @@
+package main
+
+// Stacks and links of an end.
+const (
+	stackKernel = "kernel"
+	stackGvisor = "gvisor"
+	stackOurs   = "ours"
+
+	linkFD     = "fdbased"
+	linkXDP    = "xdp"
+	linkPipe   = "pipe"
+	linkInline = "inline"
+	linkSim    = "sim"
+)
+
+// Plumbing between server and client.
+const (
+	plumbVeth  = "veth"       // offloads on: 64 KiB super-segments cross
+	plumbPlain = "veth plain" // offloads off on both ends: frames as on a wire
+	plumbTAP   = "tap"
+	plumbRelay = "tap relay" // two TAPs and a process that carries frames between them
+	plumbMem   = "memory"    // both ends in one process
+)
+
+// end says which stack on which link.
+type end struct {
+	Stack, Link string
+	Dispatch    string // of fdbased: readv, recvmmsg, mmap
+	GSO         string // of fdbased: "", host, gvisor
+	Inline      bool   // of fdbased: one processor, so that packets are delivered where they are read
+	GRO         bool   // of fdbased
+	FIFO        bool   // gVisor's queueing discipline in front
+	Native      bool   // of xdp: in the driver
+	Queues      int    // of ours
+	Carry       bool   // of ours in memory: unsegmented frames cross, as between cards with LRO
+}
+
+// peer is one configuration.
+type peer struct {
+	Name, About string
+	End         end
+	Plumbing    string
+	Procs       int  // GOMAXPROCS of the server; 0: all
+	Extra       bool // not in quick runs
+}
+
+func (p *peer) ours() bool   { return p.End.Stack == stackOurs }
+func (p *peer) memory() bool { return p.Plumbing == plumbMem }
+
+// plain reports whether the veth pair must not carry super-segments.
+func (p *peer) plain() bool { return p.Plumbing == plumbPlain }
+
+func fd(dispatch, gso string) end {
+	return end{Stack: stackGvisor, Link: linkFD, Dispatch: dispatch, GSO: gso}
+}
+
+// peers are all configurations. The first of each plumbing is the kernel's own stack, if there is one.
+func peers() []*peer {
+	kernel, ours := end{Stack: stackKernel}, end{Stack: stackOurs, Link: linkSim, Queues: 1}
+	gso := fd("recvmmsg", "host")
+	inline, runsc := gso, gso
+	inline.Inline, runsc.FIFO = true, true
+	plain, plainGSO := fd("recvmmsg", ""), fd("recvmmsg", "gvisor")
+	plain.Inline, plain.GRO, plainGSO.FIFO = true, true, true
+	xdp := end{Stack: stackGvisor, Link: linkXDP, FIFO: true}
+	native := xdp
+	native.Native = true
+	four, carry := ours, ours
+	four.Queues, carry.Carry = 4, true
+	ceiling := end{Stack: stackGvisor, Link: linkInline}
+	return []*peer{
+		{Name: "kernel/veth", About: "Linux TCP/IP over a veth pair", End: kernel, Plumbing: plumbVeth},
+		{Name: "fd", About: "gVisor fdbased, AF_PACKET, recvmmsg, no GSO", End: fd("recvmmsg", ""), Plumbing: plumbVeth, Extra: true},
+		{Name: "fd-gso", About: "gVisor fdbased, AF_PACKET, recvmmsg, host GSO", End: gso, Plumbing: plumbVeth},
+		{Name: "fd-gso-inline", About: "fd-gso, delivering inline", End: inline, Plumbing: plumbVeth},
+		{Name: "fd-gso-fifo", About: "fd-gso behind gVisor's fifo, as runsc has it", End: runsc, Plumbing: plumbVeth, Extra: true},
+		{Name: "fd-readv-gso", About: "gVisor fdbased, AF_PACKET, readv, host GSO", End: fd("readv", "host"), Plumbing: plumbVeth, Extra: true},
+		{Name: "fd-mmap", About: "gVisor fdbased, AF_PACKET, PACKET_MMAP, no GSO", End: fd("mmap", ""), Plumbing: plumbVeth, Extra: true},
+		{Name: "ours/veth", About: "ours: software ConnectX on AF_PACKET", End: ours, Plumbing: plumbVeth},
+
+		{Name: "kernel/plain", About: "Linux TCP/IP, veth without offloads", End: kernel, Plumbing: plumbPlain, Extra: true},
+		{Name: "fd-plain", About: "gVisor fdbased, recvmmsg, inline, GRO, veth without offloads", End: plain, Plumbing: plumbPlain, Extra: true},
+		{Name: "fd-plain-gvgso", About: "gVisor fdbased, recvmmsg, gVisor GSO, fifo, veth without offloads", End: plainGSO, Plumbing: plumbPlain, Extra: true},
+		{Name: "xdp", About: "gVisor link/xdp, generic XDP", End: xdp, Plumbing: plumbPlain},
+		{Name: "xdp-native", About: "gVisor link/xdp, XDP in the veth driver", End: native, Plumbing: plumbPlain, Extra: true},
+		{Name: "ours/plain", About: "ours: software ConnectX on AF_PACKET, veth without offloads", End: ours, Plumbing: plumbPlain, Extra: true},
+
+		{Name: "kernel/tap", About: "Linux TCP/IP, two TAPs and a process between", End: kernel, Plumbing: plumbRelay},
+		{Name: "fd-tap", About: "gVisor fdbased on a TAP", End: fd("readv", ""), Plumbing: plumbTAP},
+		{Name: "ours/tap", About: "ours: software ConnectX on a TAP", End: ours, Plumbing: plumbTAP},
+		{Name: "ours/tap-1core", About: "the same with GOMAXPROCS=1", End: ours, Plumbing: plumbTAP, Procs: 1, Extra: true},
+		{Name: "ours/tap-4q", About: "the same with four queues", End: four, Plumbing: plumbTAP, Extra: true},
+
+		{Name: "mem-pipe", About: "two gVisor stacks on link/pipe, one core", End: end{Stack: stackGvisor, Link: linkPipe}, Plumbing: plumbMem, Procs: 1},
+		{Name: "mem-ceiling", About: "two gVisor stacks, no link: 64 KiB packets handed over uncopied, one core", End: ceiling, Plumbing: plumbMem, Procs: 1},
+		{Name: "mem-ours", About: "two of our stacks, software ConnectXes on a cable, one core", End: ours, Plumbing: plumbMem, Procs: 1},
+		{Name: "mem-ours-carry", About: "the same, unsegmented frames cross the cable", End: carry, Plumbing: plumbMem, Procs: 1, Extra: true},
+		{Name: "mem-ceiling-2core", About: "mem-ceiling on two cores", End: ceiling, Plumbing: plumbMem, Extra: true},
+		{Name: "mem-ours-2core", About: "mem-ours on two cores", End: ours, Plumbing: plumbMem, Extra: true},
+		{Name: "mem-ours-4q", About: "mem-ours on two cores, four queues", End: four, Plumbing: plumbMem, Extra: true},
+	}
+}

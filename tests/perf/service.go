@@ -1,0 +1,185 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/apps/dnsd"
+)
+
+// Ports of the services.
+const (
+	portHTTP   = 80
+	portDNS    = 53
+	portSink   = 5001 // takes what comes; at the end it says how much that was
+	portSource = 5002 // sends until the connection ends
+	portEcho   = 5003 // TCP and UDP
+	portUDP    = 5004 // counts datagrams; one that says so has it send some
+)
+
+const bulkBuffer = 256 << 10 // bytes per read or write of a bulk transfer
+
+// services are the servers on one stack.
+type services struct {
+	host                              host
+	received, datagrams, sent, failed atomic.Uint64
+}
+
+// counts is what services have done so far.
+type counts struct{ received, datagrams, sent, failed float64 }
+
+func (s *services) snapshot() counts {
+	if s == nil {
+		return counts{}
+	}
+	return counts{float64(s.received.Load()), float64(s.datagrams.Load()), float64(s.sent.Load()), float64(s.failed.Load())}
+}
+
+// startServices starts all servers. They end with the process.
+func startServices(h host, zone string) (*services, error) {
+	s := &services{host: h}
+	dns, err := dnsd.New(dnsd.Config{Zones: []dnsd.Zone{{File: zone}}})
+	if err != nil {
+		return nil, err
+	}
+	web := &http.Server{Handler: http.HandlerFunc(kilobyte)}
+	for port, serve := range map[int]func(net.Listener) error{
+		portHTTP: web.Serve, portSink: each(s.sink), portSource: each(s.source), portEcho: each(s.echo),
+	} {
+		ln, err := h.Listen(port)
+		if err != nil {
+			return nil, fmt.Errorf("listen on port %d: %w", port, err)
+		}
+		go serve(ln)
+	}
+	for port, serve := range map[int]func(net.PacketConn) error{portDNS: dns.ServeUDP, portEcho: s.echoUDP, portUDP: s.udp} {
+		conn, err := h.ListenUDP(port)
+		if err != nil {
+			return nil, fmt.Errorf("listen on UDP port %d: %w", port, err)
+		}
+		go serve(conn)
+	}
+	return s, nil
+}
+
+var body = make([]byte, 1024)
+
+// kilobyte answers every request with 1 KiB.
+func kilobyte(w http.ResponseWriter, _ *http.Request) {
+	h := w.Header()
+	h["Content-Type"], h["Content-Length"] = contentType, contentLength
+	_, _ = w.Write(body)
+}
+
+var contentType, contentLength = []string{"application/octet-stream"}, []string{"1024"}
+
+// each serves every connection in a goroutine of its own.
+func each(serve func(net.Conn)) func(net.Listener) error {
+	return func(ln net.Listener) error {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return err
+			}
+			go func() {
+				defer conn.Close()
+				serve(conn)
+			}()
+		}
+	}
+}
+
+func (s *services) sink(conn net.Conn) {
+	buf := make([]byte, bulkBuffer)
+	total := uint64(0)
+	for {
+		n, err := conn.Read(buf)
+		total += uint64(n)
+		s.received.Add(uint64(n))
+		if errors.Is(err, io.EOF) {
+			_, _ = conn.Write(binary.BigEndian.AppendUint64(nil, total))
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (s *services) source(conn net.Conn) {
+	buf := make([]byte, bulkBuffer)
+	for {
+		if _, err := conn.Write(buf); err != nil {
+			return
+		}
+	}
+}
+
+func (s *services) echo(conn net.Conn) {
+	buf := make([]byte, 4<<10)
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return
+		}
+		if _, err := conn.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func (s *services) echoUDP(conn net.PacketConn) error {
+	buf := make([]byte, 64<<10)
+	for {
+		n, from, err := conn.ReadFrom(buf)
+		if err != nil {
+			return err
+		}
+		if _, err := conn.WriteTo(buf[:n], from); err != nil {
+			s.failed.Add(1)
+		}
+	}
+}
+
+// udpBurst is a datagram that asks for datagrams of some size, for some milliseconds.
+type udpBurst struct{ size, millis int }
+
+const burstMark = 0xb5
+
+func (b udpBurst) encode() []byte {
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32([]byte{burstMark, burstMark}, uint32(b.size)), uint32(b.millis))
+}
+
+// udp counts datagrams, and sends some when asked to.
+func (s *services) udp(conn net.PacketConn) error {
+	buf := make([]byte, 64<<10)
+	for {
+		n, from, err := conn.ReadFrom(buf)
+		if err != nil {
+			return err
+		}
+		if n == 10 && buf[0] == burstMark && buf[1] == burstMark {
+			s.burst(conn, from, int(binary.BigEndian.Uint32(buf[2:])), int(binary.BigEndian.Uint32(buf[6:])))
+			continue
+		}
+		s.datagrams.Add(1)
+	}
+}
+
+func (s *services) burst(conn net.PacketConn, to net.Addr, size, millis int) {
+	b := make([]byte, size)
+	for end := time.Now().Add(time.Duration(millis) * time.Millisecond); time.Now().Before(end); {
+		for range 64 {
+			if _, err := conn.WriteTo(b, to); err != nil {
+				s.failed.Add(1)
+			} else {
+				s.sent.Add(1)
+			}
+		}
+	}
+}
