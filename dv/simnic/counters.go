@@ -46,6 +46,8 @@ type Counters struct {
 	Routed uint64 // copies of packets made, one per destination
 
 	Doorbells, SendWQEs     uint64
+	LSOWQEs                 uint64 // of the SendWQEs, those to be segmented
+	ChecksumWQEs            uint64 // those that asked for TCP or UDP checksums
 	TxInlineDropped         uint64 // packets of WQEs that inlined too little, lenient mode
 	LROPackets              uint64 // packets merged into an earlier one's completion
 	CQEs, CompressedCQEs    uint64 // completions written; those inside sessions
@@ -89,6 +91,8 @@ const (
 	ctrRouted
 	ctrDoorbells
 	ctrSendWQEs
+	ctrLSOWQEs
+	ctrChecksumWQEs
 	ctrTxInlineDropped
 	ctrLROPackets
 	ctrCQEs
@@ -179,8 +183,9 @@ func (n *NIC) Counters() Counters {
 			LengthError: c.get(ctrLengthError), Protection: c.get(ctrProtection), CQError: c.get(ctrCQError), Fault: c.get(ctrFault),
 		},
 		Routed:    c.get(ctrRouted),
-		Doorbells: c.get(ctrDoorbells), SendWQEs: c.get(ctrSendWQEs), TxInlineDropped: c.get(ctrTxInlineDropped),
-		LROPackets: c.get(ctrLROPackets), CQEs: c.get(ctrCQEs), CompressedCQEs: c.get(ctrCompressedCQEs), CQOverruns: c.get(ctrCQOverruns),
+		Doorbells: c.get(ctrDoorbells), SendWQEs: c.get(ctrSendWQEs), LSOWQEs: c.get(ctrLSOWQEs), ChecksumWQEs: c.get(ctrChecksumWQEs),
+		TxInlineDropped: c.get(ctrTxInlineDropped),
+		LROPackets:      c.get(ctrLROPackets), CQEs: c.get(ctrCQEs), CompressedCQEs: c.get(ctrCompressedCQEs), CQOverruns: c.get(ctrCQOverruns),
 		ReqErrors: c.get(ctrReqErrors), ReqFlushed: c.get(ctrReqFlushed), RespErrors: c.get(ctrRespErrors), RespFlushed: c.get(ctrRespFlushed),
 		CQEvents: c.get(ctrCQEvents), StaleArms: c.get(ctrStaleArms), Violations: violations,
 	}

@@ -200,6 +200,9 @@ func TestGoldenLSO(t *testing.T) {
 	r.sq.doorbell()
 	got := r.wire.take()
 	checkLSOFrames(t, got, payload)
+	if c := r.nic.Counters(); c.LSOWQEs != 1 || c.ChecksumWQEs != 1 {
+		t.Errorf("counted %d WQEs for segmentation and %d for checksums", c.LSOWQEs, c.ChecksumWQEs)
+	}
 	clean(t, r.nic)
 
 	// the same WQE over a wire that takes it whole, cut by the receiving side

@@ -25,6 +25,7 @@ func (sq *SQ) execute(w *wqe) fault {
 	if e.insert != 0 && !sq.nic.caps.VLANInsert {
 		return faultFormat
 	}
+	sq.countOffloads(w, &e)
 	switch w.op {
 	case mlx5.OpLSO:
 		return sq.lso(w, &e)
@@ -36,6 +37,16 @@ func (sq *SQ) execute(w *wqe) fault {
 		return faultFormat
 	}
 	return sq.send(w, &e)
+}
+
+// countOffloads counts what a WQE leaves to the device.
+func (sq *SQ) countOffloads(w *wqe, e *eth) {
+	if w.op == mlx5.OpLSO {
+		sq.nic.counters.add(ctrLSOWQEs, 1)
+	}
+	if e.csum&mlx5.CsumL4 != 0 {
+		sq.nic.counters.add(ctrChecksumWQEs, 1)
+	}
 }
 
 // send puts one packet together from the inline header and all data segments.
