@@ -152,6 +152,9 @@ func TestKeyDestroyedInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := string(q.buf)
+	if _, _, mine := q.key.span(1, q.addr, 1); mine {
+		t.Error("whoever found the key before may still use it")
+	}
 	wg.Wait()
 	if string(q.buf) != before {
 		t.Error("memory was written after its key was destroyed")

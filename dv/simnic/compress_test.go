@@ -201,3 +201,28 @@ func TestCompressionFormats(t *testing.T) {
 		}
 	}
 }
+
+// TestCompressionOrder is that nothing overtakes a session: an error, or a merge.
+func TestCompressionOrder(t *testing.T) {
+	now := uint64(0)
+	a := hashTIR(false, true)
+	a.LRO = LROAttr{IPv4: true, MaxPayload: 8192}
+	r := newRecvRig(t, recvOptions{cfg: Config{Clock: fixedClock(&now)}, tir: a, cq: func(a *CQAttr) { a.Compress = true }})
+	for i := range 5 {
+		r.rq.post(seg(4096, r.key.Key(), r.addr+uint64(i)*4096))
+	}
+	r.rq.post(seg(4096, 0x1200, r.addr))
+	r.give(flowFrame(0, 60), flowFrame(1, 60), tcpSegment(0, 1400, 0x10), tcpSegment(1400, 1400, 0x10), flowFrame(2, 60), flowFrame(3, 60), frame60)
+	if _, l := expand(t, r.cq); len(l) != 2 {
+		t.Errorf("session of %d", len(l))
+	}
+	if e := r.cq.mustPoll(t); e[0x20] != 2 || be16(e[0x3c:]) != 2 {
+		t.Errorf("merge: %x", e)
+	}
+	if _, l := expand(t, r.cq); len(l) != 2 {
+		t.Errorf("session of %d", len(l))
+	}
+	if e := r.cq.mustPoll(t); e[0x37] != 4 || be16(e[0x3c:]) != 5 {
+		t.Errorf("error: %x", e)
+	}
+}

@@ -205,6 +205,28 @@ func TestGoldenStriding(t *testing.T) {
 	clean(t, r.nic)
 }
 
+// TestStridesFillExactly is a WQE whose last stride is used: the next frame
+// starts another one, without a filler.
+func TestStridesFillExactly(t *testing.T) {
+	r := newRecvRig(t, recvOptions{logStride: 5, rq: func(a *RQAttr) { a.Striding = &Striding{LogStrideBytes: 6, LogStrides: 3, TwoByteShift: true} }})
+	for i := range 2 {
+		r.rq.post(append(make([]byte, 16), seg(8*64, r.key.Key(), r.addr+uint64(i)*8*64)...))
+	}
+	for i := range 12 { // 60 + 2 bytes: one stride each
+		r.give(frame60)
+		e := r.cq.mustPoll(t)
+		if int(be16(e[2:])) != i/8 || int(be16(e[0x3c:])) != i%8 || be16(e[0x2c:]) != 1 {
+			t.Errorf("frame %d: %x", i, e)
+		}
+		expect(t, "data behind the two bytes", r.buf[i*64:i*64+62], append([]byte{0xa5, 0xa5}, frame60...))
+	}
+	r.give(flowFrame(1, 8*64-1)) // with the two bytes more than any WQE
+	if c := r.nic.Counters(); c.Drops.TooLong != 1 {
+		t.Errorf("%+v", c.Drops)
+	}
+	clean(t, r.nic)
+}
+
 // jumboFrame is a TCP segment of the published RSS flow, n bytes with headers.
 func jumboFrame(n int) []byte {
 	f := append(append([]byte(nil), tcpFrame72[:12]...), tcpFrame72[16:]...)

@@ -140,6 +140,14 @@ func TestSteeringWhoGetsIt(t *testing.T) {
 		{name: "two copies in one priority: the first rule", dst: macBcast, want: expect{a: 1, netdev: 1}, flows: func(a, b *sink) []FlowAttr {
 			return []FlowAttr{{Match: dstMatch(macBcast, macExact), TIR: a.tir, DontTrap: true}, {Match: dstMatch(macGroup, macGroup), TIR: b.tir, DontTrap: true}}
 		}},
+		{name: "masks keep their order in a table", dst: macTwo, want: expect{a: 1}, flows: func(a, b *sink) []FlowAttr {
+			first := [6]byte{255}
+			return []FlowAttr{{Match: dstMatch(macTwo, macExact), TIR: a.tir}, {Match: dstMatch([6]byte{4}, first), TIR: b.tir}, {Match: dstMatch([6]byte{2}, first), TIR: b.tir}}
+		}},
+		{name: "a later rule joins its mask", dst: macTwo, want: expect{a: 1}, flows: func(a, b *sink) []FlowAttr {
+			first := [6]byte{255}
+			return []FlowAttr{{Match: dstMatch(macThird, macExact), TIR: b.tir}, {Match: dstMatch([6]byte{2}, first), TIR: b.tir}, {Match: dstMatch(macTwo, macExact), TIR: a.tir}}
+		}},
 		{name: "multicast that traps comes after all priorities", dst: macBcast, want: expect{b: 1}, flows: func(a, b *sink) []FlowAttr {
 			return []FlowAttr{{Match: dstMatch(macBcast, macExact), TIR: a.tir}, {TIR: b.tir, Priority: 15}}
 		}},

@@ -224,6 +224,52 @@ func TestSendErrorFlush(t *testing.T) {
 	}
 }
 
+// TestSendResetForgets is that nothing of an error survives a reset.
+func TestSendResetForgets(t *testing.T) {
+	r := newSendRig(t, Config{}, 0)
+	reset := func() {
+		for _, s := range []State{StateReset, StateReady} {
+			if err := r.sq.Modify(r.sq.State(), s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.sq.pc = 0
+		r.sq.rec.StoreBE32(4, 0)
+	}
+	bad := ctrl(0x3f, 3)
+	bad[11] = 1 << 2 // completion on the first error only
+	for range 3 {
+		r.sq.post(bad)
+		r.sq.post(bad)
+		r.sq.doorbell()
+		if e := r.cq.mustPoll(t); e[0x37] != 2 || r.cq.poll() != nil {
+			t.Errorf("completion %x", e)
+		}
+		reset()
+	}
+	r.sq.rec.StoreBE32(4, 40) // more than the ring: stops without a completion
+	r.sq.Doorbell(r.sq.last)
+	reset()
+	r.sq.nops(1)
+	if e := r.cq.mustPoll(t); e[0x3f]>>4 != 0 {
+		t.Errorf("after a stop and a reset: %x", e)
+	}
+}
+
+func TestUDPChecksumZero(t *testing.T) {
+	f := flowFrame(1, 60)
+	p := parse(f)
+	binary.BigEndian.PutUint16(f[58:], add16(be16(f[58:]), be16(f[40:]))) // now the sum is 0xffff
+	p.seed(f)
+	r := newSendRig(t, Config{}, 0)
+	copy(r.buf, f)
+	r.sq.post(join(ctrl(0x0a, 3), ethSeg(0xc0, 0, 0), seg(60, r.key.Key(), r.addr)))
+	r.sq.doorbell()
+	if got := r.wire.take()[0].Data; be16(got[40:]) != 0xffff {
+		t.Errorf("checksum %#04x, want ffff for 0", be16(got[40:]))
+	}
+}
+
 func TestDoorbellChecks(t *testing.T) {
 	tests := []struct {
 		name string
