@@ -23,6 +23,7 @@ var checks = []check{
 	{"netdev TCP", testNetdevTCP},
 	{"ibv_devinfo", testDevinfo},
 	{"perftest", testPerftest},
+	{"our open", testOpen},
 	{"our HTTP", testHTTP},
 	{"our DNS", testDNS},
 	{"netdev beside us", testBeside},

@@ -16,6 +16,9 @@ import (
 )
 
 func main() {
+	if os.Getpid() != 1 {
+		os.Exit(subcommand(os.Args[1:]))
+	}
 	if err := boot(); err != nil {
 		fmt.Println("guest: boot:", err)
 		powerOff()
@@ -24,6 +27,24 @@ func main() {
 		fmt.Println("guest: serve:", err)
 	}
 	powerOff()
+}
+
+// subcommands are programs the host has the guest run, as /init NAME ...
+var subcommands = map[string]func(args []string) error{
+	"slice": slice,
+}
+
+// subcommand runs one and returns the exit code.
+func subcommand(args []string) int {
+	if len(args) == 0 || subcommands[args[0]] == nil {
+		fmt.Fprintln(os.Stderr, "guest: no such subcommand:", args)
+		return 2
+	}
+	if err := subcommands[args[0]](args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "guest:", err)
+		return 1
+	}
+	return 0
 }
 
 // boot mounts the file systems and reaps orphans, as init must.

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"net"
+	"os"
+	"os/signal"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
+)
+
+// echo is a slice without a stack: it answers every UDP datagram, by the rings of package dv alone.
+type echo struct {
+	dev                                *dv.Device
+	echoed, astray, unverified, groups atomic.Uint64
+}
+
+// slice is the subcommand: it opens a device, reports, echoes until SIGTERM or the device's end, and reports again.
+func slice(args []string) error {
+	fs := flag.NewFlagSet("slice", flag.ExitOnError)
+	name, mac := fs.String("device", "mlx5_0", ""), fs.String("mac", "", "")
+	rx, tx := fs.Int("rx", 2, ""), fs.Int("tx", 2, "")
+	segments := fs.Int("segments", 0, "segments of one packet to be cut, sent when an echo is asked for")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	cfg := dv.Config{Device: *name, RxQueues: *rx, TxQueues: *tx}
+	var err error
+	if *mac != "" {
+		if cfg.MAC, err = net.ParseMAC(*mac); err != nil {
+			return err
+		}
+	}
+	e := &echo{}
+	if e.dev, err = dv.Open(context.Background(), cfg); err != nil {
+		return err
+	}
+	if err := e.report(); err != nil {
+		return err
+	}
+	e.run(*segments)
+	if err := e.report(); err != nil {
+		return err
+	}
+	return e.dev.Close()
+}
+
+// run echoes until the process is told to stop or the device ends.
+func (e *echo) run(segments int) {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, unix.SIGTERM)
+	var workers sync.WaitGroup
+	for i := range e.dev.NumRx() {
+		workers.Go(func() { e.work(i, segments) })
+	}
+	select {
+	case <-stop:
+	case <-e.dev.Done():
+	}
+	e.dev.Stop()
+	workers.Wait()
+}
+
+// work owns receive queue i and, as long as there is one, send queue i.
+func (e *echo) work(i, segments int) {
+	rx, tx := e.dev.Rx(i), e.dev.Tx(i%e.dev.NumTx())
+	pkts := make([]dv.Packet, 64)
+	for {
+		n := rx.Poll(pkts)
+		if n == 0 {
+			rx.Arm()
+			if n = rx.Poll(pkts); n == 0 && rx.Wait() != nil {
+				return
+			}
+		}
+		tx.Lock()
+		for j := range pkts[:n] {
+			e.take(i, tx, &pkts[j], segments)
+		}
+		tx.Flush()
+		tx.Reclaim()
+		tx.Unlock()
+		rx.Release(pkts[:n])
+	}
+}
+
+// take looks at one packet and answers it: odd queues send the very frame they received, even queues a copy.
+func (e *echo) take(queue int, tx *dv.TxQueue, p *dv.Packet, segments int) {
+	if p.Data[0]&1 != 0 {
+		e.groups.Add(1)
+		return
+	}
+	d, ok := parseDatagram(p)
+	if !ok {
+		return
+	}
+	if e.dev.QueueFor(d.flow) != queue {
+		e.astray.Add(1)
+	}
+	if p.Flags&(dv.RxL3OK|dv.RxL4OK) != dv.RxL3OK|dv.RxL4OK {
+		e.unverified.Add(1)
+	}
+	if segments > 0 {
+		if err := tx.Post(d.bulk(segments)); err != nil {
+			return
+		}
+	}
+	d.turn()
+	if queue%2 == 0 {
+		if tx.Post(&dv.TxPacket{Bufs: [][]byte{p.Data}, Flags: dv.TxL3Csum | dv.TxL4Csum}) == nil {
+			e.echoed.Add(1)
+		}
+		return
+	}
+	if tx.PostFrame(p.Frame, 0, len(p.Data), dv.TxL3Csum|dv.TxL4Csum) == nil {
+		p.Frame = dv.NoFrame
+		e.echoed.Add(1)
+	}
+}
+
+// report prints a SliceReport.
+func (e *echo) report() error {
+	d := e.dev
+	r := rig.SliceReport{
+		Name: d.Name(), Netdev: d.Netdev(), MAC: d.MAC().String(), Rx: d.NumRx(), Tx: d.NumTx(), Caps: d.Caps(), LinkUp: d.LinkUp(),
+		Echoed: e.echoed.Load(), Astray: e.astray.Load(), Unverified: e.unverified.Load(), Groups: e.groups.Load(), Stats: d.Stats(),
+	}
+	if err := d.Err(); err != nil {
+		r.Err = err.Error()
+	}
+	return json.NewEncoder(os.Stdout).Encode(r)
+}

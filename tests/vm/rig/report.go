@@ -1,0 +1,18 @@
+package rig
+
+import "github.com/rdma-netstack/rdma-netstack/dv"
+
+// SliceReport is what the guest's bare slice (guest slice) prints as JSON, one line when it is up and one when it ends.
+type SliceReport struct {
+	Name, Netdev, MAC string
+	Rx, Tx            int
+	Caps              dv.Caps
+	LinkUp            bool
+
+	Echoed     uint64 // frames answered
+	Astray     uint64 // frames on another queue than Device.QueueFor says
+	Unverified uint64 // frames the NIC did not vouch for
+	Groups     uint64 // broadcast and multicast frames received
+	Stats      dv.Stats
+	Err        string // why the device failed
+}
