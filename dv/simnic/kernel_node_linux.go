@@ -20,6 +20,8 @@ type Linux struct {
 	page   uint64       // bytes of a system page
 	pinned atomic.Int64 // pages pinned by all files, what RLIMIT_MEMLOCK counts
 
+	populates bool
+
 	methods map[methodKey]*method
 	writes  map[uint32]writeCommand
 }
@@ -27,7 +29,7 @@ type Linux struct {
 // NewLinux puts a kernel around n. It needs no closing.
 func NewLinux(n *NIC, cfg LinuxConfig) *Linux {
 	return &Linux{nic: n, cfg: cfg.withDefaults(), page: uint64(os.Getpagesize()),
-		methods: methodTable(cfg.Release), writes: writeTable()}
+		populates: canPopulate(), methods: methodTable(cfg.Release), writes: writeTable()}
 }
 
 // is reports whether the kernel is of the given age.
