@@ -2,7 +2,6 @@ package simnic
 
 import (
 	"errors"
-	"fmt"
 	"testing"
 )
 

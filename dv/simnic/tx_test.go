@@ -2,7 +2,6 @@ package simnic
 
 import (
 	"encoding/binary"
-	"fmt"
 	"testing"
 )
 
