@@ -82,6 +82,7 @@ func commands() []command {
 		demoCommand(),
 		serveHTTPCommand(),
 		serveDNSCommand(),
+		serveIperf3Command(),
 		devicesCommand(),
 		versionCommand(),
 	}

@@ -1,0 +1,102 @@
+package iperf3d
+
+import (
+	"fmt"
+	"time"
+)
+
+// params are the client's, with iperf3's names. Those that only concern the client are left out.
+type params struct {
+	TCP           bool    `json:"tcp"`
+	UDP           bool    `json:"udp"`
+	SCTP          bool    `json:"sctp"`
+	Omit          int     `json:"omit"` // seconds not to count
+	Time          int     `json:"time"` // seconds; 0 with Num or Blocks
+	Parallel      int     `json:"parallel"`
+	Reverse       int     `json:"-"`
+	Bidirectional int     `json:"-"`
+	Len           int     `json:"len"`       // bytes of a write or datagram
+	Bandwidth     float64 `json:"bandwidth"` // bit/s per stream, 0: unlimited
+	NoDelay       bool    `json:"-"`
+	Counters64    bool    `json:"-"`
+
+	// Older clients send numbers, newer ones truth values.
+	RawReverse       any `json:"reverse"`
+	RawBidirectional any `json:"bidirectional"`
+	RawNoDelay       any `json:"nodelay"`
+	RawCounters64    any `json:"udp_counters_64bit"`
+}
+
+// Limits of what a client may ask for.
+const (
+	maxStreams  = 128
+	maxBlock    = 1 << 20
+	maxDatagram = 65507
+	maxTime     = 24 * time.Hour
+)
+
+// Sizes of a write when the client names none.
+const (
+	defaultBlock    = 128 << 10
+	defaultDatagram = 1460
+)
+
+// normalise fills in defaults and refuses what the server does not do.
+func (p *params) normalise() error {
+	p.Reverse, p.Bidirectional = truth(p.RawReverse), truth(p.RawBidirectional)
+	p.NoDelay, p.Counters64 = truth(p.RawNoDelay) != 0, truth(p.RawCounters64) != 0
+	if p.Parallel == 0 {
+		p.Parallel = 1
+	}
+	limit := maxBlock
+	if p.UDP {
+		limit = maxDatagram
+	}
+	switch {
+	case p.SCTP:
+		return fmt.Errorf("SCTP is not supported: leave out --sctp")
+	case p.Parallel < 0 || p.Parallel > maxStreams:
+		return fmt.Errorf("%d parallel streams: 1 to %d are possible", p.Parallel, maxStreams)
+	case p.Len < 0 || p.Len > limit:
+		return fmt.Errorf("blocks of %d bytes: at most %d are possible", p.Len, limit)
+	case p.Time < 0 || p.Omit < 0 || time.Duration(p.Time+p.Omit)*time.Second > maxTime:
+		return fmt.Errorf("a test of %d s: at most %v is possible", p.Time+p.Omit, maxTime)
+	}
+	if p.Len == 0 {
+		p.Len = defaultBlock
+		if p.UDP {
+			p.Len = defaultDatagram
+		}
+	}
+	if p.UDP {
+		p.Len = max(p.Len, udpHeader64)
+	}
+	return nil
+}
+
+// truth is 1 for true and for any number but 0.
+func truth(v any) int {
+	switch v := v.(type) {
+	case bool:
+		if v {
+			return 1
+		}
+	case float64:
+		if v != 0 {
+			return 1
+		}
+	}
+	return 0
+}
+
+// streams is how many there will be, and which of them, in order of their making, the server sends on.
+func (p *params) streams() (n int, sends func(i int) bool) {
+	switch {
+	case p.Bidirectional != 0:
+		return 2 * p.Parallel, func(i int) bool { return i >= p.Parallel }
+	case p.Reverse != 0:
+		return p.Parallel, func(int) bool { return true }
+	default:
+		return p.Parallel, func(int) bool { return false }
+	}
+}

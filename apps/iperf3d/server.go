@@ -1,0 +1,151 @@
+package iperf3d
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+)
+
+// Config says how to serve. The zero value is ready.
+type Config struct {
+	Logger *slog.Logger // hears of tests that failed; nil is silence
+}
+
+// Server answers iperf3 clients. All methods may be called from any goroutine.
+type Server struct {
+	log    *slog.Logger
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	mu        sync.Mutex
+	listeners map[io.Closer]bool
+	current   *session // the test under way
+	udp       *udpPort
+	work      sync.WaitGroup
+}
+
+// New makes a server; Shutdown or Close ends it.
+func New(cfg Config) *Server {
+	s := &Server{log: cfg.Logger, listeners: map[io.Closer]bool{}}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
+}
+
+// ServeUDP takes the datagrams of UDP tests from pc, which has the same port as the listener, until Shutdown or Close, and
+// then returns nil. It closes pc. To be called before the first UDP test, once.
+func (s *Server) ServeUDP(pc net.PacketConn) error {
+	if !s.track(pc) {
+		return pc.Close()
+	}
+	u := &udpPort{conn: pc, streams: map[string]*udpFlow{}}
+	s.mu.Lock()
+	s.udp = u
+	s.mu.Unlock()
+	return s.unlessClosed(u.serve())
+}
+
+// Serve takes control and data connections from ln until Shutdown or Close, and then returns nil. It closes ln.
+func (s *Server) Serve(ln net.Listener) error {
+	if !s.track(ln) {
+		return ln.Close()
+	}
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			return s.unlessClosed(err)
+		}
+		s.work.Go(func() { s.welcome(c) })
+	}
+}
+
+// track notes what Shutdown is to close; false: it is too late.
+func (s *Server) track(c io.Closer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return false
+	}
+	s.listeners[c] = true
+	return true
+}
+
+func (s *Server) unlessClosed(err error) error {
+	if s.ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// welcome reads a connection's cookie: the test under way gets its data connections, the first of a new cookie starts
+// a test, and others hear that the server is busy.
+func (s *Server) welcome(c net.Conn) {
+	var k cookie
+	c.SetDeadline(time.Now().Add(stepTime))
+	if _, err := io.ReadFull(c, k[:]); err != nil {
+		c.Close()
+		return
+	}
+	c.SetDeadline(time.Time{})
+	s.mu.Lock()
+	cur := s.current
+	if cur == nil && s.ctx.Err() == nil {
+		cur = &session{
+			srv: s, ctl: c, cookie: k, incoming: make(chan arrival, 2*maxStreams), stop: make(chan struct{}), ended: make(chan struct{}),
+		}
+		s.current = cur
+		s.mu.Unlock()
+		s.conduct(cur)
+		return
+	}
+	s.mu.Unlock()
+	if cur == nil || cur.cookie != k {
+		writeState(c, accessDenied)
+		c.Close()
+		return
+	}
+	cur.offer(arrival{func(p *params) *stream { return tcpStream(c, p) }, func() { c.Close() }})
+}
+
+// conduct runs a test and makes room for the next.
+func (s *Server) conduct(t *session) {
+	err := t.run(s.ctx)
+	s.mu.Lock()
+	s.current = nil
+	s.mu.Unlock()
+	if err != nil && s.ctx.Err() == nil {
+		s.log.Warn("iperf3 test failed", "client", t.ctl.RemoteAddr(), "error", err)
+	}
+}
+
+// Shutdown closes the listeners and ends the test under way; the client is told. It waits for all goroutines, at most
+// until ctx ends.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.cancel()
+	s.mu.Lock()
+	var err error
+	for l := range s.listeners {
+		if e := l.Close(); !errors.Is(e, net.ErrClosed) {
+			err = errors.Join(err, e)
+		}
+	}
+	clear(s.listeners)
+	s.mu.Unlock()
+	done := make(chan struct{})
+	go func() { s.work.Wait(); close(done) }()
+	select {
+	case <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Close is Shutdown without a limit.
+func (s *Server) Close() error { return s.Shutdown(context.Background()) }

@@ -1,0 +1,232 @@
+package iperf3d
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+// Times a client has for each step.
+const (
+	stepTime   = 10 * time.Second
+	streamTime = 20 * time.Second
+)
+
+// session is one test: its control connection and its streams.
+type session struct {
+	srv    *Server
+	ctl    net.Conn
+	cookie cookie
+	params params
+
+	incoming chan arrival // data connections and flows, in order of coming
+	streams  []*stream
+	stop     chan struct{} // closed: senders stop
+	pumps    sync.WaitGroup
+	ended    chan struct{} // closed: the session takes no more streams
+}
+
+// arrival is a data connection or flow whose test may not have its parameters yet.
+type arrival struct {
+	stream func(p *params) *stream
+	close  func()
+}
+
+// run conducts the test. The control connection is closed when it returns.
+func (s *session) run(ctx context.Context) error {
+	defer s.ctl.Close()
+	defer s.finish()
+	unhook := context.AfterFunc(ctx, func() {
+		writeState(s.ctl, serverTerminate)
+		s.ctl.Close()
+	})
+	defer unhook()
+	if err := s.prepare(); err != nil {
+		writeState(s.ctl, serverError)
+		return err
+	}
+	return s.measure()
+}
+
+// prepare exchanges parameters and collects the streams.
+func (s *session) prepare() error {
+	if err := s.expect(paramExchange, &s.params); err != nil {
+		return fmt.Errorf("parameters: %w", err)
+	}
+	if err := s.params.normalise(); err != nil {
+		return err
+	}
+	if s.params.UDP {
+		if s.srv.udp == nil {
+			return errors.New("UDP asked for, and the server has no UDP port")
+		}
+		s.srv.udp.setAccept(func(f *udpFlow) { s.offer(arrival{func(p *params) *stream { return udpStream(f, p) }, f.Close}) })
+		defer s.srv.udp.setAccept(nil)
+	}
+	if err := s.say(createStreams); err != nil {
+		return err
+	}
+	return s.collect()
+}
+
+// say sends a state byte in time.
+func (s *session) say(st state) error {
+	s.ctl.SetDeadline(time.Now().Add(stepTime))
+	return writeState(s.ctl, st)
+}
+
+// expect sends a state byte and reads the JSON it asks for.
+func (s *session) expect(st state, v any) error {
+	if err := s.say(st); err != nil {
+		return err
+	}
+	return readJSON(s.ctl, v)
+}
+
+// offer hands what arrived to the session; what comes too late is closed.
+func (s *session) offer(a arrival) {
+	select {
+	case s.incoming <- a:
+	case <-s.ended:
+		a.close()
+	}
+}
+
+// collect waits until all streams are there.
+func (s *session) collect() error {
+	n, sends := s.params.streams()
+	late := time.NewTimer(streamTime)
+	defer late.Stop()
+	for i := range n {
+		select {
+		case a := <-s.incoming:
+			st := a.stream(&s.params)
+			st.id, st.sends = streamID(i), sends(i)
+			s.streams = append(s.streams, st)
+		case <-late.C:
+			return fmt.Errorf("%d of %d streams came in %v", i, n, streamTime)
+		}
+	}
+	return nil
+}
+
+// measure runs the streams until the client ends the test, and exchanges results.
+func (s *session) measure() error {
+	if err := errors.Join(s.say(testStart), s.say(testRunning)); err != nil {
+		return err
+	}
+	begin, cpu := time.Now(), readCPU()
+	for _, st := range s.streams {
+		s.pumps.Go(func() { st.run(st, s.stop) })
+	}
+	if err := s.untilEnd(&begin); err != nil {
+		return err
+	}
+	took := time.Since(begin)
+	s.settle()
+	mine := results{HasRetransmits: 0}
+	mine.CPUUser, mine.CPUSystem = cpu.percent(took)
+	mine.CPUTotal = mine.CPUUser + mine.CPUSystem
+	for _, st := range s.streams {
+		mine.Streams = append(mine.Streams, st.result(took))
+	}
+	return s.exchange(&mine)
+}
+
+// untilEnd waits for the client's word; meanwhile the omitted time may pass.
+func (s *session) untilEnd(begin *time.Time) error {
+	s.ctl.SetDeadline(time.Now().Add(maxTime))
+	word := make(chan error, 1)
+	go func() {
+		st, err := readState(s.ctl)
+		if err == nil && st != testEnd {
+			err = fmt.Errorf("the client ended the test with state %d", st)
+		}
+		word <- err
+	}()
+	var omitted <-chan time.Time
+	if s.params.Omit > 0 {
+		t := time.NewTimer(time.Duration(s.params.Omit) * time.Second)
+		defer t.Stop()
+		omitted = t.C
+	}
+	for {
+		select {
+		case <-omitted:
+			for _, st := range s.streams {
+				st.omit()
+			}
+			*begin = time.Now()
+		case err := <-word:
+			return err
+		}
+	}
+}
+
+// What the client sent before the end may still be on its way: settle waits until nothing has come for quiet, at most
+// settleTime.
+const quiet, settleTime = 20 * time.Millisecond, 500 * time.Millisecond
+
+func (s *session) settle() {
+	for seen, deadline := s.received(), time.Now().Add(settleTime); time.Now().Before(deadline); {
+		<-time.After(quiet)
+		now := s.received()
+		if now == seen {
+			return
+		}
+		seen = now
+	}
+}
+
+// received is how many bytes have come on all streams together.
+func (s *session) received() (n int64) {
+	for _, st := range s.streams {
+		if !st.sends {
+			n += st.bytes.Load()
+		}
+	}
+	return n
+}
+
+// exchange stops the streams, tells the client our results and hears his.
+func (s *session) exchange(mine *results) error {
+	close(s.stop)
+	var his json.RawMessage // nothing in them changes ours
+	if err := s.expect(exchangeResults, &his); err != nil {
+		return fmt.Errorf("results: %w", err)
+	}
+	if err := writeJSON(s.ctl, mine); err != nil {
+		return err
+	}
+	if err := s.say(displayResults); err != nil {
+		return err
+	}
+	readState(s.ctl) // IPERF_DONE, or the connection's end
+	return nil
+}
+
+// finish closes the streams and waits for them.
+func (s *session) finish() {
+	select {
+	case <-s.stop:
+	default:
+		close(s.stop)
+	}
+	close(s.ended)
+	for _, st := range s.streams {
+		st.close()
+	}
+	for {
+		select {
+		case a := <-s.incoming:
+			a.close()
+		default:
+			s.pumps.Wait()
+			return
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package iperf3d
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// stream is one flow of a test in one direction. Its pump writes the counters, the session reads them.
+type stream struct {
+	id    int
+	sends bool
+
+	bytes   atomic.Int64
+	packets atomic.Int64 // UDP
+	errors  atomic.Int64 // UDP: lost
+	late    atomic.Int64 // UDP: out of order
+	jitter  atomic.Int64 // UDP, ns
+
+	omitted struct{ bytes, packets, errors int64 } // up to the end of the omitted time; the session's
+	run     func(s *stream, stop <-chan struct{})
+	close   func()
+}
+
+// streamID numbers streams as iperf3 does: 1, 3, 4, 5 ...
+func streamID(i int) int {
+	if i == 0 {
+		return 1
+	}
+	return i + 2
+}
+
+// omit forgets what was counted so far.
+func (s *stream) omit() {
+	s.omitted.bytes, s.omitted.packets, s.omitted.errors = s.bytes.Load(), s.packets.Load(), s.errors.Load()
+}
+
+// pacer spaces writes so that their sum keeps to a rate.
+type pacer struct {
+	bitsPerSecond float64 // 0: as fast as it goes
+	start         time.Time
+}
+
+// wait blocks until sent bytes are due, or stop is closed; it reports whether to go on.
+func (p *pacer) wait(sent int64, stop <-chan struct{}) bool {
+	select {
+	case <-stop:
+		return false
+	default:
+	}
+	if p.bitsPerSecond <= 0 {
+		return true
+	}
+	due := p.start.Add(time.Duration(float64(sent) * 8 / p.bitsPerSecond * float64(time.Second)))
+	early := time.Until(due)
+	if early <= 0 {
+		return true
+	}
+	t := time.NewTimer(early)
+	defer t.Stop()
+	select {
+	case <-stop:
+		return false
+	case <-t.C:
+		return true
+	}
+}

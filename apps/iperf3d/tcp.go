@@ -1,0 +1,50 @@
+package iperf3d
+
+import (
+	"net"
+	"time"
+)
+
+// tcpStream makes a stream of a data connection whose cookie has been read.
+func tcpStream(c net.Conn, p *params) *stream {
+	s := &stream{close: func() { c.Close() }}
+	s.run = func(s *stream, stop <-chan struct{}) {
+		if s.sends {
+			sendTCP(s, c, p, stop)
+		} else {
+			receiveTCP(s, c)
+		}
+	}
+	if d, ok := c.(interface{ SetNoDelay(bool) error }); ok {
+		d.SetNoDelay(p.NoDelay)
+	}
+	return s
+}
+
+// sendTCP writes until told to stop or the client closes.
+func sendTCP(s *stream, c net.Conn, p *params, stop <-chan struct{}) {
+	block := make([]byte, p.Len)
+	for i := range block {
+		block[i] = byte('0' + i%10)
+	}
+	pace := pacer{bitsPerSecond: p.Bandwidth, start: time.Now()}
+	for pace.wait(s.bytes.Load(), stop) {
+		n, err := c.Write(block)
+		s.bytes.Add(int64(n))
+		if err != nil {
+			return
+		}
+	}
+}
+
+// receiveTCP counts until the connection ends; the session closes it at the end of the test.
+func receiveTCP(s *stream, c net.Conn) {
+	block := make([]byte, max(defaultBlock, 64<<10))
+	for {
+		n, err := c.Read(block)
+		s.bytes.Add(int64(n))
+		if err != nil {
+			return
+		}
+	}
+}

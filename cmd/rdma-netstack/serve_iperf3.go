@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+
+	"github.com/rdma-netstack/rdma-netstack/apps/iperf3d"
+)
+
+const serveIperf3Help = `Usage: rdma-netstack serve iperf3 --device NAME --address CIDR [flags]
+
+Answers stock iperf3 clients from a slice of an RDMA port: TCP both ways, parallel streams, both directions at once, UDP.
+One test at a time, as iperf3's own server; no authentication, no SCTP.
+
+  rdma-netstack serve iperf3 --device sim
+  iperf3 -c 192.0.2.10            client to slice
+  iperf3 -c 192.0.2.10 -R -P 4    slice to client, four streams
+  iperf3 -c 192.0.2.10 -u -b 1G   UDP
+
+  --listen ADDR:PORT  where to listen, TCP and UDP (default :5201, on every address)
+` + serveFlagsHelp
+
+func serveIperf3Command() command {
+	return command{"serve iperf3", "an iperf3 server on a slice", serveIperf3Help, serveIperf3}
+}
+
+func serveIperf3(ctx context.Context, args []string, out streams) (err error) {
+	var f serveFlags
+	fs := newFlags()
+	f.define(fs)
+	if err := f.parse(fs, args, ":5201"); err != nil {
+		return err
+	}
+	log := f.logger(out.stderr)
+	s, err := openSlice(ctx, f, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = s.closeAfter(err) }()
+	app := iperf3d.New(iperf3d.Config{Logger: log})
+	defer app.Close()
+	at := f.listen[0]
+	ln, err := s.stack.Listen("tcp", at)
+	if err != nil {
+		return listening("iperf3", at, err)
+	}
+	pc, err := s.stack.ListenPacket("udp", at)
+	if err != nil {
+		ln.Close()
+		return listening("iperf3", at, err)
+	}
+	f.announce(out, log, s, "iperf3", "iperf3 -c "+f.reachable().Addr().String())
+	return untilToldToStop(ctx, app, s.failed(), func() error { return app.Serve(ln) }, func() error { return app.ServeUDP(pc) })
+}
