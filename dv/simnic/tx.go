@@ -175,6 +175,9 @@ func (sq *SQ) fetch(w *wqe, avail uint16) fault {
 	case w.ds < 1 || w.op != mlx5.OpNOP && w.ds < 3, over:
 		return faultSize
 	}
+	if w.raw[7]&0xc0|w.raw[9]|w.raw[10] != 0 {
+		sq.violation("WQE %#x has reserved bits set in its control segment", sq.hwCI)
+	}
 	sq.fetchRest(w)
 	return fault{}
 }

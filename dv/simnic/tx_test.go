@@ -280,6 +280,7 @@ func TestDoorbellChecks(t *testing.T) {
 		{"upper half of the record", func(r *sendRig) { r.sq.rec.StoreBE32(4, 0x70000|uint32(r.sq.pc)); r.sq.Doorbell(r.sq.last) }, 0},
 		{"not the last WQE", func(r *sendRig) { r.sq.post(ctrl(0, 1)); r.sq.last -= 1 << 40; r.sq.doorbell() }, 1},
 		{"not what the ring has", func(r *sendRig) { r.sq.last |= 1 << 63; r.sq.doorbell() }, 1},
+		{"reserved bits", func(r *sendRig) { r.sq.ring.Bytes()[9] = 1; r.sq.doorbell() }, 1},
 		{"another queue", func(r *sendRig) { r.sq.Doorbell(r.sq.last ^ 1<<8) }, 1},
 		{"more than the ring", func(r *sendRig) { r.sq.rec.StoreBE32(4, 33); r.sq.Doorbell(r.sq.last) }, 2},
 		{"page without the queue", func(r *sendRig) { r.nic.UARWrite(1, 0x800, r.sq.last) }, 1},
