@@ -49,6 +49,12 @@ type Config struct {
 	// TxBufferSize is the staging memory of one send queue in bytes, a power of
 	// two of at least 128 KiB. Default 1 MiB, or less, likewise.
 	TxBufferSize int
+	// DelayDrop has the NIC hold a frame for which a receive queue has no buffer,
+	// and everything behind it on the port, for up to 100 ms instead of dropping
+	// it. Nothing is lost in bursts then, but a program that stops reading slows
+	// down Linux's traffic on the port, too. It needs CAP_SYS_RAWIO (unix.EPERM)
+	// and a device that can (unix.EOPNOTSUPP).
+	DelayDrop bool
 	// SpareFrames is how many frame buffers exist beyond those the receive rings
 	// hold, for frames that callers or PostFrame keep for a while. Default 256.
 	SpareFrames int

@@ -64,7 +64,7 @@ func (p *rxParts) make() (err error) {
 	}
 	if p.wq, err = d.pd.CreateWQ(uverbs.WQAttr{
 		CQ: p.cq, Entries: d.plan.rxEntries, Buf: p.ring, DBR: p.rec, UserIndex: uint32(rxUserIndex + q.index),
-		UserHandle: handle(handleRxWQ, q.index, 0), VLANStrip: d.config.StripVLAN,
+		UserHandle: handle(handleRxWQ, q.index, 0), VLANStrip: d.config.StripVLAN, DelayDrop: d.config.DelayDrop,
 	}); err != nil {
 		return err
 	}

@@ -32,6 +32,23 @@ func TestRxRingBytes(t *testing.T) {
 	}
 }
 
+// Buffers kept back for the next batch go to the NIC before the owner sleeps.
+func TestRxArmPublishes(t *testing.T) {
+	r := newRxRig(t, 64, 64)
+	r.receive(3, 60)
+	pkts := make([]Packet, 8)
+	r.q.Release(pkts[:r.q.Poll(pkts)])
+	if got := r.posted(); got != 64 {
+		t.Errorf("record says %d before the batch is full, want 64", got)
+	}
+	if r.q.Arm(); r.posted() != 67 {
+		t.Errorf("record says %d, want 67", r.posted())
+	}
+	if word := r.cqRec.LoadBE32(4); word != 3 {
+		t.Errorf("arm word %#x, want consumer index 3", word)
+	}
+}
+
 func TestRxPacketFields(t *testing.T) {
 	r := newRxRig(t, 64, 64)
 	cqe := receive(0, 72)

@@ -82,6 +82,42 @@ func TestRSS(t *testing.T) {
 	}
 }
 
+// Frames with a tag, which stays in, go where those without go; fragments, the
+// first one too, go where their addresses say.
+func TestRSSOfTaggedAndFragments(t *testing.T) {
+	s, d := usual(t, dv.Config{RxQueues: 4})
+	used := map[int]bool{}
+	for i := range 32 {
+		for class, f := range flows(i) {
+			plain := packet(f.Src, f.Dst, f.Proto, 30)
+			tagged := append(append(bytes.Clone(plain[:12]), 0x81, 0x00, 0x00, 0x07), plain[12:]...)
+			s.wire.send(t, tagged)
+			queue := onlyQueue(t, d, class)
+			if want := d.QueueFor(f); queue != want {
+				t.Fatalf("%s flow %d with a tag came to queue %d, want %d", class, i, queue, want)
+			}
+			used[queue] = true
+		}
+		f := flows(i)["UDP over IPv4"]
+		first := packet(f.Src, f.Dst, 17, 32)
+		first[20] |= 0x20 // more fragments
+		later := bytes.Clone(first)
+		later[20], later[21] = 0, 5 // offset 40
+		f.Proto = 0
+		for _, fragment := range [][]byte{first, later} {
+			fragment[24], fragment[25] = 0, 0
+			binary.BigEndian.PutUint16(fragment[24:], ^checksum(fragment[14:34]))
+			s.wire.send(t, fragment)
+			if queue := onlyQueue(t, d, "fragment"); queue != d.QueueFor(f) {
+				t.Fatalf("fragment of flow %d came to queue %d, want %d", i, queue, d.QueueFor(f))
+			}
+		}
+	}
+	if len(used) != 4 {
+		t.Errorf("%d of 4 queues used", len(used))
+	}
+}
+
 // The NIC's verdict of right frames, wrong ones and those it cannot judge.
 func TestRxVerdicts(t *testing.T) {
 	f := flows(0)

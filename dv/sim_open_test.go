@@ -32,6 +32,18 @@ func TestOpenFacts(t *testing.T) {
 	}
 }
 
+// A segmented packet has to fit the staging memory, whatever the device takes.
+func TestMaxTSO(t *testing.T) {
+	_, d := usual(t, dv.Config{TxBufferSize: 128 << 10})
+	if n := d.Caps().MaxTSO; n != 64<<10 {
+		t.Errorf("MaxTSO %d, want %d", n, 64<<10)
+	}
+	p := dv.TxPacket{Bufs: [][]byte{make([]byte, 54+64<<10)}, HdrLen: 54, MSS: 1460}
+	if err := d.Tx(0).Post(&p); err != nil {
+		t.Error(err)
+	}
+}
+
 // Close twice, at once and in turn, with the owner of a queue parked; then
 // everything still answers, and nothing is held any more.
 func TestClose(t *testing.T) {

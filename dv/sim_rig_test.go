@@ -199,14 +199,10 @@ func resources(t testing.TB) usage {
 // sameResources fails if the process holds more than it held before.
 func sameResources(t testing.TB, before usage) {
 	t.Helper()
-	for range 10000 { // goroutines that were joined may still be on their way out
-		if runtime.NumGoroutine() <= before.goroutines {
-			break
-		}
-		runtime.Gosched()
-	}
+	// Goroutines that were joined may still be on their way out.
+	eventually(t, "the end of all goroutines", func() bool { return runtime.NumGoroutine() <= before.goroutines })
 	now := resources(t)
-	if now.fds > before.fds || now.mappings > before.mappings || now.goroutines > before.goroutines {
+	if now.fds > before.fds || now.mappings > before.mappings {
 		t.Errorf("holds %+v, held %+v before", now, before)
 	}
 }
