@@ -57,11 +57,7 @@ func Open(ctx context.Context, cfg Config) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := open(ctx, cfg, t)
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", t.facts.Name, asPermission(err))
-	}
-	return d, nil
+	return open(ctx, cfg, t)
 }
 
 // open is Open for a device that was found.
@@ -70,12 +66,14 @@ func open(ctx context.Context, cfg Config, t *target) (*Device, error) {
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
-	if err := d.decide(t); err != nil {
-		return nil, err
+	err := d.decide(t)
+	if err == nil {
+		err = d.bringUp(ctx, t)
 	}
-	if err := d.bringUp(ctx, t); err != nil {
+	if err != nil {
+		err = asPermission(fmt.Errorf("open %s: %w", d.Name(), err))
 		if undo := d.ledger.unwind(); undo != nil {
-			return nil, fmt.Errorf("%w (and undoing what was done: %w)", err, undo)
+			d.log.Warn("undoing a failed open", "device", d.Name(), "error", undo)
 		}
 		return nil, err
 	}

@@ -159,7 +159,13 @@ func TestRefusals(t *testing.T) {
 		}, ErrMemlock, "MiB of locked memory (this process has locked 0.0 already), the limit is 8.0"},
 		{"memlock used up", "mlx5_0", func(m *machine) { m.pinned = func() uint64 { return 63 << 20 } }, ErrMemlock, "has locked 63.0 already"},
 		{"own MAC of a virtual function", "mlx5_2", nil, ErrMAC, "AllowNetdevMAC"},
-		{"node goes away", "mlx5_0", nil, unix.ENXIO, "uverbs"},
+		{"node goes away", "mlx5_0", nil, unix.ENXIO, "open mlx5_0: uverbs"},
+		{"node forbidden", "mlx5_0", func(m *machine) {
+			m.open = func(string) (uverbs.Kernel, error) { return nil, unix.EACCES }
+		}, ErrPermission, "open mlx5_0: uverbs"},
+		{"node forbidden, in errno's words", "mlx5_0", func(m *machine) {
+			m.open = func(string) (uverbs.Kernel, error) { return nil, unix.EPERM }
+		}, unix.EPERM, "open mlx5_0: uverbs"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := usual(t)
