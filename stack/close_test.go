@@ -88,8 +88,10 @@ func TestStackCloseWakesEverybody(t *testing.T) {
 		}),
 		"Dial of a name": background(func() error { _, err := client.Dial("tcp", "example.com:80"); return err }),
 	}
-	time.AfterFunc(20*time.Millisecond, func() { server.Close() })
-	time.AfterFunc(20*time.Millisecond, func() { client.Close() })
+	time.AfterFunc(20*time.Millisecond, func() {
+		client.Close() // first: the server's resets would be another answer
+		server.Close()
+	})
 	for name, errs := range calls {
 		if err := result(t, name, errs); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("%s: %v, want net.ErrClosed", name, err)

@@ -12,7 +12,7 @@ import (
 // connect makes a connected pair for nettest over a cable with faults.
 func connect(t *testing.T, faults netpair.Faults) nettest.MakePipe {
 	return func() (c1, c2 net.Conn, stop func(), err error) {
-		server, client := netpair.New(t, faults)
+		server, client := netpair.New(t, faults, netpair.Both(quick))
 		l, err := server.Listen("tcp", ":0")
 		if err != nil {
 			return nil, nil, nil, err

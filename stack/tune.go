@@ -2,7 +2,11 @@ package stack
 
 import (
 	"fmt"
+	"strings"
+	"sync"
+	"time"
 
+	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
@@ -20,9 +24,27 @@ const (
 	lastEphemeral  = 60999
 )
 
+// chatter begins a line that netstack logs, to standard error, whenever a repeated SYN arrives, so that
+// anybody on the network can fill a server's log.
+const chatter = "tcp.Endpoint.handleListenSegment() failed"
+
+// quiet is gVisor's logging without chatter.
+type quiet struct{ log.Emitter }
+
+// Emit implements log.Emitter.
+func (q quiet) Emit(depth int, level log.Level, at time.Time, format string, args ...any) {
+	if !strings.HasPrefix(format, chatter) {
+		q.Emitter.Emit(depth+1, level, at, format, args...)
+	}
+}
+
+// quieten is done once per process, for gVisor has one log per process.
+var quieten = sync.OnceFunc(func() { log.SetTarget(quiet{log.Log().Emitter}) })
+
 // newNetstack makes a netstack with the protocols a server needs and cfg's options.
 // Echo requests are answered by the network protocols themselves.
 func newNetstack(cfg Config) (*gstack.Stack, error) {
+	quieten()
 	dad := detection(cfg.DuplicateDetection)
 	g := gstack.New(gstack.Options{
 		NetworkProtocols: []gstack.NetworkProtocolFactory{

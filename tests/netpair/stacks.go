@@ -41,7 +41,7 @@ func Server(change func(*stack.Config)) Option {
 // goroutine of theirs is left.
 func New(t testing.TB, faults Faults, opts ...Option) (server, client *stack.Stack) {
 	t.Helper()
-	checkLeaks(t)
+	CheckLeaks(t)
 	a, b := NewPorts(faults)
 	return open(t, a, true, opts), open(t, b, false, opts)
 }
@@ -79,8 +79,9 @@ func Seed(t testing.TB) uint64 {
 	return seed
 }
 
-// checkLeaks fails the test if there are more goroutines of stacks when it has ended than now.
-func checkLeaks(t testing.TB) {
+// CheckLeaks fails the test if there are more goroutines of stacks when it has ended than now. It is to be
+// called before anything that registers a cleanup which ends them.
+func CheckLeaks(t testing.TB) {
 	before := len(goroutines())
 	t.Cleanup(func() {
 		var left []string

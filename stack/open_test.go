@@ -1,0 +1,180 @@
+package stack_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+)
+
+// card is a software NIC of its own.
+func card(t *testing.T, name string, seed uint64) *simnic.NIC {
+	t.Helper()
+	n, err := simnic.New(simnic.Config{Name: name, Netdev: name + "net", Seed: seed})
+	must(t, err)
+	t.Cleanup(func() { n.Close() })
+	return n
+}
+
+// onCard is the configuration of a stack on n.
+func onCard(n *simnic.NIC, queues int, addresses ...string) stack.Config {
+	cfg := stack.Config{DuplicateDetection: -1, NIC: dv.Config{
+		Kernel: n.OpenKernel, RxQueues: queues, TxQueues: queues,
+		Facts: dv.PortFacts{Name: n.Config().Name, Netdev: n.Config().Netdev, MAC: n.MAC(), MTU: n.MTU()},
+	}}
+	for _, a := range addresses {
+		cfg.Addresses = append(cfg.Addresses, netip.MustParsePrefix(a))
+	}
+	return cfg
+}
+
+// cards are two stacks on two software NICs with a cable between them.
+func cards(t *testing.T, queues int, faults simnic.FaultConfig) (server, client *stack.Stack, serverNIC *simnic.NIC) {
+	t.Helper()
+	netpair.CheckLeaks(t)
+	a, b := card(t, "sim_a", 1), card(t, "sim_b", 2)
+	wa, wb := simnic.Pair()
+	must(t, a.ConnectWire(simnic.WithFaults(wa, faults)))
+	must(t, b.ConnectWire(wb))
+	open := func(n *simnic.NIC, addresses ...string) *stack.Stack {
+		cfg := onCard(n, queues, addresses...)
+		quick(&cfg)
+		s, err := stack.Open(context.Background(), cfg)
+		need.That(t, "simnic", onlyUnsupported(err))
+		must(t, err)
+		t.Cleanup(func() {
+			if err := s.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		})
+		return s
+	}
+	return open(a, "192.0.2.1/24", "2001:db8::1/64"), open(b, "192.0.2.2/24", "2001:db8::2/64"), a
+}
+
+// onlyUnsupported is err where the software NIC does not exist, such as on systems other than Linux.
+func onlyUnsupported(err error) error {
+	if errors.Is(err, errors.ErrUnsupported) {
+		return err
+	}
+	return nil
+}
+
+// TestOpen serves HTTP through everything: net/http, this package, netstack, the link endpoint, the
+// rings, and the software NIC's idea of them.
+func TestOpen(t *testing.T) {
+	body := strings.Repeat("through the rings ", 20000)
+	for _, c := range []struct {
+		name   string
+		queues int
+		faults simnic.FaultConfig
+	}{
+		{"one queue", 1, simnic.FaultConfig{}},
+		{"four queues", 4, simnic.FaultConfig{}},
+		{"a bad wire", 2, simnic.FaultConfig{Drop: 0.02, Reorder: 0.02, Duplicate: 0.02, Corrupt: 0.005, Seed: netpair.Seed(t)}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			server, client, nic := cards(t, c.queues, c.faults)
+			site := website(t, server, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, body) }), (*httptest.Server).Start)
+			web := client.HTTPClient()
+			defer web.CloseIdleConnections()
+			var wg sync.WaitGroup
+			for range 4 {
+				wg.Go(func() {
+					for range 5 {
+						resp, err := web.Get(site.URL)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						got, err := io.ReadAll(resp.Body)
+						resp.Body.Close()
+						if err != nil || string(got) != body {
+							t.Errorf("%d bytes of %d, %v", len(got), len(body), err)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			if v := nic.Violations(); len(v) != 0 {
+				t.Errorf("what no driver should do: %q", v)
+			}
+			if server.Device() == nil || client.Stats().TCPDialed == 0 {
+				t.Error("no device, or nothing counted")
+			}
+		})
+	}
+}
+
+// TestOpenTwice: the device is free again after Close.
+func TestOpenTwice(t *testing.T) {
+	netpair.CheckLeaks(t)
+	n := card(t, "sim_a", 1)
+	for range 3 {
+		s, err := stack.Open(context.Background(), onCard(n, 1, "192.0.2.1/24"))
+		must(t, err)
+		must(t, s.Close())
+		must(t, s.Close())
+	}
+}
+
+// TestOpenFails leaves nothing behind.
+func TestOpenFails(t *testing.T) {
+	netpair.CheckLeaks(t)
+	n := card(t, "sim_a", 1)
+	if _, err := stack.Open(context.Background(), onCard(n, 1, "192.0.2.0/24")); err == nil || !strings.Contains(err.Error(), "subnet itself") {
+		t.Errorf("bad address: %v", err)
+	}
+	none := stack.Config{NIC: dv.Config{Device: "no_such_device"}}
+	if _, err := stack.Open(context.Background(), none); err == nil {
+		t.Error("no device: no error")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := stack.Open(ctx, onCard(n, 1, "192.0.2.1/24")); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	slow := onCard(n, 1, "192.0.2.1/24")
+	slow.DuplicateDetection = time.Hour
+	ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	errs := background(func() error { _, err := stack.Open(ctx, slow); return err })
+	if err := result(t, "Open", errs); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("too slow: %v", err)
+	}
+}
+
+// TestDeviceFails: everybody is told why.
+func TestDeviceFails(t *testing.T) {
+	server, client, nic := cards(t, 1, simnic.FaultConfig{})
+	s, _ := pair(t, server, client)
+	l, err := server.Listen("tcp", ":0")
+	must(t, err)
+	read := background(func() error { _, err := s.Read(make([]byte, 1)); return err })
+	accept := background(func() error { _, err := l.Accept(); return err })
+	nic.FailDevice()
+	for name, errs := range map[string]<-chan error{"Read": read, "Accept": accept} {
+		if err := result(t, name, errs); !errors.Is(err, net.ErrClosed) || !errors.Is(err, dv.ErrFailed) {
+			t.Errorf("%s: %v, want net.ErrClosed and dv.ErrFailed", name, err)
+		}
+	}
+	if err := server.Err(); !errors.Is(err, dv.ErrFailed) {
+		t.Errorf("Err: %v", err)
+	}
+	if _, err := server.Dial("tcp", "192.0.2.2:1"); !errors.Is(err, dv.ErrFailed) {
+		t.Errorf("Dial: %v", err)
+	}
+}
