@@ -1,5 +1,7 @@
 package simnic
 
+import "slices"
+
 // Destination is where a classifier sends a copy of a frame.
 type Destination struct {
 	TIR *TIR
@@ -30,4 +32,40 @@ func (n *NIC) classify(c Classifier, b *rxBurst, o origin, f *Frame, kind cast) 
 		n.toTIR(b, d.TIR, o, f, kind, d.Tag)
 	}
 	return len(b.found)
+}
+
+// SetLocalMACs says, for a classifier, to which unicast addresses it sends frames
+// because of their address alone: such frames of the port's own queues are
+// delivered here and do not leave.
+func (n *NIC) SetLocalMACs(macs [][6]byte) {
+	var sorted []uint64
+	for _, m := range macs {
+		sorted = append(sorted, macBits(m[:]))
+	}
+	slices.Sort(sorted)
+	n.localMACs.Store(&sorted)
+}
+
+// SetLoopback says whether frames of the port's own queues are delivered to the
+// port's own receivers, if they are for them: else they leave by the wire only
+// (disable_uc_local_lb and disable_mc_local_lb of the NIC vport context). New
+// switches both on. A transport domain's own frames are a matter of its own.
+func (n *NIC) SetLoopback(unicast, multicast bool) {
+	n.loopbackUC.Store(unicast)
+	n.loopbackMC.Store(multicast)
+}
+
+// inside reports whether a frame of an owner of the port is offered to the others.
+func (n *NIC) inside(dst uint64, kind cast, t *tables) bool {
+	if kind != unicast {
+		return n.loopbackMC.Load()
+	}
+	if !n.loopbackUC.Load() {
+		return false
+	}
+	if n.classifier.Load() == nil {
+		return dst == n.mac.Load() || t.local(dst)
+	}
+	_, ok := slices.BinarySearch(*n.localMACs.Load(), dst)
+	return ok || t.local(dst)
 }

@@ -111,7 +111,7 @@ func (n *NIC) forward(o origin, frames []Frame, mine bool) {
 		}
 		dst := macBits(f.Data)
 		kind := castOf(dst)
-		inside := kind != unicast || dst == n.mac.Load() || t.local(dst)
+		inside := n.inside(dst, kind, t)
 		if inside && n.steer(b, o, &f) == 0 && kind == unicast {
 			n.counters.add(ctrRouted, f.packets())
 			n.counters.add(ctrLoopback, f.packets())
@@ -132,7 +132,7 @@ func (n *NIC) offloadsTo(header []byte) Offload {
 	switch {
 	case castOf(dst) != unicast:
 		return 0
-	case dst == n.mac.Load() || n.steering.now.Load().local(dst):
+	case n.inside(dst, unicast, n.steering.now.Load()):
 		return OffloadCsum | OffloadTSO4 | OffloadTSO6 | OffloadUSO
 	}
 	return n.wire.offloads()

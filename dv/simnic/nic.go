@@ -51,6 +51,9 @@ type NIC struct {
 	hooks      atomic.Pointer[Hooks]
 	injected   injections
 	classifier atomic.Pointer[Classifier]
+	localMACs  atomic.Pointer[[]uint64] // sorted
+	loopbackUC atomic.Bool
+	loopbackMC atomic.Bool
 	bursts     pool[rxBurst]
 	spaces     pool[workspace]
 	lastHash   atomic.Pointer[hashTable]
@@ -86,6 +89,8 @@ func New(cfg Config) (*NIC, error) {
 		return nil, err
 	}
 	n.linkUp.Store(true)
+	n.SetLocalMACs(nil)
+	n.SetLoopback(true, true)
 	return n, nil
 }
 

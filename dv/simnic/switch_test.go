@@ -75,3 +75,49 @@ func TestSelfLoopbackOfTIR(t *testing.T) {
 		t.Error("multicast loopback allowed by the TIR")
 	}
 }
+
+// TestLoopbackOff keeps frames of the port's own queues from the port's own receivers.
+func TestLoopbackOff(t *testing.T) {
+	for _, tc := range []struct {
+		name                string
+		unicast, multicast  bool
+		dst                 [6]byte
+		wire, netdev, other int
+	}{
+		{"unicast, all on", true, true, macNetdev, 0, 1, 0},
+		{"unicast off", false, true, macNetdev, 1, 0, 0},
+		{"unicast to a user, off", false, true, macTwo, 1, 0, 0},
+		{"broadcast, unicast off", false, true, macBcast, 1, 1, 1},
+		{"multicast off", true, false, macBcast, 1, 0, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t, Config{})
+			w.nic.SetLoopback(tc.unicast, tc.multicast)
+			other := w.sink(2)
+			w.flow(FlowAttr{Match: dstMatch(macTwo, macExact), TIR: other.tir})
+			w.flow(FlowAttr{Match: dstMatch(macGroup, macGroup), TIR: other.tir, DontTrap: true})
+			w.nic.forward(origin{owner: ownerSlice, domain: true, td: 1}, []Frame{{Data: to(tc.dst, macThird)}}, false)
+			n, _ := other.got()
+			if wire, netdev := len(w.wire.take()), len(w.netdev.take()); wire != tc.wire || netdev != tc.netdev || n != tc.other {
+				t.Errorf("%d to the wire, %d to the netdev, %d to the other user", wire, netdev, n)
+			}
+			clean(t, w.nic)
+		})
+	}
+}
+
+// TestLocalMACs switches inside what a classifier's driver has claimed by address.
+func TestLocalMACs(t *testing.T) {
+	w := newWorld(t, Config{})
+	s := w.sink(2)
+	w.nic.SetClassifier(func(_ *MatchKey, out []Destination) []Destination { return append(out, Destination{TIR: s.tir}) })
+	o := origin{owner: ownerSlice, domain: true, td: 1}
+	for i, want := range []struct{ wire, inside int }{{1, 0}, {0, 1}} {
+		w.nic.forward(o, []Frame{{Data: to(macTwo, macThird)}}, false)
+		n, _ := s.got()
+		if wire := len(w.wire.take()); wire != want.wire || n != want.inside {
+			t.Errorf("%d: %d to the wire, %d inside, want %+v", i, wire, n, want)
+		}
+		w.nic.SetLocalMACs([][6]byte{macThird, macTwo})
+	}
+}

@@ -24,9 +24,16 @@ func (f *Function) publish() {
 		return
 	}
 	p := &pipeline{root: f.objects.root, tables: make(map[uint32]stage, len(f.objects.tables))}
+	var macs [][6]byte
 	for id, t := range f.objects.tables {
 		p.tables[id] = stage{miss: t.miss, entries: t.entries}
+		for _, e := range t.entries {
+			if mac, ok := e.unicast(); ok {
+				macs = append(macs, mac)
+			}
+		}
 	}
+	f.nic.SetLocalMACs(macs)
 	f.nic.SetClassifier(p.classify)
 }
 
@@ -69,4 +76,16 @@ func (t *stage) first(k *simnic.MatchKey) *flowEntry {
 		}
 	}
 	return nil
+}
+
+// dmacWord is the word of a match key that has the destination address, in its upper 48 bits.
+const dmacWord, dmacShift = 1, 16
+
+// unicast is the one address whose frames the entry takes, if it is about one.
+func (e *flowEntry) unicast() (mac [6]byte, ok bool) {
+	v := e.match.Value[dmacWord]
+	for i := range mac {
+		mac[i] = byte(v >> (56 - 8*i))
+	}
+	return mac, e.match.Mask[dmacWord]>>dmacShift == 1<<48-1 && mac[0]&1 == 0 && e.action&actionForward != 0
 }

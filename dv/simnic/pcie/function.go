@@ -104,6 +104,7 @@ func (f *Function) reset() {
 	f.cmdQueue, f.given, f.enabled, f.issi = 0, nil, false, 0
 	f.general = generalCapBytes()
 	f.vport = [vportContextSize]byte{}
+	f.nic.SetLoopback(true, true)
 	f.portAdmin, f.portMTU = paosDown, f.nic.MTU()+portOverhead
 	f.numbers = [numKinds]numbers{}
 }

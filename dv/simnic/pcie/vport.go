@@ -14,6 +14,8 @@ const (
 
 var (
 	vportInlineMode = field{5, 3}
+	vportNoLocalMC  = field{29, 1} // disable_mc_local_lb
+	vportNoLocalUC  = field{30, 1} // disable_uc_local_lb
 	vportMTU        = field{304, 16}
 	vportSystemGUID = field{320, 64}
 	vportPortGUID   = field{384, 64}
@@ -30,6 +32,8 @@ var fieldSelect = field{96, 32}
 const (
 	selectPromisc = 1 << 4
 	selectMTU     = 1 << 6
+	selectLocalMC = 1 << 10
+	selectLocalUC = 1 << 11
 )
 
 // queryVport executes QUERY_NIC_VPORT_CONTEXT.
@@ -54,11 +58,18 @@ func (f *Function) modifyVport(in, _ []byte) error {
 	if sel&selectMTU != 0 {
 		f.setPortMTU(int(vportMTU.get(ctx)))
 	}
-	if sel&selectPromisc != 0 {
-		for _, p := range []field{vportPromiscUC, vportPromiscMC, vportPromiscAll} {
-			p.set(f.vport[:], p.get(ctx))
+	for _, part := range []struct {
+		selected uint64
+		field    field
+	}{
+		{selectPromisc, vportPromiscUC}, {selectPromisc, vportPromiscMC}, {selectPromisc, vportPromiscAll},
+		{selectLocalMC, vportNoLocalMC}, {selectLocalUC, vportNoLocalUC},
+	} {
+		if sel&part.selected != 0 {
+			part.field.set(f.vport[:], part.field.get(ctx))
 		}
 	}
+	f.nic.SetLoopback(!vportNoLocalUC.is(f.vport[:]), !vportNoLocalMC.is(f.vport[:]))
 	return nil
 }
 
