@@ -1,0 +1,218 @@
+package simnic
+
+import (
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+	"golang.org/x/sys/unix"
+)
+
+// Steps of a queue pair that has both queues, and of one that only sends.
+func TestQueuePairStates(t *testing.T) {
+	type step struct {
+		mask    uint32
+		state   uint8
+		errno   unix.Errno
+		rq, sq  State
+		verbs   uint8
+		comment string
+	}
+	steps := []step{
+		{1, 1, unix.EINVAL, StateReset, StateReset, 0, "INIT without a port"},
+		{0x21, 2, unix.EINVAL, StateReset, StateReset, 0, "RTR from RESET"},
+		{1, 6, unix.EINVAL, StateReset, StateReset, 0, "ERR from RESET"},
+		{1, 0, 0, StateReset, StateReset, 0, "RESET from RESET"},
+		{0x21, 1, 0, StateReady, StateReset, 1, "INIT: receiving starts"},
+		{0x21, 2, unix.EINVAL, StateReady, StateReset, 1, "RTR with a port"},
+		{1, 3, unix.EINVAL, StateReady, StateReset, 1, "RTS from INIT"},
+		{1, 2, 0, StateReady, StateReset, 2, "RTR"},
+		{1, 3, 0, StateReady, StateReady, 3, "RTS: sending starts"},
+		{1, 3, 0, StateReady, StateReady, 3, "RTS again"},
+		{1, 4, unix.EINVAL, StateReady, StateReady, 3, "SQD"},
+		{1, 6, 0, StateError, StateError, 6, "ERR"},
+		{1, 3, unix.EINVAL, StateError, StateError, 6, "RTS from ERR"},
+		{1, 0, 0, StateReset, StateReset, 0, "RESET"},
+	}
+	for _, both := range []bool{true, false} {
+		r := newRawNode(t, Config{Seed: 1}, LinuxConfig{})
+		r.open()
+		o := r.objects()
+		w := r.createQP(o)
+		if both {
+			put32(put32(w.core, 28, 64), 36, 1)
+			put64(put32(put32(w.uhw, 20, 64), 24, 4), 0, r.alloc(1024))
+		}
+		h := u32(r.must(w).gotOut, 0)
+		_, q, _ := find[*qp](r.node, uverbs.ObjectQP, h)
+		for _, s := range steps {
+			m := write{cmd: uverbs.CmdModifyQP, out: -1, uhwOut: -1, core: bytesOf(uverbs.ModifyQPReq{QPHandle: h, AttrMask: s.mask, QPState: s.state, PortNum: 1})}
+			if errno := r.do(&m); errno != s.errno {
+				t.Errorf("%s: %v, want %v", s.comment, errno, s.errno)
+			}
+			if got := q.sq.State(); got != s.sq {
+				t.Errorf("%s: send queue %v, want %v", s.comment, got, s.sq)
+			}
+			if both {
+				if got := q.rq.State(); got != s.rq {
+					t.Errorf("%s: receive queue %v, want %v", s.comment, got, s.rq)
+				}
+			}
+			ask := r.must(write{cmd: uverbs.CmdQueryQP, out: 128, uhwOut: -1, core: bytesOf(uverbs.QueryQPReq{QPHandle: h, AttrMask: 1})})
+			if got := ask.gotOut[108]; got != s.verbs || ask.gotOut[109] != s.verbs || ask.gotOut[116] != 1 {
+				t.Errorf("%s: QUERY_QP says state %d, want %d", s.comment, got, s.verbs)
+			}
+		}
+	}
+}
+
+// A send queue that failed by itself: the kernel presents a stale state until
+// QUERY_QP has told it better.
+func TestQueuePairRecovery(t *testing.T) {
+	r := newRawNode(t, Config{Seed: 1}, LinuxConfig{})
+	r.open()
+	o := r.objects()
+	move := func(mask uint32, state uint8) unix.Errno {
+		w := write{cmd: uverbs.CmdModifyQP, out: -1, uhwOut: -1, core: bytesOf(uverbs.ModifyQPReq{QPHandle: o.qp, AttrMask: mask, QPState: state, PortNum: 1})}
+		return r.do(&w)
+	}
+	for _, s := range [][2]uint32{{0x21, 1}, {1, 2}, {1, 3}} {
+		if errno := move(s[0], uint8(s[1])); errno != 0 {
+			t.Fatal(errno)
+		}
+	}
+	sq, _ := r.linux.nic.SQ(o.qpn)
+	if err := sq.Modify(StateReady, StateError); err != nil {
+		t.Fatal(err)
+	}
+	if errno := move(1, 0); errno != unix.EINVAL {
+		t.Errorf("RESET with a stale state: %v, want %v", errno, unix.EINVAL)
+	}
+	ask := r.must(write{cmd: uverbs.CmdQueryQP, out: 128, uhwOut: -1, core: bytesOf(uverbs.QueryQPReq{QPHandle: o.qp, AttrMask: 1})})
+	if ask.gotOut[108] != 3 {
+		t.Errorf("QUERY_QP says state %d, want RTS", ask.gotOut[108])
+	}
+	for _, s := range [][2]uint32{{1, 0}, {0x21, 1}, {1, 2}, {1, 3}} {
+		if errno := move(s[0], uint8(s[1])); errno != 0 {
+			t.Errorf("to state %d: %v", s[1], errno)
+		}
+	}
+	if sq.State() != StateReady {
+		t.Errorf("send queue is %v", sq.State())
+	}
+	if errno := move(0x2000001, 3); errno != unix.EOPNOTSUPP {
+		t.Errorf("a rate by the older command: %v", errno)
+	}
+	rate := write{cmd: uverbs.ExCmdModifyQP, out: 8, uhwOut: -1, core: bytesOf(uverbs.ExModifyQPReq{Base: uverbs.ModifyQPReq{QPHandle: o.qp, AttrMask: 0x2000001, QPState: 3}, RateLimit: 1000})}
+	if errno := r.do(&rate); errno != unix.EOPNOTSUPP {
+		t.Errorf("a rate: %v", errno)
+	}
+	rate.core[112], rate.core[113] = 0, 0
+	rate.core[114] = 0
+	if errno := r.do(&rate); errno != 0 {
+		t.Errorf("no rate: %v", errno)
+	}
+}
+
+// What the releases differ in.
+func TestReleases(t *testing.T) {
+	native := func(r *rawNode, object, method uint16) unix.Errno {
+		return r.ioctl(r.command(object, method, uverbs.IoctlAttr{AttrID: 0, Flags: 1}))
+	}
+	t.Run("5.4", func(t *testing.T) {
+		r := newRawNode(t, Config{Seed: 1}, LinuxConfig{Release: Linux54})
+		if errno := r.getContext(contextRequest(16, 15), 72); errno != unix.EPROTONOSUPPORT {
+			t.Errorf("native GET_CONTEXT: %v", errno)
+		}
+		r.open()
+		if errno := native(r, uverbs.ObjectAsyncEvent, 0); errno != unix.EPROTONOSUPPORT {
+			t.Errorf("ASYNC_EVENT_ALLOC: %v", errno)
+		}
+		o := r.objects()
+		w := r.regMR(o)
+		put32(w.core, 36, 1|uverbs.AccessRelaxedOrdering)
+		if errno := r.do(&w); errno != unix.EINVAL {
+			t.Errorf("relaxed ordering: %v", errno)
+		}
+		w = r.createFlow(o)
+		w.core[19] = 9
+		if errno := r.do(&w); errno != 0 {
+			t.Errorf("a port nobody has: %v", errno)
+		}
+		w = r.createFlow(o)
+		w.core[flowIPv4At+20+10] = 0xff
+		if errno := r.do(&w); errno != 524 {
+			t.Errorf("TTL: %v, want ENOTSUPP", errno)
+		}
+		_, q, _ := find[*wq](r.node, uverbs.ObjectWQ, o.wq)
+		if q.user != 0 {
+			t.Errorf("user handle %#x is kept", q.user)
+		}
+	})
+	t.Run("6.12", func(t *testing.T) {
+		r := newRawNode(t, Config{Seed: 1}, LinuxConfig{})
+		w := write{cmd: uverbs.CmdGetContext, core: make([]byte, 8), out: 8, uhw: contextRequest(16, 15), uhwOut: 72}
+		if errno := r.do(&w); errno != 0 {
+			t.Fatalf("GET_CONTEXT by INVOKE_WRITE: %v", errno)
+		}
+		if fd := int(u32(w.gotOut, 0)); unix.Close(fd) != nil {
+			t.Errorf("its event descriptor is %d", fd)
+		}
+		pd := write{cmd: uverbs.CmdAllocPD, core: make([]byte, 8), out: 4, uhwOut: -1}
+		if errno := r.do(&pd); errno != unix.EFAULT {
+			t.Errorf("ALLOC_PD without room for the driver: %v", errno)
+		}
+	})
+	t.Run("7.2", func(t *testing.T) {
+		r := newRawNode(t, Config{Seed: 1}, LinuxConfig{Release: Linux72})
+		w := write{cmd: uverbs.CmdGetContext, core: make([]byte, 8), out: 8, uhw: contextRequest(16, 15), uhwOut: 72}
+		before := openFDs(t)
+		if errno := r.do(&w); errno != unix.EBADF {
+			t.Errorf("GET_CONTEXT by INVOKE_WRITE: %v", errno)
+		}
+		if after := openFDs(t); after != before {
+			t.Errorf("%d descriptors are left behind", after-before)
+		}
+		r.open()
+		if support := u32(r.mem.Slice(atOut+64, 8), 0); support != 3 {
+			t.Errorf("core support is %#x", support)
+		}
+		cq := r.createCQ()
+		cq.uhw = append(cq.uhw, append(make([]byte, 8), 1, 0, 0, 0)...)
+		if errno := r.do(&cq); errno != unix.EOPNOTSUPP {
+			t.Errorf("driver data nobody knows: %v", errno)
+		}
+	})
+}
+
+// Features the device or the machine lacks.
+func TestMissingFeatures(t *testing.T) {
+	caps := DefaultCaps()
+	caps.MultiPathFlows, caps.StridingRQ, caps.Compression, caps.VLANStrip, caps.CQModeration, caps.DelayDrop = false, false, false, false, false, false
+	r := newRawNode(t, Config{Seed: 1, Caps: caps}, LinuxConfig{})
+	r.open()
+	o := r.objects()
+	flow := r.createFlow(o)
+	flow.core[20] = 2
+	striding := r.createWQ(o)
+	put32(put32(put32(striding.uhw, 32, 1), 36, 11), 40, 9)
+	compressed := r.createCQ()
+	compressed.uhw[20], compressed.uhw[21] = 1, 1
+	strip, drop := r.createWQ(o), r.createWQ(o)
+	strip.core[32], drop.core[32] = 1, 4
+	for name, w := range map[string]write{
+		"DONT_TRAP": flow, "striding": striding, "compression": compressed, "VLAN strip": strip, "delay drop": drop,
+		"moderation": {cmd: uverbs.ExCmdModifyCQ, out: -1, uhwOut: -1, core: bytesOf(uverbs.ExModifyCQReq{CQHandle: o.cq, AttrMask: 1, CQCount: 1})},
+	} {
+		if errno := r.do(&w); errno != unix.EOPNOTSUPP {
+			t.Errorf("%s: %v, want %v", name, errno, unix.EOPNOTSUPP)
+		}
+	}
+	for name, cfg := range map[string]LinuxConfig{"other driver": {DriverID: uverbs.DriverRXE}} {
+		r := newRawNode(t, Config{Seed: 1}, cfg)
+		b := r.command(uverbs.ObjectDevice, uverbs.MethodGetContext)
+		put32(b, 16, uverbs.DriverMLX5)
+		if errno := r.ioctl(b); errno != unix.EINVAL {
+			t.Errorf("%s: %v", name, errno)
+		}
+	}
+}
