@@ -47,7 +47,10 @@ func TestStockKernels(t *testing.T) {
 		t.Run("linux-"+v, func(t *testing.T) {
 			w := boot(t, ctx, p, v)
 			for _, c := range checks {
-				ok := t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) { c.run(t, w) })
+				ok := t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
+					c.run(t, w)
+					w.noComplaints(t)
+				})
 				tab.set(v, c.name, ok)
 			}
 		})

@@ -31,8 +31,13 @@ func testNetdevTCP(t *testing.T, w *world) {
 	if err := w.client.Echo(w.ctx, url(netdev6, netdevPort), bulk/4); err != nil {
 		t.Errorf("echo by the guest: %v", err)
 	}
-	if sent := w.nic.Counters().Netdev.TxPackets - before.Netdev.TxPackets; sent < bulk/1500 {
-		t.Errorf("the netdev sent %d packets for %d bytes", sent, bulk)
+	after := w.nic.Counters()
+	sent := after.Netdev.TxPackets - before.Netdev.TxPackets
+	if lso := after.LSOWQEs - before.LSOWQEs; sent < bulk/1500 || lso == 0 || lso > sent/4 {
+		t.Errorf("the netdev sent %d packets for %d bytes, and left %d to be cut by the NIC", sent, bulk, lso)
+	}
+	if n := after.ChecksumWQEs - before.ChecksumWQEs; n < after.LSOWQEs-before.LSOWQEs {
+		t.Errorf("the netdev left %d checksums to the NIC", n)
 	}
 	testNetdevClient(t, w)
 }

@@ -75,12 +75,15 @@ type world struct {
 	fn      *pcie.Function
 	outside *lab.Net
 	client  *probe.Client
+
+	complaints int    // of the model, known by now
+	refusals   string // firmware commands refused, known by now
 }
 
 // boot starts a machine with two processors, so that there are two completion vectors.
 func boot(t *testing.T, ctx context.Context, p *parts, version string) *world {
 	t.Helper()
-	w := &world{T: t, ctx: ctx}
+	w := &world{T: t, ctx: ctx, refusals: "[]"}
 	var err error
 	w.kernel, err = p.cache.Kernel(ctx, version)
 	need.That(t, "packages", err)
@@ -129,6 +132,19 @@ func (w *world) plug(version string) {
 		w.Fatal(err)
 	}
 	w.client = probe.New(w.outside, "ping", "curl", "dig")
+}
+
+// noComplaints fails the test if the model noticed something that no driver does, or an account that does not add up.
+func (w *world) noComplaints(t *testing.T) {
+	t.Helper()
+	if v := w.nic.Violations(); len(v) > w.complaints {
+		t.Errorf("the model complains: %q", v[w.complaints:])
+		w.complaints = len(v)
+	}
+	if w.refusals != fmt.Sprint(w.refused()) {
+		w.refusals = fmt.Sprint(w.refused())
+		t.Errorf("firmware commands refused so far: %s", w.refusals)
+	}
 }
 
 // end powers off; a failed test shows what the guest's kernel said.
