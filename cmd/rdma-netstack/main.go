@@ -83,6 +83,9 @@ func commands() []command {
 		serveHTTPCommand(),
 		serveDNSCommand(),
 		serveIperf3Command(),
+		pktgenTxCommand(),
+		pktgenRxCommand(),
+		xconnectCommand(),
 		devicesCommand(),
 		versionCommand(),
 	}

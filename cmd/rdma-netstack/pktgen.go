@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/rings"
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+)
+
+const pktgenHelp = `Usage: rdma-netstack pktgen tx|rx --device NAME [flags]
+
+Sends frames, or counts those that arrive, on descriptor rings alone: no TCP/IP. Prints a line per second and a total.
+Generated frames are numbered, so that the receiver can tell how many were lost, doubled or overtaken.
+
+  rdma-netstack pktgen rx --device mlx5_0 --mac 02:00:5e:10:00:01
+  rdma-netstack pktgen tx --device mlx5_1 --dst 02:00:5e:10:00:01 --size 64 --rate 1000000
+
+tx only:
+  --dst MAC           where the frames go (needed without --pcap)
+  --size BYTES        length of a frame without FCS, 60 to the MTU and 14 (default 60)
+  --flows N           source ports to spread the frames over (default 64)
+  --pcap FILE         send these frames in turn, instead of generated ones
+  --rate N            frames per second and queue (default 0: as fast as it goes)
+  --count N           frames per queue, then stop (default 0: until Ctrl-C)
+both:
+  --time DURATION     stop after that, such as 10s (default 0: until Ctrl-C)
+` + ringFlagsHelp
+
+func pktgenTxCommand() command {
+	return command{"pktgen tx", "send frames from the rings, no TCP/IP", pktgenHelp, pktgenTx}
+}
+
+func pktgenRxCommand() command {
+	return command{"pktgen rx", "count frames that arrive, and losses", pktgenHelp, pktgenRx}
+}
+
+// pktgenFlags are those of pktgen tx and rx.
+type pktgenFlags struct {
+	ringFlags
+	dst         net.HardwareAddr
+	size, flows int
+	pcap        string
+	rate, count uint64
+	time        time.Duration
+}
+
+func (f *pktgenFlags) parse(fs *flag.FlagSet, args []string) error {
+	f.ringFlags.define(fs)
+	macFlag(fs, "dst", &f.dst)
+	fs.IntVar(&f.size, "size", rings.MinFrame, "")
+	fs.IntVar(&f.flows, "flows", 64, "")
+	fs.StringVar(&f.pcap, "pcap", "", "")
+	fs.Uint64Var(&f.rate, "rate", 0, "")
+	fs.Uint64Var(&f.count, "count", 0, "")
+	fs.DurationVar(&f.time, "time", 0, "")
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	return f.ringFlags.check(fs)
+}
+
+// limit ends ctx after --time.
+func (f *pktgenFlags) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if f.time > 0 {
+		return context.WithTimeout(ctx, f.time)
+	}
+	return context.WithCancel(ctx)
+}
+
+func pktgenTx(ctx context.Context, args []string, out streams) (err error) {
+	var f pktgenFlags
+	if err := f.parse(newFlags(), args); err != nil {
+		return err
+	}
+	if f.dst == nil && f.pcap == "" {
+		return usageError{errors.New("--dst is missing: the MAC address to send to, or --pcap FILE")}
+	}
+	var undo ledger
+	defer func() { err = errors.Join(err, undo.close()) }()
+	dev, err := f.open(ctx, slog.New(slog.NewTextHandler(out.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})), &undo)
+	if err != nil {
+		return err
+	}
+	gens, err := f.generators(dev)
+	if err != nil {
+		return usageError{err}
+	}
+	ctx, cancel := f.limit(ctx)
+	defer cancel()
+	start := time.Now()
+	err = onQueues(ctx, cancel, len(gens), func(i int) error {
+		q := dev.Tx(i)
+		q.Lock()
+		defer q.Unlock()
+		return gens[i].Send(ctx, q)
+	}, func() {
+		var last uint64
+		var lastBytes uint64
+		everySecond(ctx, func(took time.Duration) {
+			frames, bytes, waits := sent(gens)
+			rate(out.stdout, "tx", frames-last, bytes-lastBytes, took, fmt.Sprintf("  ring full %d", waits))
+			last, lastBytes = frames, bytes
+		})
+	})
+	frames, bytes, waits := sent(gens)
+	fmt.Fprintf(out.stdout, "sent %d frames, %d bytes in %v, ring full %d times\n", frames, bytes, time.Since(start).Round(time.Millisecond), waits)
+	return err
+}
+
+// generators makes one per queue.
+func (f *pktgenFlags) generators(dev *dv.Device) ([]*rings.Generator, error) {
+	gens := make([]*rings.Generator, dev.NumTx())
+	for i := range gens {
+		g := &rings.Generator{Rate: f.rate, Count: f.count, Flows: f.flows, Run: uint32(time.Now().UnixNano()>>10) + uint32(i)}
+		if f.pcap != "" {
+			frames, err := readPcap(f.pcap)
+			if err != nil {
+				return nil, err
+			}
+			g.Frames = frames
+		} else {
+			frame, err := rings.Template(f.dst, dev.MAC(), f.size)
+			if err != nil {
+				return nil, err
+			}
+			g.Frames, g.Marked = [][]byte{frame}, true
+		}
+		gens[i] = g
+	}
+	return gens, nil
+}
+
+// readPcap reads all frames of a capture.
+func readPcap(name string) ([][]byte, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	r, err := simnic.NewReplay(file, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	defer r.Close()
+	var frames [][]byte
+	err = r.Start(func(in []simnic.Frame) {
+		for _, f := range in {
+			frames = append(frames, append([]byte(nil), f.Data...))
+		}
+	})
+	if err == nil {
+		<-r.Done()
+		err = r.Err()
+	}
+	if err == nil && len(frames) == 0 {
+		err = errors.New("no frames in it")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return frames, nil
+}
+
+func sent(gens []*rings.Generator) (frames, bytes, waits uint64) {
+	for _, g := range gens {
+		f, b, w := g.Sent()
+		frames, bytes, waits = frames+f, bytes+b, waits+w
+	}
+	return frames, bytes, waits
+}
+
+// onQueues runs work for each queue in a goroutine of its own, and watch beside them. When all work is done, or one fails,
+// everything ends.
+func onQueues(ctx context.Context, cancel context.CancelFunc, n int, work func(i int) error, watch func()) error {
+	var watcher, workers sync.WaitGroup
+	errs := make([]error, n)
+	watcher.Go(watch)
+	for i := range n {
+		workers.Go(func() {
+			if errs[i] = work(i); errs[i] != nil {
+				cancel()
+			}
+		})
+	}
+	workers.Wait()
+	cancel()
+	watcher.Wait()
+	return errors.Join(errs...)
+}
+
+func pktgenRx(ctx context.Context, args []string, out streams) (err error) {
+	var f pktgenFlags
+	if err := f.parse(newFlags(), args); err != nil {
+		return err
+	}
+	var undo ledger
+	defer func() { err = errors.Join(err, undo.close()) }()
+	dev, err := f.open(ctx, slog.New(slog.NewTextHandler(out.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})), &undo)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out.stdout, "counting frames for %s on %s\n", dev.MAC(), dev.Name())
+	counters := make([]*rings.Counter, dev.NumRx())
+	for i := range counters {
+		counters[i] = new(rings.Counter)
+	}
+	ctx, cancel := f.limit(ctx)
+	defer cancel()
+	err = onQueues(ctx, cancel, len(counters), func(i int) error { return counters[i].Receive(ctx, dev.Rx(i)) }, func() {
+		var last rings.Tally
+		everySecond(ctx, func(took time.Duration) {
+			now := tally(counters)
+			rate(out.stdout, "rx", now.Frames-last.Frames, now.Bytes-last.Bytes, took, "")
+			last = now
+		})
+	})
+	reportReceived(out, counters, dev.Stats())
+	return err
+}
+
+func tally(counters []*rings.Counter) (sum rings.Tally) {
+	for _, c := range counters {
+		t := c.Tally()
+		sum.Frames, sum.Bytes, sum.Marked, sum.Late = sum.Frames+t.Frames, sum.Bytes+t.Bytes, sum.Marked+t.Marked, sum.Late+t.Late
+	}
+	return sum
+}
+
+// reportReceived prints totals, and what the sequence numbers and the rings say of losses.
+func reportReceived(out streams, counters []*rings.Counter, stats dv.Stats) {
+	t := tally(counters)
+	fmt.Fprintf(out.stdout, "received %d frames, %d bytes\n", t.Frames, t.Bytes)
+	highest := map[uint32]uint64{}
+	for _, c := range counters {
+		for run, n := range c.Highest() {
+			highest[run] = max(highest[run], n)
+		}
+	}
+	var expected uint64
+	for _, n := range highest {
+		expected += n
+	}
+	if t.Marked > 0 {
+		fmt.Fprintf(out.stdout, "generated frames: %d of %d arrived (%d lost), %d out of order or doubled\n",
+			t.Marked, expected, expected-min(expected, t.Marked), t.Late)
+	}
+	var drops dv.RxDrops
+	for _, q := range stats.Rx {
+		drops.TooLong, drops.Error, drops.Malformed = drops.TooLong+q.Drops.TooLong, drops.Error+q.Drops.Error, drops.Malformed+q.Drops.Malformed
+	}
+	fmt.Fprintf(out.stdout, "dropped by the driver: %d too long, %d in error, %d malformed\n", drops.TooLong, drops.Error, drops.Malformed)
+}

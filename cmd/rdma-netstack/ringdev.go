@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+)
+
+// ringFlagsHelp is the part of the help that the commands on bare rings share.
+const ringFlagsHelp = `
+The device:
+  --device NAME       RDMA device, the netdev of one, or sim (see "rdma-netstack devices")
+  --mac MAC           frames for this address are ours (default: a random one)
+  --promiscuous       take every unicast frame of the port; Linux receives none of them any more
+  --queues N          receive and send queues, one busy goroutine each (default 1)
+  --rx-queue-size N   frames a receive ring holds, --tx-queue-size N blocks of 64 bytes of a send ring (default 1024)
+  --mtu BYTES         largest IP packet (default: the port's)
+  --sim-wire PLUG     with --device sim: tap:NAME, packet:IFNAME or none (default tap:slice0)
+  --sim-netdev PLUG   likewise, the port's Linux side (default none)
+  --faults LIST       what goes wrong on that wire, such as drop=1%,reorder=5%
+`
+
+// ringFlags are those of pktgen and xconnect.
+type ringFlags struct {
+	device      string
+	mac         net.HardwareAddr
+	promiscuous bool
+	queues      int
+	rxSize      int
+	txSize      int
+	mtu         int
+	sim         simFlags
+}
+
+func (f *ringFlags) define(fs *flag.FlagSet) {
+	fs.StringVar(&f.device, "device", "", "")
+	macFlag(fs, "mac", &f.mac)
+	fs.BoolVar(&f.promiscuous, "promiscuous", false, "")
+	fs.IntVar(&f.queues, "queues", 1, "")
+	fs.IntVar(&f.rxSize, "rx-queue-size", 0, "")
+	fs.IntVar(&f.txSize, "tx-queue-size", 0, "")
+	fs.IntVar(&f.mtu, "mtu", 0, "")
+	f.sim.define(fs)
+}
+
+func macFlag(fs *flag.FlagSet, name string, mac *net.HardwareAddr) {
+	fs.Func(name, "", func(s string) (err error) {
+		if *mac, err = net.ParseMAC(s); err != nil || len(*mac) != 6 {
+			return errors.New("want six bytes, such as 02:00:5e:10:00:01")
+		}
+		return nil
+	})
+}
+
+func (f *ringFlags) check(fs *flag.FlagSet) error {
+	if f.device == "" {
+		return usageError{errors.New("--device is missing: an RDMA device, the netdev of one, or sim (\"rdma-netstack devices\" lists them)")}
+	}
+	if f.queues < 1 || f.queues > 64 {
+		return usageError{fmt.Errorf("--queues %d: want 1 to 64", f.queues)}
+	}
+	set := given(fs)
+	for _, name := range simFlagNames {
+		if set[name] && f.device != simDevice {
+			return usageError{fmt.Errorf("--%s is for --device sim only", name)}
+		}
+	}
+	return nil
+}
+
+// open opens the device. What it opened is in the ledger, also when it fails.
+func (f *ringFlags) open(ctx context.Context, log *slog.Logger, undo *ledger) (*dv.Device, error) {
+	cfg := dv.Config{
+		Device: f.device, MAC: f.mac, Promiscuous: f.promiscuous, RxQueues: f.queues, TxQueues: f.queues,
+		RxQueueSize: f.rxSize, TxQueueSize: f.txSize, MTU: f.mtu, Logger: log,
+	}
+	if f.device == simDevice {
+		nic, err := openSim(f.sim, f.mtu, nil, log, undo)
+		if err != nil {
+			return nil, err
+		}
+		useSim(&cfg, nic)
+	}
+	dev, err := dv.Open(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	undo.add(dev.Close)
+	return dev, nil
+}
+
+// everySecond calls show each second until ctx ends, with the time since the call before.
+func everySecond(ctx context.Context, show func(took time.Duration)) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for last := time.Now(); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			show(now.Sub(last))
+			last = now
+		}
+	}
+}
+
+// rate prints one line of a second's progress.
+func rate(w io.Writer, what string, frames, bytes uint64, took time.Duration, more string) {
+	s := took.Seconds()
+	fmt.Fprintf(w, "%s %12.0f frames/s %9.3f Gbit/s%s\n", what, float64(frames)/s, float64(bytes)*8/s/1e9, more)
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/rings"
+	"github.com/rdma-netstack/rdma-netstack/dv"
+)
+
+const xconnectHelp = `Usage: rdma-netstack xconnect --device NAME [--to NAME] [flags]
+
+Forwards frames at layer 2, ring to ring, no TCP/IP. With --to, what comes in on one device for our MAC leaves by the other,
+both ways. Without, it goes back out of the same port with its addresses swapped, and without being copied.
+
+  rdma-netstack xconnect --device mlx5_0                       every frame goes back to its sender
+  rdma-netstack xconnect --device mlx5_0 --to mlx5_1 --promiscuous
+
+  --to NAME           the other device; sim is a second software NIC, on --to-wire
+  --to-wire PLUG      what that is plugged into: tap:NAME, packet:IFNAME or none
+  --dst MAC           rewrite the destination, and the source to ours, instead of leaving addresses as they are (--to)
+                      or swapping them
+  --time DURATION     stop after that (default 0: until Ctrl-C)
+` + ringFlagsHelp
+
+func xconnectCommand() command {
+	return command{"xconnect", "forward frames between rings, no TCP/IP", xconnectHelp, xconnect}
+}
+
+// xconnectFlags are those of xconnect.
+type xconnectFlags struct {
+	ringFlags
+	to, toWire string
+	dst        net.HardwareAddr
+	time       time.Duration
+}
+
+func (f *xconnectFlags) parse(args []string) error {
+	fs := newFlags()
+	f.define(fs)
+	fs.StringVar(&f.to, "to", "", "")
+	fs.StringVar(&f.toWire, "to-wire", "", "")
+	macFlag(fs, "dst", &f.dst)
+	fs.DurationVar(&f.time, "time", 0, "")
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	if f.to == simDevice && f.toWire == "" {
+		return usageError{errors.New("--to-wire is missing: what the second software NIC is plugged into, such as tap:slice1")}
+	}
+	return f.check(fs)
+}
+
+// path is one direction of one queue.
+type path struct {
+	forward *rings.Forwarder
+	rx      *dv.RxQueue
+	tx      *dv.TxQueue
+	pool    *dv.Pool // nil: to another device
+}
+
+func (p *path) run(ctx context.Context) error {
+	p.tx.Lock()
+	defer p.tx.Unlock()
+	if p.pool != nil {
+		return p.forward.Bounce(ctx, p.rx, p.tx, p.pool)
+	}
+	return p.forward.Cross(ctx, p.rx, p.tx)
+}
+
+func xconnect(ctx context.Context, args []string, out streams) (err error) {
+	var f xconnectFlags
+	if err := f.parse(args); err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(out.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	var undo ledger
+	defer func() { err = errors.Join(err, undo.close()) }()
+	paths, about, err := f.connect(ctx, log, &undo)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out.stdout, about)
+	if f.time > 0 {
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeout(ctx, f.time)
+		defer stop()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	err = onQueues(ctx, cancel, len(paths), func(i int) error { return paths[i].run(ctx) }, func() {
+		var last, lastBytes uint64
+		everySecond(ctx, func(took time.Duration) {
+			frames, bytes, dropped := forwarded(paths)
+			rate(out.stdout, "fw", frames-last, bytes-lastBytes, took, fmt.Sprintf("  dropped %d", dropped))
+			last, lastBytes = frames, bytes
+		})
+	})
+	frames, bytes, dropped := forwarded(paths)
+	fmt.Fprintf(out.stdout, "forwarded %d frames, %d bytes, dropped %d because a ring was full\n", frames, bytes, dropped)
+	return err
+}
+
+// connect opens one or two devices and pairs their queues.
+func (f *xconnectFlags) connect(ctx context.Context, log *slog.Logger, undo *ledger) ([]*path, string, error) {
+	a, err := f.open(ctx, log, undo)
+	if err != nil {
+		return nil, "", err
+	}
+	if f.to == "" {
+		return f.pair(a, a), fmt.Sprintf("frames for %s on %s go back where they came from", a.MAC(), a.Name()), nil
+	}
+	other := f.ringFlags
+	other.device, other.mac, other.sim = f.to, nil, simFlags{wire: f.toWire, netdev: "none"}
+	b, err := other.open(ctx, log, undo)
+	if err != nil {
+		return nil, "", err
+	}
+	about := fmt.Sprintf("frames for %s on %s leave by %s, those for %s the other way", a.MAC(), a.Name(), b.Name(), b.MAC())
+	return append(f.pair(a, b), f.pair(b, a)...), about, nil
+}
+
+// pair forwards each receive queue of a to the send queue of b with the same number.
+func (f *xconnectFlags) pair(a, b *dv.Device) []*path {
+	var paths []*path
+	for i := range a.NumRx() {
+		p := &path{forward: &rings.Forwarder{}, rx: a.Rx(i), tx: b.Tx(i)}
+		switch {
+		case f.dst != nil:
+			p.forward.To, p.forward.From = f.dst, b.MAC()
+		case a != b:
+			p.forward.To, p.forward.From = net.HardwareAddr{}, net.HardwareAddr{}
+		}
+		if a == b {
+			p.pool = a.Pool()
+		}
+		paths = append(paths, p)
+	}
+	return paths
+}
+
+func forwarded(paths []*path) (frames, bytes, dropped uint64) {
+	for _, p := range paths {
+		f, b, d := p.forward.Forwarded()
+		frames, bytes, dropped = frames+f, bytes+b, dropped+d
+	}
+	return frames, bytes, dropped
+}
