@@ -19,7 +19,7 @@ type RQAttr struct {
 	VLANStrip  bool // outermost C-tag moves from the frame to the completion
 	ScatterFCS bool // the FCS follows the frame
 	EndPad     bool // writes may run to the end of the cache line
-	DelayDrop  bool // accepted, without effect: the model drops at once
+	DelayDrop  bool // a packet waits for a WQE, up to delayDrop
 
 	Netdev bool // frames count as the netdev's, not a user's
 	Events func(Event)
@@ -43,14 +43,15 @@ type RQ struct {
 	number uint32
 	use    usage
 
-	mu      sync.Mutex
-	state   State
-	hwCI    uint16 // WQEs consumed
-	stride  int    // strides used of the WQE at hwCI
-	head    uint16 // linked list: slot of the WQE at hwCI
-	wqe     [maxRecvWQE]byte
-	session session
-	merge   merge
+	mu        sync.Mutex
+	state     State
+	hwCI      uint16 // WQEs consumed
+	stride    int    // strides used of the WQE at hwCI
+	head      uint16 // linked list: slot of the WQE at hwCI
+	impatient bool   // packets have waited in vain: drop until there is a WQE again
+	wqe       [maxRecvWQE]byte
+	session   session
+	merge     merge
 }
 
 // CreateRQ makes a receive queue in the reset state.

@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"encoding/binary"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
@@ -101,14 +102,37 @@ func (rq *RQ) posted() uint16 {
 	return uint16(rq.attr.Record.LoadBE32(mlx5.RecordRecv)) - rq.hwCI
 }
 
-// available is posted for a queue about to take a packet: it notes a counter
-// that cannot be.
+// available reports whether there is a WQE for a packet, waiting for one if the
+// queue delays drops. It notes a counter that cannot be.
 func (rq *RQ) available() bool {
 	n := rq.posted()
 	if int(n) > 1<<rq.attr.LogSize {
 		rq.nic.strict.add("receive queue %#x: %d WQEs posted in a ring of %d", rq.number, n, 1<<rq.attr.LogSize)
 	}
-	return n > 0
+	return n > 0 || rq.attr.DelayDrop && rq.await()
+}
+
+// How long a packet waits for a WQE, and how often it looks. linux 6.12 mlx5_ib
+// sets 100 ms. Here it is the sender who waits, and that may be whom the
+// receiver waits for.
+const (
+	delayDrop     = 100 * time.Millisecond
+	delayDropPoll = 10 * time.Microsecond
+)
+
+// await holds the packet, and with it whatever is behind it on the wire, until
+// the driver posts a WQE.
+func (rq *RQ) await() bool {
+	for start := time.Now(); !rq.impatient; {
+		time.Sleep(delayDropPoll) // not a mere yield: the driver may be woken by an event
+		switch {
+		case rq.posted() > 0:
+			return true
+		case rq.nic.closed.Load() || rq.nic.fatal.Load() || time.Since(start) > delayDrop:
+			rq.impatient = true
+		}
+	}
+	return false
 }
 
 // slot is the position in the ring of the next WQE.
@@ -145,6 +169,7 @@ func (rq *RQ) list(w []byte) []byte {
 // consume takes the next WQE out of the ring.
 func (rq *RQ) consume(w []byte) {
 	rq.hwCI++
+	rq.impatient = false
 	if rq.attr.LinkedList {
 		rq.head = be16(w[2:]) & (1<<rq.attr.LogSize - 1)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"testing"
+	"time"
 )
 
 func TestScatterList(t *testing.T) {
@@ -105,6 +106,54 @@ func TestEmptyQueue(t *testing.T) {
 	}
 	r.give(frame60)
 	if c := r.nic.Counters(); c.Drops.NotReady != 1 {
+		t.Errorf("%+v", c.Drops)
+	}
+}
+
+// TestDelayedDrop gives a queue that delays drops packets before it has WQEs.
+func TestDelayedDrop(t *testing.T) {
+	r := newRecvRig(t, recvOptions{rq: func(a *RQAttr) { a.DelayDrop = true }})
+	given := make(chan struct{})
+	go func() {
+		defer close(given)
+		r.give(frame60, frame60)
+	}()
+	for range 2 { // the second is looked at once the first has its place
+		r.rq.post(seg(2048, r.key.Key(), r.addr))
+	}
+	<-given
+	if c := r.nic.Counters(); c.Drops.OutOfBuffer != 0 || c.Slice.RxPackets != 2 {
+		t.Errorf("with WQEs in time: %+v", c)
+	}
+	start := time.Now()
+	r.give(frame60)
+	if waited := time.Since(start); waited < delayDrop {
+		t.Errorf("dropped after %s", waited)
+	}
+	r.give(frame60, frame60) // nobody waits twice for the same driver
+	if c := r.nic.Counters(); c.Drops.OutOfBuffer != 3 || c.Slice.RxPackets != 2 {
+		t.Errorf("without: %+v", c)
+	}
+	r.rq.post(seg(2048, r.key.Key(), r.addr))
+	r.give(frame60)
+	if c := r.nic.Counters(); c.Slice.RxPackets != 3 {
+		t.Errorf("with a WQE again: %+v", c)
+	}
+}
+
+// TestDelayedDropEndsWithTheDevice closes the NIC while a packet waits.
+func TestDelayedDropEndsWithTheDevice(t *testing.T) {
+	r := newRecvRig(t, recvOptions{rq: func(a *RQAttr) { a.DelayDrop = true }})
+	given := make(chan struct{})
+	go func() {
+		defer close(given)
+		r.give(frame60)
+	}()
+	if err := r.nic.Close(); err != nil {
+		t.Error(err)
+	}
+	<-given
+	if c := r.nic.Counters(); c.Drops.OutOfBuffer+c.Drops.LinkDown != 1 {
 		t.Errorf("%+v", c.Drops)
 	}
 }
