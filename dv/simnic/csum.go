@@ -16,7 +16,7 @@ func sum16(b []byte) uint16 {
 		s, carry = bits.Add64(s, binary.LittleEndian.Uint64(b[8:]), carry)
 		s, carry = bits.Add64(s, binary.LittleEndian.Uint64(b[16:]), carry)
 		s, carry = bits.Add64(s, binary.LittleEndian.Uint64(b[24:]), carry)
-		s, carry = bits.Add64(s, 0, carry)
+		s, _ = bits.Add64(s, 0, carry)
 		b = b[32:]
 	}
 	for len(b) >= 8 {

@@ -137,7 +137,7 @@ func TestInjectLostDoorbell(t *testing.T) {
 		t.Errorf("sent without a doorbell: %v", c)
 	}
 	f.s.send()
-	if f.s.cq.next() == nil || f.s.cq.next() == nil {
+	if first, second := f.s.cq.next(), f.s.cq.next(); first == nil || second == nil {
 		t.Error("the next doorbell does not make up for the lost one")
 	}
 }

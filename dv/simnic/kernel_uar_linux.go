@@ -14,7 +14,6 @@ type bfregs struct {
 	uarsPerPage uint32
 	uars        []uint32 // numbers of the device's UAR pages, by index
 	users       []int    // queue pairs per register
-	versioned   bool     // the client knows classes of registers
 }
 
 // init takes what was asked for, rounded up to whole system pages

@@ -72,7 +72,9 @@ func (r *run) deafStack() string {
 type timeoutOnly struct{ error }
 
 func (e timeoutOnly) Timeout() bool   { return e.error.(net.Error).Timeout() }
-func (e timeoutOnly) Temporary() bool { return e.error.(net.Error).Temporary() } //nolint:staticcheck
+
+//lint:ignore SA1019 programs still ask it, so it is compared
+func (e timeoutOnly) Temporary() bool { return e.error.(net.Error).Temporary() }
 
 func withCancelAfter(d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())

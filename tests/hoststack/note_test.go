@@ -122,7 +122,8 @@ func (n *notes) describe(err error) string {
 	}
 	fmt.Fprintf(&b, "is %v ", is)
 	if ne, ok := err.(net.Error); ok {
-		fmt.Fprintf(&b, "timeout=%t temporary=%t ", ne.Timeout(), ne.Temporary()) //nolint:staticcheck // programs call it
+		//lint:ignore SA1019 programs still ask it, so it is compared
+		fmt.Fprintf(&b, "timeout=%t temporary=%t ", ne.Timeout(), ne.Temporary())
 	}
 	fmt.Fprintf(&b, "text %q", n.plain(err.Error()))
 	return b.String()

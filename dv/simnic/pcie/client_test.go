@@ -19,7 +19,6 @@ type client struct {
 	conn *net.UnixConn
 	id   uint16
 	ram  []byte // guest memory at address 0
-	fd   int
 }
 
 const guestRAM = 1 << 20

@@ -38,7 +38,6 @@ var (
 	eqcLogSize     = field{99, 5}
 	eqcIntr        = field{180, 12}
 	eqcLogPageSize = field{195, 5}
-	eqcState       = field{20, 4}
 )
 
 const (

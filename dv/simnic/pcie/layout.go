@@ -6,9 +6,6 @@ import "encoding/binary"
 // its width. All firmware structures are big-endian (linux include/linux/mlx5/mlx5_ifc.h names them).
 type field struct{ bit, width int }
 
-// at moves the field by off bytes, for a structure embedded in another.
-func (f field) at(off int) field { return field{f.bit + 8*off, f.width} }
-
 // get reads the field from b; bits beyond the end of b read as zero.
 func (f field) get(b []byte) uint64 {
 	var v uint64

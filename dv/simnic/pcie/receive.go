@@ -151,7 +151,6 @@ var (
 	mkcMode        = field{22, 2}
 	mkcVariant     = field{56, 8}
 	mkcPD          = field{104, 24}
-	mkcLength64    = field{96, 1}
 	mkcStart       = field{128, 64}
 	mkcLength      = field{192, 64}
 	mkcLogPageSize = field{474, 6}

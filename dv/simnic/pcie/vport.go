@@ -13,7 +13,6 @@ const (
 )
 
 var (
-	vportInlineMode = field{5, 3}
 	vportNoLocalMC  = field{29, 1} // disable_mc_local_lb
 	vportNoLocalUC  = field{30, 1} // disable_uc_local_lb
 	vportMTU        = field{304, 16}
