@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"math/bits"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -120,7 +121,7 @@ func checkFates(t *testing.T, frames []Frame, s FaultStats) {
 	}
 	var corrupt, late uint64
 	newest := -1
-	for _, f := range frames {
+	for at, f := range frames {
 		i, known := index[string(f.Data)]
 		switch {
 		case !known:
@@ -129,6 +130,9 @@ func checkFates(t *testing.T, frames []Frame, s FaultStats) {
 			late++
 		default:
 			newest = i
+		}
+		if onlyReorder := s.Reordered > 0 && s.Dropped+s.Duplicated+s.Corrupted == 0; onlyReorder && i+maxOvertake*4 < at {
+			t.Fatalf("frame %d came as number %d", i, at)
 		}
 	}
 	// A flipped digit makes another frame's text, and a copy doubles a flip.
@@ -185,6 +189,34 @@ func TestDelayKeepsOrderAndTime(t *testing.T) {
 		}
 		_ = w.Close()
 	})
+}
+
+// The receiver takes its time, and more frames fall due meanwhile: they wait
+// for their turn.
+func TestDelayKeepsOrderUnderLoad(t *testing.T) {
+	a, b := Pair()
+	w := WithFaults(b, FaultConfig{Delay: 100 * time.Microsecond})
+	defer w.Close()
+	got := newFrameLog()
+	err := w.Start(func(frames []Frame) {
+		for range 100 {
+			runtime.Gosched()
+		}
+		got.recv(frames)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 3000
+	for i := range n {
+		_, _ = a.Send([]Frame{numbered(i)})
+		runtime.Gosched()
+	}
+	for i, f := range got.wait(n) {
+		if !bytes.Equal(f.Data, numbered(i).Data) {
+			t.Fatalf("frame %d is %q", i, f.Data)
+		}
+	}
 }
 
 func TestDelayIsBounded(t *testing.T) {

@@ -103,9 +103,12 @@ func TestTwoFiles(t *testing.T) {
 		t.Errorf("%d rules in force", n)
 	}
 	// A channel of the other file is not one of ours.
-	w := a.must(write{cmd: uverbs.CmdCreateCompChannel, core: make([]byte, 8), out: 4, uhwOut: -1})
-	fd := u32(w.gotOut, 0)
-	defer unix.Close(int(fd))
+	var fd uint32
+	for _, r := range []*rawNode{b, a} {
+		w := r.must(write{cmd: uverbs.CmdCreateCompChannel, core: make([]byte, 8), out: 4, uhwOut: -1})
+		fd = u32(w.gotOut, 0)
+		defer unix.Close(int(fd))
+	}
 	cq := b.createCQ()
 	put32(cq.core, 16, fd)
 	if errno := b.do(&cq); errno != unix.EBADF {
@@ -197,9 +200,15 @@ func TestEventsAreRecords(t *testing.T) {
 	}
 	var b [16]byte
 	for i := range n {
+		e.completion(uint64(n + i)) // while the backlog drains
 		got, err := unix.Read(e.fd, b[:])
 		if err != nil || got != 8 || u32(b[:], 0) != uint32(i) {
 			t.Fatalf("read %d: %d bytes, %x, %v", i, got, b[:got], err)
+		}
+	}
+	for i := range n {
+		if got, err := unix.Read(e.fd, b[:]); got != 8 || err != nil || u32(b[:], 0) != uint32(n+i) {
+			t.Fatalf("read %d: %d bytes, %x, %v", n+i, got, b[:got], err)
 		}
 	}
 	if err := unix.SetNonblock(e.fd, true); err != nil {
