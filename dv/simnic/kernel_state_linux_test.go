@@ -216,3 +216,110 @@ func TestMissingFeatures(t *testing.T) {
 		}
 	}
 }
+
+// A port of InfiniBand: nothing is told of raw packets, and there are none.
+func TestInfiniBandPort(t *testing.T) {
+	r := newRawNode(t, Config{Seed: 1}, LinuxConfig{InfiniBand: true})
+	r.open()
+	port := r.must(write{cmd: uverbs.CmdQueryPort, core: append(make([]byte, 8), 1, 0, 0, 0, 0, 0, 0, 0), out: 40, uhwOut: -1})
+	if port.gotOut[37] != uverbs.LinkLayerInfiniBand {
+		t.Errorf("link layer %d", port.gotOut[37])
+	}
+	var core uverbs.ExQueryDeviceResp
+	uverbs.GetStruct(r.must(write{cmd: uverbs.ExCmdQueryDevice, core: make([]byte, 8), out: 304, uhwOut: 112}).gotOut, &core)
+	if core.RSSCaps.SupportedQPTs != 0 || core.RawPacketCaps != 0 || core.MaxWQTypeRQ != 0 {
+		t.Errorf("raw packets are told of: %+v", core)
+	}
+	o := objects{pd: u32(r.must(write{cmd: uverbs.CmdAllocPD, core: make([]byte, 8), out: 4, uhwOut: 4}).gotOut, 0)}
+	o.cq = u32(r.must(r.createCQ()).gotOut, 0)
+	w := r.createQP(o)
+	if errno := r.do(&w); errno != unix.EINVAL {
+		t.Errorf("a raw packet queue pair: %v", errno)
+	}
+}
+
+// The driver's part of QUERY_DEVICE has what fits, and a length that is the sum
+// of the parts: short when one in the middle is left out.
+func TestQueryDeviceLengths(t *testing.T) {
+	noTSO := DefaultCaps()
+	noTSO.MaxLSO = 0
+	for _, tt := range []struct {
+		name       string
+		caps       Caps
+		release    Release
+		room, want int
+		errno      unix.Errno
+	}{
+		{"nothing", Caps{}, Linux612, -1, 0, 0},
+		{"too little", Caps{}, Linux612, 7, 0, unix.EINVAL},
+		{"the head", Caps{}, Linux612, 8, 8, 0},
+		{"TSO", Caps{}, Linux612, 16, 16, 0},
+		{"half of RSS", Caps{}, Linux612, 24, 16, 0},
+		{"all of 6.12", Caps{}, Linux612, 112, 102, 0},
+		{"all of 5.4", Caps{}, Linux54, 112, 100, 0},
+		{"all of 7.2", Caps{}, Linux72, 112, 110, 0},
+		{"without TSO", noTSO, Linux612, 112, 94, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRawNode(t, Config{Seed: 1, Caps: tt.caps}, LinuxConfig{Release: tt.release})
+			r.open()
+			w := write{cmd: uverbs.ExCmdQueryDevice, core: make([]byte, 8), out: 304, uhwOut: tt.room}
+			if errno := r.do(&w); errno != tt.errno {
+				t.Fatalf("%v, want %v", errno, tt.errno)
+			}
+			if tt.want == 0 {
+				return
+			}
+			if got := int(u32(w.gotUH, 4)); got != tt.want {
+				t.Errorf("length %d, want %d", got, tt.want)
+			}
+			for i, b := range w.gotUH[tt.want:] {
+				if b != 0xa5 {
+					t.Errorf("byte %d behind the answer was written", tt.want+i)
+				}
+			}
+			if legacy := r.must(write{cmd: uverbs.CmdQueryDevice, core: make([]byte, 8), out: 176, uhwOut: -1}); string(legacy.gotOut) != string(w.gotOut[:176]) {
+				t.Error("the older command answers otherwise")
+			}
+		})
+	}
+}
+
+// A shorter answer is cut, a longer one filled with zeroes.
+func TestAnswerLengths(t *testing.T) {
+	r := newRawNode(t, Config{Seed: 1}, LinuxConfig{})
+	r.open()
+	w := r.must(write{cmd: uverbs.ExCmdQueryDevice, core: make([]byte, 8), out: 184, uhwOut: -1})
+	if got := u32(w.gotOut, 180); got != 184 {
+		t.Errorf("response length %d, want 184", got)
+	}
+	w = r.must(write{cmd: uverbs.ExCmdQueryDevice, core: make([]byte, 8), out: 320, uhwOut: -1})
+	if got := u32(w.gotOut, 180); got != 304 {
+		t.Errorf("response length %d, want 304", got)
+	}
+	wantBytes(t, "what follows the answer", w.gotOut[304:], make([]byte, 16))
+	over := r.mem.Slice(atOut+320, 16)
+	if string(over) != string(hexBytes("a5a5a5a5 a5a5a5a5 a5a5a5a5 a5a5a5a5")) {
+		t.Errorf("bytes behind the room were written: %x", over)
+	}
+	native := r.ioctl(r.command(uverbs.ObjectDevice, uverbs.MethodQueryPort,
+		uverbs.IoctlAttr{AttrID: 0, Len: 8, Flags: 1, Data: 1}, r.output(1, atOut, 48)))
+	port := r.must(write{cmd: uverbs.CmdQueryPort, core: append(make([]byte, 8), 1, 0, 0, 0, 0, 0, 0, 0), out: 40, uhwOut: -1})
+	if native != 0 || port.gotOut[26] != uverbs.PortStateActive || port.gotOut[28] != 3 {
+		t.Errorf("native QUERY_PORT: %v; state %d, RoCE MTU code %d", native, port.gotOut[26], port.gotOut[28])
+	}
+	if errno := r.ioctl(r.command(uverbs.ObjectDevice, uverbs.MethodQueryContext,
+		r.output(0, atOut, 4), r.output(1, atOut+64, 8), r.output(attrQueryContextOut, atUHWOut, 72))); errno != 0 {
+		t.Errorf("QUERY_CONTEXT: %v", errno)
+	}
+	if got := u32(r.mem.Slice(atUHWOut, 72), 8); got != 16 {
+		t.Errorf("QUERY_CONTEXT says %d registers", got)
+	}
+	o := r.objects()
+	handles := r.ioctl(r.command(uverbs.ObjectDevice, methodInfoHandles,
+		uverbs.IoctlAttr{AttrID: attrInfoObject, Len: 8, Flags: 1, Data: uint64(uverbs.ObjectQP)},
+		r.output(attrInfoTotal, atOut, 4), r.output(attrInfoHandles, atUHWOut, 40)))
+	if handles != 0 || u32(r.mem.Slice(atOut, 4), 0) != 2 || u32(r.mem.Slice(atUHWOut, 8), 0) != o.rss || u32(r.mem.Slice(atUHWOut, 8), 4) != o.qp {
+		t.Errorf("INFO_HANDLES: %v, %x, %x", handles, r.mem.Slice(atOut, 4), r.mem.Slice(atUHWOut, 8))
+	}
+}

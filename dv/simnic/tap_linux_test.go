@@ -22,11 +22,11 @@ import (
 // netns is a network namespace of its own, entered by a thread that runs what
 // it is told and dies with the test.
 type netns struct {
-	t    *testing.T
+	t    testing.TB
 	work chan func()
 }
 
-func newNetNS(t *testing.T) *netns {
+func newNetNS(t testing.TB) *netns {
 	t.Helper()
 	need.NetNS(t)
 	ns := &netns{t, make(chan func())}

@@ -77,45 +77,51 @@ func (w *fdWire) Start(recv func([]Frame)) error {
 // receive reads all there is, up to a batch, hands it on, and parks when there
 // is nothing.
 func (w *fdWire) receive(recv func([]Frame)) {
-	bufs := make([][]byte, fdBatch)
-	for i := range bufs {
-		bufs[i] = make([]byte, fdBuffer)
+	r := &fdReader{wire: w, batch: make([]Frame, 0, fdBatch)}
+	for i := range r.bufs {
+		r.bufs[i] = make([]byte, fdBuffer)
 	}
-	batch := make([]Frame, 0, fdBatch)
+	fill := r.fill // made once, so that reading does not allocate
 	for {
-		var failed error
-		err := w.raw.Read(func(fd uintptr) bool {
-			batch, failed = w.fill(int(fd), bufs, batch[:0])
-			return len(batch) > 0 || failed != nil
-		})
-		if len(batch) > 0 {
-			recv(batch)
+		err := w.raw.Read(fill)
+		if len(r.batch) > 0 {
+			recv(r.batch)
 		}
-		if err != nil || failed != nil {
+		if err != nil || r.failed != nil {
 			return
 		}
 	}
 }
 
-// fill reads until there is nothing more, or no buffer. The error is one after
-// which nothing can be read any more.
-func (w *fdWire) fill(fd int, bufs [][]byte, batch []Frame) ([]Frame, error) {
-	for len(batch) < len(bufs) {
-		f, err := w.read(fd, bufs[len(batch)])
+// fdReader is the receiver's scratch.
+type fdReader struct {
+	wire   *fdWire
+	bufs   [fdBatch][]byte
+	batch  []Frame
+	failed error // nothing can be read after it
+}
+
+// fill reads until there is nothing more, or no buffer. It reports false when
+// there was nothing, and the poller calls it again when there is.
+func (r *fdReader) fill(fd uintptr) bool {
+	r.batch = r.batch[:0]
+	for len(r.batch) < fdBatch {
+		f, err := r.wire.read(int(fd), r.bufs[len(r.batch)])
 		switch {
 		case err == nil:
-			batch = append(batch, f)
+			r.batch = append(r.batch, f)
 		case errors.Is(err, unix.EAGAIN):
-			return batch, nil
+			return len(r.batch) > 0
 		case errors.Is(err, errNotFrame):
-			w.lost.Add(1)
+			r.wire.lost.Add(1)
 		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENETDOWN):
 			// The interface went down; it may come back.
 		default:
-			return batch, err
+			r.failed = err
+			return true
 		}
 	}
-	return batch, nil
+	return true
 }
 
 // Send writes the frames. The interface being down (unix.EIO, unix.ENETDOWN) or
