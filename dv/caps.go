@@ -32,7 +32,7 @@ type Caps struct {
 	CQECompression bool
 	// StridingRQ: the device can pack several frames in a receive buffer (not used).
 	StridingRQ bool
-	// MultiPacketSend: the device takes several frames per send descriptor (not used).
+	// MultiPacketSend: the device takes several frames per send descriptor.
 	MultiPacketSend bool
 }
 
@@ -50,7 +50,7 @@ func capsOf(c *uverbs.DeviceCaps, p *plan) Caps {
 		MaxRxQueues:     max(1, int(c.MaxIndTableSize)),
 		CQECompression:  c.CQECompression != 0,
 		StridingRQ:      c.Striding,
-		MultiPacketSend: c.EnhancedMPW,
+		MultiPacketSend: c.EnhancedMPW && minInline(c) == 0,
 	}
 }
 
@@ -80,10 +80,15 @@ const (
 func (d *Device) txLimits() txLimits {
 	c := d.context.Caps()
 	ds := min(mlx5.MaxDS, c.MaxSendDesc/mlx5.DSSize)
-	return txLimits{
+	l := txLimits{
 		minInline: d.caps.MinInline,
 		frame:     d.plan.frameLimit,
 		tso:       d.caps.MaxTSO,
 		lsoHeader: (ds-2)*mlx5.DSSize - mlx5.InlineOffset, // all but a control and a data segment
+		inline:    d.plan.inline,
 	}
+	if d.caps.MultiPacketSend && !d.config.NoMultiPacketSend {
+		l.multi = uint32(ds)
+	}
+	return l
 }

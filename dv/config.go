@@ -49,6 +49,13 @@ type Config struct {
 	// TxBufferSize is the staging memory of one send queue in bytes, a power of
 	// two of at least 128 KiB. Default 1 MiB, or less, likewise.
 	TxBufferSize int
+	// TxInline is the longest frame in bytes that Post writes into its descriptor
+	// as a whole, which saves the NIC a read of memory and costs the ring room:
+	// 60 to 900. Default 98. [txq_inline_max of DPDK]
+	TxInline int
+	// NoMultiPacketSend gives each frame a send descriptor of its own [no-empw].
+	// Default: frames with the same flags share one, if the device can.
+	NoMultiPacketSend bool
 	// DelayDrop has the NIC hold a frame for which a receive queue has no buffer,
 	// and everything behind it on the port, for up to 100 ms instead of dropping
 	// it. Nothing is lost in bursts then, but a program that stops reading slows

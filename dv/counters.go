@@ -67,9 +67,9 @@ func (c *rxCounts) stats() RxStats {
 
 // txCounts is the counters of TxStats.
 type txCounts struct {
-	packets, bytes, inline, zeroCopy, lso, doorbells counter
-	completions                                      counter
-	stalls, refused, lost, resets                    counter
+	packets, bytes, inline, zeroCopy, lso, multi, doorbells counter
+	completions                                             counter
+	stalls, refused, lost, resets                           counter
 }
 
 // showPosts makes the most important of what a flush changes visible: each
@@ -86,6 +86,7 @@ func (c *txCounts) showDone() {
 	c.inline.show()
 	c.zeroCopy.show()
 	c.lso.show()
+	c.multi.show()
 }
 
 // showFaults makes what an error or a full ring changes visible.
@@ -98,7 +99,7 @@ func (c *txCounts) showFaults() {
 
 func (c *txCounts) stats() TxStats {
 	return TxStats{
-		Packets: c.packets.shown.Load(), Bytes: c.bytes.shown.Load(), LSO: c.lso.shown.Load(), Inline: c.inline.shown.Load(),
+		Packets: c.packets.shown.Load(), Bytes: c.bytes.shown.Load(), LSO: c.lso.shown.Load(), Multi: c.multi.shown.Load(), Inline: c.inline.shown.Load(),
 		ZeroCopy: c.zeroCopy.shown.Load(), Doorbells: c.doorbells.shown.Load(), Completions: c.completions.shown.Load(),
 		Stalls: c.stalls.shown.Load(), Resets: c.resets.shown.Load(),
 		Drops: TxDrops{Refused: c.refused.shown.Load(), Lost: c.lost.shown.Load()},

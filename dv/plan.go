@@ -14,6 +14,7 @@ type plan struct {
 	stage      int // bytes of staging memory of a send queue
 	frame      int // bytes of a frame buffer
 	spare      int // frames beyond those of the receive rings
+	inline     int // longest frame in its descriptor as a whole
 	pageSize   int
 	mtu        int
 	frameLimit int // longest frame sent, in bytes
@@ -28,6 +29,8 @@ const (
 	maxQueues    = 256
 	minMTU       = 576
 	maxMTU       = 16 << 10
+	minInlineMax = ethMin
+	maxInlineMax = 900 // what fits a descriptor of either kind
 	pinnedBudget = 30 << 20
 )
 
@@ -50,7 +53,7 @@ func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 		rx: or(cfg.RxQueues, 1), tx: or(cfg.TxQueues, 1),
 		rxEntries: or(cfg.RxQueueSize, defaultRing), txBlocks: or(cfg.TxQueueSize, defaultRing),
 		stage: or(cfg.TxBufferSize, defaultStage), spare: or(cfg.SpareFrames, defaultSpare),
-		mtu: or(cfg.MTU, portMTU), pageSize: pageSize,
+		mtu: or(cfg.MTU, portMTU), pageSize: pageSize, inline: or(cfg.TxInline, inlineMax),
 	}
 	if err := p.check(portMTU); err != nil {
 		return p, err
@@ -82,6 +85,7 @@ func (p *plan) check(portMTU int) error {
 		{"RxQueueSize", p.rxEntries, minRing, maxRing, true},
 		{"TxQueueSize", p.txBlocks, minRing, maxRing, true},
 		{"TxBufferSize", p.stage, minStage, maxStage, true},
+		{"TxInline", p.inline, minInlineMax, maxInlineMax, false},
 		{"SpareFrames", p.spare, 1, 1 << 20, false},
 		{"MTU", p.mtu, minMTU, min(maxMTU, portMTU), false},
 	} {

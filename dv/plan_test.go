@@ -19,7 +19,7 @@ func TestPlan(t *testing.T) {
 		{"asked for", Config{RxQueues: 2, TxQueues: 3, RxQueueSize: 64, TxQueueSize: 128, TxBufferSize: 128 << 10, SpareFrames: 1}, 1500,
 			plan{rx: 2, tx: 3, rxEntries: 64, txBlocks: 128, stage: 128 << 10, frame: 2048, spare: 1, mtu: 1500, frameLimit: 1518}},
 	} {
-		c.want.pageSize = 4096
+		c.want.pageSize, c.want.inline = 4096, inlineMax
 		if got, err := newPlan(&c.cfg, c.mtu, 4096); err != nil || got != c.want {
 			t.Errorf("%s: %+v, %v\nwant %+v", c.name, got, err, c.want)
 		}

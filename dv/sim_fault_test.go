@@ -229,7 +229,7 @@ func TestRxRecoveryWhileWaiting(t *testing.T) {
 func TestTxRecovery(t *testing.T) {
 	for _, syndrome := range []uint8{0x01, 0x02, 0x04, 0x11} {
 		t.Run(strconv.FormatUint(uint64(syndrome), 16), func(t *testing.T) {
-			s, d := usual(t, dv.Config{TxQueueSize: 64})
+			s, d := usual(t, dv.Config{TxQueueSize: 64, NoMultiPacketSend: true})
 			q := d.Tx(0)
 			f := frame(peerMAC, ourMAC, 0x88b5, 200)
 			p := dv.TxPacket{Bufs: [][]byte{f}}
@@ -283,7 +283,7 @@ func TestTxRecovery(t *testing.T) {
 // A doorbell that gets lost is made up for by the next one; completions that
 // get lost by later ones.
 func TestTxLosses(t *testing.T) {
-	s, d := usual(t, dv.Config{TxQueueSize: 64})
+	s, d := usual(t, dv.Config{TxQueueSize: 64, NoMultiPacketSend: true})
 	q := d.Tx(0)
 	p := dv.TxPacket{Bufs: [][]byte{frame(peerMAC, ourMAC, 0x88b5, 200)}}
 	var n atomic.Int64

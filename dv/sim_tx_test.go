@@ -186,7 +186,7 @@ func TestCrossConnect(t *testing.T) {
 
 // A full send ring refuses, and takes again what the NIC has completed.
 func TestRingFull(t *testing.T) {
-	s, d := usual(t, dv.Config{TxQueueSize: 64})
+	s, d := usual(t, dv.Config{TxQueueSize: 64, NoMultiPacketSend: true})
 	q := d.Tx(0)
 	p := dv.TxPacket{Bufs: [][]byte{frame(peerMAC, ourMAC, 0x88b5, 60)}}
 	n := 0

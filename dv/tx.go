@@ -34,7 +34,8 @@ type TxQueue struct {
 	// The owner's.
 	cq                  compRing
 	pc, cc, rung, asked uint32
-	last                uint32 // where the last written descriptor starts
+	last                uint32 // where the last written descriptor starts, or the open one
+	multi               multi
 	stage               staging
 	marks               []mark
 	lent                lentRing
@@ -55,28 +56,32 @@ type TxQueue struct {
 // txLimits is what the device takes, in bytes.
 type txLimits struct {
 	minInline int // header bytes that must be in the descriptor
+	inline    int // longest frame that is in its descriptor as a whole; 0: inlineMax
 	frame     int // longest frame, without FCS
 	tso       int // longest payload to be segmented; 0: none
 	lsoHeader int // longest header of such a packet
+
+	multi uint32 // longest multi-packet descriptor in 16-byte units; 0: none
 }
 
 // MaxBlocks is the most blocks of the ring one packet takes: with Free at
 // least this, Post can fail for want of staging memory only.
 const MaxBlocks = mlx5.MaxDS / 4
 
-// inlineMax is the longest frame that is written into its descriptor as a
-// whole: what fits two blocks. Longer ones take one block and a piece of
+// inlineMax is, by default, the longest frame that is written into its
+// descriptor as a whole: what fits two blocks. Longer ones take one block and a piece of
 // staging memory, which the NIC has to fetch in a second read.
 const inlineMax = 2*mlx5.BB - mlx5.CtrlSegSize - mlx5.InlineOffset
 
 // newTxQueue makes a queue over memory that the NIC does not know yet: blocks
 // (a power of two) of 64 bytes in ring.
 func newTxQueue(index, blocks int, ring, rec *mmio.Region, pool *Pool, stage staging, limits txLimits) *TxQueue {
+	limits.inline = or(limits.inline, inlineMax)
 	q := &TxQueue{
 		index: index, pool: pool, ring: ring.Slice(0, blocks*mlx5.BB), rec: rec,
 		size: uint32(blocks), mask: uint32(blocks - 1), quarter: uint32(blocks / 4),
 		limits: limits, log: slog.New(slog.DiscardHandler), now: time.Now,
-		stage: stage, marks: make([]mark, blocks), lent: lentRing{ring: make([]lent, blocks)},
+		stage: stage, marks: make([]mark, blocks), lent: lentRing{ring: make([]lent, blocks*dsPerBB)},
 	}
 	q.rewind()
 	return q
@@ -85,6 +90,7 @@ func newTxQueue(index, blocks int, ring, rec *mmio.Region, pool *Pool, stage sta
 // rewind sets the ring to its state after a reset: empty, counters 0.
 func (q *TxQueue) rewind() {
 	q.pc, q.cc, q.rung, q.asked, q.last = 0, 0, 0, 0, 0
+	q.multi = multi{}
 	q.stage.head, q.stage.tail = 0, 0
 	clear(q.marks)
 	clear(q.ring)
@@ -112,6 +118,7 @@ func (q *TxQueue) room() uint32 { return q.size - (q.pc - q.cc) }
 // descriptor returns blocks of zero or stale bytes to write the descriptor at
 // pc in: the ring's own, or scratch memory when they would wrap.
 func (q *TxQueue) descriptor(blocks uint32) []byte {
+	q.closeMulti()
 	slot := q.pc & q.mask
 	if slot+blocks > q.size {
 		return q.scratch[:blocks*mlx5.BB]
@@ -152,6 +159,7 @@ func (q *TxQueue) Flush() {
 	if q.pc == q.rung || !q.alarm.quiet() {
 		return
 	}
+	q.closeMulti()
 	if q.asked != q.pc {
 		q.ask()
 	}

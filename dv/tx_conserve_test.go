@@ -15,10 +15,13 @@ func TestTxConservation(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testSeed(t), 4))
 	for _, blocks := range []int{64, 256} {
 		for _, pc := range []uint32{0, 1<<16 - 30, 1<<32 - 50} {
-			for _, inline := range []int{0, 18, 58, 78} {
-				t.Run(fmt.Sprintf("%d blocks from %#x inline %d", blocks, pc, inline), func(t *testing.T) {
+			for _, c := range []struct {
+				inline, full int
+				multi        uint32
+			}{{0, 0, 0}, {18, 0, 0}, {58, 0, 0}, {78, 0, 0}, {0, 0, 60}, {0, 900, 60}, {0, 60, 20}} {
+				t.Run(fmt.Sprintf("%d blocks from %#x inline %d to %d multi %d", blocks, pc, c.inline, c.full, c.multi), func(t *testing.T) {
 					limits := defaultLimits
-					limits.minInline = inline
+					limits.minInline, limits.inline, limits.multi = c.inline, c.full, c.multi
 					r := newTxRig(t, blocks, 128<<10, limits).at(pc)
 					r.q.cq.ci, r.nic.pi = 1<<24-9, 1<<24-9
 					for at := 63; at < len(r.nic.buf); at += 64 {
@@ -39,8 +42,15 @@ type txExercise struct {
 	rng       *rand.Rand
 	hw        uint32   // block count the NIC has got to
 	completed []uint16 // descriptors that asked for a completion, not yet written
-	sentWant  [][]byte
+	sentWant  []wanted
 	posted    int
+}
+
+// wanted is a packet that was posted: its bytes and, unless it is to be
+// segmented, the checksums it asked for.
+type wanted struct {
+	bytes []byte
+	flags TxFlags
 }
 
 func newTxExercise(r *txRig, rng *rand.Rand, pc uint32) *txExercise {
@@ -77,6 +87,7 @@ func (e *txExercise) run(t *testing.T, total int) {
 // postOne posts a packet of random kind; a full ring is no error.
 func (e *txExercise) postOne(t *testing.T) {
 	t.Helper()
+	flags := []TxFlags{0, 0, 0, TxL4Csum}[e.rng.IntN(4)]
 	n := []int{14 + e.rng.IntN(100), 14 + e.rng.IntN(1505), 54 + e.rng.IntN(30<<10)}[e.rng.IntN(3)]
 	b := make([]byte, n)
 	for i := range b {
@@ -84,9 +95,9 @@ func (e *txExercise) postOne(t *testing.T) {
 	}
 	var err error
 	if n <= 1518 && e.rng.IntN(4) == 0 {
-		err = e.postZeroCopy(b)
+		err = e.postZeroCopy(b, flags)
 	} else {
-		p := TxPacket{Bufs: split(e.rng, b)}
+		p := TxPacket{Bufs: split(e.rng, b), Flags: flags}
 		if n > 1514 {
 			p.HdrLen, p.MSS = 54, 1460
 		}
@@ -102,17 +113,17 @@ func (e *txExercise) postOne(t *testing.T) {
 		b = append(b, make([]byte, 60-n)...)
 	}
 	e.posted++
-	e.sentWant = append(e.sentWant, b)
+	e.sentWant = append(e.sentWant, wanted{b, flags})
 }
 
-func (e *txExercise) postZeroCopy(b []byte) error {
+func (e *txExercise) postZeroCopy(b []byte, flags TxFlags) error {
 	f, ok := e.pool.Get()
 	if !ok {
 		return ErrRingFull
 	}
 	off := e.rng.IntN(64)
 	copy(e.pool.Bytes(f)[off:], b)
-	err := e.q.PostFrame(f, off, len(b), 0)
+	err := e.q.PostFrame(f, off, len(b), flags)
 	if err != nil {
 		e.pool.Put(f)
 	}
@@ -146,11 +157,50 @@ func (e *txExercise) fetch(t *testing.T) {
 		if w[11] == 8 {
 			e.completed = append(e.completed, uint16(e.hw))
 		}
-		if got := e.payload(t, w); len(e.sentWant) == 0 || !bytes.Equal(got, e.sentWant[0]) {
-			t.Fatalf("descriptor at %#x has another packet than was posted", e.hw)
+		if w[3] == 0x29 {
+			e.fetchMulti(t, w)
+		} else {
+			e.got(t, w, e.payload(t, w))
 		}
-		e.sentWant = e.sentWant[1:]
 		e.hw += uint32((ds + 3) / 4)
+	}
+}
+
+// got compares a packet that descriptor w sends with the one that was posted.
+func (e *txExercise) got(t *testing.T, w, packet []byte) {
+	t.Helper()
+	if len(e.sentWant) == 0 || !bytes.Equal(packet, e.sentWant[0].bytes) {
+		t.Fatalf("descriptor at %#x has another packet than was posted", e.hw)
+	}
+	if want := csum(e.sentWant[0].flags); w[3] != 0x0e && w[20] != want {
+		t.Fatalf("descriptor at %#x asks for checksums %#x, want %#x", e.hw, w[20], want)
+	}
+	e.sentWant = e.sentWant[1:]
+}
+
+// fetchMulti reads the packets of a multi-packet descriptor.
+func (e *txExercise) fetchMulti(t *testing.T, w []byte) {
+	t.Helper()
+	if limit := int(e.q.limits.multi); len(w) > 16*limit || len(w) <= 32 {
+		t.Fatalf("multi-packet descriptor of %d bytes, the limit is %d units", len(w), limit)
+	}
+	if rest := binary.BigEndian.Uint64(w[16:]) &^ (0xff << 24); rest != 0 || binary.BigEndian.Uint64(w[24:]) != 0 {
+		t.Fatalf("Ethernet segment %x", w[16:32])
+	}
+	for at := 32; at < len(w); {
+		n := int(binary.BigEndian.Uint32(w[at:]))
+		if n>>31 == 0 {
+			e.got(t, w, e.pointed(t, w[at:]))
+			at += 16
+			continue
+		}
+		n &= 0x3ff
+		end := at + (4+n+15)/16*16
+		e.got(t, w, w[at+4:at+4+n])
+		if bytes.Count(w[at+4+n:end], []byte{0}) != end-(at+4+n) {
+			t.Fatalf("padding %x", w[at+4+n:end])
+		}
+		at = end
 	}
 }
 
@@ -166,19 +216,26 @@ func (e *txExercise) payload(t *testing.T, w []byte) []byte {
 		t.Fatalf("%d bytes inline and a pointer, the device wants %d inline", inline, want)
 	}
 	for ; at < len(w); at += 16 {
-		n, lkey, addr := binary.BigEndian.Uint32(w[at:]), binary.BigEndian.Uint32(w[at+4:]), binary.BigEndian.Uint64(w[at+8:])
-		switch {
-		case n == 0:
-			t.Fatal("pointer to 0 bytes")
-		case lkey == testLKey:
-			packet = append(packet, e.stage.Slice(int(addr-e.stage.Addr()), int(n))...)
-		case lkey == 0x7700:
-			packet = append(packet, e.pool.mem.Slice(int(addr-e.pool.mem.Addr()), int(n))...)
-		default:
-			t.Fatalf("lkey %#x", lkey)
-		}
+		packet = append(packet, e.pointed(t, w[at:])...)
 	}
 	return packet
+}
+
+// pointed is the bytes that a data segment points to.
+func (e *txExercise) pointed(t *testing.T, b []byte) []byte {
+	t.Helper()
+	n, lkey, addr := binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:]), binary.BigEndian.Uint64(b[8:])
+	switch {
+	case n == 0:
+		t.Fatal("pointer to 0 bytes")
+	case lkey == testLKey:
+		return e.stage.Slice(int(addr-e.stage.Addr()), int(n))
+	case lkey == 0x7700:
+		return e.pool.mem.Slice(int(addr-e.pool.mem.Addr()), int(n))
+	default:
+		t.Fatalf("lkey %#x", lkey)
+	}
+	return nil
 }
 
 // complete writes the completions that were asked for, often only the last.

@@ -26,15 +26,26 @@ func (q *TxQueue) PostFrame(f Frame, off, n int, flags TxFlags) error {
 	if n <= inline {
 		return q.postShortFrame(f, bytes[off:off+n], flags)
 	}
+	addr := q.pool.addr(f) + uint64(off)
+	if q.putMultiPointer(n, flags, q.pool.lkey, addr) {
+		q.lend(f)
+		return nil
+	}
 	ds := mlx5.CtrlSegSize/mlx5.DSSize + mlx5.EthDS(inline) + 1
 	blocks := uint32(mlx5.BBs(ds))
 	if q.room() < blocks {
 		return q.full()
 	}
-	q.putSend(bytes[off:off+n], ds, blocks, flags, q.pool.lkey, q.pool.addr(f)+uint64(off))
+	q.putSend(bytes[off:off+n], ds, blocks, flags, q.pool.lkey, addr)
+	q.lend(f)
+	return nil
+}
+
+// lend leaves frame f with the NIC until the descriptor that ends at pc, or
+// grows on from there, is completed.
+func (q *TxQueue) lend(f Frame) {
 	q.lent.push(q.pc, f)
 	q.count.zeroCopy.n++
-	return nil
 }
 
 // postShortFrame sends a frame that the device wants inlined as a whole.

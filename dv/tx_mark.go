@@ -16,7 +16,7 @@ type lent struct {
 }
 
 // lentRing holds the frames lent to the NIC in the order of their WQEs. It has
-// as many entries as the send ring has blocks, so it cannot overflow.
+// as many entries as the send ring has 16-byte units, so it cannot overflow.
 type lentRing struct {
 	ring       []lent
 	head, tail uint32 // free-running

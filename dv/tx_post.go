@@ -32,7 +32,7 @@ func (q *TxQueue) Post(p *TxPacket) error {
 	if n < ethHeader || n+tag > q.limits.frame {
 		return q.refuse(fmt.Errorf("send frame of %d bytes, the port takes %d to %d: %w", n+tag, ethHeader, q.limits.frame, ErrFrameSize))
 	}
-	if size := max(n+tag, ethMin); size <= inlineMax {
+	if size := max(n+tag, ethMin); size <= q.limits.inline {
 		return q.postInline(p, n+tag, size, flags)
 	}
 	return q.postStaged(p, n+tag, flags)
@@ -41,6 +41,9 @@ func (q *TxQueue) Post(p *TxPacket) error {
 // postInline writes the frame, size bytes of which n are p's and its tag's,
 // into the descriptor.
 func (q *TxQueue) postInline(p *TxPacket, n, size int, flags TxFlags) error {
+	if q.putMultiInline(p, n, size, flags) {
+		return nil
+	}
 	ds := mlx5.CtrlSegSize/mlx5.DSSize + mlx5.EthDS(size)
 	blocks := uint32(mlx5.BBs(ds))
 	if q.room() < blocks {
@@ -71,6 +74,9 @@ func (q *TxQueue) postStaged(p *TxPacket, n int, flags TxFlags) error {
 	}
 	frame := q.stage.buf[at : at+uint32(n)]
 	putFrame(frame, p)
+	if q.putMultiPointer(n, flags, q.stage.lkey, q.stage.addr+uint64(at)) {
+		return nil
+	}
 	q.putSend(frame, ds, blocks, flags, q.stage.lkey, q.stage.addr+uint64(at))
 	return nil
 }

@@ -1,0 +1,99 @@
+package dv
+
+import "github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+
+// Multi-packet descriptors (enhanced MPW) hold a control and an Ethernet
+// segment and then a record per frame: a pointer, or the frame itself. One is
+// kept open while frames with the same flags come, and grows block by block;
+// its blocks count as written (pc) from the moment they are taken. It is
+// closed by Flush, by a descriptor of any other kind, by other flags, and when
+// it is full. It never runs over the end of the ring: there it ends.
+
+// multi is the descriptor that is open, starting at block count TxQueue.last.
+type multi struct {
+	ds    uint32 // its length so far in 16-byte units; 0: none is open
+	limit uint32 // how long it can get
+	flags TxFlags
+}
+
+// multiHead is the length of what precedes the records.
+const multiHead = (mlx5.CtrlSegSize + mlx5.EthSegSize) / mlx5.DSSize
+
+// dsPerBB is how many 16-byte units make a block.
+const dsPerBB = mlx5.BB / mlx5.DSSize
+
+// record returns room for a record of ds units, for a frame with these flags,
+// in a multi-packet descriptor. nil: the frame needs a descriptor of its own,
+// because the queue has no such descriptors, the end of the ring is near, or
+// there is no room.
+func (q *TxQueue) record(ds uint32, flags TxFlags) []byte {
+	m := &q.multi
+	if m.ds == 0 || m.flags != flags || m.ds+ds > m.limit {
+		if !q.openMulti(ds, flags) {
+			return nil
+		}
+	}
+	end := q.last + (m.ds+ds+dsPerBB-1)/dsPerBB
+	if q.room() < end-q.pc {
+		return nil
+	}
+	at := (q.last&q.mask)*mlx5.BB + m.ds*mlx5.DSSize
+	m.ds += ds
+	q.pc = end
+	q.count.packets.n++
+	q.count.multi.n++
+	return q.ring[at : at+ds*mlx5.DSSize]
+}
+
+// openMulti starts a descriptor that has room for a record of ds units.
+func (q *TxQueue) openMulti(ds uint32, flags TxFlags) bool {
+	q.closeMulti()
+	slot := q.pc & q.mask
+	limit := min(q.limits.multi, (q.size-slot)*dsPerBB)
+	if multiHead+ds > limit || q.room() < (multiHead+ds+dsPerBB-1)/dsPerBB {
+		return false
+	}
+	mlx5.PutEth(q.ring[slot*mlx5.BB+mlx5.CtrlSegSize:], mlx5.Eth{CsumFlags: csum(flags)})
+	q.last = q.pc
+	q.multi = multi{ds: multiHead, limit: limit, flags: flags}
+	return true
+}
+
+// closeMulti ends the open descriptor, if there is one.
+func (q *TxQueue) closeMulti() {
+	ds := q.multi.ds
+	if ds == 0 {
+		return
+	}
+	q.multi.ds = 0
+	w := q.ring[(q.last&q.mask)*mlx5.BB:]
+	mlx5.PutCtrl(w, mlx5.OpEnhancedMPW, 0, uint16(q.last), q.sqn, uint8(ds), mlx5.CEOnError)
+	if q.pc-q.asked >= q.quarter {
+		q.ask()
+	}
+}
+
+// putMultiInline adds a frame, size bytes of which n are p's and its tag's.
+func (q *TxQueue) putMultiInline(p *TxPacket, n, size int, flags TxFlags) bool {
+	w := q.record(uint32(mlx5.InlineDS(size)), flags)
+	if w == nil {
+		return false
+	}
+	mlx5.PutInlineDataHeader(w, size)
+	putFrame(w[mlx5.InlineHeaderSize:mlx5.InlineHeaderSize+n], p)
+	clear(w[mlx5.InlineHeaderSize+n:])
+	q.count.inline.n++
+	q.count.bytes.n += uint64(size)
+	return true
+}
+
+// putMultiPointer adds a frame of n bytes that is in registered memory.
+func (q *TxQueue) putMultiPointer(n int, flags TxFlags, lkey uint32, addr uint64) bool {
+	w := q.record(1, flags)
+	if w == nil {
+		return false
+	}
+	mlx5.PutData(w, uint32(n), lkey, addr)
+	q.count.bytes.n += uint64(n)
+	return true
+}
