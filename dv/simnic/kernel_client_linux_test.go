@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"testing"
 
@@ -215,6 +216,47 @@ func TestFrameThroughTheNode(t *testing.T) {
 	for _, c := range []*client{a, b} {
 		if v := c.nic.Violations(); len(v) != 0 {
 			t.Errorf("violations: %v", v)
+		}
+	}
+}
+
+// What a wire hands over half done arrives finished: a partial checksum is
+// completed, an unsegmented frame comes in segments.
+func TestUnfinishedFramesArriveFinished(t *testing.T) {
+	c := newClient(t, Config{Seed: 1}, LinuxConfig{})
+	near, far := PairCarrying(OffloadCsum | OffloadTSO4)
+	if err := c.nic.ConnectWire(near); err != nil {
+		t.Fatal(err)
+	}
+	r := c.receiver(nil)
+	for _, n := range []int{100, 3000} {
+		hdr, l3, l4 := headerOf(false, false, 0, n)
+		copy(hdr, testMAC[:])
+		f := Frame{Data: append(hdr, bytes.Repeat([]byte{7}, n)...), NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16}
+		binary.BigEndian.PutUint16(f.Data[l3+10:], referenceChecksum(f.Data[l3:l4]))
+		p := parse(f.Data)
+		p.seed(f.Data)
+		segments := 1
+		if n > 1460 {
+			f.GSO, f.HdrLen, f.MSS, segments = GSOTCPv4, uint16(len(hdr)), 1400, 3
+		}
+		if _, err := far.Send([]Frame{f}); err != nil {
+			t.Fatal(err)
+		}
+		var got []byte
+		for range segments {
+			e := r.cq.next()
+			if e == nil {
+				t.Fatal("a segment is missing")
+			}
+			if !e.L3OK() || !e.L4OK() {
+				t.Errorf("checksums are not vouched for: %v", e)
+			}
+			frame := r.frames.Slice(int(e.WQECounter())%8*2048, int(e.ByteCount()))
+			got = append(got, checkFrame(t, frame, l3, l4, false)...)
+		}
+		if !bytes.Equal(got, bytes.Repeat([]byte{7}, n)) {
+			t.Errorf("%d bytes of payload arrived", len(got))
 		}
 	}
 }

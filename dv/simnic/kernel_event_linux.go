@@ -3,6 +3,7 @@ package simnic
 import (
 	"encoding/binary"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -25,6 +26,11 @@ type eventFile struct {
 	inode   uint64 // of the client's end: the number may be another file's by now
 	backlog [][]byte
 	dead    bool
+
+	record []byte // being sent, in room
+	room   [16]byte
+	result error
+	sendFn func(fd uintptr) // made once, so that sending does not allocate
 }
 
 // maxBacklog bounds what is kept for a client that does not read, in events.
@@ -38,6 +44,7 @@ func newEventFile(name string) (*eventFile, unix.Errno) {
 		return nil, errnoOf(err)
 	}
 	e := &eventFile{fd: fds[1]}
+	e.sendFn = e.sendRecord
 	var st unix.Stat_t
 	if err = unix.Fstat(fds[1], &st); err == nil {
 		err = unix.SetNonblock(fds[0], true)
@@ -68,26 +75,28 @@ func (e *eventFile) post(record []byte) {
 	if e.dead || len(e.backlog) >= maxBacklog {
 		return
 	}
-	if len(e.backlog) == 0 && e.send(record) {
+	e.record = append(e.room[:0], record...)
+	if len(e.backlog) == 0 && e.send() {
 		return
 	}
-	e.backlog = append(e.backlog, record)
+	e.backlog = append(e.backlog, slices.Clone(e.record))
 	if len(e.backlog) == 1 {
 		go e.drain()
 	}
 }
 
 // send reports whether the record is taken care of: delivered, or in vain.
-func (e *eventFile) send(record []byte) bool {
-	var result error
-	err := e.raw.Control(func(fd uintptr) {
-		result = unix.Send(int(fd), record, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-	})
-	if err == nil && result == unix.EAGAIN {
+func (e *eventFile) send() bool {
+	err := e.raw.Control(e.sendFn)
+	if err == nil && e.result == unix.EAGAIN {
 		return false
 	}
-	e.dead = err != nil || result != nil // the client closed its end
+	e.dead = err != nil || e.result != nil // the client closed its end
 	return true
+}
+
+func (e *eventFile) sendRecord(fd uintptr) {
+	e.result = unix.Send(int(fd), e.record, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
 // drain delivers the backlog, waiting for the client where needed.
@@ -131,5 +140,7 @@ func (e *eventFile) async(t uverbs.EventType, element uint64) {
 
 // completion posts a completion event of the queue with the client's handle.
 func (e *eventFile) completion(user uint64) {
-	e.post(binary.NativeEndian.AppendUint64(nil, user))
+	var b [8]byte
+	binary.NativeEndian.PutUint64(b[:], user)
+	e.post(b[:])
 }

@@ -227,6 +227,23 @@ func TestEventsAreRecords(t *testing.T) {
 	e.completion(1) // does nothing
 }
 
+func TestCompletionEventDoesNotAllocate(t *testing.T) {
+	e, errno := newEventFile("test")
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	defer unix.Close(e.fd)
+	defer e.shut()
+	var b [8]byte
+	n := testing.AllocsPerRun(100, func() {
+		e.completion(7)
+		_, _ = unix.Read(e.fd, b[:])
+	})
+	if n != 0 || b[0] != 7 {
+		t.Errorf("%v allocations for an event", n)
+	}
+}
+
 // A client that closed its end gets no more events, and nobody minds.
 func TestEventToClosedEnd(t *testing.T) {
 	e, errno := newEventFile("test")
