@@ -15,6 +15,21 @@
 // three. Counters account for every copy of it; Counters.Check says whether
 // they add up.
 //
+// A driver in this process meets the NIC through its device node: NIC.OpenKernel,
+// or Linux.OpenNode for a machine that lacks something. The node answers the
+// ioctls of a stock kernel byte for byte, gives out event descriptors, and its
+// doorbell pages act on the goroutine that stores into them.
+//
+//	nic, err := simnic.New(simnic.Config{})
+//	tap, err := simnic.OpenTAP("slice0")           // or Pair, OpenPacket, NewReplay
+//	wire := simnic.WithFaults(tap, faults)         // and Capture, in any order
+//	err = nic.ConnectWire(wire)
+//	ctx, err := uverbs.Open(nic.OpenKernel())      // from here on as with hardware
+//
+// What can go wrong can be made to: on the wire with WithFaults, between the
+// rings and the device with NIC.Inject, with the port and the device with
+// NIC.SetLink, NIC.FailDevice and CQ.Fail.
+//
 // Locks are taken in the order SQ, RQ, CQ, one of each at most, and none covers
 // the NIC as a whole, so that two NICs may be wired back to back and both send.
 // A wire may call back into a NIC from inside Send.
