@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -14,6 +15,10 @@ const (
 	batchFrames = 256 // taken from the ring at most before delivery; bounds what can be merged, too
 	maxSpins    = 2000
 	minSpins    = 16
+
+	// A yield shorter than idleYield found nobody else to run; after idleYields of them in a row the worker parks.
+	idleYield  = time.Microsecond
+	idleYields = 2
 )
 
 // session is one attachment to a stack: a dispatcher and the workers that deliver to it.
@@ -81,8 +86,7 @@ func (w *worker) run() {
 		if w.poll() || w.spin() {
 			continue
 		}
-		runtime.Gosched() // whoever is about to send gets its turn: the batch will be larger
-		if w.poll() {
+		if w.linger() {
 			continue
 		}
 		w.q.Arm()
@@ -93,6 +97,26 @@ func (w *worker) run() {
 			return
 		}
 	}
+}
+
+// linger lets other goroutines run, looking at the ring after each turn of theirs, for as long as there are any, and reports
+// whether something came. A worker that parks while the processors are busy is not woken by its event: the scheduler
+// asks the netpoller only when it has nothing else to run, or after 10 ms, by when a ring has long overrun. Whoever was about to
+// send gets its turn, too, so the batch will be larger.
+func (w *worker) linger() bool {
+	for idle := 0; idle < idleYields && !w.session.ended(); {
+		before := time.Now()
+		runtime.Gosched()
+		if w.poll() {
+			return true
+		}
+		if time.Since(before) < idleYield {
+			idle++
+		} else {
+			idle = 0
+		}
+	}
+	return false
 }
 
 // poll delivers what there is and reports whether there was any.
