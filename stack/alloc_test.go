@@ -159,6 +159,38 @@ func TestUDPWriteAllocates(t *testing.T) {
 	}
 }
 
+// TestRouteCache: a change of addresses or routes makes sockets look again.
+func TestRouteCache(t *testing.T) {
+	s, _ := onSink(t)
+	var c routeCache
+	key := routeKey{remote: tcpip.AddrFrom4([4]byte{192, 0, 2, 9})}
+	var used []*gstack.Route
+	use := func() {
+		if err := c.use(s, key, func(r *gstack.Route) tcpip.Error {
+			used = append(used, r)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	use()
+	use()
+	s.epoch.Add(1)
+	use()
+	if used[0] != used[1] || used[1] == used[2] {
+		t.Errorf("routes %p", used)
+	}
+	c.drop()
+	use() // a send that races with Close
+	if len(c.routes) != 0 {
+		t.Error("a closed socket keeps a route")
+	}
+	key.remote = tcpip.AddrFrom4([4]byte{203, 0, 113, 9})
+	if err := c.use(s, key, nil); err == nil {
+		t.Error("no error without a route")
+	}
+}
+
 func BenchmarkUDPWriteTo(b *testing.B) {
 	s, _ := onSink(b)
 	c, err := s.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 53})

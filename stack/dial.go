@@ -91,26 +91,18 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	return d.race(ctx, network, list)
 }
 
-// bound adds the Dialer's time limits and the stack's end to ctx.
+// bound adds the Dialer's time limits to ctx.
 func (d *Dialer) bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	var cancels []context.CancelFunc
+	end := d.Deadline
 	if d.Timeout != 0 {
-		c, cancel := context.WithTimeout(ctx, d.Timeout)
-		ctx, cancels = c, append(cancels, cancel)
-	}
-	if !d.Deadline.IsZero() {
-		c, cancel := context.WithDeadline(ctx, d.Deadline)
-		ctx, cancels = c, append(cancels, cancel)
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(d.stack.ctx, func() { cancel(net.ErrClosed) })
-	return ctx, func() {
-		stop()
-		cancel(nil)
-		for _, c := range cancels {
-			c()
+		if t := time.Now().Add(d.Timeout); end.IsZero() || t.Before(end) {
+			end = t
 		}
 	}
+	if end.IsZero() {
+		return ctx, func() {}
+	}
+	return context.WithDeadline(ctx, end)
 }
 
 // orClosed is net.ErrClosed if the stack has ended, else err.
@@ -239,7 +231,7 @@ func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
 	if err != nil {
 		return err
 	}
-	if a.family == inet6 && ip.Len() == net.IPv4len {
+	if a.family == inet6 && ip.Len() == net.IPv4len || a.stack.isGroup(ip) {
 		return os.NewSyscallError("connect", syscall.ENETUNREACH)
 	}
 	to, err := a.stack.full(ip, raddr.Port, raddr.Zone)

@@ -168,11 +168,11 @@ func TestSearchDomain(t *testing.T) {
 
 // TestDNSFailover has a first server that does not exist, refuses, fails or is deaf.
 func TestDNSFailover(t *testing.T) {
-	good := &zone{names: homeZone}
+	good, failing, refusing := &zone{names: homeZone}, &zone{rcode: dns.RcodeServerFailure}, &zone{rcode: dns.RcodeRefused}
 	for name, first := range map[string]func(t *testing.T, s *stack.Stack){
 		"nobody listens": func(*testing.T, *stack.Stack) {},
-		"SERVFAIL":       func(t *testing.T, s *stack.Stack) { (&zone{rcode: dns.RcodeServerFailure}).serve(t, s, secondIP) },
-		"REFUSED":        func(t *testing.T, s *stack.Stack) { (&zone{rcode: dns.RcodeRefused}).serve(t, s, secondIP) },
+		"SERVFAIL":       func(t *testing.T, s *stack.Stack) { failing.serve(t, s, secondIP) },
+		"REFUSED":        func(t *testing.T, s *stack.Stack) { refusing.serve(t, s, secondIP) },
 		"silent": func(t *testing.T, s *stack.Stack) {
 			p, err := s.ListenPacket("udp", net.JoinHostPort(secondIP.String(), "53"))
 			must(t, err)
@@ -190,6 +190,9 @@ func TestDNSFailover(t *testing.T) {
 				}
 			}
 		})
+	}
+	if failing.queries.Load() != 1 || refusing.queries.Load() != 1 {
+		t.Errorf("%d and %d questions for bad servers, want 1 each", failing.queries.Load(), refusing.queries.Load())
 	}
 }
 
@@ -272,7 +275,7 @@ func TestEyeballsFail(t *testing.T) {
 	z := &zone{names: homeZone}
 	server, client := dnsPair(t, netpair.Faults{}, netpair.ServerIP4)
 	z.serve(t, server, netpair.ServerIP4)
-	for _, delay := range []time.Duration{0, -1} {
+	for _, delay := range []time.Duration{time.Hour, -1} { // a failure starts the next attempt at once
 		d := client.Dialer()
 		d.FallbackDelay = delay
 		errs := background(func() error {

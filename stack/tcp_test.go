@@ -98,10 +98,18 @@ func exchange(t *testing.T, a, b *stack.TCPConn, size int, seed uint64) {
 	}
 }
 
-// cut is a cable that can be cut.
-type cut struct{ off atomic.Bool }
+// cut is a cable that can be cut. It counts what is sent into it then.
+type cut struct {
+	off  atomic.Bool
+	lost atomic.Int64
+}
 
-func (c *cut) tap(int, []byte) bool { return c.off.Load() }
+func (c *cut) tap(int, []byte) bool {
+	if c.off.Load() {
+		c.lost.Add(1)
+	}
+	return c.off.Load()
+}
 
 // TestKeepAlive: a peer that vanished is noticed by an idle connection.
 func TestKeepAlive(t *testing.T) {
@@ -115,6 +123,9 @@ func TestKeepAlive(t *testing.T) {
 	errs := background(func() error { _, err := s.Read(make([]byte, 1)); return err })
 	if err := result(t, "Read", errs); !errors.Is(err, syscall.ETIMEDOUT) {
 		t.Errorf("%v, want ETIMEDOUT", err)
+	}
+	if n := cable.lost.Load(); n != int64(fast.Count) {
+		t.Errorf("%d probes, want %d", n, fast.Count)
 	}
 }
 

@@ -229,6 +229,41 @@ func TestUDPBurst(t *testing.T) {
 	}
 }
 
+// TestUDPFragments: a datagram that fits a packet must not be cut up on its way, a larger one is cut by
+// us, and its fragments may be cut again.
+func TestUDPFragments(t *testing.T) {
+	type packet struct{ dont, fragment bool }
+	packets := make(chan packet, 100)
+	server, client := netpair.New(t, netpair.Faults{Tap: func(end int, f []byte) bool {
+		if end == 1 && f[12] == 8 && f[13] == 0 && f[23] == 17 {
+			packets <- packet{f[20]&0x40 != 0, f[20]&0x3f != 0 || f[21] != 0}
+		}
+		return false
+	}})
+	p, err := server.ListenUDP("udp4", nil)
+	must(t, err)
+	must(t, p.SetDeadline(time.Now().Add(hangs)))
+	q, err := client.DialUDP("udp", nil, &net.UDPAddr{IP: netpair.ServerIP4.AsSlice(), Port: p.LocalAddr().(*net.UDPAddr).Port})
+	must(t, err)
+	for size, want := range map[int][]packet{
+		1472: {{true, false}},
+		1473: {{false, true}, {false, true}},
+	} {
+		_, err := q.Write(make([]byte, size))
+		must(t, err)
+		n, err := p.Read(make([]byte, 2000))
+		must(t, err)
+		if n != size {
+			t.Errorf("%d bytes of %d", n, size)
+		}
+		for _, w := range want {
+			if got := <-packets; got != w {
+				t.Errorf("packet of a datagram of %d bytes: DF, fragment = %v, want %v", size, got, w)
+			}
+		}
+	}
+}
+
 // TestUDPManyPeers has more peers than a socket caches routes for.
 func TestUDPManyPeers(t *testing.T) {
 	var frames atomic.Int64

@@ -202,6 +202,11 @@ func cacheable(a tcpip.Address) bool {
 		!header.IsV4MulticastAddress(a) && !header.IsV6MulticastAddress(a)
 }
 
+// isGroup says whether a stands for several hosts: a multicast or broadcast address.
+func (s *Stack) isGroup(a tcpip.Address) bool {
+	return a.Len() != 0 && !cacheable(a) || s.net.IsSubnetBroadcast(nicID, ipv4Protocol, a)
+}
+
 // transmit writes a datagram to r.
 func (c *UDPConn) transmit(r *gstack.Route, b []byte, port uint16) tcpip.Error {
 	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{

@@ -164,6 +164,8 @@ var tcpDial = []behaviour{
 		r.Err("multicast", err)
 		_, err = r.client.DialContext(r.Context(), "tcp", "255.255.255.255:80")
 		r.Err("broadcast", err)
+		_, err = r.client.DialContext(r.Context(), "tcp", "[ff05::1]:80")
+		r.Err("IPv6 multicast", err)
 	}},
 	{"a hundred at once", func(r *run) {
 		l := r.listen("tcp", r.server4.String())
