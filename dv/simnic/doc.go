@@ -21,10 +21,11 @@
 // doorbell pages act on the goroutine that stores into them.
 //
 //	nic, err := simnic.New(simnic.Config{})
-//	tap, err := simnic.OpenTAP("slice0")           // or Pair, OpenPacket, NewReplay
-//	wire := simnic.WithFaults(tap, faults)         // and Capture, in any order
+//	tap, err := simnic.OpenTAP("slice0")            // or Pair, OpenPacket, NewReplay
+//	wire := simnic.WithFaults(tap, faults)          // and Capture, in any order
 //	err = nic.ConnectWire(wire)
-//	ctx, err := uverbs.Open(nic.OpenKernel())      // from here on as with hardware
+//	node, err := nic.OpenKernel()
+//	ctx, err := uverbs.Open(node, uverbs.Options{}) // from here on as with hardware
 //
 // What can go wrong can be made to: on the wire with WithFaults, between the
 // rings and the device with NIC.Inject, with the port and the device with

@@ -119,6 +119,21 @@ func (e *eventFile) drain() {
 	})
 }
 
+// abandoned reports whether the client closed its end, and closes ours then. Queues
+// that still post to it do so in vain, as in linux.
+func (e *eventFile) abandoned() bool {
+	gone := false
+	err := e.raw.Control(func(fd uintptr) {
+		p := []unix.PollFd{{Fd: int32(fd)}}
+		_, err := unix.Poll(p, 0)
+		gone = err == nil && p[0].Revents&unix.POLLHUP != 0
+	})
+	if err == nil && gone {
+		e.shut()
+	}
+	return gone || err != nil
+}
+
 // shut closes our end: what was sent can still be read, then the client reads
 // end of file.
 func (e *eventFile) shut() {

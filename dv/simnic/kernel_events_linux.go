@@ -1,6 +1,7 @@
 package simnic
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
@@ -33,7 +34,7 @@ func (s *eventSet) addAsync(e *eventFile) {
 func (s *eventSet) addChannel(e *eventFile) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.channels = append(s.channels, e)
+	s.channels = append(slices.DeleteFunc(s.channels, (*eventFile).abandoned), e)
 }
 
 // reporter is the descriptor that an object made now reports to, nil if there is

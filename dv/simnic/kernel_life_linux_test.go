@@ -125,6 +125,34 @@ func TestTwoFiles(t *testing.T) {
 	}
 }
 
+// Channels that the client has closed are not kept.
+func TestClosedChannelsAreReaped(t *testing.T) {
+	r := newRawNode(t, Config{Seed: 1}, LinuxConfig{})
+	r.open()
+	use := func() {
+		w := r.must(write{cmd: uverbs.CmdCreateCompChannel, core: make([]byte, 8), out: 4, uhwOut: -1})
+		fd := u32(w.gotOut, 0)
+		create := r.createCQ()
+		put32(create.core, 16, fd)
+		handle := u32(r.must(create).gotOut, 0)
+		if err := unix.Close(int(fd)); err != nil {
+			t.Fatal(err)
+		}
+		_, q, _ := find[*cq](r.node, uverbs.ObjectCQ, handle)
+		q.channel.completion(1) // in vain
+		r.must(destroyCommand(uverbs.CmdDestroyCQ, handle))
+		r.at = 0
+	}
+	use()
+	before := openFDs(t)
+	for range 50 {
+		use()
+	}
+	if after := openFDs(t); after > before+1 {
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+}
+
 // A descriptor number that was a channel once and is something else now.
 func TestChannelNumberReused(t *testing.T) {
 	r := newRawNode(t, Config{Seed: 1}, LinuxConfig{})
