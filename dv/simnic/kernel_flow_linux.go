@@ -11,7 +11,6 @@ import (
 const (
 	flowSpecMax       = 88 // sizeof(struct ib_uverbs_flow_spec), a union
 	flowFlagsReserved = 8  // and above
-	flowTypeLast      = uverbs.FlowSniffer
 )
 
 // exCreateFlow is CREATE_FLOW: the checks of the core (ib_uverbs_ex_create_flow
@@ -90,10 +89,9 @@ func (c *call) driverCreateFlow(a *uverbs.FlowAttrHdr, q *qp, r *rule) (*Flow, u
 	case a.Priority > maxPriority:
 		return nil, unix.ENOMEM
 	case a.Flags&^(uverbs.FlowFlagDontTrap|uverbs.FlowFlagEgress) != 0,
-		egress && (a.Type == uverbs.FlowAllDefault || a.Type == uverbs.FlowMCDefault),
-		a.Type > flowTypeLast:
+		egress && (a.Type == uverbs.FlowAllDefault || a.Type == uverbs.FlowMCDefault):
 		return nil, unix.EINVAL
-	case egress, a.Type == uverbs.FlowSniffer,
+	case egress, a.Type >= uverbs.FlowSniffer, // no other type has a table
 		a.Flags&uverbs.FlowFlagDontTrap != 0 && !caps.MultiPathFlows:
 		return nil, unix.EOPNOTSUPP
 	}
