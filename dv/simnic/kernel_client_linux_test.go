@@ -220,6 +220,25 @@ func TestFrameThroughTheNode(t *testing.T) {
 	}
 }
 
+// The client library copes with every release, and events reach it there.
+func TestClientOnEveryRelease(t *testing.T) {
+	for _, release := range []Release{Linux54, Linux612, Linux72} {
+		a, b := newClient(t, Config{Seed: 1}, LinuxConfig{Release: release}), newClient(t, Config{Seed: 2}, LinuxConfig{Release: release})
+		plug(t, a, b)
+		ch := must(b.ctx.CreateCompChannel())(t)
+		r, s := b.receiver(ch), a.sender()
+		r.cq.arm(0)
+		s.send()
+		if n, err := ch.Wait(); n != 1 || err != nil || r.cq.next() == nil {
+			t.Errorf("release %d: wait: %d, %v", release, n, err)
+		}
+		b.nic.SetLink(false)
+		if e, err := b.ctx.AsyncEvents().ReadEvent(); err != nil || e.Type != uverbs.EventPortError {
+			t.Errorf("release %d: event is %v, %v", release, e, err)
+		}
+	}
+}
+
 // What a wire hands over half done arrives finished: a partial checksum is
 // completed, an unsegmented frame comes in segments.
 func TestUnfinishedFramesArriveFinished(t *testing.T) {
