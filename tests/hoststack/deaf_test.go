@@ -71,7 +71,7 @@ func (r *run) deafStack() string {
 // depending on who notices first.
 type timeoutOnly struct{ error }
 
-func (e timeoutOnly) Timeout() bool   { return e.error.(net.Error).Timeout() }
+func (e timeoutOnly) Timeout() bool { return e.error.(net.Error).Timeout() }
 
 //lint:ignore SA1019 programs still ask it, so it is compared
 func (e timeoutOnly) Temporary() bool { return e.error.(net.Error).Temporary() }

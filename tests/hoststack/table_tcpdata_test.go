@@ -29,9 +29,9 @@ var tcpData = []behaviour{
 		r.write(s, "response")
 		r.readFull("client", c, 8)
 	}},
-	{"8 MiB arrive unchanged", func(r *run) {
+	{"4 MiB arrive unchanged", func(r *run) {
 		c, s := r.pair()
-		data := pattern(8 << 20)
+		data := pattern(4 << 20)
 		go func() {
 			c.Write(data)
 			c.CloseWrite()
@@ -151,7 +151,7 @@ var tcpData = []behaviour{
 		c, s := r.pair()
 		r.must(s.SetReadBuffer(32 << 10))
 		r.must(c.SetWriteBuffer(32 << 10))
-		data := pattern(16 << 20)
+		data := pattern(4 << 20)
 		done := make(chan error, 1)
 		go func() {
 			_, err := c.Write(data)

@@ -273,19 +273,6 @@ var tcpListen = []behaviour{
 		}
 		r.Value("not accepted", len(want))
 	}},
-	{"connections are accepted in order", func(r *run) {
-		l := r.listen("tcp", r.server4.String())
-		var clients []tcpConn
-		for range 5 {
-			clients = append(clients, r.dial(l))
-		}
-		for i, c := range clients {
-			s, err := l.Accept()
-			r.must(err)
-			r.closed(s)
-			r.Value(fmt.Sprint(i), s.RemoteAddr().String() == c.LocalAddr().String())
-		}
-	}},
 	{"data sent before Accept is there", func(r *run) {
 		l := r.listen("tcp", r.server4.String())
 		c := r.dial(l)

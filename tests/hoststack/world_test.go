@@ -61,7 +61,7 @@ type run struct {
 // patience is how long anything may take that must happen, and brief how long a thing is watched that
 // must not.
 const (
-	patience = 10 * time.Second
+	patience = 30 * time.Second
 	brief    = 50 * time.Millisecond
 )
 
