@@ -156,6 +156,7 @@ func (n *node) describe(u *ucontext) uverbs.Mlx5AllocUcontextResp {
 		MaxRecvWR:      1 << caps.LogMaxQueue,
 		MaxSRQRecvWR:   1 << 15,
 		NumPorts:       1,
+		CompMask:       updatesTags,
 		CQEVersion:     u.version,
 		CmdsSuppUHW:    3,
 		EthMinInline:   uint8(caps.MinInline) + 1,
@@ -168,6 +169,10 @@ func (n *node) describe(u *ucontext) uverbs.Mlx5AllocUcontextResp {
 	}
 	return r
 }
+
+// updatesTags is MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_MKEY_UPDATE_TAG, set by every
+// driver since 5.19. There is no clock page, so nothing is said of one.
+const updatesTags = 0x20
 
 // queryContext is UVERBS_METHOD_QUERY_CONTEXT.
 func queryContext(c *call) unix.Errno {

@@ -42,7 +42,7 @@ func exQueryDevice(c *call) unix.Errno {
 // deviceAttr is what every kernel tells of the device.
 func (n *node) deviceAttr() uverbs.QueryDeviceResp {
 	caps, fw := n.nic.Caps(), n.linux.cfg.Firmware
-	guid := uverbs.ToBE64(n.nic.guid())
+	guid := uverbs.ToBE64(n.nic.GUID())
 	return uverbs.QueryDeviceResp{
 		FwVer:          uint64(fw[0])<<32 | uint64(fw[1])<<16 | uint64(fw[2]),
 		NodeGUID:       guid,
@@ -55,21 +55,24 @@ func (n *node) deviceAttr() uverbs.QueryDeviceResp {
 		MaxQPWR:        1 << caps.LogMaxQueue,
 		DeviceCapFlags: uint32(n.deviceFlags()),
 		MaxSGE:         30,
+		MaxSGERd:       30,
 		MaxCQ:          1 << 24,
 		MaxCQE:         1<<caps.LogMaxCQ - 1,
 		MaxMR:          1 << 24,
 		MaxPD:          1 << 23,
-		MaxRawEthyQP:   1 << 17,
-		MaxPkeys:       1,
+		MaxPkeys:       128,
 		PhysPortCnt:    1,
+
+		// of RDMA, which the model does not do
+		MaxQPRdAtom: 16, MaxQPInitRdAtom: 16, MaxResRdAtom: 1 << 13,
+		MaxMcastGrp: 1 << 10, MaxMcastQPAttach: 8, MaxTotalMcastQPAttach: 1 << 13, MaxAH: 1<<31 - 1,
+		MaxSRQ: 1 << 16, MaxSRQWR: 1<<15 - 1, MaxSRQSGE: 31,
 	}
 }
 
-// guid is the MAC as an EUI-64, as the hardware's node GUID is.
-func (n *NIC) guid() uint64 {
-	mac := macBits(n.cfg.MAC)
-	return (mac>>24<<40 | 0xfffe<<24 | mac&0xffffff) ^ 2<<56
-}
+// alwaysFlags are what the driver says of every device: automatic path
+// migration, change of port, port events, system image GUID, RNR NAK, XRC.
+const alwaysFlags = 0x101c30
 
 // raw reports whether the port carries Ethernet, without which the driver tells
 // nothing of raw packets.
@@ -77,7 +80,7 @@ func (n *node) raw() bool { return !n.linux.cfg.InfiniBand }
 
 func (n *node) deviceFlags() uint64 {
 	caps := n.nic.Caps()
-	flags := uverbs.DevCapManagedFlowSteering
+	flags := uverbs.DevCapManagedFlowSteering | alwaysFlags
 	if n.raw() {
 		flags |= uverbs.DevCapRawIPCsum
 	}
@@ -168,21 +171,24 @@ func (d *driverCaps) part(off int, told bool, v any) {
 func (d *driverCaps) fill(n *node) {
 	caps, raw := n.nic.Caps(), n.raw()
 	d.part(8, raw && caps.MaxLSO > 0, uverbs.Mlx5TSOCaps{MaxTSO: uint32(caps.MaxLSO), SupportedQPTs: uverbs.RawPacketBit})
-	d.part(16, raw, uverbs.Mlx5RSSCaps{RxHashFunction: uverbs.Mlx5HashToeplitz, RxHashFieldsMask: supportedHash})
+	d.part(16, raw, uverbs.Mlx5RSSCaps{RxHashFunction: uverbs.Mlx5HashToeplitz, RxHashFieldsMask: supportedHash | uverbs.HashInner})
 	d.part(32, true, compressionCaps(caps))
 	d.part(40, raw, uverbs.Mlx5PacketPacingCaps{})
 	d.part(56, raw, sendCaps(caps))
-	d.part(60, true, uint32(0))
+	d.part(60, true, uint32(scatterToDCT))
 	d.part(64, true, uverbs.Mlx5SWParsingCaps{})
 	d.part(72, raw, stridingCaps(caps))
 	d.part(96, true, uint32(0))
 	if !n.linux.is(Linux54) {
 		d.part(100, true, uint16(0))
-	}
-	if n.linux.is(Linux72) {
+		d.part(102, true, uint16(0))
 		d.part(104, true, uint64(0))
 	}
 }
+
+// scatterToDCT is a flag that the driver sets on every device
+// (MLX5_IB_QUERY_DEV_RESP_FLAGS_SCAT2CQE_DCT).
+const scatterToDCT = 8
 
 func compressionCaps(caps Caps) (c uverbs.Mlx5CQECompCaps) {
 	if !caps.Compression {
@@ -201,7 +207,7 @@ func sendCaps(caps Caps) uint32 {
 	if !caps.EnhancedMPW {
 		return 0
 	}
-	return uverbs.Mlx5AllowMPW | uverbs.Mlx5SupportEMPW
+	return uverbs.Mlx5SupportEMPW // the older form is not in the model
 }
 
 func stridingCaps(caps Caps) (s uverbs.Mlx5StridingRQCaps) {

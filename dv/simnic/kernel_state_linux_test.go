@@ -255,10 +255,11 @@ func TestQueryDeviceLengths(t *testing.T) {
 		{"the head", Caps{}, Linux612, 8, 8, 0},
 		{"TSO", Caps{}, Linux612, 16, 16, 0},
 		{"half of RSS", Caps{}, Linux612, 24, 16, 0},
-		{"all of 6.12", Caps{}, Linux612, 112, 102, 0},
+		{"all of 6.12", Caps{}, Linux612, 112, 112, 0},
+		{"all of 6.1", Caps{}, Linux612, 102, 102, 0},
 		{"all of 5.4", Caps{}, Linux54, 112, 100, 0},
-		{"all of 7.2", Caps{}, Linux72, 112, 110, 0},
-		{"without TSO", noTSO, Linux612, 112, 94, 0},
+		{"all of 7.2", Caps{}, Linux72, 112, 112, 0},
+		{"without TSO", noTSO, Linux612, 112, 104, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRawNode(t, Config{Seed: 1, Caps: tt.caps}, LinuxConfig{Release: tt.release})

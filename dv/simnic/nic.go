@@ -129,6 +129,13 @@ func (n *NIC) Caps() Caps { return n.caps }
 // MAC is the address of the netdev.
 func (n *NIC) MAC() net.HardwareAddr { return macAddr(n.mac.Load()) }
 
+// GUID is the node GUID: the MAC the NIC was made with as an EUI-64 (IEEE
+// Guidelines for EUI, without the inverted bit that IPv6 wants).
+func (n *NIC) GUID() uint64 {
+	mac := macBits(n.cfg.MAC)
+	return mac>>24<<40 | 0xfffe<<24 | mac&0xffffff
+}
+
 // SetMAC changes the address of the netdev.
 func (n *NIC) SetMAC(mac net.HardwareAddr) error {
 	if len(mac) != 6 || mac[0]&1 != 0 {
