@@ -33,9 +33,6 @@ func getContextNative(c *call) unix.Errno {
 // tellCore answers what GET_CONTEXT and QUERY_CONTEXT say of the core.
 func (c *call) tellCore() unix.Errno {
 	support := uint64(uverbs.CoreSupportOptionalMRAccess)
-	if c.node.linux.is(Linux72) {
-		support |= 2 // driver data is checked to its last bit
-	}
 	for _, o := range []struct {
 		id uint16
 		b  []byte

@@ -64,7 +64,7 @@ func (n *node) deviceAttr() uverbs.QueryDeviceResp {
 		PhysPortCnt:    1,
 
 		// of RDMA, which the model does not do
-		MaxQPRdAtom: 16, MaxQPInitRdAtom: 16, MaxResRdAtom: 1 << 13,
+		MaxQPRdAtom: 16, MaxQPInitRdAtom: 16, MaxResRdAtom: 1 << 22,
 		MaxMcastGrp: 1 << 10, MaxMcastQPAttach: 8, MaxTotalMcastQPAttach: 1 << 13, MaxAH: 1<<31 - 1,
 		MaxSRQ: 1 << 16, MaxSRQWR: 1<<15 - 1, MaxSRQSGE: 31,
 	}
