@@ -24,6 +24,19 @@ type Config struct {
 	// 30 ns per received packet, so a log line warns above 16.
 	Addresses []netip.Prefix
 
+	// DHCPv4 asks a DHCP server for an IPv4 address, router and resolvers (RFC 2131) and keeps the lease
+	// while the stack lives. [New] returns once there is an address. What Gateways and DNS say is used too.
+	DHCPv4 bool
+	// SLAAC makes IPv6 addresses of the prefixes that routers advertise, and takes routers and resolvers
+	// from them (RFC 4862, RFC 8106). [New] waits for the first, 5 s at most; without a router the stack
+	// goes on with its other addresses.
+	SLAAC bool
+	// DHCPv6 asks a DHCPv6 server for an IPv6 address and resolvers (RFC 8415) and keeps the lease.
+	// Routers come from SLAAC or Gateways: DHCPv6 does not give any.
+	DHCPv6 bool
+	// AddressTimeout is how long New waits for DHCP. Default 15 s.
+	AddressTimeout time.Duration
+
 	// Gateways are default routers, at most one per family. Each must lie in the subnet of one of
 	// Addresses, or be an IPv6 link-local address.
 	Gateways []netip.Addr
@@ -79,6 +92,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.DuplicateDetection == 0 {
 		c.DuplicateDetection = defaultDetection
+	}
+	if c.AddressTimeout == 0 {
+		c.AddressTimeout = defaultAddressTimeout
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

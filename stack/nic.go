@@ -59,7 +59,17 @@ func (s *Stack) attach(link gstack.LinkEndpoint) error {
 	if !s.cfg.NoAnnounce {
 		s.announceTwice()
 	}
-	return nil
+	return s.configure()
+}
+
+// static says whether p is one of cfg's addresses.
+func (s *Stack) static(p netip.Prefix) bool {
+	for _, c := range s.cfg.Addresses {
+		if c.Addr() == p.Addr() {
+			return true
+		}
+	}
+	return false
 }
 
 // addLink makes link the stack's interface; pure ACKs pass through a queueing discipline that lets most
@@ -118,6 +128,7 @@ func (s *Stack) routeTable() ([]tcpip.Route, error) {
 	for _, g := range s.cfg.Gateways {
 		all = append(all, Route{Destination: netip.PrefixFrom(g, 0).Masked(), Gateway: g})
 	}
+	all = append(all, s.learned.allRoutes()...)
 	table := make([]tcpip.Route, 0, len(all)+2)
 	for _, p := range []string{"127.0.0.0/8", "::1/128"} {
 		subnet, err := toSubnet(netip.MustParsePrefix(p))

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,11 @@ func newResolver(s *Stack, conf resolvConf) *resolver {
 	r := &resolver{stack: s, conf: conf}
 	r.net = &net.Resolver{PreferGo: true, Dial: r.dial}
 	return r
+}
+
+// servers are those of the configuration, then those the network told us of.
+func (r *resolver) servers() []netip.Addr {
+	return append(slices.Clone(r.conf.servers), r.stack.learned.servers()...)
 }
 
 // Resolver looks names up with the servers of [Config] over this stack. It is package net's own
@@ -62,8 +68,8 @@ func (r *resolver) describe(err error, name string) error {
 	var dns *net.DNSError
 	if errors.As(err, &dns) {
 		dns.Name, dns.Server = name, ""
-		if n := len(r.conf.servers); n > 0 {
-			dns.Server = netip.AddrPortFrom(r.conf.servers[int(r.good.Load())%n], dnsPort).String()
+		if servers := r.servers(); len(servers) > 0 {
+			dns.Server = netip.AddrPortFrom(servers[int(r.good.Load())%len(servers)], dnsPort).String()
 		}
 	}
 	return err
@@ -71,20 +77,21 @@ func (r *resolver) describe(err error, name string) error {
 
 // dial stands in for package net's dialling of the host's servers: it goes to ours.
 func (r *resolver) dial(ctx context.Context, network, _ string) (net.Conn, error) {
-	if len(r.conf.servers) == 0 {
+	servers := r.servers()
+	if len(servers) == 0 {
 		return nil, errNoDNS
 	}
 	if strings.HasPrefix(network, "tcp") {
-		return r.dialStream(ctx)
+		return r.dialStream(ctx, servers)
 	}
-	return &exchange{resolver: r, ctx: ctx, first: int(r.good.Load())}, nil
+	return &exchange{resolver: r, ctx: ctx, servers: servers, first: int(r.good.Load()) % len(servers)}, nil
 }
 
 // dialStream connects to the first server that accepts, for answers that do not fit a datagram.
-func (r *resolver) dialStream(ctx context.Context) (net.Conn, error) {
+func (r *resolver) dialStream(ctx context.Context, servers []netip.Addr) (net.Conn, error) {
 	var list targets
-	for i := range r.conf.servers {
-		server := r.conf.servers[(int(r.good.Load())+i)%len(r.conf.servers)]
+	for i := range servers {
+		server := servers[(int(r.good.Load())+i)%len(servers)]
 		list = append(list, target{server, dnsPort})
 	}
 	d := r.stack.Dialer()
@@ -96,6 +103,7 @@ func (r *resolver) dialStream(ctx context.Context) (net.Conn, error) {
 type exchange struct {
 	resolver *resolver
 	ctx      context.Context
+	servers  []netip.Addr
 	first    int // index of the server to begin with
 	tried    int // servers asked so far
 	query    []byte
@@ -112,7 +120,7 @@ func (e *exchange) Write(query []byte) (int, error) {
 // ask sends the query to the next server that can be reached.
 func (e *exchange) ask() error {
 	var err error
-	for servers := e.resolver.conf.servers; e.tried < len(servers); {
+	for servers := e.servers; e.tried < len(servers); {
 		server := servers[(e.first+e.tried)%len(servers)]
 		e.tried++
 		if err = e.askOne(server); err == nil {
@@ -137,10 +145,10 @@ func (e *exchange) askOne(server netip.Addr) error {
 // share is when to give up on the current server: the time left is divided among those not yet asked.
 func (e *exchange) share() time.Time {
 	end := e.deadline
-	if limit := time.Now().Add(e.resolver.conf.timeout); end.IsZero() || len(e.resolver.conf.servers) > 1 && limit.Before(end) {
+	if limit := time.Now().Add(e.resolver.conf.timeout); end.IsZero() || len(e.servers) > 1 && limit.Before(end) {
 		end = limit
 	}
-	left := len(e.resolver.conf.servers) - e.tried + 1
+	left := len(e.servers) - e.tried + 1
 	return time.Now().Add(time.Until(end) / time.Duration(left))
 }
 
@@ -151,9 +159,9 @@ func (e *exchange) Read(b []byte) (int, error) {
 			return 0, net.ErrClosed
 		}
 		n, err := e.conn.Read(b)
-		last := e.tried == len(e.resolver.conf.servers)
+		last := e.tried == len(e.servers)
 		if err == nil && (last || !unwilling(b[:n], e.query)) {
-			e.resolver.good.Store(int32((e.first + e.tried - 1) % len(e.resolver.conf.servers)))
+			e.resolver.good.Store(int32((e.first + e.tried - 1) % len(e.servers)))
 			return n, nil
 		}
 		if last || e.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {

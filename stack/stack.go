@@ -36,6 +36,10 @@ type Stack struct {
 	dns    *resolver
 	source sources
 
+	learned    learned     // routes and resolvers the network told us of
+	news       *routerNews // nil unless Config.SLAAC
+	background sync.WaitGroup
+
 	// epoch counts changes of addresses and routes; UDP conns drop cached routes when it moves.
 	epoch atomic.Uint64
 
@@ -87,11 +91,15 @@ func build(cfg Config) (*Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := newNetstack(cfg)
+	var news *routerNews
+	if cfg.SLAAC {
+		news = newRouterNews()
+	}
+	g, err := newNetstack(cfg, news)
 	if err != nil {
 		return nil, err
 	}
-	s := &Stack{net: g, cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{})}
+	s := &Stack{news: news, net: g, cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.listeners = make(map[*TCPListener]struct{})
 	s.dns = newResolver(s, conf)
@@ -239,6 +247,7 @@ func (s *Stack) end(cause error) {
 		s.net.RemoveNIC(id)
 	}
 	s.abortAll()
+	s.background.Wait()
 	s.net.Wait()
 	if s.device != nil {
 		s.endErr = s.device.Close()

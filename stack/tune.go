@@ -43,18 +43,14 @@ var quieten = sync.OnceFunc(func() { log.SetTarget(quiet{log.Log().Emitter}) })
 
 // newNetstack makes a netstack with the protocols a server needs and cfg's options.
 // Echo requests are answered by the network protocols themselves.
-func newNetstack(cfg Config) (*gstack.Stack, error) {
+func newNetstack(cfg Config, news *routerNews) (*gstack.Stack, error) {
 	quieten()
 	dad := detection(cfg.DuplicateDetection)
 	g := gstack.New(gstack.Options{
 		NetworkProtocols: []gstack.NetworkProtocolFactory{
 			arp.NewProtocolWithOptions(arp.Options{DADConfigs: dad}),
 			ipv4.NewProtocolWithOptions(ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: true}}),
-			ipv6.NewProtocolWithOptions(ipv6.Options{
-				DADConfigs: dad,
-				MLD:        ipv6.MLDOptions{Enabled: true},
-				NDPConfigs: ipv6.NDPConfigurations{HandleRAs: ipv6.HandlingRAsDisabled},
-			}),
+			ipv6.NewProtocolWithOptions(ipv6Options(dad, news)),
 		},
 		TransportProtocols: []gstack.TransportProtocolFactory{
 			tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
@@ -72,6 +68,20 @@ func newNetstack(cfg Config) (*gstack.Stack, error) {
 		}
 	}
 	return g, nil
+}
+
+// ipv6Options has routers' advertisements handled only when there is somebody to take note of them.
+func ipv6Options(dad gstack.DADConfigurations, news *routerNews) ipv6.Options {
+	o := ipv6.Options{
+		DADConfigs: dad,
+		MLD:        ipv6.MLDOptions{Enabled: true},
+		NDPConfigs: ipv6.NDPConfigurations{HandleRAs: ipv6.HandlingRAsDisabled},
+	}
+	if news != nil {
+		o.NDPDisp = news
+		o.NDPConfigs = ipv6.DefaultNDPConfigurations()
+	}
+	return o
 }
 
 // tuneTCP applies o, whose fields are all set.

@@ -26,6 +26,7 @@ programs() {
 		iproute2 ip
 		iputils-ping ping
 		bind9-dnsutils dig
+		dnsmasq-base dnsmasq
 		curl curl
 	END
 	[ "$1" != perf ] || cat <<-END

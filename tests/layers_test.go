@@ -19,6 +19,7 @@ const (
 	xnet    = "golang.org/x/net"
 	netlink = "github.com/vishvananda/netlink"
 	dns     = "github.com/miekg/dns"
+	dhcp    = "github.com/insomniacslk/dhcp/"
 	ebpf    = "github.com/cilium/ebpf"
 	pprof   = "github.com/google/pprof"
 )
@@ -61,7 +62,7 @@ var layers = map[string]layer{
 		tests: []string{"dv/simnic", "dv/uverbs", netlink},
 	},
 	"stack": {
-		module: []string{"link/rdma", "dv"}, others: []string{gvisor},
+		module: []string{"link/rdma", "dv"}, others: []string{gvisor, dhcp},
 		tests: []string{"dv/simnic", "dv/uverbs", "apps/httpd", "apps/dnsd", "tests/netpair", netlink, dns},
 	},
 	"apps/httpd":   {},
@@ -75,6 +76,9 @@ var layers = map[string]layer{
 	"tests/perf": { // a module of its own: what loads XDP programs and reads CPU profiles is of no use elsewhere
 		module: []string{"..."}, others: []string{gvisor, xsys, netlink, ebpf, pprof},
 	},
+	// Modules of their own, too: what they prove is that services neither know nor need gVisor.
+	"tests/services/world": {module: []string{"cmd/rdma-netstack/lab", "dv", "dv/simnic", "stack", "tests/need"}},
+	"tests/services/...":   {module: []string{"tests/services/world"}, others: []string{"github.com", "golang.org/x/crypto", "google.golang.org/grpc"}},
 }
 
 // anyTest is what every test file may import.

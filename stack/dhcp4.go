@@ -1,0 +1,226 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+)
+
+// Ports of DHCP (RFC 2131 section 4.1).
+const (
+	dhcpServerPort = 67
+	dhcpClientPort = 68
+)
+
+// dhcpFirstWait is how long the first message is given; each repetition doubles it, up to dhcpLongestWait
+// (RFC 2131 section 4.1).
+const (
+	dhcpFirstWait   = time.Second
+	dhcpLongestWait = 16 * time.Second
+)
+
+// ErrNoLease says that no DHCP server gave an address in time.
+var ErrNoLease = errors.New("no DHCP server gave an address")
+
+// lease4 is what a DHCPv4 server gave us.
+type lease4 struct {
+	ack                 *dhcpv4.DHCPv4
+	prefix              netip.Prefix
+	routers, dns        []netip.Addr
+	server              netip.Addr
+	renew, rebind, ends time.Time
+}
+
+// dhcp4 is the DHCPv4 client. One goroutine at a time uses it.
+type dhcp4 struct {
+	s    *Stack
+	conn *UDPConn
+}
+
+// newDHCP4 opens the client's port. Close the conn to end it.
+func newDHCP4(s *Stack) (*dhcp4, error) {
+	c, err := s.ListenUDP("udp4", &net.UDPAddr{Port: dhcpClientPort})
+	if err != nil {
+		return nil, fmt.Errorf("open the DHCP client's port: %w", err)
+	}
+	return &dhcp4{s, c}, nil
+}
+
+// acquire asks for an address until a server has given one that nobody else uses, or ctx ends.
+func (d *dhcp4) acquire(ctx context.Context) (*lease4, error) {
+	for {
+		l, err := d.offer(ctx)
+		if err != nil {
+			return nil, err
+		}
+		err = d.s.adopt(l.prefix)
+		if err == nil {
+			return l, d.use(l)
+		}
+		if !errors.Is(err, ErrDuplicateAddress) {
+			return nil, err
+		}
+		d.s.log.Warn("the address DHCP gave is in use", "interface", d.s.name, "error", err)
+		d.decline(l)
+	}
+}
+
+// use takes what came with the address into use.
+func (d *dhcp4) use(l *lease4) error {
+	routes := []Route{{Destination: l.prefix.Masked()}}
+	for _, r := range l.routers[:min(1, len(l.routers))] {
+		routes = append(routes, Route{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: r})
+	}
+	return d.s.learn(fromDHCPv4, routes, l.dns)
+}
+
+// offer is DISCOVER, OFFER, REQUEST, ACK.
+func (d *dhcp4) offer(ctx context.Context) (*lease4, error) {
+	discover, err := dhcpv4.NewDiscovery(d.s.HardwareAddr(), dhcpv4.WithBroadcast(true),
+		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainNameServer))
+	if err != nil {
+		return nil, err
+	}
+	offer, err := d.ask(ctx, discover, d.broadcast, dhcpv4.MessageTypeOffer)
+	if err != nil {
+		return nil, err
+	}
+	request, err := dhcpv4.NewRequestFromOffer(offer, dhcpv4.WithBroadcast(true))
+	if err != nil {
+		return nil, err
+	}
+	asked := time.Now()
+	ack, err := d.ask(ctx, request, d.broadcast, dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak)
+	if err != nil {
+		return nil, err
+	}
+	return parseLease4(ack, asked)
+}
+
+// decline tells the server that somebody uses the address (RFC 2131 section 3.1 step 5).
+func (d *dhcp4) decline(l *lease4) {
+	m, err := dhcpv4.New(dhcpv4.WithHwAddr(d.s.HardwareAddr()), dhcpv4.WithMessageType(dhcpv4.MessageTypeDecline),
+		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(l.prefix.Addr().AsSlice())),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(l.server.AsSlice())))
+	if err == nil {
+		d.broadcast(m)
+	}
+}
+
+// parseLease4 takes an ACK apart.
+func parseLease4(ack *dhcpv4.DHCPv4, asked time.Time) (*lease4, error) {
+	if ack.MessageType() == dhcpv4.MessageTypeNak {
+		return nil, fmt.Errorf("%w: the server takes its offer back", ErrNoLease)
+	}
+	addr, ok := netip.AddrFromSlice(ack.YourIPAddr.To4())
+	ones, size := ack.SubnetMask().Size()
+	if size == 0 { // no mask, or none that is one
+		ones, _ = ack.YourIPAddr.DefaultMask().Size()
+	}
+	if !ok || checkAddress(netip.PrefixFrom(addr, ones)) != nil {
+		return nil, fmt.Errorf("%w: the server gave %v with mask %v", ErrNoLease, ack.YourIPAddr, ack.SubnetMask())
+	}
+	lasts := ack.IPAddressLeaseTime(time.Hour)
+	l := &lease4{
+		ack: ack, prefix: netip.PrefixFrom(addr, ones), routers: addrs(ack.Router()), dns: addrs(ack.DNS()),
+		renew:  asked.Add(ack.IPAddressRenewalTime(lasts / 2)),
+		rebind: asked.Add(ack.IPAddressRebindingTime(lasts * 7 / 8)),
+		ends:   asked.Add(lasts),
+	}
+	l.server, _ = netip.AddrFromSlice(ack.ServerIdentifier().To4())
+	return l, nil
+}
+
+// addrs converts what are addresses of hosts.
+func addrs(ips []net.IP) (out []netip.Addr) {
+	for _, ip := range ips {
+		if a, ok := netip.AddrFromSlice(ip); ok && !a.IsUnspecified() && !a.IsMulticast() {
+			out = append(out, a.Unmap())
+		}
+	}
+	return out
+}
+
+// ask sends m, again and again, until an answer of one of the wanted types comes or ctx ends.
+func (d *dhcp4) ask(ctx context.Context, m *dhcpv4.DHCPv4, send func(*dhcpv4.DHCPv4) error, want ...dhcpv4.MessageType) (*dhcpv4.DHCPv4, error) {
+	stop := context.AfterFunc(ctx, func() { d.conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for wait := dhcpFirstWait; ; wait = min(2*wait, dhcpLongestWait) {
+		if err := send(m); err != nil {
+			return nil, fmt.Errorf("send %v: %w", m.MessageType(), err)
+		}
+		d.conn.SetReadDeadline(time.Now().Add(wait + time.Duration(rand.Int64N(int64(time.Second/4)))))
+		for ctx.Err() == nil {
+			answer, err := d.read()
+			if err != nil {
+				break
+			}
+			if answer.TransactionID == m.TransactionID && wanted(answer.MessageType(), want) {
+				return answer, nil
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("%w on %s: %w", ErrNoLease, d.s.name, context.Cause(ctx))
+		}
+	}
+}
+
+func wanted(t dhcpv4.MessageType, want []dhcpv4.MessageType) bool {
+	for _, w := range want {
+		if t == w {
+			return true
+		}
+	}
+	return false
+}
+
+// read returns the next answer that is for our hardware address. An error is one of the socket.
+func (d *dhcp4) read() (*dhcpv4.DHCPv4, error) {
+	buf := make([]byte, 1500)
+	for {
+		n, err := d.conn.Read(buf)
+		if err != nil {
+			return nil, err
+		}
+		m, err := dhcpv4.FromBytes(buf[:n])
+		if err == nil && m.OpCode == dhcpv4.OpcodeBootReply && m.ClientHWAddr.String() == d.s.HardwareAddr().String() {
+			return m, nil
+		}
+	}
+}
+
+// broadcast sends m from 0.0.0.0 to 255.255.255.255. A socket can not, as long as there is no address to send from.
+func (d *dhcp4) broadcast(m *dhcpv4.DHCPv4) error {
+	payload := m.ToBytes()
+	const headers = header.IPv4MinimumSize + header.UDPMinimumSize
+	packet := make([]byte, headers, headers+len(payload))
+	packet = append(packet, payload...)
+	udp := header.UDP(packet[header.IPv4MinimumSize:])
+	udp.Encode(&header.UDPFields{SrcPort: dhcpClientPort, DstPort: dhcpServerPort, Length: uint16(len(udp))})
+	sum := header.PseudoHeaderChecksum(header.UDPProtocolNumber, header.IPv4Any, header.IPv4Broadcast, uint16(len(udp)))
+	udp.SetChecksum(^udp.CalculateChecksum(checksum.Checksum(payload, sum)))
+	ip := header.IPv4(packet)
+	ip.Encode(&header.IPv4Fields{
+		TotalLength: uint16(len(packet)), TTL: 64, Protocol: uint8(header.UDPProtocolNumber),
+		SrcAddr: header.IPv4Any, DstAddr: header.IPv4Broadcast,
+	})
+	ip.SetChecksum(^ip.CalculateChecksum())
+	return asError("broadcast", d.s.net.WritePacketToRemote(nicID, header.EthernetBroadcastAddress, ipv4Protocol, buffer.MakeWithData(packet)))
+}
+
+// unicast sends to one server, from the address it gave.
+func (d *dhcp4) unicast(server netip.Addr) func(*dhcpv4.DHCPv4) error {
+	return func(m *dhcpv4.DHCPv4) error {
+		_, err := d.conn.WriteTo(m.ToBytes(), &net.UDPAddr{IP: server.AsSlice(), Port: dhcpServerPort})
+		return err
+	}
+}

@@ -1,0 +1,128 @@
+package stack_test
+
+import (
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+)
+
+// dhcpServer gives one address for a short time, from the far end of the cable.
+type dhcpServer struct {
+	conn  *stack.UDPConn
+	give  atomic.Pointer[net.IP]
+	mute  atomic.Bool
+	acks  atomic.Int32
+	lasts time.Duration
+}
+
+func (d *dhcpServer) serve() {
+	buf := make([]byte, 1500)
+	for {
+		n, _, err := d.conn.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		if m, err := dhcpv4.FromBytes(buf[:n]); err == nil && !d.mute.Load() {
+			d.answer(m)
+		}
+	}
+}
+
+func (d *dhcpServer) answer(m *dhcpv4.DHCPv4) {
+	kind := map[dhcpv4.MessageType]dhcpv4.MessageType{
+		dhcpv4.MessageTypeDiscover: dhcpv4.MessageTypeOffer, dhcpv4.MessageTypeRequest: dhcpv4.MessageTypeAck,
+	}[m.MessageType()]
+	if kind == dhcpv4.MessageTypeNone {
+		return
+	}
+	if kind == dhcpv4.MessageTypeAck {
+		d.acks.Add(1)
+	}
+	reply, err := dhcpv4.NewReplyFromRequest(m, dhcpv4.WithMessageType(kind), dhcpv4.WithYourIP(*d.give.Load()),
+		dhcpv4.WithNetmask(net.CIDRMask(24, 32)), dhcpv4.WithLeaseTime(uint32(d.lasts/time.Second)),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(netpair.ServerIP4.AsSlice())))
+	if err != nil {
+		return
+	}
+	to := &net.UDPAddr{IP: net.IPv4bcast, Port: 68}
+	d.conn.WriteTo(make([]byte, 240), to) // what is no answer is passed over
+	d.conn.WriteTo(reply.ToBytes(), to)
+}
+
+// leased makes a server and a client that has got its address from it.
+func leased(t *testing.T, lasts time.Duration) (*dhcpServer, *stack.Stack) {
+	t.Helper()
+	netpair.CheckLeaks(t)
+	a, b := netpair.NewPorts(netpair.Faults{})
+	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	conn, err := server.ListenUDP("udp4", &net.UDPAddr{Port: 67})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &dhcpServer{conn: conn, lasts: lasts}
+	d.offer("192.0.2.50")
+	go d.serve()
+	client, err := stack.New(b, stack.Config{DHCPv4: true, DuplicateDetection: -1, AddressTimeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return d, client
+}
+
+func (d *dhcpServer) offer(ip string) {
+	a := net.ParseIP(ip).To4()
+	d.give.Store(&a)
+}
+
+func hasAddr(s *stack.Stack, want string) bool {
+	return slices.ContainsFunc(s.Addrs(), func(p netip.Prefix) bool { return p.Addr().String() == want })
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func TestDHCPRenews(t *testing.T) {
+	d, client := leased(t, 2*time.Second)
+	if !hasAddr(client, "192.0.2.50") {
+		t.Fatalf("addresses %v", client.Addrs())
+	}
+	eventually(t, "a renewal", func() bool { return d.acks.Load() >= 2 })
+	if !hasAddr(client, "192.0.2.50") {
+		t.Errorf("the address went with the renewal: %v", client.Addrs())
+	}
+}
+
+func TestDHCPLeaseRunsOut(t *testing.T) {
+	d, client := leased(t, 2*time.Second)
+	d.mute.Store(true)
+	eventually(t, "the address given up", func() bool { return !hasAddr(client, "192.0.2.50") })
+	d.offer("192.0.2.60")
+	d.mute.Store(false)
+	eventually(t, "another address", func() bool { return hasAddr(client, "192.0.2.60") })
+}
+
+func TestDHCPAddressChanges(t *testing.T) {
+	d, client := leased(t, 2*time.Second)
+	d.offer("192.0.2.70")
+	eventually(t, "the new address", func() bool { return hasAddr(client, "192.0.2.70") && !hasAddr(client, "192.0.2.50") })
+}

@@ -1,0 +1,106 @@
+package stack
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+)
+
+// learnedFrom is who told us of routes and resolvers.
+type learnedFrom string
+
+const (
+	fromDHCPv4 learnedFrom = "DHCPv4"
+	fromDHCPv6 learnedFrom = "DHCPv6"
+	fromRA     learnedFrom = "router advertisement"
+)
+
+// learned is what the network told us while running, by who told it. What cfg says comes first.
+type learned struct {
+	mu     sync.Mutex
+	routes map[learnedFrom][]Route
+	dns    map[learnedFrom][]netip.Addr
+}
+
+// set replaces what one source has told, and reports whether that is news.
+func (l *learned) set(from learnedFrom, routes []Route, dns []netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.routes == nil {
+		l.routes, l.dns = map[learnedFrom][]Route{}, map[learnedFrom][]netip.Addr{}
+	}
+	if slices.Equal(l.routes[from], routes) && slices.Equal(l.dns[from], dns) {
+		return false
+	}
+	l.routes[from], l.dns[from] = routes, dns
+	return true
+}
+
+// has says whether a source has told of routes.
+func (l *learned) has(from learnedFrom) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.routes[from]) > 0
+}
+
+func (l *learned) allRoutes() []Route {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []Route
+	for _, from := range slices.Sorted(maps.Keys(l.routes)) {
+		all = append(all, l.routes[from]...)
+	}
+	return all
+}
+
+func (l *learned) servers() []netip.Addr {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []netip.Addr
+	for _, from := range slices.Sorted(maps.Keys(l.dns)) {
+		all = append(all, l.dns[from]...)
+	}
+	return all
+}
+
+// learn takes routes and resolvers that a source has told into use, in place of what it told before.
+func (s *Stack) learn(from learnedFrom, routes []Route, dns []netip.Addr) error {
+	if !s.learned.set(from, routes, dns) {
+		return nil
+	}
+	table, err := s.routeTable()
+	if err != nil {
+		return fmt.Errorf("routes from %s: %w", from, err)
+	}
+	s.net.SetRouteTable(table)
+	s.epoch.Add(1)
+	s.log.Info("learned", "interface", s.name, "from", string(from), "routes", fmt.Sprint(routes), "dns", fmt.Sprint(dns))
+	return nil
+}
+
+// adopt takes an address the network gave us into use, once nobody has objected.
+func (s *Stack) adopt(p netip.Prefix) error {
+	if err := s.addAddress(p); err != nil {
+		return err
+	}
+	s.changed()
+	if !s.cfg.NoAnnounce {
+		s.Announce()
+	}
+	return nil
+}
+
+// drop ends the use of an address.
+func (s *Stack) drop(p netip.Prefix) {
+	s.net.RemoveAddress(nicID, toAddress(p.Addr()))
+	s.log.Info("address given up", "interface", s.name, "address", p.String())
+	s.changed()
+}
+
+// changed makes conns forget cached routes and sources.
+func (s *Stack) changed() {
+	s.source.count(s.Addrs())
+	s.epoch.Add(1)
+}

@@ -1,0 +1,191 @@
+package addresses
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/probe"
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
+)
+
+// network is a namespace with a router that runs dnsmasq, and a NIC plugged into it.
+type network struct {
+	ns  *lab.Net
+	nic *simnic.NIC
+}
+
+var router4, router6 = netip.MustParsePrefix("10.50.0.1/24"), netip.MustParsePrefix("fd50::1/64")
+
+// newNetwork starts dnsmasq with these options.
+func newNetwork(t *testing.T, options ...string) *network {
+	t.Helper()
+	need.TUN(t)
+	need.Tool(t, "dnsmasq")
+	n := &network{}
+	var err error
+	if n.nic, err = simnic.New(simnic.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.nic.Close() })
+	if n.ns, err = lab.New("router"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.ns.Close() })
+	err = n.ns.Do(func() error {
+		tap, err := simnic.OpenTAP("lan0")
+		if err != nil {
+			return err
+		}
+		if err := n.nic.ConnectWire(tap); err != nil {
+			return err
+		}
+		return lab.Up("lan0", lab.Setup{Addresses: []netip.Prefix{router4, router6}})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{"--no-daemon", "--conf-file=/dev/null", "--interface=lan0", "--bind-interfaces", "--user=root",
+		"--dhcp-leasefile=" + filepath.Join(t.TempDir(), "leases")}, options...)
+	if !slices.Contains(options, "--port=53") {
+		args = append(args, "--port=0")
+	}
+	cmd := exec.Command("dnsmasq", args...)
+	var log strings.Builder
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := n.ns.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+		if t.Failed() {
+			t.Logf("dnsmasq:\n%s", log.String())
+		}
+	})
+	return n
+}
+
+// open opens a stack on the NIC.
+func (n *network) open(t *testing.T, cfg stack.Config) (*stack.Stack, error) {
+	t.Helper()
+	cfg.NIC = dv.Config{
+		Kernel: n.nic.OpenKernel, Facts: dv.PortFacts{Name: "sim", MAC: n.nic.MAC(), MTU: n.nic.MTU()},
+	}
+	s, err := stack.Open(t.Context(), cfg)
+	if err == nil {
+		t.Cleanup(func() { s.Close() })
+	}
+	return s, err
+}
+
+// has reports whether the stack has an address in p, and returns it.
+func has(s *stack.Stack, p netip.Prefix) (netip.Addr, bool) {
+	for _, a := range s.Addrs() {
+		if p.Contains(a.Addr()) {
+			return a.Addr(), true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+func TestAddressesFromTheNetwork(t *testing.T) {
+	tests := []struct {
+		name    string
+		options []string
+		cfg     stack.Config
+		want    netip.Prefix
+	}{
+		{"DHCP", []string{"--dhcp-range=10.50.0.100,10.50.0.110,2m"}, stack.Config{DHCPv4: true}, netip.MustParsePrefix("10.50.0.96/28")},
+		{"SLAAC", []string{"--enable-ra", "--dhcp-range=fd50::,ra-only,64,2m"}, stack.Config{SLAAC: true}, netip.MustParsePrefix("fd50::/64")},
+		{"DHCPv6", []string{"--enable-ra", "--dhcp-range=fd50::100,fd50::1ff,64,2m"}, stack.Config{SLAAC: true, DHCPv6: true}, netip.MustParsePrefix("fd50::100/120")},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNetwork(t, tt.options...)
+			s, err := n.open(t, tt.cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			addr, ok := has(s, tt.want)
+			if !ok {
+				t.Fatalf("no address in %v: %v", tt.want, s.Addrs())
+			}
+			pongs, err := probe.New(n.ns, "ping").Ping(t.Context(), addr, 3)
+			if err != nil || pongs.Received == 0 {
+				t.Errorf("the router pings %v: %v, %v", addr, pongs, err)
+			}
+			dials(t, n, s, addr)
+		})
+	}
+}
+
+// dials checks that the stack reaches an address behind the router by the route it learned.
+func dials(t *testing.T, n *network, s *stack.Stack, from netip.Addr) {
+	t.Helper()
+	beyond := netip.MustParseAddr("198.51.100.7")
+	if from.Is6() {
+		beyond = netip.MustParseAddr("2001:db8:7::7")
+	}
+	err := n.ns.Do(func() error {
+		return lab.Up("lo", lab.Setup{Addresses: []netip.Prefix{netip.PrefixFrom(beyond, beyond.BitLen())}})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := n.ns.Listen("tcp", netip.AddrPortFrom(beyond, 0).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	c, err := s.DialContext(ctx, "tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatalf("dial over the learned router: %v", err)
+	}
+	defer c.Close()
+	if got := netip.MustParseAddrPort(c.LocalAddr().String()).Addr(); got.Is4() != from.Is4() {
+		t.Errorf("dialled from %v, own address is %v", got, from)
+	}
+}
+
+func TestResolversFromTheNetwork(t *testing.T) {
+	n := newNetwork(t, "--dhcp-range=10.50.0.100,10.50.0.110,2m", "--dhcp-option=6,10.50.0.1", "--port=53", "--no-resolv", "--no-hosts",
+		"--address=/www.example/192.0.2.99")
+	s, err := n.open(t, stack.Config{DHCPv4: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	ips, err := s.Resolver().LookupHost(ctx, "www.example")
+	if err != nil || fmt.Sprint(ips) != "[192.0.2.99]" {
+		t.Errorf("lookup by the resolver DHCP named: %v, %v", ips, err)
+	}
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	n := newNetwork(t)
+	_, err := n.open(t, stack.Config{DHCPv4: true, AddressTimeout: 500 * time.Millisecond})
+	if err == nil || !strings.Contains(err.Error(), "no DHCP server gave an address") || !strings.Contains(err.Error(), "give an address yourself") {
+		t.Errorf("error %v", err)
+	}
+	s, err := n.open(t, stack.Config{SLAAC: true, Addresses: []netip.Prefix{netip.MustParsePrefix("10.50.0.9/24")}})
+	if err != nil {
+		t.Fatalf("a link without routers is no error: %v", err)
+	}
+	if _, ok := has(s, netip.MustParsePrefix("10.50.0.9/32")); !ok {
+		t.Errorf("the static address is not there: %v", s.Addrs())
+	}
+}
