@@ -159,6 +159,9 @@ func (d *Device) makeRx() error {
 		p := &rxParts{d: d, ring: d.memory.ring(d.plan.rqBytes()), rec: d.memory.record(), cqMem: d.memory.ring(d.plan.rxCQBytes())}
 		cq := newCompRing(p.cqMem, d.memory.record(), d.plan.rxEntries)
 		p.q = newRxQueue(i, d.plan.rxEntries, p.ring, p.rec, cq, d.pool)
+		if d.compression() != 0 {
+			p.q.compress(d.config.Compression.omitted())
+		}
 		p.q.backing, p.q.log = d.backing(p.halt, p.start), d.log
 		if err := d.ledger.do(fmt.Sprintf("receive queue %d", i), p.make, p.destroy); err != nil {
 			return err

@@ -28,7 +28,7 @@ type Caps struct {
 	ClockKHz uint64
 	// MaxRxQueues is the largest number of receive queues RSS can spread over.
 	MaxRxQueues int
-	// CQECompression: the device can compress receive completions (not used).
+	// CQECompression: the device can compress receive completions.
 	CQECompression bool
 	// StridingRQ: the device can pack several frames in a receive buffer (not used).
 	StridingRQ bool

@@ -56,6 +56,10 @@ type Config struct {
 	// NoMultiPacketSend gives each frame a send descriptor of its own [no-empw].
 	// Default: frames with the same flags share one, if the device can.
 	NoMultiPacketSend bool
+	// Compression lets the NIC write completions of similar frames in a row in a
+	// compressed form, and says what of it is kept per frame. Default: the hash,
+	// if the device can.
+	Compression Compression
 	// DelayDrop has the NIC hold a frame for which a receive queue has no buffer,
 	// and everything behind it on the port, for up to 100 ms instead of dropping
 	// it. Nothing is lost in bursts then, but a program that stops reading slows
@@ -79,6 +83,18 @@ type Config struct {
 	// Logger gets set-up, faults and recoveries, never packets. nil: silence.
 	Logger *slog.Logger
 }
+
+// Compression is what compressed completions of received frames keep beside the
+// length. The rest, time stamps too, is told once for all frames of a session.
+type Compression uint8
+
+// The kinds of compression. A device that has not the one asked for does
+// without: see Device.Features.
+const (
+	CompressHash Compression = iota // Packet.Hash, not Packet.Sum
+	CompressSum                     // Packet.Sum, not Packet.Hash
+	NoCompression
+)
 
 // PortFacts is what the netdev of a port would tell.
 type PortFacts struct {

@@ -17,6 +17,7 @@ type compRing struct {
 	rec  *mmio.Region // doorbell record: consumer index, arm word
 	mask uint32       // entries - 1
 	log  uint32       // log2 of entries
+	zip  bool         // there may be compressed sessions among them
 	ci   uint32       // consumer index; free-running, 24 bits of it are told to the NIC
 }
 
@@ -39,16 +40,26 @@ func newCompRing(mem, rec *mmio.Region, entries int) compRing {
 func (c *compRing) ready(limit int) int {
 	n, ci := 0, c.ci
 	for n < limit {
-		own := c.mem.LoadBE32(int(ci&c.mask)*mlx5.CQESize + mlx5.CQEOwnWord)
-		if own>>4&0xf == uint32(mlx5.CQEInvalid) || own&1 != ci>>c.log&1 {
+		if _, ours := c.owned(ci); !ours {
 			break
 		}
 		n, ci = n+1, ci+1
 	}
+	c.acquire(n)
+	return n
+}
+
+// owned reports whether the entry at index ci is ours, and the word that says so.
+func (c *compRing) owned(ci uint32) (own uint32, ours bool) {
+	own = c.mem.LoadBE32(int(ci&c.mask)*mlx5.CQESize + mlx5.CQEOwnWord)
+	return own, own>>4&0xf != uint32(mlx5.CQEInvalid) && own&1 == ci>>c.log&1
+}
+
+// acquire makes the other bytes of n > 0 entries found ours readable.
+func (c *compRing) acquire(n int) {
 	if n > 0 {
 		mmio.FromDevice()
 	}
-	return n
 }
 
 // next is the entry at ci; it is ours if ready said so.
@@ -65,8 +76,17 @@ func (c *compRing) publish() {
 
 // skip passes over what is there, unread, and publishes that.
 func (c *compRing) skip() {
-	for range 2 { // a full ring is one pass; a second look finds nothing, or what came meanwhile
-		c.ci += uint32(c.ready(int(c.mask) + 1))
+	for range 2 * (c.mask + 1) { // a full ring is one pass; a second look finds nothing, or what came meanwhile
+		own, ours := c.owned(c.ci)
+		if !ours {
+			break
+		}
+		c.acquire(1)
+		n := uint32(0)
+		if c.zip && own&0xfc == titleReceive {
+			n = sessionLen(c.next(), c.mask+1)
+		}
+		c.endSession(max(1, n))
 	}
 	c.publish()
 }

@@ -28,6 +28,8 @@ const (
 	RxL4OK
 	// RxHash: Packet.Hash is the frame's RSS hash.
 	RxHash
+	// RxSum: Packet.Sum is the sum over the IP packet.
+	RxSum
 )
 
 // Packet is one received frame.
@@ -37,6 +39,7 @@ type Packet struct {
 	// the holder of the Packet until Release or PostFrame.
 	Data []byte
 	// Timestamp is the NIC's clock at reception, in cycles of Caps.ClockKHz.
+	// Frames that were completed in one compressed session have that of the first.
 	Timestamp uint64
 	// Frame is the buffer that holds Data.
 	Frame Frame
@@ -46,6 +49,9 @@ type Packet struct {
 	Flags RxFlags
 	// VLAN is the tag control information of a stripped tag, valid with RxVLAN.
 	VLAN uint16
+	// Sum is the ones' complement sum (RFC 1071, not inverted) of the IP packet
+	// from its header's first byte to its last, valid with RxSum.
+	Sum uint16
 }
 
 // TxFlags asks the NIC for work on a frame to be sent.

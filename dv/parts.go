@@ -59,6 +59,7 @@ func (p *rxParts) make() (err error) {
 	if p.cq, err = d.context.CreateCQ(uverbs.CQAttr{
 		Entries: d.plan.rxEntries, Buf: p.cqMem, DBR: q.cq.rec, Channel: p.channel,
 		Vector: uint32(q.index) % max(1, d.context.Caps().CompVectors), UserHandle: handle(handleRxCQ, q.index, 0),
+		Compression: d.compression(),
 	}); err != nil {
 		return err
 	}

@@ -26,10 +26,13 @@ type RxQueue struct {
 	batch    uint32  // how many new buffers make a publication worth it
 	low      uint32  // fewer buffers than this in the ring: ask the pool
 	verdicts *verdicts
+	omitted  RxFlags                // what compressed completions do not tell of each frame
+	receive  func(dst []Packet) int // Poll's part that depends on what the ring is like
 	log      *slog.Logger
 
 	// The owner's.
 	cq             compRing
+	session        session
 	cc, pc, posted uint32
 	futile         int // resets since the last good frame
 
@@ -63,13 +66,22 @@ func newRxQueue(index, entries int, ring, rec *mmio.Region, cq compRing, pool *P
 	for at := 0; at < len(q.ring); at += mlx5.DataSegSize {
 		mlx5.PutData(q.ring[at:], uint32(pool.size), pool.lkey, 0)
 	}
+	q.receive = q.pollCyclic
 	q.rewind()
 	return q
+}
+
+// compress prepares for compressed completions, which do not tell what omitted
+// names: RxSum or RxHash.
+func (q *RxQueue) compress(omitted RxFlags) {
+	q.omitted, q.cq.zip = omitted, true
+	q.receive = q.pollCompressed
 }
 
 // rewind sets the ring to its state after a reset: empty, counters 0.
 func (q *RxQueue) rewind() {
 	q.cc, q.pc, q.posted = 0, 0, 0
+	q.session = session{}
 	q.rec.StoreBE32(mlx5.RecordRecv, 0)
 }
 
@@ -83,22 +95,7 @@ func (q *RxQueue) Poll(dst []Packet) int {
 		return 0
 	}
 	q.count.polls.n++
-	n := 0
-	for range q.cq.ready(min(len(dst), int(q.posted-q.cc))) {
-		cqe := q.cq.next()
-		length := binary.BigEndian.Uint32(cqe[0x2c:])
-		tail := binary.BigEndian.Uint32(cqe[mlx5.CQEOwnWord:])
-		if tail&0xfc != plainReceive || uint16(tail>>16) != uint16(q.cc) || length-ethHeader > uint32(q.pool.size-ethHeader) {
-			if !q.odd(cqe[:]) {
-				break
-			}
-			continue
-		}
-		q.fill(&dst[n], cqe, length)
-		q.cq.ci++
-		q.cc++
-		n++
-	}
+	n := q.receive(dst)
 	if n > 0 {
 		q.polled(n)
 	}
@@ -108,20 +105,54 @@ func (q *RxQueue) Poll(dst []Packet) int {
 	return n
 }
 
+// pollCyclic is Poll for a ring of one frame per buffer, without compression.
+func (q *RxQueue) pollCyclic(dst []Packet) int {
+	n, _ := q.pollPlain(dst, q.cq.ready(min(len(dst), int(q.posted-q.cc))))
+	return n
+}
+
+// pollPlain fills dst from the next ready completions. It reports false if the
+// queue was reset.
+func (q *RxQueue) pollPlain(dst []Packet, ready int) (int, bool) {
+	n := 0
+	for range ready {
+		cqe := q.cq.next()
+		length := binary.BigEndian.Uint32(cqe[0x2c:])
+		tail := binary.BigEndian.Uint32(cqe[mlx5.CQEOwnWord:])
+		if tail&0xfc != plainReceive || uint16(tail>>16) != uint16(q.cc) || length-ethHeader > uint32(q.pool.size-ethHeader) {
+			if !q.odd(cqe[:]) {
+				return n, false
+			}
+			continue
+		}
+		q.fill(&dst[n], cqe, length)
+		q.cq.ci++
+		q.cc++
+		n++
+	}
+	return n, true
+}
+
+// flagsOf is what the NIC found out about a frame.
+func (q *RxQueue) flagsOf(cqe *[mlx5.CQESize]byte) RxFlags {
+	flags := q.verdicts.of(binary.BigEndian.Uint16(cqe[0x1c:]))
+	if cqe[0x10] != 0 {
+		flags |= RxHash
+	}
+	return flags
+}
+
 // fill makes p of the completion of the frame at cc.
 func (q *RxQueue) fill(p *Packet, cqe *[mlx5.CQESize]byte, length uint32) {
-	status := binary.BigEndian.Uint32(cqe[0x1c:]) // parser status, VLAN tag
 	f := q.slots[q.cc&q.mask]
 	at := int(f) * q.pool.size
 	p.Data = q.pool.buf[at : at+int(length) : at+q.pool.size]
 	p.Timestamp = binary.BigEndian.Uint64(cqe[0x30:])
 	p.Frame = f
 	p.Hash = binary.BigEndian.Uint32(cqe[0x0c:])
-	p.VLAN = uint16(status)
-	p.Flags = q.verdicts.of(uint16(status >> 16))
-	if cqe[0x10] != 0 {
-		p.Flags |= RxHash
-	}
+	p.Sum = binary.BigEndian.Uint16(cqe[0x14:])
+	p.VLAN = binary.BigEndian.Uint16(cqe[0x1e:])
+	p.Flags = q.flagsOf(cqe)
 	q.count.bytes.n += uint64(length)
 }
 
@@ -193,10 +224,14 @@ func (q *RxQueue) Refill() int {
 // publish tells the NIC of the buffers up to pc. The consumer index goes
 // first: a NIC that saw the buffers without it might run out of completions.
 func (q *RxQueue) publish() {
+	pc := q.pc
+	if most := q.cc - q.session.i + q.mask + 1; int32(pc-most) > 0 {
+		_ = most // a session keeps its completions until it is delivered as a whole
+	}
 	q.cq.publish()
 	mmio.ToDevice()
-	q.rec.StoreBE32(mlx5.RecordRecv, q.pc&0xffff)
-	q.posted = q.pc
+	q.rec.StoreBE32(mlx5.RecordRecv, pc&0xffff)
+	q.posted = pc
 	q.count.refills.n++
 }
 

@@ -14,6 +14,8 @@ type Stats struct {
 type RxStats struct {
 	// Packets and Bytes delivered by Poll; bytes without FCS.
 	Packets, Bytes uint64
+	// Compressed is how many of the packets came in compressed completions.
+	Compressed uint64
 	// Polls is calls of Poll that looked at the ring, Hits those that returned packets.
 	Polls, Hits uint64
 	// Arms is events asked for, Events those that came, Wakes returns of Wait for another reason.

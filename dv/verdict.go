@@ -27,12 +27,12 @@ func verdict(status uint16) RxFlags {
 	var f RxFlags
 	switch status & mlx5.HdrL3Mask >> mlx5.HdrL3Shift {
 	case mlx5.L3IPv4:
-		f |= RxIPv4
+		f |= RxIPv4 | RxSum
 		if status&mlx5.HdrL3OK != 0 {
 			f |= RxL3OK
 		}
 	case mlx5.L3IPv6:
-		f |= RxIPv6 | RxL3OK
+		f |= RxIPv6 | RxL3OK | RxSum
 	}
 	if status&mlx5.HdrVLANStripped != 0 {
 		f |= RxVLAN
