@@ -226,7 +226,7 @@ func (q *RxQueue) Refill() int {
 func (q *RxQueue) publish() {
 	pc := q.pc
 	if most := q.cc - q.session.i + q.mask + 1; int32(pc-most) > 0 {
-		_ = most // a session keeps its completions until it is delivered as a whole
+		pc = most // a session keeps its completions until it is delivered as a whole
 	}
 	q.cq.publish()
 	mmio.ToDevice()
