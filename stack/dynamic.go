@@ -71,7 +71,7 @@ func (s *Stack) awaitRouter(ctx context.Context) error {
 
 // routed says whether a router's routes are in use, and an address of its prefix unless it leaves that to DHCPv6.
 func (s *Stack) routed() bool {
-	if !s.learned.has(fromRA) {
+	if !s.learned.router(fromRA) {
 		return false
 	}
 	if s.news.config() == ipv6.DHCPv6ManagedAddress {

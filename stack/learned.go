@@ -38,11 +38,11 @@ func (l *learned) set(from learnedFrom, routes []Route, dns []netip.Addr) bool {
 	return true
 }
 
-// has says whether a source has told of routes.
-func (l *learned) has(from learnedFrom) bool {
+// router says whether a source has told of one.
+func (l *learned) router(from learnedFrom) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.routes[from]) > 0
+	return slices.ContainsFunc(l.routes[from], func(r Route) bool { return r.Gateway.IsValid() })
 }
 
 func (l *learned) allRoutes() []Route {
