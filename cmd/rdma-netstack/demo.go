@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
 const demoHelp = `Usage: rdma-netstack demo [--json] [--stay] [flags]
@@ -45,7 +46,15 @@ type demoFlags struct {
 	queues         int
 	record         string
 	faults         simnic.FaultConfig
+	limit          time.Duration       // for one check
+	tamper         func(*stack.Config) // for tests: makes the slice what it should not be
 }
+
+// How long one check may take, on a good wire and on a bad one.
+const (
+	goodTime   = time.Minute
+	faultyTime = 3 * time.Minute
+)
 
 func (f *demoFlags) define(fs *flag.FlagSet) {
 	fs.BoolVar(&f.json, "json", false, "")
@@ -72,6 +81,9 @@ func (f *demoFlags) check() error {
 // faulty reports whether the wire may lose frames.
 func (f *demoFlags) faulty() bool { return f.faults != simnic.FaultConfig{} }
 
+// lossy reports whether so many frames vanish that large transfers take minutes.
+func (f *demoFlags) lossy() bool { return f.faults.Drop+f.faults.Corrupt > 0.02 }
+
 func demo(ctx context.Context, args []string, out streams) error {
 	var f demoFlags
 	fs := newFlags()
@@ -81,6 +93,10 @@ func demo(ctx context.Context, args []string, out streams) error {
 	}
 	if err := f.check(); err != nil {
 		return err
+	}
+	f.limit = goodTime
+	if f.faulty() {
+		f.limit = faultyTime
 	}
 	if err := lab.CanMakeNets(); errors.Is(err, unix.EPERM) {
 		return demoInUserNamespace(args, f, out)

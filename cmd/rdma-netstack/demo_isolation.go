@@ -38,7 +38,7 @@ func (t *wiretap) received(ctx context.Context, frames [][]byte) (int, error) {
 // checkIsolation sends frames for a third party: neither owner of the port may see one.
 func (w *world) checkIsolation(ctx context.Context) (string, error) {
 	return w.tapped(func(t *wiretap) (string, error) {
-		others := 0
+		others, nobodys := 0, w.nic.Counters().Drops.SteerMissed
 		for range quietTries {
 			var frames [][]byte
 			for range burstSize {
@@ -55,7 +55,9 @@ func (w *world) checkIsolation(ctx context.Context) (string, error) {
 				return "", fmt.Errorf("%d of %d echo requests for %s were answered", n, burstSize, thirdMAC)
 			}
 			if others = got; others <= w.strays() {
-				return fmt.Sprintf("%d frames for a third MAC, %s: neither owner got one", burstSize, thirdMAC), nil
+				missed := w.nic.Counters().Drops.SteerMissed - nobodys
+				return fmt.Sprintf("%d frames for a third MAC, %s: neither owner got one, the NIC dropped %d as nobody's",
+					burstSize, thirdMAC, missed), nil
 			}
 		}
 		return "", fmt.Errorf("of %d frames for %s the slice got %d", burstSize, thirdMAC, others)

@@ -14,29 +14,30 @@ var wantChecks = []string{"ping4", "ping6", "http", "http_bulk", "http_concurren
 
 func TestDemoJSON(t *testing.T) {
 	need.NetNS(t)
-	for _, row := range []struct{ name, verb, flags string }{
-		{"programs on TAP", "run", "--links tap"},
-		{"Go clients on TAP", "run", "--links tap --clients go"},
-		{"programs on veth", "run", "--links veth"},
-		{"one queue", "run", "--queues 1"},
-		{"ordinary user", "nobody", ""},
-		{"bad wire", "run", "--faults drop=1%,reorder=2%,dup=1%,seed=1"},
+	for _, row := range []struct {
+		name, flags string
+		nobody      bool
+	}{
+		{"programs on TAP", "--links tap", false},
+		{"Go clients on TAP", "--links tap --clients go", false},
+		{"programs on veth", "--links veth", false},
+		{"one queue", "--queues 1", false},
+		{"ordinary user", "", true},
+		{"bad wire", "--faults drop=1%,reorder=2%,dup=1%,seed=1", false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if strings.Contains(row.flags, "tap") {
 				need.TUN(t)
 			}
-			if row.verb == "nobody" {
+			if row.nobody {
 				need.UserNS(t)
 			}
-			s := &script{t: t, dir: t.TempDir()}
-			if row.verb == "run" { // a user namespace of its own cannot be entered from inside another one's network
-				if err := s.enter(); err != nil {
-					t.Fatal(err)
-				}
+			s := &script{t: t, dir: t.TempDir(), nobody: row.nobody}
+			if err := s.enter(); err != nil {
+				t.Fatal(err)
 			}
 			args := append([]string{"demo", "--json"}, strings.Fields(row.flags)...)
-			if err := s.run(s.command(row.verb, args)); err != nil {
+			if err := s.run(s.program(args)); err != nil {
 				t.Fatal(err, s.stderr)
 			}
 			checkDemo(t, s)

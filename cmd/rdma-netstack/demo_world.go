@@ -173,6 +173,9 @@ func (w *world) openStack(ctx context.Context) (err error) {
 		DuplicateDetection: -1, // nobody else is here
 	}
 	useSim(&cfg.NIC, w.nic)
+	if w.flags.tamper != nil {
+		w.flags.tamper(&cfg)
+	}
 	if w.stack, err = stack.Open(ctx, cfg); err != nil {
 		return err
 	}

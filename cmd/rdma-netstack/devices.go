@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -28,6 +29,7 @@ func devicesCommand() command {
 // device is dv.DeviceInfo as it is printed.
 type device struct {
 	Name      string `json:"name"`
+	Port      int    `json:"port"`
 	Netdev    string `json:"netdev"`
 	Node      string `json:"node"`
 	Type      string `json:"hca_type"`
@@ -35,6 +37,7 @@ type device struct {
 	GUID      string `json:"node_guid"`
 	LinkLayer string `json:"link_layer"`
 	State     string `json:"state"`
+	Rate      string `json:"rate,omitempty"`
 	MAC       string `json:"mac"`
 	MTU       int    `json:"mtu"`
 	Usable    bool   `json:"usable"`
@@ -68,8 +71,8 @@ func devices(_ context.Context, args []string, out streams) error {
 }
 
 func shown(i dv.DeviceInfo) device {
-	d := device{Name: i.Name, Netdev: i.Netdev, Node: i.Node, Type: i.Type, Firmware: i.Firmware, GUID: i.GUID,
-		LinkLayer: i.LinkLayer, State: i.State, MAC: i.MAC.String(), MTU: i.MTU, Usable: i.Usable()}
+	d := device{Name: i.Name, Port: i.Port, Netdev: i.Netdev, Node: i.Node, Type: i.Type, Firmware: i.Firmware, GUID: i.GUID,
+		LinkLayer: i.LinkLayer, State: i.State, Rate: i.Rate, MAC: i.MAC.String(), MTU: i.MTU, Usable: i.Usable()}
 	if i.Why != nil {
 		d.Why = i.Why.Error()
 	}
@@ -94,8 +97,8 @@ func printBlocks(w io.Writer, all []device) error {
 	for _, d := range all {
 		fmt.Fprintf(t, "%s\n", d.Name)
 		for _, row := range [][2]string{
-			{"netdev", d.Netdev}, {"node", d.Node}, {"hca_type", d.Type}, {"fw_ver", d.Firmware}, {"node_guid", d.GUID},
-			{"link_layer", d.LinkLayer}, {"state", d.State}, {"mac", d.MAC}, {"mtu", fmt.Sprint(d.MTU)},
+			{"port", number(d.Port)}, {"netdev", d.Netdev}, {"node", d.Node}, {"hca_type", d.Type}, {"fw_ver", d.Firmware}, {"node_guid", d.GUID},
+			{"link_layer", d.LinkLayer}, {"state", d.State}, {"rate", d.Rate}, {"mac", d.MAC}, {"mtu", number(d.MTU)},
 			{"usable", map[bool]string{true: "yes", false: "no"}[d.Usable]}, {"why", d.Why},
 		} {
 			if row[1] != "" {
@@ -111,4 +114,12 @@ func dash(s string) string {
 		return "-"
 	}
 	return s
+}
+
+// number is empty for what is not known.
+func number(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
 }

@@ -26,9 +26,10 @@ import (
 //
 //	need netns tun tool:curl      skip, with the reason, where the machine lacks one of these
 //	netns                         what follows runs in a network namespace made for the script
-//	run ARGS                      rdma-netstack ARGS, until it ends; nobody ARGS: the same as an ordinary user
-//	exec PROGRAM ARGS             any program, likewise
-//	code N                        the exit code of the last run, nobody, exec or end
+//	nobody                        what follows runs as an ordinary user
+//	run ARGS                      rdma-netstack ARGS, until it ends
+//	exec PROGRAM ARGS             any program, likewise; it finds rdma-netstack at $PROGRAM
+//	code N                        the exit code of the last run, exec, try or end
 //	stdout RE, stderr RE          its output matches; ! in front: does not
 //	start ARGS                    rdma-netstack ARGS in the background, until the script ends it
 //	await RE                      waits until the background's stdout matches
@@ -74,6 +75,8 @@ type script struct {
 	t   *testing.T
 	dir string
 	net *lab.Net // nil: this process's own
+
+	nobody bool
 
 	stdout, stderr string // of the last step that ran something
 	code           int
@@ -135,8 +138,13 @@ func (s *script) step(words []string) error {
 		return nil
 	case "netns":
 		return s.enter()
-	case "run", "nobody", "exec":
-		return s.run(s.command(verb, args))
+	case "nobody":
+		s.nobody = true
+		return nil
+	case "run":
+		return s.run(s.program(args))
+	case "exec":
+		return s.run(s.command(args))
 	case "code":
 		return equal(strconv.Itoa(s.code), args[0])
 	case "stdout", "stderr", "!":
@@ -193,20 +201,25 @@ func (s *script) enter() (err error) {
 	return err
 }
 
-func (s *script) command(verb string, args []string) *exec.Cmd {
+// program is rdma-netstack: the test binary, also where its path is out of reach.
+func (s *script) program(args []string) *exec.Cmd {
+	cmd := s.command(append([]string{"/proc/self/exe"}, args...))
+	cmd.Args[0] = "rdma-netstack"
+	return cmd
+}
+
+func (s *script) command(args []string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(s.t.Context(), stepTime)
 	s.t.Cleanup(cancel)
-	if verb == "exec" {
-		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-		cmd.Dir = s.dir
-		return cmd
+	self, err := os.Executable()
+	if err != nil {
+		s.t.Fatal(err)
 	}
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...) // the test binary, also where its path is out of reach
-	cmd.Args[0] = "rdma-netstack"
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir = s.dir
-	cmd.Env = append(os.Environ(), s.mark())
-	if verb == "nobody" && os.Geteuid() == 0 {
-		cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), s.mark(), "PROGRAM="+self, "GORACE=atexit_sleep_ms=0")
+	if s.nobody && os.Geteuid() == 0 {
+		cmd.Dir = "/" // ours is out of his reach
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyUser, Gid: nobodyUser}}
 	}
 	return cmd
@@ -254,7 +267,7 @@ func (s *script) match(words []string) error {
 }
 
 func (s *script) start(args []string) error {
-	s.background = s.command("run", args)
+	s.background = s.program(args)
 	s.out, s.errs = newGrowing(), newGrowing()
 	s.background.Stdout, s.background.Stderr = s.out, s.errs
 	if err := s.launch(s.background); err != nil {
@@ -271,13 +284,12 @@ func (s *script) start(args []string) error {
 }
 
 func (s *script) try(command string) error {
-	for line := range strings.Lines(s.out.String()) {
-		if strings.Contains(line, command) {
-			line, _, _ = strings.Cut(line, "#")
-			return s.run(s.command("exec", strings.Fields(line)))
-		}
+	line := regexp.MustCompile(`(?m)^.*` + regexp.QuoteMeta(command) + `.*\n`)
+	if err := s.out.await(line.String()); err != nil {
+		return err
 	}
-	return fmt.Errorf("not in %q", s.out)
+	words, _, _ := strings.Cut(line.FindString(s.out.String()), "#")
+	return s.run(s.command(strings.Fields(words)))
 }
 
 func (s *script) end() error {

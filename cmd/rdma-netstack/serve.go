@@ -109,6 +109,9 @@ func (f *serveFlags) check(given map[string]bool) error {
 	if f.queues < 1 || f.queues > 64 {
 		return fmt.Errorf("--queues %d: want 1 to 64", f.queues)
 	}
+	if f.mtu != 0 && (f.mtu < 1280 || f.mtu > 9978) {
+		return fmt.Errorf("--mtu %d: want 1280 to 9978 bytes", f.mtu)
+	}
 	for _, l := range f.listen {
 		if _, _, err := net.SplitHostPort(l); err != nil {
 			return fmt.Errorf("--listen %q: want ADDRESS:PORT or :PORT, such as :80", l)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"github.com/rdma-netstack/rdma-netstack/apps/dnsd"
 )
@@ -33,7 +34,11 @@ func serveDNS(ctx context.Context, args []string, out streams) (err error) {
 	fs := newFlags()
 	f.define(fs)
 	stringList(fs, "zone", &zones)
-	stringList(fs, "forward", &forward)
+	fs.Func("forward", "", func(s string) error {
+		addr, err := resolver(s)
+		forward = append(forward, addr)
+		return err
+	})
 	if err := f.parse(fs, args, ":53"); err != nil {
 		return err
 	}
@@ -42,14 +47,11 @@ func serveDNS(ctx context.Context, args []string, out streams) (err error) {
 	}
 	log := f.logger(out.stderr)
 	var s *slice
-	cfg := dnsd.Config{Logger: log, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+	cfg := dnsd.Config{Logger: log, Forward: forward, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 		return s.stack.DialContext(ctx, network, address)
 	}}
 	for _, file := range zones {
 		cfg.Zones = append(cfg.Zones, dnsd.Zone{File: file})
-	}
-	for _, addr := range forward {
-		cfg.Forward = append(cfg.Forward, withPort(addr, "53"))
 	}
 	app, err := dnsd.New(cfg)
 	if err != nil {
@@ -76,10 +78,14 @@ func serveDNS(ctx context.Context, args []string, out streams) (err error) {
 	return untilToldToStop(ctx, app, s.failed(), serve...)
 }
 
-// withPort adds the port where there is none.
-func withPort(addr, port string) string {
-	if _, _, err := net.SplitHostPort(addr); err == nil {
-		return addr
+// resolver reads where to forward to; port 53 unless said otherwise.
+func resolver(s string) (string, error) {
+	if a, err := netip.ParseAddr(s); err == nil {
+		return netip.AddrPortFrom(a, 53).String(), nil
 	}
-	return net.JoinHostPort(addr, port)
+	at, err := netip.ParseAddrPort(s)
+	if err != nil || at.Port() == 0 {
+		return "", errors.New("want the resolver's IP address, such as 192.0.2.53, 192.0.2.53:5353 or [2001:db8::53]:5353")
+	}
+	return at.String(), nil
 }
