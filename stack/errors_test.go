@@ -1,0 +1,124 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+)
+
+// TestErrno has every error that netstack's endpoints return for what a server does.
+func TestErrno(t *testing.T) {
+	for _, c := range []struct {
+		from tcpip.Error
+		to   syscall.Errno
+	}{
+		{&tcpip.ErrClosedForSend{}, syscall.EPIPE},
+		{&tcpip.ErrAborted{}, syscall.EPIPE},
+		{&tcpip.ErrConnectionReset{}, syscall.ECONNRESET},
+		{&tcpip.ErrConnectionRefused{}, syscall.ECONNREFUSED},
+		{&tcpip.ErrConnectionAborted{}, syscall.ECONNABORTED},
+		{&tcpip.ErrTimeout{}, syscall.ETIMEDOUT},
+		{&tcpip.ErrNotConnected{}, syscall.ENOTCONN},
+		{&tcpip.ErrClosedForReceive{}, syscall.ENOTCONN},
+		{&tcpip.ErrAlreadyConnected{}, syscall.EISCONN},
+		{&tcpip.ErrAlreadyConnecting{}, syscall.EALREADY},
+		{&tcpip.ErrConnectStarted{}, syscall.EINPROGRESS},
+		{&tcpip.ErrWouldBlock{}, syscall.EAGAIN},
+		{&tcpip.ErrPortInUse{}, syscall.EADDRINUSE},
+		{&tcpip.ErrNoPortAvailable{}, syscall.EADDRINUSE},
+		{&tcpip.ErrBadLocalAddress{}, syscall.EADDRNOTAVAIL},
+		{&tcpip.ErrHostUnreachable{}, syscall.EHOSTUNREACH},
+		{&tcpip.ErrHostDown{}, syscall.EHOSTDOWN},
+		{&tcpip.ErrNetworkUnreachable{}, syscall.ENETUNREACH},
+		{&tcpip.ErrNoNet{}, syscall.ENETUNREACH},
+		{&tcpip.ErrAddressFamilyNotSupported{}, syscall.EAFNOSUPPORT},
+		{&tcpip.ErrDestinationRequired{}, syscall.EDESTADDRREQ},
+		{&tcpip.ErrMessageTooLong{}, syscall.EMSGSIZE},
+		{&tcpip.ErrNoBufferSpace{}, syscall.ENOBUFS},
+		{&tcpip.ErrBroadcastDisabled{}, syscall.EACCES},
+		{&tcpip.ErrNotPermitted{}, syscall.EPERM},
+		{&tcpip.ErrNotSupported{}, syscall.EOPNOTSUPP},
+		{&tcpip.ErrUnknownNICID{}, syscall.ENODEV},
+		{&tcpip.ErrUnknownProtocolOption{}, syscall.ENOPROTOOPT},
+		{&tcpip.ErrInvalidEndpointState{}, syscall.EINVAL},
+		{&tcpip.ErrInvalidOptionValue{}, syscall.EINVAL},
+	} {
+		if got := errno(c.from); got != c.to {
+			t.Errorf("%T is %v, want %v", c.from, got, c.to)
+		}
+		if err := asError("try", c.from); !errors.Is(err, c.to) || !strings.HasPrefix(err.Error(), "try: ") {
+			t.Errorf("%T: %v", c.from, err)
+		}
+	}
+	if asError("try", nil) != nil {
+		t.Error("no error becomes one")
+	}
+}
+
+func TestDialErrors(t *testing.T) {
+	for _, c := range []struct {
+		err      error
+		is, isnt error
+		timeout  bool
+	}{
+		{fromContext(context.DeadlineExceeded, false), context.DeadlineExceeded, os.ErrDeadlineExceeded, true},
+		{fromContext(context.DeadlineExceeded, true), os.ErrDeadlineExceeded, context.Canceled, true},
+		{fromContext(context.Canceled, true), context.Canceled, context.DeadlineExceeded, false},
+		{fromContext(io.EOF, true), io.EOF, context.Canceled, false},
+		{endedError{io.ErrNoProgress}, net.ErrClosed, io.EOF, false},
+		{endedError{io.ErrNoProgress}, io.ErrNoProgress, io.EOF, false},
+	} {
+		err := &net.OpError{Op: "dial", Net: "tcp", Err: c.err}
+		if !errors.Is(err, c.is) || errors.Is(err, c.isnt) || err.Timeout() != c.timeout || err.Temporary() != c.timeout {
+			t.Errorf("%v: is %v %t, is %v %t, timeout %t", err, c.is, errors.Is(err, c.is), c.isnt, errors.Is(err, c.isnt), err.Timeout())
+		}
+	}
+}
+
+// TestNoFile: there is no descriptor to have, and the error says so.
+func TestNoFile(t *testing.T) {
+	s, _ := onSink(t)
+	l, err := s.ListenTCP("tcp", nil)
+	must(t, err)
+	u, err := s.ListenUDP("udp", nil)
+	must(t, err)
+	c := &TCPConn{laddr: l.laddr, raddr: l.laddr, network: "tcp"}
+	for _, f := range []interface{ File() (*os.File, error) }{l, u, c} {
+		_, err := f.File()
+		var op *net.OpError
+		if !errors.Is(err, ErrNoDescriptor) || !errors.Is(err, errors.ErrUnsupported) || !errors.As(err, &op) || op.Op != "file" {
+			t.Errorf("%T: %v", f, err)
+		}
+	}
+}
+
+// TestDialerKeepAlive follows net.Dialer's two fields.
+func TestDialerKeepAlive(t *testing.T) {
+	s, _ := onSink(t)
+	minute := net.KeepAliveConfig{Enable: true, Idle: time.Minute}
+	for _, c := range []struct {
+		name      string
+		keepAlive time.Duration
+		config    net.KeepAliveConfig
+		want      net.KeepAliveConfig
+	}{
+		{"default", 0, net.KeepAliveConfig{}, net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 9}},
+		{"off", -1, net.KeepAliveConfig{}, net.KeepAliveConfig{}},
+		{"period", time.Minute, net.KeepAliveConfig{}, minute},
+		{"config wins", -1, minute, minute},
+	} {
+		d := s.Dialer()
+		d.KeepAlive, d.KeepAliveConfig = c.keepAlive, c.config
+		if got := d.keepAlive(); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
