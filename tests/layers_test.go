@@ -78,7 +78,13 @@ var layers = map[string]layer{
 	},
 	// Modules of their own, too: what they prove is that services neither know nor need gVisor.
 	"tests/services/world": {module: []string{"cmd/rdma-netstack/lab", "dv", "dv/simnic", "stack", "tests/need"}},
-	"tests/services/...":   {module: []string{"tests/services/world"}, others: []string{"github.com", "golang.org/x/crypto", "google.golang.org/grpc"}},
+	"tests/services/...":   {module: []string{"tests/services/world", "stack"}, others: services},
+}
+
+// services are the modules that the tests in tests/services run on the stack.
+var services = []string{
+	dns, "github.com/caddyserver/caddy/v2", "github.com/coredns", "github.com/gliderlabs/ssh", "github.com/prometheus/client_golang",
+	"github.com/quic-go/quic-go", "github.com/summerwind/h2spec", "golang.org/x/crypto", "google.golang.org/grpc",
 }
 
 // anyTest is what every test file may import.
@@ -110,17 +116,19 @@ func checkImports(f *file) (wrong []string) {
 	return wrong
 }
 
-// layerOf finds the entry of a directory.
+// layerOf finds the entry of a directory: the longest name that covers it.
 func layerOf(dir string) (layer, bool) {
 	if l, ok := layers[dir]; ok {
 		return l, true
 	}
-	for name, l := range layers {
-		if covers(name, dir) {
-			return l, true
+	best := ""
+	for name := range layers {
+		if covers(name, dir) && len(name) > len(best) {
+			best = name
 		}
 	}
-	return layer{}, false
+	l, ok := layers[best]
+	return l, ok
 }
 
 // covers reports whether an entry names a package: "a/..." is a and all below.

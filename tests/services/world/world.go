@@ -1,0 +1,165 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
+)
+
+// The hosts' addresses, from the prefixes that RFC 5737 and RFC 3849 keep for documentation.
+const (
+	Server4 = "192.0.2.10"
+	Server6 = "2001:db8::10"
+	Client4 = "192.0.2.1"
+	Client6 = "2001:db8::1"
+)
+
+// port is the name of the client's interface.
+const port = "eth0"
+
+// BadWire is what every service has to live with: one frame of twenty is lost, each way, and as many are late.
+const BadWire = "drop=5%,reorder=5%"
+
+// Host has sockets. *stack.Stack and *lab.Net are hosts.
+type Host interface {
+	Listen(network, address string) (net.Listener, error)
+	ListenPacket(network, address string) (net.PacketConn, error)
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+var (
+	_ Host = (*stack.Stack)(nil)
+	_ Host = (*lab.Net)(nil)
+)
+
+// World is two hosts that can reach each other.
+type World struct {
+	Server Host
+	Client *lab.Net // a kernel
+	Wire   string   // what happens to frames, as simnic.ParseFaults reads it
+}
+
+// Each runs the test twice with the server on a stack: on a good wire and on a bad one.
+func Each(t *testing.T, test func(t *testing.T, w *World)) {
+	t.Run("good wire", func(t *testing.T) { test(t, New(t, "")) })
+	t.Run("bad wire", func(t *testing.T) { test(t, New(t, BadWire)) })
+}
+
+// New makes a world whose server is a stack. The random numbers of the faults begin at TEST_SEED.
+func New(t testing.TB, faults string) *World {
+	t.Helper()
+	need.NetNS(t)
+	need.TUN(t)
+	cfg, err := simnic.ParseFaults(faults)
+	must(t, err)
+	if faults != "" {
+		cfg.Seed = seed(t)
+	}
+	w := &World{Client: namespace(t, "client"), Wire: faults}
+	var wire simnic.Wire
+	must(t, w.Client.Do(func() (err error) {
+		if wire, err = simnic.OpenTAP(port); err != nil {
+			return err
+		}
+		return lab.Up(port, lab.Setup{Addresses: prefixes(Client4, Client6)})
+	}))
+	nic, err := simnic.New(simnic.Config{})
+	must(t, err)
+	t.Cleanup(func() { nic.Close() })
+	must(t, nic.ConnectWire(simnic.WithFaults(wire, cfg)))
+	st, err := stack.Open(t.Context(), stack.Config{
+		NIC: dv.Config{
+			Kernel: nic.OpenKernel,
+			Facts:  dv.PortFacts{Name: nic.Config().Name, Netdev: nic.Config().Netdev, MAC: nic.MAC(), MTU: nic.MTU()},
+		},
+		Addresses:          prefixes(Server4, Server6),
+		DuplicateDetection: -1,
+	})
+	must(t, err)
+	t.Cleanup(func() { end(t, st) })
+	w.Server = st
+	return w
+}
+
+// end closes the stack, which must not take long nor have failed before.
+func end(t testing.TB, st *stack.Stack) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := st.Shutdown(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("shut the stack down: %v", err)
+	}
+}
+
+// NewKernel makes a world whose server is a kernel, too.
+func NewKernel(t testing.TB) *World {
+	t.Helper()
+	need.NetNS(t)
+	client, server := namespace(t, "client"), namespace(t, "server")
+	must(t, lab.Cable(client, port, server, port))
+	for n, p := range map[*lab.Net][]netip.Prefix{client: prefixes(Client4, Client6), server: prefixes(Server4, Server6)} {
+		must(t, n.Do(func() error { return lab.Up(port, lab.Setup{Addresses: p}) }))
+	}
+	return &World{Server: server, Client: client}
+}
+
+func namespace(t testing.TB, name string) *lab.Net {
+	t.Helper()
+	n, err := lab.New(name)
+	must(t, err)
+	t.Cleanup(func() { n.Close() })
+	return n
+}
+
+// Listen opens a TCP listener on the server that lasts as long as the test.
+func (w *World) Listen(t testing.TB, port int) net.Listener {
+	t.Helper()
+	ln, err := w.Server.Listen("tcp", fmt.Sprintf(":%d", port))
+	must(t, err)
+	t.Cleanup(func() { ln.Close() })
+	return ln
+}
+
+// ListenPacket opens a UDP socket on the server that lasts as long as the test.
+func (w *World) ListenPacket(t testing.TB, port int) net.PacketConn {
+	t.Helper()
+	pc, err := w.Server.ListenPacket("udp", fmt.Sprintf(":%d", port))
+	must(t, err)
+	t.Cleanup(func() { pc.Close() })
+	return pc
+}
+
+func prefixes(v4, v6 string) []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix(v4 + "/24"), netip.MustParsePrefix(v6 + "/64")}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// seed is TEST_SEED, or a new one; either way it is logged.
+func seed(t testing.TB) uint64 {
+	t.Helper()
+	n := uint64(time.Now().UnixNano())
+	if s := os.Getenv("TEST_SEED"); s != "" {
+		var err error
+		n, err = strconv.ParseUint(s, 0, 64)
+		must(t, err)
+	}
+	t.Logf("TEST_SEED=%d", n)
+	return n
+}
