@@ -19,6 +19,8 @@ const (
 
 // learned is what the network told us while running, by who told it. What cfg says comes first.
 type learned struct {
+	applying sync.Mutex // held from a change until it is in force; before mu
+
 	mu     sync.Mutex
 	routes map[learnedFrom][]Route
 	dns    map[learnedFrom][]netip.Addr
@@ -38,8 +40,10 @@ func (l *learned) set(from learnedFrom, routes []Route, dns []netip.Addr) bool {
 	return true
 }
 
-// router says whether a source has told of one.
+// router says whether a router that a source has told of is in use.
 func (l *learned) router(from learnedFrom) bool {
+	l.applying.Lock()
+	defer l.applying.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.ContainsFunc(l.routes[from], func(r Route) bool { return r.Gateway.IsValid() })
@@ -67,6 +71,8 @@ func (l *learned) servers() []netip.Addr {
 
 // learn takes routes and resolvers that a source has told into use, in place of what it told before.
 func (s *Stack) learn(from learnedFrom, routes []Route, dns []netip.Addr) error {
+	s.learned.applying.Lock()
+	defer s.learned.applying.Unlock()
 	if !s.learned.set(from, routes, dns) {
 		return nil
 	}
