@@ -5,11 +5,13 @@ TIMEOUT     ?= 5m
 BENCHTIME   ?= 1s
 FUZZTIME    ?= 30s
 BENCH       ?= .
+SERVICES    ?= web grpc quic dns ssh caddy
+ROUNDS      ?= 10
 
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test check deps demo bench bench-peers fuzz help
+.PHONY: build test test-services check deps demo bench bench-go bench-peers fuzz help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -18,6 +20,13 @@ test: deps check ## check, then every test with the race detector, in random ord
 	@skips=$$(mktemp); race=$$(command -v "$$(go env CC)" >/dev/null && echo -race); \
 	NEED_LOG=$$skips go test $$race -shuffle=on -timeout $(TIMEOUT) ./...; status=$$?; \
 	sort -u $$skips; rm -f $$skips; exit $$status
+
+test-services: ## real services on the stack with the clients people have; SERVICES="web ssh" for some
+	@tests/deps.sh services
+	@skips=$$(mktemp); versions=$$(mktemp); status=0; for s in $(SERVICES); do \
+	(cd tests/services/$$s && go vet . && NEED_LOG=$$skips SERVICES_LOG=$$versions go test -count=1 -timeout $(TIMEOUT) .) || status=1; done; \
+	echo "versions:" $$(sort -u $$versions | tr '\n' ',' | sed 's/,$$//; s/,/, /g'); \
+	sort -u $$skips; rm -f $$skips $$versions; exit $$status
 
 check: ## gofmt, vet for amd64 and arm64, staticcheck, import map and other rules of the tree
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
@@ -33,7 +42,10 @@ deps: ## install what the tests use, by apt if root; else say what is missing
 demo: build ## a server on a slice of a software ConnectX, with clients, on this machine
 	bin/rdma-netstack demo
 
-bench: ## every benchmark whose name matches BENCH, for BENCHTIME each
+bench: ## the driver alone on rings filled ahead: one table of ns per packet
+	CGO_ENABLED=0 go run ./tests/bench -rounds $(ROUNDS)
+
+bench-go: ## every benchmark whose name matches BENCH, for BENCHTIME each
 	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) ./...
 
 bench-peers: ## measure against the kernel and gVisor's own links, 20 minutes; QUICK=1: three

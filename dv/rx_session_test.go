@@ -102,7 +102,10 @@ func (r *rxRig) exerciseZipped(t *testing.T, rng *rand.Rand, total int) {
 	in, out, seen := uint32(0), uint32(0), uint32(0)
 	pkts := make([]Packet, 70)
 	var held []Packet
-	for out < uint32(total) {
+	for round := 0; out < uint32(total); round++ {
+		if round > total {
+			t.Fatalf("only %d of %d frames delivered", out, in)
+		}
 		for room := int(r.posted() - r.next); room > 0 && rng.IntN(3) > 0; room = int(r.posted() - r.next) {
 			n := 1 + rng.IntN(min(room, 64))
 			for i := range n {

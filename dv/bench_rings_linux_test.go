@@ -1,0 +1,211 @@
+package dv
+
+import (
+	"encoding/binary"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+)
+
+// BenchmarkRings is the table of "make bench": nanoseconds per packet of the
+// driver alone, by path, frame size, features and batch. The NIC costs nothing:
+// receive completions are written ahead, outside the timed parts. Those of sends
+// cost one copy of 64 bytes per batch, which is in the figures.
+//
+// Names are path/size/features/batch, which the table is made of.
+func BenchmarkRings(b *testing.B) {
+	for _, batch := range []int{1, 8, 32, 128} {
+		for _, size := range []int{64, 1514} {
+			for _, f := range rxFeatures {
+				b.Run(benchName("rx", size, f.name, batch), func(b *testing.B) { benchRx(b, f.fill, size, batch) })
+			}
+			for _, f := range txFeatures {
+				b.Run(benchName("tx", size, f.name, batch), func(b *testing.B) { benchTx(b, f.limits, size, batch) })
+			}
+			for _, x := range xFeatures {
+				b.Run(benchName("xconnect", size, x.name, batch), func(b *testing.B) { benchCross(b, x, size, batch) })
+			}
+		}
+	}
+}
+
+func benchName(path string, size int, features string, batch int) string {
+	return fmt.Sprintf("%s/%dB/%s/%d", path, size, features, batch)
+}
+
+const benchEntries = 1024
+
+// feed is a receive queue and a NIC that fills its ring.
+type feed struct {
+	*rxRig
+	fill func(r *rxRig, n, size int)
+}
+
+var rxFeatures = []struct {
+	name string
+	fill func(testing.TB) feed
+}{
+	{"plain", func(b testing.TB) feed {
+		return feed{newRxRig(b, benchEntries, 2*benchEntries), (*rxRig).receive}
+	}},
+	{"compressed", func(b testing.TB) feed {
+		return feed{newZipRig(b, benchEntries, 2*benchEntries, RxSum), func(r *rxRig, n, size int) {
+			for ; n > 0; n -= 64 {
+				r.receiveZipped(min(n, 64), func(int) int { return size })
+			}
+		}}
+	}},
+}
+
+var txFeatures = []struct {
+	name   string
+	limits txLimits
+}{
+	{"send+inline", txLimits{frame: 1518}},
+	{"send+pointer", txLimits{frame: 1518, inline: 1}},
+	{"eMPW+inline", txLimits{frame: 1518, multi: 60}},
+	{"eMPW+pointer", txLimits{frame: 1518, inline: 1, multi: 60}},
+}
+
+// meter adds up the timed parts of a benchmark, in processor time of this
+// thread: what others do on the machine costs caches, but no time.
+type meter struct{ spent time.Duration }
+
+func newMeter(b *testing.B) meter {
+	runtime.LockOSThread()
+	b.ReportAllocs()
+	b.ResetTimer()
+	return meter{}
+}
+
+func (m *meter) time(f func()) {
+	start := threadTime()
+	f()
+	m.spent += threadTime() - start
+}
+
+func threadTime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		panic(err)
+	}
+	return time.Duration(t.Nano())
+}
+
+func (m *meter) report(b *testing.B, packets int) {
+	b.ReportMetric(float64(m.spent.Nanoseconds())/float64(packets), "ns/op")
+	b.ReportMetric(float64(packets)/m.spent.Seconds(), "pkts/s")
+}
+
+func benchRx(b *testing.B, build func(testing.TB) feed, size, batch int) {
+	f, done := build(b), 0
+	pkts := make([]Packet, batch)
+	take := func() {
+		for n := f.q.Poll(pkts); n > 0; n = f.q.Poll(pkts) {
+			f.q.Release(pkts[:n])
+			done += n
+		}
+	}
+	m := newMeter(b)
+	for done < b.N {
+		f.fill(f.rxRig, int(uint16(f.posted()-f.next)), size)
+		m.time(take)
+	}
+	m.report(b, done)
+}
+
+func newBenchTx(b *testing.B, limits txLimits) (*txRig, func()) {
+	r := newTxRig(b, benchEntries, 1<<20, limits)
+	r.q.page = &uverbs.Page{Mem: memory(b, 4096)}
+	return r, cqePrinter(b, r)
+}
+
+func benchTx(b *testing.B, limits txLimits, size, batch int) {
+	r, complete := newBenchTx(b, limits)
+	bufs := [1][]byte{make([]byte, size)}
+	p := TxPacket{Bufs: bufs[:], Flags: TxL3Csum | TxL4Csum}
+	m := newMeter(b)
+	m.time(func() {
+		for n := 0; n < b.N; n += batch {
+			for range batch {
+				if err := r.q.Post(&p); err != nil {
+					b.Fatal(err)
+				}
+			}
+			r.q.Flush()
+			complete()
+			r.q.Reclaim()
+		}
+	})
+	m.report(b, b.N)
+}
+
+// cross is a way to send on what was received.
+type cross struct {
+	name   string
+	fill   func(testing.TB) feed
+	limits txLimits
+	send   func(q *TxQueue, p *Packet, out *TxPacket) error
+}
+
+var xFeatures = []cross{
+	{"plain,send,pointer", rxFeatures[0].fill, txFeatures[0].limits, sendOn},
+	{"compressed,eMPW,pointer", rxFeatures[1].fill, txFeatures[2].limits, sendOn},
+	{"compressed,eMPW,copy", rxFeatures[1].fill, txFeatures[2].limits, sendCopy},
+}
+
+// sendOn sends the received frame itself.
+func sendOn(q *TxQueue, p *Packet, _ *TxPacket) error {
+	err := q.PostFrame(p.Frame, 0, len(p.Data), 0)
+	if err == nil {
+		p.Frame = NoFrame
+	}
+	return err
+}
+
+// sendCopy copies it.
+func sendCopy(q *TxQueue, p *Packet, out *TxPacket) error {
+	out.Bufs[0] = p.Data
+	return q.Post(out)
+}
+
+// benchCross is a layer 2 cross-connect, addresses swapped.
+func benchCross(b *testing.B, x cross, size, batch int) {
+	f, done := x.fill(b), 0
+	r, complete := newBenchTx(b, x.limits)
+	r.q.pool = f.pool
+	pkts, out := make([]Packet, batch), TxPacket{Bufs: make([][]byte, 1)}
+	forward := func() {
+		for n := f.q.Poll(pkts); n > 0; n = f.q.Poll(pkts) {
+			for i := range pkts[:n] {
+				swap(pkts[i].Data)
+				if err := x.send(r.q, &pkts[i], &out); err != nil {
+					b.Fatal(err)
+				}
+			}
+			r.q.Flush()
+			f.q.Release(pkts[:n])
+			complete()
+			r.q.Reclaim()
+			done += n
+		}
+	}
+	m := newMeter(b)
+	for done < b.N {
+		f.fill(f.rxRig, int(uint16(f.posted()-f.next)), size)
+		m.time(forward)
+	}
+	m.report(b, done)
+}
+
+// swap exchanges a frame's addresses.
+func swap(f []byte) {
+	a, c := binary.LittleEndian.Uint64(f), binary.LittleEndian.Uint32(f[8:])
+	binary.LittleEndian.PutUint64(f, a>>48|uint64(c)<<16|a<<48)
+	binary.LittleEndian.PutUint32(f[8:], uint32(a>>16))
+}
