@@ -1,0 +1,5 @@
+//go:build race
+
+package main
+
+const raceDetector = true // its shadow memory is not ours
