@@ -2,6 +2,7 @@ package addresses
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/probe"
@@ -151,6 +154,9 @@ func dials(t *testing.T, n *network, s *stack.Stack, from netip.Addr) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	c, err := s.DialContext(ctx, "tcp", ln.Addr().String())
+	for errors.Is(err, unix.ENETUNREACH) && ctx.Err() == nil { // the router's kernel needs a moment for its new address
+		c, err = s.DialContext(ctx, "tcp", ln.Addr().String())
+	}
 	if err != nil {
 		t.Fatalf("dial over the learned router: %v", err)
 	}
