@@ -60,12 +60,17 @@ func Open(ctx context.Context, cfg Config) (*Device, error) {
 	return open(ctx, cfg, t)
 }
 
-// open is Open for a device that was found.
-func open(ctx context.Context, cfg Config, t *target) (*Device, error) {
+func newDevice(cfg Config, t *target) *Device {
 	d := &Device{config: cfg, facts: t.facts, port: t.facts.Port, log: cfg.Logger, done: make(chan struct{})}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
+	return d
+}
+
+// open is Open for a device that was found.
+func open(ctx context.Context, cfg Config, t *target) (*Device, error) {
+	d := newDevice(cfg, t)
 	err := d.decide(t)
 	if err == nil {
 		err = d.bringUp(ctx, t)
@@ -77,8 +82,9 @@ func open(ctx context.Context, cfg Config, t *target) (*Device, error) {
 		}
 		return nil, err
 	}
+	on, off := summary(d.Features())
 	d.log.Info("device is up", "device", d.Name(), "netdev", d.Netdev(), "mac", d.MAC().String(), "firmware", d.caps.Firmware,
-		"rx", d.NumRx(), "tx", d.NumTx(), "pinned_bytes", d.plan.pinned())
+		"rx", d.NumRx(), "tx", d.NumTx(), "pinned_bytes", d.plan.pinned(), "on", on, "off", off)
 	return d, nil
 }
 

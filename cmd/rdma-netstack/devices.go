@@ -18,7 +18,7 @@ const devicesHelp = `Usage: rdma-netstack devices [--verbose] [--json]
 Lists the RDMA devices of this machine, the way ibv_devinfo and ibdev2netdev name things, and whether each can serve us.
 "--device sim" of the serve commands needs none of them.
 
-  --verbose   one block per device, with the reason where it cannot serve
+  --verbose   one block per device: features that are on, or why not, where it can be opened; else why it cannot serve
   --json      one JSON object per device, in an array
 `
 
@@ -105,8 +105,23 @@ func printBlocks(w io.Writer, all []device) error {
 				fmt.Fprintf(t, "\t%s\t%s\n", row[0], row[1])
 			}
 		}
+		printFeatures(t, d)
 	}
 	return t.Flush()
+}
+
+// printFeatures asks the device what would be used of it.
+func printFeatures(w io.Writer, d device) {
+	if !d.Usable {
+		return
+	}
+	features, err := dv.Probe(dv.Config{Device: d.Name})
+	if err != nil {
+		fmt.Fprintf(w, "\tfeatures\tnot known: %v\n", err)
+	}
+	for _, f := range features {
+		fmt.Fprintf(w, "\t%s\t%s: %s\n", f.Name, map[bool]string{true: "on", false: "off"}[f.On], f.Why)
+	}
 }
 
 func dash(s string) string {

@@ -22,6 +22,8 @@ The device:
   --queues N          receive and send queues, one busy goroutine each (default 1)
   --rx-queue-size N   frames a receive ring holds, --tx-queue-size N blocks of 64 bytes of a send ring (default 1024)
   --mtu BYTES         largest IP packet (default: the port's)
+  --no-empw           a send descriptor for each frame
+  --no-compression    a whole receive completion for each frame
   --sim-wire PLUG     with --device sim: tap:NAME, packet:IFNAME or none (default tap:slice0)
   --sim-netdev PLUG   likewise, the port's Linux side (default none)
   --faults LIST       what goes wrong on that wire, such as drop=1%,reorder=5%
@@ -36,6 +38,8 @@ type ringFlags struct {
 	rxSize      int
 	txSize      int
 	mtu         int
+	noEMPW      bool
+	noCompress  bool
 	sim         simFlags
 }
 
@@ -47,6 +51,8 @@ func (f *ringFlags) define(fs *flag.FlagSet) {
 	fs.IntVar(&f.rxSize, "rx-queue-size", 0, "")
 	fs.IntVar(&f.txSize, "tx-queue-size", 0, "")
 	fs.IntVar(&f.mtu, "mtu", 0, "")
+	fs.BoolVar(&f.noEMPW, "no-empw", false, "")
+	fs.BoolVar(&f.noCompress, "no-compression", false, "")
 	f.sim.define(fs)
 }
 
@@ -79,7 +85,10 @@ func (f *ringFlags) check(fs *flag.FlagSet) error {
 func (f *ringFlags) open(ctx context.Context, log *slog.Logger, undo *ledger) (*dv.Device, error) {
 	cfg := dv.Config{
 		Device: f.device, MAC: f.mac, Promiscuous: f.promiscuous, RxQueues: f.queues, TxQueues: f.queues,
-		RxQueueSize: f.rxSize, TxQueueSize: f.txSize, MTU: f.mtu, Logger: log,
+		RxQueueSize: f.rxSize, TxQueueSize: f.txSize, MTU: f.mtu, Logger: log, NoMultiPacketSend: f.noEMPW,
+	}
+	if f.noCompress {
+		cfg.Compression = dv.NoCompression
 	}
 	if f.device == simDevice {
 		nic, err := openSim(f.sim, f.mtu, nil, log, undo)

@@ -1,0 +1,127 @@
+package dv
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Feature is one thing this driver can do on some devices, and whether it does.
+type Feature struct {
+	Name string
+	On   bool
+	// Why is how it is used, if On; else the reason it is not, which begins with
+	// "choice:", "device:", "kernel:" or "driver:", whoever it lies with.
+	Why string
+}
+
+// feature is Feature in the making: on, unless one of its obstacles is there.
+func feature(name, how string, obstacles ...obstacle) Feature {
+	for _, o := range obstacles {
+		if o.there {
+			return Feature{name, false, o.why}
+		}
+	}
+	return Feature{name, true, how}
+}
+
+// obstacle is a reason for a feature to be off. The first that is there counts.
+type obstacle struct {
+	there bool
+	why   string
+}
+
+// Features explains what is used of the device and, of what is not, why.
+func (d *Device) Features() []Feature {
+	return append(d.rxFeatures(), d.txFeatures()...)
+}
+
+// Probe is Features of the device that cfg would open. It asks the device and
+// its kernel and makes no queues and no rules: no frame is touched.
+func Probe(cfg Config) ([]Feature, error) {
+	t, err := locate(&cfg)
+	if err != nil {
+		return nil, err
+	}
+	d := newDevice(cfg, t)
+	for _, stage := range []func() error{
+		func() error { return d.decide(t) },
+		func() error { return d.openContext(t) },
+		d.checkDevice,
+	} {
+		if err = stage(); err != nil {
+			break
+		}
+	}
+	var features []Feature
+	if err == nil {
+		features = d.Features()
+	}
+	if err = errors.Join(err, d.ledger.unwind()); err != nil {
+		return nil, asPermission(fmt.Errorf("ask %s: %w", d.Name(), err))
+	}
+	return features, nil
+}
+
+func (d *Device) rxFeatures() []Feature {
+	caps, c := d.context.Caps(), &d.config
+	return []Feature{
+		feature("receive checksum", "verdict in Packet.Flags", obstacle{!d.caps.RxCsum, "device: no checksum offload on raw packet queues"}),
+		feature("receive spreading (RSS)", "by addresses and ports, or addresses",
+			obstacle{d.plan.rx == 1, "choice: RxQueues is 1"}),
+		feature("completion compression", c.Compression.String(),
+			obstacle{c.Compression == NoCompression, "choice: Compression is NoCompression"},
+			obstacle{caps.CQECompression == 0, "device: no compression of completions"},
+			obstacle{d.compression() == 0, "device: not the format asked for"}),
+		feature("VLAN stripping", "tag in Packet.VLAN",
+			obstacle{!c.StripVLAN, "choice: StripVLAN is not set"}),
+		feature("delay drop", "a frame waits for a buffer", obstacle{!c.DelayDrop, "choice: DelayDrop is not set"}),
+		feature("shared multicast", "Linux keeps its copy", obstacle{!d.caps.SharedMulticast, "device: rules cannot copy, and TakeMulticast is set"}),
+		feature("receive timestamps", "Packet.Timestamp", obstacle{caps.CoreClockKHz == 0, "kernel: does not tell the rate of the clock"}),
+		feature("receive coalescing by the NIC (LRO)", "",
+			obstacle{true, "kernel: verbs cannot ask for it, only DEVX can; segments are merged in software instead"}),
+	}
+}
+
+func (d *Device) txFeatures() []Feature {
+	caps, c := d.context.Caps(), &d.config
+	return []Feature{
+		feature("send checksum", "TxL3Csum and TxL4Csum", obstacle{!d.caps.TxCsum, "device: no checksum offload on raw packet queues"}),
+		feature("segmentation (TSO)", "TxPacket.MSS", obstacle{d.caps.MaxTSO == 0, "device: does not segment"}),
+		feature("multi-packet send", "frames with the same flags share a descriptor",
+			obstacle{c.NoMultiPacketSend, "choice: NoMultiPacketSend is set"},
+			obstacle{!caps.EnhancedMPW, "device: no enhanced multi-packet send"},
+			obstacle{!d.caps.MultiPacketSend, "device: wants headers inline in every descriptor"}),
+		feature("relaxed ordering", "frames may be written to memory out of order",
+			obstacle{!caps.OptionalMRAccess, "kernel: too old to be asked"}),
+		feature("BlueFlame", "", obstacle{caps.BFRegSize == 0, "device: doorbells cannot carry descriptors here"},
+			obstacle{true, "driver: doorbells are mapped uncached, which suits batches better"}),
+	}
+}
+
+// String says what is kept per frame.
+func (c Compression) String() string {
+	switch c {
+	case CompressHash:
+		return "keeping the hash"
+	case CompressSum:
+		return "keeping the checksum"
+	case NoCompression:
+		return "none"
+	}
+	return "unknown"
+}
+
+// summary is the names of the features that are on, and those that are off with
+// the reason.
+func summary(features []Feature) (on, off string) {
+	var lists [2][]string
+	for _, f := range features {
+		if f.On {
+			lists[0] = append(lists[0], f.Name)
+		} else {
+			lists[1] = append(lists[1], f.Name+" ("+f.Why+")")
+		}
+	}
+	return strings.Join(lists[0], ", "), strings.Join(lists[1], ", ")
+}

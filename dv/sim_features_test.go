@@ -1,0 +1,82 @@
+package dv_test
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+)
+
+// Every feature is on, or off with a reason that says whose it is; the start-up
+// line has all of them.
+func TestFeatures(t *testing.T) {
+	poor := simnic.DefaultCaps()
+	poor.Compression, poor.EnhancedMPW, poor.MaxLSO, poor.VLANStrip = false, false, 0, false
+	inline, sum := simnic.DefaultCaps(), simnic.DefaultCaps()
+	inline.MinInline = simnic.InlineL2
+	sum.MiniFormats = 1 << simnic.MiniChecksum
+	for _, c := range []struct {
+		name string
+		caps simnic.Caps
+		cfg  dv.Config
+		want map[string]string // beginning of the reason; "on" for on
+	}{
+		{"default", simnic.DefaultCaps(), dv.Config{}, map[string]string{
+			"multi-packet send": "on", "completion compression": "on", "segmentation (TSO)": "on", "receive checksum": "on",
+			"send checksum": "on", "shared multicast": "on", "receive timestamps": "on",
+			"receive spreading (RSS)": "choice:", "VLAN stripping": "choice:", "delay drop": "choice:",
+			"receive coalescing by the NIC (LRO)": "kernel:"}},
+		{"poor device", poor, dv.Config{}, map[string]string{
+			"multi-packet send": "device:", "completion compression": "device:", "segmentation (TSO)": "device:"}},
+		{"inline device", inline, dv.Config{}, map[string]string{"multi-packet send": "device: wants headers"}},
+		{"other format", sum, dv.Config{}, map[string]string{"completion compression": "device: not the format"}},
+		{"frugal", simnic.DefaultCaps(), dv.Config{Compression: dv.NoCompression, NoMultiPacketSend: true}, map[string]string{
+			"multi-packet send": "choice:", "completion compression": "choice:"}},
+		{"eager", simnic.DefaultCaps(), dv.Config{RxQueues: 2, StripVLAN: true, Compression: dv.CompressSum}, map[string]string{
+			"receive spreading (RSS)": "on", "VLAN stripping": "on", "completion compression": "on"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var log bytes.Buffer
+			c.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			d := newSim(t, simnic.Config{Caps: c.caps}, simnic.LinuxConfig{}).open(t, c.cfg)
+			for _, f := range d.Features() {
+				want, listed := c.want[f.Name]
+				if f.Why == "" || listed && (f.On != (want == "on") || !f.On && !strings.HasPrefix(f.Why, want)) {
+					t.Errorf("%+v, want %s", f, want)
+				}
+				if !strings.Contains(log.String(), f.Name) {
+					t.Errorf("%s is not in the start-up line", f.Name)
+				}
+				delete(c.want, f.Name)
+			}
+			if len(c.want) > 0 {
+				t.Errorf("not told of: %v", c.want)
+			}
+		})
+	}
+}
+
+// Probe tells the same without making a queue, and leaves nothing behind.
+func TestProbe(t *testing.T) {
+	s := newSim(t, simnic.Config{}, simnic.LinuxConfig{})
+	before := resources(t)
+	got, err := dv.Probe(s.config(dv.Config{RxQueues: 2}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameResources(t, before)
+	if want := s.open(t, dv.Config{RxQueues: 2}).Features(); !slices.Equal(got, want) {
+		t.Errorf("probed %+v\nopened %+v", got, want)
+	}
+	refused := newSim(t, simnic.Config{}, simnic.LinuxConfig{InfiniBand: true})
+	before = resources(t)
+	if _, err := dv.Probe(refused.config(dv.Config{})); !errors.Is(err, dv.ErrInfiniBand) {
+		t.Errorf("InfiniBand port: %v", err)
+	}
+	sameResources(t, before)
+}
