@@ -140,7 +140,11 @@ func runDemo(ctx context.Context, f demoFlags, p *printer) (err error) {
 	w.load.stop()
 	p.counters(w, time.Since(began))
 	if f.stay {
-		p.tryThese(w)
+		p.report.Try = w.commands()
+		p.tryThese(p.report.Try)
+	}
+	p.flush()
+	if f.stay {
 		<-ctx.Done()
 	}
 	return nil

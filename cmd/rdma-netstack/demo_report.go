@@ -25,6 +25,7 @@ type demoReport struct {
 	Checks   []result           `json:"checks"`
 	Counters map[string]traffic `json:"counters"`
 	Seconds  float64            `json:"seconds"`
+	Try      []string           `json:"try,omitempty"` // with --stay: commands for another terminal
 }
 
 // printer tells of the demo while it runs, or at its end as JSON.
@@ -99,7 +100,6 @@ func (p *printer) counters(w *world, took time.Duration) {
 		t.Flush()
 	}
 	p.say("\n%s in %.1f s.\n", p.summary(), took.Seconds())
-	p.flush()
 }
 
 func (p *printer) summary() string {
@@ -143,15 +143,11 @@ func (p *printer) verdict() error {
 	return nil
 }
 
-// tryThese prints commands that reach the demo from another terminal.
-func (p *printer) tryThese(w *world) {
-	p.say("\nEverything stays up until Ctrl-C. From another terminal%s:\n\n", map[bool]string{true: " of the same user"}[inUserNamespace()])
-	in := func(path string) string {
-		enter := "nsenter --net=" + path
-		if inUserNamespace() {
-			enter = fmt.Sprintf("nsenter --user=/proc/%d/ns/user --preserve-credentials --net=%s", os.Getpid(), path)
-		}
-		return enter
+// commands reach the demo from another terminal.
+func (w *world) commands() (all []string) {
+	enter := "nsenter --net="
+	if inUserNamespace() {
+		enter = fmt.Sprintf("nsenter --user=/proc/%d/ns/user --preserve-credentials --net=", os.Getpid())
 	}
 	slice, netdev := w.slice.v4.Addr(), w.netdev.v4.Addr()
 	for _, command := range []string{
@@ -162,9 +158,18 @@ func (p *printer) tryThese(w *world) {
 		fmt.Sprintf("curl http://%s/-/status.json   # the kernel's server, on the netdev", netdev),
 		"ip neigh   # two MAC addresses, one port",
 	} {
-		p.say("  %s %s\n", in(w.outside.Path()), command)
+		all = append(all, enter+w.outside.Path()+" "+command)
 	}
-	p.say("  %s ip -s link show %s   # the netdev's side\n\n", in(w.host.Path()), demoPort)
+	return append(all, fmt.Sprintf("%s%s ip -s link show %s   # the netdev's side", enter, w.host.Path(), demoPort))
+}
+
+// tryThese prints the commands.
+func (p *printer) tryThese(commands []string) {
+	p.say("\nEverything stays up until Ctrl-C. From another terminal%s:\n\n", map[bool]string{true: " of the same user"}[inUserNamespace()])
+	for _, c := range commands {
+		p.say("  %s\n", c)
+	}
+	p.say("\n")
 }
 
 // inUserNamespace reports whether this process is root only of a user namespace that it was started in.
