@@ -86,6 +86,7 @@ func commands() []command {
 		pktgenTxCommand(),
 		pktgenRxCommand(),
 		xconnectCommand(),
+		compareCommand(),
 		devicesCommand(),
 		versionCommand(),
 	}

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// compareLoad is one kind of load and what is measured of it.
+type compareLoad struct {
+	Name  string `json:"name"`
+	Unit  string `json:"unit"`
+	Lower bool   `json:"lower_is_better"`
+	run   func(ctx context.Context, s *side, d time.Duration) (float64, error)
+}
+
+// compareLoads are all of them; wrk is the program's path, empty if there is none.
+func compareLoads(wrk string) []compareLoad {
+	all := []compareLoad{
+		{"HTTP, 1 KiB answers, 32 connections", "requests/s", false, closedLoop(32, httpAsker(1<<10), perSecond)},
+		{"HTTP, new connection each time, 8 at once", "requests/s", false, closedLoop(8, httpOnce, perSecond)},
+		{"HTTP, 1 MiB answers, 4 connections", "MiB/s", false, closedLoop(4, httpAsker(1<<20), perSecond)},
+		{"HTTP, 1 connection, median answer", "us", true, closedLoop(1, httpAsker(100), median)},
+		{"DNS over UDP, 32 sockets", "queries/s", false, closedLoop(32, dnsAsker, perSecond)},
+		{"DNS over UDP, 1 socket, median answer", "us", true, closedLoop(1, dnsAsker, median)},
+	}
+	if wrk != "" {
+		all = append(all, compareLoad{"HTTP, 1 KiB answers, 64 connections of wrk", "requests/s", false, runWrk(wrk)})
+	}
+	return all
+}
+
+// asker opens what one client needs and returns how it asks once.
+type asker func(ctx context.Context, s *side) (ask func() error, stop func(), err error)
+
+// closedLoop has n clients ask, each as soon as it has its answer, and makes one figure of how long answers took.
+func closedLoop(n int, open asker, figure func([]time.Duration, time.Duration) float64) func(context.Context, *side, time.Duration) (float64, error) {
+	return func(ctx context.Context, s *side, d time.Duration) (float64, error) {
+		ctx, cancel := context.WithTimeout(ctx, d+20*time.Second) // a server that does not answer ends it
+		defer cancel()
+		var mu sync.Mutex
+		var all []time.Duration
+		var failed error
+		var ready, clients sync.WaitGroup
+		ready.Add(n)
+		began := make(chan time.Time)
+		for range n {
+			clients.Go(func() {
+				took, err := oneClient(ctx, s, open, &ready, began, d)
+				mu.Lock()
+				defer mu.Unlock()
+				all, failed = append(all, took...), errors.Join(failed, err)
+			})
+		}
+		ready.Wait()
+		start := time.Now()
+		for range n {
+			began <- start
+		}
+		clients.Wait()
+		elapsed := time.Since(start)
+		if failed == nil && len(all) == 0 {
+			failed = errors.New("nothing was answered")
+		}
+		if failed != nil {
+			return 0, failed
+		}
+		return figure(all, elapsed), nil
+	}
+}
+
+// oneClient warms up with one question, waits for the others, and then asks for d.
+func oneClient(ctx context.Context, s *side, open asker, ready *sync.WaitGroup, began <-chan time.Time, d time.Duration) (took []time.Duration, err error) {
+	ask, stop, err := open(ctx, s)
+	if err == nil {
+		defer stop()
+		err = ask()
+	}
+	ready.Done()
+	last := <-began
+	for end := last.Add(d); err == nil && last.Before(end); {
+		if err = ask(); err == nil {
+			now := time.Now()
+			took = append(took, now.Sub(last))
+			last = now
+		}
+	}
+	return took, err
+}
+
+func perSecond(took []time.Duration, elapsed time.Duration) float64 {
+	return float64(len(took)) / elapsed.Seconds()
+}
+
+// median is in microseconds.
+func median(took []time.Duration, _ time.Duration) float64 {
+	slices.Sort(took)
+	return float64(took[len(took)/2].Nanoseconds()) / 1000
+}
+
+// httpAsker fetches answers of size bytes over a connection that it keeps.
+func httpAsker(size int) asker {
+	request := fmt.Appendf(nil, "GET /-/bytes/%d HTTP/1.1\r\nHost: slice\r\n\r\n", size)
+	return func(ctx context.Context, s *side) (func() error, func(), error) {
+		conn, err := s.dial(ctx, "tcp", compareHTTP)
+		if err != nil {
+			return nil, nil, err
+		}
+		r := bufio.NewReaderSize(conn, 64<<10)
+		return func() error { return fetch(conn, r, request, size) }, func() { conn.Close() }, nil
+	}
+}
+
+// httpOnce opens a connection for each question.
+func httpOnce(ctx context.Context, s *side) (func() error, func(), error) {
+	return func() error {
+		ask, stop, err := httpAsker(100)(ctx, s)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		return ask()
+	}, func() {}, nil
+}
+
+func fetch(conn net.Conn, r *bufio.Reader, request []byte, size int) error {
+	if _, err := conn.Write(request); err != nil {
+		return err
+	}
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil {
+		return err
+	}
+	n, err := io.Copy(io.Discard, resp.Body)
+	if err == nil && (resp.StatusCode != http.StatusOK || n != int64(size)) {
+		err = fmt.Errorf("%s with %d bytes, want %d", resp.Status, n, size)
+	}
+	return err
+}
+
+// dnsAsker asks for one address from one socket.
+func dnsAsker(ctx context.Context, s *side) (func() error, func(), error) {
+	conn, err := s.dial(ctx, "udp", compareDNS)
+	if err != nil {
+		return nil, nil, err
+	}
+	query, err := new(dns.Msg).SetQuestion("www.example.", dns.TypeA).Pack()
+	if err != nil {
+		return nil, nil, err
+	}
+	buf := make([]byte, dns.MinMsgSize)
+	return func() error {
+		if _, err := conn.Write(query); err != nil {
+			return err
+		}
+		n, err := conn.Read(buf)
+		if err == nil && (n <= len(query) || !bytes.Equal(buf[:2], query[:2])) {
+			err = fmt.Errorf("an answer of %d bytes: % x", n, buf[:min(n, 12)])
+		}
+		return err
+	}, func() { conn.Close() }, nil
+}
+
+// dial connects a kernel socket; it works until ctx says that time is up.
+func (s *side) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := s.client.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	if end, ok := ctx.Deadline(); ok {
+		if err := conn.SetDeadline(end); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+	}
+	return conn, nil
+}
+
+var wrkRate = regexp.MustCompile(`Requests/sec:\s+([\d.]+)`)
+
+// runWrk has the installed program do it, for whole seconds.
+func runWrk(path string) func(context.Context, *side, time.Duration) (float64, error) {
+	return func(ctx context.Context, s *side, d time.Duration) (float64, error) {
+		ctx, cancel := context.WithTimeout(ctx, d+20*time.Second)
+		defer cancel()
+		var out bytes.Buffer
+		cmd := exec.CommandContext(ctx, path, "-t2", "-c64", fmt.Sprintf("-d%ds", max(1, int(d.Seconds()))), "http://"+compareHTTP+"/-/bytes/1024")
+		cmd.Stdout, cmd.Stderr = &out, &out
+		err := s.client.Start(cmd)
+		if err == nil {
+			err = cmd.Wait()
+		}
+		m := wrkRate.FindSubmatch(out.Bytes())
+		if err != nil || m == nil || bytes.Contains(out.Bytes(), []byte("Socket errors")) {
+			return 0, fmt.Errorf("wrk: %w: %s", errors.Join(err, errors.New("not all was answered")), out.Bytes())
+		}
+		return strconv.ParseFloat(string(m[1]), 64)
+	}
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// compared is one load's figures, means of all rounds.
+type compared struct {
+	load  compareLoad
+	Host  float64
+	Slice float64
+}
+
+type comparison []compared
+
+// ratio is above 1 where the slice does better.
+func (c compared) ratio() float64 {
+	if c.load.Lower {
+		return c.Host / c.Slice
+	}
+	return c.Slice / c.Host
+}
+
+// even is how far from 1 a ratio may be for nobody to have won: less than such short runs can tell.
+const even = 0.1
+
+func (c compared) winner() string {
+	switch r := c.ratio(); {
+	case r > 1+even:
+		return "slice"
+	case r < 1/(1+even):
+		return "host"
+	}
+	return "even"
+}
+
+func (all comparison) print(f compareFlags, w io.Writer) error {
+	if f.json {
+		return all.printJSON(f, w)
+	}
+	fmt.Fprintf(w, "The same servers on the host's stack (%s, veth) and on a slice (software NIC, TAP);\n", kernelRelease())
+	fmt.Fprintf(w, "%d processors for clients, servers and NIC; %s, mean of %d runs of %v, in turn.\n\n", runtime.NumCPU(), runtime.Version(), rounds, f.time)
+	fmt.Fprintf(w, "  %-44s %12s %12s  %-10s  %s\n", "", "host", "slice", "", "slice is")
+	wins := map[string]int{}
+	for _, c := range all {
+		wins[c.winner()]++
+		fmt.Fprintf(w, "  %-44s %12s %12s  %-10s  %.2fx %s\n", c.load.Name, digits(c.Host), digits(c.Slice), c.load.Unit, c.ratio(), verdict(c))
+	}
+	_, err := fmt.Fprintf(w, "\nslice ahead in %d, host ahead in %d, even in %d (within %.0f %%).\n", wins["slice"], wins["host"], wins["even"], even*100)
+	return err
+}
+
+func verdict(c compared) string {
+	return map[string]string{"slice": "better", "host": "worse", "even": "even"}[c.winner()]
+}
+
+// digits shows what such a measurement can know.
+func digits(v float64) string {
+	if v < 100 {
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.0f", v)
+}
+
+func (all comparison) printJSON(f compareFlags, w io.Writer) error {
+	type result struct {
+		compareLoad
+		Host   float64 `json:"host"`
+		Slice  float64 `json:"slice"`
+		Ratio  float64 `json:"slice_is_better_by"`
+		Winner string  `json:"winner"`
+	}
+	var results []result
+	for _, c := range all {
+		results = append(results, result{c.load, c.Host, c.Slice, c.ratio(), c.winner()})
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(map[string]any{
+		"time": time.Now().UTC().Format(time.RFC3339), "kernel": kernelRelease(), "go": runtime.Version(), "processors": runtime.NumCPU(),
+		"host_wire": "veth", "slice_wire": "TAP and software NIC", "rounds": rounds, "seconds_each": f.time.Seconds(), "results": results,
+	})
+}
+
+func kernelRelease() string {
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return "Linux"
+	}
+	return "Linux " + strings.TrimSpace(string(release))
+}
