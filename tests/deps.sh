@@ -2,7 +2,8 @@
 # Installs what the tests use and this machine lacks, where that is a matter of
 # apt and the user is root. Elsewhere it says in one line what is missing, and
 # the tests that need it are skipped with that reason. With the argument perf it
-# also looks for what "make bench-peers" uses.
+# also looks for what "make bench-peers" uses, with services for the clients of
+# "make test-services".
 set -uo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -33,6 +34,16 @@ programs() {
 		wrk wrk
 		dnsperf dnsperf
 		ethtool ethtool
+	END
+	[ "$1" != services ] || cat <<-END
+		nghttp2-client h2load
+		wrk wrk
+		openssl openssl
+		knot-dnsutils kdig
+		dnsperf dnsperf
+		nmap nmap
+		openssh-client ssh
+		prometheus prometheus
 	END
 }
 
