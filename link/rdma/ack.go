@@ -55,6 +55,7 @@ type ACKCoalescer struct {
 	mu    sync.Mutex
 	flows []ackFlow // by hash; of two flows in one place the later stays
 	queue ackQueue  // flows with an ACK held, the oldest first
+	burst [ackBurst]*gstack.PacketBuffer
 }
 
 // ackFlow is what is known of one direction of a connection.
@@ -81,7 +82,7 @@ type ackTurn struct {
 
 var _ gstack.QueueingDiscipline = (*ACKCoalescer)(nil)
 
-// packetWriter is the link below, one packet at a time.
+// packetWriter is the link below. writeBurst is for ACKs, which it loses rather than wait.
 type packetWriter interface {
 	writePacket(pkt *gstack.PacketBuffer) tcpip.Error
 	writeBurst(pkts []*gstack.PacketBuffer)
@@ -128,7 +129,7 @@ func (c *ACKCoalescer) WritePacket(pkt *gstack.PacketBuffer) tcpip.Error {
 
 // outgoing is what matters of a TCP segment.
 type outgoing struct {
-	tuple   [36]byte // addresses and ports
+	tuple   tuple
 	ack     uint32
 	window  uint16
 	flags   byte
@@ -139,27 +140,13 @@ type outgoing struct {
 
 // parse reads the headers, which the stack has pushed in one piece; false: no such thing.
 func (s *outgoing) parse(pkt *gstack.PacketBuffer) bool {
+	var l layout
 	h := headers(pkt)
-	if len(h) < ethLen+ipv4Len+tcpLen {
+	if !l.outgoingTCP(h) {
 		return false
 	}
-	at := ethLen
-	switch binary.BigEndian.Uint16(h[12:]) {
-	case typeIPv4:
-		copy(s.tuple[:], h[at+12:at+20])
-		at += int(h[at]&15) * 4
-	case typeIPv6:
-		if h[at+6] != protoTCP {
-			return false
-		}
-		copy(s.tuple[:], h[at+8:at+ipv6Len])
-		at += ipv6Len
-	}
-	if at+tcpLen > len(h) {
-		return false
-	}
-	tcp := h[at:]
-	copy(s.tuple[32:], tcp[:4])
+	tcp := h[l.l4:]
+	s.tuple = tupleOf(l.etherType, h[l.l3:], tcp)
 	s.ack = binary.BigEndian.Uint32(tcp[8:])
 	s.flags = tcp[13]
 	s.window = binary.BigEndian.Uint16(tcp[14:])
@@ -270,28 +257,26 @@ func (f *ackFlow) take() *gstack.PacketBuffer {
 	return held
 }
 
-// expire runs when the oldest ACK's time is over. It re-arms the timer while others wait.
+// expire runs when the oldest ACK's time is over, and re-arms the timer while others wait. It writes with the mutex held, so
+// that nothing newer of a flow can go out before: netstack, for one, takes the window of an ACK that was overtaken for new,
+// sends beyond what the peer can take, and the two never recover.
 func (c *ACKCoalescer) expire() {
-	for {
-		var burst [ackBurst]*gstack.PacketBuffer
-		n := c.due(burst[:])
-		if n == 0 {
-			return
-		}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for n := c.due(); n > 0; n = c.due() {
 		c.timed.Add(uint64(n))
-		c.lower.writeBurst(burst[:n])
-		for _, pkt := range burst[:n] {
+		c.lower.writeBurst(c.burst[:n])
+		for _, pkt := range c.burst[:n] {
 			pkt.DecRef()
 		}
+		clear(c.burst[:n])
 	}
 }
 
-// due takes out ACKs whose time is over.
-func (c *ACKCoalescer) due(burst []*gstack.PacketBuffer) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// due moves ACKs whose time is over to burst, as many as go in, and returns their number.
+func (c *ACKCoalescer) due() int {
 	q, now, n := &c.queue, time.Now(), 0
-	for q.tail != q.head && n < len(burst) {
+	for q.tail != q.head && n < len(c.burst) {
 		e := &q.entries[q.tail%maxHeld]
 		f := &c.flows[e.flow]
 		if f.held != nil && f.turn == e.turn {
@@ -300,7 +285,7 @@ func (c *ACKCoalescer) due(burst []*gstack.PacketBuffer) int {
 				return n
 			}
 			f.acked, f.window = f.heldACK, heldWindow(f.held)
-			burst[n] = f.take()
+			c.burst[n] = f.take()
 			n++
 		}
 		q.tail++

@@ -35,6 +35,7 @@ type Endpoint struct {
 	tx     []*sender
 	rx     []rxCounters
 	gsoMax uint32 // 0: none
+	shut   shutWindows
 
 	mtu     atomic.Uint32
 	mac     atomic.Uint64
@@ -63,7 +64,7 @@ func New(dev *dv.Device, opts Options) (*Endpoint, error) {
 	e.mtu.Store(uint32(dev.MTU()))
 	e.SetLinkAddress(tcpip.LinkAddress(mac))
 	for i := range dev.NumTx() {
-		e.tx = append(e.tx, newSender(dev.Tx(i)))
+		e.tx = append(e.tx, newSender(dev.Tx(i), &e.shut))
 	}
 	if caps := dev.Caps(); caps.TxCsum && !opts.NoSegmentation {
 		e.gsoMax = uint32(min(caps.MaxTSO, gsoMaxSize))

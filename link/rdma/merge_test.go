@@ -242,7 +242,7 @@ func segmentsOf(t *testing.T, w *worker, pkts []*gstack.PacketBuffer) []delivere
 // each flow's segments are, in which order, must not depend on merging.
 func TestMergeKeepsStreams(t *testing.T) {
 	rng := seed(t)
-	for range 200 {
+	for range 50 {
 		var frames [][]byte
 		flows := 1 + rng.IntN(20)
 		next := make([]int, flows)

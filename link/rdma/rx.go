@@ -25,9 +25,13 @@ func (w *worker) sort(frames []dv.Packet) {
 	mac := w.e.mac.Load()
 	for i := range frames {
 		var l layout
-		if w.admit(&frames[i], mac, &l) && w.sound(&frames[i], &l) {
-			w.merge.add(i, &l)
+		if !w.admit(&frames[i], mac, &l) || !w.sound(&frames[i], &l) {
+			continue
 		}
+		if w.e.shut.received(frames[i].Data, &l) {
+			w.count.shut.Add(1)
+		}
+		w.merge.add(i, &l)
 	}
 }
 

@@ -8,6 +8,7 @@ type Stats struct {
 	RxPackets     uint64 // delivered to the stack
 	RxMerged      uint64 // frames that went into a packet with others
 	RxVerified    uint64 // frames whose transport checksum was verified in software
+	RxShut        uint64 // ACKs changed because netstack had shut its window on them, see shut.go
 	RxFragments   uint64 // IP fragments whose checksum was left to the stack
 	RxBadChecksum uint64 // dropped: checksum wrong
 	RxOtherMAC    uint64 // dropped: for another unicast address
@@ -23,8 +24,8 @@ type Stats struct {
 
 // rxCounters is one worker's; a cache line or more apart from the next.
 type rxCounters struct {
-	packets, merged, verified, fragments, badChecksum, otherMAC, own, tagged atomic.Uint64
-	_                                                                        [64]byte
+	packets, merged, verified, shut, fragments, badChecksum, otherMAC, own, tagged atomic.Uint64
+	_                                                                              [64]byte
 }
 
 type txCounters struct {
@@ -40,6 +41,7 @@ func (e *Endpoint) Stats() Stats {
 		s.RxPackets += c.packets.Load()
 		s.RxMerged += c.merged.Load()
 		s.RxVerified += c.verified.Load()
+		s.RxShut += c.shut.Load()
 		s.RxFragments += c.fragments.Load()
 		s.RxBadChecksum += c.badChecksum.Load()
 		s.RxOtherMAC += c.otherMAC.Load()

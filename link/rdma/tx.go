@@ -24,13 +24,14 @@ type sender struct {
 	packet  dv.TxPacket // scratch
 	reserve int         // blocks that ordinary packets leave free
 	low     int         // blocks free below which completions are looked for
+	shut    *shutWindows
 	count   txCounters
 }
 
-func newSender(q *dv.TxQueue) *sender {
+func newSender(q *dv.TxQueue, shut *shutWindows) *sender {
 	blocks := q.Free()
 	return &sender{
-		q: q, packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
+		q: q, shut: shut, packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
 		reserve: min(2*reservedPackets, blocks/8), low: blocks / 2,
 	}
 }
@@ -38,27 +39,28 @@ func newSender(q *dv.TxQueue) *sender {
 // WritePackets implements gstack.LinkWriter. It copies: the packets stay the caller's. It returns how many were taken; the
 // error is that of the next one.
 func (e *Endpoint) WritePackets(list gstack.PacketBufferList) (int, tcpip.Error) {
-	return e.write(list.AsSlice())
+	return e.write(list.AsSlice(), fullRingWait)
 }
 
 // writePacket is WritePackets for one packet.
 func (e *Endpoint) writePacket(pkt *gstack.PacketBuffer) tcpip.Error {
 	one := [1]*gstack.PacketBuffer{pkt}
-	_, err := e.write(one[:])
+	_, err := e.write(one[:], fullRingWait)
 	return err
 }
 
-// writeBurst writes packets that may as well be lost.
+// writeBurst writes packets that may as well be lost, and does not wait for room.
 func (e *Endpoint) writeBurst(pkts []*gstack.PacketBuffer) {
-	_, _ = e.write(pkts)
+	_, _ = e.write(pkts, 0)
 }
 
-func (e *Endpoint) write(pkts []*gstack.PacketBuffer) (int, tcpip.Error) {
+// write takes each run of packets of one queue there; patience is how long a full ring is waited for.
+func (e *Endpoint) write(pkts []*gstack.PacketBuffer, patience time.Duration) (int, tcpip.Error) {
 	if e.closed.Load() {
 		return 0, &tcpip.ErrClosedForSend{}
 	}
 	if len(e.tx) == 1 {
-		return e.tx[0].write(pkts)
+		return e.tx[0].write(pkts, patience)
 	}
 	for done := 0; ; {
 		t := e.senderOf(pkts[done])
@@ -66,7 +68,7 @@ func (e *Endpoint) write(pkts []*gstack.PacketBuffer) (int, tcpip.Error) {
 		for end < len(pkts) && e.senderOf(pkts[end]) == t {
 			end++
 		}
-		n, err := t.write(pkts[done:end])
+		n, err := t.write(pkts[done:end], patience)
 		if done += n; err != nil || done == len(pkts) {
 			return done, err
 		}
@@ -83,14 +85,14 @@ func (e *Endpoint) senderOf(pkt *gstack.PacketBuffer) *sender {
 }
 
 // write posts packets and rings the doorbell once.
-func (s *sender) write(pkts []*gstack.PacketBuffer) (int, tcpip.Error) {
+func (s *sender) write(pkts []*gstack.PacketBuffer, patience time.Duration) (int, tcpip.Error) {
 	s.q.Lock()
 	defer s.q.Unlock()
 	if s.q.Free() < s.low {
 		s.q.Reclaim()
 	}
 	for i, pkt := range pkts {
-		if err := s.send(pkt); err != nil {
+		if err := s.send(pkt, patience); err != nil {
 			s.q.Flush()
 			s.count.packets.Add(uint64(i))
 			return i, err
@@ -102,13 +104,13 @@ func (s *sender) write(pkts []*gstack.PacketBuffer) (int, tcpip.Error) {
 }
 
 // send posts one packet, waiting for room if need be.
-func (s *sender) send(pkt *gstack.PacketBuffer) tcpip.Error {
+func (s *sender) send(pkt *gstack.PacketBuffer, patience time.Duration) tcpip.Error {
 	err := s.post(pkt)
-	if err == nil {
-		return nil
+	if err == dv.ErrRingFull && s.q.Reclaim() > 0 {
+		err = s.post(pkt)
 	}
 	if err == dv.ErrRingFull {
-		err = s.sendLater(pkt)
+		err = s.sendLater(pkt, patience)
 	}
 	switch {
 	case err == nil:
@@ -136,7 +138,6 @@ func (s *sender) post(pkt *gstack.PacketBuffer) error {
 		p.Flags = dv.TxL3Csum | dv.TxL4Csum
 		if int(gso.MSS) < pkt.Data().Size() {
 			p.MSS, p.HdrLen = int(gso.MSS), pkt.HeaderSize()
-			s.count.lso.Add(1)
 		}
 	}
 	p.Bufs = p.Bufs[:0]
@@ -150,20 +151,29 @@ func (s *sender) post(pkt *gstack.PacketBuffer) error {
 		p.Bufs = append(p.Bufs, b[offset:])
 		offset = 0
 	}
+	s.shut.sent(headers(pkt))
 	err := s.q.Post(p)
 	clear(p.Bufs) // the views are the caller's
-	return err
+	if err != nil {
+		return err
+	}
+	if p.MSS > 0 {
+		s.count.lso.Add(1)
+	}
+	return nil
 }
 
 // sendLater waits for room, with the queue's lock released in between, so that whoever may use the reserve gets it. Urgent
 // packets do not wait: their sender may be a worker in the middle of a delivery.
-func (s *sender) sendLater(pkt *gstack.PacketBuffer) error {
+func (s *sender) sendLater(pkt *gstack.PacketBuffer, patience time.Duration) error {
+	if urgent(headers(pkt)) {
+		patience = 0
+	}
 	s.count.waits.Add(1)
-	mayWait := !urgent(headers(pkt))
 	for start := time.Now(); ; {
 		s.q.Flush()
 		if s.q.Reclaim() == 0 {
-			if !mayWait || time.Since(start) > fullRingWait {
+			if time.Since(start) >= patience {
 				return dv.ErrRingFull
 			}
 			s.q.Unlock()

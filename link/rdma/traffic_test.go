@@ -1,0 +1,288 @@
+package rdma
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"gvisor.dev/gvisor/pkg/tcpip"
+)
+
+// data is n bytes in which none can be exchanged for another unseen.
+func data(n int, stream uint64) []byte {
+	b := make([]byte, n&^7, n|7)
+	for i := 0; i < len(b); i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], (stream<<32+uint64(i)+1)*0x9e3779b97f4a7c15)
+	}
+	return b[:n]
+}
+
+// exchange sends want over conn, which echoes, and compares what comes back.
+func exchange(conn net.Conn, want []byte) error {
+	conn.SetDeadline(time.Now().Add(2 * time.Minute))
+	sent := make(chan error, 1)
+	go func() {
+		_, err := conn.Write(want)
+		sent <- err
+	}()
+	got := make([]byte, len(want))
+	if n, err := io.ReadFull(conn, got); err != nil {
+		return fmt.Errorf("%d of %d bytes came back: %w", n, len(want), err)
+	}
+	if !bytes.Equal(got, want) {
+		return errors.New("what came back differs")
+	}
+	return <-sent
+}
+
+// TestBulk sends data both ways at once through wires that lose, repeat, reorder and break frames.
+func TestBulk(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		faults simnic.FaultConfig
+		size   int
+	}{
+		{"perfect", simnic.FaultConfig{}, 4 << 20},
+		{"loss 1 %", simnic.FaultConfig{Drop: 0.01, Reorder: 0.01, Duplicate: 0.01}, 256 << 10},
+		{"loss 5 %", simnic.FaultConfig{Drop: 0.05, Reorder: 0.05, Duplicate: 0.02}, 64 << 10},
+		{"loss 15 %", simnic.FaultConfig{Drop: 0.15, Reorder: 0.05, Duplicate: 0.02}, 8 << 10},
+		{"reordered", simnic.FaultConfig{Reorder: 0.2}, 1 << 20},
+		{"repeated", simnic.FaultConfig{Duplicate: 0.3}, 1 << 20},
+		{"corrupt 2 %", simnic.FaultConfig{Corrupt: 0.02}, 128 << 10},
+	} {
+		for _, opts := range []Options{{}, {NoMerge: true, NoSegmentation: true}} {
+			t.Run(fmt.Sprintf("%s/merge %v", tc.name, !opts.NoMerge), func(t *testing.T) {
+				if tc.faults != (simnic.FaultConfig{}) {
+					tc.faults.Seed = seed(t).Uint64()
+				}
+				a, b := pair(t, setup{faults: tc.faults, opts: opts, dv: dv.Config{DelayDrop: true}})
+				var wg sync.WaitGroup
+				for i, address := range []netip.Addr{a.v4, a.v6} {
+					ln := a.listen(t, address, 80)
+					go echo(ln)
+					conn := b.dial(t, address, 80)
+					wg.Go(func() {
+						if err := exchange(conn, data(tc.size, uint64(i))); err != nil {
+							t.Errorf("%v: %v", address, err)
+						}
+					})
+				}
+				wg.Wait()
+				s := a.ep.Stats()
+				t.Logf("%+v", s)
+				if opts.NoMerge != (s.RxMerged == 0) || opts.NoSegmentation != (s.TxLSO == 0) {
+					t.Errorf("merging or segmentation is not as asked: %+v", s)
+				}
+				if s.TxDropped != 0 || s.TxErrors != 0 {
+					t.Errorf("dropped on sending: %+v", s)
+				}
+				if bad := s.RxBadChecksum > 0; bad != (tc.faults.Corrupt > 0) {
+					t.Errorf("%d bad checksums", s.RxBadChecksum)
+				}
+			})
+		}
+	}
+}
+
+// TestManyFlows runs connections over several queues.
+func TestManyFlows(t *testing.T) {
+	a, b := pair(t, setup{dv: dv.Config{RxQueues: 4, TxQueues: 4, DelayDrop: true}})
+	go echo(a.listen(t, a.v4, 80))
+	var wg sync.WaitGroup
+	for i := range 32 {
+		conn := b.dial(t, a.v4, 80)
+		wg.Go(func() {
+			for range 4 {
+				if err := exchange(conn, data(64<<10, uint64(i))); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	used := 0
+	for _, q := range a.dev.Stats().Rx {
+		if q.Packets > 0 {
+			used++
+		}
+	}
+	if used < 2 {
+		t.Errorf("%d receive queues used", used)
+	}
+	used = 0
+	for _, q := range b.dev.Stats().Tx {
+		if q.Packets > 0 {
+			used++
+		}
+	}
+	if used < 2 {
+		t.Errorf("%d send queues used", used)
+	}
+}
+
+// TestUDPSizes sends datagrams up to the largest, which are fragmented from 1472 bytes on, over a wire that breaks bits:
+// some may be lost, but what arrives must be right. Of fragments only the stack can know.
+func TestUDPSizes(t *testing.T) {
+	for _, corrupt := range []float64{0, 0.02} {
+		t.Run(fmt.Sprint("corrupt ", corrupt), func(t *testing.T) { udpSizes(t, corrupt) })
+	}
+}
+
+func udpSizes(t *testing.T, corrupt float64) {
+	var faults simnic.FaultConfig
+	wait := 20 * time.Second
+	if corrupt > 0 {
+		faults = simnic.FaultConfig{Corrupt: corrupt, Seed: seed(t).Uint64()}
+		wait = 50 * time.Millisecond
+	}
+	a, b := pair(t, setup{faults: faults})
+	for _, address := range []netip.Addr{a.v4, a.v6} {
+		from := b.v4
+		if address.Is6() {
+			from = b.v6
+		}
+		server := a.udp(t, netip.AddrPortFrom(address, 7), netip.AddrPort{})
+		client := b.udp(t, netip.AddrPortFrom(from, 9), netip.AddrPortFrom(address, 7))
+		buf := make([]byte, 65536)
+		for i, size := range []int{0, 1, 17, 18, 500, 1452, 1472, 1473, 2000, 3000, 8000, 20000, 30000, 5000, 5001, 5002, 5003, 5004} {
+			want := data(size, uint64(i))
+			if _, err := client.Write(want); err != nil {
+				t.Fatalf("%v: write %d bytes: %v", address, size, err)
+			}
+			server.SetReadDeadline(time.Now().Add(wait))
+			n, _, err := server.ReadFrom(buf)
+			var timeout net.Error
+			switch {
+			case err == nil && !bytes.Equal(buf[:n], want):
+				t.Errorf("%v: datagram of %d bytes came broken", address, size)
+			case err != nil && (corrupt == 0 || !errors.As(err, &timeout)):
+				t.Fatalf("%v: read %d bytes: %v", address, size, err)
+			}
+		}
+	}
+	if s := a.ep.Stats(); s.RxFragments == 0 {
+		t.Errorf("no fragments seen: %+v", s)
+	}
+}
+
+// TestFullRing holds completions back, so that the ring fills: packets wait, are refused and counted, urgent ones still
+// find room and do not wait; when the completions come, a packet that waits goes out.
+func TestFullRing(t *testing.T) {
+	nics, devs := devices(t, setup{dv: dv.Config{TxQueueSize: 256}})
+	e, err := New(devs[0], Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	var cq *simnic.CQ
+	nics[0].SetHooks(&simnic.Hooks{Complete: func(c *simnic.CQ) (lose, hold bool) { cq = c; return false, true }})
+	ordinary, urgent := ackPacket(1), resetPacket()
+	defer ordinary.DecRef()
+	defer urgent.DecRef()
+	sent := 0
+	var refused tcpip.Error
+	for ; refused == nil; sent++ {
+		if sent > 1000 {
+			t.Fatal("the ring does not fill")
+		}
+		refused = e.writePacket(ordinary)
+	}
+	if _, ok := refused.(*tcpip.ErrNoBufferSpace); !ok {
+		t.Errorf("full ring: %v", refused)
+	}
+	if s := e.Stats(); s.TxWaits != 1 || s.TxDropped != 1 || s.TxPackets != uint64(sent-1) {
+		t.Errorf("after filling: %+v", s)
+	}
+	spare := 0
+	for ; e.writePacket(urgent) == nil; spare++ {
+	}
+	if spare < 8 {
+		t.Errorf("only %d urgent packets found room", spare)
+	}
+	nics[0].SetHooks(nil)
+	cq.ReleaseHeld()
+	if err := e.writePacket(ordinary); err != nil {
+		t.Errorf("after the completions: %v", err)
+	}
+	if s := e.Stats(); s.TxWaits != 2 || s.TxDropped != 2 {
+		t.Errorf("at the end: %+v", s)
+	}
+}
+
+// TestAllocs: a frame from the wire to the stack, and a packet from the stack to the wire, allocate nothing.
+func TestAllocs(t *testing.T) {
+	_, devs := devices(t, setup{})
+	e, err := New(devs[0], Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{dispatcher: newSink()}
+	w := e.newWorker(s, 0)
+	f := segment(0)
+	f.dst, f.src = "\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02"
+	frame := dv.TxPacket{Bufs: [][]byte{f.bytes()}}
+	q := devs[1].Tx(0)
+	n := testing.AllocsPerRun(200, func() {
+		q.Lock()
+		for range 8 {
+			if q.Post(&frame) != nil {
+				t.Fatal("ring full")
+			}
+		}
+		q.Flush()
+		q.Reclaim()
+		q.Unlock()
+		for got := w.count.packets.Load() + 8; w.count.packets.Load() < got; {
+			if !w.poll() {
+				t.Fatal("frames do not arrive")
+			}
+		}
+	})
+	if n != 0 && !raceDetector {
+		t.Errorf("receiving 8 frames: %v allocations", n)
+	}
+	pkt := ackPacket(1)
+	defer pkt.DecRef()
+	n = testing.AllocsPerRun(200, func() { e.writePacket(pkt) })
+	if n != 0 && !raceDetector {
+		t.Errorf("sending: %v allocations", n)
+	}
+	e.Close()
+}
+
+// TestIdle: workers without traffic sleep: no poll is counted while nothing happens.
+func TestIdle(t *testing.T) {
+	_, devs := devices(t, setup{})
+	e, err := New(devs[0], Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	s := newSink()
+	e.Attach(s)
+	for range 3 {
+		post(t, devs[1].Tx(0), arpFrame())
+		s.await(t, 1)
+	}
+	last, still := devs[0].Stats().Rx[0].Polls, 0
+	for deadline := time.Now().Add(20 * time.Second); still < 20 && time.Now().Before(deadline); {
+		time.Sleep(5 * time.Millisecond) // time passes; nothing waits for this
+		if now := devs[0].Stats().Rx[0].Polls; now == last {
+			still++
+		} else {
+			last, still = now, 0
+		}
+	}
+	if still < 20 {
+		t.Error("the worker goes on polling without traffic")
+	}
+}
