@@ -23,7 +23,7 @@ func TestReadmeServer(t *testing.T) {
 	if code == nil {
 		t.Fatal("README has no Go code")
 	}
-	if lines := strings.Count(string(code[1]), "\n"); lines > 15 {
+	if lines := strings.Count(string(code[1]), "\n"); lines > 12 {
 		t.Errorf("the server of README has grown to %d lines", lines)
 	}
 	dir := t.TempDir()
