@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -27,7 +28,7 @@ The slice:
   --mac MAC           frames for this address are ours. Default: a random one, never the netdev's own
   --queues N          receive and send queues, each served by one goroutine (default 1)
   --mtu BYTES         largest IP packet (default: the port's)
-  --json-logs         log and announce as JSON, one object per line
+  --json-logs         announce (stdout) and log (stderr) as JSON, one object per line
 
 With --device sim:
   --sim-wire PLUG     what the port is plugged into (default tap:slice0). tap:NAME makes that interface on this machine,
@@ -134,9 +135,11 @@ func (f *serveFlags) logger(w io.Writer) *slog.Logger {
 }
 
 // announce prints the one start-up line.
-func (f *serveFlags) announce(out streams, log *slog.Logger, s *slice, what, try string) {
+func (f *serveFlags) announce(out streams, s *slice, what, try string) {
 	if f.jsonLogs {
-		log.Info("serving", "what", what, "slice", s.String(), "try", try)
+		json.NewEncoder(out.stdout).Encode(map[string]any{
+			"serving": what, "addresses": s.addresses, "mac": s.stack.HardwareAddr().String(), "device": s.about, "try": try,
+		})
 		return
 	}
 	fmt.Fprintf(out.stdout, "serving %s on %s; try: %s\n", what, s, try)
