@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
@@ -98,7 +99,7 @@ func (d *Device) checkLimits(caps *uverbs.DeviceCaps) error {
 		want, have int
 	}{
 		{"TxQueueSize", d.plan.txBlocks, int(caps.MaxSendBlocks)},
-		{"RxQueueSize", d.plan.rxEntries, int(caps.MaxRecvWR)},
+		{"RxQueueSize", d.plan.rxRing(), int(caps.MaxRecvWR)},
 		{"RxQueues", d.plan.rx, d.caps.MaxRxQueues},
 	} {
 		if l.want > l.have {
@@ -107,6 +108,9 @@ func (d *Device) checkLimits(caps *uverbs.DeviceCaps) error {
 	}
 	if d.config.StripVLAN && !caps.VLANStrip {
 		return refuse(ErrNotSupported, "this device cannot take VLAN tags out of frames: do not set StripVLAN")
+	}
+	if d.plan.striding && !canStride(caps) {
+		return refuse(ErrNotSupported, "this device has no receive rings of %d strides of %d bytes: do not set Striding", strides, strideSize)
 	}
 	return nil
 }
@@ -130,6 +134,9 @@ func (d *Device) registerMemory() error {
 		return err
 	}
 	d.pool = newPool(d.memory.arena, d.mr.LKey, d.plan.frame, d.plan.frames())
+	if d.plan.striding {
+		d.pool.share()
+	}
 	return nil
 }
 
@@ -157,10 +164,10 @@ func (d *Device) stageOf(i int) staging {
 func (d *Device) makeRx() error {
 	for i := range d.plan.rx {
 		p := &rxParts{d: d, ring: d.memory.ring(d.plan.rqBytes()), rec: d.memory.record(), cqMem: d.memory.ring(d.plan.rxCQBytes())}
-		cq := newCompRing(p.cqMem, d.memory.record(), d.plan.rxEntries)
-		p.q = newRxQueue(i, d.plan.rxEntries, p.ring, p.rec, cq, d.pool)
+		cq := newCompRing(p.cqMem, d.memory.record(), d.plan.rxCompletions())
+		p.q = d.newRx(i, p.ring, p.rec, cq)
 		if d.compression() != 0 {
-			p.q.compress(d.config.Compression.omitted())
+			p.q.compress(d.omitted())
 		}
 		p.q.backing, p.q.log = d.backing(p.halt, p.start), d.log
 		if err := d.ledger.do(fmt.Sprintf("receive queue %d", i), p.make, p.destroy); err != nil {
@@ -169,6 +176,14 @@ func (d *Device) makeRx() error {
 		d.rx, d.rxParts = append(d.rx, p.q), append(d.rxParts, p)
 	}
 	return nil
+}
+
+// newRx is receive queue i, of the kind that was planned.
+func (d *Device) newRx(i int, ring, rec *mmio.Region, cq compRing) *RxQueue {
+	if d.plan.striding {
+		return newStridingRxQueue(i, d.plan.rxRing(), ring, rec, cq, d.pool)
+	}
+	return newRxQueue(i, d.plan.rxRing(), ring, rec, cq, d.pool)
 }
 
 func (d *Device) backing(halt, start func() error) backing {

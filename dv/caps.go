@@ -30,7 +30,7 @@ type Caps struct {
 	MaxRxQueues int
 	// CQECompression: the device can compress receive completions.
 	CQECompression bool
-	// StridingRQ: the device can pack several frames in a receive buffer (not used).
+	// StridingRQ: the device can pack several frames in a receive buffer.
 	StridingRQ bool
 	// MultiPacketSend: the device takes several frames per send descriptor.
 	MultiPacketSend bool

@@ -21,8 +21,21 @@ func (c Compression) omitted() RxFlags {
 	return RxHash
 }
 
-// compression is the format to ask for: the configured one, if the device has it.
+// compression is the format to ask for: the configured one, if the device has
+// it. A striding ring has only one to choose.
 func (d *Device) compression() uint8 {
 	caps := d.context.Caps()
-	return d.config.Compression.format() & uint8(caps.CQECompression)
+	format := d.config.Compression.format()
+	if d.plan.striding && format != 0 {
+		format = uverbs.Mlx5CQEFormatCsumStrIdx
+	}
+	return format & uint8(caps.CQECompression)
+}
+
+// omitted is what compressed completions of this device do not tell.
+func (d *Device) omitted() RxFlags {
+	if d.plan.striding {
+		return CompressSum.omitted()
+	}
+	return d.config.Compression.omitted()
 }

@@ -60,6 +60,13 @@ type Config struct {
 	// compressed form, and says what of it is kept per frame. Default: the hash,
 	// if the device can.
 	Compression Compression
+	// Striding has the NIC pack received frames into large buffers, each in as many
+	// strides of 256 bytes as it takes, instead of giving each a buffer of its own:
+	// small frames then take little memory, and a ring holds many more of them
+	// [the reverse of no-striding]. Packet.Frame is then a buffer of many frames,
+	// which is used again when all of them are back. Never write behind a
+	// Packet's Data. Refused where the device cannot.
+	Striding bool
 	// DelayDrop has the NIC hold a frame for which a receive queue has no buffer,
 	// and everything behind it on the port, for up to 100 ms instead of dropping
 	// it. Nothing is lost in bursts then, but a program that stops reading slows

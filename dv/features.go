@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
 // Feature is one thing this driver can do on some devices, and whether it does.
@@ -69,10 +71,15 @@ func (d *Device) rxFeatures() []Feature {
 		feature("receive checksum", "verdict in Packet.Flags", obstacle{!d.caps.RxCsum, "device: no checksum offload on raw packet queues"}),
 		feature("receive spreading (RSS)", "by addresses and ports, or addresses",
 			obstacle{d.plan.rx == 1, "choice: RxQueues is 1"}),
-		feature("completion compression", c.Compression.String(),
+		feature("completion compression", d.keeping(),
 			obstacle{c.Compression == NoCompression, "choice: Compression is NoCompression"},
 			obstacle{caps.CQECompression == 0, "device: no compression of completions"},
 			obstacle{d.compression() == 0, "device: not the format asked for"}),
+		feature("striding receive ring", "several frames share a buffer",
+			obstacle{!canStride(&caps), "device: no striding receive queues"},
+			obstacle{!c.Striding, "choice: Striding is not set"}),
+		feature("scattered receive (several buffers per frame)", "",
+			obstacle{true, "driver: buffers are as large as the longest frame"}),
 		feature("VLAN stripping", "tag in Packet.VLAN",
 			obstacle{!c.StripVLAN, "choice: StripVLAN is not set"}),
 		feature("delay drop", "a frame waits for a buffer", obstacle{!c.DelayDrop, "choice: DelayDrop is not set"}),
@@ -97,6 +104,20 @@ func (d *Device) txFeatures() []Feature {
 		feature("BlueFlame", "", obstacle{caps.BFRegSize == 0, "device: doorbells cannot carry descriptors here"},
 			obstacle{true, "driver: doorbells are mapped uncached, which suits batches better"}),
 	}
+}
+
+// keeping says what compressed completions tell of each frame.
+func (d *Device) keeping() string {
+	if d.omitted() == CompressSum.omitted() {
+		return CompressSum.String()
+	}
+	return CompressHash.String()
+}
+
+// canStride reports whether the device has rings of our geometry.
+func canStride(c *uverbs.DeviceCaps) bool {
+	return c.Striding && c.MinStrideLogBytes <= logStride && c.MaxStrideLogBytes >= logStride &&
+		c.MinLogStridesInWQE <= logStrides && c.MaxLogStridesInWQE >= logStrides
 }
 
 // String says what is kept per frame.

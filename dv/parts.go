@@ -2,6 +2,7 @@ package dv
 
 import (
 	"errors"
+	"math/bits"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -57,14 +58,14 @@ func (p *rxParts) make() (err error) {
 		return err
 	}
 	if p.cq, err = d.context.CreateCQ(uverbs.CQAttr{
-		Entries: d.plan.rxEntries, Buf: p.cqMem, DBR: q.cq.rec, Channel: p.channel,
+		Entries: d.plan.rxCompletions(), Buf: p.cqMem, DBR: q.cq.rec, Channel: p.channel,
 		Vector: uint32(q.index) % max(1, d.context.Caps().CompVectors), UserHandle: handle(handleRxCQ, q.index, 0),
 		Compression: d.compression(),
 	}); err != nil {
 		return err
 	}
 	if p.wq, err = d.pd.CreateWQ(uverbs.WQAttr{
-		CQ: p.cq, Entries: d.plan.rxEntries, Buf: p.ring, DBR: p.rec, UserIndex: uint32(rxUserIndex + q.index),
+		CQ: p.cq, Entries: d.plan.rxRing(), LogStride: uint32(bits.TrailingZeros(uint(d.plan.rxWQE()))), Striding: d.plan.strided(), Buf: p.ring, DBR: p.rec, UserIndex: uint32(rxUserIndex + q.index),
 		UserHandle: handle(handleRxWQ, q.index, 0), VLANStrip: d.config.StripVLAN, DelayDrop: d.config.DelayDrop,
 	}); err != nil {
 		return err

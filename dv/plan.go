@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
 // plan is how much of what a device gets: all sizes, before anything is made.
@@ -13,6 +14,7 @@ type plan struct {
 	txBlocks   int // blocks of a send ring, completions of its queue
 	stage      int // bytes of staging memory of a send queue
 	frame      int // bytes of a frame buffer
+	striding   bool
 	spare      int // frames beyond those of the receive rings
 	inline     int // longest frame in its descriptor as a whole
 	pageSize   int
@@ -63,6 +65,10 @@ func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 	if p.frame > 4096 {
 		p.frame = (p.frameLimit + 255) &^ 255
 	}
+	if cfg.Striding {
+		p.striding, p.frame = true, slabSize
+		p.spare = max(4, p.spare*p.strideBytes()/slabSize)
+	}
 	p.shrink(cfg)
 	return p, nil
 }
@@ -105,7 +111,7 @@ func (p *plan) check(portMTU int) error {
 func (p *plan) shrink(cfg *Config) {
 	for p.pinned() > pinnedBudget {
 		switch {
-		case cfg.TxBufferSize == 0 && p.stage > minStage && p.tx*p.stage >= p.rx*p.rxEntries*p.frame:
+		case cfg.TxBufferSize == 0 && p.stage > minStage && p.tx*p.stage >= p.rx*p.rxRing()*p.frame:
 			p.stage /= 2
 		case cfg.RxQueueSize == 0 && p.rxEntries > 4*minRing:
 			p.rxEntries /= 2
@@ -123,12 +129,49 @@ func (p *plan) shrink(cfg *Config) {
 	}
 }
 
-func (p *plan) frames() int { return p.rx*p.rxEntries + p.spare }
+func (p *plan) frames() int { return p.rx*p.rxRing() + p.spare }
+
+// strideBytes is the longest frame in whole strides.
+func (p *plan) strideBytes() int { return (p.frameLimit + strideSize - 1) &^ (strideSize - 1) }
+
+// rxRing is the descriptors of a receive ring: one per frame or, of a striding
+// ring, as many slabs as hold so many of the longest.
+func (p *plan) rxRing() int {
+	if !p.striding {
+		return p.rxEntries
+	}
+	slabs := (p.rxEntries*p.strideBytes() + slabSize - 1) / slabSize
+	return max(4, 1<<bits.Len(uint(slabs-1)))
+}
+
+// rxCompletions is the completions that a full receive ring can lead to.
+func (p *plan) rxCompletions() int {
+	if p.striding {
+		return p.rxRing() * strides
+	}
+	return p.rxRing()
+}
+
+// rxWQE is the size of a receive descriptor in bytes.
+func (p *plan) rxWQE() int {
+	if p.striding {
+		return stridingWQE
+	}
+	return mlx5.DataSegSize
+}
+
+// strided is the geometry to tell the kernel; nil for a ring without strides.
+func (p *plan) strided() *uverbs.Striding {
+	if !p.striding {
+		return nil
+	}
+	return &uverbs.Striding{LogStrideBytes: logStride, LogStrides: logStrides}
+}
 
 // Bytes of the parts, in whole pages where the part is a ring.
 func (p *plan) arenaBytes() int { return p.pages(p.frames()*p.frame) + p.tx*p.stage }
-func (p *plan) rqBytes() int    { return p.pages(p.rxEntries * mlx5.DataSegSize) }
-func (p *plan) rxCQBytes() int  { return p.pages(p.rxEntries * mlx5.CQESize) }
+func (p *plan) rqBytes() int    { return p.pages(p.rxRing() * p.rxWQE()) }
+func (p *plan) rxCQBytes() int  { return p.pages(p.rxCompletions() * mlx5.CQESize) }
 func (p *plan) sqBytes() int    { return p.pages(p.txBlocks * mlx5.BB) }
 func (p *plan) txCQBytes() int  { return p.pages(p.txBlocks * mlx5.CQESize) }
 

@@ -2,6 +2,7 @@ package dv
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
@@ -16,6 +17,8 @@ type Pool struct {
 	lkey  uint32
 	size  int // bytes of one frame
 	count int
+
+	shares []atomic.Int32 // holders of each frame; nil: there is only ever one
 
 	mu   sync.Mutex
 	free []Frame // guarded by mu; a stack, so that the warmest frame goes out next
@@ -57,7 +60,7 @@ func (p *Pool) Get() (Frame, bool) {
 }
 
 // Put gives a frame that the caller owns back to the pool.
-func (p *Pool) Put(f Frame) { p.put([]Frame{f}) }
+func (p *Pool) Put(f Frame) { p.back([]Frame{f}) }
 
 // Bytes is the whole of a frame that the caller owns.
 func (p *Pool) Bytes(f Frame) []byte {
@@ -79,10 +82,11 @@ func (p *Pool) take(dst []Frame) int {
 	copy(dst, p.free[rest:])
 	p.free = p.free[:rest]
 	p.mu.Unlock()
+	p.hold(dst[:n]...)
 	return n
 }
 
-// put moves src from the caller to the pool. More frames than exist means that
+// put moves src, which nobody else holds, from the caller to the pool. More frames than exist means that
 // one was given back twice: panics.
 func (p *Pool) put(src []Frame) {
 	p.mu.Lock()

@@ -20,6 +20,7 @@ type RxQueue struct {
 	index    int
 	pool     *Pool
 	ring     []byte
+	wqe      int // bytes of a descriptor
 	rec      *mmio.Region
 	slots    []Frame // which frame is in which ring entry
 	mask     uint32  // ring entries - 1
@@ -33,6 +34,7 @@ type RxQueue struct {
 	// The owner's.
 	cq             compRing
 	session        session
+	strider        strider
 	cc, pc, posted uint32
 	futile         int // resets since the last good frame
 
@@ -58,7 +60,7 @@ const plainReceive = uint32(mlx5.CQERecv) << 4
 // (a power of two) of 16 bytes in ring, as many completions in cq.
 func newRxQueue(index, entries int, ring, rec *mmio.Region, cq compRing, pool *Pool) *RxQueue {
 	q := &RxQueue{
-		index: index, pool: pool, ring: ring.Slice(0, entries*mlx5.DataSegSize), rec: rec, cq: cq,
+		index: index, pool: pool, ring: ring.Slice(0, entries*mlx5.DataSegSize), wqe: mlx5.DataSegSize, rec: rec, cq: cq,
 		slots: make([]Frame, entries), mask: uint32(entries - 1),
 		batch: uint32(min(32, entries/4)), low: uint32(entries / 2),
 		verdicts: newVerdicts(), log: slog.New(slog.DiscardHandler),
@@ -71,17 +73,31 @@ func newRxQueue(index, entries int, ring, rec *mmio.Region, cq compRing, pool *P
 	return q
 }
 
+// newStridingRxQueue is newRxQueue for entries slabs of descriptors of
+// stridingWQE bytes, and as many completions as they have strides.
+func newStridingRxQueue(index, entries int, ring, rec *mmio.Region, cq compRing, pool *Pool) *RxQueue {
+	q := newRxQueue(index, entries, ring, rec, cq, pool)
+	q.ring, q.wqe, q.batch, q.receive = ring.Slice(0, entries*stridingWQE), stridingWQE, 1, q.pollStriding
+	for at := 0; at < len(q.ring); at += stridingWQE {
+		mlx5.PutNext(q.ring[at:], 0)
+		mlx5.PutData(q.ring[at+mlx5.DataSegSize:], uint32(pool.size), pool.lkey, 0)
+	}
+	return q
+}
+
 // compress prepares for compressed completions, which do not tell what omitted
 // names: RxSum or RxHash.
 func (q *RxQueue) compress(omitted RxFlags) {
 	q.omitted, q.cq.zip = omitted, true
-	q.receive = q.pollCompressed
+	if q.wqe == mlx5.DataSegSize {
+		q.receive = q.pollCompressed
+	}
 }
 
 // rewind sets the ring to its state after a reset: empty, counters 0.
 func (q *RxQueue) rewind() {
 	q.cc, q.pc, q.posted = 0, 0, 0
-	q.session = session{}
+	q.session, q.strider = session{}, strider{}
 	q.rec.StoreBE32(mlx5.RecordRecv, 0)
 }
 
@@ -147,13 +163,18 @@ func (q *RxQueue) fill(p *Packet, cqe *[mlx5.CQESize]byte, length uint32) {
 	f := q.slots[q.cc&q.mask]
 	at := int(f) * q.pool.size
 	p.Data = q.pool.buf[at : at+int(length) : at+q.pool.size]
-	p.Timestamp = binary.BigEndian.Uint64(cqe[0x30:])
 	p.Frame = f
+	q.describe(p, cqe)
+	q.count.bytes.n += uint64(length)
+}
+
+// describe fills in what the NIC found out about a frame.
+func (q *RxQueue) describe(p *Packet, cqe *[mlx5.CQESize]byte) {
+	p.Timestamp = binary.BigEndian.Uint64(cqe[0x30:])
 	p.Hash = binary.BigEndian.Uint32(cqe[0x0c:])
 	p.Sum = binary.BigEndian.Uint16(cqe[0x14:])
 	p.VLAN = binary.BigEndian.Uint16(cqe[0x1e:])
 	p.Flags = q.flagsOf(cqe)
-	q.count.bytes.n += uint64(length)
 }
 
 // polled counts a poll that returned n frames.
@@ -171,6 +192,10 @@ func (q *RxQueue) polled(n int) {
 // other queues of the device. Packets whose Frame is NoFrame are skipped;
 // Release makes it so in each.
 func (q *RxQueue) Release(pkts []Packet) {
+	if q.pool.shares != nil {
+		q.releaseShares(pkts)
+		pkts = nil
+	}
 	for i := range pkts {
 		if f := pkts[i].Frame; f != NoFrame {
 			pkts[i].Frame = NoFrame
@@ -189,13 +214,14 @@ func (q *RxQueue) give(f Frame) {
 		panic(fmt.Sprintf("dv: frame %d given to a receive queue, the pool has %d", f, q.pool.count))
 	}
 	if q.pc-q.cc > q.mask {
-		q.pool.Put(f)
+		q.pool.put([]Frame{f})
 		return
 	}
+	q.pool.hold(f)
 	slot := q.pc & q.mask
 	q.slots[slot] = f
-	at := int(slot) * mlx5.DataSegSize
-	binary.BigEndian.PutUint64(q.ring[at+8:at+16], q.pool.addr(f))
+	at := (int(slot)+1)*q.wqe - 8 // the address is what a descriptor ends with
+	binary.BigEndian.PutUint64(q.ring[at:at+8], q.pool.addr(f))
 	q.pc++
 }
 
@@ -225,7 +251,7 @@ func (q *RxQueue) Refill() int {
 // first: a NIC that saw the buffers without it might run out of completions.
 func (q *RxQueue) publish() {
 	pc := q.pc
-	if most := q.cc - q.session.i + q.mask + 1; int32(pc-most) > 0 {
+	if most := q.cc - q.session.i + q.mask + 1; q.wqe == mlx5.DataSegSize && int32(pc-most) > 0 {
 		pc = most // a session keeps its completions until it is delivered as a whole
 	}
 	q.cq.publish()

@@ -79,7 +79,9 @@ func (q *RxQueue) reset(cause string) {
 	q.cq.skip()
 	inRing := make([]Frame, 0, q.pc-q.cc)
 	for ; q.cc != q.pc; q.cc++ {
-		inRing = append(inRing, q.slots[q.cc&q.mask])
+		if f := q.slots[q.cc&q.mask]; q.pool.drop(f, 1) { // else callers still have frames in it
+			inRing = append(inRing, f)
+		}
 	}
 	q.rewind()
 	for _, f := range inRing {

@@ -39,12 +39,12 @@ func (l *lentRing) release(cc uint32, pool *Pool) {
 		}
 		l.tail++
 		if some[n] = e.frame; n == len(some)-1 {
-			pool.put(some[:])
+			pool.back(some[:])
 			n = -1
 		}
 		n++
 	}
 	if n > 0 {
-		pool.put(some[:n])
+		pool.back(some[:n])
 	}
 }

@@ -1,0 +1,173 @@
+package dv
+
+import (
+	"encoding/binary"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+)
+
+// A striding ring has one large buffer, a slab, per entry. The NIC fills it
+// from its start with one frame after the other, each in whole strides; when
+// the next does not fit it says so with a completion without a frame and goes
+// on to the next slab. A slab is a Frame of the pool that many hold: the ring,
+// and whoever has a Packet in it. It is used again when the last has let go.
+
+// Geometry of every striding ring: the fewest strides per slab that all devices
+// take. Larger frames than a slab there are not.
+const (
+	logStride  = 8
+	logStrides = 9
+	strideSize = 1 << logStride
+	strides    = 1 << logStrides
+	slabSize   = strideSize * strides
+)
+
+// stridingWQE is the size of a receive descriptor in bytes: a head that rings
+// have no use for, and a pointer.
+const stridingWQE = 2 * mlx5.DataSegSize
+
+// strider is how far the slab at cc is filled.
+type strider struct {
+	at  uint32 // first free stride
+	out int32  // frames handed out and not yet entered as holders
+}
+
+// pollStriding is Poll for a striding ring, with or without compression.
+func (q *RxQueue) pollStriding(dst []Packet) int {
+	n := 0
+	for n < len(dst) && q.cc != q.posted {
+		if q.session.n > 0 {
+			got, ok := q.expandStriding(dst[n:])
+			if n += got; !ok {
+				break
+			}
+			continue
+		}
+		if q.cq.ready(1) == 0 {
+			break
+		}
+		cqe := q.cq.next()
+		tail, word := binary.BigEndian.Uint32(cqe[mlx5.CQEOwnWord:]), binary.BigEndian.Uint32(cqe[0x2c:])
+		switch inSlab := binary.BigEndian.Uint16(cqe[2:]) == uint16(q.cc); {
+		case tail&0xfc == plainReceive && inSlab && q.strideOK(uint16(tail>>16), word):
+			q.cq.ci++
+			if p := &dst[n]; q.takeStrides(p, word) {
+				q.describe(p, cqe)
+				n++
+			}
+		case q.cq.zip && tail&0xfc == titleReceive && inSlab && sessionLen(cqe, strides-q.strider.at) > 0:
+			q.session.begin(cqe, sessionLen(cqe, strides), q.flagsOf(cqe)&^q.omitted)
+		default:
+			q.oddStriding(cqe[:])
+			return n
+		}
+	}
+	q.enterHolders()
+	return n
+}
+
+// strideOK reports whether a completion can be the next one of this slab: word
+// has the filler bit, the number of strides, and the length in bytes.
+func (q *RxQueue) strideOK(index uint16, word uint32) bool {
+	n, length := word>>16&0x7fff, word&0xffff
+	if uint32(index) != q.strider.at || n == 0 || n > strides-q.strider.at {
+		return false
+	}
+	return word>>31 != 0 || length >= ethHeader && length <= n*strideSize
+}
+
+// takeStrides consumes the strides of a completion, and reports whether there
+// is a frame in them, which p gets.
+func (q *RxQueue) takeStrides(p *Packet, word uint32) (frame bool) {
+	s, f := &q.strider, q.slots[q.cc&q.mask]
+	if frame = word>>31 == 0; frame {
+		at, length := int(f)*q.pool.size, int(word&0xffff)
+		start := at + int(s.at)*strideSize
+		p.Data = q.pool.buf[start : start+length : at+q.pool.size]
+		p.Frame = f
+		q.count.bytes.n += uint64(length)
+		s.out++
+	}
+	if s.at += word >> 16 & 0x7fff; s.at == strides {
+		q.leaveSlab(f)
+	}
+	return frame
+}
+
+// leaveSlab ends the ring's hold on slab f, which is full.
+func (q *RxQueue) leaveSlab(f Frame) {
+	q.enterHolders()
+	q.strider.at = 0
+	q.cc++
+	if q.pool.drop(f, 1) {
+		q.give(f)
+	}
+}
+
+// enterHolders makes the frames handed out holders of the slab at cc.
+func (q *RxQueue) enterHolders() {
+	if q.strider.out > 0 {
+		q.pool.shares[q.slots[q.cc&q.mask]].Add(q.strider.out)
+		q.strider.out = 0
+	}
+}
+
+// expandStriding fills dst from the session, whose minis say where in the slab
+// each frame starts, and its sum. It reports false if the queue was reset.
+func (q *RxQueue) expandStriding(dst []Packet) (n int, ok bool) {
+	s := &q.session
+	for n < len(dst) && s.i < s.n {
+		array := q.cq.minis(s.i)
+		mini := binary.BigEndian.Uint64(array[s.i%mlx5.MinisPerCQE*mlx5.MiniCQESize:])
+		if q.strider.at == 0 && s.i > 0 || !q.strideOK(uint16(mini>>32), uint32(mini)) {
+			q.count.malformed.n++
+			q.resetStriding(mlx5.CQE(q.cq.next()[:]).String())
+			return n, false
+		}
+		s.i++
+		if p := &dst[n]; q.takeStrides(p, uint32(mini)) {
+			p.Timestamp, p.VLAN, p.Flags, p.Hash, p.Sum = s.timestamp, s.vlan, s.flags, 0, uint16(mini>>48)
+			q.count.compressed.n++
+			n++
+		}
+	}
+	if s.i == s.n {
+		q.cq.endSession(s.n)
+		*s = session{}
+	}
+	return n, true
+}
+
+// oddStriding resets the queue: in a striding ring no error concerns just one frame.
+func (q *RxQueue) oddStriding(b []byte) {
+	cqe := mlx5.CQE(b)
+	switch {
+	case cqe.Opcode() != mlx5.CQERecvErr:
+		q.count.malformed.n++
+	case cqe.Syndrome() == mlx5.SynFlushed:
+		q.count.flushed.n++
+	default:
+		q.count.errors.n++
+	}
+	q.resetStriding(cqe.String())
+}
+
+func (q *RxQueue) resetStriding(cause string) {
+	q.enterHolders()
+	q.log.Warn("striding receive queue in error, resetting it", "queue", q.index, "completion", cause, "expected", uint16(q.cc), "stride", q.strider.at)
+	q.reset(cause)
+}
+
+// releaseShares gives frames back that lie in slabs: runs of one slab at once.
+func (q *RxQueue) releaseShares(pkts []Packet) {
+	for i := 0; i < len(pkts); {
+		f, n := pkts[i].Frame, int32(0)
+		for ; i < len(pkts) && pkts[i].Frame == f; i++ {
+			pkts[i].Frame = NoFrame
+			n++
+		}
+		if f != NoFrame && q.pool.drop(f, n) {
+			q.give(f)
+		}
+	}
+}
