@@ -51,7 +51,7 @@ func (n *node) deviceAttr() uverbs.QueryDeviceResp {
 		PageSizeCap:    0xfffffffffffff000,
 		VendorID:       0x02c9,
 		VendorPartID:   n.linux.cfg.PartID,
-		MaxQP:          1 << 17,
+		MaxQP:          1 << 18,
 		MaxQPWR:        1 << caps.LogMaxQueue,
 		DeviceCapFlags: uint32(n.deviceFlags()),
 		MaxSGE:         30,

@@ -84,12 +84,13 @@ func (c *call) driverCreateFlow(a *uverbs.FlowAttrHdr, q *qp, r *rule) (*Flow, u
 		return nil, errno
 	}
 	egress := a.Flags&uverbs.FlowFlagEgress != 0
+	leftover := a.Type == uverbs.FlowAllDefault || a.Type == uverbs.FlowMCDefault
 	caps := c.node.nic.Caps()
 	switch {
 	case a.Priority > maxPriority:
 		return nil, unix.ENOMEM
 	case a.Flags&^(uverbs.FlowFlagDontTrap|uverbs.FlowFlagEgress) != 0,
-		egress && (a.Type == uverbs.FlowAllDefault || a.Type == uverbs.FlowMCDefault):
+		leftover && (egress || a.NumOfSpecs > 0 && c.node.linux.is(Linux72)):
 		return nil, unix.EINVAL
 	case egress, a.Type >= uverbs.FlowSniffer, // no other type has a table
 		a.Flags&uverbs.FlowFlagDontTrap != 0 && !caps.MultiPathFlows:

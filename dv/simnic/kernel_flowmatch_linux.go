@@ -14,7 +14,7 @@ const enotsupp unix.Errno = 524
 // translate makes the hardware's match of the specifications (is_valid_attr,
 // parse_flow_attr in drivers/infiniband/hw/mlx5/fs.c).
 func (r *rule) translate(a *FlowAttr) unix.Errno {
-	if !r.typesAgree() {
+	if !r.typesAgree() || !r.protocolsAgree() {
 		return unix.EINVAL
 	}
 	for i := range r.specs {
@@ -33,22 +33,35 @@ func (r *rule) translate(a *FlowAttr) unix.Errno {
 	return 0
 }
 
-// typesAgree reports whether an exact Ethernet type fits the IP specification
-// behind it.
+// typesAgree reports whether an Ethernet type fits the IP specification behind
+// it: it is that of the version, and whole.
 func (r *rule) typesAgree() bool {
-	exact, etherType := false, uint16(0)
+	mask, etherType := uint16(0), uint16(0)
+	agree := func(want uint16) bool { return mask == 0 || mask == 0xffff && etherType == want }
 	for _, s := range r.specs {
-		switch s.kind {
-		case uverbs.FlowSpecTypeEth:
-			exact, etherType = binary.BigEndian.Uint16(s.mask[12:]) == 0xffff, binary.BigEndian.Uint16(s.value[12:])
-		case uverbs.FlowSpecTypeIPv4:
-			if exact && etherType != etherIPv4 {
-				return false
-			}
-		case uverbs.FlowSpecTypeIPv6:
-			if exact && etherType != etherIPv6 {
-				return false
-			}
+		switch {
+		case s.kind == uverbs.FlowSpecTypeEth:
+			mask, etherType = binary.BigEndian.Uint16(s.mask[12:]), binary.BigEndian.Uint16(s.value[12:])
+		case s.kind == uverbs.FlowSpecTypeIPv4 && !agree(etherIPv4), s.kind == uverbs.FlowSpecTypeIPv6 && !agree(etherIPv6):
+			return false
+		}
+	}
+	return true
+}
+
+// protocolsAgree reports whether the IP protocol, where one is asked for, is that
+// of the transport specification behind it (set_proto in fs.c).
+func (r *rule) protocolsAgree() bool {
+	mask, proto := uint8(0), uint8(0)
+	agree := func(want uint8) bool { return mask == 0 || mask == 0xff && proto == want }
+	for _, s := range r.specs {
+		switch {
+		case s.kind == uverbs.FlowSpecTypeIPv4:
+			mask, proto = s.mask[8], s.value[8]
+		case s.kind == uverbs.FlowSpecTypeIPv6:
+			mask, proto = s.mask[36], s.value[36]
+		case s.kind == uverbs.FlowSpecTypeTCP && !agree(protoTCP), s.kind == uverbs.FlowSpecTypeUDP && !agree(protoUDP):
+			return false
 		}
 	}
 	return true

@@ -171,6 +171,9 @@ func (c *call) driverCreateQP(req uverbs.ExCreateQPReq, parts qpParts) unix.Errn
 	if errno != 0 {
 		return errno
 	}
+	if req.MaxRecvWR == 0 {
+		req.MaxRecvSGE = 0
+	}
 	o := &uobject{kind: uverbs.ObjectQP, impl: q, user: q.user, uses: parts.uses, release: q.destroy}
 	return c.create(o, func() unix.Errno {
 		resp := uverbs.ExCreateQPResp{Base: uverbs.CreateQPResp{QPHandle: o.handle, QPN: q.number(),
@@ -274,7 +277,7 @@ func rawSizes(req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPReq, caps Caps) u
 		!hasRQ && (drv.RQWQECount != 0 || drv.RQWQEShift != 0),
 		hasRQ && drv.RQWQEShift > 31,
 		drv.SQWQECount > limit || bits.OnesCount32(drv.SQWQECount) > 1,
-		drv.SQWQECount == 0 && !hasRQ:
+		drv.SQWQECount == 0 && (!hasRQ || drv.RQWQECount == 0):
 		return unix.EINVAL
 	}
 	return 0
@@ -298,7 +301,7 @@ func (c *call) makeRaw(q *qp, req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPR
 			return errno
 		}
 	}
-	if req.MaxRecvWR != 0 {
+	if req.MaxRecvWR != 0 && drv.RQWQECount != 0 {
 		if errno := c.makeRQ(q, req, drv, parts, rqRing, record); errno != 0 {
 			return errno
 		}
@@ -322,7 +325,7 @@ func (c *call) makeSQ(q *qp, drv uverbs.Mlx5CreateQPReq, parts qpParts, record *
 
 func (c *call) makeRQ(q *qp, req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPReq, parts qpParts, mem, record *Memory) unix.Errno {
 	n := c.node
-	if mem == nil || drv.RQWQECount == 0 {
+	if mem == nil {
 		return unix.EINVAL
 	}
 	rq, err := n.nic.CreateRQ(RQAttr{

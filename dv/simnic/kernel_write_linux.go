@@ -8,7 +8,9 @@ import (
 )
 
 // writeCommand is a command of the older write() interface, which INVOKE_WRITE
-// runs: the least bytes of its request and of room for its answer.
+// runs: the least bytes of its request and of room for its answer. The extended
+// commands have neither: what is missing of a request reads as zero, and of an
+// answer as much is told as there is room for.
 type writeCommand struct {
 	request, response int
 	run               func(*call) unix.Errno
@@ -20,7 +22,7 @@ func writeTable() map[uint32]writeCommand {
 	return map[uint32]writeCommand{
 		uverbs.CmdGetContext:         {8, 8, getContextWrite},
 		uverbs.CmdQueryDevice:        {8, 176, queryDevice},
-		uverbs.ExCmdQueryDevice:      {8, 184, exQueryDevice},
+		uverbs.ExCmdQueryDevice:      {0, 0, exQueryDevice},
 		uverbs.CmdQueryPort:          {16, 40, queryPort},
 		uverbs.CmdAllocPD:            {8, 4, allocPD},
 		uverbs.CmdDeallocPD:          {4, 0, deallocPD},
@@ -28,22 +30,22 @@ func writeTable() map[uint32]writeCommand {
 		uverbs.CmdDeregMR:            {4, 0, deregMR},
 		uverbs.CmdCreateCompChannel:  {8, 4, createCompChannel},
 		uverbs.CmdCreateCQ:           {32, 8, createCQ},
-		uverbs.ExCmdCreateCQ:         {32, 16, exCreateCQ},
-		uverbs.ExCmdModifyCQ:         {16, 0, exModifyCQ},
+		uverbs.ExCmdCreateCQ:         {0, 0, exCreateCQ},
+		uverbs.ExCmdModifyCQ:         {0, 0, exModifyCQ},
 		uverbs.CmdDestroyCQ:          {16, 8, destroyCQ},
 		uverbs.CmdCreateQP:           {56, 32, createQP},
-		uverbs.ExCmdCreateQP:         {52, 40, exCreateQP},
+		uverbs.ExCmdCreateQP:         {0, 0, exCreateQP},
 		uverbs.CmdModifyQP:           {112, 0, modifyQP},
-		uverbs.ExCmdModifyQP:         {112, 8, exModifyQP},
+		uverbs.ExCmdModifyQP:         {0, 0, exModifyQP},
 		uverbs.CmdQueryQP:            {16, 128, queryQP},
 		uverbs.CmdDestroyQP:          {16, 4, destroyQP},
-		uverbs.ExCmdCreateWQ:         {32, 24, exCreateWQ},
-		uverbs.ExCmdModifyWQ:         {16, 0, exModifyWQ},
-		uverbs.ExCmdDestroyWQ:        {8, 16, exDestroyWQ},
-		uverbs.ExCmdCreateRWQIndTbl:  {8, 16, exCreateIndTable},
-		uverbs.ExCmdDestroyRWQIndTbl: {8, 0, exDestroyIndTable},
-		uverbs.ExCmdCreateFlow:       {24, 8, exCreateFlow},
-		uverbs.ExCmdDestroyFlow:      {8, 0, exDestroyFlow},
+		uverbs.ExCmdCreateWQ:         {0, 0, exCreateWQ},
+		uverbs.ExCmdModifyWQ:         {0, 0, exModifyWQ},
+		uverbs.ExCmdDestroyWQ:        {0, 0, exDestroyWQ},
+		uverbs.ExCmdCreateRWQIndTbl:  {0, 0, exCreateIndTable},
+		uverbs.ExCmdDestroyRWQIndTbl: {0, 0, exDestroyIndTable},
+		uverbs.ExCmdCreateFlow:       {0, 0, exCreateFlow},
+		uverbs.ExCmdDestroyFlow:      {0, 0, exDestroyFlow},
 	}
 }
 
