@@ -1,0 +1,224 @@
+package uverbs_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
+)
+
+// The recordings in testdata are talks with stock kernels, on whose PCI bus was the software NIC. tests/vm makes them
+// anew (make test-vm UPDATE=1).
+
+// releases are the kernels there are recordings of, and which release of the in-process face plays them.
+var releases = map[string]simnic.Release{"6.1": simnic.Linux612, "6.12": simnic.Linux612, "7.2": simnic.Linux72}
+
+// stockTalk is the recording of a kernel.
+func stockTalk(t *testing.T, kernel string) []byte {
+	t.Helper()
+	f, err := os.Open(filepath.Join("testdata", "linux-"+kernel+".talk.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestTalkWithStockKernels asks recordings of stock kernels: the requests are the same to the last byte, so the errnos
+// are those of the kernels.
+func TestTalkWithStockKernels(t *testing.T) {
+	for kernel := range releases {
+		t.Run("linux-"+kernel, func(t *testing.T) {
+			k, err := uverbs.Replay(bytes.NewReader(stockTalk(t, kernel)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			hold(t, k, allSteps())
+		})
+	}
+}
+
+// TestTalkWithSoftwareNIC asks the in-process face the same, and compares its answers with the kernels'.
+func TestTalkWithSoftwareNIC(t *testing.T) {
+	for kernel, release := range releases {
+		t.Run("linux-"+kernel, func(t *testing.T) {
+			caps := simnic.DefaultCaps()
+			caps.DelayDrop = false // the firmware face has it not
+			nic, err := simnic.New(simnic.Config{Seed: 1, Caps: caps})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nic.Close()
+			k, err := simnic.NewLinux(nic, simnic.LinuxConfig{Release: release, Vectors: 2}).OpenNode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var trace bytes.Buffer
+			hold(t, uverbs.Record(&withClock{k}, &trace), allSteps())
+			compare(t, decode(t, trace.Bytes()), decode(t, stockTalk(t, kernel)))
+		})
+	}
+}
+
+// withClock answers for the one page that the in-process face has not: memory of the process does not tick by itself.
+type withClock struct{ uverbs.Kernel }
+
+func (k *withClock) Mmap(offset int64, length int, writable bool) (*uverbs.Page, error) {
+	p, err := k.Kernel.Mmap(offset, length, writable)
+	if offset == 0x500000 && errors.Is(err, unix.EOPNOTSUPP) {
+		return &uverbs.Page{Trap: func(int, uint64) {}}, nil
+	}
+	return p, err
+}
+
+// TestTalkWithDevice holds the talk with a device for tests. TALK_TRACE names a file for the recording.
+func TestTalkWithDevice(t *testing.T) {
+	k := openDevice(t)
+	if name := os.Getenv("TALK_TRACE"); name != "" {
+		f, err := os.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		k = uverbs.Record(k, f)
+	}
+	hold(t, k, allSteps())
+}
+
+// openDevice opens the node of the device that tests may use.
+func openDevice(t *testing.T) uverbs.Kernel {
+	t.Helper()
+	name := need.Hardware(t)
+	infos, err := uverbs.Discover("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range infos {
+		if i.IBDev == name {
+			k, err := uverbs.OpenNode(i.Node)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return k
+		}
+	}
+	t.Fatalf("%s has no node", name)
+	return nil
+}
+
+// said is one call of a recording.
+type said struct {
+	Name  string
+	Errno string
+	Ioctl struct {
+		Attrs []struct {
+			ID  int
+			Out string
+		}
+	}
+}
+
+func decode(t *testing.T, trace []byte) (all []said) {
+	t.Helper()
+	for d := json.NewDecoder(bytes.NewReader(trace)); d.More(); {
+		var s said
+		if err := d.Decode(&s); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// span is bytes of an answer, and why two machines may answer differently there.
+type span struct {
+	attr, from, to int
+	why            string
+}
+
+// differences are those parts of answers, by command.
+var differences = map[string][]span{
+	"GET_CONTEXT": {
+		{uhwOut, 4, 8, "whether the machine combines writes"},
+		{uhwOut, 36, 37, "a clock page, which the in-process face has not"},
+		{uhwOut, 47, 48, "a clock page"},
+	},
+	"QUERY_DEVICE": {
+		{coreOut, 8, 24, "identity"},
+		{coreOut, 56, 60, "max_qp_wr, which newer kernels reckon in large WQEs"},
+		{uhwOut, 4, 5, "the length of the struct in linux 6.1"},
+	},
+	"QUERY_PORT": {
+		{coreOut, 0, 4, "RoCE, which is off at the firmware face"},
+		{coreOut, 16, 20, "RoCE"},
+		{coreOut, 34, 36, "speed"},
+		{coreOut, 38, 39, "RoCE"},
+	},
+	"ALLOC_PD":           {{uhwOut, 0, 4, "number"}},
+	"REG_MR":             {{coreOut, 4, 12, "keys"}},
+	"CREATE_CQ":          {{uhwOut, 0, 4, "number"}},
+	"CREATE_QP":          {{coreOut, 4, 8, "number"}},
+	"CREATE_WQ":          {{coreOut, 20, 24, "number"}},
+	"CREATE_RWQ_IND_TBL": {{coreOut, 12, 16, "number"}},
+}
+
+const coreOut, uhwOut = 1, 0x1001
+
+// compare wants the same errnos, the same lengths of answers, and the same bytes but for the known differences.
+func compare(t *testing.T, got, want []said) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%d calls, the kernel had %d", len(got), len(want))
+	}
+	for i, w := range want {
+		g := got[i]
+		what := fmt.Sprintf("call %d, %s", i+1, w.Name)
+		if older := w.Errno == "EINVAL" && g.Errno == "ENOTSUP"; g.Name != w.Name || g.Errno != w.Errno && !older {
+			t.Errorf("%s: errno %q, the kernel's is %q", what, g.Errno, w.Errno)
+			continue
+		}
+		for j, a := range w.Ioctl.Attrs {
+			compareAnswer(t, what, a.ID, g.Ioctl.Attrs[j].Out, a.Out, differences[w.Name])
+		}
+	}
+}
+
+func compareAnswer(t *testing.T, what string, attr int, got, want string, known []span) {
+	t.Helper()
+	g, err1 := hex.DecodeString(got)
+	w, err2 := hex.DecodeString(want)
+	if err1 != nil || err2 != nil || len(g) != len(w) {
+		t.Errorf("%s, attribute %#x: %d bytes, the kernel gave %d", what, attr, len(g), len(w))
+		return
+	}
+	for _, s := range known {
+		if s.attr == attr && len(g) >= s.to {
+			copy(g[s.from:s.to], w[s.from:s.to])
+		}
+	}
+	for k := range w {
+		if g[k] != w[k] {
+			t.Errorf("%s, attribute %#x: byte %d is %#x, the kernel's is %#x", what, attr, k, g[k], w[k])
+		}
+	}
+}
