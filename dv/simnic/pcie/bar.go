@@ -32,7 +32,7 @@ const (
 
 // Firmware revision shown to the driver: major.minor.subminor, and the command interface revision it needs.
 const (
-	firmwareMajor, firmwareMinor, firmwareSub = 16, 35, 2000
+	firmwareMajor, firmwareMinor, firmwareSub = 22, 43, 2026
 	commandRevision                           = 5
 )
 
@@ -59,9 +59,9 @@ func (f *Function) segmentWord(off uint64) uint32 {
 	case segCmdQueueLow:
 		return uint32(f.cmdQueue)&^0xfff | logCmdEntries<<4 | logCmdStride
 	case segTimerHigh:
-		return uint32(f.clock() >> 32)
+		return uint32(f.nic.Now() >> 32)
 	case segTimerLow:
-		return uint32(f.clock())
+		return uint32(f.nic.Now())
 	case segHealth:
 		f.health++ // a counter that stands still means dead firmware to the driver
 		return f.health

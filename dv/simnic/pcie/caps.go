@@ -1,6 +1,10 @@
 package pcie
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+)
 
 // Capability groups of QUERY_HCA_CAP (linux include/linux/mlx5/device.h, enum mlx5_cap_type).
 const (
@@ -23,14 +27,12 @@ type capValue struct {
 // What is absent is zero: no RoCE, no e-switch, no DevX, no on-demand paging, no UMR.
 var generalCaps = []capValue{
 	{"log_max_srq_sz", field{128, 8}, 15},
-	{"log_max_qp_sz", field{136, 8}, 15},
-	{"log_max_qp", field{155, 5}, 17},
+	{"log_max_qp", field{155, 5}, 18},
 	{"log_max_srq", field{171, 5}, 16},
 	{"max_sgl_for_optimized_performance", field{192, 8}, 30},
-	{"log_max_cq_sz", field{200, 8}, 20},
-	{"log_max_cq", field{219, 5}, 16},
+	{"log_max_cq", field{219, 5}, 24},
 	{"log_max_eq_sz", field{224, 8}, 16},
-	{"log_max_mkey", field{234, 6}, 22},
+	{"log_max_mkey", field{234, 6}, 24},
 	{"log_max_eq", field{252, 4}, 7},
 	{"max_indirection", field{256, 8}, 4},
 	{"log_max_mrw_sz", field{265, 7}, 32},
@@ -66,40 +68,31 @@ var generalCaps = []capValue{
 	{"bf", field{608, 1}, 1},
 	{"driver_version", field{609, 1}, 1},
 	{"log_bf_reg_size", field{619, 5}, 9},
-	{"max_wqe_sz_sq", field{656, 16}, 1024},
-	{"max_wqe_sz_rq", field{688, 16}, 512},
 	{"max_qp_mcg", field{743, 25}, 8},
 	{"log_max_mcg", field{792, 8}, 10},
 	{"log_max_transport_domain", field{803, 5}, 8},
-	{"log_max_pd", field{811, 5}, 16},
+	{"log_max_pd", field{811, 5}, 23},
 	{"log_max_xrcd", field{827, 5}, 8},
 	{"max_flow_counter_15_0", field{848, 16}, 0x8000},
-	{"log_max_rq", field{867, 5}, 16},
-	{"log_max_sq", field{875, 5}, 16},
-	{"log_max_tir", field{883, 5}, 16},
+	{"log_max_rq", field{867, 5}, 20},
+	{"log_max_sq", field{875, 5}, 20},
+	{"log_max_tir", field{883, 5}, 20},
 	{"log_max_tis", field{891, 5}, 12},
 	{"basic_cyclic_rcv_wqe", field{896, 1}, 1},
 	{"log_max_rmp", field{899, 5}, 10},
-	{"log_max_rqt", field{907, 5}, 8},
-	{"log_max_rqt_size", field{915, 5}, 8},
+	{"log_max_rqt", field{907, 5}, 20},
 	{"log_max_tis_per_sq", field{923, 5}, 1},
 	{"log_max_stride_sz_rq", field{931, 5}, 12},
 	{"log_min_stride_sz_rq", field{939, 5}, 4},
 	{"log_max_stride_sz_sq", field{947, 5}, 12},
 	{"log_min_stride_sz_sq", field{955, 5}, 4},
-	{"log_max_wq_sz", field{987, 5}, 15},
 	{"disable_local_lb_uc", field{993, 1}, 1},
 	{"disable_local_lb_mc", field{994, 1}, 1},
 	{"log_max_vlan_list", field{1003, 5}, 8},
 	{"log_max_current_mc_list", field{1011, 5}, 8},
 	{"log_max_current_uc_list", field{1019, 5}, 7},
-	{"device_frequency_mhz", field{1216, 32}, deviceKHz / 1000},
-	{"device_frequency_khz", field{1248, 32}, deviceKHz},
 	{"num_of_uars_per_page", field{1312, 32}, 1},
 }
-
-// deviceKHz is the rate of the internal timer.
-const deviceKHz = 156250
 
 // flowTableFixed is group 7, from byte 64 on (NIC receive, flow_table_prop_layout).
 var flowTableFixed = []capValue{
@@ -124,7 +117,27 @@ const ftFieldSupport, ftFieldBitmask = 256, 384
 
 const flowTableNICReceive = 64
 
-// set writes values into a capability group.
+// nicCaps is what of group 0 the NIC's own capabilities say.
+func (f *Function) nicCaps() []capValue {
+	c := f.nic.Caps()
+	return []capValue{
+		{"log_max_qp_sz", field{136, 8}, uint64(c.LogMaxQueue)},
+		{"log_max_cq_sz", field{200, 8}, uint64(c.LogMaxCQ)},
+		{"striding_rq", field{513, 1}, flag(c.StridingRQ)},
+		{"max_wqe_sz_sq", field{656, 16}, uint64(c.MaxSendWQE)},
+		{"max_wqe_sz_rq", field{688, 16}, uint64(c.MaxRecvWQE)},
+		{"log_max_rqt_size", field{915, 5}, uint64(c.LogMaxRQT)},
+		{"ext_stride_num_range", field{928, 1}, flag(c.LogMinStrides < 9)},
+		{"log_max_wq_sz", field{987, 5}, uint64(c.LogMaxQueue)},
+		{"device_frequency_mhz", field{1216, 32}, uint64(c.FrequencyKHz / 1000)},
+		{"device_frequency_khz", field{1248, 32}, uint64(c.FrequencyKHz)},
+		{"mini_cqe_resp_stride_index", field{1468, 1}, flag(c.MiniFormats>>simnic.MiniChecksumStride&1 != 0)},
+		{"cqe_compression", field{1471, 1}, flag(c.Compression)},
+		{"cqe_compression_max_num", field{1488, 16}, uint64(c.MaxCompressed)},
+	}
+}
+
+// setCaps writes values into a capability group.
 func setCaps(b []byte, values []capValue) {
 	for _, c := range values {
 		c.f.set(b, c.v)
@@ -132,9 +145,10 @@ func setCaps(b []byte, values []capValue) {
 }
 
 // generalCapBytes is group 0 before the driver changes it.
-func generalCapBytes() []byte {
+func (f *Function) generalCapBytes() []byte {
 	b := make([]byte, capSize)
 	setCaps(b, generalCaps)
+	setCaps(b, f.nicCaps())
 	return b
 }
 

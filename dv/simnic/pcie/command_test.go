@@ -111,10 +111,10 @@ func TestCommandStatus(t *testing.T) {
 }
 
 func TestCommandAcrossMailboxes(t *testing.T) {
-	c, _, _ := newClient(t)
+	c, fn, _ := newClient(t)
 	c.mapRAM()
 	out := c.command(input(0x100, 1, 16), 16+capSize)
-	for _, v := range generalCaps {
+	for _, v := range append(fn.nicCaps(), generalCaps...) {
 		if got := v.f.get(out[16:]); got != v.v {
 			t.Errorf("%s = %d, want %d", v.name, got, v.v)
 		}

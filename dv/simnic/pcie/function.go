@@ -7,7 +7,6 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -48,7 +47,6 @@ type Function struct {
 	portMTU   int
 	numbers   [numKinds]numbers
 	objects   objectTable
-	start     time.Time
 
 	statsMu sync.Mutex
 	stats   map[string]CommandStats // guarded by statsMu
@@ -68,7 +66,7 @@ func New(nic *simnic.NIC, cfg Config) *Function {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	f := &Function{nic: nic, log: cfg.Logger, cfg: cfg, irq: newIRQs(), start: time.Now(), stats: map[string]CommandStats{}}
+	f := &Function{nic: nic, log: cfg.Logger, cfg: cfg, irq: newIRQs(), stats: map[string]CommandStats{}}
 	f.eqs.irq = f.irq
 	f.reset()
 	f.unsubscribe = nic.Subscribe(f.event)
@@ -102,7 +100,7 @@ func (f *Function) reset() {
 	f.eqs.mu.Unlock()
 	f.config = newConfigSpace(f.cfg.DeviceID)
 	f.cmdQueue, f.given, f.enabled, f.issi = 0, nil, false, 0
-	f.general = generalCapBytes()
+	f.general = f.generalCapBytes()
 	f.vport = [vportContextSize]byte{}
 	f.nic.SetLoopback(true, true)
 	f.portAdmin, f.portMTU = paosDown, f.nic.MTU()+portOverhead
@@ -152,11 +150,6 @@ func (f *Function) write(region uint32, off uint64, p []byte) error {
 		return fmt.Errorf("write of region %d: %w", region, unix.EINVAL)
 	}
 	return nil
-}
-
-// clock is the internal timer, in ticks of deviceKHz.
-func (f *Function) clock() uint64 {
-	return uint64(time.Since(f.start).Nanoseconds()) * deviceKHz / 1e6
 }
 
 // count notes the outcome of a command.

@@ -1,9 +1,6 @@
 package pcie
 
-import (
-	"encoding/binary"
-	"net"
-)
+import "encoding/binary"
 
 // NIC vport context (linux include/linux/mlx5/mlx5_ifc.h, nic_vport_context, 264 bytes).
 const (
@@ -42,7 +39,7 @@ func (f *Function) queryVport(_, out []byte) error {
 	mac := make([]byte, 8)
 	copy(mac[2:], f.nic.MAC())
 	vportMACAddress.set(ctx, binary.BigEndian.Uint64(mac))
-	guid := guidOf(f.nic.MAC())
+	guid := f.nic.GUID()
 	vportSystemGUID.set(ctx, guid)
 	vportPortGUID.set(ctx, guid)
 	vportNodeGUID.set(ctx, guid)
@@ -81,11 +78,6 @@ func (f *Function) setPortMTU(bytes int) {
 	if mtu := f.portMTU - portOverhead; mtu >= 68 {
 		f.nic.SetMTU(mtu)
 	}
-}
-
-// guidOf makes an EUI-64 of a MAC address (RFC 4291 appendix A, without the inverted bit).
-func guidOf(mac net.HardwareAddr) uint64 {
-	return binary.BigEndian.Uint64([]byte{mac[0], mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 }
 
 var (
