@@ -61,10 +61,7 @@ func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 		return p, err
 	}
 	p.frameLimit = p.mtu + frameOverhead
-	p.frame = (p.frameLimit + 2047) &^ 2047
-	if p.frame > 4096 {
-		p.frame = (p.frameLimit + 255) &^ 255
-	}
+	p.frame = ((p.frameLimit+cacheLine-1)/cacheLine | 1) * cacheLine
 	if cfg.Striding {
 		p.striding, p.frame = true, slabSize
 		p.spare = max(4, p.spare*p.strideBytes()/slabSize)
@@ -174,6 +171,11 @@ func (p *plan) rqBytes() int    { return p.pages(p.rxRing() * p.rxWQE()) }
 func (p *plan) rxCQBytes() int  { return p.pages(p.rxCompletions() * mlx5.CQESize) }
 func (p *plan) sqBytes() int    { return p.pages(p.txBlocks * mlx5.BB) }
 func (p *plan) txCQBytes() int  { return p.pages(p.txBlocks * mlx5.CQESize) }
+
+// cacheLine is the unit of frame buffers, in bytes. Their size is an odd
+// number of lines: with a power of two, all headers would fall on the same few
+// sets of the processor's caches.
+const cacheLine = 64
 
 // recordStride keeps doorbell records, of 8 bytes, on cache lines of their own.
 const recordStride = 64

@@ -13,11 +13,11 @@ func TestPlan(t *testing.T) {
 		mtu  int
 		want plan
 	}{
-		{"defaults", Config{}, 1500, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 2048, spare: 256, mtu: 1500, frameLimit: 1518}},
-		{"jumbo", Config{}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 9216, spare: 256, mtu: 9000, frameLimit: 9018}},
-		{"own MTU", Config{MTU: 3000}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 4096, spare: 256, mtu: 3000, frameLimit: 3018}},
+		{"defaults", Config{}, 1500, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 1600, spare: 256, mtu: 1500, frameLimit: 1518}},
+		{"jumbo", Config{}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 9024, spare: 256, mtu: 9000, frameLimit: 9018}},
+		{"own MTU", Config{MTU: 3000}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 3136, spare: 256, mtu: 3000, frameLimit: 3018}},
 		{"asked for", Config{RxQueues: 2, TxQueues: 3, RxQueueSize: 64, TxQueueSize: 128, TxBufferSize: 128 << 10, SpareFrames: 1}, 1500,
-			plan{rx: 2, tx: 3, rxEntries: 64, txBlocks: 128, stage: 128 << 10, frame: 2048, spare: 1, mtu: 1500, frameLimit: 1518}},
+			plan{rx: 2, tx: 3, rxEntries: 64, txBlocks: 128, stage: 128 << 10, frame: 1600, spare: 1, mtu: 1500, frameLimit: 1518}},
 	} {
 		c.want.pageSize, c.want.inline = 4096, inlineMax
 		if got, err := newPlan(&c.cfg, c.mtu, 4096); err != nil || got != c.want {

@@ -196,12 +196,22 @@ func (q *RxQueue) Release(pkts []Packet) {
 		q.releaseShares(pkts)
 		pkts = nil
 	}
+	pc, full := q.pc, q.cc+q.mask+1
 	for i := range pkts {
-		if f := pkts[i].Frame; f != NoFrame {
-			pkts[i].Frame = NoFrame
-			q.give(f)
+		f := pkts[i].Frame
+		if f == NoFrame {
+			continue
 		}
+		pkts[i].Frame = NoFrame
+		if pc == full || !q.pool.valid(f) { // the pool gets it, or its owner a panic
+			q.pc = pc
+			q.give(f)
+			continue
+		}
+		q.place(pc, f)
+		pc++
 	}
+	q.pc = pc
 	if q.pc-q.posted >= q.batch {
 		q.publish()
 	}
@@ -218,11 +228,16 @@ func (q *RxQueue) give(f Frame) {
 		return
 	}
 	q.pool.hold(f)
-	slot := q.pc & q.mask
+	q.place(q.pc, f)
+	q.pc++
+}
+
+// place writes frame f into the descriptor at count pc.
+func (q *RxQueue) place(pc uint32, f Frame) {
+	slot := pc & q.mask
 	q.slots[slot] = f
 	at := (int(slot)+1)*q.wqe - 8 // the address is what a descriptor ends with
 	binary.BigEndian.PutUint64(q.ring[at:at+8], q.pool.addr(f))
-	q.pc++
 }
 
 // Refill hands every free buffer to the NIC at once, filling gaps in the ring

@@ -46,8 +46,11 @@ func (q *RxQueue) expand(dst []Packet) (int, bool) {
 	s, size := &q.session, q.pool.size
 	n, bytes := int(min(uint32(len(dst)), s.n-s.i)), uint64(0)
 	sum := q.omitted&RxSum == 0
+	array := q.cq.minis(s.i)
 	for i := range dst[:n] {
-		array := q.cq.minis(s.i)
+		if s.i%mlx5.MinisPerCQE == 0 {
+			array = q.cq.minis(s.i)
+		}
 		mini := binary.BigEndian.Uint64(array[s.i%mlx5.MinisPerCQE*mlx5.MiniCQESize:])
 		length := uint32(mini)
 		if length-ethHeader > uint32(size-ethHeader) {

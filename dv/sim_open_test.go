@@ -27,7 +27,7 @@ func TestOpenFacts(t *testing.T) {
 	if c.Firmware != "22.43.2026" || c.MaxTSO != 1<<18 || !c.TxCsum || !c.RxCsum || !c.VLANStrip || !c.SharedMulticast || c.MinInline != 0 || c.MaxRxQueues != 2048 {
 		t.Errorf("caps %+v", c)
 	}
-	if p := d.Pool(); p.FrameSize() != 2048 || p.Frames() != 3*1024+256 || p.Free() != 256 {
+	if p := d.Pool(); p.FrameSize() != 1600 || p.Frames() != 3*1024+256 || p.Free() != 256 {
 		t.Errorf("pool of %d frames of %d bytes, %d free", p.Frames(), p.FrameSize(), p.Free())
 	}
 }

@@ -14,6 +14,8 @@ type multi struct {
 	ds    uint32 // its length so far in 16-byte units; 0: none is open
 	limit uint32 // how long it can get
 	flags TxFlags
+	// before is how many packets had been posted when it was opened.
+	before uint64
 }
 
 // multiHead is the length of what precedes the records.
@@ -41,7 +43,6 @@ func (q *TxQueue) record(ds uint32, flags TxFlags) []byte {
 	m.ds += ds
 	q.pc = end
 	q.count.packets.n++
-	q.count.multi.n++
 	return q.ring[at : at+ds*mlx5.DSSize]
 }
 
@@ -55,7 +56,7 @@ func (q *TxQueue) openMulti(ds uint32, flags TxFlags) bool {
 	}
 	mlx5.PutEth(q.ring[slot*mlx5.BB+mlx5.CtrlSegSize:], mlx5.Eth{CsumFlags: csum(flags)})
 	q.last = q.pc
-	q.multi = multi{ds: multiHead, limit: limit, flags: flags}
+	q.multi = multi{ds: multiHead, limit: limit, flags: flags, before: q.count.packets.n}
 	return true
 }
 
@@ -66,6 +67,7 @@ func (q *TxQueue) closeMulti() {
 		return
 	}
 	q.multi.ds = 0
+	q.count.multi.n += q.count.packets.n - q.multi.before
 	w := q.ring[(q.last&q.mask)*mlx5.BB:]
 	mlx5.PutCtrl(w, mlx5.OpEnhancedMPW, 0, uint16(q.last), q.sqn, uint8(ds), mlx5.CEOnError)
 	if q.pc-q.asked >= q.quarter {
@@ -79,9 +81,13 @@ func (q *TxQueue) putMultiInline(p *TxPacket, n, size int, flags TxFlags) bool {
 	if w == nil {
 		return false
 	}
+	if n == size {
+		*(*[mlx5.DSSize]byte)(w[len(w)-mlx5.DSSize:]) = [mlx5.DSSize]byte{}
+	} else {
+		clear(w)
+	}
 	mlx5.PutInlineDataHeader(w, size)
 	putFrame(w[mlx5.InlineHeaderSize:mlx5.InlineHeaderSize+n], p)
-	clear(w[mlx5.InlineHeaderSize+n:])
 	q.count.inline.n++
 	q.count.bytes.n += uint64(size)
 	return true

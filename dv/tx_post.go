@@ -33,6 +33,9 @@ func (q *TxQueue) Post(p *TxPacket) error {
 		return q.refuse(fmt.Errorf("send frame of %d bytes, the port takes %d to %d: %w", n+tag, ethHeader, q.limits.frame, ErrFrameSize))
 	}
 	if size := max(n+tag, ethMin); size <= q.limits.inline {
+		if q.putMultiInline(p, n+tag, size, flags) {
+			return nil
+		}
 		return q.postInline(p, n+tag, size, flags)
 	}
 	return q.postStaged(p, n+tag, flags)
@@ -41,9 +44,6 @@ func (q *TxQueue) Post(p *TxPacket) error {
 // postInline writes the frame, size bytes of which n are p's and its tag's,
 // into the descriptor.
 func (q *TxQueue) postInline(p *TxPacket, n, size int, flags TxFlags) error {
-	if q.putMultiInline(p, n, size, flags) {
-		return nil
-	}
 	ds := mlx5.CtrlSegSize/mlx5.DSSize + mlx5.EthDS(size)
 	blocks := uint32(mlx5.BBs(ds))
 	if q.room() < blocks {
@@ -113,6 +113,15 @@ const (
 // putFrame gathers p's bytes into dst, which has just the room for them and
 // for the tag, if one is asked for.
 func putFrame(dst []byte, p *TxPacket) {
+	if len(p.Bufs) == 1 && p.Flags&TxVLAN == 0 {
+		copy(dst, p.Bufs[0])
+		return
+	}
+	gatherFrame(dst, p)
+}
+
+// gatherFrame is putFrame for a frame in pieces or with a tag.
+func gatherFrame(dst []byte, p *TxPacket) {
 	if p.Flags&TxVLAN == 0 {
 		gather(dst, p.Bufs, 0)
 		return
