@@ -38,7 +38,11 @@ func benchName(path string, size int, features string, batch int) string {
 	return fmt.Sprintf("%s/%dB/%s/%d", path, size, features, batch)
 }
 
-const benchEntries = 1024
+// Sizes of the default configuration.
+const (
+	benchEntries = 1024
+	benchFrames  = benchEntries + 256
+)
 
 // feed is a receive queue and a NIC that fills its ring.
 type feed struct {
@@ -51,15 +55,38 @@ var rxFeatures = []struct {
 	fill func(testing.TB) feed
 }{
 	{"plain", func(b testing.TB) feed {
-		return feed{newRxRig(b, benchEntries, 2*benchEntries), (*rxRig).receive}
+		return feed{newRxRigOf(b, benchEntries, benchFrames, 1600), (*rxRig).receive}
 	}},
 	{"compressed", func(b testing.TB) feed {
-		return feed{newZipRig(b, benchEntries, 2*benchEntries, RxSum), func(r *rxRig, n, size int) {
+		r := newRxRigOf(b, benchEntries, benchFrames, 1600)
+		r.q.compress(RxSum)
+		return feed{r, func(r *rxRig, n, size int) {
 			for ; n > 0; n -= 64 {
 				r.receiveZipped(min(n, 64), func(int) int { return size })
 			}
 		}}
 	}},
+	{"striding", func(b testing.TB) feed { return strideFeed(b, false) }},
+	{"striding,compressed", func(b testing.TB) feed { return strideFeed(b, true) }},
+}
+
+// strideFeed fills slabs.
+func strideFeed(b testing.TB, zip bool) feed {
+	s := newStrideRig(b, 2*rigSlabs)
+	return feed{s.rxRig, func(_ *rxRig, _, size int) {
+		for n := 1024; n > 0; {
+			took := 0
+			if zip {
+				took = s.deliverZipped(0, min(64, n), func(uint32) int { return size })
+			}
+			if took == 0 && s.deliver(0, size, s.nic.put) {
+				took = 1
+			}
+			if n -= took; took == 0 {
+				return
+			}
+		}
+	}}
 }
 
 var txFeatures = []struct {

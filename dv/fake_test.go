@@ -83,8 +83,11 @@ type rxRig struct {
 	haltErr       error
 }
 
-func newRxRig(t testing.TB, entries, frames int) *rxRig {
-	pool := newPool(memory(t, frames*2048), 0x12a4, 2048, frames)
+func newRxRig(t testing.TB, entries, frames int) *rxRig { return newRxRigOf(t, entries, frames, 2048) }
+
+// newRxRigOf is newRxRig with frames of size bytes.
+func newRxRigOf(t testing.TB, entries, frames, size int) *rxRig {
+	pool := newPool(memory(t, frames*size), 0x12a4, size, frames)
 	cqMem, rec, cqRec := memory(t, entries*64), memory(t, 8), memory(t, 8)
 	r := &rxRig{pool: pool, rec: rec, cqRec: cqRec}
 	r.q = newRxQueue(0, entries, memory(t, entries*16), rec, newCompRing(cqMem, cqRec, entries), pool)
