@@ -25,6 +25,9 @@ func (r *rule) translate(a *FlowAttr) unix.Errno {
 			return errno
 		}
 	}
+	if a.Type != FlowNormal {
+		return 0 // made without the conditions
+	}
 	for i := range r.specs {
 		if r.specs[i].outsideMask() {
 			return unix.EINVAL
@@ -68,11 +71,13 @@ func (r *rule) protocolsAgree() bool {
 }
 
 // outsideMask reports whether the value has bits that the mask has not, which
-// the steering code refuses. The tag is not looked at when its mask is zero.
+// the steering code refuses. The tag is not looked at when its mask is zero, and
+// what cannot be matched at all is not either.
 func (s *flowSpec) outsideMask() bool {
 	for i, v := range s.value {
-		untagged := s.kind == uverbs.FlowSpecTypeEth && i >= 14 && s.mask[14]|s.mask[15] == 0
-		if v&^s.mask[i] != 0 && !untagged {
+		ignored := s.kind == uverbs.FlowSpecTypeEth && i >= 14 && s.mask[14]|s.mask[15] == 0 ||
+			s.kind == uverbs.FlowSpecTypeIPv4 && i >= 10 || s.kind == uverbs.FlowSpecTypeIPv6 && i >= 38
+		if v&^s.mask[i] != 0 && !ignored {
 			return true
 		}
 	}

@@ -45,6 +45,7 @@ const (
 	accessBasic       = 0xff
 	accessRemoteWrite = 2
 	accessAtomic      = 8
+	accessFlush       = 0x300 // of persistent memory, since 6.2
 )
 
 // checkAccess refuses rights nobody knows, or the device lacks
@@ -52,14 +53,14 @@ const (
 func (n *node) checkAccess(flags uint32) unix.Errno {
 	known := uint32(accessBasic)
 	if !n.linux.is(Linux54) {
-		known |= uverbs.AccessOptionalMask
+		known |= uverbs.AccessOptionalMask | accessFlush
 	}
 	switch {
 	case flags&(accessRemoteWrite|accessAtomic) != 0 && flags&uverbs.AccessLocalWrite == 0:
 		return unix.EINVAL
 	case flags&^known != 0:
 		return unix.EINVAL
-	case flags&uverbs.AccessOnDemand != 0:
+	case flags&(uverbs.AccessOnDemand|accessFlush) != 0:
 		return unix.EOPNOTSUPP
 	}
 	return 0

@@ -233,8 +233,7 @@ func (c *call) createRaw(q *qp, req uverbs.ExCreateQPReq, parts qpParts) unix.Er
 		return errno
 	}
 	caps := c.node.nic.Caps()
-	hasRQ := req.MaxRecvWR != 0
-	if errno := rawFlags(req.CreateFlags, hasRQ, caps); errno != 0 {
+	if errno := rawFlags(req.CreateFlags, caps); errno != 0 {
 		return errno
 	}
 	if errno := rawSizes(req, drv, caps); errno != 0 {
@@ -250,12 +249,12 @@ func (c *call) createRaw(q *qp, req uverbs.ExCreateQPReq, parts qpParts) unix.Er
 }
 
 // rawFlags refuses flags of creation that this device does not serve.
-func rawFlags(flags uint32, hasRQ bool, caps Caps) unix.Errno {
+func rawFlags(flags uint32, caps Caps) unix.Errno {
 	serves := uint32(0)
 	if caps.ScatterFCS {
 		serves |= uverbs.QPCreateScatterFCS
 	}
-	if caps.VLANStrip && hasRQ {
+	if caps.VLANStrip {
 		serves |= uverbs.QPCreateCVLANStripping
 	}
 	if caps.EndPad {
