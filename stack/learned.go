@@ -105,8 +105,14 @@ func (s *Stack) drop(p netip.Prefix) {
 	s.changed()
 }
 
-// changed makes conns forget cached routes and sources.
+// changed makes conns forget cached routes and sources, and tells the link our addresses.
 func (s *Stack) changed() {
-	s.source.count(s.Addrs())
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	addresses := s.Addrs()
+	s.source.count(addresses)
 	s.epoch.Add(1)
+	if s.setHosts != nil {
+		s.setHosts(addresses)
+	}
 }

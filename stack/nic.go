@@ -54,8 +54,7 @@ func (s *Stack) attach(link gstack.LinkEndpoint) error {
 	if err := s.addAddresses(mac); err != nil {
 		return err
 	}
-	s.source.count(s.Addrs())
-	s.epoch.Add(1)
+	s.changed()
 	if !s.cfg.NoAnnounce {
 		s.announceTwice()
 	}
@@ -84,7 +83,11 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 	}
 	if b, ok := link.(interface {
 		BindStack(*gstack.Stack, tcpip.NICID) error
+		SetHosts([]netip.Prefix)
 	}); ok {
+		if !s.cfg.NoExpressLane {
+			s.setHosts = b.SetHosts
+		}
 		return b.BindStack(s.net, nicID)
 	}
 	return nil

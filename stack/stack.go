@@ -43,6 +43,9 @@ type Stack struct {
 	// epoch counts changes of addresses and routes; UDP conns drop cached routes when it moves.
 	epoch atomic.Uint64
 
+	changing sync.Mutex           // held while a change of addresses is made known
+	setHosts func([]netip.Prefix) // tells the link our addresses; nil if it does not want to know
+
 	device  *dv.Device    // nil unless made by Open; closed after the link
 	watched chan struct{} // closed when the device's watcher has ended; nil unless made by Open
 

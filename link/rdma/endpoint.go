@@ -40,6 +40,7 @@ type Endpoint struct {
 	mtu     atomic.Uint32
 	mac     atomic.Uint64
 	address atomic.Pointer[tcpip.LinkAddress]
+	hosts   atomic.Pointer[hosts] // nil: no express lane
 	closed  atomic.Bool
 
 	mu      sync.Mutex
@@ -172,8 +173,8 @@ func (e *Endpoint) start(s *session) {
 }
 
 // BindStack lets IP fragments take a road of their own to the stack's NIC id, on which the stack verifies the checksum of what
-// it reassembles. Unbound, that sum is never verified, as each fragment counts as verified by the link. To be called
-// once CreateNIC has returned; it holds until the NIC is removed.
+// it reassembles. Unbound, that sum is never verified, as each fragment counts as verified by the link. It also is what
+// SetHosts needs. To be called once CreateNIC has returned; it holds until the NIC is removed.
 func (e *Endpoint) BindStack(s *gstack.Stack, id tcpip.NICID) error {
 	n := new(networks)
 	for proto, network := range map[tcpip.NetworkProtocolNumber]*gstack.NetworkEndpoint{typeIPv4: &n.ipv4, typeIPv6: &n.ipv6} {
@@ -188,6 +189,7 @@ func (e *Endpoint) BindStack(s *gstack.Stack, id tcpip.NICID) error {
 	if e.session == nil {
 		return fmt.Errorf("bind link endpoint to NIC %d: it is not attached", id)
 	}
+	n.express = newExpress(e.session.dispatcher, s, id)
 	e.session.networks.Store(n)
 	return nil
 }

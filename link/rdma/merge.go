@@ -45,6 +45,7 @@ type run struct {
 	headers     int    // bytes before the TCP payload
 	mss         int    // payload of the first frame
 	payload     int    // of all frames
+	express     bool   // may take the express lane
 }
 
 // merged is true when the run has more than one frame.

@@ -38,8 +38,11 @@ func (w *worker) sort(frames []dv.Packet) {
 // copy makes a packet of each run.
 func (w *worker) copy() []*gstack.PacketBuffer {
 	runs := w.merge.runs
+	hosts := w.e.hosts.Load()
 	for i := range runs {
-		w.packets[i] = w.packet(&runs[i])
+		r := &runs[i]
+		r.express = hosts.take(w.frames[r.first].Data, &r.layout)
+		w.packets[i] = w.packet(r)
 	}
 	return w.packets[:len(runs)]
 }
@@ -56,6 +59,7 @@ func (w *worker) deliverAll(packets []*gstack.PacketBuffer) {
 	}
 	clear(packets)
 	w.count.packets.Add(uint64(delivered))
+	w.countExpress()
 }
 
 // admit decides by the Ethernet header whether the frame is for this endpoint, and starts its layout.
@@ -174,7 +178,49 @@ func (w *worker) deliver(r *run, pkt *gstack.PacketBuffer) {
 			return
 		}
 	}
+	if r.express && w.express(r, pkt) {
+		return
+	}
 	w.session.dispatcher.DeliverNetworkPacket(pkt.NetworkProtocolNumber, pkt)
+}
+
+// express delivers a packet directly to the transport layer and notes what it could, or has the network layer deliver
+// it after all.
+func (w *worker) express(r *run, pkt *gstack.PacketBuffer) bool {
+	n := w.session.networks.Load()
+	if n == nil || n.express == nil {
+		return false
+	}
+	size := uint64(pkt.Data().Size())
+	if !n.express.deliver(r, pkt) {
+		pkt = again(pkt)
+		w.session.dispatcher.DeliverNetworkPacket(pkt.NetworkProtocolNumber, pkt)
+		pkt.DecRef()
+		return true
+	}
+	c := &w.passed4
+	if r.etherType == typeIPv6 {
+		c = &w.passed6
+	}
+	c.packets++
+	c.bytes += size
+	return true
+}
+
+// countExpress publishes what took the express lane in this batch.
+func (w *worker) countExpress() {
+	if w.passed4.packets+w.passed6.packets == 0 {
+		return
+	}
+	x := w.session.networks.Load().express
+	if c := w.passed4; c.packets > 0 {
+		x.passed(x.ipv4, c.packets, c.bytes)
+	}
+	if c := w.passed6; c.packets > 0 {
+		x.passed(x.ipv6, c.packets, c.bytes)
+	}
+	w.count.express.Add(w.passed4.packets + w.passed6.packets)
+	w.passed4, w.passed6 = traffic{}, traffic{}
 }
 
 func packetType(eth []byte) tcpip.PacketType {

@@ -9,6 +9,7 @@ type Stats struct {
 	RxMerged      uint64 // frames that went into a packet with others
 	RxVerified    uint64 // frames whose transport checksum was verified in software
 	RxShut        uint64 // ACKs changed because netstack had shut its window on them, see shut.go
+	RxExpress     uint64 // packets that went to the transport layer directly, see express.go
 	RxFragments   uint64 // IP fragments whose checksum was left to the stack
 	RxBadChecksum uint64 // dropped: checksum wrong
 	RxOtherMAC    uint64 // dropped: for another unicast address
@@ -24,8 +25,8 @@ type Stats struct {
 
 // rxCounters is one worker's; a cache line or more apart from the next.
 type rxCounters struct {
-	packets, merged, verified, shut, fragments, badChecksum, otherMAC, own, tagged atomic.Uint64
-	_                                                                              [64]byte
+	packets, merged, verified, shut, express, fragments, badChecksum, otherMAC, own, tagged atomic.Uint64
+	_                                                                                       [64]byte
 }
 
 type txCounters struct {
@@ -42,6 +43,7 @@ func (e *Endpoint) Stats() Stats {
 		s.RxMerged += c.merged.Load()
 		s.RxVerified += c.verified.Load()
 		s.RxShut += c.shut.Load()
+		s.RxExpress += c.express.Load()
 		s.RxFragments += c.fragments.Load()
 		s.RxBadChecksum += c.badChecksum.Load()
 		s.RxOtherMAC += c.otherMAC.Load()

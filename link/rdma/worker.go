@@ -31,7 +31,10 @@ type session struct {
 }
 
 // networks is what Endpoint.BindStack found.
-type networks struct{ ipv4, ipv6 gstack.NetworkEndpoint }
+type networks struct {
+	ipv4, ipv6 gstack.NetworkEndpoint
+	express    *express // nil: there is none
+}
 
 func (s *session) ended() bool { return s.stop.Load() }
 
@@ -68,7 +71,12 @@ type worker struct {
 	limit   int
 	frames  [batchFrames]dv.Packet
 	packets [batchFrames]*gstack.PacketBuffer
+
+	passed4, passed6 traffic // by the express lane, of this batch
 }
+
+// traffic is packets and their bytes.
+type traffic struct{ packets, bytes uint64 }
 
 func (e *Endpoint) newWorker(s *session, i int) *worker {
 	w := &worker{e: e, session: s, q: e.dev.Rx(i), count: &e.rx[i], merge: newMerger(batchFrames)}

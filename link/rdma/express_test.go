@@ -1,0 +1,293 @@
+package rdma
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/channel"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// judge is a stack that hears frames from a worker and whose answers can be looked at.
+type judge struct {
+	*channel.Endpoint
+	dispatcher gstack.NetworkDispatcher
+	stack      *gstack.Stack
+	worker     *worker
+	socket     tcpip.Endpoint // UDP, on port 53, IPv4
+}
+
+func (j *judge) Attach(d gstack.NetworkDispatcher) {
+	j.dispatcher = d
+	j.Endpoint.Attach(d)
+}
+
+// newJudge makes a stack with the addresses 10.0.0.1/24 and fd00::1/64. The lane is open or closed.
+func newJudge(t *testing.T, lane bool) *judge {
+	j := &judge{Endpoint: channel.New(64, 1500, ourMAC), worker: testWorker()}
+	j.LinkEPCapabilities = gstack.CapabilityRXChecksumOffload
+	j.stack = gstack.New(gstack.Options{
+		NetworkProtocols:   []gstack.NetworkProtocolFactory{arp.NewProtocol, ipv4.NewProtocol, ipv6.NewProtocol},
+		TransportProtocols: []gstack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
+		HandleLocal:        true,
+	})
+	t.Cleanup(func() { j.stack.Destroy() })
+	if err := j.stack.CreateNIC(1, j); err != nil {
+		t.Fatal(err)
+	}
+	addresses := []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/64")}
+	for _, p := range addresses {
+		protocol := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber}
+		if p.Addr().Is6() {
+			protocol.Protocol = ipv6.ProtocolNumber
+		}
+		protocol.AddressWithPrefix = tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(p.Addr().AsSlice()), PrefixLen: p.Bits()}
+		if err := j.stack.AddProtocolAddress(1, protocol, gstack.AddressProperties{}); err != nil {
+			t.Fatal(err)
+		}
+		j.stack.AddRoute(tcpip.Route{Destination: protocol.AddressWithPrefix.Subnet(), NIC: 1})
+	}
+	var terr tcpip.Error
+	if j.socket, terr = j.stack.NewEndpoint(udp.ProtocolNumber, ipv4.ProtocolNumber, new(waiter.Queue)); terr != nil {
+		t.Fatal(terr)
+	}
+	t.Cleanup(j.socket.Close)
+	if err := j.socket.Bind(tcpip.FullAddress{Port: 53}); err != nil {
+		t.Fatal(err)
+	}
+	w := j.worker
+	w.session.dispatcher = j.dispatcher
+	w.session.networks.Store(&networks{express: newExpress(j.dispatcher, j.stack, 1)})
+	if lane {
+		w.e.SetHosts(addresses)
+	}
+	return j
+}
+
+// hear delivers frames as one batch.
+func (j *judge) hear(frames ...[]byte) {
+	j.worker.sort(j.worker.load(dv.RxL3OK|dv.RxL4OK, frames...))
+	j.worker.deliverAll(j.worker.copy())
+}
+
+// said is what came back: for each packet its protocol and what tells answers apart.
+func (j *judge) said() (out []string) {
+	for pkt := j.Read(); pkt != nil; pkt = j.Read() {
+		s := fmt.Sprintf("%d to %s", pkt.NetworkProtocolNumber, pkt.Network().DestinationAddress())
+		switch b := pkt.TransportHeader().Slice(); pkt.Network().TransportProtocol() {
+		case header.TCPProtocolNumber:
+			s += fmt.Sprintf(" TCP %s ack %d", header.TCP(b).Flags(), header.TCP(b).AckNumber())
+		case header.ICMPv4ProtocolNumber, header.ICMPv6ProtocolNumber:
+			s += fmt.Sprintf(" ICMP %x", b[:2])
+		default:
+			s += fmt.Sprintf(" %x", b)
+		}
+		out = append(out, s)
+		pkt.DecRef()
+	}
+	return out
+}
+
+// counts are all counters of the stack and the interface.
+func (j *judge) counts(t *testing.T) map[string]uint64 {
+	out := map[string]uint64{}
+	info, ok := j.stack.SingleNICInfo(1)
+	if !ok {
+		t.Fatal("no interface")
+	}
+	collect("all", reflect.ValueOf(j.stack.Stats()), out)
+	collect("interface", reflect.ValueOf(info.Stats), out)
+	for proto, stats := range info.NetworkStats {
+		if ip, ok := stats.(gstack.IPNetworkEndpointStats); ok {
+			collect(fmt.Sprint(proto), reflect.ValueOf(*ip.IPStats()), out)
+		}
+	}
+	return out
+}
+
+func collect(name string, v reflect.Value, out map[string]uint64) {
+	if !v.CanInterface() {
+		return
+	}
+	switch c := v.Interface().(type) {
+	case *tcpip.StatCounter:
+		out[name] = c.Value()
+	case *tcpip.IntegralStatCounterMap:
+		for _, key := range c.Keys() {
+			if n, ok := c.Get(key); ok {
+				out[fmt.Sprint(name, key)] = n.Value()
+			}
+		}
+	default:
+		if v.Kind() == reflect.Struct {
+			for i := range v.NumField() {
+				collect(name+"."+v.Type().Field(i).Name, v.Field(i), out)
+			}
+		}
+	}
+}
+
+// changed is a frame with some bytes of its IP packet replaced and no checksum made good: what the NIC vouches for is right.
+func changed(frame []byte, at int, to ...byte) []byte {
+	copy(frame[ethLen+at:], to)
+	return frame
+}
+
+// TestExpressLane compares the lane with the ordinary way: what comes back, what is counted, what is read.
+func TestExpressLane(t *testing.T) {
+	syn := segment(0)
+	syn.flags, syn.payload = header.TCPFlagSyn, nil
+	dgram := segment(0)
+	dgram.ports = [2]uint16{4000, 53}
+	unknown := segment(0)
+	with := func(f tcpFrame, change func(*tcpFrame)) tcpFrame { change(&f); return f }
+	v6 := func(f tcpFrame) tcpFrame { f.v6 = true; return f }
+	for _, tt := range []struct {
+		name    string
+		frame   func() []byte
+		express bool
+	}{
+		{"SYN to a closed port", func() []byte { return syn.bytes() }, true},
+		{"segment of no connection", func() []byte { return segment(0).bytes() }, true},
+		{"the same, IPv6", func() []byte { return v6(segment(0)).bytes() }, true},
+		{"datagram", func() []byte { return udpFrame(dgram) }, true},
+		{"datagram with bytes behind it", func() []byte { return changed(udpFrame(dgram), 24, 0, 50) }, true},
+		{"datagram, padded frame", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.payload, f.pad = nil, 20 })) }, true},
+		{"datagram longer than its packet", func() []byte { return changed(udpFrame(dgram), 24, 1, 0) }, false},
+		{"datagram shorter than its header", func() []byte { return changed(udpFrame(dgram), 24, 0, 7) }, false},
+		{"datagram nobody wants", func() []byte { return udpFrame(unknown) }, true},
+		{"the same, IPv6", func() []byte { return udpFrame(v6(unknown)) }, true},
+		{"TCP header longer than the segment", func() []byte { return changed(syn.bytes(), 32, 0xf0) }, false},
+		{"TCP header of 16 bytes", func() []byte { return changed(syn.bytes(), 32, 0x40) }, false},
+		{"from ourselves", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.from = 1 })) }, false},
+		{"from ourselves, IPv6", func() []byte { return udpFrame(with(v6(dgram), func(f *tcpFrame) { f.from = 1 })) }, false},
+		{"from the subnet's broadcast address", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.from = 255 })) }, false},
+		{"from broadcast", func() []byte { return changed(udpFrame(dgram), 12, 255, 255, 255, 255) }, false},
+		{"from a group", func() []byte { return changed(udpFrame(dgram), 12, 224, 0, 0, 1) }, false},
+		{"from loopback", func() []byte { return changed(udpFrame(dgram), 12, 127, 0, 0, 1) }, false},
+		{"from nobody", func() []byte { return changed(udpFrame(dgram), 12, 0, 0, 0, 0) }, false},
+		{"from a group, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 8, 0xff, 2) }, false},
+		{"from loopback, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 8, append(make([]byte, 15), 1)...) }, false},
+		{"from nobody, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 8, make([]byte, 16)...) }, false},
+		{"to another host", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.to = 9 })) }, false},
+		{"to another host, IPv6", func() []byte { return udpFrame(with(v6(dgram), func(f *tcpFrame) { f.to = 9 })) }, false},
+		{"to the subnet", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.to = 255 })) }, false},
+		{"in a broadcast frame", func() []byte {
+			return udpFrame(with(dgram, func(f *tcpFrame) { f.dst = header.EthernetBroadcastAddress }))
+		}, false},
+		{"options", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.ipOpts = []byte{1, 1, 1, 0} })) }, false},
+		{"extension header", func() []byte {
+			return udpFrame(with(v6(dgram), func(f *tcpFrame) { f.ipOpts = []byte{0, 1, 4, 0, 0, 0, 0} }))
+		}, false},
+		{"fragment", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.fragment = 8 })) }, false},
+		{"another protocol", func() []byte { return changed(udpFrame(dgram), 9, 132) }, false},
+		{"cut short", func() []byte { return udpFrame(dgram)[:ethLen+25] }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			lane, ordinary := newJudge(t, true), newJudge(t, false)
+			lane.hear(tt.frame(), tt.frame())
+			ordinary.hear(tt.frame(), tt.frame())
+			compare(t, lane, ordinary)
+			if got := lane.worker.count.express.Load() > 0 || lane.worker.merge.runs[0].express; got != tt.express {
+				t.Errorf("took the lane: %v", got)
+			}
+			if ordinary.worker.count.express.Load() != 0 {
+				t.Error("took a lane that is closed")
+			}
+		})
+	}
+}
+
+// compare wants two stacks to have fared alike.
+func compare(t *testing.T, lane, ordinary *judge) {
+	t.Helper()
+	if a, b := lane.said(), ordinary.said(); !slices.Equal(a, b) {
+		t.Errorf("answers %q, want %q", a, b)
+	}
+	want := ordinary.counts(t)
+	for name, n := range lane.counts(t) {
+		if n != want[name] {
+			t.Errorf("%s is %d, want %d", name, n, want[name])
+		}
+	}
+	if a, b := lane.read(t), ordinary.read(t); !slices.Equal(a, b) {
+		t.Errorf("read %q, want %q", a, b)
+	}
+}
+
+// read takes what waits in the socket.
+func (j *judge) read(t *testing.T) (out []string) {
+	t.Helper()
+	for {
+		var b bytes.Buffer
+		r, err := j.socket.Read(&b, tcpip.ReadOptions{NeedRemoteAddr: true})
+		if _, empty := err.(*tcpip.ErrWouldBlock); empty {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, fmt.Sprintf("%v %x", r.RemoteAddr, b.Bytes()))
+	}
+}
+
+// TestExpressLaneFollowsAddresses changes the addresses that the lane serves.
+func TestExpressLaneFollowsAddresses(t *testing.T) {
+	j := newJudge(t, true)
+	f := segment(0)
+	f.ports = [2]uint16{4000, 53}
+	took := func() uint64 {
+		before := j.worker.count.express.Load()
+		j.hear(udpFrame(f))
+		return j.worker.count.express.Load() - before
+	}
+	if took() != 1 {
+		t.Error("not taken")
+	}
+	j.worker.e.SetHosts([]netip.Prefix{netip.MustParsePrefix("10.0.0.7/24")})
+	if took() != 0 {
+		t.Error("taken for an address that is not served any more")
+	}
+	j.worker.e.SetHosts(nil)
+	if took() != 0 {
+		t.Error("taken with the lane closed")
+	}
+	if got := j.read(t); len(got) != 3 {
+		t.Errorf("%d datagrams arrived", len(got))
+	}
+}
+
+// TestExpressLaneDoesNotAllocate counts what the lane itself needs, without the transport layer.
+func TestExpressLaneDoesNotAllocate(t *testing.T) {
+	h := newHosts([]netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/64")})
+	for _, v6 := range []bool{false, true} {
+		f := segment(0)
+		f.v6 = v6
+		frame, l := f.bytes(), layout{etherType: typeIPv4, l3: ethLen}
+		if v6 {
+			l.etherType = typeIPv6
+		}
+		l.parse(frame)
+		if n := testing.AllocsPerRun(100, func() {
+			if !h.take(frame, &l) {
+				t.Fatal("not taken")
+			}
+		}); n != 0 {
+			t.Errorf("IPv6 %v: %v allocations", v6, n)
+		}
+	}
+}
