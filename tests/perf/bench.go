@@ -25,6 +25,7 @@ type sample struct {
 	scale float64
 	keep  string  // prefix of profiles; empty: none are kept
 	out   metrics // by name of the catalogue
+	more  metrics // what the server's host counted
 	noise float64 // processors that others kept busy
 }
 
@@ -97,6 +98,9 @@ func (s *sample) during(load func() error) (server *usage, client float64, err e
 	}
 	if err == nil && server == nil {
 		err = errors.New("no usage")
+	}
+	if err == nil {
+		s.more = server.More
 	}
 	return server, client + watch.ours(), err
 }

@@ -17,6 +17,9 @@ type host interface {
 	Close() error
 }
 
+// counting is a host that can say more about what it did.
+type counting interface{ counters() metrics }
+
 var (
 	clientPrefix = netip.MustParsePrefix("192.0.2.1/24")
 	serverPrefix = netip.MustParsePrefix("192.0.2.10/24")

@@ -75,4 +75,25 @@ func (h *ourHost) Dial(ctx context.Context, network, address string) (net.Conn, 
 	return h.stack.DialContext(ctx, network, address)
 }
 
+// counters are what explains the figures: how much one poll finds, how much goes in one packet, what was lost.
+func (h *ourHost) counters() metrics {
+	m := metrics{}
+	device := h.stack.Device().Stats()
+	for _, q := range device.Rx {
+		m["rx frames"] += float64(q.Packets)
+		m["rx polls"] += float64(q.Hits)
+		m["rx events"] += float64(q.Events)
+	}
+	for _, q := range device.Tx {
+		m["tx packets"] += float64(q.Packets)
+		m["tx doorbells"] += float64(q.Doorbells)
+		m["tx stalls"] += float64(q.Stalls)
+	}
+	st, nic := h.stack.Stats(), h.nic.Counters()
+	m["rx delivered"] = float64(st.RxPackets)
+	m["tcp timeouts"], m["tcp retransmits"] = float64(st.TCPTimeouts), float64(st.TCPRetransmits)
+	m["nic out of buffer"], m["nic lost on wire"] = float64(nic.Drops.OutOfBuffer), float64(nic.Drops.WireUnplugged)
+	return m
+}
+
 func (h *ourHost) Close() error { return errors.Join(h.stack.Close(), h.nic.Close()) }

@@ -29,6 +29,7 @@ type column struct {
 	Name, About string
 	Plumbing    string
 	Samples     map[string][]float64 // by quantity
+	Counters    map[string]metrics   // of ours, by bench: what the last sample counted
 	Ours        bool
 	Memory      bool
 }
@@ -62,7 +63,7 @@ func thisMachine() machine {
 }
 
 func (r *results) add(p *peer) {
-	r.Peers = append(r.Peers, &column{p.Name, p.About, p.Plumbing, map[string][]float64{}, p.ours(), p.memory()})
+	r.Peers = append(r.Peers, &column{p.Name, p.About, p.Plumbing, map[string][]float64{}, map[string]metrics{}, p.ours(), p.memory()})
 }
 
 func (r *results) column(name string) *column {
@@ -74,10 +75,13 @@ func (r *results) column(name string) *column {
 	return nil
 }
 
-func (r *results) record(p *peer, s *sample) {
+func (r *results) record(p *peer, bench string, s *sample) {
 	c := r.column(p.Name)
 	for key, v := range s.out {
 		c.Samples[key] = append(c.Samples[key], v)
+	}
+	if len(s.more) > 0 {
+		c.Counters[bench] = s.more
 	}
 	r.Noise = append(r.Noise, s.noise)
 }

@@ -151,5 +151,5 @@ func (r *session) sample(ctx context.Context, a *arena, b bench, round int) {
 			break
 		}
 	}
-	r.results.record(a.peer, best)
+	r.results.record(a.peer, b.name, best)
 }

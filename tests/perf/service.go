@@ -32,13 +32,20 @@ type services struct {
 }
 
 // counts is what services have done so far.
-type counts struct{ received, datagrams, sent, failed float64 }
+type counts struct {
+	received, datagrams, sent, failed float64
+	more                              metrics // of the host, if it counts
+}
 
 func (s *services) snapshot() counts {
 	if s == nil {
 		return counts{}
 	}
-	return counts{float64(s.received.Load()), float64(s.datagrams.Load()), float64(s.sent.Load()), float64(s.failed.Load())}
+	c := counts{float64(s.received.Load()), float64(s.datagrams.Load()), float64(s.sent.Load()), float64(s.failed.Load()), nil}
+	if h, ok := s.host.(counting); ok {
+		c.more = h.counters()
+	}
+	return c
 }
 
 // startServices starts all servers. They end with the process.

@@ -23,6 +23,7 @@ type usage struct {
 	Datagrams    float64 // that the UDP sink took
 	Samples      float64 // of the profile
 	Sent, Failed float64 // datagrams the UDP source sent, and writes that failed
+	More         metrics // what the host counted
 }
 
 // meter measures one process. Its profile's clock is 100 Hz.
@@ -58,6 +59,10 @@ func (m *meter) end(s *services, keep string) (*usage, error) {
 	now := s.snapshot()
 	u.Received, u.Datagrams = now.received-m.counts.received, now.datagrams-m.counts.datagrams
 	u.Sent, u.Failed = now.sent-m.counts.sent, now.failed-m.counts.failed
+	u.More = metrics{}
+	for name, v := range now.more {
+		u.More[name] = v - m.counts.more[name]
+	}
 	share, samples, err := modelShare(m.profile.Bytes())
 	u.Model, u.Samples = share*u.CPU, samples
 	if keep != "" {
