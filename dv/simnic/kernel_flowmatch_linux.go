@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 	"golang.org/x/sys/unix"
@@ -29,7 +30,7 @@ func (r *rule) translate(a *FlowAttr) unix.Errno {
 		return 0 // made without the conditions
 	}
 	for i := range r.specs {
-		if r.specs[i].outsideMask() {
+		if r.specs[i].outsideMask(r.hasTransport()) {
 			return unix.EINVAL
 		}
 	}
@@ -72,16 +73,30 @@ func (r *rule) protocolsAgree() bool {
 
 // outsideMask reports whether the value has bits that the mask has not, which
 // the steering code refuses. The tag is not looked at when its mask is zero, and
-// what cannot be matched at all is not either.
-func (s *flowSpec) outsideMask() bool {
+// what cannot be matched at all is not either. A transport specification puts
+// its own IP protocol there.
+func (s *flowSpec) outsideMask(transport bool) bool {
 	for i, v := range s.value {
-		ignored := s.kind == uverbs.FlowSpecTypeEth && i >= 14 && s.mask[14]|s.mask[15] == 0 ||
-			s.kind == uverbs.FlowSpecTypeIPv4 && i >= 10 || s.kind == uverbs.FlowSpecTypeIPv6 && i >= 38
+		var ignored bool
+		switch s.kind {
+		case uverbs.FlowSpecTypeEth:
+			ignored = i >= 14 && s.mask[14]|s.mask[15] == 0
+		case uverbs.FlowSpecTypeIPv4:
+			ignored = i >= 10 || i == 8 && transport
+		case uverbs.FlowSpecTypeIPv6:
+			ignored = i >= 38 || i == 36 && transport
+		}
 		if v&^s.mask[i] != 0 && !ignored {
 			return true
 		}
 	}
 	return false
+}
+
+func (r *rule) hasTransport() bool {
+	return slices.ContainsFunc(r.specs, func(s flowSpec) bool {
+		return s.kind == uverbs.FlowSpecTypeTCP || s.kind == uverbs.FlowSpecTypeUDP
+	})
 }
 
 func (s *flowSpec) translate(a *FlowAttr) unix.Errno {

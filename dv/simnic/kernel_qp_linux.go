@@ -220,7 +220,11 @@ func (c *call) qpDriver() (drv uverbs.Mlx5CreateQPReq, errno unix.Errno) {
 	if errno := c.uhw.in.take(&drv); errno != 0 {
 		return drv, errno
 	}
-	if drv.Flags&^qpFlags != 0 || drv.UIDX > 0xffffff {
+	flags := qpFlags
+	if drv.RQWQECount == 0 {
+		flags |= uverbs.Mlx5QPFlagSignature // it concerns receive queues only
+	}
+	if drv.Flags&^flags != 0 || drv.UIDX > 0xffffff {
 		return drv, unix.EINVAL
 	}
 	return drv, 0
