@@ -51,7 +51,7 @@ var generalCaps = []capValue{
 	{"cqe_version", field{508, 4}, 1},
 	{"umr_modify_entity_size_disabled", field{519, 1}, 1},
 	{"umr_indirect_mkey_disabled", field{521, 1}, 1},
-	{"wq_signature", field{532, 1}, 1},
+
 	{"sctr_data_cqe", field{533, 1}, 1},
 	{"eth_net_offloads", field{540, 1}, 1},
 	{"cq_oi", field{544, 1}, 1},
