@@ -1,7 +1,6 @@
 package rdma
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 	"sync"
@@ -304,7 +303,7 @@ func TestStackWait(t *testing.T) {
 			}
 			return
 		case <-time.After(20 * time.Second):
-			panic(fmt.Sprint("Stack.Wait hangs"))
+			panic("Stack.Wait hangs")
 		default:
 			conn.Write([]byte("x"))
 		}
