@@ -88,7 +88,7 @@ func (d *Device) checkDevice() error {
 	}
 	d.linkUp.Store(port.Active())
 	d.caps = capsOf(&caps, &d.plan)
-	d.spread = spread{hash: newToeplitz(d.config.RSSKey), queues: d.plan.rx, entries: 1 << logTable(caps, d.plan.rx)}
+	d.spread.Store(&spread{newToeplitz(d.config.RSSKey), evenly(d.plan.rx, logTable(caps, d.plan.rx))})
 	return d.checkLimits(&caps)
 }
 

@@ -25,7 +25,7 @@ type Device struct {
 	rx     []*RxQueue
 	tx     []*TxQueue
 	pool   *Pool
-	spread spread
+	spread atomic.Pointer[spread]
 
 	// What there is to undo, and the kernel objects several steps use.
 	ledger  ledger
@@ -34,6 +34,7 @@ type Device struct {
 	pd      *uverbs.PD
 	mr      *uverbs.MR
 	rxParts []*rxParts
+	hashed  hashed
 	txParts []*txParts
 	watch   sync.WaitGroup // the reader of asynchronous events
 
@@ -120,7 +121,10 @@ func (d *Device) Caps() Caps { return d.caps }
 
 // QueueFor is the receive queue that frames of f come to: choose ports by it
 // to keep a connection on one queue.
-func (d *Device) QueueFor(f Flow) int { return d.spread.queueOf(d.spread.hash.hash(f)) }
+func (d *Device) QueueFor(f Flow) int {
+	s := d.spread.Load()
+	return s.queueOf(s.hash.hash(f))
+}
 
 // Stats returns all counters. They are not taken at one instant, and those of
 // a busy queue may be a batch old.

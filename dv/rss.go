@@ -105,12 +105,17 @@ func appendAddr(b []byte, a netip.Addr) []byte {
 // spread is the indirection table as the NIC has it.
 type spread struct {
 	hash    *toeplitz
-	queues  int
-	entries int // power of two
+	queueAt []int // receive queue of each entry; their number is a power of two
 }
 
-// queueAt is the receive queue of table entry i.
-func (s spread) queueAt(i int) int { return i % s.queues }
-
 // queueOf is the receive queue that a hash leads to.
-func (s spread) queueOf(hash uint32) int { return s.queueAt(int(hash) & (s.entries - 1)) }
+func (s *spread) queueOf(hash uint32) int { return s.queueAt[int(hash)&(len(s.queueAt)-1)] }
+
+// evenly is a table of 1<<log entries in which the queues take turns.
+func evenly(queues, log int) []int {
+	at := make([]int, 1<<log)
+	for i := range at {
+		at[i] = i % queues
+	}
+	return at
+}

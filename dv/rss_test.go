@@ -79,7 +79,7 @@ func randomFlow(rng *rand.Rand) Flow {
 func TestSpreadIsFair(t *testing.T) {
 	for name, key := range map[string]RSSKey{"symmetric": SymmetricRSSKey(), "microsoft": MicrosoftRSSKey()} {
 		for _, queues := range []int{1, 2, 3, 4, 7, 16} {
-			s := spread{hash: newToeplitz(key), queues: queues, entries: 1 << logTable(uverbs.DeviceCaps{MaxIndTableSize: 2048}, queues)}
+			s := spread{hash: newToeplitz(key), queueAt: evenly(queues, logTable(uverbs.DeviceCaps{MaxIndTableSize: 2048}, queues))}
 			count := make([]int, queues)
 			src, dst := netip.MustParseAddr("192.0.2.7"), netip.MustParseAddrPort("192.0.2.1:80")
 			const flows = 4096

@@ -11,7 +11,8 @@ import (
 // class is one kind of unicast traffic. A hash covers one family and one
 // transport, so each class has a target ("RSS queue pair") of its own, and a
 // rule that leads its frames there. Rules of a lower priority number come
-// first: frames that are TCP are also IPv4, and all are frames.
+// first: frames that are TCP are also IPv4, and all are frames. The hashed
+// classes have two sets of priorities, see Device.Rebalance.
 type class struct {
 	name      string
 	priority  uint16
@@ -37,7 +38,7 @@ func classes() []class {
 
 // classOther is what no other class took: ARP, mostly. It is not hashed, and
 // comes to receive queue 0 with broadcast and multicast.
-func classOther() class { return class{name: "other frames", priority: 2} }
+func classOther() class { return class{name: "other frames", priority: 2 * hashedPriorities} }
 
 const (
 	etherIPv4 = 0x0800
@@ -61,7 +62,7 @@ func (d *Device) unicast() uverbs.EthMatch {
 
 // groupPriority is behind all classes. All group rules share it: a frame that
 // two of different priorities matched would come twice.
-const groupPriority = 3
+const groupPriority = 2*hashedPriorities + 1
 
 // group is a set of multicast addresses that we get a copy of.
 type group struct {
@@ -87,16 +88,14 @@ func (g group) rule(port uint8) uverbs.FlowAttr {
 // steer makes the tables, targets and rules, as steps of the ledger, rules last:
 // each works from its creation on.
 func (d *Device) steer() error {
-	targets, other, err := d.targets()
+	other, err := d.targets()
 	if err != nil {
 		return err
 	}
-	dst := d.unicast()
-	for i, c := range classes() {
-		if err := d.addRule(c.name, targets[i], c.rule(dst, d.port)); err != nil {
-			return err
-		}
+	if err := d.ledger.do("rules by class", func() error { return d.hashed.addRules(d) }, d.hashed.closeRules); err != nil {
+		return err
 	}
+	dst := d.unicast()
 	if err := d.addRule(classOther().name, other, classOther().rule(dst, d.port)); err != nil {
 		return err
 	}
@@ -110,31 +109,15 @@ func (d *Device) steer() error {
 
 // targets makes one RSS queue pair per class over a table of all queues, and
 // one without a hash for all other frames over a table of one entry.
-func (d *Device) targets() (perClass []*uverbs.QP, other *uverbs.QP, err error) {
-	all := make([]*uverbs.WQ, len(d.rxParts))
-	for i, p := range d.rxParts {
-		all[i] = p.wq
-	}
-	log := logTable(d.context.Caps(), len(all))
-	table, err := d.addTable("indirection table", all, log)
+func (d *Device) targets() (other *uverbs.QP, err error) {
+	single, err := d.addTable("indirection table of one entry", []*uverbs.WQ{d.rxParts[0].wq}, 0)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	single := table
-	if log > 0 {
-		if single, err = d.addTable("indirection table of one entry", all[:1], 0); err != nil {
-			return nil, nil, err
-		}
+	if err := d.ledger.do("targets by class", func() error { return d.hashed.addTargets(d, d.spread.Load().queueAt) }, d.hashed.closeTargets); err != nil {
+		return nil, err
 	}
-	for _, c := range classes() {
-		qp, err := d.addTarget(c, table)
-		if err != nil {
-			return nil, nil, err
-		}
-		perClass = append(perClass, qp)
-	}
-	other, err = d.addTarget(classOther(), single)
-	return perClass, other, err
+	return d.addTarget(classOther(), single)
 }
 
 // logTable is log2 of the size of the indirection table for n queues.

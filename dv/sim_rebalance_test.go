@@ -1,0 +1,107 @@
+package dv_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+)
+
+// Weights decide how many flows a queue gets, and QueueFor knows where each
+// goes; ARP and broadcast stay with queue 0.
+func TestRebalance(t *testing.T) {
+	s, d := usual(t, dv.Config{RxQueues: 3})
+	for _, weights := range [][]int{{1, 1, 1}, {0, 1, 3}, {5, 0, 0}, {0, 0, 1}, {1, 2, 1}} {
+		if err := d.Rebalance(weights); err != nil {
+			t.Fatalf("%v: %v", weights, err)
+		}
+		var got [3]int
+		for i := range 60 {
+			for class, f := range flows(i) {
+				b := packet(f.Src, f.Dst, f.Proto, 40)
+				s.wire.send(t, b)
+				q := d.QueueFor(f)
+				if n := len(poll(d.Rx(q))); n != 1 {
+					t.Fatalf("%v: %s: %d frames on queue %d", weights, class, n, q)
+				}
+				got[q]++
+			}
+		}
+		for q, w := range weights {
+			if (got[q] > 0) != (w > 0) {
+				t.Errorf("%v: frames per queue %v", weights, got)
+			}
+		}
+		s.wire.send(t, frame(ourMAC, peerMAC, 0x0806, 60), frame(broadcast, peerMAC, 0x0806, 60))
+		if n := len(poll(d.Rx(0))); n != 2 {
+			t.Errorf("%v: %d of 2 other frames on queue 0", weights, n)
+		}
+	}
+}
+
+// Frames that arrive while the table is replaced, again and again, come once.
+func TestRebalanceLosesNothing(t *testing.T) {
+	s, d := usual(t, dv.Config{RxQueues: 2, RxQueueSize: 4096, TxQueueSize: 64})
+	const total = 3000
+	f := flows(7)
+	kinds := []string{"TCP over IPv4", "UDP over IPv6", "TCP over IPv6", "UDP over IPv4"}
+	go func() {
+		for i := range total {
+			k := f[kinds[i%len(kinds)]]
+			b := packet(k.Src, k.Dst, k.Proto, 40)
+			binary.BigEndian.PutUint32(b[len(b)-4:], uint32(i))
+			if n, err := s.wire.wire.Send(oneFrame(b)); n != 1 {
+				t.Errorf("frame %d: %v", i, err)
+			}
+		}
+	}()
+	seen, got := make([]bool, total), 0
+	changes := 0
+	eventually(t, "all frames", func() bool {
+		// The only sender is past every frame but the last two that came: none is still on its
+		// way to what the change before the last one replaced.
+		if got >= 30*changes {
+			changes++
+			if err := d.Rebalance([]int{changes % 2, 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for q := range 2 {
+			for _, p := range poll(d.Rx(q)) {
+				i := binary.BigEndian.Uint32(p.Data[len(p.Data)-4:])
+				if i >= total || seen[i] {
+					t.Fatalf("frame %d came twice", i)
+				}
+				seen[i] = true
+				got++
+			}
+		}
+		return got == total || t.Failed()
+	})
+	t.Logf("%d changes", changes)
+	if c := s.nic.Counters(); got != total || c.Drops.SteerMissed != 0 {
+		t.Errorf("%d of %d frames came, drops %+v", got, total, c.Drops)
+	}
+}
+
+func TestRebalanceRefused(t *testing.T) {
+	s, d := usual(t, dv.Config{RxQueues: 2})
+	for _, weights := range [][]int{nil, {1}, {0, 0}, {1, 2, 3}, {-1, 2}, {1 << 30, 1}} {
+		if err := d.Rebalance(weights); !errors.Is(err, dv.ErrConfig) {
+			t.Errorf("%v: %v", weights, err)
+		}
+	}
+	f := flows(1)["TCP over IPv4"]
+	s.wire.send(t, packet(f.Src, f.Dst, f.Proto, 40))
+	if n := len(poll(d.Rx(d.QueueFor(f)))); n != 1 {
+		t.Error("the table is not what it was")
+	}
+	d.Stop()
+	if err := d.Rebalance([]int{1, 1}); !errors.Is(err, dv.ErrClosed) {
+		t.Errorf("stopped: %v", err)
+	}
+}
+
+func oneFrame(b []byte) []simnic.Frame { return []simnic.Frame{{Data: b}} }
