@@ -22,7 +22,8 @@ const serveFlagsHelp = `
 The slice:
   --device NAME       RDMA device (mlx5_0), the netdev of one (enp1s0f0), or sim: a software ConnectX in this process,
                       which needs no hardware. "rdma-netstack devices" lists what there is
-  --address CIDR      our address with its prefix length, such as 192.0.2.10/24; again for more, IPv4 or IPv6.
+  --address CIDR      our address with its prefix length, such as 192.0.2.10/24; again for more, IPv4 or IPv6. Or who
+                      is to give us one: dhcp, dhcp6, slaac, or auto, which is dhcp and slaac.
                       Default with sim: 192.0.2.10/24 and 2001:db8::10/64
   --gateway ADDR      router for everything outside these subnets; again for the other IP version
   --mac MAC           frames for this address are ours. Default: a random one, never the netdev's own
@@ -48,6 +49,7 @@ const shutdownTime = 5 * time.Second
 type serveFlags struct {
 	device    string
 	addresses []netip.Prefix
+	ask       ask
 	gateways  []netip.Addr
 	mac       net.HardwareAddr
 	queues    int
@@ -59,11 +61,7 @@ type serveFlags struct {
 
 func (f *serveFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.device, "device", "", "")
-	fs.Func("address", "", func(s string) error {
-		p, err := stack.ParseAddress(s)
-		f.addresses = append(f.addresses, p)
-		return err
-	})
+	fs.Func("address", "", f.address)
 	addrList(fs, "gateway", &f.gateways)
 	fs.Func("mac", "", func(s string) (err error) {
 		if f.mac, err = net.ParseMAC(s); err != nil || len(f.mac) != 6 {
@@ -76,6 +74,28 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 	stringList(fs, "listen", &f.listen)
 	fs.BoolVar(&f.jsonLogs, "json-logs", false, "")
 	f.sim.define(fs)
+}
+
+// ask is whom to ask for addresses.
+type ask struct{ dhcp4, dhcp6, slaac bool }
+
+// address takes one --address.
+func (f *serveFlags) address(s string) error {
+	switch s {
+	case "dhcp":
+		f.ask.dhcp4 = true
+	case "dhcp6":
+		f.ask.dhcp6 = true
+	case "slaac":
+		f.ask.slaac = true
+	case "auto":
+		f.ask.dhcp4, f.ask.slaac = true, true
+	default:
+		p, err := stack.ParseAddress(s)
+		f.addresses = append(f.addresses, p)
+		return err
+	}
+	return nil
 }
 
 // parse reads the command line and checks what can be checked without opening anything. listen is where to listen by default.
@@ -104,8 +124,8 @@ func (f *serveFlags) check(given map[string]bool) error {
 			return fmt.Errorf("--%s is for --device sim only", name)
 		}
 	}
-	if len(f.addresses) == 0 {
-		return errors.New("--address is missing: our address in the port's network, such as --address 192.0.2.10/24")
+	if len(f.addresses) == 0 && f.ask == (ask{}) {
+		return errors.New("--address is missing: our address in the port's network, such as --address 192.0.2.10/24, or dhcp")
 	}
 	if f.queues < 1 || f.queues > 64 {
 		return fmt.Errorf("--queues %d: want 1 to 64", f.queues)
@@ -122,7 +142,7 @@ func (f *serveFlags) check(given map[string]bool) error {
 }
 
 func (f *serveFlags) simDefaults() {
-	if len(f.addresses) == 0 {
+	if len(f.addresses) == 0 && f.ask == (ask{}) {
 		f.addresses = []netip.Prefix{netip.MustParsePrefix(simPrefix4), netip.MustParsePrefix(simPrefix6)}
 	}
 }
@@ -145,12 +165,15 @@ func (f *serveFlags) announce(out streams, s *slice, what, try string) {
 	fmt.Fprintf(out.stdout, "serving %s on %s; try: %s\n", what, s, try)
 }
 
-// reachable is one of our addresses that a user would try, IPv4 if there is one, with the port we listen on.
-func (f *serveFlags) reachable() netip.AddrPort {
-	best := f.addresses[0].Addr()
-	for _, p := range f.addresses {
-		if p.Addr().Is4() {
-			best = p.Addr()
+// reachable is one of the slice's addresses that a user would try, IPv4 if there is one, with the port we listen on.
+func (f *serveFlags) reachable(s *slice) netip.AddrPort {
+	best := netip.IPv6Unspecified()
+	for _, p := range s.addresses {
+		if !best.IsUnspecified() && !p.Addr().Is4() {
+			continue
+		}
+		best = p.Addr()
+		if best.Is4() {
 			break
 		}
 	}

@@ -73,7 +73,7 @@ func serveDNS(ctx context.Context, args []string, out streams) (err error) {
 		}
 		serve = append(serve, func() error { return app.ServeUDP(pc) }, func() error { return app.ServeTCP(ln) })
 	}
-	at := f.reachable()
+	at := f.reachable(s)
 	f.announce(out, s, "DNS", fmt.Sprintf("dig @%s -p %d %s SOA", at.Addr(), at.Port(), "example"))
 	return untilToldToStop(ctx, app, s.failed(), serve...)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,7 +26,7 @@ type slice struct {
 
 // openSlice opens the device the flags name. Nothing stays open when it fails.
 func openSlice(ctx context.Context, f serveFlags, log *slog.Logger) (*slice, error) {
-	s := &slice{addresses: f.addresses, about: f.device}
+	s := &slice{about: f.device}
 	if err := s.open(ctx, f, log); err != nil {
 		return nil, errors.Join(err, s.undo.close())
 	}
@@ -49,9 +50,24 @@ func (s *slice) open(ctx context.Context, f serveFlags, log *slog.Logger) error 
 	if err != nil {
 		return err
 	}
-	s.stack = st
+	s.stack, s.addresses = st, hostAddresses(st, f.addresses)
 	s.undo.add(func() error { return shutStack(st) })
 	return nil
+}
+
+// hostAddresses are those others may use: what was given on the command line, then what the network gave, or else the
+// link-local one.
+func hostAddresses(st *stack.Stack, given []netip.Prefix) []netip.Prefix {
+	all := slices.Clone(given)
+	for _, p := range st.Addrs() {
+		if !p.Addr().IsLinkLocalUnicast() && !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	if len(all) == 0 {
+		return st.Addrs()
+	}
+	return all
 }
 
 // flushTime is how long data of closed connections may take to arrive at the end.
@@ -79,7 +95,10 @@ func (f *serveFlags) nicConfig(log *slog.Logger) dv.Config {
 
 // stackConfig is what the flags say of addresses.
 func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
-	return stack.Config{Addresses: f.addresses, Gateways: f.gateways, Logger: log}
+	return stack.Config{
+		Addresses: f.addresses, Gateways: f.gateways, Logger: log,
+		DHCPv4: f.ask.dhcp4, DHCPv6: f.ask.dhcp6, SLAAC: f.ask.slaac,
+	}
 }
 
 // closeAfter closes everything, in the order that lets the last answers out, and joins what goes wrong then to err.
