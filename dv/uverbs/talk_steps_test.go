@@ -143,7 +143,9 @@ func qpSteps() []step {
 		{"ring too large", createQP(func(_ *talker, _ core, d drv) { d.SQWQECount = 1 << 16 }), unix.EINVAL, 0},
 		{"no ring at all", createQP(func(_ *talker, r core, d drv) { r.MaxSendWR, d.SQWQECount = 0, 0 }), unix.EINVAL, 0},
 		{"more to receive than a ring holds, and no ring", createQP(func(_ *talker, r core, _ drv) { r.MaxRecvWR = 1<<15 + 1 }), unix.EINVAL, 0},
-		{"more to receive than a ring holds", createQP(func(c *talker, r core, d drv) { r.MaxRecvWR, d.RQWQECount, d.RQWQEShift, d.BufAddr = 1<<15+1, 64, 4, c.at(rqAt) }), unix.EINVAL, 0},
+		{"more to receive than a ring holds", createQP(func(c *talker, r core, d drv) {
+			r.MaxRecvWR, d.RQWQECount, d.RQWQEShift, d.BufAddr = 1<<15+1, 64, 4, c.at(rqAt)
+		}), unix.EINVAL, 0},
 		{"nothing to receive, and a ring", createQP(func(c *talker, r core, d drv) { d.RQWQECount, d.RQWQEShift, d.BufAddr = 64, 4, c.at(rqAt) }), unix.EINVAL, 0},
 		{"send ring over nothing", createQP(func(_ *talker, _ core, d drv) { d.SQBufAddr = unmapped }), unix.EFAULT, 0},
 		{"record over nothing", createQP(func(_ *talker, _ core, d drv) { d.DBAddr = unmapped }), unix.EFAULT, 0},
