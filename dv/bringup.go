@@ -109,6 +109,9 @@ func (d *Device) checkLimits(caps *uverbs.DeviceCaps) error {
 	if d.config.StripVLAN && !caps.VLANStrip {
 		return refuse(ErrNotSupported, "this device cannot take VLAN tags out of frames: do not set StripVLAN")
 	}
+	if d.config.EventFrames > 0 && caps.ModerationMaxCount == 0 {
+		return refuse(ErrNotSupported, "this device cannot hold events back: do not set EventFrames")
+	}
 	if d.plan.striding && !canStride(caps) {
 		return refuse(ErrNotSupported, "this device has no receive rings of %d strides of %d bytes: do not set Striding", strides, strideSize)
 	}

@@ -67,6 +67,11 @@ type Config struct {
 	// which is used again when all of them are back. Never write behind a
 	// Packet's Data. Refused where the device cannot.
 	Striding bool
+	// EventFrames and EventMicroseconds hold the event that RxQueue.Arm asks for
+	// until so many frames are there or so much time has passed: fewer wake-ups
+	// for some delay. 0 of EventFrames: the event comes with the first frame; else
+	// both must be set.
+	EventFrames, EventMicroseconds uint16
 	// DelayDrop has the NIC hold a frame for which a receive queue has no buffer,
 	// and everything behind it on the port, for up to 100 ms instead of dropping
 	// it. Nothing is lost in bursts then, but a program that stops reading slows

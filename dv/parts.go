@@ -64,6 +64,11 @@ func (p *rxParts) make() (err error) {
 	}); err != nil {
 		return err
 	}
+	if n := d.config.EventFrames; n > 0 {
+		if err = p.cq.Moderate(n, d.config.EventMicroseconds); err != nil {
+			return err
+		}
+	}
 	if p.wq, err = d.pd.CreateWQ(uverbs.WQAttr{
 		CQ: p.cq, Entries: d.plan.rxRing(), LogStride: uint32(bits.TrailingZeros(uint(d.plan.rxWQE()))), Striding: d.plan.strided(), Buf: p.ring, DBR: p.rec, UserIndex: uint32(rxUserIndex + q.index),
 		UserHandle: handle(handleRxWQ, q.index, 0), VLANStrip: d.config.StripVLAN, DelayDrop: d.config.DelayDrop,

@@ -57,7 +57,7 @@ func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 		stage: or(cfg.TxBufferSize, defaultStage), spare: or(cfg.SpareFrames, defaultSpare),
 		mtu: or(cfg.MTU, portMTU), pageSize: pageSize, inline: or(cfg.TxInline, inlineMax),
 	}
-	if err := p.check(portMTU); err != nil {
+	if err := p.check(cfg, portMTU); err != nil {
 		return p, err
 	}
 	p.frameLimit = p.mtu + frameOverhead
@@ -77,7 +77,7 @@ func or(v, otherwise int) int {
 	return v
 }
 
-func (p *plan) check(portMTU int) error {
+func (p *plan) check(cfg *Config, portMTU int) error {
 	for _, c := range []struct {
 		name         string
 		v, low, high int
@@ -99,6 +99,9 @@ func (p *plan) check(portMTU int) error {
 			}
 			return refuse(ErrConfig, "%s is %d and must be %s from %d to %d", c.name, c.v, kind, c.low, c.high)
 		}
+	}
+	if cfg.EventFrames > 0 && cfg.EventMicroseconds == 0 {
+		return refuse(ErrConfig, "EventFrames is %d and EventMicroseconds 0: the last frames of a burst would never be told of", cfg.EventFrames)
 	}
 	return nil
 }

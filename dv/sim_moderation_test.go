@@ -1,0 +1,45 @@
+package dv_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+)
+
+// With moderation an event comes for so many frames, not for the first. The
+// time limit may come before, so several tries are made.
+func TestEventModeration(t *testing.T) {
+	for _, frames := range []int{0, 8} {
+		s := newSim(t, simnic.Config{}, simnic.LinuxConfig{})
+		q := s.open(t, dv.Config{EventFrames: uint16(frames), EventMicroseconds: 4000, Compression: dv.NoCompression}).Rx(0)
+		most := 0
+		for range 20 {
+			told, sent := s.nic.Counters().CQEvents, 0
+			for q.Arm(); s.nic.Counters().CQEvents == told && sent < 20; sent++ {
+				s.wire.send(t, frame(ourMAC, peerMAC, 0x88b5, 60))
+			}
+			most = max(most, sent)
+			poll(q)
+			if err := q.Wait(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want := max(1, frames); most > want || frames > 1 && most == 1 {
+			t.Errorf("EventFrames %d: the event came with frame %d", frames, most)
+		}
+	}
+}
+
+func TestEventModerationRefused(t *testing.T) {
+	caps := simnic.DefaultCaps()
+	caps.CQModeration = false
+	s := newSim(t, simnic.Config{Caps: caps}, simnic.LinuxConfig{})
+	if _, err := dv.Open(t.Context(), s.config(dv.Config{EventFrames: 8, EventMicroseconds: 50})); !errors.Is(err, dv.ErrNotSupported) {
+		t.Errorf("device without: %v", err)
+	}
+	if _, err := dv.Open(t.Context(), s.config(dv.Config{EventFrames: 8})); !errors.Is(err, dv.ErrConfig) {
+		t.Errorf("no limit in time: %v", err)
+	}
+}
