@@ -10,7 +10,7 @@ import (
 )
 
 // firmware is the version the model shows.
-const firmware = "16.35.2000"
+const firmware = "22.43.2026"
 
 // testDevinfo asks rdma-core what it sees.
 func testDevinfo(t *testing.T, w *world) {

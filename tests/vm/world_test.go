@@ -47,18 +47,24 @@ func gather(t *testing.T, ctx context.Context) *parts {
 	need.That(t, "packages", err)
 	p.tools, err = p.cache.Tools(ctx)
 	need.That(t, "packages", err)
-	build(t, p.init(), "./guest")
-	build(t, p.binary(), "../../cmd/rdma-netstack")
+	build(t, "build", p.init(), "./guest")
+	build(t, "build", p.binary(), "../../cmd/rdma-netstack")
+	build(t, "test", p.uverbsTest(), "../../dv/uverbs")
 	return p
 }
 
-func (p *parts) init() string   { return filepath.Join(p.dir, "init") }
-func (p *parts) binary() string { return filepath.Join(p.dir, "rdma-netstack") }
+func (p *parts) init() string       { return filepath.Join(p.dir, "init") }
+func (p *parts) binary() string     { return filepath.Join(p.dir, "rdma-netstack") }
+func (p *parts) uverbsTest() string { return filepath.Join(p.dir, "uverbs.test") }
 
-// build makes a static binary.
-func build(t *testing.T, out, pkg string) {
+// build makes a static binary: a program ("build") or the tests of a package ("test").
+func build(t *testing.T, what, out, pkg string) {
 	t.Helper()
-	cmd := exec.Command("go", "build", "-o", out, pkg)
+	args := []string{"build", "-o", out, pkg}
+	if what == "test" {
+		args = []string{"test", "-c", "-o", out, pkg}
+	}
+	cmd := exec.Command("go", args...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if b, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", pkg, err, b)
@@ -90,7 +96,7 @@ func boot(t *testing.T, ctx context.Context, p *parts, version string) *world {
 	w.plug(version)
 	dir := t.TempDir()
 	initrd := filepath.Join(dir, "initrd")
-	files := map[string]string{"/bin/rdma-netstack": p.binary(), "/etc/example.zone": "testdata/example.zone"}
+	files := map[string]string{"/bin/rdma-netstack": p.binary(), "/bin/uverbs.test": p.uverbsTest(), "/etc/example.zone": "testdata/example.zone"}
 	if err := rig.Initramfs(initrd, w.kernel, p.tools, p.init(), files); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"sync"
 	"time"
@@ -18,7 +19,9 @@ import (
 func run(q rig.Request) (int, string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), q.Timeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, q.Argv[0], q.Argv[1:]...).CombinedOutput()
+	cmd := exec.CommandContext(ctx, q.Argv[0], q.Argv[1:]...)
+	cmd.Env = append(os.Environ(), q.Env...)
+	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {
 		return -1, string(out), fmt.Errorf("still running after %v: %s", q.Timeout, out)
 	}
@@ -67,6 +70,7 @@ func (l *lockedBuffer) String() string {
 // start runs a program in the background; the request's ID names it.
 func (a *agent) start(q rig.Request) error {
 	j := &job{cmd: exec.Command(q.Argv[0], q.Argv[1:]...), done: make(chan struct{})}
+	j.cmd.Env = append(os.Environ(), q.Env...)
 	j.cmd.Stdout, j.cmd.Stderr = &j.out, &j.out
 	if err := j.cmd.Start(); err != nil {
 		return err

@@ -17,6 +17,7 @@ type Request struct {
 	ID      int
 	Op      string        // "run", "start", "stop", "load", "unload", "read", "fetch"
 	Argv    []string      // run, start: program and arguments; fetch: URL
+	Env     []string      // run, start: more environment, NAME=VALUE
 	Path    string        // read: file
 	Job     int           // stop: the ID of the start
 	Signal  int           // stop: signal number
