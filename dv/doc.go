@@ -53,6 +53,8 @@
 //	dbrec  doorbell record: 8 bytes of memory with a queue's counters, which
 //	       the NIC reads when it likes
 //	UAR    a page of device registers: send doorbells and CQ arming
+//	eMPW   multi-packet send: one descriptor for many frames with the same flags
+//	slab   receive buffer of a striding ring, which holds many frames
 //	LSO    large send offload (TSO): the NIC cuts TCP segments
 //	RSS    receive side scaling: the NIC chooses the receive queue by a hash
 //
