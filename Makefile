@@ -11,7 +11,7 @@ ROUNDS      ?= 10
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-services check deps demo bench bench-go bench-peers fuzz help
+.PHONY: build test test-vm test-services check deps demo bench bench-go bench-peers fuzz help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -20,6 +20,9 @@ test: deps check ## check, then every test with the race detector, in random ord
 	@skips=$$(mktemp); race=$$(command -v "$$(go env CC)" >/dev/null && echo -race); \
 	NEED_LOG=$$skips go test $$race -shuffle=on -timeout $(TIMEOUT) ./...; status=$$?; \
 	sort -u $$skips; rm -f $$skips; exit $$status
+
+test-vm: ## stock kernels with their own mlx5 driver on the model, in QEMU; KERNEL=6.12 for one
+	go test -count=1 -v -timeout 15m -run StockKernels ./tests/vm
 
 test-services: ## real services on the stack with the clients people have; SERVICES="web ssh" for some
 	@tests/deps.sh services

@@ -27,6 +27,9 @@ var checks = []check{
 	{"our HTTP", testHTTP},
 	{"our DNS", testDNS},
 	{"netdev beside us", testBeside},
+	{"isolation", testIsolation},
+	{"clean teardown", testTeardown},
+	{"re-probe", testReprobe},
 }
 
 // kernels are those to run: all, or the one named by KERNEL.

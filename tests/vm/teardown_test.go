@@ -1,0 +1,79 @@
+package vm
+
+import (
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/probe"
+	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
+)
+
+// strays is how many frames for nobody are sent.
+const strays = 64
+
+// testIsolation sends frames for a third MAC: neither owner may get one.
+func testIsolation(t *testing.T, w *world) {
+	s := w.serve(t, "http")
+	missed := func() uint64 { return w.nic.Counters().Drops.SteerMissed }
+	before := missed()
+	err := w.outside.Do(func() error {
+		port, err := lab.OpenPort("wire0")
+		if err != nil {
+			return err
+		}
+		defer port.Close()
+		third := net.HardwareAddr{2, 0xaa, 0, 0, 0, 0x99}
+		for range strays {
+			if err := port.Send(probe.EtherFrame(third, port.MAC, probe.Experimental, []byte("for nobody"))); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, func() string { return "all strays counted as nobody's" }, func() bool { return missed() >= before+strays })
+	s.stop(t)
+}
+
+// testTeardown ends our binary in order and by kill -9: either way the kernel holds nothing of it afterwards, and the next
+// one can start.
+func testTeardown(t *testing.T, w *world) {
+	w.serve(t, "http").stop(t)
+	if held := w.leftovers(t); held != "" {
+		t.Errorf("after SIGTERM the kernel still holds:\n%s", held)
+	}
+	s := w.serve(t, "http")
+	r, err := w.vm.Do(rig.Request{Op: "stop", Job: s.job, Signal: 9, Timeout: 15 * time.Second})
+	if err != nil || r.Code == 0 {
+		t.Fatalf("kill -9: exit %d, %v", r.Code, err)
+	}
+	eventually(t, 10*time.Second, func() string { return "nothing held after kill -9:\n" + w.leftovers(t) }, func() bool { return w.leftovers(t) == "" })
+	s = w.serve(t, "http")
+	if err := w.client.Download(w.ctx, url(slice4, 80), bulk/8); err != nil {
+		t.Error(err)
+	}
+	s.stop(t)
+}
+
+// testReprobe removes the driver and loads it again: the same device must come back and serve.
+func testReprobe(t *testing.T, w *world) {
+	var names []string
+	for _, m := range slices.Backward(w.kernel.Modules) {
+		names = append(names, strings.TrimSuffix(filepath.Base(m), ".ko"))
+	}
+	w.must(t, rig.Request{Op: "unload", Argv: names, Timeout: time.Minute})
+	testProbe(t, w)
+	testNetdevPing(t, w)
+	s := w.serve(t, "http")
+	if err := w.client.Download(w.ctx, url(slice4, 80), bulk/8); err != nil {
+		t.Error(err)
+	}
+	s.stop(t)
+}
