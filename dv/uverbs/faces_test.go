@@ -25,10 +25,39 @@ import (
 // releases are the kernels there are recordings of, and which release of the in-process face plays them.
 var releases = map[string]simnic.Release{"6.1": simnic.Linux612, "6.12": simnic.Linux612, "7.2": simnic.Linux72}
 
-// stockTalk is the recording of a kernel.
-func stockTalk(t *testing.T, kernel string) []byte {
+// talk is a conversation, and what the process that holds it may do.
+type talk struct {
+	steps func() []step
+	linux simnic.LinuxConfig
+	fits  func(e uverbs.Environment) bool
+}
+
+// confinedLimit is the memory lock limit of the confined process, in bytes.
+const confinedLimit = 64 << 10
+
+var talks = map[string]talk{
+	"all": {allSteps, simnic.LinuxConfig{}, func(e uverbs.Environment) bool { return e.NetRaw && e.IPCLock }},
+	"confined": {confinedSteps, simnic.LinuxConfig{NoNetRaw: true, NoRawIO: true, Memlock: confinedLimit}, func(e uverbs.Environment) bool {
+		return !e.NetRaw && !e.IPCLock && e.Memlock == confinedLimit
+	}},
+	"lockless": {locklessSteps, simnic.LinuxConfig{Memlock: -1}, func(e uverbs.Environment) bool {
+		return e.NetRaw && !e.IPCLock && e.Memlock == 0
+	}},
+}
+
+// each runs a test for every kernel and talk.
+func each(t *testing.T, test func(t *testing.T, kernel, name string)) {
+	for kernel := range releases {
+		for name := range talks {
+			t.Run("linux-"+kernel+"/"+name, func(t *testing.T) { test(t, kernel, name) })
+		}
+	}
+}
+
+// recording is what a kernel said in a talk.
+func recording(t *testing.T, kernel, name string) []byte {
 	t.Helper()
-	f, err := os.Open(filepath.Join("testdata", "linux-"+kernel+".talk.gz"))
+	f, err := os.Open(filepath.Join("testdata", "linux-"+kernel+"."+name+".gz"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,37 +76,35 @@ func stockTalk(t *testing.T, kernel string) []byte {
 // TestTalkWithStockKernels asks recordings of stock kernels: the requests are the same to the last byte, so the errnos
 // are those of the kernels.
 func TestTalkWithStockKernels(t *testing.T) {
-	for kernel := range releases {
-		t.Run("linux-"+kernel, func(t *testing.T) {
-			k, err := uverbs.Replay(bytes.NewReader(stockTalk(t, kernel)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			hold(t, k, allSteps())
-		})
-	}
+	each(t, func(t *testing.T, kernel, name string) {
+		k, err := uverbs.Replay(bytes.NewReader(recording(t, kernel, name)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		hold(t, k, talks[name].steps())
+	})
 }
 
 // TestTalkWithSoftwareNIC asks the in-process face the same, and compares its answers with the kernels'.
 func TestTalkWithSoftwareNIC(t *testing.T) {
-	for kernel, release := range releases {
-		t.Run("linux-"+kernel, func(t *testing.T) {
-			caps := simnic.DefaultCaps()
-			caps.DelayDrop = false // the firmware face has it not
-			nic, err := simnic.New(simnic.Config{Seed: 1, Caps: caps})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer nic.Close()
-			k, err := simnic.NewLinux(nic, simnic.LinuxConfig{Release: release, Vectors: 2}).OpenNode()
-			if err != nil {
-				t.Fatal(err)
-			}
-			var trace bytes.Buffer
-			hold(t, uverbs.Record(&withClock{k}, &trace), allSteps())
-			compare(t, decode(t, trace.Bytes()), decode(t, stockTalk(t, kernel)))
-		})
-	}
+	each(t, func(t *testing.T, kernel, name string) {
+		caps := simnic.DefaultCaps()
+		caps.DelayDrop = false // the firmware face has it not
+		nic, err := simnic.New(simnic.Config{Seed: 1, Caps: caps})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nic.Close()
+		linux := talks[name].linux
+		linux.Release, linux.Vectors = releases[kernel], 2
+		k, err := simnic.NewLinux(nic, linux).OpenNode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var trace bytes.Buffer
+		hold(t, uverbs.Record(&withClock{k}, &trace), talks[name].steps())
+		compare(t, decode(t, trace.Bytes()), decode(t, recording(t, kernel, name)))
+	})
 }
 
 // withClock answers for the one page that the in-process face has not: memory of the process does not tick by itself.
@@ -91,18 +118,28 @@ func (k *withClock) Mmap(offset int64, length int, writable bool) (*uverbs.Page,
 	return p, err
 }
 
-// TestTalkWithDevice holds the talk with a device for tests. TALK_TRACE names a file for the recording.
+// TestTalkWithDevice holds the talks that fit this process with a device for tests. TALK_TRACE names a file for the
+// recording.
 func TestTalkWithDevice(t *testing.T) {
-	k := openDevice(t)
-	if name := os.Getenv("TALK_TRACE"); name != "" {
-		f, err := os.Create(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		k = uverbs.Record(k, f)
+	for name, talk := range talks {
+		t.Run(name, func(t *testing.T) {
+			k := openDevice(t)
+			env, err := uverbs.ReadEnvironment()
+			if err == nil && !talk.fits(env) {
+				err = fmt.Errorf("the process has %+v", env)
+			}
+			need.That(t, "confinement", err)
+			if name := os.Getenv("TALK_TRACE"); name != "" {
+				f, err := os.Create(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer f.Close()
+				k = uverbs.Record(k, f)
+			}
+			hold(t, k, talk.steps())
+		})
 	}
-	hold(t, k, allSteps())
 }
 
 // openDevice opens the node of the device that tests may use.
