@@ -39,8 +39,11 @@ func TestOpenSSH(t *testing.T) {
 				t.Errorf("printed %q", got)
 			}
 		})
-		t.Run("4 MiB each way", func(t *testing.T) {
+		t.Run("data each way", func(t *testing.T) {
 			data := make([]byte, 4<<20)
+			if w.Wire != "" {
+				data = data[:256<<10]
+			}
 			rand.Read(data)
 			if got := run(t, bytes.NewReader(data), "echo"); sha256.Sum256([]byte(got)) != sha256.Sum256(data) {
 				t.Errorf("%d bytes of %d, or others", len(got), len(data))
