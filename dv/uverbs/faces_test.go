@@ -121,6 +121,7 @@ func (k *withClock) Mmap(offset int64, length int, writable bool) (*uverbs.Page,
 // TestTalkWithDevice holds the talks that fit this process with a device for tests. TALK_TRACE names a file for the
 // recording.
 func TestTalkWithDevice(t *testing.T) {
+	need.Hardware(t)
 	for name, talk := range talks {
 		t.Run(name, func(t *testing.T) {
 			k := openDevice(t)
