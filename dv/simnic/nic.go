@@ -192,6 +192,10 @@ func (n *NIC) FailDevice() {
 	}
 }
 
+// RestoreDevice ends the fatal state, as a reset of the firmware does. Whoever
+// asks for it has destroyed all objects.
+func (n *NIC) RestoreDevice() { n.fatal.Store(false) }
+
 // usable is nil while control commands may succeed.
 func (n *NIC) usable() error {
 	if n.fatal.Load() || n.closed.Load() {

@@ -112,6 +112,13 @@ func TestNICEvents(t *testing.T) {
 	n.SetLink(true)
 	n.FailDevice()
 	n.FailDevice()
+	if err := n.usable(); StatusOf(err) != StatusBadSystem {
+		t.Errorf("failed: %v", err)
+	}
+	n.RestoreDevice()
+	if err := n.usable(); err != nil {
+		t.Errorf("restored: %v", err)
+	}
 	cancel()
 	n.SetLink(false)
 	if fmt.Sprint(got) != fmt.Sprint([]EventType{EventPortDown, EventPortUp, EventDeviceFatal}) {
