@@ -13,6 +13,8 @@ const (
 	segCmdQueueLow  = 0x0014
 	segDoorbell     = 0x0018
 	segInitializing = 0x01fc
+	segSeverity     = 0x0238 // health buffer: recovery flag in the top bit
+	segHardwareID   = 0x023c // its low three bytes: syndrome, extended syndrome
 	segTimerHigh    = 0x1000
 	segTimerLow     = 0x1004
 	segHealth       = 0x1010
@@ -39,13 +41,33 @@ const (
 // logCmdEntries and logCmdStride describe the command queue: 32 entries of 64 bytes.
 const logCmdEntries, logCmdStride = 5, 6
 
-// readBAR answers a load from BAR 0. The driver loads aligned words; anything else reads zero.
+// States of the driver's interface (bits 8 to 10 of segCmdQueueLow): driven, off, and asking for a reset of the firmware.
+// That it may ask is bit 30 of segInitializing.
+const (
+	interfaceShift = 8
+	interfaceMask  = 7
+	interfaceOff   = 1
+	interfaceReset = 7
+
+	resetSupported = 1 << 30
+)
+
+// readBAR answers a load from BAR 0, of any size.
 func (f *Function) readBAR(off uint64, p []byte) {
-	clear(p)
-	for i := 0; i+4 <= len(p); i += 4 {
-		binary.BigEndian.PutUint32(p[i:], f.segmentWord(off+uint64(i)))
+	var word [4]byte
+	for len(p) > 0 {
+		binary.BigEndian.PutUint32(word[:], f.segmentWord(off&^3))
+		n := copy(p, word[off&3:])
+		p, off = p[n:], off+uint64(n)
 	}
 }
+
+// What the health buffer says of a device that has failed (linux include/linux/mlx5/device.h, struct health_buffer and
+// drivers/net/ethernet/mellanox/mlx5/core/health.c): firmware asks to be reset, after an internal error.
+const (
+	healthReset = 1 << 31
+	healthError = 0x01 << 16
+)
 
 // segmentWord is one word of the initialisation segment.
 func (f *Function) segmentWord(off uint64) uint32 {
@@ -57,11 +79,17 @@ func (f *Function) segmentWord(off uint64) uint32 {
 	case segCmdQueueHigh:
 		return uint32(f.cmdQueue >> 32)
 	case segCmdQueueLow:
-		return uint32(f.cmdQueue)&^0xfff | logCmdEntries<<4 | logCmdStride
+		return uint32(f.cmdQueue)&^0xfff | f.nicInterface<<interfaceShift | logCmdEntries<<4 | logCmdStride
+	case segInitializing:
+		return resetSupported
 	case segTimerHigh:
 		return uint32(f.nic.Now() >> 32)
 	case segTimerLow:
 		return uint32(f.nic.Now())
+	case segSeverity:
+		return uint32(flag(f.fatal.Load())) * healthReset
+	case segHardwareID:
+		return uint32(flag(f.fatal.Load())) * healthError
 	case segHealth:
 		f.health++ // a counter that stands still means dead firmware to the driver
 		return f.health
@@ -84,9 +112,21 @@ func (f *Function) writeBAR(off uint64, p []byte) {
 		f.cmdQueue = f.cmdQueue&0xffffffff | uint64(v)<<32
 	case segCmdQueueLow:
 		f.cmdQueue = f.cmdQueue&^0xffffffff | uint64(v&^0xfff)
+		f.setInterface(v >> interfaceShift & interfaceMask)
 	case segDoorbell:
 		f.runCommands(v)
 	}
+}
+
+// setInterface takes what the driver wants of the interface. A reset makes a failed device work again; the interface is
+// off then, until the driver starts anew.
+func (f *Function) setInterface(v uint32) {
+	if f.nicInterface = v; v != interfaceReset {
+		return
+	}
+	f.log.Warn("firmware reset")
+	f.resetFirmware()
+	f.nicInterface = interfaceOff
 }
 
 // writeUAR acts on a store to a UAR page: event queues are ours, completion queues and send queues the core's.

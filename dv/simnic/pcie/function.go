@@ -36,17 +36,18 @@ type Function struct {
 	eqs    eqTable
 	config *configSpace
 
-	cmdQueue  uint64 // guest address of the command queue
-	health    uint32
-	enabled   bool
-	issi      int
-	given     []uint64 // pages the driver gave
-	general   []byte   // capability group 0, as the driver set it
-	vport     [vportContextSize]byte
-	portAdmin uint32
-	portMTU   int
-	numbers   [numKinds]numbers
-	objects   objectTable
+	cmdQueue     uint64 // guest address of the command queue
+	health       uint32
+	nicInterface uint32
+	enabled      bool
+	issi         int
+	given        []uint64 // pages the driver gave
+	general      []byte   // capability group 0, as the driver set it
+	vport        [vportContextSize]byte
+	portAdmin    uint32
+	portMTU      int
+	numbers      [numKinds]numbers
+	objects      objectTable
 
 	statsMu sync.Mutex
 	stats   map[string]CommandStats // guarded by statsMu
@@ -93,13 +94,20 @@ func (f *Function) event(e simnic.Event) {
 
 // reset puts the function into its power-on state: queues and event queues are gone, memory maps stay.
 func (f *Function) reset() {
-	f.objects.destroyAll(f)
+	f.resetFirmware()
 	f.irq.clear()
+	f.config = newConfigSpace(f.cfg.DeviceID)
+}
+
+// resetFirmware is reset for what is not on the PCI bus: the firmware's state.
+func (f *Function) resetFirmware() {
+	f.objects.destroyAll(f)
 	f.eqs.mu.Lock()
 	f.eqs.m = map[uint32]*eq{}
 	f.eqs.mu.Unlock()
-	f.config = newConfigSpace(f.cfg.DeviceID)
-	f.cmdQueue, f.given, f.enabled, f.issi = 0, nil, false, 0
+	f.nic.RestoreDevice()
+	f.fatal.Store(false)
+	f.cmdQueue, f.given, f.enabled, f.issi, f.nicInterface = 0, nil, false, 0, 0
 	f.general = f.generalCapBytes()
 	f.vport = [vportContextSize]byte{}
 	f.nic.SetLoopback(true, true)

@@ -52,7 +52,7 @@ func TestInitialisationSegment(t *testing.T) {
 	if a, b := c.load(segHealth, 4), c.load(segHealth, 4); bytes.Equal(a, b) {
 		t.Error("the health counter stands still")
 	}
-	if got := binary.BigEndian.Uint32(c.load(segInitializing, 4)); got != 0 {
+	if got := binary.BigEndian.Uint32(c.load(segInitializing, 4)); got>>31 != 0 {
 		t.Errorf("still initialising: %#x", got)
 	}
 }
