@@ -166,8 +166,8 @@ func TestRouteCache(t *testing.T) {
 	key := routeKey{remote: tcpip.AddrFrom4([4]byte{192, 0, 2, 9})}
 	var used []*gstack.Route
 	use := func() {
-		if err := c.use(s, key, func(r *gstack.Route) tcpip.Error {
-			used = append(used, r)
+		if err := c.use(s, key, func(p *path) tcpip.Error {
+			used = append(used, p.route)
 			return nil
 		}); err != nil {
 			t.Fatal(err)

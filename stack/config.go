@@ -60,9 +60,9 @@ type Config struct {
 	// sent at start so that neighbours forget an earlier owner of our addresses.
 	NoAnnounce bool
 
-	// NoExpressLane has every received packet pass netstack's network layer. By default TCP and UDP to
-	// our own addresses skip it, which takes 1 us less per packet, and with it whatever a program has
-	// set up there through [Stack.Netstack]: filter rules, packet and raw sockets.
+	// NoExpressLane has every packet pass netstack's network layer. By default TCP and UDP that come
+	// for our own addresses, and UDP that goes out, skip it, which takes 1 us less per packet, and with
+	// it whatever a program has set up there through [Stack.Netstack]: filter rules, packet and raw sockets.
 	NoExpressLane bool
 
 	// TCP and UDP set protocol options. Their zero values are the measured defaults.

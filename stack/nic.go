@@ -84,9 +84,10 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 	if b, ok := link.(interface {
 		BindStack(*gstack.Stack, tcpip.NICID) error
 		SetHosts([]netip.Prefix)
+		datagramLink
 	}); ok {
 		if !s.cfg.NoExpressLane {
-			s.setHosts = b.SetHosts
+			s.setHosts, s.datagrams = b.SetHosts, b
 		}
 		return b.BindStack(s.net, nicID)
 	}

@@ -46,6 +46,8 @@ type Stack struct {
 	changing sync.Mutex           // held while a change of addresses is made known
 	setHosts func([]netip.Prefix) // tells the link our addresses; nil if it does not want to know
 
+	datagrams datagramLink // nil: all datagrams go through netstack
+
 	device  *dv.Device    // nil unless made by Open; closed after the link
 	watched chan struct{} // closed when the device's watcher has ended; nil unless made by Open
 

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
@@ -15,9 +16,15 @@ const maxRoutes = 4096
 // and neighbour lookup take three times as long as the rest of sending a datagram.
 type routeCache struct {
 	mu     sync.RWMutex
-	routes map[routeKey]*gstack.Route // guarded by mu
-	epoch  uint64                     // of the stack when routes were found; guarded by mu
-	closed bool                       // guarded by mu
+	routes map[routeKey]*path // guarded by mu
+	epoch  uint64             // of the stack when routes were found; guarded by mu
+	closed bool               // guarded by mu
+}
+
+// path is a route and, if they are ready, the headers of datagrams that take it.
+type path struct {
+	route *gstack.Route
+	ready atomic.Pointer[ready]
 }
 
 type routeKey struct {
@@ -25,7 +32,7 @@ type routeKey struct {
 }
 
 // use calls send with the route for key. Routes are released only while nobody is in use.
-func (r *routeCache) use(s *Stack, key routeKey, send func(*gstack.Route) tcpip.Error) tcpip.Error {
+func (r *routeCache) use(s *Stack, key routeKey, send func(*path) tcpip.Error) tcpip.Error {
 	for range 2 {
 		if err, ok := r.try(s, key, send); ok {
 			return err
@@ -41,18 +48,18 @@ func (r *routeCache) use(s *Stack, key routeKey, send func(*gstack.Route) tcpip.
 		return err
 	}
 	defer route.Release()
-	return send(route)
+	return send(&path{route: route})
 }
 
 // try sends if a route is known that still works.
-func (r *routeCache) try(s *Stack, key routeKey, send func(*gstack.Route) tcpip.Error) (tcpip.Error, bool) {
+func (r *routeCache) try(s *Stack, key routeKey, send func(*path) tcpip.Error) (tcpip.Error, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	route := r.routes[key]
-	if route == nil || r.epoch != s.epoch.Load() {
+	p := r.routes[key]
+	if p == nil || r.epoch != s.epoch.Load() {
 		return nil, false
 	}
-	err := send(route)
+	err := send(p)
 	_, stale := err.(*tcpip.ErrInvalidEndpointState) // an address or the interface went away
 	return err, !stale
 }
@@ -72,24 +79,24 @@ func (r *routeCache) find(s *Stack, key routeKey) tcpip.Error {
 	}
 	if r.epoch != epoch || r.routes == nil {
 		r.release()
-		r.routes, r.epoch = make(map[routeKey]*gstack.Route), epoch
+		r.routes, r.epoch = make(map[routeKey]*path), epoch
 	}
 	r.evict(key)
-	r.routes[key] = route
+	r.routes[key] = &path{route: route}
 	return nil
 }
 
 // evict makes room for key. mu is held.
 func (r *routeCache) evict(key routeKey) {
 	if old := r.routes[key]; old != nil {
-		old.Release()
+		old.route.Release()
 		delete(r.routes, key)
 	}
 	if len(r.routes) < maxRoutes {
 		return
 	}
-	for k, route := range r.routes { // any one: map order is random
-		route.Release()
+	for k, p := range r.routes { // any one: map order is random
+		p.route.Release()
 		delete(r.routes, k)
 		return
 	}
@@ -97,8 +104,8 @@ func (r *routeCache) evict(key routeKey) {
 
 // release gives all routes back. mu is held.
 func (r *routeCache) release() {
-	for _, route := range r.routes {
-		route.Release()
+	for _, p := range r.routes {
+		p.route.Release()
 	}
 	r.routes = nil
 }

@@ -169,8 +169,8 @@ func (c *UDPConn) send(b []byte, to tcpip.FullAddress, from tcpip.Address, call 
 	if !cacheable(to.Addr) {
 		return c.sendSlowly(b, to, call)
 	}
-	terr := c.routes.use(c.stack, routeKey{from, to.Addr}, func(r *gstack.Route) tcpip.Error {
-		return c.transmit(r, b, to.Port)
+	terr := c.routes.use(c.stack, routeKey{from, to.Addr}, func(p *path) tcpip.Error {
+		return c.transmit(p, b, to.Port)
 	})
 	switch terr.(type) {
 	case nil, *tcpip.ErrNoBufferSpace: // as on Linux, a full queue below loses the datagram
@@ -207,8 +207,21 @@ func (s *Stack) isGroup(a tcpip.Address) bool {
 	return a.Len() != 0 && !cacheable(a) || s.net.IsSubnetBroadcast(nicID, ipv4Protocol, a)
 }
 
-// transmit writes a datagram to r.
-func (c *UDPConn) transmit(r *gstack.Route, b []byte, port uint16) tcpip.Error {
+// transmit sends a datagram on a path, directly if it can, and else through netstack.
+func (c *UDPConn) transmit(p *path, b []byte, port uint16) tcpip.Error {
+	if c.stack.datagrams == nil {
+		return c.write(p.route, b, port)
+	}
+	if err, sent := c.sendReady(p, b, port); sent {
+		return err
+	}
+	err := c.write(p.route, b, port)
+	p.ready.Store(prepare(p.route))
+	return err
+}
+
+// write sends a datagram through netstack.
+func (c *UDPConn) write(r *gstack.Route, b []byte, port uint16) tcpip.Error {
 	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{
 		ReserveHeaderBytes: header.UDPMinimumSize + int(r.MaxHeaderLength()),
 		Payload:            buffer.MakeWithData(b),
@@ -231,12 +244,17 @@ func (c *UDPConn) transmit(r *gstack.Route, b []byte, port uint16) tcpip.Error {
 		TTL:      r.DefaultTTL(),
 		DF:       length <= int(r.MTU()), // larger datagrams are fragmented
 	}, pkt)
+	c.countSent(err)
+	return err
+}
+
+// countSent counts what became of a datagram.
+func (c *UDPConn) countSent(err tcpip.Error) {
 	if stats := c.stack.net.Stats().UDP; err == nil {
 		stats.PacketsSent.Increment()
 	} else {
 		stats.PacketSendErrors.Increment()
 	}
-	return err
 }
 
 // sendSlowly lets the endpoint send, which knows about groups, broadcast and "any".

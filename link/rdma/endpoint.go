@@ -35,12 +35,14 @@ type Endpoint struct {
 	tx     []*sender
 	rx     []rxCounters
 	gsoMax uint32 // 0: none
+	csum   bool   // the device computes checksums
 	shut   shutWindows
 
 	mtu     atomic.Uint32
 	mac     atomic.Uint64
 	address atomic.Pointer[tcpip.LinkAddress]
-	hosts   atomic.Pointer[hosts] // nil: no express lane
+	hosts   atomic.Pointer[hosts]   // nil: no express lane for what is received
+	lane    atomic.Pointer[express] // nil: none for what is sent
 	closed  atomic.Bool
 
 	mu      sync.Mutex
@@ -67,6 +69,7 @@ func New(dev *dv.Device, opts Options) (*Endpoint, error) {
 	for i := range dev.NumTx() {
 		e.tx = append(e.tx, newSender(dev.Tx(i), &e.shut))
 	}
+	e.csum = dev.Caps().TxCsum
 	if caps := dev.Caps(); caps.TxCsum && !opts.NoSegmentation {
 		e.gsoMax = uint32(min(caps.MaxTSO, gsoMaxSize))
 	}
@@ -152,6 +155,7 @@ func (e *Endpoint) Attach(dispatcher gstack.NetworkDispatcher) {
 // endSession is called with mu held.
 func (e *Endpoint) endSession() {
 	if e.session != nil {
+		e.lane.Store(nil)
 		e.session.end(e.dev)
 		e.session = nil
 	}
@@ -190,6 +194,7 @@ func (e *Endpoint) BindStack(s *gstack.Stack, id tcpip.NICID) error {
 		return fmt.Errorf("bind link endpoint to NIC %d: it is not attached", id)
 	}
 	n.express = newExpress(e.session.dispatcher, s, id)
+	e.lane.Store(n.express)
 	e.session.networks.Store(n)
 	return nil
 }

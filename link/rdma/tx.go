@@ -112,6 +112,11 @@ func (s *sender) send(pkt *gstack.PacketBuffer, patience time.Duration) tcpip.Er
 	if err == dv.ErrRingFull {
 		err = s.sendLater(pkt, patience)
 	}
+	return s.outcome(err)
+}
+
+// outcome is what the stack is told.
+func (s *sender) outcome(err error) tcpip.Error {
 	switch {
 	case err == nil:
 		return nil
@@ -170,21 +175,29 @@ func (s *sender) sendLater(pkt *gstack.PacketBuffer, patience time.Duration) err
 		patience = 0
 	}
 	s.count.waits.Add(1)
-	for start := time.Now(); ; {
-		s.q.Flush()
-		if s.q.Reclaim() == 0 {
-			if time.Since(start) >= patience {
-				return dv.ErrRingFull
-			}
-			s.q.Unlock()
-			runtime.Gosched()
-			s.q.Lock()
-			s.q.Reclaim()
-		}
+	for start := time.Now(); s.makeRoom(start, patience); {
 		if err := s.post(pkt); err != dv.ErrRingFull {
 			return err
 		}
 	}
+	return dv.ErrRingFull
+}
+
+// makeRoom looks for completions. If there are none it lets others run, with the queue's lock released; false once this has gone on
+// for longer than patience.
+func (s *sender) makeRoom(start time.Time, patience time.Duration) bool {
+	s.q.Flush()
+	if s.q.Reclaim() > 0 {
+		return true
+	}
+	if time.Since(start) >= patience {
+		return false
+	}
+	s.q.Unlock()
+	runtime.Gosched()
+	s.q.Lock()
+	s.q.Reclaim()
+	return true
 }
 
 // headers is the first bytes of an outgoing packet, its Ethernet header first; the stack pushes all headers into one view.

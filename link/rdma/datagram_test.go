@@ -1,0 +1,148 @@
+package rdma
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+)
+
+// datagram is the headers of n bytes from a host's port 7 to another's port 53, without checksums.
+func datagram(from, to *host, v6 bool, n int) []byte {
+	udp := make([]byte, udpLen)
+	header.UDP(udp).Encode(&header.UDPFields{SrcPort: 7, DstPort: 53, Length: uint16(udpLen + n)})
+	eth := make([]byte, ethLen)
+	fields := header.EthernetFields{SrcAddr: from.ep.LinkAddress(), DstAddr: to.ep.LinkAddress(), Type: typeIPv4}
+	var ip []byte
+	if v6 {
+		fields.Type, ip = typeIPv6, make([]byte, ipv6Len)
+		header.IPv6(ip).Encode(&header.IPv6Fields{
+			PayloadLength: uint16(udpLen + n), TransportProtocol: protoUDP, HopLimit: 64,
+			SrcAddr: tcpip.AddrFromSlice(from.v6.AsSlice()), DstAddr: tcpip.AddrFromSlice(to.v6.AsSlice()),
+		})
+	} else {
+		ip = make([]byte, ipv4Len)
+		header.IPv4(ip).Encode(&header.IPv4Fields{
+			TotalLength: uint16(ipv4Len + udpLen + n), TTL: 64, Protocol: protoUDP,
+			SrcAddr: tcpip.AddrFromSlice(from.v4.AsSlice()), DstAddr: tcpip.AddrFromSlice(to.v4.AsSlice()),
+		})
+	}
+	header.Ethernet(eth).Encode(&fields)
+	return append(append(eth, ip...), udp...)
+}
+
+// TestDatagram has another stack judge what arrives: it verifies every checksum.
+func TestDatagram(t *testing.T) {
+	a, b := pair(t, setup{dv: dv.Config{TxQueues: 2}})
+	for _, v6 := range []bool{false, true} {
+		at := b.v4
+		if v6 {
+			at = b.v6
+		}
+		conn := b.udp(t, netip.AddrPortFrom(at, 53), netip.AddrPort{})
+		before := a.stack.Stats().NICs.Tx.Bytes.Value()
+		sent := 0
+		for _, n := range []int{0, 1, 18, 63, 64, 65, 1000, 1452} {
+			want, got := bytes.Repeat([]byte{byte(n), 0xa5}, n)[:n], make([]byte, 2000)
+			headers := datagram(a, b, v6, n)
+			if err := a.ep.WriteDatagram(headers, want); err != nil {
+				t.Fatalf("%d bytes: %s", n, err)
+			}
+			sent += len(headers) + n
+			conn.SetReadDeadline(time.Now().Add(time.Minute))
+			m, from, err := conn.ReadFrom(got)
+			if err != nil || !bytes.Equal(got[:m], want) {
+				t.Fatalf("%d bytes: got %d, %v", n, m, err)
+			}
+			if from.(*net.UDPAddr).Port != 7 {
+				t.Errorf("%d bytes: from %v", n, from)
+			}
+		}
+		if got := a.stack.Stats().NICs.Tx.Bytes.Value() - before; got != uint64(sent) {
+			t.Errorf("%d bytes counted, %d sent", got, sent)
+		}
+	}
+	if bad := b.ep.Stats().RxBadChecksum; bad != 0 {
+		t.Errorf("%d bad checksums", bad)
+	}
+	if v := a.nic.Violations(); len(v) != 0 {
+		t.Errorf("what no driver should do: %q", v)
+	}
+	if got := a.stack.Stats().IP.PacketsSent.Value(); got < 16 {
+		t.Errorf("%d packets counted", got)
+	}
+}
+
+// is reports whether an error is of the same kind as another.
+func is[E tcpip.Error](err tcpip.Error) bool {
+	_, ok := err.(E)
+	return ok
+}
+
+func TestDatagramRefusals(t *testing.T) {
+	a, b := pair(t, setup{})
+	if err := a.ep.WriteDatagram(datagram(a, b, false, 1473), make([]byte, 1473+4)); !is[*tcpip.ErrMessageTooLong](err) {
+		t.Errorf("too long: %v", err)
+	}
+	a.ep.Attach(nil)
+	if err := a.ep.WriteDatagram(datagram(a, b, false, 1), make([]byte, 1)); !is[*tcpip.ErrNotSupported](err) {
+		t.Errorf("without a stack: %v", err)
+	}
+	a.ep.Close()
+	if err := a.ep.WriteDatagram(datagram(a, b, false, 1), make([]byte, 1)); !is[*tcpip.ErrClosedForSend](err) {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+func TestDatagramNeedsChecksums(t *testing.T) {
+	a, b := pair(t, setup{})
+	a.ep.csum = false
+	if err := a.ep.WriteDatagram(datagram(a, b, false, 1), make([]byte, 1)); !is[*tcpip.ErrNotSupported](err) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestDatagramOnAFullRing(t *testing.T) {
+	a, b := pair(t, setup{dv: dv.Config{TxQueueSize: 256}})
+	var held *simnic.CQ
+	a.nic.SetHooks(&simnic.Hooks{Complete: func(c *simnic.CQ) (lose, hold bool) { held = c; return false, true }})
+	headers, payload := datagram(a, b, false, 1000), make([]byte, 1000)
+	before := a.ep.Stats()
+	sent := uint64(0)
+	err := a.ep.WriteDatagram(headers, payload)
+	for ; err == nil; err = a.ep.WriteDatagram(headers, payload) {
+		if sent++; sent > 1000 {
+			t.Fatal("the ring does not fill")
+		}
+	}
+	if !is[*tcpip.ErrNoBufferSpace](err) {
+		t.Errorf("full ring: %v", err)
+	}
+	if s := a.ep.Stats(); s.TxWaits != before.TxWaits+1 || s.TxDropped != before.TxDropped+1 || s.TxPackets < before.TxPackets+sent {
+		t.Errorf("%d sent: %+v", sent, s)
+	}
+	urgent := resetPacket()
+	defer urgent.DecRef()
+	if err := a.ep.writePacket(urgent); err != nil {
+		t.Errorf("datagrams leave no room for what is urgent: %s", err)
+	}
+	a.nic.SetHooks(nil)
+	held.ReleaseHeld()
+	if err := a.ep.WriteDatagram(headers, payload); err != nil {
+		t.Errorf("after the completions: %v", err)
+	}
+}
+
+func TestDatagramDoesNotAllocate(t *testing.T) {
+	a, b := pair(t, setup{})
+	headers, payload := datagram(a, b, false, 64), make([]byte, 64)
+	if n := testing.AllocsPerRun(200, func() { a.ep.WriteDatagram(headers, payload) }); n >= 1 && !raceDetector {
+		t.Errorf("%v allocations", n)
+	}
+}

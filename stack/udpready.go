@@ -1,0 +1,118 @@
+package stack
+
+import (
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+)
+
+// Between two hosts only ports, lengths and checksums differ from one datagram to the next, and the checksums are the NIC's
+// work. So a path keeps the headers of its datagrams ready, and most of them go to the link directly. One now and then
+// takes the long way through netstack, which looks after the neighbour entry.
+
+// readyFor is how long headers are used before a datagram takes the long way again. A neighbour that changes its link
+// address is noticed that much later.
+const readyFor = 100 * time.Millisecond
+
+// maxReady is the longest headers: Ethernet, IPv6, UDP.
+const maxReady = header.EthernetMinimumSize + header.IPv6MinimumSize + header.UDPMinimumSize
+
+// ready are the headers of a path's datagrams, with ports, lengths and checksums left zero.
+type ready struct {
+	bytes [maxReady]byte
+	size  int       // bytes used
+	ip    int       // where the IP header starts
+	v6    bool      // it is an IPv6 header
+	limit int       // most bytes of a datagram, its header included
+	made  time.Time // they are used for readyFor
+}
+
+// prepare makes headers from what netstack knows of the route, or returns nil if this is no time for it: the neighbour is
+// not resolved, or datagrams do not simply leave through the link.
+func prepare(r *gstack.Route) (h *ready) {
+	if r.OutgoingNIC() != nicID || r.Loop() != gstack.PacketOut || r.ResolvedFields(nil) != nil {
+		return nil
+	}
+	// Resolved a moment ago, so this calls back before it returns; if it is not any more, h comes too late and is lost.
+	got := make(chan *ready, 1)
+	_ = r.ResolvedFields(func(f gstack.ResolvedFieldsResult) {
+		if f.Err == nil {
+			got <- newReady(r, &f.RouteInfo)
+		}
+	})
+	select {
+	case h = <-got:
+	default:
+	}
+	return h
+}
+
+func newReady(r *gstack.Route, info *gstack.RouteInfo) *ready {
+	if len(info.LocalLinkAddress) != header.EthernetAddressSize || len(info.RemoteLinkAddress) != header.EthernetAddressSize {
+		return nil
+	}
+	h := &ready{ip: header.EthernetMinimumSize, v6: info.NetProto == ipv6Protocol, limit: int(r.MTU()), made: time.Now()}
+	header.Ethernet(h.bytes[:]).Encode(&header.EthernetFields{
+		SrcAddr: info.LocalLinkAddress, DstAddr: info.RemoteLinkAddress, Type: info.NetProto,
+	})
+	ip := h.bytes[h.ip:]
+	if h.v6 {
+		h.size = h.ip + header.IPv6MinimumSize
+		header.IPv6(ip).Encode(&header.IPv6Fields{
+			TransportProtocol: udp.ProtocolNumber, HopLimit: r.DefaultTTL(), SrcAddr: r.LocalAddress(), DstAddr: r.RemoteAddress(),
+		})
+	} else {
+		h.size = h.ip + header.IPv4MinimumSize
+		header.IPv4(ip).Encode(&header.IPv4Fields{
+			Flags: header.IPv4FlagDontFragment, TTL: r.DefaultTTL(), Protocol: uint8(udp.ProtocolNumber),
+			SrcAddr: r.LocalAddress(), DstAddr: r.RemoteAddress(),
+		})
+	}
+	h.size += header.UDPMinimumSize
+	return h
+}
+
+// complete writes the headers of a datagram of n bytes, its header included, to out and returns them.
+func (h *ready) complete(out *[maxReady]byte, from, to uint16, n int) []byte {
+	*out = h.bytes
+	at := h.size - header.UDPMinimumSize
+	if h.v6 {
+		binary.BigEndian.PutUint16(out[h.ip+4:], uint16(n))
+	} else {
+		binary.BigEndian.PutUint16(out[h.ip+2:], uint16(header.IPv4MinimumSize+n))
+	}
+	binary.BigEndian.PutUint16(out[at:], from)
+	binary.BigEndian.PutUint16(out[at+2:], to)
+	binary.BigEndian.PutUint16(out[at+4:], uint16(n))
+	return out[:h.size]
+}
+
+// headerPool is memory for headers on their way to the link, *[maxReady]byte.
+var headerPool = sync.Pool{New: func() any { return new([maxReady]byte) }}
+
+// datagramLink is a link that takes datagrams in this form, [link/rdma.Endpoint].
+type datagramLink interface {
+	WriteDatagram(headers, payload []byte) tcpip.Error
+}
+
+// sendReady sends b with the path's headers if they are ready, and reports whether that settles it.
+func (c *UDPConn) sendReady(p *path, b []byte, to uint16) (tcpip.Error, bool) {
+	h := p.ready.Load()
+	n := header.UDPMinimumSize + len(b)
+	if h == nil || n > h.limit || time.Since(h.made) > readyFor {
+		return nil, false
+	}
+	out := headerPool.Get().(*[maxReady]byte)
+	err := c.stack.datagrams.WriteDatagram(h.complete(out, c.local.Port, to, n), b)
+	headerPool.Put(out)
+	if _, cannot := err.(*tcpip.ErrNotSupported); cannot {
+		return nil, false
+	}
+	c.countSent(err)
+	return err, true
+}

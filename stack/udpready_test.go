@@ -1,0 +1,260 @@
+package stack
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+)
+
+// tap is a wire that remembers the UDP frames that left through it.
+type tap struct {
+	simnic.Wire
+	mu     sync.Mutex
+	frames [][]byte
+}
+
+func (w *tap) Send(frames []simnic.Frame) (int, error) {
+	w.mu.Lock()
+	for _, f := range frames {
+		ip := f.Data[14:]
+		if kind := binary.BigEndian.Uint16(f.Data[12:]); kind == 0x800 && ip[9] == 17 || kind == 0x86dd && (ip[6] == 17 || ip[6] == 44) {
+			w.frames = append(w.frames, slices.Clone(f.Data))
+		}
+	}
+	w.mu.Unlock()
+	return w.Wire.Send(frames)
+}
+
+func (w *tap) take() [][]byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f := w.frames
+	w.frames = nil
+	return f
+}
+
+// directly counts datagrams that go to the link directly, and refuses them if told so.
+type directly struct {
+	datagramLink
+	n      atomic.Int64
+	refuse tcpip.Error
+}
+
+func (d *directly) WriteDatagram(headers, payload []byte) tcpip.Error {
+	if d.refuse != nil {
+		return d.refuse
+	}
+	d.n.Add(1)
+	return d.datagramLink.WriteDatagram(headers, payload)
+}
+
+// readyRig is two stacks on software NICs: a sender whose cable is tapped, and a receiver.
+type readyRig struct {
+	sender, receiver *Stack
+	tap              *tap
+	direct           *directly // nil when the lane is closed
+}
+
+func newReadyRig(t *testing.T, closed bool) *readyRig {
+	t.Helper()
+	r := &readyRig{}
+	a, b := simnic.Pair()
+	r.tap = &tap{Wire: a}
+	for i, wire := range []simnic.Wire{r.tap, b} {
+		nic, err := simnic.New(simnic.Config{Seed: uint64(i + 1)})
+		must(t, err)
+		t.Cleanup(func() { nic.Close() })
+		must(t, nic.ConnectWire(wire))
+		s, err := Open(context.Background(), Config{
+			NIC: dv.Config{
+				Kernel: nic.OpenKernel, MAC: net.HardwareAddr{2, 0, 0, 0, 0, byte(i + 1)},
+				Facts: dv.PortFacts{Name: "sim", Netdev: "simnet", MAC: nic.MAC(), MTU: nic.MTU()},
+			},
+			Addresses: []netip.Prefix{
+				netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24),
+				netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(i + 1)}), 64),
+			},
+			DuplicateDetection: -1, NoAnnounce: true, NoExpressLane: closed,
+		})
+		must(t, err)
+		t.Cleanup(func() { s.Close() })
+		if i == 0 {
+			r.sender = s
+		} else {
+			r.receiver = s
+		}
+	}
+	if d := r.sender.datagrams; d != nil {
+		r.direct = &directly{datagramLink: d}
+		r.sender.datagrams = r.direct
+	}
+	return r
+}
+
+// conns is a socket of each stack.
+func (r *readyRig) conns(t *testing.T, network, local, remote string) (from, to *UDPConn, at netip.AddrPort) {
+	t.Helper()
+	at = netip.MustParseAddrPort(remote)
+	from, err := r.sender.ListenUDP(network, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(local)))
+	must(t, err)
+	to, err = r.receiver.ListenUDP(network, net.UDPAddrFromAddrPort(at))
+	must(t, err)
+	return from, to, at
+}
+
+// send sends b and waits for it.
+func send(t *testing.T, from, to *UDPConn, at netip.AddrPort, b []byte) {
+	t.Helper()
+	_, err := from.WriteToUDPAddrPort(b, at)
+	must(t, err)
+	got := make([]byte, 4096)
+	must(t, to.SetReadDeadline(time.Now().Add(time.Minute)))
+	n, _, err := to.ReadFromUDPAddrPort(got)
+	must(t, err)
+	if !bytes.Equal(got[:n], b) {
+		t.Errorf("%d bytes arrived, %d sent", n, len(b))
+	}
+}
+
+// sizes of payload: around what is written into descriptors, and what has to be fragmented.
+var sizes = []int{0, 1, 17, 18, 19, 63, 64, 500, 1452, 1453, 1472, 1473, 2000}
+
+// TestReadyFrames compares frames that were made directly with those that netstack makes, byte for byte.
+func TestReadyFrames(t *testing.T) {
+	for _, tt := range []struct {
+		network, local, remote string
+		direct                 int64 // how many of sizes can go directly
+	}{
+		{"udp4", "192.0.2.1:7", "192.0.2.2:53", 11},
+		{"udp6", "[2001:db8::1]:7", "[2001:db8::2]:53", 9},
+	} {
+		t.Run(tt.network, func(t *testing.T) {
+			var all [2][][]byte
+			for i, closed := range []bool{true, false} {
+				r := newReadyRig(t, closed)
+				from, to, at := r.conns(t, tt.network, tt.local, tt.remote)
+				send(t, from, to, at, []byte("which resolves the neighbour"))
+				send(t, from, to, at, []byte("which has the headers made"))
+				sent := r.sender.Stats()
+				for _, n := range sizes {
+					b := bytes.Repeat([]byte{byte(n)}, n)
+					send(t, from, to, at, b)
+				}
+				now := r.sender.Stats()
+				if now.UDPSent-sent.UDPSent != uint64(len(sizes)) || now.IPSent-sent.IPSent < uint64(len(sizes)) {
+					t.Errorf("counted %+v, before %+v", now, sent)
+				}
+				if !closed && r.direct.n.Load() < tt.direct {
+					t.Errorf("%d datagrams went directly", r.direct.n.Load())
+				}
+				all[i] = r.tap.take()
+			}
+			same(t, all[1], all[0])
+		})
+	}
+}
+
+// same wants frames to be equal but for the identification of fragments.
+func same(t *testing.T, got, want [][]byte) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%d frames, want %d", len(got), len(want))
+	}
+	for i := range got {
+		a, b := got[i], want[i]
+		if a[12] == 0x08 && a[20]&0x40 == 0 || a[12] == 0x86 && a[20] == 44 { // may be fragmented, or is
+			continue
+		}
+		if !bytes.Equal(a, b) {
+			t.Errorf("frame %d\n%x, want\n%x", i, a, b)
+		}
+	}
+}
+
+// TestReadyGoesStale: headers are not used for long, nor after a change of addresses.
+func TestReadyGoesStale(t *testing.T) {
+	r := newReadyRig(t, false)
+	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
+	direct := func() bool {
+		before := r.direct.n.Load()
+		send(t, from, to, at, []byte("x"))
+		return r.direct.n.Load() > before
+	}
+	aged := func(age time.Duration) {
+		for _, p := range from.routes.routes {
+			if h := p.ready.Load(); h != nil {
+				old := *h
+				old.made = time.Now().Add(-age)
+				p.ready.Store(&old)
+			}
+		}
+	}
+	for direct() == false {
+	}
+	aged(2 * readyFor)
+	if direct() {
+		t.Error("used old headers")
+	}
+	aged(-time.Hour) // whatever the machine does meanwhile
+	if !direct() {
+		t.Error("did not make new ones")
+	}
+	r.sender.changed()
+	if direct() {
+		t.Error("used headers of addresses that have changed")
+	}
+	r.direct.refuse = &tcpip.ErrNotSupported{}
+	aged(-time.Hour)
+	if direct() {
+		t.Error("counted what was refused")
+	}
+}
+
+// TestReadyErrors: what the link says reaches the caller as netstack's errors do.
+func TestReadyErrors(t *testing.T) {
+	r := newReadyRig(t, false)
+	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
+	for before := r.direct.n.Load(); r.direct.n.Load() == before; {
+		send(t, from, to, at, []byte("x"))
+	}
+	for _, p := range from.routes.routes {
+		h := *p.ready.Load()
+		h.made = time.Now().Add(time.Hour)
+		p.ready.Store(&h)
+	}
+	r.direct.refuse = &tcpip.ErrNoBufferSpace{}
+	if _, err := from.WriteToUDPAddrPort([]byte("x"), at); err != nil {
+		t.Errorf("a full ring: %v", err)
+	}
+	r.direct.refuse = &tcpip.ErrClosedForSend{}
+	if _, err := from.WriteToUDPAddrPort([]byte("x"), at); err == nil {
+		t.Error("a closed link: no error")
+	}
+}
+
+// TestReadyDoesNotAllocate on the direct way.
+func TestReadyDoesNotAllocate(t *testing.T) {
+	r := newReadyRig(t, false)
+	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
+	for before := r.direct.n.Load(); r.direct.n.Load() == before; {
+		send(t, from, to, at, []byte("x"))
+	}
+	b := make([]byte, 64)
+	before := r.direct.n.Load()
+	n := testing.AllocsPerRun(500, func() { from.WriteToUDPAddrPort(b, at) })
+	if went := r.direct.n.Load() - before; n >= 1 && went > 400 && !raceDetector {
+		t.Errorf("%v allocations", n)
+	}
+}
