@@ -98,6 +98,7 @@ func (h *hashed) closeTargets() error {
 
 // Rebalance gives each receive queue a share of the flows in proportion to its
 // weight; a queue of weight 0 gets none. No frame is lost or doubled meanwhile,
+// as long as frames take less time through the NIC than passes between two calls,
 // but flows that change queues may be seen out of order. Frames that are not IP,
 // broadcast and multicast stay with queue 0. ErrConfig: not one weight per
 // queue, or all of them 0.
