@@ -183,8 +183,7 @@ func TestFullRing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	var cq *simnic.CQ
-	nics[0].SetHooks(&simnic.Hooks{Complete: func(c *simnic.CQ) (lose, hold bool) { cq = c; return false, true }})
+	held := hold(nics[0])
 	ordinary, urgent := ackPacket(1), resetPacket()
 	defer ordinary.DecRef()
 	defer urgent.DecRef()
@@ -208,8 +207,7 @@ func TestFullRing(t *testing.T) {
 	if spare < 8 {
 		t.Errorf("only %d urgent packets found room", spare)
 	}
-	nics[0].SetHooks(nil)
-	cq.ReleaseHeld()
+	held.release()
 	if err := e.writePacket(ordinary); err != nil {
 		t.Errorf("after the completions: %v", err)
 	}
