@@ -40,6 +40,7 @@ type Device struct {
 
 	linkUp      atomic.Bool
 	linkChanges atomic.Uint64
+	linkNews    chan struct{} // capacity 1: a token for LinkNews
 
 	close    sync.Once
 	closeErr error
@@ -62,7 +63,7 @@ func Open(ctx context.Context, cfg Config) (*Device, error) {
 }
 
 func newDevice(cfg Config, t *target) *Device {
-	d := &Device{config: cfg, facts: t.facts, port: t.facts.Port, log: cfg.Logger, done: make(chan struct{})}
+	d := &Device{config: cfg, facts: t.facts, port: t.facts.Port, log: cfg.Logger, done: make(chan struct{}), linkNews: make(chan struct{}, 1)}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -141,6 +142,11 @@ func (d *Device) Stats() Stats {
 
 // LinkUp is the port's state as last told.
 func (d *Device) LinkUp() bool { return d.linkUp.Load() }
+
+// LinkNews has a token in it when the port's state has been told since the last
+// one was taken: look at LinkUp then, and at Stats for how often. It is for one
+// reader and is never closed.
+func (d *Device) LinkNews() <-chan struct{} { return d.linkNews }
 
 // Done is closed when the device fails for good or is stopped; Err says why.
 func (d *Device) Done() <-chan struct{} { return d.done }

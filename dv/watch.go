@@ -46,6 +46,10 @@ func (d *Device) onLink(e uverbs.AsyncEvent) {
 	up := e.Type == uverbs.EventPortActive
 	d.linkUp.Store(up)
 	d.linkChanges.Add(1)
+	select {
+	case d.linkNews <- struct{}{}:
+	default:
+	}
 	d.log.Info("link changed", "device", d.Name(), "up", up)
 }
 
