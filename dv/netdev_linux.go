@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -35,6 +37,68 @@ func interfaceByName(name string) (iface, error) {
 	}
 	a := link.Attrs()
 	return iface{Name: a.Name, MAC: a.HardwareAddr, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0}, nil
+}
+
+// networkOf reads the main routing table and the addresses of the netdev called name.
+func networkOf(name string) (Network, error) {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return Network{}, err
+	}
+	routes, err := netlink.RouteList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return Network{}, err
+	}
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return Network{}, err
+	}
+	for _, a := range addrs { // one may be there without a route to its subnet
+		routes = append(routes, netlink.Route{Type: unix.RTN_UNICAST, Dst: a.IPNet})
+	}
+	return Network{name, subnets(routes), gateways(routes)}, nil
+}
+
+// subnets are the destinations of routes that have no next hop.
+func subnets(routes []netlink.Route) (list []netip.Prefix) {
+	for _, r := range routes {
+		if r.Type != unix.RTN_UNICAST || r.Gw != nil || r.Via != nil || r.Dst == nil {
+			continue
+		}
+		a, ok := netip.AddrFromSlice(r.Dst.IP)
+		ones, _ := r.Dst.Mask.Size()
+		p := netip.PrefixFrom(a.Unmap(), ones).Masked()
+		if ok && ones > 0 && !p.IsSingleIP() && !p.Addr().IsLinkLocalUnicast() && !p.Addr().IsMulticast() && !slices.Contains(list, p) {
+			list = append(list, p)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b netip.Prefix) int { return b.Bits() - a.Bits() })
+	return list
+}
+
+// gateways are the next hops of the default routes with the lowest metrics.
+func gateways(routes []netlink.Route) (list []netip.Addr) {
+	routes = slices.Clone(routes)
+	slices.SortStableFunc(routes, func(a, b netlink.Route) int { return a.Priority - b.Priority })
+	have := map[bool]bool{}
+	for _, r := range routes {
+		a, ok := netip.AddrFromSlice(r.Gw)
+		a = a.Unmap()
+		if !ok || r.Type != unix.RTN_UNICAST || !isDefault(r.Dst) || have[a.Is4()] {
+			continue
+		}
+		have[a.Is4()] = true
+		list = append(list, a)
+	}
+	return list
+}
+
+func isDefault(dst *net.IPNet) bool {
+	if dst == nil {
+		return true
+	}
+	ones, _ := dst.Mask.Size()
+	return ones == 0
 }
 
 // rdmaIndices asks for the RDMA devices there are, by name.

@@ -8,6 +8,8 @@ import "errors"
 
 func interfaceByName(string) (iface, error) { return iface{}, errors.ErrUnsupported }
 
+func networkOf(string) (Network, error) { return Network{}, errors.ErrUnsupported }
+
 func rdmaFactsOf(string) rdmaFacts { return rdmaFacts{} }
 
 func pinnedBytes() uint64 { return 0 }

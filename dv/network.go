@@ -1,0 +1,39 @@
+package dv
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// Network is how Linux uses the netdev of a port: what a second host on the same
+// link needs to know besides its own address.
+type Network struct {
+	// Netdev is the name of the port's interface.
+	Netdev string
+	// Subnets are the prefixes on the link, without the link-local ones, longest first.
+	Subnets []netip.Prefix
+	// Gateways are the default routers, at most one per IP version.
+	Gateways []netip.Addr
+}
+
+// NetworkOf asks the kernel, by netlink, about the netdev of the port that cfg
+// names, in the network namespace of the calling thread. Nothing is opened. A
+// port without a netdev there gives an error that is ErrNotFound.
+func NetworkOf(cfg Config) (Network, error) {
+	t, err := locate(&cfg)
+	if err != nil {
+		return Network{}, err
+	}
+	netdev := t.facts.Netdev
+	if netdev == "" {
+		return Network{}, refuse(ErrNotFound, "%s has no netdev in this network namespace", t.facts.Name)
+	}
+	if _, err := interfaceByName(netdev); err != nil {
+		return Network{}, as(ErrNotFound, fmt.Errorf("netdev %s of %s: %w", netdev, t.facts.Name, err))
+	}
+	n, err := networkOf(netdev)
+	if err != nil {
+		return Network{}, fmt.Errorf("read addresses and routes of %s: %w", netdev, err)
+	}
+	return n, nil
+}
