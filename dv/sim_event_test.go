@@ -79,3 +79,11 @@ func TestQueueEvents(t *testing.T) {
 		})
 	}
 }
+
+// told waits for news of the link.
+func told(t *testing.T, d *dv.Device, up bool) {
+	t.Helper()
+	if <-d.LinkNews(); d.LinkUp() != up {
+		t.Errorf("told of the link, whose state is up: %v", !up)
+	}
+}

@@ -317,10 +317,7 @@ func TestTxLosses(t *testing.T) {
 func TestLink(t *testing.T) {
 	s, d := usual(t, dv.Config{})
 	s.nic.SetLink(false)
-	<-d.LinkNews()
-	if d.LinkUp() {
-		t.Error("told of the link, which is still up")
-	}
+	told(t, d, false)
 	q := d.Tx(0)
 	q.Post(&dv.TxPacket{Bufs: [][]byte{frame(peerMAC, ourMAC, 0x88b5, 60)}})
 	q.Flush()
@@ -328,10 +325,7 @@ func TestLink(t *testing.T) {
 		t.Error("a port that is down still completes, into nothing")
 	}
 	s.nic.SetLink(true)
-	<-d.LinkNews()
-	if !d.LinkUp() {
-		t.Error("told of the link, which is still down")
-	}
+	told(t, d, true)
 	exchange(t, s, d, q)
 	if st := d.Stats(); st.LinkChanges != 2 || !st.LinkUp {
 		t.Errorf("stats: %d changes, up %v", st.LinkChanges, st.LinkUp)
