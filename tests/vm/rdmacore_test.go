@@ -1,12 +1,16 @@
 package vm
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
 // firmware is the version the model shows.
@@ -18,6 +22,32 @@ func testDevinfo(t *testing.T, w *world) {
 		"hca_id: mlx5_0", "fw_ver: "+firmware, "vendor_id: 0x02c9", "state: PORT_ACTIVE (4)", "link_layer: Ethernet")
 	contains(t, w.run(t, "ibv_devinfo", "-v"),
 		"max_tso: 262144", "SUPPORT_RAW_PACKET", "C-VLAN stripping offload", "IP csum offload", "MANAGED_FLOW_STEERING")
+	testDevices(t, w)
+}
+
+// testDevices has our own binary describe the device: in the words and with the values of ibv_devinfo.
+func testDevices(t *testing.T, w *world) {
+	values := map[string]string{}
+	for line := range strings.Lines(w.run(t, "ibv_devinfo")) {
+		if key, value, ok := strings.Cut(line, ":"); ok {
+			values[strings.TrimSpace(key)] = strings.TrimSpace(value)
+		}
+	}
+	state, _, _ := strings.Cut(strings.TrimPrefix(values["state"], "PORT_"), " ")
+	contains(t, w.run(t, "rdma-netstack", "devices", "--verbose"), values["hca_id"], "netdev eth0", "node /dev/infiniband/uverbs0",
+		"fw_ver "+values["fw_ver"], "node_guid "+values["node_guid"], "link_layer "+values["link_layer"], "state "+state, "mtu 1500", "usable yes")
+	var devices []struct {
+		Name, Netdev, Firmware, State string
+		LinkLayer                     string `json:"link_layer"`
+		Usable                        bool
+	}
+	out := w.run(t, "rdma-netstack", "devices", "--json")
+	if err := json.Unmarshal([]byte(out), &devices); err != nil || len(devices) != 1 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if d := devices[0]; d.Name != values["hca_id"] || d.Netdev != "eth0" || d.Firmware != values["fw_ver"] || d.LinkLayer != values["link_layer"] || d.State != state || !d.Usable {
+		t.Errorf("%+v, ibv_devinfo says %v", d, values)
+	}
 }
 
 // perftestMACs are the two ends of perftest's raw Ethernet tests, both in the guest.
@@ -28,16 +58,43 @@ func perftestArgs(program, end, from, to string, more ...string) []string {
 	return append([]string{program, "-d", "mlx5_0", end, "-B", from, "-E", to}, more...)
 }
 
-// resultRow is the line of figures below perftest's header line that starts with #bytes.
+// clockComplaint is how perftest ends, after all its traffic, when waits that it measured to learn the processor's
+// frequency took longer than asked for, as they do on a busy machine (perftest src/get_clock.c).
+const clockComplaint = "Can't produce a report"
+
+// perftestTries is how often a test is run that ends with the clock's complaint.
+const perftestTries = 5
+
+// perftest runs both ends of a test, the sending one in the foreground, and has check look at what the NIC counted
+// meanwhile. It returns the sender's figures: those below the header line that starts with #bytes. There are none, which is
+// logged, when the guest's clock was unsteady every time.
+func (w *world) perftest(t *testing.T, receiver, sender []string, check func(before, after simnic.Counters)) (row []float64) {
+	t.Helper()
+	for range perftestTries {
+		job := w.receiver(t, receiver...)
+		before := w.nic.Counters()
+		out, code := w.try(t, sender...)
+		check(before, w.nic.Counters())
+		w.vm.Do(rig.Request{Op: "stop", Job: job, Signal: 9, Timeout: 20 * time.Second})
+		if code == 0 {
+			return resultRow(t, out)
+		}
+		if !strings.Contains(out, clockComplaint) {
+			t.Fatalf("%s: exit %d\n%s", strings.Join(sender, " "), code, out)
+		}
+	}
+	t.Logf("%s found the guest's clock unsteady %d times: its figures are not looked at", sender[0], perftestTries)
+	return nil
+}
+
+// resultRow is the line of figures in perftest's output. A deviation may be "-nan".
 func resultRow(t *testing.T, out string) (row []float64) {
 	t.Helper()
-	_, rest, ok := strings.Cut(out, "#bytes")
-	if ok {
-		_, rest, _ = strings.Cut(rest, "\n")
-		rest, _, _ = strings.Cut(rest, "\n")
-	}
+	_, rest, _ := strings.Cut(out, "#bytes")
+	_, rest, _ = strings.Cut(rest, "\n")
+	rest, _, _ = strings.Cut(rest, "\n")
 	for _, word := range strings.Fields(rest) {
-		v, err := strconv.ParseFloat(strings.TrimPrefix(word, "-"), 64) // a deviation may be "-nan"
+		v, err := strconv.ParseFloat(strings.TrimPrefix(word, "-"), 64)
 		if err != nil {
 			t.Fatalf("%v in the figures of:\n%s", err, out)
 		}
@@ -59,45 +116,55 @@ const perftestFrames, perftestSize, perftestTrips = 5000, 1024, 100
 // testBandwidth floods: what the receiver has no room for is dropped, and counted.
 func testBandwidth(t *testing.T, w *world) {
 	size := fmt.Sprint(perftestSize)
-	w.receiver(t, perftestArgs("raw_ethernet_bw", "--server", perftestA, perftestB, "-s", size, "-D", "20")...)
-	before := w.nic.Counters()
-	out := w.run(t, perftestArgs("raw_ethernet_bw", "--client", perftestB, perftestA, "-s", size, "-n", fmt.Sprint(perftestFrames))...)
-	after := w.nic.Counters()
-	row := resultRow(t, out)
+	row := w.perftest(t,
+		perftestArgs("raw_ethernet_bw", "--server", perftestA, perftestB, "-s", size, "-D", "60"),
+		perftestArgs("raw_ethernet_bw", "--client", perftestB, perftestA, "-s", size, "-n", fmt.Sprint(perftestFrames)),
+		func(before, after simnic.Counters) {
+			received := after.Slice.RxPackets - before.Slice.RxPackets
+			if sent, lost := after.Slice.TxPackets-before.Slice.TxPackets, after.Drops.OutOfBuffer-before.Drops.OutOfBuffer; sent != perftestFrames || received+lost != sent || received == 0 {
+				t.Errorf("%d frames sent, %d received, %d without a buffer", sent, received, lost)
+			}
+		})
+	if row == nil {
+		return
+	}
 	if len(row) != 5 || row[0] != perftestSize || row[1] != perftestFrames {
-		t.Fatalf("figures %v of:\n%s", row, out)
+		t.Fatalf("figures %v", row)
 	}
-	// peak and average in MiB/s, the rate in million frames per second
-	if peak, average, rate := row[2], row[3], row[4]; average <= 0 || peak < average || math.Abs(rate*1e6*perftestSize/(1<<20)-average) > average/100 {
+	// peak and average in MiB/s, the rate in million frames per second; the first two have two decimals
+	if peak, average, rate := row[2], row[3], row[4]; !(average >= 0) || peak < average || math.Abs(rate*1e6*perftestSize/(1<<20)-average) > 0.01+average/100 {
 		t.Errorf("bandwidth %v, average %v and rate %v do not go together", peak, average, rate)
-	}
-	received := after.Slice.RxPackets - before.Slice.RxPackets
-	if sent, lost := after.Slice.TxPackets-before.Slice.TxPackets, after.Drops.OutOfBuffer-before.Drops.OutOfBuffer; sent != perftestFrames || received+lost != sent || received < 100 {
-		t.Errorf("%d frames sent, %d received, %d without a buffer", sent, received, lost)
 	}
 }
 
 // testLatency passes one frame to and fro.
 func testLatency(t *testing.T, w *world) {
 	trips := []string{"-s", "256", "-n", fmt.Sprint(perftestTrips)}
-	w.receiver(t, perftestArgs("raw_ethernet_lat", "--server", perftestA, perftestB, trips...)...)
-	before := w.nic.Counters()
-	out := w.run(t, perftestArgs("raw_ethernet_lat", "--client", perftestB, perftestA, trips...)...)
-	after := w.nic.Counters()
-	row := resultRow(t, out)
-	if len(row) != 9 || row[0] != 256 || row[1] != perftestTrips || row[2] <= 0 || row[4] < row[2] || row[3] < row[4] {
-		t.Errorf("figures %v of:\n%s", row, out)
+	row := w.perftest(t,
+		perftestArgs("raw_ethernet_lat", "--server", perftestA, perftestB, trips...),
+		perftestArgs("raw_ethernet_lat", "--client", perftestB, perftestA, trips...),
+		func(before, after simnic.Counters) {
+			if sent, got := after.Slice.TxPackets-before.Slice.TxPackets, after.Slice.RxPackets-before.Slice.RxPackets; sent != 2*perftestTrips || got != sent {
+				t.Errorf("%d frames sent and %d received in %d round trips", sent, got, perftestTrips)
+			}
+		})
+	if row == nil {
+		return
 	}
-	if sent, got := after.Slice.TxPackets-before.Slice.TxPackets, after.Slice.RxPackets-before.Slice.RxPackets; sent != 2*perftestTrips || got != sent {
-		t.Errorf("%d frames sent and %d received in %d round trips", sent, got, perftestTrips)
+	if len(row) != 9 || row[0] != 256 || row[1] != perftestTrips {
+		t.Fatalf("figures %v", row)
+	}
+	if least, most, typical := row[2], row[3], row[4]; !(least > 0) || typical < least || most < typical {
+		t.Errorf("latencies of least %v, most %v and typically %v do not go together", least, most, typical)
 	}
 }
 
 // receiver starts the receiving end of a test and waits until its flow rule is in the NIC.
-func (w *world) receiver(t *testing.T, argv ...string) {
+func (w *world) receiver(t *testing.T, argv ...string) (job int) {
 	t.Helper()
 	rules := func() uint64 { return w.fn.Commands()["SET_FLOW_TABLE_ENTRY"].Done }
 	before := rules()
-	job := w.start(t, argv...)
-	eventually(t, 10*time.Second, func() string { return "a flow rule; the receiver says:\n" + w.output(t, job) }, func() bool { return rules() > before })
+	job = w.start(t, argv...)
+	eventually(t, 30*time.Second, func() string { return "a flow rule; the receiver says:\n" + w.output(t, job) }, func() bool { return rules() > before })
+	return job
 }
