@@ -88,12 +88,16 @@ func up(at *lab.Net, mac net.HardwareAddr, prefix ...netip.Prefix) error {
 	return at.Do(func() error { return lab.Up(port, lab.Setup{MAC: mac, Addresses: prefix}) })
 }
 
+func upClient(at *lab.Net) error {
+	return up(at, clientMAC, append([]netip.Prefix{clientPrefix}, morePrefixes...)...)
+}
+
 // openTAP has the server make the TAP that the client's kernel uses.
 func (a *arena) openTAP(spec childSpec) (err error) {
 	if a.server, err = a.start(a.client, spec); err != nil {
 		return err
 	}
-	return up(a.client, clientMAC, clientPrefix)
+	return upClient(a.client)
 }
 
 func (a *arena) openRelay(spec childSpec) (err error) {
@@ -103,7 +107,7 @@ func (a *arena) openRelay(spec childSpec) (err error) {
 	if a.relay, err = a.start(a.client, childSpec{Relay: a.cable.Path()}); err != nil {
 		return err
 	}
-	if err := errors.Join(up(a.client, clientMAC, clientPrefix), up(a.cable, serverMAC, serverPrefix), a.cable.Do(serverSettings)); err != nil {
+	if err := errors.Join(upClient(a.client), up(a.cable, serverMAC, serverPrefix), a.cable.Do(serverSettings)); err != nil {
 		return err
 	}
 	a.server, err = a.start(a.cable, spec)
@@ -121,7 +125,7 @@ func (a *arena) openVeth(spec childSpec) (err error) {
 	if spec.Server.Stack != stackKernel {
 		address = nil
 	}
-	if err := errors.Join(up(a.client, clientMAC, clientPrefix), up(a.cable, serverMAC, address...), a.cable.Do(serverSettings)); err != nil {
+	if err := errors.Join(upClient(a.client), up(a.cable, serverMAC, address...), a.cable.Do(serverSettings)); err != nil {
 		return err
 	}
 	if a.plain() {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -18,48 +19,69 @@ func (s *sample) idle() error {
 	return nil
 }
 
-// manyConns is where memory is measured for good.
+// manyConns is where memory is measured for good. A kernel's server cannot have more than its process may have files.
 const manyConns = 50000
 
 // memory measures what an idle keep-alive connection costs the server's process, and the kernel on both ends.
 func (s *sample) memory() error {
-	steps := []int{memoryStep}
-	if s.many {
-		steps = append(steps, manyConns)
+	if err := s.memoryAt("idle conn", memoryStep); err != nil || !s.many {
+		return err
 	}
-	for _, n := range steps {
-		if err := s.memoryAt(n); err != nil {
-			return err
-		}
+	n := manyConns
+	if s.End.Stack == stackKernel {
+		n = min(n, raiseLimit())
 	}
-	return nil
+	return s.memoryAt("idle conn of many", n)
 }
 
-func (s *sample) memoryAt(n int) error {
+func (s *sample) memoryAt(name string, n int) error {
+	clients, err := s.clients(n)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, c := range clients {
+			_ = c.close()
+		}
+	}()
 	before, err := s.server.ask(request{Op: "memory"})
 	if err != nil {
 		return err
 	}
-	kernel := kernelMemory()
-	m, err := s.loads.load(load{Kind: "idle", Seconds: 30, Flows: n})
-	if err != nil {
-		return err
+	kernel, got, start := kernelMemory(), 0.0, time.Now()
+	for i, c := range clients {
+		m, err := c.load(load{Kind: "idle", Seconds: 60, Flows: (n + i) / len(clients)})
+		if err != nil {
+			return err
+		}
+		got += m["connections"]
 	}
+	s.out[name+" rate"] = got / time.Since(start).Seconds()
 	after, err := s.server.ask(request{Op: "memory"})
 	if err != nil {
 		return err
 	}
-	name := "idle conn"
-	if n == manyConns {
-		name = "idle conn of 50k"
-		s.out["conns to 50k"] = m["rate"]
-	}
-	got := m["connections"]
+	s.out[name+" count"] = got
 	s.out[name] = (after.Metrics["rss"] - before.Metrics["rss"]) / got
 	s.out[name+" heap"] = (after.Metrics["heap"] + after.Metrics["stack"] - before.Metrics["heap"] - before.Metrics["stack"]) / got
 	s.out[name+" kernel"] = (kernelMemory() - kernel) / got // of both ends: the client's is in there
-	_, err = s.loads.load(load{Kind: "hang up"})
-	return err
+	return nil
+}
+
+// clients are processes that may have n connections in all. Their connections end with them.
+func (s *sample) clients(n int) (all []*proc, err error) {
+	each := min(n, raiseLimit())
+	if each <= 0 {
+		return nil, fmt.Errorf("this process may have %d connections", each)
+	}
+	for i := range (n + each - 1) / each {
+		p, err := startChild(s.client, childSpec{Client: &end{Stack: stackKernel, From: morePrefixes[i%len(morePrefixes)].Addr()}})
+		if err != nil {
+			return all, err
+		}
+		all = append(all, p)
+	}
+	return all, nil
 }
 
 // kernelMemory is what the kernel has allocated for itself, in bytes.

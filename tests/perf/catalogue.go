@@ -86,8 +86,9 @@ func (c *quantities) rest() {
 	add("idle conn", "memory per idle HTTP connection: process", "B", 0, true, true)
 	add("idle conn heap", "of it Go heap and stacks", "B", 0, true, false)
 	add("idle conn kernel", "kernel memory, both ends", "B", 0, true, false)
-	add("idle conn of 50k", "with 50,000 connections: process", "B", 0, true, false)
-	add("idle conn of 50k heap", "with 50,000: Go heap and stacks", "B", 0, true, false)
-	add("idle conn of 50k kernel", "with 50,000: kernel memory, both ends", "B", 0, true, false)
-	add("conns to 50k", "rate while connecting 50,000", "conn/s", 0, false, false)
+	add("idle conn of many count", "many idle HTTP connections", "", 0, false, false)
+	add("idle conn of many", "memory of each: process", "B", 0, true, false)
+	add("idle conn of many heap", "of it Go heap and stacks", "B", 0, true, false)
+	add("idle conn of many kernel", "kernel memory of each, both ends", "B", 0, true, false)
+	add("idle conn of many rate", "rate of opening them", "conn/s", 0, false, false)
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"runtime"
+
+	"golang.org/x/sys/unix"
 )
 
 // A child process has a server's end, or a client's, or both. It is told what to do by one JSON object per line on its
@@ -71,6 +73,7 @@ type child struct {
 }
 
 func (c *child) open(s childSpec) (err error) {
+	raiseLimit()
 	if s.Procs > 0 {
 		runtime.GOMAXPROCS(s.Procs)
 	}
@@ -133,3 +136,17 @@ func (c *child) do(q *request) (r reply, err error) {
 	}
 	return r, err
 }
+
+// raiseLimit lets this process have as many connections as are measured, or as it may, and returns how many that is.
+func raiseLimit() int {
+	const files = 2 * manyConns
+	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: files}) // takes CAP_SYS_RESOURCE
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return 0
+	}
+	return int(min(l.Cur, files)) - spareFiles
+}
+
+// spareFiles are what a process needs besides connections.
+const spareFiles = 1000

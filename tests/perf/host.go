@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // host is one end: a stack with sockets. The addresses are those that RFC 5737 keeps for documentation.
@@ -22,6 +25,9 @@ type counting interface{ counters() metrics }
 
 var (
 	clientPrefix = netip.MustParsePrefix("192.0.2.1/24")
+	morePrefixes = []netip.Prefix{ // of the client, too
+		netip.MustParsePrefix("192.0.2.2/24"), netip.MustParsePrefix("192.0.2.3/24"), netip.MustParsePrefix("192.0.2.4/24"),
+	}
 	serverPrefix = netip.MustParsePrefix("192.0.2.10/24")
 
 	clientMAC = net.HardwareAddr{0x02, 0x00, 0x5e, 0x00, 0x53, 0x01}
@@ -45,7 +51,7 @@ const port = "eth0"
 func (e end) open() (host, error) {
 	switch e.Stack {
 	case stackKernel:
-		return kernelHost{}, nil
+		return kernelHost{e.From}, nil
 	case stackGvisor:
 		return openGvisor(e)
 	case stackOurs:
@@ -54,8 +60,9 @@ func (e end) open() (host, error) {
 	return nil, fmt.Errorf("no stack %q", e.Stack)
 }
 
-// kernelHost is the kernel of the process's own namespace.
-type kernelHost struct{}
+// kernelHost is the kernel of the process's own namespace. It dials from the address given, if any: the ports of one address do
+// not suffice for as many connections as are measured.
+type kernelHost struct{ from netip.Addr }
 
 func (kernelHost) Listen(port int) (net.Listener, error) {
 	return net.ListenTCP("tcp4", &net.TCPAddr{Port: port})
@@ -66,8 +73,12 @@ func (kernelHost) ListenUDP(port int) (net.PacketConn, error) {
 	return lc.ListenPacket(context.Background(), "udp4", fmt.Sprintf(":%d", port))
 }
 
-func (kernelHost) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (h kernelHost) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	var d net.Dialer
+	if h.from.IsValid() {
+		d.LocalAddr = &net.TCPAddr{IP: h.from.AsSlice()}
+		d.Control = func(_, _ string, c syscall.RawConn) error { return portAtConnect(c) }
+	}
 	conn, err := d.DialContext(ctx, network, address)
 	if udp, ok := conn.(*net.UDPConn); ok {
 		if raw, err := udp.SyscallConn(); err == nil {
@@ -78,6 +89,14 @@ func (kernelHost) Dial(ctx context.Context, network, address string) (net.Conn, 
 }
 
 func (kernelHost) Close() error { return nil }
+
+// portAtConnect has the kernel choose the port by the whole connection, not for the address alone.
+func portAtConnect(c syscall.RawConn) (err error) {
+	control := c.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+	})
+	return errors.Join(control, err)
+}
 
 // growUDP gives a kernel socket the buffers that the other stacks' sockets have.
 func growUDP(c syscall.RawConn) (err error) {

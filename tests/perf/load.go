@@ -33,7 +33,7 @@ type runner struct {
 var loadKinds = map[string]func(*runner) (metrics, error){
 	"up": (*runner).up, "down": (*runner).down, "http": (*runner).http, "paced": (*runner).paced,
 	"rtt": (*runner).rtt, "udp up": (*runner).udpUp, "udp down": (*runner).udpDown, "udp echo": (*runner).udpEcho,
-	"idle": (*runner).idle, "hang up": (*runner).hangUp,
+	"idle": (*runner).idle,
 }
 
 // grace is how long a load may take beyond its time.

@@ -41,7 +41,7 @@ func (r *runner) rtt() (metrics, error) {
 // probePause is between two probes of a busy server.
 const probePause = 2 * time.Millisecond
 
-// idlers are connections that do nothing, kept from one load to the next.
+// idlers are connections that do nothing. They last as long as the process.
 var idlers []net.Conn
 
 // idle opens Flows keep-alive connections, asks once on each, and leaves them open.
@@ -81,12 +81,4 @@ func (r *runner) idler() (net.Conn, error) {
 	_ = c.SetDeadline(deadline)
 	w := &webConn{c, bufio.NewReaderSize(c, 2048)}
 	return c, w.get()
-}
-
-// hangUp closes them all.
-func (r *runner) hangUp() (metrics, error) {
-	closeAll(idlers)
-	n := len(idlers)
-	idlers = nil
-	return metrics{"connections": float64(n)}, nil
 }

@@ -1,5 +1,7 @@
 package main
 
+import "net/netip"
+
 // Stacks and links of an end.
 const (
 	stackKernel = "kernel"
@@ -25,14 +27,15 @@ const (
 // end says which stack on which link.
 type end struct {
 	Stack, Link string
-	Dispatch    string // of fdbased: readv, recvmmsg, mmap
-	GSO         string // of fdbased: "", host, gvisor
-	Inline      bool   // of fdbased: one processor, so that packets are delivered where they are read
-	GRO         bool   // of fdbased
-	FIFO        bool   // gVisor's queueing discipline in front
-	Native      bool   // of xdp: in the driver
-	Queues      int    // of ours
-	Carry       bool   // of ours in memory: unsegmented frames cross, as between cards with LRO
+	Dispatch    string     // of fdbased: readv, recvmmsg, mmap
+	GSO         string     // of fdbased: "", host, gvisor
+	Inline      bool       // of fdbased: one processor, so that packets are delivered where they are read
+	GRO         bool       // of fdbased
+	FIFO        bool       // gVisor's queueing discipline in front
+	Native      bool       // of xdp: in the driver
+	Queues      int        // of ours
+	From        netip.Addr // of a kernel's client
+	Carry       bool       // of ours in memory: unsegmented frames cross, as between cards with LRO
 }
 
 // peer is one configuration.

@@ -182,7 +182,7 @@ func TestPairs(t *testing.T) {
 			for _, l := range []load{
 				{Kind: "up", Flows: 2}, {Kind: "down", Flows: 2}, {Kind: "http", Flows: 3}, {Kind: "paced", Flows: 3, Rate: 1000},
 				{Kind: "rtt"}, {Kind: "udp up", Size: 64}, {Kind: "udp down", Size: 64}, {Kind: "udp echo", Size: 64, Flows: 2},
-				{Kind: "idle", Flows: 100}, {Kind: "hang up"},
+				{Kind: "idle", Flows: 100},
 			} {
 				l.Seconds = 0.05
 				m, err := l.run(client)
