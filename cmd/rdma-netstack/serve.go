@@ -213,8 +213,15 @@ type server interface {
 	Shutdown(ctx context.Context) error
 }
 
+// ending is what can end under a server; a context has the same methods, and so has a device.
+type ending interface {
+	Done() <-chan struct{}
+	Err() error // why, when Done is closed
+}
+
 // untilToldToStop runs the serving functions and shuts the app down when ctx ends, the device fails or one of them does.
-func untilToldToStop(ctx context.Context, app server, failed <-chan struct{}, serve ...func() error) error {
+// The failure of the device is its own error, whatever else came of it.
+func untilToldToStop(ctx context.Context, app server, device ending, serve ...func() error) error {
 	results := make(chan error, len(serve))
 	for _, fn := range serve {
 		go func() { results <- fn() }()
@@ -223,7 +230,7 @@ func untilToldToStop(ctx context.Context, app server, failed <-chan struct{}, se
 	running := len(serve)
 	select {
 	case <-ctx.Done():
-	case <-failed:
+	case <-device.Done():
 	case first = <-results:
 		running--
 	}
@@ -235,6 +242,9 @@ func untilToldToStop(ctx context.Context, app server, failed <-chan struct{}, se
 	}
 	for ; running > 0; running-- {
 		err = errors.Join(err, <-results)
+	}
+	if failed := device.Err(); failed != nil {
+		return failed
 	}
 	return errors.Join(first, err)
 }

@@ -75,7 +75,7 @@ func serveDNS(ctx context.Context, args []string, out streams) (err error) {
 	}
 	at := f.reachable(s)
 	f.announce(out, s, "DNS", fmt.Sprintf("dig @%s -p %d %s SOA", at.Addr(), at.Port(), "example"))
-	return untilToldToStop(ctx, app, s.failed(), serve...)
+	return untilToldToStop(ctx, app, s.stack.Device(), serve...)
 }
 
 // resolver reads where to forward to; port 53 unless said otherwise.

@@ -52,5 +52,5 @@ func serveHTTP(ctx context.Context, args []string, out streams) (err error) {
 		serve = append(serve, func() error { return app.Serve(ln) })
 	}
 	f.announce(out, s, "HTTP", "curl "+url(f.reachable(s))+"/-/status.json")
-	return untilToldToStop(ctx, app, s.failed(), serve...)
+	return untilToldToStop(ctx, app, s.stack.Device(), serve...)
 }

@@ -49,5 +49,5 @@ func serveIperf3(ctx context.Context, args []string, out streams) (err error) {
 		return listening("iperf3", at, err)
 	}
 	f.announce(out, s, "iperf3", "iperf3 -c "+f.reachable(s).Addr().String())
-	return untilToldToStop(ctx, app, s.failed(), func() error { return app.Serve(ln) }, func() error { return app.ServeUDP(pc) })
+	return untilToldToStop(ctx, app, s.stack.Device(), func() error { return app.Serve(ln) }, func() error { return app.ServeUDP(pc) })
 }

@@ -113,9 +113,6 @@ func (s *slice) String() string {
 	return fmt.Sprintf("%s (MAC %s, a slice of %s)", strings.Join(addrs, " and "), s.stack.HardwareAddr(), s.about)
 }
 
-// failed is closed when the device under the slice has failed, and the stack with it.
-func (s *slice) failed() <-chan struct{} { return s.stack.Device().Done() }
-
 // status is what the web server's status page shows beside its own counters. sim is nil on hardware.
 func status(st *stack.Stack, sim *simnic.NIC) any {
 	out := map[string]any{

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"testing"
+)
+
+// fakeApp serves until it is shut down, and then ends in order.
+type fakeApp chan struct{}
+
+func (a fakeApp) Shutdown(context.Context) error { close(a); return nil }
+
+func (a fakeApp) serve() error { <-a; return nil }
+
+func TestUntilToldToStop(t *testing.T) {
+	told, tell := context.WithCancel(t.Context())
+	tell()
+	working := context.Background()
+	removed, broken := errors.New("device removed"), errors.New("listener broken")
+	failed, fail := context.WithCancelCause(t.Context())
+	fail(removed)
+	for _, c := range []struct {
+		name   string
+		ctx    context.Context
+		device ending
+		serve  func() error // a second serving function; nil: none
+		want   error
+	}{
+		{"told to stop", told, working, nil, nil},
+		{"device failed", t.Context(), failedDevice{failed}, nil, removed},
+		{"device failed, and the listener for it", t.Context(), failedDevice{failed}, func() error { return broken }, removed},
+		{"listener broken", t.Context(), working, func() error { return broken }, broken},
+	} {
+		app := make(fakeApp)
+		serve := []func() error{app.serve}
+		if c.serve != nil {
+			serve = append(serve, c.serve)
+		}
+		if err := untilToldToStop(c.ctx, app, c.device, serve...); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+}
+
+// failedDevice is a device that ends like a context, with the context's cause.
+type failedDevice struct{ context.Context }
+
+func (d failedDevice) Err() error { return context.Cause(d.Context) }
