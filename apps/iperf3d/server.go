@@ -56,12 +56,13 @@ func (s *Server) Serve(ln net.Listener) error {
 	if !s.track(ln) {
 		return ln.Close()
 	}
-	for {
+	for at := uint64(0); ; {
 		c, err := ln.Accept()
 		if err != nil {
 			return s.unlessClosed(err)
 		}
-		s.work.Go(func() { s.welcome(c) })
+		at++
+		s.work.Go(func() { s.welcome(c, at) })
 	}
 }
 
@@ -83,9 +84,9 @@ func (s *Server) unlessClosed(err error) error {
 	return err
 }
 
-// welcome reads a connection's cookie: the test under way gets its data connections, the first of a new cookie starts
-// a test, and others hear that the server is busy.
-func (s *Server) welcome(c net.Conn) {
+// welcome reads the cookie of a connection that came as number at: the test under way gets its data connections, the
+// first of a new cookie starts a test, and others hear that the server is busy.
+func (s *Server) welcome(c net.Conn, at uint64) {
 	var k cookie
 	c.SetDeadline(time.Now().Add(stepTime))
 	if _, err := io.ReadFull(c, k[:]); err != nil {
@@ -93,24 +94,34 @@ func (s *Server) welcome(c net.Conn) {
 		return
 	}
 	c.SetDeadline(time.Time{})
-	s.mu.Lock()
-	cur := s.current
-	if cur == nil && s.ctx.Err() == nil {
-		cur = &session{
-			srv: s, ctl: c, cookie: k, incoming: make(chan arrival, 2*maxStreams), stop: make(chan struct{}), ended: make(chan struct{}),
-		}
-		s.current = cur
-		s.mu.Unlock()
+	cur, mine := s.admit(c, k)
+	switch {
+	case mine:
 		s.conduct(cur)
-		return
-	}
-	s.mu.Unlock()
-	if cur == nil || cur.cookie != k {
+	case cur == nil || cur.cookie != k:
 		writeState(c, accessDenied)
 		c.Close()
-		return
+	default:
+		cur.offer(arrival{at: at, stream: func(p *params) *stream { return tcpStream(c, p) }, close: func() { c.Close() }})
 	}
-	cur.offer(arrival{func(p *params) *stream { return tcpStream(c, p) }, func() { c.Close() }})
+}
+
+// admit returns the test under way, or a new one that is the connection's. A test that has only its results to exchange
+// is waited for: its client may be gone already.
+func (s *Server) admit(c net.Conn, k cookie) (t *session, mine bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.current != nil && s.current.over && s.current.cookie != k {
+		gone := s.current.gone
+		s.mu.Unlock()
+		<-gone
+		s.mu.Lock()
+	}
+	if s.current != nil || s.ctx.Err() != nil {
+		return s.current, false
+	}
+	s.current = newSession(s, c, k)
+	return s.current, true
 }
 
 // conduct runs a test and makes room for the next.
@@ -119,6 +130,7 @@ func (s *Server) conduct(t *session) {
 	s.mu.Lock()
 	s.current = nil
 	s.mu.Unlock()
+	close(t.gone)
 	if err != nil && s.ctx.Err() == nil {
 		s.log.Warn("iperf3 test failed", "client", t.ctl.RemoteAddr(), "error", err)
 	}

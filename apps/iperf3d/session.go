@@ -1,11 +1,13 @@
 package iperf3d
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -23,17 +25,27 @@ type session struct {
 	cookie cookie
 	params params
 
-	incoming chan arrival // data connections and flows, in order of coming
+	incoming chan arrival // data connections and flows
 	streams  []*stream
 	stop     chan struct{} // closed: senders stop
 	pumps    sync.WaitGroup
 	ended    chan struct{} // closed: the session takes no more streams
+	gone     chan struct{} // closed: there is room for the next
+	over     bool          // the measuring is; under the server's lock
 }
 
 // arrival is a data connection or flow whose test may not have its parameters yet.
 type arrival struct {
+	at     uint64 // place in the order of coming: the client means its streams in that order
 	stream func(p *params) *stream
 	close  func()
+}
+
+func newSession(srv *Server, ctl net.Conn, k cookie) *session {
+	return &session{
+		srv: srv, ctl: ctl, cookie: k, incoming: make(chan arrival, 2*maxStreams),
+		stop: make(chan struct{}), ended: make(chan struct{}), gone: make(chan struct{}),
+	}
 }
 
 // run conducts the test. The control connection is closed when it returns.
@@ -45,6 +57,7 @@ func (s *session) run(ctx context.Context) error {
 		s.ctl.Close()
 	})
 	defer unhook()
+	defer s.conclude()
 	if err := s.prepare(); err != nil {
 		writeState(s.ctl, serverError)
 		return err
@@ -64,7 +77,9 @@ func (s *session) prepare() error {
 		if s.srv.udp == nil {
 			return errors.New("UDP asked for, and the server has no UDP port")
 		}
-		s.srv.udp.setAccept(func(f *udpFlow) { s.offer(arrival{func(p *params) *stream { return udpStream(f, p) }, f.Close}) })
+		s.srv.udp.setAccept(func(f *udpFlow) {
+			s.offer(arrival{stream: func(p *params) *stream { return udpStream(f, p) }, close: f.Close})
+		})
 		defer s.srv.udp.setAccept(nil)
 	}
 	if err := s.say(createStreams); err != nil {
@@ -96,20 +111,28 @@ func (s *session) offer(a arrival) {
 	}
 }
 
-// collect waits until all streams are there.
+// collect waits until all streams are there, and gives them their parts in the order in which they came.
 func (s *session) collect() error {
 	n, sends := s.params.streams()
 	late := time.NewTimer(streamTime)
 	defer late.Stop()
-	for i := range n {
+	var here []arrival
+	for len(here) < n {
 		select {
 		case a := <-s.incoming:
-			st := a.stream(&s.params)
-			st.id, st.sends = streamID(i), sends(i)
-			s.streams = append(s.streams, st)
+			here = append(here, a)
 		case <-late.C:
-			return fmt.Errorf("%d of %d streams came in %v", i, n, streamTime)
+			for _, a := range here {
+				a.close()
+			}
+			return fmt.Errorf("%d of %d streams came in %v", len(here), n, streamTime)
 		}
+	}
+	slices.SortStableFunc(here, func(a, b arrival) int { return cmp.Compare(a.at, b.at) })
+	for i, a := range here {
+		st := a.stream(&s.params)
+		st.id, st.sends = streamID(i), sends(i)
+		s.streams = append(s.streams, st)
 	}
 	return nil
 }
@@ -127,6 +150,7 @@ func (s *session) measure() error {
 		return err
 	}
 	took := time.Since(begin)
+	s.conclude()
 	s.settle()
 	mine := results{HasRetransmits: 0}
 	mine.CPUUser, mine.CPUSystem = cpu.percent(took)
@@ -192,9 +216,10 @@ func (s *session) received() (n int64) {
 	return n
 }
 
-// exchange stops the streams, tells the client our results and hears his.
+// exchange tells the client our results and hears his. The streams end first: a client that reads whole blocks reads
+// nothing else before it has the rest of one, or the end.
 func (s *session) exchange(mine *results) error {
-	close(s.stop)
+	s.hangUp()
 	var his json.RawMessage // nothing in them changes ours
 	if err := s.expect(exchangeResults, &his); err != nil {
 		return fmt.Errorf("results: %w", err)
@@ -209,17 +234,30 @@ func (s *session) exchange(mine *results) error {
 	return nil
 }
 
-// finish closes the streams and waits for them.
-func (s *session) finish() {
+// conclude lets the next client wait for its turn from now on, instead of being sent away.
+func (s *session) conclude() {
+	s.srv.mu.Lock()
+	defer s.srv.mu.Unlock()
+	s.over = true
+}
+
+// hangUp stops and closes the streams; again is no harm.
+func (s *session) hangUp() {
 	select {
 	case <-s.stop:
+		return
 	default:
-		close(s.stop)
 	}
-	close(s.ended)
+	close(s.stop)
 	for _, st := range s.streams {
 		st.close()
 	}
+}
+
+// finish closes the streams and waits for them.
+func (s *session) finish() {
+	s.hangUp()
+	close(s.ended)
 	for {
 		select {
 		case a := <-s.incoming:
