@@ -61,3 +61,19 @@ func TestStreamsInOrderOfComing(t *testing.T) {
 		t.Errorf("the next client hears %d, want %d", st, paramExchange)
 	}
 }
+
+// TestCollectSorts: cookies are read by several goroutines, so that arrivals overtake each other.
+func TestCollectSorts(t *testing.T) {
+	s := newSession(New(Config{}), nil, cookie{})
+	s.params.Parallel, s.params.Bidirectional = 1, 1
+	for _, at := range []uint64{9, 7} {
+		s.offer(arrival{at: at, stream: func(*params) *stream { st := &stream{}; st.bytes.Store(int64(at)); return st }})
+	}
+	if err := s.collect(); err != nil {
+		t.Fatal(err)
+	}
+	first, second := s.streams[0], s.streams[1]
+	if first.bytes.Load() != 7 || first.sends || second.bytes.Load() != 9 || !second.sends {
+		t.Errorf("number %d sends: %v, number %d sends: %v", first.bytes.Load(), first.sends, second.bytes.Load(), second.sends)
+	}
+}
