@@ -312,6 +312,7 @@ func TestCounters(t *testing.T) {
 	if _, err := client.Dial("tcp", at(netpair.ServerIP4, &net.TCPAddr{Port: 9})); err == nil {
 		t.Fatal("port 9 answers")
 	}
+	eventually(t, "the reset counted: netstack does it after it has sent it", func() bool { return server.Stats().TCPResetsSent > 0 })
 	st, ct := server.Stats(), client.Stats()
 	if st.TCPAccepted != 1 || st.TCPCurrentEstablished != 1 || ct.TCPDialed != 2 || ct.TCPFailedDials != 1 || st.TCPResetsSent != 1 || st.RxPackets == 0 || st.TxBytes == 0 {
 		t.Errorf("server %+v\nclient %+v", st, ct)
