@@ -53,10 +53,16 @@ func networkOf(name string) (Network, error) {
 	if err != nil {
 		return Network{}, err
 	}
-	for _, a := range addrs { // one may be there without a route to its subnet
+	n := Network{Netdev: name}
+	for _, a := range addrs {
+		if own, ok := netip.AddrFromSlice(a.IP); ok {
+			n.Addresses = append(n.Addresses, own.Unmap())
+		}
+		// One may be there without a route to its subnet.
 		routes = append(routes, netlink.Route{Type: unix.RTN_UNICAST, Dst: a.IPNet})
 	}
-	return Network{name, subnets(routes), gateways(routes)}, nil
+	n.Subnets, n.Gateways = subnets(routes), gateways(routes)
+	return n, nil
 }
 
 // subnets are the destinations of routes that have no next hop.

@@ -10,6 +10,8 @@ import (
 type Network struct {
 	// Netdev is the name of the port's interface.
 	Netdev string
+	// Addresses are Linux's own there.
+	Addresses []netip.Addr
 	// Subnets are the prefixes on the link, without the link-local ones, longest first.
 	Subnets []netip.Prefix
 	// Gateways are the default routers, at most one per IP version.
