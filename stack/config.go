@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
 // Config says who the stack is on its link. The zero value is useful: an IPv6 link-local address,
@@ -14,6 +15,10 @@ import (
 type Config struct {
 	// NIC is the device that [Open] opens; [New] does not look at it. Its Logger defaults to Logger.
 	NIC dv.Config
+
+	// RxMode is how [Open] has the receive queues of NIC wait for frames: RxAdaptive (the default), RxPolling
+	// or RxInterrupt. [New] does not look at it.
+	RxMode RxMode
 
 	// Name is the interface's name, as it appears in zones ("fe80::1%net0") and logs.
 	// Default "net0".
@@ -84,6 +89,17 @@ type Route struct {
 	MTU int
 }
 
+// RxMode is how receive queues wait for frames; package link/rdma says what each mode costs. The type reads
+// and writes text, so that it can be a flag (flag.TextVar) or a field of JSON.
+type RxMode = rdma.RxMode
+
+// The modes of receive queues.
+const (
+	RxAdaptive  = rdma.RxAdaptive  // look at the ring for as long as that pays, then sleep
+	RxPolling   = rdma.RxPolling   // never sleep: a processor per queue
+	RxInterrupt = rdma.RxInterrupt // sleep as soon as the ring is empty
+)
+
 const (
 	defaultName      = "net0"
 	defaultDetection = 300 * time.Millisecond
@@ -125,6 +141,9 @@ func (c Config) Validate() error {
 		if !d.IsValid() || d.IsUnspecified() || d.IsMulticast() {
 			return fmt.Errorf("DNS server %s is not a host's address; give the resolver's IP address", d)
 		}
+	}
+	if err := c.RxMode.Validate(); err != nil {
+		return err
 	}
 	if err := c.TCP.validate(); err != nil {
 		return err

@@ -32,7 +32,7 @@ func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
 		return err
 	}
 	s.device = dev
-	link, err := rdma.New(dev, rdma.Options{})
+	link, err := rdma.New(dev, rdma.Options{RxMode: s.cfg.RxMode})
 	if err != nil {
 		return err
 	}

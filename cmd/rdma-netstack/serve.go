@@ -28,6 +28,8 @@ The slice:
   --gateway ADDR      router for everything outside these subnets; again for the other IP version
   --mac MAC           frames for this address are ours. Default: a random one, never the netdev's own
   --queues N          receive and send queues, each served by one goroutine (default 1)
+  --rx-mode MODE      how they wait for frames: adaptive looks on for a while, then sleeps (the default); polling never
+                      sleeps and takes a processor per queue; interrupt sleeps at once
   --mtu BYTES         largest IP packet (default: the port's)
   --json-logs         announce (stdout) and log (stderr) as JSON, one object per line
 
@@ -53,6 +55,7 @@ type serveFlags struct {
 	gateways  []netip.Addr
 	mac       net.HardwareAddr
 	queues    int
+	rxMode    stack.RxMode
 	mtu       int
 	listen    []string // ADDRESS:PORT
 	jsonLogs  bool
@@ -70,6 +73,7 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 		return nil
 	})
 	fs.IntVar(&f.queues, "queues", 1, "")
+	fs.TextVar(&f.rxMode, "rx-mode", stack.RxAdaptive, "")
 	fs.IntVar(&f.mtu, "mtu", 0, "")
 	stringList(fs, "listen", &f.listen)
 	fs.BoolVar(&f.jsonLogs, "json-logs", false, "")

@@ -6,7 +6,7 @@
 // Each receive queue has one worker goroutine, its owner. It takes what the ring has (worker.go), judges every frame:
 // for us? sound? checksum right? (parse.go, verify.go), joins consecutive segments of a TCP flow into one (merge.go),
 // copies what remains into buffers of the stack, gives the frames back to the ring, and only then delivers (rx.go), inline:
-// a further hop costs 60 us of round trip. A worker that finds nothing parks in the netpoller.
+// a further hop costs 60 us of round trip. A worker that finds nothing parks in the netpoller, unless it is to poll (rxmode.go).
 //
 //	ring ─Poll─▶ judge ─▶ join ─▶ copy ─▶ DeliverNetworkPacket
 //	  ▲                            │

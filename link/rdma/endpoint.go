@@ -26,6 +26,8 @@ type Options struct {
 	NoMerge bool
 	// NoSegmentation has the stack cut TCP data into segments although the device could.
 	NoSegmentation bool
+	// RxMode is how the receive workers wait for frames.
+	RxMode RxMode
 }
 
 // Endpoint is one device as a link of one stack. All methods may be called from any goroutine.
@@ -62,6 +64,9 @@ func New(dev *dv.Device, opts Options) (*Endpoint, error) {
 	mac := dev.MAC()
 	if len(mac) != 6 {
 		return nil, fmt.Errorf("make link endpoint of %s: its address %v is no Ethernet address", dev.Name(), mac)
+	}
+	if err := opts.RxMode.Validate(); err != nil {
+		return nil, fmt.Errorf("make link endpoint of %s: %w", dev.Name(), err)
 	}
 	e := &Endpoint{dev: dev, opts: opts, rx: make([]rxCounters, dev.NumRx())}
 	e.mtu.Store(uint32(dev.MTU()))

@@ -4,22 +4,14 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-const (
-	batchFrames = 256 // taken from the ring at most before delivery; bounds what can be merged, too
-	maxSpins    = 2000
-	minSpins    = 16
-
-	// A yield shorter than idleYield found nobody else to run; after idleYields of them in a row the worker parks.
-	idleYield  = time.Microsecond
-	idleYields = 2
-)
+// batchFrames are taken from the ring at most before delivery; bounds what can be merged, too.
+const batchFrames = 256
 
 // session is one attachment to a stack: a dispatcher and the workers that deliver to it.
 type session struct {
@@ -88,45 +80,6 @@ func (e *Endpoint) newWorker(s *session, i int) *worker {
 	return w
 }
 
-// run polls until the session or the device ends.
-func (w *worker) run() {
-	for !w.session.ended() {
-		if w.poll() || w.spin() {
-			continue
-		}
-		if w.linger() {
-			continue
-		}
-		w.q.Arm()
-		if w.poll() {
-			continue
-		}
-		if w.q.Wait() != nil {
-			return
-		}
-	}
-}
-
-// linger lets other goroutines run, looking at the ring after each turn of theirs, for as long as there are any, and reports
-// whether something came. A worker that parks while the processors are busy is not woken by its event: the scheduler
-// asks the netpoller only when it has nothing else to run, or after 10 ms, by when a ring has long overrun. Whoever was about to
-// send gets its turn, too, so the batch will be larger.
-func (w *worker) linger() bool {
-	for idle := 0; idle < idleYields && !w.session.ended(); {
-		before := time.Now()
-		runtime.Gosched()
-		if w.poll() {
-			return true
-		}
-		if time.Since(before) < idleYield {
-			idle++
-		} else {
-			idle = 0
-		}
-	}
-	return false
-}
-
 // poll delivers what there is and reports whether there was any.
 func (w *worker) poll() bool {
 	n := w.q.Poll(w.frames[:])
@@ -134,15 +87,4 @@ func (w *worker) poll() bool {
 		w.receive(n)
 	}
 	return n > 0
-}
-
-func (w *worker) spin() bool {
-	for range w.spins {
-		if w.poll() {
-			w.spins = min(2*w.spins, w.limit)
-			return true
-		}
-	}
-	w.spins = max(w.spins/2, min(minSpins, w.limit))
-	return false
 }
