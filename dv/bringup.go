@@ -112,6 +112,9 @@ func (d *Device) checkLimits(caps *uverbs.DeviceCaps) error {
 	if d.config.EventFrames > 0 && caps.ModerationMaxCount == 0 {
 		return refuse(ErrNotSupported, "this device cannot hold events back: do not set EventFrames")
 	}
+	if d.plan.rxWQE() > caps.MaxRecvDesc {
+		return refuse(ErrNotSupported, "this device has receive descriptors of %d bytes, %d are needed for %d buffers per frame: set NoMultiSegment", caps.MaxRecvDesc, d.plan.rxWQE(), d.plan.segs)
+	}
 	if d.plan.striding && !canStride(caps) {
 		return refuse(ErrNotSupported, "this device has no receive rings of %d strides of %d bytes: do not set Striding", strides, strideSize)
 	}
@@ -137,8 +140,11 @@ func (d *Device) registerMemory() error {
 		return err
 	}
 	d.pool = newPool(d.memory.arena, d.mr.LKey, d.plan.frame, d.plan.frames())
-	if d.plan.striding {
+	switch {
+	case d.plan.striding:
 		d.pool.share()
+	case d.plan.segs > 1:
+		d.pool.chain()
 	}
 	return nil
 }
@@ -183,8 +189,11 @@ func (d *Device) makeRx() error {
 
 // newRx is receive queue i, of the kind that was planned.
 func (d *Device) newRx(i int, ring, rec *mmio.Region, cq compRing) *RxQueue {
-	if d.plan.striding {
+	switch {
+	case d.plan.striding:
 		return newStridingRxQueue(i, d.plan.rxRing(), ring, rec, cq, d.pool)
+	case d.plan.segs > 1:
+		return newSegmentedRxQueue(i, d.plan.rxRing(), d.plan.segs, ring, rec, cq, d.pool)
 	}
 	return newRxQueue(i, d.plan.rxRing(), ring, rec, cq, d.pool)
 }

@@ -60,6 +60,10 @@ type Config struct {
 	// compressed form, and says what of it is kept per frame. Default: the hash,
 	// if the device can.
 	Compression Compression
+	// NoMultiSegment gives every frame one buffer that holds the longest
+	// [no-multi-seg]. Default, with an MTU above 2414: 2 to 8 smaller buffers per
+	// receive descriptor, of which a frame takes those it reaches (Packet.More).
+	NoMultiSegment bool
 	// Striding has the NIC pack received frames into large buffers, each in as many
 	// strides of 256 bytes as it takes, instead of giving each a buffer of its own:
 	// small frames then take little memory, and a ring holds many more of them
@@ -83,7 +87,8 @@ type Config struct {
 	SpareFrames int
 
 	// MTU is the largest IP packet received or sent, in bytes, at most the
-	// port's own. Default the port's. It sets the size of frame buffers [max-pktlen].
+	// port's own. Default the port's. It sets size and number of the buffers of
+	// a frame [max-pktlen].
 	MTU int
 	// StripVLAN moves the outer 802.1Q tag of received frames into
 	// Packet.VLAN, if the device can.

@@ -19,9 +19,9 @@ func (c *counter) show() {
 
 // rxCounts is the counters of RxStats.
 type rxCounts struct {
-	packets, bytes, compressed, polls, hits, refills, stalls, resets counter
-	arms, events, wakes                                              counter
-	tooLong, flushed, errors, malformed                              counter
+	packets, bytes, compressed, segmented, polls, hits, refills, stalls, resets counter
+	arms, events, wakes                                                         counter
+	tooLong, flushed, errors, malformed                                         counter
 }
 
 // show makes what a batch changes visible.
@@ -29,6 +29,7 @@ func (c *rxCounts) show() {
 	c.packets.show()
 	c.bytes.show()
 	c.compressed.show()
+	c.segmented.show()
 	c.polls.show()
 	c.hits.show()
 	c.refills.show()
@@ -56,7 +57,7 @@ func (c *rxCounts) showWaits() {
 
 func (c *rxCounts) stats() RxStats {
 	return RxStats{
-		Packets: c.packets.shown.Load(), Bytes: c.bytes.shown.Load(), Compressed: c.compressed.shown.Load(), Polls: c.polls.shown.Load(), Hits: c.hits.shown.Load(),
+		Packets: c.packets.shown.Load(), Bytes: c.bytes.shown.Load(), Compressed: c.compressed.shown.Load(), Segmented: c.segmented.shown.Load(), Polls: c.polls.shown.Load(), Hits: c.hits.shown.Load(),
 		Arms: c.arms.shown.Load(), Events: c.events.shown.Load(), Wakes: c.wakes.shown.Load(),
 		Refills: c.refills.shown.Load(), Stalls: c.stalls.shown.Load(), Resets: c.resets.shown.Load(),
 		Drops: RxDrops{

@@ -13,7 +13,8 @@
 //	  │                                       Poll
 //	  └──────────Release────────── caller ◀─────┘
 //
-// RxQueue.Poll hands out Packets; their Data is the NIC's own buffer and the
+// RxQueue.Poll hands out Packets; their Data is the NIC's own buffer (of a jumbo
+// frame the first of several, see Packet.More) and the
 // caller's until it gives them back with Release (or sends them on with
 // TxQueue.PostFrame). Refills happen in batches inside Release.
 //
@@ -54,6 +55,7 @@
 //	       the NIC reads when it likes
 //	UAR    a page of device registers: send doorbells and CQ arming
 //	eMPW   multi-packet send: one descriptor for many frames with the same flags
+//	segment  one of several buffers that a receive descriptor names
 //	slab   receive buffer of a striding ring, which holds many frames
 //	LSO    large send offload (TSO): the NIC cuts TCP segments
 //	RSS    receive side scaling: the NIC chooses the receive queue by a hash

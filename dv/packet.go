@@ -34,14 +34,15 @@ const (
 
 // Packet is one received frame.
 type Packet struct {
-	// Data is the frame from its Ethernet header on, without FCS. It is the
+	// Data is the frame from its Ethernet header on, without FCS, or its
+	// beginning (see More). It is the
 	// NIC's buffer, with its whole remaining room as capacity; it belongs to
 	// the holder of the Packet until Release or PostFrame.
 	Data []byte
 	// Timestamp is the NIC's clock at reception, in cycles of Caps.ClockKHz.
 	// Frames that were completed in one compressed session have that of the first.
 	Timestamp uint64
-	// Frame is the buffer that holds Data.
+	// Frame is the buffer that holds Data, and stands for those that hold the rest.
 	Frame Frame
 	// Hash is the RSS (Toeplitz) hash, valid with RxHash.
 	Hash uint32
@@ -49,10 +50,17 @@ type Packet struct {
 	Flags RxFlags
 	// VLAN is the tag control information of a stripped tag, valid with RxVLAN.
 	VLAN uint16
+	// More is how many bytes of the frame do not fit Data and lie in further
+	// buffers: RxQueue.Segments has them. 0 unless the ring has several buffers
+	// per frame; and headers, of up to 1 KiB, are in Data always.
+	More uint16
 	// Sum is the ones' complement sum (RFC 1071, not inverted) of the IP packet
 	// from its header's first byte to its last, valid with RxSum.
 	Sum uint16
 }
+
+// Size is the length of the frame in bytes.
+func (p *Packet) Size() int { return len(p.Data) + int(p.More) }
 
 // TxFlags asks the NIC for work on a frame to be sent.
 type TxFlags uint8

@@ -14,6 +14,7 @@ type plan struct {
 	txBlocks   int // blocks of a send ring, completions of its queue
 	stage      int // bytes of staging memory of a send queue
 	frame      int // bytes of a frame buffer
+	segs       int // frame buffers of a receive descriptor
 	striding   bool
 	spare      int // frames beyond those of the receive rings
 	inline     int // longest frame in its descriptor as a whole
@@ -61,13 +62,33 @@ func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 		return p, err
 	}
 	p.frameLimit = p.mtu + frameOverhead
-	p.frame = ((p.frameLimit+cacheLine-1)/cacheLine | 1) * cacheLine
-	if cfg.Striding {
+	p.segs = 1
+	switch {
+	case cfg.Striding:
 		p.striding, p.frame = true, slabSize
 		p.spare = max(4, p.spare*p.strideBytes()/slabSize)
+	case !cfg.NoMultiSegment:
+		p.segs = segments(p.frameLimit)
+		p.spare *= p.segs
+		fallthrough
+	default:
+		p.frame = (((p.frameLimit+p.segs-1)/p.segs+cacheLine-1)/cacheLine | 1) * cacheLine
 	}
 	p.shrink(cfg)
 	return p, nil
+}
+
+// longestBuffer is the longest frame that is given one buffer, in bytes: any
+// longer ones are given several.
+const longestBuffer = 38 * cacheLine
+
+// segments is how many buffers hold a frame of n bytes.
+func segments(n int) int {
+	segs := 1
+	for segs*longestBuffer < n {
+		segs *= 2
+	}
+	return segs
 }
 
 func or(v, otherwise int) int {
@@ -111,7 +132,7 @@ func (p *plan) check(cfg *Config, portMTU int) error {
 func (p *plan) shrink(cfg *Config) {
 	for p.pinned() > pinnedBudget {
 		switch {
-		case cfg.TxBufferSize == 0 && p.stage > minStage && p.tx*p.stage >= p.rx*p.rxRing()*p.frame:
+		case cfg.TxBufferSize == 0 && p.stage > minStage && p.tx*p.stage >= p.rx*p.rxRing()*p.segs*p.frame:
 			p.stage /= 2
 		case cfg.RxQueueSize == 0 && p.rxEntries > 4*minRing:
 			p.rxEntries /= 2
@@ -129,7 +150,7 @@ func (p *plan) shrink(cfg *Config) {
 	}
 }
 
-func (p *plan) frames() int { return p.rx*p.rxRing() + p.spare }
+func (p *plan) frames() int { return p.rx*p.rxRing()*p.segs + p.spare }
 
 // strideBytes is the longest frame in whole strides.
 func (p *plan) strideBytes() int { return (p.frameLimit + strideSize - 1) &^ (strideSize - 1) }
@@ -157,7 +178,7 @@ func (p *plan) rxWQE() int {
 	if p.striding {
 		return stridingWQE
 	}
-	return mlx5.DataSegSize
+	return p.segs * mlx5.DataSegSize
 }
 
 // strided is the geometry to tell the kernel; nil for a ring without strides.

@@ -14,12 +14,15 @@ func TestPlan(t *testing.T) {
 		want plan
 	}{
 		{"defaults", Config{}, 1500, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 1600, spare: 256, mtu: 1500, frameLimit: 1518}},
-		{"jumbo", Config{}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 9024, spare: 256, mtu: 9000, frameLimit: 9018}},
-		{"own MTU", Config{MTU: 3000}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 3136, spare: 256, mtu: 3000, frameLimit: 3018}},
+		{"jumbo", Config{}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 2368, segs: 4, spare: 1024, mtu: 9000, frameLimit: 9018}},
+		{"jumbo in one buffer", Config{NoMultiSegment: true}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 9024, spare: 256, mtu: 9000, frameLimit: 9018}},
+		{"own MTU", Config{MTU: 3000}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 1600, segs: 2, spare: 512, mtu: 3000, frameLimit: 3018}},
+		{"longest in one buffer", Config{MTU: 2414}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 2496, spare: 256, mtu: 2414, frameLimit: 2432}},
+		{"largest MTU", Config{MTU: 16384, RxQueueSize: 256}, 16384, plan{rx: 1, tx: 1, rxEntries: 256, txBlocks: 1024, stage: 1 << 20, frame: 2112, segs: 8, spare: 2048, mtu: 16384, frameLimit: 16402}},
 		{"asked for", Config{RxQueues: 2, TxQueues: 3, RxQueueSize: 64, TxQueueSize: 128, TxBufferSize: 128 << 10, SpareFrames: 1}, 1500,
 			plan{rx: 2, tx: 3, rxEntries: 64, txBlocks: 128, stage: 128 << 10, frame: 1600, spare: 1, mtu: 1500, frameLimit: 1518}},
 	} {
-		c.want.pageSize, c.want.inline = 4096, inlineMax
+		c.want.pageSize, c.want.inline, c.want.segs = 4096, inlineMax, max(1, c.want.segs)
 		if got, err := newPlan(&c.cfg, c.mtu, 4096); err != nil || got != c.want {
 			t.Errorf("%s: %+v, %v\nwant %+v", c.name, got, err, c.want)
 		}
@@ -37,7 +40,7 @@ func TestPlanBudget(t *testing.T) {
 			}
 			t.Logf("%d queues, MTU %d: %.1f MiB, %d buffers, %d blocks, %d KiB staging a queue", queues, mtu,
 				float64(p.pinned())/(1<<20), p.rxEntries, p.txBlocks, p.stage>>10)
-			smallest := queues * (minRing*(p.frame+80) + minRing*128 + minStage)
+			smallest := queues * (minRing*(p.segs*p.frame+80) + minRing*128 + minStage)
 			if p.pinned() > 32<<20 && smallest < 24<<20 {
 				t.Errorf("%d queues pin %d bytes", queues, p.pinned())
 			}

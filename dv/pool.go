@@ -19,6 +19,7 @@ type Pool struct {
 	count int
 
 	shares []atomic.Int32 // holders of each frame; nil: there is only ever one
+	next   []Frame        // by frame: what it is chained to; nil: there are no chains
 
 	mu   sync.Mutex
 	free []Frame // guarded by mu; a stack, so that the warmest frame goes out next
@@ -59,7 +60,8 @@ func (p *Pool) Get() (Frame, bool) {
 	return one[0], true
 }
 
-// Put gives a frame that the caller owns back to the pool.
+// Put gives a frame that the caller owns back to the pool, with those that a
+// long Packet has besides.
 func (p *Pool) Put(f Frame) { p.back([]Frame{f}) }
 
 // Bytes is the whole of a frame that the caller owns.

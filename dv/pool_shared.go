@@ -26,6 +26,10 @@ func (p *Pool) drop(f Frame, n int32) bool {
 
 // back ends one hold on each frame of src, which is used as scratch memory.
 func (p *Pool) back(src []Frame) {
+	if p.next != nil {
+		p.backChains(src)
+		return
+	}
 	free := src[:0]
 	for _, f := range src {
 		if p.drop(f, 1) {

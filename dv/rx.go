@@ -12,9 +12,10 @@ import (
 // RxQueue is one receive queue. It has one owner, the goroutine that calls
 // Poll, Release, Refill, Arm and Wait; Wake and Stats are for everybody.
 //
-// The receive ring holds one frame per entry, in a data segment of 16 bytes.
-// Three free-running counters walk it: the NIC takes buffers at cc, we put new
-// ones at pc, and posted is the pc that the doorbell record tells the NIC.
+// Three free-running counters walk the receive ring: the NIC takes descriptors
+// at cc, we complete new ones at pc, and posted is the pc that the doorbell
+// record tells the NIC. How frames lie in the buffers of a descriptor is for
+// the layout to know.
 type RxQueue struct {
 	// Set by newRxQueue.
 	index    int
@@ -22,19 +23,19 @@ type RxQueue struct {
 	ring     []byte
 	wqe      int // bytes of a descriptor
 	rec      *mmio.Region
-	slots    []Frame // which frame is in which ring entry
+	slots    []Frame // which frame buffer is where in the ring
 	mask     uint32  // ring entries - 1
-	batch    uint32  // how many new buffers make a publication worth it
-	low      uint32  // fewer buffers than this in the ring: ask the pool
+	batch    uint32  // how many new descriptors make a publication worth it
+	low      uint32  // fewer descriptors than this in the ring: ask the pool
+	longest  uint32  // frame that a descriptor takes, in bytes
 	verdicts *verdicts
-	omitted  RxFlags                // what compressed completions do not tell of each frame
-	receive  func(dst []Packet) int // Poll's part that depends on what the ring is like
+	omitted  RxFlags // what compressed completions do not tell of each frame
+	layout   layout
 	log      *slog.Logger
 
 	// The owner's.
 	cq             compRing
 	session        session
-	strider        strider
 	cc, pc, posted uint32
 	futile         int // resets since the last good frame
 
@@ -56,48 +57,44 @@ const (
 // out the solicited and the owner bit.
 const plainReceive = uint32(mlx5.CQERecv) << 4
 
-// newRxQueue makes a queue over memory that the NIC does not know yet: entries
-// (a power of two) of 16 bytes in ring, as many completions in cq.
-func newRxQueue(index, entries int, ring, rec *mmio.Region, cq compRing, pool *Pool) *RxQueue {
-	q := &RxQueue{
-		index: index, pool: pool, ring: ring.Slice(0, entries*mlx5.DataSegSize), wqe: mlx5.DataSegSize, rec: rec, cq: cq,
-		slots: make([]Frame, entries), mask: uint32(entries - 1),
-		batch: uint32(min(32, entries/4)), low: uint32(entries / 2),
-		verdicts: newVerdicts(), log: slog.New(slog.DiscardHandler),
-	}
-	for at := 0; at < len(q.ring); at += mlx5.DataSegSize {
-		mlx5.PutData(q.ring[at:], uint32(pool.size), pool.lkey, 0)
-	}
-	q.receive = q.pollCyclic
-	q.rewind()
-	return q
+// layout is how received frames lie in the buffers of a ring. Its methods are
+// the owner's.
+type layout interface {
+	// poll is Poll's part: it fills dst and returns how many.
+	poll(dst []Packet) int
+	// release is Release's: it takes buffers back, without publishing them.
+	release(pkts []Packet)
+	// place puts a buffer into the ring; false: the ring has all it can take.
+	place(f Frame) bool
+	// room is how many buffers the ring could take.
+	room() uint32
+	// most is the count up to which descriptors may be published.
+	most() uint32
+	// restart sets the ring to its state after a reset, with what it holds.
+	restart()
 }
 
-// newStridingRxQueue is newRxQueue for entries slabs of descriptors of
-// stridingWQE bytes, and as many completions as they have strides.
-func newStridingRxQueue(index, entries int, ring, rec *mmio.Region, cq compRing, pool *Pool) *RxQueue {
-	q := newRxQueue(index, entries, ring, rec, cq, pool)
-	q.ring, q.wqe, q.batch, q.receive = ring.Slice(0, entries*stridingWQE), stridingWQE, 1, q.pollStriding
-	for at := 0; at < len(q.ring); at += stridingWQE {
-		mlx5.PutNext(q.ring[at:], 0)
-		mlx5.PutData(q.ring[at+mlx5.DataSegSize:], uint32(pool.size), pool.lkey, 0)
+// newRing is a queue whose layout is still to be set, over memory that the NIC
+// does not know yet: entries (a power of two) of wqe bytes in ring, each a
+// pointer to write at its end.
+func newRing(index, entries, wqe int, ring, rec *mmio.Region, cq compRing, pool *Pool) *RxQueue {
+	return &RxQueue{
+		index: index, pool: pool, ring: ring.Slice(0, entries*wqe), wqe: wqe, rec: rec, cq: cq,
+		mask: uint32(entries - 1), batch: uint32(min(32, entries/4)), low: uint32(entries / 2),
+		longest: uint32(pool.size), verdicts: newVerdicts(), log: slog.New(slog.DiscardHandler),
 	}
-	return q
 }
 
 // compress prepares for compressed completions, which do not tell what omitted
 // names: RxSum or RxHash.
 func (q *RxQueue) compress(omitted RxFlags) {
 	q.omitted, q.cq.zip = omitted, true
-	if q.wqe == mlx5.DataSegSize {
-		q.receive = q.pollCompressed
-	}
 }
 
 // rewind sets the ring to its state after a reset: empty, counters 0.
 func (q *RxQueue) rewind() {
 	q.cc, q.pc, q.posted = 0, 0, 0
-	q.session, q.strider = session{}, strider{}
+	q.session = session{}
 	q.rec.StoreBE32(mlx5.RecordRecv, 0)
 }
 
@@ -111,7 +108,7 @@ func (q *RxQueue) Poll(dst []Packet) int {
 		return 0
 	}
 	q.count.polls.n++
-	n := q.receive(dst)
+	n := q.layout.poll(dst)
 	if n > 0 {
 		q.polled(n)
 	}
@@ -121,34 +118,6 @@ func (q *RxQueue) Poll(dst []Packet) int {
 	return n
 }
 
-// pollCyclic is Poll for a ring of one frame per buffer, without compression.
-func (q *RxQueue) pollCyclic(dst []Packet) int {
-	n, _ := q.pollPlain(dst, q.cq.ready(min(len(dst), int(q.posted-q.cc))))
-	return n
-}
-
-// pollPlain fills dst from the next ready completions. It reports false if the
-// queue was reset.
-func (q *RxQueue) pollPlain(dst []Packet, ready int) (int, bool) {
-	n := 0
-	for range ready {
-		cqe := q.cq.next()
-		length := binary.BigEndian.Uint32(cqe[0x2c:])
-		tail := binary.BigEndian.Uint32(cqe[mlx5.CQEOwnWord:])
-		if tail&0xfc != plainReceive || uint16(tail>>16) != uint16(q.cc) || length-ethHeader > uint32(q.pool.size-ethHeader) {
-			if !q.odd(cqe[:]) {
-				return n, false
-			}
-			continue
-		}
-		q.fill(&dst[n], cqe, length)
-		q.cq.ci++
-		q.cc++
-		n++
-	}
-	return n, true
-}
-
 // flagsOf is what the NIC found out about a frame.
 func (q *RxQueue) flagsOf(cqe *[mlx5.CQESize]byte) RxFlags {
 	flags := q.verdicts.of(binary.BigEndian.Uint16(cqe[0x1c:]))
@@ -156,16 +125,6 @@ func (q *RxQueue) flagsOf(cqe *[mlx5.CQESize]byte) RxFlags {
 		flags |= RxHash
 	}
 	return flags
-}
-
-// fill makes p of the completion of the frame at cc.
-func (q *RxQueue) fill(p *Packet, cqe *[mlx5.CQESize]byte, length uint32) {
-	f := q.slots[q.cc&q.mask]
-	at := int(f) * q.pool.size
-	p.Data = q.pool.buf[at : at+int(length) : at+q.pool.size]
-	p.Frame = f
-	q.describe(p, cqe)
-	q.count.bytes.n += uint64(length)
 }
 
 // describe fills in what the NIC found out about a frame.
@@ -192,52 +151,21 @@ func (q *RxQueue) polled(n int) {
 // other queues of the device. Packets whose Frame is NoFrame are skipped;
 // Release makes it so in each.
 func (q *RxQueue) Release(pkts []Packet) {
-	if q.pool.shares != nil {
-		q.releaseShares(pkts)
-		pkts = nil
-	}
-	pc, full := q.pc, q.cc+q.mask+1
-	for i := range pkts {
-		f := pkts[i].Frame
-		if f == NoFrame {
-			continue
-		}
-		pkts[i].Frame = NoFrame
-		if pc == full || !q.pool.valid(f) { // the pool gets it, or its owner a panic
-			q.pc = pc
-			q.give(f)
-			continue
-		}
-		q.place(pc, f)
-		pc++
-	}
-	q.pc = pc
+	q.layout.release(pkts)
 	if q.pc-q.posted >= q.batch {
 		q.publish()
 	}
 }
 
-// give puts frame f, the caller's, into the ring, or into the pool if the ring
-// is full.
+// give puts buffer f, the caller's, into the ring, or into the pool if the ring
+// has all it can take.
 func (q *RxQueue) give(f Frame) {
 	if !q.pool.valid(f) {
 		panic(fmt.Sprintf("dv: frame %d given to a receive queue, the pool has %d", f, q.pool.count))
 	}
-	if q.pc-q.cc > q.mask {
+	if !q.layout.place(f) {
 		q.pool.put([]Frame{f})
-		return
 	}
-	q.pool.hold(f)
-	q.place(q.pc, f)
-	q.pc++
-}
-
-// place writes frame f into the descriptor at count pc.
-func (q *RxQueue) place(pc uint32, f Frame) {
-	slot := pc & q.mask
-	q.slots[slot] = f
-	at := (int(slot)+1)*q.wqe - 8 // the address is what a descriptor ends with
-	binary.BigEndian.PutUint64(q.ring[at:at+8], q.pool.addr(f))
 }
 
 // Refill hands every free buffer to the NIC at once, filling gaps in the ring
@@ -245,7 +173,7 @@ func (q *RxQueue) place(pc uint32, f Frame) {
 // themselves; before a long pause it returns the last few.
 func (q *RxQueue) Refill() int {
 	var some [64]Frame
-	for room := q.mask + 1 - (q.pc - q.cc); room > 0 && !q.alarm.over(); {
+	for room := q.layout.room(); room > 0 && !q.alarm.over(); {
 		n := q.pool.take(some[:min(room, uint32(len(some)))])
 		if n == 0 {
 			break
@@ -266,8 +194,8 @@ func (q *RxQueue) Refill() int {
 // first: a NIC that saw the buffers without it might run out of completions.
 func (q *RxQueue) publish() {
 	pc := q.pc
-	if most := q.cc - q.session.i + q.mask + 1; q.wqe == mlx5.DataSegSize && int32(pc-most) > 0 {
-		pc = most // a session keeps its completions until it is delivered as a whole
+	if most := q.layout.most(); int32(pc-most) > 0 {
+		pc = most
 	}
 	q.cq.publish()
 	mmio.ToDevice()

@@ -17,13 +17,13 @@ const maxFutile = 16
 
 // odd handles the completion at the consumer index, and reports whether the
 // queue goes on behind it; if not it was reset, or has failed.
-func (q *RxQueue) odd(b []byte) bool {
+func (q *RxQueue) odd(l single, b []byte) bool {
 	cqe := mlx5.CQE(b)
 	inOrder := cqe.WQECounter() == uint16(q.cc)
 	switch op := cqe.Opcode(); {
 	case op == mlx5.CQERecvErr && inOrder && cqe.Syndrome() == mlx5.SynLocalLength:
 		q.count.tooLong.n++
-		q.dropOne()
+		q.dropOne(l)
 		return true
 	case op == mlx5.CQERecvErr && cqe.Syndrome() == mlx5.SynFlushed:
 		q.count.flushed.n++
@@ -31,7 +31,7 @@ func (q *RxQueue) odd(b []byte) bool {
 		q.count.errors.n++
 	case op == mlx5.CQERecv && inOrder && cqe.Format() == mlx5.FormatPlain && cqe.ByteCount() < ethHeader:
 		q.count.malformed.n++
-		q.dropOne()
+		q.dropOne(l)
 		return true
 	default:
 		q.count.malformed.n++
@@ -41,12 +41,11 @@ func (q *RxQueue) odd(b []byte) bool {
 	return false
 }
 
-// dropOne consumes the completion and its buffer, which goes back into the ring.
-func (q *RxQueue) dropOne() {
-	f := q.slots[q.cc&q.mask]
+// dropOne consumes the completion and the descriptor it is of, whose buffers go
+// back into the ring.
+func (q *RxQueue) dropOne(l single) {
 	q.cq.ci++
-	q.cc++
-	q.give(f)
+	l.drop()
 	q.count.showFaults()
 }
 
@@ -77,9 +76,20 @@ func (q *RxQueue) reset(cause string) {
 		return
 	}
 	q.cq.skip()
+	q.layout.restart()
+	if err := q.start(); err != nil {
+		q.fail(fmt.Errorf("restart receive queue %d: %w", q.index, err))
+		return
+	}
+	q.publish()
+}
+
+// reload empties a ring of one buffer per descriptor and gives it its buffers
+// anew, those apart in which callers still have frames.
+func (q *RxQueue) reload() {
 	inRing := make([]Frame, 0, q.pc-q.cc)
 	for ; q.cc != q.pc; q.cc++ {
-		if f := q.slots[q.cc&q.mask]; q.pool.drop(f, 1) { // else callers still have frames in it
+		if f := q.slots[q.cc&q.mask]; q.pool.drop(f, 1) {
 			inRing = append(inRing, f)
 		}
 	}
@@ -87,9 +97,4 @@ func (q *RxQueue) reset(cause string) {
 	for _, f := range inRing {
 		q.give(f)
 	}
-	if err := q.start(); err != nil {
-		q.fail(fmt.Errorf("restart receive queue %d: %w", q.index, err))
-		return
-	}
-	q.publish()
 }

@@ -3,6 +3,7 @@ package dv
 import (
 	"encoding/binary"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
@@ -26,14 +27,30 @@ const (
 // have no use for, and a pointer.
 const stridingWQE = 2 * mlx5.DataSegSize
 
-// strider is how far the slab at cc is filled.
-type strider struct {
+// slabs is the layout of a striding ring. at and out say how far the slab at cc
+// is filled.
+type slabs struct {
+	*RxQueue
 	at  uint32 // first free stride
 	out int32  // frames handed out and not yet entered as holders
 }
 
-// pollStriding is Poll for a striding ring, with or without compression.
-func (q *RxQueue) pollStriding(dst []Packet) int {
+// newStridingRxQueue makes a queue of this layout over memory that the NIC does
+// not know yet: entries (a power of two) of stridingWQE bytes in ring, as many
+// completions in cq as they have strides.
+func newStridingRxQueue(index, entries int, ring, rec *mmio.Region, cq compRing, pool *Pool) *RxQueue {
+	q := newRing(index, entries, stridingWQE, ring, rec, cq, pool)
+	q.slots, q.layout, q.batch = make([]Frame, entries), &slabs{RxQueue: q}, 1
+	for at := 0; at < len(q.ring); at += stridingWQE {
+		mlx5.PutNext(q.ring[at:], 0)
+		mlx5.PutData(q.ring[at+mlx5.DataSegSize:], uint32(pool.size), pool.lkey, 0)
+	}
+	q.rewind()
+	return q
+}
+
+// poll takes completions with and without compression.
+func (q *slabs) poll(dst []Packet) int {
 	n := 0
 	for n < len(dst) && q.cc != q.posted {
 		if q.session.n > 0 {
@@ -55,7 +72,7 @@ func (q *RxQueue) pollStriding(dst []Packet) int {
 				q.describe(p, cqe)
 				n++
 			}
-		case q.cq.zip && tail&0xfc == titleReceive && inSlab && sessionLen(cqe, strides-q.strider.at) > 0:
+		case q.cq.zip && tail&0xfc == titleReceive && inSlab && sessionLen(cqe, strides-q.at) > 0:
 			q.session.begin(cqe, sessionLen(cqe, strides), q.flagsOf(cqe)&^q.omitted)
 		default:
 			q.oddStriding(cqe[:])
@@ -68,9 +85,9 @@ func (q *RxQueue) pollStriding(dst []Packet) int {
 
 // strideOK reports whether a completion can be the next one of this slab: word
 // has the filler bit, the number of strides, and the length in bytes.
-func (q *RxQueue) strideOK(index uint16, word uint32) bool {
+func (q *slabs) strideOK(index uint16, word uint32) bool {
 	n, length := word>>16&0x7fff, word&0xffff
-	if uint32(index) != q.strider.at || n == 0 || n > strides-q.strider.at {
+	if uint32(index) != q.at || n == 0 || n > strides-q.at {
 		return false
 	}
 	return word>>31 != 0 || length >= ethHeader && length <= n*strideSize
@@ -78,26 +95,26 @@ func (q *RxQueue) strideOK(index uint16, word uint32) bool {
 
 // takeStrides consumes the strides of a completion, and reports whether there
 // is a frame in them, which p gets.
-func (q *RxQueue) takeStrides(p *Packet, word uint32) (frame bool) {
-	s, f := &q.strider, q.slots[q.cc&q.mask]
+func (q *slabs) takeStrides(p *Packet, word uint32) (frame bool) {
+	f := q.slots[q.cc&q.mask]
 	if frame = word>>31 == 0; frame {
 		at, length := int(f)*q.pool.size, int(word&0xffff)
-		start := at + int(s.at)*strideSize
+		start := at + int(q.at)*strideSize
 		p.Data = q.pool.buf[start : start+length : at+q.pool.size]
-		p.Frame = f
+		p.Frame, p.More = f, 0
 		q.count.bytes.n += uint64(length)
-		s.out++
+		q.out++
 	}
-	if s.at += word >> 16 & 0x7fff; s.at == strides {
+	if q.at += word >> 16 & 0x7fff; q.at == strides {
 		q.leaveSlab(f)
 	}
 	return frame
 }
 
 // leaveSlab ends the ring's hold on slab f, which is full.
-func (q *RxQueue) leaveSlab(f Frame) {
+func (q *slabs) leaveSlab(f Frame) {
 	q.enterHolders()
-	q.strider.at = 0
+	q.at = 0
 	q.cc++
 	if q.pool.drop(f, 1) {
 		q.give(f)
@@ -105,21 +122,21 @@ func (q *RxQueue) leaveSlab(f Frame) {
 }
 
 // enterHolders makes the frames handed out holders of the slab at cc.
-func (q *RxQueue) enterHolders() {
-	if q.strider.out > 0 {
-		q.pool.shares[q.slots[q.cc&q.mask]].Add(q.strider.out)
-		q.strider.out = 0
+func (q *slabs) enterHolders() {
+	if q.out > 0 {
+		q.pool.shares[q.slots[q.cc&q.mask]].Add(q.out)
+		q.out = 0
 	}
 }
 
 // expandStriding fills dst from the session, whose minis say where in the slab
 // each frame starts, and its sum. It reports false if the queue was reset.
-func (q *RxQueue) expandStriding(dst []Packet) (n int, ok bool) {
+func (q *slabs) expandStriding(dst []Packet) (n int, ok bool) {
 	s := &q.session
 	for n < len(dst) && s.i < s.n {
 		array := q.cq.minis(s.i)
 		mini := binary.BigEndian.Uint64(array[s.i%mlx5.MinisPerCQE*mlx5.MiniCQESize:])
-		if q.strider.at == 0 && s.i > 0 || !q.strideOK(uint16(mini>>32), uint32(mini)) {
+		if q.at == 0 && s.i > 0 || !q.strideOK(uint16(mini>>32), uint32(mini)) {
 			q.count.malformed.n++
 			q.resetStriding(mlx5.CQE(q.cq.next()[:]).String())
 			return n, false
@@ -139,7 +156,7 @@ func (q *RxQueue) expandStriding(dst []Packet) (n int, ok bool) {
 }
 
 // oddStriding resets the queue: in a striding ring no error concerns just one frame.
-func (q *RxQueue) oddStriding(b []byte) {
+func (q *slabs) oddStriding(b []byte) {
 	cqe := mlx5.CQE(b)
 	switch {
 	case cqe.Opcode() != mlx5.CQERecvErr:
@@ -152,14 +169,14 @@ func (q *RxQueue) oddStriding(b []byte) {
 	q.resetStriding(cqe.String())
 }
 
-func (q *RxQueue) resetStriding(cause string) {
+func (q *slabs) resetStriding(cause string) {
 	q.enterHolders()
-	q.log.Warn("striding receive queue in error, resetting it", "queue", q.index, "completion", cause, "expected", uint16(q.cc), "stride", q.strider.at)
+	q.log.Warn("striding receive queue in error, resetting it", "queue", q.index, "completion", cause, "expected", uint16(q.cc), "stride", q.at)
 	q.reset(cause)
 }
 
-// releaseShares gives frames back that lie in slabs: runs of one slab at once.
-func (q *RxQueue) releaseShares(pkts []Packet) {
+// release gives back runs of frames of one slab at once.
+func (q *slabs) release(pkts []Packet) {
 	for i := 0; i < len(pkts); {
 		f, n := pkts[i].Frame, int32(0)
 		for ; i < len(pkts) && pkts[i].Frame == f; i++ {
@@ -170,4 +187,23 @@ func (q *RxQueue) releaseShares(pkts []Packet) {
 			q.give(f)
 		}
 	}
+}
+
+func (q *slabs) place(f Frame) bool {
+	if q.room() == 0 {
+		return false
+	}
+	q.pool.hold(f)
+	q.put(q.pc, f)
+	q.pc++
+	return true
+}
+
+func (q *slabs) room() uint32 { return q.mask + 1 - (q.pc - q.cc) }
+
+func (q *slabs) most() uint32 { return q.pc }
+
+func (q *slabs) restart() {
+	q.at, q.out = 0, 0
+	q.reload()
 }

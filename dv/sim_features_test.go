@@ -29,7 +29,7 @@ func TestFeatures(t *testing.T) {
 		{"default", simnic.DefaultCaps(), dv.Config{}, map[string]string{
 			"multi-packet send": "on", "completion compression": "on", "segmentation (TSO)": "on", "receive checksum": "on",
 			"send checksum": "on", "shared multicast": "on", "receive timestamps": "on",
-			"receive spreading (RSS)": "choice:", "VLAN stripping": "choice:", "delay drop": "choice:",
+			"multi-segment receive": "choice: frames", "receive spreading (RSS)": "choice:", "VLAN stripping": "choice:", "delay drop": "choice:",
 			"receive coalescing by the NIC (LRO)": "kernel:"}},
 		{"poor device", poor, dv.Config{}, map[string]string{
 			"multi-packet send": "device:", "completion compression": "device:", "segmentation (TSO)": "device:"}},

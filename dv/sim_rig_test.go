@@ -140,7 +140,7 @@ func poll(q *dv.RxQueue) []dv.Packet {
 	pkts := make([]dv.Packet, 64)
 	for n := q.Poll(pkts); n > 0; n = q.Poll(pkts) {
 		for _, p := range pkts[:n] {
-			p.Data = bytes.Clone(p.Data)
+			p.Data, p.More = bytes.Join(q.Segments(nil, &p), nil), 0
 			all = append(all, p)
 		}
 		q.Release(pkts[:n])

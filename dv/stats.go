@@ -16,6 +16,8 @@ type RxStats struct {
 	Packets, Bytes uint64
 	// Compressed is how many of the packets came in compressed completions.
 	Compressed uint64
+	// Segmented is how many of the packets took more than one buffer.
+	Segmented uint64
 	// Polls is calls of Poll that looked at the ring, Hits those that returned packets.
 	Polls, Hits uint64
 	// Arms is events asked for, Events those that came, Wakes returns of Wait for another reason.

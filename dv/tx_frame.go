@@ -9,13 +9,17 @@ import (
 // PostFrame sends n bytes at offset off of frame f without copying. On success
 // the frame is the queue's, and goes back to the pool when sent; on failure it
 // stays the caller's. Received frames of the device may be sent on this way:
-// set the Packet's Frame to NoFrame then. Tagging is not to be had.
+// set the Packet's Frame to NoFrame then. n may be Packet.Size of a frame in
+// several buffers. Tagging is not to be had.
 func (q *TxQueue) PostFrame(f Frame, off, n int, flags TxFlags) error {
 	if q.alarm.over() {
 		return q.ended()
 	}
 	if err := q.checkFrame(f, off, n, flags); err != nil {
 		return q.refuse(err)
+	}
+	if n > q.pool.size-off {
+		return q.postChain(f, off, n, flags)
 	}
 	bytes := q.pool.Bytes(f)
 	if n < ethMin {
@@ -62,7 +66,7 @@ func (q *TxQueue) checkFrame(f Frame, off, n int, flags TxFlags) error {
 	switch {
 	case !q.pool.valid(f):
 		return fmt.Errorf("send frame %d, the pool has %d: %w", f, q.pool.count, ErrFrameSize)
-	case n < ethHeader || n > q.limits.frame || off < 0 || off > q.pool.size-max(n, ethMin):
+	case n < ethHeader || n > q.limits.frame || off < 0 || off > q.pool.size-ethMin || !q.pool.reaches(f, off, n):
 		return fmt.Errorf("send %d bytes at offset %d of a frame of %d, the port takes %d to %d: %w",
 			n, off, q.pool.size, ethHeader, q.limits.frame, ErrFrameSize)
 	case flags&TxVLAN != 0:

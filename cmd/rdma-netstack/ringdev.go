@@ -22,6 +22,7 @@ The device:
   --queues N          receive and send queues, one busy goroutine each (default 1)
   --rx-queue-size N   frames a receive ring holds, --tx-queue-size N blocks of 64 bytes of a send ring (default 1024)
   --mtu BYTES         largest IP packet (default: the port's)
+  --no-multi-seg      one buffer for each frame, however large the MTU
   --no-empw           a send descriptor for each frame
   --no-compression    a whole receive completion for each frame
   --sim-wire PLUG     with --device sim: tap:NAME, packet:IFNAME or none (default tap:slice0)
@@ -38,6 +39,7 @@ type ringFlags struct {
 	rxSize      int
 	txSize      int
 	mtu         int
+	noMultiSeg  bool
 	noEMPW      bool
 	noCompress  bool
 	sim         simFlags
@@ -51,6 +53,7 @@ func (f *ringFlags) define(fs *flag.FlagSet) {
 	fs.IntVar(&f.rxSize, "rx-queue-size", 0, "")
 	fs.IntVar(&f.txSize, "tx-queue-size", 0, "")
 	fs.IntVar(&f.mtu, "mtu", 0, "")
+	fs.BoolVar(&f.noMultiSeg, "no-multi-seg", false, "")
 	fs.BoolVar(&f.noEMPW, "no-empw", false, "")
 	fs.BoolVar(&f.noCompress, "no-compression", false, "")
 	f.sim.define(fs)
@@ -85,7 +88,7 @@ func (f *ringFlags) check(fs *flag.FlagSet) error {
 func (f *ringFlags) open(ctx context.Context, log *slog.Logger, undo *ledger) (*dv.Device, error) {
 	cfg := dv.Config{
 		Device: f.device, MAC: f.mac, Promiscuous: f.promiscuous, RxQueues: f.queues, TxQueues: f.queues,
-		RxQueueSize: f.rxSize, TxQueueSize: f.txSize, MTU: f.mtu, Logger: log, NoMultiPacketSend: f.noEMPW,
+		RxQueueSize: f.rxSize, TxQueueSize: f.txSize, MTU: f.mtu, Logger: log, NoMultiPacketSend: f.noEMPW, NoMultiSegment: f.noMultiSeg,
 	}
 	if f.noCompress {
 		cfg.Compression = dv.NoCompression

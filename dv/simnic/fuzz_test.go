@@ -41,10 +41,11 @@ func newHostile(t testing.TB, compress bool) *hostile {
 	h.rqs = []*testRQ{
 		newRQ(t, h.nic, h.cq, 4, 5, nil),
 		newRQ(t, h.nic, h.cq, 4, 5, func(a *RQAttr) { a.Striding = &Striding{LogStrideBytes: 6, LogStrides: 3} }),
+		newRQ(t, h.nic, h.cq, 4, 6, nil),
 		newRQ(t, h.nic, h.cq, 4, 5, func(a *RQAttr) { a.LinkedList, a.VLANStrip, a.ScatterFCS, a.EndPad = true, true, true, true }),
 	}
 	for i, rq := range h.rqs {
-		a := hashTIR(i == 1, i == 2)
+		a := hashTIR(i == 1, i == 3)
 		a.RQ, a.LRO = rq.RQ, LROAttr{IPv4: true, IPv6: true, MaxPayload: 4096}
 		flowTo(t, h.nic, [6]byte{2, 0, 0, 0, 0, byte(2 + i)}, newTIR(t, h.nic, a))
 	}
@@ -83,14 +84,14 @@ func (h *hostile) step() {
 		h.sq.rec.StoreBE32(4, uint32(h.byte()))
 		h.nic.UARWrite(0, int(h.byte())*16, uint64(h.sq.Number())<<8|uint64(h.byte())<<40|uint64(h.byte()))
 	case 4:
-		rq := h.rqs[op%3]
-		w := make([]byte, 32)
-		copy(w, h.take(32))
-		h.realise(w, int(op/9)%4)
+		rq := h.rqs[int(h.byte())%len(h.rqs)]
+		w := make([]byte, 1<<rq.attr.LogStride)
+		copy(w, h.take(len(w)))
+		h.realise(w, int(op/9)%5)
 		rq.post(w)
 	case 5:
 		f := append(to(macTwo, macThird), make([]byte, int(h.byte())*8)...)
-		f[5] = 2 + op%3
+		f[5] = 2 + h.byte()%byte(len(h.rqs))
 		copy(f[12:], h.take(40))
 		fr := Frame{Data: f, NeedsCsum: op&16 != 0, CsumStart: uint16(h.byte()), CsumOffset: uint16(h.byte()), GSO: GSO(op / 64), HdrLen: uint16(h.byte()), MSS: uint16(h.byte())}
 		h.wire.recv([]Frame{fr, fr})
@@ -144,10 +145,13 @@ func FuzzHostileDriver(f *testing.F) {
 	send := append([]byte{0}, join(ctrl(0x0a, 3), ethSeg(0xc0, 0, 0), seg(60, 0, guard), make([]byte, 16))...)
 	lso := append([]byte{27}, join(ctrl(0x0e, 4), ethSeg(0xc0, 100, 2), seg(600, 0, guard), seg(60, 0, guard))...)
 	mpw := append([]byte{27}, join(ctrl(0x29, 4), ethSeg(0, 0, 0), seg(60, 0, guard), seg(1000, 0, guard))...)
-	post := append([]byte{13}, join(seg(64, 0, guard), seg(2048, 0, guard))...)
+	post := append([]byte{22, 0}, join(seg(64, 0, guard), seg(2048, 0, guard))...)
+	scattered := append([]byte{40, 2}, join(seg(64, 0, guard), seg(512, 0, guard+64), seg(512, 0, guard+1024), seg(512, 0, guard+2048))...)
 	f.Add(join(send, []byte{2}, lso, []byte{2}, mpw, []byte{2, 8}))
-	f.Add(join(post, post, []byte{5, 20}, frame60[12:52], []byte{0, 0, 0, 0, 8}))
-	f.Add(join(post, []byte{69, 200}, tcpFrame72[16:56], []byte{34, 16, 54, 100}, []byte{7, 6, 1, 2, 3}))
+	f.Add(join(post, post, []byte{5, 20, 0}, frame60[12:52], []byte{0, 0, 0, 0, 8}))
+	f.Add(join(scattered, scattered, []byte{5, 150, 2}, frame60[12:52], []byte{0, 0, 0, 0, 8}))
+	f.Add(join([]byte{4, 2}, seg(64, 0, guard), seg(1<<31|64, 0, guard), seg(0, 0x100, 0), seg(64, 0, guard), []byte{5, 150, 2}, frame60[12:52], []byte{0, 0, 0, 0, 8}))
+	f.Add(join(post, []byte{69, 200, 0}, tcpFrame72[16:56], []byte{34, 16, 54, 100}, []byte{7, 6, 1, 2, 3}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		h := newHostile(t, len(data)%2 == 1)
 		h.input = data[:min(len(data), 4096)] // more finds nothing new
@@ -197,10 +201,13 @@ func TestHostileDriver(t *testing.T) {
 			case 3:
 				w = join(ctrl(0x0a, 3), ethSeg(0, 0, 0x8000), seg(60, k, random(6000)))
 			case 4, 5:
-				rq := h.rqs[rnd.IntN(3)]
+				rq := h.rqs[rnd.IntN(len(h.rqs))]
 				l := join(make([]byte, 16), seg(64+rnd.IntN(4000), k, random(4000)))
 				if rq.attr.Striding == nil && !rq.attr.LinkedList {
 					l = join(seg(64, k, random(6000)), seg(rnd.IntN(4000), k, random(4000)))
+				}
+				if rq.attr.LogStride == 6 {
+					l = join(l, seg(rnd.IntN(2000), k, random(6000)), seg(rnd.IntN(2000), k, random(6000)))
 				}
 				binary.BigEndian.PutUint16(l[2:], uint16(rnd.IntN(17))*btou(rq.attr.LinkedList))
 				if rnd.IntN(20) == 0 {
@@ -211,7 +218,7 @@ func TestHostileDriver(t *testing.T) {
 				var batch []Frame
 				for range 1 + rnd.IntN(10) {
 					f := append([]byte(nil), frames[rnd.IntN(len(frames))]...)
-					f[5] = byte(2 + rnd.IntN(3))
+					f[5] = byte(2 + rnd.IntN(len(h.rqs)))
 					if rnd.IntN(10) == 0 {
 						f[12+rnd.IntN(len(f)-12)] = byte(rnd.Uint32())
 					}

@@ -218,7 +218,8 @@ func (rq *RQ) scatter(b *rxBurst, list []byte, skip int) fault {
 	parts := b.packet.parts[:b.packet.n]
 	var part []byte
 	for ; len(list) >= mlx5.DataSegSize; list = list[mlx5.DataSegSize:] {
-		room := int(binary.BigEndian.Uint32(list) &^ (1 << 31))
+		count := binary.BigEndian.Uint32(list)
+		room := int(count &^ (1 << 31))
 		if skip >= room {
 			skip -= room
 			continue
@@ -231,6 +232,9 @@ func (rq *RQ) scatter(b *rxBurst, list []byte, skip int) fault {
 					return rq.pad(lkey, addr, room)
 				}
 				part, parts = parts[0], parts[1:]
+			}
+			if count>>31 != 0 {
+				return faultRxInline
 			}
 			n := min(room, len(part))
 			if f := rq.nic.write(rq.attr.PD, lkey, addr, part[:n], room); f.syndrome != 0 {

@@ -34,6 +34,40 @@ func TestScatterList(t *testing.T) {
 	}
 }
 
+// What a scatter list must not say is refused as soon as a frame reaches it, and
+// not before.
+func TestScatterListMisuse(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		frame    int // bytes
+		third    func(r *recvRig) []byte
+		syndrome byte // 0: delivered
+		vendor   byte
+		state    State
+	}{
+		{"ends too early", 3000, func(*recvRig) []byte { return seg(0, 0x100, 0) }, 1, 0, StateReady},
+		{"ends too early, not reached", 2000, func(*recvRig) []byte { return seg(0, 0x100, 0) }, 0, 0, StateReady},
+		{"no such key", 3000, func(r *recvRig) []byte { return seg(1024, 0xdead00, r.addr) }, 4, 0x32, StateError},
+		{"the key of an end, with a length", 3000, func(r *recvRig) []byte { return seg(1024, 0x100, r.addr) }, 4, 0x32, StateError},
+		{"outside", 3000, func(r *recvRig) []byte { return seg(1024, r.key.Key(), r.addr-1024) }, 4, 0x34, StateError},
+		{"inline", 3000, func(r *recvRig) []byte { return seg(1<<31|1024, r.key.Key(), r.addr) }, 2, 0x70, StateError},
+		{"inline, not reached", 2048, func(r *recvRig) []byte { return seg(1<<31|1024, r.key.Key(), r.addr) }, 0, 0, StateReady},
+	} {
+		r := newRecvRig(t, recvOptions{cfg: Config{MTU: 9000}, logStride: 6})
+		k := r.key.Key()
+		r.rq.post(join(seg(1024, k, r.addr), seg(1024, k, r.addr+1024), tc.third(r), seg(1024, k, r.addr+3072)))
+		r.give(append(to(macTwo, macThird), make([]byte, 9000)...)[:tc.frame])
+		e := r.cq.mustPoll(t)
+		got := byte(0)
+		if e[0x3f]>>4 != 2 {
+			got = e[0x37]
+		}
+		if got != tc.syndrome || tc.syndrome != 0 && tc.vendor != 0 && e[0x36] != tc.vendor || r.rq.State() != tc.state {
+			t.Errorf("%s: completion %x, state %v", tc.name, e, r.rq.State())
+		}
+	}
+}
+
 func TestUnusedSegmentsAreNotLookedAt(t *testing.T) {
 	r := newRecvRig(t, recvOptions{logStride: 5})
 	r.rq.post(join(seg(60, r.key.Key(), r.addr), seg(2048, 0xdead00, 0)))

@@ -42,6 +42,7 @@ type setup struct {
 	acks   ACKOptions
 	dv     dv.Config // Kernel, Facts and MAC are filled in
 	caps   func(*simnic.Caps)
+	mtu    int // of the ports; 0: 1500
 }
 
 // openDevice makes a NIC number n and opens it.
@@ -51,7 +52,7 @@ func openDevice(t testing.TB, n byte, s setup) (*simnic.NIC, *dv.Device) {
 	if s.caps != nil {
 		s.caps(&caps)
 	}
-	nic, err := simnic.New(simnic.Config{MAC: net.HardwareAddr{2, 0, 0, 1, 0, n}, Seed: uint64(n), Caps: caps})
+	nic, err := simnic.New(simnic.Config{MAC: net.HardwareAddr{2, 0, 0, 1, 0, n}, Seed: uint64(n), Caps: caps, MTU: s.mtu})
 	if err != nil {
 		t.Fatal(err)
 	}

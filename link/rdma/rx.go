@@ -13,8 +13,12 @@ import (
 // receive delivers the first n frames of the batch, which go back to the ring before the stack sees their copies.
 func (w *worker) receive(n int) {
 	frames := w.frames[:n]
+	joined := w.join(frames)
 	w.sort(frames)
 	packets := w.copy()
+	if joined {
+		w.unjoin(frames)
+	}
 	w.q.Release(frames)
 	w.deliverAll(packets)
 }
@@ -120,10 +124,7 @@ func (w *worker) sound(p *dv.Packet, l *layout) bool {
 func (w *worker) packet(r *run) *gstack.PacketBuffer {
 	frame := w.frames[r.first].Data
 	if !r.merged() {
-		if r.end > 0 {
-			frame = frame[:r.end]
-		}
-		return gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: buffer.MakeWithView(buffer.NewViewWithData(frame))})
+		return gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: buffer.MakeWithView(w.view(r.first, r.end))})
 	}
 	var scratch [maxHeaders]byte
 	headers := scratch[:copy(scratch[:], frame[:r.headers])]

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
@@ -63,6 +64,8 @@ type worker struct {
 	limit   int
 	frames  [batchFrames]dv.Packet
 	packets [batchFrames]*gstack.PacketBuffer
+	joined  [batchFrames]*buffer.View // frames that came in several pieces, by number in the batch
+	pieces  [][]byte                  // of one such frame; scratch memory
 
 	passed4, passed6 traffic // by the express lane, of this batch
 }

@@ -37,7 +37,7 @@ func (c *Counter) Receive(ctx context.Context, q *dv.RxQueue) error {
 	return poll(ctx, q, func(pkts []dv.Packet) {
 		bytes := 0
 		for i := range pkts {
-			bytes += len(pkts[i].Data)
+			bytes += pkts[i].Size()
 			c.look(pkts[i].Data)
 		}
 		q.Release(pkts)

@@ -26,45 +26,51 @@ func (f *Forwarder) Forwarded() (frames, bytes, dropped uint64) {
 // Bounce forwards within one device, without copying: the NIC sends the buffer it received into. The send queue is the
 // caller's to lock.
 func (f *Forwarder) Bounce(ctx context.Context, rx *dv.RxQueue, tx *dv.TxQueue, pool *dv.Pool) error {
-	return poll(ctx, rx, func(pkts []dv.Packet) {
-		tx.Reclaim()
-		for i := range pkts {
-			p := &pkts[i]
-			f.address(p.Data)
-			off := pool.FrameSize() - cap(p.Data)
-			if err := tx.PostFrame(p.Frame, off, len(p.Data), 0); err != nil {
-				f.dropped.Add(1)
-				continue
-			}
-			p.Frame = dv.NoFrame
-			f.count(p.Data)
+	return poll(ctx, rx, func(pkts []dv.Packet) { f.bounce(pkts, rx, tx, pool) })
+}
+
+// bounce forwards one batch.
+func (f *Forwarder) bounce(pkts []dv.Packet, rx *dv.RxQueue, tx *dv.TxQueue, pool *dv.Pool) {
+	tx.Reclaim()
+	for i := range pkts {
+		p := &pkts[i]
+		f.address(p.Data)
+		off := pool.FrameSize() - cap(p.Data)
+		if err := tx.PostFrame(p.Frame, off, p.Size(), 0); err != nil {
+			f.dropped.Add(1)
+			continue
 		}
-		tx.Flush()
-		rx.Release(pkts)
-	})
+		p.Frame = dv.NoFrame
+		f.count(p)
+	}
+	tx.Flush()
+	rx.Release(pkts)
 }
 
 // Cross forwards from one device to another: the frame is copied into the other's memory.
 func (f *Forwarder) Cross(ctx context.Context, rx *dv.RxQueue, tx *dv.TxQueue) error {
 	out := dv.TxPacket{Bufs: make([][]byte, 1)}
-	return poll(ctx, rx, func(pkts []dv.Packet) {
-		tx.Reclaim()
-		for i := range pkts {
-			f.address(pkts[i].Data)
-			out.Bufs[0] = pkts[i].Data
-			if err := tx.Post(&out); err != nil {
-				f.dropped.Add(1)
-				if errors.Is(err, dv.ErrRingFull) {
-					tx.Flush()
-					tx.Reclaim()
-				}
-				continue
+	return poll(ctx, rx, func(pkts []dv.Packet) { f.cross(pkts, rx, tx, &out) })
+}
+
+// cross forwards one batch. out is scratch memory.
+func (f *Forwarder) cross(pkts []dv.Packet, rx *dv.RxQueue, tx *dv.TxQueue, out *dv.TxPacket) {
+	tx.Reclaim()
+	for i := range pkts {
+		f.address(pkts[i].Data)
+		out.Bufs = rx.Segments(out.Bufs[:0], &pkts[i])
+		if err := tx.Post(out); err != nil {
+			f.dropped.Add(1)
+			if errors.Is(err, dv.ErrRingFull) {
+				tx.Flush()
+				tx.Reclaim()
 			}
-			f.count(pkts[i].Data)
+			continue
 		}
-		tx.Flush()
-		rx.Release(pkts)
-	})
+		f.count(&pkts[i])
+	}
+	tx.Flush()
+	rx.Release(pkts)
 }
 
 // address rewrites the frame's addresses in place: it is ours until it is sent.
@@ -84,7 +90,7 @@ func put48(b []byte, v uint64) {
 	binary.BigEndian.PutUint32(b[2:], uint32(v))
 }
 
-func (f *Forwarder) count(b []byte) {
+func (f *Forwarder) count(p *dv.Packet) {
 	f.frames.Add(1)
-	f.bytes.Add(uint64(len(b)))
+	f.bytes.Add(uint64(p.Size()))
 }

@@ -20,9 +20,9 @@ var (
 )
 
 // open opens a software NIC that is plugged into w.
-func open(t *testing.T, mac net.HardwareAddr, w simnic.Wire) *dv.Device {
+func open(t *testing.T, mac net.HardwareAddr, w simnic.Wire, mtu int) *dv.Device {
 	t.Helper()
-	nic, err := simnic.New(simnic.Config{})
+	nic, err := simnic.New(simnic.Config{MTU: mtu})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func open(t *testing.T, mac net.HardwareAddr, w simnic.Wire) *dv.Device {
 		t.Fatal(err)
 	}
 	dev, err := dv.Open(t.Context(), dv.Config{
-		Kernel: nic.OpenKernel, Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC()}, MAC: mac, RxQueueSize: 4096,
+		Kernel: nic.OpenKernel, Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: mtu}, MAC: mac, RxQueueSize: 4096,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -41,10 +41,13 @@ func open(t *testing.T, mac net.HardwareAddr, w simnic.Wire) *dv.Device {
 }
 
 // pair is two devices on one cable.
-func pair(t *testing.T) (a, b *dv.Device) {
+func pair(t *testing.T, mtu int) (a, b *dv.Device) {
 	wa, wb := simnic.Pair()
-	return open(t, macA, wa), open(t, macB, wb)
+	return open(t, macA, wa, mtu), open(t, macB, wb, mtu)
 }
+
+// sizes is frames that come in one buffer of the ring, and in several.
+var sizes = []struct{ mtu, frame int }{{1500, 1514}, {9000, 9014}}
 
 // until waits for a condition.
 func until(t *testing.T, what string, ok func() bool) {
@@ -74,7 +77,7 @@ func background(t *testing.T, work func(ctx context.Context) error) (stop func()
 const frames = 3000
 
 func TestGenerateAndCount(t *testing.T) {
-	a, b := pair(t)
+	a, b := pair(t, 1500)
 	var c Counter
 	stop := background(t, func(ctx context.Context) error { return c.Receive(ctx, b.Rx(0)) })
 	f, err := Template(macB, macA, MinFrame)
@@ -110,42 +113,52 @@ func TestLossAndDisorderAreSeen(t *testing.T) {
 }
 
 func TestBounce(t *testing.T) {
-	a, b := pair(t)
-	fw, c := Forwarder{}, Counter{}
-	stopB := background(t, func(ctx context.Context) error { return fw.Bounce(ctx, b.Rx(0), b.Tx(0), b.Pool()) })
-	stopA := background(t, func(ctx context.Context) error { return c.Receive(ctx, a.Rx(0)) })
-	f, _ := Template(macB, macA, 1514)
-	g := Generator{Frames: [][]byte{f}, Marked: true, Count: 1000}
-	if err := g.Send(t.Context(), a.Tx(0)); err != nil {
-		t.Fatal(err)
-	}
-	until(t, "all frames back", func() bool { return c.Tally().Marked == 1000 })
-	stopA()
-	stopB()
-	if n, bytes, dropped := fw.Forwarded(); n != 1000 || bytes != 1514*1000 || dropped != 0 {
-		t.Errorf("forwarded %d frames, %d bytes, dropped %d", n, bytes, dropped)
+	for _, size := range sizes {
+		a, b := pair(t, size.mtu)
+		fw, c := Forwarder{}, Counter{}
+		stopB := background(t, func(ctx context.Context) error { return fw.Bounce(ctx, b.Rx(0), b.Tx(0), b.Pool()) })
+		stopA := background(t, func(ctx context.Context) error { return c.Receive(ctx, a.Rx(0)) })
+		f, _ := Template(macB, macA, size.frame)
+		g := Generator{Frames: [][]byte{f}, Marked: true, Count: 1000}
+		if err := g.Send(t.Context(), a.Tx(0)); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "all frames back", func() bool { return c.Tally().Marked == 1000 })
+		stopA()
+		stopB()
+		want := uint64(size.frame) * 1000
+		if n, bytes, dropped := fw.Forwarded(); n != 1000 || bytes != want || dropped != 0 || c.Tally().Bytes != want {
+			t.Errorf("forwarded %d frames, %d bytes, dropped %d, %d bytes back", n, bytes, dropped, c.Tally().Bytes)
+		}
 	}
 }
 
 func TestCross(t *testing.T) {
-	a, b := pair(t)
-	c, d := pair(t)
-	fw, count := Forwarder{To: macB, From: macA}, Counter{}
-	_ = c
-	stopX := background(t, func(ctx context.Context) error { return fw.Cross(ctx, b.Rx(0), c.Tx(0)) })
-	stopD := background(t, func(ctx context.Context) error { return count.Receive(ctx, d.Rx(0)) })
-	f, _ := Template(macB, macA, 128)
-	g := Generator{Frames: [][]byte{f}, Marked: true, Count: 1000, Rate: 100000}
-	if err := g.Send(t.Context(), a.Tx(0)); err != nil {
-		t.Fatal(err)
+	for _, size := range sizes {
+		a, b := pair(t, size.mtu)
+		c, d := pair(t, size.mtu)
+		fw, count := Forwarder{To: macB, From: macA}, Counter{}
+		stopX := background(t, func(ctx context.Context) error { return fw.Cross(ctx, b.Rx(0), c.Tx(0)) })
+		stopD := background(t, func(ctx context.Context) error { return count.Receive(ctx, d.Rx(0)) })
+		f, _ := Template(macB, macA, size.frame)
+		g := Generator{Frames: [][]byte{f}, Marked: true, Count: 1000}
+		if err := g.Send(t.Context(), a.Tx(0)); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "all frames across", func() bool {
+			_, _, dropped := fw.Forwarded()
+			return count.Tally().Marked+dropped == 1000
+		})
+		stopX()
+		stopD()
+		if n, bytes, _ := fw.Forwarded(); bytes != n*uint64(size.frame) || n == 0 || count.Tally().Bytes != bytes {
+			t.Errorf("forwarded %d frames, %d bytes, %d bytes came", n, bytes, count.Tally().Bytes)
+		}
 	}
-	until(t, "all frames across", func() bool { return count.Tally().Marked == 1000 })
-	stopX()
-	stopD()
 }
 
 func TestEndsWithContext(t *testing.T) {
-	a, b := pair(t)
+	a, b := pair(t, 1500)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	var c Counter
@@ -173,12 +186,41 @@ func TestTemplate(t *testing.T) {
 }
 
 func TestNothingAllocatesPerFrame(t *testing.T) {
-	a, _ := pair(t)
+	a, _ := pair(t, 1500)
 	f, _ := Template(macA, macB, 64) // to ourselves: leaves, and nobody takes it
 	g := Generator{Frames: [][]byte{f}, Marked: true}
 	p := dv.TxPacket{Bufs: make([][]byte, 1)}
 	q := a.Tx(0)
 	if n := testing.AllocsPerRun(100, func() { g.post(q, &p, 0, 8); q.Flush(); q.Reclaim() }); n != 0 {
 		t.Errorf("%v allocations per burst", n)
+	}
+}
+
+// Forwarding allocates nothing either: neither when the frame goes out of the buffer it came in, nor when it is copied,
+// whether it is in one buffer or in several.
+func TestForwardingAllocatesNothing(t *testing.T) {
+	for _, size := range sizes {
+		a, b := pair(t, size.mtu)
+		fw, out := Forwarder{}, dv.TxPacket{Bufs: make([][]byte, 0, 8)}
+		bounce := func(pkts []dv.Packet) { fw.bounce(pkts, b.Rx(0), b.Tx(0), b.Pool()) }
+		cross := func(pkts []dv.Packet) { fw.cross(pkts, b.Rx(0), b.Tx(0), &out) }
+		f, _ := Template(macB, macA, size.frame)
+		g := Generator{Frames: [][]byte{f}, Marked: true}
+		p, pkts, q := dv.TxPacket{Bufs: make([][]byte, 1)}, make([]dv.Packet, burst), a.Tx(0)
+		for name, forward := range map[string]func([]dv.Packet){"bounced": bounce, "crossed": cross} {
+			before, _, _ := fw.Forwarded()
+			if n := testing.AllocsPerRun(100, func() {
+				g.post(q, &p, 0, 8)
+				q.Flush()
+				q.Reclaim()
+				forward(pkts[:b.Rx(0).Poll(pkts)])
+				a.Rx(0).Release(pkts[:a.Rx(0).Poll(pkts)])
+			}); n != 0 {
+				t.Errorf("%d bytes, %s: %v allocations per burst", size.frame, name, n)
+			}
+			if after, _, dropped := fw.Forwarded(); after-before != 808 || dropped != 0 {
+				t.Errorf("%d bytes, %s: %d frames, %d dropped", size.frame, name, after-before, dropped)
+			}
+		}
 	}
 }

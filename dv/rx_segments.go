@@ -1,0 +1,177 @@
+package dv
+
+import (
+	"encoding/binary"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+)
+
+// A descriptor with several buffers takes a frame longer than one of them: the
+// NIC fills the first, then the second, and so on. Those that a frame does not
+// reach stay in the descriptor, for the next round of the ring: a small frame
+// on a port with a large MTU takes one small buffer with it.
+
+// segmented is the layout of such a ring. slots has segs entries for each
+// descriptor. The buffers that a descriptor lacks are always its first ones.
+type segmented struct {
+	*RxQueue
+	segs    uint32  // buffers of a descriptor, a power of two
+	holes   []uint8 // by descriptor: how many it lacks
+	missing uint32  // how many all lack
+}
+
+// newSegmentedRxQueue makes a queue of this layout over memory that the NIC does
+// not know yet: entries (a power of two) of segs data segments in ring, as many
+// completions in cq.
+func newSegmentedRxQueue(index, entries, segs int, ring, rec *mmio.Region, cq compRing, pool *Pool) *RxQueue {
+	q := newRing(index, entries, segs*mlx5.DataSegSize, ring, rec, cq, pool)
+	r := &segmented{RxQueue: q, segs: uint32(segs), holes: make([]uint8, entries), missing: uint32(entries * segs)}
+	q.slots, q.layout, q.longest = make([]Frame, entries*segs), r, uint32(segs*pool.size)
+	for i := range r.holes {
+		r.holes[i] = uint8(segs)
+	}
+	for at := 0; at < len(q.ring); at += mlx5.DataSegSize {
+		mlx5.PutData(q.ring[at:], uint32(pool.size), pool.lkey, 0)
+	}
+	q.rewind()
+	return q
+}
+
+func (r *segmented) poll(dst []Packet) int {
+	if r.cq.zip {
+		return r.pollCompressed(r, dst)
+	}
+	n, _ := r.plain(dst, r.cq.ready(min(len(dst), int(r.posted-r.cc))))
+	return n
+}
+
+func (r *segmented) plain(dst []Packet, ready int) (int, bool) {
+	q, n := r.RxQueue, 0
+	for range ready {
+		cqe := q.cq.next()
+		length := binary.BigEndian.Uint32(cqe[0x2c:])
+		if !q.isFrame(binary.BigEndian.Uint32(cqe[mlx5.CQEOwnWord:]), length) {
+			if !q.odd(r, cqe[:]) {
+				return n, false
+			}
+			continue
+		}
+		p := &dst[n]
+		r.take(p, length)
+		q.describe(p, cqe)
+		q.cq.ci++
+		n++
+	}
+	return n, true
+}
+
+func (r *segmented) expand(dst []Packet) (int, bool) {
+	s := &r.session
+	n, sum := int(min(uint32(len(dst)), s.n-s.i)), r.omitted&RxSum == 0
+	for i := range dst[:n] {
+		array := r.cq.minis(s.i)
+		mini := binary.BigEndian.Uint64(array[s.i%mlx5.MinisPerCQE*mlx5.MiniCQESize:])
+		if uint32(mini)-ethHeader > r.longest-ethHeader {
+			r.badSession()
+			return i, false
+		}
+		p := &dst[i]
+		r.take(p, uint32(mini))
+		p.Timestamp, p.VLAN, p.Flags = s.timestamp, s.vlan, s.flags
+		if sum {
+			p.Hash, p.Sum = 0, uint16(mini>>48)
+		} else {
+			p.Hash, p.Sum = uint32(mini>>32), 0
+		}
+		s.i++
+	}
+	r.expanded(n)
+	return n, true
+}
+
+// take makes p of the frame of length bytes in the descriptor at cc, and
+// consumes that: it lacks the buffers then that the frame reached.
+func (r *segmented) take(p *Packet, length uint32) {
+	slot, size := r.cc&r.mask, uint32(r.pool.size)
+	list := r.slots[slot*r.segs : (slot+1)*r.segs]
+	first, used := min(length, size), uint32(1)
+	at := int(list[0]) * r.pool.size
+	p.Data = r.pool.buf[at : at+int(first) : at+r.pool.size]
+	p.Frame, p.More = list[0], uint16(length-first)
+	for rest := length - first; rest > 0; rest -= min(rest, size) {
+		r.pool.next[list[used-1]] = list[used]
+		used++
+	}
+	if used > 1 {
+		r.count.segmented.n++
+	}
+	r.holes[slot] = uint8(used)
+	r.missing += used
+	r.count.bytes.n += uint64(length)
+	r.cc++
+}
+
+// release takes the buffers of each frame back.
+func (r *segmented) release(pkts []Packet) {
+	for i := range pkts {
+		f := pkts[i].Frame
+		for pkts[i].Frame = NoFrame; f != NoFrame; {
+			next := r.pool.unchain(f)
+			r.give(f)
+			f = next
+		}
+	}
+}
+
+// place puts f where a buffer is missing in the descriptor at pc, which is
+// complete when that was the last.
+func (r *segmented) place(f Frame) bool {
+	if r.missing == 0 {
+		return false
+	}
+	slot := r.pc & r.mask
+	r.holes[slot]--
+	r.missing--
+	at := int(slot*r.segs + uint32(r.holes[slot]))
+	r.slots[at] = f
+	binary.BigEndian.PutUint64(r.ring[(at+1)*mlx5.DataSegSize-8:], r.pool.addr(f))
+	r.advance()
+	return true
+}
+
+// advance moves pc over descriptors that lack nothing.
+func (r *segmented) advance() {
+	for r.pc-r.cc <= r.mask && r.holes[r.pc&r.mask] == 0 {
+		r.pc++
+	}
+}
+
+func (r *segmented) room() uint32 { return r.missing }
+
+func (r *segmented) most() uint32 { return r.cc - r.session.i + r.mask + 1 }
+
+func (r *segmented) drop() {
+	r.cc++
+	r.advance()
+}
+
+// restart leaves all buffers in the descriptors they are in.
+func (r *segmented) restart() {
+	r.rewind()
+	r.advance()
+}
+
+// Segments appends the pieces of p's frame to dst, in order: Data, and what
+// lies in further buffers. They are the holder's of p, as Data is.
+func (q *RxQueue) Segments(dst [][]byte, p *Packet) [][]byte {
+	dst = append(dst, p.Data)
+	f, pool := p.Frame, q.pool
+	for rest := int(p.More); rest > 0; {
+		f = pool.next[f]
+		n := min(rest, pool.size)
+		dst = append(dst, pool.Bytes(f)[:n:n])
+		rest -= n
+	}
+	return dst
+}
