@@ -90,7 +90,7 @@ func newSliceSide(ctx context.Context, queues int, undo *ledger) (*side, error) 
 		Addresses:          []netip.Prefix{netip.MustParsePrefix(compareServer)},
 		DuplicateDetection: -1, // nobody else is here
 	}
-	useSim(&cfg.NIC, nic)
+	serveSim(&cfg.NIC, nic)
 	st, err := stack.Open(ctx, cfg)
 	if err != nil {
 		return nil, err

@@ -172,7 +172,7 @@ func (w *world) openStack(ctx context.Context) (err error) {
 		Logger:             log,
 		DuplicateDetection: -1, // nobody else is here
 	}
-	useSim(&cfg.NIC, w.nic)
+	serveSim(&cfg.NIC, w.nic)
 	if w.flags.tamper != nil {
 		w.flags.tamper(&cfg)
 	}

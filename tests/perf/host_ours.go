@@ -53,6 +53,7 @@ func newOurs(e end, wire simnic.Wire, at netip.Prefix, mac net.HardwareAddr) (*o
 		NIC: dv.Config{
 			Kernel: nic.OpenKernel, Facts: dv.PortFacts{Name: "sim", Netdev: "sim0", MAC: nic.MAC(), MTU: nic.MTU()},
 			MAC: mac, RxQueues: e.Queues, TxQueues: e.Queues,
+			DelayDrop: true, // as "serve --device sim" has it
 		},
 		Addresses: []netip.Prefix{at}, DuplicateDetection: -1,
 		TCP: stack.TCPOptions{TimeWait: timeWait},
