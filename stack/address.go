@@ -4,43 +4,42 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
-// ParseAddress reads one address of ours as a user writes it, address and prefix length:
-// "192.0.2.10/24" or "2001:db8::10/64". The error is one sentence that says how to write it.
+// ParseAddress reads one address of ours as a user writes it, address and prefix length: "192.0.2.10/24" or
+// "2001:db8::10/64". Without a length it is for [Open] to find, see [Config.Addresses]. The error is one sentence
+// that says how to write it.
 func ParseAddress(s string) (netip.Prefix, error) {
-	if !strings.Contains(s, "/") {
-		return parseBare(s)
-	}
 	p, err := netip.ParsePrefix(s)
+	if a, bare := netip.ParseAddr(s); bare == nil && a.Zone() == "" {
+		p, err = netip.PrefixFrom(a, -1), nil
+	}
 	if err != nil {
 		return netip.Prefix{}, fmt.Errorf("address %q is not of the form 192.0.2.10/24 or 2001:db8::10/64", s)
 	}
 	return p, checkAddress(p)
 }
 
-// parseBare explains what is missing from s, which has no slash.
-func parseBare(s string) (netip.Prefix, error) {
-	a, err := netip.ParseAddr(s)
-	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("address %q is not of the form 192.0.2.10/24 or 2001:db8::10/64", s)
-	}
+// withoutLength says what is missing from an address.
+func withoutLength(a netip.Addr) error {
 	bits := 24
 	if a.Is6() {
 		bits = 64
 	}
-	return netip.Prefix{}, fmt.Errorf("address %s has no prefix length; write the subnet's, for example %s/%d", a, a, bits)
+	return fmt.Errorf("address %s has no prefix length; write the subnet's, for example %s/%d", a, a, bits)
 }
+
+// bare says whether p is an address without its prefix length.
+func bare(p netip.Prefix) bool { return p.Addr().IsValid() && p.Bits() < 0 }
 
 // checkAddress refuses what cannot be the address of a host on an Ethernet.
 func checkAddress(p netip.Prefix) error {
 	a := p.Addr()
 	switch {
-	case !p.IsValid():
+	case !p.IsValid() && !bare(p):
 		return fmt.Errorf("address %s is not valid; write it as 192.0.2.10/24 or 2001:db8::10/64", p)
 	case a.Is4In6():
 		return fmt.Errorf("address %s is an IPv4 address in IPv6 form; write it as %s", p, a.Unmap())
@@ -48,13 +47,16 @@ func checkAddress(p netip.Prefix) error {
 		return fmt.Errorf("address %s cannot belong to one host; give this host's own unicast address", p)
 	case a.IsLoopback():
 		return fmt.Errorf("address %s is loopback, which every stack has already; give an address of the link's subnet", p)
-	case a.Is4() && p.Bits() < 31 && a == p.Masked().Addr():
+	case hasEnds(p) && a == p.Masked().Addr():
 		return fmt.Errorf("address %s is the subnet itself; give a host address inside it, for example %s/%d", p, a.Next(), p.Bits())
-	case a.Is4() && p.Bits() < 31 && a == lastAddr(p):
+	case hasEnds(p) && a == lastAddr(p):
 		return fmt.Errorf("address %s is the subnet's broadcast address; give a host address inside the subnet", p)
 	}
 	return nil
 }
+
+// hasEnds says whether the first and last address of p's subnet are not hosts.
+func hasEnds(p netip.Prefix) bool { return p.Addr().Is4() && p.Bits() >= 0 && p.Bits() < 31 }
 
 // lastAddr is the highest address of an IPv4 subnet.
 func lastAddr(p netip.Prefix) netip.Addr {

@@ -3,6 +3,7 @@ package stack_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -23,8 +24,10 @@ func TestParseAddress(t *testing.T) {
 		{in: "10.0.0.1/31", want: "10.0.0.1/31"},
 		{in: "10.0.0.0/31", want: "10.0.0.0/31"},
 		{in: "10.0.0.1/32", want: "10.0.0.1/32"},
-		{in: "192.0.2.10", err: "address 192.0.2.10 has no prefix length; write the subnet's, for example 192.0.2.10/24"},
-		{in: "2001:db8::10", err: "for example 2001:db8::10/64"},
+		{in: "192.0.2.10", want: "192.0.2.10/-1"}, // Open finds the length
+		{in: "2001:db8::10", want: "2001:db8::10/-1"},
+		{in: "fe80::1%eth0", err: "not of the form"},
+		{in: "224.0.0.5", err: "cannot belong to one host"},
 		{in: "", err: `address "" is not of the form`},
 		{in: "ten/24", err: "not of the form"},
 		{in: "192.0.2.10/33", err: "not of the form"},
@@ -40,7 +43,7 @@ func TestParseAddress(t *testing.T) {
 	} {
 		got, err := stack.ParseAddress(c.in)
 		switch {
-		case c.err == "" && (err != nil || got.String() != c.want):
+		case c.err == "" && (err != nil || fmt.Sprintf("%s/%d", got.Addr(), got.Bits()) != c.want):
 			t.Errorf("%q: %v, %v, want %s", c.in, got, err, c.want)
 		case c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)):
 			t.Errorf("%q: %v, want an error with %q", c.in, err, c.err)
@@ -59,6 +62,7 @@ func TestConfigValidate(t *testing.T) {
 		{"zero", stack.Config{}, ""},
 		{"plain", stack.Config{Addresses: home, Gateways: []netip.Addr{addr("192.0.2.254"), addr("fe80::1")}}, ""},
 		{"route", stack.Config{Addresses: home, Routes: []stack.Route{{Destination: prefix("198.51.100.0/24"), Gateway: addr("192.0.2.254")}}}, ""},
+		{"gateway of an address without length", stack.Config{Addresses: []netip.Prefix{netip.PrefixFrom(addr("192.0.2.1"), -1)}, Gateways: []netip.Addr{addr("192.0.2.254")}}, ""},
 		{"bad address", stack.Config{Addresses: []netip.Prefix{{}}}, "address invalid Prefix"},
 		{"twice", stack.Config{Addresses: append(home[:1:1], prefix("192.0.2.1/16"))}, "given twice"},
 		{"two gateways", stack.Config{Addresses: home, Gateways: []netip.Addr{addr("192.0.2.253"), addr("192.0.2.254")}}, "second default router"},
@@ -83,6 +87,16 @@ func TestConfigValidate(t *testing.T) {
 		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.err)
 		}
+	}
+}
+
+// TestNoPrefixLength: New has no Linux interface to ask.
+func TestNoPrefixLength(t *testing.T) {
+	a, b := netpair.NewPorts(netpair.Faults{})
+	defer b.Close()
+	_, err := stack.New(a, stack.Config{Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, -1)}})
+	if want := "address 192.0.2.1 has no prefix length; write the subnet's, for example 192.0.2.1/24"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %q", err, want)
 	}
 }
 
@@ -188,8 +202,8 @@ func TestAnnounce(t *testing.T) {
 	}})
 	mu.Lock()
 	defer mu.Unlock()
-	if arps != 1 || nas != 1 {
-		t.Errorf("%d gratuitous ARPs and %d neighbour advertisements, want 1 of each", arps, nas)
+	if arps == 0 || nas == 0 { // on a busy machine they may have been repeated already
+		t.Errorf("%d gratuitous ARPs and %d neighbour advertisements", arps, nas)
 	}
 }
 

@@ -16,12 +16,19 @@ const announceAgain = 2 * time.Second
 // announceTwice tells the neighbours now and once more.
 func (s *Stack) announceTwice() {
 	s.Announce()
-	s.announcer = time.AfterFunc(announceAgain, s.Announce)
+	s.announcer.Reset(announceAgain)
+}
+
+// newAnnouncer is the timer of announceTwice, not yet running.
+func newAnnouncer(s *Stack) *time.Timer {
+	t := time.AfterFunc(announceAgain, s.Announce)
+	t.Stop()
+	return t
 }
 
 // Announce tells every neighbour that our addresses are at our hardware address: by gratuitous ARP
 // (RFC 5227 section 2.3) and unsolicited neighbour advertisements (RFC 4861 section 7.2.6). It is
-// done at start; call it when an address has moved here from another host or the link came back.
+// done at start and when the device's link has come up again; call it when an address has moved here from another host.
 func (s *Stack) Announce() {
 	if s.closed.Load() {
 		return
@@ -53,24 +60,40 @@ func (s *Stack) gratuitousARP(mac tcpip.LinkAddress, a netip.Addr) {
 // unsolicitedNA multicasts a neighbour advertisement that overrides cached entries.
 func (s *Stack) unsolicitedNA(mac tcpip.LinkAddress, a netip.Addr) {
 	const options = header.NDPLinkLayerAddressSize
-	const icmpSize = header.ICMPv6NeighborAdvertMinimumSize + options
-	packet := make([]byte, header.IPv6MinimumSize+icmpSize)
-	from, to := toAddress(a), header.IPv6AllNodesMulticastAddress
-
-	icmp := header.ICMPv6(packet[header.IPv6MinimumSize:])
+	icmp := make(header.ICMPv6, header.ICMPv6NeighborAdvertMinimumSize+options)
 	icmp.SetType(header.ICMPv6NeighborAdvert)
 	na := header.NDPNeighborAdvert(icmp.MessageBody())
-	na.SetTargetAddress(from)
+	na.SetTargetAddress(toAddress(a))
 	na.SetOverrideFlag(true)
 	na.Options().Serialize(header.NDPOptionsSerializer{header.NDPTargetLinkLayerAddressOption(mac)})
-	icmp.SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp, Src: from, Dst: to}))
+	s.multicast(icmp, toAddress(a), header.IPv6AllNodesMulticastAddress)
+}
 
-	header.IPv6(packet).Encode(&header.IPv6Fields{
-		PayloadLength:     icmpSize,
+// solicitRouter asks the link's routers to advertise themselves now (RFC 4861 section 6.3.7).
+func (s *Stack) solicitRouter() {
+	mac := tcpip.LinkAddress(s.HardwareAddr())
+	if !header.IsValidUnicastEthernetAddress(mac) {
+		return
+	}
+	const options = header.NDPLinkLayerAddressSize
+	icmp := make(header.ICMPv6, header.ICMPv6HeaderSize+header.NDPRSMinimumSize+options)
+	icmp.SetType(header.ICMPv6RouterSolicit)
+	rs := header.NDPRouterSolicit(icmp.MessageBody())
+	rs.Options().Serialize(header.NDPOptionsSerializer{header.NDPSourceLinkLayerAddressOption(mac)})
+	s.multicast(icmp, header.LinkLocalAddr(mac), header.IPv6AllRoutersLinkLocalMulticastAddress)
+}
+
+// multicast sends a message of neighbour discovery, whose checksum it fills in.
+func (s *Stack) multicast(icmp header.ICMPv6, from, to tcpip.Address) {
+	icmp.SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp, Src: from, Dst: to}))
+	packet := make(header.IPv6, header.IPv6MinimumSize, header.IPv6MinimumSize+len(icmp))
+	packet.Encode(&header.IPv6Fields{
+		PayloadLength:     uint16(len(icmp)),
 		TransportProtocol: header.ICMPv6ProtocolNumber,
 		HopLimit:          header.NDPHopLimit,
 		SrcAddr:           from,
 		DstAddr:           to,
 	})
+	packet = append(packet, icmp...)
 	s.net.WritePacketToRemote(nicID, header.EthernetAddressFromMulticastIPv6Address(to), header.IPv6ProtocolNumber, buffer.MakeWithData(packet))
 }

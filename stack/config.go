@@ -27,7 +27,17 @@ type Config struct {
 	// Addresses are our own addresses with the prefix length of their subnet; [ParseAddress] reads
 	// one. An IPv6 link-local address is added by itself. Every IPv4 or IPv6 address costs about
 	// 30 ns per received packet, so a log line warns above 16.
+	//
+	// One without a prefix length, netip.PrefixFrom(addr, -1), takes from the port's Linux interface, as it
+	// is at [Open], the length of the subnet it is in, and what else Auto takes from there.
 	Addresses []netip.Prefix
+
+	// Auto asks for addresses whoever answers: DHCPv4, routers (SLAAC), and DHCPv6 if routers say so. [New]
+	// returns once there is one, and fails if there is none after AddressTimeout; who answers later is heard
+	// as well. From the port's Linux interface [Open] takes default routers and, from /etc/resolv.conf,
+	// resolvers and search domains; they count where the network names none. (The MTU is always the
+	// interface's unless NIC says otherwise.) The address is never Linux's own.
+	Auto bool
 
 	// DHCPv4 asks a DHCP server for an IPv4 address, router and resolvers (RFC 2131) and keeps the lease
 	// while the stack lives. [New] returns once there is an address. What Gateways and DNS say is used too.
@@ -117,6 +127,7 @@ func (c Config) withDefaults() Config {
 	if c.AddressTimeout == 0 {
 		c.AddressTimeout = defaultAddressTimeout
 	}
+	c.SLAAC = c.SLAAC || c.Auto
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -218,7 +229,7 @@ func (c Config) checkNextHop(what string, hop netip.Addr) error {
 		}
 	}
 	for _, p := range c.Addresses {
-		if p.Contains(hop) {
+		if p.Contains(hop) || bare(p) && p.Addr().Is4() == hop.Is4() {
 			return nil
 		}
 	}

@@ -28,65 +28,85 @@ const (
 	dhcpLongestWait = 16 * time.Second
 )
 
+// dhcpWanted is what we ask for besides an address.
+var dhcpWanted = []dhcpv4.OptionCode{
+	dhcpv4.OptionSubnetMask, dhcpv4.OptionClasslessStaticRoute, dhcpv4.OptionRouter, dhcpv4.OptionDomainNameServer,
+}
+
 // ErrNoLease says that no DHCP server gave an address in time.
 var ErrNoLease = errors.New("no DHCP server gave an address")
+
+// errUnfit is in the error of an answer that is no lease: a refusal, or an address that cannot be ours.
+var errUnfit = errors.New("no lease")
 
 // lease4 is what a DHCPv4 server gave us.
 type lease4 struct {
 	ack                 *dhcpv4.DHCPv4
 	prefix              netip.Prefix
-	routers, dns        []netip.Addr
+	routes              []Route
+	dns                 []netip.Addr
 	server              netip.Addr
 	renew, rebind, ends time.Time
 }
 
 // dhcp4 is the DHCPv4 client. One goroutine at a time uses it.
 type dhcp4 struct {
-	s    *Stack
-	conn *UDPConn
+	s     *Stack
+	conn  *UDPConn
+	again <-chan struct{} // the link is up again
+	lease *lease4         // nil until acquire succeeds
 }
 
-// newDHCP4 opens the client's port. Close the conn to end it.
-func newDHCP4(s *Stack) (*dhcp4, error) {
+// newDHCP4 opens the client's port. Close ends it.
+func newDHCP4(s *Stack) (lessee, error) {
 	c, err := s.ListenUDP("udp4", &net.UDPAddr{Port: dhcpClientPort})
 	if err != nil {
 		return nil, fmt.Errorf("open the DHCP client's port: %w", err)
 	}
-	return &dhcp4{s, c}, nil
+	return &dhcp4{s: s, conn: c, again: s.revived.ask()}, nil
 }
 
-// acquire asks for an address until a server has given one that nobody else uses, or ctx ends.
-func (d *dhcp4) acquire(ctx context.Context) (*lease4, error) {
+// close implements lessee.
+func (d *dhcp4) close() { d.conn.Close() }
+
+// acquire implements lessee. After a refusal or an address that is in use it begins again.
+func (d *dhcp4) acquire(ctx context.Context) error {
 	for {
 		l, err := d.offer(ctx)
-		if err != nil {
-			return nil, err
-		}
-		err = d.s.adopt(l.prefix)
 		if err == nil {
-			return l, d.use(l)
+			if err = d.s.adopt(l.prefix); err == nil {
+				d.lease = l
+				return d.use(l)
+			}
 		}
-		if !errors.Is(err, ErrDuplicateAddress) {
-			return nil, err
+		switch {
+		case errors.Is(err, ErrDuplicateAddress):
+			d.decline(l)
+		case !errors.Is(err, errUnfit):
+			return err
 		}
-		d.s.log.Warn("the address DHCP gave is in use", "interface", d.s.name, "error", err)
-		d.decline(l)
+		d.s.log.Warn("DHCP", "interface", d.s.name, "error", err)
+		if !sleepUntil(ctx, time.Now().Add(dhcpFirstWait)) {
+			return noLease(ctx, d.s, err)
+		}
 	}
+}
+
+// noLease is the error of a client whose ctx has ended.
+func noLease(ctx context.Context, s *Stack, last error) error {
+	return fmt.Errorf("%w on %s: %w (%w)", ErrNoLease, s.name, context.Cause(ctx), last)
 }
 
 // use takes what came with the address into use.
 func (d *dhcp4) use(l *lease4) error {
-	routes := []Route{{Destination: l.prefix.Masked()}}
-	for _, r := range l.routers[:min(1, len(l.routers))] {
-		routes = append(routes, Route{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: r})
-	}
+	routes := append([]Route{{Destination: l.prefix.Masked()}}, l.routes...)
 	return d.s.learn(fromDHCPv4, routes, l.dns)
 }
 
 // offer is DISCOVER, OFFER, REQUEST, ACK.
 func (d *dhcp4) offer(ctx context.Context) (*lease4, error) {
 	discover, err := dhcpv4.NewDiscovery(d.s.HardwareAddr(), dhcpv4.WithBroadcast(true),
-		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainNameServer))
+		dhcpv4.WithRequestedOptions(dhcpWanted...))
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +114,7 @@ func (d *dhcp4) offer(ctx context.Context) (*lease4, error) {
 	if err != nil {
 		return nil, err
 	}
-	request, err := dhcpv4.NewRequestFromOffer(offer, dhcpv4.WithBroadcast(true))
+	request, err := dhcpv4.NewRequestFromOffer(offer, dhcpv4.WithBroadcast(true), dhcpv4.WithRequestedOptions(dhcpWanted...))
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +139,7 @@ func (d *dhcp4) decline(l *lease4) {
 // parseLease4 takes an ACK apart.
 func parseLease4(ack *dhcpv4.DHCPv4, asked time.Time) (*lease4, error) {
 	if ack.MessageType() == dhcpv4.MessageTypeNak {
-		return nil, fmt.Errorf("%w: the server takes its offer back", ErrNoLease)
+		return nil, fmt.Errorf("%w: the server refuses", errUnfit)
 	}
 	addr, ok := netip.AddrFromSlice(ack.YourIPAddr.To4())
 	ones, size := ack.SubnetMask().Size()
@@ -127,17 +147,34 @@ func parseLease4(ack *dhcpv4.DHCPv4, asked time.Time) (*lease4, error) {
 		ones, _ = ack.YourIPAddr.DefaultMask().Size()
 	}
 	if !ok || checkAddress(netip.PrefixFrom(addr, ones)) != nil {
-		return nil, fmt.Errorf("%w: the server gave %v with mask %v", ErrNoLease, ack.YourIPAddr, ack.SubnetMask())
+		return nil, fmt.Errorf("%w: the server gave %v with mask %v", errUnfit, ack.YourIPAddr, ack.SubnetMask())
 	}
 	lasts := ack.IPAddressLeaseTime(time.Hour)
 	l := &lease4{
-		ack: ack, prefix: netip.PrefixFrom(addr, ones), routers: addrs(ack.Router()), dns: addrs(ack.DNS()),
+		ack: ack, prefix: netip.PrefixFrom(addr, ones), routes: routes4(ack), dns: addrs(ack.DNS()),
 		renew:  asked.Add(ack.IPAddressRenewalTime(lasts / 2)),
 		rebind: asked.Add(ack.IPAddressRebindingTime(lasts * 7 / 8)),
 		ends:   asked.Add(lasts),
 	}
 	l.server, _ = netip.AddrFromSlice(ack.ServerIdentifier().To4())
 	return l, nil
+}
+
+// routes4 are the routes an ACK has: option 121, or else the first router (RFC 3442).
+func routes4(ack *dhcpv4.DHCPv4) (routes []Route) {
+	for _, r := range ack.ClasslessStaticRoute() {
+		dst, ok := netip.AddrFromSlice(r.Dest.IP.To4())
+		ones, _ := r.Dest.Mask.Size()
+		if gateway := addrs([]net.IP{r.Router}); ok && len(gateway) == 1 {
+			routes = append(routes, Route{Destination: netip.PrefixFrom(dst, ones).Masked(), Gateway: gateway[0]})
+		} else if ok { // on the link
+			routes = append(routes, Route{Destination: netip.PrefixFrom(dst, ones).Masked()})
+		}
+	}
+	if routers := addrs(ack.Router()); len(routes) == 0 && len(routers) > 0 {
+		routes = append(routes, Route{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: routers[0]})
+	}
+	return routes
 }
 
 // addrs converts what are addresses of hosts.

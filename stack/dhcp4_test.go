@@ -17,11 +17,13 @@ import (
 
 // dhcpServer gives one address for a short time, from the far end of the cable.
 type dhcpServer struct {
-	conn  *stack.UDPConn
-	give  atomic.Pointer[net.IP]
-	mute  atomic.Bool
-	acks  atomic.Int32
-	lasts time.Duration
+	conn      *stack.UDPConn
+	give      atomic.Pointer[net.IP]
+	mute      atomic.Bool
+	refuse    atomic.Bool // says no to who asks for an address from before
+	acks      atomic.Int32
+	confirmed atomic.Int32 // of them, to who asked for an address from before
+	lasts     time.Duration
 }
 
 func (d *dhcpServer) serve() {
@@ -43,6 +45,12 @@ func (d *dhcpServer) answer(m *dhcpv4.DHCPv4) {
 	}[m.MessageType()]
 	if kind == dhcpv4.MessageTypeNone {
 		return
+	}
+	switch {
+	case isReboot(m) && d.refuse.Load():
+		kind = dhcpv4.MessageTypeNak
+	case isReboot(m):
+		d.confirmed.Add(1)
 	}
 	if kind == dhcpv4.MessageTypeAck {
 		d.acks.Add(1)
@@ -68,19 +76,24 @@ func leased(t *testing.T, lasts time.Duration) (*dhcpServer, *stack.Stack) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Close() })
-	conn, err := server.ListenUDP("udp4", &net.UDPAddr{Port: 67})
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := &dhcpServer{conn: conn, lasts: lasts}
-	d.offer("192.0.2.50")
-	go d.serve()
+	d := newDHCPServer(t, server, "192.0.2.50", lasts)
 	client, err := stack.New(b, stack.Config{DHCPv4: true, DuplicateDetection: -1, AddressTimeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
 	return d, client
+}
+
+// newDHCPServer runs a server on s that gives ip.
+func newDHCPServer(t *testing.T, s *stack.Stack, ip string, lasts time.Duration) *dhcpServer {
+	t.Helper()
+	conn, err := s.ListenUDP("udp4", &net.UDPAddr{Port: 67})
+	must(t, err)
+	d := &dhcpServer{conn: conn, lasts: lasts}
+	d.offer(ip)
+	go d.serve()
+	return d
 }
 
 func (d *dhcpServer) offer(ip string) {

@@ -2,37 +2,41 @@ package stack
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
-// keep renews the lease until the stack ends: from the server that gave it, then from any, and when it has run out the
+// confirmTime is how long servers are asked, when the link is up again, whether the address is still ours.
+const confirmTime = 10 * time.Second
+
+// keep implements lessee: it renews the lease from the server that gave it, then from any, and when it has run out the
 // address is given up and another asked for (RFC 2131 section 4.4.5).
-func (d *dhcp4) keep(l *lease4) {
-	defer d.conn.Close()
-	for {
-		next := d.renewed(l)
+func (d *dhcp4) keep() {
+	for d.s.ctx.Err() == nil {
+		next := d.renewed(d.lease)
+		if next != nil {
+			d.changeOver(next)
+			continue
+		}
 		if d.s.ctx.Err() != nil {
 			return
 		}
-		if next == nil {
-			d.s.log.Warn("the DHCP lease ran out", "interface", d.s.name, "address", l.prefix.String())
-			d.s.drop(l.prefix)
-			d.s.learn(fromDHCPv4, nil, nil)
-			var err error
-			if next, err = d.acquire(d.s.ctx); err != nil {
-				return // the stack ends
-			}
+		d.s.log.Warn("the DHCP lease is over", "interface", d.s.name, "address", d.lease.prefix.String())
+		d.s.drop(d.lease.prefix)
+		d.s.learn(fromDHCPv4, nil, nil)
+		if err := d.acquire(d.s.ctx); err != nil {
+			d.s.log.Warn("DHCP", "interface", d.s.name, "error", err)
+			sleepUntil(d.s.ctx, time.Now().Add(dhcpLongestWait))
 		}
-		l = d.changeOver(l, next)
 	}
 }
 
 // changeOver puts a renewed lease in the place of the old one.
-func (d *dhcp4) changeOver(old, l *lease4) *lease4 {
-	if l.prefix != old.prefix {
-		d.s.drop(old.prefix)
+func (d *dhcp4) changeOver(l *lease4) {
+	if l.prefix != d.lease.prefix {
+		d.s.drop(d.lease.prefix)
 		if err := d.s.adopt(l.prefix); err != nil {
 			d.s.log.Warn("a renewed address", "interface", d.s.name, "error", err)
 		}
@@ -40,51 +44,65 @@ func (d *dhcp4) changeOver(old, l *lease4) *lease4 {
 	if err := d.use(l); err != nil {
 		d.s.log.Warn("what came with a lease", "interface", d.s.name, "error", err)
 	}
-	return l
+	d.lease = l
 }
 
-// renewed waits for the time to renew and returns the new lease, or nil when the old one has run out or the stack ends.
+// renewed waits for the time to renew, or until the link comes up again, and returns the lease as it is then; nil when it is
+// over or the stack ends.
 func (d *dhcp4) renewed(l *lease4) *lease4 {
-	if !sleepUntil(d.s.ctx, l.renew) {
+	switch awaitTime(d.s.ctx, l.renew, d.again) {
+	case stackEnded:
 		return nil
+	case linkRevived:
+		return d.confirm(l)
 	}
-	if next := d.renew(l, l.rebind, d.unicast(l.server)); next != nil {
-		return next
-	}
-	return d.renew(l, l.ends, d.broadcast)
-}
-
-// renew asks for the same address again until the deadline.
-func (d *dhcp4) renew(l *lease4, deadline time.Time, send func(*dhcpv4.DHCPv4) error) *lease4 {
-	ctx, cancel := context.WithDeadline(d.s.ctx, deadline)
-	defer cancel()
-	request, err := dhcpv4.NewRenewFromAck(l.ack)
-	if err != nil {
-		return nil
-	}
-	asked := time.Now()
-	ack, err := d.ask(ctx, request, send, dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak)
-	if err != nil {
-		return nil
-	}
-	next, err := parseLease4(ack, asked)
-	if err != nil {
-		return nil
-	}
-	if !next.server.IsValid() {
-		next.server = l.server
+	next, err := d.renew(l, l.rebind, d.unicast(l.server))
+	if err != nil && !errors.Is(err, errUnfit) {
+		next, _ = d.renew(l, l.ends, d.broadcast)
 	}
 	return next
 }
 
-// sleepUntil waits, and reports whether ctx has not ended.
-func sleepUntil(ctx context.Context, t time.Time) bool {
-	timer := time.NewTimer(time.Until(t))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
+// renew asks for the same address again until the deadline.
+func (d *dhcp4) renew(l *lease4, deadline time.Time, send func(*dhcpv4.DHCPv4) error) (*lease4, error) {
+	request, err := dhcpv4.NewRenewFromAck(l.ack, dhcpv4.WithRequestedOptions(dhcpWanted...))
+	if err != nil {
+		return nil, err
 	}
+	return d.extend(l, request, deadline, send)
+}
+
+// confirm asks whether the address is good for the link we are on now (RFC 2131 section 3.2). Without an answer it is.
+func (d *dhcp4) confirm(l *lease4) *lease4 {
+	request, err := dhcpv4.New(dhcpv4.WithHwAddr(d.s.HardwareAddr()), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest),
+		dhcpv4.WithBroadcast(true), dhcpv4.WithRequestedOptions(dhcpWanted...),
+		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(l.prefix.Addr().AsSlice())))
+	if err != nil {
+		return l
+	}
+	deadline := time.Now().Add(confirmTime)
+	if l.ends.Before(deadline) {
+		deadline = l.ends
+	}
+	next, err := d.extend(l, request, deadline, d.broadcast)
+	if err != nil && !errors.Is(err, errUnfit) && time.Now().Before(l.ends) {
+		return l
+	}
+	return next
+}
+
+// extend sends a request for the lease we have until the deadline. An error that is errUnfit says that it is over.
+func (d *dhcp4) extend(l *lease4, request *dhcpv4.DHCPv4, deadline time.Time, send func(*dhcpv4.DHCPv4) error) (*lease4, error) {
+	ctx, cancel := context.WithDeadline(d.s.ctx, deadline)
+	defer cancel()
+	asked := time.Now()
+	ack, err := d.ask(ctx, request, send, dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak)
+	if err != nil {
+		return nil, err
+	}
+	next, err := parseLease4(ack, asked)
+	if err == nil && !next.server.IsValid() {
+		next.server = l.server
+	}
+	return next, err
 }

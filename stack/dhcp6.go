@@ -28,35 +28,50 @@ type lease6 struct {
 
 // dhcp6 is the DHCPv6 client. One goroutine at a time uses it.
 type dhcp6 struct {
-	s    *Stack
-	conn *UDPConn
+	s     *Stack
+	conn  *UDPConn
+	again <-chan struct{} // the link is up again
+	lease *lease6         // nil until acquire succeeds
 }
 
-func newDHCP6(s *Stack) (*dhcp6, error) {
+// newDHCP6 opens the client's port. Close ends it.
+func newDHCP6(s *Stack) (lessee, error) {
 	c, err := s.ListenUDP("udp6", &net.UDPAddr{Port: dhcp6ClientPort})
 	if err != nil {
 		return nil, fmt.Errorf("open the DHCPv6 client's port: %w", err)
 	}
-	return &dhcp6{s, c}, nil
+	return &dhcp6{s: s, conn: c, again: s.revived.ask()}, nil
 }
 
-// acquire asks for an address until a server has given one that nobody else uses, or ctx ends.
-func (d *dhcp6) acquire(ctx context.Context) (*lease6, error) {
+// close implements lessee.
+func (d *dhcp6) close() { d.conn.Close() }
+
+// acquire implements lessee. After a refusal or an address that is in use it begins again.
+func (d *dhcp6) acquire(ctx context.Context) error {
 	for {
 		l, err := d.offer(ctx)
-		if err != nil {
-			return nil, err
-		}
-		err = d.s.adopt(l.addr)
 		if err == nil {
-			return l, d.s.learn(fromDHCPv6, nil, l.dns)
+			if err = d.s.adopt(l.addr); err == nil {
+				d.lease = l
+				return d.s.learn(fromDHCPv6, nil, l.dns)
+			}
 		}
-		if !errors.Is(err, ErrDuplicateAddress) {
-			return nil, err
+		switch {
+		case errors.Is(err, ErrDuplicateAddress):
+			d.conn.WriteTo(d.about(l, dhcpv6.MessageTypeDecline).ToBytes(), d.servers())
+		case !errors.Is(err, errUnfit):
+			return err
 		}
-		d.s.log.Warn("the address DHCPv6 gave is in use", "interface", d.s.name, "error", err)
-		d.tell(l, dhcpv6.MessageTypeDecline)
+		d.s.log.Warn("DHCPv6", "interface", d.s.name, "error", err)
+		if !sleepUntil(ctx, time.Now().Add(dhcpFirstWait)) {
+			return noLease(ctx, d.s, err)
+		}
 	}
+}
+
+// servers is where all messages go.
+func (d *dhcp6) servers() *net.UDPAddr {
+	return &net.UDPAddr{IP: net.ParseIP(dhcp6Servers), Port: dhcp6ServerPort, Zone: d.s.name}
 }
 
 // offer is SOLICIT, ADVERTISE, REQUEST, REPLY.
@@ -73,11 +88,11 @@ func (d *dhcp6) offer(ctx context.Context) (*lease6, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d.lease(ctx, request)
+	return d.request(ctx, request)
 }
 
-// lease sends a request and takes the reply apart.
-func (d *dhcp6) lease(ctx context.Context, request *dhcpv6.Message) (*lease6, error) {
+// request sends a request and takes the reply apart.
+func (d *dhcp6) request(ctx context.Context, request *dhcpv6.Message) (*lease6, error) {
 	asked := time.Now()
 	reply, err := d.ask(ctx, request, dhcpv6.MessageTypeReply)
 	if err != nil {
@@ -90,12 +105,12 @@ func (d *dhcp6) lease(ctx context.Context, request *dhcpv6.Message) (*lease6, er
 func parseLease6(reply *dhcpv6.Message, asked time.Time) (*lease6, error) {
 	ia := reply.Options.OneIANA()
 	if ia == nil || ia.Options.OneAddress() == nil {
-		return nil, fmt.Errorf("%w: the DHCPv6 server's reply has none in it: %v", ErrNoLease, reply.Options.Status())
+		return nil, fmt.Errorf("%w: no address in the reply: %v", errUnfit, reply.Options.Status())
 	}
 	given := ia.Options.OneAddress()
 	addr, ok := netip.AddrFromSlice(given.IPv6Addr)
 	if !ok || checkAddress(netip.PrefixFrom(addr, 128)) != nil || given.ValidLifetime == 0 {
-		return nil, fmt.Errorf("%w: the DHCPv6 server gave %v for %v", ErrNoLease, given.IPv6Addr, given.ValidLifetime)
+		return nil, fmt.Errorf("%w: the server gave %v for %v", errUnfit, given.IPv6Addr, given.ValidLifetime)
 	}
 	renew := ia.T1
 	if renew == 0 {
@@ -111,9 +126,8 @@ func parseLease6(reply *dhcpv6.Message, asked time.Time) (*lease6, error) {
 func (d *dhcp6) ask(ctx context.Context, m *dhcpv6.Message, want dhcpv6.MessageType) (*dhcpv6.Message, error) {
 	stop := context.AfterFunc(ctx, func() { d.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	to := &net.UDPAddr{IP: net.ParseIP(dhcp6Servers), Port: dhcp6ServerPort, Zone: d.s.name}
 	for wait := dhcpFirstWait; ; wait = min(2*wait, dhcpLongestWait) {
-		if _, err := d.conn.WriteTo(m.ToBytes(), to); err != nil {
+		if _, err := d.conn.WriteTo(m.ToBytes(), d.servers()); err != nil {
 			return nil, fmt.Errorf("send %v: %w", m.MessageType, err)
 		}
 		d.conn.SetReadDeadline(time.Now().Add(wait))
@@ -140,61 +154,4 @@ func (d *dhcp6) read(ctx context.Context, m *dhcpv6.Message, want dhcpv6.Message
 		}
 	}
 	return nil
-}
-
-// tell sends the lease back to its server in a message of another type: renewing, declining, releasing.
-func (d *dhcp6) tell(l *lease6, t dhcpv6.MessageType) (*dhcpv6.Message, error) {
-	m, err := dhcpv6.NewMessage()
-	if err != nil {
-		return nil, err
-	}
-	m.MessageType = t
-	for _, o := range l.reply.Options.Options {
-		switch o.Code() {
-		case dhcpv6.OptionClientID, dhcpv6.OptionServerID, dhcpv6.OptionIANA:
-			m.AddOption(o)
-		}
-	}
-	if t == dhcpv6.MessageTypeDecline {
-		_, err = d.conn.WriteTo(m.ToBytes(), &net.UDPAddr{IP: net.ParseIP(dhcp6Servers), Port: dhcp6ServerPort, Zone: d.s.name})
-	}
-	return m, err
-}
-
-// keep renews the lease until the stack ends; when it has run out another one is asked for.
-func (d *dhcp6) keep(l *lease6) {
-	defer d.conn.Close()
-	for {
-		next := d.renewed(l)
-		if d.s.ctx.Err() != nil {
-			return
-		}
-		if next == nil || next.addr != l.addr {
-			d.s.drop(l.addr)
-			d.s.learn(fromDHCPv6, nil, nil)
-			var err error
-			if next, err = d.acquire(d.s.ctx); err != nil {
-				return
-			}
-		}
-		l = next
-	}
-}
-
-// renewed waits for the time to renew and returns the new lease, or nil when the old one has run out.
-func (d *dhcp6) renewed(l *lease6) *lease6 {
-	if !sleepUntil(d.s.ctx, l.renew) {
-		return nil
-	}
-	ctx, cancel := context.WithDeadline(d.s.ctx, l.ends)
-	defer cancel()
-	m, err := d.tell(l, dhcpv6.MessageTypeRenew)
-	if err != nil {
-		return nil
-	}
-	next, err := d.lease(ctx, m)
-	if err != nil {
-		return nil
-	}
-	return next
 }

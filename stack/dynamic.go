@@ -2,6 +2,7 @@ package stack
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,40 +16,85 @@ const defaultAddressTimeout = 15 * time.Second
 
 // configure asks the network for what cfg wants of it, and starts what keeps it up to date.
 func (s *Stack) configure() error {
-	cause := fmt.Errorf("no answer in %v; give an address yourself, or set AddressTimeout", s.cfg.AddressTimeout)
-	ctx, cancel := context.WithTimeoutCause(s.ctx, s.cfg.AddressTimeout, cause)
+	ctx, cancel := context.WithTimeoutCause(s.ctx, s.cfg.AddressTimeout, s.unanswered())
 	defer cancel()
 	if s.news != nil {
 		s.background.Go(func() { s.follow(s.news) })
 	}
+	if s.cfg.Auto {
+		return s.auto(ctx)
+	}
 	if s.cfg.DHCPv4 {
-		d, err := newDHCP4(s)
-		if err != nil {
+		if err := s.rent(ctx, newDHCP4); err != nil {
 			return err
 		}
-		l, err := d.acquire(ctx)
-		if err != nil {
-			d.conn.Close()
-			return err
-		}
-		s.background.Go(func() { d.keep(l) })
 	}
 	if s.cfg.DHCPv6 {
-		d, err := newDHCP6(s)
-		if err != nil {
+		if err := s.rent(ctx, newDHCP6); err != nil {
 			return err
 		}
-		l, err := d.acquire(ctx)
-		if err != nil {
-			d.conn.Close()
-			return err
-		}
-		s.background.Go(func() { d.keep(l) })
 	}
 	if s.cfg.SLAAC {
 		return s.awaitRouter(ctx)
 	}
 	return nil
+}
+
+// unanswered is why there is no address, with what helps.
+func (s *Stack) unanswered() error {
+	if up, _ := s.link(); !up {
+		return errors.New("the port's link is down")
+	}
+	hint := ""
+	if s.linux != nil && len(s.linux.Subnets) > 0 {
+		hint = fmt.Sprintf(" in one of the networks of %s, %v", s.linux.Netdev, s.linux.Subnets)
+	}
+	return fmt.Errorf("no answer in %v; give an address yourself%s, or set AddressTimeout", s.cfg.AddressTimeout, hint)
+}
+
+// auto asks everybody at once, for as long as the stack lives, and returns when there is an address of either IP version, or of
+// one and the other has had its time. What comes later is taken into use then. DHCPv6 is asked when a router says so.
+func (s *Stack) auto(ctx context.Context) error {
+	s.rentLater(newDHCP4)
+	tick := time.NewTicker(routerPoll)
+	defer tick.Stop()
+	var first time.Time // when there was an address of one version
+	for {
+		v4, v6 := s.provided()
+		switch {
+		case v4 && v6, (v4 || v6) && !first.IsZero() && time.Since(first) > otherVersion:
+			return nil
+		case (v4 || v6) && first.IsZero():
+			first = time.Now()
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			if v4 || v6 {
+				return nil
+			}
+			return fmt.Errorf("%w, and no router a prefix, on %s: %w", ErrNoLease, s.name, context.Cause(ctx))
+		}
+	}
+}
+
+// rentLater is rent that goes on in the background.
+func (s *Stack) rentLater(open func(*Stack) (lessee, error)) {
+	s.background.Go(func() {
+		if err := s.rent(s.ctx, open); err != nil && s.ctx.Err() == nil {
+			s.log.Warn("ask for an address", "interface", s.name, "error", err)
+		}
+	})
+}
+
+// provided says of which IP versions there is an address, given by cfg or by the network, with its routes.
+func (s *Stack) provided() (v4, v6 bool) {
+	v4, ra := s.learned.told(fromDHCPv4), s.learned.told(fromRA)
+	for _, p := range s.Addrs() {
+		v4 = v4 || p.Addr().Is4() && s.static(p)
+		v6 = v6 || p.Addr().Is6() && !p.Addr().IsLinkLocalUnicast() && (ra || s.static(p))
+	}
+	return v4, v6
 }
 
 // awaitRouter waits until a router's prefixes and routes are in use. A link without routers is no error: what it advertises is
@@ -84,3 +130,7 @@ func (s *Stack) routed() bool {
 
 // routerWait is three router solicitations, 4 s apart at most, and an answer (RFC 4861 section 10).
 const routerWait, routerPoll = 5 * time.Second, 20 * time.Millisecond
+
+// otherVersion is how long one IP version waits for the other: routers answer a solicitation within 0.5 s, and detecting
+// duplicates takes as long as Config says.
+const otherVersion = 2 * time.Second

@@ -2,7 +2,6 @@ package stack
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -15,7 +14,11 @@ const (
 	fromDHCPv4 learnedFrom = "DHCPv4"
 	fromDHCPv6 learnedFrom = "DHCPv6"
 	fromRA     learnedFrom = "router advertisement"
+	fromLinux  learnedFrom = "the port's netdev"
 )
+
+// precedence is whose routes and resolvers come first.
+var precedence = []learnedFrom{fromDHCPv4, fromDHCPv6, fromRA, fromLinux}
 
 // learned is what the network told us while running, by who told it. What cfg says comes first.
 type learned struct {
@@ -40,6 +43,15 @@ func (l *learned) set(from learnedFrom, routes []Route, dns []netip.Addr) bool {
 	return true
 }
 
+// told says whether routes that a source has told are in use.
+func (l *learned) told(from learnedFrom) bool {
+	l.applying.Lock()
+	defer l.applying.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.routes[from]) > 0
+}
+
 // router says whether a router that a source has told of is in use.
 func (l *learned) router(from learnedFrom) bool {
 	l.applying.Lock()
@@ -53,7 +65,7 @@ func (l *learned) allRoutes() []Route {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var all []Route
-	for _, from := range slices.Sorted(maps.Keys(l.routes)) {
+	for _, from := range precedence {
 		all = append(all, l.routes[from]...)
 	}
 	return all
@@ -63,7 +75,7 @@ func (l *learned) servers() []netip.Addr {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var all []netip.Addr
-	for _, from := range slices.Sorted(maps.Keys(l.dns)) {
+	for _, from := range precedence {
 		all = append(all, l.dns[from]...)
 	}
 	return all
@@ -110,6 +122,11 @@ func (s *Stack) changed() {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	addresses := s.Addrs()
+	if s.linux != nil {
+		if err := s.learn(fromLinux, s.linux.routes(addresses), s.linux.dns); err != nil {
+			s.log.Warn("routes of the netdev", "interface", s.name, "error", err)
+		}
+	}
 	s.source.count(addresses)
 	s.epoch.Add(1)
 	if s.setHosts != nil {

@@ -143,8 +143,10 @@ func (a newsOfAddress) OnChanged(gstack.AddressLifetimes, gstack.AddressAssignme
 // OnRemoved implements gstack.AddressDispatcher.
 func (a newsOfAddress) OnRemoved(gstack.AddressRemovalReason) { a.news.note(func() {}) }
 
-// follow keeps routes and resolvers as routers advertise them, until the stack ends.
+// follow keeps routes and resolvers as routers advertise them, until the stack ends. The first time one says that DHCPv6 has
+// addresses, it is asked, if cfg leaves that to routers.
 func (s *Stack) follow(n *routerNews) {
+	ask := s.cfg.Auto
 	for {
 		select {
 		case <-n.changed:
@@ -156,5 +158,9 @@ func (s *Stack) follow(n *routerNews) {
 			s.log.Warn("what a router advertises", "interface", s.name, "error", err)
 		}
 		s.changed()
+		if ask && n.config() == ipv6.DHCPv6ManagedAddress {
+			ask = false
+			s.rentLater(newDHCP6)
+		}
 	}
 }

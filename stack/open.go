@@ -15,7 +15,11 @@ func Open(ctx context.Context, cfg Config) (*Stack, error) {
 	if cfg.NIC.Logger == nil {
 		cfg.NIC.Logger = cfg.Logger
 	}
-	s, err := build(cfg) // before the device is touched
+	linux, err := surroundingsFor(&cfg) // before the device is touched
+	if err != nil {
+		return nil, err
+	}
+	s, err := build(cfg, linux)
 	if err != nil {
 		return nil, err
 	}
@@ -47,20 +51,6 @@ func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
 	s.watched = make(chan struct{})
 	go s.watch()
 	return nil
-}
-
-// watch ends the stack when its device fails.
-func (s *Stack) watch() {
-	defer close(s.watched)
-	select {
-	case <-s.ctx.Done():
-	case <-s.device.Done():
-		err := s.device.Err()
-		if errors.Is(err, dv.ErrClosed) { // stopped by somebody else
-			err = nil
-		}
-		s.end(err)
-	}
 }
 
 // Device is the RDMA device underneath, for its counters; nil if the stack was made by [New].

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,18 +27,45 @@ const (
 	maxDNSTimeout     = 30 * time.Second
 )
 
-// loadResolvConf puts cfg.DNS before what cfg.ResolvConf says.
-func loadResolvConf(cfg Config) (resolvConf, error) {
+// hostResolvConf are the machine's files. The second is written by systemd-resolved if the first names its own server, on a
+// loopback which is not ours.
+var hostResolvConf = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"}
+
+// loadResolvConf puts cfg.DNS before what cfg.ResolvConf says. If it names no file the machine's is read for linux, which
+// gets the servers in it.
+func loadResolvConf(cfg Config, linux *surroundings) (resolvConf, error) {
 	conf := resolvConf{ndots: defaultNdots, timeout: defaultDNSTimeout}
-	if cfg.ResolvConf != "" {
+	switch {
+	case cfg.ResolvConf != "":
 		text, err := os.ReadFile(cfg.ResolvConf)
 		if err != nil {
 			return conf, fmt.Errorf("read resolvers: %w (set DNS instead, or correct ResolvConf)", err)
 		}
 		conf.parse(string(text))
+	case linux != nil:
+		conf = conf.firstUsable(hostResolvConf)
+		linux.dns, conf.servers = conf.servers, nil
 	}
 	conf.servers = append(append([]netip.Addr(nil), cfg.DNS...), conf.servers...)
 	return conf, nil
+}
+
+// firstUsable is what the first of files says, on top of c, that names a server we can reach; else what the last says.
+func (c resolvConf) firstUsable(files []string) resolvConf {
+	found := c
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			continue
+		}
+		found = c
+		found.parse(string(text))
+		found.servers = slices.DeleteFunc(found.servers, func(a netip.Addr) bool { return a.IsLoopback() || a.IsUnspecified() })
+		if len(found.servers) > 0 {
+			break
+		}
+	}
+	return found
 }
 
 // parse reads a resolv.conf. Lines it does not understand are ignored, as every stub resolver does.

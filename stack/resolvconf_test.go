@@ -2,6 +2,8 @@ package stack
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -55,4 +57,31 @@ func FuzzResolvConf(f *testing.F) {
 			t.Error("no candidates")
 		}
 	})
+}
+
+// TestHostResolvConf: resolvers on the machine's loopback cannot be reached from here, those behind them can.
+func TestHostResolvConf(t *testing.T) {
+	file := func(text string) string {
+		name := filepath.Join(t.TempDir(), "resolv.conf")
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	stub, behind, plain := file("nameserver 127.0.0.53\nnameserver ::1\nsearch stub.example\n"), file("nameserver 192.0.2.53\nsearch a.example\n"), file("nameserver 192.0.2.7\nnameserver 127.0.0.1\n")
+	for _, c := range []struct {
+		name            string
+		files           []string
+		servers, search string
+	}{
+		{"systemd-resolved", []string{stub, behind}, "[192.0.2.53]", "[a.example]"},
+		{"plain", []string{plain, behind}, "[192.0.2.7]", "[]"},
+		{"only the first", []string{stub, stub + ".not"}, "[]", "[stub.example]"},
+		{"none", []string{stub + ".not"}, "[]", "[]"},
+	} {
+		got := resolvConf{ndots: defaultNdots}.firstUsable(c.files)
+		if fmt.Sprint(got.servers) != c.servers || fmt.Sprint(got.search) != c.search || got.ndots != defaultNdots {
+			t.Errorf("%s: %v %v, want %s %s", c.name, got.servers, got.search, c.servers, c.search)
+		}
+	}
 }

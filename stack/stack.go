@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,8 +37,9 @@ type Stack struct {
 	dns    *resolver
 	source sources
 
-	learned    learned     // routes and resolvers the network told us of
-	news       *routerNews // nil unless Config.SLAAC
+	learned    learned       // routes and resolvers the network told us of
+	news       *routerNews   // nil unless Config.SLAAC
+	linux      *surroundings // nil unless Config.Auto or an address of Config is bare
 	background sync.WaitGroup
 
 	// epoch counts changes of addresses and routes; UDP conns drop cached routes when it moves.
@@ -64,6 +66,7 @@ type Stack struct {
 	endErr error         // of the device's Close; written before ended is closed
 
 	announcer *time.Timer // repeats the announcement once
+	revived   revival
 
 	mu        sync.Mutex
 	listeners map[*TCPListener]struct{} // guarded by mu
@@ -74,7 +77,7 @@ type Stack struct {
 //
 // New returns once every address has passed duplicate detection, see [Config.DuplicateDetection].
 func New(link gstack.LinkEndpoint, cfg Config) (*Stack, error) {
-	s, err := build(cfg)
+	s, err := build(cfg, nil)
 	if err != nil {
 		link.Close()
 		return nil, err
@@ -86,13 +89,16 @@ func New(link gstack.LinkEndpoint, cfg Config) (*Stack, error) {
 	return s, nil
 }
 
-// build makes a stack that has no link yet.
-func build(cfg Config) (*Stack, error) {
+// build makes a stack that has no link yet. linux may be nil.
+func build(cfg Config, linux *surroundings) (*Stack, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if i := slices.IndexFunc(cfg.Addresses, bare); i >= 0 {
+		return nil, withoutLength(cfg.Addresses[i].Addr())
+	}
 	cfg = cfg.withDefaults()
-	conf, err := loadResolvConf(cfg)
+	conf, err := loadResolvConf(cfg, linux)
 	if err != nil {
 		return nil, err
 	}
@@ -104,9 +110,10 @@ func build(cfg Config) (*Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Stack{news: news, net: g, cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{})}
+	s := &Stack{news: news, linux: linux, net: g, cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.listeners = make(map[*TCPListener]struct{})
+	s.announcer = newAnnouncer(s)
 	s.dns = newResolver(s, conf)
 	return s, nil
 }
@@ -244,9 +251,7 @@ func (s *Stack) end(cause error) {
 	}
 	defer close(s.ended)
 	s.cancel()
-	if s.announcer != nil {
-		s.announcer.Stop()
-	}
+	s.announcer.Stop()
 	s.net.Close() // resets go out while there is still a link
 	for _, id := range []tcpip.NICID{nicID, loopbackID} {
 		s.net.RemoveNIC(id)

@@ -7,9 +7,14 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
-// Stats is a snapshot of the counters most looked at. All but CurrentEstablished count since the
-// stack was made; [Stack.Counters] has every counter.
+// Stats is a snapshot of the counters most looked at. All but LinkUp and TCPCurrentEstablished count since
+// the stack was made; [Stack.Counters] has every counter.
 type Stats struct {
+	// LinkUp is the state of the device's port, and LinkChanges how often it changed. Of a stack made by
+	// [New] nobody can tell, and it is true.
+	LinkUp      bool
+	LinkChanges uint64
+
 	// Link: packets and bytes that netstack exchanged with the link, and frames of a type it does
 	// not speak.
 	RxPackets, RxBytes, TxPackets, TxBytes, RxUnknown uint64
@@ -38,7 +43,9 @@ type Stats struct {
 // Stats returns the present values.
 func (s *Stack) Stats() Stats {
 	c := s.net.Stats()
+	up, changes := s.link()
 	return Stats{
+		LinkUp: up, LinkChanges: changes,
 		RxPackets: c.NICs.Rx.Packets.Value(), RxBytes: c.NICs.Rx.Bytes.Value(),
 		TxPackets: c.NICs.Tx.Packets.Value(), TxBytes: c.NICs.Tx.Bytes.Value(),
 		RxUnknown: total(c.NICs.UnknownL3ProtocolRcvdPacketCounts),
@@ -64,6 +71,14 @@ func (s *Stack) Stats() Stats {
 		UDPReceiveBufferErr: c.UDP.ReceiveBufferErrors.Value(),
 		UDPChecksumErrors:   c.UDP.ChecksumErrors.Value(),
 	}
+}
+
+func (s *Stack) link() (up bool, changes uint64) {
+	if s.device == nil {
+		return true, 0
+	}
+	st := s.device.Stats()
+	return st.LinkUp, st.LinkChanges
 }
 
 func total(m *tcpip.IntegralStatCounterMap) (sum uint64) {

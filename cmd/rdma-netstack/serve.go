@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,8 +23,11 @@ const serveFlagsHelp = `
 The slice:
   --device NAME       RDMA device (mlx5_0), the netdev of one (enp1s0f0), or sim: a software ConnectX in this process,
                       which needs no hardware. "rdma-netstack devices" lists what there is
-  --address CIDR      our address with its prefix length, such as 192.0.2.10/24; again for more, IPv4 or IPv6. Or who
-                      is to give us one: dhcp, dhcp6, slaac, or auto, which is dhcp and slaac.
+  --address CIDR      our address with its prefix length, such as 192.0.2.10/24; again for more, IPv4 or IPv6. Without
+                      the length, 192.0.2.10, it is that of the subnet on the port's netdev, and its router and the
+                      resolvers of /etc/resolv.conf are ours too. Or who is to give us an address: dhcp, dhcp6, slaac,
+                      or auto: whoever answers, DHCP, routers (SLAAC), and DHCPv6 if routers say so; what they leave
+                      open, router and resolvers, is as on the port's netdev.
                       Default with sim: 192.0.2.10/24 and 2001:db8::10/64
   --gateway ADDR      router for everything outside these subnets; again for the other IP version
   --mac MAC           frames for this address are ours. Default: a random one, never the netdev's own
@@ -81,7 +85,7 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 }
 
 // ask is whom to ask for addresses.
-type ask struct{ dhcp4, dhcp6, slaac bool }
+type ask struct{ dhcp4, dhcp6, slaac, auto bool }
 
 // address takes one --address.
 func (f *serveFlags) address(s string) error {
@@ -93,7 +97,7 @@ func (f *serveFlags) address(s string) error {
 	case "slaac":
 		f.ask.slaac = true
 	case "auto":
-		f.ask.dhcp4, f.ask.slaac = true, true
+		f.ask.auto = true
 	default:
 		p, err := stack.ParseAddress(s)
 		f.addresses = append(f.addresses, p)
@@ -122,6 +126,9 @@ func (f *serveFlags) check(given map[string]bool) error {
 	}
 	if f.device == simDevice {
 		f.simDefaults()
+		if err := f.simLengths(); err != nil {
+			return err
+		}
 	}
 	for _, name := range simFlagNames {
 		if given[name] && f.device != simDevice {
@@ -129,7 +136,7 @@ func (f *serveFlags) check(given map[string]bool) error {
 		}
 	}
 	if len(f.addresses) == 0 && f.ask == (ask{}) {
-		return errors.New("--address is missing: our address in the port's network, such as --address 192.0.2.10/24, or dhcp")
+		return errors.New("--address is missing: our address in the port's network, such as --address 192.0.2.10/24, or auto")
 	}
 	if f.queues < 1 || f.queues > 64 {
 		return fmt.Errorf("--queues %d: want 1 to 64", f.queues)
@@ -149,6 +156,21 @@ func (f *serveFlags) simDefaults() {
 	if len(f.addresses) == 0 && f.ask == (ask{}) {
 		f.addresses = []netip.Prefix{netip.MustParsePrefix(simPrefix4), netip.MustParsePrefix(simPrefix6)}
 	}
+}
+
+// simLengths refuses an address without its prefix length where no interface has it.
+func (f *serveFlags) simLengths() error {
+	if strings.HasPrefix(f.sim.netdev, "packet:") {
+		return nil
+	}
+	for _, p := range f.addresses {
+		if p.Bits() < 0 {
+			bits := map[bool]int{true: 24, false: 64}[p.Addr().Is4()]
+			return fmt.Errorf("address %s has no prefix length; write the subnet's, for example %s/%d: the software NIC's Linux side has none, unless it is --sim-netdev packet:IFNAME",
+				p.Addr(), p.Addr(), bits)
+		}
+	}
+	return nil
 }
 
 func (f *serveFlags) logger(w io.Writer) *slog.Logger {

@@ -97,7 +97,7 @@ func openSim(s simFlags, mtu int, host []netip.Prefix, log *slog.Logger, undo *l
 	if err != nil {
 		return nil, err
 	}
-	nic, err := simnic.New(simnic.Config{MTU: mtu, Logger: log})
+	nic, err := simnic.New(simnic.Config{MTU: mtu, Netdev: netdev.name, Logger: log})
 	if err != nil {
 		return nil, fmt.Errorf("make the software NIC: %w", err)
 	}
@@ -159,6 +159,9 @@ func (s simFlags) middleware(undo *ledger) (func(simnic.Wire) (simnic.Wire, erro
 func hostSide(ours []netip.Prefix, gateways []netip.Addr) []netip.Prefix {
 	var host []netip.Prefix
 	for _, p := range ours {
+		if p.Bits() < 0 { // the subnet is there already
+			continue
+		}
 		host = append(host, netip.PrefixFrom(neighbour(p, ours, gateways), p.Bits()))
 	}
 	return host

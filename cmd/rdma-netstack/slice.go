@@ -58,14 +58,22 @@ func (s *slice) open(ctx context.Context, f serveFlags, log *slog.Logger) error 
 // hostAddresses are those others may use: what was given on the command line, then what the network gave, or else the
 // link-local one.
 func hostAddresses(st *stack.Stack, given []netip.Prefix) []netip.Prefix {
-	all := slices.Clone(given)
-	for _, p := range st.Addrs() {
+	ours := st.Addrs()
+	var all []netip.Prefix
+	for _, g := range given {
+		for _, p := range ours { // where g may lack the prefix length
+			if p.Addr() == g.Addr() {
+				all = append(all, p)
+			}
+		}
+	}
+	for _, p := range ours {
 		if !p.Addr().IsLinkLocalUnicast() && !slices.Contains(all, p) {
 			all = append(all, p)
 		}
 	}
 	if len(all) == 0 {
-		return st.Addrs()
+		return ours
 	}
 	return all
 }
@@ -104,7 +112,7 @@ func (f *serveFlags) nicConfig(log *slog.Logger) dv.Config {
 func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 	return stack.Config{
 		Addresses: f.addresses, Gateways: f.gateways, RxMode: f.rxMode, Logger: log,
-		DHCPv4: f.ask.dhcp4, DHCPv6: f.ask.dhcp6, SLAAC: f.ask.slaac,
+		DHCPv4: f.ask.dhcp4, DHCPv6: f.ask.dhcp6, SLAAC: f.ask.slaac, Auto: f.ask.auto,
 	}
 }
 

@@ -58,7 +58,7 @@ func newNetwork(t *testing.T, options ...string) *network {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := append([]string{"--no-daemon", "--conf-file=/dev/null", "--interface=lan0", "--bind-interfaces", "--user=root",
+	args := append([]string{"--no-daemon", "--conf-file=/dev/null", "--interface=lan0", "--bind-interfaces", "--no-ping", "--user=root",
 		"--dhcp-leasefile=" + filepath.Join(t.TempDir(), "leases")}, options...)
 	if !slices.Contains(options, "--port=53") {
 		args = append(args, "--port=0")
@@ -102,16 +102,46 @@ func has(s *stack.Stack, p netip.Prefix) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
+// await is has that waits: with auto the second address may come later.
+func await(t *testing.T, s *stack.Stack, p netip.Prefix) netip.Addr {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); <-tick.C {
+		if a, ok := has(s, p); ok {
+			return a
+		}
+	}
+	t.Fatalf("no address in %v: %v", p, s.Addrs())
+	return netip.Addr{}
+}
+
+// What dnsmasq is to give, and where that is.
+var (
+	dhcp4 = []string{"--dhcp-range=10.50.0.100,10.50.0.110,2m"}
+	slaac = []string{"--enable-ra", "--dhcp-range=fd50::,ra-only,64,2m"}
+	dhcp6 = []string{"--enable-ra", "--dhcp-range=fd50::100,fd50::1ff,64,2m"}
+
+	leases4 = []netip.Prefix{netip.MustParsePrefix("10.50.0.96/28")}
+	prefix6 = []netip.Prefix{netip.MustParsePrefix("fd50::/64")}
+	leases6 = []netip.Prefix{netip.MustParsePrefix("fd50::100/120")}
+)
+
 func TestAddressesFromTheNetwork(t *testing.T) {
 	tests := []struct {
 		name    string
 		options []string
 		cfg     stack.Config
-		want    netip.Prefix
+		want    []netip.Prefix
 	}{
-		{"DHCP", []string{"--dhcp-range=10.50.0.100,10.50.0.110,2m"}, stack.Config{DHCPv4: true}, netip.MustParsePrefix("10.50.0.96/28")},
-		{"SLAAC", []string{"--enable-ra", "--dhcp-range=fd50::,ra-only,64,2m"}, stack.Config{SLAAC: true}, netip.MustParsePrefix("fd50::/64")},
-		{"DHCPv6", []string{"--enable-ra", "--dhcp-range=fd50::100,fd50::1ff,64,2m"}, stack.Config{SLAAC: true, DHCPv6: true}, netip.MustParsePrefix("fd50::100/120")},
+		{"DHCP", dhcp4, stack.Config{DHCPv4: true}, leases4},
+		{"DHCP with routes", append(dhcp4, "--dhcp-option=3", "--dhcp-option=121,198.51.100.0/24,10.50.0.1"), stack.Config{DHCPv4: true}, leases4},
+		{"SLAAC", slaac, stack.Config{SLAAC: true}, prefix6},
+		{"DHCPv6", dhcp6, stack.Config{SLAAC: true, DHCPv6: true}, leases6},
+		{"auto: DHCP", dhcp4, stack.Config{Auto: true}, leases4},
+		{"auto: SLAAC", slaac, stack.Config{Auto: true}, prefix6},
+		{"auto: DHCPv6", dhcp6, stack.Config{Auto: true}, leases6},
+		{"auto: DHCP and SLAAC", append(dhcp4, slaac...), stack.Config{Auto: true}, append(leases4, prefix6...)},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -120,15 +150,14 @@ func TestAddressesFromTheNetwork(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			addr, ok := has(s, tt.want)
-			if !ok {
-				t.Fatalf("no address in %v: %v", tt.want, s.Addrs())
+			for _, want := range tt.want {
+				addr := await(t, s, want)
+				pongs, err := probe.New(n.ns, "ping").Ping(t.Context(), addr, 3)
+				if err != nil || pongs.Received == 0 {
+					t.Errorf("the router pings %v: %v, %v", addr, pongs, err)
+				}
+				dials(t, n, s, addr)
 			}
-			pongs, err := probe.New(n.ns, "ping").Ping(t.Context(), addr, 3)
-			if err != nil || pongs.Received == 0 {
-				t.Errorf("the router pings %v: %v, %v", addr, pongs, err)
-			}
-			dials(t, n, s, addr)
 		})
 	}
 }

@@ -1,0 +1,88 @@
+package stack
+
+import (
+	"context"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv6"
+	"github.com/insomniacslk/dhcp/iana"
+)
+
+// keep implements lessee: it renews the lease, and when it is over the address is given up and another asked for.
+func (d *dhcp6) keep() {
+	for d.s.ctx.Err() == nil {
+		next := d.renewed(d.lease)
+		if next != nil && next.addr == d.lease.addr {
+			d.lease = next
+			continue
+		}
+		if d.s.ctx.Err() != nil {
+			return
+		}
+		d.s.log.Warn("the DHCPv6 lease is over", "interface", d.s.name, "address", d.lease.addr.String())
+		d.s.drop(d.lease.addr)
+		d.s.learn(fromDHCPv6, nil, nil)
+		if err := d.acquire(d.s.ctx); err != nil {
+			d.s.log.Warn("DHCPv6", "interface", d.s.name, "error", err)
+			sleepUntil(d.s.ctx, time.Now().Add(dhcpLongestWait))
+		}
+	}
+}
+
+// renewed waits for the time to renew, or until the link comes up again, and returns the lease as it is then; nil when it is
+// over or the stack ends.
+func (d *dhcp6) renewed(l *lease6) *lease6 {
+	switch awaitTime(d.s.ctx, l.renew, d.again) {
+	case stackEnded:
+		return nil
+	case linkRevived:
+		return d.confirm(l)
+	}
+	ctx, cancel := context.WithDeadline(d.s.ctx, l.ends)
+	defer cancel()
+	next, err := d.request(ctx, d.about(l, dhcpv6.MessageTypeRenew))
+	if err != nil {
+		return nil
+	}
+	return next
+}
+
+// confirm asks whether the address is good for the link we are on now (RFC 8415 section 18.2.3). Without an answer it is.
+func (d *dhcp6) confirm(l *lease6) *lease6 {
+	deadline := time.Now().Add(confirmTime)
+	if l.ends.Before(deadline) {
+		deadline = l.ends
+	}
+	ctx, cancel := context.WithDeadline(d.s.ctx, deadline)
+	defer cancel()
+	reply, err := d.ask(ctx, d.about(l, dhcpv6.MessageTypeConfirm), dhcpv6.MessageTypeReply)
+	if err != nil {
+		if time.Now().Before(l.ends) {
+			return l
+		}
+		return nil
+	}
+	if status := reply.Options.Status(); status != nil && status.StatusCode == iana.StatusNotOnLink {
+		return nil
+	}
+	return l
+}
+
+// about is a message of type t that names the lease: renewing, confirming, declining. A server that is to confirm may be any.
+func (d *dhcp6) about(l *lease6, t dhcpv6.MessageType) *dhcpv6.Message {
+	m := &dhcpv6.Message{MessageType: t, TransactionID: l.reply.TransactionID}
+	if id, err := dhcpv6.GenerateTransactionID(); err == nil {
+		m.TransactionID = id
+	}
+	for _, o := range l.reply.Options.Options {
+		switch o.Code() {
+		case dhcpv6.OptionClientID, dhcpv6.OptionIANA:
+			m.AddOption(o)
+		case dhcpv6.OptionServerID:
+			if t != dhcpv6.MessageTypeConfirm {
+				m.AddOption(o)
+			}
+		}
+	}
+	return m
+}

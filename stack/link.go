@@ -1,0 +1,70 @@
+package stack
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+)
+
+// watch follows the device: it acts on changes of the link, and ends the stack when the device fails.
+func (s *Stack) watch() {
+	defer close(s.watched)
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.device.LinkNews():
+			s.linkChanged(s.device.LinkUp())
+		case <-s.device.Done():
+			err := s.device.Err()
+			if errors.Is(err, dv.ErrClosed) { // stopped by somebody else
+				err = nil
+			}
+			s.end(err)
+			return
+		}
+	}
+}
+
+// linkChanged makes the stack known on a link that is there again, which may be another one than before.
+func (s *Stack) linkChanged(up bool) {
+	if !up {
+		s.log.Warn("the link is down", "interface", s.name)
+		return
+	}
+	s.log.Warn("the link is up", "interface", s.name)
+	if !s.cfg.NoAnnounce {
+		s.announceTwice()
+	}
+	if s.news != nil {
+		s.solicitRouter()
+	}
+	s.revived.tell()
+}
+
+// revival tells those who asked that the link is up again.
+type revival struct {
+	mu    sync.Mutex
+	asked []chan struct{} // guarded by mu
+}
+
+// ask returns a channel of capacity one that has a token in it once the link has come up.
+func (r *revival) ask() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := make(chan struct{}, 1)
+	r.asked = append(r.asked, c)
+	return c
+}
+
+func (r *revival) tell() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.asked {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package stack_test
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+)
+
+// overheard is a wire that remembers what was sent on it.
+type overheard struct {
+	simnic.Wire
+	mu     sync.Mutex
+	frames [][]byte // guarded by mu
+}
+
+func (w *overheard) Send(frames []simnic.Frame) (int, error) {
+	w.mu.Lock()
+	for _, f := range frames {
+		w.frames = append(w.frames, bytes.Clone(f.Data))
+	}
+	w.mu.Unlock()
+	return w.Wire.Send(frames)
+}
+
+func (w *overheard) forget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.frames = nil
+}
+
+// heard says whether a frame begins with head and ends with tail.
+func (w *overheard) heard(head, tail []byte) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.frames, func(f []byte) bool { return bytes.HasPrefix(f, head) && bytes.HasSuffix(f, tail) })
+}
+
+// onWire opens a stack on a software NIC; other is the far end of its wire.
+func onWire(t *testing.T, cfg stack.Config, other func(far simnic.Wire)) (*stack.Stack, *simnic.NIC, *overheard) {
+	t.Helper()
+	netpair.CheckLeaks(t)
+	n := card(t, "sim_a", 1)
+	near, far := simnic.Pair()
+	wire := &overheard{Wire: near}
+	must(t, n.ConnectWire(wire))
+	other(far)
+	cfg.NIC, cfg.DuplicateDetection = onCard(n, 1).NIC, -1
+	s, err := stack.Open(context.Background(), cfg)
+	need.That(t, "simnic", onlyUnsupported(err))
+	must(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s, n, wire
+}
+
+// flap takes the link away, looks at what the stack says of it, and gives it back.
+func flap(t *testing.T, s *stack.Stack, n *simnic.NIC, w *overheard) {
+	t.Helper()
+	n.SetLink(false)
+	eventually(t, "the link down", func() bool { return !s.Stats().LinkUp })
+	w.forget()
+	n.SetLink(true)
+	eventually(t, "the link up", func() bool { st := s.Stats(); return st.LinkUp && st.LinkChanges == 2 })
+}
+
+// TestLinkComesBack: neighbours and switches are told again where we are, and routers asked who they are.
+func TestLinkComesBack(t *testing.T) {
+	nobody := func(far simnic.Wire) { must(t, far.Start(func([]simnic.Frame) {})) }
+	addresses := []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}
+	s, n, w := onWire(t, stack.Config{Addresses: addresses, SLAAC: true, AddressTimeout: time.Millisecond}, nobody)
+	if st := s.Stats(); !st.LinkUp || st.LinkChanges != 0 {
+		t.Fatalf("up %v, %d changes at start", st.LinkUp, st.LinkChanges)
+	}
+	flap(t, s, n, w)
+
+	mac, own6 := s.HardwareAddr(), netip.MustParseAddr("2001:db8::1").AsSlice()
+	ours := s.Addrs()
+	linkLocal := ours[slices.IndexFunc(ours, func(p netip.Prefix) bool { return p.Addr().IsLinkLocalUnicast() })].Addr().AsSlice()
+	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+	everybody := []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	for _, c := range []struct {
+		name       string
+		head, tail []byte
+	}{
+		{"gratuitous ARP",
+			join(everybody, mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, mac, []byte{192, 0, 2, 1}, make([]byte, 6), []byte{192, 0, 2, 1}), nil},
+		{"unsolicited neighbour advertisement, override flag set",
+			join([]byte{0x33, 0x33, 0, 0, 0, 1}, mac, []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 58, 255}, own6, netip.MustParseAddr("ff02::1").AsSlice(), []byte{136, 0}),
+			join([]byte{0x20, 0, 0, 0}, own6, []byte{2, 1}, mac)},
+		{"router solicitation",
+			join([]byte{0x33, 0x33, 0, 0, 0, 2}, mac, []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, 16, 58, 255}, linkLocal, netip.MustParseAddr("ff02::2").AsSlice(), []byte{133, 0}),
+			join([]byte{0, 0, 0, 0, 1, 1}, mac)},
+	} {
+		eventually(t, c.name, func() bool { return w.heard(c.head, c.tail) })
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, f := range w.frames {
+		if len(f) > 54 && f[12] == 0x86 && f[20] == 58 && sum16(icmpWithPseudo(f)) != 0xffff {
+			t.Errorf("bad checksum: % x", f)
+		}
+	}
+}
+
+// TestLinkComesBackDHCP: the server is asked whether the address is still ours; if it refuses, another is asked for.
+func TestLinkComesBackDHCP(t *testing.T) {
+	var d *dhcpServer
+	server := func(far simnic.Wire) {
+		n := card(t, "sim_b", 2)
+		must(t, n.ConnectWire(far))
+		cfg := onCard(n, 1, "192.0.2.1/24")
+		s, err := stack.Open(context.Background(), cfg)
+		need.That(t, "simnic", onlyUnsupported(err))
+		must(t, err)
+		t.Cleanup(func() { s.Close() })
+		d = newDHCPServer(t, s, "192.0.2.50", time.Hour)
+	}
+	s, n, w := onWire(t, stack.Config{DHCPv4: true}, server)
+	if !hasAddr(s, "192.0.2.50") {
+		t.Fatalf("addresses %v", s.Addrs())
+	}
+	flap(t, s, n, w)
+	eventually(t, "the address confirmed", func() bool { return d.confirmed.Load() == 1 })
+	if !hasAddr(s, "192.0.2.50") {
+		t.Errorf("the address went: %v", s.Addrs())
+	}
+	d.refuse.Store(true)
+	d.offer("192.0.2.60")
+	n.SetLink(false)
+	n.SetLink(true)
+	eventually(t, "another address", func() bool { return hasAddr(s, "192.0.2.60") && !hasAddr(s, "192.0.2.50") })
+}
+
+// isReboot says whether m asks for an address from before: RFC 2131 section 4.3.2, INIT-REBOOT.
+func isReboot(m *dhcpv4.DHCPv4) bool {
+	return m.MessageType() == dhcpv4.MessageTypeRequest && m.ServerIdentifier() == nil &&
+		m.RequestedIPAddress() != nil && m.ClientIPAddr.Equal(net.IPv4zero)
+}
