@@ -51,9 +51,9 @@ bench: ## the driver alone on rings filled ahead: one table of ns per packet
 bench-go: ## every benchmark whose name matches BENCH, for BENCHTIME each
 	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) ./...
 
-bench-peers: ## measure against the kernel and gVisor's own links, 20 minutes; QUICK=1: three
+bench-peers: ## measure against the kernel and gVisor's own links, 20 minutes; QUICK=1: five; README=1 puts the tables there
 	@tests/deps.sh perf
-	cd tests/perf && go run . $(if $(QUICK),-quick)
+	cd tests/perf && go run . $(if $(QUICK),-quick) $(if $(README),-readme ../../README.md)
 
 fuzz: ## every fuzz target, for FUZZTIME each
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's|/[^/]*:func | |' | sort | while read -r dir name; do \

@@ -6,12 +6,13 @@
 // load process. Pairs in memory have both ends in one process. Traffic stays inside these namespaces.
 //
 //	main.go run.go      flags; rounds, interleaved by load: every configuration meets the same noise
-//	peers.go lab.go     the configurations, and the namespaces and cables of one
+//	peers.go arena.go   the configurations, and the namespaces and cables of one
 //	child.go service.go the other side of the pipe: a process with a stack, services and loads
 //	host_*.go           the stacks under them: kernel, gVisor on its links, ours
 //	load_*.go           what is measured
 //	usage.go noise.go   processor time, the software NIC's share of it, and who else used the machine
 //	table.go svg.go     medians, spreads, ratios
+//	markdown.go aims.go the short tables, and what was aimed at; readme.go puts them into a README
 //
 // This is a module of its own, because loading an XDP program and reading a CPU profile take libraries that nothing
 // else here needs.

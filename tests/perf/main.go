@@ -25,7 +25,9 @@ type flags struct {
 	quick       bool
 	rounds      int
 	only, loads *regexp.Regexp
-	out         string // directory of results.json and chart.svg
+	out         string // directory of the files of the run
+	again       bool   // the run was made before
+	readme      string // file to put the short tables into; empty: none
 	scale       float64
 	profiles    string // directory of CPU profiles; empty: none are kept
 	list        bool
@@ -56,11 +58,30 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 		return 0
 	}
-	if err := measure(ctx, f, stdout, stderr); err != nil {
+	if err := act(ctx, f, stdout, stderr); err != nil {
 		fmt.Fprintln(stderr, "perf:", err)
 		return 1
 	}
 	return 0
+}
+
+// act measures, or looks at what was measured before, and prints.
+func act(ctx context.Context, f flags, stdout, stderr io.Writer) (err error) {
+	var r *results
+	if f.again {
+		r, err = loadResults(f.out)
+	} else {
+		r, err = measure(ctx, f, stderr)
+	}
+	if r == nil {
+		return err
+	}
+	r.print(stdout)
+	fmt.Fprint(stdout, "\nIn short:\n\n", r.markdown())
+	if f.readme != "" && err == nil {
+		return pasteInto(f.readme, r.markdown())
+	}
+	return err
 }
 
 func parseFlags(args []string, stderr io.Writer) (f flags, err error) {
@@ -69,11 +90,13 @@ func parseFlags(args []string, stderr io.Writer) (f flags, err error) {
 	fs.Usage = func() { fmt.Fprint(stderr, help); fs.PrintDefaults() }
 	only := fs.String("only", "", "measure the configurations whose name matches this regular expression")
 	loads := fs.String("loads", "", "run the loads whose name matches this regular expression")
-	fs.BoolVar(&f.quick, "quick", false, "the main configurations and loads only, in about three minutes")
+	fs.BoolVar(&f.quick, "quick", false, "the main configurations and loads only, in about five minutes")
 	fs.BoolVar(&f.list, "list", false, "list the configurations")
 	fs.IntVar(&f.rounds, "rounds", 0, "rounds (default 5, quick 3)")
 	fs.Float64Var(&f.scale, "scale", 1, "factor on the duration of every load")
-	fs.StringVar(&f.out, "out", "results", "directory for results.json and chart.svg")
+	fs.StringVar(&f.out, "out", "results", "directory for results.json, chart.svg and tables.md")
+	fs.BoolVar(&f.again, "again", false, "measure nothing; print what the directory has of an earlier run")
+	fs.StringVar(&f.readme, "readme", "", "file to put the short tables into, between its marks")
 	fs.StringVar(&f.profiles, "profiles", "", "directory to keep each server's CPU profiles in")
 	fs.DurationVar(&f.budget, "budget", 19*time.Minute, "start no further round after this long")
 	if err := fs.Parse(args); err != nil {

@@ -35,7 +35,7 @@ type end struct {
 	Native      bool       // of xdp: in the driver
 	Queues      int        // of ours
 	From        netip.Addr // of a kernel's client
-	Carry       bool       // of ours in memory: unsegmented frames cross, as between cards with LRO
+	Carry       bool       // of ours in memory: unsegmented frames cross the cable; rings get frames of the MTU all the same
 }
 
 // peer is one configuration.
@@ -70,6 +70,8 @@ func peers() []*peer {
 	native.Native = true
 	four, carry := ours, ours
 	four.Queues, carry.Carry = 4, true
+	carryFour := carry
+	carryFour.Queues = 4
 	ceiling := end{Stack: stackGvisor, Link: linkInline}
 	return []*peer{
 		{Name: "kernel/veth", About: "Linux TCP/IP over a veth pair", End: kernel, Plumbing: plumbVeth},
@@ -96,10 +98,10 @@ func peers() []*peer {
 
 		{Name: "mem-pipe", About: "two gVisor stacks on link/pipe, one core", End: end{Stack: stackGvisor, Link: linkPipe}, Plumbing: plumbMem, Procs: 1},
 		{Name: "mem-ceiling", About: "two gVisor stacks, no link: 64 KiB packets handed over uncopied, one core", End: ceiling, Plumbing: plumbMem, Procs: 1},
-		{Name: "mem-ours", About: "two of our stacks, software ConnectXes on a cable, one core", End: ours, Plumbing: plumbMem, Procs: 1},
-		{Name: "mem-ours-carry", About: "the same, unsegmented frames cross the cable", End: carry, Plumbing: plumbMem, Procs: 1, Extra: true},
+		{Name: "mem-ours", About: "two of our stacks, software ConnectXes on a cable, one core; the receiving card cuts segments", End: carry, Plumbing: plumbMem, Procs: 1},
+		{Name: "mem-ours-cut", About: "the same, the sending card cuts them", End: ours, Plumbing: plumbMem, Procs: 1, Extra: true},
 		{Name: "mem-ceiling-2core", About: "mem-ceiling on two cores", End: ceiling, Plumbing: plumbMem, Extra: true},
-		{Name: "mem-ours-2core", About: "mem-ours on two cores", End: ours, Plumbing: plumbMem, Extra: true},
-		{Name: "mem-ours-4q", About: "mem-ours on two cores, four queues", End: four, Plumbing: plumbMem, Extra: true},
+		{Name: "mem-ours-2core", About: "mem-ours on two cores", End: carry, Plumbing: plumbMem, Extra: true},
+		{Name: "mem-ours-4q", About: "mem-ours on two cores, four queues", End: carryFour, Plumbing: plumbMem, Extra: true},
 	}
 }

@@ -124,6 +124,16 @@ func TestPeersAndCatalogueAreConsistent(t *testing.T) {
 		}
 		keys[q.Key] = true
 	}
+	for _, key := range slices.Concat(shortKeys, shortMemoryKeys) {
+		if !keys[key] {
+			t.Errorf("no quantity %s for the short tables", key)
+		}
+	}
+	for _, a := range aims() {
+		if !keys[a.key] || !seen[a.us] {
+			t.Errorf("aim %q: no quantity %s or no peer %s", a.what, a.key, a.us)
+		}
+	}
 }
 
 func TestChartIsXML(t *testing.T) {

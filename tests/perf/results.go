@@ -92,7 +92,14 @@ func (r *results) fail(p *peer, what string, err error) {
 
 func (r *results) finish() { r.Seconds = time.Since(r.Date).Seconds() }
 
-// save writes results.json and chart.svg.
+// Files of a run.
+const (
+	resultsFile = "results.json"
+	chartFile   = "chart.svg"
+	tablesFile  = "tables.md" // the short ones
+)
+
+// save writes the files.
 func (r *results) save(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -101,10 +108,14 @@ func (r *results) save(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "results.json"), append(data, '\n'), 0o644); err != nil {
-		return fmt.Errorf("save results: %w", err)
+	for name, text := range map[string]string{
+		resultsFile: string(data) + "\n", chartFile: chart(r), tablesFile: r.markdown(),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			return fmt.Errorf("save results: %w", err)
+		}
 	}
-	return os.WriteFile(filepath.Join(dir, "chart.svg"), []byte(chart(r)), 0o644)
+	return nil
 }
 
 // spread is the middle and the ends of some values.

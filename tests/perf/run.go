@@ -21,37 +21,36 @@ const (
 	extraRounds = 3
 )
 
-// measure does a whole run.
-func measure(ctx context.Context, f flags, stdout, stderr io.Writer) error {
+// measure does a whole run and saves what it found.
+func measure(ctx context.Context, f flags, stderr io.Writer) (*results, error) {
 	if err := lab.CanMakeNets(); err != nil {
-		return fmt.Errorf("make network namespaces: %w (run as root)", err)
+		return nil, fmt.Errorf("make network namespaces: %w (run as root)", err)
 	}
 	for _, name := range []string{"wrk", "dnsperf", "ping", "ethtool"} {
 		if _, err := exec.LookPath(name); err != nil {
-			return fmt.Errorf("%w (make bench-peers installs it)", err)
+			return nil, fmt.Errorf("%w (make bench-peers installs it)", err)
 		}
 	}
 	dir, err := os.MkdirTemp("", "perf")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer os.RemoveAll(dir)
 	files, err := writeFiles(dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r := &session{flags: f, files: files, log: stderr, results: newResults(f)}
 	defer r.close()
 	if err := r.openArenas(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	r.rounds(ctx)
 	r.results.finish()
 	if err := r.results.save(f.out); err != nil {
-		return err
+		return nil, err
 	}
-	r.results.print(stdout)
-	return ctx.Err()
+	return r.results, ctx.Err()
 }
 
 // session is a run in progress.

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// aim is one thing a run is to show of a configuration of ours: a median that is at least (of quantities where less is better: at most)
+// factor times the best peer's, or an absolute bound.
+type aim struct {
+	what    string
+	us, key string
+	peers   func(*column) bool // nil: bound is absolute
+	factor  float64
+	bound   float64
+}
+
+func aims() []aim {
+	kernel := func(c *column) bool { return c.Name == "kernel/tap" }
+	fdbased := func(c *column) bool { return c.gvisorLink() && strings.HasPrefix(c.Name, "fd") }
+	link := (*column).gvisorLink
+	return []aim{
+		{what: "HTTP keep-alive: twice gVisor's fdbased", us: "ours/tap", key: "http", peers: fdbased, factor: 2},
+		{what: "HTTP keep-alive: the kernel's", us: "ours/tap", key: "http", peers: kernel, factor: 1},
+		{what: "CPU per request without NIC: the kernel's", us: "ours/tap", key: "http own", peers: kernel, factor: 1},
+		{what: "p99 at equal load: the kernel's", us: "ours/tap", key: "paced p99", peers: kernel, factor: 1},
+		{what: "DNS: the kernel's", us: "ours/tap", key: "dns", peers: kernel, factor: 1},
+		{what: "DNS queries lost: none", us: "ours/tap", key: "dns lost"},
+		{what: "bulk to server: twice gVisor's best link", us: "ours/tap", key: "up 1", peers: link, factor: 2},
+		{what: "bulk from server: twice gVisor's best link", us: "ours/tap", key: "down 1", peers: link, factor: 2},
+		{what: "the same on frames as on a wire, to server", us: "ours/plain", key: "up 1", peers: plainLink, factor: 2},
+		{what: "the same on frames as on a wire, from server", us: "ours/plain", key: "down 1", peers: plainLink, factor: 2},
+		{what: "CPU when idle: under 1 % of a core", us: "ours/tap", key: "idle", bound: 1},
+		{what: "in memory, one core, 1 flow: 3.6 GB/s", us: "mem-ours", key: "up 1", bound: 3600},
+		{what: "in memory, one core, 16 flows: 2.3 GB/s", us: "mem-ours", key: "up 16", bound: 2300},
+		{what: "in memory, one core: 48,000 HTTP requests/s", us: "mem-ours", key: "mem http", bound: 48000},
+	}
+}
+
+// plainLink is true for gVisor on a link whose frames are no longer than on a wire, none of them merged beforehand.
+func plainLink(c *column) bool { return c.gvisorLink() && c.Plumbing == plumbPlain }
+
+// aimRows says of each aim whether it was reached.
+func (r *results) aimRows() [][]string {
+	rows := [][]string{{"aim", "ours", "compared with", "ratio", ""}}
+	for _, a := range aims() {
+		if row, ok := r.aimRow(a); ok {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+func (r *results) aimRow(a aim) (row []string, ok bool) {
+	q, us := quantityOf(a.key), r.column(a.us)
+	if us == nil {
+		return nil, false
+	}
+	have, ok := us.of(a.key)
+	if !ok {
+		return nil, false
+	}
+	ours := strings.TrimSpace(short(have.median) + " " + q.Unit)
+	if a.peers == nil {
+		return []string{a.what, ours, "-", "-", verdict(have.median, a.bound, q.Less)}, true
+	}
+	them := r.best(q, a.peers)
+	if them == nil {
+		return nil, false
+	}
+	s, ok := ratio(us, them, a.key)
+	return []string{a.what, ours, named(them, q), fmt.Sprintf("%.2f", s.median), verdict(s.median, a.factor, q.Less)}, ok
+}
+
+func verdict(have, want float64, less bool) string {
+	if less && have <= want || !less && have >= want {
+		return "reached"
+	}
+	return "missed"
+}

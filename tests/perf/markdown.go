@@ -1,0 +1,185 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The short tables, for a README: what a reader would ask first, of all kinds of peers, losses included.
+
+// shortKeys are the rows of the table of kernel clients.
+var shortKeys = []string{
+	"http", "http p50", "http p99", "http p99.9", "http own", "http cpu", "paced p50", "paced p99", "paced p99.9", "paced own",
+	"conns", "conns own", "dns", "dns lost", "dns own", "dns cpu", "up 1", "up 1 own", "up 1 cpu", "up 8", "down 1", "down 1 own", "down 1 cpu", "down 8",
+	"udp rx", "udp rx own", "udp tx", "udp tx own", "ping", "rtt p50", "rtt p99", "busy rtt p50", "busy rtt p99", "idle",
+	"idle conn", "idle conn kernel", "idle conn of many count", "idle conn of many", "idle conn of many kernel",
+}
+
+// shortMemoryKeys are the rows of the table of pairs in one process.
+var shortMemoryKeys = []string{
+	"mem http", "mem http p50", "mem http p99", "mem http own", "mem http cpu", "up 1", "up 1 own", "up 1 cpu", "up 16", "up 16 own", "up 16 cpu",
+	"udp rx", "udp echo", "rtt p50", "busy rtt p99",
+}
+
+// markdown is all short tables.
+func (r *results) markdown() string {
+	var b strings.Builder
+	noise, _ := spreadOf(r.Noise)
+	fmt.Fprintf(&b, "Measured on %s: %d processors (%s), linux %s, %s, %d rounds, interleaved, in %.0f minutes; others kept %.2f processors busy meanwhile. Medians [lowest..highest].\n",
+		r.Date.Format("2006-01-02"), r.Machine.CPUs, r.Machine.CPU, r.Machine.Kernel, r.Machine.Go, r.Rounds, r.Seconds/60, noise.median)
+	fmt.Fprintf(&b, "\nA kernel's client, over a TAP or a veth pair:\n\n")
+	write(&b, r.shortRows(shortKeys, "ours/tap", "kernel/tap", []string{"kernel/veth", "kernel/tap"}, []string{"ours/tap", "ours/veth"}))
+	fmt.Fprintf(&b, "\nBoth ends in one process, on one core:\n\n")
+	write(&b, r.memoryRows())
+	fmt.Fprintf(&b, "\nMore cores, more queues:\n\n")
+	write(&b, r.scalingRows())
+	fmt.Fprintf(&b, "\nWhat was aimed at:\n\n")
+	write(&b, r.aimRows())
+	return b.String()
+}
+
+// shortRows has a column for each of some peers, the best of gVisor's links between them and ours, and our ratio to one peer and to that best.
+func (r *results) shortRows(keys []string, us, them string, left, right []string) [][]string {
+	head := append([]string{""}, left...)
+	head = append(append(head, "best of gVisor's links"), right...)
+	rows := [][]string{append(head, us+" ÷ "+them, "÷ best")}
+	for _, key := range keys {
+		q := quantityOf(key)
+		best := r.best(q, (*column).gvisorLink)
+		row := []string{strings.TrimSuffix(q.Title+", "+q.Unit, ", ")}
+		for _, name := range left {
+			row = append(row, shortCell(r.column(name), q))
+		}
+		row = append(row, named(best, q))
+		for _, name := range right {
+			row = append(row, shortCell(r.column(name), q))
+		}
+		rows = append(rows, append(row, r.times(us, r.column(them), q), r.times(us, best, q)))
+	}
+	return filled(rows)
+}
+
+// filled leaves out what was not measured: rows that say nothing but their title.
+func filled(rows [][]string) [][]string {
+	return slices.DeleteFunc(rows, func(row []string) bool {
+		return !slices.ContainsFunc(row[1:], func(c string) bool { return c != "-" })
+	})
+}
+
+func (r *results) memoryRows() [][]string {
+	names := []string{"mem-pipe", "mem-ceiling", "mem-ours"}
+	rows := [][]string{append(append([]string{""}, names...), "ours ÷ pipe", "÷ ceiling")}
+	for _, key := range shortMemoryKeys {
+		q := quantityOf(key)
+		row := []string{strings.TrimSuffix(q.Title+", "+q.Unit, ", ")}
+		for _, name := range names {
+			row = append(row, shortCell(r.column(name), q))
+		}
+		rows = append(rows, append(row, r.times("mem-ours", r.column("mem-pipe"), q), r.times("mem-ours", r.column("mem-ceiling"), q)))
+	}
+	return filled(rows)
+}
+
+// scalingRows compares a configuration with the same one on more cores and with more queues.
+func (r *results) scalingRows() [][]string {
+	rows := [][]string{{"", "1 core", "2 cores", "÷ 1 core", "2 cores, 4 queues", "÷ 1 queue"}}
+	for _, s := range []struct {
+		where, one, two, four string
+		keys                  []string
+	}{
+		{"over a TAP", "ours/tap-1core", "ours/tap", "ours/tap-4q", []string{"http", "dns", "up 1", "down 1", "udp rx"}},
+		{"in memory", "mem-ours", "mem-ours-2core", "mem-ours-4q", []string{"mem http", "up 1", "up 16", "udp echo"}},
+		{"in memory, no link", "mem-ceiling", "mem-ceiling-2core", "", []string{"mem http", "up 1", "up 16", "udp echo"}},
+	} {
+		for _, key := range s.keys {
+			q := quantityOf(key)
+			one, two, four := r.column(s.one), r.column(s.two), r.column(s.four)
+			rows = append(rows, []string{
+				fmt.Sprintf("%s, %s, %s", q.Title, q.Unit, s.where),
+				shortCell(one, q), shortCell(two, q), r.times(s.two, one, q), shortCell(four, q), r.times(s.four, two, q),
+			})
+		}
+	}
+	return filled(rows)
+}
+
+// gvisorLink is true for gVisor on a link to the kernel.
+func (c *column) gvisorLink() bool {
+	return !c.Memory && !c.Ours && !strings.HasPrefix(c.Name, stackKernel)
+}
+
+// best is the column with the best median among some; nil if none has the quantity.
+func (r *results) best(q quantity, among func(*column) bool) (best *column) {
+	top := 0.0
+	for _, c := range r.Peers {
+		s, ok := c.of(q.Key)
+		if !ok || !among(c) {
+			continue
+		}
+		if best == nil || (s.median < top) == q.Less && s.median != top {
+			best, top = c, s.median
+		}
+	}
+	return best
+}
+
+// times is the ratio of a column of ours to another, as a cell.
+func (r *results) times(us string, them *column, q quantity) string {
+	a := r.column(us)
+	if a == nil || them == nil {
+		return "-"
+	}
+	s, ok := ratio(a, them, q.Key)
+	if !ok {
+		return "-"
+	}
+	return strconv.FormatFloat(s.median, 'f', 2, 64)
+}
+
+func quantityOf(key string) quantity {
+	for _, q := range catalogue() {
+		if q.Key == key {
+			return q
+		}
+	}
+	panic("no quantity " + key)
+}
+
+func named(c *column, q quantity) string {
+	if c == nil {
+		return "-"
+	}
+	return shortCell(c, q) + " " + c.Name
+}
+
+func shortCell(c *column, q quantity) string {
+	if c == nil {
+		return "-"
+	}
+	s, ok := c.of(q.Key)
+	switch {
+	case !ok:
+		return "-"
+	case s.low == s.high:
+		return short(s.median)
+	}
+	return fmt.Sprintf("%s [%s..%s]", short(s.median), short(s.low), short(s.high))
+}
+
+// short is a number of three digits.
+func short(v float64) string {
+	switch a := math.Abs(v); {
+	case a >= 999500:
+		return strconv.FormatFloat(v/1e6, 'f', 2, 64) + "M"
+	case a >= 9995:
+		return strconv.FormatFloat(v/1e3, 'f', 1, 64) + "k"
+	case a >= 99.95 || v == 0:
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	case a >= 9.995:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', 2, 64)
+}
