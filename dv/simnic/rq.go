@@ -104,6 +104,9 @@ func (rq *RQ) Attr() RQAttr {
 	return rq.attr
 }
 
+// Netdev reports whether frames count as the netdev's. Hooks may ask.
+func (rq *RQ) Netdev() bool { return rq.attr.Netdev }
+
 // State is the state the device has the queue in.
 func (rq *RQ) State() State {
 	rq.mu.Lock()
