@@ -90,6 +90,11 @@ type Config struct {
 	// port's own. Default the port's. It sets size and number of the buffers of
 	// a frame [max-pktlen].
 	MTU int
+	// VLAN is the 802.1Q network we are in, 1 to 4094; 0 is none. The NIC then steers
+	// us its frames only, so that Linux keeps those of other networks even for our
+	// MAC, and takes the tag out (Packet.VLAN) if it can. Frames are sent with the
+	// tag that TxPacket.VLAN says, as ever.
+	VLAN uint16
 	// StripVLAN moves the outer 802.1Q tag of received frames into
 	// Packet.VLAN, if the device can.
 	StripVLAN bool

@@ -99,6 +99,14 @@ func (d *Device) Netdev() string { return d.facts.Netdev }
 // MAC is the address whose frames come to us.
 func (d *Device) MAC() net.HardwareAddr { return d.config.MAC }
 
+// VLAN is the 802.1Q network that we are in, 0 if none.
+func (d *Device) VLAN() uint16 { return d.config.VLAN }
+
+// stripsVLAN: the NIC takes tags out of received frames.
+func (d *Device) stripsVLAN() bool {
+	return d.config.StripVLAN || d.config.VLAN != 0 && d.context.Caps().VLANStrip
+}
+
 // MTU is the largest IP packet received and sent, in bytes.
 func (d *Device) MTU() int { return d.plan.mtu }
 

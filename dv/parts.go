@@ -71,7 +71,7 @@ func (p *rxParts) make() (err error) {
 	}
 	if p.wq, err = d.pd.CreateWQ(uverbs.WQAttr{
 		CQ: p.cq, Entries: d.plan.rxRing(), LogStride: uint32(bits.TrailingZeros(uint(d.plan.rxWQE()))), Striding: d.plan.strided(), Buf: p.ring, DBR: p.rec, UserIndex: uint32(rxUserIndex + q.index),
-		UserHandle: handle(handleRxWQ, q.index, 0), VLANStrip: d.config.StripVLAN, DelayDrop: d.config.DelayDrop,
+		UserHandle: handle(handleRxWQ, q.index, 0), VLANStrip: d.stripsVLAN(), DelayDrop: d.config.DelayDrop,
 	}); err != nil {
 		return err
 	}

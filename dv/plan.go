@@ -111,6 +111,7 @@ func (p *plan) check(cfg *Config, portMTU int) error {
 		{"TxBufferSize", p.stage, minStage, maxStage, true},
 		{"TxInline", p.inline, minInlineMax, maxInlineMax, false},
 		{"SpareFrames", p.spare, 1, 1 << 20, false},
+		{"VLAN", int(cfg.VLAN), 0, maxVLAN, false},
 		{"MTU", p.mtu, minMTU, min(maxMTU, portMTU), false},
 	} {
 		if c.v < c.low || c.v > c.high || c.power && bits.OnesCount(uint(c.v)) != 1 {

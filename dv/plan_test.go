@@ -71,6 +71,7 @@ func TestPlanRefusals(t *testing.T) {
 		"negative ring":       {RxQueueSize: -1024},
 		"staging no power":    {TxBufferSize: 200 << 10},
 		"absurd frame number": {SpareFrames: 1 << 30},
+		"reserved VLAN":       {VLAN: 4095},
 	} {
 		if _, err := newPlan(&cfg, 1500, 4096); !errors.Is(err, ErrConfig) {
 			t.Errorf("%s: %v", name, err)

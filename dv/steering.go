@@ -55,9 +55,18 @@ func (c class) rule(dst uverbs.EthMatch, port uint8) uverbs.FlowAttr {
 // only that the group bit is clear.
 func (d *Device) unicast() uverbs.EthMatch {
 	if d.config.Promiscuous {
-		return uverbs.EthMatch{DstMask: [macLen]byte{1}}
+		return d.tagged(uverbs.EthMatch{DstMask: [macLen]byte{1}})
 	}
-	return uverbs.EthMatch{Dst: [macLen]byte(d.config.MAC), DstMask: uverbs.ExactMAC}
+	return d.tagged(uverbs.EthMatch{Dst: [macLen]byte(d.config.MAC), DstMask: uverbs.ExactMAC})
+}
+
+// tagged has m match frames of our VLAN only, if we are in one, whatever their
+// priority.
+func (d *Device) tagged(m uverbs.EthMatch) uverbs.EthMatch {
+	if d.config.VLAN != 0 {
+		m.VLAN, m.VLANMask = d.config.VLAN, vlanID
+	}
+	return m
 }
 
 // groupPriority is behind all classes. All group rules share it: a frame that
@@ -79,9 +88,11 @@ func groups() []group {
 	}
 }
 
-// rule is the group's rule: a copy for us, the frame goes on to Linux.
-func (g group) rule(port uint8) uverbs.FlowAttr {
-	match := uverbs.EthMatch{Dst: g.dst, DstMask: g.mask}
+// match is the group's frames.
+func (g group) match() uverbs.EthMatch { return uverbs.EthMatch{Dst: g.dst, DstMask: g.mask} }
+
+// copyRule has the frames of match copied for us; they go on to Linux.
+func copyRule(match uverbs.EthMatch, port uint8) uverbs.FlowAttr {
 	return uverbs.FlowAttr{Priority: groupPriority, Port: port, DontTrap: true, Specs: []uverbs.FlowSpec{match.Spec()}}
 }
 
@@ -155,7 +166,7 @@ func (d *Device) addRule(name string, qp *uverbs.QP, rule uverbs.FlowAttr) error
 // addGroup installs a group rule that copies or, on a device that cannot copy
 // and with leave of the configuration, takes.
 func (d *Device) addGroup(g group, qp *uverbs.QP) error {
-	rule := g.rule(d.port)
+	rule := copyRule(d.tagged(g.match()), d.port)
 	err := d.addRule(g.name, qp, rule)
 	if !errors.Is(err, unix.EOPNOTSUPP) {
 		return err

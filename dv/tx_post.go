@@ -108,6 +108,8 @@ const (
 	vlanTag   = 4
 	vlanAt    = 12
 	vlanEther = 0x8100
+	vlanID    = 0x0fff // of the tag control information
+	maxVLAN   = vlanID - 1
 )
 
 // putFrame gathers p's bytes into dst, which has just the room for them and

@@ -72,7 +72,7 @@ func New(dev *dv.Device, opts Options) (*Endpoint, error) {
 	e.mtu.Store(uint32(dev.MTU()))
 	e.SetLinkAddress(tcpip.LinkAddress(mac))
 	for i := range dev.NumTx() {
-		e.tx = append(e.tx, newSender(dev.Tx(i), &e.shut))
+		e.tx = append(e.tx, newSender(dev.Tx(i), dev.VLAN(), &e.shut))
 	}
 	e.csum = dev.Caps().TxCsum
 	if caps := dev.Caps(); caps.TxCsum && !opts.NoSegmentation {

@@ -42,7 +42,8 @@ type setup struct {
 	acks   ACKOptions
 	dv     dv.Config // Kernel, Facts and MAC are filled in
 	caps   func(*simnic.Caps)
-	mtu    int // of the ports; 0: 1500
+	mtu    int                           // of the ports; 0: 1500
+	wire   func(simnic.Wire) simnic.Wire // put between the first host and the cable
 }
 
 // openDevice makes a NIC number n and opens it.
@@ -86,6 +87,9 @@ func devices(t testing.TB, s setup) (nics [2]*simnic.NIC, devs [2]*dv.Device) {
 	if s.faults != (simnic.FaultConfig{}) {
 		t.Logf("faults %+v", s.faults)
 		a = simnic.WithFaults(a, s.faults)
+	}
+	if s.wire != nil {
+		a = s.wire(a)
 	}
 	for i, wire := range []simnic.Wire{a, b} {
 		if err := nics[i].ConnectWire(wire); err != nil {

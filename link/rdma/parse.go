@@ -5,7 +5,6 @@ import "encoding/binary"
 // Sizes and offsets of headers, in bytes.
 const (
 	ethLen     = 14
-	vlanLen    = 4
 	ipv4Len    = 20
 	ipv6Len    = 40
 	tcpLen     = 20
@@ -17,8 +16,6 @@ const (
 const (
 	typeIPv4 = 0x0800
 	typeIPv6 = 0x86dd
-	typeVLAN = 0x8100
-	typeQinQ = 0x88a8
 
 	protoICMP   = 1
 	protoIGMP   = 2

@@ -77,27 +77,10 @@ func (w *worker) admit(p *dv.Packet, mac uint64, l *layout) bool {
 		w.count.own.Add(1)
 		return false
 	}
-	if p.Flags&dv.RxVLAN != 0 && p.VLAN&0xfff != 0 {
-		w.count.tagged.Add(1)
+	if !w.untag(p, l) {
+		w.count.otherVLAN.Add(1)
 		return false
 	}
-	l.etherType, l.l3 = binary.BigEndian.Uint16(frame[12:]), ethLen
-	if l.etherType == typeVLAN || l.etherType == typeQinQ {
-		return w.untag(p, l)
-	}
-	return true
-}
-
-// untag takes a tag of VLAN 0, a mere priority, out of the frame.
-func (w *worker) untag(p *dv.Packet, l *layout) bool {
-	frame := p.Data
-	if l.etherType == typeQinQ || len(frame) < ethLen+vlanLen || binary.BigEndian.Uint16(frame[14:])&0xfff != 0 {
-		w.count.tagged.Add(1)
-		return false
-	}
-	copy(frame[vlanLen:], frame[:12])
-	p.Data = frame[vlanLen:]
-	l.etherType = binary.BigEndian.Uint16(p.Data[12:])
 	return true
 }
 

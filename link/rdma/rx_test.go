@@ -190,7 +190,7 @@ func FuzzReceive(f *testing.F) {
 				t.Fatalf("payload %d, frames have %d", r.payload, payload)
 			}
 		}
-		dropped := int(w.count.badChecksum.Load() + w.count.tagged.Load() + w.count.otherMAC.Load() + w.count.own.Load())
+		dropped := int(w.count.badChecksum.Load() + w.count.otherVLAN.Load() + w.count.otherMAC.Load() + w.count.own.Load())
 		if len(seen)+dropped != len(frames) {
 			t.Fatalf("%d frames, %d in runs, %d dropped", len(frames), len(seen), dropped)
 		}

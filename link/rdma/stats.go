@@ -14,7 +14,7 @@ type Stats struct {
 	RxBadChecksum uint64 // dropped: checksum wrong
 	RxOtherMAC    uint64 // dropped: for another unicast address
 	RxOwn         uint64 // dropped: sent by ourselves
-	RxTagged      uint64 // dropped: of a VLAN
+	RxOtherVLAN   uint64 // dropped: of a VLAN that is not ours, or of none when we are in one
 
 	TxPackets uint64 // taken from the stack
 	TxLSO     uint64 // of these, left to the NIC to segment
@@ -25,7 +25,7 @@ type Stats struct {
 
 // rxCounters is one worker's; a cache line or more apart from the next.
 type rxCounters struct {
-	packets, merged, verified, shut, express, fragments, badChecksum, otherMAC, own, tagged atomic.Uint64
+	packets, merged, verified, shut, express, fragments, badChecksum, otherMAC, own, otherVLAN atomic.Uint64
 	_                                                                                       [64]byte
 }
 
@@ -48,7 +48,7 @@ func (e *Endpoint) Stats() Stats {
 		s.RxBadChecksum += c.badChecksum.Load()
 		s.RxOtherMAC += c.otherMAC.Load()
 		s.RxOwn += c.own.Load()
-		s.RxTagged += c.tagged.Load()
+		s.RxOtherVLAN += c.otherVLAN.Load()
 	}
 	for _, t := range e.tx {
 		c := &t.count

@@ -25,13 +25,14 @@ type sender struct {
 	reserve int         // blocks that ordinary packets leave free
 	low     int         // blocks free below which completions are looked for
 	shut    *shutWindows
+	vlan    uint16 // 0: frames are sent without a tag
 	count   txCounters
 }
 
-func newSender(q *dv.TxQueue, shut *shutWindows) *sender {
+func newSender(q *dv.TxQueue, vlan uint16, shut *shutWindows) *sender {
 	blocks := q.Free()
 	return &sender{
-		q: q, shut: shut, packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
+		q: q, vlan: vlan, shut: shut, packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
 		reserve: min(2*reservedPackets, blocks/8), low: blocks / 2,
 	}
 }
@@ -157,6 +158,7 @@ func (s *sender) post(pkt *gstack.PacketBuffer) error {
 		offset = 0
 	}
 	s.shut.sent(headers(pkt))
+	s.tag(headers(pkt))
 	err := s.q.Post(p)
 	clear(p.Bufs) // the views are the caller's
 	if err != nil {

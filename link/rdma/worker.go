@@ -59,6 +59,7 @@ type worker struct {
 	session *session
 	q       *dv.RxQueue
 	count   *rxCounters
+	vlan    uint16 // ours, 0: none
 	merge   *merger
 	spins   int // polls before parking; adapts to whether they pay
 	limit   int
@@ -74,7 +75,7 @@ type worker struct {
 type traffic struct{ packets, bytes uint64 }
 
 func (e *Endpoint) newWorker(s *session, i int) *worker {
-	w := &worker{e: e, session: s, q: e.dev.Rx(i), count: &e.rx[i], merge: newMerger(batchFrames)}
+	w := &worker{e: e, session: s, q: e.dev.Rx(i), count: &e.rx[i], vlan: e.dev.VLAN(), merge: newMerger(batchFrames)}
 	w.merge.off = e.opts.NoMerge
 	if runtime.GOMAXPROCS(0) > e.dev.NumRx()+1 { // else spinning takes the time of those who would send
 		w.limit = maxSpins

@@ -1,0 +1,58 @@
+package rdma
+
+import (
+	"encoding/binary"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+)
+
+const (
+	typeVLAN = 0x8100
+	typeQinQ = 0x88a8
+	vlanLen  = 4
+	vlanID   = 0x0fff // of the tag control information
+)
+
+// untag reads the frame's Ethernet type behind its tag, which it takes out. It reports whether the frame is of our VLAN; if we are in
+// none, a tag of VLAN 0, a mere priority, is as good as no tag (IEEE 802.1Q-2018 6.9).
+func (w *worker) untag(p *dv.Packet, l *layout) bool {
+	frame := p.Data
+	l.etherType, l.l3 = binary.BigEndian.Uint16(frame[12:]), ethLen
+	stripped := p.Flags&dv.RxVLAN != 0
+	switch {
+	case l.etherType == typeQinQ:
+		return false
+	case l.etherType != typeVLAN:
+		return w.vlan == 0 && !stripped || stripped && p.VLAN&vlanID == w.vlan
+	case stripped || len(frame) < ethLen+vlanLen || binary.BigEndian.Uint16(frame[14:])&vlanID != w.vlan:
+		return false
+	}
+	copy(frame[vlanLen:], frame[:12])
+	p.Data = frame[vlanLen:]
+	l.etherType = binary.BigEndian.Uint16(p.Data[12:])
+	return true
+}
+
+// tag has the packet about to be posted sent with the tag of our VLAN, if we are in one. Its priority (PCP) is the class
+// selector of the packet's DSCP, its upper three bits, as the NIC itself maps DSCP where it is told to trust it.
+func (s *sender) tag(frame []byte) {
+	if s.vlan == 0 {
+		return
+	}
+	s.packet.Flags |= dv.TxVLAN
+	s.packet.VLAN = dv.VLANTag(classSelector(frame), s.vlan)
+}
+
+// classSelector is the upper three bits of a packet's DSCP (RFC 2474 section 4.2.2); 0 of what is not IP.
+func classSelector(frame []byte) uint8 {
+	if len(frame) < ethLen+2 {
+		return 0
+	}
+	switch ip := frame[ethLen:]; binary.BigEndian.Uint16(frame[12:]) {
+	case typeIPv4:
+		return ip[1] >> 5
+	case typeIPv6:
+		return ip[0] & 15 >> 1
+	}
+	return 0
+}
