@@ -203,7 +203,7 @@ func (rq *RQ) deliverCyclic(b *rxBurst, stripped bool) counter {
 // capacity is how many bytes a scatter list takes, counted no further than n.
 func capacity(list []byte, n int) (sum int) {
 	for ; len(list) >= mlx5.DataSegSize && sum < n; list = list[mlx5.DataSegSize:] {
-		count := binary.BigEndian.Uint32(list) &^ (1 << 31)
+		count := binary.BigEndian.Uint32(list) &^ startPadding
 		if count == 0 {
 			break
 		}
@@ -212,14 +212,17 @@ func capacity(list []byte, n int) (sum int) {
 	return sum
 }
 
+// startPadding in the byte count of a receive segment lets the NIC pad the packet's start, which this one never does; in a
+// send queue the same bit marks inline data (MLX5_HW_START_PADDING, linux include/linux/mlx5/qp.h; mlx5e sets it always).
+const startPadding = 1 << 31
+
 // scatter writes the pieces of the packet into the scatter list from byte skip
 // of it on. Entries that are not reached are not looked at.
 func (rq *RQ) scatter(b *rxBurst, list []byte, skip int) fault {
 	parts := b.packet.parts[:b.packet.n]
 	var part []byte
 	for ; len(list) >= mlx5.DataSegSize; list = list[mlx5.DataSegSize:] {
-		count := binary.BigEndian.Uint32(list)
-		room := int(count &^ (1 << 31))
+		room := int(binary.BigEndian.Uint32(list) &^ startPadding)
 		if skip >= room {
 			skip -= room
 			continue
@@ -232,9 +235,6 @@ func (rq *RQ) scatter(b *rxBurst, list []byte, skip int) fault {
 					return rq.pad(lkey, addr, room)
 				}
 				part, parts = parts[0], parts[1:]
-			}
-			if count>>31 != 0 {
-				return faultRxInline
 			}
 			n := min(room, len(part))
 			if f := rq.nic.write(rq.attr.PD, lkey, addr, part[:n], room); f.syndrome != 0 {

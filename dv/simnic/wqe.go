@@ -30,7 +30,6 @@ var (
 	faultRxBounds = fault{mlx5.SynLocalProtection, mlx5.VendorRxData + 2, 0}
 	faultRxBus    = fault{mlx5.SynLocalProtection, mlx5.VendorRxData - 1, 0}
 	faultRxLength = fault{mlx5.SynLocalLength, 0, 0}
-	faultRxInline = fault{mlx5.SynLocalQPOp, mlx5.VendorInlineScatter, 0}
 )
 
 // wqe is one send WQE, copied out of the ring before it is looked at: the
