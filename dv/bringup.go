@@ -64,7 +64,7 @@ func (d *Device) openContext(t *target) error {
 		if err != nil {
 			return err
 		}
-		d.context, err = uverbs.Open(k, uverbs.Options{TxQPs: d.plan.tx, DriverID: t.driver})
+		d.context, err = uverbs.Open(k, uverbs.Options{TxQPs: d.plan.tx, DriverID: t.driver, WriteCombining: d.config.BlueFlame})
 		return err
 	}, func() error {
 		err := d.context.Close()

@@ -56,6 +56,11 @@ type Config struct {
 	// NoMultiPacketSend gives each frame a send descriptor of its own [no-empw].
 	// Default: frames with the same flags share one, if the device can.
 	NoMultiPacketSend bool
+	// BlueFlame has a flush of a single short descriptor write it into the doorbell
+	// register, so that an idle NIC need not fetch it: one round trip over the bus
+	// less for a lone packet, more work for the processor with each. Off by
+	// default, as batches gain nothing.
+	BlueFlame bool
 	// Compression lets the NIC write completions of similar frames in a row in a
 	// compressed form, and says what of it is kept per frame. Default: the hash,
 	// if the device can.

@@ -54,8 +54,9 @@
 //	dbrec  doorbell record: 8 bytes of memory with a queue's counters, which
 //	       the NIC reads when it likes
 //	UAR    a page of device registers: send doorbells and CQ arming
+//	BF     BlueFlame: a doorbell that carries the descriptor it is for
 //	eMPW   multi-packet send: one descriptor for many frames with the same flags
-//	segment  one of several buffers that a receive descriptor names
+//	SGE    segment: one of several buffers that a receive descriptor names
 //	slab   receive buffer of a striding ring, which holds many frames
 //	LSO    large send offload (TSO): the NIC cuts TCP segments
 //	RSS    receive side scaling: the NIC chooses the receive queue by a hash

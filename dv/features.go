@@ -108,8 +108,10 @@ func (d *Device) txFeatures() []Feature {
 			obstacle{!d.caps.MultiPacketSend, "device: wants headers inline in every descriptor"}),
 		feature("relaxed ordering", "frames may be written to memory out of order",
 			obstacle{!caps.OptionalMRAccess, "kernel: too old to be asked"}),
-		feature("BlueFlame", "", obstacle{caps.BFRegSize == 0, "device: doorbells cannot carry descriptors here"},
-			obstacle{true, "driver: doorbells are mapped uncached, which suits batches better"}),
+		feature("BlueFlame", "a lone descriptor goes with its doorbell",
+			obstacle{caps.BFRegSize == 0, "device: doorbells cannot carry descriptors here"},
+			obstacle{!c.BlueFlame, "choice: BlueFlame is not set"},
+			obstacle{!d.context.WriteCombining(), "kernel: does not map doorbells write-combining on this machine"}),
 	}
 }
 

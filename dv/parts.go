@@ -143,6 +143,7 @@ func (p *txParts) start() (err error) {
 		return err
 	}
 	q.sqn, q.page, q.register = p.qp.SQN, p.qp.Reg, p.qp.RegOffset
+	q.flame = flame{size: uint32(p.qp.BlueFlameSize)}
 	return p.qp.ToReady(d.port)
 }
 

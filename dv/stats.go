@@ -58,6 +58,8 @@ type TxStats struct {
 	Multi uint64
 	// Doorbells is flushes that had something to say.
 	Doorbells uint64
+	// BlueFlames is how many of them carried their descriptor.
+	BlueFlames uint64
 	// Completions is completion entries consumed.
 	Completions uint64
 	// Stalls is posts refused because the ring or its staging memory was full.

@@ -48,6 +48,7 @@ type TxQueue struct {
 	sqn      uint32
 	page     *uverbs.Page // with the doorbell register, at byte offset register
 	register int
+	flame    flame
 
 	alarm alarm
 	count txCounts
@@ -166,9 +167,13 @@ func (q *TxQueue) Flush() {
 	mmio.ToDevice()
 	q.rec.StoreBE32(mlx5.RecordSend, q.pc&0xffff)
 	mmio.ToDevice()
+	alone := q.rung == q.last
 	q.rung = q.pc
 	q.count.doorbells.n++
 	q.count.showPosts()
+	if alone && q.flare() {
+		return
+	}
 	q.page.Store64(q.register, mlx5.Doorbell(q.ring[(q.last&q.mask)*mlx5.BB:]))
 }
 

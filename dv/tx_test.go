@@ -243,28 +243,75 @@ func TestPostFrameRefusals(t *testing.T) {
 	}
 }
 
+// No kind of packet allocates on any of the ways it can go: in the descriptor or
+// from memory, in a descriptor of its own or a shared one, cut by the NIC, tagged,
+// in one piece or several, lent, and with the doorbell.
 func TestTxAllocations(t *testing.T) {
-	r := newTxRig(t, 256, 256<<10, defaultLimits)
-	short, long := [1][]byte{make([]byte, 60)}, [2][]byte{make([]byte, 54), make([]byte, 20000)}
-	small := TxPacket{Bufs: short[:], Flags: TxL3Csum | TxL4Csum}
-	lso := TxPacket{Bufs: long[:], HdrLen: 54, MSS: 1460}
-	if n := testing.AllocsPerRun(500, func() {
-		for range 6 {
-			if r.q.Post(&small) != nil || r.q.Post(&lso) != nil {
-				t.Fatal("ring full")
+	type limits = txLimits
+	for _, c := range []struct {
+		name   string
+		limits limits
+		flame  uint32
+		want   TxStats // of each round, for what must have been used
+	}{
+		{"own descriptors", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256}, 0, TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6}},
+		{"headers inline", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256, minInline: 18}, 0, TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6}},
+		{"shared descriptors", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256, multi: 60}, 0, TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6, Multi: 24}},
+		{"with the doorbell", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256, multi: 60}, 256, TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6, Multi: 24, BlueFlames: 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newTxRig(t, 256, 512<<10, c.limits)
+			r.q.flame.size = c.flame
+			short, mid, long := [1][]byte{make([]byte, 60)}, [3][]byte{make([]byte, 54), make([]byte, 700), make([]byte, 1)}, [2][]byte{make([]byte, 54), make([]byte, 20000)}
+			small := TxPacket{Bufs: short[:], Flags: TxL3Csum | TxL4Csum}
+			tagged := TxPacket{Bufs: short[:], Flags: TxVLAN, VLAN: VLANTag(5, 7)}
+			staged := TxPacket{Bufs: mid[:], Flags: TxL4Csum}
+			lso := TxPacket{Bufs: long[:], HdrLen: 54, MSS: 1460}
+			done := sent(0)
+			end := func(packets int) {
+				r.q.Flush()
+				binary.BigEndian.PutUint16(done[0x3c:], uint16(r.q.last))
+				r.nic.put(done)
+				if n := r.q.Reclaim(); n != packets {
+					t.Fatalf("%d of %d done", n, packets)
+				}
+				r.bells = r.bells[:0]
 			}
-			f, _ := r.pool.Get()
-			if r.q.PostFrame(f, 0, 1000, 0) != nil {
-				t.Fatal("ring full")
+			const rounds = 200
+			if n := testing.AllocsPerRun(rounds, func() {
+				for range 6 {
+					for _, p := range []*TxPacket{&small, &tagged, &staged, &lso} {
+						if err := r.q.Post(p); err != nil {
+							t.Fatal(err)
+						}
+					}
+					f, _ := r.pool.Get()
+					if err := r.q.PostFrame(f, 0, 1000, 0); err != nil {
+						t.Fatal(err)
+					}
+				}
+				end(30)
+			}); n != 0 {
+				t.Errorf("%v allocations in a round of Post, PostFrame, Flush and Reclaim", n)
 			}
-		}
-		r.q.Flush()
-		r.nic.put(sent(uint16(r.q.last)))
-		if r.q.Reclaim() != 18 {
-			t.Fatal("not all done")
-		}
-	}); n != 0 {
-		t.Errorf("%v allocations in a round of Post, PostFrame, Flush and Reclaim", n)
+			if n := testing.AllocsPerRun(rounds, func() {
+				if err := r.q.Post(&small); err != nil {
+					t.Fatal(err)
+				}
+				end(1)
+			}); n != 0 {
+				t.Errorf("%v allocations with a lone packet", n)
+			}
+			s := r.q.Stats()
+			for _, n := range []struct{ got, want uint64 }{
+				{s.Packets, c.want.Packets}, {s.Inline, c.want.Inline}, {s.LSO, c.want.LSO}, {s.ZeroCopy, c.want.ZeroCopy}, {s.Multi, c.want.Multi}, {s.BlueFlames, c.want.BlueFlames},
+			} {
+				if n.want == 0 && n.got != 0 || n.got < n.want*rounds/2 {
+					t.Errorf("measured the wrong thing: %+v", s)
+					break
+				}
+			}
+		})
 	}
 }
 

@@ -24,6 +24,7 @@ The device:
   --mtu BYTES         largest IP packet (default: the port's)
   --no-multi-seg      one buffer for each frame, however large the MTU
   --no-empw           a send descriptor for each frame
+  --blueflame         the descriptor of a frame that is sent alone goes with its doorbell
   --no-compression    a whole receive completion for each frame
   --sim-wire PLUG     with --device sim: tap:NAME, packet:IFNAME or none (default tap:slice0)
   --sim-netdev PLUG   likewise, the port's Linux side (default none)
@@ -41,6 +42,7 @@ type ringFlags struct {
 	mtu         int
 	noMultiSeg  bool
 	noEMPW      bool
+	blueFlame   bool
 	noCompress  bool
 	sim         simFlags
 }
@@ -55,6 +57,7 @@ func (f *ringFlags) define(fs *flag.FlagSet) {
 	fs.IntVar(&f.mtu, "mtu", 0, "")
 	fs.BoolVar(&f.noMultiSeg, "no-multi-seg", false, "")
 	fs.BoolVar(&f.noEMPW, "no-empw", false, "")
+	fs.BoolVar(&f.blueFlame, "blueflame", false, "")
 	fs.BoolVar(&f.noCompress, "no-compression", false, "")
 	f.sim.define(fs)
 }
@@ -88,7 +91,7 @@ func (f *ringFlags) check(fs *flag.FlagSet) error {
 func (f *ringFlags) open(ctx context.Context, log *slog.Logger, undo *ledger) (*dv.Device, error) {
 	cfg := dv.Config{
 		Device: f.device, MAC: f.mac, Promiscuous: f.promiscuous, RxQueues: f.queues, TxQueues: f.queues,
-		RxQueueSize: f.rxSize, TxQueueSize: f.txSize, MTU: f.mtu, Logger: log, NoMultiPacketSend: f.noEMPW, NoMultiSegment: f.noMultiSeg,
+		RxQueueSize: f.rxSize, TxQueueSize: f.txSize, MTU: f.mtu, Logger: log, NoMultiPacketSend: f.noEMPW, NoMultiSegment: f.noMultiSeg, BlueFlame: f.blueFlame,
 	}
 	if f.noCompress {
 		cfg.Compression = dv.NoCompression

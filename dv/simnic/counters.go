@@ -46,6 +46,7 @@ type Counters struct {
 	Routed uint64 // copies of packets made, one per destination
 
 	Doorbells, SendWQEs     uint64
+	BlueFlames              uint64 // of the Doorbells, those that carried their WQE
 	LSOWQEs                 uint64 // of the SendWQEs, those to be segmented
 	ChecksumWQEs            uint64 // those that asked for TCP or UDP checksums
 	TxInlineDropped         uint64 // packets of WQEs that inlined too little, lenient mode
@@ -91,6 +92,7 @@ const (
 	ctrRouted
 	ctrDoorbells
 	ctrSendWQEs
+	ctrBlueFlames
 	ctrLSOWQEs
 	ctrChecksumWQEs
 	ctrTxInlineDropped
@@ -183,7 +185,7 @@ func (n *NIC) Counters() Counters {
 			LengthError: c.get(ctrLengthError), Protection: c.get(ctrProtection), CQError: c.get(ctrCQError), Fault: c.get(ctrFault),
 		},
 		Routed:    c.get(ctrRouted),
-		Doorbells: c.get(ctrDoorbells), SendWQEs: c.get(ctrSendWQEs), LSOWQEs: c.get(ctrLSOWQEs), ChecksumWQEs: c.get(ctrChecksumWQEs),
+		Doorbells: c.get(ctrDoorbells), SendWQEs: c.get(ctrSendWQEs), BlueFlames: c.get(ctrBlueFlames), LSOWQEs: c.get(ctrLSOWQEs), ChecksumWQEs: c.get(ctrChecksumWQEs),
 		TxInlineDropped: c.get(ctrTxInlineDropped),
 		LROPackets:      c.get(ctrLROPackets), CQEs: c.get(ctrCQEs), CompressedCQEs: c.get(ctrCompressedCQEs), CQOverruns: c.get(ctrCQOverruns),
 		ReqErrors: c.get(ctrReqErrors), ReqFlushed: c.get(ctrReqFlushed), RespErrors: c.get(ctrRespErrors), RespFlushed: c.get(ctrRespFlushed),

@@ -80,7 +80,13 @@ func (h *hostile) step() {
 		copy(h.sq.ring.Bytes()[int(h.byte())%1000:], h.take(24))
 	case 2:
 		h.sq.doorbell()
-	case 3: // any counter, any register value
+	case 3: // any counter, any register value, or a copy of what may be a WQE
+		if op/9%2 == 1 {
+			at := int(h.byte()) % 16 * 64
+			h.sq.rec.StoreBE32(4, uint32(h.byte()))
+			h.nic.UARCopy(0, 0x800+int(h.byte())*16, h.sq.ring.Bytes()[at:min(at+int(op/18)*64, 1024)], op/9%4 == 1)
+			return
+		}
 		h.sq.rec.StoreBE32(4, uint32(h.byte()))
 		h.nic.UARWrite(0, int(h.byte())*16, uint64(h.sq.Number())<<8|uint64(h.byte())<<40|uint64(h.byte()))
 	case 4:
@@ -145,6 +151,9 @@ func FuzzHostileDriver(f *testing.F) {
 	send := append([]byte{0}, join(ctrl(0x0a, 3), ethSeg(0xc0, 0, 0), seg(60, 0, guard), make([]byte, 16))...)
 	lso := append([]byte{27}, join(ctrl(0x0e, 4), ethSeg(0xc0, 100, 2), seg(600, 0, guard), seg(60, 0, guard))...)
 	mpw := append([]byte{27}, join(ctrl(0x29, 4), ethSeg(0, 0, 0), seg(60, 0, guard), seg(1000, 0, guard))...)
+	flame := append([]byte{0}, append(join(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(60, 0, guard), make([]byte, 16)), 30, 0, 1, 0)...)
+	f.Add(flame)
+	f.Add(join(flame, []byte{30, 0, 1, 16, 30, 1, 2, 16, 48, 15, 1, 3}))
 	post := append([]byte{22, 0}, join(seg(64, 0, guard), seg(2048, 0, guard))...)
 	scattered := append([]byte{40, 2}, join(seg(64, 0, guard), seg(512, 0, guard+64), seg(512, 0, guard+1024), seg(512, 0, guard+2048))...)
 	f.Add(join(send, []byte{2}, lso, []byte{2}, mpw, []byte{2, 8}))

@@ -100,7 +100,7 @@ func (n *node) Mmap(offset int64, length int, writable bool) (*uverbs.Page, erro
 		if command == uverbs.MmapWCPage && n.linux.cfg.NoWriteCombining {
 			return nil, unix.EPERM
 		}
-		return n.uarPage(uint32(index)), nil
+		return n.uarPage(uint32(index), command != uverbs.MmapNCPage && !n.linux.cfg.NoWriteCombining), nil
 	case uverbs.MmapCoreClock, uverbs.MmapClockInfo:
 		return nil, clockErrno(whole, writable)
 	}
@@ -121,13 +121,22 @@ func clockErrno(whole, writable bool) unix.Errno {
 
 func (b *bfregs) pages() uint32 { return uint32(len(b.uars)) / b.uarsPerPage }
 
-// uarPage is a system page with one or more UARs on it.
-func (n *node) uarPage(index uint32) *uverbs.Page {
+// uarPage is a system page with one or more UARs on it, mapped write-combining
+// or not.
+func (n *node) uarPage(index uint32, combined bool) *uverbs.Page {
 	b := &n.ctx.bfregs
 	uars := b.uars[index*b.uarsPerPage:][:b.uarsPerPage]
-	return &uverbs.Page{Trap: func(off int, v uint64) {
-		if u := off / uverbs.UARSize; off >= 0 && u < len(uars) && !n.gone.Load() {
-			n.nic.UARWrite(uars[u], off%uverbs.UARSize, v)
-		}
-	}}
+	there := func(off int) bool { return off >= 0 && off/uverbs.UARSize < len(uars) && !n.gone.Load() }
+	return &uverbs.Page{
+		Trap: func(off int, v uint64) {
+			if there(off) {
+				n.nic.UARWrite(uars[off/uverbs.UARSize], off%uverbs.UARSize, v)
+			}
+		},
+		TrapCopy: func(off int, p []byte) {
+			if there(off) {
+				n.nic.UARCopy(uars[off/uverbs.UARSize], off%uverbs.UARSize, p, combined)
+			}
+		},
+	}
 }

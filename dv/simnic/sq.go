@@ -30,6 +30,8 @@ type SQ struct {
 	hwCI    uint16 // next basic block to execute
 	failed  bool   // an error was reported since reset
 	stopped bool   // nothing is executed or flushed until reset
+	flamed  bool   // there was a BlueFlame copy since reset, the last one into half
+	half    int
 	burst   *burst
 }
 
@@ -84,7 +86,7 @@ func (sq *SQ) Modify(cur, next State) error {
 		return err
 	}
 	if next == StateReset || sq.state == StateReset {
-		sq.hwCI, sq.failed, sq.stopped = sq.attr.StartIndex, false, false
+		sq.hwCI, sq.failed, sq.stopped, sq.flamed = sq.attr.StartIndex, false, false, false
 	}
 	sq.state = next
 	if next == StateError {

@@ -23,6 +23,7 @@ type fakeKernel struct {
 	patch   func(c *call) // changes an answer before it goes out
 	mmaps   []mmapCall
 	mmapErr error
+	wcErr   error          // of write-combining pages
 	mem     []*mmio.Region // pages of registers; used if not nil, as on hardware
 	stores  []uint64
 	peers   []int // our ends of event descriptors: async first, if native
@@ -295,6 +296,9 @@ func (k *fakeKernel) Mmap(offset int64, length int, writable bool) (*Page, error
 	k.mmaps = append(k.mmaps, mmapCall{offset, length, writable})
 	if k.mmapErr != nil {
 		return nil, k.mmapErr
+	}
+	if k.wcErr != nil && offset/int64(length)>>8&0xff == MmapWCPage {
+		return nil, k.wcErr
 	}
 	if k.mem != nil {
 		m, err := mmio.Alloc(length)

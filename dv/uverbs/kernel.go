@@ -1,6 +1,10 @@
 package uverbs
 
-import "github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+import (
+	"encoding/binary"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+)
 
 // Kernel is one opened device node: everything a process may ask of /dev/infiniband/uverbsN. It is implemented by
 // the real node (OpenNode), by the software NIC (dv/simnic) and by a recorded conversation (Replay).
@@ -23,10 +27,14 @@ type Kernel interface {
 }
 
 // Page is one mapped page of device registers. Pages of the real node have Mem. Pages of the in-process model have
-// Trap: the model acts on the caller's goroutine, before Store64 returns.
+// Trap, and may have TrapCopy: the model acts on the caller's goroutine, before Store64 or Copy returns.
 type Page struct {
-	Mem  *mmio.Region
-	Trap func(off int, v uint64)
+	Mem      *mmio.Region
+	Trap     func(off int, v uint64)
+	TrapCopy func(off int, b []byte) // nil: a copy is as many stores
+
+	// WriteCombining says that the page is mapped so. Each store is flushed then, before the next may join it.
+	WriteCombining bool
 }
 
 // Store64 stores the 8 bytes of v, most significant first, at byte offset off, which must be a multiple of 8. On
@@ -37,6 +45,26 @@ func (p *Page) Store64(off int, v uint64) {
 		return
 	}
 	p.Mem.Doorbell64(off, v)
+	if p.WriteCombining {
+		mmio.FlushWC()
+	}
+}
+
+// Copy writes b, whole lines of 64 bytes, at byte offset off, a multiple of 64, first to last: a work request into a
+// doorbell register ("BlueFlame"), which is to be on a write-combining page. b must not change meanwhile.
+func (p *Page) Copy(off int, b []byte) {
+	switch {
+	case p.TrapCopy != nil:
+		p.TrapCopy(off, b)
+		return
+	case p.Trap != nil:
+		for i := 0; i < len(b); i += 8 {
+			p.Trap(off+i, binary.BigEndian.Uint64(b[i:]))
+		}
+		return
+	}
+	p.Mem.CopyLines(off, b)
+	mmio.FlushWC()
 }
 
 // Close unmaps the page; it may be called more than once. Nobody may be storing into the page.

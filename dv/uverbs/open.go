@@ -16,6 +16,10 @@ type Options struct {
 	// share register 0, which is correct but slower. Default 15.
 	TxQPs int
 
+	// WriteCombining asks for doorbell pages that take whole work requests (QP.BlueFlameSize). Where the machine
+	// refuses, or the device has no use for it, they are mapped uncached as ever.
+	WriteCombining bool
+
 	// DriverID is the kernel driver of the device (enum rdma_driver_id), as RDMA netlink GET_CHARDEV tells it.
 	// Default DriverMLX5; any other driver's device refuses with EINVAL.
 	DriverID uint32
@@ -87,7 +91,7 @@ func (c *Context) bringUp(o Options) error {
 	if err := c.queryDevice(a); err != nil {
 		return err
 	}
-	return c.mapUARs(o.pageSize)
+	return c.mapUARs(o)
 }
 
 // contextAnswer is what GET_CONTEXT told.

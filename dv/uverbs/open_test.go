@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"encoding/binary"
 	"errors"
 	"os"
 	"slices"
@@ -265,5 +266,81 @@ func TestPageStoreIsBigEndian(t *testing.T) {
 	same(t, "arm cell", mem.Slice(0x20, 8), vec(t, "10000123 00000086"))
 	if err := errors.Join(p.Close(), p.Close(), (*Page)(nil).Close()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A copy is the bytes as they are, on memory, to a model that takes copies, and to one that knows only stores.
+func TestPageCopy(t *testing.T) {
+	mem, b := region(t, 4096), make([]byte, 128)
+	for i := range b {
+		b[i] = byte(i)
+	}
+	(&Page{Mem: mem, WriteCombining: true}).Copy(0x800, b)
+	same(t, "register", mem.Slice(0x800, 128), b)
+	var got []byte
+	(&Page{TrapCopy: func(off int, b []byte) { got = append(got, b...) }}).Copy(0x800, b)
+	same(t, "copy", got, b)
+	got = nil
+	(&Page{Trap: func(off int, v uint64) {
+		if off != 0x800+len(got) {
+			t.Errorf("store at %#x", off)
+		}
+		got = binary.BigEndian.AppendUint64(got, v)
+	}}).Copy(0x800, b)
+	same(t, "stores", got, b)
+}
+
+// TestWriteCombining: doorbell pages are write-combining when that is asked for and to be had, all of them; only then do
+// queue pairs with a register of their own take copies.
+func TestWriteCombining(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		options Options
+		refuse  error
+		regSize uint32
+		on      bool
+		mmaps   []int64 // the first two
+	}{
+		{"by default", Options{}, nil, 512, false, []int64{0x300000, 0x301000}},
+		{"asked for", Options{WriteCombining: true}, nil, 512, true, []int64{0x200000, 0x201000}},
+		{"refused by the machine", Options{WriteCombining: true}, unix.EPERM, 512, false, []int64{0x200000, 0x300000}},
+		{"no use for it", Options{WriteCombining: true}, nil, 0, false, []int64{0x300000, 0x301000}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			k := newFake(t)
+			k.wcErr = tc.refuse
+			if tc.regSize == 0 {
+				k.patch = func(c *call) {
+					if out, ok := c.out[AttrUHWOut]; ok && c.name == "native GET_CONTEXT" {
+						clear(out[4:8])
+					}
+				}
+			}
+			tc.options.pageSize = 4096
+			c, err := Open(k, tc.options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if c.WriteCombining() != tc.on || k.mmaps[0].offset != tc.mmaps[0] || k.mmaps[1].offset != tc.mmaps[1] {
+				t.Errorf("write-combining %v, mapped %+v", c.WriteCombining(), k.mmaps[:2])
+			}
+			for i, p := range c.uars {
+				if p.WriteCombining != tc.on {
+					t.Errorf("page %d: %v", i, p.WriteCombining)
+				}
+			}
+			for index, own := range map[uint32]bool{0: false, 1: true, 5: true} {
+				qp := &QP{object: object{c: c}}
+				if err := qp.bind(index); err != nil || (qp.BlueFlameSize == 256) != (own && tc.on) {
+					t.Errorf("register %d takes copies of %d bytes, %v", index, qp.BlueFlameSize, err)
+				}
+			}
+		})
+	}
+	k := newFake(t)
+	k.wcErr = unix.ENOMEM
+	if _, err := Open(k, Options{WriteCombining: true}); !errors.Is(err, unix.ENOMEM) {
+		t.Errorf("another error: %v", err)
 	}
 }

@@ -36,7 +36,7 @@ type QP struct {
 	SQN           uint32 // send queue number, for control segments
 	Reg           *Page  // doorbell register, at byte RegOffset: nil for an RSS queue pair
 	RegOffset     int
-	BlueFlameSize int // bytes of the register that take a whole work request, 0 where write combining does not work
+	BlueFlameSize int // bytes of each of the register's two halves, which take a work request in turn; 0: they must not
 
 	pd    *PD
 	state QPState // guarded by c.mu
@@ -98,7 +98,10 @@ func (qp *QP) bind(index uint32) error {
 	if page >= len(qp.c.uars) {
 		return refusal(opCreateQP, qp.noun, "the kernel gave doorbell register %d, which is on page %d of %d", index, page, len(qp.c.uars))
 	}
-	qp.Reg, qp.RegOffset, qp.BlueFlameSize = qp.c.uars[page], offset, int(caps.BFRegSize)
+	qp.Reg, qp.RegOffset = qp.c.uars[page], offset
+	if qp.Reg.WriteCombining && index != 0 { // register 0 is for all queues that have none of their own
+		qp.BlueFlameSize = int(caps.BFRegSize) / 2
+	}
 	return nil
 }
 

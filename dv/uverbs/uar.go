@@ -1,6 +1,11 @@
 package uverbs
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
 
 // A UAR is 4 KiB of doorbell registers. A context has a number of them, fixed when it is opened, in system pages that
 // each hold one UAR or (64 KiB pages) sixteen. Of each UAR two send registers ("bfregs") are usable, and one cell
@@ -41,16 +46,28 @@ func bfregAddress(index, uarsPerPage, bfRegSize uint32) (page, offset int) {
 	return page, offset
 }
 
-// mapUARs maps the context's doorbell pages, uncached: one page more than once, or under two memory types, must not
-// be. c.mu is held.
-func (c *Context) mapUARs(pageSize int) error {
+// mapUARs maps the context's doorbell pages, all uncached or all write-combining: one page more than once, or under two
+// memory types, must not be. c.mu is held.
+func (c *Context) mapUARs(o Options) error {
 	pages := int(uint64(c.caps.Bfregs) / (BfregsPerUAR * uint64(c.caps.UARsPerPage)))
-	for i := range pages {
-		p, err := c.kernel.Mmap(mmapOffset(MmapNCPage, i, pageSize), pageSize, true)
+	command := MmapNCPage
+	if o.WriteCombining && c.caps.BFRegSize > 0 {
+		command = MmapWCPage
+	}
+	for i := 0; i < pages; i++ {
+		p, err := c.kernel.Mmap(mmapOffset(command, i, o.pageSize), o.pageSize, true)
+		if i == 0 && command == MmapWCPage && errors.Is(err, unix.EPERM) {
+			command, i = MmapNCPage, -1
+			continue
+		}
 		if err != nil {
 			return failure(opMapUAR, fmt.Sprintf("doorbell page %d of %d", i, pages), err, memory{})
 		}
+		p.WriteCombining = command == MmapWCPage
 		c.uars = append(c.uars, p)
 	}
 	return nil
 }
+
+// WriteCombining reports whether the doorbell pages are mapped write-combining.
+func (c *Context) WriteCombining() bool { return len(c.uars) > 0 && c.uars[0].WriteCombining }

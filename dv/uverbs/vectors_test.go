@@ -103,7 +103,7 @@ func TestVectorCreateQP(t *testing.T) {
 	same(t, "driver part", call.in[0x1000], vec(t, `
 		00000000 00000000 00000200 007f0000 00040000 00000000 00000000 00000000
 		01000000 00000000 00000300 007f0000`))
-	if qp.SQN != 0x100 || qp.Reg != c.uars[0] || qp.RegOffset != 0xa00 || qp.BlueFlameSize != 512 {
+	if qp.SQN != 0x100 || qp.Reg != c.uars[0] || qp.RegOffset != 0xa00 || qp.BlueFlameSize != 0 {
 		t.Errorf("decoded %+v", qp)
 	}
 }

@@ -29,5 +29,11 @@ func FlushWC()
 //go:noescape
 func store64(p unsafe.Pointer, v uint64)
 
+// copyLines copies n > 0 lines of 64 bytes, in 8-byte or 16-byte stores of
+// ascending addresses.
+//
+//go:noescape
+func copyLines(dst, src unsafe.Pointer, n int)
+
 func be32(v uint32) uint32 { return bits.ReverseBytes32(v) }
 func be64(v uint64) uint64 { return bits.ReverseBytes64(v) }

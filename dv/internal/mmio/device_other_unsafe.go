@@ -24,6 +24,12 @@ func FlushWC() { fence.Add(1) }
 
 func store64(p unsafe.Pointer, v uint64) { atomic.StoreUint64((*uint64)(p), v) }
 
+func copyLines(dst, src unsafe.Pointer, n int) {
+	for i := range n * 8 {
+		atomic.StoreUint64((*uint64)(unsafe.Add(dst, 8*i)), *(*uint64)(unsafe.Add(src, 8*i)))
+	}
+}
+
 func be32(v uint32) uint32 {
 	var b [4]byte
 	binary.NativeEndian.PutUint32(b[:], v)

@@ -232,3 +232,41 @@ func TestAccessDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// Lines arrive whole and in place, and nothing beside them changes; what is not
+// a line is refused before a byte is written.
+func TestCopyLines(t *testing.T) {
+	r := alloc(t, 1)
+	src := make([]byte, 256)
+	for i := range src {
+		src[i] = byte(i ^ 0x3c)
+	}
+	for n := 64; n <= 256; n += 64 {
+		b := r.Bytes()
+		copy(b, bytes.Repeat([]byte{0xa5}, 1024))
+		r.CopyLines(256, src[:n])
+		if !bytes.Equal(b[256:256+n], src[:n]) || bytes.Count(b[:256], []byte{0xa5}) != 256 || bytes.Count(b[256+n:1024], []byte{0xa5}) != 768-n {
+			t.Errorf("%d bytes: % x", n, b[192:256+n+64])
+		}
+	}
+	for name, bad := range map[string]func(){
+		"nothing":       func() { r.CopyLines(0, nil) },
+		"half a line":   func() { r.CopyLines(0, src[:32]) },
+		"line and more": func() { r.CopyLines(0, src[:65]) },
+		"misaligned":    func() { r.CopyLines(8, src[:64]) },
+		"outside":       func() { r.CopyLines(r.Len()-64, src[:128]) },
+		"negative":      func() { r.CopyLines(-64, src[:64]) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			bad()
+		}()
+	}
+	if n := testing.AllocsPerRun(100, func() { r.CopyLines(0, src) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

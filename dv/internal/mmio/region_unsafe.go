@@ -95,6 +95,16 @@ func (r *Region) Doorbell64(off int, v uint64) {
 	store64(r.word(off, 8), be64(v))
 }
 
+// CopyLines copies src, one or more lines of 64 bytes, to off, a multiple of
+// 64: first to last, in stores that a write-combining mapping can join. For
+// descriptors written into device registers. It orders nothing.
+func (r *Region) CopyLines(off int, src []byte) {
+	if len(src) == 0 || (len(src)|off)&63 != 0 {
+		panic(fmt.Sprintf("mmio: copy of %d bytes to offset %d is not of lines of 64 bytes", len(src), off))
+	}
+	copyLines(r.span(off, len(src)), unsafe.Pointer(&src[0]), len(src)/64)
+}
+
 // span is the address of n bytes at off, checked.
 func (r *Region) span(off, n int) unsafe.Pointer {
 	if off < 0 || n < 0 || off > r.size-n {

@@ -1,0 +1,58 @@
+package simnic
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+)
+
+// UARCopy is a BlueFlame copy: b, a WQE in whole basic blocks, is written to half
+// a doorbell register at offset off of page uar. combined says that the page is
+// mapped write-combining, so that the copy arrives as one. The queue acts before
+// UARCopy returns, on the WQE in its ring: silicon may take either, so they must
+// be the same.
+func (n *NIC) UARCopy(uar uint32, off int, b []byte, combined bool) {
+	if off < uarSend || off%uarHalf != 0 || len(b) == 0 || len(b) > uarHalf || len(b)%mlx5.BB != 0 {
+		n.strict.add("copy of %d bytes to offset %#x of UAR page %d", len(b), off, uar)
+		return
+	}
+	if !combined {
+		n.strict.add("copy of %d bytes to UAR page %d, which is mapped uncached", len(b), uar)
+	}
+	n.uarWrite(uar, off, binary.BigEndian.Uint64(b), func(sq *SQ, v uint64) {
+		n.counters.add(ctrBlueFlames, 1)
+		sq.rung(v, func(sq *SQ, v uint64) {
+			sq.checkDoorbell(v)
+			sq.checkCopy(uint16(v>>40), int(v&0x3f), off, b)
+		})
+	}, (*CQ).ArmWord)
+}
+
+// checkCopy notes what would have silicon execute something else than the ring
+// says, or lose a copy: one in the same half as that before it may be merged
+// with it in the processor.
+func (sq *SQ) checkCopy(index uint16, ds, off int, b []byte) {
+	var ring [uarHalf]byte
+	size := min(ds*mlx5.DSSize, len(b))
+	whole := sq.attr.Ring.Gather(sq.slot(index), ring[:min(size, sq.toEnd(index))])
+	half := off / uarHalf % 2
+	switch {
+	case ds*mlx5.DSSize > len(b):
+		sq.violation("BlueFlame copy of WQE %#x has %d of %d bytes", index, len(b), ds*mlx5.DSSize)
+	case !whole || size > sq.toEnd(index):
+		sq.violation("BlueFlame copy of WQE %#x goes on behind the end of the ring", index)
+	case !bytes.Equal(ring[:size], b[:size]):
+		sq.violation("BlueFlame copy of WQE %#x differs from the ring", index)
+	case index != sq.hwCI:
+		sq.violation("BlueFlame copy of WQE %#x while %#x was not rung for", index, sq.hwCI)
+	case sq.flamed && sq.half == half:
+		sq.violation("BlueFlame copy of WQE %#x in the same half as that before it", index)
+	}
+	sq.flamed, sq.half = true, half
+}
+
+// toEnd is the bytes of the ring from block index to its end.
+func (sq *SQ) toEnd(index uint16) int {
+	return int(uint64(mlx5.BB)<<sq.attr.LogSize - sq.slot(index))
+}
