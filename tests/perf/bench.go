@@ -88,7 +88,7 @@ func (s *sample) during(load func() error) (server *usage, client float64, err e
 			server = r.Usage
 		case s.relay:
 			server.CPU += r.Usage.CPU // a cable made of a process, as ours is
-			server.Model += r.Usage.CPU
+			server.Model += r.Usage.Model
 		default:
 			client += r.Usage.CPU
 		}

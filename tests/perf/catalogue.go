@@ -9,8 +9,9 @@ type quantity struct {
 }
 
 // catalogue is all quantities in the order of the table. CPU figures are of the server: "cpu" is all of it, "own" is without the
-// software NIC and its wire (which a card does; for kernel/tap, without the process between the TAPs), "both" has
-// the client's added to all.
+// software NIC and its wire, which a card does. For kernel/tap it is without the process between the TAPs, but with the server's kernel's
+// work on what it receives, which is done there; for kernel/veth that work is charged to the client, and in "both" only, which
+// has the client's CPU added to all.
 func catalogue() []quantity {
 	var c quantities
 	c.web()

@@ -80,6 +80,7 @@ func (c *child) open(s childSpec) (err error) {
 	var server host
 	switch {
 	case s.Relay != "":
+		c.meter.relays = true
 		return relay(s.Relay)
 	case s.Pair:
 		server, c.client, err = openPair(*s.Server)

@@ -98,7 +98,7 @@ func parseFlags(args []string, stderr io.Writer) (f flags, err error) {
 	fs.BoolVar(&f.again, "again", false, "measure nothing; print what the directory has of an earlier run")
 	fs.StringVar(&f.readme, "readme", "", "file to put the short tables into, between its marks")
 	fs.StringVar(&f.profiles, "profiles", "", "directory to keep each server's CPU profiles in")
-	fs.DurationVar(&f.budget, "budget", 19*time.Minute, "start no further round after this long")
+	fs.DurationVar(&f.budget, "budget", 1170*time.Second, "start no further round that would take longer, if it is as long as the one before")
 	if err := fs.Parse(args); err != nil {
 		return f, err
 	}

@@ -95,9 +95,26 @@ func TestModelShare(t *testing.T) {
 	if err := p.Write(&b); err != nil {
 		t.Fatal(err)
 	}
-	share, samples, err := modelShare(b.Bytes())
+	share, samples, err := shareOf(b.Bytes(), modelPath)
 	if err != nil || math.Abs(share-0.75) > 1e-9 || samples != 4 {
 		t.Errorf("share %v of %v samples, %v", share, samples, err)
+	}
+	for relays, want := range map[bool]float64{false: 0.75, true: 0.8} { // all but a fifth, where the server's kernel works
+		m := meter{relays: relays}
+		p.Sample = append(p.Sample[:2:2], sample(1, "unix.Write", relayServer, "main.carry"))
+		if !relays {
+			p.Sample = p.Sample[:2]
+		}
+		p.Location, p.Function = nil, lines
+		for _, s := range p.Sample {
+			p.Location = append(p.Location, s.Location...)
+		}
+		if err := p.Write(&m.profile); err != nil {
+			t.Fatal(err)
+		}
+		if share, _, err := m.modelShare(); err != nil || math.Abs(share-want) > 1e-9 {
+			t.Errorf("relays %v: share %v, %v", relays, share, err)
+		}
 	}
 }
 

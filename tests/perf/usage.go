@@ -18,7 +18,7 @@ import (
 // usage is what a process used between begin and end.
 type usage struct {
 	Wall, CPU    float64 // seconds
-	Model        float64 // seconds of CPU in the software NIC and the wire under it, by profile
+	Model        float64 // seconds of CPU in the software NIC and the wire under it, by profile; of a relay: all but what the server's kernel did in it
 	Received     float64 // bytes that the TCP sink took
 	Datagrams    float64 // that the UDP sink took
 	Samples      float64 // of the profile
@@ -33,6 +33,7 @@ type meter struct {
 	counts   counts
 	profile  bytes.Buffer
 	measures bool
+	relays   bool // the process is a cable
 }
 
 func (m *meter) begin(s *services) error {
@@ -63,7 +64,7 @@ func (m *meter) end(s *services, keep string) (*usage, error) {
 	for name, v := range now.more {
 		u.More[name] = v - m.counts.more[name]
 	}
-	share, samples, err := modelShare(m.profile.Bytes())
+	share, samples, err := m.modelShare()
 	u.Model, u.Samples = share*u.CPU, samples
 	if keep != "" {
 		err = errors.Join(err, os.WriteFile(keep, m.profile.Bytes(), 0o644))
@@ -85,29 +86,37 @@ func cpuOf(who int) float64 {
 // modelPath is the package path of the software NIC: what a card would do.
 const modelPath = "github.com/rdma-netstack/rdma-netstack/dv/simnic."
 
-// modelShare is the part of a CPU profile that was spent in the software NIC or in what it called, and how
-// many samples there are.
-func modelShare(data []byte) (share, samples float64, err error) {
+// modelShare is the part of the process's profile that is no server's work.
+func (m *meter) modelShare() (share, samples float64, err error) {
+	if m.relays {
+		share, samples, err = shareOf(m.profile.Bytes(), relayServer)
+		return 1 - share, samples, err
+	}
+	return shareOf(m.profile.Bytes(), modelPath) // it never calls into a stack: it writes rings and events
+}
+
+// shareOf is the part of a CPU profile that was spent in functions whose names begin so or in what they called, and how many
+// samples there are.
+func shareOf(data []byte, prefix string) (share, samples float64, err error) {
 	p, err := profile.ParseData(data)
 	if err != nil || len(p.Sample) == 0 {
 		return 0, 0, err
 	}
-	model := 0.0
+	inside := 0.0
 	for _, s := range p.Sample {
 		n := float64(s.Value[0])
 		samples += n
-		if inModel(s) {
-			model += n
+		if within(s, prefix) {
+			inside += n
 		}
 	}
-	return model / samples, samples, nil
+	return inside / samples, samples, nil
 }
 
-// inModel reports whether the software NIC was at work. It never calls into a stack: it writes rings and events.
-func inModel(s *profile.Sample) bool {
+func within(s *profile.Sample, prefix string) bool {
 	for _, l := range s.Location {
 		for _, line := range l.Line {
-			if strings.HasPrefix(line.Function.Name, modelPath) {
+			if strings.HasPrefix(line.Function.Name, prefix) {
 				return true
 			}
 		}
