@@ -2,6 +2,7 @@ package vm
 
 import (
 	"context"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -28,6 +29,11 @@ var checks = []check{
 	{"our DNS", testDNS},
 	{"netdev beside us", testBeside},
 	{"isolation", testIsolation},
+	{"error cases", testErrors},
+	{"recovery", testRecovery},
+	{"link", testLink},
+	{"driver removed", testRemoved},
+	{"device failure", testFailure},
 	{"clean teardown", testTeardown},
 	{"re-probe", testReprobe},
 }
@@ -64,39 +70,27 @@ func TestStockKernels(t *testing.T) {
 // testProbe loads the kernel's own modules: they must make a netdev and an RDMA device out of the model.
 func testProbe(t *testing.T, w *world) {
 	w.must(t, rig.Request{Op: "load"})
-	if refused := w.refused(); len(refused) > 0 {
-		t.Errorf("the driver asked for what the model refuses: %v", refused)
-	}
-	eventually(t, 10*time.Second, func() string { return "uverbs0 and eth0" }, func() bool {
+	w.appeared(t)
+}
+
+// appeared waits until the kernel shows netdev and RDMA device, and gives the netdev its addresses.
+func (w *world) appeared(t *testing.T) {
+	t.Helper()
+	eventually(t, func() string { return "uverbs0 and eth0" }, func() bool {
 		r, err := w.vm.Do(rig.Request{Op: "glob", Path: "/sys/class/infiniband/mlx5_0/device/net/*"})
 		dev, derr := w.vm.Do(rig.Request{Op: "glob", Path: "/dev/infiniband/uverbs0"})
 		return err == nil && derr == nil && strings.HasSuffix(r.Output, "eth0") && dev.Output != ""
 	})
 	w.run(t, "ip", "link", "set", "lo", "up")
 	w.run(t, "ip", "link", "set", "eth0", "up")
-	w.run(t, "ip", "addr", "add", netdev4.String(), "dev", "eth0")
-	w.run(t, "ip", "addr", "add", netdev6.String(), "dev", "eth0", "nodad")
-}
-
-// refused are the firmware commands the model has not done.
-func (w *world) refused() (names []string) {
-	for name, s := range w.fn.Commands() {
-		if s.Refused > 0 {
-			names = append(names, name)
-		}
-	}
-	return names
+	w.run(t, "ip", "addr", "replace", netdev4.String(), "dev", "eth0")
+	w.run(t, "ip", "addr", "replace", netdev6.String(), "dev", "eth0", "nodad")
 }
 
 // testNetdevPing pings the guest kernel's netdev from outside, and outside from the guest.
 func testNetdevPing(t *testing.T, w *world) {
-	for _, a := range []struct{ to, from string }{{netdev4.Addr().String(), outside4.Addr().String()}, {netdev6.Addr().String(), outside6.Addr().String()}} {
-		contains(t, w.run(t, "ping", "-c", "3", "-i", "0.2", a.from), "3 packets transmitted, 3 received")
-	}
-	for _, to := range []string{netdev4.Addr().String(), netdev6.Addr().String()} {
-		pongs, err := w.client.Ping(w.ctx, addr(to), 3)
-		if err != nil || pongs.Received != 3 {
-			t.Errorf("ping %s from outside: %v, %v", to, pongs, err)
-		}
+	for _, a := range []struct{ guest, outside netip.Prefix }{{netdev4, outside4}, {netdev6, outside6}} {
+		w.pingsOutside(t, a.outside.Addr())
+		w.pinged(t, a.guest.Addr())
 	}
 }

@@ -1,19 +1,17 @@
 package vm
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
@@ -30,9 +28,15 @@ type bareSlice struct {
 // slice starts the echo program and waits until it is open.
 func (w *world) slice(t *testing.T, args ...string) *bareSlice {
 	t.Helper()
-	s := &bareSlice{w: w, job: w.start(t, append([]string{"/init", "slice", "-mac", sliceMAC}, args...)...)}
+	return w.sliceBy(t, append([]string{"/init", "slice", "-mac", sliceMAC}, args...))
+}
+
+// sliceBy starts the echo program by this command line.
+func (w *world) sliceBy(t *testing.T, argv []string) *bareSlice {
+	t.Helper()
+	s := &bareSlice{w: w, job: w.start(t, argv...)}
 	var out string
-	eventually(t, 20*time.Second, func() string { return "the slice says: " + out }, func() bool {
+	eventually(t, func() string { return "the slice says: " + out }, func() bool {
 		out = w.output(t, s.job)
 		return strings.HasSuffix(out, "}\n")
 	})
@@ -51,10 +55,23 @@ func report(t *testing.T, out string) (r rig.SliceReport) {
 	return r
 }
 
+// now asks the program for a report.
+func (s *bareSlice) now(t *testing.T) rig.SliceReport {
+	t.Helper()
+	out := s.w.output(t, s.job)
+	before := strings.Count(out, "\n")
+	s.w.must(t, rig.Request{Op: "signal", Job: s.job, Signal: int(unix.SIGUSR1)})
+	eventually(t, func() string { return "a report: " + out }, func() bool {
+		out = s.w.output(t, s.job)
+		return strings.Count(out, "\n") > before && strings.HasSuffix(out, "}\n")
+	})
+	return report(t, out)
+}
+
 // stop ends the program and returns what it reports then.
 func (s *bareSlice) stop(t *testing.T) rig.SliceReport {
 	t.Helper()
-	r, err := s.w.vm.Do(rig.Request{Op: "stop", Job: s.job, Signal: 15, Timeout: 15 * time.Second})
+	r, err := s.w.vm.Do(rig.Request{Op: "stop", Job: s.job, Signal: 15, Timeout: patience})
 	if err != nil || r.Code != 0 {
 		t.Fatalf("the slice ended with %d, %v:\n%s", r.Code, err, r.Output)
 	}
@@ -143,33 +160,6 @@ func checkSpread(t *testing.T, r rig.SliceReport) {
 	}
 	if zeroCopy == 0 {
 		t.Error("no frame was sent without copying")
-	}
-}
-
-// datagrams sends one datagram of each flow to the slice and wants each back, byte for byte.
-func (w *world) datagrams(t *testing.T, to netip.Addr) {
-	t.Helper()
-	random := rand.New(rand.NewPCG(1, uint64(to.BitLen())))
-	network := map[bool]string{true: "udp4", false: "udp6"}[to.Is4()]
-	buf := make([]byte, 2048)
-	for i := range flows {
-		c, err := w.outside.DialContext(w.ctx, network, netip.AddrPortFrom(to, 7).String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := make([]byte, []int{1, 20, 300, 1400}[i%4])
-		for j := range want {
-			want[j] = byte(random.Uint32())
-		}
-		c.SetDeadline(time.Now().Add(5 * time.Second))
-		if _, err := c.Write(want); err != nil {
-			t.Fatal(err)
-		}
-		n, err := c.Read(buf)
-		if err != nil || !bytes.Equal(buf[:n], want) {
-			t.Errorf("flow %d to %s: %d bytes of %d came back, %v", i, to, n, len(want), err)
-		}
-		c.Close()
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
@@ -75,7 +74,7 @@ func (w *world) perftest(t *testing.T, receiver, sender []string, check func(bef
 		before := w.nic.Counters()
 		out, code := w.try(t, sender...)
 		check(before, w.nic.Counters())
-		w.vm.Do(rig.Request{Op: "stop", Job: job, Signal: 9, Timeout: 20 * time.Second})
+		w.vm.Do(rig.Request{Op: "stop", Job: job, Signal: 9, Timeout: patience})
 		if code == 0 {
 			return resultRow(t, out)
 		}
@@ -165,6 +164,6 @@ func (w *world) receiver(t *testing.T, argv ...string) (job int) {
 	rules := func() uint64 { return w.fn.Commands()["SET_FLOW_TABLE_ENTRY"].Done }
 	before := rules()
 	job = w.start(t, argv...)
-	eventually(t, 30*time.Second, func() string { return "a flow rule; the receiver says:\n" + w.output(t, job) }, func() bool { return rules() > before })
+	eventually(t, func() string { return "a flow rule; the receiver says:\n" + w.output(t, job) }, func() bool { return rules() > before })
 	return job
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
@@ -30,7 +29,7 @@ func (w *world) serve(t *testing.T, what string, args ...string) *server {
 	argv := append([]string{"rdma-netstack", "serve", what, "--device", "mlx5_0", "--mac", sliceMAC,
 		"--address", slice4.String(), "--address", slice6.String(), "--queues", "2"}, args...)
 	s := &server{w, w.start(t, argv...)}
-	eventually(t, 20*time.Second, func() string { return "rdma-netstack says: " + w.output(t, s.job) }, func() bool {
+	eventually(t, func() string { return "rdma-netstack says: " + w.output(t, s.job) }, func() bool {
 		return strings.Contains(w.output(t, s.job), "serving")
 	})
 	return s
@@ -39,7 +38,7 @@ func (w *world) serve(t *testing.T, what string, args ...string) *server {
 // stop tells the server to end, which it must do by itself and without a complaint.
 func (s *server) stop(t *testing.T) {
 	t.Helper()
-	r, err := s.w.vm.Do(rig.Request{Op: "stop", Job: s.job, Signal: 15, Timeout: 15 * time.Second})
+	r, err := s.w.vm.Do(rig.Request{Op: "stop", Job: s.job, Signal: 15, Timeout: patience})
 	if err != nil || r.Code != 0 {
 		t.Fatalf("rdma-netstack ended with %d, %v:\n%s", r.Code, err, r.Output)
 	}
@@ -50,10 +49,7 @@ func testHTTP(t *testing.T, w *world) {
 	s := w.serve(t, "http")
 	before := w.nic.Counters()
 	for _, to := range []netip.Prefix{slice4, slice6} {
-		pongs, err := w.client.Ping(w.ctx, to.Addr(), 3)
-		if err != nil || pongs.Received != 3 {
-			t.Errorf("ping %s: %v, %v", to.Addr(), pongs, err)
-		}
+		w.pinged(t, to.Addr())
 		if err := w.client.Download(w.ctx, url(to, 80), bulk); err != nil {
 			t.Error(err)
 		}
@@ -90,7 +86,7 @@ func testDNS(t *testing.T, w *world) {
 // testBeside loads the guest kernel's netdev and our slice at the same time, each with its own server.
 func testBeside(t *testing.T, w *world) {
 	s := w.serve(t, "http")
-	ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(w.ctx, 2*patience)
 	defer cancel()
 	var load sync.WaitGroup
 	for _, at := range []string{url(slice4, 80), url(slice6, 80), url(netdev4, netdevPort), url(netdev6, netdevPort)} {
@@ -103,8 +99,7 @@ func testBeside(t *testing.T, w *world) {
 		})
 	}
 	load.Wait()
-	out := w.run(t, "ping", "-c", "3", "-i", "0.2", outside4.Addr().String())
-	contains(t, out, "3 packets transmitted, 3 received")
+	w.pingsOutside(t, outside4.Addr())
 	s.stop(t)
 }
 

@@ -2,7 +2,6 @@ package vm
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 	"sync"
 )
@@ -53,5 +52,3 @@ func (t *table) String() string {
 	}
 	return b.String()
 }
-
-func addr(s string) netip.Addr { return netip.MustParseAddr(s) }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/probe"
@@ -38,7 +37,7 @@ func testIsolation(t *testing.T, w *world) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, func() string { return "all strays counted as nobody's" }, func() bool { return missed() >= before+strays })
+	eventually(t, func() string { return "all strays counted as nobody's" }, func() bool { return missed() >= before+strays })
 	s.stop(t)
 }
 
@@ -50,11 +49,11 @@ func testTeardown(t *testing.T, w *world) {
 		t.Errorf("after SIGTERM the kernel still holds:\n%s", held)
 	}
 	s := w.serve(t, "http")
-	r, err := w.vm.Do(rig.Request{Op: "stop", Job: s.job, Signal: 9, Timeout: 15 * time.Second})
-	if err != nil || r.Code == 0 {
+	r, err := w.vm.Do(rig.Request{Op: "stop", Job: s.job, Signal: 9, Timeout: patience})
+	if err != nil || r.Code != 128+9 {
 		t.Fatalf("kill -9: exit %d, %v", r.Code, err)
 	}
-	eventually(t, 10*time.Second, func() string { return "nothing held after kill -9:\n" + w.leftovers(t) }, func() bool { return w.leftovers(t) == "" })
+	eventually(t, func() string { return "nothing held after kill -9:\n" + w.leftovers(t) }, func() bool { return w.leftovers(t) == "" })
 	s = w.serve(t, "http")
 	if err := w.client.Download(w.ctx, url(slice4, 80), bulk/8); err != nil {
 		t.Error(err)
@@ -68,7 +67,7 @@ func testReprobe(t *testing.T, w *world) {
 	for _, m := range slices.Backward(w.kernel.Modules) {
 		names = append(names, strings.TrimSuffix(filepath.Base(m), ".ko"))
 	}
-	w.must(t, rig.Request{Op: "unload", Argv: names, Timeout: time.Minute})
+	w.must(t, rig.Request{Op: "unload", Argv: names, Timeout: patience})
 	testProbe(t, w)
 	testNetdevPing(t, w)
 	s := w.serve(t, "http")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -50,11 +51,13 @@ func gather(t *testing.T, ctx context.Context) *parts {
 	build(t, "build", p.init(), "./guest")
 	build(t, "build", p.binary(), "../../cmd/rdma-netstack")
 	build(t, "test", p.uverbsTest(), "../../dv/uverbs")
+	build(t, "test", p.dvTest(), "../../dv")
 	return p
 }
 
 func (p *parts) init() string       { return filepath.Join(p.dir, "init") }
 func (p *parts) binary() string     { return filepath.Join(p.dir, "rdma-netstack") }
+func (p *parts) dvTest() string     { return filepath.Join(p.dir, "dv.test") }
 func (p *parts) uverbsTest() string { return filepath.Join(p.dir, "uverbs.test") }
 
 // build makes a static binary: a program ("build") or the tests of a package ("test").
@@ -82,21 +85,24 @@ type world struct {
 	outside *lab.Net
 	client  *probe.Client
 
-	complaints int    // of the model, known by now
-	refusals   string // firmware commands refused, known by now
+	complaints int               // of the model, known by now
+	refusals   map[string]uint64 // firmware commands refused, known by now
 }
 
 // boot starts a machine with two processors, so that there are two completion vectors.
 func boot(t *testing.T, ctx context.Context, p *parts, version string) *world {
 	t.Helper()
-	w := &world{T: t, ctx: ctx, refusals: "[]"}
+	w := &world{T: t, ctx: ctx}
 	var err error
 	w.kernel, err = p.cache.Kernel(ctx, version)
 	need.That(t, "packages", err)
 	w.plug(version)
 	dir := t.TempDir()
 	initrd := filepath.Join(dir, "initrd")
-	files := map[string]string{"/bin/rdma-netstack": p.binary(), "/bin/uverbs.test": p.uverbsTest(), "/etc/example.zone": "testdata/example.zone"}
+	files := map[string]string{
+		"/bin/rdma-netstack": p.binary(), "/bin/uverbs.test": p.uverbsTest(), "/bin/dv.test": p.dvTest(),
+		"/etc/example.zone": "testdata/example.zone",
+	}
 	if err := rig.Initramfs(initrd, w.kernel, p.tools, p.init(), files); err != nil {
 		t.Fatal(err)
 	}
@@ -147,22 +153,28 @@ func (w *world) noComplaints(t *testing.T) {
 		t.Errorf("the model complains: %q", v[w.complaints:])
 		w.complaints = len(v)
 	}
-	if w.refusals != fmt.Sprint(w.refused()) {
-		w.refusals = fmt.Sprint(w.refused())
-		t.Errorf("firmware commands refused so far: %s", w.refusals)
+	if now := w.refused(); !maps.Equal(now, w.refusals) {
+		t.Errorf("firmware commands refused: %v, before %v", now, w.refusals)
+		w.refusals = now
 	}
+}
+
+// refused counts the firmware commands that the model has not done.
+func (w *world) refused() map[string]uint64 {
+	names := map[string]uint64{}
+	for name, s := range w.fn.Commands() {
+		if s.Refused > 0 {
+			names[name] = s.Refused
+		}
+	}
+	return names
 }
 
 // end powers off; a failed test shows what the guest's kernel said.
 func (w *world) end() {
 	if w.Failed() {
 		w.Logf("--- guest console ---\n%s", w.vm.Console())
-		w.Logf("the model's complaints: %q", w.nic.Violations())
-		for name, s := range w.fn.Commands() {
-			if s.Refused > 0 {
-				w.Logf("firmware command %s: %d done, %d refused", name, s.Done, s.Refused)
-			}
-		}
+		w.Logf("the model's complaints: %q; firmware commands refused: %v", w.nic.Violations(), w.refused())
 	}
 	if err := w.vm.Close(); err != nil {
 		w.Errorf("shutdown: %v", err)
@@ -178,6 +190,10 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// patience is how long the tests wait for what must come: the guest's processors are emulated, and the machine may have
+// much else to do.
+const patience = time.Minute
+
 // run runs a program in the guest, which must succeed, and returns its output.
 func (w *world) run(t *testing.T, argv ...string) string {
 	t.Helper()
@@ -191,7 +207,7 @@ func (w *world) run(t *testing.T, argv ...string) string {
 // try runs a program in the guest and returns output and exit code.
 func (w *world) try(t *testing.T, argv ...string) (string, int) {
 	t.Helper()
-	r, err := w.vm.Do(rig.Request{Op: "run", Argv: argv, Timeout: time.Minute})
+	r, err := w.vm.Do(rig.Request{Op: "run", Argv: argv, Timeout: 2 * patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +228,7 @@ func (w *world) must(t *testing.T, q rig.Request) rig.Reply {
 func (w *world) start(t *testing.T, argv ...string) int {
 	t.Helper()
 	job := w.must(t, rig.Request{Op: "start", Argv: argv}).ID
-	t.Cleanup(func() { w.vm.Do(rig.Request{Op: "stop", Job: job, Signal: 9, Timeout: 10 * time.Second}) })
+	t.Cleanup(func() { w.vm.Do(rig.Request{Op: "stop", Job: job, Signal: 9, Timeout: patience}) })
 	return job
 }
 
@@ -223,13 +239,13 @@ func (w *world) output(t *testing.T, job int) string {
 }
 
 // eventually waits until ok reports true; what tells what for, when it never does.
-func eventually(t *testing.T, limit time.Duration, what func() string, ok func() bool) {
+func eventually(t *testing.T, what func() string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(limit); !ok(); <-tick.C {
+	for deadline := time.Now().Add(patience); !ok(); <-tick.C {
 		if time.Now().After(deadline) {
-			t.Fatalf("not in %v: %s", limit, what())
+			t.Fatalf("not in %v: %s", patience, what())
 		}
 	}
 }

@@ -31,7 +31,9 @@ func main() {
 
 // subcommands are programs the host has the guest run, as /init NAME ...
 var subcommands = map[string]func(args []string) error{
-	"slice": slice,
+	"slice":   slice,
+	"flood":   flood,
+	"confine": confine,
 }
 
 // subcommand runs one and returns the exit code.
@@ -134,6 +136,10 @@ func (a *agent) handle(q rig.Request) rig.Reply {
 		err = a.start(q)
 	case "stop":
 		r.Code, r.Output, err = a.stop(q)
+	case "signal":
+		err = a.signal(q)
+	case "wait":
+		r.Code, r.Output, err = a.wait(q)
 	case "load":
 		r.Output, err = loadModules()
 	case "unload":
@@ -146,6 +152,8 @@ func (a *agent) handle(q rig.Request) rig.Reply {
 		var m []string
 		m, err = filepath.Glob(q.Path)
 		r.Output = strings.Join(m, "\n")
+	case "dmesg":
+		r.Output, err = kernelLog()
 	case "serve":
 		err = serveHTTP(q.Argv[0])
 	case "fetch":

@@ -32,6 +32,13 @@ func loadModules() (string, error) {
 	return strings.Join(loaded, " "), nil
 }
 
+// kernelLog is what the kernel has logged: also what it does not show on the console.
+func kernelLog() (string, error) {
+	b := make([]byte, 1<<20)
+	n, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, b)
+	return string(b[:max(n, 0)]), err
+}
+
 // unloadModules removes the named modules, in that order.
 func unloadModules(names []string) error {
 	for _, n := range names {

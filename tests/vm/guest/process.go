@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -35,7 +36,7 @@ func exitCode(err error) (int, error) {
 	if !errors.As(err, &exit) {
 		return 0, err
 	}
-	if ws, ok := exit.Sys().(unix.WaitStatus); ok && ws.Signaled() {
+	if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		return 128 + int(ws.Signal()), nil
 	}
 	return exit.ExitCode(), nil
@@ -85,23 +86,49 @@ func (a *agent) start(q rig.Request) error {
 	return nil
 }
 
+// job is the background program that a request is about.
+func (a *agent) job(q rig.Request) (*job, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if j := a.jobs[q.Job]; j != nil {
+		return j, nil
+	}
+	return nil, fmt.Errorf("no job %d", q.Job)
+}
+
 // stop sends a signal (0: none) to a background program, waits for its end if the signal was one that ends it, and
 // returns its output so far.
 func (a *agent) stop(q rig.Request) (int, string, error) {
-	a.mu.Lock()
-	j := a.jobs[q.Job]
-	a.mu.Unlock()
-	if j == nil {
-		return -1, "", fmt.Errorf("no job %d", q.Job)
+	j, err := a.job(q)
+	if err != nil {
+		return -1, "", err
 	}
 	if q.Signal == 0 {
 		return 0, j.out.String(), nil
 	}
 	j.cmd.Process.Signal(unix.Signal(q.Signal))
+	return a.wait(q)
+}
+
+// signal sends a signal that does not end the program.
+func (a *agent) signal(q rig.Request) error {
+	j, err := a.job(q)
+	if err != nil {
+		return err
+	}
+	return j.cmd.Process.Signal(unix.Signal(q.Signal))
+}
+
+// wait waits for the end of a background program, and returns exit code and output.
+func (a *agent) wait(q rig.Request) (int, string, error) {
+	j, err := a.job(q)
+	if err != nil {
+		return -1, "", err
+	}
 	select {
 	case <-j.done:
 	case <-time.After(q.Timeout):
-		return -1, j.out.String(), fmt.Errorf("still running %v after signal %d: %s", q.Timeout, q.Signal, j.out.String())
+		return -1, j.out.String(), fmt.Errorf("still running after %v: %s", q.Timeout, j.out.String())
 	}
 	code, err := exitCode(j.err)
 	return code, j.out.String(), err

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
+	"fmt"
 	"net"
 	"os"
 	"os/signal"
@@ -22,7 +24,8 @@ type echo struct {
 	echoed, astray, unverified, groups atomic.Uint64
 }
 
-// slice is the subcommand: it opens a device, reports, echoes until SIGTERM or the device's end, and reports again.
+// slice is the subcommand: it opens a device, reports, echoes until SIGTERM or the device's end, and reports again. It also
+// reports on SIGUSR1.
 func slice(args []string) error {
 	fs := flag.NewFlagSet("slice", flag.ExitOnError)
 	name, mac := fs.String("device", "mlx5_0", ""), fs.String("mac", "", "")
@@ -42,30 +45,40 @@ func slice(args []string) error {
 	if e.dev, err = dv.Open(context.Background(), cfg); err != nil {
 		return err
 	}
-	if err := e.report(); err != nil {
+	if err := show(e.report()); err != nil {
 		return err
 	}
 	e.run(*segments)
-	if err := e.report(); err != nil {
-		return err
-	}
-	return e.dev.Close()
+	closed := e.dev.Close()
+	return errors.Join(show(e.obituary()), closed)
 }
 
 // run echoes until the process is told to stop or the device ends.
 func (e *echo) run(segments int) {
-	stop := make(chan os.Signal, 1)
+	stop, ask := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(stop, unix.SIGTERM)
+	signal.Notify(ask, unix.SIGUSR1)
 	var workers sync.WaitGroup
 	for i := range e.dev.NumRx() {
 		workers.Go(func() { e.work(i, segments) })
 	}
-	select {
-	case <-stop:
-	case <-e.dev.Done():
-	}
+	e.untilOver(stop, ask)
 	e.dev.Stop()
 	workers.Wait()
+}
+
+// untilOver reports when asked, until told to stop or the device ends.
+func (e *echo) untilOver(stop, ask <-chan os.Signal) {
+	for {
+		select {
+		case <-ask:
+			show(e.report())
+		case <-stop:
+			return
+		case <-e.dev.Done():
+			return
+		}
+	}
 }
 
 // work owns receive queue i and, as long as there is one, send queue i.
@@ -125,15 +138,25 @@ func (e *echo) take(queue int, tx *dv.TxQueue, p *dv.Packet, segments int) {
 	}
 }
 
-// report prints a SliceReport.
-func (e *echo) report() error {
+// report is the state of affairs.
+func (e *echo) report() rig.SliceReport {
 	d := e.dev
-	r := rig.SliceReport{
+	return rig.SliceReport{
 		Name: d.Name(), Netdev: d.Netdev(), MAC: d.MAC().String(), Rx: d.NumRx(), Tx: d.NumTx(), Caps: d.Caps(), LinkUp: d.LinkUp(),
 		Echoed: e.echoed.Load(), Astray: e.astray.Load(), Unverified: e.unverified.Load(), Groups: e.groups.Load(), Stats: d.Stats(),
 	}
-	if err := d.Err(); err != nil {
-		r.Err = err.Error()
-	}
-	return json.NewEncoder(os.Stdout).Encode(r)
 }
+
+// obituary is the last report: it has why the device is over, and what calls say then.
+func (e *echo) obituary() rig.SliceReport {
+	r := e.report()
+	if err := e.dev.Err(); err != nil {
+		r.Err = err.Error()
+		r.Posted = fmt.Sprint(e.dev.Tx(0).Post(&dv.TxPacket{Bufs: [][]byte{make([]byte, 60)}}))
+		r.Waited = fmt.Sprint(e.dev.Rx(0).Wait())
+	}
+	return r
+}
+
+// show prints a report as one line.
+func show(r rig.SliceReport) error { return json.NewEncoder(os.Stdout).Encode(r) }

@@ -15,13 +15,13 @@ const HelloID = -1
 // Request is one line from the host to the guest.
 type Request struct {
 	ID      int
-	Op      string        // "run", "start", "stop", "load", "unload", "read", "fetch"
+	Op      string        // "run", "start", "stop", "signal", "wait", "load", "unload", "read", "glob", "dmesg", "serve", "fetch", "upload"
 	Argv    []string      // run, start: program and arguments; fetch: URL
 	Env     []string      // run, start: more environment, NAME=VALUE
-	Path    string        // read: file
-	Job     int           // stop: the ID of the start
-	Signal  int           // stop: signal number
-	Timeout time.Duration // run, fetch: default 30 s
+	Path    string        // read: file; glob: pattern
+	Job     int           // stop, signal, wait: the ID of the start
+	Signal  int           // stop, signal: number
+	Timeout time.Duration // of the work asked for: default 30 s
 }
 
 // Reply is the guest's answer: what a program printed and how it ended. Code is -1 when it could not be run.

@@ -14,5 +14,7 @@ type SliceReport struct {
 	Unverified uint64 // frames the NIC did not vouch for
 	Groups     uint64 // broadcast and multicast frames received
 	Stats      dv.Stats
-	Err        string // why the device failed
+	Err        string // why the device is over
+
+	Posted, Waited string // what TxQueue.Post and RxQueue.Wait say then
 }

@@ -1,0 +1,124 @@
+package vm
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/probe"
+)
+
+// Small traffic that shows who can reach whom.
+
+// pingsOutside has the guest's kernel ping the outside until three answers came.
+func (w *world) pingsOutside(t *testing.T, to netip.Addr) {
+	t.Helper()
+	contains(t, w.run(t, "ping", "-c", "3", "-i", "0.2", "-w", fmt.Sprint(patience.Seconds()), to.String()), " 3 received")
+}
+
+// pinged pings from outside until three requests in a row were answered in time.
+func (w *world) pinged(t *testing.T, to netip.Addr) {
+	t.Helper()
+	var said string
+	eventually(t, func() string { return fmt.Sprintf("three answers of %s: %s", to, said) }, func() bool {
+		pongs, err := w.client.Ping(w.ctx, to, 3)
+		said = fmt.Sprint(pongs, err)
+		return err == nil && pongs.Received == 3
+	})
+}
+
+// datagrams sends one datagram of each flow to the slice and wants each back, byte for byte.
+func (w *world) datagrams(t *testing.T, to netip.Addr) {
+	t.Helper()
+	if err := w.tryDatagrams(to, patience); err != nil {
+		t.Error(err)
+	}
+}
+
+// tryDatagrams does that and returns the first error.
+func (w *world) tryDatagrams(to netip.Addr, limit time.Duration) error {
+	random := rand.New(rand.NewPCG(1, uint64(to.BitLen())))
+	for i := range flows {
+		want := make([]byte, []int{1, 20, 300, 1400}[i%4])
+		for j := range want {
+			want[j] = byte(random.Uint32())
+		}
+		if err := w.exchange(to, want, limit); err != nil {
+			return fmt.Errorf("flow %d to %s: %w", i, to, err)
+		}
+	}
+	return nil
+}
+
+// datagram sends one small datagram of a new flow and waits for its echo.
+func (w *world) datagram(to netip.Addr, limit time.Duration) error {
+	return w.exchange(to, []byte("one"), limit)
+}
+
+// exchange sends a datagram of a new flow and wants it back, byte for byte.
+func (w *world) exchange(to netip.Addr, want []byte, limit time.Duration) error {
+	c, err := w.outside.DialContext(w.ctx, "udp", netip.AddrPortFrom(to, 7).String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(limit))
+	if _, err := c.Write(want); err != nil {
+		return err
+	}
+	buf := make([]byte, 2048)
+	n, err := c.Read(buf)
+	if err == nil && !bytes.Equal(buf[:n], want) {
+		err = fmt.Errorf("%d other bytes of %d came back", n, len(want))
+	}
+	return err
+}
+
+// works shows that netdev and slice are in order.
+func (w *world) works(t *testing.T) {
+	t.Helper()
+	w.pingsOutside(t, outside4.Addr())
+	s := w.slice(t)
+	w.datagrams(t, slice4.Addr())
+	s.stop(t)
+}
+
+// flooding sends frames for the slice's address from outside until stop is called, or the test ends.
+func (w *world) flooding(t *testing.T) (stop func()) {
+	t.Helper()
+	mac, err := net.ParseMAC(sliceMAC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var port *lab.Port
+	if err := w.outside.Do(func() (err error) { port, err = lab.OpenPort("wire0"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer port.Close()
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		frame := probe.EtherFrame(mac, port.MAC, probe.Experimental, make([]byte, 500))
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				for range 8 {
+					port.Send(frame) // a full queue of the TAP is no matter
+				}
+			}
+		}
+	}()
+	stop = sync.OnceFunc(func() { close(done); <-ended })
+	t.Cleanup(stop)
+	return stop
+}
