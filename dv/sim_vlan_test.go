@@ -23,8 +23,8 @@ func TestVLANSteering(t *testing.T) {
 			s := newSim(t, simnic.Config{Caps: caps}, simnic.LinuxConfig{})
 			d := s.open(t, dv.Config{VLAN: 100})
 			for _, c := range []struct {
-				name         string
-				frame        []byte
+				name        string
+				frame       []byte
 				ours, linux bool
 			}{
 				{"ours", tagFrame(frame(ourMAC, peerMAC, 0x88b5, 100), 100), true, false},

@@ -80,6 +80,10 @@ type Config struct {
 	// it whatever a program has set up there through [Stack.Netstack]: filter rules, packet and raw sockets.
 	NoExpressLane bool
 
+	// DSCP marks what TCP and UDP send, 0 to 63 (RFC 2474); 46 is expedited forwarding. In a VLAN (NIC.VLAN) its upper three bits
+	// are the frames' priority. SetTrafficClass of a conn changes it there. Netstack answers a SYN without it.
+	DSCP uint8
+
 	// TCP and UDP set protocol options. Their zero values are the measured defaults.
 	TCP TCPOptions
 	UDP UDPOptions
@@ -154,6 +158,9 @@ func (c Config) Validate() error {
 		}
 	}
 	if err := c.RxMode.Validate(); err != nil {
+		return err
+	}
+	if err := validateDSCP(c.DSCP); err != nil {
 		return err
 	}
 	if err := c.TCP.validate(); err != nil {

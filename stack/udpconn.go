@@ -35,6 +35,7 @@ type UDPConn struct {
 	wr     side
 	src    bytes.Reader // for sends through the endpoint; guarded by wr.mu
 	routes routeCache
+	class  atomic.Uint32 // traffic class of what is sent
 }
 
 var (
@@ -131,6 +132,7 @@ func (c *UDPConn) configure() {
 	o.SetBroadcast(true)
 	o.SetReceivePacketInfo(true)
 	o.SetIPv6ReceivePacketInfo(true)
+	c.class.Store(uint32(c.stack.cfg.DSCP) << 2)
 }
 
 func (c *UDPConn) bind(laddr *net.UDPAddr) error {

@@ -108,7 +108,11 @@ func (c *UDPConn) sendReady(p *path, b []byte, to uint16) (tcpip.Error, bool) {
 		return nil, false
 	}
 	out := headerPool.Get().(*[maxReady]byte)
-	err := c.stack.datagrams.WriteDatagram(h.complete(out, c.local.Port, to, n), b)
+	headers := h.complete(out, c.local.Port, to, n)
+	if class := c.class.Load(); class != 0 {
+		putClass(headers[h.ip:], h.v6, uint8(class))
+	}
+	err := c.stack.datagrams.WriteDatagram(headers, b)
 	headerPool.Put(out)
 	if _, cannot := err.(*tcpip.ErrNotSupported); cannot {
 		return nil, false

@@ -35,6 +35,8 @@ The slice:
   --rx-mode MODE      how they wait for frames: adaptive looks on for a while, then sleeps (the default); polling never
                       sleeps and takes a processor per queue; interrupt sleeps at once
   --mtu BYTES         largest IP packet (default: the port's)
+  --vlan N            be in this 802.1Q network: its frames only, sent with its tag (default: none)
+  --dscp N            mark what is sent, 0 to 63; in a VLAN, N/8 is the priority of its frames (default 0)
   --json-logs         announce (stdout) and log (stderr) as JSON, one object per line
 
 With --device sim:
@@ -61,6 +63,8 @@ type serveFlags struct {
 	queues    int
 	rxMode    stack.RxMode
 	mtu       int
+	vlan      int
+	dscp      int
 	listen    []string // ADDRESS:PORT
 	jsonLogs  bool
 	sim       simFlags
@@ -79,6 +83,8 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 	fs.IntVar(&f.queues, "queues", 1, "")
 	fs.TextVar(&f.rxMode, "rx-mode", stack.RxAdaptive, "")
 	fs.IntVar(&f.mtu, "mtu", 0, "")
+	fs.IntVar(&f.vlan, "vlan", 0, "")
+	fs.IntVar(&f.dscp, "dscp", 0, "")
 	stringList(fs, "listen", &f.listen)
 	fs.BoolVar(&f.jsonLogs, "json-logs", false, "")
 	f.sim.define(fs)
@@ -143,6 +149,12 @@ func (f *serveFlags) check(given map[string]bool) error {
 	}
 	if f.mtu != 0 && (f.mtu < 1280 || f.mtu > 9978) {
 		return fmt.Errorf("--mtu %d: want 1280 to 9978 bytes", f.mtu)
+	}
+	if f.vlan < 0 || f.vlan > 4094 {
+		return fmt.Errorf("--vlan %d: networks have numbers from 1 to 4094", f.vlan)
+	}
+	if f.dscp < 0 || f.dscp > 63 {
+		return fmt.Errorf("--dscp %d: code points are 0 to 63, such as 46 for expedited forwarding", f.dscp)
 	}
 	for _, l := range f.listen {
 		if _, _, err := net.SplitHostPort(l); err != nil {

@@ -105,13 +105,13 @@ func serveSim(cfg *dv.Config, nic *simnic.NIC) {
 }
 
 func (f *serveFlags) nicConfig(log *slog.Logger) dv.Config {
-	return dv.Config{Device: f.device, MAC: f.mac, RxQueues: f.queues, TxQueues: f.queues, MTU: f.mtu, Logger: log}
+	return dv.Config{Device: f.device, MAC: f.mac, RxQueues: f.queues, TxQueues: f.queues, MTU: f.mtu, VLAN: uint16(f.vlan), Logger: log}
 }
 
 // stackConfig is what the flags say of the stack.
 func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 	return stack.Config{
-		Addresses: f.addresses, Gateways: f.gateways, RxMode: f.rxMode, Logger: log,
+		Addresses: f.addresses, Gateways: f.gateways, RxMode: f.rxMode, DSCP: uint8(f.dscp), Logger: log,
 		DHCPv4: f.ask.dhcp4, DHCPv6: f.ask.dhcp6, SLAAC: f.ask.slaac, Auto: f.ask.auto,
 	}
 }

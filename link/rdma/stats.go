@@ -26,7 +26,7 @@ type Stats struct {
 // rxCounters is one worker's; a cache line or more apart from the next.
 type rxCounters struct {
 	packets, merged, verified, shut, express, fragments, badChecksum, otherMAC, own, otherVLAN atomic.Uint64
-	_                                                                                       [64]byte
+	_                                                                                          [64]byte
 }
 
 type txCounters struct {
