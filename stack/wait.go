@@ -103,15 +103,17 @@ func (d *side) setDeadline(t time.Time) {
 	dl.mu.Lock()
 	defer dl.mu.Unlock()
 	dl.at = t
+	if t.IsZero() { // without asking for the time: net/http does this twice per request
+		d.expired.Store(false)
+		d.stopTimer()
+		return
+	}
 	left := time.Until(t)
-	past := !t.IsZero() && left <= 0
-	d.expired.Store(past)
+	d.expired.Store(left <= 0)
 	switch {
-	case past:
+	case left <= 0:
 		d.stopTimer()
 		d.poke()
-	case t.IsZero():
-		d.stopTimer()
 	case dl.timer == nil:
 		dl.timer = time.AfterFunc(left, d.expire)
 	default:
