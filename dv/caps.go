@@ -22,7 +22,7 @@ type Caps struct {
 	// Linux.
 	SharedMulticast bool
 	// MinInline is how many header bytes the device demands inside the
-	// descriptor of a sent frame: 0, 18, 58 or 78.
+	// descriptor of a sent frame: 0, 18, 78 or 138.
 	MinInline int
 	// ClockKHz is the rate of Packet.Timestamp, 0 if unknown.
 	ClockKHz uint64
@@ -54,26 +54,28 @@ func capsOf(c *uverbs.DeviceCaps, p *plan) Caps {
 	}
 }
 
-// minInline is the header bytes to put in each send descriptor. For functions
+// minInline is the header bytes to put in each send descriptor. Of functions
 // that want more than the Ethernet header, which only virtual ones do, it is
-// what DPDK's mlx5 driver puts there.
+// the longest headers there are, options included, so that frames need not be
+// parsed: more than must be is always taken.
 func minInline(c *uverbs.DeviceCaps) int {
 	switch c.InlineMode {
 	case inlineIP:
-		return ethHeader + vlanTag + ipv6Header
+		return ethHeader + vlanTag + ipHeader
 	case inlineTransport:
-		return ethHeader + vlanTag + ipv6Header + tcpHeader
+		return ethHeader + vlanTag + ipHeader + tcpHeader
 	}
 	return c.MinInline
 }
 
-// Inline modes of uverbs.DeviceCaps, and header sizes in bytes.
+// Inline modes of uverbs.DeviceCaps, and header sizes in bytes: IPv4 and TCP
+// with all options, which is more than IPv6 without extensions.
 const (
 	inlineIP        = 3
 	inlineTransport = 4
 
-	ipv6Header = 40
-	tcpHeader  = 20
+	ipHeader  = 60
+	tcpHeader = 60
 )
 
 // txLimits is what a send queue must keep to.

@@ -30,10 +30,11 @@ func TestFeatures(t *testing.T) {
 			"multi-packet send": "on", "completion compression": "on", "segmentation (TSO)": "on", "receive checksum": "on",
 			"send checksum": "on", "shared multicast": "on", "receive timestamps": "on",
 			"multi-segment receive": "choice: frames", "receive spreading (RSS)": "choice:", "VLAN stripping": "choice:", "delay drop": "choice:",
-			"receive coalescing by the NIC (LRO)": "kernel:"}},
+			"headers in the descriptor": "device:", "BlueFlame": "choice:",
+			"receive coalescing by the NIC (LRO)": "kernel:", "VLAN insertion by the NIC": "kernel:"}},
 		{"poor device", poor, dv.Config{}, map[string]string{
 			"multi-packet send": "device:", "completion compression": "device:", "segmentation (TSO)": "device:"}},
-		{"inline device", inline, dv.Config{}, map[string]string{"multi-packet send": "device: wants headers"}},
+		{"inline device", inline, dv.Config{}, map[string]string{"multi-packet send": "device: wants headers", "headers in the descriptor": "on"}},
 		{"other format", sum, dv.Config{}, map[string]string{"completion compression": "device: not the format"}},
 		{"frugal", simnic.DefaultCaps(), dv.Config{Compression: dv.NoCompression, NoMultiPacketSend: true}, map[string]string{
 			"multi-packet send": "choice:", "completion compression": "choice:"}},

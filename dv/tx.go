@@ -77,7 +77,7 @@ const inlineMax = 2*mlx5.BB - mlx5.CtrlSegSize - mlx5.InlineOffset
 // newTxQueue makes a queue over memory that the NIC does not know yet: blocks
 // (a power of two) of 64 bytes in ring.
 func newTxQueue(index, blocks int, ring, rec *mmio.Region, pool *Pool, stage staging, limits txLimits) *TxQueue {
-	limits.inline = or(limits.inline, inlineMax)
+	limits.inline = max(or(limits.inline, inlineMax), limits.minInline)
 	q := &TxQueue{
 		index: index, pool: pool, ring: ring.Slice(0, blocks*mlx5.BB), rec: rec,
 		size: uint32(blocks), mask: uint32(blocks - 1), quarter: uint32(blocks / 4),

@@ -38,6 +38,13 @@ func TestSendValidation(t *testing.T) {
 		w[7] = byte(len(w) / 16)
 		return w
 	}
+	inlined := func(h []byte) []byte {
+		e := append(ethSeg(0, 0, uint16(len(h)))[:14], h...)
+		return append(e, make([]byte, -len(e)&15)...)
+	}
+	rest := func(n int) func(r *sendRig) []byte {
+		return func(r *sendRig) []byte { return seg(60-n, r.key.Key(), r.addr+uint64(n)) }
+	}
 	type row struct {
 		name     string
 		wqe      func(r *sendRig) []byte
@@ -87,6 +94,10 @@ func TestSendValidation(t *testing.T) {
 		{name: "inline header past the WQE", wqe: with(0x0a, 3, ethSeg(0, 0, 60), ok), syndrome: 2, vendor: 0x6f},
 		{name: "inline segment past the WQE", wqe: with(0x0a, 3, ethSeg(0, 0, 0), fixed(append(inline(60), make([]byte, 12)...))), syndrome: 2, vendor: 0x6f},
 		{name: "too little inlined", caps: func(c *Caps) { c.MinInline = InlineL2 }, wqe: with(0x0a, 3, ethSeg(0, 0, 0), ok), syndrome: 2, vendor: 0x68},
+		{name: "IP header not inlined", caps: func(c *Caps) { c.MinInline = InlineIP }, wqe: with(0x0a, 4, inlined(frame60[:18]), rest(18)), syndrome: 2, vendor: 0x68},
+		{name: "IP header inlined", caps: func(c *Caps) { c.MinInline = InlineIP }, wqe: with(0x0a, 5, inlined(frame60[:34]), rest(34))},
+		{name: "UDP header not inlined", caps: func(c *Caps) { c.MinInline = InlineL4 }, wqe: with(0x0a, 6, inlined(frame60[:41]), rest(41)), syndrome: 2, vendor: 0x68},
+		{name: "UDP header inlined", caps: func(c *Caps) { c.MinInline = InlineL4 }, wqe: with(0x0a, 6, inlined(frame60[:42]), rest(42))},
 		{name: "too little inlined, lenient", cfg: Config{Lenient: true}, caps: func(c *Caps) { c.MinInline = InlineL2 }, wqe: with(0x0a, 3, ethSeg(0, 0, 0), ok)},
 		{name: "13 bytes", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(13, r.key.Key(), r.addr) }), cfg: Config{Lenient: true}, syndrome: 1, vendor: 0x69},
 		{name: "18 bytes", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(18, r.key.Key(), r.addr) }), syndrome: 1, vendor: 0x69},
