@@ -23,7 +23,10 @@ const (
 	exitUsage  = 2
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	rareGC(os.Getenv("GOGC"))
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
 
 // run does what args ask for and returns the exit code. SIGINT and SIGTERM end it in order; a second one ends it at once.
 func run(args []string, stdout, stderr io.Writer) int {

@@ -48,6 +48,7 @@ With --device sim:
   --faults LIST       what goes wrong on the wire, such as drop=1%,reorder=5%,dup=1%,delay=2ms
 
 SIGINT (Ctrl-C) or SIGTERM lets requests under way finish, for 5 s at most, and takes everything down.
+GOGC in the environment is how rarely memory is tidied (default here 200).
 `
 
 // shutdownTime is how long requests under way have when we are told to stop.
