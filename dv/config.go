@@ -25,8 +25,9 @@ type Config struct {
 	// administered one. The port's own MAC is refused unless AllowNetdevMAC is
 	// set, multicast always.
 	MAC net.HardwareAddr
-	// AllowNetdevMAC permits MAC to be the port's own. Linux then receives no
-	// unicast frame on this port any more, whoever is logged in over it.
+	// AllowNetdevMAC permits MAC to be the port's own, which is then the default.
+	// Linux receives no unicast frame on this port any more, whoever is logged in
+	// over it. For a virtual function that is given away whole.
 	AllowNetdevMAC bool
 	// Promiscuous takes every unicast frame of the port, whatever its MAC.
 	// Linux receives none of them any more.

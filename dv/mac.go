@@ -15,8 +15,12 @@ const macLen = 6
 func chooseMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
 	mac := cfg.MAC
 	switch {
+	case mac == nil && cfg.AllowNetdevMAC && len(f.MAC) == macLen:
+		return bytes.Clone(f.MAC), nil
+	case mac == nil && cfg.AllowNetdevMAC:
+		return nil, refuse(ErrMAC, "the MAC of the netdev of %s cannot be read, which may be in another network namespace: set MAC to it", f.Name)
 	case mac == nil && f.Virtual:
-		return nil, refuse(ErrMAC, "%s is a virtual function, whose switch passes only the function's own MAC %v: set MAC to it and AllowNetdevMAC (%s then receives no unicast), or have the host make the function trusted with spoof check off and set another MAC",
+		return nil, refuse(ErrMAC, "%s is a virtual function, whose switch passes only the function's own MAC %v: set AllowNetdevMAC (%s then receives no unicast), or have the host make the function trusted with spoof check off and set another MAC",
 			f.Name, f.MAC, f.Netdev)
 	case mac == nil:
 		return randomMAC(), nil

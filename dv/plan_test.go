@@ -98,6 +98,8 @@ func TestChooseMAC(t *testing.T) {
 		{"8 bytes", Config{MAC: make(net.HardwareAddr, 8)}, port, nil},
 		{"empty", Config{MAC: net.HardwareAddr{}}, port, nil},
 		{"none on a virtual function", Config{}, function, nil},
+		{"the function's own", Config{AllowNetdevMAC: true}, function, own},
+		{"the netdev's, which is not known", Config{AllowNetdevMAC: true}, PortFacts{Name: "mlx5_0"}, nil},
 		{"given on a virtual function", Config{MAC: other}, function, other},
 	} {
 		got, err := chooseMAC(&c.cfg, &c.facts)

@@ -30,7 +30,8 @@ The slice:
                       open, router and resolvers, is as on the port's netdev.
                       Default with sim: 192.0.2.10/24 and 2001:db8::10/64
   --gateway ADDR      router for everything outside these subnets; again for the other IP version
-  --mac MAC           frames for this address are ours. Default: a random one, never the netdev's own
+  --mac MAC           frames for this address are ours. Default: a random one. netdev is the port's own, for a virtual
+                      function that is ours alone: Linux then receives no unicast on it
   --queues N          receive and send queues, each served by one goroutine (default 1)
   --rx-mode MODE      how they wait for frames: adaptive looks on for a while, then sleeps (the default); polling never
                       sleeps and takes a processor per queue; interrupt sleeps at once
@@ -61,6 +62,7 @@ type serveFlags struct {
 	ask       ask
 	gateways  []netip.Addr
 	mac       net.HardwareAddr
+	netdevMAC bool
 	queues    int
 	rxMode    stack.RxMode
 	mtu       int
@@ -76,8 +78,11 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 	fs.Func("address", "", f.address)
 	addrList(fs, "gateway", &f.gateways)
 	fs.Func("mac", "", func(s string) (err error) {
+		if f.netdevMAC = s == "netdev"; f.netdevMAC {
+			return nil
+		}
 		if f.mac, err = net.ParseMAC(s); err != nil || len(f.mac) != 6 {
-			return errors.New("want six bytes, such as 02:00:5e:10:00:01")
+			return errors.New("want six bytes, such as 02:00:5e:10:00:01, or netdev")
 		}
 		return nil
 	})

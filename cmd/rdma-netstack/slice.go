@@ -47,6 +47,9 @@ func (s *slice) open(ctx context.Context, f serveFlags, log *slog.Logger) error 
 		serveSim(&cfg.NIC, sim)
 	}
 	st, err := stack.Open(ctx, cfg)
+	if errors.Is(err, dv.ErrMAC) {
+		return fmt.Errorf("%w (AllowNetdevMAC is --mac netdev)", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -105,7 +108,7 @@ func serveSim(cfg *dv.Config, nic *simnic.NIC) {
 }
 
 func (f *serveFlags) nicConfig(log *slog.Logger) dv.Config {
-	return dv.Config{Device: f.device, MAC: f.mac, RxQueues: f.queues, TxQueues: f.queues, MTU: f.mtu, VLAN: uint16(f.vlan), Logger: log}
+	return dv.Config{Device: f.device, MAC: f.mac, AllowNetdevMAC: f.netdevMAC, RxQueues: f.queues, TxQueues: f.queues, MTU: f.mtu, VLAN: uint16(f.vlan), Logger: log}
 }
 
 // stackConfig is what the flags say of the stack.
