@@ -192,20 +192,7 @@ func (d *Dialer) connect(ctx context.Context, network string, laddr, raddr *net.
 		a.ep.Close()
 		return nil, err
 	}
-	return a.conn(network, d.keepAlive())
-}
-
-// keepAlive is what net.Dialer's two fields mean together.
-func (d *Dialer) keepAlive() net.KeepAliveConfig {
-	switch {
-	case d.KeepAliveConfig.Enable:
-		return d.KeepAliveConfig
-	case d.KeepAlive < 0:
-		return net.KeepAliveConfig{}
-	case d.KeepAlive > 0:
-		return net.KeepAliveConfig{Enable: true, Idle: d.KeepAlive}
-	}
-	return d.stack.cfg.TCP.KeepAlive
+	return a.conn(network, keepAlive(d.KeepAlive, d.KeepAliveConfig, s.cfg.TCP.KeepAlive))
 }
 
 // attempt is a handshake in progress.

@@ -218,6 +218,33 @@ func TestNoDNS(t *testing.T) {
 	c.Close()
 }
 
+// TestSilentResolver: a lookup gives up when resolv.conf says so, however long the caller would wait.
+func TestSilentResolver(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "resolv.conf")
+	must(t, os.WriteFile(name, []byte("nameserver 192.0.2.1\noptions timeout:1 attempts:1\n"), 0o644))
+	server, client := netpair.New(t, netpair.Faults{}, netpair.Both(func(c *stack.Config) { c.ResolvConf = name }))
+	p, err := server.ListenPacket("udp", ":53")
+	must(t, err)
+	var questions atomic.Int32
+	done := background(func() error {
+		for {
+			if _, _, err := p.ReadFrom(make([]byte, 512)); err != nil {
+				return nil
+			}
+			questions.Add(1)
+		}
+	})
+	_, err = client.Dial("tcp", "www.example.test:80")
+	var failed *net.DNSError
+	if !errors.As(err, &failed) || !failed.IsTimeout || failed.Name != "www.example.test" {
+		t.Errorf("%v, want a timeout of the lookup", err)
+	}
+	must(t, p.Close())
+	if result(t, "ReadFrom", done); questions.Load() > 2 { // for A and AAAA
+		t.Errorf("%d questions, want one attempt", questions.Load())
+	}
+}
+
 // TestLookupCancelled: a lookup ends with its context, and with a dial's timeout.
 func TestLookupCancelled(t *testing.T) {
 	_, client := dnsPair(t, netpair.Faults{}, netip.MustParseAddr("192.0.2.99"))

@@ -100,8 +100,8 @@ func TestNoFile(t *testing.T) {
 	}
 }
 
-// TestDialerKeepAlive follows net.Dialer's two fields.
-func TestDialerKeepAlive(t *testing.T) {
+// TestKeepAliveFields follows the two fields of net.Dialer and net.ListenConfig.
+func TestKeepAliveFields(t *testing.T) {
 	s, _ := onSink(t)
 	minute := net.KeepAliveConfig{Enable: true, Idle: time.Minute}
 	for _, c := range []struct {
@@ -115,9 +115,7 @@ func TestDialerKeepAlive(t *testing.T) {
 		{"period", time.Minute, net.KeepAliveConfig{}, minute},
 		{"config wins", -1, minute, minute},
 	} {
-		d := s.Dialer()
-		d.KeepAlive, d.KeepAliveConfig = c.keepAlive, c.config
-		if got := d.keepAlive(); got != c.want {
+		if got := keepAlive(c.keepAlive, c.config, s.cfg.TCP.KeepAlive); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}

@@ -13,10 +13,11 @@ import (
 
 // resolvConf is what resolv.conf(5) tells a stub resolver.
 type resolvConf struct {
-	servers []netip.Addr
-	search  []string
-	ndots   int           // names with fewer dots are tried with the search domains first
-	timeout time.Duration // how long one server may take when there are others
+	servers  []netip.Addr
+	search   []string
+	ndots    int           // names with fewer dots are tried with the search domains first
+	timeout  time.Duration // how long one server may take
+	attempts int           // how often all servers are asked for one name
 }
 
 // The defaults and limits of resolv.conf(5).
@@ -25,6 +26,8 @@ const (
 	maxNdots          = 15
 	defaultDNSTimeout = 5 * time.Second
 	maxDNSTimeout     = 30 * time.Second
+	defaultAttempts   = 2
+	maxAttempts       = 5
 )
 
 // hostResolvConf are the machine's files. The second is written by systemd-resolved if the first names its own server, on a
@@ -34,7 +37,7 @@ var hostResolvConf = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.c
 // loadResolvConf puts cfg.DNS before what cfg.ResolvConf says. If it names no file the machine's is read for linux, which
 // gets the servers in it.
 func loadResolvConf(cfg Config, linux *surroundings) (resolvConf, error) {
-	conf := resolvConf{ndots: defaultNdots, timeout: defaultDNSTimeout}
+	conf := resolvConf{ndots: defaultNdots, timeout: defaultDNSTimeout, attempts: defaultAttempts}
 	switch {
 	case cfg.ResolvConf != "":
 		text, err := os.ReadFile(cfg.ResolvConf)
@@ -102,8 +105,15 @@ func (c *resolvConf) options(words []string) {
 			c.ndots = min(n, maxNdots)
 		case "timeout":
 			c.timeout = min(max(time.Duration(n)*time.Second, time.Second), maxDNSTimeout)
+		case "attempts":
+			c.attempts = min(max(n, 1), maxAttempts)
 		}
 	}
+}
+
+// patience is how long a name may take that none of so many servers answers for.
+func (c *resolvConf) patience(servers int) time.Duration {
+	return c.timeout * time.Duration(c.attempts*max(servers, 1))
 }
 
 // candidates are the absolute names that a name may mean, in the order to try.

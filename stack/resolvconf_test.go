@@ -25,8 +25,11 @@ sortlist 192.0.2.0
 	if got := fmt.Sprint(c.servers); got != "[192.0.2.53 2001:db8::53]" {
 		t.Errorf("servers %s", got)
 	}
-	if !slices.Equal(c.search, []string{"a.example", "b.example."}) || c.ndots != 2 || c.timeout != 30*time.Second {
-		t.Errorf("search %v, ndots %d, timeout %v", c.search, c.ndots, c.timeout)
+	if !slices.Equal(c.search, []string{"a.example", "b.example."}) || c.ndots != 2 || c.timeout != 30*time.Second || c.attempts != 5 {
+		t.Errorf("search %v, ndots %d, timeout %v, attempts %d", c.search, c.ndots, c.timeout, c.attempts)
+	}
+	if got := c.patience(len(c.servers)); got != 300*time.Second {
+		t.Errorf("patience %v, want 5 times 30 s for each of 2 servers", got)
 	}
 	for name, want := range map[string][]string{
 		"host":        {"host.a.example.", "host.b.example.", "host."},
@@ -48,10 +51,10 @@ func FuzzResolvConf(f *testing.F) {
 	f.Add("nameserver 192.0.2.53\nsearch a b\noptions ndots:3", "www.example")
 	f.Add("options timeout:-1\nsearch .", ".")
 	f.Fuzz(func(t *testing.T, text, name string) {
-		c := resolvConf{ndots: defaultNdots, timeout: defaultDNSTimeout}
+		c := resolvConf{ndots: defaultNdots, timeout: defaultDNSTimeout, attempts: defaultAttempts}
 		c.parse(text)
-		if c.ndots < 0 || c.ndots > maxNdots || c.timeout < time.Second || c.timeout > maxDNSTimeout {
-			t.Errorf("ndots %d, timeout %v", c.ndots, c.timeout)
+		if c.ndots < 0 || c.ndots > maxNdots || c.timeout < time.Second || c.timeout > maxDNSTimeout || c.attempts < 1 || c.attempts > maxAttempts {
+			t.Errorf("ndots %d, timeout %v, attempts %d", c.ndots, c.timeout, c.attempts)
 		}
 		if len(c.candidates(name)) == 0 {
 			t.Error("no candidates")

@@ -46,7 +46,7 @@ func (s *Stack) Resolver() *net.Resolver { return s.dns.net }
 func (r *resolver) lookup(ctx context.Context, name string) ([]netip.Addr, error) {
 	var first error
 	for _, full := range r.conf.candidates(name) {
-		ips, err := r.net.LookupNetIP(ctx, "ip", full)
+		ips, err := r.one(ctx, full)
 		if err == nil {
 			return ips, nil
 		}
@@ -60,6 +60,13 @@ func (r *resolver) lookup(ctx context.Context, name string) ([]netip.Addr, error
 		}
 	}
 	return nil, first
+}
+
+// one looks up an absolute name, for as long as our resolv.conf says: package net goes by the host's.
+func (r *resolver) one(ctx context.Context, full string) ([]netip.Addr, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.conf.patience(len(r.servers())))
+	defer cancel()
+	return r.net.LookupNetIP(ctx, "ip", full)
 }
 
 // describe makes a lookup error speak of the name the caller asked for and of our server; package net

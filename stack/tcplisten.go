@@ -21,6 +21,7 @@ type TCPListener struct {
 	family    family
 	laddr     *net.TCPAddr
 	keepAlive net.KeepAliveConfig
+	shared    bool // with other listeners: ListenConfig.ReusePort
 
 	rd   side
 	peer tcpip.FullAddress // of the connection just accepted; guarded by rd.mu
@@ -32,34 +33,15 @@ var _ net.Listener = (*TCPListener)(nil)
 // "192.0.2.10:http" or "[::]:0". See net.Listen for the forms. Names are looked up with
 // [Stack.Resolver]. The returned value is a *TCPListener.
 func (s *Stack) Listen(network, address string) (net.Listener, error) {
-	list, err := s.resolveListen(context.Background(), "tcp", network, address)
-	if err != nil {
-		return nil, err
-	}
-	l, err := s.ListenTCP(network, list.first().tcp())
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
+	return s.ListenConfig().Listen(context.Background(), network, address)
 }
 
 // ListenTCP is net.ListenTCP: a nil laddr, or one without IP, is the wildcard; port 0 is any free one.
 func (s *Stack) ListenTCP(network string, laddr *net.TCPAddr) (*TCPListener, error) {
-	if err := checkNetwork("tcp", network); err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Addr: orNil(laddr), Err: err}
-	}
-	if laddr == nil {
-		laddr = &net.TCPAddr{}
-	}
-	l := &TCPListener{network: network, family: listenFamily(network, laddr.IP), keepAlive: s.cfg.TCP.KeepAlive}
-	l.stack = s
-	if err := l.open(laddr); err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Addr: laddr, Err: err}
-	}
-	return l, nil
+	return s.ListenConfig().listenTCP(network, laddr)
 }
 
-func (l *TCPListener) open(laddr *net.TCPAddr) error {
+func (l *TCPListener) open(laddr *net.TCPAddr, backlog int) error {
 	s := l.stack
 	at, err := s.bindAddress(l.family, laddr.IP, laddr.Port, laddr.Zone)
 	if err != nil {
@@ -67,16 +49,17 @@ func (l *TCPListener) open(laddr *net.TCPAddr) error {
 	}
 	s.mu.Lock() // two listeners must not miss each other
 	defer s.mu.Unlock()
-	if s.listensOn(l.family, at) {
+	if s.taken(l, at) {
 		return os.NewSyscallError("bind", syscall.EADDRINUSE)
 	}
 	return s.newEndpoint(tcp.ProtocolNumber, l.family, func(ep tcpip.Endpoint, q *waiter.Queue) error {
 		// As net.Listen does: an earlier server's connections do not keep the port.
 		ep.SocketOptions().SetReuseAddress(true)
+		ep.SocketOptions().SetReusePort(l.shared)
 		if terr := ep.Bind(at); terr != nil {
 			return syscallError("bind", terr)
 		}
-		if terr := ep.Listen(s.cfg.TCP.Backlog); terr != nil {
+		if terr := ep.Listen(backlog); terr != nil {
 			return syscallError("listen", terr)
 		}
 		bound, terr := ep.GetLocalAddress()
@@ -102,14 +85,14 @@ func (s *Stack) bindAddress(f family, ip net.IP, port int, zone string) (tcpip.F
 	return s.full(a, port, zone)
 }
 
-// listensOn says whether a listener has at's port on an address that covers at or is covered by it.
-// Netstack lets the wildcard and a specific address share a port; Linux does not. s.mu is held.
-func (s *Stack) listensOn(f family, at tcpip.FullAddress) bool {
+// taken says whether a listener has at's port on an address that covers at or is covered by it, and does not
+// share it with n. Netstack lets the wildcard and a specific address share a port; Linux does not. s.mu is held.
+func (s *Stack) taken(n *TCPListener, at tcpip.FullAddress) bool {
 	if at.Port == 0 {
 		return false
 	}
 	for l := range s.listeners {
-		if l.laddr.Port == int(at.Port) && l.overlaps(f, at.Addr) {
+		if l.laddr.Port == int(at.Port) && l.overlaps(n.family, at.Addr) && !(l.shared && n.shared) {
 			return true
 		}
 	}

@@ -26,6 +26,7 @@ type UDPConn struct {
 	laddr, raddr *net.UDPAddr // raddr is nil unless connected
 	local        tcpip.FullAddress
 	remote       tcpip.FullAddress // if connected
+	shared       bool              // ListenConfig.ReusePort
 
 	rd      side
 	in      datagram    // where a read wants its bytes; guarded by rd.mu
@@ -46,30 +47,12 @@ var (
 // ListenPacket announces on a local UDP address: "udp", "udp4" or "udp6", and an address as for
 // [Stack.Listen]. The returned value is a *UDPConn.
 func (s *Stack) ListenPacket(network, address string) (net.PacketConn, error) {
-	list, err := s.resolveListen(context.Background(), "udp", network, address)
-	if err != nil {
-		return nil, err
-	}
-	c, err := s.ListenUDP(network, list.first().udp())
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
+	return s.ListenConfig().ListenPacket(context.Background(), network, address)
 }
 
 // ListenUDP is net.ListenUDP: a nil laddr, or one without IP, is the wildcard; port 0 is any free one.
 func (s *Stack) ListenUDP(network string, laddr *net.UDPAddr) (*UDPConn, error) {
-	if err := checkNetwork("udp", network); err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Addr: orNil(laddr), Err: err}
-	}
-	if laddr == nil {
-		laddr = &net.UDPAddr{}
-	}
-	c, err := s.openUDP(network, listenFamily, laddr, nil)
-	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Addr: laddr, Err: err}
-	}
-	return c, nil
+	return s.ListenConfig().listenUDP(network, laddr)
 }
 
 // DialUDP is net.DialUDP: a connected socket that talks to raddr only and learns of its ICMP errors.
@@ -82,7 +65,7 @@ func (s *Stack) DialUDP(network string, laddr, raddr *net.UDPAddr) (*UDPConn, er
 		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Err: errMissingAddress}
 	}
 	family := func(network string, local net.IP) family { return dialFamily(network, local, raddr.IP) }
-	c, err := s.openUDP(network, family, laddr, raddr)
+	c, err := s.openUDP(&UDPConn{}, network, family, laddr, raddr)
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Addr: raddr, Err: err}
 	}
@@ -100,13 +83,13 @@ func orNil[T any, P interface {
 	return a
 }
 
-func (s *Stack) openUDP(network string, choose func(string, net.IP) family, laddr, raddr *net.UDPAddr) (*UDPConn, error) {
+// openUDP makes c, which may say whether its port is shared, a socket.
+func (s *Stack) openUDP(c *UDPConn, network string, choose func(string, net.IP) family, laddr, raddr *net.UDPAddr) (*UDPConn, error) {
 	var local net.IP
 	if laddr != nil {
 		local = laddr.IP
 	}
-	c := &UDPConn{network: network, family: choose(network, local)}
-	c.stack = s
+	c.stack, c.network, c.family = s, network, choose(network, local)
 	err := s.newEndpoint(udp.ProtocolNumber, c.family, func(ep tcpip.Endpoint, q *waiter.Queue) error {
 		c.ep = ep
 		c.configure()
@@ -130,6 +113,7 @@ func (s *Stack) openUDP(network string, choose func(string, net.IP) family, ladd
 func (c *UDPConn) configure() {
 	o := c.ep.SocketOptions()
 	o.SetBroadcast(true)
+	o.SetReusePort(c.shared)
 	o.SetReceivePacketInfo(true)
 	o.SetIPv6ReceivePacketInfo(true)
 	c.class.Store(uint32(c.stack.cfg.DSCP) << 2)

@@ -6,5 +6,7 @@
 // of them on a cable in memory), and the two lists of notes must be equal. A difference is a failure,
 // unless the behaviour is named, with a reason, in byDesign.
 //
+// How many were compared and how many differ is at the end of what go test -v prints, and make test.
+//
 // To add a behaviour, add a row to one of the tables in the table_*_test.go files.
 package hoststack

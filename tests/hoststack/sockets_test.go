@@ -2,10 +2,14 @@ package hoststack
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
@@ -60,6 +64,9 @@ type sockets interface {
 	ListenTCP(network string, laddr *net.TCPAddr) (tcpListener, error)
 	ListenPacket(network, address string) (net.PacketConn, error)
 	ListenUDP(network string, laddr *net.UDPAddr) (udpConn, error)
+	// ListenShared and ListenPacketShared set SO_REUSEPORT.
+	ListenShared(network, address string) (net.Listener, error)
+	ListenPacketShared(network, address string) (net.PacketConn, error)
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 	// DialFrom has the options of net.Dialer.
 	DialFrom(ctx context.Context, local net.Addr, timeout time.Duration, network, address string) (net.Conn, error)
@@ -84,6 +91,20 @@ func (kernel) ListenPacket(network, address string) (net.PacketConn, error) {
 
 func (kernel) ListenUDP(network string, laddr *net.UDPAddr) (udpConn, error) {
 	return some[udpConn](net.ListenUDP(network, laddr))
+}
+
+// shared sets SO_REUSEPORT before bind.
+var shared = net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+	broken := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+	return errors.Join(broken, err)
+}}
+
+func (kernel) ListenShared(network, address string) (net.Listener, error) {
+	return shared.Listen(context.Background(), network, address)
+}
+
+func (kernel) ListenPacketShared(network, address string) (net.PacketConn, error) {
+	return shared.ListenPacket(context.Background(), network, address)
 }
 
 func (kernel) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
@@ -111,6 +132,20 @@ func (n netstack) ListenTCP(network string, laddr *net.TCPAddr) (tcpListener, er
 
 func (n netstack) ListenUDP(network string, laddr *net.UDPAddr) (udpConn, error) {
 	return some[udpConn](n.Stack.ListenUDP(network, laddr))
+}
+
+func (n netstack) ListenShared(network, address string) (net.Listener, error) {
+	return n.shared().Listen(context.Background(), network, address)
+}
+
+func (n netstack) ListenPacketShared(network, address string) (net.PacketConn, error) {
+	return n.shared().ListenPacket(context.Background(), network, address)
+}
+
+func (n netstack) shared() *stack.ListenConfig {
+	c := n.ListenConfig()
+	c.ReusePort = true
+	return c
 }
 
 func (n netstack) DialFrom(ctx context.Context, local net.Addr, timeout time.Duration, network, address string) (net.Conn, error) {

@@ -8,8 +8,8 @@
 //
 //	NEED=all         any lack is a failure
 //	NEED=netns,tool  a lack of these is a failure, of others a skip
-//	NEED_LOG=file    skips are also appended there, one line each, because
-//	                 go test without -v shows none
+//	NEED_LOG=file    skips and notes are also appended there, one line each,
+//	                 because go test without -v shows none
 //
 // The names NEED takes are the first words of the reasons: root, netns, userns,
 // tun, compiler, header, tool, hardware, kvm, qemu, and whatever That is given.
@@ -34,9 +34,20 @@ func That(t testing.TB, what string, err error) {
 	if required(os.Getenv("NEED"), what) {
 		t.Fatalf("%s (NEED=%s)", reason, os.Getenv("NEED"))
 	}
-	record(t, reason)
+	record(t, fmt.Sprintf("skipped %s %s: %s", program(), t.Name(), reason))
 	t.Skip(reason)
 }
+
+// Note tells a result that whoever runs all tests wants to see: make test prints
+// it at its end.
+func Note(t testing.TB, text string) {
+	t.Helper()
+	t.Log(text)
+	record(t, program()+": "+text)
+}
+
+// program is the package whose tests these are.
+func program() string { return strings.TrimSuffix(filepath.Base(os.Args[0]), ".test") }
 
 // required reports whether the list of needs has this one.
 func required(list, what string) bool {
@@ -48,8 +59,8 @@ func required(list, what string) bool {
 	return false
 }
 
-// record appends the reason to the file NEED_LOG names.
-func record(t testing.TB, reason string) {
+// record appends a line to the file NEED_LOG names.
+func record(t testing.TB, line string) {
 	t.Helper()
 	name := os.Getenv("NEED_LOG")
 	if name == "" {
@@ -57,9 +68,8 @@ func record(t testing.TB, reason string) {
 	}
 	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
-		t.Fatalf("record skip: %v", err)
+		t.Fatalf("record %q: %v", line, err)
 	}
 	defer f.Close()
-	pkg := strings.TrimSuffix(filepath.Base(os.Args[0]), ".test")
-	fmt.Fprintf(f, "skipped %s %s: %s\n", pkg, t.Name(), reason)
+	fmt.Fprintln(f, line)
 }

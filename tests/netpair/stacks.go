@@ -85,7 +85,7 @@ func CheckLeaks(t testing.TB) {
 	before := len(goroutines())
 	t.Cleanup(func() {
 		var left []string
-		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); runtime.Gosched() {
+		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) { // nobody tells of it
 			if left = goroutines(); len(left) <= before {
 				return
 			}
