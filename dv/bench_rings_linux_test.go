@@ -25,8 +25,9 @@ func BenchmarkRings(b *testing.B) {
 				b.Run(benchName("rx", size, f.name, batch), func(b *testing.B) { benchRx(b, f.fill, size, batch) })
 			}
 			for _, f := range txFeatures {
-				b.Run(benchName("tx", size, f.name, batch), func(b *testing.B) { benchTx(b, f.limits, size, batch) })
+				b.Run(benchName("tx", size, f.name, batch), func(b *testing.B) { benchTx(b, f.limits, f.flame, size, batch) })
 			}
+			b.Run(benchName("floor", size, "swap,copy", batch), func(b *testing.B) { benchFloor(b, size, batch) })
 			for _, x := range xFeatures {
 				b.Run(benchName("xconnect", size, x.name, batch), func(b *testing.B) { benchCross(b, x, size, batch) })
 			}
@@ -66,6 +67,9 @@ var rxFeatures = []struct {
 			}
 		}}
 	}},
+	{"multi-segment", func(b testing.TB) feed {
+		return feed{newSegRig(b, benchEntries, benchEntries*rigSegs+256).rxRig, (*rxRig).receive}
+	}},
 	{"striding", func(b testing.TB) feed { return strideFeed(b, false) }},
 	{"striding,compressed", func(b testing.TB) feed { return strideFeed(b, true) }},
 }
@@ -92,11 +96,13 @@ func strideFeed(b testing.TB, zip bool) feed {
 var txFeatures = []struct {
 	name   string
 	limits txLimits
+	flame  uint32 // size of the doorbell register, for descriptors flushed alone
 }{
-	{"send+inline", txLimits{frame: 1518}},
-	{"send+pointer", txLimits{frame: 1518, inline: 1}},
-	{"eMPW+inline", txLimits{frame: 1518, multi: 60}},
-	{"eMPW+pointer", txLimits{frame: 1518, inline: 1, multi: 60}},
+	{"send+inline", txLimits{frame: 1518}, 0},
+	{"send+inline+BlueFlame", txLimits{frame: 1518}, 256},
+	{"send+pointer", txLimits{frame: 1518, inline: 1}, 0},
+	{"eMPW+inline", txLimits{frame: 1518, multi: 60}, 0},
+	{"eMPW+pointer", txLimits{frame: 1518, inline: 1, multi: 60}, 0},
 }
 
 // meter adds up the timed parts of a benchmark, in processor time of this
@@ -152,8 +158,9 @@ func newBenchTx(b *testing.B, limits txLimits) (*txRig, func()) {
 	return r, cqePrinter(b, r)
 }
 
-func benchTx(b *testing.B, limits txLimits, size, batch int) {
+func benchTx(b *testing.B, limits txLimits, flame uint32, size, batch int) {
 	r, complete := newBenchTx(b, limits)
+	r.q.flame.size = flame
 	bufs := [1][]byte{make([]byte, size)}
 	p := TxPacket{Bufs: bufs[:], Flags: TxL3Csum | TxL4Csum}
 	m := newMeter(b)
@@ -228,6 +235,33 @@ func benchCross(b *testing.B, x cross, size, batch int) {
 		m.time(forward)
 	}
 	m.report(b, done)
+}
+
+// benchFloor is what a cross-connect that copies cannot do without: addresses
+// swapped, and the bytes copied from frame buffers to a ring, with no descriptor
+// read or written.
+func benchFloor(b *testing.B, size, batch int) {
+	frames, ring := memory(b, benchFrames*1600).Bytes(), memory(b, benchEntries*64).Bytes()
+	room := (size + 4 + 15) &^ 15
+	from, to := 0, 0
+	m := newMeter(b)
+	m.time(func() {
+		for n := 0; n < b.N; n += batch {
+			for range batch {
+				if to+room > len(ring) {
+					to = 0
+				}
+				if from++; from == benchEntries {
+					from = 0
+				}
+				f := frames[from*1600 : from*1600+size]
+				swap(f)
+				copy(ring[to:], f)
+				to += room
+			}
+		}
+	})
+	m.report(b, b.N)
 }
 
 // swap exchanges a frame's addresses.

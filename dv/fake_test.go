@@ -81,6 +81,7 @@ type rxRig struct {
 	halts, starts int
 	failure       error
 	haltErr       error
+	minis         [][8]byte // scratch memory
 }
 
 func newRxRig(t testing.TB, entries, frames int) *rxRig { return newRxRigOf(t, entries, frames, 2048) }

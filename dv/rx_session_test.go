@@ -37,11 +37,11 @@ func newZipRig(t testing.TB, entries, frames int, omitted RxFlags) *rxRig {
 
 // receiveZipped lets the NIC deliver n frames in one session.
 func (r *rxRig) receiveZipped(n int, size func(i int) int) {
-	var minis [][8]byte
+	r.minis = r.minis[:0]
 	for i := range n {
-		minis = append(minis, miniHash(0x1000+uint32(i), size(i)))
+		r.minis = append(r.minis, miniHash(0x1000+uint32(i), size(i)))
 	}
-	r.nic.zip(receive(r.next, 0), minis)
+	r.nic.zip(receive(r.next, 0), r.minis)
 	r.next += uint16(n)
 }
 

@@ -75,6 +75,25 @@ func (q *TxQueue) closeMulti() {
 	}
 }
 
+// postSmall is Post for what there is most of: a short frame in one piece, which
+// needs nothing but to be copied into a shared descriptor. It reports false, and
+// has done nothing, where there is more to it.
+func (q *TxQueue) postSmall(b []byte, flags TxFlags) bool {
+	if len(b) < ethMin || len(b) > q.limits.inline || q.alarm.over() {
+		return false
+	}
+	w := q.record(uint32(mlx5.InlineDS(len(b))), flags)
+	if w == nil {
+		return false
+	}
+	*(*[mlx5.DSSize]byte)(w[len(w)-mlx5.DSSize:]) = [mlx5.DSSize]byte{}
+	mlx5.PutInlineDataHeader(w, len(b))
+	copy(w[mlx5.InlineHeaderSize:], b)
+	q.count.inline.n++
+	q.count.bytes.n += uint64(len(b))
+	return true
+}
+
 // putMultiInline adds a frame, size bytes of which n are p's and its tag's.
 func (q *TxQueue) putMultiInline(p *TxPacket, n, size int, flags TxFlags) bool {
 	w := q.record(uint32(mlx5.InlineDS(size)), flags)
