@@ -118,7 +118,9 @@ func (r *segmented) release(pkts []Packet) {
 		f := pkts[i].Frame
 		for pkts[i].Frame = NoFrame; f != NoFrame; {
 			next := r.pool.unchain(f)
-			r.give(f)
+			if !r.place(f) {
+				r.pool.put([]Frame{f})
+			}
 			f = next
 		}
 	}
@@ -131,12 +133,16 @@ func (r *segmented) place(f Frame) bool {
 		return false
 	}
 	slot := r.pc & r.mask
-	r.holes[slot]--
+	hole := r.holes[slot] - 1
+	r.holes[slot] = hole
 	r.missing--
-	at := int(slot*r.segs + uint32(r.holes[slot]))
+	at := slot*r.segs + uint32(hole)
 	r.slots[at] = f
-	binary.BigEndian.PutUint64(r.ring[(at+1)*mlx5.DataSegSize-8:], r.pool.addr(f))
-	r.advance()
+	address := r.ring[int(at)*mlx5.DataSegSize+8:]
+	binary.BigEndian.PutUint64(address[:8], r.pool.addr(f))
+	if hole == 0 {
+		r.advance()
+	}
 	return true
 }
 
