@@ -55,23 +55,27 @@ var rxFeatures = []struct {
 	name string
 	fill func(testing.TB) feed
 }{
-	{"plain", func(b testing.TB) feed {
-		return feed{newRxRigOf(b, benchEntries, benchFrames, 1600), (*rxRig).receive}
-	}},
-	{"compressed", func(b testing.TB) feed {
-		r := newRxRigOf(b, benchEntries, benchFrames, 1600)
-		r.q.compress(RxSum)
-		return feed{r, func(r *rxRig, n, size int) {
-			for ; n > 0; n -= 64 {
-				r.receiveZipped(min(n, 64), func(int) int { return size })
-			}
-		}}
-	}},
+	{"plain", plainFeed},
+	{"compressed", zipFeed},
 	{"multi-segment", func(b testing.TB) feed {
 		return feed{newSegRig(b, benchEntries, benchEntries*rigSegs+256).rxRig, (*rxRig).receive}
 	}},
 	{"striding", func(b testing.TB) feed { return strideFeed(b, false) }},
 	{"striding,compressed", func(b testing.TB) feed { return strideFeed(b, true) }},
+}
+
+func plainFeed(b testing.TB) feed {
+	return feed{newRxRigOf(b, benchEntries, benchFrames, 1600), (*rxRig).receive}
+}
+
+func zipFeed(b testing.TB) feed {
+	r := newRxRigOf(b, benchEntries, benchFrames, 1600)
+	r.q.compress(RxSum)
+	return feed{r, func(r *rxRig, n, size int) {
+		for ; n > 0; n -= 64 {
+			r.receiveZipped(min(n, 64), func(int) int { return size })
+		}
+	}}
 }
 
 // strideFeed fills slabs.
@@ -188,9 +192,9 @@ type cross struct {
 }
 
 var xFeatures = []cross{
-	{"plain,send,pointer", rxFeatures[0].fill, txFeatures[0].limits, sendOn},
-	{"compressed,eMPW,pointer", rxFeatures[1].fill, txFeatures[2].limits, sendOn},
-	{"compressed,eMPW,copy", rxFeatures[1].fill, txFeatures[2].limits, sendCopy},
+	{"plain,send,pointer", plainFeed, txLimits{frame: 1518}, sendOn},
+	{"compressed,eMPW,pointer", zipFeed, txLimits{frame: 1518, multi: 60}, sendOn},
+	{"compressed,eMPW,copy", zipFeed, txLimits{frame: 1518, multi: 60}, sendCopy},
 }
 
 // sendOn sends the received frame itself.
