@@ -45,7 +45,7 @@ deps: ## install what the tests use, by apt if root; else say what is missing
 demo: build ## a server on a slice of a software ConnectX, with clients, on this machine
 	bin/rdma-netstack demo
 
-bench: ## the driver alone on rings filled ahead: one table of ns per packet
+bench: ## the driver alone on rings filled ahead: ns per packet; then TCP across the software NIC, offloads on and off
 	CGO_ENABLED=0 go run ./tests/bench -rounds $(ROUNDS)
 
 bench-go: ## every benchmark whose name matches BENCH, for BENCHTIME each

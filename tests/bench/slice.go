@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
+
+// slice is a stack on a software NIC of its own.
+type slice struct {
+	*stack.Stack
+	nic  *simnic.NIC
+	dev  *dv.Device
+	link *rdma.Endpoint
+}
+
+// newSlice plugs a NIC into wire and puts a stack on it. The wire is the slice's, also when it fails.
+func newSlice(wire simnic.Wire, at netip.Prefix, opts rdma.Options) (*slice, error) {
+	nic, err := simnic.New(simnic.Config{})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("make the software NIC: %w", err), wire.Close())
+	}
+	s := &slice{nic: nic}
+	if err := nic.ConnectWire(wire); err != nil {
+		return nil, errors.Join(err, wire.Close(), s.close())
+	}
+	mac := net.HardwareAddr{0x02, 0, 0x5e, 0, 0x53, at.Addr().As4()[3]}
+	if s.dev, err = dv.Open(context.Background(), dv.Config{
+		Kernel: nic.OpenKernel, Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()},
+		MAC: mac, DelayDrop: true, // as "serve --device sim" has it
+	}); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	if s.link, err = rdma.New(s.dev, opts); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	if s.Stack, err = stack.New(s.link, stack.Config{Addresses: []netip.Prefix{at}, DuplicateDetection: -1}); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// close ends what there is of s.
+func (s *slice) close() error {
+	var errs []error
+	if s.Stack != nil {
+		errs = append(errs, s.Stack.Close())
+	}
+	if s.dev != nil {
+		errs = append(errs, s.dev.Close())
+	}
+	return errors.Join(append(errs, s.nic.Close())...)
+}
