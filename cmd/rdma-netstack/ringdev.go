@@ -23,6 +23,7 @@ The device:
   --rx-queue-size N   frames a receive ring holds, --tx-queue-size N blocks of 64 bytes of a send ring (default 1024)
   --mtu BYTES         largest IP packet (default: the port's)
   --no-multi-seg      one buffer for each frame, however large the MTU
+  --striding          frames packed into large buffers
   --no-empw           a send descriptor for each frame
   --blueflame         the descriptor of a frame that is sent alone goes with its doorbell
   --no-compression    a whole receive completion for each frame
@@ -41,6 +42,7 @@ type ringFlags struct {
 	txSize      int
 	mtu         int
 	noMultiSeg  bool
+	striding    bool
 	noEMPW      bool
 	blueFlame   bool
 	noCompress  bool
@@ -56,6 +58,7 @@ func (f *ringFlags) define(fs *flag.FlagSet) {
 	fs.IntVar(&f.txSize, "tx-queue-size", 0, "")
 	fs.IntVar(&f.mtu, "mtu", 0, "")
 	fs.BoolVar(&f.noMultiSeg, "no-multi-seg", false, "")
+	fs.BoolVar(&f.striding, "striding", false, "")
 	fs.BoolVar(&f.noEMPW, "no-empw", false, "")
 	fs.BoolVar(&f.blueFlame, "blueflame", false, "")
 	fs.BoolVar(&f.noCompress, "no-compression", false, "")
@@ -91,7 +94,7 @@ func (f *ringFlags) check(fs *flag.FlagSet) error {
 func (f *ringFlags) open(ctx context.Context, log *slog.Logger, undo *ledger) (*dv.Device, error) {
 	cfg := dv.Config{
 		Device: f.device, MAC: f.mac, Promiscuous: f.promiscuous, RxQueues: f.queues, TxQueues: f.queues,
-		RxQueueSize: f.rxSize, TxQueueSize: f.txSize, MTU: f.mtu, Logger: log, NoMultiPacketSend: f.noEMPW, NoMultiSegment: f.noMultiSeg, BlueFlame: f.blueFlame,
+		RxQueueSize: f.rxSize, TxQueueSize: f.txSize, MTU: f.mtu, Logger: log, NoMultiPacketSend: f.noEMPW, NoMultiSegment: f.noMultiSeg, Striding: f.striding, BlueFlame: f.blueFlame,
 	}
 	if f.noCompress {
 		cfg.Compression = dv.NoCompression

@@ -1,0 +1,154 @@
+package dv_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+)
+
+// A device that may delay drops holds the frame for which there is no buffer until
+// there is one; any other drops it.
+func TestDelayDrop(t *testing.T) {
+	fill := func(cfg dv.Config) (*sim, *dv.Device) {
+		cfg.RxQueueSize, cfg.SpareFrames = 64, 1
+		s, d := usual(t, cfg)
+		for i := range 64 {
+			s.wire.send(t, frame(ourMAC, peerMAC, 0x88b5, 100+i))
+		}
+		return s, d
+	}
+	late := frame(ourMAC, peerMAC, 0x88b5, 99)
+	s, d := fill(dv.Config{})
+	s.wire.send(t, late)
+	if n := s.nic.Counters().Drops.OutOfBuffer; n != 1 || len(poll(d.Rx(0))) != 64 {
+		t.Errorf("without: %d dropped", n)
+	}
+	held := func() bool { // the frame waits 100 ms, which a busy machine may take longer for
+		s, d := fill(dv.Config{DelayDrop: true})
+		var sender sync.WaitGroup
+		sender.Go(func() { s.wire.send(t, late) })
+		got := poll(d.Rx(0))
+		sender.Wait()
+		got = append(got, poll(d.Rx(0))...)
+		return s.nic.Counters().Drops.OutOfBuffer == 0 && len(got) == 65 && bytes.Equal(got[64].Data, late)
+	}
+	eventually(t, "a frame that waits for a buffer", held)
+	without := simnic.DefaultCaps()
+	without.DelayDrop = false
+	for _, c := range []struct {
+		nic   simnic.Config
+		linux simnic.LinuxConfig
+		want  error
+	}{
+		{simnic.Config{}, simnic.LinuxConfig{NoRawIO: true}, unix.EPERM},
+		{simnic.Config{Caps: without}, simnic.LinuxConfig{}, unix.EOPNOTSUPP},
+	} {
+		s := newSim(t, c.nic, c.linux)
+		if _, err := dv.Open(t.Context(), s.config(dv.Config{DelayDrop: true})); !errors.Is(err, c.want) {
+			t.Errorf("opened: %v, want %v", err, c.want)
+		}
+	}
+}
+
+// Time stamps are those of the NIC's clock, also in compressed completions, and
+// Clock turns them into time.
+func TestTimestamps(t *testing.T) {
+	var mu sync.Mutex
+	now := time.Unix(1700000000, 0)
+	s := newSim(t, simnic.Config{Clock: func() time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return now
+	}}, simnic.LinuxConfig{})
+	d := s.open(t, dv.Config{})
+	clock, ok := d.Clock()
+	if !ok {
+		t.Fatal("no clock")
+	}
+	f := flows(1)["UDP over IPv4"]
+	for i, burst := range []int{1, 1, 8, 1} {
+		mu.Lock()
+		now = now.Add(time.Duration(i) * 1500 * time.Microsecond)
+		want := now
+		mu.Unlock()
+		s.sendBurst(t, slicesOf(packet(f.Src, f.Dst, f.Proto, 100), burst))
+		got := poll(d.Rx(0))
+		if len(got) != burst {
+			t.Fatalf("%d frames", len(got))
+		}
+		if i == 0 {
+			clock.Set(got[0].Timestamp, want)
+		}
+		for _, p := range got {
+			if at := clock.Time(p.Timestamp); at.Sub(want).Abs() > time.Microsecond {
+				t.Errorf("burst %d: stamped %v, was %v", i, at, want)
+			}
+		}
+	}
+	if n := d.Stats().Rx[0].Compressed; n != 8 {
+		t.Errorf("%d compressed", n)
+	}
+}
+
+func slicesOf(b []byte, n int) (all [][]byte) {
+	for range n {
+		all = append(all, b)
+	}
+	return all
+}
+
+// Many senders share a queue by its lock: every frame leaves once, those of each
+// sender in order, and few completions are asked for.
+func TestManySenders(t *testing.T) {
+	s, d := usual(t, dv.Config{TxQueueSize: 64})
+	const senders, each = 6, 400
+	var wg sync.WaitGroup
+	for id := range senders {
+		wg.Go(func() {
+			b := frame(peerMAC, ourMAC, 0x88b5, 60+id)
+			p, q := dv.TxPacket{Bufs: [][]byte{b}}, d.Tx(0)
+			b[14] = byte(id)
+			for n := 0; n < each; {
+				binary.BigEndian.PutUint32(b[15:], uint32(n))
+				q.Lock()
+				if q.Post(&p) == nil {
+					n++
+				}
+				if n%4 == 0 || q.Free() < dv.MaxBlocks {
+					q.Flush()
+					q.Reclaim()
+				}
+				q.Unlock()
+			}
+			q.Lock()
+			q.Flush()
+			q.Reclaim()
+			q.Unlock()
+		})
+	}
+	wg.Wait()
+	var next [senders]uint32
+	for _, g := range s.wire.take() {
+		id := g[14]
+		if n := binary.BigEndian.Uint32(g[15:]); int(id) >= senders || n != next[id] || len(g) != 60+int(id) {
+			t.Fatalf("frame %d of sender %d where %d was due", n, id, next[id])
+		}
+		next[id]++
+	}
+	for id, n := range next {
+		if n != each {
+			t.Errorf("sender %d: %d frames", id, n)
+		}
+	}
+	if st := d.Tx(0).Stats(); st.Completions > st.Packets/2 || st.Resets != 0 {
+		t.Errorf("stats %+v", st)
+	}
+}
