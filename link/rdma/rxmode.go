@@ -61,9 +61,11 @@ const (
 	maxSpins = 2000
 	minSpins = 16
 
-	// A yield shorter than idleYield found nobody else to run; after idleYields of them in a row the worker parks.
-	idleYield  = time.Microsecond
-	idleYields = 2
+	// A yield found nobody else to run if it took less than idleYield, or on a slow machine not much more than the shortest one so
+	// far, but no more than longestIdleYield. After idleYields of them in a row the worker parks.
+	idleYield        = time.Microsecond
+	longestIdleYield = 20 * time.Microsecond
+	idleYields       = 2
 
 	// pollsPerYield is how often a worker that never sleeps looks before it lets others run.
 	pollsPerYield = 64
@@ -139,11 +141,19 @@ func (w *worker) linger() bool {
 		if w.poll() {
 			return true
 		}
-		if time.Since(before) < idleYield {
+		if w.idleYield(time.Since(before)) {
 			idle++
 		} else {
 			idle = 0
 		}
 	}
 	return false
+}
+
+// idleYield judges a yield by how long it took.
+func (w *worker) idleYield(took time.Duration) bool {
+	if w.shortest == 0 || took < w.shortest {
+		w.shortest = max(took, 1)
+	}
+	return took < max(idleYield, min(2*w.shortest, longestIdleYield))
 }

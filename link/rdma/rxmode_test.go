@@ -127,3 +127,29 @@ func TestRxModesCarryData(t *testing.T) {
 		})
 	}
 }
+
+// TestIdleYield: on a slow machine an idle yield takes longer, and the worker parks all the same; one that lets others run does not count.
+func TestIdleYield(t *testing.T) {
+	us := time.Microsecond
+	for _, tt := range []struct {
+		name  string
+		yield []time.Duration
+		want  bool // of the last
+	}{
+		{"fast machine, nobody", []time.Duration{300, 400}, true},
+		{"fast machine, somebody", []time.Duration{300, 5 * us}, false},
+		{"slow machine, nobody", []time.Duration{6 * us, 7 * us}, true},
+		{"slow machine, somebody", []time.Duration{6 * us, 13 * us}, false},
+		{"always somebody", []time.Duration{500 * us, 400 * us}, false},
+		{"first of all", []time.Duration{5 * us}, true},
+		{"clock stands still", []time.Duration{0, 0}, true},
+	} {
+		w, got := &worker{}, false
+		for _, d := range tt.yield {
+			got = w.idleYield(d)
+		}
+		if got != tt.want {
+			t.Errorf("%s: idle %v", tt.name, got)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/buffer"
@@ -63,6 +64,9 @@ type worker struct {
 	merge   *merger
 	spins   int // polls before parking; adapts to whether they pay
 	limit   int
+
+	shortest time.Duration // of the worker's yields; 0: none yet
+
 	frames  [batchFrames]dv.Packet
 	packets [batchFrames]*gstack.PacketBuffer
 	joined  [batchFrames]*buffer.View // frames that came in several pieces, by number in the batch
