@@ -15,8 +15,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/miekg/dns"
 )
 
 // compareLoad is one kind of load and what is measured of it.
@@ -124,16 +122,45 @@ func httpAsker(size int) asker {
 	}
 }
 
-// httpOnce opens a connection for each question.
+// httpOnce opens a connection for each question. One thread of the namespace opens all of a client's: to enter it takes longer
+// than what is measured.
 func httpOnce(ctx context.Context, s *side) (func() error, func(), error) {
-	return func() error {
-		ask, stop, err := httpAsker(100)(ctx, s)
-		if err != nil {
+	const size = 100
+	request := fmt.Appendf(nil, "GET /-/bytes/%d HTTP/1.1\r\nHost: slice\r\nConnection: close\r\n\r\n", size)
+	wanted, opened := make(chan struct{}), make(chan opening)
+	go s.client.Do(func() error {
+		var d net.Dialer
+		for range wanted {
+			conn, err := d.DialContext(ctx, "tcp", compareHTTP)
+			opened <- opening{conn, err}
+		}
+		return nil
+	})
+	r := bufio.NewReader(nil)
+	ask := func() error {
+		select {
+		case wanted <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		o := <-opened // a dial ends with ctx
+		if o.err != nil {
+			return o.err
+		}
+		defer o.conn.Close()
+		if err := until(ctx, o.conn); err != nil {
 			return err
 		}
-		defer stop()
-		return ask()
-	}, func() {}, nil
+		r.Reset(o.conn)
+		return fetch(o.conn, r, request, size)
+	}
+	return ask, func() { close(wanted) }, nil
+}
+
+// opening is the outcome of a dial.
+type opening struct {
+	conn net.Conn
+	err  error
 }
 
 func fetch(conn net.Conn, r *bufio.Reader, request []byte, size int) error {
@@ -151,41 +178,25 @@ func fetch(conn net.Conn, r *bufio.Reader, request []byte, size int) error {
 	return err
 }
 
-// dnsAsker asks for one address from one socket.
-func dnsAsker(ctx context.Context, s *side) (func() error, func(), error) {
-	conn, err := s.dial(ctx, "udp", compareDNS)
-	if err != nil {
-		return nil, nil, err
-	}
-	query, err := new(dns.Msg).SetQuestion("www.example.", dns.TypeA).Pack()
-	if err != nil {
-		return nil, nil, err
-	}
-	buf := make([]byte, dns.MinMsgSize)
-	return func() error {
-		if _, err := conn.Write(query); err != nil {
-			return err
-		}
-		n, err := conn.Read(buf)
-		if err == nil && (n <= len(query) || !bytes.Equal(buf[:2], query[:2])) {
-			err = fmt.Errorf("an answer of %d bytes: % x", n, buf[:min(n, 12)])
-		}
-		return err
-	}, func() { conn.Close() }, nil
-}
-
 // dial connects a kernel socket; it works until ctx says that time is up.
 func (s *side) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := s.client.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	if end, ok := ctx.Deadline(); ok {
-		if err := conn.SetDeadline(end); err != nil {
-			return nil, errors.Join(err, conn.Close())
-		}
+	if err := until(ctx, conn); err != nil {
+		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
+}
+
+// until gives conn the deadline of ctx, if it has one.
+func until(ctx context.Context, conn net.Conn) error {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return nil
+	}
+	return conn.SetDeadline(end)
 }
 
 var wrkRate = regexp.MustCompile(`Requests/sec:\s+([\d.]+)`)

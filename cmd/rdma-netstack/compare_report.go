@@ -46,18 +46,27 @@ func (all comparison) print(f compareFlags, w io.Writer) error {
 	}
 	fmt.Fprintf(w, "The same servers on the host's stack (%s, veth) and on a slice (software NIC, TAP);\n", kernelRelease())
 	fmt.Fprintf(w, "%d processors for clients, servers and NIC; %s, mean of %d runs of %v, in turn.\n\n", runtime.NumCPU(), runtime.Version(), rounds, f.time)
-	fmt.Fprintf(w, "  %-44s %12s %12s  %-10s  %s\n", "", "host", "slice", "", "slice is")
+	fmt.Fprintf(w, "  %-44s %10s %10s  %-10s  %s\n", "", "host", "slice", "", "the slice is")
 	wins := map[string]int{}
 	for _, c := range all {
 		wins[c.winner()]++
-		fmt.Fprintf(w, "  %-44s %12s %12s  %-10s  %.2fx %s\n", c.load.Name, digits(c.Host), digits(c.Slice), c.load.Unit, c.ratio(), verdict(c))
+		fmt.Fprintf(w, "  %-44s %10s %10s  %-10s  %s\n", c.load.Name, digits(c.Host), digits(c.Slice), c.load.Unit, c.verdict())
 	}
-	_, err := fmt.Fprintf(w, "\nslice ahead in %d, host ahead in %d, even in %d (within %.0f %%).\n", wins["slice"], wins["host"], wins["even"], even*100)
+	fmt.Fprintf(w, "\nThe slice is faster in %d, slower in %d and as fast, within %.0f %%, in %d.\n", wins["slice"], wins["host"], even*100, wins["even"])
+	_, err := fmt.Fprintln(w, "What the software NIC costs is in the slice's figures, and a veth pair costs next to nothing: see --help.")
 	return err
 }
 
-func verdict(c compared) string {
-	return map[string]string{"slice": "better", "host": "worse", "even": "even"}[c.winner()]
+// verdict says what the figures mean, whether more of them is better or less.
+func (c compared) verdict() string {
+	switch r := c.ratio(); c.winner() {
+	case "slice":
+		return fmt.Sprintf("%.1f times as fast", r)
+	case "host":
+		return fmt.Sprintf("%.1f times slower", 1/r)
+	default:
+		return "as fast"
+	}
 }
 
 // digits shows what such a measurement can know.

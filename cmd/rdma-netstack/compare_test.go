@@ -39,18 +39,18 @@ func TestCompareWinner(t *testing.T) {
 	for _, c := range []struct {
 		host, slice float64
 		lower       bool
-		want        string
+		want, says  string
 	}{
-		{100, 200, false, "slice"},
-		{100, 200, true, "host"},
-		{200, 100, false, "host"},
-		{200, 100, true, "slice"},
-		{100, 105, false, "even"},
-		{105, 100, true, "even"},
+		{100, 200, false, "slice", "2.0 times as fast"},
+		{100, 250, true, "host", "2.5 times slower"},
+		{250, 100, false, "host", "2.5 times slower"},
+		{200, 100, true, "slice", "2.0 times as fast"},
+		{100, 105, false, "even", "as fast"},
+		{105, 100, true, "even", "as fast"},
 	} {
 		row := compared{load: compareLoad{Lower: c.lower}, Host: c.host, Slice: c.slice}
-		if got := row.winner(); got != c.want {
-			t.Errorf("host %v, slice %v, lower is better %v: %s, want %s", c.host, c.slice, c.lower, got, c.want)
+		if got, says := row.winner(), row.verdict(); got != c.want || says != c.says {
+			t.Errorf("host %v, slice %v, lower is better %v: %s, %s; want %s, %s", c.host, c.slice, c.lower, got, says, c.want, c.says)
 		}
 	}
 }

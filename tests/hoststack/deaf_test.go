@@ -30,7 +30,7 @@ func (r *run) deaf() string {
 func (r *run) fill(addr string) {
 	r.Helper()
 	for range 8 {
-		c, err := r.client.DialFrom(context.Background(), nil, 2*brief, "tcp", addr)
+		c, err := r.client.DialFrom(context.Background(), nil, ample, "tcp", addr)
 		if err != nil {
 			return
 		}

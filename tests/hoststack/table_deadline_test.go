@@ -35,9 +35,9 @@ var tcpDeadlines = []behaviour{
 	}},
 	{"a deadline moved while Read waits", func(r *run) {
 		c, s := r.pair()
-		r.must(c.SetReadDeadline(time.Now().Add(2 * brief)))
+		r.must(c.SetReadDeadline(time.Now().Add(ample)))
 		time.AfterFunc(brief, func() { c.SetReadDeadline(soon()) })
-		time.AfterFunc(4*brief, func() { s.Write([]byte("late")) })
+		time.AfterFunc(ample+4*brief, func() { s.Write([]byte("late")) })
 		r.noteRead("read", c)
 	}},
 	{"a deadline set and cleared again", func(r *run) {
@@ -74,7 +74,7 @@ var tcpDeadlines = []behaviour{
 		c, s := r.pair()
 		r.must(c.SetWriteBuffer(16 << 10))
 		r.must(s.SetReadBuffer(16 << 10))
-		r.must(c.SetWriteDeadline(time.Now().Add(2 * brief)))
+		r.must(c.SetWriteDeadline(time.Now().Add(ample)))
 		n, err := c.Write(make([]byte, 16<<20))
 		r.Value("wrote some", n > 0 && n < 16<<20)
 		r.Err("write", err)

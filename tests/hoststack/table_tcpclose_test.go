@@ -291,8 +291,10 @@ var tcpClose = []behaviour{
 		r.must(c.SetWriteBuffer(64 << 10))
 		r.must(s.SetReadBuffer(16 << 10))
 		r.must(c.SetLinger(1))
+		_, err := c.Write(make([]byte, 48<<10)) // more than the peer takes
+		r.must(err)
 		c.SetWriteDeadline(time.Now().Add(2 * brief))
-		c.Write(make([]byte, 16<<20)) // more than the peer takes
+		c.Write(make([]byte, 16<<20)) // more than fits
 		start := time.Now()
 		r.Err("Close", c.Close())
 		took := time.Since(start)

@@ -78,11 +78,12 @@ type run struct {
 	notes
 }
 
-// patience is how long anything may take that must happen, and brief how long a thing is watched that
-// must not.
+// patience is how long anything may take that must happen, brief how long a thing is watched that must
+// not, and ample is time for what usually takes no time, also where all processors are busy.
 const (
 	patience = 30 * time.Second
 	brief    = 50 * time.Millisecond
+	ample    = time.Second
 )
 
 // must ends the behaviour if err is not nil.

@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -146,7 +145,7 @@ func http3Client(t *testing.T, w *world.World, config *tls.Config) *http.Client 
 		socket.Close()
 		pc.Close()
 	})
-	return &http.Client{Transport: transport, Timeout: time.Minute}
+	return &http.Client{Transport: transport, Timeout: world.Patience}
 }
 
 func get(t *testing.T, web *http.Client, url string) []byte {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -78,7 +77,7 @@ func suite(t *testing.T, address string, client world.Host, creds credentials.Tr
 	service := testgrpc.NewTestServiceClient(conn)
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
 			defer cancel()
 			c.run(ctx, service)
 		})

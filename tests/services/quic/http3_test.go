@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
@@ -90,7 +89,7 @@ func client(t *testing.T, h world.Host, config *tls.Config, to string) *http.Cli
 		socket.Close()
 		pc.Close()
 	})
-	return &http.Client{Transport: transport, Timeout: time.Minute}
+	return &http.Client{Transport: transport, Timeout: world.Patience}
 }
 
 // exchange sends the body eight times at once over one connection.

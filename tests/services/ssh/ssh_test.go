@@ -30,7 +30,7 @@ func TestOpenSSH(t *testing.T) {
 	world.Each(t, func(t *testing.T, w *world.World) {
 		identity, known := keys(t, w)
 		options := []string{"-F", "none", "-i", identity, "-o", "IdentitiesOnly=yes", "-o", "UserKnownHostsFile=" + known,
-			"-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30"}
+			"-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes", "-o", "ConnectTimeout=120"}
 		run := func(t *testing.T, stdin io.Reader, args ...string) string {
 			return w.Feed(t, stdin, "ssh", append(options, append([]string{"somebody@" + world.Server4}, args...)...)...)
 		}

@@ -166,7 +166,7 @@ func TestGoClient(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) {
 				transport := &http.Transport{DialContext: w.Client.DialContext, TLSClientConfig: &tls.Config{RootCAs: id.Pool}, ForceAttemptHTTP2: c.alpn != ""}
 				defer transport.CloseIdleConnections()
-				client := &http.Client{Transport: transport, Timeout: time.Minute}
+				client := &http.Client{Transport: transport, Timeout: world.Patience}
 				for range 20 {
 					resp, err := client.Post(c.base+"/digest", "", bytes.NewReader(big[:100000]))
 					if err != nil {
@@ -185,7 +185,7 @@ func TestGoClient(t *testing.T) {
 				resp.Body.Close()
 				select {
 				case <-gone:
-				case <-time.After(time.Minute):
+				case <-time.After(world.Patience):
 					t.Error("the server did not notice that the client went away")
 				}
 			})

@@ -74,7 +74,7 @@ func startPrometheus(t *testing.T, w *world.World) {
 // await asks Prometheus until its answer names the instance.
 func await(t *testing.T, w *world.World, query, instance string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
 	defer cancel()
 	transport := &http.Transport{DialContext: w.Client.DialContext}
 	defer transport.CloseIdleConnections()

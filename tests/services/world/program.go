@@ -16,9 +16,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// patience is how long a program of the client may run. On a bad wire a connection may begin badly: netstack takes the time
+// Patience is how long one thing may take that a client does, such as a run of a program. On a bad wire a connection may begin badly: netstack takes the time
 // since its first SYN-ACK for the round trip even if that one was lost, and its first timeouts are three times as long.
-const patience = 3 * time.Minute
+const Patience = 3 * time.Minute
 
 // Run runs a program on the client and returns what it printed. It has to end well.
 func (w *World) Run(t testing.TB, program string, args ...string) string {
@@ -39,7 +39,7 @@ func (w *World) Feed(t testing.TB, stdin io.Reader, program string, args ...stri
 // Try is Feed for programs that may fail.
 func (w *World) Try(t testing.TB, stdin io.Reader, program string, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, need.Tool(t, program), args...)

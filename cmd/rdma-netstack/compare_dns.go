@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// dnsAsker asks for one address from one socket.
+func dnsAsker(ctx context.Context, s *side) (func() error, func(), error) {
+	conn, err := s.dial(ctx, "udp", compareDNS)
+	if err != nil {
+		return nil, nil, err
+	}
+	query, err := new(dns.Msg).SetQuestion("www.example.", dns.TypeA).Pack()
+	if err != nil {
+		return nil, nil, err
+	}
+	q := &dnsQuestion{conn: conn, query: query, buf: make([]byte, dns.MinMsgSize)}
+	return func() error { return q.ask(ctx) }, func() { conn.Close() }, nil
+}
+
+// askAgain is after how long a question is put again whose datagram, or answer, was lost.
+const askAgain = time.Second
+
+// dnsQuestion is one that is put again and again, from one socket.
+type dnsQuestion struct {
+	conn       net.Conn
+	query, buf []byte
+	id         uint16
+}
+
+func (q *dnsQuestion) ask(ctx context.Context) error {
+	q.id++
+	binary.BigEndian.PutUint16(q.query, q.id)
+	for ctx.Err() == nil {
+		if _, err := q.conn.Write(q.query); err != nil {
+			return err
+		}
+		if err := q.conn.SetDeadline(time.Now().Add(askAgain)); err != nil {
+			return err
+		}
+		if err := q.await(); !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// await passes over late answers to earlier questions.
+func (q *dnsQuestion) await() error {
+	for {
+		n, err := q.conn.Read(q.buf)
+		switch {
+		case err != nil:
+			return err
+		case n <= len(q.query):
+			return fmt.Errorf("an answer of %d bytes: % x", n, q.buf[:min(n, 12)])
+		case binary.BigEndian.Uint16(q.buf) == q.id:
+			return nil
+		}
+	}
+}
