@@ -11,7 +11,7 @@ ROUNDS      ?= 10
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-vm test-services check deps demo bench bench-go bench-peers fuzz help
+.PHONY: build test test-vm test-arm64 test-services check deps demo bench bench-go bench-peers fuzz help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -23,6 +23,9 @@ test: deps check ## check, then every test with the race detector, in random ord
 
 test-vm: ## stock kernels with their own mlx5 driver on the model, in QEMU; KERNEL=6.12 for one
 	go test -count=1 -v -timeout 15m -run StockKernels ./tests/vm
+
+test-arm64: ## tests of the driver on an emulated arm64 processor under a stock kernel: 3 to 10 minutes
+	ARM64=1 go test -count=1 -v -timeout 30m ./tests/vm/arm64
 
 test-services: ## real services on the stack with the clients people have; SERVICES="web ssh" for some
 	@tests/deps.sh services

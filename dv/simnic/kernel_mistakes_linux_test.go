@@ -36,8 +36,8 @@ func regMRMistakes(r *rawNode, o objects) order {
 		{"no length", func(_ *rawNode, w *write) { clear(w.core[16:24]) }, unix.EINVAL},
 		machine("memlock too low", func(c *LinuxConfig) { c.Memlock = 4096 }, unix.ENOMEM),
 		{"not mapped", func(_ *rawNode, w *write) {
-			copy(w.core[8:], bytesOf(uint64(0x10000)))
-			copy(w.core[24:], bytesOf(uint64(0x10000)))
+			copy(w.core[8:], bytesOf(uint64(0x1000)))
+			copy(w.core[24:], bytesOf(uint64(0x1000)))
 		}, unix.EFAULT},
 	}}
 }
@@ -57,8 +57,8 @@ func createCQMistakes(r *rawNode, o objects) order {
 		uhwLen("driver's part short", 21, unix.EINVAL),
 		uhw32("driver's flags", 20, 0x80000, unix.EINVAL),
 		uhw32("entry size", 16, 96, unix.EINVAL),
-		{"buffer not mapped", func(_ *rawNode, w *write) { copy(w.uhw, bytesOf(uint64(0x10000))) }, unix.EFAULT},
-		{"record not mapped", func(_ *rawNode, w *write) { copy(w.uhw[8:], bytesOf(uint64(0x10000))) }, unix.EFAULT},
+		{"buffer not mapped", func(_ *rawNode, w *write) { copy(w.uhw, bytesOf(uint64(0x1000))) }, unix.EFAULT},
+		{"record not mapped", func(_ *rawNode, w *write) { copy(w.uhw[8:], bytesOf(uint64(0x1000))) }, unix.EFAULT},
 		{"mini format", func(_ *rawNode, w *write) { w.uhw[20], w.uhw[21] = 1, 3 }, unix.EINVAL},
 		uhw32("padding", 20, 0x10000, unix.EOPNOTSUPP),
 	}}
@@ -100,12 +100,12 @@ func createQPMistakes(r *rawNode, o objects) order {
 		uhw32("no queue at all", 16, 0, unix.EINVAL),
 		{"record not mapped", func(_ *rawNode, w *write) {
 			if len(w.uhw) >= 48 {
-				copy(w.uhw[8:], bytesOf(uint64(0x10000)))
+				copy(w.uhw[8:], bytesOf(uint64(0x1000)))
 			}
 		}, unix.EFAULT},
 		{"ring not mapped", func(_ *rawNode, w *write) {
 			if len(w.uhw) >= 48 {
-				copy(w.uhw[40:], bytesOf(uint64(0x10000)))
+				copy(w.uhw[40:], bytesOf(uint64(0x1000)))
 			}
 		}, unix.EFAULT},
 	}}
@@ -174,8 +174,8 @@ func createWQMistakes(r *rawNode, o objects) order {
 		set32("max_wr", 24, 1<<15+1, unix.EINVAL),
 		uhw32("count", 16, 0, unix.EINVAL),
 		{"no buffer", func(_ *rawNode, w *write) { clear(w.uhw[:8]) }, unix.EINVAL},
-		{"buffer not mapped", func(_ *rawNode, w *write) { copy(w.uhw, bytesOf(uint64(0x10000))) }, unix.EFAULT},
-		{"record not mapped", func(_ *rawNode, w *write) { copy(w.uhw[8:], bytesOf(uint64(0x10000))) }, unix.EFAULT},
+		{"buffer not mapped", func(_ *rawNode, w *write) { copy(w.uhw, bytesOf(uint64(0x1000))) }, unix.EFAULT},
+		{"record not mapped", func(_ *rawNode, w *write) { copy(w.uhw[8:], bytesOf(uint64(0x1000))) }, unix.EFAULT},
 	}}
 }
 

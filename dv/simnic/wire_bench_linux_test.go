@@ -2,6 +2,8 @@ package simnic
 
 import (
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
 func BenchmarkPair(b *testing.B) {
@@ -65,6 +67,7 @@ func BenchmarkTAPSend(b *testing.B) {
 }
 
 func TestTAPSendDoesNotAllocate(t *testing.T) {
+	need.TUN(t)
 	ns := newNetNS(t)
 	tap := ns.openTAP("tap0")
 	ns.up("tap0", "")

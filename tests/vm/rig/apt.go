@@ -52,8 +52,8 @@ func machineArchive(ctx context.Context) (archive, error) {
 	return a, nil
 }
 
-// newApt prepares a private apt below dir for the named suites and fetches their package lists.
-func newApt(ctx context.Context, dir string, a archive, suites []string) (*apt, error) {
+// newApt prepares a private apt below dir for the named suites and fetches their package lists. More are further options.
+func newApt(ctx context.Context, dir string, a archive, suites, more []string) (*apt, error) {
 	for _, d := range []string{"state/lists/partial", "cache/archives/partial", "log"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return nil, err
@@ -65,7 +65,7 @@ func newApt(ctx context.Context, dir string, a archive, suites []string) (*apt, 
 	if err := os.WriteFile(filepath.Join(dir, "sources.list"), sourcesList(a, suites), 0o644); err != nil {
 		return nil, err
 	}
-	p := &apt{dir: dir, opts: privateOptions(dir)}
+	p := &apt{dir: dir, opts: append(privateOptions(dir), more...)}
 	if _, err := p.run(ctx, "apt-get", "update", "-q"); err != nil {
 		return nil, err
 	}

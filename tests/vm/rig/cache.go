@@ -31,11 +31,11 @@ func OpenCache() (*Cache, error) {
 	return &Cache{dir: dir, apts: map[string]*apt{}}, os.MkdirAll(dir, 0o755)
 }
 
-// apt returns the private apt for these suites, with fresh package lists.
-func (c *Cache) apt(ctx context.Context, suites []string) (*apt, error) {
+// apt returns the private apt for these suites, with fresh package lists. More are options of its own.
+func (c *Cache) apt(ctx context.Context, suites []string, more ...string) (*apt, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key := strings.Join(suites, "+")
+	key := strings.Join(append(suites, more...), "+")
 	if p, ok := c.apts[key]; ok {
 		return p, nil
 	}
@@ -47,7 +47,7 @@ func (c *Cache) apt(ctx context.Context, suites []string) (*apt, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := newApt(ctx, dir, a, suites)
+	p, err := newApt(ctx, dir, a, suites, more)
 	if err != nil {
 		os.RemoveAll(dir)
 		return nil, err
