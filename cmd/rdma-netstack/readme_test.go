@@ -2,19 +2,66 @@ package main
 
 import (
 	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// TestReadmeServer compiles the server that README begins with.
-func TestReadmeServer(t *testing.T) {
-	gotool := need.Tool(t, "go")
+// readmeHead is what a reader writes before the code that README begins with.
+const readmeHead = `package main
+
+import (
+	"context"
+	"log"
+	"net/http"
+	"net/netip"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
+
+`
+
+// readmeCard stands for the card of README's server.
+const readmeCard = `package main
+
+import (
+	"log"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+)
+
+func card() dv.Config {
+	nic, err := simnic.New(simnic.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	wire, err := simnic.OpenTAP("slice0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := nic.ConnectWire(wire); err != nil {
+		log.Fatal(err)
+	}
+	return dv.Config{Kernel: nic.OpenKernel, Facts: dv.PortFacts{Name: "mlx5_0", MAC: nic.MAC(), MTU: nic.MTU()}}
+}
+`
+
+// readmeCode is the server that README begins with.
+func readmeCode(t *testing.T) string {
+	t.Helper()
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -23,31 +70,109 @@ func TestReadmeServer(t *testing.T) {
 	if code == nil {
 		t.Fatal("README has no Go code")
 	}
-	if lines := strings.Count(string(code[1]), "\n"); lines > 12 {
-		t.Errorf("the server of README has grown to %d lines", lines)
-	}
+	return string(code[1])
+}
+
+// buildHere compiles files, by name, as if they were a package of this module.
+func buildHere(t *testing.T, files map[string]string) (program string) {
+	t.Helper()
 	dir := t.TempDir()
-	source := filepath.Join(dir, "main.go")
-	program := "package main\n\nimport (\n\"context\"\n\"log\"\n\"net/http\"\n\"net/netip\"\n\n" +
-		"\"github.com/rdma-netstack/rdma-netstack/dv\"\n\"github.com/rdma-netstack/rdma-netstack/stack\"\n)\n\n" + string(code[1])
-	if err := os.WriteFile(source, []byte(program), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	// As if it were a file of this module.
-	place, err := filepath.Abs("../../readme/main.go")
+	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{place: source}})
+	replace := map[string]string{}
+	for name, text := range files {
+		source := filepath.Join(dir, name)
+		replace[filepath.Join(root, "readme", name)] = source
+		if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(gotool, "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", filepath.Join(dir, "server"), "./readme")
-	cmd.Dir = filepath.Dir(filepath.Dir(place))
+	program = filepath.Join(dir, "server")
+	cmd := exec.Command(need.Tool(t, "go"), "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, "./readme")
+	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s\n%s", err, out, program)
+		t.Fatalf("%v\n%s", err, out)
 	}
+	return program
+}
+
+// TestReadmeServer compiles the server that README begins with, as it is.
+func TestReadmeServer(t *testing.T) {
+	code := readmeCode(t)
+	if lines := strings.Count(code, "\n"); lines > 12 {
+		t.Errorf("the server of README has grown to %d lines", lines)
+	}
+	buildHere(t, map[string]string{"main.go": readmeHead + code})
+}
+
+// TestReadmeServerServes runs it on a software NIC, and asks it for a file.
+func TestReadmeServerServes(t *testing.T) {
+	need.TUN(t)
+	const device = `dv.Config{Device: "mlx5_0"}`
+	code := readmeCode(t)
+	if !strings.Contains(code, device) {
+		t.Fatalf("the server of README does not open %s", device)
+	}
+	head := strings.Replace(readmeHead, "\t\"github.com/rdma-netstack/rdma-netstack/dv\"\n", "", 1)
+	program := buildHere(t, map[string]string{"main.go": head + strings.Replace(code, device, "card()", 1), "card.go": readmeCard})
+
+	host, err := lab.New("the reader's machine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	cmd := exec.Command(program)
+	cmd.Dir = t.TempDir()
+	if err := os.WriteFile(filepath.Join(cmd.Dir, "hello.txt"), []byte("hello"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := host.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	got, err := fetchFrom(host, "http://192.0.2.10/hello.txt")
+	cmd.Process.Kill()
+	cmd.Wait()
+	if err != nil || got != "hello" {
+		t.Errorf("fetched %q, %v; the server said %q", got, err, said.String())
+	}
+}
+
+// fetchFrom asks for url, from the interface slice0 of host, as soon as there is one and somebody answers.
+func fetchFrom(host *lab.Net, url string) (body string, err error) {
+	transport := &http.Transport{DialContext: host.DialContext}
+	defer transport.CloseIdleConnections()
+	web := &http.Client{Transport: transport, Timeout: 10 * time.Second}
+	up := false
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // the server starts
+		if !up {
+			err = host.Do(func() error {
+				if _, err := net.InterfaceByName("slice0"); err != nil {
+					return err
+				}
+				return lab.Up("slice0", lab.Setup{Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
+			})
+			up = err == nil
+			continue
+		}
+		var resp *http.Response
+		if resp, err = web.Get(url); err != nil {
+			continue
+		}
+		var b []byte
+		b, err = io.ReadAll(resp.Body)
+		resp.Body.Close()
+		return string(b), err
+	}
+	return "", err
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,6 +27,25 @@ import (
 type network struct {
 	ns  *lab.Net
 	nic *simnic.NIC
+	log journal
+}
+
+// journal is what a program prints, while it does.
+type journal struct {
+	mu   sync.Mutex
+	text strings.Builder // guarded by mu
+}
+
+func (j *journal) Write(b []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(b)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
 }
 
 var router4, router6 = netip.MustParsePrefix("10.50.0.1/24"), netip.MustParsePrefix("fd50::1/64")
@@ -64,8 +84,7 @@ func newNetwork(t *testing.T, options ...string) *network {
 		args = append(args, "--port=0")
 	}
 	cmd := exec.Command("dnsmasq", args...)
-	var log strings.Builder
-	cmd.Stdout, cmd.Stderr = &log, &log
+	cmd.Stdout, cmd.Stderr = &n.log, &n.log
 	if err := n.ns.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +92,7 @@ func newNetwork(t *testing.T, options ...string) *network {
 		cmd.Process.Kill()
 		cmd.Wait()
 		if t.Failed() {
-			t.Logf("dnsmasq:\n%s", log.String())
+			t.Logf("dnsmasq:\n%s", n.log.String())
 		}
 	})
 	return n
@@ -192,6 +211,37 @@ func dials(t *testing.T, n *network, s *stack.Stack, from netip.Addr) {
 	defer c.Close()
 	if got := netip.MustParseAddrPort(c.LocalAddr().String()).Addr(); got.Is4() != from.Is4() {
 		t.Errorf("dialled from %v, own address is %v", got, from)
+	}
+}
+
+// TestLinkComesBack: when the cable is in again, servers are asked whether the addresses are still good, and they are.
+func TestLinkComesBack(t *testing.T) {
+	n := newNetwork(t, slices.Concat(dhcp4, dhcp6, []string{"--log-dhcp"})...)
+	s, err := n.open(t, stack.Config{Auto: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := slices.Concat(leases4, leases6)
+	var before []netip.Addr
+	for _, p := range all {
+		before = append(before, await(t, s, p))
+	}
+	asked := strings.Count(n.log.String(), "DHCPREQUEST(lan0)")
+	n.nic.SetLink(false)
+	n.nic.SetLink(true)
+	said := func() bool {
+		log := n.log.String()
+		return strings.Contains(log, "DHCPCONFIRM(lan0)") && strings.Count(log, "DHCPREQUEST(lan0)") > asked
+	}
+	for end := time.Now().Add(30 * time.Second); !said(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the servers were not asked")
+		}
+	}
+	for i, p := range all {
+		if now := await(t, s, p); now != before[i] {
+			t.Errorf("%v became %v", before[i], now)
+		}
 	}
 }
 
