@@ -58,6 +58,7 @@ type TxQueue struct {
 type txLimits struct {
 	minInline int // header bytes that must be in the descriptor
 	inline    int // longest frame that is in its descriptor as a whole; 0: inlineMax
+	small     int // longest frame that is in a shared descriptor as a whole; set by newTxQueue
 	frame     int // longest frame, without FCS
 	tso       int // longest payload to be segmented; 0: none
 	lsoHeader int // longest header of such a packet
@@ -78,6 +79,9 @@ const inlineMax = 2*mlx5.BB - mlx5.CtrlSegSize - mlx5.InlineOffset
 // (a power of two) of 64 bytes in ring.
 func newTxQueue(index, blocks int, ring, rec *mmio.Region, pool *Pool, stage staging, limits txLimits) *TxQueue {
 	limits.inline = max(or(limits.inline, inlineMax), limits.minInline)
+	if limits.multi > 0 {
+		limits.small = limits.inline
+	}
 	q := &TxQueue{
 		index: index, pool: pool, ring: ring.Slice(0, blocks*mlx5.BB), rec: rec,
 		size: uint32(blocks), mask: uint32(blocks - 1), quarter: uint32(blocks / 4),

@@ -75,11 +75,12 @@ func (q *TxQueue) closeMulti() {
 	}
 }
 
-// postSmall is Post for what there is most of: a short frame in one piece, which
-// needs nothing but to be copied into a shared descriptor. It reports false, and
+// postSmall is Post for what there is most of: a frame of up to txLimits.small
+// bytes in one piece, which needs nothing but to be copied into a shared
+// descriptor. It reports false, and
 // has done nothing, where there is more to it.
 func (q *TxQueue) postSmall(b []byte, flags TxFlags) bool {
-	if len(b) < ethMin || len(b) > q.limits.inline || q.alarm.over() {
+	if len(b) < ethMin || q.alarm.over() {
 		return false
 	}
 	w := q.record(uint32(mlx5.InlineDS(len(b))), flags)

@@ -12,7 +12,7 @@ import (
 // ErrFrameSize, ErrNotSupported: this packet will never do. A packet whose
 // payload fits one segment is sent plainly, with both checksums computed.
 func (q *TxQueue) Post(p *TxPacket) error {
-	if len(p.Bufs) == 1 && p.MSS|int(p.Flags&TxVLAN) == 0 && q.postSmall(p.Bufs[0], p.Flags) {
+	if len(p.Bufs) == 1 && len(p.Bufs[0]) <= q.limits.small && p.MSS|int(p.Flags&TxVLAN) == 0 && q.postSmall(p.Bufs[0], p.Flags) {
 		return nil
 	}
 	n := 0
