@@ -2,8 +2,10 @@ package vm
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +27,7 @@ var checks = []check{
 	{"ibv_devinfo", testDevinfo},
 	{"perftest", testPerftest},
 	{"our open", testOpen},
+	{"our features", testFeatures},
 	{"our HTTP", testHTTP},
 	{"our DNS", testDNS},
 	{"netdev beside us", testBeside},
@@ -36,35 +39,65 @@ var checks = []check{
 	{"device failure", testFailure},
 	{"clean teardown", testTeardown},
 	{"re-probe", testReprobe},
+	{"machine over", testOver},
 }
 
-// kernels are those to run: all, or the one named by KERNEL.
-func kernels() []string {
-	if v := os.Getenv("KERNEL"); v != "" {
-		return []string{v}
+// kernels are those to run: all, or the one that is named.
+func kernels(name string) ([]string, error) {
+	known := rig.KernelVersions()
+	if name == "" {
+		return known, nil
 	}
-	return rig.KernelVersions()
+	if !slices.Contains(known, name) {
+		return nil, fmt.Errorf("KERNEL=%s: no such kernel is known, choose one of %s", name, strings.Join(known, ", "))
+	}
+	return []string{name}, nil
+}
+
+// kernelTime is enough for one kernel, on a machine that is slow or busy.
+const kernelTime = 4 * time.Minute
+
+// timeLeft is an error when the time limit of go test may end the next kernel in the middle.
+func timeLeft(t *testing.T) error {
+	if deadline, ok := t.Deadline(); ok && time.Until(deadline) < kernelTime {
+		return fmt.Errorf("%v are left of go test -timeout, one kernel may take %v", time.Until(deadline).Round(time.Second), kernelTime)
+	}
+	return nil
 }
 
 func TestStockKernels(t *testing.T) {
+	versions, err := kernels(os.Getenv("KERNEL"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	need.TUN(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
-	defer cancel()
+	ctx := t.Context()
 	p := gather(t, ctx)
 	tab := newTable(checks)
-	for _, v := range kernels() {
-		t.Run("linux-"+v, func(t *testing.T) {
-			w := boot(t, ctx, p, v)
-			for _, c := range checks {
-				ok := t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
-					c.run(t, w)
-					w.noComplaints(t)
-				})
-				tab.set(v, c.name, ok)
-			}
-		})
+	for _, v := range versions {
+		t.Run("linux-"+v, func(t *testing.T) { testKernel(t, ctx, p, v, tab) })
 	}
 	t.Logf("what stock kernels say:\n%s", tab)
+}
+
+// testKernel does all checks under one kernel, until the machine is over.
+func testKernel(t *testing.T, ctx context.Context, p *parts, version string, tab *table) {
+	need.That(t, "time", timeLeft(t))
+	w := boot(t, ctx, p, version)
+	for _, c := range checks {
+		ran := false
+		ok := t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
+			ran = true
+			c.run(t, w)
+			w.noComplaints(t)
+		})
+		if ran {
+			tab.set(version, c.name, ok)
+		}
+		if err := w.vm.Err(); err != nil && !w.broken {
+			t.Fatal(err)
+		}
+	}
 }
 
 // testProbe loads the kernel's own modules: they must make a netdev and an RDMA device out of the model.
@@ -76,10 +109,9 @@ func testProbe(t *testing.T, w *world) {
 // appeared waits until the kernel shows netdev and RDMA device, and gives the netdev its addresses.
 func (w *world) appeared(t *testing.T) {
 	t.Helper()
+	glob := func(pattern string) string { return w.must(t, rig.Request{Op: "glob", Path: pattern}).Output }
 	eventually(t, func() string { return "uverbs0 and eth0" }, func() bool {
-		r, err := w.vm.Do(rig.Request{Op: "glob", Path: "/sys/class/infiniband/mlx5_0/device/net/*"})
-		dev, derr := w.vm.Do(rig.Request{Op: "glob", Path: "/dev/infiniband/uverbs0"})
-		return err == nil && derr == nil && strings.HasSuffix(r.Output, "eth0") && dev.Output != ""
+		return strings.HasSuffix(glob("/sys/class/infiniband/mlx5_0/device/net/*"), "eth0") && glob("/dev/infiniband/uverbs0") != ""
 	})
 	w.run(t, "ip", "link", "set", "lo", "up")
 	w.run(t, "ip", "link", "set", "eth0", "up")

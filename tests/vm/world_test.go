@@ -85,6 +85,8 @@ type world struct {
 	outside *lab.Net
 	client  *probe.Client
 
+	log        *rig.Log          // what the model logs
+	broken     bool              // the machine is over, as a test wanted
 	complaints int               // of the model, known by now
 	refusals   map[string]uint64 // firmware commands refused, known by now
 }
@@ -92,7 +94,7 @@ type world struct {
 // boot starts a machine with two processors, so that there are two completion vectors.
 func boot(t *testing.T, ctx context.Context, p *parts, version string) *world {
 	t.Helper()
-	w := &world{T: t, ctx: ctx}
+	w := &world{T: t, ctx: ctx, log: &rig.Log{}}
 	var err error
 	w.kernel, err = p.cache.Kernel(ctx, version)
 	need.That(t, "packages", err)
@@ -107,7 +109,7 @@ func boot(t *testing.T, ctx context.Context, p *parts, version string) *world {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	w.vm, err = rig.Start(ctx, p.qemu, rig.Machine{Kernel: w.kernel, Initrd: initrd, Memory: 512, CPUs: 2}, w.fn, dir)
+	w.vm, err = rig.Start(ctx, p.qemu, rig.Machine{Kernel: w.kernel, Initrd: initrd, Memory: 512, CPUs: 2, Log: w.log}, w.fn, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +121,9 @@ func boot(t *testing.T, ctx context.Context, p *parts, version string) *world {
 // plug makes the NIC, and the namespace outside with a TAP as its wire.
 func (w *world) plug(version string) {
 	w.Helper()
-	logger := slog.New(slog.NewTextHandler(testWriter{w.T}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	logger := slog.New(slog.NewMultiHandler(
+		slog.NewTextHandler(testWriter{w.T}, &slog.HandlerOptions{Level: slog.LevelWarn}),
+		slog.NewTextHandler(w.log, nil)))
 	var err error
 	if w.nic, err = simnic.New(simnic.Config{Seed: uint64(len(version)), Logger: logger}); err != nil {
 		w.Fatal(err)

@@ -127,8 +127,10 @@ func (f *Function) Serve(ctx context.Context, l *net.UnixListener) error {
 	defer conn.Close()
 	stopConn := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stopConn()
+	f.log.Info("virtual machine connected")
 	s := &server{conn: conn, fn: f}
 	err = s.serve()
+	f.log.Info("virtual machine gone", "error", err)
 	f.reset()
 	f.dma.close()
 	return err

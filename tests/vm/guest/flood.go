@@ -6,15 +6,18 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"runtime"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
 // flood is the subcommand: it opens a slice, fills every send ring, and closes at once, so that the device has work in
-// all rings when they go away. It does that as often as it is told.
+// all rings when they go away. It does that as often as it is told. With -settle it waits for the work to be done before.
 func flood(args []string) error {
 	fs := flag.NewFlagSet("flood", flag.ExitOnError)
 	mac, rounds := fs.String("mac", "", ""), fs.Int("rounds", 1, "")
+	settle := fs.Bool("settle", false, "")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -22,40 +25,60 @@ func flood(args []string) error {
 	if err != nil {
 		return err
 	}
-	posted := 0
+	posted, multi := 0, uint64(0)
 	for range *rounds {
-		n, err := floodOnce(src)
+		d, err := dv.Open(context.Background(), dv.Config{Device: "mlx5_0", MAC: src, RxQueues: 2, TxQueues: 2})
 		if err != nil {
 			return err
 		}
+		n, err := fill(d)
+		if *settle && err == nil {
+			settled(d)
+		}
+		if err := errors.Join(err, d.Close()); err != nil {
+			return err
+		}
 		posted += n
+		for _, q := range d.Stats().Tx {
+			multi += q.Multi
+		}
 	}
-	fmt.Println("posted", posted)
+	fmt.Printf("posted %d, in shared descriptors %d\n", posted, multi)
 	return nil
 }
 
-func floodOnce(mac net.HardwareAddr) (posted int, err error) {
-	d, err := dv.Open(context.Background(), dv.Config{Device: "mlx5_0", MAC: mac, RxQueues: 2, TxQueues: 2})
-	if err != nil {
-		return 0, err
-	}
+// maxFlood is more frames than a send ring has room for.
+const maxFlood = 1 << 14
+
+// fill fills every send ring and returns how many frames that took.
+func fill(d *dv.Device) (posted int, err error) {
 	frame := make([]byte, 1000)
 	copy(frame, []byte{0x02, 0xaa, 0, 0, 0, 0x99})
-	copy(frame[6:], mac)
+	copy(frame[6:], d.MAC())
 	frame[12], frame[13] = 0x88, 0xb5
 	for i := range d.NumTx() {
 		q := d.Tx(i)
-		for {
+		for range maxFlood {
 			err := q.Post(&dv.TxPacket{Bufs: [][]byte{frame}})
 			if errors.Is(err, dv.ErrRingFull) {
 				break
 			}
 			if err != nil {
-				return posted, errors.Join(err, d.Close())
+				return posted, err
 			}
 			posted++
 		}
 		q.Flush()
 	}
-	return posted, d.Close()
+	return posted, nil
+}
+
+// settled waits until every send queue has had a completion, or for half a minute.
+func settled(d *dv.Device) {
+	deadline := time.Now().Add(30 * time.Second)
+	for i := range d.NumTx() {
+		for q := d.Tx(i); q.Stats().Completions == 0 && time.Now().Before(deadline); runtime.Gosched() {
+			q.Reclaim()
+		}
+	}
 }

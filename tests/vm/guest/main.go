@@ -130,6 +130,7 @@ func (a *agent) handle(q rig.Request) rig.Reply {
 	r := rig.Reply{ID: q.ID}
 	var err error
 	switch q.Op {
+	case "ping":
 	case "run":
 		r.Code, r.Output, err = run(q)
 	case "start":

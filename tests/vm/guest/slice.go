@@ -20,8 +20,9 @@ import (
 
 // echo is a slice without a stack: it answers every UDP datagram, by the rings of package dv alone.
 type echo struct {
-	dev                                *dv.Device
-	echoed, astray, unverified, groups atomic.Uint64
+	shared                                                bool // several frames share a buffer
+	dev                                                   *dv.Device
+	echoed, astray, unverified, unstamped, tagged, groups atomic.Uint64
 }
 
 // slice is the subcommand: it opens a device, reports, echoes until SIGTERM or the device's end, and reports again. It also
@@ -31,17 +32,22 @@ func slice(args []string) error {
 	name, mac := fs.String("device", "mlx5_0", ""), fs.String("mac", "", "")
 	rx, tx := fs.Int("rx", 2, ""), fs.Int("tx", 2, "")
 	segments := fs.Int("segments", 0, "segments of one packet to be cut, sent when an echo is asked for")
+	striding, vlan := fs.Bool("striding", false, ""), fs.Int("vlan", 0, "")
+	events := fs.Int("events", 0, "frames an event waits for, or as many tens of microseconds")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	cfg := dv.Config{Device: *name, RxQueues: *rx, TxQueues: *tx}
+	cfg := dv.Config{
+		Device: *name, RxQueues: *rx, TxQueues: *tx, Striding: *striding, VLAN: uint16(*vlan),
+		EventFrames: uint16(*events), EventMicroseconds: uint16(10 * *events),
+	}
 	var err error
 	if *mac != "" {
 		if cfg.MAC, err = net.ParseMAC(*mac); err != nil {
 			return err
 		}
 	}
-	e := &echo{}
+	e := &echo{shared: *striding}
 	if e.dev, err = dv.Open(context.Background(), cfg); err != nil {
 		return err
 	}
@@ -85,6 +91,7 @@ func (e *echo) untilOver(stop, ask <-chan os.Signal) {
 func (e *echo) work(i, segments int) {
 	rx, tx := e.dev.Rx(i), e.dev.Tx(i%e.dev.NumTx())
 	pkts := make([]dv.Packet, 64)
+	var clock uint64
 	for {
 		n := rx.Poll(pkts)
 		if n == 0 {
@@ -95,6 +102,7 @@ func (e *echo) work(i, segments int) {
 		}
 		tx.Lock()
 		for j := range pkts[:n] {
+			clock = e.stamp(&pkts[j], clock)
 			e.take(i, tx, &pkts[j], segments)
 		}
 		tx.Flush()
@@ -104,11 +112,22 @@ func (e *echo) work(i, segments int) {
 	}
 }
 
-// take looks at one packet and answers it: odd queues send the very frame they received, even queues a copy.
+// stamp looks at a packet's time stamp and returns it; before is that of the packet before it in the queue.
+func (e *echo) stamp(p *dv.Packet, before uint64) uint64 {
+	if p.Timestamp == 0 || p.Timestamp < before {
+		e.unstamped.Add(1)
+	}
+	return p.Timestamp
+}
+
+// take looks at one packet and answers it: odd queues send the very frame they received if they can, even queues a copy.
 func (e *echo) take(queue int, tx *dv.TxQueue, p *dv.Packet, segments int) {
 	if p.Data[0]&1 != 0 {
 		e.groups.Add(1)
 		return
+	}
+	if p.Flags&dv.RxVLAN != 0 && p.VLAN&0xfff == e.dev.VLAN() {
+		e.tagged.Add(1)
 	}
 	d, ok := parseDatagram(p)
 	if !ok {
@@ -126,7 +145,7 @@ func (e *echo) take(queue int, tx *dv.TxQueue, p *dv.Packet, segments int) {
 		}
 	}
 	d.turn()
-	if queue%2 == 0 {
+	if queue%2 == 0 || e.shared {
 		if tx.Post(&dv.TxPacket{Bufs: [][]byte{p.Data}, Flags: dv.TxL3Csum | dv.TxL4Csum}) == nil {
 			e.echoed.Add(1)
 		}
@@ -143,7 +162,8 @@ func (e *echo) report() rig.SliceReport {
 	d := e.dev
 	return rig.SliceReport{
 		Name: d.Name(), Netdev: d.Netdev(), MAC: d.MAC().String(), Rx: d.NumRx(), Tx: d.NumTx(), Caps: d.Caps(), LinkUp: d.LinkUp(),
-		Echoed: e.echoed.Load(), Astray: e.astray.Load(), Unverified: e.unverified.Load(), Groups: e.groups.Load(), Stats: d.Stats(),
+		Echoed: e.echoed.Load(), Astray: e.astray.Load(), Unverified: e.unverified.Load(),
+		Unstamped: e.unstamped.Load(), Tagged: e.tagged.Load(), Groups: e.groups.Load(), Features: d.Features(), Stats: d.Stats(),
 	}
 }
 

@@ -15,7 +15,7 @@ const HelloID = -1
 // Request is one line from the host to the guest.
 type Request struct {
 	ID      int
-	Op      string        // "run", "start", "stop", "signal", "wait", "load", "unload", "read", "glob", "dmesg", "serve", "fetch", "upload"
+	Op      string        // "run", "start", "stop", "signal", "wait", "load", "unload", "read", "glob", "dmesg", "ping", "serve", "fetch", "upload"
 	Argv    []string      // run, start: program and arguments; fetch: URL
 	Env     []string      // run, start: more environment, NAME=VALUE
 	Path    string        // read: file; glob: pattern
@@ -40,13 +40,14 @@ type Agent struct {
 	next    int
 	waiting map[int]chan Reply
 	dead    error
-	ready   chan struct{} // closed when the guest says hello, or is gone
+	ready   chan struct{} // closed when the guest says hello, or is over
 	hello   sync.Once
+	hungUp  chan struct{} // closed when the line is
 }
 
-// NewAgent speaks to the guest over rw, and to nobody else, until it fails.
+// NewAgent speaks to the guest over rw, and to nobody else, until fail is called.
 func NewAgent(rw io.ReadWriter) *Agent {
-	a := &Agent{w: rw, waiting: map[int]chan Reply{}, ready: make(chan struct{})}
+	a := &Agent{w: rw, waiting: map[int]chan Reply{}, ready: make(chan struct{}), hungUp: make(chan struct{})}
 	go a.read(rw)
 	return a
 }
@@ -71,17 +72,27 @@ func (a *Agent) read(r io.Reader) {
 		}
 		a.mu.Unlock()
 	}
-	a.fail(fmt.Errorf("the guest is gone: %v", s.Err()))
+	close(a.hungUp)
 }
 
-// fail ends all waiting calls, and those to come, with err.
+// Err is why no request is answered any more, nil while they are.
+func (a *Agent) Err() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.dead
+}
+
+// fail ends all waiting calls, and those to come, with err; later failures come of the first.
 func (a *Agent) fail(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.dead != nil {
+		return
+	}
 	a.dead = err
 	a.hello.Do(func() { close(a.ready) })
 	for id, c := range a.waiting {
-		c <- Reply{ID: id, Code: -1, Error: err.Error()}
+		close(c)
 		delete(a.waiting, id)
 	}
 }
@@ -96,7 +107,10 @@ func (a *Agent) Do(q Request) (Reply, error) {
 		return Reply{}, err
 	}
 	select {
-	case rep := <-c:
+	case rep, ok := <-c:
+		if !ok {
+			return Reply{Code: -1}, a.Err()
+		}
 		if rep.Error != "" {
 			return rep, fmt.Errorf("guest: %s %v: %s", q.Op, q.Argv, rep.Error)
 		}

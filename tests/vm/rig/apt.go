@@ -33,7 +33,11 @@ const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 func machineArchive(ctx context.Context) (archive, error) {
 	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Identifier: Packages").Output()
 	if err != nil {
-		return archive{}, fmt.Errorf("%w: apt-get indextargets: %w", ErrNoMirror, err)
+		err = fmt.Errorf("%w: apt-get indextargets: %w", ErrNoMirror, err)
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, lastLines(exit.Stderr, 1))
+		}
+		return archive{}, err
 	}
 	var a archive
 	for _, line := range strings.Split(string(out), "\n") {

@@ -11,5 +11,8 @@
 //	elf.go        the shared libraries a program needs
 //	cpio.go       the newc archive format of an initramfs
 //	initramfs.go  what goes into it
-//	qemu.go       the command line, the run, its time limit
+//	qemu.go       the version wanted, the command line
+//	vm.go         the run, from boot to power off
+//	agent.go      requests to the guest, over its second serial line
+//	watch.go      a machine that is over: who died, with both logs
 package rig

@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -22,7 +24,43 @@ func (c *Cache) QEMU(ctx context.Context) (*QEMU, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &QEMU{root: root, loader: loader}, nil
+	q := &QEMU{root: root, loader: loader}
+	out, err := q.exec(ctx, "--version").Output()
+	if err != nil {
+		return nil, fmt.Errorf("QEMU from %s does not run: %w", root, err)
+	}
+	return q, checkVersion(string(out))
+}
+
+// The first QEMU with a vfio-user client.
+const qemuMajor, qemuMinor = 10, 1
+
+var qemuVersion = regexp.MustCompile(`version (\d+)\.(\d+)`)
+
+// checkVersion judges what qemu --version prints.
+func checkVersion(said string) error {
+	m := qemuVersion.FindStringSubmatch(said)
+	if m == nil {
+		return fmt.Errorf("QEMU does not say its version: %q", lastLines([]byte(said), 1))
+	}
+	major, _ := strconv.Atoi(m[1])
+	minor, _ := strconv.Atoi(m[2])
+	if major < qemuMajor || major == qemuMajor && minor < qemuMinor {
+		return fmt.Errorf("QEMU is %d.%d, and only %d.%d and later can drive a device over vfio-user", major, minor, qemuMajor, qemuMinor)
+	}
+	return nil
+}
+
+// exec is the command that runs QEMU with these arguments, where it was unpacked and through its own loader.
+func (q *QEMU) exec(ctx context.Context, args ...string) *exec.Cmd {
+	lib := make([]string, 0, len(libraryDirs))
+	for _, d := range libraryDirs {
+		lib = append(lib, filepath.Join(q.root, d))
+	}
+	args = append([]string{"--library-path", strings.Join(lib, ":"), filepath.Join(q.root, "usr/bin/qemu-system-x86_64")}, args...)
+	cmd := exec.CommandContext(ctx, q.loader, args...)
+	cmd.Env = append(os.Environ(), "QEMU_MODULE_DIR="+filepath.Join(q.root, "usr/lib/x86_64-linux-gnu/qemu"))
+	return cmd
 }
 
 // Machine is one virtual machine to boot.
@@ -34,17 +72,14 @@ type Machine struct {
 	Memory int    // MiB
 	CPUs   int
 	Serial string // unix socket path for a second serial line (ttyS1); empty: none
+
+	Log *Log // what the model logs, for error messages; nil: nothing
 }
 
 // Command is the QEMU command line for m. The guest's console is its standard output; it has no network but the
 // device, and the process needs no privilege.
 func (q *QEMU) Command(ctx context.Context, m Machine) *exec.Cmd {
-	lib := make([]string, 0, len(libraryDirs))
-	for _, d := range libraryDirs {
-		lib = append(lib, filepath.Join(q.root, d))
-	}
 	args := []string{
-		"--library-path", strings.Join(lib, ":"), filepath.Join(q.root, "usr/bin/qemu-system-x86_64"),
 		"-L", filepath.Join(q.root, "usr/share/qemu"), "-L", filepath.Join(q.root, "usr/share/seabios"),
 		"-accel", "tcg", "-M", "q35,memory-backend=m0", "-cpu", "max",
 		"-smp", fmt.Sprint(max(m.CPUs, 1)), "-m", fmt.Sprintf("%dM", m.Memory),
@@ -60,7 +95,5 @@ func (q *QEMU) Command(ctx context.Context, m Machine) *exec.Cmd {
 		args = append(args, "-device", "pcie-root-port,id=rp0", "-device",
 			fmt.Sprintf(`{"driver":"vfio-user-pci","id":"mlx","bus":"rp0","socket":{"type":"unix","path":%q}}`, m.Socket))
 	}
-	cmd := exec.CommandContext(ctx, q.loader, args...)
-	cmd.Env = append(os.Environ(), "QEMU_MODULE_DIR="+filepath.Join(q.root, "usr/lib/x86_64-linux-gnu/qemu"))
-	return cmd
+	return q.exec(ctx, args...)
 }

@@ -12,7 +12,10 @@ type SliceReport struct {
 	Echoed     uint64 // frames answered
 	Astray     uint64 // frames on another queue than Device.QueueFor says
 	Unverified uint64 // frames the NIC did not vouch for
+	Unstamped  uint64 // frames without a time stamp, or with one that is before that of the frame before it
+	Tagged     uint64 // frames whose VLAN tag the NIC took out
 	Groups     uint64 // broadcast and multicast frames received
+	Features   []dv.Feature
 	Stats      dv.Stats
 	Err        string // why the device is over
 

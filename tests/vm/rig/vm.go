@@ -1,7 +1,6 @@
 package rig
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/pcie"
 )
@@ -19,66 +21,68 @@ import (
 // VM is a running virtual machine with a software ConnectX in it.
 type VM struct {
 	*Agent
+	m       Machine
 	cmd     *exec.Cmd
-	console *log
-	serial  net.Conn
-	cancel  context.CancelFunc
-	served  chan error // result of the device's Serve
-	exited  chan error // result of QEMU
+	console *Log
+	serial  *line
+	cancel  context.CancelFunc // of everything
+	unplug  context.CancelFunc // of the device's server
+	served  outcome            // of the device's Serve
+	exited  outcome            // of QEMU
+	closing chan struct{}
 	once    sync.Once
+	silence atomic.Int64 // how long the guest may say nothing, a time.Duration
 }
 
-// log collects what the guest's console prints.
-type log struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+// outcome is how something ended; err is valid when done is closed.
+type outcome struct {
+	done chan struct{}
+	err  error
 }
 
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+func (o *outcome) is(err error) { o.err = err; close(o.done) }
 
 // bootTimeout bounds the way from starting QEMU to the guest's first word.
-const bootTimeout = 90 * time.Second
+const bootTimeout = 2 * time.Minute
 
 // Start boots m with fn as its PCI device; dir takes the sockets. It returns when the guest's init is ready for
 // requests. When ctx ends, machine and device are stopped.
 func Start(ctx context.Context, q *QEMU, m Machine, fn *pcie.Function, dir string) (*VM, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	vm := &VM{console: &log{}, cancel: cancel, served: make(chan error, 1), exited: make(chan error, 1)}
 	m.Socket, m.Serial = filepath.Join(dir, "mlx.sock"), filepath.Join(dir, "serial.sock")
+	if m.Log == nil {
+		m.Log = &Log{}
+	}
 	dev, err := listen(m.Socket)
 	if err != nil {
-		cancel()
 		return nil, err
 	}
 	ser, err := listen(m.Serial)
 	if err != nil {
-		cancel()
 		dev.Close()
 		return nil, err
 	}
 	defer ser.Close()
-	go func() { vm.served <- fn.Serve(ctx, dev); dev.Close() }()
+	vm := &VM{m: m, console: &Log{}, closing: make(chan struct{})}
+	vm.served.done, vm.exited.done = make(chan struct{}), make(chan struct{})
+	ctx, vm.cancel = context.WithCancel(ctx)
+	vm.HangsAfter(defaultSilence)
 	vm.cmd = q.Command(ctx, m)
 	vm.cmd.Stdout, vm.cmd.Stderr = vm.console, vm.console
 	if err := vm.cmd.Start(); err != nil {
-		cancel()
+		vm.cancel()
+		dev.Close()
 		return nil, fmt.Errorf("start QEMU: %w", err)
 	}
-	go func() { vm.exited <- vm.cmd.Wait(); ser.Close() }()
+	serving, unplug := context.WithCancel(ctx)
+	vm.unplug = unplug
+	go func() { vm.served.is(fn.Serve(serving, dev)); dev.Close() }()
+	go func() { vm.exited.is(vm.cmd.Wait()); ser.Close() }()
 	if err := vm.connect(ctx, ser); err != nil {
+		err = vm.withLogs(err)
 		vm.Close()
-		return nil, fmt.Errorf("%w\n--- console ---\n%s", err, vm.console)
+		return nil, err
 	}
+	go vm.watch()
 	return vm, nil
 }
 
@@ -93,13 +97,17 @@ func (vm *VM) connect(ctx context.Context, ser *net.UnixListener) error {
 	if err != nil {
 		return fmt.Errorf("QEMU did not open its serial port: %w", err)
 	}
-	vm.serial = conn
-	vm.Agent = NewAgent(conn)
+	vm.serial = newLine(conn)
+	vm.Agent = NewAgent(vm.serial)
 	select {
 	case <-vm.ready:
 		return nil
+	case <-vm.served.done:
+		return vm.serverGone()
+	case <-vm.hungUp:
+		return vm.guestGone()
 	case <-time.After(bootTimeout):
-		return errors.New("the guest did not come up")
+		return fmt.Errorf("the guest did not come up in %v", bootTimeout)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -108,28 +116,38 @@ func (vm *VM) connect(ctx context.Context, ser *net.UnixListener) error {
 // Console is what the guest's kernel and init have printed so far.
 func (vm *VM) Console() string { return vm.console.String() }
 
-// Close powers the machine off, or ends it, and waits for QEMU and the device. The first call's error says whether the
-// device failed; later calls return nil.
+// Unplug ends the device's server, as if its process had died.
+func (vm *VM) Unplug() { vm.unplug() }
+
+// HangsAfter sets how long the guest may say nothing.
+func (vm *VM) HangsAfter(d time.Duration) { vm.silence.Store(int64(d)) }
+
+// Freeze stops QEMU's process, so that the guest hangs with all its processors.
+func (vm *VM) Freeze() error { return vm.cmd.Process.Signal(unix.SIGSTOP) }
+
+// Close powers the machine off, or ends it if it is over already, and waits for QEMU and the device. The first call's
+// error says whether the device failed; later calls return nil.
 func (vm *VM) Close() (err error) {
 	vm.once.Do(func() { err = vm.close() })
 	return err
 }
 
 func (vm *VM) close() error {
-	if vm.serial != nil {
+	close(vm.closing)
+	if vm.Agent != nil && vm.Agent.Err() == nil {
 		io.WriteString(vm.serial, `{"Op":"poweroff"}`+"\n")
-	}
-	select {
-	case <-vm.exited:
-	case <-time.After(20 * time.Second):
-		vm.cancel()
-		<-vm.exited
+		select {
+		case <-vm.exited.done:
+		case <-time.After(20 * time.Second):
+		}
 	}
 	vm.cancel()
+	<-vm.exited.done
 	if vm.serial != nil {
 		vm.serial.Close()
 	}
-	if err := <-vm.served; err != nil && !errors.Is(err, net.ErrClosed) {
+	<-vm.served.done
+	if err := vm.served.err; err != nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("device: %w", err)
 	}
 	return nil

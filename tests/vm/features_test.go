@@ -1,0 +1,141 @@
+package vm
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/probe"
+	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
+)
+
+// What the driver gets of the device through stock kernels, each with a counter that shows that it was used.
+
+func testFeatures(t *testing.T, w *world) {
+	t.Run("defaults", func(t *testing.T) { testDefaults(t, w) })
+	t.Run("sending", func(t *testing.T) { testSharedDescriptors(t, w) })
+	t.Run("striding", func(t *testing.T) { testStriding(t, w) })
+	t.Run("moderation", func(t *testing.T) { testModeration(t, w) })
+	t.Run("VLAN", func(t *testing.T) { testVLAN(t, w) })
+}
+
+// features wants these to be on.
+func (r *bareSlice) features(t *testing.T, names ...string) {
+	t.Helper()
+	on := map[string]bool{}
+	for _, f := range r.opened.Features {
+		on[f.Name] = f.On
+	}
+	for _, n := range names {
+		if !on[n] {
+			t.Errorf("%s is not on: %+v", n, r.opened.Features)
+		}
+	}
+}
+
+// testDefaults floods a slice as it comes: completions are compressed, and frames stamped.
+func testDefaults(t *testing.T, w *world) {
+	before := w.nic.Counters()
+	s := w.slice(t)
+	s.features(t, "receive checksum", "receive spreading (RSS)", "completion compression", "shared multicast", "receive timestamps",
+		"send checksum", "segmentation (TSO)", "multi-packet send")
+	stop := w.flooding(t)
+	var r rig.SliceReport
+	compressed := func() (n uint64) {
+		for _, q := range r.Stats.Rx {
+			n += q.Compressed
+		}
+		return n
+	}
+	eventually(t, func() string { return fmt.Sprintf("compressed completions: %+v", r.Stats) }, func() bool { r = s.now(t); return compressed() > 100 })
+	stop()
+	w.datagrams(t, slice4.Addr())
+	r = s.stop(t)
+	if wrote := w.nic.Counters().CompressedCQEs - before.CompressedCQEs; compressed() > wrote {
+		t.Errorf("%d packets in compressed completions, the NIC wrote %d", compressed(), wrote)
+	}
+	if r.Unstamped != 0 || r.Unverified != 0 || r.Astray != 0 || r.Echoed != flows {
+		t.Errorf("%d frames without a right time stamp, %d not verified, %d on the wrong queue, %d echoed of %d", r.Unstamped, r.Unverified, r.Astray, r.Echoed, flows)
+	}
+}
+
+// testSharedDescriptors has frames share send descriptors.
+func testSharedDescriptors(t *testing.T, w *world) {
+	before := w.nic.Counters()
+	out := w.run(t, "/init", "flood", "-mac", sliceMAC, "-settle")
+	var posted, multi uint64
+	if _, err := fmt.Sscanf(out, "posted %d, in shared descriptors %d", &posted, &multi); err != nil || posted == 0 || multi != posted {
+		t.Errorf("%v: %s", err, out)
+	}
+	if n := w.nic.Counters().SendWQEs - before.SendWQEs; n == 0 || n > posted/2 {
+		t.Errorf("%d frames took %d descriptors", posted, n)
+	}
+}
+
+// testStriding receives into buffers that several frames share.
+func testStriding(t *testing.T, w *world) {
+	s := w.slice(t, "-striding")
+	s.features(t, "striding receive ring", "completion compression")
+	w.datagrams(t, slice4.Addr())
+	w.datagrams(t, slice6.Addr())
+	if r := s.stop(t); r.Echoed != 2*flows || r.Unverified != 0 {
+		t.Errorf("%d datagrams echoed of %d, %d not verified", r.Echoed, 2*flows, r.Unverified)
+	}
+}
+
+// testModeration has events held back: the kernel passes it on to the device.
+func testModeration(t *testing.T, w *world) {
+	modified := func() uint64 { return w.fn.Commands()["MODIFY_CQ"].Done }
+	before := modified()
+	s := w.slice(t, "-events", "8")
+	s.features(t, "event moderation")
+	if n := modified() - before; n != 2 {
+		t.Errorf("%d completion queues of 2 hold events back", n)
+	}
+	w.datagrams(t, slice4.Addr())
+	s.stop(t)
+}
+
+// testVLAN gets the frames of one network, without their tags, and not those of another.
+func testVLAN(t *testing.T, w *world) {
+	s := w.slice(t, "-vlan", "100")
+	s.features(t, "VLAN stripping", "VLAN steering")
+	missed := w.nic.Counters().Drops.SteerMissed
+	w.tagged(t, 100)
+	w.tagged(t, 200)
+	eventually(t, func() string { return "the frames of network 200 being nobody's" }, func() bool { return w.nic.Counters().Drops.SteerMissed >= missed+strays })
+	var r rig.SliceReport
+	eventually(t, func() string { return fmt.Sprintf("the frames of network 100: %d are there", r.Tagged) }, func() bool { r = s.now(t); return r.Tagged >= strays })
+	if r = s.stop(t); r.Tagged != strays || strings.Contains(fmt.Sprint(r.Features), "tags are taken out in software") {
+		t.Errorf("%d frames had their tag taken out of %d: %+v", r.Tagged, strays, r.Features)
+	}
+}
+
+// tagged sends frames of a VLAN to the slice.
+func (w *world) tagged(t *testing.T, vlan uint16) {
+	t.Helper()
+	mac, err := net.ParseMAC(sliceMAC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload := append(binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, vlan), probe.Experimental), make([]byte, 100)...)
+	err = w.outside.Do(func() error {
+		port, err := lab.OpenPort("wire0")
+		if err != nil {
+			return err
+		}
+		defer port.Close()
+		for range strays {
+			if err := port.Send(probe.EtherFrame(mac, port.MAC, 0x8100, payload)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

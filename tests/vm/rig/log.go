@@ -1,0 +1,55 @@
+package rig
+
+import (
+	"bytes"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Log collects lines: what the guest's console prints, what the model logs. Its methods may be called concurrently.
+type Log struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// tail is the last n lines.
+func (l *Log) tail(n int) string {
+	lines := strings.Split(strings.TrimSpace(l.String()), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// line is the host's end of a serial line; it knows when it last heard something.
+type line struct {
+	net.Conn
+	heard atomic.Int64 // Unix nanoseconds
+}
+
+func newLine(c net.Conn) *line {
+	l := &line{Conn: c}
+	l.heard.Store(time.Now().UnixNano())
+	return l
+}
+
+func (l *line) Read(p []byte) (int, error) {
+	n, err := l.Conn.Read(p)
+	l.heard.Store(time.Now().UnixNano())
+	return n, err
+}
+
+// silence is how long nothing has been heard.
+func (l *line) silence() time.Duration { return time.Since(time.Unix(0, l.heard.Load())) }
