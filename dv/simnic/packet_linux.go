@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
 // Packet is an existing interface, opened promiscuously with a packet socket,
@@ -84,7 +86,7 @@ const vlanTagLen = 4
 // readFrame reads one frame with its header. A VLAN tag that the kernel keeps
 // beside the frame is put back where it was on the cable; buf leaves room for it.
 func (p *Packet) readFrame(fd int, buf []byte) (Frame, error) {
-	n, oobn, flags, _, err := unix.Recvmsg(fd, buf[vlanTagLen:], p.oob[:], 0)
+	n, oobn, flags, err := mmio.ReceiveNow(fd, buf[vlanTagLen:], p.oob[:])
 	if errors.Is(err, unix.EINVAL) {
 		return Frame{}, errNotFrame // a kind of segmentation the header cannot express
 	}

@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
 // TAP is a Linux network interface as a wire: what the port sends the kernel
@@ -110,7 +112,7 @@ func tapName(fd int) (string, error) {
 
 // readTAP reads one frame with its header.
 func readTAP(fd int, buf []byte) (Frame, error) {
-	n, err := unix.Read(fd, buf)
+	n, err := mmio.ReadNow(fd, buf)
 	if err != nil {
 		return Frame{}, err
 	}

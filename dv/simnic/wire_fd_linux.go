@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
 // Sizes of the receive side of a wire that is a file descriptor.
@@ -33,7 +35,7 @@ type fdWire struct {
 
 	tx     sync.Mutex // one Send at a time: what follows is its scratch
 	hdr    [vnetHdrLen]byte
-	iov    [][]byte
+	data   []byte
 	sent   error
 	sendFn func(fd uintptr) bool
 }
@@ -50,9 +52,8 @@ func (w *fdWire) init(fd int, name string, o Offload) error {
 		return errors.Join(err, w.file.Close())
 	}
 	w.raw, w.offloads = raw, o
-	w.iov = make([][]byte, 2)
 	w.sendFn = func(fd uintptr) bool {
-		_, w.sent = unix.Writev(int(fd), w.iov)
+		_, w.sent = mmio.WriteNow(int(fd), w.hdr[:], w.data)
 		return true
 	}
 	return nil
@@ -139,9 +140,9 @@ func (w *fdWire) Send(frames []Frame) (int, error) {
 
 func (w *fdWire) send(f Frame) error {
 	putVnet(&w.hdr, f)
-	w.iov[0], w.iov[1] = w.hdr[:], f.Data
+	w.data = f.Data
 	err := w.raw.Write(w.sendFn)
-	w.iov[1] = nil
+	w.data = nil
 	if err != nil {
 		return ErrWireClosed // the poller has no other reason to refuse
 	}
