@@ -12,7 +12,7 @@ import "github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 // multi is the descriptor that is open, starting at block count TxQueue.last.
 type multi struct {
 	ds    uint32 // its length so far in 16-byte units; 0: none is open
-	limit uint32 // how long it can get
+	limit uint32 // how long it can get: 0 if none is open
 	flags TxFlags
 	// before is how many packets had been posted when it was opened.
 	before uint64
@@ -30,18 +30,12 @@ const dsPerBB = mlx5.BB / mlx5.DSSize
 // there is no room.
 func (q *TxQueue) record(ds uint32, flags TxFlags) []byte {
 	m := &q.multi
-	if m.ds == 0 || m.flags != flags || m.ds+ds > m.limit {
-		if !q.openMulti(ds, flags) {
-			return nil
-		}
-	}
-	end := q.last + (m.ds+ds+dsPerBB-1)/dsPerBB
-	if q.room() < end-q.pc {
+	if (m.ds+ds > m.limit || m.flags != flags) && !q.openMulti(ds, flags) {
 		return nil
 	}
 	at := (q.last&q.mask)*mlx5.BB + m.ds*mlx5.DSSize
 	m.ds += ds
-	q.pc = end
+	q.pc = q.last + (m.ds+dsPerBB-1)/dsPerBB
 	q.count.packets.n++
 	return q.ring[at : at+ds*mlx5.DSSize]
 }
@@ -50,8 +44,8 @@ func (q *TxQueue) record(ds uint32, flags TxFlags) []byte {
 func (q *TxQueue) openMulti(ds uint32, flags TxFlags) bool {
 	q.closeMulti()
 	slot := q.pc & q.mask
-	limit := min(q.limits.multi, (q.size-slot)*dsPerBB)
-	if multiHead+ds > limit || q.room() < (multiHead+ds+dsPerBB-1)/dsPerBB {
+	limit := min(q.limits.multi, (q.size-slot)*dsPerBB, q.room()*dsPerBB)
+	if multiHead+ds > limit {
 		return false
 	}
 	mlx5.PutEth(q.ring[slot*mlx5.BB+mlx5.CtrlSegSize:], mlx5.Eth{CsumFlags: csum(flags)})
@@ -66,7 +60,7 @@ func (q *TxQueue) closeMulti() {
 	if ds == 0 {
 		return
 	}
-	q.multi.ds = 0
+	q.multi.ds, q.multi.limit = 0, 0
 	q.count.multi.n += q.count.packets.n - q.multi.before
 	w := q.ring[(q.last&q.mask)*mlx5.BB:]
 	mlx5.PutCtrl(w, mlx5.OpEnhancedMPW, 0, uint16(q.last), q.sqn, uint8(ds), mlx5.CEOnError)
