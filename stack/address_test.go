@@ -145,7 +145,7 @@ func TestDuplicateAddress(t *testing.T) {
 		a, b := netpair.NewPorts(netpair.Faults{})
 		owner, err := stack.New(a, stack.Config{Addresses: []netip.Prefix{netip.MustParsePrefix(dup)}, DuplicateDetection: -1})
 		must(t, err)
-		cfg := stack.Config{Addresses: []netip.Prefix{netip.MustParsePrefix(dup), netip.MustParsePrefix("192.0.2.50/24")}}
+		cfg := stack.Config{DuplicateDetection: 2 * time.Second, Addresses: []netip.Prefix{netip.MustParsePrefix(dup), netip.MustParsePrefix("192.0.2.50/24")}}
 		_, err = stack.New(b, cfg)
 		if !errors.Is(err, stack.ErrDuplicateAddress) || !strings.Contains(err.Error(), "address "+dup+" is in use on this link") {
 			t.Errorf("%s: %v, want ErrDuplicateAddress", dup, err)

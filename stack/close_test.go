@@ -227,8 +227,10 @@ func quick(c *stack.Config) { c.TCP.MinRTO = 10 * time.Millisecond }
 func TestShutdownGivesUp(t *testing.T) {
 	server, client := netpair.New(t, netpair.Faults{})
 	s, _ := pair(t, server, client)
-	must(t, s.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
-	s.Write(make([]byte, 64<<20))
+	must(t, s.SetWriteDeadline(time.Now().Add(time.Second)))
+	if n, _ := s.Write(make([]byte, 64<<20)); n == 0 {
+		t.Fatal("nothing was written")
+	}
 	must(t, s.Close())
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()

@@ -20,6 +20,8 @@ type dhcpServer struct {
 	give      atomic.Pointer[net.IP]
 	mute      atomic.Bool
 	refuse    atomic.Bool // says no to who asks for an address from before
+	fickle    atomic.Bool // says no, once, to who takes the offer
+	instead   string      // what to give when somebody declines
 	acks      atomic.Int32
 	confirmed atomic.Int32 // of them, to who asked for an address from before
 	lasts     time.Duration
@@ -39,6 +41,9 @@ func (d *dhcpServer) serve() {
 }
 
 func (d *dhcpServer) answer(m *dhcpv4.DHCPv4) {
+	if m.MessageType() == dhcpv4.MessageTypeDecline && m.RequestedIPAddress().Equal(*d.give.Load()) {
+		d.offer(d.instead)
+	}
 	kind := map[dhcpv4.MessageType]dhcpv4.MessageType{
 		dhcpv4.MessageTypeDiscover: dhcpv4.MessageTypeOffer, dhcpv4.MessageTypeRequest: dhcpv4.MessageTypeAck,
 	}[m.MessageType()]
@@ -50,6 +55,8 @@ func (d *dhcpServer) answer(m *dhcpv4.DHCPv4) {
 		kind = dhcpv4.MessageTypeNak
 	case isReboot(m):
 		d.confirmed.Add(1)
+	case m.MessageType() == dhcpv4.MessageTypeRequest && d.fickle.Swap(false):
+		kind = dhcpv4.MessageTypeNak
 	}
 	if kind == dhcpv4.MessageTypeAck {
 		d.acks.Add(1)
@@ -76,7 +83,7 @@ func leased(t *testing.T, lasts time.Duration) (*dhcpServer, *stack.Stack) {
 	}
 	t.Cleanup(func() { server.Close() })
 	d := newDHCPServer(t, server, "192.0.2.50", lasts)
-	client, err := stack.New(b, stack.Config{DHCPv4: true, DuplicateDetection: -1, AddressTimeout: 10 * time.Second})
+	client, err := stack.New(b, stack.Config{DHCPv4: true, DuplicateDetection: -1, AddressTimeout: hangs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,12 +94,18 @@ func leased(t *testing.T, lasts time.Duration) (*dhcpServer, *stack.Stack) {
 // newDHCPServer runs a server on s that gives ip.
 func newDHCPServer(t *testing.T, s *stack.Stack, ip string, lasts time.Duration) *dhcpServer {
 	t.Helper()
-	conn, err := s.ListenUDP("udp4", &net.UDPAddr{Port: 67})
+	d := &dhcpServer{lasts: lasts}
+	d.start(t, s, ip)
+	return d
+}
+
+func (d *dhcpServer) start(t *testing.T, s *stack.Stack, ip string) {
+	t.Helper()
+	var err error
+	d.conn, err = s.ListenUDP("udp4", &net.UDPAddr{Port: 67})
 	must(t, err)
-	d := &dhcpServer{conn: conn, lasts: lasts}
 	d.offer(ip)
 	go d.serve()
-	return d
 }
 
 func (d *dhcpServer) offer(ip string) {
@@ -137,4 +150,38 @@ func TestDHCPAddressChanges(t *testing.T) {
 	d, client := leased(t, 2*time.Second)
 	d.offer("192.0.2.70")
 	eventually(t, "the new address", func() bool { return hasAddr(client, "192.0.2.70") && !hasAddr(client, "192.0.2.50") })
+}
+
+// TestDHCPSecondTry: an address that somebody has is declined, and a server that changes its mind is asked again.
+func TestDHCPSecondTry(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		others []string // addresses in use on the link
+		fickle bool
+		want   string
+	}{
+		{"the address is in use", []string{"192.0.2.50/24"}, false, "192.0.2.60"},
+		{"the server takes its offer back", nil, true, "192.0.2.50"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			netpair.CheckLeaks(t)
+			a, b := netpair.NewPorts(netpair.Faults{})
+			cfg := stack.Config{DuplicateDetection: -1, Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}}
+			for _, o := range c.others {
+				cfg.Addresses = append(cfg.Addresses, netip.MustParsePrefix(o))
+			}
+			server, err := stack.New(a, cfg)
+			must(t, err)
+			defer server.Close()
+			d := &dhcpServer{lasts: time.Hour, instead: "192.0.2.60"}
+			d.fickle.Store(c.fickle)
+			d.start(t, server, "192.0.2.50")
+			client, err := stack.New(b, stack.Config{DHCPv4: true, DuplicateDetection: 2 * time.Second, AddressTimeout: hangs})
+			must(t, err)
+			defer client.Close()
+			if got := client.Addrs(); !hasAddr(client, c.want) || len(c.others) > 0 && hasAddr(client, "192.0.2.50") || d.fickle.Load() {
+				t.Errorf("addresses %v, want %s", got, c.want)
+			}
+		})
+	}
 }
