@@ -150,29 +150,11 @@ func (s *outgoing) parse(pkt *gstack.PacketBuffer) bool {
 	s.ack = binary.BigEndian.Uint32(tcp[8:])
 	s.flags = tcp[13]
 	s.window = binary.BigEndian.Uint16(tcp[14:])
-	if end := int(tcp[12]>>4) * 4; end > tcpLen && end <= len(tcp) {
-		s.sack = hasSACK(tcp[tcpLen:end])
-	}
+	sack, sound := findOption(optionsOf(tcp), optionSACK)
+	s.sack = sack != nil || !sound
 	s.payload = pkt.Data().Size()
 	s.mss = int(pkt.GSOOptions.MSS)
 	return true
-}
-
-// hasSACK looks for a SACK option (RFC 2018); malformed options count as one.
-func hasSACK(options []byte) bool {
-	for i := 0; i < len(options); {
-		switch kind := options[i]; {
-		case kind == 0:
-			return false
-		case kind == 1:
-			i++
-		case kind == 5 || i+1 >= len(options) || options[i+1] < 2:
-			return true
-		default:
-			i += int(options[i+1])
-		}
-	}
-	return false
 }
 
 // smallMSS is what IPv6 and all but the oddest IPv4 paths carry, for when the segment size is not known: RFC 9293 section 3.7.1.

@@ -25,6 +25,12 @@
 // ACKCoalescer (ack.go) is a queueing discipline to put in front: it holds pure ACKs back for a moment, as RFC 1122 and RFC
 // 5681 allow and netstack by itself never does.
 //
+// # What netstack does not see
+//
+// Some of netstack's TCP goes wrong for reasons that are visible on the link, and is put right there, by changing what arrives
+// (flows.go): a window shut on segments that were allowed (shut.go), a round trip time measured from a SYN that was lost
+// (handshake.go), a loss inside a super-segment (supersegment.go).
+//
 // # Lifetime
 //
 // Attach starts the workers. Attach(nil) and Wait only tell them to end, for netstack calls both with its own mutex held,

@@ -38,7 +38,7 @@ type Endpoint struct {
 	rx     []rxCounters
 	gsoMax uint32 // 0: none
 	csum   bool   // the device computes checksums
-	shut   shutWindows
+	flows  *flows
 
 	mtu     atomic.Uint32
 	mac     atomic.Uint64
@@ -68,11 +68,11 @@ func New(dev *dv.Device, opts Options) (*Endpoint, error) {
 	if err := opts.RxMode.Validate(); err != nil {
 		return nil, fmt.Errorf("make link endpoint of %s: %w", dev.Name(), err)
 	}
-	e := &Endpoint{dev: dev, opts: opts, rx: make([]rxCounters, dev.NumRx())}
+	e := &Endpoint{dev: dev, opts: opts, rx: make([]rxCounters, dev.NumRx()), flows: newFlows()}
 	e.mtu.Store(uint32(dev.MTU()))
 	e.SetLinkAddress(tcpip.LinkAddress(mac))
 	for i := range dev.NumTx() {
-		e.tx = append(e.tx, newSender(dev.Tx(i), dev.VLAN(), &e.shut))
+		e.tx = append(e.tx, newSender(dev.Tx(i), dev.VLAN(), e.flows))
 	}
 	e.csum = dev.Caps().TxCsum
 	if caps := dev.Caps(); caps.TxCsum && !opts.NoSegmentation {

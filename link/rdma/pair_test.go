@@ -38,6 +38,7 @@ type host struct {
 // setup is what tests vary.
 type setup struct {
 	faults simnic.FaultConfig
+	lose   func(frame []byte) bool // on the way from either end
 	opts   Options
 	acks   ACKOptions
 	dv     dv.Config // Kernel, Facts and MAC are filled in
@@ -90,6 +91,9 @@ func devices(t testing.TB, s setup) (nics [2]*simnic.NIC, devs [2]*dv.Device) {
 	}
 	if s.wire != nil {
 		a = s.wire(a)
+	}
+	if s.lose != nil {
+		a, b = &filter{a, s.lose}, &filter{b, s.lose}
 	}
 	for i, wire := range []simnic.Wire{a, b} {
 		if err := nics[i].ConnectWire(wire); err != nil {

@@ -23,7 +23,7 @@ func (w *worker) receive(n int) {
 	w.deliverAll(packets)
 }
 
-// sort drops what is not for us or not sound and makes runs of the rest.
+// sort drops what is not for us or not sound and makes runs of the rest, changed where netstack needs it (flows.go).
 func (w *worker) sort(frames []dv.Packet) {
 	w.merge.begin(frames)
 	mac := w.e.mac.Load()
@@ -32,9 +32,7 @@ func (w *worker) sort(frames []dv.Packet) {
 		if !w.admit(&frames[i], mac, &l) || !w.sound(&frames[i], &l) {
 			continue
 		}
-		if w.e.shut.received(frames[i].Data, &l) {
-			w.count.shut.Add(1)
-		}
+		w.e.flows.received(frames[i].Data, &l, w.count)
 		w.merge.add(i, &l)
 	}
 }

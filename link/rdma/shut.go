@@ -53,11 +53,7 @@ func (t tuple) reversed() (r tuple) {
 }
 
 // sent takes note of an outgoing segment: its headers from Ethernet on.
-func (s *shutWindows) sent(frame []byte) {
-	var l layout
-	if !l.outgoingTCP(frame) {
-		return
-	}
+func (s *shutWindows) sent(frame []byte, l *layout) {
 	tcp := frame[l.l4:]
 	shut := tcp[14]|tcp[15] == 0 && tcp[13]&(flagACK|flagRST|flagSYN) == flagACK
 	if !shut && s.number.Load() == 0 {
@@ -81,7 +77,7 @@ func (s *shutWindows) sent(frame []byte) {
 // received changes an incoming ACK where that is needed, and reports whether it did. The TCP checksum has been verified
 // before.
 func (s *shutWindows) received(frame []byte, l *layout) bool {
-	if s.number.Load() == 0 || l.proto != protoTCP || l.l4 == 0 || l.end-l.l4 < tcpLen {
+	if s.number.Load() == 0 {
 		return false
 	}
 	tcp := frame[l.l4:l.end]

@@ -9,6 +9,8 @@ type Stats struct {
 	RxMerged      uint64 // frames that went into a packet with others
 	RxVerified    uint64 // frames whose transport checksum was verified in software
 	RxShut        uint64 // ACKs changed because netstack had shut its window on them, see shut.go
+	RxRestamped   uint64 // segments that echo a SYN sent several times, see handshake.go
+	RxDesacked    uint64 // ACKs whose SACK was taken out, see supersegment.go
 	RxExpress     uint64 // packets that went to the transport layer directly, see express.go
 	RxFragments   uint64 // IP fragments whose checksum was left to the stack
 	RxBadChecksum uint64 // dropped: checksum wrong
@@ -25,8 +27,8 @@ type Stats struct {
 
 // rxCounters is one worker's; a cache line or more apart from the next.
 type rxCounters struct {
-	packets, merged, verified, shut, express, fragments, badChecksum, otherMAC, own, otherVLAN atomic.Uint64
-	_                                                                                          [64]byte
+	packets, merged, verified, shut, restamped, desacked, express, fragments, badChecksum, otherMAC, own, otherVLAN atomic.Uint64
+	_                                                                                                               [64]byte
 }
 
 type txCounters struct {
@@ -43,6 +45,8 @@ func (e *Endpoint) Stats() Stats {
 		s.RxMerged += c.merged.Load()
 		s.RxVerified += c.verified.Load()
 		s.RxShut += c.shut.Load()
+		s.RxRestamped += c.restamped.Load()
+		s.RxDesacked += c.desacked.Load()
 		s.RxExpress += c.express.Load()
 		s.RxFragments += c.fragments.Load()
 		s.RxBadChecksum += c.badChecksum.Load()

@@ -24,15 +24,15 @@ type sender struct {
 	packet  dv.TxPacket // scratch
 	reserve int         // blocks that ordinary packets leave free
 	low     int         // blocks free below which completions are looked for
-	shut    *shutWindows
+	flows   *flows
 	vlan    uint16 // 0: frames are sent without a tag
 	count   txCounters
 }
 
-func newSender(q *dv.TxQueue, vlan uint16, shut *shutWindows) *sender {
+func newSender(q *dv.TxQueue, vlan uint16, flows *flows) *sender {
 	blocks := q.Free()
 	return &sender{
-		q: q, vlan: vlan, shut: shut, packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
+		q: q, vlan: vlan, flows: flows, packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
 		reserve: min(2*reservedPackets, blocks/8), low: blocks / 2,
 	}
 }
@@ -106,6 +106,7 @@ func (s *sender) write(pkts []*gstack.PacketBuffer, patience time.Duration) (int
 
 // send posts one packet, waiting for room if need be.
 func (s *sender) send(pkt *gstack.PacketBuffer, patience time.Duration) tcpip.Error {
+	s.flows.sent(pkt)
 	err := s.post(pkt)
 	if err == dv.ErrRingFull && s.q.Reclaim() > 0 {
 		err = s.post(pkt)
@@ -157,7 +158,6 @@ func (s *sender) post(pkt *gstack.PacketBuffer) error {
 		p.Bufs = append(p.Bufs, b[offset:])
 		offset = 0
 	}
-	s.shut.sent(headers(pkt))
 	s.tag(headers(pkt))
 	err := s.q.Post(p)
 	clear(p.Bufs) // the views are the caller's
