@@ -32,11 +32,11 @@ type Config struct {
 	// is at [Open], the length of the subnet it is in, and what else Auto takes from there.
 	Addresses []netip.Prefix
 
-	// Auto asks for addresses whoever answers: DHCPv4, routers (SLAAC), and DHCPv6 if routers say so. [New]
-	// returns once there is one, and fails if there is none after AddressTimeout; who answers later is heard
-	// as well. From the port's Linux interface [Open] takes default routers and, from /etc/resolv.conf,
-	// resolvers and search domains; they count where the network names none. (The MTU is always the
-	// interface's unless NIC says otherwise.) The address is never Linux's own.
+	// Auto asks for addresses whoever answers: DHCPv4, routers (SLAAC), and DHCPv6 if routers say so, be it
+	// for an address or for resolvers only. [New] returns once there is an address, and fails if there is
+	// none after AddressTimeout; who answers later is heard as well. From the port's Linux interface [Open]
+	// takes default routers and, from /etc/resolv.conf, resolvers and search domains; they count where the
+	// network names none. (The MTU is always the interface's unless NIC says otherwise.)
 	Auto bool
 
 	// DHCPv4 asks a DHCP server for an IPv4 address, router and resolvers (RFC 2131) and keeps the lease

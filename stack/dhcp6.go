@@ -34,8 +34,17 @@ type dhcp6 struct {
 	lease *lease6         // nil until acquire succeeds
 }
 
-// newDHCP6 opens the client's port. Close ends it.
+// newDHCP6 is openDHCP6 for addresses.
 func newDHCP6(s *Stack) (lessee, error) {
+	d, err := openDHCP6(s)
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// openDHCP6 opens the client's port. Close ends it.
+func openDHCP6(s *Stack) (*dhcp6, error) {
 	c, err := s.ListenUDP("udp6", &net.UDPAddr{Port: dhcp6ClientPort})
 	if err != nil {
 		return nil, fmt.Errorf("open the DHCPv6 client's port: %w", err)

@@ -144,7 +144,7 @@ func (a newsOfAddress) OnChanged(gstack.AddressLifetimes, gstack.AddressAssignme
 func (a newsOfAddress) OnRemoved(gstack.AddressRemovalReason) { a.news.note(func() {}) }
 
 // follow keeps routes and resolvers as routers advertise them, until the stack ends. The first time one says that DHCPv6 has
-// addresses, it is asked, if cfg leaves that to routers.
+// addresses, or resolvers, it is asked, if cfg leaves that to routers.
 func (s *Stack) follow(n *routerNews) {
 	ask := s.cfg.Auto
 	for {
@@ -158,9 +158,13 @@ func (s *Stack) follow(n *routerNews) {
 			s.log.Warn("what a router advertises", "interface", s.name, "error", err)
 		}
 		s.changed()
-		if ask && n.config() == ipv6.DHCPv6ManagedAddress {
+		switch config := n.config(); {
+		case ask && config == ipv6.DHCPv6ManagedAddress:
 			ask = false
 			s.rentLater(newDHCP6)
+		case ask && config == ipv6.DHCPv6OtherConfigurations:
+			ask = false
+			s.background.Go(s.beInformed)
 		}
 	}
 }

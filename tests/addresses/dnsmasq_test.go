@@ -260,6 +260,21 @@ func TestResolversFromTheNetwork(t *testing.T) {
 	}
 }
 
+// TestResolversFromDHCPv6: routers that give addresses may leave the resolvers to DHCPv6.
+func TestResolversFromDHCPv6(t *testing.T) {
+	n := newNetwork(t, "--enable-ra", "--dhcp-range=fd50::,ra-stateless,64,2m", "--log-dhcp")
+	s, err := n.open(t, stack.Config{Auto: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, s, prefix6[0])
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(n.log.String(), "DHCPINFORMATION-REQUEST(lan0)"); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("DHCPv6 was not asked")
+		}
+	}
+}
+
 func TestNobodyAnswers(t *testing.T) {
 	n := newNetwork(t)
 	_, err := n.open(t, stack.Config{DHCPv4: true, AddressTimeout: 500 * time.Millisecond})
