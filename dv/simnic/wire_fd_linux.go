@@ -16,6 +16,7 @@ import (
 // Sizes of the receive side of a wire that is a file descriptor.
 const (
 	fdBatch  = 16       // frames handed on at once, at most
+	fdBytes  = 96 << 10 // bytes after which no further frame is read for the batch, so that it is still in the cache when it is handed on
 	fdBuffer = 66 << 10 // bytes: a frame of 64 KiB, its headers, vnet header, room for a tag
 )
 
@@ -106,11 +107,12 @@ type fdReader struct {
 // there was nothing, and the poller calls it again when there is.
 func (r *fdReader) fill(fd uintptr) bool {
 	r.batch = r.batch[:0]
-	for len(r.batch) < fdBatch {
+	for bytes := 0; len(r.batch) < fdBatch && bytes < fdBytes; {
 		f, err := r.wire.read(int(fd), r.bufs[len(r.batch)])
 		switch {
 		case err == nil:
 			r.batch = append(r.batch, f)
+			bytes += len(f.Data)
 		case errors.Is(err, unix.EAGAIN):
 			return len(r.batch) > 0
 		case errors.Is(err, errNotFrame):
