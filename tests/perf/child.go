@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"runtime/debug"
 
 	"golang.org/x/sys/unix"
 )
@@ -74,6 +75,7 @@ type child struct {
 
 func (c *child) open(s childSpec) (err error) {
 	raiseLimit()
+	debug.SetGCPercent(gcPercent)
 	if s.Procs > 0 {
 		runtime.GOMAXPROCS(s.Procs)
 	}
@@ -148,6 +150,9 @@ func raiseLimit() int {
 	}
 	return int(min(l.Cur, files)) - spareFiles
 }
+
+// gcPercent is what "rdma-netstack serve" sets; here all stacks have it.
+const gcPercent = 200
 
 // spareFiles are what a process needs besides connections.
 const spareFiles = 1000
