@@ -88,8 +88,8 @@ type Config struct {
 	// down Linux's traffic on the port, too. It needs CAP_SYS_RAWIO (unix.EPERM)
 	// and a device that can (unix.EOPNOTSUPP).
 	DelayDrop bool
-	// SpareFrames is how many frame buffers exist beyond those the receive rings
-	// hold, for frames that callers or PostFrame keep for a while. Default 256.
+	// SpareFrames is for how many frames there are buffers beyond those of the
+	// receive rings: frames that callers or PostFrame keep for a while. Default 256.
 	SpareFrames int
 
 	// MTU is the largest IP packet received or sent, in bytes, at most the

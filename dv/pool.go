@@ -37,7 +37,8 @@ func newPool(mem *mmio.Region, lkey uint32, size, count int) *Pool {
 	return p
 }
 
-// FrameSize is the size of every frame in bytes.
+// FrameSize is the size of every frame buffer in bytes: less than the longest
+// frame where that takes several of them.
 func (p *Pool) FrameSize() int { return p.size }
 
 // Frames is the number of frames that exist.
