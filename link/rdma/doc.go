@@ -3,7 +3,8 @@
 //
 // # Receiving
 //
-// Each receive queue has one worker goroutine, its owner. It takes what the ring has (worker.go), judges every frame:
+// Each receive queue has one worker goroutine, its owner. It takes what the ring has (worker.go), makes one piece
+// of every frame that lies in several buffers (rx_long.go), judges every frame:
 // for us? sound? checksum right? (parse.go, verify.go), joins consecutive segments of a TCP flow into one (merge.go),
 // copies what remains into buffers of the stack, gives the frames back to the ring, and only then delivers (rx.go), inline:
 // a further hop costs 60 us of round trip. A worker that finds nothing parks in the netpoller, unless it is to poll (rxmode.go).

@@ -53,7 +53,7 @@ func connect(name string, dial func(address string) (net.Conn, error), to socket
 }
 
 // patience is how long a stream may stand still.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // last is the byte that ends a measurement; all others are 0.
 var last = []byte{1}

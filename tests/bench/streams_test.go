@@ -40,7 +40,7 @@ func used(t *testing.T, st *stream, offload string, count func() uint64) {
 		return
 	}
 	for start := time.Now(); count() == 0; {
-		if time.Since(start) > 30*time.Second {
+		if time.Since(start) > patience {
 			t.Fatalf("%s: %s is not used", st.name, offload)
 		}
 		if err := st.run(20 * time.Millisecond); err != nil {
