@@ -31,7 +31,7 @@ var generalCaps = []capValue{
 	{"log_max_srq", field{171, 5}, 16},
 	{"max_sgl_for_optimized_performance", field{192, 8}, 30},
 	{"log_max_cq", field{219, 5}, 24},
-	{"log_max_eq_sz", field{224, 8}, 16},
+	{"log_max_eq_sz", field{224, 8}, maxLogEQ},
 	{"log_max_mkey", field{234, 6}, 24},
 	{"log_max_eq", field{252, 4}, 7},
 	{"max_indirection", field{256, 8}, 4},

@@ -14,8 +14,9 @@ type stage struct {
 	entries []*flowEntry
 }
 
-// maxStages bounds the way of a frame through tables, as levels do on the device.
-const maxStages = 64
+// A frame visits at most maxStages tables and goes to at most maxCopies places: tables lead only to tables of higher
+// levels, but each entry may name many of them.
+const maxStages, maxCopies = 256, 256
 
 // publish makes the flow tables as they are now the ones frames meet.
 func (f *Function) publish() {
@@ -39,12 +40,14 @@ func (f *Function) publish() {
 
 // classify appends where a frame with this key goes. Every TIR gets its own copy.
 func (p *pipeline) classify(k *simnic.MatchKey, out []simnic.Destination) []simnic.Destination {
-	return p.walk(p.root, 0, k, out)
+	left := maxStages
+	return p.walk(p.root, &left, k, out)
 }
 
-// walk follows a frame from one table on.
-func (p *pipeline) walk(id uint32, depth int, k *simnic.MatchKey, out []simnic.Destination) []simnic.Destination {
-	for ; depth < maxStages; depth++ {
+// walk follows a frame from one table on, which may lead to left tables.
+func (p *pipeline) walk(id uint32, left *int, k *simnic.MatchKey, out []simnic.Destination) []simnic.Destination {
+	for *left > 0 {
+		*left--
 		t, ok := p.tables[id]
 		if !ok {
 			return out
@@ -58,10 +61,12 @@ func (p *pipeline) walk(id uint32, depth int, k *simnic.MatchKey, out []simnic.D
 			return out
 		}
 		for _, tir := range e.tirs {
-			out = append(out, simnic.Destination{TIR: tir, Tag: e.tag})
+			if len(out) < maxCopies {
+				out = append(out, simnic.Destination{TIR: tir, Tag: e.tag})
+			}
 		}
 		for _, next := range e.tables {
-			out = p.walk(next, depth+1, k, out)
+			out = p.walk(next, left, k, out)
 		}
 		return out
 	}

@@ -28,11 +28,11 @@ func (c *client) command(in []byte, outLen int) []byte {
 	rest := in[copy(e[entryIn:entryIn+entryInline], in):]
 	if len(rest) > 0 {
 		binary.BigEndian.PutUint64(e[entryInPtr:], inBoxAt)
-		c.boxes(inBoxAt, len(rest), func(b []byte) { rest = rest[copy(b, rest):] })
+		chain(c.ram, inBoxAt, len(rest), func(b []byte) { rest = rest[copy(b, rest):] })
 	}
 	if outLen > entryInline {
 		binary.BigEndian.PutUint64(e[entryOutPtr:], outBoxAt)
-		c.boxes(outBoxAt, outLen-entryInline, func(b []byte) {
+		chain(c.ram, outBoxAt, outLen-entryInline, func(b []byte) {
 			for i := range b {
 				b[i] = 0xa5
 			}
@@ -46,10 +46,10 @@ func (c *client) command(in []byte, outLen int) []byte {
 	return c.output(e, outLen)
 }
 
-// boxes chains mailboxes for n bytes and lets fill write each one's data.
-func (c *client) boxes(at, n int, fill func([]byte)) {
+// chain links mailboxes for n bytes and lets fill write each one's data.
+func chain(ram []byte, at, n int, fill func([]byte)) {
 	for ; n > 0; n -= boxData {
-		b := c.ram[at : at+boxSize]
+		b := ram[at : at+boxSize]
 		fill(b[:boxData])
 		at += 0x400
 		binary.BigEndian.PutUint64(b[boxNext:], uint64(at))

@@ -26,10 +26,10 @@ type dmaMap struct {
 	old    []*mmio.Region // unmapped ranges, guarded by mu
 }
 
-// dmaRange is one range of guest physical addresses; mem is nil where the client sent no descriptor (ROM).
+// dmaRange is one range of guest physical addresses; mem is nil where the client sent no descriptor or the device must
+// not write (ROM): what a driver gives a device is ordinary memory.
 type dmaRange struct {
 	addr, size uint64
-	writable   bool
 	mem        *mmio.Region
 }
 
@@ -45,10 +45,15 @@ func (d *dmaMap) add(addr, size uint64, fd int, off int64, writable bool) error 
 	if size == 0 || addr+size < addr {
 		return fmt.Errorf("DMA range %#x+%#x: %w", addr, size, unix.EINVAL)
 	}
-	r := dmaRange{addr: addr, size: size, writable: writable}
+	r := dmaRange{addr: addr, size: size}
 	if fd >= 0 {
 		defer unix.Close(fd)
-		mem, err := mmio.MapShared(fd, off, int(size), writable)
+	}
+	if fd >= 0 && writable {
+		if err := holds(fd, off, size); err != nil {
+			return fmt.Errorf("DMA range %#x+%#x: %w", addr, size, err)
+		}
+		mem, err := mmio.MapShared(fd, off, int(size), true)
 		if err != nil {
 			return fmt.Errorf("map guest memory %#x+%#x: %w", addr, size, err)
 		}
@@ -59,6 +64,18 @@ func (d *dmaMap) add(addr, size uint64, fd int, off int64, writable bool) error 
 	next := append([]dmaRange{r}, d.snapshot()...)
 	sort.Slice(next, func(i, j int) bool { return next[i].addr < next[j].addr })
 	d.ranges.Store(&next)
+	return nil
+}
+
+// holds reports whether a file has size bytes at off: touching what it has not would end this process.
+func holds(fd int, off int64, size uint64) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if off < 0 || off > st.Size || size > uint64(st.Size-off) {
+		return fmt.Errorf("%d bytes at %d of a file of %d: %w", size, off, st.Size, unix.EINVAL)
+	}
 	return nil
 }
 

@@ -46,6 +46,9 @@ const (
 	createEQPages   = 272
 )
 
+// maxLogEQ is the largest event queue offered, log2 entries.
+const maxLogEQ = 16
+
 // eq is an event queue in guest memory. The device owns the producer index; the driver publishes its consumer index
 // through the UAR when it arms the queue.
 type eq struct {
@@ -168,6 +171,9 @@ func (f *Function) createEQ(in, out []byte) error {
 		vector: int(eqcIntr.get(ctx)),
 		log:    int(eqcLogSize.get(ctx)),
 		mask:   be64(part(in, createEQMask, 8), 0),
+	}
+	if q.log > maxLogEQ {
+		return refuse(statusBadParam, "event queue of 2^%d entries", q.log)
 	}
 	pages, err := f.pages(in, createEQPages, 12+int(eqcLogPageSize.get(ctx)), eqeSize<<q.log)
 	if err != nil {

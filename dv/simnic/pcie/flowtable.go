@@ -91,11 +91,11 @@ func (f *Function) createFlowTable(in, out []byte) error {
 		return refuse(statusBadParam, "flow table of 2^%d entries", ftcLogSize.get(ctx))
 	}
 	t := &flowTable{level: int(ftcLevel.get(ctx)), size: 1 << ftcLogSize.get(ctx), groups: map[uint32]*flowGroup{}}
-	if ftcMiss.get(ctx) == missForward {
-		t.miss = ftcMissID.u32(ctx)
-		if _, err := find(f.objects.tables, "flow table", t.miss); err != nil {
-			return err
-		}
+	if len(f.objects.tables) >= maxNumbers {
+		return refuse(statusLimit, "all %d flow tables are in use", maxNumbers)
+	}
+	if err := f.setMiss(t, ctx); err != nil {
+		return err
 	}
 	for t.id = 1; f.objects.tables[t.id] != nil; t.id++ {
 	}
@@ -110,12 +110,36 @@ func (f *Function) modifyFlowTable(in, _ []byte) error {
 	if err != nil {
 		return err
 	}
-	ctx := part(in, ftContext, ftContextSize)
-	t.miss = 0
-	if ftcMiss.get(ctx) == missForward {
-		t.miss = ftcMissID.u32(ctx)
+	if err := f.setMiss(t, part(in, ftContext, ftContextSize)); err != nil {
+		return err
 	}
 	f.publish()
+	return nil
+}
+
+// setMiss takes the miss action of a table: the next table, which must be of a higher level, or none.
+func (f *Function) setMiss(t *flowTable, ctx []byte) error {
+	if ftcMiss.get(ctx) != missForward {
+		t.miss = 0
+		return nil
+	}
+	id := ftcMissID.u32(ctx)
+	if err := f.leads(t, id); err != nil {
+		return err
+	}
+	t.miss = id
+	return nil
+}
+
+// leads reports whether frames may go from table t to another.
+func (f *Function) leads(t *flowTable, id uint32) error {
+	next, err := find(f.objects.tables, "flow table", id)
+	if err != nil {
+		return err
+	}
+	if next.level <= t.level {
+		return refuse(statusBadParam, "flow table %d of level %d after one of level %d", id, next.level, t.level)
+	}
 	return nil
 }
 
@@ -239,11 +263,11 @@ func (f *Function) flowEntry(t *flowTable, in []byte) (*flowEntry, error) {
 	for i := range e.match.Value {
 		e.match.Value[i] &= g.mask[i]
 	}
-	return e, f.destinations(e, in, int(fcDestCount.get(ctx)))
+	return e, f.destinations(t, e, in, int(fcDestCount.get(ctx)))
 }
 
 // destinations decodes where an entry sends frames.
-func (f *Function) destinations(e *flowEntry, in []byte, n int) error {
+func (f *Function) destinations(t *flowTable, e *flowEntry, in []byte, n int) error {
 	if n > 256 {
 		return refuse(statusBadParam, "flow entry with %d destinations", n)
 	}
@@ -252,7 +276,7 @@ func (f *Function) destinations(e *flowEntry, in []byte, n int) error {
 		id := destID.u32(list)
 		switch destType.get(list) {
 		case destTable:
-			if _, err := find(f.objects.tables, "flow table", id); err != nil {
+			if err := f.leads(t, id); err != nil {
 				return err
 			}
 			e.tables = append(e.tables, id)

@@ -74,6 +74,9 @@ func (f *Function) managePages(in, out []byte) error {
 		if len(in) < 16+8*count {
 			return refuse(statusBadInput, "%d pages in %d bytes", count, len(in))
 		}
+		if len(f.given)+count > maxNumbers {
+			return refuse(statusLimit, "%d pages more than the %d that are here", count, len(f.given))
+		}
 		f.given = append(f.given, addresses(in[:16+8*count], 16)...)
 		return nil
 	case pagesTake:
@@ -142,7 +145,10 @@ func (f *Function) accepted(_, _ []byte) error { return nil }
 // ALLOC_UAR and the allocations of plain numbers: protection and transport domains, XRC domains, counters.
 
 func (f *Function) allocUAR(_, out []byte) error {
-	n := f.numbers[kindUAR].take(firstUAR)
+	n, err := f.numbers[kindUAR].take(firstUAR)
+	if err != nil {
+		return err
+	}
 	if n >= barSize>>uarShift {
 		f.numbers[kindUAR].give(n)
 		return refuse(statusLimit, "all %d UAR pages are in use", barSize>>uarShift-firstUAR)
@@ -154,8 +160,9 @@ func (f *Function) allocUAR(_, out []byte) error {
 // alloc returns a command that hands out a number of its kind, and free one that takes it back.
 func alloc(k numberKind) func(*Function, []byte, []byte) error {
 	return func(f *Function, _, out []byte) error {
-		number.set(out, uint64(f.numbers[k].take(1)))
-		return nil
+		n, err := f.numbers[k].take(1)
+		number.set(out, uint64(n))
+		return err
 	}
 }
 

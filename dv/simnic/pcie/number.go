@@ -17,17 +17,23 @@ const (
 // numbers hands out the lowest free number of a space. The server's goroutine owns it.
 type numbers struct{ used map[uint32]bool }
 
+// maxNumbers is how many numbers of a space may be in use.
+const maxNumbers = 1 << 15
+
 // take returns the lowest free number that is at least first.
-func (n *numbers) take(first uint32) uint32 {
+func (n *numbers) take(first uint32) (uint32, error) {
 	if n.used == nil {
 		n.used = map[uint32]bool{}
+	}
+	if len(n.used) >= maxNumbers {
+		return 0, refuse(statusLimit, "all %d numbers are in use", maxNumbers)
 	}
 	v := first
 	for n.used[v] {
 		v++
 	}
 	n.used[v] = true
-	return v
+	return v, nil
 }
 
 // give returns a number and reports whether it was taken.

@@ -100,7 +100,10 @@ func (f *Function) ring(in []byte, off, shift, offset, size int) (*simnic.Memory
 
 // createPlain makes an object the model keeps nothing of but its number: the driver's own QPs and SRQs.
 func (f *Function) createPlain(_, out []byte) error {
-	n := f.numbers[kindQueue].take(firstPlain)
+	n, err := f.numbers[kindQueue].take(firstPlain)
+	if err != nil {
+		return err
+	}
 	f.objects.plain[n] = true
 	number.set(out, uint64(n))
 	return nil
@@ -123,7 +126,7 @@ func (f *Function) destroyPlain(in, _ []byte) error {
 func (d *dmaMap) banks() []simnic.Bank {
 	var out []simnic.Bank
 	for _, r := range d.snapshot() {
-		if r.mem != nil && r.writable {
+		if r.mem != nil {
 			out = append(out, simnic.Bank{Addr: r.addr, Mem: r.mem})
 		}
 	}

@@ -8,7 +8,10 @@ var tiscDomain = field{296, 24}
 const createTISContext = 32
 
 func (f *Function) createTIS(in, out []byte) error {
-	n := f.numbers[kindTIS].take(1)
+	n, err := f.numbers[kindTIS].take(1)
+	if err != nil {
+		return err
+	}
 	f.objects.tis[n] = tiscDomain.u32(part(in, createTISContext, 160))
 	number.set(out, uint64(n))
 	return nil
@@ -174,10 +177,7 @@ func (f *Function) createMKey(in, out []byte) error {
 	case mkcMode.get(ctx) == modeMTT && !mkcFree.is(ctx):
 		err = f.translated(&attr, in, ctx)
 	default: // a key the driver means to fill in with UMR: it names nothing yet
-		n := f.numbers[kindQueue].take(firstPlain)
-		f.objects.plain[n] = true
-		number.set(out, uint64(n))
-		return nil
+		return f.createPlain(in, out)
 	}
 	if err != nil {
 		return err

@@ -185,7 +185,7 @@ func (s *server) setIRQs(m *message) error {
 		s.fn.irq.clear()
 		return nil
 	}
-	if count > maxFDs || start+count > numVectors {
+	if count > maxFDs || start >= numVectors || start+count > numVectors {
 		return fmt.Errorf("interrupts %d to %d of %d: %w", start, start+count, numVectors, unix.EINVAL)
 	}
 	for i := range count {
