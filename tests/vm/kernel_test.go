@@ -54,13 +54,13 @@ func kernels(name string) ([]string, error) {
 	return []string{name}, nil
 }
 
-// kernelTime is enough for one kernel, on a machine that is slow or busy.
-const kernelTime = 4 * time.Minute
+// kernelTime and checkTime are enough for a kernel and for one check, on a machine that is slow or busy.
+const kernelTime, checkTime = 3 * time.Minute, 90 * time.Second
 
-// timeLeft is an error when the time limit of go test may end the next kernel in the middle.
-func timeLeft(t *testing.T) error {
-	if deadline, ok := t.Deadline(); ok && time.Until(deadline) < kernelTime {
-		return fmt.Errorf("%v are left of go test -timeout, one kernel may take %v", time.Until(deadline).Round(time.Second), kernelTime)
+// timeFor is an error when the time limit of go test may strike in the middle of something that takes so long.
+func timeFor(t *testing.T, what time.Duration) error {
+	if deadline, ok := t.Deadline(); ok && time.Until(deadline) < what {
+		return fmt.Errorf("%v are left of go test -timeout, this may take %v", time.Until(deadline).Round(time.Second), what)
 	}
 	return nil
 }
@@ -82,11 +82,12 @@ func TestStockKernels(t *testing.T) {
 
 // testKernel does all checks under one kernel, until the machine is over.
 func testKernel(t *testing.T, ctx context.Context, p *parts, version string, tab *table) {
-	need.That(t, "time", timeLeft(t))
+	need.That(t, "time", timeFor(t, kernelTime))
 	w := boot(t, ctx, p, version)
 	for _, c := range checks {
 		ran := false
 		ok := t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
+			need.That(t, "time", timeFor(t, checkTime))
 			ran = true
 			c.run(t, w)
 			w.noComplaints(t)
