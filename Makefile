@@ -19,6 +19,7 @@ build: ## build bin/rdma-netstack
 test: deps check ## check, then every test with the race detector, in random order
 	@skips=$$(mktemp); race=$$(command -v "$$(go env CC)" >/dev/null && echo -race); \
 	NEED_LOG=$$skips go test $$race -shuffle=on -timeout $(TIMEOUT) ./...; status=$$?; \
+	(cd tests/perf && CGO_ENABLED=0 go test -shuffle=on -timeout $(TIMEOUT) .) || status=1; \
 	sort -u $$skips; rm -f $$skips; exit $$status
 
 test-vm: ## stock kernels with their own mlx5 driver on the model, in QEMU; KERNEL=6.12 for one
