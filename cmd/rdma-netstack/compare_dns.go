@@ -40,10 +40,10 @@ func (q *dnsQuestion) ask(ctx context.Context) error {
 	q.id++
 	binary.BigEndian.PutUint16(q.query, q.id)
 	for ctx.Err() == nil {
-		if _, err := q.conn.Write(q.query); err != nil {
+		if err := q.conn.SetDeadline(time.Now().Add(askAgain)); err != nil {
 			return err
 		}
-		if err := q.conn.SetDeadline(time.Now().Add(askAgain)); err != nil {
+		if _, err := q.conn.Write(q.query); err != nil {
 			return err
 		}
 		if err := q.await(); !errors.Is(err, os.ErrDeadlineExceeded) {
