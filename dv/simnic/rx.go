@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"encoding/binary"
+	"runtime"
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
@@ -116,15 +117,20 @@ func (rq *RQ) available() bool {
 // sets 100 ms. Here it is the sender who waits, and that may be whom the
 // receiver waits for.
 const (
-	delayDrop     = 100 * time.Millisecond
-	delayDropPoll = 10 * time.Microsecond
+	delayDrop      = 100 * time.Millisecond
+	delayDropPoll  = 10 * time.Microsecond
+	delayDropYield = 20 // looks before the first sleep: a driver that is at work needs no more
 )
 
 // await holds the packet, and with it whatever is behind it on the wire, until
 // the driver posts a WQE.
 func (rq *RQ) await() bool {
-	for start := time.Now(); !rq.impatient; {
-		time.Sleep(delayDropPoll) // not a mere yield: the driver may be woken by an event
+	for looks, start := 0, time.Now(); !rq.impatient; looks++ {
+		if looks < delayDropYield {
+			runtime.Gosched()
+		} else {
+			time.Sleep(delayDropPoll) // not a mere yield: the driver may be woken by an event
+		}
 		switch {
 		case rq.posted() > 0:
 			return true
