@@ -21,6 +21,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
 // network is a namespace with a router that runs dnsmasq, and a NIC plugged into it.
@@ -55,6 +56,7 @@ func newNetwork(t *testing.T, options ...string) *network {
 	t.Helper()
 	need.TUN(t)
 	need.Tool(t, "dnsmasq")
+	netpair.CheckLeaks(t)
 	n := &network{}
 	var err error
 	if n.nic, err = simnic.New(simnic.Config{}); err != nil {
