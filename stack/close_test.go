@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -36,13 +37,24 @@ func background(f func() error) <-chan error {
 	return errs
 }
 
+// redial dials until the neighbour is found: on a bad cable the three questions for its address may be lost, and a client
+// then dials again.
+func redial(client *stack.Stack, to string) (conn net.Conn, err error) {
+	for end := time.Now().Add(2 * hangs); ; {
+		conn, err = client.Dial("tcp", to)
+		if !errors.Is(err, syscall.EHOSTUNREACH) || time.Now().After(end) {
+			return conn, err
+		}
+	}
+}
+
 // pair is a connection between two stacks.
 func pair(t *testing.T, server, client *stack.Stack) (s, c *stack.TCPConn) {
 	t.Helper()
 	l, err := server.Listen("tcp", ":0")
 	must(t, err)
 	defer l.Close()
-	conn, err := client.Dial("tcp", at(netpair.ServerIP4, l.Addr()))
+	conn, err := redial(client, at(netpair.ServerIP4, l.Addr()))
 	must(t, err)
 	accepted, err := l.Accept()
 	must(t, err)

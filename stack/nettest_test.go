@@ -18,7 +18,7 @@ func connect(t *testing.T, faults netpair.Faults) nettest.MakePipe {
 			return nil, nil, nil, err
 		}
 		to := net.JoinHostPort(netpair.ServerIP4.String(), port(l.Addr()))
-		if c1, err = client.Dial("tcp", to); err != nil {
+		if c1, err = redial(client, to); err != nil {
 			return nil, nil, nil, err
 		}
 		c2, err = l.Accept()

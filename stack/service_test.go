@@ -65,6 +65,7 @@ func TestHTTP(t *testing.T) {
 			web := client.HTTPClient()
 			transport := web.Transport.(*http.Transport)
 			transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
+			transport.DialContext = func(_ context.Context, _, to string) (net.Conn, error) { return redial(client, to) }
 			defer transport.CloseIdleConnections()
 			var wg sync.WaitGroup
 			for range 8 {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -117,7 +118,22 @@ func pair(t testing.TB, s setup) (a, b *host) {
 		h.open(t, s)
 		hosts[i] = h
 	}
+	if s.faults.Corrupt > 0 { // ARP has no checksum: a neighbour would be at a wrong address for a minute
+		hosts[0].knows(t, hosts[1])
+		hosts[1].knows(t, hosts[0])
+	}
 	return hosts[0], hosts[1]
+}
+
+// knows tells h the hardware address of another host.
+func (h *host) knows(t testing.TB, other *host) {
+	t.Helper()
+	for _, a := range []netip.Addr{other.v4, other.v6} {
+		address, proto := full(a, 0)
+		if err := h.stack.AddStaticNeighbor(1, proto, address.Addr, other.ep.LinkAddress()); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func (h *host) open(t testing.TB, s setup) {
@@ -193,11 +209,20 @@ func (h *host) dial(t testing.TB, a netip.Addr, port uint16) net.Conn {
 	defer cancel()
 	address, proto := full(a, port)
 	conn, err := gonet.DialContextTCP(ctx, h.stack, address, proto)
+	for ctx.Err() == nil && unreachable(err) {
+		conn, err = gonet.DialContextTCP(ctx, h.stack, address, proto)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
 	return conn
+}
+
+// unreachable tells that the neighbour was asked for its address three times and did not answer, as happens on a bad cable. A
+// client then dials again.
+func unreachable(err error) bool {
+	return err != nil && strings.Contains(err.Error(), (&tcpip.ErrHostUnreachable{}).String())
 }
 
 func (h *host) udp(t testing.TB, local, remote netip.AddrPort) *gonet.UDPConn {

@@ -4,14 +4,16 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
 // Faults are what happens to frames on a cable, in each direction. The zero value is a perfect cable.
 type Faults struct {
 	Loss      float64 // probability that a frame vanishes
 	Duplicate float64 // probability that it arrives twice
-	Reorder   float64 // probability that it arrives after the next one
-	Corrupt   float64 // probability that one of its bits flips
+	Reorder   float64 // probability that it arrives after the next one, or 10 ms later if there is none
+	Corrupt   float64 // probability that one of its bits flips; ARP, which has no checksum, then vanishes
 	Delay     time.Duration
 	MTU       int    // default 1500
 	Seed      uint64 // of the random numbers
@@ -21,6 +23,9 @@ type Faults struct {
 	Tap func(end int, frame []byte) (drop bool)
 }
 
+// heldTime is how long a frame waits to be overtaken.
+const heldTime = 10 * time.Millisecond
+
 // wire is one direction of a cable.
 type wire struct {
 	faults Faults
@@ -29,6 +34,7 @@ type wire struct {
 	mu     sync.Mutex
 	rand   *rand.Rand // guarded by mu
 	held   []byte     // a frame that waits for the next one to overtake it; guarded by mu
+	turn   int        // number of frames that were held; guarded by mu
 	closed bool       // guarded by mu
 }
 
@@ -47,6 +53,9 @@ func (w *wire) send(frame []byte, arrive func([]byte)) {
 		return
 	}
 	if w.happens(w.faults.Corrupt) {
+		if isARP(frame) { // else a neighbour is at a wrong address for a minute
+			return
+		}
 		frame[w.rand.IntN(len(frame))] ^= 1 << w.rand.IntN(8)
 	}
 	deliver := arrive
@@ -54,17 +63,41 @@ func (w *wire) send(frame []byte, arrive func([]byte)) {
 		deliver = func(f []byte) { time.AfterFunc(w.faults.Delay, func() { arrive(f) }) }
 	}
 	if w.held == nil && w.happens(w.faults.Reorder) {
-		w.held = frame
+		w.hold(frame, deliver)
 		return
 	}
 	deliver(frame)
 	if w.happens(w.faults.Duplicate) {
 		deliver(append([]byte(nil), frame...))
 	}
+	w.letGo(deliver)
+}
+
+// hold keeps a frame back for a while. It is called with mu held.
+func (w *wire) hold(frame []byte, deliver func([]byte)) {
+	w.held = frame
+	w.turn++
+	turn := w.turn
+	time.AfterFunc(heldTime, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.turn == turn && !w.closed {
+			w.letGo(deliver)
+		}
+	})
+}
+
+// letGo delivers the frame that was kept back, if any. It is called with mu held.
+func (w *wire) letGo(deliver func([]byte)) {
 	if w.held != nil {
 		deliver(w.held)
 		w.held = nil
 	}
+}
+
+// isARP recognizes an ARP frame.
+func isARP(frame []byte) bool {
+	return len(frame) >= header.EthernetMinimumSize && header.Ethernet(frame).Type() == header.ARPProtocolNumber
 }
 
 // happens is called with mu held.
