@@ -65,6 +65,32 @@ func networkOf(name string) (Network, error) {
 	return n, nil
 }
 
+// vlanOn finds the interface of VLAN id on top of the netdev called name.
+func vlanOn(name string, id int) (string, error) {
+	under, err := netlink.LinkByName(name)
+	if err != nil {
+		return "", err
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return "", fmt.Errorf("list netdevs: %w", err)
+	}
+	if v := vlanAmong(links, under.Attrs().Index, id); v != "" {
+		return v, nil
+	}
+	return "", fmt.Errorf("no interface of VLAN %d on %s", id, name)
+}
+
+// vlanAmong is the name of the interface of VLAN id on top of the one with an index, "" if there is none.
+func vlanAmong(links []netlink.Link, index, id int) string {
+	for _, l := range links {
+		if v, ok := l.(*netlink.Vlan); ok && v.VlanId == id && v.ParentIndex == index {
+			return v.Name
+		}
+	}
+	return ""
+}
+
 // subnets are the destinations of routes that have no next hop.
 func subnets(routes []netlink.Route) (list []netip.Prefix) {
 	for _, r := range routes {

@@ -10,6 +10,8 @@ func interfaceByName(string) (iface, error) { return iface{}, errors.ErrUnsuppor
 
 func networkOf(string) (Network, error) { return Network{}, errors.ErrUnsupported }
 
+func vlanOn(string, int) (string, error) { return "", errors.ErrUnsupported }
+
 func rdmaFactsOf(string) rdmaFacts { return rdmaFacts{} }
 
 func pinnedBytes() uint64 { return 0 }

@@ -19,8 +19,9 @@ type Network struct {
 }
 
 // NetworkOf asks the kernel, by netlink, about the netdev of the port that cfg
-// names, in the network namespace of the calling thread. Nothing is opened. A
-// port without a netdev there gives an error that is ErrNotFound.
+// names, in the network namespace of the calling thread: about the VLAN
+// interface on top of it if cfg says VLAN. Nothing is opened. A port without
+// that interface there gives an error that is ErrNotFound.
 func NetworkOf(cfg Config) (Network, error) {
 	t, err := locate(&cfg)
 	if err != nil {
@@ -32,6 +33,11 @@ func NetworkOf(cfg Config) (Network, error) {
 	}
 	if _, err := interfaceByName(netdev); err != nil {
 		return Network{}, as(ErrNotFound, fmt.Errorf("netdev %s of %s: %w", netdev, t.facts.Name, err))
+	}
+	if cfg.VLAN != 0 {
+		if netdev, err = vlanOn(netdev, int(cfg.VLAN)); err != nil {
+			return Network{}, as(ErrNotFound, err)
+		}
 	}
 	n, err := networkOf(netdev)
 	if err != nil {

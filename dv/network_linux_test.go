@@ -51,3 +51,19 @@ func TestNetworkOfNothing(t *testing.T) {
 		t.Errorf("of a netdev that does not exist: %v", err)
 	}
 }
+
+func TestVLANAmong(t *testing.T) {
+	links := []netlink.Link{
+		&netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "eth0", Index: 2}},
+		&netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: "other.5", ParentIndex: 3}, VlanId: 5},
+		&netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: "voice", ParentIndex: 2}, VlanId: 5},
+	}
+	for id, want := range map[int]string{5: "voice", 6: "", 0: ""} {
+		if got := vlanAmong(links, 2, id); got != want {
+			t.Errorf("VLAN %d: %q, want %q", id, got, want)
+		}
+	}
+	if _, err := NetworkOf(Config{Kernel: func() (uverbs.Kernel, error) { return nil, errors.ErrUnsupported }, Facts: PortFacts{Netdev: "lo"}, VLAN: 6}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("VLAN that does not exist: %v", err)
+	}
+}
