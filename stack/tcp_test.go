@@ -221,7 +221,7 @@ func TestBacklog(t *testing.T) {
 	to := at(netpair.ServerIP4, l.Addr())
 	connected := 0
 	for ; connected < 8; connected++ {
-		c, err := client.DialTimeout("tcp", to, 2*time.Second)
+		c, err := client.DialTimeout("tcp", to, 5*time.Second)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			break
 		}
