@@ -50,7 +50,8 @@ type TCPOptions struct {
 	// a server then sends one packet per request instead of two. Default 500 us. Negative: every
 	// segment is acknowledged at once, as netstack by itself does.
 	ACKDelay time.Duration
-	// MinRTO is the shortest retransmission timeout. Default 200 ms (Linux's).
+	// MinRTO is the shortest retransmission timeout. Default 120 ms: longer than other systems delay an acknowledgement
+	// at a short round trip (Linux and Windows 40 to 50 ms, BSDs 100 ms), shorter than the 200 ms of Linux.
 	MinRTO time.Duration
 	// MaxRetries is how many timeouts in a row end a connection with ETIMEDOUT. Default 15.
 	MaxRetries int
@@ -83,6 +84,7 @@ const (
 	keepAliveCount    = 9
 	defaultACKDelay   = 500 * time.Microsecond
 	maxACKDelay       = 400 * time.Millisecond
+	defaultMinRTO     = 120 * time.Millisecond
 	defaultBacklog    = 4096
 	maxSYNRetries     = 6 // netstack gives up when the interval would exceed 120 s
 	minBuffer         = 4 << 10
@@ -102,7 +104,7 @@ func (o TCPOptions) withDefaults() TCPOptions {
 	o.KeepAlive.Count = orDefault(o.KeepAlive.Count, keepAliveCount)
 	o.KeepAlive.Enable = !o.DisableKeepAlive
 	o.ACKDelay = orDefault(o.ACKDelay, defaultACKDelay)
-	o.MinRTO = orDefault(o.MinRTO, 200*time.Millisecond)
+	o.MinRTO = orDefault(o.MinRTO, defaultMinRTO)
 	o.MaxRetries = orDefault(o.MaxRetries, 15)
 	o.SYNRetries = orDefault(o.SYNRetries, maxSYNRetries)
 	o.TimeWait = orDefault(o.TimeWait, 60*time.Second)

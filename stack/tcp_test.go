@@ -262,7 +262,7 @@ func TestOptions(t *testing.T) {
 		{"cookies", option(new(tcpip.TCPAlwaysUseSynCookies)), tcpip.TCPAlwaysUseSynCookies(true), tcpip.TCPAlwaysUseSynCookies(false)},
 		{"send", option(new(tcpip.TCPSendBufferSizeRangeOption)), tcpip.TCPSendBufferSizeRangeOption{Min: 1, Default: 2, Max: 3}, tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 6 << 20}},
 		{"receive", option(new(tcpip.TCPReceiveBufferSizeRangeOption)), tcpip.TCPReceiveBufferSizeRangeOption{Min: 4, Default: 5, Max: 6}, tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 8 << 20}},
-		{"minimum RTO", option(new(tcpip.TCPMinRTOOption)), tcpip.TCPMinRTOOption(7 * time.Millisecond), tcpip.TCPMinRTOOption(200 * time.Millisecond)},
+		{"minimum RTO", option(new(tcpip.TCPMinRTOOption)), tcpip.TCPMinRTOOption(7 * time.Millisecond), tcpip.TCPMinRTOOption(120 * time.Millisecond)},
 		{"retries", option(new(tcpip.TCPMaxRetriesOption)), tcpip.TCPMaxRetriesOption(8), tcpip.TCPMaxRetriesOption(15)},
 		{"TIME-WAIT", option(new(tcpip.TCPTimeWaitTimeoutOption)), tcpip.TCPTimeWaitTimeoutOption(10 * time.Second), tcpip.TCPTimeWaitTimeoutOption(time.Minute)},
 		{"FIN-WAIT-2", option(new(tcpip.TCPLingerTimeoutOption)), tcpip.TCPLingerTimeoutOption(11 * time.Second), tcpip.TCPLingerTimeoutOption(time.Minute)},
