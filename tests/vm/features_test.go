@@ -92,7 +92,7 @@ func testModeration(t *testing.T, w *world) {
 	before := modified()
 	s := w.slice(t, "-events", "8")
 	s.features(t, "event moderation")
-	if n := modified() - before; n != 2 {
+	if n := modified() - before; n < 2 { // more if the netdev's own moderation is at work
 		t.Errorf("%d completion queues of 2 hold events back", n)
 	}
 	w.datagrams(t, slice4.Addr())

@@ -33,11 +33,11 @@ func testServerDies(t *testing.T, w *world) {
 }
 
 func testGuestHangs(t *testing.T, w *world) {
-	w.vm.HangsAfter(10 * time.Second)
 	err := w.duringRequest(t, func() {
 		if err := w.vm.Freeze(); err != nil {
 			t.Error(err)
 		}
+		w.vm.HangsAfter(3 * time.Second)
 	})
 	if !errors.Is(err, rig.ErrGuestHangs) {
 		t.Errorf("the request ended with: %v", err)

@@ -60,12 +60,13 @@ func (p *parts) binary() string     { return filepath.Join(p.dir, "rdma-netstack
 func (p *parts) dvTest() string     { return filepath.Join(p.dir, "dv.test") }
 func (p *parts) uverbsTest() string { return filepath.Join(p.dir, "uverbs.test") }
 
-// build makes a static binary: a program ("build") or the tests of a package ("test").
+// build makes a static binary: a program ("build") or the tests of a package ("test"). It has no symbols: the guest copies
+// all of them into memory when it boots.
 func build(t *testing.T, what, out, pkg string) {
 	t.Helper()
-	args := []string{"build", "-o", out, pkg}
+	args := []string{"build", "-ldflags", "-s -w", "-o", out, pkg}
 	if what == "test" {
-		args = []string{"test", "-c", "-o", out, pkg}
+		args = []string{"test", "-c", "-ldflags", "-s -w", "-o", out, pkg}
 	}
 	cmd := exec.Command("go", args...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

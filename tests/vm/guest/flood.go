@@ -33,7 +33,7 @@ func flood(args []string) error {
 		}
 		n, err := fill(d)
 		if *settle && err == nil {
-			settled(d)
+			settled(d, uint64(n))
 		}
 		if err := errors.Join(err, d.Close()); err != nil {
 			return err
@@ -73,12 +73,17 @@ func fill(d *dv.Device) (posted int, err error) {
 	return posted, nil
 }
 
-// settled waits until every send queue has had a completion, or for half a minute.
-func settled(d *dv.Device) {
-	deadline := time.Now().Add(30 * time.Second)
-	for i := range d.NumTx() {
-		for q := d.Tx(i); q.Stats().Completions == 0 && time.Now().Before(deadline); runtime.Gosched() {
-			q.Reclaim()
+// settled waits until so many frames are known to have shared their descriptors, or for half a minute. Send queues count
+// them when they find completions.
+func settled(d *dv.Device, frames uint64) {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); runtime.Gosched() {
+		multi := uint64(0)
+		for i := range d.NumTx() {
+			d.Tx(i).Reclaim()
+			multi += d.Tx(i).Stats().Multi
+		}
+		if multi >= frames {
+			return
 		}
 	}
 }
