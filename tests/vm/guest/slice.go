@@ -33,12 +33,13 @@ func slice(args []string) error {
 	rx, tx := fs.Int("rx", 2, ""), fs.Int("tx", 2, "")
 	segments := fs.Int("segments", 0, "segments of one packet to be cut, sent when an echo is asked for")
 	striding, vlan := fs.Bool("striding", false, ""), fs.Int("vlan", 0, "")
+	blueFlame := fs.Bool("blueflame", false, "")
 	events := fs.Int("events", 0, "frames an event waits for, or as many tens of microseconds")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	cfg := dv.Config{
-		Device: *name, RxQueues: *rx, TxQueues: *tx, Striding: *striding, VLAN: uint16(*vlan),
+		Device: *name, RxQueues: *rx, TxQueues: *tx, Striding: *striding, VLAN: uint16(*vlan), BlueFlame: *blueFlame,
 		EventFrames: uint16(*events), EventMicroseconds: uint16(10 * *events),
 	}
 	var err error
