@@ -1,12 +1,15 @@
 package vm
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/probe"
@@ -21,6 +24,7 @@ func testFeatures(t *testing.T, w *world) {
 	t.Run("sending", func(t *testing.T) { testSharedDescriptors(t, w) })
 	t.Run("striding", func(t *testing.T) { testStriding(t, w) })
 	t.Run("moderation", func(t *testing.T) { testModeration(t, w) })
+	t.Run("jumbo frames", func(t *testing.T) { testJumbo(t, w) })
 	t.Run("BlueFlame", func(t *testing.T) { testBlueFlame(t, w) })
 	t.Run("VLAN", func(t *testing.T) { testVLAN(t, w) })
 }
@@ -100,6 +104,48 @@ func testModeration(t *testing.T, w *world) {
 	}
 	w.datagrams(t, slice4.Addr())
 	s.stop(t)
+}
+
+// jumbo is the MTU of a port for long frames.
+const jumbo = 9000
+
+// testJumbo has the guest raise the port's MTU, as its user would, and sends datagrams there and back that take several buffers of
+// a receive descriptor.
+func testJumbo(t *testing.T, w *world) {
+	w.mtu(t, jumbo)
+	defer w.mtu(t, 1500)
+	s := w.slice(t)
+	s.features(t, "multi-segment receive")
+	const datagrams = 16
+	for i := range datagrams {
+		want := bytes.Repeat([]byte{byte(i), 0xa5}, 2000+100*i)
+		if err := w.exchange(slice4.Addr(), want, patience); err != nil {
+			t.Errorf("%d bytes: %v", len(want), err)
+		}
+	}
+	r, segmented := s.stop(t), uint64(0)
+	for _, q := range r.Stats.Rx {
+		segmented += q.Segmented
+	}
+	if segmented < datagrams || r.Echoed != datagrams || r.Unverified != 0 {
+		t.Errorf("%d frames in several buffers, %d echoed of %d, %d not verified", segmented, r.Echoed, datagrams, r.Unverified)
+	}
+}
+
+// mtu sets the MTU of the guest's netdev, and of the wire outside.
+func (w *world) mtu(t *testing.T, mtu int) {
+	t.Helper()
+	w.run(t, "ip", "link", "set", "eth0", "mtu", fmt.Sprint(mtu))
+	err := w.outside.Do(func() error {
+		link, err := netlink.LinkByName("wire0")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetMTU(link, mtu)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // testBlueFlame sends descriptors with their doorbells, through a page of the device that the kernel maps write-combining. From

@@ -72,7 +72,7 @@ func (w *world) exchange(to netip.Addr, want []byte, limit time.Duration) error 
 	if _, err := c.Write(want); err != nil {
 		return err
 	}
-	buf := make([]byte, 2048)
+	buf := make([]byte, jumbo)
 	n, err := c.Read(buf)
 	if err == nil && !bytes.Equal(buf[:n], want) {
 		err = fmt.Errorf("%d other bytes of %d came back", n, len(want))

@@ -147,12 +147,12 @@ func (e *echo) take(queue int, tx *dv.TxQueue, p *dv.Packet, segments int) {
 	}
 	d.turn()
 	if queue%2 == 0 || e.shared {
-		if tx.Post(&dv.TxPacket{Bufs: [][]byte{p.Data}, Flags: dv.TxL3Csum | dv.TxL4Csum}) == nil {
+		if tx.Post(&dv.TxPacket{Bufs: e.dev.Rx(queue).Segments(nil, p), Flags: dv.TxL3Csum | dv.TxL4Csum}) == nil {
 			e.echoed.Add(1)
 		}
 		return
 	}
-	if tx.PostFrame(p.Frame, 0, len(p.Data), dv.TxL3Csum|dv.TxL4Csum) == nil {
+	if tx.PostFrame(p.Frame, 0, p.Size(), dv.TxL3Csum|dv.TxL4Csum) == nil {
 		p.Frame = dv.NoFrame
 		e.echoed.Add(1)
 	}
