@@ -55,7 +55,7 @@ func (s *sender) postDatagram(headers, payload []byte) error {
 	}
 	p := &s.packet
 	p.Flags, p.MSS, p.Bufs = dv.TxL3Csum|dv.TxL4Csum, 0, append(p.Bufs[:0], headers, payload)
-	s.tag(headers)
+	s.tag()
 	err := s.q.Post(p)
 	clear(p.Bufs) // they are the caller's
 	return err

@@ -158,7 +158,7 @@ func (s *sender) post(pkt *gstack.PacketBuffer) error {
 		p.Bufs = append(p.Bufs, b[offset:])
 		offset = 0
 	}
-	s.tag(headers(pkt))
+	s.tag()
 	err := s.q.Post(p)
 	clear(p.Bufs) // the views are the caller's
 	if err != nil {

@@ -35,12 +35,13 @@ func (w *worker) untag(p *dv.Packet, l *layout) bool {
 
 // tag has the packet about to be posted sent with the tag of our VLAN, if we are in one. Its priority (PCP) is the class
 // selector of the packet's DSCP, its upper three bits, as the NIC itself maps DSCP where it is told to trust it.
-func (s *sender) tag(frame []byte) {
-	if s.vlan == 0 {
+func (s *sender) tag() {
+	p := &s.packet
+	if s.vlan == 0 || len(p.Bufs) == 0 {
 		return
 	}
-	s.packet.Flags |= dv.TxVLAN
-	s.packet.VLAN = dv.VLANTag(classSelector(frame), s.vlan)
+	p.Flags |= dv.TxVLAN
+	p.VLAN = dv.VLANTag(classSelector(p.Bufs[0]), s.vlan)
 }
 
 // classSelector is the upper three bits of a packet's DSCP (RFC 2474 section 4.2.2); 0 of what is not IP.
