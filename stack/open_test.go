@@ -13,9 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/header"
-
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/stack"
@@ -67,24 +64,10 @@ func cards(t *testing.T, queues int, faults simnic.FaultConfig) (server, client 
 	}
 	server, client = open(a, "192.0.2.1/24", "2001:db8::1/64"), open(b, "192.0.2.2/24", "2001:db8::2/64")
 	if faults.Corrupt > 0 {
-		acquaint(t, server, client)
-		acquaint(t, client, server)
+		netpair.Acquaint(t, server, client)
+		netpair.Acquaint(t, client, server)
 	}
 	return server, client, a
-}
-
-// acquaint tells s the other's hardware address: nothing covers ARP, and what it was told wrongly it believes for a minute.
-func acquaint(t *testing.T, s, other *stack.Stack) {
-	t.Helper()
-	for _, p := range other.Addrs() {
-		proto := header.IPv6ProtocolNumber
-		if p.Addr().Is4() {
-			proto = header.IPv4ProtocolNumber
-		}
-		if err := s.Netstack().AddStaticNeighbor(1, proto, tcpip.AddrFromSlice(p.Addr().AsSlice()), tcpip.LinkAddress(other.HardwareAddr())); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // onlyUnsupported is err where the software NIC does not exist, such as on systems other than Linux.

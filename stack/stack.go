@@ -169,9 +169,7 @@ func (s *Stack) newEndpoint(transport tcpip.TransportProtocolNumber, f family, u
 	if f == inet6 {
 		ep.SocketOptions().SetV6Only(true)
 	}
-	if s.cfg.DSCP != 0 {
-		mark(ep, int(s.cfg.DSCP)<<2)
-	}
+	s.markDefault(ep)
 	if err := use(ep, q); err != nil {
 		ep.Close()
 		return err

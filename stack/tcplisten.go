@@ -165,9 +165,7 @@ func (l *TCPListener) conn(ep tcpip.Endpoint, q *waiter.Queue) *TCPConn {
 			laddr = l.stack.tcpAddr(l.family, local)
 		}
 	}
-	if dscp := l.stack.cfg.DSCP; dscp != 0 { // an accepted connection does not have the listener's
-		mark(ep, int(dscp)<<2)
-	}
+	l.stack.markDefault(ep) // an accepted connection does not have the listener's
 	raddr := l.stack.tcpAddr(l.family, l.peer)
 	return newTCPConn(l.stack, ep, q, l.network, laddr, raddr, l.keepAlive)
 }

@@ -43,6 +43,13 @@ func mark(ep tcpip.Endpoint, class int) {
 	ep.SetSockOptInt(tcpip.IPv6TrafficClassOption, class)
 }
 
+// markDefault has an endpoint send with the configured traffic class.
+func (s *Stack) markDefault(ep tcpip.Endpoint) {
+	if s.cfg.DSCP != 0 {
+		mark(ep, int(s.cfg.DSCP)<<2)
+	}
+}
+
 func (c *UDPConn) mark(class int) {
 	mark(c.ep, class) // for what the endpoint sends
 	c.class.Store(uint32(class))

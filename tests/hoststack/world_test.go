@@ -8,9 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/header"
-
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
@@ -48,26 +45,11 @@ func stackWorld(t *testing.T) *world {
 	}
 	alias := func(c *stack.Config) { c.Addresses = append(c.Addresses, netip.PrefixFrom(w.alias4, 24)) }
 	server, client := netpair.New(t, netpair.Faults{}, netpair.Server(alias))
-	acquaint(t, server, client, w.client4, w.client6)
-	acquaint(t, client, server, w.server4, w.server6, w.alias4)
+	netpair.Acquaint(t, server, client)
+	netpair.Acquaint(t, client, server)
 	w.server, w.client = netstack{server}, netstack{client}
 	w.roles = roles(w)
 	return w
-}
-
-// acquaint tells a stack the other's hardware address: netstack lets datagrams overtake those that wait for it to be
-// resolved, which a machine's loopback has no occasion to do.
-func acquaint(t *testing.T, s, other *stack.Stack, addrs ...netip.Addr) {
-	t.Helper()
-	for _, a := range addrs {
-		proto := header.IPv6ProtocolNumber
-		if a.Is4() {
-			proto = header.IPv4ProtocolNumber
-		}
-		if err := s.Netstack().AddStaticNeighbor(1, proto, tcpip.AddrFromSlice(a.AsSlice()), tcpip.LinkAddress(other.HardwareAddr())); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // run is what a behaviour gets: a world, notes, and helpers that end the behaviour when what they

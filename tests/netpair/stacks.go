@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
@@ -105,4 +108,19 @@ func goroutines() (of []string) {
 		}
 	}
 	return of
+}
+
+// Acquaint tells s the hardware address of each address of other. Netstack lets datagrams overtake those that wait for it to be
+// resolved; and nothing covers ARP: what a bad wire made of it is believed for a minute.
+func Acquaint(t testing.TB, s, other *stack.Stack) {
+	t.Helper()
+	for _, p := range other.Addrs() {
+		proto := header.IPv6ProtocolNumber
+		if p.Addr().Is4() {
+			proto = header.IPv4ProtocolNumber
+		}
+		if err := s.Netstack().AddStaticNeighbor(1, proto, tcpip.AddrFromSlice(p.Addr().AsSlice()), tcpip.LinkAddress(other.HardwareAddr())); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
