@@ -133,8 +133,14 @@ func FuzzRxCompletions(f *testing.F) {
 	})
 }
 
-// hostile feeds a stream of completions to a queue that must survive it.
+// hostile feeds a stream of completions to a queue that must survive it, and works on after it.
 func (r *rxRig) hostile(t *testing.T, stream []byte) {
+	r.survive(t, stream, func() { r.checkOwners(t, nil) })
+	r.q.Refill()
+}
+
+// survive is hostile for every layout; audit is called when all frames are back.
+func (r *rxRig) survive(t *testing.T, stream []byte, audit func()) {
 	pkts := make([]Packet, 24)
 	for len(stream) > 0 {
 		for range 8 {
@@ -144,17 +150,19 @@ func (r *rxRig) hostile(t *testing.T, stream []byte) {
 		}
 		n := r.q.Poll(pkts)
 		for i := range n {
-			if len(pkts[i].Data) < ethHeader || len(pkts[i].Data) > r.pool.size {
-				t.Fatalf("frame of %d bytes", len(pkts[i].Data))
+			size := 0
+			for _, piece := range r.q.Segments(nil, &pkts[i]) {
+				piece[len(piece)-1]++
+				size += len(piece)
 			}
-			pkts[i].Data[len(pkts[i].Data)-1]++
+			if size != pkts[i].Size() || size < ethHeader || size > int(r.q.longest) {
+				t.Fatalf("frame of %d bytes, its pieces have %d", pkts[i].Size(), size)
+			}
 		}
 		r.q.Release(pkts[:n])
-		r.checkOwners(t, nil)
+		audit()
 		r.nic.pi = r.q.cq.ci // what is left is overwritten
 	}
-	r.failure = nil
-	r.q.futile = 0
+	r.failure, r.q.futile = nil, 0
 	r.q.alarm.bits.Store(0)
-	r.q.Refill()
 }

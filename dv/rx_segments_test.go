@@ -361,30 +361,7 @@ func FuzzSegmentedCompletions(f *testing.F) {
 	r := newSegRig(f, 64, 64*rigSegs+16)
 	r.q.compress(RxSum)
 	f.Fuzz(func(t *testing.T, stream []byte) {
-		pkts := make([]Packet, 24)
-		for len(stream) > 0 {
-			for range 8 {
-				var cqe [64]byte
-				stream = stream[copy(cqe[:], stream):]
-				r.nic.put(&cqe)
-			}
-			n := r.q.Poll(pkts)
-			for i := range n {
-				size := 0
-				for _, piece := range r.q.Segments(nil, &pkts[i]) {
-					piece[len(piece)-1]++
-					size += len(piece)
-				}
-				if size != pkts[i].Size() || size < ethHeader || size > rigSegs*rigSegSize {
-					t.Fatalf("frame of %d bytes, its pieces have %d", pkts[i].Size(), size)
-				}
-			}
-			r.q.Release(pkts[:n])
-			r.checkOwners(t, nil)
-			r.nic.pi = r.q.cq.ci
-		}
-		r.failure, r.q.futile = nil, 0
-		r.q.alarm.bits.Store(0)
+		r.survive(t, stream, func() { r.checkOwners(t, nil) })
 		r.q.Refill()
 	})
 }
