@@ -1,8 +1,10 @@
 package probe
 
 import (
+	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -19,34 +21,40 @@ func TestKernelAnswersFrames(t *testing.T) {
 	defer port.Close()
 	near, far := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 
-	if err := port.Send(ARPFrame(port.MAC, near, far)); err != nil {
-		t.Fatal(err)
-	}
-	mac := await(t, port, func(s Sighting) bool { return s.ARPSender == far }).Src
+	mac := ask(t, port, ARPFrame(port.MAC, near, far), func(s Sighting) bool { return s.ARPSender == far }).Src
 	if mac.String() == port.MAC.String() {
 		t.Fatalf("ARP reply came from ourselves, %s", mac)
 	}
-	if err := port.Send(EchoFrame(mac, port.MAC, near, far, 0x1234, 7)); err != nil {
-		t.Fatal(err)
-	}
-	got := await(t, port, func(s Sighting) bool { return s.EchoReply })
+	got := ask(t, port, EchoFrame(mac, port.MAC, near, far, 0x1234, 7), func(s Sighting) bool { return s.EchoReply })
 	if got.ID != 0x1234 || got.Seq != 7 || got.Src.String() != mac.String() || got.Dst.String() != port.MAC.String() {
 		t.Errorf("echo reply %+v", got)
 	}
 }
 
-func await(t *testing.T, port *lab.Port, wanted func(Sighting) bool) Sighting {
+// ask sends the request every second until it is answered: an interface drops what it is given between the time it is set up
+// and the time its kernel has noticed the cable, which no call of ours can wait for.
+func ask(t *testing.T, port *lab.Port, request []byte, answers func(Sighting) bool) Sighting {
 	t.Helper()
 	buf := make([]byte, 2048)
-	for {
-		frame, err := port.Recv(buf, time.Now().Add(20*time.Second))
-		if err != nil {
+	for range 30 {
+		if err := port.Send(request); err != nil {
 			t.Fatal(err)
 		}
-		if s := See(frame); wanted(s) {
-			return s
+		for deadline := time.Now().Add(time.Second); ; {
+			frame, err := port.Recv(buf, deadline)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := See(frame); answers(s) {
+				return s
+			}
 		}
 	}
+	t.Fatal("nobody answered 30 requests in 30 s")
+	return Sighting{}
 }
 
 func FuzzSee(f *testing.F) {
