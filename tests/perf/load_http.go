@@ -97,8 +97,8 @@ func (r *runner) pacedWeb() (metrics, error) {
 				return err
 			}
 			l.add(time.Since(sent))
-			if next = next.Add(interval); next.Before(sent) {
-				next = sent // does not catch up
+			for next = next.Add(interval); next.Before(sent); {
+				next = next.Add(interval) // skips what it missed and keeps its place among the others: no convoys
 			}
 		}
 		return nil
