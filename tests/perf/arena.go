@@ -48,6 +48,13 @@ func (a *arena) open(zone string) (err error) {
 		return err
 	}
 	spec := childSpec{Server: &a.End, Procs: a.Procs, Zone: zone}
+	if a.Apart {
+		n, err := serverSide.processor()
+		if err := errors.Join(err, a.client.Do(clientSide.keepThread)); err != nil {
+			return err
+		}
+		spec.Processor = &n
+	}
 	switch a.Plumbing {
 	case plumbMem:
 		spec.Pair = true
@@ -104,7 +111,7 @@ func (a *arena) openRelay(spec childSpec) (err error) {
 	if a.cable, err = a.net("server"); err != nil {
 		return err
 	}
-	if a.relay, err = a.start(a.client, childSpec{Relay: a.cable.Path()}); err != nil {
+	if a.relay, err = a.start(a.client, childSpec{Relay: a.cable.Path(), Processor: spec.Processor}); err != nil {
 		return err
 	}
 	if err := errors.Join(upClient(a.client), up(a.cable, serverMAC, serverPrefix), a.cable.Do(serverSettings)); err != nil {

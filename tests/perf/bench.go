@@ -12,6 +12,7 @@ type bench struct {
 	name  string
 	quick bool // also in quick runs
 	extra bool // also for peers that are extra
+	apart bool // also for those of them whose clients have a processor of their own
 	once  bool // in the first round only
 	for_  func(*peer) bool
 	run   func(*sample) error
@@ -33,11 +34,16 @@ func kernelClient(p *peer) bool { return !p.memory() }
 func inMemory(p *peer) bool     { return p.memory() }
 func anyPeer(*peer) bool        { return true }
 
+// takes reports whether the load is run on a peer in a round.
+func (b *bench) takes(p *peer, round int) bool {
+	return b.for_(p) && (!p.Extra || round < extraRounds && (b.extra || b.apart && p.Apart))
+}
+
 // benches are all loads, in the order they run in each round.
 func benches() []bench {
 	return []bench{
 		{name: "http", quick: true, extra: true, for_: kernelClient, run: (*sample).http},
-		{name: "conns", for_: kernelClient, run: (*sample).conns},
+		{name: "conns", apart: true, for_: kernelClient, run: (*sample).conns},
 		{name: "dns", quick: true, extra: true, for_: kernelClient, run: (*sample).dns},
 		{name: "mem-http", quick: true, extra: true, for_: inMemory, run: (*sample).memHTTP},
 		{name: "up1", quick: true, extra: true, for_: anyPeer, run: bulk("up", 1)},
@@ -48,7 +54,7 @@ func benches() []bench {
 		{name: "udp-rx", extra: true, for_: anyPeer, run: (*sample).udpUp},
 		{name: "udp-tx", for_: anyPeer, run: (*sample).udpDown},
 		{name: "udp-echo", extra: true, for_: inMemory, run: (*sample).udpEcho},
-		{name: "paced", quick: true, for_: anyPeer, run: (*sample).paced},
+		{name: "paced", quick: true, apart: true, for_: anyPeer, run: (*sample).paced},
 		{name: "rtt", quick: true, extra: true, for_: anyPeer, run: (*sample).rtt},
 		{name: "ping", for_: kernelClient, run: (*sample).ping},
 		{name: "idle", extra: true, once: true, for_: anyPeer, run: (*sample).idle},

@@ -24,6 +24,7 @@ type childSpec struct {
 	Pair           bool   // both, joined in memory; Server says on what
 	Relay          string // the path of another namespace: no stack at all, frames are carried between it and this one
 	Procs          int    // GOMAXPROCS; 0: all
+	Processor      *int   // the only one to run on; nil: all
 	Zone           string // of the DNS server: a file
 }
 
@@ -76,6 +77,12 @@ type child struct {
 func (c *child) open(s childSpec) (err error) {
 	raiseLimit()
 	debug.SetGCPercent(gcPercent)
+	if s.Processor != nil {
+		if err := keepProcess(*s.Processor); err != nil {
+			return err
+		}
+		s.Procs = 1
+	}
 	if s.Procs > 0 {
 		runtime.GOMAXPROCS(s.Procs)
 	}

@@ -10,6 +10,7 @@
 //	child.go service.go the other side of the pipe: a process with a stack, services and loads
 //	host_*.go           the stacks under them: kernel, gVisor on its links, ours
 //	load_*.go           what is measured
+//	apart.go            peers whose server and clients have a processor each
 //	usage.go noise.go   processor time, the software NIC's share of it, and who else used the machine
 //	table.go svg.go     medians, spreads, ratios
 //	markdown.go aims.go the short tables, and what was aimed at; readme.go puts them into a README

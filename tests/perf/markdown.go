@@ -18,6 +18,12 @@ var shortKeys = []string{
 	"idle conn", "idle conn of many count", "idle conn of many", "idle conn of many kernel",
 }
 
+// shortApartKeys are the rows of the table of kernel clients on a processor of their own.
+var shortApartKeys = []string{
+	"http", "http p50", "http p99", "http own", "http cpu", "conns", "conns own", "dns", "dns lost", "dns own", "dns cpu",
+	"up 1", "up 1 own", "up 1 cpu", "down 1", "down 1 own", "down 1 cpu", "udp rx", "paced p50", "paced p99", "rtt p50", "rtt p99",
+}
+
 // shortMemoryKeys are the rows of the table of pairs in one process.
 var shortMemoryKeys = []string{
 	"mem http", "mem http p50", "mem http p99", "mem http own", "mem http cpu", "up 1", "up 1 own", "up 1 cpu", "up 16", "up 16 own", "up 16 cpu",
@@ -32,6 +38,8 @@ func (r *results) markdown() string {
 		r.Date.Format("2006-01-02"), r.Machine.CPUs, r.Machine.CPU, r.Machine.Kernel, r.Machine.Go, r.Rounds, r.Seconds/60, noise.median)
 	fmt.Fprintf(&b, "\nA kernel's client, over a TAP or a veth pair:\n\n")
 	write(&b, r.shortRows(shortKeys, "ours/tap", "kernel/tap", []string{"kernel/veth", "kernel/tap"}, []string{"ours/tap", "ours/veth"}))
+	fmt.Fprintf(&b, "\nThe same, the server with its NIC or cable on one processor, the clients on the other:\n\n")
+	write(&b, r.shortRows(shortApartKeys, "ours/tap-apart", "kernel/tap-apart", []string{"kernel/tap-apart"}, []string{"ours/tap-apart"}))
 	fmt.Fprintf(&b, "\nBoth ends in one process, on one core:\n\n")
 	write(&b, r.memoryRows())
 	fmt.Fprintf(&b, "\nMore cores, more queues:\n\n")
@@ -43,12 +51,16 @@ func (r *results) markdown() string {
 
 // shortRows has a column for each of some peers, the best of gVisor's links between them and ours, and our ratio to one peer and to that best.
 func (r *results) shortRows(keys []string, us, them string, left, right []string) [][]string {
+	group := ""
+	if c := r.column(us); c != nil {
+		group = c.Group
+	}
 	head := append([]string{""}, left...)
 	head = append(append(head, "best of gVisor's links"), right...)
 	rows := [][]string{append(head, us+" ÷ "+them, "÷ best")}
 	for _, key := range keys {
 		q := quantityOf(key)
-		best := r.best(q, (*column).gvisorLink)
+		best := r.best(q, func(c *column) bool { return c.gvisorLink() && c.Group == group })
 		row := []string{strings.TrimSuffix(q.Title+", "+q.Unit, ", ")}
 		for _, name := range left {
 			row = append(row, shortCell(r.column(name), q))
@@ -108,7 +120,7 @@ func (r *results) scalingRows() [][]string {
 
 // gvisorLink is true for gVisor on a link to the kernel.
 func (c *column) gvisorLink() bool {
-	return !c.Memory && !c.Ours && !strings.HasPrefix(c.Name, stackKernel)
+	return c.Group != groupMemory && !c.Ours && !strings.HasPrefix(c.Name, stackKernel)
 }
 
 // best is the column with the best median among some; nil if none has the quantity.

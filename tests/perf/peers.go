@@ -44,11 +44,23 @@ type peer struct {
 	End         end
 	Plumbing    string
 	Procs       int  // GOMAXPROCS of the server; 0: all
+	Apart       bool // the server has a processor, its clients the other
 	Extra       bool // not in quick runs
 }
 
 func (p *peer) ours() bool   { return p.End.Stack == stackOurs }
 func (p *peer) memory() bool { return p.Plumbing == plumbMem }
+
+// group is whom the peer is compared with.
+func (p *peer) group() string {
+	switch {
+	case p.memory():
+		return groupMemory
+	case p.Apart:
+		return groupApart
+	}
+	return groupShared
+}
 
 // plain reports whether the veth pair must not carry super-segments.
 func (p *peer) plain() bool { return p.Plumbing == plumbPlain }
@@ -95,6 +107,12 @@ func peers() []*peer {
 		{Name: "ours/tap", About: "ours: software ConnectX on a TAP", End: ours, Plumbing: plumbTAP},
 		{Name: "ours/tap-1core", About: "the same with GOMAXPROCS=1", End: ours, Plumbing: plumbTAP, Procs: 1, Extra: true},
 		{Name: "ours/tap-4q", About: "the same with four queues", End: four, Plumbing: plumbTAP, Extra: true},
+
+		{Name: "kernel/tap-apart", About: "kernel/tap, the server and its cable on one processor, the clients on the other", End: kernel, Plumbing: plumbRelay, Apart: true, Extra: true},
+		{Name: "fd-tap-apart", About: "fd-tap, the server on one processor, the clients on the other", End: fd("readv", ""), Plumbing: plumbTAP, Apart: true, Extra: true},
+		{Name: "fd-gso-inline-apart", About: "fd-gso-inline, likewise", End: inline, Plumbing: plumbVeth, Apart: true, Extra: true},
+		{Name: "xdp-apart", About: "xdp, likewise", End: xdp, Plumbing: plumbPlain, Apart: true, Extra: true},
+		{Name: "ours/tap-apart", About: "ours/tap, the server and its NIC on one processor, the clients on the other", End: ours, Plumbing: plumbTAP, Apart: true, Extra: true},
 
 		{Name: "mem-pipe", About: "two gVisor stacks on link/pipe, one core", End: end{Stack: stackGvisor, Link: linkPipe}, Plumbing: plumbMem, Procs: 1},
 		{Name: "mem-ceiling", About: "two gVisor stacks, no link: 64 KiB packets handed over uncopied, one core", End: ceiling, Plumbing: plumbMem, Procs: 1},

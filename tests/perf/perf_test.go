@@ -142,7 +142,7 @@ func TestPeersAndCatalogueAreConsistent(t *testing.T) {
 		}
 		keys[q.Key] = true
 	}
-	for _, key := range slices.Concat(shortKeys, shortMemoryKeys) {
+	for _, key := range slices.Concat(shortKeys, shortApartKeys, shortMemoryKeys) {
 		if !keys[key] {
 			t.Errorf("no quantity %s for the short tables", key)
 		}

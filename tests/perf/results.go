@@ -31,7 +31,7 @@ type column struct {
 	Samples     map[string][]float64 // by quantity
 	Counters    map[string]metrics   // of ours, by bench: what the last sample counted
 	Ours        bool
-	Memory      bool
+	Group       string // compared with others of it
 }
 
 type failure struct{ Peer, What, Why string }
@@ -63,7 +63,7 @@ func thisMachine() machine {
 }
 
 func (r *results) add(p *peer) {
-	r.Peers = append(r.Peers, &column{p.Name, p.About, p.Plumbing, map[string][]float64{}, map[string]metrics{}, p.ours(), p.memory()})
+	r.Peers = append(r.Peers, &column{p.Name, p.About, p.Plumbing, map[string][]float64{}, map[string]metrics{}, p.ours(), p.group()})
 }
 
 func (r *results) column(name string) *column {

@@ -117,7 +117,7 @@ func (r *session) rounds(ctx context.Context) {
 				if ctx.Err() != nil {
 					return
 				}
-				if b.for_(a.peer) && (!a.Extra || b.extra && round < extraRounds) {
+				if b.takes(a.peer, round) {
 					r.sample(ctx, a, b, round)
 				}
 			}

@@ -14,9 +14,9 @@ func (r *results) print(w io.Writer) {
 	fmt.Fprintf(w, "%s, %d CPUs (%s), linux %s, %s, %d rounds in %.0f s; others kept %.2f [%.2f..%.2f] CPUs busy\n",
 		r.Date.Format("2006-01-02 15:04"), r.Machine.CPUs, r.Machine.CPU, r.Machine.Kernel, r.Machine.Go, r.Rounds, r.Seconds,
 		noise.median, noise.low, noise.high)
-	for _, memory := range []bool{false, true} {
-		if columns := r.where(memory); len(columns) > 0 {
-			r.printGroup(w, columns, memory)
+	for _, group := range groups {
+		if columns := r.where(group); len(columns) > 0 {
+			r.printGroup(w, columns, group)
 		}
 	}
 	for _, f := range r.Failed {
@@ -25,17 +25,26 @@ func (r *results) print(w io.Writer) {
 	fmt.Fprintln(w)
 }
 
-func (r *results) where(memory bool) (cs []*column) {
+// Groups of peers that are compared with each other.
+const (
+	groupShared = "Kernel client"
+	groupApart  = "Kernel client on a processor of its own"
+	groupMemory = "Both ends in one process"
+)
+
+var groups = []string{groupShared, groupApart, groupMemory}
+
+func (r *results) where(group string) (cs []*column) {
 	for _, c := range r.Peers {
-		if c.Memory == memory {
+		if c.Group == group {
 			cs = append(cs, c)
 		}
 	}
 	return cs
 }
 
-func (r *results) printGroup(w io.Writer, columns []*column, memory bool) {
-	fmt.Fprintf(w, "\n%s: medians [lowest..highest]\n\n", map[bool]string{false: "Kernel client", true: "Both ends in one process"}[memory])
+func (r *results) printGroup(w io.Writer, columns []*column, group string) {
+	fmt.Fprintf(w, "\n%s: medians [lowest..highest]\n\n", group)
 	rows := [][]string{append([]string{""}, names(columns)...)}
 	for _, q := range catalogue() {
 		row, any := []string{strings.TrimSpace(q.Title + ", " + q.Unit)}, false
