@@ -76,7 +76,8 @@ type Config struct {
 	NoAnnounce bool
 
 	// NoExpressLane has every packet pass netstack's network layer. By default TCP and UDP that come
-	// for our own addresses, and UDP that goes out, skip it, which takes 1 us less per packet, and with
+	// for our own addresses, and UDP that goes out, skip it, which takes 1 us less per packet (2 us less if it is a datagram, which goes to
+	// its socket at once), and with
 	// it whatever a program has set up there through [Stack.Netstack]: filter rules, packet and raw sockets.
 	NoExpressLane bool
 

@@ -84,10 +84,12 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 	if b, ok := link.(interface {
 		BindStack(*gstack.Stack, tcpip.NICID) error
 		SetHosts([]netip.Prefix)
+		SetMailboxes(func(v6 bool, port uint16) rdma.Mailbox)
 		datagramLink
 	}); ok {
 		if !s.cfg.NoExpressLane {
 			s.setHosts, s.datagrams = b.SetHosts, b
+			b.SetMailboxes(s.boxes.find)
 		}
 		return b.BindStack(s.net, nicID)
 	}

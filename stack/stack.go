@@ -49,6 +49,8 @@ type Stack struct {
 	setHosts func([]netip.Prefix) // tells the link our addresses; nil if it does not want to know
 
 	datagrams datagramLink // nil: all datagrams go through netstack
+	boxes     boxes        // of UDP sockets; the link knows of it if it puts datagrams there
+	udp       tcpip.UDPStats
 
 	device  *dv.Device    // nil unless made by Open; closed after the link
 	watched chan struct{} // closed when the device's watcher has ended; nil unless made by Open
@@ -111,6 +113,7 @@ func build(cfg Config, linux *surroundings) (*Stack, error) {
 		return nil, err
 	}
 	s := &Stack{news: news, linux: linux, net: g, cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{})}
+	s.udp = g.Stats().UDP
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.listeners = make(map[*TCPListener]struct{})
 	s.announcer = newAnnouncer(s)

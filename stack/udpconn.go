@@ -29,6 +29,7 @@ type UDPConn struct {
 	shared       bool              // ListenConfig.ReusePort
 
 	rd      side
+	box     box         // read before the endpoint
 	in      datagram    // where a read wants its bytes; guarded by rd.mu
 	control atomic.Bool // ReadMsgUDP and ReadBatch report destination addresses
 	origins origins     // which address of ours peers have sent to
@@ -99,12 +100,16 @@ func (s *Stack) openUDP(c *UDPConn, network string, choose func(string, net.IP) 
 		if err := c.connect(raddr); err != nil {
 			return err
 		}
-		c.rd.listen(q, waiter.ReadableEvents)
+		c.rd.listenAs(arrivals{c}, q, waiter.ReadableEvents)
 		c.wr.listen(q, waiter.WritableEvents)
 		return nil
 	})
 	if err != nil {
 		return nil, err
+	}
+	c.box.conn, c.box.counts = c, &s.udp
+	if !c.shared {
+		s.boxes.add(&c.box)
 	}
 	return c, nil
 }
@@ -181,6 +186,10 @@ func (c *UDPConn) Close() error {
 	}
 	c.rd.shut()
 	c.wr.shut()
+	if !c.shared {
+		c.stack.boxes.remove(&c.box)
+	}
+	c.box.close()
 	c.ep.Close()
 	c.routes.drop()
 	return nil

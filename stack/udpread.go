@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/waiter"
 )
 
 // datagram collects what netstack hands out of one datagram, and swallows what does not fit.
@@ -134,8 +135,38 @@ func (c *UDPConn) receiveLocked(b []byte, call string) (received, error) {
 	}
 }
 
-// take removes one datagram from the queue, or reports tcpip.ErrWouldBlock. rd.mu is held.
+// arrivals notes that netstack has something for a socket to read.
+type arrivals struct{ c *UDPConn }
+
+// NotifyEvent implements waiter.EventListener. It is called with netstack's locks held.
+func (a arrivals) NotifyEvent(waiter.EventMask) {
+	a.c.box.detour.Store(true)
+	a.c.rd.poke()
+}
+
+// take removes the oldest datagram, or reports tcpip.ErrWouldBlock. rd.mu is held.
 func (c *UDPConn) take(b []byte) (received, tcpip.Error) {
+	if c.raddr != nil { // an ICMP error that came back is reported first
+		if terr := c.ep.LastError(); terr != nil {
+			return received{}, terr
+		}
+	}
+	r, ok := c.box.take(b)
+	if !ok {
+		var terr tcpip.Error
+		if r, terr = c.takeQueued(b); terr != nil {
+			return received{}, terr
+		}
+	}
+	if c.raddr == nil && c.local.Addr.Len() == 0 {
+		c.origins.learn(c.stack, r.from, r.to)
+	}
+	return r, nil
+}
+
+// takeQueued is take for what netstack has delivered. As long as it finds something nothing is put into the box, to be read before it.
+func (c *UDPConn) takeQueued(b []byte) (received, tcpip.Error) {
+	c.box.detour.Store(false)
 	c.in = datagram{buf: b}
 	res, terr := c.ep.Read(&c.in, tcpip.ReadOptions{NeedRemoteAddr: true})
 	n := c.in.n
@@ -143,14 +174,12 @@ func (c *UDPConn) take(b []byte) (received, tcpip.Error) {
 	if terr != nil {
 		return received{}, terr
 	}
+	c.box.detour.Store(true)
 	r := received{n: n, total: res.Total, from: res.RemoteAddr}
 	if m := &res.ControlMessages; m.HasIPPacketInfo {
 		r.to = m.PacketInfo.DestinationAddr
 	} else if m.HasIPv6PacketInfo {
 		r.to = m.IPv6PacketInfo.Addr
-	}
-	if c.raddr == nil && c.local.Addr.Len() == 0 {
-		c.origins.learn(c.stack, r.from, r.to)
 	}
 	return r, nil
 }

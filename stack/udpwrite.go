@@ -251,10 +251,10 @@ func (c *UDPConn) write(r *gstack.Route, b []byte, port uint16) tcpip.Error {
 
 // countSent counts what became of a datagram.
 func (c *UDPConn) countSent(err tcpip.Error) {
-	if stats := c.stack.net.Stats().UDP; err == nil {
-		stats.PacketsSent.Increment()
+	if err == nil {
+		c.stack.udp.PacketsSent.Increment()
 	} else {
-		stats.PacketSendErrors.Increment()
+		c.stack.udp.PacketSendErrors.Increment()
 	}
 }
 

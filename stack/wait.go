@@ -79,8 +79,13 @@ type side struct {
 
 // listen registers the side with q for the events of mask and for errors.
 func (d *side) listen(q *waiter.Queue, mask waiter.EventMask) {
+	d.listenAs(d, q, mask)
+}
+
+// listenAs is listen for somebody who has more to do about an event than to poke the side.
+func (d *side) listenAs(l waiter.EventListener, q *waiter.Queue, mask waiter.EventMask) {
 	d.wake = make(chan struct{}, 1)
-	d.entry.Init(d, mask|waiter.EventErr|waiter.EventHUp)
+	d.entry.Init(l, mask|waiter.EventErr|waiter.EventHUp)
 	q.EventRegister(&d.entry)
 }
 

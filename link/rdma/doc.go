@@ -13,6 +13,9 @@
 //	  ▲                            │
 //	  └──────────Release───────────┘
 //
+// Two shorter ways lead past parts of netstack: to its transport layer (express.go), and for datagrams to the socket itself (mailbox.go),
+// which is copied to and told once per batch.
+//
 // The stack asks once per NIC whether checksums are verified on reception, the NIC answers per frame. So the endpoint says
 // yes and verifies itself what the NIC did not vouch for. Only fragments are left to the stack, see BindStack.
 //

@@ -47,6 +47,8 @@ type Endpoint struct {
 	lane    atomic.Pointer[express] // nil: none for what is sent
 	closed  atomic.Bool
 
+	mailboxes atomic.Pointer[mailboxes] // nil: there are none
+
 	mu      sync.Mutex
 	session *session // nil when not attached
 	last    *session // whose workers may still run

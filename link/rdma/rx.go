@@ -37,22 +37,37 @@ func (w *worker) sort(frames []dv.Packet) {
 	}
 }
 
-// copy makes a packet of each run.
+// copy makes a packet of each run, but for those that a mailbox takes.
 func (w *worker) copy() []*gstack.PacketBuffer {
 	runs := w.merge.runs
 	hosts := w.e.hosts.Load()
+	boxes := w.e.mailboxes.Load()
 	for i := range runs {
 		r := &runs[i]
+		if r.fragment {
+			boxes = nil // nothing may overtake it, if it is a datagram's
+		}
 		r.express = hosts.take(w.frames[r.first].Data, &r.layout)
+		if box := w.mailbox(r, boxes); box != nil {
+			if w.put(r, box) {
+				continue
+			}
+			boxes = nil
+		}
 		w.packets[i] = w.packet(r)
 	}
 	return w.packets[:len(runs)]
 }
 
-// deliverAll hands one packet per run to the stack, until the session ends.
+// deliverAll wakes the owners of mailboxes and hands the packet of each run that has one to the stack, until the session ends.
 func (w *worker) deliverAll(packets []*gstack.PacketBuffer) {
+	w.knock()
 	delivered := 0
 	for i, pkt := range packets {
+		if pkt == nil { // in a mailbox
+			delivered++
+			continue
+		}
 		if !w.session.ended() {
 			w.deliver(&w.merge.runs[i], pkt)
 			delivered++

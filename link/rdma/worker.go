@@ -72,7 +72,8 @@ type worker struct {
 	joined  [batchFrames]*buffer.View // frames that came in several pieces, by number in the batch
 	pieces  [][]byte                  // of one such frame; scratch memory
 
-	passed4, passed6 traffic // by the express lane, of this batch
+	passed4, passed6 traffic   // by the express lane, of this batch
+	knocks           []Mailbox // that something was put into, in this batch
 }
 
 // traffic is packets and their bytes.

@@ -1,0 +1,67 @@
+package rdma
+
+import "encoding/binary"
+
+// Mailbox is a socket that takes datagrams as they leave the ring. That spares each of them a packet with its buffers, the
+// search for its endpoint, a place in the endpoint's queue and a wake-up of its reader: 1.3 us of the 2.3 that a small DNS query takes.
+type Mailbox interface {
+	// Put offers a datagram that may take the express lane: its IP header, which has no options or extensions, and the UDP header with all
+	// that follows it in the packet. Both are the caller's. False: it is not for this mailbox, or not now, and the stack decides about it and
+	// all that follows in the batch.
+	Put(ip, udp []byte) bool
+	// Knock follows when the batch is over in which something was put. It may be called when nothing was.
+	Knock()
+}
+
+// SetMailboxes offers datagrams on the express lane to the mailbox that find returns for their destination port, if any; a nil find
+// ends that. Receive workers call find and the mailbox, several at once if there are several queues.
+func (e *Endpoint) SetMailboxes(find func(v6 bool, port uint16) Mailbox) {
+	if find == nil {
+		e.mailboxes.Store(nil)
+		return
+	}
+	e.mailboxes.Store(&mailboxes{find})
+}
+
+// mailboxes is what SetMailboxes was given.
+type mailboxes struct {
+	find func(v6 bool, port uint16) Mailbox
+}
+
+// mailbox is the one to offer a run to, or nil.
+func (w *worker) mailbox(r *run, boxes *mailboxes) Mailbox {
+	if boxes == nil || !r.express || r.proto != protoUDP || w.session.ended() {
+		return nil
+	}
+	if n := w.session.networks.Load(); n == nil || n.express == nil {
+		return nil
+	}
+	return boxes.find(r.etherType == typeIPv6, binary.BigEndian.Uint16(w.frames[r.first].Data[r.l4+2:]))
+}
+
+// put offers a run to a mailbox and reports whether it was taken.
+func (w *worker) put(r *run, box Mailbox) bool {
+	frame := w.frames[r.first].Data
+	if !box.Put(frame[r.l3:r.l4], frame[r.l4:r.end]) {
+		return false
+	}
+	if last := len(w.knocks) - 1; last < 0 || w.knocks[last] != box {
+		w.knocks = append(w.knocks, box)
+	}
+	c := &w.passed4
+	if r.etherType == typeIPv6 {
+		c = &w.passed6
+	}
+	c.packets++
+	c.bytes += uint64(r.end - r.l3)
+	return true
+}
+
+// knock ends a batch for the mailboxes.
+func (w *worker) knock() {
+	for _, box := range w.knocks {
+		box.Knock()
+	}
+	clear(w.knocks)
+	w.knocks = w.knocks[:0]
+}

@@ -1,0 +1,303 @@
+package stack
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+)
+
+// queued is how many datagrams came through netstack.
+func (c *UDPConn) queued() uint64 {
+	return c.ep.Stats().(*tcpip.TransportEndpointStats).PacketsReceived.Value()
+}
+
+// put is what the link does with a datagram for c.
+func put(t testing.TB, c *UDPConn, from string, payload []byte) bool {
+	t.Helper()
+	a := netip.MustParseAddrPort(from)
+	to := netip.MustParseAddr("192.0.2.2").As4()
+	source := a.Addr().As4()
+	ip := append(append(make([]byte, 12), source[:]...), to[:]...)
+	ip[0] = 0x45
+	udp := append([]byte{byte(a.Port() >> 8), byte(a.Port()), 0, 53, byte((8 + len(payload)) >> 8), byte(8 + len(payload)), 0, 0}, payload...)
+	return c.box.Put(ip, udp)
+}
+
+// TestBoxAndQueueAreAlike sends the same with the box in use and with all datagrams going through netstack, and wants readers to see no difference.
+func TestBoxAndQueueAreAlike(t *testing.T) {
+	for _, network := range []struct{ of, local, remote string }{
+		{"udp4", "192.0.2.1:7", "192.0.2.2:53"}, {"udp4", "0.0.0.0:7", "0.0.0.0:53"},
+		{"udp6", "[2001:db8::1]:7", "[2001:db8::2]:53"}, {"udp", "[::]:7", "[::]:53"},
+	} {
+		var saw [2][]string
+		for i := range saw {
+			r := newReadyRig(t, i == 1)
+			from, to, at := r.conns(t, network.of, network.local, network.remote)
+			must(t, to.SetControl(true))
+			for _, target := range []string{"192.0.2.2", "2001:db8::2"} {
+				if a := netip.MustParseAddr(target); at.Addr().IsUnspecified() && (at.Addr().Is6() || a.Is4()) || at.Addr() == a {
+					saw[i] = append(saw[i], r.converse(t, from, to, netip.AddrPortFrom(a, 53))...)
+				}
+			}
+			if n := to.queued(); i == 0 && n != 0 || i == 1 && n == 0 {
+				t.Errorf("%s %s: %d datagrams came through netstack", network.of, network.remote, n)
+			}
+		}
+		if !slices.Equal(saw[0], saw[1]) || len(saw[0]) == 0 {
+			t.Errorf("%s %s: saw %q\nthrough netstack %q", network.of, network.remote, saw[0], saw[1])
+		}
+	}
+}
+
+// converse sends datagrams and says what reading them returns.
+func (r *readyRig) converse(t *testing.T, from, to *UDPConn, at netip.AddrPort) (saw []string) {
+	t.Helper()
+	must(t, to.SetReadDeadline(time.Now().Add(time.Minute)))
+	say := func(what string, b []byte, more ...any) {
+		saw = append(saw, fmt.Sprintf("%s %d %.8x %v", what, len(b), b, more))
+	}
+	for _, size := range []int{0, 1, 63, 1000, 1452} {
+		b, room, oob := bytes.Repeat([]byte{byte(size), 0xa5}, size)[:size], bytes.Repeat([]byte{0x5a}, 1000), make([]byte, 64)
+		for range 3 {
+			_, err := from.WriteToUDPAddrPort(b, at)
+			must(t, err)
+		}
+		n, addr, err := to.ReadFrom(room)
+		must(t, err)
+		say("ReadFrom", room[:n], addr)
+		n, oobn, flags, peer, err := to.ReadMsgUDPAddrPort(room, oob)
+		must(t, err)
+		say("ReadMsg", room[:n], oob[:oobn], flags, peer)
+		ms := []Message{{Buffers: [][]byte{room}, OOB: oob}}
+		_, err = to.ReadBatch(ms)
+		must(t, err)
+		say("ReadBatch", room[:ms[0].N], ms[0].Addr, ms[0].Flags, oob[:ms[0].NN])
+	}
+	return saw
+}
+
+// TestBoxKeepsOrder mixes datagrams that are cut up on their way, which netstack puts together, with others.
+func TestBoxKeepsOrder(t *testing.T) {
+	r := newReadyRig(t, false)
+	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
+	send(t, from, to, at, []byte("resolved"))
+	sizes := []int{1, 2, 3000, 3, 4, 9000, 5}
+	for range 3 {
+		for _, n := range sizes {
+			_, err := from.WriteToUDPAddrPort(make([]byte, n), at)
+			must(t, err)
+		}
+		must(t, to.SetReadDeadline(time.Now().Add(time.Minute)))
+		for i, want := range sizes {
+			n, _, err := to.ReadFromUDPAddrPort(make([]byte, 1<<14))
+			must(t, err)
+			if n != want {
+				t.Fatalf("datagram %d has %d bytes, want %d", i, n, want)
+			}
+		}
+	}
+	before := to.queued()
+	if before == 0 {
+		t.Error("nothing came through netstack")
+	}
+	send(t, from, to, at, []byte("a"))
+	send(t, from, to, at, []byte("b"))
+	if got := to.queued() - before; got > 1 {
+		t.Errorf("%d datagrams came through netstack when nothing else waited there", got)
+	}
+}
+
+// TestBoxIsForItsSocket: who is bound to an address, or connected to a peer, gets no other's datagrams.
+func TestBoxIsForItsSocket(t *testing.T) {
+	r := newReadyRig(t, false)
+	at := net.UDPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.2:53"))
+	peer := net.UDPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.1:7"))
+	connected, err := r.receiver.DialUDP("udp4", at, peer)
+	must(t, err)
+	for from, want := range map[string]bool{"192.0.2.1:7": true, "192.0.2.1:8": false, "192.0.2.9:7": false} {
+		if got := put(t, connected, from, []byte("x")); got != want {
+			t.Errorf("connected to %v, from %s: taken %v", peer, from, got)
+		}
+	}
+	must(t, connected.Close())
+	if put(t, connected, "192.0.2.1:7", nil) {
+		t.Error("taken by a closed socket")
+	}
+	other, err := r.receiver.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:53")))
+	must(t, err)
+	if put(t, other, "192.0.2.1:7", []byte("x")) {
+		t.Error("taken by a socket of another address")
+	}
+}
+
+// TestBoxes: a port's only socket is found, wherever it is bound, until it is closed; sockets that share a port are not.
+func TestBoxes(t *testing.T) {
+	r := newReadyRig(t, false)
+	s := r.receiver
+	found := func(v6 bool) *UDPConn {
+		if b, ok := s.boxes.find(v6, 53).(*box); ok {
+			return b.conn
+		}
+		return nil
+	}
+	want := func(v4, v6 *UDPConn) {
+		t.Helper()
+		if found(false) != v4 || found(true) != v6 {
+			t.Errorf("found %v and %v, want %v and %v", found(false), found(true), v4, v6)
+		}
+	}
+	listen := func(network, at string) *UDPConn {
+		t.Helper()
+		c, err := s.ListenUDP(network, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(at)))
+		must(t, err)
+		return c
+	}
+	want(nil, nil)
+	four, six := listen("udp4", "0.0.0.0:53"), listen("udp6", "[::]:53")
+	want(four, six)
+	must(t, four.Close())
+	want(nil, six)
+	must(t, six.Close())
+	both := listen("udp", "[::]:53")
+	want(both, both)
+	must(t, both.Close())
+	one, two := listen("udp4", "192.0.2.2:53"), listen("udp4", "127.0.0.1:53")
+	want(nil, nil)
+	must(t, two.Close())
+	want(one, nil)
+	must(t, one.Close())
+	lc := s.ListenConfig()
+	lc.ReusePort = true
+	for range 2 {
+		c, err := lc.listenUDP("udp4", &net.UDPAddr{Port: 53})
+		must(t, err)
+		want(nil, nil)
+		defer c.Close()
+	}
+	if n := len(s.boxes.open); n != 0 {
+		t.Errorf("%d ports are left", n)
+	}
+}
+
+// TestBoxLimit: what does not fit the receive buffer is lost and counted, and there is room again when something was read.
+func TestBoxLimit(t *testing.T) {
+	r := newReadyRig(t, false)
+	_, c, _ := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
+	must(t, c.SetReadBuffer(8<<10))
+	limit := int(c.ep.SocketOptions().GetReceiveBufferSize())
+	for _, size := range []int{0, 1, 64, 1000} {
+		before := r.receiver.Stats()
+		fits := (limit + max(size, chargeLeast) - 1) / max(size, chargeLeast)
+		for range fits + 5 {
+			if !put(t, c, "192.0.2.1:7", make([]byte, size)) {
+				t.Fatal("not taken")
+			}
+		}
+		after := r.receiver.Stats()
+		if lost := after.UDPReceiveBufferErr - before.UDPReceiveBufferErr; lost != 5 || after.UDPReceived-before.UDPReceived != uint64(fits+5) {
+			t.Errorf("%d bytes: %d lost of %d", size, lost, after.UDPReceived-before.UDPReceived)
+		}
+		for range fits {
+			n, err := c.Read(make([]byte, 2000))
+			must(t, err)
+			if n != size {
+				t.Fatalf("%d bytes, want %d", n, size)
+			}
+		}
+		if left := c.box.fill.Load(); left != 0 {
+			t.Errorf("%d bytes: %d left when all was read", size, left)
+		}
+	}
+	if put(t, c, "192.0.2.1:7", make([]byte, pouchBytes+1)) {
+		t.Error("longer than a pouch: taken")
+	}
+}
+
+// TestBoxReportsRefusal: an error that came back is read before what waits.
+func TestBoxReportsRefusal(t *testing.T) {
+	r := newReadyRig(t, false)
+	c, err := r.sender.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.2:53")))
+	must(t, err)
+	must(t, c.SetDeadline(time.Now().Add(time.Minute)))
+	_, err = c.Write([]byte("anybody?"))
+	must(t, err)
+	if _, err := c.Read(make([]byte, 10)); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("read: %v", err)
+	}
+}
+
+// TestBoxConcurrently reads, puts and closes at once; the race detector is the judge, and that everything ends.
+func TestBoxConcurrently(t *testing.T) {
+	r := newReadyRig(t, false)
+	_, c, _ := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
+	const each = 2000
+	var writers, readers sync.WaitGroup
+	var mu sync.Mutex
+	seen := map[string]bool{}
+	for w := range 3 {
+		writers.Go(func() {
+			for i := range each {
+				put(t, c, fmt.Sprintf("192.0.2.1:%d", w+1), fmt.Append(nil, w, i))
+				c.box.Knock()
+			}
+		})
+		readers.Go(func() {
+			for b := make([]byte, 100); ; {
+				n, from, err := c.ReadFromUDPAddrPort(b)
+				if err != nil {
+					if !errors.Is(err, net.ErrClosed) {
+						t.Errorf("read: %v", err)
+					}
+					return
+				}
+				mu.Lock()
+				if seen[string(b[:n])] || fmt.Sprint(from.Port()-1) != string(b[:1]) {
+					t.Errorf("%q from %v", b[:n], from)
+				}
+				seen[string(b[:n])] = true
+				mu.Unlock()
+			}
+		})
+	}
+	writers.Wait()
+	for deadline := time.Now().Add(30 * time.Second); c.box.fill.Load() > 0 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	must(t, c.Close())
+	readers.Wait()
+	if len(seen) != 3*each {
+		t.Errorf("%d datagrams of %d", len(seen), 3*each)
+	}
+}
+
+func TestBoxDoesNotAllocate(t *testing.T) {
+	r := newReadyRig(t, false)
+	_, c, _ := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
+	var ip [20]byte
+	copy(ip[:], []byte{0x45, 12: 192, 0, 2, 1, 192, 0, 2, 2})
+	udp := [12]byte{1: 7, 3: 53, 5: 12}
+	b := make([]byte, 100)
+	if n := testing.AllocsPerRun(1000, func() {
+		for range 3 {
+			if !c.box.Put(ip[:], udp[:]) {
+				t.Fatal("not taken")
+			}
+		}
+		c.box.Knock()
+		for range 3 {
+			_, _, err := c.ReadFromUDPAddrPort(b)
+			must(t, err)
+		}
+	}); n != 0 && !raceDetector {
+		t.Errorf("%v allocations", n)
+	}
+}
