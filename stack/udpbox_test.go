@@ -129,6 +129,7 @@ func TestBoxIsForItsSocket(t *testing.T) {
 		}
 	}
 	must(t, connected.Close())
+	connected.box.detour.Store(false) // netstack has reported the end
 	if put(t, connected, "192.0.2.1:7", nil) {
 		t.Error("taken by a closed socket")
 	}
@@ -193,6 +194,7 @@ func TestBoxLimit(t *testing.T) {
 	r := newReadyRig(t, false)
 	_, c, _ := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
 	must(t, c.SetReadBuffer(8<<10))
+	must(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
 	limit := int(c.ep.SocketOptions().GetReceiveBufferSize())
 	for _, size := range []int{0, 1, 64, 1000} {
 		before := r.receiver.Stats()
