@@ -13,16 +13,38 @@ func (k *MKey) span(pd uint32, addr uint64, n int) (off uint64, ok, mine bool) {
 	return off, true, true
 }
 
+// keyHold is the memory key a queue used last. It is not destroyed until released, so that whoever executes many
+// descriptors looks for it once.
+type keyHold struct{ key *MKey }
+
+// find is the key of that number, nil if there is none. It is held until release, or until another one is.
+func (h *keyHold) find(n *NIC, lkey uint32) *MKey {
+	if h.key != nil && h.key.key == lkey {
+		return h.key
+	}
+	h.release()
+	if k := (*n.keys.keys.Load())[lkey]; k != nil {
+		k.mu.RLock()
+		h.key = k
+	}
+	return h.key
+}
+
+func (h *keyHold) release() {
+	if h.key != nil {
+		h.key.mu.RUnlock()
+		h.key = nil
+	}
+}
+
 // read copies len(dst) bytes at addr out of the memory lkey names, for a send
-// queue of protection domain pd.
-func (n *NIC) read(pd, lkey uint32, addr uint64, dst []byte) fault {
-	k := (*n.keys.keys.Load())[lkey]
+// queue.
+func (h *keyHold) read(sq *SQ, lkey uint32, addr uint64, dst []byte) fault {
+	k := h.find(sq.nic, lkey)
 	if k == nil {
 		return faultKey
 	}
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	off, ok, mine := k.span(pd, addr, len(dst))
+	off, ok, mine := k.span(sq.attr.PD, addr, len(dst))
 	switch {
 	case !mine:
 		return faultKey
@@ -34,17 +56,15 @@ func (n *NIC) read(pd, lkey uint32, addr uint64, dst []byte) fault {
 	return fault{}
 }
 
-// write copies src to addr in the memory lkey names, for a receive queue of
-// protection domain pd. room is what the WQE says may be written there: a driver
-// that promises more than is registered is told so, even if this packet fits.
-func (n *NIC) write(pd, lkey uint32, addr uint64, src []byte, room int) fault {
-	k := (*n.keys.keys.Load())[lkey]
+// write copies src to addr in the memory lkey names, for a receive queue. room
+// is what the WQE says may be written there: a driver that promises more than is
+// registered is told so, even if this packet fits.
+func (h *keyHold) write(rq *RQ, lkey uint32, addr uint64, src []byte, room int) fault {
+	k := h.find(rq.nic, lkey)
 	if k == nil {
 		return faultRxKey
 	}
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	off, ok, mine := k.span(pd, addr, len(src))
+	off, ok, mine := k.span(rq.attr.PD, addr, len(src))
 	switch {
 	case !mine:
 		return faultRxKey
@@ -56,7 +76,7 @@ func (n *NIC) write(pd, lkey uint32, addr uint64, src []byte, room int) fault {
 		return faultRxBus
 	}
 	if uint64(room) > k.attr.Len-off {
-		n.strict.add("receive segment of %d bytes at %#x runs out of the memory of key %#x", room, addr, lkey)
+		rq.nic.strict.add("receive segment of %d bytes at %#x runs out of the memory of key %#x", room, addr, lkey)
 	}
 	return fault{}
 }

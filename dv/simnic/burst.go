@@ -20,6 +20,12 @@ type rxBurst struct {
 	out    carrier
 	netdev carrier
 
+	locked   *RQ // whose lock the goroutine holds: that of the packet before, see lock
+	mem      keyHold
+	entered  tally // packets that came in
+	received tally // packets in receive queues
+	routed   int   // copies made
+
 	template, header [maxHeader]byte
 	fcs              [4]byte
 }
@@ -44,8 +50,8 @@ func (n *NIC) getBurst() *rxBurst {
 	b := n.bursts.get()
 	if b.nic == nil {
 		b.nic = n
-		b.out = carrier{nic: n, side: &n.wire, owner: ownerWire, lost: ctrWireUnplugged}
-		b.netdev = carrier{nic: n, side: &n.netdev, owner: ownerNetdev, lost: ctrNetdevLost}
+		b.out = carrier{nic: n, burst: b, side: &n.wire, owner: ownerWire, lost: ctrWireUnplugged}
+		b.netdev = carrier{nic: n, burst: b, side: &n.netdev, owner: ownerNetdev, lost: ctrNetdevLost}
 	}
 	b.now = n.Now()
 	return b
@@ -56,14 +62,46 @@ func (n *NIC) putBurst(b *rxBurst) {
 	n.bursts.put(b)
 }
 
-// finish completes what receive queues hold back and sends what the netdev gets.
+// lock takes the lock of a receive queue, which the burst keeps until another one's turn, or leave.
+func (b *rxBurst) lock(rq *RQ) {
+	if b.locked != rq {
+		b.leave()
+		rq.mu.Lock()
+		b.locked = rq
+	}
+}
+
+// leave gives up what the burst keeps locked. It has to be called before anything that may come back to the NIC, as
+// a wire may.
+func (b *rxBurst) leave() {
+	b.mem.release()
+	if b.locked != nil {
+		b.locked.mu.Unlock()
+		b.locked = nil
+	}
+}
+
+// finish completes what receive queues hold back, counts, and sends what the netdev gets.
 func (b *rxBurst) finish() {
 	for i, rq := range b.open {
+		b.lock(rq)
 		rq.finish()
 		b.open[i] = nil
 	}
 	b.open = b.open[:0]
+	b.leave()
+	b.count()
 	b.netdev.flush()
+}
+
+// count shows in the NIC's counters what became of the packets so far.
+func (b *rxBurst) count() {
+	b.entered.flush()
+	b.received.flush()
+	if b.routed > 0 {
+		b.nic.counters.add(ctrRouted, b.routed)
+		b.routed = 0
+	}
 }
 
 // keepOpen has the queue finished at the end of the batch.

@@ -28,7 +28,7 @@ func (n *NIC) SetClassifier(c Classifier) {
 func (n *NIC) classify(c Classifier, b *rxBurst, o origin, f *Frame, kind cast) (copies int) {
 	b.found = c(&b.key, b.found[:0])
 	for _, d := range b.found {
-		n.counters.add(ctrRouted, f.packets())
+		b.routed += f.packets()
 		n.toTIR(b, d.TIR, o, f, kind, d.Tag)
 	}
 	return len(b.found)

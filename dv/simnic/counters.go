@@ -140,6 +140,30 @@ func (d *direction) add(c cast, packets, bytes int) {
 	d.bytes.Add(uint64(bytes))
 }
 
+// tally adds up what is to be counted in one place, which atomic additions one by one are too slow for.
+type tally struct {
+	to             *direction
+	kind           cast
+	packets, bytes int
+}
+
+// add counts for d, once flushed.
+func (t *tally) add(d *direction, kind cast, packets, bytes int) {
+	if t.to != d || t.kind != kind {
+		t.flush()
+		t.to, t.kind = d, kind
+	}
+	t.packets += packets
+	t.bytes += bytes
+}
+
+func (t *tally) flush() {
+	if t.packets > 0 {
+		t.to.add(t.kind, t.packets, t.bytes)
+		t.packets, t.bytes = 0, 0
+	}
+}
+
 type counters struct {
 	rx, tx [numOwners]direction
 	other  [numCounters]atomic.Uint64

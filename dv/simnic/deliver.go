@@ -32,14 +32,14 @@ func (n *NIC) ConnectNetdev(w Wire) error { return n.netdev.plug(w, n.fromNetdev
 func (n *NIC) maxFrame() int { return n.MTU() + etherHeader + vlanTag }
 
 // enter counts a frame where it comes in and reports whether it gets further.
-func (n *NIC) enter(o owner, f *Frame) bool {
+func (n *NIC) enter(b *rxBurst, o owner, f *Frame) bool {
 	packets := f.packets()
 	if len(f.Data) < etherHeader {
-		n.counters.countEntry(o, unicast, packets, f.bytes())
+		b.entered.add(n.counters.entry(o), unicast, packets, f.bytes())
 		n.counters.add(ctrWireRunt, packets)
 		return false
 	}
-	n.counters.countEntry(o, castOf(macBits(f.Data)), packets, f.bytes())
+	b.entered.add(n.counters.entry(o), castOf(macBits(f.Data)), packets, f.bytes())
 	switch {
 	case !n.linkUp.Load() || n.closed.Load() || n.fatal.Load():
 		n.counters.add(ctrLinkDown, packets)
@@ -51,13 +51,12 @@ func (n *NIC) enter(o owner, f *Frame) bool {
 	return true
 }
 
-// countEntry counts what an owner sent, or what came in from the wire.
-func (c *counters) countEntry(o owner, kind cast, packets, bytes int) {
+// entry is where to count what an owner sent, or what came in from the wire.
+func (c *counters) entry(o owner) *direction {
 	if o == ownerWire {
-		c.rx[o].add(kind, packets, bytes)
-	} else {
-		c.tx[o].add(kind, packets, bytes)
+		return &c.rx[o]
 	}
+	return &c.tx[o]
 }
 
 // fromWire receives a batch from the wire.
@@ -68,8 +67,8 @@ func (n *NIC) fromWire(frames []Frame) {
 	for i := range frames {
 		f := frames[i]
 		f.measureHeader()
-		if n.enter(ownerWire, &f) && n.steer(b, o, &f) == 0 {
-			n.counters.add(ctrRouted, f.packets())
+		if n.enter(b, ownerWire, &f) && n.steer(b, o, &f) == 0 {
+			b.routed += f.packets()
 			n.counters.add(ctrSteerMissed, f.packets())
 		}
 	}
@@ -106,18 +105,18 @@ func (n *NIC) forward(o origin, frames []Frame, mine bool) {
 		if !mine {
 			f.measureHeader()
 		}
-		if !n.enter(o.owner, &f) {
+		if !n.enter(b, o.owner, &f) {
 			continue
 		}
 		dst := macBits(f.Data)
 		kind := castOf(dst)
 		inside := n.inside(dst, kind, t)
 		if inside && n.steer(b, o, &f) == 0 && kind == unicast {
-			n.counters.add(ctrRouted, f.packets())
+			b.routed += f.packets()
 			n.counters.add(ctrLoopback, f.packets())
 		}
 		if kind != unicast || !inside {
-			n.counters.add(ctrRouted, f.packets())
+			b.routed += f.packets()
 			b.out.add(&f)
 		}
 	}
@@ -155,7 +154,7 @@ func (n *NIC) steer(b *rxBurst, o origin, f *Frame) (copies int) {
 	}
 	if kind != unicast || dst == n.mac.Load() {
 		if o.owner != ownerNetdev {
-			n.counters.add(ctrRouted, f.packets())
+			b.routed += f.packets()
 			b.netdev.add(f)
 			copies++
 		}
@@ -176,12 +175,12 @@ func (n *NIC) walk(b *rxBurst, ts []table, o origin, f *Frame, kind cast) (copie
 			c.add(f)
 		}
 		if e.drop {
-			n.counters.add(ctrRouted, f.packets())
+			b.routed += f.packets()
 			n.counters.add(ctrFlowDropped, f.packets())
 			return copies + 1, true
 		}
 		for _, tir := range e.tirs {
-			n.counters.add(ctrRouted, f.packets())
+			b.routed += f.packets()
 			n.toTIR(b, tir, o, f, kind, e.tag)
 			copies++
 		}
@@ -215,6 +214,7 @@ func (n *NIC) toTIR(b *rxBurst, tir *TIR, o origin, f *Frame, kind cast, tag uin
 		return
 	}
 	b.whole(f)
+	b.lock(rq)
 	rq.deliver(b)
 }
 
@@ -230,6 +230,7 @@ func (n *NIC) toRQCut(b *rxBurst, rq *RQ, f *Frame) bool {
 		return false
 	}
 	p := b.p
+	b.lock(rq)
 	for i := range c.packets() {
 		at, size := i*c.mss, c.size(i)
 		piece := payload[at : at+size]

@@ -118,7 +118,7 @@ func (s *source) read(dst []byte) fault {
 		if s.cur.inline != nil {
 			copy(dst, s.cur.inline[:n])
 			s.cur.inline = s.cur.inline[n:]
-		} else if f := s.sq.nic.read(s.sq.attr.PD, s.cur.lkey, s.cur.addr, dst[:n]); f.syndrome != 0 {
+		} else if f := s.sq.burst.mem.read(s.sq, s.cur.lkey, s.cur.addr, dst[:n]); f.syndrome != 0 {
 			return f
 		}
 		s.cur.addr += uint64(n)

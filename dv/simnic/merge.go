@@ -104,7 +104,7 @@ func btoi(b bool) int {
 
 // openMerge readies a WQE for a merge that starts with the burst's packet.
 func (rq *RQ) openMerge(b *rxBurst, s *segment, header int, stripped bool) bool {
-	if !rq.available() || !rq.makeRoom(b, header+s.payload) || !rq.available() {
+	if !rq.available(b) || !rq.makeRoom(b, header+s.payload) || !rq.available(b) {
 		return false
 	}
 	w := rq.load()

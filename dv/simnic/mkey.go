@@ -23,7 +23,7 @@ type MKey struct {
 	attr MKeyAttr
 	key  uint32
 
-	mu   sync.RWMutex // read-held while a queue is copying; guards dead
+	mu   sync.RWMutex // read-held by a keyHold; guards dead
 	dead bool
 }
 

@@ -30,7 +30,7 @@ func (sq *SQ) packet(w *wqe, s dataSeg, e *eth) fault {
 	b := sq.room(s.n + vlanTag)
 	if s.inline != nil {
 		copy(b[vlanTag:], s.inline)
-	} else if f := sq.nic.read(sq.attr.PD, s.lkey, s.addr, b[vlanTag:vlanTag+s.n]); f.syndrome != 0 {
+	} else if f := sq.burst.mem.read(sq, s.lkey, s.addr, b[vlanTag:vlanTag+s.n]); f.syndrome != 0 {
 		return f
 	}
 	sq.emit(b, s.n, e)

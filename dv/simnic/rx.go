@@ -9,10 +9,8 @@ import (
 )
 
 // deliver writes the burst's packet into the queue and completes it. The packet
-// ends in exactly one counter.
+// ends in exactly one counter. The burst holds the queue's lock.
 func (rq *RQ) deliver(b *rxBurst) {
-	rq.mu.Lock()
-	defer rq.mu.Unlock()
 	if !rq.ready(b) {
 		return
 	}
@@ -36,7 +34,7 @@ func (rq *RQ) deliver(b *rxBurst) {
 		rq.nic.counters.add(ended, 1)
 		return
 	}
-	rq.nic.counters.rx[rq.owner()].add(b.packet.kind, 1, b.packet.length)
+	b.received.add(&rq.nic.counters.rx[rq.owner()], b.packet.kind, 1, b.packet.length)
 }
 
 // delivered is no counter: the packet is in the queue's memory.
@@ -105,12 +103,12 @@ func (rq *RQ) posted() uint16 {
 
 // available reports whether there is a WQE for a packet, waiting for one if the
 // queue delays drops. It notes a counter that cannot be.
-func (rq *RQ) available() bool {
+func (rq *RQ) available(b *rxBurst) bool {
 	n := rq.posted()
 	if int(n) > 1<<rq.attr.LogSize {
 		rq.nic.strict.add("receive queue %#x: %d WQEs posted in a ring of %d", rq.number, n, 1<<rq.attr.LogSize)
 	}
-	return n > 0 || rq.attr.DelayDrop && rq.await()
+	return n > 0 || rq.attr.DelayDrop && rq.await(b)
 }
 
 // How long a packet waits for a WQE, and how often it looks. linux 6.12 mlx5_ib
@@ -123,8 +121,10 @@ const (
 )
 
 // await holds the packet, and with it whatever is behind it on the wire, until
-// the driver posts a WQE.
-func (rq *RQ) await() bool {
+// the driver posts a WQE. Nothing but the queue stays locked meanwhile.
+func (rq *RQ) await(b *rxBurst) bool {
+	b.mem.release()
+	b.count()
 	for looks, start := 0, time.Now(); !rq.impatient; looks++ {
 		if looks < delayDropYield {
 			runtime.Gosched()
@@ -183,7 +183,7 @@ func (rq *RQ) consume(w []byte) {
 
 // deliverCyclic gives the packet a WQE of its own.
 func (rq *RQ) deliverCyclic(b *rxBurst, stripped bool) counter {
-	if !rq.available() {
+	if !rq.available(b) {
 		return ctrOutOfBuffer
 	}
 	w := rq.load()
@@ -238,12 +238,12 @@ func (rq *RQ) scatter(b *rxBurst, list []byte, skip int) fault {
 		for room > 0 {
 			if len(part) == 0 {
 				if len(parts) == 0 {
-					return rq.pad(lkey, addr, room)
+					return rq.pad(b, lkey, addr, room)
 				}
 				part, parts = parts[0], parts[1:]
 			}
 			n := min(room, len(part))
-			if f := rq.nic.write(rq.attr.PD, lkey, addr, part[:n], room); f.syndrome != 0 {
+			if f := b.mem.write(rq, lkey, addr, part[:n], room); f.syndrome != 0 {
 				return f
 			}
 			part, addr, room = part[n:], addr+uint64(n), room-n
@@ -254,12 +254,12 @@ func (rq *RQ) scatter(b *rxBurst, list []byte, skip int) fault {
 
 // pad fills the rest of the cache line behind the packet when the queue asks for
 // that, inside the segment only.
-func (rq *RQ) pad(lkey uint32, addr uint64, room int) fault {
+func (rq *RQ) pad(b *rxBurst, lkey uint32, addr uint64, room int) fault {
 	n := min(room, int(-addr&63), len(zeros))
 	if !rq.attr.EndPad || n == 0 {
 		return fault{}
 	}
-	return rq.nic.write(rq.attr.PD, lkey, addr, zeros[:n], room)
+	return b.mem.write(rq, lkey, addr, zeros[:n], room)
 }
 
 // cqe is the completion of the burst's packet, without length and index.
@@ -340,10 +340,8 @@ func (rq *RQ) cqFailed() {
 	}
 }
 
-// finish ends what the queue holds back at the end of a batch.
+// finish ends what the queue holds back at the end of a batch. Called with the lock held.
 func (rq *RQ) finish() {
-	rq.mu.Lock()
-	defer rq.mu.Unlock()
 	rq.closeMerge()
 	rq.endSession()
 }

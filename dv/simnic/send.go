@@ -42,10 +42,10 @@ func (sq *SQ) execute(w *wqe) fault {
 // countOffloads counts what a WQE leaves to the device.
 func (sq *SQ) countOffloads(w *wqe, e *eth) {
 	if w.op == mlx5.OpLSO {
-		sq.nic.counters.add(ctrLSOWQEs, 1)
+		sq.burst.lso++
 	}
 	if e.csum&mlx5.CsumL4 != 0 {
-		sq.nic.counters.add(ctrChecksumWQEs, 1)
+		sq.burst.checksums++
 	}
 }
 
@@ -134,7 +134,7 @@ func (sq *SQ) gather(w *wqe, at int, dst []byte) fault {
 		}
 		if s.inline != nil {
 			copy(dst, s.inline)
-		} else if f := sq.nic.read(sq.attr.PD, s.lkey, s.addr, dst[:s.n]); f.syndrome != 0 {
+		} else if f := sq.burst.mem.read(sq, s.lkey, s.addr, dst[:s.n]); f.syndrome != 0 {
 			return f
 		}
 		dst, at = dst[s.n:], next

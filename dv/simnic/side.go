@@ -37,6 +37,7 @@ func (s *side) offloads() Offload {
 // take it completes and cuts first.
 type carrier struct {
 	nic    *NIC
+	burst  *rxBurst
 	side   *side
 	owner  owner
 	lost   counter // of frames that could not be carried
@@ -132,26 +133,36 @@ func (c *carrier) cut(f *Frame) {
 
 // send gives the wire what is queued.
 func (c *carrier) send() {
+	if c.n == 0 {
+		return
+	}
+	c.burst.leave()
 	frames := c.frames[:c.n]
 	sent := 0
-	if w := c.side.wire.Load(); w != nil && c.n > 0 {
+	if w := c.side.wire.Load(); w != nil {
 		sent, _ = (*w).Send(frames) // why the rest was not carried does not matter: it is counted
 	}
-	for i := range frames {
+	var t tally
+	for i := range frames[:sent] {
 		f := &frames[i]
-		switch {
-		case i >= sent:
-			c.nic.counters.add(c.lost, f.packets())
-		case c.owner == ownerWire:
-			c.nic.counters.tx[c.owner].add(castOf(macBits(f.Data)), f.packets(), f.bytes())
-		default:
-			c.nic.counters.rx[c.owner].add(castOf(macBits(f.Data)), f.packets(), f.bytes())
-		}
+		t.add(c.exit(), castOf(macBits(f.Data)), f.packets(), f.bytes())
+	}
+	t.flush()
+	for i := range frames[sent:] {
+		c.nic.counters.add(c.lost, frames[sent+i].packets())
 	}
 	c.n = 0
 	if c.work != nil {
 		c.work.used = 0
 	}
+}
+
+// exit is where to count what was sent.
+func (c *carrier) exit() *direction {
+	if c.owner == ownerWire {
+		return &c.nic.counters.tx[c.owner]
+	}
+	return &c.nic.counters.rx[c.owner]
 }
 
 // flush sends what is left and gives the memory back.

@@ -34,13 +34,13 @@ func (rq *RQ) deliverStriding(b *rxBurst, stripped bool) counter {
 	if s.strides(n) > 1<<s.LogStrides {
 		return ctrTooLong
 	}
-	if !rq.available() {
+	if !rq.available(b) {
 		return ctrOutOfBuffer
 	}
 	if !rq.makeRoom(b, n) {
 		return ctrCQError
 	}
-	if !rq.available() {
+	if !rq.available(b) {
 		return ctrOutOfBuffer
 	}
 	list, skip := rq.list(rq.load()), rq.strideAt()

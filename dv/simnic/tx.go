@@ -24,6 +24,9 @@ type burst struct {
 	raw    [1024]byte // the WQE being executed
 	wqe    wqe        // its control segment
 	now    uint64     // time stamp of the burst's completions
+	mem    keyHold
+
+	wqes, lso, checksums int // not counted yet
 }
 
 // completion is a WQE that asked for one.
@@ -132,7 +135,7 @@ func (sq *SQ) step(avail uint16) {
 	if f.syndrome == 0 {
 		f = sq.execute(w)
 	}
-	sq.nic.counters.add(ctrSendWQEs, 1)
+	sq.burst.wqes++
 	if f.syndrome != 0 {
 		sq.fail(w, f)
 		return
@@ -213,6 +216,8 @@ func (sq *SQ) complete(c completion) {
 // a completed frame has left.
 func (sq *SQ) handOn() {
 	b := sq.burst
+	b.mem.release()
+	b.count(&sq.nic.counters)
 	if len(b.frames) > 0 {
 		sq.nic.forward(sq.origin(), b.frames, true)
 	}
@@ -224,6 +229,20 @@ func (sq *SQ) handOn() {
 		}
 	}
 	b.done = b.done[:0]
+}
+
+// count shows in the NIC's counters what was executed.
+func (b *burst) count(c *counters) {
+	if b.wqes > 0 {
+		c.add(ctrSendWQEs, b.wqes)
+	}
+	if b.lso > 0 {
+		c.add(ctrLSOWQEs, b.lso)
+	}
+	if b.checksums > 0 {
+		c.add(ctrChecksumWQEs, b.checksums)
+	}
+	b.wqes, b.lso, b.checksums = 0, 0, 0
 }
 
 func (sq *SQ) writeCompletion(c completion) bool {
