@@ -41,9 +41,9 @@ type rxPacket struct {
 	hash     uint32
 	hashType uint8
 	tag      uint32
-	status   uint16 // mlx5.Hdr bits
-	sum      uint16 // ones' complement sum of the datagram
-	lro      *LROAttr
+	status   uint16   // mlx5.Hdr bits
+	sum      uint16   // ones' complement sum of the datagram
+	lro      *LROAttr // nil: no LRO
 }
 
 func (n *NIC) getBurst() *rxBurst {

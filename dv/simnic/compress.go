@@ -1,6 +1,7 @@
 package simnic
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
@@ -16,49 +17,60 @@ type session struct {
 
 // hold keeps a completion for the session, ending the one before if it does not
 // fit. It reports false when the completion queue failed.
-func (rq *RQ) hold(b *rxBurst, e *[mlx5.CQESize]byte) bool {
-	s := &rq.session
-	if len(s.entries) > 0 && (!s.takes(e, rq.attr.CQ.attr.MiniFormat) || len(s.entries) == rq.nic.caps.MaxCompressed) {
+func (rq *RQ) hold(b *rxBurst, c *mlx5.RxCQE) bool {
+	s, cq := &rq.session, rq.attr.CQ
+	n := len(s.entries)
+	s.entries = append(s.entries, [mlx5.CQESize]byte{})
+	e := &s.entries[n]
+	c.Put(e[:])
+	if n > 0 && (!s.takes(c, e, cq) || n == rq.nic.caps.MaxCompressed) {
+		s.entries = s.entries[:n]
 		if !rq.endSession() {
 			return false
 		}
+		s.entries, n = append(s.entries, *e), 0
 	}
-	if len(s.entries) == 0 {
+	if n == 0 {
 		b.keepOpen(rq)
 	}
-	s.entries = append(s.entries, *e)
-	s.next = be16(e[0x3c:]) + rq.advance(e)
+	s.next = c.Counter + rq.advance(c)
 	return true
 }
 
 // advance is the distance from the counter of a completion to that of the next:
 // strides, or one WQE.
-func (rq *RQ) advance(e *[mlx5.CQESize]byte) uint16 {
+func (rq *RQ) advance(c *mlx5.RxCQE) uint16 {
 	if rq.attr.Striding != nil {
-		return be16(e[0x2c:]) & 0x7fff
+		return uint16(c.ByteCount >> 16 & 0x7fff)
 	}
 	return 1
 }
 
-// takes reports whether e has what the session's title says, but for what minis
-// keep per packet.
-func (s *session) takes(e *[mlx5.CQESize]byte, f MiniFormat) bool {
-	if f.hasStride() {
-		if be16(s.entries[0][2:]) != be16(e[2:]) { // another WQE
+// takes reports whether c, in bytes e, has what the session's title says, but for
+// what minis keep per packet. It reads e in the words that it was written in: a
+// processor would otherwise wait until its stores are done, the packet's too.
+func (s *session) takes(c *mlx5.RxCQE, e *[mlx5.CQESize]byte, cq *CQ) bool {
+	title := &s.entries[0]
+	if cq.attr.MiniFormat.hasStride() {
+		if be16(title[2:]) != c.WQEID { // another WQE
 			return false
 		}
-	} else if be16(e[0x3c:]) != s.next {
+	} else if c.Counter != s.next {
 		return false
 	}
-	return f.common(&s.entries[0]) == f.common(e)
+	var differ uint64
+	for i, mask := range cq.common {
+		differ |= (binary.NativeEndian.Uint64(title[8*i:]) ^ binary.NativeEndian.Uint64(e[8*i:])) & mask
+	}
+	return differ == 0
 }
 
 func (f MiniFormat) hasStride() bool { return f >= MiniFlowTagStride }
 
-// common is a completion without what differs inside a session: the fields of a
-// mini, and those that the format gives up.
-func (f MiniFormat) common(e *[mlx5.CQESize]byte) [mlx5.CQESize]byte {
-	c := *e
+// common masks, in a completion, all but what differs inside a session: the
+// fields of a mini, and those that the format gives up.
+func (f MiniFormat) common() (words [mlx5.CQESize / 8]uint64) {
+	c := bytes.Repeat([]byte{0xff}, mlx5.CQESize)
 	clear(c[0x0c:0x10]) // hash
 	clear(c[0x14:0x16]) // checksum
 	clear(c[0x2c:0x30]) // length
@@ -69,7 +81,10 @@ func (f MiniFormat) common(e *[mlx5.CQESize]byte) [mlx5.CQESize]byte {
 	case MiniL34Stride:
 		c[0x1d] = 0
 	}
-	return c
+	for i := range words {
+		words[i] = binary.NativeEndian.Uint64(c[8*i:])
+	}
+	return words
 }
 
 // mini writes what the format keeps of e. The flow tag and header type are where

@@ -3,6 +3,8 @@ package simnic
 import (
 	"sync"
 	"sync/atomic"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
 // MiniFormat is what a compressed completion keeps per packet
@@ -61,6 +63,7 @@ type CQ struct {
 	number uint32
 	use    usage
 	status atomic.Uint32
+	common [mlx5.CQESize / 8]uint64 // of MiniFormat
 
 	mu       sync.Mutex
 	pi       uint32 // next entry to write, free-running; 24 bits are visible
@@ -92,7 +95,7 @@ func (n *NIC) CreateCQ(a CQAttr) (*CQ, error) {
 	if a.Compress && (!n.caps.Compression || n.caps.MiniFormats&(1<<a.MiniFormat) == 0) {
 		return nil, refuse(StatusBadParam, "completion queue with mini format %d", a.MiniFormat)
 	}
-	cq := &CQ{nic: n, attr: a, pi: a.StartIndex, ci: a.StartIndex}
+	cq := &CQ{nic: n, attr: a, common: a.MiniFormat.common(), pi: a.StartIndex, ci: a.StartIndex}
 	cq.number = n.numbers.add(cq, 20)
 	return cq, nil
 }

@@ -10,15 +10,22 @@ import (
 // sum16 is the ones' complement sum of b as big-endian 16-bit words (RFC 1071),
 // not inverted. A last odd byte counts as the high half of a word.
 func sum16(b []byte) uint16 {
-	var s, carry uint64
-	for len(b) >= 32 {
-		s, carry = bits.Add64(s, binary.LittleEndian.Uint64(b), 0)
-		s, carry = bits.Add64(s, binary.LittleEndian.Uint64(b[8:]), carry)
-		s, carry = bits.Add64(s, binary.LittleEndian.Uint64(b[16:]), carry)
-		s, carry = bits.Add64(s, binary.LittleEndian.Uint64(b[24:]), carry)
-		s, _ = bits.Add64(s, 0, carry)
-		b = b[32:]
+	var s, t, carry uint64
+	for ; len(b) >= 64; b = b[64:] { // two chains of additions with carry, which the processor does side by side
+		p := (*[64]byte)(b)
+		s, carry = bits.Add64(s, binary.LittleEndian.Uint64(p[:]), 0)
+		s, carry = bits.Add64(s, binary.LittleEndian.Uint64(p[8:]), carry)
+		s, carry = bits.Add64(s, binary.LittleEndian.Uint64(p[16:]), carry)
+		s, carry = bits.Add64(s, binary.LittleEndian.Uint64(p[24:]), carry)
+		s += carry
+		t, carry = bits.Add64(t, binary.LittleEndian.Uint64(p[32:]), 0)
+		t, carry = bits.Add64(t, binary.LittleEndian.Uint64(p[40:]), carry)
+		t, carry = bits.Add64(t, binary.LittleEndian.Uint64(p[48:]), carry)
+		t, carry = bits.Add64(t, binary.LittleEndian.Uint64(p[56:]), carry)
+		t += carry
 	}
+	s, carry = bits.Add64(s, t, 0)
+	s += carry
 	for len(b) >= 8 {
 		s, carry = bits.Add64(s, binary.LittleEndian.Uint64(b), 0)
 		s += carry
@@ -43,6 +50,11 @@ func add16(sums ...uint16) uint16 {
 	for _, v := range sums {
 		s += uint32(v)
 	}
+	return fold16(s)
+}
+
+// fold16 is the ones' complement sum of the words added up in s.
+func fold16(s uint32) uint16 {
 	s = s>>16 + s&0xffff
 	return uint16(s>>16 + s)
 }

@@ -199,7 +199,10 @@ func (n *NIC) toTIR(b *rxBurst, tir *TIR, o origin, f *Frame, kind cast, tag uin
 		return
 	}
 	pk := &b.packet
-	*pk = rxPacket{kind: kind, tag: tag, padded: o.owner == ownerWire, lro: &a.LRO}
+	*pk = rxPacket{kind: kind, tag: tag, padded: o.owner == ownerWire}
+	if a.LRO.IPv4 || a.LRO.IPv6 {
+		pk.lro = &a.LRO
+	}
 	pk.hash, pk.hashType = tir.hashOf(a, f.Data, &b.p)
 	rq := a.RQ
 	if a.Table != nil {
@@ -216,32 +219,6 @@ func (n *NIC) toTIR(b *rxBurst, tir *TIR, o origin, f *Frame, kind cast, tag uin
 	b.whole(f)
 	b.lock(rq)
 	rq.deliver(b)
-}
-
-// toRQCut delivers the packets that an unsegmented frame stands for. It reports
-// false when the frame cannot be cut.
-func (n *NIC) toRQCut(b *rxBurst, rq *RQ, f *Frame) bool {
-	payload := f.Data[f.HdrLen:]
-	if int(f.HdrLen) > len(b.template) {
-		return false
-	}
-	c, ok := newCutter(b.template[:copy(b.template[:], f.Data[:f.HdrLen])], int(f.MSS), len(payload))
-	if !ok {
-		return false
-	}
-	p := b.p
-	b.lock(rq)
-	for i := range c.packets() {
-		at, size := i*c.mss, c.size(i)
-		piece := payload[at : at+size]
-		h := c.header(b.header[:], i, at, size, sum16(piece))
-		b.p = p
-		b.p.end = len(h) + size
-		b.cut(h, piece)
-		rq.deliver(b)
-	}
-	b.p = p
-	return true
 }
 
 // hashOf is the RSS hash of a frame and what went into it. A frame of another

@@ -15,8 +15,9 @@ import (
 // every object made with it is destroyed.
 type Memory struct {
 	pieces []piece
-	shift  uint   // pieces are this long, log2 bytes; 0: look for the piece
-	skew   uint64 // offset 0 lies this far into the first page
+	one    *mmio.Region // all of it, when it is one region
+	shift  uint         // pieces are this long, log2 bytes; 0: look for the piece
+	skew   uint64       // offset 0 lies this far into the first page
 	size   uint64
 }
 
@@ -28,7 +29,7 @@ type piece struct {
 
 // NewMemory shows one region as it is.
 func NewMemory(r *mmio.Region) *Memory {
-	return &Memory{pieces: []piece{{0, r}}, size: uint64(r.Len())}
+	return &Memory{one: r, size: uint64(r.Len())}
 }
 
 // NewPagedMemory shows length bytes that start offset bytes into the first of
@@ -97,12 +98,22 @@ func (m *Memory) Slice(off uint64, n int) []byte {
 
 // find is the piece that holds off, and where in it.
 func (m *Memory) find(off uint64) (*mmio.Region, uint64) {
+	if m.one == nil {
+		return m.search(off)
+	}
+	if off >= uint64(m.one.Len()) {
+		return nil, 0
+	}
+	return m.one, off
+}
+
+// search is find among several pieces.
+func (m *Memory) search(off uint64) (*mmio.Region, uint64) {
 	i := 0
-	switch {
-	case m.shift != 0:
+	if m.shift != 0 {
 		off += m.skew
 		i = int(off >> m.shift)
-	case len(m.pieces) > 1:
+	} else {
 		i = sort.Search(len(m.pieces), func(i int) bool { return m.pieces[i].at > off }) - 1
 	}
 	if i < 0 || i >= len(m.pieces) {

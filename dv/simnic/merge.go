@@ -37,12 +37,26 @@ type segment struct {
 	payload int
 }
 
+// deliverMerging delivers a packet of a TIR with LRO.
+func (rq *RQ) deliverMerging(b *rxBurst) counter {
+	s, ok := rq.mergeable(b)
+	stripped := rq.arrange(b)
+	if !ok {
+		rq.closeMerge()
+		return rq.deliverAlone(b, stripped)
+	}
+	if ended, done := rq.tryMerge(b, &s, stripped); done {
+		return ended
+	}
+	return rq.deliverAlone(b, stripped)
+}
+
 // mergeable reports whether the burst's packet may take part in LRO at all:
 // data, checksums right, nothing but ACK and PSH, no options but a time stamp.
 func (rq *RQ) mergeable(b *rxBurst) (s segment, ok bool) {
 	pk, p := &b.packet, &b.p
 	const good = mlx5.HdrL3OK | mlx5.HdrL4OK
-	if pk.lro == nil || p.proto != protoTCP || p.l4At == 0 || p.ext || pk.status&good != good || rq.attr.ScatterFCS {
+	if p.proto != protoTCP || p.l4At == 0 || p.ext || pk.status&good != good || rq.attr.ScatterFCS {
 		return s, false
 	}
 	if p.l3 == mlx5.L3IPv4 && !pk.lro.IPv4 || p.l3 == mlx5.L3IPv6 && !pk.lro.IPv6 || len(pk.parts[0]) < p.l4At+p.l4Len {
@@ -118,7 +132,8 @@ func (rq *RQ) openMerge(b *rxBurst, s *segment, header int, stripped bool) bool 
 	if header+s.payload > limit {
 		return false
 	}
-	rq.merge = merge{flow: s.flow, cqe: rq.cqe(b, stripped), header: header, limit: limit, skip: skip, ttl: 255}
+	rq.merge = merge{flow: s.flow, header: header, limit: limit, skip: skip, ttl: 255}
+	rq.describe(&rq.merge.cqe, b, stripped)
 	return true
 }
 

@@ -14,27 +14,31 @@ func (rq *RQ) deliver(b *rxBurst) {
 	if !rq.ready(b) {
 		return
 	}
-	s, mergeable := rq.mergeable(b)
-	stripped := rq.arrange(b)
 	var ended counter
-	done := false
-	if mergeable {
-		ended, done = rq.tryMerge(b, &s, stripped)
+	if b.packet.lro != nil {
+		ended = rq.deliverMerging(b)
 	} else {
 		rq.closeMerge()
+		ended = rq.deliverAlone(b, rq.arrange(b))
 	}
-	switch {
-	case done:
-	case rq.attr.Striding != nil:
-		ended = rq.deliverStriding(b, stripped)
-	default:
-		ended = rq.deliverCyclic(b, stripped)
-	}
+	rq.end(b, ended, b.packet.length)
+}
+
+// end counts what became of the burst's packet, of n bytes.
+func (rq *RQ) end(b *rxBurst, ended counter, n int) {
 	if ended != delivered {
 		rq.nic.counters.add(ended, 1)
 		return
 	}
-	b.received.add(&rq.nic.counters.rx[rq.owner()], b.packet.kind, 1, b.packet.length)
+	b.received.add(&rq.nic.counters.rx[rq.owner()], b.packet.kind, 1, n)
+}
+
+// deliverAlone gives the packet, arranged and stripped or not, a completion of its own.
+func (rq *RQ) deliverAlone(b *rxBurst, stripped bool) counter {
+	if rq.attr.Striding != nil {
+		return rq.deliverStriding(b, stripped)
+	}
+	return rq.deliverCyclic(b, stripped)
 }
 
 // delivered is no counter: the packet is in the queue's memory.
@@ -200,7 +204,8 @@ func (rq *RQ) deliverCyclic(b *rxBurst, stripped bool) counter {
 		rq.fail(f, 0)
 		return ctrProtection
 	}
-	c := rq.cqe(b, stripped)
+	var c mlx5.RxCQE
+	rq.describe(&c, b, stripped)
 	c.ByteCount, c.Counter = uint32(b.packet.length), rq.index()
 	rq.consume(w)
 	return rq.complete(b, &c)
@@ -262,27 +267,27 @@ func (rq *RQ) pad(b *rxBurst, lkey uint32, addr uint64, room int) fault {
 	return b.mem.write(rq, lkey, addr, zeros[:n], room)
 }
 
-// cqe is the completion of the burst's packet, without length and index.
-func (rq *RQ) cqe(b *rxBurst, stripped bool) mlx5.RxCQE {
+// describe fills a zero c with the completion of the burst's packet, but for length
+// and index.
+func (rq *RQ) describe(c *mlx5.RxCQE, b *rxBurst, stripped bool) {
 	pk := &b.packet
-	c := mlx5.RxCQE{
-		Hash: pk.hash, HashType: pk.hashType, Checksum: pk.sum, Status: pk.status, UIdx: rq.attr.UserIndex,
-		Timestamp: b.now, FlowTag: pk.tag, OpOwn: mlx5.OpOwn(mlx5.CQERecv, 0, 0, 0),
-	}
+	c.Hash, c.HashType, c.FlowTag = pk.hash, pk.hashType, pk.tag
+	c.Checksum, c.Status = pk.sum, pk.status
+	c.UIdx, c.Timestamp = rq.attr.UserIndex, b.now
+	c.OpOwn = mlx5.OpOwn(mlx5.CQERecv, 0, 0, 0)
 	if stripped {
 		c.VLAN = b.p.tci
 	}
-	return c
 }
 
 // complete writes a completion, or keeps it for a compressed session.
 func (rq *RQ) complete(b *rxBurst, c *mlx5.RxCQE) counter {
-	var e [mlx5.CQESize]byte
-	c.Put(e[:])
 	ok := false
 	if rq.attr.CQ.attr.Compress {
-		ok = rq.hold(b, &e)
+		ok = rq.hold(b, c)
 	} else {
+		var e [mlx5.CQESize]byte
+		c.Put(e[:])
 		ok = rq.attr.CQ.put(&e)
 	}
 	if !ok {

@@ -18,6 +18,12 @@ type cutter struct {
 	mss      int
 	total    int  // payload bytes of all packets
 	l3, l4   bool // checksums to be written
+
+	// Of the template: the fields that count from packet to packet, and the sums of all others.
+	id           uint16
+	seq          uint32
+	flags        byte
+	ipSum, l4Sum uint16
 }
 
 // newCutter takes headers, whose lengths it corrects in place, and how much
@@ -31,7 +37,27 @@ func newCutter(template []byte, mss, total int) (c cutter, ok bool) {
 	c.p = parse(template)
 	c.setLength(template, 0)
 	c.p = parse(template)
-	return c, c.p.l4At != 0
+	if c.p.l4At == 0 {
+		return c, false
+	}
+	c.addUp()
+	return c, true
+}
+
+// addUp reads the template, so that headers need not be read again once they are written.
+func (c *cutter) addUp() {
+	if c.p.l3 == mlx5.L3IPv4 {
+		ip := c.template[c.p.l3At:]
+		c.id = be16(ip[4:])
+		c.ipSum = add16(be16(ip), sum16(ip[6:10]), sum16(ip[12:int(ip[0]&15)*4]))
+	}
+	l4, pseudo := c.template[c.p.l4At:], c.p.pseudo(c.template, 0)
+	if c.p.proto == protoUDP {
+		c.l4Sum = add16(pseudo, sum16(l4[:4]), sum16(l4[8:]))
+		return
+	}
+	c.seq, c.flags = binary.BigEndian.Uint32(l4[4:]), l4[13]
+	c.l4Sum = add16(pseudo, sum16(l4[:4]), sum16(l4[8:12]), uint16(l4[12])<<8, be16(l4[14:]), sum16(l4[18:]))
 }
 
 // setLength writes the IP and UDP lengths for n bytes of payload.
@@ -61,34 +87,45 @@ func (c *cutter) header(dst []byte, i, at, n int, payloadSum uint16) []byte {
 	b := dst[:copy(dst, c.template)]
 	c.setLength(b, n)
 	if c.p.l3 == mlx5.L3IPv4 {
-		id := b[c.p.l3At+4:]
-		binary.BigEndian.PutUint16(id, binary.BigEndian.Uint16(id)+uint16(i))
-		if c.l3 {
-			c.p.setIPv4Checksum(b)
-		}
+		c.number(b[c.p.l3At:], i, n)
 	}
+	size := uint32(len(b) - c.p.l4At + n)
+	sum := uint32(c.l4Sum) + uint32(payloadSum) + size>>16 + size&0xffff
 	if c.p.proto == protoTCP {
-		c.sequence(b[c.p.l4At:], at, n)
+		sum += c.sequence(b[c.p.l4At:], at, n)
+	} else {
+		sum += size & 0xffff // the length in the header
 	}
 	if c.l4 {
-		at := c.p.csumAt()
-		binary.BigEndian.PutUint16(b[at:], 0)
-		s := add16(c.p.pseudo(b, len(b)-c.p.l4At+n), sum16(b[c.p.l4At:]), payloadSum)
-		binary.BigEndian.PutUint16(b[at:], checksumOf(s, c.p.proto == protoUDP))
+		binary.BigEndian.PutUint16(b[c.p.csumAt():], checksumOf(fold16(sum), c.p.proto == protoUDP))
 	}
 	return b
 }
 
-// sequence sets number and flags: FIN and PSH belong to the last packet, CWR to
-// the first (model's choice; drivers do not segment packets with CWR).
-func (c *cutter) sequence(tcp []byte, at, n int) {
-	binary.BigEndian.PutUint32(tcp[4:], binary.BigEndian.Uint32(tcp[4:])+uint32(at))
+// number sets the number of IPv4 packet i, which carries n bytes, and its checksum.
+func (c *cutter) number(ip []byte, i, n int) {
+	id := c.id + uint16(i)
+	binary.BigEndian.PutUint16(ip[4:], id)
+	if c.l3 {
+		length := uint16(len(c.template) - c.p.l3At + n)
+		binary.BigEndian.PutUint16(ip[10:], ^fold16(uint32(c.ipSum)+uint32(length)+uint32(id)))
+	}
+}
+
+// sequence sets number and flags and returns their sum: FIN and PSH belong to the
+// last packet, CWR to the first (model's choice; drivers do not segment packets
+// with CWR).
+func (c *cutter) sequence(tcp []byte, at, n int) (sum uint32) {
+	seq, flags := c.seq+uint32(at), c.flags
 	if at+n < c.total {
-		tcp[13] &^= tcpFIN | tcpPSH
+		flags &^= tcpFIN | tcpPSH
 	}
 	if at > 0 {
-		tcp[13] &^= tcpCWR
+		flags &^= tcpCWR
 	}
+	binary.BigEndian.PutUint32(tcp[4:], seq)
+	tcp[13] = flags
+	return seq>>16 + seq&0xffff + uint32(flags)
 }
 
 // packets is how many packets a frame stands for.

@@ -53,7 +53,8 @@ func (rq *RQ) deliverStriding(b *rxBurst, stripped bool) counter {
 		rq.fail(f, 0)
 		return ctrProtection
 	}
-	c := rq.cqe(b, stripped)
+	var c mlx5.RxCQE
+	rq.describe(&c, b, stripped)
 	rq.takeStrides(&c, n)
 	return rq.complete(b, &c)
 }

@@ -1,0 +1,95 @@
+package simnic
+
+import (
+	"encoding/binary"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+)
+
+// toRQCut delivers the packets that an unsegmented frame stands for. It reports
+// false when the frame cannot be cut.
+func (n *NIC) toRQCut(b *rxBurst, rq *RQ, f *Frame) bool {
+	payload := f.Data[f.HdrLen:]
+	if int(f.HdrLen) > len(b.template) {
+		return false
+	}
+	c, ok := newCutter(b.template[:copy(b.template[:], f.Data[:f.HdrLen])], int(f.MSS), len(payload))
+	if !ok {
+		return false
+	}
+	end := b.p.end
+	b.p.end = 0 // nothing is vouched for yet
+	b.lock(rq)
+	for i := range c.packets() {
+		at, size := i*c.mss, c.size(i)
+		piece := payload[at : at+size]
+		sum := sum16(piece)
+		if rq.deliverCut(b, &c, i, piece, sum) {
+			continue
+		}
+		h := c.header(b.header[:], i, at, size, sum)
+		b.p.end = len(h) + size
+		b.cut(h, piece)
+		rq.deliver(b)
+		b.p.end = 0
+	}
+	b.p.end = end
+	return true
+}
+
+// deliverCut writes packet i of those that c cuts where the queue's next WQE
+// points, without putting it together elsewhere first. It reports false, and has
+// done nothing, when that takes more than copying: deliver knows it all. The
+// verdict on the packet before holds for one of the same length, as b.p.end says.
+func (rq *RQ) deliverCut(b *rxBurst, c *cutter, i int, piece []byte, sum uint16) bool {
+	n := len(c.template) + len(piece)
+	if posted := int(rq.posted()); posted == 0 || posted > 1<<rq.attr.LogSize || b.packet.padded && n < minFrame || !rq.copies(b) {
+		return false
+	}
+	w := rq.load()
+	dst := rq.reach(b, rq.list(w), n)
+	if dst == nil {
+		return false
+	}
+	h := c.header(dst, i, i*c.mss, len(piece), sum)
+	copy(dst[len(h):], piece)
+	if b.p.end != n {
+		b.p.end = n
+		b.vouch(h)
+	}
+	var e mlx5.RxCQE
+	rq.describe(&e, b, false)
+	e.ByteCount, e.Counter = uint32(n), rq.index()
+	rq.consume(w)
+	rq.end(b, rq.complete(b, &e), n)
+	return true
+}
+
+// copies reports whether a packet goes into the queue as it is, and by itself.
+func (rq *RQ) copies(b *rxBurst) bool {
+	a, h := &rq.attr, rq.nic.hooks.Load()
+	return rq.state == StateReady && a.Striding == nil && b.packet.lro == nil && rq.merge.segments == 0 &&
+		!a.ScatterFCS && !a.EndPad && !(a.VLANStrip && b.p.tags > 0) &&
+		a.CQ.Status() == CQOK && !rq.nic.fatal.Load() && (h == nil || h.Deliver == nil)
+}
+
+// reach is the n bytes that the first entry of a scatter list points to, nil if
+// they are not all there or if there is anything to be said about them.
+func (rq *RQ) reach(b *rxBurst, list []byte, n int) []byte {
+	room := int(binary.BigEndian.Uint32(list) &^ startPadding)
+	if room < n {
+		return nil
+	}
+	k := b.mem.find(rq.nic, binary.BigEndian.Uint32(list[4:]))
+	if k == nil {
+		return nil
+	}
+	off, ok, _ := k.span(rq.attr.PD, binary.BigEndian.Uint64(list[8:]), room)
+	if !ok || !k.attr.LocalWrite {
+		return nil
+	}
+	if dst := k.attr.Mem.Slice(off, n); len(dst) == n {
+		return dst
+	}
+	return nil
+}
