@@ -32,14 +32,12 @@ func (e *Endpoint) WriteDatagram(headers, payload []byte) tcpip.Error {
 func (s *sender) writeDatagram(headers, payload []byte) tcpip.Error {
 	s.q.Lock()
 	defer s.q.Unlock()
-	if s.q.Free() < s.low {
-		s.q.Reclaim()
-	}
-	err := s.postDatagram(headers, payload)
+	s.begin()
+	err := s.tryDatagram(headers, payload)
 	if err == dv.ErrRingFull {
 		s.count.waits.Add(1)
 		for start := time.Now(); err == dv.ErrRingFull && s.makeRoom(start, fullRingWait); {
-			err = s.postDatagram(headers, payload)
+			err = s.tryDatagram(headers, payload)
 		}
 	}
 	s.q.Flush()
@@ -47,6 +45,19 @@ func (s *sender) writeDatagram(headers, payload []byte) tcpip.Error {
 		s.count.packets.Add(1)
 	}
 	return s.outcome(err)
+}
+
+// tryDatagram posts a datagram unless it is others' turn.
+func (s *sender) tryDatagram(headers, payload []byte) error {
+	size := len(headers) + len(payload)
+	if !s.backlog.empty() && !s.backlog.lets(size) {
+		return dv.ErrRingFull
+	}
+	err := s.postDatagram(headers, payload)
+	if err == nil {
+		s.backlog.others += size
+	}
+	return err
 }
 
 func (s *sender) postDatagram(headers, payload []byte) error {

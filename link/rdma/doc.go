@@ -24,7 +24,8 @@
 // WritePackets is called from many goroutines with locks of the stack held. A flow stays on one queue; each queue has a
 // lock; packets are copied into the NIC's memory, segments larger than the MSS are left to the NIC to cut up, and one
 // doorbell goes out per call (tx.go). The stack has no way to be told "later", and a packet dropped here costs it a
-// retransmission timeout, so a full ring is waited for, up to a millisecond.
+// retransmission timeout. So TCP segments that find the ring full are kept in a backlog, bounded, and follow in order
+// (backlog.go); whatever else waits in its sender, up to a millisecond. ARP, ICMP and the like do neither and have a reserve.
 //
 // ACKCoalescer (ack.go) is a queueing discipline to put in front: it holds pure ACKs back for a moment, as RFC 1122 and RFC
 // 5681 allow and netstack by itself never does.

@@ -163,6 +163,9 @@ func (e *Endpoint) Attach(dispatcher gstack.NetworkDispatcher) {
 func (e *Endpoint) endSession() {
 	if e.session != nil {
 		e.lane.Store(nil)
+		for _, t := range e.tx {
+			t.abandon()
+		}
 		e.session.end(e.dev)
 		e.session = nil
 	}
@@ -234,6 +237,9 @@ func (e *Endpoint) Close() {
 	e.mu.Unlock()
 	if last != nil {
 		last.workers.Wait()
+	}
+	for _, t := range e.tx {
+		t.close()
 	}
 	e.mu.Lock()
 	action := e.onClose

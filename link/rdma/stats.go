@@ -20,9 +20,15 @@ type Stats struct {
 
 	TxPackets uint64 // taken from the stack
 	TxLSO     uint64 // of these, left to the NIC to segment
-	TxWaits   uint64 // times a full ring was waited for
-	TxDropped uint64 // refused because the ring stayed full
+	TxWaits   uint64 // times that room was waited for, by a datagram, or by a segment because the backlog was full
+	TxDropped uint64 // refused because there still was no room
 	TxErrors  uint64 // refused for another reason: too long, or the device is closed
+
+	// Segments that found no room, see backlog.go. They count as taken.
+	TxBacklog        uint64 // waiting now
+	TxBacklogMax     uint64 // the most that have waited for one queue
+	TxBacklogged     uint64 // that had to wait
+	TxBacklogDropped uint64 // of these, dropped when the endpoint was detached or closed
 }
 
 // rxCounters is one worker's; a cache line or more apart from the next.
@@ -32,8 +38,9 @@ type rxCounters struct {
 }
 
 type txCounters struct {
-	packets, lso, waits, dropped, errors atomic.Uint64
-	_                                    [64]byte
+	packets, lso, waits, dropped, errors   atomic.Uint64
+	backlogged, backlogMax, backlogDropped atomic.Uint64
+	_                                      [64]byte
 }
 
 // Stats may be called at any time.
@@ -61,6 +68,10 @@ func (e *Endpoint) Stats() Stats {
 		s.TxWaits += c.waits.Load()
 		s.TxDropped += c.dropped.Load()
 		s.TxErrors += c.errors.Load()
+		s.TxBacklog += uint64(t.backlog.waiting.Load())
+		s.TxBacklogMax = max(s.TxBacklogMax, c.backlogMax.Load())
+		s.TxBacklogged += c.backlogged.Load()
+		s.TxBacklogDropped += c.backlogDropped.Load()
 	}
 	return s
 }

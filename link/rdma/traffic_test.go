@@ -188,7 +188,7 @@ func TestFullRing(t *testing.T) {
 	}
 	defer e.Close()
 	held := hold(nics[0])
-	ordinary, urgent := ackPacket(1), resetPacket()
+	ordinary, urgent := udpPacket(), resetPacket()
 	defer ordinary.DecRef()
 	defer urgent.DecRef()
 	sent := 0

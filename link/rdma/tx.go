@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// fullRingWait is how long a full ring is waited for before a packet is refused.
+	// fullRingWait is how long room is waited for before a packet is refused: in a full ring, or of a segment in a full backlog.
 	fullRingWait = time.Millisecond
 	// reservedPackets is for how many packets room is kept that only urgent ones get.
 	reservedPackets = 32
@@ -26,15 +26,19 @@ type sender struct {
 	low     int         // blocks free below which completions are looked for
 	flows   *flows
 	vlan    uint16 // 0: frames are sent without a tag
+	backlog backlog
 	count   txCounters
 }
 
 func newSender(q *dv.TxQueue, vlan uint16, flows *flows) *sender {
 	blocks := q.Free()
-	return &sender{
+	s := &sender{
 		q: q, vlan: vlan, flows: flows, packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
 		reserve: min(2*reservedPackets, blocks/8), low: blocks / 2,
 	}
+	s.backlog.timer = time.AfterFunc(time.Hour, s.expire)
+	s.backlog.timer.Stop()
+	return s
 }
 
 // WritePackets implements gstack.LinkWriter. It copies: the packets stay the caller's. It returns how many were taken; the
@@ -89,9 +93,7 @@ func (e *Endpoint) senderOf(pkt *gstack.PacketBuffer) *sender {
 func (s *sender) write(pkts []*gstack.PacketBuffer, patience time.Duration) (int, tcpip.Error) {
 	s.q.Lock()
 	defer s.q.Unlock()
-	if s.q.Free() < s.low {
-		s.q.Reclaim()
-	}
+	s.begin()
 	for i, pkt := range pkts {
 		if err := s.send(pkt, patience); err != nil {
 			s.q.Flush()
@@ -104,17 +106,49 @@ func (s *sender) write(pkts []*gstack.PacketBuffer, patience time.Duration) (int
 	return len(pkts), nil
 }
 
-// send posts one packet, waiting for room if need be.
+// begin makes room before packets are posted, if there is little or others wait for it.
+func (s *sender) begin() {
+	if s.q.Free() < s.low || !s.backlog.empty() {
+		s.reclaim()
+	}
+}
+
+// reclaim looks for completions and gives the room to what waits for it first. It reports whether there were any.
+func (s *sender) reclaim() bool {
+	done := s.q.Reclaim() > 0
+	if done {
+		s.drain()
+	}
+	return done
+}
+
+// send posts one packet, or has it wait for room: a TCP segment in the backlog, whatever else here.
 func (s *sender) send(pkt *gstack.PacketBuffer, patience time.Duration) tcpip.Error {
 	s.flows.sent(pkt)
-	err := s.post(pkt)
-	if err == dv.ErrRingFull && s.q.Reclaim() > 0 {
-		err = s.post(pkt)
+	k := kindOf(headers(pkt))
+	err := s.try(pkt, k)
+	if err == dv.ErrRingFull && s.reclaim() {
+		err = s.try(pkt, k)
+	}
+	if err == dv.ErrRingFull && s.keeps(k) {
+		err = s.keep(pkt)
 	}
 	if err == dv.ErrRingFull {
-		err = s.sendLater(pkt, patience)
+		err = s.sendLater(pkt, k, patience)
 	}
 	return s.outcome(err)
+}
+
+// try posts one packet unless it is others' turn.
+func (s *sender) try(pkt *gstack.PacketBuffer, k kind) error {
+	if k != kindControl && !s.backlog.empty() && (k != kindOther || !s.backlog.lets(pkt.Size())) {
+		return dv.ErrRingFull
+	}
+	err := s.post(pkt, k)
+	if err == nil {
+		s.backlog.others += pkt.Size()
+	}
+	return err
 }
 
 // outcome is what the stack is told.
@@ -135,8 +169,8 @@ func (s *sender) outcome(err error) tcpip.Error {
 }
 
 // post puts one packet into the ring.
-func (s *sender) post(pkt *gstack.PacketBuffer) error {
-	if s.q.Free() < s.reserve+dv.MaxBlocks && !urgent(headers(pkt)) {
+func (s *sender) post(pkt *gstack.PacketBuffer, k kind) error {
+	if s.q.Free() < s.reserve+dv.MaxBlocks && !k.urgent() {
 		return dv.ErrRingFull
 	}
 	p := &s.packet
@@ -172,13 +206,17 @@ func (s *sender) post(pkt *gstack.PacketBuffer) error {
 
 // sendLater waits for room, with the queue's lock released in between, so that whoever may use the reserve gets it. Urgent
 // packets do not wait: their sender may be a worker in the middle of a delivery.
-func (s *sender) sendLater(pkt *gstack.PacketBuffer, patience time.Duration) error {
-	if urgent(headers(pkt)) {
+func (s *sender) sendLater(pkt *gstack.PacketBuffer, k kind, patience time.Duration) error {
+	if k.urgent() {
 		patience = 0
 	}
 	s.count.waits.Add(1)
 	for start := time.Now(); s.makeRoom(start, patience); {
-		if err := s.post(pkt); err != dv.ErrRingFull {
+		err := s.try(pkt, k)
+		if err == dv.ErrRingFull && s.keeps(k) {
+			err = s.keep(pkt)
+		}
+		if err != dv.ErrRingFull {
 			return err
 		}
 	}
@@ -189,7 +227,7 @@ func (s *sender) sendLater(pkt *gstack.PacketBuffer, patience time.Duration) err
 // for longer than patience.
 func (s *sender) makeRoom(start time.Time, patience time.Duration) bool {
 	s.q.Flush()
-	if s.q.Reclaim() > 0 {
+	if s.reclaim() {
 		return true
 	}
 	if time.Since(start) >= patience {
@@ -198,7 +236,7 @@ func (s *sender) makeRoom(start time.Time, patience time.Duration) bool {
 	s.q.Unlock()
 	runtime.Gosched()
 	s.q.Lock()
-	s.q.Reclaim()
+	s.reclaim()
 	return true
 }
 
@@ -214,11 +252,24 @@ func headers(pkt *gstack.PacketBuffer) []byte {
 	return nil
 }
 
-// urgent is true for what the stack answers with while it is being delivered to: ARP, ICMP, IGMP, NDP and resets. They are
-// few and small, and lost without harm.
-func urgent(frame []byte) bool {
+// kind is how a packet is treated when there is no room.
+type kind uint8
+
+const (
+	kindOther   kind = iota // its sender waits
+	kindSegment             // of TCP: it waits in the backlog
+	kindReset               // of TCP: behind its flow's segments if some wait, else as kindControl
+	kindControl             // ARP, ICMP, IGMP, NDP: has the reserve, does not wait, and goes first
+)
+
+// urgent is true for what the stack answers with while it is being delivered to. Such packets are few and small, and lost
+// without harm.
+func (k kind) urgent() bool { return k >= kindReset }
+
+// kindOf judges an outgoing frame.
+func kindOf(frame []byte) kind {
 	if len(frame) < ethLen+ipv4Len {
-		return true
+		return kindControl
 	}
 	proto, l4 := frame[ethLen+9], ethLen+int(frame[ethLen]&15)*4
 	switch binary.BigEndian.Uint16(frame[12:]) {
@@ -226,15 +277,18 @@ func urgent(frame []byte) bool {
 	case typeIPv6:
 		proto, l4 = frame[ethLen+6], ethLen+ipv6Len
 	default:
-		return true
+		return kindControl
 	}
 	switch proto {
 	case protoTCP:
-		return len(frame) > l4+13 && frame[l4+13]&flagRST != 0
+		if len(frame) > l4+13 && frame[l4+13]&flagRST != 0 {
+			return kindReset
+		}
+		return kindSegment
 	case protoICMP, protoICMPv6, protoIGMP:
-		return true
+		return kindControl
 	}
-	return false
+	return kindOther
 }
 
 // headerHash keeps the packets of one pair of addresses and ports on one queue; of fragments, one pair of addresses.

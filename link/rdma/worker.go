@@ -95,5 +95,6 @@ func (w *worker) poll() bool {
 	if n > 0 {
 		w.receive(n)
 	}
+	w.e.relieve()
 	return n > 0
 }

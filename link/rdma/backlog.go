@@ -1,0 +1,195 @@
+package rdma
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+const (
+	// backlogPackets and backlogBytes bound what waits for one send queue. A connection's window bounds its share; the bound is for
+	// many connections. It is as long as a frame should wait at most: 16 MiB leave a port of 10 Gbit/s in 13 ms, one
+	// of 1 Gbit/s in 134 ms, which is about the shortest retransmission timeout. The payload is no memory of its own: it is
+	// netstack's, which keeps it until it is acknowledged.
+	backlogPackets = 4096 // a power of two
+	backlogBytes   = 16 << 20
+	// othersShare is how many bytes of datagrams may go ahead of the oldest segment that waits, which is about one such
+	// segment: neither kind starves the other.
+	othersShare = 64 << 10
+	// The backlog is looked at by writers, by the receive workers after each look at their rings, and by a timer, after
+	// backlogPause at first, and after twice as long each time that nothing has moved, up to maxBacklogPause.
+	backlogPause    = 100 * time.Microsecond
+	maxBacklogPause = time.Millisecond
+)
+
+// backlog is the TCP segments that a send queue had no room for, in order. netstack sends with the lock of a connection held,
+// and mostly on the goroutine that works for all of them: a wait there stops those, and is paid for again by a lock that has
+// turned to starvation mode, on which that goroutine polls without pause. So segments never wait in their sender.
+//
+// The queue's lock guards all but the atomic fields. It holds a reference to each packet, until that is posted or the
+// endpoint is detached or closed.
+type backlog struct {
+	ring       []*gstack.PacketBuffer // made when first needed
+	head, tail uint32                 // free-running: the packets from tail to head wait
+	bytes      int                    // of these
+	others     int                    // bytes of other packets posted since the last time that one of these was
+
+	timer  *time.Timer
+	armed  bool // the timer will come
+	pause  time.Duration
+	closed bool
+
+	waiting atomic.Uint32 // head - tail, for those without the lock
+	stale   atomic.Bool   // what waits is to be dropped
+}
+
+func (b *backlog) empty() bool { return b.head == b.tail }
+
+// push keeps a packet of size bytes; false: no room.
+func (b *backlog) push(pkt *gstack.PacketBuffer, size int) bool {
+	if b.head-b.tail == backlogPackets || b.bytes+size > backlogBytes {
+		return false
+	}
+	if b.ring == nil {
+		b.ring = make([]*gstack.PacketBuffer, backlogPackets)
+	}
+	if b.empty() {
+		b.others = 0
+	}
+	b.ring[b.head%backlogPackets] = pkt.IncRef()
+	b.head++
+	b.bytes += size
+	b.waiting.Store(b.head - b.tail)
+	return true
+}
+
+// front is the oldest packet.
+func (b *backlog) front() *gstack.PacketBuffer { return b.ring[b.tail%backlogPackets] }
+
+// lets reports whether a packet of size bytes that cannot wait here may go before those that do.
+func (b *backlog) lets(size int) bool { return b.others+size <= othersShare }
+
+// pop lets go of the oldest packet.
+func (b *backlog) pop() {
+	p := &b.ring[b.tail%backlogPackets]
+	b.bytes -= (*p).Size()
+	(*p).DecRef()
+	*p = nil
+	b.tail++
+	b.others = 0
+	b.waiting.Store(b.head - b.tail)
+}
+
+// keeps reports whether packets of a kind wait in the backlog.
+func (s *sender) keeps(k kind) bool { return k == kindSegment || k == kindReset && !s.backlog.empty() }
+
+// keep puts a segment into the backlog.
+func (s *sender) keep(pkt *gstack.PacketBuffer) error {
+	b := &s.backlog
+	if b.closed {
+		return dv.ErrClosed
+	}
+	if !b.push(pkt, pkt.Size()) {
+		return dv.ErrRingFull
+	}
+	s.count.backlogged.Add(1)
+	if n := uint64(b.waiting.Load()); n > s.count.backlogMax.Load() {
+		s.count.backlogMax.Store(n)
+	}
+	if !b.armed {
+		b.pause = backlogPause
+		s.arm()
+	}
+	return nil
+}
+
+// arm has the timer come.
+func (s *sender) arm() {
+	s.backlog.armed = true
+	s.backlog.timer.Reset(s.backlog.pause)
+}
+
+// drain posts what waits, as far as there is room, and reports whether anything moved. It does not flush.
+func (s *sender) drain() bool {
+	b, before := &s.backlog, s.backlog.tail
+	for !b.empty() {
+		err := s.post(b.front(), kindSegment)
+		if err == dv.ErrRingFull {
+			break
+		}
+		b.pop()
+		if err != nil {
+			_ = s.outcome(err)
+		}
+	}
+	return b.tail != before
+}
+
+// relieve drains the backlog if there is one and nobody is at the queue, who would do it. It does not wait.
+func (s *sender) relieve() {
+	if s.backlog.waiting.Load() == 0 || !s.q.TryLock() {
+		return
+	}
+	defer s.q.Unlock()
+	s.reclaim()
+	s.q.Flush()
+}
+
+// relieve has the receive workers make room for what waits to be sent.
+func (e *Endpoint) relieve() {
+	for _, s := range e.tx {
+		s.relieve()
+	}
+}
+
+// expire is the timer's: it looks after the backlog while there is one.
+func (s *sender) expire() {
+	s.q.Lock()
+	defer s.q.Unlock()
+	b := &s.backlog
+	b.armed = false
+	if b.stale.Swap(false) {
+		s.discard()
+	}
+	if b.closed || b.empty() {
+		return
+	}
+	s.q.Reclaim()
+	if s.drain() {
+		b.pause = backlogPause
+	} else {
+		b.pause = min(2*b.pause, maxBacklogPause)
+	}
+	s.q.Flush()
+	if !b.empty() {
+		s.arm()
+	}
+}
+
+// discard drops what waits, and counts it. With the queue's lock held.
+func (s *sender) discard() {
+	for b := &s.backlog; !b.empty(); b.pop() {
+		s.count.backlogDropped.Add(1)
+	}
+}
+
+// abandon has what waits dropped, soon, by the timer's goroutine: the caller has locks that make it wait for nothing.
+func (s *sender) abandon() {
+	if s.backlog.waiting.Load() > 0 {
+		s.backlog.stale.Store(true)
+		s.backlog.timer.Reset(0)
+	}
+}
+
+// close sends what there is room for and drops the rest. Nothing waits any more, and the queue is not used by the timer, when it returns.
+func (s *sender) close() {
+	s.q.Lock()
+	defer s.q.Unlock()
+	s.reclaim()
+	s.q.Flush()
+	s.backlog.closed = true
+	s.backlog.timer.Stop()
+	s.discard()
+}

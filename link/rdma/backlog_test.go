@@ -1,0 +1,329 @@
+package rdma
+
+import (
+	"encoding/binary"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+// arrivals is a stack that keeps the sequence numbers that came, by source port.
+type arrivals struct {
+	mu   sync.Mutex
+	seqs map[uint16][]uint32
+	n    int
+}
+
+func (a *arrivals) DeliverNetworkPacket(_ tcpip.NetworkProtocolNumber, pkt *gstack.PacketBuffer) {
+	tcp := pkt.Data().AsRange().ToSlice()[ipv4Len:]
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if pkt.Data().AsRange().ToSlice()[9] != protoTCP {
+		return
+	}
+	port := binary.BigEndian.Uint16(tcp)
+	a.seqs[port] = append(a.seqs[port], binary.BigEndian.Uint32(tcp[4:]))
+	a.n++
+}
+
+func (*arrivals) DeliverLinkPacket(tcpip.NetworkProtocolNumber, *gstack.PacketBuffer) {}
+
+// await returns once n segments have come, each flow's in order.
+func (a *arrivals) await(t testing.TB, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		a.mu.Lock()
+		got := a.n
+		a.mu.Unlock()
+		if got >= n {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d segments of %d", got, n)
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for port, seqs := range a.seqs {
+		for i, seq := range seqs {
+			if seq != uint32(i) {
+				t.Fatalf("flow %d: segment %d came in place of %d", port, seq, i)
+			}
+		}
+	}
+}
+
+// sending is an endpoint that may have more to send than its NIC takes, and what arrives at the other end of the cable.
+type sending struct {
+	*Endpoint
+	s       *sender
+	nic     *simnic.NIC
+	arrived *arrivals
+}
+
+func newSending(t testing.TB) *sending {
+	nics, devs := devices(t, setup{dv: dv.Config{TxQueueSize: 256, DelayDrop: true}})
+	e, err := New(devs[0], Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	peer, err := New(devs[1], Options{NoMerge: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(peer.Close)
+	s := &sending{e, e.tx[0], nics[0], &arrivals{seqs: map[uint16][]uint32{}}}
+	peer.Attach(s.arrived)
+	return s
+}
+
+// segmentOf is segment number seq of a flow.
+func segmentOf(port uint16, seq uint32) *gstack.PacketBuffer {
+	f := tcpFrame{src: ourMAC, dst: peerMAC, from: 1, to: 2, ports: [2]uint16{port, 80}, seq: seq, flags: header.TCPFlagAck, ttl: 64, payload: make([]byte, 200)}
+	return outPacket(f)
+}
+
+// send has the endpoint take segments from to to of a flow, which must not wait.
+func (s *sending) send(t testing.TB, port uint16, from, to uint32) {
+	t.Helper()
+	for seq := from; seq < to; seq++ {
+		pkt := segmentOf(port, seq)
+		err := s.writePacket(pkt)
+		pkt.DecRef()
+		if err != nil {
+			t.Fatalf("segment %d: %s", seq, err)
+		}
+	}
+	if got := s.Stats(); got.TxWaits != 0 || got.TxDropped != 0 {
+		t.Fatalf("waited for or dropped: %+v", got)
+	}
+}
+
+const udpSize = ethLen + ipv4Len + tcpLen
+
+// udpPacket is like a segment, but of another protocol.
+func udpPacket() *gstack.PacketBuffer {
+	pkt := outPacket(tcpFrame{src: ourMAC, dst: peerMAC})
+	pkt.NetworkHeader().Slice()[9] = protoUDP
+	return pkt
+}
+
+// still keeps the timer away.
+func (s *sending) still() {
+	s.s.q.Lock()
+	defer s.s.q.Unlock()
+	s.s.backlog.armed = true
+}
+
+// fill has the NIC report nothing as sent, and n segments of flow 1 taken, of which some must wait.
+func (s *sending) fill(t testing.TB, n uint32) *holder {
+	t.Helper()
+	held := hold(s.nic)
+	s.send(t, 1, 0, n)
+	got := s.Stats()
+	if got.TxBacklog == 0 || got.TxBacklog >= uint64(n) || got.TxBacklog != got.TxBacklogged || got.TxBacklogMax != got.TxBacklog || got.TxPackets != uint64(n) {
+		t.Fatalf("ring full: %+v", got)
+	}
+	return held
+}
+
+// TestBacklogDrains fills the ring of a NIC that reports nothing as sent. The segments that find no room are kept, and go out in
+// order when it reports, whoever comes first.
+func TestBacklogDrains(t *testing.T) {
+	const n = 1000
+	eventually := func(t *testing.T, s *sending, do func()) {
+		for deadline := time.Now().Add(30 * time.Second); s.Stats().TxBacklog > 0; do() {
+			if time.Now().After(deadline) {
+				t.Fatalf("still waiting: %+v", s.Stats())
+			}
+		}
+	}
+	for _, tc := range []struct {
+		name  string
+		alone bool // without the timer
+		then  func(t *testing.T, s *sending)
+	}{
+		{"by the timer", false, func(*testing.T, *sending) {}},
+		{"by the next writer", true, func(t *testing.T, s *sending) {
+			next := uint32(0)
+			eventually(t, s, func() { s.send(t, 2, next, next+1); next++ })
+		}},
+		{"by a writer of something else", true, func(t *testing.T, s *sending) {
+			pkt := udpPacket()
+			defer pkt.DecRef()
+			eventually(t, s, func() { s.writePacket(pkt) })
+		}},
+		{"by a receive worker", true, func(t *testing.T, s *sending) { eventually(t, s, s.relieve) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newSending(t)
+			if tc.alone {
+				s.still()
+			}
+			held := s.fill(t, n)
+			held.release()
+			tc.then(t, s)
+			s.arrived.await(t, n)
+			if got := s.Stats(); got.TxBacklog != 0 || got.TxBacklogDropped != 0 || got.TxWaits != 0 {
+				t.Errorf("at the end: %+v", got)
+			}
+		})
+	}
+}
+
+// TestBacklogOfManyWriters has several flows outrun a NIC that reports late.
+func TestBacklogOfManyWriters(t *testing.T) {
+	const flows, n = 8, 200
+	s := newSending(t)
+	s.nic.Inject(simnic.QueueFault{Kind: simnic.FaultLateCompletion, Delay: 50 * time.Millisecond})
+	var wg sync.WaitGroup
+	for port := range uint16(flows) {
+		wg.Go(func() { s.send(t, port, 0, n) })
+	}
+	wg.Wait()
+	s.arrived.await(t, flows*n)
+	if got := s.Stats(); got.TxBacklogged == 0 || got.TxBacklog != 0 || got.TxBacklogDropped != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestBacklogBound: when no more can be kept a writer waits, in vain here, and its segment is refused and counted.
+func TestBacklogBound(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		size int
+		most int // that are kept
+	}{
+		{"packets", 0, backlogPackets},
+		{"bytes", 60000, backlogBytes / 60000},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newSending(t)
+			held := hold(s.nic)
+			f := tcpFrame{src: ourMAC, dst: peerMAC, flags: header.TCPFlagAck, payload: make([]byte, tc.size)}
+			pkt := outPacket(f)
+			defer pkt.DecRef()
+			pkt.GSOOptions = gstack.GSO{Type: gstack.GSOTCPv4, NeedsCsum: true, MSS: 1000}
+			taken := 0
+			err := s.writePacket(pkt)
+			for ; err == nil; err = s.writePacket(pkt) {
+				if taken++; taken > 2*backlogPackets {
+					t.Fatal("no bound")
+				}
+			}
+			got := s.Stats()
+			if !is[*tcpip.ErrNoBufferSpace](err) || got.TxDropped != 1 || got.TxWaits != 1 || got.TxPackets != uint64(taken) {
+				t.Errorf("%v, %+v", err, got)
+			}
+			if int(got.TxBacklog) > tc.most || int(got.TxBacklog) < tc.most-10 {
+				t.Errorf("%d kept", got.TxBacklog)
+			}
+			held.release()
+			if err := s.writePacket(pkt); err != nil {
+				t.Errorf("with room: %s", err)
+			}
+		})
+	}
+}
+
+// TestBacklogIsLetGo: what waits when the endpoint is detached or closed is dropped, counted, and no packet is held any more.
+func TestBacklogIsLetGo(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		end  func(s *sending)
+	}{
+		{"closed", func(s *sending) { s.Close() }},
+		{"detached", func(s *sending) { s.Attach(nil) }},
+		{"attached elsewhere", func(s *sending) { s.Attach(newSink()) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newSending(t)
+			s.Attach(newSink())
+			held := hold(s.nic)
+			defer held.release()
+			pkt := segmentOf(1, 0)
+			defer pkt.DecRef()
+			for range 1000 {
+				if err := s.writePacket(pkt); err != nil {
+					t.Fatal(err)
+				}
+			}
+			kept := s.Stats().TxBacklog
+			if refs := pkt.ReadRefs(); kept == 0 || refs != 1+int64(kept) {
+				t.Fatalf("%d kept, %d references", kept, refs)
+			}
+			tc.end(s)
+			for deadline := time.Now().Add(30 * time.Second); s.Stats().TxBacklog > 0 && time.Now().Before(deadline); {
+				time.Sleep(time.Millisecond)
+			}
+			if got, refs := s.Stats(), pkt.ReadRefs(); got.TxBacklog != 0 || got.TxBacklogDropped != kept || refs != 1 {
+				t.Errorf("%d references left: %+v", refs, got)
+			}
+		})
+	}
+}
+
+// TestBacklogClosed: a writer that was late has its packet refused, for nobody would let go of it.
+func TestBacklogClosed(t *testing.T) {
+	s := newSending(t)
+	s.Close()
+	pkt := segmentOf(1, 0)
+	defer pkt.DecRef()
+	s.s.q.Lock()
+	defer s.s.q.Unlock()
+	if err := s.s.keep(pkt); err == nil || pkt.ReadRefs() != 1 {
+		t.Errorf("%v, %d references", err, pkt.ReadRefs())
+	}
+}
+
+// TestBacklogTurns: what is urgent goes before segments that wait, datagrams have a share, and wait for more of it; a reset goes behind
+// the segments.
+func TestBacklogTurns(t *testing.T) {
+	s := newSending(t)
+	held := s.fill(t, 500)
+	s.still()
+	before := s.Stats()
+	rst := resetPacket()
+	defer rst.DecRef()
+	if err := s.writePacket(rst); err != nil {
+		t.Errorf("a reset: %s", err)
+	}
+	if got := s.Stats(); got.TxBacklog != before.TxBacklog+1 {
+		t.Errorf("a reset overtakes segments: %+v", got)
+	}
+	arp := outPacket(tcpFrame{})
+	defer arp.DecRef()
+	copy(arp.LinkHeader().Slice()[12:], "\x08\x06")
+	if err := s.writePacket(arp); err != nil {
+		t.Errorf("ARP: %s", err)
+	}
+	if got := s.Stats(); got.TxBacklog != before.TxBacklog+1 || got.TxWaits != 0 {
+		t.Errorf("ARP waits: %+v", got)
+	}
+	s.s.reserve = 0 // room, which segments wait for
+	s.s.q.Lock()
+	s.s.backlog.others = othersShare - udpSize
+	s.s.q.Unlock()
+	udp := udpPacket()
+	defer udp.DecRef()
+	if err := s.writePacket(udp); err != nil {
+		t.Errorf("a datagram within its share: %s", err)
+	}
+	if err := s.writePacket(udp); !is[*tcpip.ErrNoBufferSpace](err) {
+		t.Errorf("a datagram beyond its share: %v", err)
+	}
+	if got := s.Stats(); got.TxWaits != 1 || got.TxDropped != 1 {
+		t.Errorf("beyond its share: %+v", got)
+	}
+	held.release()
+	if err := s.writePacket(udp); err != nil {
+		t.Errorf("a datagram when segments have gone: %s", err)
+	}
+}
