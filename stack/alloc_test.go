@@ -47,9 +47,10 @@ func (e *fullEndpoint) Write(p tcpip.Payloader, _ tcpip.WriteOptions) (int64, tc
 	return int64(min(p.Len(), 1000)), nil
 }
 
-func (e *fullEndpoint) ModerateRecvBuf(n int)             { e.tuned += n }
-func (*fullEndpoint) SocketOptions() *tcpip.SocketOptions { return new(tcpip.SocketOptions) }
-func (*fullEndpoint) LastError() tcpip.Error              { return nil }
+func (e *fullEndpoint) ModerateRecvBuf(n int)                       { e.tuned += n }
+func (*fullEndpoint) SocketOptions() *tcpip.SocketOptions           { return new(tcpip.SocketOptions) }
+func (*fullEndpoint) LastError() tcpip.Error                        { return nil }
+func (*fullEndpoint) Readiness(m waiter.EventMask) waiter.EventMask { return m }
 
 func newFull() (*Stack, *fullEndpoint) {
 	return &Stack{name: "test"}, &fullEndpoint{q: new(waiter.Queue), payload: make([]byte, 1000)}
@@ -83,7 +84,7 @@ func TestTCPAllocatesNothing(t *testing.T) {
 func TestUDPReadAllocatesNothing(t *testing.T) {
 	s, ep := newFull()
 	c := &UDPConn{ep: ep, laddr: &net.UDPAddr{}}
-	c.stack = s
+	c.stack, c.box.conn = s, c
 	c.rd.listen(ep.q, waiter.ReadableEvents)
 	buf := make([]byte, 2500)
 	if n := testing.AllocsPerRun(200, func() {

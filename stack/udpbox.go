@@ -7,6 +7,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/waiter"
 )
 
 // Most datagrams need nothing of netstack: they are whole, for one host, and there is one socket that can want them. The link
@@ -20,12 +21,12 @@ const chargeLeast = 64
 type box struct {
 	conn   *UDPConn
 	counts *tcpip.UDPStats
-	detour atomic.Bool  // the endpoint has datagrams, which those that follow must not overtake
 	fill   atomic.Int64 // charged for what waits to be read, bytes
 
-	mu     sync.Mutex
-	came   sack // guarded by mu
-	closed bool // guarded by mu
+	mu      sync.Mutex
+	came    sack // guarded by mu
+	drained bool // the endpoint has nothing, or its news are under way to arrived; guarded by mu
+	closed  bool // guarded by mu
 
 	taken sack // to be read before came; guarded by conn.rd.mu
 }
@@ -33,7 +34,7 @@ type box struct {
 // Put implements rdma.Mailbox.
 func (b *box) Put(ip, udp []byte) bool {
 	n := int(binary.BigEndian.Uint16(udp[4:])) - header.UDPMinimumSize
-	if b.detour.Load() || n != len(udp)-header.UDPMinimumSize || n > pouchBytes {
+	if n != len(udp)-header.UDPMinimumSize || n > pouchBytes {
 		return false
 	}
 	var l letter
@@ -48,7 +49,7 @@ func (b *box) Put(ip, udp []byte) bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
+	if b.closed || !b.drained { // it must not overtake what waits in the endpoint
 		return false
 	}
 	b.counts.PacketsReceived.Increment()
@@ -76,21 +77,46 @@ func (b *box) wants(l *letter) bool {
 // Knock implements rdma.Mailbox: it wakes the reader.
 func (b *box) Knock() { b.conn.rd.poke() }
 
-// take removes the oldest datagram and puts what fits of it into buf; false when there is none. conn.rd.mu is held.
-func (b *box) take(buf []byte) (received, bool) {
+// open is for a socket that hears of arrivals. Until then everything comes through the endpoint.
+func (b *box) open(c *UDPConn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.conn, b.counts = c, &c.stack.udp
+	b.drained = c.ep.Readiness(waiter.ReadableEvents) == 0
+}
+
+// arrived is told that the endpoint has something. From then on nothing is put into the box until that is read.
+func (b *box) arrived() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.drained = false
+}
+
+// take removes the oldest datagram, or the oldest of the endpoint if the box is empty. conn.rd.mu is held.
+func (b *box) take(buf []byte) (received, tcpip.Error) {
 	if b.taken.first == nil {
-		b.mu.Lock()
-		b.taken, b.came = b.came, sack{}
-		b.mu.Unlock()
-		if b.taken.first == nil {
-			return received{}, false
+		if r, terr, ok := b.fetch(buf); ok {
+			return r, terr
 		}
 	}
 	l, payload := b.taken.next()
 	b.fill.Add(-charge(len(payload)))
 	r := received{n: copy(buf, payload), total: len(payload), to: l.to, from: tcpip.FullAddress{NIC: nicID, Addr: l.from, Port: l.port}}
 	b.taken.drop()
-	return r, true
+	return r, nil
+}
+
+// fetch gets what came. If that is nothing, it reports ok and what the endpoint has.
+func (b *box) fetch(buf []byte) (r received, terr tcpip.Error, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.taken, b.came = b.came, sack{}
+	if b.taken.first != nil {
+		return r, nil, false
+	}
+	r, terr = b.conn.takeQueued(buf)
+	b.drained = b.conn.ep.Readiness(waiter.ReadableEvents) == 0
+	return r, terr, true
 }
 
 // close loses what has not been read and takes no more.

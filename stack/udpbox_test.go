@@ -111,7 +111,7 @@ func TestBoxKeepsOrder(t *testing.T) {
 	}
 	send(t, from, to, at, []byte("a"))
 	send(t, from, to, at, []byte("b"))
-	if got := to.queued() - before; got > 1 {
+	if got := to.queued() - before; got != 0 {
 		t.Errorf("%d datagrams came through netstack when nothing else waited there", got)
 	}
 }
@@ -129,7 +129,7 @@ func TestBoxIsForItsSocket(t *testing.T) {
 		}
 	}
 	must(t, connected.Close())
-	connected.box.detour.Store(false) // netstack has reported the end
+	connected.box.drained = true // netstack has reported the end
 	if put(t, connected, "192.0.2.1:7", nil) {
 		t.Error("taken by a closed socket")
 	}

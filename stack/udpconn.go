@@ -107,7 +107,7 @@ func (s *Stack) openUDP(c *UDPConn, network string, choose func(string, net.IP) 
 	if err != nil {
 		return nil, err
 	}
-	c.box.conn, c.box.counts = c, &s.udp
+	c.box.open(c)
 	if !c.shared {
 		s.boxes.add(&c.box)
 	}

@@ -140,7 +140,7 @@ type arrivals struct{ c *UDPConn }
 
 // NotifyEvent implements waiter.EventListener. It is called with netstack's locks held.
 func (a arrivals) NotifyEvent(waiter.EventMask) {
-	a.c.box.detour.Store(true)
+	a.c.box.arrived()
 	a.c.rd.poke()
 }
 
@@ -151,12 +151,9 @@ func (c *UDPConn) take(b []byte) (received, tcpip.Error) {
 			return received{}, terr
 		}
 	}
-	r, ok := c.box.take(b)
-	if !ok {
-		var terr tcpip.Error
-		if r, terr = c.takeQueued(b); terr != nil {
-			return received{}, terr
-		}
+	r, terr := c.box.take(b)
+	if terr != nil {
+		return received{}, terr
 	}
 	if c.raddr == nil && c.local.Addr.Len() == 0 {
 		c.origins.learn(c.stack, r.from, r.to)
@@ -164,9 +161,8 @@ func (c *UDPConn) take(b []byte) (received, tcpip.Error) {
 	return r, nil
 }
 
-// takeQueued is take for what netstack has delivered. As long as it finds something nothing is put into the box, to be read before it.
+// takeQueued is take for what netstack has delivered.
 func (c *UDPConn) takeQueued(b []byte) (received, tcpip.Error) {
-	c.box.detour.Store(false)
 	c.in = datagram{buf: b}
 	res, terr := c.ep.Read(&c.in, tcpip.ReadOptions{NeedRemoteAddr: true})
 	n := c.in.n
@@ -174,7 +170,6 @@ func (c *UDPConn) takeQueued(b []byte) (received, tcpip.Error) {
 	if terr != nil {
 		return received{}, terr
 	}
-	c.box.detour.Store(true)
 	r := received{n: n, total: res.Total, from: res.RemoteAddr}
 	if m := &res.ControlMessages; m.HasIPPacketInfo {
 		r.to = m.PacketInfo.DestinationAddr
