@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	defaultACKDelay = 500 * time.Microsecond
+	defaultACKDelay = 5 * time.Millisecond
 	maxACKDelay     = 400 * time.Millisecond // RFC 1122 section 4.2.3.2 and RFC 5681 section 4.2: below 0.5 s
 	ackFlows        = 4096                   // flows remembered at a time, a power of two
 	maxHeld         = 4096                   // ACKs held at a time
@@ -21,7 +21,7 @@ const (
 
 // ACKOptions changes what an ACKCoalescer does.
 type ACKOptions struct {
-	// Delay is the longest an ACK is held, default 500 us, at most 400 ms. Timers of the Go runtime may add a millisecond.
+	// Delay is the longest an ACK is held, default 5 ms (Linux waits for 40 ms and more), at most 400 ms. Timers of the Go runtime may add a millisecond.
 	Delay time.Duration
 	// Off passes every packet on at once.
 	Off bool
