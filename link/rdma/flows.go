@@ -48,6 +48,9 @@ func (f *flows) received(frame []byte, l *layout, count *rxCounters) {
 	}
 }
 
+// indifferent reports whether received changes nothing, at present, in a segment with data and no option but a timestamp.
+func (f *flows) indifferent() bool { return f.opening.repeated.Load() == 0 }
+
 // TCP option kinds.
 const (
 	optionEnd       = 0

@@ -45,6 +45,7 @@ type run struct {
 	headers     int    // bytes before the TCP payload
 	mss         int    // payload of the first frame
 	payload     int    // of all frames
+	regular     bool   // next may add to it
 	express     bool   // may take the express lane
 }
 
@@ -57,6 +58,7 @@ type merger struct {
 	runs  []run
 	chain []int16          // by frame: the next of its run, or none
 	flows [flowSlots]int16 // open runs by hash of the flow, or none
+	slot  uint32           // of the frame before, in flows
 	used  bool             // some of flows is not none
 	off   bool
 }
@@ -97,18 +99,23 @@ func (m *merger) add(i int, l *layout) {
 		m.alone(i, l)
 		r := &m.runs[at]
 		r.headers, r.mss, r.seq = l.l4+header, payload, binary.BigEndian.Uint32(tcp[4:])
+		r.regular = r.isRegular(&m.batch[i])
 	} else {
 		r := &m.runs[at]
 		m.chain[r.last], m.chain[i], r.last = int16(i), none, int16(i)
 	}
-	r := &m.runs[at]
-	r.payload += payload
-	r.seq += uint32(payload)
-	r.id = binary.BigEndian.Uint16(frame[l.l3+4:]) + 1 // means nothing in IPv6
-	if payload < r.mss || flags&flagsLast != 0 {
+	if m.runs[at].grow(payload, binary.BigEndian.Uint16(frame[l.l3+4:]), flags) { // the identification means nothing in IPv6
 		at = none
 	}
-	m.flows[slot], m.used = at, true
+	m.flows[slot], m.slot, m.used = at, slot, true
+}
+
+// grow takes note that a frame with so much payload was added, and reports whether that is the run's last.
+func (r *run) grow(payload int, id uint16, flags byte) bool {
+	r.payload += payload
+	r.seq += uint32(payload)
+	r.id = id + 1
+	return payload < r.mss || flags&flagsLast != 0
 }
 
 // alone adds frame i as a run of its own.

@@ -115,7 +115,8 @@ func TestMergeRules(t *testing.T) {
 		{name: "backwards", edit: func(n int, f *tcpFrame) { f.seq = segment(2 - n).seq }, v4: split, v6: split},
 		{name: "same again", edit: func(n int, f *tcpFrame) { f.seq = segment(0).seq }, v4: split, v6: split},
 	} {
-		for _, v6 := range []bool{false, true} {
+		for n := range 4 {
+			v6, flags := n%2 == 1, dv.RxFlags(n/2)*vouched
 			want := tc.v4
 			if v6 {
 				want = tc.v6
@@ -128,9 +129,9 @@ func TestMergeRules(t *testing.T) {
 				frames = append(frames, f.bytes())
 			}
 			w := testWorker()
-			w.sort(w.load(0, frames...))
+			w.sort(w.load(flags, frames...))
 			if got := w.merge.shape(); got != want {
-				t.Errorf("%s (IPv6 %v): %s, want %s", tc.name, v6, got, want)
+				t.Errorf("%s (IPv6 %v, flags %b): %s, want %s", tc.name, v6, flags, got, want)
 			}
 		}
 	}
@@ -166,7 +167,7 @@ func TestMergedPacket(t *testing.T) {
 		one.payload, one.flags, one.pad = payload, one.flags|header.TCPFlagPsh|header.TCPFlagFin, 0
 		want := one.bytes()
 		w := testWorker()
-		w.sort(w.load(dv.RxL3OK|dv.RxL4OK, frames...))
+		w.sort(w.load(vouched, frames...))
 		pkts := w.copy()
 		if len(pkts) != 1 {
 			t.Fatalf("IPv6 %v: %s", v6, w.merge.shape())
@@ -189,7 +190,8 @@ func TestMergedPacket(t *testing.T) {
 
 // TestMergeLimit: no merged packet is longer than IP can say.
 func TestMergeLimit(t *testing.T) {
-	for _, v6 := range []bool{false, true} {
+	for n := range 4 {
+		v6, flags := n%2 == 1, dv.RxFlags(n/2)*vouched
 		var frames [][]byte
 		f := segment(0)
 		f.v6 = v6
@@ -199,7 +201,7 @@ func TestMergeLimit(t *testing.T) {
 			f.seq += 1440
 		}
 		w := testWorker()
-		w.sort(w.load(0, frames...))
+		w.sort(w.load(flags, frames...))
 		total := 0
 		for i, pkt := range w.copy() {
 			size := pkt.Size() - ethLen
@@ -342,6 +344,7 @@ func BenchmarkBatch(b *testing.B) {
 				frames = append(frames, f.bytes())
 			}
 			w := testWorker()
+			w.merge.off = tc.off
 			b.ReportAllocs()
 			for b.Loop() {
 				w.sort(w.load(tc.flags, frames...))

@@ -26,8 +26,11 @@ func (w *worker) receive(n int) {
 // sort drops what is not for us or not sound and makes runs of the rest, changed where netstack needs it (flows.go).
 func (w *worker) sort(frames []dv.Packet) {
 	w.merge.begin(frames)
-	mac := w.e.mac.Load()
+	mac, quick := w.e.mac.Load(), w.e.flows.indifferent()
 	for i := range frames {
+		if quick && w.merge.next(i) {
+			continue
+		}
 		var l layout
 		if !w.admit(&frames[i], mac, &l) || !w.sound(&frames[i], &l) {
 			continue
@@ -125,25 +128,21 @@ func (w *worker) packet(r *run) *gstack.PacketBuffer {
 	var scratch [maxHeaders]byte
 	headers := scratch[:copy(scratch[:], frame[:r.headers])]
 	r.rewrite(headers, w.frames[r.last].Data)
-	payload := buffer.NewView(r.payload)
-	frames := uint64(0)
-	for i := r.first; i != none; i = w.merge.chain[i] {
-		p := &w.frames[i]
-		payload.Write(p.Data[r.headers : r.l3+packetLen(p.Data[r.l3:])])
-		frames++
-	}
-	w.count.merged.Add(frames)
-	data := buffer.MakeWithView(buffer.NewViewWithData(headers))
-	data.Append(payload)
+	data := buffer.MakeWithView(w.payload(r))
+	data.Prepend(buffer.NewViewWithData(headers))
 	return gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: data})
 }
 
-// packetLen is the length of an IP packet according to its header, which has been checked.
-func packetLen(h []byte) int {
-	if h[0]>>4 == 6 {
-		return ipv6Len + int(binary.BigEndian.Uint16(h[4:]))
+// payload joins what a run's frames carry: mss bytes each, but for the last, which may have less.
+func (w *worker) payload(r *run) *buffer.View {
+	v := buffer.NewView(r.payload)
+	frames := uint64(0)
+	for i := r.first; i != none; i = w.merge.chain[i] {
+		v.Write(w.frames[i].Data[r.headers:][:min(r.mss, r.payload-v.Size())])
+		frames++
 	}
-	return int(binary.BigEndian.Uint16(h[2:]))
+	w.count.merged.Add(frames)
+	return v
 }
 
 // rewrite makes the first frame's headers those of the whole run. The TCP checksum is left wrong: it has been verified

@@ -200,3 +200,11 @@ func FuzzReceive(f *testing.F) {
 		}
 	})
 }
+
+// packetLen is the length of an IP packet according to its header.
+func packetLen(h []byte) int {
+	if h[0]>>4 == 6 {
+		return ipv6Len + int(binary.BigEndian.Uint16(h[4:]))
+	}
+	return int(binary.BigEndian.Uint16(h[2:]))
+}

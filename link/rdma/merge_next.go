@@ -1,0 +1,126 @@
+package rdma
+
+import (
+	"encoding/binary"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+)
+
+// Most frames of a bulk transfer differ from the one before only where that does not keep them from being joined. Such a
+// frame is added to its run by a comparison of headers, in words, with the run's first frame: whatever else is to be found
+// out, from whether it is for us to which flow it is of, was found out about that one. All others go the long way, with the
+// same result.
+
+// timestampOnly begins the options of a segment that has a timestamp and nothing else, as everybody writes it: two times
+// optionNop, kind, length.
+const timestampOnly = optionNop<<24 | optionNop<<16 | optionTimestamp<<8 | timestampLen
+
+// isRegular reports whether next may add frames to the run that begins with p: the NIC vouches for them, and they have no option
+// that flows.received would change.
+func (r *run) isRegular(p *dv.Packet) bool {
+	const vouched = dv.RxL3OK | dv.RxL4OK
+	if p.Flags&vouched != vouched || r.l3 != ethLen {
+		return false
+	}
+	options := p.Data[r.l4+tcpLen : r.headers]
+	return len(options) == 0 || len(options) == 12 && binary.BigEndian.Uint32(options) == timestampOnly
+}
+
+// next adds frame i to its flow's open run, if that is regular and obviously goes on. False: nothing is known of the frame.
+func (m *merger) next(i int) bool {
+	const told = dv.RxL3OK | dv.RxL4OK | dv.RxVLAN
+	p := &m.batch[i]
+	frame := p.Data
+	r := m.openRun(frame)
+	if r == nil {
+		return false
+	}
+	first := &m.batch[r.first]
+	if !r.regular || (p.Flags^first.Flags)&told != 0 || p.VLAN != first.VLAN {
+		return false
+	}
+	payload, id := r.lengthAndID(frame)
+	if payload <= 0 || payload > r.mss || r.headers+payload > len(frame) || r.headers-r.l3+r.payload+payload > maxPacket {
+		return false
+	}
+	if r.headersDiffer(frame, first.Data, id) {
+		return false
+	}
+	m.chain[r.last], m.chain[i], r.last = int16(i), none, int16(i)
+	if r.grow(payload, id, frame[r.l4+13]) {
+		m.flows[m.slot] = none
+	}
+	return true
+}
+
+// openRun finds the run that frame may go on with, most often that of the frame before, and leaves its slot in m.slot. Nil:
+// there is none.
+func (m *merger) openRun(frame []byte) *run {
+	if !m.used || len(frame) < ethLen+ipv6Len+tcpLen {
+		return nil
+	}
+	if at := m.flows[m.slot]; at != none {
+		r := &m.runs[at]
+		if differ4(frame[r.l4:], m.batch[r.first].Data[r.l4:]) == 0 {
+			return r
+		}
+	}
+	l := layout{etherType: typeIPv4, l3: ethLen, l4: ethLen + ipv4Len}
+	if frame[12] == typeIPv6>>8 {
+		l.etherType, l.l4 = typeIPv6, ethLen+ipv6Len
+	}
+	m.slot = l.flowHash(frame) % flowSlots
+	if at := m.flows[m.slot]; at != none {
+		return &m.runs[at]
+	}
+	return nil
+}
+
+// lengthAndID is the length of the TCP payload by frame's IP header and its IPv4 identification (IPv6: something else), given
+// that it has the headers of r.
+func (r *run) lengthAndID(frame []byte) (payload int, id uint16) {
+	h := (*[ipv4Len]byte)(frame[ethLen:])
+	if r.etherType == typeIPv6 {
+		return ethLen + ipv6Len + int(binary.BigEndian.Uint16(h[4:])) - r.headers, binary.BigEndian.Uint16(h[4:])
+	}
+	return ethLen + int(binary.BigEndian.Uint16(h[2:])) - r.headers, binary.BigEndian.Uint16(h[4:])
+}
+
+// headersDiffer compares frame's headers with those of the first frame of r, which is regular, by the rules of sameIP and
+// sameTCP. Neither is shorter than r.headers.
+func (r *run) headersDiffer(frame, first []byte, id uint16) bool {
+	a, b := (*[ethLen + ipv4Len]byte)(frame), (*[ethLen + ipv4Len]byte)(first)
+	d := differ8(a[:], b[:]) | differ8(a[8:], b[8:]) // Ethernet; IP version, length, TOS
+	if r.etherType == typeIPv6 {
+		d |= differIPv6((*[ethLen + ipv6Len]byte)(frame), (*[ethLen + ipv6Len]byte)(first))
+	} else {
+		const dontFragment = 0x40
+		d |= differ4(a[20:], b[20:]) | differ8(a[26:], b[26:]) // flags, TTL, protocol; addresses
+		if a[20]&dontFragment == 0 && id != r.id {
+			return true
+		}
+	}
+	const last = flagsLast << 40 // in bytes 8 to 15 of a TCP header
+	t, u := (*[tcpLen]byte)(frame[r.l4:]), (*[tcpLen]byte)(first[r.l4:])
+	d |= differ4(t[:], u[:]) | uint64(binary.BigEndian.Uint32(t[4:])^r.seq) // ports
+	d |= differ8(t[8:], u[8:]) &^ last                                      // ACK number, header length, flags, window
+	if r.headers > r.l4+tcpLen {
+		t, u := (*[12]byte)(frame[r.l4+tcpLen:]), (*[12]byte)(first[r.l4+tcpLen:])
+		d |= differ8(t[:], u[:]) | differ4(t[8:], u[8:])
+	}
+	return d != 0
+}
+
+// differIPv6 compares what is behind the first two bytes of two IPv6 headers, but for the payload length.
+func differIPv6(a, b *[ethLen + ipv6Len]byte) uint64 {
+	d := uint64(binary.LittleEndian.Uint16(a[16:]) ^ binary.LittleEndian.Uint16(b[16:]))
+	return d | differ8(a[20:], b[20:]) | differ8(a[28:], b[28:]) | differ8(a[36:], b[36:]) | differ8(a[44:], b[44:]) | differ8(a[46:], b[46:])
+}
+
+// differ8 and differ4 are not 0 if the first eight or four bytes differ, in those bits of a little-endian word.
+func differ8(a, b []byte) uint64 {
+	return binary.LittleEndian.Uint64(a) ^ binary.LittleEndian.Uint64(b)
+}
+func differ4(a, b []byte) uint64 {
+	return uint64(binary.LittleEndian.Uint32(a) ^ binary.LittleEndian.Uint32(b))
+}

@@ -1,0 +1,155 @@
+package rdma
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+)
+
+// sortLong is sort without next.
+func (w *worker) sortLong(frames []dv.Packet) {
+	w.merge.begin(frames)
+	mac := w.e.mac.Load()
+	for i := range frames {
+		var l layout
+		if w.admit(&frames[i], mac, &l) && w.sound(&frames[i], &l) {
+			w.e.flows.received(frames[i].Data, &l, w.count)
+			w.merge.add(i, &l)
+		}
+	}
+}
+
+// agree fails the test if frames are not sorted into the same runs both ways.
+func agree(t *testing.T, frames []dv.Packet) {
+	t.Helper()
+	long, short := testWorker(), testWorker()
+	for _, w := range []*worker{long, short} {
+		for i, p := range frames {
+			p.Data = slices.Clone(p.Data)
+			w.frames[i] = p
+		}
+	}
+	long.sortLong(long.frames[:len(frames)])
+	short.sort(short.frames[:len(frames)])
+	if a, b := long.count, short.count; a.verified.Load() != b.verified.Load() || a.badChecksum.Load() != b.badChecksum.Load() {
+		t.Fatalf("the long way verified %d, %d of them bad; the short way %d, %d", a.verified.Load(), a.badChecksum.Load(), b.verified.Load(), b.badChecksum.Load())
+	}
+	if !slices.Equal(long.merge.runs, short.merge.runs) || long.merge.shape() != short.merge.shape() {
+		t.Fatalf("the long way %s\nthe short way %s\nor something in these runs", long.merge.shape(), short.merge.shape())
+	}
+}
+
+var stamps = []byte{1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 9}
+
+const vouched = dv.RxL3OK | dv.RxL4OK
+
+// threeFrames are of one flow, in order.
+func threeFrames(v6 bool, options []byte) []dv.Packet {
+	var frames []dv.Packet
+	for n := range 3 {
+		f := segment(n)
+		f.v6, f.options, f.pad = v6, options, 4 // 100 bytes of data
+		frames = append(frames, dv.Packet{Data: f.bytes(), Flags: vouched | dv.RxTCP})
+	}
+	return frames
+}
+
+// TestNextTakes: the short way is taken where it can be.
+func TestNextTakes(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		options []byte
+		flags   dv.RxFlags
+		want    bool
+	}{
+		{"no options", nil, vouched, true},
+		{"timestamp", stamps, vouched, true},
+		{"timestamp, written otherwise", append(slices.Clone(stamps[2:]), 1, 1), vouched, false},
+		{"SACK", []byte{1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 9}, vouched, false},
+		{"not vouched for", nil, dv.RxL3OK, false},
+	} {
+		for _, v6 := range []bool{false, true} {
+			w := testWorker()
+			frames := threeFrames(v6, tc.options)
+			for i := range frames {
+				frames[i].Flags = tc.flags
+				w.frames[i] = frames[i]
+			}
+			w.sort(w.frames[:1])
+			w.merge.batch = w.frames[:3]
+			if got := w.merge.next(1); got != tc.want {
+				t.Errorf("%s (IPv6 %v): %v", tc.name, v6, got)
+			}
+		}
+	}
+}
+
+// TestNextAgreesOnBits changes one bit of the headers of the second of three segments, and of what the NIC says of it.
+func TestNextAgreesOnBits(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		for _, options := range [][]byte{nil, stamps} {
+			headers := len(threeFrames(v6, options)[0].Data) - 104
+			for bit := range headers * 8 {
+				frames := threeFrames(v6, options)
+				frames[1].Data[bit/8] ^= 1 << (bit % 8)
+				agree(t, frames)
+			}
+			for bit := range 16 {
+				frames := threeFrames(v6, options)
+				frames[1].Flags ^= 1 << bit
+				agree(t, frames)
+				frames[0].Flags, frames[2].Flags = frames[1].Flags, frames[1].Flags
+				frames[1].VLAN = 7
+				agree(t, frames)
+			}
+			for size := ethLen; size < headers+100; size++ {
+				frames := threeFrames(v6, options)
+				frames[1].Data = frames[1].Data[:size]
+				agree(t, frames)
+			}
+		}
+	}
+}
+
+// TestNextAgreesOnFlows mixes flows, some in the same slot of the table of open runs, with odd segments in between.
+func TestNextAgreesOnFlows(t *testing.T) {
+	rng := seed(t)
+	for range 300 {
+		var frames []dv.Packet
+		next := make([]int, 1+rng.IntN(300))
+		for flow := 0; len(frames) < batchFrames; {
+			if rng.IntN(4) == 0 {
+				flow = rng.IntN(len(next))
+			}
+			f := segment(next[flow])
+			f.ports[0], f.v6, f.noDF = uint16(flow), flow%2 == 1, flow%3 == 1
+			next[flow]++
+			switch rng.IntN(30) {
+			case 0:
+				next[flow]++ // lost
+			case 1:
+				f.flags |= header.TCPFlagPsh
+			case 2:
+				f.payload = nil
+			case 3:
+				f.flags |= header.TCPFlagRst
+			case 4:
+				f.payload = f.payload[:1+rng.IntN(99)]
+			case 5:
+				f.options = stamps
+			case 6:
+				f.fragment = 8
+			case 7:
+				f.dst = peerMAC
+			}
+			p := dv.Packet{Data: f.bytes(), Flags: vouched}
+			if rng.IntN(30) == 0 {
+				p.Data[rng.IntN(len(p.Data))] ^= 1 << rng.IntN(8)
+			}
+			frames = append(frames, p)
+		}
+		agree(t, frames)
+	}
+}
