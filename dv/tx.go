@@ -120,6 +120,15 @@ func (q *TxQueue) Free() int { return int(q.room()) }
 
 func (q *TxQueue) room() uint32 { return q.size - (q.pc - q.cc) }
 
+// allocStage returns the offset of n bytes of staging memory, false if there is no room now. With descriptors outstanding it does not
+// restart, though all of them be inline: their marks have the present count.
+func (q *TxQueue) allocStage(n uint32) (uint32, bool) {
+	if q.cc == q.pc {
+		q.stage.restart()
+	}
+	return q.stage.alloc(n)
+}
+
 // descriptor returns blocks of zero or stale bytes to write the descriptor at
 // pc in: the ring's own, or scratch memory when they would wrap.
 func (q *TxQueue) descriptor(blocks uint32) []byte {

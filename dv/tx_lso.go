@@ -21,7 +21,7 @@ func (q *TxQueue) postLSO(p *TxPacket, n, tag int) error {
 	if q.room() < blocks {
 		return q.full()
 	}
-	at, ok := q.stage.alloc(uint32(payload))
+	at, ok := q.allocStage(uint32(payload))
 	if !ok {
 		return q.full()
 	}

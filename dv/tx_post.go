@@ -71,7 +71,7 @@ func (q *TxQueue) postStaged(p *TxPacket, n int, flags TxFlags) error {
 	if q.room() < blocks {
 		return q.full()
 	}
-	at, ok := q.stage.alloc(uint32(n))
+	at, ok := q.allocStage(uint32(n))
 	if !ok {
 		return q.full()
 	}

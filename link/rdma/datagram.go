@@ -32,7 +32,7 @@ func (e *Endpoint) WriteDatagram(headers, payload []byte) tcpip.Error {
 func (s *sender) writeDatagram(headers, payload []byte) tcpip.Error {
 	s.q.Lock()
 	defer s.q.Unlock()
-	s.begin()
+	s.begin(len(headers) + len(payload))
 	err := s.tryDatagram(headers, payload)
 	if err == dv.ErrRingFull {
 		s.count.waits.Add(1)

@@ -14,6 +14,8 @@ import (
 const (
 	// fullRingWait is how long room is waited for before a packet is refused: in a full ring, or of a segment in a full backlog.
 	fullRingWait = time.Millisecond
+	// longPacket is from how many bytes on a packet is worth a look for completions.
+	longPacket = 8 << 10
 	// reservedPackets is for how many packets room is kept that only urgent ones get.
 	reservedPackets = 32
 )
@@ -93,7 +95,7 @@ func (e *Endpoint) senderOf(pkt *gstack.PacketBuffer) *sender {
 func (s *sender) write(pkts []*gstack.PacketBuffer, patience time.Duration) (int, tcpip.Error) {
 	s.q.Lock()
 	defer s.q.Unlock()
-	s.begin()
+	s.begin(pkts[0].Size())
 	for i, pkt := range pkts {
 		if err := s.send(pkt, patience); err != nil {
 			s.q.Flush()
@@ -106,9 +108,10 @@ func (s *sender) write(pkts []*gstack.PacketBuffer, patience time.Duration) (int
 	return len(pkts), nil
 }
 
-// begin makes room before packets are posted, if there is little or others wait for it.
-func (s *sender) begin() {
-	if s.q.Free() < s.low || !s.backlog.empty() {
+// begin makes room before packets are posted, the first of them of size bytes: if there is little, or others wait for it, or the
+// packet is long, as it is copied faster where the one before was.
+func (s *sender) begin(size int) {
+	if s.q.Free() < s.low || size >= longPacket || !s.backlog.empty() {
 		s.reclaim()
 	}
 }
