@@ -15,8 +15,9 @@ import (
 )
 
 // UDPConn is a UDP socket, connected (from Dial) or not (from ListenPacket). It has the methods of
-// net.UDPConn except SyscallConn, see the package comment, and [UDPConn.ReadBatch] and
-// [UDPConn.WriteBatch]. Its methods may be called from any goroutine; concurrent reads take turns,
+// net.UDPConn except SyscallConn, see the package comment, and for many datagrams at once
+// [UDPConn.ReadBatch], [UDPConn.WriteBatch] and, faster, [UDPConn.ReadBatchAddrPort] and
+// [UDPConn.WriteBatchAddrPort]. Its methods may be called from any goroutine; concurrent reads take turns,
 // concurrent writes run in parallel.
 type UDPConn struct {
 	gate

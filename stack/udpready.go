@@ -9,6 +9,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
 // Between two hosts only ports, lengths and checksums differ from one datagram to the next, and the checksums are the NIC's
@@ -98,20 +100,17 @@ var headerPool = sync.Pool{New: func() any { return new([maxReady]byte) }}
 // datagramLink is a link that takes datagrams in this form, [link/rdma.Endpoint].
 type datagramLink interface {
 	WriteDatagram(headers, payload []byte) tcpip.Error
+	WriteDatagrams([]rdma.Datagram) (int, tcpip.Error)
 }
 
 // sendReady sends b with the path's headers if they are ready, and reports whether that settles it.
 func (c *UDPConn) sendReady(p *path, b []byte, to uint16) (tcpip.Error, bool) {
-	h := p.ready.Load()
-	n := header.UDPMinimumSize + len(b)
-	if h == nil || n > h.limit || time.Since(h.made) > readyFor {
+	h := p.headers(header.UDPMinimumSize+len(b), time.Now())
+	if h == nil {
 		return nil, false
 	}
 	out := headerPool.Get().(*[maxReady]byte)
-	headers := h.complete(out, c.local.Port, to, n)
-	if class := c.class.Load(); class != 0 {
-		putClass(headers[h.ip:], h.v6, uint8(class))
-	}
+	headers := c.complete(h, out, to, header.UDPMinimumSize+len(b))
 	err := c.stack.datagrams.WriteDatagram(headers, b)
 	headerPool.Put(out)
 	if _, cannot := err.(*tcpip.ErrNotSupported); cannot {
@@ -119,4 +118,22 @@ func (c *UDPConn) sendReady(p *path, b []byte, to uint16) (tcpip.Error, bool) {
 	}
 	c.countSent(err)
 	return err, true
+}
+
+// headers are those for a datagram of n bytes, its header included, or nil if it has to take the long way.
+func (p *path) headers(n int, now time.Time) *ready {
+	h := p.ready.Load()
+	if h == nil || n > h.limit || now.Sub(h.made) > readyFor {
+		return nil
+	}
+	return h
+}
+
+// complete writes the headers of a datagram of n bytes, its header included, to port to.
+func (c *UDPConn) complete(h *ready, out *[maxReady]byte, to uint16, n int) []byte {
+	headers := h.complete(out, c.local.Port, to, n)
+	if class := c.class.Load(); class != 0 {
+		putClass(headers[h.ip:], h.v6, uint8(class))
+	}
+	return headers
 }

@@ -7,6 +7,6 @@
 // every zone go to Config.Forward, if there is one and the query asks for recursion; else they are refused. DNSSEC
 // records are served as data but answers carry no proofs; DNAME is not supported and refused when the zone is loaded.
 //
-// A query takes one road: udp.go or tcp.go reads it, cache.go may know the answer already, query.go checks it, lookup.go
+// A query takes one road: udp.go (udpbatch.go, where the conn moves many datagrams at once) or tcp.go reads it, cache.go may know the answer already, query.go checks it, lookup.go
 // finds the records in the zone (zone.go), forward.go asks elsewhere.
 package dnsd

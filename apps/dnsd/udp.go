@@ -60,7 +60,7 @@ type udpWorker struct {
 	forwards *sync.WaitGroup
 	cache    cache
 	in       [maxQuery]byte
-	out      [udpSize]byte
+	out      []byte // udpSize bytes for the answer
 	key      [cacheKey]byte
 }
 
@@ -91,6 +91,10 @@ func (s *Server) ServeUDP(pc net.PacketConn) error {
 }
 
 func (w *udpWorker) run() error {
+	if b, ok := w.conn.PacketConn.(batchConn); ok {
+		return w.runBatches(b)
+	}
+	w.out = make([]byte, udpSize)
 	for {
 		n, from, err := w.conn.read(w.in[:])
 		if err != nil {
@@ -129,7 +133,7 @@ func (w *udpWorker) answer(query []byte, from asker) []byte {
 		}
 		r.Rcode = dns.RcodeServerFailure
 	}
-	out, err := pack(&r, query, w.out[:], sizeFor(&q))
+	out, err := pack(&r, query, w.out, sizeFor(&q))
 	if err != nil {
 		w.s.counters.dropped.Add(1)
 		return nil

@@ -11,40 +11,81 @@ import (
 // for both checksums, which the NIC writes. It copies both slices. The error is ErrNotSupported if the NIC does not
 // compute checksums or BindStack was not called, ErrNoBufferSpace if the ring stays full.
 func (e *Endpoint) WriteDatagram(headers, payload []byte) tcpip.Error {
+	one := [1]Datagram{{headers, payload}}
+	_, err := e.WriteDatagrams(one[:])
+	return err
+}
+
+// Datagram is what WriteDatagram sends.
+type Datagram struct{ Headers, Payload []byte }
+
+// WriteDatagrams is WriteDatagram for several, in order, with one doorbell for as many as go to one queue in a row. It returns how many were taken;
+// the error is that of the next one.
+func (e *Endpoint) WriteDatagrams(ds []Datagram) (int, tcpip.Error) {
 	x := e.lane.Load()
 	switch {
 	case e.closed.Load():
-		return &tcpip.ErrClosedForSend{}
+		return 0, &tcpip.ErrClosedForSend{}
 	case x == nil || !e.csum:
-		return &tcpip.ErrNotSupported{}
+		return 0, &tcpip.ErrNotSupported{}
 	}
-	t := e.tx[0]
-	if len(e.tx) > 1 {
-		t = e.tx[int(headerHash(headers)%uint32(len(e.tx)))]
+	sent := 0
+	for sent < len(ds) {
+		t, end := e.datagramQueue(&ds[sent]), sent+1
+		for end < len(ds) && e.datagramQueue(&ds[end]) == t {
+			end++
+		}
+		n, err := t.writeDatagrams(ds[sent:end])
+		x.sentAll(ds[sent : sent+n])
+		if sent += n; err != nil {
+			return sent, err
+		}
 	}
-	if err := t.writeDatagram(headers, payload); err != nil {
-		return err
-	}
-	x.sent(headers[ethLen]>>4 == 6, uint64(len(headers)+len(payload)))
-	return nil
+	return sent, nil
 }
 
-func (s *sender) writeDatagram(headers, payload []byte) tcpip.Error {
+// datagramQueue keeps the datagrams of one pair of addresses and ports on one queue.
+func (e *Endpoint) datagramQueue(d *Datagram) *sender {
+	if len(e.tx) == 1 {
+		return e.tx[0]
+	}
+	return e.tx[int(headerHash(d.Headers)%uint32(len(e.tx)))]
+}
+
+func (x *express) sentAll(ds []Datagram) {
+	for i := range ds {
+		x.sent(ds[i].Headers[ethLen]>>4 == 6, uint64(len(ds[i].Headers)+len(ds[i].Payload)))
+	}
+}
+
+// writeDatagrams sends one or more. It stops at the first that cannot be sent.
+func (s *sender) writeDatagrams(ds []Datagram) (int, tcpip.Error) {
 	s.q.Lock()
 	defer s.q.Unlock()
-	s.begin(len(headers) + len(payload))
-	err := s.tryDatagram(headers, payload)
+	s.begin(len(ds[0].Headers) + len(ds[0].Payload))
+	var err error
+	sent := 0
+	for sent < len(ds) {
+		if err = s.awaitDatagram(&ds[sent]); err != nil {
+			break
+		}
+		sent++
+	}
+	s.q.Flush()
+	s.count.packets.Add(uint64(sent))
+	return sent, s.outcome(err)
+}
+
+// awaitDatagram posts a datagram, waiting for room if need be.
+func (s *sender) awaitDatagram(d *Datagram) error {
+	err := s.tryDatagram(d.Headers, d.Payload)
 	if err == dv.ErrRingFull {
 		s.count.waits.Add(1)
 		for start := time.Now(); err == dv.ErrRingFull && s.makeRoom(start, fullRingWait); {
-			err = s.tryDatagram(headers, payload)
+			err = s.tryDatagram(d.Headers, d.Payload)
 		}
 	}
-	s.q.Flush()
-	if err == nil {
-		s.count.packets.Add(1)
-	}
-	return s.outcome(err)
+	return err
 }
 
 // tryDatagram posts a datagram unless it is others' turn.

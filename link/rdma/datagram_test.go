@@ -144,3 +144,65 @@ func TestDatagramDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// TestDatagrams sends a batch to several ports over two queues; each port's arrive in order.
+func TestDatagrams(t *testing.T) {
+	a, b := pair(t, setup{dv: dv.Config{TxQueues: 2}})
+	const ports, each = 16, 10
+	var ds []Datagram
+	for i := range ports * each {
+		headers := datagram(a, b, false, 2)
+		header.UDP(headers[ethLen+ipv4Len:]).SetDestinationPort(uint16(53 + i%ports))
+		ds = append(ds, Datagram{headers, []byte{byte(i / ports), 0xa5}})
+	}
+	var conns []net.PacketConn
+	for i := range ports {
+		conns = append(conns, b.udp(t, netip.AddrPortFrom(b.v4, uint16(53+i)), netip.AddrPort{}))
+	}
+	if n, err := a.ep.WriteDatagrams(ds); n != len(ds) || err != nil {
+		t.Fatalf("%d sent, %v", n, err)
+	}
+	for i, conn := range conns {
+		conn.SetReadDeadline(time.Now().Add(time.Minute))
+		for j := range each {
+			got := make([]byte, 10)
+			n, _, err := conn.ReadFrom(got)
+			if err != nil || n != 2 || got[0] != byte(j) {
+				t.Fatalf("port %d, datagram %d: % x, %v", i, j, got[:n], err)
+			}
+		}
+	}
+	for i, q := range a.dev.Stats().Tx {
+		if q.Packets == 0 {
+			t.Errorf("queue %d: nothing", i)
+		}
+	}
+	if s := a.ep.Stats(); s.TxPackets < ports*each {
+		t.Errorf("%d packets counted", s.TxPackets)
+	}
+	if v := a.nic.Violations(); len(v) != 0 {
+		t.Errorf("what no driver should do: %q", v)
+	}
+}
+
+// TestDatagramsStop where the ring is full, or one is too long.
+func TestDatagramsStop(t *testing.T) {
+	a, b := pair(t, setup{dv: dv.Config{TxQueueSize: 256}})
+	small, long := Datagram{datagram(a, b, false, 1000), make([]byte, 1000)}, Datagram{datagram(a, b, false, 1473), make([]byte, 1477)}
+	before := a.ep.Stats().TxPackets
+	if n, err := a.ep.WriteDatagrams([]Datagram{small, small, long, small}); n != 2 || !is[*tcpip.ErrMessageTooLong](err) {
+		t.Errorf("too long: %d sent, %v", n, err)
+	}
+	if n := a.ep.Stats().TxPackets - before; n != 2 {
+		t.Errorf("too long: %d counted", n)
+	}
+	held := hold(a.nic)
+	defer held.release()
+	many := make([]Datagram, 1000)
+	for i := range many {
+		many[i] = small
+	}
+	if n, err := a.ep.WriteDatagrams(many); n == 0 || n == len(many) || !is[*tcpip.ErrNoBufferSpace](err) {
+		t.Errorf("full ring: %d sent, %v", n, err)
+	}
+}

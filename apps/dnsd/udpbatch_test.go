@@ -1,0 +1,91 @@
+package dnsd
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// batches is a conn that moves several datagrams at once: it waits for a second one of the same batch, if it is told to, and does not take
+// the first answer of every batch.
+type batches struct {
+	*net.UDPConn
+	pairs, refuse atomic.Bool
+}
+
+func (c *batches) ReadBatchAddrPort(bufs [][]byte, from []netip.AddrPort) (int, error) {
+	for i := 0; ; i++ {
+		n, addr, err := c.ReadFromUDPAddrPort(bufs[i][:cap(bufs[i])])
+		if err != nil {
+			return 0, err
+		}
+		bufs[i], from[i] = bufs[i][:n], addr
+		if i == 1 || !c.pairs.Load() {
+			return i + 1, nil
+		}
+	}
+}
+
+func (c *batches) WriteBatchAddrPort(bufs [][]byte, to []netip.AddrPort) (int, error) {
+	if c.refuse.Swap(false) {
+		return 0, errors.New("refused")
+	}
+	for i := range bufs {
+		if _, err := c.WriteToUDPAddrPort(bufs[i], to[i]); err != nil {
+			return i, err
+		}
+	}
+	return len(bufs), nil
+}
+
+// TestBatches asks in pairs: each gets its own answer, garbage none, and an answer that is refused does not take the next one with it.
+func TestBatches(t *testing.T) {
+	var conn *batches
+	s, addr := serve(t, Config{Zones: []Zone{{File: "testdata/example.org.zone"}}, UDPWorkers: 1}, func(pc net.PacketConn) net.PacketConn {
+		conn = &batches{UDPConn: pc.(*net.UDPConn)}
+		return conn
+	})
+	query := func(name string) *dns.Msg { return new(dns.Msg).SetQuestion(name, dns.TypeSOA) }
+	if r := ask(t, "udp", addr, query("example.org.")); r.Rcode != dns.RcodeSuccess {
+		t.Fatalf("answer %v", r)
+	}
+	conn.pairs.Store(true)
+	for round := range 3 {
+		conn.refuse.Store(round == 2)
+		c, err := dns.Dial("udp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, two := query("example.org."), query("nowhere.example.")
+		if round == 1 {
+			_, err = c.Write([]byte("garbage"))
+		} else {
+			err = c.WriteMsg(one)
+		}
+		if err := errors.Join(err, c.WriteMsg(two)); err != nil {
+			t.Fatal(err)
+		}
+		want := []uint16{one.Id, two.Id}
+		if round > 0 {
+			want = want[1:]
+		}
+		for _, id := range want {
+			r, err := c.ReadMsg()
+			if err != nil {
+				t.Fatalf("round %d: %v", round, err)
+			}
+			if r.Id != id || (r.Rcode == dns.RcodeSuccess) != (id == one.Id) {
+				t.Errorf("round %d: answer %v", round, r)
+			}
+		}
+		c.Close()
+	}
+	conn.pairs.Store(false)
+	if c := s.Counters(); c.UDP != 7 || c.WriteErrors != 1 || c.Dropped != 1 {
+		t.Errorf("%+v", c)
+	}
+}
