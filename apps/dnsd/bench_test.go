@@ -12,7 +12,7 @@ func worker(t testing.TB) *udpWorker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &udpWorker{s: s}
+	return &udpWorker{s: s, out: make([]byte, udpSize)}
 }
 
 func packed(t testing.TB, name string) []byte {

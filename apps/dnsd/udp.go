@@ -76,7 +76,7 @@ func (s *Server) ServeUDP(pc net.PacketConn) error {
 	var workers, forwards sync.WaitGroup
 	errs := make(chan error, s.cfg.UDPWorkers)
 	for range s.cfg.UDPWorkers {
-		w := &udpWorker{s: s, conn: conn, forwards: &forwards}
+		w := &udpWorker{s: s, conn: conn, forwards: &forwards, out: make([]byte, udpSize)}
 		workers.Go(func() {
 			errs <- w.run()
 			wake(pc) // one ends, all end
@@ -94,7 +94,6 @@ func (w *udpWorker) run() error {
 	if b, ok := w.conn.PacketConn.(batchConn); ok {
 		return w.runBatches(b)
 	}
-	w.out = make([]byte, udpSize)
 	for {
 		n, from, err := w.conn.read(w.in[:])
 		if err != nil {
