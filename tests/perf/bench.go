@@ -89,10 +89,11 @@ func (s *sample) during(load func() error) (server *usage, client float64, err e
 			continue
 		}
 		known += r.Usage.CPU
-		switch p {
-		case s.server:
+		switch {
+		case p == s.server:
 			server = r.Usage
-		case s.relay:
+		case server == nil: // failed, and so does the sample
+		case p == s.relay:
 			server.CPU += r.Usage.CPU // a cable made of a process, as ours is
 			server.Model += r.Usage.Model
 		default:

@@ -14,7 +14,7 @@ import (
 var shortKeys = []string{
 	"http", "http p50", "http p99", "http p99.9", "http own", "http cpu", "paced p50", "paced p99", "paced p99.9", "paced own",
 	"conns", "conns own", "dns", "dns lost", "dns own", "dns cpu", "up 1", "up 1 own", "up 1 cpu", "up 8", "down 1", "down 1 own", "down 1 cpu", "down 8",
-	"udp rx", "udp rx own", "udp tx", "udp tx own", "ping", "rtt p50", "rtt p99", "busy rtt p50", "busy rtt p99", "idle",
+	"udp rx", "udp rx own", "udp tx", "udp tx got", "udp tx own", "ping", "rtt p50", "rtt p99", "busy rtt p50", "busy rtt p99", "idle",
 	"idle conn", "idle conn of many count", "idle conn of many", "idle conn of many kernel",
 }
 

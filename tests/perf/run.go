@@ -26,6 +26,11 @@ func measure(ctx context.Context, f flags, stderr io.Writer) (*results, error) {
 	if err := lab.CanMakeNets(); err != nil {
 		return nil, fmt.Errorf("make network namespaces: %w (run as root)", err)
 	}
+	if f.profiles != "" {
+		if err := os.MkdirAll(f.profiles, 0o755); err != nil {
+			return nil, fmt.Errorf("make the directory of profiles: %w", err)
+		}
+	}
 	for _, name := range []string{"wrk", "dnsperf", "ping", "ethtool"} {
 		if _, err := exec.LookPath(name); err != nil {
 			return nil, fmt.Errorf("%w (make bench-peers installs it)", err)
