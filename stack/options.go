@@ -51,7 +51,7 @@ type TCPOptions struct {
 	// segment is acknowledged at once, as netstack by itself does.
 	ACKDelay time.Duration
 	// MinRTO is the shortest retransmission timeout. Default 120 ms: longer than other systems delay an acknowledgement
-	// at a short round trip (Linux and Windows 40 to 50 ms, BSDs 100 ms), shorter than the 200 ms of Linux.
+	// at a short round trip (Linux and Windows 40 to 50 ms, BSDs 100 ms), shorter than the 200 ms of Linux. Less than 10 ms is no shorter than that.
 	MinRTO time.Duration
 	// MaxRetries is how many timeouts in a row end a connection with ETIMEDOUT. Default 15.
 	MaxRetries int

@@ -55,6 +55,7 @@ func newNetstack(cfg Config, news *routerNews) (*gstack.Stack, error) {
 		TransportProtocols: []gstack.TransportProtocolFactory{
 			tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
 		},
+		Clock:       patientClock{tcpip.NewStdClock()},
 		HandleLocal: true, // we can dial our own address
 	})
 	for _, err := range []error{
