@@ -5,8 +5,9 @@
 //
 // Each receive queue has one worker goroutine, its owner. It takes what the ring has (worker.go), makes one piece
 // of every frame that lies in several buffers (rx_long.go), judges every frame:
-// for us? sound? checksum right? (parse.go, verify.go), joins consecutive segments of a TCP flow into one (merge.go),
-// copies what remains into buffers of the stack, gives the frames back to the ring, and only then delivers (rx.go), inline:
+// for us? sound? checksum right? (parse.go, verify.go), joins consecutive segments of a TCP flow into one (merge.go, and
+// merge_next.go where a frame obviously goes on), copies what remains into buffers of the stack, of which it uses the large
+// ones again, up to 2 MiB of them (rx_chunk.go), gives the frames back to the ring, and only then delivers (rx.go), inline:
 // a further hop costs 60 us of round trip. A worker that finds nothing parks in the netpoller, unless it is to poll (rxmode.go).
 //
 //	ring ─Poll─▶ judge ─▶ join ─▶ copy ─▶ DeliverNetworkPacket

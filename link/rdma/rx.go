@@ -135,14 +135,25 @@ func (w *worker) packet(r *run) *gstack.PacketBuffer {
 
 // payload joins what a run's frames carry: mss bytes each, but for the last, which may have less.
 func (w *worker) payload(r *run) *buffer.View {
+	if r.payload > chunkMin {
+		if v := w.chunks.take(); v != nil {
+			w.fill(v, r)
+			return v.Clone()
+		}
+	}
 	v := buffer.NewView(r.payload)
+	w.fill(v, r)
+	return v
+}
+
+// fill copies them into v, which has the room.
+func (w *worker) fill(v *buffer.View, r *run) {
 	frames := uint64(0)
 	for i := r.first; i != none; i = w.merge.chain[i] {
 		v.Write(w.frames[i].Data[r.headers:][:min(r.mss, r.payload-v.Size())])
 		frames++
 	}
 	w.count.merged.Add(frames)
-	return v
 }
 
 // rewrite makes the first frame's headers those of the whole run. The TCP checksum is left wrong: it has been verified

@@ -62,6 +62,7 @@ type worker struct {
 	count   *rxCounters
 	vlan    uint16 // ours, 0: none
 	merge   *merger
+	chunks  chunks
 	spins   int // polls before parking; adapts to whether they pay
 	limit   int
 

@@ -1,0 +1,175 @@
+package rdma
+
+import (
+	"bytes"
+	"sync"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"gvisor.dev/gvisor/pkg/buffer"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+// TestUnshared: it is said of a view alone that it is alone, and looking changes nothing that others see.
+func TestUnshared(t *testing.T) {
+	v := buffer.NewView(buffer.MaxChunkSize)
+	defer v.Release()
+	want := data(1000, 1)
+	for range 3 {
+		if !unshared(v) {
+			t.Fatal("a view alone is taken for shared")
+		}
+		v.Reset()
+		v.Write(want)
+		one := v.Clone()
+		another := one.Clone()
+		for _, other := range []*buffer.View{one, another} {
+			for range 2 {
+				if unshared(v) {
+					t.Error("a shared view is taken for the only one")
+				}
+			}
+			if !bytes.Equal(other.AsSlice(), want) {
+				t.Error("what others see has changed")
+			}
+			if n := testing.AllocsPerRun(100, func() { unshared(v) }); n != 0 && !raceDetector {
+				t.Errorf("looking costs %v allocations", n)
+			}
+			other.Release()
+		}
+	}
+}
+
+// TestChunksAllInUse: a worker keeps only so many, and does without when the stack has all.
+func TestChunksAllInUse(t *testing.T) {
+	var c chunks
+	defer c.release()
+	var held []*buffer.View
+	for i := range maxChunks {
+		v := c.take()
+		if v == nil {
+			t.Fatalf("none after %d", i)
+		}
+		held = append(held, v.Clone())
+	}
+	if c.take() != nil {
+		t.Fatal("one too many")
+	}
+	for _, i := range []int{7, maxChunks - 1, 0} { // whichever comes back is found, if not at once
+		held[i].Release()
+		var v *buffer.View
+		for range maxChunks {
+			if v = c.take(); v != nil {
+				break
+			}
+		}
+		if v == nil {
+			t.Fatalf("chunk %d came back unnoticed", i)
+		}
+		held[i] = v.Clone()
+	}
+	for _, v := range held {
+		v.Release()
+	}
+	for range 10 * maxChunks {
+		if c.take() == nil {
+			t.Fatal("none, although all came back")
+		}
+	}
+}
+
+// holdPackets checks packets against what they should hold, in an order of its own and some of them late.
+func holdPackets(t *testing.T, packets <-chan heldPacket) {
+	var held []heldPacket
+	check := func(h heldPacket) {
+		view := h.data.Flatten()
+		if !bytes.Equal(view, h.want) {
+			t.Errorf("a packet held holds other bytes: %s", firstDifference(view, h.want))
+		}
+		h.data.Release()
+	}
+	for h := range packets {
+		held = append(held, h)
+		for len(held) > 20 {
+			i := int(h.want[0]) % len(held)
+			check(held[i])
+			held[i] = held[len(held)-1]
+			held = held[:len(held)-1]
+		}
+	}
+	for _, h := range held {
+		check(h)
+	}
+}
+
+type heldPacket struct {
+	data buffer.Buffer
+	want []byte
+}
+
+// keep takes what parts of the stack would: a clone of the packet, of its bytes, or of its views.
+func keep(pkt *gstack.PacketBuffer, headers, way int, want []byte) heldPacket {
+	h := heldPacket{want: want}
+	switch way % 3 {
+	case 0:
+		clone := pkt.Clone()
+		h.data = clone.ToBuffer()
+		clone.DecRef()
+	case 1:
+		h.data = pkt.ToBuffer()
+	case 2:
+		list, _ := pkt.AsViewList()
+		for v := list.Front(); v != nil; v = v.Next() {
+			h.data.Append(v.Clone())
+		}
+	}
+	h.data.TrimFront(int64(headers))
+	return h
+}
+
+// TestHeldPayload: the bytes of a packet stay what they are for as long as anybody has them, whoever lets go of others
+// meanwhile.
+func TestHeldPayload(t *testing.T) {
+	const size, rounds = 1448, 400
+	rng := seed(t)
+	w := testWorker()
+	defer w.chunks.release()
+	var holders sync.WaitGroup
+	packets := make(chan heldPacket)
+	for range 3 {
+		holders.Go(func() { holdPackets(t, packets) })
+	}
+	for range rounds {
+		var frames [][]byte
+		var want []byte
+		for n := range 20 + rng.IntN(26) { // on either side of 32 KiB
+			f := segment(0)
+			f.seq, f.payload = uint32(n*size), data(size, rng.Uint64())
+			want = append(want, f.payload...)
+			frames = append(frames, f.bytes())
+		}
+		w.sort(w.load(dv.RxL3OK|dv.RxL4OK, frames...))
+		pkt := w.copy()[0]
+		h := keep(pkt, ethLen+ipv4Len+tcpLen, rng.IntN(3), want)
+		pkt.DecRef()
+		packets <- h
+	}
+	close(packets)
+	holders.Wait()
+}
+
+// TestChunksRelease: the stack keeps what it has when the worker ends.
+func TestChunksRelease(t *testing.T) {
+	var c chunks
+	want := data(1000, 1)
+	v := c.take()
+	v.Write(want)
+	theirs := v.Clone()
+	c.take()
+	c.release()
+	c.release()
+	if c.head != c.tail || len(c.free) > 0 || !bytes.Equal(theirs.AsSlice(), want) {
+		t.Error("something is left, or nothing of what was given")
+	}
+	theirs.Release()
+}
