@@ -3,6 +3,7 @@ package simnic
 import (
 	"encoding/binary"
 	"hash/crc32"
+	"sync/atomic"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
@@ -20,7 +21,8 @@ type rxBurst struct {
 	out    carrier
 	netdev carrier
 
-	locked   *RQ // whose lock the goroutine holds: that of the packet before, see lock
+	waited   *atomic.Bool // of the frame being delivered
+	locked   *RQ          // whose lock the goroutine holds: that of the packet before, see lock
 	mem      keyHold
 	entered  tally // packets that came in
 	received tally // packets in receive queues
@@ -64,7 +66,7 @@ func (c *carrier) begin(b *rxBurst, s *side, o owner, lost counter) {
 }
 
 func (n *NIC) putBurst(b *rxBurst) {
-	b.packet = rxPacket{}
+	b.packet, b.waited = rxPacket{}, nil
 	n.bursts.put(b)
 }
 

@@ -1,12 +1,16 @@
 package simnic
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"sync/atomic"
+)
 
 // origin is where a frame entered.
 type origin struct {
 	owner  owner
 	domain bool // sent by a send queue of transport domain td
 	td     uint32
+	waited *atomic.Bool // set when a frame had to wait for its receiver; nil: nobody asks
 }
 
 // blocked reports whether a TIR must not get the frame because its own
@@ -102,6 +106,7 @@ func (n *NIC) forward(o origin, frames []Frame, mine bool) {
 	t := n.steering.now.Load()
 	for i := range frames {
 		f := frames[i]
+		f.waited = o.waited
 		if !mine {
 			f.measureHeader()
 		}
@@ -140,6 +145,7 @@ func (n *NIC) offloadsTo(header []byte) Offload {
 // steer delivers a frame to whom the flow tables and the netdev's filter say.
 // It returns how many copies were made: 0 means nobody wanted it.
 func (n *NIC) steer(b *rxBurst, o origin, f *Frame) (copies int) {
+	b.waited = f.waited
 	b.p = parse(f.Data)
 	b.p.key(f.Data, &b.key)
 	dst := macBits(f.Data)

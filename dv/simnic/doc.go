@@ -18,7 +18,10 @@
 // A driver in this process meets the NIC through its device node: NIC.OpenKernel,
 // or Linux.OpenNode for a machine that lacks something. The node answers the
 // ioctls of a stock kernel byte for byte, gives out event descriptors, and its
-// doorbell pages act on the goroutine that stores into them.
+// doorbell pages act on the goroutine that stores into them: it executes what was
+// posted, and delivers it at the other end of a Pair. Only when a frame has had to
+// wait for a receiver does a goroutine of the NIC take over the send queue, until
+// nothing has waited for 100 ms.
 //
 //	nic, err := simnic.New(simnic.Config{})
 //	tap, err := simnic.OpenTAP("slice0")            // or Pair, OpenPacket, NewReplay
@@ -31,7 +34,7 @@
 // rings and the device with NIC.Inject, with the port and the device with
 // NIC.SetLink, NIC.FailDevice and CQ.Fail.
 //
-// Locks are taken in the order SQ, RQ, CQ, one of each at most, and none covers
+// Locks are taken in the order SQ, its bell, RQ, CQ, one of each at most, and none covers
 // the NIC as a whole, so that two NICs may be wired back to back and both send.
 // A wire may call back into a NIC from inside Send.
 //

@@ -71,6 +71,7 @@ type NIC struct {
 
 	background background
 	closed     atomic.Bool
+	done       chan struct{} // closed by Close
 }
 
 // New makes a NIC with its link up and nothing plugged in.
@@ -79,7 +80,7 @@ func New(cfg Config) (*NIC, error) {
 	if len(cfg.MAC) != 6 || cfg.MAC[0]&1 != 0 {
 		return nil, refuse(StatusBadParam, "netdev MAC %v is not a unicast address of 6 bytes", cfg.MAC)
 	}
-	n := &NIC{cfg: cfg, caps: cfg.Caps, clock: cfg.Clock, log: cfg.Logger, sinks: map[int]func(Event){}}
+	n := &NIC{cfg: cfg, caps: cfg.Caps, clock: cfg.Clock, log: cfg.Logger, sinks: map[int]func(Event){}, done: make(chan struct{})}
 	n.start = n.clock()
 	n.numbers.init(cfg.Seed)
 	n.keys.init()
@@ -209,6 +210,7 @@ func (n *NIC) Close() error {
 	if n.closed.Swap(true) {
 		return nil
 	}
+	close(n.done)
 	err := n.wire.unplug()
 	if e := n.netdev.unplug(); err == nil {
 		err = e

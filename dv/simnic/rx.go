@@ -116,8 +116,8 @@ func (rq *RQ) available(b *rxBurst) bool {
 }
 
 // How long a packet waits for a WQE, and how often it looks. linux 6.12 mlx5_ib
-// sets 100 ms. Here it is the sender who waits, and that may be whom the
-// receiver waits for.
+// sets 100 ms. Here it is the sender's goroutine that waits, which may be the one
+// that the receiver waits for: hence stand-ins.
 const (
 	delayDrop      = 100 * time.Millisecond
 	delayDropPoll  = 10 * time.Microsecond
@@ -129,6 +129,9 @@ const (
 func (rq *RQ) await(b *rxBurst) bool {
 	b.mem.release()
 	b.count()
+	if b.waited != nil {
+		b.waited.Store(true)
+	}
 	for looks, start := 0, time.Now(); !rq.impatient; looks++ {
 		if looks < delayDropYield {
 			runtime.Gosched()

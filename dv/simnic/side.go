@@ -127,7 +127,7 @@ func (c *carrier) cut(f *Frame) {
 		copy(b[h:], payload[at:at+n])
 		k.template = f.Data[:h]
 		k.header(b, i, at, n, sum16(b[h:]))
-		c.push(Frame{Data: b})
+		c.push(Frame{Data: b, waited: f.waited})
 	}
 }
 

@@ -1,6 +1,9 @@
 package simnic
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // SQAttr describes a send queue.
 type SQAttr struct {
@@ -18,29 +21,30 @@ type SQAttr struct {
 }
 
 // SQ is a send queue. The driver writes WQEs and rings the doorbell; the NIC
-// executes them on the goroutine that rang.
+// executes them on the goroutine that rang, or, when frames have to wait for a
+// receiver, on a stand-in.
 type SQ struct {
 	nic    *NIC
 	attr   SQAttr
 	number uint32
 	use    usage
+	bell   bell
 
-	mu      sync.Mutex
+	mu      sync.Mutex // held while WQEs are executed; taken before bell's
 	state   State
 	hwCI    uint16 // next basic block to execute
 	failed  bool   // an error was reported since reset
 	stopped bool   // nothing is executed or flushed until reset
-	flamed  bool   // there was a BlueFlame copy since reset, the last one into half
-	half    int
 	burst   *burst
+	waited  atomic.Bool // a frame of the burst had to wait; the receiving side sets it
 }
 
 // origin is what the frames of the queue are known by.
 func (sq *SQ) origin() origin {
 	if sq.attr.Netdev {
-		return origin{ownerNetdev, true, sq.attr.TD}
+		return origin{ownerNetdev, true, sq.attr.TD, &sq.waited}
 	}
-	return origin{ownerSlice, true, sq.attr.TD}
+	return origin{ownerSlice, true, sq.attr.TD, &sq.waited}
 }
 
 // CreateSQ makes a send queue in the reset state.
@@ -57,7 +61,7 @@ func (n *NIC) CreateSQ(a SQAttr) (*SQ, error) {
 	if err := a.CQ.use.take(); err != nil {
 		return nil, refuse(StatusBadRes, "send queue on completion queue %#x", a.CQ.number)
 	}
-	sq := &SQ{nic: n, attr: a}
+	sq := &SQ{nic: n, attr: a, bell: newBell()}
 	sq.number = n.numbers.add(sq, 20)
 	a.CQ.attach(sq)
 	return sq, nil
@@ -86,16 +90,18 @@ func (sq *SQ) Modify(cur, next State) error {
 		return err
 	}
 	if next == StateReset || sq.state == StateReset {
-		sq.hwCI, sq.failed, sq.stopped, sq.flamed = sq.attr.StartIndex, false, false, false
+		sq.hwCI, sq.failed, sq.stopped = sq.attr.StartIndex, false, false
+		sq.bell.restart(next != StateReset, sq.hwCI)
 	}
 	sq.state = next
-	if next == StateError {
-		sq.run()
+	if next == StateError && sq.run() {
+		sq.delegate()
 	}
 	return nil
 }
 
-// Destroy removes the queue; WQEs not executed yet never are.
+// Destroy removes the queue; WQEs not executed yet never are. It waits for those
+// being executed, as Modify does: up to 100 ms where a receiver has no buffers.
 func (sq *SQ) Destroy() error {
 	if err := sq.use.retire(); err != nil {
 		return refuse(StatusOf(err), "destroy send queue %#x", sq.number)
@@ -103,6 +109,7 @@ func (sq *SQ) Destroy() error {
 	sq.mu.Lock()
 	sq.state = StateReset
 	sq.mu.Unlock()
+	sq.bell.remove()
 	sq.attr.CQ.detach(sq)
 	sq.attr.CQ.use.release()
 	sq.nic.numbers.remove(sq.number)

@@ -38,22 +38,25 @@ type completion struct {
 }
 
 // Doorbell tells the queue that its record was advanced: it executes everything
-// new before it returns. v is the register value, the first 8 bytes of the last
-// WQE. Safe for concurrent use, though a driver rings one queue from one place.
+// new before it returns, unless frames have to wait. v is the register value, the
+// first 8 bytes of the last WQE. Safe for concurrent use, though a driver rings
+// one queue from one place.
 func (sq *SQ) Doorbell(v uint64) { sq.rung(v, (*SQ).checkDoorbell) }
 
-// rung executes what is new, after check.
+// rung executes what is new, after check, or leaves it to the stand-in.
 func (sq *SQ) rung(v uint64, check func(*SQ, uint64)) {
 	if h := sq.nic.hooks.Load(); h != nil && h.Doorbell != nil && h.Doorbell(sq) {
 		return
 	}
+	sq.nic.counters.add(ctrDoorbells, 1)
+	if sq.ring(v, check) {
+		return
+	}
 	sq.mu.Lock()
 	defer sq.mu.Unlock()
-	sq.nic.counters.add(ctrDoorbells, 1)
-	if sq.state != StateReset {
-		check(sq, v)
+	if sq.run() {
+		sq.delegate()
 	}
-	sq.run()
 }
 
 // checkDoorbell notes what silicon lets pass but a correct driver does not do.
@@ -91,22 +94,24 @@ func (sq *SQ) slot(index uint16) uint64 {
 }
 
 // run executes, or in the error state flushes, what the record says was posted.
-// Called with the lock held.
-func (sq *SQ) run() {
+// It stops when a frame had to wait, and reports that. Called with the lock held.
+func (sq *SQ) run() (waited bool) {
 	if sq.state == StateReset || sq.stopped || sq.nic.fatal.Load() || sq.nic.closed.Load() {
-		return
+		return false
 	}
 	pi := uint16(sq.attr.Record.LoadBE32(mlx5.RecordSend))
 	if posted := pi - sq.hwCI; int(posted) > 1<<sq.attr.LogSize {
 		sq.violation("%d basic blocks posted in a ring of %d", posted, 1<<sq.attr.LogSize)
 		sq.stop()
-		return
+		return false
 	}
 	sq.prepare()
-	for sq.hwCI != pi && !sq.stopped {
+	sq.waited.Store(false)
+	for sq.hwCI != pi && !sq.stopped && !sq.waited.Load() {
 		sq.step(pi - sq.hwCI)
 	}
 	sq.handOn()
+	return sq.waited.Swap(false)
 }
 
 // prepare gets the burst ready; the first one allocates it.

@@ -44,12 +44,12 @@ func (sq *SQ) checkCopy(index uint16, ds, off int, b []byte) {
 		sq.violation("BlueFlame copy of WQE %#x goes on behind the end of the ring", index)
 	case !bytes.Equal(ring[:size], b[:size]):
 		sq.violation("BlueFlame copy of WQE %#x differs from the ring", index)
-	case index != sq.hwCI:
-		sq.violation("BlueFlame copy of WQE %#x while %#x was not rung for", index, sq.hwCI)
-	case sq.flamed && sq.half == half:
+	case index != sq.bell.rung:
+		sq.violation("BlueFlame copy of WQE %#x while %#x was not rung for", index, sq.bell.rung)
+	case sq.bell.flamed && sq.bell.half == half:
 		sq.violation("BlueFlame copy of WQE %#x in the same half as that before it", index)
 	}
-	sq.flamed, sq.half = true, half
+	sq.bell.flamed, sq.bell.half = true, half
 }
 
 // toEnd is the bytes of the ring from block index to its end.

@@ -12,8 +12,8 @@ func (n *NIC) UARWriteLate(uar uint32, off int, v uint64) {
 func (sq *SQ) doorbellLate(v uint64) { sq.rung(v, (*SQ).checkLateDoorbell) }
 
 // checkLateDoorbell notes a doorbell for what is not posted. One for WQEs that
-// an earlier doorbell had executed is in order, and so is one in the middle of
-// what is posted; its WQE must be in the ring then.
+// an earlier doorbell announced is in order, and so is one in the middle of what
+// is posted; its WQE must be in the ring then.
 func (sq *SQ) checkLateDoorbell(v uint64) {
 	if sqn := uint32(v) >> 8; sqn != sq.number {
 		sq.violation("doorbell %#016x names queue %#x", v, sqn)
@@ -25,7 +25,7 @@ func (sq *SQ) checkLateDoorbell(v uint64) {
 	switch {
 	case int16(pi-end) < 0:
 		sq.violation("doorbell %#016x: WQE %#x ends behind the record's counter %#x", v, index, pi)
-	case int16(end-sq.hwCI) > 0:
+	case int16(end-sq.bell.rung) > 0:
 		sq.checkRung(v, index)
 	}
 }

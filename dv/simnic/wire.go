@@ -1,5 +1,7 @@
 package simnic
 
+import "sync/atomic"
+
 // GSO says what an unsegmented frame is to be cut into.
 type GSO uint8
 
@@ -27,6 +29,8 @@ type Frame struct {
 	GSO    GSO
 	HdrLen uint16
 	MSS    uint16
+
+	waited *atomic.Bool // see origin: how a sender on the same goroutine learns of it
 }
 
 // Offload is a set of things a wire can carry.

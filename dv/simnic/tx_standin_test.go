@@ -1,0 +1,279 @@
+package simnic
+
+import (
+	"encoding/binary"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+)
+
+// holdWire is a wire whose far end has every frame wait until the test lets it go.
+type holdWire struct {
+	mu   sync.Mutex
+	seen []uint32      // numbers of the frames that were taken
+	held chan struct{} // one entry per Send that waits
+	let  chan struct{} // one entry lets one go; closed: all
+}
+
+func newHoldWire() *holdWire {
+	return &holdWire{held: make(chan struct{}, 1<<10), let: make(chan struct{})}
+}
+
+func (w *holdWire) Start(func([]Frame)) error { return nil }
+func (w *holdWire) Offloads() Offload         { return 0 }
+func (w *holdWire) Close() error              { return nil }
+func (w *holdWire) Send(fs []Frame) (int, error) {
+	for _, f := range fs {
+		if w.open() {
+			break
+		}
+		f.waited.Store(true)
+		w.held <- struct{}{}
+		<-w.let
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, f := range fs {
+		w.seen = append(w.seen, binary.BigEndian.Uint32(f.Data[14:]))
+	}
+	return len(fs), nil
+}
+
+// open reports whether nothing waits any more.
+func (w *holdWire) open() bool {
+	select {
+	case <-w.let:
+		return true
+	default:
+		return false
+	}
+}
+
+func (w *holdWire) numbers() []uint32 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]uint32(nil), w.seen...)
+}
+
+// standInRig is a send queue over a holdWire, with the stand-in at work: frame 0 waited while its sender did.
+type standInRig struct {
+	nic  *NIC
+	wire *holdWire
+	cq   *testCQ
+	sq   *testSQ
+	n    uint32 // frames posted
+}
+
+func newStandInRig(t *testing.T) *standInRig {
+	r := &standInRig{nic: newNIC(t, Config{}), wire: newHoldWire()}
+	if err := r.nic.ConnectWire(r.wire); err != nil {
+		t.Fatal(err)
+	}
+	r.cq = newCQ(t, r.nic, 8, nil)
+	r.sq = newSQ(t, r.nic, r.cq, 6, nil)
+	rung := make(chan struct{})
+	r.post()
+	go func() {
+		defer close(rung)
+		r.sq.doorbell()
+	}()
+	within(t, "the first frame on the wire", r.wire.held)
+	r.wire.let <- struct{}{}
+	within(t, "the doorbell of a frame that was let go", rung)
+	return r
+}
+
+// post posts the next frame, which has its number in it.
+func (r *standInRig) post() {
+	f := append([]byte(nil), frame60...)
+	binary.BigEndian.PutUint32(f[14:], r.n)
+	r.n++
+	r.sq.post(join(ctrl(0x0a, 6), ethSeg(0, 0, 60)[:14], f, make([]byte, 6)))
+}
+
+// ring posts frames and rings for them, which must not wait.
+func (r *standInRig) ring(t *testing.T, frames int) {
+	t.Helper()
+	rung := make(chan struct{})
+	go func() {
+		defer close(rung)
+		for range frames {
+			r.post()
+			r.sq.doorbell()
+		}
+	}()
+	within(t, "the doorbell", rung)
+}
+
+// within fails the test when something does not happen.
+func within[T any](t *testing.T, what string, c <-chan T) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(30 * time.Second):
+		t.Fatalf("30 s without %s", what)
+	}
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("30 s without %s", what)
+		}
+	}
+}
+
+func (r *standInRig) atWork() bool {
+	r.sq.bell.mu.Lock()
+	defer r.sq.bell.mu.Unlock()
+	return r.sq.bell.standIn
+}
+
+// TestStandIn: while frames wait, doorbells return; frames and completions keep their order; when nothing waits any more,
+// doorbells send as they did before.
+func TestStandIn(t *testing.T) {
+	r := newStandInRig(t)
+	r.ring(t, 1)
+	within(t, "a second frame that waits", r.wire.held)
+	r.ring(t, 9)
+	if e := r.cq.mustPoll(t); be16(e[0x3c:]) != 0 || r.cq.poll() != nil {
+		t.Errorf("completions beside that of the first frame: %x", e)
+	}
+	close(r.wire.let)
+	eventually(t, "frames", func() bool { return len(r.wire.numbers()) == 11 })
+	for i, n := range r.wire.numbers() {
+		if n != uint32(i) {
+			t.Errorf("frame %d is number %d", i, n)
+		}
+	}
+	for i := range uint16(10) {
+		eventually(t, "a completion", func() bool { return byte(r.cq.entry(r.cq.ci)[63]) == 0 })
+		if e := r.cq.mustPoll(t); be16(e[0x3c:]) != 2*(i+1) {
+			t.Errorf("completion %d: %x", i, e)
+		}
+	}
+	eventually(t, "an end of the stand-in", func() bool { return !r.atWork() })
+	r.ring(t, 1)
+	if n := len(r.wire.numbers()); n != 12 || r.cq.poll() == nil {
+		t.Errorf("%d frames when the doorbell returned", n)
+	}
+	clean(t, r.nic)
+}
+
+// TestStandInAndTheEndOfTheQueue does away with the queue, or the NIC, while frames wait. What is done returns once the
+// frame on the wire is let go; nothing looks at the queue's memory after.
+func TestStandInAndTheEndOfTheQueue(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, r *standInRig){
+		"destroy": func(t *testing.T, r *standInRig) { worked(t, r.sq.Destroy()) },
+		"reset": func(t *testing.T, r *standInRig) {
+			worked(t, r.sq.Modify(StateReady, StateReset))
+			worked(t, r.sq.Destroy())
+		},
+		"error": func(t *testing.T, r *standInRig) {
+			worked(t, r.sq.Modify(StateReady, StateError))
+			worked(t, r.sq.Destroy())
+		},
+		"close": func(t *testing.T, r *standInRig) {
+			worked(t, r.nic.Close())
+			worked(t, r.sq.Destroy())
+		},
+		"all at once": func(t *testing.T, r *standInRig) {
+			var all sync.WaitGroup
+			all.Go(func() { _ = r.sq.Modify(StateReady, StateReset) })
+			all.Go(func() { worked(t, r.nic.Close()) })
+			all.Go(func() { worked(t, r.nic.Close()) })
+			all.Go(func() { worked(t, r.sq.Destroy()) })
+			all.Wait()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 3 {
+				r := newStandInRig(t)
+				r.ring(t, 1)
+				within(t, "a second frame that waits", r.wire.held)
+				r.ring(t, 3)
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					end(t, r)
+				}()
+				close(r.wire.let)
+				within(t, "an end", ended)
+				r.sq.ring.Close() // touched again, these would panic
+				r.sq.rec.Close()
+				r.sq.Doorbell(r.sq.last)
+				eventually(t, "an end of the stand-in", func() bool { return !r.atWork() })
+			}
+		})
+	}
+}
+
+// TestStandInForSlowReceiver sends to a queue that delays drops and whose driver is slower than the sender: whatever is
+// not dropped for want of a buffer arrives in order, and every frame is completed.
+func TestStandInForSlowReceiver(t *testing.T) {
+	const count = 3000
+	wa, wb := Pair()
+	x := newNIC(t, Config{Seed: 1})
+	worked(t, x.ConnectWire(wa))
+	tx := newCQ(t, x, 6, nil)
+	sq := newSQ(t, x, tx, 6, nil)
+	y := newNIC(t, Config{Seed: 2})
+	worked(t, y.ConnectWire(wb))
+	rx := newCQ(t, y, 8, nil)
+	rq := newRQ(t, y, rx, 3, 4, func(a *RQAttr) { a.DelayDrop = true })
+	m := mem(t, 8*2048)
+	key := newKey(t, y, m, nil)
+	mac := [6]byte{2, 9}
+	flowTo(t, y, mac, newTIR(t, y, TIRAttr{RQ: rq.RQ}))
+
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		f := to(mac, [6]byte{2, 8})
+		for posted, done := 0, 0; done < count; {
+			for ; posted < count && posted-done < 32; posted++ {
+				binary.BigEndian.PutUint32(f[14:], uint32(posted))
+				sq.post(join(ctrl(0x0a, 6), ethSeg(0, 0, 60)[:14], f, make([]byte, 6)))
+				if posted%3 == 0 {
+					sq.doorbell()
+				}
+			}
+			sq.doorbell()
+			for tx.poll() != nil {
+				done++
+			}
+			runtime.Gosched()
+		}
+	}()
+	posted, last := 0, -1
+	take := func() {
+		for ; posted < 8; posted++ {
+			rq.post(seg(2048, key.Key(), m.Addr()+uint64(rq.pc%8)*2048))
+		}
+		for e := rx.poll(); e != nil; e = rx.poll() {
+			n := int(binary.BigEndian.Uint32(m.Bytes()[int(be16(e[0x3c:]))%8*2048+14:]))
+			if n <= last {
+				t.Errorf("frame %d behind %d", n, last)
+			}
+			last, posted = n, posted-1
+		}
+	}
+	eventually(t, "all frames", func() bool {
+		take()
+		c := y.Counters()
+		return c.Slice.RxPackets+c.Drops.OutOfBuffer == count
+	})
+	within(t, "an end of sending", sent)
+	clean(t, x)
+	worked(t, sq.Destroy())
+}
+
+func worked(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
