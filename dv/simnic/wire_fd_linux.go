@@ -76,37 +76,32 @@ func (w *fdWire) Start(recv func([]Frame)) error {
 	return nil
 }
 
-// receive reads all there is, up to a batch, hands it on, and parks when there
-// is nothing.
+// receive reads all there is, hands it on in batches, and parks when there is
+// nothing.
 func (w *fdWire) receive(recv func([]Frame)) {
-	r := &fdReader{wire: w, batch: make([]Frame, 0, fdBatch)}
+	r := &fdReader{wire: w, recv: recv, batch: make([]Frame, 0, fdBatch)}
 	for i := range r.bufs {
 		r.bufs[i] = make([]byte, fdBuffer)
 	}
 	fill := r.fill // made once, so that reading does not allocate
-	for {
-		err := w.raw.Read(fill)
-		if len(r.batch) > 0 {
-			recv(r.batch)
-		}
-		if err != nil || r.failed != nil {
-			return
-		}
+	for r.failed == nil && w.raw.Read(fill) == nil {
 	}
 }
 
 // fdReader is the receiver's scratch.
 type fdReader struct {
 	wire   *fdWire
+	recv   func([]Frame)
 	bufs   [fdBatch][]byte
 	batch  []Frame
 	failed error // nothing can be read after it
 }
 
-// fill reads until there is nothing more, or no buffer. It reports false when
-// there was nothing, and the poller calls it again when there is.
+// fill reads until there is nothing more, or no buffer, and hands on what it read.
+// It reports false when there is nothing, and the poller calls it again when there
+// is: to find out a second time would be another call of the kernel per batch.
 func (r *fdReader) fill(fd uintptr) bool {
-	r.batch = r.batch[:0]
+	defer r.handOn()
 	for bytes := 0; len(r.batch) < fdBatch && bytes < fdBytes; {
 		f, err := r.wire.read(int(fd), r.bufs[len(r.batch)])
 		switch {
@@ -114,7 +109,7 @@ func (r *fdReader) fill(fd uintptr) bool {
 			r.batch = append(r.batch, f)
 			bytes += len(f.Data)
 		case errors.Is(err, unix.EAGAIN):
-			return len(r.batch) > 0
+			return false
 		case errors.Is(err, errNotFrame):
 			r.wire.lost.Add(1)
 		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENETDOWN):
@@ -125,6 +120,13 @@ func (r *fdReader) fill(fd uintptr) bool {
 		}
 	}
 	return true
+}
+
+func (r *fdReader) handOn() {
+	if len(r.batch) > 0 {
+		r.recv(r.batch)
+		r.batch = r.batch[:0]
+	}
 }
 
 // Send writes the frames. The interface being down (unix.EIO, unix.ENETDOWN) or
