@@ -8,10 +8,11 @@ import (
 )
 
 // BenchmarkFrame is one frame from a send queue over a pair of wires into a
-// receive queue, 32 to a doorbell.
+// receive queue, batch to a doorbell.
 func BenchmarkFrame(b *testing.B) {
-	for _, size := range []int{64, 1514} {
-		b.Run(fmt.Sprintf("%dB", size), func(b *testing.B) {
+	for _, c := range []struct{ size, batch int }{{64, 1}, {64, 32}, {1514, 32}} {
+		size, batch := c.size, c.batch
+		b.Run(fmt.Sprintf("%dB/%d", size, batch), func(b *testing.B) {
 			wa, wb := Pair()
 			x, y := newEnd(b, wa, 1, 1), newEnd(b, wb, 2, 1)
 			q, p := x.pairs[0], y.pairs[0]
@@ -21,21 +22,21 @@ func BenchmarkFrame(b *testing.B) {
 			binary.BigEndian.PutUint32(wqe[4:], q.sq.Number()<<8|3)
 			list := seg(2048, p.key.Key(), p.addr)
 			b.ResetTimer()
-			for i := 0; i < b.N; i += 32 {
-				for range 32 {
+			for i := 0; i < b.N; i += batch {
+				for range batch {
 					binary.BigEndian.PutUint16(wqe[1:], q.sq.pc)
 					copy(q.sq.ring.Bytes()[int(q.sq.pc)%32*64:], wqe)
 					q.sq.pc++
 				}
 				q.sq.last = binary.BigEndian.Uint64(wqe)
 				q.sq.doorbell()
-				for range 32 {
+				for range batch {
 					copy(p.rq.ring.Bytes()[int(p.rq.pc)%32*16:], list)
 					p.rq.pc++
 				}
 				p.rq.rec.StoreBE32(0, uint32(p.rq.pc))
 				for _, c := range []*testCQ{q.tx, p.rx} {
-					c.ci += 32
+					c.ci += uint32(batch)
 					c.rec.StoreBE32(0, c.ci&0xffffff)
 				}
 			}

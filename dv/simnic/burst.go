@@ -12,7 +12,7 @@ import (
 // used by one goroutine.
 type rxBurst struct {
 	nic    *NIC
-	now    uint64 // time stamp of the batch
+	now    uint64 // time stamp of the batch; 0 until a receive queue needs it
 	p      parsed // of the frame, or packet of it, being delivered
 	key    MatchKey
 	packet rxPacket
@@ -55,7 +55,7 @@ func (n *NIC) getBurst() *rxBurst {
 		b.out.begin(b, &n.wire, ownerWire, ctrWireUnplugged)
 		b.netdev.begin(b, &n.netdev, ownerNetdev, ctrNetdevLost)
 	}
-	b.now = n.Now()
+	b.now = 0
 	return b
 }
 

@@ -204,6 +204,9 @@ func (n *NIC) toTIR(b *rxBurst, tir *TIR, o origin, f *Frame, kind cast, tag uin
 		n.counters.add(ctrLoopback, f.packets())
 		return
 	}
+	if b.now == 0 {
+		b.now = n.Now()
+	}
 	pk := &b.packet
 	*pk = rxPacket{kind: kind, tag: tag, padded: o.owner == ownerWire}
 	if a.LRO.IPv4 || a.LRO.IPv6 {

@@ -106,12 +106,14 @@ func (sq *SQ) run() (waited bool) {
 		return false
 	}
 	sq.prepare()
-	sq.waited.Store(false)
+	if sq.waited.Load() { // of the run before
+		sq.waited.Store(false)
+	}
 	for sq.hwCI != pi && !sq.stopped && !sq.waited.Load() {
 		sq.step(pi - sq.hwCI)
 	}
 	sq.handOn()
-	return sq.waited.Swap(false)
+	return sq.waited.Load()
 }
 
 // prepare gets the burst ready; the first one allocates it.
