@@ -72,8 +72,9 @@ func (w *world) strays() int {
 	return 0
 }
 
+// echoAnswers is how many echo requests of bursts were answered.
 func (t *wiretap) echoAnswers() int {
-	return count(t.answers, func(s probe.Sighting) bool { return s.EchoReply && s.ID == t.id })
+	return count(t.answers, func(s probe.Sighting) bool { return s.EchoReply && s.ID == t.id && !t.pings[s.Seq] })
 }
 
 // checkBroadcast sends frames to everybody: both owners must get each.

@@ -20,6 +20,7 @@ type wiretap struct {
 	outside, host *lab.Port
 	id, seq       uint16
 	buf           []byte
+	pings         map[uint16]bool // sequence numbers of the echo requests that follow bursts; a bad wire brings answers late and twice
 
 	answers []probe.Sighting // that came back outside since the last burst, except those to our echo requests
 	onHost  []probe.Sighting // that reached "host" since the last burst, likewise
@@ -27,7 +28,7 @@ type wiretap struct {
 }
 
 func (w *world) newWiretap() (*wiretap, error) {
-	t := &wiretap{w: w, id: uint16(time.Now().UnixNano()) | 1, buf: make([]byte, 64<<10)}
+	t := &wiretap{w: w, id: uint16(time.Now().UnixNano()) | 1, buf: make([]byte, 64<<10), pings: map[uint16]bool{}}
 	open := func(at *lab.Net, port **lab.Port) error {
 		return at.Do(func() (err error) { *port, err = lab.OpenPort(demoPort); return err })
 	}
@@ -66,6 +67,7 @@ func (t *wiretap) burst(ctx context.Context, frames ...[]byte) error {
 func (t *wiretap) barrier(ctx context.Context, to party, onHost bool) error {
 	for ctx.Err() == nil {
 		ping := t.echo(to.mac, to.v4.Addr())
+		t.pings[t.seq] = true
 		if !onHost {
 			t.asked++
 		}

@@ -115,11 +115,28 @@ func udpPacket() *gstack.PacketBuffer {
 	return pkt
 }
 
-// still keeps the timer away.
-func (s *sending) still() {
+// still keeps the timer away from the segments that wait, on whose account it always comes again.
+func (s *sending) still(t testing.TB) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !s.stopTimer(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the timer is not to be caught between two of its turns")
+		}
+	}
+}
+
+// alone keeps the timer away from an endpoint with nothing that waits.
+func (s *sending) alone() {
 	s.s.q.Lock()
 	defer s.s.q.Unlock()
 	s.s.backlog.armed = true
+}
+
+// stopTimer reports whether the timer was waiting. It believes to be armed from then on, and so is not armed again.
+func (s *sending) stopTimer() bool {
+	s.s.q.Lock()
+	defer s.s.q.Unlock()
+	return s.s.backlog.timer.Stop()
 }
 
 // fill has the NIC report nothing as sent, and n segments of flow 1 taken, of which some must wait.
@@ -165,7 +182,7 @@ func TestBacklogDrains(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s := newSending(t)
 			if tc.alone {
-				s.still()
+				s.alone()
 			}
 			held := s.fill(t, n)
 			held.release()
@@ -183,10 +200,15 @@ func TestBacklogOfManyWriters(t *testing.T) {
 	const flows, n = 8, 200
 	s := newSending(t)
 	s.nic.Inject(simnic.QueueFault{Kind: simnic.FaultLateCompletion, Delay: 50 * time.Millisecond})
+	held := hold(s.nic) // until a segment had to wait, as none does when this goroutine is slower than the NIC is late
 	var wg sync.WaitGroup
 	for port := range uint16(flows) {
 		wg.Go(func() { s.send(t, port, 0, n) })
 	}
+	for deadline := time.Now().Add(30 * time.Second); s.Stats().TxBacklogged == 0 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	held.release()
 	wg.Wait()
 	s.arrived.await(t, flows*n)
 	if got := s.Stats(); got.TxBacklogged == 0 || got.TxBacklog != 0 || got.TxBacklogDropped != 0 {
@@ -288,7 +310,7 @@ func TestBacklogClosed(t *testing.T) {
 func TestBacklogTurns(t *testing.T) {
 	s := newSending(t)
 	held := s.fill(t, 500)
-	s.still()
+	s.still(t)
 	before := s.Stats()
 	rst := resetPacket()
 	defer rst.DecRef()
@@ -307,8 +329,8 @@ func TestBacklogTurns(t *testing.T) {
 	if got := s.Stats(); got.TxBacklog != before.TxBacklog+1 || got.TxWaits != 0 {
 		t.Errorf("ARP waits: %+v", got)
 	}
-	s.s.reserve = 0 // room, which segments wait for
 	s.s.q.Lock()
+	s.s.reserve = 0 // room, which segments wait for
 	s.s.backlog.others = othersShare - udpSize
 	s.s.q.Unlock()
 	udp := udpPacket()
