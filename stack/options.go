@@ -47,7 +47,7 @@ type TCPOptions struct {
 	DisableKeepAlive bool
 
 	// ACKDelay is how long an acknowledgement may wait for data to ride on (RFC 1122 section 4.2.3.2):
-	// a server then sends one packet per request instead of two. Default 5 ms. Negative: every
+	// a server then sends one packet per request instead of two. Default that of [rdma.ACKOptions], 5 ms. Negative: every
 	// segment is acknowledged at once, as netstack by itself does.
 	ACKDelay time.Duration
 	// MinRTO is the shortest retransmission timeout. Default 120 ms: longer than other systems delay an acknowledgement
@@ -82,7 +82,6 @@ const (
 	keepAliveIdle     = 15 * time.Second
 	keepAliveInterval = 15 * time.Second
 	keepAliveCount    = 9
-	defaultACKDelay   = 5 * time.Millisecond
 	maxACKDelay       = 400 * time.Millisecond
 	defaultMinRTO     = 120 * time.Millisecond
 	defaultBacklog    = 4096
@@ -103,7 +102,6 @@ func (o TCPOptions) withDefaults() TCPOptions {
 	o.KeepAlive.Interval = orDefault(o.KeepAlive.Interval, keepAliveInterval)
 	o.KeepAlive.Count = orDefault(o.KeepAlive.Count, keepAliveCount)
 	o.KeepAlive.Enable = !o.DisableKeepAlive
-	o.ACKDelay = orDefault(o.ACKDelay, defaultACKDelay)
 	o.MinRTO = orDefault(o.MinRTO, defaultMinRTO)
 	o.MaxRetries = orDefault(o.MaxRetries, 15)
 	o.SYNRetries = orDefault(o.SYNRetries, maxSYNRetries)
