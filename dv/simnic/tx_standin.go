@@ -11,9 +11,9 @@ import (
 // the queue's: whoever rings does not wait for what is being sent.
 type bell struct {
 	mu      sync.Mutex
-	on      bool          // the queue is not in the reset state: its memory may be looked at
-	rung    uint16        // what the record said at the last doorbell
-	flamed  bool          // there was a BlueFlame copy since reset, the last one into half
+	on      bool   // the queue is not in the reset state: its memory may be looked at
+	rung    uint16 // what the record said at the last doorbell
+	flamed  bool   // there was a BlueFlame copy since reset, the last one into half
 	half    int
 	standIn bool          // somebody else executes what is rung for
 	again   bool          // there was a doorbell since the stand-in looked
