@@ -105,7 +105,8 @@ func (s *Stack) addLoopback() error {
 			return asError("add address "+p.String(), err)
 		}
 	}
-	return nil
+	// As on Linux, all that is sent to an address of ours passes lo, whatever its source; lo itself has only its own.
+	return asError("make lo take packets for all our addresses", s.net.SetPromiscuousMode(loopbackID, true))
 }
 
 func protocolAddress(p netip.Prefix) tcpip.ProtocolAddress {

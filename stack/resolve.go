@@ -114,6 +114,9 @@ func speaks(network string, ip netip.Addr) bool {
 // lookup resolves a literal, localhost (RFC 6761) or a name.
 func (s *Stack) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
 	if ip, err := netip.ParseAddr(host); err == nil {
+		if ip == netip.IPv6Unspecified() { // a dual-stack listener prints so: it has the other family's wildcard, too
+			return []netip.Addr{ip, netip.IPv4Unspecified()}, nil
+		}
 		return []netip.Addr{ip.Unmap()}, nil
 	}
 	if name := strings.TrimSuffix(strings.ToLower(host), "."); name == "localhost" || strings.HasSuffix(name, ".localhost") {

@@ -190,7 +190,7 @@ func (c *UDPConn) refuse(b []byte, to tcpip.FullAddress) syscall.Errno {
 		return syscall.EMSGSIZE
 	case to.Port == 0:
 		return syscall.EINVAL
-	case c.family == inet6 && to.Addr.Len() == net.IPv4len:
+	case to.Addr.Len() == net.IPv4len && (c.family == inet6 || c.local.Addr.Len() == net.IPv6len):
 		return syscall.ENETUNREACH
 	}
 	return 0

@@ -15,20 +15,22 @@ type behaviour struct {
 	run  func(r *run)
 }
 
-// tables are all behaviours, by subject.
+// tables are all behaviours, by subject, and the kernel they are compared with.
 var tables = []struct {
 	subject string
 	rows    []behaviour
+	kernel  func(*testing.T) *world
 }{
-	{"tcp listen", tcpListen},
-	{"tcp dial", tcpDial},
-	{"tcp data", tcpData},
-	{"tcp close", tcpClose},
-	{"tcp deadlines", tcpDeadlines},
-	{"udp sockets", udpSockets},
-	{"udp data", udpData},
-	{"udp errors", udpErrors},
-	{"sockets", sharedSockets},
+	{"tcp listen", tcpListen, kernelWorld},
+	{"tcp dial", tcpDial, kernelWorld},
+	{"tcp data", tcpData, kernelWorld},
+	{"tcp close", tcpClose, kernelWorld},
+	{"tcp deadlines", tcpDeadlines, kernelWorld},
+	{"udp sockets", udpSockets, kernelWorld},
+	{"udp data", udpData, kernelWorld},
+	{"udp errors", udpErrors, kernelWorld},
+	{"sockets", sharedSockets, kernelWorld},
+	{"addresses", hostAddresses, cabledWorld},
 }
 
 // TestSameAsKernel runs every behaviour in both worlds and compares.
@@ -39,7 +41,7 @@ func TestSameAsKernel(t *testing.T) {
 			name := table.subject + "/" + b.name
 			compared++
 			t.Run(name, func(t *testing.T) {
-				if compare(t, name, b) {
+				if compare(t, name, table.kernel(t), b) {
 					differ++
 				}
 			})
@@ -67,8 +69,8 @@ func known(name string) bool {
 }
 
 // compare says whether a behaviour differs, which is a failure without a reason.
-func compare(t *testing.T, name string, b behaviour) (differs bool) {
-	want := observe(t, kernelWorld(), b)
+func compare(t *testing.T, name string, kernel *world, b behaviour) (differs bool) {
+	want := observe(t, kernel, b)
 	got := observe(t, stackWorld(t), b)
 	differs = !slices.Equal(want, got)
 	reason := byDesign[name]

@@ -6,6 +6,9 @@
 // of them on a cable in memory), and the two lists of notes must be equal. A difference is a failure,
 // unless the behaviour is named, with a reason, in byDesign.
 //
+// The kernel is the machine's loopback, server and client in one, for most tables. What depends on the link, or on a host's
+// having more addresses, runs in two network namespaces on a cable.
+//
 // How many were compared and how many differ is at the end of what go test -v prints, and make test.
 //
 // To add a behaviour, add a row to one of the tables in the table_*_test.go files.

@@ -23,7 +23,7 @@ type world struct {
 }
 
 // kernelWorld is the machine's loopback, server and client in one.
-func kernelWorld() *world {
+func kernelWorld(*testing.T) *world {
 	w := &world{
 		name:   "kernel",
 		server: kernel{}, client: kernel{},
@@ -37,18 +37,12 @@ func kernelWorld() *world {
 
 // stackWorld is two stacks on a cable.
 func stackWorld(t *testing.T) *world {
-	w := &world{
-		name:    "stack",
-		server4: netpair.ServerIP4, client4: netpair.ClientIP4,
-		server6: netpair.ServerIP6, client6: netpair.ClientIP6,
-		alias4: netip.MustParseAddr("192.0.2.3"),
-	}
+	w := pairWorld("stack")
 	alias := func(c *stack.Config) { c.Addresses = append(c.Addresses, netip.PrefixFrom(w.alias4, 24)) }
 	server, client := netpair.New(t, netpair.Faults{}, netpair.Server(alias))
 	netpair.Acquaint(t, server, client)
 	netpair.Acquaint(t, client, server)
 	w.server, w.client = netstack{server}, netstack{client}
-	w.roles = roles(w)
 	return w
 }
 
