@@ -2,7 +2,6 @@ package httpd
 
 import (
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"sync/atomic"
@@ -15,6 +14,9 @@ type Counters struct {
 	InFlight    int64            `json:"in_flight"`   // begun and not ended
 	Connections int64            `json:"connections"` // open now
 	Accepted    uint64           `json:"accepted"`    // connections ever
+	Evicted     uint64           `json:"evicted"`     // of these, closed without a request to make room
+	Refused     uint64           `json:"refused"`     // connections not accepted: all others had requests
+	TooSlow     uint64           `json:"too_slow"`    // connections whose peer missed a deadline
 	BytesIn     int64            `json:"bytes_in"`    // body bytes taken by /-/echo
 	BytesOut    int64            `json:"bytes_out"`   // body bytes written
 	Answers     map[string]int64 `json:"answers"`     // by class: "2xx" ...
@@ -22,16 +24,17 @@ type Counters struct {
 }
 
 type counters struct {
-	requests, accepted                atomic.Uint64
-	inFlight, open, bytesIn, bytesOut atomic.Int64
-	class                             [6]atomic.Int64 // by first digit of the status
+	requests                    atomic.Uint64
+	inFlight, bytesIn, bytesOut atomic.Int64
+	class                       [6]atomic.Int64 // by first digit of the status
 }
 
 // Counters may be called at any time.
 func (s *Server) Counters() Counters {
-	c := &s.counters
+	c, t := &s.counters, &s.table
 	out := Counters{
-		Requests: c.requests.Load(), InFlight: c.inFlight.Load(), Connections: c.open.Load(), Accepted: c.accepted.Load(),
+		Requests: c.requests.Load(), InFlight: c.inFlight.Load(), Connections: int64(t.size()),
+		Accepted: t.accepted.Load(), Evicted: t.evicted.Load(), Refused: t.refused.Load(), TooSlow: t.tooSlow.Load(),
 		BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(), Answers: map[string]int64{},
 		UptimeSec: time.Since(s.started).Round(time.Millisecond).Seconds(),
 	}
@@ -41,17 +44,6 @@ func (s *Server) Counters() Counters {
 		}
 	}
 	return out
-}
-
-// conn is the http.Server's ConnState hook.
-func (c *counters) conn(_ net.Conn, state http.ConnState) {
-	switch state {
-	case http.StateNew:
-		c.accepted.Add(1)
-		c.open.Add(1)
-	case http.StateClosed, http.StateHijacked:
-		c.open.Add(-1)
-	}
 }
 
 func (s *Server) counted(h http.Handler) http.Handler {
@@ -69,7 +61,7 @@ func (s *Server) counted(h http.Handler) http.Handler {
 	})
 }
 
-// recorder sees the status and size of an answer, and gives large answers the time their size needs.
+// recorder sees the status and size of an answer.
 type recorder struct {
 	http.ResponseWriter
 	status  int
@@ -81,9 +73,6 @@ func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 func (r *recorder) WriteHeader(status int) {
 	r.status = status
-	if n, err := strconv.ParseInt(r.Header().Get("Content-Length"), 10, 64); err == nil && n >= slowestRate {
-		_ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(time.Now().Add(timeFor(n)))
-	}
 	r.ResponseWriter.WriteHeader(status)
 }
 
@@ -93,7 +82,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// ReadFrom keeps the road open for connections that can send a file without copying it.
+// ReadFrom lets net/http copy with a buffer of its own.
 func (r *recorder) ReadFrom(src io.Reader) (int64, error) {
 	n, err := io.Copy(r.ResponseWriter, src)
 	r.written += n

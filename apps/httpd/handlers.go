@@ -2,6 +2,7 @@ package httpd
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -13,14 +14,26 @@ import (
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	get := func(path string, h http.Handler) { mux.Handle(path, only(h, http.MethodGet, http.MethodHead)) }
-	get("/", s.files())
-	get("/-/status", http.HandlerFunc(s.statusPage))
-	get("/-/status.json", http.HandlerFunc(s.statusJSON))
-	get("/-/healthz", http.HandlerFunc(healthz))
-	get("/-/bytes/{n}", http.HandlerFunc(s.bytes))
-	mux.Handle("/-/echo", only(http.HandlerFunc(s.echo), http.MethodPost))
+	get("/", s.pages())
+	get("/-/healthz", http.HandlerFunc(s.healthz))
+	if s.cfg.DebugEndpoints {
+		get("/-/status", http.HandlerFunc(s.statusPage))
+		get("/-/status.json", http.HandlerFunc(s.statusJSON))
+		get("/-/bytes/{n}", http.HandlerFunc(s.bytes))
+		mux.Handle("/-/echo", only(http.HandlerFunc(s.echo), http.MethodPost))
+	}
 	mux.Handle("/-/", http.NotFoundHandler())
-	return s.counted(mux)
+	return s.counted(unreadBodies(mux))
+}
+
+// unreadBodies bounds the time that net/http takes after the handler to read what is left of a body.
+func unreadBodies(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // only answers 405 to methods other than those allowed.
@@ -35,24 +48,6 @@ func only(h http.Handler, allowed ...string) http.Handler {
 	})
 }
 
-func (s *Server) files() http.Handler {
-	if s.root != nil {
-		return http.FileServerFS(s.root.FS())
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/" {
-			http.NotFound(w, r)
-			return
-		}
-		http.Redirect(w, r, "/-/status", http.StatusFound)
-	})
-}
-
-func healthz(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	io.WriteString(w, "ok\n")
-}
-
 // echo sends the body back as it arrives, so it holds one copy buffer whatever the size. A client must read while it
 // writes, as curl and net/http do. Over-long bodies get 413; found out only in the middle, a broken connection.
 func (s *Server) echo(w http.ResponseWriter, r *http.Request) {
@@ -61,19 +56,14 @@ func (s *Server) echo(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "body too large", http.StatusRequestEntityTooLarge)
 		return
 	}
-	size := r.ContentLength
 	w.Header().Set("Content-Type", "application/octet-stream")
-	if size >= 0 {
-		w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
-	} else {
-		size = s.cfg.MaxBody
+	if r.ContentLength >= 0 {
+		w.Header().Set("Content-Length", strconv.FormatInt(r.ContentLength, 10))
 	}
 	rc := http.NewResponseController(w)
-	// Where a transport has neither full duplex nor deadlines to set, it needs neither.
-	_ = rc.EnableFullDuplex()
-	_ = rc.SetReadDeadline(time.Now().Add(timeFor(size)))
-	_ = rc.SetWriteDeadline(time.Now().Add(timeFor(size)))
-	n, err := io.Copy(w, http.MaxBytesReader(w, r.Body, s.cfg.MaxBody))
+	_ = rc.EnableFullDuplex() // a transport that has none needs none
+	body := &paced{ReadCloser: r.Body, rc: rc, in: newBudget(s.cfg.MinRate, s.cfg.Grace), tooSlow: &s.table.tooSlow}
+	n, err := io.Copy(w, http.MaxBytesReader(w, body, s.cfg.MaxBody))
 	s.counters.bytesIn.Add(n)
 	var tooLong *http.MaxBytesError
 	switch {
@@ -89,6 +79,10 @@ func (s *Server) bytes(w http.ResponseWriter, r *http.Request) {
 	n, err := strconv.ParseInt(r.PathValue("n"), 10, 64)
 	if err != nil || n < 0 {
 		http.Error(w, "want a count of bytes: /-/bytes/1024", http.StatusBadRequest)
+		return
+	}
+	if n > s.cfg.MaxBody {
+		http.Error(w, fmt.Sprintf("at most %d bytes are sent", s.cfg.MaxBody), http.StatusBadRequest)
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")

@@ -1,6 +1,8 @@
 package httpd
 
 import (
+	"cmp"
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -13,26 +15,47 @@ import (
 	"time"
 )
 
-// DefaultMaxBody is the largest body /-/echo takes when Config.MaxBody is 0, in bytes.
-const DefaultMaxBody = 256 << 20
+// What the fields of Config mean when they are 0.
+const (
+	DefaultMaxBody = 256 << 20
+	DefaultMinRate = 16 << 10
+	DefaultGrace   = 30 * time.Second
+)
 
 const (
 	headerTimeout  = 10 * time.Second
 	idleTimeout    = 2 * time.Minute
-	requestTimeout = time.Minute // for a transfer of no size; larger ones get more, see timeFor
-	slowestRate    = 16 << 10    // bytes per second below which a transfer is given up
+	bodyTimeout    = 10 * time.Second // for a request's body that no handler reads
 	maxHeaderBytes = 64 << 10
 )
 
-// Config says what to serve. The zero value serves the /-/ pages only.
+// Config says what to serve. The zero value serves /-/healthz only.
 type Config struct {
-	// Root is the directory of static files; empty: none. Nothing outside it is reachable, symbolic links included.
+	// Root is the directory of static files; empty: none. Nothing outside it is reachable, symbolic
+	// links included, and nothing but regular files: the rest does not exist.
 	Root string
+	// DotFiles has files and directories of Root served whose names begin with a dot. Without it only
+	// those below /.well-known/ are (RFC 8615).
+	DotFiles bool
+	// DebugEndpoints has /-/status, /-/status.json, /-/bytes/N, /-/echo and listings of directories
+	// served: they tell strangers much, or cost much, and are for tests and demonstrations.
+	DebugEndpoints bool
 	// Status is asked for facts to show on the status page, at each request, from many goroutines; its answer must be
 	// something encoding/json can encode. Nil: the server's own counters only.
 	Status func() any
-	// MaxBody is the largest body /-/echo takes, in bytes; 0 means DefaultMaxBody.
+	// Checks are what /-/healthz looks at beside the server's own.
+	Checks []Check
+	// MaxBody is the most that /-/echo takes and /-/bytes sends, in bytes; 0 means DefaultMaxBody.
 	MaxBody int64
+	// MaxConns is how many connections may be open. One more takes the place of the one that has been
+	// longest without a request; if all have one, it is closed. 0: as many as half of the memory of the
+	// machine, its control group or GOMEMLIMIT has room for, at 1 MiB each, from 256 to 65536.
+	MaxConns int
+	// MinRate is the floor of a transfer, in bytes per second: a peer may be slower, or stand still,
+	// for Grace in all, which progress above the floor gives back. Then it is cut off. 0 means
+	// DefaultMinRate and DefaultGrace. Grace is long enough for 64 KiB at MinRate.
+	MinRate int64
+	Grace   time.Duration
 	// Logger hears of broken connections and panicking handlers; nil is silence.
 	Logger *slog.Logger
 }
@@ -43,18 +66,17 @@ type Server struct {
 	root     *os.Root // nil without static files
 	http     http.Server
 	counters counters
+	table    table
 	started  time.Time
 }
 
 // New opens Config.Root and prepares the server. The caller ends it with Shutdown or Close, even if it never served.
 func New(cfg Config) (*Server, error) {
-	if cfg.MaxBody < 0 {
-		return nil, fmt.Errorf("largest body of %d bytes is negative", cfg.MaxBody)
-	}
-	if cfg.MaxBody == 0 {
-		cfg.MaxBody = DefaultMaxBody
+	if err := cfg.complete(); err != nil {
+		return nil, err
 	}
 	s := &Server{cfg: cfg, started: time.Now()}
+	s.table.max, s.table.open = cfg.MaxConns, map[*conn]*list.Element{}
 	if cfg.Root != "" {
 		root, err := os.OpenRoot(cfg.Root)
 		if err != nil {
@@ -65,14 +87,34 @@ func New(cfg Config) (*Server, error) {
 	s.http = http.Server{
 		Handler:           s.routes(),
 		ReadHeaderTimeout: headerTimeout,
-		ReadTimeout:       requestTimeout,
-		WriteTimeout:      requestTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ConnState:         s.counters.conn,
+		ConnState:         s.table.state,
 		ErrorLog:          errorLog(cfg.Logger),
 	}
 	return s, nil
+}
+
+// complete checks the numbers and fills in those that are 0.
+func (cfg *Config) complete() error {
+	switch {
+	case cfg.MaxBody < 0:
+		return fmt.Errorf("largest body of %d bytes is negative", cfg.MaxBody)
+	case cfg.MaxConns < 0:
+		return fmt.Errorf("%d connections at most: the number is negative", cfg.MaxConns)
+	case cfg.MinRate < 0 || cfg.Grace < 0:
+		return fmt.Errorf("a floor of %d bytes per second after %v: one is negative", cfg.MinRate, cfg.Grace)
+	}
+	cfg.MaxBody = cmp.Or(cfg.MaxBody, DefaultMaxBody)
+	cfg.MinRate = cmp.Or(cfg.MinRate, DefaultMinRate)
+	cfg.Grace = cmp.Or(cfg.Grace, DefaultGrace)
+	if cfg.MaxConns == 0 {
+		cfg.MaxConns = connsForMemory()
+	}
+	if need := timeFor(piece, cfg.MinRate); cfg.Grace < need {
+		return fmt.Errorf("a grace time of %v: at %d bytes per second it is %v at least", cfg.Grace, cfg.MinRate, need)
+	}
+	return nil
 }
 
 func errorLog(l *slog.Logger) *log.Logger {
@@ -85,7 +127,7 @@ func errorLog(l *slog.Logger) *log.Logger {
 // Serve answers connections of ln until Shutdown or Close, and then returns nil; any other end is returned as an error.
 // It closes ln.
 func (s *Server) Serve(ln net.Listener) error {
-	err := s.http.Serve(ln)
+	err := s.http.Serve(listener{ln, s})
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
@@ -99,11 +141,13 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, s.Close())
 	}
+	s.table.close()
 	return s.closeRoot()
 }
 
 // Close cuts everything off at once. It may be called again.
 func (s *Server) Close() error {
+	s.table.close()
 	return errors.Join(s.http.Close(), s.closeRoot())
 }
 
@@ -112,10 +156,4 @@ func (s *Server) closeRoot() error {
 		return nil
 	}
 	return s.root.Close()
-}
-
-// timeFor is how long a transfer of n bytes may take; n < 0 counts as none.
-func timeFor(n int64) time.Duration {
-	const century = 100 * 365 * 24 * 3600 // seconds: far, and far from overflow
-	return requestTimeout + time.Duration(min(max(n, 0)/slowestRate, century))*time.Second
 }

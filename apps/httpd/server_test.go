@@ -77,7 +77,7 @@ func TestPages(t *testing.T) {
 	if err := os.Symlink("../secret", filepath.Join(root, "link")); err != nil {
 		t.Fatal(err)
 	}
-	_, url, c := serve(t, Config{Root: root, Status: func() any { return map[string]any{"slice": map[string]int{"rx_packets": 7}, "x": "<b>"} }})
+	_, url, c := serve(t, Config{Root: root, MaxConns: 7, DebugEndpoints: true, Status: func() any { return map[string]any{"slice": map[string]int{"rx_packets": 7}, "x": "<b>"} }})
 	for _, tc := range []struct {
 		name, method, path string
 		header             []string
@@ -93,16 +93,17 @@ func TestPages(t *testing.T) {
 		{"missing", "GET", "/b.txt", nil, 404, "~"},
 		{"dot dot", "GET", "/../secret", nil, 307, "~"},
 		{"dot dot, hidden", "GET", "/sub/%2e%2e/%2e%2e/secret", nil, 404, "~"},
-		{"symbolic link out", "GET", "/link", nil, 500, "~"},
+		{"symbolic link out", "GET", "/link", nil, 404, "~"},
 		{"post to file", "POST", "/a.txt", nil, 405, "~"},
-		{"health", "GET", "/-/healthz", nil, 200, "ok\n"},
+		{"health", "GET", "/-/healthz", nil, 200, "ok\nconnections: 1 of 7\nroot directory: ok\n"},
 		{"get echo", "GET", "/-/echo", nil, 405, "~"},
 		{"unknown page", "GET", "/-/nothing", nil, 404, "~"},
 		{"bytes 0", "GET", "/-/bytes/0", nil, 200, ""},
 		{"bytes negative", "GET", "/-/bytes/-1", nil, 400, "~"},
 		{"bytes not a number", "GET", "/-/bytes/1k", nil, 400, "~"},
 		{"bytes beyond int64", "GET", "/-/bytes/9223372036854775808", nil, 400, "~"},
-		{"bytes largest, by head", "HEAD", "/-/bytes/9223372036854775807", nil, 200, ""},
+		{"bytes largest, by head", "HEAD", "/-/bytes/268435456", nil, 200, ""},
+		{"bytes beyond the largest", "GET", "/-/bytes/268435457", nil, 400, "~at most 268435456 bytes"},
 		{"status", "GET", "/-/status", nil, 200, "~<td>status.slice.rx_packets</td><td>7</td>"},
 		{"status escapes", "GET", "/-/status", nil, 200, "~<td>&lt;b&gt;</td>"},
 	} {
@@ -122,7 +123,7 @@ func TestPages(t *testing.T) {
 }
 
 func TestBytes(t *testing.T) {
-	_, url, c := serve(t, Config{})
+	_, url, c := serve(t, Config{DebugEndpoints: true})
 	want := make([]byte, 100003)
 	for i := range want { // byte by byte, so that every alignment of FillPattern is met
 		FillPattern(want[i:i+1], int64(i))
@@ -139,7 +140,7 @@ func TestBytes(t *testing.T) {
 }
 
 func TestEcho(t *testing.T) {
-	s, url, c := serve(t, Config{MaxBody: 3 << 20})
+	s, url, c := serve(t, Config{DebugEndpoints: true, MaxBody: 3 << 20})
 	data := make([]byte, 3<<20+1)
 	rng := rand.NewChaCha8([32]byte{1})
 	rng.Read(data)
@@ -175,7 +176,7 @@ func TestEcho(t *testing.T) {
 }
 
 func TestManyClients(t *testing.T) {
-	s, url, c := serve(t, Config{})
+	s, url, c := serve(t, Config{DebugEndpoints: true})
 	var wg sync.WaitGroup
 	for range 64 {
 		wg.Go(func() {
@@ -209,7 +210,7 @@ func hold(t *testing.T) (status func() any, entered <-chan struct{}, release fun
 func TestShutdownLetsRequestsFinish(t *testing.T) {
 	status, entered, release := hold(t)
 	defer release()
-	s, url, c := serve(t, Config{Root: t.TempDir(), Status: status})
+	s, url, c := serve(t, Config{Root: t.TempDir(), DebugEndpoints: true, Status: status})
 	answer := make(chan int, 1)
 	go func() {
 		resp, _ := get(t, c, "GET", url+"/-/status.json")
@@ -239,7 +240,7 @@ func TestShutdownLetsRequestsFinish(t *testing.T) {
 
 func TestShutdownGivesUpWithItsContext(t *testing.T) {
 	status, entered, release := hold(t)
-	s, url, c := serve(t, Config{Status: status})
+	s, url, c := serve(t, Config{DebugEndpoints: true, Status: status})
 	t.Cleanup(release)
 	failed := make(chan error, 1)
 	go func() {
@@ -280,8 +281,10 @@ func TestLifecycle(t *testing.T) {
 	if _, err := New(Config{Root: filepath.Join(t.TempDir(), "absent")}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("absent root: %v", err)
 	}
-	if _, err := New(Config{MaxBody: -1}); err == nil {
-		t.Error("negative MaxBody accepted")
+	for _, cfg := range []Config{{MaxBody: -1}, {MaxConns: -1}, {MinRate: -1}, {Grace: -1}, {MinRate: 1}} {
+		if _, err := New(cfg); err == nil {
+			t.Errorf("accepted %+v", cfg)
+		}
 	}
 	ln.Close()
 	s2, err := New(Config{})
@@ -294,7 +297,7 @@ func TestLifecycle(t *testing.T) {
 }
 
 func BenchmarkRequest1KiB(b *testing.B) {
-	_, url, c := serve(b, Config{})
+	_, url, c := serve(b, Config{DebugEndpoints: true})
 	b.ReportAllocs()
 	for b.Loop() {
 		resp, err := c.Get(url + "/-/bytes/1024")

@@ -101,7 +101,7 @@ func newSliceSide(ctx context.Context, queues int, undo *ledger) (*side, error) 
 
 // compareServe starts both servers.
 func compareServe(at sockets, undo *ledger) error {
-	web, err := httpd.New(httpd.Config{})
+	web, err := httpd.New(httpd.Config{DebugEndpoints: true})
 	if err != nil {
 		return err
 	}

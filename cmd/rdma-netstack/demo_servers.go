@@ -32,14 +32,14 @@ func (w *world) startServers(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen for HTTP on the slice: %w", err)
 	}
-	if err := w.serveHTTP(httpd.Config{Status: func() any { return status(w.stack, w.nic) }}, onSlice); err != nil {
+	if err := w.serveHTTP(httpd.Config{DebugEndpoints: true, Status: func() any { return status(w.stack, w.nic) }}, onSlice); err != nil {
 		return err
 	}
 	onNetdev, err := w.host.Listen("tcp", ":80")
 	if err != nil {
 		return fmt.Errorf("listen for HTTP on the netdev: %w", err)
 	}
-	if err := w.serveHTTP(httpd.Config{}, onNetdev); err != nil {
+	if err := w.serveHTTP(httpd.Config{DebugEndpoints: true}, onNetdev); err != nil {
 		return err
 	}
 	return w.serveDNS()

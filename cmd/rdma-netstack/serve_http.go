@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 
 	"github.com/rdma-netstack/rdma-netstack/apps/httpd"
@@ -9,32 +10,78 @@ import (
 
 const serveHTTPHelp = `Usage: rdma-netstack serve http --device NAME --address CIDR [flags]
 
-Serves files and a status page over HTTP from a slice of an RDMA port. Linux keeps the port's netdev and all frames that
+Serves files over HTTP from a slice of an RDMA port. Linux keeps the port's netdev and all frames that
 are not for our MAC address.
 
   rdma-netstack serve http --device sim
   rdma-netstack serve http --device mlx5_0 --address 192.0.2.10/24 --gateway 192.0.2.1 --root /srv/www
 
   --listen ADDR:PORT  where to listen (default :80, on every address); again for more places
-  --root DIR          directory of files to serve. Beside them there are always /-/status, /-/status.json, /-/healthz,
-                      /-/bytes/N and /-/echo
+  --root DIR          directory of files to serve: regular files only, nothing that a symbolic link outside it names.
+                      Beside them there is always /-/healthz, which says what it checked
+  --dot-files         serve files and directories whose names begin with a dot too; without it, of these only
+                      /.well-known/ is there
+  --max-conns N       connections at once (default: as many as half of the memory has room for, at 1 MiB each, from 256
+                      to 65536). One more takes the place of the one that is longest without a request
+  --debug-endpoints   also /-/status, /-/status.json, /-/bytes/N, /-/echo and listings of directories, which tell
+                      strangers much and cost much. Off by default, but on with --device sim, which is a demonstration;
+                      --debug-endpoints=false turns them off there
+
+A client that takes, or sends, less than 16 KiB/s for 30 s more than it is ahead of that is cut off.
 ` + serveFlagsHelp
 
 func serveHTTPCommand() command {
-	return command{"serve http", "files and a status page on a slice", serveHTTPHelp, serveHTTP}
+	return command{"serve http", "files on a slice", serveHTTPHelp, serveHTTP}
+}
+
+// httpFlags are those of the web server.
+type httpFlags struct{ httpd.Config }
+
+func (h *httpFlags) define(fs *flag.FlagSet) {
+	fs.StringVar(&h.Root, "root", "", "")
+	fs.BoolVar(&h.DotFiles, "dot-files", false, "")
+	fs.BoolVar(&h.DebugEndpoints, "debug-endpoints", false, "")
+	fs.IntVar(&h.MaxConns, "max-conns", 0, "")
+}
+
+// complete checks what was given, and turns the debug endpoints on for a demonstration.
+func (h *httpFlags) complete(device string, given map[string]bool) error {
+	if given["max-conns"] && h.MaxConns < 1 {
+		return usageError{fmt.Errorf("--max-conns %d: want at least 1", h.MaxConns)}
+	}
+	if device == simDevice && !given["debug-endpoints"] {
+		h.DebugEndpoints = true
+		h.Logger.Warn("debug endpoints are on, because --device sim is a demonstration; --debug-endpoints=false turns them off")
+	}
+	return nil
+}
+
+// first is a page worth a look.
+func (h *httpFlags) first() string {
+	if h.DebugEndpoints {
+		return "/-/status.json"
+	}
+	return "/-/healthz"
 }
 
 func serveHTTP(ctx context.Context, args []string, out streams) (err error) {
 	var f serveFlags
 	fs := newFlags()
 	f.define(fs)
-	root := fs.String("root", "", "")
+	var h httpFlags
+	h.define(fs)
 	if err := f.parse(fs, args, ":80"); err != nil {
 		return err
 	}
 	log := f.logger(out.stderr)
 	var s *slice
-	app, err := httpd.New(httpd.Config{Root: *root, Logger: log, Status: func() any { return status(s.stack, s.sim) }})
+	h.Logger = log
+	h.Status = func() any { return status(s.stack, s.sim) }
+	h.Checks = []httpd.Check{{Name: "device", Run: func() error { return s.stack.Device().Err() }}}
+	if err := h.complete(f.device, given(fs)); err != nil {
+		return err
+	}
+	app, err := httpd.New(h.Config)
 	if err != nil {
 		return fmt.Errorf("%w (--root wants an existing directory)", err)
 	}
@@ -51,6 +98,6 @@ func serveHTTP(ctx context.Context, args []string, out streams) (err error) {
 		}
 		serve = append(serve, func() error { return app.Serve(ln) })
 	}
-	f.announce(out, s, "HTTP", "curl "+url(f.reachable(s))+"/-/status.json")
+	f.announce(out, s, "HTTP", "curl "+url(f.reachable(s))+h.first())
 	return untilToldToStop(ctx, app, s.stack.Device(), serve...)
 }

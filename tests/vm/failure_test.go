@@ -111,7 +111,7 @@ func testRemoved(t *testing.T, w *world) {
 	stop()
 	w.must(t, rig.Request{Op: "load"})
 	w.appeared(t)
-	server := w.serve(t, "http")
+	server := w.serve(t, "http", "--debug-endpoints")
 	w.must(t, rig.Request{Op: "unload", Argv: []string{"mlx5_ib"}, Timeout: patience})
 	if out, code := server.ended(t); code != 1 || !strings.Contains(out, "was removed") {
 		t.Errorf("the server ended with %d:\n%s", code, out)

@@ -47,7 +47,7 @@ func testNetdevClient(t *testing.T, w *world) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := httpd.New(httpd.Config{})
+	s, err := httpd.New(httpd.Config{DebugEndpoints: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func (s *server) stop(t *testing.T) {
 
 // testHTTP serves HTTP on the slice: ping, small and large bodies, uploads, both IP versions.
 func testHTTP(t *testing.T, w *world) {
-	s := w.serve(t, "http")
+	s := w.serve(t, "http", "--debug-endpoints")
 	before := w.nic.Counters()
 	for _, to := range []netip.Prefix{slice4, slice6} {
 		w.pinged(t, to.Addr())
@@ -85,7 +85,7 @@ func testDNS(t *testing.T, w *world) {
 
 // testBeside loads the guest kernel's netdev and our slice at the same time, each with its own server.
 func testBeside(t *testing.T, w *world) {
-	s := w.serve(t, "http")
+	s := w.serve(t, "http", "--debug-endpoints")
 	ctx, cancel := context.WithTimeout(w.ctx, 2*patience)
 	defer cancel()
 	var load sync.WaitGroup

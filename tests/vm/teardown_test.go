@@ -17,7 +17,7 @@ const strays = 64
 
 // testIsolation sends frames for a third MAC: neither owner may get one.
 func testIsolation(t *testing.T, w *world) {
-	s := w.serve(t, "http")
+	s := w.serve(t, "http", "--debug-endpoints")
 	missed := func() uint64 { return w.nic.Counters().Drops.SteerMissed }
 	before := missed()
 	err := w.outside.Do(func() error {
@@ -44,17 +44,17 @@ func testIsolation(t *testing.T, w *world) {
 // testTeardown ends our binary in order and by kill -9: either way the kernel holds nothing of it afterwards, and the next
 // one can start.
 func testTeardown(t *testing.T, w *world) {
-	w.serve(t, "http").stop(t)
+	w.serve(t, "http", "--debug-endpoints").stop(t)
 	if held := w.leftovers(t); held != "" {
 		t.Errorf("after SIGTERM the kernel still holds:\n%s", held)
 	}
-	s := w.serve(t, "http")
+	s := w.serve(t, "http", "--debug-endpoints")
 	r, err := w.vm.Do(rig.Request{Op: "stop", Job: s.job, Signal: 9, Timeout: patience})
 	if err != nil || r.Code != 128+9 {
 		t.Fatalf("kill -9: exit %d, %v", r.Code, err)
 	}
 	eventually(t, func() string { return "nothing held after kill -9:\n" + w.leftovers(t) }, func() bool { return w.leftovers(t) == "" })
-	s = w.serve(t, "http")
+	s = w.serve(t, "http", "--debug-endpoints")
 	if err := w.client.Download(w.ctx, url(slice4, 80), bulk/8); err != nil {
 		t.Error(err)
 	}
@@ -70,7 +70,7 @@ func testReprobe(t *testing.T, w *world) {
 	w.must(t, rig.Request{Op: "unload", Argv: names, Timeout: patience})
 	testProbe(t, w)
 	testNetdevPing(t, w)
-	s := w.serve(t, "http")
+	s := w.serve(t, "http", "--debug-endpoints")
 	if err := w.client.Download(w.ctx, url(slice4, 80), bulk/8); err != nil {
 		t.Error(err)
 	}

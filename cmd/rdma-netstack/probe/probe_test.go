@@ -94,7 +94,7 @@ func TestPingEndsWithItsContext(t *testing.T) {
 
 func TestHTTP(t *testing.T) {
 	w := newWorld(t)
-	srv, err := httpd.New(httpd.Config{})
+	srv, err := httpd.New(httpd.Config{DebugEndpoints: true})
 	if err != nil {
 		t.Fatal(err)
 	}

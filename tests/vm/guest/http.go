@@ -19,7 +19,7 @@ func serveHTTP(addr string) error {
 	if err != nil {
 		return err
 	}
-	s, err := httpd.New(httpd.Config{})
+	s, err := httpd.New(httpd.Config{DebugEndpoints: true})
 	if err != nil {
 		return err
 	}

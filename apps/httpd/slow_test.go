@@ -1,0 +1,184 @@
+package httpd
+
+import (
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// pipes is a listener whose connections have no buffers, so that a peer's slowness shows at once.
+type pipes struct {
+	queue chan net.Conn
+	once  sync.Once
+	done  chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.queue:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error   { p.once.Do(func() { close(p.done) }); return nil }
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
+
+func (p *pipes) dial() net.Conn {
+	near, far := net.Pipe()
+	p.queue <- far
+	return near
+}
+
+// piped starts a server on pipes, in virtual time.
+func piped(t *testing.T, cfg Config) (*Server, *pipes) {
+	t.Helper()
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &pipes{queue: make(chan net.Conn), done: make(chan struct{})}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(p) }()
+	t.Cleanup(func() {
+		s.Close()
+		if err := <-served; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return s, p
+}
+
+// TestSlowPeersAreCut: a peer below the floor of 16 KiB/s loses its connection after the grace
+// time, whatever the size of the transfer; one above it keeps it.
+func TestSlowPeersAreCut(t *testing.T) {
+	const large = "GET /-/bytes/268435456 HTTP/1.1\r\nHost: x\r\n\r\n"
+	const medium = "GET /-/bytes/16777216 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+	const post = "POST /-/echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: "
+	for _, tt := range []struct {
+		name, request string
+		bytes         int // that the peer moves per second
+		reads         bool
+		least, most   time.Duration // that the connection stands
+	}{
+		{"a window of a few bytes", large, 4, true, 29 * time.Second, 40 * time.Second},
+		{"no window", large, 0, true, 29 * time.Second, 40 * time.Second},
+		{"half the floor", large, 8 << 10, true, 50 * time.Second, 2 * time.Minute},
+		{"just above the floor", medium, 17 << 10, true, 16 * time.Minute, 17 * time.Minute},
+		{"above the floor", medium, 20 << 10, true, 13 * time.Minute, 14 * time.Minute},
+		{"echo, a byte per second", post + "268435456\r\n\r\n", 1, false, 29 * time.Second, 40 * time.Second},
+		{"echo above the floor", post + "16777216\r\n\r\n", 20 << 10, false, 13 * time.Minute, 14 * time.Minute},
+		{"a body nobody reads", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n", 1, false, 9 * time.Second, 20 * time.Second},
+		{"headers", "GET / HTTP/1.1\r\nX: ", 1, false, 9 * time.Second, 20 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, p := piped(t, Config{DebugEndpoints: true})
+				c := p.dial()
+				defer c.Close()
+				began := time.Now()
+				if _, err := io.WriteString(c, tt.request); err != nil {
+					t.Fatal(err)
+				}
+				go trickle(c, tt.bytes, tt.reads)
+				for time.Sleep(time.Second); s.Counters().Connections > 0 && time.Since(began) < 24*time.Hour; {
+					time.Sleep(time.Second)
+				}
+				if held := time.Since(began); held < tt.least || held > tt.most {
+					t.Errorf("held for %v, want %v to %v", held, tt.least, tt.most)
+				}
+			})
+		})
+	}
+}
+
+// trickle moves n bytes each second until the connection ends.
+func trickle(c net.Conn, n int, reads bool) {
+	if !reads {
+		go io.Copy(io.Discard, c)
+	}
+	for b := make([]byte, max(n, 1)); ; time.Sleep(time.Second) {
+		var err error
+		switch {
+		case n == 0:
+			return
+		case reads:
+			_, err = io.ReadFull(c, b)
+		default:
+			_, err = c.Write(b)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func TestBudget(t *testing.T) {
+	const floor, second = 1000, time.Second
+	for _, tt := range []struct {
+		name  string
+		moved []int // bytes, each in one second
+		left  time.Duration
+	}{
+		{"nothing moves", []int{0, 0, 0}, 7 * second},
+		{"at the floor", []int{1000, 1000}, 10 * second},
+		{"half the floor", []int{500, 500}, 9 * second},
+		{"no more than the grace is in store", []int{1 << 40, 0}, 9 * second},
+		{"progress gives time back", []int{0, 0, 2000}, 9 * second},
+	} {
+		b := newBudget(floor, 10*second)
+		for _, n := range tt.moved {
+			b.waited(second, n)
+		}
+		if b.left != tt.left {
+			t.Errorf("%s: %v left, want %v", tt.name, b.left, tt.left)
+		}
+	}
+}
+
+// TestCutIsAReset: what a slow peer did not take is thrown away, not kept in the send buffer; also
+// when everything fitted into the buffer and the server has closed the connection.
+func TestCutIsAReset(t *testing.T) {
+	for _, tt := range []struct{ name, request string }{
+		{"while the server writes", "GET /-/bytes/268435456 HTTP/1.1\r\nHost: x\r\n\r\n"},
+		{"after the server has closed", "GET /-/bytes/100000 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, url, _ := serve(t, Config{DebugEndpoints: true, MinRate: 4 << 20, Grace: 50 * time.Millisecond})
+			c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			c.(*net.TCPConn).SetReadBuffer(4096)
+			io.WriteString(c, tt.request)
+			gone := func() bool {
+				n := s.Counters()
+				return n.Accepted > 0 && n.Connections == 0 && s.lingering() == 0
+			}
+			for deadline := time.Now().Add(10 * time.Second); !gone(); runtime.Gosched() {
+				if time.Now().After(deadline) {
+					t.Fatalf("not cut: %+v", s.Counters())
+				}
+			}
+			c.SetDeadline(time.Now().Add(10 * time.Second))
+			if _, err := io.Copy(io.Discard, c); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the connection ends with %v, want a reset", err)
+			}
+		})
+	}
+}
+
+func (s *Server) lingering() int {
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	return s.table.lingering.Len()
+}

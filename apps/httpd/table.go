@@ -1,0 +1,152 @@
+package httpd
+
+import (
+	"container/list"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// table is the connections of a server: those open, at most max, and those closed by us whose last
+// data is on its way, at most a quarter of that.
+type table struct {
+	max                                 int
+	accepted, evicted, refused, tooSlow atomic.Uint64
+
+	mu        sync.Mutex
+	open      map[*conn]*list.Element // its place in waiting; nil while it has a request
+	waiting   list.List               // of *conn without a request, the longest waiting first
+	lingering list.List               // of lingerer, the oldest first
+	shut      bool                    // closes linger no more
+}
+
+// lingerer is a closed connection and the timer that resets it.
+type lingerer struct {
+	c     *conn
+	timer *time.Timer
+}
+
+// listener hands out the connections of a listener that the table admits.
+type listener struct {
+	net.Listener
+	s *Server
+}
+
+func (l listener) Accept() (net.Conn, error) {
+	for {
+		nc, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		c := &conn{Conn: nc, table: &l.s.table, out: newBudget(l.s.cfg.MinRate, l.s.cfg.Grace)}
+		if l.s.table.admit(c) {
+			return c, nil
+		}
+		nc.Close()
+	}
+}
+
+// admit takes a connection in. When the table is full, the one that has waited longest without a
+// request makes room; when all have requests, the new one is refused.
+func (t *table) admit(c *conn) bool {
+	t.mu.Lock()
+	var victim *conn
+	if len(t.open) >= t.max {
+		longest := t.waiting.Front()
+		if longest == nil {
+			t.mu.Unlock()
+			t.refused.Add(1)
+			return false
+		}
+		victim = longest.Value.(*conn)
+		t.drop(victim)
+	}
+	t.open[c] = t.waiting.PushBack(c)
+	t.mu.Unlock()
+	t.accepted.Add(1)
+	if victim != nil {
+		t.evicted.Add(1)
+		victim.Close()
+	}
+	return true
+}
+
+// drop forgets a connection; it needs mu. Again is no harm.
+func (t *table) drop(c *conn) {
+	if e := t.open[c]; e != nil {
+		t.waiting.Remove(e)
+	}
+	delete(t.open, c)
+}
+
+// state is the http.Server's ConnState hook.
+func (t *table) state(nc net.Conn, state http.ConnState) {
+	c := nc.(*conn)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	place, open := t.open[c]
+	switch {
+	case !open:
+	case state == http.StateActive && place != nil:
+		t.waiting.Remove(place)
+		t.open[c] = nil
+	case state == http.StateIdle && place == nil:
+		t.open[c] = t.waiting.PushBack(c)
+	case state == http.StateClosed:
+		t.drop(c)
+	}
+}
+
+// size is how many connections are open.
+func (t *table) size() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.open)
+}
+
+// linger lets what c wrote arrive for d and resets it then, or earlier when there are too many such
+// connections. False: c is to be closed at once.
+func (t *table) linger(c *conn, d time.Duration) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.shut || !c.closeWrite() {
+		return false
+	}
+	e := t.lingering.PushBack(nil)
+	e.Value = lingerer{c, time.AfterFunc(d, func() { t.endLinger(e) })}
+	if t.lingering.Len() > max(t.max/4, 1) {
+		go t.endLinger(t.lingering.Front())
+	}
+	return true
+}
+
+func (t *table) endLinger(e *list.Element) {
+	t.mu.Lock()
+	l, there := e.Value.(lingerer)
+	if there {
+		t.lingering.Remove(e)
+		e.Value = nil
+	}
+	t.mu.Unlock()
+	if there {
+		l.timer.Stop()
+		l.c.reset()
+	}
+}
+
+// close lets go of the lingering connections: their stack delivers the rest. From now on none
+// linger.
+func (t *table) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.shut = true
+	for e := t.lingering.Front(); e != nil; e = e.Next() {
+		l := e.Value.(lingerer)
+		e.Value = nil
+		l.timer.Stop()
+		l.c.Conn.Close()
+	}
+	t.lingering.Init()
+}
