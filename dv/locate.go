@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/netdev"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
@@ -13,22 +14,15 @@ import (
 // and at facts of their own.
 type machine struct {
 	root   string // of /sys and /dev
-	iface  func(netdev string) (iface, error)
-	rdma   func(device string) rdmaFacts
+	iface  func(name string) (netdev.Interface, error)
+	rdma   func(device string) netdev.RDMAFacts
 	env    func() (uverbs.Environment, error)
 	pinned func() uint64 // bytes this process has pinned already
 	open   func(node string) (uverbs.Kernel, error)
 }
 
-// rdmaFacts is what RDMA netlink knows and sysfs does not. Zero where it does
-// not answer.
-type rdmaFacts struct {
-	driver  uint32           // enum rdma_driver_id
-	netdevs map[uint8]string // by port
-}
-
 func thisMachine() *machine {
-	return &machine{iface: interfaceByName, rdma: rdmaFactsOf, env: uverbs.ReadEnvironment, pinned: pinnedBytes, open: uverbs.OpenNode}
+	return &machine{iface: netdev.ByName, rdma: netdev.RDMAFactsOf, env: uverbs.ReadEnvironment, pinned: netdev.PinnedBytes, open: uverbs.OpenNode}
 }
 
 // target is a port to be opened.
@@ -78,7 +72,7 @@ func given(cfg *Config) *target {
 // node is an RDMA device with all that is known about it.
 type node struct {
 	uverbs.NodeInfo
-	rdmaFacts
+	rdma netdev.RDMAFacts
 }
 
 // nodes lists the RDMA devices.
@@ -153,7 +147,7 @@ func (n *node) defaultPort() uint8 {
 // the interfaces behind the port's addresses, VLANs included, of which those of
 // the same bus device count; and a card with one port has one interface.
 func (n *node) netdev(port uint8) string {
-	if name := n.netdevs[port]; name != "" {
+	if name := n.rdma.Netdevs[port]; name != "" {
 		return name
 	}
 	if p := n.port(port); p != nil {
@@ -181,7 +175,7 @@ func (n *node) portOf(name string) uint8 {
 
 // target makes port of n something to open, or says why it cannot be.
 func (m *machine) target(n *node, port uint8) (*target, error) {
-	if n.driver != 0 && n.driver != uverbs.DriverMLX5 {
+	if n.rdma.Driver != 0 && n.rdma.Driver != uverbs.DriverMLX5 {
 		return nil, refuse(ErrNotMlx5, "%s is a software or other RDMA device and has no raw packet queues: an mlx5 NIC (ConnectX-4 or later) is needed", n.IBDev)
 	}
 	if p := n.port(port); p != nil && p.LinkLayer == "InfiniBand" {
@@ -193,7 +187,7 @@ func (m *machine) target(n *node, port uint8) (*target, error) {
 	case err != nil:
 		return nil, as(ErrNotFound, err)
 	}
-	t := &target{driver: n.driver, open: func() (uverbs.Kernel, error) { return m.open(n.Node) }}
+	t := &target{driver: n.rdma.Driver, open: func() (uverbs.Kernel, error) { return m.open(n.Node) }}
 	t.allowed = func(p *plan) error { return m.allowed(n.IBDev, p) }
 	t.facts = PortFacts{Name: n.IBDev, Netdev: n.netdev(port), Port: port, MTU: defaultMTU, Virtual: n.VF}
 	if t.facts.Netdev == "" {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/netdev"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
@@ -72,7 +73,7 @@ func usual(t *testing.T) *machine {
 		card("uverbs3", "mlx5_2", "mlx5_core", "Ethernet", "enp1s0v0")
 	tr["sys/class/infiniband/mlx5_2/device/physfn"] = "-> ../0000:01:00.0"
 	tr["sys/class/infiniband/rxe0/ports/1/gid_attrs/ndevs/0"] = "eth0\n"
-	interfaces := map[string]iface{
+	interfaces := map[string]netdev.Interface{
 		"eth0":     {Name: "eth0", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}, MTU: 1500, Up: true},
 		"enp1s0f0": {Name: "enp1s0f0", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, MTU: 9000, Up: true},
 		"enp1s0v0": {Name: "enp1s0v0", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, MTU: 1500, Up: true},
@@ -80,13 +81,13 @@ func usual(t *testing.T) *machine {
 	}
 	return &machine{
 		root: tr.write(t),
-		iface: func(name string) (iface, error) {
+		iface: func(name string) (netdev.Interface, error) {
 			if i, ok := interfaces[name]; ok {
 				return i, nil
 			}
-			return iface{}, errors.New("Link not found")
+			return netdev.Interface{}, errors.New("Link not found")
 		},
-		rdma:   func(string) rdmaFacts { return rdmaFacts{} },
+		rdma:   func(string) netdev.RDMAFacts { return netdev.RDMAFacts{} },
 		env:    func() (uverbs.Environment, error) { return uverbs.Environment{NetRaw: true, Memlock: 64 << 20}, nil },
 		pinned: func() uint64 { return 0 },
 		open:   func(string) (uverbs.Kernel, error) { return nil, unix.ENXIO },
@@ -113,8 +114,8 @@ func TestLocate(t *testing.T) {
 // On a card with several ports netlink says which one has the netdev.
 func TestLocateSecondPort(t *testing.T) {
 	m := usual(t)
-	m.rdma = func(name string) rdmaFacts {
-		return rdmaFacts{driver: uverbs.DriverMLX5, netdevs: map[uint8]string{2: "enp1s0f0"}}
+	m.rdma = func(name string) netdev.RDMAFacts {
+		return netdev.RDMAFacts{Driver: uverbs.DriverMLX5, Netdevs: map[uint8]string{2: "enp1s0f0"}}
 	}
 	for port, layer := range map[string]string{"1": "Ethernet", "2": "Ethernet"} {
 		p := filepath.Join(m.root, "sys/class/infiniband/mlx5_0/ports", port)
@@ -145,11 +146,11 @@ func TestRefusals(t *testing.T) {
 		{"InfiniBand by netdev", "ib0", nil, ErrInfiniBand, "LINK_TYPE_P1=ETH"},
 		{"other make, by sysfs", "rxe0", nil, ErrNotMlx5, "an mlx5 NIC"},
 		{"other make, by netlink", "mlx5_0", func(m *machine) {
-			m.rdma = func(string) rdmaFacts { return rdmaFacts{driver: uverbs.DriverRXE} }
+			m.rdma = func(string) netdev.RDMAFacts { return netdev.RDMAFacts{Driver: uverbs.DriverRXE} }
 		}, ErrNotMlx5, "an mlx5 NIC"},
 		{"node missing", "mlx5_0", func(m *machine) { os.RemoveAll(filepath.Join(m.root, "dev")) }, ErrNotFound, "--device"},
 		{"netdev down", "mlx5_0", func(m *machine) {
-			m.iface = func(string) (iface, error) { return iface{MTU: 1500}, nil }
+			m.iface = func(string) (netdev.Interface, error) { return netdev.Interface{MTU: 1500}, nil }
 		}, ErrDown, "ip link set enp1s0f0 up"},
 		{"no CAP_NET_RAW", "mlx5_0", func(m *machine) {
 			m.env = func() (uverbs.Environment, error) { return uverbs.Environment{}, nil }

@@ -3,6 +3,8 @@ package dv
 import (
 	"fmt"
 	"net/netip"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/netdev"
 )
 
 // Network is how Linux uses the netdev of a port: what a second host on the same
@@ -27,21 +29,21 @@ func NetworkOf(cfg Config) (Network, error) {
 	if err != nil {
 		return Network{}, err
 	}
-	netdev := t.facts.Netdev
-	if netdev == "" {
+	name := t.facts.Netdev
+	if name == "" {
 		return Network{}, refuse(ErrNotFound, "%s has no netdev in this network namespace", t.facts.Name)
 	}
-	if _, err := interfaceByName(netdev); err != nil {
-		return Network{}, as(ErrNotFound, fmt.Errorf("netdev %s of %s: %w", netdev, t.facts.Name, err))
+	if _, err := netdev.ByName(name); err != nil {
+		return Network{}, as(ErrNotFound, fmt.Errorf("netdev %s of %s: %w", name, t.facts.Name, err))
 	}
 	if cfg.VLAN != 0 {
-		if netdev, err = vlanOn(netdev, int(cfg.VLAN)); err != nil {
+		if name, err = netdev.VLANOn(name, int(cfg.VLAN)); err != nil {
 			return Network{}, as(ErrNotFound, err)
 		}
 	}
-	n, err := networkOf(netdev)
+	n, err := netdev.NetworkOf(name)
 	if err != nil {
-		return Network{}, fmt.Errorf("read addresses and routes of %s: %w", netdev, err)
+		return Network{}, fmt.Errorf("read addresses and routes of %s: %w", name, err)
 	}
-	return n, nil
+	return Network(n), nil
 }

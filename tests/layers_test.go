@@ -41,14 +41,14 @@ type layer struct {
 // stack only: rings are useful without a TCP stack. The apps are ordinary Go
 // servers, which their imports show.
 var layers = map[string]layer{
-	"dv/internal/mmio": {others: []string{xsys}},
-	"dv/mlx5":          {},
-	"dv/uverbs":        {module: []string{"dv/internal/mmio"}, others: []string{xsys}, tests: []string{"dv/simnic"}},
+	"dv/internal/mmio":   {others: []string{xsys}},
+	"dv/internal/netdev": {others: []string{xsys, netlink}},
+	"dv/mlx5":            {},
+	"dv/uverbs":          {module: []string{"dv/internal/mmio"}, others: []string{xsys}, tests: []string{"dv/simnic"}},
 	"dv": {
-		module: []string{"dv/uverbs", "dv/mlx5", "dv/internal/mmio"},
-		others: []string{xsys, netlink},
-		only:   map[string][]string{netlink: {"netdev_linux.go"}},
-		tests:  []string{"dv/simnic", netlink},
+		module: []string{"dv/uverbs", "dv/mlx5", "dv/internal/mmio", "dv/internal/netdev"},
+		others: []string{xsys},
+		tests:  []string{"dv/simnic"},
 	},
 	"dv/simnic": {
 		module: []string{"dv/uverbs", "dv/mlx5", "dv/internal/mmio"},

@@ -1,4 +1,4 @@
-package dv
+package netdev
 
 import (
 	"encoding/hex"
@@ -64,14 +64,14 @@ func TestParsePinned(t *testing.T) {
 
 // The loopback interface is everywhere, and is no RDMA device's.
 func TestLoopback(t *testing.T) {
-	i, err := interfaceByName("lo")
+	i, err := ByName("lo")
 	if err != nil || i.Name != "lo" || i.MTU < 1500 {
 		t.Errorf("%+v, %v", i, err)
 	}
-	if _, err := interfaceByName("no such netdev"); err == nil {
+	if _, err := ByName("no such netdev"); err == nil {
 		t.Error("an interface that does not exist was found")
 	}
-	if f := rdmaFactsOf("no such device"); f.driver != 0 || len(f.netdevs) != 0 {
+	if f := RDMAFactsOf("no such device"); f.Driver != 0 || len(f.Netdevs) != 0 {
 		t.Errorf("facts of a device that does not exist: %+v", f)
 	}
 }

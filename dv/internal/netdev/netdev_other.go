@@ -1,0 +1,17 @@
+//go:build !linux
+
+package netdev
+
+import "errors"
+
+// Elsewhere than on linux there are no RDMA devices; the software NIC works.
+
+func ByName(string) (Interface, error) { return Interface{}, errors.ErrUnsupported }
+
+func NetworkOf(string) (Network, error) { return Network{}, errors.ErrUnsupported }
+
+func VLANOn(string, int) (string, error) { return "", errors.ErrUnsupported }
+
+func RDMAFactsOf(string) RDMAFacts { return RDMAFacts{} }
+
+func PinnedBytes() uint64 { return 0 }
