@@ -28,7 +28,8 @@ The slice:
                       resolvers of /etc/resolv.conf are ours too. Or who is to give us an address: dhcp, dhcp6, slaac,
                       or auto: whoever answers, DHCP, routers (SLAAC), and DHCPv6 if routers say so; what they leave
                       open, router and resolvers, is as on the port's netdev.
-                      Default with sim: 192.0.2.10/24 and 2001:db8::10/64
+                      Default with sim: 192.0.2.10/24 and 2001:db8::10/64, or the same in subnets that this machine
+                      does not use: the first free ones of those for documentation, benchmarks, private networks
   --gateway ADDR      router for everything outside these subnets; again for the other IP version
   --mac MAC           frames for this address are ours. Default: a random one. netdev is the port's own, for a virtual
                       function that is ours alone: Linux then receives no unicast on it
@@ -43,7 +44,8 @@ The slice:
 With --device sim:
   --sim-wire PLUG     what the port is plugged into (default tap:slice0). tap:NAME makes that interface on this machine,
                       with the gateway's address or else the first free one of each subnet, so that curl and dig work
-                      from here (needs root). packet:IFNAME is an existing interface, none is nothing
+                      from here (needs root); a subnet that this machine uses elsewhere is refused. packet:IFNAME is
+                      an existing interface, none is nothing
   --sim-netdev PLUG   the port's Linux side, likewise (default none)
   --sim-record FILE   write every frame on the wire to a pcap file
   --faults LIST       what goes wrong on the wire, such as drop=1%,reorder=5%,dup=1%,delay=2ms
@@ -137,8 +139,7 @@ func (f *serveFlags) check(given map[string]bool) error {
 		return errors.New("--device is missing: an RDMA device, the netdev of one, or sim (\"rdma-netstack devices\" lists them)")
 	}
 	if f.device == simDevice {
-		f.simDefaults()
-		if err := f.simLengths(); err != nil {
+		if err := f.simAddresses(); err != nil {
 			return err
 		}
 	}
@@ -147,7 +148,7 @@ func (f *serveFlags) check(given map[string]bool) error {
 			return fmt.Errorf("--%s is for --device sim only", name)
 		}
 	}
-	if len(f.addresses) == 0 && f.ask == (ask{}) {
+	if len(f.addresses) == 0 && f.ask == (ask{}) && !f.picks() {
 		return errors.New("--address is missing: our address in the port's network, such as --address 192.0.2.10/24, or auto")
 	}
 	if f.queues < 1 || f.queues > 64 {
@@ -167,17 +168,18 @@ func (f *serveFlags) check(given map[string]bool) error {
 			return fmt.Errorf("--listen %q: want ADDRESS:PORT or :PORT, such as :80", l)
 		}
 	}
+	if f.picks() {
+		return nil
+	}
 	return f.stackConfig(nil).Validate()
 }
 
-func (f *serveFlags) simDefaults() {
-	if len(f.addresses) == 0 && f.ask == (ask{}) {
-		f.addresses = []netip.Prefix{netip.MustParsePrefix(simPrefix4), netip.MustParsePrefix(simPrefix6)}
+// simAddresses refuses an address without its prefix length where no interface has it, and a router in a subnet that is yet to
+// be chosen.
+func (f *serveFlags) simAddresses() error {
+	if f.picks() && len(f.gateways) > 0 {
+		return fmt.Errorf("--gateway %s wants an --address in its subnet: without one a free subnet is chosen", f.gateways[0])
 	}
-}
-
-// simLengths refuses an address without its prefix length where no interface has it.
-func (f *serveFlags) simLengths() error {
 	if strings.HasPrefix(f.sim.netdev, "packet:") {
 		return nil
 	}

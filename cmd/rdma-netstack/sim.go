@@ -18,10 +18,8 @@ import (
 
 // Defaults of the software NIC.
 const (
-	simDevice  = "sim"
-	simTAP     = "slice0"
-	simPrefix4 = "192.0.2.10/24" // TEST-NET-1 of RFC 5737 and the documentation prefix of RFC 3849: nobody's
-	simPrefix6 = "2001:db8::10/64"
+	simDevice = "sim"
+	simTAP    = "slice0"
 )
 
 // simFlags describe the software NIC of --device sim.
@@ -152,39 +150,4 @@ func (s simFlags) middleware(undo *ledger) (func(simnic.Wire) (simnic.Wire, erro
 		}
 		return w, err
 	}, nil
-}
-
-// hostSide is the address the machine itself gets on the wire's interface for each of ours: the gateway if one is in the
-// subnet, else the subnet's first free address.
-func hostSide(ours []netip.Prefix, gateways []netip.Addr) []netip.Prefix {
-	var host []netip.Prefix
-	for _, p := range ours {
-		if p.Bits() < 0 { // the subnet is there already
-			continue
-		}
-		host = append(host, netip.PrefixFrom(neighbour(p, ours, gateways), p.Bits()))
-	}
-	return host
-}
-
-func neighbour(p netip.Prefix, ours []netip.Prefix, gateways []netip.Addr) netip.Addr {
-	for _, g := range gateways {
-		if p.Contains(g) {
-			return g
-		}
-	}
-	a := p.Masked().Addr().Next()
-	for isOurs(a, ours) {
-		a = a.Next()
-	}
-	return a
-}
-
-func isOurs(a netip.Addr, ours []netip.Prefix) bool {
-	for _, p := range ours {
-		if p.Addr() == a {
-			return true
-		}
-	}
-	return false
 }

@@ -34,17 +34,15 @@ func openSlice(ctx context.Context, f serveFlags, log *slog.Logger) (*slice, err
 }
 
 func (s *slice) open(ctx context.Context, f serveFlags, log *slog.Logger) error {
-	cfg := f.stackConfig(log)
-	cfg.NIC = f.nicConfig(log)
 	if f.device == simDevice {
-		host := hostSide(f.addresses, f.gateways)
-		sim, err := openSim(f.sim, f.mtu, host, log, &s.undo)
-		if err != nil {
+		if err := s.openSim(&f, log); err != nil {
 			return err
 		}
-		s.sim = sim
-		s.about = "the software NIC on " + f.sim.wire
-		serveSim(&cfg.NIC, sim)
+	}
+	cfg := f.stackConfig(log)
+	cfg.NIC = f.nicConfig(log)
+	if s.sim != nil {
+		serveSim(&cfg.NIC, s.sim)
 	}
 	st, err := stack.Open(ctx, cfg)
 	if errors.Is(err, dv.ErrMAC) {
