@@ -28,7 +28,7 @@ type rxBurst struct {
 	received tally // packets in receive queues
 	routed   int   // copies made
 
-	template, header [maxHeader]byte
+	template, header [MaxHeader]byte
 	fcs              [4]byte
 }
 
@@ -151,7 +151,7 @@ func (b *rxBurst) whole(f *Frame) {
 	default: // not a checksum this parser knows, as of a tunnel: rare enough for a copy
 		whole := *f
 		whole.Data = append([]byte(nil), data...)
-		complete(&whole)
+		whole.CompleteChecksum()
 		data = whole.Data
 		b.verify(data)
 	}
@@ -177,7 +177,7 @@ func (b *rxBurst) cut(header, payload []byte) {
 // types is what the parser found, without a verdict.
 func (b *rxBurst) types(data []byte) (status uint16) {
 	p := &b.p
-	status = mlx5.HdrL2OK | uint16(p.l3)<<mlx5.HdrL3Shift | p.l4Type(data)<<mlx5.HdrL4Shift
+	status = mlx5.HdrL2OK | uint16(p.l3)<<mlx5.HdrL3Shift | l4Type(p, data)<<mlx5.HdrL4Shift
 	if p.ext {
 		status |= mlx5.HdrIPExt
 	}
@@ -222,14 +222,14 @@ func (b *rxBurst) verify(data []byte) {
 	if !p.short && (p.l3 == mlx5.L3IPv6 || head == 0xffff) {
 		pk.status |= mlx5.HdrL3OK
 	}
-	if p.l4At != 0 && !p.short && (add16(rest, p.pseudo(data, p.end-p.l4At)) == 0xffff || p.noChecksum(data)) {
+	if p.l4At != 0 && !p.short && (add16(rest, p.pseudo(data, p.end-p.l4At)) == 0xffff || noChecksum(p, data)) {
 		pk.status |= mlx5.HdrL4OK
 	}
 }
 
 // noChecksum reports UDP over IPv4 without a checksum, which counts as right
 // (model's choice: drivers must not care).
-func (p *parsed) noChecksum(b []byte) bool {
+func noChecksum(p *parsed, b []byte) bool {
 	return p.proto == protoUDP && p.l3 == mlx5.L3IPv4 && be16(b[p.l4At+6:]) == 0
 }
 

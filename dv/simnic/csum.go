@@ -100,9 +100,9 @@ func checksumOf(sum uint16, udp bool) uint16 {
 	return 0xffff
 }
 
-// complete writes the L4 checksum of a frame that needs it, in place. The sum
+// CompleteChecksum writes the L4 checksum of a frame that needs it, in place. The sum
 // ends with the datagram, so that padding does not matter.
-func complete(f *Frame) {
+func (f *Frame) CompleteChecksum() {
 	if at := int(f.CsumStart) + int(f.CsumOffset); f.NeedsCsum && at+2 <= len(f.Data) {
 		c := checksumOf(sum16(f.Data[f.CsumStart:]), f.CsumOffset == 6)
 		binary.BigEndian.PutUint16(f.Data[at:], c)

@@ -8,12 +8,12 @@ package simnic
 func cutFrame(f Frame, buf *[]byte, emit func(Frame)) {
 	f.measureHeader()
 	switch {
-	case f.GSO != GSONone && int(f.HdrLen) <= min(len(f.Data), maxHeader):
+	case f.GSO != GSONone && int(f.HdrLen) <= min(len(f.Data), MaxHeader):
 		f.cut(buf, emit)
 	case f.NeedsCsum:
 		*buf = append((*buf)[:0], f.Data...)
 		f.Data, f.GSO = *buf, GSONone
-		complete(&f)
+		f.CompleteChecksum()
 		emit(Frame{Data: f.Data})
 	default:
 		emit(Frame{Data: f.Data})
@@ -22,10 +22,10 @@ func cutFrame(f Frame, buf *[]byte, emit func(Frame)) {
 
 // cut emits the segments of an unsegmented frame.
 func (f *Frame) cut(buf *[]byte, emit func(Frame)) {
-	var headers [maxHeader]byte
+	var headers [MaxHeader]byte
 	template := headers[:copy(headers[:], f.Data[:f.HdrLen])]
 	payload := f.Data[f.HdrLen:]
-	c, ok := newCutter(template, int(f.MSS), len(payload))
+	s, ok := NewSegmenter(template, int(f.MSS), len(payload))
 	if !ok {
 		emit(Frame{Data: f.Data})
 		return
@@ -34,11 +34,9 @@ func (f *Frame) cut(buf *[]byte, emit func(Frame)) {
 	if cap(*buf) < size {
 		*buf = make([]byte, size)
 	}
-	for i := range c.packets() {
-		at, n := i*c.mss, c.size(i)
-		part := payload[at : at+n]
-		b := c.header((*buf)[:size], i, at, n, sum16(part))
-		b = append(b, part...)
-		emit(Frame{Data: b})
+	for g := s.Packets(); g.Next(); {
+		part := payload[g.At : g.At+g.Len]
+		b := g.Header((*buf)[:size], sum16(part))
+		emit(Frame{Data: append(b, part...)})
 	}
 }

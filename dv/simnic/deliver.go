@@ -79,19 +79,6 @@ func (n *NIC) fromWire(frames []Frame) {
 	b.finish()
 }
 
-// measureHeader corrects HdrLen, which in frames from Linux is a hint.
-func (f *Frame) measureHeader() {
-	if f.GSO == GSONone || len(f.Data) < etherHeader {
-		return
-	}
-	p := parse(f.Data)
-	if p.l4At == 0 || f.MSS == 0 {
-		f.GSO = GSONone
-		return
-	}
-	f.HdrLen = uint16(p.l4At + p.l4Len)
-}
-
 // fromNetdev takes a batch that the netdev sends.
 func (n *NIC) fromNetdev(frames []Frame) {
 	n.forward(origin{owner: ownerNetdev}, frames, false)
@@ -147,7 +134,7 @@ func (n *NIC) offloadsTo(header []byte) Offload {
 func (n *NIC) steer(b *rxBurst, o origin, f *Frame) (copies int) {
 	b.waited = f.waited
 	b.p = parse(f.Data)
-	b.p.key(f.Data, &b.key)
+	matchKey(&b.p, f.Data, &b.key)
 	dst := macBits(f.Data)
 	kind := castOf(dst)
 	t := n.steering.now.Load()

@@ -8,6 +8,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/internal/simtest"
 )
 
 // faultBench is a sender and a receiver with a cable between them.
@@ -145,7 +147,7 @@ func TestInjectLostDoorbell(t *testing.T) {
 // A share is drawn from the seed, and two faults share the hooks.
 func TestInjectRateAndSeveral(t *testing.T) {
 	f := newFaultBench(t)
-	seed := testSeed(t)
+	seed := simtest.Seed(t)
 	starve := f.b.nic.Inject(QueueFault{Kind: FaultStarve, Rate: 0.5, Seed: seed})
 	lose := f.a.nic.Inject(QueueFault{Kind: FaultLoseCompletion, Queue: f.s.cq.CQN, Rate: 0.5, Seed: seed})
 	const n = 60

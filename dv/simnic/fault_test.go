@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/internal/simtest"
 )
 
 func TestParseFaults(t *testing.T) {
@@ -72,7 +74,7 @@ func faultRun(t *testing.T, c FaultConfig, n int) ([]Frame, FaultStats) {
 
 func TestFaults(t *testing.T) {
 	const n = 20000
-	seed := testSeed(t)
+	seed := simtest.Seed(t)
 	for _, tt := range []struct {
 		name string
 		c    FaultConfig
@@ -230,10 +232,10 @@ func TestDelayIsBounded(t *testing.T) {
 
 // One lost segment is one lost segment, not the 64 KiB it was part of.
 func TestFaultsCutFirst(t *testing.T) {
-	hdr, l3, l4 := headerOf(false, false, 0, 1000)
+	hdr, l3, l4 := simtest.Header(false, false, 0, 1000)
 	f := Frame{Data: append(hdr, make([]byte, 1000)...), NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16, GSO: GSOTCPv4, HdrLen: uint16(len(hdr)), MSS: 10}
 	a, b := Pair()
-	w := WithFaults(a, FaultConfig{Drop: 0.5, Seed: testSeed(t)})
+	w := WithFaults(a, FaultConfig{Drop: 0.5, Seed: simtest.Seed(t)})
 	defer w.Close()
 	got := newFrameLog()
 	if err := b.Start(got.recv); err != nil {
@@ -246,7 +248,7 @@ func TestFaultsCutFirst(t *testing.T) {
 		t.Errorf("%d of 100 segments arrived", n)
 	}
 	for _, s := range got.all() {
-		checkFrame(t, s.Data, l3, l4, false)
+		simtest.CheckFrame(t, s.Data, l3, l4, false)
 	}
 }
 

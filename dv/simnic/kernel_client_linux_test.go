@@ -9,6 +9,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/internal/simtest"
 )
 
 // client is the uverbs client library on a software NIC, with memory for queues.
@@ -249,10 +251,10 @@ func TestUnfinishedFramesArriveFinished(t *testing.T) {
 	}
 	r := c.receiver(nil)
 	for _, n := range []int{100, 3000} {
-		hdr, l3, l4 := headerOf(false, false, 0, n)
+		hdr, l3, l4 := simtest.Header(false, false, 0, n)
 		copy(hdr, testMAC[:])
 		f := Frame{Data: append(hdr, bytes.Repeat([]byte{7}, n)...), NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16}
-		binary.BigEndian.PutUint16(f.Data[l3+10:], referenceChecksum(f.Data[l3:l4]))
+		binary.BigEndian.PutUint16(f.Data[l3+10:], simtest.Checksum(f.Data[l3:l4]))
 		p := parse(f.Data)
 		p.seed(f.Data)
 		segments := 1
@@ -272,7 +274,7 @@ func TestUnfinishedFramesArriveFinished(t *testing.T) {
 				t.Errorf("checksums are not vouched for: %v", e)
 			}
 			frame := r.frames.Slice(int(e.WQECounter())%8*2048, int(e.ByteCount()))
-			got = append(got, checkFrame(t, frame, l3, l4, false)...)
+			got = append(got, simtest.CheckFrame(t, frame, l3, l4, false)...)
 		}
 		if !bytes.Equal(got, bytes.Repeat([]byte{7}, n)) {
 			t.Errorf("%d bytes of payload arrived", len(got))

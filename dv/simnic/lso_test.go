@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/internal/simtest"
 )
 
 // verify checks a packet's lengths and checksums as its receiver would.
@@ -40,7 +42,7 @@ func TestLSOKinds(t *testing.T) {
 }
 
 func testLSOKind(t *testing.T, v6, udp bool, tags, total int) {
-	header, _, l4 := headerOf(v6, udp, tags, 0)
+	header, _, l4 := simtest.Header(v6, udp, tags, 0)
 	copy(header, macTwo[:])
 	if udp {
 		header = header[:l4+8]

@@ -48,7 +48,7 @@ func TestChecksumOffload(t *testing.T) {
 				if len(got) != 1 {
 					t.Fatalf("%d frames: %x", len(got), r.cq.poll())
 				}
-				complete(&got[0])
+				got[0].CompleteChecksum()
 				if len(in) < 60 {
 					got[0].Data = got[0].Data[:len(in)]
 				}

@@ -41,7 +41,7 @@ func (r *Recorder) Record(at time.Time, frames ...Frame) {
 		putPcapRecordHeader(&h, at, len(f.Data))
 		r.buf = append(append(r.buf[:0], h[:]...), f.Data...)
 		f.Data = r.buf[pcapRecordHdr:]
-		complete(&f)
+		f.CompleteChecksum()
 		_, r.err = r.out.Write(r.buf)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/internal/simtest"
 )
 
 // A rig is a bare driver: it writes descriptors and reads completions as bytes,
@@ -49,7 +51,7 @@ func fixedClock(now *uint64) func() time.Time {
 	}
 }
 
-func testRand(t testing.TB) *rand.Rand { return rand.New(rand.NewPCG(testSeed(t), 1)) }
+func testRand(t testing.TB) *rand.Rand { return rand.New(rand.NewPCG(simtest.Seed(t), 1)) }
 
 func newNIC(t testing.TB, cfg Config) *NIC {
 	t.Helper()

@@ -13,22 +13,21 @@ func (n *NIC) toRQCut(b *rxBurst, rq *RQ, f *Frame) bool {
 	if int(f.HdrLen) > len(b.template) {
 		return false
 	}
-	c, ok := newCutter(b.template[:copy(b.template[:], f.Data[:f.HdrLen])], int(f.MSS), len(payload))
+	s, ok := NewSegmenter(b.template[:copy(b.template[:], f.Data[:f.HdrLen])], int(f.MSS), len(payload))
 	if !ok {
 		return false
 	}
 	end := b.p.end
 	b.p.end = 0 // nothing is vouched for yet
 	b.lock(rq)
-	for i := range c.packets() {
-		at, size := i*c.mss, c.size(i)
-		piece := payload[at : at+size]
+	for g := s.Packets(); g.Next(); {
+		piece := payload[g.At : g.At+g.Len]
 		sum := sum16(piece)
-		if rq.deliverCut(b, &c, i, piece, sum) {
+		if rq.deliverCut(b, &g, int(f.HdrLen), piece, sum) {
 			continue
 		}
-		h := c.header(b.header[:], i, at, size, sum)
-		b.p.end = len(h) + size
+		h := g.Header(b.header[:], sum)
+		b.p.end = len(h) + len(piece)
 		b.cut(h, piece)
 		rq.deliver(b)
 		b.p.end = 0
@@ -37,12 +36,13 @@ func (n *NIC) toRQCut(b *rxBurst, rq *RQ, f *Frame) bool {
 	return true
 }
 
-// deliverCut writes packet i of those that c cuts where the queue's next WQE
-// points, without putting it together elsewhere first. It reports false, and has
-// done nothing, when that takes more than copying: deliver knows it all. The
-// verdict on the packet before holds for one of the same length, as b.p.end says.
-func (rq *RQ) deliverCut(b *rxBurst, c *cutter, i int, piece []byte, sum uint16) bool {
-	n := len(c.template) + len(piece)
+// deliverCut writes the packet of segment g, with a header of hdr bytes, where
+// the queue's next WQE points, without assembling it elsewhere first. It reports
+// false, and has done nothing, when that takes more than copying: deliver handles
+// every case. The checksum status of the packet before holds for one of the same
+// length, as b.p.end says.
+func (rq *RQ) deliverCut(b *rxBurst, g *Segment, hdr int, piece []byte, sum uint16) bool {
+	n := hdr + len(piece)
 	if posted := int(rq.posted()); posted == 0 || posted > 1<<rq.attr.LogSize || b.packet.padded && n < minFrame || !rq.copies(b) {
 		return false
 	}
@@ -51,7 +51,7 @@ func (rq *RQ) deliverCut(b *rxBurst, c *cutter, i int, piece []byte, sum uint16)
 	if dst == nil {
 		return false
 	}
-	h := c.header(dst, i, i*c.mss, len(piece), sum)
+	h := g.Header(dst, sum)
 	copy(dst[len(h):], piece)
 	if b.p.end != n {
 		b.p.end = n

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/internal/simtest"
 )
 
 // cutRig receives into buffers of 2048 bytes, each in one segment, which packets are cut straight into, or each in two.
@@ -62,9 +64,9 @@ func TestCutInPlace(t *testing.T) {
 
 func testCutInPlace(t *testing.T, name string, v6, udp bool, tags, n int, rig func(split bool) *recvRig) {
 	t.Helper()
-	header, _, l4 := headerOf(v6, udp, tags, n)
+	header, _, l4 := simtest.Header(v6, udp, tags, n)
 	copy(header, macTwo[:])
-	f := Frame{Data: header, NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16, GSO: gsoKind(v6, udp), HdrLen: uint16(len(header)), MSS: 500}
+	f := Frame{Data: header, NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16, GSO: gsoOf(v6, udp), HdrLen: uint16(len(header)), MSS: 500}
 	if udp {
 		f.CsumOffset = 6
 	}
@@ -88,4 +90,14 @@ func testCutInPlace(t *testing.T, name string, v6, udp bool, tags, n int, rig fu
 	if a.nic.Counters() != b.nic.Counters() {
 		t.Errorf("%s: counters\n%+v, one by one\n%+v", name, a.nic.Counters(), b.nic.Counters())
 	}
+}
+
+func gsoOf(v6, udp bool) GSO {
+	switch {
+	case udp:
+		return GSOUDP
+	case v6:
+		return GSOTCPv6
+	}
+	return GSOTCPv4
 }

@@ -6,121 +6,172 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
-// maxHeader is the longest L2 to L4 header that frames are cut behind.
-const maxHeader = 1024
+// MaxHeader is the longest L2 to L4 header, in bytes, that Cut segments behind.
+const MaxHeader = 1024
 
-// cutter makes the headers of the packets that an unsegmented frame stands for:
-// TCP segmentation by the rules of linux Documentation/networking/
-// segmentation-offloads.rst, UDP likewise without sequence numbers.
-type cutter struct {
-	template []byte // headers; owned by whoever made the cutter
-	p        parsed
-	mss      int
-	total    int  // payload bytes of all packets
-	l3, l4   bool // checksums to be written
+// Segmenter computes the headers of the packets that an unsegmented frame
+// stands for: TCP segmentation by the rules of linux Documentation/networking/
+// segmentation-offloads.rst, UDP likewise without sequence numbers. The caller
+// puts header and payload together, so that each byte is copied once. It
+// allocates nothing. One goroutine uses it.
+type Segmenter struct {
+	Headers    parsed // of the template
+	IPChecksum bool   // Header writes the IPv4 header checksum; initially true
+	L4Checksum bool   // Header writes the TCP or UDP checksum; initially true
 
-	// Of the template: the fields that count from packet to packet, and the sums of all others.
+	template []byte // L2 to L4 headers; the caller's memory
+	mss      int    // bytes of payload per packet
+	total    int    // bytes of payload in all packets
+
+	// Fields of the template that count from packet to packet, and the sums of all
+	// other fields.
 	id           uint16
 	seq          uint32
 	flags        byte
 	ipSum, l4Sum uint16
 }
 
-// newCutter takes headers, whose lengths it corrects in place, and how much
-// payload follows in pieces of mss. ok is false when the headers have no whole
-// TCP or UDP header.
-func newCutter(template []byte, mss, total int) (c cutter, ok bool) {
-	c = cutter{template: template, mss: mss, total: total, l3: true, l4: true}
-	if len(template) < etherHeader {
-		return c, false
+// NewSegmenter returns a Segmenter for total bytes of payload behind the headers
+// in template, cut into pieces of mss bytes. It corrects the lengths in template,
+// and reads it until the last segment. ok is false when template has no whole TCP
+// or UDP header or mss is not positive.
+func NewSegmenter(template []byte, mss, total int) (s Segmenter, ok bool) {
+	s = Segmenter{template: template, mss: mss, total: total, IPChecksum: true, L4Checksum: true}
+	if len(template) < etherHeader || mss <= 0 {
+		return s, false
 	}
-	c.p = parse(template)
-	c.setLength(template, 0)
-	c.p = parse(template)
-	if c.p.l4At == 0 {
-		return c, false
+	s.Headers = parse(template)
+	s.setLength(template, 0)
+	s.Headers = parse(template)
+	if s.Headers.l4At == 0 {
+		return s, false
 	}
-	c.addUp()
-	return c, true
+	s.addUp()
+	return s, true
 }
 
-// addUp reads the template, so that headers need not be read again once they are written.
-func (c *cutter) addUp() {
-	if c.p.l3 == mlx5.L3IPv4 {
-		ip := c.template[c.p.l3At:]
-		c.id = be16(ip[4:])
-		c.ipSum = add16(be16(ip), sum16(ip[6:10]), sum16(ip[12:int(ip[0]&15)*4]))
+// addUp sums up the template once, so that each header costs a few additions.
+func (s *Segmenter) addUp() {
+	h := &s.Headers
+	if h.l3 == mlx5.L3IPv4 {
+		ip := s.template[h.l3At:]
+		s.id = binary.BigEndian.Uint16(ip[4:])
+		s.ipSum = add16(binary.BigEndian.Uint16(ip), sum16(ip[6:10]), sum16(ip[12:int(ip[0]&15)*4]))
 	}
-	l4, pseudo := c.template[c.p.l4At:], c.p.pseudo(c.template, 0)
-	if c.p.proto == protoUDP {
-		c.l4Sum = add16(pseudo, sum16(l4[:4]), sum16(l4[8:]))
+	l4, pseudo := s.template[h.l4At:], h.pseudo(s.template, 0)
+	if h.proto == protoUDP {
+		s.l4Sum = add16(pseudo, sum16(l4[:4]), sum16(l4[8:]))
 		return
 	}
-	c.seq, c.flags = binary.BigEndian.Uint32(l4[4:]), l4[13]
-	c.l4Sum = add16(pseudo, sum16(l4[:4]), sum16(l4[8:12]), uint16(l4[12])<<8, be16(l4[14:]), sum16(l4[18:]))
+	s.seq, s.flags = binary.BigEndian.Uint32(l4[4:]), l4[13]
+	s.l4Sum = add16(pseudo, sum16(l4[:4]), sum16(l4[8:12]), uint16(l4[12])<<8, binary.BigEndian.Uint16(l4[14:]), sum16(l4[18:]))
 }
 
 // setLength writes the IP and UDP lengths for n bytes of payload.
-func (c *cutter) setLength(b []byte, n int) {
-	size := len(c.template) - c.p.l3At + n
+func (s *Segmenter) setLength(b []byte, n int) {
+	h := &s.Headers
+	size := len(s.template) - h.l3At + n
 	switch {
-	case c.p.etherType == etherIPv4 && len(b) >= c.p.l3At+20:
-		binary.BigEndian.PutUint16(b[c.p.l3At+2:], uint16(size))
-	case c.p.etherType == etherIPv6 && len(b) >= c.p.l3At+ipv6Header:
-		binary.BigEndian.PutUint16(b[c.p.l3At+4:], uint16(size-ipv6Header))
+	case h.etherType == etherIPv4 && len(b) >= h.l3At+20:
+		binary.BigEndian.PutUint16(b[h.l3At+2:], uint16(size))
+	case h.etherType == etherIPv6 && len(b) >= h.l3At+ipv6Header:
+		binary.BigEndian.PutUint16(b[h.l3At+4:], uint16(size-ipv6Header))
 	}
-	if c.p.l4At != 0 && c.p.proto == protoUDP {
-		binary.BigEndian.PutUint16(b[c.p.l4At+4:], uint16(len(c.template)-c.p.l4At+n))
+	if h.l4At != 0 && h.proto == protoUDP {
+		binary.BigEndian.PutUint16(b[h.l4At+4:], uint16(len(s.template)-h.l4At+n))
 	}
 }
 
-// packets is how many there are.
-func (c *cutter) packets() int { return max(1, (c.total+c.mss-1)/c.mss) }
-
-// size is the payload of packet i.
-func (c *cutter) size(i int) int { return min(c.mss, c.total-i*c.mss) }
-
-// header writes the headers of the packet that carries the n bytes of payload
-// at offset at, with sum payloadSum, into dst and returns them. i counts
-// packets; dst has room for the template.
-func (c *cutter) header(dst []byte, i, at, n int, payloadSum uint16) []byte {
-	b := dst[:copy(dst, c.template)]
-	c.setLength(b, n)
-	if c.p.l3 == mlx5.L3IPv4 {
-		c.number(b[c.p.l3At:], i, n)
+// Offload is the offload that carries the frame unsegmented.
+func (s *Segmenter) Offload() Offload {
+	switch {
+	case s.Headers.proto == protoUDP:
+		return OffloadUSO
+	case s.Headers.l3 == mlx5.L3IPv6:
+		return OffloadTSO6
 	}
-	size := uint32(len(b) - c.p.l4At + n)
-	sum := uint32(c.l4Sum) + uint32(payloadSum) + size>>16 + size&0xffff
-	if c.p.proto == protoTCP {
-		sum += c.sequence(b[c.p.l4At:], at, n)
+	return OffloadTSO4
+}
+
+// Segment is the iterator over the segments of a Segmenter. It is before the
+// first segment until Next is called. A segment is one packet, or with Pieces
+// several, that Unsegmented then describes as one frame.
+//
+//	for g := s.Packets(); g.Next(); {
+//		copy(packet[len(headers):], payload[g.At:g.At+g.Len])
+//		g.Header(packet, Sum(payload[g.At:g.At+g.Len]))
+//	}
+type Segment struct {
+	At  int // offset of the segment's payload
+	Len int // bytes of the segment's payload
+
+	s      *Segmenter
+	first  int // index of the segment's first packet
+	stride int // packets per segment
+	next   int // offset of the next segment's payload
+}
+
+// Packets iterates packet by packet. There is always at least one.
+func (s *Segmenter) Packets() Segment { return Segment{s: s, first: -1, stride: 1} }
+
+// Pieces iterates over pieces of n packets each; the last may have fewer.
+func (s *Segmenter) Pieces(n int) Segment { return Segment{s: s, first: -n, stride: n} }
+
+// Next moves to the next segment and reports whether there is one.
+func (g *Segment) Next() bool {
+	if g.next > 0 && g.next >= g.s.total {
+		return false
+	}
+	g.At = g.next
+	g.next += g.stride * g.s.mss
+	g.Len = min(g.next, g.s.total) - g.At
+	g.first += g.stride
+	return true
+}
+
+// Header writes the headers of the segment to the start of dst, which has room
+// for the template, and returns them. payloadSum is Sum of the segment's payload.
+func (g *Segment) Header(dst []byte, payloadSum uint16) []byte {
+	s := g.s
+	b := dst[:copy(dst, s.template)]
+	s.setLength(b, g.Len)
+	h := &s.Headers
+	if h.l3 == mlx5.L3IPv4 {
+		g.identify(b[h.l3At:])
+	}
+	size := uint32(len(b) - h.l4At + g.Len)
+	sum := uint32(s.l4Sum) + uint32(payloadSum) + size>>16 + size&0xffff
+	if h.proto == protoTCP {
+		sum += g.sequence(b[h.l4At:])
 	} else {
-		sum += size & 0xffff // the length in the header
+		sum += size & 0xffff // the length in the UDP header
 	}
-	if c.l4 {
-		binary.BigEndian.PutUint16(b[c.p.csumAt():], checksumOf(fold16(sum), c.p.proto == protoUDP))
+	if s.L4Checksum {
+		binary.BigEndian.PutUint16(b[h.csumAt():], checksumOf(fold16(sum), h.proto == protoUDP))
 	}
 	return b
 }
 
-// number sets the number of IPv4 packet i, which carries n bytes, and its checksum.
-func (c *cutter) number(ip []byte, i, n int) {
-	id := c.id + uint16(i)
+// identify writes the identification and the checksum of the IPv4 header.
+func (g *Segment) identify(ip []byte) {
+	s := g.s
+	id := s.id + uint16(g.first)
 	binary.BigEndian.PutUint16(ip[4:], id)
-	if c.l3 {
-		length := uint16(len(c.template) - c.p.l3At + n)
-		binary.BigEndian.PutUint16(ip[10:], ^fold16(uint32(c.ipSum)+uint32(length)+uint32(id)))
+	if s.IPChecksum {
+		length := uint16(len(s.template) - s.Headers.l3At + g.Len)
+		binary.BigEndian.PutUint16(ip[10:], ^fold16(uint32(s.ipSum)+uint32(length)+uint32(id)))
 	}
 }
 
-// sequence sets number and flags and returns their sum: FIN and PSH belong to the
-// last packet, CWR to the first (model's choice; drivers do not segment packets
-// with CWR).
-func (c *cutter) sequence(tcp []byte, at, n int) (sum uint32) {
-	seq, flags := c.seq+uint32(at), c.flags
-	if at+n < c.total {
+// sequence writes sequence number and flags and returns their sum: FIN and PSH
+// belong to the last packet, CWR to the first (model's choice; drivers do not
+// segment packets with CWR).
+func (g *Segment) sequence(tcp []byte) (sum uint32) {
+	seq, flags := g.s.seq+uint32(g.At), g.s.flags
+	if g.At+g.Len < g.s.total {
 		flags &^= tcpFIN | tcpPSH
 	}
-	if at > 0 {
+	if g.At > 0 {
 		flags &^= tcpCWR
 	}
 	binary.BigEndian.PutUint32(tcp[4:], seq)
@@ -128,22 +179,21 @@ func (c *cutter) sequence(tcp []byte, at, n int) (sum uint32) {
 	return seq>>16 + seq&0xffff + uint32(flags)
 }
 
-// packets is how many packets a frame stands for.
-func (f *Frame) packets() int {
-	if f.GSO == GSONone || f.MSS == 0 {
-		return 1
+// Unsegmented makes f, whose Data has room for header and payload of the
+// segment, the unsegmented frame of the segment's packets: it writes the headers
+// and sets the fields. The payload is the caller's to write.
+func (g *Segment) Unsegmented(f *Frame) {
+	h := &g.s.Headers
+	b := g.Header(f.Data, 0)
+	binary.BigEndian.PutUint16(b[h.csumAt():], h.pseudo(b, len(b)-h.l4At+g.Len))
+	f.NeedsCsum, f.CsumStart, f.CsumOffset = true, uint16(h.l4At), uint16(h.csumAt()-h.l4At)
+	f.HdrLen, f.MSS = uint16(len(b)), uint16(g.s.mss)
+	switch g.s.Offload() {
+	case OffloadTSO4:
+		f.GSO = GSOTCPv4
+	case OffloadTSO6:
+		f.GSO = GSOTCPv6
+	default:
+		f.GSO = GSOUDP
 	}
-	payload := len(f.Data) - int(f.HdrLen)
-	return max(1, (payload+int(f.MSS)-1)/int(f.MSS))
 }
-
-// longest is the length of the longest packet a frame stands for.
-func (f *Frame) longest() int {
-	if f.GSO == GSONone {
-		return len(f.Data)
-	}
-	return min(len(f.Data), int(f.HdrLen)+int(f.MSS))
-}
-
-// bytes is the length of all packets a frame stands for.
-func (f *Frame) bytes() int { return len(f.Data) + (f.packets()-1)*int(f.HdrLen) }

@@ -150,7 +150,7 @@ func (sq *SQ) emit(b []byte, n int, e *eth) {
 		frame = insertTag(b[:n+vlanTag], e.insert, e.tci)
 	}
 	f := Frame{Data: frame}
-	f.offload(e.csum)
+	checksumFlags(&f, e.csum)
 	if sq.nic.caps.PadTX && len(f.Data) < minFrame {
 		clear(b[vlanTag+n : max(vlanTag+n, minFrame+vlanTag)])
 		f.Data = f.Data[:minFrame]
@@ -172,10 +172,10 @@ func insertTag(b []byte, insert, tci uint16) []byte {
 	return b
 }
 
-// offload does or promises the checksums that flags ask for. What the frame has
+// checksumFlags does or promises the checksums that flags ask for. What the frame has
 // in their place is ignored; a frame they do not apply to stays as it is. The
 // flags for inner headers do nothing: this parser knows no tunnel.
-func (f *Frame) offload(flags uint8) {
+func checksumFlags(f *Frame, flags uint8) {
 	if flags&(mlx5.CsumL3|mlx5.CsumL4) == 0 {
 		return
 	}
@@ -190,7 +190,7 @@ func (f *Frame) offload(flags uint8) {
 	if p.end != len(f.Data) { // the sum must not run into what follows the datagram
 		datagram := *f
 		datagram.Data = f.Data[:p.end]
-		complete(&datagram)
+		datagram.CompleteChecksum()
 		f.NeedsCsum = false
 	}
 }

@@ -49,8 +49,9 @@ type carrier struct {
 
 // workspace is memory for frames that had to be copied.
 type workspace struct {
-	mem  [arenaSize]byte
-	used int
+	mem      [arenaSize]byte
+	used     int
+	template []byte // headers of the frame being segmented
 }
 
 // add queues a frame, in order.
@@ -70,17 +71,6 @@ func (c *carrier) add(f *Frame) {
 	}
 }
 
-// needs is the offload that carries an unsegmented frame.
-func (f *Frame) needs() Offload {
-	switch f.GSO {
-	case GSOTCPv4:
-		return OffloadTSO4
-	case GSOTCPv6:
-		return OffloadTSO6
-	}
-	return OffloadUSO
-}
-
 func (c *carrier) push(f Frame) {
 	if c.n == len(c.frames) {
 		c.send()
@@ -94,39 +84,44 @@ func (c *carrier) complete(f Frame) {
 	if !c.mine {
 		f.Data = append(c.room(len(f.Data))[:0], f.Data...)
 	}
-	complete(&f)
+	f.CompleteChecksum()
 	c.push(f)
 }
 
 // room is memory that lasts until the next send.
 func (c *carrier) room(n int) []byte {
+	w := c.space()
+	if w.used+n > len(w.mem) || c.n == len(c.frames) {
+		c.send()
+	}
+	b := w.mem[w.used : w.used+n]
+	w.used += n
+	return b
+}
+
+// space is the workspace, held until flush.
+func (c *carrier) space() *workspace {
 	if c.work == nil {
 		c.work = c.nic.spaces.get()
 	}
-	if c.work.used+n > len(c.work.mem) || c.n == len(c.frames) {
-		c.send()
-	}
-	b := c.work.mem[c.work.used : c.work.used+n]
-	c.work.used += n
-	return b
+	return c.work
 }
 
 // cut queues the packets that an unsegmented frame stands for.
 func (c *carrier) cut(f *Frame) {
 	h := int(f.HdrLen)
-	template := append(c.room(h)[:0], f.Data[:h]...)
 	payload := f.Data[h:]
-	k, ok := newCutter(template, int(f.MSS), len(payload))
+	w := c.space()
+	w.template = append(w.template[:0], f.Data[:h]...)
+	s, ok := NewSegmenter(w.template, int(f.MSS), len(payload))
 	if !ok {
 		c.nic.counters.add(c.lost, f.packets())
 		return
 	}
-	for i := range k.packets() {
-		at, n := i*k.mss, k.size(i)
-		b := c.room(h + n)
-		copy(b[h:], payload[at:at+n])
-		k.template = f.Data[:h]
-		k.header(b, i, at, n, sum16(b[h:]))
+	for g := s.Packets(); g.Next(); {
+		b := c.room(h + g.Len)
+		copy(b[h:], payload[g.At:g.At+g.Len])
+		g.Header(b, sum16(b[h:]))
 		c.push(Frame{Data: b, waited: f.waited})
 	}
 }

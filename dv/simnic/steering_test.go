@@ -227,7 +227,7 @@ func TestSteeringMatches(t *testing.T) {
 		try := func(f []byte, want bool) {
 			p := parse(f)
 			var k MatchKey
-			p.key(f, &k)
+			matchKey(&p, f, &k)
 			if m.Takes(&k) != want {
 				t.Errorf("%s: takes % x: %v", tc.name, f[:20], !want)
 			}

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/internal/simtest"
 )
 
 func BenchmarkPair(b *testing.B) {
@@ -49,7 +51,7 @@ func BenchmarkTAPSend(b *testing.B) {
 			ns := newNetNS(b)
 			tap := ns.openTAP("tap0")
 			ns.up("tap0", "")
-			hdr, _, l4 := headerOf(false, false, 0, n)
+			hdr, _, l4 := simtest.Header(false, false, 0, n)
 			f := Frame{Data: append(hdr, make([]byte, n)...), NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16}
 			if n > 1460 {
 				f.GSO, f.HdrLen, f.MSS = GSOTCPv4, uint16(len(hdr)), 1460

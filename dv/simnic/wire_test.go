@@ -4,29 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"os"
 	"runtime"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
-)
 
-// testSeed is TEST_SEED, or chosen and logged.
-func testSeed(t testing.TB) uint64 {
-	t.Helper()
-	if s := os.Getenv("TEST_SEED"); s != "" {
-		seed, err := strconv.ParseUint(s, 0, 64)
-		if err != nil {
-			t.Fatalf("TEST_SEED: %v", err)
-		}
-		return seed
-	}
-	seed := rand.Uint64()
-	t.Logf("TEST_SEED=%d", seed)
-	return seed
-}
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/internal/simtest"
+)
 
 // frameLog is a receiver that keeps copies.
 type frameLog struct {
@@ -174,4 +158,18 @@ func TestPairSendDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { _, _ = a.Send(frames) }); n != 0 {
 		t.Errorf("%v allocations per Send", n)
 	}
+}
+
+// udpFrame is a finished frame of 5 bytes of payload behind tags VLAN tags.
+func udpFrame(t *testing.T, tags int) Frame {
+	t.Helper()
+	hdr, l3, l4 := simtest.Header(false, true, tags, 5)
+	f := Frame{
+		Data: append(hdr, "hello"...), NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 6,
+		GSO: GSOUDP, HdrLen: uint16(len(hdr)), MSS: 100,
+	}
+	var buf []byte
+	cutFrame(f, &buf, func(s Frame) { f = cloneFrame(s) })
+	simtest.CheckFrame(t, f.Data, l3, l4, true)
+	return f
 }

@@ -1,0 +1,72 @@
+package simnic
+
+import (
+	"encoding/binary"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+)
+
+// matchKey fills k with what flow rules can match.
+func matchKey(p *parsed, b []byte, k *MatchKey) {
+	*k = MatchKey{}
+	k[0] = macBits(b[6:])<<16 | uint64(p.etherType)
+	k[1] = macBits(b) << 16
+	if p.tags > 0 {
+		k[1] |= uint64(p.tci)
+		if p.tpid == etherVLAN {
+			fieldCVLAN.put(k, 1)
+		} else {
+			fieldSVLAN.put(k, 1)
+		}
+	}
+	h := b[p.l3At:]
+	switch p.l3 {
+	case mlx5.L3IPv4:
+		fieldIPVersion.put(k, 4)
+		fieldTOS.put(k, uint64(h[1]))
+		fieldSrcIPv4.put(k, uint64(binary.BigEndian.Uint32(h[12:])))
+		fieldDstIPv4.put(k, uint64(binary.BigEndian.Uint32(h[16:])))
+	case mlx5.L3IPv6:
+		fieldIPVersion.put(k, 6)
+		fieldTOS.put(k, uint64(binary.BigEndian.Uint16(h)>>4&0xff))
+		fieldFlowLabel.put(k, uint64(binary.BigEndian.Uint32(h)))
+		for i := range 4 {
+			k[4+i] = binary.BigEndian.Uint64(h[8+8*i:])
+		}
+	default:
+		return
+	}
+	fieldProto.put(k, uint64(p.proto))
+	if p.frag {
+		fieldFrag.put(k, 1)
+	}
+	matchPorts(p, b, k)
+}
+
+func matchPorts(p *parsed, b []byte, k *MatchKey) {
+	if p.l4At == 0 {
+		return
+	}
+	ports := uint64(binary.BigEndian.Uint32(b[p.l4At:]))
+	if p.proto == protoUDP {
+		k[3] |= ports
+		return
+	}
+	k[2] |= ports
+	fieldTCPFlags.put(k, uint64(binary.BigEndian.Uint16(b[p.l4At+12:])&0x1ff))
+}
+
+// l4Type is how a completion names the L4 header.
+func l4Type(p *parsed, b []byte) uint16 {
+	switch {
+	case p.l4At == 0:
+		return mlx5.L4Other
+	case p.proto == protoUDP:
+		return mlx5.L4UDP
+	case b[p.l4At+13]&tcpACK == 0:
+		return mlx5.L4TCP
+	case p.l4At+p.l4Len == p.end:
+		return mlx5.L4TCPAck
+	}
+	return mlx5.L4TCPData
+}
