@@ -6,13 +6,14 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	simframe "github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // sendBurst sends the frames to the port in one go, as a busy wire would: the
 // NIC compresses within such a burst.
 func (s *sim) sendBurst(t *testing.T, frames [][]byte) {
 	t.Helper()
-	batch := make([]simnic.Frame, len(frames))
+	batch := make([]simframe.Frame, len(frames))
 	for i, f := range frames {
 		batch[i].Data = f
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	simframe "github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // Weights decide how many flows a queue gets, and QueueFor knows where each
@@ -108,4 +108,4 @@ func TestRebalanceRefused(t *testing.T) {
 	}
 }
 
-func oneFrame(b []byte) []simnic.Frame { return []simnic.Frame{{Data: b}} }
+func oneFrame(b []byte) []simframe.Frame { return []simframe.Frame{{Data: b}} }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	simframe "github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 var (
@@ -37,7 +38,7 @@ func newPlug(t testing.TB, w simnic.Wire) *plug {
 	return p
 }
 
-func (p *plug) recv(frames []simnic.Frame) {
+func (p *plug) recv(frames []simframe.Frame) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range frames {
@@ -57,7 +58,7 @@ func (p *plug) take() [][]byte {
 func (p *plug) send(t testing.TB, frames ...[]byte) {
 	t.Helper()
 	for _, f := range frames {
-		if n, err := p.wire.Send([]simnic.Frame{{Data: f}}); n != 1 {
+		if n, err := p.wire.Send([]simframe.Frame{{Data: f}}); n != 1 {
 			t.Fatalf("wire took %d frames: %v", n, err)
 		}
 	}

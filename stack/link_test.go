@@ -13,6 +13,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
@@ -25,7 +26,7 @@ type overheard struct {
 	frames [][]byte // guarded by mu
 }
 
-func (w *overheard) Send(frames []simnic.Frame) (int, error) {
+func (w *overheard) Send(frames []frame.Frame) (int, error) {
 	w.mu.Lock()
 	for _, f := range frames {
 		w.frames = append(w.frames, bytes.Clone(f.Data))
@@ -76,7 +77,7 @@ func flap(t *testing.T, s *stack.Stack, n *simnic.NIC, w *overheard) {
 
 // TestLinkComesBack: neighbours and switches are told again where we are, and routers asked who they are.
 func TestLinkComesBack(t *testing.T) {
-	nobody := func(far simnic.Wire) { must(t, far.Start(func([]simnic.Frame) {})) }
+	nobody := func(far simnic.Wire) { must(t, far.Start(func([]frame.Frame) {})) }
 	addresses := []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}
 	s, n, w := onWire(t, stack.Config{Addresses: addresses, SLAAC: true, AddressTimeout: time.Millisecond}, nobody)
 	if st := s.Stats(); !st.LinkUp || st.LinkChanges != 0 {

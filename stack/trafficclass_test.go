@@ -12,6 +12,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // classTap notes which protocols left with which traffic class and VLAN tag.
@@ -21,7 +22,7 @@ type classTap struct {
 	seen map[string]int
 }
 
-func (w *classTap) Send(frames []simnic.Frame) (int, error) {
+func (w *classTap) Send(frames []frame.Frame) (int, error) {
 	w.mu.Lock()
 	for _, f := range frames {
 		w.seen[describe(f.Data)]++

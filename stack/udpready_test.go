@@ -16,6 +16,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // tap is a wire that remembers the UDP frames that left through it.
@@ -26,7 +27,7 @@ type tap struct {
 	frames [][]byte
 }
 
-func (w *tap) Send(frames []simnic.Frame) (int, error) {
+func (w *tap) Send(frames []frame.Frame) (int, error) {
 	if w.deaf.Load() {
 		return w.Wire.Send(frames)
 	}

@@ -44,32 +44,37 @@ var layers = map[string]layer{
 	"dv/internal/mmio":   {others: []string{xsys}},
 	"dv/internal/netdev": {others: []string{xsys, netlink}},
 	"dv/mlx5":            {},
-	"dv/uverbs":          {module: []string{"dv/internal/mmio"}, others: []string{xsys}, tests: []string{"dv/simnic"}},
+	"dv/uverbs":          {module: []string{"dv/internal/mmio"}, others: []string{xsys}, tests: []string{"dv/simnic/..."}},
 	"dv": {
 		module: []string{"dv/uverbs", "dv/mlx5", "dv/internal/mmio", "dv/internal/netdev"},
 		others: []string{xsys},
-		tests:  []string{"dv/simnic"},
+		tests:  []string{"dv/simnic/..."},
 	},
 	"dv/simnic": {
-		module: []string{"dv/uverbs", "dv/mlx5", "dv/internal/mmio"},
+		module: []string{"dv/simnic/frame", "dv/uverbs", "dv/mlx5", "dv/internal/mmio"},
 		others: []string{xsys},
 		only:   map[string][]string{xsys: {"*_linux.go"}},
-		tests:  []string{netlink},
+		tests:  []string{"dv/simnic/internal/simtest", netlink},
 	},
-	"dv/simnic/pcie": {module: []string{"dv/simnic", "dv/mlx5", "dv/internal/mmio"}, others: []string{xsys}},
+	"dv/simnic/internal/simtest": {}, // what the tests of the packages below share
+	"dv/simnic/frame":            {module: []string{"dv/mlx5"}, tests: []string{"dv/simnic/internal/simtest"}},
+	"dv/simnic/pcie": {
+		module: []string{"dv/simnic", "dv/mlx5", "dv/internal/mmio"}, others: []string{xsys},
+		tests: []string{"dv/simnic/frame"},
+	},
 	"link/rdma": {
 		module: []string{"dv"}, others: []string{gvisor},
-		tests: []string{"dv/simnic", "dv/uverbs", netlink},
+		tests: []string{"dv/simnic/...", "dv/uverbs", netlink},
 	},
 	"stack": {
 		module: []string{"link/rdma", "dv"}, others: []string{gvisor, dhcp},
-		tests: []string{"dv/simnic", "dv/uverbs", "apps/httpd", "apps/dnsd", "tests/netpair", netlink, dns},
+		tests: []string{"dv/simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd", "tests/netpair", netlink, dns},
 	},
 	"apps/httpd":   {},
 	"apps/dnsd":    {others: []string{dns}},
 	"apps/iperf3d": {},
 	"cmd/rdma-netstack/...": {
-		module: []string{"stack", "dv", "dv/simnic", "dv/simnic/pcie", "apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/..."},
+		module: []string{"stack", "dv", "dv/simnic/...", "apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/..."},
 		others: []string{netlink, xsys, dns},
 	},
 	"tests/...": {module: []string{"..."}, others: []string{gvisor, xsys, xnet, netlink, dns}},
@@ -77,7 +82,7 @@ var layers = map[string]layer{
 		module: []string{"..."}, others: []string{gvisor, xsys, netlink, ebpf, pprof},
 	},
 	// Modules of their own, too: what they prove is that services neither know nor need gVisor.
-	"tests/services/world": {module: []string{"cmd/rdma-netstack/lab", "dv", "dv/simnic", "stack", "tests/need"}},
+	"tests/services/world": {module: []string{"cmd/rdma-netstack/lab", "dv", "dv/simnic/...", "stack", "tests/need"}},
 	"tests/services/...":   {module: []string{"tests/services/world", "tests/netpair", "stack"}, others: services},
 }
 

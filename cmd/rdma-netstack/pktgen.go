@@ -14,6 +14,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/rings"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 const pktgenHelp = `Usage: rdma-netstack pktgen tx|rx --device NAME [flags]
@@ -152,7 +153,7 @@ func readPcap(name string) ([][]byte, error) {
 	}
 	defer r.Close()
 	var frames [][]byte
-	err = r.Start(func(in []simnic.Frame) {
+	err = r.Start(func(in []frame.Frame) {
 		for _, f := range in {
 			frames = append(frames, append([]byte(nil), f.Data...))
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"testing"
 )
 
@@ -53,8 +54,8 @@ func BenchmarkFrame(b *testing.B) {
 func BenchmarkLSO(b *testing.B) {
 	for _, bench := range []struct {
 		name string
-		can  Offload
-	}{{"cut by the sender", 0}, {"cut by the receiver", OffloadCsum | OffloadTSO4}} {
+		can  frame.Offload
+	}{{"cut by the sender", 0}, {"cut by the receiver", frame.OffloadCsum | frame.OffloadTSO4}} {
 		b.Run(bench.name, func(b *testing.B) {
 			const packets, mss = 45, 1448
 			wa, wb := PairCarrying(bench.can)

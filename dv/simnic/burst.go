@@ -6,14 +6,15 @@ import (
 	"sync/atomic"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // rxBurst is the scratch of one batch of frames on its way to its destinations,
 // used by one goroutine.
 type rxBurst struct {
 	nic    *NIC
-	now    uint64 // time stamp of the batch; 0 until a receive queue needs it
-	p      parsed // of the frame, or packet of it, being delivered
+	now    uint64        // time stamp of the batch; 0 until a receive queue needs it
+	p      frame.Headers // of the frame, or packet of it, being delivered
 	key    MatchKey
 	packet rxPacket
 	found  []Destination
@@ -28,7 +29,7 @@ type rxBurst struct {
 	received tally // packets in receive queues
 	routed   int   // copies made
 
-	template, header [MaxHeader]byte
+	template, header [frame.MaxHeader]byte
 	fcs              [4]byte
 }
 
@@ -130,21 +131,20 @@ func (pk *rxPacket) add(part []byte) {
 	}
 }
 
-var zeros [minFrame]byte
+var zeros [frame.MinFrame]byte
 
 // whole makes the packet of an ordinary frame.
-func (b *rxBurst) whole(f *Frame) {
+func (b *rxBurst) whole(f *frame.Frame) {
 	pk := &b.packet
 	pk.n, pk.length = 0, 0
 	data := f.Data
-	at, head := int(f.CsumStart)+int(f.CsumOffset), b.p.l4At+b.p.l4Len
+	at, head := int(f.CsumStart)+int(f.CsumOffset), b.p.L4At+b.p.L4Len
 	switch {
 	case !f.NeedsCsum:
 		b.verify(data)
-	case b.p.l4At != 0 && b.p.l4At == int(f.CsumStart) && b.p.csumAt() == at && !b.p.short && head <= len(b.header):
-		sum := checksumOf(sum16(data[f.CsumStart:]), f.CsumOffset == 6)
+	case b.p.L4At != 0 && b.p.L4At == int(f.CsumStart) && b.p.ChecksumAt() == at && !b.p.Truncated && head <= len(b.header):
 		copy(b.header[:head], data)
-		binary.BigEndian.PutUint16(b.header[at:], sum)
+		binary.BigEndian.PutUint16(b.header[at:], f.L4Checksum())
 		pk.add(b.header[:head])
 		data = data[head:]
 		b.vouch(f.Data)
@@ -156,8 +156,8 @@ func (b *rxBurst) whole(f *Frame) {
 		b.verify(data)
 	}
 	pk.add(data)
-	if pk.padded && pk.length < minFrame {
-		pk.add(zeros[:minFrame-pk.length])
+	if pk.padded && pk.length < frame.MinFrame {
+		pk.add(zeros[:frame.MinFrame-pk.length])
 	}
 }
 
@@ -168,8 +168,8 @@ func (b *rxBurst) cut(header, payload []byte) {
 	pk.n, pk.length = 0, 0
 	pk.add(header)
 	pk.add(payload)
-	if pk.padded && pk.length < minFrame {
-		pk.add(zeros[:minFrame-pk.length])
+	if pk.padded && pk.length < frame.MinFrame {
+		pk.add(zeros[:frame.MinFrame-pk.length])
 	}
 	b.vouch(header)
 }
@@ -177,11 +177,11 @@ func (b *rxBurst) cut(header, payload []byte) {
 // types is what the parser found, without a verdict.
 func (b *rxBurst) types(data []byte) (status uint16) {
 	p := &b.p
-	status = mlx5.HdrL2OK | uint16(p.l3)<<mlx5.HdrL3Shift | l4Type(p, data)<<mlx5.HdrL4Shift
-	if p.ext {
+	status = mlx5.HdrL2OK | uint16(p.L3)<<mlx5.HdrL3Shift | l4Type(p, data)<<mlx5.HdrL4Shift
+	if p.Extensions {
 		status |= mlx5.HdrIPExt
 	}
-	if p.frag {
+	if p.Fragment {
 		status |= mlx5.HdrFragment
 	}
 	return status
@@ -193,44 +193,44 @@ func (b *rxBurst) vouch(header []byte) {
 	p := &b.p
 	b.packet.status = b.types(header) | mlx5.HdrL3OK | mlx5.HdrL4OK
 	head := uint16(0xffff)
-	if p.l3 == mlx5.L3IPv6 {
-		head = sum16(header[p.l3At:p.l4At])
+	if p.L3 == mlx5.L3IPv6 {
+		head = frame.Sum(header[p.L3At:p.L4At])
 	}
-	b.packet.sum = add16(head, ^p.pseudo(header, p.end-p.l4At))
+	b.packet.sum = frame.AddSums(head, ^p.PseudoSum(header, p.End-p.L4At))
 }
 
 // verify is the verdict on a packet as it came.
 func (b *rxBurst) verify(data []byte) {
 	p, pk := &b.p, &b.packet
 	pk.status, pk.sum = b.types(data), 0
-	if p.l3 == mlx5.L3Other {
+	if p.L3 == mlx5.L3Other {
 		return
 	}
-	split := p.l3At + ipv6Header
-	if p.l3 == mlx5.L3IPv4 {
-		split = p.l3At + int(data[p.l3At]&15)*4
+	split := p.L3At + frame.IPv6Header
+	if p.L3 == mlx5.L3IPv4 {
+		split = p.L3At + int(data[p.L3At]&15)*4
 	}
-	if p.l4At != 0 {
-		split = p.l4At
+	if p.L4At != 0 {
+		split = p.L4At
 	}
-	end := p.end
+	end := p.End
 	if b.nic.caps.ChecksumFull {
 		end = len(data)
 	}
-	head, rest := sum16(data[p.l3At:split]), sum16(data[split:end])
-	pk.sum = add16(head, rest)
-	if !p.short && (p.l3 == mlx5.L3IPv6 || head == 0xffff) {
+	head, rest := frame.Sum(data[p.L3At:split]), frame.Sum(data[split:end])
+	pk.sum = frame.AddSums(head, rest)
+	if !p.Truncated && (p.L3 == mlx5.L3IPv6 || head == 0xffff) {
 		pk.status |= mlx5.HdrL3OK
 	}
-	if p.l4At != 0 && !p.short && (add16(rest, p.pseudo(data, p.end-p.l4At)) == 0xffff || noChecksum(p, data)) {
+	if p.L4At != 0 && !p.Truncated && (frame.AddSums(rest, p.PseudoSum(data, p.End-p.L4At)) == 0xffff || noChecksum(p, data)) {
 		pk.status |= mlx5.HdrL4OK
 	}
 }
 
 // noChecksum reports UDP over IPv4 without a checksum, which counts as right
 // (model's choice: drivers must not care).
-func noChecksum(p *parsed, b []byte) bool {
-	return p.proto == protoUDP && p.l3 == mlx5.L3IPv4 && be16(b[p.l4At+6:]) == 0
+func noChecksum(p *frame.Headers, b []byte) bool {
+	return p.Proto == frame.ProtoUDP && p.L3 == mlx5.L3IPv4 && be16(b[p.L4At+6:]) == 0
 }
 
 // addFCS appends the frame check sequence of the packet as it is.
@@ -249,8 +249,8 @@ func (b *rxBurst) strip() {
 	pk := &b.packet
 	first := pk.parts[0]
 	copy(pk.parts[2:], pk.parts[1:pk.n])
-	pk.parts[0], pk.parts[1] = first[:12], first[12+vlanTag:]
+	pk.parts[0], pk.parts[1] = first[:12], first[12+frame.VLANTag:]
 	pk.n++
-	pk.length -= vlanTag
+	pk.length -= frame.VLANTag
 	pk.status |= mlx5.HdrVLANStripped
 }

@@ -1,6 +1,9 @@
 package simnic
 
-import "slices"
+import (
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"slices"
+)
 
 // Destination is where a classifier sends a copy of a frame.
 type Destination struct {
@@ -25,10 +28,10 @@ func (n *NIC) SetClassifier(c Classifier) {
 }
 
 // classify delivers a frame to whom the classifier says.
-func (n *NIC) classify(c Classifier, b *rxBurst, o origin, f *Frame, kind cast) (copies int) {
+func (n *NIC) classify(c Classifier, b *rxBurst, o origin, f *frame.Frame, kind cast) (copies int) {
 	b.found = c(&b.key, b.found[:0])
 	for _, d := range b.found {
-		b.routed += f.packets()
+		b.routed += f.Packets()
 		n.toTIR(b, d.TIR, o, f, kind, d.Tag)
 	}
 	return len(b.found)

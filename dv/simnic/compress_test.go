@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"encoding/binary"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"testing"
 )
 
@@ -162,7 +163,7 @@ func TestCompressionFormats(t *testing.T) {
 	frames := [][]byte{flowFrame(0, 60), flowFrame(1, 64), flowFrame(2, 68)}
 	var sums []uint16
 	for _, f := range frames {
-		sums = append(sums, sum16(f[14:]))
+		sums = append(sums, frame.Sum(f[14:]))
 	}
 	tests := []struct {
 		format MiniFormat

@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"encoding/binary"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"sync/atomic"
 )
 
@@ -33,22 +34,22 @@ func (n *NIC) ConnectWire(w Wire) error { return n.wire.plug(w, n.fromWire) }
 func (n *NIC) ConnectNetdev(w Wire) error { return n.netdev.plug(w, n.fromNetdev) }
 
 // maxFrame is the longest frame the port takes, without FCS.
-func (n *NIC) maxFrame() int { return n.MTU() + etherHeader + vlanTag }
+func (n *NIC) maxFrame() int { return n.MTU() + frame.EtherHeader + frame.VLANTag }
 
 // enter counts a frame where it comes in and reports whether it gets further.
-func (n *NIC) enter(b *rxBurst, o owner, f *Frame) bool {
-	packets := f.packets()
-	if len(f.Data) < etherHeader {
-		b.entered.add(n.counters.entry(o), unicast, packets, f.bytes())
+func (n *NIC) enter(b *rxBurst, o owner, f *frame.Frame) bool {
+	packets := f.Packets()
+	if len(f.Data) < frame.EtherHeader {
+		b.entered.add(n.counters.entry(o), unicast, packets, f.Bytes())
 		n.counters.add(ctrWireRunt, packets)
 		return false
 	}
-	b.entered.add(n.counters.entry(o), castOf(macBits(f.Data)), packets, f.bytes())
+	b.entered.add(n.counters.entry(o), castOf(macBits(f.Data)), packets, f.Bytes())
 	switch {
 	case !n.linkUp.Load() || n.closed.Load() || n.fatal.Load():
 		n.counters.add(ctrLinkDown, packets)
 		return false
-	case o == ownerWire && f.longest() > n.maxFrame():
+	case o == ownerWire && f.Longest() > n.maxFrame():
 		n.counters.add(ctrWireOversize, packets)
 		return false
 	}
@@ -64,38 +65,38 @@ func (c *counters) entry(o owner) *direction {
 }
 
 // fromWire receives a batch from the wire.
-func (n *NIC) fromWire(frames []Frame) {
+func (n *NIC) fromWire(frames []frame.Frame) {
 	b := n.getBurst()
 	defer n.putBurst(b)
 	o := origin{owner: ownerWire}
 	for i := range frames {
 		f := frames[i]
-		f.measureHeader()
+		f.MeasureHeader()
 		if n.enter(b, ownerWire, &f) && n.steer(b, o, &f) == 0 {
-			b.routed += f.packets()
-			n.counters.add(ctrSteerMissed, f.packets())
+			b.routed += f.Packets()
+			n.counters.add(ctrSteerMissed, f.Packets())
 		}
 	}
 	b.finish()
 }
 
 // fromNetdev takes a batch that the netdev sends.
-func (n *NIC) fromNetdev(frames []Frame) {
+func (n *NIC) fromNetdev(frames []frame.Frame) {
 	n.forward(origin{owner: ownerNetdev}, frames, false)
 }
 
 // forward takes frames that one owner of the port sends: to the wire, to the
 // other owner, or both. mine says that the frames may be changed in place.
-func (n *NIC) forward(o origin, frames []Frame, mine bool) {
+func (n *NIC) forward(o origin, frames []frame.Frame, mine bool) {
 	b := n.getBurst()
 	defer n.putBurst(b)
 	b.out.mine = mine
 	t := n.steering.now.Load()
 	for i := range frames {
 		f := frames[i]
-		f.waited = o.waited
+		f.Waited = o.waited
 		if !mine {
-			f.measureHeader()
+			f.MeasureHeader()
 		}
 		if !n.enter(b, o.owner, &f) {
 			continue
@@ -104,11 +105,11 @@ func (n *NIC) forward(o origin, frames []Frame, mine bool) {
 		kind := castOf(dst)
 		inside := n.inside(dst, kind, t)
 		if inside && n.steer(b, o, &f) == 0 && kind == unicast {
-			b.routed += f.packets()
-			n.counters.add(ctrLoopback, f.packets())
+			b.routed += f.Packets()
+			n.counters.add(ctrLoopback, f.Packets())
 		}
 		if kind != unicast || !inside {
-			b.routed += f.packets()
+			b.routed += f.Packets()
 			b.out.add(&f)
 		}
 	}
@@ -118,22 +119,22 @@ func (n *NIC) forward(o origin, frames []Frame, mine bool) {
 
 // offloadsTo is what can be done to frames with these headers after they were
 // handed on, wherever they go.
-func (n *NIC) offloadsTo(header []byte) Offload {
+func (n *NIC) offloadsTo(header []byte) frame.Offload {
 	dst := macBits(header)
 	switch {
 	case castOf(dst) != unicast:
 		return 0
 	case n.inside(dst, unicast, n.steering.now.Load()):
-		return OffloadCsum | OffloadTSO4 | OffloadTSO6 | OffloadUSO
+		return frame.OffloadCsum | frame.OffloadTSO4 | frame.OffloadTSO6 | frame.OffloadUSO
 	}
 	return n.wire.offloads()
 }
 
 // steer delivers a frame to whom the flow tables and the netdev's filter say.
 // It returns how many copies were made: 0 means nobody wanted it.
-func (n *NIC) steer(b *rxBurst, o origin, f *Frame) (copies int) {
-	b.waited = f.waited
-	b.p = parse(f.Data)
+func (n *NIC) steer(b *rxBurst, o origin, f *frame.Frame) (copies int) {
+	b.waited = f.Waited
+	b.p = frame.Parse(f.Data)
 	matchKey(&b.p, f.Data, &b.key)
 	dst := macBits(f.Data)
 	kind := castOf(dst)
@@ -147,7 +148,7 @@ func (n *NIC) steer(b *rxBurst, o origin, f *Frame) (copies int) {
 	}
 	if kind != unicast || dst == n.mac.Load() {
 		if o.owner != ownerNetdev {
-			b.routed += f.packets()
+			b.routed += f.Packets()
 			b.netdev.add(f)
 			copies++
 		}
@@ -158,7 +159,7 @@ func (n *NIC) steer(b *rxBurst, o origin, f *Frame) (copies int) {
 }
 
 // walk applies tables in order. trapped says that a rule took the frame for good.
-func (n *NIC) walk(b *rxBurst, ts []table, o origin, f *Frame, kind cast) (copies int, trapped bool) {
+func (n *NIC) walk(b *rxBurst, ts []table, o origin, f *frame.Frame, kind cast) (copies int, trapped bool) {
 	for i := range ts {
 		e := ts[i].find(&b.key)
 		if e == nil {
@@ -168,12 +169,12 @@ func (n *NIC) walk(b *rxBurst, ts []table, o origin, f *Frame, kind cast) (copie
 			c.add(f)
 		}
 		if e.drop {
-			b.routed += f.packets()
-			n.counters.add(ctrFlowDropped, f.packets())
+			b.routed += f.Packets()
+			n.counters.add(ctrFlowDropped, f.Packets())
 			return copies + 1, true
 		}
 		for _, tir := range e.tirs {
-			b.routed += f.packets()
+			b.routed += f.Packets()
 			n.toTIR(b, tir, o, f, kind, e.tag)
 			copies++
 		}
@@ -185,10 +186,10 @@ func (n *NIC) walk(b *rxBurst, ts []table, o origin, f *Frame, kind cast) (copie
 }
 
 // toTIR picks the receive queue by the frame's hash and delivers to it.
-func (n *NIC) toTIR(b *rxBurst, tir *TIR, o origin, f *Frame, kind cast, tag uint32) {
+func (n *NIC) toTIR(b *rxBurst, tir *TIR, o origin, f *frame.Frame, kind cast, tag uint32) {
 	a := tir.attr.Load()
 	if n.blocked(o, a, kind) {
-		n.counters.add(ctrLoopback, f.packets())
+		n.counters.add(ctrLoopback, f.Packets())
 		return
 	}
 	if b.now == 0 {
@@ -204,12 +205,12 @@ func (n *NIC) toTIR(b *rxBurst, tir *TIR, o origin, f *Frame, kind cast, tag uin
 	if a.Table != nil {
 		rqs := *a.Table.rqs.Load()
 		if len(rqs) == 0 {
-			n.counters.add(ctrNotReady, f.packets())
+			n.counters.add(ctrNotReady, f.Packets())
 			return
 		}
 		rq = rqs[pk.hash&uint32(len(rqs)-1)]
 	}
-	if f.GSO != GSONone && n.toRQCut(b, rq, f) {
+	if f.GSO != frame.GSONone && n.toRQCut(b, rq, f) {
 		return
 	}
 	b.whole(f)
@@ -220,7 +221,7 @@ func (n *NIC) toTIR(b *rxBurst, tir *TIR, o origin, f *Frame, kind cast, tag uin
 // hashOf is the RSS hash of a frame and what went into it. A frame of another
 // kind than the TIR selects has hash 0 (model's choice: linux and DPDK install a
 // TIR for each kind).
-func (t *TIR) hashOf(a *TIRAttr, data []byte, p *parsed) (hash uint32, kind uint8) {
+func (t *TIR) hashOf(a *TIRAttr, data []byte, p *frame.Headers) (hash uint32, kind uint8) {
 	var in [36]byte
 	s := a.Selection
 	if a.Hash != HashToeplitz || s.Fields == 0 {

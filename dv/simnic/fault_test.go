@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/internal/simtest"
 )
 
@@ -48,7 +49,7 @@ func FuzzParseFaults(f *testing.F) {
 }
 
 // faultRun sends n numbered frames through faults and returns what arrived.
-func faultRun(t *testing.T, c FaultConfig, n int) ([]Frame, FaultStats) {
+func faultRun(t *testing.T, c FaultConfig, n int) ([]frame.Frame, FaultStats) {
 	t.Helper()
 	a, b := Pair()
 	w := WithFaults(a, c)
@@ -57,7 +58,7 @@ func faultRun(t *testing.T, c FaultConfig, n int) ([]Frame, FaultStats) {
 		t.Fatal(err)
 	}
 	for i := range n {
-		if k, err := w.Send([]Frame{numbered(i)}); k != 1 || err != nil {
+		if k, err := w.Send([]frame.Frame{numbered(i)}); k != 1 || err != nil {
 			t.Fatalf("send: %d, %v", k, err)
 		}
 	}
@@ -115,7 +116,7 @@ func TestFaults(t *testing.T) {
 }
 
 // checkFates compares what arrived with what was counted.
-func checkFates(t *testing.T, frames []Frame, s FaultStats) {
+func checkFates(t *testing.T, frames []frame.Frame, s FaultStats) {
 	t.Helper()
 	index := map[string]int{}
 	for i := range int(s.Frames) {
@@ -167,7 +168,7 @@ func TestDelayKeepsOrderAndTime(t *testing.T) {
 		var at []time.Duration
 		start := time.Now()
 		got := newFrameLog()
-		err := w.Start(func(f []Frame) {
+		err := w.Start(func(f []frame.Frame) {
 			for range f {
 				at = append(at, time.Since(start))
 			}
@@ -180,7 +181,7 @@ func TestDelayKeepsOrderAndTime(t *testing.T) {
 			t.Errorf("second start: %v", err)
 		}
 		for i := range 5 {
-			_, _ = a.Send([]Frame{numbered(i)})
+			_, _ = a.Send([]frame.Frame{numbered(i)})
 			time.Sleep(10 * time.Millisecond)
 		}
 		time.Sleep(time.Second)
@@ -200,7 +201,7 @@ func TestDelayKeepsOrderUnderLoad(t *testing.T) {
 	w := WithFaults(b, FaultConfig{Delay: 100 * time.Microsecond})
 	defer w.Close()
 	got := newFrameLog()
-	err := w.Start(func(frames []Frame) {
+	err := w.Start(func(frames []frame.Frame) {
 		for range 100 {
 			runtime.Gosched()
 		}
@@ -211,7 +212,7 @@ func TestDelayKeepsOrderUnderLoad(t *testing.T) {
 	}
 	const n = 3000
 	for i := range n {
-		_, _ = a.Send([]Frame{numbered(i)})
+		_, _ = a.Send([]frame.Frame{numbered(i)})
 		runtime.Gosched()
 	}
 	for i, f := range got.wait(n) {
@@ -233,7 +234,7 @@ func TestDelayIsBounded(t *testing.T) {
 // One lost segment is one lost segment, not the 64 KiB it was part of.
 func TestFaultsCutFirst(t *testing.T) {
 	hdr, l3, l4 := simtest.Header(false, false, 0, 1000)
-	f := Frame{Data: append(hdr, make([]byte, 1000)...), NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16, GSO: GSOTCPv4, HdrLen: uint16(len(hdr)), MSS: 10}
+	f := frame.Frame{Data: append(hdr, make([]byte, 1000)...), NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16, GSO: frame.GSOTCPv4, HdrLen: uint16(len(hdr)), MSS: 10}
 	a, b := Pair()
 	w := WithFaults(a, FaultConfig{Drop: 0.5, Seed: simtest.Seed(t)})
 	defer w.Close()
@@ -241,7 +242,7 @@ func TestFaultsCutFirst(t *testing.T) {
 	if err := b.Start(got.recv); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := w.Send([]Frame{f}); n != 1 || err != nil {
+	if n, err := w.Send([]frame.Frame{f}); n != 1 || err != nil {
 		t.Fatalf("send: %d, %v", n, err)
 	}
 	if n := len(got.all()); n < 20 || n > 80 {
@@ -255,13 +256,13 @@ func TestFaultsCutFirst(t *testing.T) {
 func TestFaultySendReportsErrors(t *testing.T) {
 	a, b := Pair()
 	w := WithFaults(a, FaultConfig{})
-	if n, err := w.Send([]Frame{numbered(0)}); n != 0 || !errors.Is(err, ErrUnplugged) {
+	if n, err := w.Send([]frame.Frame{numbered(0)}); n != 0 || !errors.Is(err, ErrUnplugged) {
 		t.Errorf("to nobody: %d, %v", n, err)
 	}
 	if err := errors.Join(w.Close(), b.Close()); err != nil {
 		t.Error(err)
 	}
-	if n, err := w.Send([]Frame{numbered(0)}); n != 0 || !errors.Is(err, ErrWireClosed) {
+	if n, err := w.Send([]frame.Frame{numbered(0)}); n != 0 || !errors.Is(err, ErrWireClosed) {
 		t.Errorf("after Close: %d, %v", n, err)
 	}
 }

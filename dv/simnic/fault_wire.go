@@ -1,6 +1,7 @@
 package simnic
 
 import (
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -32,22 +33,22 @@ func WithFaults(w Wire, c FaultConfig) *FaultyWire {
 }
 
 // Start begins reception through the faults.
-func (f *FaultyWire) Start(recv func([]Frame)) error {
+func (f *FaultyWire) Start(recv func([]frame.Frame)) error {
 	f.in.mu.Lock()
 	if f.in.deliver != nil {
 		f.in.mu.Unlock()
 		return ErrWireStarted
 	}
-	f.in.deliver = func(frames []Frame) (int, error) { recv(frames); return len(frames), nil }
+	f.in.deliver = func(frames []frame.Frame) (int, error) { recv(frames); return len(frames), nil }
 	f.in.mu.Unlock()
-	return f.inner.Start(func(frames []Frame) { _, _ = f.in.pass(frames) })
+	return f.inner.Start(func(frames []frame.Frame) { _, _ = f.in.pass(frames) })
 }
 
 // Send carries what the faults leave of the frames.
-func (f *FaultyWire) Send(frames []Frame) (int, error) { return f.out.pass(frames) }
+func (f *FaultyWire) Send(frames []frame.Frame) (int, error) { return f.out.pass(frames) }
 
 // Offloads is nothing: faults happen to finished frames.
-func (f *FaultyWire) Offloads() Offload { return 0 }
+func (f *FaultyWire) Offloads() frame.Offload { return 0 }
 
 // Stats are the counts of both directions since the wire was made.
 func (f *FaultyWire) Stats() (sent, received FaultStats) {
@@ -72,8 +73,8 @@ const (
 // faultLine is one direction. Frames it keeps are its own copies.
 type faultLine struct {
 	cfg     FaultConfig
-	deliver func([]Frame) (int, error) // called without mu, so that directions cannot wait for each other
-	timers  *gate                      // timer functions at work
+	deliver func([]frame.Frame) (int, error) // called without mu, so that directions cannot wait for each other
+	timers  *gate                            // timer functions at work
 
 	mu      sync.Mutex // covers what follows
 	rng     *rand.Rand
@@ -87,16 +88,16 @@ type faultLine struct {
 }
 
 type heldFrame struct {
-	frame     Frame
+	frame     frame.Frame
 	overtaken int // how many more frames pass it
 }
 
 type delayedFrame struct {
-	frame Frame
+	frame frame.Frame
 	due   time.Time
 }
 
-func newFaultLine(c FaultConfig, stream uint64, deliver func([]Frame) (int, error)) *faultLine {
+func newFaultLine(c FaultConfig, stream uint64, deliver func([]frame.Frame) (int, error)) *faultLine {
 	return &faultLine{cfg: c, rng: rand.New(rand.NewPCG(c.Seed, stream)), deliver: deliver, timers: newGate()}
 }
 
@@ -108,26 +109,26 @@ func (l *faultLine) snapshot() FaultStats {
 
 // outcome is what leaves the line now, and which frame each came from.
 type outcome struct {
-	frames []Frame
+	frames []frame.Frame
 	from   []int
 }
 
-func (o *outcome) add(f Frame, from int) {
+func (o *outcome) add(f frame.Frame, from int) {
 	o.frames, o.from = append(o.frames, f), append(o.from, from)
 }
 
 // pass draws the fate of each frame and delivers what is due. The result counts
 // frames given, as Wire.Send has it.
-func (l *faultLine) pass(frames []Frame) (int, error) {
+func (l *faultLine) pass(frames []frame.Frame) (int, error) {
 	l.mu.Lock()
 	if l.shutUp {
 		l.mu.Unlock()
 		return 0, ErrWireClosed
 	}
-	o := outcome{frames: make([]Frame, 0, len(frames)), from: make([]int, 0, len(frames))}
+	o := outcome{frames: make([]frame.Frame, 0, len(frames)), from: make([]int, 0, len(frames))}
 	for i, f := range frames {
-		cut := f.GSO != GSONone || f.NeedsCsum
-		cutFrame(f, &l.scratch, func(piece Frame) {
+		cut := f.GSO != frame.GSONone || f.NeedsCsum
+		frame.Cut(f, &l.scratch, func(piece frame.Frame) {
 			if cut {
 				piece = cloneFrame(piece)
 			}
@@ -151,7 +152,7 @@ func (l *faultLine) pass(frames []Frame) (int, error) {
 
 // draw decides what happens to one frame. It draws the same numbers whatever
 // happens, so that changing one probability leaves the other faults in place.
-func (l *faultLine) draw(o *outcome, f Frame, from int) {
+func (l *faultLine) draw(o *outcome, f frame.Frame, from int) {
 	drop, corrupt, hold, double := l.rng.Float64(), l.rng.Float64(), l.rng.Float64(), l.rng.Float64()
 	bit, overtake := l.rng.Uint32(), 1+l.rng.IntN(maxOvertake)
 	l.stats.Frames++
@@ -178,7 +179,7 @@ func (l *faultLine) draw(o *outcome, f Frame, from int) {
 	l.overtaken(o, from)
 }
 
-func (l *faultLine) hold(f Frame, overtake int) {
+func (l *faultLine) hold(f frame.Frame, overtake int) {
 	l.held = append(l.held, heldFrame{f, overtake})
 	if len(l.held) == 1 {
 		l.flush = time.AfterFunc(maxHeldBack, l.flushHeld)
@@ -208,7 +209,7 @@ func (l *faultLine) flushHeld() {
 	}
 	defer l.timers.leave()
 	l.mu.Lock()
-	var frames []Frame
+	var frames []frame.Frame
 	for _, h := range l.held {
 		frames = append(frames, h.frame)
 	}
@@ -222,7 +223,7 @@ func (l *faultLine) flushHeld() {
 }
 
 // delay queues copies of frames.
-func (l *faultLine) delay(frames []Frame) {
+func (l *faultLine) delay(frames []frame.Frame) {
 	due := time.Now().Add(l.cfg.Delay)
 	for _, f := range frames {
 		if len(l.delayed) >= maxDelayed {
@@ -243,7 +244,7 @@ func (l *faultLine) releaseDelayed() {
 	}
 	defer l.timers.leave()
 	l.mu.Lock()
-	now, frames := time.Now(), []Frame(nil)
+	now, frames := time.Now(), []frame.Frame(nil)
 	for len(l.delayed) > 0 && !l.delayed[0].due.After(now) {
 		frames = append(frames, l.delayed[0].frame)
 		l.delayed = l.delayed[1:]
@@ -259,7 +260,7 @@ func (l *faultLine) releaseDelayed() {
 }
 
 // late delivers frames whose sender was told already that they were carried.
-func (l *faultLine) late(frames []Frame) {
+func (l *faultLine) late(frames []frame.Frame) {
 	if len(frames) == 0 {
 		return
 	}
@@ -287,7 +288,7 @@ func (l *faultLine) shut() {
 }
 
 // cloneFrame copies the data too.
-func cloneFrame(f Frame) Frame {
+func cloneFrame(f frame.Frame) frame.Frame {
 	f.Data = slices.Clone(f.Data)
 	return f
 }

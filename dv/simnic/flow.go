@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"errors"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"sync/atomic"
 )
 
@@ -44,9 +45,9 @@ func (c *FlowCount) Packets() uint64 { return c.packets.Load() }
 // Bytes is how long they were together, without FCS.
 func (c *FlowCount) Bytes() uint64 { return c.bytes.Load() }
 
-func (c *FlowCount) add(f *Frame) {
-	c.packets.Add(uint64(f.packets()))
-	c.bytes.Add(uint64(f.bytes()))
+func (c *FlowCount) add(f *frame.Frame) {
+	c.packets.Add(uint64(f.Packets()))
+	c.bytes.Add(uint64(f.Bytes()))
 }
 
 // Flow is a rule in force.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // hostile is a driver that does whatever the bytes say, against a NIC whose
@@ -99,8 +100,8 @@ func (h *hostile) step() {
 		f := append(to(macTwo, macThird), make([]byte, int(h.byte())*8)...)
 		f[5] = 2 + h.byte()%byte(len(h.rqs))
 		copy(f[12:], h.take(40))
-		fr := Frame{Data: f, NeedsCsum: op&16 != 0, CsumStart: uint16(h.byte()), CsumOffset: uint16(h.byte()), GSO: GSO(op / 64), HdrLen: uint16(h.byte()), MSS: uint16(h.byte())}
-		h.wire.recv([]Frame{fr, fr})
+		fr := frame.Frame{Data: f, NeedsCsum: op&16 != 0, CsumStart: uint16(h.byte()), CsumOffset: uint16(h.byte()), GSO: frame.GSO(op / 64), HdrLen: uint16(h.byte()), MSS: uint16(h.byte())}
+		h.wire.recv([]frame.Frame{fr, fr})
 	case 6:
 		h.cq.rec.StoreBE32(0, uint32(h.byte()))
 		h.cq.ArmWord(uint32(h.byte())<<24 | uint32(h.byte()))
@@ -180,9 +181,9 @@ func FuzzFrame(f *testing.F) {
 		w := newWorld(t, Config{})
 		s := w.sink(1)
 		w.flow(FlowAttr{TIR: s.tir, DontTrap: true})
-		fr := Frame{Data: data, NeedsCsum: flags&1 != 0, CsumStart: uint16(start), CsumOffset: uint16(offset), GSO: GSO(flags >> 2 & 3), HdrLen: uint16(header), MSS: uint16(mss)}
-		w.wire.recv([]Frame{fr})
-		w.netdev.recv([]Frame{fr})
+		fr := frame.Frame{Data: data, NeedsCsum: flags&1 != 0, CsumStart: uint16(start), CsumOffset: uint16(offset), GSO: frame.GSO(flags >> 2 & 3), HdrLen: uint16(header), MSS: uint16(mss)}
+		w.wire.recv([]frame.Frame{fr})
+		w.netdev.recv([]frame.Frame{fr})
 	})
 }
 
@@ -224,16 +225,16 @@ func TestHostileDriver(t *testing.T) {
 				}
 				rq.post(l)
 			case 6:
-				var batch []Frame
+				var batch []frame.Frame
 				for range 1 + rnd.IntN(10) {
 					f := append([]byte(nil), frames[rnd.IntN(len(frames))]...)
 					f[5] = byte(2 + rnd.IntN(len(h.rqs)))
 					if rnd.IntN(10) == 0 {
 						f[12+rnd.IntN(len(f)-12)] = byte(rnd.Uint32())
 					}
-					fr := Frame{Data: f}
+					fr := frame.Frame{Data: f}
 					if rnd.IntN(3) == 0 {
-						fr = Frame{Data: f, NeedsCsum: true, CsumStart: 34, CsumOffset: 16, GSO: GSO(rnd.IntN(4)), MSS: uint16(rnd.IntN(1500))}
+						fr = frame.Frame{Data: f, NeedsCsum: true, CsumStart: 34, CsumOffset: 16, GSO: frame.GSO(rnd.IntN(4)), MSS: uint16(rnd.IntN(1500))}
 					}
 					batch = append(batch, fr)
 				}

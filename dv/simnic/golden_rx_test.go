@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"encoding/binary"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"testing"
 )
 
@@ -59,9 +60,9 @@ func newRecvRig(t testing.TB, o recvOptions) *recvRig {
 
 // give has the wire deliver frames in one batch.
 func (r *recvRig) give(frames ...[]byte) {
-	var fs []Frame
+	var fs []frame.Frame
 	for _, f := range frames {
-		fs = append(fs, Frame{Data: f})
+		fs = append(fs, frame.Frame{Data: f})
 	}
 	r.wire.recv(fs)
 }

@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"encoding/binary"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"testing"
 )
 
@@ -207,12 +208,12 @@ func TestGoldenLSO(t *testing.T) {
 
 	// the same WQE over a wire that takes it whole, cut by the receiving side
 	a, b := newSendRig(t, Config{}, 8), newNIC(t, Config{})
-	a.wire.can = OffloadCsum | OffloadTSO4
+	a.wire.can = frame.OffloadCsum | frame.OffloadTSO4
 	lsoPayload(a.buf)
 	a.post(wqe)
 	a.sq.doorbell()
 	whole := a.wire.take()
-	if len(whole) != 1 || whole[0].GSO != GSOTCPv4 || whole[0].MSS != 1460 || whole[0].HdrLen != 54 || len(whole[0].Data) != 4054 {
+	if len(whole) != 1 || whole[0].GSO != frame.GSOTCPv4 || whole[0].MSS != 1460 || whole[0].HdrLen != 54 || len(whole[0].Data) != 4054 {
 		t.Fatalf("unsegmented frame %+v", whole)
 	}
 	back := &recorder{}
@@ -239,7 +240,7 @@ func lsoPayload(buf []byte) (payload []byte) {
 	return payload
 }
 
-func checkLSOFrames(t *testing.T, got []Frame, payload []byte) {
+func checkLSOFrames(t *testing.T, got []frame.Frame, payload []byte) {
 	t.Helper()
 	want := []struct {
 		length          int

@@ -10,6 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/internal/simtest"
 )
 
@@ -245,7 +246,7 @@ func TestClientOnEveryRelease(t *testing.T) {
 // completed, an unsegmented frame comes in segments.
 func TestUnfinishedFramesArriveFinished(t *testing.T) {
 	c := newClient(t, Config{Seed: 1}, LinuxConfig{})
-	near, far := PairCarrying(OffloadCsum | OffloadTSO4)
+	near, far := PairCarrying(frame.OffloadCsum | frame.OffloadTSO4)
 	if err := c.nic.ConnectWire(near); err != nil {
 		t.Fatal(err)
 	}
@@ -253,15 +254,15 @@ func TestUnfinishedFramesArriveFinished(t *testing.T) {
 	for _, n := range []int{100, 3000} {
 		hdr, l3, l4 := simtest.Header(false, false, 0, n)
 		copy(hdr, testMAC[:])
-		f := Frame{Data: append(hdr, bytes.Repeat([]byte{7}, n)...), NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16}
+		f := frame.Frame{Data: append(hdr, bytes.Repeat([]byte{7}, n)...), NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16}
 		binary.BigEndian.PutUint16(f.Data[l3+10:], simtest.Checksum(f.Data[l3:l4]))
-		p := parse(f.Data)
-		p.seed(f.Data)
+		p := frame.Parse(f.Data)
+		p.SeedChecksum(f.Data)
 		segments := 1
 		if n > 1460 {
-			f.GSO, f.HdrLen, f.MSS, segments = GSOTCPv4, uint16(len(hdr)), 1400, 3
+			f.GSO, f.HdrLen, f.MSS, segments = frame.GSOTCPv4, uint16(len(hdr)), 1400, 3
 		}
-		if _, err := far.Send([]Frame{f}); err != nil {
+		if _, err := far.Send([]frame.Frame{f}); err != nil {
 			t.Fatal(err)
 		}
 		var got []byte

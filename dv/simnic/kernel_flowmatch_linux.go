@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 	"golang.org/x/sys/unix"
 )
@@ -46,7 +47,7 @@ func (r *rule) typesAgree() bool {
 		switch {
 		case s.kind == uverbs.FlowSpecTypeEth:
 			mask, etherType = binary.BigEndian.Uint16(s.mask[12:]), binary.BigEndian.Uint16(s.value[12:])
-		case s.kind == uverbs.FlowSpecTypeIPv4 && !agree(etherIPv4), s.kind == uverbs.FlowSpecTypeIPv6 && !agree(etherIPv6):
+		case s.kind == uverbs.FlowSpecTypeIPv4 && !agree(frame.EtherIPv4), s.kind == uverbs.FlowSpecTypeIPv6 && !agree(frame.EtherIPv6):
 			return false
 		}
 	}
@@ -64,7 +65,7 @@ func (r *rule) protocolsAgree() bool {
 			mask, proto = s.mask[8], s.value[8]
 		case s.kind == uverbs.FlowSpecTypeIPv6:
 			mask, proto = s.mask[36], s.value[36]
-		case s.kind == uverbs.FlowSpecTypeTCP && !agree(protoTCP), s.kind == uverbs.FlowSpecTypeUDP && !agree(protoUDP):
+		case s.kind == uverbs.FlowSpecTypeTCP && !agree(frame.ProtoTCP), s.kind == uverbs.FlowSpecTypeUDP && !agree(frame.ProtoUDP):
 			return false
 		}
 	}

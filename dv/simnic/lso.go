@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // lso sends the payload of the data segments behind copies of the inlined
@@ -16,8 +17,8 @@ func (sq *SQ) lso(w *wqe, e *eth) fault {
 	if e.insert != 0 || e.mss == 0 {
 		return faultFormat
 	}
-	s, ok := NewSegmenter(e.header, e.mss, payload)
-	if !ok || s.Headers.l4At+s.Headers.l4Len > len(e.header) {
+	s, ok := frame.NewSegmenter(e.header, e.mss, payload)
+	if !ok || s.Headers.L4At+s.Headers.L4Len > len(e.header) {
 		return faultFormat
 	}
 	if payload+len(e.header) > sq.nic.caps.MaxLSO || len(e.header)+e.mss > maxSend {
@@ -29,8 +30,8 @@ func (sq *SQ) lso(w *wqe, e *eth) fault {
 
 // piece is how many packets of payload go into one frame: one, or as many as the
 // IP length field can express.
-func (sq *SQ) piece(e *eth, s *Segmenter, payload int) int {
-	ipv4 := s.Headers.l3 == mlx5.L3IPv4
+func (sq *SQ) piece(e *eth, s *frame.Segmenter, payload int) int {
+	ipv4 := s.Headers.L3 == mlx5.L3IPv4
 	if e.csum&mlx5.CsumL4 == 0 || ipv4 && e.csum&mlx5.CsumL3 == 0 || payload <= e.mss {
 		return 1
 	}
@@ -41,7 +42,7 @@ func (sq *SQ) piece(e *eth, s *Segmenter, payload int) int {
 }
 
 // cut reads the payload in pieces of n packets and emits a frame for each.
-func (sq *SQ) cut(w *wqe, e *eth, s *Segmenter, n int) fault {
+func (sq *SQ) cut(w *wqe, e *eth, s *frame.Segmenter, n int) fault {
 	src := source{sq: sq, w: w, at: e.dataAt}
 	for g := s.Pieces(n); g.Next(); {
 		b := sq.room(len(e.header) + g.Len)
@@ -49,16 +50,16 @@ func (sq *SQ) cut(w *wqe, e *eth, s *Segmenter, n int) fault {
 		if f := src.read(body); f.syndrome != 0 {
 			return f
 		}
-		fr := Frame{Data: b[:len(e.header)+g.Len]}
+		fr := frame.Frame{Data: b[:len(e.header)+g.Len]}
 		if g.Len > e.mss {
 			g.Unsegmented(&fr)
 		} else {
-			g.Header(b, sum16(body))
+			g.Header(b, frame.Sum(body))
 		}
-		pad := max(len(fr.Data), minFrame)
-		if sq.nic.caps.PadTX && len(fr.Data) < minFrame {
-			clear(b[len(fr.Data):minFrame])
-			fr.Data = b[:minFrame]
+		pad := max(len(fr.Data), frame.MinFrame)
+		if sq.nic.caps.PadTX && len(fr.Data) < frame.MinFrame {
+			clear(b[len(fr.Data):frame.MinFrame])
+			fr.Data = b[:frame.MinFrame]
 		}
 		sq.burst.frames = append(sq.burst.frames, fr)
 		sq.burst.used += pad

@@ -5,23 +5,24 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/internal/simtest"
 )
 
 // verify checks a packet's lengths and checksums as its receiver would.
 func verify(t *testing.T, f []byte) {
 	t.Helper()
-	p := parse(f)
-	if p.l4At == 0 || p.short || p.end != len(f) {
+	p := frame.Parse(f)
+	if p.L4At == 0 || p.Truncated || p.End != len(f) {
 		t.Fatalf("headers of % x: %+v", f[:60], p)
 	}
-	if p.l3 == 2 && sum16(f[p.l3At:p.l3At+int(f[p.l3At]&15)*4]) != 0xffff {
+	if p.L3 == 2 && frame.Sum(f[p.L3At:p.L3At+int(f[p.L3At]&15)*4]) != 0xffff {
 		t.Errorf("IP checksum of % x", f[:60])
 	}
-	if add16(sum16(f[p.l4At:]), p.pseudo(f, len(f)-p.l4At)) != 0xffff {
+	if frame.AddSums(frame.Sum(f[p.L4At:]), p.PseudoSum(f, len(f)-p.L4At)) != 0xffff {
 		t.Errorf("L4 checksum of % x", f[:80])
 	}
-	if p.proto == protoUDP && int(be16(f[p.l4At+4:])) != len(f)-p.l4At {
+	if p.Proto == frame.ProtoUDP && int(be16(f[p.L4At+4:])) != len(f)-p.L4At {
 		t.Errorf("UDP length of % x", f[:60])
 	}
 }
@@ -51,7 +52,7 @@ func testLSOKind(t *testing.T, v6, udp bool, tags, total int) {
 		header[l4+12], header[l4+13] = 5<<4, 0x99 // CWR, ACK, PSH, FIN
 	}
 	var got [2][][]byte
-	for i, can := range []Offload{0, OffloadCsum | OffloadTSO4 | OffloadTSO6 | OffloadUSO} {
+	for i, can := range []frame.Offload{0, frame.OffloadCsum | frame.OffloadTSO4 | frame.OffloadTSO6 | frame.OffloadUSO} {
 		r := newSendRig(t, Config{MTU: 2000}, 0)
 		big := mem(t, 1<<18)
 		rnd := big.Bytes()[:total]
@@ -110,7 +111,7 @@ func testLSOKind(t *testing.T, v6, udp bool, tags, total int) {
 // cutByNeighbour returns what was sent as the netdev of a neighbour sees it.
 func (r *sendRig) cutByNeighbour(t *testing.T, whole bool) (out [][]byte) {
 	frames := r.wire.take()
-	if whole && frames[0].GSO == GSONone || !whole && frames[0].GSO != GSONone {
+	if whole && frames[0].GSO == frame.GSONone || !whole && frames[0].GSO != frame.GSONone {
 		t.Fatalf("first frame %d bytes, GSO %d", len(frames[0].Data), frames[0].GSO)
 	}
 	n := newNIC(t, Config{MAC: macTwo[:], MTU: 2000})
@@ -130,21 +131,21 @@ func (r *sendRig) cutByNeighbour(t *testing.T, whole bool) (out [][]byte) {
 
 // TestNetdevOffloads is what the netdev side leaves to the port to finish.
 func TestNetdevOffloads(t *testing.T) {
-	for _, can := range []Offload{0, OffloadCsum | OffloadTSO4} {
+	for _, can := range []frame.Offload{0, frame.OffloadCsum | frame.OffloadTSO4} {
 		w := newWorld(t, Config{})
 		w.wire.can = can
 		whole := tcpSegment(0, 5000, 0x18)
 		copy(whole, macThird[:])
-		p := parse(whole)
-		p.seed(whole)
+		p := frame.Parse(whole)
+		p.SeedChecksum(whole)
 		before := append([]byte(nil), whole...)
 		single := flowFrame(1, 90)
 		copy(single, macThird[:])
-		p = parse(single)
-		p.seed(single)
-		w.netdev.recv([]Frame{
+		p = frame.Parse(single)
+		p.SeedChecksum(single)
+		w.netdev.recv([]frame.Frame{
 			{Data: single, NeedsCsum: true, CsumStart: 34, CsumOffset: 6},
-			{Data: whole, NeedsCsum: true, CsumStart: 34, CsumOffset: 16, GSO: GSOTCPv4, HdrLen: 14, MSS: 1448},
+			{Data: whole, NeedsCsum: true, CsumStart: 34, CsumOffset: 16, GSO: frame.GSOTCPv4, HdrLen: 14, MSS: 1448},
 		})
 		if !bytes.Equal(whole, before) {
 			t.Error("the caller's frame was changed")
@@ -173,13 +174,13 @@ func TestNetdevOffloads(t *testing.T) {
 // TestManyCutFrames is a batch that does not fit the scratch memory at once.
 func TestManyCutFrames(t *testing.T) {
 	w := newWorld(t, Config{})
-	var batch []Frame
+	var batch []frame.Frame
 	for i := range 8 {
 		f := tcpSegment(i*60000, 60000, 0x10)
 		copy(f, macThird[:])
-		p := parse(f)
-		p.seed(f)
-		batch = append(batch, Frame{Data: f, NeedsCsum: true, CsumStart: 34, CsumOffset: 16, GSO: GSOTCPv4, HdrLen: 66, MSS: 1000})
+		p := frame.Parse(f)
+		p.SeedChecksum(f)
+		batch = append(batch, frame.Frame{Data: f, NeedsCsum: true, CsumStart: 34, CsumOffset: 16, GSO: frame.GSOTCPv4, HdrLen: 66, MSS: 1000})
 	}
 	w.netdev.recv(batch)
 	got := w.wire.take()

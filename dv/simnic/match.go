@@ -3,6 +3,7 @@ package simnic
 import (
 	"encoding/binary"
 	"fmt"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // MatchKey is what a flow rule can see of a frame: the words, most significant
@@ -105,14 +106,14 @@ func (m *Match) SetIPv6(src, srcMask, dst, dstMask [16]byte) {
 
 // SetTCP asks for TCP, not a fragment, and ports.
 func (m *Match) SetTCP(src, srcMask, dst, dstMask uint16) {
-	m.setL4(protoTCP)
+	m.setL4(frame.ProtoTCP)
 	m.set(fieldTCPSrc, uint64(src), uint64(srcMask))
 	m.set(fieldTCPDst, uint64(dst), uint64(dstMask))
 }
 
 // SetUDP asks for UDP, not a fragment, and ports.
 func (m *Match) SetUDP(src, srcMask, dst, dstMask uint16) {
-	m.setL4(protoUDP)
+	m.setL4(frame.ProtoUDP)
 	m.set(fieldUDPSrc, uint64(src), uint64(srcMask))
 	m.set(fieldUDPDst, uint64(dst), uint64(dstMask))
 }

@@ -4,23 +4,24 @@ import (
 	"encoding/binary"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // matchKey fills k with what flow rules can match.
-func matchKey(p *parsed, b []byte, k *MatchKey) {
+func matchKey(p *frame.Headers, b []byte, k *MatchKey) {
 	*k = MatchKey{}
-	k[0] = macBits(b[6:])<<16 | uint64(p.etherType)
+	k[0] = macBits(b[6:])<<16 | uint64(p.EtherType)
 	k[1] = macBits(b) << 16
-	if p.tags > 0 {
-		k[1] |= uint64(p.tci)
-		if p.tpid == etherVLAN {
+	if p.Tags > 0 {
+		k[1] |= uint64(p.TCI)
+		if p.TPID == frame.EtherVLAN {
 			fieldCVLAN.put(k, 1)
 		} else {
 			fieldSVLAN.put(k, 1)
 		}
 	}
-	h := b[p.l3At:]
-	switch p.l3 {
+	h := b[p.L3At:]
+	switch p.L3 {
 	case mlx5.L3IPv4:
 		fieldIPVersion.put(k, 4)
 		fieldTOS.put(k, uint64(h[1]))
@@ -36,36 +37,36 @@ func matchKey(p *parsed, b []byte, k *MatchKey) {
 	default:
 		return
 	}
-	fieldProto.put(k, uint64(p.proto))
-	if p.frag {
+	fieldProto.put(k, uint64(p.Proto))
+	if p.Fragment {
 		fieldFrag.put(k, 1)
 	}
 	matchPorts(p, b, k)
 }
 
-func matchPorts(p *parsed, b []byte, k *MatchKey) {
-	if p.l4At == 0 {
+func matchPorts(p *frame.Headers, b []byte, k *MatchKey) {
+	if p.L4At == 0 {
 		return
 	}
-	ports := uint64(binary.BigEndian.Uint32(b[p.l4At:]))
-	if p.proto == protoUDP {
+	ports := uint64(binary.BigEndian.Uint32(b[p.L4At:]))
+	if p.Proto == frame.ProtoUDP {
 		k[3] |= ports
 		return
 	}
 	k[2] |= ports
-	fieldTCPFlags.put(k, uint64(binary.BigEndian.Uint16(b[p.l4At+12:])&0x1ff))
+	fieldTCPFlags.put(k, uint64(binary.BigEndian.Uint16(b[p.L4At+12:])&0x1ff))
 }
 
 // l4Type is how a completion names the L4 header.
-func l4Type(p *parsed, b []byte) uint16 {
+func l4Type(p *frame.Headers, b []byte) uint16 {
 	switch {
-	case p.l4At == 0:
+	case p.L4At == 0:
 		return mlx5.L4Other
-	case p.proto == protoUDP:
+	case p.Proto == frame.ProtoUDP:
 		return mlx5.L4UDP
-	case b[p.l4At+13]&tcpACK == 0:
+	case b[p.L4At+13]&frame.TCPACK == 0:
 		return mlx5.L4TCP
-	case p.l4At+p.l4Len == p.end:
+	case p.L4At+p.L4Len == p.End:
 		return mlx5.L4TCPAck
 	}
 	return mlx5.L4TCPData

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // merge is TCP segments of one flow that arrive in order in one batch and share
@@ -56,17 +57,17 @@ func (rq *RQ) deliverMerging(b *rxBurst) counter {
 func (rq *RQ) mergeable(b *rxBurst) (s segment, ok bool) {
 	pk, p := &b.packet, &b.p
 	const good = mlx5.HdrL3OK | mlx5.HdrL4OK
-	if p.proto != protoTCP || p.l4At == 0 || p.ext || pk.status&good != good || rq.attr.ScatterFCS {
+	if p.Proto != frame.ProtoTCP || p.L4At == 0 || p.Extensions || pk.status&good != good || rq.attr.ScatterFCS {
 		return s, false
 	}
-	if p.l3 == mlx5.L3IPv4 && !pk.lro.IPv4 || p.l3 == mlx5.L3IPv6 && !pk.lro.IPv6 || len(pk.parts[0]) < p.l4At+p.l4Len {
+	if p.L3 == mlx5.L3IPv4 && !pk.lro.IPv4 || p.L3 == mlx5.L3IPv6 && !pk.lro.IPv6 || len(pk.parts[0]) < p.L4At+p.L4Len {
 		return s, false
 	}
-	s.header = pk.parts[0][:p.l4At+p.l4Len]
-	s.tcp = s.header[p.l4At:]
-	s.payload = p.end - len(s.header)
-	stamped := p.l4Len == tcpHeader+12 && binary.BigEndian.Uint32(s.tcp[20:]) == 0x0101080a
-	if s.payload == 0 || s.tcp[13]&^tcpPSH != tcpACK || p.l4Len != tcpHeader && !stamped {
+	s.header = pk.parts[0][:p.L4At+p.L4Len]
+	s.tcp = s.header[p.L4At:]
+	s.payload = p.End - len(s.header)
+	stamped := p.L4Len == frame.TCPHeader+12 && binary.BigEndian.Uint32(s.tcp[20:]) == 0x0101080a
+	if s.payload == 0 || s.tcp[13]&^frame.TCPPSH != frame.TCPACK || p.L4Len != frame.TCPHeader && !stamped {
 		return s, false
 	}
 	s.flow = b.key
@@ -86,7 +87,7 @@ func (m *merge) continues(s *segment, headerBytes int) bool {
 func (rq *RQ) tryMerge(b *rxBurst, s *segment, stripped bool) (ended counter, done bool) {
 	header := len(s.header)
 	if stripped {
-		header -= vlanTag
+		header -= frame.VLANTag
 	}
 	m := &rq.merge
 	if !m.continues(s, header) {
@@ -122,7 +123,7 @@ func (rq *RQ) openMerge(b *rxBurst, s *segment, header int, stripped bool) bool 
 		return false
 	}
 	w := rq.load()
-	limit := b.p.l3At + b.packet.lro.MaxPayload - btoi(stripped)*vlanTag
+	limit := b.p.L3At + b.packet.lro.MaxPayload - btoi(stripped)*frame.VLANTag
 	skip := 0
 	if st := rq.attr.Striding; st != nil {
 		skip = rq.strideAt()
@@ -145,12 +146,12 @@ func (m *merge) note(s *segment, sum uint16) {
 	if (m.bytes-m.header)%2 != 0 {
 		sum = bits.ReverseBytes16(sum)
 	}
-	m.sum = add16(m.sum, sum)
+	m.sum = frame.AddSums(m.sum, sum)
 	m.segments++
 	m.bytes += s.payload
 	m.next = binary.BigEndian.Uint32(s.tcp[4:]) + uint32(s.payload)
 	m.ack, m.window = binary.BigEndian.Uint32(s.tcp[8:]), be16(s.tcp[14:])
-	m.push = m.push || s.tcp[13]&tcpPSH != 0
+	m.push = m.push || s.tcp[13]&frame.TCPPSH != 0
 	m.ttl = min(m.ttl, s.ttl())
 }
 
@@ -168,11 +169,11 @@ func sumParts(parts [][]byte, n int) (sum uint16) {
 		p := parts[i]
 		p = p[len(p)-min(n, len(p)):]
 		n -= len(p)
-		s := sum16(p)
+		s := frame.Sum(p)
 		if n%2 != 0 {
 			s = bits.ReverseBytes16(s)
 		}
-		sum = add16(sum, s)
+		sum = frame.AddSums(sum, s)
 	}
 	return sum
 }

@@ -3,6 +3,7 @@ package simnic
 import (
 	"bytes"
 	"encoding/binary"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"testing"
 )
 
@@ -54,7 +55,7 @@ func TestGoldenLRO(t *testing.T) {
 	if !bytes.Equal(data[66:], payload) {
 		t.Error("payload differs")
 	}
-	if want := sum16(payload); sum != want {
+	if want := frame.Sum(payload); sum != want {
 		t.Errorf("checksum %#x, payload sums to %#x", sum, want)
 	}
 	c := r.nic.Counters()

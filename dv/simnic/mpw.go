@@ -1,5 +1,7 @@
 package simnic
 
+import "github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+
 // multiPacket sends one packet per data segment of an enhanced multi-packet WQE.
 // What the Ethernet segment asks for applies to all of them.
 func (sq *SQ) multiPacket(w *wqe, e *eth) fault {
@@ -27,10 +29,10 @@ func (sq *SQ) packet(w *wqe, s dataSeg, e *eth) fault {
 	if f := sq.checkLength(w, s.n); f.syndrome != 0 {
 		return f
 	}
-	b := sq.room(s.n + vlanTag)
+	b := sq.room(s.n + frame.VLANTag)
 	if s.inline != nil {
-		copy(b[vlanTag:], s.inline)
-	} else if f := sq.burst.mem.read(sq, s.lkey, s.addr, b[vlanTag:vlanTag+s.n]); f.syndrome != 0 {
+		copy(b[frame.VLANTag:], s.inline)
+	} else if f := sq.burst.mem.read(sq, s.lkey, s.addr, b[frame.VLANTag:frame.VLANTag+s.n]); f.syndrome != 0 {
 		return f
 	}
 	sq.emit(b, s.n, e)

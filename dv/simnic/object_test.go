@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"fmt"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"sync"
 	"testing"
 )
@@ -138,7 +139,7 @@ func TestCloseConcurrently(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				r.wire.recv([]Frame{{Data: frame60}})
+				r.wire.recv([]frame.Frame{{Data: frame60}})
 			}
 		}
 	})

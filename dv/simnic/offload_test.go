@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"fmt"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"testing"
 )
 
@@ -27,18 +28,18 @@ func TestChecksumOffload(t *testing.T) {
 		{"no flags", flowFrame(3, 100), 0, true},
 	}
 	for _, tc := range tests {
-		for _, can := range []Offload{0, OffloadCsum} {
+		for _, can := range []frame.Offload{0, frame.OffloadCsum} {
 			t.Run(fmt.Sprintf("%s, offload %d", tc.name, can), func(t *testing.T) {
 				r := newSendRig(t, Config{}, 0)
 				r.wire.can = can
 				in := append([]byte(nil), tc.frame...)
-				p := parse(in)
+				p := frame.Parse(in)
 				if !tc.same { // poison what the device is to compute
-					if tc.flags&0x40 != 0 && p.l3 == 2 {
-						in[p.l3At+10] ^= 0x5a
+					if tc.flags&0x40 != 0 && p.L3 == 2 {
+						in[p.L3At+10] ^= 0x5a
 					}
 					if tc.flags&0x80 != 0 {
-						in[p.csumAt()] ^= 0xa5
+						in[p.ChecksumAt()] ^= 0xa5
 					}
 				}
 				copy(r.buf, in)
@@ -52,9 +53,9 @@ func TestChecksumOffload(t *testing.T) {
 				if len(in) < 60 {
 					got[0].Data = got[0].Data[:len(in)]
 				}
-				if p.l3 == 1 { // no reference checksum in the vector: it must verify
-					l4 := got[0].Data[p.l4At:]
-					if add16(sum16(l4), p.pseudo(got[0].Data, len(l4))) != 0xffff {
+				if p.L3 == 1 { // no reference checksum in the vector: it must verify
+					l4 := got[0].Data[p.L4At:]
+					if frame.AddSums(frame.Sum(l4), p.PseudoSum(got[0].Data, len(l4))) != 0xffff {
 						t.Errorf("checksum does not verify: % x", got[0].Data)
 					}
 					return

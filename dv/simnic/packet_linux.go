@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // Packet is an existing interface, opened promiscuously with a packet socket,
@@ -38,7 +39,7 @@ func OpenPacket(name string) (*Packet, error) {
 	}
 	p := &Packet{name: name}
 	p.fdWire.read = p.readFrame
-	if err := p.fdWire.init(fd, "packet "+name, OffloadCsum|OffloadTSO4|OffloadTSO6); err != nil {
+	if err := p.fdWire.init(fd, "packet "+name, frame.OffloadCsum|frame.OffloadTSO4|frame.OffloadTSO6); err != nil {
 		return nil, fmt.Errorf("packet socket for %s: %w", name, err)
 	}
 	return p, nil
@@ -85,29 +86,29 @@ const vlanTagLen = 4
 
 // readFrame reads one frame with its header. A VLAN tag that the kernel keeps
 // beside the frame is put back where it was on the cable; buf leaves room for it.
-func (p *Packet) readFrame(fd int, buf []byte) (Frame, error) {
+func (p *Packet) readFrame(fd int, buf []byte) (frame.Frame, error) {
 	n, oobn, flags, err := mmio.ReceiveNow(fd, buf[vlanTagLen:], p.oob[:])
 	if errors.Is(err, unix.EINVAL) {
-		return Frame{}, errNotFrame // a kind of segmentation the header cannot express
+		return frame.Frame{}, errNotFrame // a kind of segmentation the header cannot express
 	}
 	if err != nil {
-		return Frame{}, err
+		return frame.Frame{}, err
 	}
-	if flags&unix.MSG_TRUNC != 0 || n < vnetHdrLen+14 {
-		return Frame{}, errNotFrame
+	if flags&unix.MSG_TRUNC != 0 || n < frame.VnetHdrLen+14 {
+		return frame.Frame{}, errNotFrame
 	}
-	var hdr [vnetHdrLen]byte
+	var hdr [frame.VnetHdrLen]byte
 	copy(hdr[:], buf[vlanTagLen:])
-	data, shift := buf[vlanTagLen+vnetHdrLen:vlanTagLen+n], 0
+	data, shift := buf[vlanTagLen+frame.VnetHdrLen:vlanTagLen+n], 0
 	if tci, tpid, tagged := vlanOf(p.oob[:oobn]); tagged {
-		data, shift = buf[vnetHdrLen:vlanTagLen+n], vlanTagLen
+		data, shift = buf[frame.VnetHdrLen:vlanTagLen+n], vlanTagLen
 		copy(data, data[vlanTagLen:vlanTagLen+12])
 		binary.BigEndian.PutUint16(data[12:], tpid)
 		binary.BigEndian.PutUint16(data[14:], tci)
 	}
-	f, ok := frameFromVnet(hdr[:], data, shift)
+	f, ok := frame.FromVnet(hdr[:], data, shift)
 	if !ok {
-		return Frame{}, errNotFrame
+		return frame.Frame{}, errNotFrame
 	}
 	return f, nil
 }

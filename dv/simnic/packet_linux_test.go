@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"testing"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"golang.org/x/sys/unix"
 )
@@ -73,7 +74,7 @@ func TestPacketFrames(t *testing.T) {
 	if err := errors.Join(p.Start(atPort.recv), peer.Start(atHost.recv)); err != nil {
 		t.Fatal(err)
 	}
-	var sent []Frame
+	var sent []frame.Frame
 	for tags := range 3 {
 		sent = append(sent, udpFrame(t, tags))
 	}
@@ -93,7 +94,7 @@ func TestPacketFrames(t *testing.T) {
 			}
 		}
 	}
-	if n, err := p.Send([]Frame{{Data: make([]byte, 3000)}}); n != 0 || !errors.Is(err, unix.EMSGSIZE) {
+	if n, err := p.Send([]frame.Frame{{Data: make([]byte, 3000)}}); n != 0 || !errors.Is(err, unix.EMSGSIZE) {
 		t.Errorf("a frame longer than the interface takes: %d, %v", n, err)
 	}
 }
@@ -107,7 +108,7 @@ func TestPacketLifetime(t *testing.T) {
 	})
 	ns.up("lo", "")
 	p := ns.openPacket("lo")
-	if err := p.Start(func([]Frame) {}); err != nil {
+	if err := p.Start(func([]frame.Frame) {}); err != nil {
 		t.Fatal(err)
 	}
 	ns.ip("link set lo down")
@@ -115,7 +116,7 @@ func TestPacketLifetime(t *testing.T) {
 	if err := errors.Join(p.Close(), p.Close()); err != nil {
 		t.Error(err)
 	}
-	if _, err := p.Send([]Frame{numbered(0)}); !errors.Is(err, ErrWireClosed) {
+	if _, err := p.Send([]frame.Frame{numbered(0)}); !errors.Is(err, ErrWireClosed) {
 		t.Errorf("send after Close: %v", err)
 	}
 }

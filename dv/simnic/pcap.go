@@ -3,6 +3,7 @@ package simnic
 import (
 	"errors"
 	"fmt"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"io"
 	"sync"
 	"time"
@@ -30,7 +31,7 @@ func NewRecorder(out io.Writer) (*Recorder, error) {
 
 // Record appends frames, all with the same time. A checksum left to be completed
 // is completed in the file; an unsegmented frame stays in one piece.
-func (r *Recorder) Record(at time.Time, frames ...Frame) {
+func (r *Recorder) Record(at time.Time, frames ...frame.Frame) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, f := range frames {
@@ -68,14 +69,14 @@ type captured struct {
 	rec *Recorder
 }
 
-func (c *captured) Start(recv func([]Frame)) error {
-	return c.Wire.Start(func(frames []Frame) {
+func (c *captured) Start(recv func([]frame.Frame)) error {
+	return c.Wire.Start(func(frames []frame.Frame) {
 		c.rec.Record(time.Now(), frames...)
 		recv(frames)
 	})
 }
 
-func (c *captured) Send(frames []Frame) (int, error) {
+func (c *captured) Send(frames []frame.Frame) (int, error) {
 	c.rec.Record(time.Now(), frames...)
 	return c.Wire.Send(frames)
 }
@@ -112,7 +113,7 @@ func NewReplay(in io.Reader, speed float64) (*Replay, error) {
 }
 
 // Start begins to replay on a goroutine of its own.
-func (r *Replay) Start(recv func([]Frame)) error {
+func (r *Replay) Start(recv func([]frame.Frame)) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -132,7 +133,7 @@ func (r *Replay) Start(recv func([]Frame)) error {
 	return nil
 }
 
-func (r *Replay) play(recv func([]Frame)) error {
+func (r *Replay) play(recv func([]frame.Frame)) error {
 	var first, began time.Time
 	for {
 		at, data, err := r.in.next()
@@ -148,7 +149,7 @@ func (r *Replay) play(recv func([]Frame)) error {
 		if !r.wait(first, began, at) {
 			return ErrWireClosed
 		}
-		recv([]Frame{{Data: data}})
+		recv([]frame.Frame{{Data: data}})
 	}
 }
 
@@ -188,7 +189,7 @@ func (r *Replay) Err() error {
 }
 
 // Send takes frames and forgets them.
-func (r *Replay) Send(frames []Frame) (int, error) {
+func (r *Replay) Send(frames []frame.Frame) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -198,8 +199,8 @@ func (r *Replay) Send(frames []Frame) (int, error) {
 }
 
 // Offloads is everything: nothing is done with the frames.
-func (r *Replay) Offloads() Offload {
-	return OffloadCsum | OffloadTSO4 | OffloadTSO6 | OffloadUSO
+func (r *Replay) Offloads() frame.Offload {
+	return frame.OffloadCsum | frame.OffloadTSO4 | frame.OffloadTSO6 | frame.OffloadUSO
 }
 
 // Close stops the replay.

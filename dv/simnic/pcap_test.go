@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
@@ -97,7 +98,7 @@ func TestCaptureAndReplay(t *testing.T) {
 	}
 	for i := range 4 {
 		from := []Wire{w, b}[i%2]
-		if _, err := from.Send([]Frame{numbered(i)}); err != nil {
+		if _, err := from.Send([]frame.Frame{numbered(i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -175,7 +176,7 @@ func TestCaptureErrorDoesNotStopTheWire(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		if n, err := w.Send([]Frame{numbered(i)}); n != 1 || err != nil {
+		if n, err := w.Send([]frame.Frame{numbered(i)}); n != 1 || err != nil {
 			t.Errorf("send: %d, %v", n, err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/internal/simtest"
 )
 
@@ -76,15 +77,15 @@ func checkCounters(n *NIC) error {
 // recorder is a wire that keeps what is sent and lets a test inject frames.
 type recorder struct {
 	mu     sync.Mutex
-	can    Offload
-	frames []Frame
-	recv   func([]Frame)
+	can    frame.Offload
+	frames []frame.Frame
+	recv   func([]frame.Frame)
 }
 
-func (w *recorder) Start(recv func([]Frame)) error { w.recv = recv; return nil }
-func (w *recorder) Offloads() Offload              { return w.can }
-func (w *recorder) Close() error                   { return nil }
-func (w *recorder) Send(fs []Frame) (int, error) {
+func (w *recorder) Start(recv func([]frame.Frame)) error { w.recv = recv; return nil }
+func (w *recorder) Offloads() frame.Offload              { return w.can }
+func (w *recorder) Close() error                         { return nil }
+func (w *recorder) Send(fs []frame.Frame) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, f := range fs {
@@ -95,7 +96,7 @@ func (w *recorder) Send(fs []Frame) (int, error) {
 }
 
 // take returns and forgets what was sent.
-func (w *recorder) take() []Frame {
+func (w *recorder) take() []frame.Frame {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	fs := w.frames

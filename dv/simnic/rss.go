@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // DefaultHashKey is the Toeplitz key that Microsoft published with its test
@@ -68,13 +69,13 @@ const (
 
 // addresses appends the selected addresses to in. It returns nil when the frame
 // is of the other IP version or of none.
-func (s *HashSelection) addresses(in, data []byte, p *parsed, kind *uint8) []byte {
-	at, size, code := p.l3At+12, 4, uint8(1)
+func (s *HashSelection) addresses(in, data []byte, p *frame.Headers, kind *uint8) []byte {
+	at, size, code := p.L3At+12, 4, uint8(1)
 	want := uint8(mlx5.L3IPv4)
 	if s.IPv6 {
-		at, size, code, want = p.l3At+8, 16, 2, mlx5.L3IPv6
+		at, size, code, want = p.L3At+8, 16, 2, mlx5.L3IPv6
 	}
-	if p.l3 != want {
+	if p.L3 != want {
 		return nil
 	}
 	if s.Fields&HashSrcIP != 0 {
@@ -90,20 +91,20 @@ func (s *HashSelection) addresses(in, data []byte, p *parsed, kind *uint8) []byt
 
 // ports appends the selected ports to in. It returns nil for a fragment or
 // another protocol.
-func (s *HashSelection) ports(in, data []byte, p *parsed, kind *uint8) []byte {
-	proto, code := uint8(protoTCP), uint8(1)
+func (s *HashSelection) ports(in, data []byte, p *frame.Headers, kind *uint8) []byte {
+	proto, code := uint8(frame.ProtoTCP), uint8(1)
 	if s.UDP {
-		proto, code = protoUDP, 2
+		proto, code = frame.ProtoUDP, 2
 	}
-	if p.l4At == 0 || p.proto != proto {
+	if p.L4At == 0 || p.Proto != proto {
 		return nil
 	}
 	if s.Fields&HashSrcPort != 0 {
-		in = append(in, data[p.l4At:p.l4At+2]...)
+		in = append(in, data[p.L4At:p.L4At+2]...)
 		*kind |= code << hashTypePort
 	}
 	if s.Fields&HashDstPort != 0 {
-		in = append(in, data[p.l4At+2:p.l4At+4]...)
+		in = append(in, data[p.L4At+2:p.L4At+4]...)
 		*kind |= code << hashTypeDpt
 	}
 	return in

@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"fmt"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"net/netip"
 	"testing"
 )
@@ -78,7 +79,7 @@ func TestRSSVectors(t *testing.T) {
 				a := TIRAttr{RQ: rq.RQ, Hash: HashToeplitz, Key: DefaultHashKey, Selection: HashSelection{IPv6: v6, UDP: tc.wantUDP, Fields: tc.fields}}
 				tir := newTIR(t, n, a)
 				f := packetBetween(src, dst, tc.udp)
-				p := parse(f)
+				p := frame.Parse(f)
 				if hash, kind := tir.hashOf(&a, f, &p); hash != tc.hash || kind != tc.kind {
 					t.Errorf("hash %08x type %02x, want %08x %02x", hash, kind, tc.hash, tc.kind)
 				}
@@ -101,8 +102,8 @@ func TestRSSFragmentsAndARP(t *testing.T) {
 	f := append([]byte(nil), frame60...)
 	for _, flags := range []byte{0x20, 0x00} { // first fragment, last fragment
 		f[20], f[21] = flags, 1-flags>>5
-		p := parse(f)
-		if h, k := tir.hashOf(&four, f, &p); h != 0 || k != 0 || !p.frag {
+		p := frame.Parse(f)
+		if h, k := tir.hashOf(&four, f, &p); h != 0 || k != 0 || !p.Fragment {
 			t.Errorf("ports of a fragment hash to %08x type %02x", h, k)
 		}
 		if h, k := tir.hashOf(&two, f, &p); h != 0x02b7c9b1 || k != 5 {
@@ -110,7 +111,7 @@ func TestRSSFragmentsAndARP(t *testing.T) {
 		}
 	}
 	f[12], f[13] = 8, 6
-	p := parse(f)
+	p := frame.Parse(f)
 	if h, k := tir.hashOf(&two, f, &p); h != 0 || k != 0 {
 		t.Errorf("ARP hashes to %08x type %02x", h, k)
 	}
@@ -145,7 +146,7 @@ func TestRSSTable(t *testing.T) {
 	a := hashTIR(false, false)
 	a.Table = table
 	flowTo(t, n, macTwo, newTIR(t, n, a))
-	w.recv([]Frame{{Data: tcpFrame72}, {Data: frame60}}) // the second is UDP: hash 0, entry 0
+	w.recv([]frame.Frame{{Data: tcpFrame72}, {Data: frame60}}) // the second is UDP: hash 0, entry 0
 	if e := cqs[2].poll(); e == nil {
 		t.Error("hash 51ccc178 did not go to entry 120")
 	}
@@ -155,7 +156,7 @@ func TestRSSTable(t *testing.T) {
 	if err := table.Modify(append(append([]*RQ(nil), entries[1:]...), rqs[0])); err != nil {
 		t.Fatal(err)
 	}
-	w.recv([]Frame{{Data: tcpFrame72}})
+	w.recv([]frame.Frame{{Data: tcpFrame72}})
 	if e := cqs[3].poll(); e == nil {
 		t.Error("changed table not used")
 	}
@@ -170,7 +171,7 @@ func TestSymmetricHash(t *testing.T) {
 		a.RQ, a.Symmetric = rq.RQ, true
 		tir := newTIR(t, n, a)
 		there, back := packetBetween(src, dst, false), packetBetween(dst, src, false)
-		pt, pb := parse(there), parse(back)
+		pt, pb := frame.Parse(there), frame.Parse(back)
 		h1, _ := tir.hashOf(&a, there, &pt)
 		h2, _ := tir.hashOf(&a, back, &pb)
 		if h1 != h2 || h1 == 0 {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // deliver writes the burst's packet into the queue and completes it. The packet
@@ -93,7 +94,7 @@ func (rq *RQ) arrange(b *rxBurst) (stripped bool) {
 	if rq.attr.ScatterFCS {
 		b.addFCS()
 	}
-	if rq.attr.VLANStrip && b.p.tags > 0 && b.p.tpid == etherVLAN {
+	if rq.attr.VLANStrip && b.p.Tags > 0 && b.p.TPID == frame.EtherVLAN {
 		b.strip()
 		return true
 	}
@@ -279,7 +280,7 @@ func (rq *RQ) describe(c *mlx5.RxCQE, b *rxBurst, stripped bool) {
 	c.UIdx, c.Timestamp = rq.attr.UserIndex, b.now
 	c.OpOwn = mlx5.OpOwn(mlx5.CQERecv, 0, 0, 0)
 	if stripped {
-		c.VLAN = b.p.tci
+		c.VLAN = b.p.TCI
 	}
 }
 

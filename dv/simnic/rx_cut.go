@@ -4,35 +4,36 @@ import (
 	"encoding/binary"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // toRQCut delivers the packets that an unsegmented frame stands for. It reports
 // false when the frame cannot be cut.
-func (n *NIC) toRQCut(b *rxBurst, rq *RQ, f *Frame) bool {
+func (n *NIC) toRQCut(b *rxBurst, rq *RQ, f *frame.Frame) bool {
 	payload := f.Data[f.HdrLen:]
 	if int(f.HdrLen) > len(b.template) {
 		return false
 	}
-	s, ok := NewSegmenter(b.template[:copy(b.template[:], f.Data[:f.HdrLen])], int(f.MSS), len(payload))
+	s, ok := frame.NewSegmenter(b.template[:copy(b.template[:], f.Data[:f.HdrLen])], int(f.MSS), len(payload))
 	if !ok {
 		return false
 	}
-	end := b.p.end
-	b.p.end = 0 // nothing is vouched for yet
+	end := b.p.End
+	b.p.End = 0 // nothing is vouched for yet
 	b.lock(rq)
 	for g := s.Packets(); g.Next(); {
 		piece := payload[g.At : g.At+g.Len]
-		sum := sum16(piece)
+		sum := frame.Sum(piece)
 		if rq.deliverCut(b, &g, int(f.HdrLen), piece, sum) {
 			continue
 		}
 		h := g.Header(b.header[:], sum)
-		b.p.end = len(h) + len(piece)
+		b.p.End = len(h) + len(piece)
 		b.cut(h, piece)
 		rq.deliver(b)
-		b.p.end = 0
+		b.p.End = 0
 	}
-	b.p.end = end
+	b.p.End = end
 	return true
 }
 
@@ -41,9 +42,9 @@ func (n *NIC) toRQCut(b *rxBurst, rq *RQ, f *Frame) bool {
 // false, and has done nothing, when that takes more than copying: deliver handles
 // every case. The checksum status of the packet before holds for one of the same
 // length, as b.p.end says.
-func (rq *RQ) deliverCut(b *rxBurst, g *Segment, hdr int, piece []byte, sum uint16) bool {
+func (rq *RQ) deliverCut(b *rxBurst, g *frame.Segment, hdr int, piece []byte, sum uint16) bool {
 	n := hdr + len(piece)
-	if posted := int(rq.posted()); posted == 0 || posted > 1<<rq.attr.LogSize || b.packet.padded && n < minFrame || !rq.copies(b) {
+	if posted := int(rq.posted()); posted == 0 || posted > 1<<rq.attr.LogSize || b.packet.padded && n < frame.MinFrame || !rq.copies(b) {
 		return false
 	}
 	w := rq.load()
@@ -53,8 +54,8 @@ func (rq *RQ) deliverCut(b *rxBurst, g *Segment, hdr int, piece []byte, sum uint
 	}
 	h := g.Header(dst, sum)
 	copy(dst[len(h):], piece)
-	if b.p.end != n {
-		b.p.end = n
+	if b.p.End != n {
+		b.p.End = n
 		b.vouch(h)
 	}
 	var e mlx5.RxCQE
@@ -69,7 +70,7 @@ func (rq *RQ) deliverCut(b *rxBurst, g *Segment, hdr int, piece []byte, sum uint
 func (rq *RQ) copies(b *rxBurst) bool {
 	a, h := &rq.attr, rq.nic.hooks.Load()
 	return rq.state == StateReady && a.Striding == nil && b.packet.lro == nil && rq.merge.segments == 0 &&
-		!a.ScatterFCS && !a.EndPad && !(a.VLANStrip && b.p.tags > 0) &&
+		!a.ScatterFCS && !a.EndPad && !(a.VLANStrip && b.p.Tags > 0) &&
 		a.CQ.Status() == CQOK && !rq.nic.fatal.Load() && (h == nil || h.Deliver == nil)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/internal/simtest"
 )
 
@@ -66,7 +67,7 @@ func testCutInPlace(t *testing.T, name string, v6, udp bool, tags, n int, rig fu
 	t.Helper()
 	header, _, l4 := simtest.Header(v6, udp, tags, n)
 	copy(header, macTwo[:])
-	f := Frame{Data: header, NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16, GSO: gsoOf(v6, udp), HdrLen: uint16(len(header)), MSS: 500}
+	f := frame.Frame{Data: header, NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16, GSO: gsoOf(v6, udp), HdrLen: uint16(len(header)), MSS: 500}
 	if udp {
 		f.CsumOffset = 6
 	}
@@ -75,7 +76,7 @@ func testCutInPlace(t *testing.T, name string, v6, udp bool, tags, n int, rig fu
 	}
 	a, b := rig(false), rig(true)
 	for _, r := range []*recvRig{a, b} {
-		r.wire.recv([]Frame{f, f})
+		r.wire.recv([]frame.Frame{f, f})
 	}
 	if !bytes.Equal(a.buf, b.buf) {
 		at := 0
@@ -92,12 +93,12 @@ func testCutInPlace(t *testing.T, name string, v6, udp bool, tags, n int, rig fu
 	}
 }
 
-func gsoOf(v6, udp bool) GSO {
+func gsoOf(v6, udp bool) frame.GSO {
 	switch {
 	case udp:
-		return GSOUDP
+		return frame.GSOUDP
 	case v6:
-		return GSOTCPv6
+		return frame.GSOTCPv6
 	}
-	return GSOTCPv4
+	return frame.GSOTCPv4
 }

@@ -3,6 +3,7 @@ package simnic
 import (
 	"bytes"
 	"encoding/binary"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"hash/crc32"
 	"testing"
 	"time"
@@ -263,11 +264,11 @@ func TestVerdicts(t *testing.T) {
 	options = join(options[:34], []byte{1, 1, 1, 1}, options[34:])
 	binary.BigEndian.PutUint16(options[16:], 50)
 	options[24], options[25] = 0, 0
-	binary.BigEndian.PutUint16(options[24:], ^sum16(options[14:38]))
+	binary.BigEndian.PutUint16(options[24:], ^frame.Sum(options[14:38]))
 	v6tcp := dump(`02000000 00020200 00000001 86dd 6000000000180640 fd000000000000000000000000000001 fd000000000000000000000000000002
 		03e807d0 00000001 00000001 5018ffff 00000000 61626364`)
-	p := parse(v6tcp)
-	binary.BigEndian.PutUint16(v6tcp[p.csumAt():], ^add16(sum16(v6tcp[p.l4At:]), p.pseudo(v6tcp, len(v6tcp)-p.l4At)))
+	p := frame.Parse(v6tcp)
+	binary.BigEndian.PutUint16(v6tcp[p.ChecksumAt():], ^frame.AddSums(frame.Sum(v6tcp[p.L4At:]), p.PseudoSum(v6tcp, len(v6tcp)-p.L4At)))
 	v6ext := join(v6tcp[:20], []byte{0}, v6tcp[21:54], []byte{6, 0, 1, 4, 0, 0, 0, 0}, v6tcp[54:])
 	v6ext[19] += 8
 	v6frag := join(v6tcp[:20], []byte{44}, v6tcp[21:54], []byte{6, 0, 0, 1, 0, 0, 0, 0}, v6tcp[54:])
@@ -305,9 +306,9 @@ func TestVerdicts(t *testing.T) {
 			if e[0x1c] != tc.ok || e[0x1d] != tc.types {
 				t.Errorf("ok %#02x types %#02x, want %#02x %#02x", e[0x1c], e[0x1d], tc.ok, tc.types)
 			}
-			q := parse(tc.frame)
-			want := sum16(tc.frame[q.l3At:q.end])
-			if q.l3 == 0 {
+			q := frame.Parse(tc.frame)
+			want := frame.Sum(tc.frame[q.L3At:q.End])
+			if q.L3 == 0 {
 				want = 0
 			}
 			if got := be16(e[0x14:]); got != want && got^want != 0xffff {
@@ -324,10 +325,10 @@ func TestOffloadedFrames(t *testing.T) {
 		r.rq.post(seg(2048, r.key.Key(), r.addr+uint64(i)*2048))
 	}
 	whole := tcpSegment(0, 4000, 0x18)
-	p := parse(whole)
+	p := frame.Parse(whole)
 	seeded := append([]byte(nil), whole...)
-	p.seed(seeded)
-	r.wire.recv([]Frame{{Data: seeded, NeedsCsum: true, CsumStart: 34, CsumOffset: 16, GSO: GSOTCPv4, HdrLen: 66, MSS: 1448}})
+	p.SeedChecksum(seeded)
+	r.wire.recv([]frame.Frame{{Data: seeded, NeedsCsum: true, CsumStart: 34, CsumOffset: 16, GSO: frame.GSOTCPv4, HdrLen: 66, MSS: 1448}})
 	for i, n := range []int{1448, 1448, 1104} {
 		flags := byte(0x10)
 		if i == 2 {
@@ -338,18 +339,18 @@ func TestOffloadedFrames(t *testing.T) {
 		fixChecksums(want)
 		e := r.cq.mustPoll(t)
 		expect(t, "segment", r.buf[i*2048:i*2048+len(want)], want)
-		if e[0x1c] != 7 || e[0x1d] != 0x48 || binary.BigEndian.Uint32(e[0xc:]) != 0x51ccc178 || be16(e[0x14:]) != sum16(want[14:]) {
-			t.Errorf("completion %x, sum %04x", e, sum16(want[14:]))
+		if e[0x1c] != 7 || e[0x1d] != 0x48 || binary.BigEndian.Uint32(e[0xc:]) != 0x51ccc178 || be16(e[0x14:]) != frame.Sum(want[14:]) {
+			t.Errorf("completion %x, sum %04x", e, frame.Sum(want[14:]))
 		}
 	}
 	single := flowFrame(2, 75)
-	p = parse(single)
+	p = frame.Parse(single)
 	seeded = append([]byte(nil), single...)
-	p.seed(seeded)
-	r.wire.recv([]Frame{{Data: seeded, NeedsCsum: true, CsumStart: 34, CsumOffset: 6}})
+	p.SeedChecksum(seeded)
+	r.wire.recv([]frame.Frame{{Data: seeded, NeedsCsum: true, CsumStart: 34, CsumOffset: 6}})
 	e := r.cq.mustPoll(t)
 	expect(t, "completed frame", r.buf[3*2048:3*2048+75], single)
-	if e[0x1c] != 7 || be16(e[0x14:]) != sum16(single[14:]) {
+	if e[0x1c] != 7 || be16(e[0x14:]) != frame.Sum(single[14:]) {
 		t.Errorf("completion %x", e)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // maxSend is the longest packet of a SEND; limit of the model.
@@ -59,12 +60,12 @@ func (sq *SQ) send(w *wqe, e *eth) fault {
 	if f := sq.checkLength(w, n); f.syndrome != 0 {
 		return f
 	}
-	b := sq.room(n + vlanTag)
-	copy(b[vlanTag:], e.header)
-	if f := sq.gather(w, e.dataAt, b[vlanTag+len(e.header):vlanTag+n]); f.syndrome != 0 {
+	b := sq.room(n + frame.VLANTag)
+	copy(b[frame.VLANTag:], e.header)
+	if f := sq.gather(w, e.dataAt, b[frame.VLANTag+len(e.header):frame.VLANTag+n]); f.syndrome != 0 {
 		return f
 	}
-	ok, f := sq.checkInline(w, len(e.header), b[vlanTag:vlanTag+n])
+	ok, f := sq.checkInline(w, len(e.header), b[frame.VLANTag:frame.VLANTag+n])
 	if ok {
 		sq.emit(b, n, e)
 	}
@@ -73,7 +74,7 @@ func (sq *SQ) send(w *wqe, e *eth) fault {
 
 // checkLength refuses packets too short or too long for one SEND.
 func (sq *SQ) checkLength(w *wqe, n int) fault {
-	if n <= shortest && n >= etherHeader {
+	if n <= shortest && n >= frame.EtherHeader {
 		sq.violation("packet of %d bytes in WQE %#x", n, w.index)
 		if sq.nic.cfg.Lenient {
 			return fault{}
@@ -101,15 +102,15 @@ func (sq *SQ) checkInline(w *wqe, inlined int, b []byte) (ok bool, f fault) {
 
 // minInline is how many bytes of this packet must be inlined.
 func (c *Caps) minInline(b []byte) int {
-	if c.MinInline == InlineNone || len(b) < etherHeader {
+	if c.MinInline == InlineNone || len(b) < frame.EtherHeader {
 		return 0
 	}
-	n, p := etherHeader+vlanTag, parse(b)
-	if c.MinInline >= InlineIP && p.l4At != 0 {
-		n = max(n, p.l4At)
+	n, p := frame.EtherHeader+frame.VLANTag, frame.Parse(b)
+	if c.MinInline >= InlineIP && p.L4At != 0 {
+		n = max(n, p.L4At)
 	}
-	if c.MinInline >= InlineL4 && p.l4At != 0 {
-		n = max(n, p.l4At+p.l4Len)
+	if c.MinInline >= InlineL4 && p.L4At != 0 {
+		n = max(n, p.L4At+p.L4Len)
 	}
 	return min(n, len(b))
 }
@@ -118,7 +119,7 @@ func (c *Caps) minInline(b []byte) int {
 // when that is needed to make room.
 func (sq *SQ) room(n int) []byte {
 	b := sq.burst
-	n = max(n, minFrame+vlanTag)
+	n = max(n, frame.MinFrame+frame.VLANTag)
 	if len(b.frames) == maxBurst || b.used+n > len(b.arena) {
 		sq.handOn()
 	}
@@ -145,27 +146,27 @@ func (sq *SQ) gather(w *wqe, at int, dst []byte) fault {
 // emit adds the packet of n bytes that starts vlanTag bytes into b, the arena's
 // next room, to the burst, with what the Ethernet segment asks to be done to it.
 func (sq *SQ) emit(b []byte, n int, e *eth) {
-	frame := b[vlanTag : vlanTag+n]
+	fr := b[frame.VLANTag : frame.VLANTag+n]
 	if e.insert != 0 {
-		frame = insertTag(b[:n+vlanTag], e.insert, e.tci)
+		fr = insertTag(b[:n+frame.VLANTag], e.insert, e.tci)
 	}
-	f := Frame{Data: frame}
+	f := frame.Frame{Data: fr}
 	checksumFlags(&f, e.csum)
-	if sq.nic.caps.PadTX && len(f.Data) < minFrame {
-		clear(b[vlanTag+n : max(vlanTag+n, minFrame+vlanTag)])
-		f.Data = f.Data[:minFrame]
+	if sq.nic.caps.PadTX && len(f.Data) < frame.MinFrame {
+		clear(b[frame.VLANTag+n : max(frame.VLANTag+n, frame.MinFrame+frame.VLANTag)])
+		f.Data = f.Data[:frame.MinFrame]
 	}
 	sq.burst.frames = append(sq.burst.frames, f)
-	sq.burst.used += max(n+vlanTag, minFrame+vlanTag)
+	sq.burst.used += max(n+frame.VLANTag, frame.MinFrame+frame.VLANTag)
 }
 
 // insertTag moves the MAC addresses of the frame at b[4:] to b[0:] and writes
 // the tag behind them.
 func insertTag(b []byte, insert, tci uint16) []byte {
-	copy(b, b[vlanTag:vlanTag+12])
-	tpid := uint16(etherVLAN)
+	copy(b, b[frame.VLANTag:frame.VLANTag+12])
+	tpid := uint16(frame.EtherVLAN)
 	if insert == mlx5.InsertSTag {
-		tpid = etherQinQ
+		tpid = frame.EtherQinQ
 	}
 	binary.BigEndian.PutUint16(b[12:], tpid)
 	binary.BigEndian.PutUint16(b[14:], tci)
@@ -175,21 +176,21 @@ func insertTag(b []byte, insert, tci uint16) []byte {
 // checksumFlags does or promises the checksums that flags ask for. What the frame has
 // in their place is ignored; a frame they do not apply to stays as it is. The
 // flags for inner headers do nothing: this parser knows no tunnel.
-func checksumFlags(f *Frame, flags uint8) {
+func checksumFlags(f *frame.Frame, flags uint8) {
 	if flags&(mlx5.CsumL3|mlx5.CsumL4) == 0 {
 		return
 	}
-	p := parse(f.Data)
+	p := frame.Parse(f.Data)
 	if flags&mlx5.CsumL3 != 0 {
-		p.setIPv4Checksum(f.Data)
+		p.SetIPv4Checksum(f.Data)
 	}
-	if flags&mlx5.CsumL4 == 0 || !p.seed(f.Data) {
+	if flags&mlx5.CsumL4 == 0 || !p.SeedChecksum(f.Data) {
 		return
 	}
-	f.NeedsCsum, f.CsumStart, f.CsumOffset = true, uint16(p.l4At), uint16(p.csumAt()-p.l4At)
-	if p.end != len(f.Data) { // the sum must not run into what follows the datagram
+	f.NeedsCsum, f.CsumStart, f.CsumOffset = true, uint16(p.L4At), uint16(p.ChecksumAt()-p.L4At)
+	if p.End != len(f.Data) { // the sum must not run into what follows the datagram
 		datagram := *f
-		datagram.Data = f.Data[:p.end]
+		datagram.Data = f.Data[:p.End]
 		datagram.CompleteChecksum()
 		f.NeedsCsum = false
 	}

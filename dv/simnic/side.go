@@ -1,12 +1,15 @@
 package simnic
 
-import "sync/atomic"
+import (
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"sync/atomic"
+)
 
 // side is one of the two places a wire plugs in.
 type side struct{ wire atomic.Pointer[Wire] }
 
 // plug takes w into use. A second wire is refused.
-func (s *side) plug(w Wire, recv func([]Frame)) error {
+func (s *side) plug(w Wire, recv func([]frame.Frame)) error {
 	if !s.wire.CompareAndSwap(nil, &w) {
 		return refuse(StatusBadState, "something is plugged in already")
 	}
@@ -26,7 +29,7 @@ func (s *side) unplug() error {
 }
 
 // offloads is what the wire takes; nothing without one.
-func (s *side) offloads() Offload {
+func (s *side) offloads() frame.Offload {
 	if w := s.wire.Load(); w != nil {
 		return (*w).Offloads()
 	}
@@ -42,7 +45,7 @@ type carrier struct {
 	owner  owner
 	lost   counter // of frames that could not be carried
 	mine   bool    // frames may be changed in place
-	frames [maxBurst]Frame
+	frames [maxBurst]frame.Frame
 	n      int
 	work   *workspace
 }
@@ -55,23 +58,23 @@ type workspace struct {
 }
 
 // add queues a frame, in order.
-func (c *carrier) add(f *Frame) {
-	if c.owner == ownerWire && f.longest() > c.nic.maxFrame() {
-		c.nic.counters.add(ctrWireTooLong, f.packets())
+func (c *carrier) add(f *frame.Frame) {
+	if c.owner == ownerWire && f.Longest() > c.nic.maxFrame() {
+		c.nic.counters.add(ctrWireTooLong, f.Packets())
 		return
 	}
 	can := c.side.offloads()
 	switch {
-	case f.GSO != GSONone && can&f.needs() == 0:
+	case f.GSO != frame.GSONone && can&f.NeededOffload() == 0:
 		c.cut(f)
-	case f.GSO == GSONone && f.NeedsCsum && can&OffloadCsum == 0:
+	case f.GSO == frame.GSONone && f.NeedsCsum && can&frame.OffloadCsum == 0:
 		c.complete(*f)
 	default:
 		c.push(*f)
 	}
 }
 
-func (c *carrier) push(f Frame) {
+func (c *carrier) push(f frame.Frame) {
 	if c.n == len(c.frames) {
 		c.send()
 	}
@@ -80,7 +83,7 @@ func (c *carrier) push(f Frame) {
 }
 
 // complete queues a frame with its checksum done.
-func (c *carrier) complete(f Frame) {
+func (c *carrier) complete(f frame.Frame) {
 	if !c.mine {
 		f.Data = append(c.room(len(f.Data))[:0], f.Data...)
 	}
@@ -108,21 +111,21 @@ func (c *carrier) space() *workspace {
 }
 
 // cut queues the packets that an unsegmented frame stands for.
-func (c *carrier) cut(f *Frame) {
+func (c *carrier) cut(f *frame.Frame) {
 	h := int(f.HdrLen)
 	payload := f.Data[h:]
 	w := c.space()
 	w.template = append(w.template[:0], f.Data[:h]...)
-	s, ok := NewSegmenter(w.template, int(f.MSS), len(payload))
+	s, ok := frame.NewSegmenter(w.template, int(f.MSS), len(payload))
 	if !ok {
-		c.nic.counters.add(c.lost, f.packets())
+		c.nic.counters.add(c.lost, f.Packets())
 		return
 	}
 	for g := s.Packets(); g.Next(); {
 		b := c.room(h + g.Len)
 		copy(b[h:], payload[g.At:g.At+g.Len])
-		g.Header(b, sum16(b[h:]))
-		c.push(Frame{Data: b, waited: f.waited})
+		g.Header(b, frame.Sum(b[h:]))
+		c.push(frame.Frame{Data: b, Waited: f.Waited})
 	}
 }
 
@@ -140,11 +143,11 @@ func (c *carrier) send() {
 	var t tally
 	for i := range frames[:sent] {
 		f := &frames[i]
-		t.add(c.exit(), castOf(macBits(f.Data)), f.packets(), f.bytes())
+		t.add(c.exit(), castOf(macBits(f.Data)), f.Packets(), f.Bytes())
 	}
 	t.flush()
 	for i := range frames[sent:] {
-		c.nic.counters.add(c.lost, frames[sent+i].packets())
+		c.nic.counters.add(c.lost, frames[sent+i].Packets())
 	}
 	c.n = 0
 	if c.work != nil {

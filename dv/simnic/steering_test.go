@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"errors"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"testing"
 )
 
@@ -173,7 +174,7 @@ func TestSteeringWhoGetsIt(t *testing.T) {
 			for _, f := range tc.flows(a, b) {
 				w.flow(f)
 			}
-			w.wire.recv([]Frame{{Data: to(tc.dst, macThird)}})
+			w.wire.recv([]frame.Frame{{Data: to(tc.dst, macThird)}})
 			na, _ := a.got()
 			nb, _ := b.got()
 			got := expect{na, nb, len(w.netdev.take())}
@@ -225,7 +226,7 @@ func TestSteeringMatches(t *testing.T) {
 		var m Match
 		tc.set(&m)
 		try := func(f []byte, want bool) {
-			p := parse(f)
+			p := frame.Parse(f)
 			var k MatchKey
 			matchKey(&p, f, &k)
 			if m.Takes(&k) != want {
@@ -268,7 +269,7 @@ func TestFlowRefusals(t *testing.T) {
 		}
 	}
 	w.flow(FlowAttr{Match: m, TIR: b.tir, Tag: 6, Priority: 1}) // another table
-	w.wire.recv([]Frame{{Data: to(macTwo, macThird)}})
+	w.wire.recv([]frame.Frame{{Data: to(macTwo, macThird)}})
 	if n, tag := a.got(); n != 1 || tag != 5 {
 		t.Errorf("%d completions, tag %d", n, tag)
 	}
@@ -281,7 +282,7 @@ func TestFlowRefusals(t *testing.T) {
 	if err := first.Destroy(); StatusOf(err) != StatusBadRes {
 		t.Errorf("destroy twice: %v", err)
 	}
-	w.wire.recv([]Frame{{Data: to(macTwo, macThird)}})
+	w.wire.recv([]frame.Frame{{Data: to(macTwo, macThird)}})
 	if n, tag := b.got(); n != 1 || tag != 6 {
 		t.Errorf("%d completions, tag %d", n, tag)
 	}
@@ -293,7 +294,7 @@ func TestPortLimits(t *testing.T) {
 	w.flow(FlowAttr{Match: dstMatch(macTwo, macExact), TIR: s.tir})
 	give := func(n int) int {
 		f := append(to(macTwo, macThird), make([]byte, 2000)...)[:n]
-		w.wire.recv([]Frame{{Data: f}})
+		w.wire.recv([]frame.Frame{{Data: f}})
 		k, _ := s.got()
 		return k
 	}
@@ -321,7 +322,7 @@ func TestClassifier(t *testing.T) {
 		}
 		return append(out, Destination{a.tir, 1}, Destination{b.tir, 2})
 	})
-	w.wire.recv([]Frame{{Data: to(macNetdev, macThird)}, {Data: to(macThird, macTwo)}})
+	w.wire.recv([]frame.Frame{{Data: to(macNetdev, macThird)}, {Data: to(macThird, macTwo)}})
 	na, ta := a.got()
 	nb, tb := b.got()
 	if na != 1 || ta != 1 || nb != 1 || tb != 2 || len(w.netdev.take()) != 0 {
@@ -331,7 +332,7 @@ func TestClassifier(t *testing.T) {
 		t.Errorf("%+v", c.Drops)
 	}
 	w.nic.SetClassifier(nil)
-	w.wire.recv([]Frame{{Data: to(macNetdev, macThird)}})
+	w.wire.recv([]frame.Frame{{Data: to(macNetdev, macThird)}})
 	if len(w.netdev.take()) != 1 {
 		t.Error("the netdev side is not back")
 	}

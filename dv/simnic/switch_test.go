@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"fmt"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"testing"
 )
 
@@ -36,7 +37,7 @@ func TestSwitching(t *testing.T) {
 				}
 				f := to(tc.dst, macTwo)
 				if tc.netdev {
-					w.netdev.recv([]Frame{{Data: f}})
+					w.netdev.recv([]frame.Frame{{Data: f}})
 				} else {
 					cq := newCQ(t, w.nic, 4, nil)
 					sq := newSQ(t, w.nic, cq, 4, nil)
@@ -96,7 +97,7 @@ func TestLoopbackOff(t *testing.T) {
 			other := w.sink(2)
 			w.flow(FlowAttr{Match: dstMatch(macTwo, macExact), TIR: other.tir})
 			w.flow(FlowAttr{Match: dstMatch(macGroup, macGroup), TIR: other.tir, DontTrap: true})
-			w.nic.forward(origin{owner: ownerSlice, domain: true, td: 1}, []Frame{{Data: to(tc.dst, macThird)}}, false)
+			w.nic.forward(origin{owner: ownerSlice, domain: true, td: 1}, []frame.Frame{{Data: to(tc.dst, macThird)}}, false)
 			n, _ := other.got()
 			if wire, netdev := len(w.wire.take()), len(w.netdev.take()); wire != tc.wire || netdev != tc.netdev || n != tc.other {
 				t.Errorf("%d to the wire, %d to the netdev, %d to the other user", wire, netdev, n)
@@ -113,7 +114,7 @@ func TestLocalMACs(t *testing.T) {
 	w.nic.SetClassifier(func(_ *MatchKey, out []Destination) []Destination { return append(out, Destination{TIR: s.tir}) })
 	o := origin{owner: ownerSlice, domain: true, td: 1}
 	for i, want := range []struct{ wire, inside int }{{1, 0}, {0, 1}} {
-		w.nic.forward(o, []Frame{{Data: to(macTwo, macThird)}}, false)
+		w.nic.forward(o, []frame.Frame{{Data: to(macTwo, macThird)}}, false)
 		n, _ := s.got()
 		if wire := len(w.wire.take()); wire != want.wire || n != want.inside {
 			t.Errorf("%d: %d to the wire, %d inside, want %+v", i, wire, n, want)

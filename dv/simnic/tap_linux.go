@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // TAP is a Linux network interface as a wire: what the port sends the kernel
@@ -78,10 +79,10 @@ func newTAP(fd int) (*TAP, error) {
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
-	offloads := OffloadCsum | OffloadTSO4 | OffloadTSO6
+	offloads := frame.OffloadCsum | frame.OffloadTSO4 | frame.OffloadTSO6
 	const base = tunCsum | tunTSO4 | tunTSO6 | tunTSOECN
 	if unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, base|tunUSO4|tunUSO6) == nil {
-		offloads |= OffloadUSO
+		offloads |= frame.OffloadUSO
 	} else if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, base); err != nil {
 		return nil, errors.Join(fmt.Errorf("offloads of TAP interface %s: %w", name, err), unix.Close(fd))
 	}
@@ -111,17 +112,17 @@ func tapName(fd int) (string, error) {
 }
 
 // readTAP reads one frame with its header.
-func readTAP(fd int, buf []byte) (Frame, error) {
+func readTAP(fd int, buf []byte) (frame.Frame, error) {
 	n, err := mmio.ReadNow(fd, buf)
 	if err != nil {
-		return Frame{}, err
+		return frame.Frame{}, err
 	}
-	if n < vnetHdrLen+14 {
-		return Frame{}, errNotFrame
+	if n < frame.VnetHdrLen+14 {
+		return frame.Frame{}, errNotFrame
 	}
-	f, ok := frameFromVnet(buf, buf[vnetHdrLen:n], 0)
+	f, ok := frame.FromVnet(buf, buf[frame.VnetHdrLen:n], 0)
 	if !ok {
-		return Frame{}, errNotFrame
+		return frame.Frame{}, errNotFrame
 	}
 	return f, nil
 }

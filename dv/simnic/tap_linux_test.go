@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"golang.org/x/sys/unix"
 )
@@ -123,10 +124,10 @@ func (ns *netns) awaitRunning(name string, want bool) {
 func bridge(t *testing.T, a, b Wire) (unsegmented, partial *atomic.Int64) {
 	t.Helper()
 	unsegmented, partial = new(atomic.Int64), new(atomic.Int64)
-	pass := func(to Wire) func([]Frame) {
-		return func(frames []Frame) {
+	pass := func(to Wire) func([]frame.Frame) {
+		return func(frames []frame.Frame) {
 			for _, f := range frames {
-				if f.GSO != GSONone {
+				if f.GSO != frame.GSONone {
 					unsegmented.Add(1)
 				}
 				if f.NeedsCsum {
@@ -192,10 +193,10 @@ func TestTAPLifetime(t *testing.T) {
 	if tap.Name() != "simtap0" {
 		t.Errorf("name is %q", tap.Name())
 	}
-	if o := tap.Offloads(); o&(OffloadCsum|OffloadTSO4|OffloadTSO6) != OffloadCsum|OffloadTSO4|OffloadTSO6 {
+	if o := tap.Offloads(); o&(frame.OffloadCsum|frame.OffloadTSO4|frame.OffloadTSO6) != frame.OffloadCsum|frame.OffloadTSO4|frame.OffloadTSO6 {
 		t.Errorf("takes %v", o)
 	}
-	if n, err := tap.Send([]Frame{numbered(0)}); n != 0 || !errors.Is(err, unix.EIO) {
+	if n, err := tap.Send([]frame.Frame{numbered(0)}); n != 0 || !errors.Is(err, unix.EIO) {
 		t.Errorf("send while the interface is down: %d, %v", n, err)
 	}
 	ns.do(func() {
@@ -206,10 +207,10 @@ func TestTAPLifetime(t *testing.T) {
 			t.Error("a name of 33 characters was taken")
 		}
 	})
-	if err := tap.Start(func([]Frame) {}); err != nil {
+	if err := tap.Start(func([]frame.Frame) {}); err != nil {
 		t.Fatal(err)
 	}
-	if err := tap.Start(func([]Frame) {}); !errors.Is(err, ErrWireStarted) {
+	if err := tap.Start(func([]frame.Frame) {}); !errors.Is(err, ErrWireStarted) {
 		t.Errorf("second start: %v", err)
 	}
 	var closers sync.WaitGroup
@@ -217,10 +218,10 @@ func TestTAPLifetime(t *testing.T) {
 		closers.Go(func() { _ = tap.Close() })
 	}
 	closers.Wait()
-	if _, err := tap.Send([]Frame{numbered(0)}); !errors.Is(err, ErrWireClosed) {
+	if _, err := tap.Send([]frame.Frame{numbered(0)}); !errors.Is(err, ErrWireClosed) {
 		t.Errorf("send after Close: %v", err)
 	}
-	if err := tap.Start(func([]Frame) {}); !errors.Is(err, ErrWireClosed) {
+	if err := tap.Start(func([]frame.Frame) {}); !errors.Is(err, ErrWireClosed) {
 		t.Errorf("start after Close: %v", err)
 	}
 	ns.do(func() {
@@ -334,11 +335,11 @@ func TestTAPDeleted(t *testing.T) {
 	need.TUN(t)
 	ns := newNetNS(t)
 	tap := ns.openTAP("tap0")
-	if err := tap.Start(func([]Frame) {}); err != nil {
+	if err := tap.Start(func([]frame.Frame) {}); err != nil {
 		t.Fatal(err)
 	}
 	ns.ip("link del tap0")
-	if n, err := tap.Send([]Frame{numbered(0)}); n != 0 || err == nil {
+	if n, err := tap.Send([]frame.Frame{numbered(0)}); n != 0 || err == nil {
 		t.Errorf("send: %d, %v", n, err)
 	}
 	if err := tap.Close(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // maxBurst is how many frames, or completions, a send queue collects before it
@@ -19,7 +20,7 @@ const arenaSize = 2 * 65536
 type burst struct {
 	arena  []byte
 	used   int
-	frames []Frame
+	frames []frame.Frame
 	done   []completion
 	raw    [1024]byte // the WQE being executed
 	wqe    wqe        // its control segment
@@ -121,7 +122,7 @@ func (sq *SQ) prepare() {
 	if sq.burst == nil {
 		sq.burst = &burst{
 			arena:  make([]byte, arenaSize),
-			frames: make([]Frame, 0, maxBurst),
+			frames: make([]frame.Frame, 0, maxBurst),
 			done:   make([]completion, 0, maxBurst),
 		}
 	}

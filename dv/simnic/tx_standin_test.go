@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"encoding/binary"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"runtime"
 	"sync"
 	"testing"
@@ -20,15 +21,15 @@ func newHoldWire() *holdWire {
 	return &holdWire{held: make(chan struct{}, 1<<10), let: make(chan struct{})}
 }
 
-func (w *holdWire) Start(func([]Frame)) error { return nil }
-func (w *holdWire) Offloads() Offload         { return 0 }
-func (w *holdWire) Close() error              { return nil }
-func (w *holdWire) Send(fs []Frame) (int, error) {
+func (w *holdWire) Start(func([]frame.Frame)) error { return nil }
+func (w *holdWire) Offloads() frame.Offload         { return 0 }
+func (w *holdWire) Close() error                    { return nil }
+func (w *holdWire) Send(fs []frame.Frame) (int, error) {
 	for _, f := range fs {
 		if w.open() {
 			break
 		}
-		f.waited.Store(true)
+		f.Waited.Store(true)
 		w.held <- struct{}{}
 		<-w.let
 	}

@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"encoding/binary"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"testing"
 )
 
@@ -268,9 +269,9 @@ func TestSendResetForgets(t *testing.T) {
 
 func TestUDPChecksumZero(t *testing.T) {
 	f := flowFrame(1, 60)
-	p := parse(f)
-	binary.BigEndian.PutUint16(f[58:], add16(be16(f[58:]), be16(f[40:]))) // now the sum is 0xffff
-	p.seed(f)
+	p := frame.Parse(f)
+	binary.BigEndian.PutUint16(f[58:], frame.AddSums(be16(f[58:]), be16(f[40:]))) // now the sum is 0xffff
+	p.SeedChecksum(f)
 	r := newSendRig(t, Config{}, 0)
 	copy(r.buf, f)
 	r.sq.post(join(ctrl(0x0a, 3), ethSeg(0xc0, 0, 0), seg(60, r.key.Key(), r.addr)))

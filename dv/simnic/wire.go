@@ -1,19 +1,21 @@
 package simnic
 
+import "github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+
 // Wire is what a port, or its netdev side, is plugged into.
 type Wire interface {
 	// Start begins reception: recv is called with frames in order of arrival, in
 	// batches so that the device can coalesce. It may be called from several
 	// goroutines at once, and from inside Send of the other end. recv takes
 	// nothing from the caller after it returns.
-	Start(recv func([]Frame)) error
+	Start(recv func([]frame.Frame)) error
 	// Send carries the frames, in order. It may be called from any goroutine and
 	// must not keep the data. It returns how many frames were carried: the first
 	// n; an error says why the rest was not.
-	Send(frames []Frame) (n int, err error)
+	Send(frames []frame.Frame) (n int, err error)
 	// Offloads says which frames Send takes beside ordinary ones. What it does
 	// not name is cut up and completed by the caller.
-	Offloads() Offload
+	Offloads() frame.Offload
 	// Close stops reception: no recv is running or will be called after it
 	// returns. Closing twice is allowed.
 	Close() error

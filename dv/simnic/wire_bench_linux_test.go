@@ -5,6 +5,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/internal/simtest"
 )
 
@@ -12,10 +13,10 @@ func BenchmarkPair(b *testing.B) {
 	a, z := Pair()
 	defer a.Close()
 	defer z.Close()
-	if err := z.Start(func([]Frame) {}); err != nil {
+	if err := z.Start(func([]frame.Frame) {}); err != nil {
 		b.Fatal(err)
 	}
-	frames := make([]Frame, 32)
+	frames := make([]frame.Frame, 32)
 	for i := range frames {
 		frames[i] = numbered(i)
 	}
@@ -30,10 +31,10 @@ func BenchmarkFaultyPair(b *testing.B) {
 	w := WithFaults(a, FaultConfig{Drop: 0.001})
 	defer w.Close()
 	defer z.Close()
-	if err := z.Start(func([]Frame) {}); err != nil {
+	if err := z.Start(func([]frame.Frame) {}); err != nil {
 		b.Fatal(err)
 	}
-	frames := make([]Frame, 32)
+	frames := make([]frame.Frame, 32)
 	for i := range frames {
 		frames[i] = numbered(i)
 	}
@@ -52,11 +53,11 @@ func BenchmarkTAPSend(b *testing.B) {
 			tap := ns.openTAP("tap0")
 			ns.up("tap0", "")
 			hdr, _, l4 := simtest.Header(false, false, 0, n)
-			f := Frame{Data: append(hdr, make([]byte, n)...), NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16}
+			f := frame.Frame{Data: append(hdr, make([]byte, n)...), NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16}
 			if n > 1460 {
-				f.GSO, f.HdrLen, f.MSS = GSOTCPv4, uint16(len(hdr)), 1460
+				f.GSO, f.HdrLen, f.MSS = frame.GSOTCPv4, uint16(len(hdr)), 1460
 			}
-			frames := []Frame{f}
+			frames := []frame.Frame{f}
 			b.SetBytes(int64(n))
 			b.ReportAllocs()
 			for b.Loop() {
@@ -73,7 +74,7 @@ func TestTAPSendDoesNotAllocate(t *testing.T) {
 	ns := newNetNS(t)
 	tap := ns.openTAP("tap0")
 	ns.up("tap0", "")
-	frames := []Frame{numbered(0)}
+	frames := []frame.Frame{numbered(0)}
 	if n := testing.AllocsPerRun(100, func() { _, _ = tap.Send(frames) }); n != 0 {
 		t.Errorf("%v allocations per Send", n)
 	}
@@ -88,7 +89,7 @@ func BenchmarkTAPReceive(b *testing.B) {
 	mark := make([]byte, 200)
 	copy(mark, "\x02\x00\x00\x00\x00\x01\x02\x00\x00\x00\x00\x02\x88\xb5")
 	got := make(chan struct{}, 16)
-	if err := tap.Start(func(frames []Frame) {
+	if err := tap.Start(func(frames []frame.Frame) {
 		for _, f := range frames {
 			if len(f.Data) == len(mark) {
 				got <- struct{}{}
@@ -99,7 +100,7 @@ func BenchmarkTAPReceive(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := linux.Send([]Frame{{Data: mark}}); err != nil {
+		if _, err := linux.Send([]frame.Frame{{Data: mark}}); err != nil {
 			b.Fatal(err)
 		}
 		<-got

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // Sizes of the receive side of a wire that is a file descriptor.
@@ -25,8 +26,8 @@ const (
 type fdWire struct {
 	file     *os.File
 	raw      syscall.RawConn
-	offloads Offload
-	read     func(fd int, buf []byte) (Frame, error) // one frame into buf
+	offloads frame.Offload
+	read     func(fd int, buf []byte) (frame.Frame, error) // one frame into buf
 
 	mu      sync.Mutex // covers started and closed
 	started bool
@@ -35,7 +36,7 @@ type fdWire struct {
 	lost    atomic.Uint64
 
 	tx     sync.Mutex // one Send at a time: what follows is its scratch
-	hdr    [vnetHdrLen]byte
+	hdr    [frame.VnetHdrLen]byte
 	data   []byte
 	sent   error
 	sendFn func(fd uintptr) bool
@@ -46,7 +47,7 @@ type fdWire struct {
 var errNotFrame = errors.New("not a frame")
 
 // init takes over fd, which is non-blocking and ready to be polled.
-func (w *fdWire) init(fd int, name string, o Offload) error {
+func (w *fdWire) init(fd int, name string, o frame.Offload) error {
 	w.file = os.NewFile(uintptr(fd), name)
 	raw, err := w.file.SyscallConn()
 	if err != nil {
@@ -62,7 +63,7 @@ func (w *fdWire) init(fd int, name string, o Offload) error {
 
 // Start begins reception on a goroutine of its own, which ends at Close or when
 // the interface disappears.
-func (w *fdWire) Start(recv func([]Frame)) error {
+func (w *fdWire) Start(recv func([]frame.Frame)) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -78,8 +79,8 @@ func (w *fdWire) Start(recv func([]Frame)) error {
 
 // receive reads all there is, hands it on in batches, and parks when there is
 // nothing.
-func (w *fdWire) receive(recv func([]Frame)) {
-	r := &fdReader{wire: w, recv: recv, batch: make([]Frame, 0, fdBatch)}
+func (w *fdWire) receive(recv func([]frame.Frame)) {
+	r := &fdReader{wire: w, recv: recv, batch: make([]frame.Frame, 0, fdBatch)}
 	for i := range r.bufs {
 		r.bufs[i] = make([]byte, fdBuffer)
 	}
@@ -91,9 +92,9 @@ func (w *fdWire) receive(recv func([]Frame)) {
 // fdReader is the receiver's scratch.
 type fdReader struct {
 	wire   *fdWire
-	recv   func([]Frame)
+	recv   func([]frame.Frame)
 	bufs   [fdBatch][]byte
-	batch  []Frame
+	batch  []frame.Frame
 	failed error // nothing can be read after it
 }
 
@@ -131,7 +132,7 @@ func (r *fdReader) handOn() {
 
 // Send writes the frames. The interface being down (unix.EIO, unix.ENETDOWN) or
 // a frame it does not take ends it; the rest is not tried.
-func (w *fdWire) Send(frames []Frame) (int, error) {
+func (w *fdWire) Send(frames []frame.Frame) (int, error) {
 	w.tx.Lock()
 	defer w.tx.Unlock()
 	for i := range frames {
@@ -142,8 +143,8 @@ func (w *fdWire) Send(frames []Frame) (int, error) {
 	return len(frames), nil
 }
 
-func (w *fdWire) send(f Frame) error {
-	putVnet(&w.hdr, f)
+func (w *fdWire) send(f frame.Frame) error {
+	frame.PutVnet(&w.hdr, f)
 	w.data = f.Data
 	err := w.raw.Write(w.sendFn)
 	w.data = nil
@@ -154,7 +155,7 @@ func (w *fdWire) send(f Frame) error {
 }
 
 // Offloads are the frames the kernel behind the descriptor takes.
-func (w *fdWire) Offloads() Offload { return w.offloads }
+func (w *fdWire) Offloads() frame.Offload { return w.offloads }
 
 // Lost counts what the kernel handed over and could not be used: cut short, or
 // with a header that does not fit it.

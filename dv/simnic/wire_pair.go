@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"errors"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"sync/atomic"
 )
 
@@ -25,7 +26,7 @@ func Pair() (Wire, Wire) { return PairCarrying(0) }
 
 // PairCarrying is Pair for frames that still have work to be done on them, as
 // between two NICs that trust each other not to need it.
-func PairCarrying(o Offload) (Wire, Wire) {
+func PairCarrying(o frame.Offload) (Wire, Wire) {
 	a, b := &pairEnd{offloads: o, in: newGate()}, &pairEnd{offloads: o, in: newGate()}
 	a.peer, b.peer = b, a
 	return a, b
@@ -34,12 +35,12 @@ func PairCarrying(o Offload) (Wire, Wire) {
 // pairEnd is one end. in counts the receptions under way at this end.
 type pairEnd struct {
 	peer     *pairEnd
-	offloads Offload
-	recv     atomic.Pointer[func([]Frame)]
+	offloads frame.Offload
+	recv     atomic.Pointer[func([]frame.Frame)]
 	in       *gate
 }
 
-func (p *pairEnd) Start(recv func([]Frame)) error {
+func (p *pairEnd) Start(recv func([]frame.Frame)) error {
 	if !p.in.enter() {
 		return ErrWireClosed
 	}
@@ -50,7 +51,7 @@ func (p *pairEnd) Start(recv func([]Frame)) error {
 	return nil
 }
 
-func (p *pairEnd) Send(frames []Frame) (int, error) {
+func (p *pairEnd) Send(frames []frame.Frame) (int, error) {
 	if p.in.closed() {
 		return 0, ErrWireClosed
 	}
@@ -63,7 +64,7 @@ func (p *pairEnd) Send(frames []Frame) (int, error) {
 	return len(frames), nil
 }
 
-func (p *pairEnd) Offloads() Offload { return p.offloads }
+func (p *pairEnd) Offloads() frame.Offload { return p.offloads }
 
 func (p *pairEnd) Close() error {
 	p.in.shut()

@@ -9,19 +9,20 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/internal/simtest"
 )
 
 // frameLog is a receiver that keeps copies.
 type frameLog struct {
 	mu     sync.Mutex
-	frames []Frame
+	frames []frame.Frame
 	more   chan struct{}
 }
 
 func newFrameLog() *frameLog { return &frameLog{more: make(chan struct{}, 1<<16)} }
 
-func (l *frameLog) recv(frames []Frame) {
+func (l *frameLog) recv(frames []frame.Frame) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, f := range frames {
@@ -31,21 +32,21 @@ func (l *frameLog) recv(frames []Frame) {
 }
 
 // wait blocks until n frames have come, and returns all.
-func (l *frameLog) wait(n int) []Frame {
+func (l *frameLog) wait(n int) []frame.Frame {
 	for range n {
 		<-l.more
 	}
 	return l.all()
 }
 
-func (l *frameLog) all() []Frame {
+func (l *frameLog) all() []frame.Frame {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return append([]Frame(nil), l.frames...)
+	return append([]frame.Frame(nil), l.frames...)
 }
 
-func numbered(n int) Frame {
-	return Frame{Data: fmt.Appendf(make([]byte, 14), "frame %d, and something behind it to make it long enough", n)}
+func numbered(n int) frame.Frame {
+	return frame.Frame{Data: fmt.Appendf(make([]byte, 14), "frame %d, and something behind it to make it long enough", n)}
 }
 
 func TestPairCarriesBothWays(t *testing.T) {
@@ -57,10 +58,10 @@ func TestPairCarriesBothWays(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		if n, err := a.Send([]Frame{numbered(i), numbered(i + 10)}); n != 2 || err != nil {
+		if n, err := a.Send([]frame.Frame{numbered(i), numbered(i + 10)}); n != 2 || err != nil {
 			t.Fatalf("send: %d, %v", n, err)
 		}
-		if n, err := b.Send([]Frame{numbered(i + 100)}); n != 1 || err != nil {
+		if n, err := b.Send([]frame.Frame{numbered(i + 100)}); n != 1 || err != nil {
 			t.Fatalf("send: %d, %v", n, err)
 		}
 	}
@@ -75,14 +76,14 @@ func TestPairCarriesBothWays(t *testing.T) {
 }
 
 func TestPairStates(t *testing.T) {
-	a, b := PairCarrying(OffloadCsum | OffloadTSO4)
-	if got := a.Offloads(); got != OffloadCsum|OffloadTSO4 {
+	a, b := PairCarrying(frame.OffloadCsum | frame.OffloadTSO4)
+	if got := a.Offloads(); got != frame.OffloadCsum|frame.OffloadTSO4 {
 		t.Errorf("carries %v", got)
 	}
-	if n, err := a.Send([]Frame{numbered(1)}); n != 0 || !errors.Is(err, ErrUnplugged) {
+	if n, err := a.Send([]frame.Frame{numbered(1)}); n != 0 || !errors.Is(err, ErrUnplugged) {
 		t.Errorf("send to nobody: %d, %v", n, err)
 	}
-	recv := func([]Frame) {}
+	recv := func([]frame.Frame) {}
 	if err := b.Start(recv); err != nil {
 		t.Fatal(err)
 	}
@@ -92,10 +93,10 @@ func TestPairStates(t *testing.T) {
 	if err := errors.Join(b.Close(), b.Close()); err != nil {
 		t.Errorf("close twice: %v", err)
 	}
-	if n, err := a.Send([]Frame{numbered(1)}); n != 0 || !errors.Is(err, ErrUnplugged) {
+	if n, err := a.Send([]frame.Frame{numbered(1)}); n != 0 || !errors.Is(err, ErrUnplugged) {
 		t.Errorf("send to a closed end: %d, %v", n, err)
 	}
-	if n, err := b.Send([]Frame{numbered(1)}); n != 0 || !errors.Is(err, ErrWireClosed) {
+	if n, err := b.Send([]frame.Frame{numbered(1)}); n != 0 || !errors.Is(err, ErrWireClosed) {
 		t.Errorf("send from a closed end: %d, %v", n, err)
 	}
 	if err := b.Start(recv); !errors.Is(err, ErrWireClosed) {
@@ -110,8 +111,8 @@ func TestPairUnderLoadAndClose(t *testing.T) {
 		a, b := Pair()
 		var closed atomic.Bool
 		var received atomic.Int64
-		answer := func(w Wire) func([]Frame) {
-			return func(frames []Frame) {
+		answer := func(w Wire) func([]frame.Frame) {
+			return func(frames []frame.Frame) {
 				if closed.Load() {
 					t.Error("received after Close")
 				}
@@ -128,7 +129,7 @@ func TestPairUnderLoadAndClose(t *testing.T) {
 		for _, w := range []Wire{a, b, a, b} {
 			senders.Go(func() {
 				for {
-					if _, err := w.Send([]Frame{numbered(1), numbered(2)}); err != nil {
+					if _, err := w.Send([]frame.Frame{numbered(1), numbered(2)}); err != nil {
 						return
 					}
 				}
@@ -151,25 +152,25 @@ func TestPairSendDoesNotAllocate(t *testing.T) {
 	a, b := Pair()
 	defer a.Close()
 	defer b.Close()
-	if err := b.Start(func([]Frame) {}); err != nil {
+	if err := b.Start(func([]frame.Frame) {}); err != nil {
 		t.Fatal(err)
 	}
-	frames := []Frame{numbered(1)}
+	frames := []frame.Frame{numbered(1)}
 	if n := testing.AllocsPerRun(100, func() { _, _ = a.Send(frames) }); n != 0 {
 		t.Errorf("%v allocations per Send", n)
 	}
 }
 
 // udpFrame is a finished frame of 5 bytes of payload behind tags VLAN tags.
-func udpFrame(t *testing.T, tags int) Frame {
+func udpFrame(t *testing.T, tags int) frame.Frame {
 	t.Helper()
 	hdr, l3, l4 := simtest.Header(false, true, tags, 5)
-	f := Frame{
+	f := frame.Frame{
 		Data: append(hdr, "hello"...), NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 6,
-		GSO: GSOUDP, HdrLen: uint16(len(hdr)), MSS: 100,
+		GSO: frame.GSOUDP, HdrLen: uint16(len(hdr)), MSS: 100,
 	}
 	var buf []byte
-	cutFrame(f, &buf, func(s Frame) { f = cloneFrame(s) })
+	frame.Cut(f, &buf, func(s frame.Frame) { f = cloneFrame(s) })
 	simtest.CheckFrame(t, f.Data, l3, l4, true)
 	return f
 }

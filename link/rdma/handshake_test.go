@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
@@ -127,7 +128,7 @@ type filter struct {
 	lose func(frame []byte) bool
 }
 
-func (w *filter) Send(frames []simnic.Frame) (int, error) {
+func (w *filter) Send(frames []frame.Frame) (int, error) {
 	for i := range frames {
 		if w.lose(frames[i].Data) {
 			continue

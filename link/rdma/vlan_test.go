@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 func TestUntag(t *testing.T) {
@@ -83,7 +84,7 @@ type tags struct {
 	seen map[int]int // -1: none
 }
 
-func (w *tags) Send(frames []simnic.Frame) (int, error) {
+func (w *tags) Send(frames []frame.Frame) (int, error) {
 	w.mu.Lock()
 	for _, f := range frames {
 		tci := -1

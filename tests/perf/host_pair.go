@@ -7,6 +7,7 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // openPair makes both ends in this process.
@@ -27,7 +28,7 @@ func openPair(e end) (server, client host, err error) {
 func pairOurs(e end) (host, host, error) {
 	a, b := simnic.Pair()
 	if e.Carry {
-		a, b = simnic.PairCarrying(simnic.OffloadCsum | simnic.OffloadTSO4 | simnic.OffloadTSO6)
+		a, b = simnic.PairCarrying(frame.OffloadCsum | frame.OffloadTSO4 | frame.OffloadTSO6)
 	}
 	server, err := newOurs(e, a, serverPrefix, serverMAC)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // A guest, and a monitor, that mean harm: whatever they say, the function may refuse it, but not end, hang, or touch
@@ -27,12 +28,12 @@ type hostile struct {
 }
 
 // hostileWire takes what the NIC sends.
-type hostileWire struct{ recv func([]simnic.Frame) }
+type hostileWire struct{ recv func([]frame.Frame) }
 
-func (w *hostileWire) Start(recv func([]simnic.Frame)) error { w.recv = recv; return nil }
-func (w *hostileWire) Send(f []simnic.Frame) (int, error)    { return len(f), nil }
-func (w *hostileWire) Close() error                          { return nil }
-func (w *hostileWire) Offloads() simnic.Offload              { return 0 }
+func (w *hostileWire) Start(recv func([]frame.Frame)) error { w.recv = recv; return nil }
+func (w *hostileWire) Send(f []frame.Frame) (int, error)    { return len(f), nil }
+func (w *hostileWire) Close() error                         { return nil }
+func (w *hostileWire) Offloads() frame.Offload              { return 0 }
 
 // Guest memory: guestRAM bytes at 0, ROM that the device must not write, and a hole without a descriptor.
 const romAt, romSize, holeAt = 4 << 20, 1 << 16, 8 << 20
@@ -167,7 +168,7 @@ func (h *hostile) step() {
 		at := int(h.number(3)) % guestRAM
 		copy(h.ram[at:], h.take(int(h.byte())))
 	case doFrame:
-		h.wire.recv([]simnic.Frame{{Data: append(h.take(int(h.byte())+14), make([]byte, 50)...)}})
+		h.wire.recv([]frame.Frame{{Data: append(h.take(int(h.byte())+14), make([]byte, 50)...)}})
 	case doMessage:
 		c, n, fd := command(h.byte()%16), int(h.byte()), -1
 		if h.byte()%2 == 0 {
@@ -306,7 +307,7 @@ func TestHostileFlowTables(t *testing.T) {
 		t.Fatalf("root: status %#x", out[0])
 	}
 	before := h.nic.Counters().Drops.SteerMissed
-	h.wire.recv([]simnic.Frame{{Data: make([]byte, 60)}})
+	h.wire.recv([]frame.Frame{{Data: make([]byte, 60)}})
 	if n := h.nic.Counters().Drops.SteerMissed - before; n != 1 {
 		t.Errorf("the frame was missed %d times", n)
 	}

@@ -1,12 +1,12 @@
-package simnic
+package frame
 
-// cutFrame turns f into the frames a cable carries: an unsegmented frame into
-// its segments, with all checksums complete. emit is called in order; its frame
-// is valid until it returns. buf is scratch that grows as needed. An ordinary
-// finished frame is passed on as it is; one whose headers make no sense is
-// passed on uncut.
-func cutFrame(f Frame, buf *[]byte, emit func(Frame)) {
-	f.measureHeader()
+// Cut turns f into the frames that a cable carries: an unsegmented frame into its
+// segments, with all checksums complete. emit is called in order; its frame is
+// valid until it returns. buf is scratch memory of the caller that grows as
+// needed. An ordinary frame with complete checksums is passed on without a copy;
+// one whose headers cannot be parsed is passed on unsegmented.
+func Cut(f Frame, buf *[]byte, emit func(Frame)) {
+	f.MeasureHeader()
 	switch {
 	case f.GSO != GSONone && int(f.HdrLen) <= min(len(f.Data), MaxHeader):
 		f.cut(buf, emit)
@@ -36,7 +36,7 @@ func (f *Frame) cut(buf *[]byte, emit func(Frame)) {
 	}
 	for g := s.Packets(); g.Next(); {
 		part := payload[g.At : g.At+g.Len]
-		b := g.Header((*buf)[:size], sum16(part))
+		b := g.Header((*buf)[:size], Sum(part))
 		emit(Frame{Data: append(b, part...)})
 	}
 }

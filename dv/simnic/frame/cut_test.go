@@ -1,4 +1,4 @@
-package simnic
+package frame
 
 import (
 	"bytes"
@@ -50,7 +50,7 @@ func testCut(t *testing.T, v6, udp bool, tags, n int) {
 	buf := bytes.Repeat([]byte{0xa5}, 3000)
 	var joined []byte
 	segments := 0
-	cutFrame(f, &buf, func(s Frame) {
+	Cut(f, &buf, func(s Frame) {
 		if s.GSO != GSONone || s.NeedsCsum {
 			t.Error("segment is not finished")
 		}
@@ -92,7 +92,7 @@ func testCut(t *testing.T, v6, udp bool, tags, n int) {
 
 func TestPlainFramePassesUncopied(t *testing.T) {
 	f, buf := Frame{Data: make([]byte, 100)}, []byte(nil)
-	cutFrame(f, &buf, func(s Frame) {
+	Cut(f, &buf, func(s Frame) {
 		if &s.Data[0] != &f.Data[0] {
 			t.Error("copied")
 		}
@@ -109,7 +109,7 @@ func FuzzCutFrame(f *testing.F) {
 		var buf []byte
 		fr := Frame{Data: data, NeedsCsum: true, CsumStart: start, CsumOffset: offset, GSO: GSO(kind % 4), HdrLen: hdrLen, MSS: mss}
 		total := 0
-		cutFrame(fr, &buf, func(s Frame) { total += len(s.Data) })
+		Cut(fr, &buf, func(s Frame) { total += len(s.Data) })
 		if total < len(data) {
 			t.Errorf("%d bytes became %d", len(data), total)
 		}

@@ -1,4 +1,4 @@
-package simnic
+package frame
 
 import (
 	"encoding/binary"
@@ -26,11 +26,11 @@ func TestVnetHeader(t *testing.T) {
 		{"wraps", Frame{}, []uint16{1, 0, 0, 0xfffe, 16}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var wire [vnetHdrLen]byte
+			var wire [VnetHdrLen]byte
 			for i, w := range tt.hdr {
 				binary.NativeEndian.PutUint16(wire[2*i:], w)
 			}
-			got, ok := frameFromVnet(wire[:], data, 0)
+			got, ok := FromVnet(wire[:], data, 0)
 			if ok != tt.ok {
 				t.Fatalf("taken: %v", ok)
 			}
@@ -42,8 +42,8 @@ func TestVnetHeader(t *testing.T) {
 				got.GSO != tt.frame.GSO || got.HdrLen != tt.frame.HdrLen || got.MSS != tt.frame.MSS {
 				t.Errorf("read as %+v", got)
 			}
-			var back [vnetHdrLen]byte
-			putVnet(&back, tt.frame)
+			var back [VnetHdrLen]byte
+			PutVnet(&back, tt.frame)
 			if back != wire {
 				t.Errorf("written as %x, want %x", back, wire)
 			}

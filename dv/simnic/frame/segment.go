@@ -1,4 +1,4 @@
-package simnic
+package frame
 
 import (
 	"encoding/binary"
@@ -15,9 +15,9 @@ const MaxHeader = 1024
 // puts header and payload together, so that each byte is copied once. It
 // allocates nothing. One goroutine uses it.
 type Segmenter struct {
-	Headers    parsed // of the template
-	IPChecksum bool   // Header writes the IPv4 header checksum; initially true
-	L4Checksum bool   // Header writes the TCP or UDP checksum; initially true
+	Headers    Headers // of the template
+	IPChecksum bool    // Header writes the IPv4 header checksum; initially true
+	L4Checksum bool    // Header writes the TCP or UDP checksum; initially true
 
 	template []byte // L2 to L4 headers; the caller's memory
 	mss      int    // bytes of payload per packet
@@ -37,13 +37,13 @@ type Segmenter struct {
 // or UDP header or mss is not positive.
 func NewSegmenter(template []byte, mss, total int) (s Segmenter, ok bool) {
 	s = Segmenter{template: template, mss: mss, total: total, IPChecksum: true, L4Checksum: true}
-	if len(template) < etherHeader || mss <= 0 {
+	if len(template) < EtherHeader || mss <= 0 {
 		return s, false
 	}
-	s.Headers = parse(template)
+	s.Headers = Parse(template)
 	s.setLength(template, 0)
-	s.Headers = parse(template)
-	if s.Headers.l4At == 0 {
+	s.Headers = Parse(template)
+	if s.Headers.L4At == 0 {
 		return s, false
 	}
 	s.addUp()
@@ -53,41 +53,41 @@ func NewSegmenter(template []byte, mss, total int) (s Segmenter, ok bool) {
 // addUp sums up the template once, so that each header costs a few additions.
 func (s *Segmenter) addUp() {
 	h := &s.Headers
-	if h.l3 == mlx5.L3IPv4 {
-		ip := s.template[h.l3At:]
+	if h.L3 == mlx5.L3IPv4 {
+		ip := s.template[h.L3At:]
 		s.id = binary.BigEndian.Uint16(ip[4:])
-		s.ipSum = add16(binary.BigEndian.Uint16(ip), sum16(ip[6:10]), sum16(ip[12:int(ip[0]&15)*4]))
+		s.ipSum = AddSums(binary.BigEndian.Uint16(ip), Sum(ip[6:10]), Sum(ip[12:int(ip[0]&15)*4]))
 	}
-	l4, pseudo := s.template[h.l4At:], h.pseudo(s.template, 0)
-	if h.proto == protoUDP {
-		s.l4Sum = add16(pseudo, sum16(l4[:4]), sum16(l4[8:]))
+	l4, pseudo := s.template[h.L4At:], h.PseudoSum(s.template, 0)
+	if h.Proto == ProtoUDP {
+		s.l4Sum = AddSums(pseudo, Sum(l4[:4]), Sum(l4[8:]))
 		return
 	}
 	s.seq, s.flags = binary.BigEndian.Uint32(l4[4:]), l4[13]
-	s.l4Sum = add16(pseudo, sum16(l4[:4]), sum16(l4[8:12]), uint16(l4[12])<<8, binary.BigEndian.Uint16(l4[14:]), sum16(l4[18:]))
+	s.l4Sum = AddSums(pseudo, Sum(l4[:4]), Sum(l4[8:12]), uint16(l4[12])<<8, binary.BigEndian.Uint16(l4[14:]), Sum(l4[18:]))
 }
 
 // setLength writes the IP and UDP lengths for n bytes of payload.
 func (s *Segmenter) setLength(b []byte, n int) {
 	h := &s.Headers
-	size := len(s.template) - h.l3At + n
+	size := len(s.template) - h.L3At + n
 	switch {
-	case h.etherType == etherIPv4 && len(b) >= h.l3At+20:
-		binary.BigEndian.PutUint16(b[h.l3At+2:], uint16(size))
-	case h.etherType == etherIPv6 && len(b) >= h.l3At+ipv6Header:
-		binary.BigEndian.PutUint16(b[h.l3At+4:], uint16(size-ipv6Header))
+	case h.EtherType == EtherIPv4 && len(b) >= h.L3At+20:
+		binary.BigEndian.PutUint16(b[h.L3At+2:], uint16(size))
+	case h.EtherType == EtherIPv6 && len(b) >= h.L3At+IPv6Header:
+		binary.BigEndian.PutUint16(b[h.L3At+4:], uint16(size-IPv6Header))
 	}
-	if h.l4At != 0 && h.proto == protoUDP {
-		binary.BigEndian.PutUint16(b[h.l4At+4:], uint16(len(s.template)-h.l4At+n))
+	if h.L4At != 0 && h.Proto == ProtoUDP {
+		binary.BigEndian.PutUint16(b[h.L4At+4:], uint16(len(s.template)-h.L4At+n))
 	}
 }
 
 // Offload is the offload that carries the frame unsegmented.
 func (s *Segmenter) Offload() Offload {
 	switch {
-	case s.Headers.proto == protoUDP:
+	case s.Headers.Proto == ProtoUDP:
 		return OffloadUSO
-	case s.Headers.l3 == mlx5.L3IPv6:
+	case s.Headers.L3 == mlx5.L3IPv6:
 		return OffloadTSO6
 	}
 	return OffloadTSO4
@@ -136,18 +136,18 @@ func (g *Segment) Header(dst []byte, payloadSum uint16) []byte {
 	b := dst[:copy(dst, s.template)]
 	s.setLength(b, g.Len)
 	h := &s.Headers
-	if h.l3 == mlx5.L3IPv4 {
-		g.identify(b[h.l3At:])
+	if h.L3 == mlx5.L3IPv4 {
+		g.identify(b[h.L3At:])
 	}
-	size := uint32(len(b) - h.l4At + g.Len)
+	size := uint32(len(b) - h.L4At + g.Len)
 	sum := uint32(s.l4Sum) + uint32(payloadSum) + size>>16 + size&0xffff
-	if h.proto == protoTCP {
-		sum += g.sequence(b[h.l4At:])
+	if h.Proto == ProtoTCP {
+		sum += g.sequence(b[h.L4At:])
 	} else {
 		sum += size & 0xffff // the length in the UDP header
 	}
 	if s.L4Checksum {
-		binary.BigEndian.PutUint16(b[h.csumAt():], checksumOf(fold16(sum), h.proto == protoUDP))
+		binary.BigEndian.PutUint16(b[h.ChecksumAt():], checksumOf(foldSum(sum), h.Proto == ProtoUDP))
 	}
 	return b
 }
@@ -158,8 +158,8 @@ func (g *Segment) identify(ip []byte) {
 	id := s.id + uint16(g.first)
 	binary.BigEndian.PutUint16(ip[4:], id)
 	if s.IPChecksum {
-		length := uint16(len(s.template) - s.Headers.l3At + g.Len)
-		binary.BigEndian.PutUint16(ip[10:], ^fold16(uint32(s.ipSum)+uint32(length)+uint32(id)))
+		length := uint16(len(s.template) - s.Headers.L3At + g.Len)
+		binary.BigEndian.PutUint16(ip[10:], ^foldSum(uint32(s.ipSum)+uint32(length)+uint32(id)))
 	}
 }
 
@@ -169,10 +169,10 @@ func (g *Segment) identify(ip []byte) {
 func (g *Segment) sequence(tcp []byte) (sum uint32) {
 	seq, flags := g.s.seq+uint32(g.At), g.s.flags
 	if g.At+g.Len < g.s.total {
-		flags &^= tcpFIN | tcpPSH
+		flags &^= TCPFIN | TCPPSH
 	}
 	if g.At > 0 {
-		flags &^= tcpCWR
+		flags &^= TCPCWR
 	}
 	binary.BigEndian.PutUint32(tcp[4:], seq)
 	tcp[13] = flags
@@ -185,8 +185,8 @@ func (g *Segment) sequence(tcp []byte) (sum uint32) {
 func (g *Segment) Unsegmented(f *Frame) {
 	h := &g.s.Headers
 	b := g.Header(f.Data, 0)
-	binary.BigEndian.PutUint16(b[h.csumAt():], h.pseudo(b, len(b)-h.l4At+g.Len))
-	f.NeedsCsum, f.CsumStart, f.CsumOffset = true, uint16(h.l4At), uint16(h.csumAt()-h.l4At)
+	binary.BigEndian.PutUint16(b[h.ChecksumAt():], h.PseudoSum(b, len(b)-h.L4At+g.Len))
+	f.NeedsCsum, f.CsumStart, f.CsumOffset = true, uint16(h.L4At), uint16(h.ChecksumAt()-h.L4At)
 	f.HdrLen, f.MSS = uint16(len(b)), uint16(g.s.mss)
 	switch g.s.Offload() {
 	case OffloadTSO4:

@@ -1,11 +1,11 @@
-package simnic
+package frame
 
 import "encoding/binary"
 
-// The header that TAP devices and packet sockets put before a frame when asked
-// to (struct virtio_net_hdr, include/uapi/linux/virtio_net.h). In this use its
-// fields are in host byte order.
-const vnetHdrLen = 10
+// VnetHdrLen is the size in bytes of the header that TAP devices and packet
+// sockets put before a frame when asked to (struct virtio_net_hdr in linux
+// include/uapi/linux/virtio_net.h). Its fields are in host byte order there.
+const VnetHdrLen = 10
 
 const (
 	vnetNeedsCsum = 1 // flags
@@ -14,18 +14,18 @@ const (
 	vnetGSOTCPv4 = 1
 	vnetGSOTCPv6 = 4
 	vnetGSOUDP   = 5
-	vnetGSOECN   = 0x80 // or-ed in: the first piece keeps CWR, the others lose it
+	vnetGSOECN   = 0x80 // or-ed in: the first segment keeps CWR, the others lose it
 )
 
 var vnetToGSO = map[uint8]GSO{vnetGSOTCPv4: GSOTCPv4, vnetGSOTCPv6: GSOTCPv6, vnetGSOUDP: GSOUDP}
 
 var gsoToVnet = [...]uint8{GSONone: vnetGSONone, GSOTCPv4: vnetGSOTCPv4, GSOTCPv6: vnetGSOTCPv6, GSOUDP: vnetGSOUDP}
 
-// frameFromVnet makes a Frame of a header and the frame after it. shift is how
-// many bytes were put in front of the L3 header since the kernel counted. It
-// reports false when the header does not fit the frame.
-func frameFromVnet(hdr, data []byte, shift int) (Frame, bool) {
-	f := Frame{Data: data}
+// FromVnet makes a Frame of data and the virtio-net header hdr, of VnetHdrLen
+// bytes. shift is how many bytes, such as a VLAN tag, were inserted before the L3
+// header since the kernel wrote hdr. ok is false when hdr does not fit data.
+func FromVnet(hdr, data []byte, shift int) (f Frame, ok bool) {
+	f = Frame{Data: data}
 	ne := binary.NativeEndian
 	if hdr[0]&vnetNeedsCsum != 0 {
 		start, offset := int(ne.Uint16(hdr[6:]))+shift, int(ne.Uint16(hdr[8:]))
@@ -36,15 +36,15 @@ func frameFromVnet(hdr, data []byte, shift int) (Frame, bool) {
 	}
 	if kind := hdr[1] &^ vnetGSOECN; kind != vnetGSONone {
 		f.GSO, f.MSS = vnetToGSO[kind], ne.Uint16(hdr[4:])
-		f.HdrLen = uint16(min(int(ne.Uint16(hdr[2:]))+shift, len(data), 0xffff)) // a hint: all that lies in one piece
+		f.HdrLen = uint16(min(int(ne.Uint16(hdr[2:]))+shift, len(data), 0xffff)) // a hint
 		return f, f.GSO != GSONone && f.NeedsCsum && f.MSS != 0
 	}
 	return f, true
 }
 
-// putVnet encodes the header of f.
-func putVnet(hdr *[vnetHdrLen]byte, f Frame) {
-	*hdr = [vnetHdrLen]byte{}
+// PutVnet encodes the header of f.
+func PutVnet(hdr *[VnetHdrLen]byte, f Frame) {
+	*hdr = [VnetHdrLen]byte{}
 	ne := binary.NativeEndian
 	if f.NeedsCsum {
 		hdr[0] = vnetNeedsCsum
