@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// TestStreamsInOrderOfComing: of a test both ways the first connection carries the client's bytes and the second ours,
-// whichever cookie is read first. Then the client ends the test, reads nothing more of it, and another is let in at once.
+// TestStreamsInOrderOfComing: of a test both ways the first connection carries the client's bytes
+// and the second ours, whichever cookie is read first. Then the client ends the test, reads nothing
+// more of it, and another is let in at once.
 func TestStreamsInOrderOfComing(t *testing.T) {
 	_, port := serveLoopback(t)
 	ctl := dial(t, port, 'a')

@@ -33,6 +33,9 @@ const (
 	maxBlock    = 1 << 20
 	maxDatagram = 65507
 	maxTime     = 24 * time.Hour
+	maxSeconds  = int(maxTime / time.Second)
+	overtime    = 30 * time.Second // that a test may take longer than its client said
+	maxPause    = 10 * time.Second
 )
 
 // Sizes of a write when the client names none.
@@ -59,8 +62,8 @@ func (p *params) normalise() error {
 		return fmt.Errorf("%d parallel streams: 1 to %d are possible", p.Parallel, maxStreams)
 	case p.Len < 0 || p.Len > limit:
 		return fmt.Errorf("blocks of %d bytes: at most %d are possible", p.Len, limit)
-	case p.Time < 0 || p.Omit < 0 || time.Duration(p.Time+p.Omit)*time.Second > maxTime:
-		return fmt.Errorf("a test of %d s: at most %v is possible", p.Time+p.Omit, maxTime)
+	case p.Time < 0 || p.Omit < 0 || p.Time > maxSeconds || p.Omit > maxSeconds-p.Time:
+		return fmt.Errorf("a test of %d s after %d s: at most %v is possible", p.Time, p.Omit, maxTime)
 	}
 	if p.Len == 0 {
 		p.Len = defaultBlock
@@ -72,6 +75,23 @@ func (p *params) normalise() error {
 		p.Len = max(p.Len, udpHeader64)
 	}
 	return nil
+}
+
+// longest is how long the streams may run: as the client said, or the most there is for tests of a
+// number of bytes.
+func (p *params) longest() time.Duration {
+	if p.Time == 0 {
+		return maxTime + overtime
+	}
+	return time.Duration(p.Time+p.Omit)*time.Second + overtime
+}
+
+// pause is how long a stream stands still between two writes at the rate that the client asked for.
+func (p *params) pause() time.Duration {
+	if p.Bandwidth <= 0 {
+		return 0
+	}
+	return time.Duration(min(float64(p.Len)*8/p.Bandwidth, maxPause.Seconds()) * float64(time.Second))
 }
 
 // truth is 1 for true and for any number but 0.
@@ -89,7 +109,8 @@ func truth(v any) int {
 	return 0
 }
 
-// streams is how many there will be, and which of them, in order of their making, the server sends on.
+// streams is how many there will be, and which of them, in order of their making, the server sends
+// on.
 func (p *params) streams() (n int, sends func(i int) bool) {
 	switch {
 	case p.Bidirectional != 0:

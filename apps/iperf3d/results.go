@@ -51,6 +51,7 @@ func readCPU() cpuTimes {
 
 // percent is how much of a processor was used since begin.
 func (begin cpuTimes) percent(d time.Duration) (user, system float64) {
+	d = max(d, 1) // no NaN, which JSON does not have
 	now := readCPU()
 	return 100 * float64(now.user-begin.user) / float64(d), 100 * float64(now.system-begin.system) / float64(d)
 }

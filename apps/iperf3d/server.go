@@ -38,8 +38,9 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// ServeUDP takes the datagrams of UDP tests from pc, which has the same port as the listener, until Shutdown or Close, and
-// then returns nil. It closes pc. To be called before the first UDP test, once.
+// ServeUDP takes the datagrams of UDP tests from pc, which has the same port as the listener, until
+// Shutdown or Close, and then returns nil. It closes pc. To be called before the first UDP test,
+// once.
 func (s *Server) ServeUDP(pc net.PacketConn) error {
 	if !s.track(pc) {
 		return pc.Close()
@@ -51,7 +52,8 @@ func (s *Server) ServeUDP(pc net.PacketConn) error {
 	return s.unlessClosed(u.serve())
 }
 
-// Serve takes control and data connections from ln until Shutdown or Close, and then returns nil. It closes ln.
+// Serve takes control and data connections from ln until Shutdown or Close, and then returns nil.
+// It closes ln.
 func (s *Server) Serve(ln net.Listener) error {
 	if !s.track(ln) {
 		return ln.Close()
@@ -84,8 +86,8 @@ func (s *Server) unlessClosed(err error) error {
 	return err
 }
 
-// welcome reads the cookie of a connection that came as number at: the test under way gets its data connections, the
-// first of a new cookie starts a test, and others hear that the server is busy.
+// welcome reads the cookie of a connection that came as number at: the test under way gets its data
+// connections, the first of a new cookie starts a test, and others hear that the server is busy.
 func (s *Server) welcome(c net.Conn, at uint64) {
 	var k cookie
 	c.SetDeadline(time.Now().Add(stepTime))
@@ -98,7 +100,7 @@ func (s *Server) welcome(c net.Conn, at uint64) {
 	switch {
 	case mine:
 		s.conduct(cur)
-	case cur == nil || cur.cookie != k:
+	case cur == nil:
 		writeState(c, accessDenied)
 		c.Close()
 	default:
@@ -106,27 +108,10 @@ func (s *Server) welcome(c net.Conn, at uint64) {
 	}
 }
 
-// admit returns the test under way, or a new one that is the connection's. A test that has only its results to exchange
-// is waited for: its client may be gone already.
-func (s *Server) admit(c net.Conn, k cookie) (t *session, mine bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for s.current != nil && s.current.over && s.current.cookie != k {
-		gone := s.current.gone
-		s.mu.Unlock()
-		<-gone
-		s.mu.Lock()
-	}
-	if s.current != nil || s.ctx.Err() != nil {
-		return s.current, false
-	}
-	s.current = newSession(s, c, k)
-	return s.current, true
-}
-
 // conduct runs a test and makes room for the next.
 func (s *Server) conduct(t *session) {
-	err := t.run(s.ctx)
+	err := t.run()
+	t.cancel(nil)
 	s.mu.Lock()
 	s.current = nil
 	s.mu.Unlock()
@@ -136,8 +121,8 @@ func (s *Server) conduct(t *session) {
 	}
 }
 
-// Shutdown closes the listeners and ends the test under way; the client is told. It waits for all goroutines, at most
-// until ctx ends.
+// Shutdown closes the listeners and ends the test under way; the client is told. It waits for all
+// goroutines, at most until ctx ends.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.cancel()
 	s.mu.Lock()

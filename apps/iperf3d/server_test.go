@@ -156,6 +156,15 @@ func TestBusyServerSaysSo(t *testing.T) {
 	_, port := serveLoopback(t)
 	first := dial(t, port, 'a')
 	wantState(t, first, paramExchange)
+	if err := writeJSON(first, json.RawMessage(`{"tcp":true,"time":60,"reverse":true}`)); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, first, createStreams)
+	data := dial(t, port, 'a')
+	wantState(t, first, testStart)
+	wantState(t, first, testRunning)
+	data.SetDeadline(time.Now().Add(time.Minute))
+	go io.Copy(io.Discard, data)
 	wantState(t, dial(t, port, 'b'), accessDenied)
 	first.Close()
 	deadline := time.Now().Add(10 * time.Second)
@@ -178,6 +187,10 @@ func TestRefusedParameters(t *testing.T) {
 		{"negative streams", `{"tcp":true,"parallel":-1}`},
 		{"huge blocks", `{"tcp":true,"len":1000000000}`},
 		{"endless", `{"tcp":true,"time":2000000000}`},
+		{"endless in nanoseconds", `{"tcp":true,"time":9223372037}`},
+		{"endless in all", `{"tcp":true,"time":86400,"omit":1}`},
+		{"a sum beyond integers", `{"tcp":true,"time":86400,"omit":9223372036854775807}`},
+		{"beyond integers", `{"tcp":true,"time":9223372036854775808}`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

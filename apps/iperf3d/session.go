@@ -9,13 +9,15 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// Times a client has for each step.
+// Times a client has for each step while nobody else waits.
 const (
 	stepTime   = 10 * time.Second
 	streamTime = 20 * time.Second
+	lastWord   = 100 * time.Millisecond // to take the byte that says that all is over
 )
 
 // session is one test: its control connection and its streams.
@@ -31,7 +33,12 @@ type session struct {
 	pumps    sync.WaitGroup
 	ended    chan struct{} // closed: the session takes no more streams
 	gone     chan struct{} // closed: there is room for the next
-	over     bool          // the measuring is; under the server's lock
+	ctx      context.Context
+	cancel   context.CancelCauseFunc // the cause is why the test ends early
+	word     chan error              // what the client said meanwhile; nil is TEST_END
+
+	heard   atomic.Int64 // ns of Unix time: when the client last did something
+	running atomic.Bool  // the streams are
 }
 
 // arrival is a data connection or flow whose test may not have its parameters yet.
@@ -42,24 +49,43 @@ type arrival struct {
 }
 
 func newSession(srv *Server, ctl net.Conn, k cookie) *session {
-	return &session{
+	s := &session{
 		srv: srv, ctl: ctl, cookie: k, incoming: make(chan arrival, 2*maxStreams),
 		stop: make(chan struct{}), ended: make(chan struct{}), gone: make(chan struct{}),
+		word: make(chan error, 1),
 	}
+	s.ctx, s.cancel = context.WithCancelCause(srv.ctx)
+	s.hear()
+	return s
 }
 
 // run conducts the test. The control connection is closed when it returns.
-func (s *session) run(ctx context.Context) error {
+func (s *session) run() error {
 	defer s.ctl.Close()
 	defer s.finish()
-	unhook := context.AfterFunc(ctx, func() {
+	told := make(chan struct{})
+	unhook := context.AfterFunc(s.ctx, func() {
+		defer close(told)
+		s.ctl.SetDeadline(time.Now().Add(lastWord))
 		writeState(s.ctl, serverTerminate)
 		s.ctl.Close()
 	})
-	defer unhook()
-	defer s.conclude()
+	err := s.conduct()
+	if !unhook() {
+		<-told
+	}
+	if cause := context.Cause(s.ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+func (s *session) conduct() error {
 	if err := s.prepare(); err != nil {
-		writeState(s.ctl, serverError)
+		if s.ctx.Err() == nil {
+			s.ctl.SetWriteDeadline(time.Now().Add(lastWord))
+			writeState(s.ctl, serverError)
+		}
 		return err
 	}
 	return s.measure()
@@ -85,12 +111,26 @@ func (s *session) prepare() error {
 	if err := s.say(createStreams); err != nil {
 		return err
 	}
+	s.ctl.SetReadDeadline(time.Time{})
+	go s.listen()
 	return s.collect()
+}
+
+// listen waits for the next word of the client; its connection's end is one too.
+func (s *session) listen() {
+	st, err := readState(s.ctl)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("the client hung up: %w", err)
+	case st != testEnd:
+		err = fmt.Errorf("the client ended the test with state %d", st)
+	}
+	s.word <- err
 }
 
 // say sends a state byte in time.
 func (s *session) say(st state) error {
-	s.ctl.SetDeadline(time.Now().Add(stepTime))
+	s.ctl.SetWriteDeadline(time.Now().Add(stepTime))
 	return writeState(s.ctl, st)
 }
 
@@ -99,7 +139,10 @@ func (s *session) expect(st state, v any) error {
 	if err := s.say(st); err != nil {
 		return err
 	}
-	return readJSON(s.ctl, v)
+	s.ctl.SetReadDeadline(time.Now().Add(stepTime))
+	err := readJSON(s.ctl, v)
+	s.hear()
+	return err
 }
 
 // offer hands what arrived to the session; what comes too late is closed.
@@ -111,7 +154,16 @@ func (s *session) offer(a arrival) {
 	}
 }
 
-// collect waits until all streams are there, and gives them their parts in the order in which they came.
+var errTooEarly = errors.New("the client ended the test before its streams were there")
+
+func closeAll(all []arrival) {
+	for _, a := range all {
+		a.close()
+	}
+}
+
+// collect waits until all streams are there, and gives them their parts in the order in which they
+// came.
 func (s *session) collect() error {
 	n, sends := s.params.streams()
 	late := time.NewTimer(streamTime)
@@ -121,12 +173,16 @@ func (s *session) collect() error {
 		select {
 		case a := <-s.incoming:
 			here = append(here, a)
+			s.hear()
+			continue
+		case err := <-s.word:
+			closeAll(here)
+			return cmp.Or(err, errTooEarly)
+		case <-s.ctx.Done():
 		case <-late.C:
-			for _, a := range here {
-				a.close()
-			}
-			return fmt.Errorf("%d of %d streams came in %v", len(here), n, streamTime)
 		}
+		closeAll(here)
+		return fmt.Errorf("%d of %d streams came in %v", len(here), n, streamTime)
 	}
 	slices.SortStableFunc(here, func(a, b arrival) int { return cmp.Compare(a.at, b.at) })
 	for i, a := range here {
@@ -142,15 +198,18 @@ func (s *session) measure() error {
 	if err := errors.Join(s.say(testStart), s.say(testRunning)); err != nil {
 		return err
 	}
+	s.running.Store(true)
 	begin, cpu := time.Now(), readCPU()
 	for _, st := range s.streams {
 		s.pumps.Go(func() { st.run(st, s.stop) })
 	}
-	if err := s.untilEnd(&begin); err != nil {
+	err := s.untilEnd(&begin)
+	s.running.Store(false)
+	s.hear()
+	if err != nil {
 		return err
 	}
 	took := time.Since(begin)
-	s.conclude()
 	s.settle()
 	mine := results{HasRetransmits: 0}
 	mine.CPUUser, mine.CPUSystem = cpu.percent(took)
@@ -161,38 +220,41 @@ func (s *session) measure() error {
 	return s.exchange(&mine)
 }
 
-// untilEnd waits for the client's word; meanwhile the omitted time may pass.
+// untilEnd waits for the client's word; meanwhile the omitted time may pass. A client that does not
+// keep to its own time is not waited for.
 func (s *session) untilEnd(begin *time.Time) error {
-	s.ctl.SetDeadline(time.Now().Add(maxTime))
-	word := make(chan error, 1)
-	go func() {
-		st, err := readState(s.ctl)
-		if err == nil && st != testEnd {
-			err = fmt.Errorf("the client ended the test with state %d", st)
-		}
-		word <- err
-	}()
 	var omitted <-chan time.Time
 	if s.params.Omit > 0 {
 		t := time.NewTimer(time.Duration(s.params.Omit) * time.Second)
 		defer t.Stop()
 		omitted = t.C
 	}
-	for {
+	late := time.NewTimer(s.params.longest())
+	defer late.Stop()
+	look := time.NewTicker(lookTime)
+	defer look.Stop()
+	for seen := int64(0); ; {
 		select {
 		case <-omitted:
 			for _, st := range s.streams {
 				st.omit()
 			}
 			*begin = time.Now()
-		case err := <-word:
+		case <-look.C:
+			if now := s.moved(); now != seen {
+				seen = now
+				s.hear()
+			}
+		case <-late.C:
+			return fmt.Errorf("the client did not end the test in %v", s.params.longest())
+		case err := <-s.word:
 			return err
 		}
 	}
 }
 
-// What the client sent before the end may still be on its way: settle waits until nothing has come for quiet, at most
-// settleTime.
+// What the client sent before the end may still be on its way: settle waits until nothing has come
+// for quiet, at most settleTime.
 const quiet, settleTime = 20 * time.Millisecond, 500 * time.Millisecond
 
 func (s *session) settle() {
@@ -216,8 +278,16 @@ func (s *session) received() (n int64) {
 	return n
 }
 
-// exchange tells the client our results and hears his. The streams end first: a client that reads whole blocks reads
-// nothing else before it has the rest of one, or the end.
+// moved is how many bytes have come and gone.
+func (s *session) moved() (n int64) {
+	for _, st := range s.streams {
+		n += st.bytes.Load()
+	}
+	return n
+}
+
+// exchange tells the client our results and hears his. The streams end first: a client that reads
+// whole blocks reads nothing else before it has the rest of one, or the end.
 func (s *session) exchange(mine *results) error {
 	s.hangUp()
 	var his json.RawMessage // nothing in them changes ours
@@ -230,15 +300,9 @@ func (s *session) exchange(mine *results) error {
 	if err := s.say(displayResults); err != nil {
 		return err
 	}
+	s.ctl.SetReadDeadline(time.Now().Add(stepTime))
 	readState(s.ctl) // IPERF_DONE, or the connection's end
 	return nil
-}
-
-// conclude lets the next client wait for its turn from now on, instead of being sent away.
-func (s *session) conclude() {
-	s.srv.mu.Lock()
-	defer s.srv.mu.Unlock()
-	s.over = true
 }
 
 // hangUp stops and closes the streams; again is no harm.

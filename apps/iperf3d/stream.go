@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// stream is one flow of a test in one direction. Its pump writes the counters, the session reads them.
+// stream is one flow of a test in one direction. Its pump writes the counters, the session reads
+// them.
 type stream struct {
 	id    int
 	sends bool
@@ -50,8 +51,8 @@ func (p *pacer) wait(sent int64, stop <-chan struct{}) bool {
 	if p.bitsPerSecond <= 0 {
 		return true
 	}
-	due := p.start.Add(time.Duration(float64(sent) * 8 / p.bitsPerSecond * float64(time.Second)))
-	early := time.Until(due)
+	seconds := min(float64(sent)*8/p.bitsPerSecond, (2 * maxTime).Seconds())
+	early := time.Until(p.start.Add(time.Duration(seconds * float64(time.Second))))
 	if early <= 0 {
 		return true
 	}

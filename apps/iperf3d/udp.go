@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Greeting of a UDP stream, 4 bytes in the order of the client's processor: all that is checked is its length.
+// Greeting of a UDP stream, 4 bytes in the order of the client's processor: all that is checked is
+// its length.
 const greetingSize = 4
 
 // greetingReply is what the server answers: "6789".
@@ -19,7 +20,8 @@ const (
 	udpHeader64 = 16
 )
 
-// udpPort shares one net.PacketConn among the streams of a test. Datagrams go to the stream of their sender.
+// udpPort shares one net.PacketConn among the streams of a test. Datagrams go to the stream of
+// their sender.
 type udpPort struct {
 	conn net.PacketConn
 

@@ -9,7 +9,8 @@ import (
 const serveIperf3Help = `Usage: rdma-netstack serve iperf3 --device NAME --address CIDR [flags]
 
 Answers stock iperf3 clients from a slice of an RDMA port: TCP both ways, parallel streams, both directions at once, UDP.
-One test at a time, as iperf3's own server; no authentication, no SCTP.
+One test at a time, as iperf3's own server; no authentication, no SCTP. A client that says nothing for 2 s loses its turn
+to one that waits.
 
   rdma-netstack serve iperf3 --device sim
   iperf3 -c 192.0.2.10            client to slice

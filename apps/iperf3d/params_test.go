@@ -1,0 +1,65 @@
+package iperf3d
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestPacerOfTinyRate: a rate so small that the next write is due after the end of time is waited
+// for, not taken for none.
+func TestPacerOfTinyRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stop := make(chan struct{})
+		time.AfterFunc(time.Hour, func() { close(stop) })
+		began := time.Now()
+		pace := pacer{bitsPerSecond: 1e-300, start: began}
+		if pace.wait(1, stop) || time.Since(began) != time.Hour {
+			t.Errorf("sent after %v", time.Since(began))
+		}
+	})
+}
+
+func TestTimes(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		p              params
+		longest, pause time.Duration
+	}{
+		{"ten seconds", params{Time: 10, Omit: 2, Len: 1}, 42 * time.Second, 0},
+		{"a number of bytes", params{}, maxTime + overtime, 0},
+		{"paced", params{Time: 1, Len: 125, Bandwidth: 1000}, 31 * time.Second, time.Second},
+		{"paced to a standstill", params{Time: 1, Len: maxBlock, Bandwidth: 1e-300}, 31 * time.Second, maxPause},
+	} {
+		if l, p := tt.p.longest(), tt.p.pause(); l != tt.longest || p != tt.pause {
+			t.Errorf("%s: %v and %v, want %v and %v", tt.name, l, p, tt.longest, tt.pause)
+		}
+	}
+}
+
+// FuzzParams: whatever a client sends as its parameters is refused or within the limits. The corpus
+// has what iperf3 3.12 sends.
+func FuzzParams(f *testing.F) {
+	f.Add([]byte(`{"tcp":true,"time":9223372037}`))
+	f.Add([]byte(`{"udp":true,"bandwidth":1e-300,"len":65507}`))
+	f.Fuzz(func(t *testing.T, message []byte) {
+		var p params
+		framed := append(binary.BigEndian.AppendUint32(nil, uint32(len(message))), message...)
+		if readJSON(bytes.NewReader(framed), &p) != nil || p.normalise() != nil {
+			return
+		}
+		n, sends := p.streams()
+		if n < 1 || n > 2*maxStreams || p.Len < 1 || p.Len > maxBlock || p.UDP && p.Len > maxDatagram {
+			t.Errorf("%s: %d streams with blocks of %d bytes", message, n, p.Len)
+		}
+		if l := p.longest(); l < overtime || l > maxTime+overtime {
+			t.Errorf("%s: a test of %v", message, l)
+		}
+		if d := p.pause(); d < 0 || d > maxPause {
+			t.Errorf("%s: pauses of %v", message, d)
+		}
+		sends(n - 1)
+	})
+}
