@@ -84,9 +84,10 @@ func open(ctx context.Context, cfg Config, t *target) (*Device, error) {
 		}
 		return nil, err
 	}
+	d.log.Info("device is up", "device", d.Name(), "netdev", d.Netdev(), "mac", d.MAC().String(), "vlan", d.VLAN(),
+		"firmware", d.caps.Firmware, "rx", d.NumRx(), "tx", d.NumTx(), "pinned_bytes", d.plan.pinned())
 	on, off := summary(d.Features())
-	d.log.Info("device is up", "device", d.Name(), "netdev", d.Netdev(), "mac", d.MAC().String(), "firmware", d.caps.Firmware,
-		"rx", d.NumRx(), "tx", d.NumTx(), "pinned_bytes", d.plan.pinned(), "on", on, "off", off)
+	d.log.Debug("features", "device", d.Name(), "on", on, "off", off)
 	return d, nil
 }
 

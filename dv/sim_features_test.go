@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -12,8 +13,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 )
 
-// Every feature is on, or off with a reason that says whose it is; the start-up
-// line has all of them.
+// logLine is the longest record that is a line, in bytes.
+const logLine = 200
+
+// Every feature is on, or off with a reason that says whose it is; a record of
+// level Debug has all of them, and the start-up line stays a line.
 func TestFeatures(t *testing.T) {
 	poor := simnic.DefaultCaps()
 	poor.Compression, poor.EnhancedMPW, poor.MaxLSO, poor.VLANStrip = false, false, 0, false
@@ -40,18 +44,24 @@ func TestFeatures(t *testing.T) {
 			"multi-packet send": "choice:", "completion compression": "choice:"}},
 		{"eager", simnic.DefaultCaps(), dv.Config{RxQueues: 2, StripVLAN: true, Compression: dv.CompressSum}, map[string]string{
 			"receive spreading (RSS)": "on", "VLAN stripping": "on", "completion compression": "on"}},
+		{"in a VLAN", simnic.DefaultCaps(), dv.Config{VLAN: 5}, map[string]string{"VLAN steering": "on", "VLAN stripping": "on"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var log bytes.Buffer
-			c.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			c.cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 			d := newSim(t, simnic.Config{Caps: c.caps}, simnic.LinuxConfig{}).open(t, c.cfg)
+			up := regexp.MustCompile(`(?m)^.*msg="device is up".*$`).FindString(log.String())
+			if up == "" || len(up) > logLine {
+				t.Errorf("%d bytes, want 1 to %d: %q", len(up), logLine, up)
+			}
+			_, features, _ := strings.Cut(log.String(), "level=DEBUG msg=features")
 			for _, f := range d.Features() {
 				want, listed := c.want[f.Name]
 				if f.Why == "" || listed && (f.On != (want == "on") || !f.On && !strings.HasPrefix(f.Why, want)) {
 					t.Errorf("%+v, want %s", f, want)
 				}
-				if !strings.Contains(log.String(), f.Name) {
-					t.Errorf("%s is not in the start-up line", f.Name)
+				if !strings.Contains(features, f.Name) {
+					t.Errorf("%s is not in the record of features", f.Name)
 				}
 				delete(c.want, f.Name)
 			}

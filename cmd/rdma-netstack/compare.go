@@ -66,7 +66,7 @@ func compare(ctx context.Context, args []string, out streams) error {
 		return err
 	}
 	if err := lab.CanMakeNets(); errors.Is(err, unix.EPERM) {
-		code, err := lab.RunAsNamespaceRoot(append([]string{"compare"}, args...), out.stdout, out.stderr)
+		code, err := lab.RunAsNamespaceRoot(append([]string{"compare"}, args...), out.stdout.to, out.stderr)
 		if err == nil && code != exitDone {
 			err = exitCode(code)
 		}

@@ -81,7 +81,7 @@ func newSliceSide(ctx context.Context, queues int, undo *ledger) (*side, error) 
 	}
 	undo.add(nic.Close)
 	setup := lab.Setup{MTU: nic.MTU(), Addresses: []netip.Prefix{netip.MustParsePrefix(compareClient)}}
-	err = client.Do(func() error { return plugIn(nic.ConnectWire, plug{"tap", comparePort}, setup, nil) })
+	err = client.Do(func() error { return plugIn(nic.ConnectWire, plug{kind: "tap", name: comparePort}, setup, nil) })
 	if err != nil {
 		return nil, err
 	}

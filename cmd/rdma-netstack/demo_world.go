@@ -141,7 +141,7 @@ func bestLinks() string {
 
 func (w *world) plug(connect func(simnic.Wire) error, at *lab.Net, p party, middle func(simnic.Wire) (simnic.Wire, error)) error {
 	setup := lab.Setup{MAC: p.mac, MTU: w.nic.MTU(), Addresses: p.addresses()}
-	open := func() error { return plugIn(connect, plug{linkTAP, demoPort}, setup, middle) }
+	open := func() error { return plugIn(connect, plug{kind: linkTAP, name: demoPort}, setup, middle) }
 	if w.links == linkTAP {
 		return at.Do(open)
 	}
@@ -160,7 +160,7 @@ func (w *world) plug(connect func(simnic.Wire) error, at *lab.Net, p party, midd
 		if err := lab.Up(demoPort, lab.Setup{MTU: w.nic.MTU()}); err != nil {
 			return err
 		}
-		return plugIn(connect, plug{"packet", demoPort}, lab.Setup{}, middle)
+		return plugIn(connect, plug{kind: "packet", name: demoPort}, lab.Setup{}, middle)
 	})
 }
 

@@ -10,8 +10,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,30 +32,31 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 
+	out := &output{to: stdout}
 	cmd, rest, err := find(args)
-	if err == nil && cmd == nil {
-		fmt.Fprint(stdout, usage())
-		return exitDone
-	}
 	if err == nil {
-		err = cmd.run(ctx, rest, streams{stdout, stderr})
+		err = cmd.run(ctx, rest, streams{out, stderr})
 	}
-	return report(cmd, err, stdout, stderr)
+	return report(cmd, err, out, stderr)
 }
 
 // report tells the user how it ended and returns the exit code.
-func report(cmd *command, err error, stdout, stderr io.Writer) int {
+func report(cmd *command, err error, stdout *output, stderr io.Writer) int {
+	if errors.Is(err, errHelp) {
+		fmt.Fprint(stdout, cmd.help)
+		err = nil
+	}
+	if err == nil {
+		err = stdout.err()
+	}
 	var wrong usageError
 	var code exitCode
 	name := "rdma-netstack"
-	if cmd != nil {
+	if cmd != nil && cmd.name != "" {
 		name += " " + cmd.name
 	}
 	switch {
 	case err == nil:
-		return exitDone
-	case errors.Is(err, errHelp):
-		fmt.Fprint(stdout, cmd.help)
 		return exitDone
 	case errors.As(err, &code):
 		return int(code)
@@ -78,7 +77,10 @@ type command struct {
 }
 
 // streams are where a command prints: results and errors.
-type streams struct{ stdout, stderr io.Writer }
+type streams struct {
+	stdout *output
+	stderr io.Writer
+}
 
 func commands() []command {
 	return []command{
@@ -93,41 +95,6 @@ func commands() []command {
 		devicesCommand(),
 		versionCommand(),
 	}
-}
-
-// find returns the command that args begin with and what follows it; none when help was asked for.
-func find(args []string) (*command, []string, error) {
-	if len(args) == 0 {
-		return nil, nil, usageError{errors.New("what is to be done? one of " + names())}
-	}
-	if slices.Contains([]string{"help", "-h", "-help", "--help"}, args[0]) {
-		return nil, nil, nil
-	}
-	for _, c := range commands() {
-		words := strings.Fields(c.name)
-		if len(args) >= len(words) && slices.Equal(args[:len(words)], words) {
-			return &c, args[len(words):], nil
-		}
-	}
-	return nil, nil, usageError{fmt.Errorf("no command %q; there are %s", strings.Join(args[:min(2, len(args))], " "), names())}
-}
-
-func names() string {
-	var all []string
-	for _, c := range commands() {
-		all = append(all, c.name)
-	}
-	return strings.Join(all, ", ")
-}
-
-func usage() string {
-	var b strings.Builder
-	b.WriteString("Usage: rdma-netstack COMMAND [flags]\n\nOrdinary Go servers on a slice of an mlx5 port, beside Linux.\n\n")
-	for _, c := range commands() {
-		fmt.Fprintf(&b, "  %-12s %s\n", c.name, c.line)
-	}
-	b.WriteString("\n\"rdma-netstack COMMAND --help\" says more. Exit codes: 0 done, 1 failed, 2 wrong usage.\n")
-	return b.String()
 }
 
 // usageError is the user's to mend by typing something else.

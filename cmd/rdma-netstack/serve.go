@@ -200,15 +200,23 @@ func (f *serveFlags) logger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-// announce prints the one start-up line.
-func (f *serveFlags) announce(out streams, s *slice, what, try string) {
+// announce prints the one start-up line. A server that cannot tell where it is ends.
+func (f *serveFlags) announce(out streams, s *slice, what, try string) error {
 	if f.jsonLogs {
 		json.NewEncoder(out.stdout).Encode(map[string]any{
-			"serving": what, "addresses": s.addresses, "mac": s.stack.HardwareAddr().String(), "device": s.about, "try": try,
+			"serving": what, "addresses": s.addresses, "listen": f.listen, "mac": s.stack.HardwareAddr().String(), "device": s.about, "try": try,
 		})
-		return
+		return out.stdout.err()
 	}
 	fmt.Fprintf(out.stdout, "serving %s on %s; try: %s\n", what, s, try)
+	return out.stdout.err()
+}
+
+// bound is the place to listen with the port that the listener there has, for port 0 is any.
+func bound(at string, l net.Addr) string {
+	host, _, _ := net.SplitHostPort(at)
+	_, port, _ := net.SplitHostPort(l.String())
+	return net.JoinHostPort(host, port)
 }
 
 // reachable is one of the slice's addresses that a user would try, IPv4 if there is one, with the port we listen on.

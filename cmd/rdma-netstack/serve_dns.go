@@ -18,7 +18,8 @@ not for our MAC address.
   rdma-netstack serve dns --device sim --zone example.zone
   rdma-netstack serve dns --device mlx5_0 --address 192.0.2.10/24 --gateway 192.0.2.1 --forward 192.0.2.53
 
-  --listen ADDR:PORT  where to listen, UDP and TCP (default :53, on every address); again for more places
+  --listen ADDR:PORT  where to listen, UDP and TCP (default :53, on every address); again for more places.
+                      Port 0 is any free one; the start-up line names it
   --zone FILE         standard zone file (RFC 1035) to answer from; again for more zones
   --forward ADDR      resolver for all other names, port 53 unless ADDR:PORT; again for a second choice. It is asked
                       from the slice. Without one such queries are refused
@@ -62,19 +63,23 @@ func serveDNS(ctx context.Context, args []string, out streams) (err error) {
 	}
 	defer func() { err = s.closeAfter(err) }()
 	var serve []func() error
-	for _, at := range f.listen {
-		pc, err := s.stack.ListenPacket("udp", at)
-		if err != nil {
-			return listening("DNS over UDP", at, err)
-		}
+	for i, at := range f.listen {
 		ln, err := s.stack.Listen("tcp", at)
 		if err != nil {
 			return listening("DNS over TCP", at, err)
 		}
+		at = bound(at, ln.Addr())
+		f.listen[i] = at
+		pc, err := s.stack.ListenPacket("udp", at)
+		if err != nil {
+			return listening("DNS over UDP", at, err)
+		}
 		serve = append(serve, func() error { return app.ServeUDP(pc) }, func() error { return app.ServeTCP(ln) })
 	}
 	at := f.reachable(s)
-	f.announce(out, s, "DNS", fmt.Sprintf("dig @%s -p %d %s SOA", at.Addr(), at.Port(), "example"))
+	if err := f.announce(out, s, "DNS", fmt.Sprintf("dig @%s -p %d %s SOA", at.Addr(), at.Port(), "example")); err != nil {
+		return err
+	}
 	return untilToldToStop(ctx, app, s.stack.Device(), serve...)
 }
 

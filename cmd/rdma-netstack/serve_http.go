@@ -16,7 +16,8 @@ are not for our MAC address.
   rdma-netstack serve http --device sim
   rdma-netstack serve http --device mlx5_0 --address 192.0.2.10/24 --gateway 192.0.2.1 --root /srv/www
 
-  --listen ADDR:PORT  where to listen (default :80, on every address); again for more places
+  --listen ADDR:PORT  where to listen (default :80, on every address); again for more places.
+                      Port 0 is any free one; the start-up line names it
   --root DIR          directory of files to serve: regular files only, nothing that a symbolic link outside it names.
                       Beside them there is always /-/healthz, which says what it checked
   --dot-files         serve files and directories whose names begin with a dot too; without it, of these only
@@ -91,13 +92,16 @@ func serveHTTP(ctx context.Context, args []string, out streams) (err error) {
 	}
 	defer func() { err = s.closeAfter(err) }()
 	var serve []func() error
-	for _, at := range f.listen {
+	for i, at := range f.listen {
 		ln, err := s.stack.Listen("tcp", at)
 		if err != nil {
 			return listening("HTTP", at, err)
 		}
+		f.listen[i] = bound(at, ln.Addr())
 		serve = append(serve, func() error { return app.Serve(ln) })
 	}
-	f.announce(out, s, "HTTP", "curl "+url(f.reachable(s))+h.first())
+	if err := f.announce(out, s, "HTTP", "curl "+url(f.reachable(s))+h.first()); err != nil {
+		return err
+	}
 	return untilToldToStop(ctx, app, s.stack.Device(), serve...)
 }

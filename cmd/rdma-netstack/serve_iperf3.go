@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/rdma-netstack/rdma-netstack/apps/iperf3d"
 )
@@ -17,7 +18,8 @@ to one that waits.
   iperf3 -c 192.0.2.10 -R -P 4    slice to client, four streams
   iperf3 -c 192.0.2.10 -u -b 1G   UDP
 
-  --listen ADDR:PORT  where to listen, TCP and UDP (default :5201, on every address)
+  --listen ADDR:PORT  where to listen, TCP and UDP (default :5201, on every address).
+                      Port 0 is any free one; the start-up line names it
 ` + serveFlagsHelp
 
 func serveIperf3Command() command {
@@ -44,11 +46,16 @@ func serveIperf3(ctx context.Context, args []string, out streams) (err error) {
 	if err != nil {
 		return listening("iperf3", at, err)
 	}
+	at = bound(at, ln.Addr())
+	f.listen[0] = at
 	pc, err := s.stack.ListenPacket("udp", at)
 	if err != nil {
 		ln.Close()
 		return listening("iperf3", at, err)
 	}
-	f.announce(out, s, "iperf3", "iperf3 -c "+f.reachable(s).Addr().String())
+	where := f.reachable(s)
+	if err := f.announce(out, s, "iperf3", fmt.Sprintf("iperf3 -c %s -p %d", where.Addr(), where.Port())); err != nil {
+		return err
+	}
 	return untilToldToStop(ctx, app, s.stack.Device(), func() error { return app.Serve(ln) }, func() error { return app.ServeUDP(pc) })
 }

@@ -25,12 +25,14 @@ const (
 // simFlags describe the software NIC of --device sim.
 type simFlags struct {
 	wire, netdev string
+	wireFlag     string // that wire was given with, without dashes
 	record       string
 	faults       simnic.FaultConfig
 }
 
 func (s *simFlags) define(fs *flag.FlagSet) {
-	fs.StringVar(&s.wire, "sim-wire", "tap:"+simTAP, "")
+	s.wireFlag = "sim-wire"
+	fs.StringVar(&s.wire, s.wireFlag, "tap:"+simTAP, "")
 	fs.StringVar(&s.netdev, "sim-netdev", "none", "")
 	fs.StringVar(&s.record, "sim-record", "", "")
 	fs.TextVar(&s.faults, "faults", simnic.FaultConfig{}, "")
@@ -40,14 +42,17 @@ func (s *simFlags) define(fs *flag.FlagSet) {
 var simFlagNames = []string{"sim-wire", "sim-netdev", "sim-record", "faults"}
 
 // plug is what one side of the software NIC is plugged into, as written on the command line.
-type plug struct{ kind, name string }
+type plug struct {
+	kind, name string
+	flag       string // that it was given with, without dashes
+}
 
 func parsePlug(flagName, s string) (plug, error) {
 	kind, name, _ := strings.Cut(s, ":")
 	switch {
 	case kind == "none" && name == "",
 		(kind == "tap" || kind == "packet") && name != "" && len(name) < unix.IFNAMSIZ:
-		return plug{kind, name}, nil
+		return plug{kind, name, flagName}, nil
 	}
 	return plug{}, usageError{fmt.Errorf("--%s %q: want tap:NAME, packet:IFNAME or none, with an interface name of at most %d letters",
 		flagName, s, unix.IFNAMSIZ-1)}
@@ -60,6 +65,9 @@ func (p plug) open() (simnic.Wire, error) {
 		w, err := simnic.OpenTAP(p.name)
 		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 			return nil, fmt.Errorf("%w: run as root, or see \"rdma-netstack demo\", which needs no privilege", err)
+		}
+		if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EINVAL) {
+			return nil, fmt.Errorf("%w: another program has it, or it is no TAP interface; --%s tap:NAME makes one of another name", err, p.flag)
 		}
 		if err != nil {
 			return nil, err
@@ -87,7 +95,7 @@ func (p plug) String() string {
 
 // openSim makes the software NIC and plugs it in. What it opened is in the ledger, also when it fails.
 func openSim(s simFlags, mtu int, host []netip.Prefix, log *slog.Logger, undo *ledger) (*simnic.NIC, error) {
-	wire, err := parsePlug("sim-wire", s.wire)
+	wire, err := parsePlug(s.wireFlag, s.wire)
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ func (s *slice) openSim(f *serveFlags, log *slog.Logger) (err error) {
 
 // settle chooses addresses in subnets that nothing on this machine uses, or refuses those given if something does.
 func (f *serveFlags) settle() error {
-	wire, err := parsePlug("sim-wire", f.sim.wire)
+	wire, err := parsePlug(f.sim.wireFlag, f.sim.wire)
 	if err != nil {
 		return err
 	}

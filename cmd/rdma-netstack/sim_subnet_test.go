@@ -193,7 +193,7 @@ func TestServeSimRefusesTheNetwork(t *testing.T) {
 		{"the machine's own on its wire", "192.0.2.7/24", "packet:eth0", `eth0 has 192.0.2.7/24`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if err := s.run(s.program([]string{"serve", "http", "--device", "sim", "--address", c.address, "--sim-wire", c.wire})); err != nil {
+			if err := s.run(s.program([]string{"serve", "iperf3", "--device", "sim", "--address", c.address, "--sim-wire", c.wire})); err != nil {
 				t.Fatal(err)
 			}
 			if s.code != exitFailed || !strings.Contains(s.stderr, c.want) || strings.Count(s.stderr, "\n") != 1 {

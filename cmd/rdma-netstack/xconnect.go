@@ -115,7 +115,7 @@ func (f *xconnectFlags) connect(ctx context.Context, log *slog.Logger, undo *led
 		return f.pair(a, a), fmt.Sprintf("frames for %s on %s go back where they came from", a.MAC(), a.Name()), nil
 	}
 	other := f.ringFlags
-	other.device, other.mac, other.sim = f.to, nil, simFlags{wire: f.toWire, netdev: "none"}
+	other.device, other.mac, other.sim = f.to, nil, simFlags{wire: f.toWire, wireFlag: "to-wire", netdev: "none"}
 	b, err := other.open(ctx, log, undo)
 	if err != nil {
 		return nil, "", err
