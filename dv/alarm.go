@@ -23,5 +23,8 @@ func (a *alarm) quiet() bool { return a.bits.Load() == 0 }
 // over is true when the queue must not be used any more.
 func (a *alarm) over() bool { return a.bits.Load()&(alarmStopped|alarmFailed) != 0 }
 
-// takeReset reports whether a reset is due, and forgets it.
-func (a *alarm) takeReset() bool { return a.bits.And(^uint32(alarmReset))&alarmReset != 0 }
+// wantsReset reports whether a reset is due.
+func (a *alarm) wantsReset() bool { return a.bits.Load()&alarmReset != 0 }
+
+// clearReset forgets that a reset was due.
+func (a *alarm) clearReset() { a.bits.And(^uint32(alarmReset)) }

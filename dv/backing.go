@@ -1,5 +1,7 @@
 package dv
 
+import "time"
+
 // backing is what a queue needs from its device: the kernel's part of it, and
 // somebody to tell when it is over.
 type backing struct {
@@ -8,6 +10,8 @@ type backing struct {
 	halt, start func() error
 	// fail ends the device.
 	fail func(error)
+	// wakeAfter has a receive queue's owner look at it again after a while.
+	wakeAfter func(time.Duration)
 	// ended says why the queue must not be used any more.
 	ended func() error
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -179,6 +180,7 @@ func (d *Device) makeRx() error {
 			p.q.compress(d.omitted())
 		}
 		p.q.backing, p.q.log = d.backing(p.halt, p.start), d.log
+		p.q.wakeAfter = func(pause time.Duration) { time.AfterFunc(pause, p.q.Wake) }
 		if err := d.ledger.do(fmt.Sprintf("receive queue %d", i), p.make, p.destroy); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
@@ -81,7 +82,8 @@ type rxRig struct {
 	halts, starts int
 	failure       error
 	haltErr       error
-	minis         [][8]byte // scratch memory
+	minis         [][8]byte       // scratch memory
+	pauses        []time.Duration // after which the owner is to be woken
 }
 
 func newRxRig(t testing.TB, entries, frames int) *rxRig { return newRxRigOf(t, entries, frames, 2048) }
@@ -98,6 +100,8 @@ func newRxRigOf(t testing.TB, entries, frames, size int) *rxRig {
 		start: func() error { r.starts++; r.next = 0; return nil },
 		fail:  func(err error) { r.failure = err; r.q.alarm.raise(alarmFailed) },
 		ended: func() error { return errors.Join(ErrFailed, r.failure) },
+
+		wakeAfter: func(pause time.Duration) { r.pauses = append(r.pauses, pause) },
 	}
 	r.q.page = &uverbs.Page{Trap: func(int, uint64) {}}
 	r.q.Refill()
@@ -150,6 +154,15 @@ func newTxRig(t testing.TB, blocks, stageSize int, limits txLimits) *txRig {
 	r.connect()
 	return r
 }
+
+// fakeClock stands still unless it is moved.
+type fakeClock struct{ at time.Time }
+
+func newFakeClock() *fakeClock { return &fakeClock{time.Unix(1000, 0)} }
+
+func (c *fakeClock) now() time.Time { return c.at }
+
+func (c *fakeClock) add(d time.Duration) { c.at = c.at.Add(d) }
 
 // connect gives the queue a NIC that knows nothing yet.
 func (r *txRig) connect() {

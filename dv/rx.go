@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
@@ -37,7 +38,7 @@ type RxQueue struct {
 	cq             compRing
 	session        session
 	cc, pc, posted uint32
-	futile         int // resets since the last good frame
+	recovery       recovery
 
 	backing
 	waiter
@@ -82,6 +83,7 @@ func newRing(index, entries, wqe int, ring, rec *mmio.Region, cq compRing, pool 
 		index: index, pool: pool, ring: ring.Slice(0, entries*wqe), wqe: wqe, rec: rec, cq: cq,
 		mask: uint32(entries - 1), batch: uint32(min(32, entries/4)), low: uint32(entries / 2),
 		longest: uint32(pool.size), verdicts: newVerdicts(), log: slog.New(slog.DiscardHandler),
+		recovery: recovery{now: time.Now},
 	}
 }
 
@@ -140,7 +142,7 @@ func (q *RxQueue) describe(p *Packet, cqe *[mlx5.CQESize]byte) {
 func (q *RxQueue) polled(n int) {
 	q.count.hits.n++
 	q.count.packets.n += uint64(n)
-	q.futile = 0
+	q.recovery.good()
 	if q.posted == q.cc {
 		q.count.stalls.n++
 	}

@@ -2,6 +2,7 @@ package dv
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
@@ -96,6 +97,5 @@ func (q *RxQueue) expanded(n int) {
 func (q *RxQueue) badSession() {
 	q.count.malformed.n++
 	cqe := mlx5.CQE(q.cq.next()[:])
-	q.log.Warn("compressed completions make no sense, resetting the queue", "queue", q.index, "title", cqe.String(), "mini", q.session.i)
-	q.reset(cqe.String())
+	q.failed(fmt.Sprintf("%s, of which compressed completion %d makes no sense", cqe.String(), q.session.i))
 }

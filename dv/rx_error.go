@@ -11,10 +11,6 @@ import (
 // queue is in error and is reset: stopped, emptied of stale completions,
 // refilled from entry 0 and started. Both are counted.
 
-// maxFutile is how many resets in a row, without one good frame between them,
-// are taken as "this will never work".
-const maxFutile = 16
-
 // odd handles the completion at the consumer index, and reports whether the
 // queue goes on behind it; if not it was reset, or has failed.
 func (q *RxQueue) odd(l single, b []byte) bool {
@@ -36,8 +32,7 @@ func (q *RxQueue) odd(l single, b []byte) bool {
 	default:
 		q.count.malformed.n++
 	}
-	q.log.Warn("receive queue in error, resetting it", "queue", q.index, "completion", cqe.String(), "expected", uint16(q.cc))
-	q.reset(cqe.String())
+	q.failed(fmt.Sprintf("%s where descriptor %d was expected", cqe.String(), uint16(q.cc)))
 	return false
 }
 
@@ -49,16 +44,34 @@ func (q *RxQueue) dropOne(l single) {
 	q.count.showFaults()
 }
 
-// attend acts on what other goroutines said, and reports whether the queue may
-// be used.
+// failed resets the queue, or has attend do so if there were many resets in a row. Nothing of what is in the completion ring
+// is looked at any more.
+func (q *RxQueue) failed(cause string) {
+	if q.recovery.wait() == 0 {
+		q.reset(cause)
+		return
+	}
+	q.recovery.pending = cause
+	q.cq.skip()
+	q.alarm.raise(alarmReset)
+}
+
+// attend acts on what other goroutines said and on a reset that was put off, and reports whether the queue may be used.
 func (q *RxQueue) attend() bool {
 	if q.alarm.over() {
 		return false
 	}
-	if q.alarm.takeReset() {
-		q.log.Warn("receive queue reported in error by the device, resetting it", "queue", q.index)
-		q.reset("event from the device")
+	if !q.alarm.wantsReset() {
+		return true
 	}
+	if q.recovery.wait() > 0 {
+		if pause := q.recovery.arrange(); pause > 0 {
+			q.wakeAfter(pause)
+		}
+		return false
+	}
+	q.alarm.clearReset()
+	q.reset(q.recovery.takePending())
 	return !q.alarm.over()
 }
 
@@ -67,8 +80,13 @@ func (q *RxQueue) attend() bool {
 func (q *RxQueue) reset(cause string) {
 	q.count.resets.n++
 	defer q.count.showFaults()
-	if q.futile++; q.futile > maxFutile {
-		q.fail(fmt.Errorf("receive queue %d: %d resets in a row did not help, last error: %s", q.index, maxFutile, cause))
+	hope := q.recovery.begin(cause)
+	q.report()
+	if q.recovery.owes() {
+		q.wakeAfter(resetLogPause)
+	}
+	if !hope {
+		q.fail(fmt.Errorf("receive queue %d: %d resets in a row did not help, last error: %s", q.index, q.recovery.futile-1, cause))
 		return
 	}
 	if err := q.halt(); err != nil {
@@ -82,6 +100,13 @@ func (q *RxQueue) reset(cause string) {
 		return
 	}
 	q.publish()
+}
+
+// report logs the resets there were since the last line, once per second at most.
+func (q *RxQueue) report() {
+	if n := q.recovery.report(); n > 0 {
+		q.log.Warn("receive queue was in error and is reset", "queue", q.index, "resets", n, "cause", q.recovery.cause)
+	}
 }
 
 // reload empties a ring of one buffer per descriptor and gives it its buffers

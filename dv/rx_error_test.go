@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"testing"
+	"time"
 )
 
 func TestRxErrorCompletions(t *testing.T) {
@@ -70,11 +71,14 @@ func compressed(cqe *[64]byte) *[64]byte {
 func TestRxHopeless(t *testing.T) {
 	t.Run("no success between resets", func(t *testing.T) {
 		r := newRxRig(t, 64, 64)
+		clock := newFakeClock()
+		r.q.recovery.now = clock.now
 		for range 100 {
+			clock.add(time.Second)
 			r.nic.put(failed(0xe0, 0x04, r.next))
 			r.q.Poll(make([]Packet, 1))
 		}
-		if r.halts != maxFutile || !errors.Is(r.q.ended(), ErrFailed) || r.failure == nil {
+		if r.halts != int(futileTime/time.Second)+1 || !errors.Is(r.q.ended(), ErrFailed) || r.failure == nil {
 			t.Errorf("%d resets, failure %v", r.halts, r.failure)
 		}
 	})
@@ -163,6 +167,6 @@ func (r *rxRig) survive(t *testing.T, stream []byte, audit func()) {
 		audit()
 		r.nic.pi = r.q.cq.ci // what is left is overwritten
 	}
-	r.failure, r.q.futile = nil, 0
+	r.failure, r.q.recovery = nil, recovery{now: time.Now}
 	r.q.alarm.bits.Store(0)
 }

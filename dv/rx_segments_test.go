@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
@@ -29,10 +30,11 @@ func newSegRig(t testing.TB, entries, frames int) *segRig {
 	r.q = newSegmentedRxQueue(0, entries, rigSegs, memory(t, entries*16*rigSegs), rec, newCompRing(cqMem, cqRec, entries), pool)
 	r.nic = fakeCQ{buf: cqMem.Slice(0, entries*64), size: uint32(entries)}
 	r.q.backing = backing{
-		halt:  func() error { r.halts++; return nil },
-		start: func() error { r.starts++; r.next = 0; return nil },
-		fail:  func(err error) { r.failure = err; r.q.alarm.raise(alarmFailed) },
-		ended: func() error { return errors.Join(ErrFailed, r.failure) },
+		halt:      func() error { r.halts++; return nil },
+		start:     func() error { r.starts++; r.next = 0; return nil },
+		fail:      func(err error) { r.failure = err; r.q.alarm.raise(alarmFailed) },
+		wakeAfter: func(time.Duration) {},
+		ended:     func() error { return errors.Join(ErrFailed, r.failure) },
 	}
 	r.q.page = &uverbs.Page{Trap: func(int, uint64) {}}
 	r.q.Refill()

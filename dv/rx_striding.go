@@ -2,6 +2,7 @@ package dv
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
@@ -171,8 +172,7 @@ func (q *slabs) oddStriding(b []byte) {
 
 func (q *slabs) resetStriding(cause string) {
 	q.enterHolders()
-	q.log.Warn("striding receive queue in error, resetting it", "queue", q.index, "completion", cause, "expected", uint16(q.cc), "stride", q.at)
-	q.reset(cause)
+	q.failed(fmt.Sprintf("%s where stride %d of descriptor %d was expected", cause, q.at, uint16(q.cc)))
 }
 
 // release gives back runs of frames of one slab at once.

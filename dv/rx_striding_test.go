@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 )
 
 // strideRig is a striding queue and the NIC's side of it: slab and stride that
@@ -26,10 +27,11 @@ func newStrideRig(t testing.TB, slabs int) *strideRig {
 	r.q.compress(RxHash)
 	r.nic = fakeCQ{buf: cqMem.Slice(0, completions*64), size: completions}
 	r.q.backing = backing{
-		halt:  func() error { r.halts++; return nil },
-		start: func() error { r.starts++; r.next, r.at = 0, 0; return nil },
-		fail:  func(err error) { r.failure = err; r.q.alarm.raise(alarmFailed) },
-		ended: func() error { return ErrFailed },
+		halt:      func() error { r.halts++; return nil },
+		start:     func() error { r.starts++; r.next, r.at = 0, 0; return nil },
+		fail:      func(err error) { r.failure = err; r.q.alarm.raise(alarmFailed) },
+		wakeAfter: func(time.Duration) {},
+		ended:     func() error { return ErrFailed },
 	}
 	r.q.Refill()
 	return r

@@ -33,6 +33,7 @@ func (q *RxQueue) Arm() {
 	mmio.ToDevice()
 	q.page.Store64(q.register, mlx5.ArmDoorbell(word, q.cqn))
 	q.count.arms.n++
+	q.report()
 	q.count.showWaits()
 }
 

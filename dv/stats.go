@@ -45,7 +45,7 @@ type RxDrops struct {
 }
 
 // TxStats counts what one send queue did. Packets and Bytes are current as of
-// the last Flush, the rest as of the last Reclaim that found something.
+// the last Flush, the rest as of the last Reclaim that found something, or Check.
 type TxStats struct {
 	// Packets and Bytes posted and flushed. A segmented packet counts once, its
 	// headers too.

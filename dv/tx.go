@@ -29,7 +29,6 @@ type TxQueue struct {
 	quarter uint32
 	limits  txLimits
 	log     *slog.Logger
-	now     func() time.Time
 
 	// The owner's.
 	cq                  compRing
@@ -40,8 +39,9 @@ type TxQueue struct {
 	marks               []mark
 	lent                lentRing
 	done                uint64 // packets completed, in counts of count.packets
-	futile              int    // resets since the last completed packet
+	recovery            recovery
 	stuck               stuckness
+	shown               uint64                    // completions when the counters were shown last
 	scratch             [MaxBlocks * mlx5.BB]byte // a descriptor that wraps is written here first
 
 	backing
@@ -85,7 +85,7 @@ func newTxQueue(index, blocks int, ring, rec *mmio.Region, pool *Pool, stage sta
 	q := &TxQueue{
 		index: index, pool: pool, ring: ring.Slice(0, blocks*mlx5.BB), rec: rec,
 		size: uint32(blocks), mask: uint32(blocks - 1), quarter: uint32(blocks / 4),
-		limits: limits, log: slog.New(slog.DiscardHandler), now: time.Now,
+		limits: limits, log: slog.New(slog.DiscardHandler), recovery: recovery{now: time.Now},
 		stage: stage, marks: make([]mark, blocks), lent: lentRing{ring: make([]lent, blocks*dsPerBB)},
 	}
 	q.rewind()

@@ -3,7 +3,6 @@ package dv
 import (
 	"encoding/binary"
 	"fmt"
-	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
@@ -11,6 +10,16 @@ import (
 // Reclaim consumes completions, frees what they cover and returns how many
 // packets that were. It also recovers a queue that failed.
 func (q *TxQueue) Reclaim() int {
+	n := q.Reap()
+	if q.shown != q.count.completions.n {
+		q.show()
+	}
+	return n
+}
+
+// Reap is Reclaim for those who look before every small write: the counters are made visible for every 16 completions, and for the
+// last of them by Check.
+func (q *TxQueue) Reap() int {
 	if !q.alarm.quiet() && !q.attend() {
 		return 0
 	}
@@ -25,7 +34,7 @@ func (q *TxQueue) Reclaim() int {
 		if tail&0xfc != plainSend || !q.retire(uint16(tail>>16)) {
 			done := q.done - before
 			if done > 0 {
-				q.futile = 0
+				q.recovery.good()
 			}
 			q.broken(cqe[:])
 			return int(done)
@@ -34,9 +43,11 @@ func (q *TxQueue) Reclaim() int {
 	}
 	q.cq.publish()
 	q.lent.release(q.cc, q.pool)
-	q.futile = 0
+	q.recovery.good()
 	q.count.completions.n += uint64(n)
-	q.count.showDone()
+	if q.count.completions.n-q.shown >= showEvery {
+		q.show()
+	}
 	return int(q.done - before)
 }
 
@@ -57,24 +68,30 @@ func (q *TxQueue) retire(index uint16) bool {
 	return true
 }
 
-// broken handles a completion that is no success.
+// broken handles a completion that is no success: it replaces the queue, or has attend do so if that was done many times in a row.
 func (q *TxQueue) broken(b []byte) {
-	cqe := mlx5.CQE(b)
-	q.log.Warn("send queue in error, replacing it", "queue", q.index, "completion", cqe.String(),
-		"blocks", fmt.Sprintf("%d to %d", uint16(q.cc), uint16(q.rung)), "bytes", fmt.Sprintf("%x", b))
-	q.reset(cqe.String())
+	cause := fmt.Sprintf("%s in blocks %d to %d, bytes %x", mlx5.CQE(b).String(), uint16(q.cc), uint16(q.rung), b)
+	if q.recovery.wait() > 0 {
+		q.recovery.pending = cause
+		q.alarm.raise(alarmReset)
+		return
+	}
+	q.reset(cause)
 }
 
-// attend acts on what other goroutines said, and reports whether the queue may
-// be used.
+// attend acts on what other goroutines said and on a reset that was put off, and reports whether the queue may be used.
 func (q *TxQueue) attend() bool {
 	if q.alarm.over() {
 		return false
 	}
-	if q.alarm.takeReset() {
-		q.log.Warn("send queue hangs or was reported in error, replacing it", "queue", q.index)
-		q.reset("none: reported by the device, or no completion in time")
+	if !q.alarm.wantsReset() {
+		return true
 	}
+	if q.recovery.wait() > 0 {
+		return false
+	}
+	q.alarm.clearReset()
+	q.reset(q.recovery.takePending())
 	return !q.alarm.over()
 }
 
@@ -85,8 +102,10 @@ func (q *TxQueue) reset(cause string) {
 	q.count.resets.n++
 	q.count.lost.n += q.count.packets.n - q.done
 	defer q.count.showFaults()
-	if q.futile++; q.futile > maxFutile {
-		q.fail(fmt.Errorf("send queue %d: %d resets in a row did not help, last error: %s", q.index, maxFutile, cause))
+	hope := q.recovery.begin(cause)
+	q.report()
+	if !hope {
+		q.fail(fmt.Errorf("send queue %d: %d resets in a row did not help, last error: %s", q.index, q.recovery.futile-1, cause))
 		return
 	}
 	if err := q.halt(); err != nil {
@@ -99,29 +118,4 @@ func (q *TxQueue) reset(cause string) {
 	if err := q.start(); err != nil {
 		q.fail(fmt.Errorf("replace send queue %d: %w", q.index, err))
 	}
-}
-
-// stuckness is how long a full queue has seen no completion.
-type stuckness struct {
-	since time.Time
-	cc    uint32
-}
-
-// txTimeout is how long a full ring may stand still before the queue is
-// replaced. Linux's mlx5e waits 15 s; a ring is sent in less than 100 ms on
-// the slowest link that a card has.
-const txTimeout = 2 * time.Second
-
-// full is the answer to a packet there is no room for.
-func (q *TxQueue) full() error {
-	q.count.stalls.n++
-	q.count.showFaults()
-	now := q.now()
-	if q.stuck.since.IsZero() || q.stuck.cc != q.cc || q.rung == q.cc {
-		q.stuck = stuckness{since: now, cc: q.cc}
-	} else if now.Sub(q.stuck.since) > txTimeout {
-		q.stuck = stuckness{}
-		q.alarm.raise(alarmReset)
-	}
-	return ErrRingFull
 }

@@ -108,22 +108,79 @@ func TestTxRecoveryAfterSuccess(t *testing.T) {
 	}
 }
 
+// Errors without one success between them are borne for a while, at a rate that costs little, and then fail the device.
 func TestTxHopeless(t *testing.T) {
 	r := newTxRig(t, 64, 128<<10, defaultLimits)
+	clock := newFakeClock()
+	r.q.recovery.now = clock.now
 	p := TxPacket{Bufs: [][]byte{make([]byte, 60)}}
-	for range 100 {
-		if err := r.q.Post(&p); err != nil {
-			if !errors.Is(err, ErrFailed) {
-				t.Fatal(err)
-			}
-			break
+	start, early := clock.at, 0
+	for r.failure == nil && clock.at.Sub(start) < time.Hour {
+		if err := r.q.Post(&p); err != nil && !errors.Is(err, ErrRingFull) {
+			t.Fatal(err)
 		}
 		r.q.Flush()
-		r.nic.put(failed(0xd0, 0x04, 0))
+		if r.q.alarm.quiet() {
+			r.nic.put(failed(0xd0, 0x04, uint16(r.q.last)))
+		}
 		r.q.Reclaim()
+		if clock.add(time.Millisecond); clock.at.Sub(start) == futileTime {
+			early = r.starts
+		}
 	}
-	if r.failure == nil || r.starts != maxFutile {
-		t.Errorf("%d resets, failure %v", r.starts, r.failure)
+	if took := clock.at.Sub(start); took <= futileTime || took > 2*futileTime {
+		t.Errorf("given up after %v", took)
+	}
+	if most := int(futileTime / longestPause); early <= maxFutile || early > most+20 {
+		t.Errorf("%d resets in the first %v, want %d at most", early, futileTime, most+20)
+	}
+	if err := r.q.Post(&p); !errors.Is(err, ErrFailed) {
+		t.Errorf("post: %v", err)
+	}
+}
+
+// A ring that is not full and stands still is replaced by Check alone; an idle one never is, nor one that moves.
+func TestTxCheckStuck(t *testing.T) {
+	r := newTxRig(t, 64, 128<<10, defaultLimits)
+	clock := newFakeClock()
+	r.q.recovery.now = clock.now
+	p := TxPacket{Bufs: [][]byte{make([]byte, 200)}}
+	r.post(t, &p)
+	if !r.q.Check() {
+		t.Error("nothing to look after with a packet on its way")
+	}
+	r.nic.put(sent(0))
+	if clock.add(txTimeout); r.q.Check() {
+		t.Error("still to be looked after when all is sent")
+	}
+	clock.add(time.Hour) // idle
+	r.post(t, &p)
+	for range int(txTimeout / (100 * time.Millisecond)) {
+		r.q.Check()
+		clock.add(100 * time.Millisecond)
+	}
+	if r.starts != 0 {
+		t.Fatal("replaced too early")
+	}
+	clock.add(200 * time.Millisecond)
+	r.q.Check()
+	r.q.Check()
+	if s := r.q.Stats(); r.starts != 1 || s.Drops.Lost != 1 || r.q.Free() != 64 {
+		t.Errorf("%d replacements, %d packets lost", r.starts, s.Drops.Lost)
+	}
+}
+
+// Check shows what a flush and a reclaim leave for later.
+func TestTxCheckShows(t *testing.T) {
+	r := newTxRig(t, 64, 128<<10, defaultLimits)
+	p := TxPacket{Bufs: [][]byte{make([]byte, 60)}}
+	for i := range 3 {
+		r.post(t, &p)
+		r.nic.put(sent(uint16(2 * i)))
+	}
+	r.q.Check()
+	if s := r.q.Stats(); s.Packets != 3 || s.Doorbells != 3 || s.Completions != 3 || s.Inline != 3 {
+		t.Errorf("stats %+v", s)
 	}
 }
 
@@ -132,7 +189,7 @@ func TestTxHopeless(t *testing.T) {
 func TestTxStuck(t *testing.T) {
 	r := newTxRig(t, 64, 128<<10, defaultLimits)
 	now := time.Unix(1000, 0)
-	r.q.now = func() time.Time { return now }
+	r.q.recovery.now = func() time.Time { return now }
 	p := TxPacket{Bufs: [][]byte{make([]byte, 200)}}
 	fill := func() {
 		for r.q.Post(&p) == nil {
@@ -190,7 +247,7 @@ func FuzzTxCompletions(f *testing.F) {
 			if r.q.cc != r.q.pc { // the first was taken for something else
 				r.q.reset("test")
 			}
-			r.failure, r.q.futile = nil, 0
+			r.failure, r.q.recovery = nil, recovery{now: time.Now}
 			r.q.alarm.bits.Store(0)
 		}
 		if r.pool.Free() != r.pool.Frames() {

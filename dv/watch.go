@@ -56,7 +56,7 @@ func (d *Device) onLink(e uverbs.AsyncEvent) {
 // onQueueError raises the alarm of the queue that e names. An event about an
 // object that has been replaced since is late and means nothing.
 func (d *Device) onQueueError(e uverbs.AsyncEvent) {
-	d.log.Warn("queue error reported by the device", "device", d.Name(), "event", e.String())
+	d.log.Debug("queue error reported by the device", "device", d.Name(), "event", e.String())
 	kind, i, generation := parseHandle(e.Element)
 	switch {
 	case kind == handleRxCQ:

@@ -191,5 +191,6 @@ func (s *sender) close() {
 	s.q.Flush()
 	s.backlog.closed = true
 	s.backlog.timer.Stop()
+	s.care.timer.Stop()
 	s.discard()
 }

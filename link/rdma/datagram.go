@@ -62,7 +62,7 @@ func (x *express) sentAll(ds []Datagram) {
 func (s *sender) writeDatagrams(ds []Datagram) (int, tcpip.Error) {
 	s.q.Lock()
 	defer s.q.Unlock()
-	s.begin(len(ds[0].Headers) + len(ds[0].Payload))
+	s.reclaim()
 	var err error
 	sent := 0
 	for sent < len(ds) {
@@ -71,7 +71,7 @@ func (s *sender) writeDatagrams(ds []Datagram) (int, tcpip.Error) {
 		}
 		sent++
 	}
-	s.q.Flush()
+	s.flush()
 	s.count.packets.Add(uint64(sent))
 	return sent, s.outcome(err)
 }

@@ -28,6 +28,9 @@
 // retransmission timeout. So TCP segments that find the ring full are kept in a backlog, bounded, and follow in order
 // (backlog.go); whatever else waits in its sender, up to a millisecond. ARP, ICMP and the like do neither and have a reserve.
 //
+// Completions are looked for before every write and after every reception, for one may tell of an error that leaves the queue
+// mute until it is replaced; and by a timer while anything is outstanding (care.go).
+//
 // ACKCoalescer (ack.go) is a queueing discipline to put in front: it holds pure ACKs back for a moment, as RFC 1122 and RFC
 // 5681 allow and netstack by itself never does.
 //

@@ -14,8 +14,6 @@ import (
 const (
 	// fullRingWait is how long room is waited for before a packet is refused: in a full ring, or of a segment in a full backlog.
 	fullRingWait = time.Millisecond
-	// longPacket is from how many bytes on a packet is worth a look for completions.
-	longPacket = 8 << 10
 	// reservedPackets is for how many packets room is kept that only urgent ones get.
 	reservedPackets = 32
 )
@@ -25,10 +23,10 @@ type sender struct {
 	q       *dv.TxQueue
 	packet  dv.TxPacket // scratch
 	reserve int         // blocks that ordinary packets leave free
-	low     int         // blocks free below which completions are looked for
 	flows   *flows
 	vlan    uint16 // 0: frames are sent without a tag
 	backlog backlog
+	care    care
 	count   txCounters
 }
 
@@ -36,8 +34,9 @@ func newSender(q *dv.TxQueue, vlan uint16, flows *flows) *sender {
 	blocks := q.Free()
 	s := &sender{
 		q: q, vlan: vlan, flows: flows, packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
-		reserve: min(2*reservedPackets, blocks/8), low: blocks / 2,
+		reserve: min(2*reservedPackets, blocks/8),
 	}
+	s.care.init(s.check)
 	s.backlog.timer = time.AfterFunc(time.Hour, s.expire)
 	s.backlog.timer.Stop()
 	return s
@@ -91,34 +90,27 @@ func (e *Endpoint) senderOf(pkt *gstack.PacketBuffer) *sender {
 	return e.tx[int(hash%uint32(len(e.tx)))]
 }
 
-// write posts packets and rings the doorbell once.
+// write posts packets and rings the doorbell once. It looks for completions first, for one of them may say that the queue is in
+// error, which nobody else might find out.
 func (s *sender) write(pkts []*gstack.PacketBuffer, patience time.Duration) (int, tcpip.Error) {
 	s.q.Lock()
 	defer s.q.Unlock()
-	s.begin(pkts[0].Size())
+	s.reclaim()
 	for i, pkt := range pkts {
 		if err := s.send(pkt, patience); err != nil {
-			s.q.Flush()
+			s.flush()
 			s.count.packets.Add(uint64(i))
 			return i, err
 		}
 	}
-	s.q.Flush()
+	s.flush()
 	s.count.packets.Add(uint64(len(pkts)))
 	return len(pkts), nil
 }
 
-// begin makes room before packets are posted, the first of them of size bytes: if there is little, or others wait for it, or the
-// packet is long, as it is copied faster where the one before was.
-func (s *sender) begin(size int) {
-	if s.q.Free() < s.low || size >= longPacket || !s.backlog.empty() {
-		s.reclaim()
-	}
-}
-
 // reclaim looks for completions and gives the room to what waits for it first. It reports whether there were any.
 func (s *sender) reclaim() bool {
-	done := s.q.Reclaim() > 0
+	done := s.q.Reap() > 0
 	if done {
 		s.drain()
 	}

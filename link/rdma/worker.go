@@ -94,6 +94,7 @@ func (e *Endpoint) newWorker(s *session, i int) *worker {
 func (w *worker) poll() bool {
 	n := w.q.Poll(w.frames[:])
 	if n > 0 {
+		w.e.tx[w.q.Index()%len(w.e.tx)].help()
 		w.receive(n)
 	}
 	w.e.relieve()

@@ -1,0 +1,100 @@
+package dv
+
+import "time"
+
+const (
+	// maxFutile and futileTime are how many resets in a row, over how long a time, without one
+	// good packet between them, are taken as "this will never work".
+	maxFutile  = 16
+	futileTime = 30 * time.Second
+
+	// The first promptResets in a row are done at once, each further one after twice the pause of
+	// the one before.
+	promptResets  = 4
+	firstPause    = time.Millisecond
+	longestPause  = 100 * time.Millisecond
+	resetLogPause = time.Second
+)
+
+// recovery bounds what resets of one queue take: the kernel's time, and lines of log. It is the
+// owner's.
+type recovery struct {
+	now    func() time.Time
+	futile int       // resets since the last good packet
+	since  time.Time // the first of these
+	next   time.Time // no reset before; zero: at any time
+	timed  time.Time // the value of next that a timer is set for
+
+	logged   time.Time // the last line
+	unlogged int       // resets since
+	cause    string    // of the last one
+	pending  string    // why a reset was put off
+}
+
+// wait is how long the next reset is to be put off.
+func (r *recovery) wait() time.Duration {
+	if r.next.IsZero() {
+		return 0
+	}
+	return max(0, r.next.Sub(r.now()))
+}
+
+// begin counts a reset, and reports whether there is hope.
+func (r *recovery) begin(cause string) bool {
+	now := r.now()
+	r.unlogged++
+	r.cause = cause
+	if r.futile == 0 {
+		r.since = now
+	}
+	r.futile++
+	if r.futile >= promptResets {
+		r.next = now.Add(min(firstPause<<min(r.futile-promptResets, 16), longestPause))
+	}
+	return r.futile <= maxFutile || now.Sub(r.since) <= futileTime
+}
+
+// arrange returns for how long a timer is to be set, so that the reset which is put off is done;
+// 0 if there is one.
+func (r *recovery) arrange() time.Duration {
+	if r.timed.Equal(r.next) {
+		return 0
+	}
+	r.timed = r.next
+	return r.wait()
+}
+
+// takePending is why a reset was put off, or what is known of one that another goroutine asked for.
+func (r *recovery) takePending() string {
+	cause := r.pending
+	if r.pending = ""; cause == "" {
+		return "reported by the device"
+	}
+	return cause
+}
+
+// good ends a row of resets: something was sent or received.
+func (r *recovery) good() {
+	if r.futile > 0 {
+		r.futile, r.next = 0, time.Time{}
+	}
+}
+
+// owes reports whether the reset just begun is the first since the last line of log that has
+// none: a timer is to be set.
+func (r *recovery) owes() bool { return r.unlogged == 1 }
+
+// report returns how many resets a line of log is due for, 0 if none is: there is one per second
+// at most.
+func (r *recovery) report() int {
+	if r.unlogged == 0 {
+		return 0
+	}
+	now := r.now()
+	if !r.logged.IsZero() && now.Sub(r.logged) < resetLogPause {
+		return 0
+	}
+	n := r.unlogged
+	r.logged, r.unlogged = now, 0
+	return n
+}

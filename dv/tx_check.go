@@ -1,0 +1,71 @@
+package dv
+
+import "time"
+
+// txTimeout is how long descriptors may wait without a completion before the queue is replaced;
+// of resets in a row each waits twice as long as the one before, 16 times as long at most.
+// Linux's mlx5e waits 15 s; a ring is sent in less than 100 ms on the slowest link that a card
+// has.
+const txTimeout = 2 * time.Second
+
+// Check looks after a queue that nobody may be at: it reclaims, asks for a replacement of a queue
+// that stands still for longer than 2 s, makes all counters visible and logs resets that had no
+// line yet. Call it about 100 ms after a Flush, and again and again for as long as it returns
+// true: there is something left to look after.
+func (q *TxQueue) Check() (again bool) {
+	q.Reap()
+	q.watch()
+	q.report()
+	q.count.showPosts()
+	q.show()
+	q.count.showFaults()
+	return !q.alarm.over() && (q.pc != q.cc || q.recovery.unlogged > 0)
+}
+
+// showEvery is after how many completions Reap shows the counters: that costs three times as much
+// as to consume one.
+const showEvery = 16
+
+// show makes what completions and flushes changed visible.
+func (q *TxQueue) show() {
+	q.shown = q.count.completions.n
+	q.count.showDone()
+}
+
+// stuckness is how long descriptors have waited without a completion.
+type stuckness struct {
+	since time.Time // zero: none wait
+	cc    uint32
+}
+
+// watch raises the alarm when the queue has stood still for too long.
+func (q *TxQueue) watch() {
+	if q.rung == q.cc {
+		q.stuck = stuckness{}
+		return
+	}
+	now := q.recovery.now()
+	if q.stuck.since.IsZero() || q.stuck.cc != q.cc {
+		q.stuck = stuckness{since: now, cc: q.cc}
+	} else if now.Sub(q.stuck.since) > txTimeout<<min(q.recovery.futile, 4) {
+		q.stuck = stuckness{}
+		q.recovery.pending = "no completion in time"
+		q.alarm.raise(alarmReset)
+	}
+}
+
+// full is the answer to a packet there is no room for.
+func (q *TxQueue) full() error {
+	q.count.stalls.n++
+	q.count.showFaults()
+	q.watch()
+	return ErrRingFull
+}
+
+// report logs the resets there were since the last line, once per second at most.
+func (q *TxQueue) report() {
+	if n := q.recovery.report(); n > 0 {
+		q.log.Warn("send queue was in error and is replaced", "queue", q.index, "resets", n,
+			"lost_packets", q.count.lost.n, "cause", q.recovery.cause)
+	}
+}
