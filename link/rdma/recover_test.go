@@ -12,6 +12,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
@@ -177,7 +178,7 @@ type tap struct {
 	sent chan struct{}
 }
 
-func (w *tap) Send(frames []simnic.Frame) (int, error) {
+func (w *tap) Send(frames []frame.Frame) (int, error) {
 	for range frames {
 		w.sent <- struct{}{}
 	}
