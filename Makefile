@@ -11,7 +11,7 @@ ROUNDS      ?= 10
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-vm test-arm64 test-services check deps demo bench bench-go bench-peers fuzz help
+.PHONY: build test test-vm test-arm64 test-services test-attacks check deps demo bench bench-go bench-peers fuzz help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -34,6 +34,10 @@ test-services: ## real services on the stack with the clients people have; SERVI
 	(cd tests/services/$$s && go vet . && NEED_LOG=$$skips SERVICES_LOG=$$versions go test -count=1 -timeout $(TIMEOUT) .) || status=1; done; \
 	echo "versions:" $$(sort -u $$versions | tr '\n' ',' | sed 's/,$$//; s/,/, /g'); \
 	sort -u $$skips; rm -f $$skips $$versions; exit $$status
+
+test-attacks: ## a server under attack, and its clients: one table. 3 minutes; LONG=1: attacks of 60 s, or DURATION=20s
+	@tests/deps.sh attacks
+	ATTACKS=1 go test -count=1 -parallel 8 -timeout $(if $(LONG),90m,20m) ./tests/attack -for $(or $(DURATION),$(if $(LONG),60s,5s))
 
 check: ## gofmt, vet for amd64 and arm64, staticcheck, import map and other rules of the tree
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }

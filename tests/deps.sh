@@ -3,7 +3,7 @@
 # apt and the user is root. Elsewhere it says in one line what is missing, and
 # the tests that need it are skipped with that reason. With the argument perf it
 # also looks for what "make bench-peers" uses, with services for the clients of
-# "make test-services".
+# "make test-services", with attacks for those of "make test-attacks".
 set -uo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -34,6 +34,9 @@ programs() {
 		wrk wrk
 		dnsperf dnsperf
 		ethtool ethtool
+	END
+	[ "$1" != attacks ] || cat <<-END
+		iperf3 iperf3
 	END
 	[ "$1" != services ] || cat <<-END
 		nghttp2-client h2load

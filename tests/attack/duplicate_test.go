@@ -1,0 +1,113 @@
+package attack
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+)
+
+// rival is the hardware address of whoever claims what is the server's.
+var rival = net.HardwareAddr{2, 0, 0x66, 0x66, 0x66, 0x66}
+
+// TestLinkLocalTaken: somebody answers duplicate detection of the IPv6 link-local address (RFC 4862 section 5.4).
+func TestLinkLocalTaken(t *testing.T) {
+	t.Parallel()
+	w := newCable(t)
+	p := w.port()
+	f := newForge(t, p)
+	var answered atomic.Int32
+	go answerProbes(p, f, &answered)
+	if !w.tryStart("http", "--address", server4+"/24", "--root", site(t)) {
+		text, _ := w.log.written()
+		w.t.Errorf("the server did not start: %s", text)
+		w.judge(row{attack: "link-local address taken at start", during: 0, after: 0, note: "did not start"})
+		return
+	}
+	if answered.Load() == 0 {
+		t.Fatal("no probe for the link-local address was seen")
+	}
+	r := w.under("link-local address taken at start", w.browsers(), func(done <-chan struct{}) { <-done })
+	if text, _ := w.log.written(); !strings.Contains(text, "fe80") {
+		t.Errorf("the log does not name the link-local address")
+	}
+	r.note = fmt.Sprintf("%d probes answered", answered.Load())
+	w.judge(r)
+}
+
+// answerProbes claims every link-local address that is probed until the port is closed.
+func answerProbes(p *lab.Port, f *forge, answered *atomic.Int32) {
+	buf := make([]byte, 2048)
+	for {
+		b, err := p.Recv(buf, time.Now().Add(time.Minute))
+		if err != nil {
+			return
+		}
+		unspecified := make([]byte, 16)
+		if len(b) < 78 || b[12] != 0x86 || b[20] != 58 || b[54] != 135 || !bytes.Equal(b[22:38], unspecified) || b[62] != 0xfe {
+			continue
+		}
+		target := netipFrom([16]byte(b[62:78]))
+		m := append([]byte{136, 0, 0, 0, 0x20, 0, 0, 0}, target.AsSlice()...)
+		m = append(append(m, 2, 1), rival...)
+		p.Send(f.icmp6(target, addr("ff02::1"), m))
+		answered.Add(1)
+	}
+}
+
+const (
+	// quiet is how long after its start a server may still announce its addresses unasked: twice, two
+	// seconds apart (RFC 5227 section 2.3).
+	quiet = 4 * time.Second
+	// defenceTime is how long it may take to answer a claim.
+	defenceTime = time.Second
+)
+
+// TestAddressClaimed: somebody claims the IPv4 address while the server uses it (RFC 5227 section 2.4).
+func TestAddressClaimed(t *testing.T) {
+	t.Parallel()
+	w := newServer(t, "http", "--root", site(t))
+	p := w.port()
+	f := newForge(t, p)
+	defended := time.Duration(-1)
+	r := w.under("IPv4 address claimed by another host", w.browsers(), func(done <-chan struct{}) {
+		ours := addr(server4)
+		time.Sleep(time.Until(w.began.Add(quiet))) // no event tells of the last announcement
+		must(t, p.Send(f.arp(1, rival, ours, ours)))
+		defended = defence(p, ours, time.Now())
+		<-done
+	})
+	if defended < 0 {
+		t.Errorf("the address was not defended within %v", defenceTime)
+	}
+	if text, _ := w.log.written(); !strings.Contains(text, server4) || !strings.Contains(text, rival.String()) {
+		t.Errorf("the log does not name the address and its rival")
+	}
+	r.note = "not defended"
+	if defended >= 0 {
+		r.note = fmt.Sprintf("defended after %v", defended.Round(time.Millisecond))
+	}
+	w.judge(r)
+}
+
+// defence waits for an ARP announcement of the server, which goes to everybody, and returns how long it took; negative if none came.
+func defence(p *lab.Port, ours netip.Addr, began time.Time) time.Duration {
+	mac := mustMAC()
+	buf := make([]byte, 2048)
+	for {
+		b, err := p.Recv(buf, began.Add(defenceTime))
+		if err != nil {
+			return -1
+		}
+		if len(b) >= 42 && b[0] == 255 && b[12] == 8 && b[13] == 6 && bytes.Equal(b[22:28], mac) &&
+			bytes.Equal(b[28:32], ours.AsSlice()) && bytes.Equal(b[38:42], ours.AsSlice()) {
+			return time.Since(began)
+		}
+	}
+}
