@@ -16,11 +16,11 @@ BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
 
-test: deps check ## check, then every test with the race detector, in random order
-	@skips=$$(mktemp); race=$$(command -v "$$(go env CC)" >/dev/null && echo -race); \
+test: deps check ## check, then every test with the race detector, in random order; says so where there is none
+	@skips=$$(mktemp); race=$$(tests/race.sh); \
 	NEED_LOG=$$skips go test $$race -shuffle=on -timeout $(TIMEOUT) ./...; status=$$?; \
 	(cd tests/perf && CGO_ENABLED=0 go test -shuffle=on -timeout $(TIMEOUT) .) || status=1; \
-	sort -u $$skips; rm -f $$skips; exit $$status
+	sort -u $$skips; rm -f $$skips; tests/race.sh again; exit $$status
 
 test-vm: ## stock kernels with their own mlx5 driver on the model, in QEMU; KERNEL=6.12 for one
 	go test -count=1 -v -timeout 15m -run StockKernels ./tests/vm
