@@ -305,8 +305,8 @@ func TestBrokenZones(t *testing.T) {
 		line       string
 		want       string
 	}{
-		{"bad address", head + "; comment\n\nx A 1.2.3\n", "7", "bad A"},
-		{"unknown type", head + "x WHAT 1\n", "5", "WHAT"},
+		{"bad address", head + "; comment\n\nx A 1.2.3\n", "7", "bad A A in column 9"},
+		{"unknown type", head + "x WHAT 1\n", "5", "not a TTL in column 7"},
 		{"outside", head + "x.b.test. A 1.2.3.4\n", "5", "outside the zone a.test."},
 		{"cname and other", head + "x A 1.2.3.4\nx CNAME y\n", "6", "x.a.test. has a CNAME record and a A record"},
 		{"two cnames", head + "x CNAME y\nx CNAME z\n", "6", "second CNAME"},
@@ -318,6 +318,10 @@ func TestBrokenZones(t *testing.T) {
 		{"chaos", head + "x CH TXT y\n", "5", "class CH"},
 		{"wildcard delegation", head + "*.x NS ns\n", "5", "wildcard"},
 		{"multi-line record", head + "x TXT ( a\n b\n c )\ny A z\n", "8", "bad A"},
+		{"a file of secrets", "root:$6$SECRET:20000:0:99999:7:::\n", "1", "in column"},
+		{"a secret in quotes", head + "x A \"SECRET\"\n", "5", "bad A A"},
+		{"a secret for a number", head + "x MX SECRET y\n", "5", "bad MX"},
+		{"a secret for a time", "$TTL SECRET\n", "1", "TTL"},
 		{"no ttl", "a.test. SOA ns.a.test. h.a.test. 1 2 3 4 5\n", "1", "TTL"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -328,6 +332,9 @@ func TestBrokenZones(t *testing.T) {
 			_, err := New(Config{Zones: []Zone{{File: file}}})
 			if err == nil || !strings.HasPrefix(err.Error(), file+":"+tc.line+": ") || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v\nwant %s:%s: ... %s", err, file, tc.line, tc.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "SECRET") {
+				t.Errorf("prints what is in the file: %v", err)
 			}
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -46,32 +47,54 @@ func (r *lineReader) line() int {
 	return r.lines
 }
 
-// loadZone reads one zone file. Its first record must be the SOA; origin completes relative names and may be empty when
-// the file has an $ORIGIN or absolute names. Errors begin with file:line.
+// loadZone reads one zone file. Its first record must be the SOA; origin completes relative names and
+// may be empty when the file has an $ORIGIN or absolute names. Errors begin with file:line.
 func loadZone(file, origin string) (*zone, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("open zone file: %w", err)
 	}
 	defer f.Close()
+	z, line, err := readZone(f, origin)
+	if err != nil {
+		return nil, fmt.Errorf("%s:%d: %w", file, line, err)
+	}
+	return z, nil
+}
+
+// readZone reads one zone; line is where an error was found.
+func readZone(r io.Reader, origin string) (z *zone, line int, err error) {
 	if origin != "" {
 		origin = dns.Fqdn(origin)
 	}
-	lines := &lineReader{Reader: bufio.NewReader(f)}
+	lines := &lineReader{Reader: bufio.NewReader(r)}
 	parser := dns.NewZoneParser(lines, origin, "")
-	z := &zone{nodes: map[string]node{}}
+	z = &zone{nodes: map[string]node{}}
 	for rr, ok := parser.Next(); ok; rr, ok = parser.Next() {
 		if err := z.add(rr); err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", file, lines.line(), err)
+			return nil, lines.line(), err
 		}
 	}
 	if err := parser.Err(); err != nil {
-		return nil, fmt.Errorf("%s:%d: %w", file, lines.line(), err)
+		return nil, lines.line(), withoutText(err)
 	}
 	if err := z.finish(origin); err != nil {
-		return nil, fmt.Errorf("%s:%d: %w", file, lines.line(), err)
+		return nil, lines.line(), err
 	}
-	return z, nil
+	return z, lines.line(), nil
+}
+
+// withoutText is the parser's error less what it quotes: a file that is no zone may be a secret one.
+func withoutText(err error) error {
+	var syntax *dns.ParseError
+	if !errors.As(err, &syntax) {
+		return err
+	}
+	text := syntax.Error()
+	what, _, _ := strings.Cut(strings.TrimPrefix(text, "dns: "), `"`)
+	_, column, _ := strings.Cut(text[strings.LastIndex(text, " at line: ")+1:], "line: ")
+	_, column, _ = strings.Cut(column, ":")
+	return fmt.Errorf("%s in column %s", strings.TrimRight(what, ": "), column)
 }
 
 func (z *zone) add(rr dns.RR) error {

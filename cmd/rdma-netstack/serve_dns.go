@@ -85,12 +85,21 @@ func serveDNS(ctx context.Context, args []string, out streams) (err error) {
 
 // resolver reads where to forward to; port 53 unless said otherwise.
 func resolver(s string) (string, error) {
-	if a, err := netip.ParseAddr(s); err == nil {
-		return netip.AddrPortFrom(a, 53).String(), nil
-	}
 	at, err := netip.ParseAddrPort(s)
+	if a, err := netip.ParseAddr(s); err == nil {
+		return forwardTo(netip.AddrPortFrom(a, 53))
+	}
 	if err != nil || at.Port() == 0 {
 		return "", errors.New("want the resolver's IP address, such as 192.0.2.53, 192.0.2.53:5353 or [2001:db8::53]:5353")
+	}
+	return forwardTo(at)
+}
+
+// forwardTo refuses addresses that are nobody's.
+func forwardTo(at netip.AddrPort) (string, error) {
+	a := at.Addr().Unmap()
+	if a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		return "", errors.New("not the address of one resolver; write that, such as 192.0.2.53")
 	}
 	return at.String(), nil
 }
