@@ -33,16 +33,20 @@ func (s *Stack) Announce() {
 	if s.closed.Load() {
 		return
 	}
-	mac := tcpip.LinkAddress(s.HardwareAddr())
-	if !header.IsValidUnicastEthernetAddress(mac) {
-		return
-	}
 	for _, p := range s.Addrs() {
-		if p.Addr().Is4() {
-			s.gratuitousARP(mac, p.Addr())
-		} else {
-			s.unsolicitedNA(mac, p.Addr())
-		}
+		s.announce(p.Addr())
+	}
+}
+
+// announce is Announce for one address.
+func (s *Stack) announce(a netip.Addr) {
+	mac := tcpip.LinkAddress(s.HardwareAddr())
+	switch {
+	case !s.resolves || !header.IsValidUnicastEthernetAddress(mac):
+	case a.Is4():
+		s.gratuitousARP(mac, a)
+	default:
+		s.unsolicitedNA(mac, a)
 	}
 }
 

@@ -44,7 +44,8 @@ type Config struct {
 	DHCPv4 bool
 	// SLAAC makes IPv6 addresses of the prefixes that routers advertise, and takes routers and resolvers
 	// from them (RFC 4862, RFC 8106). [New] waits for the first, 5 s at most; without a router the stack
-	// goes on with its other addresses.
+	// goes on with its other addresses. There are no temporary addresses (RFC 8981), and of resolvers 8 of
+	// each of 16 routers are remembered, until their lifetimes are over.
 	SLAAC bool
 	// DHCPv6 asks a DHCPv6 server for an IPv6 address and resolvers (RFC 8415) and keeps the lease.
 	// Routers come from SLAAC or Gateways: DHCPv6 does not give any.
@@ -68,7 +69,9 @@ type Config struct {
 
 	// DuplicateDetection is for how long other hosts are asked, at start, whether they already use
 	// one of Addresses (RFC 5227 for IPv4, RFC 4862 for IPv6). Default 300 ms, in three probes.
-	// Negative: do not ask. [New] waits this long.
+	// Negative: do not ask. [New] waits this long. If somebody has the link-local address the stack goes
+	// on without it, unless there is no other. An address in use is never given up: when another host
+	// claims it, it is announced again, once per 10 s (RFC 5227 section 2.4), logged and counted.
 	DuplicateDetection time.Duration
 
 	// NoAnnounce suppresses the gratuitous ARP and unsolicited neighbour advertisements that are

@@ -59,11 +59,22 @@ type dhcp4 struct {
 
 // newDHCP4 opens the client's port. Close ends it.
 func newDHCP4(s *Stack) (lessee, error) {
+	if err := s.hasMAC(); err != nil {
+		return nil, err
+	}
 	c, err := s.ListenUDP("udp4", &net.UDPAddr{Port: dhcpClientPort})
 	if err != nil {
 		return nil, fmt.Errorf("open the DHCP client's port: %w", err)
 	}
 	return &dhcp4{s: s, conn: c, again: s.revived.ask()}, nil
+}
+
+// hasMAC refuses to ask for an address on a link where servers have nothing to tell us by.
+func (s *Stack) hasMAC() error {
+	if len(s.HardwareAddr()) == 0 {
+		return errors.New("the link has no hardware address, by which DHCP tells hosts apart; give Addresses instead")
+	}
+	return nil
 }
 
 // close implements lessee.
@@ -74,7 +85,7 @@ func (d *dhcp4) acquire(ctx context.Context) error {
 	for {
 		l, err := d.offer(ctx)
 		if err == nil {
-			if err = d.s.adopt(l.prefix); err == nil {
+			if err = d.s.adopt(ctx, l.prefix); err == nil {
 				d.lease = l
 				return d.use(l)
 			}

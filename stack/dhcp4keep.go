@@ -37,7 +37,7 @@ func (d *dhcp4) keep() {
 func (d *dhcp4) changeOver(l *lease4) {
 	if l.prefix != d.lease.prefix {
 		d.s.drop(d.lease.prefix)
-		if err := d.s.adopt(l.prefix); err != nil {
+		if err := d.s.adopt(d.s.ctx, l.prefix); err != nil {
 			d.s.log.Warn("a renewed address", "interface", d.s.name, "error", err)
 		}
 	}

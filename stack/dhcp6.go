@@ -45,6 +45,9 @@ func newDHCP6(s *Stack) (lessee, error) {
 
 // openDHCP6 opens the client's port. Close ends it.
 func openDHCP6(s *Stack) (*dhcp6, error) {
+	if err := s.hasMAC(); err != nil {
+		return nil, err
+	}
 	c, err := s.ListenUDP("udp6", &net.UDPAddr{Port: dhcp6ClientPort})
 	if err != nil {
 		return nil, fmt.Errorf("open the DHCPv6 client's port: %w", err)
@@ -60,7 +63,7 @@ func (d *dhcp6) acquire(ctx context.Context) error {
 	for {
 		l, err := d.offer(ctx)
 		if err == nil {
-			if err = d.s.adopt(l.addr); err == nil {
+			if err = d.s.adopt(ctx, l.addr); err == nil {
 				d.lease = l
 				return d.s.learn(fromDHCPv6, nil, l.dns)
 			}

@@ -18,8 +18,8 @@
 //     on. io.EOF means that the peer has closed, and nothing else.
 //   - Addresses: a wildcard listener is dual-stack and prints as "[::]:80"; "tcp4" and "tcp6" restrict;
 //     a datagram that was sent to our second address is answered from our second address. Addresses are
-//     static or asked for (DHCP, DHCPv6, SLAAC), never used while somebody else has them, and announced at
-//     start and when the device's link has been away.
+//     static or asked for (DHCP, DHCPv6, SLAAC), never taken into use while somebody else has them, and announced at
+//     start, when the device's link has been away, and when another host claims one.
 //   - Closing: Close wakes everybody who is blocked, on a connection, a listener or the whole [Stack].
 //
 // # How a call travels

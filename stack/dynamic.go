@@ -14,13 +14,24 @@ import (
 // defaultAddressTimeout is Config.AddressTimeout's.
 const defaultAddressTimeout = 15 * time.Second
 
-// configure asks the network for what cfg wants of it, and starts what keeps it up to date.
-func (s *Stack) configure() error {
-	ctx, cancel := context.WithTimeoutCause(s.ctx, s.cfg.AddressTimeout, s.unanswered())
-	defer cancel()
-	if s.news != nil {
+// configure asks the network for what cfg wants of it, and starts what keeps it up to date. ctx bounds the asking.
+func (s *Stack) configure(ctx context.Context) error {
+	if s.cfg.SLAAC {
 		s.background.Go(func() { s.follow(s.news) })
 	}
+	limited, cancel := context.WithTimeoutCause(ctx, s.cfg.AddressTimeout, s.unanswered())
+	defer cancel()
+	if err := s.ask(limited); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("wait for a router, or for the other IP version, on %s: %w", s.name, context.Cause(ctx))
+	}
+	return nil
+}
+
+// ask asks those whom cfg names for addresses.
+func (s *Stack) ask(ctx context.Context) error {
 	if s.cfg.Auto {
 		return s.auto(ctx)
 	}
@@ -39,6 +50,9 @@ func (s *Stack) configure() error {
 	}
 	return nil
 }
+
+// dynamic says whether c asks the network for addresses.
+func (c Config) dynamic() bool { return c.Auto || c.DHCPv4 || c.DHCPv6 || c.SLAAC }
 
 // unanswered is why there is no address, with what helps.
 func (s *Stack) unanswered() error {

@@ -1,10 +1,12 @@
 package stack
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 )
 
 // learnedFrom is who told us of routes and resolvers.
@@ -23,6 +25,7 @@ var precedence = []learnedFrom{fromDHCPv4, fromDHCPv6, fromRA, fromLinux}
 // learned is what the network told us while running, by who told it. What cfg says comes first.
 type learned struct {
 	applying sync.Mutex // held from a change until it is in force; before mu
+	lines    seldom     // limits the lines logged about it; guarded by applying
 
 	mu     sync.Mutex
 	routes map[learnedFrom][]Route
@@ -94,13 +97,15 @@ func (s *Stack) learn(from learnedFrom, routes []Route, dns []netip.Addr) error 
 	}
 	s.net.SetRouteTable(table)
 	s.epoch.Add(1)
-	s.log.Info("learned", "interface", s.name, "from", string(from), "routes", fmt.Sprint(routes), "dns", fmt.Sprint(dns))
+	if ok, missed := s.learned.lines.allows(time.Now()); ok {
+		s.log.Info("learned", "interface", s.name, "from", string(from), "routes", len(routes), "dns", len(dns), "changes_not_logged", missed)
+	}
 	return nil
 }
 
-// adopt takes an address the network gave us into use, once nobody has objected.
-func (s *Stack) adopt(p netip.Prefix) error {
-	if err := s.addAddress(p); err != nil {
+// adopt takes an address the network gave us into use, once nobody has objected or ctx is done.
+func (s *Stack) adopt(ctx context.Context, p netip.Prefix) error {
+	if err := s.addAddress(ctx, p); err != nil {
 		return err
 	}
 	s.changed()

@@ -37,7 +37,7 @@ func (s *Stack) linkChanged(up bool) {
 	if !s.cfg.NoAnnounce {
 		s.announceTwice()
 	}
-	if s.news != nil {
+	if s.cfg.SLAAC {
 		s.solicitRouter()
 	}
 	s.revived.tell()

@@ -12,38 +12,87 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// routerNews collects what routers advertise (RFC 4861, RFC 4862, RFC 8106). Netstack calls it with locks held, so it
-// only takes note; the stack's own goroutine acts on it. It implements ipv6.NDPDispatcher.
+// routerNews collects what routers advertise (RFC 4861, RFC 4862, RFC 8106), and what becomes of IPv6 addresses. Netstack calls
+// it with locks held, so it only takes note; the stack's own goroutines act on it. It implements ipv6.NDPDispatcher.
+//
+// Netstack bounds routes, prefixes and addresses made of them to 10 each, and keeps their lifetimes: RFC 4862 section 5.5.3 with
+// its rule of two hours.
 type routerNews struct {
 	mu       sync.Mutex
-	routers  []Route // guarded by mu
+	routers  []Route // guarded by mu, as are the others up to managed
 	prefixes []netip.Prefix
-	dns      []netip.Addr
+	dns      advertisedDNS
 	managed  ipv6.DHCPv6ConfigurationFromNDPRA
-	changed  chan struct{} // capacity 1
+	settling map[tcpip.Address]settled // addresses that somebody waits for
+	changed  chan struct{}             // capacity 1
+
+	undecided []netip.Addr  // addresses that netstack could not probe for and nobody waits for; guarded by mu
+	removable chan struct{} // capacity 1: there are some
 }
 
-func newRouterNews() *routerNews { return &routerNews{changed: make(chan struct{}, 1)} }
+func newRouterNews() *routerNews {
+	return &routerNews{
+		settling: map[tcpip.Address]settled{}, changed: make(chan struct{}, 1), removable: make(chan struct{}, 1),
+	}
+}
+
+// await has outcome told of what becomes of a, until it is called what is returned.
+func (n *routerNews) await(a netip.Addr, outcome settled) (done func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.settling[toAddress(a)] = outcome
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.settling, toAddress(a))
+	}
+}
+
+// advertised takes note of the resolvers that a router advertises.
+func (n *routerNews) advertised(m ndpMessage, now time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	news := false
+	for _, o := range m.servers {
+		news = n.dns.advertise(m.router, o.servers, o.lasts, now) || news
+	}
+	if news {
+		wake(n.changed)
+	}
+}
+
+// refused is how many resolvers were too many.
+func (n *routerNews) refused() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.dns.refused
+}
 
 // note changes the picture and wakes the stack's goroutine.
 func (n *routerNews) note(change func()) {
 	n.mu.Lock()
 	change()
 	n.mu.Unlock()
+	wake(n.changed)
+}
+
+// wake puts a token into a channel of capacity one.
+func wake(c chan<- struct{}) {
 	select {
-	case n.changed <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
 
-// picture is what is known now.
-func (n *routerNews) picture() (routes []Route, dns []netip.Addr) {
+// picture is what is known now, and when some of it is over; the zero time is never.
+func (n *routerNews) picture(now time.Time) (routes []Route, dns []netip.Addr, until time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, p := range n.prefixes {
 		routes = append(routes, Route{Destination: p})
 	}
-	return append(routes, n.routers...), slices.Clone(n.dns)
+	n.dns.expire(now)
+	return append(routes, n.routers...), n.dns.current(), n.dns.next()
 }
 
 // config is what addresses routers say DHCPv6 has.
@@ -92,18 +141,8 @@ func (n *routerNews) OnOnLinkPrefixInvalidated(_ tcpip.NICID, p tcpip.Subnet) {
 	n.note(func() { n.prefixes = remove(n.prefixes, fromSubnet(p)) })
 }
 
-// OnRecursiveDNSServerOption implements ipv6.NDPDispatcher.
-func (n *routerNews) OnRecursiveDNSServerOption(_ tcpip.NICID, servers []tcpip.Address, lifetime time.Duration) {
-	n.note(func() {
-		for _, a := range servers {
-			if lifetime == 0 {
-				n.dns = remove(n.dns, fromAddress(a))
-			} else {
-				n.dns = add(n.dns, fromAddress(a))
-			}
-		}
-	})
-}
+// OnRecursiveDNSServerOption implements ipv6.NDPDispatcher. It does not say which router it is; see ndpWatch.
+func (n *routerNews) OnRecursiveDNSServerOption(tcpip.NICID, []tcpip.Address, time.Duration) {}
 
 // OnDHCPv6Configuration implements ipv6.NDPDispatcher.
 func (n *routerNews) OnDHCPv6Configuration(_ tcpip.NICID, c ipv6.DHCPv6ConfigurationFromNDPRA) {
@@ -125,8 +164,28 @@ func (n *routerNews) OnAutoGenAddressInvalidated(tcpip.NICID, tcpip.AddressWithP
 	n.note(func() {})
 }
 
-// OnDuplicateAddressDetectionResult implements ipv6.NDPDispatcher; addresses report theirs themselves.
-func (n *routerNews) OnDuplicateAddressDetectionResult(tcpip.NICID, tcpip.Address, gstack.DADResult) {
+// OnDuplicateAddressDetectionResult implements ipv6.NDPDispatcher. An address that could not be probed for stays undecided, and
+// netstack panics at the next message about it: it has to go.
+func (n *routerNews) OnDuplicateAddressDetectionResult(_ tcpip.NICID, a tcpip.Address, r gstack.DADResult) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	outcome, awaited := n.settling[a]
+	if err := verdict(r); awaited && err != nil {
+		outcome.report(err)
+	}
+	if _, failed := r.(*gstack.DADError); failed && !awaited {
+		n.undecided = append(n.undecided, fromAddress(a))
+		wake(n.removable)
+	}
+}
+
+// takeUndecided returns the addresses that have to go.
+func (n *routerNews) takeUndecided() []netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := n.undecided
+	n.undecided = nil
+	return all
 }
 
 // OnDNSSearchListOption implements ipv6.NDPDispatcher. Search domains are a matter of the resolver's configuration.
@@ -143,17 +202,26 @@ func (a newsOfAddress) OnChanged(gstack.AddressLifetimes, gstack.AddressAssignme
 // OnRemoved implements gstack.AddressDispatcher.
 func (a newsOfAddress) OnRemoved(gstack.AddressRemovalReason) { a.news.note(func() {}) }
 
+// followPause is between two looks at what routers have said, which may be anything at any rate.
+const followPause = 50 * time.Millisecond
+
 // follow keeps routes and resolvers as routers advertise them, until the stack ends. The first time one says that DHCPv6 has
 // addresses, or resolvers, it is asked, if cfg leaves that to routers.
 func (s *Stack) follow(n *routerNews) {
 	ask := s.cfg.Auto
+	over := time.NewTimer(0)
+	over.Stop()
 	for {
 		select {
 		case <-n.changed:
+		case <-over.C:
 		case <-s.ctx.Done():
 			return
 		}
-		routes, dns := n.picture()
+		routes, dns, until := n.picture(time.Now())
+		if !until.IsZero() {
+			over.Reset(time.Until(until))
+		}
 		if err := s.learn(fromRA, routes, dns); err != nil {
 			s.log.Warn("what a router advertises", "interface", s.name, "error", err)
 		}
@@ -165,6 +233,9 @@ func (s *Stack) follow(n *routerNews) {
 		case ask && config == ipv6.DHCPv6OtherConfigurations:
 			ask = false
 			s.background.Go(s.beInformed)
+		}
+		if !sleepUntil(s.ctx, time.Now().Add(followPause)) {
+			return
 		}
 	}
 }

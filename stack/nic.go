@@ -2,12 +2,8 @@ package stack
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"sync"
-	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -20,24 +16,10 @@ import (
 const (
 	ipv4Protocol = header.IPv4ProtocolNumber
 	ipv6Protocol = header.IPv6ProtocolNumber
-
-	// detectionProbes are spread over Config.DuplicateDetection.
-	detectionProbes = 3
 )
 
-// detection spreads the probes over d; a negative d sends none.
-func detection(d time.Duration) gstack.DADConfigurations {
-	if d < 0 {
-		return gstack.DADConfigurations{}
-	}
-	return gstack.DADConfigurations{
-		DupAddrDetectTransmits: detectionProbes,
-		RetransmitTimer:        max(d/detectionProbes, time.Millisecond),
-	}
-}
-
-// attach gives the stack its interfaces, addresses and routes.
-func (s *Stack) attach(link gstack.LinkEndpoint) error {
+// attach gives the stack its interfaces, addresses and routes. ctx bounds how long that waits.
+func (s *Stack) attach(ctx context.Context, link gstack.LinkEndpoint) error {
 	if err := s.addLoopback(); err != nil {
 		link.Close()
 		return err
@@ -51,14 +33,15 @@ func (s *Stack) attach(link gstack.LinkEndpoint) error {
 		return err
 	}
 	s.net.SetRouteTable(routes)
-	if err := s.addAddresses(mac); err != nil {
+	s.background.Go(s.guard)
+	if err := s.addAddresses(ctx, mac); err != nil {
 		return err
 	}
 	s.changed()
 	if !s.cfg.NoAnnounce {
 		s.announceTwice()
 	}
-	return s.configure()
+	return s.configure(ctx)
 }
 
 // static says whether p is one of cfg's addresses.
@@ -74,12 +57,16 @@ func (s *Stack) static(p netip.Prefix) bool {
 // addLink makes link the stack's interface; pure ACKs pass through a queueing discipline that lets most
 // of them ride on data.
 func (s *Stack) addLink(link gstack.LinkEndpoint) error {
+	s.claims.own = link.LinkAddress()
 	opts := gstack.NICOptions{Name: s.name}
 	if d := s.cfg.TCP.ACKDelay; d >= 0 {
 		opts.QDisc = rdma.NewACKCoalescer(link, rdma.ACKOptions{Delay: d})
 	}
 	if err := s.net.CreateNICWithOptions(nicID, link, opts); err != nil {
 		return asError("create interface "+s.name, err)
+	}
+	if s.resolves = link.Capabilities()&gstack.CapabilityResolutionRequired != 0; !s.resolves {
+		s.detectNothing()
 	}
 	if b, ok := link.(interface {
 		BindStack(*gstack.Stack, tcpip.NICID) error
@@ -152,116 +139,4 @@ func (s *Stack) routeTable() ([]tcpip.Route, error) {
 		table = append(table, tcpip.Route{Destination: subnet, Gateway: toAddress(r.Gateway), NIC: nicID, MTU: uint32(r.MTU)})
 	}
 	return table, nil
-}
-
-// addAddresses takes our addresses into use, all at the same time, once nobody has objected.
-func (s *Stack) addAddresses(mac tcpip.LinkAddress) error {
-	all := s.cfg.Addresses
-	if header.IsValidUnicastEthernetAddress(mac) {
-		all = append([]netip.Prefix{netip.PrefixFrom(fromAddress(header.LinkLocalAddr(mac)), 64)}, all...)
-	}
-	if len(all) > manyAddresses {
-		s.log.Warn("many addresses make every received packet slower", "interface", s.name, "addresses", len(all))
-	}
-	errs := make([]error, len(all))
-	var wg sync.WaitGroup
-	for i, p := range all {
-		wg.Go(func() { errs[i] = s.addAddress(p) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
-}
-
-// addAddress probes for p and then takes it into use.
-func (s *Stack) addAddress(p netip.Prefix) error {
-	if p.Addr().Is4() {
-		if err := s.probe(p); err != nil {
-			return err
-		}
-	}
-	// Netstack probes for IPv6 addresses itself and tells us the outcome.
-	settled := newSettled()
-	if err := s.net.AddProtocolAddress(nicID, protocolAddress(p), gstack.AddressProperties{Disp: settled}); err != nil {
-		return asError("add address "+p.String(), err)
-	}
-	if err := settled.wait(s.ctx); err != nil {
-		return inUse(p, "", err)
-	}
-	s.log.Info("address in use", "interface", s.name, "address", p.String())
-	return nil
-}
-
-// probe asks, by ARP, whether another host has p's IPv4 address (RFC 5227 section 2.1.1).
-func (s *Stack) probe(p netip.Prefix) error {
-	results := make(chan gstack.DADResult, 1)
-	how, terr := s.net.CheckDuplicateAddress(nicID, ipv4Protocol, toAddress(p.Addr()), func(r gstack.DADResult) { results <- r })
-	if _, none := terr.(*tcpip.ErrNotSupported); none || how == gstack.DADDisabled {
-		return nil
-	}
-	if terr != nil {
-		return asError("probe for address "+p.String(), terr)
-	}
-	select {
-	case r := <-results:
-		return probeError(p, r)
-	case <-s.ctx.Done():
-		return net.ErrClosed
-	}
-}
-
-func probeError(p netip.Prefix, r gstack.DADResult) error {
-	switch r := r.(type) {
-	case *gstack.DADDupAddrDetected:
-		return inUse(p, " by "+net.HardwareAddr(r.HolderLinkAddress).String(), ErrDuplicateAddress)
-	case *gstack.DADError:
-		return asError("probe for address "+p.String(), r.Err)
-	case *gstack.DADAborted:
-		return fmt.Errorf("probe for address %s: %w", p, net.ErrClosed)
-	}
-	return nil
-}
-
-func inUse(p netip.Prefix, by string, err error) error {
-	if !errors.Is(err, ErrDuplicateAddress) {
-		return fmt.Errorf("address %s: %w", p, err)
-	}
-	return fmt.Errorf("address %s is in use on this link%s: %w (choose another one, or set DuplicateDetection negative)", p, by, err)
-}
-
-// settled learns from netstack what became of an address. It implements gstack.AddressDispatcher.
-type settled struct{ outcome chan error }
-
-func newSettled() settled { return settled{make(chan error, 1)} }
-
-// OnChanged implements gstack.AddressDispatcher.
-func (s settled) OnChanged(_ gstack.AddressLifetimes, state gstack.AddressAssignmentState) {
-	if state == gstack.AddressAssigned {
-		s.report(nil)
-	}
-}
-
-// OnRemoved implements gstack.AddressDispatcher.
-func (s settled) OnRemoved(reason gstack.AddressRemovalReason) {
-	if reason == gstack.AddressRemovalDADFailed {
-		s.report(ErrDuplicateAddress)
-		return
-	}
-	s.report(net.ErrClosed)
-}
-
-// report keeps the first outcome.
-func (s settled) report(err error) {
-	select {
-	case s.outcome <- err:
-	default:
-	}
-}
-
-func (s settled) wait(ctx context.Context) error {
-	select {
-	case err := <-s.outcome:
-		return err
-	case <-ctx.Done():
-		return net.ErrClosed
-	}
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
-// Open opens the RDMA device cfg.NIC and makes a stack on its queues. ctx bounds opening only.
+// Open opens the RDMA device cfg.NIC and makes a stack on its queues. ctx bounds opening only; the error then says what it was
+// waiting for.
 //
 // If the device fails later, the stack ends as by Close, with an error that says why; see [Stack.Err].
 func Open(ctx context.Context, cfg Config) (*Stack, error) {
@@ -40,12 +41,7 @@ func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { s.end(ctx.Err()) })
-	err = s.attach(link)
-	if !stop() {
-		return ctx.Err()
-	}
-	if err != nil {
+	if err := s.attach(ctx, link); err != nil {
 		return err
 	}
 	s.watched = make(chan struct{})

@@ -38,7 +38,9 @@ type Stack struct {
 	source sources
 
 	learned    learned       // routes and resolvers the network told us of
-	news       *routerNews   // nil unless Config.SLAAC
+	news       *routerNews   // what netstack tells of neighbour discovery
+	claims     *claims       // who else uses our addresses
+	resolves   bool          // neighbours on the link have hardware addresses; written before the link is in use
 	linux      *surroundings // nil unless Config.Auto or an address of Config is bare
 	background sync.WaitGroup
 
@@ -77,14 +79,25 @@ type Stack struct {
 // New makes a stack on link, takes the addresses of cfg into use and tells the neighbours.
 // The stack owns link from here on: Close closes it, and so does New when it fails.
 //
-// New returns once every address has passed duplicate detection, see [Config.DuplicateDetection].
+// New returns once every address has passed duplicate detection, see [Config.DuplicateDetection], and after
+// Config.AddressTimeout at the latest if it asks the network for addresses. On a link whose neighbours need no resolution (no
+// ARP, such as a TUN) nothing is detected or announced.
 func New(link gstack.LinkEndpoint, cfg Config) (*Stack, error) {
+	return NewContext(context.Background(), link, cfg)
+}
+
+// NewContext is [New] that gives up when ctx is done, with an error that says what it was waiting for. ctx bounds the making of
+// the stack only.
+func NewContext(ctx context.Context, link gstack.LinkEndpoint, cfg Config) (*Stack, error) {
+	if link == nil {
+		return nil, errors.New("the link is nil; give a gVisor LinkEndpoint, or use Open for an RDMA device")
+	}
 	s, err := build(cfg, nil)
 	if err != nil {
 		link.Close()
 		return nil, err
 	}
-	if err := s.attach(link); err != nil {
+	if err := s.attach(ctx, link); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -104,15 +117,13 @@ func build(cfg Config, linux *surroundings) (*Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	var news *routerNews
-	if cfg.SLAAC {
-		news = newRouterNews()
-	}
-	g, err := newNetstack(cfg, news)
+	news, claims := newRouterNews(), newClaims(cfg)
+	g, err := newNetstack(cfg, news, claims)
 	if err != nil {
 		return nil, err
 	}
-	s := &Stack{news: news, linux: linux, net: g, cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{})}
+	s := &Stack{news: news, claims: claims, linux: linux, net: g, cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{})}
+	s.learned.lines = seldom{burst: 10, every: time.Minute}
 	s.udp = g.Stats().UDP
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.listeners = make(map[*TCPListener]struct{})

@@ -22,6 +22,11 @@ type Stats struct {
 	// IP: packets delivered and sent, packets with a bad header, packets for others.
 	IPDelivered, IPSent, IPMalformed, IPInvalidDestination uint64
 
+	// Addresses. AddressConflicts are packets by which another host says that it has an address of ours, AddressDefences how
+	// often we have announced one for that reason, and HardwareAddrConflicts packets of ARP and neighbour discovery that came
+	// from our own hardware address. ResolversRefused are those that routers advertised beyond what is remembered.
+	AddressConflicts, AddressDefences, HardwareAddrConflicts, ResolversRefused uint64
+
 	TCPCurrentEstablished uint64 // connections now
 	TCPAccepted           uint64 // handshakes completed by listeners
 	TCPDialed             uint64 // handshakes begun by dials
@@ -53,6 +58,9 @@ func (s *Stack) Stats() Stats {
 		IPDelivered: c.IP.PacketsDelivered.Value(), IPSent: c.IP.PacketsSent.Value(),
 		IPMalformed:          c.IP.MalformedPacketsReceived.Value(),
 		IPInvalidDestination: c.IP.InvalidDestinationAddressesReceived.Value(),
+
+		AddressConflicts: s.claims.conflicts.Load(), AddressDefences: s.claims.defences.Load(),
+		HardwareAddrConflicts: s.claims.twins.Load(), ResolversRefused: s.news.refused(),
 
 		TCPCurrentEstablished: c.TCP.CurrentEstablished.Value(),
 		TCPAccepted:           c.TCP.PassiveConnectionOpenings.Value(),

@@ -43,14 +43,18 @@ var quieten = sync.OnceFunc(func() { log.SetTarget(quiet{log.Log().Emitter}) })
 
 // newNetstack makes a netstack with the protocols a server needs and cfg's options.
 // Echo requests are answered by the network protocols themselves.
-func newNetstack(cfg Config, news *routerNews) (*gstack.Stack, error) {
+func newNetstack(cfg Config, news *routerNews, c *claims) (*gstack.Stack, error) {
 	quieten()
 	dad := detection(cfg.DuplicateDetection)
+	watch := ndpWatch{claims: c}
+	if cfg.SLAAC {
+		watch.news = news
+	}
 	g := gstack.New(gstack.Options{
 		NetworkProtocols: []gstack.NetworkProtocolFactory{
-			arp.NewProtocolWithOptions(arp.Options{DADConfigs: dad}),
+			c.watchARP(arp.NewProtocolWithOptions(arp.Options{DADConfigs: dad})),
 			ipv4.NewProtocolWithOptions(ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: true}}),
-			ipv6.NewProtocolWithOptions(ipv6Options(dad, news)),
+			watch.wrap(ipv6.NewProtocolWithOptions(ipv6Options(dad, news, cfg.SLAAC))),
 		},
 		TransportProtocols: []gstack.TransportProtocolFactory{
 			tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
@@ -71,16 +75,18 @@ func newNetstack(cfg Config, news *routerNews) (*gstack.Stack, error) {
 	return g, nil
 }
 
-// ipv6Options has routers' advertisements handled only when there is somebody to take note of them.
-func ipv6Options(dad gstack.DADConfigurations, news *routerNews) ipv6.Options {
+// ipv6Options has routers' advertisements handled only where they are wanted. Addresses are made of a hardware address only:
+// a server has no use for temporary ones (RFC 8981), and each costs time per packet.
+func ipv6Options(dad gstack.DADConfigurations, news *routerNews, routers bool) ipv6.Options {
 	o := ipv6.Options{
 		DADConfigs: dad,
 		MLD:        ipv6.MLDOptions{Enabled: true},
 		NDPConfigs: ipv6.NDPConfigurations{HandleRAs: ipv6.HandlingRAsDisabled},
+		NDPDisp:    news,
 	}
-	if news != nil {
-		o.NDPDisp = news
+	if routers {
 		o.NDPConfigs = ipv6.DefaultNDPConfigurations()
+		o.NDPConfigs.AutoGenTempGlobalAddresses = false
 	}
 	return o
 }

@@ -1,0 +1,189 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+const (
+	// detectionProbes are spread over Config.DuplicateDetection.
+	detectionProbes = 3
+	// detectionSlack is what a detection may take beyond its time.
+	detectionSlack = 30 * time.Second
+)
+
+// detection spreads the probes over d; a negative d sends none.
+func detection(d time.Duration) gstack.DADConfigurations {
+	if d < 0 {
+		return gstack.DADConfigurations{}
+	}
+	return gstack.DADConfigurations{
+		DupAddrDetectTransmits: detectionProbes,
+		RetransmitTimer:        max(d/detectionProbes, time.Millisecond),
+	}
+}
+
+// detectNothing ends duplicate detection: nobody on this link has a hardware address to answer with.
+func (s *Stack) detectNothing() {
+	for _, p := range []tcpip.NetworkProtocolNumber{header.ARPProtocolNumber, ipv6Protocol} {
+		if ep, err := s.net.GetNetworkEndpoint(nicID, p); err == nil {
+			if d, ok := ep.(gstack.DuplicateAddressDetector); ok {
+				d.SetDADConfigurations(gstack.DADConfigurations{})
+			}
+		}
+	}
+}
+
+// addAddresses takes our addresses into use, all at the same time, once nobody has objected. The link-local address, which
+// nobody asked for, is only missed where there is no other, or where DHCPv6 is to be sent from it.
+func (s *Stack) addAddresses(ctx context.Context, mac tcpip.LinkAddress) error {
+	all := s.cfg.Addresses
+	if len(all) >= manyAddresses {
+		s.log.Warn("many addresses make every received packet slower", "interface", s.name, "addresses", len(all))
+	}
+	errs := make([]error, len(all))
+	var linkLocal error
+	var wg sync.WaitGroup
+	if header.IsValidUnicastEthernetAddress(mac) {
+		p := netip.PrefixFrom(fromAddress(header.LinkLocalAddr(mac)), 64)
+		wg.Go(func() { linkLocal = s.addAddress(ctx, p) })
+	}
+	for i, p := range all {
+		wg.Go(func() { errs[i] = s.addAddress(ctx, p) })
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return fmt.Errorf("wait until nobody objects to our addresses %v: %w", all, context.Cause(ctx))
+	}
+	if err := errors.Join(errs...); err != nil || linkLocal == nil {
+		return err
+	}
+	if len(all) == 0 && !s.cfg.dynamic() || s.cfg.DHCPv6 || s.closed.Load() {
+		return linkLocal
+	}
+	s.log.Warn("there is no link-local address, and no IPv6 but for the addresses given", "interface", s.name, "error", linkLocal)
+	return nil
+}
+
+// addAddress probes for p and then takes it into use.
+func (s *Stack) addAddress(ctx context.Context, p netip.Prefix) error {
+	limit := detectionSlack + 2*max(s.cfg.DuplicateDetection, 0) // a probe that comes back starts another round
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("duplicate detection has not ended in %v", limit))
+	defer cancel()
+	if p.Addr().Is4() {
+		if err := s.probe(ctx, p); err != nil {
+			return err
+		}
+	}
+	// Netstack probes for IPv6 addresses itself and tells us the outcome.
+	outcome := newSettled()
+	defer s.news.await(p.Addr(), outcome)()
+	if err := s.net.AddProtocolAddress(nicID, protocolAddress(p), gstack.AddressProperties{Disp: outcome}); err != nil {
+		return asError("add address "+p.String(), err)
+	}
+	if err := outcome.wait(ctx); err != nil {
+		s.net.RemoveAddress(nicID, toAddress(p.Addr())) // which netstack would keep, undecided
+		return s.unfit(p, err)
+	}
+	s.log.Info("address in use", "interface", s.name, "address", p.String())
+	return nil
+}
+
+// probe asks, by ARP, whether another host has p's IPv4 address (RFC 5227 section 2.1.1).
+func (s *Stack) probe(ctx context.Context, p netip.Prefix) error {
+	outcome := newSettled()
+	how, terr := s.net.CheckDuplicateAddress(nicID, ipv4Protocol, toAddress(p.Addr()), func(r gstack.DADResult) { outcome.report(verdict(r)) })
+	if _, none := terr.(*tcpip.ErrNotSupported); none || how == gstack.DADDisabled {
+		return nil
+	}
+	if terr != nil {
+		return asError("probe for address "+p.String(), terr)
+	}
+	if err := outcome.wait(ctx); err != nil {
+		return s.unfit(p, err)
+	}
+	return nil
+}
+
+// takenError says that another host has an address.
+type takenError struct{ by net.HardwareAddr } // empty: it does not say who it is
+
+func (takenError) Error() string { return ErrDuplicateAddress.Error() }
+func (takenError) Unwrap() error { return ErrDuplicateAddress }
+
+// verdict is what the result of a detection means; nil is that nobody has the address.
+func verdict(r gstack.DADResult) error {
+	switch r := r.(type) {
+	case *gstack.DADDupAddrDetected:
+		return takenError{net.HardwareAddr(r.HolderLinkAddress)}
+	case *gstack.DADError:
+		return fmt.Errorf("the link sends nothing: %w (%s)", errno(r.Err), r.Err)
+	case *gstack.DADAborted:
+		return net.ErrClosed
+	}
+	return nil
+}
+
+// unfit says why p cannot be used.
+func (s *Stack) unfit(p netip.Prefix, err error) error {
+	if !errors.Is(err, ErrDuplicateAddress) {
+		return fmt.Errorf("probe for address %s: %w", p, err)
+	}
+	by := ""
+	var taken takenError
+	if errors.As(err, &taken) && len(taken.by) > 0 {
+		by = " by " + taken.by.String()
+		if taken.by.String() == s.HardwareAddr().String() {
+			by += ", which is our own hardware address, so another process or host has that too,"
+		}
+	}
+	return fmt.Errorf("address %s is in use on this link%s: %w (choose another one, or set DuplicateDetection negative)", p, by, err)
+}
+
+// settled learns from netstack what became of an address. It implements gstack.AddressDispatcher.
+type settled struct{ outcome chan error }
+
+func newSettled() settled { return settled{make(chan error, 1)} }
+
+// OnChanged implements gstack.AddressDispatcher.
+func (s settled) OnChanged(_ gstack.AddressLifetimes, state gstack.AddressAssignmentState) {
+	if state == gstack.AddressAssigned {
+		s.report(nil)
+	}
+}
+
+// OnRemoved implements gstack.AddressDispatcher.
+func (s settled) OnRemoved(reason gstack.AddressRemovalReason) {
+	if reason == gstack.AddressRemovalDADFailed {
+		s.report(ErrDuplicateAddress)
+		return
+	}
+	s.report(net.ErrClosed)
+}
+
+// report keeps the first outcome.
+func (s settled) report(err error) {
+	select {
+	case s.outcome <- err:
+	default:
+	}
+}
+
+// wait returns the outcome, or why ctx ended before there was one.
+func (s settled) wait(ctx context.Context) error {
+	select {
+	case err := <-s.outcome:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,28 @@
+package stack
+
+import "time"
+
+// seldom limits what others on the link can cause at will, such as a line in the log: to burst times per period. It is not safe
+// for concurrent use.
+type seldom struct {
+	burst int
+	every time.Duration
+
+	since  time.Time // when the period began
+	used   int       // of burst, in it
+	missed uint64    // since the last time it was allowed
+}
+
+// allows says whether it may be done now, and if so how often it was not allowed since the last time.
+func (s *seldom) allows(now time.Time) (ok bool, missed uint64) {
+	if now.Sub(s.since) >= s.every {
+		s.since, s.used = now, 0
+	}
+	if s.used == s.burst {
+		s.missed++
+		return false, 0
+	}
+	s.used++
+	missed, s.missed = s.missed, 0
+	return true, missed
+}
