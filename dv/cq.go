@@ -63,9 +63,9 @@ func (c *compRing) acquire(n int) {
 }
 
 // next is the entry at ci; it is ours if ready said so.
-func (c *compRing) next() *[mlx5.CQESize]byte {
+func (c *compRing) next() *mlx5.CQE {
 	at := int(c.ci&c.mask) * mlx5.CQESize
-	return (*[mlx5.CQESize]byte)(c.buf[at : at+mlx5.CQESize])
+	return (*mlx5.CQE)(c.buf[at : at+mlx5.CQESize])
 }
 
 // publish tells the NIC how far we have read. It must precede publishing

@@ -68,7 +68,7 @@ func must[T any](v T, err error) func(testing.TB) T {
 }
 
 // completion is a copy of the next completion, nil if there is none.
-func (s *rawSide) completion() mlx5.CQE {
+func (s *rawSide) completion() *mlx5.CQE {
 	at := int(s.ci%rawEntries) * mlx5.CQESize
 	last := byte(s.cqMem.LoadBE32(at + mlx5.CQEOwnWord))
 	if last>>4 == byte(mlx5.CQEInvalid) || uint32(last&1) != s.ci/rawEntries&1 {
@@ -76,11 +76,11 @@ func (s *rawSide) completion() mlx5.CQE {
 	}
 	s.ci++
 	s.mem.StoreBE32(rawRecordAt, s.ci)
-	return bytes.Clone(s.cqMem.Slice(at, mlx5.CQESize))
+	return (*mlx5.CQE)(bytes.Clone(s.cqMem.Slice(at, mlx5.CQESize)))
 }
 
 // await is the next completion, which must come.
-func (s *rawSide) await(what string) (c mlx5.CQE) {
+func (s *rawSide) await(what string) (c *mlx5.CQE) {
 	s.t.Helper()
 	eventually(s.t, "completion of "+what, func() bool { c = s.completion(); return c != nil })
 	return c

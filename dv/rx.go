@@ -1,7 +1,6 @@
 package dv
 
 import (
-	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"time"
@@ -121,21 +120,21 @@ func (q *RxQueue) Poll(dst []Packet) int {
 }
 
 // flagsOf is what the NIC found out about a frame.
-func (q *RxQueue) flagsOf(cqe *[mlx5.CQESize]byte) RxFlags {
-	flags := q.verdicts.of(binary.BigEndian.Uint16(cqe[0x1c:]))
-	if cqe[0x10] != 0 {
+func (q *RxQueue) flagsOf(cqe *mlx5.CQE) RxFlags {
+	flags := q.verdicts.of(cqe.HeaderStatus())
+	if cqe.HashType() != 0 {
 		flags |= RxHash
 	}
 	return flags
 }
 
-// describe fills in what the NIC found out about a frame.
-func (q *RxQueue) describe(p *Packet, cqe *[mlx5.CQESize]byte) {
-	p.Timestamp = binary.BigEndian.Uint64(cqe[0x30:])
-	p.Hash = binary.BigEndian.Uint32(cqe[0x0c:])
-	p.Sum = binary.BigEndian.Uint16(cqe[0x14:])
-	p.VLAN = binary.BigEndian.Uint16(cqe[0x1e:])
-	p.Flags = q.flagsOf(cqe)
+// describe fills in what the NIC found out about a frame, but for Flags: with
+// flagsOf it would be too large to be inlined.
+func describe(p *Packet, cqe *mlx5.CQE) {
+	p.Timestamp = cqe.Timestamp()
+	p.Hash = cqe.Hash()
+	p.Sum = cqe.Checksum()
+	p.VLAN = cqe.VLAN()
 }
 
 // polled counts a poll that returned n frames.

@@ -1,7 +1,6 @@
 package dv
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
@@ -42,10 +41,10 @@ func (q *RxQueue) pollCompressed(l single, dst []Packet) int {
 // beginSession takes the title at the consumer index.
 func (q *RxQueue) beginSession(l single) bool {
 	cqe := q.cq.next()
-	tail := binary.BigEndian.Uint32(cqe[mlx5.CQEOwnWord:])
+	tail := cqe.Tail()
 	n := sessionLen(cqe, q.posted-q.cc)
 	if n == 0 || tail&0xfc != titleReceive || uint16(tail>>16) != uint16(q.cc) {
-		return q.odd(l, cqe[:])
+		return q.odd(l, cqe)
 	}
 	q.session.begin(cqe, n, (q.flagsOf(cqe))&^q.omitted)
 	return true
@@ -60,8 +59,8 @@ func (r whole) expand(dst []Packet) (int, bool) {
 		if s.i%mlx5.MinisPerCQE == 0 {
 			array = q.cq.minis(s.i)
 		}
-		mini := binary.BigEndian.Uint64(array[s.i%mlx5.MinisPerCQE*mlx5.MiniCQESize:])
-		length := uint32(mini)
+		mini := array.Mini(s.i)
+		length := mini.ByteCount()
 		if length-ethHeader > uint32(size-ethHeader) {
 			q.badSession()
 			return i, false
@@ -71,9 +70,9 @@ func (r whole) expand(dst []Packet) (int, bool) {
 		p.Data = q.pool.buf[at : at+int(length) : at+size]
 		p.Timestamp, p.VLAN, p.Flags, p.Frame, p.More = s.timestamp, s.vlan, s.flags, f, 0
 		if sum {
-			p.Hash, p.Sum = 0, uint16(mini>>48)
+			p.Hash, p.Sum = 0, mini.Checksum()
 		} else {
-			p.Hash, p.Sum = uint32(mini>>32), 0
+			p.Hash, p.Sum = mini.Hash(), 0
 		}
 		bytes += uint64(length)
 		q.cc++
@@ -96,6 +95,6 @@ func (q *RxQueue) expanded(n int) {
 // badSession resets the queue over a session with a frame that cannot be.
 func (q *RxQueue) badSession() {
 	q.count.malformed.n++
-	cqe := mlx5.CQE(q.cq.next()[:])
+	cqe := q.cq.next()
 	q.failed(fmt.Sprintf("%s, of which compressed completion %d makes no sense", cqe.String(), q.session.i))
 }

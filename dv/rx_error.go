@@ -13,8 +13,7 @@ import (
 
 // odd handles the completion at the consumer index, and reports whether the
 // queue goes on behind it; if not it was reset, or has failed.
-func (q *RxQueue) odd(l single, b []byte) bool {
-	cqe := mlx5.CQE(b)
+func (q *RxQueue) odd(l single, cqe *mlx5.CQE) bool {
 	inOrder := cqe.WQECounter() == uint16(q.cc)
 	switch op := cqe.Opcode(); {
 	case op == mlx5.CQERecvErr && inOrder && cqe.Syndrome() == mlx5.SynLocalLength:

@@ -50,16 +50,17 @@ func (r *segmented) plain(dst []Packet, ready int) (int, bool) {
 	q, n := r.RxQueue, 0
 	for range ready {
 		cqe := q.cq.next()
-		length := binary.BigEndian.Uint32(cqe[0x2c:])
-		if !q.isFrame(binary.BigEndian.Uint32(cqe[mlx5.CQEOwnWord:]), length) {
-			if !q.odd(r, cqe[:]) {
+		length := cqe.ByteCount()
+		if !q.isFrame(cqe.Tail(), length) {
+			if !q.odd(r, cqe) {
 				return n, false
 			}
 			continue
 		}
 		p := &dst[n]
 		r.take(p, length)
-		q.describe(p, cqe)
+		describe(p, cqe)
+		p.Flags = q.flagsOf(cqe)
 		q.cq.ci++
 		n++
 	}
@@ -71,18 +72,18 @@ func (r *segmented) expand(dst []Packet) (int, bool) {
 	n, sum := int(min(uint32(len(dst)), s.n-s.i)), r.omitted&RxSum == 0
 	for i := range dst[:n] {
 		array := r.cq.minis(s.i)
-		mini := binary.BigEndian.Uint64(array[s.i%mlx5.MinisPerCQE*mlx5.MiniCQESize:])
-		if uint32(mini)-ethHeader > r.longest-ethHeader {
+		mini := array.Mini(s.i)
+		if mini.ByteCount()-ethHeader > r.longest-ethHeader {
 			r.badSession()
 			return i, false
 		}
 		p := &dst[i]
-		r.take(p, uint32(mini))
+		r.take(p, mini.ByteCount())
 		p.Timestamp, p.VLAN, p.Flags = s.timestamp, s.vlan, s.flags
 		if sum {
-			p.Hash, p.Sum = 0, uint16(mini>>48)
+			p.Hash, p.Sum = 0, mini.Checksum()
 		} else {
-			p.Hash, p.Sum = uint32(mini>>32), 0
+			p.Hash, p.Sum = mini.Hash(), 0
 		}
 		s.i++
 	}

@@ -1,8 +1,6 @@
 package dv
 
 import (
-	"encoding/binary"
-
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
@@ -32,19 +30,19 @@ const maxSession = 256
 const titleReceive = plainReceive | mlx5.FormatCompressed<<2
 
 // begin starts the session of n frames whose title is cqe.
-func (s *session) begin(cqe *[mlx5.CQESize]byte, n uint32, flags RxFlags) {
+func (s *session) begin(cqe *mlx5.CQE, n uint32, flags RxFlags) {
 	*s = session{
 		n:         n,
-		timestamp: binary.BigEndian.Uint64(cqe[0x30:]),
-		vlan:      binary.BigEndian.Uint16(cqe[0x1e:]),
+		timestamp: cqe.Timestamp(),
+		vlan:      cqe.VLAN(),
 		flags:     flags,
 	}
 }
 
 // minis is the array that mini i of the session at ci is in.
-func (c *compRing) minis(i uint32) *[mlx5.CQESize]byte {
+func (c *compRing) minis(i uint32) *mlx5.CQE {
 	at := int((c.ci+max(1, i&^(mlx5.MinisPerCQE-1)))&c.mask) * mlx5.CQESize
-	return (*[mlx5.CQESize]byte)(c.buf[at : at+mlx5.CQESize])
+	return (*mlx5.CQE)(c.buf[at : at+mlx5.CQESize])
 }
 
 // endSession consumes the session of n entries at ci and marks all of them as
@@ -79,8 +77,8 @@ func (c *compRing) plain(limit int) (n int, title bool) {
 
 // sessionLen is the number of entries of the session whose title is cqe, 0 if
 // it cannot be one: it is no more than limit.
-func sessionLen(cqe *[mlx5.CQESize]byte, limit uint32) uint32 {
-	n := binary.BigEndian.Uint32(cqe[0x2c:])
+func sessionLen(cqe *mlx5.CQE, limit uint32) uint32 {
+	n := cqe.ByteCount()
 	if n < 2 || n > min(limit, maxSession) {
 		return 0
 	}

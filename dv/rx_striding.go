@@ -1,7 +1,6 @@
 package dv
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
@@ -65,18 +64,19 @@ func (q *slabs) poll(dst []Packet) int {
 			break
 		}
 		cqe := q.cq.next()
-		tail, word := binary.BigEndian.Uint32(cqe[mlx5.CQEOwnWord:]), binary.BigEndian.Uint32(cqe[0x2c:])
-		switch inSlab := binary.BigEndian.Uint16(cqe[2:]) == uint16(q.cc); {
+		tail, word := cqe.Tail(), cqe.ByteCount()
+		switch inSlab := cqe.WQEID() == uint16(q.cc); {
 		case tail&0xfc == plainReceive && inSlab && q.strideOK(uint16(tail>>16), word):
 			q.cq.ci++
 			if p := &dst[n]; q.takeStrides(p, word) {
-				q.describe(p, cqe)
+				describe(p, cqe)
+				p.Flags = q.flagsOf(cqe)
 				n++
 			}
 		case q.cq.zip && tail&0xfc == titleReceive && inSlab && sessionLen(cqe, strides-q.at) > 0:
 			q.session.begin(cqe, sessionLen(cqe, strides), q.flagsOf(cqe)&^q.omitted)
 		default:
-			q.oddStriding(cqe[:])
+			q.oddStriding(cqe)
 			return n
 		}
 	}
@@ -136,15 +136,15 @@ func (q *slabs) expandStriding(dst []Packet) (n int, ok bool) {
 	s := &q.session
 	for n < len(dst) && s.i < s.n {
 		array := q.cq.minis(s.i)
-		mini := binary.BigEndian.Uint64(array[s.i%mlx5.MinisPerCQE*mlx5.MiniCQESize:])
-		if q.at == 0 && s.i > 0 || !q.strideOK(uint16(mini>>32), uint32(mini)) {
+		mini := array.Mini(s.i)
+		if q.at == 0 && s.i > 0 || !q.strideOK(mini.StrideIndex(), mini.ByteCount()) {
 			q.count.malformed.n++
-			q.resetStriding(mlx5.CQE(q.cq.next()[:]).String())
+			q.resetStriding(q.cq.next().String())
 			return n, false
 		}
 		s.i++
-		if p := &dst[n]; q.takeStrides(p, uint32(mini)) {
-			p.Timestamp, p.VLAN, p.Flags, p.Hash, p.Sum = s.timestamp, s.vlan, s.flags, 0, uint16(mini>>48)
+		if p := &dst[n]; q.takeStrides(p, mini.ByteCount()) {
+			p.Timestamp, p.VLAN, p.Flags, p.Hash, p.Sum = s.timestamp, s.vlan, s.flags, 0, mini.Checksum()
 			q.count.compressed.n++
 			n++
 		}
@@ -157,8 +157,7 @@ func (q *slabs) expandStriding(dst []Packet) (n int, ok bool) {
 }
 
 // oddStriding resets the queue: in a striding ring no error concerns just one frame.
-func (q *slabs) oddStriding(b []byte) {
-	cqe := mlx5.CQE(b)
+func (q *slabs) oddStriding(cqe *mlx5.CQE) {
 	switch {
 	case cqe.Opcode() != mlx5.CQERecvErr:
 		q.count.malformed.n++

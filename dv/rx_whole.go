@@ -38,10 +38,10 @@ func (r whole) plain(dst []Packet, ready int) (int, bool) {
 	q, n := r.RxQueue, 0
 	for range ready {
 		cqe := q.cq.next()
-		length := binary.BigEndian.Uint32(cqe[0x2c:])
-		tail := binary.BigEndian.Uint32(cqe[mlx5.CQEOwnWord:])
+		length := cqe.ByteCount()
+		tail := cqe.Tail()
 		if !q.isFrame(tail, length) {
-			if !q.odd(r, cqe[:]) {
+			if !q.odd(r, cqe) {
 				return n, false
 			}
 			continue
@@ -51,7 +51,8 @@ func (r whole) plain(dst []Packet, ready int) (int, bool) {
 		at := int(f) * q.pool.size
 		p.Data = q.pool.buf[at : at+int(length) : at+q.pool.size]
 		p.Frame, p.More = f, 0
-		q.describe(p, cqe)
+		describe(p, cqe)
+		p.Flags = q.flagsOf(cqe)
 		q.count.bytes.n += uint64(length)
 		q.cq.ci++
 		q.cc++

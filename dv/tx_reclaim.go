@@ -1,7 +1,6 @@
 package dv
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
@@ -30,13 +29,13 @@ func (q *TxQueue) Reap() int {
 	before := q.done
 	for range n {
 		cqe := q.cq.next()
-		tail := binary.BigEndian.Uint32(cqe[mlx5.CQEOwnWord:])
+		tail := cqe.Tail()
 		if tail&0xfc != plainSend || !q.retire(uint16(tail>>16)) {
 			done := q.done - before
 			if done > 0 {
 				q.recovery.good()
 			}
-			q.broken(cqe[:])
+			q.broken(cqe)
 			return int(done)
 		}
 		q.cq.ci++
@@ -69,8 +68,8 @@ func (q *TxQueue) retire(index uint16) bool {
 }
 
 // broken handles a completion that is no success: it replaces the queue, or has attend do so if that was done many times in a row.
-func (q *TxQueue) broken(b []byte) {
-	cause := fmt.Sprintf("%s in blocks %d to %d, bytes %x", mlx5.CQE(b).String(), uint16(q.cc), uint16(q.rung), b)
+func (q *TxQueue) broken(cqe *mlx5.CQE) {
+	cause := fmt.Sprintf("%s in blocks %d to %d, bytes %x", cqe.String(), uint16(q.cc), uint16(q.rung), cqe[:])
 	if q.recovery.wait() > 0 {
 		q.recovery.pending = cause
 		q.alarm.raise(alarmReset)

@@ -57,7 +57,7 @@ func BenchmarkReadCQE(b *testing.B) {
 	}
 	i, sum := 0, uint64(0)
 	for range b.N {
-		c := CQE(ring[i&ringMask*CQESize:][:CQESize])
+		c := (*CQE)(ring[i&ringMask*CQESize:][:CQESize])
 		if c.Opcode() == CQERecv {
 			sum += uint64(c.ByteCount()) + uint64(c.HeaderStatus()) + uint64(c.Hash()) + uint64(c.WQECounter())
 		}
@@ -86,7 +86,7 @@ func TestNothingAllocates(t *testing.T) {
 		PutData(w[96:], 1, 2, 3)
 		PutInlineData(w[112:], hdr[:12])
 		(&RxCQE{ByteCount: 1}).Put(c)
-		sink += uint64(CQE(c).ByteCount()) + Doorbell(w) + CQEByteCount.Get(c)
+		sink += uint64((*CQE)(c).ByteCount()) + Doorbell(w) + CQEByteCount.Get(c)
 		CQEByteCount.Put(c, 2)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)

@@ -70,8 +70,8 @@ func TestCQEs(t *testing.T) {
 				}
 			}
 			for _, s := range tt.says {
-				if !strings.Contains(CQE(want).String(), s) {
-					t.Errorf("%q does not say %q", CQE(want), s)
+				if !strings.Contains((*CQE)(want).String(), s) {
+					t.Errorf("%q does not say %q", (*CQE)(want), s)
 				}
 			}
 		})
@@ -96,16 +96,17 @@ func TestMiniCQEs(t *testing.T) {
 	hashes := []uint32{0x8648d97b, 0x8f2d3c7b, 0xc6514a23, 0x8b9fcefb, 0x264410d7, 0x2f21f5d7, 0x665d838f, 0x89c6b7bb}
 	got := poisoned(CQESize)
 	for i, h := range hashes {
-		PutMiniHash(got[i*MiniCQESize:], h, uint32(60+i))
-		m := CQE(want).Mini(i)
+		MiniHashValue.Put(got[i*MiniCQESize:], uint64(h))
+		MiniBytes.Put(got[i*MiniCQESize:], uint64(60+i))
+		m := (*CQE)(want).Mini(uint32(i))
 		if m.Hash() != h || m.ByteCount() != uint32(60+i) {
 			t.Errorf("number %d: hash %#x, %d bytes", i, m.Hash(), m.ByteCount())
 		}
 	}
 	same(t, got, want)
-	PutMiniCsum(got, 0x1234, 0x5678, 0x9abc)
-	if m := CQE(got).Mini(0); m.Checksum() != 0x1234 || m.StrideIndex() != 0x5678 || m.ByteCount() != 0x9abc {
-		t.Errorf("checksum form: %s", MiniCsumStrideLayout.String(m))
+	copy(got, "\x12\x34\x56\x78\x00\x00\x9a\xbc")
+	if m := (*CQE)(got).Mini(0); m.Checksum() != 0x1234 || m.StrideIndex() != 0x5678 || m.ByteCount() != 0x9abc {
+		t.Errorf("checksum form: %s", MiniCsumStrideLayout.String(got))
 	}
 	if len(hashes) != MinisPerCQE {
 		t.Errorf("%d in a completion", MinisPerCQE)
@@ -120,7 +121,7 @@ func TestNames(t *testing.T) {
 		{OpSend, "SEND"}, {OpLSO, "LSO"}, {OpEnhancedMPW, "ENHANCED_MPW"}, {Opcode(0x7f), "opcode 0x7f"}, {Opcode(2), "opcode 0x02"},
 		{CQERecv, "RESP_SEND"}, {CQEInvalid, "INVALID"}, {CQEOpcode(9), "cqe opcode 9"}, {CQEOpcode(200), "cqe opcode 200"},
 		{SynLocalProtection, "local protection error"}, {Syndrome(3), "syndrome 0x03"}, {Syndrome(0xff), "syndrome 0xff"},
-		{CQE(append(make([]byte, 63), 0xf0)), "invalid"},
+		{&CQE{63: 0xf0}, "invalid"},
 	} {
 		if tt.got.String() != tt.want {
 			t.Errorf("%q, want %q", tt.got, tt.want)

@@ -17,9 +17,6 @@ func PutData(b []byte, n uint32, lkey uint32, addr uint64) {
 	put64(s[8:16], addr)
 }
 
-// PutEndOfList writes the segment that ends the list of a receive WQE.
-func PutEndOfList(b []byte) { PutData(b, 0, EndOfListLKey, 0) }
-
 // PutInlineDataHeader writes the 4 bytes ahead of n bytes of inline data.
 func PutInlineDataHeader(b []byte, n int) {
 	binary.BigEndian.PutUint32(b[:InlineHeaderSize], inlineFlag|uint32(n))

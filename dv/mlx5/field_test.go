@@ -158,71 +158,71 @@ func putErrorFields(b []byte, v map[Field]uint64) {
 }
 
 // accessors pairs each fast accessor of a CQE with the field it must agree with.
-func accessors() map[Field]func(CQE) uint64 {
-	flag := func(f func(CQE) bool) func(CQE) uint64 {
-		return func(c CQE) uint64 {
+func accessors() map[Field]func(*CQE) uint64 {
+	flag := func(f func(*CQE) bool) func(*CQE) uint64 {
+		return func(c *CQE) uint64 {
 			if f(c) {
 				return 1
 			}
 			return 0
 		}
 	}
-	return map[Field]func(CQE) uint64{
-		CQEKind:           func(c CQE) uint64 { return uint64(c.Opcode()) },
-		CQEFormat:         func(c CQE) uint64 { return uint64(c.Format()) },
-		CQESolicited:      flag(CQE.Solicited),
-		CQEOwner:          func(c CQE) uint64 { return uint64(c.Owner()) },
-		CQESignature:      func(c CQE) uint64 { return uint64(c.Signature()) },
-		CQEWQECounter:     func(c CQE) uint64 { return uint64(c.WQECounter()) },
-		CQEByteCount:      func(c CQE) uint64 { return uint64(c.ByteCount()) },
-		CQEL3OK:           flag(CQE.L3OK),
-		CQEL4OK:           flag(CQE.L4OK),
-		CQEL3Type:         func(c CQE) uint64 { return uint64(c.L3Type()) },
-		CQEL4Type:         func(c CQE) uint64 { return uint64(c.L4Type()) },
-		CQEIPFragment:     flag(CQE.Fragment),
-		CQEIPExt:          flag(CQE.IPExt),
-		CQEVLANStripped:   flag(CQE.VLANStripped),
-		CQEVLAN:           func(c CQE) uint64 { return uint64(c.VLAN()) },
-		CQETunneled:       flag(CQE.Tunneled),
-		CQEHash:           func(c CQE) uint64 { return uint64(c.Hash()) },
-		CQEHashType:       func(c CQE) uint64 { return uint64(c.HashType()) },
-		CQEChecksum:       func(c CQE) uint64 { return uint64(c.Checksum()) },
-		CQETimestamp:      CQE.Timestamp,
-		CQEUIdx:           func(c CQE) uint64 { return uint64(c.UIdx()) },
-		CQEMetadata:       func(c CQE) uint64 { return uint64(c.Metadata()) },
-		CQEFlowTag:        func(c CQE) uint64 { return uint64(c.FlowTag()) },
-		CQEQPN:            func(c CQE) uint64 { return uint64(c.QPN()) },
-		CQESendOpcode:     func(c CQE) uint64 { return uint64(c.SendOpcode()) },
-		CQESyndrome:       func(c CQE) uint64 { return uint64(c.Syndrome()) },
-		CQEVendorSyndrome: func(c CQE) uint64 { return uint64(c.VendorSyndrome()) },
-		CQEWQEID:          func(c CQE) uint64 { return uint64(c.WQEID()) },
-		CQEFiller:         flag(CQE.Filler),
-		CQEStrides:        func(c CQE) uint64 { return uint64(c.Strides()) },
-		CQEStridingBytes:  func(c CQE) uint64 { return uint64(c.StridingBytes()) },
-		CQELROSegments:    func(c CQE) uint64 { return uint64(c.LROSegments()) },
-		CQELROPush:        flag(CQE.LROPush),
-		CQELROMinTTL:      func(c CQE) uint64 { return uint64(c.LROMinTTL()) },
-		CQELROWindow:      func(c CQE) uint64 { return uint64(c.LROWindow()) },
-		CQELROAck:         func(c CQE) uint64 { return uint64(c.LROAck()) },
+	return map[Field]func(*CQE) uint64{
+		CQEKind:           func(c *CQE) uint64 { return uint64(c.Opcode()) },
+		CQEFormat:         func(c *CQE) uint64 { return uint64(c.Format()) },
+		CQESolicited:      flag((*CQE).Solicited),
+		CQEOwner:          func(c *CQE) uint64 { return uint64(c.Owner()) },
+		CQESignature:      func(c *CQE) uint64 { return uint64(c.Signature()) },
+		CQEWQECounter:     func(c *CQE) uint64 { return uint64(c.WQECounter()) },
+		CQEByteCount:      func(c *CQE) uint64 { return uint64(c.ByteCount()) },
+		CQEL3OK:           flag((*CQE).L3OK),
+		CQEL4OK:           flag((*CQE).L4OK),
+		CQEL3Type:         func(c *CQE) uint64 { return uint64(c.L3Type()) },
+		CQEL4Type:         func(c *CQE) uint64 { return uint64(c.L4Type()) },
+		CQEIPFragment:     flag((*CQE).Fragment),
+		CQEIPExt:          flag((*CQE).IPExt),
+		CQEVLANStripped:   flag((*CQE).VLANStripped),
+		CQEVLAN:           func(c *CQE) uint64 { return uint64(c.VLAN()) },
+		CQETunneled:       flag((*CQE).Tunneled),
+		CQEHash:           func(c *CQE) uint64 { return uint64(c.Hash()) },
+		CQEHashType:       func(c *CQE) uint64 { return uint64(c.HashType()) },
+		CQEChecksum:       func(c *CQE) uint64 { return uint64(c.Checksum()) },
+		CQETimestamp:      (*CQE).Timestamp,
+		CQEUIdx:           func(c *CQE) uint64 { return uint64(c.UIdx()) },
+		CQEMetadata:       func(c *CQE) uint64 { return uint64(c.Metadata()) },
+		CQEFlowTag:        func(c *CQE) uint64 { return uint64(c.FlowTag()) },
+		CQEQPN:            func(c *CQE) uint64 { return uint64(c.QPN()) },
+		CQESendOpcode:     func(c *CQE) uint64 { return uint64(c.SendOpcode()) },
+		CQESyndrome:       func(c *CQE) uint64 { return uint64(c.Syndrome()) },
+		CQEVendorSyndrome: func(c *CQE) uint64 { return uint64(c.VendorSyndrome()) },
+		CQEWQEID:          func(c *CQE) uint64 { return uint64(c.WQEID()) },
+		CQEFiller:         flag((*CQE).Filler),
+		CQEStrides:        func(c *CQE) uint64 { return uint64(c.Strides()) },
+		CQEStridingBytes:  func(c *CQE) uint64 { return uint64(c.StridingBytes()) },
+		CQELROSegments:    func(c *CQE) uint64 { return uint64(c.LROSegments()) },
+		CQELROPush:        flag((*CQE).LROPush),
+		CQELROMinTTL:      func(c *CQE) uint64 { return uint64(c.LROMinTTL()) },
+		CQELROWindow:      func(c *CQE) uint64 { return uint64(c.LROWindow()) },
+		CQELROAck:         func(c *CQE) uint64 { return uint64(c.LROAck()) },
 	}
 }
 
 // checkAccessors fails where an accessor and the table read c differently.
-func checkAccessors(t *testing.T, c CQE) {
+func checkAccessors(t *testing.T, c *CQE) {
 	t.Helper()
 	for f, get := range accessors() {
-		if get(c) != f.Get(c) {
-			t.Errorf("%s: accessor says %#x, table %#x", f.Name, get(c), f.Get(c))
+		if get(c) != f.Get(c[:]) {
+			t.Errorf("%s: accessor says %#x, table %#x", f.Name, get(c), f.Get(c[:]))
 		}
 	}
-	if got := OpOwn(c.Opcode(), c.Format(), uint8(CQESolicited.Get(c)), c.Owner()); got != c.OpOwn() {
+	if got := OpOwn(c.Opcode(), c.Format(), uint8(CQESolicited.Get(c[:])), c.Owner()); got != c.OpOwn() {
 		t.Errorf("last byte %#x, packed again %#x", c.OpOwn(), got)
 	}
 }
 
 func TestAccessorsAgreeWithTables(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed(t), 0))
-	c := make(CQE, CQESize)
+	c := new(CQE)
 	for range 2000 {
 		for i := range c {
 			c[i] = byte(rnd.Uint32())
@@ -241,9 +241,10 @@ func FuzzCQE(f *testing.F) {
 		if len(b) != CQESize {
 			return
 		}
-		checkAccessors(t, CQE(b))
-		if CQE(b).String() == "" || len(Hex(b)) != 4*42 {
-			t.Errorf("%q, %q", CQE(b).String(), Hex(b))
+		c := (*CQE)(b)
+		checkAccessors(t, c)
+		if c.String() == "" || len(Hex(b)) != 4*42 {
+			t.Errorf("%q, %q", c.String(), Hex(b))
 		}
 	})
 }

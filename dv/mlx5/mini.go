@@ -40,32 +40,24 @@ func (f MiniFormat) Layout() *Layout {
 	return nil
 }
 
-// MiniCQE is one 8-byte completion.
-type MiniCQE []byte
+// MiniCQE is one 8-byte completion, as a big-endian word.
+type MiniCQE uint64
 
-// Mini is number i, below MinisPerCQE, of the 8 in an array slot.
-func (c CQE) Mini(i int) MiniCQE { return MiniCQE(c[i*MiniCQESize : (i+1)*MiniCQESize]) }
+// Mini is number i, modulo MinisPerCQE, of the 8 in an array slot.
+func (c *CQE) Mini(i uint32) MiniCQE {
+	at := i * MiniCQESize & (CQESize - MiniCQESize)
+	return MiniCQE(binary.BigEndian.Uint64(c[at : at+MiniCQESize]))
+}
 
 // Hash is the RSS hash (MiniHash).
-func (m MiniCQE) Hash() uint32 { return binary.BigEndian.Uint32(m[0:4]) }
+func (m MiniCQE) Hash() uint32 { return uint32(m >> 32) }
 
 // Checksum is the ones' complement sum (MiniCsum, MiniCsumStride).
-func (m MiniCQE) Checksum() uint16 { return binary.BigEndian.Uint16(m[0:2]) }
+func (m MiniCQE) Checksum() uint16 { return uint16(m >> 48) }
 
 // StrideIndex is the first stride (the Stride formats).
-func (m MiniCQE) StrideIndex() uint16 { return binary.BigEndian.Uint16(m[2:4]) }
+func (m MiniCQE) StrideIndex() uint16 { return uint16(m >> 32) }
 
 // ByteCount is the length of the frame, or the striding form of it. MiniTagStride
 // has only its low 24 bits.
-func (m MiniCQE) ByteCount() uint32 { return binary.BigEndian.Uint32(m[4:8]) }
-
-// PutMiniHash writes one completion of a MiniHash session.
-func PutMiniHash(b []byte, hash, byteCount uint32) {
-	put64(b[:8], uint64(hash)<<32|uint64(byteCount))
-}
-
-// PutMiniCsum writes one completion of a MiniCsum or, with the index of its
-// first stride, a MiniCsumStride session.
-func PutMiniCsum(b []byte, sum, stride uint16, byteCount uint32) {
-	put64(b[:8], uint64(sum)<<48|uint64(stride)<<32|uint64(byteCount))
-}
+func (m MiniCQE) ByteCount() uint32 { return uint32(m) }

@@ -110,7 +110,7 @@ func TestReceiveWQEs(t *testing.T) {
 			w.data(2048, vecBuffer)
 			w.data(4096, vecBuffer+0x2000)
 			w.data(4096, vecBuffer+0x4000)
-			PutEndOfList(w.next())
+			PutData(w.next(), 0, EndOfListLKey, 0)
 			w.at += DataSegSize
 		}},
 		{"recv striding", func(w *wqe) {
@@ -140,15 +140,12 @@ func TestEncodersStayInside(t *testing.T) {
 		{"PutEth", func(b []byte) { PutEth(b, Eth{MSS: 1}) }, EthSegSize},
 		{"PutInlineHeader", func(b []byte) { PutInlineHeader(b, make([]byte, 19)) }, 48},
 		{"PutData", func(b []byte) { PutData(b, 1, 2, 3) }, DataSegSize},
-		{"PutEndOfList", PutEndOfList, DataSegSize},
 		{"PutInlineDataHeader", func(b []byte) { PutInlineDataHeader(b, 9) }, InlineHeaderSize},
 		{"PutInlineData", func(b []byte) { PutInlineData(b, make([]byte, 13)) }, 32},
 		{"PutNext", func(b []byte) { PutNext(b, 1) }, DSSize},
 		{"RxCQE", (&RxCQE{}).Put, CQESize},
 		{"TxCQE", (&TxCQE{}).Put, CQESize},
 		{"ErrorCQE", (&ErrorCQE{}).Put, CQESize},
-		{"PutMiniHash", func(b []byte) { PutMiniHash(b, 1, 2) }, MiniCQESize},
-		{"PutMiniCsum", func(b []byte) { PutMiniCsum(b, 1, 2, 3) }, MiniCQESize},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := poisoned(tt.size + 16)

@@ -54,7 +54,7 @@ func (cq *CQ) write(e *[64]byte) bool {
 	cq.store(cq.pi, e, cq.phase(cq.pi))
 	cq.pi++
 	cq.nic.counters.add(ctrCQEs, 1)
-	if e[63]&2 != 0 || mlx5.CQE(e[:]).Opcode().IsError() {
+	if e[63]&2 != 0 || (*mlx5.CQE)(e).Opcode().IsError() {
 		cq.arm.solicited = cq.pi
 	}
 	return true

@@ -87,8 +87,8 @@ func (c *client) cq(n int, ch *uverbs.CompChannel) *clientCQ {
 }
 
 // next is the next completion, nil if there is none.
-func (q *clientCQ) next() mlx5.CQE {
-	e := mlx5.CQE(q.buf.Slice(q.ci%q.n*64, 64))
+func (q *clientCQ) next() *mlx5.CQE {
+	e := (*mlx5.CQE)(q.buf.Slice(q.ci%q.n*64, 64))
 	if e.Opcode() == mlx5.CQEInvalid || int(e.Owner()) != q.ci/q.n&1 {
 		return nil
 	}
