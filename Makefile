@@ -11,7 +11,7 @@ ROUNDS      ?= 10
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-vm test-arm64 test-services test-attacks check deps demo bench bench-go bench-peers fuzz help
+.PHONY: build test test-vm test-arm64 test-services test-attacks test-suites check deps demo bench bench-go bench-peers fuzz help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -38,6 +38,9 @@ test-services: ## real services on the stack with the clients people have; SERVI
 test-attacks: ## a server under attack, and its clients: one table. 3 minutes; LONG=1: attacks of 60 s, or DURATION=20s
 	@tests/deps.sh attacks
 	ATTACKS=1 go test -count=1 -parallel 8 -timeout $(if $(LONG),90m,20m) ./tests/attack -for $(or $(DURATION),$(if $(LONG),60s,5s))
+
+test-suites: ## Go's own tests of net and net/http on a slice, beside the host's results; SHORT=1: those of go test -short
+	go run ./tests/suites $(if $(SHORT),-short)
 
 check: ## gofmt, vet for amd64 and arm64, staticcheck, import map and other rules of the tree
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Outcomes of a test.
+const (
+	passed  = "pass"
+	failed  = "fail"
+	skipped = "skip"
+	crashed = "crash" // the process ended in it
+)
+
+// limit is how long one run of all tests of a package may take.
+const limit = 4 * time.Minute
+
+// results maps tests to outcomes.
+type results map[string]string
+
+func (r results) count(outcome string) (n int) {
+	for _, o := range r {
+		if o == outcome {
+			n++
+		}
+	}
+	return n
+}
+
+// verdict is a line of go test -v about a whole test, not a part of it.
+var verdict = regexp.MustCompile(`^\x16?--- (PASS|FAIL|SKIP): (Test[^\s/]*) \(`)
+
+var began = regexp.MustCompile(`^\x16?=== RUN   (Test[^\s/]*)$`)
+
+var outcomes = map[string]string{"PASS": passed, "FAIL": failed, "SKIP": skipped}
+
+// runAll runs all tests of one side. When the process ends early the tests that were under way count as
+// crashed, and it goes on with the rest.
+func (w *workshop) runAll(s *suite, side string) (results, string, error) {
+	all := results{}
+	var log bytes.Buffer
+	for range 8 {
+		out, ended, err := w.runOnce(s, side, "-test.skip", exactly(all))
+		log.Write(out)
+		if err != nil {
+			return nil, "", err
+		}
+		open := scan(out, all)
+		if ended || len(open) == 0 {
+			return all, log.String(), nil
+		}
+		for _, test := range open {
+			all[test] = crashed
+		}
+	}
+	return nil, "", fmt.Errorf("%s on the %s: ends early again and again:\n%s", s.name, side, tail(log.String()))
+}
+
+// runSome runs the named tests only, one process each.
+func (w *workshop) runSome(s *suite, side, test string) (string, error) {
+	out, _, err := w.runOnce(s, side, "-test.run", "^"+regexp.QuoteMeta(test)+"$")
+	if err != nil {
+		return "", err
+	}
+	one := results{}
+	scan(out, one)
+	if one[test] == "" {
+		return crashed, nil
+	}
+	return one[test], nil
+}
+
+// runOnce runs the binary and reports whether it came to its end.
+func (w *workshop) runOnce(s *suite, side string, args ...string) (out []byte, ended bool, err error) {
+	args = append([]string{"-test.v=test2json", "-test.timeout", limit.String()}, args...)
+	if w.short {
+		args = append(args, "-test.short")
+	}
+	cmd := exec.Command(s.binary(side), args...)
+	cmd.Dir = s.dir
+	cmd.WaitDelay = time.Second
+	out, err = cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return nil, false, fmt.Errorf("run tests of %s on the %s: %w", s.name, side, err)
+	}
+	return out, err == nil || exit.ExitCode() == 1, nil
+}
+
+// scan adds what the output says of tests, and returns those that began and did not end.
+func scan(out []byte, all results) (open []string) {
+	running := map[string]bool{}
+	lines := bufio.NewScanner(bytes.NewReader(out))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		if i := strings.LastIndexByte(line, 0x16); i > 0 {
+			line = line[i:] // behind what a test printed without a newline
+		}
+		if m := began.FindStringSubmatch(line); m != nil {
+			running[m[1]] = true
+		}
+		if m := verdict.FindStringSubmatch(line); m != nil {
+			all[m[2]] = outcomes[m[1]]
+			delete(running, m[2])
+		}
+	}
+	for test := range running {
+		open = append(open, test)
+	}
+	return open
+}
+
+// exactly is a pattern of these tests.
+func exactly(all results) string {
+	if len(all) == 0 {
+		return "^$"
+	}
+	var list []string
+	for test := range all {
+		list = append(list, regexp.QuoteMeta(test))
+	}
+	return "^(" + strings.Join(list, "|") + ")$"
+}
+
+// tail is the end of a text.
+func tail(s string) string { return s[max(0, len(s)-4096):] }
+
+// writeOverlay writes the file that tells go build of the replaced files.
+func (w *workshop) writeOverlay() (string, error) {
+	text, err := json.Marshal(map[string]any{"Replace": w.over})
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(w.dir, "overlay.json"), w.write("overlay.json", text)
+}
