@@ -19,6 +19,7 @@ build: ## build bin/rdma-netstack
 test: deps check ## check, then every test with the race detector, in random order; says so where there is none
 	@skips=$$(mktemp); race=$$(tests/race.sh); \
 	NEED_LOG=$$skips go test $$race -shuffle=on -timeout $(TIMEOUT) ./...; status=$$?; \
+	LOSSY_SEEDS=150 go test -count=1 -timeout $(TIMEOUT) -run 'TestLossyWire$$' ./link/rdma || status=1; \
 	(cd tests/perf && CGO_ENABLED=0 go test -shuffle=on -timeout $(TIMEOUT) .) || status=1; \
 	sort -u $$skips; rm -f $$skips; tests/race.sh again; exit $$status
 

@@ -70,7 +70,8 @@ func New(dev *dv.Device, opts Options) (*Endpoint, error) {
 	if err := opts.RxMode.Validate(); err != nil {
 		return nil, fmt.Errorf("make link endpoint of %s: %w", dev.Name(), err)
 	}
-	e := &Endpoint{dev: dev, opts: opts, rx: make([]rxCounters, dev.NumRx()), flows: newFlows()}
+	e := &Endpoint{dev: dev, opts: opts, rx: make([]rxCounters, dev.NumRx())}
+	e.flows = newFlows(tcpip.NewStdClock(), e.resend)
 	e.mtu.Store(uint32(dev.MTU()))
 	e.SetLinkAddress(tcpip.LinkAddress(mac))
 	for i := range dev.NumTx() {
@@ -166,6 +167,7 @@ func (e *Endpoint) endSession() {
 		for _, t := range e.tx {
 			t.abandon()
 		}
+		e.flows.resends.clear()
 		e.session.end(e.dev)
 		e.session = nil
 	}
@@ -238,6 +240,7 @@ func (e *Endpoint) Close() {
 	if last != nil {
 		last.workers.Wait()
 	}
+	e.flows.resends.close()
 	for _, t := range e.tx {
 		t.close()
 	}

@@ -3,6 +3,7 @@ package rdma
 import (
 	"encoding/binary"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
@@ -12,10 +13,14 @@ type flows struct {
 	shut    shutWindows
 	opening handshakes
 	supers  superSegments
+	resends resender
 }
 
-func newFlows() *flows {
-	return &flows{opening: newHandshakes(), supers: newSuperSegments()}
+// newFlows makes flows that send by post.
+func newFlows(clock tcpip.Clock, post poster) *flows {
+	f := &flows{opening: newHandshakes(), supers: newSuperSegments()}
+	f.resends.open(clock, post)
+	return f
 }
 
 // sent takes note of an outgoing packet.
@@ -27,6 +32,7 @@ func (f *flows) sent(pkt *gstack.PacketBuffer) {
 	}
 	f.shut.sent(h, &l)
 	f.opening.sent(h, &l)
+	f.resends.sent(pkt, h, &l)
 	if gso := &pkt.GSOOptions; gso.Type != gstack.GSONone && pkt.Data().Size() >= int(gso.MSS) {
 		f.supers.sent(h, &l, pkt.Data().Size())
 	}
@@ -43,6 +49,7 @@ func (f *flows) received(frame []byte, l *layout, count *rxCounters) {
 	if f.opening.received(frame, l) {
 		count.restamped.Add(1)
 	}
+	f.resends.received(frame, l)
 	if f.supers.received(frame, l) {
 		count.desacked.Add(1)
 	}

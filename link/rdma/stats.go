@@ -22,6 +22,7 @@ type Stats struct {
 	TxLSO     uint64 // of these, left to the NIC to segment
 	TxWaits   uint64 // times that room was waited for, by a datagram, or by a segment because the backlog was full
 	TxDropped uint64 // refused because there still was no room
+	TxResent  uint64 // TCP segments sent again by the link, see resend.go; netstack does not know of them
 	TxErrors  uint64 // refused for another reason: too long, or the device is closed
 
 	// Segments that found no room, see backlog.go. They count as taken.
@@ -73,5 +74,6 @@ func (e *Endpoint) Stats() Stats {
 		s.TxBacklogged += c.backlogged.Load()
 		s.TxBacklogDropped += c.backlogDropped.Load()
 	}
+	s.TxResent = e.flows.resends.count.Load()
 	return s
 }

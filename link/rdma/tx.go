@@ -95,6 +95,11 @@ func (e *Endpoint) senderOf(pkt *gstack.PacketBuffer) *sender {
 func (s *sender) write(pkts []*gstack.PacketBuffer, patience time.Duration) (int, tcpip.Error) {
 	s.q.Lock()
 	defer s.q.Unlock()
+	return s.writeLocked(pkts, patience)
+}
+
+// writeLocked is write with the queue's lock held.
+func (s *sender) writeLocked(pkts []*gstack.PacketBuffer, patience time.Duration) (int, tcpip.Error) {
 	s.reclaim()
 	for i, pkt := range pkts {
 		if err := s.send(pkt, patience); err != nil {
@@ -106,6 +111,21 @@ func (s *sender) write(pkts []*gstack.PacketBuffer, patience time.Duration) (int
 	s.flush()
 	s.count.packets.Add(uint64(len(pkts)))
 	return len(pkts), nil
+}
+
+// resend is the resender's poster.
+func (e *Endpoint) resend(like *gstack.PacketBuffer, build func() *gstack.PacketBuffer) {
+	if e.closed.Load() {
+		return
+	}
+	s := e.senderOf(like)
+	s.q.Lock()
+	defer s.q.Unlock()
+	if pkt := build(); pkt != nil {
+		one := [1]*gstack.PacketBuffer{pkt}
+		_, _ = s.writeLocked(one[:], 0) // lost like any packet
+		pkt.DecRef()
+	}
 }
 
 // reclaim looks for completions and gives the room to what waits for it first. It reports whether there were any.

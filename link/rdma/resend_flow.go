@@ -1,0 +1,186 @@
+package rdma
+
+import (
+	"encoding/binary"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+const (
+	// resendWait is how long after the last data or acknowledgement something is sent again, plus
+	// two round trips; twice as long each time that nothing comes of it, up to maxResendWait. It is
+	// longer than netstack's first timeout.
+	resendWait    = 250 * time.Millisecond
+	firstWait     = time.Second // while no round trip is known: RFC 6298 section 2.1
+	maxResendWait = time.Minute // RFC 6298 section 2.5
+	// maxResends is how often the same data is sent again, as netstack does by default (TCP_RETR2).
+	maxResends = 15
+)
+
+// resendFlow is the data of one flow that the peer has not acknowledged. The shard's mutex guards
+// it.
+type resendFlow struct {
+	parts []resendPart        // in order of sequence numbers
+	una   uint32              // what comes before is acknowledged, once told; until then the first sent
+	end   uint32              // of what was sent
+	told  bool                // the peer has acknowledged something
+	moved tcpip.MonotonicTime // when data was sent, or some acknowledged
+	tries int                 // since the peer acknowledged something
+	rtt   time.Duration       // the shortest; 0: not known
+
+	ack    uint32 // sent last
+	window uint16
+	stamp  uint32 // timestamp sent last; 0: none
+	echo   uint32
+	at     tcpip.MonotonicTime // when that was
+}
+
+// resendPart is a packet with data, and a reference to it.
+type resendPart struct {
+	seq, end uint32
+	pkt      *gstack.PacketBuffer
+}
+
+// note remembers what the header of an outgoing segment tells the peer.
+func (f *resendFlow) note(tcp []byte, now tcpip.MonotonicTime) {
+	_, f.ack = numbers(tcp)
+	f.window = binary.BigEndian.Uint16(tcp[14:])
+	if stamp := timestampOf(tcp); stamp != nil {
+		f.stamp, f.at = binary.BigEndian.Uint32(stamp[2:]), now
+		f.echo = binary.BigEndian.Uint32(stamp[6:])
+	}
+}
+
+// keep takes a reference to a packet with data, unless there is one that has it.
+func (f *resendFlow) keep(pkt *gstack.PacketBuffer, seq, size uint32, now tcpip.MonotonicTime) {
+	end, at := seq+size, len(f.parts)
+	f.moved = now
+	if !f.told && before(seq, f.una) {
+		f.una = seq
+	}
+	if before(f.end, end) {
+		f.end = end
+	}
+	for at > 0 && before(seq, f.parts[at-1].end) {
+		at--
+	}
+	old := at < len(f.parts) && !before(seq, f.parts[at].seq) && !before(f.parts[at].end, end)
+	if !old && before(f.una, end) && len(f.parts) < maxResendParts {
+		f.parts = append(f.parts, resendPart{})
+		copy(f.parts[at+1:], f.parts[at:])
+		f.parts[at] = resendPart{seq, end, pkt.IncRef()}
+	}
+}
+
+// acknowledged lets go of what a segment of the peer's acknowledges.
+func (f *resendFlow) acknowledged(tcp []byte, now tcpip.MonotonicTime) {
+	_, ack := numbers(tcp)
+	if f.told && !before(f.una, ack) || before(f.end, ack) {
+		return
+	}
+	f.una, f.told, f.moved, f.tries = ack, true, now, 0
+	n := 0
+	for n < len(f.parts) && !before(ack, f.parts[n].end) {
+		n++
+	}
+	f.release(n)
+	if stamp := timestampOf(tcp); stamp != nil && f.stamp != 0 {
+		ms := int32(f.stampAt(now) - binary.BigEndian.Uint32(stamp[6:]))
+		f.measure(time.Duration(ms) * time.Millisecond)
+	}
+}
+
+// measure takes note of a round trip. What a peer echoes after an acknowledgement was lost makes it
+// too long.
+func (f *resendFlow) measure(rtt time.Duration) {
+	if rtt = max(rtt, time.Millisecond); f.rtt == 0 || rtt < f.rtt {
+		f.rtt = rtt
+	}
+}
+
+// release lets go of the first n packets.
+func (f *resendFlow) release(n int) {
+	for i := range f.parts[:n] {
+		f.parts[i].pkt.DecRef()
+	}
+	left := copy(f.parts, f.parts[n:])
+	clear(f.parts[left:])
+	f.parts = f.parts[:left]
+}
+
+// wait is how long the flow may stand still.
+func (f *resendFlow) wait() time.Duration {
+	d := firstWait
+	if f.rtt > 0 {
+		d = resendWait + 2*f.rtt
+	}
+	return min(d<<f.tries, maxResendWait)
+}
+
+// stampAt is the timestamp that netstack would send now: it counts milliseconds.
+func (f *resendFlow) stampAt(now tcpip.MonotonicTime) uint32 {
+	return f.stamp + uint32(now.Sub(f.at).Milliseconds())
+}
+
+// first makes a packet of the first segment that is not acknowledged; nil: there is none any more.
+// It has the ACK number and the window sent last, as the peer may take an older window for news.
+func (f *resendFlow) first(now tcpip.MonotonicTime) *gstack.PacketBuffer {
+	if len(f.parts) == 0 {
+		return nil
+	}
+	p := &f.parts[0]
+	skip := 0
+	if before(p.seq, f.una) {
+		skip = int(f.una - p.seq)
+	}
+	data := p.pkt.Data().AsRange().SubRange(skip)
+	if mss := int(p.pkt.GSOOptions.MSS); p.pkt.GSOOptions.Type != gstack.GSONone && data.Size() > mss {
+		data = data.Capped(mss)
+	}
+	payload := data.ToSlice()
+	frame := append(append([]byte(nil), headers(p.pkt)[:p.pkt.HeaderSize()]...), payload...)
+	var l layout
+	l.outgoingTCP(frame) // it is: it has been sent
+	f.address(frame, &l, p.seq+uint32(skip), now)
+	if skip+len(payload) < p.pkt.Data().Size() {
+		frame[l.l4+13] &^= flagsLast
+	}
+	l.seal(frame)
+	n := len(frame) - len(payload)
+	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{
+		ReserveHeaderBytes: n, Payload: buffer.MakeWithData(frame[n:]),
+	})
+	copy(pkt.LinkHeader().Push(n), frame)
+	pkt.NetworkProtocolNumber, pkt.TransportProtocolNumber = p.pkt.NetworkProtocolNumber, protoTCP
+	return pkt
+}
+
+// address writes what is new in the header of a segment sent again.
+func (f *resendFlow) address(frame []byte, l *layout, seq uint32, now tcpip.MonotonicTime) {
+	tcp := frame[l.l4:]
+	binary.BigEndian.PutUint32(tcp[4:], seq)
+	binary.BigEndian.PutUint32(tcp[8:], f.ack)
+	binary.BigEndian.PutUint16(tcp[14:], f.window)
+	if stamp := timestampOf(tcp); stamp != nil {
+		binary.BigEndian.PutUint32(stamp[2:], f.stampAt(now))
+		binary.BigEndian.PutUint32(stamp[6:], f.echo)
+	}
+}
+
+// seal writes the lengths and checksums of a frame that ends with its TCP segment.
+func (l *layout) seal(frame []byte) {
+	ip, tcp := frame[l.l3:], frame[l.l4:]
+	if l.etherType == typeIPv6 {
+		binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-ipv6Len))
+	} else {
+		binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
+		ip[10], ip[11] = 0, 0
+		binary.BigEndian.PutUint16(ip[10:], ^checksum.Checksum(ip[:l.l4-l.l3], 0))
+	}
+	tcp[16], tcp[17] = 0, 0
+	binary.BigEndian.PutUint16(tcp[16:], ^checksum.Checksum(tcp, l.pseudo(frame, len(tcp))))
+}

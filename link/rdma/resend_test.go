@@ -1,0 +1,373 @@
+package rdma
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+// resending is a resender on virtual time, with what it has sent and when.
+type resending struct {
+	resender
+	clock  virtualClock
+	frames [][]byte
+	times  []time.Duration
+	pkts   []*gstack.PacketBuffer // all that netstack sent, a reference each
+	origin uint32                 // of our sequence numbers
+	v6     bool
+}
+
+func newResending() *resending {
+	r := new(resending)
+	r.open(&r.clock, func(_ *gstack.PacketBuffer, build func() *gstack.PacketBuffer) {
+		if pkt := build(); pkt != nil {
+			defer pkt.DecRef()
+			r.pass(pkt)
+			r.frames = append(r.frames, bytes.Clone(pkt.ToView().AsSlice()))
+			r.times = append(r.times, r.clock.now)
+		}
+	})
+	return r
+}
+
+// pass shows the resender a packet on its way.
+func (r *resending) pass(pkt *gstack.PacketBuffer) {
+	var l layout
+	if h := headers(pkt); l.outgoingTCP(h) {
+		r.sent(pkt, h, &l)
+	}
+}
+
+// ours is a segment of size bytes with a timestamp.
+func ours(seq uint32, size int) tcpFrame {
+	return tcpFrame{
+		src: ourMAC, dst: peerMAC, from: 1, to: 2, ports: [2]uint16{80, 4000}, ttl: 64,
+		seq: seq, ack: 7, flags: header.TCPFlagAck | header.TCPFlagPsh, window: 512, options: stamped(5000, 1), payload: data(size, uint64(seq)),
+	}
+}
+
+// packetOf is f as netstack hands it to the link.
+func packetOf(f tcpFrame) *gstack.PacketBuffer {
+	frame := f.bytes()
+	n := len(frame) - len(f.payload)
+	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: n, Payload: buffer.MakeWithData(f.payload)})
+	copy(pkt.LinkHeader().Push(n), frame)
+	return pkt
+}
+
+// kept is how many references to packets the resender has.
+func (r *resending) kept() (n int64) {
+	for _, pkt := range r.pkts {
+		n += pkt.ReadRefs() - 1
+	}
+	return n
+}
+
+// write has netstack send a segment, cut by the NIC at mss unless that is 0.
+func (r *resending) write(f tcpFrame, mss uint16) {
+	f.v6 = r.v6
+	f.seq += r.origin
+	pkt := packetOf(f)
+	if mss > 0 {
+		pkt.GSOOptions = gstack.GSO{Type: gstack.GSOTCPv4, NeedsCsum: true, MSS: mss}
+	}
+	r.pass(pkt)
+	r.pkts = append(r.pkts, pkt)
+}
+
+// answer has the peer acknowledge what came before ack; echo is the timestamp it echoes, 0 for
+// none.
+func (r *resending) answer(ack, echo uint32, flags header.TCPFlags) {
+	f := tcpFrame{v6: r.v6, src: peerMAC, dst: ourMAC, from: 2, to: 1, ports: [2]uint16{4000, 80}, ttl: 64, ack: ack + r.origin, flags: flags}
+	if echo > 0 {
+		f.options = stamped(9, echo)
+	}
+	frame := f.bytes()
+	r.received(frame, layoutOf(frame))
+}
+
+// wait lets time go by.
+func (r *resending) wait(d time.Duration) {
+	end := r.clock.now + d
+	for len(r.clock.timers) > 0 && r.clock.timers[0].at <= end {
+		r.clock.step()
+	}
+	r.clock.now = end
+}
+
+// repeated has netstack send bytes 0 to 3000 and the last 1000 again.
+func (r *resending) repeated() {
+	r.write(ours(0, 1000), 0)
+	r.write(ours(1000, 2000), 1000)
+	r.write(ours(2000, 1000), 0)
+}
+
+// TestResend: netstack repeats something and then sends no more, for 10 s. What the link sends, and
+// when.
+func TestResend(t *testing.T) {
+	const ack = header.TCPFlagAck
+	type segment struct {
+		at   time.Duration
+		seq  uint32
+		size int
+		push bool
+	}
+	ms := time.Millisecond
+	for _, tc := range []struct {
+		name string
+		do   func(*resending)
+		want []segment
+	}{
+		{"nothing is repeated", func(r *resending) { r.write(ours(0, 1000), 0); r.write(ours(1000, 1000), 0) }, nil},
+		{"of what was sent before only what is repeated", (*resending).repeated, []segment{
+			{1000 * ms, 2000, 1000, true}, {3000 * ms, 2000, 1000, true}, {7000 * ms, 2000, 1000, true},
+		}},
+		{"and what comes after", func(r *resending) {
+			r.repeated()
+			r.write(ours(3000, 500), 0)
+			r.answer(3000, 0, ack)
+		}, []segment{{1000 * ms, 3000, 500, true}, {3000 * ms, 3000, 500, true}, {7000 * ms, 3000, 500, true}}},
+		{"a round trip of 100 ms", func(r *resending) {
+			r.repeated()
+			r.wait(100 * ms)
+			r.answer(2500, 5000, ack)
+		}, []segment{{550 * ms, 2500, 500, true}, {1450 * ms, 2500, 500, true}, {3250 * ms, 2500, 500, true}, {6850 * ms, 2500, 500, true}}},
+		{"a packet that the NIC cut", func(r *resending) {
+			r.repeated()
+			r.write(ours(3000, 2500), 1000)
+			r.answer(3000, 5000, ack)
+			r.wait(300 * ms)
+			r.answer(4000, 0, ack)
+			r.wait(300 * ms)
+			r.answer(5000, 0, ack)
+		}, []segment{{300 * ms, 3000, 1000, false}, {600 * ms, 4000, 1000, false}, {900 * ms, 5000, 500, true},
+			{1450 * ms, 5000, 500, true}, {2500 * ms, 5000, 500, true}, {4550 * ms, 5000, 500, true}, {8600 * ms, 5000, 500, true}}},
+		{"a FIN", func(r *resending) {
+			r.repeated()
+			r.write(tcpFrame{src: ourMAC, dst: peerMAC, from: 1, to: 2, ports: [2]uint16{80, 4000}, ttl: 64, seq: 3000, ack: 7, flags: ack | header.TCPFlagFin}, 0)
+			r.answer(3000, 5000, ack)
+		}, []segment{{300 * ms, 3000, 0, false}, {850 * ms, 3000, 0, false}, {1900 * ms, 3000, 0, false}, {3950 * ms, 3000, 0, false}, {8000 * ms, 3000, 0, false}}},
+		{"more is acknowledged than is kept", func(r *resending) {
+			r.write(ours(0, 1000), 0)
+			r.write(ours(1000, 2000), 1000)
+			r.write(ours(0, 1000), 0)
+			r.answer(3000, 5000, ack)
+		}, nil},
+		{"all is acknowledged", func(r *resending) { r.repeated(); r.answer(3000, 5000, ack) }, nil},
+		{"forgotten a second after all was acknowledged", func(r *resending) {
+			r.repeated()
+			r.answer(3000, 5000, ack)
+			r.wait(1100 * ms)
+			r.write(ours(3000, 500), 0)
+		}, nil},
+		{"netstack goes on", func(r *resending) {
+			r.repeated()
+			for range 20 {
+				r.wait(500 * ms)
+				r.write(ours(2000, 1000), 0)
+			}
+			r.answer(3000, 5000, ack)
+		}, nil},
+		{"an ACK of what was never sent", func(r *resending) { r.repeated(); r.answer(3001, 5000, ack) }, []segment{
+			{1000 * ms, 2000, 1000, true}, {3000 * ms, 2000, 1000, true}, {7000 * ms, 2000, 1000, true},
+		}},
+		{"the peer resets", func(r *resending) { r.repeated(); r.answer(0, 0, header.TCPFlagRst) }, nil},
+		{"netstack resets", func(r *resending) {
+			r.repeated()
+			f := ours(3000, 0)
+			f.flags = header.TCPFlagRst
+			r.write(f, 0)
+		}, nil},
+		{"a new connection on the same ports", func(r *resending) {
+			r.repeated()
+			f := ours(1000, 0)
+			f.flags = header.TCPFlagSyn
+			r.write(f, 0)
+			r.write(ours(1001, 500), 0)
+		}, nil},
+		{"closed", func(r *resending) { r.repeated(); r.close(); r.repeated(); r.close() }, nil},
+	} {
+		for _, origin := range []uint32{0, 1<<32 - 2800} { // sequence numbers wrap
+			for _, v6 := range []bool{false, true} {
+				r := newResending()
+				r.origin, r.v6 = origin, v6
+				tc.do(r)
+				r.wait(10*time.Second - r.clock.now)
+				var got []segment
+				for i, f := range r.frames {
+					l := layoutOf(f)
+					if !l.headerOK(f) || !l.transportOK(f) || l.end != len(f) {
+						t.Errorf("%s: bad length or checksum: %x", tc.name, f)
+					}
+					seq, _ := numbers(f[l.l4:])
+					size := l.end - l.l4 - int(f[l.l4+12]>>4)*4
+					got = append(got, segment{r.times[i], seq - origin, size, f[l.l4+13]&flagPSH != 0})
+				}
+				if !slices.Equal(got, tc.want) {
+					t.Errorf("%s (origin %#x, IPv6 %v)\n got %v\nwant %v", tc.name, origin, v6, got, tc.want)
+				}
+			}
+		}
+	}
+}
+
+// TestResendTellsTheLatest: a segment sent again has its own payload, and the ACK number, window
+// and time of now.
+func TestResendTellsTheLatest(t *testing.T) {
+	r := newResending()
+	r.write(ours(0, 100), 0)
+	r.write(ours(0, 100), 0)
+	r.wait(30 * time.Millisecond)
+	pure := ours(100, 0)
+	pure.ack, pure.window, pure.flags, pure.options = 99, 3, header.TCPFlagAck, stamped(5030, 77)
+	r.write(pure, 0)
+	r.wait(time.Second)
+	if len(r.frames) != 1 {
+		t.Fatalf("%d sent", len(r.frames))
+	}
+	want := ours(0, 100)
+	want.ack, want.window, want.options = 99, 3, stamped(6000, 77)
+	if got, want := r.frames[0], want.bytes(); !bytes.Equal(got, want) {
+		t.Errorf("\n got %x\nwant %x", got, want)
+	}
+}
+
+// TestResendGivesUp: a peer that is gone is sent 15 copies in 11 minutes, and nothing is left of
+// the flow then.
+func TestResendGivesUp(t *testing.T) {
+	r := newResending()
+	r.write(ours(0, 100), 0)
+	r.write(ours(0, 100), 0)
+	if n := r.kept(); n != 1 {
+		t.Fatalf("%d references while it waits", n)
+	}
+	r.wait(time.Hour)
+	if n, last := len(r.times), r.times[len(r.times)-1]; n != maxResends || last < 5*time.Minute || last > 15*time.Minute {
+		t.Errorf("%d sent, the last after %v", n, last)
+	}
+	if kept, timers := r.kept(), len(r.clock.timers); kept != 0 || r.number.Load() != 0 || timers != 0 {
+		t.Errorf("%d references, %d flows, %d timers left", kept, r.number.Load(), timers)
+	}
+}
+
+// TestResendIsBounded: flows and packets beyond the bounds are not kept, and all references are
+// given back.
+func TestResendIsBounded(t *testing.T) {
+	r := newResending()
+	for i := range 2 * resendShards * maxResendFlows {
+		f := ours(0, 8)
+		f.to, f.ports = byte(i>>16), [2]uint16{80, uint16(i)}
+		r.write(f, 0)
+		r.write(f, 0)
+	}
+	if n := int(r.number.Load()); n < maxResendFlows || n > resendShards*maxResendFlows {
+		t.Errorf("%d flows", n)
+	}
+	r.clear()
+	r.write(ours(0, 8), 0)
+	for i := range uint32(maxResendParts + 10) {
+		r.write(ours(8*i, 8), 0)
+	}
+	if n := r.kept(); n != maxResendParts {
+		t.Errorf("%d packets kept", n)
+	}
+	r.close()
+	if n := r.kept(); n != 0 {
+		t.Errorf("%d references after close", n)
+	}
+}
+
+// TestResendConcurrently: netstack, the receive workers, the timer and the end at the same time,
+// for the race detector.
+func TestResendConcurrently(t *testing.T) {
+	r := newResending()
+	var wg sync.WaitGroup
+	for flow := range uint16(4) {
+		wg.Go(func() {
+			for i := range uint32(500) {
+				f := ours(i/2*100, 100)
+				f.ports[1] = 4000 + flow
+				pkt := packetOf(f)
+				r.pass(pkt)
+				pkt.DecRef()
+			}
+		})
+		wg.Go(func() {
+			for i := range uint32(500) {
+				r.answer(i*100, 5000, header.TCPFlagAck)
+			}
+		})
+	}
+	wg.Go(func() {
+		for range 100 {
+			r.due(&r.shards[0])
+		}
+	})
+	wg.Wait()
+	r.close()
+	if n := r.number.Load(); n != 0 {
+		t.Errorf("%d flows left", n)
+	}
+}
+
+// TestResendOnTheWire: netstack's own copies of a segment vanish, the link's do not. After a
+// retransmission at 120 ms the link, which knows no round trip, waits for a second in which
+// netstack sends nothing: from 1.8 s to 2.8.
+func TestResendOnTheWire(t *testing.T) {
+	var mu sync.Mutex
+	var first []byte // of the timestamps
+	armed := false
+	lose := func(frame []byte) bool {
+		l := layoutOf(frame)
+		if l.proto != protoTCP || l.l4 == 0 {
+			return false
+		}
+		tcp := frame[l.l4:l.end]
+		mu.Lock()
+		defer mu.Unlock()
+		if !armed || len(tcp)-int(tcp[12]>>4)*4 != 1000 {
+			return false
+		}
+		if first == nil {
+			first = bytes.Clone(tcp)
+		}
+		return binary.BigEndian.Uint32(timestampOf(tcp)[2:])-binary.BigEndian.Uint32(timestampOf(first)[2:]) < 2300
+	}
+	a, b := pair(t, setup{lose: lose, dv: dv.Config{DelayDrop: true}})
+	for _, address := range []netip.Addr{a.v4, a.v6} {
+		ln := a.listen(t, address, 80)
+		conn := b.dial(t, address, 80)
+		server, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		mu.Lock()
+		armed, first = true, nil
+		mu.Unlock()
+		want := data(1000, 1)
+		if _, err := conn.Write(want); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len(want))
+		server.SetDeadline(time.Now().Add(20 * time.Second))
+		if _, err := io.ReadFull(server, got); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%v: %v, %x", address, err, got)
+		}
+		server.Close()
+		conn.Close()
+		ln.Close()
+	}
+	if b.ep.Stats().TxResent == 0 {
+		t.Error("the link sent nothing again")
+	}
+}

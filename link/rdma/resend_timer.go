@@ -1,0 +1,89 @@
+package rdma
+
+import gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+// begin arms the timer, and reports whether flows may be kept.
+func (r *resender) begin() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || r.armed {
+		return !r.closed
+	}
+	r.armed = true
+	if r.timer == nil {
+		r.timer = r.clock.AfterFunc(resendTick, r.expire)
+	} else {
+		r.timer.Reset(resendTick)
+	}
+	return true
+}
+
+// resendDue is a flow to send something of.
+type resendDue struct {
+	flow *resendFlow
+	like *gstack.PacketBuffer // of the flow; a reference
+}
+
+// expire is the timer's.
+func (r *resender) expire() {
+	r.mu.Lock()
+	r.armed = false
+	r.mu.Unlock()
+	for i := range r.shards {
+		shard := &r.shards[i]
+		for _, d := range r.due(shard) {
+			r.post(d.like, func() *gstack.PacketBuffer {
+				shard.mu.Lock()
+				defer shard.mu.Unlock()
+				return d.flow.first(r.clock.NowMonotonic())
+			})
+			d.like.DecRef()
+			r.count.Add(1)
+		}
+	}
+	if r.number.Load() > 0 {
+		r.begin()
+	}
+}
+
+// due finds the flows of a shard that have waited long enough, and forgets those that need nothing
+// any more.
+func (r *resender) due(shard *resendShard) (due []resendDue) {
+	now := r.clock.NowMonotonic()
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	for t, f := range shard.flows {
+		switch still := now.Sub(f.moved); {
+		case len(f.parts) == 0 && still >= resendIdle, f.tries == maxResends && still >= f.wait():
+			r.drop(shard, t)
+		case len(f.parts) > 0 && still >= f.wait():
+			f.tries++
+			f.moved = now
+			due = append(due, resendDue{f, f.parts[0].pkt.IncRef()})
+		}
+	}
+	return due
+}
+
+// clear forgets all flows.
+func (r *resender) clear() {
+	for i := range r.shards {
+		shard := &r.shards[i]
+		shard.mu.Lock()
+		for t := range shard.flows {
+			r.drop(shard, t)
+		}
+		shard.mu.Unlock()
+	}
+}
+
+// close forgets all flows and keeps none any more. It may be called again.
+func (r *resender) close() {
+	r.mu.Lock()
+	r.closed = true
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	r.mu.Unlock()
+	r.clear()
+}
