@@ -22,6 +22,23 @@
 //     start, when the device's link has been away, and when another host claims one.
 //   - Closing: Close wakes everybody who is blocked, on a connection, a listener or the whole [Stack].
 //
+// # Groups
+//
+// [Stack.ListenMulticastUDP], [Stack.ListenPacket] with a group's address, and [UDPConn.JoinGroup] do what net and
+// golang.org/x/net do on a host with one interface. The device copies all multicast to us, and netstack drops what nobody has
+// joined. The PacketConn types of golang.org/x/net/ipv4 and ipv6 work on descriptors: given a conn of ours, their methods
+// fail ("invalid connection"). What they do is methods of [UDPConn], most with the same name and signature:
+//
+//	JoinGroup, LeaveGroup               the same, with a nil interface
+//	SetMulticastInterface               not needed: there is one
+//	SetMulticastTTL, SetMulticastHopLimit       SetMulticastTTL, for either version of IP
+//	SetMulticastLoopback                the same
+//	SetTTL, SetHopLimit                 SetTTL
+//	SetTOS, SetTrafficClass             SetTrafficClass
+//	SetControlMessage(FlagDst, true)    SetControl; ReadMsgUDP, ReadBatch; ControlMessage.Parse of x/net reads what these return
+//	ReadBatch, WriteBatch               the same, with the fields of x/net's Message
+//	JoinSourceSpecificGroup and others of sources       nothing
+//
 // # How a call travels
 //
 // A conn is a netstack endpoint plus two "sides", reading and writing. A side has a mutex that

@@ -76,7 +76,7 @@ func (c *ListenConfig) listenUDP(network string, laddr *net.UDPAddr) (*UDPConn, 
 	if laddr == nil {
 		laddr = &net.UDPAddr{}
 	}
-	p, err := c.stack.openUDP(&UDPConn{shared: c.ReusePort}, network, listenFamily, laddr, nil)
+	p, err := c.stack.openUDP(&UDPConn{reusePort: c.ReusePort, forGroup: laddr.IP.IsMulticast()}, network, listenFamily, laddr, nil)
 	if err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Addr: laddr, Err: err}
 	}

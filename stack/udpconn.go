@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -27,7 +28,9 @@ type UDPConn struct {
 	laddr, raddr *net.UDPAddr // raddr is nil unless connected
 	local        tcpip.FullAddress
 	remote       tcpip.FullAddress // if connected
-	shared       bool              // ListenConfig.ReusePort
+	reusePort    bool              // ListenConfig.ReusePort
+	forGroup     bool              // listens where a group's datagrams come: others may, too
+	groups       sync.Mutex        // held while memberships change, and by Close
 
 	rd      side
 	box     box         // read before the endpoint
@@ -39,6 +42,7 @@ type UDPConn struct {
 	src    bytes.Reader // for sends through the endpoint; guarded by wr.mu
 	routes routeCache
 	class  atomic.Uint32 // traffic class of what is sent
+	ttl    atomic.Uint32 // of what is sent to hosts; 0: the default
 }
 
 var (
@@ -47,7 +51,8 @@ var (
 )
 
 // ListenPacket announces on a local UDP address: "udp", "udp4" or "udp6", and an address as for
-// [Stack.Listen]. The returned value is a *UDPConn.
+// [Stack.Listen]. As in package net, the address of a group stands for the wildcard address and a port that others may have
+// who ask for it in the same way; the group is not joined, see [UDPConn.JoinGroup]. The returned value is a *UDPConn.
 func (s *Stack) ListenPacket(network, address string) (net.PacketConn, error) {
 	return s.ListenConfig().ListenPacket(context.Background(), network, address)
 }
@@ -109,7 +114,7 @@ func (s *Stack) openUDP(c *UDPConn, network string, choose func(string, net.IP) 
 		return nil, err
 	}
 	c.box.open(c)
-	if !c.shared {
+	if !c.shared() {
 		s.boxes.add(&c.box)
 	}
 	return c, nil
@@ -119,17 +124,25 @@ func (s *Stack) openUDP(c *UDPConn, network string, choose func(string, net.IP) 
 func (c *UDPConn) configure() {
 	o := c.ep.SocketOptions()
 	o.SetBroadcast(true)
-	o.SetReusePort(c.shared)
+	o.SetReusePort(c.reusePort)
+	o.SetReuseAddress(c.forGroup)
 	o.SetReceivePacketInfo(true)
 	o.SetIPv6ReceivePacketInfo(true)
 	c.class.Store(uint32(c.stack.cfg.DSCP) << 2)
 }
 
+// shared says whether others may have the port.
+func (c *UDPConn) shared() bool { return c.reusePort || c.forGroup }
+
 func (c *UDPConn) bind(laddr *net.UDPAddr) error {
 	if laddr == nil {
 		return nil
 	}
-	at, err := c.stack.bindAddress(c.family, laddr.IP, laddr.Port, laddr.Zone)
+	ip := laddr.IP
+	if c.forGroup {
+		ip = nil
+	}
+	at, err := c.stack.bindAddress(c.family, ip, laddr.Port, laddr.Zone)
 	if err != nil {
 		return err
 	}
@@ -187,11 +200,13 @@ func (c *UDPConn) Close() error {
 	}
 	c.rd.shut()
 	c.wr.shut()
-	if !c.shared {
+	if !c.shared() {
 		c.stack.boxes.remove(&c.box)
 	}
 	c.box.close()
-	c.ep.Close()
+	c.groups.Lock()
+	c.ep.Close() // leaves all groups
+	c.groups.Unlock()
 	c.routes.drop()
 	return nil
 }
@@ -227,7 +242,7 @@ func (c *UDPConn) SetWriteBuffer(bytes int) error {
 // set runs change unless the conn is closed.
 func (c *UDPConn) set(change func()) error {
 	if err := c.done(); err != nil {
-		return &net.OpError{Op: "set", Net: c.network, Addr: c.laddr, Err: err}
+		return c.setError(err)
 	}
 	change()
 	return nil

@@ -135,5 +135,8 @@ func (c *UDPConn) complete(h *ready, out *[maxReady]byte, to uint16, n int) []by
 	if class := c.class.Load(); class != 0 {
 		putClass(headers[h.ip:], h.v6, uint8(class))
 	}
+	if ttl := c.ttl.Load(); ttl != 0 {
+		putTTL(headers[h.ip:], h.v6, uint8(ttl))
+	}
 	return headers
 }

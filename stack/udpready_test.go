@@ -264,3 +264,36 @@ func TestReadyDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// TestTTL looks at what leaves, on either way and by either version of IP, before SetTTL, after it, and with the default again.
+func TestTTL(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		r := newReadyRig(t, closed)
+		for _, c := range []struct {
+			network, local, remote string
+			at                     int // of the TTL in a frame
+		}{{"udp4", "192.0.2.1:7", "192.0.2.2:53", 22}, {"udp6", "[2001:db8::1]:7", "[2001:db8::2]:53", 21}} {
+			from, to, at := r.conns(t, c.network, c.local, c.remote)
+			for _, ttl := range []struct{ set, want int }{{-1, 64}, {1, 1}, {255, 255}, {7, 7}, {-1, 64}} {
+				must(t, from.SetTTL(ttl.set))
+				r.tap.take()
+				for range 3 {
+					send(t, from, to, at, []byte("x"))
+				}
+				_, err := from.WriteBatchAddrPort([][]byte{{1}, {2}}, []netip.AddrPort{at, at})
+				must(t, err)
+				send(t, from, to, at, []byte{1})
+				for _, f := range r.tap.take() {
+					if int(f[c.at]) != ttl.want {
+						t.Errorf("closed %t, %s, SetTTL(%d): a frame has %d", closed, c.network, ttl.set, f[c.at])
+					}
+				}
+				must(t, to.SetReadDeadline(time.Now().Add(time.Minute)))
+				for range 2 {
+					_, _, err := to.ReadFromUDPAddrPort(make([]byte, 8))
+					must(t, err)
+				}
+			}
+		}
+	}
+}

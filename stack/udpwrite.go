@@ -241,7 +241,7 @@ func (c *UDPConn) write(r *gstack.Route, b []byte, port uint16) tcpip.Error {
 	}
 	err := r.WritePacket(gstack.NetworkHeaderParams{
 		Protocol: udp.ProtocolNumber,
-		TTL:      r.DefaultTTL(),
+		TTL:      c.ttlOn(r),
 		TOS:      uint8(c.class.Load()),
 		DF:       length <= int(r.MTU()), // larger datagrams are fragmented
 	}, pkt)

@@ -4,8 +4,12 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
@@ -21,9 +25,11 @@ func cabledWorld(t *testing.T) *world {
 	if err := lab.Cable(server, cable, client, cable); err != nil {
 		t.Fatal(err)
 	}
-	up(t, server, netip.PrefixFrom(w.server4, 24), netip.PrefixFrom(w.alias4, 24), netip.PrefixFrom(w.server6, 64))
-	up(t, client, netip.PrefixFrom(w.client4, 24), netip.PrefixFrom(w.client6, 64))
+	plug(t, server, client)
+	address(t, server, netip.PrefixFrom(w.server4, 24), netip.PrefixFrom(w.alias4, 24), netip.PrefixFrom(w.server6, 64))
+	address(t, client, netip.PrefixFrom(w.client4, 24), netip.PrefixFrom(w.client6, 64))
 	w.server, w.client = inside{server}, inside{client}
+	w.sent.listen(t, client)
 	return w
 }
 
@@ -37,6 +43,7 @@ func pairWorld(name string) *world {
 		server4: netpair.ServerIP4, client4: netpair.ClientIP4,
 		server6: netpair.ServerIP6, client6: netpair.ClientIP6,
 		alias4: netip.MustParseAddr("192.0.2.3"),
+		sent:   newOnCable(),
 	}
 	w.roles = roles(w)
 	return w
@@ -52,12 +59,74 @@ func newHost(t *testing.T, name string) *lab.Net {
 	return n
 }
 
-// up gives a host's end of the cable its addresses.
-func up(t *testing.T, n *lab.Net, addrs ...netip.Prefix) {
+// plug sets both ends of the cable up and waits until they send: until a kernel has noted that the other end is there, it drops
+// everything.
+func plug(t *testing.T, hosts ...*lab.Net) {
 	t.Helper()
-	if err := n.Do(func() error { return lab.Up(cable, lab.Setup{Addresses: addrs}) }); err != nil {
+	for _, n := range hosts {
+		if err := n.Do(func() error { return lab.Up(cable, lab.Setup{}) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range hosts {
+		await(t, n, "carrier", func(link netlink.Link) (bool, error) { return link.Attrs().OperState == netlink.OperUp, nil })
+	}
+}
+
+// await repeats ready on a thread of n until it returns true.
+func await(t *testing.T, n *lab.Net, what string, ready func(netlink.Link) (bool, error)) {
+	t.Helper()
+	for end := soon(); ; time.Sleep(time.Millisecond) {
+		is := false
+		err := n.Do(func() error {
+			link, err := netlink.LinkByName(cable)
+			if err == nil {
+				is, err = ready(link)
+			}
+			return err
+		})
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case is:
+			return
+		case time.Now().After(end):
+			t.Fatalf("%s: no %s", n.Name(), what)
+		}
+	}
+}
+
+// address gives a host's end of the cable its addresses, and a route to the groups of IPv4, for which there is none by itself.
+func address(t *testing.T, n *lab.Net, addrs ...netip.Prefix) {
+	t.Helper()
+	err := n.Do(func() error {
+		if err := lab.Up(cable, lab.Setup{Addresses: addrs}); err != nil {
+			return err
+		}
+		link, err := netlink.LinkByName(cable)
+		if err != nil {
+			return err
+		}
+		groups := net.IPNet{IP: net.IPv4(224, 0, 0, 0), Mask: net.CIDRMask(4, 32)}
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: &groups})
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
+	await(t, n, "addresses in use", func(link netlink.Link) (bool, error) {
+		list, err := netlink.AddrList(link, netlink.FAMILY_V6)
+		tentative := func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 }
+		if err != nil || len(list) < 2 || slices.ContainsFunc(list, tentative) { // the link-local one, too
+			return false, err
+		}
+		return !slices.ContainsFunc(addrs, remote), nil
+	})
+}
+
+// remote says whether what is sent to an address leaves the host: its route to itself comes a moment after the address.
+func remote(p netip.Prefix) bool {
+	routes, err := netlink.RouteGet(p.Addr().AsSlice())
+	return err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL
 }
 
 // inside opens the sockets of a network namespace. Where they are, they stay.
@@ -86,6 +155,10 @@ func (i inside) ListenPacket(network, address string) (net.PacketConn, error) {
 
 func (i inside) ListenUDP(network string, laddr *net.UDPAddr) (udpConn, error) {
 	return enter(i, func() (udpConn, error) { return kernel{}.ListenUDP(network, laddr) })
+}
+
+func (i inside) ListenMulticastUDP(network string, group *net.UDPAddr) (udpConn, error) {
+	return enter(i, func() (udpConn, error) { return kernel{}.ListenMulticastUDP(network, group) })
 }
 
 func (i inside) ListenShared(network, address string) (net.Listener, error) {

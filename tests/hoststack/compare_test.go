@@ -31,6 +31,7 @@ var tables = []struct {
 	{"udp errors", udpErrors, kernelWorld},
 	{"sockets", sharedSockets, kernelWorld},
 	{"addresses", hostAddresses, cabledWorld},
+	{"groups", udpGroups, cabledWorld},
 }
 
 // TestSameAsKernel runs every behaviour in both worlds and compares.

@@ -114,19 +114,27 @@ func (n *notes) describe(err error) string {
 			fmt.Fprintf(&b, "syscall %s ", sys.Syscall)
 		}
 	}
-	var is []string
-	for _, s := range sentinels {
-		if errors.Is(err, s.err) {
-			is = append(is, s.name)
-		}
-	}
-	fmt.Fprintf(&b, "is %v ", is)
+	fmt.Fprintf(&b, "is %s ", n.sentinels(err))
 	if ne, ok := err.(net.Error); ok {
 		//lint:ignore SA1019 programs still ask it, so it is compared
 		fmt.Fprintf(&b, "timeout=%t temporary=%t ", ne.Timeout(), ne.Temporary())
 	}
 	fmt.Fprintf(&b, "text %q", n.plain(err.Error()))
 	return b.String()
+}
+
+// sentinels is what errors.Is finds in err.
+func (n *notes) sentinels(err error) string {
+	if err == nil {
+		return "no error"
+	}
+	is := []string{}
+	for _, s := range sentinels {
+		if errors.Is(err, s.err) {
+			is = append(is, s.name)
+		}
+	}
+	return fmt.Sprint(is)
 }
 
 // opAddr also tells a nil interface from a nil pointer inside one.

@@ -64,6 +64,8 @@ type sockets interface {
 	ListenTCP(network string, laddr *net.TCPAddr) (tcpListener, error)
 	ListenPacket(network, address string) (net.PacketConn, error)
 	ListenUDP(network string, laddr *net.UDPAddr) (udpConn, error)
+	// ListenMulticastUDP leaves the choice of the interface to the host.
+	ListenMulticastUDP(network string, group *net.UDPAddr) (udpConn, error)
 	// ListenShared and ListenPacketShared set SO_REUSEPORT.
 	ListenShared(network, address string) (net.Listener, error)
 	ListenPacketShared(network, address string) (net.PacketConn, error)
@@ -91,6 +93,10 @@ func (kernel) ListenPacket(network, address string) (net.PacketConn, error) {
 
 func (kernel) ListenUDP(network string, laddr *net.UDPAddr) (udpConn, error) {
 	return some[udpConn](net.ListenUDP(network, laddr))
+}
+
+func (kernel) ListenMulticastUDP(network string, group *net.UDPAddr) (udpConn, error) {
+	return some[udpConn](net.ListenMulticastUDP(network, nil, group))
 }
 
 // shared sets SO_REUSEPORT before bind.
@@ -132,6 +138,10 @@ func (n netstack) ListenTCP(network string, laddr *net.TCPAddr) (tcpListener, er
 
 func (n netstack) ListenUDP(network string, laddr *net.UDPAddr) (udpConn, error) {
 	return some[udpConn](n.Stack.ListenUDP(network, laddr))
+}
+
+func (n netstack) ListenMulticastUDP(network string, group *net.UDPAddr) (udpConn, error) {
+	return some[udpConn](n.Stack.ListenMulticastUDP(network, nil, group))
 }
 
 func (n netstack) ListenShared(network, address string) (net.Listener, error) {

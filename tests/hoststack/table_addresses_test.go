@@ -53,7 +53,7 @@ var hostAddresses = []behaviour{
 		for _, c := range []struct{ from, to netip.Addr }{
 			{netip.MustParseAddr("127.0.0.1"), r.server4}, {netip.IPv6Loopback(), r.server6}, {r.server4, netip.MustParseAddr("127.0.0.1")},
 		} {
-			conn, err := r.server.DialFrom(r.Context(), &net.TCPAddr{IP: c.from.AsSlice()}, ample, "tcp", at(c.to, l.Addr()))
+			conn, err := r.server.DialFrom(r.Context(), &net.TCPAddr{IP: c.from.AsSlice()}, patience, "tcp", at(c.to, l.Addr()))
 			r.Err("dial", err)
 			if err != nil {
 				continue

@@ -19,6 +19,7 @@ type world struct {
 	server4, client4 netip.Addr
 	server6, client6 netip.Addr
 	alias4           netip.Addr // the server's second IPv4 address
+	sent             *onCable   // by the server; nil on loopback
 	roles            interface{ Replace(string) string }
 }
 
@@ -39,7 +40,7 @@ func kernelWorld(*testing.T) *world {
 func stackWorld(t *testing.T) *world {
 	w := pairWorld("stack")
 	alias := func(c *stack.Config) { c.Addresses = append(c.Addresses, netip.PrefixFrom(w.alias4, 24)) }
-	server, client := netpair.New(t, netpair.Faults{}, netpair.Server(alias))
+	server, client := netpair.New(t, netpair.Faults{Tap: w.sent.tap}, netpair.Server(alias))
 	netpair.Acquaint(t, server, client)
 	netpair.Acquaint(t, client, server)
 	w.server, w.client = netstack{server}, netstack{client}
