@@ -7,7 +7,7 @@ import "encoding/binary"
 type Mailbox interface {
 	// Put offers a datagram that may take the express lane: its IP header, which has no options or extensions, and the UDP header with all
 	// that follows it in the packet. Both are the caller's. False: it is not for this mailbox, or not now, and the stack decides about it and
-	// all that follows in the batch.
+	// all that follows in the batch. So it does after a datagram to the port that may not take the lane, one to a group for example.
 	Put(ip, udp []byte) bool
 	// Knock follows when the batch is over in which something was put. It may be called when nothing was.
 	Knock()
@@ -28,9 +28,9 @@ type mailboxes struct {
 	find func(v6 bool, port uint16) Mailbox
 }
 
-// mailbox is the one to offer a run to, or nil.
+// mailbox is the one of a datagram's port, or nil.
 func (w *worker) mailbox(r *run, boxes *mailboxes) Mailbox {
-	if boxes == nil || !r.express || r.proto != protoUDP || w.session.ended() {
+	if boxes == nil || r.proto != protoUDP || r.l4 == 0 || r.end-r.l4 < udpLen || w.session.ended() {
 		return nil
 	}
 	if n := w.session.networks.Load(); n == nil || n.express == nil {
@@ -39,10 +39,10 @@ func (w *worker) mailbox(r *run, boxes *mailboxes) Mailbox {
 	return boxes.find(r.etherType == typeIPv6, binary.BigEndian.Uint16(w.frames[r.first].Data[r.l4+2:]))
 }
 
-// put offers a run to a mailbox and reports whether it was taken.
+// put offers a run to a mailbox, if it may take the express lane, and reports whether it was taken.
 func (w *worker) put(r *run, box Mailbox) bool {
 	frame := w.frames[r.first].Data
-	if !box.Put(frame[r.l3:r.l4], frame[r.l4:r.end]) {
+	if !r.express || !box.Put(frame[r.l3:r.l4], frame[r.l4:r.end]) {
 		return false
 	}
 	if last := len(w.knocks) - 1; last < 0 || w.knocks[last] != box {

@@ -182,3 +182,24 @@ func TestMailboxKeepsOrder(t *testing.T) {
 		}
 	}
 }
+
+// TestMailboxOvertakesNothing: behind a datagram to its port that the stack has to look at, the mailbox is offered none of the batch.
+func TestMailboxOvertakesNothing(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		before  func(*tcpFrame)
+		offered int
+	}{
+		{"options", func(f *tcpFrame) { f.ipOpts = []byte{1, 1, 1, 0} }, 0},
+		{"to the subnet", func(f *tcpFrame) { f.to = 255 }, 0},
+		{"options, to another port", func(f *tcpFrame) { f.ipOpts, f.ports[1] = []byte{1, 1, 1, 0}, 55 }, 1},
+	} {
+		j, box := newJudge(t, true), &letterbox{}
+		j.boxes(box, nil)
+		j.hear(query(tt.before), query(func(*tcpFrame) {}))
+		offered := len(slices.DeleteFunc(slices.Clone(box.heard), func(s string) bool { return s == "knock" }))
+		if read := len(j.read(t)); offered != tt.offered || tt.offered == 0 && read != 2 {
+			t.Errorf("%s: %d offered, want %d; the socket has %d", tt.name, offered, tt.offered, read)
+		}
+	}
+}
