@@ -85,7 +85,7 @@ func open(name string, wire simnic.Wire) *dv.Device {
 		log.Fatal(err)
 	}
 	d, err := dv.Open(context.Background(), dv.Config{
-		Kernel: nic.OpenKernel, Facts: dv.PortFacts{Name: name, MAC: nic.MAC()},
+		Kernel: simnic.Opener(nic), Facts: dv.PortFacts{Name: name, MAC: nic.MAC()},
 	})
 	if err != nil {
 		log.Fatal(err)

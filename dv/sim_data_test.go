@@ -219,7 +219,7 @@ func TestPingPong(t *testing.T) {
 		if err := nic.ConnectWire(w); err != nil {
 			t.Fatal(err)
 		}
-		d, err := dv.Open(t.Context(), dv.Config{Kernel: nic.OpenKernel, Facts: dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC()}})
+		d, err := dv.Open(t.Context(), dv.Config{Kernel: simnic.Opener(nic), Facts: dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC()}})
 		if err != nil {
 			t.Fatal(err)
 		}

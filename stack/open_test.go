@@ -32,7 +32,7 @@ func card(t *testing.T, name string, seed uint64) *simnic.NIC {
 // onCard is the configuration of a stack on n.
 func onCard(n *simnic.NIC, queues int, addresses ...string) stack.Config {
 	cfg := stack.Config{DuplicateDetection: -1, NIC: dv.Config{
-		Kernel: n.OpenKernel, RxQueues: queues, TxQueues: queues,
+		Kernel: simnic.Opener(n), RxQueues: queues, TxQueues: queues,
 		Facts: dv.PortFacts{Name: n.Config().Name, Netdev: n.Config().Netdev, MAC: n.MAC(), MTU: n.MTU()},
 	}}
 	for _, a := range addresses {

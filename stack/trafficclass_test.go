@@ -68,7 +68,7 @@ func classRig(t *testing.T) (from, to *Stack, w *classTap) {
 		must(t, nic.ConnectWire(wire))
 		stacks[i], err = Open(context.Background(), Config{
 			NIC: dv.Config{
-				Kernel: nic.OpenKernel, VLAN: 7,
+				Kernel: simnic.Opener(nic), VLAN: 7,
 				Facts: dv.PortFacts{Name: "sim", Netdev: "simnet", MAC: nic.MAC(), MTU: nic.MTU()},
 			},
 			Addresses: []netip.Prefix{

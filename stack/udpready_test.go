@@ -84,7 +84,7 @@ func newReadyRig(t *testing.T, closed bool) *readyRig {
 		must(t, nic.ConnectWire(wire))
 		s, err := Open(context.Background(), Config{
 			NIC: dv.Config{
-				Kernel: nic.OpenKernel, MAC: net.HardwareAddr{2, 0, 0, 0, 0, byte(i + 1)},
+				Kernel: simnic.Opener(nic), MAC: net.HardwareAddr{2, 0, 0, 0, 0, byte(i + 1)},
 				Facts: dv.PortFacts{Name: "sim", Netdev: "simnet", MAC: nic.MAC(), MTU: nic.MTU()},
 			},
 			Addresses: []netip.Prefix{

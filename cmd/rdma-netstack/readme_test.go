@@ -55,7 +55,7 @@ func card() dv.Config {
 	if err := nic.ConnectWire(wire); err != nil {
 		log.Fatal(err)
 	}
-	return dv.Config{Kernel: nic.OpenKernel, Facts: dv.PortFacts{Name: "mlx5_0", MAC: nic.MAC(), MTU: nic.MTU()}}
+	return dv.Config{Kernel: simnic.Opener(nic), Facts: dv.PortFacts{Name: "mlx5_0", MAC: nic.MAC(), MTU: nic.MTU()}}
 }
 `
 

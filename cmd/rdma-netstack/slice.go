@@ -94,7 +94,7 @@ func shutStack(st *stack.Stack) error {
 
 // useSim makes the software NIC the device to open.
 func useSim(cfg *dv.Config, nic *simnic.NIC) {
-	cfg.Kernel = nic.OpenKernel
+	cfg.Kernel = simnic.Opener(nic)
 	cfg.Facts = dv.PortFacts{Name: nic.Config().Name, Netdev: nic.Config().Netdev, MAC: nic.MAC(), MTU: nic.MTU()}
 }
 

@@ -80,7 +80,7 @@ type failer interface{ cqFailed() }
 // CreateCQ makes a completion queue. Whoever creates it has written every
 // entry's last byte so that none looks valid.
 func (n *NIC) CreateCQ(a CQAttr) (*CQ, error) {
-	if err := n.usable(); err != nil {
+	if err := n.Usable(); err != nil {
 		return nil, err
 	}
 	if a.EntrySize == 0 {

@@ -15,7 +15,7 @@
 // three. Counters account for every copy of it; Counters.Check says whether
 // they add up.
 //
-// A driver in this process meets the NIC through its device node: NIC.OpenKernel,
+// A driver in this process meets the NIC through its device node: kernel.Opener,
 // or Linux.OpenNode for a machine that lacks something. The node answers the
 // ioctls of a stock kernel byte for byte, gives out event descriptors, and its
 // doorbell pages act on the goroutine that stores into them: it executes what was
@@ -27,7 +27,7 @@
 //	tap, err := simnic.OpenTAP("slice0")            // or Pair, OpenPacket, NewReplay
 //	wire := simnic.WithFaults(tap, faults)          // and Capture, in any order
 //	err = nic.ConnectWire(wire)
-//	node, err := nic.OpenKernel()
+//	node, err := kernel.Opener(nic)()
 //	ctx, err := uverbs.Open(node, uverbs.Options{}) // from here on as with hardware
 //
 // What can go wrong can be made to: on the wire with WithFaults, between the

@@ -62,7 +62,7 @@ func (f *Flow) Attr() FlowAttr { return f.attr }
 // CreateFlow puts a rule in force at once. A rule with the same match in the
 // same table as another one adds its TIR to it: each gets a copy.
 func (n *NIC) CreateFlow(a FlowAttr) (*Flow, error) {
-	if err := n.usable(); err != nil {
+	if err := n.Usable(); err != nil {
 		return nil, err
 	}
 	f := &Flow{nic: n, attr: a}

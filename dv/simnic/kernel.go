@@ -52,9 +52,10 @@ func (c LinuxConfig) withDefaults() LinuxConfig {
 	return c
 }
 
-// OpenKernel opens the NIC's device node on a Linux of default configuration:
-// it answers as a stock kernel would, from the ioctl down. Each call is another
-// open of the node, as by another process.
-func (n *NIC) OpenKernel() (uverbs.Kernel, error) {
-	return NewLinux(n, LinuxConfig{}).OpenNode()
+// Opener returns what opens the NIC's device node on a Linux of default
+// configuration, in the form that dv.Config.Kernel has: the node answers as a
+// stock kernel would, from the ioctl down. Each call is another open of the node,
+// as by another process.
+func Opener(n *NIC) func() (uverbs.Kernel, error) {
+	return NewLinux(n, LinuxConfig{}).OpenNode
 }

@@ -26,7 +26,7 @@ type client struct {
 
 func newClient(t *testing.T, cfg Config, linux LinuxConfig) *client {
 	t.Helper()
-	nic := newNIC(t, cfg)
+	nic := newTestNIC(t, cfg)
 	return openClient(t, nic, NewLinux(nic, linux))
 }
 
@@ -281,4 +281,20 @@ func TestUnfinishedFramesArriveFinished(t *testing.T) {
 			t.Errorf("%d bytes of payload arrived", len(got))
 		}
 	}
+}
+
+// newTestNIC is a NIC whose counters have to add up in the end.
+func newTestNIC(t testing.TB, cfg Config) *NIC {
+	t.Helper()
+	n, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = n.Close()
+		if err := n.Counters().Check(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
 }

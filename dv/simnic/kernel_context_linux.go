@@ -17,9 +17,9 @@ type ucontext struct {
 // release gives the context's resources back.
 func (u *ucontext) release(n *node) {
 	for _, uar := range u.bfregs.uars {
-		n.nic.numbers.remove(uar)
+		n.nic.FreeNumber(uar)
 	}
-	n.nic.numbers.remove(u.td)
+	n.nic.FreeNumber(u.td)
 }
 
 // getContextNative is UVERBS_METHOD_GET_CONTEXT. Its outputs are optional.
@@ -91,7 +91,7 @@ func (c *call) openContext() unix.Errno {
 	if errno := u.bfregs.init(n, req); errno != 0 {
 		return errno
 	}
-	u.td = n.nic.numbers.add(u, 24)
+	u.td = n.nic.AllocNumber(u, 24)
 	u.version = min(req.MaxCQEVersion, 1)
 	u.resp = n.describe(u)
 	b := make([]byte, uverbs.SizeOf(u.resp))

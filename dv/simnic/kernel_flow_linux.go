@@ -87,7 +87,7 @@ func (c *call) driverCreateFlow(a *uverbs.FlowAttrHdr, q *qp, r *rule) (*Flow, u
 	leftover := a.Type == uverbs.FlowAllDefault || a.Type == uverbs.FlowMCDefault
 	caps := c.node.nic.Caps()
 	switch {
-	case a.Priority > maxPriority:
+	case a.Priority > MaxPriority:
 		return nil, unix.ENOMEM
 	case a.Flags&^(uverbs.FlowFlagDontTrap|uverbs.FlowFlagEgress) != 0,
 		leftover && (egress || a.NumOfSpecs > 0 && c.node.linux.is(Linux72)):

@@ -104,7 +104,7 @@ func FuzzWriteCommands(f *testing.F) {
 		if p := r.linux.pinned.Load(); p != 0 {
 			t.Errorf("%d pages stay pinned", p)
 		}
-		if n := len(r.linux.nic.numbers.used); n != 0 {
+		if n := r.linux.nic.Objects().Numbers; n != 0 {
 			t.Errorf("%d objects stay in the device", n)
 		}
 	})

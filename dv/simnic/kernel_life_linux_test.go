@@ -22,9 +22,9 @@ func openFDs(t *testing.T) int {
 
 // Open, use, close, twice, and again: nothing of it stays.
 func TestNodeLifetime(t *testing.T) {
-	nic := newNIC(t, Config{Seed: 1})
+	nic := newTestNIC(t, Config{Seed: 1})
 	linux := NewLinux(nic, LinuxConfig{})
-	numbers := len(nic.numbers.used)
+	numbers := nic.Objects().Numbers
 	warm := func() {
 		c := openClient(t, nic, linux)
 		ch := must(c.ctx.CreateCompChannel())(t)
@@ -46,16 +46,14 @@ func TestNodeLifetime(t *testing.T) {
 	if p := linux.pinned.Load(); p != 0 {
 		t.Errorf("%d pages stay pinned", p)
 	}
-	if n := len(nic.numbers.used); n != numbers {
+	if n := nic.Objects().Numbers; n != numbers {
 		t.Errorf("%d objects stay in the device", n-numbers)
 	}
-	if n := len(nic.steering.flows); n != 0 {
+	if n := nic.Objects().Flows; n != 0 {
 		t.Errorf("%d rules stay in force", n)
 	}
-	nic.sinkMu.Lock()
-	defer nic.sinkMu.Unlock()
-	if len(nic.sinks) != 0 {
-		t.Errorf("%d files still listen to the port", len(nic.sinks))
+	if n := nic.Objects().Subscribers; n != 0 {
+		t.Errorf("%d files still listen to the port", n)
 	}
 }
 
@@ -88,7 +86,7 @@ func TestNodeAfterClose(t *testing.T) {
 // Two processes have the node open: handles are each one's own, numbers the
 // device's.
 func TestTwoFiles(t *testing.T) {
-	linux := NewLinux(newNIC(t, Config{Seed: 1}), LinuxConfig{})
+	linux := NewLinux(newTestNIC(t, Config{Seed: 1}), LinuxConfig{})
 	a, b := openRawNode(t, linux), openRawNode(t, linux)
 	a.open()
 	b.open()
@@ -99,7 +97,7 @@ func TestTwoFiles(t *testing.T) {
 	if oa.cqn == ob.cqn || oa.qpn == ob.qpn {
 		t.Errorf("numbers %+v and %+v", oa, ob)
 	}
-	if n := len(linux.nic.steering.flows); n != 2 {
+	if n := linux.nic.Objects().Flows; n != 2 {
 		t.Errorf("%d rules in force", n)
 	}
 	// A channel of the other file is not one of ours.
@@ -117,7 +115,7 @@ func TestTwoFiles(t *testing.T) {
 	if err := a.node.Close(); err != nil {
 		t.Error(err)
 	}
-	if n := len(linux.nic.steering.flows); n != 1 {
+	if n := linux.nic.Objects().Flows; n != 1 {
 		t.Errorf("%d rules in force after one closed", n)
 	}
 	if errno := b.do(&write{cmd: uverbs.CmdAllocPD, core: make([]byte, 8), out: 4, uhwOut: 4}); errno != 0 {
@@ -177,7 +175,7 @@ func TestChannelNumberReused(t *testing.T) {
 
 // Many goroutines use one file, ring its doorbells, and one closes it.
 func TestNodeConcurrently(t *testing.T) {
-	nic := newNIC(t, Config{Seed: 1})
+	nic := newTestNIC(t, Config{Seed: 1})
 	for range 10 {
 		c := openClient(t, nic, NewLinux(nic, LinuxConfig{}))
 		s := c.sender()

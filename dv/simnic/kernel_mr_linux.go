@@ -18,12 +18,12 @@ func allocPD(c *call) unix.Errno {
 		return errno
 	}
 	p := new(pd)
-	p.number = n.nic.numbers.add(p, 24)
-	o := &uobject{kind: uverbs.ObjectPD, impl: p, release: func() error { n.nic.numbers.remove(p.number); return nil }}
+	p.number = n.nic.AllocNumber(p, 24)
+	o := &uobject{kind: uverbs.ObjectPD, impl: p, release: func() error { n.nic.FreeNumber(p.number); return nil }}
 	// Newer kernels do without the driver's answer, older ones write it to nowhere.
 	if c.uhw.out.given || !n.linux.is(Linux72) {
 		if errno := c.uhw.out.put(host32(p.number)); errno != 0 {
-			n.nic.numbers.remove(p.number)
+			n.nic.FreeNumber(p.number)
 			return errno
 		}
 	}

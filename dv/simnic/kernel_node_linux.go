@@ -38,7 +38,7 @@ func (l *Linux) is(r Release) bool { return l.cfg.Release == r }
 // OpenNode opens the device node. The error is a unix.Errno: EIO when the device
 // is gone.
 func (l *Linux) OpenNode() (uverbs.Kernel, error) {
-	if l.nic.usable() != nil {
+	if l.nic.Usable() != nil {
 		return nil, unix.EIO
 	}
 	return &node{linux: l, nic: l.nic}, nil
@@ -95,7 +95,7 @@ func (n *node) Close() error {
 // alive is the check for a device that is still there, made where the kernel
 // looks for it.
 func (n *node) alive() unix.Errno {
-	if n.nic.usable() != nil {
+	if n.nic.Usable() != nil {
 		return unix.EIO
 	}
 	return 0

@@ -24,7 +24,7 @@ type rawNode struct {
 
 func newRawNode(t testing.TB, cfg Config, linux LinuxConfig) *rawNode {
 	t.Helper()
-	return openRawNode(t, NewLinux(newNIC(t, cfg), linux))
+	return openRawNode(t, NewLinux(newTestNIC(t, cfg), linux))
 }
 
 func openRawNode(t testing.TB, l *Linux) *rawNode {

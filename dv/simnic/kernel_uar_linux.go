@@ -36,7 +36,7 @@ func (b *bfregs) init(n *node, req uverbs.Mlx5AllocUcontextReqV2) unix.Errno {
 	b.low = req.NumLowLatencyBfregs
 	b.users = make([]int, b.total)
 	for range b.total / uverbs.BfregsPerUAR {
-		b.uars = append(b.uars, n.nic.numbers.add(b, 16))
+		b.uars = append(b.uars, n.nic.AllocNumber(b, 16))
 	}
 	return 0
 }

@@ -152,7 +152,7 @@ func TestVectors(t *testing.T) {
 	wantBytes(t, "RSS QP's answer", rss.gotOut, append([]byte{7}, append(make([]byte, 35), 40, 0, 0, 0)...))
 	flow := r.must(write{cmd: uverbs.ExCmdCreateFlow, core: hexBytes(vecFlow), out: 8, uhwOut: -1})
 	wantBytes(t, "CREATE_FLOW's answer", flow.gotOut, bytesOf(uint32(0), uint32(8)))
-	if n := len(r.linux.nic.steering.flows); n != 1 {
+	if n := r.linux.nic.Objects().Flows; n != 1 {
 		t.Errorf("%d rules in force", n)
 	}
 }

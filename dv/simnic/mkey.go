@@ -45,7 +45,7 @@ func (t *keyTable) edit(change func(map[uint32]*MKey)) {
 
 // CreateMKey registers memory.
 func (n *NIC) CreateMKey(a MKeyAttr) (*MKey, error) {
-	if err := n.usable(); err != nil {
+	if err := n.Usable(); err != nil {
 		return nil, err
 	}
 	if a.Mem == nil {

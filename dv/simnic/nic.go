@@ -201,8 +201,9 @@ func (n *NIC) FailDevice() {
 // asks for it has destroyed all objects.
 func (n *NIC) RestoreDevice() { n.fatal.Store(false) }
 
-// usable is nil while control commands may succeed.
-func (n *NIC) usable() error {
+// Usable is nil while control commands may succeed, StatusBadSystem in the fatal
+// state and after Close.
+func (n *NIC) Usable() error {
 	if n.fatal.Load() || n.closed.Load() {
 		return StatusBadSystem
 	}

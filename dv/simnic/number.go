@@ -32,6 +32,34 @@ func (t *numbers) add(obj any, bits uint) uint32 {
 	}
 }
 
+// AllocNumber gives owner a fresh number of at most bits bits out of the space
+// that all objects of the NIC share. FreeNumber ends it.
+func (n *NIC) AllocNumber(owner any, bits uint) uint32 { return n.numbers.add(owner, bits) }
+
+// FreeNumber gives a number of AllocNumber back.
+func (n *NIC) FreeNumber(number uint32) { n.numbers.remove(number) }
+
+// Objects is how many objects of a NIC exist, for tests of what is left behind.
+type Objects struct {
+	Numbers     int // queues, tables, TIRs and what AllocNumber numbers
+	Flows       int // flow rules
+	Subscribers int // of NIC.Subscribe
+}
+
+// Objects counts the objects that exist.
+func (n *NIC) Objects() Objects {
+	n.numbers.mu.Lock()
+	o := Objects{Numbers: len(n.numbers.used)}
+	n.numbers.mu.Unlock()
+	n.steering.mu.Lock()
+	o.Flows = len(n.steering.flows)
+	n.steering.mu.Unlock()
+	n.sinkMu.Lock()
+	o.Subscribers = len(n.sinks)
+	n.sinkMu.Unlock()
+	return o
+}
+
 func (t *numbers) remove(n uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

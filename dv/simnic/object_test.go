@@ -113,11 +113,11 @@ func TestNICEvents(t *testing.T) {
 	n.SetLink(true)
 	n.FailDevice()
 	n.FailDevice()
-	if err := n.usable(); StatusOf(err) != StatusBadSystem {
+	if err := n.Usable(); StatusOf(err) != StatusBadSystem {
 		t.Errorf("failed: %v", err)
 	}
 	n.RestoreDevice()
-	if err := n.usable(); err != nil {
+	if err := n.Usable(); err != nil {
 		t.Errorf("restored: %v", err)
 	}
 	cancel()

@@ -56,7 +56,7 @@ type RQ struct {
 
 // CreateRQ makes a receive queue in the reset state.
 func (n *NIC) CreateRQ(a RQAttr) (*RQ, error) {
-	if err := n.usable(); err != nil {
+	if err := n.Usable(); err != nil {
 		return nil, err
 	}
 	if err := n.checkRQ(a); err != nil {

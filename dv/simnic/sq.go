@@ -49,7 +49,7 @@ func (sq *SQ) origin() origin {
 
 // CreateSQ makes a send queue in the reset state.
 func (n *NIC) CreateSQ(a SQAttr) (*SQ, error) {
-	if err := n.usable(); err != nil {
+	if err := n.Usable(); err != nil {
 		return nil, err
 	}
 	if err := checkRing("send queue", a.Ring, a.Record, a.LogSize, n.caps.LogMaxQueue, 64); err != nil {

@@ -14,8 +14,10 @@ const (
 	tableMulticast = 2 * 16
 	tableNetdev    = 100
 	tableLeftover  = 101
-	maxPriority    = 15
 )
+
+// MaxPriority is the highest priority of a flow rule; 0 comes first.
+const MaxPriority = 15
 
 // steering is the flow tables. Frames read a snapshot without a lock; a change
 // builds the next one.
@@ -96,7 +98,7 @@ func (s *steering) check(a *FlowAttr) error {
 	switch {
 	case a.Type > FlowMulticastDefault: // a sniffer needs a capability that this device has not
 		return refuse(StatusBadParam, "flow rule of type %d", a.Type)
-	case a.Priority > maxPriority || a.Tag >= 1<<24:
+	case a.Priority > MaxPriority || a.Tag >= 1<<24:
 		return refuse(StatusBadParam, "flow rule with priority %d, tag %#x", a.Priority, a.Tag)
 	case (a.TIR == nil) != a.Drop:
 		return refuse(StatusBadParam, "flow rule needs a destination or to drop")

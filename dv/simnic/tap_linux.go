@@ -3,7 +3,6 @@ package simnic
 import (
 	"errors"
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -46,20 +45,6 @@ func OpenTAP(name string) (*TAP, error) {
 	}
 	if err := attachTAP(fd, name); err != nil {
 		return nil, errors.Join(fmt.Errorf("create TAP interface %q: %w", name, err), unix.Close(fd))
-	}
-	return newTAP(fd)
-}
-
-// OpenTAPFile makes a wire of a TAP that somebody else opened with IFF_NO_PI and
-// IFF_VNET_HDR, and takes the file over, also when it fails. It serves a process
-// that was handed the descriptor and has no rights of its own.
-func OpenTAPFile(f *os.File) (*TAP, error) {
-	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return nil, fmt.Errorf("take over TAP descriptor: %w", err)
-	}
-	if err := unix.SetNonblock(fd, true); err != nil {
-		return nil, errors.Join(fmt.Errorf("take over TAP descriptor: %w", err), unix.Close(fd))
 	}
 	return newTAP(fd)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -231,37 +230,12 @@ func TestTAPLifetime(t *testing.T) {
 	})
 }
 
-func TestTAPNameByKernelAndFile(t *testing.T) {
+func TestTAPNameByKernel(t *testing.T) {
 	need.TUN(t)
 	ns := newNetNS(t)
 	first := ns.openTAP("sim%d")
 	if first.Name() != "sim0" {
 		t.Errorf("name is %q", first.Name())
-	}
-	var f *os.File
-	ns.do(func() {
-		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := attachTAP(fd, "handed"); err != nil {
-			t.Fatal(err)
-		}
-		f = os.NewFile(uintptr(fd), "tun")
-	})
-	tap, err := OpenTAPFile(f)
-	if err != nil || tap.Name() != "handed" {
-		t.Fatalf("%v, %v", tap, err)
-	}
-	if err := tap.Close(); err != nil {
-		t.Error(err)
-	}
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := OpenTAPFile(null); err == nil {
-		t.Error("/dev/null passes for a TAP")
 	}
 }
 

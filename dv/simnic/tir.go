@@ -17,7 +17,7 @@ type RQT struct {
 
 // CreateRQT makes an indirection table.
 func (n *NIC) CreateRQT(a RQTAttr) (*RQT, error) {
-	if err := n.usable(); err != nil {
+	if err := n.Usable(); err != nil {
 		return nil, err
 	}
 	t := &RQT{nic: n}
@@ -126,7 +126,7 @@ type TIR struct {
 
 // CreateTIR makes a transport receive object.
 func (n *NIC) CreateTIR(a TIRAttr) (*TIR, error) {
-	if err := n.usable(); err != nil {
+	if err := n.Usable(); err != nil {
 		return nil, err
 	}
 	t := &TIR{nic: n}

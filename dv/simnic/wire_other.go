@@ -5,7 +5,6 @@ package simnic
 import (
 	"errors"
 	"fmt"
-	"os"
 )
 
 // TAP needs linux.
@@ -18,9 +17,6 @@ var errWireNotLinux = fmt.Errorf("simnic: this kind of wire: %w outside linux", 
 
 // OpenTAP needs linux.
 func OpenTAP(string) (*TAP, error) { return nil, errWireNotLinux }
-
-// OpenTAPFile needs linux.
-func OpenTAPFile(*os.File) (*TAP, error) { return nil, errWireNotLinux }
 
 // OpenPacket needs linux.
 func OpenPacket(string) (*Packet, error) { return nil, errWireNotLinux }

@@ -104,7 +104,7 @@ func newNetwork(t *testing.T, options ...string) *network {
 func (n *network) open(t *testing.T, cfg stack.Config) (*stack.Stack, error) {
 	t.Helper()
 	cfg.NIC = dv.Config{
-		Kernel: n.nic.OpenKernel, Facts: dv.PortFacts{Name: "sim", MAC: n.nic.MAC(), MTU: n.nic.MTU()},
+		Kernel: simnic.Opener(n.nic), Facts: dv.PortFacts{Name: "sim", MAC: n.nic.MAC(), MTU: n.nic.MTU()},
 	}
 	s, err := stack.Open(t.Context(), cfg)
 	if err == nil {

@@ -69,7 +69,7 @@ func routers(addrs ...netip.Addr) error {
 // openOn opens a stack on the NIC as a process of the machine.
 func (n *network) openOn(t *testing.T, m *lab.Net, cfg stack.Config) (s *stack.Stack, err error) {
 	t.Helper()
-	cfg.NIC = dv.Config{Kernel: n.nic.OpenKernel, Facts: dv.PortFacts{Name: "sim", Netdev: netdev, MAC: n.nic.MAC(), MTU: n.nic.MTU()}}
+	cfg.NIC = dv.Config{Kernel: simnic.Opener(n.nic), Facts: dv.PortFacts{Name: "sim", Netdev: netdev, MAC: n.nic.MAC(), MTU: n.nic.MTU()}}
 	err = m.Do(func() (err error) {
 		s, err = stack.Open(t.Context(), cfg)
 		return err

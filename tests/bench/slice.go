@@ -33,7 +33,7 @@ func newSlice(wire simnic.Wire, at netip.Prefix, opts rdma.Options) (*slice, err
 	}
 	mac := net.HardwareAddr{0x02, 0, 0x5e, 0, 0x53, at.Addr().As4()[3]}
 	if s.dev, err = dv.Open(context.Background(), dv.Config{
-		Kernel: nic.OpenKernel, Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()},
+		Kernel: simnic.Opener(nic), Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()},
 		MAC: mac, DelayDrop: true, // as "serve --device sim" has it
 	}); err != nil {
 		return nil, errors.Join(err, s.close())

@@ -51,7 +51,7 @@ func newOurs(e end, wire simnic.Wire, at netip.Prefix, mac net.HardwareAddr) (*o
 	}
 	s, err := stack.Open(context.Background(), stack.Config{
 		NIC: dv.Config{
-			Kernel: nic.OpenKernel, Facts: dv.PortFacts{Name: "sim", Netdev: "sim0", MAC: nic.MAC(), MTU: nic.MTU()},
+			Kernel: simnic.Opener(nic), Facts: dv.PortFacts{Name: "sim", Netdev: "sim0", MAC: nic.MAC(), MTU: nic.MTU()},
 			MAC: mac, RxQueues: e.Queues, TxQueues: e.Queues,
 			DelayDrop: true, // as "serve --device sim" has it
 		},

@@ -31,7 +31,7 @@ func open(t *testing.T, mac net.HardwareAddr, w simnic.Wire, mtu int) *dv.Device
 		t.Fatal(err)
 	}
 	dev, err := dv.Open(t.Context(), dv.Config{
-		Kernel: nic.OpenKernel, Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: mtu}, MAC: mac, RxQueueSize: 4096,
+		Kernel: simnic.Opener(nic), Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: mtu}, MAC: mac, RxQueueSize: 4096,
 	})
 	if err != nil {
 		t.Fatal(err)

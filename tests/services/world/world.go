@@ -81,7 +81,7 @@ func New(t testing.TB, faults string) *World {
 	must(t, nic.ConnectWire(simnic.WithFaults(wire, cfg)))
 	st, err := stack.Open(t.Context(), stack.Config{
 		NIC: dv.Config{
-			Kernel: nic.OpenKernel,
+			Kernel: simnic.Opener(nic),
 			Facts:  dv.PortFacts{Name: nic.Config().Name, Netdev: nic.Config().Netdev, MAC: nic.MAC(), MTU: nic.MTU()},
 		},
 		Addresses:          prefixes(Server4, Server6),
