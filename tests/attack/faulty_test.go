@@ -69,7 +69,7 @@ func serveFaulty(queues int, log io.Writer) (*simnic.NIC, error) {
 	logger := slog.New(slog.NewTextHandler(log, nil))
 	st, err := stack.Open(context.Background(), stack.Config{
 		NIC: dv.Config{
-			Kernel: nic.OpenKernel, Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()}, MAC: mustMAC(),
+			Kernel: simnic.Opener(nic), Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()}, MAC: mustMAC(),
 			RxQueues: queues, TxQueues: queues,
 		},
 		Addresses:          []netip.Prefix{netip.MustParsePrefix(server4 + "/24")},
