@@ -7,12 +7,14 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
 // A device is opened, a frame sent and received, and the device closed. On
 // hardware, Config{Device: "mlx5_0"} is all that differs.
 func Example() {
-	near, far := simnic.Pair()
+	near, far := wire.Pair()
 	card, peer := open("mlx5_sim0", near), open("mlx5_sim1", far)
 	defer card.Close()
 	defer peer.Close()
@@ -42,7 +44,7 @@ func Example() {
 // The loop of a receive queue's owner: poll while there is something, and
 // sleep without missing a frame while there is not.
 func ExampleRxQueue_Wait() {
-	near, far := simnic.Pair()
+	near, far := wire.Pair()
 	card, peer := open("mlx5_sim0", near), open("mlx5_sim1", far)
 	defer card.Close()
 
@@ -76,7 +78,7 @@ func ExampleRxQueue_Wait() {
 }
 
 // open makes a software NIC at the end of a wire and opens it.
-func open(name string, wire simnic.Wire) *dv.Device {
+func open(name string, wire wire.Wire) *dv.Device {
 	nic, err := simnic.New(simnic.Config{Name: name})
 	if err != nil {
 		log.Fatal(err)
@@ -85,7 +87,7 @@ func open(name string, wire simnic.Wire) *dv.Device {
 		log.Fatal(err)
 	}
 	d, err := dv.Open(context.Background(), dv.Config{
-		Kernel: simnic.Opener(nic), Facts: dv.PortFacts{Name: name, MAC: nic.MAC()},
+		Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: name, MAC: nic.MAC()},
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	simframe "github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 )
 
 // sendBurst sends the frames to the port in one go, as a busy wire would: the
@@ -43,7 +44,7 @@ func TestCompression(t *testing.T) {
 		{"device without this kind", simnic.Config{Caps: sumOnly}, dv.Config{}, false, dv.RxHash | dv.RxSum, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := newSim(t, c.nic, simnic.LinuxConfig{})
+			s := newSim(t, c.nic, kernel.Config{})
 			c.cfg.RxQueueSize = 128
 			d := s.open(t, c.cfg)
 			f := flows(1)["TCP over IPv4"]

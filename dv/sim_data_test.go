@@ -9,6 +9,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
 // Who gets which frame: ours to us, copies of broadcast and multicast to both,
@@ -208,9 +210,9 @@ func TestStatsAgree(t *testing.T) {
 
 // Two NICs on one cable, both driven by us.
 func TestPingPong(t *testing.T) {
-	a, b := simnic.Pair()
+	a, b := wire.Pair()
 	var devices []*dv.Device
-	for i, w := range []simnic.Wire{a, b} {
+	for i, w := range []wire.Wire{a, b} {
 		nic, err := simnic.New(simnic.Config{Name: fmt.Sprintf("mlx5_sim%d", i), Seed: uint64(i + 1)})
 		if err != nil {
 			t.Fatal(err)
@@ -219,7 +221,7 @@ func TestPingPong(t *testing.T) {
 		if err := nic.ConnectWire(w); err != nil {
 			t.Fatal(err)
 		}
-		d, err := dv.Open(t.Context(), dv.Config{Kernel: simnic.Opener(nic), Facts: dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC()}})
+		d, err := dv.Open(t.Context(), dv.Config{Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC()}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 )
 
 // No wake-up is ever missed: frames come at any moment of the owner's way
@@ -335,7 +336,7 @@ func TestLink(t *testing.T) {
 // The device dies: everybody is told, nobody hangs, everything is given back.
 func TestDeviceFatal(t *testing.T) {
 	before := resources(t)
-	s := newSim(t, simnic.Config{}, simnic.LinuxConfig{})
+	s := newSim(t, simnic.Config{}, kernel.Config{})
 	d, err := dv.Open(t.Context(), s.config(dv.Config{RxQueues: 3, TxQueues: 2}))
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 )
 
 // A device that may delay drops holds the frame for which there is no buffer until
@@ -45,11 +46,11 @@ func TestDelayDrop(t *testing.T) {
 	without.DelayDrop = false
 	for _, c := range []struct {
 		nic   simnic.Config
-		linux simnic.LinuxConfig
+		linux kernel.Config
 		want  error
 	}{
-		{simnic.Config{}, simnic.LinuxConfig{NoRawIO: true}, unix.EPERM},
-		{simnic.Config{Caps: without}, simnic.LinuxConfig{}, unix.EOPNOTSUPP},
+		{simnic.Config{}, kernel.Config{NoRawIO: true}, unix.EPERM},
+		{simnic.Config{Caps: without}, kernel.Config{}, unix.EOPNOTSUPP},
 	} {
 		s := newSim(t, c.nic, c.linux)
 		if _, err := dv.Open(t.Context(), s.config(dv.Config{DelayDrop: true})); !errors.Is(err, c.want) {
@@ -67,7 +68,7 @@ func TestTimestamps(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		return now
-	}}, simnic.LinuxConfig{})
+	}}, kernel.Config{})
 	d := s.open(t, dv.Config{})
 	clock, ok := d.Clock()
 	if !ok {

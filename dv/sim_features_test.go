@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 )
 
 // logLine is the longest record that is a line, in bytes.
@@ -49,7 +50,7 @@ func TestFeatures(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var log bytes.Buffer
 			c.cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-			d := newSim(t, simnic.Config{Caps: c.caps}, simnic.LinuxConfig{}).open(t, c.cfg)
+			d := newSim(t, simnic.Config{Caps: c.caps}, kernel.Config{}).open(t, c.cfg)
 			up := regexp.MustCompile(`(?m)^.*msg="device is up".*$`).FindString(log.String())
 			if up == "" || len(up) > logLine {
 				t.Errorf("%d bytes, want 1 to %d: %q", len(up), logLine, up)
@@ -74,7 +75,7 @@ func TestFeatures(t *testing.T) {
 
 // Probe tells the same without making a queue, and leaves nothing behind.
 func TestProbe(t *testing.T) {
-	s := newSim(t, simnic.Config{}, simnic.LinuxConfig{})
+	s := newSim(t, simnic.Config{}, kernel.Config{})
 	before := resources(t)
 	got, err := dv.Probe(s.config(dv.Config{RxQueues: 2}))
 	if err != nil {
@@ -84,7 +85,7 @@ func TestProbe(t *testing.T) {
 	if want := s.open(t, dv.Config{RxQueues: 2}).Features(); !slices.Equal(got, want) {
 		t.Errorf("probed %+v\nopened %+v", got, want)
 	}
-	refused := newSim(t, simnic.Config{}, simnic.LinuxConfig{InfiniBand: true})
+	refused := newSim(t, simnic.Config{}, kernel.Config{InfiniBand: true})
 	before = resources(t)
 	if _, err := dv.Probe(refused.config(dv.Config{})); !errors.Is(err, dv.ErrInfiniBand) {
 		t.Errorf("InfiniBand port: %v", err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
@@ -28,16 +29,16 @@ func (k uncombined) Mmap(offset int64, length int, writable bool) (*uverbs.Page,
 func TestBlueFlame(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		linux   simnic.LinuxConfig
+		linux   kernel.Config
 		cfg     dv.Config
 		refuses bool
 		why     string // "" for on
 	}{
-		{"on", simnic.LinuxConfig{}, dv.Config{BlueFlame: true, TxQueues: 3}, false, ""},
-		{"without shared descriptors", simnic.LinuxConfig{}, dv.Config{BlueFlame: true, NoMultiPacketSend: true}, false, ""},
-		{"off", simnic.LinuxConfig{}, dv.Config{}, false, "choice: BlueFlame is not set"},
-		{"machine without", simnic.LinuxConfig{NoWriteCombining: true}, dv.Config{BlueFlame: true}, false, "device: doorbells cannot"},
-		{"kernel without", simnic.LinuxConfig{}, dv.Config{BlueFlame: true}, true, "kernel: does not map"},
+		{"on", kernel.Config{}, dv.Config{BlueFlame: true, TxQueues: 3}, false, ""},
+		{"without shared descriptors", kernel.Config{}, dv.Config{BlueFlame: true, NoMultiPacketSend: true}, false, ""},
+		{"off", kernel.Config{}, dv.Config{}, false, "choice: BlueFlame is not set"},
+		{"machine without", kernel.Config{NoWriteCombining: true}, dv.Config{BlueFlame: true}, false, "device: doorbells cannot"},
+		{"kernel without", kernel.Config{}, dv.Config{BlueFlame: true}, true, "kernel: does not map"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSim(t, simnic.Config{}, c.linux)

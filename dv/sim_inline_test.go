@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 )
 
 // What a device demands in the descriptor is there: for every kind of frame, with
@@ -23,7 +24,7 @@ func TestMinimumInline(t *testing.T) {
 		t.Run(fmt.Sprint(c.want), func(t *testing.T) {
 			caps := simnic.DefaultCaps()
 			caps.MinInline = c.mode
-			s := newSim(t, simnic.Config{Caps: caps}, simnic.LinuxConfig{})
+			s := newSim(t, simnic.Config{Caps: caps}, kernel.Config{})
 			d := s.open(t, dv.Config{TxInline: 60})
 			if got := d.Caps().MinInline; got != c.want {
 				t.Fatalf("%d bytes inline, want %d", got, c.want)

@@ -6,13 +6,14 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 )
 
 // With moderation an event comes for so many frames, not for the first. The
 // time limit may come before, so several tries are made.
 func TestEventModeration(t *testing.T) {
 	for _, frames := range []int{0, 8} {
-		s := newSim(t, simnic.Config{}, simnic.LinuxConfig{})
+		s := newSim(t, simnic.Config{}, kernel.Config{})
 		q := s.open(t, dv.Config{EventFrames: uint16(frames), EventMicroseconds: 4000, Compression: dv.NoCompression}).Rx(0)
 		most := 0
 		for range 20 {
@@ -35,7 +36,7 @@ func TestEventModeration(t *testing.T) {
 func TestEventModerationRefused(t *testing.T) {
 	caps := simnic.DefaultCaps()
 	caps.CQModeration = false
-	s := newSim(t, simnic.Config{Caps: caps}, simnic.LinuxConfig{})
+	s := newSim(t, simnic.Config{Caps: caps}, kernel.Config{})
 	if _, err := dv.Open(t.Context(), s.config(dv.Config{EventFrames: 8, EventMicroseconds: 50})); !errors.Is(err, dv.ErrNotSupported) {
 		t.Errorf("device without: %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 )
 
 // mixed is n frames of lengths that go inline, into staging memory and, where
@@ -58,7 +59,7 @@ func TestMultiPacketSend(t *testing.T) {
 		{"device wants headers inline", caps(func(c *simnic.Caps) { c.MinInline = simnic.InlineL2 }), dv.Config{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := newSim(t, c.nic, simnic.LinuxConfig{})
+			s := newSim(t, c.nic, kernel.Config{})
 			d := s.open(t, c.cfg)
 			const rounds, n = 40, 50 // several passes over the ring
 			for range rounds {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
@@ -48,7 +49,7 @@ func TestMaxTSO(t *testing.T) {
 // everything still answers, and nothing is held any more.
 func TestClose(t *testing.T) {
 	before := resources(t)
-	s := newSim(t, simnic.Config{}, simnic.LinuxConfig{})
+	s := newSim(t, simnic.Config{}, kernel.Config{})
 	d, err := dv.Open(t.Context(), s.config(dv.Config{RxQueues: 2, TxQueues: 2}))
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +118,7 @@ func useClosed(t *testing.T, d *dv.Device) {
 // A Post under the queue's lock and a Close go well together.
 func TestCloseWhileSending(t *testing.T) {
 	for range 20 {
-		s := newSim(t, simnic.Config{}, simnic.LinuxConfig{})
+		s := newSim(t, simnic.Config{}, kernel.Config{})
 		d, err := dv.Open(t.Context(), s.config(dv.Config{}))
 		if err != nil {
 			t.Fatal(err)
@@ -190,7 +191,7 @@ func (f *failing) spare() bool { return f.in.Swap(-1) >= 0 }
 // Whichever call of the bring-up the kernel refuses, the error has the errno,
 // and nothing is held afterwards.
 func TestFailAtEveryStep(t *testing.T) {
-	s := newSim(t, simnic.Config{}, simnic.LinuxConfig{})
+	s := newSim(t, simnic.Config{}, kernel.Config{})
 	before := resources(t)
 	for _, errno := range []unix.Errno{unix.ENOMEM, unix.EIO} {
 		for n := 0; ; n++ {
@@ -219,7 +220,7 @@ func TestFailAtEveryStep(t *testing.T) {
 
 // Whichever call of Close the kernel refuses, everything is given back.
 func TestFailAtEveryStepOfClose(t *testing.T) {
-	s := newSim(t, simnic.Config{}, simnic.LinuxConfig{})
+	s := newSim(t, simnic.Config{}, kernel.Config{})
 	before := resources(t)
 	for n := 0; ; n++ {
 		cfg := s.config(dv.Config{RxQueues: 2, TxQueues: 2})
@@ -255,23 +256,23 @@ func TestOpenRefusals(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		nic   simnic.Config
-		linux simnic.LinuxConfig
+		linux kernel.Config
 		cfg   dv.Config
 		want  error
 		says  string
 	}{
-		{"no CAP_NET_RAW", simnic.Config{}, simnic.LinuxConfig{NoNetRaw: true}, dv.Config{}, dv.ErrPermission, "CAP_NET_RAW"},
-		{"memlock", simnic.Config{}, simnic.LinuxConfig{Memlock: 1 << 20}, dv.Config{}, dv.ErrMemlock, "register memory region"},
-		{"memlock of nothing", simnic.Config{}, simnic.LinuxConfig{Memlock: -1}, dv.Config{}, dv.ErrMemlock, "register memory region"},
-		{"InfiniBand", simnic.Config{}, simnic.LinuxConfig{InfiniBand: true}, dv.Config{}, dv.ErrInfiniBand, "LINK_TYPE_P1=ETH"},
-		{"other driver", simnic.Config{}, simnic.LinuxConfig{DriverID: uverbs.DriverRXE}, dv.Config{}, unix.EINVAL, "mlx5"},
-		{"multicast cannot be shared", simnic.Config{Caps: noCopies}, simnic.LinuxConfig{}, dv.Config{}, dv.ErrNotSupported, "TakeMulticast"},
-		{"no stripping", simnic.Config{Caps: noStrip}, simnic.LinuxConfig{}, dv.Config{StripVLAN: true}, dv.ErrNotSupported, "StripVLAN"},
-		{"ring beyond the device", simnic.Config{Caps: small}, simnic.LinuxConfig{}, dv.Config{RxQueueSize: 1024}, dv.ErrConfig, "at most 512"},
-		{"own MAC", simnic.Config{}, simnic.LinuxConfig{}, dv.Config{MAC: netdevMAC}, dv.ErrMAC, "AllowNetdevMAC"},
-		{"multicast MAC", simnic.Config{}, simnic.LinuxConfig{}, dv.Config{MAC: net.HardwareAddr{1, 0, 0, 0, 0, 0}}, dv.ErrMAC, "multicast"},
-		{"MTU beyond the port", simnic.Config{}, simnic.LinuxConfig{}, dv.Config{MTU: 9000}, dv.ErrConfig, "MTU"},
-		{"ring size", simnic.Config{}, simnic.LinuxConfig{}, dv.Config{TxQueueSize: 100}, dv.ErrConfig, "power of two"},
+		{"no CAP_NET_RAW", simnic.Config{}, kernel.Config{NoNetRaw: true}, dv.Config{}, dv.ErrPermission, "CAP_NET_RAW"},
+		{"memlock", simnic.Config{}, kernel.Config{Memlock: 1 << 20}, dv.Config{}, dv.ErrMemlock, "register memory region"},
+		{"memlock of nothing", simnic.Config{}, kernel.Config{Memlock: -1}, dv.Config{}, dv.ErrMemlock, "register memory region"},
+		{"InfiniBand", simnic.Config{}, kernel.Config{InfiniBand: true}, dv.Config{}, dv.ErrInfiniBand, "LINK_TYPE_P1=ETH"},
+		{"other driver", simnic.Config{}, kernel.Config{DriverID: uverbs.DriverRXE}, dv.Config{}, unix.EINVAL, "mlx5"},
+		{"multicast cannot be shared", simnic.Config{Caps: noCopies}, kernel.Config{}, dv.Config{}, dv.ErrNotSupported, "TakeMulticast"},
+		{"no stripping", simnic.Config{Caps: noStrip}, kernel.Config{}, dv.Config{StripVLAN: true}, dv.ErrNotSupported, "StripVLAN"},
+		{"ring beyond the device", simnic.Config{Caps: small}, kernel.Config{}, dv.Config{RxQueueSize: 1024}, dv.ErrConfig, "at most 512"},
+		{"own MAC", simnic.Config{}, kernel.Config{}, dv.Config{MAC: netdevMAC}, dv.ErrMAC, "AllowNetdevMAC"},
+		{"multicast MAC", simnic.Config{}, kernel.Config{}, dv.Config{MAC: net.HardwareAddr{1, 0, 0, 0, 0, 0}}, dv.ErrMAC, "multicast"},
+		{"MTU beyond the port", simnic.Config{}, kernel.Config{}, dv.Config{MTU: 9000}, dv.ErrConfig, "MTU"},
+		{"ring size", simnic.Config{}, kernel.Config{}, dv.Config{TxQueueSize: 100}, dv.ErrConfig, "power of two"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := resources(t)
@@ -293,7 +294,7 @@ func TestOpenRefusals(t *testing.T) {
 }
 
 func TestOpenCancelled(t *testing.T) {
-	s := newSim(t, simnic.Config{}, simnic.LinuxConfig{})
+	s := newSim(t, simnic.Config{}, kernel.Config{})
 	before := resources(t)
 	why := errors.New("changed my mind")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -315,19 +316,19 @@ func TestOpenVariants(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		nic   simnic.Config
-		linux simnic.LinuxConfig
+		linux kernel.Config
 		cfg   dv.Config
 	}{
-		{"linux 5.4", simnic.Config{}, simnic.LinuxConfig{Release: simnic.Linux54}, dv.Config{}},
-		{"linux 7.2", simnic.Config{}, simnic.LinuxConfig{Release: simnic.Linux72}, dv.Config{}},
-		{"no write combining", simnic.Config{}, simnic.LinuxConfig{NoWriteCombining: true}, dv.Config{TxQueues: 3}},
-		{"inline L2", simnic.Config{Caps: inline}, simnic.LinuxConfig{}, dv.Config{}},
-		{"inline L4", simnic.Config{Caps: inlineL4}, simnic.LinuxConfig{}, dv.Config{}},
-		{"many queues", simnic.Config{}, simnic.LinuxConfig{}, dv.Config{RxQueues: 16, TxQueues: 40}},
-		{"jumbo", simnic.Config{MTU: 9000}, simnic.LinuxConfig{}, dv.Config{}},
-		{"multicast taken", simnic.Config{Caps: noCopies}, simnic.LinuxConfig{}, dv.Config{TakeMulticast: true}},
-		{"memlock enough", simnic.Config{}, simnic.LinuxConfig{Memlock: 8 << 20}, dv.Config{}},
-		{"own MAC allowed", simnic.Config{}, simnic.LinuxConfig{}, dv.Config{MAC: netdevMAC, AllowNetdevMAC: true}},
+		{"linux 5.4", simnic.Config{}, kernel.Config{Release: kernel.Linux54}, dv.Config{}},
+		{"linux 7.2", simnic.Config{}, kernel.Config{Release: kernel.Linux72}, dv.Config{}},
+		{"no write combining", simnic.Config{}, kernel.Config{NoWriteCombining: true}, dv.Config{TxQueues: 3}},
+		{"inline L2", simnic.Config{Caps: inline}, kernel.Config{}, dv.Config{}},
+		{"inline L4", simnic.Config{Caps: inlineL4}, kernel.Config{}, dv.Config{}},
+		{"many queues", simnic.Config{}, kernel.Config{}, dv.Config{RxQueues: 16, TxQueues: 40}},
+		{"jumbo", simnic.Config{MTU: 9000}, kernel.Config{}, dv.Config{}},
+		{"multicast taken", simnic.Config{Caps: noCopies}, kernel.Config{}, dv.Config{TakeMulticast: true}},
+		{"memlock enough", simnic.Config{}, kernel.Config{Memlock: 8 << 20}, dv.Config{}},
+		{"own MAC allowed", simnic.Config{}, kernel.Config{}, dv.Config{MAC: netdevMAC, AllowNetdevMAC: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSim(t, c.nic, c.linux)

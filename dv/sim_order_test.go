@@ -9,6 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
@@ -49,7 +50,7 @@ func (s *spy) Ioctl(buf []byte) error {
 // whatever the environment says.
 func TestOrder(t *testing.T) {
 	t.Setenv("MLX5_CQE_SIZE", "128")
-	s := newSim(t, simnic.Config{}, simnic.LinuxConfig{})
+	s := newSim(t, simnic.Config{}, kernel.Config{})
 	k := &spy{}
 	cfg := s.config(dv.Config{RxQueues: 2, TxQueues: 2})
 	cfg.Kernel = func() (_ uverbs.Kernel, err error) {

@@ -13,6 +13,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	simframe "github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
 var (
@@ -25,12 +27,12 @@ var (
 
 // plug is the far end of a wire: what it gets is kept, in order.
 type plug struct {
-	wire simnic.Wire
+	wire wire.Wire
 	mu   sync.Mutex
 	got  [][]byte
 }
 
-func newPlug(t testing.TB, w simnic.Wire) *plug {
+func newPlug(t testing.TB, w wire.Wire) *plug {
 	p := &plug{wire: w}
 	if err := w.Start(p.recv); err != nil {
 		t.Fatal(err)
@@ -67,20 +69,20 @@ func (p *plug) send(t testing.TB, frames ...[]byte) {
 // sim is a software NIC, with a plug at its port and one at its netdev.
 type sim struct {
 	nic          *simnic.NIC
-	linux        *simnic.Linux
+	linux        *kernel.Linux
 	wire, netdev *plug
 }
 
-func newSim(t testing.TB, cfg simnic.Config, linux simnic.LinuxConfig) *sim {
+func newSim(t testing.TB, cfg simnic.Config, linux kernel.Config) *sim {
 	t.Helper()
 	cfg.MAC = netdevMAC
 	nic, err := simnic.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &sim{nic: nic, linux: simnic.NewLinux(nic, linux)}
-	near, far := simnic.Pair()
-	nearNetdev, farNetdev := simnic.Pair()
+	s := &sim{nic: nic, linux: kernel.New(nic, linux)}
+	near, far := wire.Pair()
+	nearNetdev, farNetdev := wire.Pair()
 	if err := nic.ConnectWire(near); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +133,7 @@ func (s *sim) open(t testing.TB, cfg dv.Config) *dv.Device {
 
 // usual is a NIC with everything at its default, opened.
 func usual(t testing.TB, cfg dv.Config) (*sim, *dv.Device) {
-	s := newSim(t, simnic.Config{}, simnic.LinuxConfig{})
+	s := newSim(t, simnic.Config{}, kernel.Config{})
 	return s, s.open(t, cfg)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 )
 
 // Jumbo frames come in several buffers, small ones between them in one, are whole,
@@ -31,7 +32,7 @@ func TestMultiSegment(t *testing.T) {
 		{"small MTU of a large port", simnic.Config{MTU: 9000}, dv.Config{MTU: 1500}, 1, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := newSim(t, c.nic, simnic.LinuxConfig{})
+			s := newSim(t, c.nic, kernel.Config{})
 			c.cfg.RxQueueSize, c.cfg.SpareFrames = 64, 64
 			d := s.open(t, c.cfg)
 			for _, feature := range d.Features() {
@@ -97,7 +98,7 @@ func TestMultiSegment(t *testing.T) {
 // queue: in a completion, or silently, as the firmware likes.
 func TestMultiSegmentTooLong(t *testing.T) {
 	for _, silent := range []bool{false, true} {
-		s := newSim(t, simnic.Config{MTU: 9000, DropTooLong: silent}, simnic.LinuxConfig{})
+		s := newSim(t, simnic.Config{MTU: 9000, DropTooLong: silent}, kernel.Config{})
 		d := s.open(t, dv.Config{MTU: 4000})
 		s.wire.send(t, frame(ourMAC, peerMAC, 0x88b5, 9000))
 		if n := len(poll(d.Rx(0))); n != 0 {
@@ -122,7 +123,7 @@ func TestMultiSegmentTooLong(t *testing.T) {
 func TestMultiSegmentRefused(t *testing.T) {
 	caps := simnic.DefaultCaps()
 	caps.MaxRecvWQE = 32
-	s := newSim(t, simnic.Config{MTU: 9000, Caps: caps}, simnic.LinuxConfig{})
+	s := newSim(t, simnic.Config{MTU: 9000, Caps: caps}, kernel.Config{})
 	if _, err := dv.Open(t.Context(), s.config(dv.Config{})); !errors.Is(err, dv.ErrNotSupported) {
 		t.Errorf("opened: %v", err)
 	}

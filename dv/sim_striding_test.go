@@ -7,6 +7,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 )
 
 // Frames of all sizes come packed into slabs, compressed or not, are whole, and
@@ -24,7 +25,7 @@ func TestStriding(t *testing.T) {
 		{"jumbo", simnic.Config{MTU: 9000}, dv.Config{MTU: 9000}, 9000, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := newSim(t, c.nic, simnic.LinuxConfig{})
+			s := newSim(t, c.nic, kernel.Config{})
 			c.cfg.Striding, c.cfg.RxQueueSize = true, 128
 			d := s.open(t, c.cfg)
 			free, total, slabs := d.Pool().Free(), 0, map[dv.Frame]bool{}
@@ -87,7 +88,7 @@ func TestStridingRefused(t *testing.T) {
 	} {
 		caps := simnic.DefaultCaps()
 		change(&caps)
-		s := newSim(t, simnic.Config{Caps: caps}, simnic.LinuxConfig{})
+		s := newSim(t, simnic.Config{Caps: caps}, kernel.Config{})
 		if _, err := dv.Open(t.Context(), s.config(dv.Config{Striding: true})); !errors.Is(err, dv.ErrNotSupported) {
 			t.Errorf("opened: %v", err)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 )
 
 // tagFrame puts a tag into a frame.
@@ -20,7 +21,7 @@ func TestVLANSteering(t *testing.T) {
 	noStrip.VLANStrip = false
 	for name, caps := range map[string]simnic.Caps{"stripped": simnic.DefaultCaps(), "not stripped": noStrip} {
 		t.Run(name, func(t *testing.T) {
-			s := newSim(t, simnic.Config{Caps: caps}, simnic.LinuxConfig{})
+			s := newSim(t, simnic.Config{Caps: caps}, kernel.Config{})
 			d := s.open(t, dv.Config{VLAN: 100})
 			for _, c := range []struct {
 				name        string

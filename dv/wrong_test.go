@@ -9,6 +9,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
@@ -24,7 +25,7 @@ var wrongs = map[string]func(t *testing.T, open func() (uverbs.Kernel, error)){
 func TestWrong(t *testing.T) {
 	for name, test := range wrongs {
 		t.Run(name, func(t *testing.T) {
-			test(t, newSim(t, simnic.Config{}, simnic.LinuxConfig{}).linux.OpenNode)
+			test(t, newSim(t, simnic.Config{}, kernel.Config{}).linux.OpenNode)
 		})
 	}
 }

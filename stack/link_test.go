@@ -14,6 +14,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
@@ -21,7 +22,7 @@ import (
 
 // overheard is a wire that remembers what was sent on it.
 type overheard struct {
-	simnic.Wire
+	wire.Wire
 	mu     sync.Mutex
 	frames [][]byte // guarded by mu
 }
@@ -49,11 +50,11 @@ func (w *overheard) heard(head, tail []byte) bool {
 }
 
 // onWire opens a stack on a software NIC; other is the far end of its wire.
-func onWire(t *testing.T, cfg stack.Config, other func(far simnic.Wire)) (*stack.Stack, *simnic.NIC, *overheard) {
+func onWire(t *testing.T, cfg stack.Config, other func(far wire.Wire)) (*stack.Stack, *simnic.NIC, *overheard) {
 	t.Helper()
 	netpair.CheckLeaks(t)
 	n := card(t, "sim_a", 1)
-	near, far := simnic.Pair()
+	near, far := wire.Pair()
 	wire := &overheard{Wire: near}
 	must(t, n.ConnectWire(wire))
 	other(far)
@@ -77,7 +78,7 @@ func flap(t *testing.T, s *stack.Stack, n *simnic.NIC, w *overheard) {
 
 // TestLinkComesBack: neighbours and switches are told again where we are, and routers asked who they are.
 func TestLinkComesBack(t *testing.T) {
-	nobody := func(far simnic.Wire) { must(t, far.Start(func([]frame.Frame) {})) }
+	nobody := func(far wire.Wire) { must(t, far.Start(func([]frame.Frame) {})) }
 	addresses := []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}
 	s, n, w := onWire(t, stack.Config{Addresses: addresses, SLAAC: true, AddressTimeout: time.Millisecond}, nobody)
 	if st := s.Stats(); !st.LinkUp || st.LinkChanges != 0 {
@@ -117,7 +118,7 @@ func TestLinkComesBack(t *testing.T) {
 // TestLinkComesBackDHCP: the server is asked whether the address is still ours; if it refuses, another is asked for.
 func TestLinkComesBackDHCP(t *testing.T) {
 	var d *dhcpServer
-	server := func(far simnic.Wire) {
+	server := func(far wire.Wire) {
 		n := card(t, "sim_b", 2)
 		must(t, n.ConnectWire(far))
 		cfg := onCard(n, 1, "192.0.2.1/24")

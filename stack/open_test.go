@@ -15,6 +15,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
@@ -32,7 +34,7 @@ func card(t *testing.T, name string, seed uint64) *simnic.NIC {
 // onCard is the configuration of a stack on n.
 func onCard(n *simnic.NIC, queues int, addresses ...string) stack.Config {
 	cfg := stack.Config{DuplicateDetection: -1, NIC: dv.Config{
-		Kernel: simnic.Opener(n), RxQueues: queues, TxQueues: queues,
+		Kernel: kernel.Opener(n), RxQueues: queues, TxQueues: queues,
 		Facts: dv.PortFacts{Name: n.Config().Name, Netdev: n.Config().Netdev, MAC: n.MAC(), MTU: n.MTU()},
 	}}
 	for _, a := range addresses {
@@ -42,12 +44,12 @@ func onCard(n *simnic.NIC, queues int, addresses ...string) stack.Config {
 }
 
 // cards are two stacks on two software NICs with a cable between them.
-func cards(t *testing.T, queues int, faults simnic.FaultConfig) (server, client *stack.Stack, serverNIC *simnic.NIC) {
+func cards(t *testing.T, queues int, faults wire.FaultConfig) (server, client *stack.Stack, serverNIC *simnic.NIC) {
 	t.Helper()
 	netpair.CheckLeaks(t)
 	a, b := card(t, "sim_a", 1), card(t, "sim_b", 2)
-	wa, wb := simnic.Pair()
-	must(t, a.ConnectWire(simnic.WithFaults(wa, faults)))
+	wa, wb := wire.Pair()
+	must(t, a.ConnectWire(wire.WithFaults(wa, faults)))
 	must(t, b.ConnectWire(wb))
 	open := func(n *simnic.NIC, addresses ...string) *stack.Stack {
 		cfg := onCard(n, queues, addresses...)
@@ -85,11 +87,11 @@ func TestOpen(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		queues int
-		faults simnic.FaultConfig
+		faults wire.FaultConfig
 	}{
-		{"one queue", 1, simnic.FaultConfig{}},
-		{"four queues", 4, simnic.FaultConfig{}},
-		{"a bad wire", 2, simnic.FaultConfig{Drop: 0.02, Reorder: 0.02, Duplicate: 0.02, Corrupt: 0.005, Seed: netpair.Seed(t)}},
+		{"one queue", 1, wire.FaultConfig{}},
+		{"four queues", 4, wire.FaultConfig{}},
+		{"a bad wire", 2, wire.FaultConfig{Drop: 0.02, Reorder: 0.02, Duplicate: 0.02, Corrupt: 0.005, Seed: netpair.Seed(t)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			server, client, nic := cards(t, c.queues, c.faults)
@@ -164,7 +166,7 @@ func TestOpenFails(t *testing.T) {
 
 // TestDeviceFails: everybody is told why.
 func TestDeviceFails(t *testing.T) {
-	server, client, nic := cards(t, 1, simnic.FaultConfig{})
+	server, client, nic := cards(t, 1, wire.FaultConfig{})
 	s, _ := pair(t, server, client)
 	l, err := server.Listen("tcp", ":0")
 	must(t, err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
@@ -20,8 +21,8 @@ func TestRxMode(t *testing.T) {
 		t.Run(mode.String(), func(t *testing.T) {
 			netpair.CheckLeaks(t)
 			nics := []*simnic.NIC{card(t, "sim_a", 1), card(t, "sim_b", 2)}
-			wires := [2]simnic.Wire{}
-			wires[0], wires[1] = simnic.Pair()
+			wires := [2]wire.Wire{}
+			wires[0], wires[1] = wire.Pair()
 			stacks := []*stack.Stack{}
 			for i, address := range []string{"192.0.2.1/24", "192.0.2.2/24"} {
 				must(t, nics[i].ConnectWire(wires[i]))

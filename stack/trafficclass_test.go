@@ -13,11 +13,13 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
 // classTap notes which protocols left with which traffic class and VLAN tag.
 type classTap struct {
-	simnic.Wire
+	wire.Wire
 	mu   sync.Mutex
 	seen map[string]int
 }
@@ -58,17 +60,17 @@ func (w *classTap) want(t *testing.T, what string) {
 // classRig is two stacks in VLAN 7, of which the first marks what it sends as expedited (DSCP 46), its cable tapped.
 func classRig(t *testing.T) (from, to *Stack, w *classTap) {
 	t.Helper()
-	a, b := simnic.Pair()
+	a, b := wire.Pair()
 	w = &classTap{Wire: a, seen: map[string]int{}}
 	var stacks [2]*Stack
-	for i, wire := range []simnic.Wire{w, b} {
+	for i, wire := range []wire.Wire{w, b} {
 		nic, err := simnic.New(simnic.Config{Seed: uint64(i + 1)})
 		must(t, err)
 		t.Cleanup(func() { nic.Close() })
 		must(t, nic.ConnectWire(wire))
 		stacks[i], err = Open(context.Background(), Config{
 			NIC: dv.Config{
-				Kernel: simnic.Opener(nic), VLAN: 7,
+				Kernel: kernel.Opener(nic), VLAN: 7,
 				Facts: dv.PortFacts{Name: "sim", Netdev: "simnet", MAC: nic.MAC(), MTU: nic.MTU()},
 			},
 			Addresses: []netip.Prefix{

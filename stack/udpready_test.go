@@ -17,11 +17,13 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
 // tap is a wire that remembers the UDP frames that left through it.
 type tap struct {
-	simnic.Wire
+	wire.Wire
 	deaf   atomic.Bool // remember nothing
 	mu     sync.Mutex
 	frames [][]byte
@@ -75,16 +77,16 @@ type readyRig struct {
 func newReadyRig(t *testing.T, closed bool) *readyRig {
 	t.Helper()
 	r := &readyRig{}
-	a, b := simnic.Pair()
+	a, b := wire.Pair()
 	r.tap = &tap{Wire: a}
-	for i, wire := range []simnic.Wire{r.tap, b} {
+	for i, wire := range []wire.Wire{r.tap, b} {
 		nic, err := simnic.New(simnic.Config{Seed: uint64(i + 1)})
 		must(t, err)
 		t.Cleanup(func() { nic.Close() })
 		must(t, nic.ConnectWire(wire))
 		s, err := Open(context.Background(), Config{
 			NIC: dv.Config{
-				Kernel: simnic.Opener(nic), MAC: net.HardwareAddr{2, 0, 0, 0, 0, byte(i + 1)},
+				Kernel: kernel.Opener(nic), MAC: net.HardwareAddr{2, 0, 0, 0, 0, byte(i + 1)},
 				Facts: dv.PortFacts{Name: "sim", Netdev: "simnet", MAC: nic.MAC(), MTU: nic.MTU()},
 			},
 			Addresses: []netip.Prefix{

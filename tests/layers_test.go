@@ -51,10 +51,20 @@ var layers = map[string]layer{
 		tests:  []string{"dv/simnic/..."},
 	},
 	"dv/simnic": {
-		module: []string{"dv/simnic/frame", "dv/uverbs", "dv/mlx5", "dv/internal/mmio"},
+		module: []string{"dv/simnic/wire", "dv/simnic/frame", "dv/mlx5", "dv/internal/mmio"},
+		tests:  []string{"dv/simnic/kernel", "dv/simnic/internal/simtest"},
+	},
+	"dv/simnic/wire": {
+		module: []string{"dv/simnic/frame", "dv/internal/mmio"},
 		others: []string{xsys},
 		only:   map[string][]string{xsys: {"*_linux.go"}},
 		tests:  []string{"dv/simnic/internal/simtest", netlink},
+	},
+	"dv/simnic/kernel": {
+		module: []string{"dv/simnic", "dv/simnic/frame", "dv/uverbs", "dv/mlx5", "dv/internal/mmio"},
+		others: []string{xsys},
+		only:   map[string][]string{xsys: {"*_linux.go"}},
+		tests:  []string{"dv/simnic/wire", "dv/simnic/internal/simtest"},
 	},
 	"dv/simnic/internal/simtest": {}, // what the tests of the packages below share
 	"dv/simnic/frame":            {module: []string{"dv/mlx5"}, tests: []string{"dv/simnic/internal/simtest"}},

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
@@ -45,7 +45,7 @@ type demoFlags struct {
 	clients, links string
 	queues         int
 	record         string
-	faults         simnic.FaultConfig
+	faults         wire.FaultConfig
 	limit          time.Duration       // for one check
 	tamper         func(*stack.Config) // for tests: makes the slice what it should not be
 }
@@ -63,7 +63,7 @@ func (f *demoFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.links, "links", "", "")
 	fs.IntVar(&f.queues, "queues", 2, "")
 	fs.StringVar(&f.record, "record", "", "")
-	fs.TextVar(&f.faults, "faults", simnic.FaultConfig{}, "")
+	fs.TextVar(&f.faults, "faults", wire.FaultConfig{}, "")
 }
 
 func (f *demoFlags) check() error {
@@ -79,7 +79,7 @@ func (f *demoFlags) check() error {
 }
 
 // faulty reports whether the wire may lose frames.
-func (f *demoFlags) faulty() bool { return f.faults != simnic.FaultConfig{} }
+func (f *demoFlags) faulty() bool { return f.faults != wire.FaultConfig{} }
 
 // lossy reports whether so many frames vanish that large transfers take minutes.
 func (f *demoFlags) lossy() bool { return f.faults.Drop+f.faults.Corrupt > 0.02 }

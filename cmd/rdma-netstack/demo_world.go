@@ -16,6 +16,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/probe"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
@@ -139,7 +140,7 @@ func bestLinks() string {
 	return linkTAP
 }
 
-func (w *world) plug(connect func(simnic.Wire) error, at *lab.Net, p party, middle func(simnic.Wire) (simnic.Wire, error)) error {
+func (w *world) plug(connect func(wire.Wire) error, at *lab.Net, p party, middle func(wire.Wire) (wire.Wire, error)) error {
 	setup := lab.Setup{MAC: p.mac, MTU: w.nic.MTU(), Addresses: p.addresses()}
 	open := func() error { return plugIn(connect, plug{kind: linkTAP, name: demoPort}, setup, middle) }
 	if w.links == linkTAP {

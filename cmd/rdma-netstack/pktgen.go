@@ -13,8 +13,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/rings"
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
 const pktgenHelp = `Usage: rdma-netstack pktgen tx|rx --device NAME [flags]
@@ -147,7 +147,7 @@ func readPcap(name string) ([][]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
-	r, err := simnic.NewReplay(file, 0)
+	r, err := wire.NewReplay(file, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}

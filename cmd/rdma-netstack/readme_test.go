@@ -41,6 +41,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
 func card() dv.Config {
@@ -48,14 +50,14 @@ func card() dv.Config {
 	if err != nil {
 		log.Fatal(err)
 	}
-	wire, err := simnic.OpenTAP("slice0")
+	tap, err := wire.OpenTAP("slice0")
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := nic.ConnectWire(wire); err != nil {
+	if err := nic.ConnectWire(tap); err != nil {
 		log.Fatal(err)
 	}
-	return dv.Config{Kernel: simnic.Opener(nic), Facts: dv.PortFacts{Name: "mlx5_0", MAC: nic.MAC(), MTU: nic.MTU()}}
+	return dv.Config{Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "mlx5_0", MAC: nic.MAC(), MTU: nic.MTU()}}
 }
 `
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
 // Defaults of the software NIC.
@@ -27,7 +28,7 @@ type simFlags struct {
 	wire, netdev string
 	wireFlag     string // that wire was given with, without dashes
 	record       string
-	faults       simnic.FaultConfig
+	faults       wire.FaultConfig
 }
 
 func (s *simFlags) define(fs *flag.FlagSet) {
@@ -35,7 +36,7 @@ func (s *simFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&s.wire, s.wireFlag, "tap:"+simTAP, "")
 	fs.StringVar(&s.netdev, "sim-netdev", "none", "")
 	fs.StringVar(&s.record, "sim-record", "", "")
-	fs.TextVar(&s.faults, "faults", simnic.FaultConfig{}, "")
+	fs.TextVar(&s.faults, "faults", wire.FaultConfig{}, "")
 }
 
 // simFlagNames are those that need --device sim.
@@ -59,10 +60,10 @@ func parsePlug(flagName, s string) (plug, error) {
 }
 
 // open opens the wire in the calling thread's network namespace; nil for none.
-func (p plug) open() (simnic.Wire, error) {
+func (p plug) open() (wire.Wire, error) {
 	switch p.kind {
 	case "tap":
-		w, err := simnic.OpenTAP(p.name)
+		w, err := wire.OpenTAP(p.name)
 		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 			return nil, fmt.Errorf("%w: run as root, or see \"rdma-netstack demo\", which needs no privilege", err)
 		}
@@ -74,7 +75,7 @@ func (p plug) open() (simnic.Wire, error) {
 		}
 		return w, nil
 	case "packet":
-		w, err := simnic.OpenPacket(p.name)
+		w, err := wire.OpenPacket(p.name)
 		if errors.Is(err, unix.ENODEV) {
 			return nil, fmt.Errorf("%w: \"ip link\" lists the interfaces there are", err)
 		}
@@ -119,7 +120,7 @@ func openSim(s simFlags, mtu int, host []netip.Prefix, log *slog.Logger, undo *l
 }
 
 // plugIn opens a plug, sets its interface up if it is one that was made for this, and connects it.
-func plugIn(connect func(simnic.Wire) error, p plug, setup lab.Setup, middle func(simnic.Wire) (simnic.Wire, error)) error {
+func plugIn(connect func(wire.Wire) error, p plug, setup lab.Setup, middle func(wire.Wire) (wire.Wire, error)) error {
 	wire, err := p.open()
 	if err != nil || wire == nil {
 		return err
@@ -140,8 +141,8 @@ func plugIn(connect func(simnic.Wire) error, p plug, setup lab.Setup, middle fun
 }
 
 // middleware wraps the wire as the flags ask: faults nearest to the NIC, so that a recording shows the other side's view.
-func (s simFlags) middleware(undo *ledger) (func(simnic.Wire) (simnic.Wire, error), error) {
-	record := func(w simnic.Wire) (simnic.Wire, error) { return w, nil }
+func (s simFlags) middleware(undo *ledger) (func(wire.Wire) (wire.Wire, error), error) {
+	record := func(w wire.Wire) (wire.Wire, error) { return w, nil }
 	if s.record != "" {
 		f, err := os.Create(s.record)
 		if err != nil {
@@ -149,12 +150,12 @@ func (s simFlags) middleware(undo *ledger) (func(simnic.Wire) (simnic.Wire, erro
 		}
 		out := bufio.NewWriter(f)
 		undo.add(func() error { return errors.Join(out.Flush(), f.Close()) })
-		record = func(w simnic.Wire) (simnic.Wire, error) { return simnic.Capture(w, out) }
+		record = func(w wire.Wire) (wire.Wire, error) { return wire.Capture(w, out) }
 	}
-	return func(w simnic.Wire) (simnic.Wire, error) {
+	return func(w wire.Wire) (wire.Wire, error) {
 		w, err := record(w)
-		if err == nil && s.faults != (simnic.FaultConfig{}) {
-			w = simnic.WithFaults(w, s.faults)
+		if err == nil && s.faults != (wire.FaultConfig{}) {
+			w = wire.WithFaults(w, s.faults)
 		}
 		return w, err
 	}, nil

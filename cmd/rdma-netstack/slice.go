@@ -12,6 +12,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
@@ -94,7 +95,7 @@ func shutStack(st *stack.Stack) error {
 
 // useSim makes the software NIC the device to open.
 func useSim(cfg *dv.Config, nic *simnic.NIC) {
-	cfg.Kernel = simnic.Opener(nic)
+	cfg.Kernel = kernel.Opener(nic)
 	cfg.Facts = dv.PortFacts{Name: nic.Config().Name, Netdev: nic.Config().Netdev, MAC: nic.MAC(), MTU: nic.MTU()}
 }
 

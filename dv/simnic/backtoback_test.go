@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"encoding/binary"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"sync"
 	"testing"
 )
@@ -23,7 +24,7 @@ type pairOfQueues struct {
 	received int
 }
 
-func newEnd(t testing.TB, w Wire, id byte, n int) *end {
+func newEnd(t testing.TB, w wire.Wire, id byte, n int) *end {
 	e := &end{nic: newNIC(t, Config{Seed: uint64(id)})}
 	if err := e.nic.ConnectWire(w); err != nil {
 		t.Fatal(err)
@@ -78,7 +79,7 @@ func (q *pairOfQueues) receive(t testing.TB) (n int) {
 
 func TestBackToBack(t *testing.T) {
 	const queues, count = 3, 3000
-	wa, wb := Pair()
+	wa, wb := wire.Pair()
 	ends := []*end{newEnd(t, wa, 1, queues), newEnd(t, wb, 2, queues)}
 	var senders, pollers sync.WaitGroup
 	done := make(chan struct{})
@@ -137,7 +138,7 @@ func TestBackToBack(t *testing.T) {
 // TestKeyDestroyedInUse destroys memory keys under traffic: afterwards nothing
 // may touch the memory, and queues see protection errors, not crashes.
 func TestKeyDestroyedInUse(t *testing.T) {
-	wa, wb := Pair()
+	wa, wb := wire.Pair()
 	a, b := newEnd(t, wa, 1, 1), newEnd(t, wb, 2, 1)
 	started := make(chan struct{})
 	var wg sync.WaitGroup
@@ -162,7 +163,7 @@ func TestKeyDestroyedInUse(t *testing.T) {
 }
 
 func TestNoAllocations(t *testing.T) {
-	wa, wb := Pair()
+	wa, wb := wire.Pair()
 	a, b := newEnd(t, wa, 1, 1), newEnd(t, wb, 2, 1)
 	qa, qb := a.pairs[0], b.pairs[0]
 	qa.send(qb.mac, 64, 200)

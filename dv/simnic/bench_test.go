@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"testing"
 )
 
@@ -14,7 +15,7 @@ func BenchmarkFrame(b *testing.B) {
 	for _, c := range []struct{ size, batch int }{{64, 1}, {64, 32}, {1514, 32}} {
 		size, batch := c.size, c.batch
 		b.Run(fmt.Sprintf("%dB/%d", size, batch), func(b *testing.B) {
-			wa, wb := Pair()
+			wa, wb := wire.Pair()
 			x, y := newEnd(b, wa, 1, 1), newEnd(b, wb, 2, 1)
 			q, p := x.pairs[0], y.pairs[0]
 			q.send(p.mac, 64, size)
@@ -58,7 +59,7 @@ func BenchmarkLSO(b *testing.B) {
 	}{{"cut by the sender", 0}, {"cut by the receiver", frame.OffloadCsum | frame.OffloadTSO4}} {
 		b.Run(bench.name, func(b *testing.B) {
 			const packets, mss = 45, 1448
-			wa, wb := PairCarrying(bench.can)
+			wa, wb := wire.PairCarrying(bench.can)
 			x, y := newNIC(b, Config{}), newNIC(b, Config{Seed: 1})
 			if err := errors.Join(x.ConnectWire(wa), y.ConnectWire(wb)); err != nil {
 				b.Fatal(err)

@@ -3,6 +3,7 @@ package simnic
 import (
 	"encoding/binary"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"sync/atomic"
 )
 
@@ -27,11 +28,11 @@ func (n *NIC) blocked(o origin, t *TIRAttr, c cast) bool {
 }
 
 // ConnectWire plugs the port into w and starts reception.
-func (n *NIC) ConnectWire(w Wire) error { return n.wire.plug(w, n.fromWire) }
+func (n *NIC) ConnectWire(w wire.Wire) error { return n.wire.plug(w, n.fromWire) }
 
 // ConnectNetdev plugs w in as the netdev side of the port: it gets the frames of
 // the netdev's MAC, broadcast and multicast, and sends beside the user queues.
-func (n *NIC) ConnectNetdev(w Wire) error { return n.netdev.plug(w, n.fromNetdev) }
+func (n *NIC) ConnectNetdev(w wire.Wire) error { return n.netdev.plug(w, n.fromNetdev) }
 
 // maxFrame is the longest frame the port takes, without FCS.
 func (n *NIC) maxFrame() int { return n.MTU() + frame.EtherHeader + frame.VLANTag }

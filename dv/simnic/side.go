@@ -2,14 +2,15 @@ package simnic
 
 import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"sync/atomic"
 )
 
 // side is one of the two places a wire plugs in.
-type side struct{ wire atomic.Pointer[Wire] }
+type side struct{ wire atomic.Pointer[wire.Wire] }
 
 // plug takes w into use. A second wire is refused.
-func (s *side) plug(w Wire, recv func([]frame.Frame)) error {
+func (s *side) plug(w wire.Wire, recv func([]frame.Frame)) error {
 	if !s.wire.CompareAndSwap(nil, &w) {
 		return refuse(StatusBadState, "something is plugged in already")
 	}

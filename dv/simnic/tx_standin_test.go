@@ -3,6 +3,7 @@ package simnic
 import (
 	"encoding/binary"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"runtime"
 	"sync"
 	"testing"
@@ -216,7 +217,7 @@ func TestStandInAndTheEndOfTheQueue(t *testing.T) {
 // not dropped for want of a buffer arrives in order, and every frame is completed.
 func TestStandInForSlowReceiver(t *testing.T) {
 	const count = 3000
-	wa, wb := Pair()
+	wa, wb := wire.Pair()
 	x := newNIC(t, Config{Seed: 1})
 	worked(t, x.ConnectWire(wa))
 	tx := newCQ(t, x, 6, nil)

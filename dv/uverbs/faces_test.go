@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
@@ -23,12 +24,12 @@ import (
 // anew (make test-vm UPDATE=1).
 
 // releases are the kernels there are recordings of, and which release of the in-process face plays them.
-var releases = map[string]simnic.Release{"6.1": simnic.Linux612, "6.12": simnic.Linux612, "7.2": simnic.Linux72}
+var releases = map[string]kernel.Release{"6.1": kernel.Linux612, "6.12": kernel.Linux612, "7.2": kernel.Linux72}
 
 // talk is a conversation, and what the process that holds it may do.
 type talk struct {
 	steps func() []step
-	linux simnic.LinuxConfig
+	linux kernel.Config
 	fits  func(e uverbs.Environment) bool
 }
 
@@ -36,11 +37,11 @@ type talk struct {
 const confinedLimit = 64 << 10
 
 var talks = map[string]talk{
-	"all": {allSteps, simnic.LinuxConfig{}, func(e uverbs.Environment) bool { return e.NetRaw && e.IPCLock }},
-	"confined": {confinedSteps, simnic.LinuxConfig{NoNetRaw: true, NoRawIO: true, Memlock: confinedLimit}, func(e uverbs.Environment) bool {
+	"all": {allSteps, kernel.Config{}, func(e uverbs.Environment) bool { return e.NetRaw && e.IPCLock }},
+	"confined": {confinedSteps, kernel.Config{NoNetRaw: true, NoRawIO: true, Memlock: confinedLimit}, func(e uverbs.Environment) bool {
 		return !e.NetRaw && !e.IPCLock && e.Memlock == confinedLimit
 	}},
-	"lockless": {locklessSteps, simnic.LinuxConfig{Memlock: -1}, func(e uverbs.Environment) bool {
+	"lockless": {locklessSteps, kernel.Config{Memlock: -1}, func(e uverbs.Environment) bool {
 		return e.NetRaw && !e.IPCLock && e.Memlock == 0
 	}},
 }
@@ -87,7 +88,7 @@ func TestTalkWithStockKernels(t *testing.T) {
 
 // TestTalkWithSoftwareNIC asks the in-process face the same, and compares its answers with the kernels'.
 func TestTalkWithSoftwareNIC(t *testing.T) {
-	each(t, func(t *testing.T, kernel, name string) {
+	each(t, func(t *testing.T, sys, name string) {
 		caps := simnic.DefaultCaps()
 		caps.DelayDrop = false // the firmware face has it not
 		nic, err := simnic.New(simnic.Config{Seed: 1, Caps: caps})
@@ -96,14 +97,14 @@ func TestTalkWithSoftwareNIC(t *testing.T) {
 		}
 		defer nic.Close()
 		linux := talks[name].linux
-		linux.Release, linux.Vectors = releases[kernel], 2
-		k, err := simnic.NewLinux(nic, linux).OpenNode()
+		linux.Release, linux.Vectors = releases[sys], 2
+		k, err := kernel.New(nic, linux).OpenNode()
 		if err != nil {
 			t.Fatal(err)
 		}
 		var trace bytes.Buffer
 		hold(t, uverbs.Record(&withClock{k}, &trace), talks[name].steps())
-		compare(t, decode(t, trace.Bytes()), decode(t, recording(t, kernel, name)))
+		compare(t, decode(t, trace.Bytes()), decode(t, recording(t, sys, name)))
 	})
 }
 

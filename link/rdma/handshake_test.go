@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
@@ -124,7 +124,7 @@ func TestHandshakesAreBounded(t *testing.T) {
 
 // filter is a wire that loses what lose says.
 type filter struct {
-	simnic.Wire
+	wire.Wire
 	lose func(frame []byte) bool
 }
 

@@ -13,6 +13,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -38,14 +40,14 @@ type host struct {
 
 // setup is what tests vary.
 type setup struct {
-	faults simnic.FaultConfig
+	faults wire.FaultConfig
 	lose   func(frame []byte) bool // on the way from either end
 	opts   Options
 	acks   ACKOptions
 	dv     dv.Config // Kernel, Facts and MAC are filled in
 	caps   func(*simnic.Caps)
-	mtu    int                           // of the ports; 0: 1500
-	wire   func(simnic.Wire) simnic.Wire // put between the first host and the cable
+	mtu    int                       // of the ports; 0: 1500
+	wire   func(wire.Wire) wire.Wire // put between the first host and the cable
 }
 
 // openDevice makes a NIC number n and opens it.
@@ -60,7 +62,7 @@ func openDevice(t testing.TB, n byte, s setup) (*simnic.NIC, *dv.Device) {
 		t.Fatal(err)
 	}
 	cfg := s.dv
-	cfg.Kernel = simnic.Opener(nic)
+	cfg.Kernel = kernel.Opener(nic)
 	cfg.Facts = dv.PortFacts{Name: fmt.Sprint("sim", n), Netdev: fmt.Sprint("net", n), MAC: nic.MAC(), MTU: nic.MTU()}
 	cfg.MAC = net.HardwareAddr{2, 0, 0, 0, 0, n}
 	dev, err := dv.Open(context.Background(), cfg)
@@ -85,10 +87,10 @@ func devices(t testing.TB, s setup) (nics [2]*simnic.NIC, devs [2]*dv.Device) {
 	for i := range devs {
 		nics[i], devs[i] = openDevice(t, byte(i+1), s)
 	}
-	a, b := simnic.Pair()
-	if s.faults != (simnic.FaultConfig{}) {
+	a, b := wire.Pair()
+	if s.faults != (wire.FaultConfig{}) {
 		t.Logf("faults %+v", s.faults)
-		a = simnic.WithFaults(a, s.faults)
+		a = wire.WithFaults(a, s.faults)
 	}
 	if s.wire != nil {
 		a = s.wire(a)
@@ -96,7 +98,7 @@ func devices(t testing.TB, s setup) (nics [2]*simnic.NIC, devs [2]*dv.Device) {
 	if s.lose != nil {
 		a, b = &filter{a, s.lose}, &filter{b, s.lose}
 	}
-	for i, wire := range []simnic.Wire{a, b} {
+	for i, wire := range []wire.Wire{a, b} {
 		if err := nics[i].ConnectWire(wire); err != nil {
 			t.Fatal(err)
 		}

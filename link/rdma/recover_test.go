@@ -13,6 +13,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
@@ -174,7 +175,7 @@ func TestManySendErrors(t *testing.T) {
 
 // tap counts the frames that leave a NIC.
 type tap struct {
-	simnic.Wire
+	wire.Wire
 	sent chan struct{}
 }
 
@@ -188,8 +189,8 @@ func (w *tap) Send(frames []frame.Frame) (int, error) {
 // TestFirstPacketAfterSendError: the packet after one that failed goes out at once, nobody having
 // to send more.
 func TestFirstPacketAfterSendError(t *testing.T) {
-	wire := &tap{sent: make(chan struct{}, 1024)}
-	nics, devs := devices(t, setup{wire: func(w simnic.Wire) simnic.Wire { wire.Wire = w; return wire }})
+	cable := &tap{sent: make(chan struct{}, 1024)}
+	nics, devs := devices(t, setup{wire: func(w wire.Wire) wire.Wire { cable.Wire = w; return cable }})
 	e, err := New(devs[0], Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -210,7 +211,7 @@ func TestFirstPacketAfterSendError(t *testing.T) {
 			t.Fatal(err)
 		}
 		select {
-		case <-wire.sent:
+		case <-cable.sent:
 			took = append(took, time.Since(start))
 		case <-time.After(alive):
 			t.Fatalf("after %d rounds: nothing goes out in %v", len(took), alive)

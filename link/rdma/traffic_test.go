@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 )
@@ -51,20 +51,20 @@ func exchange(conn net.Conn, want []byte) error {
 func TestBulk(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
-		faults simnic.FaultConfig
+		faults wire.FaultConfig
 		size   int
 	}{
-		{"perfect", simnic.FaultConfig{}, 4 << 20},
-		{"loss 1 %", simnic.FaultConfig{Drop: 0.01, Reorder: 0.01, Duplicate: 0.01}, 256 << 10},
-		{"loss 5 %", simnic.FaultConfig{Drop: 0.05, Reorder: 0.05, Duplicate: 0.02}, 64 << 10},
-		{"loss 15 %", simnic.FaultConfig{Drop: 0.15, Reorder: 0.05, Duplicate: 0.02}, 8 << 10},
-		{"reordered", simnic.FaultConfig{Reorder: 0.2}, 1 << 20},
-		{"repeated", simnic.FaultConfig{Duplicate: 0.3}, 1 << 20},
-		{"corrupt 2 %", simnic.FaultConfig{Corrupt: 0.02}, 256 << 10},
+		{"perfect", wire.FaultConfig{}, 4 << 20},
+		{"loss 1 %", wire.FaultConfig{Drop: 0.01, Reorder: 0.01, Duplicate: 0.01}, 256 << 10},
+		{"loss 5 %", wire.FaultConfig{Drop: 0.05, Reorder: 0.05, Duplicate: 0.02}, 64 << 10},
+		{"loss 15 %", wire.FaultConfig{Drop: 0.15, Reorder: 0.05, Duplicate: 0.02}, 8 << 10},
+		{"reordered", wire.FaultConfig{Reorder: 0.2}, 1 << 20},
+		{"repeated", wire.FaultConfig{Duplicate: 0.3}, 1 << 20},
+		{"corrupt 2 %", wire.FaultConfig{Corrupt: 0.02}, 256 << 10},
 	} {
 		for _, opts := range []Options{{}, {NoMerge: true, NoSegmentation: true}} {
 			t.Run(fmt.Sprintf("%s/merge %v", tc.name, !opts.NoMerge), func(t *testing.T) {
-				if tc.faults != (simnic.FaultConfig{}) {
+				if tc.faults != (wire.FaultConfig{}) {
 					tc.faults.Seed = seed(t).Uint64()
 				}
 				a, b := pair(t, setup{faults: tc.faults, opts: opts, dv: dv.Config{DelayDrop: true}})
@@ -141,10 +141,10 @@ func TestUDPSizes(t *testing.T) {
 }
 
 func udpSizes(t *testing.T, corrupt float64) {
-	var faults simnic.FaultConfig
+	var faults wire.FaultConfig
 	wait := 20 * time.Second
 	if corrupt > 0 {
-		faults = simnic.FaultConfig{Corrupt: corrupt, Seed: seed(t).Uint64()}
+		faults = wire.FaultConfig{Corrupt: corrupt, Seed: seed(t).Uint64()}
 		wait = 50 * time.Millisecond
 	}
 	a, b := pair(t, setup{faults: faults})

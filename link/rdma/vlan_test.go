@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
 func TestUntag(t *testing.T) {
@@ -79,7 +79,7 @@ func TestClassSelector(t *testing.T) {
 
 // tags counts the tags of the frames that pass, by their content.
 type tags struct {
-	simnic.Wire
+	wire.Wire
 	mu   sync.Mutex
 	seen map[int]int // -1: none
 }
@@ -100,10 +100,10 @@ func (w *tags) Send(frames []frame.Frame) (int, error) {
 // TestInAVLAN: two hosts of one VLAN talk by TCP, with segmentation by the NIC, by UDP and by whole datagrams, and nothing leaves
 // without a tag.
 func TestInAVLAN(t *testing.T) {
-	var wire *tags
-	a, b := pair(t, setup{dv: dv.Config{VLAN: 100}, wire: func(w simnic.Wire) simnic.Wire {
-		wire = &tags{Wire: w, seen: map[int]int{}}
-		return wire
+	var cable *tags
+	a, b := pair(t, setup{dv: dv.Config{VLAN: 100}, wire: func(w wire.Wire) wire.Wire {
+		cable = &tags{Wire: w, seen: map[int]int{}}
+		return cable
 	}})
 	for _, at := range []netip.Addr{b.v4, b.v6} {
 		go echo(b.listen(t, at, 80))
@@ -125,10 +125,10 @@ func TestInAVLAN(t *testing.T) {
 	if n, _, err := in.ReadFrom(buf); err != nil || string(buf[:n]) != "hello" {
 		t.Errorf("%q, %v", buf[:n], err)
 	}
-	wire.mu.Lock()
-	defer wire.mu.Unlock()
-	if wire.seen[100] == 0 || wire.seen[5<<13|100] != 1 || len(wire.seen) != 2 {
-		t.Errorf("tags seen: %v", wire.seen)
+	cable.mu.Lock()
+	defer cable.mu.Unlock()
+	if cable.seen[100] == 0 || cable.seen[5<<13|100] != 1 || len(cable.seen) != 2 {
+		t.Errorf("tags seen: %v", cable.seen)
 	}
 	if a.ep.Stats().TxLSO == 0 {
 		t.Error("the NIC segmented nothing")

@@ -19,6 +19,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/probe"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
@@ -68,7 +70,7 @@ func newNetwork(t *testing.T, options ...string) *network {
 	}
 	t.Cleanup(func() { n.ns.Close() })
 	err = n.ns.Do(func() error {
-		tap, err := simnic.OpenTAP("lan0")
+		tap, err := wire.OpenTAP("lan0")
 		if err != nil {
 			return err
 		}
@@ -104,7 +106,7 @@ func newNetwork(t *testing.T, options ...string) *network {
 func (n *network) open(t *testing.T, cfg stack.Config) (*stack.Stack, error) {
 	t.Helper()
 	cfg.NIC = dv.Config{
-		Kernel: simnic.Opener(n.nic), Facts: dv.PortFacts{Name: "sim", MAC: n.nic.MAC(), MTU: n.nic.MTU()},
+		Kernel: kernel.Opener(n.nic), Facts: dv.PortFacts{Name: "sim", MAC: n.nic.MAC(), MTU: n.nic.MTU()},
 	}
 	s, err := stack.Open(t.Context(), cfg)
 	if err == nil {

@@ -14,7 +14,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
@@ -33,7 +34,7 @@ func (n *network) machine(t *testing.T) *lab.Net {
 	}
 	t.Cleanup(func() { m.Close() })
 	err = m.Do(func() error {
-		tap, err := simnic.OpenTAP(netdev)
+		tap, err := wire.OpenTAP(netdev)
 		if err != nil {
 			return err
 		}
@@ -69,7 +70,7 @@ func routers(addrs ...netip.Addr) error {
 // openOn opens a stack on the NIC as a process of the machine.
 func (n *network) openOn(t *testing.T, m *lab.Net, cfg stack.Config) (s *stack.Stack, err error) {
 	t.Helper()
-	cfg.NIC = dv.Config{Kernel: simnic.Opener(n.nic), Facts: dv.PortFacts{Name: "sim", Netdev: netdev, MAC: n.nic.MAC(), MTU: n.nic.MTU()}}
+	cfg.NIC = dv.Config{Kernel: kernel.Opener(n.nic), Facts: dv.PortFacts{Name: "sim", Netdev: netdev, MAC: n.nic.MAC(), MTU: n.nic.MTU()}}
 	err = m.Do(func() (err error) {
 		s, err = stack.Open(t.Context(), cfg)
 		return err

@@ -14,6 +14,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
@@ -52,7 +54,7 @@ func faultyServer(queues string, in io.Reader, out, log io.Writer) int {
 }
 
 func serveFaulty(queues int, log io.Writer) (*simnic.NIC, error) {
-	wire, err := simnic.OpenTAP(port)
+	wire, err := wire.OpenTAP(port)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +71,7 @@ func serveFaulty(queues int, log io.Writer) (*simnic.NIC, error) {
 	logger := slog.New(slog.NewTextHandler(log, nil))
 	st, err := stack.Open(context.Background(), stack.Config{
 		NIC: dv.Config{
-			Kernel: simnic.Opener(nic), Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()}, MAC: mustMAC(),
+			Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()}, MAC: mustMAC(),
 			RxQueues: queues, TxQueues: queues,
 		},
 		Addresses:          []netip.Prefix{netip.MustParsePrefix(server4 + "/24")},

@@ -9,6 +9,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
@@ -22,7 +24,7 @@ type slice struct {
 }
 
 // newSlice plugs a NIC into wire and puts a stack on it. The wire is the slice's, also when it fails.
-func newSlice(wire simnic.Wire, at netip.Prefix, opts rdma.Options) (*slice, error) {
+func newSlice(wire wire.Wire, at netip.Prefix, opts rdma.Options) (*slice, error) {
 	nic, err := simnic.New(simnic.Config{})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("make the software NIC: %w", err), wire.Close())
@@ -33,7 +35,7 @@ func newSlice(wire simnic.Wire, at netip.Prefix, opts rdma.Options) (*slice, err
 	}
 	mac := net.HardwareAddr{0x02, 0, 0x5e, 0, 0x53, at.Addr().As4()[3]}
 	if s.dev, err = dv.Open(context.Background(), dv.Config{
-		Kernel: simnic.Opener(nic), Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()},
+		Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()},
 		MAC: mac, DelayDrop: true, // as "serve --device sim" has it
 	}); err != nil {
 		return nil, errors.Join(err, s.close())

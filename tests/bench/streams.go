@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
@@ -63,7 +63,7 @@ var offloads = []struct {
 // inMemory adds streams between two stacks on one cable, one pair for each row.
 func (s *streams) inMemory() error {
 	for _, o := range offloads {
-		wa, wb := simnic.Pair()
+		wa, wb := wire.Pair()
 		a, err := s.slice(wa, prefixA, o.opts)
 		if err != nil {
 			return errors.Join(err, wb.Close())
@@ -99,16 +99,16 @@ func (s *streams) withKernel() error {
 			return err
 		}
 		s.undo = append(s.undo, kernel.Close)
-		var wire *simnic.TAP
+		var w *wire.TAP
 		if err := kernel.Do(func() error {
-			if wire, err = simnic.OpenTAP(tap); err != nil {
+			if w, err = wire.OpenTAP(tap); err != nil {
 				return err
 			}
 			return lab.Up(tap, lab.Setup{Addresses: []netip.Prefix{prefixA}})
 		}); err != nil {
 			return err
 		}
-		sl, err := s.slice(wire, prefixB, row.opts)
+		sl, err := s.slice(w, prefixB, row.opts)
 		if err != nil {
 			return err
 		}
@@ -124,7 +124,7 @@ func (s *streams) withKernel() error {
 	return nil
 }
 
-func (s *streams) slice(w simnic.Wire, at netip.Prefix, opts rdma.Options) (*slice, error) {
+func (s *streams) slice(w wire.Wire, at netip.Prefix, opts rdma.Options) (*slice, error) {
 	sl, err := newSlice(w, at, opts)
 	if err == nil {
 		s.slices, s.undo = append(s.slices, sl), append(s.undo, sl.close)

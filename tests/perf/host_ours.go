@@ -9,6 +9,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
@@ -21,27 +23,27 @@ type ourHost struct {
 // openOurs makes the server's end: the card plugged into the interface of the process's namespace, or into a TAP
 // that is made there.
 func openOurs(e end) (host, error) {
-	var wire simnic.Wire
+	var w wire.Wire
 	if _, err := net.InterfaceByName(port); err == nil {
-		p, err := simnic.OpenPacket(port)
+		p, err := wire.OpenPacket(port)
 		if err != nil {
 			return nil, err
 		}
-		wire = p
+		w = p
 	} else {
-		t, err := simnic.OpenTAP(port)
+		t, err := wire.OpenTAP(port)
 		if err != nil {
 			return nil, err
 		}
-		wire = t
+		w = t
 	}
-	return newOurs(e, wire, serverPrefix, serverMAC)
+	return newOurs(e, w, serverPrefix, serverMAC)
 }
 
 // netdevMAC is the address of the Linux side of the card's port, which has nothing plugged in.
 var netdevMAC = net.HardwareAddr{0x02, 0x00, 0x5e, 0x00, 0x53, 0x20}
 
-func newOurs(e end, wire simnic.Wire, at netip.Prefix, mac net.HardwareAddr) (*ourHost, error) {
+func newOurs(e end, wire wire.Wire, at netip.Prefix, mac net.HardwareAddr) (*ourHost, error) {
 	nic, err := simnic.New(simnic.Config{MAC: netdevMAC})
 	if err != nil {
 		return nil, errors.Join(err, wire.Close())
@@ -51,7 +53,7 @@ func newOurs(e end, wire simnic.Wire, at netip.Prefix, mac net.HardwareAddr) (*o
 	}
 	s, err := stack.Open(context.Background(), stack.Config{
 		NIC: dv.Config{
-			Kernel: simnic.Opener(nic), Facts: dv.PortFacts{Name: "sim", Netdev: "sim0", MAC: nic.MAC(), MTU: nic.MTU()},
+			Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim", Netdev: "sim0", MAC: nic.MAC(), MTU: nic.MTU()},
 			MAC: mac, RxQueues: e.Queues, TxQueues: e.Queues,
 			DelayDrop: true, // as "serve --device sim" has it
 		},

@@ -6,8 +6,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/link/pipe"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
 // openPair makes both ends in this process.
@@ -26,9 +26,9 @@ func openPair(e end) (server, client host, err error) {
 }
 
 func pairOurs(e end) (host, host, error) {
-	a, b := simnic.Pair()
+	a, b := wire.Pair()
 	if e.Carry {
-		a, b = simnic.PairCarrying(frame.OffloadCsum | frame.OffloadTSO4 | frame.OffloadTSO6)
+		a, b = wire.PairCarrying(frame.OffloadCsum | frame.OffloadTSO4 | frame.OffloadTSO6)
 	}
 	server, err := newOurs(e, a, serverPrefix, serverMAC)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/probe"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/pcie"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
@@ -136,7 +137,7 @@ func (w *world) plug(version string) {
 	}
 	w.Cleanup(func() { w.outside.Close() })
 	err = w.outside.Do(func() error {
-		tap, err := simnic.OpenTAP("wire0")
+		tap, err := wire.OpenTAP("wire0")
 		if err != nil {
 			return err
 		}

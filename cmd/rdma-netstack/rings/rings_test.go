@@ -11,6 +11,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
 // Addresses of the two ends.
@@ -20,7 +22,7 @@ var (
 )
 
 // open opens a software NIC that is plugged into w.
-func open(t *testing.T, mac net.HardwareAddr, w simnic.Wire, mtu int) *dv.Device {
+func open(t *testing.T, mac net.HardwareAddr, w wire.Wire, mtu int) *dv.Device {
 	t.Helper()
 	nic, err := simnic.New(simnic.Config{MTU: mtu})
 	if err != nil {
@@ -31,7 +33,7 @@ func open(t *testing.T, mac net.HardwareAddr, w simnic.Wire, mtu int) *dv.Device
 		t.Fatal(err)
 	}
 	dev, err := dv.Open(t.Context(), dv.Config{
-		Kernel: simnic.Opener(nic), Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: mtu}, MAC: mac, RxQueueSize: 4096,
+		Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: mtu}, MAC: mac, RxQueueSize: 4096,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +44,7 @@ func open(t *testing.T, mac net.HardwareAddr, w simnic.Wire, mtu int) *dv.Device
 
 // pair is two devices on one cable.
 func pair(t *testing.T, mtu int) (a, b *dv.Device) {
-	wa, wb := simnic.Pair()
+	wa, wb := wire.Pair()
 	return open(t, macA, wa, mtu), open(t, macB, wb, mtu)
 }
 

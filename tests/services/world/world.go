@@ -14,6 +14,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
@@ -62,15 +64,15 @@ func New(t testing.TB, faults string) *World {
 	t.Helper()
 	need.NetNS(t)
 	need.TUN(t)
-	cfg, err := simnic.ParseFaults(faults)
+	cfg, err := wire.ParseFaults(faults)
 	must(t, err)
 	if faults != "" {
 		cfg.Seed = seed(t)
 	}
 	w := &World{Client: namespace(t, "client"), Wire: faults}
-	var wire simnic.Wire
+	var cable wire.Wire
 	must(t, w.Client.Do(func() (err error) {
-		if wire, err = simnic.OpenTAP(port); err != nil {
+		if cable, err = wire.OpenTAP(port); err != nil {
 			return err
 		}
 		return lab.Up(port, lab.Setup{Addresses: prefixes(Client4, Client6)})
@@ -78,10 +80,10 @@ func New(t testing.TB, faults string) *World {
 	nic, err := simnic.New(simnic.Config{})
 	must(t, err)
 	t.Cleanup(func() { nic.Close() })
-	must(t, nic.ConnectWire(simnic.WithFaults(wire, cfg)))
+	must(t, nic.ConnectWire(wire.WithFaults(cable, cfg)))
 	st, err := stack.Open(t.Context(), stack.Config{
 		NIC: dv.Config{
-			Kernel: simnic.Opener(nic),
+			Kernel: kernel.Opener(nic),
 			Facts:  dv.PortFacts{Name: nic.Config().Name, Netdev: nic.Config().Netdev, MAC: nic.MAC(), MTU: nic.MTU()},
 		},
 		Addresses:          prefixes(Server4, Server6),

@@ -8,6 +8,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
@@ -28,7 +30,7 @@ type Pair struct {
 // Open makes a pair. Close ends it.
 func Open(ctx context.Context) (*Pair, error) {
 	p := &Pair{}
-	a, b := simnic.Pair()
+	a, b := wire.Pair()
 	var err error
 	if p.Server, err = p.open(ctx, a, Server4, Server6); err == nil {
 		p.Client, err = p.open(ctx, b, Client4, Client6)
@@ -39,17 +41,17 @@ func Open(ctx context.Context) (*Pair, error) {
 	return p, nil
 }
 
-func (p *Pair) open(ctx context.Context, wire simnic.Wire, v4, v6 netip.Addr) (*stack.Stack, error) {
+func (p *Pair) open(ctx context.Context, port wire.Wire, v4, v6 netip.Addr) (*stack.Stack, error) {
 	nic, err := simnic.New(simnic.Config{})
 	if err != nil {
 		return nil, err
 	}
 	p.nics = append(p.nics, nic)
-	if err := nic.ConnectWire(wire); err != nil {
+	if err := nic.ConnectWire(port); err != nil {
 		return nil, err
 	}
 	return stack.Open(ctx, stack.Config{
-		NIC:                dv.Config{Kernel: nic.OpenKernel, Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()}},
+		NIC:                dv.Config{Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()}},
 		Addresses:          []netip.Prefix{netip.PrefixFrom(v4, 24), netip.PrefixFrom(v6, 64)},
 		DuplicateDetection: -1,
 	})

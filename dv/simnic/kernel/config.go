@@ -1,0 +1,76 @@
+// Package kernel is the uverbs face of a software NIC: the device node of a Linux
+// machine that the NIC is in. It answers the ioctls of a stock kernel byte for
+// byte, pins memory, gives out event descriptors, and passes stores to doorbell
+// pages on to the NIC on the goroutine that stores.
+//
+//	cfg := dv.Config{Kernel: kernel.Opener(nic)}
+//
+// A Config makes a machine that lacks a capability or runs another release.
+// Close of the node destroys everything made through it.
+//
+// Sources: linux 6.12 drivers/infiniband/core/uverbs_*.c and
+// drivers/infiniband/hw/mlx5.
+package kernel
+
+import (
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+)
+
+// Release is the age of the kernel that a Linux behaves as.
+type Release uint8
+
+// Releases that differ in what a client sees. Between them nothing does that
+// the commands of package uverbs depend on.
+const (
+	Linux612 Release = iota // 5.6 to 6.14
+	Linux54                 // before 5.6: no native GET_CONTEXT, EINVAL for unknown handles
+	Linux72                 // 6.15 and later: INVOKE_WRITE(GET_CONTEXT) is broken, unknown driver data is refused
+)
+
+// Config describes the machine around the NIC. The zero value is a recent
+// Linux and a process that may do everything.
+type Config struct {
+	Release Release
+
+	NoNetRaw bool // the process lacks CAP_NET_RAW
+	NoRawIO  bool // the process lacks CAP_SYS_RAWIO
+
+	// Memlock is how many bytes the process may pin; 0 means no limit
+	// (CAP_IPC_LOCK), a negative number a limit of nothing at all.
+	Memlock int64
+
+	InfiniBand       bool   // the port's link layer
+	NoWriteCombining bool   // the machine maps device memory uncached only
+	DriverID         uint32 // of the RDMA driver, default that of mlx5
+	Vectors          uint32 // completion vectors, default 8
+
+	// PartID is the PCI device id, default 0x101d (ConnectX-6 Dx), Firmware its
+	// version as major, minor, sub-minor, default 22.43.2026.
+	PartID   uint32
+	Firmware [3]uint16
+}
+
+func (c Config) withDefaults() Config {
+	if c.DriverID == 0 {
+		c.DriverID = uverbs.DriverMLX5
+	}
+	if c.Vectors == 0 {
+		c.Vectors = 8
+	}
+	if c.PartID == 0 {
+		c.PartID = 0x101d
+	}
+	if c.Firmware == [3]uint16{} {
+		c.Firmware = [3]uint16{22, 43, 2026}
+	}
+	return c
+}
+
+// Opener returns what opens the NIC's device node on a Linux of default
+// configuration, in the form that dv.Config.Kernel has: the node answers as a
+// stock kernel would, from the ioctl down. Each call is another open of the node,
+// as by another process.
+func Opener(n *simnic.NIC) func() (uverbs.Kernel, error) {
+	return New(n, Config{}).OpenNode
+}

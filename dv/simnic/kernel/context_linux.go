@@ -1,0 +1,195 @@
+package kernel
+
+import (
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+	"golang.org/x/sys/unix"
+)
+
+// ucontext is what GET_CONTEXT makes (struct mlx5_ib_ucontext).
+type ucontext struct {
+	td      uint32 // transport domain
+	bfregs  bfregs
+	resp    uverbs.Mlx5AllocUcontextResp
+	version uint8                  // of completions
+	records map[uint64]*recordPage // pages with doorbell records, by address
+}
+
+// release gives the context's resources back.
+func (u *ucontext) release(n *node) {
+	for _, uar := range u.bfregs.uars {
+		n.nic.FreeNumber(uar)
+	}
+	n.nic.FreeNumber(u.td)
+}
+
+// getContextNative is UVERBS_METHOD_GET_CONTEXT. Its outputs are optional.
+func getContextNative(c *call) unix.Errno {
+	if errno := c.tellCore(); errno != 0 {
+		return errno
+	}
+	return c.openContext()
+}
+
+// tellCore answers what GET_CONTEXT and QUERY_CONTEXT say of the core.
+func (c *call) tellCore() unix.Errno {
+	support := uint64(uverbs.CoreSupportOptionalMRAccess)
+	for _, o := range []struct {
+		id uint16
+		b  []byte
+	}{{uverbs.AttrNumCompVectors, host32(c.node.linux.cfg.Vectors)}, {uverbs.AttrCoreSupport, host64(support)}} {
+		out := c.out(o.id)
+		if !out.given {
+			continue
+		}
+		if errno := c.answer(out, o.b); errno != 0 {
+			return errno
+		}
+	}
+	return 0
+}
+
+// getContextWrite is the write command, whose answer has the asynchronous event
+// descriptor in it.
+func getContextWrite(c *call) unix.Errno {
+	if errno := c.request(&uverbs.GetContextReq{}); errno != 0 {
+		return errno
+	}
+	async, errno := newEventFile("asynchronous events")
+	if errno != 0 {
+		return errno
+	}
+	errno = c.respond(uverbs.GetContextResp{AsyncFD: uint32(async.fd), NumCompVectors: c.node.linux.cfg.Vectors})
+	if errno == 0 {
+		errno = c.openContext()
+	}
+	if errno != 0 {
+		async.shut()
+		_ = unix.Close(async.fd)
+		return errno
+	}
+	c.node.events.addAsync(async)
+	return 0
+}
+
+// openContext makes the context (ib_init_ucontext, mlx5_ib_alloc_ucontext).
+func (c *call) openContext() unix.Errno {
+	n := c.node
+	if errno := n.alive(); errno != 0 {
+		return errno
+	}
+	if n.ctx != nil {
+		return unix.EINVAL
+	}
+	if errno := c.capabilityFDs(); errno != 0 {
+		return errno
+	}
+	u := &ucontext{records: map[uint64]*recordPage{}}
+	req, errno := c.contextRequest()
+	if errno != 0 {
+		return errno
+	}
+	if errno := u.bfregs.init(n, req); errno != 0 {
+		return errno
+	}
+	u.td = n.nic.AllocNumber(u, 24)
+	u.version = min(req.MaxCQEVersion, 1)
+	u.resp = n.describe(u)
+	b := make([]byte, uverbs.SizeOf(u.resp))
+	room := min(len(b), c.uhw.out.n)
+	u.resp.ResponseLength = uint32(room)
+	uverbs.PutStruct(b, u.resp)
+	if errno := c.uhw.out.put(b[:room]); errno != 0 {
+		u.release(n)
+		return errno
+	}
+	n.ctx = u
+	n.events.open(n.nic)
+	return 0
+}
+
+// capabilityFDs is the check that makes INVOKE_WRITE(GET_CONTEXT) fail since
+// about 6.15: attribute 2 is taken for an array of descriptors, which must all
+// be of a kind nobody can have here.
+func (c *call) capabilityFDs() unix.Errno {
+	if c.node.linux.is(Linux72) && c.in(attrGetContextFDs).given {
+		return unix.EBADF
+	}
+	return 0
+}
+
+// contextRequest reads the driver's part of the request. Older libraries send
+// less of it; 8 bytes are the first version.
+func (c *call) contextRequest() (req uverbs.Mlx5AllocUcontextReqV2, errno unix.Errno) {
+	if n := c.uhw.in.n; n != 8 && n < 16 {
+		return req, unix.EINVAL
+	}
+	if errno := c.uhw.in.take(&req); errno != 0 {
+		return req, errno
+	}
+	switch {
+	case req.Flags&^uverbs.Mlx5AllocUctxDEVX != 0,
+		req.CompMask != 0 || req.Reserved0 != 0 || req.Reserved1 != 0 || req.Reserved2 != 0,
+		c.node.linux.is(Linux72) && !c.uhw.in.cleared(uverbs.SizeOf(req)):
+		return req, unix.EOPNOTSUPP
+	case req.NumLowLatencyBfregs > roundUp(req.TotalNumBfregs, uverbs.BfregsPerUAR)-1:
+		return req, unix.EINVAL
+	case req.Flags&uverbs.Mlx5AllocUctxDEVX != 0:
+		return req, unix.EINVAL // the firmware has no user contexts
+	}
+	return req, 0
+}
+
+// describe fills the answer in (mlx5_ib set_ucontext_resp).
+func (n *node) describe(u *ucontext) uverbs.Mlx5AllocUcontextResp {
+	caps := n.nic.Caps()
+	r := uverbs.Mlx5AllocUcontextResp{
+		QPTabSize:      1 << 18,
+		BFRegSize:      512,
+		TotBfregs:      u.bfregs.total,
+		CacheLineSize:  64,
+		MaxSQDescSz:    uint16(caps.MaxSendWQE),
+		MaxRQDescSz:    uint16(caps.MaxRecvWQE),
+		MaxSendWQEBB:   1 << caps.LogMaxQueue,
+		MaxRecvWR:      1 << caps.LogMaxQueue,
+		MaxSRQRecvWR:   1 << 15,
+		NumPorts:       1,
+		CompMask:       updatesTags,
+		CQEVersion:     u.version,
+		CmdsSuppUHW:    3,
+		EthMinInline:   uint8(caps.MinInline) + 1,
+		LogUARSize:     12,
+		NumUARsPerPage: u.bfregs.uarsPerPage,
+		NumDynBfregs:   1024,
+	}
+	if n.linux.cfg.NoWriteCombining {
+		r.BFRegSize = 0
+	}
+	return r
+}
+
+// updatesTags is MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_MKEY_UPDATE_TAG, set by every
+// driver since 5.19. There is no clock page, so nothing is said of one.
+const updatesTags = 0x20
+
+// queryContext is UVERBS_METHOD_QUERY_CONTEXT.
+func queryContext(c *call) unix.Errno {
+	if errno := c.node.context(); errno != 0 {
+		return errno
+	}
+	if errno := c.tellCore(); errno != 0 {
+		return errno
+	}
+	return c.answer(c.out(attrQueryContextOut), c.node.ctx.resp)
+}
+
+// allocAsyncEvents is UVERBS_METHOD_ASYNC_EVENT_ALLOC: the first descriptor is
+// the one that objects made from then on report to.
+func allocAsyncEvents(c *call) unix.Errno {
+	async, errno := newEventFile("asynchronous events")
+	if errno != 0 {
+		return errno
+	}
+	c.returns(uverbs.AttrAsyncEventFD, uint64(async.fd))
+	c.node.events.addAsync(async)
+	return 0
+}

@@ -1,0 +1,161 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+)
+
+// eventFile is the kernel's side of an event descriptor. The client's side is
+// the other end of a socket pair that keeps records apart: one read returns one
+// event. The client owns its end and closes it whenever it likes.
+//
+// It is called with locks of queues held, so it never waits: what the socket
+// does not take is kept, and a goroutine delivers it as the client reads.
+type eventFile struct {
+	mu      sync.Mutex // covers what follows
+	file    *os.File   // our end
+	raw     syscall.RawConn
+	fd      int    // number of the client's end when it was made
+	inode   uint64 // of the client's end: the number may be another file's by now
+	backlog [][]byte
+	dead    bool
+
+	record []byte // being sent, in room
+	room   [16]byte
+	result error
+	sendFn func(fd uintptr) // made once, so that sending does not allocate
+}
+
+// maxBacklog bounds what is kept for a client that does not read, in events.
+const maxBacklog = 1 << 16
+
+// newEventFile returns it with the client's descriptor, which is close-on-exec and
+// blocking.
+func newEventFile(name string) (*eventFile, unix.Errno) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, errnoOf(err)
+	}
+	e := &eventFile{fd: fds[1]}
+	e.sendFn = e.sendRecord
+	var st unix.Stat_t
+	if err = unix.Fstat(fds[1], &st); err == nil {
+		err = unix.SetNonblock(fds[0], true)
+	}
+	e.inode = st.Ino
+	e.file = os.NewFile(uintptr(fds[0]), name)
+	if err == nil {
+		e.raw, err = e.file.SyscallConn()
+	}
+	if err != nil {
+		e.shut()
+		_ = unix.Close(fds[1])
+		return nil, errnoOf(err)
+	}
+	return e, 0
+}
+
+// is reports whether descriptor fd of the client is this file.
+func (e *eventFile) is(fd int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK && st.Ino == e.inode
+}
+
+// post queues a record for the client.
+func (e *eventFile) post(record []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.dead || len(e.backlog) >= maxBacklog {
+		return
+	}
+	e.record = append(e.room[:0], record...)
+	if len(e.backlog) == 0 && e.send() {
+		return
+	}
+	e.backlog = append(e.backlog, slices.Clone(e.record))
+	if len(e.backlog) == 1 {
+		go e.drain()
+	}
+}
+
+// send reports whether the record is taken care of: delivered, or in vain.
+func (e *eventFile) send() bool {
+	err := e.raw.Control(e.sendFn)
+	if err == nil && e.result == unix.EAGAIN {
+		return false
+	}
+	e.dead = err != nil || e.result != nil // the client closed its end
+	return true
+}
+
+func (e *eventFile) sendRecord(fd uintptr) {
+	e.result = unix.Send(int(fd), e.record, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+}
+
+// drain delivers the backlog, waiting for the client where needed.
+func (e *eventFile) drain() {
+	_ = e.raw.Write(func(fd uintptr) bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		for len(e.backlog) > 0 {
+			err := unix.Send(int(fd), e.backlog[0], unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+			if err == unix.EAGAIN {
+				return false
+			}
+			if err != nil {
+				e.dead, e.backlog = true, nil
+				return true
+			}
+			e.backlog = e.backlog[1:]
+		}
+		return true
+	})
+}
+
+// abandoned reports whether the client closed its end, and closes ours then. Queues
+// that still post to it do so in vain, as in linux.
+func (e *eventFile) abandoned() bool {
+	gone := false
+	err := e.raw.Control(func(fd uintptr) {
+		p := []unix.PollFd{{Fd: int32(fd)}}
+		_, err := unix.Poll(p, 0)
+		gone = err == nil && p[0].Revents&unix.POLLHUP != 0
+	})
+	if err == nil && gone {
+		e.shut()
+	}
+	return gone || err != nil
+}
+
+// shut closes our end: what was sent can still be read, then the client reads
+// end of file.
+func (e *eventFile) shut() {
+	e.mu.Lock()
+	e.dead, e.backlog = true, nil
+	e.mu.Unlock()
+	_ = e.file.Close()
+}
+
+// async posts an asynchronous event. A nil file is a client that asked for none.
+func (e *eventFile) async(t uverbs.EventType, element uint64) {
+	if e == nil {
+		return
+	}
+	b := make([]byte, uverbs.SizeOf(uverbs.AsyncEventDesc{}))
+	uverbs.PutStruct(b, uverbs.AsyncEventDesc{Element: element, EventType: uint32(t)})
+	e.post(b)
+}
+
+// completion posts a completion event of the queue with the client's handle.
+func (e *eventFile) completion(user uint64) {
+	var b [8]byte
+	binary.NativeEndian.PutUint64(b[:], user)
+	e.post(b[:])
+}

@@ -1,0 +1,104 @@
+package kernel
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+)
+
+// eventSet is the event descriptors of one open file. Its lock is the innermost
+// but those of the descriptors: events come while queues are locked.
+type eventSet struct {
+	mu       sync.Mutex
+	async    []*eventFile // the first is the one objects report to
+	channels []*eventFile
+	cancel   func() // of the port's and the device's events
+	shut     bool
+}
+
+// open starts listening to the port and the device.
+func (s *eventSet) open(n *simnic.NIC) {
+	cancel := n.Subscribe(s.device)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cancel = cancel
+}
+
+func (s *eventSet) addAsync(e *eventFile) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.async = append(s.async, e)
+}
+
+func (s *eventSet) addChannel(e *eventFile) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.channels = append(slices.DeleteFunc(s.channels, (*eventFile).abandoned), e)
+}
+
+// reporter is the descriptor that an object made now reports to, nil if there is
+// none yet.
+func (s *eventSet) reporter() *eventFile {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.async) == 0 {
+		return nil
+	}
+	return s.async[0]
+}
+
+// channel finds the completion channel that the client's descriptor is.
+func (s *eventSet) channel(fd int) *eventFile {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.channels {
+		if e.is(fd) {
+			return e
+		}
+	}
+	return nil
+}
+
+// device passes events of the port and the device on. A fatal one is the last:
+// the kernel then takes the device away, and the descriptors end.
+func (s *eventSet) device(ev simnic.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.async {
+		switch ev.Type {
+		case simnic.EventPortUp:
+			e.async(uverbs.EventPortActive, uint64(ev.Port))
+		case simnic.EventPortDown:
+			e.async(uverbs.EventPortError, uint64(ev.Port))
+		case simnic.EventDeviceFatal:
+			e.async(uverbs.EventDeviceFatal, 0)
+		}
+	}
+	if ev.Type == simnic.EventDeviceFatal {
+		s.shutAll()
+	}
+}
+
+func (s *eventSet) shutAll() {
+	if s.shut {
+		return
+	}
+	s.shut = true
+	for _, e := range append(s.async, s.channels...) {
+		e.shut()
+	}
+}
+
+// close ends everything.
+func (s *eventSet) close() {
+	s.mu.Lock()
+	cancel := s.cancel
+	s.cancel = nil
+	s.shutAll()
+	s.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+}

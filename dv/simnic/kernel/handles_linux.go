@@ -1,0 +1,103 @@
+package kernel
+
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// uobject is what a handle stands for (struct ib_uobject).
+type uobject struct {
+	handle uint32
+	kind   uint16 // uverbs.ObjectPD and so on
+	impl   any    // *pd, *mr, *cq, *qp, *wq, *indTable, *flow, *counterSet
+	user   uint64 // the client's own handle, which events carry
+
+	users   int // objects that use this one; destroying it is EBUSY while there are any
+	uses    []*uobject
+	release func() error // gives the hardware objects back
+}
+
+// find looks a handle up for use. T is the type of what is wanted.
+func find[T any](n *node, kind uint16, handle uint32) (*uobject, T, unix.Errno) {
+	var none T
+	o, errno := n.lookup(kind, handle)
+	if errno == 0 {
+		errno = n.alive()
+	}
+	if errno != 0 {
+		if n.linux.is(Linux54) && errno != unix.EIO {
+			errno = unix.EINVAL // commands there did not look at the reason
+		}
+		return nil, none, errno
+	}
+	return o, o.impl.(T), 0
+}
+
+// lookup finds a handle: ENOENT when nobody has it, EINVAL when something of
+// another kind has (rdma_lookup_get_uobject in
+// drivers/infiniband/core/rdma_core.c).
+func (n *node) lookup(kind uint16, handle uint32) (*uobject, unix.Errno) {
+	if uint64(handle) >= uint64(len(n.handles)) || n.handles[handle] == nil {
+		return nil, unix.ENOENT
+	}
+	o := n.handles[handle]
+	if o.kind != kind {
+		return nil, unix.EINVAL
+	}
+	return o, 0
+}
+
+// add gives o the lowest free handle and takes what it uses into use.
+func (n *node) add(o *uobject) {
+	i := slices.Index(n.handles, nil)
+	if i < 0 {
+		i = len(n.handles)
+		n.handles = append(n.handles, nil)
+	}
+	o.handle = uint32(i)
+	n.handles[i] = o
+	for _, u := range o.uses {
+		u.users++
+	}
+}
+
+// destroy removes an object on the client's demand.
+func (n *node) destroy(kind uint16, handle uint32) (*uobject, unix.Errno) {
+	o, errno := n.lookup(kind, handle)
+	if errno != 0 {
+		return nil, errno
+	}
+	if o.users > 0 {
+		return nil, unix.EBUSY
+	}
+	if err := o.release(); err != nil {
+		return nil, errnoOf(err)
+	}
+	n.forget(o)
+	return o, 0
+}
+
+func (n *node) forget(o *uobject) {
+	n.handles[o.handle] = nil
+	for _, u := range o.uses {
+		u.users--
+	}
+}
+
+// destroyAll removes everything, round after round what nobody uses any more.
+func (n *node) destroyAll() {
+	for progress := true; progress; {
+		progress = false
+		for _, o := range n.handles {
+			if o == nil || o.users > 0 {
+				continue
+			}
+			if err := o.release(); err != nil {
+				n.nic.Config().Logger.Error("simnic: destroy object of a closed file", "kind", o.kind, "error", err)
+			}
+			n.forget(o)
+			progress = true
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package kernel
+
+import (
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	ioctlHdrLen  = 24 // struct ib_uverbs_ioctl_hdr
+	ioctlAttrLen = 16 // struct ib_uverbs_attr
+)
+
+// attrKind is how an attribute travels.
+type attrKind uint8
+
+const (
+	attrIn     attrKind = iota // bytes, in the attribute up to 8, else at an address
+	attrOut                    // an address to write to
+	attrHandle                 // a handle
+	attrNew                    // filled in with the new object's handle or descriptor
+)
+
+// attrSpec is what a method says about one of its attributes (struct
+// uverbs_attr_spec). Lengths are bytes; max 0 is any length.
+type attrSpec struct {
+	id        uint16
+	kind      attrKind
+	min, max  int
+	mandatory bool
+	object    uint16 // attrHandle: kind of object
+}
+
+// method is one thing the node can be asked (struct uverbs_method_def).
+type method struct {
+	attrs []attrSpec
+	uhw   bool // the driver has attributes of its own
+	run   func(*call) unix.Errno
+}
+
+// uhwAttrs are those of methods with driver data.
+var uhwAttrs = []attrSpec{{id: uverbs.AttrUHWIn, kind: attrIn}, {id: uverbs.AttrUHWOut, kind: attrOut}}
+
+// attrGetContextFDs is UVERBS_ATTR_GET_CONTEXT_FD_ARR: an array of descriptors
+// that raise privileges, known since about linux 6.15.
+const attrGetContextFDs = 2
+
+// Attributes of UVERBS_METHOD_INFO_HANDLES (enum uverbs_attrs_info_handles_cmd_attr_ids).
+const (
+	methodInfoHandles   = 1
+	attrInfoObject      = 0
+	attrInfoTotal       = 1
+	attrInfoHandles     = 2
+	attrQueryContextOut = 0x1000 // MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX
+)
+
+// methodKey is an object and a method of it, by number.
+type methodKey struct{ object, method uint16 }
+
+// methodTable is all that a release knows.
+func methodTable(r Release) map[methodKey]*method {
+	const device = uverbs.ObjectDevice
+	t := map[methodKey]*method{
+		{device, uverbs.MethodInvokeWrite}: {attrs: []attrSpec{
+			{id: uverbs.AttrCoreIn, kind: attrIn, min: 4},
+			{id: uverbs.AttrCoreOut, kind: attrOut},
+			{id: uverbs.AttrWriteCmd, kind: attrIn, min: 8, max: 8, mandatory: true},
+		}, uhw: true, run: invokeWrite},
+		{device, methodInfoHandles}: {attrs: []attrSpec{
+			{id: attrInfoObject, kind: attrIn, min: 8, max: 8, mandatory: true},
+			{id: attrInfoTotal, kind: attrOut, min: 4, max: 4},
+			{id: attrInfoHandles, kind: attrOut, min: 4},
+		}, run: infoHandles},
+		{device, uverbs.MethodQueryPort}: {attrs: []attrSpec{
+			{id: uverbs.AttrQueryPortNum, kind: attrIn, min: 8, max: 8, mandatory: true},
+			{id: uverbs.AttrQueryPortResp, kind: attrOut, min: uverbs.SizeOf(uverbs.QueryPortRespEx{}), mandatory: true},
+		}, run: queryPortNative},
+	}
+	countersMethods(t)
+	if r != Linux54 {
+		contextMethods(t, r)
+	}
+	return t
+}
+
+// contextMethods are those of 5.6 and later.
+func contextMethods(t map[methodKey]*method, r Release) {
+	core := []attrSpec{
+		{id: uverbs.AttrNumCompVectors, kind: attrOut, min: 4, max: 4},
+		{id: uverbs.AttrCoreSupport, kind: attrOut, min: 8, max: 8},
+	}
+	query := append(core[:2:2], attrSpec{id: attrQueryContextOut, kind: attrOut, min: uverbs.SizeOf(uverbs.Mlx5AllocUcontextResp{}), mandatory: true})
+	if r == Linux72 {
+		core = append(core, attrSpec{id: attrGetContextFDs, kind: attrIn, min: 4})
+	}
+	t[methodKey{uverbs.ObjectDevice, uverbs.MethodGetContext}] = &method{attrs: core, uhw: true, run: getContextNative}
+	t[methodKey{uverbs.ObjectDevice, uverbs.MethodQueryContext}] = &method{attrs: query, run: queryContext}
+	t[methodKey{uverbs.ObjectAsyncEvent, uverbs.MethodAsyncEventAlloc}] = &method{
+		attrs: []attrSpec{{id: uverbs.AttrAsyncEventFD, kind: attrNew, mandatory: true}}, run: allocAsyncEvents}
+}
+
+// ioctl runs one command (ib_uverbs_ioctl, ib_uverbs_cmd_verbs in
+// drivers/infiniband/core/uverbs_ioctl.c).
+func (n *node) ioctl(buf []byte) unix.Errno {
+	var hdr uverbs.IoctlHdr
+	if len(buf) < ioctlHdrLen {
+		return unix.EFAULT
+	}
+	uverbs.GetStruct(buf, &hdr)
+	if uint64(hdr.Length) > n.linux.page || int(hdr.Length) != ioctlHdrLen+int(hdr.NumAttrs)*ioctlAttrLen {
+		return unix.EINVAL
+	}
+	if hdr.Reserved1 != 0 || hdr.Reserved2 != 0 {
+		return unix.EPROTONOSUPPORT
+	}
+	if hdr.DriverID != n.linux.cfg.DriverID {
+		return unix.EINVAL
+	}
+	m, known := n.linux.methods[methodKey{hdr.ObjectID, hdr.MethodID}]
+	if !known {
+		return unix.EPROTONOSUPPORT
+	}
+	if int(hdr.Length) > len(buf) {
+		return unix.EFAULT
+	}
+	c := &call{node: n, buf: buf, attrs: make([]uverbs.IoctlAttr, hdr.NumAttrs), index: map[uint16]int{}}
+	return c.execute(m)
+}
+
+// execute checks the attributes in the order they come, and runs the method.
+func (c *call) execute(m *method) unix.Errno {
+	for i := range c.attrs {
+		uverbs.GetStruct(c.buf[ioctlHdrLen+i*ioctlAttrLen:], &c.attrs[i])
+	}
+	for i := range c.attrs {
+		if errno := c.accept(m, i); errno != 0 {
+			return errno
+		}
+	}
+	for _, s := range m.attrs {
+		if _, ok := c.index[s.id]; s.mandatory && !ok {
+			return unix.EINVAL
+		}
+	}
+	if m.uhw {
+		c.uhw.in, c.uhw.out = c.in(uverbs.AttrUHWIn), c.out(uverbs.AttrUHWOut)
+	}
+	errno := m.run(c)
+	if errno == 0 {
+		c.written(c.uhw.out)
+	}
+	return errno
+}
+
+// spec finds what the method knows of an attribute.
+func (m *method) spec(id uint16) *attrSpec {
+	for i := range m.attrs {
+		if m.attrs[i].id == id {
+			return &m.attrs[i]
+		}
+	}
+	for i := range uhwAttrs {
+		if m.uhw && uhwAttrs[i].id == id {
+			return &uhwAttrs[i]
+		}
+	}
+	return nil
+}
+
+// accept checks attribute i (uverbs_set_attr, uverbs_process_attr).
+func (c *call) accept(m *method, i int) unix.Errno {
+	a := &c.attrs[i]
+	s := m.spec(a.AttrID)
+	if s == nil {
+		if a.Flags&uverbs.AttrMandatory != 0 {
+			return unix.EPROTONOSUPPORT
+		}
+		return 0
+	}
+	if _, twice := c.index[a.AttrID]; twice {
+		return unix.EINVAL
+	}
+	if a.AttrData != 0 {
+		return unix.EINVAL
+	}
+	if errno := c.fits(s, a); errno != 0 {
+		return errno
+	}
+	c.index[a.AttrID] = i
+	return 0
+}
+
+func (c *call) fits(s *attrSpec, a *uverbs.IoctlAttr) unix.Errno {
+	switch s.kind {
+	case attrIn, attrOut:
+		if int(a.Len) < s.min || s.max != 0 && int(a.Len) > s.max {
+			return unix.EINVAL
+		}
+	case attrHandle:
+		if a.Len != 0 || a.Data > 1<<32-1 {
+			return unix.EINVAL
+		}
+		_, errno := c.node.lookup(s.object, uint32(a.Data))
+		return errno
+	case attrNew:
+		if a.Len != 0 {
+			return unix.EINVAL
+		}
+		return c.node.context()
+	}
+	return 0
+}
+
+// infoHandles lists the handles of one kind of object.
+func infoHandles(c *call) unix.Errno {
+	list := c.out(attrInfoHandles)
+	if !list.given || list.n%4 != 0 {
+		return unix.EINVAL
+	}
+	object := c.in(attrInfoObject)
+	var handles []byte
+	var total uint32
+	for _, o := range c.node.handles {
+		if o != nil && uint64(o.kind) == object.addr && len(handles)+4 <= list.n {
+			handles = append(handles, host32(o.handle)...)
+			total++
+		}
+	}
+	if errno := list.put(handles); errno != 0 {
+		return errno
+	}
+	c.written(list)
+	return c.answer(c.out(attrInfoTotal), host32(total))
+}

@@ -1,0 +1,23 @@
+//go:build !linux
+
+package kernel
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+)
+
+// Linux is the kernel around a NIC. It can be played on linux only, whose
+// descriptors and error numbers it gives out.
+type Linux struct{}
+
+// New puts a kernel around n.
+func New(*simnic.NIC, Config) *Linux { return &Linux{} }
+
+// OpenNode needs linux.
+func (*Linux) OpenNode() (uverbs.Kernel, error) {
+	return nil, fmt.Errorf("kernel: uverbs node: %w outside linux", errors.ErrUnsupported)
+}

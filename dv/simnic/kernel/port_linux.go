@@ -1,0 +1,92 @@
+package kernel
+
+import (
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+	"golang.org/x/sys/unix"
+)
+
+// queryPort is QUERY_PORT.
+func queryPort(c *call) unix.Errno {
+	if errno := c.node.context(); errno != 0 {
+		return errno
+	}
+	var req uverbs.QueryPortReq
+	if errno := c.request(&req); errno != 0 {
+		return errno
+	}
+	if req.PortNum != 1 {
+		return unix.EINVAL
+	}
+	return c.respond(c.node.port())
+}
+
+// queryPortNative is UVERBS_METHOD_QUERY_PORT.
+func queryPortNative(c *call) unix.Errno {
+	if errno := c.node.context(); errno != 0 {
+		return errno
+	}
+	if c.in(uverbs.AttrQueryPortNum).addr != 1 {
+		return unix.EINVAL
+	}
+	resp := uverbs.QueryPortRespEx{Legacy: c.node.port()}
+	if !c.node.linux.is(Linux54) {
+		resp.ActiveSpeedEx = uint32(resp.Legacy.ActiveSpeed)
+	}
+	return c.answer(c.out(uverbs.AttrQueryPortResp), resp)
+}
+
+// Values of ib_uverbs_query_port_resp that have no name in package uverbs
+// (include/rdma/ib_verbs.h).
+const (
+	portCapCM       = 1 << 16
+	portSpeedEDR    = 32 // 25 Gbit/s a lane
+	portWidth4X     = 2
+	physLinkUp      = 5
+	physDisabled    = 3
+	physPolling     = 2
+	portGRHRequired = 1 // IB_UVERBS_QPF_GRH_REQUIRED
+	mtu4096         = 5
+)
+
+// port describes a 100 Gbit/s port (mlx5_query_port_roce in
+// drivers/infiniband/hw/mlx5/main.c).
+func (n *node) port() uverbs.QueryPortResp {
+	r := uverbs.QueryPortResp{
+		PortCapFlags: portCapCM,
+		MaxMsgSz:     1 << 30,
+		GIDTblLen:    256,
+		PkeyTblLen:   1,
+		State:        uverbs.PortStateDown,
+		MaxMTU:       mtu4096,
+		ActiveMTU:    roceMTU(n.nic.MTU()),
+		ActiveWidth:  portWidth4X,
+		ActiveSpeed:  portSpeedEDR,
+		PhysState:    physDisabled,
+		LinkLayer:    uverbs.LinkLayerEthernet,
+		Flags:        portGRHRequired,
+	}
+	if n.nic.Link() {
+		r.State, r.PhysState = uverbs.PortStateActive, physLinkUp
+	}
+	if n.linux.cfg.InfiniBand {
+		r.LinkLayer, r.Flags, r.ActiveMTU = uverbs.LinkLayerInfiniBand, 0, mtu4096
+		r.LID, r.SMLID, r.PkeyTblLen, r.GIDTblLen = 1, 1, 128, 8
+		if !n.nic.Link() {
+			r.PhysState = physPolling
+		}
+	}
+	return r
+}
+
+// roceMTU is the code of the largest RoCE payload that fits the netdev's MTU
+// with all headers (iboe_get_mtu in include/rdma/ib_addr.h).
+func roceMTU(netdev int) uint8 {
+	const headers = 40 + 8 + 12 + 4 + 28 + 4
+	code := uint8(0)
+	for c := uint8(1); c <= mtu4096; c++ {
+		if netdev-headers >= 128<<c {
+			code = c
+		}
+	}
+	return code
+}

@@ -1,0 +1,395 @@
+package kernel
+
+import (
+	"math/bits"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+	"golang.org/x/sys/unix"
+)
+
+// qp is a queue pair of the client: a raw packet one, with a send queue, a
+// receive queue or both, or an RSS one, which is only a place for frames to go.
+type qp struct {
+	sq   *simnic.SQ
+	rq   *simnic.RQ
+	tir  *simnic.TIR // nil without a receive side
+	rss  bool
+	user uint64
+
+	ring   ring
+	bfregs *bfregs // nil without a register
+	bfreg  uint32
+	async  reports
+
+	state          uint8        // of the verbs queue pair
+	sqSeen, rqSeen simnic.State // what the driver believes of the hardware's queues
+	asked          uverbs.ExCreateQPReq
+	rqSegments     uint32 // of one receive WQE
+}
+
+// createQPReq is struct ib_uverbs_create_qp.
+type createQPReq struct {
+	Response                                          uint64
+	UserHandle                                        uint64
+	PDHandle, SendCQHandle, RecvCQHandle, SRQHandle   uint32
+	MaxSendWR, MaxRecvWR, MaxSendSGE, MaxRecvSGE, Inl uint32
+	SQSigAll, QPType, IsSRQ, Reserved                 uint8
+}
+
+// createQP is CREATE_QP.
+func createQP(c *call) unix.Errno {
+	var old createQPReq
+	if errno := c.request(&old); errno != 0 {
+		return errno
+	}
+	return c.createQP(uverbs.ExCreateQPReq{UserHandle: old.UserHandle, PDHandle: old.PDHandle,
+		SendCQHandle: old.SendCQHandle, RecvCQHandle: old.RecvCQHandle, SRQHandle: old.SRQHandle,
+		MaxSendWR: old.MaxSendWR, MaxRecvWR: old.MaxRecvWR, MaxSendSGE: old.MaxSendSGE, MaxRecvSGE: old.MaxRecvSGE,
+		MaxInlineData: old.Inl, SQSigAll: old.SQSigAll, QPType: old.QPType, IsSRQ: old.IsSRQ})
+}
+
+// exCreateQP is the extended CREATE_QP.
+func exCreateQP(c *call) unix.Errno {
+	var req uverbs.ExCreateQPReq
+	if errno := c.request(&req); errno != 0 {
+		return errno
+	}
+	if req.CompMask&^uverbs.CreateQPMaskIndTable != 0 || req.Reserved != 0 {
+		return unix.EINVAL
+	}
+	return c.createQP(req)
+}
+
+// Queue pair types beside the raw packet one that the core knows (enum
+// ib_uverbs_qp_type), and flags of creation it lets through (enum
+// ib_uverbs_qp_create_flags).
+const (
+	qpTypeRC      = 2
+	qpTypeUC      = 3
+	qpTypeUD      = 4
+	qpTypeXRCInit = 9
+	qpTypeXRCTgt  = 10
+	qpTypeDriver  = 0xff
+
+	qpCreateFlags = 1<<1 | 1<<2 | 1<<3 | 1<<4 | 1<<10 |
+		uverbs.QPCreateScatterFCS | uverbs.QPCreateCVLANStripping | uverbs.QPCreatePCIWriteEndPadding
+)
+
+// qpParts are the objects a queue pair is made of.
+type qpParts struct {
+	pd         *pd
+	send, recv *cq
+	table      *indTable
+	uses       []*uobject
+}
+
+// createQP makes the checks of the core (create_qp in uverbs_cmd.c).
+func (c *call) createQP(req uverbs.ExCreateQPReq) unix.Errno {
+	n := c.node
+	switch req.QPType {
+	case uverbs.QPTypeRawPacket:
+		if n.linux.cfg.NoNetRaw {
+			return unix.EPERM
+		}
+	case qpTypeRC, qpTypeUC, qpTypeUD, qpTypeXRCInit, qpTypeXRCTgt, qpTypeDriver:
+	default:
+		return unix.EINVAL
+	}
+	if errno := n.context(); errno != 0 {
+		return errno
+	}
+	parts, errno := n.qpParts(req)
+	if errno != 0 {
+		return errno
+	}
+	if req.CreateFlags&^qpCreateFlags != 0 {
+		return unix.EINVAL
+	}
+	return c.driverCreateQP(req, parts)
+}
+
+// qpParts looks up what the request names, in the core's order.
+func (n *node) qpParts(req uverbs.ExCreateQPReq) (p qpParts, errno unix.Errno) {
+	var u *uobject
+	take := func(u *uobject, errno unix.Errno) unix.Errno {
+		if errno == 0 {
+			p.uses = append(p.uses, u)
+		}
+		return errno
+	}
+	hasSQ := true
+	if req.CompMask&uverbs.CreateQPMaskIndTable != 0 {
+		u, p.table, errno = find[*indTable](n, uverbs.ObjectRWQIndTable, req.RWQIndTblHandle)
+		if errno = take(u, errno); errno != 0 {
+			return p, errno
+		}
+		if req.MaxRecvWR != 0 || req.MaxRecvSGE != 0 || req.IsSRQ != 0 {
+			return p, unix.EINVAL
+		}
+		hasSQ = req.MaxSendWR != 0
+	}
+	if req.IsSRQ != 0 {
+		return p, unix.EINVAL // no shared receive queue can have been made
+	}
+	if p.table == nil && req.RecvCQHandle != req.SendCQHandle {
+		u, p.recv, errno = find[*cq](n, uverbs.ObjectCQ, req.RecvCQHandle)
+		if errno = take(u, errno); errno != 0 {
+			return p, errno
+		}
+	}
+	if hasSQ {
+		u, p.send, errno = find[*cq](n, uverbs.ObjectCQ, req.SendCQHandle)
+		if errno = take(u, errno); errno != 0 {
+			return p, errno
+		}
+		if p.table == nil && p.recv == nil {
+			p.recv = p.send
+			p.uses = append(p.uses, u)
+		}
+	}
+	u, p.pd, errno = find[*pd](n, uverbs.ObjectPD, req.PDHandle)
+	return p, take(u, errno)
+}
+
+// driverCreateQP is the driver's part (mlx5_ib_create_qp in
+// drivers/infiniband/hw/mlx5/qp.c).
+func (c *call) driverCreateQP(req uverbs.ExCreateQPReq, parts qpParts) unix.Errno {
+	n := c.node
+	if req.QPType != uverbs.QPTypeRawPacket {
+		return unix.EOPNOTSUPP // the model has no queues for RDMA
+	}
+	if n.ctx.version == 0 || !n.raw() {
+		return unix.EINVAL
+	}
+	q := &qp{user: req.UserHandle, asked: req, ring: ring{node: n}, async: reports{file: n.events.reporter()}}
+	var errno unix.Errno
+	if parts.table != nil {
+		errno = c.createRSS(q, req, parts)
+	} else {
+		errno = c.createRaw(q, req, parts)
+	}
+	if errno != 0 {
+		return errno
+	}
+	if req.MaxRecvWR == 0 {
+		req.MaxRecvSGE = 0
+	}
+	o := &uobject{kind: uverbs.ObjectQP, impl: q, user: q.user, uses: parts.uses, release: q.destroy}
+	return c.create(o, func() unix.Errno {
+		resp := uverbs.ExCreateQPResp{Base: uverbs.CreateQPResp{QPHandle: o.handle, QPN: q.number(),
+			MaxSendWR: req.MaxSendWR, MaxSendSGE: req.MaxSendSGE, MaxRecvWR: req.MaxRecvWR, MaxRecvSGE: req.MaxRecvSGE,
+			MaxInlineData: req.MaxInlineData}}
+		resp.ResponseLength = c.responseLength(resp)
+		return c.respond(resp)
+	})
+}
+
+// number is the QPN: that of the send queue, of the receive queue without one,
+// 0 for an RSS queue pair.
+func (q *qp) number() uint32 {
+	switch {
+	case q.sq != nil:
+		return q.sq.Number()
+	case q.rq != nil:
+		return q.rq.Number()
+	}
+	return 0
+}
+
+// qpFlags are the flags of the driver's request that are served, or dropped
+// without harm (process_vendor_flags in qp.c). Signatures and tunnels are not.
+const (
+	qpFlags = uverbs.Mlx5QPFlagScatterCQE | qpFlagAllowScatter | qpFlagsSelfLB
+
+	qpFlagAllowScatter = 0x100
+	qpFlagsSelfLB      = uverbs.Mlx5QPFlagAllowSelfLBUC | uverbs.Mlx5QPFlagAllowSelfLBMC
+)
+
+// qpDriverWhole is sizeof(struct mlx5_ib_create_qp). What is behind the part in
+// package uverbs concerns other kinds of queue pair.
+const qpDriverWhole = 56
+
+// qpDriver reads the driver's part of a request for a raw packet queue pair.
+func (c *call) qpDriver() (drv uverbs.Mlx5CreateQPReq, errno unix.Errno) {
+	if c.uhw.in.n < uverbs.SizeOf(drv) {
+		return drv, unix.EINVAL
+	}
+	if !c.uhw.in.cleared(qpDriverWhole) {
+		return drv, unix.EINVAL
+	}
+	if errno := c.uhw.in.take(&drv); errno != 0 {
+		return drv, errno
+	}
+	flags := qpFlags
+	if drv.RQWQECount == 0 {
+		flags |= uverbs.Mlx5QPFlagSignature // it concerns receive queues only
+	}
+	if drv.Flags&^flags != 0 || drv.UIDX > 0xffffff {
+		return drv, unix.EINVAL
+	}
+	return drv, 0
+}
+
+// createRaw makes send and receive queue of a raw packet queue pair.
+func (c *call) createRaw(q *qp, req uverbs.ExCreateQPReq, parts qpParts) unix.Errno {
+	drv, errno := c.qpDriver()
+	if errno != 0 {
+		return errno
+	}
+	caps := c.node.nic.Caps()
+	if errno := rawFlags(req.CreateFlags, caps); errno != 0 {
+		return errno
+	}
+	if errno := rawSizes(req, drv, caps); errno != 0 {
+		return errno
+	}
+	q.bfregs = &c.node.ctx.bfregs
+	q.bfreg = q.bfregs.take()
+	if errno := c.makeRaw(q, req, drv, parts); errno != 0 {
+		_ = q.destroy()
+		return errno
+	}
+	return 0
+}
+
+// rawFlags refuses flags of creation that this device does not serve.
+func rawFlags(flags uint32, caps simnic.Caps) unix.Errno {
+	serves := uint32(0)
+	if caps.ScatterFCS {
+		serves |= uverbs.QPCreateScatterFCS
+	}
+	if caps.VLANStrip {
+		serves |= uverbs.QPCreateCVLANStripping
+	}
+	if caps.EndPad {
+		serves |= uverbs.QPCreatePCIWriteEndPadding
+	}
+	if flags&^serves != 0 {
+		return unix.EOPNOTSUPP
+	}
+	return 0
+}
+
+// rawSizes checks the sizes against each other and the device (set_rq_size,
+// set_user_buf_size).
+func rawSizes(req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPReq, caps simnic.Caps) unix.Errno {
+	limit := uint32(1) << caps.LogMaxQueue
+	hasRQ := req.MaxRecvWR != 0
+	switch {
+	case req.MaxRecvWR > limit,
+		!hasRQ && (drv.RQWQECount != 0 || drv.RQWQEShift != 0),
+		hasRQ && drv.RQWQEShift > 31,
+		drv.SQWQECount > limit || bits.OnesCount32(drv.SQWQECount) > 1,
+		drv.SQWQECount == 0 && (!hasRQ || drv.RQWQECount == 0):
+		return unix.EINVAL
+	}
+	return 0
+}
+
+// makeRaw pins the memory and makes the queues.
+func (c *call) makeRaw(q *qp, req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPReq, parts qpParts) unix.Errno {
+	var rqRing *simnic.Memory
+	var errno unix.Errno
+	if size := uint64(drv.RQWQECount) << drv.RQWQEShift; drv.BufAddr != 0 && size != 0 {
+		if rqRing, errno = q.ring.buffer(drv.BufAddr, size, false); errno != 0 {
+			return errno
+		}
+	}
+	record, errno := q.ring.doorbell(drv.DBAddr)
+	if errno != 0 {
+		return errno
+	}
+	if drv.SQWQECount != 0 {
+		if errno := c.makeSQ(q, drv, parts, record); errno != 0 {
+			return errno
+		}
+	}
+	if req.MaxRecvWR != 0 && drv.RQWQECount != 0 {
+		if errno := c.makeRQ(q, req, drv, parts, rqRing, record); errno != 0 {
+			return errno
+		}
+	}
+	return c.uhw.out.putUpTo(uverbs.Mlx5CreateQPResp{BfregIndex: q.bfregs.index(q.bfreg)})
+}
+
+func (c *call) makeSQ(q *qp, drv uverbs.Mlx5CreateQPReq, parts qpParts, record *simnic.Memory) unix.Errno {
+	n := c.node
+	mem, errno := q.ring.buffer(drv.SQBufAddr, uint64(drv.SQWQECount)*64, false)
+	if errno != 0 {
+		return errno
+	}
+	sq, err := n.nic.CreateSQ(simnic.SQAttr{
+		PD: parts.pd.number, TD: n.ctx.td, CQ: parts.send.hw, Ring: mem, LogSize: bits.Len32(drv.SQWQECount) - 1,
+		Record: record, UAR: q.bfregs.uar(q.bfreg), UserIndex: drv.UIDX, MultiPkt: n.nic.Caps().EnhancedMPW, Events: q.event,
+	})
+	q.sq = sq
+	return errnoOf(err)
+}
+
+func (c *call) makeRQ(q *qp, req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPReq, parts qpParts, mem, record *simnic.Memory) unix.Errno {
+	n := c.node
+	if mem == nil {
+		return unix.EINVAL
+	}
+	rq, err := n.nic.CreateRQ(simnic.RQAttr{
+		PD: parts.pd.number, CQ: parts.recv.hw, Ring: mem, LogSize: bits.Len32(drv.RQWQECount) - 1, LogStride: int(drv.RQWQEShift),
+		Record: record, UserIndex: drv.UIDX, Events: q.event,
+		VLANStrip:  req.CreateFlags&uverbs.QPCreateCVLANStripping != 0,
+		ScatterFCS: req.CreateFlags&uverbs.QPCreateScatterFCS != 0,
+		EndPad:     req.CreateFlags&uverbs.QPCreatePCIWriteEndPadding != 0,
+	})
+	if err != nil {
+		return errnoOf(err)
+	}
+	q.rq, q.rqSegments = rq, uint32(1)<<drv.RQWQEShift/16
+	q.tir, err = n.nic.CreateTIR(simnic.TIRAttr{TD: n.ctx.td, RQ: rq,
+		SelfLoopbackUnicast:   drv.Flags&uverbs.Mlx5QPFlagAllowSelfLBUC != 0,
+		SelfLoopbackMulticast: drv.Flags&uverbs.Mlx5QPFlagAllowSelfLBMC != 0})
+	return errnoOf(err)
+}
+
+// event passes a catastrophic error of one of the queues on.
+func (q *qp) event(simnic.Event) { q.async.report(uverbs.EventQPFatal, q.user) }
+
+// destroy gives everything back. It works in whatever state the queues are, and
+// however far creation came.
+func (q *qp) destroy() error {
+	if q.tir != nil {
+		if err := q.tir.Destroy(); err != nil {
+			return err
+		}
+		q.tir = nil
+	}
+	if q.rq != nil {
+		if err := q.rq.Destroy(); err != nil {
+			return err
+		}
+		q.rq = nil
+	}
+	if q.sq != nil {
+		if err := q.sq.Destroy(); err != nil {
+			return err
+		}
+		q.sq = nil
+	}
+	if q.bfregs != nil {
+		q.bfregs.give(q.bfreg)
+		q.bfregs = nil
+	}
+	q.ring.free()
+	return nil
+}
+
+// destroyQP is DESTROY_QP.
+func destroyQP(c *call) unix.Errno {
+	var req uverbs.DestroyQPReq
+	if errno := c.request(&req); errno != 0 {
+		return errno
+	}
+	o, errno := c.node.destroy(uverbs.ObjectQP, req.QPHandle)
+	if errno != 0 {
+		return errno
+	}
+	return c.respond(uverbs.DestroyQPResp{EventsReported: o.impl.(*qp).async.sent.Load()})
+}

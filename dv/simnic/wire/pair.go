@@ -1,0 +1,72 @@
+package wire
+
+import (
+	"errors"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"sync/atomic"
+)
+
+// Errors of wires.
+var (
+	// ErrWireClosed is what a wire returns after its Close.
+	ErrClosed = errors.New("wire: the wire is closed")
+	// ErrUnplugged means that nobody listens at the other end: frames are lost.
+	ErrUnplugged = errors.New("wire: nothing is plugged into the other end of the wire")
+	// ErrWireStarted is what a second Start returns.
+	ErrStarted = errors.New("wire: the wire is started already")
+)
+
+// Pair returns the two ends of a cable. A frame is handed to the other end's
+// receiver on the sender's goroutine, before Send returns: no queue, no
+// goroutine, nothing to fill up, and both ends may send at once. It carries
+// what a real cable does: finished frames no longer than the port's.
+//
+// An end may not be closed from inside its own receiver.
+func Pair() (Wire, Wire) { return PairCarrying(0) }
+
+// PairCarrying is Pair for frames that still have work to be done on them, as
+// between two NICs that trust each other not to need it.
+func PairCarrying(o frame.Offload) (Wire, Wire) {
+	a, b := &pairEnd{offloads: o, in: newGate()}, &pairEnd{offloads: o, in: newGate()}
+	a.peer, b.peer = b, a
+	return a, b
+}
+
+// pairEnd is one end. in counts the receptions under way at this end.
+type pairEnd struct {
+	peer     *pairEnd
+	offloads frame.Offload
+	recv     atomic.Pointer[func([]frame.Frame)]
+	in       *gate
+}
+
+func (p *pairEnd) Start(recv func([]frame.Frame)) error {
+	if !p.in.enter() {
+		return ErrClosed
+	}
+	defer p.in.leave()
+	if !p.recv.CompareAndSwap(nil, &recv) {
+		return ErrStarted
+	}
+	return nil
+}
+
+func (p *pairEnd) Send(frames []frame.Frame) (int, error) {
+	if p.in.closed() {
+		return 0, ErrClosed
+	}
+	recv := p.peer.recv.Load()
+	if recv == nil || !p.peer.in.enter() {
+		return 0, ErrUnplugged
+	}
+	defer p.peer.in.leave()
+	(*recv)(frames)
+	return len(frames), nil
+}
+
+func (p *pairEnd) Offloads() frame.Offload { return p.offloads }
+
+func (p *pairEnd) Close() error {
+	p.in.shut()
+	return nil
+}
