@@ -58,6 +58,15 @@ func (s *Stack) static(p netip.Prefix) bool {
 // of them ride on data.
 func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 	s.claims.own = link.LinkAddress()
+	b, ours := link.(interface {
+		BindStack(*gstack.Stack, tcpip.NICID) error
+		SetHosts([]netip.Prefix)
+		SetMailboxes(func(v6 bool, port uint16) rdma.Mailbox)
+		datagramLink
+	})
+	if !ours {
+		link = makeDetachable(link, s.log)
+	}
 	opts := gstack.NICOptions{Name: s.name}
 	if d := s.cfg.TCP.ACKDelay; d >= 0 {
 		opts.QDisc = rdma.NewACKCoalescer(link, rdma.ACKOptions{Delay: d})
@@ -68,19 +77,14 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 	if s.resolves = link.Capabilities()&gstack.CapabilityResolutionRequired != 0; !s.resolves {
 		s.detectNothing()
 	}
-	if b, ok := link.(interface {
-		BindStack(*gstack.Stack, tcpip.NICID) error
-		SetHosts([]netip.Prefix)
-		SetMailboxes(func(v6 bool, port uint16) rdma.Mailbox)
-		datagramLink
-	}); ok {
-		if !s.cfg.NoExpressLane {
-			s.setHosts, s.datagrams = b.SetHosts, b
-			b.SetMailboxes(s.boxes.find)
-		}
-		return b.BindStack(s.net, nicID)
+	if !ours {
+		return nil
 	}
-	return nil
+	if !s.cfg.NoExpressLane {
+		s.setHosts, s.datagrams = b.SetHosts, b
+		b.SetMailboxes(s.boxes.find)
+	}
+	return b.BindStack(s.net, nicID)
 }
 
 func (s *Stack) addLoopback() error {

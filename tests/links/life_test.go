@@ -1,0 +1,129 @@
+package links
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
+
+// hangs is how long a call may take that should return at once.
+const hangs = 20 * time.Second
+
+func interfaceIndex(t *testing.T, name string) int {
+	t.Helper()
+	ifc, err := net.InterfaceByName(name)
+	must(t, err)
+	return ifc.Index
+}
+
+func open(t *testing.T, link gstack.LinkEndpoint, last byte) *stack.Stack {
+	t.Helper()
+	s, err := stack.New(link, stack.Config{Addresses: addresses(last), DuplicateDetection: -1})
+	must(t, err)
+	return s
+}
+
+// closes fails the test if a stack that many close at once does not end in time.
+func closes(t *testing.T, stacks ...*stack.Stack) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		var all sync.WaitGroup
+		for _, s := range stacks {
+			all.Go(func() { s.Close() })
+			all.Go(func() { s.Close() })
+		}
+		all.Wait()
+	}()
+	select {
+	case <-done:
+	case <-time.After(hangs):
+		t.Fatalf("Close hangs for %v", hangs)
+	}
+}
+
+// TestCloseInUse exchanges data over each link and closes both stacks while more is under way, several times over.
+func TestCloseInUse(t *testing.T) {
+	for _, c := range cables() {
+		t.Run(c.name, func(t *testing.T) {
+			for range 8 {
+				a, b := c.open(t)
+				server, client := open(t, a, 1), open(t, b, 2)
+				ln, err := server.Listen("tcp", ":80")
+				must(t, err)
+				var served sync.WaitGroup
+				served.Go(func() { echo(ln) })
+				conn, err := client.Dial("tcp", "192.0.2.1:80")
+				must(t, err)
+				must(t, exchange(conn))
+				var busy sync.WaitGroup
+				for range 4 {
+					busy.Go(func() { keepBusy(client) })
+				}
+				closes(t, server, client)
+				busy.Wait()
+				served.Wait()
+				if _, err := ln.Accept(); !errors.Is(err, net.ErrClosed) {
+					t.Errorf("Accept: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// TestCloseXDP closes a stack on an AF_XDP socket, whose link waits for itself.
+func TestCloseXDP(t *testing.T) {
+	s := open(t, openXDP(t), 1)
+	_, err := s.Listen("tcp", ":80")
+	must(t, err)
+	closes(t, s)
+}
+
+func echo(ln net.Listener) {
+	for {
+		conn, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			io.Copy(conn, conn)
+			conn.Close()
+		}()
+	}
+}
+
+// exchange sends 64 KiB there and back.
+func exchange(conn net.Conn) error {
+	const size = 64 << 10
+	sent := make(chan error, 1)
+	go func() {
+		_, err := conn.Write(make([]byte, size))
+		sent <- err
+	}()
+	conn.SetReadDeadline(time.Now().Add(hangs))
+	_, err := io.ReadFull(conn, make([]byte, size))
+	return errors.Join(err, <-sent)
+}
+
+// keepBusy opens connections and sends until the stack is closed.
+func keepBusy(s *stack.Stack) {
+	for {
+		conn, err := s.Dial("tcp", "192.0.2.1:80")
+		if err != nil {
+			return
+		}
+		err = exchange(conn)
+		conn.Close()
+		if err != nil {
+			return
+		}
+	}
+}
