@@ -35,19 +35,22 @@ func (d *Device) decide(t *target) (err error) {
 // broadcasts to us (VPP plugins/rdma/device.c). Rules come last, so that no
 // frame meets a queue that is not ready.
 func (d *Device) bringUp(ctx context.Context, t *target) error {
-	for _, stage := range []func() error{
-		func() error { return d.ledger.do("map memory", d.mapMemory, d.memory.free) },
-		func() error { return d.openContext(t) },
-		d.checkDevice,
-		d.registerMemory,
-		d.makeTx,
-		d.makeRx,
-		d.steer,
+	for _, stage := range []struct {
+		name string
+		do   func() error
+	}{
+		{"mapping memory", func() error { return d.ledger.do("map memory", d.mapMemory, d.memory.free) }},
+		{"opening the RDMA context", func() error { return d.openContext(t) }},
+		{"asking for its capabilities", d.checkDevice},
+		{"registering memory", d.registerMemory},
+		{"making send queues", d.makeTx},
+		{"making receive queues", d.makeRx},
+		{"steering frames to them", d.steer},
 	} {
 		if err := context.Cause(ctx); err != nil {
-			return err
+			return fmt.Errorf("before %s: %w", stage.name, err)
 		}
-		if err := stage(); err != nil {
+		if err := stage.do(); err != nil {
 			return err
 		}
 	}

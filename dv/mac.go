@@ -21,7 +21,7 @@ func chooseMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
 		return nil, refuse(ErrMAC, "the MAC of the netdev of %s cannot be read, which may be in another network namespace: set MAC to it", f.Name)
 	case mac == nil && f.Virtual:
 		return nil, refuse(ErrMAC, "%s is a virtual function, whose switch passes only the function's own MAC %v: set AllowNetdevMAC (%s then receives no unicast), or have the host make the function trusted with spoof check off and set another MAC",
-			f.Name, f.MAC, f.Netdev)
+			f.Name, f.MAC, f.linux())
 	case mac == nil:
 		return randomMAC(), nil
 	case len(mac) != macLen:
@@ -32,9 +32,17 @@ func chooseMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
 		return nil, refuse(ErrMAC, "MAC %v is a multicast or broadcast address: the lowest bit of the first byte must be 0", mac)
 	case bytes.Equal(mac, f.MAC) && !cfg.AllowNetdevMAC:
 		return nil, refuse(ErrMAC, "MAC %v is the address of %s itself, which would receive no unicast any more: leave MAC unset for a random one, or set AllowNetdevMAC if Linux does not need the port",
-			mac, f.Netdev)
+			mac, f.linux())
 	}
 	return bytes.Clone(mac), nil
+}
+
+// linux is what to call the port's Linux interface, which may be in another network namespace.
+func (f *PortFacts) linux() string {
+	if f.Netdev == "" {
+		return "the Linux interface of " + f.Name
+	}
+	return f.Netdev
 }
 
 // randomMAC is a random, locally administered unicast address.

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -39,14 +40,14 @@ func bare(p netip.Prefix) bool { return p.Addr().IsValid() && p.Bits() < 0 }
 func checkAddress(p netip.Prefix) error {
 	a := p.Addr()
 	switch {
-	case !p.IsValid() && !bare(p):
-		return fmt.Errorf("address %s is not valid; write it as 192.0.2.10/24 or 2001:db8::10/64", p)
+	case !a.IsValid():
+		return errors.New("an address is empty; give one such as 192.0.2.10/24 or 2001:db8::10/64")
 	case a.Is4In6():
-		return fmt.Errorf("address %s is an IPv4 address in IPv6 form; write it as %s", p, a.Unmap())
+		return fmt.Errorf("address %s is an IPv4 address in IPv6 form; write it as %s", a, a.Unmap())
 	case a.IsUnspecified(), a.IsMulticast():
-		return fmt.Errorf("address %s cannot belong to one host; give this host's own unicast address", p)
+		return fmt.Errorf("address %s cannot belong to one host; give this host's own unicast address", a)
 	case a.IsLoopback():
-		return fmt.Errorf("address %s is loopback, which every stack has already; give an address of the link's subnet", p)
+		return fmt.Errorf("address %s is loopback, which every stack has already; give an address of the link's subnet", a)
 	case hasEnds(p) && a == p.Masked().Addr():
 		return fmt.Errorf("address %s is the subnet itself; give a host address inside it, for example %s/%d", p, a.Next(), p.Bits())
 	case hasEnds(p) && a == lastAddr(p):

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -41,6 +42,8 @@ type Config struct {
 
 	// DHCPv4 asks a DHCP server for an IPv4 address, router and resolvers (RFC 2131) and keeps the lease
 	// while the stack lives. [New] returns once there is an address. What Gateways and DNS say is used too.
+	// A lease is renewed once a minute at most, and taken to last two at least. One whose mask is none or /0
+	// is refused, as are its routers that are ourselves or off the subnet, with a line in the log.
 	DHCPv4 bool
 	// SLAAC makes IPv6 addresses of the prefixes that routers advertise, and takes routers and resolvers
 	// from them (RFC 4862, RFC 8106). [New] waits for the first, 5 s at most; without a router the stack
@@ -95,6 +98,8 @@ type Config struct {
 	// Logger receives the few events worth a line: addresses taken into use, a duplicate address.
 	// Nothing is logged per packet or per connection. Nil is silence.
 	Logger *slog.Logger
+
+	renewal time.Duration // least time between renewals of a lease; a test may shorten it
 }
 
 // Route is one entry of the routing table.
@@ -135,6 +140,7 @@ func (c Config) withDefaults() Config {
 	if c.AddressTimeout == 0 {
 		c.AddressTimeout = defaultAddressTimeout
 	}
+	c.renewal = orDefault(c.renewal, leastRenewal)
 	c.SLAAC = c.SLAAC || c.Auto
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -208,7 +214,7 @@ func (c Config) validateGateways() error {
 func (c Config) validateRoutes() error {
 	for _, r := range c.Routes {
 		if !r.Destination.IsValid() {
-			return fmt.Errorf("route destination %s is not a prefix; write it as 198.51.100.0/24 or 2001:db8:1::/48", r.Destination)
+			return errors.New("a route's destination is empty or not a prefix; write it as 198.51.100.0/24 or 2001:db8:1::/48")
 		}
 		if r.MTU < 0 {
 			return fmt.Errorf("route to %s has MTU %d; use 0 for the link's MTU", r.Destination, r.MTU)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"time"
@@ -21,11 +20,11 @@ const (
 	dhcpClientPort = 68
 )
 
-// dhcpFirstWait is how long the first message is given; each repetition doubles it, up to dhcpLongestWait
-// (RFC 2131 section 4.1).
+// dhcpFirstWait is how long the first message is given; each repetition doubles it, up to dhcpLongestWait (RFC 2131 section 4.1,
+// which begins with 4 s).
 const (
 	dhcpFirstWait   = time.Second
-	dhcpLongestWait = 16 * time.Second
+	dhcpLongestWait = 64 * time.Second
 )
 
 // dhcpWanted is what we ask for besides an address.
@@ -38,16 +37,6 @@ var ErrNoLease = errors.New("no DHCP server gave an address")
 
 // errUnfit is in the error of an answer that is no lease: a refusal, or an address that cannot be ours.
 var errUnfit = errors.New("no lease")
-
-// lease4 is what a DHCPv4 server gave us.
-type lease4 struct {
-	ack                 *dhcpv4.DHCPv4
-	prefix              netip.Prefix
-	routes              []Route
-	dns                 []netip.Addr
-	server              netip.Addr
-	renew, rebind, ends time.Time
-}
 
 // dhcp4 is the DHCPv4 client. One goroutine at a time uses it.
 type dhcp4 struct {
@@ -80,9 +69,10 @@ func (s *Stack) hasMAC() error {
 // close implements lessee.
 func (d *dhcp4) close() { d.conn.Close() }
 
-// acquire implements lessee. After a refusal or an address that is in use it begins again.
+// acquire implements lessee. After a refusal or an address that is in use it begins again, each time later.
 func (d *dhcp4) acquire(ctx context.Context) error {
-	for {
+	later := doubling(dhcpFirstWait, dhcpLongestWait)
+	for wait := later(0); ; wait = later(wait) {
 		l, err := d.offer(ctx)
 		if err == nil {
 			if err = d.s.adopt(ctx, l.prefix); err == nil {
@@ -96,8 +86,9 @@ func (d *dhcp4) acquire(ctx context.Context) error {
 		case !errors.Is(err, errUnfit):
 			return err
 		}
+		d.s.dhcp.refused.Add(1)
 		d.s.log.Warn("DHCP", "interface", d.s.name, "error", err)
-		if !sleepUntil(ctx, time.Now().Add(dhcpFirstWait)) {
+		if !sleepUntil(ctx, time.Now().Add(jitter(wait))) {
 			return noLease(ctx, d.s, err)
 		}
 	}
@@ -110,6 +101,10 @@ func noLease(ctx context.Context, s *Stack, last error) error {
 
 // use takes what came with the address into use.
 func (d *dhcp4) use(l *lease4) error {
+	for _, r := range l.refused {
+		d.s.dhcp.refused.Add(1)
+		d.s.log.Warn("DHCP: refused", "interface", d.s.name, "what", r)
+	}
 	routes := append([]Route{{Destination: l.prefix.Masked()}}, l.routes...)
 	return d.s.learn(fromDHCPv4, routes, l.dns)
 }
@@ -121,7 +116,8 @@ func (d *dhcp4) offer(ctx context.Context) (*lease4, error) {
 	if err != nil {
 		return nil, err
 	}
-	offer, err := d.ask(ctx, discover, d.broadcast, dhcpv4.MessageTypeOffer)
+	repeat := doubling(dhcpFirstWait, dhcpLongestWait)
+	offer, err := d.ask(ctx, discover, d.broadcast, repeat, dhcpv4.MessageTypeOffer)
 	if err != nil {
 		return nil, err
 	}
@@ -130,11 +126,11 @@ func (d *dhcp4) offer(ctx context.Context) (*lease4, error) {
 		return nil, err
 	}
 	asked := time.Now()
-	ack, err := d.ask(ctx, request, d.broadcast, dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak)
+	ack, err := d.ask(ctx, request, d.broadcast, repeat, dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak)
 	if err != nil {
 		return nil, err
 	}
-	return parseLease4(ack, asked)
+	return parseLease4(ack, asked, d.s.cfg.renewal)
 }
 
 // decline tells the server that somebody uses the address (RFC 2131 section 3.1 step 5).
@@ -147,66 +143,16 @@ func (d *dhcp4) decline(l *lease4) {
 	}
 }
 
-// parseLease4 takes an ACK apart.
-func parseLease4(ack *dhcpv4.DHCPv4, asked time.Time) (*lease4, error) {
-	if ack.MessageType() == dhcpv4.MessageTypeNak {
-		return nil, fmt.Errorf("%w: the server refuses", errUnfit)
-	}
-	addr, ok := netip.AddrFromSlice(ack.YourIPAddr.To4())
-	ones, size := ack.SubnetMask().Size()
-	if size == 0 { // no mask, or none that is one
-		ones, _ = ack.YourIPAddr.DefaultMask().Size()
-	}
-	if !ok || checkAddress(netip.PrefixFrom(addr, ones)) != nil {
-		return nil, fmt.Errorf("%w: the server gave %v with mask %v", errUnfit, ack.YourIPAddr, ack.SubnetMask())
-	}
-	lasts := ack.IPAddressLeaseTime(time.Hour)
-	l := &lease4{
-		ack: ack, prefix: netip.PrefixFrom(addr, ones), routes: routes4(ack), dns: addrs(ack.DNS()),
-		renew:  asked.Add(ack.IPAddressRenewalTime(lasts / 2)),
-		rebind: asked.Add(ack.IPAddressRebindingTime(lasts * 7 / 8)),
-		ends:   asked.Add(lasts),
-	}
-	l.server, _ = netip.AddrFromSlice(ack.ServerIdentifier().To4())
-	return l, nil
-}
-
-// routes4 are the routes an ACK has: option 121, or else the first router (RFC 3442).
-func routes4(ack *dhcpv4.DHCPv4) (routes []Route) {
-	for _, r := range ack.ClasslessStaticRoute() {
-		dst, ok := netip.AddrFromSlice(r.Dest.IP.To4())
-		ones, _ := r.Dest.Mask.Size()
-		if gateway := addrs([]net.IP{r.Router}); ok && len(gateway) == 1 {
-			routes = append(routes, Route{Destination: netip.PrefixFrom(dst, ones).Masked(), Gateway: gateway[0]})
-		} else if ok { // on the link
-			routes = append(routes, Route{Destination: netip.PrefixFrom(dst, ones).Masked()})
-		}
-	}
-	if routers := addrs(ack.Router()); len(routes) == 0 && len(routers) > 0 {
-		routes = append(routes, Route{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: routers[0]})
-	}
-	return routes
-}
-
-// addrs converts what are addresses of hosts.
-func addrs(ips []net.IP) (out []netip.Addr) {
-	for _, ip := range ips {
-		if a, ok := netip.AddrFromSlice(ip); ok && !a.IsUnspecified() && !a.IsMulticast() {
-			out = append(out, a.Unmap())
-		}
-	}
-	return out
-}
-
-// ask sends m, again and again, until an answer of one of the wanted types comes or ctx ends.
-func (d *dhcp4) ask(ctx context.Context, m *dhcpv4.DHCPv4, send func(*dhcpv4.DHCPv4) error, want ...dhcpv4.MessageType) (*dhcpv4.DHCPv4, error) {
+// ask sends m, as often as repeat has it, until an answer of one of the wanted types comes or ctx ends.
+func (d *dhcp4) ask(ctx context.Context, m *dhcpv4.DHCPv4, send func(*dhcpv4.DHCPv4) error, repeat schedule, want ...dhcpv4.MessageType) (*dhcpv4.DHCPv4, error) {
 	stop := context.AfterFunc(ctx, func() { d.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	for wait := dhcpFirstWait; ; wait = min(2*wait, dhcpLongestWait) {
+	for wait := repeat(0); ; wait = repeat(wait) {
+		d.s.dhcp.sent.Add(1)
 		if err := send(m); err != nil {
 			return nil, fmt.Errorf("send %v: %w", m.MessageType(), err)
 		}
-		d.conn.SetReadDeadline(time.Now().Add(wait + time.Duration(rand.Int64N(int64(time.Second/4)))))
+		d.conn.SetReadDeadline(time.Now().Add(jitter(wait)))
 		for ctx.Err() == nil {
 			answer, err := d.read()
 			if err != nil {

@@ -83,7 +83,7 @@ func leased(t *testing.T, lasts time.Duration) (*dhcpServer, *stack.Stack) {
 	}
 	t.Cleanup(func() { server.Close() })
 	d := newDHCPServer(t, server, "192.0.2.50", lasts)
-	client, err := stack.New(b, stack.Config{DHCPv4: true, DuplicateDetection: -1, AddressTimeout: hangs})
+	client, err := stack.New(b, stack.WithRenewal(stack.Config{DHCPv4: true, DuplicateDetection: -1, AddressTimeout: hangs}, time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,5 +183,22 @@ func TestDHCPSecondTry(t *testing.T) {
 				t.Errorf("addresses %v, want %s", got, c.want)
 			}
 		})
+	}
+}
+
+// TestDHCPTinyLease: a lease for no time at all is renewed once a minute, not as fast as the server answers.
+func TestDHCPTinyLease(t *testing.T) {
+	netpair.CheckLeaks(t)
+	a, b := netpair.NewPorts(netpair.Faults{})
+	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}})
+	must(t, err)
+	defer server.Close()
+	d := newDHCPServer(t, server, "192.0.2.50", 0)
+	client, err := stack.New(b, stack.Config{DHCPv4: true, DuplicateDetection: -1, AddressTimeout: hangs})
+	must(t, err)
+	defer client.Close()
+	time.Sleep(500 * time.Millisecond) // for what should not happen
+	if n, sent := d.acks.Load(), client.Stats().DHCPSent; n != 1 || sent > 4 || !hasAddr(client, "192.0.2.50") {
+		t.Errorf("%d leases, %d messages, addresses %v", n, sent, client.Addrs())
 	}
 }

@@ -16,8 +16,7 @@ const confirmTime = 10 * time.Second
 func (d *dhcp4) keep() {
 	for d.s.ctx.Err() == nil {
 		next := d.renewed(d.lease)
-		if next != nil {
-			d.changeOver(next)
+		if next != nil && d.changeOver(next) {
 			continue
 		}
 		if d.s.ctx.Err() != nil {
@@ -33,18 +32,23 @@ func (d *dhcp4) keep() {
 	}
 }
 
-// changeOver puts a renewed lease in the place of the old one.
-func (d *dhcp4) changeOver(l *lease4) {
+// changeOver puts a renewed lease in the place of the old one, unless its address cannot be used.
+func (d *dhcp4) changeOver(l *lease4) bool {
 	if l.prefix != d.lease.prefix {
-		d.s.drop(d.lease.prefix)
 		if err := d.s.adopt(d.s.ctx, l.prefix); err != nil {
 			d.s.log.Warn("a renewed address", "interface", d.s.name, "error", err)
+			if errors.Is(err, ErrDuplicateAddress) {
+				d.decline(l)
+			}
+			return false
 		}
+		d.s.drop(d.lease.prefix)
 	}
 	if err := d.use(l); err != nil {
 		d.s.log.Warn("what came with a lease", "interface", d.s.name, "error", err)
 	}
 	d.lease = l
+	return true
 }
 
 // renewed waits for the time to renew, or until the link comes up again, and returns the lease as it is then; nil when it is
@@ -63,13 +67,19 @@ func (d *dhcp4) renewed(l *lease4) *lease4 {
 	return next
 }
 
-// renew asks for the same address again until the deadline.
+// renew asks for the same address again until the deadline. A message that cannot be sent is as good as one that is lost.
 func (d *dhcp4) renew(l *lease4, deadline time.Time, send func(*dhcpv4.DHCPv4) error) (*lease4, error) {
-	request, err := dhcpv4.NewRenewFromAck(l.ack, dhcpv4.WithRequestedOptions(dhcpWanted...))
-	if err != nil {
-		return nil, err
+	for {
+		request, err := dhcpv4.NewRenewFromAck(l.ack, dhcpv4.WithRequestedOptions(dhcpWanted...))
+		if err != nil {
+			return nil, err
+		}
+		next, err := d.extend(l, request, deadline, send, halving(deadline, d.s.cfg.renewal))
+		again := time.Now().Add(d.s.cfg.renewal)
+		if err == nil || errors.Is(err, errUnfit) || !again.Before(deadline) || !sleepUntil(d.s.ctx, again) {
+			return next, err
+		}
 	}
-	return d.extend(l, request, deadline, send)
 }
 
 // confirm asks whether the address is good for the link we are on now (RFC 2131 section 3.2). Without an answer it is.
@@ -84,7 +94,7 @@ func (d *dhcp4) confirm(l *lease4) *lease4 {
 	if l.ends.Before(deadline) {
 		deadline = l.ends
 	}
-	next, err := d.extend(l, request, deadline, d.broadcast)
+	next, err := d.extend(l, request, deadline, d.broadcast, doubling(dhcpFirstWait, dhcpLongestWait))
 	if err != nil && !errors.Is(err, errUnfit) && time.Now().Before(l.ends) {
 		return l
 	}
@@ -92,15 +102,15 @@ func (d *dhcp4) confirm(l *lease4) *lease4 {
 }
 
 // extend sends a request for the lease we have until the deadline. An error that is errUnfit says that it is over.
-func (d *dhcp4) extend(l *lease4, request *dhcpv4.DHCPv4, deadline time.Time, send func(*dhcpv4.DHCPv4) error) (*lease4, error) {
+func (d *dhcp4) extend(l *lease4, request *dhcpv4.DHCPv4, deadline time.Time, send func(*dhcpv4.DHCPv4) error, repeat schedule) (*lease4, error) {
 	ctx, cancel := context.WithDeadline(d.s.ctx, deadline)
 	defer cancel()
 	asked := time.Now()
-	ack, err := d.ask(ctx, request, send, dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak)
+	ack, err := d.ask(ctx, request, send, repeat, dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak)
 	if err != nil {
 		return nil, err
 	}
-	next, err := parseLease4(ack, asked)
+	next, err := parseLease4(ack, asked, d.s.cfg.renewal)
 	if err == nil && !next.server.IsValid() {
 		next.server = l.server
 	}

@@ -20,10 +20,10 @@ const (
 
 // lease6 is what a DHCPv6 server gave us.
 type lease6 struct {
-	reply       *dhcpv6.Message
-	addr        netip.Prefix // of length 128: what is on the link, routers advertise
-	dns         []netip.Addr
-	renew, ends time.Time
+	reply               *dhcpv6.Message
+	addr                netip.Prefix // of length 128: what is on the link, routers advertise
+	dns                 []netip.Addr
+	renew, rebind, ends time.Time
 }
 
 // dhcp6 is the DHCPv6 client. One goroutine at a time uses it.
@@ -58,9 +58,10 @@ func openDHCP6(s *Stack) (*dhcp6, error) {
 // close implements lessee.
 func (d *dhcp6) close() { d.conn.Close() }
 
-// acquire implements lessee. After a refusal or an address that is in use it begins again.
+// acquire implements lessee. After a refusal or an address that is in use it begins again, each time later.
 func (d *dhcp6) acquire(ctx context.Context) error {
-	for {
+	later := doubling(dhcpFirstWait, dhcpLongestWait)
+	for wait := later(0); ; wait = later(wait) {
 		l, err := d.offer(ctx)
 		if err == nil {
 			if err = d.s.adopt(ctx, l.addr); err == nil {
@@ -74,8 +75,9 @@ func (d *dhcp6) acquire(ctx context.Context) error {
 		case !errors.Is(err, errUnfit):
 			return err
 		}
+		d.s.dhcp.refused.Add(1)
 		d.s.log.Warn("DHCPv6", "interface", d.s.name, "error", err)
-		if !sleepUntil(ctx, time.Now().Add(dhcpFirstWait)) {
+		if !sleepUntil(ctx, time.Now().Add(jitter(wait))) {
 			return noLease(ctx, d.s, err)
 		}
 	}
@@ -92,7 +94,8 @@ func (d *dhcp6) offer(ctx context.Context) (*lease6, error) {
 	if err != nil {
 		return nil, err
 	}
-	advertise, err := d.ask(ctx, solicit, dhcpv6.MessageTypeAdvertise)
+	repeat := doubling(dhcpFirstWait, dhcpLongestWait)
+	advertise, err := d.ask(ctx, solicit, repeat, dhcpv6.MessageTypeAdvertise)
 	if err != nil {
 		return nil, err
 	}
@@ -100,21 +103,21 @@ func (d *dhcp6) offer(ctx context.Context) (*lease6, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d.request(ctx, request)
+	return d.request(ctx, request, repeat)
 }
 
 // request sends a request and takes the reply apart.
-func (d *dhcp6) request(ctx context.Context, request *dhcpv6.Message) (*lease6, error) {
+func (d *dhcp6) request(ctx context.Context, request *dhcpv6.Message, repeat schedule) (*lease6, error) {
 	asked := time.Now()
-	reply, err := d.ask(ctx, request, dhcpv6.MessageTypeReply)
+	reply, err := d.ask(ctx, request, repeat, dhcpv6.MessageTypeReply)
 	if err != nil {
 		return nil, err
 	}
-	return parseLease6(reply, asked)
+	return parseLease6(reply, asked, d.s.cfg.renewal)
 }
 
-// parseLease6 takes a REPLY apart.
-func parseLease6(reply *dhcpv6.Message, asked time.Time) (*lease6, error) {
+// parseLease6 takes a REPLY apart that answers what was asked then. least is the least time between renewals.
+func parseLease6(reply *dhcpv6.Message, asked time.Time, least time.Duration) (*lease6, error) {
 	ia := reply.Options.OneIANA()
 	if ia == nil || ia.Options.OneAddress() == nil {
 		return nil, fmt.Errorf("%w: no address in the reply: %v", errUnfit, reply.Options.Status())
@@ -124,25 +127,32 @@ func parseLease6(reply *dhcpv6.Message, asked time.Time) (*lease6, error) {
 	if !ok || checkAddress(netip.PrefixFrom(addr, 128)) != nil || given.ValidLifetime == 0 {
 		return nil, fmt.Errorf("%w: the server gave %v for %v", errUnfit, given.IPv6Addr, given.ValidLifetime)
 	}
-	renew := ia.T1
-	if renew == 0 {
-		renew = given.PreferredLifetime / 2
+	if given.PreferredLifetime > given.ValidLifetime || ia.T2 != 0 && ia.T1 > ia.T2 { // RFC 8415 sections 21.4 and 21.6
+		return nil, fmt.Errorf("%w: the server gave %v times that contradict each other", errUnfit, given.IPv6Addr)
 	}
+	t1 := ia.T1
+	if t1 == 0 {
+		t1 = given.PreferredLifetime / 2
+	}
+	t := terms(t1, ia.T2, given.ValidLifetime, least)
+	dns := addrs(reply.Options.DNS())
 	return &lease6{
-		reply: reply, addr: netip.PrefixFrom(addr, 128), dns: addrs(reply.Options.DNS()),
-		renew: asked.Add(renew), ends: asked.Add(given.ValidLifetime),
+		reply: reply, addr: netip.PrefixFrom(addr, 128), dns: dns[:min(len(dns), maxLeaseServers)],
+		renew: asked.Add(t.renew), rebind: asked.Add(t.rebind), ends: asked.Add(t.ends),
 	}, nil
 }
 
-// ask sends m to all servers, again and again, until an answer of the wanted type comes or ctx ends (RFC 8415 section 15).
-func (d *dhcp6) ask(ctx context.Context, m *dhcpv6.Message, want dhcpv6.MessageType) (*dhcpv6.Message, error) {
+// ask sends m to all servers, as often as repeat has it, until an answer of the wanted type comes or ctx ends (RFC 8415
+// section 15).
+func (d *dhcp6) ask(ctx context.Context, m *dhcpv6.Message, repeat schedule, want dhcpv6.MessageType) (*dhcpv6.Message, error) {
 	stop := context.AfterFunc(ctx, func() { d.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	for wait := dhcpFirstWait; ; wait = min(2*wait, dhcpLongestWait) {
+	for wait := repeat(0); ; wait = repeat(wait) {
+		d.s.dhcp.sent.Add(1)
 		if _, err := d.conn.WriteTo(m.ToBytes(), d.servers()); err != nil {
 			return nil, fmt.Errorf("send %v: %w", m.MessageType, err)
 		}
-		d.conn.SetReadDeadline(time.Now().Add(wait))
+		d.conn.SetReadDeadline(time.Now().Add(jitter(wait)))
 		if answer := d.read(ctx, m, want); answer != nil {
 			return answer, nil
 		}

@@ -45,5 +45,5 @@ func (d *dhcp6) inform() (*dhcpv6.Message, error) {
 	m.MessageType = dhcpv6.MessageTypeInformationRequest
 	m.AddOption(dhcpv6.OptRequestedOption(dhcpv6.OptionDNSRecursiveNameServer, dhcpv6.OptionInformationRefreshTime))
 	m.AddOption(dhcpv6.OptElapsedTime(0))
-	return d.ask(d.s.ctx, m, dhcpv6.MessageTypeReply)
+	return d.ask(d.s.ctx, m, doubling(dhcpFirstWait, dhcpLongestWait), dhcpv6.MessageTypeReply)
 }

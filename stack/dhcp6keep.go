@@ -2,6 +2,7 @@ package stack
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv6"
@@ -38,13 +39,26 @@ func (d *dhcp6) renewed(l *lease6) *lease6 {
 	case linkRevived:
 		return d.confirm(l)
 	}
-	ctx, cancel := context.WithDeadline(d.s.ctx, l.ends)
-	defer cancel()
-	next, err := d.request(ctx, d.about(l, dhcpv6.MessageTypeRenew))
-	if err != nil {
-		return nil
+	next, err := d.extend(l, dhcpv6.MessageTypeRenew, l.rebind)
+	if err != nil && !errors.Is(err, errUnfit) {
+		next, _ = d.extend(l, dhcpv6.MessageTypeRebind, l.ends)
 	}
 	return next
+}
+
+// Repetitions of Renew and Rebind (RFC 8415 section 7.6: REN_TIMEOUT, REN_MAX_RT).
+const renewFirstWait, renewLongestWait = 10 * time.Second, 10 * time.Minute
+
+// extend asks for the same address again until the deadline. A message that cannot be sent is as good as one that is lost.
+func (d *dhcp6) extend(l *lease6, how dhcpv6.MessageType, deadline time.Time) (*lease6, error) {
+	ctx, cancel := context.WithDeadline(d.s.ctx, deadline)
+	defer cancel()
+	for {
+		next, err := d.request(ctx, d.about(l, how), doubling(renewFirstWait, renewLongestWait))
+		if err == nil || errors.Is(err, errUnfit) || !sleepUntil(ctx, time.Now().Add(d.s.cfg.renewal)) {
+			return next, err
+		}
+	}
 }
 
 // confirm asks whether the address is good for the link we are on now (RFC 8415 section 18.2.3). Without an answer it is.
@@ -55,7 +69,7 @@ func (d *dhcp6) confirm(l *lease6) *lease6 {
 	}
 	ctx, cancel := context.WithDeadline(d.s.ctx, deadline)
 	defer cancel()
-	reply, err := d.ask(ctx, d.about(l, dhcpv6.MessageTypeConfirm), dhcpv6.MessageTypeReply)
+	reply, err := d.ask(ctx, d.about(l, dhcpv6.MessageTypeConfirm), doubling(dhcpFirstWait, dhcpLongestWait), dhcpv6.MessageTypeReply)
 	if err != nil {
 		if time.Now().Before(l.ends) {
 			return l
@@ -68,7 +82,8 @@ func (d *dhcp6) confirm(l *lease6) *lease6 {
 	return l
 }
 
-// about is a message of type t that names the lease: renewing, confirming, declining. A server that is to confirm may be any.
+// about is a message of type t that names the lease: renewing, confirming, declining. Any server may confirm or
+// rebind.
 func (d *dhcp6) about(l *lease6, t dhcpv6.MessageType) *dhcpv6.Message {
 	m := &dhcpv6.Message{MessageType: t, TransactionID: l.reply.TransactionID}
 	if id, err := dhcpv6.GenerateTransactionID(); err == nil {
@@ -79,7 +94,7 @@ func (d *dhcp6) about(l *lease6, t dhcpv6.MessageType) *dhcpv6.Message {
 		case dhcpv6.OptionClientID, dhcpv6.OptionIANA:
 			m.AddOption(o)
 		case dhcpv6.OptionServerID:
-			if t != dhcpv6.MessageTypeConfirm {
+			if t != dhcpv6.MessageTypeConfirm && t != dhcpv6.MessageTypeRebind {
 				m.AddOption(o)
 			}
 		}

@@ -185,3 +185,21 @@ func TestDeviceFails(t *testing.T) {
 		t.Errorf("Dial: %v", err)
 	}
 }
+
+// TestOpenTooLate says what was waited for.
+func TestOpenTooLate(t *testing.T) {
+	netpair.CheckLeaks(t)
+	n := card(t, "sim_a", 1)
+	late, cancel := context.WithTimeout(context.Background(), 0)
+	defer cancel()
+	_, err := stack.Open(late, onCard(n, 1, "192.0.2.1/24"))
+	need.That(t, "simnic", onlyUnsupported(err))
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "open sim_a: before mapping memory") {
+		t.Errorf("%v, want what Open was about to do", err)
+	}
+	mac := onCard(n, 1, "192.0.2.1/24")
+	mac.NIC.MAC, mac.NIC.Facts.Netdev = n.MAC(), ""
+	if _, err := stack.Open(context.Background(), mac); err == nil || !strings.Contains(err.Error(), "the address of the Linux interface of sim_a itself") {
+		t.Errorf("%v, want the name of the interface", err)
+	}
+}

@@ -58,6 +58,7 @@ type Stack struct {
 	watched chan struct{} // closed when the device's watcher has ended; nil unless made by Open
 
 	failedDials atomic.Uint64
+	dhcp        struct{ sent, refused atomic.Uint64 } // as in Stats
 
 	// live is held for reading while an endpoint comes into being and for writing by Close, so
 	// that Close sees every endpoint.

@@ -26,6 +26,8 @@ type Stats struct {
 	// often we have announced one for that reason, and HardwareAddrConflicts packets of ARP and neighbour discovery that came
 	// from our own hardware address. ResolversRefused are those that routers advertised beyond what is remembered.
 	AddressConflicts, AddressDefences, HardwareAddrConflicts, ResolversRefused uint64
+	// DHCPSent are messages to servers, DHCPRefused answers that are no lease, and routers and routes in leases that cannot be.
+	DHCPSent, DHCPRefused uint64
 
 	TCPCurrentEstablished uint64 // connections now
 	TCPAccepted           uint64 // handshakes completed by listeners
@@ -61,6 +63,7 @@ func (s *Stack) Stats() Stats {
 
 		AddressConflicts: s.claims.conflicts.Load(), AddressDefences: s.claims.defences.Load(),
 		HardwareAddrConflicts: s.claims.twins.Load(), ResolversRefused: s.news.refused(),
+		DHCPSent: s.dhcp.sent.Load(), DHCPRefused: s.dhcp.refused.Load(),
 
 		TCPCurrentEstablished: c.TCP.CurrentEstablished.Value(),
 		TCPAccepted:           c.TCP.PassiveConnectionOpenings.Value(),
