@@ -13,14 +13,20 @@ type Counters struct {
 	Cached        uint64            `json:"cached"`         // answered again from packed answers
 	Dropped       uint64            `json:"dropped"`        // not queries
 	Truncated     uint64            `json:"truncated"`      // answers that did not fit
-	Forwarded     uint64            `json:"forwarded"`      // queries sent on
-	ForwardFailed uint64            `json:"forward_failed"` // of these, without an answer
+	Limited       uint64            `json:"limited"`        // queries above the rate of their prefix
+	Slipped       uint64            `json:"slipped"`        // of these, told to use TCP
+	Forwarded     uint64            `json:"forwarded"`      // questions sent on
+	Merged        uint64            `json:"merged"`         // queries that waited for one under way
+	ForwardFailed uint64            `json:"forward_failed"` // questions sent on without an answer
+	ForwardFull   uint64            `json:"forward_full"`   // queries for which there was no room
+	TCPEvicted    uint64            `json:"tcp_evicted"`    // silent connections that made room
 	WriteErrors   uint64            `json:"write_errors"`   // answers the conn did not take
 	Answers       map[string]uint64 `json:"answers"`        // by response code: "NOERROR" ...
 }
 
 type counters struct {
 	udp, tcp, cached, dropped, truncated, forwarded, forwardFailed, writeErrors atomic.Uint64
+	limited, slipped, merged, forwardRefused, tcpEvicted                        atomic.Uint64
 	rcode                                                                       [16]atomic.Uint64 // low 4 bits, as in the header
 }
 
@@ -30,7 +36,8 @@ func (s *Server) Counters() Counters {
 	out := Counters{
 		UDP: c.udp.Load(), TCP: c.tcp.Load(), Cached: c.cached.Load(), Dropped: c.dropped.Load(), Truncated: c.truncated.Load(),
 		Forwarded: c.forwarded.Load(), ForwardFailed: c.forwardFailed.Load(), WriteErrors: c.writeErrors.Load(),
-		Answers: map[string]uint64{},
+		Limited: c.limited.Load(), Slipped: c.slipped.Load(), Merged: c.merged.Load(),
+		ForwardFull: c.forwardRefused.Load(), TCPEvicted: c.tcpEvicted.Load(), Answers: map[string]uint64{},
 	}
 	for i := range c.rcode {
 		if n := c.rcode[i].Load(); n > 0 {

@@ -2,44 +2,98 @@ package dnsd
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"net/netip"
+	"strings"
 
 	"github.com/miekg/dns"
 )
 
-// forward fills r with what the first resolver that answers says of q's question, or with SERVFAIL. A query that came
-// over TCP is asked again over TCP when the answer over UDP is cut short; a UDP asker is told so instead.
-func (s *Server) forward(q, r *dns.Msg, network string) {
-	s.counters.forwarded.Add(1)
-	ask := new(dns.Msg)
-	ask.SetQuestion(r.Question[0].Name, r.Question[0].Qtype)
-	ask.CheckingDisabled = q.CheckingDisabled
-	ask.SetEdns0(udpSize, q.IsEdns0() != nil && q.IsEdns0().Do())
-	for _, resolver := range s.cfg.Forward {
-		a, err := s.exchange(ask, "udp", resolver)
-		if err == nil && a.Truncated && network == "tcp" {
-			a, err = s.exchange(ask, "tcp", resolver)
-		}
-		if err != nil {
-			s.cfg.Logger.Warn("resolver did not answer", "resolver", resolver, "question", ask.Question[0].Name, "error", err)
-			continue
-		}
-		r.Rcode, r.Truncated, r.AuthenticatedData = a.Rcode, a.Truncated, a.AuthenticatedData
-		r.Answer, r.Ns = a.Answer, a.Ns
-		for _, rr := range a.Extra {
-			if rr.Header().Rrtype != dns.TypeOPT {
-				r.Extra = append(r.Extra, rr)
-			}
-		}
-		return
+// forward asks for the question of q, which came over network from client, together with others who
+// ask the same. deliver is called once, later, with the answer or nil. False: too many are under
+// way.
+func (s *Server) forward(q, r *dns.Msg, network string, client netip.Addr, deliver func(*dns.Msg)) bool {
+	opt := q.IsEdns0()
+	what := question{
+		name: r.Question[0].Name, qtype: r.Question[0].Qtype, network: network,
+		dnssec: opt != nil && opt.Do(), checkingDisabled: q.CheckingDisabled,
 	}
-	s.counters.forwardFailed.Add(1)
-	r.Rcode = dns.RcodeServerFailure
+	ctx, cancel := context.WithCancel(s.ctx)
+	fresh, ok := s.flights.join(what, waiter{shareOf(client), deliver}, cancel)
+	if fresh == nil {
+		cancel()
+	}
+	switch {
+	case !ok:
+		s.counters.forwardRefused.Add(1)
+	case fresh == nil:
+		s.counters.merged.Add(1)
+	default:
+		s.counters.forwarded.Add(1)
+		go func() {
+			defer cancel()
+			s.flights.land(fresh, s.lookUp(ctx, what))
+		}()
+	}
+	return ok
 }
 
-// exchange asks one resolver, from a port of its own, and takes only an answer to this very question.
-func (s *Server) exchange(ask *dns.Msg, network, resolver string) (*dns.Msg, error) {
-	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.ForwardTimeout)
+// shareOf is what counts as one client: an IPv4 address, or a /64 of IPv6.
+func shareOf(a netip.Addr) netip.Prefix {
+	p, _ := a.Prefix(min(a.BitLen(), 64)) // the zero Prefix of the zero Addr
+	return p
+}
+
+// lookUp is what the first resolver that answers says, or nil. A query that came over TCP is asked
+// again over TCP when the answer over UDP is cut short; a UDP asker is told so instead.
+func (s *Server) lookUp(ctx context.Context, what question) *dns.Msg {
+	ask := new(dns.Msg)
+	ask.SetQuestion(what.name, what.qtype)
+	ask.CheckingDisabled = what.checkingDisabled
+	ask.SetEdns0(udpSize, what.dnssec)
+	for _, resolver := range s.cfg.Forward {
+		a, err := s.exchange(ctx, ask, "udp", resolver)
+		if errors.Is(err, errOtherCase) || err == nil && a.Truncated && what.network == "tcp" {
+			a, err = s.exchange(ctx, ask, "tcp", resolver)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		if err == nil {
+			lowerNames(a, what.name)
+			return a
+		}
+		s.cfg.Logger.Warn("resolver did not answer", "resolver", resolver, "question", what.name, "error", err)
+	}
+	s.counters.forwardFailed.Add(1)
+	return nil
+}
+
+// fill puts a resolver's answer into r; without one r is SERVFAIL.
+func fill(r, a *dns.Msg) {
+	if a == nil {
+		r.Rcode = dns.RcodeServerFailure
+		return
+	}
+	r.Rcode, r.Truncated, r.AuthenticatedData = a.Rcode, a.Truncated, a.AuthenticatedData
+	r.Answer, r.Ns = a.Answer, a.Ns
+	for _, rr := range a.Extra {
+		if rr.Header().Rrtype != dns.TypeOPT {
+			r.Extra = append(r.Extra, rr)
+		}
+	}
+}
+
+var (
+	errOtherQuestion = errors.New("answer to another question")
+	errOtherCase     = errors.New("answer with the question in other letters")
+)
+
+// exchange asks one resolver, from a port of its own and with a spelling of its own, and takes only
+// an answer to this very question. Over TCP, which nobody can forge into, the spelling may be lost.
+func (s *Server) exchange(ctx context.Context, ask *dns.Msg, network, resolver string) (*dns.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.ForwardTimeout)
 	defer cancel()
 	conn, err := s.cfg.Dial(ctx, network, resolver)
 	if err != nil {
@@ -48,15 +102,64 @@ func (s *Server) exchange(ask *dns.Msg, network, resolver string) (*dns.Msg, err
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	ask.Id = dns.Id()
+	want := &ask.Question[0]
+	ask.Id, want.Name = dns.Id(), mixedCase(want.Name)
 	client := dns.Client{Net: network, UDPSize: udpSize, Timeout: s.cfg.ForwardTimeout}
 	a, _, err := client.ExchangeWithConnContext(ctx, ask, &dns.Conn{Conn: conn, UDPSize: udpSize})
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, errors.Join(err, ctx.Err())
-	}
-	want := ask.Question[0]
-	if !a.Response || a.Opcode != dns.OpcodeQuery || len(a.Question) != 1 || a.Question[0].Qtype != want.Qtype || dns.CanonicalName(a.Question[0].Name) != want.Name {
-		return nil, errors.New("answer to another question")
+	case !a.Response || a.Opcode != dns.OpcodeQuery || len(a.Question) != 1 || a.Question[0].Qtype != want.Qtype:
+		return nil, errOtherQuestion
+	case dns.CanonicalName(a.Question[0].Name) != dns.CanonicalName(want.Name):
+		return nil, errOtherQuestion
+	case network == "udp" && a.Question[0].Name != want.Name:
+		return nil, errOtherCase
 	}
 	return a, nil
+}
+
+// mixedCase spells a name with capitals at random: one bit for each letter that who forges an
+// answer has to guess (draft-vixie-dnsext-dns0x20). Escapes (\065) have no letters.
+func mixedCase(name string) string {
+	b := []byte(strings.ToLower(name))
+	bits := make([]byte, (len(b)+7)/8)
+	rand.Read(bits) // never fails
+	for i, c := range b {
+		if 'a' <= c && c <= 'z' && bits[i/8]>>(i%8)&1 == 1 {
+			b[i] = c - 'a' + 'A'
+		}
+	}
+	return string(b)
+}
+
+// lowerNames takes our capitals out of the names that an answer has compressed to the question's.
+func lowerNames(a *dns.Msg, name string) {
+	for _, section := range [][]dns.RR{a.Answer, a.Ns, a.Extra} {
+		for _, rr := range section {
+			h := rr.Header()
+			h.Name = lowerTail(h.Name, name)
+			switch rr := rr.(type) {
+			case *dns.CNAME:
+				rr.Target = lowerTail(rr.Target, name)
+			case *dns.NS:
+				rr.Ns = lowerTail(rr.Ns, name)
+			case *dns.MX:
+				rr.Mx = lowerTail(rr.Mx, name)
+			case *dns.SOA:
+				rr.Ns, rr.Mbox = lowerTail(rr.Ns, name), lowerTail(rr.Mbox, name)
+			}
+		}
+	}
+}
+
+// lowerTail is s with the labels that it ends in as name does in lower case.
+func lowerTail(s, name string) string {
+	n := dns.CompareDomainName(s, name)
+	if n == 0 {
+		return s
+	}
+	labels := dns.Split(s)
+	at := labels[len(labels)-n]
+	return s[:at] + strings.ToLower(s[at:])
 }

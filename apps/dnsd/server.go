@@ -1,6 +1,8 @@
 package dnsd
 
 import (
+	"cmp"
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -13,9 +15,9 @@ import (
 
 const (
 	defaultForwardTimeout = 2 * time.Second
-	maxForwards           = 256 // under way at once
 	maxTCPConns           = 512
 	tcpIdle               = 30 * time.Second
+	tcpBusyIdle           = 2 * time.Second // when more than half of the connections are in use
 )
 
 // ErrClosed is returned by ServeUDP and ServeTCP when Shutdown was called before.
@@ -39,6 +41,10 @@ type Config struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// UDPWorkers is the number of goroutines that read each net.PacketConn, default GOMAXPROCS.
 	UDPWorkers int
+	// ResponseRate is how many answers per second each prefix (/24, /56) gets over UDP, loopback excepted;
+	// above it every second query gets an empty answer with TC, the others none. 0 means
+	// DefaultResponseRate, less than 0 no limit.
+	ResponseRate int
 	// Logger hears of resolvers that do not answer; nil is silence.
 	Logger *slog.Logger
 }
@@ -48,7 +54,9 @@ type Server struct {
 	cfg      Config
 	zones    map[string]*zone // by origin
 	counters counters
-	forwards chan struct{} // one token per forwarded query under way
+	flights  *flights
+	limiter  *limiter
+	tcp      tcpTable
 	ctx      context.Context
 	cancel   context.CancelFunc
 
@@ -63,7 +71,9 @@ type closer interface{ Close() error }
 
 // New loads the zone files. The error of a broken one begins with file:line.
 func New(cfg Config) (*Server, error) {
-	s := &Server{cfg: cfg, zones: map[string]*zone{}, forwards: make(chan struct{}, maxForwards), open: map[closer]struct{}{}}
+	s := &Server{cfg: cfg, zones: map[string]*zone{}, flights: newFlights(), open: map[closer]struct{}{}}
+	s.limiter = newLimiter(cmp.Or(cfg.ResponseRate, DefaultResponseRate))
+	s.tcp.open = map[*tcpConn]*list.Element{}
 	for _, f := range cfg.Zones {
 		z, err := loadZone(f.File, f.Origin)
 		if err != nil {

@@ -6,47 +6,48 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"time"
+	"net/netip"
 
 	"github.com/miekg/dns"
 )
 
-// ServeTCP answers queries on connections of ln until Shutdown, and then returns nil; any other end is returned as an
-// error. It closes ln. Above 512 connections new ones are closed at once.
+// ServeTCP answers queries on connections of ln until Shutdown, and then returns nil; any other end
+// is returned as an error. It closes ln. All listeners together have 512 connections; one more
+// takes the place of the one that has been silent for longest.
 func (s *Server) ServeTCP(ln net.Listener) error {
 	if !s.enter(ln) {
 		ln.Close()
 		return fmt.Errorf("serve DNS over TCP on %v: %w", ln.Addr(), ErrClosed)
 	}
 	defer s.leave(ln)
-	slots := make(chan struct{}, maxTCPConns)
 	for {
-		conn, err := ln.Accept()
+		nc, err := ln.Accept()
 		if err != nil {
 			if s.isClosing() {
 				return nil
 			}
 			return fmt.Errorf("serve DNS over TCP on %v: %w", ln.Addr(), err)
 		}
-		select {
-		case slots <- struct{}{}:
-		default:
-			conn.Close()
+		conn := &tcpConn{Conn: nc}
+		if !s.enter(conn) {
+			nc.Close()
 			continue
 		}
-		if !s.enter(conn) {
-			conn.Close()
+		if !s.tcp.admit(conn, &s.counters.tcpEvicted) {
+			s.leave(conn)
 			continue
 		}
 		go func() {
-			defer func() { s.leave(conn); <-slots }()
+			defer func() { s.tcp.drop(conn); s.leave(conn) }()
 			s.serveConn(conn)
 		}()
 	}
 }
 
-// serveConn answers the queries of one connection in order, until it errs, idles for 30 s or the server shuts down.
-func (s *Server) serveConn(conn net.Conn) {
+// serveConn answers the queries of one connection in order, until it errs, the next query takes
+// more than 30 s, or 2 s when more than half of the connections are in use, or the server shuts
+// down.
+func (s *Server) serveConn(conn *tcpConn) {
 	in := bufio.NewReaderSize(conn, 512)
 	var query []byte
 	for {
@@ -65,7 +66,8 @@ func (s *Server) serveConn(conn net.Conn) {
 			return
 		}
 		s.counters.tcp.Add(1)
-		answer := s.answerTCP(query[:n])
+		s.tcp.busy(conn)
+		answer := s.answerTCP(query[:n], asker{addr: conn.RemoteAddr()}.ip())
 		if answer == nil {
 			return
 		}
@@ -77,30 +79,28 @@ func (s *Server) serveConn(conn net.Conn) {
 }
 
 // allowTime sets the deadline of the next query, unless Shutdown has set one for good.
-func (s *Server) allowTime(conn net.Conn) error {
+func (s *Server) allowTime(conn *tcpConn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
 		return ErrClosed
 	}
-	return conn.SetDeadline(time.Now().Add(tcpIdle))
+	return s.tcp.wait(conn)
 }
 
 // answerTCP returns the answer with its length before it, ready to be written at once.
-func (s *Server) answerTCP(query []byte) []byte {
+func (s *Server) answerTCP(query []byte, client netip.Addr) []byte {
 	var q, r dns.Msg
 	switch s.answerTo(query, &q, &r) {
 	case drop:
 		s.counters.dropped.Add(1)
 		return nil
 	case forward:
-		select {
-		case s.forwards <- struct{}{}:
-			s.forward(&q, &r, "tcp")
-			<-s.forwards
-		default:
-			r.Rcode = dns.RcodeServerFailure
+		answers := make(chan *dns.Msg, 1)
+		if !s.forward(&q, &r, "tcp", client, func(a *dns.Msg) { answers <- a }) {
+			answers <- nil
 		}
+		fill(&r, <-answers)
 	}
 	answer, err := pack(&r, query, nil, dns.MaxMsgSize)
 	if err != nil {

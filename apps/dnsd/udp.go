@@ -115,6 +115,14 @@ func (w *udpWorker) send(answer []byte, to asker) {
 
 // answer returns what to send now, in w.out or memory of its own; nil when that is nothing.
 func (w *udpWorker) answer(query []byte, from asker) []byte {
+	if ok, slip := w.s.limiter.allowed(from); !ok {
+		w.s.counters.limited.Add(1)
+		if !slip || len(query) < headerLen {
+			return nil
+		}
+		w.s.counters.slipped.Add(1)
+		return truncated(query, w.out)
+	}
 	key := keyOf(query, &w.key)
 	if out := w.cache.get(key, query, w.out[:0]); out != nil {
 		w.s.counters.cached.Add(1)
@@ -143,20 +151,19 @@ func (w *udpWorker) answer(query []byte, from asker) []byte {
 	return out
 }
 
-// forward starts a goroutine that asks elsewhere and answers; false when too many are under way.
+// forward has the query answered later, when others have been asked; false when too many are under way.
 func (w *udpWorker) forward(query []byte, q, r *dns.Msg, from asker) bool {
-	select {
-	case w.s.forwards <- struct{}{}:
-	default:
-		return false
-	}
-	wire, question, answer := append([]byte(nil), query...), q.Copy(), r.Copy()
-	w.forwards.Go(func() {
-		defer func() { <-w.s.forwards }()
-		w.s.forward(question, answer, "udp")
-		if out, err := pack(answer, wire, nil, sizeFor(question)); err == nil {
+	wire, size, answer := append([]byte(nil), query...), sizeFor(q), r.Copy()
+	w.forwards.Add(1)
+	ok := w.s.forward(q, r, "udp", from.ip(), func(a *dns.Msg) {
+		defer w.forwards.Done()
+		fill(answer, a)
+		if out, err := pack(answer, wire, nil, size); err == nil {
 			w.send(out, from)
 		}
 	})
-	return true
+	if !ok {
+		w.forwards.Done()
+	}
+	return ok
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,8 @@ not for our MAC address.
   --zone FILE         standard zone file (RFC 1035) to answer from; again for more zones
   --forward ADDR      resolver for all other names, port 53 unless ADDR:PORT; again for a second choice. It is asked
                       from the slice. Without one such queries are refused
+  --response-rate N   answers per second over UDP to each /24 of IPv4 and /56 of IPv6 (default 200; 0: no limit). Above
+                      it every second query gets an empty answer that says to use TCP, the others none
 ` + serveFlagsHelp
 
 func serveDNSCommand() command {
@@ -40,15 +43,19 @@ func serveDNS(ctx context.Context, args []string, out streams) (err error) {
 		forward = append(forward, addr)
 		return err
 	})
+	rate := fs.Int("response-rate", dnsd.DefaultResponseRate, "")
 	if err := f.parse(fs, args, ":53"); err != nil {
 		return err
+	}
+	if *rate < 0 {
+		return usageError{fmt.Errorf("--response-rate %d: want 0 or more answers per second", *rate)}
 	}
 	if len(zones)+len(forward) == 0 {
 		return usageError{errors.New("nothing to answer from: give --zone FILE, --forward ADDR or both")}
 	}
 	log := f.logger(out.stderr)
 	var s *slice
-	cfg := dnsd.Config{Logger: log, Forward: forward, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+	cfg := dnsd.Config{Logger: log, ResponseRate: cmp.Or(*rate, -1), Forward: forward, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 		return s.stack.DialContext(ctx, network, address)
 	}}
 	for _, file := range zones {

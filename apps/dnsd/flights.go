@@ -1,0 +1,137 @@
+package dnsd
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+
+	"github.com/miekg/dns"
+)
+
+// Bounds of forwarding.
+const (
+	maxForwards    = 256  // questions under way
+	maxWaiting     = 4096 // askers of all of them
+	maxWaitingEach = 256  // askers of one client
+)
+
+// question is what makes queries the same to a resolver.
+type question struct {
+	name                     string // canonical
+	qtype                    uint16
+	dnssec, checkingDisabled bool
+	network                  string // that the query came over
+}
+
+// flight is a question under way. It belongs to the client that asked first; others with the same
+// question wait for the same answer.
+type flight struct {
+	question question
+	client   netip.Prefix
+	number   uint64
+	cancel   context.CancelFunc
+	waiting  []waiter
+}
+
+// waiter is who wants the answer; deliver is called once, with nil when there is none.
+type waiter struct {
+	client  netip.Prefix
+	deliver func(*dns.Msg)
+}
+
+// flights are the questions under way, shared out among clients: one alone may have all, but when
+// another one comes, who has most gives one up.
+type flights struct {
+	mu      sync.Mutex
+	all     map[question]*flight
+	owned   map[netip.Prefix]int // flights by client
+	waiting map[netip.Prefix]int // waiters by client
+	waiters int
+	number  uint64
+}
+
+func newFlights() *flights {
+	return &flights{
+		all: map[question]*flight{}, owned: map[netip.Prefix]int{}, waiting: map[netip.Prefix]int{},
+	}
+}
+
+// join lets w wait for q, and returns the flight if it is a new one, for the caller to fly. False:
+// there is no room, and w is not called.
+func (f *flights) join(q question, w waiter, cancel context.CancelFunc) (fresh *flight, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.waiters >= maxWaiting || f.waiting[w.client] >= maxWaitingEach {
+		return nil, false
+	}
+	fl := f.all[q]
+	if fl == nil {
+		if len(f.all) >= maxForwards && !f.makeRoom(w.client) {
+			return nil, false
+		}
+		f.number++
+		fl = &flight{question: q, client: w.client, number: f.number, cancel: cancel}
+		f.all[q] = fl
+		f.owned[w.client]++
+		fresh = fl
+	}
+	fl.waiting = append(fl.waiting, w)
+	f.waiting[w.client]++
+	f.waiters++
+	return fresh, true
+}
+
+// makeRoom gives up the oldest flight of the client that has most, if that is more than client
+// would have.
+func (f *flights) makeRoom(client netip.Prefix) bool {
+	var greedy netip.Prefix
+	most := f.owned[client] + 1
+	for c, n := range f.owned {
+		if n > most {
+			greedy, most = c, n
+		}
+	}
+	var oldest *flight
+	for _, fl := range f.all {
+		if fl.client == greedy && (oldest == nil || fl.number < oldest.number) {
+			oldest = fl
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	f.forget(oldest)
+	oldest.cancel()
+	return true
+}
+
+// forget takes a flight out, once; it needs mu.
+func (f *flights) forget(fl *flight) {
+	if f.all[fl.question] == fl {
+		delete(f.all, fl.question)
+		lower(f.owned, fl.client)
+	}
+}
+
+// lower takes one off a count, and the entry with the last.
+func lower(counts map[netip.Prefix]int, client netip.Prefix) {
+	if counts[client]--; counts[client] <= 0 {
+		delete(counts, client)
+	}
+}
+
+// land ends a flight: everybody who waits gets the answer, which nobody may change.
+func (f *flights) land(fl *flight, answer *dns.Msg) {
+	f.mu.Lock()
+	f.forget(fl)
+	all := fl.waiting
+	fl.waiting = nil
+	for _, w := range all {
+		lower(f.waiting, w.client)
+	}
+	f.waiters -= len(all)
+	f.mu.Unlock()
+	for _, w := range all {
+		w.deliver(answer)
+	}
+}

@@ -1,0 +1,105 @@
+package dnsd
+
+import (
+	"hash/maphash"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"time"
+)
+
+// DefaultResponseRate is how many answers per second a prefix gets over UDP when
+// Config.ResponseRate is 0.
+const DefaultResponseRate = 200
+
+// limitBuckets is how many prefixes are told apart, about.
+const limitBuckets = 1 << 15
+
+// limiter bounds the answers over UDP to each prefix, /24 of IPv4 and /56 of IPv6, so that queries
+// with a forged source make nobody a victim. A prefix has a burst of one second's answers; above
+// its rate every second query gets an empty answer with TC, so that who is really there asks again
+// over TCP, and the others get none. Loopback is not limited. All methods may be called from any
+// goroutine.
+type limiter struct {
+	interval int64 // ns between answers; 0: no limit
+	seed     maphash.Seed
+	began    time.Time
+	slip     atomic.Uint64
+	due      []atomic.Int64 // by hash of the prefix: when what was answered would be due at the rate
+}
+
+func newLimiter(perSecond int) *limiter {
+	if perSecond < 0 {
+		return &limiter{}
+	}
+	return &limiter{
+		interval: int64(time.Second) / int64(perSecond), seed: maphash.MakeSeed(), began: time.Now(),
+		due: make([]atomic.Int64, limitBuckets),
+	}
+}
+
+// allowed says whether from gets an answer, and if not, whether it is told to use TCP.
+func (l *limiter) allowed(from asker) (answer, slip bool) {
+	addr := from.ip()
+	if l.interval == 0 || !addr.IsValid() || addr.IsLoopback() {
+		return true, false
+	}
+	due := &l.due[maphash.Comparable(l.seed, prefixOf(addr))%limitBuckets]
+	now := int64(time.Since(l.began))
+	for {
+		old := due.Load()
+		next := max(old, now) + l.interval
+		if next > now+int64(time.Second) {
+			return false, l.slip.Add(1)%2 == 0
+		}
+		if due.CompareAndSwap(old, next) {
+			return true, false
+		}
+	}
+}
+
+// prefixOf is the network that counts as one client.
+func prefixOf(a netip.Addr) netip.Prefix {
+	bits := 56
+	if a.Is4() {
+		bits = 24
+	}
+	p, _ := a.Prefix(bits) // no error: the length fits
+	return p
+}
+
+// ip is the address without its port, or the zero Addr when the conn gives none.
+func (a asker) ip() netip.Addr {
+	switch addr := a.addr.(type) {
+	case nil:
+		return a.addrPort.Addr().Unmap()
+	case *net.UDPAddr:
+		return addr.AddrPort().Addr().Unmap()
+	case *net.TCPAddr:
+		return addr.AddrPort().Addr().Unmap()
+	default:
+		at, _ := netip.ParseAddrPort(addr.String())
+		return at.Addr().Unmap()
+	}
+}
+
+// optRecord is the OPT record of an answer that says nothing but that EDNS is understood (RFC
+// 6891).
+var optRecord = [11]byte{0, 0, 41, udpSize >> 8, udpSize & 0xff}
+
+// truncated writes an empty answer with TC to query into out; nil when the query is no plain one.
+func truncated(query, out []byte) []byte {
+	n := headerLen + questionLen(query)
+	if n == headerLen || query[2]&0xf8 != 0 || query[4] != 0 || query[5] != 1 {
+		return nil
+	}
+	out = append(out[:0], query[:n]...)
+	out[2] = 0x82 | query[2]&1 // QR and TC, RD as asked
+	out[3] = 0
+	clear(out[6:12])
+	if query[10] != 0 || query[11] != 0 {
+		out[11] = 1
+		out = append(out, optRecord[:]...)
+	}
+	return out
+}

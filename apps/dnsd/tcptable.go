@@ -1,0 +1,99 @@
+package dnsd
+
+import (
+	"container/list"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// tcpConn is a connection of the table.
+type tcpConn struct {
+	net.Conn
+	since time.Time // when it began to wait for a query; guarded by the table's mu
+}
+
+// tcpTable is the TCP connections of a server.
+type tcpTable struct {
+	mu      sync.Mutex
+	open    map[*tcpConn]*list.Element // its place in waiting; nil while a query is answered
+	waiting list.List                  // of *tcpConn, the longest silent first
+	short   bool                       // the deadlines of those waiting are short
+}
+
+// admit takes a connection in; when there are too many, the one that is silent for longest goes.
+// False: all have queries that are being answered.
+func (t *tcpTable) admit(c *tcpConn, evicted *atomic.Uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.open) >= maxTCPConns {
+		longest := t.waiting.Front()
+		if longest == nil {
+			return false
+		}
+		victim := longest.Value.(*tcpConn)
+		t.remove(victim)
+		victim.Close()
+		evicted.Add(1)
+	}
+	t.open[c] = nil
+	t.adjust()
+	return true
+}
+
+// adjust shortens the deadlines of those that wait when more than half of the table is in use.
+// Those that begin to wait while it is not get long ones.
+func (t *tcpTable) adjust() {
+	crowded := len(t.open) > maxTCPConns/2
+	if crowded && !t.short {
+		for e := t.waiting.Front(); e != nil; e = e.Next() {
+			c := e.Value.(*tcpConn)
+			c.SetDeadline(c.since.Add(tcpBusyIdle))
+		}
+	}
+	t.short = crowded
+}
+
+// wait gives c the time until its next query has come.
+func (t *tcpTable) wait(c *tcpConn) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	place, open := t.open[c]
+	if !open {
+		return net.ErrClosed
+	}
+	c.since = time.Now()
+	if place == nil {
+		t.open[c] = t.waiting.PushBack(c)
+	}
+	if t.short {
+		return c.SetDeadline(c.since.Add(tcpBusyIdle))
+	}
+	return c.SetDeadline(c.since.Add(tcpIdle))
+}
+
+// busy notes that a query of c is being answered.
+func (t *tcpTable) busy(c *tcpConn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if place := t.open[c]; place != nil {
+		t.waiting.Remove(place)
+		t.open[c] = nil
+	}
+}
+
+// drop forgets c; again is no harm.
+func (t *tcpTable) drop(c *tcpConn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.remove(c)
+	t.adjust()
+}
+
+func (t *tcpTable) remove(c *tcpConn) {
+	if place := t.open[c]; place != nil {
+		t.waiting.Remove(place)
+	}
+	delete(t.open, c)
+}
