@@ -86,6 +86,7 @@ type row struct {
 	attack        string
 	during, after float64
 	growth        int64 // of resident memory, bytes
+	limit         int64 // of growth; 0: growthLimit
 	note          string
 	failed        bool
 }

@@ -2,6 +2,7 @@ package attack
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -155,8 +156,8 @@ func (w *world) judge(r row) {
 	if r.after >= 0 && r.after < afterLimit {
 		w.t.Errorf("%v after the attack %s of the requests were answered, want all", recovery, percent(r.after))
 	}
-	if r.growth > growthLimit {
-		w.t.Errorf("resident memory grew by %d MiB, want at most %d", r.growth>>20, growthLimit>>20)
+	if limit := cmp.Or(r.limit, growthLimit); r.growth > limit {
+		w.t.Errorf("resident memory grew by %d MiB, want at most %d", r.growth>>20, limit>>20)
 	}
 	r.failed = w.t.Failed()
 	results.add(r)

@@ -20,7 +20,13 @@ const (
 	slowClients = 200
 	// giveUp is how long after the attack a server may keep connections whose clients do next to nothing.
 	giveUp = 40 * time.Second
+	// unread is what a connection that does not read may hold until then, in bytes: a send buffer of 1 MiB,
+	// and a quarter of that for the rest.
+	unread = 5 << 18
 )
+
+// mostBytes asks for as much as there is: more is refused at once (httpd.DefaultMaxBody).
+const mostBytes = "GET /-/bytes/268435456 HTTP/1.1\r\nHost: a\r\n\r\n"
 
 // narrow opens a connection with the smallest window there is.
 func (w *world) narrow(address string) (conn net.Conn, err error) {
@@ -39,11 +45,12 @@ func TestSlowClients(t *testing.T) {
 	for _, tt := range []struct {
 		name, hello string
 		drip        func(net.Conn) // what each does once a second
+		limit       int64          // of growth in bytes; 0: the usual one
 	}{
-		{"never reads /-/bytes", "GET /-/bytes/1000000000000 HTTP/1.1\r\nHost: a\r\n\r\n", func(net.Conn) {}},
-		{"reads /-/bytes slowly", "GET /-/bytes/1000000000000 HTTP/1.1\r\nHost: a\r\n\r\n", func(c net.Conn) { c.Read(make([]byte, 8)) }},
-		{"trickles /-/echo", "POST /-/echo HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n", func(c net.Conn) { io.WriteString(c, "x") }},
-		{"slowloris", "GET / HTTP/1.1\r\n", func(c net.Conn) { io.WriteString(c, "X-a: b\r\n") }},
+		{"never reads /-/bytes", mostBytes, func(net.Conn) {}, slowClients * unread},
+		{"reads /-/bytes slowly", mostBytes, func(c net.Conn) { c.Read(make([]byte, 8)) }, slowClients * unread},
+		{"trickles /-/echo", "POST /-/echo HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n", func(c net.Conn) { io.WriteString(c, "x") }, 0},
+		{"slowloris", "GET / HTTP/1.1\r\n", func(c net.Conn) { io.WriteString(c, "X-a: b\r\n") }, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -69,6 +76,7 @@ func TestSlowClients(t *testing.T) {
 			if left > 0 {
 				t.Errorf("%d of %d connections were still open %v after the attack", left, len(conns), giveUp)
 			}
+			r.limit = tt.limit
 			r.note = fmt.Sprintf("%d connections, %d of them kept after %v", len(conns), left, time.Since(began).Round(time.Second))
 			w.judge(r)
 		})
