@@ -43,26 +43,27 @@ var began = regexp.MustCompile(`^\x16?=== RUN   (Test[^\s/]*)$`)
 
 var outcomes = map[string]string{"PASS": passed, "FAIL": failed, "SKIP": skipped}
 
-// runAll runs all tests of one side. When the process ends early the tests that were under way count as
-// crashed, and it goes on with the rest.
+// runAll runs all tests of one side. When the process ends early, with the panic of a test, the tests that
+// were under way count as crashed, and it goes on with the rest.
 func (w *workshop) runAll(s *suite, side string) (results, string, error) {
 	all := results{}
 	var log bytes.Buffer
-	for range 8 {
+	for known := -1; known < len(all); {
+		known = len(all)
 		out, ended, err := w.runOnce(s, side, "-test.skip", exactly(all))
 		log.Write(out)
 		if err != nil {
 			return nil, "", err
 		}
 		open := scan(out, all)
-		if ended || len(open) == 0 {
+		if ended {
 			return all, log.String(), nil
 		}
 		for _, test := range open {
 			all[test] = crashed
 		}
 	}
-	return nil, "", fmt.Errorf("%s on the %s: ends early again and again:\n%s", s.name, side, tail(log.String()))
+	return nil, "", fmt.Errorf("%s on the %s: ends before any test does:\n%s", s.name, side, tail(log.String()))
 }
 
 // runSome runs the named tests only, one process each.

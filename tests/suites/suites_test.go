@@ -94,3 +94,29 @@ func TestReasons(t *testing.T) {
 		}
 	}
 }
+
+// TestRunAllGoesOn: the process ends in a test that it says failed, in one that it says nothing of, and then not.
+func TestRunAllGoesOn(t *testing.T) {
+	dir := t.TempDir()
+	script := `#!/bin/sh
+case "$*" in
+*TestB*) printf '\026=== RUN   TestC\n\026--- PASS: TestC (0.00s)\n' ;;
+*TestA*) printf '\026=== RUN   TestB\npanic: b\n'; exit 2 ;;
+*) printf '\026=== RUN   TestA\n\026--- FAIL: TestA (0.00s)\npanic: a\n'; exit 2 ;;
+esac
+`
+	s := &suite{name: "p", pkg: "p", dir: dir, bin: dir}
+	if err := os.WriteFile(s.binary(host), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := (&workshop{}).runAll(s, host)
+	if want := (results{"TestA": failed, "TestB": crashed, "TestC": passed}); err != nil || !maps.Equal(got, want) {
+		t.Errorf("results %v, %v; want %v", got, err, want)
+	}
+	if err := os.WriteFile(s.binary(host), []byte("#!/bin/sh\nexit 2\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := (&workshop{}).runAll(s, host); err == nil {
+		t.Error("a process that ends before any test: want an error")
+	}
+}
