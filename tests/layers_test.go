@@ -80,9 +80,10 @@ var layers = map[string]layer{
 		module: []string{"link/rdma", "dv"}, others: []string{gvisor, dhcp},
 		tests: []string{"dv/simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd", "tests/netpair", netlink, dns},
 	},
-	"apps/httpd":   {},
-	"apps/dnsd":    {others: []string{dns}},
-	"apps/iperf3d": {},
+	"stack/stacktest": {module: []string{"stack"}, others: []string{gvisor}},
+	"apps/httpd":      {},
+	"apps/dnsd":       {others: []string{dns}},
+	"apps/iperf3d":    {},
 	"cmd/rdma-netstack/...": {
 		module: []string{"stack", "dv", "dv/simnic/...", "apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/..."},
 		others: []string{netlink, xsys, dns},
