@@ -13,8 +13,8 @@ func (k *MKey) span(pd uint32, addr uint64, n int) (off uint64, ok, mine bool) {
 	return off, true, true
 }
 
-// keyHold is the memory key a queue used last. It is not destroyed until released, so that whoever executes many
-// descriptors looks for it once.
+// keyHold is the memory key a queue used last, locked against destruction until
+// released, so that many descriptors cost one look-up.
 type keyHold struct{ key *MKey }
 
 // find is the key of that number, nil if there is none. It is held until release, or until another one is.

@@ -2,9 +2,10 @@ package simnic
 
 import (
 	"encoding/binary"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"sync"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
 // end is a NIC with queue pairs that send to its neighbour and receive from it.

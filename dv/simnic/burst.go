@@ -19,8 +19,8 @@ type rxBurst struct {
 	packet rxPacket
 	found  []Destination
 	open   []*RQ // hold back completions until the end of the batch
-	out    carrier
-	netdev carrier
+	out    egress
+	netdev egress
 
 	waited   *atomic.Bool // of the frame being delivered
 	locked   *RQ          // whose lock the goroutine holds: that of the packet before, see lock
@@ -60,10 +60,11 @@ func (n *NIC) getBurst() *rxBurst {
 	return b
 }
 
-// begin is for a new carrier. It assigns what a literal would make on the stack first: 5 KiB, which the stack of a goroutine that was started to
-// send one packet would have to grow for.
-func (c *carrier) begin(b *rxBurst, s *side, o owner, lost counter) {
-	c.nic, c.burst, c.side, c.owner, c.lost = b.nic, b, s, o, lost
+// begin initialises an egress in place. A composite literal would take 5 KiB of
+// stack first, which the stack of a goroutine started for one packet would have to
+// grow for.
+func (c *egress) begin(b *rxBurst, s *port, o owner, lost counter) {
+	c.nic, c.burst, c.port, c.owner, c.lost = b.nic, b, s, o, lost
 }
 
 func (n *NIC) putBurst(b *rxBurst) {
@@ -71,7 +72,8 @@ func (n *NIC) putBurst(b *rxBurst) {
 	n.bursts.put(b)
 }
 
-// lock takes the lock of a receive queue, which the burst keeps until another one's turn, or leave.
+// lock takes the lock of a receive queue. The burst holds it until it locks another
+// queue, or until leave.
 func (b *rxBurst) lock(rq *RQ) {
 	if b.locked != rq {
 		b.leave()
@@ -80,8 +82,8 @@ func (b *rxBurst) lock(rq *RQ) {
 	}
 }
 
-// leave gives up what the burst keeps locked. It has to be called before anything that may come back to the NIC, as
-// a wire may.
+// leave releases the lock the burst holds. It is called before every call that may
+// call the NIC again, as Send of a wire may.
 func (b *rxBurst) leave() {
 	b.mem.release()
 	if b.locked != nil {
@@ -133,27 +135,27 @@ func (pk *rxPacket) add(part []byte) {
 
 var zeros [frame.MinFrame]byte
 
-// whole makes the packet of an ordinary frame.
-func (b *rxBurst) whole(f *frame.Frame) {
+// setFrame makes the packet of an ordinary frame.
+func (b *rxBurst) setFrame(f *frame.Frame) {
 	pk := &b.packet
 	pk.n, pk.length = 0, 0
 	data := f.Data
 	at, head := int(f.CsumStart)+int(f.CsumOffset), b.p.L4At+b.p.L4Len
 	switch {
 	case !f.NeedsCsum:
-		b.verify(data)
+		b.verifyChecksums(data)
 	case b.p.L4At != 0 && b.p.L4At == int(f.CsumStart) && b.p.ChecksumAt() == at && !b.p.Truncated && head <= len(b.header):
 		copy(b.header[:head], data)
 		binary.BigEndian.PutUint16(b.header[at:], f.L4Checksum())
 		pk.add(b.header[:head])
 		data = data[head:]
-		b.vouch(f.Data)
+		b.setVerified(f.Data)
 	default: // not a checksum this parser knows, as of a tunnel: rare enough for a copy
 		whole := *f
 		whole.Data = append([]byte(nil), data...)
 		whole.CompleteChecksum()
 		data = whole.Data
-		b.verify(data)
+		b.verifyChecksums(data)
 	}
 	pk.add(data)
 	if pk.padded && pk.length < frame.MinFrame {
@@ -161,9 +163,8 @@ func (b *rxBurst) whole(f *frame.Frame) {
 	}
 }
 
-// cut makes the packet of headers and payload, which the device itself put
-// together.
-func (b *rxBurst) cut(header, payload []byte) {
+// setSegment makes the packet of headers and payload that the device assembled.
+func (b *rxBurst) setSegment(header, payload []byte) {
 	pk := &b.packet
 	pk.n, pk.length = 0, 0
 	pk.add(header)
@@ -171,10 +172,10 @@ func (b *rxBurst) cut(header, payload []byte) {
 	if pk.padded && pk.length < frame.MinFrame {
 		pk.add(zeros[:frame.MinFrame-pk.length])
 	}
-	b.vouch(header)
+	b.setVerified(header)
 }
 
-// types is what the parser found, without a verdict.
+// types is the status bits of the headers found, without those of checksums.
 func (b *rxBurst) types(data []byte) (status uint16) {
 	p := &b.p
 	status = mlx5.HdrL2OK | uint16(p.L3)<<mlx5.HdrL3Shift | l4Type(p, data)<<mlx5.HdrL4Shift
@@ -187,9 +188,9 @@ func (b *rxBurst) types(data []byte) (status uint16) {
 	return status
 }
 
-// vouch is the verdict on a packet whose checksums the device computed itself.
+// setVerified sets the status of a packet whose checksums the device computed itself.
 // The L4 part and its pseudo header sum up to 0xffff, and so does an IPv4 header.
-func (b *rxBurst) vouch(header []byte) {
+func (b *rxBurst) setVerified(header []byte) {
 	p := &b.p
 	b.packet.status = b.types(header) | mlx5.HdrL3OK | mlx5.HdrL4OK
 	head := uint16(0xffff)
@@ -199,8 +200,8 @@ func (b *rxBurst) vouch(header []byte) {
 	b.packet.sum = frame.AddSums(head, ^p.PseudoSum(header, p.End-p.L4At))
 }
 
-// verify is the verdict on a packet as it came.
-func (b *rxBurst) verify(data []byte) {
+// verifyChecksums sets the status of a packet that came with its checksums.
+func (b *rxBurst) verifyChecksums(data []byte) {
 	p, pk := &b.p, &b.packet
 	pk.status, pk.sum = b.types(data), 0
 	if p.L3 == mlx5.L3Other {

@@ -1,8 +1,9 @@
 package simnic
 
 import (
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"slices"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // Destination is where a classifier sends a copy of a frame.
@@ -12,13 +13,13 @@ type Destination struct {
 }
 
 // Classifier appends to out where a frame with this key goes; nothing means that
-// nobody wants it. It is called from many goroutines at once and must not keep
+// it has no receiver. It is called from many goroutines at once and must not keep
 // its arguments.
 type Classifier func(k *MatchKey, out []Destination) []Destination
 
-// SetClassifier puts c in the place of the netdev side and the leftover rules,
+// SetClassifier puts c in the place of the netdev port and the leftover rules,
 // for a face whose driver builds the flow tables of the netdev itself. Frames on
-// their way may still meet the one before. nil restores the netdev side.
+// their way may still meet the one before. nil restores the netdev port.
 func (n *NIC) SetClassifier(c Classifier) {
 	if c == nil {
 		n.classifier.Store(nil)

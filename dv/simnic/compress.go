@@ -7,25 +7,25 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
-// session is completions of one receive queue kept back to be written as a title
+// cqeBlock is completions of one receive queue kept back to be written as a title
 // and mini CQEs. It lasts no longer than a batch of frames, so that the same
 // frames always compress the same way. Guarded by the queue's lock.
-type session struct {
+type cqeBlock struct {
 	entries [][mlx5.CQESize]byte
 	next    uint16 // counter that the next entry must have
 }
 
-// hold keeps a completion for the session, ending the one before if it does not
+// hold keeps a completion for the block, ending the one before if it does not
 // fit. It reports false when the completion queue failed.
 func (rq *RQ) hold(b *rxBurst, c *mlx5.RxCQE) bool {
-	s, cq := &rq.session, rq.attr.CQ
+	s, cq := &rq.block, rq.attr.CQ
 	n := len(s.entries)
 	s.entries = append(s.entries, [mlx5.CQESize]byte{})
 	e := &s.entries[n]
 	c.Put(e[:])
-	if n > 0 && (!s.takes(c, e, cq) || n == rq.nic.caps.MaxCompressed) {
+	if n > 0 && (!s.fits(c, e, cq) || n == rq.nic.caps.MaxCompressed) {
 		s.entries = s.entries[:n]
-		if !rq.endSession() {
+		if !rq.flushBlock() {
 			return false
 		}
 		s.entries, n = append(s.entries, *e), 0
@@ -46,10 +46,10 @@ func (rq *RQ) advance(c *mlx5.RxCQE) uint16 {
 	return 1
 }
 
-// takes reports whether c, in bytes e, has what the session's title says, but for
+// fits reports whether c, in bytes e, has what the block's title says, but for
 // what minis keep per packet. It reads e in the words that it was written in: a
 // processor would otherwise wait until its stores are done, the packet's too.
-func (s *session) takes(c *mlx5.RxCQE, e *[mlx5.CQESize]byte, cq *CQ) bool {
+func (s *cqeBlock) fits(c *mlx5.RxCQE, e *[mlx5.CQESize]byte, cq *CQ) bool {
 	title := &s.entries[0]
 	if cq.attr.MiniFormat.hasStride() {
 		if be16(title[2:]) != c.WQEID { // another WQE
@@ -67,7 +67,7 @@ func (s *session) takes(c *mlx5.RxCQE, e *[mlx5.CQESize]byte, cq *CQ) bool {
 
 func (f MiniFormat) hasStride() bool { return f >= MiniFlowTagStride }
 
-// common masks, in a completion, all but what differs inside a session: the
+// common masks, in a completion, all but what differs inside a block: the
 // fields of a mini, and those that the format gives up.
 func (f MiniFormat) common() (words [mlx5.CQESize / 8]uint64) {
 	c := bytes.Repeat([]byte{0xff}, mlx5.CQESize)
@@ -109,12 +109,12 @@ func (f MiniFormat) mini(dst []byte, e *[mlx5.CQESize]byte) {
 	copy(dst[2:4], e[0x3c:0x3e])
 }
 
-// endSession writes what is kept: as it is when it is one completion or does not
+// flushBlock writes what is kept: as it is when it is one completion or does not
 // fit into the ring, else compressed. It reports whether the queue took all.
-func (rq *RQ) endSession() bool {
-	s := &rq.session
+func (rq *RQ) flushBlock() bool {
+	s := &rq.block
 	ok := true
-	if len(s.entries) < 2 || !rq.attr.CQ.putSession(s.entries) {
+	if len(s.entries) < 2 || !rq.attr.CQ.putCompressed(s.entries) {
 		for i := range s.entries {
 			ok = ok && rq.attr.CQ.put(&s.entries[i])
 		}
@@ -123,11 +123,11 @@ func (rq *RQ) endSession() bool {
 	return ok
 }
 
-// putSession writes completions as one session: the minis first, 8 to an entry,
+// putCompressed writes completions as one compressed block: the minis first, 8 to an entry,
 // in entries 1, 8, 16 ... behind the title, the title's last word at the end. The
-// other entries of the session keep what they held. It reports false, and has
+// other entries of the block keep what they held. It reports false, and has
 // done nothing, when they do not fit or a fault wants to see them one by one.
-func (cq *CQ) putSession(entries [][mlx5.CQESize]byte) bool {
+func (cq *CQ) putCompressed(entries [][mlx5.CQESize]byte) bool {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	n := uint32(len(entries))
@@ -152,7 +152,7 @@ func (cq *CQ) putSession(entries [][mlx5.CQESize]byte) bool {
 	return cq.notify()
 }
 
-// title is the first completion made the title of a session of n.
+// title is the first completion made the title of a block of n.
 func (f MiniFormat) title(first *[mlx5.CQESize]byte, n uint32) [mlx5.CQESize]byte {
 	t := *first
 	switch f {

@@ -2,8 +2,9 @@ package simnic
 
 import (
 	"encoding/binary"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // flowFrame is flow i of the golden session: 10.0.0.(1+i):(1000+i) to

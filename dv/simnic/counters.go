@@ -21,10 +21,10 @@ type Drops struct {
 	LinkDown     uint64
 
 	// on the way out
-	WireUnplugged uint64 // nothing plugged in, or it refused
+	WireUnplugged uint64 // no wire, or it refused
 	WireTooLong   uint64 // sent, longer than MTU + 18
-	NetdevLost    uint64 // no netdev side, or it refused
-	SteerMissed   uint64 // nobody's MAC (rx_steer_missed_packets)
+	NetdevLost    uint64 // no netdev port, or it refused
+	SteerMissed   uint64 // no receiver for it (rx_steer_missed_packets)
 	FlowDropped   uint64 // by a drop rule
 	Loopback      uint64 // would have returned to its own sender
 	OutOfBuffer   uint64 // receive queue empty (out_of_buffer)
@@ -39,7 +39,7 @@ type Drops struct {
 // Counters is a snapshot of what a NIC has counted since it was made.
 type Counters struct {
 	Slice  Traffic // user queues: completed into receive queues; sent by WQEs
-	Netdev Traffic // netdev side: given to it; sent by it
+	Netdev Traffic // netdev port: given to it; sent by it
 	Wire   Traffic // came in from the wire; left to it
 	Drops  Drops
 
@@ -140,7 +140,8 @@ func (d *direction) add(c cast, packets, bytes int) {
 	d.bytes.Add(uint64(bytes))
 }
 
-// tally adds up what is to be counted in one place, which atomic additions one by one are too slow for.
+// tally adds up what goes to one direction, so that a batch costs one atomic
+// addition.
 type tally struct {
 	to             *direction
 	kind           cast
@@ -223,12 +224,12 @@ func (c Counters) Entered() uint64 {
 }
 
 // Check says whether every packet is accounted for: each that entered was
-// dropped at the door or copied to one or more destinations, and each copy ended
+// dropped where it entered or copied to one or more destinations, and each copy ended
 // in exactly one counter. Meant for when no frame is on its way.
 func (c Counters) Check() error {
-	door := c.Drops.WireOversize + c.Drops.WireRunt + c.Drops.LinkDown
-	if c.Routed+door < c.Entered() {
-		return fmt.Errorf("simnic: %d packets entered, %d dropped at the door and only %d copies routed", c.Entered(), door, c.Routed)
+	atEntry := c.Drops.WireOversize + c.Drops.WireRunt + c.Drops.LinkDown
+	if c.Routed+atEntry < c.Entered() {
+		return fmt.Errorf("simnic: %d packets entered, %d dropped where they entered and only %d copies routed", c.Entered(), atEntry, c.Routed)
 	}
 	d := &c.Drops
 	ended := c.Wire.TxPackets + c.Netdev.RxPackets + c.Slice.RxPackets +

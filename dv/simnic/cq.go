@@ -31,7 +31,7 @@ type CQAttr struct {
 
 	IgnoreOverrun bool // overwrite entries the driver has not read
 	Collapsed     bool // always write entry 0
-	Compress      bool // receive completions come in sessions of mini CQEs
+	Compress      bool // receive completions come in blocks of mini CQEs
 	MiniFormat    MiniFormat
 
 	// Moderation: at most one event per MaxCount completions or PeriodUsec
@@ -61,7 +61,7 @@ type CQ struct {
 	nic    *NIC
 	attr   CQAttr
 	number uint32
-	use    usage
+	use    refCount
 	status atomic.Uint32
 	common [mlx5.CQESize / 8]uint64 // of MiniFormat
 
@@ -77,7 +77,7 @@ type CQ struct {
 // failer is a queue that completes into a CQ.
 type failer interface{ cqFailed() }
 
-// CreateCQ makes a completion queue. Whoever creates it has written every
+// CreateCQ makes a completion queue. The caller has written every
 // entry's last byte so that none looks valid.
 func (n *NIC) CreateCQ(a CQAttr) (*CQ, error) {
 	if err := n.Usable(); err != nil {
@@ -87,13 +87,13 @@ func (n *NIC) CreateCQ(a CQAttr) (*CQ, error) {
 		a.EntrySize = 64
 	}
 	if a.EntrySize != 64 && a.EntrySize != 128 {
-		return nil, refuse(StatusBadParam, "completion queue entries of %d bytes", a.EntrySize)
+		return nil, errorf(StatusBadParam, "completion queue entries of %d bytes", a.EntrySize)
 	}
 	if err := checkRing("completion queue", a.Ring, a.Record, a.LogSize, n.caps.LogMaxCQ, a.EntrySize); err != nil {
 		return nil, err
 	}
 	if a.Compress && (!n.caps.Compression || n.caps.MiniFormats&(1<<a.MiniFormat) == 0) {
-		return nil, refuse(StatusBadParam, "completion queue with mini format %d", a.MiniFormat)
+		return nil, errorf(StatusBadParam, "completion queue with mini format %d", a.MiniFormat)
 	}
 	cq := &CQ{nic: n, attr: a, common: a.MiniFormat.common(), pi: a.StartIndex, ci: a.StartIndex}
 	cq.number = n.numbers.add(cq, 20)
@@ -141,7 +141,7 @@ func (cq *CQ) Resize(ring *Memory, logSize int) error {
 // before: StatusResBusy.
 func (cq *CQ) Destroy() error {
 	if err := cq.use.retire(); err != nil {
-		return refuse(StatusOf(err), "destroy completion queue %#x", cq.number)
+		return errorf(StatusOf(err), "destroy completion queue %#x", cq.number)
 	}
 	cq.mu.Lock()
 	defer cq.mu.Unlock()

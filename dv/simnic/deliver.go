@@ -2,9 +2,10 @@ package simnic
 
 import (
 	"encoding/binary"
+	"sync/atomic"
+
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
-	"sync/atomic"
 )
 
 // origin is where a frame entered.
@@ -12,7 +13,7 @@ type origin struct {
 	owner  owner
 	domain bool // sent by a send queue of transport domain td
 	td     uint32
-	waited *atomic.Bool // set when a frame had to wait for its receiver; nil: nobody asks
+	waited *atomic.Bool // set when a frame had to wait for its receiver; nil: not wanted
 }
 
 // blocked reports whether a TIR must not get the frame because its own
@@ -27,12 +28,13 @@ func (n *NIC) blocked(o origin, t *TIRAttr, c cast) bool {
 	return !t.SelfLoopbackMulticast
 }
 
-// ConnectWire plugs the port into w and starts reception.
-func (n *NIC) ConnectWire(w wire.Wire) error { return n.wire.plug(w, n.fromWire) }
+// ConnectWire connects the port to w and starts reception. The NIC owns w from then
+// on: Close closes it. A second wire is refused with StatusBadState.
+func (n *NIC) ConnectWire(w wire.Wire) error { return n.wire.attach(w, n.fromWire) }
 
-// ConnectNetdev plugs w in as the netdev side of the port: it gets the frames of
+// ConnectNetdev connects w as the netdev port: it gets the frames of
 // the netdev's MAC, broadcast and multicast, and sends beside the user queues.
-func (n *NIC) ConnectNetdev(w wire.Wire) error { return n.netdev.plug(w, n.fromNetdev) }
+func (n *NIC) ConnectNetdev(w wire.Wire) error { return n.netdev.attach(w, n.fromNetdev) }
 
 // maxFrame is the longest frame the port takes, without FCS.
 func (n *NIC) maxFrame() int { return n.MTU() + frame.EtherHeader + frame.VLANTag }
@@ -91,7 +93,7 @@ func (n *NIC) fromNetdev(frames []frame.Frame) {
 func (n *NIC) forward(o origin, frames []frame.Frame, mine bool) {
 	b := n.getBurst()
 	defer n.putBurst(b)
-	b.out.mine = mine
+	b.out.mutable = mine
 	t := n.steering.now.Load()
 	for i := range frames {
 		f := frames[i]
@@ -132,7 +134,7 @@ func (n *NIC) offloadsTo(header []byte) frame.Offload {
 }
 
 // steer delivers a frame to whom the flow tables and the netdev's filter say.
-// It returns how many copies were made: 0 means nobody wanted it.
+// It returns how many copies were made: 0 means it has no receiver.
 func (n *NIC) steer(b *rxBurst, o origin, f *frame.Frame) (copies int) {
 	b.waited = f.Waited
 	b.p = frame.Parse(f.Data)
@@ -211,10 +213,10 @@ func (n *NIC) toTIR(b *rxBurst, tir *TIR, o origin, f *frame.Frame, kind cast, t
 		}
 		rq = rqs[pk.hash&uint32(len(rqs)-1)]
 	}
-	if f.GSO != frame.GSONone && n.toRQCut(b, rq, f) {
+	if f.GSO != frame.GSONone && n.deliverSegments(b, rq, f) {
 		return
 	}
-	b.whole(f)
+	b.setFrame(f)
 	b.lock(rq)
 	rq.deliver(b)
 }

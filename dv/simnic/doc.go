@@ -31,7 +31,7 @@
 // the device with NIC.Inject, at the port and the device with NIC.SetLink,
 // NIC.FailDevice and CQ.Fail.
 //
-// Locks are taken in the order SQ, its bell, RQ, CQ, one of each at most, and none covers
+// Locks are taken in the order SQ, its doorbell, RQ, CQ, one of each at most, and none covers
 // the NIC as a whole, so that two NICs may be wired back to back and both send.
 // A wire may call back into a NIC from inside Send.
 //

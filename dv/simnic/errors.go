@@ -49,7 +49,7 @@ func StatusOf(err error) Status {
 	return StatusInternal
 }
 
-// refuse says what was refused, why, and with which status.
-func refuse(s Status, format string, args ...any) error {
+// errorf says what was refused and why, with the status s.
+func errorf(s Status, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), s)
 }

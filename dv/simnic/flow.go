@@ -2,8 +2,9 @@ package simnic
 
 import (
 	"errors"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"sync/atomic"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // FlowType says where in the order of tables a rule sits.

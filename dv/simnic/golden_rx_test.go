@@ -2,8 +2,9 @@ package simnic
 
 import (
 	"encoding/binary"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // tcpFrame72 carries the datagram of the published RSS vector, tagged with TCI

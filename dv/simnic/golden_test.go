@@ -2,8 +2,9 @@ package simnic
 
 import (
 	"encoding/binary"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // Descriptors, frames and completions below were made from the layouts of the

@@ -25,12 +25,12 @@ func (sq *SQ) lso(w *wqe, e *eth) fault {
 		return faultLength
 	}
 	s.IPChecksum, s.L4Checksum = e.csum&mlx5.CsumL3 != 0, e.csum&mlx5.CsumL4 != 0
-	return sq.cut(w, e, &s, sq.piece(e, &s, payload))
+	return sq.emitSegments(w, e, &s, sq.packetsPerFrame(e, &s, payload))
 }
 
-// piece is how many packets of payload go into one frame: one, or as many as the
+// packetsPerFrame is how many packets of payload go into one frame: one, or as many as the
 // IP length field can express.
-func (sq *SQ) piece(e *eth, s *frame.Segmenter, payload int) int {
+func (sq *SQ) packetsPerFrame(e *eth, s *frame.Segmenter, payload int) int {
 	ipv4 := s.Headers.L3 == mlx5.L3IPv4
 	if e.csum&mlx5.CsumL4 == 0 || ipv4 && e.csum&mlx5.CsumL3 == 0 || payload <= e.mss {
 		return 1
@@ -41,8 +41,8 @@ func (sq *SQ) piece(e *eth, s *frame.Segmenter, payload int) int {
 	return (maxSend - len(e.header)) / e.mss
 }
 
-// cut reads the payload in pieces of n packets and emits a frame for each.
-func (sq *SQ) cut(w *wqe, e *eth, s *frame.Segmenter, n int) fault {
+// emitSegments reads the payload in pieces of n packets and emits a frame for each.
+func (sq *SQ) emitSegments(w *wqe, e *eth, s *frame.Segmenter, n int) fault {
 	src := source{sq: sq, w: w, at: e.dataAt}
 	for g := s.Pieces(n); g.Next(); {
 		b := sq.room(len(e.header) + g.Len)

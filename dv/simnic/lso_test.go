@@ -129,7 +129,7 @@ func (r *sendRig) cutByNeighbour(t *testing.T, whole bool) (out [][]byte) {
 	return out
 }
 
-// TestNetdevOffloads is what the netdev side leaves to the port to finish.
+// TestNetdevOffloads is what the netdev port leaves to the port to finish.
 func TestNetdevOffloads(t *testing.T) {
 	for _, can := range []frame.Offload{0, frame.OffloadCsum | frame.OffloadTSO4} {
 		w := newWorld(t, Config{})

@@ -3,6 +3,7 @@ package simnic
 import (
 	"encoding/binary"
 	"fmt"
+
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
@@ -127,7 +128,7 @@ func (m *Match) setL4(proto uint8) {
 func (m *Match) check() error {
 	for i, v := range m.Value {
 		if v&^m.Mask[i] != 0 {
-			return refuse(StatusBadParam, "match value %#x outside mask %#x in word %d", v, m.Mask[i], i)
+			return errorf(StatusBadParam, "match value %#x outside mask %#x in word %d", v, m.Mask[i], i)
 		}
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 // offsets. It may consist of pieces that are not adjacent: the pages of a
 // guest, or the banks of its physical memory with holes between them.
 //
-// A Memory does not own what it shows. Whoever created it keeps it mapped until
+// A Memory does not own what it shows. Its creator keeps it mapped until
 // every object made with it is destroyed.
 type Memory struct {
 	pieces []piece
@@ -37,11 +37,11 @@ func NewMemory(r *mmio.Region) *Memory {
 // firmware command.
 func NewPagedMemory(pages []*mmio.Region, offset, length int) (*Memory, error) {
 	if len(pages) == 0 || offset < 0 || length < 0 {
-		return nil, refuse(StatusBadParam, "memory of %d pages, %d bytes at offset %d", len(pages), length, offset)
+		return nil, errorf(StatusBadParam, "memory of %d pages, %d bytes at offset %d", len(pages), length, offset)
 	}
 	size := pages[0].Len()
 	if size == 0 || size&(size-1) != 0 || offset >= size || offset+length > size*len(pages) {
-		return nil, refuse(StatusBadParam, "%d bytes at offset %d in %d pages of %d bytes", length, offset, len(pages), size)
+		return nil, errorf(StatusBadParam, "%d bytes at offset %d in %d pages of %d bytes", length, offset, len(pages), size)
 	}
 	m := &Memory{skew: uint64(offset), size: uint64(length)}
 	for 1<<m.shift < size {
@@ -49,7 +49,7 @@ func NewPagedMemory(pages []*mmio.Region, offset, length int) (*Memory, error) {
 	}
 	for i, p := range pages {
 		if p.Len() != size {
-			return nil, refuse(StatusBadParam, "page %d is %d bytes, page 0 is %d", i, p.Len(), size)
+			return nil, errorf(StatusBadParam, "page %d is %d bytes, page 0 is %d", i, p.Len(), size)
 		}
 		m.pieces = append(m.pieces, piece{uint64(i * size), p})
 	}
@@ -72,7 +72,7 @@ func NewBankedMemory(banks []Bank) (*Memory, error) {
 	sort.Slice(m.pieces, func(i, j int) bool { return m.pieces[i].at < m.pieces[j].at })
 	for _, p := range m.pieces {
 		if p.at < m.size {
-			return nil, refuse(StatusBadParam, "memory bank at %#x overlaps the one before", p.at)
+			return nil, errorf(StatusBadParam, "memory bank at %#x overlaps the one before", p.at)
 		}
 		m.size = p.at + uint64(p.mem.Len())
 	}

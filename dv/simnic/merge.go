@@ -200,7 +200,7 @@ func (rq *RQ) closeMerge() bool {
 		m.mark(e[:])
 	}
 	m.segments = 0
-	return rq.endSession() && rq.attr.CQ.put(&e)
+	return rq.flushBlock() && rq.attr.CQ.put(&e)
 }
 
 // mark writes the fields that make a completion one of a merge.

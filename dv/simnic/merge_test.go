@@ -3,8 +3,9 @@ package simnic
 import (
 	"bytes"
 	"encoding/binary"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // tcpSegment is n bytes of payload at offset at of the published RSS flow, with

@@ -49,13 +49,13 @@ func (n *NIC) CreateMKey(a MKeyAttr) (*MKey, error) {
 		return nil, err
 	}
 	if a.Mem == nil {
-		return nil, refuse(StatusBadParam, "memory key without memory")
+		return nil, errorf(StatusBadParam, "memory key without memory")
 	}
 	if a.Len == 0 && a.Start == 0 {
 		a.Len = a.Mem.Len()
 	}
 	if a.Len > a.Mem.Len() || a.Start+a.Len < a.Start {
-		return nil, refuse(StatusBadParam, "memory key of %d bytes at %#x over %d bytes of memory", a.Len, a.Start, a.Mem.Len())
+		return nil, errorf(StatusBadParam, "memory key of %d bytes at %#x over %d bytes of memory", a.Len, a.Start, a.Mem.Len())
 	}
 	k := &MKey{nic: n, attr: a}
 	index := n.numbers.add(k, 22)
@@ -80,7 +80,7 @@ func (k *MKey) Destroy() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.dead {
-		return refuse(StatusBadRes, "memory key %#x", k.key)
+		return errorf(StatusBadRes, "memory key %#x", k.key)
 	}
 	k.dead = true
 	k.nic.keys.edit(func(m map[uint32]*MKey) { delete(m, k.key) })

@@ -2,10 +2,10 @@ package simnic
 
 import "github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 
-// multiPacket sends one packet per data segment of an enhanced multi-packet WQE.
+// mpw sends one packet per data segment of an enhanced multi-packet WQE.
 // What the Ethernet segment asks for applies to all of them.
-func (sq *SQ) multiPacket(w *wqe, e *eth) fault {
-	if !sq.nic.caps.EnhancedMPW || !sq.attr.MultiPkt || len(e.header) != 0 || e.insert != 0 || e.mss != 0 || sq.nic.caps.MinInline != InlineNone {
+func (sq *SQ) mpw(w *wqe, e *eth) fault {
+	if !sq.nic.caps.EnhancedMPW || !sq.attr.MPW || len(e.header) != 0 || e.insert != 0 || e.mss != 0 || sq.nic.caps.MinInline != InlineNone {
 		return faultFormat
 	}
 	if _, f := w.measure(e.dataAt); f.syndrome != 0 {

@@ -10,7 +10,7 @@ import (
 )
 
 // Config describes a software ConnectX. The zero value is a ConnectX-6 Dx with
-// nothing plugged in.
+// no wire.
 type Config struct {
 	Name   string           // RDMA device name; default "mlx5_sim0"
 	Netdev string           // name of the port's netdev; default "sim0"
@@ -62,8 +62,8 @@ type NIC struct {
 	mtu    atomic.Int32
 	linkUp atomic.Bool
 	fatal  atomic.Bool
-	wire   side // what the port is plugged into
-	netdev side // the kernel's slice of the port
+	wire   port // of the cable
+	netdev port // the kernel's slice of the port
 
 	sinkMu sync.Mutex
 	sinks  map[int]func(Event)
@@ -74,7 +74,7 @@ type NIC struct {
 	done       chan struct{} // closed by Close
 }
 
-// New makes a NIC with its link up and nothing plugged in.
+// New makes a NIC with its link up and no wire.
 func New(cfg Config) (*NIC, error) {
 	since := time.Since // cheaper than time.Now and Sub
 	if clock := cfg.Clock; clock != nil {
@@ -82,7 +82,7 @@ func New(cfg Config) (*NIC, error) {
 	}
 	cfg = cfg.withDefaults()
 	if len(cfg.MAC) != 6 || cfg.MAC[0]&1 != 0 {
-		return nil, refuse(StatusBadParam, "netdev MAC %v is not a unicast address of 6 bytes", cfg.MAC)
+		return nil, errorf(StatusBadParam, "netdev MAC %v is not a unicast address of 6 bytes", cfg.MAC)
 	}
 	n := &NIC{cfg: cfg, caps: cfg.Caps, since: since, log: cfg.Logger, sinks: map[int]func(Event){}, done: make(chan struct{})}
 	n.start = cfg.Clock()
@@ -144,7 +144,7 @@ func (n *NIC) GUID() uint64 {
 // SetMAC changes the address of the netdev.
 func (n *NIC) SetMAC(mac net.HardwareAddr) error {
 	if len(mac) != 6 || mac[0]&1 != 0 {
-		return refuse(StatusBadParam, "netdev MAC %v", mac)
+		return errorf(StatusBadParam, "netdev MAC %v", mac)
 	}
 	n.mac.Store(macBits(mac))
 	return nil
@@ -157,7 +157,7 @@ func (n *NIC) MTU() int { return int(n.mtu.Load()) }
 // SetMTU changes it at once for frames to come.
 func (n *NIC) SetMTU(mtu int) error {
 	if mtu < 68 || mtu > 65535 {
-		return refuse(StatusBadParam, "MTU %d (68 to 65535)", mtu)
+		return errorf(StatusBadParam, "MTU %d (68 to 65535)", mtu)
 	}
 	n.mtu.Store(int32(mtu))
 	return nil
@@ -197,8 +197,8 @@ func (n *NIC) FailDevice() {
 	}
 }
 
-// RestoreDevice ends the fatal state, as a reset of the firmware does. Whoever
-// asks for it has destroyed all objects.
+// RestoreDevice ends the fatal state, as a reset of the firmware does. The
+// caller has destroyed all objects.
 func (n *NIC) RestoreDevice() { n.fatal.Store(false) }
 
 // Usable is nil while control commands may succeed, StatusBadSystem in the fatal
@@ -216,8 +216,8 @@ func (n *NIC) Close() error {
 		return nil
 	}
 	close(n.done)
-	err := n.wire.unplug()
-	if e := n.netdev.unplug(); err == nil {
+	err := n.wire.detach()
+	if e := n.netdev.detach(); err == nil {
 		err = e
 	}
 	n.background.stop()

@@ -2,9 +2,10 @@ package simnic
 
 import (
 	"fmt"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"sync"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // TestDestroyOrder is who keeps whom alive.

@@ -2,8 +2,9 @@ package simnic
 
 import (
 	"fmt"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 func TestChecksumOffload(t *testing.T) {

@@ -26,10 +26,10 @@ func (s State) String() string {
 // state, an unknown state, and ERR to RDY without a reset between.
 func checkTransition(kind string, number uint32, real, cur, next State) error {
 	if cur != real {
-		return refuse(StatusBadState, "%s %#x is in state %v, not %v", kind, number, real, cur)
+		return errorf(StatusBadState, "%s %#x is in state %v, not %v", kind, number, real, cur)
 	}
 	if next != StateReset && next != StateReady && next != StateError || real == StateError && next == StateReady {
-		return refuse(StatusBadState, "%s %#x from state %v to %v", kind, number, real, next)
+		return errorf(StatusBadState, "%s %#x from state %v to %v", kind, number, real, next)
 	}
 	return nil
 }
@@ -38,14 +38,14 @@ func checkTransition(kind string, number uint32, real, cur, next State) error {
 // in memory, or a doorbell record that is not 8 aligned bytes.
 func checkRing(kind string, ring, record *Memory, logEntries, maxLog, entrySize int) error {
 	if logEntries < 0 || logEntries > maxLog {
-		return refuse(StatusBadParam, "%s of 2^%d entries (at most 2^%d)", kind, logEntries, maxLog)
+		return errorf(StatusBadParam, "%s of 2^%d entries (at most 2^%d)", kind, logEntries, maxLog)
 	}
 	need := uint64(entrySize) << logEntries
 	if ring == nil || ring.Len() < need {
-		return refuse(StatusBadParam, "%s of 2^%d entries of %d bytes without memory for it", kind, logEntries, entrySize)
+		return errorf(StatusBadParam, "%s of 2^%d entries of %d bytes without memory for it", kind, logEntries, entrySize)
 	}
 	if record == nil || len(record.Slice(0, 8)) != 8 {
-		return refuse(StatusBadParam, "%s without a doorbell record of 8 bytes", kind)
+		return errorf(StatusBadParam, "%s without a doorbell record of 8 bytes", kind)
 	}
 	return nil
 }

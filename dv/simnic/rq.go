@@ -37,21 +37,27 @@ const maxRecvWQE = 512
 
 // RQ is a receive queue. The driver posts WQEs by advancing the record; the NIC
 // consumes them in ring order.
+//
+//	      Modify        error other than a length error, a lost CQ, Modify
+//	RST ----------> RDY --------------------------------------------> ERR
+//	 ^               |  packets consume WQEs                           |  WQEs are flushed,
+//	 +---------------+-------------------------------------------------+  packets dropped
+//	      Modify: counters return to the start
 type RQ struct {
 	nic    *NIC
 	attr   RQAttr
 	number uint32
-	use    usage
+	use    refCount
 
-	mu        sync.Mutex
-	state     State
-	hwCI      uint16 // WQEs consumed
-	stride    int    // strides used of the WQE at hwCI
-	head      uint16 // linked list: slot of the WQE at hwCI
-	impatient bool   // packets have waited in vain: drop until there is a WQE again
-	wqe       [maxRecvWQE]byte
-	session   session
-	merge     merge
+	mu      sync.Mutex
+	state   State
+	hwCI    uint16 // WQEs consumed
+	stride  int    // strides used of the WQE at hwCI
+	head    uint16 // linked list: slot of the WQE at hwCI
+	dropNow bool   // a packet has waited delayDrop in vain: drop until there is a WQE
+	wqe     [maxRecvWQE]byte
+	block   cqeBlock
+	merge   merge
 }
 
 // CreateRQ makes a receive queue in the reset state.
@@ -62,8 +68,8 @@ func (n *NIC) CreateRQ(a RQAttr) (*RQ, error) {
 	if err := n.checkRQ(a); err != nil {
 		return nil, err
 	}
-	if err := a.CQ.use.take(); err != nil {
-		return nil, refuse(StatusBadRes, "receive queue on completion queue %#x", a.CQ.number)
+	if err := a.CQ.use.acquire(); err != nil {
+		return nil, errorf(StatusBadRes, "receive queue on completion queue %#x", a.CQ.number)
 	}
 	rq := &RQ{nic: n, attr: a}
 	rq.number = n.numbers.add(rq, 20)
@@ -73,23 +79,23 @@ func (n *NIC) CreateRQ(a RQAttr) (*RQ, error) {
 
 func (n *NIC) checkRQ(a RQAttr) error {
 	if a.LogStride < 4 || 1<<a.LogStride > min(n.caps.MaxRecvWQE, maxRecvWQE) {
-		return refuse(StatusBadParam, "receive WQEs of 2^%d bytes (at most %d)", a.LogStride, n.caps.MaxRecvWQE)
+		return errorf(StatusBadParam, "receive WQEs of 2^%d bytes (at most %d)", a.LogStride, n.caps.MaxRecvWQE)
 	}
 	if err := checkRing("receive queue", a.Ring, a.Record, a.LogSize, n.caps.LogMaxQueue, 1<<a.LogStride); err != nil {
 		return err
 	}
 	if a.CQ == nil {
-		return refuse(StatusBadParam, "receive queue without completion queue")
+		return errorf(StatusBadParam, "receive queue without completion queue")
 	}
 	if s := a.Striding; s != nil {
 		c := n.caps
 		if !c.StridingRQ || a.LogStride < 5 || s.LogStrideBytes < c.LogMinStride || s.LogStrideBytes > c.LogMaxStride ||
 			s.LogStrides < c.LogMinStrides || s.LogStrides > c.LogMaxStrides {
-			return refuse(StatusBadParam, "striding receive queue of 2^%d strides of 2^%d bytes", s.LogStrides, s.LogStrideBytes)
+			return errorf(StatusBadParam, "striding receive queue of 2^%d strides of 2^%d bytes", s.LogStrides, s.LogStrideBytes)
 		}
 	}
 	if a.VLANStrip && !n.caps.VLANStrip || a.ScatterFCS && !n.caps.ScatterFCS || a.EndPad && !n.caps.EndPad || a.DelayDrop && !n.caps.DelayDrop {
-		return refuse(StatusBadParam, "receive queue feature the device lacks")
+		return errorf(StatusBadParam, "receive queue feature the device lacks")
 	}
 	return nil
 }
@@ -122,7 +128,7 @@ func (rq *RQ) Modify(cur, next State) error {
 		return err
 	}
 	rq.closeMerge()
-	rq.endSession()
+	rq.flushBlock()
 	if next == StateReset || rq.state == StateReset {
 		rq.hwCI, rq.stride, rq.head = rq.attr.StartIndex, 0, 0
 	}
@@ -136,7 +142,7 @@ func (rq *RQ) Modify(cur, next State) error {
 // SetVLANStrip turns stripping on or off for frames to come.
 func (rq *RQ) SetVLANStrip(on bool) error {
 	if on && !rq.nic.caps.VLANStrip {
-		return refuse(StatusBadParam, "VLAN stripping the device lacks")
+		return errorf(StatusBadParam, "VLAN stripping the device lacks")
 	}
 	rq.mu.Lock()
 	defer rq.mu.Unlock()
@@ -148,10 +154,10 @@ func (rq *RQ) SetVLANStrip(on bool) error {
 // TIRs that name it must be destroyed before: StatusResBusy.
 func (rq *RQ) Destroy() error {
 	if err := rq.use.retire(); err != nil {
-		return refuse(StatusOf(err), "destroy receive queue %#x", rq.number)
+		return errorf(StatusOf(err), "destroy receive queue %#x", rq.number)
 	}
 	rq.mu.Lock()
-	rq.state, rq.merge.segments, rq.session.entries = StateReset, 0, nil
+	rq.state, rq.merge.segments, rq.block.entries = StateReset, 0, nil
 	rq.mu.Unlock()
 	rq.attr.CQ.detach(rq)
 	rq.attr.CQ.use.release()

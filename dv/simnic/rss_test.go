@@ -2,9 +2,10 @@ package simnic
 
 import (
 	"fmt"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"net/netip"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // rssVectors are Microsoft's published vectors for the default key.

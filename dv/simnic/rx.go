@@ -58,7 +58,7 @@ func (rq *RQ) ready(b *rxBurst) bool {
 	n := rq.nic
 	switch {
 	case rq.state == StateError:
-		rq.endSession()
+		rq.flushBlock()
 		rq.flush()
 		n.counters.add(ctrNotReady, 1)
 		return false
@@ -118,7 +118,7 @@ func (rq *RQ) available(b *rxBurst) bool {
 
 // How long a packet waits for a WQE, and how often it looks. linux 6.12 mlx5_ib
 // sets 100 ms. Here it is the sender's goroutine that waits, which may be the one
-// that the receiver waits for: hence stand-ins.
+// that the receiver waits for: hence asynchronous senders.
 const (
 	delayDrop      = 100 * time.Millisecond
 	delayDropPoll  = 10 * time.Microsecond
@@ -133,7 +133,7 @@ func (rq *RQ) await(b *rxBurst) bool {
 	if b.waited != nil {
 		b.waited.Store(true)
 	}
-	for looks, start := 0, time.Now(); !rq.impatient; looks++ {
+	for looks, start := 0, time.Now(); !rq.dropNow; looks++ {
 		if looks < delayDropYield {
 			runtime.Gosched()
 		} else {
@@ -143,7 +143,7 @@ func (rq *RQ) await(b *rxBurst) bool {
 		case rq.posted() > 0:
 			return true
 		case rq.nic.closed.Load() || rq.nic.fatal.Load() || time.Since(start) > delayDrop:
-			rq.impatient = true
+			rq.dropNow = true
 		}
 	}
 	return false
@@ -183,7 +183,7 @@ func (rq *RQ) list(w []byte) []byte {
 // consume takes the next WQE out of the ring.
 func (rq *RQ) consume(w []byte) {
 	rq.hwCI++
-	rq.impatient = false
+	rq.dropNow = false
 	if rq.attr.LinkedList {
 		rq.head = be16(w[2:]) & (1<<rq.attr.LogSize - 1)
 	}
@@ -227,8 +227,9 @@ func capacity(list []byte, n int) (sum int) {
 	return sum
 }
 
-// startPadding in the byte count of a receive segment lets the NIC pad the packet's start, which this one never does; in a
-// send queue the same bit marks inline data (MLX5_HW_START_PADDING, linux include/linux/mlx5/qp.h; mlx5e sets it always).
+// startPadding in the byte count of a receive segment lets the NIC pad the packet's
+// start, which this one never does; in a send queue the same bit marks inline data
+// (MLX5_HW_START_PADDING, linux include/linux/mlx5/qp.h; mlx5e sets it always).
 const startPadding = 1 << 31
 
 // scatter writes the pieces of the packet into the scatter list from byte skip
@@ -284,7 +285,7 @@ func (rq *RQ) describe(c *mlx5.RxCQE, b *rxBurst, stripped bool) {
 	}
 }
 
-// complete writes a completion, or keeps it for a compressed session.
+// complete writes a completion, or keeps it for a block of compressed ones.
 func (rq *RQ) complete(b *rxBurst, c *mlx5.RxCQE) counter {
 	ok := false
 	if rq.attr.CQ.attr.Compress {
@@ -307,7 +308,7 @@ func (rq *RQ) completeError(f fault, bytes uint32) {
 	var e [mlx5.CQESize]byte
 	c.Put(e[:])
 	rq.nic.countError(f, ctrRespErrors, ctrRespFlushed)
-	rq.endSession()
+	rq.flushBlock()
 	rq.attr.CQ.put(&e)
 }
 
@@ -352,5 +353,5 @@ func (rq *RQ) cqFailed() {
 // finish ends what the queue holds back at the end of a batch. Called with the lock held.
 func (rq *RQ) finish() {
 	rq.closeMerge()
-	rq.endSession()
+	rq.flushBlock()
 }

@@ -3,10 +3,11 @@ package simnic
 import (
 	"bytes"
 	"encoding/binary"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"hash/crc32"
 	"testing"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 func TestScatterList(t *testing.T) {

@@ -31,7 +31,7 @@ func (sq *SQ) execute(w *wqe) fault {
 	case mlx5.OpLSO:
 		return sq.lso(w, &e)
 	case mlx5.OpEnhancedMPW:
-		return sq.multiPacket(w, &e)
+		return sq.mpw(w, &e)
 	}
 	if w.imm() != 0 && !sq.nic.cfg.Lenient {
 		sq.violation("SEND %#x with immediate %#x", w.index, w.imm())

@@ -15,22 +15,31 @@ type SQAttr struct {
 	UAR        uint32  // page whose doorbell registers serve this queue
 	UserIndex  uint32  // echoed in completions, 24 bits
 	StartIndex uint16  // counter to begin with after reset; 0 on silicon
-	MultiPkt   bool    // takes enhanced multi-packet WQEs
+	MPW        bool    // takes enhanced multi-packet WQEs
 	Netdev     bool    // frames count as the netdev's, not a user's
 	Events     func(Event)
 }
 
-// SQ is a send queue. The driver writes WQEs and rings the doorbell; the NIC
-// executes them on the goroutine that rang, or, when frames have to wait for a
-// receiver, on a stand-in.
+// SQ is a send queue. The driver writes WQEs and then the doorbell; the NIC
+// executes them on the goroutine that wrote it or, while frames have to wait for a
+// receiver, on the queue's asynchronous sender (see doorbell).
+//
+//	        Modify          error completion, a lost CQ, Modify
+//	RST ------------> RDY ----------------------------------> ERR
+//	 ^                 |   WQEs are executed                   |  WQEs are flushed
+//	 +-----------------+---------------------------------------+
+//	      Modify: counters return to the start
+//
+// ERR with stopped set flushes nothing: the CQ is lost, or more is posted than the
+// ring holds. Only RST clears it.
 type SQ struct {
 	nic    *NIC
 	attr   SQAttr
 	number uint32
-	use    usage
-	bell   bell
+	use    refCount
+	db     doorbell
 
-	mu      sync.Mutex // held while WQEs are executed; taken before bell's
+	mu      sync.Mutex // held while WQEs are executed; taken before db.mu; covers what follows
 	state   State
 	hwCI    uint16 // next basic block to execute
 	failed  bool   // an error was reported since reset
@@ -56,12 +65,12 @@ func (n *NIC) CreateSQ(a SQAttr) (*SQ, error) {
 		return nil, err
 	}
 	if a.CQ == nil {
-		return nil, refuse(StatusBadParam, "send queue without completion queue")
+		return nil, errorf(StatusBadParam, "send queue without completion queue")
 	}
-	if err := a.CQ.use.take(); err != nil {
-		return nil, refuse(StatusBadRes, "send queue on completion queue %#x", a.CQ.number)
+	if err := a.CQ.use.acquire(); err != nil {
+		return nil, errorf(StatusBadRes, "send queue on completion queue %#x", a.CQ.number)
 	}
-	sq := &SQ{nic: n, attr: a, bell: newBell()}
+	sq := &SQ{nic: n, attr: a, db: newDoorbell()}
 	sq.number = n.numbers.add(sq, 20)
 	a.CQ.attach(sq)
 	return sq, nil
@@ -91,7 +100,7 @@ func (sq *SQ) Modify(cur, next State) error {
 	}
 	if next == StateReset || sq.state == StateReset {
 		sq.hwCI, sq.failed, sq.stopped = sq.attr.StartIndex, false, false
-		sq.bell.restart(next != StateReset, sq.hwCI)
+		sq.db.restart(next != StateReset, sq.hwCI)
 	}
 	sq.state = next
 	if next == StateError && sq.run() {
@@ -104,12 +113,12 @@ func (sq *SQ) Modify(cur, next State) error {
 // being executed, as Modify does: up to 100 ms where a receiver has no buffers.
 func (sq *SQ) Destroy() error {
 	if err := sq.use.retire(); err != nil {
-		return refuse(StatusOf(err), "destroy send queue %#x", sq.number)
+		return errorf(StatusOf(err), "destroy send queue %#x", sq.number)
 	}
 	sq.mu.Lock()
 	sq.state = StateReset
 	sq.mu.Unlock()
-	sq.bell.remove()
+	sq.db.remove()
 	sq.attr.CQ.detach(sq)
 	sq.attr.CQ.use.release()
 	sq.nic.numbers.remove(sq.number)

@@ -85,8 +85,8 @@ func (s *steering) add(f *Flow) error {
 		}
 	}
 	if f.attr.TIR != nil {
-		if err := f.attr.TIR.use.take(); err != nil {
-			return refuse(StatusBadRes, "flow rule to a destroyed object")
+		if err := f.attr.TIR.use.acquire(); err != nil {
+			return errorf(StatusBadRes, "flow rule to a destroyed object")
 		}
 	}
 	s.flows = append(s.flows, f)
@@ -97,13 +97,13 @@ func (s *steering) add(f *Flow) error {
 func (s *steering) check(a *FlowAttr) error {
 	switch {
 	case a.Type > FlowMulticastDefault: // a sniffer needs a capability that this device has not
-		return refuse(StatusBadParam, "flow rule of type %d", a.Type)
+		return errorf(StatusBadParam, "flow rule of type %d", a.Type)
 	case a.Priority > MaxPriority || a.Tag >= 1<<24:
-		return refuse(StatusBadParam, "flow rule with priority %d, tag %#x", a.Priority, a.Tag)
+		return errorf(StatusBadParam, "flow rule with priority %d, tag %#x", a.Priority, a.Tag)
 	case (a.TIR == nil) != a.Drop:
-		return refuse(StatusBadParam, "flow rule needs a destination or to drop")
+		return errorf(StatusBadParam, "flow rule needs a destination or to drop")
 	case a.DontTrap && (a.Type != FlowNormal || !s.nic.caps.MultiPathFlows):
-		return refuse(StatusBadParam, "flow rule that does not trap")
+		return errorf(StatusBadParam, "flow rule that does not trap")
 	}
 	return a.Match.check()
 }
@@ -121,7 +121,7 @@ func (s *steering) remove(f *Flow) error {
 	defer s.mu.Unlock()
 	i := slices.Index(s.flows, f)
 	if i < 0 {
-		return refuse(StatusBadRes, "destroy flow rule")
+		return errorf(StatusBadRes, "destroy flow rule")
 	}
 	s.flows = slices.Delete(s.flows, i, i+1)
 	s.publish()

@@ -2,11 +2,12 @@ package simnic
 
 import (
 	"errors"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
-// world is a NIC with a wire, a netdev side and some receive queues, all
+// world is a NIC with a wire, a netdev port and some receive queues, all
 // recorded.
 type world struct {
 	t      testing.TB
@@ -334,6 +335,6 @@ func TestClassifier(t *testing.T) {
 	w.nic.SetClassifier(nil)
 	w.wire.recv([]frame.Frame{{Data: to(macNetdev, macThird)}})
 	if len(w.netdev.take()) != 1 {
-		t.Error("the netdev side is not back")
+		t.Error("the netdev port is not back")
 	}
 }

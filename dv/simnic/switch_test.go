@@ -2,8 +2,9 @@ package simnic
 
 import (
 	"fmt"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // TestSwitching is who sees what an owner of the port sends.

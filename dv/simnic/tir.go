@@ -11,7 +11,7 @@ type RQTAttr struct {
 type RQT struct {
 	nic    *NIC
 	number uint32
-	use    usage
+	use    refCount
 	rqs    atomic.Pointer[[]*RQ]
 }
 
@@ -36,14 +36,14 @@ func (t *RQT) Number() uint32 { return t.number }
 // another change of the same table.
 func (t *RQT) Modify(rqs []*RQ) error {
 	if len(rqs) == 0 || len(rqs)&(len(rqs)-1) != 0 || len(rqs) > 1<<t.nic.caps.LogMaxRQT {
-		return refuse(StatusBadParam, "indirection table of %d entries (a power of two, at most 2^%d)", len(rqs), t.nic.caps.LogMaxRQT)
+		return errorf(StatusBadParam, "indirection table of %d entries (a power of two, at most 2^%d)", len(rqs), t.nic.caps.LogMaxRQT)
 	}
 	for i, rq := range rqs {
-		if err := rq.use.take(); err != nil {
+		if err := rq.use.acquire(); err != nil {
 			for _, taken := range rqs[:i] {
 				taken.use.release()
 			}
-			return refuse(StatusBadRes, "entry %d of an indirection table: receive queue %#x", i, rq.number)
+			return errorf(StatusBadRes, "entry %d of an indirection table: receive queue %#x", i, rq.number)
 		}
 	}
 	next := append([]*RQ(nil), rqs...)
@@ -56,7 +56,7 @@ func (t *RQT) Modify(rqs []*RQ) error {
 // Destroy removes the table. StatusResBusy while a TIR uses it.
 func (t *RQT) Destroy() error {
 	if err := t.use.retire(); err != nil {
-		return refuse(StatusOf(err), "destroy indirection table %#x", t.number)
+		return errorf(StatusOf(err), "destroy indirection table %#x", t.number)
 	}
 	for _, rq := range *t.rqs.Swap(&[]*RQ{}) {
 		rq.use.release()
@@ -119,7 +119,7 @@ type TIRAttr struct {
 type TIR struct {
 	nic    *NIC
 	number uint32
-	use    usage
+	use    refCount
 	attr   atomic.Pointer[TIRAttr]
 	hash   atomic.Pointer[toeplitz]
 }
@@ -134,8 +134,8 @@ func (n *NIC) CreateTIR(a TIRAttr) (*TIR, error) {
 		return nil, err
 	}
 	use := a.target()
-	if err := use.take(); err != nil {
-		return nil, refuse(StatusBadRes, "transport receive object of a destroyed queue")
+	if err := use.acquire(); err != nil {
+		return nil, errorf(StatusBadRes, "transport receive object of a destroyed queue")
 	}
 	t.set(a)
 	t.number = n.numbers.add(t, 20)
@@ -144,18 +144,18 @@ func (n *NIC) CreateTIR(a TIRAttr) (*TIR, error) {
 
 func (t *TIR) check(a TIRAttr) error {
 	if (a.RQ == nil) == (a.Table == nil) {
-		return refuse(StatusBadParam, "transport receive object needs a receive queue or a table")
+		return errorf(StatusBadParam, "transport receive object needs a receive queue or a table")
 	}
 	if a.Hash != HashNone && a.Hash != HashToeplitz {
-		return refuse(StatusBadParam, "hash function %d", a.Hash)
+		return errorf(StatusBadParam, "hash function %d", a.Hash)
 	}
 	if (a.LRO.IPv4 || a.LRO.IPv6) && !t.nic.caps.LRO {
-		return refuse(StatusBadParam, "LRO the device lacks")
+		return errorf(StatusBadParam, "LRO the device lacks")
 	}
 	return nil
 }
 
-func (a *TIRAttr) target() *usage {
+func (a *TIRAttr) target() *refCount {
 	if a.RQ != nil {
 		return &a.RQ.use
 	}
@@ -190,7 +190,7 @@ func (t *TIR) Modify(a TIRAttr) error {
 // Destroy removes the object. StatusResBusy while a flow rule uses it.
 func (t *TIR) Destroy() error {
 	if err := t.use.retire(); err != nil {
-		return refuse(StatusOf(err), "destroy transport receive object %#x", t.number)
+		return errorf(StatusOf(err), "destroy transport receive object %#x", t.number)
 	}
 	t.attr.Load().target().release()
 	t.nic.numbers.remove(t.number)

@@ -42,15 +42,16 @@ type completion struct {
 // new before it returns, unless frames have to wait. v is the register value, the
 // first 8 bytes of the last WQE. Safe for concurrent use, though a driver rings
 // one queue from one place.
-func (sq *SQ) Doorbell(v uint64) { sq.rung(v, (*SQ).checkDoorbell) }
+func (sq *SQ) Doorbell(v uint64) { sq.onDoorbell(v, (*SQ).checkDoorbell) }
 
-// rung executes what is new, after check, or leaves it to the stand-in.
-func (sq *SQ) rung(v uint64, check func(*SQ, uint64)) {
+// onDoorbell executes what is new, after check, or leaves it to the asynchronous
+// sender.
+func (sq *SQ) onDoorbell(v uint64, check func(*SQ, uint64)) {
 	if h := sq.nic.hooks.Load(); h != nil && h.Doorbell != nil && h.Doorbell(sq) {
 		return
 	}
 	sq.nic.counters.add(ctrDoorbells, 1)
-	if sq.ring(v, check) {
+	if sq.takeDoorbell(v, check) {
 		return
 	}
 	sq.mu.Lock()

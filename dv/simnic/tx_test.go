@@ -2,8 +2,9 @@ package simnic
 
 import (
 	"encoding/binary"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // wire segments of a WQE: ctrl and Ethernet, then whatever follows.

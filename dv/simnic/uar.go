@@ -11,8 +11,8 @@ const (
 
 // UARWrite is an 8-byte store of v (as the big-endian number it is) at offset
 // off of the page of device registers with number uar. The queue it names acts
-// before UARWrite returns, unless frames have to wait (SQ.Doorbell). Stores that continue a BlueFlame copy are ignored:
-// the device takes the WQE from the ring.
+// before UARWrite returns, unless frames have to wait (SQ.Doorbell). Stores that
+// continue a BlueFlame copy are ignored: the device takes the WQE from the ring.
 func (n *NIC) UARWrite(uar uint32, off int, v uint64) {
 	n.uarWrite(uar, off, v, (*SQ).Doorbell, (*CQ).ArmWord)
 }

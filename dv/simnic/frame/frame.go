@@ -1,6 +1,6 @@
 // Package frame has the Ethernet frames that the software NIC and its wires
 // exchange: the metadata of frames whose checksum or segmentation is left to
-// whoever comes next, header parsing, checksums, segmentation, and the
+// the next one, header parsing, checksums, segmentation, and the
 // virtio-net header that Linux uses for the same metadata.
 //
 // Nothing here allocates per frame, except Cut when its buffer has to grow.

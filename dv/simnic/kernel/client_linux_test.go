@@ -61,8 +61,8 @@ func must[T any](v T, err error) func(*testing.T) T {
 	}
 }
 
-// plug connects the ports of two clients.
-func plug(t *testing.T, a, b *client) {
+// connect connects the ports of two clients.
+func connect(t *testing.T, a, b *client) {
 	t.Helper()
 	wa, wb := wire.Pair()
 	if err := errors.Join(a.nic.ConnectWire(wa), b.nic.ConnectWire(wb)); err != nil {
@@ -192,7 +192,7 @@ func (s *sender) send() { s.qp.Reg.Store64(s.qp.RegOffset, mlx5.Doorbell(s.post(
 // it set up through ioctls, and the event descriptor wakes the receiver.
 func TestFrameThroughTheNode(t *testing.T) {
 	a, b := newClient(t, simnic.Config{Seed: 1}, Config{}), newClient(t, simnic.Config{Seed: 2}, Config{})
-	plug(t, a, b)
+	connect(t, a, b)
 	ch := must(b.ctx.CreateCompChannel())(t)
 	r, s := b.receiver(ch), a.sender()
 	for i := range 20 {
@@ -229,7 +229,7 @@ func TestFrameThroughTheNode(t *testing.T) {
 func TestClientOnEveryRelease(t *testing.T) {
 	for _, release := range []Release{Linux54, Linux612, Linux72} {
 		a, b := newClient(t, simnic.Config{Seed: 1}, Config{Release: release}), newClient(t, simnic.Config{Seed: 2}, Config{Release: release})
-		plug(t, a, b)
+		connect(t, a, b)
 		ch := must(b.ctx.CreateCompChannel())(t)
 		r, s := b.receiver(ch), a.sender()
 		r.cq.arm(0)

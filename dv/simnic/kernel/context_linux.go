@@ -109,7 +109,7 @@ func (c *call) openContext() unix.Errno {
 
 // capabilityFDs is the check that makes INVOKE_WRITE(GET_CONTEXT) fail since
 // about 6.15: attribute 2 is taken for an array of descriptors, which must all
-// be of a kind nobody can have here.
+// be of a kind that does not exist here.
 func (c *call) capabilityFDs() unix.Errno {
 	if c.node.linux.is(Linux72) && c.in(attrGetContextFDs).given {
 		return unix.EBADF

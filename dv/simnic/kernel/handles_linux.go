@@ -34,7 +34,7 @@ func find[T any](n *node, kind uint16, handle uint32) (*uobject, T, unix.Errno) 
 	return o, o.impl.(T), 0
 }
 
-// lookup finds a handle: ENOENT when nobody has it, EINVAL when something of
+// lookup finds a handle: ENOENT when there is none, EINVAL when something of
 // another kind has (rdma_lookup_get_uobject in
 // drivers/infiniband/core/rdma_core.c).
 func (n *node) lookup(kind uint16, handle uint32) (*uobject, unix.Errno) {
@@ -85,7 +85,7 @@ func (n *node) forget(o *uobject) {
 	}
 }
 
-// destroyAll removes everything, round after round what nobody uses any more.
+// destroyAll removes everything, round after round what is not used any more.
 func (n *node) destroyAll() {
 	for progress := true; progress; {
 		progress = false

@@ -359,7 +359,7 @@ func TestReadOnlyMemory(t *testing.T) {
 
 func TestFlowCounters(t *testing.T) {
 	a, b := newClient(t, simnic.Config{Seed: 1}, Config{}), newClient(t, simnic.Config{Seed: 2}, Config{})
-	plug(t, a, b)
+	connect(t, a, b)
 	r, s := b.receiver(nil), a.sender()
 	n := must(b.ctx.CreateCounters())(t)
 	if _, _, err := n.Read(); !errors.Is(err, unix.EINVAL) {

@@ -49,7 +49,7 @@ const (
 	accessFlush       = 0x300 // of persistent memory, since 6.2
 )
 
-// checkAccess refuses rights nobody knows, or the device lacks
+// checkAccess refuses rights that are unknown, or that the device lacks
 // (ib_check_mr_access in include/rdma/ib_verbs.h).
 func (n *node) checkAccess(flags uint32) unix.Errno {
 	known := uint32(accessBasic)

@@ -76,8 +76,8 @@ const (
 		uverbs.QPCreateScatterFCS | uverbs.QPCreateCVLANStripping | uverbs.QPCreatePCIWriteEndPadding
 )
 
-// qpParts are the objects a queue pair is made of.
-type qpParts struct {
+// qpObjects are the objects a queue pair is made of.
+type qpObjects struct {
 	pd         *pd
 	send, recv *cq
 	table      *indTable
@@ -99,18 +99,18 @@ func (c *call) createQP(req uverbs.ExCreateQPReq) unix.Errno {
 	if errno := n.context(); errno != 0 {
 		return errno
 	}
-	parts, errno := n.qpParts(req)
+	objs, errno := n.qpObjects(req)
 	if errno != 0 {
 		return errno
 	}
 	if req.CreateFlags&^qpCreateFlags != 0 {
 		return unix.EINVAL
 	}
-	return c.driverCreateQP(req, parts)
+	return c.driverCreateQP(req, objs)
 }
 
-// qpParts looks up what the request names, in the core's order.
-func (n *node) qpParts(req uverbs.ExCreateQPReq) (p qpParts, errno unix.Errno) {
+// qpObjects looks up what the request names, in the core's order.
+func (n *node) qpObjects(req uverbs.ExCreateQPReq) (p qpObjects, errno unix.Errno) {
 	var u *uobject
 	take := func(u *uobject, errno unix.Errno) unix.Errno {
 		if errno == 0 {
@@ -154,7 +154,7 @@ func (n *node) qpParts(req uverbs.ExCreateQPReq) (p qpParts, errno unix.Errno) {
 
 // driverCreateQP is the driver's part (mlx5_ib_create_qp in
 // drivers/infiniband/hw/mlx5/qp.c).
-func (c *call) driverCreateQP(req uverbs.ExCreateQPReq, parts qpParts) unix.Errno {
+func (c *call) driverCreateQP(req uverbs.ExCreateQPReq, objs qpObjects) unix.Errno {
 	n := c.node
 	if req.QPType != uverbs.QPTypeRawPacket {
 		return unix.EOPNOTSUPP // the model has no queues for RDMA
@@ -164,10 +164,10 @@ func (c *call) driverCreateQP(req uverbs.ExCreateQPReq, parts qpParts) unix.Errn
 	}
 	q := &qp{user: req.UserHandle, asked: req, ring: ring{node: n}, async: reports{file: n.events.reporter()}}
 	var errno unix.Errno
-	if parts.table != nil {
-		errno = c.createRSS(q, req, parts)
+	if objs.table != nil {
+		errno = c.createRSS(q, req, objs)
 	} else {
-		errno = c.createRaw(q, req, parts)
+		errno = c.createRaw(q, req, objs)
 	}
 	if errno != 0 {
 		return errno
@@ -175,7 +175,7 @@ func (c *call) driverCreateQP(req uverbs.ExCreateQPReq, parts qpParts) unix.Errn
 	if req.MaxRecvWR == 0 {
 		req.MaxRecvSGE = 0
 	}
-	o := &uobject{kind: uverbs.ObjectQP, impl: q, user: q.user, uses: parts.uses, release: q.destroy}
+	o := &uobject{kind: uverbs.ObjectQP, impl: q, user: q.user, uses: objs.uses, release: q.destroy}
 	return c.create(o, func() unix.Errno {
 		resp := uverbs.ExCreateQPResp{Base: uverbs.CreateQPResp{QPHandle: o.handle, QPN: q.number(),
 			MaxSendWR: req.MaxSendWR, MaxSendSGE: req.MaxSendSGE, MaxRecvWR: req.MaxRecvWR, MaxRecvSGE: req.MaxRecvSGE,
@@ -232,7 +232,7 @@ func (c *call) qpDriver() (drv uverbs.Mlx5CreateQPReq, errno unix.Errno) {
 }
 
 // createRaw makes send and receive queue of a raw packet queue pair.
-func (c *call) createRaw(q *qp, req uverbs.ExCreateQPReq, parts qpParts) unix.Errno {
+func (c *call) createRaw(q *qp, req uverbs.ExCreateQPReq, objs qpObjects) unix.Errno {
 	drv, errno := c.qpDriver()
 	if errno != 0 {
 		return errno
@@ -246,7 +246,7 @@ func (c *call) createRaw(q *qp, req uverbs.ExCreateQPReq, parts qpParts) unix.Er
 	}
 	q.bfregs = &c.node.ctx.bfregs
 	q.bfreg = q.bfregs.take()
-	if errno := c.makeRaw(q, req, drv, parts); errno != 0 {
+	if errno := c.makeRaw(q, req, drv, objs); errno != 0 {
 		_ = q.destroy()
 		return errno
 	}
@@ -288,7 +288,7 @@ func rawSizes(req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPReq, caps simnic.
 }
 
 // makeRaw pins the memory and makes the queues.
-func (c *call) makeRaw(q *qp, req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPReq, parts qpParts) unix.Errno {
+func (c *call) makeRaw(q *qp, req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPReq, objs qpObjects) unix.Errno {
 	var rqRing *simnic.Memory
 	var errno unix.Errno
 	if size := uint64(drv.RQWQECount) << drv.RQWQEShift; drv.BufAddr != 0 && size != 0 {
@@ -301,39 +301,39 @@ func (c *call) makeRaw(q *qp, req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPR
 		return errno
 	}
 	if drv.SQWQECount != 0 {
-		if errno := c.makeSQ(q, drv, parts, record); errno != 0 {
+		if errno := c.makeSQ(q, drv, objs, record); errno != 0 {
 			return errno
 		}
 	}
 	if req.MaxRecvWR != 0 && drv.RQWQECount != 0 {
-		if errno := c.makeRQ(q, req, drv, parts, rqRing, record); errno != 0 {
+		if errno := c.makeRQ(q, req, drv, objs, rqRing, record); errno != 0 {
 			return errno
 		}
 	}
 	return c.uhw.out.putUpTo(uverbs.Mlx5CreateQPResp{BfregIndex: q.bfregs.index(q.bfreg)})
 }
 
-func (c *call) makeSQ(q *qp, drv uverbs.Mlx5CreateQPReq, parts qpParts, record *simnic.Memory) unix.Errno {
+func (c *call) makeSQ(q *qp, drv uverbs.Mlx5CreateQPReq, objs qpObjects, record *simnic.Memory) unix.Errno {
 	n := c.node
 	mem, errno := q.ring.buffer(drv.SQBufAddr, uint64(drv.SQWQECount)*64, false)
 	if errno != 0 {
 		return errno
 	}
 	sq, err := n.nic.CreateSQ(simnic.SQAttr{
-		PD: parts.pd.number, TD: n.ctx.td, CQ: parts.send.hw, Ring: mem, LogSize: bits.Len32(drv.SQWQECount) - 1,
-		Record: record, UAR: q.bfregs.uar(q.bfreg), UserIndex: drv.UIDX, MultiPkt: n.nic.Caps().EnhancedMPW, Events: q.event,
+		PD: objs.pd.number, TD: n.ctx.td, CQ: objs.send.hw, Ring: mem, LogSize: bits.Len32(drv.SQWQECount) - 1,
+		Record: record, UAR: q.bfregs.uar(q.bfreg), UserIndex: drv.UIDX, MPW: n.nic.Caps().EnhancedMPW, Events: q.event,
 	})
 	q.sq = sq
 	return errnoOf(err)
 }
 
-func (c *call) makeRQ(q *qp, req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPReq, parts qpParts, mem, record *simnic.Memory) unix.Errno {
+func (c *call) makeRQ(q *qp, req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPReq, objs qpObjects, mem, record *simnic.Memory) unix.Errno {
 	n := c.node
 	if mem == nil {
 		return unix.EINVAL
 	}
 	rq, err := n.nic.CreateRQ(simnic.RQAttr{
-		PD: parts.pd.number, CQ: parts.recv.hw, Ring: mem, LogSize: bits.Len32(drv.RQWQECount) - 1, LogStride: int(drv.RQWQEShift),
+		PD: objs.pd.number, CQ: objs.recv.hw, Ring: mem, LogSize: bits.Len32(drv.RQWQECount) - 1, LogStride: int(drv.RQWQEShift),
 		Record: record, UserIndex: drv.UIDX, Events: q.event,
 		VLANStrip:  req.CreateFlags&uverbs.QPCreateCVLANStripping != 0,
 		ScatterFCS: req.CreateFlags&uverbs.QPCreateScatterFCS != 0,

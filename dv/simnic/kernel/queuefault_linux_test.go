@@ -23,7 +23,7 @@ type faultBench struct {
 func newFaultBench(t *testing.T) *faultBench {
 	t.Helper()
 	f := &faultBench{a: newClient(t, simnic.Config{Seed: 1}, Config{}), b: newClient(t, simnic.Config{Seed: 2}, Config{})}
-	plug(t, f.a, f.b)
+	connect(t, f.a, f.b)
 	f.r, f.s = f.b.receiver(nil), f.a.sender()
 	return f
 }
@@ -103,7 +103,7 @@ func TestInjectLostAndLateCompletions(t *testing.T) {
 // A completion that is late wakes the driver when it comes.
 func TestLateCompletionComes(t *testing.T) {
 	a, b := newClient(t, simnic.Config{Seed: 1}, Config{}), newClient(t, simnic.Config{Seed: 2}, Config{})
-	plug(t, a, b)
+	connect(t, a, b)
 	ch := must(b.ctx.CreateCompChannel())(t)
 	r, s := b.receiver(ch), a.sender()
 	b.nic.Inject(simnic.QueueFault{Kind: simnic.FaultLateCompletion, Delay: 5 * time.Millisecond, Count: 1})

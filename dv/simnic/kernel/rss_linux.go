@@ -112,7 +112,7 @@ const (
 
 // createRSS makes the receive side of an RSS queue pair, which is all it has
 // (create_rss_raw_qp_tir in qp.c).
-func (c *call) createRSS(q *qp, req uverbs.ExCreateQPReq, parts qpParts) unix.Errno {
+func (c *call) createRSS(q *qp, req uverbs.ExCreateQPReq, objs qpObjects) unix.Errno {
 	var drv uverbs.Mlx5CreateQPRSSReq
 	if c.uhw.in.n < uverbs.SizeOf(drv) || c.uhw.out.n < 4 || !c.uhw.in.cleared(uverbs.SizeOf(drv)) {
 		return unix.EINVAL
@@ -120,14 +120,14 @@ func (c *call) createRSS(q *qp, req uverbs.ExCreateQPReq, parts qpParts) unix.Er
 	if errno := c.uhw.in.take(&drv); errno != 0 {
 		return errno
 	}
-	if drv.Flags&^qpFlagsSelfLB != 0 || req.CreateFlags != 0 || parts.send != nil {
+	if drv.Flags&^qpFlagsSelfLB != 0 || req.CreateFlags != 0 || objs.send != nil {
 		return unix.EINVAL
 	}
-	attr, errno := rssAttr(drv, parts.table.entries)
+	attr, errno := rssAttr(drv, objs.table.entries)
 	if errno != 0 {
 		return errno
 	}
-	attr.TD, attr.Table = c.node.ctx.td, parts.table.hw
+	attr.TD, attr.Table = c.node.ctx.td, objs.table.hw
 	tir, err := c.node.nic.CreateTIR(attr)
 	if err != nil {
 		return errnoOf(err)

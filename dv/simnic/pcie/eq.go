@@ -173,7 +173,7 @@ func (f *Function) createEQ(in, out []byte) error {
 		mask:   be64(part(in, createEQMask, 8), 0),
 	}
 	if q.log > maxLogEQ {
-		return refuse(statusBadParam, "event queue of 2^%d entries", q.log)
+		return errorf(statusBadParam, "event queue of 2^%d entries", q.log)
 	}
 	pages, err := f.pages(in, createEQPages, 12+int(eqcLogPageSize.get(ctx)), eqeSize<<q.log)
 	if err != nil {
@@ -181,7 +181,7 @@ func (f *Function) createEQ(in, out []byte) error {
 	}
 	q.pages = pages
 	if q.vector >= numVectors {
-		return refuse(statusBadParam, "event queue on vector %d of %d", q.vector, numVectors)
+		return errorf(statusBadParam, "event queue on vector %d of %d", q.vector, numVectors)
 	}
 	for i := range uint32(1) << q.log {
 		q.slot(i).StoreBE32(eqeOwner, 1) // not ours on the first lap
@@ -201,7 +201,7 @@ func (f *Function) destroyEQ(in, _ []byte) error {
 	f.eqs.mu.Lock()
 	defer f.eqs.mu.Unlock()
 	if f.eqs.m[n] == nil {
-		return refuse(statusBadResource, "event queue %d does not exist", n)
+		return errorf(statusBadResource, "event queue %d does not exist", n)
 	}
 	delete(f.eqs.m, n)
 	return nil
@@ -217,12 +217,12 @@ func (f *Function) pages(in []byte, off, shift, size int) ([]*mmio.Region, error
 		}
 		r, err := f.dma.region(a&^7, 1<<shift)
 		if err != nil {
-			return nil, refuse(statusBadParam, "page list: %v", err)
+			return nil, errorf(statusBadParam, "page list: %v", err)
 		}
 		out = append(out, r)
 	}
 	if len(out)<<shift < size {
-		return nil, refuse(statusBadParam, "%d pages of %d bytes for a queue of %d bytes", len(out), 1<<shift, size)
+		return nil, errorf(statusBadParam, "%d pages of %d bytes for a queue of %d bytes", len(out), 1<<shift, size)
 	}
 	return out, nil
 }

@@ -20,8 +20,8 @@ const (
 	statusBadOutput   simnic.Status = 0x51
 )
 
-// refuse says what a command was refused for, and with which status.
-func refuse(s simnic.Status, format string, args ...any) error {
+// errorf says what a command was refused for, and with which status.
+func errorf(s simnic.Status, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), s)
 }
 
@@ -57,11 +57,11 @@ func (f *Function) dispatch(op opcode, in, out []byte) error {
 	spec, ok := commands[op]
 	switch {
 	case !ok:
-		return refuse(statusBadOp, "unknown command %#x", uint16(op))
+		return errorf(statusBadOp, "unknown command %#x", uint16(op))
 	case len(in) < spec.in:
-		return refuse(statusBadInput, "%d bytes of input, want %d", len(in), spec.in)
+		return errorf(statusBadInput, "%d bytes of input, want %d", len(in), spec.in)
 	case len(out) < spec.out:
-		return refuse(statusBadOutput, "%d bytes of output, want %d", len(out), spec.out)
+		return errorf(statusBadOutput, "%d bytes of output, want %d", len(out), spec.out)
 	}
 	return spec.run(f, in, out)
 }

@@ -84,15 +84,15 @@ type flowEntry struct {
 
 func (f *Function) createFlowTable(in, out []byte) error {
 	if t := ftType.get(in); t != tableNICReceive {
-		return refuse(statusBadParam, "flow table of type %d, only NIC receive is supported", t)
+		return errorf(statusBadParam, "flow table of type %d, only NIC receive is supported", t)
 	}
 	ctx := part(in, ftContext, ftContextSize)
 	if ftcLogSize.get(ctx) > 16 {
-		return refuse(statusBadParam, "flow table of 2^%d entries", ftcLogSize.get(ctx))
+		return errorf(statusBadParam, "flow table of 2^%d entries", ftcLogSize.get(ctx))
 	}
 	t := &flowTable{level: int(ftcLevel.get(ctx)), size: 1 << ftcLogSize.get(ctx), groups: map[uint32]*flowGroup{}}
 	if len(f.objects.tables) >= maxNumbers {
-		return refuse(statusLimit, "all %d flow tables are in use", maxNumbers)
+		return errorf(statusLimit, "all %d flow tables are in use", maxNumbers)
 	}
 	if err := f.setMiss(t, ctx); err != nil {
 		return err
@@ -138,7 +138,7 @@ func (f *Function) leads(t *flowTable, id uint32) error {
 		return err
 	}
 	if next.level <= t.level {
-		return refuse(statusBadParam, "flow table %d of level %d after one of level %d", id, next.level, t.level)
+		return errorf(statusBadParam, "flow table %d of level %d after one of level %d", id, next.level, t.level)
 	}
 	return nil
 }
@@ -150,7 +150,7 @@ func (f *Function) destroyFlowTable(in, _ []byte) error {
 		return err
 	}
 	if len(t.entries) > 0 || f.objects.root == id && len(f.objects.tables) > 1 {
-		return refuse(statusBusy, "flow table %d is in use", id)
+		return errorf(statusBusy, "flow table %d is in use", id)
 	}
 	delete(f.objects.tables, id)
 	if f.objects.root == id {
@@ -176,11 +176,11 @@ func (f *Function) createFlowGroup(in, out []byte) error {
 	}
 	g := &flowGroup{start: fgStart.u32(in), end: fgEnd.u32(in)}
 	if g.start > g.end || g.end >= t.size {
-		return refuse(statusBadParam, "flow group %d to %d in a table of %d", g.start, g.end, t.size)
+		return errorf(statusBadParam, "flow group %d to %d in a table of %d", g.start, g.end, t.size)
 	}
 	for _, o := range t.groups {
 		if g.start <= o.end && o.start <= g.end {
-			return refuse(statusBadParam, "flow group %d to %d overlaps %d to %d", g.start, g.end, o.start, o.end)
+			return errorf(statusBadParam, "flow group %d to %d overlaps %d to %d", g.start, g.end, o.start, o.end)
 		}
 	}
 	if err := g.setMask(fgEnable.get(in), part(in, fgCriteria, matchSetSize)); err != nil {
@@ -198,7 +198,7 @@ func (f *Function) createFlowGroup(in, out []byte) error {
 // setMask takes the group's criteria. Only outer headers can be matched.
 func (g *flowGroup) setMask(enable uint64, criteria []byte) error {
 	if enable&^enableOuter != 0 {
-		return refuse(statusBadParam, "flow group with match criteria %#x", enable)
+		return errorf(statusBadParam, "flow group with match criteria %#x", enable)
 	}
 	if enable&enableOuter != 0 {
 		g.mask = matchKey(criteria)
@@ -221,11 +221,11 @@ func (f *Function) destroyFlowGroup(in, _ []byte) error {
 	}
 	id := fgGroupID.u32(in)
 	if t.groups[id] == nil {
-		return refuse(statusBadResource, "flow group %d of table %d does not exist", id, t.id)
+		return errorf(statusBadResource, "flow group %d of table %d does not exist", id, t.id)
 	}
 	for _, e := range t.entries {
 		if e.group == id {
-			return refuse(statusBusy, "flow group %d of table %d has entries", id, t.id)
+			return errorf(statusBusy, "flow group %d of table %d has entries", id, t.id)
 		}
 	}
 	delete(t.groups, id)
@@ -254,10 +254,10 @@ func (f *Function) flowEntry(t *flowTable, in []byte) (*flowEntry, error) {
 	e := &flowEntry{index: fteIndex.u32(in), group: fcGroup.u32(ctx), tag: fcTag.u32(ctx), action: fcAction.get(ctx)}
 	g := t.groups[e.group]
 	if g == nil || e.index < g.start || e.index > g.end {
-		return nil, refuse(statusBadParam, "flow entry %d is not in group %d of table %d", e.index, e.group, t.id)
+		return nil, errorf(statusBadParam, "flow entry %d is not in group %d of table %d", e.index, e.group, t.id)
 	}
 	if e.action&^(actionAllow|actionDrop|actionForward) != 0 {
-		return nil, refuse(statusBadParam, "flow entry with action %#x", e.action)
+		return nil, errorf(statusBadParam, "flow entry with action %#x", e.action)
 	}
 	e.match.Mask, e.match.Value = g.mask, matchKey(part(in, flowMatch, matchSetSize))
 	for i := range e.match.Value {
@@ -269,7 +269,7 @@ func (f *Function) flowEntry(t *flowTable, in []byte) (*flowEntry, error) {
 // destinations decodes where an entry sends frames.
 func (f *Function) destinations(t *flowTable, e *flowEntry, in []byte, n int) error {
 	if n > 256 {
-		return refuse(statusBadParam, "flow entry with %d destinations", n)
+		return errorf(statusBadParam, "flow entry with %d destinations", n)
 	}
 	list := part(in, flowDest, 8*n)
 	for ; len(list) >= 8; list = list[8:] {
@@ -287,7 +287,7 @@ func (f *Function) destinations(t *flowTable, e *flowEntry, in []byte, n int) er
 			}
 			e.tirs = append(e.tirs, tir)
 		default:
-			return refuse(statusBadParam, "flow destination of type %d", destType.get(list))
+			return errorf(statusBadParam, "flow destination of type %d", destType.get(list))
 		}
 	}
 	return nil
@@ -300,7 +300,7 @@ func (f *Function) deleteFlowEntry(in, _ []byte) error {
 	}
 	rest := without(t.entries, fteIndex.u32(in))
 	if len(rest) == len(t.entries) {
-		return refuse(statusBadResource, "entry %d of flow table %d does not exist", fteIndex.u32(in), t.id)
+		return errorf(statusBadResource, "entry %d of flow table %d does not exist", fteIndex.u32(in), t.id)
 	}
 	t.entries = rest
 	f.publish()

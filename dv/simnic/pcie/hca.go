@@ -29,7 +29,7 @@ func (f *Function) queryISSI(_, out []byte) error {
 func (f *Function) setISSI(in, _ []byte) error {
 	v := currentISSI.get(in)
 	if v > 1 {
-		return refuse(statusBadParam, "interface step %d, want 0 or 1", v)
+		return errorf(statusBadParam, "interface step %d, want 0 or 1", v)
 	}
 	f.issi = int(v)
 	return nil
@@ -72,10 +72,10 @@ func (f *Function) managePages(in, out []byte) error {
 		return nil
 	case pagesGive:
 		if len(in) < 16+8*count {
-			return refuse(statusBadInput, "%d pages in %d bytes", count, len(in))
+			return errorf(statusBadInput, "%d pages in %d bytes", count, len(in))
 		}
 		if len(f.given)+count > maxNumbers {
-			return refuse(statusLimit, "%d pages more than the %d that are here", count, len(f.given))
+			return errorf(statusLimit, "%d pages more than the %d that are here", count, len(f.given))
 		}
 		f.given = append(f.given, addresses(in[:16+8*count], 16)...)
 		return nil
@@ -88,12 +88,12 @@ func (f *Function) managePages(in, out []byte) error {
 		binary.BigEndian.PutUint32(out[8:], uint32(n))
 		return nil
 	}
-	return refuse(statusBadParam, "page operation %d", opMod(in))
+	return errorf(statusBadParam, "page operation %d", opMod(in))
 }
 
 func (f *Function) initHCA(_, _ []byte) error {
 	if !f.enabled {
-		return refuse(statusBadState, "INIT_HCA before ENABLE_HCA")
+		return errorf(statusBadState, "INIT_HCA before ENABLE_HCA")
 	}
 	return nil
 }
@@ -151,7 +151,7 @@ func (f *Function) allocUAR(_, out []byte) error {
 	}
 	if n >= barSize>>uarShift {
 		f.numbers[kindUAR].give(n)
-		return refuse(statusLimit, "all %d UAR pages are in use", barSize>>uarShift-firstUAR)
+		return errorf(statusLimit, "all %d UAR pages are in use", barSize>>uarShift-firstUAR)
 	}
 	number.set(out, uint64(n))
 	return nil
@@ -169,7 +169,7 @@ func alloc(k numberKind) func(*Function, []byte, []byte) error {
 func free(k numberKind) func(*Function, []byte, []byte) error {
 	return func(f *Function, in, _ []byte) error {
 		if !f.numbers[k].give(number.u32(in)) {
-			return refuse(statusBadResource, "number %d is not allocated", number.u32(in))
+			return errorf(statusBadResource, "number %d is not allocated", number.u32(in))
 		}
 		return nil
 	}

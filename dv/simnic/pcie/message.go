@@ -34,7 +34,7 @@ const (
 	cmdReset         command = 13
 )
 
-// message is one request of the client with the descriptors that came along. Whoever handles it owns the descriptors
+// message is one request of the client with the descriptors that came along. Its handler owns the descriptors
 // it takes out of fds; the server closes the rest.
 type message struct {
 	id      uint16

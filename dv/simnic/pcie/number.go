@@ -26,7 +26,7 @@ func (n *numbers) take(first uint32) (uint32, error) {
 		n.used = map[uint32]bool{}
 	}
 	if len(n.used) >= maxNumbers {
-		return 0, refuse(statusLimit, "all %d numbers are in use", maxNumbers)
+		return 0, errorf(statusLimit, "all %d numbers are in use", maxNumbers)
 	}
 	v := first
 	for n.used[v] {

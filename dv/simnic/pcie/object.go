@@ -56,7 +56,7 @@ func destroyEach[T destroyer](m map[uint32]T) {
 func find[T any](m map[uint32]T, kind string, n uint32) (T, error) {
 	o, ok := m[n]
 	if !ok {
-		return o, refuse(statusBadResource, "%s %#x does not exist", kind, n)
+		return o, errorf(statusBadResource, "%s %#x does not exist", kind, n)
 	}
 	return o, nil
 }
@@ -80,11 +80,11 @@ func destroy[T destroyer](pick func(*objectTable) map[uint32]T, kind string) fun
 // record is the 8 bytes of a doorbell record in guest memory.
 func (f *Function) record(addr uint64) (*simnic.Memory, error) {
 	if addr&7 != 0 {
-		return nil, refuse(statusBadParam, "doorbell record at %#x is not aligned", addr)
+		return nil, errorf(statusBadParam, "doorbell record at %#x is not aligned", addr)
 	}
 	r, err := f.dma.region(addr, 8)
 	if err != nil {
-		return nil, refuse(statusBadParam, "doorbell record: %v", err)
+		return nil, errorf(statusBadParam, "doorbell record: %v", err)
 	}
 	return simnic.NewMemory(r), nil
 }

@@ -44,7 +44,7 @@ func (f *Function) createCQ(in, out []byte) error {
 	}
 	eqn := cqcEQ.u32(ctx) & 0xff
 	if f.eqs.get(eqn) == nil {
-		return refuse(statusBadParam, "completion queue on event queue %d, which does not exist", eqn)
+		return errorf(statusBadParam, "completion queue on event queue %d, which does not exist", eqn)
 	}
 	cq, err := f.nic.CreateCQ(simnic.CQAttr{
 		Ring: ring, LogSize: log, EntrySize: size, Record: rec, UAR: cqcUAR.u32(ctx),
@@ -69,7 +69,7 @@ func (f *Function) modifyCQ(in, _ []byte) error {
 		return err
 	}
 	if opMod(in) != 0 {
-		return refuse(statusBadParam, "completion queue resize")
+		return errorf(statusBadParam, "completion queue resize")
 	}
 	ctx := part(in, createCQContext, 64)
 	return cq.Moderate(uint16(cqcMaxCount.get(ctx)), uint16(cqcPeriod.get(ctx)))
@@ -142,8 +142,8 @@ func (f *Function) createSQ(in, out []byte) error {
 		PD: wqPD.u32(wq), TD: td, CQ: cq, Ring: ring, LogSize: int(wqLogSize.get(wq)), Record: rec,
 		UAR: wqUAR.u32(wq), UserIndex: queueIndex.u32(ctx),
 		// allow_multi_pkt_send_wqe is about the legacy form only: linux 6.12 mlx5e sends enhanced ones without it.
-		MultiPkt: f.nic.Caps().EnhancedMPW,
-		Netdev:   f.isNetdev(wq), Events: f.queueEvent,
+		MPW:    f.nic.Caps().EnhancedMPW,
+		Netdev: f.isNetdev(wq), Events: f.queueEvent,
 	})
 	if err != nil {
 		return err

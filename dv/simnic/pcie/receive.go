@@ -142,7 +142,7 @@ func (f *Function) tirTarget(ctx []byte, a *simnic.TIRAttr) (err error) {
 	case 1:
 		a.Table, err = find(f.objects.rqts, "indirection table", tircTable.u32(ctx))
 	default:
-		err = refuse(statusBadParam, "TIR dispatch type %d", tircDispatch.get(ctx))
+		err = errorf(statusBadParam, "TIR dispatch type %d", tircDispatch.get(ctx))
 	}
 	return err
 }
@@ -195,12 +195,12 @@ func (f *Function) createMKey(in, out []byte) error {
 func (f *Function) translated(a *simnic.MKeyAttr, in, ctx []byte) error {
 	shift := int(mkcLogPageSize.get(ctx))
 	if shift < 12 || shift > 30 {
-		return refuse(statusBadParam, "memory key with pages of 2^%d bytes", shift)
+		return errorf(statusBadParam, "memory key with pages of 2^%d bytes", shift)
 	}
 	a.Start, a.Len = mkcStart.get(ctx), mkcLength.get(ctx)
 	skew := int(a.Start & (1<<shift - 1))
 	if a.Len > 1<<40 {
-		return refuse(statusBadParam, "memory key of %d bytes", a.Len)
+		return errorf(statusBadParam, "memory key of %d bytes", a.Len)
 	}
 	mem, err := f.ring(in, mkeyPages, shift, skew, int(a.Len))
 	a.Mem = mem

@@ -1,11 +1,12 @@
 package wire
 
 import (
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // FaultStats counts what became of the frames of one direction. Every frame
@@ -202,7 +203,7 @@ func (l *faultLine) overtaken(o *outcome, from int) {
 	}
 }
 
-// flushHeld runs on a timer when nobody came to overtake.
+// flushHeld runs on a timer when too few frames came to overtake.
 func (l *faultLine) flushHeld() {
 	if !l.timers.enter() {
 		return

@@ -17,7 +17,7 @@ import (
 // Sizes of the receive side of a wire that is a file descriptor.
 const (
 	fdBatch  = 16       // frames handed on at once, at most
-	fdBytes  = 96 << 10 // bytes after which no further frame is read for the batch, so that it is still in the cache when it is handed on
+	fdBytes  = 96 << 10 // bytes after which a batch ends, so that it is still in the cache when delivered
 	fdBuffer = 66 << 10 // bytes: a frame of 64 KiB, its headers, vnet header, room for a tag
 )
 

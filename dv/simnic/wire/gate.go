@@ -32,7 +32,7 @@ func (g *gate) leave() {
 	}
 }
 
-// shut closes the gate and returns when nobody is inside. A call inside that
+// shut closes the gate and returns when no call is inside. A call inside that
 // shuts its own gate waits for itself, for ever.
 func (g *gate) shut() {
 	if g.state.Or(gateClosed) == 0 {

@@ -2,15 +2,16 @@ package wire
 
 import (
 	"errors"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"sync/atomic"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // Errors of wires.
 var (
 	// ErrWireClosed is what a wire returns after its Close.
 	ErrClosed = errors.New("wire: the wire is closed")
-	// ErrUnplugged means that nobody listens at the other end: frames are lost.
+	// ErrUnplugged means that no receiver is at the other end: frames are lost.
 	ErrUnplugged = errors.New("wire: nothing is plugged into the other end of the wire")
 	// ErrWireStarted is what a second Start returns.
 	ErrStarted = errors.New("wire: the wire is started already")

@@ -3,10 +3,11 @@ package wire
 import (
 	"errors"
 	"fmt"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"io"
 	"sync"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
 // Recorder writes frames to a capture file that tcpdump and wireshark read. Its

@@ -32,7 +32,7 @@ const (
 )
 
 // OpenTAP makes a TAP interface of that name in the calling thread's network
-// namespace, or attaches to one that somebody keeps there. An empty name, or
+// namespace, or attaches to one that exists there. An empty name, or
 // one with %d in it ("sim%d"), lets the kernel choose. The interface goes away
 // at Close unless it is persistent. Bringing it up and giving it addresses is
 // the caller's business; until then Send fails with unix.EIO.

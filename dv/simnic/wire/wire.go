@@ -10,7 +10,7 @@ package wire
 
 import "github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 
-// Wire is what a port, or its netdev side, is plugged into.
+// Wire is what a port of a NIC is connected to.
 type Wire interface {
 	// Start begins reception: recv is called with frames in order of arrival, in
 	// batches so that the device can coalesce. It may be called from several

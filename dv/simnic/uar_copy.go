@@ -22,7 +22,7 @@ func (n *NIC) UARCopy(uar uint32, off int, b []byte, combined bool) {
 	}
 	n.uarWrite(uar, off, binary.BigEndian.Uint64(b), func(sq *SQ, v uint64) {
 		n.counters.add(ctrBlueFlames, 1)
-		sq.rung(v, func(sq *SQ, v uint64) {
+		sq.onDoorbell(v, func(sq *SQ, v uint64) {
 			sq.checkDoorbell(v)
 			sq.checkCopy(uint16(v>>40), int(v&0x3f), off, b)
 		})
@@ -44,12 +44,12 @@ func (sq *SQ) checkCopy(index uint16, ds, off int, b []byte) {
 		sq.violation("BlueFlame copy of WQE %#x goes on behind the end of the ring", index)
 	case !bytes.Equal(ring[:size], b[:size]):
 		sq.violation("BlueFlame copy of WQE %#x differs from the ring", index)
-	case index != sq.bell.rung:
-		sq.violation("BlueFlame copy of WQE %#x while %#x was not rung for", index, sq.bell.rung)
-	case sq.bell.flamed && sq.bell.half == half:
+	case index != sq.db.announced:
+		sq.violation("BlueFlame copy of WQE %#x while %#x was not rung for", index, sq.db.announced)
+	case sq.db.blueFlamed && sq.db.half == half:
 		sq.violation("BlueFlame copy of WQE %#x in the same half as that before it", index)
 	}
-	sq.bell.flamed, sq.bell.half = true, half
+	sq.db.blueFlamed, sq.db.half = true, half
 }
 
 // toEnd is the bytes of the ring from block index to its end.

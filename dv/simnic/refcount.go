@@ -2,16 +2,16 @@ package simnic
 
 import "sync"
 
-// usage counts the objects that need this one, so that it cannot be destroyed
-// under them.
-type usage struct {
+// refCount counts the objects that use this one, which cannot be destroyed before
+// them. Safe for concurrent use.
+type refCount struct {
 	mu    sync.Mutex
 	users int
 	gone  bool
 }
 
-// take adds a user. It fails when the object is destroyed.
-func (u *usage) take() error {
+// acquire adds a user. It fails when the object is destroyed.
+func (u *refCount) acquire() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.gone {
@@ -21,14 +21,14 @@ func (u *usage) take() error {
 	return nil
 }
 
-func (u *usage) release() {
+func (u *refCount) release() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.users--
 }
 
 // retire marks the object destroyed, or says why it cannot be.
-func (u *usage) retire() error {
+func (u *refCount) retire() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch {

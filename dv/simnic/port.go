@@ -1,54 +1,56 @@
 package simnic
 
 import (
+	"sync/atomic"
+
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
-	"sync/atomic"
 )
 
-// side is one of the two places a wire plugs in.
-type side struct{ wire atomic.Pointer[wire.Wire] }
+// port is one of the two places of a NIC that a wire connects to.
+type port struct{ wire atomic.Pointer[wire.Wire] }
 
-// plug takes w into use. A second wire is refused.
-func (s *side) plug(w wire.Wire, recv func([]frame.Frame)) error {
-	if !s.wire.CompareAndSwap(nil, &w) {
-		return refuse(StatusBadState, "something is plugged in already")
+// attach starts reception from w. A second wire is refused: StatusBadState.
+func (p *port) attach(w wire.Wire, recv func([]frame.Frame)) error {
+	if !p.wire.CompareAndSwap(nil, &w) {
+		return errorf(StatusBadState, "a wire is connected already")
 	}
 	if err := w.Start(recv); err != nil {
-		s.wire.Store(nil)
+		p.wire.Store(nil)
 		return err
 	}
 	return nil
 }
 
-// unplug closes the wire.
-func (s *side) unplug() error {
-	if w := s.wire.Swap(nil); w != nil {
+// detach closes the wire.
+func (p *port) detach() error {
+	if w := p.wire.Swap(nil); w != nil {
 		return (*w).Close()
 	}
 	return nil
 }
 
-// offloads is what the wire takes; nothing without one.
-func (s *side) offloads() frame.Offload {
-	if w := s.wire.Load(); w != nil {
+// offloads is what the wire takes; none without a wire.
+func (p *port) offloads() frame.Offload {
+	if w := p.wire.Load(); w != nil {
 		return (*w).Offloads()
 	}
 	return 0
 }
 
-// carrier sends frames out of one side, in batches. What the wire there does not
-// take it completes and cuts first.
-type carrier struct {
-	nic    *NIC
-	burst  *rxBurst
-	side   *side
-	owner  owner
-	lost   counter // of frames that could not be carried
-	mine   bool    // frames may be changed in place
-	frames [maxBurst]frame.Frame
-	n      int
-	work   *workspace
+// egress sends frames out of one port, in batches. It completes checksums and
+// segments frames where the wire does not. It belongs to a burst; one goroutine
+// uses it.
+type egress struct {
+	nic     *NIC
+	burst   *rxBurst
+	port    *port
+	owner   owner
+	lost    counter // of packets that the wire did not take
+	mutable bool    // frames may be changed in place
+	frames  [maxBurst]frame.Frame
+	n       int
+	work    *workspace
 }
 
 // workspace is memory for frames that had to be copied.
@@ -59,15 +61,15 @@ type workspace struct {
 }
 
 // add queues a frame, in order.
-func (c *carrier) add(f *frame.Frame) {
+func (c *egress) add(f *frame.Frame) {
 	if c.owner == ownerWire && f.Longest() > c.nic.maxFrame() {
 		c.nic.counters.add(ctrWireTooLong, f.Packets())
 		return
 	}
-	can := c.side.offloads()
+	can := c.port.offloads()
 	switch {
 	case f.GSO != frame.GSONone && can&f.NeededOffload() == 0:
-		c.cut(f)
+		c.segment(f)
 	case f.GSO == frame.GSONone && f.NeedsCsum && can&frame.OffloadCsum == 0:
 		c.complete(*f)
 	default:
@@ -75,7 +77,7 @@ func (c *carrier) add(f *frame.Frame) {
 	}
 }
 
-func (c *carrier) push(f frame.Frame) {
+func (c *egress) push(f frame.Frame) {
 	if c.n == len(c.frames) {
 		c.send()
 	}
@@ -84,8 +86,8 @@ func (c *carrier) push(f frame.Frame) {
 }
 
 // complete queues a frame with its checksum done.
-func (c *carrier) complete(f frame.Frame) {
-	if !c.mine {
+func (c *egress) complete(f frame.Frame) {
+	if !c.mutable {
 		f.Data = append(c.room(len(f.Data))[:0], f.Data...)
 	}
 	f.CompleteChecksum()
@@ -93,7 +95,7 @@ func (c *carrier) complete(f frame.Frame) {
 }
 
 // room is memory that lasts until the next send.
-func (c *carrier) room(n int) []byte {
+func (c *egress) room(n int) []byte {
 	w := c.space()
 	if w.used+n > len(w.mem) || c.n == len(c.frames) {
 		c.send()
@@ -104,7 +106,7 @@ func (c *carrier) room(n int) []byte {
 }
 
 // space is the workspace, held until flush.
-func (c *carrier) space() *workspace {
+func (c *egress) space() *workspace {
 	if c.work == nil {
 		c.work = c.nic.spaces.get()
 	}
@@ -112,7 +114,7 @@ func (c *carrier) space() *workspace {
 }
 
 // cut queues the packets that an unsegmented frame stands for.
-func (c *carrier) cut(f *frame.Frame) {
+func (c *egress) segment(f *frame.Frame) {
 	h := int(f.HdrLen)
 	payload := f.Data[h:]
 	w := c.space()
@@ -131,14 +133,14 @@ func (c *carrier) cut(f *frame.Frame) {
 }
 
 // send gives the wire what is queued.
-func (c *carrier) send() {
+func (c *egress) send() {
 	if c.n == 0 {
 		return
 	}
 	c.burst.leave()
 	frames := c.frames[:c.n]
 	sent := 0
-	if w := c.side.wire.Load(); w != nil {
+	if w := c.port.wire.Load(); w != nil {
 		sent, _ = (*w).Send(frames) // why the rest was not carried does not matter: it is counted
 	}
 	var t tally
@@ -157,7 +159,7 @@ func (c *carrier) send() {
 }
 
 // exit is where to count what was sent.
-func (c *carrier) exit() *direction {
+func (c *egress) exit() *direction {
 	if c.owner == ownerWire {
 		return &c.nic.counters.tx[c.owner]
 	}
@@ -165,7 +167,7 @@ func (c *carrier) exit() *direction {
 }
 
 // flush sends what is left and gives the memory back.
-func (c *carrier) flush() {
+func (c *egress) flush() {
 	c.send()
 	if c.work != nil {
 		c.nic.spaces.put(c.work)

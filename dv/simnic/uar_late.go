@@ -9,7 +9,7 @@ func (n *NIC) UARWriteLate(uar uint32, off int, v uint64) {
 	n.uarWrite(uar, off, v, (*SQ).doorbellLate, (*CQ).armed)
 }
 
-func (sq *SQ) doorbellLate(v uint64) { sq.rung(v, (*SQ).checkLateDoorbell) }
+func (sq *SQ) doorbellLate(v uint64) { sq.onDoorbell(v, (*SQ).checkLateDoorbell) }
 
 // checkLateDoorbell notes a doorbell for what is not posted. One for WQEs that
 // an earlier doorbell announced is in order, and so is one in the middle of what
@@ -25,7 +25,7 @@ func (sq *SQ) checkLateDoorbell(v uint64) {
 	switch {
 	case int16(pi-end) < 0:
 		sq.violation("doorbell %#016x: WQE %#x ends behind the record's counter %#x", v, index, pi)
-	case int16(end-sq.bell.rung) > 0:
+	case int16(end-sq.db.announced) > 0:
 		sq.checkRung(v, index)
 	}
 }

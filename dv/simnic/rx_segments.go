@@ -7,9 +7,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
-// toRQCut delivers the packets that an unsegmented frame stands for. It reports
-// false when the frame cannot be cut.
-func (n *NIC) toRQCut(b *rxBurst, rq *RQ, f *frame.Frame) bool {
+// deliverSegments delivers the packets that an unsegmented frame stands for. It reports
+// false when the frame cannot be segmented.
+func (n *NIC) deliverSegments(b *rxBurst, rq *RQ, f *frame.Frame) bool {
 	payload := f.Data[f.HdrLen:]
 	if int(f.HdrLen) > len(b.template) {
 		return false
@@ -19,17 +19,17 @@ func (n *NIC) toRQCut(b *rxBurst, rq *RQ, f *frame.Frame) bool {
 		return false
 	}
 	end := b.p.End
-	b.p.End = 0 // nothing is vouched for yet
+	b.p.End = 0 // no packet has a status yet
 	b.lock(rq)
 	for g := s.Packets(); g.Next(); {
 		piece := payload[g.At : g.At+g.Len]
 		sum := frame.Sum(piece)
-		if rq.deliverCut(b, &g, int(f.HdrLen), piece, sum) {
+		if rq.deliverSegment(b, &g, int(f.HdrLen), piece, sum) {
 			continue
 		}
 		h := g.Header(b.header[:], sum)
 		b.p.End = len(h) + len(piece)
-		b.cut(h, piece)
+		b.setSegment(h, piece)
 		rq.deliver(b)
 		b.p.End = 0
 	}
@@ -37,18 +37,18 @@ func (n *NIC) toRQCut(b *rxBurst, rq *RQ, f *frame.Frame) bool {
 	return true
 }
 
-// deliverCut writes the packet of segment g, with a header of hdr bytes, where
+// deliverSegment writes the packet of segment g, with a header of hdr bytes, where
 // the queue's next WQE points, without assembling it elsewhere first. It reports
 // false, and has done nothing, when that takes more than copying: deliver handles
 // every case. The checksum status of the packet before holds for one of the same
 // length, as b.p.end says.
-func (rq *RQ) deliverCut(b *rxBurst, g *frame.Segment, hdr int, piece []byte, sum uint16) bool {
+func (rq *RQ) deliverSegment(b *rxBurst, g *frame.Segment, hdr int, piece []byte, sum uint16) bool {
 	n := hdr + len(piece)
-	if posted := int(rq.posted()); posted == 0 || posted > 1<<rq.attr.LogSize || b.packet.padded && n < frame.MinFrame || !rq.copies(b) {
+	if posted := int(rq.posted()); posted == 0 || posted > 1<<rq.attr.LogSize || b.packet.padded && n < frame.MinFrame || !rq.copiesUnchanged(b) {
 		return false
 	}
 	w := rq.load()
-	dst := rq.reach(b, rq.list(w), n)
+	dst := rq.firstBuffer(b, rq.list(w), n)
 	if dst == nil {
 		return false
 	}
@@ -56,7 +56,7 @@ func (rq *RQ) deliverCut(b *rxBurst, g *frame.Segment, hdr int, piece []byte, su
 	copy(dst[len(h):], piece)
 	if b.p.End != n {
 		b.p.End = n
-		b.vouch(h)
+		b.setVerified(h)
 	}
 	var e mlx5.RxCQE
 	rq.describe(&e, b, false)
@@ -66,17 +66,17 @@ func (rq *RQ) deliverCut(b *rxBurst, g *frame.Segment, hdr int, piece []byte, su
 	return true
 }
 
-// copies reports whether a packet goes into the queue as it is, and by itself.
-func (rq *RQ) copies(b *rxBurst) bool {
+// copiesUnchanged reports whether a packet goes into the queue as it is, and by itself.
+func (rq *RQ) copiesUnchanged(b *rxBurst) bool {
 	a, h := &rq.attr, rq.nic.hooks.Load()
 	return rq.state == StateReady && a.Striding == nil && b.packet.lro == nil && rq.merge.segments == 0 &&
 		!a.ScatterFCS && !a.EndPad && !(a.VLANStrip && b.p.Tags > 0) &&
 		a.CQ.Status() == CQOK && !rq.nic.fatal.Load() && (h == nil || h.Deliver == nil)
 }
 
-// reach is the n bytes that the first entry of a scatter list points to, nil if
+// firstBuffer is the n bytes that the first entry of a scatter list points to, nil if
 // they are not all there or if there is anything to be said about them.
-func (rq *RQ) reach(b *rxBurst, list []byte, n int) []byte {
+func (rq *RQ) firstBuffer(b *rxBurst, list []byte, n int) []byte {
 	room := int(binary.BigEndian.Uint32(list) &^ startPadding)
 	if room < n {
 		return nil

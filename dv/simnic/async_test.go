@@ -2,12 +2,13 @@ package simnic
 
 import (
 	"encoding/binary"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"runtime"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
 // holdWire is a wire whose far end has every frame wait until the test lets it go.
@@ -58,8 +59,8 @@ func (w *holdWire) numbers() []uint32 {
 	return append([]uint32(nil), w.seen...)
 }
 
-// standInRig is a send queue over a holdWire, with the stand-in at work: frame 0 waited while its sender did.
-type standInRig struct {
+// asyncRig is a send queue over a holdWire, with the asynchronous sender at work: frame 0 waited while its sender did.
+type asyncRig struct {
 	nic  *NIC
 	wire *holdWire
 	cq   *testCQ
@@ -67,8 +68,8 @@ type standInRig struct {
 	n    uint32 // frames posted
 }
 
-func newStandInRig(t *testing.T) *standInRig {
-	r := &standInRig{nic: newNIC(t, Config{}), wire: newHoldWire()}
+func newAsyncRig(t *testing.T) *asyncRig {
+	r := &asyncRig{nic: newNIC(t, Config{}), wire: newHoldWire()}
 	if err := r.nic.ConnectWire(r.wire); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +88,7 @@ func newStandInRig(t *testing.T) *standInRig {
 }
 
 // post posts the next frame, which has its number in it.
-func (r *standInRig) post() {
+func (r *asyncRig) post() {
 	f := append([]byte(nil), frame60...)
 	binary.BigEndian.PutUint32(f[14:], r.n)
 	r.n++
@@ -95,7 +96,7 @@ func (r *standInRig) post() {
 }
 
 // ring posts frames and rings for them, which must not wait.
-func (r *standInRig) ring(t *testing.T, frames int) {
+func (r *asyncRig) ring(t *testing.T, frames int) {
 	t.Helper()
 	rung := make(chan struct{})
 	go func() {
@@ -128,16 +129,16 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func (r *standInRig) atWork() bool {
-	r.sq.bell.mu.Lock()
-	defer r.sq.bell.mu.Unlock()
-	return r.sq.bell.standIn
+func (r *asyncRig) atWork() bool {
+	r.sq.db.mu.Lock()
+	defer r.sq.db.mu.Unlock()
+	return r.sq.db.async
 }
 
-// TestStandIn: while frames wait, doorbells return; frames and completions keep their order; when nothing waits any more,
+// TestAsyncSender: while frames wait, doorbells return; frames and completions keep their order; when nothing waits any more,
 // doorbells send as they did before.
-func TestStandIn(t *testing.T) {
-	r := newStandInRig(t)
+func TestAsyncSender(t *testing.T) {
+	r := newAsyncRig(t)
 	r.ring(t, 1)
 	within(t, "a second frame that waits", r.wire.held)
 	r.ring(t, 9)
@@ -157,7 +158,7 @@ func TestStandIn(t *testing.T) {
 			t.Errorf("completion %d: %x", i, e)
 		}
 	}
-	eventually(t, "an end of the stand-in", func() bool { return !r.atWork() })
+	eventually(t, "an end of the asynchronous sender", func() bool { return !r.atWork() })
 	r.ring(t, 1)
 	if n := len(r.wire.numbers()); n != 12 || r.cq.poll() == nil {
 		t.Errorf("%d frames when the doorbell returned", n)
@@ -165,24 +166,24 @@ func TestStandIn(t *testing.T) {
 	clean(t, r.nic)
 }
 
-// TestStandInAndTheEndOfTheQueue does away with the queue, or the NIC, while frames wait. What is done returns once the
+// TestAsyncSenderAndTheEndOfTheQueue does away with the queue, or the NIC, while frames wait. What is done returns once the
 // frame on the wire is let go; nothing looks at the queue's memory after.
-func TestStandInAndTheEndOfTheQueue(t *testing.T) {
-	for name, end := range map[string]func(t *testing.T, r *standInRig){
-		"destroy": func(t *testing.T, r *standInRig) { worked(t, r.sq.Destroy()) },
-		"reset": func(t *testing.T, r *standInRig) {
+func TestAsyncSenderAndTheEndOfTheQueue(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, r *asyncRig){
+		"destroy": func(t *testing.T, r *asyncRig) { worked(t, r.sq.Destroy()) },
+		"reset": func(t *testing.T, r *asyncRig) {
 			worked(t, r.sq.Modify(StateReady, StateReset))
 			worked(t, r.sq.Destroy())
 		},
-		"error": func(t *testing.T, r *standInRig) {
+		"error": func(t *testing.T, r *asyncRig) {
 			worked(t, r.sq.Modify(StateReady, StateError))
 			worked(t, r.sq.Destroy())
 		},
-		"close": func(t *testing.T, r *standInRig) {
+		"close": func(t *testing.T, r *asyncRig) {
 			worked(t, r.nic.Close())
 			worked(t, r.sq.Destroy())
 		},
-		"all at once": func(t *testing.T, r *standInRig) {
+		"all at once": func(t *testing.T, r *asyncRig) {
 			var all sync.WaitGroup
 			all.Go(func() { _ = r.sq.Modify(StateReady, StateReset) })
 			all.Go(func() { worked(t, r.nic.Close()) })
@@ -193,7 +194,7 @@ func TestStandInAndTheEndOfTheQueue(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for range 3 {
-				r := newStandInRig(t)
+				r := newAsyncRig(t)
 				r.ring(t, 1)
 				within(t, "a second frame that waits", r.wire.held)
 				r.ring(t, 3)
@@ -207,15 +208,15 @@ func TestStandInAndTheEndOfTheQueue(t *testing.T) {
 				r.sq.ring.Close() // touched again, these would panic
 				r.sq.rec.Close()
 				r.sq.Doorbell(r.sq.last)
-				eventually(t, "an end of the stand-in", func() bool { return !r.atWork() })
+				eventually(t, "an end of the asynchronous sender", func() bool { return !r.atWork() })
 			}
 		})
 	}
 }
 
-// TestStandInForSlowReceiver sends to a queue that delays drops and whose driver is slower than the sender: whatever is
+// TestAsyncSenderForSlowReceiver sends to a queue that delays drops and whose driver is slower than the sender: whatever is
 // not dropped for want of a buffer arrives in order, and every frame is completed.
-func TestStandInForSlowReceiver(t *testing.T) {
+func TestAsyncSenderForSlowReceiver(t *testing.T) {
 	const count = 3000
 	wa, wb := wire.Pair()
 	x := newNIC(t, Config{Seed: 1})

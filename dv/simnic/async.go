@@ -1,0 +1,135 @@
+package simnic
+
+import (
+	"sync"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+)
+
+// doorbell is the doorbell register of a send queue. Its lock is never held while
+// WQEs are executed, unlike the queue's: a driver that writes the doorbell does not
+// wait for what is being sent.
+//
+// WQEs are executed by the goroutine that writes the doorbell, or by the queue's
+// asynchronous sender, a goroutine of the NIC (SQ.sendAsync):
+//
+//	      doorbell: execute here
+//	         +------+
+//	         v      |   a frame had to wait for a receiver (SQ.delegate)
+//	+-----> synchronous ------------------------------------+
+//	|                                                       v
+//	|   no frame has waited for asyncLinger,           asynchronous
+//	+-- and no doorbell since the last look ------------+   |  ^
+//	    (SQ.asyncDone)                                  |   |  | doorbell: wake it,
+//	                                                    +---+  | return at once
+//	                                                        +--+
+//
+// Destroying the queue or closing the NIC ends the asynchronous sender, too.
+type doorbell struct {
+	mu         sync.Mutex    // taken after SQ.mu; covers what follows
+	on         bool          // the queue is not in the reset state: its memory may be read
+	announced  uint16        // producer index in the record at the last doorbell; wraps
+	blueFlamed bool          // there was a BlueFlame copy since reset, the last one into half
+	half       int           // half of the register, 0 or 1
+	async      bool          // the asynchronous sender runs
+	again      bool          // there was a doorbell since the asynchronous sender looked
+	removed    bool          // the queue is destroyed
+	wake       chan struct{} // wakes the asynchronous sender; holds one wake-up
+}
+
+func newDoorbell() doorbell { return doorbell{wake: make(chan struct{}, 1)} }
+
+// takeDoorbell checks a doorbell and notes the producer index. It reports whether
+// the asynchronous sender executes what it announces.
+func (sq *SQ) takeDoorbell(v uint64, check func(*SQ, uint64)) (delegated bool) {
+	b := &sq.db
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.on {
+		check(sq, v)
+		b.announced = uint16(sq.attr.Record.LoadBE32(mlx5.RecordSend))
+	}
+	if b.async {
+		b.again = true
+		b.wakeUp()
+	}
+	return b.async
+}
+
+// restart resets the doorbell when the queue enters or leaves the reset state.
+func (b *doorbell) restart(on bool, announced uint16) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.on, b.announced, b.blueFlamed = on, announced, false
+}
+
+// remove ends the asynchronous sender. The queue's memory is not read any more.
+func (b *doorbell) remove() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.on, b.removed = false, true
+	b.wakeUp()
+}
+
+func (b *doorbell) wakeUp() {
+	select {
+	case b.wake <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+// asyncLinger is how long the asynchronous sender stays after a frame last had to
+// wait: longer than most pauses within one congestion.
+const asyncLinger = 100 * time.Millisecond
+
+// delegate starts the asynchronous sender, which executes what is left, and what is
+// announced as long as frames have to wait. A device returns from a doorbell at
+// once; a goroutine that waits here for a receiver may hold locks that others
+// need, the receiver among them. Called with the lock held.
+func (sq *SQ) delegate() {
+	b := &sq.db
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.async && !b.removed {
+		b.async = true
+		sq.nic.background.run(sq.sendAsync)
+	}
+}
+
+// sendAsync executes what is posted until no frame has had to wait for asyncLinger,
+// the queue is destroyed or the NIC closed. NIC.Close waits for it.
+func (sq *SQ) sendAsync() {
+	t := time.NewTimer(asyncLinger)
+	defer t.Stop()
+	waited := true
+	for last := time.Now(); !sq.asyncDone(!waited && time.Since(last) >= asyncLinger); {
+		sq.mu.Lock()
+		waited = sq.run()
+		sq.mu.Unlock()
+		if waited { // something may be left
+			last = time.Now()
+			continue
+		}
+		t.Reset(asyncLinger)
+		select {
+		case <-sq.db.wake:
+		case <-t.C:
+		case <-sq.nic.done:
+		}
+	}
+}
+
+// asyncDone ends the asynchronous sender if its time is over and there was no
+// doorbell since it looked, or if the queue or the NIC is gone.
+func (sq *SQ) asyncDone(over bool) bool {
+	b := &sq.db
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.removed || sq.nic.closed.Load() || over && !b.again {
+		b.async = false
+		return true
+	}
+	b.again = false
+	return false
+}
