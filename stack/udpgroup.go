@@ -114,3 +114,21 @@ func (c *UDPConn) member(ifi *net.Interface, ip net.IP, zone string, option func
 	}
 	return nil
 }
+
+// sendFrom sends to a group or to all from an address that the caller named, which endpoints do not know of for IPv4.
+func (c *UDPConn) sendFrom(b []byte, to tcpip.FullAddress, from tcpip.Address, call string) error {
+	protocol := ipv6Protocol
+	if to.Addr.Len() == net.IPv4len {
+		protocol = ipv4Protocol
+	}
+	r, terr := c.stack.net.FindRoute(nicID, from, to.Addr, protocol, c.ep.SocketOptions().GetMulticastLoop())
+	if terr == nil {
+		defer r.Release()
+		terr = c.write(r, b, to.Port)
+	}
+	switch terr.(type) {
+	case nil, *tcpip.ErrNoBufferSpace: // lost, as of send
+		return nil
+	}
+	return c.instead(syscallError(call, terr))
+}

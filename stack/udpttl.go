@@ -42,8 +42,12 @@ func (c *UDPConn) checkTTL(ttl int) error {
 	return nil
 }
 
-// ttlOn is the time to live of what takes a route to a host.
+// ttlOn is the time to live of what takes a route.
 func (c *UDPConn) ttlOn(r *gstack.Route) uint8 {
+	if to := r.RemoteAddress(); header.IsV4MulticastAddress(to) || header.IsV6MulticastAddress(to) {
+		ttl, _ := c.ep.GetSockOptInt(tcpip.MulticastTTLOption) // which every UDP endpoint has
+		return uint8(ttl)
+	}
 	if ttl := c.ttl.Load(); ttl != 0 {
 		return uint8(ttl)
 	}

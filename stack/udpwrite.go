@@ -166,7 +166,11 @@ func (c *UDPConn) send(b []byte, to tcpip.FullAddress, from tcpip.Address, call 
 			return syscallError(call, terr)
 		}
 	}
-	if !cacheable(to.Addr) {
+	switch named := from.Len() != 0 && from != c.local.Addr; {
+	case cacheable(to.Addr):
+	case named && to.Addr.Len() != 0:
+		return c.sendFrom(b, to, from, call)
+	default:
 		return c.sendSlowly(b, to, call)
 	}
 	terr := c.routes.use(c.stack, routeKey{from, to.Addr}, func(p *path) tcpip.Error {

@@ -1,10 +1,13 @@
 package hoststack
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"net/netip"
 	"time"
+
+	"golang.org/x/net/ipv4"
 )
 
 // The groups of multicast DNS (RFC 6762) and others that nobody is in; 6 are of the scope of the site, whose addresses have no zone.
@@ -224,6 +227,23 @@ var udpGroups = []behaviour{
 			_, err := p.WriteTo(fmt.Append(nil, "last ", group), udpAddr(group, p))
 			r.must(err)
 			r.Text("last", r.datagram(fmt.Sprint("last ", group)))
+		}
+	}},
+	{"a group is sent to from the address the caller names", func(r *run) {
+		p := r.packet("udp4", "")
+		r.must(groups(p).SetMulticastTTL(9))
+		for _, from := range []netip.Addr{r.alias4, r.server4} {
+			for _, to := range []netip.Addr{mdns4, netip.MustParseAddr("192.0.2.255")} {
+				what := fmt.Sprint(from, "to", to)
+				_, _, err := p.WriteMsgUDP([]byte(what), (&ipv4.ControlMessage{Src: from.AsSlice()}).Marshal(), udpAddr(to, p))
+				r.Err("WriteMsgUDP", err)
+				r.Text("sent", r.find(what, func(packet []byte) string {
+					if packet[0]>>4 != 4 || !bytes.HasSuffix(packet, []byte(what)) {
+						return ""
+					}
+					return fmt.Sprint("TTL ", packet[8], " from ", r.plain(net.IP(packet[12:16]).String()))
+				}))
+			}
 		}
 	}},
 	{"time to live of what is sent to a host, or to all", func(r *run) {
