@@ -44,7 +44,7 @@ func ExampleOpen_softwareNIC() {
 	go func() {
 		conn, err := ln.Accept()
 		check(err)
-		fmt.Fprintf(conn, "hello %s", conn.RemoteAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort().Addr())
+		fmt.Fprintf(conn, "hello from %s", conn.LocalAddr())
 		conn.Close()
 	}()
 	conn, err := client.Dial("tcp", "192.0.2.1:7")
@@ -52,5 +52,5 @@ func ExampleOpen_softwareNIC() {
 	text, err := io.ReadAll(conn)
 	check(err)
 	fmt.Println(string(text))
-	// Output: hello 192.0.2.2
+	// Output: hello from 192.0.2.1:7
 }

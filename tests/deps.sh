@@ -29,6 +29,7 @@ programs() {
 		bind9-dnsutils dig
 		dnsmasq-base dnsmasq
 		curl curl
+		prometheus promtool
 	END
 	[ "$1" != perf ] || cat <<-END
 		wrk wrk

@@ -80,6 +80,7 @@ var layers = map[string]layer{
 		module: []string{"link/rdma", "dv"}, others: []string{gvisor, dhcp},
 		tests: []string{"dv/simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd", "tests/netpair", netlink, dns},
 	},
+	"stack/metrics":   {module: []string{"stack", "dv"}, tests: []string{"stack/stacktest"}},
 	"stack/stacktest": {module: []string{"stack"}, others: []string{gvisor}},
 	"apps/httpd":      {},
 	"apps/dnsd":       {others: []string{dns}},

@@ -1,0 +1,9 @@
+// Package metrics tells Prometheus what a stack and its device count:
+//
+//	http.Handle("/metrics", metrics.Handler(st))
+//
+// It writes the text format itself (Prometheus' exposition formats, text version 0.0.4), without client_golang: that brings
+// seven modules, protobuf among them, for what is a list of names and numbers here, and a program that has it can serve both.
+// Nothing is kept between two scrapes. Names begin with rdma_netstack_; what only ever grows ends in _total. Queues of the device
+// have the label queue.
+package metrics

@@ -1,0 +1,121 @@
+package metrics
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/stack/stacktest"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
+)
+
+// full is a page with every family: a stack's, and those of a device with two queues.
+func full() []byte {
+	var b bytes.Buffer
+	list(&b, stack.Stats{LinkUp: true, RxPackets: 1<<64 - 1, TCPCurrentEstablished: 3},
+		dv.Stats{Rx: []dv.RxStats{{Packets: 5, Drops: dv.RxDrops{TooLong: 6}}, {Packets: 7}}, Tx: []dv.TxStats{{LSO: 8}, {}}})
+	return b.Bytes()
+}
+
+func TestPage(t *testing.T) {
+	page := string(full())
+	for _, want := range []string{
+		"# TYPE rdma_netstack_stack_link_up gauge\nrdma_netstack_stack_link_up 1\n",
+		"# TYPE rdma_netstack_stack_rx_packets_total counter\nrdma_netstack_stack_rx_packets_total 18446744073709551615\n",
+		"\nrdma_netstack_stack_tcp_current_established 3\n",
+		"\nrdma_netstack_device_rx_packets_total{queue=\"0\"} 5\nrdma_netstack_device_rx_packets_total{queue=\"1\"} 7\n",
+		"\nrdma_netstack_device_rx_drops_too_long_total{queue=\"0\"} 6\n",
+		"\nrdma_netstack_device_tx_lso_total{queue=\"0\"} 8\n",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("not there: %q", want)
+		}
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(page) {
+		if name, ok := strings.CutPrefix(line, "# TYPE "); ok {
+			if seen[name] {
+				t.Errorf("twice: %s", name)
+			}
+			seen[name] = true
+		}
+	}
+}
+
+// TestPromtool has Prometheus' own program judge the page, and a broken one.
+func TestPromtool(t *testing.T) {
+	promtool := need.Tool(t, "promtool")
+	check := func(page []byte) ([]byte, error) {
+		cmd := exec.Command(promtool, "check", "metrics")
+		cmd.Stdin = bytes.NewReader(page)
+		return cmd.CombinedOutput()
+	}
+	if out, err := check(full()); err != nil || len(out) > 0 {
+		t.Errorf("%v: %s", err, out)
+	}
+	for _, c := range []struct{ name, from, to string }{
+		{"a label without quotes", `queue="1"`, `queue=1`},
+		{"counters that are not called so", "_total", ""},
+	} {
+		if _, err := check(bytes.ReplaceAll(full(), []byte(c.from), []byte(c.to))); err == nil {
+			t.Errorf("promtool does not mind %s", c.name)
+		}
+	}
+}
+
+// TestHandler scrapes a stack through itself: what it counts grows.
+func TestHandler(t *testing.T) {
+	server, client := stacktest.Pair(t)
+	ln, err := server.Listen("tcp", ":9100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := &http.Server{Handler: Handler(server)}
+	go web.Serve(ln)
+	defer web.Close()
+	c := client.HTTPClient()
+	defer c.CloseIdleConnections()
+	resp, err := c.Get("http://192.0.2.1:9100/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil || resp.Header.Get("Content-Type") != ContentType {
+		t.Errorf("%v, %q", err, resp.Header.Get("Content-Type"))
+	}
+	if !strings.Contains(string(page), "rdma_netstack_stack_tcp_accepted_total 1\n") || strings.Contains(string(page), "device_") {
+		t.Errorf("of a stack without a device that took one connection came\n%s", page)
+	}
+}
+
+// refusing takes nothing.
+type refusing struct{}
+
+var errRefused = errors.New("refused")
+
+func (refusing) Write([]byte) (int, error) { return 0, errRefused }
+
+func TestWriteFails(t *testing.T) {
+	server, _ := stacktest.Pair(t)
+	if err := Write(refusing{}, server); !errors.Is(err, errRefused) {
+		t.Errorf("%v, want %v", err, errRefused)
+	}
+}
+
+func TestSnake(t *testing.T) {
+	for name, want := range map[string]string{
+		"TCPFailedDials": "tcp_failed_dials", "RxPackets": "rx_packets", "LSO": "lso", "BlueFlames": "blue_flames", "IPSent": "ip_sent",
+		"UDPReceiveBufferErr": "udp_receive_buffer_err",
+	} {
+		if got := snake(name); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+}
