@@ -2,15 +2,11 @@ package rdma
 
 import (
 	"bytes"
-	"encoding/binary"
-	"io"
-	"net/netip"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
@@ -317,57 +313,5 @@ func TestResendConcurrently(t *testing.T) {
 	r.close()
 	if n := r.number.Load(); n != 0 {
 		t.Errorf("%d flows left", n)
-	}
-}
-
-// TestResendOnTheWire: netstack's own copies of a segment vanish, the link's do not. After a
-// retransmission at 120 ms the link, which knows no round trip, waits for a second in which
-// netstack sends nothing: from 1.8 s to 2.8.
-func TestResendOnTheWire(t *testing.T) {
-	var mu sync.Mutex
-	var first []byte // of the timestamps
-	armed := false
-	lose := func(frame []byte) bool {
-		l := layoutOf(frame)
-		if l.proto != protoTCP || l.l4 == 0 {
-			return false
-		}
-		tcp := frame[l.l4:l.end]
-		mu.Lock()
-		defer mu.Unlock()
-		if !armed || len(tcp)-int(tcp[12]>>4)*4 != 1000 {
-			return false
-		}
-		if first == nil {
-			first = bytes.Clone(tcp)
-		}
-		return binary.BigEndian.Uint32(timestampOf(tcp)[2:])-binary.BigEndian.Uint32(timestampOf(first)[2:]) < 2300
-	}
-	a, b := pair(t, setup{lose: lose, dv: dv.Config{DelayDrop: true}})
-	for _, address := range []netip.Addr{a.v4, a.v6} {
-		ln := a.listen(t, address, 80)
-		conn := b.dial(t, address, 80)
-		server, err := ln.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		mu.Lock()
-		armed, first = true, nil
-		mu.Unlock()
-		want := data(1000, 1)
-		if _, err := conn.Write(want); err != nil {
-			t.Fatal(err)
-		}
-		got := make([]byte, len(want))
-		server.SetDeadline(time.Now().Add(20 * time.Second))
-		if _, err := io.ReadFull(server, got); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%v: %v, %x", address, err, got)
-		}
-		server.Close()
-		conn.Close()
-		ln.Close()
-	}
-	if b.ep.Stats().TxResent == 0 {
-		t.Error("the link sent nothing again")
 	}
 }
