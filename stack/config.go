@@ -21,6 +21,11 @@ type Config struct {
 	// or RxInterrupt. [New] does not look at it.
 	RxMode RxMode
 
+	// RxLimit is how many bytes of received TCP segments without payload may wait to be worked off, which netstack
+	// does not bound: beyond it, strangers' are dropped first. Default 64 MiB, 256 KiB at least. [New] does not
+	// look at it.
+	RxLimit int
+
 	// Name is the interface's name, as it appears in zones ("fe80::1%net0") and logs.
 	// Default "net0".
 	Name string
@@ -167,7 +172,7 @@ func (c Config) Validate() error {
 			return fmt.Errorf("DNS server %s is not a host's address; give the resolver's IP address", d)
 		}
 	}
-	if err := c.RxMode.Validate(); err != nil {
+	if err := (rdma.Options{RxMode: c.RxMode, RxLimit: c.RxLimit}).Validate(); err != nil {
 		return err
 	}
 	if err := validateDSCP(c.DSCP); err != nil {

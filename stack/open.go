@@ -37,7 +37,7 @@ func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
 		return err
 	}
 	s.device = dev
-	link, err := rdma.New(dev, rdma.Options{RxMode: s.cfg.RxMode})
+	link, err := rdma.New(dev, rdma.Options{RxMode: s.cfg.RxMode, RxLimit: s.cfg.RxLimit})
 	if err != nil {
 		return err
 	}

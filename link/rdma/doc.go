@@ -17,6 +17,9 @@
 // Two shorter ways lead past parts of netstack: to its transport layer (express.go), and for datagrams to the socket itself (mailbox.go),
 // which is copied to and told once per batch.
 //
+// What the stack would queue without a bound, TCP segments without payload, is counted while it waits there, and shed from
+// some number on, that of strangers first (waiting.go).
+//
 // The stack asks once per NIC whether checksums are verified on reception, the NIC answers per frame. So the endpoint says
 // yes and verifies itself what the NIC did not vouch for. Only fragments are left to the stack, see BindStack.
 //

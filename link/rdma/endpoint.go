@@ -28,6 +28,17 @@ type Options struct {
 	NoSegmentation bool
 	// RxMode is how the receive workers wait for frames.
 	RxMode RxMode
+	// RxLimit is how many bytes of received TCP segments without payload may wait for the stack to
+	// work them off; DefaultRxLimit if 0, and 256 KiB at least. See waiting.go.
+	RxLimit int
+}
+
+// Validate says in one sentence what is wrong with o, or nil.
+func (o Options) Validate() error {
+	if o.RxLimit != 0 && o.RxLimit < minRxLimit {
+		return fmt.Errorf("a limit of %d bytes for what waits is too low; give %d at least, or 0 for %d", o.RxLimit, minRxLimit, DefaultRxLimit)
+	}
+	return o.RxMode.Validate()
 }
 
 // Endpoint is one device as a link of one stack. All methods may be called from any goroutine.
@@ -38,7 +49,9 @@ type Endpoint struct {
 	rx     []rxCounters
 	gsoMax uint32 // 0: none
 	csum   bool   // the device computes checksums
-	flows  *flows
+
+	rxLimit uint64 // bytes of segments without payload that may wait in the stack
+	flows   *flows
 
 	mtu     atomic.Uint32
 	mac     atomic.Uint64
@@ -67,7 +80,7 @@ func New(dev *dv.Device, opts Options) (*Endpoint, error) {
 	if len(mac) != 6 {
 		return nil, fmt.Errorf("make link endpoint of %s: its address %v is no Ethernet address", dev.Name(), mac)
 	}
-	if err := opts.RxMode.Validate(); err != nil {
+	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("make link endpoint of %s: %w", dev.Name(), err)
 	}
 	e := &Endpoint{dev: dev, opts: opts, rx: make([]rxCounters, dev.NumRx())}
@@ -76,6 +89,9 @@ func New(dev *dv.Device, opts Options) (*Endpoint, error) {
 	e.SetLinkAddress(tcpip.LinkAddress(mac))
 	for i := range dev.NumTx() {
 		e.tx = append(e.tx, newSender(dev.Tx(i), dev.VLAN(), e.flows))
+	}
+	if e.rxLimit = uint64(opts.RxLimit); e.rxLimit == 0 {
+		e.rxLimit = DefaultRxLimit
 	}
 	e.csum = dev.Caps().TxCsum
 	if caps := dev.Caps(); caps.TxCsum && !opts.NoSegmentation {
@@ -192,7 +208,7 @@ func (e *Endpoint) start(s *session) {
 // it reassembles. Unbound, that sum is never verified, as each fragment counts as verified by the link. It also is what
 // SetHosts needs. To be called once CreateNIC has returned; it holds until the NIC is removed.
 func (e *Endpoint) BindStack(s *gstack.Stack, id tcpip.NICID) error {
-	n := new(networks)
+	n := &networks{stack: s, nic: id}
 	for proto, network := range map[tcpip.NetworkProtocolNumber]*gstack.NetworkEndpoint{typeIPv4: &n.ipv4, typeIPv6: &n.ipv6} {
 		found, err := s.GetNetworkEndpoint(id, proto)
 		if err != nil {

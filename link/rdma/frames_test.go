@@ -120,7 +120,7 @@ func (f tcpFrame) frame(proto tcpip.TransportProtocolNumber, segment []byte, sum
 
 // testWorker is a worker without a queue or a stack.
 func testWorker() *worker {
-	e := new(Endpoint)
+	e := &Endpoint{rxLimit: DefaultRxLimit}
 	e.flows = newFlows(tcpip.NewStdClock(), e.resend)
 	e.SetLinkAddress(ourMAC)
 	return &worker{e: e, session: new(session), count: new(rxCounters), merge: newMerger(batchFrames)}

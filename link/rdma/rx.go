@@ -26,13 +26,16 @@ func (w *worker) receive(n int) {
 // sort drops what is not for us or not sound and makes runs of the rest, changed where netstack needs it (flows.go).
 func (w *worker) sort(frames []dv.Packet) {
 	w.merge.begin(frames)
-	mac, quick := w.e.mac.Load(), w.e.flows.indifferent()
+	mac, quick, pressure := w.e.mac.Load(), w.e.flows.indifferent(), w.pressure()
 	for i := range frames {
 		if quick && w.merge.next(i) {
 			continue
 		}
 		var l layout
 		if !w.admit(&frames[i], mac, &l) || !w.sound(&frames[i], &l) {
+			continue
+		}
+		if w.sheds(frames[i].Data, &l, pressure) {
 			continue
 		}
 		w.e.flows.received(frames[i].Data, &l, w.count)
@@ -123,7 +126,11 @@ func (w *worker) sound(p *dv.Packet, l *layout) bool {
 func (w *worker) packet(r *run) *gstack.PacketBuffer {
 	frame := w.frames[r.first].Data
 	if !r.merged() {
-		return gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: buffer.MakeWithView(w.view(r.first, r.end))})
+		v := w.view(r.first, r.end)
+		if r.unbounded(frame) {
+			return gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: w.count.waiting.add(v)})
+		}
+		return gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: buffer.MakeWithView(v)})
 	}
 	var scratch [maxHeaders]byte
 	headers := scratch[:copy(scratch[:], frame[:r.headers])]

@@ -74,6 +74,7 @@ const (
 // run works until the session or the device ends.
 func (w *worker) run() {
 	defer w.chunks.release()
+	defer w.count.waiting.release()
 	switch w.e.opts.RxMode {
 	case RxPolling:
 		w.runPolling()

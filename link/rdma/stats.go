@@ -17,6 +17,8 @@ type Stats struct {
 	RxOtherMAC    uint64 // dropped: for another unicast address
 	RxOwn         uint64 // dropped: sent by ourselves
 	RxOtherVLAN   uint64 // dropped: of a VLAN that is not ours, or of none when we are in one
+	RxShed        uint64 // dropped: TCP without payload, while too much of that waited in the stack
+	RxWaiting     uint64 // bytes of that which wait now, estimated; see waiting.go
 
 	TxPackets uint64 // taken from the stack
 	TxLSO     uint64 // of these, left to the NIC to segment
@@ -34,8 +36,10 @@ type Stats struct {
 
 // rxCounters is one worker's; a cache line or more apart from the next.
 type rxCounters struct {
-	packets, merged, verified, shut, restamped, desacked, express, fragments, badChecksum, otherMAC, own, otherVLAN atomic.Uint64
-	_                                                                                                               [64]byte
+	packets, merged, verified, shut, restamped, desacked, express, fragments, badChecksum, otherMAC, own, otherVLAN, shed atomic.Uint64
+
+	waiting waiting
+	_       [64]byte
 }
 
 type txCounters struct {
@@ -61,7 +65,9 @@ func (e *Endpoint) Stats() Stats {
 		s.RxOtherMAC += c.otherMAC.Load()
 		s.RxOwn += c.own.Load()
 		s.RxOtherVLAN += c.otherVLAN.Load()
+		s.RxShed += c.shed.Load()
 	}
+	s.RxWaiting = e.waitingBytes()
 	for _, t := range e.tx {
 		c := &t.count
 		s.TxPackets += c.packets.Load()

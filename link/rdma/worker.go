@@ -26,6 +26,8 @@ type session struct {
 
 // networks is what Endpoint.BindStack found.
 type networks struct {
+	stack      *gstack.Stack
+	nic        tcpip.NICID
 	ipv4, ipv6 gstack.NetworkEndpoint
 	express    *express // nil: there is none
 }

@@ -1,0 +1,209 @@
+package rdma
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"sync/atomic"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+)
+
+// netstack bounds what waits for a socket by its receive buffer, but for TCP segments without
+// payload, which it queues without a bound (gVisor pkg/tcpip/transport/tcp/segment_queue.go): a
+// stranger who sends ACKs to a listening port faster than it refuses them has it queue all of them,
+// and clients wait behind. So the segments without payload that have not been worked off are
+// counted here, and from some number on only those go to the stack that most deserve it. Segments
+// with payload, and what a slow reader leaves unread, are not counted: they are bounded, and cannot
+// keep ACKs out.
+//
+// netstack does not tell when it has done with a segment: it works on a clone of the packet,
+// which PacketBufferOptions.OnRelease does not follow, and takes the headers' memory for itself
+// when somebody else has a view of it. But the clone shares all other memory of the packet. So
+// one packet in 32, drawn at random so that nobody can arrange which, has an empty view of some
+// memory behind its headers, of which the worker keeps another, and looks whether that is the
+// only one left. Each stands for 32.
+
+const (
+	// DefaultRxLimit is the default of Options.RxLimit, in bytes.
+	DefaultRxLimit = 64 << 20
+	// minRxLimit is what Options.RxLimit has to be at least, in bytes: half a batch.
+	minRxLimit = 256 << 10
+	// sampleShare is the number of packets that a sample stands for.
+	sampleShare = 32
+	// waitingSize is what a segment without payload takes while it waits, in bytes: netstack's
+	// segment and packet, a view and a chunk with the frame.
+	waitingSize = tcp.SegOverheadSize + 256
+	// collectMisses is how many samples still in use end a search for those that are not. Those
+	// sampled first are mostly the first to be free.
+	collectMisses = 4
+)
+
+// waiting is what one worker knows of the segments that it delivered and that the stack has not
+// worked off. The worker owns all but packets.
+type waiting struct {
+	samples    []*buffer.View // a ring, a power of two long; nil until needed
+	head, tail uint32         // free-running: the samples from tail to head are in use
+	skip       uint32         // packets until the next sample
+	packets    atomic.Int64   // estimated to wait
+}
+
+// add takes note of a packet, and returns what v holds as its buffer.
+func (q *waiting) add(v *buffer.View) buffer.Buffer {
+	if q.skip > 0 {
+		q.skip--
+		return buffer.MakeWithView(v)
+	}
+	q.skip = rand.Uint32N(2*sampleShare - 1)
+	q.collect()
+	if int(q.head-q.tail) == len(q.samples) {
+		q.grow()
+	}
+	mark := buffer.NewViewSize(1)
+	q.samples[q.head%uint32(len(q.samples))] = mark.Clone()
+	q.head++
+	q.publish()
+	return marked(v, mark)
+}
+
+// marked is v, of at least one byte, with mark behind it as an empty view. A buffer takes no empty
+// view: so mark has one byte, and v one less, while it is made.
+func marked(v, mark *buffer.View) buffer.Buffer {
+	v.CapLength(v.Size() - 1)
+	b, behind := buffer.MakeWithView(v), buffer.MakeWithView(mark)
+	b.Merge(&behind)
+	v.Grow(1)
+	mark.CapLength(0)
+	return b
+}
+
+func (q *waiting) publish() { q.packets.Store(int64(q.head-q.tail) * sampleShare) }
+
+// grow doubles the ring.
+func (q *waiting) grow() {
+	old, n := q.samples, q.head-q.tail
+	q.samples = make([]*buffer.View, max(64, 2*len(old)))
+	for i := range n {
+		q.samples[i] = old[(q.tail+i)%uint32(len(old))]
+	}
+	q.head, q.tail = n, 0
+}
+
+// collect lets go of samples that nobody else has a view of. One that is still in use waits for its
+// turn behind the others.
+func (q *waiting) collect() {
+	for misses := 0; q.head != q.tail && misses < collectMisses; q.tail++ {
+		v := &q.samples[q.tail%uint32(len(q.samples))]
+		sample := *v
+		*v = nil
+		if unshared(sample) {
+			sample.Release()
+			continue
+		}
+		misses++
+		q.samples[q.head%uint32(len(q.samples))] = sample
+		q.head++
+	}
+	q.publish()
+}
+
+// release lets go of all samples.
+func (q *waiting) release() {
+	for ; q.tail != q.head; q.tail++ {
+		q.samples[q.tail%uint32(len(q.samples))].Release()
+	}
+	q.samples = nil
+	q.publish()
+}
+
+// pressure is how much waits in the stack.
+type pressure uint8
+
+const (
+	pressureNone pressure = iota
+	pressureHalf          // half of the limit: those of connections and SYNs go on
+	pressureHigh          // three quarters of it: those of connections do
+	pressureFull          // all of it: none do
+)
+
+// waitingBytes is what is estimated to wait, of all workers.
+func (e *Endpoint) waitingBytes() uint64 {
+	packets := int64(0)
+	for i := range e.rx {
+		packets += e.rx[i].waiting.packets.Load()
+	}
+	return uint64(packets) * uint64(waitingSize)
+}
+
+// pressure judges what waits, once per batch.
+func (w *worker) pressure() pressure {
+	limit := w.e.rxLimit
+	if w.e.waitingBytes() < limit/2 {
+		return pressureNone
+	}
+	w.count.waiting.collect()
+	switch all := w.e.waitingBytes(); {
+	case all < limit/2:
+		return pressureNone
+	case all < limit/4*3:
+		return pressureHalf
+	case all < limit:
+		return pressureHigh
+	}
+	return pressureFull
+}
+
+// unbounded is true of what the stack may queue without a bound: TCP without payload, and what may
+// turn out to be that, as fragments of it.
+func (l *layout) unbounded(frame []byte) bool {
+	if l.fragment {
+		return l.proto != protoUDP
+	}
+	size := l.end - l.l4
+	return l.proto == protoTCP && l.l4 > 0 && size >= tcpLen && size <= int(frame[l.l4+12]>>4)*4
+}
+
+// sheds decides whether a frame is to be dropped because too much waits already, and counts it.
+func (w *worker) sheds(frame []byte, l *layout, p pressure) bool {
+	if p == pressureNone || !l.unbounded(frame) || w.goesOn(frame, l, p) {
+		return false
+	}
+	w.count.shed.Add(1)
+	return true
+}
+
+// goesOn reports whether a frame of the unbounded kind may still go to the stack.
+func (w *worker) goesOn(frame []byte, l *layout, p pressure) bool {
+	switch {
+	case p == pressureFull || l.fragment:
+		return false
+	case p == pressureHalf && frame[l.l4+13]&(flagSYN|flagACK) == flagSYN:
+		return true
+	}
+	return w.connected(frame, l)
+}
+
+// connected reports whether a TCP segment is of a connection, be it a new one; true if nobody can
+// tell.
+func (w *worker) connected(frame []byte, l *layout) bool {
+	n := w.session.networks.Load()
+	if n == nil {
+		return true
+	}
+	h, size, at := frame[l.l3:], 4, 12
+	if l.etherType == typeIPv6 {
+		size, at = 16, 8
+	}
+	id := gstack.TransportEndpointID{
+		RemoteAddress: tcpip.AddrFromSlice(h[at : at+size]),
+		LocalAddress:  tcpip.AddrFromSlice(h[at+size : at+2*size]),
+		RemotePort:    binary.BigEndian.Uint16(frame[l.l4:]),
+		LocalPort:     binary.BigEndian.Uint16(frame[l.l4+2:]),
+	}
+	network := tcpip.NetworkProtocolNumber(l.etherType)
+	found := n.stack.FindTransportEndpoint(network, tcp.ProtocolNumber, id, n.nic)
+	ep, ok := found.(interface{ State() uint32 })
+	return ok && tcp.EndpointState(ep.State()) != tcp.StateListen
+}

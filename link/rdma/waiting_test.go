@@ -1,0 +1,227 @@
+package rdma
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+)
+
+// strangerFrame is a segment for port 80 of the first host from a random port of a stranger.
+func strangerFrame(rng *rand.Rand, flags header.TCPFlags) []byte {
+	f := segment(0)
+	f.dst, f.src = "\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02"
+	f.payload, f.flags, f.seq = nil, flags, rng.Uint32()
+	f.ports = [2]uint16{uint16(1024 + rng.IntN(60000)), 80}
+	b := f.bytes()
+	copy(b[ethLen+12:], []byte{10, 9, 0, byte(100 + rng.IntN(100)), 10, 9, 0, 1})
+	fixChecksums(b)
+	return b
+}
+
+// fixChecksums makes those of a TCP segment in IPv4 right.
+func fixChecksums(frame []byte) {
+	ip, segment := header.IPv4(frame[ethLen:]), header.TCP(frame[ethLen+ipv4Len:])
+	ip.SetChecksum(0)
+	ip.SetChecksum(^ip.CalculateChecksum())
+	segment.SetChecksum(0)
+	segment.SetChecksum(^segment.CalculateChecksum(header.PseudoHeaderChecksum(header.TCPProtocolNumber,
+		ip.SourceAddress(), ip.DestinationAddress(), uint16(len(segment)))))
+}
+
+// listener is the endpoint that listens on a host.
+func (h *host) listener(t testing.TB) *tcp.Endpoint {
+	t.Helper()
+	for _, e := range h.stack.RegisteredEndpoints() {
+		if ep, ok := e.(*tcp.Endpoint); ok && ep.EndpointState() == tcp.StateListen {
+			return ep
+		}
+	}
+	t.Fatal("nobody listens")
+	return nil
+}
+
+// heapInUse is the memory in use.
+func heapInUse() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// TestACKFlood: ACKs of strangers to a listening port that nobody works off take no more memory
+// than the limit. Connections are served meanwhile, and new ones are made as soon as there is
+// anybody to make them.
+func TestACKFlood(t *testing.T) {
+	for _, express := range []bool{false, true} {
+		t.Run(fmt.Sprint("express lane ", express), func(t *testing.T) { floodWithACKs(t, express) })
+	}
+}
+
+func floodWithACKs(t *testing.T, express bool) {
+	const limit = 4 << 20
+	server, client := pair(t, setup{opts: Options{RxLimit: limit}, dv: dv.Config{DelayDrop: true}})
+	if express {
+		server.ep.SetHosts([]netip.Prefix{netip.PrefixFrom(server.v4, 24)})
+	}
+	go echo(server.listen(t, server.v4, 80))
+	conn := client.dial(t, server.v4, 80)
+	if err := answers(conn, alive); err != nil {
+		t.Fatal(err)
+	}
+	listener := server.listener(t)
+	listener.LockUser() // nothing is worked off from here on
+	rng := seed(t)
+	before := heapInUse()
+	most := uint64(0)
+	for range 400 {
+		frames := make([][]byte, 100)
+		for i := range frames {
+			frames[i] = strangerFrame(rng, flagACK)
+		}
+		post(t, client.dev.Tx(0), frames...)
+		most = max(most, server.ep.Stats().RxWaiting)
+		if err := answers(conn, alive); err != nil {
+			t.Fatalf("a connection among the flood: %v", err)
+		}
+	}
+	grown, s := int64(heapInUse())-int64(before), server.ep.Stats()
+	t.Logf("40000 ACKs, %d shed; the heap grew by %d KiB, %d KiB estimated",
+		s.RxShed, grown>>10, s.RxWaiting>>10)
+	if most == 0 || most > limit || s.RxShed == 0 {
+		t.Errorf("%d bytes wait of a limit of %d, %d packets were shed", most, limit, s.RxShed)
+	}
+	if grown > 2*limit {
+		t.Errorf("the heap grew by %d bytes, want %d at most", grown, 2*limit)
+	}
+	if (s.RxExpress > 0) != express {
+		t.Errorf("%d packets took the express lane", s.RxExpress)
+	}
+	listener.UnlockUser()
+	if err := answers(client.dial(t, server.v4, 80), alive); err != nil {
+		t.Errorf("a new connection after the flood: %v", err)
+	}
+	for deadline := time.Now().Add(alive); server.ep.Stats().RxWaiting > limit/8; {
+		if err := answers(conn, alive); err != nil {
+			t.Fatal(err)
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes are still said to wait", server.ep.Stats().RxWaiting)
+		}
+	}
+}
+
+// TestSlowReader: what a slow reader leaves unread is bounded by its receive buffer, and does not
+// count.
+func TestSlowReader(t *testing.T) {
+	server, client := pair(t, setup{opts: Options{RxLimit: minRxLimit}, dv: dv.Config{DelayDrop: true}})
+	ln := server.listen(t, server.v4, 80)
+	accepted := make(chan net.Conn, 2)
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- conn
+		}
+	}()
+	conn := client.dial(t, server.v4, 80)
+	<-accepted
+	conn.SetWriteDeadline(time.Now().Add(300 * time.Millisecond)) // more than fits
+	if n, err := conn.Write(make([]byte, 64<<20)); err == nil || n < 2*minRxLimit {
+		t.Fatalf("%d bytes were taken, %v", n, err)
+	}
+	client.dial(t, server.v4, 80)
+	<-accepted
+	if s := server.ep.Stats(); s.RxShed > 0 || s.RxWaiting > minRxLimit/2 {
+		t.Errorf("%d packets shed, %d bytes wait", s.RxShed, s.RxWaiting)
+	}
+}
+
+// TestShedding: who goes first when much waits.
+func TestShedding(t *testing.T) {
+	server, client := pair(t, setup{})
+	go echo(server.listen(t, server.v4, 80))
+	conn := client.dial(t, server.v4, 80)
+	if err := answers(conn, alive); err != nil {
+		t.Fatal(err)
+	}
+	w := &worker{e: server.ep, session: server.ep.session, count: new(rxCounters)}
+	rng := seed(t)
+	known := strangerFrame(rng, flagACK)
+	copy(known[ethLen+12:], []byte{10, 9, 0, 2})
+	binary.BigEndian.PutUint16(known[ethLen+ipv4Len:], uint16(conn.LocalAddr().(*net.TCPAddr).Port))
+	data := strangerFrame(rng, flagACK|flagPSH)
+	data = append(data[:ethLen+ipv4Len+tcpLen], "data"...)
+	binary.BigEndian.PutUint16(data[ethLen+2:], ipv4Len+tcpLen+4)
+	fragment := strangerFrame(rng, flagACK)
+	fragment[ethLen+6] = 0x20 // more fragments
+	datagram := strangerFrame(rng, flagACK)
+	datagram[ethLen+9] = protoUDP
+	for _, tc := range []struct {
+		name  string
+		frame []byte
+		from  pressure // the first pressure at which it is shed; 0: never
+	}{
+		{"ACK of a stranger", strangerFrame(rng, flagACK), pressureHalf},
+		{"FIN of a stranger", strangerFrame(rng, flagACK|flagFIN), pressureHalf},
+		{"SYN-ACK of a stranger", strangerFrame(rng, flagACK|flagSYN), pressureHalf},
+		{"SYN", strangerFrame(rng, flagSYN), pressureHigh},
+		{"ACK of a connection", known, pressureFull},
+		{"fragment", fragment, pressureHalf},
+		{"data", data, 0},
+		{"datagram", datagram, 0},
+		{"ARP", arpFrame(), 0},
+	} {
+		l := layout{etherType: binary.BigEndian.Uint16(tc.frame[12:]), l3: ethLen}
+		l.parse(tc.frame)
+		for p := pressureNone; p <= pressureFull; p++ {
+			if got, want := w.sheds(tc.frame, &l, p), tc.from != 0 && p >= tc.from; got != want {
+				t.Errorf("%s at pressure %d: shed %v, want %v", tc.name, p, got, want)
+			}
+		}
+	}
+}
+
+// TestWaitingSamples: whatever the order in which packets are let go of, the estimate is near the
+// truth, and 0 in the end.
+func TestWaitingSamples(t *testing.T) {
+	rng := seed(t)
+	var q waiting
+	defer q.release()
+	var held []buffer.Buffer
+	content := data(60, 1)
+	for range 50000 {
+		b := q.add(buffer.NewViewWithData(content))
+		if b.Size() != 60 || !bytes.Equal(b.Flatten(), content) {
+			t.Fatalf("the packet became %x", b.Flatten())
+		}
+		held = append(held, b)
+		for len(held) > 4000 || len(held) > 0 && rng.IntN(3) == 0 {
+			i := rng.IntN(min(len(held), 64))
+			held[i].Release()
+			held[i] = held[0]
+			held = held[1:]
+		}
+	}
+	if n := q.packets.Load(); n < 3000 || n > 5500 {
+		t.Errorf("%d packets estimated, there are %d", n, len(held))
+	}
+	for i := range held {
+		held[i].Release()
+	}
+	if q.collect(); q.packets.Load() != 0 {
+		t.Errorf("%d packets estimated, there are none", q.packets.Load())
+	}
+}
