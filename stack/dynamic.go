@@ -56,7 +56,7 @@ func (c Config) dynamic() bool { return c.Auto || c.DHCPv4 || c.DHCPv6 || c.SLAA
 
 // unanswered is why there is no address, with what helps.
 func (s *Stack) unanswered() error {
-	if up, _ := s.link(); !up {
+	if up, _ := s.port(); !up {
 		return errors.New("the port's link is down")
 	}
 	hint := ""

@@ -69,8 +69,10 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 	}
 	opts := gstack.NICOptions{Name: s.name}
 	if d := s.cfg.TCP.ACKDelay; d >= 0 {
-		opts.QDisc = rdma.NewACKCoalescer(link, rdma.ACKOptions{Delay: d})
+		s.acks = rdma.NewACKCoalescer(link, rdma.ACKOptions{Delay: d})
+		opts.QDisc = s.acks
 	}
+	s.link, _ = link.(*rdma.Endpoint)
 	if err := s.net.CreateNICWithOptions(nicID, link, opts); err != nil {
 		return asError("create interface "+s.name, err)
 	}

@@ -19,6 +19,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
 // The stack's two interfaces.
@@ -50,8 +51,10 @@ type Stack struct {
 	changing sync.Mutex           // held while a change of addresses is made known
 	setHosts func([]netip.Prefix) // tells the link our addresses; nil if it does not want to know
 
-	datagrams datagramLink // nil: all datagrams go through netstack
-	boxes     boxes        // of UDP sockets; the link knows of it if it puts datagrams there
+	link      *rdma.Endpoint     // nil: the link is another one
+	acks      *rdma.ACKCoalescer // nil: ACKs are not held
+	datagrams datagramLink       // nil: all datagrams go through netstack
+	boxes     boxes              // of UDP sockets; the link knows of it if it puts datagrams there
 	udp       tcpip.UDPStats
 
 	device  *dv.Device    // nil unless made by Open; closed after the link

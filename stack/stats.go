@@ -1,10 +1,9 @@
 package stack
 
 import (
-	"iter"
-	"reflect"
-
 	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
 // Stats is a snapshot of the counters most looked at. All but LinkUp and TCPCurrentEstablished count since
@@ -16,8 +15,9 @@ type Stats struct {
 	LinkChanges uint64
 
 	// Link: packets and bytes that netstack exchanged with the link, and frames of a type it does
-	// not speak.
+	// not speak. ACKs that were held and not sent are not among them.
 	RxPackets, RxBytes, TxPackets, TxBytes, RxUnknown uint64
+	RxShed                                            uint64 // packets dropped as too many waited, see Config.RxLimit
 
 	// IP: packets delivered and sent, packets with a bad header, packets for others.
 	IPDelivered, IPSent, IPMalformed, IPInvalidDestination uint64
@@ -49,15 +49,16 @@ type Stats struct {
 
 // Stats returns the present values.
 func (s *Stack) Stats() Stats {
-	c := s.net.Stats()
-	up, changes := s.link()
+	c, acks := s.net.Stats(), s.ACKStats()
+	up, changes := s.port()
 	return Stats{
 		LinkUp: up, LinkChanges: changes,
 		RxPackets: c.NICs.Rx.Packets.Value(), RxBytes: c.NICs.Rx.Bytes.Value(),
-		TxPackets: c.NICs.Tx.Packets.Value(), TxBytes: c.NICs.Tx.Bytes.Value(),
-		RxUnknown: total(c.NICs.UnknownL3ProtocolRcvdPacketCounts),
+		TxPackets: less(c.NICs.Tx.Packets.Value(), acks.Saved+acks.Waiting),
+		TxBytes:   less(c.NICs.Tx.Bytes.Value(), acks.SavedBytes+acks.WaitingBytes),
+		RxUnknown: total(c.NICs.UnknownL3ProtocolRcvdPacketCounts), RxShed: s.LinkStats().RxShed,
 
-		IPDelivered: c.IP.PacketsDelivered.Value(), IPSent: c.IP.PacketsSent.Value(),
+		IPDelivered: c.IP.PacketsDelivered.Value(), IPSent: less(c.IP.PacketsSent.Value(), acks.Saved+acks.Waiting),
 		IPMalformed:          c.IP.MalformedPacketsReceived.Value(),
 		IPInvalidDestination: c.IP.InvalidDestinationAddressesReceived.Value(),
 
@@ -84,7 +85,7 @@ func (s *Stack) Stats() Stats {
 	}
 }
 
-func (s *Stack) link() (up bool, changes uint64) {
+func (s *Stack) port() (up bool, changes uint64) {
 	if s.device == nil {
 		return true, 0
 	}
@@ -101,37 +102,21 @@ func total(m *tcpip.IntegralStatCounterMap) (sum uint64) {
 	return sum
 }
 
-// Counters yields every counter of netstack as a dotted name, such as "TCP.Retransmits" or
-// "IP.PacketsDelivered", and its value.
-func (s *Stack) Counters() iter.Seq2[string, uint64] {
-	return func(yield func(string, uint64) bool) {
-		walk("", reflect.ValueOf(s.net.Stats()), yield)
+// LinkStats returns what the link endpoint counts; all 0 if the link is not one of package link/rdma.
+func (s *Stack) LinkStats() rdma.Stats {
+	if s.link == nil {
+		return rdma.Stats{}
 	}
+	return s.link.Stats()
 }
 
-// walk visits the counters below v, whose path is prefix; it returns false when yield did.
-func walk(prefix string, v reflect.Value, yield func(string, uint64) bool) bool {
-	if c, ok := v.Interface().(*tcpip.StatCounter); ok {
-		return yield(prefix, c.Value())
+// ACKStats returns what was done with pure ACKs; all 0 if they are not held, see [TCPOptions.ACKDelay].
+func (s *Stack) ACKStats() rdma.ACKStats {
+	if s.acks == nil {
+		return rdma.ACKStats{}
 	}
-	if v.Kind() != reflect.Struct {
-		return true
-	}
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		if !f.IsExported() {
-			continue
-		}
-		name := f.Name
-		switch {
-		case f.Anonymous:
-			name = prefix
-		case prefix != "":
-			name = prefix + "." + name
-		}
-		if !walk(name, v.Field(i), yield) {
-			return false
-		}
-	}
-	return true
+	return s.acks.Stats()
 }
+
+// less is n without some of it that may have been counted before n.
+func less(n, some uint64) uint64 { return n - min(n, some) }

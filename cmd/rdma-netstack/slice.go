@@ -134,7 +134,7 @@ func (s *slice) String() string {
 func status(st *stack.Stack, sim *simnic.NIC) any {
 	out := map[string]any{
 		"mac": st.HardwareAddr().String(), "addresses": st.Addrs(),
-		"stack": st.Stats(), "device": st.Device().Stats(),
+		"stack": st.Stats(), "link": st.LinkStats(), "acks": st.ACKStats(), "device": st.Device().Stats(),
 	}
 	if sim != nil {
 		out["nic"] = sim.Counters()

@@ -32,6 +32,11 @@ type ACKStats struct {
 	Held  uint64 // not sent at once
 	Saved uint64 // of these, never sent: a later packet said the same and more
 	Timed uint64 // of these, sent because nothing did
+
+	// netstack counts an ACK as sent when it is held. These are what it counts too much: Saved and Waiting packets.
+	Waiting      uint64 // held now
+	SavedBytes   uint64 // of what was never sent, from the Ethernet header on
+	WaitingBytes uint64 // of what is held now
 }
 
 // ACKCoalescer is a queueing discipline that delays pure ACKs, for use as gstack.NICOptions.QDisc. netstack acknowledges at
@@ -50,7 +55,7 @@ type ACKCoalescer struct {
 	timer  *time.Timer
 	closed atomic.Bool
 
-	held, saved, timed atomic.Uint64
+	held, saved, savedBytes, timed atomic.Uint64
 
 	mu    sync.Mutex
 	flows []ackFlow // by hash; of two flows in one place the later stays
@@ -174,8 +179,7 @@ func (c *ACKCoalescer) decide(pkt *gstack.PacketBuffer, s *outgoing) (before *gs
 	}
 	if c.mayWait(f, s) && c.enqueue(f, place) {
 		if f.held != nil {
-			f.take().DecRef()
-			c.saved.Add(1)
+			c.save(f.take())
 		}
 		f.held, f.heldACK = pkt.IncRef(), s.ack
 		c.held.Add(1)
@@ -187,8 +191,7 @@ func (c *ACKCoalescer) decide(pkt *gstack.PacketBuffer, s *outgoing) (before *gs
 		if pure && s.ack == f.heldACK || s.flags&flagACK == 0 || int32(s.ack-f.heldACK) < 0 {
 			before = held
 		} else {
-			held.DecRef()
-			c.saved.Add(1)
+			c.save(held)
 		}
 	}
 	f.loss = pure && (s.sack || s.ack == f.acked || before != nil)
@@ -197,6 +200,13 @@ func (c *ACKCoalescer) decide(pkt *gstack.PacketBuffer, s *outgoing) (before *gs
 		f.key = 0
 	}
 	return before, false
+}
+
+// save lets go of an ACK that need not be sent.
+func (c *ACKCoalescer) save(held *gstack.PacketBuffer) {
+	c.saved.Add(1)
+	c.savedBytes.Add(uint64(held.Size()))
+	held.DecRef()
 }
 
 // mayWait decides whether a segment may be held, by the rules above.
@@ -284,7 +294,16 @@ func heldWindow(pkt *gstack.PacketBuffer) uint16 {
 
 // Stats may be called at any time.
 func (c *ACKCoalescer) Stats() ACKStats {
-	return ACKStats{Held: c.held.Load(), Saved: c.saved.Load(), Timed: c.timed.Load()}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := ACKStats{Held: c.held.Load(), Saved: c.saved.Load(), SavedBytes: c.savedBytes.Load(), Timed: c.timed.Load()}
+	for i := range c.flows {
+		if held := c.flows[i].held; held != nil {
+			s.Waiting++
+			s.WaitingBytes += uint64(held.Size())
+		}
+	}
+	return s
 }
 
 // Close implements gstack.QueueingDiscipline: what is held is dropped, as the NIC is going away, and packets still written
