@@ -95,6 +95,7 @@ func (w *worker) runParking(look func() bool) {
 		if w.poll() {
 			continue
 		}
+		w.count.waiting.collect()
 		if w.q.Wait() != nil {
 			return
 		}
