@@ -73,19 +73,19 @@ func zipFeed(b testing.TB) feed {
 	r.q.compress(RxSum)
 	return feed{r, func(r *rxRig, n, size int) {
 		for ; n > 0; n -= 64 {
-			r.receiveZipped(min(n, 64), func(int) int { return size })
+			r.receiveCompressed(min(n, 64), func(int) int { return size })
 		}
 	}}
 }
 
 // strideFeed fills slabs.
-func strideFeed(b testing.TB, zip bool) feed {
+func strideFeed(b testing.TB, compressed bool) feed {
 	s := newStrideRig(b, 2*rigSlabs)
 	return feed{s.rxRig, func(_ *rxRig, _, size int) {
 		for n := 1024; n > 0; {
 			took := 0
-			if zip {
-				took = s.deliverZipped(0, min(64, n), func(uint32) int { return size })
+			if compressed {
+				took = s.deliverCompressed(0, min(64, n), func(uint32) int { return size })
 			}
 			if took == 0 && s.deliver(0, size, s.nic.put) {
 				took = 1
@@ -105,8 +105,8 @@ var txFeatures = []struct {
 	{"send+inline", txLimits{frame: 1518}, 0},
 	{"send+inline+BlueFlame", txLimits{frame: 1518}, 256},
 	{"send+pointer", txLimits{frame: 1518, inline: 1}, 0},
-	{"eMPW+inline", txLimits{frame: 1518, multi: 60}, 0},
-	{"eMPW+pointer", txLimits{frame: 1518, inline: 1, multi: 60}, 0},
+	{"eMPW+inline", txLimits{frame: 1518, mpw: 60}, 0},
+	{"eMPW+pointer", txLimits{frame: 1518, inline: 1, mpw: 60}, 0},
 }
 
 // meter adds up the timed parts of a benchmark, in processor time of this
@@ -164,7 +164,7 @@ func newBenchTx(b *testing.B, limits txLimits) (*txRig, func()) {
 
 func benchTx(b *testing.B, limits txLimits, flame uint32, size, batch int) {
 	r, complete := newBenchTx(b, limits)
-	r.q.flame.size = flame
+	r.q.blueFlame.size = flame
 	bufs := [1][]byte{make([]byte, size)}
 	p := TxPacket{Bufs: bufs[:], Flags: TxL3Csum | TxL4Csum}
 	m := newMeter(b)
@@ -193,8 +193,8 @@ type cross struct {
 
 var xFeatures = []cross{
 	{"plain,send,pointer", plainFeed, txLimits{frame: 1518}, sendOn},
-	{"compressed,eMPW,pointer", zipFeed, txLimits{frame: 1518, multi: 60}, sendOn},
-	{"compressed,eMPW,copy", zipFeed, txLimits{frame: 1518, multi: 60}, sendCopy},
+	{"compressed,eMPW,pointer", zipFeed, txLimits{frame: 1518, mpw: 60}, sendOn},
+	{"compressed,eMPW,copy", zipFeed, txLimits{frame: 1518, mpw: 60}, sendCopy},
 }
 
 // sendOn sends the received frame itself.

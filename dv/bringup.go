@@ -30,7 +30,7 @@ func (d *Device) decide(t *target) (err error) {
 	return t.allowed(&d.plan)
 }
 
-// bringUp makes everything, as steps of the ledger. Send queues come before
+// bringUp makes everything, as steps of the cleanup. Send queues come before
 // receive queues and rules: the other way round, some firmware returns our own
 // broadcasts to us (VPP plugins/rdma/device.c). Rules come last, so that no
 // frame meets a queue that is not ready.
@@ -39,7 +39,7 @@ func (d *Device) bringUp(ctx context.Context, t *target) error {
 		name string
 		do   func() error
 	}{
-		{"mapping memory", func() error { return d.ledger.do("map memory", d.mapMemory, d.memory.free) }},
+		{"mapping memory", func() error { return d.cleanup.run("map memory", d.mapMemory, d.memory.free) }},
 		{"opening the RDMA context", func() error { return d.openContext(t) }},
 		{"asking for its capabilities", d.checkDevice},
 		{"registering memory", d.registerMemory},
@@ -63,7 +63,7 @@ func (d *Device) bringUp(ctx context.Context, t *target) error {
 func (d *Device) mapMemory() error { return d.memory.allocate(&d.plan) }
 
 func (d *Device) openContext(t *target) error {
-	return d.ledger.do("uverbs", func() error {
+	return d.cleanup.run("uverbs", func() error {
 		k, err := t.open()
 		if err != nil {
 			return err
@@ -88,7 +88,7 @@ func (d *Device) checkDevice() error {
 	}
 	caps := d.context.Caps()
 	if err := caps.Check(); err != nil {
-		return as(ErrNotMlx5, err)
+		return withKind(ErrNotMlx5, err)
 	}
 	d.linkUp.Store(port.Active())
 	d.caps = capsOf(&caps, &d.plan)
@@ -107,37 +107,37 @@ func (d *Device) checkLimits(caps *uverbs.DeviceCaps) error {
 		{"RxQueues", d.plan.rx, d.caps.MaxRxQueues},
 	} {
 		if l.want > l.have {
-			return refuse(ErrConfig, "%s is %d, this device has at most %d", l.name, l.want, l.have)
+			return errorf(ErrConfig, "%s is %d, this device has at most %d", l.name, l.want, l.have)
 		}
 	}
 	if d.config.StripVLAN && !caps.VLANStrip {
-		return refuse(ErrNotSupported, "this device cannot take VLAN tags out of frames: do not set StripVLAN")
+		return errorf(ErrNotSupported, "this device cannot take VLAN tags out of frames: do not set StripVLAN")
 	}
 	if d.config.EventFrames > 0 && caps.ModerationMaxCount == 0 {
-		return refuse(ErrNotSupported, "this device cannot hold events back: do not set EventFrames")
+		return errorf(ErrNotSupported, "this device cannot hold events back: do not set EventFrames")
 	}
 	if d.plan.rxWQE() > caps.MaxRecvDesc {
-		return refuse(ErrNotSupported, "this device has receive descriptors of %d bytes, %d are needed for %d buffers per frame: set NoMultiSegment", caps.MaxRecvDesc, d.plan.rxWQE(), d.plan.segs)
+		return errorf(ErrNotSupported, "this device has receive descriptors of %d bytes, %d are needed for %d buffers per frame: set NoMultiSegment", caps.MaxRecvDesc, d.plan.rxWQE(), d.plan.segs)
 	}
 	if d.plan.striding && !canStride(caps) {
-		return refuse(ErrNotSupported, "this device has no receive rings of %d strides of %d bytes: do not set Striding", strides, strideSize)
+		return errorf(ErrNotSupported, "this device has no receive rings of %d strides of %d bytes: do not set Striding", strides, strideSize)
 	}
 	return nil
 }
 
 // registerMemory registers the arena and makes the pool of its first part.
 func (d *Device) registerMemory() error {
-	if err := d.ledger.do("protection domain", func() (err error) {
+	if err := d.cleanup.run("protection domain", func() (err error) {
 		d.pd, err = d.context.AllocPD()
 		return err
 	}, func() error { return d.pd.Close() }); err != nil {
 		return err
 	}
 	arena := d.memory.arena.Sub(0, d.plan.arenaBytes())
-	if err := d.ledger.do("memory region", func() (err error) {
+	if err := d.cleanup.run("memory region", func() (err error) {
 		d.mr, err = d.pd.RegMR(arena, uverbs.AccessLocalWrite|uverbs.AccessRelaxedOrdering)
 		if errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EPERM) {
-			err = as(ErrMemlock, err)
+			err = withKind(ErrMemlock, err)
 		}
 		return err
 	}, func() error { return d.mr.Close() }); err != nil {
@@ -155,14 +155,14 @@ func (d *Device) registerMemory() error {
 
 func (d *Device) makeTx() error {
 	for i := range d.plan.tx {
-		p := &txParts{d: d, ring: d.memory.ring(d.plan.sqBytes()), rec: d.memory.record(),
+		p := &txKernelObjects{d: d, ring: d.memory.ring(d.plan.sqBytes()), rec: d.memory.record(),
 			cqMem: d.memory.ring(d.plan.txCQBytes()), cqRec: d.memory.record()}
 		p.q = newTxQueue(i, d.plan.txBlocks, p.ring, p.rec, d.pool, d.stageOf(i), d.txLimits())
-		p.q.backing, p.q.log = d.backing(p.halt, p.start), d.log
-		if err := d.ledger.do(fmt.Sprintf("send queue %d", i), p.start, p.halt); err != nil {
+		p.q.queueControl, p.q.log = d.queueControl(p.halt, p.start), d.log
+		if err := d.cleanup.run(fmt.Sprintf("send queue %d", i), p.start, p.halt); err != nil {
 			return err
 		}
-		d.tx, d.txParts = append(d.tx, p.q), append(d.txParts, p)
+		d.tx, d.txObjects = append(d.tx, p.q), append(d.txObjects, p)
 	}
 	return nil
 }
@@ -176,18 +176,18 @@ func (d *Device) stageOf(i int) staging {
 
 func (d *Device) makeRx() error {
 	for i := range d.plan.rx {
-		p := &rxParts{d: d, ring: d.memory.ring(d.plan.rqBytes()), rec: d.memory.record(), cqMem: d.memory.ring(d.plan.rxCQBytes())}
+		p := &rxKernelObjects{d: d, ring: d.memory.ring(d.plan.rqBytes()), rec: d.memory.record(), cqMem: d.memory.ring(d.plan.rxCQBytes())}
 		cq := newCompRing(p.cqMem, d.memory.record(), d.plan.rxCompletions())
 		p.q = d.newRx(i, p.ring, p.rec, cq)
 		if d.compression() != 0 {
 			p.q.compress(d.omitted())
 		}
-		p.q.backing, p.q.log = d.backing(p.halt, p.start), d.log
+		p.q.queueControl, p.q.log = d.queueControl(p.halt, p.start), d.log
 		p.q.wakeAfter = func(pause time.Duration) { time.AfterFunc(pause, p.q.Wake) }
-		if err := d.ledger.do(fmt.Sprintf("receive queue %d", i), p.make, p.destroy); err != nil {
+		if err := d.cleanup.run(fmt.Sprintf("receive queue %d", i), p.make, p.destroy); err != nil {
 			return err
 		}
-		d.rx, d.rxParts = append(d.rx, p.q), append(d.rxParts, p)
+		d.rx, d.rxObjects = append(d.rx, p.q), append(d.rxObjects, p)
 	}
 	return nil
 }
@@ -198,11 +198,11 @@ func (d *Device) newRx(i int, ring, rec *mmio.Region, cq compRing) *RxQueue {
 	case d.plan.striding:
 		return newStridingRxQueue(i, d.plan.rxRing(), ring, rec, cq, d.pool)
 	case d.plan.segs > 1:
-		return newSegmentedRxQueue(i, d.plan.rxRing(), d.plan.segs, ring, rec, cq, d.pool)
+		return newMultiSGERxQueue(i, d.plan.rxRing(), d.plan.segs, ring, rec, cq, d.pool)
 	}
 	return newRxQueue(i, d.plan.rxRing(), ring, rec, cq, d.pool)
 }
 
-func (d *Device) backing(halt, start func() error) backing {
-	return backing{halt: halt, start: start, fail: d.fail, ended: d.Err}
+func (d *Device) queueControl(halt, start func() error) queueControl {
+	return queueControl{halt: halt, start: start, fail: d.fail, ended: d.Err}
 }

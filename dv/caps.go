@@ -90,7 +90,7 @@ func (d *Device) txLimits() txLimits {
 		inline:    d.plan.inline,
 	}
 	if d.caps.MultiPacketSend && !d.config.NoMultiPacketSend {
-		l.multi = uint32(ds)
+		l.mpw = uint32(ds)
 	}
 	return l
 }

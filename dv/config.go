@@ -113,7 +113,7 @@ type Config struct {
 }
 
 // Compression is what compressed completions of received frames keep beside the
-// length. The rest, time stamps too, is told once for all frames of a session.
+// length. The rest, time stamps too, is told once for all frames of a CQE block.
 type Compression uint8
 
 // The kinds of compression. A device that has not the one asked for does

@@ -69,9 +69,9 @@ func (c *rxCounts) stats() RxStats {
 
 // txCounts is the counters of TxStats.
 type txCounts struct {
-	packets, bytes, inline, zeroCopy, lso, multi, doorbells, flames counter
-	completions                                                     counter
-	stalls, refused, lost, resets                                   counter
+	packets, bytes, inline, zeroCopy, lso, mpw, doorbells, blueFlames counter
+	completions                                                       counter
+	stalls, refused, lost, resets                                     counter
 }
 
 // showPosts makes the most important of what a flush changes visible: each
@@ -85,11 +85,11 @@ func (c *txCounts) showPosts() {
 func (c *txCounts) showDone() {
 	c.completions.show()
 	c.doorbells.show()
-	c.flames.show()
+	c.blueFlames.show()
 	c.inline.show()
 	c.zeroCopy.show()
 	c.lso.show()
-	c.multi.show()
+	c.mpw.show()
 }
 
 // showFaults makes what an error or a full ring changes visible.
@@ -102,8 +102,8 @@ func (c *txCounts) showFaults() {
 
 func (c *txCounts) stats() TxStats {
 	return TxStats{
-		Packets: c.packets.shown.Load(), Bytes: c.bytes.shown.Load(), LSO: c.lso.shown.Load(), Multi: c.multi.shown.Load(), Inline: c.inline.shown.Load(),
-		ZeroCopy: c.zeroCopy.shown.Load(), Doorbells: c.doorbells.shown.Load(), BlueFlames: c.flames.shown.Load(), Completions: c.completions.shown.Load(),
+		Packets: c.packets.shown.Load(), Bytes: c.bytes.shown.Load(), LSO: c.lso.shown.Load(), MultiPacket: c.mpw.shown.Load(), Inline: c.inline.shown.Load(),
+		ZeroCopy: c.zeroCopy.shown.Load(), Doorbells: c.doorbells.shown.Load(), BlueFlames: c.blueFlames.shown.Load(), Completions: c.completions.shown.Load(),
 		Stalls: c.stalls.shown.Load(), Resets: c.resets.shown.Load(),
 		Drops: TxDrops{Refused: c.refused.shown.Load(), Lost: c.lost.shown.Load()},
 	}

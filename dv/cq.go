@@ -12,13 +12,13 @@ import (
 // opcode is not "invalid" and its owner bit equals the parity of the pass that
 // ci is in. One goroutine owns it.
 type compRing struct {
-	mem  *mmio.Region // entries of 64 bytes
-	buf  []byte       // the same memory
-	rec  *mmio.Region // doorbell record: consumer index, arm word
-	mask uint32       // entries - 1
-	log  uint32       // log2 of entries
-	zip  bool         // there may be compressed sessions among them
-	ci   uint32       // consumer index; free-running, 24 bits of it are told to the NIC
+	mem        *mmio.Region // entries of 64 bytes
+	buf        []byte       // the same memory
+	rec        *mmio.Region // doorbell record: consumer index, arm word
+	mask       uint32       // entries - 1
+	log        uint32       // log2 of entries
+	compressed bool         // there may be CQE blocks among them
+	ci         uint32       // consumer index; free-running, 24 bits of it are told to the NIC
 }
 
 // newCompRing prepares mem for entries completions (a power of two): every
@@ -83,10 +83,10 @@ func (c *compRing) skip() {
 		}
 		c.acquire(1)
 		n := uint32(0)
-		if c.zip && own&0xfc == titleReceive {
-			n = sessionLen(c.next(), c.mask+1)
+		if c.compressed && own&0xfc == titleReceive {
+			n = blockLen(c.next(), c.mask+1)
 		}
-		c.endSession(max(1, n))
+		c.endBlock(max(1, n))
 	}
 	c.publish()
 }

@@ -28,19 +28,19 @@ type Device struct {
 	spread atomic.Pointer[spread]
 
 	// What there is to undo, and the kernel objects several steps use.
-	ledger  ledger
-	memory  deviceMemory
-	context *uverbs.Context
-	pd      *uverbs.PD
-	mr      *uverbs.MR
-	rxParts []*rxParts
-	hashed  hashed
-	txParts []*txParts
-	watch   sync.WaitGroup // the reader of asynchronous events
+	cleanup   cleanup
+	memory    deviceMemory
+	context   *uverbs.Context
+	pd        *uverbs.PD
+	mr        *uverbs.MR
+	rxObjects []*rxKernelObjects
+	hashed    hashed
+	txObjects []*txKernelObjects
+	watch     sync.WaitGroup // the reader of asynchronous events
 
 	linkUp      atomic.Bool
 	linkChanges atomic.Uint64
-	linkNews    chan struct{} // capacity 1: a token for LinkNews
+	linkChanged chan struct{} // capacity 1: a token for LinkNews
 
 	close    sync.Once
 	closeErr error
@@ -63,7 +63,7 @@ func Open(ctx context.Context, cfg Config) (*Device, error) {
 }
 
 func newDevice(cfg Config, t *target) *Device {
-	d := &Device{config: cfg, facts: t.facts, port: t.facts.Port, log: cfg.Logger, done: make(chan struct{}), linkNews: make(chan struct{}, 1)}
+	d := &Device{config: cfg, facts: t.facts, port: t.facts.Port, log: cfg.Logger, done: make(chan struct{}), linkChanged: make(chan struct{}, 1)}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -79,7 +79,7 @@ func open(ctx context.Context, cfg Config, t *target) (*Device, error) {
 	}
 	if err != nil {
 		err = asPermission(fmt.Errorf("open %s: %w", d.Name(), err))
-		if undo := d.ledger.unwind(); undo != nil {
+		if undo := d.cleanup.unwind(); undo != nil {
 			d.log.Warn("undoing a failed open", "device", d.Name(), "error", undo)
 		}
 		return nil, err
@@ -152,10 +152,10 @@ func (d *Device) Stats() Stats {
 // LinkUp is the port's state as last told.
 func (d *Device) LinkUp() bool { return d.linkUp.Load() }
 
-// LinkNews has a token in it when the port's state has been told since the last
+// LinkChanged has a token in it when the port's state has been told since the last
 // one was taken: look at LinkUp then, and at Stats for how often. It is for one
 // reader and is never closed.
-func (d *Device) LinkNews() <-chan struct{} { return d.linkNews }
+func (d *Device) LinkChanged() <-chan struct{} { return d.linkChanged }
 
 // Done is closed when the device fails for good or is stopped; Err says why.
 func (d *Device) Done() <-chan struct{} { return d.done }
@@ -171,13 +171,13 @@ func (d *Device) Err() error {
 // Stop ends reception and sending: every RxQueue.Wait returns ErrClosed, every
 // Poll returns 0, every Post ErrClosed. Join the queues' owners then, and
 // Close. Stopping again does nothing.
-func (d *Device) Stop() { d.end(ErrClosed, alarmStopped) }
+func (d *Device) Stop() { d.end(ErrClosed, signalStopped) }
 
 // fail ends the device for a reason other than Stop.
-func (d *Device) fail(cause error) { d.end(fmt.Errorf("%w: %w", ErrFailed, cause), alarmFailed) }
+func (d *Device) fail(cause error) { d.end(fmt.Errorf("%w: %w", ErrFailed, cause), signalFailed) }
 
 // end records why the device is over, once, and tells every queue.
-func (d *Device) end(why error, alarm uint32) {
+func (d *Device) end(why error, signal uint32) {
 	d.mu.Lock()
 	first := d.err == nil
 	if first {
@@ -185,14 +185,14 @@ func (d *Device) end(why error, alarm uint32) {
 		close(d.done)
 	}
 	d.mu.Unlock()
-	if first && alarm == alarmFailed {
+	if first && signal == signalFailed {
 		d.log.Error("device failed", "device", d.Name(), "error", why)
 	}
 	for _, q := range d.tx {
-		q.alarm.raise(alarm)
+		q.signals.raise(signal)
 	}
 	for _, q := range d.rx {
-		q.alarm.raise(alarm)
+		q.signals.raise(signal)
 		q.Wake()
 	}
 }
@@ -209,7 +209,7 @@ func (d *Device) Close() error {
 			q.Lock() // whoever posts now is the last
 			defer q.Unlock()
 		}
-		err := d.ledger.unwind()
+		err := d.cleanup.unwind()
 		if failed := d.Err(); err != nil && errors.Is(failed, ErrFailed) {
 			d.log.Warn("objects of the failed device could not be destroyed", "device", d.Name(), "error", err)
 			return

@@ -53,30 +53,30 @@ type refusal struct {
 func (r *refusal) Error() string   { return r.text }
 func (r *refusal) Unwrap() []error { return []error{r.kind, r.cause} }
 
-// as makes err be kind as well, and leaves its text alone.
-func as(kind, err error) error {
+// withKind makes err be kind as well, and leaves its text alone.
+func withKind(kind, err error) error {
 	if errors.Is(err, kind) {
 		return err
 	}
 	return &refusal{kind, err, err.Error()}
 }
 
-// refuse is a new error of a kind.
-func refuse(kind error, format string, args ...any) error {
+// errorf is a new error of a kind.
+func errorf(kind error, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	return &refusal{kind, err, err.Error()}
 }
 
 // inInfiniBand is the refusal of a port that runs the other protocol.
 func inInfiniBand(device string, port uint8) error {
-	return refuse(ErrInfiniBand, "port %d of %s is InfiniBand: set LINK_TYPE_P%d=ETH with mlxconfig and reboot", port, device, port)
+	return errorf(ErrInfiniBand, "port %d of %s is InfiniBand: set LINK_TYPE_P%d=ETH with mlxconfig and reboot", port, device, port)
 }
 
 // asPermission makes an EPERM or EACCES of the kernel an ErrPermission, unless
 // it was about the limit of locked memory.
 func asPermission(err error) error {
 	if errors.Is(err, os.ErrPermission) && !errors.Is(err, ErrMemlock) {
-		return as(ErrPermission, err)
+		return withKind(ErrPermission, err)
 	}
 	return err
 }

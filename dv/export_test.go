@@ -8,7 +8,7 @@ import "github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 func (d *Device) Tell(e uverbs.AsyncEvent) { d.onEvent(e) }
 
 func (d *Device) TxHandles(i int) (cq, qp uint64) {
-	g := d.txParts[i].generation.Load()
+	g := d.txObjects[i].generation.Load()
 	return handle(handleTxCQ, i, g), handle(handleTxQP, i, g)
 }
 

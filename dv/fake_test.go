@@ -95,10 +95,10 @@ func newRxRigOf(t testing.TB, entries, frames, size int) *rxRig {
 	r := &rxRig{pool: pool, rec: rec, cqRec: cqRec}
 	r.q = newRxQueue(0, entries, memory(t, entries*16), rec, newCompRing(cqMem, cqRec, entries), pool)
 	r.nic = fakeCQ{buf: cqMem.Slice(0, entries*64), size: uint32(entries)}
-	r.q.backing = backing{
+	r.q.queueControl = queueControl{
 		halt:  func() error { r.halts++; return r.haltErr },
 		start: func() error { r.starts++; r.next = 0; return nil },
-		fail:  func(err error) { r.failure = err; r.q.alarm.raise(alarmFailed) },
+		fail:  func(err error) { r.failure = err; r.q.signals.raise(signalFailed) },
 		ended: func() error { return errors.Join(ErrFailed, r.failure) },
 
 		wakeAfter: func(pause time.Duration) { r.pauses = append(r.pauses, pause) },
@@ -145,10 +145,10 @@ func newTxRig(t testing.TB, blocks, stageSize int, limits txLimits) *txRig {
 	r.ring = ring.Slice(0, blocks*64)
 	r.q = newTxQueue(0, blocks, ring, r.rec, pool, staging{
 		buf: r.stage.Slice(0, stageSize), addr: r.stage.Addr(), lkey: testLKey, size: uint32(stageSize)}, limits)
-	r.q.backing = backing{
+	r.q.queueControl = queueControl{
 		halt:  func() error { r.halts++; return nil },
 		start: func() error { r.starts++; r.connect(); return nil },
-		fail:  func(err error) { r.failure = err; r.q.alarm.raise(alarmFailed) },
+		fail:  func(err error) { r.failure = err; r.q.signals.raise(signalFailed) },
 		ended: func() error { return errors.Join(ErrFailed, r.failure) },
 	}
 	r.connect()

@@ -59,7 +59,7 @@ func Probe(cfg Config) ([]Feature, error) {
 	if err == nil {
 		features = d.Features()
 	}
-	if err = errors.Join(err, d.ledger.unwind()); err != nil {
+	if err = errors.Join(err, d.cleanup.unwind()); err != nil {
 		return nil, asPermission(fmt.Errorf("ask %s: %w", d.Name(), err))
 	}
 	return features, nil
@@ -68,7 +68,7 @@ func Probe(cfg Config) ([]Feature, error) {
 func (d *Device) rxFeatures() []Feature {
 	caps, c := d.context.Caps(), &d.config
 	return []Feature{
-		feature("receive checksum", "verdict in Packet.Flags", obstacle{!d.caps.RxCsum, "device: no checksum offload on raw packet queues"}),
+		feature("receive checksum", "result in Packet.Flags", obstacle{!d.caps.RxCsum, "device: no checksum offload on raw packet queues"}),
 		feature("receive spreading (RSS)", "by addresses and ports, or addresses",
 			obstacle{d.plan.rx == 1, "choice: RxQueues is 1"}),
 		feature("completion compression", d.keeping(),

@@ -1,6 +1,12 @@
 package dv
 
-import "net"
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/netdev"
+)
 
 // DeviceInfo describes one RDMA device of this machine.
 type DeviceInfo struct {
@@ -26,9 +32,9 @@ func (i DeviceInfo) Usable() bool { return i.Why == nil }
 
 // List returns the RDMA devices of this machine, by name. A machine without
 // any gives an error that is ErrNoRDMA.
-func List() ([]DeviceInfo, error) { return thisMachine().list() }
+func List() ([]DeviceInfo, error) { return thisHost().list() }
 
-func (m *machine) list() ([]DeviceInfo, error) {
+func (m *host) list() ([]DeviceInfo, error) {
 	nodes, err := m.nodes()
 	if err != nil {
 		return nil, err
@@ -41,7 +47,7 @@ func (m *machine) list() ([]DeviceInfo, error) {
 }
 
 // describe puts together what sysfs, netlink and our own checks say.
-func (m *machine) describe(n *node) DeviceInfo {
+func (m *host) describe(n *node) DeviceInfo {
 	port := n.defaultPort()
 	info := DeviceInfo{
 		Name: n.IBDev, Node: n.Node, Firmware: n.Firmware, Type: n.HCAType, GUID: n.NodeGUID,
@@ -57,4 +63,45 @@ func (m *machine) describe(n *node) DeviceInfo {
 	}
 	info.Why = err
 	return info
+}
+
+// Network is how Linux uses the netdev of a port: what a second host on the same
+// link needs to know besides its own address.
+type Network struct {
+	// Netdev is the name of the port's interface.
+	Netdev string
+	// Addresses are Linux's own there.
+	Addresses []netip.Addr
+	// Subnets are the prefixes on the link, without the link-local ones, longest first.
+	Subnets []netip.Prefix
+	// Gateways are the default routers, at most one per IP version.
+	Gateways []netip.Addr
+}
+
+// NetworkOf asks the kernel, by netlink, about the netdev of the port that cfg
+// names, in the network namespace of the calling thread: about the VLAN
+// interface on top of it if cfg says VLAN. Nothing is opened. A port without
+// that interface there gives an error that is ErrNotFound.
+func NetworkOf(cfg Config) (Network, error) {
+	t, err := locate(&cfg)
+	if err != nil {
+		return Network{}, err
+	}
+	name := t.facts.Netdev
+	if name == "" {
+		return Network{}, errorf(ErrNotFound, "%s has no netdev in this network namespace", t.facts.Name)
+	}
+	if _, err := netdev.ByName(name); err != nil {
+		return Network{}, withKind(ErrNotFound, fmt.Errorf("netdev %s of %s: %w", name, t.facts.Name, err))
+	}
+	if cfg.VLAN != 0 {
+		if name, err = netdev.VLANOn(name, int(cfg.VLAN)); err != nil {
+			return Network{}, withKind(ErrNotFound, err)
+		}
+	}
+	n, err := netdev.NetworkOf(name)
+	if err != nil {
+		return Network{}, fmt.Errorf("read addresses and routes of %s: %w", name, err)
+	}
+	return Network(n), nil
 }

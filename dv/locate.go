@@ -10,9 +10,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// machine is where devices are looked for. Tests point it at a tree of files
+// host is where devices are looked for. Tests point it at a tree of files
 // and at facts of their own.
-type machine struct {
+type host struct {
 	root   string // of /sys and /dev
 	iface  func(name string) (netdev.Interface, error)
 	rdma   func(device string) netdev.RDMAFacts
@@ -21,8 +21,8 @@ type machine struct {
 	open   func(node string) (uverbs.Kernel, error)
 }
 
-func thisMachine() *machine {
-	return &machine{iface: netdev.ByName, rdma: netdev.RDMAFactsOf, env: uverbs.ReadEnvironment, pinned: netdev.PinnedBytes, open: uverbs.OpenNode}
+func thisHost() *host {
+	return &host{iface: netdev.ByName, rdma: netdev.RDMAFactsOf, env: uverbs.ReadEnvironment, pinned: netdev.PinnedBytes, open: uverbs.OpenNode}
 }
 
 // target is a port to be opened.
@@ -47,7 +47,7 @@ func (t *target) ready() error {
 }
 
 func isDown(netdev string) error {
-	return refuse(ErrDown, "netdev %s is down, and its port passes no frames: ip link set %s up", netdev, netdev)
+	return errorf(ErrDown, "netdev %s is down, and its port passes no frames: ip link set %s up", netdev, netdev)
 }
 
 // locate finds what cfg names.
@@ -55,7 +55,7 @@ func locate(cfg *Config) (*target, error) {
 	if cfg.Kernel != nil {
 		return given(cfg), nil
 	}
-	return thisMachine().locate(cfg.Device)
+	return thisHost().locate(cfg.Device)
 }
 
 // given is the device that cfg brings along.
@@ -76,10 +76,10 @@ type node struct {
 }
 
 // nodes lists the RDMA devices.
-func (m *machine) nodes() ([]node, error) {
+func (m *host) nodes() ([]node, error) {
 	infos, err := uverbs.Discover(m.root)
 	if err != nil {
-		return nil, as(ErrNoRDMA, err)
+		return nil, withKind(ErrNoRDMA, err)
 	}
 	nodes := make([]node, len(infos))
 	for i, info := range infos {
@@ -89,9 +89,9 @@ func (m *machine) nodes() ([]node, error) {
 }
 
 // locate finds the port called name, as an RDMA device or as a netdev.
-func (m *machine) locate(name string) (*target, error) {
+func (m *host) locate(name string) (*target, error) {
 	if name == "" {
-		return nil, refuse(ErrConfig, "no device named: set Config.Device to an RDMA device (ls /sys/class/infiniband) or its netdev")
+		return nil, errorf(ErrConfig, "no device named: set Config.Device to an RDMA device (ls /sys/class/infiniband) or its netdev")
 	}
 	nodes, err := m.nodes()
 	if err != nil {
@@ -111,16 +111,16 @@ func (m *machine) locate(name string) (*target, error) {
 }
 
 // unknown says why name is none of nodes.
-func (m *machine) unknown(name string, nodes []node) error {
+func (m *host) unknown(name string, nodes []node) error {
 	var have []string
 	for i := range nodes {
 		have = append(have, nodes[i].IBDev)
 	}
 	devices := strings.Join(have, ", ")
 	if _, err := m.iface(name); err == nil {
-		return refuse(ErrNoRDMA, "netdev %s has no RDMA device: it is not a port of an mlx5 NIC in this network namespace, or mlx5_ib is not loaded; RDMA devices here: %s", name, devices)
+		return errorf(ErrNoRDMA, "netdev %s has no RDMA device: it is not a port of an mlx5 NIC in this network namespace, or mlx5_ib is not loaded; RDMA devices here: %s", name, devices)
 	}
-	return refuse(ErrNotFound, "no RDMA device or netdev is called %s; RDMA devices here: %s", name, devices)
+	return errorf(ErrNotFound, "no RDMA device or netdev is called %s; RDMA devices here: %s", name, devices)
 }
 
 // port is what sysfs says about port num, nil if there is none.
@@ -174,18 +174,18 @@ func (n *node) portOf(name string) uint8 {
 }
 
 // target makes port of n something to open, or says why it cannot be.
-func (m *machine) target(n *node, port uint8) (*target, error) {
+func (m *host) target(n *node, port uint8) (*target, error) {
 	if n.rdma.Driver != 0 && n.rdma.Driver != uverbs.DriverMLX5 {
-		return nil, refuse(ErrNotMlx5, "%s is a software or other RDMA device and has no raw packet queues: an mlx5 NIC (ConnectX-4 or later) is needed", n.IBDev)
+		return nil, errorf(ErrNotMlx5, "%s is a software or other RDMA device and has no raw packet queues: an mlx5 NIC (ConnectX-4 or later) is needed", n.IBDev)
 	}
 	if p := n.port(port); p != nil && p.LinkLayer == "InfiniBand" {
 		return nil, inInfiniBand(n.IBDev, port)
 	}
 	switch err := n.Check(int(port)); {
 	case errors.Is(err, uverbs.ErrUnsupported):
-		return nil, as(ErrNotMlx5, err)
+		return nil, withKind(ErrNotMlx5, err)
 	case err != nil:
-		return nil, as(ErrNotFound, err)
+		return nil, withKind(ErrNotFound, err)
 	}
 	t := &target{driver: n.rdma.Driver, open: func() (uverbs.Kernel, error) { return m.open(n.Node) }}
 	t.allowed = func(p *plan) error { return m.allowed(n.IBDev, p) }
@@ -202,19 +202,19 @@ func (m *machine) target(n *node, port uint8) (*target, error) {
 }
 
 // allowed checks privileges and limits before the kernel is asked for anything.
-func (m *machine) allowed(device string, p *plan) error {
+func (m *host) allowed(device string, p *plan) error {
 	env, err := m.env()
 	if err != nil {
 		return err
 	}
 	if !env.NetRaw {
-		return refuse(ErrPermission, "raw queues on %s need CAP_NET_RAW: setcap cap_net_raw+ep on the program, docker --cap-add NET_RAW, or be root", device)
+		return errorf(ErrPermission, "raw queues on %s need CAP_NET_RAW: setcap cap_net_raw+ep on the program, docker --cap-add NET_RAW, or be root", device)
 	}
 	already := m.pinned()
 	if env.IPCLock || env.Memlock >= uint64(p.pinned())+already {
 		return nil
 	}
 	const mib = 1 << 20
-	return refuse(ErrMemlock, "%s needs %.1f MiB of locked memory (this process has locked %.1f already), the limit is %.1f: raise it (ulimit -l, systemd LimitMEMLOCK=, docker --ulimit memlock=-1), grant CAP_IPC_LOCK, or use fewer or smaller queues",
+	return errorf(ErrMemlock, "%s needs %.1f MiB of locked memory (this process has locked %.1f already), the limit is %.1f: raise it (ulimit -l, systemd LimitMEMLOCK=, docker --ulimit memlock=-1), grant CAP_IPC_LOCK, or use fewer or smaller queues",
 		device, float64(p.pinned())/mib, float64(already)/mib, float64(env.Memlock)/mib)
 }

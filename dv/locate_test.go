@@ -66,7 +66,7 @@ func (tr tree) write(t *testing.T) string {
 
 // usual is a machine with two cards, one in InfiniBand mode, and a software
 // RDMA device.
-func usual(t *testing.T) *machine {
+func usual(t *testing.T) *host {
 	tr := tree{}.card("uverbs0", "mlx5_0", "mlx5_core", "Ethernet", "enp1s0f0").
 		card("uverbs1", "mlx5_1", "mlx5_core", "InfiniBand", "ib0").
 		card("uverbs2", "rxe0", "", "Ethernet").
@@ -79,7 +79,7 @@ func usual(t *testing.T) *machine {
 		"enp1s0v0": {Name: "enp1s0v0", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, MTU: 1500, Up: true},
 		"ib0":      {Name: "ib0", MTU: 2044, Up: true},
 	}
-	return &machine{
+	return &host{
 		root: tr.write(t),
 		iface: func(name string) (netdev.Interface, error) {
 			if i, ok := interfaces[name]; ok {
@@ -134,37 +134,37 @@ func TestLocateSecondPort(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	for _, c := range []struct {
 		name, device string
-		change       func(m *machine)
+		change       func(m *host)
 		want         error
 		says         string
 	}{
 		{"nothing named", "", nil, ErrConfig, "set Config.Device"},
 		{"unknown name", "mlx5_9", nil, ErrNotFound, "RDMA devices here: mlx5_0, mlx5_1, mlx5_2, rxe0"},
 		{"netdev without RDMA device", "eth0", nil, ErrNoRDMA, "not a port of an mlx5 NIC"},
-		{"no RDMA at all", "mlx5_0", func(m *machine) { m.root = t.TempDir() }, ErrNoRDMA, "modprobe"},
+		{"no RDMA at all", "mlx5_0", func(m *host) { m.root = t.TempDir() }, ErrNoRDMA, "modprobe"},
 		{"InfiniBand", "mlx5_1", nil, ErrInfiniBand, "LINK_TYPE_P1=ETH"},
 		{"InfiniBand by netdev", "ib0", nil, ErrInfiniBand, "LINK_TYPE_P1=ETH"},
 		{"other make, by sysfs", "rxe0", nil, ErrNotMlx5, "an mlx5 NIC"},
-		{"other make, by netlink", "mlx5_0", func(m *machine) {
+		{"other make, by netlink", "mlx5_0", func(m *host) {
 			m.rdma = func(string) netdev.RDMAFacts { return netdev.RDMAFacts{Driver: uverbs.DriverRXE} }
 		}, ErrNotMlx5, "an mlx5 NIC"},
-		{"node missing", "mlx5_0", func(m *machine) { os.RemoveAll(filepath.Join(m.root, "dev")) }, ErrNotFound, "--device"},
-		{"netdev down", "mlx5_0", func(m *machine) {
+		{"node missing", "mlx5_0", func(m *host) { os.RemoveAll(filepath.Join(m.root, "dev")) }, ErrNotFound, "--device"},
+		{"netdev down", "mlx5_0", func(m *host) {
 			m.iface = func(string) (netdev.Interface, error) { return netdev.Interface{MTU: 1500}, nil }
 		}, ErrDown, "ip link set enp1s0f0 up"},
-		{"no CAP_NET_RAW", "mlx5_0", func(m *machine) {
+		{"no CAP_NET_RAW", "mlx5_0", func(m *host) {
 			m.env = func() (uverbs.Environment, error) { return uverbs.Environment{}, nil }
 		}, ErrPermission, "cap_net_raw"},
-		{"memlock", "mlx5_0", func(m *machine) {
+		{"memlock", "mlx5_0", func(m *host) {
 			m.env = func() (uverbs.Environment, error) { return uverbs.Environment{NetRaw: true, Memlock: 8 << 20}, nil }
 		}, ErrMemlock, "MiB of locked memory (this process has locked 0.0 already), the limit is 8.0"},
-		{"memlock used up", "mlx5_0", func(m *machine) { m.pinned = func() uint64 { return 63 << 20 } }, ErrMemlock, "has locked 63.0 already"},
+		{"memlock used up", "mlx5_0", func(m *host) { m.pinned = func() uint64 { return 63 << 20 } }, ErrMemlock, "has locked 63.0 already"},
 		{"own MAC of a virtual function", "mlx5_2", nil, ErrMAC, "AllowNetdevMAC"},
 		{"node goes away", "mlx5_0", nil, unix.ENXIO, "open mlx5_0: uverbs"},
-		{"node forbidden", "mlx5_0", func(m *machine) {
+		{"node forbidden", "mlx5_0", func(m *host) {
 			m.open = func(string) (uverbs.Kernel, error) { return nil, unix.EACCES }
 		}, ErrPermission, "open mlx5_0: uverbs"},
-		{"node forbidden, in errno's words", "mlx5_0", func(m *machine) {
+		{"node forbidden, in errno's words", "mlx5_0", func(m *host) {
 			m.open = func(string) (uverbs.Kernel, error) { return nil, unix.EPERM }
 		}, unix.EPERM, "open mlx5_0: uverbs"},
 	} {

@@ -40,7 +40,7 @@ type Packet struct {
 	// the holder of the Packet until Release or PostFrame.
 	Data []byte
 	// Timestamp is the NIC's clock at reception, in cycles of Caps.ClockKHz.
-	// Frames that were completed in one compressed session have that of the first.
+	// Frames that were completed in one CQE block have that of the first.
 	Timestamp uint64
 	// Frame is the buffer that holds Data, and stands for those that hold the rest.
 	Frame Frame

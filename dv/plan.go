@@ -119,11 +119,11 @@ func (p *plan) check(cfg *Config, portMTU int) error {
 			if c.power {
 				kind = "a power of two"
 			}
-			return refuse(ErrConfig, "%s is %d and must be %s from %d to %d", c.name, c.v, kind, c.low, c.high)
+			return errorf(ErrConfig, "%s is %d and must be %s from %d to %d", c.name, c.v, kind, c.low, c.high)
 		}
 	}
 	if cfg.EventFrames > 0 && cfg.EventMicroseconds == 0 {
-		return refuse(ErrConfig, "EventFrames is %d and EventMicroseconds 0: the last frames of a burst would never be told of", cfg.EventFrames)
+		return errorf(ErrConfig, "EventFrames is %d and EventMicroseconds 0: the last frames of a burst would never be told of", cfg.EventFrames)
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ func (h *hashed) addTargets(d *Device, at []int) (err error) {
 	}()
 	wqs := make([]*uverbs.WQ, len(at))
 	for i, q := range at {
-		wqs[i] = d.rxParts[q].wq
+		wqs[i] = d.rxObjects[q].wq
 	}
 	if h.table, err = d.context.CreateIndirectionTable(wqs, bits.Len(uint(len(at)))-1); err != nil {
 		return err
@@ -143,12 +143,12 @@ func shares(weights []int, queues, entries int) ([]int, error) {
 	total := 0
 	for _, w := range weights {
 		if w < 0 || w > 1<<20 {
-			return nil, refuse(ErrConfig, "a weight of %d: 0 to %d will do", w, 1<<20)
+			return nil, errorf(ErrConfig, "a weight of %d: 0 to %d will do", w, 1<<20)
 		}
 		total += w
 	}
 	if len(weights) != queues || total == 0 {
-		return nil, refuse(ErrConfig, "%d weights that add up to %d for %d receive queues", len(weights), total, queues)
+		return nil, errorf(ErrConfig, "%d weights that add up to %d for %d receive queues", len(weights), total, queues)
 	}
 	at, credit := make([]int, entries), make([]int, queues)
 	for i := range at {

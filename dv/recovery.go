@@ -5,8 +5,8 @@ import "time"
 const (
 	// maxFutile and futileTime are how many resets in a row, over how long a time, without one
 	// good packet between them, are taken as "this will never work".
-	maxFutile  = 16
-	futileTime = 30 * time.Second
+	maxConsecutiveResets  = 16
+	consecutiveResetsTime = 30 * time.Second
 
 	// The first promptResets in a row are done at once, each further one after twice the pause of
 	// the one before.
@@ -19,11 +19,11 @@ const (
 // recovery bounds what resets of one queue take: the kernel's time, and lines of log. It is the
 // owner's.
 type recovery struct {
-	now    func() time.Time
-	futile int       // resets since the last good packet
-	since  time.Time // the first of these
-	next   time.Time // no reset before; zero: at any time
-	timed  time.Time // the value of next that a timer is set for
+	now               func() time.Time
+	consecutiveResets int       // resets since the last good packet
+	since             time.Time // the first of these
+	next              time.Time // no reset before; zero: at any time
+	timed             time.Time // the value of next that a timer is set for
 
 	logged   time.Time // the last line
 	unlogged int       // resets since
@@ -44,14 +44,14 @@ func (r *recovery) begin(cause string) bool {
 	now := r.now()
 	r.unlogged++
 	r.cause = cause
-	if r.futile == 0 {
+	if r.consecutiveResets == 0 {
 		r.since = now
 	}
-	r.futile++
-	if r.futile >= promptResets {
-		r.next = now.Add(min(firstPause<<min(r.futile-promptResets, 16), longestPause))
+	r.consecutiveResets++
+	if r.consecutiveResets >= promptResets {
+		r.next = now.Add(min(firstPause<<min(r.consecutiveResets-promptResets, 16), longestPause))
 	}
-	return r.futile <= maxFutile || now.Sub(r.since) <= futileTime
+	return r.consecutiveResets <= maxConsecutiveResets || now.Sub(r.since) <= consecutiveResetsTime
 }
 
 // arrange returns for how long a timer is to be set, so that the reset which is put off is done;
@@ -75,8 +75,8 @@ func (r *recovery) takePending() string {
 
 // good ends a row of resets: something was sent or received.
 func (r *recovery) good() {
-	if r.futile > 0 {
-		r.futile, r.next = 0, time.Time{}
+	if r.consecutiveResets > 0 {
+		r.consecutiveResets, r.next = 0, time.Time{}
 	}
 }
 

@@ -29,7 +29,7 @@ func TestRecoveryPauses(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Fatalf("round %d: pauses %v, want %v", round, got, want)
 		}
-		if r.good(); r.wait() != 0 || r.futile != 0 {
+		if r.good(); r.wait() != 0 || r.consecutiveResets != 0 {
 			t.Fatal("a success changes nothing")
 		}
 	}

@@ -15,35 +15,35 @@ import (
 // Three free-running counters walk the receive ring: the NIC takes descriptors
 // at cc, we complete new ones at pc, and posted is the pc that the doorbell
 // record tells the NIC. How frames lie in the buffers of a descriptor is for
-// the layout to know.
+// the rqFormat to know.
 type RxQueue struct {
 	// Set by newRxQueue.
-	index    int
-	pool     *Pool
-	ring     []byte
-	wqe      int // bytes of a descriptor
-	rec      *mmio.Region
-	slots    []Frame // which frame buffer is where in the ring
-	mask     uint32  // ring entries - 1
-	batch    uint32  // how many new descriptors make a publication worth it
-	low      uint32  // fewer descriptors than this in the ring: ask the pool
-	longest  uint32  // frame that a descriptor takes, in bytes
-	verdicts *verdicts
-	omitted  RxFlags // what compressed completions do not tell of each frame
-	layout   layout
-	log      *slog.Logger
+	index        int
+	pool         *Pool
+	ring         []byte
+	wqe          int // bytes of a descriptor
+	rec          *mmio.Region
+	slots        []Frame // which frame buffer is where in the ring
+	mask         uint32  // ring entries - 1
+	batch        uint32  // how many new descriptors make a publication worth it
+	low          uint32  // fewer descriptors than this in the ring: ask the pool
+	longest      uint32  // frame that a descriptor takes, in bytes
+	headerStatus *headerStatusTable
+	omitted      RxFlags // what compressed completions do not tell of each frame
+	format       rqFormat
+	log          *slog.Logger
 
 	// The owner's.
 	cq             compRing
-	session        session
+	block          cqeBlock
 	cc, pc, posted uint32
 	recovery       recovery
 
-	backing
+	queueControl
 	waiter
 
-	alarm alarm
-	count rxCounts
+	signals ownerSignals
+	count   rxCounts
 }
 
 // Smallest frame that can have an Ethernet header, and the size that shorter
@@ -57,9 +57,9 @@ const (
 // out the solicited and the owner bit.
 const plainReceive = uint32(mlx5.CQERecv) << 4
 
-// layout is how received frames lie in the buffers of a ring. Its methods are
+// rqFormat is how received frames lie in the buffers of a ring. Its methods are
 // the owner's.
-type layout interface {
+type rqFormat interface {
 	// poll is Poll's part: it fills dst and returns how many.
 	poll(dst []Packet) int
 	// release is Release's: it takes buffers back, without publishing them.
@@ -74,14 +74,14 @@ type layout interface {
 	restart()
 }
 
-// newRing is a queue whose layout is still to be set, over memory that the NIC
+// newRing is a queue whose format is still to be set, over memory that the NIC
 // does not know yet: entries (a power of two) of wqe bytes in ring, each a
 // pointer to write at its end.
 func newRing(index, entries, wqe int, ring, rec *mmio.Region, cq compRing, pool *Pool) *RxQueue {
 	return &RxQueue{
 		index: index, pool: pool, ring: ring.Slice(0, entries*wqe), wqe: wqe, rec: rec, cq: cq,
 		mask: uint32(entries - 1), batch: uint32(min(32, entries/4)), low: uint32(entries / 2),
-		longest: uint32(pool.size), verdicts: newVerdicts(), log: slog.New(slog.DiscardHandler),
+		longest: uint32(pool.size), headerStatus: newHeaderStatusTable(), log: slog.New(slog.DiscardHandler),
 		recovery: recovery{now: time.Now},
 	}
 }
@@ -89,13 +89,13 @@ func newRing(index, entries, wqe int, ring, rec *mmio.Region, cq compRing, pool 
 // compress prepares for compressed completions, which do not tell what omitted
 // names: RxSum or RxHash.
 func (q *RxQueue) compress(omitted RxFlags) {
-	q.omitted, q.cq.zip = omitted, true
+	q.omitted, q.cq.compressed = omitted, true
 }
 
 // rewind sets the ring to its state after a reset: empty, counters 0.
 func (q *RxQueue) rewind() {
 	q.cc, q.pc, q.posted = 0, 0, 0
-	q.session = session{}
+	q.block = cqeBlock{}
 	q.rec.StoreBE32(mlx5.RecordRecv, 0)
 }
 
@@ -105,11 +105,11 @@ func (q *RxQueue) Index() int { return q.index }
 // Poll fills dst with received frames and returns how many; 0 if there are
 // none. It never blocks. The frames are the caller's until Release.
 func (q *RxQueue) Poll(dst []Packet) int {
-	if !q.alarm.quiet() && !q.attend() {
+	if !q.signals.none() && !q.handleSignals() {
 		return 0
 	}
 	q.count.polls.n++
-	n := q.layout.poll(dst)
+	n := q.format.poll(dst)
 	if n > 0 {
 		q.polled(n)
 	}
@@ -121,7 +121,7 @@ func (q *RxQueue) Poll(dst []Packet) int {
 
 // flagsOf is what the NIC found out about a frame.
 func (q *RxQueue) flagsOf(cqe *mlx5.CQE) RxFlags {
-	flags := q.verdicts.of(cqe.HeaderStatus())
+	flags := q.headerStatus.of(cqe.HeaderStatus())
 	if cqe.HashType() != 0 {
 		flags |= RxHash
 	}
@@ -152,7 +152,7 @@ func (q *RxQueue) polled(n int) {
 // other queues of the device. Packets whose Frame is NoFrame are skipped;
 // Release makes it so in each.
 func (q *RxQueue) Release(pkts []Packet) {
-	q.layout.release(pkts)
+	q.format.release(pkts)
 	if q.pc-q.posted >= q.batch {
 		q.publish()
 	}
@@ -164,7 +164,7 @@ func (q *RxQueue) give(f Frame) {
 	if !q.pool.valid(f) {
 		panic(fmt.Sprintf("dv: frame %d given to a receive queue, the pool has %d", f, q.pool.count))
 	}
-	if !q.layout.place(f) {
+	if !q.format.place(f) {
 		q.pool.put([]Frame{f})
 	}
 }
@@ -174,7 +174,7 @@ func (q *RxQueue) give(f Frame) {
 // themselves; before a long pause it returns the last few.
 func (q *RxQueue) Refill() int {
 	var some [64]Frame
-	for room := q.layout.room(); room > 0 && !q.alarm.over(); {
+	for room := q.format.room(); room > 0 && !q.signals.stopped(); {
 		n := q.pool.take(some[:min(room, uint32(len(some)))])
 		if n == 0 {
 			break
@@ -195,7 +195,7 @@ func (q *RxQueue) Refill() int {
 // first: a NIC that saw the buffers without it might run out of completions.
 func (q *RxQueue) publish() {
 	pc := q.pc
-	if most := q.layout.most(); int32(pc-most) > 0 {
+	if most := q.format.most(); int32(pc-most) > 0 {
 		pc = most
 	}
 	q.cq.publish()

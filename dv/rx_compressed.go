@@ -4,11 +4,12 @@ import (
 	"fmt"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// single is a layout with a descriptor for each frame.
-type single interface {
-	// plain fills dst from the next ready completions, expand from the session.
+// perFrameFormat is a format with a descriptor for each frame.
+type perFrameFormat interface {
+	// plain fills dst from the next ready completions, expand from the CQE block.
 	// They report false if the queue was reset.
 	plain(dst []Packet, ready int) (int, bool)
 	expand(dst []Packet) (int, bool)
@@ -16,14 +17,14 @@ type single interface {
 	drop()
 }
 
-// pollCompressed is poll for such a layout when the NIC may compress
+// pollCompressed is poll for such a format when the NIC may compress
 // completions.
-func (q *RxQueue) pollCompressed(l single, dst []Packet) int {
+func (q *RxQueue) pollCompressed(l perFrameFormat, dst []Packet) int {
 	n := 0
 	for {
-		if q.session.n > 0 {
+		if q.block.n > 0 {
 			got, ok := l.expand(dst[n:])
-			if n += got; !ok || q.session.n > 0 {
+			if n += got; !ok || q.block.n > 0 {
 				return n
 			}
 		}
@@ -32,26 +33,26 @@ func (q *RxQueue) pollCompressed(l single, dst []Packet) int {
 		if n += got; !ok || !title {
 			return n
 		}
-		if !q.beginSession(l) {
+		if !q.beginBlock(l) {
 			return n
 		}
 	}
 }
 
-// beginSession takes the title at the consumer index.
-func (q *RxQueue) beginSession(l single) bool {
+// beginBlock takes the title at the consumer index.
+func (q *RxQueue) beginBlock(l perFrameFormat) bool {
 	cqe := q.cq.next()
 	tail := cqe.Tail()
-	n := sessionLen(cqe, q.posted-q.cc)
+	n := blockLen(cqe, q.posted-q.cc)
 	if n == 0 || tail&0xfc != titleReceive || uint16(tail>>16) != uint16(q.cc) {
-		return q.odd(l, cqe)
+		return q.handleErrorCQE(l, cqe)
 	}
-	q.session.begin(cqe, n, (q.flagsOf(cqe))&^q.omitted)
+	q.block.begin(cqe, n, (q.flagsOf(cqe))&^q.omitted)
 	return true
 }
 
-func (r whole) expand(dst []Packet) (int, bool) {
-	q, s, size := r.RxQueue, &r.session, r.pool.size
+func (r singleSGE) expand(dst []Packet) (int, bool) {
+	q, s, size := r.RxQueue, &r.block, r.pool.size
 	n, bytes := int(min(uint32(len(dst)), s.n-s.i)), uint64(0)
 	sum := q.omitted&RxSum == 0
 	array := q.cq.minis(s.i)
@@ -62,7 +63,7 @@ func (r whole) expand(dst []Packet) (int, bool) {
 		mini := array.Mini(s.i)
 		length := mini.ByteCount()
 		if length-ethHeader > uint32(size-ethHeader) {
-			q.badSession()
+			q.badBlock()
 			return i, false
 		}
 		f := q.slots[q.cc&q.mask]
@@ -83,18 +84,56 @@ func (r whole) expand(dst []Packet) (int, bool) {
 	return n, true
 }
 
-// expanded counts n frames of the session, and ends it if they were the last.
+// expanded counts n frames of the CQE block, and ends it if they were the last.
 func (q *RxQueue) expanded(n int) {
 	q.count.compressed.n += uint64(n)
-	if q.session.i == q.session.n {
-		q.cq.endSession(q.session.n)
-		q.session = session{}
+	if q.block.i == q.block.n {
+		q.cq.endBlock(q.block.n)
+		q.block = cqeBlock{}
 	}
 }
 
-// badSession resets the queue over a session with a frame that cannot be.
-func (q *RxQueue) badSession() {
+// badBlock resets the queue over a CQE block with a frame that cannot be.
+func (q *RxQueue) badBlock() {
 	q.count.malformed.n++
 	cqe := q.cq.next()
-	q.failed(fmt.Sprintf("%s, of which compressed completion %d makes no sense", cqe.String(), q.session.i))
+	q.failed(fmt.Sprintf("%s, of which compressed completion %d makes no sense", cqe.String(), q.block.i))
+}
+
+// format is the kernel's bit for the kind of compression, 0 for none.
+func (c Compression) format() uint8 {
+	switch c {
+	case CompressHash:
+		return uverbs.Mlx5CQEFormatHash
+	case CompressSum:
+		return uverbs.Mlx5CQEFormatCsum
+	}
+	return 0
+}
+
+// omitted is what of a frame such completions do not tell.
+func (c Compression) omitted() RxFlags {
+	if c == CompressHash {
+		return RxSum
+	}
+	return RxHash
+}
+
+// compression is the format to ask for: the configured one, if the device has
+// it. A striding ring has only one to choose.
+func (d *Device) compression() uint8 {
+	caps := d.context.Caps()
+	format := d.config.Compression.format()
+	if d.plan.striding && format != 0 {
+		format = uverbs.Mlx5CQEFormatCsumStrIdx
+	}
+	return format & uint8(caps.CQECompression)
+}
+
+// omitted is what compressed completions of this device do not tell.
+func (d *Device) omitted() RxFlags {
+	if d.plan.striding {
+		return CompressSum.omitted()
+	}
+	return d.config.Compression.omitted()
 }

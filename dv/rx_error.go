@@ -11,9 +11,9 @@ import (
 // queue is in error and is reset: stopped, emptied of stale completions,
 // refilled from entry 0 and started. Both are counted.
 
-// odd handles the completion at the consumer index, and reports whether the
+// handleErrorCQE handles the completion at the consumer index, and reports whether the
 // queue goes on behind it; if not it was reset, or has failed.
-func (q *RxQueue) odd(l single, cqe *mlx5.CQE) bool {
+func (q *RxQueue) handleErrorCQE(l perFrameFormat, cqe *mlx5.CQE) bool {
 	inOrder := cqe.WQECounter() == uint16(q.cc)
 	switch op := cqe.Opcode(); {
 	case op == mlx5.CQERecvErr && inOrder && cqe.Syndrome() == mlx5.SynLocalLength:
@@ -37,13 +37,13 @@ func (q *RxQueue) odd(l single, cqe *mlx5.CQE) bool {
 
 // dropOne consumes the completion and the descriptor it is of, whose buffers go
 // back into the ring.
-func (q *RxQueue) dropOne(l single) {
+func (q *RxQueue) dropOne(l perFrameFormat) {
 	q.cq.ci++
 	l.drop()
 	q.count.showFaults()
 }
 
-// failed resets the queue, or has attend do so if there were many resets in a row. Nothing of what is in the completion ring
+// failed resets the queue, or has handleSignals do so if there were many resets in a row. Nothing of what is in the completion ring
 // is looked at any more.
 func (q *RxQueue) failed(cause string) {
 	if q.recovery.wait() == 0 {
@@ -52,15 +52,15 @@ func (q *RxQueue) failed(cause string) {
 	}
 	q.recovery.pending = cause
 	q.cq.skip()
-	q.alarm.raise(alarmReset)
+	q.signals.raise(signalReset)
 }
 
-// attend acts on what other goroutines said and on a reset that was put off, and reports whether the queue may be used.
-func (q *RxQueue) attend() bool {
-	if q.alarm.over() {
+// handleSignals acts on what other goroutines said and on a reset that was put off, and reports whether the queue may be used.
+func (q *RxQueue) handleSignals() bool {
+	if q.signals.stopped() {
 		return false
 	}
-	if !q.alarm.wantsReset() {
+	if !q.signals.wantsReset() {
 		return true
 	}
 	if q.recovery.wait() > 0 {
@@ -69,9 +69,9 @@ func (q *RxQueue) attend() bool {
 		}
 		return false
 	}
-	q.alarm.clearReset()
+	q.signals.clearReset()
 	q.reset(q.recovery.takePending())
-	return !q.alarm.over()
+	return !q.signals.stopped()
 }
 
 // reset brings the queue from any state back to work; frames in the ring stay
@@ -85,7 +85,7 @@ func (q *RxQueue) reset(cause string) {
 		q.wakeAfter(resetLogPause)
 	}
 	if !hope {
-		q.fail(fmt.Errorf("receive queue %d: %d resets in a row did not help, last error: %s", q.index, q.recovery.futile-1, cause))
+		q.fail(fmt.Errorf("receive queue %d: %d resets in a row did not help, last error: %s", q.index, q.recovery.consecutiveResets-1, cause))
 		return
 	}
 	if err := q.halt(); err != nil {
@@ -93,7 +93,7 @@ func (q *RxQueue) reset(cause string) {
 		return
 	}
 	q.cq.skip()
-	q.layout.restart()
+	q.format.restart()
 	if err := q.start(); err != nil {
 		q.fail(fmt.Errorf("restart receive queue %d: %w", q.index, err))
 		return

@@ -78,7 +78,7 @@ func TestRxHopeless(t *testing.T) {
 			r.nic.put(failed(0xe0, 0x04, r.next))
 			r.q.Poll(make([]Packet, 1))
 		}
-		if r.halts != int(futileTime/time.Second)+1 || !errors.Is(r.q.ended(), ErrFailed) || r.failure == nil {
+		if r.halts != int(consecutiveResetsTime/time.Second)+1 || !errors.Is(r.q.ended(), ErrFailed) || r.failure == nil {
 			t.Errorf("%d resets, failure %v", r.halts, r.failure)
 		}
 	})
@@ -97,13 +97,13 @@ func TestRxHopeless(t *testing.T) {
 	t.Run("frames between resets", func(t *testing.T) {
 		r := newRxRig(t, 64, 64)
 		pkts := make([]Packet, 1)
-		for range 3 * maxFutile {
+		for range 3 * maxConsecutiveResets {
 			r.receive(1, 60)
 			r.q.Release(pkts[:r.q.Poll(pkts)])
 			r.nic.put(failed(0xe0, 0x04, r.next))
 			r.q.Poll(pkts)
 		}
-		if r.failure != nil || r.starts != 3*maxFutile {
+		if r.failure != nil || r.starts != 3*maxConsecutiveResets {
 			t.Errorf("%d resets, failure %v", r.starts, r.failure)
 		}
 	})
@@ -114,7 +114,7 @@ func TestRxHopeless(t *testing.T) {
 func TestRxResetByEvent(t *testing.T) {
 	r := newRxRig(t, 64, 64)
 	r.receive(20, 60)
-	r.q.alarm.raise(alarmReset)
+	r.q.signals.raise(signalReset)
 	pkts := make([]Packet, 64)
 	if n := r.q.Poll(pkts); n != 0 || r.starts != 1 {
 		t.Fatalf("%d packets, %d starts", n, r.starts)
@@ -143,7 +143,7 @@ func (r *rxRig) hostile(t *testing.T, stream []byte) {
 	r.q.Refill()
 }
 
-// survive is hostile for every layout; audit is called when all frames are back.
+// survive is hostile for every format; audit is called when all frames are back.
 func (r *rxRig) survive(t *testing.T, stream []byte, audit func()) {
 	pkts := make([]Packet, 24)
 	for len(stream) > 0 {
@@ -168,5 +168,5 @@ func (r *rxRig) survive(t *testing.T, stream []byte, audit func()) {
 		r.nic.pi = r.q.cq.ci // what is left is overwritten
 	}
 	r.failure, r.q.recovery = nil, recovery{now: time.Now}
-	r.q.alarm.bits.Store(0)
+	r.q.signals.bits.Store(0)
 }

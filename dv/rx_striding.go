@@ -27,20 +27,20 @@ const (
 // have no use for, and a pointer.
 const stridingWQE = 2 * mlx5.DataSegSize
 
-// slabs is the layout of a striding ring. at and out say how far the slab at cc
+// striding is the format of a striding ring. at and out say how far the slab at cc
 // is filled.
-type slabs struct {
+type striding struct {
 	*RxQueue
 	at  uint32 // first free stride
 	out int32  // frames handed out and not yet entered as holders
 }
 
-// newStridingRxQueue makes a queue of this layout over memory that the NIC does
+// newStridingRxQueue makes a queue of this format over memory that the NIC does
 // not know yet: entries (a power of two) of stridingWQE bytes in ring, as many
 // completions in cq as they have strides.
 func newStridingRxQueue(index, entries int, ring, rec *mmio.Region, cq compRing, pool *Pool) *RxQueue {
 	q := newRing(index, entries, stridingWQE, ring, rec, cq, pool)
-	q.slots, q.layout, q.batch = make([]Frame, entries), &slabs{RxQueue: q}, 1
+	q.slots, q.format, q.batch = make([]Frame, entries), &striding{RxQueue: q}, 1
 	for at := 0; at < len(q.ring); at += stridingWQE {
 		mlx5.PutNext(q.ring[at:], 0)
 		mlx5.PutData(q.ring[at+mlx5.DataSegSize:], uint32(pool.size), pool.lkey, 0)
@@ -50,10 +50,10 @@ func newStridingRxQueue(index, entries int, ring, rec *mmio.Region, cq compRing,
 }
 
 // poll takes completions with and without compression.
-func (q *slabs) poll(dst []Packet) int {
+func (q *striding) poll(dst []Packet) int {
 	n := 0
 	for n < len(dst) && q.cc != q.posted {
-		if q.session.n > 0 {
+		if q.block.n > 0 {
 			got, ok := q.expandStriding(dst[n:])
 			if n += got; !ok {
 				break
@@ -73,10 +73,10 @@ func (q *slabs) poll(dst []Packet) int {
 				p.Flags = q.flagsOf(cqe)
 				n++
 			}
-		case q.cq.zip && tail&0xfc == titleReceive && inSlab && sessionLen(cqe, strides-q.at) > 0:
-			q.session.begin(cqe, sessionLen(cqe, strides), q.flagsOf(cqe)&^q.omitted)
+		case q.cq.compressed && tail&0xfc == titleReceive && inSlab && blockLen(cqe, strides-q.at) > 0:
+			q.block.begin(cqe, blockLen(cqe, strides), q.flagsOf(cqe)&^q.omitted)
 		default:
-			q.oddStriding(cqe)
+			q.handleErrorCQE(cqe)
 			return n
 		}
 	}
@@ -86,7 +86,7 @@ func (q *slabs) poll(dst []Packet) int {
 
 // strideOK reports whether a completion can be the next one of this slab: word
 // has the filler bit, the number of strides, and the length in bytes.
-func (q *slabs) strideOK(index uint16, word uint32) bool {
+func (q *striding) strideOK(index uint16, word uint32) bool {
 	n, length := word>>16&0x7fff, word&0xffff
 	if uint32(index) != q.at || n == 0 || n > strides-q.at {
 		return false
@@ -96,7 +96,7 @@ func (q *slabs) strideOK(index uint16, word uint32) bool {
 
 // takeStrides consumes the strides of a completion, and reports whether there
 // is a frame in them, which p gets.
-func (q *slabs) takeStrides(p *Packet, word uint32) (frame bool) {
+func (q *striding) takeStrides(p *Packet, word uint32) (frame bool) {
 	f := q.slots[q.cc&q.mask]
 	if frame = word>>31 == 0; frame {
 		at, length := int(f)*q.pool.size, int(word&0xffff)
@@ -113,7 +113,7 @@ func (q *slabs) takeStrides(p *Packet, word uint32) (frame bool) {
 }
 
 // leaveSlab ends the ring's hold on slab f, which is full.
-func (q *slabs) leaveSlab(f Frame) {
+func (q *striding) leaveSlab(f Frame) {
 	q.enterHolders()
 	q.at = 0
 	q.cc++
@@ -123,17 +123,17 @@ func (q *slabs) leaveSlab(f Frame) {
 }
 
 // enterHolders makes the frames handed out holders of the slab at cc.
-func (q *slabs) enterHolders() {
+func (q *striding) enterHolders() {
 	if q.out > 0 {
 		q.pool.shares[q.slots[q.cc&q.mask]].Add(q.out)
 		q.out = 0
 	}
 }
 
-// expandStriding fills dst from the session, whose minis say where in the slab
+// expandStriding fills dst from the CQE block, whose minis say where in the slab
 // each frame starts, and its sum. It reports false if the queue was reset.
-func (q *slabs) expandStriding(dst []Packet) (n int, ok bool) {
-	s := &q.session
+func (q *striding) expandStriding(dst []Packet) (n int, ok bool) {
+	s := &q.block
 	for n < len(dst) && s.i < s.n {
 		array := q.cq.minis(s.i)
 		mini := array.Mini(s.i)
@@ -150,14 +150,14 @@ func (q *slabs) expandStriding(dst []Packet) (n int, ok bool) {
 		}
 	}
 	if s.i == s.n {
-		q.cq.endSession(s.n)
-		*s = session{}
+		q.cq.endBlock(s.n)
+		*s = cqeBlock{}
 	}
 	return n, true
 }
 
-// oddStriding resets the queue: in a striding ring no error concerns just one frame.
-func (q *slabs) oddStriding(cqe *mlx5.CQE) {
+// handleErrorCQE resets the queue: in a striding ring no error concerns just one frame.
+func (q *striding) handleErrorCQE(cqe *mlx5.CQE) {
 	switch {
 	case cqe.Opcode() != mlx5.CQERecvErr:
 		q.count.malformed.n++
@@ -169,13 +169,13 @@ func (q *slabs) oddStriding(cqe *mlx5.CQE) {
 	q.resetStriding(cqe.String())
 }
 
-func (q *slabs) resetStriding(cause string) {
+func (q *striding) resetStriding(cause string) {
 	q.enterHolders()
 	q.failed(fmt.Sprintf("%s where stride %d of descriptor %d was expected", cause, q.at, uint16(q.cc)))
 }
 
 // release gives back runs of frames of one slab at once.
-func (q *slabs) release(pkts []Packet) {
+func (q *striding) release(pkts []Packet) {
 	for i := 0; i < len(pkts); {
 		f, n := pkts[i].Frame, int32(0)
 		for ; i < len(pkts) && pkts[i].Frame == f; i++ {
@@ -188,7 +188,7 @@ func (q *slabs) release(pkts []Packet) {
 	}
 }
 
-func (q *slabs) place(f Frame) bool {
+func (q *striding) place(f Frame) bool {
 	if q.room() == 0 {
 		return false
 	}
@@ -198,11 +198,11 @@ func (q *slabs) place(f Frame) bool {
 	return true
 }
 
-func (q *slabs) room() uint32 { return q.mask + 1 - (q.pc - q.cc) }
+func (q *striding) room() uint32 { return q.mask + 1 - (q.pc - q.cc) }
 
-func (q *slabs) most() uint32 { return q.pc }
+func (q *striding) most() uint32 { return q.pc }
 
-func (q *slabs) restart() {
+func (q *striding) restart() {
 	q.at, q.out = 0, 0
 	q.reload()
 }

@@ -26,10 +26,10 @@ func newStrideRig(t testing.TB, slabs int) *strideRig {
 	r.q = newStridingRxQueue(0, rigSlabs, memory(t, rigSlabs*32), rec, newCompRing(cqMem, cqRec, completions), pool)
 	r.q.compress(RxHash)
 	r.nic = fakeCQ{buf: cqMem.Slice(0, completions*64), size: completions}
-	r.q.backing = backing{
+	r.q.queueControl = queueControl{
 		halt:      func() error { r.halts++; return nil },
 		start:     func() error { r.starts++; r.next, r.at = 0, 0; return nil },
-		fail:      func(err error) { r.failure = err; r.q.alarm.raise(alarmFailed) },
+		fail:      func(err error) { r.failure = err; r.q.signals.raise(signalFailed) },
 		wakeAfter: func(time.Duration) {},
 		ended:     func() error { return ErrFailed },
 	}
@@ -84,8 +84,8 @@ func (r *strideRig) deliver(id uint32, length int, put func(*[64]byte)) bool {
 	return true
 }
 
-// deliverZipped is deliver for a session of up to n frames, all in one slab.
-func (r *strideRig) deliverZipped(id uint32, n int, size func(id uint32) int) (taken int) {
+// deliverCompressed is deliver for a CQE block of up to n frames, all in one slab.
+func (r *strideRig) deliverCompressed(id uint32, n int, size func(id uint32) int) (taken int) {
 	var title *[64]byte
 	var minis [][8]byte
 	for taken < n && r.posted() != r.next && (size(id)+255)/256 <= strides-int(r.at) {
@@ -108,7 +108,7 @@ func (r *strideRig) deliverZipped(id uint32, n int, size func(id uint32) int) (t
 		copy(title[0x2c:], m[4:])
 		r.nic.put(title)
 	} else if len(minis) > 1 {
-		r.nic.zip(title, minis)
+		r.nic.compress(title, minis)
 	}
 	return taken
 }
@@ -149,7 +149,7 @@ func (r *strideRig) exercise(t *testing.T, rng *rand.Rand, total int) {
 		}
 		for range rng.IntN(5) {
 			if rng.IntN(2) == 0 {
-				in += uint32(r.deliverZipped(in, 1+rng.IntN(64), size))
+				in += uint32(r.deliverCompressed(in, 1+rng.IntN(64), size))
 			} else if r.deliver(in, size(in), r.nic.put) {
 				in++
 			}
@@ -298,7 +298,7 @@ func FuzzStridingCompletions(f *testing.F) {
 		build(r)
 		f.Add(slices.Clone(r.nic.buf[:r.nic.pi*64]))
 	}
-	add(func(r *strideRig) { r.deliverZipped(0, 40, func(id uint32) int { return 60 + int(id) }) })
+	add(func(r *strideRig) { r.deliverCompressed(0, 40, func(id uint32) int { return 60 + int(id) }) })
 	add(func(r *strideRig) { r.deliver(0, 1514, r.nic.put); r.deliver(1, 60, r.nic.put) })
 	f.Add(strided(0, 0, strides, 1500)[:])
 	f.Add(append(failed(0xe0, 0x04, 0)[:], compressed(strided(0, 0, 0, 9))[:]...))

@@ -74,7 +74,7 @@ func TestRxPacketFields(t *testing.T) {
 // A checksum is vouched for only where the NIC knows the header it belongs to.
 func TestVerdict(t *testing.T) {
 	const l3ok, l4ok = 0x0200, 0x0400
-	v := newVerdicts()
+	v := newHeaderStatusTable()
 	for _, c := range []struct {
 		name   string
 		status uint16

@@ -22,7 +22,7 @@ type waiter struct {
 // Wait. A request that is still open is renewed. Buffers that Release has kept
 // back for its next batch go to the NIC, too.
 func (q *RxQueue) Arm() {
-	if q.alarm.over() {
+	if q.signals.stopped() {
 		return
 	}
 	if q.pc != q.posted {
@@ -42,7 +42,7 @@ func (q *RxQueue) Arm() {
 // park on a ring without buffers, which no frame could wake it from: that is
 // when all of them were sent on with TxQueue.PostFrame and are not back yet.
 func (q *RxQueue) Wait() error {
-	if q.alarm.over() {
+	if q.signals.stopped() {
 		return q.ended()
 	}
 	if q.posted == q.cc && q.Refill() == 0 {
@@ -56,10 +56,10 @@ func (q *RxQueue) Wait() error {
 		q.count.wakes.n++
 	}
 	q.count.showWaits()
-	if err != nil && !q.alarm.over() {
+	if err != nil && !q.signals.stopped() {
 		q.fail(fmt.Errorf("wait for receive queue %d: %w", q.index, err))
 	}
-	if q.alarm.over() {
+	if q.signals.stopped() {
 		return q.ended()
 	}
 	return nil

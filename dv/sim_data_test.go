@@ -120,7 +120,7 @@ func TestRSSOfTaggedAndFragments(t *testing.T) {
 	}
 }
 
-// The NIC's verdict of right frames, wrong ones and those it cannot judge.
+// What the NIC says of right frames, wrong ones and those it cannot judge.
 func TestRxVerdicts(t *testing.T) {
 	f := flows(0)
 	tcp, udp6 := f["TCP over IPv4"], f["UDP over IPv6"]

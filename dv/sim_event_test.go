@@ -62,7 +62,7 @@ func TestQueueEvents(t *testing.T) {
 			}
 			for i := range 2 {
 				if c.rx[i] > 0 {
-					if err := d.Rx(i).Wait(); err != nil { // woken to attend to it
+					if err := d.Rx(i).Wait(); err != nil { // woken to handle it
 						t.Error(err)
 					}
 				}
@@ -80,10 +80,10 @@ func TestQueueEvents(t *testing.T) {
 	}
 }
 
-// told waits for news of the link.
+// told waits for changes of the link.
 func told(t *testing.T, d *dv.Device, up bool) {
 	t.Helper()
-	if <-d.LinkNews(); d.LinkUp() != up {
+	if <-d.LinkChanged(); d.LinkUp() != up {
 		t.Errorf("told of the link, whose state is up: %v", !up)
 	}
 }

@@ -226,7 +226,7 @@ func TestRxRecoveryWhileWaiting(t *testing.T) {
 }
 
 // Whatever syndrome a send descriptor fails with, the queue is replaced,
-// frames lent come back, the loss is counted, and sending goes on.
+// frames in flight come back, the loss is counted, and sending goes on.
 func TestTxRecovery(t *testing.T) {
 	for _, syndrome := range []uint8{0x01, 0x02, 0x04, 0x11} {
 		t.Run(strconv.FormatUint(uint64(syndrome), 16), func(t *testing.T) {

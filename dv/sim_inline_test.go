@@ -12,7 +12,7 @@ import (
 )
 
 // What a device demands in the descriptor is there: for every kind of frame, with
-// the longest options, copied or lent, tagged, or cut by the NIC, which fails a
+// the longest options, copied or posted in place, tagged, or cut by the NIC, which fails a
 // descriptor that has less.
 func TestMinimumInline(t *testing.T) {
 	for _, c := range []struct {
@@ -44,7 +44,7 @@ func TestMinimumInline(t *testing.T) {
 				}
 			}
 			s.sendEveryWay(t, d, "no IP", frame(peerMAC, ourMAC, 0x88b5, 1000))
-			if st := d.Stats().Tx[0]; st.Packets != uint64(sent+3) || st.Resets != 0 || (st.Multi > 0) != (c.want == 0) {
+			if st := d.Stats().Tx[0]; st.Packets != uint64(sent+3) || st.Resets != 0 || (st.MultiPacket > 0) != (c.want == 0) {
 				t.Errorf("stats %+v", st)
 			}
 			if n := s.nic.Counters().TxInlineDropped; n != 0 {
@@ -67,7 +67,7 @@ func withTCPOptions(b []byte, n int, v4 bool) []byte {
 	return append(append(bytes.Clone(b[:tcp+20]), bytes.Repeat([]byte{1}, n)...), b[tcp+20:]...)
 }
 
-// sendEveryWay sends b copied, tagged and lent, and compares what leaves.
+// sendEveryWay sends b copied, tagged and in place, and compares what leaves.
 func (s *sim) sendEveryWay(t *testing.T, d *dv.Device, what string, b []byte) {
 	t.Helper()
 	q := d.Tx(0)

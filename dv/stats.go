@@ -54,8 +54,8 @@ type TxStats struct {
 	// were written into their descriptor as a whole, ZeroCopy how many were
 	// sent by PostFrame.
 	LSO, Inline, ZeroCopy uint64
-	// Multi is how many shared their descriptor with others, or could have.
-	Multi uint64
+	// MultiPacket is how many shared their descriptor with others, or could have.
+	MultiPacket uint64
 	// Doorbells is flushes that had something to say.
 	Doorbells uint64
 	// BlueFlames is how many of them carried their descriptor.

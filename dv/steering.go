@@ -96,14 +96,14 @@ func copyRule(match uverbs.EthMatch, port uint8) uverbs.FlowAttr {
 	return uverbs.FlowAttr{Priority: groupPriority, Port: port, DontTrap: true, Specs: []uverbs.FlowSpec{match.Spec()}}
 }
 
-// steer makes the tables, targets and rules, as steps of the ledger, rules last:
+// steer makes the tables, targets and rules, as steps of the cleanup, rules last:
 // each works from its creation on.
 func (d *Device) steer() error {
 	other, err := d.targets()
 	if err != nil {
 		return err
 	}
-	if err := d.ledger.do("rules by class", func() error { return d.hashed.addRules(d) }, d.hashed.closeRules); err != nil {
+	if err := d.cleanup.run("rules by class", func() error { return d.hashed.addRules(d) }, d.hashed.closeRules); err != nil {
 		return err
 	}
 	dst := d.unicast()
@@ -121,11 +121,11 @@ func (d *Device) steer() error {
 // targets makes one RSS queue pair per class over a table of all queues, and
 // one without a hash for all other frames over a table of one entry.
 func (d *Device) targets() (other *uverbs.QP, err error) {
-	single, err := d.addTable("indirection table of one entry", []*uverbs.WQ{d.rxParts[0].wq}, 0)
+	single, err := d.addTable("indirection table of one entry", []*uverbs.WQ{d.rxObjects[0].wq}, 0)
 	if err != nil {
 		return nil, err
 	}
-	if err := d.ledger.do("targets by class", func() error { return d.hashed.addTargets(d, d.spread.Load().queueAt) }, d.hashed.closeTargets); err != nil {
+	if err := d.cleanup.run("targets by class", func() error { return d.hashed.addTargets(d, d.spread.Load().queueAt) }, d.hashed.closeTargets); err != nil {
 		return nil, err
 	}
 	return d.addTarget(classOther(), single)
@@ -140,7 +140,7 @@ func logTable(caps uverbs.DeviceCaps, n int) int {
 }
 
 func (d *Device) addTable(name string, wqs []*uverbs.WQ, log int) (t *uverbs.IndTable, err error) {
-	err = d.ledger.do(name, func() error {
+	err = d.cleanup.run(name, func() error {
 		t, err = d.context.CreateIndirectionTable(wqs, log)
 		return err
 	}, func() error { return t.Close() })
@@ -148,7 +148,7 @@ func (d *Device) addTable(name string, wqs []*uverbs.WQ, log int) (t *uverbs.Ind
 }
 
 func (d *Device) addTarget(c class, table *uverbs.IndTable) (qp *uverbs.QP, err error) {
-	err = d.ledger.do("target for "+c.name, func() error {
+	err = d.cleanup.run("target for "+c.name, func() error {
 		qp, err = d.pd.CreateRSSQP(uverbs.RSSAttr{Table: table, Fields: c.fields, Key: d.config.RSSKey})
 		return err
 	}, func() error { return qp.Close() })
@@ -157,7 +157,7 @@ func (d *Device) addTarget(c class, table *uverbs.IndTable) (qp *uverbs.QP, err 
 
 func (d *Device) addRule(name string, qp *uverbs.QP, rule uverbs.FlowAttr) error {
 	var flow *uverbs.Flow
-	return d.ledger.do("rule for "+name, func() (err error) {
+	return d.cleanup.run("rule for "+name, func() (err error) {
 		flow, err = qp.CreateFlow(rule)
 		return err
 	}, func() error { return flow.Close() })
@@ -172,7 +172,7 @@ func (d *Device) addGroup(g group, qp *uverbs.QP) error {
 		return err
 	}
 	if !d.config.TakeMulticast {
-		return refuse(ErrNotSupported, "%s cannot share %s with Linux, and taking it would cut Linux off: set TakeMulticast if Linux does not need the port (%w)",
+		return errorf(ErrNotSupported, "%s cannot share %s with Linux, and taking it would cut Linux off: set TakeMulticast if Linux does not need the port (%w)",
 			d.Name(), g.name, err)
 	}
 	d.caps.SharedMulticast = false

@@ -34,24 +34,24 @@ type TxQueue struct {
 	cq                  compRing
 	pc, cc, rung, asked uint32
 	last                uint32 // where the last written descriptor starts, or the open one
-	multi               multi
+	mpw                 mpw
 	stage               staging
 	marks               []mark
-	lent                lentRing
+	inFlightFrames      inFlightRing
 	done                uint64 // packets completed, in counts of count.packets
 	recovery            recovery
-	stuck               stuckness
+	stall               txStall
 	shown               uint64                    // completions when the counters were shown last
 	scratch             [MaxBlocks * mlx5.BB]byte // a descriptor that wraps is written here first
 
-	backing
-	sqn      uint32
-	page     *uverbs.Page // with the doorbell register, at byte offset register
-	register int
-	flame    flame
+	queueControl
+	sqn       uint32
+	page      *uverbs.Page // with the doorbell register, at byte offset register
+	register  int
+	blueFlame blueFlame
 
-	alarm alarm
-	count txCounts
+	signals ownerSignals
+	count   txCounts
 }
 
 // txLimits is what the device takes, in bytes.
@@ -63,7 +63,7 @@ type txLimits struct {
 	tso       int // longest payload to be segmented; 0: none
 	lsoHeader int // longest header of such a packet
 
-	multi uint32 // longest multi-packet descriptor in 16-byte units; 0: none
+	mpw uint32 // longest multi-packet descriptor in 16-byte units; 0: none
 }
 
 // MaxBlocks is the most blocks of the ring one packet takes: with Free at
@@ -79,14 +79,14 @@ const inlineMax = 2*mlx5.BB - mlx5.CtrlSegSize - mlx5.InlineOffset
 // (a power of two) of 64 bytes in ring.
 func newTxQueue(index, blocks int, ring, rec *mmio.Region, pool *Pool, stage staging, limits txLimits) *TxQueue {
 	limits.inline = max(or(limits.inline, inlineMax), limits.minInline)
-	if limits.multi > 0 {
+	if limits.mpw > 0 {
 		limits.small = limits.inline
 	}
 	q := &TxQueue{
 		index: index, pool: pool, ring: ring.Slice(0, blocks*mlx5.BB), rec: rec,
 		size: uint32(blocks), mask: uint32(blocks - 1), quarter: uint32(blocks / 4),
 		limits: limits, log: slog.New(slog.DiscardHandler), recovery: recovery{now: time.Now},
-		stage: stage, marks: make([]mark, blocks), lent: lentRing{ring: make([]lent, blocks*dsPerBB)},
+		stage: stage, marks: make([]mark, blocks), inFlightFrames: inFlightRing{ring: make([]inFlightFrame, blocks*dsPerBB)},
 	}
 	q.rewind()
 	return q
@@ -95,7 +95,7 @@ func newTxQueue(index, blocks int, ring, rec *mmio.Region, pool *Pool, stage sta
 // rewind sets the ring to its state after a reset: empty, counters 0.
 func (q *TxQueue) rewind() {
 	q.pc, q.cc, q.rung, q.asked, q.last = 0, 0, 0, 0, 0
-	q.multi = multi{}
+	q.mpw = mpw{}
 	q.stage.head, q.stage.tail = 0, 0
 	clear(q.marks)
 	clear(q.ring)
@@ -132,7 +132,7 @@ func (q *TxQueue) allocStage(n uint32) (uint32, bool) {
 // descriptor returns blocks of zero or stale bytes to write the descriptor at
 // pc in: the ring's own, or scratch memory when they would wrap.
 func (q *TxQueue) descriptor(blocks uint32) []byte {
-	q.closeMulti()
+	q.closeMPW()
 	slot := q.pc & q.mask
 	if slot+blocks > q.size {
 		return q.scratch[:blocks*mlx5.BB]
@@ -170,10 +170,10 @@ const ctrlFlags = 11
 // Flush shows the NIC what was posted: one doorbell for all of it. The last
 // descriptor asks for a completion, which covers those before it.
 func (q *TxQueue) Flush() {
-	if q.pc == q.rung || !q.alarm.quiet() {
+	if q.pc == q.rung || !q.signals.none() {
 		return
 	}
-	q.closeMulti()
+	q.closeMPW()
 	if q.asked != q.pc {
 		q.ask()
 	}
@@ -184,7 +184,7 @@ func (q *TxQueue) Flush() {
 	q.rung = q.pc
 	q.count.doorbells.n++
 	q.count.showPosts()
-	if alone && q.flare() {
+	if alone && q.ringBlueFlame() {
 		return
 	}
 	q.page.Store64(q.register, mlx5.Doorbell(q.ring[(q.last&q.mask)*mlx5.BB:]))
@@ -192,3 +192,27 @@ func (q *TxQueue) Flush() {
 
 // Stats returns the queue's counters; any goroutine may call it, without Lock.
 func (q *TxQueue) Stats() TxStats { return q.count.stats() }
+
+// BlueFlame: the doorbell of a descriptor that was posted alone carries the
+// descriptor itself, so that the NIC does not have to fetch it. A doorbell
+// register has two halves for that, which take turns. rdma-core
+// providers/mlx5/qp.c does the same, with inlined descriptors only.
+
+// blueFlame is the doorbell register's room for descriptors.
+type blueFlame struct {
+	size uint32 // bytes of a half; 0: none
+	half int    // offset of the half that is next
+}
+
+// ringBlueFlame rings for the last descriptor by writing all of it into the register,
+// and reports whether that could be done.
+func (q *TxQueue) ringBlueFlame() bool {
+	slot, size := q.last&q.mask, (q.pc-q.last)*mlx5.BB
+	if size > q.blueFlame.size || slot*mlx5.BB+size > q.size*mlx5.BB {
+		return false
+	}
+	q.page.Copy(q.register+q.blueFlame.half, q.ring[slot*mlx5.BB:slot*mlx5.BB+size])
+	q.blueFlame.half ^= int(q.blueFlame.size)
+	q.count.blueFlames.n++
+	return true
+}

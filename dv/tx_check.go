@@ -19,7 +19,7 @@ func (q *TxQueue) Check() (again bool) {
 	q.count.showPosts()
 	q.show()
 	q.count.showFaults()
-	return !q.alarm.over() && (q.pc != q.cc || q.recovery.unlogged > 0)
+	return !q.signals.stopped() && (q.pc != q.cc || q.recovery.unlogged > 0)
 }
 
 // showEvery is after how many completions Reap shows the counters: that costs three times as much
@@ -32,25 +32,25 @@ func (q *TxQueue) show() {
 	q.count.showDone()
 }
 
-// stuckness is how long descriptors have waited without a completion.
-type stuckness struct {
+// txStall is how long descriptors have waited without a completion.
+type txStall struct {
 	since time.Time // zero: none wait
 	cc    uint32
 }
 
-// watch raises the alarm when the queue has stood still for too long.
+// watch signals a reset when the queue has stood still for too long.
 func (q *TxQueue) watch() {
 	if q.rung == q.cc {
-		q.stuck = stuckness{}
+		q.stall = txStall{}
 		return
 	}
 	now := q.recovery.now()
-	if q.stuck.since.IsZero() || q.stuck.cc != q.cc {
-		q.stuck = stuckness{since: now, cc: q.cc}
-	} else if now.Sub(q.stuck.since) > txTimeout<<min(q.recovery.futile, 4) {
-		q.stuck = stuckness{}
+	if q.stall.since.IsZero() || q.stall.cc != q.cc {
+		q.stall = txStall{since: now, cc: q.cc}
+	} else if now.Sub(q.stall.since) > txTimeout<<min(q.recovery.consecutiveResets, 4) {
+		q.stall = txStall{}
 		q.recovery.pending = "no completion in time"
-		q.alarm.raise(alarmReset)
+		q.signals.raise(signalReset)
 	}
 }
 

@@ -21,7 +21,7 @@ func TestTxConservation(t *testing.T) {
 			}{{0, 0, 0}, {18, 0, 0}, {58, 0, 0}, {78, 0, 0}, {0, 0, 60}, {0, 900, 60}, {0, 60, 20}} {
 				t.Run(fmt.Sprintf("%d blocks from %#x inline %d to %d multi %d", blocks, pc, c.inline, c.full, c.multi), func(t *testing.T) {
 					limits := defaultLimits
-					limits.minInline, limits.inline, limits.multi = c.inline, c.full, c.multi
+					limits.minInline, limits.inline, limits.mpw = c.inline, c.full, c.multi
 					r := newTxRig(t, blocks, 128<<10, limits).at(pc)
 					r.q.cq.ci, r.nic.pi = 1<<24-9, 1<<24-9
 					for at := 63; at < len(r.nic.buf); at += 64 {
@@ -181,7 +181,7 @@ func (e *txExercise) got(t *testing.T, w, packet []byte) {
 // fetchMulti reads the packets of a multi-packet descriptor.
 func (e *txExercise) fetchMulti(t *testing.T, w []byte) {
 	t.Helper()
-	if limit := int(e.q.limits.multi); len(w) > 16*limit || len(w) <= 32 {
+	if limit := int(e.q.limits.mpw); len(w) > 16*limit || len(w) <= 32 {
 		t.Fatalf("multi-packet descriptor of %d bytes, the limit is %d units", len(w), limit)
 	}
 	if rest := binary.BigEndian.Uint64(w[16:]) &^ (0xff << 24); rest != 0 || binary.BigEndian.Uint64(w[24:]) != 0 {

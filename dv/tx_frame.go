@@ -12,7 +12,7 @@ import (
 // set the Packet's Frame to NoFrame then. n may be Packet.Size of a frame in
 // several buffers. Tagging is not to be had.
 func (q *TxQueue) PostFrame(f Frame, off, n int, flags TxFlags) error {
-	if q.alarm.over() {
+	if q.signals.stopped() {
 		return q.ended()
 	}
 	if err := q.checkFrame(f, off, n, flags); err != nil {
@@ -31,8 +31,8 @@ func (q *TxQueue) PostFrame(f Frame, off, n int, flags TxFlags) error {
 		return q.postShortFrame(f, bytes[off:off+n], flags)
 	}
 	addr := q.pool.addr(f) + uint64(off)
-	if q.putMultiPointer(n, flags, q.pool.lkey, addr) {
-		q.lend(f)
+	if q.putMPWPointer(n, flags, q.pool.lkey, addr) {
+		q.trackInFlight(f)
 		return nil
 	}
 	ds := mlx5.CtrlSegSize/mlx5.DSSize + mlx5.EthDS(inline) + 1
@@ -41,14 +41,14 @@ func (q *TxQueue) PostFrame(f Frame, off, n int, flags TxFlags) error {
 		return q.full()
 	}
 	q.putSend(bytes[off:off+n], ds, blocks, flags, q.pool.lkey, addr)
-	q.lend(f)
+	q.trackInFlight(f)
 	return nil
 }
 
-// lend leaves frame f with the NIC until the descriptor that ends at pc, or
+// trackInFlight leaves frame f with the NIC until the descriptor that ends at pc, or
 // grows on from there, is completed.
-func (q *TxQueue) lend(f Frame) {
-	q.lent.push(q.pc, f)
+func (q *TxQueue) trackInFlight(f Frame) {
+	q.inFlightFrames.push(q.pc, f)
 	q.count.zeroCopy.n++
 }
 
@@ -73,4 +73,39 @@ func (q *TxQueue) checkFrame(f Frame, off, n int, flags TxFlags) error {
 		return fmt.Errorf("insert a VLAN tag without copying: %w", ErrNotSupported)
 	}
 	return nil
+}
+
+// postChain is PostFrame for a frame that lies in several buffers: a descriptor
+// of its own, with a pointer to each piece.
+func (q *TxQueue) postChain(f Frame, off, n int, flags TxFlags) error {
+	inline, first := q.limits.minInline, q.pool.size-off
+	if first <= inline {
+		return q.refuse(fmt.Errorf("send a frame with %d bytes in its first buffer, the device wants %d in the descriptor: %w", first, inline, ErrFrameSize))
+	}
+	head := mlx5.CtrlSegSize/mlx5.DSSize + mlx5.EthDS(inline)
+	ds := head + 1 + (n-first+q.pool.size-1)/q.pool.size
+	blocks := uint32(mlx5.BBs(ds))
+	if q.room() < blocks {
+		return q.full()
+	}
+	w := q.descriptor(blocks)
+	mlx5.PutCtrl(w, mlx5.OpSend, 0, uint16(q.pc), q.sqn, uint8(ds), mlx5.CEOnError)
+	mlx5.PutEth(w[mlx5.CtrlSegSize:], mlx5.Eth{CsumFlags: csum(flags), InlineLen: uint16(inline)})
+	if inline > 0 {
+		mlx5.PutInlineHeader(w[mlx5.CtrlSegSize:], q.pool.Bytes(f)[off:off+inline])
+	}
+	q.putPieces(w[head*mlx5.DSSize:ds*mlx5.DSSize], f, off+inline, n-inline)
+	q.count.bytes.n += uint64(n)
+	q.commit(blocks)
+	q.trackInFlight(f)
+	return nil
+}
+
+// putPieces fills w with pointers to n bytes that begin off bytes into f.
+func (q *TxQueue) putPieces(w []byte, f Frame, off, n int) {
+	for at := 0; at < len(w); at += mlx5.DataSegSize {
+		size := min(n, q.pool.size-off)
+		mlx5.PutData(w[at:], uint32(size), q.pool.lkey, q.pool.addr(f)+uint64(off))
+		f, n, off = q.pool.next[f], n-size, 0
+	}
 }

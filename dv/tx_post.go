@@ -19,7 +19,7 @@ func (q *TxQueue) Post(p *TxPacket) error {
 	for _, b := range p.Bufs {
 		n += len(b)
 	}
-	if q.alarm.over() {
+	if q.signals.stopped() {
 		return q.ended()
 	}
 	flags, tag := p.Flags, 0
@@ -36,7 +36,7 @@ func (q *TxQueue) Post(p *TxPacket) error {
 		return q.refuse(fmt.Errorf("send frame of %d bytes, the port takes %d to %d: %w", n+tag, ethHeader, q.limits.frame, ErrFrameSize))
 	}
 	if size := max(n+tag, ethMin); size <= q.limits.inline {
-		if q.putMultiInline(p, n+tag, size, flags) {
+		if q.putMPWInline(p, n+tag, size, flags) {
 			return nil
 		}
 		return q.postInline(p, n+tag, size, flags)
@@ -77,7 +77,7 @@ func (q *TxQueue) postStaged(p *TxPacket, n int, flags TxFlags) error {
 	}
 	frame := q.stage.buf[at : at+uint32(n)]
 	putFrame(frame, p)
-	if q.putMultiPointer(n, flags, q.stage.lkey, q.stage.addr+uint64(at)) {
+	if q.putMPWPointer(n, flags, q.stage.lkey, q.stage.addr+uint64(at)) {
 		return nil
 	}
 	q.putSend(frame, ds, blocks, flags, q.stage.lkey, q.stage.addr+uint64(at))

@@ -19,7 +19,7 @@ func (q *TxQueue) Reclaim() int {
 // Reap is Reclaim for those who look before every small write: the counters are made visible for every 16 completions, and for the
 // last of them by Check.
 func (q *TxQueue) Reap() int {
-	if !q.alarm.quiet() && !q.attend() {
+	if !q.signals.none() && !q.handleSignals() {
 		return 0
 	}
 	n := q.cq.ready(int(q.cq.mask) + 1)
@@ -35,13 +35,13 @@ func (q *TxQueue) Reap() int {
 			if done > 0 {
 				q.recovery.good()
 			}
-			q.broken(cqe)
+			q.handleErrorCQE(cqe)
 			return int(done)
 		}
 		q.cq.ci++
 	}
 	q.cq.publish()
-	q.lent.release(q.cc, q.pool)
+	q.inFlightFrames.release(q.cc, q.pool)
 	q.recovery.good()
 	q.count.completions.n += uint64(n)
 	if q.count.completions.n-q.shown >= showEvery {
@@ -67,35 +67,35 @@ func (q *TxQueue) retire(index uint16) bool {
 	return true
 }
 
-// broken handles a completion that is no success: it replaces the queue, or has attend do so if that was done many times in a row.
-func (q *TxQueue) broken(cqe *mlx5.CQE) {
+// handleErrorCQE handles a completion that is no success: it replaces the queue, or has handleSignals do so if that was done many times in a row.
+func (q *TxQueue) handleErrorCQE(cqe *mlx5.CQE) {
 	cause := fmt.Sprintf("%s in blocks %d to %d, bytes %x", cqe.String(), uint16(q.cc), uint16(q.rung), cqe[:])
 	if q.recovery.wait() > 0 {
 		q.recovery.pending = cause
-		q.alarm.raise(alarmReset)
+		q.signals.raise(signalReset)
 		return
 	}
 	q.reset(cause)
 }
 
-// attend acts on what other goroutines said and on a reset that was put off, and reports whether the queue may be used.
-func (q *TxQueue) attend() bool {
-	if q.alarm.over() {
+// handleSignals acts on what other goroutines said and on a reset that was put off, and reports whether the queue may be used.
+func (q *TxQueue) handleSignals() bool {
+	if q.signals.stopped() {
 		return false
 	}
-	if !q.alarm.wantsReset() {
+	if !q.signals.wantsReset() {
 		return true
 	}
 	if q.recovery.wait() > 0 {
 		return false
 	}
-	q.alarm.clearReset()
+	q.signals.clearReset()
 	q.reset(q.recovery.takePending())
-	return !q.alarm.over()
+	return !q.signals.stopped()
 }
 
 // reset replaces the kernel's and the NIC's part of the queue by a new one.
-// Packets not reported as sent are lost, frames lent go back to the pool. If
+// Packets not reported as sent are lost, frames in flight go back to the pool. If
 // it cannot be done the device fails.
 func (q *TxQueue) reset(cause string) {
 	q.count.resets.n++
@@ -104,17 +104,66 @@ func (q *TxQueue) reset(cause string) {
 	hope := q.recovery.begin(cause)
 	q.report()
 	if !hope {
-		q.fail(fmt.Errorf("send queue %d: %d resets in a row did not help, last error: %s", q.index, q.recovery.futile-1, cause))
+		q.fail(fmt.Errorf("send queue %d: %d resets in a row did not help, last error: %s", q.index, q.recovery.consecutiveResets-1, cause))
 		return
 	}
 	if err := q.halt(); err != nil {
 		q.fail(fmt.Errorf("destroy send queue %d: %w", q.index, err))
 		return
 	}
-	q.lent.release(q.pc, q.pool)
+	q.inFlightFrames.release(q.pc, q.pool)
 	q.done = q.count.packets.n
 	q.rewind()
 	if err := q.start(); err != nil {
 		q.fail(fmt.Errorf("replace send queue %d: %w", q.index, err))
+	}
+}
+
+// mark remembers what a completion of the WQE it belongs to frees. Only WQEs
+// that ask for one have it; it stands at the slot of the WQE's first block.
+type mark struct {
+	start, end uint32 // the WQE's blocks, in counts of pc; equal: no mark
+	stage      uint32 // staging.tail after it
+	packets    uint64 // posted in the queue's life, this WQE included
+}
+
+// inFlightFrame is a frame the NIC reads from, until the WQE that ends at block count
+// end is completed.
+type inFlightFrame struct {
+	end   uint32
+	frame Frame
+}
+
+// inFlightRing holds the frames lent to the NIC in the order of their WQEs. It has
+// as many entries as the send ring has 16-byte units, so it cannot overflow.
+type inFlightRing struct {
+	ring       []inFlightFrame
+	head, tail uint32 // free-running
+}
+
+func (l *inFlightRing) push(end uint32, f Frame) {
+	l.ring[l.head&uint32(len(l.ring)-1)] = inFlightFrame{end, f}
+	l.head++
+}
+
+// release gives the frames of all WQEs that end at or before block count cc
+// back to pool.
+func (l *inFlightRing) release(cc uint32, pool *Pool) {
+	var some [64]Frame
+	n := 0
+	for l.tail != l.head {
+		e := l.ring[l.tail&uint32(len(l.ring)-1)]
+		if int32(e.end-cc) > 0 {
+			break
+		}
+		l.tail++
+		if some[n] = e.frame; n == len(some)-1 {
+			pool.back(some[:])
+			n = -1
+		}
+		n++
+	}
+	if n > 0 {
+		pool.back(some[:n])
 	}
 }

@@ -120,19 +120,19 @@ func TestTxHopeless(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.q.Flush()
-		if r.q.alarm.quiet() {
+		if r.q.signals.none() {
 			r.nic.put(failed(0xd0, 0x04, uint16(r.q.last)))
 		}
 		r.q.Reclaim()
-		if clock.add(time.Millisecond); clock.at.Sub(start) == futileTime {
+		if clock.add(time.Millisecond); clock.at.Sub(start) == consecutiveResetsTime {
 			early = r.starts
 		}
 	}
-	if took := clock.at.Sub(start); took <= futileTime || took > 2*futileTime {
+	if took := clock.at.Sub(start); took <= consecutiveResetsTime || took > 2*consecutiveResetsTime {
 		t.Errorf("given up after %v", took)
 	}
-	if most := int(futileTime / longestPause); early <= maxFutile || early > most+20 {
-		t.Errorf("%d resets in the first %v, want %d at most", early, futileTime, most+20)
+	if most := int(consecutiveResetsTime / longestPause); early <= maxConsecutiveResets || early > most+20 {
+		t.Errorf("%d resets in the first %v, want %d at most", early, consecutiveResetsTime, most+20)
 	}
 	if err := r.q.Post(&p); !errors.Is(err, ErrFailed) {
 		t.Errorf("post: %v", err)
@@ -248,7 +248,7 @@ func FuzzTxCompletions(f *testing.F) {
 				r.q.reset("test")
 			}
 			r.failure, r.q.recovery = nil, recovery{now: time.Now}
-			r.q.alarm.bits.Store(0)
+			r.q.signals.bits.Store(0)
 		}
 		if r.pool.Free() != r.pool.Frames() {
 			t.Fatalf("%d of %d frames in the pool", r.pool.Free(), r.pool.Frames())

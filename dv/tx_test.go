@@ -256,12 +256,12 @@ func TestTxAllocations(t *testing.T) {
 	}{
 		{"own descriptors", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256}, 0, TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6}},
 		{"headers inline", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256, minInline: 18}, 0, TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6}},
-		{"shared descriptors", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256, multi: 60}, 0, TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6, Multi: 24}},
-		{"with the doorbell", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256, multi: 60}, 256, TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6, Multi: 24, BlueFlames: 1}},
+		{"shared descriptors", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256, mpw: 60}, 0, TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6, MultiPacket: 24}},
+		{"with the doorbell", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256, mpw: 60}, 256, TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6, MultiPacket: 24, BlueFlames: 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newTxRig(t, 256, 512<<10, c.limits)
-			r.q.flame.size = c.flame
+			r.q.blueFlame.size = c.flame
 			short, mid, long := [1][]byte{make([]byte, 60)}, [3][]byte{make([]byte, 54), make([]byte, 700), make([]byte, 1)}, [2][]byte{make([]byte, 54), make([]byte, 20000)}
 			small := TxPacket{Bufs: short[:], Flags: TxL3Csum | TxL4Csum}
 			tagged := TxPacket{Bufs: short[:], Flags: TxVLAN, VLAN: VLANTag(5, 7)}
@@ -304,7 +304,7 @@ func TestTxAllocations(t *testing.T) {
 			}
 			s := r.q.Stats()
 			for _, n := range []struct{ got, want uint64 }{
-				{s.Packets, c.want.Packets}, {s.Inline, c.want.Inline}, {s.LSO, c.want.LSO}, {s.ZeroCopy, c.want.ZeroCopy}, {s.Multi, c.want.Multi}, {s.BlueFlames, c.want.BlueFlames},
+				{s.Packets, c.want.Packets}, {s.Inline, c.want.Inline}, {s.LSO, c.want.LSO}, {s.ZeroCopy, c.want.ZeroCopy}, {s.MultiPacket, c.want.MultiPacket}, {s.BlueFlames, c.want.BlueFlames},
 			} {
 				if n.want == 0 && n.got != 0 || n.got < n.want*rounds/2 {
 					t.Errorf("measured the wrong thing: %+v", s)

@@ -47,13 +47,13 @@ func (d *Device) onLink(e uverbs.AsyncEvent) {
 	d.linkUp.Store(up)
 	d.linkChanges.Add(1)
 	select {
-	case d.linkNews <- struct{}{}:
+	case d.linkChanged <- struct{}{}:
 	default:
 	}
 	d.log.Info("link changed", "device", d.Name(), "up", up)
 }
 
-// onQueueError raises the alarm of the queue that e names. An event about an
+// onQueueError raises a signal to the owner of the queue that e names. An event about an
 // object that has been replaced since is late and means nothing.
 func (d *Device) onQueueError(e uverbs.AsyncEvent) {
 	d.log.Debug("queue error reported by the device", "device", d.Name(), "event", e.String())
@@ -63,8 +63,8 @@ func (d *Device) onQueueError(e uverbs.AsyncEvent) {
 		d.fail(fmt.Errorf("completion queue of receive queue %d is in error", i))
 	case kind == handleRxWQ && i < len(d.rx):
 		d.resetRx(d.rx[i])
-	case (kind == handleTxCQ || kind == handleTxQP) && i < len(d.tx) && generation == d.txParts[i].generation.Load()&generationMask:
-		d.tx[i].alarm.raise(alarmReset)
+	case (kind == handleTxCQ || kind == handleTxQP) && i < len(d.tx) && generation == d.txObjects[i].generation.Load()&generationMask:
+		d.tx[i].signals.raise(signalReset)
 	case e.Type == uverbs.EventWQFatal && e.Element == 0: // linux 5.4 does not say which
 		for _, q := range d.rx {
 			d.resetRx(q)
@@ -73,6 +73,6 @@ func (d *Device) onQueueError(e uverbs.AsyncEvent) {
 }
 
 func (d *Device) resetRx(q *RxQueue) {
-	q.alarm.raise(alarmReset)
+	q.signals.raise(signalReset)
 	q.Wake()
 }

@@ -14,7 +14,7 @@ func (s *Stack) watch() {
 		select {
 		case <-s.ctx.Done():
 			return
-		case <-s.device.LinkNews():
+		case <-s.device.LinkChanged():
 			s.linkChanged(s.device.LinkUp())
 		case <-s.device.Done():
 			err := s.device.Err()

@@ -258,7 +258,7 @@ func TestCountersSettle(t *testing.T) {
 	start := time.Now()
 	writeSome(t, devs[0], 24)
 	soon(t, devs[0].Tx(0), func(s dv.TxStats) bool {
-		return s.Packets == 24 && s.Doorbells == 24 && s.Completions == 24 && s.Inline+s.Multi >= 24
+		return s.Packets == 24 && s.Doorbells == 24 && s.Completions == 24 && s.Inline+s.MultiPacket >= 24
 	})
 	t.Logf("all counted after %v", time.Since(start).Round(time.Millisecond))
 }

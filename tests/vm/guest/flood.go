@@ -40,7 +40,7 @@ func flood(args []string) error {
 		}
 		posted += n
 		for _, q := range d.Stats().Tx {
-			multi += q.Multi
+			multi += q.MultiPacket
 		}
 	}
 	fmt.Printf("posted %d, in shared descriptors %d\n", posted, multi)
@@ -80,7 +80,7 @@ func settled(d *dv.Device, frames uint64) {
 		multi := uint64(0)
 		for i := range d.NumTx() {
 			d.Tx(i).Reclaim()
-			multi += d.Tx(i).Stats().Multi
+			multi += d.Tx(i).Stats().MultiPacket
 		}
 		if multi >= frames {
 			return

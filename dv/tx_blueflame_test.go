@@ -16,7 +16,7 @@ func flaming(t *testing.T, limits txLimits) (r *txRig, copies *[][]byte, at *[]i
 		Trap:     func(off int, v uint64) { r.bells = append(r.bells, v) },
 		TrapCopy: func(off int, b []byte) { *copies, *at = append(*copies, bytes.Clone(b)), append(*at, off) },
 	}
-	r.q.flame.size = 256
+	r.q.blueFlame.size = 256
 	return r, copies, at
 }
 
@@ -24,7 +24,7 @@ func flaming(t *testing.T, limits txLimits) (r *txRig, copies *[][]byte, at *[]i
 // the halves taking turns; what is longer, or several, rings as ever. The
 // record is told before either.
 func TestBlueFlameBytes(t *testing.T) {
-	r, copies, at := flaming(t, txLimits{frame: 1518, inline: 900, multi: 60})
+	r, copies, at := flaming(t, txLimits{frame: 1518, inline: 900, mpw: 60})
 	post := func(n int) {
 		b := [1][]byte{bytes.Repeat([]byte{byte(n)}, n)}
 		if err := r.q.Post(&TxPacket{Bufs: b[:]}); err != nil {
@@ -86,8 +86,8 @@ func TestBlueFlameNot(t *testing.T) {
 		{"over the end of the ring", func(r *txRig) { r.at(63) }, 0},
 		{"up to the end of the ring", func(r *txRig) { r.at(62) }, 1},
 		{"counter about to wrap", func(r *txRig) { r.at(1<<16 - 2) }, 1},
-		{"register without room", func(r *txRig) { r.q.flame.size = 0 }, 0},
-		{"small register", func(r *txRig) { r.q.flame.size = 64 }, 0},
+		{"register without room", func(r *txRig) { r.q.blueFlame.size = 0 }, 0},
+		{"small register", func(r *txRig) { r.q.blueFlame.size = 64 }, 0},
 	} {
 		r, copies, _ := flaming(t, txLimits{frame: 1518})
 		c.build(r)

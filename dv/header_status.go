@@ -2,28 +2,28 @@ package dv
 
 import "github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 
-// verdicts maps the parser status of a completion to RxFlags in one load:
+// headerStatusTable maps the parser status of a completion to RxFlags in one load:
 // index [7:0] is the status' low byte, [9:8] its L3OK and L4OK bits.
-type verdicts [1024]RxFlags
+type headerStatusTable [1024]RxFlags
 
-func newVerdicts() *verdicts {
-	v := new(verdicts)
+func newHeaderStatusTable() *headerStatusTable {
+	v := new(headerStatusTable)
 	for i := range v {
-		v[i] = verdict(uint16(i)&0xff | uint16(i)<<1&(mlx5.HdrL3OK|mlx5.HdrL4OK))
+		v[i] = headerFlags(uint16(i)&0xff | uint16(i)<<1&(mlx5.HdrL3OK|mlx5.HdrL4OK))
 	}
 	return v
 }
 
 // of is the flags for a status (mlx5.CQE.HeaderStatus).
-func (v *verdicts) of(status uint16) RxFlags {
+func (v *headerStatusTable) of(status uint16) RxFlags {
 	return v[status&0xff|status>>1&0x300]
 }
 
-// verdict says what a status promises. A checksum is vouched for only where
+// headerFlags says what a status promises. A checksum is vouched for only where
 // the NIC knows the header it belongs to: with fragments and unknown protocols
 // its bit means nothing (linux drivers/net/ethernet/mellanox/mlx5/core/en_rx.c,
 // VPP plugins/rdma/input.c).
-func verdict(status uint16) RxFlags {
+func headerFlags(status uint16) RxFlags {
 	var f RxFlags
 	switch status & mlx5.HdrL3Mask >> mlx5.HdrL3Shift {
 	case mlx5.L3IPv4:
@@ -40,10 +40,10 @@ func verdict(status uint16) RxFlags {
 	if status&mlx5.HdrFragment != 0 {
 		return f | RxFragment
 	}
-	return f | verdictL4(status, f&RxL3OK != 0)
+	return f | headerFlagsL4(status, f&RxL3OK != 0)
 }
 
-func verdictL4(status uint16, ipOK bool) RxFlags {
+func headerFlagsL4(status uint16, ipOK bool) RxFlags {
 	var f RxFlags
 	switch status & mlx5.HdrL4Mask >> mlx5.HdrL4Shift {
 	case mlx5.L4UDP:

@@ -27,12 +27,12 @@ func newSegRig(t testing.TB, entries, frames int) *segRig {
 	pool.chain()
 	cqMem, rec, cqRec := memory(t, entries*64), memory(t, 8), memory(t, 8)
 	r := &segRig{&rxRig{pool: pool, rec: rec, cqRec: cqRec}}
-	r.q = newSegmentedRxQueue(0, entries, rigSegs, memory(t, entries*16*rigSegs), rec, newCompRing(cqMem, cqRec, entries), pool)
+	r.q = newMultiSGERxQueue(0, entries, rigSegs, memory(t, entries*16*rigSegs), rec, newCompRing(cqMem, cqRec, entries), pool)
 	r.nic = fakeCQ{buf: cqMem.Slice(0, entries*64), size: uint32(entries)}
-	r.q.backing = backing{
+	r.q.queueControl = queueControl{
 		halt:      func() error { r.halts++; return nil },
 		start:     func() error { r.starts++; r.next = 0; return nil },
-		fail:      func(err error) { r.failure = err; r.q.alarm.raise(alarmFailed) },
+		fail:      func(err error) { r.failure = err; r.q.signals.raise(signalFailed) },
 		wakeAfter: func(time.Duration) {},
 		ended:     func() error { return errors.Join(ErrFailed, r.failure) },
 	}
@@ -106,13 +106,13 @@ func TestSegmentedRingBytes(t *testing.T) {
 // each comes once, whole, in buffers that nobody else has.
 func TestSegmentedConservation(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testSeed(t), 11))
-	for _, zip := range []bool{false, true} {
+	for _, compressed := range []bool{false, true} {
 		for _, at := range []struct{ descriptor, completion uint32 }{
 			{0, 0}, {1<<16 - 40, 1<<16 - 40}, {7, 1<<24 - 100}, {1<<32 - 70, 1<<32 - 90},
 		} {
-			t.Run(fmt.Sprintf("compressed %v from %#x and %#x", zip, at.descriptor, at.completion), func(t *testing.T) {
+			t.Run(fmt.Sprintf("compressed %v from %#x and %#x", compressed, at.descriptor, at.completion), func(t *testing.T) {
 				r := newSegRig(t, 64, 64*rigSegs+31)
-				if zip {
+				if compressed {
 					r.q.compress(RxSum)
 				}
 				r.startAt(at.descriptor, at.completion)
@@ -124,7 +124,7 @@ func TestSegmentedConservation(t *testing.T) {
 
 // startAt moves the counters of queue and NIC, as if so much had happened.
 func (r *segRig) startAt(descriptor, completion uint32) {
-	q, l := r.q, r.q.layout.(*segmented)
+	q, l := r.q, r.q.format.(*multiSGE)
 	for i := range q.slots { // every buffer goes out, and in again
 		r.pool.put([]Frame{q.slots[i]})
 		l.holes[uint32(i)/l.segs] = uint8(l.segs)
@@ -174,19 +174,19 @@ func (r *segRig) exercise(t *testing.T, rng *rand.Rand, total int) {
 		held = slices.Delete(held, 0, back)
 		r.checkOwners(t, held)
 	}
-	if s := r.q.Stats(); s.Packets != uint64(out) || s.Resets != 0 || s.Segmented != long || long == 0 || (s.Compressed > 0) != r.q.cq.zip {
+	if s := r.q.Stats(); s.Packets != uint64(out) || s.Resets != 0 || s.Segmented != long || long == 0 || (s.Compressed > 0) != r.q.cq.compressed {
 		t.Errorf("delivered %d of which %d long, counted %+v", out, long, s)
 	}
 }
 
-// arrive has the NIC deliver n frames from number id on, in one session where
+// arrive has the NIC deliver n frames from number id on, in one CQE block where
 // completions may be compressed.
 func (r *segRig) arrive(id uint32, n int, size func(id uint32) int) uint32 {
 	var minis [][8]byte
 	first := r.next
 	for i := range uint32(n) {
 		r.write(id+i, size(id+i))
-		if !r.q.cq.zip || n == 1 {
+		if !r.q.cq.compressed || n == 1 {
 			r.nic.put(receive(r.next, size(id+i)))
 		} else {
 			minis = append(minis, miniHash(id+i, size(id+i)))
@@ -194,7 +194,7 @@ func (r *segRig) arrive(id uint32, n int, size func(id uint32) int) uint32 {
 		r.next++
 	}
 	if len(minis) > 0 {
-		r.nic.zip(receive(first, 0), minis)
+		r.nic.compress(receive(first, 0), minis)
 	}
 	return uint32(n)
 }
@@ -203,7 +203,7 @@ func (r *segRig) arrive(id uint32, n int, size func(id uint32) int) uint32 {
 // nobody's are not linked.
 func (r *segRig) checkOwners(t *testing.T, held []Packet) {
 	t.Helper()
-	l, owners := r.q.layout.(*segmented), make([]int, r.pool.count)
+	l, owners := r.q.format.(*multiSGE), make([]int, r.pool.count)
 	missing := 0
 	for i, f := range r.q.slots {
 		if hole := i%rigSegs < int(l.holes[i/rigSegs]); hole {
@@ -250,7 +250,7 @@ func TestSegmentedMisuse(t *testing.T) {
 		{"protection error", func(r *segRig) { r.nic.put(failed(0xe0, 0x04, 1)) }, true, RxDrops{Error: 1}},
 		{"flushed", func(r *segRig) { r.nic.put(failed(0xe0, 0x05, 1)) }, true, RxDrops{Flushed: 1}},
 		{"too long in a session", func(r *segRig) {
-			r.nic.zip(receive(1, 0), [][8]byte{good, miniHash(1, rigSegs*rigSegSize+1)})
+			r.nic.compress(receive(1, 0), [][8]byte{good, miniHash(1, rigSegs*rigSegSize+1)})
 		}, true, RxDrops{Malformed: 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -271,7 +271,7 @@ func TestSegmentedMisuse(t *testing.T) {
 			r.checkOwners(t, pkts[:n])
 			r.q.Release(pkts[:n])
 			r.q.Refill()
-			if l := r.q.layout.(*segmented); l.missing != 0 || r.q.pc-r.q.cc != 64 || uint16(r.q.pc) != r.posted() {
+			if l := r.q.format.(*multiSGE); l.missing != 0 || r.q.pc-r.q.cc != 64 || uint16(r.q.pc) != r.posted() {
 				t.Fatalf("%d buffers missing, %d descriptors, %d posted", l.missing, r.q.pc-r.q.cc, r.posted())
 			}
 			r.nic.pi, r.q.count = r.q.cq.ci, rxCounts{}
@@ -309,9 +309,9 @@ func TestSegmentedStarvation(t *testing.T) {
 }
 
 func TestSegmentedAllocations(t *testing.T) {
-	for _, zip := range []bool{false, true} {
+	for _, compressed := range []bool{false, true} {
 		r := newSegRig(t, 64, 64*rigSegs)
-		if zip {
+		if compressed {
 			r.q.compress(RxSum)
 		}
 		pkts, pieces, minis := make([]Packet, 32), make([][]byte, 0, rigSegs), make([][8]byte, 32)
@@ -322,10 +322,10 @@ func TestSegmentedAllocations(t *testing.T) {
 		if n := testing.AllocsPerRun(200, func() {
 			for i := range minis {
 				binary.BigEndian.PutUint16(title[0x3c:], r.next)
-				if !zip {
+				if !compressed {
 					r.nic.put(title)
 				} else if i == 0 {
-					r.nic.zip(title, minis)
+					r.nic.compress(title, minis)
 				}
 				r.next++
 			}
@@ -336,7 +336,7 @@ func TestSegmentedAllocations(t *testing.T) {
 			r.q.Release(pkts[:n])
 			r.q.Arm()
 		}); n != 0 {
-			t.Errorf("compressed %v: %v allocations", zip, n)
+			t.Errorf("compressed %v: %v allocations", compressed, n)
 		}
 		if s := r.q.Stats(); s.Segmented < 32*200 || s.Resets != 0 {
 			t.Errorf("measured the wrong thing: %+v", s)

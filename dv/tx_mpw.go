@@ -9,8 +9,8 @@ import "github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 // closed by Flush, by a descriptor of any other kind, by other flags, and when
 // it is full. It never runs over the end of the ring: there it ends.
 
-// multi is the descriptor that is open, starting at block count TxQueue.last.
-type multi struct {
+// mpw is the descriptor that is open, starting at block count TxQueue.last.
+type mpw struct {
 	ds    uint32 // its length so far in 16-byte units; 0: none is open
 	limit uint32 // how long it can get: 0 if none is open
 	flags TxFlags
@@ -18,8 +18,8 @@ type multi struct {
 	before uint64
 }
 
-// multiHead is the length of what precedes the records.
-const multiHead = (mlx5.CtrlSegSize + mlx5.EthSegSize) / mlx5.DSSize
+// mpwHead is the length of what precedes the records.
+const mpwHead = (mlx5.CtrlSegSize + mlx5.EthSegSize) / mlx5.DSSize
 
 // dsPerBB is how many 16-byte units make a block.
 const dsPerBB = mlx5.BB / mlx5.DSSize
@@ -29,8 +29,8 @@ const dsPerBB = mlx5.BB / mlx5.DSSize
 // because the queue has no such descriptors, the end of the ring is near, or
 // there is no room.
 func (q *TxQueue) record(ds uint32, flags TxFlags) []byte {
-	m := &q.multi
-	if (m.ds+ds > m.limit || m.flags != flags) && !q.openMulti(ds, flags) {
+	m := &q.mpw
+	if (m.ds+ds > m.limit || m.flags != flags) && !q.openMPW(ds, flags) {
 		return nil
 	}
 	at := (q.last&q.mask)*mlx5.BB + m.ds*mlx5.DSSize
@@ -40,28 +40,28 @@ func (q *TxQueue) record(ds uint32, flags TxFlags) []byte {
 	return q.ring[at : at+ds*mlx5.DSSize]
 }
 
-// openMulti starts a descriptor that has room for a record of ds units.
-func (q *TxQueue) openMulti(ds uint32, flags TxFlags) bool {
-	q.closeMulti()
+// openMPW starts a descriptor that has room for a record of ds units.
+func (q *TxQueue) openMPW(ds uint32, flags TxFlags) bool {
+	q.closeMPW()
 	slot := q.pc & q.mask
-	limit := min(q.limits.multi, (q.size-slot)*dsPerBB, q.room()*dsPerBB)
-	if multiHead+ds > limit {
+	limit := min(q.limits.mpw, (q.size-slot)*dsPerBB, q.room()*dsPerBB)
+	if mpwHead+ds > limit {
 		return false
 	}
 	mlx5.PutEth(q.ring[slot*mlx5.BB+mlx5.CtrlSegSize:], mlx5.Eth{CsumFlags: csum(flags)})
 	q.last = q.pc
-	q.multi = multi{ds: multiHead, limit: limit, flags: flags, before: q.count.packets.n}
+	q.mpw = mpw{ds: mpwHead, limit: limit, flags: flags, before: q.count.packets.n}
 	return true
 }
 
-// closeMulti ends the open descriptor, if there is one.
-func (q *TxQueue) closeMulti() {
-	ds := q.multi.ds
+// closeMPW ends the open descriptor, if there is one.
+func (q *TxQueue) closeMPW() {
+	ds := q.mpw.ds
 	if ds == 0 {
 		return
 	}
-	q.multi.ds, q.multi.limit = 0, 0
-	q.count.multi.n += q.count.packets.n - q.multi.before
+	q.mpw.ds, q.mpw.limit = 0, 0
+	q.count.mpw.n += q.count.packets.n - q.mpw.before
 	w := q.ring[(q.last&q.mask)*mlx5.BB:]
 	mlx5.PutCtrl(w, mlx5.OpEnhancedMPW, 0, uint16(q.last), q.sqn, uint8(ds), mlx5.CEOnError)
 	if q.pc-q.asked >= q.quarter {
@@ -74,7 +74,7 @@ func (q *TxQueue) closeMulti() {
 // descriptor. It reports false, and
 // has done nothing, where there is more to it.
 func (q *TxQueue) postSmall(b []byte, flags TxFlags) bool {
-	if len(b) < ethMin || q.alarm.over() {
+	if len(b) < ethMin || q.signals.stopped() {
 		return false
 	}
 	w := q.record(uint32(mlx5.InlineDS(len(b))), flags)
@@ -89,8 +89,8 @@ func (q *TxQueue) postSmall(b []byte, flags TxFlags) bool {
 	return true
 }
 
-// putMultiInline adds a frame, size bytes of which n are p's and its tag's.
-func (q *TxQueue) putMultiInline(p *TxPacket, n, size int, flags TxFlags) bool {
+// putMPWInline adds a frame, size bytes of which n are p's and its tag's.
+func (q *TxQueue) putMPWInline(p *TxPacket, n, size int, flags TxFlags) bool {
 	w := q.record(uint32(mlx5.InlineDS(size)), flags)
 	if w == nil {
 		return false
@@ -107,8 +107,8 @@ func (q *TxQueue) putMultiInline(p *TxPacket, n, size int, flags TxFlags) bool {
 	return true
 }
 
-// putMultiPointer adds a frame of n bytes that is in registered memory.
-func (q *TxQueue) putMultiPointer(n int, flags TxFlags, lkey uint32, addr uint64) bool {
+// putMPWPointer adds a frame of n bytes that is in registered memory.
+func (q *TxQueue) putMPWPointer(n int, flags TxFlags, lkey uint32, addr uint64) bool {
 	w := q.record(1, flags)
 	if w == nil {
 		return false

@@ -12,7 +12,7 @@ import (
 )
 
 // The kernel's part of each queue. What a queue's owner calls through its
-// backing runs on the owner's goroutine; nobody else touches the parts of a
+// queueControl runs on the owner's goroutine; nobody else touches the parts of a
 // queue that is up.
 
 // Kinds of object in the user handles that come back in asynchronous events.
@@ -35,8 +35,8 @@ func parseHandle(h uint64) (kind, index int, generation uint32) {
 	return int(h >> 56), int(uint32(h)), uint32(h>>32) & generationMask
 }
 
-// rxParts is the kernel's part of a receive queue.
-type rxParts struct {
+// rxKernelObjects is the kernel's part of a receive queue.
+type rxKernelObjects struct {
 	d       *Device
 	q       *RxQueue
 	channel *uverbs.CompChannel
@@ -47,7 +47,7 @@ type rxParts struct {
 }
 
 // make creates it all and starts reception into the ring.
-func (p *rxParts) make() (err error) {
+func (p *rxKernelObjects) make() (err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.destroy())
@@ -83,11 +83,11 @@ func (p *rxParts) make() (err error) {
 // rxUserIndex keeps the user indices of receive queues clear of send queues'.
 const rxUserIndex = 1 << 12
 
-func (p *rxParts) start() error { return p.wq.Ready() }
+func (p *rxKernelObjects) start() error { return p.wq.Ready() }
 
 // halt stops reception. The NIC's state is RDY or ERR, depending on what went
 // wrong, and the firmware insists on being told which.
-func (p *rxParts) halt() error {
+func (p *rxKernelObjects) halt() error {
 	err := p.wq.Recover()
 	if errors.Is(err, unix.EINVAL) {
 		return p.wq.Modify(uverbs.WQReady, uverbs.WQReset)
@@ -95,7 +95,7 @@ func (p *rxParts) halt() error {
 	return err
 }
 
-func (p *rxParts) destroy() error {
+func (p *rxKernelObjects) destroy() error {
 	var errs []error
 	if p.wq != nil {
 		errs = append(errs, p.wq.Close())
@@ -109,8 +109,8 @@ func (p *rxParts) destroy() error {
 	return errors.Join(errs...)
 }
 
-// txParts is the kernel's part of a send queue.
-type txParts struct {
+// txKernelObjects is the kernel's part of a send queue.
+type txKernelObjects struct {
 	d  *Device
 	q  *TxQueue
 	cq *uverbs.CQ
@@ -122,7 +122,7 @@ type txParts struct {
 }
 
 // start makes completion queue and queue pair, and takes it to "ready to send".
-func (p *txParts) start() (err error) {
+func (p *txKernelObjects) start() (err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.halt())
@@ -143,12 +143,12 @@ func (p *txParts) start() (err error) {
 		return err
 	}
 	q.sqn, q.page, q.register = p.qp.SQN, p.qp.Reg, p.qp.RegOffset
-	q.flame = flame{size: uint32(p.qp.BlueFlameSize)}
+	q.blueFlame = blueFlame{size: uint32(p.qp.BlueFlameSize)}
 	return p.qp.ToReady(d.port)
 }
 
 // halt destroys them.
-func (p *txParts) halt() error {
+func (p *txKernelObjects) halt() error {
 	var errs []error
 	if p.qp != nil {
 		errs = append(errs, p.qp.Close())

@@ -7,18 +7,18 @@ import (
 )
 
 func TestLedger(t *testing.T) {
-	var l ledger
+	var l cleanup
 	var log []string
 	did := func(s string) func() error { return func() error { log = append(log, s); return nil } }
 	bad := errors.New("bad")
 	fails := func() error { return bad }
-	if l.do("a", did("a"), did("undo a")) != nil || l.do("b", did("b"), fails) != nil {
+	if l.run("a", did("a"), did("undo a")) != nil || l.run("b", did("b"), fails) != nil {
 		t.Fatal("a step failed")
 	}
-	if err := l.do("c", fails, did("undo c")); !errors.Is(err, bad) || err.Error() != "c: bad" {
+	if err := l.run("c", fails, did("undo c")); !errors.Is(err, bad) || err.Error() != "c: bad" {
 		t.Errorf("failed step: %v", err)
 	}
-	l.do("d", did("d"), did("undo d"))
+	l.run("d", did("d"), did("undo d"))
 	if err := l.unwind(); !errors.Is(err, bad) || err.Error() != "undo b: bad" {
 		t.Errorf("unwind: %v", err)
 	}

@@ -7,16 +7,16 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
-// whole is the layout of a ring that has one buffer for each frame: a
+// singleSGE is the format of a ring that has one buffer for each frame: a
 // descriptor is one data segment.
-type whole struct{ *RxQueue }
+type singleSGE struct{ *RxQueue }
 
-// newRxQueue makes a queue of this layout over memory that the NIC does not
+// newRxQueue makes a queue of this format over memory that the NIC does not
 // know yet: entries (a power of two) of 16 bytes in ring, as many completions
 // in cq.
 func newRxQueue(index, entries int, ring, rec *mmio.Region, cq compRing, pool *Pool) *RxQueue {
 	q := newRing(index, entries, mlx5.DataSegSize, ring, rec, cq, pool)
-	q.slots, q.layout = make([]Frame, entries), whole{q}
+	q.slots, q.format = make([]Frame, entries), singleSGE{q}
 	for at := 0; at < len(q.ring); at += mlx5.DataSegSize {
 		mlx5.PutData(q.ring[at:], uint32(pool.size), pool.lkey, 0)
 	}
@@ -24,8 +24,8 @@ func newRxQueue(index, entries int, ring, rec *mmio.Region, cq compRing, pool *P
 	return q
 }
 
-func (r whole) poll(dst []Packet) int {
-	if r.cq.zip {
+func (r singleSGE) poll(dst []Packet) int {
+	if r.cq.compressed {
 		return r.pollCompressed(r, dst)
 	}
 	n, _ := r.plain(dst, r.cq.ready(min(len(dst), int(r.posted-r.cc))))
@@ -34,14 +34,14 @@ func (r whole) poll(dst []Packet) int {
 
 // plain fills dst from the next ready completions. It reports false if the
 // queue was reset.
-func (r whole) plain(dst []Packet, ready int) (int, bool) {
+func (r singleSGE) plain(dst []Packet, ready int) (int, bool) {
 	q, n := r.RxQueue, 0
 	for range ready {
 		cqe := q.cq.next()
 		length := cqe.ByteCount()
 		tail := cqe.Tail()
 		if !q.isFrame(tail, length) {
-			if !q.odd(r, cqe) {
+			if !q.handleErrorCQE(r, cqe) {
 				return n, false
 			}
 			continue
@@ -67,7 +67,7 @@ func (q *RxQueue) isFrame(tail, length uint32) bool {
 	return tail&0xfc == plainReceive && uint16(tail>>16) == uint16(q.cc) && length-ethHeader <= q.longest-ethHeader
 }
 
-func (r whole) release(pkts []Packet) {
+func (r singleSGE) release(pkts []Packet) {
 	q := r.RxQueue
 	pc, full := q.pc, q.cc+q.mask+1
 	for i := range pkts {
@@ -87,7 +87,7 @@ func (r whole) release(pkts []Packet) {
 	q.pc = pc
 }
 
-func (r whole) place(f Frame) bool {
+func (r singleSGE) place(f Frame) bool {
 	if r.room() == 0 {
 		return false
 	}
@@ -104,16 +104,16 @@ func (q *RxQueue) put(pc uint32, f Frame) {
 	binary.BigEndian.PutUint64(q.ring[at:at+8], q.pool.addr(f))
 }
 
-func (r whole) room() uint32 { return r.mask + 1 - (r.pc - r.cc) }
+func (r singleSGE) room() uint32 { return r.mask + 1 - (r.pc - r.cc) }
 
-// most keeps back what would need a completion that the session at the
+// most keeps back what would need a completion that the CQE block at the
 // consumer index still occupies: it is delivered as a whole.
-func (r whole) most() uint32 { return r.cc - r.session.i + r.mask + 1 }
+func (r singleSGE) most() uint32 { return r.cc - r.block.i + r.mask + 1 }
 
-func (r whole) drop() {
+func (r singleSGE) drop() {
 	f := r.slots[r.cc&r.mask]
 	r.cc++
 	r.give(f)
 }
 
-func (r whole) restart() { r.reload() }
+func (r singleSGE) restart() { r.reload() }

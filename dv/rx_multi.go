@@ -12,22 +12,22 @@ import (
 // reach stay in the descriptor, for the next round of the ring: a small frame
 // on a port with a large MTU takes one small buffer with it.
 
-// segmented is the layout of such a ring. slots has segs entries for each
+// multiSGE is the format of such a ring. slots has segs entries for each
 // descriptor. The buffers that a descriptor lacks are always its first ones.
-type segmented struct {
+type multiSGE struct {
 	*RxQueue
 	segs    uint32  // buffers of a descriptor, a power of two
 	holes   []uint8 // by descriptor: how many it lacks
 	missing uint32  // how many all lack
 }
 
-// newSegmentedRxQueue makes a queue of this layout over memory that the NIC does
+// newMultiSGERxQueue makes a queue of this format over memory that the NIC does
 // not know yet: entries (a power of two) of segs data segments in ring, as many
 // completions in cq.
-func newSegmentedRxQueue(index, entries, segs int, ring, rec *mmio.Region, cq compRing, pool *Pool) *RxQueue {
+func newMultiSGERxQueue(index, entries, segs int, ring, rec *mmio.Region, cq compRing, pool *Pool) *RxQueue {
 	q := newRing(index, entries, segs*mlx5.DataSegSize, ring, rec, cq, pool)
-	r := &segmented{RxQueue: q, segs: uint32(segs), holes: make([]uint8, entries), missing: uint32(entries * segs)}
-	q.slots, q.layout, q.longest = make([]Frame, entries*segs), r, uint32(segs*pool.size)
+	r := &multiSGE{RxQueue: q, segs: uint32(segs), holes: make([]uint8, entries), missing: uint32(entries * segs)}
+	q.slots, q.format, q.longest = make([]Frame, entries*segs), r, uint32(segs*pool.size)
 	for i := range r.holes {
 		r.holes[i] = uint8(segs)
 	}
@@ -38,21 +38,21 @@ func newSegmentedRxQueue(index, entries, segs int, ring, rec *mmio.Region, cq co
 	return q
 }
 
-func (r *segmented) poll(dst []Packet) int {
-	if r.cq.zip {
+func (r *multiSGE) poll(dst []Packet) int {
+	if r.cq.compressed {
 		return r.pollCompressed(r, dst)
 	}
 	n, _ := r.plain(dst, r.cq.ready(min(len(dst), int(r.posted-r.cc))))
 	return n
 }
 
-func (r *segmented) plain(dst []Packet, ready int) (int, bool) {
+func (r *multiSGE) plain(dst []Packet, ready int) (int, bool) {
 	q, n := r.RxQueue, 0
 	for range ready {
 		cqe := q.cq.next()
 		length := cqe.ByteCount()
 		if !q.isFrame(cqe.Tail(), length) {
-			if !q.odd(r, cqe) {
+			if !q.handleErrorCQE(r, cqe) {
 				return n, false
 			}
 			continue
@@ -67,14 +67,14 @@ func (r *segmented) plain(dst []Packet, ready int) (int, bool) {
 	return n, true
 }
 
-func (r *segmented) expand(dst []Packet) (int, bool) {
-	s := &r.session
+func (r *multiSGE) expand(dst []Packet) (int, bool) {
+	s := &r.block
 	n, sum := int(min(uint32(len(dst)), s.n-s.i)), r.omitted&RxSum == 0
 	for i := range dst[:n] {
 		array := r.cq.minis(s.i)
 		mini := array.Mini(s.i)
 		if mini.ByteCount()-ethHeader > r.longest-ethHeader {
-			r.badSession()
+			r.badBlock()
 			return i, false
 		}
 		p := &dst[i]
@@ -93,7 +93,7 @@ func (r *segmented) expand(dst []Packet) (int, bool) {
 
 // take makes p of the frame of length bytes in the descriptor at cc, and
 // consumes that: it lacks the buffers then that the frame reached.
-func (r *segmented) take(p *Packet, length uint32) {
+func (r *multiSGE) take(p *Packet, length uint32) {
 	slot, size := r.cc&r.mask, uint32(r.pool.size)
 	list := r.slots[slot*r.segs : (slot+1)*r.segs]
 	first, used := min(length, size), uint32(1)
@@ -114,7 +114,7 @@ func (r *segmented) take(p *Packet, length uint32) {
 }
 
 // release takes the buffers of each frame back.
-func (r *segmented) release(pkts []Packet) {
+func (r *multiSGE) release(pkts []Packet) {
 	for i := range pkts {
 		f := pkts[i].Frame
 		for pkts[i].Frame = NoFrame; f != NoFrame; {
@@ -129,7 +129,7 @@ func (r *segmented) release(pkts []Packet) {
 
 // place puts f where a buffer is missing in the descriptor at pc, which is
 // complete when that was the last.
-func (r *segmented) place(f Frame) bool {
+func (r *multiSGE) place(f Frame) bool {
 	if r.missing == 0 {
 		return false
 	}
@@ -148,23 +148,23 @@ func (r *segmented) place(f Frame) bool {
 }
 
 // advance moves pc over descriptors that lack nothing.
-func (r *segmented) advance() {
+func (r *multiSGE) advance() {
 	for r.pc-r.cc <= r.mask && r.holes[r.pc&r.mask] == 0 {
 		r.pc++
 	}
 }
 
-func (r *segmented) room() uint32 { return r.missing }
+func (r *multiSGE) room() uint32 { return r.missing }
 
-func (r *segmented) most() uint32 { return r.cc - r.session.i + r.mask + 1 }
+func (r *multiSGE) most() uint32 { return r.cc - r.block.i + r.mask + 1 }
 
-func (r *segmented) drop() {
+func (r *multiSGE) drop() {
 	r.cc++
 	r.advance()
 }
 
 // restart leaves all buffers in the descriptors they are in.
-func (r *segmented) restart() {
+func (r *multiSGE) restart() {
 	r.rewind()
 	r.advance()
 }

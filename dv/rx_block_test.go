@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// zip puts one compressed session: the title is written as cqe with n in place
+// compress puts one CQE block: the title is written as cqe with n in place
 // of its length, and each mini, in entries 1, 8, 16 ... behind it. Entries in
 // between keep what they held. Offsets are spelled out on purpose.
-func (f *fakeCQ) zip(cqe *[64]byte, minis [][8]byte) {
+func (f *fakeCQ) compress(cqe *[64]byte, minis [][8]byte) {
 	n := uint32(len(minis))
 	for i, m := range minis {
 		at := f.pi + max(1, uint32(i/8*8))
@@ -35,24 +35,24 @@ func newZipRig(t testing.TB, entries, frames int, omitted RxFlags) *rxRig {
 	return r
 }
 
-// receiveZipped lets the NIC deliver n frames in one session.
-func (r *rxRig) receiveZipped(n int, size func(i int) int) {
+// receiveCompressed lets the NIC deliver n frames in one CQE block.
+func (r *rxRig) receiveCompressed(n int, size func(i int) int) {
 	r.minis = r.minis[:0]
 	for i := range n {
 		r.minis = append(r.minis, miniHash(0x1000+uint32(i), size(i)))
 	}
-	r.nic.zip(receive(r.next, 0), r.minis)
+	r.nic.compress(receive(r.next, 0), r.minis)
 	r.next += uint16(n)
 }
 
-// Each frame of a session has its own length and hash, or sum, and everything
+// Each frame of a CQE block has its own length and hash, or sum, and everything
 // else of the title, in whatever portions it is polled.
 func TestRxSessionFields(t *testing.T) {
 	for _, omitted := range []RxFlags{RxSum, RxHash} {
 		for _, portion := range []int{1, 3, 8, 64} {
 			r := newZipRig(t, 64, 64, omitted)
 			r.receive(1, 77)
-			r.receiveZipped(17, func(i int) int { return 100 + i })
+			r.receiveCompressed(17, func(i int) int { return 100 + i })
 			r.receive(1, 78)
 			var all []Packet
 			pkts := make([]Packet, portion)
@@ -78,9 +78,9 @@ func TestRxSessionFields(t *testing.T) {
 	}
 }
 
-// Sessions of every length, single completions between them, polled in odd
+// CQE blocks of every length, single completions between them, polled in odd
 // portions, with counters about to wrap: nothing is lost, doubled or reordered,
-// and what sessions leave in the ring is never taken for a completion. The
+// and what CQE blocks leave in the ring is never taken for a completion. The
 // NIC's ring has room for just as many completions as there are buffers.
 func TestRxSessionConservation(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testSeed(t), 7))
@@ -119,7 +119,7 @@ func (r *rxRig) exerciseZipped(t *testing.T, rng *rand.Rand, total int) {
 				continue
 			}
 			// The lowest byte of each mini is what would be an owner bit: all values come.
-			r.receiveZipped(n, func(i int) int { return 14 + int((first+uint32(i))%2035) })
+			r.receiveCompressed(n, func(i int) int { return 14 + int((first+uint32(i))%2035) })
 			seen += uint32(n)
 		}
 		if used := r.nic.pi - r.cqRec.LoadBE32(0); used&0xffffff > r.nic.size {
@@ -146,7 +146,7 @@ func (r *rxRig) exerciseZipped(t *testing.T, rng *rand.Rand, total int) {
 	}
 }
 
-// A session that cannot be resets the queue, which then works again; one that
+// A CQE block that cannot be resets the queue, which then works again; one that
 // was broken off by an event from outside is passed over.
 func TestRxSessionMisuse(t *testing.T) {
 	good := miniHash(1, 60)
@@ -157,10 +157,10 @@ func TestRxSessionMisuse(t *testing.T) {
 	}{
 		{"longer than the ring", func(r *rxRig) { r.nic.put(compressed(receive(0, 65))) }, RxDrops{Malformed: 1}},
 		{"of one", func(r *rxRig) { r.nic.put(compressed(receive(0, 1))) }, RxDrops{Malformed: 1}},
-		{"out of order", func(r *rxRig) { r.nic.zip(receive(1, 0), [][8]byte{good, good}) }, RxDrops{Malformed: 1}},
-		{"of errors", func(r *rxRig) { r.nic.zip(failed(0xe0, 0x04, 0), [][8]byte{good, good}) }, RxDrops{Error: 1}},
-		{"frame too long", func(r *rxRig) { r.nic.zip(receive(0, 0), [][8]byte{good, miniHash(1, 2049)}) }, RxDrops{Malformed: 1}},
-		{"frame too short", func(r *rxRig) { r.nic.zip(receive(0, 0), [][8]byte{good, miniHash(1, 13)}) }, RxDrops{Malformed: 1}},
+		{"out of order", func(r *rxRig) { r.nic.compress(receive(1, 0), [][8]byte{good, good}) }, RxDrops{Malformed: 1}},
+		{"of errors", func(r *rxRig) { r.nic.compress(failed(0xe0, 0x04, 0), [][8]byte{good, good}) }, RxDrops{Error: 1}},
+		{"frame too long", func(r *rxRig) { r.nic.compress(receive(0, 0), [][8]byte{good, miniHash(1, 2049)}) }, RxDrops{Malformed: 1}},
+		{"frame too short", func(r *rxRig) { r.nic.compress(receive(0, 0), [][8]byte{good, miniHash(1, 13)}) }, RxDrops{Malformed: 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newZipRig(t, 64, 70, RxSum)
@@ -179,12 +179,12 @@ func TestRxSessionMisuse(t *testing.T) {
 	}
 	t.Run("broken off", func(t *testing.T) {
 		r := newZipRig(t, 64, 70, RxSum)
-		r.receiveZipped(20, func(int) int { return 60 })
+		r.receiveCompressed(20, func(int) int { return 60 })
 		pkts := make([]Packet, 5)
 		if n := r.q.Poll(pkts); n != 5 {
 			t.Fatal(n)
 		}
-		r.q.alarm.raise(alarmReset)
+		r.q.signals.raise(signalReset)
 		if n := r.q.Poll(pkts[:1]); n != 0 || r.starts != 1 || r.q.cq.ci != 20 {
 			t.Fatalf("%d packets, %d starts, consumer index %d", n, r.starts, r.q.cq.ci)
 		}
@@ -204,7 +204,7 @@ func TestRxSessionAllocations(t *testing.T) {
 	title := receive(0, 0)
 	if n := testing.AllocsPerRun(100, func() {
 		binary.BigEndian.PutUint16(title[0x3c:], r.next)
-		r.nic.zip(title, minis)
+		r.nic.compress(title, minis)
 		r.next += 32
 		r.q.Release(pkts[:r.q.Poll(pkts)])
 		r.q.Release(pkts[:r.q.Poll(pkts)])
@@ -220,11 +220,11 @@ func FuzzRxSessions(f *testing.F) {
 		build(r)
 		f.Add(r.nic.buf[:r.nic.pi*64])
 	}
-	add(func(r *rxRig) { r.receiveZipped(17, func(i int) int { return 60 + i }) })
-	add(func(r *rxRig) { r.receive(2, 60); r.receiveZipped(64-2, func(int) int { return 2048 }) })
+	add(func(r *rxRig) { r.receiveCompressed(17, func(i int) int { return 60 + i }) })
+	add(func(r *rxRig) { r.receive(2, 60); r.receiveCompressed(64-2, func(int) int { return 2048 }) })
 	add(func(r *rxRig) {
 		r.nic.put(compressed(receive(0, 64)))
-		r.receiveZipped(9, func(int) int { return 0x2c })
+		r.receiveCompressed(9, func(int) int { return 0x2c })
 	})
 	f.Add(compressed(receive(0, 8))[:])
 	r := newZipRig(f, 64, 80, RxSum)

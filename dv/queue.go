@@ -1,0 +1,47 @@
+package dv
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// ownerSignals is how other goroutines tell the owner of a queue what happened. The
+// owner looks at it once per batch.
+type ownerSignals struct {
+	bits atomic.Uint32
+}
+
+const (
+	signalStopped = 1 << iota // the device is being closed
+	signalFailed              // the device failed for good
+	signalReset               // the queue is in error without having said so itself
+)
+
+// raise adds bits.
+func (a *ownerSignals) raise(bits uint32) { a.bits.Or(bits) }
+
+// none is true when there is no signal.
+func (a *ownerSignals) none() bool { return a.bits.Load() == 0 }
+
+// stopped is true when the queue must not be used any more.
+func (a *ownerSignals) stopped() bool { return a.bits.Load()&(signalStopped|signalFailed) != 0 }
+
+// wantsReset reports whether a reset is due.
+func (a *ownerSignals) wantsReset() bool { return a.bits.Load()&signalReset != 0 }
+
+// clearReset forgets that a reset was due.
+func (a *ownerSignals) clearReset() { a.bits.And(^uint32(signalReset)) }
+
+// queueControl is what a queue needs from its device: the kernel's part of it, and
+// somebody to tell when it is over.
+type queueControl struct {
+	// halt makes the NIC let go of the ring: afterwards it reads and writes
+	// none of the queue's memory. start gives it the ring, rewound, anew.
+	halt, start func() error
+	// fail ends the device.
+	fail func(error)
+	// wakeAfter has a receive queue's owner look at it again after a while.
+	wakeAfter func(time.Duration)
+	// ended says why the queue must not be used any more.
+	ended func() error
+}
