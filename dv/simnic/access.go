@@ -17,7 +17,8 @@ func (k *MKey) span(pd uint32, addr uint64, n int) (off uint64, ok, mine bool) {
 // released, so that many descriptors cost one look-up.
 type keyHold struct{ key *MKey }
 
-// find is the key of that number, nil if there is none. It is held until release, or until another one is.
+// find is the key of that number, nil if there is none. It is held until release, or until
+// another one is.
 func (h *keyHold) find(n *NIC, lkey uint32) *MKey {
 	if h.key != nil && h.key.key == lkey {
 		return h.key

@@ -59,7 +59,8 @@ func (w *holdWire) numbers() []uint32 {
 	return append([]uint32(nil), w.seen...)
 }
 
-// asyncRig is a send queue over a holdWire, with the asynchronous sender at work: frame 0 waited while its sender did.
+// asyncRig is a send queue over a holdWire, with the asynchronous sender at work: frame 0
+// waited while its sender did.
 type asyncRig struct {
 	nic  *NIC
 	wire *holdWire
@@ -135,8 +136,8 @@ func (r *asyncRig) atWork() bool {
 	return r.sq.db.async
 }
 
-// TestAsyncSender: while frames wait, doorbells return; frames and completions keep their order; when nothing waits any more,
-// doorbells send as they did before.
+// TestAsyncSender: while frames wait, doorbells return; frames and completions keep their
+// order; when nothing waits any more, doorbells send as they did before.
 func TestAsyncSender(t *testing.T) {
 	r := newAsyncRig(t)
 	r.ring(t, 1)
@@ -166,8 +167,9 @@ func TestAsyncSender(t *testing.T) {
 	clean(t, r.nic)
 }
 
-// TestAsyncSenderAndTheEndOfTheQueue does away with the queue, or the NIC, while frames wait. What is done returns once the
-// frame on the wire is let go; nothing looks at the queue's memory after.
+// TestAsyncSenderAndTheEndOfTheQueue does away with the queue, or the NIC, while frames
+// wait. What is done returns once the frame on the wire is let go; nothing looks at the
+// queue's memory after.
 func TestAsyncSenderAndTheEndOfTheQueue(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, r *asyncRig){
 		"destroy": func(t *testing.T, r *asyncRig) { worked(t, r.sq.Destroy()) },
@@ -214,8 +216,9 @@ func TestAsyncSenderAndTheEndOfTheQueue(t *testing.T) {
 	}
 }
 
-// TestAsyncSenderForSlowReceiver sends to a queue that delays drops and whose driver is slower than the sender: whatever is
-// not dropped for want of a buffer arrives in order, and every frame is completed.
+// TestAsyncSenderForSlowReceiver sends to a queue that delays drops and whose driver is
+// slower than the sender: whatever is not dropped for want of a buffer arrives in order,
+// and every frame is completed.
 func TestAsyncSenderForSlowReceiver(t *testing.T) {
 	const count = 3000
 	wa, wb := wire.Pair()

@@ -10,7 +10,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/internal/simtest"
 )
 
-// cutRig receives into buffers of 2048 bytes, each in one segment, which packets are cut straight into, or each in two.
+// cutRig receives into buffers of 2048 bytes, each in one segment, which packets are cut
+// straight into, or each in two.
 func cutRig(t *testing.T, v6, udp bool, split bool, change func(*RQAttr), wqe func(i int, lkey uint32) (uint32, int), wqes int) *recvRig {
 	now := uint64(77)
 	r := newRecvRig(t, recvOptions{cfg: Config{Clock: fixedClock(&now)}, tir: hashTIR(v6, udp), rq: change, logStride: 5,
@@ -27,8 +28,8 @@ func cutRig(t *testing.T, v6, udp bool, split bool, change func(*RQAttr), wqe fu
 	return r
 }
 
-// TestCutInPlace: packets that are cut straight into a queue's memory are those that are put together first and then
-// scattered, with the same completions, counters and mistakes.
+// TestCutInPlace: packets that are cut straight into a queue's memory are those that are
+// put together first and then scattered, with the same completions, counters and mistakes.
 func TestCutInPlace(t *testing.T) {
 	type change func(*RQAttr)
 	good := func(_ int, lkey uint32) (uint32, int) { return lkey, 2048 }

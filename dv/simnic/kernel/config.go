@@ -25,7 +25,7 @@ type Release uint8
 const (
 	Linux612 Release = iota // 5.6 to 6.14
 	Linux54                 // before 5.6: no native GET_CONTEXT, EINVAL for unknown handles
-	Linux72                 // 6.15 and later: INVOKE_WRITE(GET_CONTEXT) is broken, unknown driver data is refused
+	Linux72                 // 6.15 and later: no INVOKE_WRITE(GET_CONTEXT), no unknown driver data
 )
 
 // Config describes the machine around the NIC. The zero value is a recent

@@ -5,7 +5,8 @@ import "encoding/binary"
 // barSize is BAR 0: the initialisation segment in the first 64 KiB, UAR pages behind it.
 const barSize = 32 << 20
 
-// Initialisation segment, big-endian words (linux include/linux/mlx5/device.h, struct mlx5_init_seg).
+// Initialisation segment, big-endian words (linux include/linux/mlx5/device.h, struct
+// mlx5_init_seg).
 const (
 	segFirmware     = 0x0000
 	segCommandRev   = 0x0004
@@ -20,19 +21,22 @@ const (
 	segHealth       = 0x1010
 )
 
-// UAR pages: 4 KiB each, number n at n<<12; the first number handed out leaves the initialisation segment free.
+// UAR pages: 4 KiB each, number n at n<<12; the first number handed out leaves the
+// initialisation segment free.
 const (
 	uarShift = 12
 	firstUAR = 16
 )
 
-// Event queue registers of a UAR page, 4 bytes each (linux drivers/net/ethernet/mellanox/mlx5/core/lib/eq.h).
+// Event queue registers of a UAR page, 4 bytes each (linux
+// drivers/net/ethernet/mellanox/mlx5/core/lib/eq.h).
 const (
 	uarEQArm    = 0x40
 	uarEQUpdate = 0x48
 )
 
-// Firmware revision shown to the driver: major.minor.subminor, and the command interface revision it needs.
+// Firmware revision shown to the driver: major.minor.subminor, and the command interface
+// revision it needs.
 const (
 	firmwareMajor, firmwareMinor, firmwareSub = 22, 43, 2026
 	commandRevision                           = 5
@@ -41,8 +45,8 @@ const (
 // logCmdEntries and logCmdStride describe the command queue: 32 entries of 64 bytes.
 const logCmdEntries, logCmdStride = 5, 6
 
-// States of the driver's interface (bits 8 to 10 of segCmdQueueLow): driven, off, and asking for a reset of the firmware.
-// That it may ask is bit 30 of segInitializing.
+// States of the driver's interface (bits 8 to 10 of segCmdQueueLow): driven, off, and
+// asking for a reset of the firmware. That it may ask is bit 30 of segInitializing.
 const (
 	interfaceShift = 8
 	interfaceMask  = 7
@@ -62,8 +66,10 @@ func (f *Function) readBAR(off uint64, p []byte) {
 	}
 }
 
-// What the health buffer says of a device that has failed (linux include/linux/mlx5/device.h, struct health_buffer and
-// drivers/net/ethernet/mellanox/mlx5/core/health.c): firmware asks to be reset, after an internal error.
+// What the health buffer says of a device that has failed (linux
+// include/linux/mlx5/device.h, struct health_buffer and
+// drivers/net/ethernet/mellanox/mlx5/core/health.c): firmware asks to be reset, after an
+// internal error.
 const (
 	healthReset = 1 << 31
 	healthError = 0x01 << 16
@@ -118,8 +124,8 @@ func (f *Function) writeBAR(off uint64, p []byte) {
 	}
 }
 
-// setInterface takes what the driver wants of the interface. A reset makes a failed device work again; the interface is
-// off then, until the driver starts anew.
+// setInterface takes what the driver wants of the interface. A reset makes a failed device
+// work again; the interface is off then, until the driver starts anew.
 func (f *Function) setInterface(v uint32) {
 	if f.nicInterface = v; v != interfaceReset {
 		return
@@ -129,7 +135,8 @@ func (f *Function) setInterface(v uint32) {
 	f.nicInterface = interfaceOff
 }
 
-// writeUAR acts on a store to a UAR page: event queues are ours, completion queues and send queues the core's.
+// writeUAR acts on a store to a UAR page: event queues are ours, completion queues and
+// send queues the core's.
 func (f *Function) writeUAR(page uint32, off int, p []byte) {
 	switch {
 	case (off == uarEQArm || off == uarEQUpdate) && len(p) == 4:

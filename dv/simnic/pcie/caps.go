@@ -23,8 +23,9 @@ type capValue struct {
 	v    uint64
 }
 
-// generalCaps is what mlx5_core, mlx5e and mlx5_ib need of group 0 (linux include/linux/mlx5/mlx5_ifc.h, cmd_hca_cap).
-// What is absent is zero: no RoCE, no e-switch, no DevX, no on-demand paging, no UMR.
+// generalCaps is what mlx5_core, mlx5e and mlx5_ib need of group 0 (linux
+// include/linux/mlx5/mlx5_ifc.h, cmd_hca_cap). What is absent is zero: no RoCE, no
+// e-switch, no DevX, no on-demand paging, no UMR.
 var generalCaps = []capValue{
 	{"log_max_srq_sz", field{128, 8}, 15},
 	{"log_max_qp", field{155, 5}, 18},
@@ -109,7 +110,8 @@ var flowTableFixed = []capValue{
 	{"log_max_flow", field{184, 8}, 16},
 }
 
-// matchFields are the header fields flow rules may match, as bits of the supported-fields words of group 7.
+// matchFields are the header fields flow rules may match, as bits of the supported-fields
+// words of group 7.
 var matchFields = []int{0, 1, 2, 3, 4, 5, 6, 12, 13, 14, 15, 18, 19, 20, 21}
 
 // Words of flow_table_prop_layout that list supported match fields, and again as bit masks.
@@ -152,7 +154,8 @@ func (f *Function) generalCapBytes() []byte {
 	return b
 }
 
-// ethernetCaps is group 1 (per_protocol_networking_offload_caps), as the NIC's own capabilities say.
+// ethernetCaps is group 1 (per_protocol_networking_offload_caps), as the NIC's own
+// capabilities say.
 func (f *Function) ethernetCaps(b []byte) {
 	c := f.nic.Caps()
 	setCaps(b, []capValue{
@@ -167,8 +170,8 @@ func (f *Function) ethernetCaps(b []byte) {
 	})
 }
 
-// multiPathTIRs is nic_rx_multi_path_tirs: an entry may send frames to a TIR and to the next table, which is what
-// rules that leave Linux its copy are made of.
+// multiPathTIRs is nic_rx_multi_path_tirs: an entry may send frames to a TIR and to the
+// next table, which is what rules that leave Linux its copy are made of.
 var multiPathTIRs = field{0, 1}
 
 func (f *Function) flowTableCaps(b []byte) {

@@ -14,8 +14,8 @@ type stage struct {
 	entries []*flowEntry
 }
 
-// A frame visits at most maxStages tables and goes to at most maxCopies places: tables lead only to tables of higher
-// levels, but each entry may name many of them.
+// A frame visits at most maxStages tables and goes to at most maxCopies places: tables
+// lead only to tables of higher levels, but each entry may name many of them.
 const maxStages, maxCopies = 256, 256
 
 // publish makes the flow tables as they are now the ones frames meet.

@@ -23,7 +23,8 @@ const (
 	ownerHardware = 1
 )
 
-// Mailbox block (struct mlx5_cmd_prot_block): 512 bytes of data, then the pointer to the next block.
+// Mailbox block (struct mlx5_cmd_prot_block): 512 bytes of data, then the pointer to the
+// next block.
 const (
 	boxData  = 512
 	boxNext  = 0x230
@@ -31,10 +32,12 @@ const (
 	boxSize  = 0x240
 )
 
-// maxCommand bounds the input and output of one command: the largest is a page list of 64 Ki entries.
+// maxCommand bounds the input and output of one command: the largest is a page list of 64
+// Ki entries.
 const maxCommand = 1 << 20
 
-// runCommands executes the commands of the slots named by the doorbell, lowest first, and reports them.
+// runCommands executes the commands of the slots named by the doorbell, lowest first, and
+// reports them.
 func (f *Function) runCommands(slots uint32) {
 	for ; slots != 0; slots &= slots - 1 {
 		slot := bits.TrailingZeros32(slots)
@@ -49,8 +52,8 @@ func (f *Function) runCommands(slots uint32) {
 	}
 }
 
-// runCommand reads one entry with its input mailboxes, executes it, and writes output, status and ownership back, the
-// ownership bit last.
+// runCommand reads one entry with its input mailboxes, executes it, and writes output,
+// status and ownership back, the ownership bit last.
 func (f *Function) runCommand(addr uint64) error {
 	entry, err := f.dma.region(addr, cmdEntrySize)
 	if err != nil {

@@ -14,8 +14,8 @@ const (
 	outBoxAt = 0x20000
 )
 
-// command runs one firmware command through the queue, as the driver does: entry and mailboxes in guest memory, then
-// the doorbell. It returns the whole output.
+// command runs one firmware command through the queue, as the driver does: entry and
+// mailboxes in guest memory, then the doorbell. It returns the whole output.
 func (c *client) command(in []byte, outLen int) []byte {
 	c.t.Helper()
 	c.store(segCmdQueueHigh, 0)

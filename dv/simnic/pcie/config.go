@@ -5,7 +5,8 @@ import "encoding/binary"
 // configSize is the extended configuration space of a PCI Express function, in bytes.
 const configSize = 4096
 
-// Offsets of configuration space (PCI Express Base Specification 7.5.1, linux include/uapi/linux/pci_regs.h).
+// Offsets of configuration space (PCI Express Base Specification 7.5.1, linux
+// include/uapi/linux/pci_regs.h).
 const (
 	pciVendor       = 0x00
 	pciDevice       = 0x02
@@ -29,15 +30,16 @@ const (
 	msixPBA        = 0x3000
 )
 
-// configSpace is the function's PCI configuration space. Writes change only what a driver may change; sizing of the
-// BAR is done by the client.
+// configSpace is the function's PCI configuration space. Writes change only what a driver
+// may change; sizing of the BAR is done by the client.
 type configSpace struct {
 	b        [configSize]byte
 	writable [configSize]byte // bits a write may change
 }
 
-// newConfigSpace describes an Ethernet controller of the given PCI device id with one 64-bit prefetchable BAR, a PCI
-// Express capability (function-level reset, gen 3 x8) and MSI-X.
+// newConfigSpace describes an Ethernet controller of the given PCI device id with one
+// 64-bit prefetchable BAR, a PCI Express capability (function-level reset, gen 3 x8) and
+// MSI-X.
 func newConfigSpace(device uint16) *configSpace {
 	c := &configSpace{}
 	c.u16(pciVendor, vendorMellanox)
@@ -85,7 +87,8 @@ func (c *configSpace) allow(off, n int) {
 	}
 }
 
-// read copies configuration space at off; beyond its end reads ones, as a bus without a function answers.
+// read copies configuration space at off; beyond its end reads ones, as a bus without a
+// function answers.
 func (c *configSpace) read(off uint64, p []byte) {
 	for i := range p {
 		p[i] = 0xff

@@ -1,11 +1,12 @@
-// Package pcie shows the software ConnectX to a virtual machine as a PCI function, so that a stock Linux kernel binds
-// it with its own mlx5 driver.
+// Package pcie shows the software ConnectX to a virtual machine as a PCI function, so that
+// a stock Linux kernel binds it with its own mlx5 driver.
 //
-// A virtual machine monitor that speaks vfio-user (QEMU 10.1 and later) connects to a unix socket. Guest memory arrives
-// as file descriptors and is mapped here; register accesses arrive as messages; interrupts go back as eventfd writes.
-// Behind the registers sits the firmware interface: initialisation segment, command queue, event queues. What the
-// commands create are objects of package simnic, the same ones the in-process face creates: queues, memory keys,
-// steering and offloads exist once.
+// A virtual machine monitor that speaks vfio-user (QEMU 10.1 and later) connects to a unix
+// socket. Guest memory arrives as file descriptors and is mapped here; register accesses
+// arrive as messages; interrupts go back as eventfd writes. Behind the registers sits the
+// firmware interface: initialisation segment, command queue, event queues. What the
+// commands create are objects of package simnic, the same ones the in-process face
+// creates: queues, memory keys, steering and offloads exist once.
 //
 //	message.go  the vfio-user wire format
 //	server.go   one connection: messages to register accesses, memory maps, interrupts
@@ -14,6 +15,7 @@
 //	config.go   PCI configuration space
 //	bar.go      BAR 0: initialisation segment, command doorbell, UAR pages
 //
-// Sources: the vfio-user protocol specification (QEMU docs/interop/vfio-user.rst), PCI Express Base Specification 7.5 and
-// 7.7, linux 6.12 include/linux/mlx5/device.h and drivers/net/ethernet/mellanox/mlx5/core.
+// Sources: the vfio-user protocol specification (QEMU docs/interop/vfio-user.rst), PCI
+// Express Base Specification 7.5 and 7.7, linux 6.12 include/linux/mlx5/device.h and
+// drivers/net/ethernet/mellanox/mlx5/core.
 package pcie

@@ -49,8 +49,8 @@ const (
 // maxLogEQ is the largest event queue offered, log2 entries.
 const maxLogEQ = 16
 
-// eq is an event queue in guest memory. The device owns the producer index; the driver publishes its consumer index
-// through the UAR when it arms the queue.
+// eq is an event queue in guest memory. The device owns the producer index; the driver
+// publishes its consumer index through the UAR when it arms the queue.
 type eq struct {
 	number uint32
 	vector int
@@ -91,8 +91,8 @@ func (q *eq) push(typ, sub byte, data [28]byte) (fire bool) {
 	return fire
 }
 
-// update takes a new consumer index, and arms the queue if asked. Arming a queue that already holds events the driver
-// has not seen fires at once.
+// update takes a new consumer index, and arms the queue if asked. Arming a queue that
+// already holds events the driver has not seen fires at once.
 func (q *eq) update(ci uint32, arm bool) (fire bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -207,8 +207,8 @@ func (f *Function) destroyEQ(in, _ []byte) error {
 	return nil
 }
 
-// pages maps the page list of a queue: the physical addresses from off to the end of the command, each of 1<<shift
-// bytes, together at least size bytes.
+// pages maps the page list of a queue: the physical addresses from off to the end of the
+// command, each of 1<<shift bytes, together at least size bytes.
 func (f *Function) pages(in []byte, off, shift, size int) ([]*mmio.Region, error) {
 	var out []*mmio.Region
 	for _, a := range addresses(in, off) {

@@ -7,8 +7,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 )
 
-// Statuses of the command interface that only the firmware face has (linux include/linux/mlx5/device.h,
-// MLX5_CMD_STAT_*); the others are simnic's.
+// Statuses of the command interface that only the firmware face has (linux
+// include/linux/mlx5/device.h, MLX5_CMD_STAT_*); the others are simnic's.
 const (
 	statusBadOp       simnic.Status = 0x02
 	statusBadParam                  = simnic.StatusBadParam
@@ -28,8 +28,9 @@ func errorf(s simnic.Status, format string, args ...any) error {
 // opcode is a firmware command (linux include/linux/mlx5/mlx5_ifc.h, MLX5_CMD_OP_*).
 type opcode uint16
 
-// commandSpec is one firmware command: its name, the least input and output bytes, and what it does. run gets the whole
-// input and a zeroed output; status and syndrome are filled in by execute.
+// commandSpec is one firmware command: its name, the least input and output bytes, and
+// what it does. run gets the whole input and a zeroed output; status and syndrome are
+// filled in by execute.
 type commandSpec struct {
 	name    string
 	in, out int

@@ -7,8 +7,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 )
 
-// Flow tables of the receive side, as the driver builds them: tables of entries in groups of one match mask each. A
-// frame starts at the root table; the matching entry with the lowest index decides, else the table's miss action.
+// Flow tables of the receive side, as the driver builds them: tables of entries in groups
+// of one match mask each. A frame starts at the root table; the matching entry with the
+// lowest index decides, else the table's miss action.
 
 // flow_table_context, at byte 24 of CREATE_FLOW_TABLE.
 var (
@@ -55,7 +56,8 @@ const (
 	matchSetSize    = 512
 )
 
-// flowTable is one table. Classification reads it from any goroutine, so it is replaced, never changed, once in use.
+// flowTable is one table. Classification reads it from any goroutine, so it is replaced,
+// never changed, once in use.
 type flowTable struct {
 	id      uint32
 	level   int
@@ -117,7 +119,8 @@ func (f *Function) modifyFlowTable(in, _ []byte) error {
 	return nil
 }
 
-// setMiss takes the miss action of a table: the next table, which must be of a higher level, or none.
+// setMiss takes the miss action of a table: the next table, which must be of a higher
+// level, or none.
 func (f *Function) setMiss(t *flowTable, ctx []byte) error {
 	if ftcMiss.get(ctx) != missForward {
 		t.miss = 0

@@ -22,10 +22,11 @@ type Config struct {
 	Logger   *slog.Logger // default: silent
 }
 
-// Function is a software ConnectX as a PCI function of a virtual machine. It serves one machine at a time.
+// Function is a software ConnectX as a PCI function of a virtual machine. It serves one
+// machine at a time.
 //
-// One goroutine, the one in Serve, reads the machine's messages and owns all state that is not marked otherwise;
-// completions and events come from any goroutine.
+// One goroutine, the one in Serve, reads the machine's messages and owns all state that is
+// not marked otherwise; completions and events come from any goroutine.
 type Function struct {
 	nic *simnic.NIC
 	log *slog.Logger
@@ -92,7 +93,8 @@ func (f *Function) event(e simnic.Event) {
 	}
 }
 
-// reset puts the function into its power-on state: queues and event queues are gone, memory maps stay.
+// reset puts the function into its power-on state: queues and event queues are gone,
+// memory maps stay.
 func (f *Function) reset() {
 	f.resetFirmware()
 	f.irq.clear()
@@ -115,8 +117,8 @@ func (f *Function) resetFirmware() {
 	f.numbers = [numKinds]numbers{}
 }
 
-// Serve accepts one machine on l and answers it until it disconnects, which returns nil, or ctx ends. All objects the
-// machine created are gone then.
+// Serve accepts one machine on l and answers it until it disconnects, which returns nil,
+// or ctx ends. All objects the machine created are gone then.
 func (f *Function) Serve(ctx context.Context, l *net.UnixListener) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()

@@ -38,15 +38,16 @@ const (
 	fuzzRecords, fuzzFrame         = 0x80000, 0x90000
 )
 
-// body is the input of a command from byte 8 on, size bytes of input in all; set fills it in, by the offsets of the whole.
+// body is the input of a command from byte 8 on, size bytes of input in all; set fills it
+// in, by the offsets of the whole.
 func body(size int, set func(in []byte)) []byte {
 	in := make([]byte, size)
 	set(in)
 	return in[8:]
 }
 
-// bringUp is what a driver does until frames can flow: event queue, completion queue, key, both work queues, a target and
-// rules. Numbers are asked of a guest that does the same.
+// bringUp is what a driver does until frames can flow: event queue, completion queue, key,
+// both work queues, a target and rules. Numbers are asked of a guest that does the same.
 func bringUp(t testing.TB, s *script) {
 	h := newHostile(t)
 	defer h.close()
@@ -154,7 +155,8 @@ func traffic(s *script, sqn, key uint32) {
 	s.do(doUAR, 0, 0, 0, 1, 0, 0, 0)
 }
 
-// FuzzHostileGuest lets the input drive commands, registers, memory, frames and the monitor's messages.
+// FuzzHostileGuest lets the input drive commands, registers, memory, frames and the
+// monitor's messages.
 func FuzzHostileGuest(f *testing.F) {
 	s := &script{}
 	for op := range commands {

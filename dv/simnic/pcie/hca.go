@@ -35,8 +35,8 @@ func (f *Function) setISSI(in, _ []byte) error {
 	return nil
 }
 
-// Pages the device asks the driver for, at boot and at INIT_HCA. The model keeps its state in Go, so it only takes
-// them, as the driver insists, and gives them back.
+// Pages the device asks the driver for, at boot and at INIT_HCA. The model keeps its state
+// in Go, so it only takes them, as the driver insists, and gives them back.
 const (
 	bootPages = 8
 	initPages = 16
@@ -104,7 +104,8 @@ func (f *Function) teardownHCA(_, _ []byte) error {
 	return nil
 }
 
-// queryHCACap answers capability group op_mod>>1; bit 0 asks for current instead of maximum values, which are the same.
+// queryHCACap answers capability group op_mod>>1; bit 0 asks for current instead of
+// maximum values, which are the same.
 func (f *Function) queryHCACap(in, out []byte) error {
 	clear(out[16:])
 	switch opMod(in) >> 1 {
@@ -142,7 +143,8 @@ const boardID = "SIM0000000001"
 // accepted is a command that needs no answer beyond success.
 func (f *Function) accepted(_, _ []byte) error { return nil }
 
-// ALLOC_UAR and the allocations of plain numbers: protection and transport domains, XRC domains, counters.
+// ALLOC_UAR and the allocations of plain numbers: protection and transport domains, XRC
+// domains, counters.
 
 func (f *Function) allocUAR(_, out []byte) error {
 	n, err := f.numbers[kindUAR].take(firstUAR)

@@ -11,8 +11,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
-// A guest, and a monitor, that mean harm: whatever they say, the function may refuse it, but not end, hang, or touch
-// memory that it was not given.
+// A guest, and a monitor, that mean harm: whatever they say, the function may refuse it,
+// but not end, hang, or touch memory that it was not given.
 
 // hostile is such a guest. It acts as its input says.
 type hostile struct {
@@ -35,7 +35,8 @@ func (w *hostileWire) Send(f []frame.Frame) (int, error)    { return len(f), nil
 func (w *hostileWire) Close() error                         { return nil }
 func (w *hostileWire) Offloads() frame.Offload              { return 0 }
 
-// Guest memory: guestRAM bytes at 0, ROM that the device must not write, and a hole without a descriptor.
+// Guest memory: guestRAM bytes at 0, ROM that the device must not write, and a hole
+// without a descriptor.
 const romAt, romSize, holeAt = 4 << 20, 1 << 16, 8 << 20
 
 func newHostile(t testing.TB) *hostile {
@@ -204,8 +205,8 @@ func (h *hostile) doorbell() {
 	h.fn.write(regionBAR0, segDoorbell, binary.BigEndian.AppendUint32(nil, 1))
 }
 
-// TestHostileMailboxes: a command whose mailboxes are not what they should be is not done, or done with what is there;
-// the next one is served.
+// TestHostileMailboxes: a command whose mailboxes are not what they should be is not done,
+// or done with what is there; the next one is served.
 func TestHostileMailboxes(t *testing.T) {
 	loop := func(ram []byte, at uint64) { binary.BigEndian.PutUint64(ram[at+boxNext:], at) }
 	for _, c := range []struct {
@@ -256,8 +257,8 @@ func TestHostileMailboxes(t *testing.T) {
 	}
 }
 
-// TestHostileFlowTables: tables that lead back to themselves would have a frame go round for ever, and tables that name
-// the next ones again and again would multiply it.
+// TestHostileFlowTables: tables that lead back to themselves would have a frame go round
+// for ever, and tables that name the next ones again and again would multiply it.
 func TestHostileFlowTables(t *testing.T) {
 	h := newHostile(t)
 	defer h.close()

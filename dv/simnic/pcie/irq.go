@@ -25,8 +25,9 @@ func newIRQs() *irqs {
 	return q
 }
 
-// set makes fd the eventfd of a vector and takes ownership of it; -1 takes the vector away. The client sends the same
-// vector again, with another descriptor, when the guest masks and unmasks it.
+// set makes fd the eventfd of a vector and takes ownership of it; -1 takes the vector
+// away. The client sends the same vector again, with another descriptor, when the guest
+// masks and unmasks it.
 func (q *irqs) set(vector, fd int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -43,7 +44,8 @@ func (q *irqs) clear() {
 	}
 }
 
-// fire raises a vector. A vector without an eventfd is lost, as an interrupt is while it is not set up.
+// fire raises a vector. A vector without an eventfd is lost, as an interrupt is while it
+// is not set up.
 func (q *irqs) fire(vector int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

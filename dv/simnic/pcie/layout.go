@@ -2,8 +2,9 @@ package pcie
 
 import "encoding/binary"
 
-// field is a bit field of a firmware structure: its first bit, counted from the most significant bit of byte 0, and
-// its width. All firmware structures are big-endian (linux include/linux/mlx5/mlx5_ifc.h names them).
+// field is a bit field of a firmware structure: its first bit, counted from the most
+// significant bit of byte 0, and its width. All firmware structures are big-endian (linux
+// include/linux/mlx5/mlx5_ifc.h names them).
 type field struct{ bit, width int }
 
 // get reads the field from b; bits beyond the end of b read as zero.
@@ -20,7 +21,8 @@ func (f field) get(b []byte) uint64 {
 	return v
 }
 
-// set writes the low bits of v into the field; the rest of b keeps its value, and bits beyond its end are dropped.
+// set writes the low bits of v into the field; the rest of b keeps its value, and bits
+// beyond its end are dropped.
 func (f field) set(b []byte, v uint64) {
 	for i := f.bit + f.width; i > f.bit; {
 		n := min((i-1)%8+1, i-f.bit)
@@ -37,11 +39,12 @@ func (f field) set(b []byte, v uint64) {
 func (f field) is(b []byte) bool    { return f.get(b) != 0 }
 func (f field) u32(b []byte) uint32 { return uint32(f.get(b)) }
 
-// number is the 24-bit object number at bytes 9 to 11, where nearly every command names its object and where the reply
-// to a create command puts the new one.
+// number is the 24-bit object number at bytes 9 to 11, where nearly every command names
+// its object and where the reply to a create command puts the new one.
 var number = field{72, 24}
 
-// part returns b[off:off+n], or zeros where b is shorter, so that a context can be decoded from a short command.
+// part returns b[off:off+n], or zeros where b is shorter, so that a context can be decoded
+// from a short command.
 func part(b []byte, off, n int) []byte {
 	if off+n <= len(b) {
 		return b[off : off+n]

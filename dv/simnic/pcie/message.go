@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// vfio-user message header, 16 bytes, little-endian: id u16, command u16, size u32 (with the header), flags u32,
-// errno u32 (QEMU docs/interop/vfio-user.rst, "Header").
+// vfio-user message header, 16 bytes, little-endian: id u16, command u16, size u32 (with
+// the header), flags u32, errno u32 (QEMU docs/interop/vfio-user.rst, "Header").
 const headerSize = 16
 
 // maxMessage bounds one message: the largest transfer offered in the version reply plus its header.
@@ -34,8 +34,8 @@ const (
 	cmdReset         command = 13
 )
 
-// message is one request of the client with the descriptors that came along. Its handler owns the descriptors
-// it takes out of fds; the server closes the rest.
+// message is one request of the client with the descriptors that came along. Its handler
+// owns the descriptors it takes out of fds; the server closes the rest.
 type message struct {
 	id      uint16
 	command command
@@ -75,7 +75,8 @@ func (m *message) reply(payload []byte, errno uint32) []byte {
 	return append(b, payload...)
 }
 
-// u32 and u64 read a field of the body; a body too short reads as zero and is refused where its length matters.
+// u32 and u64 read a field of the body; a body too short reads as zero and is refused
+// where its length matters.
 func (m *message) u32(off int) uint32 {
 	if len(m.body) < off+4 {
 		return 0

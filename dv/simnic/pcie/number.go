@@ -1,6 +1,7 @@
 package pcie
 
-// numberKind is a space of numbers the firmware hands out that stand for nothing in the model but themselves.
+// numberKind is a space of numbers the firmware hands out that stand for nothing in the
+// model but themselves.
 type numberKind int
 
 const (

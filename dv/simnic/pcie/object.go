@@ -9,8 +9,8 @@ import (
 // destroyer is an object of the NIC's core.
 type destroyer interface{ Destroy() error }
 
-// objectTable is what the driver has created, by object number. The core's numbers are unique across kinds. The server's
-// goroutine owns it.
+// objectTable is what the driver has created, by object number. The core's numbers are
+// unique across kinds. The server's goroutine owns it.
 type objectTable struct {
 	cqs    map[uint32]*simnic.CQ
 	sqs    map[uint32]*simnic.SQ
@@ -89,7 +89,8 @@ func (f *Function) record(addr uint64) (*simnic.Memory, error) {
 	return simnic.NewMemory(r), nil
 }
 
-// ring is a queue's memory: the page list of the command from off on, pages of 1<<shift bytes, size bytes from offset on.
+// ring is a queue's memory: the page list of the command from off on, pages of 1<<shift
+// bytes, size bytes from offset on.
 func (f *Function) ring(in []byte, off, shift, offset, size int) (*simnic.Memory, error) {
 	pages, err := f.pages(in, off, shift, offset+size)
 	if err != nil {
@@ -98,7 +99,8 @@ func (f *Function) ring(in []byte, off, shift, offset, size int) (*simnic.Memory
 	return simnic.NewPagedMemory(pages, offset, size)
 }
 
-// createPlain makes an object the model keeps nothing of but its number: the driver's own QPs and SRQs.
+// createPlain makes an object the model keeps nothing of but its number: the driver's own
+// QPs and SRQs.
 func (f *Function) createPlain(_, out []byte) error {
 	n, err := f.numbers[kindQueue].take(firstPlain)
 	if err != nil {

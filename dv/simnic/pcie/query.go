@@ -31,7 +31,8 @@ var (
 	vportTxUnicastOctets = field{0x540, 64}
 )
 
-// queryVportCounter answers QUERY_VPORT_COUNTER: all traffic of the function, both owners' together.
+// queryVportCounter answers QUERY_VPORT_COUNTER: all traffic of the function, both owners'
+// together.
 func (f *Function) queryVportCounter(_, out []byte) error {
 	c := f.nic.Counters()
 	vportRxUnicast.set(out, c.Slice.RxPackets+c.Netdev.RxPackets)
@@ -41,10 +42,12 @@ func (f *Function) queryVportCounter(_, out []byte) error {
 	return nil
 }
 
-// queryQueueCounter answers QUERY_Q_COUNTER with zeros: the model counts drops per NIC, not per counter set.
+// queryQueueCounter answers QUERY_Q_COUNTER with zeros: the model counts drops per NIC,
+// not per counter set.
 func (f *Function) queryQueueCounter(_, _ []byte) error { return nil }
 
-// PPCNT group 0, IEEE 802.3 counters: frames and octets, sent and received (mlx5_ifc.h, eth_802_3_cntrs_grp_data_layout).
+// PPCNT group 0, IEEE 802.3 counters: frames and octets, sent and received (mlx5_ifc.h,
+// eth_802_3_cntrs_grp_data_layout).
 var (
 	ieeeTxFrames = field{64 + 0*64, 64}
 	ieeeRxFrames = field{64 + 1*64, 64}
@@ -57,7 +60,8 @@ const groupIEEE = 0
 // fcsBytes is what a frame has on the wire beyond what the model carries.
 const fcsBytes = 4
 
-// portCounters fills in the counter group a PPCNT access asks for; groups the model does not keep read zero.
+// portCounters fills in the counter group a PPCNT access asks for; groups the model does
+// not keep read zero.
 func (f *Function) portCounters(data []byte) {
 	group := ppcntGroup.get(data)
 	if len(data) > 8 {

@@ -2,7 +2,8 @@ package pcie
 
 import "github.com/rdma-netstack/rdma-netstack/dv/simnic"
 
-// Completion queue context (linux include/linux/mlx5/mlx5_ifc.h, cqc), at byte 16 of CREATE_CQ; pages from byte 272.
+// Completion queue context (linux include/linux/mlx5/mlx5_ifc.h, cqc), at byte 16 of
+// CREATE_CQ; pages from byte 272.
 var (
 	cqcEntrySize   = field{8, 3}
 	cqcCollapsed   = field{11, 1}
@@ -75,7 +76,8 @@ func (f *Function) modifyCQ(in, _ []byte) error {
 	return cq.Moderate(uint16(cqcMaxCount.get(ctx)), uint16(cqcPeriod.get(ctx)))
 }
 
-// Work queue (mlx5_ifc.h, wq): embedded in send and receive queue contexts at byte 48; its page list follows at byte 192.
+// Work queue (mlx5_ifc.h, wq): embedded in send and receive queue contexts at byte 48; its
+// page list follows at byte 192.
 var (
 	wqType        = field{0, 4}
 	wqEndPad      = field{5, 2}
@@ -141,7 +143,8 @@ func (f *Function) createSQ(in, out []byte) error {
 	sq, err := f.nic.CreateSQ(simnic.SQAttr{
 		PD: wqPD.u32(wq), TD: td, CQ: cq, Ring: ring, LogSize: int(wqLogSize.get(wq)), Record: rec,
 		UAR: wqUAR.u32(wq), UserIndex: queueIndex.u32(ctx),
-		// allow_multi_pkt_send_wqe is about the legacy form only: linux 6.12 mlx5e sends enhanced ones without it.
+		// allow_multi_pkt_send_wqe is about the legacy form only: linux 6.12 mlx5e sends
+		// enhanced ones without it.
 		MPW:    f.nic.Caps().EnhancedMPW,
 		Netdev: f.isNetdev(wq), Events: f.queueEvent,
 	})
@@ -164,7 +167,8 @@ func (f *Function) workQueue(in, wq []byte) (ring, rec *simnic.Memory, err error
 	return ring, rec, err
 }
 
-// isNetdev tells the netdev's queues from users': they are in the first protection domain the driver allocates.
+// isNetdev tells the netdev's queues from users': they are in the first protection domain
+// the driver allocates.
 func (f *Function) isNetdev(wq []byte) bool { return wqPD.u32(wq) == firstPD }
 
 const firstPD = 1
@@ -212,8 +216,8 @@ func (f *Function) createRQ(in, out []byte) error {
 	return nil
 }
 
-// striding decodes the stride fields: the stride size counts from 64 bytes, the number of strides from 512, as a signed
-// number where the device takes fewer.
+// striding decodes the stride fields: the stride size counts from 64 bytes, the number of
+// strides from 512, as a signed number where the device takes fewer.
 func striding(wq []byte) *simnic.Striding {
 	n := int(wqLogStrides.get(wq))
 	if n > 7 {

@@ -1,6 +1,7 @@
 package pcie
 
-// Access registers, reached through ACCESS_REG (linux include/linux/mlx5/driver.h, enum of MLX5_REG_*).
+// Access registers, reached through ACCESS_REG (linux include/linux/mlx5/driver.h, enum of
+// MLX5_REG_*).
 const (
 	regPMTU      = 0x5003
 	regPTYS      = 0x5004
@@ -40,7 +41,8 @@ const (
 // maxFrame is the largest port MTU, with Ethernet header, one tag and FCS.
 const maxFrame = 10000
 
-// accessRegister reads (op_mod 1) or writes (op_mod 0) a register. A register the model keeps nothing of is echoed.
+// accessRegister reads (op_mod 1) or writes (op_mod 0) a register. A register the model
+// keeps nothing of is echoed.
 func (f *Function) accessRegister(in, out []byte) error {
 	copy(out[registerData:], in[registerData:])
 	data := out[registerData:]

@@ -17,12 +17,12 @@ const maxTransfer = 1 << 20
 // maxFDs is the most descriptors taken with one message.
 const maxFDs = 8
 
-// versionReply is our half of the version handshake: no migration, no multiple writes in one message, so that every
-// guest store is one message.
+// versionReply is our half of the version handshake: no migration, no multiple writes in
+// one message, so that every guest store is one message.
 const versionReply = `{"capabilities":{"max_msg_fds":8,"max_data_xfer_size":1048576,"pgsizes":4096,"max_dma_maps":65535}}`
 
-// server is one client's connection. A single goroutine reads messages and acts on each before it reads the next, so
-// guest accesses keep their order.
+// server is one client's connection. A single goroutine reads messages and acts on each
+// before it reads the next, so guest accesses keep their order.
 type server struct {
 	conn *net.UnixConn
 	fn   *Function
@@ -48,7 +48,8 @@ func (s *server) serve() error {
 	}
 }
 
-// answer sends the reply the client asked for. A request that was refused is answered even when it did not ask.
+// answer sends the reply the client asked for. A request that was refused is answered even
+// when it did not ask.
 func (s *server) answer(m *message, payload []byte, err error) error {
 	if err == nil && !m.wantsReply() {
 		return nil
@@ -167,7 +168,8 @@ func (s *server) handle(m *message) ([]byte, error) {
 	return nil, fmt.Errorf("vfio-user command %d: %w", m.command, unix.ENOSYS)
 }
 
-// dmaMap: argsz u32, flags u32 (1 read, 2 write), offset u64, address u64, size u64, perhaps one descriptor.
+// dmaMap: argsz u32, flags u32 (1 read, 2 write), offset u64, address u64, size u64,
+// perhaps one descriptor.
 func (s *server) dmaMap(m *message) error {
 	if len(m.body) < 32 {
 		return fmt.Errorf("DMA map of %d bytes: %w", len(m.body), unix.EINVAL)
@@ -175,7 +177,8 @@ func (s *server) dmaMap(m *message) error {
 	return s.fn.dma.add(m.u64(16), m.u64(24), m.take(0), int64(m.u64(8)), m.u32(4)&2 != 0)
 }
 
-// setIRQs: argsz u32, flags u32, index u32, start u32, count u32; flags 0x24 = eventfds, 0x21 = none.
+// setIRQs: argsz u32, flags u32, index u32, start u32, count u32; flags 0x24 = eventfds,
+// 0x21 = none.
 func (s *server) setIRQs(m *message) error {
 	flags, index, start, count := m.u32(4), m.u32(8), m.u32(12), m.u32(16)
 	if index != irqMSIX {

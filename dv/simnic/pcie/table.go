@@ -2,7 +2,8 @@ package pcie
 
 import "github.com/rdma-netstack/rdma-netstack/dv/simnic"
 
-// commands are the firmware commands the function knows. Input and output sizes are the least a driver may give.
+// commands are the firmware commands the function knows. Input and output sizes are the
+// least a driver may give.
 var commands = map[opcode]commandSpec{
 	0x100: {"QUERY_HCA_CAP", 16, 16 + capSize, (*Function).queryHCACap},
 	0x101: {"QUERY_ADAPTER", 8, 32, (*Function).queryAdapter},

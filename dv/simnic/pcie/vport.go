@@ -69,7 +69,8 @@ func (f *Function) modifyVport(in, _ []byte) error {
 	return nil
 }
 
-// portOverhead is what the driver adds to the netdev's MTU for the port's: Ethernet header, one tag, FCS.
+// portOverhead is what the driver adds to the netdev's MTU for the port's: Ethernet
+// header, one tag, FCS.
 const portOverhead = 22
 
 // setPortMTU takes the port's MTU as the driver programs it.

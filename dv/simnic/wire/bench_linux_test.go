@@ -80,7 +80,8 @@ func TestTAPSendDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// What it costs to be handed a frame by the kernel when nobody else is at work, and the one that sends it.
+// What it costs to be handed a frame by the kernel when no other frame is on its way, and the
+// one that sends it.
 func BenchmarkTAPReceive(b *testing.B) {
 	ns := newNetNS(b)
 	tap := ns.openTAP("tap0")

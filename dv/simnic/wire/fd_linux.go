@@ -17,7 +17,7 @@ import (
 // Sizes of the receive side of a wire that is a file descriptor.
 const (
 	fdBatch  = 16       // frames handed on at once, at most
-	fdBytes  = 96 << 10 // bytes after which a batch ends, so that it is still in the cache when delivered
+	fdBytes  = 96 << 10 // bytes after which a batch ends, to stay in the cache
 	fdBuffer = 66 << 10 // bytes: a frame of 64 KiB, its headers, vnet header, room for a tag
 )
 
