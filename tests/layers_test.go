@@ -105,7 +105,7 @@ var services = []string{
 }
 
 // anyTest is what every test file may import.
-var anyTest = []string{"tests/need", xsys, xnet}
+var anyTest = []string{"tests/need", "tests/moving", xsys, xnet}
 
 // unsafeFiles are the files (patterns) that may import unsafe; assembly is
 // allowed in the first one's directory.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/tests/moving"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 )
@@ -31,7 +32,12 @@ func data(n int, stream uint64) []byte {
 
 // exchange sends want over conn, which echoes, and compares what comes back.
 func exchange(conn net.Conn, want []byte) error {
-	conn.SetDeadline(time.Now().Add(2 * time.Minute))
+	return exchangeWithin(conn, want, moving.Limit)
+}
+
+// exchangeWithin is exchange with a limit for how long nothing may move.
+func exchangeWithin(c net.Conn, want []byte, limit time.Duration) error {
+	conn := moving.Conn(c, limit)
 	sent := make(chan error, 1)
 	go func() {
 		_, err := conn.Write(want)
@@ -74,7 +80,11 @@ func TestBulk(t *testing.T) {
 					go echo(ln)
 					conn := b.dial(t, address, 80)
 					wg.Go(func() {
-						if err := exchange(conn, data(tc.size, uint64(i))); err != nil {
+						limit := moving.Limit
+						if tc.faults.Drop > 0.1 { // where five losses in a row are no rarity
+							limit *= 6
+						}
+						if err := exchangeWithin(conn, data(tc.size, uint64(i)), limit); err != nil {
 							t.Errorf("%v: %v", address, err)
 						}
 					})

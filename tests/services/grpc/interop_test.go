@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -66,6 +67,9 @@ func serve(t *testing.T, h world.Host, at string, port int, opts ...grpc.ServerO
 	return fmt.Sprintf("%s:%d", at, port)
 }
 
+// patience is how long one case may take, also on a bad wire; a connection that stops for good takes longer.
+const patience = 20 * time.Second
+
 // suite runs all cases over one connection. The cases end the process when they fail, with a message.
 func suite(t *testing.T, address string, client world.Host, creds credentials.TransportCredentials) {
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(creds),
@@ -77,7 +81,7 @@ func suite(t *testing.T, address string, client world.Host, creds credentials.Tr
 	service := testgrpc.NewTestServiceClient(conn)
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			c.run(ctx, service)
 		})

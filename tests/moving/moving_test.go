@@ -1,0 +1,53 @@
+package moving
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+)
+
+// TestStopped: a connection that has stopped is found in either direction, and says so.
+func TestStopped(t *testing.T) {
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	c := Conn(a, 10*time.Millisecond)
+	if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, ErrStopped) {
+		t.Errorf("read %d, %v", n, err)
+	}
+	if n, err := c.Write([]byte("x")); n != 0 || !errors.Is(err, ErrStopped) {
+		t.Errorf("wrote %d, %v", n, err)
+	}
+}
+
+// TestMoves: what goes on slowly is left alone, and arrives whole.
+func TestMoves(t *testing.T) {
+	a, b := net.Pipe()
+	const limit = time.Second
+	want := bytes.Repeat([]byte("0123456789"), 5*piece/10)
+	go func() {
+		defer a.Close()
+		if n, err := Conn(a, limit).Write(want); n != len(want) || err != nil {
+			t.Errorf("wrote %d, %v", n, err)
+		}
+	}()
+	begin := time.Now()
+	slow := readerFunc(func(p []byte) (int, error) {
+		time.Sleep(limit / 20)
+		return Conn(b, limit).Read(p[:min(len(p), 3*piece/4)])
+	})
+	got := make([]byte, len(want))
+	if n, err := io.ReadFull(slow, got); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes of %d, %v", n, len(want), err)
+	}
+	if took := time.Since(begin); took <= limit/4 {
+		t.Errorf("took %v: too fast to show anything", took)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
