@@ -21,7 +21,7 @@ const (
 )
 
 // claims are uses of our addresses by others: of an IP address by another host (RFC 5227 section 2.4, RFC 4862 section 5.4.4),
-// or of our hardware address. Receive goroutines see them (arp.go, ndpwatch.go), and [Stack.guard] acts.
+// or of our hardware address. Receive goroutines see them (addr_arp.go, ndp_watch.go), and [Stack.guard] acts.
 type claims struct {
 	own    tcpip.LinkAddress // our hardware address; written before the link is in use
 	shared bool              // it is Linux's, too
