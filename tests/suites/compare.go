@@ -30,7 +30,13 @@ const repeats = 2
 func (w *workshop) compare(s *suite, reasons map[string]string) (*comparison, error) {
 	c := &comparison{suite: s.name, side: map[string]results{}}
 	for _, side := range sides {
-		r, log, err := w.runAll(s, side)
+		var apart []string
+		for name := range reasons {
+			if test, ok := strings.CutPrefix(name, s.name+" "); ok && side == onSlice {
+				apart = append(apart, test)
+			}
+		}
+		r, log, err := w.runAll(s, side, apart)
 		if err != nil {
 			return nil, err
 		}

@@ -21,8 +21,11 @@ const (
 	crashed = "crash" // the process ended in it
 )
 
-// limit is how long one run of all tests of a package may take.
-const limit = 4 * time.Minute
+// limit is how long one run of all tests of a package may take, and alone one of a single test.
+const (
+	limit = 4 * time.Minute
+	alone = 20 * time.Second
+)
 
 // results maps tests to outcomes.
 type results map[string]string
@@ -44,13 +47,21 @@ var began = regexp.MustCompile(`^\x16?=== RUN   (Test[^\s/]*)$`)
 var outcomes = map[string]string{"PASS": passed, "FAIL": failed, "SKIP": skipped}
 
 // runAll runs all tests of one side. When the process ends early, with the panic of a test, the tests that
-// were under way count as crashed, and it goes on with the rest.
-func (w *workshop) runAll(s *suite, side string) (results, string, error) {
+// were under way count as crashed, and it goes on with the rest. Those in apart are run first, one by one:
+// they are known to end the process, or to wait for ever.
+func (w *workshop) runAll(s *suite, side string, apart []string) (results, string, error) {
 	all := results{}
+	for _, test := range apart {
+		o, err := w.runSome(s, side, test)
+		if err != nil {
+			return nil, "", err
+		}
+		all[test] = o
+	}
 	var log bytes.Buffer
 	for known := -1; known < len(all); {
 		known = len(all)
-		out, ended, err := w.runOnce(s, side, "-test.skip", exactly(all))
+		out, ended, err := w.runOnce(s, side, limit, "-test.skip", exactly(all))
 		log.Write(out)
 		if err != nil {
 			return nil, "", err
@@ -66,9 +77,9 @@ func (w *workshop) runAll(s *suite, side string) (results, string, error) {
 	return nil, "", fmt.Errorf("%s on the %s: ends before any test does:\n%s", s.name, side, tail(log.String()))
 }
 
-// runSome runs the named tests only, one process each.
+// runSome runs one test in a process of its own.
 func (w *workshop) runSome(s *suite, side, test string) (string, error) {
-	out, _, err := w.runOnce(s, side, "-test.run", "^"+regexp.QuoteMeta(test)+"$")
+	out, _, err := w.runOnce(s, side, alone, "-test.run", "^"+regexp.QuoteMeta(test)+"$")
 	if err != nil {
 		return "", err
 	}
@@ -81,7 +92,7 @@ func (w *workshop) runSome(s *suite, side, test string) (string, error) {
 }
 
 // runOnce runs the binary and reports whether it came to its end.
-func (w *workshop) runOnce(s *suite, side string, args ...string) (out []byte, ended bool, err error) {
+func (w *workshop) runOnce(s *suite, side string, limit time.Duration, args ...string) (out []byte, ended bool, err error) {
 	args = append([]string{"-test.v=test2json", "-test.timeout", limit.String()}, args...)
 	if w.short {
 		args = append(args, "-test.short")

@@ -109,14 +109,14 @@ esac
 	if err := os.WriteFile(s.binary(host), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	got, _, err := (&workshop{}).runAll(s, host)
+	got, _, err := (&workshop{}).runAll(s, host, nil)
 	if want := (results{"TestA": failed, "TestB": crashed, "TestC": passed}); err != nil || !maps.Equal(got, want) {
 		t.Errorf("results %v, %v; want %v", got, err, want)
 	}
 	if err := os.WriteFile(s.binary(host), []byte("#!/bin/sh\nexit 2\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := (&workshop{}).runAll(s, host); err == nil {
+	if _, _, err := (&workshop{}).runAll(s, host, nil); err == nil {
 		t.Error("a process that ends before any test: want an error")
 	}
 }
