@@ -55,7 +55,7 @@ func TestHints(t *testing.T) {
 func TestHintTables(t *testing.T) {
 	names := map[string]bool{}
 	for _, o := range []*op{opOpenNode, opProbe, opGetContext, opAsyncEvents, opReadEvent, opQueryDevice, opQueryPort, opMapUAR, opAllocPD, opRegMR,
-		opCreateChannel, opCreateCQ, opModifyCQ, opCreateQP, opCreateRSSQP, opModifyQP, opRateLimitQP, opQueryQP, opCreateWQ, opModifyWQ,
+		opCreateChannel, opCreateCQ, opModifyCQ, opCreateQP, opCreateRSSQP, opModifyQP, opQueryQP, opCreateWQ, opModifyWQ,
 		opCreateIndTable, opCreateFlow, opCreateCounters} {
 		names[o.name] = true
 	}

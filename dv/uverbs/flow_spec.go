@@ -93,11 +93,6 @@ func Tag(id uint32) FlowSpec {
 	return s
 }
 
-// Drop discards matching frames instead of delivering them.
-func Drop() FlowSpec {
-	return FlowSpec{raw: bytesOf(FlowSpecActionDrop{Hdr: FlowSpecHdr{Type: FlowSpecTypeActionDrop, Size: 8}})}
-}
-
 // Count makes c count matching frames and bytes.
 func Count(c *Counters) FlowSpec {
 	const n = 16

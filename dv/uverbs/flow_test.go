@@ -43,7 +43,6 @@ func TestFlowSpecBytes(t *testing.T) {
 		{"is udp", PortMatch{}.UDP(), "41000000 10000000 00000000 00000000"},
 		{"inner udp", PortMatch{}.UDP().Inner(), "41010000 10000000 00000000 00000000"},
 		{"tag", Tag(0xabcdef), "00100000 10000000 efcdab00 00000000"},
-		{"drop", Drop(), "01100000 08000000"},
 		{"count", Count(&Counters{object{handle: 3}}), "03100000 10000000 03000000 00000000"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -57,7 +56,7 @@ func TestFlowSpecBytes(t *testing.T) {
 
 func TestFlowHeader(t *testing.T) {
 	f := newFixture(t)
-	must[*Flow](t)(f.rss.CreateFlow(FlowAttr{Type: FlowNormal, Priority: 3, Port: 2, DontTrap: true, Specs: []FlowSpec{Drop(), Tag(1)}}))
+	must[*Flow](t)(f.rss.CreateFlow(FlowAttr{Type: FlowNormal, Priority: 3, Port: 2, DontTrap: true, Specs: []FlowSpec{{raw: vec(t, "01100000 08000000")}, Tag(1)}}))
 	c := f.k.last("CREATE_FLOW")
 	h := byte(f.rss.Handle())
 	same(t, "header", c.in[0][:24], []byte{0, 0, 0, 0, h, 0, 0, 0, 0, 0, 0, 0, 24, 0, 3, 0, 2, 0, 0, 2, 2, 0, 0, 0})

@@ -160,11 +160,6 @@ var opHints = map[string]map[unix.Errno]string{
 		unix.EOPNOTSUPP: "RoCE is off and this is not a raw packet queue: a bug",
 		unix.ENOSYS:     "an RSS queue pair has no states: a bug",
 	},
-	"EX_MODIFY_QP": {
-		unix.EINVAL:     "the rate is outside the device's range, or the queue is not ready",
-		unix.EOPNOTSUPP: "the device does not pace queues",
-		unix.ENOSPC:     "the device's table of rates, shared by all users, is full: use a rate that is in use already",
-	},
 	"QUERY_QP": {
 		unix.ENOSYS: "an RSS queue pair has no states: a bug",
 	},

@@ -89,7 +89,7 @@ func TestOpenUseClose(t *testing.T) {
 	if err := f.qp.ToReady(1); err != nil {
 		t.Error(err)
 	}
-	if err := errors.Join(f.wq.Ready(), f.wq.SetVLANStrip(true), f.cq.Moderate(16, 8)); err != nil {
+	if err := errors.Join(f.wq.Ready(), f.cq.Moderate(16, 8)); err != nil {
 		t.Error(err)
 	}
 	if p, b, err := f.counters.Read(); p != 11 || b != 1111 || err != nil {
@@ -263,11 +263,9 @@ func methods() []method {
 		{"ToReady", "MODIFY_QP", "qp", func(f *fixture) error { return f.qp.ToReady(1) }},
 		{"Query", "QUERY_QP", "qp", func(f *fixture) error { _, err := f.qp.Query(); return err }},
 		{"Reset", "QUERY_QP", "qp", func(f *fixture) error { return f.qp.Reset() }},
-		{"SetRateLimit", "EX_MODIFY_QP", "qp", func(f *fixture) error { return f.qp.SetRateLimit(1000) }},
 		{"CreateWQ", "CREATE_WQ", "pd", func(f *fixture) error { _, err := f.pd.CreateWQ(f.wqAttr); return err }},
 		{"Ready", "MODIFY_WQ", "wq", func(f *fixture) error { return f.wq.Ready() }},
 		{"Recover", "MODIFY_WQ", "wq", func(f *fixture) error { return f.wq.Recover() }},
-		{"SetVLANStrip", "MODIFY_WQ", "wq", func(f *fixture) error { return f.wq.SetVLANStrip(false) }},
 		{"CreateIndirectionTable", "CREATE_RWQ_IND_TBL", "wq", func(f *fixture) error {
 			_, err := f.c.CreateIndirectionTable([]*WQ{f.wq}, 0)
 			return err

@@ -27,7 +27,6 @@ var (
 	opCreateQP       = &op{"CREATE_QP", "create", ExCmdCreateQP}
 	opCreateRSSQP    = &op{"CREATE_RSS_QP", "create", ExCmdCreateQP}
 	opModifyQP       = &op{"MODIFY_QP", "modify", CmdModifyQP}
-	opRateLimitQP    = &op{"EX_MODIFY_QP", "limit rate of", ExCmdModifyQP}
 	opQueryQP        = &op{"QUERY_QP", "query", CmdQueryQP}
 	opDestroyQP      = &op{"DESTROY_QP", "destroy", CmdDestroyQP}
 	opCreateWQ       = &op{"CREATE_WQ", "create", ExCmdCreateWQ}

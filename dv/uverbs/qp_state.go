@@ -150,10 +150,3 @@ func (qp *QP) Replace(a QPAttr, port uint8) (*QP, error) {
 	}
 	return fresh, nil
 }
-
-// SetRateLimit limits a queue pair in RTS to kbps kbit/s; 0 lifts the limit. See DeviceCaps.PacingMaxKbps.
-func (qp *QP) SetRateLimit(kbps uint32) error {
-	return qp.c.write(write{op: opRateLimitQP, noun: fmt.Sprintf("%s to %d kbit/s", qp.noun, kbps), uses: []*object{&qp.object},
-		in:  ExModifyQPReq{Base: ModifyQPReq{QPHandle: qp.handle, AttrMask: QPAttrState | QPAttrRateLimit, QPState: uint8(QPRTS)}, RateLimit: kbps},
-		out: &ExModifyQPResp{}})
-}

@@ -165,17 +165,6 @@ func TestRSSQPHasNoStates(t *testing.T) {
 	}
 }
 
-func TestRateLimitBytes(t *testing.T) {
-	f := newFixture(t)
-	if err := f.qp.SetRateLimit(5000); err != nil {
-		t.Fatal(err)
-	}
-	b := f.k.last("EX_MODIFY_QP").in[0]
-	if len(b) != 120 || u32(b[68:]) != 0x2000001 || b[96] != 3 || u32(b[112:]) != 5000 {
-		t.Errorf("% x", b)
-	}
-}
-
 func TestWQTransitions(t *testing.T) {
 	f := newFixture(t)
 	bad := map[[2]WQState]bool{{WQReset, WQErr}: true, {WQErr, WQReady}: true}
@@ -200,8 +189,6 @@ func TestWQRecoveryBytes(t *testing.T) {
 	}{
 		{"recover", f.wq.Recover, []byte{3, 0, 0, 0, h, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
 		{"ready", f.wq.Ready, []byte{3, 0, 0, 0, h, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
-		{"strip", func() error { return f.wq.SetVLANStrip(true) }, []byte{4, 0, 0, 0, h, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0}},
-		{"no strip", func() error { return f.wq.SetVLANStrip(false) }, []byte{4, 0, 0, 0, h, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0}},
 	} {
 		if err := tc.run(); err != nil {
 			t.Errorf("%s: %v", tc.name, err)

@@ -261,11 +261,12 @@ func flowSteps() []step {
 	ttl[8+12+10] = 0xff
 	short := slices.Clone(ours)
 	short[4] = 39
+	drops := []byte{0x01, 0x10, 0, 0, 8, 0, 0, 0} // IB_FLOW_SPEC_ACTION_DROP, its size
 	return []step{
 		{"rule", createFlow(flow, nil, ours, ipv4, tcp), 0, 0},
 		{"rule with a tag", createFlow(tagged, with(func(r req) { r.FlowAttr.Priority = 1 }), ours, tag), 0, 0},
 		{"same match, other tag", createFlow(nil, with(func(r req) { r.FlowAttr.Priority = 1 }), ours, otherTag), unix.EEXIST, 0},
-		{"rule that drops", createFlow(dropped, with(func(r req) { r.FlowAttr.Priority = 2 }), ours, uverbs.Drop().Raw()), 0, 0},
+		{"rule that drops", createFlow(dropped, with(func(r req) { r.FlowAttr.Priority = 2 }), ours, drops), 0, 0},
 		{"rule that copies", createFlow(copied, with(func(r req) { r.FlowAttr.Priority, r.FlowAttr.Flags = 3, uverbs.FlowFlagDontTrap }), bc), 0, 0},
 		{"for no queue pair", createFlow(nil, with(func(r req) { r.QPHandle = nowhere }), ours), unix.ENOENT, 0},
 		{"port 0", createFlow(nil, with(func(r req) { r.FlowAttr.Port = 0 }), ours), unix.EINVAL, 0},

@@ -175,15 +175,6 @@ func (wq *WQ) Modify(from, to WQState) error {
 	return wq.modify(noun, ExModifyWQReq{AttrMask: WQAttrState | WQAttrCurState, WQState: uint32(to), CurrWQState: uint32(from)})
 }
 
-// SetVLANStrip turns taking VLAN tags off received frames on or off, at any time.
-func (wq *WQ) SetVLANStrip(on bool) error {
-	r := ExModifyWQReq{AttrMask: WQAttrFlags, FlagsMask: WQFlagCVLANStripping}
-	if on {
-		r.Flags = WQFlagCVLANStripping
-	}
-	return wq.modify(wq.noun, r)
-}
-
 // modify sends a change. The driver's part of it must be there, all zero.
 func (wq *WQ) modify(noun string, r ExModifyWQReq) error {
 	r.WQHandle = wq.handle

@@ -184,7 +184,7 @@ func (p parsed) request(name func(fd int32) int32) (*tracedIoctl, error) {
 // name is what was asked, for readers of a trace.
 func (p parsed) name() string {
 	for _, o := range []*op{opGetContext, opQueryPort, opAllocPD, opDeallocPD, opRegMR, opDeregMR, opCreateChannel, opCreateCQ,
-		opModifyCQ, opDestroyCQ, opCreateQP, opModifyQP, opRateLimitQP, opQueryQP, opDestroyQP, opCreateWQ, opModifyWQ, opDestroyWQ,
+		opModifyCQ, opDestroyCQ, opCreateQP, opModifyQP, opQueryQP, opDestroyQP, opCreateWQ, opModifyWQ, opDestroyWQ,
 		opCreateIndTable, opDestroyIndTbl, opCreateFlow, opDestroyFlow, opQueryDevice, opProbe} {
 		if p.hdr.ObjectID == ObjectDevice && p.hdr.MethodID == MethodInvokeWrite && p.cmd == o.cmd {
 			return o.name
