@@ -76,11 +76,11 @@ type ackFlow struct {
 
 // ackQueue is a ring.
 type ackQueue struct {
-	entries    [maxHeld]ackTurn
+	entries    [maxHeld]ackDeadline
 	head, tail uint32 // free-running: entries between tail and head wait
 }
 
-type ackTurn struct {
+type ackDeadline struct {
 	flow, turn uint32
 	until      time.Time
 }
@@ -177,7 +177,7 @@ func (c *ACKCoalescer) decide(pkt *gstack.PacketBuffer, s *outgoing) (before *gs
 		*f = ackFlow{key: key, acked: s.ack, window: s.window, loss: s.flags&flagACK == 0, turn: f.turn}
 		return before, false
 	}
-	if c.mayWait(f, s) && c.enqueue(f, place) {
+	if c.mayHold(f, s) && c.enqueue(f, place) {
 		if f.held != nil {
 			c.save(f.take())
 		}
@@ -209,8 +209,8 @@ func (c *ACKCoalescer) save(held *gstack.PacketBuffer) {
 	held.DecRef()
 }
 
-// mayWait decides whether a segment may be held, by the rules above.
-func (c *ACKCoalescer) mayWait(f *ackFlow, s *outgoing) bool {
+// mayHold decides whether a segment may be held, by the rules above.
+func (c *ACKCoalescer) mayHold(f *ackFlow, s *outgoing) bool {
 	if s.payload > 0 || s.flags != flagACK || s.sack || f.loss || s.window == 0 || f.window == 0 {
 		return false
 	}
@@ -235,7 +235,7 @@ func (c *ACKCoalescer) enqueue(f *ackFlow, place uint32) bool {
 		return false
 	}
 	f.turn++
-	q.entries[q.head%maxHeld] = ackTurn{place, f.turn, time.Now().Add(c.delay)}
+	q.entries[q.head%maxHeld] = ackDeadline{place, f.turn, time.Now().Add(c.delay)}
 	if q.head++; q.head-q.tail == 1 {
 		c.timer.Reset(c.delay)
 	}

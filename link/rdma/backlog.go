@@ -17,7 +17,7 @@ const (
 	backlogBytes   = 16 << 20
 	// othersShare is how many bytes of datagrams may go ahead of the oldest segment that waits, which is about one such
 	// segment: neither kind starves the other.
-	othersShare = 64 << 10
+	bypassBytes = 64 << 10
 	// The backlog is looked at by writers, by the receive workers after each look at their rings, and by a timer, after
 	// backlogPause at first, and after twice as long each time that nothing has moved, up to maxBacklogPause.
 	backlogPause    = 100 * time.Microsecond
@@ -34,7 +34,7 @@ type backlog struct {
 	ring       []*gstack.PacketBuffer // made when first needed
 	head, tail uint32                 // free-running: the packets from tail to head wait
 	bytes      int                    // of these
-	others     int                    // bytes of other packets posted since the last time that one of these was
+	bypassed   int                    // bytes of other packets posted since the last time that one of these was
 
 	timer  *time.Timer
 	armed  bool // the timer will come
@@ -56,7 +56,7 @@ func (b *backlog) push(pkt *gstack.PacketBuffer, size int) bool {
 		b.ring = make([]*gstack.PacketBuffer, backlogPackets)
 	}
 	if b.empty() {
-		b.others = 0
+		b.bypassed = 0
 	}
 	b.ring[b.head%backlogPackets] = pkt.IncRef()
 	b.head++
@@ -68,8 +68,8 @@ func (b *backlog) push(pkt *gstack.PacketBuffer, size int) bool {
 // front is the oldest packet.
 func (b *backlog) front() *gstack.PacketBuffer { return b.ring[b.tail%backlogPackets] }
 
-// lets reports whether a packet of size bytes that cannot wait here may go before those that do.
-func (b *backlog) lets(size int) bool { return b.others+size <= othersShare }
+// mayBypass reports whether a packet of size bytes that cannot wait here may go before those that do.
+func (b *backlog) mayBypass(size int) bool { return b.bypassed+size <= bypassBytes }
 
 // pop lets go of the oldest packet.
 func (b *backlog) pop() {
@@ -78,15 +78,17 @@ func (b *backlog) pop() {
 	(*p).DecRef()
 	*p = nil
 	b.tail++
-	b.others = 0
+	b.bypassed = 0
 	b.waiting.Store(b.head - b.tail)
 }
 
-// keeps reports whether packets of a kind wait in the backlog.
-func (s *sender) keeps(k kind) bool { return k == kindSegment || k == kindReset && !s.backlog.empty() }
+// queueable reports whether packets of a kind wait in the backlog.
+func (s *sender) queueable(k kind) bool {
+	return k == kindSegment || k == kindReset && !s.backlog.empty()
+}
 
-// keep puts a segment into the backlog.
-func (s *sender) keep(pkt *gstack.PacketBuffer) error {
+// enqueue puts a segment into the backlog.
+func (s *sender) enqueue(pkt *gstack.PacketBuffer) error {
 	b := &s.backlog
 	if b.closed {
 		return dv.ErrClosed
@@ -100,13 +102,13 @@ func (s *sender) keep(pkt *gstack.PacketBuffer) error {
 	}
 	if !b.armed {
 		b.pause = backlogPause
-		s.arm()
+		s.armDrain()
 	}
 	return nil
 }
 
-// arm has the timer come.
-func (s *sender) arm() {
+// armDrain has the timer come.
+func (s *sender) armDrain() {
 	s.backlog.armed = true
 	s.backlog.timer.Reset(s.backlog.pause)
 }
@@ -121,14 +123,14 @@ func (s *sender) drain() bool {
 		}
 		b.pop()
 		if err != nil {
-			_ = s.outcome(err)
+			_ = s.netstackError(err)
 		}
 	}
 	return b.tail != before
 }
 
-// relieve drains the backlog if there is one and nobody is at the queue, who would do it. It does not wait.
-func (s *sender) relieve() {
+// tryDrain drains the backlog if there is one and nobody is at the queue, who would do it. It does not wait.
+func (s *sender) tryDrain() {
 	if s.backlog.waiting.Load() == 0 || !s.q.TryLock() {
 		return
 	}
@@ -137,10 +139,10 @@ func (s *sender) relieve() {
 	s.q.Flush()
 }
 
-// relieve has the receive workers make room for what waits to be sent.
-func (e *Endpoint) relieve() {
+// tryDrainAll has the receive workers make room for what waits to be sent.
+func (e *Endpoint) tryDrainAll() {
 	for _, s := range e.tx {
-		s.relieve()
+		s.tryDrain()
 	}
 }
 
@@ -151,7 +153,7 @@ func (s *sender) expire() {
 	b := &s.backlog
 	b.armed = false
 	if b.stale.Swap(false) {
-		s.discard()
+		s.dropAll()
 	}
 	if b.closed || b.empty() {
 		return
@@ -164,19 +166,19 @@ func (s *sender) expire() {
 	}
 	s.q.Flush()
 	if !b.empty() {
-		s.arm()
+		s.armDrain()
 	}
 }
 
-// discard drops what waits, and counts it. With the queue's lock held.
-func (s *sender) discard() {
+// dropAll drops what waits, and counts it. With the queue's lock held.
+func (s *sender) dropAll() {
 	for b := &s.backlog; !b.empty(); b.pop() {
 		s.count.backlogDropped.Add(1)
 	}
 }
 
-// abandon has what waits dropped, soon, by the timer's goroutine: the caller has locks that make it wait for nothing.
-func (s *sender) abandon() {
+// dropQueued has what waits dropped, soon, by the timer's goroutine: the caller has locks that make it wait for nothing.
+func (s *sender) dropQueued() {
 	if s.backlog.waiting.Load() > 0 {
 		s.backlog.stale.Store(true)
 		s.backlog.timer.Reset(0)
@@ -191,6 +193,6 @@ func (s *sender) close() {
 	s.q.Flush()
 	s.backlog.closed = true
 	s.backlog.timer.Stop()
-	s.care.timer.Stop()
-	s.discard()
+	s.completions.timer.Stop()
+	s.dropAll()
 }

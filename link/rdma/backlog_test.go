@@ -79,7 +79,7 @@ func newSending(t testing.TB) *sending {
 		t.Fatal(err)
 	}
 	t.Cleanup(peer.Close)
-	e.flows.resends.close() // nobody acknowledges what these tests send
+	e.flows.resend.close() // nobody acknowledges what these tests send
 	s := &sending{e, e.tx[0], nics[0], &arrivals{seqs: map[uint16][]uint32{}}}
 	peer.Attach(s.arrived)
 	return s
@@ -178,7 +178,7 @@ func TestBacklogDrains(t *testing.T) {
 			defer pkt.DecRef()
 			eventually(t, s, func() { s.writePacket(pkt) })
 		}},
-		{"by a receive worker", true, func(t *testing.T, s *sending) { eventually(t, s, s.relieve) }},
+		{"by a receive worker", true, func(t *testing.T, s *sending) { eventually(t, s, s.tryDrainAll) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := newSending(t)
@@ -301,7 +301,7 @@ func TestBacklogClosed(t *testing.T) {
 	defer pkt.DecRef()
 	s.s.q.Lock()
 	defer s.s.q.Unlock()
-	if err := s.s.keep(pkt); err == nil || pkt.ReadRefs() != 1 {
+	if err := s.s.enqueue(pkt); err == nil || pkt.ReadRefs() != 1 {
 		t.Errorf("%v, %d references", err, pkt.ReadRefs())
 	}
 }
@@ -332,7 +332,7 @@ func TestBacklogTurns(t *testing.T) {
 	}
 	s.s.q.Lock()
 	s.s.reserve = 0 // room, which segments wait for
-	s.s.backlog.others = othersShare - udpSize
+	s.s.backlog.bypassed = bypassBytes - udpSize
 	s.s.q.Unlock()
 	udp := udpPacket()
 	defer udp.DecRef()

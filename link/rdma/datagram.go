@@ -22,7 +22,7 @@ type Datagram struct{ Headers, Payload []byte }
 // WriteDatagrams is WriteDatagram for several, in order, with one doorbell for as many as go to one queue in a row. It returns how many were taken;
 // the error is that of the next one.
 func (e *Endpoint) WriteDatagrams(ds []Datagram) (int, tcpip.Error) {
-	x := e.lane.Load()
+	x := e.fastPath.Load()
 	switch {
 	case e.closed.Load():
 		return 0, &tcpip.ErrClosedForSend{}
@@ -36,7 +36,7 @@ func (e *Endpoint) WriteDatagrams(ds []Datagram) (int, tcpip.Error) {
 			end++
 		}
 		n, err := t.writeDatagrams(ds[sent:end])
-		x.sentAll(ds[sent : sent+n])
+		x.countDatagrams(ds[sent : sent+n])
 		if sent += n; err != nil {
 			return sent, err
 		}
@@ -52,9 +52,9 @@ func (e *Endpoint) datagramQueue(d *Datagram) *sender {
 	return e.tx[int(headerHash(d.Headers)%uint32(len(e.tx)))]
 }
 
-func (x *express) sentAll(ds []Datagram) {
+func (x *fastPath) countDatagrams(ds []Datagram) {
 	for i := range ds {
-		x.sent(ds[i].Headers[ethLen]>>4 == 6, uint64(len(ds[i].Headers)+len(ds[i].Payload)))
+		x.countSent(ds[i].Headers[ethLen]>>4 == 6, uint64(len(ds[i].Headers)+len(ds[i].Payload)))
 	}
 }
 
@@ -73,7 +73,7 @@ func (s *sender) writeDatagrams(ds []Datagram) (int, tcpip.Error) {
 	}
 	s.flush()
 	s.count.packets.Add(uint64(sent))
-	return sent, s.outcome(err)
+	return sent, s.netstackError(err)
 }
 
 // awaitDatagram posts a datagram, waiting for room if need be.
@@ -91,12 +91,12 @@ func (s *sender) awaitDatagram(d *Datagram) error {
 // tryDatagram posts a datagram unless it is others' turn.
 func (s *sender) tryDatagram(headers, payload []byte) error {
 	size := len(headers) + len(payload)
-	if !s.backlog.empty() && !s.backlog.lets(size) {
+	if !s.backlog.empty() && !s.backlog.mayBypass(size) {
 		return dv.ErrRingFull
 	}
 	err := s.postDatagram(headers, payload)
 	if err == nil {
-		s.backlog.others += size
+		s.backlog.bypassed += size
 	}
 	return err
 }
@@ -107,7 +107,7 @@ func (s *sender) postDatagram(headers, payload []byte) error {
 	}
 	p := &s.packet
 	p.Flags, p.MSS, p.Bufs = dv.TxL3Csum|dv.TxL4Csum, 0, append(p.Bufs[:0], headers, payload)
-	s.tag()
+	s.addVLAN()
 	err := s.q.Post(p)
 	clear(p.Bufs) // they are the caller's
 	return err

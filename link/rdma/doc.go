@@ -4,9 +4,9 @@
 // # Receiving
 //
 // Each receive queue has one worker goroutine, its owner. It takes what the ring has (worker.go), makes one piece
-// of every frame that lies in several buffers (rx_long.go), judges every frame:
+// of every frame that lies in several buffers (rx_linear.go), judges every frame:
 // for us? sound? checksum right? (parse.go, verify.go), joins consecutive segments of a TCP flow into one (merge.go, and
-// merge_next.go where a frame obviously goes on), copies what remains into buffers of the stack, of which it uses the large
+// merge_fast.go where a frame obviously goes on), copies what remains into buffers of the stack, of which it uses the large
 // ones again, up to 2 MiB of them (rx_chunk.go), gives the frames back to the ring, and only then delivers (rx.go), inline:
 // a further hop costs 60 us of round trip. A worker that finds nothing parks in the netpoller, unless it is to poll (rxmode.go).
 //
@@ -14,7 +14,7 @@
 //	  ▲                            │
 //	  └──────────Release───────────┘
 //
-// Two shorter ways lead past parts of netstack: to its transport layer (express.go), and for datagrams to the socket itself (mailbox.go),
+// Two shorter ways lead past parts of netstack: to its transport layer (fastpath.go), and for datagrams to the socket itself (sink.go),
 // which is copied to and told once per batch.
 //
 // What the stack would queue without a bound, TCP segments without payload, is counted while it waits there, and shed from
@@ -32,7 +32,7 @@
 // (backlog.go); whatever else waits in its sender, up to a millisecond. ARP, ICMP and the like do neither and have a reserve.
 //
 // Completions are looked for before every write and after every reception, for one may tell of an error that leaves the queue
-// mute until it is replaced; and by a timer while anything is outstanding (care.go).
+// mute until it is replaced; and by a timer while anything is outstanding (completion_timer.go).
 //
 // ACKCoalescer (ack.go) is a queueing discipline to put in front: it holds pure ACKs back for a moment, as RFC 1122 and RFC
 // 5681 allow and netstack by itself never does.
@@ -40,8 +40,8 @@
 // # What netstack does not see
 //
 // Some of netstack's TCP goes wrong for reasons that are visible on the link, and is put right there, by changing what arrives
-// (flows.go): a window shut on segments that were allowed (shut.go), a round trip time measured from a SYN that was lost
-// (handshake.go), a loss inside a super-segment (supersegment.go).
+// (flows.go): a window shut on segments that were allowed (zero_window.go), a round trip time measured from a SYN that was lost
+// (syn_rtt_fix.go), a loss inside a super-segment (gso_sack_filter.go).
 //
 // # Lifetime
 //

@@ -53,19 +53,19 @@ type Endpoint struct {
 	rxLimit uint64 // bytes of segments without payload that may wait in the stack
 	flows   *flows
 
-	mtu     atomic.Uint32
-	mac     atomic.Uint64
-	address atomic.Pointer[tcpip.LinkAddress]
-	hosts   atomic.Pointer[hosts]   // nil: no express lane for what is received
-	lane    atomic.Pointer[express] // nil: none for what is sent
-	closed  atomic.Bool
+	mtu        atomic.Uint32
+	mac        atomic.Uint64
+	address    atomic.Pointer[tcpip.LinkAddress]
+	localAddrs atomic.Pointer[localAddrs] // nil: no express lane for what is received
+	fastPath   atomic.Pointer[fastPath]   // nil: none for what is sent
+	closed     atomic.Bool
 
-	mailboxes atomic.Pointer[mailboxes] // nil: there are none
+	sinks atomic.Pointer[sinkFinder] // nil: there are none
 
-	mu      sync.Mutex
-	session *session // nil when not attached
-	last    *session // whose workers may still run
-	onClose func()
+	mu             sync.Mutex
+	attachment     *attachment // nil when not attached
+	lastAttachment *attachment // whose workers may still run
+	onClose        func()
 }
 
 var (
@@ -166,35 +166,35 @@ func (e *Endpoint) ParseHeader(pkt *gstack.PacketBuffer) bool {
 func (e *Endpoint) Attach(dispatcher gstack.NetworkDispatcher) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.endSession()
+	e.detach()
 	if dispatcher == nil || e.closed.Load() {
 		return
 	}
-	s := &session{dispatcher: dispatcher, before: e.last}
-	e.session, e.last = s, s
+	s := &attachment{dispatcher: dispatcher, previous: e.lastAttachment}
+	e.attachment, e.lastAttachment = s, s
 	s.workers.Add(e.dev.NumRx() + 1)
-	go e.start(s)
+	go e.startWorkers(s)
 }
 
-// endSession is called with mu held.
-func (e *Endpoint) endSession() {
-	if e.session != nil {
-		e.lane.Store(nil)
+// detach is called with mu held.
+func (e *Endpoint) detach() {
+	if e.attachment != nil {
+		e.fastPath.Store(nil)
 		for _, t := range e.tx {
-			t.abandon()
+			t.dropQueued()
 		}
-		e.flows.resends.clear()
-		e.session.end(e.dev)
-		e.session = nil
+		e.flows.resend.clear()
+		e.attachment.stopWorkers(e.dev)
+		e.attachment = nil
 	}
 }
 
-// start runs the workers as soon as those of the session before have left the queues.
-func (e *Endpoint) start(s *session) {
+// startWorkers runs the workers as soon as those of the session before have left the queues.
+func (e *Endpoint) startWorkers(s *attachment) {
 	defer s.workers.Done()
-	if s.before != nil {
-		s.before.workers.Wait()
-		s.before = nil
+	if s.previous != nil {
+		s.previous.workers.Wait()
+		s.previous = nil
 	}
 	for i := range e.dev.NumRx() {
 		go func() {
@@ -218,12 +218,12 @@ func (e *Endpoint) BindStack(s *gstack.Stack, id tcpip.NICID) error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.session == nil {
+	if e.attachment == nil {
 		return fmt.Errorf("bind link endpoint to NIC %d: it is not attached", id)
 	}
-	n.express = newExpress(e.session.dispatcher, s, id)
-	e.lane.Store(n.express)
-	e.session.networks.Store(n)
+	n.fastPath = newFastPath(e.attachment.dispatcher, s, id)
+	e.fastPath.Store(n.fastPath)
+	e.attachment.networks.Store(n)
 	return nil
 }
 
@@ -231,7 +231,7 @@ func (e *Endpoint) BindStack(s *gstack.Stack, id tcpip.NICID) error {
 func (e *Endpoint) IsAttached() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.session != nil
+	return e.attachment != nil
 }
 
 // Wait implements gstack.LinkEndpoint, but returns at once: the stack calls it with the mutex held that a worker may be
@@ -250,13 +250,13 @@ func (e *Endpoint) SetOnCloseAction(f func()) {
 func (e *Endpoint) Close() {
 	e.mu.Lock()
 	e.closed.Store(true)
-	e.endSession()
-	last := e.last
+	e.detach()
+	last := e.lastAttachment
 	e.mu.Unlock()
 	if last != nil {
 		last.workers.Wait()
 	}
-	e.flows.resends.close()
+	e.flows.resend.close()
 	for _, t := range e.tx {
 		t.close()
 	}

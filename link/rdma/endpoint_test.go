@@ -95,14 +95,14 @@ func TestAttachDetach(t *testing.T) {
 		e.Attach(nil)
 		e.Attach(nil)
 		e.Wait()
-		e.last.workers.Wait() // frames that a worker has in hand are lost
+		e.lastAttachment.workers.Wait() // frames that a worker has in hand are lost
 		if e.IsAttached() {
 			t.Error("still attached")
 		}
 	}
 	first, second := newSink(), newSink()
 	e.Attach(first)
-	before := e.last
+	before := e.lastAttachment
 	e.Attach(second) // without a nil between
 	before.workers.Wait()
 	post(t, devs[1].Tx(0), arpFrame())
@@ -218,7 +218,7 @@ func TestDeviceGoesAway(t *testing.T) {
 	post(t, devs[1].Tx(0), arpFrame())
 	s.await(t, 1)
 	devs[0].Stop()
-	e.last.workers.Wait()
+	e.lastAttachment.workers.Wait()
 	pkt := ackPacket(1)
 	if err := e.writePacket(pkt); err == nil {
 		t.Error("written to a stopped device")

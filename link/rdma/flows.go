@@ -10,16 +10,16 @@ import (
 // flows is what the endpoint keeps of TCP connections to make up for what netstack does not see or gets wrong. All of it is
 // bounded, and lost without harm.
 type flows struct {
-	shut    shutWindows
-	opening handshakes
-	supers  superSegments
-	resends resender
+	zeroWindow zeroWindow
+	synRTT     synRTTFix
+	gsoSACK    gsoSACKFilter
+	resend     resender
 }
 
 // newFlows makes flows that send by post.
 func newFlows(clock tcpip.Clock, post poster) *flows {
-	f := &flows{opening: newHandshakes(), supers: newSuperSegments()}
-	f.resends.open(clock, post)
+	f := &flows{synRTT: newSYNRTTFix(), gsoSACK: newGSOSACKFilter()}
+	f.resend.open(clock, post)
 	return f
 }
 
@@ -30,11 +30,11 @@ func (f *flows) sent(pkt *gstack.PacketBuffer) {
 	if !l.outgoingTCP(h) {
 		return
 	}
-	f.shut.sent(h, &l)
-	f.opening.sent(h, &l)
-	f.resends.sent(pkt, h, &l)
+	f.zeroWindow.sent(h, &l)
+	f.synRTT.sent(h, &l)
+	f.resend.sent(pkt, h, &l)
 	if gso := &pkt.GSOOptions; gso.Type != gstack.GSONone && pkt.Data().Size() >= int(gso.MSS) {
-		f.supers.sent(h, &l, pkt.Data().Size())
+		f.gsoSACK.sent(h, &l, pkt.Data().Size())
 	}
 }
 
@@ -43,20 +43,20 @@ func (f *flows) received(frame []byte, l *layout, count *rxCounters) {
 	if l.proto != protoTCP || l.l4 == 0 || l.end-l.l4 < tcpLen {
 		return
 	}
-	if f.shut.received(frame, l) {
-		count.shut.Add(1)
+	if f.zeroWindow.received(frame, l) {
+		count.zeroWindow.Add(1)
 	}
-	if f.opening.received(frame, l) {
-		count.restamped.Add(1)
+	if f.synRTT.received(frame, l) {
+		count.synRTTFixed.Add(1)
 	}
-	f.resends.received(frame, l)
-	if f.supers.received(frame, l) {
-		count.desacked.Add(1)
+	f.resend.received(frame, l)
+	if f.gsoSACK.received(frame, l) {
+		count.sackRemoved.Add(1)
 	}
 }
 
-// indifferent reports whether received changes nothing, at present, in a segment with data and no option but a timestamp.
-func (f *flows) indifferent() bool { return f.opening.repeated.Load() == 0 }
+// passesData reports whether received changes nothing, at present, in a segment with data and no option but a timestamp.
+func (f *flows) passesData() bool { return f.synRTT.repeated.Load() == 0 }
 
 // TCP option kinds.
 const (

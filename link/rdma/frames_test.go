@@ -123,7 +123,7 @@ func testWorker() *worker {
 	e := &Endpoint{rxLimit: DefaultRxLimit}
 	e.flows = newFlows(tcpip.NewStdClock(), e.resend)
 	e.SetLinkAddress(ourMAC)
-	return &worker{e: e, session: new(session), count: new(rxCounters), merge: newMerger(batchFrames)}
+	return &worker{e: e, attachment: new(attachment), count: new(rxCounters), merge: newMerger(batchFrames)}
 }
 
 // load puts frames into the worker's batch, with the same flags for all.

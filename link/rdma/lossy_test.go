@@ -104,7 +104,7 @@ func (o *lossy) newLossyEnd(c *virtualClock, n byte) *lossyEnd {
 	var clock tcpip.Clock = c
 	if !o.alone {
 		e.flows = newFlows(c, e.post)
-		e.flows.opening.since = c.since
+		e.flows.synRTT.since = c.since
 		clock = patience{c}
 	}
 	e.stack = gstack.New(gstack.Options{
@@ -292,8 +292,8 @@ func (o lossy) run() outcome {
 	stop()
 	for _, e := range r.ends {
 		if e.flows != nil {
-			r.resent += e.flows.resends.count.Load()
-			e.flows.resends.close()
+			r.resent += e.flows.resend.count.Load()
+			e.flows.resend.close()
 		}
 		e.stack.Close()
 	}

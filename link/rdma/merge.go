@@ -46,7 +46,7 @@ type run struct {
 	mss         int    // payload of the first frame
 	payload     int    // of all frames
 	regular     bool   // next may add to it
-	express     bool   // may take the express lane
+	fastPath    bool   // may take the express lane
 }
 
 // merged is true when the run has more than one frame.
@@ -81,7 +81,7 @@ func (m *merger) begin(batch []dv.Packet) {
 // add puts frame i, whose checksums are verified, into the run it continues or into a new one.
 func (m *merger) add(i int, l *layout) {
 	if m.off || l.proto != protoTCP || l.l4 == 0 || !l.plain || l.end-l.l4 < tcpLen {
-		m.alone(i, l)
+		m.addSingle(i, l)
 		return
 	}
 	frame := m.batch[i].Data
@@ -90,13 +90,13 @@ func (m *merger) add(i int, l *layout) {
 	payload := len(tcp) - header
 	if header < tcpLen || payload <= 0 || flags&flagACK == 0 || flags&flagsSpecial != 0 {
 		m.flows[slot] = none // nothing that comes later may overtake it
-		m.alone(i, l)
+		m.addSingle(i, l)
 		return
 	}
 	at := m.flows[slot]
 	if at == none || !m.continues(&m.runs[at], frame, l, header, payload) {
 		at = int16(len(m.runs))
-		m.alone(i, l)
+		m.addSingle(i, l)
 		r := &m.runs[at]
 		r.headers, r.mss, r.seq = l.l4+header, payload, binary.BigEndian.Uint32(tcp[4:])
 		r.regular = r.isRegular(&m.batch[i])
@@ -118,8 +118,8 @@ func (r *run) grow(payload int, id uint16, flags byte) bool {
 	return payload < r.mss || flags&flagsLast != 0
 }
 
-// alone adds frame i as a run of its own.
-func (m *merger) alone(i int, l *layout) {
+// addSingle adds frame i as a run of its own.
+func (m *merger) addSingle(i int, l *layout) {
 	m.chain[i] = none
 	m.runs = append(m.runs, run{layout: *l, first: int16(i), last: int16(i)})
 }

@@ -129,7 +129,7 @@ func TestMergeRules(t *testing.T) {
 				frames = append(frames, f.bytes())
 			}
 			w := testWorker()
-			w.sort(w.load(flags, frames...))
+			w.classifyAndMerge(w.load(flags, frames...))
 			if got := w.merge.shape(); got != want {
 				t.Errorf("%s (IPv6 %v, flags %b): %s, want %s", tc.name, v6, flags, got, want)
 			}
@@ -140,7 +140,7 @@ func TestMergeRules(t *testing.T) {
 func TestMergeOff(t *testing.T) {
 	w := testWorker()
 	w.merge.off = true
-	w.sort(w.load(0, segment(0).bytes(), segment(1).bytes()))
+	w.classifyAndMerge(w.load(0, segment(0).bytes(), segment(1).bytes()))
 	if got := w.merge.shape(); got != "[[0] [1]]" {
 		t.Error(got)
 	}
@@ -167,8 +167,8 @@ func TestMergedPacket(t *testing.T) {
 		one.payload, one.flags, one.pad = payload, one.flags|header.TCPFlagPsh|header.TCPFlagFin, 0
 		want := one.bytes()
 		w := testWorker()
-		w.sort(w.load(vouched, frames...))
-		pkts := w.copy()
+		w.classifyAndMerge(w.load(vouched, frames...))
+		pkts := w.buildPackets()
 		if len(pkts) != 1 {
 			t.Fatalf("IPv6 %v: %s", v6, w.merge.shape())
 		}
@@ -201,9 +201,9 @@ func TestMergeLimit(t *testing.T) {
 			f.seq += 1440
 		}
 		w := testWorker()
-		w.sort(w.load(flags, frames...))
+		w.classifyAndMerge(w.load(flags, frames...))
 		total := 0
-		for i, pkt := range w.copy() {
+		for i, pkt := range w.buildPackets() {
 			size := pkt.Size() - ethLen
 			if size > maxPacket || i == 0 && size < maxPacket-1440 {
 				t.Errorf("IPv6 %v: packet of %d bytes", v6, size)
@@ -230,7 +230,7 @@ func segmentsOf(t *testing.T, w *worker, pkts []*gstack.PacketBuffer) []delivere
 	for i, pkt := range pkts {
 		b := pkt.ToView().AsSlice()
 		l := w.merge.runs[i].layout
-		if l.etherType == typeIPv4 && checksum.Checksum(b[14:34], 0) != right {
+		if l.etherType == typeIPv4 && checksum.Checksum(b[14:34], 0) != validSum {
 			t.Fatalf("IP checksum of packet %d is wrong", i)
 		}
 		h := header.TCP(b[l.l4:])
@@ -282,8 +282,8 @@ func TestMergeKeepsStreams(t *testing.T) {
 			if w == merging {
 				into = got
 			}
-			w.sort(w.load(0, frames...))
-			for _, d := range segmentsOf(t, w, w.copy()) {
+			w.classifyAndMerge(w.load(0, frames...))
+			for _, d := range segmentsOf(t, w, w.buildPackets()) {
 				list := into[d.flow]
 				if n := len(list); n > 0 && len(d.payload) > 0 && len(list[n-1].payload) > 0 && list[n-1].seq+uint32(len(list[n-1].payload)) == d.seq {
 					list[n-1].payload = append(list[n-1].payload, d.payload...)
@@ -310,8 +310,8 @@ func TestMergeAllocs(t *testing.T) {
 	}
 	w := testWorker()
 	if n := testing.AllocsPerRun(100, func() {
-		w.sort(w.load(0, frames...))
-		for _, pkt := range w.copy() {
+		w.classifyAndMerge(w.load(0, frames...))
+		for _, pkt := range w.buildPackets() {
 			pkt.DecRef()
 		}
 	}); n != 0 && !raceDetector {
@@ -347,8 +347,8 @@ func BenchmarkBatch(b *testing.B) {
 			w.merge.off = tc.off
 			b.ReportAllocs()
 			for b.Loop() {
-				w.sort(w.load(tc.flags, frames...))
-				for _, pkt := range w.copy() {
+				w.classifyAndMerge(w.load(tc.flags, frames...))
+				for _, pkt := range w.buildPackets() {
 					pkt.DecRef()
 				}
 			}

@@ -13,26 +13,26 @@ import (
 // receive delivers the first n frames of the batch, which go back to the ring before the stack sees their copies.
 func (w *worker) receive(n int) {
 	frames := w.frames[:n]
-	joined := w.join(frames)
-	w.sort(frames)
-	packets := w.copy()
+	joined := w.linearize(frames)
+	w.classifyAndMerge(frames)
+	packets := w.buildPackets()
 	if joined {
-		w.unjoin(frames)
+		w.releaseLinear(frames)
 	}
 	w.q.Release(frames)
 	w.deliverAll(packets)
 }
 
-// sort drops what is not for us or not sound and makes runs of the rest, changed where netstack needs it (flows.go).
-func (w *worker) sort(frames []dv.Packet) {
+// classifyAndMerge drops what is not for us or not sound and makes runs of the rest, changed where netstack needs it (flows.go).
+func (w *worker) classifyAndMerge(frames []dv.Packet) {
 	w.merge.begin(frames)
-	mac, quick, pressure := w.e.mac.Load(), w.e.flows.indifferent(), w.pressure()
+	mac, quick, pressure := w.e.mac.Load(), w.e.flows.passesData(), w.pressure()
 	for i := range frames {
 		if quick && w.merge.next(i) {
 			continue
 		}
 		var l layout
-		if !w.admit(&frames[i], mac, &l) || !w.sound(&frames[i], &l) {
+		if !w.acceptEthernet(&frames[i], mac, &l) || !w.verifyChecksums(&frames[i], &l) {
 			continue
 		}
 		if w.sheds(frames[i].Data, &l, pressure) {
@@ -43,19 +43,19 @@ func (w *worker) sort(frames []dv.Packet) {
 	}
 }
 
-// copy makes a packet of each run, but for those that a mailbox takes.
-func (w *worker) copy() []*gstack.PacketBuffer {
+// buildPackets makes a packet of each run, but for those that a mailbox takes.
+func (w *worker) buildPackets() []*gstack.PacketBuffer {
 	runs := w.merge.runs
-	hosts := w.e.hosts.Load()
-	boxes := w.e.mailboxes.Load()
+	hosts := w.e.localAddrs.Load()
+	boxes := w.e.sinks.Load()
 	for i := range runs {
 		r := &runs[i]
 		if r.fragment {
 			boxes = nil // nothing may overtake it, if it is a datagram's
 		}
-		r.express = hosts.take(w.frames[r.first].Data, &r.layout)
-		if box := w.mailbox(r, boxes); box != nil {
-			if w.put(r, box) {
+		r.fastPath = hosts.accepts(w.frames[r.first].Data, &r.layout)
+		if box := w.sinkFor(r, boxes); box != nil {
+			if w.deliverToSink(r, box) {
 				continue
 			}
 			boxes = nil
@@ -67,14 +67,14 @@ func (w *worker) copy() []*gstack.PacketBuffer {
 
 // deliverAll wakes the owners of mailboxes and hands the packet of each run that has one to the stack, until the session ends.
 func (w *worker) deliverAll(packets []*gstack.PacketBuffer) {
-	w.knock()
+	w.flushSinks()
 	delivered := 0
 	for i, pkt := range packets {
 		if pkt == nil { // in a mailbox
 			delivered++
 			continue
 		}
-		if !w.session.ended() {
+		if !w.attachment.stopped() {
 			w.deliver(&w.merge.runs[i], pkt)
 			delivered++
 		}
@@ -82,11 +82,11 @@ func (w *worker) deliverAll(packets []*gstack.PacketBuffer) {
 	}
 	clear(packets)
 	w.count.packets.Add(uint64(delivered))
-	w.countExpress()
+	w.countFastPath()
 }
 
-// admit decides by the Ethernet header whether the frame is for this endpoint, and starts its layout.
-func (w *worker) admit(p *dv.Packet, mac uint64, l *layout) bool {
+// acceptEthernet decides by the Ethernet header whether the frame is for this endpoint, and starts its layout.
+func (w *worker) acceptEthernet(p *dv.Packet, mac uint64, l *layout) bool {
 	frame := p.Data
 	if frame[0]&1 == 0 && binary.BigEndian.Uint64(frame)>>16 != mac {
 		w.count.otherMAC.Add(1)
@@ -96,16 +96,16 @@ func (w *worker) admit(p *dv.Packet, mac uint64, l *layout) bool {
 		w.count.own.Add(1)
 		return false
 	}
-	if !w.untag(p, l) {
+	if !w.stripVLAN(p, l) {
 		w.count.otherVLAN.Add(1)
 		return false
 	}
 	return true
 }
 
-// sound parses an IP frame and verifies the checksums that the NIC did not vouch for. Frames that cannot be parsed are let
+// verifyChecksums parses an IP frame and verifies the checksums that the NIC did not vouch for. Frames that cannot be parsed are let
 // through: the stack refuses and counts them.
-func (w *worker) sound(p *dv.Packet, l *layout) bool {
+func (w *worker) verifyChecksums(p *dv.Packet, l *layout) bool {
 	l.parse(p.Data)
 	if p.Flags&dv.RxL3OK == 0 && !l.headerOK(p.Data) {
 		w.count.badChecksum.Add(1)
@@ -186,55 +186,55 @@ func (w *worker) deliver(r *run, pkt *gstack.PacketBuffer) {
 	pkt.PktType = packetType(eth)
 	pkt.NetworkProtocolNumber = tcpip.NetworkProtocolNumber(r.etherType)
 	if r.fragment {
-		if network := w.session.network(pkt.NetworkProtocolNumber); network != nil {
+		if network := w.attachment.network(pkt.NetworkProtocolNumber); network != nil {
 			w.count.fragments.Add(1)
 			network.HandlePacket(pkt)
 			return
 		}
 	}
-	if r.express && w.express(r, pkt) {
+	if r.fastPath && w.deliverFastPath(r, pkt) {
 		return
 	}
-	w.session.dispatcher.DeliverNetworkPacket(pkt.NetworkProtocolNumber, pkt)
+	w.attachment.dispatcher.DeliverNetworkPacket(pkt.NetworkProtocolNumber, pkt)
 }
 
-// express delivers a packet directly to the transport layer and notes what it could, or has the network layer deliver
+// deliverFastPath delivers a packet directly to the transport layer and notes what it could, or has the network layer deliver
 // it after all.
-func (w *worker) express(r *run, pkt *gstack.PacketBuffer) bool {
-	n := w.session.networks.Load()
-	if n == nil || n.express == nil {
+func (w *worker) deliverFastPath(r *run, pkt *gstack.PacketBuffer) bool {
+	n := w.attachment.networks.Load()
+	if n == nil || n.fastPath == nil {
 		return false
 	}
 	size := uint64(pkt.Data().Size())
-	if !n.express.deliver(r, pkt) {
-		pkt = again(pkt)
-		w.session.dispatcher.DeliverNetworkPacket(pkt.NetworkProtocolNumber, pkt)
+	if !n.fastPath.deliver(r, pkt) {
+		pkt = rebuildForReinject(pkt)
+		w.attachment.dispatcher.DeliverNetworkPacket(pkt.NetworkProtocolNumber, pkt)
 		pkt.DecRef()
 		return true
 	}
-	c := &w.passed4
+	c := &w.fast4
 	if r.etherType == typeIPv6 {
-		c = &w.passed6
+		c = &w.fast6
 	}
 	c.packets++
 	c.bytes += size
 	return true
 }
 
-// countExpress publishes what took the express lane in this batch.
-func (w *worker) countExpress() {
-	if w.passed4.packets+w.passed6.packets == 0 {
+// countFastPath publishes what took the express lane in this batch.
+func (w *worker) countFastPath() {
+	if w.fast4.packets+w.fast6.packets == 0 {
 		return
 	}
-	x := w.session.networks.Load().express
-	if c := w.passed4; c.packets > 0 {
-		x.passed(x.ipv4, c.packets, c.bytes)
+	x := w.attachment.networks.Load().fastPath
+	if c := w.fast4; c.packets > 0 {
+		x.countReceived(x.ipv4, c.packets, c.bytes)
 	}
-	if c := w.passed6; c.packets > 0 {
-		x.passed(x.ipv6, c.packets, c.bytes)
+	if c := w.fast6; c.packets > 0 {
+		x.countReceived(x.ipv6, c.packets, c.bytes)
 	}
-	w.count.express.Add(w.passed4.packets + w.passed6.packets)
-	w.passed4, w.passed6 = traffic{}, traffic{}
+	w.count.fastPath.Add(w.fast4.packets + w.fast6.packets)
+	w.fast4, w.fast6 = traffic{}, traffic{}
 }
 
 func packetType(eth []byte) tcpip.PacketType {

@@ -148,8 +148,8 @@ func TestHeldPayload(t *testing.T) {
 			want = append(want, f.payload...)
 			frames = append(frames, f.bytes())
 		}
-		w.sort(w.load(dv.RxL3OK|dv.RxL4OK, frames...))
-		pkt := w.copy()[0]
+		w.classifyAndMerge(w.load(dv.RxL3OK|dv.RxL4OK, frames...))
+		pkt := w.buildPackets()[0]
 		h := keep(pkt, ethLen+ipv4Len+tcpLen, rng.IntN(3), want)
 		pkt.DecRef()
 		packets <- h

@@ -28,7 +28,7 @@ func TestVerify(t *testing.T) {
 			f.v6 = v6
 			for proto, frame := range map[string][]byte{"tcp": f.bytes(), "udp": udpFrame(f)} {
 				w := testWorker()
-				if w.sort(w.load(0, bytes.Clone(frame))); len(w.merge.runs) != 1 || w.count.verified.Load() != 1 {
+				if w.classifyAndMerge(w.load(0, bytes.Clone(frame))); len(w.merge.runs) != 1 || w.count.verified.Load() != 1 {
 					t.Fatalf("%s %s (IPv6 %v): dropped", proto, name, v6)
 				}
 				l4 := w.merge.runs[0].l4
@@ -36,7 +36,7 @@ func TestVerify(t *testing.T) {
 					at := ethLen + bit/8
 					broken := bytes.Clone(frame)
 					broken[at] ^= 1 << (bit % 8)
-					w.sort(w.load(0, broken))
+					w.classifyAndMerge(w.load(0, broken))
 					switch {
 					case v6 && (at < ethLen+8):
 						continue // version, class, label, length, next header, hop limit
@@ -49,7 +49,7 @@ func TestVerify(t *testing.T) {
 						t.Errorf("%s %s (IPv6 %v): bit %d of byte %d broken, and delivered", proto, name, v6, bit%8, at)
 					}
 				}
-				w.sort(w.load(dv.RxL3OK|dv.RxL4OK, append(bytes.Clone(frame[:len(frame)-1]), ^frame[len(frame)-1])))
+				w.classifyAndMerge(w.load(dv.RxL3OK|dv.RxL4OK, append(bytes.Clone(frame[:len(frame)-1]), ^frame[len(frame)-1])))
 				if len(w.merge.runs) != 1 {
 					t.Errorf("%s %s (IPv6 %v): verified what the NIC had vouched for", proto, name, v6)
 				}
@@ -62,8 +62,8 @@ func TestPaddingIsCut(t *testing.T) {
 	f := segment(0)
 	f.payload, f.pad = nil, 6
 	w := testWorker()
-	w.sort(w.load(0, f.bytes()))
-	if n := w.copy()[0].Size(); n != 54 {
+	w.classifyAndMerge(w.load(0, f.bytes()))
+	if n := w.buildPackets()[0].Size(); n != 54 {
 		t.Errorf("%d bytes", n)
 	}
 }
@@ -79,7 +79,7 @@ func TestUDPWithoutChecksum(t *testing.T) {
 			at += 20
 		}
 		frame[at], frame[at+1] = 0, 0
-		w.sort(w.load(0, frame))
+		w.classifyAndMerge(w.load(0, frame))
 		if got := len(w.merge.runs) == 1; got == v6 {
 			t.Errorf("IPv6 %v: delivered %v", v6, got)
 		}
@@ -118,10 +118,10 @@ func TestAdmit(t *testing.T) {
 	} {
 		w := testWorker()
 		d := &recorder{}
-		w.session.dispatcher = d
+		w.attachment.dispatcher = d
 		w.frames[0] = dv.Packet{Data: bytes.Clone(tc.frame), Flags: tc.flags, VLAN: tc.vlan}
-		w.sort(w.frames[:1])
-		w.deliverAll(w.copy())
+		w.classifyAndMerge(w.frames[:1])
+		w.deliverAll(w.buildPackets())
 		if got := len(d.types) > 0; got != (tc.want != dropped) {
 			t.Errorf("%s: delivered %v", tc.name, got)
 			continue
@@ -166,14 +166,14 @@ func FuzzReceive(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, flags uint16) {
 		w := testWorker()
 		d := &recorder{}
-		w.session.dispatcher = d
+		w.attachment.dispatcher = d
 		var frames [][]byte
 		for len(data) >= 2 && len(frames) < batchFrames {
 			n := min(int(binary.BigEndian.Uint16(data)), len(data)-2)
 			frames = append(frames, append([]byte(ourMAC+peerMAC), append(data[2:2+n:2+n], make([]byte, max(0, 2-n))...)...))
 			data = data[2+n:]
 		}
-		w.sort(w.load(dv.RxFlags(flags), frames...))
+		w.classifyAndMerge(w.load(dv.RxFlags(flags), frames...))
 		seen := map[int16]bool{}
 		for _, r := range w.merge.runs {
 			payload := 0
@@ -194,7 +194,7 @@ func FuzzReceive(f *testing.F) {
 		if len(seen)+dropped != len(frames) {
 			t.Fatalf("%d frames, %d in runs, %d dropped", len(frames), len(seen), dropped)
 		}
-		w.deliverAll(w.copy())
+		w.deliverAll(w.buildPackets())
 		if len(d.types) != len(w.merge.runs) {
 			t.Fatalf("%d packets of %d runs", len(d.types), len(w.merge.runs))
 		}

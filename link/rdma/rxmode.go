@@ -87,7 +87,7 @@ func (w *worker) run() {
 
 // runParking sleeps when there is nothing and look, too, finds nothing.
 func (w *worker) runParking(look func() bool) {
-	for !w.session.ended() {
+	for !w.attachment.stopped() {
 		if w.poll() || look() {
 			continue
 		}
@@ -104,7 +104,7 @@ func (w *worker) runParking(look func() bool) {
 
 // runPolling does not sleep.
 func (w *worker) runPolling() {
-	for !w.session.ended() {
+	for !w.attachment.stopped() {
 		found := false
 		for range pollsPerYield {
 			found = w.poll() || found
@@ -138,7 +138,7 @@ func (w *worker) spin() bool {
 // asks the netpoller only when it has nothing else to run, or after 10 ms, by when a ring has long overrun. Whoever was about to
 // send gets its turn, too, so the batch will be larger.
 func (w *worker) linger() bool {
-	for idle := 0; idle < idleYields && !w.session.ended(); {
+	for idle := 0; idle < idleYields && !w.attachment.stopped(); {
 		before := time.Now()
 		runtime.Gosched()
 		if w.poll() {

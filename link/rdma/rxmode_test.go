@@ -88,7 +88,7 @@ func TestPollingEndsWithTheDevice(t *testing.T) {
 	}
 	e.Attach(newSink())
 	devs[0].Stop()
-	e.last.workers.Wait()
+	e.lastAttachment.workers.Wait()
 	e.Close()
 }
 

@@ -8,10 +8,10 @@ type Stats struct {
 	RxPackets     uint64 // delivered to the stack
 	RxMerged      uint64 // frames that went into a packet with others
 	RxVerified    uint64 // frames whose transport checksum was verified in software
-	RxShut        uint64 // ACKs changed because netstack had shut its window on them, see shut.go
-	RxRestamped   uint64 // segments that echo a SYN sent several times, see handshake.go
-	RxDesacked    uint64 // ACKs whose SACK was taken out, see supersegment.go
-	RxExpress     uint64 // packets that went to the transport layer directly, see express.go
+	RxZeroWindow  uint64 // ACKs changed because netstack had shut its window on them, see zero_window.go
+	RxSYNRTTFixed uint64 // segments that echo a SYN sent several times, see syn_rtt_fix.go
+	RxSACKRemoved uint64 // ACKs whose SACK was taken out, see gso_sack_filter.go
+	RxFastPath    uint64 // packets that went to the transport layer directly, see fastpath.go
 	RxFragments   uint64 // IP fragments whose checksum was left to the stack
 	RxBadChecksum uint64 // dropped: checksum wrong
 	RxOtherMAC    uint64 // dropped: for another unicast address
@@ -36,7 +36,7 @@ type Stats struct {
 
 // rxCounters is one worker's; a cache line or more apart from the next.
 type rxCounters struct {
-	packets, merged, verified, shut, restamped, desacked, express, fragments, badChecksum, otherMAC, own, otherVLAN, shed atomic.Uint64
+	packets, merged, verified, zeroWindow, synRTTFixed, sackRemoved, fastPath, fragments, badChecksum, otherMAC, own, otherVLAN, shed atomic.Uint64
 
 	waiting waiting
 	_       [64]byte
@@ -56,10 +56,10 @@ func (e *Endpoint) Stats() Stats {
 		s.RxPackets += c.packets.Load()
 		s.RxMerged += c.merged.Load()
 		s.RxVerified += c.verified.Load()
-		s.RxShut += c.shut.Load()
-		s.RxRestamped += c.restamped.Load()
-		s.RxDesacked += c.desacked.Load()
-		s.RxExpress += c.express.Load()
+		s.RxZeroWindow += c.zeroWindow.Load()
+		s.RxSYNRTTFixed += c.synRTTFixed.Load()
+		s.RxSACKRemoved += c.sackRemoved.Load()
+		s.RxFastPath += c.fastPath.Load()
 		s.RxFragments += c.fragments.Load()
 		s.RxBadChecksum += c.badChecksum.Load()
 		s.RxOtherMAC += c.otherMAC.Load()
@@ -80,6 +80,6 @@ func (e *Endpoint) Stats() Stats {
 		s.TxBacklogged += c.backlogged.Load()
 		s.TxBacklogDropped += c.backlogDropped.Load()
 	}
-	s.TxResent = e.flows.resends.count.Load()
+	s.TxResent = e.flows.resend.count.Load()
 	return s
 }

@@ -251,7 +251,7 @@ func TestAllocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &session{dispatcher: newSink()}
+	s := &attachment{dispatcher: newSink()}
 	w := e.newWorker(s, 0)
 	f := segment(0)
 	f.dst, f.src = "\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02"

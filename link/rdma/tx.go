@@ -20,14 +20,14 @@ const (
 
 // sender is one send queue and what its users share. All but count is guarded by the queue's lock.
 type sender struct {
-	q       *dv.TxQueue
-	packet  dv.TxPacket // scratch
-	reserve int         // blocks that ordinary packets leave free
-	flows   *flows
-	vlan    uint16 // 0: frames are sent without a tag
-	backlog backlog
-	care    care
-	count   txCounters
+	q           *dv.TxQueue
+	packet      dv.TxPacket // scratch
+	reserve     int         // blocks that ordinary packets leave free
+	flows       *flows
+	vlan        uint16 // 0: frames are sent without a tag
+	backlog     backlog
+	completions completionTimer
+	count       txCounters
 }
 
 func newSender(q *dv.TxQueue, vlan uint16, flows *flows) *sender {
@@ -36,7 +36,7 @@ func newSender(q *dv.TxQueue, vlan uint16, flows *flows) *sender {
 		q: q, vlan: vlan, flows: flows, packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
 		reserve: min(2*reservedPackets, blocks/8),
 	}
-	s.care.init(s.check)
+	s.completions.init(s.check)
 	s.backlog.timer = time.AfterFunc(time.Hour, s.expire)
 	s.backlog.timer.Stop()
 	return s
@@ -141,33 +141,33 @@ func (s *sender) reclaim() bool {
 func (s *sender) send(pkt *gstack.PacketBuffer, patience time.Duration) tcpip.Error {
 	s.flows.sent(pkt)
 	k := kindOf(headers(pkt))
-	err := s.try(pkt, k)
+	err := s.tryPost(pkt, k)
 	if err == dv.ErrRingFull && s.reclaim() {
-		err = s.try(pkt, k)
+		err = s.tryPost(pkt, k)
 	}
-	if err == dv.ErrRingFull && s.keeps(k) {
-		err = s.keep(pkt)
+	if err == dv.ErrRingFull && s.queueable(k) {
+		err = s.enqueue(pkt)
 	}
 	if err == dv.ErrRingFull {
-		err = s.sendLater(pkt, k, patience)
+		err = s.awaitRoom(pkt, k, patience)
 	}
-	return s.outcome(err)
+	return s.netstackError(err)
 }
 
-// try posts one packet unless it is others' turn.
-func (s *sender) try(pkt *gstack.PacketBuffer, k kind) error {
-	if k != kindControl && !s.backlog.empty() && (k != kindOther || !s.backlog.lets(pkt.Size())) {
+// tryPost posts one packet unless it is others' turn.
+func (s *sender) tryPost(pkt *gstack.PacketBuffer, k kind) error {
+	if k != kindControl && !s.backlog.empty() && (k != kindOther || !s.backlog.mayBypass(pkt.Size())) {
 		return dv.ErrRingFull
 	}
 	err := s.post(pkt, k)
 	if err == nil {
-		s.backlog.others += pkt.Size()
+		s.backlog.bypassed += pkt.Size()
 	}
 	return err
 }
 
-// outcome is what the stack is told.
-func (s *sender) outcome(err error) tcpip.Error {
+// netstackError is what the stack is told.
+func (s *sender) netstackError(err error) tcpip.Error {
 	switch {
 	case err == nil:
 		return nil
@@ -207,7 +207,7 @@ func (s *sender) post(pkt *gstack.PacketBuffer, k kind) error {
 		p.Bufs = append(p.Bufs, b[offset:])
 		offset = 0
 	}
-	s.tag()
+	s.addVLAN()
 	err := s.q.Post(p)
 	clear(p.Bufs) // the views are the caller's
 	if err != nil {
@@ -219,17 +219,17 @@ func (s *sender) post(pkt *gstack.PacketBuffer, k kind) error {
 	return nil
 }
 
-// sendLater waits for room, with the queue's lock released in between, so that whoever may use the reserve gets it. Urgent
+// awaitRoom waits for room, with the queue's lock released in between, so that whoever may use the reserve gets it. Urgent
 // packets do not wait: their sender may be a worker in the middle of a delivery.
-func (s *sender) sendLater(pkt *gstack.PacketBuffer, k kind, patience time.Duration) error {
+func (s *sender) awaitRoom(pkt *gstack.PacketBuffer, k kind, patience time.Duration) error {
 	if k.urgent() {
 		patience = 0
 	}
 	s.count.waits.Add(1)
 	for start := time.Now(); s.makeRoom(start, patience); {
-		err := s.try(pkt, k)
-		if err == dv.ErrRingFull && s.keeps(k) {
-			err = s.keep(pkt)
+		err := s.tryPost(pkt, k)
+		if err == dv.ErrRingFull && s.queueable(k) {
+			err = s.enqueue(pkt)
 		}
 		if err != dv.ErrRingFull {
 			return err

@@ -6,15 +6,15 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 )
 
-// right is the folded sum of data that includes its own checksum.
-const right = 0xffff
+// validSum is the folded sum of data that includes its own checksum.
+const validSum = 0xffff
 
 // headerOK verifies the IPv4 header's checksum; other frames have none.
 func (l *layout) headerOK(frame []byte) bool {
 	if l.etherType != typeIPv4 || l.end == 0 {
 		return true
 	}
-	return checksum.Checksum(frame[l.l3:l.l3+int(frame[l.l3]&15)*4], 0) == right
+	return checksum.Checksum(frame[l.l3:l.l3+int(frame[l.l3]&15)*4], 0) == validSum
 }
 
 // transportOK verifies the checksum of a TCP segment or UDP datagram. True for anything else, and for lengths the stack will
@@ -44,7 +44,7 @@ func (l *layout) transportOK(frame []byte) bool {
 	default:
 		return true
 	}
-	return checksum.Checksum(data, l.pseudo(frame, len(data))) == right
+	return checksum.Checksum(data, l.pseudo(frame, len(data))) == validSum
 }
 
 // pseudo is the sum of the pseudo header of n bytes of transport.

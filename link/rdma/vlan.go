@@ -13,9 +13,9 @@ const (
 	vlanID   = 0x0fff // of the tag control information
 )
 
-// untag reads the frame's Ethernet type behind its tag, which it takes out. It reports whether the frame is of our VLAN; if we are in
+// stripVLAN reads the frame's Ethernet type behind its tag, which it takes out. It reports whether the frame is of our VLAN; if we are in
 // none, a tag of VLAN 0, a mere priority, is as good as no tag (IEEE 802.1Q-2018 6.9).
-func (w *worker) untag(p *dv.Packet, l *layout) bool {
+func (w *worker) stripVLAN(p *dv.Packet, l *layout) bool {
 	frame := p.Data
 	l.etherType, l.l3 = binary.BigEndian.Uint16(frame[12:]), ethLen
 	stripped := p.Flags&dv.RxVLAN != 0
@@ -33,9 +33,9 @@ func (w *worker) untag(p *dv.Packet, l *layout) bool {
 	return true
 }
 
-// tag has the packet about to be posted sent with the tag of our VLAN, if we are in one. Its priority (PCP) is the class
+// addVLAN has the packet about to be posted sent with the tag of our VLAN, if we are in one. Its priority (PCP) is the class
 // selector of the packet's DSCP, its upper three bits, as the NIC itself maps DSCP where it is told to trust it.
-func (s *sender) tag() {
+func (s *sender) addVLAN() {
 	p := &s.packet
 	if s.vlan == 0 || len(p.Bufs) == 0 {
 		return

@@ -47,7 +47,7 @@ func TestUntag(t *testing.T) {
 			p.Flags, p.VLAN = dv.RxVLAN, uint16(c.stripped)
 		}
 		var l layout
-		if ok := w.untag(&p, &l); ok != c.ok {
+		if ok := w.stripVLAN(&p, &l); ok != c.ok {
 			t.Errorf("%s: %v", c.name, ok)
 		} else if ok && (!bytes.Equal(p.Data, plain) || l.etherType != 0x0806 || l.l3 != ethLen) {
 			t.Errorf("%s: left %x, %+v", c.name, p.Data, l)
@@ -139,7 +139,7 @@ func TestInAVLAN(t *testing.T) {
 func TestOtherVLAN(t *testing.T) {
 	w := testWorker()
 	w.vlan = 100
-	w.sort(w.load(0, segment(0).bytes()))
+	w.classifyAndMerge(w.load(0, segment(0).bytes()))
 	if n := w.count.otherVLAN.Load(); n != 1 || len(w.merge.runs) != 0 {
 		t.Errorf("%d counted, %d runs", n, len(w.merge.runs))
 	}

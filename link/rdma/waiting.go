@@ -167,15 +167,15 @@ func (l *layout) unbounded(frame []byte) bool {
 
 // sheds decides whether a frame is to be dropped because too much waits already, and counts it.
 func (w *worker) sheds(frame []byte, l *layout, p pressure) bool {
-	if p == pressureNone || !l.unbounded(frame) || w.goesOn(frame, l, p) {
+	if p == pressureNone || !l.unbounded(frame) || w.mayPass(frame, l, p) {
 		return false
 	}
 	w.count.shed.Add(1)
 	return true
 }
 
-// goesOn reports whether a frame of the unbounded kind may still go to the stack.
-func (w *worker) goesOn(frame []byte, l *layout, p pressure) bool {
+// mayPass reports whether a frame of the unbounded kind may still go to the stack.
+func (w *worker) mayPass(frame []byte, l *layout, p pressure) bool {
 	switch {
 	case p == pressureFull || l.fragment:
 		return false
@@ -188,7 +188,7 @@ func (w *worker) goesOn(frame []byte, l *layout, p pressure) bool {
 // connected reports whether a TCP segment is of a connection, be it a new one; true if nobody can
 // tell.
 func (w *worker) connected(frame []byte, l *layout) bool {
-	n := w.session.networks.Load()
+	n := w.attachment.networks.Load()
 	if n == nil {
 		return true
 	}

@@ -104,8 +104,8 @@ func floodWithACKs(t *testing.T, express bool) {
 	if grown > 2*limit {
 		t.Errorf("the heap grew by %d bytes, want %d at most", grown, 2*limit)
 	}
-	if (s.RxExpress > 0) != express {
-		t.Errorf("%d packets took the express lane", s.RxExpress)
+	if (s.RxFastPath > 0) != express {
+		t.Errorf("%d packets took the express lane", s.RxFastPath)
 	}
 	listener.UnlockUser()
 	if err := answers(client.dial(t, server.v4, 80), alive); err != nil {
@@ -157,7 +157,7 @@ func TestShedding(t *testing.T) {
 	if err := answers(conn, alive); err != nil {
 		t.Fatal(err)
 	}
-	w := &worker{e: server.ep, session: server.ep.session, count: new(rxCounters)}
+	w := &worker{e: server.ep, attachment: server.ep.attachment, count: new(rxCounters)}
 	rng := seed(t)
 	known := strangerFrame(rng, flagACK)
 	copy(known[ethLen+12:], []byte{10, 9, 0, 2})

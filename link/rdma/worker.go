@@ -15,13 +15,13 @@ import (
 // batchFrames are taken from the ring at most before delivery; bounds what can be merged, too.
 const batchFrames = 256
 
-// session is one attachment to a stack: a dispatcher and the workers that deliver to it.
-type session struct {
+// attachment is one attachment to a stack: a dispatcher and the workers that deliver to it.
+type attachment struct {
 	dispatcher gstack.NetworkDispatcher
 	networks   atomic.Pointer[networks]
-	stop       atomic.Bool
+	stopping   atomic.Bool
 	workers    sync.WaitGroup
-	before     *session // whose workers own the queues until they have ended; nil from then on
+	previous   *attachment // whose workers own the queues until they have ended; nil from then on
 }
 
 // networks is what Endpoint.BindStack found.
@@ -29,21 +29,21 @@ type networks struct {
 	stack      *gstack.Stack
 	nic        tcpip.NICID
 	ipv4, ipv6 gstack.NetworkEndpoint
-	express    *express // nil: there is none
+	fastPath   *fastPath // nil: there is none
 }
 
-func (s *session) ended() bool { return s.stop.Load() }
+func (s *attachment) stopped() bool { return s.stopping.Load() }
 
-// end tells the workers to stop.
-func (s *session) end(dev *dv.Device) {
-	s.stop.Store(true)
+// stopWorkers tells the workers to stop.
+func (s *attachment) stopWorkers(dev *dv.Device) {
+	s.stopping.Store(true)
 	for i := range dev.NumRx() {
 		dev.Rx(i).Wake()
 	}
 }
 
 // network is the stack's endpoint for a protocol, or nil.
-func (s *session) network(proto tcpip.NetworkProtocolNumber) gstack.NetworkEndpoint {
+func (s *attachment) network(proto tcpip.NetworkProtocolNumber) gstack.NetworkEndpoint {
 	n := s.networks.Load()
 	switch {
 	case n == nil:
@@ -58,32 +58,32 @@ func (s *session) network(proto tcpip.NetworkProtocolNumber) gstack.NetworkEndpo
 
 // worker is the owner of one receive queue during one session.
 type worker struct {
-	e       *Endpoint
-	session *session
-	q       *dv.RxQueue
-	count   *rxCounters
-	vlan    uint16 // ours, 0: none
-	merge   *merger
-	chunks  chunks
-	spins   int // polls before parking; adapts to whether they pay
-	limit   int
+	e          *Endpoint
+	attachment *attachment
+	q          *dv.RxQueue
+	count      *rxCounters
+	vlan       uint16 // ours, 0: none
+	merge      *merger
+	chunks     chunks
+	spins      int // polls before parking; adapts to whether they pay
+	limit      int
 
 	shortest time.Duration // of the worker's yields; 0: none yet
 
-	frames  [batchFrames]dv.Packet
-	packets [batchFrames]*gstack.PacketBuffer
-	joined  [batchFrames]*buffer.View // frames that came in several pieces, by number in the batch
-	pieces  [][]byte                  // of one such frame; scratch memory
+	frames   [batchFrames]dv.Packet
+	packets  [batchFrames]*gstack.PacketBuffer
+	linear   [batchFrames]*buffer.View // frames that came in several pieces, by number in the batch
+	segments [][]byte                  // of one such frame; scratch memory
 
-	passed4, passed6 traffic   // by the express lane, of this batch
-	knocks           []Mailbox // that something was put into, in this batch
+	fast4, fast6 traffic   // by the express lane, of this batch
+	sinks        []Mailbox // that something was put into, in this batch
 }
 
 // traffic is packets and their bytes.
 type traffic struct{ packets, bytes uint64 }
 
-func (e *Endpoint) newWorker(s *session, i int) *worker {
-	w := &worker{e: e, session: s, q: e.dev.Rx(i), count: &e.rx[i], vlan: e.dev.VLAN(), merge: newMerger(batchFrames)}
+func (e *Endpoint) newWorker(s *attachment, i int) *worker {
+	w := &worker{e: e, attachment: s, q: e.dev.Rx(i), count: &e.rx[i], vlan: e.dev.VLAN(), merge: newMerger(batchFrames)}
 	w.merge.off = e.opts.NoMerge
 	if runtime.GOMAXPROCS(0) > e.dev.NumRx()+1 { // else spinning takes the time of those who would send
 		w.limit = maxSpins
@@ -96,9 +96,9 @@ func (e *Endpoint) newWorker(s *session, i int) *worker {
 func (w *worker) poll() bool {
 	n := w.q.Poll(w.frames[:])
 	if n > 0 {
-		w.e.tx[w.q.Index()%len(w.e.tx)].help()
+		w.e.tx[w.q.Index()%len(w.e.tx)].tryReclaim()
 		w.receive(n)
 	}
-	w.e.relieve()
+	w.e.tryDrainAll()
 	return n > 0
 }

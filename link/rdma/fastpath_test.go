@@ -70,8 +70,8 @@ func newJudge(t *testing.T, lane bool) *judge {
 		t.Fatal(err)
 	}
 	w := j.worker
-	w.session.dispatcher = j.dispatcher
-	w.session.networks.Store(&networks{express: newExpress(j.dispatcher, j.stack, 1)})
+	w.attachment.dispatcher = j.dispatcher
+	w.attachment.networks.Store(&networks{fastPath: newFastPath(j.dispatcher, j.stack, 1)})
 	if lane {
 		w.e.SetHosts(addresses)
 	}
@@ -80,8 +80,8 @@ func newJudge(t *testing.T, lane bool) *judge {
 
 // hear delivers frames as one batch.
 func (j *judge) hear(frames ...[]byte) {
-	j.worker.sort(j.worker.load(dv.RxL3OK|dv.RxL4OK, frames...))
-	j.worker.deliverAll(j.worker.copy())
+	j.worker.classifyAndMerge(j.worker.load(dv.RxL3OK|dv.RxL4OK, frames...))
+	j.worker.deliverAll(j.worker.buildPackets())
 }
 
 // said is what came back: for each packet its protocol and what tells answers apart.
@@ -230,10 +230,10 @@ func TestExpressLane(t *testing.T) {
 			lane.hear(tt.frame(), tt.frame())
 			ordinary.hear(tt.frame(), tt.frame())
 			compare(t, lane, ordinary)
-			if got := lane.worker.count.express.Load() > 0 || lane.worker.merge.runs[0].express; got != tt.express {
+			if got := lane.worker.count.fastPath.Load() > 0 || lane.worker.merge.runs[0].fastPath; got != tt.express {
 				t.Errorf("took the lane: %v", got)
 			}
-			if ordinary.worker.count.express.Load() != 0 {
+			if ordinary.worker.count.fastPath.Load() != 0 {
 				t.Error("took a lane that is closed")
 			}
 		})
@@ -279,9 +279,9 @@ func TestExpressLaneFollowsAddresses(t *testing.T) {
 	f := segment(0)
 	f.ports = [2]uint16{4000, 53}
 	took := func() uint64 {
-		before := j.worker.count.express.Load()
+		before := j.worker.count.fastPath.Load()
 		j.hear(udpFrame(f))
-		return j.worker.count.express.Load() - before
+		return j.worker.count.fastPath.Load() - before
 	}
 	if took() != 1 {
 		t.Error("not taken")
@@ -301,7 +301,7 @@ func TestExpressLaneFollowsAddresses(t *testing.T) {
 
 // TestExpressLaneDoesNotAllocate counts what the lane itself needs, without the transport layer.
 func TestExpressLaneDoesNotAllocate(t *testing.T) {
-	h := newHosts([]netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/64")})
+	h := newLocalAddrs([]netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/64")})
 	for _, v6 := range []bool{false, true} {
 		f := segment(0)
 		f.v6 = v6
@@ -311,7 +311,7 @@ func TestExpressLaneDoesNotAllocate(t *testing.T) {
 		}
 		l.parse(frame)
 		if n := testing.AllocsPerRun(100, func() {
-			if !h.take(frame, &l) {
+			if !h.accepts(frame, &l) {
 				t.Fatal("not taken")
 			}
 		}); n != 0 {

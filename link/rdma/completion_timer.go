@@ -2,19 +2,19 @@ package rdma
 
 import "time"
 
-// carePause is how often a send queue with something outstanding is looked after, and how old its
+// completionInterval is how often a send queue with something outstanding is looked after, and how old its
 // counters get.
-const carePause = 100 * time.Millisecond
+const completionInterval = 100 * time.Millisecond
 
-// care has a send queue looked after that nobody may write to any more, guarded by the queue's
+// completionTimer has a send queue looked after that nobody may write to any more, guarded by the queue's
 // lock: what was sent last may have failed, or the NIC may stand still, and its counters are to
 // be seen.
-type care struct {
+type completionTimer struct {
 	timer *time.Timer
 	armed bool // the timer will come
 }
 
-func (c *care) init(check func()) {
+func (c *completionTimer) init(check func()) {
 	c.timer = time.AfterFunc(time.Hour, check)
 	c.timer.Stop()
 }
@@ -23,14 +23,14 @@ func (c *care) init(check func()) {
 // lock held.
 func (s *sender) flush() {
 	s.q.Flush()
-	s.watch()
+	s.armCheck()
 }
 
-// watch has the queue looked after in a while. With the queue's lock held.
-func (s *sender) watch() {
-	if !s.care.armed && !s.backlog.closed {
-		s.care.armed = true
-		s.care.timer.Reset(carePause)
+// armCheck has the queue looked after in a while. With the queue's lock held.
+func (s *sender) armCheck() {
+	if !s.completions.armed && !s.backlog.closed {
+		s.completions.armed = true
+		s.completions.timer.Reset(completionInterval)
 	}
 }
 
@@ -38,7 +38,7 @@ func (s *sender) watch() {
 func (s *sender) check() {
 	s.q.Lock()
 	defer s.q.Unlock()
-	s.care.armed = false
+	s.completions.armed = false
 	if s.backlog.closed {
 		return
 	}
@@ -46,14 +46,14 @@ func (s *sender) check() {
 	s.drain()
 	s.q.Flush()
 	if again || !s.backlog.empty() {
-		s.watch()
+		s.armCheck()
 	}
 }
 
-// help looks for completions on behalf of senders, unless there is one at the queue. The worker
+// tryReclaim looks for completions on behalf of senders, unless there is one at the queue. The worker
 // that received something calls it: if the queue is in error it works again before the answer is
 // written.
-func (s *sender) help() {
+func (s *sender) tryReclaim() {
 	if !s.q.TryLock() {
 		return
 	}

@@ -57,7 +57,7 @@ func TestSuperSegments(t *testing.T) {
 	} {
 		for _, origin := range []uint32{0, 0xffffe000} { // sequence numbers wrap
 			for _, v6 := range []bool{false, true} {
-				s := newSuperSegments()
+				s := newGSOSACKFilter()
 				for _, p := range append([]span{{1000, 3000}, {3000, 6000}}, tc.then...) {
 					f := ours
 					f.v6, f.seq = v6, p.from+origin
@@ -95,10 +95,10 @@ func TestSuperSegments(t *testing.T) {
 
 // TestSuperSegmentsForget: a flow that takes another's place starts afresh.
 func TestSuperSegmentsForget(t *testing.T) {
-	s := newSuperSegments()
+	s := newGSOSACKFilter()
 	f := tcpFrame{src: ourMAC, dst: peerMAC, flags: header.TCPFlagAck, ttl: 64}
 	var l layout
-	for i := range 4 * superShards * superSlots {
+	for i := range 4 * gsoShards * gsoSlots {
 		f.ports = [2]uint16{uint16(i), 80}
 		frame := f.bytes()
 		l.outgoingTCP(frame)
@@ -151,7 +151,7 @@ func TestLossInSuperSegment(t *testing.T) {
 					if lost.Load() == 0 {
 						t.Error("nothing was lost")
 					}
-					sacks, timeouts := b.ep.Stats().RxDesacked, b.stack.Stats().TCP.Timeouts.Value()
+					sacks, timeouts := b.ep.Stats().RxSACKRemoved, b.stack.Stats().TCP.Timeouts.Value()
 					if timeouts > 0 || (sacks == 0) != noSegmentation {
 						return fmt.Sprintf("%d retransmission timeouts, %d SACKs taken out", timeouts, sacks)
 					}

@@ -70,7 +70,7 @@ func TestJoined(t *testing.T) {
 	}
 	defer e.Close()
 	k := &keeper{}
-	w := e.newWorker(&session{dispatcher: k}, 0)
+	w := e.newWorker(&attachment{dispatcher: k}, 0)
 	frame := func(seq uint32, payload, pad int) tcpFrame {
 		f := segment(0)
 		f.dst, f.src = "\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02"
@@ -127,8 +127,8 @@ func TestJoined(t *testing.T) {
 	if s := devs[0].Stats().Rx[0]; s.Segmented != 6 {
 		t.Errorf("%d frames in several buffers, want 6", s.Segmented)
 	}
-	for i := range w.joined {
-		if w.joined[i] != nil {
+	for i := range w.linear {
+		if w.linear[i] != nil {
 			t.Fatalf("frame %d was not let go", i)
 		}
 	}

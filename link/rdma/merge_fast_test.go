@@ -14,7 +14,7 @@ func (w *worker) sortLong(frames []dv.Packet) {
 	mac := w.e.mac.Load()
 	for i := range frames {
 		var l layout
-		if w.admit(&frames[i], mac, &l) && w.sound(&frames[i], &l) {
+		if w.acceptEthernet(&frames[i], mac, &l) && w.verifyChecksums(&frames[i], &l) {
 			w.e.flows.received(frames[i].Data, &l, w.count)
 			w.merge.add(i, &l)
 		}
@@ -32,7 +32,7 @@ func agree(t *testing.T, frames []dv.Packet) {
 		}
 	}
 	long.sortLong(long.frames[:len(frames)])
-	short.sort(short.frames[:len(frames)])
+	short.classifyAndMerge(short.frames[:len(frames)])
 	if a, b := long.count, short.count; a.verified.Load() != b.verified.Load() || a.badChecksum.Load() != b.badChecksum.Load() {
 		t.Fatalf("the long way verified %d, %d of them bad; the short way %d, %d", a.verified.Load(), a.badChecksum.Load(), b.verified.Load(), b.badChecksum.Load())
 	}
@@ -77,7 +77,7 @@ func TestNextTakes(t *testing.T) {
 				frames[i].Flags = tc.flags
 				w.frames[i] = frames[i]
 			}
-			w.sort(w.frames[:1])
+			w.classifyAndMerge(w.frames[:1])
 			w.merge.batch = w.frames[:3]
 			if got := w.merge.next(1); got != tc.want {
 				t.Errorf("%s (IPv6 %v): %v", tc.name, v6, got)

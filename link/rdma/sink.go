@@ -17,51 +17,51 @@ type Mailbox interface {
 // ends that. Receive workers call find and the mailbox, several at once if there are several queues.
 func (e *Endpoint) SetMailboxes(find func(v6 bool, port uint16) Mailbox) {
 	if find == nil {
-		e.mailboxes.Store(nil)
+		e.sinks.Store(nil)
 		return
 	}
-	e.mailboxes.Store(&mailboxes{find})
+	e.sinks.Store(&sinkFinder{find})
 }
 
-// mailboxes is what SetMailboxes was given.
-type mailboxes struct {
+// sinkFinder is what SetMailboxes was given.
+type sinkFinder struct {
 	find func(v6 bool, port uint16) Mailbox
 }
 
-// mailbox is the one of a datagram's port, or nil.
-func (w *worker) mailbox(r *run, boxes *mailboxes) Mailbox {
-	if boxes == nil || r.proto != protoUDP || r.l4 == 0 || r.end-r.l4 < udpLen || w.session.ended() {
+// sinkFor is the one of a datagram's port, or nil.
+func (w *worker) sinkFor(r *run, boxes *sinkFinder) Mailbox {
+	if boxes == nil || r.proto != protoUDP || r.l4 == 0 || r.end-r.l4 < udpLen || w.attachment.stopped() {
 		return nil
 	}
-	if n := w.session.networks.Load(); n == nil || n.express == nil {
+	if n := w.attachment.networks.Load(); n == nil || n.fastPath == nil {
 		return nil
 	}
 	return boxes.find(r.etherType == typeIPv6, binary.BigEndian.Uint16(w.frames[r.first].Data[r.l4+2:]))
 }
 
-// put offers a run to a mailbox, if it may take the express lane, and reports whether it was taken.
-func (w *worker) put(r *run, box Mailbox) bool {
+// deliverToSink offers a run to a mailbox, if it may take the express lane, and reports whether it was taken.
+func (w *worker) deliverToSink(r *run, box Mailbox) bool {
 	frame := w.frames[r.first].Data
-	if !r.express || !box.Put(frame[r.l3:r.l4], frame[r.l4:r.end]) {
+	if !r.fastPath || !box.Put(frame[r.l3:r.l4], frame[r.l4:r.end]) {
 		return false
 	}
-	if last := len(w.knocks) - 1; last < 0 || w.knocks[last] != box {
-		w.knocks = append(w.knocks, box)
+	if last := len(w.sinks) - 1; last < 0 || w.sinks[last] != box {
+		w.sinks = append(w.sinks, box)
 	}
-	c := &w.passed4
+	c := &w.fast4
 	if r.etherType == typeIPv6 {
-		c = &w.passed6
+		c = &w.fast6
 	}
 	c.packets++
 	c.bytes += uint64(r.end - r.l3)
 	return true
 }
 
-// knock ends a batch for the mailboxes.
-func (w *worker) knock() {
-	for _, box := range w.knocks {
+// flushSinks ends a batch for the mailboxes.
+func (w *worker) flushSinks() {
+	for _, box := range w.sinks {
 		box.Knock()
 	}
-	clear(w.knocks)
-	w.knocks = w.knocks[:0]
+	clear(w.sinks)
+	w.sinks = w.sinks[:0]
 }

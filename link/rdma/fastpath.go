@@ -15,18 +15,18 @@ import (
 // Whatever is different, or odd, goes the ordinary way, and the network layer decides about it. Datagrams have a lane the
 // other way, too, see datagram.go.
 
-// express is where the lane leads to. Its counters are those that the network layer keeps, for the interface and the stack.
-type express struct {
-	transport gstack.TransportDispatcher
-	nic       tcpip.NICID
-	unknown   *tcpip.StatCounter // UDP datagrams to ports that nobody listens to
-	rx, tx    [2]tcpip.NICPacketStats
-	ipv4      [2]*tcpip.IPStats
-	ipv6      [2]*tcpip.IPStats
+// fastPath is where the lane leads to. Its counters are those that the network layer keeps, for the interface and the stack.
+type fastPath struct {
+	transport    gstack.TransportDispatcher
+	nic          tcpip.NICID
+	unknownPorts *tcpip.StatCounter // UDP datagrams to ports that nobody listens to
+	rx, tx       [2]tcpip.NICPacketStats
+	ipv4         [2]*tcpip.IPStats
+	ipv6         [2]*tcpip.IPStats
 }
 
-// newExpress finds the lane to the stack's NIC id, whose dispatcher is d; nil if there is none.
-func newExpress(d gstack.NetworkDispatcher, s *gstack.Stack, id tcpip.NICID) *express {
+// newFastPath finds the lane to the stack's NIC id, whose dispatcher is d; nil if there is none.
+func newFastPath(d gstack.NetworkDispatcher, s *gstack.Stack, id tcpip.NICID) *fastPath {
 	transport, ok := d.(gstack.TransportDispatcher)
 	info, found := s.SingleNICInfo(id)
 	if !ok || !found {
@@ -38,8 +38,8 @@ func newExpress(d gstack.NetworkDispatcher, s *gstack.Stack, id tcpip.NICID) *ex
 		return nil
 	}
 	all := s.Stats()
-	return &express{
-		transport: transport, nic: id, unknown: all.UDP.UnknownPortErrors,
+	return &fastPath{
+		transport: transport, nic: id, unknownPorts: all.UDP.UnknownPortErrors,
 		rx:   [2]tcpip.NICPacketStats{info.Stats.Rx, all.NICs.Rx},
 		tx:   [2]tcpip.NICPacketStats{info.Stats.Tx, all.NICs.Tx},
 		ipv4: [2]*tcpip.IPStats{ipv4.IPStats(), &all.IP}, ipv6: [2]*tcpip.IPStats{ipv6.IPStats(), &all.IP},
@@ -48,7 +48,7 @@ func newExpress(d gstack.NetworkDispatcher, s *gstack.Stack, id tcpip.NICID) *ex
 
 // deliver hands the packet of a run to the transport layer; its link header is consumed. False: it was a datagram that
 // nobody wants, and is in need of an ICMP message that only the network layer can send.
-func (x *express) deliver(r *run, pkt *gstack.PacketBuffer) bool {
+func (x *fastPath) deliver(r *run, pkt *gstack.PacketBuffer) bool {
 	pkt.NICID, pkt.RXChecksumValidated = x.nic, true
 	pkt.NetworkHeader().Consume(r.l4 - r.l3)
 	if r.proto == protoTCP {
@@ -59,12 +59,12 @@ func (x *express) deliver(r *run, pkt *gstack.PacketBuffer) bool {
 	if x.transport.DeliverTransportPacket(tcpip.TransportProtocolNumber(r.proto), pkt) == gstack.TransportPacketHandled {
 		return true
 	}
-	x.unknown.Decrement() // it will be counted again
+	x.unknownPorts.Decrement() // it will be counted again
 	return false
 }
 
-// passed counts packets of one network protocol that took the lane, and their bytes from the IP header on.
-func (x *express) passed(ip [2]*tcpip.IPStats, packets, bytes uint64) {
+// countReceived counts packets of one network protocol that took the lane, and their bytes from the IP header on.
+func (x *fastPath) countReceived(ip [2]*tcpip.IPStats, packets, bytes uint64) {
 	for i, stats := range ip {
 		x.rx[i].Packets.IncrementBy(packets)
 		x.rx[i].Bytes.IncrementBy(bytes)
@@ -74,8 +74,8 @@ func (x *express) passed(ip [2]*tcpip.IPStats, packets, bytes uint64) {
 	}
 }
 
-// sent counts one packet that was sent without the network layer's help, and the bytes of its frame.
-func (x *express) sent(v6 bool, bytes uint64) {
+// countSent counts one packet that was sent without the network layer's help, and the bytes of its frame.
+func (x *fastPath) countSent(v6 bool, bytes uint64) {
 	ip := &x.ipv4
 	if v6 {
 		ip = &x.ipv6
@@ -87,23 +87,23 @@ func (x *express) sent(v6 bool, bytes uint64) {
 	}
 }
 
-// again makes a packet as the link would deliver it of one whose headers have been consumed.
-func again(pkt *gstack.PacketBuffer) *gstack.PacketBuffer {
+// rebuildForReinject makes a packet as the link would deliver it of one whose headers have been consumed.
+func rebuildForReinject(pkt *gstack.PacketBuffer) *gstack.PacketBuffer {
 	p := gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: pkt.ToBuffer()})
 	p.LinkHeader().Consume(ethLen)
 	p.PktType, p.NetworkProtocolNumber = pkt.PktType, pkt.NetworkProtocolNumber
 	return p
 }
 
-// hosts is what the lane must know of addresses. It does not change once in use.
-type hosts struct {
+// localAddrs is what the lane must know of addresses. It does not change once in use.
+type localAddrs struct {
 	own4       []uint32 // our IPv4 addresses
 	broadcast4 []uint32 // of their subnets
 	own6       [][2]uint64
 }
 
-func newHosts(addresses []netip.Prefix) *hosts {
-	h := &hosts{}
+func newLocalAddrs(addresses []netip.Prefix) *localAddrs {
+	h := &localAddrs{}
 	for _, p := range addresses {
 		if p.Addr().Is4() {
 			b := p.Addr().As4()
@@ -122,8 +122,8 @@ func address6(b []byte) [2]uint64 {
 	return [2]uint64{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])}
 }
 
-// take reports whether a frame may take the lane. Its checksums are verified.
-func (h *hosts) take(frame []byte, l *layout) bool {
+// accepts reports whether a frame may take the lane. Its checksums are verified.
+func (h *localAddrs) accepts(frame []byte, l *layout) bool {
 	if h == nil || !l.plain || l.l4 == 0 || frame[0]&1 != 0 {
 		return false
 	}
@@ -133,7 +133,7 @@ func (h *hosts) take(frame []byte, l *layout) bool {
 			return false
 		}
 	case protoUDP:
-		if len(segment) < udpLen || !fits(segment) {
+		if len(segment) < udpLen || !validUDPLength(segment) {
 			return false
 		}
 	default:
@@ -141,20 +141,20 @@ func (h *hosts) take(frame []byte, l *layout) bool {
 	}
 	ip := frame[l.l3:]
 	if l.etherType == typeIPv4 {
-		return h.take4(binary.BigEndian.Uint32(ip[12:]), binary.BigEndian.Uint32(ip[16:]))
+		return h.accepts4(binary.BigEndian.Uint32(ip[12:]), binary.BigEndian.Uint32(ip[16:]))
 	}
-	return h.take6(address6(ip[8:]), address6(ip[24:]))
+	return h.accepts6(address6(ip[8:]), address6(ip[24:]))
 }
 
-// fits is true for a datagram whose length agrees with its packet's.
-func fits(datagram []byte) bool {
+// validUDPLength is true for a datagram whose length agrees with its packet's.
+func validUDPLength(datagram []byte) bool {
 	n := int(binary.BigEndian.Uint16(datagram[4:]))
 	return n >= udpLen && n <= len(datagram)
 }
 
-// take4 wants a destination of ours and a source that is another host: not ourselves, no network (0/8), loopback, group
+// accepts4 wants a destination of ours and a source that is another host: not ourselves, no network (0/8), loopback, group
 // or broadcast address.
-func (h *hosts) take4(src, dst uint32) bool {
+func (h *localAddrs) accepts4(src, dst uint32) bool {
 	if first := src >> 24; first == 0 || first == 127 || first >= 224 {
 		return false
 	}
@@ -168,8 +168,8 @@ func (h *hosts) take4(src, dst uint32) bool {
 	return ours
 }
 
-// take6 is take4 for IPv6, which has no broadcast; ::/127 is "unspecified" and loopback.
-func (h *hosts) take6(src, dst [2]uint64) bool {
+// accepts6 is take4 for IPv6, which has no broadcast; ::/127 is "unspecified" and loopback.
+func (h *localAddrs) accepts6(src, dst [2]uint64) bool {
 	if src[0]>>56 == 0xff || src[0] == 0 && src[1] <= 1 {
 		return false
 	}
@@ -188,8 +188,8 @@ func (h *hosts) take6(src, dst [2]uint64) bool {
 // must have been called. Packet and raw sockets and filter rules of the stack do not see what takes the lane.
 func (e *Endpoint) SetHosts(addresses []netip.Prefix) {
 	if len(addresses) == 0 {
-		e.hosts.Store(nil)
+		e.localAddrs.Store(nil)
 		return
 	}
-	e.hosts.Store(newHosts(addresses))
+	e.localAddrs.Store(newLocalAddrs(addresses))
 }

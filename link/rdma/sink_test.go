@@ -92,8 +92,8 @@ func TestMailboxCounts(t *testing.T) {
 			}
 		}
 		w := boxed.worker
-		if w.count.packets.Load() != 1 || w.count.express.Load() != 1 {
-			t.Errorf("IPv6 %v: %d packets, %d on the lane", v6, w.count.packets.Load(), w.count.express.Load())
+		if w.count.packets.Load() != 1 || w.count.fastPath.Load() != 1 {
+			t.Errorf("IPv6 %v: %d packets, %d on the lane", v6, w.count.packets.Load(), w.count.fastPath.Load())
 		}
 	}
 }
@@ -119,8 +119,8 @@ func TestMailboxIsNotOffered(t *testing.T) {
 		{name: "another port", frame: query(func(f *tcpFrame) { f.ports[1] = 54 })},
 		{name: "no lane", frame: query(plain), read: 1, change: func(j *judge) { j.worker.e.SetHosts(nil) }},
 		{name: "no mailboxes", frame: query(plain), read: 1, change: func(j *judge) { j.worker.e.SetMailboxes(nil) }},
-		{name: "no stack", frame: query(plain), read: 1, change: func(j *judge) { j.worker.session.networks.Store(nil) }},
-		{name: "ended", frame: query(plain), change: func(j *judge) { j.worker.session.stop.Store(true) }},
+		{name: "no stack", frame: query(plain), read: 1, change: func(j *judge) { j.worker.attachment.networks.Store(nil) }},
+		{name: "ended", frame: query(plain), change: func(j *judge) { j.worker.attachment.stopping.Store(true) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			j, box := newJudge(t, true), &letterbox{refuse: tt.refuse}

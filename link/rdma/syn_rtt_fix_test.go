@@ -21,8 +21,8 @@ func stamped(value, echo uint32) []byte {
 }
 
 // clocked are handshakes with a clock that the test turns.
-func clocked() (*handshakes, *time.Duration) {
-	s, now := newHandshakes(), new(time.Duration)
+func clocked() (*synRTTFix, *time.Duration) {
+	s, now := newSYNRTTFix(), new(time.Duration)
 	s.since = func() time.Duration { return *now }
 	return &s, now
 }
@@ -96,7 +96,7 @@ func TestHandshake(t *testing.T) {
 func TestHandshakesAreBounded(t *testing.T) {
 	s, now := clocked()
 	f := tcpFrame{src: ourMAC, dst: peerMAC, flags: header.TCPFlagSyn, ttl: 64, options: stamped(5, 0)}
-	for i := range 3 * handshakeSlots {
+	for i := range 3 * synSlots {
 		f.ports = [2]uint16{uint16(i), 80}
 		for range 3 {
 			noteSent(s, f.bytes())
@@ -109,12 +109,12 @@ func TestHandshakesAreBounded(t *testing.T) {
 			repeated++
 		}
 	}
-	if n := int(s.repeated.Load()); n != repeated || n == 0 || n > handshakeSlots {
+	if n := int(s.repeated.Load()); n != repeated || n == 0 || n > synSlots {
 		t.Errorf("%d are repeated, %d counted", repeated, n)
 	}
-	*now += handshakeTime + time.Second
+	*now += synTimeout + time.Second
 	f.flags, f.options = header.TCPFlagAck, stamped(5, 6)
-	for range handshakeSlots {
+	for range synSlots {
 		s.received(f.bytes(), layoutOf(f.bytes()))
 	}
 	if n := s.repeated.Load(); n != 0 {
@@ -191,7 +191,7 @@ func TestLostHandshake(t *testing.T) {
 				if _, err := ln.Accept(); err != nil {
 					t.Fatal(err)
 				}
-				if n := a.ep.Stats().RxRestamped + b.ep.Stats().RxRestamped; n == 0 {
+				if n := a.ep.Stats().RxSYNRTTFixed + b.ep.Stats().RxSYNRTTFixed; n == 0 {
 					t.Error("no timestamp changed")
 				}
 				if s, c := a.info(t).RTT, b.info(t).RTT; max(s, c) > 900*time.Millisecond {

@@ -23,8 +23,8 @@ func TestShutWindow(t *testing.T) {
 		{name: "beyond, timestamps", ack: func(f *tcpFrame) { f.options = []byte{1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2} }, changed: true},
 		{name: "just where it should be", ack: func(f *tcpFrame) { f.seq = at }},
 		{name: "before", ack: func(f *tcpFrame) { f.seq = at - 1 }},
-		{name: "last of a unit", ack: func(f *tcpFrame) { f.seq = at + maxUnit - 1 }, changed: true},
-		{name: "more than a unit beyond", ack: func(f *tcpFrame) { f.seq = at + maxUnit }},
+		{name: "last of a unit", ack: func(f *tcpFrame) { f.seq = at + maxWindowUnit - 1 }, changed: true},
+		{name: "more than a unit beyond", ack: func(f *tcpFrame) { f.seq = at + maxWindowUnit }},
 		{name: "with data", ack: func(f *tcpFrame) { f.payload = []byte("x") }},
 		{name: "fin", ack: func(f *tcpFrame) { f.flags |= header.TCPFlagFin }},
 		{name: "reset", ack: func(f *tcpFrame) { f.flags |= header.TCPFlagRst }},
@@ -39,7 +39,7 @@ func TestShutWindow(t *testing.T) {
 		{name: "another flow opens", then: func(f *tcpFrame) { f.window, f.ports[1] = 1, 4001 }, changed: true},
 	} {
 		for _, v6 := range []bool{false, true} {
-			var s shutWindows
+			var s zeroWindow
 			apply := func(f tcpFrame, e func(*tcpFrame)) []byte {
 				f.v6 = v6
 				if e != nil {
@@ -73,12 +73,12 @@ func TestShutWindow(t *testing.T) {
 
 // TestShutWindowsAreBounded: connections that die with their window shut do not pile up.
 func TestShutWindowsAreBounded(t *testing.T) {
-	var s shutWindows
+	var s zeroWindow
 	f := tcpFrame{src: ourMAC, dst: peerMAC, flags: header.TCPFlagAck, ttl: 64}
-	for i := range 3 * maxShut {
+	for i := range 3 * maxZeroWindows {
 		f.ports = [2]uint16{uint16(i), uint16(i >> 16)}
 		noteSent(&s, f.bytes())
-		if n := s.number.Load(); int(n) != len(s.flows) || n > maxShut || n == 0 {
+		if n := s.count.Load(); int(n) != len(s.flows) || n > maxZeroWindows || n == 0 {
 			t.Fatalf("%d flows, %d counted", len(s.flows), n)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// shutWindows lets ACKs through to connections of ours whose receive window is shut.
+// zeroWindow lets ACKs through to connections of ours whose receive window is shut.
 //
 // A window is announced in units of 2^scale bytes, and netstack rounds down: when the last few bytes of a window no longer
 // make a unit it announces 0, taking back what it had granted. The peer may have sent them by then. netstack now finds
@@ -15,8 +15,8 @@ import (
 // wait for ever. (Linux rounds up, net/ipv4/tcp_output.c tcp_select_window, and its ACKs rely on the receiver being
 // lenient to this degree, tcp_acceptable_seq.) So an ACK without data that is beyond a shut window by less than one unit gets the
 // sequence number that netstack takes: it says the same.
-type shutWindows struct {
-	number atomic.Int32 // of flows; 0 almost always, and then nothing below is touched
+type zeroWindow struct {
+	count atomic.Int32 // of flows; 0 almost always, and then nothing below is touched
 
 	mu    sync.Mutex
 	flows map[tuple]uint32 // the ACK number sent with window 0, by outgoing flow
@@ -26,9 +26,9 @@ type shutWindows struct {
 type tuple [36]byte
 
 const (
-	maxShut = 4096
+	maxZeroWindows = 4096
 	// maxUnit is the largest window unit, RFC 7323 section 2.3.
-	maxUnit = 1 << 14
+	maxWindowUnit = 1 << 14
 )
 
 // tupleOf reads the tuple of a segment with its IP header at h and its TCP header at tcp.
@@ -53,10 +53,10 @@ func (t tuple) reversed() (r tuple) {
 }
 
 // sent takes note of an outgoing segment: its headers from Ethernet on.
-func (s *shutWindows) sent(frame []byte, l *layout) {
+func (s *zeroWindow) sent(frame []byte, l *layout) {
 	tcp := frame[l.l4:]
 	shut := tcp[14]|tcp[15] == 0 && tcp[13]&(flagACK|flagRST|flagSYN) == flagACK
-	if !shut && s.number.Load() == 0 {
+	if !shut && s.count.Load() == 0 {
 		return
 	}
 	key := tupleOf(l.etherType, frame[l.l3:], tcp)
@@ -65,19 +65,19 @@ func (s *shutWindows) sent(frame []byte, l *layout) {
 	switch {
 	case !shut:
 		delete(s.flows, key)
-	case s.flows == nil || len(s.flows) >= maxShut:
+	case s.flows == nil || len(s.flows) >= maxZeroWindows:
 		s.flows = map[tuple]uint32{}
 		fallthrough
 	default:
 		s.flows[key] = binary.BigEndian.Uint32(tcp[8:])
 	}
-	s.number.Store(int32(len(s.flows)))
+	s.count.Store(int32(len(s.flows)))
 }
 
 // received changes an incoming ACK where that is needed, and reports whether it did. The TCP checksum has been verified
 // before.
-func (s *shutWindows) received(frame []byte, l *layout) bool {
-	if s.number.Load() == 0 {
+func (s *zeroWindow) received(frame []byte, l *layout) bool {
+	if s.count.Load() == 0 {
 		return false
 	}
 	tcp := frame[l.l4:l.end]
@@ -88,7 +88,7 @@ func (s *shutWindows) received(frame []byte, l *layout) bool {
 	s.mu.Lock()
 	next, ok := s.flows[key]
 	s.mu.Unlock()
-	if beyond := binary.BigEndian.Uint32(tcp[4:]) - next; !ok || beyond == 0 || beyond >= maxUnit {
+	if beyond := binary.BigEndian.Uint32(tcp[4:]) - next; !ok || beyond == 0 || beyond >= maxWindowUnit {
 		return false
 	}
 	binary.BigEndian.PutUint32(tcp[4:], next)
