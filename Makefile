@@ -63,9 +63,9 @@ bench: ## the driver alone on rings filled ahead: ns per packet; then TCP across
 bench-go: ## every benchmark whose name matches BENCH, for BENCHTIME each
 	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) ./...
 
-bench-peers: ## measure against the kernel and gVisor's own links, 20 minutes; QUICK=1: five; README=1 puts the tables there
+bench-peers: ## measure against the kernel and gVisor's own links, 20 minutes; into docs/performance.md; QUICK=1: five, printed only
 	@tests/deps.sh perf
-	cd tests/perf && go run . $(if $(QUICK),-quick) $(if $(README),-readme ../../README.md)
+	cd tests/perf && go run . $(if $(QUICK),-quick,-page ../../docs/performance.md)
 
 fuzz: ## every fuzz target, for FUZZTIME each
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's|/[^/]*:func | |' | sort | while read -r dir name; do \

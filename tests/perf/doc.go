@@ -13,7 +13,7 @@
 //	apart.go            peers whose server and clients have a processor each
 //	usage.go noise.go   processor time, the software NIC's share of it, and who else used the machine
 //	table.go svg.go     medians, spreads, ratios
-//	markdown.go aims.go the short tables, and what was aimed at; readme.go puts them into a README
+//	markdown.go aims.go the short tables, and what was aimed at; page.go puts them into docs/performance.md
 //
 // This is a module of its own, because loading an XDP program and reading a CPU profile take libraries that nothing
 // else here needs.

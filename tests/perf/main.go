@@ -27,7 +27,7 @@ type flags struct {
 	only, loads *regexp.Regexp
 	out         string // directory of the files of the run
 	again       bool   // the run was made before
-	readme      string // file to put the short tables into; empty: none
+	page        string // file to put the short tables into; empty: none
 	scale       float64
 	profiles    string // directory of CPU profiles; empty: none are kept
 	list        bool
@@ -78,8 +78,8 @@ func act(ctx context.Context, f flags, stdout, stderr io.Writer) (err error) {
 	}
 	r.print(stdout)
 	fmt.Fprint(stdout, "\nIn short:\n\n", r.markdown())
-	if f.readme != "" && err == nil {
-		return pasteInto(f.readme, r.markdown())
+	if f.page != "" && err == nil {
+		return pasteInto(f.page, r.markdown())
 	}
 	return err
 }
@@ -96,7 +96,7 @@ func parseFlags(args []string, stderr io.Writer) (f flags, err error) {
 	fs.Float64Var(&f.scale, "scale", 1, "factor on the duration of every load")
 	fs.StringVar(&f.out, "out", "results", "directory for results.json, chart.svg and tables.md")
 	fs.BoolVar(&f.again, "again", false, "measure nothing; print what the directory has of an earlier run")
-	fs.StringVar(&f.readme, "readme", "", "file to put the short tables into, between its marks")
+	fs.StringVar(&f.page, "page", "", "file to put the short tables into, between its marks")
 	fs.StringVar(&f.profiles, "profiles", "", "directory to keep each server's CPU profiles in")
 	fs.DurationVar(&f.budget, "budget", 1170*time.Second, "start no further round that would take longer, if it is as long as the one before")
 	if err := fs.Parse(args); err != nil {

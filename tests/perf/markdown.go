@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// The short tables, for a README: what a reader would ask first, of all kinds of peers, losses included.
+// The short tables, for a page: what a reader would ask first, of all kinds of peers, losses included.
 
 // shortKeys are the rows of the table of kernel clients.
 var shortKeys = []string{

@@ -75,7 +75,7 @@ func hasRow(text, row string) bool {
 }
 
 func TestPaste(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "README.md")
+	name := filepath.Join(t.TempDir(), "performance.md")
 	if err := os.WriteFile(name, []byte("a\n"+tablesBegin+"old\n"+tablesEnd+"z\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// The short tables stand between these lines of a README.
+// The short tables stand between these lines of a page.
 const (
 	tablesBegin = "<!-- tables of make bench-peers -->\n"
 	tablesEnd   = "<!-- end of tables -->\n"
