@@ -189,9 +189,16 @@ func TestDatagrams(t *testing.T) {
 func TestDatagramsStop(t *testing.T) {
 	a, b := pair(t, setup{dv: dv.Config{TxQueueSize: 256}})
 	small, long := Datagram{datagram(a, b, false, 1000), make([]byte, 1000)}, Datagram{datagram(a, b, false, 1473), make([]byte, 1477)}
+	conn := b.udp(t, netip.AddrPortFrom(b.v4, 53), netip.AddrPort{}) // a closed port would answer, after ARP
 	before := a.ep.Stats().TxPackets
 	if n, err := a.ep.WriteDatagrams([]Datagram{small, small, long, small}); n != 2 || !is[*tcpip.ErrMessageTooLong](err) {
 		t.Errorf("too long: %d sent, %v", n, err)
+	}
+	conn.SetReadDeadline(time.Now().Add(time.Minute))
+	for range 2 {
+		if _, _, err := conn.ReadFrom(make([]byte, 2000)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if n := a.ep.Stats().TxPackets - before; n != 2 {
 		t.Errorf("too long: %d counted", n)
