@@ -20,7 +20,7 @@ test: deps check ## check, then every test with the race detector, in random ord
 	@skips=$$(mktemp); race=$$(tests/race.sh); \
 	NEED_LOG=$$skips go test $$race -shuffle=on -timeout $(TIMEOUT) ./...; status=$$?; \
 	LOSSY_SEEDS=150 go test -count=1 -timeout $(TIMEOUT) -run 'TestLossyWire$$' ./link/rdma || status=1; \
-	(cd tests/perf && CGO_ENABLED=0 go test -shuffle=on -timeout $(TIMEOUT) .) || status=1; \
+	for d in tests/perf examples/grpc; do (cd $$d && CGO_ENABLED=0 go test -shuffle=on -timeout $(TIMEOUT) .) || status=1; done; \
 	sort -u $$skips; rm -f $$skips; tests/race.sh again; exit $$status
 
 test-vm: ## stock kernels with their own mlx5 driver on the model, in QEMU; KERNEL=6.12 for one
@@ -48,6 +48,7 @@ check: ## gofmt, vet for amd64 and arm64, staticcheck, import map and other rule
 	CGO_ENABLED=0 GOARCH=amd64 go vet ./...
 	CGO_ENABLED=0 GOARCH=arm64 go vet ./...
 	cd tests/perf && CGO_ENABLED=0 go vet ./...
+	cd examples/grpc && CGO_ENABLED=0 go vet ./...
 	CGO_ENABLED=0 go run $(STATICCHECK) ./...
 	go test ./tests
 

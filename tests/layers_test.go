@@ -89,6 +89,13 @@ var layers = map[string]layer{
 		module: []string{"stack", "dv", "dv/simnic/...", "apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/..."},
 		others: []string{netlink, xsys, dns},
 	},
+	// Programs to copy from: the public packages only. What makes the software NIC is internal to them.
+	"examples/...":             {module: []string{"stack", "examples/internal/device"}, tests: []string{"stack/stacktest"}},
+	"examples/internal/device": {module: []string{"dv", "dv/simnic/...", "cmd/rdma-netstack/lab"}, tests: []string{"stack"}},
+	"examples/dns":             {module: []string{"stack", "examples/internal/device"}, others: []string{dns}, tests: []string{"stack/stacktest"}},
+	"examples/grpc": { // a module of its own: grpc is large
+		module: []string{"stack", "examples/internal/device"}, others: []string{"google.golang.org/grpc"}, tests: []string{"stack/stacktest"},
+	},
 	"tests/...": {module: []string{"..."}, others: []string{gvisor, xsys, xnet, netlink, dns}},
 	"tests/perf": { // a module of its own: what loads XDP programs and reads CPU profiles is of no use elsewhere
 		module: []string{"..."}, others: []string{gvisor, xsys, netlink, ebpf, pprof},

@@ -40,7 +40,8 @@ func (f *file) isTest() bool { return strings.HasSuffix(f.name, "_test.go") }
 // isLibrary reports whether others import the package, so that it may neither
 // print nor exit.
 func (f *file) isLibrary() bool {
-	return !f.isTest() && !strings.HasPrefix(f.name, "cmd/") && !strings.HasPrefix(f.name, "tests/")
+	return !f.isTest() && f.ast.Name != nil && f.ast.Name.Name != "main" &&
+		!strings.HasPrefix(f.name, "cmd/") && !strings.HasPrefix(f.name, "tests/")
 }
 
 // parse makes a file of a name and its text.
