@@ -86,11 +86,11 @@ type Config struct {
 	// sent at start so that neighbours forget an earlier owner of our addresses.
 	NoAnnounce bool
 
-	// NoExpressLane has every packet pass netstack's network layer. By default TCP and UDP that come
-	// for our own addresses, and UDP that goes out, skip it, which takes 1 us less per packet (2 us less if it is a datagram, which goes to
-	// its socket at once), and with
-	// it whatever a program has set up there through [Stack.Netstack]: filter rules, packet and raw sockets.
-	NoExpressLane bool
+	// NoFastPath sends every packet through netstack's network layer. By default TCP and UDP that come
+	// for our own addresses, and UDP that goes out, skip it. That takes 1 us less per packet, and 2 us
+	// less per datagram, which goes to its socket at once. What a program has set up in the network layer
+	// through [Stack.Netstack] is skipped, too: filter rules, packet and raw sockets.
+	NoFastPath bool
 
 	// DSCP marks what TCP and UDP send, 0 to 63 (RFC 2474); 46 is expedited forwarding. In a VLAN (NIC.VLAN) its upper three bits
 	// are the frames' priority. SetTrafficClass of a conn changes it there. Netstack answers a SYN without it.

@@ -61,7 +61,7 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 	b, ours := link.(interface {
 		BindStack(*gstack.Stack, tcpip.NICID) error
 		SetHosts([]netip.Prefix)
-		SetMailboxes(func(v6 bool, port uint16) rdma.Mailbox)
+		SetMailboxes(func(v6 bool, port uint16) rdma.DatagramSink)
 		datagramLink
 	})
 	if !ours {
@@ -82,7 +82,7 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 	if !ours {
 		return nil
 	}
-	if !s.cfg.NoExpressLane {
+	if !s.cfg.NoFastPath {
 		s.setHosts, s.datagrams = b.SetHosts, b
 		b.SetMailboxes(s.boxes.find)
 	}

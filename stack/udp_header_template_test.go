@@ -93,7 +93,7 @@ func newReadyRig(t *testing.T, closed bool) *readyRig {
 				netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24),
 				netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(i + 1)}), 64),
 			},
-			DuplicateDetection: -1, NoAnnounce: true, NoExpressLane: closed,
+			DuplicateDetection: -1, NoAnnounce: true, NoFastPath: closed,
 		})
 		must(t, err)
 		t.Cleanup(func() { s.Close() })

@@ -24,7 +24,7 @@ type boxKey struct {
 }
 
 // find implements what rdma.Endpoint.SetMailboxes wants.
-func (s *boxes) find(v6 bool, port uint16) rdma.Mailbox {
+func (s *boxes) find(v6 bool, port uint16) rdma.DatagramSink {
 	if b := s.slot(boxKey{v6, port}); b != nil {
 		if b := b.Load(); b != nil {
 			return b

@@ -31,8 +31,8 @@ type box struct {
 	taken sack // to be read before came; guarded by conn.rd.mu
 }
 
-// Put implements rdma.Mailbox.
-func (b *box) Put(ip, udp []byte) bool {
+// Deliver implements rdma.Mailbox.
+func (b *box) Deliver(ip, udp []byte) bool {
 	n := int(binary.BigEndian.Uint16(udp[4:])) - header.UDPMinimumSize
 	if n != len(udp)-header.UDPMinimumSize || n > pouchBytes {
 		return false
@@ -74,8 +74,8 @@ func (b *box) wants(l *letter) bool {
 	return c.raddr == nil || c.remote.Addr == l.from && c.remote.Port == l.port
 }
 
-// Knock implements rdma.Mailbox: it wakes the reader.
-func (b *box) Knock() { b.conn.rd.poke() }
+// Flush implements rdma.Mailbox: it wakes the reader.
+func (b *box) Flush() { b.conn.rd.poke() }
 
 // open is for a socket that hears of arrivals. Until then everything comes through the endpoint.
 func (b *box) open(c *UDPConn) {

@@ -29,7 +29,7 @@ func put(t testing.TB, c *UDPConn, from string, payload []byte) bool {
 	ip := append(append(make([]byte, 12), source[:]...), to[:]...)
 	ip[0] = 0x45
 	udp := append([]byte{byte(a.Port() >> 8), byte(a.Port()), 0, 53, byte((8 + len(payload)) >> 8), byte(8 + len(payload)), 0, 0}, payload...)
-	return c.box.Put(ip, udp)
+	return c.box.Deliver(ip, udp)
 }
 
 // TestBoxAndQueueAreAlike sends the same with the box in use and with all datagrams going through netstack, and wants readers to see no difference.
@@ -249,7 +249,7 @@ func TestBoxConcurrently(t *testing.T) {
 		writers.Go(func() {
 			for i := range each {
 				put(t, c, fmt.Sprintf("192.0.2.1:%d", w+1), fmt.Append(nil, w, i))
-				c.box.Knock()
+				c.box.Flush()
 			}
 		})
 		readers.Go(func() {
@@ -290,11 +290,11 @@ func TestBoxDoesNotAllocate(t *testing.T) {
 	b := make([]byte, 100)
 	if n := testing.AllocsPerRun(1000, func() {
 		for range 3 {
-			if !c.box.Put(ip[:], udp[:]) {
+			if !c.box.Deliver(ip[:], udp[:]) {
 				t.Fatal("not taken")
 			}
 		}
-		c.box.Knock()
+		c.box.Flush()
 		for range 3 {
 			_, _, err := c.ReadFromUDPAddrPort(b)
 			must(t, err)

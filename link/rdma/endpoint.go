@@ -56,7 +56,7 @@ type Endpoint struct {
 	mtu        atomic.Uint32
 	mac        atomic.Uint64
 	address    atomic.Pointer[tcpip.LinkAddress]
-	localAddrs atomic.Pointer[localAddrs] // nil: no express lane for what is received
+	localAddrs atomic.Pointer[localAddrs] // nil: no fast path for what is received
 	fastPath   atomic.Pointer[fastPath]   // nil: none for what is sent
 	closed     atomic.Bool
 
@@ -206,7 +206,7 @@ func (e *Endpoint) startWorkers(s *attachment) {
 
 // BindStack lets IP fragments take a road of their own to the stack's NIC id, on which the stack verifies the checksum of what
 // it reassembles. Unbound, that sum is never verified, as each fragment counts as verified by the link. It also is what
-// SetHosts needs. To be called once CreateNIC has returned; it holds until the NIC is removed.
+// SetLocalAddresses needs. To be called once CreateNIC has returned; it holds until the NIC is removed.
 func (e *Endpoint) BindStack(s *gstack.Stack, id tcpip.NICID) error {
 	n := &networks{stack: s, nic: id}
 	for proto, network := range map[tcpip.NetworkProtocolNumber]*gstack.NetworkEndpoint{typeIPv4: &n.ipv4, typeIPv6: &n.ipv6} {

@@ -183,10 +183,11 @@ func (h *localAddrs) accepts6(src, dst [2]uint64) bool {
 	return ours
 }
 
-// SetHosts opens the express lane to the transport layer for packets to these addresses of ours, which are in use,
-// each with the length of its subnet's prefix. It is to be called again when they change; without any the lane is closed. BindStack
-// must have been called. Packet and raw sockets and filter rules of the stack do not see what takes the lane.
-func (e *Endpoint) SetHosts(addresses []netip.Prefix) {
+// SetLocalAddresses opens the fast path to the transport layer for packets to these addresses, which
+// are in use, each with the length of its subnet's prefix. Call it again when they change; without any
+// the fast path is closed. BindStack must have been called. Packet and raw sockets and filter rules of
+// netstack do not see what takes the fast path.
+func (e *Endpoint) SetLocalAddresses(addresses []netip.Prefix) {
 	if len(addresses) == 0 {
 		e.localAddrs.Store(nil)
 		return

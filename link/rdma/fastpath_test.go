@@ -73,7 +73,7 @@ func newJudge(t *testing.T, lane bool) *judge {
 	w.attachment.dispatcher = j.dispatcher
 	w.attachment.networks.Store(&networks{fastPath: newFastPath(j.dispatcher, j.stack, 1)})
 	if lane {
-		w.e.SetHosts(addresses)
+		w.e.SetLocalAddresses(addresses)
 	}
 	return j
 }
@@ -286,11 +286,11 @@ func TestExpressLaneFollowsAddresses(t *testing.T) {
 	if took() != 1 {
 		t.Error("not taken")
 	}
-	j.worker.e.SetHosts([]netip.Prefix{netip.MustParsePrefix("10.0.0.7/24")})
+	j.worker.e.SetLocalAddresses([]netip.Prefix{netip.MustParsePrefix("10.0.0.7/24")})
 	if took() != 0 {
 		t.Error("taken for an address that is not served any more")
 	}
-	j.worker.e.SetHosts(nil)
+	j.worker.e.SetLocalAddresses(nil)
 	if took() != 0 {
 		t.Error("taken with the lane closed")
 	}

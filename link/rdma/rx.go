@@ -43,34 +43,34 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 	}
 }
 
-// buildPackets makes a packet of each run, but for those that a mailbox takes.
+// buildPackets makes a packet of each run, but for those that a sink takes.
 func (w *worker) buildPackets() []*gstack.PacketBuffer {
 	runs := w.merge.runs
 	hosts := w.e.localAddrs.Load()
-	boxes := w.e.sinks.Load()
+	sinks := w.e.sinks.Load()
 	for i := range runs {
 		r := &runs[i]
 		if r.fragment {
-			boxes = nil // nothing may overtake it, if it is a datagram's
+			sinks = nil // nothing may overtake it, if it is a datagram's
 		}
 		r.fastPath = hosts.accepts(w.frames[r.first].Data, &r.layout)
-		if box := w.sinkFor(r, boxes); box != nil {
-			if w.deliverToSink(r, box) {
+		if sink := w.sinkFor(r, sinks); sink != nil {
+			if w.deliverToSink(r, sink) {
 				continue
 			}
-			boxes = nil
+			sinks = nil
 		}
 		w.packets[i] = w.packet(r)
 	}
 	return w.packets[:len(runs)]
 }
 
-// deliverAll wakes the owners of mailboxes and hands the packet of each run that has one to the stack, until the session ends.
+// deliverAll flushes the sinks and hands the packet of each run that has one to the stack, until the session ends.
 func (w *worker) deliverAll(packets []*gstack.PacketBuffer) {
 	w.flushSinks()
 	delivered := 0
 	for i, pkt := range packets {
-		if pkt == nil { // in a mailbox
+		if pkt == nil { // in a sink
 			delivered++
 			continue
 		}

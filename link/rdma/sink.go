@@ -2,20 +2,24 @@ package rdma
 
 import "encoding/binary"
 
-// Mailbox is a socket that takes datagrams as they leave the ring. That spares each of them a packet with its buffers, the
-// search for its endpoint, a place in the endpoint's queue and a wake-up of its reader: 1.3 us of the 2.3 that a small DNS query takes.
-type Mailbox interface {
-	// Put offers a datagram that may take the express lane: its IP header, which has no options or extensions, and the UDP header with all
-	// that follows it in the packet. Both are the caller's. False: it is not for this mailbox, or not now, and the stack decides about it and
-	// all that follows in the batch. So it does after a datagram to the port that may not take the lane, one to a group for example.
-	Put(ip, udp []byte) bool
-	// Knock follows when the batch is over in which something was put. It may be called when nothing was.
-	Knock()
+// DatagramSink is a socket that takes datagrams directly from the receive ring. Each of them is
+// then spared a packet with its buffers, the search for its endpoint, a place in the endpoint's
+// queue and a wake-up of its reader: 1.3 us of the 2.3 that a small DNS query takes.
+type DatagramSink interface {
+	// Deliver offers a datagram that may take the fast path: its IP header, which has no options or
+	// extensions, and the UDP header with all that follows it in the packet. The caller keeps both.
+	// False: it is not for this sink, or not now, and netstack decides about it and all that follows
+	// it in the batch. The same holds after a datagram to the port that may not take the fast path,
+	// one to a group for example.
+	Deliver(ip, udp []byte) bool
+	// Flush ends a batch in which a datagram was delivered. It may be called when none was.
+	Flush()
 }
 
-// SetMailboxes offers datagrams on the express lane to the mailbox that find returns for their destination port, if any; a nil find
-// ends that. Receive workers call find and the mailbox, several at once if there are several queues.
-func (e *Endpoint) SetMailboxes(find func(v6 bool, port uint16) Mailbox) {
+// SetDatagramSinks offers datagrams on the fast path to the sink that find returns for their
+// destination port, if any; a nil find ends that. Receive workers call find and the sink, several at
+// once if there are several queues.
+func (e *Endpoint) SetDatagramSinks(find func(v6 bool, port uint16) DatagramSink) {
 	if find == nil {
 		e.sinks.Store(nil)
 		return
@@ -23,30 +27,32 @@ func (e *Endpoint) SetMailboxes(find func(v6 bool, port uint16) Mailbox) {
 	e.sinks.Store(&sinkFinder{find})
 }
 
-// sinkFinder is what SetMailboxes was given.
+// sinkFinder is what SetDatagramSinks was given.
 type sinkFinder struct {
-	find func(v6 bool, port uint16) Mailbox
+	find func(v6 bool, port uint16) DatagramSink
 }
 
-// sinkFor is the one of a datagram's port, or nil.
-func (w *worker) sinkFor(r *run, boxes *sinkFinder) Mailbox {
-	if boxes == nil || r.proto != protoUDP || r.l4 == 0 || r.end-r.l4 < udpLen || w.attachment.stopped() {
+// sinkFor is the sink of a datagram's port, or nil.
+func (w *worker) sinkFor(r *run, sinks *sinkFinder) DatagramSink {
+	if sinks == nil || r.proto != protoUDP || r.l4 == 0 || r.end-r.l4 < udpLen || w.attachment.stopped() {
 		return nil
 	}
 	if n := w.attachment.networks.Load(); n == nil || n.fastPath == nil {
 		return nil
 	}
-	return boxes.find(r.etherType == typeIPv6, binary.BigEndian.Uint16(w.frames[r.first].Data[r.l4+2:]))
+	port := binary.BigEndian.Uint16(w.frames[r.first].Data[r.l4+2:])
+	return sinks.find(r.etherType == typeIPv6, port)
 }
 
-// deliverToSink offers a run to a mailbox, if it may take the express lane, and reports whether it was taken.
-func (w *worker) deliverToSink(r *run, box Mailbox) bool {
+// deliverToSink offers a run to a sink, if it may take the fast path, and reports whether the sink
+// took it.
+func (w *worker) deliverToSink(r *run, sink DatagramSink) bool {
 	frame := w.frames[r.first].Data
-	if !r.fastPath || !box.Put(frame[r.l3:r.l4], frame[r.l4:r.end]) {
+	if !r.fastPath || !sink.Deliver(frame[r.l3:r.l4], frame[r.l4:r.end]) {
 		return false
 	}
-	if last := len(w.sinks) - 1; last < 0 || w.sinks[last] != box {
-		w.sinks = append(w.sinks, box)
+	if last := len(w.sinks) - 1; last < 0 || w.sinks[last] != sink {
+		w.sinks = append(w.sinks, sink)
 	}
 	c := &w.fast4
 	if r.etherType == typeIPv6 {
@@ -57,10 +63,10 @@ func (w *worker) deliverToSink(r *run, box Mailbox) bool {
 	return true
 }
 
-// flushSinks ends a batch for the mailboxes.
+// flushSinks ends a batch for the sinks that have taken datagrams of it.
 func (w *worker) flushSinks() {
-	for _, box := range w.sinks {
-		box.Knock()
+	for _, sink := range w.sinks {
+		sink.Flush()
 	}
 	clear(w.sinks)
 	w.sinks = w.sinks[:0]

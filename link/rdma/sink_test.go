@@ -7,22 +7,22 @@ import (
 	"testing"
 )
 
-// letterbox is a mailbox that remembers what it was told.
-type letterbox struct {
+// recordingSink is a sink that remembers what it was told.
+type recordingSink struct {
 	refuse bool
-	heard  []string // copies: what is put is borrowed
+	heard  []string // copies: the bytes are borrowed
 }
 
-func (b *letterbox) Put(ip, udp []byte) bool {
+func (b *recordingSink) Deliver(ip, udp []byte) bool {
 	b.heard = append(b.heard, fmt.Sprintf("%x %x", ip, udp))
 	return !b.refuse
 }
 
-func (b *letterbox) Knock() { b.heard = append(b.heard, "knock") }
+func (b *recordingSink) Flush() { b.heard = append(b.heard, "flush") }
 
-// boxes gives IPv4 port 53 and IPv6 port 54 to mailboxes, unless they are nil.
-func (j *judge) boxes(v4, v6 *letterbox) {
-	j.worker.e.SetMailboxes(func(six bool, port uint16) Mailbox {
+// useSinks gives IPv4 port 53 and IPv6 port 54 to sinks, unless they are nil.
+func (j *judge) useSinks(v4, v6 *recordingSink) {
+	j.worker.e.SetDatagramSinks(func(six bool, port uint16) DatagramSink {
 		switch {
 		case port == 53 && !six && v4 != nil:
 			return v4
@@ -41,11 +41,11 @@ func query(change func(*tcpFrame)) []byte {
 	return udpFrame(f)
 }
 
-// TestMailbox: what is put, in which order, and that a batch ends with one knock.
-func TestMailbox(t *testing.T) {
+// TestDatagramSink: what is delivered, in which order, and that a batch ends with one flush.
+func TestDatagramSink(t *testing.T) {
 	j := newJudge(t, true)
-	var v4, v6 letterbox
-	j.boxes(&v4, &v6)
+	var v4, v6 recordingSink
+	j.useSinks(&v4, &v6)
 	one := query(func(f *tcpFrame) { f.payload = []byte("one") })
 	padded := query(func(f *tcpFrame) { f.payload, f.pad = []byte("2"), 17 })
 	six := query(func(f *tcpFrame) { f.v6, f.ports[1] = true, 54 })
@@ -53,11 +53,11 @@ func TestMailbox(t *testing.T) {
 	put := func(frame []byte, ip, end int) string {
 		return fmt.Sprintf("%x %x", frame[ethLen:ethLen+ip], frame[ethLen+ip:end])
 	}
-	want := []string{put(one, ipv4Len, len(one)), put(padded, ipv4Len, ethLen+ipv4Len+udpLen+1), put(one, ipv4Len, len(one)), "knock"}
+	want := []string{put(one, ipv4Len, len(one)), put(padded, ipv4Len, ethLen+ipv4Len+udpLen+1), put(one, ipv4Len, len(one)), "flush"}
 	if got := slices.Compact(v4.heard); !slices.Equal(got, want) {
 		t.Errorf("heard %q\nwant %q", got, want)
 	}
-	if want := []string{put(six, ipv6Len, len(six)), "knock"}; !slices.Equal(v6.heard, want) {
+	if want := []string{put(six, ipv6Len, len(six)), "flush"}; !slices.Equal(v6.heard, want) {
 		t.Errorf("heard %q\nwant %q", v6.heard, want)
 	}
 	if got := j.read(t); len(got) != 0 {
@@ -66,40 +66,41 @@ func TestMailbox(t *testing.T) {
 	v4.heard = nil
 	j.hear(udpFrame(segment(0)))
 	if len(v4.heard) != 0 {
-		t.Errorf("a batch without anything for the box: %q", v4.heard)
+		t.Errorf("a batch without anything for the sink: %q", v4.heard)
 	}
 }
 
-// TestMailboxCounts compares the counters with those of the ordinary way. A datagram put counts there as received by UDP, too, which
-// is the mailbox's to count here.
-func TestMailboxCounts(t *testing.T) {
+// TestSinkCounts compares the counters with those of the ordinary way. There a datagram counts as
+// received by UDP, too; here the sink counts that.
+func TestSinkCounts(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
-		boxed, ordinary := newJudge(t, true), newJudge(t, false)
-		var box letterbox
-		boxed.boxes(&box, &box)
-		for _, j := range []*judge{boxed, ordinary} {
+		direct, ordinary := newJudge(t, true), newJudge(t, false)
+		var sink recordingSink
+		direct.useSinks(&sink, &sink)
+		for _, j := range []*judge{direct, ordinary} {
 			j.hear(query(func(f *tcpFrame) {
 				if f.v6 = v6; v6 {
 					f.ports[1] = 54
 				}
 			}))
 		}
-		got, want := boxed.counts(t), ordinary.counts(t)
+		got, want := direct.counts(t), ordinary.counts(t)
 		for name, n := range got {
 			of := func(part string) bool { return strings.Contains(name, part) }
 			if n != want[name] && (of("Rx") || of("Received") || of("Delivered")) && !of("UDP") {
 				t.Errorf("IPv6 %v: %s is %d, want %d", v6, name, n, want[name])
 			}
 		}
-		w := boxed.worker
+		w := direct.worker
 		if w.count.packets.Load() != 1 || w.count.fastPath.Load() != 1 {
-			t.Errorf("IPv6 %v: %d packets, %d on the lane", v6, w.count.packets.Load(), w.count.fastPath.Load())
+			t.Errorf("IPv6 %v: %d packets, %d on the fast path", v6, w.count.packets.Load(), w.count.fastPath.Load())
 		}
 	}
 }
 
-// TestMailboxIsNotOffered has the stack get what is not for the lane, not for a port with a box, or refused.
-func TestMailboxIsNotOffered(t *testing.T) {
+// TestSinkIsNotOffered: netstack gets what may not take the fast path, what is for a port without a
+// sink, and what is refused.
+func TestSinkIsNotOffered(t *testing.T) {
 	plain := func(*tcpFrame) {}
 	for _, tt := range []struct {
 		name    string
@@ -117,23 +118,23 @@ func TestMailboxIsNotOffered(t *testing.T) {
 		{name: "longer than its packet", frame: changed(query(plain), 24, 1, 0)},
 		{name: "TCP", frame: func() []byte { f := segment(0); f.ports[1] = 53; return f.bytes() }()},
 		{name: "another port", frame: query(func(f *tcpFrame) { f.ports[1] = 54 })},
-		{name: "no lane", frame: query(plain), read: 1, change: func(j *judge) { j.worker.e.SetHosts(nil) }},
-		{name: "no mailboxes", frame: query(plain), read: 1, change: func(j *judge) { j.worker.e.SetMailboxes(nil) }},
+		{name: "no fast path", frame: query(plain), read: 1, change: func(j *judge) { j.worker.e.SetLocalAddresses(nil) }},
+		{name: "no sinks", frame: query(plain), read: 1, change: func(j *judge) { j.worker.e.SetDatagramSinks(nil) }},
 		{name: "no stack", frame: query(plain), read: 1, change: func(j *judge) { j.worker.attachment.networks.Store(nil) }},
 		{name: "ended", frame: query(plain), change: func(j *judge) { j.worker.attachment.stopping.Store(true) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			j, box := newJudge(t, true), &letterbox{refuse: tt.refuse}
-			j.boxes(box, nil)
+			j, sink := newJudge(t, true), &recordingSink{refuse: tt.refuse}
+			j.useSinks(sink, nil)
 			if tt.change != nil {
 				tt.change(j)
 			}
 			j.hear(tt.frame)
-			if got := len(box.heard) > 0; got != tt.offered {
-				t.Errorf("offered: %v", box.heard)
+			if got := len(sink.heard) > 0; got != tt.offered {
+				t.Errorf("offered: %v", sink.heard)
 			}
-			if slices.Contains(box.heard, "knock") {
-				t.Error("knocked for nothing")
+			if slices.Contains(sink.heard, "flush") {
+				t.Error("flushed for nothing")
 			}
 			if got := j.read(t); len(got) != tt.read {
 				t.Errorf("the socket has %q", got)
@@ -142,15 +143,15 @@ func TestMailboxIsNotOffered(t *testing.T) {
 	}
 }
 
-// blackHole takes everything.
-type blackHole struct{ bytes int }
+// discardSink takes everything.
+type discardSink struct{ bytes int }
 
-func (h *blackHole) Put(ip, udp []byte) bool { h.bytes += len(udp); return true }
-func (h *blackHole) Knock()                  {}
+func (h *discardSink) Deliver(ip, udp []byte) bool { h.bytes += len(udp); return true }
+func (h *discardSink) Flush()                      {}
 
-func TestMailboxDoesNotAllocate(t *testing.T) {
-	j, hole := newJudge(t, true), new(blackHole)
-	j.worker.e.SetMailboxes(func(bool, uint16) Mailbox { return hole })
+func TestSinkDoesNotAllocate(t *testing.T) {
+	j, hole := newJudge(t, true), new(discardSink)
+	j.worker.e.SetDatagramSinks(func(bool, uint16) DatagramSink { return hole })
 	frame := query(func(*tcpFrame) {})
 	batch := [][]byte{frame, frame, frame}
 	j.hear(batch...)
@@ -158,33 +159,35 @@ func TestMailboxDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations for three datagrams", n)
 	}
 	if hole.bytes == 0 {
-		t.Error("nothing was put")
+		t.Error("nothing was delivered")
 	}
 }
 
-// TestMailboxKeepsOrder: in a batch nothing is put after what goes to the stack's queue of the same socket.
-func TestMailboxKeepsOrder(t *testing.T) {
+// TestSinkKeepsOrder: in a batch nothing is delivered to a sink behind what goes to netstack's queue of
+// the same socket.
+func TestSinkKeepsOrder(t *testing.T) {
 	plain, fragment := query(func(*tcpFrame) {}), query(func(f *tcpFrame) { f.fragment = 8 })
 	for _, tt := range []struct {
 		name   string
 		batch  [][]byte
 		refuse bool
-		want   int // offers and knocks
+		want   int // offers and flushes
 	}{
 		{"before a fragment", [][]byte{plain, plain, fragment}, false, 3},
 		{"behind a fragment", [][]byte{plain, fragment, plain}, false, 2},
 		{"behind one that was refused", [][]byte{plain, plain}, true, 1},
 	} {
-		j, box := newJudge(t, true), &letterbox{refuse: tt.refuse}
-		j.boxes(box, nil)
-		if j.hear(tt.batch...); len(box.heard) != tt.want {
-			t.Errorf("%s: %q", tt.name, box.heard)
+		j, sink := newJudge(t, true), &recordingSink{refuse: tt.refuse}
+		j.useSinks(sink, nil)
+		if j.hear(tt.batch...); len(sink.heard) != tt.want {
+			t.Errorf("%s: %q", tt.name, sink.heard)
 		}
 	}
 }
 
-// TestMailboxOvertakesNothing: behind a datagram to its port that the stack has to look at, the mailbox is offered none of the batch.
-func TestMailboxOvertakesNothing(t *testing.T) {
+// TestSinkOvertakesNothing: behind a datagram to its port that netstack has to look at, the sink is
+// offered none of the batch.
+func TestSinkOvertakesNothing(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		before  func(*tcpFrame)
@@ -194,10 +197,10 @@ func TestMailboxOvertakesNothing(t *testing.T) {
 		{"to the subnet", func(f *tcpFrame) { f.to = 255 }, 0},
 		{"options, to another port", func(f *tcpFrame) { f.ipOpts, f.ports[1] = []byte{1, 1, 1, 0}, 55 }, 1},
 	} {
-		j, box := newJudge(t, true), &letterbox{}
-		j.boxes(box, nil)
+		j, sink := newJudge(t, true), &recordingSink{}
+		j.useSinks(sink, nil)
 		j.hear(query(tt.before), query(func(*tcpFrame) {}))
-		offered := len(slices.DeleteFunc(slices.Clone(box.heard), func(s string) bool { return s == "knock" }))
+		offered := len(slices.DeleteFunc(slices.Clone(sink.heard), func(s string) bool { return s == "flush" }))
 		if read := len(j.read(t)); offered != tt.offered || tt.offered == 0 && read != 2 {
 			t.Errorf("%s: %d offered, want %d; the socket has %d", tt.name, offered, tt.offered, read)
 		}

@@ -72,7 +72,7 @@ func floodWithACKs(t *testing.T, express bool) {
 	const limit = 4 << 20
 	server, client := pair(t, setup{opts: Options{RxLimit: limit}, dv: dv.Config{DelayDrop: true}})
 	if express {
-		server.ep.SetHosts([]netip.Prefix{netip.PrefixFrom(server.v4, 24)})
+		server.ep.SetLocalAddresses([]netip.Prefix{netip.PrefixFrom(server.v4, 24)})
 	}
 	go echo(server.listen(t, server.v4, 80))
 	conn := client.dial(t, server.v4, 80)

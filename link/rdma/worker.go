@@ -75,8 +75,8 @@ type worker struct {
 	linear   [batchFrames]*buffer.View // frames that came in several pieces, by number in the batch
 	segments [][]byte                  // of one such frame; scratch memory
 
-	fast4, fast6 traffic   // by the express lane, of this batch
-	sinks        []Mailbox // that something was put into, in this batch
+	fast4, fast6 traffic        // by the express lane, of this batch
+	sinks        []DatagramSink // that have taken datagrams of this batch
 }
 
 // traffic is packets and their bytes.
