@@ -14,6 +14,13 @@ import (
 
 // Device is one port of an mlx5 NIC, opened. Its methods may be called from
 // any goroutine.
+//
+//	Open ──▶ up ──▶ stopping ──▶ closed
+//	         │  Stop    ▲  Close
+//	         ▼          │
+//	       failed ──────┘   Err is ErrFailed, Done is closed; objects are gone or going
+//
+// A queue in error recovers by itself and leaves the device up.
 type Device struct {
 	config Config // with its defaults filled in
 	facts  PortFacts

@@ -12,38 +12,49 @@ import (
 // RxQueue is one receive queue. It has one owner, the goroutine that calls
 // Poll, Release, Refill, Arm and Wait; Wake and Stats are for everybody.
 //
-// Three free-running counters walk the receive ring: the NIC takes descriptors
-// at cc, we complete new ones at pc, and posted is the pc that the doorbell
-// record tells the NIC. How frames lie in the buffers of a descriptor is for
-// the rqFormat to know.
+// Three free-running 32-bit counters walk the receive ring, cc <= posted <= pc
+// <= cc + entries: the NIC takes descriptors at cc, we complete new ones at pc,
+// and posted is the pc that the doorbell record tells the NIC, modulo 2^16. How
+// frames lie in the buffers of a descriptor is for the rqFormat to know.
+//
+//	           make, RST2RDY                 Device.Stop, Close
+//	(no ring) ───────────────▶ receiving ─────────────────────────▶ stopped
+//	                            │     ▲                                ▲
+//	  error CQE, event, signal  ▼     │ restart, RST2RDY               │
+//	                           halted ─┘                               │
+//	                            │  halt or restart refused, or         │
+//	                            ▼  too many resets in a row            │
+//	                           failed: the device ends ────────────────┘
 type RxQueue struct {
-	// Set by newRxQueue.
+	// Set by newRing; read only afterwards.
 	index        int
 	pool         *Pool
-	ring         []byte
-	wqe          int // bytes of a descriptor
-	rec          *mmio.Region
-	slots        []Frame // which frame buffer is where in the ring
-	mask         uint32  // ring entries - 1
-	batch        uint32  // how many new descriptors make a publication worth it
-	low          uint32  // fewer descriptors than this in the ring: ask the pool
-	longest      uint32  // frame that a descriptor takes, in bytes
+	ring         []byte       // descriptors, as the NIC reads them; the owner writes them
+	wqe          int          // bytes of a descriptor
+	rec          *mmio.Region // doorbell record: posted, which the owner writes, the NIC reads
+	slots        []Frame      // which frame buffer is where in the ring; the owner's
+	mask         uint32       // ring entries - 1
+	batch        uint32       // how many new descriptors make a publication worth it
+	low          uint32       // fewer descriptors than this in the ring: ask the pool
+	longest      uint32       // frame that a descriptor takes, in bytes
 	headerStatus *headerStatusTable
-	omitted      RxFlags // what compressed completions do not tell of each frame
-	format       rqFormat
+	omitted      RxFlags  // what compressed completions do not tell of each frame
+	format       rqFormat // how frames lie in the buffers
 	log          *slog.Logger
 
-	// The owner's.
-	cq             compRing
-	block          cqeBlock
-	cc, pc, posted uint32
-	recovery       recovery
+	// The owner's, without a lock: it alone polls, posts and recovers.
+	cq       compRing
+	block    cqeBlock // compressed completions that are being expanded
+	cc       uint32   // next descriptor that the NIC completes; wraps at 2^32
+	pc       uint32   // next descriptor to write; wraps at 2^32
+	posted   uint32   // pc as the doorbell record has it
+	recovery recovery
 
-	queueControl
-	waiter
+	queueControl // the kernel's part; called by the owner
+	waiter       // completion channel; Wake is for everybody
 
-	signals ownerSignals
-	count   rxCounts
+	signals ownerSignals // atomic: written by any goroutine, read by the owner
+	count   rxCounts     // written by the owner, shown to others by atomics
 }
 
 // Smallest frame that can have an Ethernet header, and the size that shorter

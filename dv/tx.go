@@ -16,42 +16,58 @@ import (
 // The send ring counts in blocks of 64 bytes. Four free-running counters walk
 // it: descriptors up to cc are completed, up to rung the NIC knows them, up to
 // pc they are written, and up to asked a completion has been asked for.
+//
+//	           make, INIT, RTR, RTS          Device.Stop, Close
+//	(no QP) ─────────────────────▶ sending ─────────────────────▶ stopped
+//	                                │   ▲                            ▲
+//	error CQE, event, ring that     ▼   │ QP and CQ made anew,       │
+//	stands still                  reset ┘ ring and counters empty    │
+//	                                │                                │
+//	                                ▼  too many resets in a row      │
+//	                              failed: the device ends ───────────┘
+//
+// What was posted and not reported as sent when a reset begins is lost, and
+// counted in TxDrops.Lost; the stack above sends it again.
 type TxQueue struct {
-	mu sync.Mutex
+	mu sync.Mutex // taken by users through Lock, and by Device.Close
 
-	// Set by newTxQueue.
+	// Set by newTxQueue; read only afterwards.
 	index   int
 	pool    *Pool
-	ring    []byte
-	rec     *mmio.Region
-	size    uint32 // ring blocks, a power of two
-	mask    uint32
-	quarter uint32
+	ring    []byte       // descriptors, as the NIC reads them
+	rec     *mmio.Region // doorbell record: the 16 low bits of rung
+	size    uint32       // ring blocks, a power of two
+	mask    uint32       // size - 1
+	quarter uint32       // after so many blocks a completion is asked for
 	limits  txLimits
 	log     *slog.Logger
 
-	// The owner's.
-	cq                  compRing
-	pc, cc, rung, asked uint32
-	last                uint32 // where the last written descriptor starts, or the open one
-	mpw                 mpw
-	stage               staging
-	marks               []mark
-	inFlightFrames      inFlightRing
-	done                uint64 // packets completed, in counts of count.packets
-	recovery            recovery
-	stall               txStall
-	shown               uint64                    // completions when the counters were shown last
-	scratch             [MaxBlocks * mlx5.BB]byte // a descriptor that wraps is written here first
+	// The holder's of mu.
+	cq             compRing
+	pc             uint32 // block after the last written one; this and the next three wrap at 2^32
+	cc             uint32 // block after the last completed descriptor
+	rung           uint32 // pc as the NIC knows it
+	asked          uint32 // block after the last descriptor that asks for a completion
+	last           uint32 // where the last written descriptor starts, or the open one
+	mpw            mpw    // the multi-packet descriptor that is open
+	stage          staging
+	marks          []mark // by block: what a completion there frees
+	inFlightFrames inFlightRing
+	done           uint64 // packets completed, in counts of count.packets
+	recovery       recovery
+	stall          txStall
+	shown          uint64                    // completions when the counters were shown last
+	scratch        [MaxBlocks * mlx5.BB]byte // a descriptor that wraps is written here first
 
+	// Of the queue pair; replaced by a reset, under mu.
 	queueControl
 	sqn       uint32
 	page      *uverbs.Page // with the doorbell register, at byte offset register
 	register  int
 	blueFlame blueFlame
 
-	signals ownerSignals
-	count   txCounts
+	signals ownerSignals // atomic: written by any goroutine, read by mu's holder
+	count   txCounts     // written by mu's holder, shown to others by atomics
 }
 
 // txLimits is what the device takes, in bytes.
