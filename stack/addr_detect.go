@@ -43,8 +43,10 @@ func (s *Stack) detectNothing() {
 	}
 }
 
-// addAddresses takes our addresses into use, all at the same time, once nobody has objected. The link-local address, which
-// nobody asked for, is only missed where there is no other, or where DHCPv6 is to be sent from it.
+// addAddresses takes our addresses into use once nobody has objected. All are probed at the same
+// time; those of a family are added in the order of the configuration, for netstack sends to a
+// group from the first that was added, as Linux does. The link-local address, which nobody asked
+// for, is only missed where there is no other, or where DHCPv6 is to be sent from it.
 func (s *Stack) addAddresses(ctx context.Context, mac tcpip.LinkAddress) error {
 	all := s.cfg.Addresses
 	if len(all) >= manyAddresses {
@@ -57,8 +59,17 @@ func (s *Stack) addAddresses(ctx context.Context, mac tcpip.LinkAddress) error {
 		p := netip.PrefixFrom(fromAddress(header.LinkLocalAddr(mac)), 64)
 		wg.Go(func() { linkLocal = s.addAddress(ctx, p) })
 	}
+	first := make(chan struct{})
+	close(first)
+	last := map[bool]chan struct{}{false: first, true: first}
 	for i, p := range all {
-		wg.Go(func() { errs[i] = s.addAddress(ctx, p) })
+		turn, added := last[p.Addr().Is4()], make(chan struct{})
+		last[p.Addr().Is4()] = added
+		pass := sync.OnceFunc(func() { close(added) })
+		wg.Go(func() {
+			defer pass()
+			errs[i] = s.addInTurn(ctx, p, turn, pass)
+		})
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
@@ -76,6 +87,13 @@ func (s *Stack) addAddresses(ctx context.Context, mac tcpip.LinkAddress) error {
 
 // addAddress probes for p and then takes it into use.
 func (s *Stack) addAddress(ctx context.Context, p netip.Prefix) error {
+	turn := make(chan struct{})
+	close(turn)
+	return s.addInTurn(ctx, p, turn, func() {})
+}
+
+// addInTurn is addAddress that adds p when turn is closed and calls pass once it has.
+func (s *Stack) addInTurn(ctx context.Context, p netip.Prefix, turn <-chan struct{}, pass func()) error {
 	limit := detectionSlack + 2*max(s.cfg.DuplicateDetection, 0) // a probe that comes back starts another round
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("duplicate detection has not ended in %v", limit))
 	defer cancel()
@@ -84,12 +102,18 @@ func (s *Stack) addAddress(ctx context.Context, p netip.Prefix) error {
 			return err
 		}
 	}
+	select {
+	case <-turn:
+	case <-ctx.Done():
+		return s.unfit(p, context.Cause(ctx))
+	}
 	// Netstack probes for IPv6 addresses itself and tells us the outcome.
 	outcome := newSettled()
 	defer s.news.await(p.Addr(), outcome)()
 	if err := s.net.AddProtocolAddress(nicID, protocolAddress(p), gstack.AddressProperties{Disp: outcome}); err != nil {
 		return asError("add address "+p.String(), err)
 	}
+	pass()
 	if err := outcome.wait(ctx); err != nil {
 		s.net.RemoveAddress(nicID, toAddress(p.Addr())) // which netstack would keep, undecided
 		return s.unfit(p, err)

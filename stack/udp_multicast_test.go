@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -157,6 +158,48 @@ func TestGroupIsLeftByTheLastSocket(t *testing.T) {
 	}
 	must(t, second.Close())
 	r.await(t, "IGMPv3 leave", reports[1].bytes)
+}
+
+// TestGroupIsSentToFromTheFirstAddress of the configuration, whichever is found free first.
+func TestGroupIsSentToFromTheFirstAddress(t *testing.T) {
+	for round := range 6 {
+		server, client := netpair.New(t, netpair.Faults{}, netpair.Both(func(cfg *stack.Config) {
+			for _, more := range []string{"192.0.2.%d/24", "2001:db8::%d/64"} {
+				for i := range 3 {
+					first := cfg.Addresses[0].Addr().As4()
+					p := netip.MustParsePrefix(fmt.Sprintf(more, 10*int(first[3])+i))
+					cfg.Addresses = append(cfg.Addresses, p)
+				}
+			}
+			if round%2 == 1 { // IPv4 last
+				slices.SortStableFunc(cfg.Addresses, func(a, b netip.Prefix) int {
+					return b.Addr().BitLen() - a.Addr().BitLen()
+				})
+			}
+		}))
+		for _, tt := range []struct {
+			network string
+			group   net.IP
+			want    netip.Addr
+		}{
+			{"udp4", mdns4, netpair.ClientIP4},
+			{"udp6", net.ParseIP("ff0e::fb"), netpair.ClientIP6},
+		} {
+			g := &net.UDPAddr{IP: tt.group, Port: 5353}
+			to, err := server.ListenMulticastUDP(tt.network, nil, g)
+			must(t, err)
+			from, err := client.ListenUDP(tt.network, nil)
+			must(t, err)
+			_, err = from.WriteTo([]byte("from where?"), g)
+			must(t, err)
+			must(t, to.SetReadDeadline(time.Now().Add(hangs)))
+			_, sender, err := to.ReadFrom(make([]byte, 64))
+			must(t, err)
+			if got := sender.(*net.UDPAddr).AddrPort().Addr().Unmap(); got != tt.want {
+				t.Errorf("%s is sent to from %v, want %v", tt.group, got, tt.want)
+			}
+		}
+	}
 }
 
 // TestGroupRefusals gives what is no group, interface or TTL, and closed sockets.
