@@ -60,8 +60,8 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 	s.claims.own = link.LinkAddress()
 	b, ours := link.(interface {
 		BindStack(*gstack.Stack, tcpip.NICID) error
-		SetHosts([]netip.Prefix)
-		SetMailboxes(func(v6 bool, port uint16) rdma.DatagramSink)
+		SetLocalAddresses([]netip.Prefix)
+		SetDatagramSinks(func(v6 bool, port uint16) rdma.DatagramSink)
 		datagramLink
 	})
 	if !ours {
@@ -83,8 +83,8 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 		return nil
 	}
 	if !s.cfg.NoFastPath {
-		s.setHosts, s.datagrams = b.SetHosts, b
-		b.SetMailboxes(s.boxes.find)
+		s.setHosts, s.datagrams = b.SetLocalAddresses, b
+		b.SetDatagramSinks(s.boxes.find)
 	}
 	return b.BindStack(s.net, nicID)
 }

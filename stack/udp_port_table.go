@@ -23,7 +23,7 @@ type boxKey struct {
 	port uint16
 }
 
-// find implements what rdma.Endpoint.SetMailboxes wants.
+// find implements what rdma.Endpoint.SetDatagramSinks wants.
 func (s *boxes) find(v6 bool, port uint16) rdma.DatagramSink {
 	if b := s.slot(boxKey{v6, port}); b != nil {
 		if b := b.Load(); b != nil {

@@ -11,13 +11,13 @@ import (
 )
 
 // Most datagrams need nothing of netstack: they are whole, for one host, and there is one socket that can want them. The link
-// puts these into the socket's box directly (link/rdma/mailbox.go), where a reader finds all that came with one turn of a lock.
+// puts these into the socket's box directly (link/rdma/sink.go), where a reader finds all that came with one turn of a lock.
 // All others reach the socket's endpoint; its queue is read when the box is empty.
 
 // chargeLeast is what a datagram counts for at least against a socket's receive buffer, bytes: about what is kept besides its payload.
 const chargeLeast = 64
 
-// box is where the link puts datagrams for one socket. It implements rdma.Mailbox.
+// box is where the link puts datagrams for one socket. It implements rdma.DatagramSink.
 type box struct {
 	conn   *UDPConn
 	counts *tcpip.UDPStats
@@ -31,7 +31,7 @@ type box struct {
 	taken sack // to be read before came; guarded by conn.rd.mu
 }
 
-// Deliver implements rdma.Mailbox.
+// Deliver implements rdma.DatagramSink.
 func (b *box) Deliver(ip, udp []byte) bool {
 	n := int(binary.BigEndian.Uint16(udp[4:])) - header.UDPMinimumSize
 	if n != len(udp)-header.UDPMinimumSize || n > pouchBytes {
@@ -74,7 +74,7 @@ func (b *box) wants(l *letter) bool {
 	return c.raddr == nil || c.remote.Addr == l.from && c.remote.Port == l.port
 }
 
-// Flush implements rdma.Mailbox: it wakes the reader.
+// Flush implements rdma.DatagramSink: it wakes the reader.
 func (b *box) Flush() { b.conn.rd.poke() }
 
 // open is for a socket that hears of arrivals. Until then everything comes through the endpoint.
