@@ -111,6 +111,28 @@ func TestLocate(t *testing.T) {
 	}
 }
 
+// A virtual function in a guest gets no random MAC, which its switch would not pass.
+func TestLocateGuestVF(t *testing.T) {
+	m := usual(t)
+	for name, content := range map[string]string{"vendor": "0x15b3\n", "device": "0x101e\n"} {
+		path := filepath.Join(m.root, "sys/class/infiniband/mlx5_0/device", name)
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := m.locate("enp1s0f0")
+	if err != nil || !got.facts.Virtual {
+		t.Fatalf("function without physfn: %+v, %v", got, err)
+	}
+	if mac, err := chooseMAC(&Config{}, &got.facts); !errors.Is(err, ErrMAC) {
+		t.Errorf("MAC %v, %v, want ErrMAC", mac, err)
+	}
+	own := net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	if mac, err := chooseMAC(&Config{AllowNetdevMAC: true}, &got.facts); err != nil || mac.String() != own.String() {
+		t.Errorf("with AllowNetdevMAC %v, %v, want %v", mac, err, own)
+	}
+}
+
 // On a card with several ports netlink says which one has the netdev.
 func TestLocateSecondPort(t *testing.T) {
 	m := usual(t)

@@ -33,7 +33,7 @@ type NodeInfo struct {
 	Vendor   uint32 // PCI vendor, 0x15b3; 0 without
 	Device   uint32 // PCI device
 	NUMANode int    // -1 unknown
-	VF       bool   // a virtual function
+	VF       bool   // a virtual function, by its link to the physical one or, as in a guest, by its PCI id
 
 	Ports   []PortInfo
 	Netdevs []string // netdevs of the same bus device, sorted; with one port and no representors, the port's
@@ -162,10 +162,23 @@ func (s sysfs) node(uverbs string) (NodeInfo, bool) {
 	n.Bus, n.Driver = s.target(dev, "device"), s.target(dev, "device/driver")
 	n.Vendor, n.Device = uint32(s.number(0, dev, "device/vendor")), uint32(s.number(0, dev, "device/device"))
 	n.NUMANode = s.number(-1, dev, "device/numa_node")
-	n.VF = s.target(dev, "device/physfn") != ""
+	n.VF = s.target(dev, "device/physfn") != "" || isVF(n.Vendor, n.Device)
 	n.Netdevs = s.names(dev, "device/net")
 	n.Ports = s.ports(filepath.Join(dev, "ports"))
 	return n, true
+}
+
+// isVF reports whether a PCI id is that of a virtual function (MLX5_PCI_DEV_IS_VF in mlx5_core_pci_table of linux 6.12
+// drivers/net/ethernet/mellanox/mlx5/core/main.c). A guest sees no physical function that physfn could name.
+func isVF(vendor, device uint32) bool {
+	if vendor != 0x15b3 {
+		return false
+	}
+	switch device {
+	case 0x1014, 0x1016, 0x1018, 0x101a, 0x101c, 0x101e, 0xa2d3: // CX-4, CX-4 Lx, CX-5, CX-5 Ex, CX-6, CX-6 Dx and later, BlueField
+		return true
+	}
+	return false
 }
 
 // ports reads all ports below dir, in numerical order.

@@ -100,6 +100,29 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
+// In a guest a virtual function has no physfn: its PCI id says what it is.
+func TestDiscoverVFByPCIID(t *testing.T) {
+	for _, tc := range []struct {
+		vendor, device string
+		vf             bool
+	}{
+		{"0x15b3", "0x1013", false}, {"0x15b3", "0x1014", true}, {"0x15b3", "0x1015", false}, {"0x15b3", "0x1016", true},
+		{"0x15b3", "0x1017", false}, {"0x15b3", "0x1018", true}, {"0x15b3", "0x1019", false}, {"0x15b3", "0x101a", true},
+		{"0x15b3", "0x101b", false}, {"0x15b3", "0x101c", true}, {"0x15b3", "0x101d", false}, {"0x15b3", "0x101e", true},
+		{"0x15b3", "0x1021", false}, {"0x15b3", "0xa2d2", false}, {"0x15b3", "0xa2d3", true}, {"0x8086", "0x1018", false},
+	} {
+		files := machine()
+		files["sys/devices/pf/vendor"], files["sys/devices/pf/device"] = tc.vendor+"\n", tc.device+"\n"
+		list, err := Discover(tree(t, files))
+		if err != nil || len(list) != 3 {
+			t.Fatalf("%d devices, %v", len(list), err)
+		}
+		if list[1].VF != tc.vf {
+			t.Errorf("%s:%s without physfn: virtual function %v, want %v", tc.vendor, tc.device, list[1].VF, tc.vf)
+		}
+	}
+}
+
 func TestNodeCheck(t *testing.T) {
 	list, err := Discover(tree(t, machine()))
 	if err != nil {
