@@ -87,18 +87,8 @@ func (c *client) call(cmd command, body []byte, fds ...int) (uint32, []byte) {
 // mapRAM gives the device guest memory at address 0.
 func (c *client) mapRAM() {
 	c.t.Helper()
-	fd, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer unix.Close(fd)
-	if err := unix.Ftruncate(fd, guestRAM); err != nil {
-		c.t.Fatal(err)
-	}
-	if c.ram, err = unix.Mmap(fd, 0, guestRAM, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { unix.Munmap(c.ram) })
+	var fd int
+	fd, c.ram = ramFile(c.t, guestRAM)
 	if errno, _ := c.call(cmdDMAMap, dmaMapBody(0, guestRAM, 3), fd); errno != 0 {
 		c.t.Fatalf("DMA map: errno %d", errno)
 	}

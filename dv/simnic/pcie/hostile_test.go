@@ -2,6 +2,7 @@ package pcie
 
 import (
 	"encoding/binary"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -51,9 +52,9 @@ func newHostile(t testing.TB) *hostile {
 	}
 	h.fn = New(h.nic, Config{})
 	h.s = &server{fn: h.fn}
-	h.ramFD, h.ram = memfd(t, guestRAM)
+	h.ramFD, h.ram = ramFile(t, guestRAM)
 	h.message(cmdDMAMap, dmaMapBody(0, guestRAM, 3), h.ramFD)
-	rom, _ := memfd(t, romSize)
+	rom, _ := ramFile(t, romSize)
 	h.message(cmdDMAMap, dmaMapBody(romAt, romSize, 1), rom)
 	h.message(cmdDMAMap, dmaMapBody(holeAt, romSize, 3), -1)
 	for op := range commands {
@@ -63,9 +64,11 @@ func newHostile(t testing.TB) *hostile {
 	return h
 }
 
-func memfd(t testing.TB, size int) (fd int, mem []byte) {
+// ramFile is memory that a file descriptor names, as a monitor's guest has it.
+func ramFile(t testing.TB, size int) (fd int, mem []byte) {
 	t.Helper()
-	fd, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
+	path := filepath.Join(t.TempDir(), "ram")
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
