@@ -43,13 +43,13 @@ type arpEndpoint struct {
 // HandlePacket implements gstack.NetworkEndpoint.
 func (e arpEndpoint) HandlePacket(pkt *gstack.PacketBuffer) {
 	if h, ok := pkt.Data().PullUp(header.ARPSize); ok && header.ARP(h).IsValid() {
-		e.judge(header.ARP(h))
+		e.checkSender(header.ARP(h))
 	}
 	e.arpHost.HandlePacket(pkt)
 }
 
-// judge looks at who says that it has an address. A probe, for 0.0.0.0 as yet, says nothing of the kind (RFC 5227 section 1.1).
-func (e arpEndpoint) judge(h header.ARP) {
+// checkSender looks at who says that it has an address. A probe, for 0.0.0.0 as yet, says nothing of the kind (RFC 5227 section 1.1).
+func (e arpEndpoint) checkSender(h header.ARP) {
 	mac, sender := tcpip.LinkAddress(h.HardwareAddressSender()), tcpip.AddrFrom4Slice(h.ProtocolAddressSender())
 	switch {
 	case mac == e.claims.own:

@@ -66,13 +66,13 @@ func (c *claims) note(cl claim) {
 // Of the ways that RFC 5227 section 2.4 leaves open it takes the last: an address is never given up, for others reach a server
 // by it, and is announced anew once per defendInterval at most.
 func (s *Stack) guard() {
-	defended := map[netip.Addr]*seldom{}
-	twins := seldom{burst: 1, every: twinInterval}
+	defended := map[netip.Addr]*rateLimit{}
+	twins := rateLimit{burst: 1, period: twinInterval}
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
-		case <-s.news.removable:
+		case <-s.raEvents.removable:
 			s.removeUndecided()
 		case c := <-s.claims.seen:
 			if c.addr.IsValid() {
@@ -87,7 +87,7 @@ func (s *Stack) guard() {
 
 // removeUndecided takes away addresses of routers' prefixes that could not be probed for, and asks for the prefixes again.
 func (s *Stack) removeUndecided() {
-	for _, a := range s.news.takeUndecided() {
+	for _, a := range s.raEvents.takeUndecided() {
 		s.net.RemoveAddress(nicID, toAddress(a))
 		s.log.Warn("address given up: the link sends no probe for it", "interface", s.name, "address", a.String())
 	}
@@ -95,7 +95,7 @@ func (s *Stack) removeUndecided() {
 }
 
 // defend announces an address that another host uses, unless it was only just.
-func (s *Stack) defend(c claim, defended map[netip.Addr]*seldom) {
+func (s *Stack) defend(c claim, defended map[netip.Addr]*rateLimit) {
 	now := time.Now()
 	if len(defended) >= manyDefended {
 		for a, d := range defended {
@@ -106,7 +106,7 @@ func (s *Stack) defend(c claim, defended map[netip.Addr]*seldom) {
 	}
 	d := defended[c.addr]
 	if d == nil {
-		d = &seldom{burst: 1, every: defendInterval}
+		d = &rateLimit{burst: 1, period: defendInterval}
 		defended[c.addr] = d
 	}
 	ok, missed := d.allows(now)

@@ -17,7 +17,7 @@ const defaultAddressTimeout = 15 * time.Second
 // configure asks the network for what cfg wants of it, and starts what keeps it up to date. ctx bounds the asking.
 func (s *Stack) configure(ctx context.Context) error {
 	if s.cfg.SLAAC {
-		s.background.Go(func() { s.follow(s.news) })
+		s.background.Go(func() { s.follow(s.raEvents) })
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, s.cfg.AddressTimeout, s.unanswered())
 	defer cancel()
@@ -36,12 +36,12 @@ func (s *Stack) ask(ctx context.Context) error {
 		return s.auto(ctx)
 	}
 	if s.cfg.DHCPv4 {
-		if err := s.rent(ctx, newDHCP4); err != nil {
+		if err := s.acquireLease(ctx, newDHCP4); err != nil {
 			return err
 		}
 	}
 	if s.cfg.DHCPv6 {
-		if err := s.rent(ctx, newDHCP6); err != nil {
+		if err := s.acquireLease(ctx, newDHCP6); err != nil {
 			return err
 		}
 	}
@@ -60,8 +60,8 @@ func (s *Stack) unanswered() error {
 		return errors.New("the port's link is down")
 	}
 	hint := ""
-	if s.linux != nil && len(s.linux.Subnets) > 0 {
-		hint = fmt.Sprintf(" in one of the networks of %s, %v", s.linux.Netdev, s.linux.Subnets)
+	if s.netdev != nil && len(s.netdev.Subnets) > 0 {
+		hint = fmt.Sprintf(" in one of the networks of %s, %v", s.netdev.Netdev, s.netdev.Subnets)
 	}
 	return fmt.Errorf("no answer in %v; give an address yourself%s, or set AddressTimeout", s.cfg.AddressTimeout, hint)
 }
@@ -69,7 +69,7 @@ func (s *Stack) unanswered() error {
 // auto asks everybody at once, for as long as the stack lives, and returns when there is an address of either IP version, or of
 // one and the other has had its time. What comes later is taken into use then. DHCPv6 is asked when a router says so.
 func (s *Stack) auto(ctx context.Context) error {
-	s.rentLater(newDHCP4)
+	s.acquireLeaseLater(newDHCP4)
 	tick := time.NewTicker(routerPoll)
 	defer tick.Stop()
 	var first time.Time // when there was an address of one version
@@ -92,10 +92,10 @@ func (s *Stack) auto(ctx context.Context) error {
 	}
 }
 
-// rentLater is rent that goes on in the background.
-func (s *Stack) rentLater(open func(*Stack) (lessee, error)) {
+// acquireLeaseLater is rent that goes on in the background.
+func (s *Stack) acquireLeaseLater(open func(*Stack) (dhcpClient, error)) {
 	s.background.Go(func() {
-		if err := s.rent(s.ctx, open); err != nil && s.ctx.Err() == nil {
+		if err := s.acquireLease(s.ctx, open); err != nil && s.ctx.Err() == nil {
 			s.log.Warn("ask for an address", "interface", s.name, "error", err)
 		}
 	})
@@ -103,7 +103,7 @@ func (s *Stack) rentLater(open func(*Stack) (lessee, error)) {
 
 // provided says of which IP versions there is an address, given by cfg or by the network, with its routes.
 func (s *Stack) provided() (v4, v6 bool) {
-	v4, ra := s.learned.told(fromDHCPv4), s.learned.told(fromRA)
+	v4, ra := s.autoconf.hasRoutes(fromDHCPv4), s.autoconf.hasRoutes(fromRA)
 	for _, p := range s.Addrs() {
 		v4 = v4 || p.Addr().Is4() && s.static(p)
 		v6 = v6 || p.Addr().Is6() && !p.Addr().IsLinkLocalUnicast() && (ra || s.static(p))
@@ -131,10 +131,10 @@ func (s *Stack) awaitRouter(ctx context.Context) error {
 
 // routed says whether a router's routes are in use, and an address of its prefix unless it leaves that to DHCPv6.
 func (s *Stack) routed() bool {
-	if !s.learned.router(fromRA) {
+	if !s.autoconf.hasRouter(fromRA) {
 		return false
 	}
-	if s.news.config() == ipv6.DHCPv6ManagedAddress {
+	if s.raEvents.config() == ipv6.DHCPv6ManagedAddress {
 		return true
 	}
 	return slices.ContainsFunc(s.Addrs(), func(p netip.Prefix) bool {

@@ -32,8 +32,8 @@ func detection(d time.Duration) gstack.DADConfigurations {
 	}
 }
 
-// detectNothing ends duplicate detection: nobody on this link has a hardware address to answer with.
-func (s *Stack) detectNothing() {
+// disableDetection ends duplicate detection: nobody on this link has a hardware address to answer with.
+func (s *Stack) disableDetection() {
 	for _, p := range []tcpip.NetworkProtocolNumber{header.ARPProtocolNumber, ipv6Protocol} {
 		if ep, err := s.net.GetNetworkEndpoint(nicID, p); err == nil {
 			if d, ok := ep.(gstack.DuplicateAddressDetector); ok {
@@ -105,18 +105,18 @@ func (s *Stack) addInTurn(ctx context.Context, p netip.Prefix, turn <-chan struc
 	select {
 	case <-turn:
 	case <-ctx.Done():
-		return s.unfit(p, context.Cause(ctx))
+		return s.probeError(p, context.Cause(ctx))
 	}
 	// Netstack probes for IPv6 addresses itself and tells us the outcome.
-	outcome := newSettled()
-	defer s.news.await(p.Addr(), outcome)()
+	outcome := newAddressOutcome()
+	defer s.raEvents.expect(p.Addr(), outcome)()
 	if err := s.net.AddProtocolAddress(nicID, protocolAddress(p), gstack.AddressProperties{Disp: outcome}); err != nil {
 		return asError("add address "+p.String(), err)
 	}
 	pass()
 	if err := outcome.wait(ctx); err != nil {
 		s.net.RemoveAddress(nicID, toAddress(p.Addr())) // which netstack would keep, undecided
-		return s.unfit(p, err)
+		return s.probeError(p, err)
 	}
 	s.log.Info("address in use", "interface", s.name, "address", p.String())
 	return nil
@@ -124,8 +124,8 @@ func (s *Stack) addInTurn(ctx context.Context, p netip.Prefix, turn <-chan struc
 
 // probe asks, by ARP, whether another host has p's IPv4 address (RFC 5227 section 2.1.1).
 func (s *Stack) probe(ctx context.Context, p netip.Prefix) error {
-	outcome := newSettled()
-	how, terr := s.net.CheckDuplicateAddress(nicID, ipv4Protocol, toAddress(p.Addr()), func(r gstack.DADResult) { outcome.report(verdict(r)) })
+	outcome := newAddressOutcome()
+	how, terr := s.net.CheckDuplicateAddress(nicID, ipv4Protocol, toAddress(p.Addr()), func(r gstack.DADResult) { outcome.report(dadError(r)) })
 	if _, none := terr.(*tcpip.ErrNotSupported); none || how == gstack.DADDisabled {
 		return nil
 	}
@@ -133,7 +133,7 @@ func (s *Stack) probe(ctx context.Context, p netip.Prefix) error {
 		return asError("probe for address "+p.String(), terr)
 	}
 	if err := outcome.wait(ctx); err != nil {
-		return s.unfit(p, err)
+		return s.probeError(p, err)
 	}
 	return nil
 }
@@ -144,8 +144,8 @@ type takenError struct{ by net.HardwareAddr } // empty: it does not say who it i
 func (takenError) Error() string { return ErrDuplicateAddress.Error() }
 func (takenError) Unwrap() error { return ErrDuplicateAddress }
 
-// verdict is what the result of a detection means; nil is that nobody has the address.
-func verdict(r gstack.DADResult) error {
+// dadError is what the result of a detection means; nil is that nobody has the address.
+func dadError(r gstack.DADResult) error {
 	switch r := r.(type) {
 	case *gstack.DADDupAddrDetected:
 		return takenError{net.HardwareAddr(r.HolderLinkAddress)}
@@ -157,8 +157,8 @@ func verdict(r gstack.DADResult) error {
 	return nil
 }
 
-// unfit says why p cannot be used.
-func (s *Stack) unfit(p netip.Prefix, err error) error {
+// probeError says why p cannot be used.
+func (s *Stack) probeError(p netip.Prefix, err error) error {
 	if !errors.Is(err, ErrDuplicateAddress) {
 		return fmt.Errorf("probe for address %s: %w", p, err)
 	}
@@ -173,20 +173,20 @@ func (s *Stack) unfit(p netip.Prefix, err error) error {
 	return fmt.Errorf("address %s is in use on this link%s: %w (choose another one, or set DuplicateDetection negative)", p, by, err)
 }
 
-// settled learns from netstack what became of an address. It implements gstack.AddressDispatcher.
-type settled struct{ outcome chan error }
+// addressOutcome learns from netstack what became of an address. It implements gstack.AddressDispatcher.
+type addressOutcome struct{ result chan error }
 
-func newSettled() settled { return settled{make(chan error, 1)} }
+func newAddressOutcome() addressOutcome { return addressOutcome{make(chan error, 1)} }
 
 // OnChanged implements gstack.AddressDispatcher.
-func (s settled) OnChanged(_ gstack.AddressLifetimes, state gstack.AddressAssignmentState) {
+func (s addressOutcome) OnChanged(_ gstack.AddressLifetimes, state gstack.AddressAssignmentState) {
 	if state == gstack.AddressAssigned {
 		s.report(nil)
 	}
 }
 
 // OnRemoved implements gstack.AddressDispatcher.
-func (s settled) OnRemoved(reason gstack.AddressRemovalReason) {
+func (s addressOutcome) OnRemoved(reason gstack.AddressRemovalReason) {
 	if reason == gstack.AddressRemovalDADFailed {
 		s.report(ErrDuplicateAddress)
 		return
@@ -195,17 +195,17 @@ func (s settled) OnRemoved(reason gstack.AddressRemovalReason) {
 }
 
 // report keeps the first outcome.
-func (s settled) report(err error) {
+func (s addressOutcome) report(err error) {
 	select {
-	case s.outcome <- err:
+	case s.result <- err:
 	default:
 	}
 }
 
 // wait returns the outcome, or why ctx ended before there was one.
-func (s settled) wait(ctx context.Context) error {
+func (s addressOutcome) wait(ctx context.Context) error {
 	select {
-	case err := <-s.outcome:
+	case err := <-s.result:
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -8,16 +8,16 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// surroundings are how Linux uses the port, as it was when the stack was opened.
-type surroundings struct {
+// netdevConfig are how Linux uses the port, as it was when the stack was opened.
+type netdevConfig struct {
 	dv.Network
 	dns []netip.Addr
 }
 
-// surroundingsFor reads how Linux uses the port and completes cfg's addresses by it. The result is nil if cfg wants nothing of
+// readNetdevConfig reads how Linux uses the port and completes cfg's addresses by it. The result is nil if cfg wants nothing of
 // that for itself.
-func surroundingsFor(cfg *Config) (*surroundings, error) {
-	incomplete := slices.IndexFunc(cfg.Addresses, bare)
+func readNetdevConfig(cfg *Config) (*netdevConfig, error) {
+	incomplete := slices.IndexFunc(cfg.Addresses, lacksLength)
 	found, err := dv.NetworkOf(cfg.NIC)
 	if err != nil {
 		if incomplete >= 0 {
@@ -25,7 +25,7 @@ func surroundingsFor(cfg *Config) (*surroundings, error) {
 		}
 		return nil, nil // there is nothing to know
 	}
-	linux := &surroundings{Network: found}
+	linux := &netdevConfig{Network: found}
 	if cfg.Addresses, err = linux.complete(*cfg); err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func surroundingsFor(cfg *Config) (*surroundings, error) {
 }
 
 // complete gives addresses without a prefix length that of their subnet, and refuses what is Linux's own.
-func (l *surroundings) complete(cfg Config) ([]netip.Prefix, error) {
+func (l *netdevConfig) complete(cfg Config) ([]netip.Prefix, error) {
 	shared := cfg.NIC.AllowNetdevMAC || cfg.NIC.Promiscuous // Linux is to lose what it has
 	all := slices.Clone(cfg.Addresses)
 	for i, p := range all {
@@ -44,7 +44,7 @@ func (l *surroundings) complete(cfg Config) ([]netip.Prefix, error) {
 		if slices.Contains(l.Addresses, a) && !shared {
 			return nil, fmt.Errorf("address %s is Linux's own on %s: %w; give the slice one of its own", a, l.Netdev, ErrDuplicateAddress)
 		}
-		if !bare(p) {
+		if !lacksLength(p) {
 			continue
 		}
 		at := slices.IndexFunc(l.Subnets, func(s netip.Prefix) bool { return s.Contains(a) })
@@ -57,7 +57,7 @@ func (l *surroundings) complete(cfg Config) ([]netip.Prefix, error) {
 }
 
 // routes are the default routes over a router that one of our addresses can reach.
-func (l *surroundings) routes(ours []netip.Prefix) (routes []Route) {
+func (l *netdevConfig) routes(ours []netip.Prefix) (routes []Route) {
 	for _, g := range l.Gateways {
 		if slices.ContainsFunc(ours, func(p netip.Prefix) bool { return reaches(p, g) }) {
 			routes = append(routes, Route{Destination: netip.PrefixFrom(g, 0).Masked(), Gateway: g})

@@ -33,8 +33,8 @@ func withoutLength(a netip.Addr) error {
 	return fmt.Errorf("address %s has no prefix length; write the subnet's, for example %s/%d", a, a, bits)
 }
 
-// bare says whether p is an address without its prefix length.
-func bare(p netip.Prefix) bool { return p.Addr().IsValid() && p.Bits() < 0 }
+// lacksLength says whether p is an address without its prefix length.
+func lacksLength(p netip.Prefix) bool { return p.Addr().IsValid() && p.Bits() < 0 }
 
 // checkAddress refuses what cannot be the address of a host on an Ethernet.
 func checkAddress(p netip.Prefix) error {

@@ -61,8 +61,8 @@ func TestTCPAllocatesNothing(t *testing.T) {
 	s, ep := newFull()
 	c := &TCPConn{ep: ep, laddr: &net.TCPAddr{}, raddr: &net.TCPAddr{}}
 	c.stack = s
-	c.rd.listen(ep.q, waiter.ReadableEvents)
-	c.wr.listen(ep.q, waiter.WritableEvents)
+	c.rd.register(ep.q, waiter.ReadableEvents)
+	c.wr.register(ep.q, waiter.WritableEvents)
 	c.SetDeadline(time.Now().Add(time.Hour))
 	buf := make([]byte, 2500)
 	for name, call := range map[string]func() error{
@@ -84,8 +84,8 @@ func TestTCPAllocatesNothing(t *testing.T) {
 func TestUDPReadAllocatesNothing(t *testing.T) {
 	s, ep := newFull()
 	c := &UDPConn{ep: ep, laddr: &net.UDPAddr{}}
-	c.stack, c.box.conn = s, c
-	c.rd.listen(ep.q, waiter.ReadableEvents)
+	c.stack, c.rxq.conn = s, c
+	c.rd.register(ep.q, waiter.ReadableEvents)
 	buf := make([]byte, 2500)
 	if n := testing.AllocsPerRun(200, func() {
 		_, _, err := c.ReadFromUDPAddrPort(buf)
@@ -208,7 +208,7 @@ func BenchmarkUDPWriteTo(b *testing.B) {
 		b.ReportAllocs()
 		full := tcpip.FullAddress{Addr: tcpip.AddrFrom4([4]byte{192, 0, 2, 9}), Port: 5353}
 		for b.Loop() {
-			c.sendSlowly(payload, full, "sendto")
+			c.sendEndpoint(payload, full, "sendto")
 		}
 	})
 }

@@ -251,7 +251,7 @@ func (c Config) checkNextHop(what string, hop netip.Addr) error {
 		}
 	}
 	for _, p := range c.Addresses {
-		if p.Contains(hop) || bare(p) && p.Addr().Is4() == hop.Is4() {
+		if p.Contains(hop) || lacksLength(p) && p.Addr().Is4() == hop.Is4() {
 			return nil
 		}
 	}

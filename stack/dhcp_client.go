@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// lessee is a DHCP client. One goroutine at a time uses it.
-type lessee interface {
+// dhcpClient is a DHCP client. One goroutine at a time uses it.
+type dhcpClient interface {
 	// acquire asks for an address until a server has given one that nobody else uses, or ctx ends.
 	acquire(ctx context.Context) error
 	// keep keeps the address, or gets another, until the stack ends.
@@ -14,8 +14,8 @@ type lessee interface {
 	close()
 }
 
-// rent gets an address and keeps it in the background.
-func (s *Stack) rent(ctx context.Context, open func(*Stack) (lessee, error)) error {
+// acquireLease gets an address and keeps it in the background.
+func (s *Stack) acquireLease(ctx context.Context, open func(*Stack) (dhcpClient, error)) error {
 	d, err := open(s)
 	if err != nil {
 		return err
@@ -31,24 +31,24 @@ func (s *Stack) rent(ctx context.Context, open func(*Stack) (lessee, error)) err
 	return nil
 }
 
-// occasion is what ends a lessee's wait.
-type occasion int
+// wakeReason is what ends a lessee's wait.
+type wakeReason int
 
 const (
-	timeHasCome occasion = iota
-	linkRevived
+	timeReached wakeReason = iota
+	linkCameUp
 	stackEnded
 )
 
 // awaitTime waits until t, or until the link comes up again, or ctx ends.
-func awaitTime(ctx context.Context, t time.Time, revived <-chan struct{}) occasion {
+func awaitTime(ctx context.Context, t time.Time, revived <-chan struct{}) wakeReason {
 	timer := time.NewTimer(time.Until(t))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return timeHasCome
+		return timeReached
 	case <-revived:
-		return linkRevived
+		return linkCameUp
 	case <-ctx.Done():
 		return stackEnded
 	}
@@ -56,5 +56,5 @@ func awaitTime(ctx context.Context, t time.Time, revived <-chan struct{}) occasi
 
 // sleepUntil waits, and reports whether ctx has not ended.
 func sleepUntil(ctx context.Context, t time.Time) bool {
-	return awaitTime(ctx, t, nil) == timeHasCome
+	return awaitTime(ctx, t, nil) == timeReached
 }

@@ -70,7 +70,7 @@ func TestLease4(t *testing.T) {
 			asked := time.Now()
 			l, err := parseLease4(m, asked, leastRenewal)
 			if c.prefix == "" {
-				if !errors.Is(err, errUnfit) {
+				if !errors.Is(err, errBadLease) {
 					t.Errorf("%v, want no lease", err)
 				}
 				return
@@ -131,7 +131,7 @@ func TestLease6(t *testing.T) {
 			asked := time.Now()
 			l, err := parseLease6(m, asked, leastRenewal)
 			if c.terms == (leaseTerms{}) {
-				if !errors.Is(err, errUnfit) {
+				if !errors.Is(err, errBadLease) {
 					t.Errorf("%v, want no lease", err)
 				}
 				return

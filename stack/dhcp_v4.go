@@ -35,19 +35,19 @@ var dhcpWanted = []dhcpv4.OptionCode{
 // ErrNoLease says that no DHCP server gave an address in time.
 var ErrNoLease = errors.New("no DHCP server gave an address")
 
-// errUnfit is in the error of an answer that is no lease: a refusal, or an address that cannot be ours.
-var errUnfit = errors.New("no lease")
+// errBadLease is in the error of an answer that is no lease: a refusal, or an address that cannot be ours.
+var errBadLease = errors.New("no lease")
 
 // dhcp4 is the DHCPv4 client. One goroutine at a time uses it.
 type dhcp4 struct {
-	s     *Stack
-	conn  *UDPConn
-	again <-chan struct{} // the link is up again
-	lease *lease4         // nil until acquire succeeds
+	s      *Stack
+	conn   *UDPConn
+	linkUp <-chan struct{} // the link is up again
+	lease  *lease4         // nil until acquire succeeds
 }
 
 // newDHCP4 opens the client's port. Close ends it.
-func newDHCP4(s *Stack) (lessee, error) {
+func newDHCP4(s *Stack) (dhcpClient, error) {
 	if err := s.hasMAC(); err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func newDHCP4(s *Stack) (lessee, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the DHCP client's port: %w", err)
 	}
-	return &dhcp4{s: s, conn: c, again: s.revived.ask()}, nil
+	return &dhcp4{s: s, conn: c, linkUp: s.linkUp.add()}, nil
 }
 
 // hasMAC refuses to ask for an address on a link where servers have nothing to tell us by.
@@ -75,7 +75,7 @@ func (d *dhcp4) acquire(ctx context.Context) error {
 	for wait := later(0); ; wait = later(wait) {
 		l, err := d.offer(ctx)
 		if err == nil {
-			if err = d.s.adopt(ctx, l.prefix); err == nil {
+			if err = d.s.useAddress(ctx, l.prefix); err == nil {
 				d.lease = l
 				return d.use(l)
 			}
@@ -83,7 +83,7 @@ func (d *dhcp4) acquire(ctx context.Context) error {
 		switch {
 		case errors.Is(err, ErrDuplicateAddress):
 			d.decline(l)
-		case !errors.Is(err, errUnfit):
+		case !errors.Is(err, errBadLease):
 			return err
 		}
 		d.s.dhcp.refused.Add(1)
@@ -106,7 +106,7 @@ func (d *dhcp4) use(l *lease4) error {
 		d.s.log.Warn("DHCP: refused", "interface", d.s.name, "what", r)
 	}
 	routes := append([]Route{{Destination: l.prefix.Masked()}}, l.routes...)
-	return d.s.learn(fromDHCPv4, routes, l.dns)
+	return d.s.applyAutoconf(fromDHCPv4, routes, l.dns)
 }
 
 // offer is DISCOVER, OFFER, REQUEST, ACK.

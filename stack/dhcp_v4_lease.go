@@ -32,7 +32,7 @@ type lease4 struct {
 // parseLease4 takes an ACK apart that answers what was asked then. least is the least time between renewals.
 func parseLease4(ack *dhcpv4.DHCPv4, asked time.Time, least time.Duration) (*lease4, error) {
 	if ack.MessageType() == dhcpv4.MessageTypeNak {
-		return nil, fmt.Errorf("%w: the server refuses", errUnfit)
+		return nil, fmt.Errorf("%w: the server refuses", errBadLease)
 	}
 	mask := ack.YourIPAddr.DefaultMask()
 	if given := ack.Options.Get(dhcpv4.OptionSubnetMask); given != nil {
@@ -41,14 +41,14 @@ func parseLease4(ack *dhcpv4.DHCPv4, asked time.Time, least time.Duration) (*lea
 	addr, ok := netip.AddrFromSlice(ack.YourIPAddr.To4())
 	ones, size := mask.Size()
 	if size != 32 || ones == 0 {
-		return nil, fmt.Errorf("%w: the server gave %v with mask %v, which is no mask of a subnet", errUnfit, ack.YourIPAddr, mask)
+		return nil, fmt.Errorf("%w: the server gave %v with mask %v, which is no mask of a subnet", errBadLease, ack.YourIPAddr, mask)
 	}
 	if !ok || checkAddress(netip.PrefixFrom(addr, ones)) != nil {
-		return nil, fmt.Errorf("%w: the server gave %v with mask %v", errUnfit, ack.YourIPAddr, mask)
+		return nil, fmt.Errorf("%w: the server gave %v with mask %v", errBadLease, ack.YourIPAddr, mask)
 	}
 	l := &lease4{ack: ack, prefix: netip.PrefixFrom(addr, ones), dns: addrs(ack.DNS())}
 	l.dns = l.dns[:min(len(l.dns), maxLeaseServers)]
-	l.takeRoutes(ack)
+	l.parseRoutes(ack)
 	t := terms(ack.IPAddressRenewalTime(0), ack.IPAddressRebindingTime(0), ack.IPAddressLeaseTime(time.Hour), least)
 	l.renew, l.rebind, l.ends = asked.Add(t.renew), asked.Add(t.rebind), asked.Add(t.ends)
 	l.server, _ = netip.AddrFromSlice(ack.ServerIdentifier().To4())
@@ -72,9 +72,9 @@ func terms(t1, t2, lasts, least time.Duration) leaseTerms {
 	return leaseTerms{t1, t2, lasts}
 }
 
-// takeRoutes are the routes an ACK has: option 121, or else the first router (RFC 3442), of which those remain whose next hop is
+// parseRoutes are the routes an ACK has: option 121, or else the first router (RFC 3442), of which those remain whose next hop is
 // another host and on the link.
-func (l *lease4) takeRoutes(ack *dhcpv4.DHCPv4) {
+func (l *lease4) parseRoutes(ack *dhcpv4.DHCPv4) {
 	var onLink, far []Route
 	for _, r := range ack.ClasslessStaticRoute() {
 		dst, ok := netip.AddrFromSlice(r.Dest.IP.To4())

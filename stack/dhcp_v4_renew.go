@@ -15,16 +15,16 @@ const confirmTime = 10 * time.Second
 // address is given up and another asked for (RFC 2131 section 4.4.5).
 func (d *dhcp4) keep() {
 	for d.s.ctx.Err() == nil {
-		next := d.renewed(d.lease)
-		if next != nil && d.changeOver(next) {
+		next := d.awaitRenewal(d.lease)
+		if next != nil && d.replaceLease(next) {
 			continue
 		}
 		if d.s.ctx.Err() != nil {
 			return
 		}
 		d.s.log.Warn("the DHCP lease is over", "interface", d.s.name, "address", d.lease.prefix.String())
-		d.s.drop(d.lease.prefix)
-		d.s.learn(fromDHCPv4, nil, nil)
+		d.s.removeAddress(d.lease.prefix)
+		d.s.applyAutoconf(fromDHCPv4, nil, nil)
 		if err := d.acquire(d.s.ctx); err != nil {
 			d.s.log.Warn("DHCP", "interface", d.s.name, "error", err)
 			sleepUntil(d.s.ctx, time.Now().Add(dhcpLongestWait))
@@ -32,17 +32,17 @@ func (d *dhcp4) keep() {
 	}
 }
 
-// changeOver puts a renewed lease in the place of the old one, unless its address cannot be used.
-func (d *dhcp4) changeOver(l *lease4) bool {
+// replaceLease puts a renewed lease in the place of the old one, unless its address cannot be used.
+func (d *dhcp4) replaceLease(l *lease4) bool {
 	if l.prefix != d.lease.prefix {
-		if err := d.s.adopt(d.s.ctx, l.prefix); err != nil {
+		if err := d.s.useAddress(d.s.ctx, l.prefix); err != nil {
 			d.s.log.Warn("a renewed address", "interface", d.s.name, "error", err)
 			if errors.Is(err, ErrDuplicateAddress) {
 				d.decline(l)
 			}
 			return false
 		}
-		d.s.drop(d.lease.prefix)
+		d.s.removeAddress(d.lease.prefix)
 	}
 	if err := d.use(l); err != nil {
 		d.s.log.Warn("what came with a lease", "interface", d.s.name, "error", err)
@@ -51,17 +51,17 @@ func (d *dhcp4) changeOver(l *lease4) bool {
 	return true
 }
 
-// renewed waits for the time to renew, or until the link comes up again, and returns the lease as it is then; nil when it is
+// awaitRenewal waits for the time to renew, or until the link comes up again, and returns the lease as it is then; nil when it is
 // over or the stack ends.
-func (d *dhcp4) renewed(l *lease4) *lease4 {
-	switch awaitTime(d.s.ctx, l.renew, d.again) {
+func (d *dhcp4) awaitRenewal(l *lease4) *lease4 {
+	switch awaitTime(d.s.ctx, l.renew, d.linkUp) {
 	case stackEnded:
 		return nil
-	case linkRevived:
+	case linkCameUp:
 		return d.confirm(l)
 	}
 	next, err := d.renew(l, l.rebind, d.unicast(l.server))
-	if err != nil && !errors.Is(err, errUnfit) {
+	if err != nil && !errors.Is(err, errBadLease) {
 		next, _ = d.renew(l, l.ends, d.broadcast)
 	}
 	return next
@@ -76,7 +76,7 @@ func (d *dhcp4) renew(l *lease4, deadline time.Time, send func(*dhcpv4.DHCPv4) e
 		}
 		next, err := d.extend(l, request, deadline, send, halving(deadline, d.s.cfg.renewal))
 		again := time.Now().Add(d.s.cfg.renewal)
-		if err == nil || errors.Is(err, errUnfit) || !again.Before(deadline) || !sleepUntil(d.s.ctx, again) {
+		if err == nil || errors.Is(err, errBadLease) || !again.Before(deadline) || !sleepUntil(d.s.ctx, again) {
 			return next, err
 		}
 	}
@@ -95,7 +95,7 @@ func (d *dhcp4) confirm(l *lease4) *lease4 {
 		deadline = l.ends
 	}
 	next, err := d.extend(l, request, deadline, d.broadcast, doubling(dhcpFirstWait, dhcpLongestWait))
-	if err != nil && !errors.Is(err, errUnfit) && time.Now().Before(l.ends) {
+	if err != nil && !errors.Is(err, errBadLease) && time.Now().Before(l.ends) {
 		return l
 	}
 	return next

@@ -28,14 +28,14 @@ type lease6 struct {
 
 // dhcp6 is the DHCPv6 client. One goroutine at a time uses it.
 type dhcp6 struct {
-	s     *Stack
-	conn  *UDPConn
-	again <-chan struct{} // the link is up again
-	lease *lease6         // nil until acquire succeeds
+	s      *Stack
+	conn   *UDPConn
+	linkUp <-chan struct{} // the link is up again
+	lease  *lease6         // nil until acquire succeeds
 }
 
 // newDHCP6 is openDHCP6 for addresses.
-func newDHCP6(s *Stack) (lessee, error) {
+func newDHCP6(s *Stack) (dhcpClient, error) {
 	d, err := openDHCP6(s)
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func openDHCP6(s *Stack) (*dhcp6, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the DHCPv6 client's port: %w", err)
 	}
-	return &dhcp6{s: s, conn: c, again: s.revived.ask()}, nil
+	return &dhcp6{s: s, conn: c, linkUp: s.linkUp.add()}, nil
 }
 
 // close implements lessee.
@@ -64,15 +64,15 @@ func (d *dhcp6) acquire(ctx context.Context) error {
 	for wait := later(0); ; wait = later(wait) {
 		l, err := d.offer(ctx)
 		if err == nil {
-			if err = d.s.adopt(ctx, l.addr); err == nil {
+			if err = d.s.useAddress(ctx, l.addr); err == nil {
 				d.lease = l
-				return d.s.learn(fromDHCPv6, nil, l.dns)
+				return d.s.applyAutoconf(fromDHCPv6, nil, l.dns)
 			}
 		}
 		switch {
 		case errors.Is(err, ErrDuplicateAddress):
-			d.conn.WriteTo(d.about(l, dhcpv6.MessageTypeDecline).ToBytes(), d.servers())
-		case !errors.Is(err, errUnfit):
+			d.conn.WriteTo(d.messageFor(l, dhcpv6.MessageTypeDecline).ToBytes(), d.servers())
+		case !errors.Is(err, errBadLease):
 			return err
 		}
 		d.s.dhcp.refused.Add(1)
@@ -120,15 +120,15 @@ func (d *dhcp6) request(ctx context.Context, request *dhcpv6.Message, repeat sch
 func parseLease6(reply *dhcpv6.Message, asked time.Time, least time.Duration) (*lease6, error) {
 	ia := reply.Options.OneIANA()
 	if ia == nil || ia.Options.OneAddress() == nil {
-		return nil, fmt.Errorf("%w: no address in the reply: %v", errUnfit, reply.Options.Status())
+		return nil, fmt.Errorf("%w: no address in the reply: %v", errBadLease, reply.Options.Status())
 	}
 	given := ia.Options.OneAddress()
 	addr, ok := netip.AddrFromSlice(given.IPv6Addr)
 	if !ok || checkAddress(netip.PrefixFrom(addr, 128)) != nil || given.ValidLifetime == 0 {
-		return nil, fmt.Errorf("%w: the server gave %v for %v", errUnfit, given.IPv6Addr, given.ValidLifetime)
+		return nil, fmt.Errorf("%w: the server gave %v for %v", errBadLease, given.IPv6Addr, given.ValidLifetime)
 	}
 	if given.PreferredLifetime > given.ValidLifetime || ia.T2 != 0 && ia.T1 > ia.T2 { // RFC 8415 sections 21.4 and 21.6
-		return nil, fmt.Errorf("%w: the server gave %v times that contradict each other", errUnfit, given.IPv6Addr)
+		return nil, fmt.Errorf("%w: the server gave %v times that contradict each other", errBadLease, given.IPv6Addr)
 	}
 	t1 := ia.T1
 	if t1 == 0 {

@@ -12,9 +12,9 @@ const (
 	informedLeast = 10 * time.Minute
 )
 
-// beInformed asks DHCPv6 servers for resolvers, as long as the stack lives: routers have said that they know some, but give no
+// refreshDHCP6Info asks DHCPv6 servers for resolvers, as long as the stack lives: routers have said that they know some, but give no
 // addresses (RFC 8415 section 18.2.6).
-func (s *Stack) beInformed() {
+func (s *Stack) refreshDHCP6Info() {
 	d, err := openDHCP6(s)
 	if err != nil {
 		s.log.Warn("ask for resolvers", "interface", s.name, "error", err)
@@ -26,11 +26,11 @@ func (s *Stack) beInformed() {
 		if err != nil {
 			return // the stack ends
 		}
-		if err := s.learn(fromDHCPv6, nil, addrs(reply.Options.DNS())); err != nil {
+		if err := s.applyAutoconf(fromDHCPv6, nil, addrs(reply.Options.DNS())); err != nil {
 			s.log.Warn("resolvers from DHCPv6", "interface", s.name, "error", err)
 		}
 		again := time.Now().Add(max(reply.Options.InformationRefreshTime(informedFor), informedLeast))
-		if awaitTime(s.ctx, again, d.again) == stackEnded {
+		if awaitTime(s.ctx, again, d.linkUp) == stackEnded {
 			return
 		}
 	}

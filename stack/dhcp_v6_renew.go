@@ -12,7 +12,7 @@ import (
 // keep implements lessee: it renews the lease, and when it is over the address is given up and another asked for.
 func (d *dhcp6) keep() {
 	for d.s.ctx.Err() == nil {
-		next := d.renewed(d.lease)
+		next := d.awaitRenewal(d.lease)
 		if next != nil && next.addr == d.lease.addr {
 			d.lease = next
 			continue
@@ -21,8 +21,8 @@ func (d *dhcp6) keep() {
 			return
 		}
 		d.s.log.Warn("the DHCPv6 lease is over", "interface", d.s.name, "address", d.lease.addr.String())
-		d.s.drop(d.lease.addr)
-		d.s.learn(fromDHCPv6, nil, nil)
+		d.s.removeAddress(d.lease.addr)
+		d.s.applyAutoconf(fromDHCPv6, nil, nil)
 		if err := d.acquire(d.s.ctx); err != nil {
 			d.s.log.Warn("DHCPv6", "interface", d.s.name, "error", err)
 			sleepUntil(d.s.ctx, time.Now().Add(dhcpLongestWait))
@@ -30,17 +30,17 @@ func (d *dhcp6) keep() {
 	}
 }
 
-// renewed waits for the time to renew, or until the link comes up again, and returns the lease as it is then; nil when it is
+// awaitRenewal waits for the time to renew, or until the link comes up again, and returns the lease as it is then; nil when it is
 // over or the stack ends.
-func (d *dhcp6) renewed(l *lease6) *lease6 {
-	switch awaitTime(d.s.ctx, l.renew, d.again) {
+func (d *dhcp6) awaitRenewal(l *lease6) *lease6 {
+	switch awaitTime(d.s.ctx, l.renew, d.linkUp) {
 	case stackEnded:
 		return nil
-	case linkRevived:
+	case linkCameUp:
 		return d.confirm(l)
 	}
 	next, err := d.extend(l, dhcpv6.MessageTypeRenew, l.rebind)
-	if err != nil && !errors.Is(err, errUnfit) {
+	if err != nil && !errors.Is(err, errBadLease) {
 		next, _ = d.extend(l, dhcpv6.MessageTypeRebind, l.ends)
 	}
 	return next
@@ -54,8 +54,8 @@ func (d *dhcp6) extend(l *lease6, how dhcpv6.MessageType, deadline time.Time) (*
 	ctx, cancel := context.WithDeadline(d.s.ctx, deadline)
 	defer cancel()
 	for {
-		next, err := d.request(ctx, d.about(l, how), doubling(renewFirstWait, renewLongestWait))
-		if err == nil || errors.Is(err, errUnfit) || !sleepUntil(ctx, time.Now().Add(d.s.cfg.renewal)) {
+		next, err := d.request(ctx, d.messageFor(l, how), doubling(renewFirstWait, renewLongestWait))
+		if err == nil || errors.Is(err, errBadLease) || !sleepUntil(ctx, time.Now().Add(d.s.cfg.renewal)) {
 			return next, err
 		}
 	}
@@ -69,7 +69,7 @@ func (d *dhcp6) confirm(l *lease6) *lease6 {
 	}
 	ctx, cancel := context.WithDeadline(d.s.ctx, deadline)
 	defer cancel()
-	reply, err := d.ask(ctx, d.about(l, dhcpv6.MessageTypeConfirm), doubling(dhcpFirstWait, dhcpLongestWait), dhcpv6.MessageTypeReply)
+	reply, err := d.ask(ctx, d.messageFor(l, dhcpv6.MessageTypeConfirm), doubling(dhcpFirstWait, dhcpLongestWait), dhcpv6.MessageTypeReply)
 	if err != nil {
 		if time.Now().Before(l.ends) {
 			return l
@@ -82,9 +82,9 @@ func (d *dhcp6) confirm(l *lease6) *lease6 {
 	return l
 }
 
-// about is a message of type t that names the lease: renewing, confirming, declining. Any server may confirm or
+// messageFor is a message of type t that names the lease: renewing, confirming, declining. Any server may confirm or
 // rebind.
-func (d *dhcp6) about(l *lease6, t dhcpv6.MessageType) *dhcpv6.Message {
+func (d *dhcp6) messageFor(l *lease6, t dhcpv6.MessageType) *dhcpv6.Message {
 	m := &dhcpv6.Message{MessageType: t, TransactionID: l.reply.TransactionID}
 	if id, err := dhcpv6.GenerateTransactionID(); err == nil {
 		m.TransactionID = id

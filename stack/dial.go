@@ -83,7 +83,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	}
 	list, err := d.stack.resolveList(ctx, network, address)
 	if err == nil {
-		list, err = d.fitting(network, list)
+		list, err = d.dialable(network, list)
 	}
 	if err != nil {
 		return fail(d.stack.orClosed(err))
@@ -113,8 +113,8 @@ func (s *Stack) orClosed(err error) error {
 	return err
 }
 
-// fitting leaves the addresses that can be dialled from LocalAddr.
-func (d *Dialer) fitting(network string, list targets) (targets, error) {
+// dialable leaves the addresses that can be dialled from LocalAddr.
+func (d *Dialer) dialable(network string, list targets) (targets, error) {
 	if d.LocalAddr == nil {
 		return list, nil
 	}
@@ -188,7 +188,7 @@ func (d *Dialer) connect(ctx context.Context, network string, laddr, raddr *net.
 	if err != nil {
 		return nil, err
 	}
-	if err := a.wait(ctx, patience(s.cfg.TCP.SYNRetries)); err != nil {
+	if err := a.wait(ctx, handshakeLimit(s.cfg.TCP.SYNRetries)); err != nil {
 		a.ep.Close()
 		return nil, err
 	}
@@ -201,7 +201,7 @@ type attempt struct {
 	family family
 	ep     tcpip.Endpoint
 	q      *waiter.Queue
-	wr     side
+	wr     ioSide
 }
 
 func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
@@ -225,7 +225,7 @@ func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
 	if err != nil {
 		return err
 	}
-	a.wr.listen(a.q, waiter.WritableEvents)
+	a.wr.register(a.q, waiter.WritableEvents)
 	terr := a.ep.Connect(to)
 	if _, ok := terr.(*tcpip.ErrConnectStarted); !ok && terr != nil {
 		return syscallError("connect", terr)
@@ -233,9 +233,9 @@ func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
 	return nil
 }
 
-// patience is how long a handshake may take that repeats its SYN that often, with intervals of 1 s, 2 s,
+// handshakeLimit is how long a handshake may take that repeats its SYN that often, with intervals of 1 s, 2 s,
 // 4 s ... (RFC 6298 section 5.5).
-func patience(retries int) time.Duration { return (1<<(retries+1) - 1) * time.Second }
+func handshakeLimit(retries int) time.Duration { return (1<<(retries+1) - 1) * time.Second }
 
 // wait returns when the handshake is complete or has failed, when ctx is done, or after limit: netstack
 // knows a number of SYN retries but does not heed it.

@@ -36,7 +36,7 @@ var hostResolvConf = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.c
 
 // loadResolvConf puts cfg.DNS before what cfg.ResolvConf says. If it names no file the machine's is read for linux, which
 // gets the servers in it.
-func loadResolvConf(cfg Config, linux *surroundings) (resolvConf, error) {
+func loadResolvConf(cfg Config, linux *netdevConfig) (resolvConf, error) {
 	conf := resolvConf{ndots: defaultNdots, timeout: defaultDNSTimeout, attempts: defaultAttempts}
 	switch {
 	case cfg.ResolvConf != "":
@@ -111,8 +111,8 @@ func (c *resolvConf) options(words []string) {
 	}
 }
 
-// patience is how long a name may take that none of so many servers answers for.
-func (c *resolvConf) patience(servers int) time.Duration {
+// lookupLimit is how long a name may take that none of so many servers answers for.
+func (c *resolvConf) lookupLimit(servers int) time.Duration {
 	return c.timeout * time.Duration(c.attempts*max(servers, 1))
 }
 

@@ -28,7 +28,7 @@ sortlist 192.0.2.0
 	if !slices.Equal(c.search, []string{"a.example", "b.example."}) || c.ndots != 2 || c.timeout != 30*time.Second || c.attempts != 5 {
 		t.Errorf("search %v, ndots %d, timeout %v, attempts %d", c.search, c.ndots, c.timeout, c.attempts)
 	}
-	if got := c.patience(len(c.servers)); got != 300*time.Second {
+	if got := c.lookupLimit(len(c.servers)); got != 300*time.Second {
 		t.Errorf("patience %v, want 5 times 30 s for each of 2 servers", got)
 	}
 	for name, want := range map[string][]string{

@@ -90,7 +90,7 @@ func (s *Stack) resolveList(ctx context.Context, network, address string) (targe
 	}
 	var list targets
 	for _, ip := range ips {
-		if speaks(network, ip) {
+		if inFamily(network, ip) {
 			list = append(list, target{ip, port})
 		}
 	}
@@ -100,8 +100,8 @@ func (s *Stack) resolveList(ctx context.Context, network, address string) (targe
 	return list, nil
 }
 
-// speaks says whether an address is of the family that network asks for.
-func speaks(network string, ip netip.Addr) bool {
+// inFamily says whether an address is of the family that network asks for.
+func inFamily(network string, ip netip.Addr) bool {
 	switch network[len(network)-1] {
 	case '4':
 		return ip.Is4()

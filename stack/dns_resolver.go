@@ -34,7 +34,7 @@ func newResolver(s *Stack, conf resolvConf) *resolver {
 
 // servers are those of the configuration, then those the network told us of.
 func (r *resolver) servers() []netip.Addr {
-	return append(slices.Clone(r.conf.servers), r.stack.learned.servers()...)
+	return append(slices.Clone(r.conf.servers), r.stack.autoconf.servers()...)
 }
 
 // Resolver looks names up with the servers of [Config] over this stack. It is package net's own
@@ -46,7 +46,7 @@ func (s *Stack) Resolver() *net.Resolver { return s.dns.net }
 func (r *resolver) lookup(ctx context.Context, name string) ([]netip.Addr, error) {
 	var first error
 	for _, full := range r.conf.candidates(name) {
-		ips, err := r.one(ctx, full)
+		ips, err := r.lookupAbsolute(ctx, full)
 		if err == nil {
 			return ips, nil
 		}
@@ -62,9 +62,9 @@ func (r *resolver) lookup(ctx context.Context, name string) ([]netip.Addr, error
 	return nil, first
 }
 
-// one looks up an absolute name, for as long as our resolv.conf says: package net goes by the host's.
-func (r *resolver) one(ctx context.Context, full string) ([]netip.Addr, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.conf.patience(len(r.servers())))
+// lookupAbsolute looks up an absolute name, for as long as our resolv.conf says: package net goes by the host's.
+func (r *resolver) lookupAbsolute(ctx context.Context, full string) ([]netip.Addr, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.conf.lookupLimit(len(r.servers())))
 	defer cancel()
 	return r.net.LookupNetIP(ctx, "ip", full)
 }

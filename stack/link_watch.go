@@ -40,28 +40,28 @@ func (s *Stack) linkChanged(up bool) {
 	if s.cfg.SLAAC {
 		s.solicitRouter()
 	}
-	s.revived.tell()
+	s.linkUp.wakeAll()
 }
 
-// revival tells those who asked that the link is up again.
-type revival struct {
-	mu    sync.Mutex
-	asked []chan struct{} // guarded by mu
+// linkUpWaiters tells those who asked that the link is up again.
+type linkUpWaiters struct {
+	mu      sync.Mutex
+	waiters []chan struct{} // guarded by mu
 }
 
-// ask returns a channel of capacity one that has a token in it once the link has come up.
-func (r *revival) ask() <-chan struct{} {
+// add returns a channel of capacity one that has a token in it once the link has come up.
+func (r *linkUpWaiters) add() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := make(chan struct{}, 1)
-	r.asked = append(r.asked, c)
+	r.waiters = append(r.waiters, c)
 	return c
 }
 
-func (r *revival) tell() {
+func (r *linkUpWaiters) wakeAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, c := range r.asked {
+	for _, c := range r.waiters {
 		select {
 		case c <- struct{}{}:
 		default:

@@ -2,11 +2,11 @@ package stack
 
 import "time"
 
-// seldom limits what others on the link can cause at will, such as a line in the log: to burst times per period. It is not safe
+// rateLimit limits what others on the link can cause at will, such as a line in the log: to burst times per period. It is not safe
 // for concurrent use.
-type seldom struct {
-	burst int
-	every time.Duration
+type rateLimit struct {
+	burst  int
+	period time.Duration
 
 	since  time.Time // when the period began
 	used   int       // of burst, in it
@@ -14,8 +14,8 @@ type seldom struct {
 }
 
 // allows says whether it may be done now, and if so how often it was not allowed since the last time.
-func (s *seldom) allows(now time.Time) (ok bool, missed uint64) {
-	if now.Sub(s.since) >= s.every {
+func (s *rateLimit) allows(now time.Time) (ok bool, missed uint64) {
+	if now.Sub(s.since) >= s.period {
 		s.since, s.used = now, 0
 	}
 	if s.used == s.burst {

@@ -12,44 +12,44 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// routerNews collects what routers advertise (RFC 4861, RFC 4862, RFC 8106), and what becomes of IPv6 addresses. Netstack calls
+// raEvents collects what routers advertise (RFC 4861, RFC 4862, RFC 8106), and what becomes of IPv6 addresses. Netstack calls
 // it with locks held, so it only takes note; the stack's own goroutines act on it. It implements ipv6.NDPDispatcher.
 //
 // Netstack bounds routes, prefixes and addresses made of them to 10 each, and keeps their lifetimes: RFC 4862 section 5.5.3 with
 // its rule of two hours.
-type routerNews struct {
+type raEvents struct {
 	mu       sync.Mutex
 	routers  []Route // guarded by mu, as are the others up to managed
 	prefixes []netip.Prefix
 	dns      advertisedDNS
 	managed  ipv6.DHCPv6ConfigurationFromNDPRA
-	settling map[tcpip.Address]settled // addresses that somebody waits for
-	changed  chan struct{}             // capacity 1
+	outcomes map[tcpip.Address]addressOutcome // addresses that somebody waits for
+	changed  chan struct{}                    // capacity 1
 
 	undecided []netip.Addr  // addresses that netstack could not probe for and nobody waits for; guarded by mu
 	removable chan struct{} // capacity 1: there are some
 }
 
-func newRouterNews() *routerNews {
-	return &routerNews{
-		settling: map[tcpip.Address]settled{}, changed: make(chan struct{}, 1), removable: make(chan struct{}, 1),
+func newRAEvents() *raEvents {
+	return &raEvents{
+		outcomes: map[tcpip.Address]addressOutcome{}, changed: make(chan struct{}, 1), removable: make(chan struct{}, 1),
 	}
 }
 
-// await has outcome told of what becomes of a, until it is called what is returned.
-func (n *routerNews) await(a netip.Addr, outcome settled) (done func()) {
+// expect has outcome told of what becomes of a, until it is called what is returned.
+func (n *raEvents) expect(a netip.Addr, outcome addressOutcome) (done func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.settling[toAddress(a)] = outcome
+	n.outcomes[toAddress(a)] = outcome
 	return func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		delete(n.settling, toAddress(a))
+		delete(n.outcomes, toAddress(a))
 	}
 }
 
 // advertised takes note of the resolvers that a router advertises.
-func (n *routerNews) advertised(m ndpMessage, now time.Time) {
+func (n *raEvents) advertised(m ndpMessage, now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	news := false
@@ -62,14 +62,14 @@ func (n *routerNews) advertised(m ndpMessage, now time.Time) {
 }
 
 // refused is how many resolvers were too many.
-func (n *routerNews) refused() uint64 {
+func (n *raEvents) refused() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.dns.refused
 }
 
-// note changes the picture and wakes the stack's goroutine.
-func (n *routerNews) note(change func()) {
+// update changes the picture and wakes the stack's goroutine.
+func (n *raEvents) update(change func()) {
 	n.mu.Lock()
 	change()
 	n.mu.Unlock()
@@ -84,8 +84,8 @@ func wake(c chan<- struct{}) {
 	}
 }
 
-// picture is what is known now, and when some of it is over; the zero time is never.
-func (n *routerNews) picture(now time.Time) (routes []Route, dns []netip.Addr, until time.Time) {
+// snapshot is what is known now, and when some of it is over; the zero time is never.
+func (n *raEvents) snapshot(now time.Time) (routes []Route, dns []netip.Addr, until time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, p := range n.prefixes {
@@ -96,7 +96,7 @@ func (n *routerNews) picture(now time.Time) (routes []Route, dns []netip.Addr, u
 }
 
 // config is what addresses routers say DHCPv6 has.
-func (n *routerNews) config() ipv6.DHCPv6ConfigurationFromNDPRA {
+func (n *raEvents) config() ipv6.DHCPv6ConfigurationFromNDPRA {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.managed
@@ -118,59 +118,59 @@ func remove[T comparable](list []T, v T) []T {
 }
 
 // OnOffLinkRouteUpdated implements ipv6.NDPDispatcher.
-func (n *routerNews) OnOffLinkRouteUpdated(_ tcpip.NICID, dest tcpip.Subnet, router tcpip.Address, _ header.NDPRoutePreference) {
-	n.note(func() {
+func (n *raEvents) OnOffLinkRouteUpdated(_ tcpip.NICID, dest tcpip.Subnet, router tcpip.Address, _ header.NDPRoutePreference) {
+	n.update(func() {
 		n.routers = add(n.routers, Route{Destination: fromSubnet(dest), Gateway: fromAddress(router)})
 	})
 }
 
 // OnOffLinkRouteInvalidated implements ipv6.NDPDispatcher.
-func (n *routerNews) OnOffLinkRouteInvalidated(_ tcpip.NICID, dest tcpip.Subnet, router tcpip.Address) {
-	n.note(func() {
+func (n *raEvents) OnOffLinkRouteInvalidated(_ tcpip.NICID, dest tcpip.Subnet, router tcpip.Address) {
+	n.update(func() {
 		n.routers = remove(n.routers, Route{Destination: fromSubnet(dest), Gateway: fromAddress(router)})
 	})
 }
 
 // OnOnLinkPrefixDiscovered implements ipv6.NDPDispatcher.
-func (n *routerNews) OnOnLinkPrefixDiscovered(_ tcpip.NICID, p tcpip.Subnet) {
-	n.note(func() { n.prefixes = add(n.prefixes, fromSubnet(p)) })
+func (n *raEvents) OnOnLinkPrefixDiscovered(_ tcpip.NICID, p tcpip.Subnet) {
+	n.update(func() { n.prefixes = add(n.prefixes, fromSubnet(p)) })
 }
 
 // OnOnLinkPrefixInvalidated implements ipv6.NDPDispatcher.
-func (n *routerNews) OnOnLinkPrefixInvalidated(_ tcpip.NICID, p tcpip.Subnet) {
-	n.note(func() { n.prefixes = remove(n.prefixes, fromSubnet(p)) })
+func (n *raEvents) OnOnLinkPrefixInvalidated(_ tcpip.NICID, p tcpip.Subnet) {
+	n.update(func() { n.prefixes = remove(n.prefixes, fromSubnet(p)) })
 }
 
 // OnRecursiveDNSServerOption implements ipv6.NDPDispatcher. It does not say which router it is; see ndpWatch.
-func (n *routerNews) OnRecursiveDNSServerOption(tcpip.NICID, []tcpip.Address, time.Duration) {}
+func (n *raEvents) OnRecursiveDNSServerOption(tcpip.NICID, []tcpip.Address, time.Duration) {}
 
 // OnDHCPv6Configuration implements ipv6.NDPDispatcher.
-func (n *routerNews) OnDHCPv6Configuration(_ tcpip.NICID, c ipv6.DHCPv6ConfigurationFromNDPRA) {
-	n.note(func() { n.managed = c })
+func (n *raEvents) OnDHCPv6Configuration(_ tcpip.NICID, c ipv6.DHCPv6ConfigurationFromNDPRA) {
+	n.update(func() { n.managed = c })
 }
 
 // OnAutoGenAddress implements ipv6.NDPDispatcher: it is told of an address being made of a prefix.
-func (n *routerNews) OnAutoGenAddress(tcpip.NICID, tcpip.AddressWithPrefix) gstack.AddressDispatcher {
-	return newsOfAddress{n}
+func (n *raEvents) OnAutoGenAddress(tcpip.NICID, tcpip.AddressWithPrefix) gstack.AddressDispatcher {
+	return addressEvents{n}
 }
 
 // OnAutoGenAddressDeprecated implements ipv6.NDPDispatcher.
-func (n *routerNews) OnAutoGenAddressDeprecated(tcpip.NICID, tcpip.AddressWithPrefix) {
-	n.note(func() {})
+func (n *raEvents) OnAutoGenAddressDeprecated(tcpip.NICID, tcpip.AddressWithPrefix) {
+	n.update(func() {})
 }
 
 // OnAutoGenAddressInvalidated implements ipv6.NDPDispatcher.
-func (n *routerNews) OnAutoGenAddressInvalidated(tcpip.NICID, tcpip.AddressWithPrefix) {
-	n.note(func() {})
+func (n *raEvents) OnAutoGenAddressInvalidated(tcpip.NICID, tcpip.AddressWithPrefix) {
+	n.update(func() {})
 }
 
 // OnDuplicateAddressDetectionResult implements ipv6.NDPDispatcher. An address that could not be probed for stays undecided, and
 // netstack panics at the next message about it: it has to go.
-func (n *routerNews) OnDuplicateAddressDetectionResult(_ tcpip.NICID, a tcpip.Address, r gstack.DADResult) {
+func (n *raEvents) OnDuplicateAddressDetectionResult(_ tcpip.NICID, a tcpip.Address, r gstack.DADResult) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	outcome, awaited := n.settling[a]
-	if err := verdict(r); awaited && err != nil {
+	outcome, awaited := n.outcomes[a]
+	if err := dadError(r); awaited && err != nil {
 		outcome.report(err)
 	}
 	if _, failed := r.(*gstack.DADError); failed && !awaited {
@@ -180,7 +180,7 @@ func (n *routerNews) OnDuplicateAddressDetectionResult(_ tcpip.NICID, a tcpip.Ad
 }
 
 // takeUndecided returns the addresses that have to go.
-func (n *routerNews) takeUndecided() []netip.Addr {
+func (n *raEvents) takeUndecided() []netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	all := n.undecided
@@ -189,25 +189,25 @@ func (n *routerNews) takeUndecided() []netip.Addr {
 }
 
 // OnDNSSearchListOption implements ipv6.NDPDispatcher. Search domains are a matter of the resolver's configuration.
-func (n *routerNews) OnDNSSearchListOption(tcpip.NICID, []string, time.Duration) {}
+func (n *raEvents) OnDNSSearchListOption(tcpip.NICID, []string, time.Duration) {}
 
-// newsOfAddress tells of an address made of a prefix. It implements gstack.AddressDispatcher.
-type newsOfAddress struct{ news *routerNews }
+// addressEvents tells of an address made of a prefix. It implements gstack.AddressDispatcher.
+type addressEvents struct{ events *raEvents }
 
 // OnChanged implements gstack.AddressDispatcher.
-func (a newsOfAddress) OnChanged(gstack.AddressLifetimes, gstack.AddressAssignmentState) {
-	a.news.note(func() {})
+func (a addressEvents) OnChanged(gstack.AddressLifetimes, gstack.AddressAssignmentState) {
+	a.events.update(func() {})
 }
 
 // OnRemoved implements gstack.AddressDispatcher.
-func (a newsOfAddress) OnRemoved(gstack.AddressRemovalReason) { a.news.note(func() {}) }
+func (a addressEvents) OnRemoved(gstack.AddressRemovalReason) { a.events.update(func() {}) }
 
 // followPause is between two looks at what routers have said, which may be anything at any rate.
 const followPause = 50 * time.Millisecond
 
 // follow keeps routes and resolvers as routers advertise them, until the stack ends. The first time one says that DHCPv6 has
 // addresses, or resolvers, it is asked, if cfg leaves that to routers.
-func (s *Stack) follow(n *routerNews) {
+func (s *Stack) follow(n *raEvents) {
 	ask := s.cfg.Auto
 	over := time.NewTimer(0)
 	over.Stop()
@@ -218,21 +218,21 @@ func (s *Stack) follow(n *routerNews) {
 		case <-s.ctx.Done():
 			return
 		}
-		routes, dns, until := n.picture(time.Now())
+		routes, dns, until := n.snapshot(time.Now())
 		if !until.IsZero() {
 			over.Reset(time.Until(until))
 		}
-		if err := s.learn(fromRA, routes, dns); err != nil {
+		if err := s.applyAutoconf(fromRA, routes, dns); err != nil {
 			s.log.Warn("what a router advertises", "interface", s.name, "error", err)
 		}
-		s.changed()
+		s.addressesChanged()
 		switch config := n.config(); {
 		case ask && config == ipv6.DHCPv6ManagedAddress:
 			ask = false
-			s.rentLater(newDHCP6)
+			s.acquireLeaseLater(newDHCP6)
 		case ask && config == ipv6.DHCPv6OtherConfigurations:
 			ask = false
-			s.background.Go(s.beInformed)
+			s.background.Go(s.refreshDHCP6Info)
 		}
 		if !sleepUntil(s.ctx, time.Now().Add(followPause)) {
 			return

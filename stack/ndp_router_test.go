@@ -68,7 +68,7 @@ func TestAdvertisedResolvers(t *testing.T) {
 		{"room again", append(routers, told{60, "fe80::99", rdnss(60, "2001:db8::99")}), 61, "[2001:db8::99]", 4, 120},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			start, n := time.Now(), newRouterNews()
+			start, n := time.Now(), newRAEvents()
 			for _, r := range c.told {
 				m, ok := parseNDP(toAddress(netip.MustParseAddr(r.router)), header.IPv6AllNodesMulticastAddress, advert(r.router, r.option))
 				if !ok {
@@ -76,7 +76,7 @@ func TestAdvertisedResolvers(t *testing.T) {
 				}
 				n.advertised(m, start.Add(time.Duration(r.at)*time.Second))
 			}
-			_, dns, until := n.picture(start.Add(time.Duration(c.at) * time.Second))
+			_, dns, until := n.snapshot(start.Add(time.Duration(c.at) * time.Second))
 			if fmt.Sprint(dns) != c.want || n.refused() != c.refused {
 				t.Errorf("%v, %d refused; want %v, %d", dns, n.refused(), c.want, c.refused)
 			}
@@ -100,7 +100,7 @@ func FuzzRouterAdvert(f *testing.F) {
 	f.Add([]byte(advert("fe80::1", []byte{1, 1, 2, 0, 0, 0, 0, 0xb}, rdnss(0, "2001:db8::1"))), byte(2))
 	f.Add([]byte(advert("fe80::1", []byte{3, 4, 64, 0xc0}, make([]byte, 28))), byte(3))
 	f.Add([]byte(advert("fe80::1", []byte{25, 0})), byte(4))
-	n, now := newRouterNews(), time.Now()
+	n, now := newRAEvents(), time.Now()
 	f.Fuzz(func(t *testing.T, b []byte, router byte) {
 		from := toAddress(netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 15: router}))
 		icmp := header.ICMPv6(bytes.Clone(b))
@@ -135,7 +135,7 @@ func FuzzParseAddress(f *testing.F) {
 		if a := p.Addr(); a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.Is4In6() || a.Zone() != "" || p.Bits() > a.BitLen() {
 			t.Errorf("%q is %v", s, p)
 		}
-		if again, err := ParseAddress(p.String()); !bare(p) && (err != nil || again != p) {
+		if again, err := ParseAddress(p.String()); !lacksLength(p) && (err != nil || again != p) {
 			t.Errorf("%q is %v, and that %v, %v", s, p, again, err)
 		}
 	})

@@ -14,7 +14,7 @@ import (
 // router names which resolvers, neither of which netstack tells.
 type ndpWatch struct {
 	claims *claims
-	news   *routerNews // nil: routers are not listened to
+	events *raEvents // nil: routers are not listened to
 }
 
 func (w ndpWatch) wrap(factory gstack.NetworkProtocolFactory) gstack.NetworkProtocolFactory {
@@ -76,14 +76,14 @@ func (e *ipv6Endpoint) HandlePacket(pkt *gstack.PacketBuffer) {
 	if h, ok := pkt.Data().PullUp(header.IPv6MinimumSize); ok {
 		ip := header.IPv6(h)
 		if ip.TransportProtocol() == header.ICMPv6ProtocolNumber && ip.HopLimit() == header.NDPHopLimit {
-			e.look(pkt)
+			e.inspect(pkt)
 		}
 	}
 	e.ipv6Host.HandlePacket(pkt)
 }
 
-// look takes a message of neighbour discovery apart, if pkt is one. RFC 6980 has no fragments of them.
-func (e *ipv6Endpoint) look(pkt *gstack.PacketBuffer) {
+// inspect takes a message of neighbour discovery apart, if pkt is one. RFC 6980 has no fragments of them.
+func (e *ipv6Endpoint) inspect(pkt *gstack.PacketBuffer) {
 	h, ok := pkt.Data().PullUp(header.IPv6MinimumSize + header.ICMPv6MinimumSize)
 	if !ok || !isNDP(header.ICMPv6(h[header.IPv6MinimumSize:])) {
 		return
@@ -100,9 +100,9 @@ func (e *ipv6Endpoint) look(pkt *gstack.PacketBuffer) {
 	if link := pkt.LinkHeader().Slice(); len(m.mac) == 0 && len(link) >= header.EthernetMinimumSize {
 		m.mac = header.Ethernet(link).SourceAddress()
 	}
-	e.judge(m)
-	if e.watch.news != nil && len(m.servers) > 0 {
-		e.watch.news.advertised(m, time.Now())
+	e.checkSender(m)
+	if e.watch.events != nil && len(m.servers) > 0 {
+		e.watch.events.advertised(m, time.Now())
 	}
 }
 
@@ -115,8 +115,8 @@ func isNDP(m header.ICMPv6) bool {
 	return false
 }
 
-// judge looks at who says that it has an address.
-func (e *ipv6Endpoint) judge(m ndpMessage) {
+// checkSender looks at who says that it has an address.
+func (e *ipv6Endpoint) checkSender(m ndpMessage) {
 	c := e.watch.claims
 	switch {
 	case len(c.own) == 0 || len(m.mac) == 0:

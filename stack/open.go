@@ -16,7 +16,7 @@ func Open(ctx context.Context, cfg Config) (*Stack, error) {
 	if cfg.NIC.Logger == nil {
 		cfg.NIC.Logger = cfg.Logger
 	}
-	linux, err := surroundingsFor(&cfg) // before the device is touched
+	linux, err := readNetdevConfig(&cfg) // before the device is touched
 	if err != nil {
 		return nil, err
 	}

@@ -10,14 +10,14 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// gate is what every conn and listener shares: whether it, or its stack, has been closed.
-type gate struct {
+// connState is what every conn and listener shares: whether it, or its stack, has been closed.
+type connState struct {
 	stack  *Stack
 	closed atomic.Bool
 }
 
 // done is net.ErrClosed once the conn or its stack is closed.
-func (g *gate) done() error {
+func (g *connState) done() error {
 	if g.closed.Load() {
 		return net.ErrClosed
 	}
@@ -36,7 +36,7 @@ func (s *Stack) done() error {
 }
 
 // check says whether an operation of side d may go on, in the order package net asks.
-func (g *gate) check(d *side) error {
+func (g *connState) check(d *ioSide) error {
 	if err := g.done(); err != nil {
 		return err
 	}
@@ -46,16 +46,16 @@ func (g *gate) check(d *side) error {
 	return nil
 }
 
-// instead is err, unless netstack reported it only because we were closing.
-func (g *gate) instead(err error) error {
+// orClosedErr is err, unless netstack reported it only because we were closing.
+func (g *connState) orClosedErr(err error) error {
 	if closed := g.done(); closed != nil {
 		return closed
 	}
 	return err
 }
 
-// side is one direction of an endpoint: reading and accepting, or writing.
-type side struct {
+// ioSide is one direction of an endpoint: reading and accepting, or writing.
+type ioSide struct {
 	// mu is held by one operation at a time, as package net does; whoever holds it is the only
 	// one who parks.
 	mu sync.Mutex
@@ -77,22 +77,22 @@ type side struct {
 	}
 }
 
-// listen registers the side with q for the events of mask and for errors.
-func (d *side) listen(q *waiter.Queue, mask waiter.EventMask) {
-	d.listenAs(d, q, mask)
+// register registers the side with q for the events of mask and for errors.
+func (d *ioSide) register(q *waiter.Queue, mask waiter.EventMask) {
+	d.registerAs(d, q, mask)
 }
 
-// listenAs is listen for somebody who has more to do about an event than to poke the side.
-func (d *side) listenAs(l waiter.EventListener, q *waiter.Queue, mask waiter.EventMask) {
+// registerAs is listen for somebody who has more to do about an event than to poke the side.
+func (d *ioSide) registerAs(l waiter.EventListener, q *waiter.Queue, mask waiter.EventMask) {
 	d.wake = make(chan struct{}, 1)
 	d.entry.Init(l, mask|waiter.EventErr|waiter.EventHUp)
 	q.EventRegister(&d.entry)
 }
 
 // NotifyEvent implements waiter.EventListener. It is called with netstack's locks held.
-func (d *side) NotifyEvent(waiter.EventMask) { d.poke() }
+func (d *ioSide) NotifyEvent(waiter.EventMask) { d.notify() }
 
-func (d *side) poke() {
+func (d *ioSide) notify() {
 	select {
 	case d.wake <- struct{}{}:
 	default:
@@ -100,10 +100,10 @@ func (d *side) poke() {
 }
 
 // park waits for a reason to look again. The caller holds d.mu.
-func (d *side) park() { <-d.wake }
+func (d *ioSide) park() { <-d.wake }
 
 // setDeadline makes operations fail from t on; the zero time means never.
-func (d *side) setDeadline(t time.Time) {
+func (d *ioSide) setDeadline(t time.Time) {
 	dl := &d.deadline
 	dl.mu.Lock()
 	defer dl.mu.Unlock()
@@ -118,7 +118,7 @@ func (d *side) setDeadline(t time.Time) {
 	switch {
 	case left <= 0:
 		d.stopTimer()
-		d.poke()
+		d.notify()
 	case dl.timer == nil:
 		dl.timer = time.AfterFunc(left, d.expire)
 	default:
@@ -127,7 +127,7 @@ func (d *side) setDeadline(t time.Time) {
 }
 
 // expire is the timer's function.
-func (d *side) expire() {
+func (d *ioSide) expire() {
 	dl := &d.deadline
 	dl.mu.Lock()
 	defer dl.mu.Unlock()
@@ -138,21 +138,21 @@ func (d *side) expire() {
 		dl.timer.Reset(left)
 	default:
 		d.expired.Store(true)
-		d.poke()
+		d.notify()
 	}
 }
 
 // stopTimer is called with deadline.mu held.
-func (d *side) stopTimer() {
+func (d *ioSide) stopTimer() {
 	if d.deadline.timer != nil {
 		d.deadline.timer.Stop()
 	}
 }
 
-// shut stops the timer and wakes the operation in progress, after the gate was closed.
-func (d *side) shut() {
+// stop stops the timer and wakes the operation in progress, after the gate was closed.
+func (d *ioSide) stop() {
 	d.deadline.mu.Lock()
 	d.stopTimer()
 	d.deadline.mu.Unlock()
-	d.poke()
+	d.notify()
 }

@@ -31,30 +31,30 @@ const (
 // Stack is one host on one link: its addresses, routes, sockets and counters.
 // All methods may be called from any goroutine.
 type Stack struct {
-	net    *gstack.Stack
-	cfg    Config
-	name   string
-	log    *slog.Logger
-	dns    *resolver
-	source sources
+	net           *gstack.Stack
+	cfg           Config
+	name          string
+	log           *slog.Logger
+	dns           *resolver
+	addressCounts addressCounts
 
-	learned    learned       // routes and resolvers the network told us of
-	news       *routerNews   // what netstack tells of neighbour discovery
+	autoconf   autoconf      // routes and resolvers the network told us of
+	raEvents   *raEvents     // what netstack tells of neighbour discovery
 	claims     *claims       // who else uses our addresses
 	resolves   bool          // neighbours on the link have hardware addresses; written before the link is in use
-	linux      *surroundings // nil unless Config.Auto or an address of Config is bare
+	netdev     *netdevConfig // nil unless Config.Auto or an address of Config is bare
 	background sync.WaitGroup
 
 	// epoch counts changes of addresses and routes; UDP conns drop cached routes when it moves.
 	epoch atomic.Uint64
 
-	changing sync.Mutex           // held while a change of addresses is made known
-	setHosts func([]netip.Prefix) // tells the link our addresses; nil if it does not want to know
+	changing          sync.Mutex           // held while a change of addresses is made known
+	setLocalAddresses func([]netip.Prefix) // tells the link our addresses; nil if it does not want to know
 
 	link      *rdma.Endpoint     // nil: the link is another one
 	acks      *rdma.ACKCoalescer // nil: ACKs are not held
 	datagrams datagramLink       // nil: all datagrams go through netstack
-	boxes     boxes              // of UDP sockets; the link knows of it if it puts datagrams there
+	udpPorts  udpPortTable       // of UDP sockets; the link knows of it if it puts datagrams there
 	udp       tcpip.UDPStats
 
 	device  *dv.Device    // nil unless made by Open; closed after the link
@@ -74,7 +74,7 @@ type Stack struct {
 	endErr error         // of the device's Close; written before ended is closed
 
 	announcer *time.Timer // repeats the announcement once
-	revived   revival
+	linkUp    linkUpWaiters
 
 	mu        sync.Mutex
 	listeners map[*TCPListener]struct{} // guarded by mu
@@ -113,11 +113,11 @@ func NewContext(ctx context.Context, link gstack.LinkEndpoint, cfg Config) (*Sta
 }
 
 // build makes a stack that has no link yet. linux may be nil.
-func build(cfg Config, linux *surroundings) (*Stack, error) {
+func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if i := slices.IndexFunc(cfg.Addresses, bare); i >= 0 {
+	if i := slices.IndexFunc(cfg.Addresses, lacksLength); i >= 0 {
 		return nil, withoutLength(cfg.Addresses[i].Addr())
 	}
 	cfg = cfg.withDefaults()
@@ -125,13 +125,13 @@ func build(cfg Config, linux *surroundings) (*Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	news, claims := newRouterNews(), newClaims(cfg)
+	news, claims := newRAEvents(), newClaims(cfg)
 	g, err := newNetstack(cfg, news, claims)
 	if err != nil {
 		return nil, err
 	}
-	s := &Stack{news: news, claims: claims, linux: linux, net: g, cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{})}
-	s.learned.lines = seldom{burst: 10, every: time.Minute}
+	s := &Stack{raEvents: news, claims: claims, netdev: linux, net: g, cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{})}
+	s.autoconf.logLimit = rateLimit{burst: 10, period: time.Minute}
 	s.udp = g.Stats().UDP
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.listeners = make(map[*TCPListener]struct{})

@@ -6,7 +6,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
-// patientClock is the time for Netstack, but timers of 1 to 10 ms go off after 10 ms.
+// probeDelayClock is the time for Netstack, but timers of 1 to 10 ms go off after 10 ms.
 //
 // These are for tail loss probes (RFC 8985 section 7), which Netstack sends when no acknowledgement has come for two round trips,
 // measured in milliseconds: after 2 ms on a local network. On a busy machine, and from a peer that delays
@@ -14,26 +14,26 @@ import (
 // acknowledgement does come, and the timer's goroutine waits for a connection's lock, on which Netstack's TCP goroutine polls
 // until it is preempted. (Linux adds 2 jiffies at least, 2 to 20 ms, net/ipv4/tcp_output.c tcp_schedule_loss_probe.) Shorter timers
 // are for reordered segments, longer ones for timeouts.
-type patientClock struct{ tcpip.Clock }
+type probeDelayClock struct{ tcpip.Clock }
 
 // AfterFunc implements tcpip.Clock.
-func (c patientClock) AfterFunc(d time.Duration, f func()) tcpip.Timer {
-	return patientTimer{c.Clock.AfterFunc(patient(d), f)}
+func (c probeDelayClock) AfterFunc(d time.Duration, f func()) tcpip.Timer {
+	return probeDelayTimer{c.Clock.AfterFunc(probeDelay(d), f)}
 }
 
-// patientTimer is a timer of a patientClock.
-type patientTimer struct{ tcpip.Timer }
+// probeDelayTimer is a timer of a patientClock.
+type probeDelayTimer struct{ tcpip.Timer }
 
 // Reset implements tcpip.Timer.
-func (t patientTimer) Reset(d time.Duration) { t.Timer.Reset(patient(d)) }
+func (t probeDelayTimer) Reset(d time.Duration) { t.Timer.Reset(probeDelay(d)) }
 
 const (
 	shortestProbe = time.Millisecond
 	probeTime     = 10 * time.Millisecond
 )
 
-// patient is how long a timer for d runs.
-func patient(d time.Duration) time.Duration {
+// probeDelay is how long a timer for d runs.
+func probeDelay(d time.Duration) time.Duration {
 	if d >= shortestProbe && d < probeTime {
 		return probeTime
 	}

@@ -13,7 +13,7 @@ func TestPatience(t *testing.T) {
 		{0, 0}, {-1, -1}, {ms - 1, ms - 1}, {ms, 10 * ms}, {2 * ms, 10 * ms}, {10*ms - 1, 10 * ms},
 		{10 * ms, 10 * ms}, {10*ms + 1, 10*ms + 1}, {time.Second, time.Second},
 	} {
-		if got := patient(c.d); got != c.want {
+		if got := probeDelay(c.d); got != c.want {
 			t.Errorf("a timer for %v runs for %v, want %v", c.d, got, c.want)
 		}
 	}
@@ -31,7 +31,7 @@ func (c *lastTimer) Reset(d time.Duration)                           { c.set = a
 
 func TestPatientTimers(t *testing.T) {
 	var under lastTimer
-	timer := patientClock{&under}.AfterFunc(2*time.Millisecond, func() {})
+	timer := probeDelayClock{&under}.AfterFunc(2*time.Millisecond, func() {})
 	timer.Reset(3 * time.Millisecond)
 	timer.Reset(time.Second)
 	if len(under.set) != 3 || under.set[0] != probeTime || under.set[1] != probeTime || under.set[2] != time.Second {
@@ -42,7 +42,7 @@ func TestPatientTimers(t *testing.T) {
 // TestStackIsPatient: the stack has that clock.
 func TestStackIsPatient(t *testing.T) {
 	a, _ := onSink(t)
-	if _, ok := a.net.Clock().(patientClock); !ok {
+	if _, ok := a.net.Clock().(probeDelayClock); !ok {
 		t.Errorf("its clock is a %T", a.net.Clock())
 	}
 }

@@ -37,7 +37,7 @@ func (s *Stack) attach(ctx context.Context, link gstack.LinkEndpoint) error {
 	if err := s.addAddresses(ctx, mac); err != nil {
 		return err
 	}
-	s.changed()
+	s.addressesChanged()
 	if !s.cfg.NoAnnounce {
 		s.announceTwice()
 	}
@@ -54,16 +54,21 @@ func (s *Stack) static(p netip.Prefix) bool {
 	return false
 }
 
+// fastLink is a link with a fast path, which [rdma.Endpoint] is.
+type fastLink interface {
+	BindStack(*gstack.Stack, tcpip.NICID) error
+	SetLocalAddresses([]netip.Prefix)
+	SetDatagramSinks(func(v6 bool, port uint16) rdma.DatagramSink)
+	datagramLink
+}
+
+var _ fastLink = (*rdma.Endpoint)(nil)
+
 // addLink makes link the stack's interface; pure ACKs pass through a queueing discipline that lets most
 // of them ride on data.
 func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 	s.claims.own = link.LinkAddress()
-	b, ours := link.(interface {
-		BindStack(*gstack.Stack, tcpip.NICID) error
-		SetLocalAddresses([]netip.Prefix)
-		SetDatagramSinks(func(v6 bool, port uint16) rdma.DatagramSink)
-		datagramLink
-	})
+	b, ours := link.(fastLink)
 	if !ours {
 		link = makeDetachable(link, s.log)
 	}
@@ -77,14 +82,14 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 		return asError("create interface "+s.name, err)
 	}
 	if s.resolves = link.Capabilities()&gstack.CapabilityResolutionRequired != 0; !s.resolves {
-		s.detectNothing()
+		s.disableDetection()
 	}
 	if !ours {
 		return nil
 	}
 	if !s.cfg.NoFastPath {
-		s.setHosts, s.datagrams = b.SetLocalAddresses, b
-		b.SetDatagramSinks(s.boxes.find)
+		s.setLocalAddresses, s.datagrams = b.SetLocalAddresses, b
+		b.SetDatagramSinks(s.udpPorts.find)
 	}
 	return b.BindStack(s.net, nicID)
 }
@@ -128,7 +133,7 @@ func (s *Stack) routeTable() ([]tcpip.Route, error) {
 	for _, g := range s.cfg.Gateways {
 		all = append(all, Route{Destination: netip.PrefixFrom(g, 0).Masked(), Gateway: g})
 	}
-	all = append(all, s.learned.allRoutes()...)
+	all = append(all, s.autoconf.allRoutes()...)
 	table := make([]tcpip.Route, 0, len(all)+2)
 	for _, p := range []string{"127.0.0.0/8", "::1/128"} {
 		subnet, err := toSubnet(netip.MustParsePrefix(p))

@@ -24,31 +24,31 @@ const (
 	lastEphemeral  = 60999
 )
 
-// chatter begins a line that netstack logs, to standard error, whenever a repeated SYN arrives, so that
+// noisyPrefix begins a line that netstack logs, to standard error, whenever a repeated SYN arrives, so that
 // anybody on the network can fill a server's log.
-const chatter = "tcp.Endpoint.handleListenSegment() failed"
+const noisyPrefix = "tcp.Endpoint.handleListenSegment() failed"
 
-// quiet is gVisor's logging without chatter.
-type quiet struct{ log.Emitter }
+// filteredLog is gVisor's logging without chatter.
+type filteredLog struct{ log.Emitter }
 
 // Emit implements log.Emitter.
-func (q quiet) Emit(depth int, level log.Level, at time.Time, format string, args ...any) {
-	if !strings.HasPrefix(format, chatter) {
+func (q filteredLog) Emit(depth int, level log.Level, at time.Time, format string, args ...any) {
+	if !strings.HasPrefix(format, noisyPrefix) {
 		q.Emitter.Emit(depth+1, level, at, format, args...)
 	}
 }
 
-// quieten is done once per process, for gVisor has one log per process.
-var quieten = sync.OnceFunc(func() { log.SetTarget(quiet{log.Log().Emitter}) })
+// installLogFilter is done once per process, for gVisor has one log per process.
+var installLogFilter = sync.OnceFunc(func() { log.SetTarget(filteredLog{log.Log().Emitter}) })
 
 // newNetstack makes a netstack with the protocols a server needs and cfg's options.
 // Echo requests are answered by the network protocols themselves.
-func newNetstack(cfg Config, news *routerNews, c *claims) (*gstack.Stack, error) {
-	quieten()
+func newNetstack(cfg Config, news *raEvents, c *claims) (*gstack.Stack, error) {
+	installLogFilter()
 	dad := detection(cfg.DuplicateDetection)
 	watch := ndpWatch{claims: c}
 	if cfg.SLAAC {
-		watch.news = news
+		watch.events = news
 	}
 	g := gstack.New(gstack.Options{
 		NetworkProtocols: []gstack.NetworkProtocolFactory{
@@ -59,7 +59,7 @@ func newNetstack(cfg Config, news *routerNews, c *claims) (*gstack.Stack, error)
 		TransportProtocols: []gstack.TransportProtocolFactory{
 			tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
 		},
-		Clock:       patientClock{tcpip.NewStdClock()},
+		Clock:       probeDelayClock{tcpip.NewStdClock()},
 		HandleLocal: true, // we can dial our own address
 	})
 	for _, err := range []error{
@@ -77,7 +77,7 @@ func newNetstack(cfg Config, news *routerNews, c *claims) (*gstack.Stack, error)
 
 // ipv6Options has routers' advertisements handled only where they are wanted. Addresses are made of a hardware address only:
 // a server has no use for temporary ones (RFC 8981), and each costs time per packet.
-func ipv6Options(dad gstack.DADConfigurations, news *routerNews, routers bool) ipv6.Options {
+func ipv6Options(dad gstack.DADConfigurations, news *raEvents, routers bool) ipv6.Options {
 	o := ipv6.Options{
 		DADConfigs: dad,
 		MLD:        ipv6.MLDOptions{Enabled: true},

@@ -63,7 +63,7 @@ func (s *Stack) Stats() Stats {
 		IPInvalidDestination: c.IP.InvalidDestinationAddressesReceived.Value(),
 
 		AddressConflicts: s.claims.conflicts.Load(), AddressDefences: s.claims.defences.Load(),
-		HardwareAddrConflicts: s.claims.twins.Load(), ResolversRefused: s.news.refused(),
+		HardwareAddrConflicts: s.claims.twins.Load(), ResolversRefused: s.raEvents.refused(),
 		DHCPSent: s.dhcp.sent.Load(), DHCPRefused: s.dhcp.refused.Load(),
 
 		TCPCurrentEstablished: c.TCP.CurrentEstablished.Value(),

@@ -14,16 +14,16 @@ import (
 // comment. Its methods may be called from any goroutine; concurrent reads take turns, and so do
 // concurrent writes.
 type TCPConn struct {
-	gate
+	connState
 	ep           tcpip.Endpoint
 	network      string
 	laddr, raddr *net.TCPAddr
 
-	rd      side
+	rd      ioSide
 	dst     tcpip.SliceWriter // where a Read wants its bytes; guarded by rd.mu
-	unheard int               // bytes read that automatic buffer tuning was not told of; guarded by rd.mu
+	untuned int               // bytes read that automatic buffer tuning was not told of; guarded by rd.mu
 
-	wr  side
+	wr  ioSide
 	src bytes.Reader // what a Write still has to send; guarded by wr.mu
 }
 
@@ -33,8 +33,8 @@ var _ net.Conn = (*TCPConn)(nil)
 func newTCPConn(s *Stack, ep tcpip.Endpoint, q *waiter.Queue, network string, laddr, raddr *net.TCPAddr, keepAlive net.KeepAliveConfig) *TCPConn {
 	c := &TCPConn{ep: ep, network: network, laddr: laddr, raddr: raddr}
 	c.stack = s
-	c.rd.listen(q, waiter.ReadableEvents)
-	c.wr.listen(q, waiter.WritableEvents)
+	c.rd.register(q, waiter.ReadableEvents)
+	c.wr.register(q, waiter.WritableEvents)
 	c.keepAlive(keepAlive)
 	return c
 }
@@ -51,8 +51,8 @@ func (c *TCPConn) Close() error {
 	if c.closed.Swap(true) {
 		return c.opError("close", net.ErrClosed)
 	}
-	c.rd.shut()
-	c.wr.shut()
+	c.rd.stop()
+	c.wr.stop()
 	linger := c.ep.SocketOptions().GetLinger()
 	c.ep.Close()
 	if linger.Enabled && linger.Timeout > 0 {
@@ -86,7 +86,7 @@ func (c *TCPConn) shutdown(how tcpip.ShutdownFlags) error {
 		return c.opError("close", err)
 	}
 	if terr := c.ep.Shutdown(how); terr != nil {
-		return c.opError("close", c.instead(syscallError("shutdown", terr)))
+		return c.opError("close", c.orClosedErr(syscallError("shutdown", terr)))
 	}
 	return nil
 }
@@ -101,7 +101,7 @@ func (c *TCPConn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, &
 // A Write that fails may have sent part of its bytes.
 func (c *TCPConn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, &c.wr) }
 
-func (c *TCPConn) setDeadline(t time.Time, sides ...*side) error {
+func (c *TCPConn) setDeadline(t time.Time, sides ...*ioSide) error {
 	if err := c.done(); err != nil {
 		return &net.OpError{Op: "set", Net: c.network, Addr: c.laddr, Err: err}
 	}

@@ -11,7 +11,7 @@ import (
 const (
 	// tellTuning is after how many bytes read netstack's receive buffer tuning is told of them. It
 	// measures bytes per round trip against buffers of 1 MiB and more, and being told costs a lock.
-	tellTuning = 64 << 10
+	tuneThreshold = 64 << 10
 
 	// copySize is the unit of ReadFrom and WriteTo: netstack's largest segment.
 	copySize = 64 << 10
@@ -46,19 +46,19 @@ func (c *TCPConn) read(b []byte) (int, error) {
 		case *tcpip.ErrWouldBlock:
 			c.rd.park()
 		case *tcpip.ErrClosedForReceive:
-			return 0, c.instead(io.EOF)
+			return 0, c.orClosedErr(io.EOF)
 		default:
-			return 0, c.instead(syscallError("read", terr))
+			return 0, c.orClosedErr(syscallError("read", terr))
 		}
 	}
 }
 
 // tune lets the receive buffer grow with the rate. rd.mu is held.
 func (c *TCPConn) tune(n int) {
-	c.unheard += n
-	if c.unheard >= tellTuning {
-		c.ep.ModerateRecvBuf(c.unheard)
-		c.unheard = 0
+	c.untuned += n
+	if c.untuned >= tuneThreshold {
+		c.ep.ModerateRecvBuf(c.untuned)
+		c.untuned = 0
 	}
 }
 
@@ -85,7 +85,7 @@ func (c *TCPConn) write(b []byte) (n int, err error) {
 		n += int(m)
 		switch {
 		case terr != nil && !wouldBlock(terr):
-			return n, c.instead(syscallError("write", terr))
+			return n, c.orClosedErr(syscallError("write", terr))
 		case n == len(b):
 			return n, nil
 		case terr != nil:

@@ -15,7 +15,7 @@ import (
 // TCPListener accepts TCP connections. It has the methods of net.TCPListener except SyscallConn, see
 // the package comment. Its methods may be called from any goroutine.
 type TCPListener struct {
-	gate
+	connState
 	ep        tcpip.Endpoint
 	network   string
 	family    family
@@ -23,7 +23,7 @@ type TCPListener struct {
 	keepAlive net.KeepAliveConfig
 	shared    bool // with other listeners: ListenConfig.ReusePort
 
-	rd   side
+	rd   ioSide
 	peer tcpip.FullAddress // of the connection just accepted; guarded by rd.mu
 }
 
@@ -67,7 +67,7 @@ func (l *TCPListener) open(laddr *net.TCPAddr, backlog int) error {
 			return syscallError("getsockname", terr)
 		}
 		l.ep, l.laddr = ep, s.tcpAddr(l.family, bound)
-		l.rd.listen(q, waiter.ReadableEvents)
+		l.rd.register(q, waiter.ReadableEvents)
 		s.listeners[l] = struct{}{}
 		return nil
 	})
@@ -152,7 +152,7 @@ func (l *TCPListener) accept() (*TCPConn, error) {
 		case wouldBlock(terr):
 			l.rd.park()
 		default:
-			return nil, l.instead(syscallError("accept4", terr))
+			return nil, l.orClosedErr(syscallError("accept4", terr))
 		}
 	}
 }
@@ -181,7 +181,7 @@ func (l *TCPListener) Close() error {
 	delete(s.listeners, l)
 	l.ep.Close()
 	s.mu.Unlock()
-	l.rd.shut()
+	l.rd.stop()
 	return nil
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
-// maxMany is how many datagrams one doorbell is rung for at most.
-const maxMany = 64
+// maxBatch is how many datagrams one doorbell is rung for at most.
+const maxBatch = 64
 
 // ReadBatchAddrPort waits for one datagram and then takes as many as have arrived, at most as many as there are buffers and addresses. A
 // datagram fills its buffer up to the buffer's capacity, which is cut or extended to what came; what does not fit is lost. It returns how many it took.
@@ -43,11 +43,11 @@ func (c *UDPConn) ReadBatchAddrPort(bufs [][]byte, from []netip.AddrPort) (int, 
 // WriteBatchAddrPort sends each buffer to the address of the same number, in order and, where nothing is in the way of that, with one turn of the NIC.
 // It returns how many were sent; the error is that of the next one, as of [UDPConn.WriteToUDPAddrPort].
 func (c *UDPConn) WriteBatchAddrPort(bufs [][]byte, to []netip.AddrPort) (int, error) {
-	o := outgoings.Get().(*outgoing)
-	defer outgoings.Put(o)
+	o := batchScratchPool.Get().(*batchScratch)
+	defer batchScratchPool.Put(o)
 	limit := min(len(bufs), len(to))
 	for sent := 0; ; {
-		if sent += c.writeReady(o, bufs[sent:limit], to[sent:limit]); sent == limit {
+		if sent += c.writeDirect(o, bufs[sent:limit], to[sent:limit]); sent == limit {
 			return sent, nil
 		}
 		if _, err := c.WriteToUDPAddrPort(bufs[sent], to[sent]); err != nil {
@@ -57,16 +57,16 @@ func (c *UDPConn) WriteBatchAddrPort(bufs [][]byte, to []netip.AddrPort) (int, e
 	}
 }
 
-// outgoing is scratch memory of a batch.
-type outgoing struct {
-	headers   [maxMany][maxReady]byte
-	datagrams [maxMany]rdma.Datagram
+// batchScratch is scratch memory of a batch.
+type batchScratch struct {
+	headers   [maxBatch][maxHeaders]byte
+	datagrams [maxBatch]rdma.Datagram
 }
 
-var outgoings = sync.Pool{New: func() any { return new(outgoing) }}
+var batchScratchPool = sync.Pool{New: func() any { return new(batchScratch) }}
 
-// writeReady sends the first datagrams of a batch directly, up to one whose headers are not ready or that is refused, and returns how many it sent.
-func (c *UDPConn) writeReady(o *outgoing, bufs [][]byte, to []netip.AddrPort) int {
+// writeDirect sends the first datagrams of a batch directly, up to one whose headers are not ready or that is refused, and returns how many it sent.
+func (c *UDPConn) writeDirect(o *batchScratch, bufs [][]byte, to []netip.AddrPort) int {
 	if c.stack.datagrams == nil || c.raddr != nil || c.check(&c.wr) != nil {
 		return 0
 	}
@@ -77,7 +77,7 @@ func (c *UDPConn) writeReady(o *outgoing, bufs [][]byte, to []netip.AddrPort) in
 		return 0
 	}
 	n, now := 0, time.Now()
-	for n < min(len(bufs), maxMany) && c.addReady(o, n, bufs[n], to[n], now) {
+	for n < min(len(bufs), maxBatch) && c.addDirect(o, n, bufs[n], to[n], now) {
 		n++
 	}
 	ds := o.datagrams[:n]
@@ -91,10 +91,10 @@ func (c *UDPConn) writeReady(o *outgoing, bufs [][]byte, to []netip.AddrPort) in
 	return sent
 }
 
-// addReady makes b, for the address to, datagram i of the batch; false if it is not for the direct way. routes.mu is held for reading.
-func (c *UDPConn) addReady(o *outgoing, i int, b []byte, to netip.AddrPort, now time.Time) bool {
+// addDirect makes b, for the address to, datagram i of the batch; false if it is not for the direct way. routes.mu is held for reading.
+func (c *UDPConn) addDirect(o *batchScratch, i int, b []byte, to netip.AddrPort, now time.Time) bool {
 	a, err := c.destinationAddrPort(to)
-	if err != nil || c.refuse(b, a) != 0 {
+	if err != nil || c.checkSend(b, a) != 0 {
 		return false
 	}
 	p := c.routes.routes[routeKey{c.source(a), a.Addr}]
@@ -102,10 +102,10 @@ func (c *UDPConn) addReady(o *outgoing, i int, b []byte, to netip.AddrPort, now 
 		return false
 	}
 	n := header.UDPMinimumSize + len(b)
-	h := p.headers(n, now)
+	h := p.freshTemplate(n, now)
 	if h == nil {
 		return false
 	}
-	o.datagrams[i] = rdma.Datagram{Headers: c.complete(h, &o.headers[i], a.Port, n), Payload: b}
+	o.datagrams[i] = rdma.Datagram{Headers: c.fillHeaders(h, &o.headers[i], a.Port, n), Payload: b}
 	return true
 }

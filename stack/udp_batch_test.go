@@ -16,13 +16,13 @@ import (
 func TestBatchAddrPort(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		for network, at := range map[string][2]string{"udp4": {"192.0.2.1:7", "192.0.2.2:53"}, "udp6": {"[2001:db8::1]:7", "[2001:db8::2]:53"}} {
-			r := newReadyRig(t, closed)
+			r := newDirectRig(t, closed)
 			from, to, remote := r.conns(t, network, at[0], at[1])
 			send(t, from, to, remote, []byte("resolved"))
 			must(t, to.SetReadDeadline(time.Now().Add(time.Minute)))
 			var out, in [][]byte
 			var dst []netip.AddrPort
-			for i, n := range append(make([]int, 2*maxMany+3), 1, 64, 3000, 1, 1452, 9000, 5) {
+			for i, n := range append(make([]int, 2*maxBatch+3), 1, 64, 3000, 1, 1452, 9000, 5) {
 				b := fmt.Appendf(nil, "%d of %s", i, network)
 				out, dst = append(out, append(b, make([]byte, n)...)), append(dst, remote)
 			}
@@ -51,9 +51,9 @@ func TestBatchAddrPort(t *testing.T) {
 
 // TestBatchAddrPortRingsOnce: many datagrams, few doorbells; all are counted.
 func TestBatchAddrPortRingsOnce(t *testing.T) {
-	r := newReadyRig(t, false)
+	r := newDirectRig(t, false)
 	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
-	out, dst := make([][]byte, maxMany), make([]netip.AddrPort, maxMany)
+	out, dst := make([][]byte, maxBatch), make([]netip.AddrPort, maxBatch)
 	for i := range out {
 		out[i], dst[i] = []byte("x"), at
 	}
@@ -83,7 +83,7 @@ func TestBatchAddrPortRingsOnce(t *testing.T) {
 
 // TestBatchAddrPortErrors stops at what cannot be sent, and says how far it came.
 func TestBatchAddrPortErrors(t *testing.T) {
-	r := newReadyRig(t, false)
+	r := newDirectRig(t, false)
 	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
 	send(t, from, to, at, []byte("resolved"))
 	x := []byte("x")

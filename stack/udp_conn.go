@@ -21,7 +21,7 @@ import (
 // [UDPConn.WriteBatchAddrPort]. Its methods may be called from any goroutine; concurrent reads take turns,
 // concurrent writes run in parallel.
 type UDPConn struct {
-	gate
+	connState
 	ep           tcpip.Endpoint
 	network      string
 	family       family
@@ -32,13 +32,13 @@ type UDPConn struct {
 	forGroup     bool              // listens where a group's datagrams come: others may, too
 	groups       sync.Mutex        // held while memberships change, and by Close
 
-	rd      side
-	box     box         // read before the endpoint
-	in      datagram    // where a read wants its bytes; guarded by rd.mu
-	control atomic.Bool // ReadMsgUDP and ReadBatch report destination addresses
-	origins origins     // which address of ours peers have sent to
+	rd           ioSide
+	rxq          udpRxQueue    // read before the endpoint
+	payload      payloadWriter // where a read wants its bytes; guarded by rd.mu
+	control      atomic.Bool   // ReadMsgUDP and ReadBatch report destination addresses
+	replySources replySources  // which address of ours peers have sent to
 
-	wr     side
+	wr     ioSide
 	src    bytes.Reader // for sends through the endpoint; guarded by wr.mu
 	routes routeCache
 	class  atomic.Uint32 // traffic class of what is sent
@@ -106,16 +106,16 @@ func (s *Stack) openUDP(c *UDPConn, network string, choose func(string, net.IP) 
 		if err := c.connect(raddr); err != nil {
 			return err
 		}
-		c.rd.listenAs(arrivals{c}, q, waiter.ReadableEvents)
-		c.wr.listen(q, waiter.WritableEvents)
+		c.rd.registerAs(endpointEvents{c}, q, waiter.ReadableEvents)
+		c.wr.register(q, waiter.WritableEvents)
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	c.box.open(c)
+	c.rxq.open(c)
 	if !c.shared() {
-		s.boxes.add(&c.box)
+		s.udpPorts.add(&c.rxq)
 	}
 	return c, nil
 }
@@ -198,12 +198,12 @@ func (c *UDPConn) Close() error {
 	if c.closed.Swap(true) {
 		return &net.OpError{Op: "close", Net: c.network, Source: c.laddr, Addr: c.RemoteAddr(), Err: net.ErrClosed}
 	}
-	c.rd.shut()
-	c.wr.shut()
+	c.rd.stop()
+	c.wr.stop()
 	if !c.shared() {
-		c.stack.boxes.remove(&c.box)
+		c.stack.udpPorts.remove(&c.rxq)
 	}
-	c.box.close()
+	c.rxq.close()
 	c.groups.Lock()
 	c.ep.Close() // leaves all groups
 	c.groups.Unlock()
@@ -220,7 +220,7 @@ func (c *UDPConn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, &
 // SetWriteDeadline makes writes fail with os.ErrDeadlineExceeded from t on; the zero time means never.
 func (c *UDPConn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, &c.wr) }
 
-func (c *UDPConn) setDeadline(t time.Time, sides ...*side) error {
+func (c *UDPConn) setDeadline(t time.Time, sides ...*ioSide) error {
 	return c.set(func() {
 		for _, d := range sides {
 			d.setDeadline(t)

@@ -25,7 +25,7 @@ func TestDatagramsAddUp(t *testing.T) {
 			}},
 		} {
 			t.Run(fmt.Sprint(c.name, " ", size), func(t *testing.T) {
-				r := newReadyRig(t, c.closed)
+				r := newDirectRig(t, c.closed)
 				to, err := c.listen(r.receiver)
 				must(t, err)
 				must(t, to.SetReadBuffer(buffer))
@@ -57,7 +57,7 @@ func TestDatagramsAddUp(t *testing.T) {
 					}
 				}
 				must(t, to.SetReadDeadline(time.Unix(1, 0)))
-				if n, terr := to.box.take(make([]byte, 8)); terr == nil {
+				if n, terr := to.rxq.take(make([]byte, 8)); terr == nil {
 					t.Errorf("%d datagrams dropped, %d read, and one more: %+v", dropped, sent-dropped, n)
 				}
 				if dropped == 0 && size > 1000 {
@@ -73,7 +73,7 @@ func TestDatagramsAddUp(t *testing.T) {
 func TestGroupsOnTheNIC(t *testing.T) {
 	for _, group := range []netip.Addr{netip.MustParseAddr("224.0.0.251"), netip.MustParseAddr("ff05::fb")} {
 		for _, closed := range []bool{false, true} {
-			r := newReadyRig(t, closed)
+			r := newDirectRig(t, closed)
 			network, host := "udp4", netip.MustParseAddrPort("192.0.2.2:53")
 			if group.Is6() {
 				network, host = "udp6", netip.MustParseAddrPort("[2001:db8::2]:53")

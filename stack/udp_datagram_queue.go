@@ -8,37 +8,37 @@ import (
 
 // Sizes of a pouch, of which an idle socket has none. The payload of one jumbo frame fits.
 const (
-	pouchBytes   = 16 << 10
-	pouchLetters = 64
+	blockBytes     = 16 << 10
+	blockDatagrams = 64
 )
 
-// letter is a datagram without its payload.
-type letter struct {
+// datagramMeta is a datagram without its payload.
+type datagramMeta struct {
 	from, to tcpip.Address
 	port     uint16 // of from
 	at, n    uint16 // where the payload is in its pouch, bytes
 }
 
-// pouch is memory for some datagrams.
-type pouch struct {
-	next      *pouch
-	put, read int // letters
-	used      int // bytes
-	letters   [pouchLetters]letter
-	bytes     [pouchBytes]byte
+// datagramBlock is memory for some datagrams.
+type datagramBlock struct {
+	next          *datagramBlock
+	written, read int // letters
+	used          int // bytes
+	metas         [blockDatagrams]datagramMeta
+	bytes         [blockBytes]byte
 }
 
-var pouches = sync.Pool{New: func() any { return new(pouch) }}
+var blockPool = sync.Pool{New: func() any { return new(datagramBlock) }}
 
-// sack is datagrams in the order they came. Its zero value is empty; a pouch of a sack has something to be read.
-type sack struct{ first, last *pouch }
+// datagramQueue is datagrams in the order they came. Its zero value is empty; a pouch of a sack has something to be read.
+type datagramQueue struct{ first, last *datagramBlock }
 
 // add copies a payload of at most pouchBytes.
-func (s *sack) add(l *letter, payload []byte) {
+func (s *datagramQueue) add(l *datagramMeta, payload []byte) {
 	p := s.last
-	if p == nil || p.put == pouchLetters || len(payload) > pouchBytes-p.used {
-		p = pouches.Get().(*pouch)
-		p.next, p.put, p.read, p.used = nil, 0, 0, 0
+	if p == nil || p.written == blockDatagrams || len(payload) > blockBytes-p.used {
+		p = blockPool.Get().(*datagramBlock)
+		p.next, p.written, p.read, p.used = nil, 0, 0, 0
 		if s.first == nil {
 			s.first = p
 		} else {
@@ -47,26 +47,26 @@ func (s *sack) add(l *letter, payload []byte) {
 		s.last = p
 	}
 	l.at, l.n = uint16(p.used), uint16(len(payload))
-	p.letters[p.put] = *l
-	p.put++
+	p.metas[p.written] = *l
+	p.written++
 	p.used += copy(p.bytes[p.used:], payload)
 }
 
 // next is the oldest datagram of a sack that is not empty. Both are valid until drop.
-func (s *sack) next() (*letter, []byte) {
+func (s *datagramQueue) next() (*datagramMeta, []byte) {
 	p := s.first
-	l := &p.letters[p.read]
+	l := &p.metas[p.read]
 	return l, p.bytes[l.at : int(l.at)+int(l.n)]
 }
 
 // drop removes the oldest datagram.
-func (s *sack) drop() {
+func (s *datagramQueue) drop() {
 	p := s.first
-	if p.read++; p.read < p.put {
+	if p.read++; p.read < p.written {
 		return
 	}
 	if s.first = p.next; s.first == nil {
 		s.last = nil
 	}
-	pouches.Put(p)
+	blockPool.Put(p)
 }

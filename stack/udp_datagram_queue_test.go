@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// TestSack compares a sack with a slice, by random.
-func TestSack(t *testing.T) {
+// TestDatagramQueue compares a sack with a slice, by random.
+func TestDatagramQueue(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	var s sack
+	var s datagramQueue
 	type item struct {
 		port    uint16
 		payload []byte
 	}
 	var want []item
-	sizes := []int{0, 1, 64, 1500, pouchBytes - 1, pouchBytes}
+	sizes := []int{0, 1, 64, 1500, blockBytes - 1, blockBytes}
 	for step := range 20000 {
 		if random.IntN(2*len(want)+2) < len(want) {
 			l, payload := s.next()
@@ -29,7 +29,7 @@ func TestSack(t *testing.T) {
 			want = want[1:]
 		} else {
 			b := bytes.Repeat([]byte{byte(step)}, sizes[random.IntN(len(sizes))])
-			s.add(&letter{port: uint16(step)}, b)
+			s.add(&datagramMeta{port: uint16(step)}, b)
 			want = append(want, item{uint16(step), b})
 		}
 		if (s.first == nil) != (len(want) == 0) || (s.last == nil) != (len(want) == 0) {

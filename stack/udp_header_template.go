@@ -17,34 +17,34 @@ import (
 // work. So a path keeps the headers of its datagrams ready, and most of them go to the link directly. One now and then
 // takes the long way through netstack, which looks after the neighbour entry.
 
-// readyFor is how long headers are used before a datagram takes the long way again. A neighbour that changes its link
+// templateLifetime is how long headers are used before a datagram takes the long way again. A neighbour that changes its link
 // address is noticed that much later.
-const readyFor = 100 * time.Millisecond
+const templateLifetime = 100 * time.Millisecond
 
-// maxReady is the longest headers: Ethernet, IPv6, UDP.
-const maxReady = header.EthernetMinimumSize + header.IPv6MinimumSize + header.UDPMinimumSize
+// maxHeaders is the longest headers: Ethernet, IPv6, UDP.
+const maxHeaders = header.EthernetMinimumSize + header.IPv6MinimumSize + header.UDPMinimumSize
 
-// ready are the headers of a path's datagrams, with ports, lengths and checksums left zero.
-type ready struct {
-	bytes [maxReady]byte
+// headerTemplate are the headers of a path's datagrams, with ports, lengths and checksums left zero.
+type headerTemplate struct {
+	bytes [maxHeaders]byte
 	size  int       // bytes used
 	ip    int       // where the IP header starts
 	v6    bool      // it is an IPv6 header
 	limit int       // most bytes of a datagram, its header included
-	made  time.Time // they are used for readyFor
+	built time.Time // they are used for readyFor
 }
 
-// prepare makes headers from what netstack knows of the route, or returns nil if this is no time for it: the neighbour is
+// buildTemplate makes headers from what netstack knows of the route, or returns nil if this is no time for it: the neighbour is
 // not resolved, or datagrams do not simply leave through the link.
-func prepare(r *gstack.Route) (h *ready) {
+func buildTemplate(r *gstack.Route) (h *headerTemplate) {
 	if r.OutgoingNIC() != nicID || r.Loop() != gstack.PacketOut || r.ResolvedFields(nil) != nil {
 		return nil
 	}
 	// Resolved a moment ago, so this calls back before it returns; if it is not any more, h comes too late and is lost.
-	got := make(chan *ready, 1)
+	got := make(chan *headerTemplate, 1)
 	_ = r.ResolvedFields(func(f gstack.ResolvedFieldsResult) {
 		if f.Err == nil {
-			got <- newReady(r, &f.RouteInfo)
+			got <- newHeaderTemplate(r, &f.RouteInfo)
 		}
 	})
 	select {
@@ -54,11 +54,11 @@ func prepare(r *gstack.Route) (h *ready) {
 	return h
 }
 
-func newReady(r *gstack.Route, info *gstack.RouteInfo) *ready {
+func newHeaderTemplate(r *gstack.Route, info *gstack.RouteInfo) *headerTemplate {
 	if len(info.LocalLinkAddress) != header.EthernetAddressSize || len(info.RemoteLinkAddress) != header.EthernetAddressSize {
 		return nil
 	}
-	h := &ready{ip: header.EthernetMinimumSize, v6: info.NetProto == ipv6Protocol, limit: int(r.MTU()), made: time.Now()}
+	h := &headerTemplate{ip: header.EthernetMinimumSize, v6: info.NetProto == ipv6Protocol, limit: int(r.MTU()), built: time.Now()}
 	header.Ethernet(h.bytes[:]).Encode(&header.EthernetFields{
 		SrcAddr: info.LocalLinkAddress, DstAddr: info.RemoteLinkAddress, Type: info.NetProto,
 	})
@@ -80,7 +80,7 @@ func newReady(r *gstack.Route, info *gstack.RouteInfo) *ready {
 }
 
 // complete writes the headers of a datagram of n bytes, its header included, to out and returns them.
-func (h *ready) complete(out *[maxReady]byte, from, to uint16, n int) []byte {
+func (h *headerTemplate) complete(out *[maxHeaders]byte, from, to uint16, n int) []byte {
 	*out = h.bytes
 	at := h.size - header.UDPMinimumSize
 	if h.v6 {
@@ -95,7 +95,7 @@ func (h *ready) complete(out *[maxReady]byte, from, to uint16, n int) []byte {
 }
 
 // headerPool is memory for headers on their way to the link, *[maxReady]byte.
-var headerPool = sync.Pool{New: func() any { return new([maxReady]byte) }}
+var headerPool = sync.Pool{New: func() any { return new([maxHeaders]byte) }}
 
 // datagramLink is a link that takes datagrams in this form, [link/rdma.Endpoint].
 type datagramLink interface {
@@ -103,14 +103,14 @@ type datagramLink interface {
 	WriteDatagrams([]rdma.Datagram) (int, tcpip.Error)
 }
 
-// sendReady sends b with the path's headers if they are ready, and reports whether that settles it.
-func (c *UDPConn) sendReady(p *path, b []byte, to uint16) (tcpip.Error, bool) {
-	h := p.headers(header.UDPMinimumSize+len(b), time.Now())
+// sendDirect sends b with the path's headers if they are ready, and reports whether that settles it.
+func (c *UDPConn) sendDirect(p *path, b []byte, to uint16) (tcpip.Error, bool) {
+	h := p.freshTemplate(header.UDPMinimumSize+len(b), time.Now())
 	if h == nil {
 		return nil, false
 	}
-	out := headerPool.Get().(*[maxReady]byte)
-	headers := c.complete(h, out, to, header.UDPMinimumSize+len(b))
+	out := headerPool.Get().(*[maxHeaders]byte)
+	headers := c.fillHeaders(h, out, to, header.UDPMinimumSize+len(b))
 	err := c.stack.datagrams.WriteDatagram(headers, b)
 	headerPool.Put(out)
 	if _, cannot := err.(*tcpip.ErrNotSupported); cannot {
@@ -120,17 +120,17 @@ func (c *UDPConn) sendReady(p *path, b []byte, to uint16) (tcpip.Error, bool) {
 	return err, true
 }
 
-// headers are those for a datagram of n bytes, its header included, or nil if it has to take the long way.
-func (p *path) headers(n int, now time.Time) *ready {
-	h := p.ready.Load()
-	if h == nil || n > h.limit || now.Sub(h.made) > readyFor {
+// freshTemplate are those for a datagram of n bytes, its header included, or nil if it has to take the long way.
+func (p *path) freshTemplate(n int, now time.Time) *headerTemplate {
+	h := p.template.Load()
+	if h == nil || n > h.limit || now.Sub(h.built) > templateLifetime {
 		return nil
 	}
 	return h
 }
 
-// complete writes the headers of a datagram of n bytes, its header included, to port to.
-func (c *UDPConn) complete(h *ready, out *[maxReady]byte, to uint16, n int) []byte {
+// fillHeaders writes the headers of a datagram of n bytes, its header included, to port to.
+func (c *UDPConn) fillHeaders(h *headerTemplate, out *[maxHeaders]byte, to uint16, n int) []byte {
 	headers := h.complete(out, c.local.Port, to, n)
 	if class := c.class.Load(); class != 0 {
 		putClass(headers[h.ip:], h.v6, uint8(class))

@@ -67,16 +67,16 @@ func (d *directly) WriteDatagram(headers, payload []byte) tcpip.Error {
 	return d.datagramLink.WriteDatagram(headers, payload)
 }
 
-// readyRig is two stacks on software NICs: a sender whose cable is tapped, and a receiver.
-type readyRig struct {
+// directRig is two stacks on software NICs: a sender whose cable is tapped, and a receiver.
+type directRig struct {
 	sender, receiver *Stack
 	tap              *tap
 	direct           *directly // nil when the lane is closed
 }
 
-func newReadyRig(t *testing.T, closed bool) *readyRig {
+func newDirectRig(t *testing.T, closed bool) *directRig {
 	t.Helper()
-	r := &readyRig{}
+	r := &directRig{}
 	a, b := wire.Pair()
 	r.tap = &tap{Wire: a}
 	for i, wire := range []wire.Wire{r.tap, b} {
@@ -111,7 +111,7 @@ func newReadyRig(t *testing.T, closed bool) *readyRig {
 }
 
 // conns is a socket of each stack.
-func (r *readyRig) conns(t *testing.T, network, local, remote string) (from, to *UDPConn, at netip.AddrPort) {
+func (r *directRig) conns(t *testing.T, network, local, remote string) (from, to *UDPConn, at netip.AddrPort) {
 	t.Helper()
 	at = netip.MustParseAddrPort(remote)
 	from, err := r.sender.ListenUDP(network, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(local)))
@@ -138,8 +138,8 @@ func send(t *testing.T, from, to *UDPConn, at netip.AddrPort, b []byte) {
 // sizes of payload: around what is written into descriptors, and what has to be fragmented.
 var sizes = []int{0, 1, 17, 18, 19, 63, 64, 500, 1452, 1453, 1472, 1473, 2000}
 
-// TestReadyFrames compares frames that were made directly with those that netstack makes, byte for byte.
-func TestReadyFrames(t *testing.T) {
+// TestHeaderTemplateFrames compares frames that were made directly with those that netstack makes, byte for byte.
+func TestHeaderTemplateFrames(t *testing.T) {
 	for _, tt := range []struct {
 		network, local, remote string
 		direct                 int64 // how many of sizes can go directly
@@ -150,7 +150,7 @@ func TestReadyFrames(t *testing.T) {
 		t.Run(tt.network, func(t *testing.T) {
 			var all [2][][]byte
 			for i, closed := range []bool{true, false} {
-				r := newReadyRig(t, closed)
+				r := newDirectRig(t, closed)
 				from, to, at := r.conns(t, tt.network, tt.local, tt.remote)
 				send(t, from, to, at, []byte("which resolves the neighbour"))
 				send(t, from, to, at, []byte("which has the headers made"))
@@ -190,9 +190,9 @@ func same(t *testing.T, got, want [][]byte) {
 	}
 }
 
-// TestReadyGoesStale: headers are not used for long, nor after a change of addresses.
-func TestReadyGoesStale(t *testing.T) {
-	r := newReadyRig(t, false)
+// TestHeaderTemplateGoesStale: headers are not used for long, nor after a change of addresses.
+func TestHeaderTemplateGoesStale(t *testing.T) {
+	r := newDirectRig(t, false)
 	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
 	direct := func() bool {
 		before := r.direct.n.Load()
@@ -201,16 +201,16 @@ func TestReadyGoesStale(t *testing.T) {
 	}
 	aged := func(age time.Duration) {
 		for _, p := range from.routes.routes {
-			if h := p.ready.Load(); h != nil {
+			if h := p.template.Load(); h != nil {
 				old := *h
-				old.made = time.Now().Add(-age)
-				p.ready.Store(&old)
+				old.built = time.Now().Add(-age)
+				p.template.Store(&old)
 			}
 		}
 	}
 	for direct() == false {
 	}
-	aged(2 * readyFor)
+	aged(2 * templateLifetime)
 	if direct() {
 		t.Error("used old headers")
 	}
@@ -218,7 +218,7 @@ func TestReadyGoesStale(t *testing.T) {
 	if !direct() {
 		t.Error("did not make new ones")
 	}
-	r.sender.changed()
+	r.sender.addressesChanged()
 	if direct() {
 		t.Error("used headers of addresses that have changed")
 	}
@@ -229,17 +229,17 @@ func TestReadyGoesStale(t *testing.T) {
 	}
 }
 
-// TestReadyErrors: what the link says reaches the caller as netstack's errors do.
-func TestReadyErrors(t *testing.T) {
-	r := newReadyRig(t, false)
+// TestHeaderTemplateErrors: what the link says reaches the caller as netstack's errors do.
+func TestHeaderTemplateErrors(t *testing.T) {
+	r := newDirectRig(t, false)
 	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
 	for before := r.direct.n.Load(); r.direct.n.Load() == before; {
 		send(t, from, to, at, []byte("x"))
 	}
 	for _, p := range from.routes.routes {
-		h := *p.ready.Load()
-		h.made = time.Now().Add(time.Hour)
-		p.ready.Store(&h)
+		h := *p.template.Load()
+		h.built = time.Now().Add(time.Hour)
+		p.template.Store(&h)
 	}
 	r.direct.refuse = &tcpip.ErrNoBufferSpace{}
 	if _, err := from.WriteToUDPAddrPort([]byte("x"), at); err != nil {
@@ -251,9 +251,9 @@ func TestReadyErrors(t *testing.T) {
 	}
 }
 
-// TestReadyDoesNotAllocate on the direct way.
-func TestReadyDoesNotAllocate(t *testing.T) {
-	r := newReadyRig(t, false)
+// TestHeaderTemplateDoesNotAllocate on the direct way.
+func TestHeaderTemplateDoesNotAllocate(t *testing.T) {
+	r := newDirectRig(t, false)
 	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
 	for before := r.direct.n.Load(); r.direct.n.Load() == before; {
 		send(t, from, to, at, []byte("x"))
@@ -270,7 +270,7 @@ func TestReadyDoesNotAllocate(t *testing.T) {
 // TestTTL looks at what leaves, on either way and by either version of IP, before SetTTL, after it, and with the default again.
 func TestTTL(t *testing.T) {
 	for _, closed := range []bool{false, true} {
-		r := newReadyRig(t, closed)
+		r := newDirectRig(t, closed)
 		for _, c := range []struct {
 			network, local, remote string
 			at                     int // of the TTL in a frame

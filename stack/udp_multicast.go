@@ -130,5 +130,5 @@ func (c *UDPConn) sendFrom(b []byte, to tcpip.FullAddress, from tcpip.Address, c
 	case nil, *tcpip.ErrNoBufferSpace: // lost, as of send
 		return nil
 	}
-	return c.instead(syscallError(call, terr))
+	return c.orClosedErr(syscallError(call, terr))
 }

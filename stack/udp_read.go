@@ -9,14 +9,14 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// datagram collects what netstack hands out of one datagram, and swallows what does not fit.
+// payloadWriter collects what netstack hands out of one datagram, and swallows what does not fit.
 // It implements io.Writer.
-type datagram struct {
+type payloadWriter struct {
 	buf []byte
 	n   int
 }
 
-func (d *datagram) Write(p []byte) (int, error) {
+func (d *payloadWriter) Write(p []byte) (int, error) {
 	d.n += copy(d.buf[d.n:], p)
 	return len(p), nil
 }
@@ -130,18 +130,18 @@ func (c *UDPConn) receiveLocked(b []byte, call string) (received, error) {
 		case wouldBlock(terr):
 			c.rd.park()
 		default:
-			return received{}, c.instead(syscallError(call, terr))
+			return received{}, c.orClosedErr(syscallError(call, terr))
 		}
 	}
 }
 
-// arrivals notes that netstack has something for a socket to read.
-type arrivals struct{ c *UDPConn }
+// endpointEvents notes that netstack has something for a socket to read.
+type endpointEvents struct{ c *UDPConn }
 
 // NotifyEvent implements waiter.EventListener. It is called with netstack's locks held.
-func (a arrivals) NotifyEvent(waiter.EventMask) {
-	a.c.box.arrived()
-	a.c.rd.poke()
+func (a endpointEvents) NotifyEvent(waiter.EventMask) {
+	a.c.rxq.endpointReady()
+	a.c.rd.notify()
 }
 
 // take removes the oldest datagram, or reports tcpip.ErrWouldBlock. rd.mu is held.
@@ -151,22 +151,22 @@ func (c *UDPConn) take(b []byte) (received, tcpip.Error) {
 			return received{}, terr
 		}
 	}
-	r, terr := c.box.take(b)
+	r, terr := c.rxq.take(b)
 	if terr != nil {
 		return received{}, terr
 	}
 	if c.raddr == nil && c.local.Addr.Len() == 0 {
-		c.origins.learn(c.stack, r.from, r.to)
+		c.replySources.remember(c.stack, r.from, r.to)
 	}
 	return r, nil
 }
 
 // takeQueued is take for what netstack has delivered.
 func (c *UDPConn) takeQueued(b []byte) (received, tcpip.Error) {
-	c.in = datagram{buf: b}
-	res, terr := c.ep.Read(&c.in, tcpip.ReadOptions{NeedRemoteAddr: true})
-	n := c.in.n
-	c.in = datagram{}
+	c.payload = payloadWriter{buf: b}
+	res, terr := c.ep.Read(&c.payload, tcpip.ReadOptions{NeedRemoteAddr: true})
+	n := c.payload.n
+	c.payload = payloadWriter{}
 	if terr != nil {
 		return received{}, terr
 	}

@@ -12,17 +12,17 @@ import (
 // A datagram is answered from the address it was sent to. Usually netstack's own choice of source
 // is that address; where it need not be, a wildcard socket remembers what each peer has sent to.
 
-// maxOrigins bounds that memory, per socket. A peer that is forgotten between its query and our
+// maxReplySources bounds that memory, per socket. A peer that is forgotten between its query and our
 // answer gets the answer from the address netstack chooses, which is what Linux does for everybody.
-const maxOrigins = 4096
+const maxReplySources = 4096
 
-// sources is what the stack knows of its own addresses.
-type sources struct {
-	many4, many6 atomic.Bool // there is more than one address to choose from
+// addressCounts is what the stack knows of its own addresses.
+type addressCounts struct {
+	several4, several6 atomic.Bool // there is more than one address to choose from
 }
 
 // count is called when the addresses have changed.
-func (o *sources) count(all []netip.Prefix) {
+func (o *addressCounts) count(all []netip.Prefix) {
 	var v4, v6 int
 	for _, p := range all {
 		switch {
@@ -32,42 +32,42 @@ func (o *sources) count(all []netip.Prefix) {
 			v6++
 		}
 	}
-	o.many4.Store(v4 > 1)
-	o.many6.Store(v6 > 1)
+	o.several4.Store(v4 > 1)
+	o.several6.Store(v6 > 1)
 }
 
 // ambiguous says whether an answer to from, which sent to the address to, might leave from another
 // address by itself.
-func (o *sources) ambiguous(from, to tcpip.Address) bool {
+func (o *addressCounts) ambiguous(from, to tcpip.Address) bool {
 	if to.Len() == header.IPv4AddressSize {
-		return o.many4.Load() && !header.IsV4LoopbackAddress(to)
+		return o.several4.Load() && !header.IsV4LoopbackAddress(to)
 	}
-	return o.many6.Load() || onLink(from) != onLink(to)
+	return o.several6.Load() || onLink(from) != onLink(to)
 }
 
-// origins remembers which address of ours each peer has sent to.
-type origins struct {
+// replySources remembers which address of ours each peer has sent to.
+type replySources struct {
 	mu    sync.RWMutex
-	peers map[peer]tcpip.Address // guarded by mu; nil until there is something to remember
+	peers map[peerKey]tcpip.Address // guarded by mu; nil until there is something to remember
 }
 
-type peer struct {
+type peerKey struct {
 	addr tcpip.Address
 	port uint16
 }
 
-// learn notes that from has sent to the address to.
-func (o *origins) learn(s *Stack, from tcpip.FullAddress, to tcpip.Address) {
-	if to.Len() == 0 || !s.source.ambiguous(from.Addr, to) || !s.owns(to) {
+// remember notes that from has sent to the address to.
+func (o *replySources) remember(s *Stack, from tcpip.FullAddress, to tcpip.Address) {
+	if to.Len() == 0 || !s.addressCounts.ambiguous(from.Addr, to) || !s.owns(to) {
 		return
 	}
-	key := peer{from.Addr, from.Port}
+	key := peerKey{from.Addr, from.Port}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.peers == nil {
-		o.peers = make(map[peer]tcpip.Address)
+		o.peers = make(map[peerKey]tcpip.Address)
 	}
-	if len(o.peers) >= maxOrigins {
+	if len(o.peers) >= maxReplySources {
 		for old := range o.peers { // any one: map order is random
 			delete(o.peers, old)
 			break
@@ -76,11 +76,11 @@ func (o *origins) learn(s *Stack, from tcpip.FullAddress, to tcpip.Address) {
 	o.peers[key] = to
 }
 
-// reply is the address to answer to from, or "any" where that is netstack's to choose.
-func (o *origins) reply(to tcpip.FullAddress) tcpip.Address {
+// sourceFor is the address to answer to from, or "any" where that is netstack's to choose.
+func (o *replySources) sourceFor(to tcpip.FullAddress) tcpip.Address {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
-	return o.peers[peer{to.Addr, to.Port}]
+	return o.peers[peerKey{to.Addr, to.Port}]
 }
 
 // owns says whether a is a unicast address of ours: not a group, not a broadcast address.

@@ -23,8 +23,8 @@ type routeCache struct {
 
 // path is a route and, if they are ready, the headers of datagrams that take it.
 type path struct {
-	route *gstack.Route
-	ready atomic.Pointer[ready]
+	route    *gstack.Route
+	template atomic.Pointer[headerTemplate]
 }
 
 type routeKey struct {

@@ -29,18 +29,18 @@ func put(t testing.TB, c *UDPConn, from string, payload []byte) bool {
 	ip := append(append(make([]byte, 12), source[:]...), to[:]...)
 	ip[0] = 0x45
 	udp := append([]byte{byte(a.Port() >> 8), byte(a.Port()), 0, 53, byte((8 + len(payload)) >> 8), byte(8 + len(payload)), 0, 0}, payload...)
-	return c.box.Deliver(ip, udp)
+	return c.rxq.Deliver(ip, udp)
 }
 
-// TestBoxAndQueueAreAlike sends the same with the box in use and with all datagrams going through netstack, and wants readers to see no difference.
-func TestBoxAndQueueAreAlike(t *testing.T) {
+// TestRxQueueAndEndpointAreAlike sends the same with the box in use and with all datagrams going through netstack, and wants readers to see no difference.
+func TestRxQueueAndEndpointAreAlike(t *testing.T) {
 	for _, network := range []struct{ of, local, remote string }{
 		{"udp4", "192.0.2.1:7", "192.0.2.2:53"}, {"udp4", "0.0.0.0:7", "0.0.0.0:53"},
 		{"udp6", "[2001:db8::1]:7", "[2001:db8::2]:53"}, {"udp", "[::]:7", "[::]:53"},
 	} {
 		var saw [2][]string
 		for i := range saw {
-			r := newReadyRig(t, i == 1)
+			r := newDirectRig(t, i == 1)
 			from, to, at := r.conns(t, network.of, network.local, network.remote)
 			must(t, to.SetControl(true))
 			for _, target := range []string{"192.0.2.2", "2001:db8::2"} {
@@ -59,7 +59,7 @@ func TestBoxAndQueueAreAlike(t *testing.T) {
 }
 
 // converse sends datagrams and says what reading them returns.
-func (r *readyRig) converse(t *testing.T, from, to *UDPConn, at netip.AddrPort) (saw []string) {
+func (r *directRig) converse(t *testing.T, from, to *UDPConn, at netip.AddrPort) (saw []string) {
 	t.Helper()
 	must(t, to.SetReadDeadline(time.Now().Add(time.Minute)))
 	say := func(what string, b []byte, more ...any) {
@@ -85,9 +85,9 @@ func (r *readyRig) converse(t *testing.T, from, to *UDPConn, at netip.AddrPort) 
 	return saw
 }
 
-// TestBoxKeepsOrder mixes datagrams that are cut up on their way, which netstack puts together, with others.
-func TestBoxKeepsOrder(t *testing.T) {
-	r := newReadyRig(t, false)
+// TestRxQueueKeepsOrder mixes datagrams that are cut up on their way, which netstack puts together, with others.
+func TestRxQueueKeepsOrder(t *testing.T) {
+	r := newDirectRig(t, false)
 	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
 	send(t, from, to, at, []byte("resolved"))
 	sizes := []int{1, 2, 3000, 3, 4, 9000, 5}
@@ -116,9 +116,9 @@ func TestBoxKeepsOrder(t *testing.T) {
 	}
 }
 
-// TestBoxIsForItsSocket: who is bound to an address, or connected to a peer, gets no other's datagrams.
-func TestBoxIsForItsSocket(t *testing.T) {
-	r := newReadyRig(t, false)
+// TestRxQueueIsForItsSocket: who is bound to an address, or connected to a peer, gets no other's datagrams.
+func TestRxQueueIsForItsSocket(t *testing.T) {
+	r := newDirectRig(t, false)
 	at := net.UDPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.2:53"))
 	peer := net.UDPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.1:7"))
 	connected, err := r.receiver.DialUDP("udp4", at, peer)
@@ -129,7 +129,7 @@ func TestBoxIsForItsSocket(t *testing.T) {
 		}
 	}
 	must(t, connected.Close())
-	connected.box.drained = true // netstack has reported the end
+	connected.rxq.endpointEmpty = true // netstack has reported the end
 	if put(t, connected, "192.0.2.1:7", nil) {
 		t.Error("taken by a closed socket")
 	}
@@ -140,12 +140,12 @@ func TestBoxIsForItsSocket(t *testing.T) {
 	}
 }
 
-// TestBoxes: a port's only socket is found, wherever it is bound, until it is closed; sockets that share a port are not.
-func TestBoxes(t *testing.T) {
-	r := newReadyRig(t, false)
+// TestUDPPortTable: a port's only socket is found, wherever it is bound, until it is closed; sockets that share a port are not.
+func TestUDPPortTable(t *testing.T) {
+	r := newDirectRig(t, false)
 	s := r.receiver
 	found := func(v6 bool) *UDPConn {
-		if b, ok := s.boxes.find(v6, 53).(*box); ok {
+		if b, ok := s.udpPorts.find(v6, 53).(*udpRxQueue); ok {
 			return b.conn
 		}
 		return nil
@@ -184,14 +184,14 @@ func TestBoxes(t *testing.T) {
 		want(nil, nil)
 		defer c.Close()
 	}
-	if n := len(s.boxes.open); n != 0 {
+	if n := len(s.udpPorts.sockets); n != 0 {
 		t.Errorf("%d ports are left", n)
 	}
 }
 
-// TestBoxLimit: what does not fit the receive buffer is lost and counted, and there is room again when something was read.
-func TestBoxLimit(t *testing.T) {
-	r := newReadyRig(t, false)
+// TestRxQueueLimit: what does not fit the receive buffer is lost and counted, and there is room again when something was read.
+func TestRxQueueLimit(t *testing.T) {
+	r := newDirectRig(t, false)
 	_, c, _ := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
 	must(t, c.SetReadBuffer(8<<10))
 	must(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
@@ -215,18 +215,18 @@ func TestBoxLimit(t *testing.T) {
 				t.Fatalf("%d bytes, want %d", n, size)
 			}
 		}
-		if left := c.box.fill.Load(); left != 0 {
+		if left := c.rxq.charged.Load(); left != 0 {
 			t.Errorf("%d bytes: %d left when all was read", size, left)
 		}
 	}
-	if put(t, c, "192.0.2.1:7", make([]byte, pouchBytes+1)) {
+	if put(t, c, "192.0.2.1:7", make([]byte, blockBytes+1)) {
 		t.Error("longer than a pouch: taken")
 	}
 }
 
-// TestBoxReportsRefusal: an error that came back is read before what waits.
-func TestBoxReportsRefusal(t *testing.T) {
-	r := newReadyRig(t, false)
+// TestRxQueueReportsRefusal: an error that came back is read before what waits.
+func TestRxQueueReportsRefusal(t *testing.T) {
+	r := newDirectRig(t, false)
 	c, err := r.sender.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.2:53")))
 	must(t, err)
 	must(t, c.SetDeadline(time.Now().Add(time.Minute)))
@@ -237,9 +237,9 @@ func TestBoxReportsRefusal(t *testing.T) {
 	}
 }
 
-// TestBoxConcurrently reads, puts and closes at once; the race detector is the judge, and that everything ends.
-func TestBoxConcurrently(t *testing.T) {
-	r := newReadyRig(t, false)
+// TestRxQueueConcurrently reads, puts and closes at once; the race detector is the judge, and that everything ends.
+func TestRxQueueConcurrently(t *testing.T) {
+	r := newDirectRig(t, false)
 	_, c, _ := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
 	const each = 2000
 	var writers, readers sync.WaitGroup
@@ -249,7 +249,7 @@ func TestBoxConcurrently(t *testing.T) {
 		writers.Go(func() {
 			for i := range each {
 				put(t, c, fmt.Sprintf("192.0.2.1:%d", w+1), fmt.Append(nil, w, i))
-				c.box.Flush()
+				c.rxq.Flush()
 			}
 		})
 		readers.Go(func() {
@@ -271,7 +271,7 @@ func TestBoxConcurrently(t *testing.T) {
 		})
 	}
 	writers.Wait()
-	for deadline := time.Now().Add(30 * time.Second); c.box.fill.Load() > 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(30 * time.Second); c.rxq.charged.Load() > 0 && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	must(t, c.Close())
@@ -281,8 +281,8 @@ func TestBoxConcurrently(t *testing.T) {
 	}
 }
 
-func TestBoxDoesNotAllocate(t *testing.T) {
-	r := newReadyRig(t, false)
+func TestRxQueueDoesNotAllocate(t *testing.T) {
+	r := newDirectRig(t, false)
 	_, c, _ := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
 	var ip [20]byte
 	copy(ip[:], []byte{0x45, 12: 192, 0, 2, 1, 192, 0, 2, 2})
@@ -290,11 +290,11 @@ func TestBoxDoesNotAllocate(t *testing.T) {
 	b := make([]byte, 100)
 	if n := testing.AllocsPerRun(1000, func() {
 		for range 3 {
-			if !c.box.Deliver(ip[:], udp[:]) {
+			if !c.rxq.Deliver(ip[:], udp[:]) {
 				t.Fatal("not taken")
 			}
 		}
-		c.box.Flush()
+		c.rxq.Flush()
 		for range 3 {
 			_, _, err := c.ReadFromUDPAddrPort(b)
 			must(t, err)

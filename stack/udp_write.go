@@ -23,7 +23,7 @@ const (
 // Write sends b to the peer of a connected socket.
 func (c *UDPConn) Write(b []byte) (int, error) {
 	if c.raddr == nil {
-		return 0, c.writeError(nil, c.instead(os.NewSyscallError("write", syscall.EDESTADDRREQ)))
+		return 0, c.writeError(nil, c.orClosedErr(os.NewSyscallError("write", syscall.EDESTADDRREQ)))
 	}
 	return c.sent(b, c.raddr, c.send(b, c.remote, c.local.Addr, "write"))
 }
@@ -142,7 +142,7 @@ func (c *UDPConn) source(to tcpip.FullAddress) tcpip.Address {
 	if c.local.Addr.Len() != 0 {
 		return c.local.Addr
 	}
-	return c.origins.reply(to)
+	return c.replySources.sourceFor(to)
 }
 
 // sent turns a send's outcome into what the Write methods return.
@@ -158,7 +158,7 @@ func (c *UDPConn) send(b []byte, to tcpip.FullAddress, from tcpip.Address, call 
 	if err := c.check(&c.wr); err != nil {
 		return err
 	}
-	if e := c.refuse(b, to); e != 0 {
+	if e := c.checkSend(b, to); e != 0 {
 		return os.NewSyscallError(call, e)
 	}
 	if c.raddr != nil { // an ICMP error that came back belongs to this call
@@ -171,7 +171,7 @@ func (c *UDPConn) send(b []byte, to tcpip.FullAddress, from tcpip.Address, call 
 	case named && to.Addr.Len() != 0:
 		return c.sendFrom(b, to, from, call)
 	default:
-		return c.sendSlowly(b, to, call)
+		return c.sendEndpoint(b, to, call)
 	}
 	terr := c.routes.use(c.stack, routeKey{from, to.Addr}, func(p *path) tcpip.Error {
 		return c.transmit(p, b, to.Port)
@@ -180,11 +180,11 @@ func (c *UDPConn) send(b []byte, to tcpip.FullAddress, from tcpip.Address, call 
 	case nil, *tcpip.ErrNoBufferSpace: // as on Linux, a full queue below loses the datagram
 		return nil
 	}
-	return c.instead(syscallError(call, terr))
+	return c.orClosedErr(syscallError(call, terr))
 }
 
-// refuse is what Linux refuses before looking for a route.
-func (c *UDPConn) refuse(b []byte, to tcpip.FullAddress) syscall.Errno {
+// checkSend is what Linux refuses before looking for a route.
+func (c *UDPConn) checkSend(b []byte, to tcpip.FullAddress) syscall.Errno {
 	limit := maxPayload6
 	if to.Addr.Len() == net.IPv4len || c.family == inet4 {
 		limit = maxPayload4
@@ -216,11 +216,11 @@ func (c *UDPConn) transmit(p *path, b []byte, port uint16) tcpip.Error {
 	if c.stack.datagrams == nil {
 		return c.write(p.route, b, port)
 	}
-	if err, sent := c.sendReady(p, b, port); sent {
+	if err, sent := c.sendDirect(p, b, port); sent {
 		return err
 	}
 	err := c.write(p.route, b, port)
-	p.ready.Store(prepare(p.route))
+	p.template.Store(buildTemplate(p.route))
 	return err
 }
 
@@ -262,8 +262,8 @@ func (c *UDPConn) countSent(err tcpip.Error) {
 	}
 }
 
-// sendSlowly lets the endpoint send, which knows about groups, broadcast and "any".
-func (c *UDPConn) sendSlowly(b []byte, to tcpip.FullAddress, call string) error {
+// sendEndpoint lets the endpoint send, which knows about groups, broadcast and "any".
+func (c *UDPConn) sendEndpoint(b []byte, to tcpip.FullAddress, call string) error {
 	c.wr.mu.Lock()
 	defer c.wr.mu.Unlock()
 	defer c.src.Reset(nil)
@@ -283,7 +283,7 @@ func (c *UDPConn) sendSlowly(b []byte, to tcpip.FullAddress, call string) error 
 		case wouldBlock(terr):
 			c.wr.park()
 		default:
-			return c.instead(syscallError(call, terr))
+			return c.orClosedErr(syscallError(call, terr))
 		}
 	}
 }
