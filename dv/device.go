@@ -34,6 +34,8 @@ type Device struct {
 	pool   *Pool
 	spread atomic.Pointer[spread]
 
+	flowTag uint32 // of the unicast rules, 24 bits
+
 	// What there is to undo, and the kernel objects several steps use.
 	cleanup   cleanup
 	memory    deviceMemory
@@ -70,7 +72,7 @@ func Open(ctx context.Context, cfg Config) (*Device, error) {
 }
 
 func newDevice(cfg Config, t *target) *Device {
-	d := &Device{config: cfg, facts: t.facts, port: t.facts.Port, log: cfg.Logger, done: make(chan struct{}), linkChanged: make(chan struct{}, 1)}
+	d := &Device{config: cfg, facts: t.facts, port: t.facts.Port, flowTag: newFlowTag(), log: cfg.Logger, done: make(chan struct{}), linkChanged: make(chan struct{}, 1)}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}

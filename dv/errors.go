@@ -39,7 +39,8 @@ var (
 	ErrMemlock = errors.New("locked memory limit is too low")
 	// ErrDown: the port's netdev is down.
 	ErrDown = errors.New("netdev is down")
-	// ErrMAC: the MAC address may not be taken.
+	// ErrMAC: the MAC address may not be taken, or another device has it: then
+	// errors.Is(err, unix.EEXIST) too.
 	ErrMAC = errors.New("MAC address refused")
 )
 

@@ -53,10 +53,9 @@ func (h *hashed) addTargets(d *Device, at []int) (err error) {
 
 // addRules leads the classes to their targets, the most particular first.
 func (h *hashed) addRules(d *Device) (err error) {
-	dst := d.unicast()
 	for i, c := range classes() {
 		c.priority += h.priority
-		rule, err := h.targets[i].CreateFlow(c.rule(dst, d.port))
+		rule, err := h.targets[i].CreateFlow(d.unicastRule(c))
 		if err != nil {
 			return errors.Join(fmt.Errorf("rule for %s: %w", c.name, err), h.closeRules())
 		}

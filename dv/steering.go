@@ -2,6 +2,8 @@ package dv
 
 import (
 	"errors"
+	"fmt"
+	"math/rand/v2"
 
 	"golang.org/x/sys/unix"
 
@@ -45,11 +47,19 @@ const (
 	etherIPv6 = 0x86dd
 )
 
-// rule is the class' rule for frames whose destination is as in dst.
-func (c class) rule(dst uverbs.EthMatch, port uint8) uverbs.FlowAttr {
+// unicastRule is the rule for our frames of class c. It carries the device's flow tag:
+// the kernel refuses an equal rule with another tag, and would else have both devices get
+// each frame (check_conflicting_ftes, add_rule_fg in linux 6.12 drivers/net/ethernet/
+// mellanox/mlx5/core/fs_core.c).
+func (d *Device) unicastRule(c class) uverbs.FlowAttr {
+	dst := d.unicast()
 	dst.EtherType = c.etherType
-	return uverbs.FlowAttr{Priority: c.priority, Port: port, Specs: append([]uverbs.FlowSpec{dst.Spec()}, c.above...)}
+	specs := append([]uverbs.FlowSpec{dst.Spec()}, c.above...)
+	return uverbs.FlowAttr{Priority: c.priority, Port: d.port, Specs: append(specs, uverbs.Tag(d.flowTag))}
 }
+
+// newFlowTag is 24 random bits, not all 0: 0 is what rules without a tag have.
+func newFlowTag() uint32 { return 1 + rand.N(uint32(1<<24-1)) }
 
 // unicast is what our frames have in common: the MAC, or in promiscuous mode
 // only that the group bit is clear.
@@ -91,24 +101,26 @@ func groups() []group {
 // match is the group's frames.
 func (g group) match() uverbs.EthMatch { return uverbs.EthMatch{Dst: g.dst, DstMask: g.mask} }
 
-// copyRule has the frames of match copied for us; they go on to Linux.
+// copyRule has the frames of match copied for us; they go on to Linux. It has no tag, so
+// that the equal rules of other slices on this port are merged with it: each gets a copy.
 func copyRule(match uverbs.EthMatch, port uint8) uverbs.FlowAttr {
 	return uverbs.FlowAttr{Priority: groupPriority, Port: port, DontTrap: true, Specs: []uverbs.FlowSpec{match.Spec()}}
 }
 
 // steer makes the tables, targets and rules, as steps of the cleanup, rules last:
-// each works from its creation on.
+// each works from its creation on. The rule that all our unicast matches is the first:
+// its priority never changes, so if another device has an equal one this one is refused
+// before it has taken any frame.
 func (d *Device) steer() error {
 	other, err := d.targets()
 	if err != nil {
 		return err
 	}
-	if err := d.cleanup.run("rules by class", func() error { return d.hashed.addRules(d) }, d.hashed.closeRules); err != nil {
-		return err
+	if err := d.addRule(classOther().name, other, d.unicastRule(classOther())); err != nil {
+		return d.claimed(err)
 	}
-	dst := d.unicast()
-	if err := d.addRule(classOther().name, other, classOther().rule(dst, d.port)); err != nil {
-		return err
+	if err := d.cleanup.run("rules by class", func() error { return d.hashed.addRules(d) }, d.hashed.closeRules); err != nil {
+		return d.claimed(err)
 	}
 	for _, g := range groups() {
 		if err := d.addGroup(g, other); err != nil {
@@ -116,6 +128,21 @@ func (d *Device) steer() error {
 		}
 	}
 	return nil
+}
+
+// claimed makes the kernel's EEXIST about a unicast rule a sentence.
+func (d *Device) claimed(err error) error {
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	what, fix := fmt.Sprintf("MAC %v", d.config.MAC), "stop it, or set another MAC"
+	if d.config.Promiscuous {
+		what, fix = "all unicast", "stop it, or do not set Promiscuous"
+	}
+	if d.config.VLAN != 0 {
+		what += fmt.Sprintf(" in VLAN %d", d.config.VLAN)
+	}
+	return &refusal{ErrMAC, err, fmt.Sprintf("another program has %s on this port: %s", what, fix)}
 }
 
 // targets makes one RSS queue pair per class over a table of all queues, and

@@ -182,7 +182,7 @@ func TestCompressionFormats(t *testing.T) {
 			cq: func(a *CQAttr) { a.Compress, a.MiniFormat = true, tc.format },
 			rq: func(a *RQAttr) { a.Striding = &Striding{LogStrideBytes: 8, LogStrides: 3} }})
 		if tc.format == MiniFlowTagStride {
-			a := FlowAttr{TIR: r.tir, Tag: 0x123456}
+			a := FlowAttr{TIR: r.tir, HasTag: true, Tag: 0x123456}
 			a.Match.SetDstMAC(macTwo, [6]byte{255, 255, 255, 255, 255, 255})
 			a.Match.SetEtherType(0x0800, 0xffff)
 			if _, err := r.nic.CreateFlow(a); err != nil {

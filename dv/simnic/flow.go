@@ -33,7 +33,8 @@ type FlowAttr struct {
 	Match    Match
 	TIR      *TIR       // where the frame goes; nil with Drop
 	Drop     bool       // instead of a TIR
-	Tag      uint32     // 24 bits, appears in the completion
+	HasTag   bool       // Tag was asked for, 0 included
+	Tag      uint32     // 24 bits, appears in the completion; 0 without HasTag
 	Count    *FlowCount // nil: not counted
 }
 
@@ -55,18 +56,21 @@ func (c *FlowCount) add(f *frame.Frame) {
 type Flow struct {
 	nic  *NIC
 	attr FlowAttr
+	tag  uint32 // of the entry that it is in: of who made that
 }
 
 // Attr is what the rule was created with.
 func (f *Flow) Attr() FlowAttr { return f.attr }
 
 // CreateFlow puts a rule in force at once. A rule with the same match in the
-// same table as another one adds its TIR to it: each gets a copy.
+// same table as another one adds its TIR to it: each gets a copy. ErrFlowConflict
+// if that one has another action, or if a has a tag and that one another or none; a
+// rule without a tag takes over the tag that it finds.
 func (n *NIC) CreateFlow(a FlowAttr) (*Flow, error) {
 	if err := n.Usable(); err != nil {
 		return nil, err
 	}
-	f := &Flow{nic: n, attr: a}
+	f := &Flow{nic: n, attr: a, tag: a.Tag}
 	if err := n.steering.add(f); err != nil {
 		return nil, err
 	}

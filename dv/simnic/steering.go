@@ -80,9 +80,13 @@ func (s *steering) add(f *Flow) error {
 		return ErrFlowFull
 	}
 	for _, o := range s.flows {
-		if o.attr.conflicts(&f.attr) {
+		if !o.attr.equal(&f.attr) {
+			continue
+		}
+		if o.conflicts(&f.attr) {
 			return ErrFlowConflict
 		}
+		f.tag = o.tag
 	}
 	if f.attr.TIR != nil {
 		if err := f.attr.TIR.use.acquire(); err != nil {
@@ -98,7 +102,7 @@ func (s *steering) check(a *FlowAttr) error {
 	switch {
 	case a.Type > FlowMulticastDefault: // a sniffer needs a capability that this device has not
 		return errorf(StatusBadParam, "flow rule of type %d", a.Type)
-	case a.Priority > MaxPriority || a.Tag >= 1<<24:
+	case a.Priority > MaxPriority || a.Tag >= 1<<24 || a.Tag != 0 && !a.HasTag:
 		return errorf(StatusBadParam, "flow rule with priority %d, tag %#x", a.Priority, a.Tag)
 	case (a.TIR == nil) != a.Drop:
 		return errorf(StatusBadParam, "flow rule needs a destination or to drop")
@@ -108,11 +112,15 @@ func (s *steering) check(a *FlowAttr) error {
 	return a.Match.check()
 }
 
-// conflicts reports whether two rules cannot both be in force: equal matches in
-// one table are one entry, which has one tag and one action.
-func (a *FlowAttr) conflicts(b *FlowAttr) bool {
-	same := a.table() == b.table() && a.Type == b.Type && a.Match == b.Match
-	return same && (a.Tag != b.Tag || a.Drop != b.Drop)
+// equal reports whether two rules are one entry of a table.
+func (a *FlowAttr) equal(b *FlowAttr) bool {
+	return a.table() == b.table() && a.Type == b.Type && a.Match == b.Match
+}
+
+// conflicts reports whether a rule cannot join the entry that f is in, which has one
+// tag and one action (check_conflicting_ftes in fs_core.c).
+func (f *Flow) conflicts(newcomer *FlowAttr) bool {
+	return newcomer.HasTag && newcomer.Tag != f.tag || newcomer.Drop != f.attr.Drop
 }
 
 // remove takes f out of force.
@@ -140,9 +148,9 @@ func (s *steering) publish() {
 			t.macs = append(t.macs, mac)
 		}
 		if a.table() < tableNetdev {
-			t.before = addRule(t.before, a, a.Match)
+			t.before = addRule(t.before, f, a.Match)
 		} else {
-			t.after = addRule(t.after, a, a.leftover())
+			t.after = addRule(t.after, f, a.leftover())
 		}
 	}
 	slices.Sort(t.macs)
@@ -160,7 +168,8 @@ func (a *FlowAttr) leftover() Match {
 
 // addRule files a rule: into the entry with the same match, else behind the last
 // entry with the same mask, else at the end.
-func addRule(ts []table, a *FlowAttr, m Match) []table {
+func addRule(ts []table, f *Flow, m Match) []table {
+	a := &f.attr
 	i, found := slices.BinarySearchFunc(ts, a.table(), func(t table, order int) int { return cmp.Compare(t.order, order) })
 	if !found {
 		ts = slices.Insert(ts, i, table{order: a.table()})
@@ -180,7 +189,7 @@ func addRule(ts []table, a *FlowAttr, m Match) []table {
 			at = j + 1
 		}
 	}
-	e := entry{match: m, tag: a.Tag, drop: a.Drop, dontTrap: a.DontTrap}
+	e := entry{match: m, tag: f.tag, drop: a.Drop, dontTrap: a.DontTrap}
 	if a.TIR != nil {
 		e.tirs = []*TIR{a.TIR}
 	}

@@ -29,6 +29,7 @@ func (r *rule) translate(a *simnic.FlowAttr) unix.Errno {
 		}
 	}
 	if a.Type != simnic.FlowNormal {
+		a.HasTag, a.Tag = false, 0
 		return 0 // made without the conditions
 	}
 	for i := range r.specs {
@@ -123,7 +124,7 @@ func (s *flowSpec) translate(a *simnic.FlowAttr) unix.Errno {
 		if s.tag >= 1<<24 {
 			return unix.EINVAL
 		}
-		a.Tag = s.tag
+		a.HasTag, a.Tag = true, s.tag
 	case uverbs.FlowSpecTypeActionDrop:
 		a.Drop = true
 	case uverbs.FlowSpecTypeActionCount:
