@@ -36,7 +36,7 @@
 //	SetTTL, SetHopLimit                 SetTTL
 //	SetTOS, SetTrafficClass             SetTrafficClass
 //	SetControlMessage(FlagDst, true)    SetControl; ReadMsgUDP, ReadBatch; ControlMessage.Parse of x/net reads what these return
-//	ReadBatch, WriteBatch               the same, with the fields of x/net's Message
+//	ReadBatch, WriteBatch               the same; flags must be 0
 //	JoinSourceSpecificGroup and others of sources       nothing
 //
 // # How a call travels

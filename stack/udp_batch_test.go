@@ -10,59 +10,100 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
 )
 
-// TestBatchAddrPort sends batches with datagrams of all kinds among them, with and without the lane, and wants them in order.
-func TestBatchAddrPort(t *testing.T) {
+// batchConn is what the PacketConn types of x/net have.
+type batchConn interface {
+	ReadBatch(ms []ipv4.Message, flags int) (int, error)
+	WriteBatch(ms []ipv4.Message, flags int) (int, error)
+}
+
+var (
+	_ batchConn = (*UDPConn)(nil)
+	_ batchConn = (*ipv4.PacketConn)(nil)
+	_ batchConn = (*ipv6.PacketConn)(nil)
+)
+
+// messages is a batch of payloads to one address.
+func messages(to netip.AddrPort, payloads ...[]byte) []Message {
+	ms := make([]Message, len(payloads))
+	for i, b := range payloads {
+		ms[i] = Message{Buffers: [][]byte{b}, Addr: net.UDPAddrFromAddrPort(to)}
+	}
+	return ms
+}
+
+// TestBatch sends batches with datagrams of all kinds among them, with and without the fast path, and
+// wants them in order.
+func TestBatch(t *testing.T) {
 	for _, closed := range []bool{false, true} {
-		for network, at := range map[string][2]string{"udp4": {"192.0.2.1:7", "192.0.2.2:53"}, "udp6": {"[2001:db8::1]:7", "[2001:db8::2]:53"}} {
+		for network, at := range map[string][2]string{
+			"udp4": {"192.0.2.1:7", "192.0.2.2:53"}, "udp6": {"[2001:db8::1]:7", "[2001:db8::2]:53"},
+		} {
 			r := newDirectRig(t, closed)
 			from, to, remote := r.conns(t, network, at[0], at[1])
 			send(t, from, to, remote, []byte("resolved"))
 			must(t, to.SetReadDeadline(time.Now().Add(time.Minute)))
-			var out, in [][]byte
-			var dst []netip.AddrPort
+			var payloads [][]byte
 			for i, n := range append(make([]int, 2*maxBatch+3), 1, 64, 3000, 1, 1452, 9000, 5) {
 				b := fmt.Appendf(nil, "%d of %s", i, network)
-				out, dst = append(out, append(b, make([]byte, n)...)), append(dst, remote)
+				payloads = append(payloads, append(b, make([]byte, n)...))
 			}
-			if n, err := from.WriteBatchAddrPort(out, dst); n != len(out) || err != nil {
+			out := messages(remote, payloads...)
+			if n, err := from.WriteBatch(out, 0); n != len(out) || err != nil {
 				t.Fatalf("sent %d of %d: %v", n, len(out), err)
 			}
-			for range 9 {
-				in = append(in, make([]byte, 0, 1<<14))
-			}
-			for got, peers := 0, make([]netip.AddrPort, 20); got < len(out); {
-				n, err := to.ReadBatchAddrPort(in, peers)
-				must(t, err)
-				if n < 1 || n > len(in) {
-					t.Fatalf("read %d", n)
-				}
-				for i := range n {
-					if !bytes.Equal(in[i], out[got]) || peers[i] != netip.MustParseAddrPort(at[0]) {
-						t.Fatalf("datagram %d is %.20q of %d bytes from %v, want %.20q of %d", got, in[i], len(in[i]), peers[i], out[got], len(out[got]))
-					}
-					got++
+			for i := range out {
+				if out[i].N != len(payloads[i]) {
+					t.Errorf("datagram %d: sent %d bytes of %d", i, out[i].N, len(payloads[i]))
 				}
 			}
+			readInOrder(t, to, payloads, at[0])
 		}
 	}
 }
 
-// TestBatchAddrPortRingsOnce: many datagrams, few doorbells; all are counted.
-func TestBatchAddrPortRingsOnce(t *testing.T) {
+// readInOrder reads batches until all payloads have come.
+func readInOrder(t *testing.T, c *UDPConn, payloads [][]byte, from string) {
+	t.Helper()
+	in := make([]Message, 9)
+	for i := range in { // every second one has its datagram in two pieces
+		in[i].Buffers = [][]byte{make([]byte, 1<<14)}
+		if i%2 == 1 {
+			in[i].Buffers = [][]byte{make([]byte, 3), make([]byte, 1<<14)}
+		}
+	}
+	for got := 0; got < len(payloads); {
+		n, err := c.ReadBatch(in, 0)
+		must(t, err)
+		if n < 1 || n > len(in) {
+			t.Fatalf("read %d", n)
+		}
+		for _, m := range in[:n] {
+			b := bytes.Join(m.Buffers, nil)[:m.N]
+			if !bytes.Equal(b, payloads[got]) || m.Addr.String() != from {
+				t.Fatalf("datagram %d is %.20q of %d bytes from %v, want %.20q of %d", got, b, len(b),
+					m.Addr, payloads[got], len(payloads[got]))
+			}
+			got++
+		}
+	}
+}
+
+// TestBatchRingsOnce: many datagrams, few doorbells; all are counted.
+func TestBatchRingsOnce(t *testing.T) {
 	r := newDirectRig(t, false)
 	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
-	out, dst := make([][]byte, maxBatch), make([]netip.AddrPort, maxBatch)
-	for i := range out {
-		out[i], dst[i] = []byte("x"), at
-	}
+	out := messages(at, bytes.Split(make([]byte, maxBatch), nil)...)
 	bells := func() uint64 { return r.sender.device.Stats().Tx[0].Doorbells }
 	for deadline := time.Now().Add(30 * time.Second); ; {
-		send(t, from, to, at, []byte("ready"))
+		send(t, from, to, at, []byte("resolved"))
 		must(t, to.SetReadDeadline(time.Now().Add(time.Minute)))
 		before, sent := bells(), r.sender.Stats().UDPSent
-		n, err := from.WriteBatchAddrPort(out, dst)
+		n, err := from.WriteBatch(out, 0)
 		must(t, err)
 		rang := bells() - before
 		if counted := r.sender.Stats().UDPSent - sent; n != len(out) || counted != uint64(n) {
@@ -75,56 +116,137 @@ func TestBatchAddrPortRingsOnce(t *testing.T) {
 		if rang < 10 {
 			return
 		}
-		if time.Now().After(deadline) { // headers are renewed every 100 ms, so one try may meet that
+		if time.Now().After(deadline) { // templates are renewed every 100 ms: one try may meet that
 			t.Fatalf("%d datagrams, %d doorbells", n, rang)
 		}
 	}
 }
 
-// TestBatchAddrPortErrors stops at what cannot be sent, and says how far it came.
-func TestBatchAddrPortErrors(t *testing.T) {
+// TestBatchErrors: a batch ends at what cannot be sent, and the next call reports it.
+func TestBatchErrors(t *testing.T) {
 	r := newDirectRig(t, false)
 	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
 	send(t, from, to, at, []byte("resolved"))
 	x := []byte("x")
 	for name, tt := range map[string]struct {
 		bad  []byte
-		to   netip.AddrPort
+		to   net.Addr
 		want error
 	}{
-		"no port":      {x, netip.AddrPortFrom(at.Addr(), 0), syscall.EINVAL},
-		"too long":     {make([]byte, 1<<16), at, syscall.EMSGSIZE},
-		"no address":   {x, netip.AddrPort{}, nil},
-		"other family": {x, netip.MustParseAddrPort("[2001:db8::2]:53"), nil},
+		"no port":      {x, &net.UDPAddr{IP: at.Addr().AsSlice()}, syscall.EINVAL},
+		"too long":     {make([]byte, 1<<16), net.UDPAddrFromAddrPort(at), syscall.EMSGSIZE},
+		"no address":   {x, nil, nil},
+		"nil address":  {x, (*net.UDPAddr)(nil), nil},
+		"other type":   {x, &net.TCPAddr{IP: at.Addr().AsSlice(), Port: 53}, syscall.EINVAL},
+		"other family": {x, &net.UDPAddr{IP: net.ParseIP("2001:db8::2"), Port: 53}, nil},
 	} {
-		n, err := from.WriteBatchAddrPort([][]byte{x, x, tt.bad, x}, []netip.AddrPort{at, at, tt.to, at})
-		if n != 2 || err == nil || tt.want != nil && !errors.Is(err, tt.want) {
+		ms := messages(at, x, x, tt.bad, x)
+		ms[2].Addr = tt.to
+		if n, err := from.WriteBatch(ms, 0); n != 2 || err != nil {
 			t.Errorf("%s: sent %d, %v", name, n, err)
 		}
+		n, err := from.WriteBatch(ms[2:], 0)
+		if n != 0 || err == nil || tt.want != nil && !errors.Is(err, tt.want) {
+			t.Errorf("%s, first: sent %d, %v", name, n, err)
+		}
 	}
-	if n, err := from.WriteBatchAddrPort([][]byte{x, x}, []netip.AddrPort{at}); n != 1 || err != nil {
-		t.Errorf("two buffers for one address: sent %d, %v", n, err)
-	}
-	if n, err := to.ReadBatchAddrPort(nil, nil); n != 0 || err != nil {
-		t.Errorf("no buffers: read %d, %v", n, err)
+	if n, err := to.ReadBatch(nil, 0); n != 0 || err != nil {
+		t.Errorf("no messages: read %d, %v", n, err)
 	}
 	connected, err := r.sender.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(at))
 	must(t, err)
-	if n, err := connected.WriteBatchAddrPort([][]byte{x}, []netip.AddrPort{at}); n != 0 || !errors.Is(err, net.ErrWriteToConnected) {
-		t.Errorf("connected: sent %d, %v", n, err)
+	refused := func(name string, c *UDPConn, flags int, read bool, want error) {
+		t.Helper()
+		if n, err := c.WriteBatch(messages(at, x), flags); n != 0 || !errors.Is(err, want) {
+			t.Errorf("%s: sent %d, %v", name, n, err)
+		}
+		if !read {
+			return
+		}
+		if n, err := c.ReadBatch(messages(at, x), flags); n != 0 || !errors.Is(err, want) {
+			t.Errorf("%s: read %d, %v", name, n, err)
+		}
 	}
+	refused("connected", connected, 0, false, net.ErrWriteToConnected)
+	refused("flags", from, syscall.MSG_PEEK, true, syscall.EINVAL)
 	must(t, from.SetDeadline(time.Unix(1, 0)))
-	if n, err := from.WriteBatchAddrPort([][]byte{x}, []netip.AddrPort{at}); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("deadline: sent %d, %v", n, err)
-	}
-	if n, err := from.ReadBatchAddrPort([][]byte{x}, make([]netip.AddrPort, 1)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("deadline: read %d, %v", n, err)
-	}
+	refused("deadline", from, 0, true, os.ErrDeadlineExceeded)
 	must(t, from.Close())
-	if n, err := from.WriteBatchAddrPort([][]byte{x}, []netip.AddrPort{at}); n != 0 || !errors.Is(err, net.ErrClosed) {
-		t.Errorf("closed: sent %d, %v", n, err)
+	refused("closed", from, 0, true, net.ErrClosed)
+}
+
+// TestBatchAddr: an address that the caller still has is not written to; one that is offered is.
+func TestBatchAddr(t *testing.T) {
+	r := newDirectRig(t, false)
+	for network, at := range map[string]struct{ listen, dial string }{
+		"udp4": {"192.0.2.2:53", "192.0.2.2:53"}, "udp6": {"[2001:db8::2]:53", "[2001:db8::2]:53"},
+		"udp": {"[::]:54", "192.0.2.2:54"},
+	} {
+		to, err := r.receiver.ListenUDP(network, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(at.listen)))
+		must(t, err)
+		for name, tt := range map[string]struct {
+			addr   net.Addr
+			reused bool
+		}{
+			"none":          {nil, false},
+			"in use":        {&net.UDPAddr{IP: make(net.IP, 16)}, false},
+			"no room":       {&net.UDPAddr{IP: make(net.IP, 0, 4)}, false},
+			"nil":           {(*net.UDPAddr)(nil), false},
+			"another type":  {&net.TCPAddr{IP: make(net.IP, 0, 16)}, false},
+			"offered":       {&net.UDPAddr{IP: make(net.IP, 0, 16)}, true},
+			"offered, used": {&net.UDPAddr{IP: make(net.IP, 16)[:0], Port: 9, Zone: "x"}, true},
+		} {
+			sender, err := r.sender.Dial(network, at.dial)
+			must(t, err)
+			_, err = sender.Write([]byte("x"))
+			must(t, err)
+			must(t, to.SetReadDeadline(time.Now().Add(time.Minute)))
+			ms := []Message{{Buffers: [][]byte{make([]byte, 10)}, Addr: tt.addr}}
+			_, err = to.ReadBatch(ms, 0)
+			must(t, err)
+			if got := ms[0].Addr.String(); got != sender.LocalAddr().String() {
+				t.Errorf("%s, %s: from %v, want %v", network, name, got, sender.LocalAddr())
+			}
+			if reused := ms[0].Addr == tt.addr; reused != tt.reused {
+				t.Errorf("%s, %s: the caller's address is used: %v", network, name, reused)
+			}
+			must(t, sender.Close())
+		}
 	}
-	if n, err := from.ReadBatchAddrPort([][]byte{x}, make([]netip.AddrPort, 1)); n != 0 || !errors.Is(err, net.ErrClosed) {
-		t.Errorf("closed: read %d, %v", n, err)
+}
+
+// TestBatchDoesNotAllocate: neither reading into addresses that are offered, nor sending directly.
+func TestBatchDoesNotAllocate(t *testing.T) {
+	r := newDirectRig(t, false)
+	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
+	in := messages(at, make([]byte, 100), make([]byte, 100), make([]byte, 100))
+	for i := range in {
+		in[i].Addr = &net.UDPAddr{IP: make(net.IP, net.IPv6len)}
+	}
+	ip := [20]byte{0x45, 12: 192, 0, 2, 1, 192, 0, 2, 2}
+	udp := [12]byte{1: 7, 3: 53, 5: 12}
+	if n := testing.AllocsPerRun(1000, func() {
+		for i := range in {
+			if !to.rxq.Deliver(ip[:], udp[:]) {
+				t.Fatal("not taken")
+			}
+			a := in[i].Addr.(*net.UDPAddr)
+			a.IP = a.IP[:0]
+		}
+		n, err := to.ReadBatch(in, 0)
+		must(t, err)
+		if n != len(in) {
+			t.Fatalf("read %d", n)
+		}
+	}); n != 0 && !raceDetector {
+		t.Errorf("reading: %v allocations", n)
+	}
+	for before := r.direct.n.Load(); r.direct.n.Load() == before; {
+		send(t, from, to, at, []byte("x"))
+	}
+	r.tap.deaf.Store(true)
+	out := messages(at, []byte("x"), []byte("y"))
+	if n := testing.AllocsPerRun(100, func() { from.WriteBatch(out, 0) }); n >= 1 && !raceDetector {
+		t.Errorf("sending: %v allocations", n)
 	}
 }

@@ -17,32 +17,65 @@ import (
 
 // UDPConn is a UDP socket, connected (from Dial) or not (from ListenPacket). It has the methods of
 // net.UDPConn except SyscallConn, see the package comment, and for many datagrams at once
-// [UDPConn.ReadBatch], [UDPConn.WriteBatch] and, faster, [UDPConn.ReadBatchAddrPort] and
-// [UDPConn.WriteBatchAddrPort]. Its methods may be called from any goroutine; concurrent reads take turns,
-// concurrent writes run in parallel.
+// [UDPConn.ReadBatch] and [UDPConn.WriteBatch]. Its methods may be called from any goroutine;
+// concurrent reads take turns, concurrent writes run in parallel.
+//
+//	         openUDP                    Close, or the stack ends
+//	(none) ─────────▶ bound, connected ──────────────────────────▶ closed
+//
+// Bound means that the socket has its port; local and remote do not change from then on. In the state
+// closed every call fails with net.ErrClosed, and what has not been read is lost.
+//
+// What a read returns next depends on where datagrams wait. The link delivers to rxq while the
+// endpoint has nothing; otherwise a datagram would overtake those of the endpoint:
+//
+//	                     endpointReady (netstack has queued a datagram)
+//	             ┌─────────────────────────────────────────────────────────┐
+//	             │                                                         ▼
+//	┌─────────────────────────┐                             ┌─────────────────────────┐
+//	│ direct                  │                             │ through netstack        │
+//	│ Deliver appends to rxq  │                             │ Deliver refuses: all    │
+//	│ take reads rxq          │                             │ goes to the endpoint    │
+//	│                         │                             │ take reads rxq until it │
+//	│                         │                             │ is empty, then ep       │
+//	└─────────────────────────┘                             └─────────────────────────┘
+//	             ▲                                                         │
+//	             └─────────────────────────────────────────────────────────┘
+//	                  refill (rxq is empty, and ep has nothing any more)
+//
+// A send takes the first way of these that is open: a header template of the path, which goes to the
+// link directly; the cached route of the path, through netstack's network layer, which also makes the
+// template; the endpoint, for groups and broadcast.
 type UDPConn struct {
-	connState
-	ep           tcpip.Endpoint
-	network      string
-	family       family
-	laddr, raddr *net.UDPAddr // raddr is nil unless connected
-	local        tcpip.FullAddress
-	remote       tcpip.FullAddress // if connected
-	reusePort    bool              // ListenConfig.ReusePort
-	forGroup     bool              // listens where a group's datagrams come: others may, too
-	groups       sync.Mutex        // held while memberships change, and by Close
+	connState // stack and closed
 
-	rd           ioSide
-	rxq          udpRxQueue    // read before the endpoint
-	payload      payloadWriter // where a read wants its bytes; guarded by rd.mu
-	control      atomic.Bool   // ReadMsgUDP and ReadBatch report destination addresses
-	replySources replySources  // which address of ours peers have sent to
+	// Written by openUDP only.
+	ep        tcpip.Endpoint
+	network   string            // as given by the caller, for errors
+	family    family            // decides how addresses print
+	laddr     *net.UDPAddr      // local, as the caller sees it
+	raddr     *net.UDPAddr      // remote, as the caller sees it; nil unless connected
+	local     tcpip.FullAddress // the zero Addr is the wildcard
+	remote    tcpip.FullAddress // if connected
+	reusePort bool              // ListenConfig.ReusePort
+	forGroup  bool              // bound to a group's port, which others may have, too
 
+	// Reading. rd.mu is held by one reader at a time.
+	rd      ioSide
+	payload payloadWriter // where ep.Read puts a datagram; guarded by rd.mu
+	rxq     udpRxQueue    // what the link has delivered; has locks of its own
+
+	// Writing. Datagrams that take a route need no lock of the conn.
 	wr     ioSide
-	src    bytes.Reader // for sends through the endpoint; guarded by wr.mu
-	routes routeCache
-	class  atomic.Uint32 // traffic class of what is sent
-	ttl    atomic.Uint32 // of what is sent to hosts; 0: the default
+	src    bytes.Reader // a payload on its way to ep.Write; guarded by wr.mu
+	routes routeCache   // has a lock of its own
+
+	replySources replySources // the local address that each peer has sent to; has a lock of its own
+
+	groups  sync.Mutex    // held while memberships of ep change, and by Close
+	control atomic.Bool   // ReadMsgUDP and ReadBatch report destination addresses
+	class   atomic.Uint32 // traffic class of what is sent
+	ttl     atomic.Uint32 // of what is sent to hosts; 0: the default
 }
 
 var (

@@ -282,7 +282,7 @@ func TestTTL(t *testing.T) {
 				for range 3 {
 					send(t, from, to, at, []byte("x"))
 				}
-				_, err := from.WriteBatchAddrPort([][]byte{{1}, {2}}, []netip.AddrPort{at, at})
+				_, err := from.WriteBatch(messages(at, []byte{1}, []byte{2}), 0)
 				must(t, err)
 				send(t, from, to, at, []byte{1})
 				for _, f := range r.tap.take() {

@@ -78,7 +78,7 @@ func (r *directRig) converse(t *testing.T, from, to *UDPConn, at netip.AddrPort)
 		must(t, err)
 		say("ReadMsg", room[:n], oob[:oobn], flags, peer)
 		ms := []Message{{Buffers: [][]byte{room}, OOB: oob}}
-		_, err = to.ReadBatch(ms)
+		_, err = to.ReadBatch(ms, 0)
 		must(t, err)
 		say("ReadBatch", room[:ms[0].N], ms[0].Addr, ms[0].Flags, oob[:ms[0].NN])
 	}

@@ -166,7 +166,7 @@ func TestUDPBatch(t *testing.T) {
 		}
 		out = append(out, stack.Message{Buffers: parts, Addr: p.LocalAddr()})
 	}
-	sent, err := q.WriteBatch(out)
+	sent, err := q.WriteBatch(out, 0)
 	must(t, err)
 	if sent != n {
 		t.Errorf("sent %d of %d", sent, n)
@@ -177,7 +177,7 @@ func TestUDPBatch(t *testing.T) {
 		for i := range in {
 			in[i].Buffers = [][]byte{make([]byte, 16)}
 		}
-		k, err := p.ReadBatch(in)
+		k, err := p.ReadBatch(in, 0)
 		must(t, err)
 		for _, m := range in[:k] {
 			got[string(m.Buffers[0][:m.N])] = true
@@ -190,17 +190,17 @@ func TestUDPBatch(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 	must(t, p.SetReadDeadline(time.Unix(1, 0)))
-	if k, err := p.ReadBatch(make([]stack.Message, 1)); k != 0 || err == nil {
+	if k, err := p.ReadBatch(make([]stack.Message, 1), 0); k != 0 || err == nil {
 		t.Errorf("past the deadline: %d, %v", k, err)
 	}
-	if k, err := p.ReadBatch(nil); k != 0 || err != nil {
+	if k, err := p.ReadBatch(nil, 0); k != 0 || err != nil {
 		t.Errorf("no messages: %d, %v", k, err)
 	}
 	bad := []stack.Message{out[0], {Buffers: [][]byte{[]byte("x")}, Addr: &net.TCPAddr{}}, out[1]}
-	if k, err := q.WriteBatch(bad); k != 1 || err != nil {
+	if k, err := q.WriteBatch(bad, 0); k != 1 || err != nil {
 		t.Errorf("a bad second message: %d, %v, want 1 without error", k, err)
 	}
-	if k, err := q.WriteBatch(bad[1:]); k != 0 || err == nil {
+	if k, err := q.WriteBatch(bad[1:], 0); k != 0 || err == nil {
 		t.Errorf("a bad first message: %d, %v", k, err)
 	}
 }

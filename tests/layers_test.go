@@ -77,13 +77,13 @@ var layers = map[string]layer{
 		tests: []string{"dv/simnic/...", "dv/uverbs", netlink},
 	},
 	"stack": {
-		module: []string{"link/rdma", "dv"}, others: []string{gvisor, dhcp},
+		module: []string{"link/rdma", "dv"}, others: []string{gvisor, dhcp, xnet}, // x/net: the type of a batch
 		tests: []string{"dv/simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd", "tests/netpair", netlink, dns},
 	},
 	"stack/metrics":   {module: []string{"stack", "dv"}, tests: []string{"stack/stacktest"}},
 	"stack/stacktest": {module: []string{"stack"}, others: []string{gvisor}},
 	"apps/httpd":      {},
-	"apps/dnsd":       {others: []string{dns}},
+	"apps/dnsd":       {others: []string{dns, xnet}}, // x/net: the type of a batch of datagrams
 	"apps/iperf3d":    {},
 	"cmd/rdma-netstack/...": {
 		module: []string{"stack", "dv", "dv/simnic/...", "apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/..."},

@@ -15,7 +15,7 @@
 // an answer has to repeat. TCP clients have 30 s for their next query, or 2 s when more than half
 // of the 512 connections are in use, and the one silent for longest makes room for a new one.
 //
-// A query takes one road: udp.go (udpbatch.go, where the conn moves many datagrams at once) or
+// A query takes one road: udp.go (udp_batch.go, where the conn moves many datagrams at once) or
 // tcp.go reads it, limit.go may refuse it, cache.go may know the answer already, query.go checks
 // it, lookup.go finds the records in the zone (zone.go), forward.go asks elsewhere, once for all
 // who wait (flights.go).

@@ -3,11 +3,11 @@ package dnsd
 import (
 	"errors"
 	"net"
-	"net/netip"
 	"sync/atomic"
 	"testing"
 
 	"github.com/miekg/dns"
+	"golang.org/x/net/ipv4"
 )
 
 // batches is a conn that moves several datagrams at once: it waits for a second one of the same batch, if it is told to, and does not take
@@ -17,29 +17,29 @@ type batches struct {
 	pairs, refuse atomic.Bool
 }
 
-func (c *batches) ReadBatchAddrPort(bufs [][]byte, from []netip.AddrPort) (int, error) {
+func (c *batches) ReadBatch(ms []ipv4.Message, _ int) (int, error) {
 	for i := 0; ; i++ {
-		n, addr, err := c.ReadFromUDPAddrPort(bufs[i][:cap(bufs[i])])
+		n, addr, err := c.ReadFrom(ms[i].Buffers[0])
 		if err != nil {
 			return 0, err
 		}
-		bufs[i], from[i] = bufs[i][:n], addr
+		ms[i].N, ms[i].Addr = n, addr
 		if i == 1 || !c.pairs.Load() {
 			return i + 1, nil
 		}
 	}
 }
 
-func (c *batches) WriteBatchAddrPort(bufs [][]byte, to []netip.AddrPort) (int, error) {
+func (c *batches) WriteBatch(ms []ipv4.Message, _ int) (int, error) {
 	if c.refuse.Swap(false) {
 		return 0, errors.New("refused")
 	}
-	for i := range bufs {
-		if _, err := c.WriteToUDPAddrPort(bufs[i], to[i]); err != nil {
+	for i := range ms {
+		if _, err := c.WriteTo(ms[i].Buffers[0], ms[i].Addr); err != nil {
 			return i, err
 		}
 	}
-	return len(bufs), nil
+	return len(ms), nil
 }
 
 // TestBatches asks in pairs: each gets its own answer, garbage none, and an answer that is refused does not take the next one with it.
