@@ -36,7 +36,10 @@ func serveHTTPCommand() command {
 }
 
 // httpFlags are those of the web server.
-type httpFlags struct{ httpd.Config }
+type httpFlags struct {
+	httpd.Config
+	demonstration bool // the debug endpoints are on though nobody asked for them
+}
 
 func (h *httpFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&h.Root, "root", "", "")
@@ -51,8 +54,7 @@ func (h *httpFlags) complete(device string, given map[string]bool) error {
 		return usageError{fmt.Errorf("--max-conns %d: want at least 1", h.MaxConns)}
 	}
 	if device == simDevice && !given["debug-endpoints"] {
-		h.DebugEndpoints = true
-		h.Logger.Warn("debug endpoints are on, because --device sim is a demonstration; --debug-endpoints=false turns them off")
+		h.DebugEndpoints, h.demonstration = true, true
 	}
 	return nil
 }
@@ -102,6 +104,9 @@ func serveHTTP(ctx context.Context, args []string, out streams) (err error) {
 	}
 	if err := f.announce(out, s, "HTTP", "curl "+url(f.reachable(s))+h.first()); err != nil {
 		return err
+	}
+	if h.demonstration {
+		log.Warn("debug endpoints are on, because --device sim is a demonstration; --debug-endpoints=false turns them off")
 	}
 	return untilToldToStop(ctx, app, s.stack.Device(), serve...)
 }

@@ -50,6 +50,7 @@ func Up(ifname string, s Setup) error {
 	return nil
 }
 
+// addAddress gives an interface an address, which it may have already.
 func addAddress(link netlink.Link, p netip.Prefix) error {
 	addr := &netlink.Addr{IPNet: &net.IPNet{
 		IP:   p.Addr().AsSlice(),
@@ -58,7 +59,10 @@ func addAddress(link netlink.Link, p netip.Prefix) error {
 	if p.Addr().Is6() {
 		addr.Flags = unix.IFA_F_NODAD
 	}
-	return netlink.AddrAdd(link, addr)
+	if err := netlink.AddrAdd(link, addr); !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	return nil
 }
 
 // quietIPv6 turns duplicate address detection and router solicitation off. A kernel without IPv6 has nothing to turn off.
