@@ -62,6 +62,10 @@ type TCPOptions struct {
 	TimeWait time.Duration
 	// FinTimeout is how long a connection closed by us waits for the peer's FIN. Default 60 s.
 	FinTimeout time.Duration
+	// OrphanTimeout is how long a closed connection keeps what it has not sent while the peer takes
+	// nothing of it, be it mute or be its window shut; then it is reset. Default 100 s, which is what
+	// Linux's tcp_orphan_retries of 8 come to.
+	OrphanTimeout time.Duration
 	// ReuseTimeWait lets a dial take over a port pair in TIME-WAIT that is older than 1 s, when
 	// timestamps make that safe (RFC 6191). For clients that dial thousands of times a minute.
 	ReuseTimeWait bool
@@ -107,6 +111,7 @@ func (o TCPOptions) withDefaults() TCPOptions {
 	o.SYNRetries = orDefault(o.SYNRetries, maxSYNRetries)
 	o.TimeWait = orDefault(o.TimeWait, 60*time.Second)
 	o.FinTimeout = orDefault(o.FinTimeout, 60*time.Second)
+	o.OrphanTimeout = orDefault(o.OrphanTimeout, 100*time.Second)
 	return o
 }
 
@@ -151,7 +156,7 @@ func (o TCPOptions) validate() error {
 	if o.SYNRetries < 1 || o.SYNRetries > maxSYNRetries {
 		return fmt.Errorf("SYN retries %d are outside 1..%d; use 0 for the default of %d", o.SYNRetries, maxSYNRetries, maxSYNRetries)
 	}
-	if o.MaxRetries < 0 || o.MinRTO < 0 || o.TimeWait < 0 || o.FinTimeout < 0 {
+	if o.MaxRetries < 0 || o.MinRTO < 0 || o.TimeWait < 0 || o.FinTimeout < 0 || o.OrphanTimeout < 0 {
 		return fmt.Errorf("TCP timers and retry counts cannot be negative; use 0 for the default")
 	}
 	return nil

@@ -46,7 +46,8 @@ func (c *TCPConn) LocalAddr() net.Addr { return c.laddr }
 func (c *TCPConn) RemoteAddr() net.Addr { return c.raddr }
 
 // Close sends what was written and then a FIN, in the background; operations in progress fail with
-// net.ErrClosed. Unread data makes it a reset, as on Linux. See [TCPConn.SetLinger].
+// net.ErrClosed. Unread data makes it a reset, as on Linux. A peer that takes nothing of what is left
+// for [TCPOptions].OrphanTimeout is reset. See [TCPConn.SetLinger].
 func (c *TCPConn) Close() error {
 	if c.closed.Swap(true) {
 		return c.opError("close", net.ErrClosed)
@@ -54,6 +55,8 @@ func (c *TCPConn) Close() error {
 	c.rd.stop()
 	c.wr.stop()
 	linger := c.ep.SocketOptions().GetLinger()
+	orphan := tcpip.TCPUserTimeoutOption(c.stack.cfg.TCP.OrphanTimeout)
+	c.ep.SetSockOpt(&orphan) // answers to zero window probes do not prolong it
 	c.ep.Close()
 	if linger.Enabled && linger.Timeout > 0 {
 		c.linger(linger.Timeout)
