@@ -48,7 +48,8 @@ type Config struct {
 	// DHCPv4 asks a DHCP server for an IPv4 address, router and resolvers (RFC 2131) and keeps the lease
 	// while the stack lives. [New] returns once there is an address. What Gateways and DNS say is used too.
 	// A lease is renewed once a minute at most, and taken to last two at least. One whose mask is none or /0
-	// is refused, as are its routers that are ourselves or off the subnet, with a line in the log.
+	// is refused, as are its routers that are ourselves or off the subnet, with a line in the log. After an
+	// address that another host has, servers are asked again 10 s later, or sooner where AddressTimeout leaves no time.
 	DHCPv4 bool
 	// SLAAC makes IPv6 addresses of the prefixes that routers advertise, and takes routers and resolvers
 	// from them (RFC 4862, RFC 8106). [New] waits for the first, 5 s at most; without a router the stack
@@ -104,7 +105,8 @@ type Config struct {
 	// Nothing is logged per packet or per connection. Nil is silence.
 	Logger *slog.Logger
 
-	renewal time.Duration // least time between renewals of a lease; a test may shorten it
+	renewal     time.Duration // least time between renewals of a lease; a test may shorten it
+	declineWait time.Duration // after a DECLINE; likewise
 }
 
 // Route is one entry of the routing table.
@@ -146,6 +148,7 @@ func (c Config) withDefaults() Config {
 		c.AddressTimeout = defaultAddressTimeout
 	}
 	c.renewal = orDefault(c.renewal, leastRenewal)
+	c.declineWait = orDefault(c.declineWait, declineWait)
 	c.SLAAC = c.SLAAC || c.Auto
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -27,6 +27,10 @@ const (
 	dhcpLongestWait = 64 * time.Second
 )
 
+// declineWait is how long a client waits after a DECLINE before it begins again (RFC 2131 section 3.1
+// point 5).
+const declineWait = 10 * time.Second
+
 // dhcpWanted is what we ask for besides an address.
 var dhcpWanted = []dhcpv4.OptionCode{
 	dhcpv4.OptionSubnetMask, dhcpv4.OptionClasslessStaticRoute, dhcpv4.OptionRouter, dhcpv4.OptionDomainNameServer,
@@ -69,7 +73,8 @@ func (s *Stack) hasMAC() error {
 // close implements lessee.
 func (d *dhcp4) close() { d.conn.Close() }
 
-// acquire implements lessee. After a refusal or an address that is in use it begins again, each time later.
+// acquire implements lessee. After a refusal it begins again, each time later; after an address that
+// is in use 10 s later, but as after a refusal where ctx leaves no time for that.
 func (d *dhcp4) acquire(ctx context.Context) error {
 	later := doubling(dhcpFirstWait, dhcpLongestWait)
 	for wait := later(0); ; wait = later(wait) {
@@ -80,15 +85,20 @@ func (d *dhcp4) acquire(ctx context.Context) error {
 				return d.use(l)
 			}
 		}
+		pause := jitter(wait)
 		switch {
 		case errors.Is(err, ErrDuplicateAddress):
 			d.decline(l)
+			enough := d.s.cfg.declineWait + dhcpFirstWait + max(d.s.cfg.DuplicateDetection, 0)
+			if end, limited := ctx.Deadline(); !limited || time.Until(end) > enough {
+				pause = max(pause, d.s.cfg.declineWait)
+			}
 		case !errors.Is(err, errBadLease):
 			return err
 		}
 		d.s.dhcp.refused.Add(1)
 		d.s.log.Warn("DHCP", "interface", d.s.name, "error", err)
-		if !sleepUntil(ctx, time.Now().Add(jitter(wait))) {
+		if !sleepUntil(ctx, time.Now().Add(pause)) {
 			return noLease(ctx, d.s, err)
 		}
 	}

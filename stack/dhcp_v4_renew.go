@@ -39,6 +39,7 @@ func (d *dhcp4) replaceLease(l *lease4) bool {
 			d.s.log.Warn("a renewed address", "interface", d.s.name, "error", err)
 			if errors.Is(err, ErrDuplicateAddress) {
 				d.decline(l)
+				sleepUntil(d.s.ctx, time.Now().Add(d.s.cfg.declineWait))
 			}
 			return false
 		}

@@ -23,6 +23,8 @@ type dhcpServer struct {
 	fickle    atomic.Bool // says no, once, to who takes the offer
 	instead   string      // what to give when somebody declines
 	acks      atomic.Int32
+	declined  atomic.Int64 // when somebody declined, in ns since 1970
+	paused    atomic.Int64 // from then to the next DISCOVER
 	confirmed atomic.Int32 // of them, to who asked for an address from before
 	lasts     time.Duration
 }
@@ -43,6 +45,10 @@ func (d *dhcpServer) serve() {
 func (d *dhcpServer) answer(m *dhcpv4.DHCPv4) {
 	if m.MessageType() == dhcpv4.MessageTypeDecline && m.RequestedIPAddress().Equal(*d.give.Load()) {
 		d.offer(d.instead)
+		d.declined.Store(time.Now().UnixNano())
+	}
+	if at := d.declined.Load(); at != 0 && m.MessageType() == dhcpv4.MessageTypeDiscover {
+		d.paused.CompareAndSwap(0, time.Now().UnixNano()-at)
 	}
 	kind := map[dhcpv4.MessageType]dhcpv4.MessageType{
 		dhcpv4.MessageTypeDiscover: dhcpv4.MessageTypeOffer, dhcpv4.MessageTypeRequest: dhcpv4.MessageTypeAck,
@@ -155,13 +161,16 @@ func TestDHCPAddressChanges(t *testing.T) {
 // TestDHCPSecondTry: an address that somebody has is declined, and a server that changes its mind is asked again.
 func TestDHCPSecondTry(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		others []string // addresses in use on the link
-		fickle bool
-		want   string
+		name        string
+		others      []string      // addresses in use on the link
+		wait        time.Duration // after a DECLINE
+		least, most time.Duration // that it is waited for
+		fickle      bool
+		want        string
 	}{
-		{"the address is in use", []string{"192.0.2.50/24"}, false, "192.0.2.60"},
-		{"the server takes its offer back", nil, true, "192.0.2.50"},
+		{"the address is in use", []string{"192.0.2.50/24"}, 3 * time.Second, 3 * time.Second, hangs, false, "192.0.2.60"},
+		{"there is no time to wait", []string{"192.0.2.50/24"}, time.Hour, time.Second, hangs, false, "192.0.2.60"},
+		{"the server takes its offer back", nil, stack.DeclineWait, 0, 0, true, "192.0.2.50"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			netpair.CheckLeaks(t)
@@ -176,9 +185,13 @@ func TestDHCPSecondTry(t *testing.T) {
 			d := &dhcpServer{lasts: time.Hour, instead: "192.0.2.60"}
 			d.fickle.Store(c.fickle)
 			d.start(t, server, "192.0.2.50")
-			client, err := stack.New(b, stack.Config{DHCPv4: true, DuplicateDetection: 2 * time.Second, AddressTimeout: hangs})
+			cfg = stack.Config{DHCPv4: true, DuplicateDetection: 2 * time.Second, AddressTimeout: hangs}
+			client, err := stack.New(b, stack.WithDeclineWait(cfg, c.wait))
 			must(t, err)
 			defer client.Close()
+			if paused := time.Duration(d.paused.Load()); paused < c.least || paused > c.most {
+				t.Errorf("%v between DECLINE and DISCOVER, want %v to %v", paused, c.least, c.most)
+			}
 			if got := client.Addrs(); !hasAddr(client, c.want) || len(c.others) > 0 && hasAddr(client, "192.0.2.50") || d.fickle.Load() {
 				t.Errorf("addresses %v, want %s", got, c.want)
 			}

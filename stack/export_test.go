@@ -11,5 +11,14 @@ func WithRenewal(cfg Config, least time.Duration) Config {
 	return cfg
 }
 
+// WithDeclineWait is cfg with another time between a DECLINE and the next DISCOVER.
+func WithDeclineWait(cfg Config, wait time.Duration) Config {
+	cfg.declineWait = wait
+	return cfg
+}
+
+// DeclineWait is that time.
+const DeclineWait = declineWait
+
 // Servers are the resolvers in use.
 func (s *Stack) Servers() []netip.Addr { return s.dns.servers() }
