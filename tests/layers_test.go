@@ -86,8 +86,11 @@ var layers = map[string]layer{
 	"apps/dnsd":       {others: []string{dns, xnet}}, // x/net: the type of a batch of datagrams
 	"apps/iperf3d":    {},
 	"cmd/rdma-netstack/...": {
-		module: []string{"stack", "dv", "dv/simnic/...", "apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/..."},
+		module: []string{"stack", "dv", "dv/simnic/...", "apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/...", "internal/probe"},
 		others: []string{netlink, xsys, dns},
+	},
+	"internal/probe": { // the clients of the demo, which tests use too
+		module: []string{"cmd/rdma-netstack/lab", "apps/httpd"}, others: []string{dns}, tests: []string{netlink},
 	},
 	// Programs to copy from: the public packages only. What makes the software NIC is internal to them.
 	"examples/...":             {module: []string{"stack", "examples/internal/device"}, tests: []string{"stack/stacktest"}},

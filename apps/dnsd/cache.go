@@ -1,7 +1,8 @@
 package dnsd
 
-// An answer from a zone depends on nothing but the query's bytes, less its ID and the case of its question. Each UDP
-// worker keeps the packed answers of queries it has seen and answers them again by one copy.
+// An answer from a zone depends on nothing but the query's bytes, less its ID and the case of its
+// question. Each UDP worker keeps the packed answers of queries it has seen and answers them again
+// by one copy.
 
 const (
 	cacheKey   = 128     // longest query kept, bytes
@@ -15,8 +16,8 @@ type cache struct {
 	bytes   int
 }
 
-// keyOf writes the cache key of a query into buf; nil when such queries are not kept: odd flags or counts are for the
-// full check, and EDNS options (cookies) differ each time.
+// keyOf writes the cache key of a query into buf; nil when such queries are not kept: odd flags or
+// counts are for the full check, and EDNS options (cookies) differ each time.
 func keyOf(query []byte, buf *[cacheKey]byte) []byte {
 	if len(query) < headerLen || len(query) > cacheKey {
 		return nil

@@ -27,7 +27,8 @@ type Counters struct {
 type counters struct {
 	udp, tcp, cached, dropped, truncated, forwarded, forwardFailed, writeErrors atomic.Uint64
 	limited, slipped, merged, forwardRefused, tcpEvicted                        atomic.Uint64
-	rcode                                                                       [16]atomic.Uint64 // low 4 bits, as in the header
+
+	rcode [16]atomic.Uint64 // by the low 4 bits, as in the header
 }
 
 // Counters may be called at any time.

@@ -120,8 +120,8 @@ func lower(counts map[netip.Prefix]int, client netip.Prefix) {
 	}
 }
 
-// land ends a flight: everybody who waits gets the answer, which nobody may change.
-func (f *flights) land(fl *flight, answer *dns.Msg) {
+// complete ends a flight: everybody who waits gets the answer, which nobody may change.
+func (f *flights) complete(fl *flight, answer *dns.Msg) {
 	f.mu.Lock()
 	f.forget(fl)
 	all := fl.waiting

@@ -13,7 +13,12 @@ import (
 // forward asks for the question of q, which came over network from client, together with others who
 // ask the same. deliver is called once, later, with the answer or nil. False: too many are under
 // way.
-func (s *Server) forward(q, r *dns.Msg, network string, client netip.Addr, deliver func(*dns.Msg)) bool {
+func (s *Server) forward(
+	q, r *dns.Msg,
+	network string,
+	client netip.Addr,
+	deliver func(*dns.Msg),
+) bool {
 	opt := q.IsEdns0()
 	what := question{
 		name: r.Question[0].Name, qtype: r.Question[0].Qtype, network: network,
@@ -33,7 +38,7 @@ func (s *Server) forward(q, r *dns.Msg, network string, client netip.Addr, deliv
 		s.counters.forwarded.Add(1)
 		go func() {
 			defer cancel()
-			s.flights.land(fresh, s.lookUp(ctx, what))
+			s.flights.complete(fresh, s.lookUp(ctx, what))
 		}()
 	}
 	return ok
@@ -64,7 +69,15 @@ func (s *Server) lookUp(ctx context.Context, what question) *dns.Msg {
 			lowerNames(a, what.name)
 			return a
 		}
-		s.cfg.Logger.Warn("resolver did not answer", "resolver", resolver, "question", what.name, "error", err)
+		s.cfg.Logger.Warn(
+			"resolver did not answer",
+			"resolver",
+			resolver,
+			"question",
+			what.name,
+			"error",
+			err,
+		)
 	}
 	s.counters.forwardFailed.Add(1)
 	return nil
@@ -92,7 +105,11 @@ var (
 
 // exchange asks one resolver, from a port of its own and with a spelling of its own, and takes only
 // an answer to this very question. Over TCP, which nobody can forge into, the spelling may be lost.
-func (s *Server) exchange(ctx context.Context, ask *dns.Msg, network, resolver string) (*dns.Msg, error) {
+func (s *Server) exchange(
+	ctx context.Context,
+	ask *dns.Msg,
+	network, resolver string,
+) (*dns.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ForwardTimeout)
 	defer cancel()
 	conn, err := s.cfg.Dial(ctx, network, resolver)

@@ -74,7 +74,8 @@ func TestForwardNobodyAnswers(t *testing.T) {
 	}
 }
 
-// TestForwardLiar gives answers that must not be believed: another ID, another question, not an answer at all.
+// TestForwardLiar gives answers that must not be believed: another ID, another question, not an
+// answer at all.
 func TestForwardLiar(t *testing.T) {
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -116,7 +117,8 @@ func TestForwardLiar(t *testing.T) {
 	}
 }
 
-// TestShutdownCutsForwards: a query that waits for a silent resolver does not outlive Shutdown's context.
+// TestShutdownCutsForwards: a query that waits for a silent resolver does not outlive Shutdown's
+// context.
 func TestShutdownCutsForwards(t *testing.T) {
 	dialled := make(chan struct{}, 1)
 	resolver := silent(t)
@@ -149,7 +151,8 @@ func swapCase(s string) string {
 	}, s)
 }
 
-// upstream is a resolver on UDP and TCP that hands each query to answer, which returns nil for none.
+// upstream is a resolver on UDP and TCP that hands each query to answer, which returns nil for
+// none.
 func upstream(t *testing.T, answer func(network string, q *dns.Msg) *dns.Msg) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -213,8 +216,8 @@ func TestForwardMerges(t *testing.T) {
 	}
 }
 
-// TestForwardShares: a client that has every slot under way with names that nobody answers gives one up
-// when another client asks.
+// TestForwardShares: a client that has every slot under way with names that nobody answers gives
+// one up when another client asks.
 func TestForwardShares(t *testing.T) {
 	resolver := upstream(t, func(_ string, q *dns.Msg) *dns.Msg {
 		if strings.EqualFold(q.Question[0].Name, "good.test.") {
@@ -251,8 +254,8 @@ func TestForwardShares(t *testing.T) {
 	s.Shutdown(ctx) // nobody waits a minute for the rest
 }
 
-// TestForwardMixesCase: names go out with capitals at random, an answer that lost them is not believed
-// over UDP but asked for over TCP, and clients see none of them.
+// TestForwardMixesCase: names go out with capitals at random, an answer that lost them is not
+// believed over UDP but asked for over TCP, and clients see none of them.
 func TestForwardMixesCase(t *testing.T) {
 	var mu sync.Mutex
 	spelt := map[string]bool{}
@@ -325,7 +328,7 @@ func TestFlightsShare(t *testing.T) {
 		t.Errorf("%d given up, %v", cancelled, f.owned)
 	}
 	for _, fl := range f.all {
-		f.land(fl, nil)
+		f.complete(fl, nil)
 	}
 	if len(f.all) != 0 || len(f.owned) != 0 || f.waiters < 0 {
 		t.Errorf("%+v", f)

@@ -12,8 +12,8 @@ import (
 // many finds a $GENERATE with a number of more than two digits.
 var many = regexp.MustCompile(`(?i)\$GENERATE[^\n]*[0-9]{3}`)
 
-// FuzzZone: whatever a zone file holds is refused in one line, or is a zone that answers for each of its
-// names with messages that can be packed.
+// FuzzZone: whatever a zone file holds is refused in one line, or is a zone that answers for each
+// of its names with messages that can be packed.
 func FuzzZone(f *testing.F) {
 	example, err := os.ReadFile(exampleZone.File)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 
 func from(addr string) asker { return asker{addrPort: netip.MustParseAddrPort(addr)} }
 
-// TestResponseRate: a prefix gets its rate of answers, half of what is above it is told to use TCP, and
-// others do not suffer.
+// TestResponseRate: a prefix gets its rate of answers, half of what is above it is told to use TCP,
+// and others do not suffer.
 func TestResponseRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := worker(t)
@@ -94,8 +94,8 @@ func (p *pipes) silence(t *testing.T, n int) (all []net.Conn) {
 	return all
 }
 
-// TestSilentTCPClients: while the table is more than half full they have 2 s, else 30 s; and however many
-// there are, one that asks is answered.
+// TestSilentTCPClients: while the table is more than half full they have 2 s, else 30 s; and
+// however many there are, one that asks is answered.
 func TestSilentTCPClients(t *testing.T) {
 	for _, tt := range []struct {
 		name      string

@@ -17,7 +17,8 @@ func (s *Server) zoneOf(name string) *zone {
 	return s.zones["."]
 }
 
-// answer fills r, which holds the question in canonical form, from the zones (RFC 1034 section 4.3.2). False: the name is in none of them.
+// answer fills r, which holds the question in canonical form, from the zones (RFC 1034 section
+// 4.3.2). False: the name is in none of them.
 func (s *Server) answer(r *dns.Msg) bool {
 	q := r.Question[0]
 	name := q.Name
@@ -39,8 +40,8 @@ func (s *Server) answer(r *dns.Msg) bool {
 	return true
 }
 
-// answer adds what z knows of name and returns the name to go on with when that is a CNAME. r's slices are never written
-// through: they may be the zone's own.
+// answer adds what z knows of name and returns the name to go on with when that is a CNAME. r's
+// slices are never written through: they may be the zone's own.
 func (z *zone) answer(r *dns.Msg, name string, qtype uint16) (target string) {
 	n, closest, cut := z.find(name, qtype)
 	if cut != "" {
@@ -80,8 +81,9 @@ func (z *zone) answer(r *dns.Msg, name string, qtype uint16) (target string) {
 	return target
 }
 
-// find walks from name up to the origin: the node of name if it exists, else the closest name above it that does, and
-// the topmost delegation on the way. A DS record belongs to the upper side of its delegation (RFC 3658 section 2.2.1.1).
+// find walks from name up to the origin: the node of name if it exists, else the closest name above
+// it that does, and the topmost delegation on the way. A DS record belongs to the upper side of its
+// delegation (RFC 3658 section 2.2.1.1).
 func (z *zone) find(name string, qtype uint16) (n node, closest, cut string) {
 	for off := 0; ; off, _ = dns.NextLabel(name, off) {
 		suffix := name[off:]

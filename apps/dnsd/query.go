@@ -6,22 +6,24 @@ import (
 
 const (
 	headerLen = 12
-	// udpSize is the largest answer sent over UDP, and what EDNS0 says we take: fits one IPv6 packet on any link.
+	// udpSize is the largest answer sent over UDP, and what EDNS0 says we take: fits one IPv6 packet
+	// on any link.
 	udpSize = 1232
 )
 
-// verdict is what becomes of one query.
-type verdict int
+// action is what becomes of one query.
+type action int
 
 const (
-	drop    verdict = iota // not a query: no answer
-	reply                  // r is the answer
-	known                  // as reply, from a zone: the same query gets the same answer again
-	forward                // r waits for what the forwarders say
+	drop    action = iota // not a query: no answer
+	reply                 // r is the answer
+	known                 // as reply, from a zone: the same query gets the same answer again
+	forward               // r waits for what the forwarders say
 )
 
-// answerTo turns the query in wire form into an answer to be packed; q is the decoded query when there is one.
-func (s *Server) answerTo(wire []byte, q, r *dns.Msg) verdict {
+// answerTo turns the query in wire form into an answer to be packed; q is the decoded query when
+// there is one.
+func (s *Server) answerTo(wire []byte, q, r *dns.Msg) action {
 	if len(wire) < headerLen || wire[2]&0x80 != 0 {
 		return drop
 	}
@@ -54,14 +56,15 @@ func (s *Server) answerTo(wire []byte, q, r *dns.Msg) verdict {
 }
 
 // resolve answers a well-formed query.
-func (s *Server) resolve(q, r *dns.Msg) verdict {
+func (s *Server) resolve(q, r *dns.Msg) action {
 	question := &r.Question[0]
-	if question.Qclass != dns.ClassINET || question.Qtype == dns.TypeAXFR || question.Qtype == dns.TypeIXFR {
+	if question.Qclass != dns.ClassINET || question.Qtype == dns.TypeAXFR ||
+		question.Qtype == dns.TypeIXFR {
 		r.Rcode = dns.RcodeRefused
 		return reply
 	}
-	// Names in the answer are lower case, so that those equal to the question compress to it, whatever case that comes in;
-	// pack puts the question's own spelling back.
+	// Names in the answer are lower case, so that those equal to the question compress to it, whatever
+	// case that comes in; pack puts the question's own spelling back.
 	question.Name = dns.CanonicalName(question.Name)
 	if s.answer(r) {
 		return known
@@ -81,8 +84,9 @@ func sizeFor(q *dns.Msg) int {
 	return dns.MinMsgSize
 }
 
-// pack encodes r into buf, cut to size, with the question spelled as in the query wire. Addresses that come as an
-// extra are left out before anything is truncated, except in a referral, which is nothing without them (RFC 9471).
+// pack encodes r into buf, cut to size, with the question spelled as in the query wire. Addresses
+// that come as an extra are left out before anything is truncated, except in a referral, which is
+// nothing without them (RFC 9471).
 func pack(r *dns.Msg, wire, buf []byte, size int) ([]byte, error) {
 	if r.Authoritative && r.Len() > size {
 		opt := r.IsEdns0()

@@ -26,30 +26,34 @@ var ErrClosed = errors.New("DNS server is shut down")
 // Zone names one zone file.
 type Zone struct {
 	File string
-	// Origin completes relative names, like "example.org"; empty when the file has an $ORIGIN line or absolute names.
+	// Origin completes relative names, like "example.org"; empty when the file has an $ORIGIN line or
+	// absolute names.
 	Origin string
 }
 
 // Config says what to answer. The zero value refuses everything.
 type Config struct {
 	Zones []Zone
-	// Forward lists resolvers (host:port) for names outside the zones, tried in this order; empty: such names are refused.
+	// Forward lists resolvers (host:port) for names outside the zones, tried in this order; empty:
+	// such names are refused.
 	Forward []string
 	// ForwardTimeout is the time each resolver has, default 2 s.
 	ForwardTimeout time.Duration
-	// Dial reaches a resolver, over "udp" (a conn that is also a net.PacketConn) or "tcp"; default net.Dialer.
+	// Dial reaches a resolver, over "udp" (a conn that is also a net.PacketConn) or "tcp"; default
+	// net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// UDPWorkers is the number of goroutines that read each net.PacketConn, default GOMAXPROCS.
 	UDPWorkers int
-	// ResponseRate is how many answers per second each prefix (/24, /56) gets over UDP, loopback excepted;
-	// above it every second query gets an empty answer with TC, the others none. 0 means
+	// ResponseRate is how many answers per second each prefix (/24, /56) gets over UDP, loopback
+	// excepted; above it every second query gets an empty answer with TC, the others none. 0 means
 	// DefaultResponseRate, less than 0 no limit.
 	ResponseRate int
 	// Logger hears of resolvers that do not answer; nil is silence.
 	Logger *slog.Logger
 }
 
-// Server answers queries on any number of conns and listeners. All methods may be called from any goroutine.
+// Server answers queries on any number of conns and listeners. All methods may be called from any
+// goroutine.
 type Server struct {
 	cfg      Config
 	zones    map[string]*zone // by origin
@@ -71,7 +75,12 @@ type closer interface{ Close() error }
 
 // New loads the zone files. The error of a broken one begins with file:line.
 func New(cfg Config) (*Server, error) {
-	s := &Server{cfg: cfg, zones: map[string]*zone{}, flights: newFlights(), open: map[closer]struct{}{}}
+	s := &Server{
+		cfg:     cfg,
+		zones:   map[string]*zone{},
+		flights: newFlights(),
+		open:    map[closer]struct{}{},
+	}
 	s.limiter = newLimiter(cmp.Or(cfg.ResponseRate, DefaultResponseRate))
 	s.tcp.open = map[*tcpConn]*list.Element{}
 	for _, f := range cfg.Zones {
@@ -86,7 +95,11 @@ func New(cfg Config) (*Server, error) {
 	}
 	for _, addr := range cfg.Forward {
 		if _, _, err := net.SplitHostPort(addr); err != nil {
-			return nil, fmt.Errorf("resolver to forward to %q: %w (want host:port, such as 192.0.2.53:53)", addr, err)
+			return nil, fmt.Errorf(
+				"resolver to forward to %q: %w (want host:port, such as 192.0.2.53:53)",
+				addr,
+				err,
+			)
 		}
 	}
 	if s.cfg.ForwardTimeout == 0 {
@@ -105,8 +118,8 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Shutdown stops reading, lets queries under way be answered, and closes every conn and listener. When ctx ends first it
-// cuts the rest off and returns the context's error. It may be called again.
+// Shutdown stops reading, lets queries under way be answered, and closes every conn and listener.
+// When ctx ends first it cuts the rest off and returns the context's error. It may be called again.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.closing = true
@@ -132,9 +145,11 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// wake ends a read under way: by a deadline, so that answers can still be written, or for a listener by Close.
+// wake ends a read under way: by a deadline, so that answers can still be written, or for a
+// listener by Close.
 func wake(c closer) {
-	if d, ok := c.(interface{ SetReadDeadline(time.Time) error }); ok && d.SetReadDeadline(time.Unix(1, 0)) == nil {
+	if d, ok := c.(interface{ SetReadDeadline(time.Time) error }); ok &&
+		d.SetReadDeadline(time.Unix(1, 0)) == nil {
 		return
 	}
 	c.Close()

@@ -20,7 +20,8 @@ var exampleZone = Zone{File: "testdata/example.org.zone"}
 // onlyPacketConn hides the methods of *net.UDPConn that other conns may lack.
 type onlyPacketConn struct{ net.PacketConn }
 
-// serve starts a server on loopback sockets, UDP and TCP on the same port, and ends it with the test.
+// serve starts a server on loopback sockets, UDP and TCP on the same port, and ends it with the
+// test.
 func serve(t testing.TB, cfg Config, wrap func(net.PacketConn) net.PacketConn) (*Server, string) {
 	t.Helper()
 	s, err := New(cfg)
@@ -250,7 +251,8 @@ func TestTruncation(t *testing.T) {
 	}
 }
 
-// TestGarbage sends what is no query and expects silence or a format error, and a server that still answers.
+// TestGarbage sends what is no query and expects silence or a format error, and a server that still
+// answers.
 func TestGarbage(t *testing.T) {
 	s, addr := serve(t, Config{Zones: []Zone{exampleZone}, UDPWorkers: 1}, nil)
 	conn, err := net.Dial("udp", addr)

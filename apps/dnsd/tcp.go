@@ -108,5 +108,7 @@ func (s *Server) answerTCP(query []byte, client netip.Addr) []byte {
 		return nil
 	}
 	s.counters.sent(answer)
-	return append(binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(answer)), uint16(len(answer))), answer...)
+	return append(
+		binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(answer)), uint16(len(answer))),
+		answer...)
 }

@@ -52,8 +52,8 @@ func (c *udpConn) write(b []byte, to asker) error {
 	return err
 }
 
-// udpWorker is one goroutine that reads a conn, answers from the zones on the spot, and hands queries to be forwarded
-// to goroutines of their own.
+// udpWorker is one goroutine that reads a conn, answers from the zones on the spot, and hands
+// queries to be forwarded to goroutines of their own.
 type udpWorker struct {
 	s        *Server
 	conn     *udpConn
@@ -64,7 +64,8 @@ type udpWorker struct {
 	key      [cacheKey]byte
 }
 
-// ServeUDP answers queries of pc until Shutdown, and then returns nil; any other end is returned as an error. It closes pc.
+// ServeUDP answers queries of pc until Shutdown, and then returns nil; any other end is returned as
+// an error. It closes pc.
 func (s *Server) ServeUDP(pc net.PacketConn) error {
 	if !s.enter(pc) {
 		pc.Close()
@@ -151,7 +152,8 @@ func (w *udpWorker) answer(query []byte, from asker) []byte {
 	return out
 }
 
-// forward has the query answered later, when others have been asked; false when too many are under way.
+// forward has the query answered later, when others have been asked; false when too many are under
+// way.
 func (w *udpWorker) forward(query []byte, q, r *dns.Msg, from asker) bool {
 	wire, size, answer := append([]byte(nil), query...), sizeFor(q), r.Copy()
 	w.forwards.Add(1)

@@ -11,7 +11,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// zone is immutable once loaded. Owner names are canonical: lower case, absolute, escapes as the wire decoder spells them.
+// zone is immutable once loaded. Owner names are canonical: lower case, absolute, escapes as the
+// wire decoder spells them.
 type zone struct {
 	origin string
 	nodes  map[string]node // every owner name and every empty name between one and the origin
@@ -47,8 +48,8 @@ func (r *lineReader) line() int {
 	return r.lines
 }
 
-// loadZone reads one zone file. Its first record must be the SOA; origin completes relative names and
-// may be empty when the file has an $ORIGIN or absolute names. Errors begin with file:line.
+// loadZone reads one zone file. Its first record must be the SOA; origin completes relative names
+// and may be empty when the file has an $ORIGIN or absolute names. Errors begin with file:line.
 func loadZone(file, origin string) (*zone, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -84,7 +85,8 @@ func readZone(r io.Reader, origin string) (z *zone, line int, err error) {
 	return z, lines.line(), nil
 }
 
-// withoutText is the parser's error less what it quotes: a file that is no zone may be a secret one.
+// withoutText is the parser's error less what it quotes: a file that is no zone may be a secret
+// one.
 func withoutText(err error) error {
 	var syntax *dns.ParseError
 	if !errors.As(err, &syntax) {
@@ -108,7 +110,11 @@ func (z *zone) add(rr dns.RR) error {
 	case h.Class != dns.ClassINET:
 		return fmt.Errorf("record of class %s (only IN is served)", dns.Class(h.Class))
 	case z.soa == nil && !isSOA:
-		return fmt.Errorf("%s record of %s before the SOA (a zone file begins with its SOA record)", dns.Type(h.Rrtype), name)
+		return fmt.Errorf(
+			"%s record of %s before the SOA (a zone file begins with its SOA record)",
+			dns.Type(h.Rrtype),
+			name,
+		)
 	case z.soa != nil && isSOA:
 		return fmt.Errorf("second SOA record, of %s (one zone per file)", name)
 	case h.Rrtype == dns.TypeDNAME:
@@ -176,7 +182,11 @@ func (n node) add(rr dns.RR) error {
 	if n[dns.TypeCNAME] != nil {
 		for t := range n {
 			if t != dns.TypeCNAME && t != dns.TypeRRSIG && t != dns.TypeNSEC {
-				return fmt.Errorf("%s has a CNAME record and a %s record (a CNAME stands alone)", h.Name, dns.Type(t))
+				return fmt.Errorf(
+					"%s has a CNAME record and a %s record (a CNAME stands alone)",
+					h.Name,
+					dns.Type(t),
+				)
 			}
 		}
 	}

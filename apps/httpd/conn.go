@@ -14,7 +14,7 @@ const (
 	// less than the grace time.
 	piece = 64 << 10
 	// residue is how much of a closed connection may be left to the network stack, in bytes.
-	residue = 64 << 10
+	maxUnsent = 64 << 10
 	// maxOwed is the largest send buffer that is reckoned with, in bytes.
 	maxOwed = 4 << 20
 )
@@ -91,7 +91,7 @@ func (c *conn) Close() error {
 	c.mu.Lock()
 	owed, sent := c.stillOwed(time.Now()), c.sent
 	c.mu.Unlock()
-	if sent > residue && c.table.linger(c, timeFor(owed, c.out.floor)+time.Second) {
+	if sent > maxUnsent && c.table.linger(c, timeFor(owed, c.out.floor)+time.Second) {
 		return nil
 	}
 	return c.Conn.Close()

@@ -1,4 +1,5 @@
-// Package httpd is a small web server that knows nothing of the network under it: give Serve any net.Listener.
+// Package httpd is a small web server that knows nothing of the network under it: give Serve any
+// net.Listener.
 //
 //	/                static files of Config.Root, with ranges and conditional requests
 //	/-/healthz       200 "ok" or 503 "failing", and what was checked
@@ -11,8 +12,9 @@
 //	/-/echo          the body of a POST comes back byte for byte while it arrives
 //	/-/bytes/N       N bytes of a known pattern (FillPattern), with ranges: the far side can check every byte
 //
-// Everything is bounded: header size and time, sizes of /-/echo and /-/bytes (Config.MaxBody), connections
-// (Config.MaxConns), and how slow a peer may be (Config.MinRate). A connection that we end does not keep
-// its send buffer for long: a peer that does not take what is in it gets a reset. That needs the methods
-// CloseWrite and SetLinger of net.TCPConn, which the listener's connections may lack.
+// Everything is bounded: header size and time, sizes of /-/echo and /-/bytes (Config.MaxBody),
+// connections (Config.MaxConns), and how slow a peer may be (Config.MinRate). A connection that we
+// end does not keep its send buffer for long: a peer that does not take what is in it gets a reset.
+// That needs the methods CloseWrite and SetLinger of net.TCPConn, which the listener's connections
+// may lack.
 package httpd

@@ -26,7 +26,8 @@ func (s *Server) routes() http.Handler {
 	return s.counted(unreadBodies(mux))
 }
 
-// unreadBodies bounds the time that net/http takes after the handler to read what is left of a body.
+// unreadBodies bounds the time that net/http takes after the handler to read what is left of a
+// body.
 func unreadBodies(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
@@ -48,8 +49,9 @@ func only(h http.Handler, allowed ...string) http.Handler {
 	})
 }
 
-// echo sends the body back as it arrives, so it holds one copy buffer whatever the size. A client must read while it
-// writes, as curl and net/http do. Over-long bodies get 413; found out only in the middle, a broken connection.
+// echo sends the body back as it arrives, so it holds one copy buffer whatever the size. A client
+// must read while it writes, as curl and net/http do. Over-long bodies get 413; found out only in
+// the middle, a broken connection.
 func (s *Server) echo(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength > s.cfg.MaxBody {
 		w.Header().Set("Connection", "close")
@@ -62,7 +64,12 @@ func (s *Server) echo(w http.ResponseWriter, r *http.Request) {
 	}
 	rc := http.NewResponseController(w)
 	_ = rc.EnableFullDuplex() // a transport that has none needs none
-	body := &paced{ReadCloser: r.Body, rc: rc, in: newBudget(s.cfg.MinRate, s.cfg.Grace), tooSlow: &s.table.tooSlow}
+	body := &paced{
+		ReadCloser: r.Body,
+		rc:         rc,
+		in:         newBudget(s.cfg.MinRate, s.cfg.Grace),
+		tooSlow:    &s.table.tooSlow,
+	}
 	n, err := io.Copy(w, http.MaxBytesReader(w, body, s.cfg.MaxBody))
 	s.counters.bytesIn.Add(n)
 	var tooLong *http.MaxBytesError

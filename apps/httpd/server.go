@@ -40,16 +40,16 @@ type Config struct {
 	// DebugEndpoints has /-/status, /-/status.json, /-/bytes/N, /-/echo and listings of directories
 	// served: they tell strangers much, or cost much, and are for tests and demonstrations.
 	DebugEndpoints bool
-	// Status is asked for facts to show on the status page, at each request, from many goroutines; its answer must be
-	// something encoding/json can encode. Nil: the server's own counters only.
+	// Status is asked for facts to show on the status page, at each request, from many goroutines; its
+	// answer must be something encoding/json can encode. Nil: the server's own counters only.
 	Status func() any
 	// Checks are what /-/healthz looks at beside the server's own.
 	Checks []Check
 	// MaxBody is the most that /-/echo takes and /-/bytes sends, in bytes; 0 means DefaultMaxBody.
 	MaxBody int64
 	// MaxConns is how many connections may be open. One more takes the place of the one that has been
-	// longest without a request; if all have one, it is closed. 0: as many as half of the memory of the
-	// machine, its control group or GOMEMLIMIT has room for, at 1 MiB each, from 256 to 65536.
+	// longest without a request; if all have one, it is closed. 0: as many as half of the memory of
+	// the machine, its control group or GOMEMLIMIT has room for, at 1 MiB each, from 256 to 65536.
 	MaxConns int
 	// MinRate is the floor of a transfer, in bytes per second: a peer may be slower, or stand still,
 	// for Grace in all, which progress above the floor gives back. Then it is cut off. 0 means
@@ -60,7 +60,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Server serves one Config on any number of listeners. All methods may be called from any goroutine.
+// Server serves one Config on any number of listeners. All methods may be called from any
+// goroutine.
 type Server struct {
 	cfg      Config
 	root     *os.Root // nil without static files
@@ -70,7 +71,8 @@ type Server struct {
 	started  time.Time
 }
 
-// New opens Config.Root and prepares the server. The caller ends it with Shutdown or Close, even if it never served.
+// New opens Config.Root and prepares the server. The caller ends it with Shutdown or Close, even if
+// it never served.
 func New(cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -103,7 +105,11 @@ func (cfg *Config) complete() error {
 	case cfg.MaxConns < 0:
 		return fmt.Errorf("%d connections at most: the number is negative", cfg.MaxConns)
 	case cfg.MinRate < 0 || cfg.Grace < 0:
-		return fmt.Errorf("a floor of %d bytes per second after %v: one is negative", cfg.MinRate, cfg.Grace)
+		return fmt.Errorf(
+			"a floor of %d bytes per second after %v: one is negative",
+			cfg.MinRate,
+			cfg.Grace,
+		)
 	}
 	cfg.MaxBody = cmp.Or(cfg.MaxBody, DefaultMaxBody)
 	cfg.MinRate = cmp.Or(cfg.MinRate, DefaultMinRate)
@@ -112,7 +118,12 @@ func (cfg *Config) complete() error {
 		cfg.MaxConns = connsForMemory()
 	}
 	if need := timeFor(piece, cfg.MinRate); cfg.Grace < need {
-		return fmt.Errorf("a grace time of %v: at %d bytes per second it is %v at least", cfg.Grace, cfg.MinRate, need)
+		return fmt.Errorf(
+			"a grace time of %v: at %d bytes per second it is %v at least",
+			cfg.Grace,
+			cfg.MinRate,
+			need,
+		)
 	}
 	return nil
 }
@@ -124,8 +135,8 @@ func errorLog(l *slog.Logger) *log.Logger {
 	return slog.NewLogLogger(l.Handler(), slog.LevelWarn)
 }
 
-// Serve answers connections of ln until Shutdown or Close, and then returns nil; any other end is returned as an error.
-// It closes ln.
+// Serve answers connections of ln until Shutdown or Close, and then returns nil; any other end is
+// returned as an error. It closes ln.
 func (s *Server) Serve(ln net.Listener) error {
 	err := s.http.Serve(listener{ln, s})
 	if errors.Is(err, http.ErrServerClosed) {
@@ -134,8 +145,8 @@ func (s *Server) Serve(ln net.Listener) error {
 	return fmt.Errorf("serve HTTP on %v: %w", ln.Addr(), err)
 }
 
-// Shutdown closes the listeners, lets requests under way finish, and closes idle connections. When ctx ends first it
-// cuts the rest off and returns the context's error.
+// Shutdown closes the listeners, lets requests under way finish, and closes idle connections. When
+// ctx ends first it cuts the rest off and returns the context's error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	err := s.http.Shutdown(ctx)
 	if err != nil {

@@ -58,7 +58,8 @@ func (s *Server) statusPage(w http.ResponseWriter, _ *http.Request) {
 	w.Write(page.Bytes())
 }
 
-// rows writes one table row per leaf of the JSON value that dec stands before, named by its path, in the value's own order.
+// rows writes one table row per leaf of the JSON value that dec stands before, named by its path,
+// in the value's own order.
 func rows(page *bytes.Buffer, dec *json.Decoder, path string) {
 	tok, err := dec.Token()
 	if err != nil {
@@ -66,7 +67,12 @@ func rows(page *bytes.Buffer, dec *json.Decoder, path string) {
 	}
 	delim, nested := tok.(json.Delim)
 	if !nested {
-		fmt.Fprintf(page, "<tr><td>%s</td><td>%s</td></tr>\n", html.EscapeString(path), html.EscapeString(fmt.Sprint(tok)))
+		fmt.Fprintf(
+			page,
+			"<tr><td>%s</td><td>%s</td></tr>\n",
+			html.EscapeString(path),
+			html.EscapeString(fmt.Sprint(tok)),
+		)
 		return
 	}
 	for i := 0; dec.More(); i++ {

@@ -46,8 +46,8 @@ const (
 
 // normalise fills in defaults and refuses what the server does not do.
 func (p *params) normalise() error {
-	p.Reverse, p.Bidirectional = truth(p.RawReverse), truth(p.RawBidirectional)
-	p.NoDelay, p.Counters64 = truth(p.RawNoDelay) != 0, truth(p.RawCounters64) != 0
+	p.Reverse, p.Bidirectional = parseBool(p.RawReverse), parseBool(p.RawBidirectional)
+	p.NoDelay, p.Counters64 = parseBool(p.RawNoDelay) != 0, parseBool(p.RawCounters64) != 0
 	if p.Parallel == 0 {
 		p.Parallel = 1
 	}
@@ -94,8 +94,8 @@ func (p *params) pause() time.Duration {
 	return time.Duration(min(float64(p.Len)*8/p.Bandwidth, maxPause.Seconds()) * float64(time.Second))
 }
 
-// truth is 1 for true and for any number but 0.
-func truth(v any) int {
+// parseBool is 1 for true and for any number but 0.
+func parseBool(v any) int {
 	switch v := v.(type) {
 	case bool:
 		if v {

@@ -33,7 +33,9 @@ type streamResult struct {
 func (s *stream) result(d time.Duration) streamResult {
 	return streamResult{
 		ID: s.id, Bytes: s.bytes.Load() - s.omitted.bytes, Retransmits: -1,
-		Jitter: time.Duration(s.jitter.Load()).Seconds(), Errors: s.errors.Load(), OmittedErrors: s.omitted.errors,
+		Jitter: time.Duration(s.jitter.Load()).
+			Seconds(),
+		Errors: s.errors.Load(), OmittedErrors: s.omitted.errors,
 		Packets: s.packets.Load(), OmittedPackets: s.omitted.packets, EndTime: d.Seconds(),
 	}
 }
@@ -53,5 +55,13 @@ func readCPU() cpuTimes {
 func (begin cpuTimes) percent(d time.Duration) (user, system float64) {
 	d = max(d, 1) // no NaN, which JSON does not have
 	now := readCPU()
-	return 100 * float64(now.user-begin.user) / float64(d), 100 * float64(now.system-begin.system) / float64(d)
+	return 100 * float64(
+			now.user-begin.user,
+		) / float64(
+			d,
+		), 100 * float64(
+			now.system-begin.system,
+		) / float64(
+			d,
+		)
 }

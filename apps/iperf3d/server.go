@@ -99,23 +99,29 @@ func (s *Server) welcome(c net.Conn, at uint64) {
 	cur, mine := s.admit(c, k)
 	switch {
 	case mine:
-		s.conduct(cur)
+		s.runTest(cur)
 	case cur == nil:
 		writeState(c, accessDenied)
 		c.Close()
 	default:
-		cur.offer(arrival{at: at, stream: func(p *params) *stream { return tcpStream(c, p) }, close: func() { c.Close() }})
+		cur.offer(
+			arrival{
+				at:     at,
+				stream: func(p *params) *stream { return tcpStream(c, p) },
+				close:  func() { c.Close() },
+			},
+		)
 	}
 }
 
-// conduct runs a test and makes room for the next.
-func (s *Server) conduct(t *session) {
+// runTest runs a test and makes room for the next.
+func (s *Server) runTest(t *session) {
 	err := t.run()
 	t.cancel(nil)
 	s.mu.Lock()
 	s.current = nil
 	s.mu.Unlock()
-	close(t.gone)
+	close(t.over)
 	if err != nil && s.ctx.Err() == nil {
 		s.log.Warn("iperf3 test failed", "client", t.ctl.RemoteAddr(), "error", err)
 	}

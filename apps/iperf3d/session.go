@@ -15,9 +15,9 @@ import (
 
 // Times a client has for each step while nobody else waits.
 const (
-	stepTime   = 10 * time.Second
-	streamTime = 20 * time.Second
-	lastWord   = 100 * time.Millisecond // to take the byte that says that all is over
+	stepTime       = 10 * time.Second
+	streamTime     = 20 * time.Second
+	finalWriteTime = 100 * time.Millisecond // to take the byte that says that all is over
 )
 
 // session is one test: its control connection and its streams.
@@ -27,18 +27,18 @@ type session struct {
 	cookie cookie
 	params params
 
-	incoming chan arrival // data connections and flows
-	streams  []*stream
-	stop     chan struct{} // closed: senders stop
-	pumps    sync.WaitGroup
-	ended    chan struct{} // closed: the session takes no more streams
-	gone     chan struct{} // closed: there is room for the next
-	ctx      context.Context
-	cancel   context.CancelCauseFunc // the cause is why the test ends early
-	word     chan error              // what the client said meanwhile; nil is TEST_END
+	incoming  chan arrival // data connections and flows
+	streams   []*stream
+	stop      chan struct{} // closed: senders stop
+	pumps     sync.WaitGroup
+	ended     chan struct{} // closed: the session takes no more streams
+	over      chan struct{} // closed: there is room for the next
+	ctx       context.Context
+	cancel    context.CancelCauseFunc // the cause is why the test ends early
+	clientEnd chan error              // what the client said meanwhile; nil is TEST_END
 
-	heard   atomic.Int64 // ns of Unix time: when the client last did something
-	running atomic.Bool  // the streams are
+	lastActive atomic.Int64 // ns of Unix time: when the client last did something
+	running    atomic.Bool  // the streams are
 }
 
 // arrival is a data connection or flow whose test may not have its parameters yet.
@@ -51,11 +51,11 @@ type arrival struct {
 func newSession(srv *Server, ctl net.Conn, k cookie) *session {
 	s := &session{
 		srv: srv, ctl: ctl, cookie: k, incoming: make(chan arrival, 2*maxStreams),
-		stop: make(chan struct{}), ended: make(chan struct{}), gone: make(chan struct{}),
-		word: make(chan error, 1),
+		stop: make(chan struct{}), ended: make(chan struct{}), over: make(chan struct{}),
+		clientEnd: make(chan error, 1),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(srv.ctx)
-	s.hear()
+	s.markActive()
 	return s
 }
 
@@ -66,11 +66,11 @@ func (s *session) run() error {
 	told := make(chan struct{})
 	unhook := context.AfterFunc(s.ctx, func() {
 		defer close(told)
-		s.ctl.SetDeadline(time.Now().Add(lastWord))
+		s.ctl.SetDeadline(time.Now().Add(finalWriteTime))
 		writeState(s.ctl, serverTerminate)
 		s.ctl.Close()
 	})
-	err := s.conduct()
+	err := s.runTest()
 	if !unhook() {
 		<-told
 	}
@@ -80,10 +80,10 @@ func (s *session) run() error {
 	return err
 }
 
-func (s *session) conduct() error {
+func (s *session) runTest() error {
 	if err := s.prepare(); err != nil {
 		if s.ctx.Err() == nil {
-			s.ctl.SetWriteDeadline(time.Now().Add(lastWord))
+			s.ctl.SetWriteDeadline(time.Now().Add(finalWriteTime))
 			writeState(s.ctl, serverError)
 		}
 		return err
@@ -108,7 +108,7 @@ func (s *session) prepare() error {
 		})
 		defer s.srv.udp.setAccept(nil)
 	}
-	if err := s.say(createStreams); err != nil {
+	if err := s.sendState(createStreams); err != nil {
 		return err
 	}
 	s.ctl.SetReadDeadline(time.Time{})
@@ -125,23 +125,23 @@ func (s *session) listen() {
 	case st != testEnd:
 		err = fmt.Errorf("the client ended the test with state %d", st)
 	}
-	s.word <- err
+	s.clientEnd <- err
 }
 
-// say sends a state byte in time.
-func (s *session) say(st state) error {
+// sendState sends a state byte in time.
+func (s *session) sendState(st state) error {
 	s.ctl.SetWriteDeadline(time.Now().Add(stepTime))
 	return writeState(s.ctl, st)
 }
 
 // expect sends a state byte and reads the JSON it asks for.
 func (s *session) expect(st state, v any) error {
-	if err := s.say(st); err != nil {
+	if err := s.sendState(st); err != nil {
 		return err
 	}
 	s.ctl.SetReadDeadline(time.Now().Add(stepTime))
 	err := readJSON(s.ctl, v)
-	s.hear()
+	s.markActive()
 	return err
 }
 
@@ -173,9 +173,9 @@ func (s *session) collect() error {
 		select {
 		case a := <-s.incoming:
 			here = append(here, a)
-			s.hear()
+			s.markActive()
 			continue
-		case err := <-s.word:
+		case err := <-s.clientEnd:
 			closeAll(here)
 			return cmp.Or(err, errTooEarly)
 		case <-s.ctx.Done():
@@ -195,7 +195,7 @@ func (s *session) collect() error {
 
 // measure runs the streams until the client ends the test, and exchanges results.
 func (s *session) measure() error {
-	if err := errors.Join(s.say(testStart), s.say(testRunning)); err != nil {
+	if err := errors.Join(s.sendState(testStart), s.sendState(testRunning)); err != nil {
 		return err
 	}
 	s.running.Store(true)
@@ -205,7 +205,7 @@ func (s *session) measure() error {
 	}
 	err := s.untilEnd(&begin)
 	s.running.Store(false)
-	s.hear()
+	s.markActive()
 	if err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func (s *session) untilEnd(begin *time.Time) error {
 	}
 	late := time.NewTimer(s.params.longest())
 	defer late.Stop()
-	look := time.NewTicker(lookTime)
+	look := time.NewTicker(progressInterval)
 	defer look.Stop()
 	for seen := int64(0); ; {
 		select {
@@ -243,11 +243,11 @@ func (s *session) untilEnd(begin *time.Time) error {
 		case <-look.C:
 			if now := s.moved(); now != seen {
 				seen = now
-				s.hear()
+				s.markActive()
 			}
 		case <-late.C:
 			return fmt.Errorf("the client did not end the test in %v", s.params.longest())
-		case err := <-s.word:
+		case err := <-s.clientEnd:
 			return err
 		}
 	}
@@ -297,7 +297,7 @@ func (s *session) exchange(mine *results) error {
 	if err := writeJSON(s.ctl, mine); err != nil {
 		return err
 	}
-	if err := s.say(displayResults); err != nil {
+	if err := s.sendState(displayResults); err != nil {
 		return err
 	}
 	s.ctl.SetReadDeadline(time.Now().Add(stepTime))

@@ -29,7 +29,12 @@ servers share this machine's processors.
 `
 
 func compareCommand() command {
-	return command{"compare", "the same servers on the host's stack and on a slice, side by side", compareHelp, compare}
+	return command{
+		"compare",
+		"the same servers on the host's stack and on a slice, side by side",
+		compareHelp,
+		compare,
+	}
 }
 
 // compareFlags say how to measure.
@@ -66,7 +71,11 @@ func compare(ctx context.Context, args []string, out streams) error {
 		return err
 	}
 	if err := lab.CanMakeNets(); errors.Is(err, unix.EPERM) {
-		code, err := lab.RunAsNamespaceRoot(append([]string{"compare"}, args...), out.stdout.to, out.stderr)
+		code, err := lab.RunAsNamespaceRoot(
+			append([]string{"compare"}, args...),
+			out.stdout.to,
+			out.stderr,
+		)
 		if err == nil && code != exitDone {
 			err = exitCode(code)
 		}
@@ -86,7 +95,7 @@ const rounds = 2
 
 // runCompare measures. Host and slice take turns, so that both see the same machine.
 func runCompare(ctx context.Context, f compareFlags) (all comparison, err error) {
-	var undo ledger
+	var undo cleanup
 	defer func() { err = errors.Join(err, undo.close()) }()
 	host, err := newHostSide(&undo)
 	if err != nil {

@@ -28,24 +28,47 @@ type compareLoad struct {
 // compareLoads are all of them; wrk is the program's path, empty if there is none.
 func compareLoads(wrk string) []compareLoad {
 	all := []compareLoad{
-		{"HTTP, 1 KiB answers, 32 connections", "requests/s", false, closedLoop(32, httpAsker(1<<10), perSecond)},
-		{"HTTP, new connection each time, 8 at once", "requests/s", false, closedLoop(8, httpOnce, perSecond)},
-		{"HTTP, 1 MiB answers, 4 connections", "MiB/s", false, closedLoop(4, httpAsker(1<<20), perSecond)},
-		{"HTTP, 1 connection, median answer", "us", true, closedLoop(1, httpAsker(100), median)},
+		{
+			"HTTP, 1 KiB answers, 32 connections",
+			"requests/s",
+			false,
+			closedLoop(32, httpRequester(1<<10), perSecond),
+		},
+		{
+			"HTTP, new connection each time, 8 at once",
+			"requests/s",
+			false,
+			closedLoop(8, httpOnce, perSecond),
+		},
+		{
+			"HTTP, 1 MiB answers, 4 connections",
+			"MiB/s",
+			false,
+			closedLoop(4, httpRequester(1<<20), perSecond),
+		},
+		{"HTTP, 1 connection, median answer", "us", true, closedLoop(1, httpRequester(100), median)},
 		{"DNS over UDP, 32 sockets", "queries/s", false, closedLoop(32, dnsAsker, perSecond)},
 		{"DNS over UDP, 1 socket, median answer", "us", true, closedLoop(1, dnsAsker, median)},
 	}
 	if wrk != "" {
-		all = append(all, compareLoad{"HTTP, 1 KiB answers, 64 connections of wrk", "requests/s", false, runWrk(wrk)})
+		all = append(
+			all,
+			compareLoad{"HTTP, 1 KiB answers, 64 connections of wrk", "requests/s", false, runWrk(wrk)},
+		)
 	}
 	return all
 }
 
-// asker opens what one client needs and returns how it asks once.
-type asker func(ctx context.Context, s *side) (ask func() error, stop func(), err error)
+// requester opens what one client needs and returns how it asks once.
+type requester func(ctx context.Context, s *side) (ask func() error, stop func(), err error)
 
-// closedLoop has n clients ask, each as soon as it has its answer, and makes one figure of how long answers took.
-func closedLoop(n int, open asker, figure func([]time.Duration, time.Duration) float64) func(context.Context, *side, time.Duration) (float64, error) {
+// closedLoop has n clients ask, each as soon as it has its answer, and makes one figure of how long
+// answers took.
+func closedLoop(
+	n int,
+	open requester,
+	figure func([]time.Duration, time.Duration) float64,
+) func(context.Context, *side, time.Duration) (float64, error) {
 	return func(ctx context.Context, s *side, d time.Duration) (float64, error) {
 		ctx, cancel := context.WithTimeout(ctx, d+20*time.Second) // a server that does not answer ends it
 		defer cancel()
@@ -81,7 +104,14 @@ func closedLoop(n int, open asker, figure func([]time.Duration, time.Duration) f
 }
 
 // oneClient warms up with one question, waits for the others, and then asks for d.
-func oneClient(ctx context.Context, s *side, open asker, ready *sync.WaitGroup, began <-chan time.Time, d time.Duration) (took []time.Duration, err error) {
+func oneClient(
+	ctx context.Context,
+	s *side,
+	open requester,
+	ready *sync.WaitGroup,
+	began <-chan time.Time,
+	d time.Duration,
+) (took []time.Duration, err error) {
 	ask, stop, err := open(ctx, s)
 	if err == nil {
 		defer stop()
@@ -109,8 +139,8 @@ func median(took []time.Duration, _ time.Duration) float64 {
 	return float64(took[len(took)/2].Nanoseconds()) / 1000
 }
 
-// httpAsker fetches answers of size bytes over a connection that it keeps.
-func httpAsker(size int) asker {
+// httpRequester fetches answers of size bytes over a connection that it keeps.
+func httpRequester(size int) requester {
 	request := fmt.Appendf(nil, "GET /-/bytes/%d HTTP/1.1\r\nHost: slice\r\n\r\n", size)
 	return func(ctx context.Context, s *side) (func() error, func(), error) {
 		conn, err := s.dial(ctx, "tcp", compareHTTP)
@@ -122,17 +152,21 @@ func httpAsker(size int) asker {
 	}
 }
 
-// httpOnce opens a connection for each question. One thread of the namespace opens all of a client's: to enter it takes longer
-// than what is measured.
+// httpOnce opens a connection for each question. One thread of the namespace opens all of a
+// client's: to enter it takes longer than what is measured.
 func httpOnce(ctx context.Context, s *side) (func() error, func(), error) {
 	const size = 100
-	request := fmt.Appendf(nil, "GET /-/bytes/%d HTTP/1.1\r\nHost: slice\r\nConnection: close\r\n\r\n", size)
-	wanted, opened := make(chan struct{}), make(chan opening)
+	request := fmt.Appendf(
+		nil,
+		"GET /-/bytes/%d HTTP/1.1\r\nHost: slice\r\nConnection: close\r\n\r\n",
+		size,
+	)
+	wanted, opened := make(chan struct{}), make(chan dialResult)
 	go s.client.Do(func() error {
 		var d net.Dialer
 		for range wanted {
 			conn, err := d.DialContext(ctx, "tcp", compareHTTP)
-			opened <- opening{conn, err}
+			opened <- dialResult{conn, err}
 		}
 		return nil
 	})
@@ -157,8 +191,8 @@ func httpOnce(ctx context.Context, s *side) (func() error, func(), error) {
 	return ask, func() { close(wanted) }, nil
 }
 
-// opening is the outcome of a dial.
-type opening struct {
+// dialResult is the outcome of a dial.
+type dialResult struct {
 	conn net.Conn
 	err  error
 }
@@ -207,7 +241,14 @@ func runWrk(path string) func(context.Context, *side, time.Duration) (float64, e
 		ctx, cancel := context.WithTimeout(ctx, d+20*time.Second)
 		defer cancel()
 		var out bytes.Buffer
-		cmd := exec.CommandContext(ctx, path, "-t2", "-c64", fmt.Sprintf("-d%ds", max(1, int(d.Seconds()))), "http://"+compareHTTP+"/-/bytes/1024")
+		cmd := exec.CommandContext(
+			ctx,
+			path,
+			"-t2",
+			"-c64",
+			fmt.Sprintf("-d%ds", max(1, int(d.Seconds()))),
+			"http://"+compareHTTP+"/-/bytes/1024",
+		)
 		cmd.Stdout, cmd.Stderr = &out, &out
 		err := s.client.Start(cmd)
 		if err == nil {
@@ -215,7 +256,11 @@ func runWrk(path string) func(context.Context, *side, time.Duration) (float64, e
 		}
 		m := wrkRate.FindSubmatch(out.Bytes())
 		if err != nil || m == nil || bytes.Contains(out.Bytes(), []byte("Socket errors")) {
-			return 0, fmt.Errorf("wrk: %w: %s", errors.Join(err, errors.New("not all was answered")), out.Bytes())
+			return 0, fmt.Errorf(
+				"wrk: %w: %s",
+				errors.Join(err, errors.New("not all was answered")),
+				out.Bytes(),
+			)
 		}
 		return strconv.ParseFloat(string(m[1]), 64)
 	}

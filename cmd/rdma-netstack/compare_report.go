@@ -44,16 +44,45 @@ func (all comparison) print(f compareFlags, w io.Writer) error {
 	if f.json {
 		return all.printJSON(f, w)
 	}
-	fmt.Fprintf(w, "The same servers on the host's stack (%s, veth) and on a slice (software NIC, TAP);\n", kernelRelease())
-	fmt.Fprintf(w, "%d processors for clients, servers and NIC; %s, mean of %d runs of %v, in turn.\n\n", runtime.NumCPU(), runtime.Version(), rounds, f.time)
+	fmt.Fprintf(
+		w,
+		"The same servers on the host's stack (%s, veth) and on a slice (software NIC, TAP);\n",
+		kernelRelease(),
+	)
+	fmt.Fprintf(
+		w,
+		"%d processors for clients, servers and NIC; %s, mean of %d runs of %v, in turn.\n\n",
+		runtime.NumCPU(),
+		runtime.Version(),
+		rounds,
+		f.time,
+	)
 	fmt.Fprintf(w, "  %-44s %10s %10s  %-10s  %s\n", "", "host", "slice", "", "the slice is")
 	wins := map[string]int{}
 	for _, c := range all {
 		wins[c.winner()]++
-		fmt.Fprintf(w, "  %-44s %10s %10s  %-10s  %s\n", c.load.Name, digits(c.Host), digits(c.Slice), c.load.Unit, c.verdict())
+		fmt.Fprintf(
+			w,
+			"  %-44s %10s %10s  %-10s  %s\n",
+			c.load.Name,
+			digits(c.Host),
+			digits(c.Slice),
+			c.load.Unit,
+			c.verdict(),
+		)
 	}
-	fmt.Fprintf(w, "\nThe slice is faster in %d, slower in %d and as fast, within %.0f %%, in %d.\n", wins["slice"], wins["host"], even*100, wins["even"])
-	_, err := fmt.Fprintln(w, "What the software NIC costs is in the slice's figures, and a veth pair costs next to nothing: see --help.")
+	fmt.Fprintf(
+		w,
+		"\nThe slice is faster in %d, slower in %d and as fast, within %.0f %%, in %d.\n",
+		wins["slice"],
+		wins["host"],
+		even*100,
+		wins["even"],
+	)
+	_, err := fmt.Fprintln(
+		w,
+		"What the software NIC costs is in the slice's figures, and a veth pair costs next to nothing: see --help.",
+	)
 	return err
 }
 
@@ -92,7 +121,10 @@ func (all comparison) printJSON(f compareFlags, w io.Writer) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	return enc.Encode(map[string]any{
-		"time": time.Now().UTC().Format(time.RFC3339), "kernel": kernelRelease(), "go": runtime.Version(), "processors": runtime.NumCPU(),
+		"time": time.Now().
+			UTC().
+			Format(time.RFC3339),
+		"kernel": kernelRelease(), "go": runtime.Version(), "processors": runtime.NumCPU(),
 		"host_wire": "veth", "slice_wire": "TAP and software NIC", "rounds": rounds, "seconds_each": f.time.Seconds(), "results": results,
 	})
 }

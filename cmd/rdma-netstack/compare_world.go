@@ -42,7 +42,7 @@ func compareUp(n *lab.Net, address string) error {
 	})
 }
 
-func compareNet(name string, undo *ledger) (*lab.Net, error) {
+func compareNet(name string, undo *cleanup) (*lab.Net, error) {
 	n, err := lab.New(name)
 	if err == nil {
 		undo.add(n.Close)
@@ -51,7 +51,7 @@ func compareNet(name string, undo *ledger) (*lab.Net, error) {
 }
 
 // newHostSide serves from kernel sockets of a namespace behind a veth pair.
-func newHostSide(undo *ledger) (*side, error) {
+func newHostSide(undo *cleanup) (*side, error) {
 	client, err := compareNet("clients of the host's stack", undo)
 	if err != nil {
 		return nil, err
@@ -69,8 +69,8 @@ func newHostSide(undo *ledger) (*side, error) {
 	return &side{"the host's stack", client}, compareServe(server, undo)
 }
 
-// newSliceSide serves from a slice of a software NIC that is plugged into a TAP interface.
-func newSliceSide(ctx context.Context, queues int, undo *ledger) (*side, error) {
+// newSliceSide serves from a slice of a software NIC that is connected to a TAP interface.
+func newSliceSide(ctx context.Context, queues int, undo *cleanup) (*side, error) {
 	client, err := compareNet("clients of the slice", undo)
 	if err != nil {
 		return nil, err
@@ -81,7 +81,9 @@ func newSliceSide(ctx context.Context, queues int, undo *ledger) (*side, error) 
 	}
 	undo.add(nic.Close)
 	setup := lab.Setup{MTU: nic.MTU(), Addresses: []netip.Prefix{netip.MustParsePrefix(compareClient)}}
-	err = client.Do(func() error { return plugIn(nic.ConnectWire, plug{kind: "tap", name: comparePort}, setup, nil) })
+	err = client.Do(func() error {
+		return connectSpec(nic.ConnectWire, wireSpec{kind: "tap", name: comparePort}, setup, nil)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -95,27 +97,32 @@ func newSliceSide(ctx context.Context, queues int, undo *ledger) (*side, error) 
 	if err != nil {
 		return nil, err
 	}
-	undo.add(func() error { return shutStack(st) })
+	undo.add(func() error { return shutdownStack(st) })
 	return &side{"the slice", client}, compareServe(st, undo)
 }
 
 // compareServe starts both servers.
-func compareServe(at sockets, undo *ledger) error {
+func compareServe(at sockets, undo *cleanup) error {
 	web, err := httpd.New(httpd.Config{DebugEndpoints: true})
 	if err != nil {
 		return err
 	}
-	compareShut(web, undo)
+	compareShutdown(web, undo)
 	zone, err := memoryFile("compare.zone", demoZone)
 	if err != nil {
 		return err
 	}
 	defer zone.Close()
-	names, err := dnsd.New(dnsd.Config{ResponseRate: -1, Zones: []dnsd.Zone{{File: fmt.Sprintf("/proc/self/fd/%d", zone.Fd())}}})
+	names, err := dnsd.New(
+		dnsd.Config{
+			ResponseRate: -1,
+			Zones:        []dnsd.Zone{{File: fmt.Sprintf("/proc/self/fd/%d", zone.Fd())}},
+		},
+	)
 	if err != nil {
 		return err
 	}
-	compareShut(names, undo)
+	compareShutdown(names, undo)
 	ln, err := at.Listen("tcp", ":80")
 	if err != nil {
 		return fmt.Errorf("listen for HTTP: %w", err)
@@ -129,8 +136,8 @@ func compareServe(at sockets, undo *ledger) error {
 	return nil
 }
 
-// compareShut ends a server with the comparison; clients are gone by then.
-func compareShut(app server, undo *ledger) {
+// compareShutdown ends a server with the comparison; clients are gone by then.
+func compareShutdown(app server, undo *cleanup) {
 	undo.add(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), stopServers)
 		defer cancel()

@@ -52,8 +52,8 @@ type demoFlags struct {
 
 // How long one check may take, on a good wire and on a bad one.
 const (
-	goodTime   = time.Minute
-	faultyTime = 3 * time.Minute
+	demoTimeout       = time.Minute
+	faultyDemoTimeout = 3 * time.Minute
 )
 
 func (f *demoFlags) define(fs *flag.FlagSet) {
@@ -94,9 +94,9 @@ func demo(ctx context.Context, args []string, out streams) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	f.limit = goodTime
+	f.limit = demoTimeout
 	if f.faulty() {
-		f.limit = faultyTime
+		f.limit = faultyDemoTimeout
 	}
 	if err := lab.CanMakeNets(); errors.Is(err, unix.EPERM) {
 		return demoInUserNamespace(args, f, out)

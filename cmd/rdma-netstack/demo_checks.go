@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/probe"
+	"github.com/rdma-netstack/rdma-netstack/internal/probe"
 )
 
 // demoCheck is one thing the demo shows. run returns what was seen.
@@ -19,13 +19,25 @@ type demoCheck struct {
 
 func demoChecks() []demoCheck {
 	return []demoCheck{
-		{"ping4", func(w *world, ctx context.Context) (string, error) { return w.ping(ctx, w.slice.v4.Addr()) }},
-		{"ping6", func(w *world, ctx context.Context) (string, error) { return w.ping(ctx, w.slice.v6.Addr()) }},
+		{
+			"ping4",
+			func(w *world, ctx context.Context) (string, error) { return w.ping(ctx, w.slice.v4.Addr()) },
+		},
+		{
+			"ping6",
+			func(w *world, ctx context.Context) (string, error) { return w.ping(ctx, w.slice.v6.Addr()) },
+		},
 		{"http", (*world).checkHTTP},
 		{"http_bulk", (*world).checkBulk},
 		{"http_concurrent", (*world).checkConcurrent},
-		{"dns_udp", func(w *world, ctx context.Context) (string, error) { return w.checkDNS(ctx, "udp") }},
-		{"dns_tcp", func(w *world, ctx context.Context) (string, error) { return w.checkDNS(ctx, "tcp") }},
+		{
+			"dns_udp",
+			func(w *world, ctx context.Context) (string, error) { return w.checkDNS(ctx, "udp") },
+		},
+		{
+			"dns_tcp",
+			func(w *world, ctx context.Context) (string, error) { return w.checkDNS(ctx, "tcp") },
+		},
 		{"broadcast", (*world).checkBroadcast},
 		{"isolation", (*world).checkIsolation},
 		{"netdev_mac", (*world).checkNetdevMAC},
@@ -58,7 +70,8 @@ func (w *world) try(ctx context.Context, c demoCheck) result {
 	return result{c.name, true, detail}
 }
 
-// pingTries is how often ping may be repeated: on a busy machine it does not wait for a late answer.
+// pingTries is how often ping may be repeated: on a busy machine it does not wait for a late
+// answer.
 const pingTries = 3
 
 // ping wants every request of a try answered, or on a bad wire some.
@@ -67,14 +80,14 @@ func (w *world) ping(ctx context.Context, to netip.Addr) (string, error) {
 	if w.flags.faulty() {
 		count, enough = 10, 1
 	}
-	var pongs probe.Pongs
+	var pongs probe.PingResult
 	for range pingTries {
 		var err error
 		if pongs, err = w.probe.Ping(ctx, to, count); err != nil {
 			return "", err
 		}
 		if pongs.Received >= enough {
-			return fmt.Sprintf("%s (%s)", pongs, w.probe.By("ping")), nil
+			return fmt.Sprintf("%s (%s)", pongs, w.probe.Program("ping")), nil
 		}
 	}
 	return "", fmt.Errorf("%s: %s", to, pongs)
@@ -86,7 +99,7 @@ func (w *world) checkHTTP(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	return fmt.Sprintf("1 KiB over IPv4 and IPv6, every byte right (%s)", w.probe.By("curl")), nil
+	return fmt.Sprintf("1 KiB over IPv4 and IPv6, every byte right (%s)", w.probe.Program("curl")), nil
 }
 
 func (w *world) checkBulk(ctx context.Context) (string, error) {
@@ -104,7 +117,7 @@ func (w *world) checkBulk(ctx context.Context) (string, error) {
 	}
 	both := time.Since(began) - down
 	return fmt.Sprintf("%d MiB down in %d ms, up and back in %d ms, every byte right (%s)",
-		size>>20, down.Milliseconds(), both.Milliseconds(), w.probe.By("curl")), nil
+		size>>20, down.Milliseconds(), both.Milliseconds(), w.probe.Program("curl")), nil
 }
 
 func (w *world) checkConcurrent(ctx context.Context) (string, error) {
@@ -113,11 +126,16 @@ func (w *world) checkConcurrent(ctx context.Context) (string, error) {
 		rounds = 1
 	}
 	began := time.Now()
-	if err := w.probe.Crowd(ctx, w.slice.url4(), crowd, rounds, crowdBody); err != nil {
+	if err := w.probe.DownloadConcurrently(ctx, w.slice.url4(), crowd, rounds, crowdBody); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d clients at once, %d answers of %d KiB in %d ms, every byte right (Go clients)",
-		crowd, crowd*rounds, crowdBody>>10, time.Since(began).Milliseconds()), nil
+	return fmt.Sprintf(
+		"%d clients at once, %d answers of %d KiB in %d ms, every byte right (Go clients)",
+		crowd,
+		crowd*rounds,
+		crowdBody>>10,
+		time.Since(began).Milliseconds(),
+	), nil
 }
 
 func (w *world) checkDNS(ctx context.Context, network string) (string, error) {
@@ -132,7 +150,10 @@ func (w *world) checkDNS(ctx context.Context, network string) (string, error) {
 			}
 		}
 	}
-	return fmt.Sprintf("A and AAAA of www.example over IPv4 and IPv6 (%s)", w.probe.By("dig")), nil
+	return fmt.Sprintf(
+		"A and AAAA of www.example over IPv4 and IPv6 (%s)",
+		w.probe.Program("dig"),
+	), nil
 }
 
 // checkNetdev comes last: it also judges the load that ran beside all the others.
@@ -146,5 +167,9 @@ func (w *world) checkNetdev(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", errors.Join(errors.New("the load on the netdev broke"), err)
 	}
-	return fmt.Sprintf("1 KiB over IPv4 and IPv6 (%s); the load on the kernel's server: %s", w.probe.By("curl"), detail), nil
+	return fmt.Sprintf(
+		"1 KiB over IPv4 and IPv6 (%s); the load on the kernel's server: %s",
+		w.probe.Program("curl"),
+		detail,
+	), nil
 }

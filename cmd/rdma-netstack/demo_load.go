@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
-	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/probe"
+	"github.com/rdma-netstack/rdma-netstack/internal/probe"
 )
 
 // loadSize is what each request of the load fetches, in bytes.
@@ -34,7 +34,7 @@ func newLoad(at *lab.Net, url string) *load {
 func (l *load) start(ctx context.Context) {
 	ctx, l.cancel = context.WithCancel(ctx)
 	l.done.Go(func() {
-		err := l.probe.Keep(ctx, l.url, loadSize, l.answered)
+		err := l.probe.DownloadRepeatedly(ctx, l.url, loadSize, l.answered)
 		if ctx.Err() == nil {
 			l.mu.Lock()
 			l.err = err

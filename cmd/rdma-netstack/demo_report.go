@@ -10,7 +10,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 )
 
-// traffic is simnic.Traffic as it is printed: frames as they are on the wire, and their bytes without FCS.
+// traffic is simnic.Traffic as it is printed: frames as they are on the wire, and their bytes
+// without FCS.
 type traffic struct {
 	RxPackets uint64 `json:"rx_packets"`
 	RxBytes   uint64 `json:"rx_bytes"`
@@ -36,7 +37,11 @@ type printer struct {
 }
 
 func newPrinter(f demoFlags, out streams) *printer {
-	return &printer{flags: f, out: out, report: demoReport{Checks: []result{}, Counters: map[string]traffic{}}}
+	return &printer{
+		flags:  f,
+		out:    out,
+		report: demoReport{Checks: []result{}, Counters: map[string]traffic{}},
+	}
 }
 
 func (p *printer) say(format string, args ...any) {
@@ -46,19 +51,30 @@ func (p *printer) say(format string, args ...any) {
 }
 
 func (p *printer) intro(w *world) {
-	p.say("One port, two owners. The NIC is a software ConnectX in this process (%s), its port on a %s link.\n\n",
-		w.nic.Config().Name, w.links)
+	p.say(
+		"One port, two owners. The NIC is a software ConnectX in this process (%s), its port on a %s link.\n\n",
+		w.nic.Config().Name,
+		w.links,
+	)
 	if !p.flags.json {
 		t := tabwriter.NewWriter(p.out.stdout, 2, 0, 2, ' ', 0)
 		for _, row := range []struct {
-			party
+			station
 			what string
 		}{
 			{w.client, "clients on kernel sockets in a namespace: ping, HTTP, DNS"},
 			{w.slice, "HTTP and DNS servers in this process, on the NIC's descriptor rings"},
 			{w.netdev, "the port as Linux has it, in a namespace: a kernel HTTP server, under load all the time"},
 		} {
-			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\n", row.name, row.v4.Addr(), row.v6.Addr(), row.mac, row.what)
+			fmt.Fprintf(
+				t,
+				"  %s\t%s\t%s\t%s\t%s\n",
+				row.name,
+				row.v4.Addr(),
+				row.v6.Addr(),
+				row.mac,
+				row.what,
+			)
 		}
 		t.Flush()
 	}
@@ -160,19 +176,26 @@ func (w *world) commands() (all []string) {
 	} {
 		all = append(all, enter+w.outside.Path()+" "+command)
 	}
-	return append(all, fmt.Sprintf("%s%s ip -s link show %s   # the netdev's side", enter, w.host.Path(), demoPort))
+	return append(
+		all,
+		fmt.Sprintf("%s%s ip -s link show %s   # the netdev's side", enter, w.host.Path(), demoPort),
+	)
 }
 
 // tryThese prints the commands.
 func (p *printer) tryThese(commands []string) {
-	p.say("\nEverything stays up until Ctrl-C. From another terminal%s:\n\n", map[bool]string{true: " of the same user"}[inUserNamespace()])
+	p.say(
+		"\nEverything stays up until Ctrl-C. From another terminal%s:\n\n",
+		map[bool]string{true: " of the same user"}[inUserNamespace()],
+	)
 	for _, c := range commands {
 		p.say("  %s\n", c)
 	}
 	p.say("\n")
 }
 
-// inUserNamespace reports whether this process is root only of a user namespace that it was started in.
+// inUserNamespace reports whether this process is root only of a user namespace that it was started
+// in.
 func inUserNamespace() bool {
 	own, err := os.ReadFile("/proc/self/uid_map")
 	return err == nil && string(own) != "         0          0 4294967295\n"

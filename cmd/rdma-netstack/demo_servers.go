@@ -25,8 +25,8 @@ netdev   IN A     192.0.2.20
 netdev   IN AAAA  2001:db8::20
 `
 
-// startServers starts the same web server twice, on the slice and on a kernel socket of the netdev's namespace, and a DNS
-// server on the slice.
+// startServers starts the same web server twice, on the slice and on a kernel socket of the
+// netdev's namespace, and a DNS server on the slice.
 func (w *world) startServers(context.Context) error {
 	onSlice, err := w.stack.Listen("tcp", ":80")
 	if err != nil {
@@ -50,7 +50,7 @@ func (w *world) serveHTTP(cfg httpd.Config, ln net.Listener) error {
 	if err != nil {
 		return err
 	}
-	w.shut(app)
+	w.shutdown(app)
 	go app.Serve(ln)
 	return nil
 }
@@ -61,11 +61,13 @@ func (w *world) serveDNS() error {
 		return err
 	}
 	defer zone.Close()
-	app, err := dnsd.New(dnsd.Config{Zones: []dnsd.Zone{{File: fmt.Sprintf("/proc/self/fd/%d", zone.Fd())}}})
+	app, err := dnsd.New(
+		dnsd.Config{Zones: []dnsd.Zone{{File: fmt.Sprintf("/proc/self/fd/%d", zone.Fd())}}},
+	)
 	if err != nil {
 		return err
 	}
-	w.shut(app)
+	w.shutdown(app)
 	pc, err := w.stack.ListenPacket("udp", ":53")
 	if err != nil {
 		return fmt.Errorf("listen for DNS on the slice: %w", err)

@@ -9,7 +9,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// TestDemoFindsFaults makes the slice what it should not be and wants the check that is about it to say so.
+// TestDemoFindsFaults makes the slice what it should not be and wants the check that is about it to
+// say so.
 func TestDemoFindsFaults(t *testing.T) {
 	need.NetNS(t)
 	for _, row := range []struct {
@@ -19,10 +20,10 @@ func TestDemoFindsFaults(t *testing.T) {
 	}{
 		{"the slice takes everything", func(c *stack.Config) { c.NIC.Promiscuous = true }, "isolation"},
 		{"the slice has the netdev's MAC", func(c *stack.Config) {
-			c.NIC.MAC, c.NIC.AllowNetdevMAC = newParty("netdev", 20).mac, true
+			c.NIC.MAC, c.NIC.AllowNetdevMAC = newStation("netdev", 20).mac, true
 		}, "netdev_mac"},
 		{"the slice has the netdev's MAC", func(c *stack.Config) {
-			c.NIC.MAC, c.NIC.AllowNetdevMAC = newParty("netdev", 20).mac, true
+			c.NIC.MAC, c.NIC.AllowNetdevMAC = newStation("netdev", 20).mac, true
 		}, "netdev_http"},
 		{"the slice has another address", func(c *stack.Config) {
 			c.Addresses = []netip.Prefix{netip.MustParsePrefix("192.0.2.11/24")}

@@ -10,25 +10,31 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
-	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/probe"
+	"github.com/rdma-netstack/rdma-netstack/internal/probe"
 )
 
-// wiretap sends raw frames from "outside" and watches what comes back there and what reaches "host". A burst is followed by
-// an echo request to each owner of the port: when both have answered, everything before has been dealt with.
-type wiretap struct {
+// frameMonitor sends raw frames from "outside" and watches what comes back there and what reaches
+// "host". A burst is followed by an echo request to each owner of the port: when both have
+// answered, everything before has been dealt with.
+type frameMonitor struct {
 	w             *world
 	outside, host *lab.Port
 	id, seq       uint16
 	buf           []byte
 	pings         map[uint16]bool // sequence numbers of the echo requests that follow bursts; a bad wire brings answers late and twice
 
-	answers []probe.Sighting // that came back outside since the last burst, except those to our echo requests
-	onHost  []probe.Sighting // that reached "host" since the last burst, likewise
-	asked   uint64           // echo requests sent to the slice since the last burst
+	answers []probe.Frame // that came back outside since the last burst, except those to our echo requests
+	onHost  []probe.Frame // that reached "host" since the last burst, likewise
+	asked   uint64        // echo requests sent to the slice since the last burst
 }
 
-func (w *world) newWiretap() (*wiretap, error) {
-	t := &wiretap{w: w, id: uint16(time.Now().UnixNano()) | 1, buf: make([]byte, 64<<10), pings: map[uint16]bool{}}
+func (w *world) newFrameMonitor() (*frameMonitor, error) {
+	t := &frameMonitor{
+		w:     w,
+		id:    uint16(time.Now().UnixNano()) | 1,
+		buf:   make([]byte, 64<<10),
+		pings: map[uint16]bool{},
+	}
 	open := func(at *lab.Net, port **lab.Port) error {
 		return at.Do(func() (err error) { *port, err = lab.OpenPort(demoPort); return err })
 	}
@@ -41,16 +47,17 @@ func (w *world) newWiretap() (*wiretap, error) {
 	return t, nil
 }
 
-func (t *wiretap) close() { t.outside.Close(); t.host.Close() }
+func (t *frameMonitor) close() { t.outside.Close(); t.host.Close() }
 
-// echo makes an echo request of the client to an address that names another owner than the MAC, perhaps.
-func (t *wiretap) echo(mac net.HardwareAddr, to netip.Addr) []byte {
+// echo makes an echo request of the client to an address that names another owner than the MAC,
+// perhaps.
+func (t *frameMonitor) echo(mac net.HardwareAddr, to netip.Addr) []byte {
 	t.seq++
 	return probe.EchoFrame(mac, t.w.client.mac, t.w.client.v4.Addr(), to, t.id, t.seq)
 }
 
 // burst sends the frames and returns when both owners have dealt with all that reached them.
-func (t *wiretap) burst(ctx context.Context, frames ...[]byte) error {
+func (t *frameMonitor) burst(ctx context.Context, frames ...[]byte) error {
 	t.answers, t.onHost, t.asked = nil, nil, 0
 	for _, f := range frames {
 		if err := t.outside.Send(f); err != nil {
@@ -64,7 +71,7 @@ func (t *wiretap) burst(ctx context.Context, frames ...[]byte) error {
 }
 
 // barrier pings the party until it answers, noting everything else that is seen meanwhile.
-func (t *wiretap) barrier(ctx context.Context, to party, onHost bool) error {
+func (t *frameMonitor) barrier(ctx context.Context, to station, onHost bool) error {
 	for ctx.Err() == nil {
 		ping := t.echo(to.mac, to.v4.Addr())
 		t.pings[t.seq] = true
@@ -74,12 +81,13 @@ func (t *wiretap) barrier(ctx context.Context, to party, onHost bool) error {
 		if err := t.outside.Send(ping); err != nil {
 			return fmt.Errorf("send a raw frame: %w", err)
 		}
-		mine := func(s probe.Sighting) bool { return s.ID == t.id && s.Seq == t.seq }
+		mine := func(s probe.Frame) bool { return s.ID == t.id && s.Seq == t.seq }
 		seen := true
 		if onHost {
-			seen = t.watch(t.host, &t.onHost, func(s probe.Sighting) bool { return s.EchoRequest && mine(s) })
+			seen = t.watch(t.host, &t.onHost, func(s probe.Frame) bool { return s.EchoRequest && mine(s) })
 		}
-		if t.watch(t.outside, &t.answers, func(s probe.Sighting) bool { return s.EchoReply && mine(s) }) && seen {
+		if t.watch(t.outside, &t.answers, func(s probe.Frame) bool { return s.EchoReply && mine(s) }) &&
+			seen {
 			return nil
 		}
 	}
@@ -87,14 +95,18 @@ func (t *wiretap) barrier(ctx context.Context, to party, onHost bool) error {
 }
 
 // watch notes what a port receives until the frame that is waited for, and reports whether it came.
-func (t *wiretap) watch(port *lab.Port, into *[]probe.Sighting, last func(probe.Sighting) bool) bool {
+func (t *frameMonitor) watch(
+	port *lab.Port,
+	into *[]probe.Frame,
+	last func(probe.Frame) bool,
+) bool {
 	deadline := time.Now().Add(time.Second)
 	for {
 		frame, err := port.Recv(t.buf, deadline)
 		if err != nil {
 			return false
 		}
-		s := probe.See(frame)
+		s := probe.ParseFrame(frame)
 		if last(s) {
 			return true
 		}
@@ -103,7 +115,7 @@ func (t *wiretap) watch(port *lab.Port, into *[]probe.Sighting, last func(probe.
 }
 
 // count is how many of the sightings are as wanted.
-func count(all []probe.Sighting, wanted func(probe.Sighting) bool) (n int) {
+func count(all []probe.Frame, wanted func(probe.Frame) bool) (n int) {
 	for _, s := range all {
 		if wanted(s) {
 			n++

@@ -13,33 +13,40 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
-	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/probe"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/internal/probe"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// party is one of the three on the demo's wire. The addresses are those that RFC 5737, RFC 3849 and RFC 7042 keep for
-// documentation.
-type party struct {
+// station is one of the three on the demo's wire. The addresses are those that RFC 5737, RFC 3849
+// and RFC 7042 keep for documentation.
+type station struct {
 	name   string
 	v4, v6 netip.Prefix
 	mac    net.HardwareAddr
 }
 
-func newParty(name string, host int) party {
-	return party{name,
+func newStation(name string, host int) station {
+	return station{name,
 		netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/24", host)),
 		netip.MustParsePrefix(fmt.Sprintf("2001:db8::%d/64", host)),
-		net.HardwareAddr{0x02, 0x00, 0x5e, 0x00, 0x53, byte(host/10<<4 | host%10)}} // reads like the address
+		net.HardwareAddr{
+			0x02,
+			0x00,
+			0x5e,
+			0x00,
+			0x53,
+			byte(host/10<<4 | host%10),
+		}} // reads like the address
 }
 
-func (p party) addresses() []netip.Prefix { return []netip.Prefix{p.v4, p.v6} }
+func (p station) addresses() []netip.Prefix { return []netip.Prefix{p.v4, p.v6} }
 
 // url is the base of the party's HTTP server.
-func (p party) url4() string { return url(netip.AddrPortFrom(p.v4.Addr(), 80)) }
-func (p party) url6() string { return url(netip.AddrPortFrom(p.v6.Addr(), 80)) }
+func (p station) url4() string { return url(netip.AddrPortFrom(p.v4.Addr(), 80)) }
+func (p station) url6() string { return url(netip.AddrPortFrom(p.v6.Addr(), 80)) }
 
 // Kinds of links between the software NIC and a namespace.
 const (
@@ -58,24 +65,27 @@ const demoPort = "eth0"
 //	eth0 ──────── wire ───────── software ConnectX ──── netdev side ── eth0
 type world struct {
 	flags                 demoFlags
-	client, slice, netdev party
+	client, slice, netdev station
 	outside, host         *lab.Net
 	links                 string // kind
 	nic                   *simnic.NIC
 	stack                 *stack.Stack
 	probe                 *probe.Client
 	load                  *load
-	undo                  ledger
+	cleanup               cleanup
 }
 
 // newWorld makes the world. Nothing of it is left when it fails.
 func newWorld(ctx context.Context, f demoFlags) (*world, error) {
 	w := &world{
-		flags:  f,
-		client: newParty("outside", 1), slice: newParty("slice", 10), netdev: newParty("netdev", 20),
+		flags: f,
+		client: newStation(
+			"outside",
+			1,
+		), slice: newStation("slice", 10), netdev: newStation("netdev", 20),
 		links: f.links,
 	}
-	for _, step := range []func(context.Context) error{w.makeNets, w.makeNIC, w.plugNIC, w.openStack, w.startServers} {
+	for _, step := range []func(context.Context) error{w.makeNets, w.makeNIC, w.connectNIC, w.openStack, w.startServers} {
 		if err := step(ctx); err != nil {
 			return nil, errors.Join(err, w.close())
 		}
@@ -86,11 +96,11 @@ func newWorld(ctx context.Context, f demoFlags) (*world, error) {
 	}
 	w.probe = probe.New(w.outside, programs...)
 	w.load = newLoad(w.outside, w.netdev.url4())
-	w.undo.add(func() error { w.load.stop(); return nil })
+	w.cleanup.add(func() error { w.load.stop(); return nil })
 	return w, nil
 }
 
-func (w *world) close() error { return w.undo.close() }
+func (w *world) close() error { return w.cleanup.close() }
 
 func (w *world) makeNets(context.Context) (err error) {
 	for _, n := range []struct {
@@ -100,7 +110,7 @@ func (w *world) makeNets(context.Context) (err error) {
 		if *n.at, err = lab.New(n.name); err != nil {
 			return err
 		}
-		w.undo.add((*n.at).Close)
+		w.cleanup.add((*n.at).Close)
 	}
 	return nil
 }
@@ -110,24 +120,24 @@ func (w *world) makeNIC(context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("make the software NIC: %w", err)
 	}
-	w.undo.add(w.nic.Close)
+	w.cleanup.add(w.nic.Close)
 	return nil
 }
 
-// plugNIC connects the port to "outside" and its netdev side to "host".
-func (w *world) plugNIC(context.Context) error {
+// connectNIC connects the port to "outside" and its netdev side to "host".
+func (w *world) connectNIC(context.Context) error {
 	if w.links == "" {
 		w.links = bestLinks()
 	}
 	sim := simFlags{record: w.flags.record, faults: w.flags.faults}
-	middle, err := sim.middleware(&w.undo)
+	middle, err := sim.middleware(&w.cleanup)
 	if err != nil {
 		return err
 	}
-	if err := w.plug(w.nic.ConnectWire, w.outside, w.client, middle); err != nil {
+	if err := w.connectPort(w.nic.ConnectWire, w.outside, w.client, middle); err != nil {
 		return err
 	}
-	return w.plug(w.nic.ConnectNetdev, w.host, w.netdev, nil)
+	return w.connectPort(w.nic.ConnectNetdev, w.host, w.netdev, nil)
 }
 
 // bestLinks is tap where this process may have one.
@@ -140,9 +150,14 @@ func bestLinks() string {
 	return linkTAP
 }
 
-func (w *world) plug(connect func(wire.Wire) error, at *lab.Net, p party, middle func(wire.Wire) (wire.Wire, error)) error {
+func (w *world) connectPort(
+	connect func(wire.Wire) error,
+	at *lab.Net,
+	p station,
+	middle func(wire.Wire) (wire.Wire, error),
+) error {
 	setup := lab.Setup{MAC: p.mac, MTU: w.nic.MTU(), Addresses: p.addresses()}
-	open := func() error { return plugIn(connect, plug{kind: linkTAP, name: demoPort}, setup, middle) }
+	open := func() error { return connectSpec(connect, wireSpec{kind: linkTAP, name: demoPort}, setup, middle) }
 	if w.links == linkTAP {
 		return at.Do(open)
 	}
@@ -150,7 +165,7 @@ func (w *world) plug(connect func(wire.Wire) error, at *lab.Net, p party, middle
 	if err != nil {
 		return err
 	}
-	w.undo.add(cables.Close)
+	w.cleanup.add(cables.Close)
 	if err := lab.Cable(at, demoPort, cables, demoPort); err != nil {
 		return err
 	}
@@ -161,14 +176,19 @@ func (w *world) plug(connect func(wire.Wire) error, at *lab.Net, p party, middle
 		if err := lab.Up(demoPort, lab.Setup{MTU: w.nic.MTU()}); err != nil {
 			return err
 		}
-		return plugIn(connect, plug{kind: "packet", name: demoPort}, lab.Setup{}, middle)
+		return connectSpec(connect, wireSpec{kind: "packet", name: demoPort}, lab.Setup{}, middle)
 	})
 }
 
 func (w *world) openStack(ctx context.Context) (err error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	cfg := stack.Config{
-		NIC:                dv.Config{MAC: w.slice.mac, RxQueues: w.flags.queues, TxQueues: w.flags.queues, Logger: log},
+		NIC: dv.Config{
+			MAC:      w.slice.mac,
+			RxQueues: w.flags.queues,
+			TxQueues: w.flags.queues,
+			Logger:   log,
+		},
 		Addresses:          w.slice.addresses(),
 		Logger:             log,
 		DuplicateDetection: -1, // nobody else is here
@@ -180,16 +200,16 @@ func (w *world) openStack(ctx context.Context) (err error) {
 	if w.stack, err = stack.Open(ctx, cfg); err != nil {
 		return err
 	}
-	w.undo.add(func() error { return shutStack(w.stack) })
+	w.cleanup.add(func() error { return shutdownStack(w.stack) })
 	return nil
 }
 
 // stopServers is how long servers have to finish when the demo ends.
 const stopServers = time.Second
 
-// shut ends a server when the world does.
-func (w *world) shut(app server) {
-	w.undo.add(func() error {
+// shutdown ends a server when the world does.
+func (w *world) shutdown(app server) {
+	w.cleanup.add(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), stopServers)
 		defer cancel()
 		if err := app.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {

@@ -23,7 +23,12 @@ Lists the RDMA devices of this machine, the way ibv_devinfo and ibdev2netdev nam
 `
 
 func devicesCommand() command {
-	return command{"devices", "the RDMA devices of this machine, and whether they can serve us", devicesHelp, devices}
+	return command{
+		"devices",
+		"the RDMA devices of this machine, and whether they can serve us",
+		devicesHelp,
+		devices,
+	}
 }
 
 // device is dv.DeviceInfo as it is printed.
@@ -71,8 +76,21 @@ func devices(_ context.Context, args []string, out streams) error {
 }
 
 func shown(i dv.DeviceInfo) device {
-	d := device{Name: i.Name, Port: i.Port, Netdev: i.Netdev, Node: i.Node, Type: i.Type, Firmware: i.Firmware, GUID: i.GUID,
-		LinkLayer: i.LinkLayer, State: i.State, Rate: i.Rate, MAC: i.MAC.String(), MTU: i.MTU, Usable: i.Usable()}
+	d := device{
+		Name:      i.Name,
+		Port:      i.Port,
+		Netdev:    i.Netdev,
+		Node:      i.Node,
+		Type:      i.Type,
+		Firmware:  i.Firmware,
+		GUID:      i.GUID,
+		LinkLayer: i.LinkLayer,
+		State:     i.State,
+		Rate:      i.Rate,
+		MAC:       i.MAC.String(),
+		MTU:       i.MTU,
+		Usable:    i.Usable(),
+	}
 	if i.Why != nil {
 		d.Why = i.Why.Error()
 	}
@@ -87,7 +105,13 @@ func printTable(w io.Writer, all []device) error {
 		if !d.Usable {
 			usable = "no: " + d.Why
 		}
-		fmt.Fprintln(t, strings.Join([]string{d.Name, dash(d.Netdev), dash(d.Type), dash(d.Firmware), d.LinkLayer, d.State, usable}, "\t"))
+		fmt.Fprintln(
+			t,
+			strings.Join(
+				[]string{d.Name, dash(d.Netdev), dash(d.Type), dash(d.Firmware), d.LinkLayer, d.State, usable},
+				"\t",
+			),
+		)
 	}
 	return t.Flush()
 }

@@ -33,14 +33,22 @@ func findGroup(args []string) (*command, []string, error) {
 	group := groupOf(args[0])
 	switch {
 	case len(group) == 0:
-		return nil, nil, usageError{fmt.Errorf("no command %q; there are %s", strings.Join(args[:min(2, len(args))], " "), names(commands()))}
+		return nil, nil, usageError{
+			fmt.Errorf(
+				"no command %q; there are %s",
+				strings.Join(args[:min(2, len(args))], " "),
+				names(commands()),
+			),
+		}
 	case len(args) == 1:
 		return nil, nil, usageError{fmt.Errorf("%s what? one of %s", args[0], names(group))}
 	case asksHelp(args[1]):
 		return helpFor(args[0], "Usage: rdma-netstack "+args[0]+" COMMAND [flags]\n\n"+lines(group)+
 			"\n\"rdma-netstack "+args[0]+" COMMAND --help\" says more.\n"), nil, nil
 	}
-	return nil, nil, usageError{fmt.Errorf("no command %q; there are %s", args[0]+" "+args[1], names(group))}
+	return nil, nil, usageError{
+		fmt.Errorf("no command %q; there are %s", args[0]+" "+args[1], names(group)),
+	}
 }
 
 // groupOf are the commands of two words that begin with this one.
@@ -55,7 +63,11 @@ func groupOf(first string) (group []command) {
 
 // helpFor is a command that only has a help text.
 func helpFor(name, text string) *command {
-	return &command{name: name, help: text, run: func(context.Context, []string, streams) error { return errHelp }}
+	return &command{
+		name: name,
+		help: text,
+		run:  func(context.Context, []string, streams) error { return errHelp },
+	}
 }
 
 func asksHelp(arg string) bool {
@@ -80,5 +92,7 @@ func lines(of []command) string {
 
 func usage() string {
 	return "Usage: rdma-netstack COMMAND [flags]\n\nOrdinary Go servers on a slice of an mlx5 port, beside Linux.\n\n" +
-		lines(commands()) + "\n\"rdma-netstack COMMAND --help\" says more. Exit codes: 0 done, 1 failed, 2 wrong usage.\n"
+		lines(
+			commands(),
+		) + "\n\"rdma-netstack COMMAND --help\" says more. Exit codes: 0 done, 1 failed, 2 wrong usage.\n"
 }

@@ -23,22 +23,22 @@ func parse(fs *flag.FlagSet, args []string) error {
 	case errors.Is(err, flag.ErrHelp):
 		return errHelp
 	case err != nil:
-		return usageError{errors.New(spell(err.Error()))}
+		return usageError{errors.New(rewordFlagError(err.Error()))}
 	case fs.NArg() > 0:
 		return usageError{fmt.Errorf("do not know what to do with %q", fs.Arg(0))}
 	}
 	return nil
 }
 
-// spell puts package flag's messages the way the help texts write flags.
-func spell(message string) string {
+// rewordFlagError puts package flag's messages the way the help texts write flags.
+func rewordFlagError(message string) string {
 	message = strings.Replace(message, "flag provided but not defined: -", "there is no flag --", 1)
 	message = strings.Replace(message, "flag needs an argument: -", "a value is missing after --", 1)
 	return strings.Replace(message, "for flag -", "for --", 1)
 }
 
-// given reports which flags were on the command line.
-func given(fs *flag.FlagSet) map[string]bool {
+// givenFlags reports which flags were on the command line.
+func givenFlags(fs *flag.FlagSet) map[string]bool {
 	set := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) { set[f.Name] = true })
 	return set

@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/probe"
+	"github.com/rdma-netstack/rdma-netstack/internal/probe"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// TestServeFootprint wants an idle server to be idle and small. The figures it logs are the machine's at that moment; what
-// fails is a server that spins or hoards.
+// TestServeFootprint wants an idle server to be idle and small. The figures it logs are the
+// machine's at that moment; what fails is a server that spins or hoards.
 func TestServeFootprint(t *testing.T) {
 	need.NetNS(t)
 	need.TUN(t)

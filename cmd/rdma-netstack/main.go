@@ -1,6 +1,7 @@
-// Command rdma-netstack runs ordinary Go servers on a slice of an mlx5 port: its frames go from the NIC's descriptor rings to
-// a TCP/IP stack in this process and never enter the Linux kernel, which keeps the rest of the port. With the software NIC it
-// does all of it on a machine that has none; see "rdma-netstack demo".
+// Command rdma-netstack runs ordinary Go servers on a slice of an mlx5 port: its frames go from the
+// NIC's descriptor rings to a TCP/IP stack in this process and never enter the Linux kernel, which
+// keeps the rest of the port. With the software NIC it does all of it on a machine that has none;
+// see "rdma-netstack demo".
 package main
 
 import (
@@ -22,11 +23,12 @@ const (
 )
 
 func main() {
-	rareGC(os.Getenv("GOGC"))
+	setGCPercent(os.Getenv("GOGC"))
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run does what args ask for and returns the exit code. SIGINT and SIGTERM end it in order; a second one ends it at once.
+// run does what args ask for and returns the exit code. SIGINT and SIGTERM end it in order; a
+// second one ends it at once.
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/rings"
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/rings"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
@@ -85,9 +85,13 @@ func pktgenTx(ctx context.Context, args []string, out streams) (err error) {
 	if f.dst == nil && f.pcap == "" {
 		return usageError{errors.New("--dst is missing: the MAC address to send to, or --pcap FILE")}
 	}
-	var undo ledger
+	var undo cleanup
 	defer func() { err = errors.Join(err, undo.close()) }()
-	dev, err := f.open(ctx, slog.New(slog.NewTextHandler(out.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})), &undo)
+	dev, err := f.open(
+		ctx,
+		slog.New(slog.NewTextHandler(out.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		&undo,
+	)
 	if err != nil {
 		return err
 	}
@@ -113,7 +117,14 @@ func pktgenTx(ctx context.Context, args []string, out streams) (err error) {
 		})
 	})
 	frames, bytes, waits := sent(gens)
-	fmt.Fprintf(out.stdout, "sent %d frames, %d bytes in %v, ring full %d times\n", frames, bytes, time.Since(start).Round(time.Millisecond), waits)
+	fmt.Fprintf(
+		out.stdout,
+		"sent %d frames, %d bytes in %v, ring full %d times\n",
+		frames,
+		bytes,
+		time.Since(start).Round(time.Millisecond),
+		waits,
+	)
 	return err
 }
 
@@ -121,7 +132,12 @@ func pktgenTx(ctx context.Context, args []string, out streams) (err error) {
 func (f *pktgenFlags) generators(dev *dv.Device) ([]*rings.Generator, error) {
 	gens := make([]*rings.Generator, dev.NumTx())
 	for i := range gens {
-		g := &rings.Generator{Rate: f.rate, Count: f.count, Flows: f.flows, Run: uint32(time.Now().UnixNano()>>10) + uint32(i)}
+		g := &rings.Generator{
+			Rate:  f.rate,
+			Count: f.count,
+			Flows: f.flows,
+			Run:   uint32(time.Now().UnixNano()>>10) + uint32(i),
+		}
 		if f.pcap != "" {
 			frames, err := readPcap(f.pcap)
 			if err != nil {
@@ -179,9 +195,15 @@ func sent(gens []*rings.Generator) (frames, bytes, waits uint64) {
 	return frames, bytes, waits
 }
 
-// onQueues runs work for each queue in a goroutine of its own, and watch beside them. When all work is done, or one fails,
-// everything ends.
-func onQueues(ctx context.Context, cancel context.CancelFunc, n int, work func(i int) error, watch func()) error {
+// onQueues runs work for each queue in a goroutine of its own, and watch beside them. When all work
+// is done, or one fails, everything ends.
+func onQueues(
+	ctx context.Context,
+	cancel context.CancelFunc,
+	n int,
+	work func(i int) error,
+	watch func(),
+) error {
 	var watcher, workers sync.WaitGroup
 	errs := make([]error, n)
 	watcher.Go(watch)
@@ -203,9 +225,13 @@ func pktgenRx(ctx context.Context, args []string, out streams) (err error) {
 	if err := f.parse(newFlags(), args); err != nil {
 		return err
 	}
-	var undo ledger
+	var undo cleanup
 	defer func() { err = errors.Join(err, undo.close()) }()
-	dev, err := f.open(ctx, slog.New(slog.NewTextHandler(out.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})), &undo)
+	dev, err := f.open(
+		ctx,
+		slog.New(slog.NewTextHandler(out.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		&undo,
+	)
 	if err != nil {
 		return err
 	}
@@ -216,14 +242,20 @@ func pktgenRx(ctx context.Context, args []string, out streams) (err error) {
 	}
 	ctx, cancel := f.limit(ctx)
 	defer cancel()
-	err = onQueues(ctx, cancel, len(counters), func(i int) error { return counters[i].Receive(ctx, dev.Rx(i)) }, func() {
-		var last rings.Tally
-		everySecond(ctx, func(took time.Duration) {
-			now := tally(counters)
-			rate(out.stdout, "rx", now.Frames-last.Frames, now.Bytes-last.Bytes, took, "")
-			last = now
-		})
-	})
+	err = onQueues(
+		ctx,
+		cancel,
+		len(counters),
+		func(i int) error { return counters[i].Receive(ctx, dev.Rx(i)) },
+		func() {
+			var last rings.Tally
+			everySecond(ctx, func(took time.Duration) {
+				now := tally(counters)
+				rate(out.stdout, "rx", now.Frames-last.Frames, now.Bytes-last.Bytes, took, "")
+				last = now
+			})
+		},
+	)
 	reportReceived(out, counters, dev.Stats())
 	return err
 }
@@ -251,12 +283,24 @@ func reportReceived(out streams, counters []*rings.Counter, stats dv.Stats) {
 		expected += n
 	}
 	if t.Marked > 0 {
-		fmt.Fprintf(out.stdout, "generated frames: %d of %d arrived (%d lost), %d out of order or doubled\n",
-			t.Marked, expected, expected-min(expected, t.Marked), t.Late)
+		fmt.Fprintf(
+			out.stdout,
+			"generated frames: %d of %d arrived (%d lost), %d out of order or doubled\n",
+			t.Marked,
+			expected,
+			expected-min(expected, t.Marked),
+			t.Late,
+		)
 	}
 	var drops dv.RxDrops
 	for _, q := range stats.Rx {
 		drops.TooLong, drops.Error, drops.Malformed = drops.TooLong+q.Drops.TooLong, drops.Error+q.Drops.Error, drops.Malformed+q.Drops.Malformed
 	}
-	fmt.Fprintf(out.stdout, "dropped by the driver: %d too long, %d in error, %d malformed\n", drops.TooLong, drops.Error, drops.Malformed)
+	fmt.Fprintf(
+		out.stdout,
+		"dropped by the driver: %d too long, %d in error, %d malformed\n",
+		drops.TooLong,
+		drops.Error,
+		drops.Malformed,
+	)
 }

@@ -150,7 +150,8 @@ func TestReadmeServerServes(t *testing.T) {
 	}
 }
 
-// fetchFrom asks for url, from the interface slice0 of host, as soon as there is one and somebody answers.
+// fetchFrom asks for url, from the interface slice0 of host, as soon as there is one and somebody
+// answers.
 func fetchFrom(host *lab.Net, url string) (body string, err error) {
 	transport := &http.Transport{DialContext: host.DialContext}
 	defer transport.CloseIdleConnections()

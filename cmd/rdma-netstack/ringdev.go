@@ -76,12 +76,16 @@ func macFlag(fs *flag.FlagSet, name string, mac *net.HardwareAddr) {
 
 func (f *ringFlags) check(fs *flag.FlagSet) error {
 	if f.device == "" {
-		return usageError{errors.New("--device is missing: an RDMA device, the netdev of one, or sim (\"rdma-netstack devices\" lists them)")}
+		return usageError{
+			errors.New(
+				"--device is missing: an RDMA device, the netdev of one, or sim (\"rdma-netstack devices\" lists them)",
+			),
+		}
 	}
 	if f.queues < 1 || f.queues > 64 {
 		return usageError{fmt.Errorf("--queues %d: want 1 to 64", f.queues)}
 	}
-	set := given(fs)
+	set := givenFlags(fs)
 	for _, name := range simFlagNames {
 		if set[name] && f.device != simDevice {
 			return usageError{fmt.Errorf("--%s is for --device sim only", name)}
@@ -90,8 +94,8 @@ func (f *ringFlags) check(fs *flag.FlagSet) error {
 	return nil
 }
 
-// open opens the device. What it opened is in the ledger, also when it fails.
-func (f *ringFlags) open(ctx context.Context, log *slog.Logger, undo *ledger) (*dv.Device, error) {
+// open opens the device. undo has what it opened, also when it fails.
+func (f *ringFlags) open(ctx context.Context, log *slog.Logger, undo *cleanup) (*dv.Device, error) {
 	cfg := dv.Config{
 		Device: f.device, MAC: f.mac, Promiscuous: f.promiscuous, RxQueues: f.queues, TxQueues: f.queues,
 		RxQueueSize: f.rxSize, TxQueueSize: f.txSize, MTU: f.mtu, Logger: log, NoMultiPacketSend: f.noEMPW, NoMultiSegment: f.noMultiSeg, Striding: f.striding, BlueFlame: f.blueFlame,
@@ -132,5 +136,12 @@ func everySecond(ctx context.Context, show func(took time.Duration)) {
 // rate prints one line of a second's progress.
 func rate(w io.Writer, what string, frames, bytes uint64, took time.Duration, more string) {
 	s := took.Seconds()
-	fmt.Fprintf(w, "%s %12.0f frames/s %9.3f Gbit/s%s\n", what, float64(frames)/s, float64(bytes)*8/s/1e9, more)
+	fmt.Fprintf(
+		w,
+		"%s %12.0f frames/s %9.3f Gbit/s%s\n",
+		what,
+		float64(frames)/s,
+		float64(bytes)*8/s/1e9,
+		more,
+	)
 }

@@ -22,7 +22,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// The files of testdata/script are sessions as a user would have them, one word-split line per step:
+// The files of testdata/script are sessions as a user would have them, one word-split line per
+// step:
 //
 //	need netns tun tool:curl      skip, with the reason, where the machine lacks one of these
 //	netns                         what follows runs in a network namespace made for the script
@@ -38,8 +39,8 @@ import (
 //	end                           waits until it has ended
 //	gone                          waits until no process that the script began, at whatever remove, runs any more
 //
-// Words may be quoted with '. Lines that begin with # are comments. After the steps come files of the working directory,
-// each under a line "-- name --".
+// Words may be quoted with '. Lines that begin with # are comments. After the steps come files of
+// the working directory, each under a line "-- name --".
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/script/*.txt")
 	if err != nil || len(files) == 0 {
@@ -56,7 +57,8 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// TestMain lets the test binary be the program: as the scripts run it, and as the program runs itself.
+// TestMain lets the test binary be the program: as the scripts run it, and as the program runs
+// itself.
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()

@@ -61,7 +61,7 @@ const shutdownTime = 5 * time.Second
 type serveFlags struct {
 	device    string
 	addresses []netip.Prefix
-	ask       ask
+	sources   addressSources
 	gateways  []netip.Addr
 	mac       net.HardwareAddr
 	netdevMAC bool
@@ -98,20 +98,20 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 	f.sim.define(fs)
 }
 
-// ask is whom to ask for addresses.
-type ask struct{ dhcp4, dhcp6, slaac, auto bool }
+// addressSources is whom to ask for addresses.
+type addressSources struct{ dhcp4, dhcp6, slaac, auto bool }
 
 // address takes one --address.
 func (f *serveFlags) address(s string) error {
 	switch s {
 	case "dhcp":
-		f.ask.dhcp4 = true
+		f.sources.dhcp4 = true
 	case "dhcp6":
-		f.ask.dhcp6 = true
+		f.sources.dhcp6 = true
 	case "slaac":
-		f.ask.slaac = true
+		f.sources.slaac = true
 	case "auto":
-		f.ask.auto = true
+		f.sources.auto = true
 	default:
 		p, err := stack.ParseAddress(s)
 		f.addresses = append(f.addresses, p)
@@ -120,7 +120,8 @@ func (f *serveFlags) address(s string) error {
 	return nil
 }
 
-// parse reads the command line and checks what can be checked without opening anything. listen is where to listen by default.
+// parse reads the command line and checks what can be checked without opening anything. listen is
+// where to listen by default.
 func (f *serveFlags) parse(fs *flag.FlagSet, args []string, listen string) error {
 	if err := parse(fs, args); err != nil {
 		return err
@@ -128,7 +129,7 @@ func (f *serveFlags) parse(fs *flag.FlagSet, args []string, listen string) error
 	if len(f.listen) == 0 {
 		f.listen = []string{listen}
 	}
-	if err := f.check(given(fs)); err != nil {
+	if err := f.check(givenFlags(fs)); err != nil {
 		return usageError{err}
 	}
 	return nil
@@ -136,7 +137,9 @@ func (f *serveFlags) parse(fs *flag.FlagSet, args []string, listen string) error
 
 func (f *serveFlags) check(given map[string]bool) error {
 	if f.device == "" {
-		return errors.New("--device is missing: an RDMA device, the netdev of one, or sim (\"rdma-netstack devices\" lists them)")
+		return errors.New(
+			"--device is missing: an RDMA device, the netdev of one, or sim (\"rdma-netstack devices\" lists them)",
+		)
 	}
 	if f.device == simDevice {
 		if err := f.simAddresses(); err != nil {
@@ -148,8 +151,10 @@ func (f *serveFlags) check(given map[string]bool) error {
 			return fmt.Errorf("--%s is for --device sim only", name)
 		}
 	}
-	if len(f.addresses) == 0 && f.ask == (ask{}) && !f.picks() {
-		return errors.New("--address is missing: our address in the port's network, such as --address 192.0.2.10/24, or auto")
+	if len(f.addresses) == 0 && f.sources == (addressSources{}) && !f.choosesSubnet() {
+		return errors.New(
+			"--address is missing: our address in the port's network, such as --address 192.0.2.10/24, or auto",
+		)
 	}
 	if f.queues < 1 || f.queues > 64 {
 		return fmt.Errorf("--queues %d: want 1 to 64", f.queues)
@@ -161,24 +166,30 @@ func (f *serveFlags) check(given map[string]bool) error {
 		return fmt.Errorf("--vlan %d: networks have numbers from 1 to 4094", f.vlan)
 	}
 	if f.dscp < 0 || f.dscp > 63 {
-		return fmt.Errorf("--dscp %d: code points are 0 to 63, such as 46 for expedited forwarding", f.dscp)
+		return fmt.Errorf(
+			"--dscp %d: code points are 0 to 63, such as 46 for expedited forwarding",
+			f.dscp,
+		)
 	}
 	for _, l := range f.listen {
 		if _, _, err := net.SplitHostPort(l); err != nil {
 			return fmt.Errorf("--listen %q: want ADDRESS:PORT or :PORT, such as :80", l)
 		}
 	}
-	if f.picks() {
+	if f.choosesSubnet() {
 		return nil
 	}
 	return f.stackConfig(nil).Validate()
 }
 
-// simAddresses refuses an address without its prefix length where no interface has it, and a router in a subnet that is yet to
-// be chosen.
+// simAddresses refuses an address without its prefix length where no interface has it, and a router
+// in a subnet that is yet to be chosen.
 func (f *serveFlags) simAddresses() error {
-	if f.picks() && len(f.gateways) > 0 {
-		return fmt.Errorf("--gateway %s wants an --address in its subnet: without one a free subnet is chosen", f.gateways[0])
+	if f.choosesSubnet() && len(f.gateways) > 0 {
+		return fmt.Errorf(
+			"--gateway %s wants an --address in its subnet: without one a free subnet is chosen",
+			f.gateways[0],
+		)
 	}
 	if strings.HasPrefix(f.sim.netdev, "packet:") {
 		return nil
@@ -186,8 +197,12 @@ func (f *serveFlags) simAddresses() error {
 	for _, p := range f.addresses {
 		if p.Bits() < 0 {
 			bits := map[bool]int{true: 24, false: 64}[p.Addr().Is4()]
-			return fmt.Errorf("address %s has no prefix length; write the subnet's, for example %s/%d: the software NIC's Linux side has none, unless it is --sim-netdev packet:IFNAME",
-				p.Addr(), p.Addr(), bits)
+			return fmt.Errorf(
+				"address %s has no prefix length; write the subnet's, for example %s/%d: the software NIC's Linux side has none, unless it is --sim-netdev packet:IFNAME",
+				p.Addr(),
+				p.Addr(),
+				bits,
+			)
 		}
 	}
 	return nil
@@ -212,14 +227,16 @@ func (f *serveFlags) announce(out streams, s *slice, what, try string) error {
 	return out.stdout.err()
 }
 
-// bound is the place to listen with the port that the listener there has, for port 0 is any.
-func bound(at string, l net.Addr) string {
+// withBoundPort is the place to listen with the port that the listener there has, for port 0 is
+// any.
+func withBoundPort(at string, l net.Addr) string {
 	host, _, _ := net.SplitHostPort(at)
 	_, port, _ := net.SplitHostPort(l.String())
 	return net.JoinHostPort(host, port)
 }
 
-// reachable is one of the slice's addresses that a user would try, IPv4 if there is one, with the port we listen on.
+// reachable is one of the slice's addresses that a user would try, IPv4 if there is one, with the
+// port we listen on.
 func (f *serveFlags) reachable(s *slice) netip.AddrPort {
 	best := netip.IPv6Unspecified()
 	for _, p := range s.addresses {
@@ -250,8 +267,8 @@ func url(at netip.AddrPort) string {
 	return "http://" + at.Addr().String()
 }
 
-// listening explains why the slice does not listen.
-func listening(what, at string, err error) error {
+// listenError explains why the slice does not listen.
+func listenError(what, at string, err error) error {
 	hint := ""
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
@@ -267,15 +284,15 @@ type server interface {
 	Shutdown(ctx context.Context) error
 }
 
-// ending is what can end under a server; a context has the same methods, and so has a device.
-type ending interface {
+// lifetime is what can end under a server; a context has the same methods, and so has a device.
+type lifetime interface {
 	Done() <-chan struct{}
 	Err() error // why, when Done is closed
 }
 
-// untilToldToStop runs the serving functions and shuts the app down when ctx ends, the device fails or one of them does.
-// The failure of the device is its own error, whatever else came of it.
-func untilToldToStop(ctx context.Context, app server, device ending, serve ...func() error) error {
+// serveUntilDone runs the serving functions and shuts the app down when ctx ends, the device fails
+// or one of them does. The failure of the device is its own error, whatever else came of it.
+func serveUntilDone(ctx context.Context, app server, device lifetime, serve ...func() error) error {
 	results := make(chan error, len(serve))
 	for _, fn := range serve {
 		go func() { results <- fn() }()

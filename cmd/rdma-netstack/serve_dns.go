@@ -32,62 +32,92 @@ func serveDNSCommand() command {
 	return command{"serve dns", "zones and forwarding on a slice", serveDNSHelp, serveDNS}
 }
 
-func serveDNS(ctx context.Context, args []string, out streams) (err error) {
-	var f serveFlags
-	var zones, forward []string
-	fs := newFlags()
+// dnsFlags are those of serve dns.
+type dnsFlags struct {
+	serveFlags
+	zones   []string
+	forward []string // resolvers, ADDRESS:PORT
+	rate    int      // answers per second and prefix, 0 for no limit
+}
+
+// parseDNS reads the command line of serve dns.
+func parseDNS(args []string) (*dnsFlags, error) {
+	f, fs := &dnsFlags{}, newFlags()
 	f.define(fs)
-	stringList(fs, "zone", &zones)
+	stringList(fs, "zone", &f.zones)
 	fs.Func("forward", "", func(s string) error {
 		addr, err := resolver(s)
-		forward = append(forward, addr)
+		f.forward = append(f.forward, addr)
 		return err
 	})
-	rate := fs.Int("response-rate", dnsd.DefaultResponseRate, "")
+	fs.IntVar(&f.rate, "response-rate", dnsd.DefaultResponseRate, "")
 	if err := f.parse(fs, args, ":53"); err != nil {
+		return nil, err
+	}
+	if f.rate < 0 {
+		return nil, usageError{fmt.Errorf("--response-rate %d: want 0 or more answers per second", f.rate)}
+	}
+	if len(f.zones)+len(f.forward) == 0 {
+		return nil, usageError{errors.New("nothing to answer from: give --zone FILE, --forward ADDR or both")}
+	}
+	return f, nil
+}
+
+func serveDNS(ctx context.Context, args []string, out streams) (err error) {
+	f, err := parseDNS(args)
+	if err != nil {
 		return err
-	}
-	if *rate < 0 {
-		return usageError{fmt.Errorf("--response-rate %d: want 0 or more answers per second", *rate)}
-	}
-	if len(zones)+len(forward) == 0 {
-		return usageError{errors.New("nothing to answer from: give --zone FILE, --forward ADDR or both")}
 	}
 	log := f.logger(out.stderr)
 	var s *slice
-	cfg := dnsd.Config{Logger: log, ResponseRate: cmp.Or(*rate, -1), Forward: forward, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		return s.stack.DialContext(ctx, network, address)
-	}}
-	for _, file := range zones {
+	cfg := dnsd.Config{
+		Logger: log, ResponseRate: cmp.Or(f.rate, -1), Forward: f.forward,
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return s.stack.DialContext(ctx, network, address)
+		},
+	}
+	for _, file := range f.zones {
 		cfg.Zones = append(cfg.Zones, dnsd.Zone{File: file})
 	}
 	app, err := dnsd.New(cfg)
 	if err != nil {
 		return err
 	}
-	if s, err = openSlice(ctx, f, log); err != nil {
+	if s, err = openSlice(ctx, f.serveFlags, log); err != nil {
 		return err
 	}
 	defer func() { err = s.closeAfter(err) }()
-	var serve []func() error
+	serve, err := f.listenDNS(s, app)
+	if err != nil {
+		return err
+	}
+	at := f.reachable(s)
+	try := fmt.Sprintf("dig @%s -p %d %s SOA", at.Addr(), at.Port(), "example")
+	if err := f.announce(out, s, "DNS", try); err != nil {
+		return err
+	}
+	return serveUntilDone(ctx, app, s.stack.Device(), serve...)
+}
+
+// listenDNS opens a TCP and a UDP socket on the same port for each place to listen. It returns what
+// serves them. The stack closes them.
+func (f *dnsFlags) listenDNS(s *slice, app *dnsd.Server) (serve []func() error, err error) {
 	for i, at := range f.listen {
 		ln, err := s.stack.Listen("tcp", at)
 		if err != nil {
-			return listening("DNS over TCP", at, err)
+			return nil, listenError("DNS over TCP", at, err)
 		}
-		at = bound(at, ln.Addr())
+		at = withBoundPort(at, ln.Addr())
 		f.listen[i] = at
 		pc, err := s.stack.ListenPacket("udp", at)
 		if err != nil {
-			return listening("DNS over UDP", at, err)
+			return nil, listenError("DNS over UDP", at, err)
 		}
-		serve = append(serve, func() error { return app.ServeUDP(pc) }, func() error { return app.ServeTCP(ln) })
+		serve = append(serve,
+			func() error { return app.ServeUDP(pc) },
+			func() error { return app.ServeTCP(ln) })
 	}
-	at := f.reachable(s)
-	if err := f.announce(out, s, "DNS", fmt.Sprintf("dig @%s -p %d %s SOA", at.Addr(), at.Port(), "example")); err != nil {
-		return err
-	}
-	return untilToldToStop(ctx, app, s.stack.Device(), serve...)
+	return serve, nil
 }
 
 // resolver reads where to forward to; port 53 unless said otherwise.
@@ -97,7 +127,9 @@ func resolver(s string) (string, error) {
 		return forwardTo(netip.AddrPortFrom(a, 53))
 	}
 	if err != nil || at.Port() == 0 {
-		return "", errors.New("want the resolver's IP address, such as 192.0.2.53, 192.0.2.53:5353 or [2001:db8::53]:5353")
+		return "", errors.New(
+			"want the resolver's IP address, such as 192.0.2.53, 192.0.2.53:5353 or [2001:db8::53]:5353",
+		)
 	}
 	return forwardTo(at)
 }

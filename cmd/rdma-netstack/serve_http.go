@@ -81,7 +81,7 @@ func serveHTTP(ctx context.Context, args []string, out streams) (err error) {
 	h.Logger = log
 	h.Status = func() any { return status(s.stack, s.sim) }
 	h.Checks = []httpd.Check{{Name: "device", Run: func() error { return s.stack.Device().Err() }}}
-	if err := h.complete(f.device, given(fs)); err != nil {
+	if err := h.complete(f.device, givenFlags(fs)); err != nil {
 		return err
 	}
 	app, err := httpd.New(h.Config)
@@ -97,16 +97,17 @@ func serveHTTP(ctx context.Context, args []string, out streams) (err error) {
 	for i, at := range f.listen {
 		ln, err := s.stack.Listen("tcp", at)
 		if err != nil {
-			return listening("HTTP", at, err)
+			return listenError("HTTP", at, err)
 		}
-		f.listen[i] = bound(at, ln.Addr())
+		f.listen[i] = withBoundPort(at, ln.Addr())
 		serve = append(serve, func() error { return app.Serve(ln) })
 	}
 	if err := f.announce(out, s, "HTTP", "curl "+url(f.reachable(s))+h.first()); err != nil {
 		return err
 	}
 	if h.demonstration {
-		log.Warn("debug endpoints are on, because --device sim is a demonstration; --debug-endpoints=false turns them off")
+		log.Warn("debug endpoints are on, because --device sim is a demonstration; " +
+			"--debug-endpoints=false turns them off")
 	}
-	return untilToldToStop(ctx, app, s.stack.Device(), serve...)
+	return serveUntilDone(ctx, app, s.stack.Device(), serve...)
 }

@@ -44,18 +44,24 @@ func serveIperf3(ctx context.Context, args []string, out streams) (err error) {
 	at := f.listen[0]
 	ln, err := s.stack.Listen("tcp", at)
 	if err != nil {
-		return listening("iperf3", at, err)
+		return listenError("iperf3", at, err)
 	}
-	at = bound(at, ln.Addr())
+	at = withBoundPort(at, ln.Addr())
 	f.listen[0] = at
 	pc, err := s.stack.ListenPacket("udp", at)
 	if err != nil {
 		ln.Close()
-		return listening("iperf3", at, err)
+		return listenError("iperf3", at, err)
 	}
 	where := f.reachable(s)
 	if err := f.announce(out, s, "iperf3", fmt.Sprintf("iperf3 -c %s -p %d", where.Addr(), where.Port())); err != nil {
 		return err
 	}
-	return untilToldToStop(ctx, app, s.stack.Device(), func() error { return app.Serve(ln) }, func() error { return app.ServeUDP(pc) })
+	return serveUntilDone(
+		ctx,
+		app,
+		s.stack.Device(),
+		func() error { return app.Serve(ln) },
+		func() error { return app.ServeUDP(pc) },
+	)
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// TestServeAnyPort has each server listen on port 0: what it prints is the port that it has, of UDP and TCP alike.
+// TestServeAnyPort has each server listen on port 0: what it prints is the port that it has, of UDP
+// and TCP alike.
 func TestServeAnyPort(t *testing.T) {
 	need.NetNS(t)
 	need.TUN(t)

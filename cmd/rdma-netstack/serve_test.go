@@ -23,7 +23,7 @@ func TestUntilToldToStop(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		ctx    context.Context
-		device ending
+		device lifetime
 		serve  func() error // a second serving function; nil: none
 		want   error
 	}{
@@ -37,7 +37,7 @@ func TestUntilToldToStop(t *testing.T) {
 		if c.serve != nil {
 			serve = append(serve, c.serve)
 		}
-		if err := untilToldToStop(c.ctx, app, c.device, serve...); !errors.Is(err, c.want) {
+		if err := serveUntilDone(c.ctx, app, c.device, serve...); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}

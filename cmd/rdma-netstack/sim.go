@@ -42,33 +42,46 @@ func (s *simFlags) define(fs *flag.FlagSet) {
 // simFlagNames are those that need --device sim.
 var simFlagNames = []string{"sim-wire", "sim-netdev", "sim-record", "faults"}
 
-// plug is what one side of the software NIC is plugged into, as written on the command line.
-type plug struct {
+// wireSpec is what one port of the software NIC is connected to, as written on the command line.
+type wireSpec struct {
 	kind, name string
 	flag       string // that it was given with, without dashes
 }
 
-func parsePlug(flagName, s string) (plug, error) {
+func parseWireSpec(flagName, s string) (wireSpec, error) {
 	kind, name, _ := strings.Cut(s, ":")
 	switch {
 	case kind == "none" && name == "",
 		(kind == "tap" || kind == "packet") && name != "" && len(name) < unix.IFNAMSIZ:
-		return plug{kind, name, flagName}, nil
+		return wireSpec{kind, name, flagName}, nil
 	}
-	return plug{}, usageError{fmt.Errorf("--%s %q: want tap:NAME, packet:IFNAME or none, with an interface name of at most %d letters",
-		flagName, s, unix.IFNAMSIZ-1)}
+	return wireSpec{}, usageError{
+		fmt.Errorf(
+			"--%s %q: want tap:NAME, packet:IFNAME or none, with an interface name of at most %d letters",
+			flagName,
+			s,
+			unix.IFNAMSIZ-1,
+		),
+	}
 }
 
 // open opens the wire in the calling thread's network namespace; nil for none.
-func (p plug) open() (wire.Wire, error) {
+func (p wireSpec) open() (wire.Wire, error) {
 	switch p.kind {
 	case "tap":
 		w, err := wire.OpenTAP(p.name)
 		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
-			return nil, fmt.Errorf("%w: run as root, or see \"rdma-netstack demo\", which needs no privilege", err)
+			return nil, fmt.Errorf(
+				"%w: run as root, or see \"rdma-netstack demo\", which needs no privilege",
+				err,
+			)
 		}
 		if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EINVAL) {
-			return nil, fmt.Errorf("%w: another program has it, or it is no TAP interface; --%s tap:NAME makes one of another name", err, p.flag)
+			return nil, fmt.Errorf(
+				"%w: another program has it, or it is no TAP interface; --%s tap:NAME makes one of another name",
+				err,
+				p.flag,
+			)
 		}
 		if err != nil {
 			return nil, err
@@ -87,20 +100,26 @@ func (p plug) open() (wire.Wire, error) {
 	return nil, nil
 }
 
-func (p plug) String() string {
+func (p wireSpec) String() string {
 	if p.name == "" {
 		return p.kind
 	}
 	return p.kind + " " + p.name
 }
 
-// openSim makes the software NIC and plugs it in. What it opened is in the ledger, also when it fails.
-func openSim(s simFlags, mtu int, host []netip.Prefix, log *slog.Logger, undo *ledger) (*simnic.NIC, error) {
-	wire, err := parsePlug(s.wireFlag, s.wire)
+// openSim makes the software NIC and connects it. undo has what it opened, also when it fails.
+func openSim(
+	s simFlags,
+	mtu int,
+	host []netip.Prefix,
+	log *slog.Logger,
+	undo *cleanup,
+) (*simnic.NIC, error) {
+	wire, err := parseWireSpec(s.wireFlag, s.wire)
 	if err != nil {
 		return nil, err
 	}
-	netdev, err := parsePlug("sim-netdev", s.netdev)
+	netdev, err := parseWireSpec("sim-netdev", s.netdev)
 	if err != nil {
 		return nil, err
 	}
@@ -109,18 +128,24 @@ func openSim(s simFlags, mtu int, host []netip.Prefix, log *slog.Logger, undo *l
 		return nil, fmt.Errorf("make the software NIC: %w", err)
 	}
 	undo.add(nic.Close)
-	if err := plugIn(nic.ConnectNetdev, netdev, lab.Setup{MAC: nic.MAC(), MTU: nic.MTU()}, nil); err != nil {
+	if err := connectSpec(nic.ConnectNetdev, netdev, lab.Setup{MAC: nic.MAC(), MTU: nic.MTU()}, nil); err != nil {
 		return nil, err
 	}
 	middle, err := s.middleware(undo)
 	if err != nil {
 		return nil, err
 	}
-	return nic, plugIn(nic.ConnectWire, wire, lab.Setup{MTU: nic.MTU(), Addresses: host}, middle)
+	return nic, connectSpec(nic.ConnectWire, wire, lab.Setup{MTU: nic.MTU(), Addresses: host}, middle)
 }
 
-// plugIn opens a plug, sets its interface up if it is one that was made for this, and connects it.
-func plugIn(connect func(wire.Wire) error, p plug, setup lab.Setup, middle func(wire.Wire) (wire.Wire, error)) error {
+// connectSpec opens a wire, sets its interface up if it is one that was made for this, and connects
+// it.
+func connectSpec(
+	connect func(wire.Wire) error,
+	p wireSpec,
+	setup lab.Setup,
+	middle func(wire.Wire) (wire.Wire, error),
+) error {
 	wire, err := p.open()
 	if err != nil || wire == nil {
 		return err
@@ -140,8 +165,9 @@ func plugIn(connect func(wire.Wire) error, p plug, setup lab.Setup, middle func(
 	return nil
 }
 
-// middleware wraps the wire as the flags ask: faults nearest to the NIC, so that a recording shows the other side's view.
-func (s simFlags) middleware(undo *ledger) (func(wire.Wire) (wire.Wire, error), error) {
+// middleware wraps the wire as the flags ask: faults nearest to the NIC, so that a recording shows
+// the other side's view.
+func (s simFlags) middleware(undo *cleanup) (func(wire.Wire) (wire.Wire, error), error) {
 	record := func(w wire.Wire) (wire.Wire, error) { return w, nil }
 	if s.record != "" {
 		f, err := os.Create(s.record)

@@ -8,16 +8,16 @@ import (
 	"os"
 	"strings"
 
-	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/subnet"
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/subnet"
 )
 
-// picks tells whether the slice's addresses are ours to choose.
-func (f *serveFlags) picks() bool {
-	return f.device == simDevice && len(f.addresses) == 0 && f.ask == (ask{})
+// choosesSubnet tells whether the slice's addresses are ours to choose.
+func (f *serveFlags) choosesSubnet() bool {
+	return f.device == simDevice && len(f.addresses) == 0 && f.sources == (addressSources{})
 }
 
-// openSim makes the software NIC for addresses that it settles first. Meanwhile no other server of this network namespace
-// does, so that two that start at once do not find the same subnet free.
+// openSim makes the software NIC for addresses that it settles first. Meanwhile no other server of
+// this network namespace does, so that two that start at once do not find the same subnet free.
 func (s *slice) openSim(f *serveFlags, log *slog.Logger) (err error) {
 	unlock, err := subnet.Lock()
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *slice) openSim(f *serveFlags, log *slog.Logger) (err error) {
 		return err
 	}
 	host := hostSide(f.addresses, f.gateways)
-	if s.sim, err = openSim(f.sim, f.mtu, host, log, &s.undo); err != nil {
+	if s.sim, err = openSim(f.sim, f.mtu, host, log, &s.cleanup); err != nil {
 		return err
 	}
 	s.about = "the software NIC on " + f.sim.wire
@@ -38,9 +38,10 @@ func (s *slice) openSim(f *serveFlags, log *slog.Logger) (err error) {
 	return nil
 }
 
-// settle chooses addresses in subnets that nothing on this machine uses, or refuses those given if something does.
+// settle chooses addresses in subnets that nothing on this machine uses, or refuses those given if
+// something does.
 func (f *serveFlags) settle() error {
-	wire, err := parsePlug(f.sim.wireFlag, f.sim.wire)
+	wire, err := parseWireSpec(f.sim.wireFlag, f.sim.wire)
 	if err != nil {
 		return err
 	}
@@ -52,11 +53,11 @@ func (f *serveFlags) settle() error {
 	if err != nil {
 		return err
 	}
-	if f.picks() {
+	if f.choosesSubnet() {
 		return f.pick(uses, wire)
 	}
 	for _, p := range f.addresses {
-		if err := refuse(p, wire, uses); err != nil {
+		if err := conflictError(p, wire, uses); err != nil {
 			return err
 		}
 	}
@@ -77,8 +78,9 @@ const (
 	slicePart6 = 0x10
 )
 
-// pick takes an address of each IP version. A TAP interface gets none of IPv6 where the kernel has that off.
-func (f *serveFlags) pick(uses []subnet.Use, wire plug) error {
+// pick takes an address of each IP version. A TAP interface gets none of IPv6 where the kernel has
+// that off.
+func (f *serveFlags) pick(uses []subnet.Use, wire wireSpec) error {
 	v4, err := subnet.Free4(uses)
 	if err != nil {
 		return fmt.Errorf("%w; choose an --address", err)
@@ -103,14 +105,18 @@ func within(p netip.Prefix, last byte) netip.Prefix {
 	return netip.PrefixFrom(a, p.Bits())
 }
 
-// refuse says who has what an address would take from the machine: all of its subnet if an interface is made for it, only the
-// address itself on a network that is there.
-func refuse(p netip.Prefix, wire plug, uses []subnet.Use) error {
+// conflictError says who has what an address would take from the machine: all of its subnet if an
+// interface is made for it, only the address itself on a network that is there.
+func conflictError(p netip.Prefix, wire wireSpec, uses []subnet.Use) error {
 	for _, u := range uses {
 		switch {
 		case wire.kind == "tap" && p.Bits() >= 0 && u.Prefix.Overlaps(p):
-			return fmt.Errorf("--address %s: %s, and interface %s would take that away; give another subnet, or none: then a free one is chosen",
-				p, u.By, wire.name)
+			return fmt.Errorf(
+				"--address %s: %s, and interface %s would take that away; give another subnet, or none: then a free one is chosen",
+				p,
+				u.By,
+				wire.name,
+			)
 		case wire.kind == "packet" && u.Prefix.Addr() == p.Addr():
 			return fmt.Errorf("--address %s: %s; give the slice an address of its own", p, u.By)
 		}
@@ -124,8 +130,8 @@ func hasIPv6() bool {
 	return err == nil && strings.TrimSpace(string(off)) == "0"
 }
 
-// hostSide is the address the machine itself gets on the wire's interface for each of ours: the gateway if one is in the
-// subnet, else the subnet's first free address.
+// hostSide is the address the machine itself gets on the wire's interface for each of ours: the
+// gateway if one is in the subnet, else the subnet's first free address.
 func hostSide(ours []netip.Prefix, gateways []netip.Addr) []netip.Prefix {
 	var host []netip.Prefix
 	for _, p := range ours {

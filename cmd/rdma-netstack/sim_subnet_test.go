@@ -14,8 +14,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// inANetworkOf makes a machine whose network has these prefixes, the machine as .7 and its default gateway as .1, which serves
-// HTTP.
+// inANetworkOf makes a machine whose network has these prefixes, the machine as .7 and its default
+// gateway as .1, which serves HTTP.
 func inANetworkOf(t *testing.T, prefixes ...string) *script {
 	t.Helper()
 	need.NetNS(t)
@@ -97,7 +97,8 @@ func getFrom(t *testing.T, n *lab.Net, url string) string {
 	return string(body)
 }
 
-// serving starts a server and returns the addresses that it says it has, and the URL of its status page.
+// serving starts a server and returns the addresses that it says it has, and the URL of its status
+// page.
 func serving(t *testing.T, s *script, args ...string) (addrs []netip.Addr, url string) {
 	t.Helper()
 	if err := s.start(append([]string{"serve", "http", "--device", "sim"}, args...)); err != nil {
@@ -125,8 +126,9 @@ func (s *script) stop(t *testing.T) {
 	}
 }
 
-// TestServeSimLeavesTheNetworkAlone starts README's first server on machines whose network, with its default gateway, is where
-// the server would be: it goes elsewhere, says where, answers there, and the gateway still answers.
+// TestServeSimLeavesTheNetworkAlone starts README's first server on machines whose network, with
+// its default gateway, is where the server would be: it goes elsewhere, says where, answers there,
+// and the gateway still answers.
 func TestServeSimLeavesTheNetworkAlone(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -177,7 +179,8 @@ func TestServeSimLeavesTheNetworkAlone(t *testing.T) {
 	}
 }
 
-// TestServeSimRefusesTheNetwork gives it addresses that the machine needs for something: one sentence says who has them.
+// TestServeSimRefusesTheNetwork gives it addresses that the machine needs for something: one
+// sentence says who has them.
 func TestServeSimRefusesTheNetwork(t *testing.T) {
 	s := inANetworkOf(t, "192.0.2.0/24", "2001:db8::/64")
 	ip(t, s, "route", "add", "10.1.0.0/16", "via", "192.0.2.1")
@@ -206,7 +209,8 @@ func TestServeSimRefusesTheNetwork(t *testing.T) {
 	}
 }
 
-// TestServeSimOnAWireThatIsThere serves on an existing interface with an address of that interface's own network.
+// TestServeSimOnAWireThatIsThere serves on an existing interface with an address of that
+// interface's own network.
 func TestServeSimOnAWireThatIsThere(t *testing.T) {
 	s := inANetworkOf(t, "192.0.2.0/24")
 	addrs, _ := serving(t, s, "--address", "192.0.2.10/24", "--sim-wire", "packet:eth0")
@@ -216,7 +220,8 @@ func TestServeSimOnAWireThatIsThere(t *testing.T) {
 	s.stop(t)
 }
 
-// TestServeSimTogether starts servers at once, each on a TAP interface of its own: no two choose the same subnet.
+// TestServeSimTogether starts servers at once, each on a TAP interface of its own: no two choose
+// the same subnet.
 func TestServeSimTogether(t *testing.T) {
 	first := inANetworkOf(t, "10.0.0.0/24")
 	all := []*script{first, {t: t, dir: t.TempDir(), net: first.net}, {t: t, dir: t.TempDir(), net: first.net}}
@@ -254,7 +259,8 @@ func TestServeSimWithoutIPv6(t *testing.T) {
 	s.stop(t)
 }
 
-// TestNamespacesNeedNoFreeSubnet runs what lives in namespaces of its own on a machine in TEST-NET-1.
+// TestNamespacesNeedNoFreeSubnet runs what lives in namespaces of its own on a machine in
+// TEST-NET-1.
 func TestNamespacesNeedNoFreeSubnet(t *testing.T) {
 	for _, args := range [][]string{{"compare", "--time", "30ms", "--json"}, {"demo", "--clients", "go"}} {
 		t.Run(args[0], func(t *testing.T) {

@@ -22,14 +22,14 @@ type slice struct {
 	sim       *simnic.NIC // nil on hardware
 	addresses []netip.Prefix
 	about     string // the device
-	undo      ledger
+	cleanup   cleanup
 }
 
 // openSlice opens the device the flags name. Nothing stays open when it fails.
 func openSlice(ctx context.Context, f serveFlags, log *slog.Logger) (*slice, error) {
 	s := &slice{about: f.device}
 	if err := s.open(ctx, f, log); err != nil {
-		return nil, errors.Join(err, s.undo.close())
+		return nil, errors.Join(err, s.cleanup.close())
 	}
 	return s, nil
 }
@@ -53,12 +53,12 @@ func (s *slice) open(ctx context.Context, f serveFlags, log *slog.Logger) error 
 		return err
 	}
 	s.stack, s.addresses = st, hostAddresses(st, f.addresses)
-	s.undo.add(func() error { return shutStack(st) })
+	s.cleanup.add(func() error { return shutdownStack(st) })
 	return nil
 }
 
-// hostAddresses are those others may use: what was given on the command line, then what the network gave, or else the
-// link-local one.
+// hostAddresses are those others may use: what was given on the command line, then what the network
+// gave, or else the link-local one.
 func hostAddresses(st *stack.Stack, given []netip.Prefix) []netip.Prefix {
 	ours := st.Addrs()
 	var all []netip.Prefix
@@ -83,8 +83,8 @@ func hostAddresses(st *stack.Stack, given []netip.Prefix) []netip.Prefix {
 // flushTime is how long data of closed connections may take to arrive at the end.
 const flushTime = time.Second
 
-// shutStack closes the stack once everything that was written has arrived, or after flushTime.
-func shutStack(st *stack.Stack) error {
+// shutdownStack closes the stack once everything that was written has arrived, or after flushTime.
+func shutdownStack(st *stack.Stack) error {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
 	defer cancel()
 	if err := st.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -96,30 +96,45 @@ func shutStack(st *stack.Stack) error {
 // useSim makes the software NIC the device to open.
 func useSim(cfg *dv.Config, nic *simnic.NIC) {
 	cfg.Kernel = kernel.Opener(nic)
-	cfg.Facts = dv.PortFacts{Name: nic.Config().Name, Netdev: nic.Config().Netdev, MAC: nic.MAC(), MTU: nic.MTU()}
+	cfg.Facts = dv.PortFacts{
+		Name:   nic.Config().Name,
+		Netdev: nic.Config().Netdev,
+		MAC:    nic.MAC(),
+		MTU:    nic.MTU(),
+	}
 }
 
-// serveSim is useSim for a stack: frames wait for buffers. A kernel behind a TAP sends 64 KiB at once, 46 frames, many times in a
-// row, and would have to repeat what a full ring drops.
+// serveSim is useSim for a stack: frames wait for buffers. A kernel behind a TAP sends 64 KiB at
+// once, 46 frames, many times in a row, and would have to repeat what a full ring drops.
 func serveSim(cfg *dv.Config, nic *simnic.NIC) {
 	useSim(cfg, nic)
 	cfg.DelayDrop = true
 }
 
 func (f *serveFlags) nicConfig(log *slog.Logger) dv.Config {
-	return dv.Config{Device: f.device, MAC: f.mac, AllowNetdevMAC: f.netdevMAC, RxQueues: f.queues, TxQueues: f.queues, MTU: f.mtu, VLAN: uint16(f.vlan), Logger: log}
+	return dv.Config{
+		Device:         f.device,
+		MAC:            f.mac,
+		AllowNetdevMAC: f.netdevMAC,
+		RxQueues:       f.queues,
+		TxQueues:       f.queues,
+		MTU:            f.mtu,
+		VLAN:           uint16(f.vlan),
+		Logger:         log,
+	}
 }
 
 // stackConfig is what the flags say of the stack.
 func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 	return stack.Config{
 		Addresses: f.addresses, Gateways: f.gateways, RxMode: f.rxMode, DSCP: uint8(f.dscp), Logger: log,
-		DHCPv4: f.ask.dhcp4, DHCPv6: f.ask.dhcp6, SLAAC: f.ask.slaac, Auto: f.ask.auto,
+		DHCPv4: f.sources.dhcp4, DHCPv6: f.sources.dhcp6, SLAAC: f.sources.slaac, Auto: f.sources.auto,
 	}
 }
 
-// closeAfter closes everything, in the order that lets the last answers out, and joins what goes wrong then to err.
-func (s *slice) closeAfter(err error) error { return errors.Join(err, s.undo.close()) }
+// closeAfter closes everything, in the order that lets the last answers out, and joins what goes
+// wrong then to err.
+func (s *slice) closeAfter(err error) error { return errors.Join(err, s.cleanup.close()) }
 
 // String describes the slice in the start-up line.
 func (s *slice) String() string {
@@ -127,10 +142,16 @@ func (s *slice) String() string {
 	for _, p := range s.addresses {
 		addrs = append(addrs, p.Addr().String())
 	}
-	return fmt.Sprintf("%s (MAC %s, a slice of %s)", strings.Join(addrs, " and "), s.stack.HardwareAddr(), s.about)
+	return fmt.Sprintf(
+		"%s (MAC %s, a slice of %s)",
+		strings.Join(addrs, " and "),
+		s.stack.HardwareAddr(),
+		s.about,
+	)
 }
 
-// status is what the web server's status page shows beside its own counters. sim is nil on hardware.
+// status is what the web server's status page shows beside its own counters. sim is nil on
+// hardware.
 func status(st *stack.Stack, sim *simnic.NIC) any {
 	out := map[string]any{
 		"mac": st.HardwareAddr().String(), "addresses": st.Addrs(),

@@ -45,12 +45,24 @@ func version(_ context.Context, args []string, out streams) error {
 	if b.Modified {
 		commit += " with changes"
 	}
-	_, err := fmt.Fprintf(out.stdout, "rdma-netstack %s%s, %s, %s, gVisor %s\n", b.Version, commit, b.Go, b.Platform, b.GVisor)
+	_, err := fmt.Fprintf(
+		out.stdout,
+		"rdma-netstack %s%s, %s, %s, gVisor %s\n",
+		b.Version,
+		commit,
+		b.Go,
+		b.Platform,
+		b.GVisor,
+	)
 	return err
 }
 
 func thisBuild() build {
-	b := build{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := build{
+		Version:  "(devel)",
+		Go:       runtime.Version(),
+		Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return b

@@ -8,7 +8,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/rings"
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/rings"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
@@ -21,7 +21,7 @@ both ways. Without, it goes back out of the same port with its addresses swapped
   rdma-netstack xconnect --device mlx5_0 --to mlx5_1 --promiscuous
 
   --to NAME           the other device; sim is a second software NIC, on --to-wire
-  --to-wire PLUG      what that is plugged into: tap:NAME, packet:IFNAME or none
+  --to-wire PLUG      what that is connected to: tap:NAME, packet:IFNAME or none
   --dst MAC           rewrite the destination, and the source to ours, instead of leaving addresses as they are (--to)
                       or swapping them
   --time DURATION     stop after that (default 0: until Ctrl-C)
@@ -50,7 +50,11 @@ func (f *xconnectFlags) parse(args []string) error {
 		return err
 	}
 	if f.to == simDevice && f.toWire == "" {
-		return usageError{errors.New("--to-wire is missing: what the second software NIC is plugged into, such as tap:slice1")}
+		return usageError{
+			errors.New(
+				"--to-wire is missing: what the second software NIC is plugged into, such as tap:slice1",
+			),
+		}
 	}
 	return f.check(fs)
 }
@@ -78,7 +82,7 @@ func xconnect(ctx context.Context, args []string, out streams) (err error) {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(out.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	var undo ledger
+	var undo cleanup
 	defer func() { err = errors.Join(err, undo.close()) }()
 	paths, about, err := f.connect(ctx, log, &undo)
 	if err != nil {
@@ -101,26 +105,53 @@ func xconnect(ctx context.Context, args []string, out streams) (err error) {
 		})
 	})
 	frames, bytes, dropped := forwarded(paths)
-	fmt.Fprintf(out.stdout, "forwarded %d frames, %d bytes, dropped %d because a ring was full\n", frames, bytes, dropped)
+	fmt.Fprintf(
+		out.stdout,
+		"forwarded %d frames, %d bytes, dropped %d because a ring was full\n",
+		frames,
+		bytes,
+		dropped,
+	)
 	return err
 }
 
 // connect opens one or two devices and pairs their queues.
-func (f *xconnectFlags) connect(ctx context.Context, log *slog.Logger, undo *ledger) ([]*path, string, error) {
+func (f *xconnectFlags) connect(
+	ctx context.Context,
+	log *slog.Logger,
+	undo *cleanup,
+) ([]*path, string, error) {
 	a, err := f.open(ctx, log, undo)
 	if err != nil {
 		return nil, "", err
 	}
 	if f.to == "" {
-		return f.pair(a, a), fmt.Sprintf("frames for %s on %s go back where they came from", a.MAC(), a.Name()), nil
+		return f.pair(
+				a,
+				a,
+			), fmt.Sprintf(
+				"frames for %s on %s go back where they came from",
+				a.MAC(),
+				a.Name(),
+			), nil
 	}
 	other := f.ringFlags
-	other.device, other.mac, other.sim = f.to, nil, simFlags{wire: f.toWire, wireFlag: "to-wire", netdev: "none"}
+	other.device, other.mac, other.sim = f.to, nil, simFlags{
+		wire:     f.toWire,
+		wireFlag: "to-wire",
+		netdev:   "none",
+	}
 	b, err := other.open(ctx, log, undo)
 	if err != nil {
 		return nil, "", err
 	}
-	about := fmt.Sprintf("frames for %s on %s leave by %s, those for %s the other way", a.MAC(), a.Name(), b.Name(), b.MAC())
+	about := fmt.Sprintf(
+		"frames for %s on %s leave by %s, those for %s the other way",
+		a.MAC(),
+		a.Name(),
+		b.Name(),
+		b.MAC(),
+	)
 	return append(f.pair(a, b), f.pair(b, a)...), about, nil
 }
 

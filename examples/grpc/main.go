@@ -1,5 +1,5 @@
-// Command grpc is a gRPC server with the standard health service on a slice of an RDMA port. It is a
-// module of its own because grpc is large.
+// Command grpc is a gRPC server with the standard health service on a slice of an RDMA port. It is
+// a module of its own because grpc is large.
 //
 //	cd examples/grpc
 //	go build && sudo ./grpc -device sim

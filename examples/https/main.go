@@ -79,8 +79,8 @@ func serve(ctx context.Context, ln net.Listener, h http.Handler, cert, key strin
 	return <-stopped
 }
 
-// flush closes the stack once its peers have what was written. Closing a socket of the kernel leaves
-// that to the kernel; this stack ends with the process.
+// flush closes the stack once its peers have what was written. Closing a socket of the kernel
+// leaves that to the kernel; this stack ends with the process.
 func flush(st *stack.Stack) error {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
 	defer cancel()

@@ -1,5 +1,5 @@
-// Command proxy is an HTTP reverse proxy both of whose sides, clients and backend, are on a slice of
-// an RDMA port.
+// Command proxy is an HTTP reverse proxy both of whose sides, clients and backend, are on a slice
+// of an RDMA port.
 //
 //	sudo $(which go) run ./examples/proxy -device sim -backend http://192.0.2.1:8000
 //	python3 -m http.server 8000   # the backend, on the other end of the wire

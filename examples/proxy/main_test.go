@@ -12,8 +12,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/stacktest"
 )
 
-// TestProxy fetches a page through the proxy. Client and backend are the same host: the other end of
-// the wire.
+// TestProxy fetches a page through the proxy. Client and backend are the same host: the other end
+// of the wire.
 func TestProxy(t *testing.T) {
 	slice, other := stacktest.Pair(t)
 	ln, err := other.Listen("tcp", ":8000")

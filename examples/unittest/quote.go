@@ -1,6 +1,6 @@
 // Package unittest shows how to test a service on a slice without a device, root or a network. The
-// service is RFC 865's: who connects gets a quote. Its test runs it on one end of a memory wire, with
-// a client on the other:
+// service is RFC 865's: who connects gets a quote. Its test runs it on one end of a memory wire,
+// with a client on the other:
 //
 //	go test ./examples/unittest
 package unittest

@@ -57,7 +57,7 @@ func testHTTP(t *testing.T, w *world) {
 			t.Error(err)
 		}
 	}
-	if err := w.client.Crowd(w.ctx, url(slice4, 80), 16, 4, 32<<10); err != nil {
+	if err := w.client.DownloadConcurrently(w.ctx, url(slice4, 80), 16, 4, 32<<10); err != nil {
 		t.Error(err)
 	}
 	after := w.nic.Counters()

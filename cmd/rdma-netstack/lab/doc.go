@@ -1,8 +1,8 @@
 // Package lab makes small private networks on one Linux machine and takes them away again.
 //
-// A Net is an anonymous network namespace. It has no name in /run/netns: it lives as long as a descriptor of this process,
-// so nothing is left behind whatever way the process ends, kill -9 included. Others can still enter it while it lives, through
-// the path that Net.Path gives.
+// A Net is an anonymous network namespace. It has no name in /run/netns: it lives as long as a
+// descriptor of this process, so nothing is left behind whatever way the process ends, kill -9
+// included. Others can still enter it while it lives, through the path that Net.Path gives.
 //
 //	outside, err := lab.New("outside")
 //	err = outside.Do(func() error { return lab.Up("tap0", lab.Setup{Addresses: addrs}) })
@@ -10,6 +10,6 @@
 //	err = outside.Start(exec.Command("ping", "192.0.2.10"))         // a process in that namespace; dies with this one
 //	outside.Close()
 //
-// Making a namespace needs CAP_SYS_ADMIN. A process without it can run itself once more as root of a user namespace of its
-// own, see RunAsNamespaceRoot.
+// Making a namespace needs CAP_SYS_ADMIN. A process without it can run itself once more as root of
+// a user namespace of its own, see RunAsNamespaceRoot.
 package lab

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Net is one anonymous network namespace with its loopback interface up. All methods may be called from any goroutine.
+// Net is one anonymous network namespace with its loopback interface up. All methods may be called
+// from any goroutine.
 type Net struct {
 	name string
 	file *os.File // keeps the namespace alive and is the way in
@@ -29,7 +30,7 @@ func New(name string) (*Net, error) {
 	n := &Net{name: name, work: make(chan func())}
 	ready := make(chan error, 1)
 	n.home.Add(1)
-	onThread(func() { n.stay(ready) })
+	onThread(func() { n.runWork(ready) })
 	if err := <-ready; err != nil {
 		n.home.Wait()
 		return nil, fmt.Errorf("make network namespace %q: %w", name, err)
@@ -37,9 +38,9 @@ func New(name string) (*Net, error) {
 	return n, nil
 }
 
-// stay makes the namespace and then runs what it is handed. It is the parent thread of every child process of this
-// namespace: they are told to die when it ends.
-func (n *Net) stay(ready chan<- error) {
+// runWork makes the namespace and then runs what it is handed. It is the parent thread of every
+// child process of this namespace: they are told to die when it ends.
+func (n *Net) runWork(ready chan<- error) {
 	defer n.home.Done()
 	err := unix.Unshare(unix.CLONE_NEWNET)
 	if err == nil {
@@ -63,8 +64,8 @@ func (n *Net) Name() string { return n.name }
 // Path is where another process may enter the namespace, with nsenter --net=PATH, while it lives.
 func (n *Net) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd()) }
 
-// Do runs fn on a thread inside the namespace and returns its error. Sockets and devices that fn makes belong to the
-// namespace for good; goroutines that fn starts do not run in it.
+// Do runs fn on a thread inside the namespace and returns its error. Sockets and devices that fn
+// makes belong to the namespace for good; goroutines that fn starts do not run in it.
 func (n *Net) Do(fn func() error) error {
 	return onThreadWait(func() error {
 		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -74,7 +75,8 @@ func (n *Net) Do(fn func() error) error {
 	})
 }
 
-// DialContext is net.Dialer.DialContext with a kernel socket of the namespace. Addresses are literal.
+// DialContext is net.Dialer.DialContext with a kernel socket of the namespace. Addresses are
+// literal.
 func (n *Net) DialContext(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	err = n.Do(func() (err error) {
 		var d net.Dialer
@@ -102,22 +104,22 @@ func (n *Net) ListenPacket(network, address string) (conn net.PacketConn, err er
 	return conn, err
 }
 
-// Start starts the command inside the namespace. It is killed when the namespace is closed and when this process dies in
-// whatever way. The caller waits for it, as after cmd.Start.
+// Start starts the command inside the namespace. It is killed when the namespace is closed and when
+// this process dies in whatever way. The caller waits for it, as after cmd.Start.
 func (n *Net) Start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	done := make(chan error, 1)
-	if !n.hand(func() { done <- cmd.Start() }) {
+	if !n.submit(func() { done <- cmd.Start() }) {
 		return fmt.Errorf("start %s in network namespace %q: %w", cmd.Path, n.name, os.ErrClosed)
 	}
 	return <-done
 }
 
-// hand gives fn to the home thread and reports whether there still is one.
-func (n *Net) hand(fn func()) bool {
+// submit gives fn to the home thread and reports whether there still is one.
+func (n *Net) submit(fn func()) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
@@ -127,8 +129,9 @@ func (n *Net) hand(fn func()) bool {
 	return true
 }
 
-// Close gives the namespace up: children die, and the kernel removes it with all its interfaces once no socket and no
-// device of it is open any more. It may be called twice and from any goroutine.
+// Close gives the namespace up: children die, and the kernel removes it with all its interfaces
+// once no socket and no device of it is open any more. It may be called twice and from any
+// goroutine.
 func (n *Net) Close() error {
 	n.mu.Lock()
 	if n.closed {

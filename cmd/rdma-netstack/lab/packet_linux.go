@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Port sends and receives whole Ethernet frames on one interface (AF_PACKET). It sees what the interface receives and,
-// unlike a capture, not what the machine itself sends there. Needs CAP_NET_RAW.
+// Port sends and receives whole Ethernet frames on one interface (AF_PACKET). It sees what the
+// interface receives and, unlike a capture, not what the machine itself sends there. Needs
+// CAP_NET_RAW.
 type Port struct {
 	file *os.File
 	MAC  net.HardwareAddr // of the interface
@@ -44,7 +45,10 @@ func bindPort(fd, ifindex int) error {
 	}
 	var all [2]byte
 	binary.BigEndian.PutUint16(all[:], unix.ETH_P_ALL)
-	return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(all[:]), Ifindex: ifindex})
+	return unix.Bind(
+		fd,
+		&unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(all[:]), Ifindex: ifindex},
+	)
 }
 
 // Send sends one frame, from destination address to payload.
@@ -53,7 +57,8 @@ func (p *Port) Send(frame []byte) error {
 	return err
 }
 
-// Recv returns the next frame received, cut to the length of buf. After the deadline it returns os.ErrDeadlineExceeded.
+// Recv returns the next frame received, cut to the length of buf. After the deadline it returns
+// os.ErrDeadlineExceeded.
 func (p *Port) Recv(buf []byte, deadline time.Time) ([]byte, error) {
 	if err := p.file.SetReadDeadline(deadline); err != nil {
 		return nil, err

@@ -19,8 +19,9 @@ type Setup struct {
 	Addresses []netip.Prefix
 }
 
-// Up gives the interface of the calling thread's namespace its addresses and sets it up. IPv6 addresses are usable at once:
-// duplicate address detection is off, since whoever uses this made the whole network.
+// Up gives the interface of the calling thread's namespace its addresses and sets it up. IPv6
+// addresses are usable at once: duplicate address detection is off, since whoever uses this made
+// the whole network.
 func Up(ifname string, s Setup) error {
 	link, err := netlink.LinkByName(ifname)
 	if err != nil {
@@ -65,7 +66,8 @@ func addAddress(link netlink.Link, p netip.Prefix) error {
 	return nil
 }
 
-// quietIPv6 turns duplicate address detection and router solicitation off. A kernel without IPv6 has nothing to turn off.
+// quietIPv6 turns duplicate address detection and router solicitation off. A kernel without IPv6
+// has nothing to turn off.
 func quietIPv6(ifname string) error {
 	for _, name := range []string{"accept_dad", "router_solicitations"} {
 		err := os.WriteFile("/proc/sys/net/ipv6/conf/"+ifname+"/"+name, []byte("0"), 0)
@@ -86,7 +88,14 @@ func Cable(a *Net, aName string, b *Net, bName string) error {
 		})
 	})
 	if err != nil {
-		return fmt.Errorf("make veth pair %s (in %s) and %s (in %s): %w", aName, a.name, bName, b.name, err)
+		return fmt.Errorf(
+			"make veth pair %s (in %s) and %s (in %s): %w",
+			aName,
+			a.name,
+			bName,
+			b.name,
+			err,
+		)
 	}
 	return nil
 }

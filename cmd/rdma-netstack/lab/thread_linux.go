@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onThread runs fn on an operating system thread of its own, which ends when fn returns. Whatever fn does to the thread
-// (namespaces) ends with it. The caller is not held up.
+// onThread runs fn on an operating system thread of its own, which ends when fn returns. Whatever
+// fn does to the thread (namespaces) ends with it. The caller is not held up.
 func onThread(fn func()) {
 	go func() {
 		runtime.LockOSThread() // never unlocked: that is what ends the thread
@@ -15,8 +15,8 @@ func onThread(fn func()) {
 			fn()
 			return
 		}
-		// The process's first thread can never end, so it must not be changed. While this goroutine holds it, the next
-		// goroutine gets another one.
+		// The process's first thread can never end, so it must not be changed. While this goroutine holds
+		// it, the next goroutine gets another one.
 		taken := make(chan struct{})
 		go func() {
 			runtime.LockOSThread()

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// insideMark tells a process that it already is the one RunAsNamespaceRoot started.
-const insideMark = "RDMA_NETSTACK_NAMESPACE_ROOT"
+// insideEnv tells a process that it already is the one RunAsNamespaceRoot started.
+const insideEnv = "RDMA_NETSTACK_NAMESPACE_ROOT"
 
 // CanMakeNets returns nil when this process may call New, and otherwise why not.
 func CanMakeNets() error {
@@ -25,17 +25,23 @@ func CanMakeNets() error {
 // ErrNoUserNamespaces means that this machine lets only root make namespaces.
 var ErrNoUserNamespaces = errors.New("user namespaces are not to be had")
 
-// RunAsNamespaceRoot runs this program again, same arguments, as root of a user and network namespace made for it, and
-// returns its exit code. Signals that ask a program to end are passed on; if this process dies, so does that one. The error
-// is ErrNoUserNamespaces, with the setting that is in the way, where the machine refuses.
+// RunAsNamespaceRoot runs this program again, same arguments, as root of a user and network
+// namespace made for it, and returns its exit code. Signals that ask a program to end are passed
+// on; if this process dies, so does that one. The error is ErrNoUserNamespaces, with the setting
+// that is in the way, where the machine refuses.
 func RunAsNamespaceRoot(args []string, stdout, stderr io.Writer) (code int, err error) {
-	if os.Getenv(insideMark) != "" {
-		return 0, fmt.Errorf("%w: this process is root of its user namespace and still may not make a network namespace (%s)",
-			ErrNoUserNamespaces, refusal("/proc/sys"))
+	if os.Getenv(insideEnv) != "" {
+		return 0, fmt.Errorf(
+			"%w: this process is root of its user namespace and still may not make a network namespace (%s)",
+			ErrNoUserNamespaces,
+			refusal("/proc/sys"),
+		)
 	}
-	cmd := exec.Command("/proc/self/exe", args...) // also where the program's own path is gone or out of reach
+	cmd := exec.Command(
+		"/proc/self/exe",
+		args...) // also where the program's own path is gone or out of reach
 	cmd.Args[0] = os.Args[0]
-	cmd.Env = append(os.Environ(), insideMark+"=1")
+	cmd.Env = append(os.Environ(), insideEnv+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, stdout, stderr
 	cmd.SysProcAttr = namespaceRoot()
 	return runPassingSignals(cmd)
@@ -84,7 +90,8 @@ func exitCode(cmd *exec.Cmd, err error) (int, error) {
 	return 0, fmt.Errorf("run %s as root of a user namespace: %w", cmd.Path, err)
 }
 
-// refusal names the setting under root (/proc/sys) that keeps ordinary users from making namespaces, with the way out.
+// refusal names the setting under root (/proc/sys) that keeps ordinary users from making
+// namespaces, with the way out.
 func refusal(root string) string {
 	for _, s := range []struct{ file, refuses, hint string }{
 		{"kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"},

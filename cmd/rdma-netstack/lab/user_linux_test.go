@@ -17,7 +17,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// The test binary plays the program that runs itself again when RDMA_NETSTACK_LAB_TEST is set to a role.
+// The test binary plays the program that runs itself again when RDMA_NETSTACK_LAB_TEST is set to a
+// role.
 func TestMain(m *testing.M) {
 	switch role := os.Getenv("RDMA_NETSTACK_LAB_TEST"); role {
 	case "":
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 func play(role string) int {
-	if os.Getenv(insideMark) != "" {
+	if os.Getenv(insideEnv) != "" {
 		return playInside(role)
 	}
 	code, err := RunAsNamespaceRoot(os.Args[1:], os.Stdout, os.Stderr)

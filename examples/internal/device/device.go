@@ -24,8 +24,8 @@ const (
 const TAP = "slice0"
 
 // Config returns the configuration of the named RDMA device. "sim" is a software ConnectX, whose
-// wire is a TAP interface of the calling thread's network namespace. The caller calls done after the
-// stack is closed.
+// wire is a TAP interface of the calling thread's network namespace. The caller calls done after
+// the stack is closed.
 func Config(name string) (cfg dv.Config, done func() error, err error) {
 	if name != "sim" {
 		return dv.Config{Device: name}, func() error { return nil }, nil

@@ -11,7 +11,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// TestSim has Linux reach a server on the software NIC, as the package comments of the examples say.
+// TestSim has Linux reach a server on the software NIC, as the package comments of the examples
+// say.
 func TestSim(t *testing.T) {
 	need.TUN(t)
 	linux, err := lab.New("linux")

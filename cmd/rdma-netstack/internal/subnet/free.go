@@ -6,14 +6,16 @@ import (
 	"slices"
 )
 
-// pool is a prefix to take subnets of one length from: the first of each step, which is a prefix length too.
+// pool is a prefix to take subnets of one length from: the first of each step, which is a prefix
+// length too.
 type pool struct {
 	from       netip.Prefix
 	step, bits int
 }
 
-// Free4 is the first IPv4 subnet, of 24 bits, that no use overlaps, of TEST-NET-1 to 3 (RFC 5737), the benchmark prefix
-// (RFC 2544) and private networks (RFC 1918), in this order: private ones may exist behind a default route.
+// Free4 is the first IPv4 subnet, of 24 bits, that no use overlaps, of TEST-NET-1 to 3 (RFC 5737),
+// the benchmark prefix (RFC 2544) and private networks (RFC 1918), in this order: private ones may
+// exist behind a default route.
 func Free4(uses []Use) (netip.Prefix, error) {
 	return free(uses, []pool{
 		{netip.MustParsePrefix("192.0.2.0/24"), 24, 24},
@@ -26,8 +28,9 @@ func Free4(uses []Use) (netip.Prefix, error) {
 	})
 }
 
-// Free6 is the first IPv6 subnet, of 64 bits, that no use overlaps, of the documentation prefixes (RFC 3849, RFC 9637), the
-// benchmark prefix (RFC 5180) and a local one (RFC 4193) with a global ID of this program's.
+// Free6 is the first IPv6 subnet, of 64 bits, that no use overlaps, of the documentation prefixes
+// (RFC 3849, RFC 9637), the benchmark prefix (RFC 5180) and a local one (RFC 4193) with a global ID
+// of this program's.
 func Free6(uses []Use) (netip.Prefix, error) {
 	return free(uses, []pool{
 		{netip.MustParsePrefix("2001:db8::/32"), 40, 64},
@@ -46,7 +49,11 @@ func free(uses []Use, pools []pool) (netip.Prefix, error) {
 			}
 		}
 	}
-	return netip.Prefix{}, fmt.Errorf("no subnet is free: this machine uses all of %s to %s", pools[0].from, pools[len(pools)-1].from)
+	return netip.Prefix{}, fmt.Errorf(
+		"no subnet is free: this machine uses all of %s to %s",
+		pools[0].from,
+		pools[len(pools)-1].from,
+	)
 }
 
 // after is the first address of the next prefix of that length; not valid after the last one.

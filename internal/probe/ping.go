@@ -14,14 +14,19 @@ import (
 	"time"
 )
 
-// Pongs is what came back of a number of echo requests.
-type Pongs struct {
+// PingResult is what came back of a number of echo requests.
+type PingResult struct {
 	Sent, Received int
 	Average        time.Duration // round trip
 }
 
-func (p Pongs) String() string {
-	return fmt.Sprintf("%d of %d answered, %.2f ms", p.Received, p.Sent, float64(p.Average.Microseconds())/1000)
+func (p PingResult) String() string {
+	return fmt.Sprintf(
+		"%d of %d answered, %.2f ms",
+		p.Received,
+		p.Sent,
+		float64(p.Average.Microseconds())/1000,
+	)
 }
 
 const (
@@ -30,7 +35,7 @@ const (
 )
 
 // Ping sends count echo requests. No answer at all is not an error.
-func (c *Client) Ping(ctx context.Context, to netip.Addr, count int) (Pongs, error) {
+func (c *Client) Ping(ctx context.Context, to netip.Addr, count int) (PingResult, error) {
 	if _, ok := c.programs["ping"]; ok {
 		return c.pingProgram(ctx, to, count)
 	}
@@ -42,15 +47,15 @@ var (
 	pingAverage  = regexp.MustCompile(`= [\d.]+/([\d.]+)/`) // rtt min/avg/max
 )
 
-func (c *Client) pingProgram(ctx context.Context, to netip.Addr, count int) (Pongs, error) {
+func (c *Client) pingProgram(ctx context.Context, to netip.Addr, count int) (PingResult, error) {
 	var out bytes.Buffer
 	err := c.run(ctx, nil, &out, "ping", "-n", "-c", strconv.Itoa(count),
 		"-i", fmt.Sprint(pingInterval.Seconds()), "-W", fmt.Sprint(pingWait.Seconds()), to.String())
 	m := pingReceived.FindSubmatch(out.Bytes())
 	if m == nil {
-		return Pongs{}, errors.Join(err, fmt.Errorf("ping printed %q", firstLine(out.String())))
+		return PingResult{}, errors.Join(err, fmt.Errorf("ping printed %q", firstLine(out.String())))
 	}
-	p := Pongs{Sent: count}
+	p := PingResult{Sent: count}
 	p.Received, _ = strconv.Atoi(string(m[1]))
 	if m := pingAverage.FindSubmatch(out.Bytes()); m != nil {
 		ms, _ := strconv.ParseFloat(string(m[1]), 64)
@@ -74,17 +79,17 @@ func kindFor(to netip.Addr) echoKind {
 	return echoKind{"ip6:ipv6-icmp", 128, 129}
 }
 
-func (c *Client) pingSocket(ctx context.Context, to netip.Addr, count int) (Pongs, error) {
+func (c *Client) pingSocket(ctx context.Context, to netip.Addr, count int) (PingResult, error) {
 	kind := kindFor(to)
 	conn, err := c.net.ListenPacket(kind.network, "")
 	if err != nil {
-		return Pongs{}, fmt.Errorf("open raw ICMP socket: %w", err)
+		return PingResult{}, fmt.Errorf("open raw ICMP socket: %w", err)
 	}
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 
-	p, total := Pongs{Sent: count}, time.Duration(0)
+	p, total := PingResult{Sent: count}, time.Duration(0)
 	id := uint16(os.Getpid())
 	for seq := range count {
 		sent := time.Now()
@@ -119,7 +124,12 @@ func echoRequest(kind echoKind, id, seq uint16) []byte {
 }
 
 // awaitEcho returns when the answer to this request, payload and all, is there.
-func awaitEcho(conn net.PacketConn, kind echoKind, id, seq uint16, sent time.Time) (time.Duration, error) {
+func awaitEcho(
+	conn net.PacketConn,
+	kind echoKind,
+	id, seq uint16,
+	sent time.Time,
+) (time.Duration, error) {
 	want := echoRequest(kind, id, seq)
 	buf := make([]byte, 1500)
 	conn.SetReadDeadline(sent.Add(pingWait))

@@ -9,8 +9,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// Counter receives on one queue, counts, and looks at the sequence numbers of generated frames. Those of one run that come
-// on several queues are counted per queue.
+// Counter receives on one queue, counts, and looks at the sequence numbers of generated frames.
+// Those of one run that come on several queues are counted per queue.
 type Counter struct {
 	frames, bytes, marked, late atomic.Uint64
 	next                        map[uint32]uint64 // highest sequence number seen, plus one, by run
@@ -63,7 +63,8 @@ func (c *Counter) look(f []byte) {
 // idlePolls is how often an empty ring is polled before the goroutine parks.
 const idlePolls = 2000
 
-// poll takes batches off the ring until ctx ends. An idle ring is waited for without using the processor.
+// poll takes batches off the ring until ctx ends. An idle ring is waited for without using the
+// processor.
 func poll(ctx context.Context, q *dv.RxQueue, take func([]dv.Packet)) error {
 	stop := context.AfterFunc(ctx, q.Wake)
 	defer stop()

@@ -1,7 +1,9 @@
-// Package probe is a client on the far side of the wire: ping, HTTP and DNS from inside a network namespace, with the
-// programs people know (ping, curl, dig) where they are installed and with Go on kernel sockets where not.
+// Package probe is a client on the far side of the wire: ping, HTTP and DNS from inside a network
+// namespace, with the programs people know (ping, curl, dig) where they are installed and with Go
+// on kernel sockets where not.
 //
-// Every answer is checked: bodies byte for byte against httpd's pattern, echoes by identity and payload.
+// Every answer is checked: bodies byte for byte against httpd's pattern, echoes by identity and
+// payload.
 package probe
 
 import (
@@ -23,7 +25,8 @@ type Client struct {
 	programs map[string]string // name -> path, of those to use
 }
 
-// New returns a client in this namespace that uses those of the named programs (ping, curl, dig) that are installed.
+// New returns a client in this namespace that uses those of the named programs (ping, curl, dig)
+// that are installed.
 func New(n *lab.Net, programs ...string) *Client {
 	c := &Client{net: n, programs: map[string]string{}}
 	for _, name := range programs {
@@ -34,8 +37,8 @@ func New(n *lab.Net, programs ...string) *Client {
 	return c
 }
 
-// By says who does what the named program would do.
-func (c *Client) By(program string) string {
+// Program says who does what the named program would do.
+func (c *Client) Program(program string) string {
 	if _, ok := c.programs[program]; ok {
 		return program
 	}
@@ -43,7 +46,13 @@ func (c *Client) By(program string) string {
 }
 
 // run runs an installed program in the namespace until it ends or ctx does.
-func (c *Client) run(ctx context.Context, stdin io.Reader, stdout io.Writer, program string, args ...string) error {
+func (c *Client) run(
+	ctx context.Context,
+	stdin io.Reader,
+	stdout io.Writer,
+	program string,
+	args ...string,
+) error {
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, c.programs[program], args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, &stderr
@@ -54,7 +63,13 @@ func (c *Client) run(ctx context.Context, stdin io.Reader, stdout io.Writer, pro
 		err = cmd.Wait()
 	}
 	if err != nil {
-		return fmt.Errorf("%s %s: %w %s", program, strings.Join(args, " "), err, firstLine(stderr.String()))
+		return fmt.Errorf(
+			"%s %s: %w %s",
+			program,
+			strings.Join(args, " "),
+			err,
+			firstLine(stderr.String()),
+		)
 	}
 	return nil
 }

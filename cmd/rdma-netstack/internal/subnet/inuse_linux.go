@@ -20,9 +20,9 @@ type Use struct {
 	By     string       // who has it, as "eth0 has 192.0.2.7/24"
 }
 
-// InUse lists what the namespace uses: addresses of its interfaces, destinations of its routes in every table, their routers,
-// and its resolvers. Interface except, which need not exist, does not count, nor do routes to (nearly) everywhere and
-// link-local addresses.
+// InUse lists what the namespace uses: addresses of its interfaces, destinations of its routes in
+// every table, their routers, and its resolvers. Interface except, which need not exist, does not
+// count, nor do routes to (nearly) everywhere and link-local addresses.
 func InUse(except string) ([]Use, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -75,7 +75,10 @@ func routes(name map[int]string, except string) (uses []Use, err error) {
 			uses = append(uses, Use{p, fmt.Sprintf("there is a route to %s%s", p, over)})
 		}
 		for _, gw := range routers(r) {
-			uses = append(uses, Use{netip.PrefixFrom(gw, gw.BitLen()), fmt.Sprintf("the router %s is%s", gw, over)})
+			uses = append(
+				uses,
+				Use{netip.PrefixFrom(gw, gw.BitLen()), fmt.Sprintf("the router %s is%s", gw, over)},
+			)
 		}
 	}
 	return uses, nil
@@ -95,8 +98,9 @@ func routers(r netlink.Route) (all []netip.Addr) {
 	return all
 }
 
-// everywhere recognizes routes that are not in the way of a subnet: the default route, also in two halves (VPNs) or as
-// 2000::/3, and those to link-local and multicast addresses, which every interface has.
+// everywhere recognizes routes that are not in the way of a subnet: the default route, also in two
+// halves (VPNs) or as 2000::/3, and those to link-local and multicast addresses, which every
+// interface has.
 func everywhere(p netip.Prefix) bool {
 	widest := 3
 	if p.Addr().Is4() {
@@ -117,7 +121,10 @@ func resolvers() (uses []Use) {
 	for _, server := range conf.Servers {
 		if a, err := netip.ParseAddr(server); err == nil {
 			a = a.WithZone("")
-			uses = append(uses, Use{netip.PrefixFrom(a, a.BitLen()), fmt.Sprintf("%s names the resolver %s", resolvConf, a)})
+			uses = append(
+				uses,
+				Use{netip.PrefixFrom(a, a.BitLen()), fmt.Sprintf("%s names the resolver %s", resolvConf, a)},
+			)
 		}
 	}
 	return uses

@@ -17,7 +17,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// world is the namespace near, where clients are, on a cable with far: a kernel at 192.0.2.2 and 2001:db8::2.
+// world is the namespace near, where clients are, on a cable with far: a kernel at 192.0.2.2 and
+// 2001:db8::2.
 type world struct{ near, far *lab.Net }
 
 func newWorld(t *testing.T) world {
@@ -118,7 +119,7 @@ func TestHTTP(t *testing.T) {
 			})
 		})
 	}
-	if err := New(w.near).Crowd(patient(t), "http://192.0.2.2", 64, 2, 10000); err != nil {
+	if err := New(w.near).DownloadConcurrently(patient(t), "http://192.0.2.2", 64, 2, 10000); err != nil {
 		t.Error(err)
 	}
 	if got := srv.Counters().Accepted; got < 64 {

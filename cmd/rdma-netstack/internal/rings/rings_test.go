@@ -21,7 +21,7 @@ var (
 	macB = net.HardwareAddr{2, 0, 0x5e, 0x10, 0, 2}
 )
 
-// open opens a software NIC that is plugged into w.
+// open opens a software NIC that is connected to w.
 func open(t *testing.T, mac net.HardwareAddr, w wire.Wire, mtu int) *dv.Device {
 	t.Helper()
 	nic, err := simnic.New(simnic.Config{MTU: mtu})
@@ -198,8 +198,8 @@ func TestNothingAllocatesPerFrame(t *testing.T) {
 	}
 }
 
-// Forwarding allocates nothing either: neither when the frame goes out of the buffer it came in, nor when it is copied,
-// whether it is in one buffer or in several.
+// Forwarding allocates nothing either: neither when the frame goes out of the buffer it came in,
+// nor when it is copied, whether it is in one buffer or in several.
 func TestForwardingAllocatesNothing(t *testing.T) {
 	for _, size := range sizes {
 		a, b := pair(t, size.mtu)

@@ -16,10 +16,15 @@ const (
 // magic begins the mark of a generated frame's payload: run number and sequence number follow.
 const magic = "rdpg"
 
-// Template makes a UDP frame of size bytes from src to dst: 198.18.0.1 to 198.18.0.2 (RFC 2544 appendix C.2.2), port 9.
+// Template makes a UDP frame of size bytes from src to dst: 198.18.0.1 to 198.18.0.2 (RFC 2544
+// appendix C.2.2), port 9.
 func Template(dst, src net.HardwareAddr, size int) ([]byte, error) {
 	if size < MinFrame {
-		return nil, fmt.Errorf("frames of %d bytes: at least %d are needed for the sequence number", size, MinFrame)
+		return nil, fmt.Errorf(
+			"frames of %d bytes: at least %d are needed for the sequence number",
+			size,
+			MinFrame,
+		)
 	}
 	f := make([]byte, size)
 	copy(f, dst)
@@ -46,8 +51,8 @@ func headerSum(h []byte) uint16 {
 	return ^uint16(sum + sum>>16)
 }
 
-// mark writes run and sequence number, and a source port that spreads frames over flows; the UDP checksum is left out, as
-// IPv4 allows.
+// mark writes run and sequence number, and a source port that spreads frames over flows; the UDP
+// checksum is left out, as IPv4 allows.
 func mark(f []byte, run uint32, seq uint64, flows int) {
 	binary.BigEndian.PutUint16(f[34:], uint16(49152+seq%uint64(flows)))
 	m := f[headerLen:]

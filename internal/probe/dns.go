@@ -14,9 +14,14 @@ import (
 
 const dnsTimeout = 2 * time.Second // per try
 
-// Lookup asks server for the records of a name and type ("A", "AAAA", "TXT") over network ("udp" or "tcp") and returns their
-// values, sorted.
-func (c *Client) Lookup(ctx context.Context, network string, server netip.AddrPort, name, kind string) ([]string, error) {
+// Lookup asks server for the records of a name and type ("A", "AAAA", "TXT") over network ("udp" or
+// "tcp") and returns their values, sorted.
+func (c *Client) Lookup(
+	ctx context.Context,
+	network string,
+	server netip.AddrPort,
+	name, kind string,
+) ([]string, error) {
 	var values []string
 	var err error
 	if _, ok := c.programs["dig"]; ok {
@@ -31,14 +36,33 @@ func (c *Client) Lookup(ctx context.Context, network string, server netip.AddrPo
 	return values, nil
 }
 
-func (c *Client) dig(ctx context.Context, network string, server netip.AddrPort, name, kind string) (values []string, err error) {
+func (c *Client) dig(
+	ctx context.Context,
+	network string,
+	server netip.AddrPort,
+	name, kind string,
+) (values []string, err error) {
 	transport := "+notcp"
 	if network == "tcp" {
 		transport = "+tcp"
 	}
 	var out bytes.Buffer
-	err = c.run(ctx, nil, &out, "dig", "-r", "@"+server.Addr().String(), "-p", fmt.Sprint(server.Port()), transport,
-		"+short", "+tries=5", fmt.Sprintf("+time=%d", int(dnsTimeout.Seconds())), name, kind)
+	err = c.run(
+		ctx,
+		nil,
+		&out,
+		"dig",
+		"-r",
+		"@"+server.Addr().String(),
+		"-p",
+		fmt.Sprint(server.Port()),
+		transport,
+		"+short",
+		"+tries=5",
+		fmt.Sprintf("+time=%d", int(dnsTimeout.Seconds())),
+		name,
+		kind,
+	)
 	if err != nil {
 		return nil, fmt.Errorf("%w %s", err, firstLine(out.String()))
 	}
@@ -50,13 +74,19 @@ func (c *Client) dig(ctx context.Context, network string, server netip.AddrPort,
 	return values, nil
 }
 
-func (c *Client) exchange(ctx context.Context, network string, server netip.AddrPort, name, kind string) ([]string, error) {
+func (c *Client) exchange(
+	ctx context.Context,
+	network string,
+	server netip.AddrPort,
+	name, kind string,
+) ([]string, error) {
 	query := new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.StringToType[kind])
 	query.SetEdns0(1232, false)
 	var answer *dns.Msg
 	var err error
 	for range 5 {
-		if answer, err = c.exchangeOnce(ctx, network, server.String(), query); err == nil || ctx.Err() != nil {
+		if answer, err = c.exchangeOnce(ctx, network, server.String(), query); err == nil ||
+			ctx.Err() != nil {
 			break
 		}
 	}
@@ -75,7 +105,11 @@ func (c *Client) exchange(ctx context.Context, network string, server netip.Addr
 	return values, nil
 }
 
-func (c *Client) exchangeOnce(ctx context.Context, network, server string, query *dns.Msg) (*dns.Msg, error) {
+func (c *Client) exchangeOnce(
+	ctx context.Context,
+	network, server string,
+	query *dns.Msg,
+) (*dns.Msg, error) {
 	conn, err := c.net.DialContext(ctx, network, server)
 	if err != nil {
 		return nil, err

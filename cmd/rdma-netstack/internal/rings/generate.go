@@ -30,7 +30,8 @@ func (g *Generator) Sent() (frames, bytes, waits uint64) {
 	return g.sent.Load(), g.bytes.Load(), g.waits.Load()
 }
 
-// Send runs until Count frames are with the NIC, ctx ends or the device fails. The queue is the caller's to lock.
+// Send runs until Count frames are with the NIC, ctx ends or the device fails. The queue is the
+// caller's to lock.
 func (g *Generator) Send(ctx context.Context, q *dv.TxQueue) error {
 	p := dv.TxPacket{Bufs: make([][]byte, 1)}
 	start := time.Now()

@@ -21,19 +21,20 @@ func TestKernelAnswersFrames(t *testing.T) {
 	defer port.Close()
 	near, far := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 
-	mac := ask(t, port, ARPFrame(port.MAC, near, far), func(s Sighting) bool { return s.ARPSender == far }).Src
+	mac := ask(t, port, ARPFrame(port.MAC, near, far), func(s Frame) bool { return s.ARPSender == far }).Src
 	if mac.String() == port.MAC.String() {
 		t.Fatalf("ARP reply came from ourselves, %s", mac)
 	}
-	got := ask(t, port, EchoFrame(mac, port.MAC, near, far, 0x1234, 7), func(s Sighting) bool { return s.EchoReply })
+	got := ask(t, port, EchoFrame(mac, port.MAC, near, far, 0x1234, 7), func(s Frame) bool { return s.EchoReply })
 	if got.ID != 0x1234 || got.Seq != 7 || got.Src.String() != mac.String() || got.Dst.String() != port.MAC.String() {
 		t.Errorf("echo reply %+v", got)
 	}
 }
 
-// ask sends the request every second until it is answered: an interface drops what it is given between the time it is set up
-// and the time its kernel has noticed the cable, which no call of ours can wait for.
-func ask(t *testing.T, port *lab.Port, request []byte, answers func(Sighting) bool) Sighting {
+// ask sends the request every second until it is answered: an interface drops what it is given
+// between the time it is set up and the time its kernel has noticed the cable, which no call of
+// ours can wait for.
+func ask(t *testing.T, port *lab.Port, request []byte, answers func(Frame) bool) Frame {
 	t.Helper()
 	buf := make([]byte, 2048)
 	for range 30 {
@@ -48,23 +49,23 @@ func ask(t *testing.T, port *lab.Port, request []byte, answers func(Sighting) bo
 			if err != nil {
 				t.Fatal(err)
 			}
-			if s := See(frame); answers(s) {
+			if s := ParseFrame(frame); answers(s) {
 				return s
 			}
 		}
 	}
 	t.Fatal("nobody answered 30 requests in 30 s")
-	return Sighting{}
+	return Frame{}
 }
 
-func FuzzSee(f *testing.F) {
+func FuzzParseFrame(f *testing.F) {
 	a, b := net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2}
 	x, y := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	f.Add(EchoFrame(a, b, x, y, 1, 2))
 	f.Add(ARPFrame(a, x, y))
 	f.Add([]byte{1})
 	f.Fuzz(func(t *testing.T, frame []byte) {
-		if s := See(frame); s.EchoReply && s.EchoRequest {
+		if s := ParseFrame(frame); s.EchoReply && s.EchoRequest {
 			t.Errorf("both request and reply: %+v", s)
 		}
 	})

@@ -7,7 +7,8 @@ import (
 	"net/netip"
 )
 
-// Ether types of the frames made and understood here. Experimental is IEEE 802's first one for local experiments.
+// Ether types of the frames made and understood here. Experimental is IEEE 802's first one for
+// local experiments.
 const (
 	etherIPv4    = 0x0800
 	etherARP     = 0x0806
@@ -49,8 +50,8 @@ func ARPFrame(src net.HardwareAddr, from, who netip.Addr) []byte {
 	return EtherFrame(Broadcast, src, etherARP, p)
 }
 
-// Sighting is a frame that was received, as far as it is understood.
-type Sighting struct {
+// Frame is a frame that was received, as far as it is understood.
+type Frame struct {
 	Dst, Src    net.HardwareAddr
 	EtherType   uint16
 	EchoRequest bool
@@ -59,13 +60,16 @@ type Sighting struct {
 	ARPSender   netip.Addr // of an ARP reply
 }
 
-// See takes a frame apart. Frames it does not understand have only the Ethernet header's fields.
-func See(frame []byte) Sighting {
+// ParseFrame takes a frame apart. Frames it does not understand have only the Ethernet header's
+// fields.
+func ParseFrame(frame []byte) Frame {
 	if len(frame) < 14 {
-		return Sighting{}
+		return Frame{}
 	}
-	s := Sighting{
-		Dst: bytes.Clone(frame[:6]), Src: bytes.Clone(frame[6:12]), EtherType: binary.BigEndian.Uint16(frame[12:]),
+	s := Frame{
+		Dst: bytes.Clone(
+			frame[:6],
+		), Src: bytes.Clone(frame[6:12]), EtherType: binary.BigEndian.Uint16(frame[12:]),
 	}
 	switch p := frame[14:]; {
 	case s.EtherType == etherIPv4 && len(p) >= 28 && p[0] == 0x45 && p[9] == 1:

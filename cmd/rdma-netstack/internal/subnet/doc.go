@@ -1,4 +1,5 @@
-// Package subnet finds IP subnets that nothing on this machine uses, for a network that the machine is given for a while.
+// Package subnet finds IP subnets that nothing on this machine uses, for a network that the machine
+// is given for a while.
 //
 //	unlock, err := subnet.Lock()        // nobody else looks until what was found is in place
 //	uses, err := subnet.InUse("slice0")

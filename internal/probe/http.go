@@ -12,10 +12,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/apps/httpd"
 )
 
-// Download fetches size bytes of httpd's pattern from base (http://host:port) and checks each of them.
+// Download fetches size bytes of httpd's pattern from base (http://host:port) and checks each of
+// them.
 func (c *Client) Download(ctx context.Context, base string, size int64) error {
 	url := fmt.Sprintf("%s/-/bytes/%d", base, size)
-	got := &checker{size: size}
+	got := &patternChecker{size: size}
 	var err error
 	if _, ok := c.programs["curl"]; ok {
 		err = c.run(ctx, nil, got, "curl", curl(url)...)
@@ -25,15 +26,21 @@ func (c *Client) Download(ctx context.Context, base string, size int64) error {
 	return got.verdict("download", url, err)
 }
 
-// Echo posts size bytes of the pattern to base, which sends them back as they arrive, and checks each of them.
+// Echo posts size bytes of the pattern to base, which sends them back as they arrive, and checks
+// each of them.
 func (c *Client) Echo(ctx context.Context, base string, size int64) error {
 	url := base + "/-/echo"
-	got := &checker{size: size}
-	body := io.LimitReader(&source{}, size)
+	got := &patternChecker{size: size}
+	body := io.LimitReader(&patternReader{}, size)
 	var err error
 	if _, ok := c.programs["curl"]; ok {
-		err = c.run(ctx, body, got, "curl", curl("-H", "Content-Type: application/octet-stream", "-H", "Expect:",
-			"--data-binary", "@-", url)...)
+		err = c.run(
+			ctx,
+			body,
+			got,
+			"curl",
+			curl("-H", "Content-Type: application/octet-stream", "-H", "Expect:",
+				"--data-binary", "@-", url)...)
 	} else {
 		err = c.fetchOnce(ctx, http.MethodPost, url, body, got)
 	}
@@ -41,11 +48,19 @@ func (c *Client) Echo(ctx context.Context, base string, size int64) error {
 }
 
 func curl(args ...string) []string {
-	return append([]string{"--disable", "--silent", "--show-error", "--fail", "--globoff", "--noproxy", "*"}, args...)
+	return append(
+		[]string{"--disable", "--silent", "--show-error", "--fail", "--globoff", "--noproxy", "*"},
+		args...)
 }
 
-// Crowd opens n connections to base, waits until all of them stand, and then fetches size bytes over each, rounds times.
-func (c *Client) Crowd(ctx context.Context, base string, n, rounds int, size int64) error {
+// DownloadConcurrently opens n connections to base, waits until all of them stand, and then fetches
+// size bytes over each, rounds times.
+func (c *Client) DownloadConcurrently(
+	ctx context.Context,
+	base string,
+	n, rounds int,
+	size int64,
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var connected, done sync.WaitGroup
@@ -84,24 +99,44 @@ func firstOf(errs []error) error {
 	return fmt.Errorf("%d of %d failed: %w", len(failed), len(errs), failed[0])
 }
 
-func (c *Client) fetchChecked(ctx context.Context, t *http.Transport, base string, size int64) error {
+func (c *Client) fetchChecked(
+	ctx context.Context,
+	t *http.Transport,
+	base string,
+	size int64,
+) error {
 	url := fmt.Sprintf("%s/-/bytes/%d", base, size)
-	got := &checker{size: size}
+	got := &patternChecker{size: size}
 	return got.verdict("download", url, c.fetch(ctx, t, http.MethodGet, url, nil, got))
 }
 
 // transport makes one with a kernel socket of the namespace and one connection at most.
 func (c *Client) transport() *http.Transport {
-	return &http.Transport{DialContext: c.net.DialContext, MaxConnsPerHost: 1, DisableCompression: true}
+	return &http.Transport{
+		DialContext:        c.net.DialContext,
+		MaxConnsPerHost:    1,
+		DisableCompression: true,
+	}
 }
 
-func (c *Client) fetchOnce(ctx context.Context, method, url string, body io.Reader, into io.Writer) error {
+func (c *Client) fetchOnce(
+	ctx context.Context,
+	method, url string,
+	body io.Reader,
+	into io.Writer,
+) error {
 	t := c.transport()
 	defer t.CloseIdleConnections()
 	return c.fetch(ctx, t, method, url, body, into)
 }
 
-func (c *Client) fetch(ctx context.Context, t *http.Transport, method, url string, body io.Reader, into io.Writer) error {
+func (c *Client) fetch(
+	ctx context.Context,
+	t *http.Transport,
+	method, url string,
+	body io.Reader,
+	into io.Writer,
+) error {
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		return err
@@ -118,23 +153,23 @@ func (c *Client) fetch(ctx context.Context, t *http.Transport, method, url strin
 	return err
 }
 
-// source is an endless reader of the pattern.
-type source struct{ off int64 }
+// patternReader is an endless reader of the pattern.
+type patternReader struct{ off int64 }
 
-func (s *source) Read(p []byte) (int, error) {
+func (s *patternReader) Read(p []byte) (int, error) {
 	httpd.FillPattern(p, s.off)
 	s.off += int64(len(p))
 	return len(p), nil
 }
 
-// checker is a writer that compares what it is given with the pattern.
-type checker struct {
+// patternChecker is a writer that compares what it is given with the pattern.
+type patternChecker struct {
 	size, off int64
 	wrong     int64 // offset of the first wrong byte + 1
 	want      []byte
 }
 
-func (c *checker) Write(p []byte) (int, error) {
+func (c *patternChecker) Write(p []byte) (int, error) {
 	if cap(c.want) < len(p) {
 		c.want = make([]byte, len(p))
 	}
@@ -149,7 +184,7 @@ func (c *checker) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (c *checker) verdict(what, url string, err error) error {
+func (c *patternChecker) verdict(what, url string, err error) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s %s: %w after %d of %d bytes", what, url, err, c.off, c.size)
@@ -161,9 +196,14 @@ func (c *checker) verdict(what, url string, err error) error {
 	return nil
 }
 
-// Keep fetches size bytes from base over one connection, again and again, until a fetch fails or ctx ends, and tells how long
-// each took.
-func (c *Client) Keep(ctx context.Context, base string, size int64, answered func(took time.Duration)) error {
+// DownloadRepeatedly fetches size bytes from base over one connection, again and again, until a
+// fetch fails or ctx ends, and tells how long each took.
+func (c *Client) DownloadRepeatedly(
+	ctx context.Context,
+	base string,
+	size int64,
+	answered func(took time.Duration),
+) error {
 	t := c.transport()
 	defer t.CloseIdleConnections()
 	for {

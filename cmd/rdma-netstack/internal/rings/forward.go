@@ -10,9 +10,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// Forwarder sends what comes in on one queue out of another, without looking further than the addresses.
+// Forwarder sends what comes in on one queue out of another, without looking further than the
+// addresses.
 type Forwarder struct {
-	// To and From become the frames' addresses. Both nil: the frame's own are swapped, so that it goes back where it came from.
+	// To and From become the frames' addresses. Both nil: the frame's own are swapped, so that it goes
+	// back where it came from.
 	To, From net.HardwareAddr
 
 	frames, bytes, dropped atomic.Uint64
@@ -23,9 +25,14 @@ func (f *Forwarder) Forwarded() (frames, bytes, dropped uint64) {
 	return f.frames.Load(), f.bytes.Load(), f.dropped.Load()
 }
 
-// Bounce forwards within one device, without copying: the NIC sends the buffer it received into. The send queue is the
-// caller's to lock.
-func (f *Forwarder) Bounce(ctx context.Context, rx *dv.RxQueue, tx *dv.TxQueue, pool *dv.Pool) error {
+// Bounce forwards within one device, without copying: the NIC sends the buffer it received into.
+// The send queue is the caller's to lock.
+func (f *Forwarder) Bounce(
+	ctx context.Context,
+	rx *dv.RxQueue,
+	tx *dv.TxQueue,
+	pool *dv.Pool,
+) error {
 	return poll(ctx, rx, func(pkts []dv.Packet) { f.bounce(pkts, rx, tx, pool) })
 }
 

@@ -109,7 +109,8 @@ func TestInUse(t *testing.T) {
 	}
 }
 
-// TestLock tries to take it again through another descriptor, as another process would, while it is held and then.
+// TestLock tries to take it again through another descriptor, as another process would, while it is
+// held and then.
 func TestLock(t *testing.T) {
 	unlock, err := Lock()
 	if err != nil {
