@@ -19,7 +19,7 @@ build: ## build bin/rdma-netstack
 test: deps check ## check, then every test with the race detector, in random order; says so where there is none
 	@skips=$$(mktemp); race=$$(tests/race.sh); \
 	NEED_LOG=$$skips go test $$race -shuffle=on -timeout $(TIMEOUT) ./...; status=$$?; \
-	LOSSY_SEEDS=150 go test -count=1 -timeout $(TIMEOUT) -run 'TestLossyWire$$' ./link/rdma || status=1; \
+	LOSSY_SEEDS=150 go test -count=1 -timeout $(TIMEOUT) -run 'TestLossyWire$$' ./link/rdma/internal/tcpfix || status=1; \
 	for d in tests/perf examples/grpc; do (cd $$d && CGO_ENABLED=0 go test -shuffle=on -timeout $(TIMEOUT) .) || status=1; done; \
 	sort -u $$skips; rm -f $$skips; tests/race.sh again; exit $$status
 

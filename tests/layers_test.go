@@ -73,9 +73,15 @@ var layers = map[string]layer{
 		tests: []string{"dv/simnic/frame"},
 	},
 	"link/rdma": {
-		module: []string{"dv"}, others: []string{gvisor},
-		tests: []string{"dv/simnic/...", "dv/uverbs", netlink},
+		module: []string{"dv", "link/rdma/internal/tcpfix", "link/rdma/internal/hdr"}, others: []string{gvisor},
+		tests: []string{"dv/simnic/...", "dv/uverbs", "link/rdma/internal/hdrtest", netlink},
 	},
+	"link/rdma/internal/tcpfix": {
+		module: []string{"link/rdma/internal/hdr"}, others: []string{gvisor},
+		tests: []string{"link/rdma/internal/hdrtest"},
+	},
+	"link/rdma/internal/hdr":     {others: []string{gvisor}, tests: []string{"link/rdma/internal/hdrtest"}},
+	"link/rdma/internal/hdrtest": {module: []string{"link/rdma/internal/hdr"}, others: []string{gvisor}},
 	"stack": {
 		module: []string{"link/rdma", "dv"}, others: []string{gvisor, dhcp, xnet}, // x/net: the type of a batch
 		tests: []string{"dv/simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd", "tests/netpair", netlink, dns},

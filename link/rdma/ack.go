@@ -1,7 +1,6 @@
 package rdma
 
 import (
-	"encoding/binary"
 	"hash/maphash"
 	"sync"
 	"sync/atomic"
@@ -9,6 +8,8 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 const (
@@ -65,13 +66,14 @@ type ACKCoalescer struct {
 
 // ackFlow is what is known of one direction of a connection.
 type ackFlow struct {
-	key     uint64 // hash of addresses and ports; 0: free
-	held    *gstack.PacketBuffer
-	heldACK uint32
-	acked   uint32 // the ACK number that was sent last
-	turn    uint32 // counts what was held, so that the queue knows what it waits for
-	window  uint16 // sent last
-	loss    bool   // the last ACK was a duplicate or had SACK, or there was none
+	key        uint64 // hash of addresses and ports; 0: free
+	held       *gstack.PacketBuffer
+	heldACK    uint32
+	acked      uint32 // the ACK number that was sent last
+	turn       uint32 // counts what was held, so that the queue knows what it waits for
+	window     uint16 // sent last
+	heldWindow uint16 // of held
+	loss       bool   // the last ACK was a duplicate or had SACK, or there was none
 }
 
 // ackQueue is a ring.
@@ -89,7 +91,7 @@ var _ gstack.QueueingDiscipline = (*ACKCoalescer)(nil)
 
 // packetWriter is the link below. writeBurst is for ACKs, which it loses rather than wait.
 type packetWriter interface {
-	writePacket(pkt *gstack.PacketBuffer) tcpip.Error
+	writePacket(pkt *gstack.PacketBuffer, s hdr.Segment) tcpip.Error
 	writeBurst(pkts []*gstack.PacketBuffer)
 }
 
@@ -97,7 +99,9 @@ type packetWriter interface {
 // saves the allocation per packet that netstack's default discipline makes.
 func NewACKCoalescer(lower gstack.LinkWriter, opts ACKOptions) *ACKCoalescer {
 	if e, ok := lower.(*Endpoint); ok {
-		return newACKCoalescer(e, opts)
+		c := newACKCoalescer(e, opts)
+		c.seed = e.flows.Seed()
+		return c
 	}
 	return newACKCoalescer(linkWriter{lower}, opts)
 }
@@ -114,92 +118,72 @@ func newACKCoalescer(lower packetWriter, opts ACKOptions) *ACKCoalescer {
 	return c
 }
 
-// WritePacket implements gstack.QueueingDiscipline.
+// WritePacket implements gstack.QueueingDiscipline. The headers are parsed here, once, and handed to
+// the link with the packet.
 func (c *ACKCoalescer) WritePacket(pkt *gstack.PacketBuffer) tcpip.Error {
-	if !c.off && pkt.TransportProtocolNumber == protoTCP && !c.closed.Load() {
-		var s outgoing
-		if s.parse(pkt) {
-			before, hold := c.decide(pkt, &s)
-			if before != nil {
-				_ = c.lower.writePacket(before) // lost like any packet
-				before.DecRef()
-			}
-			if hold {
-				return nil
-			}
+	s := hdr.ParseSent(pkt, c.seed)
+	if !c.off && s.IsTCP() && !c.closed.Load() {
+		first, hold := c.decide(pkt, &s)
+		if first != nil {
+			_ = c.lower.writePacket(first, hdr.ParseSent(first, c.seed)) // lost like any packet
+			first.DecRef()
+		}
+		if hold {
+			return nil
 		}
 	}
-	return c.lower.writePacket(pkt)
-}
-
-// outgoing is what matters of a TCP segment.
-type outgoing struct {
-	tuple   tuple
-	ack     uint32
-	window  uint16
-	flags   byte
-	sack    bool
-	payload int
-	mss     int
-}
-
-// parse reads the headers, which the stack has pushed in one piece; false: no such thing.
-func (s *outgoing) parse(pkt *gstack.PacketBuffer) bool {
-	var l layout
-	h := headers(pkt)
-	if !l.outgoingTCP(h) {
-		return false
-	}
-	tcp := h[l.l4:]
-	s.tuple = tupleOf(l.etherType, h[l.l3:], tcp)
-	s.ack = binary.BigEndian.Uint32(tcp[8:])
-	s.flags = tcp[13]
-	s.window = binary.BigEndian.Uint16(tcp[14:])
-	sack, sound := findOption(optionsOf(tcp), optionSACK)
-	s.sack = sack != nil || !sound
-	s.payload = pkt.Data().Size()
-	s.mss = int(pkt.GSOOptions.MSS)
-	return true
+	return c.lower.writePacket(pkt, s)
 }
 
 // smallMSS is what IPv6 and all but the oddest IPv4 paths carry, for when the segment size is not known: RFC 9293 section 3.7.1.
 const smallMSS = 536
 
 // decide takes the flow's held ACK out if it must go before pkt, and holds pkt if that may wait.
-func (c *ACKCoalescer) decide(pkt *gstack.PacketBuffer, s *outgoing) (before *gstack.PacketBuffer, hold bool) {
-	key := maphash.Bytes(c.seed, s.tuple[:]) | 1
+func (c *ACKCoalescer) decide(pkt *gstack.PacketBuffer, s *hdr.Segment) (first *gstack.PacketBuffer, hold bool) {
+	_, hash := s.Flow()
+	key := hash | 1
+	_, ack := hdr.Numbers(s.TCP())
+	flags := s.Flags()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	place := uint32(key>>32) & (ackFlows - 1)
 	f := &c.flows[place]
 	if f.key != key {
-		before = f.take()
-		*f = ackFlow{key: key, acked: s.ack, window: s.window, loss: s.flags&flagACK == 0, turn: f.turn}
-		return before, false
+		first = f.take()
+		*f = ackFlow{
+			key: key, acked: ack, window: s.Window(), loss: flags&hdr.FlagACK == 0, turn: f.turn,
+		}
+		return first, false
 	}
-	if c.mayHold(f, s) && c.enqueue(f, place) {
+	if f.mayHold(ack, int(pkt.GSOOptions.MSS), s) && c.enqueue(f, place) {
 		if f.held != nil {
 			c.save(f.take())
 		}
-		f.held, f.heldACK = pkt.IncRef(), s.ack
+		f.held, f.heldACK, f.heldWindow = pkt.IncRef(), ack, s.Window()
 		c.held.Add(1)
 		return nil, true
 	}
-	pure := s.payload == 0 && s.flags == flagACK
+	pure := s.Payload == 0 && flags == hdr.FlagACK
 	if held := f.take(); held != nil {
-		// The same number again is news of its own, so both go.
-		if pure && s.ack == f.heldACK || s.flags&flagACK == 0 || int32(s.ack-f.heldACK) < 0 {
-			before = held
+		// The same number again is a duplicate ACK, so both go.
+		if pure && ack == f.heldACK || flags&hdr.FlagACK == 0 || hdr.Before(ack, f.heldACK) {
+			first = held
 		} else {
 			c.save(held)
 		}
 	}
-	f.loss = pure && (s.sack || s.ack == f.acked || before != nil)
-	f.acked, f.window = s.ack, s.window
-	if s.flags&(flagSYN|flagRST) != 0 {
+	f.loss = pure && (ack == f.acked || first != nil || hasSACK(s))
+	f.acked, f.window = ack, s.Window()
+	if flags&(hdr.FlagSYN|hdr.FlagRST) != 0 {
 		f.key = 0
 	}
-	return before, false
+	return first, false
+}
+
+// hasSACK is true, too, of options that make no sense.
+func hasSACK(s *hdr.Segment) bool {
+	o := s.Options()
+	return o.SACK != nil || o.Malformed
 }
 
 // save lets go of an ACK that need not be sent.
@@ -209,19 +193,18 @@ func (c *ACKCoalescer) save(held *gstack.PacketBuffer) {
 	held.DecRef()
 }
 
-// mayHold decides whether a segment may be held, by the rules above.
-func (c *ACKCoalescer) mayHold(f *ackFlow, s *outgoing) bool {
-	if s.payload > 0 || s.flags != flagACK || s.sack || f.loss || s.window == 0 || f.window == 0 {
+// mayHold decides whether a segment may be held, by the rules above. mss is 0 if it is not known.
+func (f *ackFlow) mayHold(ack uint32, mss int, s *hdr.Segment) bool {
+	if s.Payload > 0 || s.Flags() != hdr.FlagACK || f.loss || s.Window() == 0 || f.window == 0 {
 		return false
 	}
-	if f.held != nil && s.ack == f.heldACK {
+	if f.held != nil && ack == f.heldACK || hasSACK(s) {
 		return false
 	}
-	mss := s.mss
 	if mss == 0 {
 		mss = smallMSS
 	}
-	fresh := int32(s.ack - f.acked)
+	fresh := int32(ack - f.acked)
 	return fresh > 0 && int(fresh) < 2*mss
 }
 
@@ -276,20 +259,13 @@ func (c *ACKCoalescer) due() int {
 				c.timer.Reset(wait)
 				return n
 			}
-			f.acked, f.window = f.heldACK, heldWindow(f.held)
+			f.acked, f.window = f.heldACK, f.heldWindow
 			c.burst[n] = f.take()
 			n++
 		}
 		q.tail++
 	}
 	return n
-}
-
-// heldWindow is the window a held ACK announces.
-func heldWindow(pkt *gstack.PacketBuffer) uint16 {
-	var s outgoing
-	s.parse(pkt)
-	return s.window
 }
 
 // Stats may be called at any time.
@@ -324,7 +300,7 @@ func (c *ACKCoalescer) Close() {
 // linkWriter makes a packetWriter of any link.
 type linkWriter struct{ gstack.LinkWriter }
 
-func (l linkWriter) writePacket(pkt *gstack.PacketBuffer) tcpip.Error {
+func (l linkWriter) writePacket(pkt *gstack.PacketBuffer, _ hdr.Segment) tcpip.Error {
 	var list gstack.PacketBufferList
 	list.PushBack(pkt)
 	_, err := l.WritePackets(list)

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"fmt"
+	"hash/maphash"
 	"strings"
 	"sync"
 	"testing"
@@ -12,21 +13,25 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // wireLog is a link that writes down the ACK numbers it is given, '+' behind those with payload.
 type wireLog struct {
-	mu  sync.Mutex
-	log []string
+	seed maphash.Seed
+	mu   sync.Mutex
+	log  []string
 }
 
-func (l *wireLog) writePacket(pkt *gstack.PacketBuffer) tcpip.Error {
-	var s outgoing
-	if !s.parse(pkt) {
-		panic("no TCP")
+// writePacket compares the headers it is given with the packet's own.
+func (l *wireLog) writePacket(pkt *gstack.PacketBuffer, s hdr.Segment) tcpip.Error {
+	if own := hdr.ParseSent(pkt, l.seed); !s.IsTCP() || own.Packet != s.Packet || &own.Frame[0] != &s.Frame[0] {
+		panic("headers of another packet")
 	}
-	note := fmt.Sprint(s.ack)
-	if s.payload > 0 {
+	_, ack := hdr.Numbers(s.TCP())
+	note := fmt.Sprint(ack)
+	if s.Payload > 0 {
 		note += "+"
 	}
 	l.mu.Lock()
@@ -37,7 +42,7 @@ func (l *wireLog) writePacket(pkt *gstack.PacketBuffer) tcpip.Error {
 
 func (l *wireLog) writeBurst(pkts []*gstack.PacketBuffer) {
 	for _, pkt := range pkts {
-		l.writePacket(pkt)
+		l.writePacket(pkt, hdr.ParseSent(pkt, l.seed))
 	}
 }
 
@@ -51,14 +56,14 @@ func (l *wireLog) take() string {
 
 // outPacket makes a packet as the stack hands it to its link.
 func outPacket(f tcpFrame) *gstack.PacketBuffer {
-	b := f.bytes()
-	n := len(b) - len(f.payload)
-	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: n, Payload: buffer.MakeWithData(f.payload)})
-	copy(pkt.TransportHeader().Push(20+len(f.options)), b[n-20-len(f.options):])
-	copy(pkt.NetworkHeader().Push(n-20-len(f.options)-ethLen), b[ethLen:])
-	copy(pkt.LinkHeader().Push(ethLen), b)
+	b := f.Bytes()
+	n := len(b) - len(f.Payload)
+	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: n, Payload: buffer.MakeWithData(f.Payload)})
+	copy(pkt.TransportHeader().Push(20+len(f.Options)), b[n-20-len(f.Options):])
+	copy(pkt.NetworkHeader().Push(n-20-len(f.Options)-hdr.EthLen), b[hdr.EthLen:])
+	copy(pkt.LinkHeader().Push(hdr.EthLen), b)
 	pkt.TransportProtocolNumber, pkt.NetworkProtocolNumber = header.TCPProtocolNumber, header.IPv4ProtocolNumber
-	if f.v6 {
+	if f.V6 {
 		pkt.NetworkProtocolNumber = header.IPv6ProtocolNumber
 	}
 	pkt.GSOOptions.MSS = 1000
@@ -104,40 +109,40 @@ func TestACKRules(t *testing.T) {
 	} {
 		for _, v6 := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				wire := &wireLog{}
+				wire := &wireLog{seed: maphash.MakeSeed()}
 				c := newACKCoalescer(wire, ACKOptions{})
 				defer c.Close()
 				for _, word := range strings.Fields(tc.script) {
 					f := segment(0)
-					f.v6, f.payload = v6, nil
+					f.V6, f.Payload = v6, nil
 					letters := strings.TrimLeft(word, "0123456789")
-					fmt.Sscan(strings.TrimSuffix(word, letters), &f.ack)
+					fmt.Sscan(strings.TrimSuffix(word, letters), &f.Ack)
 					for _, l := range letters {
 						switch l {
 						case 'd':
-							f.payload = []byte("data")
+							f.Payload = []byte("data")
 						case 'w':
-							f.window++
+							f.Window++
 						case 'z':
-							f.window = 0
+							f.Window = 0
 						case 'k':
-							f.options = []byte{1, 1, 5, 10, 0, 0, 1, 0, 0, 0, 2, 0}
+							f.Options = []byte{1, 1, 5, 10, 0, 0, 1, 0, 0, 0, 2, 0}
 						case 't':
-							f.options = []byte{1, 1, 8, 10, 0, 0, 0, 5, 0, 0, 0, 5}
+							f.Options = []byte{1, 1, 8, 10, 0, 0, 0, 5, 0, 0, 0, 5}
 						case 'p':
-							f.flags |= header.TCPFlagPsh
+							f.Flags |= header.TCPFlagPsh
 						case 's':
-							f.flags |= header.TCPFlagSyn
+							f.Flags |= header.TCPFlagSyn
 						case 'r':
-							f.flags |= header.TCPFlagRst
+							f.Flags |= header.TCPFlagRst
 						case 'f':
-							f.flags |= header.TCPFlagFin
+							f.Flags |= header.TCPFlagFin
 						case 'e':
-							f.flags |= 0x40
+							f.Flags |= 0x40
 						case 'o':
-							f.ports[0]++
+							f.Ports[0]++
 						case '-':
-							f.flags &^= header.TCPFlagAck
+							f.Flags &^= header.TCPFlagAck
 						}
 					}
 					pkt := outPacket(f)
@@ -167,11 +172,11 @@ func TestACKRules(t *testing.T) {
 // TestACKDeadline: an ACK that takes another's place takes its deadline too, and each flow has its own.
 func TestACKDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		wire := &wireLog{}
+		wire := &wireLog{seed: maphash.MakeSeed()}
 		c := newACKCoalescer(wire, ACKOptions{Delay: 10 * time.Millisecond})
 		write := func(port uint16, ack uint32) {
 			f := segment(0)
-			f.payload, f.ack, f.ports[0] = nil, ack, port
+			f.Payload, f.Ack, f.Ports[0] = nil, ack, port
 			pkt := outPacket(f)
 			c.WritePacket(pkt)
 			pkt.DecRef()
@@ -237,11 +242,11 @@ func TestACKDeadline(t *testing.T) {
 }
 
 func TestACKOff(t *testing.T) {
-	wire := &wireLog{}
+	wire := &wireLog{seed: maphash.MakeSeed()}
 	c := newACKCoalescer(wire, ACKOptions{Off: true})
 	for ack := range uint32(3) {
 		f := segment(0)
-		f.payload, f.ack = nil, 100*ack
+		f.Payload, f.Ack = nil, 100*ack
 		pkt := outPacket(f)
 		c.WritePacket(pkt)
 		pkt.DecRef()
@@ -254,15 +259,15 @@ func TestACKOff(t *testing.T) {
 // TestACKConcurrent hammers a few flows and closes in the middle; every ACK number that went out last must be the highest
 // written, and no packet may be leaked or released twice (the reference counter would panic).
 func TestACKConcurrent(t *testing.T) {
-	wire := &wireLog{}
+	wire := &wireLog{seed: maphash.MakeSeed()}
 	c := newACKCoalescer(wire, ACKOptions{Delay: time.Microsecond})
 	var wg sync.WaitGroup
 	for port := range uint16(8) {
 		wg.Go(func() {
 			f := segment(0)
-			f.ports[0], f.payload = port, nil
+			f.Ports[0], f.Payload = port, nil
 			for ack := range uint32(500) {
-				f.ack = ack * 300
+				f.Ack = ack * 300
 				pkt := outPacket(f)
 				c.WritePacket(pkt)
 				pkt.DecRef()
@@ -283,8 +288,8 @@ func TestACKAllocs(t *testing.T) {
 	data := outPacket(f)
 	defer data.DecRef()
 	n := testing.AllocsPerRun(100, func() {
-		f.ack += 100
-		pkt := ackPacket(f.ack)
+		f.Ack += 100
+		pkt := ackPacket(f.Ack)
 		c.WritePacket(pkt)
 		pkt.DecRef()
 		c.WritePacket(data)
@@ -296,8 +301,8 @@ func TestACKAllocs(t *testing.T) {
 
 type nothing struct{}
 
-func (nothing) writePacket(*gstack.PacketBuffer) tcpip.Error { return nil }
-func (nothing) writeBurst([]*gstack.PacketBuffer)            {}
+func (nothing) writePacket(*gstack.PacketBuffer, hdr.Segment) tcpip.Error { return nil }
+func (nothing) writeBurst([]*gstack.PacketBuffer)                         {}
 
 // ackPacket makes a pure ACK, resetPacket a RST, without allocating.
 func ackPacket(ack uint32) *gstack.PacketBuffer { return flagPacket(ack, header.TCPFlagAck) }
@@ -309,7 +314,7 @@ func flagPacket(ack uint32, flags header.TCPFlags) *gstack.PacketBuffer {
 	header.TCP(pkt.TransportHeader().Push(20)).Encode(&header.TCPFields{
 		SrcPort: 1, DstPort: 2, AckNum: ack, Flags: flags, DataOffset: 20, WindowSize: 1000,
 	})
-	header.IPv4(pkt.NetworkHeader().Push(20)).Encode(&header.IPv4Fields{TotalLength: 40, Protocol: protoTCP})
+	header.IPv4(pkt.NetworkHeader().Push(20)).Encode(&header.IPv4Fields{TotalLength: 40, Protocol: hdr.ProtoTCP})
 	eth := pkt.LinkHeader().Push(14)
 	eth[12] = 8
 	pkt.TransportProtocolNumber = header.TCPProtocolNumber

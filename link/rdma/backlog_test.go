@@ -6,11 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // arrivals is a stack that keeps the sequence numbers that came, by source port.
@@ -21,10 +23,10 @@ type arrivals struct {
 }
 
 func (a *arrivals) DeliverNetworkPacket(_ tcpip.NetworkProtocolNumber, pkt *gstack.PacketBuffer) {
-	tcp := pkt.Data().AsRange().ToSlice()[ipv4Len:]
+	tcp := pkt.Data().AsRange().ToSlice()[hdr.IPv4Len:]
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if pkt.Data().AsRange().ToSlice()[9] != protoTCP {
+	if pkt.Data().AsRange().ToSlice()[9] != hdr.ProtoTCP {
 		return
 	}
 	port := binary.BigEndian.Uint16(tcp)
@@ -79,7 +81,7 @@ func newSending(t testing.TB) *sending {
 		t.Fatal(err)
 	}
 	t.Cleanup(peer.Close)
-	e.flows.resend.close() // nobody acknowledges what these tests send
+	e.flows.Close() // nobody acknowledges what these tests send
 	s := &sending{e, e.tx[0], nics[0], &arrivals{seqs: map[uint16][]uint32{}}}
 	peer.Attach(s.arrived)
 	return s
@@ -87,7 +89,7 @@ func newSending(t testing.TB) *sending {
 
 // segmentOf is segment number seq of a flow.
 func segmentOf(port uint16, seq uint32) *gstack.PacketBuffer {
-	f := tcpFrame{src: ourMAC, dst: peerMAC, from: 1, to: 2, ports: [2]uint16{port, 80}, seq: seq, flags: header.TCPFlagAck, ttl: 64, payload: make([]byte, 200)}
+	f := tcpFrame{Src: ourMAC, Dst: peerMAC, From: 1, To: 2, Ports: [2]uint16{port, 80}, Seq: seq, Flags: header.TCPFlagAck, TTL: 64, Payload: make([]byte, 200)}
 	return outPacket(f)
 }
 
@@ -96,7 +98,7 @@ func (s *sending) send(t testing.TB, port uint16, from, to uint32) {
 	t.Helper()
 	for seq := from; seq < to; seq++ {
 		pkt := segmentOf(port, seq)
-		err := s.writePacket(pkt)
+		err := s.writeOne(pkt)
 		pkt.DecRef()
 		if err != nil {
 			t.Fatalf("segment %d: %s", seq, err)
@@ -107,12 +109,12 @@ func (s *sending) send(t testing.TB, port uint16, from, to uint32) {
 	}
 }
 
-const udpSize = ethLen + ipv4Len + tcpLen
+const udpSize = hdr.EthLen + hdr.IPv4Len + hdr.TCPLen
 
 // udpPacket is like a segment, but of another protocol.
 func udpPacket() *gstack.PacketBuffer {
-	pkt := outPacket(tcpFrame{src: ourMAC, dst: peerMAC})
-	pkt.NetworkHeader().Slice()[9] = protoUDP
+	pkt := outPacket(tcpFrame{Src: ourMAC, Dst: peerMAC})
+	pkt.NetworkHeader().Slice()[9] = hdr.ProtoUDP
 	return pkt
 }
 
@@ -176,7 +178,7 @@ func TestBacklogDrains(t *testing.T) {
 		{"by a writer of something else", true, func(t *testing.T, s *sending) {
 			pkt := udpPacket()
 			defer pkt.DecRef()
-			eventually(t, s, func() { s.writePacket(pkt) })
+			eventually(t, s, func() { s.writeOne(pkt) })
 		}},
 		{"by a receive worker", true, func(t *testing.T, s *sending) { eventually(t, s, s.tryDrainAll) }},
 	} {
@@ -230,13 +232,13 @@ func TestBacklogBound(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s := newSending(t)
 			held := hold(s.nic)
-			f := tcpFrame{src: ourMAC, dst: peerMAC, flags: header.TCPFlagAck, payload: make([]byte, tc.size)}
+			f := tcpFrame{Src: ourMAC, Dst: peerMAC, Flags: header.TCPFlagAck, Payload: make([]byte, tc.size)}
 			pkt := outPacket(f)
 			defer pkt.DecRef()
 			pkt.GSOOptions = gstack.GSO{Type: gstack.GSOTCPv4, NeedsCsum: true, MSS: 1000}
 			taken := 0
-			err := s.writePacket(pkt)
-			for ; err == nil; err = s.writePacket(pkt) {
+			err := s.writeOne(pkt)
+			for ; err == nil; err = s.writeOne(pkt) {
 				if taken++; taken > 2*backlogPackets {
 					t.Fatal("no bound")
 				}
@@ -249,7 +251,7 @@ func TestBacklogBound(t *testing.T) {
 				t.Errorf("%d kept", got.TxBacklog)
 			}
 			held.release()
-			if err := s.writePacket(pkt); err != nil {
+			if err := s.writeOne(pkt); err != nil {
 				t.Errorf("with room: %s", err)
 			}
 		})
@@ -274,7 +276,7 @@ func TestBacklogIsLetGo(t *testing.T) {
 			pkt := segmentOf(1, 0)
 			defer pkt.DecRef()
 			for range 1000 {
-				if err := s.writePacket(pkt); err != nil {
+				if err := s.writeOne(pkt); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -315,7 +317,7 @@ func TestBacklogTurns(t *testing.T) {
 	before := s.Stats()
 	rst := resetPacket()
 	defer rst.DecRef()
-	if err := s.writePacket(rst); err != nil {
+	if err := s.writeOne(rst); err != nil {
 		t.Errorf("a reset: %s", err)
 	}
 	if got := s.Stats(); got.TxBacklog != before.TxBacklog+1 {
@@ -324,7 +326,7 @@ func TestBacklogTurns(t *testing.T) {
 	arp := outPacket(tcpFrame{})
 	defer arp.DecRef()
 	copy(arp.LinkHeader().Slice()[12:], "\x08\x06")
-	if err := s.writePacket(arp); err != nil {
+	if err := s.writeOne(arp); err != nil {
 		t.Errorf("ARP: %s", err)
 	}
 	if got := s.Stats(); got.TxBacklog != before.TxBacklog+1 || got.TxWaits != 0 {
@@ -336,17 +338,17 @@ func TestBacklogTurns(t *testing.T) {
 	s.s.q.Unlock()
 	udp := udpPacket()
 	defer udp.DecRef()
-	if err := s.writePacket(udp); err != nil {
+	if err := s.writeOne(udp); err != nil {
 		t.Errorf("a datagram within its share: %s", err)
 	}
-	if err := s.writePacket(udp); !is[*tcpip.ErrNoBufferSpace](err) {
+	if err := s.writeOne(udp); !is[*tcpip.ErrNoBufferSpace](err) {
 		t.Errorf("a datagram beyond its share: %v", err)
 	}
 	if got := s.Stats(); got.TxWaits != 1 || got.TxDropped != 1 {
 		t.Errorf("beyond its share: %+v", got)
 	}
 	held.release()
-	if err := s.writePacket(udp); err != nil {
+	if err := s.writeOne(udp); err != nil {
 		t.Errorf("a datagram when segments have gone: %s", err)
 	}
 }

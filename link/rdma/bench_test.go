@@ -5,8 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
 // Two stacks on an in-memory cable, one process: the time includes both ends and the software NICs between them. cpu-ns/op is

@@ -3,8 +3,10 @@ package rdma
 import (
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // WriteDatagram sends a UDP datagram outside the stack: headers are Ethernet, IP without options or extensions, and UDP, complete but
@@ -49,12 +51,14 @@ func (e *Endpoint) datagramQueue(d *Datagram) *sender {
 	if len(e.tx) == 1 {
 		return e.tx[0]
 	}
-	return e.tx[int(headerHash(d.Headers)%uint32(len(e.tx)))]
+	var p hdr.Packet
+	p.ParseSent(d.Headers)
+	return e.tx[int(p.QueueHash(d.Headers)%uint32(len(e.tx)))]
 }
 
 func (x *fastPath) countDatagrams(ds []Datagram) {
 	for i := range ds {
-		x.countSent(ds[i].Headers[ethLen]>>4 == 6, uint64(len(ds[i].Headers)+len(ds[i].Payload)))
+		x.countSent(ds[i].Headers[hdr.EthLen]>>4 == 6, uint64(len(ds[i].Headers)+len(ds[i].Payload)))
 	}
 }
 

@@ -7,28 +7,30 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // datagram is the headers of n bytes from a host's port 7 to another's port 53, without checksums.
 func datagram(from, to *host, v6 bool, n int) []byte {
-	udp := make([]byte, udpLen)
-	header.UDP(udp).Encode(&header.UDPFields{SrcPort: 7, DstPort: 53, Length: uint16(udpLen + n)})
-	eth := make([]byte, ethLen)
-	fields := header.EthernetFields{SrcAddr: from.ep.LinkAddress(), DstAddr: to.ep.LinkAddress(), Type: typeIPv4}
+	udp := make([]byte, hdr.UDPLen)
+	header.UDP(udp).Encode(&header.UDPFields{SrcPort: 7, DstPort: 53, Length: uint16(hdr.UDPLen + n)})
+	eth := make([]byte, hdr.EthLen)
+	fields := header.EthernetFields{SrcAddr: from.ep.LinkAddress(), DstAddr: to.ep.LinkAddress(), Type: hdr.TypeIPv4}
 	var ip []byte
 	if v6 {
-		fields.Type, ip = typeIPv6, make([]byte, ipv6Len)
+		fields.Type, ip = hdr.TypeIPv6, make([]byte, hdr.IPv6Len)
 		header.IPv6(ip).Encode(&header.IPv6Fields{
-			PayloadLength: uint16(udpLen + n), TransportProtocol: protoUDP, HopLimit: 64,
+			PayloadLength: uint16(hdr.UDPLen + n), TransportProtocol: hdr.ProtoUDP, HopLimit: 64,
 			SrcAddr: tcpip.AddrFromSlice(from.v6.AsSlice()), DstAddr: tcpip.AddrFromSlice(to.v6.AsSlice()),
 		})
 	} else {
-		ip = make([]byte, ipv4Len)
+		ip = make([]byte, hdr.IPv4Len)
 		header.IPv4(ip).Encode(&header.IPv4Fields{
-			TotalLength: uint16(ipv4Len + udpLen + n), TTL: 64, Protocol: protoUDP,
+			TotalLength: uint16(hdr.IPv4Len + hdr.UDPLen + n), TTL: 64, Protocol: hdr.ProtoUDP,
 			SrcAddr: tcpip.AddrFromSlice(from.v4.AsSlice()), DstAddr: tcpip.AddrFromSlice(to.v4.AsSlice()),
 		})
 	}
@@ -127,7 +129,7 @@ func TestDatagramOnAFullRing(t *testing.T) {
 	}
 	urgent := resetPacket()
 	defer urgent.DecRef()
-	if err := a.ep.writePacket(urgent); err != nil {
+	if err := a.ep.writeOne(urgent); err != nil {
 		t.Errorf("datagrams leave no room for what is urgent: %s", err)
 	}
 	held.release()
@@ -152,7 +154,7 @@ func TestDatagrams(t *testing.T) {
 	var ds []Datagram
 	for i := range ports * each {
 		headers := datagram(a, b, false, 2)
-		header.UDP(headers[ethLen+ipv4Len:]).SetDestinationPort(uint16(53 + i%ports))
+		header.UDP(headers[hdr.EthLen+hdr.IPv4Len:]).SetDestinationPort(uint16(53 + i%ports))
 		ds = append(ds, Datagram{headers, []byte{byte(i / ports), 0xa5}})
 	}
 	var conns []net.PacketConn

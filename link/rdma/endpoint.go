@@ -6,10 +6,13 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/tcpfix"
 )
 
 const (
@@ -51,7 +54,7 @@ type Endpoint struct {
 	csum   bool   // the device computes checksums
 
 	rxLimit uint64 // bytes of segments without payload that may wait in the stack
-	flows   *flows
+	flows   *tcpfix.Flows
 
 	mtu        atomic.Uint32
 	mac        atomic.Uint64
@@ -84,7 +87,7 @@ func New(dev *dv.Device, opts Options) (*Endpoint, error) {
 		return nil, fmt.Errorf("make link endpoint of %s: %w", dev.Name(), err)
 	}
 	e := &Endpoint{dev: dev, opts: opts, rx: make([]rxCounters, dev.NumRx())}
-	e.flows = newFlows(tcpip.NewStdClock(), e.resend)
+	e.flows = tcpfix.New(tcpip.NewStdClock(), e.resend)
 	e.mtu.Store(uint32(dev.MTU()))
 	e.SetLinkAddress(tcpip.LinkAddress(mac))
 	for i := range dev.NumTx() {
@@ -107,7 +110,7 @@ func (e *Endpoint) MTU() uint32 { return e.mtu.Load() }
 func (e *Endpoint) SetMTU(mtu uint32) { e.mtu.Store(min(mtu, uint32(e.dev.MTU()))) }
 
 // MaxHeaderLength implements gstack.LinkEndpoint.
-func (e *Endpoint) MaxHeaderLength() uint16 { return ethLen }
+func (e *Endpoint) MaxHeaderLength() uint16 { return hdr.EthLen }
 
 // LinkAddress implements gstack.LinkEndpoint.
 func (e *Endpoint) LinkAddress() tcpip.LinkAddress { return *e.address.Load() }
@@ -147,7 +150,7 @@ func (e *Endpoint) ARPHardwareType() header.ARPHardwareType { return header.ARPH
 
 // AddHeader implements gstack.LinkEndpoint.
 func (e *Endpoint) AddHeader(pkt *gstack.PacketBuffer) {
-	eth := header.Ethernet(pkt.LinkHeader().Push(ethLen))
+	eth := header.Ethernet(pkt.LinkHeader().Push(hdr.EthLen))
 	eth.Encode(&header.EthernetFields{
 		SrcAddr: pkt.EgressRoute.LocalLinkAddress,
 		DstAddr: pkt.EgressRoute.RemoteLinkAddress,
@@ -157,7 +160,7 @@ func (e *Endpoint) AddHeader(pkt *gstack.PacketBuffer) {
 
 // ParseHeader implements gstack.LinkEndpoint.
 func (e *Endpoint) ParseHeader(pkt *gstack.PacketBuffer) bool {
-	_, ok := pkt.LinkHeader().Consume(ethLen)
+	_, ok := pkt.LinkHeader().Consume(hdr.EthLen)
 	return ok
 }
 
@@ -183,7 +186,7 @@ func (e *Endpoint) detach() {
 		for _, t := range e.tx {
 			t.dropQueued()
 		}
-		e.flows.resend.clear()
+		e.flows.Forget()
 		e.attachment.stopWorkers(e.dev)
 		e.attachment = nil
 	}
@@ -209,7 +212,7 @@ func (e *Endpoint) startWorkers(s *attachment) {
 // SetLocalAddresses needs. To be called once CreateNIC has returned; it holds until the NIC is removed.
 func (e *Endpoint) BindStack(s *gstack.Stack, id tcpip.NICID) error {
 	n := &networks{stack: s, nic: id}
-	for proto, network := range map[tcpip.NetworkProtocolNumber]*gstack.NetworkEndpoint{typeIPv4: &n.ipv4, typeIPv6: &n.ipv6} {
+	for proto, network := range map[tcpip.NetworkProtocolNumber]*gstack.NetworkEndpoint{hdr.TypeIPv4: &n.ipv4, hdr.TypeIPv6: &n.ipv6} {
 		found, err := s.GetNetworkEndpoint(id, proto)
 		if err != nil {
 			return fmt.Errorf("bind link endpoint to NIC %d: %s", id, err)
@@ -256,7 +259,7 @@ func (e *Endpoint) Close() {
 	if last != nil {
 		last.workers.Wait()
 	}
-	e.flows.resend.close()
+	e.flows.Close()
 	for _, t := range e.tx {
 		t.close()
 	}

@@ -7,9 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
 func containsTimes(s, part string) int { return strings.Count(s, part) }
@@ -160,7 +161,7 @@ func TestLifetimeConcurrently(t *testing.T) {
 						post(t, devs[1].Tx(0), arpFrame(), arpFrame())
 					case 2:
 						pkt := ackPacket(1)
-						e.writePacket(pkt)
+						e.writeOne(pkt)
 						pkt.DecRef()
 					case 3:
 						e.IsAttached()
@@ -220,7 +221,7 @@ func TestDeviceGoesAway(t *testing.T) {
 	devs[0].Stop()
 	e.lastAttachment.workers.Wait()
 	pkt := ackPacket(1)
-	if err := e.writePacket(pkt); err == nil {
+	if err := e.writeOne(pkt); err == nil {
 		t.Error("written to a stopped device")
 	}
 	pkt.DecRef()

@@ -7,6 +7,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header/parse"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // Most of what netstack's network layer does to a packet is to find out what is known here already: where its headers
@@ -32,8 +34,8 @@ func newFastPath(d gstack.NetworkDispatcher, s *gstack.Stack, id tcpip.NICID) *f
 	if !ok || !found {
 		return nil
 	}
-	ipv4, ok4 := info.NetworkStats[typeIPv4].(gstack.IPNetworkEndpointStats)
-	ipv6, ok6 := info.NetworkStats[typeIPv6].(gstack.IPNetworkEndpointStats)
+	ipv4, ok4 := info.NetworkStats[hdr.TypeIPv4].(gstack.IPNetworkEndpointStats)
+	ipv6, ok6 := info.NetworkStats[hdr.TypeIPv6].(gstack.IPNetworkEndpointStats)
 	if !ok4 || !ok6 {
 		return nil
 	}
@@ -50,13 +52,13 @@ func newFastPath(d gstack.NetworkDispatcher, s *gstack.Stack, id tcpip.NICID) *f
 // nobody wants, and is in need of an ICMP message that only the network layer can send.
 func (x *fastPath) deliver(r *run, pkt *gstack.PacketBuffer) bool {
 	pkt.NICID, pkt.RXChecksumValidated = x.nic, true
-	pkt.NetworkHeader().Consume(r.l4 - r.l3)
-	if r.proto == protoTCP {
+	pkt.NetworkHeader().Consume(r.L4 - r.L3)
+	if r.Proto == hdr.ProtoTCP {
 		parse.TCP(pkt)
 	} else {
 		parse.UDP(pkt)
 	}
-	if x.transport.DeliverTransportPacket(tcpip.TransportProtocolNumber(r.proto), pkt) == gstack.TransportPacketHandled {
+	if x.transport.DeliverTransportPacket(tcpip.TransportProtocolNumber(r.Proto), pkt) == gstack.TransportPacketHandled {
 		return true
 	}
 	x.unknownPorts.Decrement() // it will be counted again
@@ -90,7 +92,7 @@ func (x *fastPath) countSent(v6 bool, bytes uint64) {
 // rebuildForReinject makes a packet as the link would deliver it of one whose headers have been consumed.
 func rebuildForReinject(pkt *gstack.PacketBuffer) *gstack.PacketBuffer {
 	p := gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: pkt.ToBuffer()})
-	p.LinkHeader().Consume(ethLen)
+	p.LinkHeader().Consume(hdr.EthLen)
 	p.PktType, p.NetworkProtocolNumber = pkt.PktType, pkt.NetworkProtocolNumber
 	return p
 }
@@ -123,24 +125,24 @@ func address6(b []byte) [2]uint64 {
 }
 
 // accepts reports whether a frame may take the lane. Its checksums are verified.
-func (h *localAddrs) accepts(frame []byte, l *layout) bool {
-	if h == nil || !l.plain || l.l4 == 0 || frame[0]&1 != 0 {
+func (h *localAddrs) accepts(frame []byte, l *hdr.Packet) bool {
+	if h == nil || !l.Plain || l.L4 == 0 || frame[0]&1 != 0 {
 		return false
 	}
-	switch segment := frame[l.l4:l.end]; l.proto {
-	case protoTCP:
-		if len(segment) < tcpLen || segment[12]>>4 < tcpLen/4 || len(segment) < int(segment[12]>>4)*4 {
+	switch segment := frame[l.L4:l.End]; l.Proto {
+	case hdr.ProtoTCP:
+		if len(segment) < hdr.TCPLen || segment[12]>>4 < hdr.TCPLen/4 || len(segment) < int(segment[12]>>4)*4 {
 			return false
 		}
-	case protoUDP:
-		if len(segment) < udpLen || !validUDPLength(segment) {
+	case hdr.ProtoUDP:
+		if len(segment) < hdr.UDPLen || !validUDPLength(segment) {
 			return false
 		}
 	default:
 		return false
 	}
-	ip := frame[l.l3:]
-	if l.etherType == typeIPv4 {
+	ip := frame[l.L3:]
+	if l.EtherType == hdr.TypeIPv4 {
 		return h.accepts4(binary.BigEndian.Uint32(ip[12:]), binary.BigEndian.Uint32(ip[16:]))
 	}
 	return h.accepts6(address6(ip[8:]), address6(ip[24:]))
@@ -149,7 +151,7 @@ func (h *localAddrs) accepts(frame []byte, l *layout) bool {
 // validUDPLength is true for a datagram whose length agrees with its packet's.
 func validUDPLength(datagram []byte) bool {
 	n := int(binary.BigEndian.Uint16(datagram[4:]))
-	return n >= udpLen && n <= len(datagram)
+	return n >= hdr.UDPLen && n <= len(datagram)
 }
 
 // accepts4 wants a destination of ours and a source that is another host: not ourselves, no network (0/8), loopback, group

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/link/channel"
@@ -20,6 +19,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // judge is a stack that hears frames from a worker and whose answers can be looked at.
@@ -143,39 +145,39 @@ func collect(name string, v reflect.Value, out map[string]uint64) {
 
 // changed is a frame with some bytes of its IP packet replaced and no checksum made good: what the NIC vouches for is right.
 func changed(frame []byte, at int, to ...byte) []byte {
-	copy(frame[ethLen+at:], to)
+	copy(frame[hdr.EthLen+at:], to)
 	return frame
 }
 
 // TestExpressLane compares the lane with the ordinary way: what comes back, what is counted, what is read.
 func TestExpressLane(t *testing.T) {
 	syn := segment(0)
-	syn.flags, syn.payload = header.TCPFlagSyn, nil
+	syn.Flags, syn.Payload = header.TCPFlagSyn, nil
 	dgram := segment(0)
-	dgram.ports = [2]uint16{4000, 53}
+	dgram.Ports = [2]uint16{4000, 53}
 	unknown := segment(0)
 	with := func(f tcpFrame, change func(*tcpFrame)) tcpFrame { change(&f); return f }
-	v6 := func(f tcpFrame) tcpFrame { f.v6 = true; return f }
+	v6 := func(f tcpFrame) tcpFrame { f.V6 = true; return f }
 	for _, tt := range []struct {
 		name    string
 		frame   func() []byte
 		express bool
 	}{
-		{"SYN to a closed port", func() []byte { return syn.bytes() }, true},
-		{"segment of no connection", func() []byte { return segment(0).bytes() }, true},
-		{"the same, IPv6", func() []byte { return v6(segment(0)).bytes() }, true},
+		{"SYN to a closed port", func() []byte { return syn.Bytes() }, true},
+		{"segment of no connection", func() []byte { return segment(0).Bytes() }, true},
+		{"the same, IPv6", func() []byte { return v6(segment(0)).Bytes() }, true},
 		{"datagram", func() []byte { return udpFrame(dgram) }, true},
 		{"datagram with bytes behind it", func() []byte { return changed(udpFrame(dgram), 24, 0, 50) }, true},
-		{"datagram, padded frame", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.payload, f.pad = nil, 20 })) }, true},
+		{"datagram, padded frame", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.Payload, f.Pad = nil, 20 })) }, true},
 		{"datagram longer than its packet", func() []byte { return changed(udpFrame(dgram), 24, 1, 0) }, false},
 		{"datagram shorter than its header", func() []byte { return changed(udpFrame(dgram), 24, 0, 7) }, false},
 		{"datagram nobody wants", func() []byte { return udpFrame(unknown) }, true},
 		{"the same, IPv6", func() []byte { return udpFrame(v6(unknown)) }, true},
-		{"TCP header longer than the segment", func() []byte { return changed(syn.bytes(), 32, 0xf0) }, false},
-		{"TCP header of 16 bytes", func() []byte { return changed(syn.bytes(), 32, 0x40) }, false},
-		{"from ourselves", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.from = 1 })) }, false},
-		{"from ourselves, IPv6", func() []byte { return udpFrame(with(v6(dgram), func(f *tcpFrame) { f.from = 1 })) }, false},
-		{"from the subnet's broadcast address", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.from = 255 })) }, false},
+		{"TCP header longer than the segment", func() []byte { return changed(syn.Bytes(), 32, 0xf0) }, false},
+		{"TCP header of 16 bytes", func() []byte { return changed(syn.Bytes(), 32, 0x40) }, false},
+		{"from ourselves", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.From = 1 })) }, false},
+		{"from ourselves, IPv6", func() []byte { return udpFrame(with(v6(dgram), func(f *tcpFrame) { f.From = 1 })) }, false},
+		{"from the subnet's broadcast address", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.From = 255 })) }, false},
 		{"from broadcast", func() []byte { return changed(udpFrame(dgram), 12, 255, 255, 255, 255) }, false},
 		{"from a group", func() []byte { return changed(udpFrame(dgram), 12, 224, 0, 0, 1) }, false},
 		{"from loopback", func() []byte { return changed(udpFrame(dgram), 12, 127, 0, 0, 1) }, false},
@@ -183,22 +185,22 @@ func TestExpressLane(t *testing.T) {
 		{"from a group, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 8, 0xff, 2) }, false},
 		{"from loopback, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 8, append(make([]byte, 15), 1)...) }, false},
 		{"from nobody, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 8, make([]byte, 16)...) }, false},
-		{"to another host", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.to = 9 })) }, false},
-		{"to another host, IPv6", func() []byte { return udpFrame(with(v6(dgram), func(f *tcpFrame) { f.to = 9 })) }, false},
-		{"to the subnet", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.to = 255 })) }, false},
+		{"to another host", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.To = 9 })) }, false},
+		{"to another host, IPv6", func() []byte { return udpFrame(with(v6(dgram), func(f *tcpFrame) { f.To = 9 })) }, false},
+		{"to the subnet", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.To = 255 })) }, false},
 		{"in a broadcast frame", func() []byte {
-			return udpFrame(with(dgram, func(f *tcpFrame) { f.dst = header.EthernetBroadcastAddress }))
+			return udpFrame(with(dgram, func(f *tcpFrame) { f.Dst = header.EthernetBroadcastAddress }))
 		}, false},
-		{"options", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.ipOpts = []byte{1, 1, 1, 0} })) }, false},
+		{"options", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.IPOpts = []byte{1, 1, 1, 0} })) }, false},
 		{"extension header", func() []byte {
-			return udpFrame(with(v6(dgram), func(f *tcpFrame) { f.ipOpts = []byte{0, 1, 4, 0, 0, 0, 0} }))
+			return udpFrame(with(v6(dgram), func(f *tcpFrame) { f.IPOpts = []byte{0, 1, 4, 0, 0, 0, 0} }))
 		}, false},
-		{"fragment", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.fragment = 8 })) }, false},
+		{"fragment", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.Fragment = 8 })) }, false},
 		{"another protocol", func() []byte { return changed(udpFrame(dgram), 9, 132) }, false},
-		{"cut short", func() []byte { return udpFrame(dgram)[:ethLen+25] }, false},
-		{"TTL 0", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.ttl = 0 })) }, true},
-		{"hop limit 0", func() []byte { return udpFrame(with(v6(unknown), func(f *tcpFrame) { f.ttl = 0 })) }, true},
-		{"congestion experienced", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.tos = 3 })) }, true},
+		{"cut short", func() []byte { return udpFrame(dgram)[:hdr.EthLen+25] }, false},
+		{"TTL 0", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.TTL = 0 })) }, true},
+		{"hop limit 0", func() []byte { return udpFrame(with(v6(unknown), func(f *tcpFrame) { f.TTL = 0 })) }, true},
+		{"congestion experienced", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.TOS = 3 })) }, true},
 		{"reserved flag", func() []byte { return changed(udpFrame(dgram), 6, 0x80) }, true},
 		{"total length beyond the frame", func() []byte { return changed(udpFrame(dgram), 2, 5, 0) }, false},
 		{"total length short of the header", func() []byte { return changed(udpFrame(dgram), 2, 0, 19) }, false},
@@ -208,8 +210,8 @@ func TestExpressLane(t *testing.T) {
 		{"version 4 in an IPv6 frame", func() []byte { return changed(udpFrame(v6(dgram)), 0, 0x40) }, false},
 		{"payload beyond the frame, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 4, 5, 0) }, false},
 		{"payload short of the datagram, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 4, 0, 40) }, false},
-		{"fragment header, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 6, extFragment) }, false},
-		{"hop-by-hop header, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 6, extHopByHop) }, false},
+		{"fragment header, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 6, hdr.ExtFragment) }, false},
+		{"hop-by-hop header, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 6, hdr.ExtHopByHop) }, false},
 		{"last fragment", func() []byte { return changed(udpFrame(dgram), 6, 0, 8) }, false},
 		{"from a reserved address", func() []byte { return changed(udpFrame(dgram), 12, 240, 0, 0, 1) }, false},
 		{"from another loopback address", func() []byte { return changed(udpFrame(dgram), 12, 127, 255, 0, 9) }, false},
@@ -217,13 +219,13 @@ func TestExpressLane(t *testing.T) {
 			return changed(udpFrame(v6(dgram)), 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 2)
 		}, true},
 		{"to a group, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 24, 0xff, 2) }, false},
-		{"from port 0", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.ports[0] = 0 })) }, true},
-		{"to port 0", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.ports[1] = 0 })) }, true},
-		{"SYN and FIN", func() []byte { return with(syn, func(f *tcpFrame) { f.flags |= header.TCPFlagFin }).bytes() }, true},
-		{"SYN from a group", func() []byte { return changed(syn.bytes(), 12, 224, 0, 0, 1) }, false},
-		{"no flags", func() []byte { return with(syn, func(f *tcpFrame) { f.flags = 0 }).bytes() }, true},
-		{"reset", func() []byte { return with(syn, func(f *tcpFrame) { f.flags = header.TCPFlagRst }).bytes() }, true},
-		{"cut options", func() []byte { return with(syn, func(f *tcpFrame) { f.options = []byte{2, 40, 1, 1} }).bytes() }, true},
+		{"from port 0", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.Ports[0] = 0 })) }, true},
+		{"to port 0", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.Ports[1] = 0 })) }, true},
+		{"SYN and FIN", func() []byte { return with(syn, func(f *tcpFrame) { f.Flags |= header.TCPFlagFin }).Bytes() }, true},
+		{"SYN from a group", func() []byte { return changed(syn.Bytes(), 12, 224, 0, 0, 1) }, false},
+		{"no flags", func() []byte { return with(syn, func(f *tcpFrame) { f.Flags = 0 }).Bytes() }, true},
+		{"reset", func() []byte { return with(syn, func(f *tcpFrame) { f.Flags = header.TCPFlagRst }).Bytes() }, true},
+		{"cut options", func() []byte { return with(syn, func(f *tcpFrame) { f.Options = []byte{2, 40, 1, 1} }).Bytes() }, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			lane, ordinary := newJudge(t, true), newJudge(t, false)
@@ -277,7 +279,7 @@ func (j *judge) read(t *testing.T) (out []string) {
 func TestExpressLaneFollowsAddresses(t *testing.T) {
 	j := newJudge(t, true)
 	f := segment(0)
-	f.ports = [2]uint16{4000, 53}
+	f.Ports = [2]uint16{4000, 53}
 	took := func() uint64 {
 		before := j.worker.count.fastPath.Load()
 		j.hear(udpFrame(f))
@@ -304,12 +306,12 @@ func TestExpressLaneDoesNotAllocate(t *testing.T) {
 	h := newLocalAddrs([]netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/64")})
 	for _, v6 := range []bool{false, true} {
 		f := segment(0)
-		f.v6 = v6
-		frame, l := f.bytes(), layout{etherType: typeIPv4, l3: ethLen}
+		f.V6 = v6
+		frame, l := f.Bytes(), hdr.Packet{EtherType: hdr.TypeIPv4, L3: hdr.EthLen}
 		if v6 {
-			l.etherType = typeIPv6
+			l.EtherType = hdr.TypeIPv6
 		}
-		l.parse(frame)
+		l.Parse(frame)
 		if n := testing.AllocsPerRun(100, func() {
 			if !h.accepts(frame, &l) {
 				t.Fatal("not taken")

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // Merging joins consecutive segments of a TCP flow that arrived in one batch, as Linux's GRO does and by its rules (linux
@@ -12,20 +13,6 @@ import (
 // size. All headers must be equal but for the IP length, identification and checksum and the TCP sequence number and
 // checksum: a changed ACK number, window, option (a timestamp's value included), ECN mark or TTL begins anew. A segment
 // that is shorter than the first or has PSH or FIN is the last of its run; the merged segment then has these flags.
-
-// TCP flags.
-const (
-	flagFIN = 0x01
-	flagSYN = 0x02
-	flagRST = 0x04
-	flagPSH = 0x08
-	flagACK = 0x10
-	flagURG = 0x20
-	flagCWR = 0x80
-
-	flagsLast    = flagPSH | flagFIN
-	flagsSpecial = flagSYN | flagRST | flagURG | flagCWR
-)
 
 // maxPacket is the longest IP packet, in bytes.
 const maxPacket = 65535
@@ -38,7 +25,7 @@ const none = -1
 
 // run is one packet to deliver: frames of a batch, chained by their numbers in it.
 type run struct {
-	layout
+	hdr.Packet
 	first, last int16
 	id          uint16 // IPv4 identification to go on with
 	seq         uint32 // TCP sequence number to go on with
@@ -79,16 +66,16 @@ func (m *merger) begin(batch []dv.Packet) {
 }
 
 // add puts frame i, whose checksums are verified, into the run it continues or into a new one.
-func (m *merger) add(i int, l *layout) {
-	if m.off || l.proto != protoTCP || l.l4 == 0 || !l.plain || l.end-l.l4 < tcpLen {
+func (m *merger) add(i int, l *hdr.Packet) {
+	if m.off || l.Proto != hdr.ProtoTCP || l.L4 == 0 || !l.Plain || l.End-l.L4 < hdr.TCPLen {
 		m.addSingle(i, l)
 		return
 	}
 	frame := m.batch[i].Data
-	tcp := frame[l.l4:l.end]
-	header, flags, slot := int(tcp[12]>>4)*4, tcp[13], l.flowHash(frame)%flowSlots
+	tcp := frame[l.L4:l.End]
+	header, flags, slot := int(tcp[12]>>4)*4, tcp[13], l.FlowHash(frame)%flowSlots
 	payload := len(tcp) - header
-	if header < tcpLen || payload <= 0 || flags&flagACK == 0 || flags&flagsSpecial != 0 {
+	if header < hdr.TCPLen || payload <= 0 || flags&hdr.FlagACK == 0 || flags&hdr.FlagsSpecial != 0 {
 		m.flows[slot] = none // nothing that comes later may overtake it
 		m.addSingle(i, l)
 		return
@@ -98,13 +85,13 @@ func (m *merger) add(i int, l *layout) {
 		at = int16(len(m.runs))
 		m.addSingle(i, l)
 		r := &m.runs[at]
-		r.headers, r.mss, r.seq = l.l4+header, payload, binary.BigEndian.Uint32(tcp[4:])
+		r.headers, r.mss, r.seq = l.L4+header, payload, binary.BigEndian.Uint32(tcp[4:])
 		r.regular = r.isRegular(&m.batch[i])
 	} else {
 		r := &m.runs[at]
 		m.chain[r.last], m.chain[i], r.last = int16(i), none, int16(i)
 	}
-	if m.runs[at].grow(payload, binary.BigEndian.Uint16(frame[l.l3+4:]), flags) { // the identification means nothing in IPv6
+	if m.runs[at].grow(payload, binary.BigEndian.Uint16(frame[l.L3+4:]), flags) { // the identification means nothing in IPv6
 		at = none
 	}
 	m.flows[slot], m.slot, m.used = at, slot, true
@@ -115,55 +102,40 @@ func (r *run) grow(payload int, id uint16, flags byte) bool {
 	r.payload += payload
 	r.seq += uint32(payload)
 	r.id = id + 1
-	return payload < r.mss || flags&flagsLast != 0
+	return payload < r.mss || flags&hdr.FlagsLast != 0
 }
 
 // addSingle adds frame i as a run of its own.
-func (m *merger) addSingle(i int, l *layout) {
+func (m *merger) addSingle(i int, l *hdr.Packet) {
 	m.chain[i] = none
-	m.runs = append(m.runs, run{layout: *l, first: int16(i), last: int16(i)})
+	m.runs = append(m.runs, run{Packet: *l, first: int16(i), last: int16(i)})
 }
 
 // continues reports whether frame is the next segment of r's flow and its headers permit joining it.
-func (m *merger) continues(r *run, frame []byte, l *layout, header, payload int) bool {
+func (m *merger) continues(r *run, frame []byte, l *hdr.Packet, header, payload int) bool {
 	first := m.batch[r.first].Data
-	if l.etherType != r.etherType || l.l3 != r.l3 || l.l4+header != r.headers || payload > r.mss || r.headers-r.l3+r.payload+payload > maxPacket {
+	if l.EtherType != r.EtherType || l.L3 != r.L3 || l.L4+header != r.headers || payload > r.mss || r.headers-r.L3+r.payload+payload > maxPacket {
 		return false
 	}
-	return bytes.Equal(frame[:l.l3], first[:l.l3]) && r.sameIP(frame[l.l3:], first[l.l3:]) && r.sameTCP(frame[l.l4:r.headers], first[l.l4:r.headers])
+	return bytes.Equal(frame[:l.L3], first[:l.L3]) && r.sameIP(frame[l.L3:], first[l.L3:]) && r.sameTCP(frame[l.L4:r.headers], first[l.L4:r.headers])
 }
 
 func (r *run) sameIP(h, first []byte) bool {
-	if r.etherType == typeIPv6 { // all but the payload length
-		return bytes.Equal(h[:4], first[:4]) && bytes.Equal(h[6:ipv6Len], first[6:ipv6Len])
+	if r.EtherType == hdr.TypeIPv6 { // all but the payload length
+		return bytes.Equal(h[:4], first[:4]) && bytes.Equal(h[6:hdr.IPv6Len], first[6:hdr.IPv6Len])
 	}
 	const dontFragment = 0x40
 	return h[0] == first[0] && h[1] == first[1] && // version and length, TOS
 		h[6] == first[6] && h[8] == first[8] && // flags (fragments do not come here), TTL
 		(h[6]&dontFragment != 0 || binary.BigEndian.Uint16(h[4:]) == r.id) && // without DF the identification must count (RFC 6864)
-		bytes.Equal(h[12:ipv4Len], first[12:ipv4Len])
+		bytes.Equal(h[12:hdr.IPv4Len], first[12:hdr.IPv4Len])
 }
 
 func (r *run) sameTCP(h, first []byte) bool {
 	return binary.BigEndian.Uint32(h[4:]) == r.seq &&
 		bytes.Equal(h[:4], first[:4]) && // ports
 		bytes.Equal(h[8:13], first[8:13]) && // ACK number, header length
-		h[13]&^flagsLast == first[13] && // flags; the first of an open run has neither PSH nor FIN
+		h[13]&^hdr.FlagsLast == first[13] && // flags; the first of an open run has neither PSH nor FIN
 		bytes.Equal(h[14:16], first[14:16]) && // window
-		bytes.Equal(h[tcpLen:], first[tcpLen:])
-}
-
-// flowHash spreads TCP flows; the frame is plain IP.
-func (l *layout) flowHash(frame []byte) uint32 {
-	h := frame[l.l3:]
-	ports := uint64(binary.BigEndian.Uint32(frame[l.l4:]))
-	addresses := uint64(0)
-	if l.etherType == typeIPv6 {
-		for at := 8; at < ipv6Len; at += 8 {
-			addresses = addresses*31 + binary.BigEndian.Uint64(h[at:])
-		}
-	} else {
-		addresses = binary.BigEndian.Uint64(h[12:])
-	}
-	return uint32((addresses ^ ports<<16) * 0x9e3779b97f4a7c15 >> 40)
+		bytes.Equal(h[hdr.TCPLen:], first[hdr.TCPLen:])
 }

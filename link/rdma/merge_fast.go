@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // Most frames of a bulk transfer differ from the one before only where that does not keep them from being joined. Such a
@@ -13,16 +14,16 @@ import (
 
 // timestampOnly begins the options of a segment that has a timestamp and nothing else, as everybody writes it: two times
 // optionNop, kind, length.
-const timestampOnly = optionNop<<24 | optionNop<<16 | optionTimestamp<<8 | timestampLen
+const timestampOnly = hdr.OptNop<<24 | hdr.OptNop<<16 | hdr.OptTimestamp<<8 | hdr.TimestampLen
 
 // isRegular reports whether next may add frames to the run that begins with p: the NIC vouches for them, and they have no option
 // that flows.received would change.
 func (r *run) isRegular(p *dv.Packet) bool {
 	const vouched = dv.RxL3OK | dv.RxL4OK
-	if p.Flags&vouched != vouched || r.l3 != ethLen {
+	if p.Flags&vouched != vouched || r.L3 != hdr.EthLen {
 		return false
 	}
-	options := p.Data[r.l4+tcpLen : r.headers]
+	options := p.Data[r.L4+hdr.TCPLen : r.headers]
 	return len(options) == 0 || len(options) == 12 && binary.BigEndian.Uint32(options) == timestampOnly
 }
 
@@ -40,14 +41,14 @@ func (m *merger) next(i int) bool {
 		return false
 	}
 	payload, id := r.lengthAndID(frame)
-	if payload <= 0 || payload > r.mss || r.headers+payload > len(frame) || r.headers-r.l3+r.payload+payload > maxPacket {
+	if payload <= 0 || payload > r.mss || r.headers+payload > len(frame) || r.headers-r.L3+r.payload+payload > maxPacket {
 		return false
 	}
 	if r.headersDiffer(frame, first.Data, id) {
 		return false
 	}
 	m.chain[r.last], m.chain[i], r.last = int16(i), none, int16(i)
-	if r.grow(payload, id, frame[r.l4+13]) {
+	if r.grow(payload, id, frame[r.L4+13]) {
 		m.flows[m.slot] = none
 	}
 	return true
@@ -56,20 +57,20 @@ func (m *merger) next(i int) bool {
 // openRun finds the run that frame may go on with, most often that of the frame before, and leaves its slot in m.slot. Nil:
 // there is none.
 func (m *merger) openRun(frame []byte) *run {
-	if !m.used || len(frame) < ethLen+ipv6Len+tcpLen {
+	if !m.used || len(frame) < hdr.EthLen+hdr.IPv6Len+hdr.TCPLen {
 		return nil
 	}
 	if at := m.flows[m.slot]; at != none {
 		r := &m.runs[at]
-		if differ4(frame[r.l4:], m.batch[r.first].Data[r.l4:]) == 0 {
+		if differ4(frame[r.L4:], m.batch[r.first].Data[r.L4:]) == 0 {
 			return r
 		}
 	}
-	l := layout{etherType: typeIPv4, l3: ethLen, l4: ethLen + ipv4Len}
-	if frame[12] == typeIPv6>>8 {
-		l.etherType, l.l4 = typeIPv6, ethLen+ipv6Len
+	l := hdr.Packet{EtherType: hdr.TypeIPv4, L3: hdr.EthLen, L4: hdr.EthLen + hdr.IPv4Len}
+	if frame[12] == hdr.TypeIPv6>>8 {
+		l.EtherType, l.L4 = hdr.TypeIPv6, hdr.EthLen+hdr.IPv6Len
 	}
-	m.slot = l.flowHash(frame) % flowSlots
+	m.slot = l.FlowHash(frame) % flowSlots
 	if at := m.flows[m.slot]; at != none {
 		return &m.runs[at]
 	}
@@ -79,20 +80,20 @@ func (m *merger) openRun(frame []byte) *run {
 // lengthAndID is the length of the TCP payload by frame's IP header and its IPv4 identification (IPv6: something else), given
 // that it has the headers of r.
 func (r *run) lengthAndID(frame []byte) (payload int, id uint16) {
-	h := (*[ipv4Len]byte)(frame[ethLen:])
-	if r.etherType == typeIPv6 {
-		return ethLen + ipv6Len + int(binary.BigEndian.Uint16(h[4:])) - r.headers, binary.BigEndian.Uint16(h[4:])
+	h := (*[hdr.IPv4Len]byte)(frame[hdr.EthLen:])
+	if r.EtherType == hdr.TypeIPv6 {
+		return hdr.EthLen + hdr.IPv6Len + int(binary.BigEndian.Uint16(h[4:])) - r.headers, binary.BigEndian.Uint16(h[4:])
 	}
-	return ethLen + int(binary.BigEndian.Uint16(h[2:])) - r.headers, binary.BigEndian.Uint16(h[4:])
+	return hdr.EthLen + int(binary.BigEndian.Uint16(h[2:])) - r.headers, binary.BigEndian.Uint16(h[4:])
 }
 
 // headersDiffer compares frame's headers with those of the first frame of r, which is regular, by the rules of sameIP and
 // sameTCP. Neither is shorter than r.headers.
 func (r *run) headersDiffer(frame, first []byte, id uint16) bool {
-	a, b := (*[ethLen + ipv4Len]byte)(frame), (*[ethLen + ipv4Len]byte)(first)
+	a, b := (*[hdr.EthLen + hdr.IPv4Len]byte)(frame), (*[hdr.EthLen + hdr.IPv4Len]byte)(first)
 	d := differ8(a[:], b[:]) | differ8(a[8:], b[8:]) // Ethernet; IP version, length, TOS
-	if r.etherType == typeIPv6 {
-		d |= differIPv6((*[ethLen + ipv6Len]byte)(frame), (*[ethLen + ipv6Len]byte)(first))
+	if r.EtherType == hdr.TypeIPv6 {
+		d |= differIPv6((*[hdr.EthLen + hdr.IPv6Len]byte)(frame), (*[hdr.EthLen + hdr.IPv6Len]byte)(first))
 	} else {
 		const dontFragment = 0x40
 		d |= differ4(a[20:], b[20:]) | differ8(a[26:], b[26:]) // flags, TTL, protocol; addresses
@@ -100,19 +101,19 @@ func (r *run) headersDiffer(frame, first []byte, id uint16) bool {
 			return true
 		}
 	}
-	const last = flagsLast << 40 // in bytes 8 to 15 of a TCP header
-	t, u := (*[tcpLen]byte)(frame[r.l4:]), (*[tcpLen]byte)(first[r.l4:])
+	const last = hdr.FlagsLast << 40 // in bytes 8 to 15 of a TCP header
+	t, u := (*[hdr.TCPLen]byte)(frame[r.L4:]), (*[hdr.TCPLen]byte)(first[r.L4:])
 	d |= differ4(t[:], u[:]) | uint64(binary.BigEndian.Uint32(t[4:])^r.seq) // ports
 	d |= differ8(t[8:], u[8:]) &^ last                                      // ACK number, header length, flags, window
-	if r.headers > r.l4+tcpLen {
-		t, u := (*[12]byte)(frame[r.l4+tcpLen:]), (*[12]byte)(first[r.l4+tcpLen:])
+	if r.headers > r.L4+hdr.TCPLen {
+		t, u := (*[12]byte)(frame[r.L4+hdr.TCPLen:]), (*[12]byte)(first[r.L4+hdr.TCPLen:])
 		d |= differ8(t[:], u[:]) | differ4(t[8:], u[8:])
 	}
 	return d != 0
 }
 
 // differIPv6 compares what is behind the first two bytes of two IPv6 headers, but for the payload length.
-func differIPv6(a, b *[ethLen + ipv6Len]byte) uint64 {
+func differIPv6(a, b *[hdr.EthLen + hdr.IPv6Len]byte) uint64 {
 	d := uint64(binary.LittleEndian.Uint16(a[16:]) ^ binary.LittleEndian.Uint16(b[16:]))
 	return d | differ8(a[20:], b[20:]) | differ8(a[28:], b[28:]) | differ8(a[36:], b[36:]) | differ8(a[44:], b[44:]) | differ8(a[46:], b[46:])
 }

@@ -4,8 +4,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // sortLong is sort without next.
@@ -13,9 +15,9 @@ func (w *worker) sortLong(frames []dv.Packet) {
 	w.merge.begin(frames)
 	mac := w.e.mac.Load()
 	for i := range frames {
-		var l layout
+		var l hdr.Packet
 		if w.acceptEthernet(&frames[i], mac, &l) && w.verifyChecksums(&frames[i], &l) {
-			w.e.flows.received(frames[i].Data, &l, w.count)
+			w.e.flows.Received(frames[i].Data, &l)
 			w.merge.add(i, &l)
 		}
 	}
@@ -50,8 +52,8 @@ func threeFrames(v6 bool, options []byte) []dv.Packet {
 	var frames []dv.Packet
 	for n := range 3 {
 		f := segment(n)
-		f.v6, f.options, f.pad = v6, options, 4 // 100 bytes of data
-		frames = append(frames, dv.Packet{Data: f.bytes(), Flags: vouched | dv.RxTCP})
+		f.V6, f.Options, f.Pad = v6, options, 4 // 100 bytes of data
+		frames = append(frames, dv.Packet{Data: f.Bytes(), Flags: vouched | dv.RxTCP})
 	}
 	return frames
 }
@@ -104,7 +106,7 @@ func TestNextAgreesOnBits(t *testing.T) {
 				frames[1].VLAN = 7
 				agree(t, frames)
 			}
-			for size := ethLen; size < headers+100; size++ {
+			for size := hdr.EthLen; size < headers+100; size++ {
 				frames := threeFrames(v6, options)
 				frames[1].Data = frames[1].Data[:size]
 				agree(t, frames)
@@ -124,27 +126,27 @@ func TestNextAgreesOnFlows(t *testing.T) {
 				flow = rng.IntN(len(next))
 			}
 			f := segment(next[flow])
-			f.ports[0], f.v6, f.noDF = uint16(flow), flow%2 == 1, flow%3 == 1
+			f.Ports[0], f.V6, f.NoDF = uint16(flow), flow%2 == 1, flow%3 == 1
 			next[flow]++
 			switch rng.IntN(30) {
 			case 0:
 				next[flow]++ // lost
 			case 1:
-				f.flags |= header.TCPFlagPsh
+				f.Flags |= header.TCPFlagPsh
 			case 2:
-				f.payload = nil
+				f.Payload = nil
 			case 3:
-				f.flags |= header.TCPFlagRst
+				f.Flags |= header.TCPFlagRst
 			case 4:
-				f.payload = f.payload[:1+rng.IntN(99)]
+				f.Payload = f.Payload[:1+rng.IntN(99)]
 			case 5:
-				f.options = stamps
+				f.Options = stamps
 			case 6:
-				f.fragment = 8
+				f.Fragment = 8
 			case 7:
-				f.dst = peerMAC
+				f.Dst = peerMAC
 			}
-			p := dv.Packet{Data: f.bytes(), Flags: vouched}
+			p := dv.Packet{Data: f.Bytes(), Flags: vouched}
 			if rng.IntN(30) == 0 {
 				p.Data[rng.IntN(len(p.Data))] ^= 1 << rng.IntN(8)
 			}

@@ -6,10 +6,12 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // shape is the numbers of frames in each run, as text: "[0 1] [2]".
@@ -44,76 +46,76 @@ func TestMergeRules(t *testing.T) {
 		v4, v6 string
 	}{
 		{name: "alike", edit: every(func(*tcpFrame) {}), v4: joined, v6: joined},
-		{name: "timestamps alike", edit: every(func(f *tcpFrame) { f.options = timestamps(1) }), v4: joined, v6: joined},
-		{name: "timestamp moves on", edit: func(n int, f *tcpFrame) { f.options = timestamps(byte(min(n, 1))) }, v4: apart, v6: apart},
-		{name: "timestamp differs", edit: func(n int, f *tcpFrame) { f.options = timestamps(byte(n % 2)) }, v4: split, v6: split},
-		{name: "option in one", edit: second(func(f *tcpFrame) { f.options = timestamps(1) }), v4: split, v6: split},
-		{name: "ack number", edit: second(func(f *tcpFrame) { f.ack++ }), v4: split, v6: split},
-		{name: "window", edit: second(func(f *tcpFrame) { f.window++ }), v4: split, v6: split},
+		{name: "timestamps alike", edit: every(func(f *tcpFrame) { f.Options = timestamps(1) }), v4: joined, v6: joined},
+		{name: "timestamp moves on", edit: func(n int, f *tcpFrame) { f.Options = timestamps(byte(min(n, 1))) }, v4: apart, v6: apart},
+		{name: "timestamp differs", edit: func(n int, f *tcpFrame) { f.Options = timestamps(byte(n % 2)) }, v4: split, v6: split},
+		{name: "option in one", edit: second(func(f *tcpFrame) { f.Options = timestamps(1) }), v4: split, v6: split},
+		{name: "ack number", edit: second(func(f *tcpFrame) { f.Ack++ }), v4: split, v6: split},
+		{name: "window", edit: second(func(f *tcpFrame) { f.Window++ }), v4: split, v6: split},
 		{name: "gap", edit: func(n int, f *tcpFrame) {
 			if n > 0 {
-				f.seq++
+				f.Seq++
 			}
 		}, v4: apart, v6: apart},
 		{name: "overlap", edit: func(n int, f *tcpFrame) {
 			if n > 0 {
-				f.seq--
+				f.Seq--
 			}
 		}, v4: apart, v6: apart},
-		{name: "source port", edit: second(func(f *tcpFrame) { f.ports[0]++ }), v4: split, v6: split},
-		{name: "destination port", edit: second(func(f *tcpFrame) { f.ports[1]++ }), v4: split, v6: split},
-		{name: "source address", edit: second(func(f *tcpFrame) { f.from++ }), v4: split, v6: split},
-		{name: "destination address", edit: second(func(f *tcpFrame) { f.to++ }), v4: split, v6: split},
-		{name: "source MAC", edit: second(func(f *tcpFrame) { f.src = "\x02\x00\x00\x00\x00\x03" }), v4: split, v6: split},
-		{name: "ttl", edit: second(func(f *tcpFrame) { f.ttl-- }), v4: split, v6: split},
-		{name: "tos", edit: second(func(f *tcpFrame) { f.tos = 0x20 }), v4: split, v6: split},
-		{name: "congestion experienced", edit: second(func(f *tcpFrame) { f.tos = 3 }), v4: split, v6: split},
-		{name: "flow label", edit: second(func(f *tcpFrame) { f.flow = 5 }), v4: joined, v6: split},
-		{name: "psh ends a run", edit: second(func(f *tcpFrame) { f.flags |= header.TCPFlagPsh }), v4: "[[0 1] [2]]", v6: "[[0 1] [2]]"},
-		{name: "psh on all", edit: every(func(f *tcpFrame) { f.flags |= header.TCPFlagPsh }), v4: split, v6: split},
-		{name: "fin ends a run", edit: second(func(f *tcpFrame) { f.flags |= header.TCPFlagFin }), v4: "[[0 1] [2]]", v6: "[[0 1] [2]]"},
-		{name: "syn", edit: second(func(f *tcpFrame) { f.flags |= header.TCPFlagSyn }), v4: split, v6: split},
-		{name: "rst", edit: second(func(f *tcpFrame) { f.flags |= header.TCPFlagRst }), v4: split, v6: split},
-		{name: "urg", edit: second(func(f *tcpFrame) { f.flags |= header.TCPFlagUrg; f.urgent = 1 }), v4: split, v6: split},
-		{name: "cwr", edit: second(func(f *tcpFrame) { f.flags |= 0x80 }), v4: split, v6: split},
-		{name: "cwr on all", edit: every(func(f *tcpFrame) { f.flags |= 0x80 }), v4: split, v6: split},
-		{name: "ece", edit: second(func(f *tcpFrame) { f.flags |= 0x40 }), v4: split, v6: split},
-		{name: "ece on all", edit: every(func(f *tcpFrame) { f.flags |= 0x40 }), v4: joined, v6: joined},
-		{name: "no ack flag", edit: every(func(f *tcpFrame) { f.flags = 0 }), v4: split, v6: split},
-		{name: "ip id does not matter with DF", edit: second(func(f *tcpFrame) { f.id = 9 }), v4: joined, v6: joined},
-		{name: "ip id counts without DF", edit: every(func(f *tcpFrame) { f.noDF = true }), v4: joined, v6: joined},
-		{name: "ip id stands still without DF", edit: every(func(f *tcpFrame) { f.noDF = true; f.id = 9 }), v4: split, v6: joined},
-		{name: "DF in one", edit: second(func(f *tcpFrame) { f.noDF = true }), v4: split, v6: joined},
+		{name: "source port", edit: second(func(f *tcpFrame) { f.Ports[0]++ }), v4: split, v6: split},
+		{name: "destination port", edit: second(func(f *tcpFrame) { f.Ports[1]++ }), v4: split, v6: split},
+		{name: "source address", edit: second(func(f *tcpFrame) { f.From++ }), v4: split, v6: split},
+		{name: "destination address", edit: second(func(f *tcpFrame) { f.To++ }), v4: split, v6: split},
+		{name: "source MAC", edit: second(func(f *tcpFrame) { f.Src = "\x02\x00\x00\x00\x00\x03" }), v4: split, v6: split},
+		{name: "ttl", edit: second(func(f *tcpFrame) { f.TTL-- }), v4: split, v6: split},
+		{name: "tos", edit: second(func(f *tcpFrame) { f.TOS = 0x20 }), v4: split, v6: split},
+		{name: "congestion experienced", edit: second(func(f *tcpFrame) { f.TOS = 3 }), v4: split, v6: split},
+		{name: "flow label", edit: second(func(f *tcpFrame) { f.Flow = 5 }), v4: joined, v6: split},
+		{name: "psh ends a run", edit: second(func(f *tcpFrame) { f.Flags |= header.TCPFlagPsh }), v4: "[[0 1] [2]]", v6: "[[0 1] [2]]"},
+		{name: "psh on all", edit: every(func(f *tcpFrame) { f.Flags |= header.TCPFlagPsh }), v4: split, v6: split},
+		{name: "fin ends a run", edit: second(func(f *tcpFrame) { f.Flags |= header.TCPFlagFin }), v4: "[[0 1] [2]]", v6: "[[0 1] [2]]"},
+		{name: "syn", edit: second(func(f *tcpFrame) { f.Flags |= header.TCPFlagSyn }), v4: split, v6: split},
+		{name: "rst", edit: second(func(f *tcpFrame) { f.Flags |= header.TCPFlagRst }), v4: split, v6: split},
+		{name: "urg", edit: second(func(f *tcpFrame) { f.Flags |= header.TCPFlagUrg; f.Urgent = 1 }), v4: split, v6: split},
+		{name: "cwr", edit: second(func(f *tcpFrame) { f.Flags |= 0x80 }), v4: split, v6: split},
+		{name: "cwr on all", edit: every(func(f *tcpFrame) { f.Flags |= 0x80 }), v4: split, v6: split},
+		{name: "ece", edit: second(func(f *tcpFrame) { f.Flags |= 0x40 }), v4: split, v6: split},
+		{name: "ece on all", edit: every(func(f *tcpFrame) { f.Flags |= 0x40 }), v4: joined, v6: joined},
+		{name: "no ack flag", edit: every(func(f *tcpFrame) { f.Flags = 0 }), v4: split, v6: split},
+		{name: "ip id does not matter with DF", edit: second(func(f *tcpFrame) { f.ID = 9 }), v4: joined, v6: joined},
+		{name: "ip id counts without DF", edit: every(func(f *tcpFrame) { f.NoDF = true }), v4: joined, v6: joined},
+		{name: "ip id stands still without DF", edit: every(func(f *tcpFrame) { f.NoDF = true; f.ID = 9 }), v4: split, v6: joined},
+		{name: "DF in one", edit: second(func(f *tcpFrame) { f.NoDF = true }), v4: split, v6: joined},
 		{name: "ip options", edit: every(func(f *tcpFrame) {
-			f.ipOpts = []byte{1, 1, 1, 0}
-			if f.v6 {
-				f.ipOpts = []byte{0, 1, 4, 0, 0, 0, 0}
+			f.IPOpts = []byte{1, 1, 1, 0}
+			if f.V6 {
+				f.IPOpts = []byte{0, 1, 4, 0, 0, 0, 0}
 			}
 		}), v4: split, v6: split},
-		{name: "ip fragments", edit: every(func(f *tcpFrame) { f.fragment = 8 }), v4: split, v6: joined},
-		{name: "padding behind the packet", edit: every(func(f *tcpFrame) { f.pad = 6 }), v4: joined, v6: joined},
-		{name: "pure acks", edit: every(func(f *tcpFrame) { f.payload = nil }), v4: split, v6: split},
-		{name: "pure ack between", edit: second(func(f *tcpFrame) { f.payload = nil }), v4: split, v6: split},
+		{name: "ip fragments", edit: every(func(f *tcpFrame) { f.Fragment = 8 }), v4: split, v6: joined},
+		{name: "padding behind the packet", edit: every(func(f *tcpFrame) { f.Pad = 6 }), v4: joined, v6: joined},
+		{name: "pure acks", edit: every(func(f *tcpFrame) { f.Payload = nil }), v4: split, v6: split},
+		{name: "pure ack between", edit: second(func(f *tcpFrame) { f.Payload = nil }), v4: split, v6: split},
 		{name: "last is shorter", edit: func(n int, f *tcpFrame) {
 			if n == 2 {
-				f.payload = f.payload[:1]
+				f.Payload = f.Payload[:1]
 			}
 		}, v4: joined, v6: joined},
 		{name: "first is shorter", edit: func(n int, f *tcpFrame) {
 			if n == 0 {
-				f.payload, f.seq = f.payload[:1], f.seq+99
+				f.Payload, f.Seq = f.Payload[:1], f.Seq+99
 			}
 		}, v4: apart, v6: apart},
 		{name: "middle is shorter", edit: func(n int, f *tcpFrame) {
 			if n == 1 {
-				f.payload = f.payload[:1]
+				f.Payload = f.Payload[:1]
 			}
 			if n == 2 {
-				f.seq -= 99
+				f.Seq -= 99
 			}
 		}, v4: "[[0 1] [2]]", v6: "[[0 1] [2]]"},
-		{name: "backwards", edit: func(n int, f *tcpFrame) { f.seq = segment(2 - n).seq }, v4: split, v6: split},
-		{name: "same again", edit: func(n int, f *tcpFrame) { f.seq = segment(0).seq }, v4: split, v6: split},
+		{name: "backwards", edit: func(n int, f *tcpFrame) { f.Seq = segment(2 - n).Seq }, v4: split, v6: split},
+		{name: "same again", edit: func(n int, f *tcpFrame) { f.Seq = segment(0).Seq }, v4: split, v6: split},
 	} {
 		for n := range 4 {
 			v6, flags := n%2 == 1, dv.RxFlags(n/2)*vouched
@@ -124,9 +126,9 @@ func TestMergeRules(t *testing.T) {
 			var frames [][]byte
 			for n := range 3 {
 				f := segment(n)
-				f.v6 = v6
+				f.V6 = v6
 				tc.edit(n, &f)
-				frames = append(frames, f.bytes())
+				frames = append(frames, f.Bytes())
 			}
 			w := testWorker()
 			w.classifyAndMerge(w.load(flags, frames...))
@@ -140,7 +142,7 @@ func TestMergeRules(t *testing.T) {
 func TestMergeOff(t *testing.T) {
 	w := testWorker()
 	w.merge.off = true
-	w.classifyAndMerge(w.load(0, segment(0).bytes(), segment(1).bytes()))
+	w.classifyAndMerge(w.load(0, segment(0).Bytes(), segment(1).Bytes()))
 	if got := w.merge.shape(); got != "[[0] [1]]" {
 		t.Error(got)
 	}
@@ -154,18 +156,18 @@ func TestMergedPacket(t *testing.T) {
 		var one tcpFrame
 		for n := range 5 {
 			f := segment(n)
-			f.v6, f.options, f.pad = v6, []byte{1, 1, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8}, n
+			f.V6, f.Options, f.Pad = v6, []byte{1, 1, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8}, n
 			if n == 4 {
-				f.flags |= header.TCPFlagPsh | header.TCPFlagFin
-				f.payload = f.payload[:33]
+				f.Flags |= header.TCPFlagPsh | header.TCPFlagFin
+				f.Payload = f.Payload[:33]
 			}
-			payload = append(payload, f.payload...)
-			if frames = append(frames, f.bytes()); n == 0 {
+			payload = append(payload, f.Payload...)
+			if frames = append(frames, f.Bytes()); n == 0 {
 				one = f
 			}
 		}
-		one.payload, one.flags, one.pad = payload, one.flags|header.TCPFlagPsh|header.TCPFlagFin, 0
-		want := one.bytes()
+		one.Payload, one.Flags, one.Pad = payload, one.Flags|header.TCPFlagPsh|header.TCPFlagFin, 0
+		want := one.Bytes()
 		w := testWorker()
 		w.classifyAndMerge(w.load(vouched, frames...))
 		pkts := w.buildPackets()
@@ -194,17 +196,17 @@ func TestMergeLimit(t *testing.T) {
 		v6, flags := n%2 == 1, dv.RxFlags(n/2)*vouched
 		var frames [][]byte
 		f := segment(0)
-		f.v6 = v6
+		f.V6 = v6
 		for range 60 {
-			f.payload = make([]byte, 1440)
-			frames = append(frames, f.bytes())
-			f.seq += 1440
+			f.Payload = make([]byte, 1440)
+			frames = append(frames, f.Bytes())
+			f.Seq += 1440
 		}
 		w := testWorker()
 		w.classifyAndMerge(w.load(flags, frames...))
 		total := 0
 		for i, pkt := range w.buildPackets() {
-			size := pkt.Size() - ethLen
+			size := pkt.Size() - hdr.EthLen
 			if size > maxPacket || i == 0 && size < maxPacket-1440 {
 				t.Errorf("IPv6 %v: packet of %d bytes", v6, size)
 			}
@@ -229,11 +231,11 @@ func segmentsOf(t *testing.T, w *worker, pkts []*gstack.PacketBuffer) []delivere
 	var out []delivered
 	for i, pkt := range pkts {
 		b := pkt.ToView().AsSlice()
-		l := w.merge.runs[i].layout
-		if l.etherType == typeIPv4 && checksum.Checksum(b[14:34], 0) != validSum {
+		l := w.merge.runs[i].Packet
+		if l.EtherType == hdr.TypeIPv4 && checksum.Checksum(b[14:34], 0) != 0xffff {
 			t.Fatalf("IP checksum of packet %d is wrong", i)
 		}
-		h := header.TCP(b[l.l4:])
+		h := header.TCP(b[l.L4:])
 		out = append(out, delivered{h.SourcePort(), h.SequenceNumber(), slices.Clone(h.Payload())})
 		pkt.DecRef()
 	}
@@ -251,7 +253,7 @@ func TestMergeKeepsStreams(t *testing.T) {
 		for range 1 + rng.IntN(batchFrames) {
 			flow := rng.IntN(flows)
 			f := segment(next[flow])
-			f.ports[0], f.v6 = uint16(flow), flow%2 == 1
+			f.Ports[0], f.V6 = uint16(flow), flow%2 == 1
 			next[flow]++
 			switch rng.IntN(20) {
 			case 0:
@@ -259,15 +261,15 @@ func TestMergeKeepsStreams(t *testing.T) {
 			case 1:
 				next[flow]-- // twice
 			case 2:
-				f.flags |= header.TCPFlagPsh
+				f.Flags |= header.TCPFlagPsh
 			case 3:
-				f.payload = nil
+				f.Payload = nil
 			case 4:
-				f.ack++
+				f.Ack++
 			case 5:
-				f.payload = f.payload[:50]
+				f.Payload = f.Payload[:50]
 			}
-			frames = append(frames, f.bytes())
+			frames = append(frames, f.Bytes())
 		}
 		for range rng.IntN(20) { // some change places
 			if i := rng.IntN(len(frames)); i > 0 {
@@ -305,8 +307,8 @@ func TestMergeAllocs(t *testing.T) {
 	var frames [][]byte
 	for n := range 64 {
 		f := segment(n / 2)
-		f.ports[0] += uint16(n % 2)
-		frames = append(frames, f.bytes())
+		f.Ports[0] += uint16(n % 2)
+		frames = append(frames, f.Bytes())
 	}
 	w := testWorker()
 	if n := testing.AllocsPerRun(100, func() {
@@ -338,10 +340,10 @@ func BenchmarkBatch(b *testing.B) {
 			var frames [][]byte
 			for n := range 64 {
 				f := segment(0)
-				f.ports[0] += uint16(n % tc.flows)
-				f.payload = make([]byte, tc.size)
-				f.seq = uint32(n / tc.flows * tc.size)
-				frames = append(frames, f.bytes())
+				f.Ports[0] += uint16(n % tc.flows)
+				f.Payload = make([]byte, tc.size)
+				f.Seq = uint32(n / tc.flows * tc.size)
+				frames = append(frames, f.Bytes())
 			}
 			w := testWorker()
 			w.merge.off = tc.off

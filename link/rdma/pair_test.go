@@ -11,10 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -25,6 +21,11 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
 // host is a stack on a software NIC.

@@ -10,11 +10,12 @@ import (
 	"testing"
 	"time"
 
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
-	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
 // alive bounds what must happen soon: far above what it takes, and below the minutes that a queue
@@ -202,12 +203,12 @@ func TestFirstPacketAfterSendError(t *testing.T) {
 	took := make([]time.Duration, 0, rounds)
 	for range rounds {
 		fault := nics[0].Inject(sendErrors(1, 0, 0))
-		if err := e.writePacket(pkt); err != nil || fault.Hits() != 1 {
+		if err := e.writeOne(pkt); err != nil || fault.Hits() != 1 {
 			t.Fatalf("%d hits, %v", fault.Hits(), err)
 		}
 		fault.Remove()
 		start := time.Now()
-		if err := e.writePacket(pkt); err != nil {
+		if err := e.writeOne(pkt); err != nil {
 			t.Fatal(err)
 		}
 		select {
@@ -235,7 +236,7 @@ func writeSome(t *testing.T, dev *dv.Device, packets int) *Endpoint {
 	pkt := udpPacket()
 	defer pkt.DecRef()
 	for range packets {
-		if err := e.writePacket(pkt); err != nil {
+		if err := e.writeOne(pkt); err != nil {
 			t.Fatal(err)
 		}
 	}

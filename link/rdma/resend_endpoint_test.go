@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // TestResendIsLetGo: an endpoint that is detached or closed has no reference to a segment that was
@@ -34,7 +35,7 @@ func TestResendIsLetGo(t *testing.T) {
 			pkt := segmentOf(1, 0)
 			defer pkt.DecRef()
 			for range 2 {
-				if err := e.writePacket(pkt); err != nil {
+				if err := e.writeOne(pkt); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -57,11 +58,11 @@ func TestResendOnTheWire(t *testing.T) {
 	var first []byte // of the timestamps
 	armed := false
 	lose := func(frame []byte) bool {
-		l := layoutOf(frame)
-		if l.proto != protoTCP || l.l4 == 0 {
+		l := parsed(frame)
+		if l.Proto != hdr.ProtoTCP || l.L4 == 0 {
 			return false
 		}
-		tcp := frame[l.l4:l.end]
+		tcp := frame[l.L4:l.End]
 		mu.Lock()
 		defer mu.Unlock()
 		if !armed || len(tcp)-int(tcp[12]>>4)*4 != 1000 {
@@ -70,7 +71,7 @@ func TestResendOnTheWire(t *testing.T) {
 		if first == nil {
 			first = bytes.Clone(tcp)
 		}
-		return binary.BigEndian.Uint32(timestampOf(tcp)[2:])-binary.BigEndian.Uint32(timestampOf(first)[2:]) < 2300
+		return binary.BigEndian.Uint32(hdr.OptionsOf(tcp).Timestamp[2:])-binary.BigEndian.Uint32(hdr.OptionsOf(first).Timestamp[2:]) < 2300
 	}
 	a, b := pair(t, setup{lose: lose, dv: dv.Config{DelayDrop: true}})
 	for _, address := range []netip.Addr{a.v4, a.v6} {

@@ -3,11 +3,14 @@ package rdma
 import (
 	"encoding/binary"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/tcpfix"
 )
 
 // receive delivers the first n frames of the batch, which go back to the ring before the stack sees their copies.
@@ -26,20 +29,36 @@ func (w *worker) receive(n int) {
 // classifyAndMerge drops what is not for us or not sound and makes runs of the rest, changed where netstack needs it (flows.go).
 func (w *worker) classifyAndMerge(frames []dv.Packet) {
 	w.merge.begin(frames)
-	mac, quick, pressure := w.e.mac.Load(), w.e.flows.passesData(), w.pressure()
+	mac, quick, pressure := w.e.mac.Load(), w.e.flows.LeavesData(), w.pressure()
 	for i := range frames {
 		if quick && w.merge.next(i) {
 			continue
 		}
-		var l layout
+		var l hdr.Packet
 		if !w.acceptEthernet(&frames[i], mac, &l) || !w.verifyChecksums(&frames[i], &l) {
 			continue
 		}
 		if w.sheds(frames[i].Data, &l, pressure) {
 			continue
 		}
-		w.e.flows.received(frames[i].Data, &l, w.count)
+		w.countChanges(w.e.flows.Received(frames[i].Data, &l))
 		w.merge.add(i, &l)
+	}
+}
+
+// countChanges counts what tcpfix has changed.
+func (w *worker) countChanges(c tcpfix.Changes) {
+	if c == 0 {
+		return
+	}
+	if c&tcpfix.ZeroWindow != 0 {
+		w.count.zeroWindow.Add(1)
+	}
+	if c&tcpfix.SYNRTT != 0 {
+		w.count.synRTTFixed.Add(1)
+	}
+	if c&tcpfix.SACKRemoved != 0 {
+		w.count.sackRemoved.Add(1)
 	}
 }
 
@@ -50,10 +69,10 @@ func (w *worker) buildPackets() []*gstack.PacketBuffer {
 	sinks := w.e.sinks.Load()
 	for i := range runs {
 		r := &runs[i]
-		if r.fragment {
+		if r.Fragment {
 			sinks = nil // nothing may overtake it, if it is a datagram's
 		}
-		r.fastPath = hosts.accepts(w.frames[r.first].Data, &r.layout)
+		r.fastPath = hosts.accepts(w.frames[r.first].Data, &r.Packet)
 		if sink := w.sinkFor(r, sinks); sink != nil {
 			if w.deliverToSink(r, sink) {
 				continue
@@ -86,7 +105,7 @@ func (w *worker) deliverAll(packets []*gstack.PacketBuffer) {
 }
 
 // acceptEthernet decides by the Ethernet header whether the frame is for this endpoint, and starts its layout.
-func (w *worker) acceptEthernet(p *dv.Packet, mac uint64, l *layout) bool {
+func (w *worker) acceptEthernet(p *dv.Packet, mac uint64, l *hdr.Packet) bool {
 	frame := p.Data
 	if frame[0]&1 == 0 && binary.BigEndian.Uint64(frame)>>16 != mac {
 		w.count.otherMAC.Add(1)
@@ -105,17 +124,17 @@ func (w *worker) acceptEthernet(p *dv.Packet, mac uint64, l *layout) bool {
 
 // verifyChecksums parses an IP frame and verifies the checksums that the NIC did not vouch for. Frames that cannot be parsed are let
 // through: the stack refuses and counts them.
-func (w *worker) verifyChecksums(p *dv.Packet, l *layout) bool {
-	l.parse(p.Data)
-	if p.Flags&dv.RxL3OK == 0 && !l.headerOK(p.Data) {
+func (w *worker) verifyChecksums(p *dv.Packet, l *hdr.Packet) bool {
+	l.Parse(p.Data)
+	if p.Flags&dv.RxL3OK == 0 && !l.HeaderOK(p.Data) {
 		w.count.badChecksum.Add(1)
 		return false
 	}
-	if p.Flags&dv.RxL4OK != 0 || l.l4 == 0 || l.proto != protoTCP && l.proto != protoUDP {
+	if p.Flags&dv.RxL4OK != 0 || l.L4 == 0 || l.Proto != hdr.ProtoTCP && l.Proto != hdr.ProtoUDP {
 		return true
 	}
 	w.count.verified.Add(1)
-	if !l.transportOK(p.Data) {
+	if !l.TransportOK(p.Data) {
 		w.count.badChecksum.Add(1)
 		return false
 	}
@@ -126,13 +145,13 @@ func (w *worker) verifyChecksums(p *dv.Packet, l *layout) bool {
 func (w *worker) packet(r *run) *gstack.PacketBuffer {
 	frame := w.frames[r.first].Data
 	if !r.merged() {
-		v := w.view(r.first, r.end)
-		if r.unbounded(frame) {
+		v := w.view(r.first, r.End)
+		if unbounded(frame, &r.Packet) {
 			return gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: w.count.waiting.add(v)})
 		}
 		return gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: buffer.MakeWithView(v)})
 	}
-	var scratch [maxHeaders]byte
+	var scratch [hdr.MaxLen]byte
 	headers := scratch[:copy(scratch[:], frame[:r.headers])]
 	r.rewrite(headers, w.frames[r.last].Data)
 	data := buffer.MakeWithView(w.payload(r))
@@ -166,26 +185,26 @@ func (w *worker) fill(v *buffer.View, r *run) {
 // rewrite makes the first frame's headers those of the whole run. The TCP checksum is left wrong: it has been verified
 // in every part.
 func (r *run) rewrite(headers, last []byte) {
-	ip := headers[r.l3:]
-	headers[r.l4+13] |= last[r.l4+13] & flagsLast
-	if r.etherType == typeIPv6 {
-		binary.BigEndian.PutUint16(ip[4:], uint16(r.headers-r.l3-ipv6Len+r.payload))
+	ip := headers[r.L3:]
+	headers[r.L4+13] |= last[r.L4+13] & hdr.FlagsLast
+	if r.EtherType == hdr.TypeIPv6 {
+		binary.BigEndian.PutUint16(ip[4:], uint16(r.headers-r.L3-hdr.IPv6Len+r.payload))
 		return
 	}
-	binary.BigEndian.PutUint16(ip[2:], uint16(r.headers-r.l3+r.payload))
+	binary.BigEndian.PutUint16(ip[2:], uint16(r.headers-r.L3+r.payload))
 	ip[10], ip[11] = 0, 0
-	binary.BigEndian.PutUint16(ip[10:], ^checksum.Checksum(ip[:ipv4Len], 0))
+	binary.BigEndian.PutUint16(ip[10:], ^checksum.Checksum(ip[:hdr.IPv4Len], 0))
 }
 
 // deliver hands a packet to the stack, which may keep references but not the one it was given.
 func (w *worker) deliver(r *run, pkt *gstack.PacketBuffer) {
-	eth, ok := pkt.LinkHeader().Consume(ethLen)
+	eth, ok := pkt.LinkHeader().Consume(hdr.EthLen)
 	if !ok {
 		return
 	}
 	pkt.PktType = packetType(eth)
-	pkt.NetworkProtocolNumber = tcpip.NetworkProtocolNumber(r.etherType)
-	if r.fragment {
+	pkt.NetworkProtocolNumber = tcpip.NetworkProtocolNumber(r.EtherType)
+	if r.Fragment {
 		if network := w.attachment.network(pkt.NetworkProtocolNumber); network != nil {
 			w.count.fragments.Add(1)
 			network.HandlePacket(pkt)
@@ -213,7 +232,7 @@ func (w *worker) deliverFastPath(r *run, pkt *gstack.PacketBuffer) bool {
 		return true
 	}
 	c := &w.fast4
-	if r.etherType == typeIPv6 {
+	if r.EtherType == hdr.TypeIPv6 {
 		c = &w.fast6
 	}
 	c.packets++

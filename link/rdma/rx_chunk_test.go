@@ -5,9 +5,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/buffer"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // TestUnshared: it is said of a view alone that it is alone, and looking changes nothing that others see.
@@ -144,13 +146,13 @@ func TestHeldPayload(t *testing.T) {
 		var want []byte
 		for n := range 20 + rng.IntN(26) { // on either side of 32 KiB
 			f := segment(0)
-			f.seq, f.payload = uint32(n*size), data(size, rng.Uint64())
-			want = append(want, f.payload...)
-			frames = append(frames, f.bytes())
+			f.Seq, f.Payload = uint32(n*size), data(size, rng.Uint64())
+			want = append(want, f.Payload...)
+			frames = append(frames, f.Bytes())
 		}
 		w.classifyAndMerge(w.load(dv.RxL3OK|dv.RxL4OK, frames...))
 		pkt := w.buildPackets()[0]
-		h := keep(pkt, ethLen+ipv4Len+tcpLen, rng.IntN(3), want)
+		h := keep(pkt, hdr.EthLen+hdr.IPv4Len+hdr.TCPLen, rng.IntN(3), want)
 		pkt.DecRef()
 		packets <- h
 	}

@@ -1,8 +1,9 @@
 package rdma
 
 import (
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/buffer"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
 // Frames that came in several buffers of the ring, as jumbo frames do, are made one before anybody parses them. A frame that

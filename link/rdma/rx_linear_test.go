@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // TestJumbo sends segments and datagrams of 9000 bytes, which come in several buffers of the ring, or in one.
@@ -73,23 +75,23 @@ func TestJoined(t *testing.T) {
 	w := e.newWorker(&attachment{dispatcher: k}, 0)
 	frame := func(seq uint32, payload, pad int) tcpFrame {
 		f := segment(0)
-		f.dst, f.src = "\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02"
-		f.seq, f.id, f.pad, f.payload = f.seq+seq, f.id+uint16(seq/3000), pad, data(payload, uint64(seq))
+		f.Dst, f.Src = "\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02"
+		f.Seq, f.ID, f.Pad, f.Payload = f.Seq+seq, f.ID+uint16(seq/3000), pad, data(payload, uint64(seq))
 		return f
 	}
 	q := devs[1].Tx(0)
 	var want [][]byte
 	send := func(flags dv.TxFlags, fs ...tcpFrame) {
-		ip := fs[0].bytes()
+		ip := fs[0].Bytes()
 		for i, f := range fs {
-			if err := q.Post(&dv.TxPacket{Bufs: [][]byte{f.bytes()}, Flags: flags, VLAN: 5 << 13}); err != nil {
+			if err := q.Post(&dv.TxPacket{Bufs: [][]byte{f.Bytes()}, Flags: flags, VLAN: 5 << 13}); err != nil {
 				t.Fatal(err)
 			}
 			if i > 0 {
-				ip = append(ip, f.payload...)
+				ip = append(ip, f.Payload...)
 			}
 		}
-		want = append(want, ip[ethLen:len(ip)-fs[0].pad])
+		want = append(want, ip[hdr.EthLen:len(ip)-fs[0].Pad])
 	}
 	send(0, frame(0, 3000, 0), frame(3000, 3000, 0), frame(6000, 3000, 0)) // one run
 	q.Flush()
@@ -103,7 +105,7 @@ func TestJoined(t *testing.T) {
 	q.Flush()
 	for w.poll() {
 	}
-	broken := frame(19000, 4000, 0).bytes()
+	broken := frame(19000, 4000, 0).Bytes()
 	broken[4000] ^= 1
 	if err := q.Post(&dv.TxPacket{Bufs: [][]byte{broken}}); err != nil {
 		t.Fatal(err)

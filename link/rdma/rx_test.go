@@ -5,42 +5,44 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 func udpFrame(f tcpFrame) []byte {
-	udp := make([]byte, 8+len(f.payload))
-	header.UDP(udp).Encode(&header.UDPFields{SrcPort: f.ports[0], DstPort: f.ports[1], Length: uint16(len(udp))})
-	copy(udp[8:], f.payload)
-	return f.frame(header.UDPProtocolNumber, udp, 6)
+	udp := make([]byte, 8+len(f.Payload))
+	header.UDP(udp).Encode(&header.UDPFields{SrcPort: f.Ports[0], DstPort: f.Ports[1], Length: uint16(len(udp))})
+	copy(udp[8:], f.Payload)
+	return f.Encode(header.UDPProtocolNumber, udp, 6)
 }
 
 // TestVerify breaks every bit of frames that the NIC did not vouch for: each must be dropped, except where no checksum
 // covers the bit or the break makes it another protocol's or the stack's business.
 func TestVerify(t *testing.T) {
 	odd := segment(0)
-	odd.payload = odd.payload[:51]
+	odd.Payload = odd.Payload[:51]
 	for name, f := range map[string]tcpFrame{"even": segment(0), "odd": odd} {
 		for _, v6 := range []bool{false, true} {
-			f.v6 = v6
-			for proto, frame := range map[string][]byte{"tcp": f.bytes(), "udp": udpFrame(f)} {
+			f.V6 = v6
+			for proto, frame := range map[string][]byte{"tcp": f.Bytes(), "udp": udpFrame(f)} {
 				w := testWorker()
 				if w.classifyAndMerge(w.load(0, bytes.Clone(frame))); len(w.merge.runs) != 1 || w.count.verified.Load() != 1 {
 					t.Fatalf("%s %s (IPv6 %v): dropped", proto, name, v6)
 				}
-				l4 := w.merge.runs[0].l4
-				for bit := range (len(frame) - ethLen) * 8 {
-					at := ethLen + bit/8
+				l4 := w.merge.runs[0].L4
+				for bit := range (len(frame) - hdr.EthLen) * 8 {
+					at := hdr.EthLen + bit/8
 					broken := bytes.Clone(frame)
 					broken[at] ^= 1 << (bit % 8)
 					w.classifyAndMerge(w.load(0, broken))
 					switch {
-					case v6 && (at < ethLen+8):
+					case v6 && (at < hdr.EthLen+8):
 						continue // version, class, label, length, next header, hop limit
-					case at == ethLen || at == ethLen+2 || at == ethLen+3:
+					case at == hdr.EthLen || at == hdr.EthLen+2 || at == hdr.EthLen+3:
 						continue // lengths: the stack finds out
 					case proto == "udp" && (at == l4+4 || at == l4+5):
 						continue
@@ -60,9 +62,9 @@ func TestVerify(t *testing.T) {
 
 func TestPaddingIsCut(t *testing.T) {
 	f := segment(0)
-	f.payload, f.pad = nil, 6
+	f.Payload, f.Pad = nil, 6
 	w := testWorker()
-	w.classifyAndMerge(w.load(0, f.bytes()))
+	w.classifyAndMerge(w.load(0, f.Bytes()))
 	if n := w.buildPackets()[0].Size(); n != 54 {
 		t.Errorf("%d bytes", n)
 	}
@@ -71,7 +73,7 @@ func TestPaddingIsCut(t *testing.T) {
 func TestUDPWithoutChecksum(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		f := segment(0)
-		f.v6 = v6
+		f.V6 = v6
 		frame := udpFrame(f)
 		w := testWorker()
 		at := 14 + 20 + 6
@@ -158,11 +160,11 @@ func FuzzReceive(f *testing.F) {
 		return out
 	}
 	six := segment(0)
-	six.v6 = true
-	f.Add(pack(segment(0).bytes(), segment(1).bytes()), uint16(0))
-	f.Add(pack(six.bytes(), udpFrame(six)), uint16(dv.RxL3OK|dv.RxL4OK))
-	six.ipOpts = []byte{0, 1, 4, 0, 0, 0, 0}
-	f.Add(pack(six.bytes()), uint16(0))
+	six.V6 = true
+	f.Add(pack(segment(0).Bytes(), segment(1).Bytes()), uint16(0))
+	f.Add(pack(six.Bytes(), udpFrame(six)), uint16(dv.RxL3OK|dv.RxL4OK))
+	six.IPOpts = []byte{0, 1, 4, 0, 0, 0, 0}
+	f.Add(pack(six.Bytes()), uint16(0))
 	f.Fuzz(func(t *testing.T, data []byte, flags uint16) {
 		w := testWorker()
 		d := &recorder{}
@@ -183,7 +185,7 @@ func FuzzReceive(f *testing.F) {
 				}
 				seen[i] = true
 				if r.merged() {
-					payload += r.l3 + packetLen(w.frames[i].Data[r.l3:]) - r.headers
+					payload += r.L3 + packetLen(w.frames[i].Data[r.L3:]) - r.headers
 				}
 			}
 			if r.merged() && payload != r.payload {
@@ -204,7 +206,7 @@ func FuzzReceive(f *testing.F) {
 // packetLen is the length of an IP packet according to its header.
 func packetLen(h []byte) int {
 	if h[0]>>4 == 6 {
-		return ipv6Len + int(binary.BigEndian.Uint16(h[4:]))
+		return hdr.IPv6Len + int(binary.BigEndian.Uint16(h[4:]))
 	}
 	return int(binary.BigEndian.Uint16(h[2:]))
 }

@@ -1,6 +1,10 @@
 package rdma
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+)
 
 // DatagramSink is a socket that takes datagrams directly from the receive ring. Each of them is
 // then spared a packet with its buffers, the search for its endpoint, a place in the endpoint's
@@ -34,32 +38,32 @@ type sinkFinder struct {
 
 // sinkFor is the sink of a datagram's port, or nil.
 func (w *worker) sinkFor(r *run, sinks *sinkFinder) DatagramSink {
-	if sinks == nil || r.proto != protoUDP || r.l4 == 0 || r.end-r.l4 < udpLen || w.attachment.stopped() {
+	if sinks == nil || r.Proto != hdr.ProtoUDP || r.L4 == 0 || r.End-r.L4 < hdr.UDPLen || w.attachment.stopped() {
 		return nil
 	}
 	if n := w.attachment.networks.Load(); n == nil || n.fastPath == nil {
 		return nil
 	}
-	port := binary.BigEndian.Uint16(w.frames[r.first].Data[r.l4+2:])
-	return sinks.find(r.etherType == typeIPv6, port)
+	port := binary.BigEndian.Uint16(w.frames[r.first].Data[r.L4+2:])
+	return sinks.find(r.EtherType == hdr.TypeIPv6, port)
 }
 
 // deliverToSink offers a run to a sink, if it may take the fast path, and reports whether the sink
 // took it.
 func (w *worker) deliverToSink(r *run, sink DatagramSink) bool {
 	frame := w.frames[r.first].Data
-	if !r.fastPath || !sink.Deliver(frame[r.l3:r.l4], frame[r.l4:r.end]) {
+	if !r.fastPath || !sink.Deliver(frame[r.L3:r.L4], frame[r.L4:r.End]) {
 		return false
 	}
 	if last := len(w.sinks) - 1; last < 0 || w.sinks[last] != sink {
 		w.sinks = append(w.sinks, sink)
 	}
 	c := &w.fast4
-	if r.etherType == typeIPv6 {
+	if r.EtherType == hdr.TypeIPv6 {
 		c = &w.fast6
 	}
 	c.packets++
-	c.bytes += uint64(r.end - r.l3)
+	c.bytes += uint64(r.End - r.L3)
 	return true
 }
 

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // recordingSink is a sink that remembers what it was told.
@@ -36,7 +38,7 @@ func (j *judge) useSinks(v4, v6 *recordingSink) {
 // query is a datagram to port 53 of the judge.
 func query(change func(*tcpFrame)) []byte {
 	f := segment(0)
-	f.ports = [2]uint16{4000, 53}
+	f.Ports = [2]uint16{4000, 53}
 	change(&f)
 	return udpFrame(f)
 }
@@ -46,18 +48,18 @@ func TestDatagramSink(t *testing.T) {
 	j := newJudge(t, true)
 	var v4, v6 recordingSink
 	j.useSinks(&v4, &v6)
-	one := query(func(f *tcpFrame) { f.payload = []byte("one") })
-	padded := query(func(f *tcpFrame) { f.payload, f.pad = []byte("2"), 17 })
-	six := query(func(f *tcpFrame) { f.v6, f.ports[1] = true, 54 })
+	one := query(func(f *tcpFrame) { f.Payload = []byte("one") })
+	padded := query(func(f *tcpFrame) { f.Payload, f.Pad = []byte("2"), 17 })
+	six := query(func(f *tcpFrame) { f.V6, f.Ports[1] = true, 54 })
 	j.hear(one, padded, six, one)
 	put := func(frame []byte, ip, end int) string {
-		return fmt.Sprintf("%x %x", frame[ethLen:ethLen+ip], frame[ethLen+ip:end])
+		return fmt.Sprintf("%x %x", frame[hdr.EthLen:hdr.EthLen+ip], frame[hdr.EthLen+ip:end])
 	}
-	want := []string{put(one, ipv4Len, len(one)), put(padded, ipv4Len, ethLen+ipv4Len+udpLen+1), put(one, ipv4Len, len(one)), "flush"}
+	want := []string{put(one, hdr.IPv4Len, len(one)), put(padded, hdr.IPv4Len, hdr.EthLen+hdr.IPv4Len+hdr.UDPLen+1), put(one, hdr.IPv4Len, len(one)), "flush"}
 	if got := slices.Compact(v4.heard); !slices.Equal(got, want) {
 		t.Errorf("heard %q\nwant %q", got, want)
 	}
-	if want := []string{put(six, ipv6Len, len(six)), "flush"}; !slices.Equal(v6.heard, want) {
+	if want := []string{put(six, hdr.IPv6Len, len(six)), "flush"}; !slices.Equal(v6.heard, want) {
 		t.Errorf("heard %q\nwant %q", v6.heard, want)
 	}
 	if got := j.read(t); len(got) != 0 {
@@ -79,8 +81,8 @@ func TestSinkCounts(t *testing.T) {
 		direct.useSinks(&sink, &sink)
 		for _, j := range []*judge{direct, ordinary} {
 			j.hear(query(func(f *tcpFrame) {
-				if f.v6 = v6; v6 {
-					f.ports[1] = 54
+				if f.V6 = v6; v6 {
+					f.Ports[1] = 54
 				}
 			}))
 		}
@@ -111,13 +113,13 @@ func TestSinkIsNotOffered(t *testing.T) {
 		change  func(*judge)
 	}{
 		{name: "refused", frame: query(plain), refuse: true, offered: true, read: 1},
-		{name: "options", frame: query(func(f *tcpFrame) { f.ipOpts = []byte{1, 1, 1, 0} }), read: 1},
-		{name: "fragment", frame: query(func(f *tcpFrame) { f.fragment = 8 })},
-		{name: "to the subnet", frame: query(func(f *tcpFrame) { f.to = 255 }), read: 1},
-		{name: "from ourselves", frame: query(func(f *tcpFrame) { f.from = 1 })},
+		{name: "options", frame: query(func(f *tcpFrame) { f.IPOpts = []byte{1, 1, 1, 0} }), read: 1},
+		{name: "fragment", frame: query(func(f *tcpFrame) { f.Fragment = 8 })},
+		{name: "to the subnet", frame: query(func(f *tcpFrame) { f.To = 255 }), read: 1},
+		{name: "from ourselves", frame: query(func(f *tcpFrame) { f.From = 1 })},
 		{name: "longer than its packet", frame: changed(query(plain), 24, 1, 0)},
-		{name: "TCP", frame: func() []byte { f := segment(0); f.ports[1] = 53; return f.bytes() }()},
-		{name: "another port", frame: query(func(f *tcpFrame) { f.ports[1] = 54 })},
+		{name: "TCP", frame: func() []byte { f := segment(0); f.Ports[1] = 53; return f.Bytes() }()},
+		{name: "another port", frame: query(func(f *tcpFrame) { f.Ports[1] = 54 })},
 		{name: "no fast path", frame: query(plain), read: 1, change: func(j *judge) { j.worker.e.SetLocalAddresses(nil) }},
 		{name: "no sinks", frame: query(plain), read: 1, change: func(j *judge) { j.worker.e.SetDatagramSinks(nil) }},
 		{name: "no stack", frame: query(plain), read: 1, change: func(j *judge) { j.worker.attachment.networks.Store(nil) }},
@@ -166,7 +168,7 @@ func TestSinkDoesNotAllocate(t *testing.T) {
 // TestSinkKeepsOrder: in a batch nothing is delivered to a sink behind what goes to netstack's queue of
 // the same socket.
 func TestSinkKeepsOrder(t *testing.T) {
-	plain, fragment := query(func(*tcpFrame) {}), query(func(f *tcpFrame) { f.fragment = 8 })
+	plain, fragment := query(func(*tcpFrame) {}), query(func(f *tcpFrame) { f.Fragment = 8 })
 	for _, tt := range []struct {
 		name   string
 		batch  [][]byte
@@ -193,9 +195,9 @@ func TestSinkOvertakesNothing(t *testing.T) {
 		before  func(*tcpFrame)
 		offered int
 	}{
-		{"options", func(f *tcpFrame) { f.ipOpts = []byte{1, 1, 1, 0} }, 0},
-		{"to the subnet", func(f *tcpFrame) { f.to = 255 }, 0},
-		{"options, to another port", func(f *tcpFrame) { f.ipOpts, f.ports[1] = []byte{1, 1, 1, 0}, 55 }, 1},
+		{"options", func(f *tcpFrame) { f.IPOpts = []byte{1, 1, 1, 0} }, 0},
+		{"to the subnet", func(f *tcpFrame) { f.To = 255 }, 0},
+		{"options, to another port", func(f *tcpFrame) { f.IPOpts, f.Ports[1] = []byte{1, 1, 1, 0}, 55 }, 1},
 	} {
 		j, sink := newJudge(t, true), &recordingSink{}
 		j.useSinks(sink, nil)

@@ -80,6 +80,6 @@ func (e *Endpoint) Stats() Stats {
 		s.TxBacklogged += c.backlogged.Load()
 		s.TxBacklogDropped += c.backlogDropped.Load()
 	}
-	s.TxResent = e.flows.resend.count.Load()
+	s.TxResent = e.flows.Resent()
 	return s
 }

@@ -2,7 +2,6 @@ package rdma
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -14,21 +13,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
-	"github.com/rdma-netstack/rdma-netstack/tests/moving"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/moving"
 )
 
 // data is n bytes in which none can be exchanged for another unseen.
-func data(n int, stream uint64) []byte {
-	b := make([]byte, n&^7, n|7)
-	for i := 0; i < len(b); i += 8 {
-		binary.LittleEndian.PutUint64(b[i:], (stream<<32+uint64(i)+1)*0x9e3779b97f4a7c15)
-	}
-	return b[:n]
-}
+func data(n int, stream uint64) []byte { return hdrtest.Data(n, stream) }
 
 // exchange sends want over conn, which echoes, and compares what comes back.
 func exchange(conn net.Conn, want []byte) error {
@@ -221,7 +216,7 @@ func TestFullRing(t *testing.T) {
 		if sent > 1000 {
 			t.Fatal("the ring does not fill")
 		}
-		refused = e.writePacket(ordinary)
+		refused = e.writeOne(ordinary)
 	}
 	if _, ok := refused.(*tcpip.ErrNoBufferSpace); !ok {
 		t.Errorf("full ring: %v", refused)
@@ -230,13 +225,13 @@ func TestFullRing(t *testing.T) {
 		t.Errorf("after filling: %+v", s)
 	}
 	spare := 0
-	for ; e.writePacket(urgent) == nil; spare++ {
+	for ; e.writeOne(urgent) == nil; spare++ {
 	}
 	if spare < 8 {
 		t.Errorf("only %d urgent packets found room", spare)
 	}
 	held.release()
-	if err := e.writePacket(ordinary); err != nil {
+	if err := e.writeOne(ordinary); err != nil {
 		t.Errorf("after the completions: %v", err)
 	}
 	if s := e.Stats(); s.TxWaits != 2 || s.TxDropped != 2 {
@@ -254,8 +249,8 @@ func TestAllocs(t *testing.T) {
 	s := &attachment{dispatcher: newSink()}
 	w := e.newWorker(s, 0)
 	f := segment(0)
-	f.dst, f.src = "\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02"
-	frame := dv.TxPacket{Bufs: [][]byte{f.bytes()}}
+	f.Dst, f.Src = "\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02"
+	frame := dv.TxPacket{Bufs: [][]byte{f.Bytes()}}
 	q := devs[1].Tx(0)
 	n := testing.AllocsPerRun(200, func() {
 		q.Lock()
@@ -278,7 +273,7 @@ func TestAllocs(t *testing.T) {
 	}
 	pkt := ackPacket(1)
 	defer pkt.DecRef()
-	n = testing.AllocsPerRun(200, func() { e.writePacket(pkt) })
+	n = testing.AllocsPerRun(200, func() { e.writeOne(pkt) })
 	if n != 0 && !raceDetector {
 		t.Errorf("sending: %v allocations", n)
 	}

@@ -1,58 +1,20 @@
 package rdma
 
 import (
-	"encoding/binary"
-	"errors"
 	"runtime"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-const (
-	// fullRingWait is how long room is waited for before a packet is refused: in a full ring, or of a segment in a full backlog.
-	fullRingWait = time.Millisecond
-	// reservedPackets is for how many packets room is kept that only urgent ones get.
-	reservedPackets = 32
-)
-
-// sender is one send queue and what its users share. All but count is guarded by the queue's lock.
-type sender struct {
-	q           *dv.TxQueue
-	packet      dv.TxPacket // scratch
-	reserve     int         // blocks that ordinary packets leave free
-	flows       *flows
-	vlan        uint16 // 0: frames are sent without a tag
-	backlog     backlog
-	completions completionTimer
-	count       txCounters
-}
-
-func newSender(q *dv.TxQueue, vlan uint16, flows *flows) *sender {
-	blocks := q.Free()
-	s := &sender{
-		q: q, vlan: vlan, flows: flows, packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
-		reserve: min(2*reservedPackets, blocks/8),
-	}
-	s.completions.init(s.check)
-	s.backlog.timer = time.AfterFunc(time.Hour, s.expire)
-	s.backlog.timer.Stop()
-	return s
-}
-
-// WritePackets implements gstack.LinkWriter. It copies: the packets stay the caller's. It returns how many were taken; the
-// error is that of the next one.
+// WritePackets implements gstack.LinkWriter. It copies: the packets stay the caller's. It returns
+// how many were taken; the error is that of the next one.
 func (e *Endpoint) WritePackets(list gstack.PacketBufferList) (int, tcpip.Error) {
 	return e.write(list.AsSlice(), fullRingWait)
-}
-
-// writePacket is WritePackets for one packet.
-func (e *Endpoint) writePacket(pkt *gstack.PacketBuffer) tcpip.Error {
-	one := [1]*gstack.PacketBuffer{pkt}
-	_, err := e.write(one[:], fullRingWait)
-	return err
 }
 
 // writeBurst writes packets that may as well be lost, and does not wait for room.
@@ -60,75 +22,102 @@ func (e *Endpoint) writeBurst(pkts []*gstack.PacketBuffer) {
 	_, _ = e.write(pkts, 0)
 }
 
-// write takes each run of packets of one queue there; patience is how long a full ring is waited for.
-func (e *Endpoint) write(pkts []*gstack.PacketBuffer, patience time.Duration) (int, tcpip.Error) {
+// writePacket writes one packet, whose headers p are, by the seed of e.flows.
+func (e *Endpoint) writePacket(pkt *gstack.PacketBuffer, p hdr.Segment) tcpip.Error {
+	if e.closed.Load() {
+		return &tcpip.ErrClosedForSend{}
+	}
+	s := e.senderOf(pkt, &p)
+	s.q.Lock()
+	defer s.q.Unlock()
+	s.reclaim()
+	err := s.send(pkt, &p, fullRingWait)
+	if err == nil {
+		s.count.packets.Add(1)
+	}
+	s.flush()
+	return err
+}
+
+// write parses each packet once and posts it. The lock of a queue is held, and its doorbell waits,
+// for as long as packets for that queue follow each other. maxWait is how long one packet waits for
+// room.
+func (e *Endpoint) write(pkts []*gstack.PacketBuffer, maxWait time.Duration) (int, tcpip.Error) {
 	if e.closed.Load() {
 		return 0, &tcpip.ErrClosedForSend{}
 	}
-	if len(e.tx) == 1 {
-		return e.tx[0].write(pkts, patience)
-	}
-	for done := 0; ; {
-		t := e.senderOf(pkts[done])
-		end := done + 1
-		for end < len(pkts) && e.senderOf(pkts[end]) == t {
-			end++
+	var locked *sender
+	var err tcpip.Error
+	first, done := 0, 0 // the first packet for locked
+	for ; done < len(pkts); done++ {
+		p := hdr.ParseSent(pkts[done], e.flows.Seed())
+		s := e.senderOf(pkts[done], &p)
+		if s != locked {
+			locked.finish(done - first)
+			locked, first = s, done
+			s.begin()
 		}
-		n, err := t.write(pkts[done:end], patience)
-		if done += n; err != nil || done == len(pkts) {
-			return done, err
+		if err = s.send(pkts[done], &p, maxWait); err != nil {
+			break
 		}
 	}
+	locked.finish(done - first)
+	return done, err
+}
+
+// begin takes the queue's lock and looks for completions: one of them may say that the queue is in
+// error, which nobody else might find out.
+func (s *sender) begin() {
+	s.q.Lock()
+	s.reclaim()
+}
+
+// finish rings the doorbell for n packets and gives the lock back. A nil sender has none.
+func (s *sender) finish(n int) {
+	if s == nil {
+		return
+	}
+	s.flush()
+	s.count.packets.Add(uint64(n))
+	s.q.Unlock()
 }
 
 // senderOf is the queue of a packet's flow.
-func (e *Endpoint) senderOf(pkt *gstack.PacketBuffer) *sender {
+func (e *Endpoint) senderOf(pkt *gstack.PacketBuffer, p *hdr.Segment) *sender {
+	if len(e.tx) == 1 {
+		return e.tx[0]
+	}
 	hash := pkt.Hash
 	if hash == 0 {
-		hash = headerHash(headers(pkt))
+		hash = p.QueueHash(p.Frame)
 	}
 	return e.tx[int(hash%uint32(len(e.tx)))]
 }
 
-// write posts packets and rings the doorbell once. It looks for completions first, for one of them may say that the queue is in
-// error, which nobody else might find out.
-func (s *sender) write(pkts []*gstack.PacketBuffer, patience time.Duration) (int, tcpip.Error) {
-	s.q.Lock()
-	defer s.q.Unlock()
-	return s.writeLocked(pkts, patience)
-}
-
-// writeLocked is write with the queue's lock held.
-func (s *sender) writeLocked(pkts []*gstack.PacketBuffer, patience time.Duration) (int, tcpip.Error) {
-	s.reclaim()
-	for i, pkt := range pkts {
-		if err := s.send(pkt, patience); err != nil {
-			s.flush()
-			s.count.packets.Add(uint64(i))
-			return i, err
-		}
-	}
-	s.flush()
-	s.count.packets.Add(uint64(len(pkts)))
-	return len(pkts), nil
-}
-
-// resend is the resender's poster.
+// resend is the tcpfix.Poster.
 func (e *Endpoint) resend(like *gstack.PacketBuffer, build func() *gstack.PacketBuffer) {
 	if e.closed.Load() {
 		return
 	}
-	s := e.senderOf(like)
+	p := hdr.ParseSent(like, e.flows.Seed())
+	s := e.senderOf(like, &p)
 	s.q.Lock()
 	defer s.q.Unlock()
-	if pkt := build(); pkt != nil {
-		one := [1]*gstack.PacketBuffer{pkt}
-		_, _ = s.writeLocked(one[:], 0) // lost like any packet
-		pkt.DecRef()
+	pkt := build()
+	if pkt == nil {
+		return
 	}
+	defer pkt.DecRef()
+	s.reclaim()
+	p = hdr.ParseSent(pkt, e.flows.Seed())
+	if s.send(pkt, &p, 0) == nil { // else lost like any packet
+		s.count.packets.Add(1)
+	}
+	s.flush()
 }
 
-// reclaim looks for completions and gives the room to what waits for it first. It reports whether there were any.
+// reclaim looks for completions and gives the room to what waits for it first. It reports whether
+// there were any.
 func (s *sender) reclaim() bool {
 	done := s.q.Reap() > 0
 	if done {
@@ -137,10 +126,10 @@ func (s *sender) reclaim() bool {
 	return done
 }
 
-// send posts one packet, or has it wait for room: a TCP segment in the backlog, whatever else here.
-func (s *sender) send(pkt *gstack.PacketBuffer, patience time.Duration) tcpip.Error {
-	s.flows.sent(pkt)
-	k := kindOf(headers(pkt))
+// send posts one packet, or has it wait for room: a TCP segment in the backlog, any other here.
+func (s *sender) send(pkt *gstack.PacketBuffer, p *hdr.Segment, maxWait time.Duration) tcpip.Error {
+	s.flows.Sent(pkt, p)
+	k := kindOf(p)
 	err := s.tryPost(pkt, k)
 	if err == dv.ErrRingFull && s.reclaim() {
 		err = s.tryPost(pkt, k)
@@ -149,84 +138,20 @@ func (s *sender) send(pkt *gstack.PacketBuffer, patience time.Duration) tcpip.Er
 		err = s.enqueue(pkt)
 	}
 	if err == dv.ErrRingFull {
-		err = s.awaitRoom(pkt, k, patience)
+		err = s.awaitRoom(pkt, k, maxWait)
 	}
 	return s.netstackError(err)
 }
 
-// tryPost posts one packet unless it is others' turn.
-func (s *sender) tryPost(pkt *gstack.PacketBuffer, k kind) error {
-	if k != kindControl && !s.backlog.empty() && (k != kindOther || !s.backlog.mayBypass(pkt.Size())) {
-		return dv.ErrRingFull
-	}
-	err := s.post(pkt, k)
-	if err == nil {
-		s.backlog.bypassed += pkt.Size()
-	}
-	return err
-}
-
-// netstackError is what the stack is told.
-func (s *sender) netstackError(err error) tcpip.Error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, dv.ErrRingFull):
-		s.count.dropped.Add(1)
-		return &tcpip.ErrNoBufferSpace{}
-	case errors.Is(err, dv.ErrFrameSize):
-		s.count.errors.Add(1)
-		return &tcpip.ErrMessageTooLong{}
-	default:
-		s.count.errors.Add(1)
-		return &tcpip.ErrClosedForSend{}
-	}
-}
-
-// post puts one packet into the ring.
-func (s *sender) post(pkt *gstack.PacketBuffer, k kind) error {
-	if s.q.Free() < s.reserve+dv.MaxBlocks && !k.urgent() {
-		return dv.ErrRingFull
-	}
-	p := &s.packet
-	p.Flags, p.MSS = 0, 0
-	if gso := &pkt.GSOOptions; gso.Type != gstack.GSONone && gso.NeedsCsum {
-		p.Flags = dv.TxL3Csum | dv.TxL4Csum
-		if int(gso.MSS) < pkt.Data().Size() {
-			p.MSS, p.HdrLen = int(gso.MSS), pkt.HeaderSize()
-		}
-	}
-	p.Bufs = p.Bufs[:0]
-	views, offset := pkt.AsViewList()
-	for v := views.Front(); v != nil; v = v.Next() {
-		b := v.AsSlice()
-		if offset >= len(b) {
-			offset -= len(b)
-			continue
-		}
-		p.Bufs = append(p.Bufs, b[offset:])
-		offset = 0
-	}
-	s.addVLAN()
-	err := s.q.Post(p)
-	clear(p.Bufs) // the views are the caller's
-	if err != nil {
-		return err
-	}
-	if p.MSS > 0 {
-		s.count.lso.Add(1)
-	}
-	return nil
-}
-
-// awaitRoom waits for room, with the queue's lock released in between, so that whoever may use the reserve gets it. Urgent
-// packets do not wait: their sender may be a worker in the middle of a delivery.
-func (s *sender) awaitRoom(pkt *gstack.PacketBuffer, k kind, patience time.Duration) error {
+// awaitRoom waits for room, with the queue's lock released in between, so that packets which may
+// use the reserve get it. Urgent packets do not wait: their sender may be a worker in the middle of
+// a delivery.
+func (s *sender) awaitRoom(pkt *gstack.PacketBuffer, k kind, maxWait time.Duration) error {
 	if k.urgent() {
-		patience = 0
+		maxWait = 0
 	}
 	s.count.waits.Add(1)
-	for start := time.Now(); s.makeRoom(start, patience); {
+	for start := time.Now(); s.makeRoom(start, maxWait); {
 		err := s.tryPost(pkt, k)
 		if err == dv.ErrRingFull && s.queueable(k) {
 			err = s.enqueue(pkt)
@@ -238,14 +163,14 @@ func (s *sender) awaitRoom(pkt *gstack.PacketBuffer, k kind, patience time.Durat
 	return dv.ErrRingFull
 }
 
-// makeRoom looks for completions. If there are none it lets others run, with the queue's lock released; false once this has gone on
-// for longer than patience.
-func (s *sender) makeRoom(start time.Time, patience time.Duration) bool {
+// makeRoom looks for completions. If there are none it lets others run, with the queue's lock
+// released; false once this has gone on for longer than maxWait.
+func (s *sender) makeRoom(start time.Time, maxWait time.Duration) bool {
 	s.q.Flush()
 	if s.reclaim() {
 		return true
 	}
-	if time.Since(start) >= patience {
+	if time.Since(start) >= maxWait {
 		return false
 	}
 	s.q.Unlock()
@@ -253,79 +178,4 @@ func (s *sender) makeRoom(start time.Time, patience time.Duration) bool {
 	s.q.Lock()
 	s.reclaim()
 	return true
-}
-
-// headers is the first bytes of an outgoing packet, its Ethernet header first; the stack pushes all headers into one view.
-func headers(pkt *gstack.PacketBuffer) []byte {
-	views, offset := pkt.AsViewList()
-	for v := views.Front(); v != nil; v = v.Next() {
-		if b := v.AsSlice(); offset < len(b) {
-			return b[offset:]
-		}
-		offset -= v.Size()
-	}
-	return nil
-}
-
-// kind is how a packet is treated when there is no room.
-type kind uint8
-
-const (
-	kindOther   kind = iota // its sender waits
-	kindSegment             // of TCP: it waits in the backlog
-	kindReset               // of TCP: behind its flow's segments if some wait, else as kindControl
-	kindControl             // ARP, ICMP, IGMP, NDP: has the reserve, does not wait, and goes first
-)
-
-// urgent is true for what the stack answers with while it is being delivered to. Such packets are few and small, and lost
-// without harm.
-func (k kind) urgent() bool { return k >= kindReset }
-
-// kindOf judges an outgoing frame.
-func kindOf(frame []byte) kind {
-	if len(frame) < ethLen+ipv4Len {
-		return kindControl
-	}
-	proto, l4 := frame[ethLen+9], ethLen+int(frame[ethLen]&15)*4
-	switch binary.BigEndian.Uint16(frame[12:]) {
-	case typeIPv4:
-	case typeIPv6:
-		proto, l4 = frame[ethLen+6], ethLen+ipv6Len
-	default:
-		return kindControl
-	}
-	switch proto {
-	case protoTCP:
-		if len(frame) > l4+13 && frame[l4+13]&flagRST != 0 {
-			return kindReset
-		}
-		return kindSegment
-	case protoICMP, protoICMPv6, protoIGMP:
-		return kindControl
-	}
-	return kindOther
-}
-
-// headerHash keeps the packets of one pair of addresses and ports on one queue; of fragments, one pair of addresses.
-func headerHash(frame []byte) uint32 {
-	if len(frame) < ethLen+ipv4Len {
-		return 0
-	}
-	l := layout{etherType: binary.BigEndian.Uint16(frame[12:]), l3: ethLen}
-	addresses, ports := uint64(0), uint32(0)
-	switch h := frame[ethLen:]; {
-	case l.etherType == typeIPv4:
-		addresses = binary.BigEndian.Uint64(h[12:])
-		if at := int(h[0]&15) * 4; h[9] == protoUDP && binary.BigEndian.Uint16(h[6:])&0x3fff == 0 && len(h) >= at+4 {
-			ports = binary.BigEndian.Uint32(h[at:])
-		}
-	case l.etherType == typeIPv6 && len(h) >= ipv6Len:
-		for at := 8; at < ipv6Len; at += 8 {
-			addresses = addresses*31 + binary.BigEndian.Uint64(h[at:])
-		}
-		if h[6] == protoUDP && len(h) >= ipv6Len+4 {
-			ports = binary.BigEndian.Uint32(h[ipv6Len:])
-		}
-	}
-	return uint32((addresses ^ uint64(ports)<<16) * 0x9e3779b97f4a7c15 >> 40)
 }

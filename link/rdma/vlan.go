@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 const (
@@ -15,21 +16,21 @@ const (
 
 // stripVLAN reads the frame's Ethernet type behind its tag, which it takes out. It reports whether the frame is of our VLAN; if we are in
 // none, a tag of VLAN 0, a mere priority, is as good as no tag (IEEE 802.1Q-2018 6.9).
-func (w *worker) stripVLAN(p *dv.Packet, l *layout) bool {
+func (w *worker) stripVLAN(p *dv.Packet, l *hdr.Packet) bool {
 	frame := p.Data
-	l.etherType, l.l3 = binary.BigEndian.Uint16(frame[12:]), ethLen
+	l.EtherType, l.L3 = binary.BigEndian.Uint16(frame[12:]), hdr.EthLen
 	stripped := p.Flags&dv.RxVLAN != 0
 	switch {
-	case l.etherType == typeQinQ:
+	case l.EtherType == typeQinQ:
 		return false
-	case l.etherType != typeVLAN:
+	case l.EtherType != typeVLAN:
 		return w.vlan == 0 && !stripped || stripped && p.VLAN&vlanID == w.vlan
-	case stripped || len(frame) < ethLen+vlanLen || binary.BigEndian.Uint16(frame[14:])&vlanID != w.vlan:
+	case stripped || len(frame) < hdr.EthLen+vlanLen || binary.BigEndian.Uint16(frame[14:])&vlanID != w.vlan:
 		return false
 	}
 	copy(frame[vlanLen:], frame[:12])
 	p.Data = frame[vlanLen:]
-	l.etherType = binary.BigEndian.Uint16(p.Data[12:])
+	l.EtherType = binary.BigEndian.Uint16(p.Data[12:])
 	return true
 }
 
@@ -41,19 +42,5 @@ func (s *sender) addVLAN() {
 		return
 	}
 	p.Flags |= dv.TxVLAN
-	p.VLAN = dv.VLANTag(classSelector(p.Bufs[0]), s.vlan)
-}
-
-// classSelector is the upper three bits of a packet's DSCP (RFC 2474 section 4.2.2); 0 of what is not IP.
-func classSelector(frame []byte) uint8 {
-	if len(frame) < ethLen+2 {
-		return 0
-	}
-	switch ip := frame[ethLen:]; binary.BigEndian.Uint16(frame[12:]) {
-	case typeIPv4:
-		return ip[1] >> 5
-	case typeIPv6:
-		return ip[0] & 15 >> 1
-	}
-	return 0
+	p.VLAN = dv.VLANTag(hdr.ClassSelector(p.Bufs[0]), s.vlan)
 }

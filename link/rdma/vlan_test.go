@@ -12,6 +12,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 func TestUntag(t *testing.T) {
@@ -46,10 +47,10 @@ func TestUntag(t *testing.T) {
 		if c.stripped >= 0 {
 			p.Flags, p.VLAN = dv.RxVLAN, uint16(c.stripped)
 		}
-		var l layout
+		var l hdr.Packet
 		if ok := w.stripVLAN(&p, &l); ok != c.ok {
 			t.Errorf("%s: %v", c.name, ok)
-		} else if ok && (!bytes.Equal(p.Data, plain) || l.etherType != 0x0806 || l.l3 != ethLen) {
+		} else if ok && (!bytes.Equal(p.Data, plain) || l.EtherType != 0x0806 || l.L3 != hdr.EthLen) {
 			t.Errorf("%s: left %x, %+v", c.name, p.Data, l)
 		}
 	}
@@ -71,7 +72,7 @@ func TestClassSelector(t *testing.T) {
 		"ARP":              {ip(0x0806, 0xff, 0xff), 0},
 		"no bytes of IP":   {ip(0x0800, 0x45, 0xff)[:15], 0},
 	} {
-		if got := classSelector(c.frame); got != c.want {
+		if got := hdr.ClassSelector(c.frame); got != c.want {
 			t.Errorf("%s: priority %d, want %d", name, got, c.want)
 		}
 	}
@@ -117,7 +118,7 @@ func TestInAVLAN(t *testing.T) {
 	}
 	in := b.udp(t, netip.AddrPortFrom(b.v4, 53), netip.AddrPort{})
 	headers := datagram(a, b, false, 5)
-	headers[ethLen+1] = 46 << 2
+	headers[hdr.EthLen+1] = 46 << 2
 	if err := a.ep.WriteDatagram(headers, []byte("hello")); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +140,7 @@ func TestInAVLAN(t *testing.T) {
 func TestOtherVLAN(t *testing.T) {
 	w := testWorker()
 	w.vlan = 100
-	w.classifyAndMerge(w.load(0, segment(0).bytes()))
+	w.classifyAndMerge(w.load(0, segment(0).Bytes()))
 	if n := w.count.otherVLAN.Load(); n != 1 || len(w.merge.runs) != 0 {
 		t.Errorf("%d counted, %d runs", n, len(w.merge.runs))
 	}

@@ -9,6 +9,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // netstack bounds what waits for a socket by its receive buffer, but for TCP segments without
@@ -157,17 +159,17 @@ func (w *worker) pressure() pressure {
 
 // unbounded is true of what the stack may queue without a bound: TCP without payload, and what may
 // turn out to be that, as fragments of it.
-func (l *layout) unbounded(frame []byte) bool {
-	if l.fragment {
-		return l.proto != protoUDP
+func unbounded(frame []byte, l *hdr.Packet) bool {
+	if l.Fragment {
+		return l.Proto != hdr.ProtoUDP
 	}
-	size := l.end - l.l4
-	return l.proto == protoTCP && l.l4 > 0 && size >= tcpLen && size <= int(frame[l.l4+12]>>4)*4
+	size := l.End - l.L4
+	return l.Proto == hdr.ProtoTCP && l.L4 > 0 && size >= hdr.TCPLen && size <= int(frame[l.L4+12]>>4)*4
 }
 
 // sheds decides whether a frame is to be dropped because too much waits already, and counts it.
-func (w *worker) sheds(frame []byte, l *layout, p pressure) bool {
-	if p == pressureNone || !l.unbounded(frame) || w.mayPass(frame, l, p) {
+func (w *worker) sheds(frame []byte, l *hdr.Packet, p pressure) bool {
+	if p == pressureNone || !unbounded(frame, l) || w.mayPass(frame, l, p) {
 		return false
 	}
 	w.count.shed.Add(1)
@@ -175,11 +177,11 @@ func (w *worker) sheds(frame []byte, l *layout, p pressure) bool {
 }
 
 // mayPass reports whether a frame of the unbounded kind may still go to the stack.
-func (w *worker) mayPass(frame []byte, l *layout, p pressure) bool {
+func (w *worker) mayPass(frame []byte, l *hdr.Packet, p pressure) bool {
 	switch {
-	case p == pressureFull || l.fragment:
+	case p == pressureFull || l.Fragment:
 		return false
-	case p == pressureHalf && frame[l.l4+13]&(flagSYN|flagACK) == flagSYN:
+	case p == pressureHalf && frame[l.L4+13]&(hdr.FlagSYN|hdr.FlagACK) == hdr.FlagSYN:
 		return true
 	}
 	return w.connected(frame, l)
@@ -187,22 +189,22 @@ func (w *worker) mayPass(frame []byte, l *layout, p pressure) bool {
 
 // connected reports whether a TCP segment is of a connection, be it a new one; true if nobody can
 // tell.
-func (w *worker) connected(frame []byte, l *layout) bool {
+func (w *worker) connected(frame []byte, l *hdr.Packet) bool {
 	n := w.attachment.networks.Load()
 	if n == nil {
 		return true
 	}
-	h, size, at := frame[l.l3:], 4, 12
-	if l.etherType == typeIPv6 {
+	h, size, at := frame[l.L3:], 4, 12
+	if l.EtherType == hdr.TypeIPv6 {
 		size, at = 16, 8
 	}
 	id := gstack.TransportEndpointID{
 		RemoteAddress: tcpip.AddrFromSlice(h[at : at+size]),
 		LocalAddress:  tcpip.AddrFromSlice(h[at+size : at+2*size]),
-		RemotePort:    binary.BigEndian.Uint16(frame[l.l4:]),
-		LocalPort:     binary.BigEndian.Uint16(frame[l.l4+2:]),
+		RemotePort:    binary.BigEndian.Uint16(frame[l.L4:]),
+		LocalPort:     binary.BigEndian.Uint16(frame[l.L4+2:]),
 	}
-	network := tcpip.NetworkProtocolNumber(l.etherType)
+	network := tcpip.NetworkProtocolNumber(l.EtherType)
 	found := n.stack.FindTransportEndpoint(network, tcp.ProtocolNumber, id, n.nic)
 	ep, ok := found.(interface{ State() uint32 })
 	return ok && tcp.EndpointState(ep.State()) != tcp.StateListen

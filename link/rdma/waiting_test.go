@@ -11,27 +11,29 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // strangerFrame is a segment for port 80 of the first host from a random port of a stranger.
 func strangerFrame(rng *rand.Rand, flags header.TCPFlags) []byte {
 	f := segment(0)
-	f.dst, f.src = "\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02"
-	f.payload, f.flags, f.seq = nil, flags, rng.Uint32()
-	f.ports = [2]uint16{uint16(1024 + rng.IntN(60000)), 80}
-	b := f.bytes()
-	copy(b[ethLen+12:], []byte{10, 9, 0, byte(100 + rng.IntN(100)), 10, 9, 0, 1})
+	f.Dst, f.Src = "\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02"
+	f.Payload, f.Flags, f.Seq = nil, flags, rng.Uint32()
+	f.Ports = [2]uint16{uint16(1024 + rng.IntN(60000)), 80}
+	b := f.Bytes()
+	copy(b[hdr.EthLen+12:], []byte{10, 9, 0, byte(100 + rng.IntN(100)), 10, 9, 0, 1})
 	fixChecksums(b)
 	return b
 }
 
 // fixChecksums makes those of a TCP segment in IPv4 right.
 func fixChecksums(frame []byte) {
-	ip, segment := header.IPv4(frame[ethLen:]), header.TCP(frame[ethLen+ipv4Len:])
+	ip, segment := header.IPv4(frame[hdr.EthLen:]), header.TCP(frame[hdr.EthLen+hdr.IPv4Len:])
 	ip.SetChecksum(0)
 	ip.SetChecksum(^ip.CalculateChecksum())
 	segment.SetChecksum(0)
@@ -87,7 +89,7 @@ func floodWithACKs(t *testing.T, express bool) {
 	for range 400 {
 		frames := make([][]byte, 100)
 		for i := range frames {
-			frames[i] = strangerFrame(rng, flagACK)
+			frames[i] = strangerFrame(rng, hdr.FlagACK)
 		}
 		post(t, client.dev.Tx(0), frames...)
 		most = max(most, server.ep.Stats().RxWaiting)
@@ -159,33 +161,33 @@ func TestShedding(t *testing.T) {
 	}
 	w := &worker{e: server.ep, attachment: server.ep.attachment, count: new(rxCounters)}
 	rng := seed(t)
-	known := strangerFrame(rng, flagACK)
-	copy(known[ethLen+12:], []byte{10, 9, 0, 2})
-	binary.BigEndian.PutUint16(known[ethLen+ipv4Len:], uint16(conn.LocalAddr().(*net.TCPAddr).Port))
-	data := strangerFrame(rng, flagACK|flagPSH)
-	data = append(data[:ethLen+ipv4Len+tcpLen], "data"...)
-	binary.BigEndian.PutUint16(data[ethLen+2:], ipv4Len+tcpLen+4)
-	fragment := strangerFrame(rng, flagACK)
-	fragment[ethLen+6] = 0x20 // more fragments
-	datagram := strangerFrame(rng, flagACK)
-	datagram[ethLen+9] = protoUDP
+	known := strangerFrame(rng, hdr.FlagACK)
+	copy(known[hdr.EthLen+12:], []byte{10, 9, 0, 2})
+	binary.BigEndian.PutUint16(known[hdr.EthLen+hdr.IPv4Len:], uint16(conn.LocalAddr().(*net.TCPAddr).Port))
+	data := strangerFrame(rng, hdr.FlagACK|hdr.FlagPSH)
+	data = append(data[:hdr.EthLen+hdr.IPv4Len+hdr.TCPLen], "data"...)
+	binary.BigEndian.PutUint16(data[hdr.EthLen+2:], hdr.IPv4Len+hdr.TCPLen+4)
+	fragment := strangerFrame(rng, hdr.FlagACK)
+	fragment[hdr.EthLen+6] = 0x20 // more fragments
+	datagram := strangerFrame(rng, hdr.FlagACK)
+	datagram[hdr.EthLen+9] = hdr.ProtoUDP
 	for _, tc := range []struct {
 		name  string
 		frame []byte
 		from  pressure // the first pressure at which it is shed; 0: never
 	}{
-		{"ACK of a stranger", strangerFrame(rng, flagACK), pressureHalf},
-		{"FIN of a stranger", strangerFrame(rng, flagACK|flagFIN), pressureHalf},
-		{"SYN-ACK of a stranger", strangerFrame(rng, flagACK|flagSYN), pressureHalf},
-		{"SYN", strangerFrame(rng, flagSYN), pressureHigh},
+		{"ACK of a stranger", strangerFrame(rng, hdr.FlagACK), pressureHalf},
+		{"FIN of a stranger", strangerFrame(rng, hdr.FlagACK|hdr.FlagFIN), pressureHalf},
+		{"SYN-ACK of a stranger", strangerFrame(rng, hdr.FlagACK|hdr.FlagSYN), pressureHalf},
+		{"SYN", strangerFrame(rng, hdr.FlagSYN), pressureHigh},
 		{"ACK of a connection", known, pressureFull},
 		{"fragment", fragment, pressureHalf},
 		{"data", data, 0},
 		{"datagram", datagram, 0},
 		{"ARP", arpFrame(), 0},
 	} {
-		l := layout{etherType: binary.BigEndian.Uint16(tc.frame[12:]), l3: ethLen}
-		l.parse(tc.frame)
+		l := hdr.Packet{EtherType: binary.BigEndian.Uint16(tc.frame[12:]), L3: hdr.EthLen}
+		l.Parse(tc.frame)
 		for p := pressureNone; p <= pressureFull; p++ {
 			if got, want := w.sheds(tc.frame, &l, p), tc.from != 0 && p >= tc.from; got != want {
 				t.Errorf("%s at pressure %d: shed %v, want %v", tc.name, p, got, want)

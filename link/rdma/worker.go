@@ -6,10 +6,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // batchFrames are taken from the ring at most before delivery; bounds what can be merged, too.
@@ -48,9 +50,9 @@ func (s *attachment) network(proto tcpip.NetworkProtocolNumber) gstack.NetworkEn
 	switch {
 	case n == nil:
 		return nil
-	case proto == typeIPv4:
+	case proto == hdr.TypeIPv4:
 		return n.ipv4
-	case proto == typeIPv6:
+	case proto == hdr.TypeIPv6:
 		return n.ipv6
 	}
 	return nil

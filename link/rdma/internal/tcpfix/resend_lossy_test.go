@@ -1,4 +1,4 @@
-package rdma
+package tcpfix
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package rdma
+package tcpfix
 
 import (
 	"encoding/binary"
@@ -6,8 +6,9 @@ import (
 
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 const (
@@ -46,30 +47,30 @@ type resendPart struct {
 }
 
 // note remembers what the header of an outgoing segment tells the peer.
-func (f *resendFlow) note(tcp []byte, now tcpip.MonotonicTime) {
-	_, f.ack = numbers(tcp)
-	f.window = binary.BigEndian.Uint16(tcp[14:])
-	if stamp := timestampOf(tcp); stamp != nil {
+func (f *resendFlow) note(s *hdr.Segment, now tcpip.MonotonicTime) {
+	_, f.ack = hdr.Numbers(s.TCP())
+	f.window = s.Window()
+	if stamp := s.Options().Timestamp; stamp != nil {
 		f.stamp, f.at = binary.BigEndian.Uint32(stamp[2:]), now
 		f.echo = binary.BigEndian.Uint32(stamp[6:])
 	}
 }
 
-// keep takes a reference to a packet with data, unless there is one that has it.
-func (f *resendFlow) keep(pkt *gstack.PacketBuffer, seq, size uint32, now tcpip.MonotonicTime) {
+// add takes a reference to a packet with data, unless there is one that has it.
+func (f *resendFlow) add(pkt *gstack.PacketBuffer, seq, size uint32, now tcpip.MonotonicTime) {
 	end, at := seq+size, len(f.parts)
 	f.moved = now
-	if !f.told && before(seq, f.una) {
+	if !f.told && hdr.Before(seq, f.una) {
 		f.una = seq
 	}
-	if before(f.end, end) {
+	if hdr.Before(f.end, end) {
 		f.end = end
 	}
-	for at > 0 && before(seq, f.parts[at-1].end) {
+	for at > 0 && hdr.Before(seq, f.parts[at-1].end) {
 		at--
 	}
-	old := at < len(f.parts) && !before(seq, f.parts[at].seq) && !before(f.parts[at].end, end)
-	if !old && before(f.una, end) && len(f.parts) < maxResendParts {
+	old := at < len(f.parts) && !hdr.Before(seq, f.parts[at].seq) && !hdr.Before(f.parts[at].end, end)
+	if !old && hdr.Before(f.una, end) && len(f.parts) < maxResendParts {
 		f.parts = append(f.parts, resendPart{})
 		copy(f.parts[at+1:], f.parts[at:])
 		f.parts[at] = resendPart{seq, end, pkt.IncRef()}
@@ -77,18 +78,18 @@ func (f *resendFlow) keep(pkt *gstack.PacketBuffer, seq, size uint32, now tcpip.
 }
 
 // acknowledged lets go of what a segment of the peer's acknowledges.
-func (f *resendFlow) acknowledged(tcp []byte, now tcpip.MonotonicTime) {
-	_, ack := numbers(tcp)
-	if f.told && !before(f.una, ack) || before(f.end, ack) {
+func (f *resendFlow) acknowledged(s *hdr.Segment, now tcpip.MonotonicTime) {
+	_, ack := hdr.Numbers(s.TCP())
+	if f.told && !hdr.Before(f.una, ack) || hdr.Before(f.end, ack) {
 		return
 	}
 	f.una, f.told, f.moved, f.tries = ack, true, now, 0
 	n := 0
-	for n < len(f.parts) && !before(ack, f.parts[n].end) {
+	for n < len(f.parts) && !hdr.Before(ack, f.parts[n].end) {
 		n++
 	}
 	f.release(n)
-	if stamp := timestampOf(tcp); stamp != nil && f.stamp != 0 {
+	if stamp := s.Options().Timestamp; stamp != nil && f.stamp != 0 {
 		ms := int32(f.stampAt(now) - binary.BigEndian.Uint32(stamp[6:]))
 		f.measure(time.Duration(ms) * time.Millisecond)
 	}
@@ -134,7 +135,7 @@ func (f *resendFlow) first(now tcpip.MonotonicTime) *gstack.PacketBuffer {
 	}
 	p := &f.parts[0]
 	skip := 0
-	if before(p.seq, f.una) {
+	if hdr.Before(p.seq, f.una) {
 		skip = int(f.una - p.seq)
 	}
 	data := p.pkt.Data().AsRange().SubRange(skip)
@@ -142,45 +143,31 @@ func (f *resendFlow) first(now tcpip.MonotonicTime) *gstack.PacketBuffer {
 		data = data.Capped(mss)
 	}
 	payload := data.ToSlice()
-	frame := append(append([]byte(nil), headers(p.pkt)[:p.pkt.HeaderSize()]...), payload...)
-	var l layout
-	l.outgoingTCP(frame) // it is: it has been sent
-	f.address(frame, &l, p.seq+uint32(skip), now)
+	frame := append(append([]byte(nil), hdr.SentHeaders(p.pkt)[:p.pkt.HeaderSize()]...), payload...)
+	var l hdr.Packet
+	l.ParseSent(frame)
+	f.update(frame, &l, p.seq+uint32(skip), now)
 	if skip+len(payload) < p.pkt.Data().Size() {
-		frame[l.l4+13] &^= flagsLast
+		frame[l.L4+13] &^= hdr.FlagsLast
 	}
-	l.seal(frame)
+	l.Seal(frame)
 	n := len(frame) - len(payload)
 	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{
 		ReserveHeaderBytes: n, Payload: buffer.MakeWithData(frame[n:]),
 	})
 	copy(pkt.LinkHeader().Push(n), frame)
-	pkt.NetworkProtocolNumber, pkt.TransportProtocolNumber = p.pkt.NetworkProtocolNumber, protoTCP
+	pkt.NetworkProtocolNumber, pkt.TransportProtocolNumber = p.pkt.NetworkProtocolNumber, hdr.ProtoTCP
 	return pkt
 }
 
-// address writes what is new in the header of a segment sent again.
-func (f *resendFlow) address(frame []byte, l *layout, seq uint32, now tcpip.MonotonicTime) {
-	tcp := frame[l.l4:]
+// update writes what is new in the header of a segment sent again.
+func (f *resendFlow) update(frame []byte, l *hdr.Packet, seq uint32, now tcpip.MonotonicTime) {
+	tcp := frame[l.L4:]
 	binary.BigEndian.PutUint32(tcp[4:], seq)
 	binary.BigEndian.PutUint32(tcp[8:], f.ack)
 	binary.BigEndian.PutUint16(tcp[14:], f.window)
-	if stamp := timestampOf(tcp); stamp != nil {
+	if stamp := hdr.OptionsOf(tcp).Timestamp; stamp != nil {
 		binary.BigEndian.PutUint32(stamp[2:], f.stampAt(now))
 		binary.BigEndian.PutUint32(stamp[6:], f.echo)
 	}
-}
-
-// seal writes the lengths and checksums of a frame that ends with its TCP segment.
-func (l *layout) seal(frame []byte) {
-	ip, tcp := frame[l.l3:], frame[l.l4:]
-	if l.etherType == typeIPv6 {
-		binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-ipv6Len))
-	} else {
-		binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
-		ip[10], ip[11] = 0, 0
-		binary.BigEndian.PutUint16(ip[10:], ^checksum.Checksum(ip[:l.l4-l.l3], 0))
-	}
-	tcp[16], tcp[17] = 0, 0
-	binary.BigEndian.PutUint16(tcp[16:], ^checksum.Checksum(tcp, l.pseudo(frame, len(tcp))))
 }

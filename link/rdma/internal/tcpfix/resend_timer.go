@@ -1,4 +1,4 @@
-package rdma
+package tcpfix
 
 import gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 

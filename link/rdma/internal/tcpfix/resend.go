@@ -1,56 +1,55 @@
-package rdma
+package tcpfix
 
 import (
-	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // resender is a retransmission timer for connections whose own does not run.
 //
-// netstack counts the packets in flight (sender.Outstanding) and arms its timer only while there
-// are some. While it recovers from a loss (RFC 6675) it does not count what a SACK reports lost,
-// and when the acknowledgement comes it subtracts all of it: the count ends below the truth, often
-// at 0. With RACK (RFC 8985) each acknowledgement then turns the retransmission timer off and the
-// timer of the tail loss probe on; that sends one segment again, finds Outstanding at 0 and arms
-// nothing (transport/tcp/snd.go postXmit, SetPipe, rack.go schedulePTO;
-// github.com/google/gvisor/issues/6113). If the probe or its acknowledgement is lost, nothing is
-// ever sent again. What is more, a round trip measured while Outstanding is 0 does not end the
-// doubling of the timeout (updateRTO), so that it grows to minutes.
+// Behaviour: netstack counts the packets in flight (sender.Outstanding) and arms its timer only
+// while there are some. While it recovers from a loss (RFC 6675) it does not count what a SACK
+// reports lost, and when the acknowledgement comes it subtracts all of it: the count ends below the
+// truth, often at 0. With RACK (RFC 8985) each acknowledgement then turns the retransmission timer
+// off and the timer of the tail loss probe on. That sends one segment again, finds Outstanding at 0
+// and arms nothing (transport/tcp/snd.go postXmit, SetPipe, rack.go schedulePTO). If the probe or
+// its acknowledgement is lost, nothing is ever sent again. A round trip measured while Outstanding
+// is 0 does not end the doubling of the timeout (updateRTO), so that it grows to minutes.
 //
-// So the first unacknowledged segment of such a flow is sent again from here, when netstack has
+// Fix: the first unacknowledged segment of such a flow is sent again from here, when netstack has
 // sent no data and the peer has acknowledged none for a while. The acknowledgement moves netstack
 // on. The count is right until netstack repeats something and once all is acknowledged, so only
-// flows in between are kept, and nothing is where nothing is lost.
+// flows in between are kept, and none where nothing is lost.
 //
-// It is no longer needed when TestNetstackStalls fails.
+// Upstream: github.com/google/gvisor/issues/6113. No longer needed when TestNetstackStalls fails.
 type resender struct {
 	clock  tcpip.Clock
-	seed   maphash.Seed
-	post   poster
+	post   Poster
 	ends   []atomic.Uint64 // by hash: 32 bits of it, and where the flow's data ends
 	number atomic.Int32    // of flows kept
 	count  atomic.Uint64   // of segments sent
 	shards [resendShards]resendShard
 
-	mu     sync.Mutex
+	mu     sync.Mutex  // guards what follows
 	timer  tcpip.Timer // nil: not needed yet
-	armed  bool        // the timer will come
+	armed  bool        // the timer is set
 	closed bool
 }
 
-// poster posts what build returns, if anything, to the queue of the packet like, with nothing of
+// Poster posts what build returns, if anything, to the queue of the packet like, with nothing of
 // its flow posted in between.
-type poster func(like *gstack.PacketBuffer, build func() *gstack.PacketBuffer)
+type Poster func(like *gstack.PacketBuffer, build func() *gstack.PacketBuffer)
 
 // resendShard is a part of the flows. Its mutex is taken with that of a send queue held.
 type resendShard struct {
 	mu    sync.Mutex
-	flows map[tuple]*resendFlow // outgoing
+	flows map[hdr.Tuple]*resendFlow // outgoing
 	_     [48]byte
 }
 
@@ -69,33 +68,33 @@ const (
 )
 
 // open makes r ready. post is called from the timer's goroutine.
-func (r *resender) open(clock tcpip.Clock, post poster) {
-	r.clock, r.post = clock, post
-	r.seed, r.ends = maphash.MakeSeed(), make([]atomic.Uint64, resendEnds)
+func (r *resender) open(clock tcpip.Clock, post Poster) {
+	r.clock, r.post, r.ends = clock, post, make([]atomic.Uint64, resendEnds)
 	for i := range r.shards {
-		r.shards[i].flows = make(map[tuple]*resendFlow)
+		r.shards[i].flows = make(map[hdr.Tuple]*resendFlow)
 	}
 }
 
-// sent takes note of an outgoing segment. It is called with the lock of its send queue held.
-func (r *resender) sent(pkt *gstack.PacketBuffer, frame []byte, l *layout) {
-	tcp := frame[l.l4:]
-	size, limits := uint32(pkt.Data().Size()), tcp[13]&(flagSYN|flagRST) != 0
-	if tcp[13]&flagFIN != 0 {
+// shard is where a flow's state is, by its hash.
+func (r *resender) shard(hash uint64) *resendShard { return &r.shards[hash>>60&(resendShards-1)] }
+
+// sent takes note of an outgoing segment.
+func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment) {
+	size, limits := uint32(s.Payload), s.Flags()&(hdr.FlagSYN|hdr.FlagRST) != 0
+	if s.Flags()&hdr.FlagFIN != 0 {
 		size++
 	}
 	if size == 0 && !limits && r.number.Load() == 0 {
 		return
 	}
-	t := tupleOf(l.etherType, frame[l.l3:], tcp)
-	hash := maphash.Bytes(r.seed, t[:])
-	shard := &r.shards[hash>>60&(resendShards-1)]
+	t, hash := s.Flow()
+	shard := r.shard(hash)
 	if limits {
 		r.ends[hash&(resendEnds-1)].Store(0)
 		r.forget(shard, t)
 		return
 	}
-	seq, _ := numbers(tcp)
+	seq, _ := hdr.Numbers(s.TCP())
 	end, repeated := seq, false
 	if size > 0 {
 		end, repeated = r.repeats(hash, seq, seq+size)
@@ -105,18 +104,19 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, frame []byte, l *layout) {
 	}
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	f := shard.flows[t]
+	f := shard.flows[*t]
 	if f == nil {
 		if !repeated || !r.begin() || len(shard.flows) == maxResendFlows {
 			return
 		}
 		f = &resendFlow{una: seq, end: end}
-		shard.flows[t] = f
+		shard.flows[*t] = f
 		r.number.Add(1)
 	}
-	f.note(tcp, r.clock.NowMonotonic())
+	now := r.clock.NowMonotonic()
+	f.note(s, now)
 	if size > 0 {
-		f.keep(pkt, seq, size, r.clock.NowMonotonic())
+		f.add(pkt, seq, size, now)
 	}
 }
 
@@ -125,7 +125,8 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, frame []byte, l *layout) {
 func (r *resender) repeats(hash uint64, seq, end uint32) (last uint32, repeated bool) {
 	slot := &r.ends[hash&(resendEnds-1)]
 	known := slot.Load()
-	if last = uint32(known); known>>32 == hash>>32 && known != 0 && before(seq, last) {
+	last = uint32(known)
+	if known>>32 == hash>>32 && known != 0 && hdr.Before(seq, last) {
 		return last, true
 	}
 	slot.Store(hash>>32<<32 | uint64(end))
@@ -133,36 +134,35 @@ func (r *resender) repeats(hash uint64, seq, end uint32) (last uint32, repeated 
 }
 
 // received takes note of what an incoming segment acknowledges.
-func (r *resender) received(frame []byte, l *layout) {
+func (r *resender) received(s *hdr.Segment) {
 	if r.number.Load() == 0 {
 		return
 	}
-	tcp := frame[l.l4:l.end]
-	t := tupleOf(l.etherType, frame[l.l3:], tcp).reversed()
-	shard := &r.shards[maphash.Bytes(r.seed, t[:])>>60&(resendShards-1)]
-	if tcp[13]&(flagSYN|flagRST) != 0 {
+	t, hash := s.Flow()
+	shard := r.shard(hash)
+	if s.Flags()&(hdr.FlagSYN|hdr.FlagRST) != 0 {
 		r.forget(shard, t)
 		return
 	}
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	if f := shard.flows[t]; f != nil && tcp[13]&flagACK != 0 {
-		f.acknowledged(tcp, r.clock.NowMonotonic())
+	if f := shard.flows[*t]; f != nil && s.Flags()&hdr.FlagACK != 0 {
+		f.acknowledged(s, r.clock.NowMonotonic())
 	}
 }
 
 // forget drops a flow that begins or ends.
-func (r *resender) forget(shard *resendShard, t tuple) {
+func (r *resender) forget(shard *resendShard, t *hdr.Tuple) {
 	if r.number.Load() == 0 {
 		return
 	}
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	r.drop(shard, t)
+	r.drop(shard, *t)
 }
 
 // drop is called with the shard's mutex held.
-func (r *resender) drop(shard *resendShard, t tuple) {
+func (r *resender) drop(shard *resendShard, t hdr.Tuple) {
 	if f := shard.flows[t]; f != nil {
 		f.release(len(f.parts))
 		delete(shard.flows, t)

@@ -1,7 +1,8 @@
-package rdma
+package tcpfix
 
 import (
 	"bytes"
+	"hash/maphash"
 	"slices"
 	"sync"
 	"testing"
@@ -10,11 +11,15 @@ import (
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
 
 // resending is a resender on virtual time, with what it has sent and when.
 type resending struct {
 	resender
+	seed   maphash.Seed
 	clock  virtualClock
 	frames [][]byte
 	times  []time.Duration
@@ -24,7 +29,7 @@ type resending struct {
 }
 
 func newResending() *resending {
-	r := new(resending)
+	r := &resending{seed: maphash.MakeSeed()}
 	r.open(&r.clock, func(_ *gstack.PacketBuffer, build func() *gstack.PacketBuffer) {
 		if pkt := build(); pkt != nil {
 			defer pkt.DecRef()
@@ -38,25 +43,24 @@ func newResending() *resending {
 
 // pass shows the resender a packet on its way.
 func (r *resending) pass(pkt *gstack.PacketBuffer) {
-	var l layout
-	if h := headers(pkt); l.outgoingTCP(h) {
-		r.sent(pkt, h, &l)
+	if s := hdr.ParseSent(pkt, r.seed); s.IsTCP() {
+		r.sent(pkt, &s)
 	}
 }
 
 // ours is a segment of size bytes with a timestamp.
-func ours(seq uint32, size int) tcpFrame {
-	return tcpFrame{
-		src: ourMAC, dst: peerMAC, from: 1, to: 2, ports: [2]uint16{80, 4000}, ttl: 64,
-		seq: seq, ack: 7, flags: header.TCPFlagAck | header.TCPFlagPsh, window: 512, options: stamped(5000, 1), payload: data(size, uint64(seq)),
+func ours(seq uint32, size int) hdrtest.TCPFrame {
+	return hdrtest.TCPFrame{
+		Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2, Ports: [2]uint16{80, 4000}, TTL: 64,
+		Seq: seq, Ack: 7, Flags: header.TCPFlagAck | header.TCPFlagPsh, Window: 512, Options: hdrtest.Stamped(5000, 1), Payload: hdrtest.Data(size, uint64(seq)),
 	}
 }
 
 // packetOf is f as netstack hands it to the link.
-func packetOf(f tcpFrame) *gstack.PacketBuffer {
-	frame := f.bytes()
-	n := len(frame) - len(f.payload)
-	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: n, Payload: buffer.MakeWithData(f.payload)})
+func packetOf(f hdrtest.TCPFrame) *gstack.PacketBuffer {
+	frame := f.Bytes()
+	n := len(frame) - len(f.Payload)
+	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: n, Payload: buffer.MakeWithData(f.Payload)})
 	copy(pkt.LinkHeader().Push(n), frame)
 	return pkt
 }
@@ -70,9 +74,9 @@ func (r *resending) kept() (n int64) {
 }
 
 // write has netstack send a segment, cut by the NIC at mss unless that is 0.
-func (r *resending) write(f tcpFrame, mss uint16) {
-	f.v6 = r.v6
-	f.seq += r.origin
+func (r *resending) write(f hdrtest.TCPFrame, mss uint16) {
+	f.V6 = r.v6
+	f.Seq += r.origin
 	pkt := packetOf(f)
 	if mss > 0 {
 		pkt.GSOOptions = gstack.GSO{Type: gstack.GSOTCPv4, NeedsCsum: true, MSS: mss}
@@ -84,12 +88,13 @@ func (r *resending) write(f tcpFrame, mss uint16) {
 // answer has the peer acknowledge what came before ack; echo is the timestamp it echoes, 0 for
 // none.
 func (r *resending) answer(ack, echo uint32, flags header.TCPFlags) {
-	f := tcpFrame{v6: r.v6, src: peerMAC, dst: ourMAC, from: 2, to: 1, ports: [2]uint16{4000, 80}, ttl: 64, ack: ack + r.origin, flags: flags}
+	f := hdrtest.TCPFrame{V6: r.v6, Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1, Ports: [2]uint16{4000, 80}, TTL: 64, Ack: ack + r.origin, Flags: flags}
 	if echo > 0 {
-		f.options = stamped(9, echo)
+		f.Options = hdrtest.Stamped(9, echo)
 	}
-	frame := f.bytes()
-	r.received(frame, layoutOf(frame))
+	frame := f.Bytes()
+	s := hdr.Received(frame, hdrtest.Parse(frame), r.seed)
+	r.received(&s)
 }
 
 // wait lets time go by.
@@ -150,7 +155,7 @@ func TestResend(t *testing.T) {
 			{1450 * ms, 5000, 500, true}, {2500 * ms, 5000, 500, true}, {4550 * ms, 5000, 500, true}, {8600 * ms, 5000, 500, true}}},
 		{"a FIN", func(r *resending) {
 			r.repeated()
-			r.write(tcpFrame{src: ourMAC, dst: peerMAC, from: 1, to: 2, ports: [2]uint16{80, 4000}, ttl: 64, seq: 3000, ack: 7, flags: ack | header.TCPFlagFin}, 0)
+			r.write(hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2, Ports: [2]uint16{80, 4000}, TTL: 64, Seq: 3000, Ack: 7, Flags: ack | header.TCPFlagFin}, 0)
 			r.answer(3000, 5000, ack)
 		}, []segment{{300 * ms, 3000, 0, false}, {850 * ms, 3000, 0, false}, {1900 * ms, 3000, 0, false}, {3950 * ms, 3000, 0, false}, {8000 * ms, 3000, 0, false}}},
 		{"more is acknowledged than is kept", func(r *resending) {
@@ -181,13 +186,13 @@ func TestResend(t *testing.T) {
 		{"netstack resets", func(r *resending) {
 			r.repeated()
 			f := ours(3000, 0)
-			f.flags = header.TCPFlagRst
+			f.Flags = header.TCPFlagRst
 			r.write(f, 0)
 		}, nil},
 		{"a new connection on the same ports", func(r *resending) {
 			r.repeated()
 			f := ours(1000, 0)
-			f.flags = header.TCPFlagSyn
+			f.Flags = header.TCPFlagSyn
 			r.write(f, 0)
 			r.write(ours(1001, 500), 0)
 		}, nil},
@@ -201,13 +206,13 @@ func TestResend(t *testing.T) {
 				r.wait(10*time.Second - r.clock.now)
 				var got []segment
 				for i, f := range r.frames {
-					l := layoutOf(f)
-					if !l.headerOK(f) || !l.transportOK(f) || l.end != len(f) {
+					l := hdrtest.Parse(f)
+					if !l.HeaderOK(f) || !l.TransportOK(f) || l.End != len(f) {
 						t.Errorf("%s: bad length or checksum: %x", tc.name, f)
 					}
-					seq, _ := numbers(f[l.l4:])
-					size := l.end - l.l4 - int(f[l.l4+12]>>4)*4
-					got = append(got, segment{r.times[i], seq - origin, size, f[l.l4+13]&flagPSH != 0})
+					seq, _ := hdr.Numbers(f[l.L4:])
+					size := l.End - l.L4 - int(f[l.L4+12]>>4)*4
+					got = append(got, segment{r.times[i], seq - origin, size, f[l.L4+13]&hdr.FlagPSH != 0})
 				}
 				if !slices.Equal(got, tc.want) {
 					t.Errorf("%s (origin %#x, IPv6 %v)\n got %v\nwant %v", tc.name, origin, v6, got, tc.want)
@@ -225,15 +230,15 @@ func TestResendTellsTheLatest(t *testing.T) {
 	r.write(ours(0, 100), 0)
 	r.wait(30 * time.Millisecond)
 	pure := ours(100, 0)
-	pure.ack, pure.window, pure.flags, pure.options = 99, 3, header.TCPFlagAck, stamped(5030, 77)
+	pure.Ack, pure.Window, pure.Flags, pure.Options = 99, 3, header.TCPFlagAck, hdrtest.Stamped(5030, 77)
 	r.write(pure, 0)
 	r.wait(time.Second)
 	if len(r.frames) != 1 {
 		t.Fatalf("%d sent", len(r.frames))
 	}
 	want := ours(0, 100)
-	want.ack, want.window, want.options = 99, 3, stamped(6000, 77)
-	if got, want := r.frames[0], want.bytes(); !bytes.Equal(got, want) {
+	want.Ack, want.Window, want.Options = 99, 3, hdrtest.Stamped(6000, 77)
+	if got, want := r.frames[0], want.Bytes(); !bytes.Equal(got, want) {
 		t.Errorf("\n got %x\nwant %x", got, want)
 	}
 }
@@ -262,7 +267,7 @@ func TestResendIsBounded(t *testing.T) {
 	r := newResending()
 	for i := range 2 * resendShards * maxResendFlows {
 		f := ours(0, 8)
-		f.to, f.ports = byte(i>>16), [2]uint16{80, uint16(i)}
+		f.To, f.Ports = byte(i>>16), [2]uint16{80, uint16(i)}
 		r.write(f, 0)
 		r.write(f, 0)
 	}
@@ -292,7 +297,7 @@ func TestResendConcurrently(t *testing.T) {
 		wg.Go(func() {
 			for i := range uint32(500) {
 				f := ours(i/2*100, 100)
-				f.ports[1] = 4000 + flow
+				f.Ports[1] = 4000 + flow
 				pkt := packetOf(f)
 				r.pass(pkt)
 				pkt.DecRef()

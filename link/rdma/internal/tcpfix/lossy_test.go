@@ -1,4 +1,4 @@
-package rdma
+package tcpfix
 
 import (
 	"context"
@@ -18,6 +18,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
 
 // lossy is one run on virtual time: two netstacks, each with what the link does for TCP, and a wire
@@ -51,24 +54,24 @@ const (
 // lossyEnd is one end of the wire. It is netstack's link.
 type lossyEnd struct {
 	*channel.Endpoint
-	flows *flows // nil: none
+	flows *Flows // nil: none
 	stack *gstack.Stack
-	count rxCounters
 }
 
 // MaxHeaderLength implements gstack.LinkEndpoint.
-func (e *lossyEnd) MaxHeaderLength() uint16 { return ethLen }
+func (e *lossyEnd) MaxHeaderLength() uint16 { return hdr.EthLen }
 
 // AddHeader implements gstack.LinkEndpoint.
 func (e *lossyEnd) AddHeader(pkt *gstack.PacketBuffer) {
-	binary.BigEndian.PutUint16(pkt.LinkHeader().Push(ethLen)[12:], uint16(pkt.NetworkProtocolNumber))
+	binary.BigEndian.PutUint16(pkt.LinkHeader().Push(hdr.EthLen)[12:], uint16(pkt.NetworkProtocolNumber))
 }
 
 // WritePackets implements gstack.LinkWriter.
 func (e *lossyEnd) WritePackets(list gstack.PacketBufferList) (int, tcpip.Error) {
 	if e.flows != nil {
 		for _, pkt := range list.AsSlice() {
-			e.flows.sent(pkt)
+			s := hdr.ParseSent(pkt, e.flows.Seed())
+			e.flows.Sent(pkt, &s)
 		}
 	}
 	return e.Endpoint.WritePackets(list)
@@ -87,9 +90,9 @@ func (e *lossyEnd) post(_ *gstack.PacketBuffer, build func() *gstack.PacketBuffe
 // arrive takes a frame from the wire.
 func (e *lossyEnd) arrive(frame []byte) {
 	if e.flows != nil {
-		e.flows.received(frame, layoutOf(frame), &e.count)
+		e.flows.Received(frame, hdrtest.Parse(frame))
 	}
-	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: buffer.MakeWithData(frame[ethLen:])})
+	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: buffer.MakeWithData(frame[hdr.EthLen:])})
 	e.InjectInbound(header.IPv4ProtocolNumber, pkt)
 	pkt.DecRef()
 }
@@ -103,7 +106,7 @@ func (o *lossy) newLossyEnd(c *virtualClock, n byte) *lossyEnd {
 	}
 	var clock tcpip.Clock = c
 	if !o.alone {
-		e.flows = newFlows(c, e.post)
+		e.flows = New(c, e.post)
 		e.flows.synRTT.since = c.since
 		clock = patience{c}
 	}
@@ -152,20 +155,20 @@ func cut(pkt *gstack.PacketBuffer) (frames [][]byte) {
 	view := pkt.ToView()
 	defer view.Release()
 	b := append([]byte(nil), view.AsSlice()...)
-	l := layoutOf(b)
-	headers, mss := l.l4+int(b[l.l4+12]>>4)*4, int(pkt.GSOOptions.MSS)
+	l := hdrtest.Parse(b)
+	headers, mss := l.L4+int(b[l.L4+12]>>4)*4, int(pkt.GSOOptions.MSS)
 	if pkt.GSOOptions.Type == gstack.GSONone || len(b)-headers <= mss {
 		return [][]byte{b}
 	}
-	seq, _ := numbers(b[l.l4:])
+	seq, _ := hdr.Numbers(b[l.L4:])
 	for at := headers; at < len(b); at += mss {
 		end := min(at+mss, len(b))
 		f := append(append([]byte(nil), b[:headers]...), b[at:end]...)
-		binary.BigEndian.PutUint32(f[l.l4+4:], seq+uint32(at-headers))
+		binary.BigEndian.PutUint32(f[l.L4+4:], seq+uint32(at-headers))
 		if end != len(b) {
-			f[l.l4+13] &^= flagsLast
+			f[l.L4+13] &^= hdr.FlagsLast
 		}
-		l.seal(f)
+		l.Seal(f)
 		frames = append(frames, f)
 	}
 	return frames
@@ -197,11 +200,11 @@ func (r *lossyRun) carry(from, to *lossyEnd) bool {
 
 // send puts a frame onto the wire.
 func (r *lossyRun) send(f []byte, to *lossyEnd) {
-	l := layoutOf(f)
+	l := hdrtest.Parse(f)
 	if r.last > 0 {
 		r.still = max(r.still, r.clock.now-r.last)
 	}
-	r.connected = r.connected || l.l4+int(f[l.l4+12]>>4)*4 < l.end
+	r.connected = r.connected || l.L4+int(f[l.L4+12]>>4)*4 < l.End
 	if r.connected {
 		r.last = r.clock.now
 	}
@@ -292,8 +295,8 @@ func (o lossy) run() outcome {
 	stop()
 	for _, e := range r.ends {
 		if e.flows != nil {
-			r.resent += e.flows.resend.count.Load()
-			e.flows.resend.close()
+			r.resent += e.flows.Resent()
+			e.flows.Close()
 		}
 		e.stack.Close()
 	}

@@ -1,0 +1,108 @@
+package hdr
+
+import "encoding/binary"
+
+// Sizes and offsets of headers, in bytes.
+const (
+	EthLen  = 14
+	IPv4Len = 20
+	IPv6Len = 40
+	TCPLen  = 20
+	UDPLen  = 8
+	// MaxLen is the length of the headers of a frame that can be merged, at most.
+	MaxLen = EthLen + IPv6Len + 60
+)
+
+// EtherTypes and protocol numbers.
+const (
+	TypeIPv4 = 0x0800
+	TypeIPv6 = 0x86dd
+
+	ProtoICMP   = 1
+	ProtoIGMP   = 2
+	ProtoTCP    = 6
+	ProtoUDP    = 17
+	ProtoICMPv6 = 58
+
+	ExtHopByHop    = 0
+	ExtRouting     = 43
+	ExtFragment    = 44
+	ExtDestOptions = 60
+)
+
+// fragmentBits of the IPv4 flags and offset: more fragments, or an offset (RFC 791 section 3.1).
+const fragmentBits = 0x3fff
+
+// Packet is where the headers of one frame are. Offsets count from the frame's first byte.
+type Packet struct {
+	EtherType uint16
+	L3        int // the IP header
+	L4        int // the transport header; 0: none, or a fragment
+	End       int // the end of the IP packet; Ethernet padding may follow
+	Proto     uint8
+	Fragment  bool
+	Plain     bool // received, with an IP header without options or extensions
+}
+
+// Parse finds the headers of a received IP frame, whose EtherType and L3 are set. L4 of a frame
+// whose lengths make no sense is 0; the stack drops and counts it.
+func (p *Packet) Parse(frame []byte) {
+	switch p.EtherType {
+	case TypeIPv4:
+		p.parseIPv4(frame)
+	case TypeIPv6:
+		p.parseIPv6(frame)
+	}
+}
+
+func (p *Packet) parseIPv4(frame []byte) {
+	h := frame[p.L3:]
+	if len(h) < IPv4Len || h[0]>>4 != 4 {
+		return
+	}
+	header, total := int(h[0]&15)*4, int(binary.BigEndian.Uint16(h[2:]))
+	if header < IPv4Len || total < header || total > len(h) {
+		return
+	}
+	p.Proto = h[9]
+	p.End = p.L3 + total
+	p.Plain = header == IPv4Len
+	if binary.BigEndian.Uint16(h[6:])&fragmentBits != 0 {
+		p.Fragment = true
+		return
+	}
+	p.L4 = p.L3 + header
+}
+
+func (p *Packet) parseIPv6(frame []byte) {
+	h := frame[p.L3:]
+	if len(h) < IPv6Len || h[0]>>4 != 6 {
+		return
+	}
+	total := IPv6Len + int(binary.BigEndian.Uint16(h[4:]))
+	if total > len(h) {
+		return
+	}
+	p.Proto = h[6]
+	p.End = p.L3 + total
+	p.Plain = true
+	at := IPv6Len
+	for {
+		switch p.Proto {
+		case ExtHopByHop, ExtRouting, ExtDestOptions:
+			if at+8 > total {
+				return
+			}
+			p.Plain = false
+			p.Proto, at = h[at], at+8+8*int(h[at+1])
+			continue
+		case ExtFragment:
+			p.Fragment = true
+			return
+		}
+		if at <= total {
+			p.L4 = p.L3 + at
+		}
+		return
+	}
+}

@@ -1,0 +1,110 @@
+package hdr
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+// Segment is one packet that is sent, or one TCP segment that was received, with what its readers
+// need of its headers. The goroutine that sends or receives it owns it.
+type Segment struct {
+	Packet
+	// Frame begins with the Ethernet header. Of a received frame it ends with the IP packet; of a
+	// packet sent it is the buffer with all headers.
+	Frame []byte
+	// Payload is the bytes behind the headers.
+	Payload int
+
+	seed     maphash.Seed
+	received bool
+	keyed    bool // tuple and hash are valid
+	tuple    Tuple
+	hash     uint64
+	read     bool // options is valid
+	options  Options
+}
+
+// ParseSent finds the headers of a packet that netstack has made. All callers that pass the result
+// on to each other use the same seed.
+func ParseSent(pkt *gstack.PacketBuffer, seed maphash.Seed) Segment {
+	s := Segment{Frame: SentHeaders(pkt), Payload: pkt.Data().Size(), seed: seed}
+	s.Packet.ParseSent(s.Frame)
+	return s
+}
+
+// ParseSent is Parse for the headers of a frame that netstack has made and that need not have its
+// payload behind them: the lengths in the headers are not looked at, and End is the end of frame.
+// EtherType is 0 if the frame is shorter than any IP packet's.
+func (p *Packet) ParseSent(frame []byte) {
+	*p = Packet{}
+	if len(frame) < EthLen+IPv4Len {
+		return
+	}
+	p.L3, p.End = EthLen, len(frame)
+	switch p.EtherType = binary.BigEndian.Uint16(frame[12:]); p.EtherType {
+	case TypeIPv4:
+		p.Proto = frame[EthLen+9]
+		if p.Fragment = binary.BigEndian.Uint16(frame[EthLen+6:])&fragmentBits != 0; p.Fragment {
+			return
+		}
+		p.L4 = EthLen + int(frame[EthLen]&15)*4
+	case TypeIPv6:
+		p.Proto = frame[EthLen+6]
+		p.L4 = EthLen + IPv6Len
+	}
+}
+
+// Received is a TCP segment that was received: p has been parsed from frame, and IsTCP.
+func Received(frame []byte, p *Packet, seed maphash.Seed) Segment {
+	s := Segment{Packet: *p, Frame: frame[:p.End], seed: seed, received: true}
+	s.Payload = p.End - p.L4 - int(frame[p.L4+12]>>4)*4
+	return s
+}
+
+// IsTCP reports whether the packet is TCP, no fragment, with a header of at least 20 bytes.
+func (p *Packet) IsTCP() bool { return p.Proto == ProtoTCP && p.L4 > 0 && p.End-p.L4 >= TCPLen }
+
+// TCP is the TCP header and what follows it in Frame.
+func (s *Segment) TCP() []byte { return s.Frame[s.L4:] }
+
+// Flags are the TCP flags.
+func (s *Segment) Flags() byte { return s.Frame[s.L4+13] }
+
+// Window is the window field, not scaled.
+func (s *Segment) Window() uint16 { return binary.BigEndian.Uint16(s.Frame[s.L4+14:]) }
+
+// Flow is the tuple of the flow in the direction that we send, and its hash by the seed. Both are
+// computed once.
+func (s *Segment) Flow() (*Tuple, uint64) {
+	if !s.keyed {
+		s.tuple, s.keyed = s.Packet.tuple(s.Frame), true
+		if s.received {
+			s.tuple = s.tuple.reversed()
+		}
+		s.hash = maphash.Bytes(s.seed, s.tuple[:])
+	}
+	return &s.tuple, s.hash
+}
+
+// Options are read once.
+func (s *Segment) Options() *Options {
+	if !s.read {
+		s.options, s.read = OptionsOf(s.TCP()), true
+	}
+	return &s.options
+}
+
+// SentHeaders is the first bytes of an outgoing packet, its Ethernet header first. netstack pushes
+// all headers into one view.
+func SentHeaders(pkt *gstack.PacketBuffer) []byte {
+	views, offset := pkt.AsViewList()
+	for v := views.Front(); v != nil; v = v.Next() {
+		if b := v.AsSlice(); offset < len(b) {
+			return b[offset:]
+		}
+		offset -= v.Size()
+	}
+	return nil
+}

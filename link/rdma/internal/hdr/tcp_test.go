@@ -1,0 +1,58 @@
+package hdr_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+)
+
+// TestOptions: which options of a segment are found.
+func TestOptions(t *testing.T) {
+	stamp, sack := hdrtest.Stamped(1, 2)[2:], hdrtest.Sacked(3, 4)[14:]
+	join := func(options ...[]byte) []byte { return bytes.Join(options, nil) }
+	for _, tc := range []struct {
+		name        string
+		options     []byte
+		stamp, sack []byte
+		malformed   bool
+	}{
+		{name: "none"},
+		{name: "timestamp", options: stamp, stamp: stamp},
+		{name: "both", options: join(stamp, sack), stamp: stamp, sack: sack},
+		{name: "the other way round", options: join(sack, stamp), stamp: stamp, sack: sack},
+		{name: "behind others", options: join([]byte{2, 4, 5, 180, 1, 3, 3, 7}, stamp), stamp: stamp},
+		{name: "behind the end", options: join([]byte{0}, stamp)},
+		{name: "the first of two", options: join(stamp, hdrtest.Stamped(8, 9)), stamp: stamp},
+		{name: "timestamp of odd length", options: join([]byte{8, 9, 0, 0, 0, 0, 0, 0, 0}, stamp)},
+		{name: "SACK without blocks", options: []byte{5, 2}, sack: []byte{5, 2}},
+		{name: "cut off", options: join(stamp, []byte{5, 10, 0}), stamp: stamp, malformed: true},
+		{name: "kind without length", options: []byte{5}, malformed: true},
+		{name: "length 1", options: join([]byte{2, 1}, stamp), malformed: true},
+	} {
+		o := hdr.ParseOptions(tc.options)
+		if !bytes.Equal(o.Timestamp, tc.stamp) || !bytes.Equal(o.SACK, tc.sack) || o.Malformed != tc.malformed {
+			t.Errorf("%s: %+v", tc.name, o)
+		}
+	}
+}
+
+// FuzzOptions: no options may make the link read beyond them.
+func FuzzOptions(f *testing.F) {
+	f.Add(hdrtest.Stamped(1, 2))
+	f.Add(hdrtest.Sacked(1, 2, 3, 4))
+	f.Add([]byte{2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7})
+	f.Add([]byte{5, 1})
+	f.Fuzz(func(t *testing.T, options []byte) {
+		o := hdr.ParseOptions(options)
+		for kind, option := range map[byte][]byte{hdr.OptTimestamp: o.Timestamp, hdr.OptSACK: o.SACK} {
+			if option == nil {
+				continue
+			}
+			if option[0] != kind || int(option[1]) != len(option) || !bytes.Contains(options, option) {
+				t.Fatalf("%x in %x", option, options)
+			}
+		}
+	})
+}

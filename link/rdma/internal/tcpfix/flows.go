@@ -1,0 +1,94 @@
+package tcpfix
+
+import (
+	"hash/maphash"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+)
+
+// Flows is what one endpoint keeps of TCP connections.
+type Flows struct {
+	seed       maphash.Seed // of hdr.Segment.Flow
+	zeroWindow zeroWindow
+	synRTT     synRTTFix
+	gsoSACK    gsoSACKFilter
+	resend     resender
+}
+
+// New makes flows that send by post, on the time of clock.
+func New(clock tcpip.Clock, post Poster) *Flows {
+	f := &Flows{seed: maphash.MakeSeed(), synRTT: newSYNRTTFix()}
+	f.resend.open(clock, post)
+	return f
+}
+
+// Seed is that of the segments given to Sent.
+func (f *Flows) Seed() maphash.Seed { return f.seed }
+
+// Sent takes note of an outgoing packet, whose headers s are. It is called with the lock of the
+// packet's send queue held, so that the segments of a flow come in the order of the wire.
+func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) {
+	if !s.IsTCP() {
+		return
+	}
+	f.zeroWindow.sent(s)
+	f.synRTT.sent(s)
+	f.resend.sent(pkt, s)
+	gso := &pkt.GSOOptions
+	if gso.Type != gstack.GSONone && s.Payload >= int(gso.MSS) {
+		f.gsoSACK.sent(s)
+	}
+}
+
+// Changes says what Received has changed in a segment.
+type Changes uint8
+
+// The bits of Changes.
+const (
+	ZeroWindow  Changes = 1 << iota // the sequence number: netstack had announced window 0
+	SYNRTT                          // the timestamp echo: it answers a SYN sent several times
+	SACKRemoved                     // the SACK option is taken out
+)
+
+// Received changes a received frame where that is needed. p has been parsed from it, and its
+// checksums are verified. The TCP checksum is not made good again.
+func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
+	if !p.IsTCP() || !f.concerned(frame[p.L4:p.End]) {
+		return 0
+	}
+	s := hdr.Received(frame, p, f.seed)
+	if f.zeroWindow.received(&s) {
+		c |= ZeroWindow
+	}
+	if f.synRTT.received(&s) {
+		c |= SYNRTT
+	}
+	f.resend.received(&s)
+	if f.gsoSACK.received(&s) {
+		c |= SACKRemoved
+	}
+	return c
+}
+
+// concerned reports whether any of the fixes may have use for a received segment.
+func (f *Flows) concerned(tcp []byte) bool {
+	return tcp[12]>>4 >= sackWords || f.zeroWindow.count.Load() != 0 ||
+		f.synRTT.repeated.Load() != 0 || f.resend.number.Load() != 0
+}
+
+// LeavesData reports whether Received changes nothing, at present, in a segment with data and no
+// option but a timestamp.
+func (f *Flows) LeavesData() bool { return f.synRTT.repeated.Load() == 0 }
+
+// Resent counts the segments that were sent again.
+func (f *Flows) Resent() uint64 { return f.resend.count.Load() }
+
+// Forget lets go of all packets: the endpoint has been detached.
+func (f *Flows) Forget() { f.resend.clear() }
+
+// Close is Forget for good: no packet is kept any more, and none is sent once post has returned.
+// It may be called again.
+func (f *Flows) Close() { f.resend.close() }

@@ -1,0 +1,5 @@
+//go:build !race
+
+package tcpfix
+
+const raceDetector = false

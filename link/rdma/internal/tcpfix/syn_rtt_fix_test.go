@@ -1,0 +1,109 @@
+package tcpfix
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+)
+
+// clocked are handshakes with a clock that the test turns.
+func clocked() (*synRTTFix, *time.Duration) {
+	s, now := newSYNRTTFix(), new(time.Duration)
+	s.since = func() time.Duration { return *now }
+	return &s, now
+}
+
+// TestHandshake: our SYN-ACK with timestamp 5000 has been sent at 0, and again at 1 s; which answers are changed.
+func TestHandshake(t *testing.T) {
+	ours := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2, Ports: [2]uint16{80, 4000}, Seq: 99, Ack: 7, Flags: header.TCPFlagSyn | header.TCPFlagAck, TTL: 64, Options: hdrtest.Stamped(5000, 1)}
+	peers := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1, Ports: [2]uint16{4000, 80}, Seq: 7, Ack: 100, Flags: header.TCPFlagAck, TTL: 64, Options: hdrtest.Stamped(2, 5000)}
+	for _, tc := range []struct {
+		name   string
+		again  func(*hdrtest.TCPFrame) // the copy
+		gap    time.Duration           // before it; 1 s
+		answer func(*hdrtest.TCPFrame)
+		echo   uint32 // in the answer as changed, or 0
+	}{
+		{name: "ACK", echo: 5999},
+		{name: "with data", answer: func(f *hdrtest.TCPFrame) { f.Payload = []byte("GET") }, echo: 5999},
+		{name: "SYN-ACK to our SYN", answer: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagSyn }, echo: 5999},
+		{name: "sooner", gap: 2 * time.Millisecond, echo: 5001},
+		{name: "at once", gap: time.Millisecond},
+		{name: "no copy", again: func(f *hdrtest.TCPFrame) { f.Flags = header.TCPFlagAck }},
+		{name: "another connection's", again: func(f *hdrtest.TCPFrame) { f.Ports[0]++ }},
+		{name: "a new connection on the same ports", again: func(f *hdrtest.TCPFrame) { f.Seq++ }},
+		{name: "the copy has its own timestamp", again: func(f *hdrtest.TCPFrame) { f.Options = hdrtest.Stamped(6000, 1) }},
+		{name: "another timestamp", answer: func(f *hdrtest.TCPFrame) { f.Options = hdrtest.Stamped(2, 5001) }},
+		{name: "no timestamp", answer: func(f *hdrtest.TCPFrame) { f.Options = nil }},
+		{name: "timestamp of odd length", answer: func(f *hdrtest.TCPFrame) { f.Options = []byte{8, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} }},
+		{name: "reset", answer: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagRst }},
+		{name: "other port", answer: func(f *hdrtest.TCPFrame) { f.Ports[0]++ }},
+		{name: "other address", answer: func(f *hdrtest.TCPFrame) { f.From++ }},
+	} {
+		for _, v6 := range []bool{false, true} {
+			s, now := clocked()
+			apply := func(f hdrtest.TCPFrame, change func(*hdrtest.TCPFrame)) []byte {
+				f.V6 = v6
+				if change != nil {
+					change(&f)
+				}
+				return f.Bytes()
+			}
+			if tc.gap == 0 {
+				tc.gap = time.Second
+			}
+			noteSent(s, apply(ours, nil))
+			*now += tc.gap
+			noteSent(s, apply(ours, tc.again))
+			*now += time.Millisecond
+			frame := apply(peers, tc.answer)
+			want := bytes.Clone(frame)
+			if got := noteReceived(s, frame); got != (tc.echo != 0) {
+				t.Errorf("%s (IPv6 %v): changed %v", tc.name, v6, got)
+			}
+			if tc.echo != 0 {
+				l := hdrtest.Parse(want)
+				binary.BigEndian.PutUint32(hdr.OptionsOf(want[l.L4:l.End]).Timestamp[6:], tc.echo)
+			}
+			if !bytes.Equal(frame, want) {
+				t.Errorf("%s (IPv6 %v)\n got %x\nwant %x", tc.name, v6, frame, want)
+			}
+		}
+	}
+}
+
+// TestHandshakesAreBounded: SYN-ACKs that nobody answers do not pile up, and cost nothing once they have expired.
+func TestHandshakesAreBounded(t *testing.T) {
+	s, now := clocked()
+	f := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, Flags: header.TCPFlagSyn, TTL: 64, Options: hdrtest.Stamped(5, 0)}
+	for i := range 3 * synSlots {
+		f.Ports = [2]uint16{uint16(i), 80}
+		for range 3 {
+			noteSent(s, f.Bytes())
+			*now += time.Millisecond
+		}
+	}
+	repeated := 0
+	for _, h := range s.slots {
+		if h.first != h.last {
+			repeated++
+		}
+	}
+	if n := int(s.repeated.Load()); n != repeated || n == 0 || n > synSlots {
+		t.Errorf("%d are repeated, %d counted", repeated, n)
+	}
+	*now += synTimeout + time.Second
+	f.Flags, f.Options = header.TCPFlagAck, hdrtest.Stamped(5, 6)
+	for range synSlots {
+		noteReceived(s, f.Bytes())
+	}
+	if n := s.repeated.Load(); n != 0 {
+		t.Errorf("%d left when all have expired", n)
+	}
+}

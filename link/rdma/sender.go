@@ -1,0 +1,97 @@
+package rdma
+
+import (
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/tcpfix"
+)
+
+const (
+	// fullRingWait is how long a packet waits for room before it is refused: in a full ring, or a
+	// segment in a full backlog.
+	fullRingWait = time.Millisecond
+	// reservedPackets is for how many packets room is kept that only urgent ones get.
+	reservedPackets = 32
+)
+
+// sender is one send queue and what its users share. A packet goes through these states:
+//
+//	            room                      doorbell              CQE
+//	send ─────────────────▶ posted ──flush──▶ in flight ──reclaim──▶ done
+//	 │                        ▲
+//	 │ ring full              │ room, oldest first (drain)
+//	 ├── TCP segment ───▶ backlog ──detach, close──▶ dropped, counted
+//	 │                        │
+//	 │                        └ full ─┐
+//	 │                                ▼
+//	 ├── other ─────────────────▶ awaitRoom ──room──▶ posted
+//	 │                                └─fullRingWait─▶ refused
+//	 └── ARP, ICMP, RST ──reserve──▶ posted, or refused at once
+//
+// A RST of a flow waits in the backlog if that is not empty.
+//
+// Who looks for completions: every writer first, a receive worker after each batch (tryReclaim,
+// tryDrain), the backlog's timer while something waits (expire), and the completion timer while
+// anything is outstanding (check).
+type sender struct {
+	// Set once.
+	q       *dv.TxQueue
+	reserve int // blocks that ordinary packets leave free
+	flows   *tcpfix.Flows
+	vlan    uint16 // 0: frames are sent without a tag
+
+	// Guarded by the lock of q.
+	packet      dv.TxPacket // scratch
+	backlog     backlog     // but for its atomic fields
+	completions completionTimer
+
+	// Written with the lock of q held, read by anybody.
+	count txCounters
+}
+
+func newSender(q *dv.TxQueue, vlan uint16, flows *tcpfix.Flows) *sender {
+	blocks := q.Free()
+	s := &sender{
+		q: q, vlan: vlan, flows: flows, packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
+		reserve: min(2*reservedPackets, blocks/8),
+	}
+	s.completions.init(s.check)
+	s.backlog.timer = time.AfterFunc(time.Hour, s.expire)
+	s.backlog.timer.Stop()
+	return s
+}
+
+// kind is how a packet is treated when there is no room.
+type kind uint8
+
+const (
+	kindOther   kind = iota // its sender waits
+	kindSegment             // of TCP: it waits in the backlog
+	kindReset               // of TCP: behind the backlog if that is not empty, else as kindControl
+	kindControl             // ARP, ICMP, IGMP, NDP: has the reserve, does not wait, and goes first
+)
+
+// urgent is true for what the stack answers with while it is being delivered to. Such packets are
+// few and small, and lost without harm.
+func (k kind) urgent() bool { return k >= kindReset }
+
+// kindOf judges an outgoing packet by its headers.
+func kindOf(p *hdr.Segment) kind {
+	switch p.EtherType {
+	case hdr.TypeIPv4, hdr.TypeIPv6:
+	default:
+		return kindControl
+	}
+	switch p.Proto {
+	case hdr.ProtoTCP:
+		if p.IsTCP() && p.Flags()&hdr.FlagRST != 0 {
+			return kindReset
+		}
+		return kindSegment
+	case hdr.ProtoICMP, hdr.ProtoICMPv6, hdr.ProtoIGMP:
+		return kindControl
+	}
+	return kindOther
+}
