@@ -10,8 +10,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
 
-// TestSuperSegments: our side has sent super-segments 1000-3000 and 3000-6000; which SACKs are taken out.
-func TestSuperSegments(t *testing.T) {
+// TestGSOSACK: our side has sent super-segments 1000-3000 and 3000-6000; which SACKs are taken out.
+func TestGSOSACK(t *testing.T) {
 	ours := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2, Ports: [2]uint16{80, 4000}, Flags: header.TCPFlagAck, TTL: 64, Options: hdrtest.Stamped(1, 1)}
 	peers := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1, Ports: [2]uint16{4000, 80}, Flags: header.TCPFlagAck, TTL: 64}
 	type span struct{ from, to uint32 }
@@ -78,8 +78,8 @@ func TestSuperSegments(t *testing.T) {
 	}
 }
 
-// TestSuperSegmentsForget: a flow that takes another's place starts afresh.
-func TestSuperSegmentsForget(t *testing.T) {
+// TestGSOSACKForgets: a flow that takes another's place starts afresh.
+func TestGSOSACKForgets(t *testing.T) {
 	s := new(gsoSACKFilter)
 	f := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, Flags: header.TCPFlagAck, TTL: 64}
 	for i := range 4 * gsoShards * gsoSlots {

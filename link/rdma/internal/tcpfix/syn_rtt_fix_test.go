@@ -19,8 +19,8 @@ func clocked() (*synRTTFix, *time.Duration) {
 	return &s, now
 }
 
-// TestHandshake: our SYN-ACK with timestamp 5000 has been sent at 0, and again at 1 s; which answers are changed.
-func TestHandshake(t *testing.T) {
+// TestSYNRTT: our SYN-ACK with timestamp 5000 has been sent at 0, and again at 1 s; which answers are changed.
+func TestSYNRTT(t *testing.T) {
 	ours := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2, Ports: [2]uint16{80, 4000}, Seq: 99, Ack: 7, Flags: header.TCPFlagSyn | header.TCPFlagAck, TTL: 64, Options: hdrtest.Stamped(5000, 1)}
 	peers := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1, Ports: [2]uint16{4000, 80}, Seq: 7, Ack: 100, Flags: header.TCPFlagAck, TTL: 64, Options: hdrtest.Stamped(2, 5000)}
 	for _, tc := range []struct {
@@ -78,8 +78,8 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// TestHandshakesAreBounded: SYN-ACKs that nobody answers do not pile up, and cost nothing once they have expired.
-func TestHandshakesAreBounded(t *testing.T) {
+// TestSYNRTTIsBounded: SYN-ACKs that nobody answers do not pile up, and cost nothing once they have expired.
+func TestSYNRTTIsBounded(t *testing.T) {
 	s, now := clocked()
 	f := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, Flags: header.TCPFlagSyn, TTL: 64, Options: hdrtest.Stamped(5, 0)}
 	for i := range 3 * synSlots {

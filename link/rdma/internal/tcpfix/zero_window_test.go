@@ -13,8 +13,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
 
-// TestShutWindow: our side has announced window 0 at ACK number 1000; which ACKs of the peer are changed, and to what.
-func TestShutWindow(t *testing.T) {
+// TestZeroWindow: our side has announced window 0 at ACK number 1000; which ACKs of the peer are changed, and to what.
+func TestZeroWindow(t *testing.T) {
 	const at = 1000
 	ours := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2, Ports: [2]uint16{80, 4000}, Seq: 5, Ack: at, Flags: header.TCPFlagAck, TTL: 64}
 	peers := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1, Ports: [2]uint16{4000, 80}, Seq: at + 9, Ack: 6, Flags: header.TCPFlagAck, Window: 7, TTL: 64}
@@ -73,8 +73,8 @@ func TestShutWindow(t *testing.T) {
 	}
 }
 
-// TestShutWindowsAreBounded: connections that die with their window shut do not pile up.
-func TestShutWindowsAreBounded(t *testing.T) {
+// TestZeroWindowsAreBounded: connections that die with their window shut do not pile up.
+func TestZeroWindowsAreBounded(t *testing.T) {
 	var s zeroWindow
 	f := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, Flags: header.TCPFlagAck, TTL: 64}
 	for i := range 3 * maxZeroWindows {
