@@ -53,6 +53,7 @@ type Stack struct {
 
 	link      *rdma.Endpoint     // nil: the link is another one
 	acks      *rdma.ACKCoalescer // nil: ACKs are not held
+	told      sentCounts         // what acks keep from being sent is not in them
 	datagrams datagramLink       // nil: all datagrams go through netstack
 	udpPorts  udpPortTable       // of UDP sockets; the link knows of it if it puts datagrams there
 	udp       tcpip.UDPStats

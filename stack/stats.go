@@ -49,16 +49,15 @@ type Stats struct {
 
 // Stats returns the present values.
 func (s *Stack) Stats() Stats {
-	c, acks := s.net.Stats(), s.ACKStats()
+	c, sent := s.net.Stats(), s.sent()
 	up, changes := s.port()
 	return Stats{
 		LinkUp: up, LinkChanges: changes,
 		RxPackets: c.NICs.Rx.Packets.Value(), RxBytes: c.NICs.Rx.Bytes.Value(),
-		TxPackets: less(c.NICs.Tx.Packets.Value(), acks.Saved+acks.Waiting),
-		TxBytes:   less(c.NICs.Tx.Bytes.Value(), acks.SavedBytes+acks.WaitingBytes),
+		TxPackets: sent["NICs.Tx.Packets"], TxBytes: sent["NICs.Tx.Bytes"],
 		RxUnknown: total(c.NICs.UnknownL3ProtocolRcvdPacketCounts), RxShed: s.LinkStats().RxShed,
 
-		IPDelivered: c.IP.PacketsDelivered.Value(), IPSent: less(c.IP.PacketsSent.Value(), acks.Saved+acks.Waiting),
+		IPDelivered: c.IP.PacketsDelivered.Value(), IPSent: sent["IP.PacketsSent"],
 		IPMalformed:          c.IP.MalformedPacketsReceived.Value(),
 		IPInvalidDestination: c.IP.InvalidDestinationAddressesReceived.Value(),
 

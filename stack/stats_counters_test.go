@@ -69,3 +69,48 @@ func TestHeldACKs(t *testing.T) {
 			names["ACK.Saved"] == server.ACKStats().Saved
 	})
 }
+
+// TestCountersNeverFall reads the counters while ACKs are held, sent and saved.
+func TestCountersNeverFall(t *testing.T) {
+	server, client, _ := cards(t, 1, wire.FaultConfig{})
+	s, c := pair(t, server, client)
+	exchanged := make(chan error, 1)
+	go func() {
+		buf := make([]byte, 1)
+		for range 1000 {
+			for _, conns := range [][2]net.Conn{{c, s}, {s, c}} {
+				if _, err := conns[0].Write(buf); err != nil {
+					exchanged <- err
+					return
+				}
+				if _, err := io.ReadFull(conns[1], buf); err != nil {
+					exchanged <- err
+					return
+				}
+			}
+		}
+		exchanged <- nil
+	}()
+	last := map[string]uint64{}
+	see := func(name string, n uint64) {
+		if n < last[name] {
+			t.Fatalf("%s fell from %d to %d", name, last[name], n)
+		}
+		last[name] = n
+	}
+	for {
+		for name, n := range server.Counters() {
+			see(name, n)
+		}
+		st := server.Stats()
+		see("TxPackets", st.TxPackets)
+		see("TxBytes", st.TxBytes)
+		see("IPSent", st.IPSent)
+		select {
+		case err := <-exchanged:
+			must(t, err)
+			return
+		default:
+		}
+	}
+}

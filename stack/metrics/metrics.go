@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"reflect"
 	"strings"
@@ -22,6 +23,8 @@ const prefix = "rdma_netstack_"
 // Source is what is measured; a [stack.Stack] is one. Device may return nil.
 type Source interface {
 	Stats() stack.Stats
+	Counters() iter.Seq2[string, uint64]
+	Gauges() iter.Seq2[string, uint64]
 	Device() *dv.Device
 }
 
@@ -41,6 +44,8 @@ func Write(w io.Writer, from Source) error {
 	}
 	var b bytes.Buffer
 	list(&b, from.Stats(), device)
+	named(&b, from.Counters(), false)
+	named(&b, from.Gauges(), true)
 	_, err := w.Write(b.Bytes())
 	return err
 }
@@ -53,6 +58,18 @@ func list(b *bytes.Buffer, of stack.Stats, device dv.Stats) {
 	}
 	queues(b, "rx", device.Rx)
 	queues(b, "tx", device.Tx)
+}
+
+// named writes values with dotted names: TCP.Retransmits is tcp_retransmits.
+func named(b *bytes.Buffer, all iter.Seq2[string, uint64], gauge bool) {
+	for name, value := range all {
+		parts := strings.Split(name, ".")
+		for i, p := range parts {
+			parts[i] = snake(p)
+		}
+		family(b, strings.Join(parts, "_"), gauge, "as "+name+" of Stack.Counters and Stack.Gauges")
+		fmt.Fprintf(b, " %d\n", value)
+	}
 }
 
 // family writes what is said once of a name, and leaves the name of the sample behind.

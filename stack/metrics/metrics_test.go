@@ -56,6 +56,14 @@ func TestPromtool(t *testing.T) {
 		cmd.Stdin = bytes.NewReader(page)
 		return cmd.CombinedOutput()
 	}
+	server, _ := stacktest.Pair(t)
+	var whole bytes.Buffer
+	if err := Write(&whole, server); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := check(whole.Bytes()); err != nil || len(out) > 0 {
+		t.Errorf("%v: %s", err, out)
+	}
 	if out, err := check(full()); err != nil || len(out) > 0 {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -90,7 +98,17 @@ func TestHandler(t *testing.T) {
 	if err != nil || resp.Header.Get("Content-Type") != ContentType {
 		t.Errorf("%v, %q", err, resp.Header.Get("Content-Type"))
 	}
-	if !strings.Contains(string(page), "rdma_netstack_stack_tcp_accepted_total 1\n") || strings.Contains(string(page), "device_") {
+	for _, line := range []string{
+		"# TYPE rdma_netstack_tcp_retransmits_total counter\nrdma_netstack_tcp_retransmits_total 0\n",
+		"# TYPE rdma_netstack_tcp_current_established gauge\nrdma_netstack_tcp_current_established 1\n",
+		"\nrdma_netstack_link_rx_shed_total 0\n", "\nrdma_netstack_ack_held_total ",
+		"\n# TYPE rdma_netstack_ack_waiting gauge\n",
+	} {
+		if !strings.Contains(string(page), line) {
+			t.Errorf("not there: %q", line)
+		}
+	}
+	if !strings.Contains(string(page), "rdma_netstack_stack_tcp_accepted_total 1\n") || strings.Contains(string(page), prefix+"device_") {
 		t.Errorf("of a stack without a device that took one connection came\n%s", page)
 	}
 }
