@@ -11,17 +11,17 @@ ROUNDS      ?= 10
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-vm test-arm64 test-services test-attacks test-suites check deps demo bench bench-go bench-peers fuzz help
+.PHONY: build test test-vm test-arm64 test-services test-attacks test-suites check deps demo bench bench-go bench-peers fuzz fuzz-short help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
 
-test: deps check ## check, then every test with the race detector, in random order; says so where there is none
-	@skips=$$(mktemp); race=$$(tests/race.sh); \
+test: deps check ## check, then every test with the race detector, in random order; SHORT=1: no long waits, no race detector
+	@skips=$$(mktemp); $(if $(SHORT),race=-short,race=$$(tests/race.sh)); \
 	NEED_LOG=$$skips go test $$race -shuffle=on -timeout $(TIMEOUT) ./...; status=$$?; \
-	LOSSY_SEEDS=150 go test -count=1 -timeout $(TIMEOUT) -run 'TestLossyWire$$' ./link/rdma/internal/tcpfix || status=1; \
+	$(if $(SHORT),,LOSSY_SEEDS=150 go test -count=1 -timeout $(TIMEOUT) -run 'TestLossyWire$$' ./link/rdma/internal/tcpfix || status=1;) \
 	for d in tests/perf examples/grpc; do (cd $$d && CGO_ENABLED=0 go test -shuffle=on -timeout $(TIMEOUT) .) || status=1; done; \
-	sort -u $$skips; rm -f $$skips; tests/race.sh again; exit $$status
+	sort -u $$skips; rm -f $$skips; $(if $(SHORT),,tests/race.sh again;) exit $$status
 
 test-vm: ## stock kernels with their own mlx5 driver on the model, in QEMU; KERNEL=6.12 for one
 	go test -count=1 -v -timeout 15m -run StockKernels ./tests/vm
@@ -69,8 +69,10 @@ bench-peers: ## measure against the kernel and gVisor's own links, 20 minutes; i
 	cd tests/perf && go run . $(if $(QUICK),-quick,-page ../../docs/performance.md)
 
 fuzz: ## every fuzz target, for FUZZTIME each
-	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's|/[^/]*:func | |' | sort | while read -r dir name; do \
-	echo "$$dir $$name"; go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) $$dir || exit 1; done
+	@tests/fuzz.sh $(FUZZTIME)
+
+fuzz-short: ## every fuzz target for 3 s, those that read a stranger's bytes for 12 s: 5 minutes at most
+	@tests/fuzz.sh 3s 12s 270
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10

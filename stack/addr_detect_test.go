@@ -14,6 +14,7 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
@@ -127,6 +128,7 @@ func TestNoLink(t *testing.T) {
 
 // TestLinkLocalTaken: a reply to detection of the link-local address takes that away, and no more.
 func TestLinkLocalTaken(t *testing.T) {
+	need.Long(t, "probes for duplicates, 3 s")
 	const linkLocal = "fe80::ff:fe00:a"
 	for _, c := range []struct {
 		name      string

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
@@ -142,6 +143,7 @@ func TestZeroConfig(t *testing.T) {
 
 // TestDuplicateAddress takes an address that another host has.
 func TestDuplicateAddress(t *testing.T) {
+	need.Long(t, "probes for duplicates, 4 s")
 	for _, dup := range []string{"192.0.2.1/24", "2001:db8::1/64"} {
 		a, b := netpair.NewPorts(netpair.Faults{})
 		owner, err := stack.New(a, stack.Config{Addresses: []netip.Prefix{netip.MustParsePrefix(dup)}, DuplicateDetection: -1})

@@ -11,6 +11,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
@@ -144,6 +145,7 @@ func TestDHCPRenews(t *testing.T) {
 }
 
 func TestDHCPLeaseRunsOut(t *testing.T) {
+	need.Long(t, "a lease of seconds, 3 s")
 	d, client := leased(t, 2*time.Second)
 	d.mute.Store(true)
 	eventually(t, "the address given up", func() bool { return !hasAddr(client, "192.0.2.50") })
@@ -160,6 +162,7 @@ func TestDHCPAddressChanges(t *testing.T) {
 
 // TestDHCPSecondTry: an address that somebody has is declined, and a server that changes its mind is asked again.
 func TestDHCPSecondTry(t *testing.T) {
+	need.Long(t, "a client that is refused asks again after 5 s or more")
 	for _, c := range []struct {
 		name        string
 		others      []string      // addresses in use on the link

@@ -15,6 +15,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
@@ -168,6 +169,7 @@ func TestSearchDomain(t *testing.T) {
 
 // TestDNSFailover has a first server that does not exist, refuses, fails or is deaf.
 func TestDNSFailover(t *testing.T) {
+	need.Long(t, "a resolver that does not answer, 2.5 s")
 	good, failing, refusing := &zone{names: homeZone}, &zone{rcode: dns.RcodeServerFailure}, &zone{rcode: dns.RcodeRefused}
 	for name, first := range map[string]func(t *testing.T, s *stack.Stack){
 		"nobody listens": func(*testing.T, *stack.Stack) {},
@@ -318,6 +320,7 @@ func TestEyeballsFail(t *testing.T) {
 
 // TestSharesOfTimeout: without fallback each address gets its share of the time.
 func TestSharesOfTimeout(t *testing.T) {
+	need.Long(t, "a resolver that does not answer, 2.5 s")
 	z := &zone{names: homeZone}
 	server, client := dnsPair(t, netpair.Faults{Tap: dropTo(netpair.ServerIP6)}, netpair.ServerIP4)
 	z.serve(t, server, netpair.ServerIP4)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
 // advertised is a router's advertisement (RFC 4861 section 4.2) to all nodes: a default route for half an hour and options.
@@ -72,6 +73,7 @@ func routerAdverts(s *stack.Stack) uint64 {
 
 // TestResolverEnds: resolvers that a router advertises are used until their lifetime is over.
 func TestResolverEnds(t *testing.T) {
+	need.Long(t, "a lifetime of 2 s")
 	s, st := onStation(t, stack.Config{DuplicateDetection: -1, SLAAC: true, AddressTimeout: time.Millisecond})
 	st.send(advertised("fe80::1", resolvers(2, "2001:db8::53")))
 	eventually(t, "the resolver used", func() bool { return len(s.Servers()) == 1 })

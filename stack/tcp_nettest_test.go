@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/net/nettest"
 
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
@@ -42,5 +43,6 @@ func TestConn(t *testing.T) {
 }
 
 func TestConnWithLoss(t *testing.T) {
+	need.Long(t, "retransmission timeouts in real time, 14 s")
 	nettest.TestConn(t, connect(t, netpair.Faults{Loss: 0.05, Reorder: 0.02, Duplicate: 0.02, Seed: netpair.Seed(t)}))
 }

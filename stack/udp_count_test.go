@@ -6,11 +6,14 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
 // TestDatagramsAddUp sends more than a socket holds, to a socket whose datagrams come past netstack and to others, cut up on
 // their way or not, and wants each to be read or counted as dropped.
 func TestDatagramsAddUp(t *testing.T) {
+	need.Long(t, "counts 3000 datagrams many times, 5 s")
 	const sent, buffer = 600, 64 << 10
 	for _, size := range []int{10, 1400, 3000} {
 		for _, c := range []struct {

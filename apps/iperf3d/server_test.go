@@ -97,6 +97,7 @@ func iperf3(t *testing.T, port int, args ...string) report {
 }
 
 func TestStockClient(t *testing.T) {
+	need.Long(t, "ten tests of iperf3 of 1 s each")
 	need.Tool(t, "iperf3")
 	_, port := serveLoopback(t)
 	tests := []struct {

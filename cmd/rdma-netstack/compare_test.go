@@ -10,6 +10,7 @@ import (
 
 // TestCompare runs all loads for a moment on both stacks.
 func TestCompare(t *testing.T) {
+	need.Long(t, "runs every load twice, 5 s")
 	need.NetNS(t)
 	need.TUN(t)
 	var stdout, stderr bytes.Buffer

@@ -12,6 +12,7 @@ import (
 // TestDemoFindsFaults makes the slice what it should not be and wants the check that is about it to
 // say so.
 func TestDemoFindsFaults(t *testing.T) {
+	need.Long(t, "clients give up after 5 s in each case")
 	need.NetNS(t)
 	for _, row := range []struct {
 		name   string

@@ -13,6 +13,7 @@ import (
 var wantChecks = []string{"ping4", "ping6", "http", "http_bulk", "http_concurrent", "dns_udp", "dns_tcp", "netdev_http", "isolation"}
 
 func TestDemoJSON(t *testing.T) {
+	need.Long(t, "five demonstrations, 16 s")
 	need.NetNS(t)
 	for _, row := range []struct {
 		name, flags string

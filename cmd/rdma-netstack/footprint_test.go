@@ -16,6 +16,7 @@ import (
 // TestServeFootprint wants an idle server to be idle and small. The figures it logs are the
 // machine's at that moment; what fails is a server that spins or hoards.
 func TestServeFootprint(t *testing.T) {
+	need.Long(t, "measures memory under load, 4 s")
 	need.NetNS(t)
 	need.TUN(t)
 	s := &script{t: t, dir: t.TempDir()}

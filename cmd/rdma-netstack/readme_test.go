@@ -109,6 +109,7 @@ func buildHere(t *testing.T, files map[string]string) (program string) {
 
 // TestReadmeServer compiles the server that README begins with, as it is.
 func TestReadmeServer(t *testing.T) {
+	need.Long(t, "builds programs, 6 s")
 	code := readmeCode(t)
 	if lines := strings.Count(code, "\n"); lines > 12 {
 		t.Errorf("the server of README has grown to %d lines", lines)
@@ -118,6 +119,7 @@ func TestReadmeServer(t *testing.T) {
 
 // TestReadmeServerServes runs it on a software NIC, and asks it for a file.
 func TestReadmeServerServes(t *testing.T) {
+	need.Long(t, "builds a program, 3 s")
 	need.TUN(t)
 	const device = `dv.Config{Device: "mlx5_0"}`
 	code := readmeCode(t)

@@ -48,6 +48,9 @@ func TestScripts(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			if strings.HasPrefix(filepath.Base(file), "demo") {
+				need.Long(t, "demonstrations, 2 to 6 s each")
+			}
 			text, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)

@@ -262,6 +262,7 @@ func TestServeSimWithoutIPv6(t *testing.T) {
 // TestNamespacesNeedNoFreeSubnet runs what lives in namespaces of its own on a machine in
 // TEST-NET-1.
 func TestNamespacesNeedNoFreeSubnet(t *testing.T) {
+	need.Long(t, "runs compare and demo, 6 s")
 	for _, args := range [][]string{{"compare", "--time", "30ms", "--json"}, {"demo", "--clients", "go"}} {
 		t.Run(args[0], func(t *testing.T) {
 			s := inANetworkOf(t, "192.0.2.0/24", "2001:db8::/64")

@@ -62,6 +62,7 @@ func patient(t *testing.T) context.Context {
 }
 
 func TestPing(t *testing.T) {
+	need.Long(t, "waits for answers that do not come, 4 s")
 	w := newWorld(t)
 	for _, row := range []struct {
 		name, to string

@@ -12,6 +12,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
 // filter is a wire that loses what lose says.
@@ -66,6 +67,7 @@ func attempts(t *testing.T, s setup, try func(t *testing.T, a, b *host) (complai
 // TestLostHandshake loses the first SYN, SYN-ACK or final ACK of a connection. The round trip time that both ends start with
 // must not be that of netstack's retransmission, which is 1 s.
 func TestLostHandshake(t *testing.T) {
+	need.Long(t, "retransmission timeouts of 1 s")
 	for _, tc := range []struct {
 		name  string
 		flags header.TCPFlags

@@ -16,6 +16,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
 // alive bounds what must happen soon: far above what it takes, and below the minutes that a queue
@@ -86,6 +87,7 @@ func strike(t *testing.T, server *host, fault *simnic.Injection, count int) {
 
 // TestReceiveErrors is TestSendErrors for the other direction.
 func TestReceiveErrors(t *testing.T) {
+	need.Long(t, "queues that fail many times, 5 s")
 	for _, count := range []int{1, 64} {
 		t.Run(fmt.Sprint(count), func(t *testing.T) {
 			server, client := pair(t, setup{})

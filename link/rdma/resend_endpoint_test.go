@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
 // TestResendIsLetGo: an endpoint that is detached or closed has no reference to a segment that was
@@ -54,6 +55,7 @@ func TestResendIsLetGo(t *testing.T) {
 // retransmission at 120 ms the link, which knows no round trip, waits for a second in which
 // netstack sends nothing: from 1.8 s to 2.8.
 func TestResendOnTheWire(t *testing.T) {
+	need.Long(t, "retransmission timeouts in real time, 5 s")
 	var mu sync.Mutex
 	var first []byte // of the timestamps
 	armed := false

@@ -20,6 +20,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 	"github.com/rdma-netstack/rdma-netstack/tests/moving"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
 // data is n bytes in which none can be exchanged for another unseen.
@@ -50,6 +51,7 @@ func exchangeWithin(c net.Conn, want []byte, limit time.Duration) error {
 
 // TestBulk sends data both ways at once through wires that lose, repeat, reorder and break frames.
 func TestBulk(t *testing.T) {
+	need.Long(t, "bulk transfers on bad wires, 11 s")
 	for _, tc := range []struct {
 		name   string
 		faults wire.FaultConfig

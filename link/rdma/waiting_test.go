@@ -17,6 +17,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
 // strangerFrame is a segment for port 80 of the first host from a random port of a stranger.
@@ -65,6 +66,7 @@ func heapInUse() uint64 {
 // than the limit. Connections are served meanwhile, and new ones are made as soon as there is
 // anybody to make them.
 func TestACKFlood(t *testing.T) {
+	need.Long(t, "two floods, 3 s")
 	for _, express := range []bool{false, true} {
 		t.Run(fmt.Sprint("express lane ", express), func(t *testing.T) { floodWithACKs(t, express) })
 	}

@@ -151,6 +151,7 @@ var (
 )
 
 func TestAddressesFromTheNetwork(t *testing.T) {
+	need.Long(t, "eight networks with servers of their own, 17 s")
 	tests := []struct {
 		name    string
 		options []string
@@ -266,6 +267,7 @@ func TestResolversFromTheNetwork(t *testing.T) {
 
 // TestResolversFromDHCPv6: routers that give addresses may leave the resolvers to DHCPv6.
 func TestResolversFromDHCPv6(t *testing.T) {
+	need.Long(t, "router and DHCPv6 server, 3 s")
 	n := newNetwork(t, "--enable-ra", "--dhcp-range=fd50::,ra-stateless,64,2m", "--log-dhcp")
 	s, err := n.open(t, stack.Config{Auto: true})
 	if err != nil {
@@ -280,6 +282,7 @@ func TestResolversFromDHCPv6(t *testing.T) {
 }
 
 func TestNobodyAnswers(t *testing.T) {
+	need.Long(t, "waits for servers that are not there, 6 s")
 	n := newNetwork(t)
 	_, err := n.open(t, stack.Config{DHCPv4: true, AddressTimeout: 500 * time.Millisecond})
 	if err == nil || !strings.Contains(err.Error(), "no DHCP server gave an address") || !strings.Contains(err.Error(), "give an address yourself") {

@@ -17,6 +17,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
 // Linux's own addresses on the port.
@@ -103,6 +104,7 @@ func TestAddressOfTheSubnet(t *testing.T) {
 
 // TestNetdevFillsGaps: the address is the DHCP server's to give, and the router, of whom it does not speak, Linux's.
 func TestNetdevFillsGaps(t *testing.T) {
+	need.Long(t, "networks with servers of their own, 3 s")
 	n := newNetwork(t, "--dhcp-range=10.50.0.100,10.50.0.110,2m", "--dhcp-option=3")
 	m := n.machine(t)
 	s, err := n.openOn(t, m, stack.Config{Auto: true})

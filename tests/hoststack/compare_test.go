@@ -36,6 +36,7 @@ var tables = []struct {
 
 // TestSameAsKernel runs every behaviour in both worlds and compares.
 func TestSameAsKernel(t *testing.T) {
+	need.Long(t, "each case on the kernel and on a slice, 30 s")
 	compared, differ := 0, 0
 	for _, table := range tables {
 		for _, b := range table.rows {

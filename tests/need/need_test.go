@@ -2,6 +2,7 @@ package need
 
 import (
 	"errors"
+	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,6 +59,27 @@ func TestThat(t *testing.T) {
 				t.Errorf("reason is %q", f.skipped)
 			}
 		})
+	}
+}
+
+// TestLong skips with -short only, whatever NEED says, and leaves no record.
+func TestLong(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "skips")
+	t.Setenv("NEED", "all")
+	t.Setenv("NEED_LOG", log)
+	short := flag.Lookup("test.short")
+	before := short.Value.String()
+	defer short.Value.Set(before)
+	for _, set := range []string{"false", "true"} {
+		short.Value.Set(set)
+		want := map[string]string{"true": "not with -short: 5 s of timeouts"}[set]
+		f := run(func(t testing.TB) { Long(t, "5 s of timeouts") })
+		if f.skipped != want || f.failed != "" {
+			t.Errorf("-short=%s: skipped %q, failed %q", set, f.skipped, f.failed)
+		}
+	}
+	if _, err := os.Stat(log); err == nil {
+		t.Error("it is in the record")
 	}
 }
 

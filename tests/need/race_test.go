@@ -11,6 +11,7 @@ import (
 
 // TestRaceDetectorIsMissed has the script of make test say when there is no race detector, and why; make test runs it twice.
 func TestRaceDetectorIsMissed(t *testing.T) {
+	need.Long(t, "builds with the race detector")
 	sh := need.Tool(t, "sh")
 	need.Tool(t, "go")
 	compiler := need.Tool(t, "gcc")

@@ -66,6 +66,7 @@ func timeFor(t *testing.T, what time.Duration) error {
 }
 
 func TestStockKernels(t *testing.T) {
+	need.Long(t, "boots virtual machines")
 	versions, err := kernels(os.Getenv("KERNEL"))
 	if err != nil {
 		t.Fatal(err)

@@ -24,6 +24,7 @@ var packages = []string{"dv/internal/mmio", "dv/mlx5", "dv/uverbs", "dv/simnic",
 const bootTime = 20 * time.Minute
 
 func TestDriver(t *testing.T) {
+	need.Long(t, "boots an emulated machine")
 	need.That(t, "arm64", wanted())
 	ctx, cancel := context.WithTimeout(context.Background(), bootTime)
 	defer cancel()

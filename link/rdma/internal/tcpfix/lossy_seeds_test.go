@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
 // oneProcessor makes runs go the same way each time.
@@ -124,6 +126,7 @@ func seeds(t *testing.T) (from, to uint64) {
 // LOSSY_SEEDS=5000 makes it 60,000 runs. `make test` runs 1800, without the race detector, which
 // makes it ten times slower.
 func TestLossyWire(t *testing.T) {
+	need.Long(t, "retransmission timeouts in real time, 23 s")
 	oneProcessor(t)
 	from, to := seeds(t)
 	for _, loss := range []float64{0.01, 0.05, 0.15} {
