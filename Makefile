@@ -5,7 +5,7 @@ TIMEOUT     ?= 10m
 BENCHTIME   ?= 1s
 FUZZTIME    ?= 30s
 BENCH       ?= .
-SERVICES    ?= web grpc quic dns ssh caddy
+SERVICES    ?= web grpc quic dns ssh caddy leak
 ROUNDS      ?= 10
 
 # Commit and version go into the binary where git answers for this directory.

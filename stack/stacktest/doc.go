@@ -21,4 +21,6 @@
 //	server, client := stacktest.Pair(t)
 //	defer server.Close()
 //	defer client.Close()
+//
+// tests/services/leak has goleak judge all three.
 package stacktest
