@@ -22,7 +22,8 @@ const (
 
 // ACKOptions changes what an ACKCoalescer does.
 type ACKOptions struct {
-	// Delay is the longest an ACK is held, default 5 ms (Linux waits for 40 ms and more), at most 400 ms. Timers of the Go runtime may add a millisecond.
+	// Delay is the longest an ACK is held, default 5 ms (Linux waits for 40 ms and more), at most
+	// 400 ms. Timers of the Go runtime may add a millisecond.
 	Delay time.Duration
 	// Off passes every packet on at once.
 	Off bool
@@ -34,19 +35,22 @@ type ACKStats struct {
 	Saved uint64 // of these, never sent: a later packet said the same and more
 	Timed uint64 // of these, sent because nothing did
 
-	// netstack counts an ACK as sent when it is held. These are what it counts too much: Saved and Waiting packets.
+	// netstack counts an ACK as sent when it is held. These are what it counts too much: Saved and
+	// Waiting packets.
 	Waiting      uint64 // held now
 	SavedBytes   uint64 // of what was never sent, from the Ethernet header on
 	WaitingBytes uint64 // of what is held now
 }
 
-// ACKCoalescer is a queueing discipline that delays pure ACKs, for use as gstack.NICOptions.QDisc. netstack acknowledges at
-// once whatever comes in, so that a server sends two packets per request; held for a moment, the ACK rides on the response.
+// ACKCoalescer is a queueing discipline that delays pure ACKs, for use as gstack.NICOptions.QDisc.
+// netstack acknowledges at once whatever comes in, so that a server sends two packets per request;
+// held for a moment, the ACK rides on the response.
 //
-// An ACK is held for at most Delay, and only while less than two segments' worth of data is unacknowledged on the wire (RFC
-// 1122 section 4.2.3.2, RFC 5681 section 4.2). Never held: duplicate ACKs and window updates (no new data), SACK, the ACK
-// that ends a loss (it follows one of those), to or from a zero window, anything with a flag besides ACK, the
-// first of a connection. One ACK per flow is held; a later ACK of the flow takes its place, and every other packet of the
+// An ACK is held for at most Delay, and only while less than two segments' worth of data is
+// unacknowledged on the wire (RFC 1122 section 4.2.3.2, RFC 5681 section 4.2). Never held:
+// duplicate ACKs and window updates (no new data), SACK, the ACK that ends a loss (it follows one
+// of those), to or from a zero window, anything with a flag besides ACK, the first of a connection.
+// One ACK per flow is held; a later ACK of the flow takes its place, and every other packet of the
 // flow takes it along.
 type ACKCoalescer struct {
 	lower  packetWriter
@@ -95,8 +99,9 @@ type packetWriter interface {
 	writeBurst(pkts []*gstack.PacketBuffer)
 }
 
-// NewACKCoalescer makes a queueing discipline in front of lower, which is the NIC's link endpoint. With an *Endpoint it also
-// saves the allocation per packet that netstack's default discipline makes.
+// NewACKCoalescer makes a queueing discipline in front of lower, which is the NIC's link endpoint.
+// With an *Endpoint it also saves the allocation per packet that netstack's default discipline
+// makes.
 func NewACKCoalescer(lower gstack.LinkWriter, opts ACKOptions) *ACKCoalescer {
 	if e, ok := lower.(*Endpoint); ok {
 		c := newACKCoalescer(e, opts)
@@ -118,8 +123,8 @@ func newACKCoalescer(lower packetWriter, opts ACKOptions) *ACKCoalescer {
 	return c
 }
 
-// WritePacket implements gstack.QueueingDiscipline. The headers are parsed here, once, and handed to
-// the link with the packet.
+// WritePacket implements gstack.QueueingDiscipline. The headers are parsed here, once, and handed
+// to the link with the packet.
 func (c *ACKCoalescer) WritePacket(pkt *gstack.PacketBuffer) tcpip.Error {
 	s := hdr.ParseSent(pkt, c.seed)
 	if !c.off && s.IsTCP() && !c.closed.Load() {
@@ -135,7 +140,8 @@ func (c *ACKCoalescer) WritePacket(pkt *gstack.PacketBuffer) tcpip.Error {
 	return c.lower.writePacket(pkt, s)
 }
 
-// smallMSS is what IPv6 and all but the oddest IPv4 paths carry, for when the segment size is not known: RFC 9293 section 3.7.1.
+// smallMSS is what IPv6 and all but the oddest IPv4 paths carry, for when the segment size is not
+// known: RFC 9293 section 3.7.1.
 const smallMSS = 536
 
 // decide takes the flow's held ACK out if it must go before pkt, and holds pkt if that may wait.
@@ -232,9 +238,10 @@ func (f *ackFlow) take() *gstack.PacketBuffer {
 	return held
 }
 
-// expire runs when the oldest ACK's time is over, and re-arms the timer while others wait. It writes with the mutex held, so
-// that nothing newer of a flow can go out before: netstack, for one, takes the window of an ACK that was overtaken for new,
-// sends beyond what the peer can take, and the two never recover.
+// expire runs when the oldest ACK's time is over, and re-arms the timer while others wait. It
+// writes with the mutex held, so that nothing newer of a flow can go out before: netstack, for one,
+// takes the window of an ACK that was overtaken for new, sends beyond what the peer can take, and
+// the two never recover.
 func (c *ACKCoalescer) expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -282,8 +289,8 @@ func (c *ACKCoalescer) Stats() ACKStats {
 	return s
 }
 
-// Close implements gstack.QueueingDiscipline: what is held is dropped, as the NIC is going away, and packets still written
-// are passed on.
+// Close implements gstack.QueueingDiscipline: what is held is dropped, as the NIC is going away,
+// and packets still written are passed on.
 func (c *ACKCoalescer) Close() {
 	c.closed.Store(true)
 	c.timer.Stop()

@@ -70,9 +70,10 @@ func outPacket(f tcpFrame) *gstack.PacketBuffer {
 	return pkt
 }
 
-// TestACKRules gives each script of outgoing segments to a coalescer and looks at what goes out at once, and what after the
-// delay. A segment is an ACK number and letters: d data, w another window, z zero window, k SACK, t timestamps,
-// p PSH, s SYN, r RST, f FIN, e ECE, o another connection, and - for no ACK flag.
+// TestACKRules gives each script of outgoing segments to a coalescer and looks at what goes out at
+// once, and what after the delay. A segment is an ACK number and letters: d data, w another window,
+// z zero window, k SACK, t timestamps, p PSH, s SYN, r RST, f FIN, e ECE, o another connection, and
+// - for no ACK flag.
 func TestACKRules(t *testing.T) {
 	for _, tc := range []struct{ name, script, now, later string }{
 		{"first goes at once", "100", "100", ""},
@@ -169,7 +170,8 @@ func TestACKRules(t *testing.T) {
 	}
 }
 
-// TestACKDeadline: an ACK that takes another's place takes its deadline too, and each flow has its own.
+// TestACKDeadline: an ACK that takes another's place takes its deadline too, and each flow has its
+// own.
 func TestACKDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wire := &wireLog{seed: maphash.MakeSeed()}
@@ -256,8 +258,9 @@ func TestACKOff(t *testing.T) {
 	}
 }
 
-// TestACKConcurrent hammers a few flows and closes in the middle; every ACK number that went out last must be the highest
-// written, and no packet may be leaked or released twice (the reference counter would panic).
+// TestACKConcurrent hammers a few flows and closes in the middle; every ACK number that went out
+// last must be the highest written, and no packet may be leaked or released twice (the reference
+// counter would panic).
 func TestACKConcurrent(t *testing.T) {
 	wire := &wireLog{seed: maphash.MakeSeed()}
 	c := newACKCoalescer(wire, ACKOptions{Delay: time.Microsecond})

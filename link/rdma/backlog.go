@@ -10,45 +10,56 @@ import (
 )
 
 const (
-	// backlogPackets and backlogBytes bound what waits for one send queue. A connection's window bounds its share; the bound is for
-	// many connections. It is as long as a frame should wait at most: 16 MiB leave a port of 10 Gbit/s in 13 ms, one
-	// of 1 Gbit/s in 134 ms, which is about the shortest retransmission timeout. The payload is no memory of its own: it is
-	// netstack's, which keeps it until it is acknowledged.
+	// backlogPackets and backlogBytes bound what waits for one send queue. A connection's window
+	// bounds its share; the bound is for many connections. It is as long as a frame should wait at
+	// most: 16 MiB leave a port of 10 Gbit/s in 13 ms, one of 1 Gbit/s in 134 ms, which is about
+	// the shortest retransmission timeout. The payload is no memory of its own: it is netstack's,
+	// which keeps it until it is acknowledged.
 	backlogPackets = 4096 // a power of two
 	backlogBytes   = 16 << 20
-	// othersShare is how many bytes of datagrams may go ahead of the oldest segment that waits, which is about one such
-	// segment: neither kind starves the other.
+	// othersShare is how many bytes of datagrams may go ahead of the oldest segment that waits,
+	// which is about one such segment: neither kind starves the other.
 	bypassBytes = 64 << 10
-	// The backlog is looked at by writers, by the receive workers after each look at their rings, and by a timer, after
-	// backlogPause at first, and after twice as long each time that nothing has moved, up to maxBacklogPause.
+	// The backlog is looked at by writers, by the receive workers after each look at their rings,
+	// and by a timer, after backlogPause at first, and after twice as long each time that nothing
+	// has moved, up to maxBacklogPause.
 	backlogPause    = 100 * time.Microsecond
 	maxBacklogPause = time.Millisecond
 )
 
-// backlog is the TCP segments that a send queue had no room for, in order. netstack sends with the lock of a connection held,
-// and mostly on the goroutine that works for all of them: a wait there stops those, and is paid for again by a lock that has
-// turned to starvation mode, on which that goroutine polls without pause. So segments never wait in their sender.
+// backlog is the TCP segments that a send queue had no room for, in order. netstack sends with the
+// lock of a connection held, and mostly on the goroutine that works for all of them: a wait there
+// stops those, and leaves a lock in starvation mode, on which that goroutine polls without pause.
+// So segments never wait in their sender.
 //
-// The queue's lock guards all but the atomic fields. It holds a reference to each packet, until that is posted or the
-// endpoint is detached or closed.
+//	          enqueue, first                       drain, last
+//	empty ─────────────────▶ waiting, timer armed ─────────────▶ empty
+//	                          │    ▲  expire: drain what fits, arm again
+//	                          │    └──┘  pause: 100 us if something moved, else doubled to 1 ms
+//	                          │
+//	                          └─ dropQueued (detach), close ─▶ dropped, counted
+//	close ─▶ closed: enqueue is refused with dv.ErrClosed
+//
+// It holds a reference to each packet, until that is posted or dropped.
 type backlog struct {
+	// Guarded by the lock of the send queue.
 	ring       []*gstack.PacketBuffer // made when first needed
 	head, tail uint32                 // free-running: the packets from tail to head wait
 	bytes      int                    // of these
-	bypassed   int                    // bytes of other packets posted since the last time that one of these was
+	bypassed   int                    // bytes of other packets posted since one of these was
+	timer      *time.Timer
+	armed      bool // the timer is set
+	pause      time.Duration
+	closed     bool
 
-	timer  *time.Timer
-	armed  bool // the timer will come
-	pause  time.Duration
-	closed bool
-
-	waiting atomic.Uint32 // head - tail, for those without the lock
+	// Read and written without the lock, too.
+	waiting atomic.Uint32 // head - tail
 	stale   atomic.Bool   // what waits is to be dropped
 }
 
 func (b *backlog) empty() bool { return b.head == b.tail }
 
-// push keeps a packet of size bytes; false: no room.
+// push adds a packet of size bytes; false: no room.
 func (b *backlog) push(pkt *gstack.PacketBuffer, size int) bool {
 	if b.head-b.tail == backlogPackets || b.bytes+size > backlogBytes {
 		return false
@@ -69,10 +80,11 @@ func (b *backlog) push(pkt *gstack.PacketBuffer, size int) bool {
 // front is the oldest packet.
 func (b *backlog) front() *gstack.PacketBuffer { return b.ring[b.tail%backlogPackets] }
 
-// mayBypass reports whether a packet of size bytes that cannot wait here may go before those that do.
+// mayBypass reports whether a packet of size bytes that cannot wait here may go before those that
+// do.
 func (b *backlog) mayBypass(size int) bool { return b.bypassed+size <= bypassBytes }
 
-// pop lets go of the oldest packet.
+// pop releases the oldest packet.
 func (b *backlog) pop() {
 	p := &b.ring[b.tail%backlogPackets]
 	b.bytes -= (*p).Size()
@@ -108,13 +120,14 @@ func (s *sender) enqueue(pkt *gstack.PacketBuffer) error {
 	return nil
 }
 
-// armDrain has the timer come.
+// armDrain sets the timer.
 func (s *sender) armDrain() {
 	s.backlog.armed = true
 	s.backlog.timer.Reset(s.backlog.pause)
 }
 
-// drain posts what waits, as far as there is room, and reports whether anything moved. It does not flush.
+// drain posts what waits, as far as there is room, and reports whether anything moved. It does not
+// flush.
 func (s *sender) drain() bool {
 	b, before := &s.backlog, s.backlog.tail
 	for !b.empty() {
@@ -130,7 +143,8 @@ func (s *sender) drain() bool {
 	return b.tail != before
 }
 
-// tryDrain drains the backlog if there is one and nobody is at the queue, who would do it. It does not wait.
+// tryDrain drains the backlog if something waits, unless a sender holds the lock, which does so
+// itself. It does not wait.
 func (s *sender) tryDrain() {
 	if s.backlog.waiting.Load() == 0 || !s.q.TryLock() {
 		return
@@ -147,7 +161,7 @@ func (e *Endpoint) tryDrainAll() {
 	}
 }
 
-// expire is the timer's: it looks after the backlog while there is one.
+// expire is called by the timer. It arms that again while something waits.
 func (s *sender) expire() {
 	s.q.Lock()
 	defer s.q.Unlock()
@@ -171,14 +185,15 @@ func (s *sender) expire() {
 	}
 }
 
-// dropAll drops what waits, and counts it. With the queue's lock held.
+// dropAll drops what waits, and counts it. The queue's lock is held.
 func (s *sender) dropAll() {
 	for b := &s.backlog; !b.empty(); b.pop() {
 		s.count.backlogDropped.Add(1)
 	}
 }
 
-// dropQueued has what waits dropped, soon, by the timer's goroutine: the caller has locks that make it wait for nothing.
+// dropQueued has what waits dropped, soon, by the timer's goroutine: the caller has locks that make
+// it wait for nothing.
 func (s *sender) dropQueued() {
 	if s.backlog.waiting.Load() > 0 {
 		s.backlog.stale.Store(true)
@@ -186,7 +201,8 @@ func (s *sender) dropQueued() {
 	}
 }
 
-// close sends what there is room for and drops the rest. Nothing waits any more, and the queue is not used by the timer, when it returns.
+// close sends what there is room for and drops the rest. Nothing waits any more, and the queue is
+// not used by the timer, when it returns.
 func (s *sender) close() {
 	s.q.Lock()
 	defer s.q.Unlock()

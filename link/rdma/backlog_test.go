@@ -61,7 +61,8 @@ func (a *arrivals) await(t testing.TB, n int) {
 	}
 }
 
-// sending is an endpoint that may have more to send than its NIC takes, and what arrives at the other end of the cable.
+// sending is an endpoint that may have more to send than its NIC takes, and what arrives at the
+// other end of the cable.
 type sending struct {
 	*Endpoint
 	s       *sender
@@ -135,7 +136,8 @@ func (s *sending) alone() {
 	s.s.backlog.armed = true
 }
 
-// stopTimer reports whether the timer was waiting. It believes to be armed from then on, and so is not armed again.
+// stopTimer reports whether the timer was waiting. It believes to be armed from then on, and so is
+// not armed again.
 func (s *sending) stopTimer() bool {
 	s.s.q.Lock()
 	defer s.s.q.Unlock()
@@ -154,8 +156,8 @@ func (s *sending) fill(t testing.TB, n uint32) *holder {
 	return held
 }
 
-// TestBacklogDrains fills the ring of a NIC that reports nothing as sent. The segments that find no room are kept, and go out in
-// order when it reports, whoever comes first.
+// TestBacklogDrains fills the ring of a NIC that reports nothing as sent. The segments that find no
+// room are kept, and go out in order when it reports, whoever comes first.
 func TestBacklogDrains(t *testing.T) {
 	const n = 1000
 	eventually := func(t *testing.T, s *sending, do func()) {
@@ -219,7 +221,8 @@ func TestBacklogOfManyWriters(t *testing.T) {
 	}
 }
 
-// TestBacklogBound: when no more can be kept a writer waits, in vain here, and its segment is refused and counted.
+// TestBacklogBound: when no more can be kept a writer waits, in vain here, and its segment is
+// refused and counted.
 func TestBacklogBound(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -258,7 +261,8 @@ func TestBacklogBound(t *testing.T) {
 	}
 }
 
-// TestBacklogIsLetGo: what waits when the endpoint is detached or closed is dropped, counted, and no packet is held any more.
+// TestBacklogIsLetGo: what waits when the endpoint is detached or closed is dropped, counted, and
+// no packet is held any more.
 func TestBacklogIsLetGo(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -308,8 +312,8 @@ func TestBacklogClosed(t *testing.T) {
 	}
 }
 
-// TestBacklogTurns: what is urgent goes before segments that wait, datagrams have a share, and wait for more of it; a reset goes behind
-// the segments.
+// TestBacklogTurns: what is urgent goes before segments that wait, datagrams have a share, and wait
+// for more of it; a reset goes behind the segments.
 func TestBacklogTurns(t *testing.T) {
 	s := newSending(t)
 	held := s.fill(t, 500)

@@ -10,8 +10,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// Two stacks on an in-memory cable, one process: the time includes both ends and the software NICs between them. cpu-ns/op is
-// the process's, which a busy machine falsifies less.
+// Two stacks on an in-memory cable, one process: the time includes both ends and the software NICs
+// between them. cpu-ns/op is the process's, which a busy machine falsifies less.
 
 // cpuTime is the processor time this process has used.
 func cpuTime(b *testing.B) time.Duration {

@@ -2,16 +2,15 @@ package rdma
 
 import "time"
 
-// completionInterval is how often a send queue with something outstanding is looked after, and how old its
-// counters get.
+// completionInterval is how often completions are read while a send queue has something
+// outstanding, and how old its counters get.
 const completionInterval = 100 * time.Millisecond
 
-// completionTimer has a send queue looked after that nobody may write to any more, guarded by the queue's
-// lock: what was sent last may have failed, or the NIC may stand still, and its counters are to
-// be seen.
+// completionTimer reads the completions of a send queue that nobody writes to any more: what was
+// sent last may have failed, or the NIC may stand still. The queue's lock guards it.
 type completionTimer struct {
 	timer *time.Timer
-	armed bool // the timer will come
+	armed bool // the timer is set
 }
 
 func (c *completionTimer) init(check func()) {
@@ -19,14 +18,13 @@ func (c *completionTimer) init(check func()) {
 	c.timer.Stop()
 }
 
-// flush rings the doorbell for what was posted, and has the queue looked after. With the queue's
-// lock held.
+// flush rings the doorbell for what was posted and arms the timer. The queue's lock is held.
 func (s *sender) flush() {
 	s.q.Flush()
 	s.armCheck()
 }
 
-// armCheck has the queue looked after in a while. With the queue's lock held.
+// armCheck arms the timer unless it is. The queue's lock is held.
 func (s *sender) armCheck() {
 	if !s.completions.armed && !s.backlog.closed {
 		s.completions.armed = true
@@ -34,7 +32,7 @@ func (s *sender) armCheck() {
 	}
 }
 
-// check is the timer's: it looks after the queue while there is reason to.
+// check is called by the timer. It arms that again while anything is outstanding.
 func (s *sender) check() {
 	s.q.Lock()
 	defer s.q.Unlock()
@@ -42,17 +40,16 @@ func (s *sender) check() {
 	if s.backlog.closed {
 		return
 	}
-	again := s.q.Check()
+	outstanding := s.q.Check()
 	s.drain()
 	s.q.Flush()
-	if again || !s.backlog.empty() {
+	if outstanding || !s.backlog.empty() {
 		s.armCheck()
 	}
 }
 
-// tryReclaim looks for completions on behalf of senders, unless there is one at the queue. The worker
-// that received something calls it: if the queue is in error it works again before the answer is
-// written.
+// tryReclaim reads completions unless a sender holds the lock, which does so itself. The worker
+// that received something calls it: a queue in error works again before the answer is written.
 func (s *sender) tryReclaim() {
 	if !s.q.TryLock() {
 		return

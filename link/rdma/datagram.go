@@ -9,9 +9,10 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-// WriteDatagram sends a UDP datagram outside the stack: headers are Ethernet, IP without options or extensions, and UDP, complete but
-// for both checksums, which the NIC writes. It copies both slices. The error is ErrNotSupported if the NIC does not
-// compute checksums or BindStack was not called, ErrNoBufferSpace if the ring stays full.
+// WriteDatagram sends a UDP datagram outside the stack: headers are Ethernet, IP without options or
+// extensions, and UDP, complete but for both checksums, which the NIC writes. It copies both
+// slices. The error is ErrNotSupported if the NIC does not compute checksums or BindStack was not
+// called, ErrNoBufferSpace if the ring stays full.
 func (e *Endpoint) WriteDatagram(headers, payload []byte) tcpip.Error {
 	one := [1]Datagram{{headers, payload}}
 	_, err := e.WriteDatagrams(one[:])
@@ -21,8 +22,8 @@ func (e *Endpoint) WriteDatagram(headers, payload []byte) tcpip.Error {
 // Datagram is what WriteDatagram sends.
 type Datagram struct{ Headers, Payload []byte }
 
-// WriteDatagrams is WriteDatagram for several, in order, with one doorbell for as many as go to one queue in a row. It returns how many were taken;
-// the error is that of the next one.
+// WriteDatagrams is WriteDatagram for several, in order, with one doorbell for as many as go to one
+// queue in a row. It returns how many were taken; the error is that of the next one.
 func (e *Endpoint) WriteDatagrams(ds []Datagram) (int, tcpip.Error) {
 	x := e.fastPath.Load()
 	switch {

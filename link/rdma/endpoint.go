@@ -18,14 +18,15 @@ import (
 const (
 	// macMask is the 48 bits of a MAC address in a uint64; also the broadcast address.
 	macMask = 1<<48 - 1
-	// gsoMaxSize makes super-segments of up to 65475 bytes of payload; an IP packet cannot be larger.
+	// gsoMaxSize makes super-segments of up to 65475 bytes of payload; an IP packet cannot be
+	// larger.
 	gsoMaxSize = 65536
 )
 
 // Options changes what an Endpoint does. The zero value is right for a server.
 type Options struct {
-	// NoMerge delivers every received TCP segment by itself. Needed when the stack forwards packets: merged ones are larger
-	// than any MTU.
+	// NoMerge delivers every received TCP segment by itself. Needed when the stack forwards
+	// packets: merged ones are larger than any MTU.
 	NoMerge bool
 	// NoSegmentation has the stack cut TCP data into segments although the device could.
 	NoSegmentation bool
@@ -76,8 +77,8 @@ var (
 	_ gstack.GSOEndpoint  = (*Endpoint)(nil)
 )
 
-// New makes an endpoint over all queues of dev, which stays the caller's and must outlive the endpoint. Nobody else may use
-// its receive queues until Close has returned.
+// New makes an endpoint over all queues of dev, which stays the caller's and must outlive the
+// endpoint. Nobody else may use its receive queues until Close has returned.
 func New(dev *dv.Device, opts Options) (*Endpoint, error) {
 	mac := dev.MAC()
 	if len(mac) != 6 {
@@ -115,8 +116,8 @@ func (e *Endpoint) MaxHeaderLength() uint16 { return hdr.EthLen }
 // LinkAddress implements gstack.LinkEndpoint.
 func (e *Endpoint) LinkAddress() tcpip.LinkAddress { return *e.address.Load() }
 
-// SetLinkAddress implements gstack.LinkEndpoint. It changes what is sent and accepted, not what the NIC steers to us, which
-// is dv.Config.MAC.
+// SetLinkAddress implements gstack.LinkEndpoint. It changes what is sent and accepted, not what the
+// NIC steers to us, which is dv.Config.MAC.
 func (e *Endpoint) SetLinkAddress(address tcpip.LinkAddress) {
 	if len(address) != 6 {
 		return
@@ -127,9 +128,10 @@ func (e *Endpoint) SetLinkAddress(address tcpip.LinkAddress) {
 
 // Capabilities implements gstack.LinkEndpoint.
 //
-// Reception is claimed to be verified because it is, see verify.go. Transmission is not claimed: the stack would then leave
-// the checksum out of UDP datagrams that it goes on to fragment, where no NIC can put it in. TCP data is offloaded all the
-// same, as a part of segmentation (SupportedGSO).
+// Reception is claimed to be verified because it is, see verify.go. Transmission is not claimed:
+// the stack would then leave the checksum out of UDP datagrams that it goes on to fragment, where
+// no NIC can put it in. TCP data is offloaded all the same, as a part of segmentation
+// (SupportedGSO).
 func (e *Endpoint) Capabilities() gstack.LinkEndpointCapabilities {
 	return gstack.CapabilityResolutionRequired | gstack.CapabilityRXChecksumOffload
 }
@@ -164,8 +166,8 @@ func (e *Endpoint) ParseHeader(pkt *gstack.PacketBuffer) bool {
 	return ok
 }
 
-// Attach implements gstack.LinkEndpoint: it starts the workers, or tells them to end when dispatcher is nil. It waits for
-// nothing: the stack calls it with its own mutex held.
+// Attach implements gstack.LinkEndpoint: it starts the workers, or tells them to end when
+// dispatcher is nil. It waits for nothing: the stack calls it with its own mutex held.
 func (e *Endpoint) Attach(dispatcher gstack.NetworkDispatcher) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -192,7 +194,7 @@ func (e *Endpoint) detach() {
 	}
 }
 
-// startWorkers runs the workers as soon as those of the session before have left the queues.
+// startWorkers runs the workers as soon as those of the attachment before have left the queues.
 func (e *Endpoint) startWorkers(s *attachment) {
 	defer s.workers.Done()
 	if s.previous != nil {
@@ -207,9 +209,10 @@ func (e *Endpoint) startWorkers(s *attachment) {
 	}
 }
 
-// BindStack lets IP fragments take a road of their own to the stack's NIC id, on which the stack verifies the checksum of what
-// it reassembles. Unbound, that sum is never verified, as each fragment counts as verified by the link. It also is what
-// SetLocalAddresses needs. To be called once CreateNIC has returned; it holds until the NIC is removed.
+// BindStack delivers IP fragments directly to the network layer of the stack's NIC id, on which the
+// stack verifies the checksum of what it reassembles. Unbound, that sum is never verified, as each
+// fragment counts as verified by the link. It also is what SetLocalAddresses needs. To be called
+// once CreateNIC has returned; it holds until the NIC is removed.
 func (e *Endpoint) BindStack(s *gstack.Stack, id tcpip.NICID) error {
 	n := &networks{stack: s, nic: id}
 	for proto, network := range map[tcpip.NetworkProtocolNumber]*gstack.NetworkEndpoint{hdr.TypeIPv4: &n.ipv4, hdr.TypeIPv6: &n.ipv6} {
@@ -237,8 +240,8 @@ func (e *Endpoint) IsAttached() bool {
 	return e.attachment != nil
 }
 
-// Wait implements gstack.LinkEndpoint, but returns at once: the stack calls it with the mutex held that a worker may be
-// waiting for. Close waits.
+// Wait implements gstack.LinkEndpoint, but returns at once: the stack calls it with the mutex held
+// that a worker may be waiting for. Close waits.
 func (e *Endpoint) Wait() {}
 
 // SetOnCloseAction implements gstack.LinkEndpoint: f is called once, at the end of Close.
@@ -248,8 +251,9 @@ func (e *Endpoint) SetOnCloseAction(f func()) {
 	e.onClose = f
 }
 
-// Close implements gstack.LinkEndpoint: no packet is delivered any more when it returns, and new ones to send are refused. It may be called again,
-// but not from inside a delivery. The device stays open.
+// Close implements gstack.LinkEndpoint: no packet is delivered any more when it returns, and new
+// ones to send are refused. It may be called again, but not from inside a delivery. The device
+// stays open.
 func (e *Endpoint) Close() {
 	e.mu.Lock()
 	e.closed.Store(true)

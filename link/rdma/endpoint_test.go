@@ -139,7 +139,8 @@ func TestCloseUnattached(t *testing.T) {
 	}
 }
 
-// TestLifetimeConcurrently does everything at once, frames coming in, and expects no race, panic, hang or worker left.
+// TestLifetimeConcurrently does everything at once, frames coming in, and expects no race, panic,
+// hang or worker left.
 func TestLifetimeConcurrently(t *testing.T) {
 	_, devs := devices(t, setup{dv: dv.Config{RxQueues: 2, TxQueues: 2}})
 	for range 20 {
@@ -207,7 +208,8 @@ func TestNothingAfterClose(t *testing.T) {
 	}
 }
 
-// TestDeviceGoesAway: workers end by themselves when the device is stopped, and everything can still be called.
+// TestDeviceGoesAway: workers end by themselves when the device is stopped, and everything can
+// still be called.
 func TestDeviceGoesAway(t *testing.T) {
 	_, devs := devices(t, setup{})
 	e, err := New(devs[0], Options{})
@@ -233,8 +235,8 @@ func TestDeviceGoesAway(t *testing.T) {
 	e.Stats()
 }
 
-// TestRemoveNICUnderTraffic removes NICs while the worker delivers. A link that waits for its worker in Attach(nil) or Wait
-// hangs here: both are called with the mutex that the worker wants.
+// TestRemoveNICUnderTraffic removes NICs while the worker delivers. A link that waits for its
+// worker in Attach(nil) or Wait hangs here: both are called with the mutex that the worker wants.
 func TestRemoveNICUnderTraffic(t *testing.T) {
 	a, b := pair(t, setup{})
 	local, remote := netip.AddrPortFrom(a.v4, 7), netip.AddrPortFrom(b.v4, 9)

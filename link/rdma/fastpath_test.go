@@ -38,8 +38,9 @@ func (j *judge) Attach(d gstack.NetworkDispatcher) {
 	j.Endpoint.Attach(d)
 }
 
-// newJudge makes a stack with the addresses 10.0.0.1/24 and fd00::1/64. The lane is open or closed.
-func newJudge(t *testing.T, lane bool) *judge {
+// newJudge makes a stack with the addresses 10.0.0.1/24 and fd00::1/64. The fast path is open or
+// closed.
+func newJudge(t *testing.T, fast bool) *judge {
 	j := &judge{Endpoint: channel.New(64, 1500, ourMAC), worker: testWorker()}
 	j.LinkEPCapabilities = gstack.CapabilityRXChecksumOffload
 	j.stack = gstack.New(gstack.Options{
@@ -74,7 +75,7 @@ func newJudge(t *testing.T, lane bool) *judge {
 	w := j.worker
 	w.attachment.dispatcher = j.dispatcher
 	w.attachment.networks.Store(&networks{fastPath: newFastPath(j.dispatcher, j.stack, 1)})
-	if lane {
+	if fast {
 		w.e.SetLocalAddresses(addresses)
 	}
 	return j
@@ -143,14 +144,16 @@ func collect(name string, v reflect.Value, out map[string]uint64) {
 	}
 }
 
-// changed is a frame with some bytes of its IP packet replaced and no checksum made good: what the NIC vouches for is right.
+// changed is a frame with some bytes of its IP packet replaced and no checksum made good: what the
+// NIC vouches for is right.
 func changed(frame []byte, at int, to ...byte) []byte {
 	copy(frame[hdr.EthLen+at:], to)
 	return frame
 }
 
-// TestExpressLane compares the lane with the ordinary way: what comes back, what is counted, what is read.
-func TestExpressLane(t *testing.T) {
+// TestFastPath compares the fast path with the ordinary way: what comes back, what is counted, what
+// is read.
+func TestFastPath(t *testing.T) {
 	syn := segment(0)
 	syn.Flags, syn.Payload = header.TCPFlagSyn, nil
 	dgram := segment(0)
@@ -159,9 +162,9 @@ func TestExpressLane(t *testing.T) {
 	with := func(f tcpFrame, change func(*tcpFrame)) tcpFrame { change(&f); return f }
 	v6 := func(f tcpFrame) tcpFrame { f.V6 = true; return f }
 	for _, tt := range []struct {
-		name    string
-		frame   func() []byte
-		express bool
+		name  string
+		frame func() []byte
+		fast  bool
 	}{
 		{"SYN to a closed port", func() []byte { return syn.Bytes() }, true},
 		{"segment of no connection", func() []byte { return segment(0).Bytes() }, true},
@@ -228,33 +231,33 @@ func TestExpressLane(t *testing.T) {
 		{"cut options", func() []byte { return with(syn, func(f *tcpFrame) { f.Options = []byte{2, 40, 1, 1} }).Bytes() }, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			lane, ordinary := newJudge(t, true), newJudge(t, false)
-			lane.hear(tt.frame(), tt.frame())
+			fast, ordinary := newJudge(t, true), newJudge(t, false)
+			fast.hear(tt.frame(), tt.frame())
 			ordinary.hear(tt.frame(), tt.frame())
-			compare(t, lane, ordinary)
-			if got := lane.worker.count.fastPath.Load() > 0 || lane.worker.merge.runs[0].fastPath; got != tt.express {
-				t.Errorf("took the lane: %v", got)
+			compare(t, fast, ordinary)
+			if got := fast.worker.count.fastPath.Load() > 0 || fast.worker.merge.runs[0].fastPath; got != tt.fast {
+				t.Errorf("took the fast path: %v", got)
 			}
 			if ordinary.worker.count.fastPath.Load() != 0 {
-				t.Error("took a lane that is closed")
+				t.Error("took a fast path that is closed")
 			}
 		})
 	}
 }
 
 // compare wants two stacks to have fared alike.
-func compare(t *testing.T, lane, ordinary *judge) {
+func compare(t *testing.T, fast, ordinary *judge) {
 	t.Helper()
-	if a, b := lane.said(), ordinary.said(); !slices.Equal(a, b) {
+	if a, b := fast.said(), ordinary.said(); !slices.Equal(a, b) {
 		t.Errorf("answers %q, want %q", a, b)
 	}
 	want := ordinary.counts(t)
-	for name, n := range lane.counts(t) {
+	for name, n := range fast.counts(t) {
 		if n != want[name] {
 			t.Errorf("%s is %d, want %d", name, n, want[name])
 		}
 	}
-	if a, b := lane.read(t), ordinary.read(t); !slices.Equal(a, b) {
+	if a, b := fast.read(t), ordinary.read(t); !slices.Equal(a, b) {
 		t.Errorf("read %q, want %q", a, b)
 	}
 }
@@ -275,8 +278,8 @@ func (j *judge) read(t *testing.T) (out []string) {
 	}
 }
 
-// TestExpressLaneFollowsAddresses changes the addresses that the lane serves.
-func TestExpressLaneFollowsAddresses(t *testing.T) {
+// TestFastPathFollowsAddresses changes the addresses that the fast path serves.
+func TestFastPathFollowsAddresses(t *testing.T) {
 	j := newJudge(t, true)
 	f := segment(0)
 	f.Ports = [2]uint16{4000, 53}
@@ -294,15 +297,15 @@ func TestExpressLaneFollowsAddresses(t *testing.T) {
 	}
 	j.worker.e.SetLocalAddresses(nil)
 	if took() != 0 {
-		t.Error("taken with the lane closed")
+		t.Error("taken with the fast path closed")
 	}
 	if got := j.read(t); len(got) != 3 {
 		t.Errorf("%d datagrams arrived", len(got))
 	}
 }
 
-// TestExpressLaneDoesNotAllocate counts what the lane itself needs, without the transport layer.
-func TestExpressLaneDoesNotAllocate(t *testing.T) {
+// TestFastPathDoesNotAllocate counts what the fast path itself needs, without the transport layer.
+func TestFastPathDoesNotAllocate(t *testing.T) {
 	h := newLocalAddrs([]netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/64")})
 	for _, v6 := range []bool{false, true} {
 		f := segment(0)

@@ -47,8 +47,8 @@ func (h *host) info(t *testing.T) (info tcpip.TCPInfoOption) {
 	return info
 }
 
-// attempts runs try up to five times, each with hosts of its own, until it is content. For what a busy machine may spoil, which stops for
-// as long as netstack's timeouts, but not each time.
+// attempts runs try up to five times, each with hosts of its own, until it is content. For what a
+// busy machine may spoil, which stops for as long as netstack's timeouts, but not each time.
 func attempts(t *testing.T, s setup, try func(t *testing.T, a, b *host) (complaint string)) {
 	t.Helper()
 	complaint := ""
@@ -64,8 +64,8 @@ func attempts(t *testing.T, s setup, try func(t *testing.T, a, b *host) (complai
 	t.Error(complaint)
 }
 
-// TestLostHandshake loses the first SYN, SYN-ACK or final ACK of a connection. The round trip time that both ends start with
-// must not be that of netstack's retransmission, which is 1 s.
+// TestLostHandshake loses the first SYN, SYN-ACK or final ACK of a connection. The round trip time
+// that both ends start with must not be that of netstack's retransmission, which is 1 s.
 func TestLostHandshake(t *testing.T) {
 	need.Long(t, "retransmission timeouts of 1 s")
 	for _, tc := range []struct {

@@ -8,16 +8,19 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-// Merging joins consecutive segments of a TCP flow that arrived in one batch, as Linux's GRO does and by its rules (linux
-// net/ipv4/af_inet.c, net/ipv6/ip6_offload.c, net/ipv4/tcp_offload.c), for a packet costs the stack 2.2 us whatever its
-// size. All headers must be equal but for the IP length, identification and checksum and the TCP sequence number and
-// checksum: a changed ACK number, window, option (a timestamp's value included), ECN mark or TTL begins anew. A segment
-// that is shorter than the first or has PSH or FIN is the last of its run; the merged segment then has these flags.
+// Merging joins consecutive segments of a TCP flow that arrived in one batch, as Linux's GRO does
+// and by its rules (linux net/ipv4/af_inet.c, net/ipv6/ip6_offload.c, net/ipv4/tcp_offload.c), for
+// a packet costs the stack 2.2 us whatever its size. All headers must be equal but for the IP
+// length, identification and checksum and the TCP sequence number and checksum: a changed ACK
+// number, window, option (a timestamp's value included), ECN mark or TTL begins anew. A segment
+// that is shorter than the first or has PSH or FIN is the last of its run; the merged segment then
+// has these flags.
 
 // maxPacket is the longest IP packet, in bytes.
 const maxPacket = 65535
 
-// flowSlots is the size of the table of open runs, a power of two. Of two flows in one slot each ends the other's runs.
+// flowSlots is the size of the table of open runs, a power of two. Of two flows in one slot each
+// ends the other's runs.
 const flowSlots = 256
 
 // none ends a chain of frames; also the number of no run.
@@ -33,7 +36,7 @@ type run struct {
 	mss         int    // payload of the first frame
 	payload     int    // of all frames
 	regular     bool   // next may add to it
-	fastPath    bool   // may take the express lane
+	fastPath    bool   // may take the fast path
 }
 
 // merged is true when the run has more than one frame.
@@ -97,7 +100,8 @@ func (m *merger) add(i int, l *hdr.Packet) {
 	m.flows[slot], m.slot, m.used = at, slot, true
 }
 
-// grow takes note that a frame with so much payload was added, and reports whether that is the run's last.
+// grow takes note that a frame with so much payload was added, and reports whether that is the
+// run's last.
 func (r *run) grow(payload int, id uint16, flags byte) bool {
 	r.payload += payload
 	r.seq += uint32(payload)
@@ -111,7 +115,8 @@ func (m *merger) addSingle(i int, l *hdr.Packet) {
 	m.runs = append(m.runs, run{Packet: *l, first: int16(i), last: int16(i)})
 }
 
-// continues reports whether frame is the next segment of r's flow and its headers permit joining it.
+// continues reports whether frame is the next segment of r's flow and its headers permit joining
+// it.
 func (m *merger) continues(r *run, frame []byte, l *hdr.Packet, header, payload int) bool {
 	first := m.batch[r.first].Data
 	if l.EtherType != r.EtherType || l.L3 != r.L3 || l.L4+header != r.headers || payload > r.mss || r.headers-r.L3+r.payload+payload > maxPacket {

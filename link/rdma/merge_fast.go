@@ -7,17 +7,17 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-// Most frames of a bulk transfer differ from the one before only where that does not keep them from being joined. Such a
-// frame is added to its run by a comparison of headers, in words, with the run's first frame: whatever else is to be found
-// out, from whether it is for us to which flow it is of, was found out about that one. All others go the long way, with the
-// same result.
+// Most frames of a bulk transfer differ from the one before only in fields that do not prevent
+// merging. Such a frame is added to its run by a comparison of headers, in words, with the run's
+// first frame: all else, from its destination to its flow, is known of that one. All others are
+// parsed, with the same result.
 
-// timestampOnly begins the options of a segment that has a timestamp and nothing else, as everybody writes it: two times
-// optionNop, kind, length.
+// timestampOnly begins the options of a segment that has a timestamp and nothing else, as everybody
+// writes it: two times optionNop, kind, length.
 const timestampOnly = hdr.OptNop<<24 | hdr.OptNop<<16 | hdr.OptTimestamp<<8 | hdr.TimestampLen
 
-// isRegular reports whether next may add frames to the run that begins with p: the NIC vouches for them, and they have no option
-// that flows.received would change.
+// isRegular reports whether next may add frames to the run that begins with p: the NIC vouches for
+// them, and they have no option that flows.received would change.
 func (r *run) isRegular(p *dv.Packet) bool {
 	const vouched = dv.RxL3OK | dv.RxL4OK
 	if p.Flags&vouched != vouched || r.L3 != hdr.EthLen {
@@ -27,7 +27,8 @@ func (r *run) isRegular(p *dv.Packet) bool {
 	return len(options) == 0 || len(options) == 12 && binary.BigEndian.Uint32(options) == timestampOnly
 }
 
-// next adds frame i to its flow's open run, if that is regular and obviously goes on. False: nothing is known of the frame.
+// next adds frame i to its flow's open run, if that is regular and obviously goes on. False:
+// nothing is known of the frame.
 func (m *merger) next(i int) bool {
 	const told = dv.RxL3OK | dv.RxL4OK | dv.RxVLAN
 	p := &m.batch[i]
@@ -54,8 +55,8 @@ func (m *merger) next(i int) bool {
 	return true
 }
 
-// openRun finds the run that frame may go on with, most often that of the frame before, and leaves its slot in m.slot. Nil:
-// there is none.
+// openRun finds the run that frame may go on with, most often that of the frame before, and leaves
+// its slot in m.slot. Nil: there is none.
 func (m *merger) openRun(frame []byte) *run {
 	if !m.used || len(frame) < hdr.EthLen+hdr.IPv6Len+hdr.TCPLen {
 		return nil
@@ -77,8 +78,8 @@ func (m *merger) openRun(frame []byte) *run {
 	return nil
 }
 
-// lengthAndID is the length of the TCP payload by frame's IP header and its IPv4 identification (IPv6: something else), given
-// that it has the headers of r.
+// lengthAndID is the length of the TCP payload by frame's IP header and its IPv4 identification
+// (IPv6: something else), given that it has the headers of r.
 func (r *run) lengthAndID(frame []byte) (payload int, id uint16) {
 	h := (*[hdr.IPv4Len]byte)(frame[hdr.EthLen:])
 	if r.EtherType == hdr.TypeIPv6 {
@@ -87,8 +88,8 @@ func (r *run) lengthAndID(frame []byte) (payload int, id uint16) {
 	return hdr.EthLen + int(binary.BigEndian.Uint16(h[2:])) - r.headers, binary.BigEndian.Uint16(h[4:])
 }
 
-// headersDiffer compares frame's headers with those of the first frame of r, which is regular, by the rules of sameIP and
-// sameTCP. Neither is shorter than r.headers.
+// headersDiffer compares frame's headers with those of the first frame of r, which is regular, by
+// the rules of sameIP and sameTCP. Neither is shorter than r.headers.
 func (r *run) headersDiffer(frame, first []byte, id uint16) bool {
 	a, b := (*[hdr.EthLen + hdr.IPv4Len]byte)(frame), (*[hdr.EthLen + hdr.IPv4Len]byte)(first)
 	d := differ8(a[:], b[:]) | differ8(a[8:], b[8:]) // Ethernet; IP version, length, TOS
@@ -112,13 +113,15 @@ func (r *run) headersDiffer(frame, first []byte, id uint16) bool {
 	return d != 0
 }
 
-// differIPv6 compares what is behind the first two bytes of two IPv6 headers, but for the payload length.
+// differIPv6 compares what is behind the first two bytes of two IPv6 headers, but for the payload
+// length.
 func differIPv6(a, b *[hdr.EthLen + hdr.IPv6Len]byte) uint64 {
 	d := uint64(binary.LittleEndian.Uint16(a[16:]) ^ binary.LittleEndian.Uint16(b[16:]))
 	return d | differ8(a[20:], b[20:]) | differ8(a[28:], b[28:]) | differ8(a[36:], b[36:]) | differ8(a[44:], b[44:]) | differ8(a[46:], b[46:])
 }
 
-// differ8 and differ4 are not 0 if the first eight or four bytes differ, in those bits of a little-endian word.
+// differ8 and differ4 are not 0 if the first eight or four bytes differ, in those bits of a
+// little-endian word.
 func differ8(a, b []byte) uint64 {
 	return binary.LittleEndian.Uint64(a) ^ binary.LittleEndian.Uint64(b)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-// sortLong is sort without next.
-func (w *worker) sortLong(frames []dv.Packet) {
+// classifySlow is classifyAndMerge without next.
+func (w *worker) classifySlow(frames []dv.Packet) {
 	w.merge.begin(frames)
 	mac := w.e.mac.Load()
 	for i := range frames {
@@ -33,7 +33,7 @@ func agree(t *testing.T, frames []dv.Packet) {
 			w.frames[i] = p
 		}
 	}
-	long.sortLong(long.frames[:len(frames)])
+	long.classifySlow(long.frames[:len(frames)])
 	short.classifyAndMerge(short.frames[:len(frames)])
 	if a, b := long.count, short.count; a.verified.Load() != b.verified.Load() || a.badChecksum.Load() != b.badChecksum.Load() {
 		t.Fatalf("the long way verified %d, %d of them bad; the short way %d, %d", a.verified.Load(), a.badChecksum.Load(), b.verified.Load(), b.badChecksum.Load())
@@ -88,7 +88,8 @@ func TestNextTakes(t *testing.T) {
 	}
 }
 
-// TestNextAgreesOnBits changes one bit of the headers of the second of three segments, and of what the NIC says of it.
+// TestNextAgreesOnBits changes one bit of the headers of the second of three segments, and of what
+// the NIC says of it.
 func TestNextAgreesOnBits(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, options := range [][]byte{nil, stamps} {
@@ -115,7 +116,8 @@ func TestNextAgreesOnBits(t *testing.T) {
 	}
 }
 
-// TestNextAgreesOnFlows mixes flows, some in the same slot of the table of open runs, with odd segments in between.
+// TestNextAgreesOnFlows mixes flows, some in the same slot of the table of open runs, with odd
+// segments in between.
 func TestNextAgreesOnFlows(t *testing.T) {
 	rng := seed(t)
 	for range 300 {

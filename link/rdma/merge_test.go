@@ -242,8 +242,8 @@ func segmentsOf(t *testing.T, w *worker, pkts []*gstack.PacketBuffer) []delivere
 	return out
 }
 
-// TestMergeKeepsStreams sends flows with loss, duplicates, reordering and odd segments through batches of all sizes: what
-// each flow's segments are, in which order, must not depend on merging.
+// TestMergeKeepsStreams sends flows with loss, duplicates, reordering and odd segments through
+// batches of all sizes: what each flow's segments are, in which order, must not depend on merging.
 func TestMergeKeepsStreams(t *testing.T) {
 	rng := seed(t)
 	for range 50 {

@@ -222,8 +222,8 @@ func (h *host) dial(t testing.TB, a netip.Addr, port uint16) net.Conn {
 	return conn
 }
 
-// unreachable tells that the neighbour was asked for its address three times and did not answer, as happens on a bad cable. A
-// client then dials again.
+// unreachable tells that the neighbour was asked for its address three times and did not answer, as
+// happens on a bad cable. A client then dials again.
 func unreachable(err error) bool {
 	return err != nil && strings.Contains(err.Error(), (&tcpip.ErrHostUnreachable{}).String())
 }

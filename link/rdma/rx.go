@@ -13,25 +13,27 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/tcpfix"
 )
 
-// receive delivers the first n frames of the batch, which go back to the ring before the stack sees their copies.
+// receive delivers the first n frames of the batch, which go back to the ring before the stack sees
+// their copies.
 func (w *worker) receive(n int) {
 	frames := w.frames[:n]
-	joined := w.linearize(frames)
+	linear := w.linearize(frames)
 	w.classifyAndMerge(frames)
 	packets := w.buildPackets()
-	if joined {
+	if linear {
 		w.releaseLinear(frames)
 	}
 	w.q.Release(frames)
 	w.deliverAll(packets)
 }
 
-// classifyAndMerge drops what is not for us or not sound and makes runs of the rest, changed where netstack needs it (flows.go).
+// classifyAndMerge drops frames for others and with wrong checksums, has tcpfix change the segments
+// that netstack would misread, and makes runs of the rest.
 func (w *worker) classifyAndMerge(frames []dv.Packet) {
 	w.merge.begin(frames)
-	mac, quick, pressure := w.e.mac.Load(), w.e.flows.LeavesData(), w.pressure()
+	mac, fast, pressure := w.e.mac.Load(), w.e.flows.LeavesData(), w.pressure()
 	for i := range frames {
-		if quick && w.merge.next(i) {
+		if fast && w.merge.next(i) {
 			continue
 		}
 		var l hdr.Packet
@@ -65,14 +67,14 @@ func (w *worker) countChanges(c tcpfix.Changes) {
 // buildPackets makes a packet of each run, but for those that a sink takes.
 func (w *worker) buildPackets() []*gstack.PacketBuffer {
 	runs := w.merge.runs
-	hosts := w.e.localAddrs.Load()
+	addrs := w.e.localAddrs.Load()
 	sinks := w.e.sinks.Load()
 	for i := range runs {
 		r := &runs[i]
 		if r.Fragment {
 			sinks = nil // nothing may overtake it, if it is a datagram's
 		}
-		r.fastPath = hosts.accepts(w.frames[r.first].Data, &r.Packet)
+		r.fastPath = addrs.accepts(w.frames[r.first].Data, &r.Packet)
 		if sink := w.sinkFor(r, sinks); sink != nil {
 			if w.deliverToSink(r, sink) {
 				continue
@@ -84,7 +86,8 @@ func (w *worker) buildPackets() []*gstack.PacketBuffer {
 	return w.packets[:len(runs)]
 }
 
-// deliverAll flushes the sinks and hands the packet of each run that has one to the stack, until the session ends.
+// deliverAll flushes the sinks and hands the packet of each run that has one to the stack, until
+// the attachment ends.
 func (w *worker) deliverAll(packets []*gstack.PacketBuffer) {
 	w.flushSinks()
 	delivered := 0
@@ -104,7 +107,8 @@ func (w *worker) deliverAll(packets []*gstack.PacketBuffer) {
 	w.countFastPath()
 }
 
-// acceptEthernet decides by the Ethernet header whether the frame is for this endpoint, and starts its layout.
+// acceptEthernet decides by the Ethernet header whether the frame is for this endpoint, and sets
+// EtherType and L3.
 func (w *worker) acceptEthernet(p *dv.Packet, mac uint64, l *hdr.Packet) bool {
 	frame := p.Data
 	if frame[0]&1 == 0 && binary.BigEndian.Uint64(frame)>>16 != mac {
@@ -122,8 +126,8 @@ func (w *worker) acceptEthernet(p *dv.Packet, mac uint64, l *hdr.Packet) bool {
 	return true
 }
 
-// verifyChecksums parses an IP frame and verifies the checksums that the NIC did not vouch for. Frames that cannot be parsed are let
-// through: the stack refuses and counts them.
+// verifyChecksums parses an IP frame and verifies the checksums that the NIC did not vouch for.
+// Frames that cannot be parsed are let through: the stack refuses and counts them.
 func (w *worker) verifyChecksums(p *dv.Packet, l *hdr.Packet) bool {
 	l.Parse(p.Data)
 	if p.Flags&dv.RxL3OK == 0 && !l.HeaderOK(p.Data) {
@@ -141,7 +145,8 @@ func (w *worker) verifyChecksums(p *dv.Packet, l *hdr.Packet) bool {
 	return true
 }
 
-// packet copies a run's frames into a new packet: one view for a frame, header and payload views for several.
+// packet copies a run's frames into a new packet: one view for a frame, header and payload views
+// for several.
 func (w *worker) packet(r *run) *gstack.PacketBuffer {
 	frame := w.frames[r.first].Data
 	if !r.merged() {
@@ -182,8 +187,8 @@ func (w *worker) fill(v *buffer.View, r *run) {
 	w.count.merged.Add(frames)
 }
 
-// rewrite makes the first frame's headers those of the whole run. The TCP checksum is left wrong: it has been verified
-// in every part.
+// rewrite makes the first frame's headers those of the whole run. The TCP checksum is left wrong:
+// it has been verified in every part.
 func (r *run) rewrite(headers, last []byte) {
 	ip := headers[r.L3:]
 	headers[r.L4+13] |= last[r.L4+13] & hdr.FlagsLast
@@ -217,8 +222,8 @@ func (w *worker) deliver(r *run, pkt *gstack.PacketBuffer) {
 	w.attachment.dispatcher.DeliverNetworkPacket(pkt.NetworkProtocolNumber, pkt)
 }
 
-// deliverFastPath delivers a packet directly to the transport layer and notes what it could, or has the network layer deliver
-// it after all.
+// deliverFastPath delivers a packet directly to the transport layer and notes what it could, or has
+// the network layer deliver it after all.
 func (w *worker) deliverFastPath(r *run, pkt *gstack.PacketBuffer) bool {
 	n := w.attachment.networks.Load()
 	if n == nil || n.fastPath == nil {
@@ -240,7 +245,7 @@ func (w *worker) deliverFastPath(r *run, pkt *gstack.PacketBuffer) bool {
 	return true
 }
 
-// countFastPath publishes what took the express lane in this batch.
+// countFastPath publishes what took the fast path in this batch.
 func (w *worker) countFastPath() {
 	if w.fast4.packets+w.fast6.packets == 0 {
 		return

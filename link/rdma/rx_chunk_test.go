@@ -12,7 +12,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-// TestUnshared: it is said of a view alone that it is alone, and looking changes nothing that others see.
+// TestUnshared: it is said of a view alone that it is alone, and looking changes nothing that
+// others see.
 func TestUnshared(t *testing.T) {
 	v := buffer.NewView(buffer.MaxChunkSize)
 	defer v.Release()
@@ -80,7 +81,8 @@ func TestChunksAllInUse(t *testing.T) {
 	}
 }
 
-// holdPackets checks packets against what they should hold, in an order of its own and some of them late.
+// holdPackets checks packets against what they should hold, in an order of its own and some of them
+// late.
 func holdPackets(t *testing.T, packets <-chan heldPacket) {
 	var held []heldPacket
 	check := func(h heldPacket) {
@@ -129,8 +131,8 @@ func keep(pkt *gstack.PacketBuffer, headers, way int, want []byte) heldPacket {
 	return h
 }
 
-// TestHeldPayload: the bytes of a packet stay what they are for as long as anybody has them, whoever lets go of others
-// meanwhile.
+// TestHeldPayload: the bytes of a packet stay what they are for as long as anybody has them,
+// whoever lets go of others meanwhile.
 func TestHeldPayload(t *testing.T) {
 	const size, rounds = 1448, 400
 	rng := seed(t)

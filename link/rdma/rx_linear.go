@@ -6,10 +6,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// Frames that came in several buffers of the ring, as jumbo frames do, are made one before anybody parses them. A frame that
-// is delivered alone then needs no further copy.
+// Frames that came in several buffers of the ring, as jumbo frames do, are made one before anybody
+// parses them. A frame that is delivered alone then needs no further copy.
 
-// linearize makes each frame of the batch that lies in several buffers one of a single piece, and reports whether there was any.
+// linearize makes each frame of the batch that lies in several buffers one of a single piece, and
+// reports whether there was any.
 func (w *worker) linearize(frames []dv.Packet) (any bool) {
 	for i := range frames {
 		p := &frames[i]
@@ -42,7 +43,8 @@ func (w *worker) view(i int16, end int) *buffer.View {
 	return v
 }
 
-// releaseLinear lets go of joined frames that were not delivered alone. Nothing refers to them any more.
+// releaseLinear releases linearized frames that were not delivered alone. Nothing refers to them
+// any more.
 func (w *worker) releaseLinear(frames []dv.Packet) {
 	for i := range frames {
 		if v := w.linear[i]; v != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-// TestJumbo sends segments and datagrams of 9000 bytes, which come in several buffers of the ring, or in one.
+// TestJumbo sends segments and datagrams of 9000 bytes, which come in several buffers of the ring,
+// or in one.
 func TestJumbo(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -63,7 +64,8 @@ func (k *keeper) DeliverNetworkPacket(_ tcpip.NetworkProtocolNumber, pkt *gstack
 	k.packets = append(k.packets, pkt.Data().AsRange().ToSlice())
 }
 
-// TestJoined: a long frame is verified, freed of its tag and its padding, merged, or delivered alone like any other.
+// TestJoined: a long frame is verified, freed of its tag and its padding, merged, or delivered
+// alone like any other.
 func TestJoined(t *testing.T) {
 	_, devs := devices(t, setup{mtu: 9000})
 	e, err := New(devs[0], Options{})

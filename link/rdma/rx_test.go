@@ -20,8 +20,9 @@ func udpFrame(f tcpFrame) []byte {
 	return f.Encode(header.UDPProtocolNumber, udp, 6)
 }
 
-// TestVerify breaks every bit of frames that the NIC did not vouch for: each must be dropped, except where no checksum
-// covers the bit or the break makes it another protocol's or the stack's business.
+// TestVerify breaks every bit of frames that the NIC did not vouch for: each must be dropped,
+// except where no checksum covers the bit or the break makes it another protocol's or the stack's
+// business.
 func TestVerify(t *testing.T) {
 	odd := segment(0)
 	odd.Payload = odd.Payload[:51]
@@ -149,8 +150,9 @@ func (r *recorder) DeliverNetworkPacket(proto tcpip.NetworkProtocolNumber, pkt *
 
 func (*recorder) DeliverLinkPacket(tcpip.NetworkProtocolNumber, *gstack.PacketBuffer) {}
 
-// FuzzReceive cuts its input into frames: a length of two bytes, then so many bytes behind our address. Nothing may
-// panic, every admitted frame must be in exactly one run, and no merged packet may have lost or gained a byte.
+// FuzzReceive cuts its input into frames: a length of two bytes, then so many bytes behind our
+// address. Nothing may panic, every admitted frame must be in exactly one run, and no merged packet
+// may have lost or gained a byte.
 func FuzzReceive(f *testing.F) {
 	pack := func(frames ...[]byte) []byte {
 		var out []byte

@@ -6,18 +6,22 @@ import (
 	"time"
 )
 
-// RxMode is how a receive worker waits for frames, by the names that VPP has for it ("set interface rx-mode").
+// RxMode is how a receive worker waits for frames, by the names that VPP has for it ("set interface
+// rx-mode").
 type RxMode uint8
 
-// The modes. The counters of a queue (dv.RxStats) show which is on: polling asks for no event (Arms), interrupt looks at the
-// ring twice in vain per event asked for, adaptive looks more often.
+// The modes. The counters of a queue (dv.RxStats) show which is on: polling asks for no event
+// (Arms), interrupt looks at the ring twice in vain per event asked for, adaptive looks more often.
 const (
-	// RxAdaptive looks at the ring for a while, the longer the more that pays, and then sleeps until the NIC reports a frame.
+	// RxAdaptive looks at the ring for a while, the longer the more that pays, and then sleeps
+	// until the NIC reports a frame.
 	RxAdaptive RxMode = iota
-	// RxPolling never sleeps and asks for no event: the shortest delay, for a whole processor per receive queue. It needs more
-	// processors than receive queues: without, files and sockets of the host are attended to every 10 ms only.
+	// RxPolling never sleeps and asks for no event: the shortest delay, for a whole processor per
+	// receive queue. It needs more processors than receive queues: without, files and sockets of
+	// the host are attended to every 10 ms only.
 	RxPolling
-	// RxInterrupt sleeps as soon as the ring is empty: the least work per second at low rates, for a wake-up per batch.
+	// RxInterrupt sleeps as soon as the ring is empty: the least work per second at low rates, for
+	// a wake-up per batch.
 	RxInterrupt
 )
 
@@ -61,8 +65,9 @@ const (
 	maxSpins = 2000
 	minSpins = 16
 
-	// A yield found nobody else to run if it took less than idleYield, or on a slow machine not much more than the shortest one so
-	// far, but no more than longestIdleYield. After idleYields of them in a row the worker parks.
+	// A yield found nobody else to run if it took less than idleYield, or on a slow machine not
+	// much more than the shortest one so far, but no more than longestIdleYield. After idleYields
+	// of them in a row the worker parks.
 	idleYield        = time.Microsecond
 	longestIdleYield = 20 * time.Microsecond
 	idleYields       = 2
@@ -71,7 +76,7 @@ const (
 	pollsPerYield = 64
 )
 
-// run works until the session or the device ends.
+// run works until the attachment or the device ends.
 func (w *worker) run() {
 	defer w.chunks.release()
 	defer w.count.waiting.release()
@@ -133,10 +138,11 @@ func (w *worker) spin() bool {
 	return false
 }
 
-// linger lets other goroutines run, looking at the ring after each turn of theirs, for as long as there are any, and reports
-// whether something came. A worker that parks while the processors are busy is not woken by its event: the scheduler
-// asks the netpoller only when it has nothing else to run, or after 10 ms, by when a ring has long overrun. Whoever was about to
-// send gets its turn, too, so the batch will be larger.
+// linger lets other goroutines run, looking at the ring after each turn of theirs, for as long as
+// there are any, and reports whether something came. A worker that parks while the processors are
+// busy is not woken by its event: the scheduler asks the netpoller only when it has nothing else to
+// run, or after 10 ms, by when a ring has long overrun. Goroutines about to send get their turn,
+// too, so the batch will be larger.
 func (w *worker) linger() bool {
 	for idle := 0; idle < idleYields && !w.attachment.stopped(); {
 		before := time.Now()
@@ -153,7 +159,7 @@ func (w *worker) linger() bool {
 	return false
 }
 
-// idleYield judges a yield by how long it took.
+// idleYield reports whether a yield that took so long found nothing to run.
 func (w *worker) idleYield(took time.Duration) bool {
 	if w.shortest == 0 || took < w.shortest {
 		w.shortest = max(took, 1)

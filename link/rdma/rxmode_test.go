@@ -128,7 +128,8 @@ func TestRxModesCarryData(t *testing.T) {
 	}
 }
 
-// TestIdleYield: on a slow machine an idle yield takes longer, and the worker parks all the same; one that lets others run does not count.
+// TestIdleYield: on a slow machine an idle yield takes longer, and the worker parks all the same;
+// one that lets others run does not count.
 func TestIdleYield(t *testing.T) {
 	us := time.Microsecond
 	for _, tt := range []struct {

@@ -77,7 +77,7 @@ const (
 // few and small, and lost without harm.
 func (k kind) urgent() bool { return k >= kindReset }
 
-// kindOf judges an outgoing packet by its headers.
+// kindOf classifies an outgoing packet by its headers.
 func kindOf(p *hdr.Segment) kind {
 	switch p.EtherType {
 	case hdr.TypeIPv4, hdr.TypeIPv6:

@@ -12,17 +12,17 @@ import (
 type DatagramSink interface {
 	// Deliver offers a datagram that may take the fast path: its IP header, which has no options or
 	// extensions, and the UDP header with all that follows it in the packet. The caller keeps both.
-	// False: it is not for this sink, or not now, and netstack decides about it and all that follows
-	// it in the batch. The same holds after a datagram to the port that may not take the fast path,
-	// one to a group for example.
+	// False: it is not for this sink, or not now, and netstack decides about it and all that
+	// follows it in the batch. The same holds after a datagram to the port that may not take the
+	// fast path, one to a group for example.
 	Deliver(ip, udp []byte) bool
 	// Flush ends a batch in which a datagram was delivered. It may be called when none was.
 	Flush()
 }
 
 // SetDatagramSinks offers datagrams on the fast path to the sink that find returns for their
-// destination port, if any; a nil find ends that. Receive workers call find and the sink, several at
-// once if there are several queues.
+// destination port, if any; a nil find ends that. Receive workers call find and the sink, several
+// at once if there are several queues.
 func (e *Endpoint) SetDatagramSinks(find func(v6 bool, port uint16) DatagramSink) {
 	if find == nil {
 		e.sinks.Store(nil)

@@ -165,8 +165,8 @@ func TestSinkDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestSinkKeepsOrder: in a batch nothing is delivered to a sink behind what goes to netstack's queue of
-// the same socket.
+// TestSinkKeepsOrder: in a batch nothing is delivered to a sink behind what goes to netstack's
+// queue of the same socket.
 func TestSinkKeepsOrder(t *testing.T) {
 	plain, fragment := query(func(*tcpFrame) {}), query(func(f *tcpFrame) { f.Fragment = 8 })
 	for _, tt := range []struct {

@@ -2,15 +2,15 @@ package rdma
 
 import "sync/atomic"
 
-// Stats is a snapshot of the endpoint's counters since New, summed over the queues. Those of the rings themselves are in
-// dv.Device.Stats.
+// Stats is a snapshot of the endpoint's counters since New, summed over the queues. Those of the
+// rings themselves are in dv.Device.Stats.
 type Stats struct {
 	RxPackets     uint64 // delivered to the stack
 	RxMerged      uint64 // frames that went into a packet with others
 	RxVerified    uint64 // frames whose transport checksum was verified in software
-	RxZeroWindow  uint64 // ACKs changed because netstack had shut its window on them, see zero_window.go
-	RxSYNRTTFixed uint64 // segments that echo a SYN sent several times, see syn_rtt_fix.go
-	RxSACKRemoved uint64 // ACKs whose SACK was taken out, see gso_sack_filter.go
+	RxZeroWindow  uint64 // ACKs changed because netstack had announced window 0, see tcpfix/zero_window.go
+	RxSYNRTTFixed uint64 // segments that echo a SYN sent several times, see tcpfix/syn_rtt_fix.go
+	RxSACKRemoved uint64 // ACKs whose SACK was taken out, see tcpfix/gso_sack_filter.go
 	RxFastPath    uint64 // packets that went to the transport layer directly, see fastpath.go
 	RxFragments   uint64 // IP fragments whose checksum was left to the stack
 	RxBadChecksum uint64 // dropped: checksum wrong
@@ -24,7 +24,7 @@ type Stats struct {
 	TxLSO     uint64 // of these, left to the NIC to segment
 	TxWaits   uint64 // times that room was waited for, by a datagram, or by a segment because the backlog was full
 	TxDropped uint64 // refused because there still was no room
-	TxResent  uint64 // TCP segments sent again by the link, see resend.go; netstack does not know of them
+	TxResent  uint64 // TCP segments sent again by the link, see tcpfix/resend.go; netstack does not know of them
 	TxErrors  uint64 // refused for another reason: too long, or the device is closed
 
 	// Segments that found no room, see backlog.go. They count as taken.

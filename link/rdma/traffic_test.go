@@ -139,8 +139,9 @@ func TestManyFlows(t *testing.T) {
 	}
 }
 
-// TestUDPSizes sends datagrams up to the largest, which are fragmented from 1472 bytes on, over a wire that breaks bits:
-// some may be lost, but what arrives must be right. Of fragments only the stack can know.
+// TestUDPSizes sends datagrams up to the largest, which are fragmented from 1472 bytes on, over a
+// wire that breaks bits: some may be lost, but what arrives must be right. Of fragments only the
+// stack can know.
 func TestUDPSizes(t *testing.T) {
 	for _, corrupt := range []float64{0, 0.02} {
 		t.Run(fmt.Sprint("corrupt ", corrupt), func(t *testing.T) { udpSizes(t, corrupt) })
@@ -187,7 +188,8 @@ func udpSizes(t *testing.T, corrupt float64) {
 	}
 }
 
-// unseen is true of two bits broken such that no checksum can know: one set, one cleared, in the same place of two 16-bit words.
+// unseen is true of two bits broken such that no checksum can know: one set, one cleared, in the
+// same place of two 16-bit words.
 func unseen(got, want []byte) bool {
 	if len(got) != len(want) || checksum.Checksum(got, 0) != checksum.Checksum(want, 0) {
 		return false
@@ -199,8 +201,9 @@ func unseen(got, want []byte) bool {
 	return broken == 2
 }
 
-// TestFullRing holds completions back, so that the ring fills: packets wait, are refused and counted, urgent ones still
-// find room and do not wait; when the completions come, a packet that waits goes out.
+// TestFullRing holds completions back, so that the ring fills: packets wait, are refused and
+// counted, urgent ones still find room and do not wait; when the completions come, a packet that
+// waits goes out.
 func TestFullRing(t *testing.T) {
 	nics, devs := devices(t, setup{dv: dv.Config{TxQueueSize: 256}})
 	e, err := New(devs[0], Options{})
@@ -241,7 +244,8 @@ func TestFullRing(t *testing.T) {
 	}
 }
 
-// TestAllocs: a frame from the wire to the stack, and a packet from the stack to the wire, allocate nothing.
+// TestAllocs: a frame from the wire to the stack, and a packet from the stack to the wire, allocate
+// nothing.
 func TestAllocs(t *testing.T) {
 	_, devs := devices(t, setup{})
 	e, err := New(devs[0], Options{})

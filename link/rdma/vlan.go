@@ -14,8 +14,9 @@ const (
 	vlanID   = 0x0fff // of the tag control information
 )
 
-// stripVLAN reads the frame's Ethernet type behind its tag, which it takes out. It reports whether the frame is of our VLAN; if we are in
-// none, a tag of VLAN 0, a mere priority, is as good as no tag (IEEE 802.1Q-2018 6.9).
+// stripVLAN reads the frame's Ethernet type behind its tag, which it takes out. It reports whether
+// the frame is of our VLAN; if we are in none, a tag of VLAN 0, a mere priority, is as good as no
+// tag (IEEE 802.1Q-2018 6.9).
 func (w *worker) stripVLAN(p *dv.Packet, l *hdr.Packet) bool {
 	frame := p.Data
 	l.EtherType, l.L3 = binary.BigEndian.Uint16(frame[12:]), hdr.EthLen
@@ -34,8 +35,9 @@ func (w *worker) stripVLAN(p *dv.Packet, l *hdr.Packet) bool {
 	return true
 }
 
-// addVLAN has the packet about to be posted sent with the tag of our VLAN, if we are in one. Its priority (PCP) is the class
-// selector of the packet's DSCP, its upper three bits, as the NIC itself maps DSCP where it is told to trust it.
+// addVLAN has the packet about to be posted sent with the tag of our VLAN, if we are in one. Its
+// priority (PCP) is the class selector of the packet's DSCP, its upper three bits, as the NIC
+// itself maps DSCP where it is told to trust it.
 func (s *sender) addVLAN() {
 	p := &s.packet
 	if s.vlan == 0 || len(p.Bufs) == 0 {

@@ -98,8 +98,8 @@ func (w *tags) Send(frames []frame.Frame) (int, error) {
 	return w.Wire.Send(frames)
 }
 
-// TestInAVLAN: two hosts of one VLAN talk by TCP, with segmentation by the NIC, by UDP and by whole datagrams, and nothing leaves
-// without a tag.
+// TestInAVLAN: two hosts of one VLAN talk by TCP, with segmentation by the NIC, by UDP and by whole
+// datagrams, and nothing leaves without a tag.
 func TestInAVLAN(t *testing.T) {
 	var cable *tags
 	a, b := pair(t, setup{dv: dv.Config{VLAN: 100}, wire: func(w wire.Wire) wire.Wire {

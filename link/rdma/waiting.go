@@ -139,7 +139,7 @@ func (e *Endpoint) waitingBytes() uint64 {
 	return uint64(packets) * uint64(waitingSize)
 }
 
-// pressure judges what waits, once per batch.
+// pressure classifies what waits, once per batch.
 func (w *worker) pressure() pressure {
 	limit := w.e.rxLimit
 	if w.e.waitingBytes() < limit/2 {

@@ -67,15 +67,15 @@ func heapInUse() uint64 {
 // anybody to make them.
 func TestACKFlood(t *testing.T) {
 	need.Long(t, "two floods, 3 s")
-	for _, express := range []bool{false, true} {
-		t.Run(fmt.Sprint("express lane ", express), func(t *testing.T) { floodWithACKs(t, express) })
+	for _, fast := range []bool{false, true} {
+		t.Run(fmt.Sprint("fast path ", fast), func(t *testing.T) { floodWithACKs(t, fast) })
 	}
 }
 
-func floodWithACKs(t *testing.T, express bool) {
+func floodWithACKs(t *testing.T, fast bool) {
 	const limit = 4 << 20
 	server, client := pair(t, setup{opts: Options{RxLimit: limit}, dv: dv.Config{DelayDrop: true}})
-	if express {
+	if fast {
 		server.ep.SetLocalAddresses([]netip.Prefix{netip.PrefixFrom(server.v4, 24)})
 	}
 	go echo(server.listen(t, server.v4, 80))
@@ -108,8 +108,8 @@ func floodWithACKs(t *testing.T, express bool) {
 	if grown > 2*limit {
 		t.Errorf("the heap grew by %d bytes, want %d at most", grown, 2*limit)
 	}
-	if (s.RxFastPath > 0) != express {
-		t.Errorf("%d packets took the express lane", s.RxFastPath)
+	if (s.RxFastPath > 0) != fast {
+		t.Errorf("%d packets took the fast path", s.RxFastPath)
 	}
 	listener.UnlockUser()
 	if err := answers(client.dial(t, server.v4, 80), alive); err != nil {

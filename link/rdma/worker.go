@@ -58,7 +58,7 @@ func (s *attachment) network(proto tcpip.NetworkProtocolNumber) gstack.NetworkEn
 	return nil
 }
 
-// worker is the owner of one receive queue during one session.
+// worker is the owner of one receive queue during one attachment.
 type worker struct {
 	e          *Endpoint
 	attachment *attachment
@@ -77,7 +77,7 @@ type worker struct {
 	linear   [batchFrames]*buffer.View // frames that came in several pieces, by number in the batch
 	segments [][]byte                  // of one such frame; scratch memory
 
-	fast4, fast6 traffic        // by the express lane, of this batch
+	fast4, fast6 traffic        // by the fast path, of this batch
 	sinks        []DatagramSink // that have taken datagrams of this batch
 }
 

@@ -128,7 +128,8 @@ func (f *resendFlow) stampAt(now tcpip.MonotonicTime) uint32 {
 }
 
 // first makes a packet of the first segment that is not acknowledged; nil: there is none any more.
-// It has the ACK number and the window sent last, as the peer may take an older window for news.
+// It has the ACK number and the window sent last, as the peer may take an older window for a new
+// one.
 func (f *resendFlow) first(now tcpip.MonotonicTime) *gstack.PacketBuffer {
 	if len(f.parts) == 0 {
 		return nil

@@ -12,14 +12,15 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
 
-// clocked are handshakes with a clock that the test turns.
+// clocked is a synRTTFix with a clock that the test sets.
 func clocked() (*synRTTFix, *time.Duration) {
 	s, now := newSYNRTTFix(), new(time.Duration)
 	s.since = func() time.Duration { return *now }
 	return &s, now
 }
 
-// TestSYNRTT: our SYN-ACK with timestamp 5000 has been sent at 0, and again at 1 s; which answers are changed.
+// TestSYNRTT: our SYN-ACK with timestamp 5000 has been sent at 0, and again at 1 s; which answers
+// are changed.
 func TestSYNRTT(t *testing.T) {
 	ours := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2, Ports: [2]uint16{80, 4000}, Seq: 99, Ack: 7, Flags: header.TCPFlagSyn | header.TCPFlagAck, TTL: 64, Options: hdrtest.Stamped(5000, 1)}
 	peers := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1, Ports: [2]uint16{4000, 80}, Seq: 7, Ack: 100, Flags: header.TCPFlagAck, TTL: 64, Options: hdrtest.Stamped(2, 5000)}
@@ -78,7 +79,8 @@ func TestSYNRTT(t *testing.T) {
 	}
 }
 
-// TestSYNRTTIsBounded: SYN-ACKs that nobody answers do not pile up, and cost nothing once they have expired.
+// TestSYNRTTIsBounded: SYN-ACKs that nobody answers do not pile up, and cost nothing once they have
+// expired.
 func TestSYNRTTIsBounded(t *testing.T) {
 	s, now := clocked()
 	f := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, Flags: header.TCPFlagSyn, TTL: 64, Options: hdrtest.Stamped(5, 0)}

@@ -21,8 +21,8 @@ import (
 // Fix: an ACK without data that is less than one unit beyond a zero window gets the sequence number
 // that netstack expects. It says the same.
 //
-// Upstream: no issue is known. No longer needed when netstack takes such an ACK itself. TestZeroWindow
-// compares what is changed; no test shows netstack's part.
+// Upstream: no issue is known. No longer needed when netstack takes such an ACK itself.
+// TestZeroWindow compares what is changed; no test shows netstack's part.
 type zeroWindow struct {
 	count atomic.Int32 // len(flows); 0 almost always, and then nothing below is touched
 

@@ -13,7 +13,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
 
-// TestZeroWindow: our side has announced window 0 at ACK number 1000; which ACKs of the peer are changed, and to what.
+// TestZeroWindow: our side has announced window 0 at ACK number 1000; which ACKs of the peer are
+// changed, and to what.
 func TestZeroWindow(t *testing.T) {
 	const at = 1000
 	ours := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2, Ports: [2]uint16{80, 4000}, Seq: 5, Ack: at, Flags: header.TCPFlagAck, TTL: 64}
