@@ -22,7 +22,7 @@ type Config struct {
 	RxMode RxMode
 
 	// RxLimit is how many bytes of received TCP segments without payload may wait to be worked off, which netstack
-	// does not bound: beyond it, strangers' are dropped first. Default 64 MiB, 256 KiB at least. [New] does not
+	// does not bound: beyond it, strangers' are dropped first. Default 16 MiB, 256 KiB at least. [New] does not
 	// look at it.
 	RxLimit int
 

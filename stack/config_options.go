@@ -34,7 +34,8 @@ type TCPOptions struct {
 	FixedReceiveBuffer bool
 
 	// Backlog is how many established connections wait for Accept; further SYNs are dropped, so that
-	// clients retry. From half of it on, SYN cookies are used. Default 4096 (Linux's somaxconn).
+	// clients retry. With as many handshakes under way, SYN cookies are used. Default 2048: of SYNs
+	// that nobody follows up, the stack then holds 20 MiB at most.
 	Backlog int
 	// AlwaysSYNCookies answers every SYN with a cookie: no state before the handshake is complete,
 	// no TCP options beyond MSS.
@@ -88,7 +89,7 @@ const (
 	keepAliveCount    = 9
 	maxACKDelay       = 400 * time.Millisecond
 	defaultMinRTO     = 120 * time.Millisecond
-	defaultBacklog    = 4096
+	defaultBacklog    = 2048
 	maxSYNRetries     = 6 // netstack gives up when the interval would exceed 120 s
 	minBuffer         = 4 << 10
 	defaultUDPBuffer  = 4 << 20

@@ -1,15 +1,60 @@
 package main
 
-import "runtime/debug"
+import (
+	"context"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+)
 
-// gcPercent is how much a server's heap grows between two garbage collections, in percent of what
-// is in use. With Go's default of 100 they take 9 % of an HTTP request's CPU, at 400 no less than
-// at 200.
-const gcPercent = 200
+// What a server's heap may grow by between two garbage collections. With Go's default of 100 % of
+// what is in use, collections take 9 % of an HTTP request's CPU, at 400 % no less than at 200 %.
+// But at 200 % a flood takes three times the memory of what it makes the stack hold. So where
+// 200 % is more than gcHeadroom the percentage is less, and Go's default at least.
+const (
+	gcPercent    = 200
+	minGCPercent = 100
+	gcHeadroom   = 32 << 20 // bytes
+)
 
-// setGCPercent applies gcPercent unless the user has an opinion: GOGC, as it is in the environment.
-func setGCPercent(opinion string) {
-	if opinion == "" {
-		debug.SetGCPercent(gcPercent)
+// setGCPercent sets the percentage after each collection until ctx ends, unless the user has an opinion:
+// GOGC, as it is in the environment.
+func setGCPercent(ctx context.Context, opinion string) {
+	if opinion != "" {
+		return
 	}
+	set := gcPercent
+	debug.SetGCPercent(set)
+	afterGC(ctx, func() {
+		if percent := gcPercentFor(liveHeap()); percent != set {
+			set = percent
+			debug.SetGCPercent(set)
+		}
+	})
+}
+
+// gcPercentFor is the percentage for a heap of which live bytes are in use.
+func gcPercentFor(live uint64) int {
+	return int(min(gcPercent, max(minGCPercent, gcHeadroom*100/max(live, 1))))
+}
+
+// liveHeap is how many bytes the last collection found in use.
+func liveHeap() uint64 {
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(live)
+	return live[0].Value.Uint64()
+}
+
+// gcMark is garbage once it is made. It has pointers, for the runtime puts several small objects
+// without any into one block, which is freed as a whole.
+type gcMark struct{ _ [4]*byte }
+
+// afterGC calls f soon after each collection until ctx ends, one call at a time.
+func afterGC(ctx context.Context, f func()) {
+	runtime.AddCleanup(&gcMark{}, func(ctx context.Context) {
+		if ctx.Err() == nil {
+			f()
+			afterGC(ctx, f)
+		}
+	}, ctx)
 }

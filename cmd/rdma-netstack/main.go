@@ -23,7 +23,7 @@ const (
 )
 
 func main() {
-	setGCPercent(os.Getenv("GOGC"))
+	setGCPercent(context.Background(), os.Getenv("GOGC"))
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 

@@ -30,7 +30,7 @@ import (
 
 const (
 	// DefaultRxLimit is the default of Options.RxLimit, in bytes.
-	DefaultRxLimit = 64 << 20
+	DefaultRxLimit = 16 << 20
 	// minRxLimit is what Options.RxLimit has to be at least, in bytes: half a batch.
 	minRxLimit = 256 << 10
 	// sampleShare is the number of packets that a sample stands for.
