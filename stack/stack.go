@@ -88,8 +88,8 @@ type Stack struct {
 // Config.AddressTimeout at the latest if it asks the network for addresses. On a link whose neighbours need no resolution (no
 // ARP, such as a TUN) nothing is detected or announced.
 //
-// Of gVisor's own links these are known to close in the middle of traffic (tests/links): channel, veth, and fdbased with
-// readv, recvmmsg or mmap. xdp's waits for itself when it is detached: Close then takes a second, says so in the log and leaves
+// Of gVisor's own links these are known to close in the middle of traffic (tests/links): channel, veth,
+// alone and below sniffer or packetsocket, and fdbased with readv, recvmmsg or mmap. xdp's waits for itself when it is detached: Close then takes a second, says so in the log and leaves
 // two goroutines behind. pipe delivers in the sender's goroutine, and Close may hang while both ends send; sharedmem's hangs.
 func New(link gstack.LinkEndpoint, cfg Config) (*Stack, error) {
 	return NewContext(context.Background(), link, cfg)

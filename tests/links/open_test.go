@@ -1,6 +1,7 @@
 package links
 
 import (
+	"io"
 	"net/netip"
 	"testing"
 
@@ -8,6 +9,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/link/channel"
 	"gvisor.dev/gvisor/pkg/tcpip/link/fdbased"
+	"gvisor.dev/gvisor/pkg/tcpip/link/packetsocket"
+	"gvisor.dev/gvisor/pkg/tcpip/link/sniffer"
 	"gvisor.dev/gvisor/pkg/tcpip/link/veth"
 	"gvisor.dev/gvisor/pkg/tcpip/link/xdp"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
@@ -33,6 +36,14 @@ func cables() []cable {
 	return []cable{
 		{"channel", openChannel},
 		{"veth", openVeth},
+		{"sniffer on veth", func(t *testing.T) (a, b gstack.LinkEndpoint) {
+			a, b = openVeth(t)
+			return sniffed(t, a), sniffed(t, b)
+		}},
+		{"packetsocket on veth", func(t *testing.T) (a, b gstack.LinkEndpoint) {
+			a, b = openVeth(t)
+			return packetsocket.New(a), packetsocket.New(b)
+		}},
 		{"fdbased, a socket pair", openSockets},
 		{"fdbased, packet sockets, recvmmsg", func(t *testing.T) (a, b gstack.LinkEndpoint) { return openPackets(t, fdbased.RecvMMsg) }},
 		{"fdbased, packet sockets, mmap", func(t *testing.T) (a, b gstack.LinkEndpoint) { return openPackets(t, fdbased.PacketMMap) }},
@@ -49,6 +60,14 @@ func must(t *testing.T, err error) {
 func openVeth(*testing.T) (a, b gstack.LinkEndpoint) {
 	left, right := veth.NewPair(mtu, veth.DefaultBacklogSize)
 	return left, right
+}
+
+// sniffed writes what passes a link to nowhere, as pcap.
+func sniffed(t *testing.T, link gstack.LinkEndpoint) gstack.LinkEndpoint {
+	t.Helper()
+	s, err := sniffer.NewWithWriter(link, io.Discard, 128)
+	must(t, err)
+	return s
 }
 
 // openChannel carries packets between two channel endpoints until the test ends.
