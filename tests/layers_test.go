@@ -110,7 +110,7 @@ var layers = map[string]layer{
 		module: []string{"..."}, others: []string{gvisor, xsys, netlink, ebpf, pprof},
 	},
 	// Modules of their own, too: what they prove is that services neither know nor need gVisor.
-	"tests/services/world": {module: []string{"cmd/rdma-netstack/lab", "dv", "dv/simnic/...", "stack", "tests/need"}},
+	"tests/services/world": {module: []string{"cmd/rdma-netstack/lab", "dv", "dv/simnic/...", "stack", "tests/moving", "tests/need"}},
 	"tests/services/...":   {module: []string{"tests/services/world", "tests/netpair", "stack"}, others: services},
 	"tests/services/leak":  {module: []string{"stack", "stack/stacktest"}, others: []string{"go.uber.org/goleak"}},
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
 
+	"github.com/rdma-netstack/rdma-netstack/tests/moving"
 	"github.com/rdma-netstack/rdma-netstack/tests/services/world"
 )
 
@@ -86,10 +87,10 @@ func TestCaddy(t *testing.T) {
 			t.Errorf("file over HTTP/2: %d bytes of %d, or others", len(got), len(big))
 		}
 		web := http3Client(t, w, id.Client())
-		if got := get(t, web, "https://192.0.2.10/"); string(got) != "HTTP/3.0 for 192.0.2.1" {
+		if got := get(t, w, web, "https://192.0.2.10/"); string(got) != "HTTP/3.0 for 192.0.2.1" {
 			t.Errorf("HTTP/3: %q", got)
 		}
-		if got := get(t, web, "https://192.0.2.10/files/big"); !bytes.Equal(got, big) {
+		if got := get(t, w, web, "https://192.0.2.10/files/big"); !bytes.Equal(got, big) {
 			t.Errorf("file over HTTP/3: %d bytes of %d, or others", len(got), len(big))
 		}
 	})
@@ -148,9 +149,13 @@ func http3Client(t *testing.T, w *world.World, config *tls.Config) *http.Client 
 	return &http.Client{Transport: transport, Timeout: world.Patience}
 }
 
-func get(t *testing.T, web *http.Client, url string) []byte {
+func get(t *testing.T, w *world.World, web *http.Client, url string) []byte {
 	t.Helper()
-	resp, err := web.Get(url)
+	req, err := http.NewRequestWithContext(w.Moving(t, moving.Limit), "GET", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := web.Do(req)
 	if err != nil {
 		t.Error(err)
 		return nil

@@ -17,6 +17,7 @@ import (
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
 
+	"github.com/rdma-netstack/rdma-netstack/tests/moving"
 	"github.com/rdma-netstack/rdma-netstack/tests/services/world"
 )
 
@@ -43,7 +44,7 @@ func TestHTTP3(t *testing.T) {
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				serve(t, c.server, id.Server())
-				exchange(t, client(t, c.client, id.Client(), c.at), "https://"+net.JoinHostPort(c.at, "443"))
+				exchange(t, w.Moving(t, moving.Limit), client(t, c.client, id.Client(), c.at), "https://"+net.JoinHostPort(c.at, "443"))
 			})
 		}
 	})
@@ -93,11 +94,16 @@ func client(t *testing.T, h world.Host, config *tls.Config, to string) *http.Cli
 }
 
 // exchange sends the body eight times at once over one connection.
-func exchange(t *testing.T, web *http.Client, url string) {
+func exchange(t *testing.T, ctx context.Context, web *http.Client, url string) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			resp, err := web.Post(url, "application/octet-stream", bytes.NewReader(body))
+			req, err := http.NewRequestWithContext(ctx, "POST", url, bytes.NewReader(body))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			resp, err := web.Do(req)
 			if err != nil {
 				t.Error(err)
 				return

@@ -15,8 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/tests/moving"
 	"github.com/rdma-netstack/rdma-netstack/tests/services/world"
 )
 
@@ -167,8 +167,13 @@ func TestGoClient(t *testing.T) {
 				transport := &http.Transport{DialContext: w.Client.DialContext, TLSClientConfig: &tls.Config{RootCAs: id.Pool}, ForceAttemptHTTP2: c.alpn != ""}
 				defer transport.CloseIdleConnections()
 				client := &http.Client{Transport: transport, Timeout: world.Patience}
+				ctx := w.Moving(t, moving.Limit)
 				for range 20 {
-					resp, err := client.Post(c.base+"/digest", "", bytes.NewReader(big[:100000]))
+					req, err := http.NewRequestWithContext(ctx, "POST", c.base+"/digest", bytes.NewReader(big[:100000]))
+					if err != nil {
+						t.Fatal(err)
+					}
+					resp, err := client.Do(req)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -178,14 +183,18 @@ func TestGoClient(t *testing.T) {
 						t.Fatalf("%s %s, %v; want %s %s", resp.Proto, got, err, c.proto, want)
 					}
 				}
-				resp, err := client.Get(c.base + "/hang")
+				req, err := http.NewRequestWithContext(ctx, "GET", c.base+"/hang", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp, err := client.Do(req)
 				if err != nil {
 					t.Fatal(err)
 				}
 				resp.Body.Close()
 				select {
 				case <-gone:
-				case <-time.After(world.Patience):
+				case <-ctx.Done():
 					t.Error("the server did not notice that the client went away")
 				}
 			})

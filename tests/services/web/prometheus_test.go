@@ -71,10 +71,13 @@ func startPrometheus(t *testing.T, w *world.World) {
 	})
 }
 
+// startup is longer than Prometheus takes until it scrapes, once a second from then on.
+const startup = 20 * time.Second
+
 // await asks Prometheus until its answer names the instance.
 func await(t *testing.T, w *world.World, query, instance string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), world.Patience)
+	ctx, cancel := context.WithTimeout(w.Moving(t, startup), world.Patience)
 	defer cancel()
 	transport := &http.Transport{DialContext: w.Client.DialContext}
 	defer transport.CloseIdleConnections()

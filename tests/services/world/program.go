@@ -13,11 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/tests/moving"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// Patience is how long one thing may take that a client does, such as a run of a program. On a bad wire a connection may begin badly: netstack takes the time
-// since its first SYN-ACK for the round trip even if that one was lost, and its first timeouts are three times as long.
+// Patience is how long one thing may take that a client does, such as a run of a program, while
+// something moves all the time.
 const Patience = 3 * time.Minute
 
 // Run runs a program on the client and returns what it printed. It has to end well.
@@ -36,11 +37,22 @@ func (w *World) Feed(t testing.TB, stdin io.Reader, program string, args ...stri
 	return out
 }
 
-// Try is Feed for programs that may fail.
+// Try is Feed for programs that may fail. One during which nothing moves for moving.Limit does.
 func (w *World) Try(t testing.TB, stdin io.Reader, program string, args ...string) (string, error) {
+	t.Helper()
+	return w.try(t, moving.Limit, stdin, program, args...)
+}
+
+// try is Try with a limit for how long nothing may move.
+func (w *World) try(t testing.TB, limit time.Duration, stdin io.Reader, program string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
+	if w.stack {
+		var stop func()
+		ctx, stop = w.moved.Watch(ctx, limit)
+		defer stop()
+	}
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, need.Tool(t, program), args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &out
@@ -49,6 +61,9 @@ func (w *World) Try(t testing.TB, stdin io.Reader, program string, args ...strin
 	err := w.Client.Start(cmd)
 	if err == nil {
 		err = cmd.Wait()
+	}
+	if err != nil && ctx.Err() != nil { // it was killed
+		err = fmt.Errorf("%w, %w", context.Cause(ctx), err)
 	}
 	if err != nil {
 		err = fmt.Errorf("%s %s: %w", program, strings.Join(args, " "), err)

@@ -17,6 +17,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/moving"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
@@ -51,6 +52,18 @@ type World struct {
 	Server Host
 	Client *lab.Net // a kernel
 	Wire   string   // what happens to frames, as simnic.ParseFaults reads it
+
+	moved moving.Meter // of the wire of a server that is a stack
+	stack bool         // the server is one
+}
+
+// Moving returns a context for work that lasts as long as the test at most. When nothing has moved on
+// the wire for the limit, it ends and the test fails. Between kernels it does not look.
+func (w *World) Moving(t testing.TB, limit time.Duration) context.Context {
+	if !w.stack {
+		return t.Context()
+	}
+	return w.moved.Context(t, limit)
 }
 
 // Each runs the test twice with the server on a stack: on a good wire and on a bad one.
@@ -69,7 +82,7 @@ func New(t testing.TB, faults string) *World {
 	if faults != "" {
 		cfg.Seed = seed(t)
 	}
-	w := &World{Client: namespace(t, "client"), Wire: faults}
+	w := &World{Client: namespace(t, "client"), Wire: faults, stack: true}
 	var cable wire.Wire
 	must(t, w.Client.Do(func() (err error) {
 		if cable, err = wire.OpenTAP(port); err != nil {
@@ -80,7 +93,7 @@ func New(t testing.TB, faults string) *World {
 	nic, err := simnic.New(simnic.Config{})
 	must(t, err)
 	t.Cleanup(func() { nic.Close() })
-	must(t, nic.ConnectWire(wire.WithFaults(cable, cfg)))
+	must(t, nic.ConnectWire(moving.Wire(wire.WithFaults(cable, cfg), &w.moved)))
 	st, err := stack.Open(t.Context(), stack.Config{
 		NIC: dv.Config{
 			Kernel: kernel.Opener(nic),
