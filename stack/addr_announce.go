@@ -28,7 +28,8 @@ func newAnnouncer(s *Stack) *time.Timer {
 
 // Announce tells every neighbour that our addresses are at our hardware address: by gratuitous ARP
 // (RFC 5227 section 2.3) and unsolicited neighbour advertisements (RFC 4861 section 7.2.6). It is
-// done at start and when the device's link has come up again; call it when an address has moved here from another host.
+// done at start and when the device's link has come up again; call it when an address has moved
+// here from another host.
 func (s *Stack) Announce() {
 	if s.closed.Load() {
 		return
@@ -58,7 +59,8 @@ func (s *Stack) gratuitousARP(mac tcpip.LinkAddress, a netip.Addr) {
 	copy(packet.HardwareAddressSender(), mac)
 	copy(packet.ProtocolAddressSender(), a.AsSlice())
 	copy(packet.ProtocolAddressTarget(), a.AsSlice())
-	s.net.WritePacketToRemote(nicID, header.EthernetBroadcastAddress, header.ARPProtocolNumber, buffer.MakeWithData(packet))
+	s.net.WritePacketToRemote(nicID, header.EthernetBroadcastAddress, header.ARPProtocolNumber,
+		buffer.MakeWithData(packet))
 }
 
 // unsolicitedNA multicasts a neighbour advertisement that overrides cached entries.
@@ -89,7 +91,8 @@ func (s *Stack) solicitRouter() {
 
 // multicast sends a message of neighbour discovery, whose checksum it fills in.
 func (s *Stack) multicast(icmp header.ICMPv6, from, to tcpip.Address) {
-	icmp.SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp, Src: from, Dst: to}))
+	icmp.SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp, Src: from,
+		Dst: to}))
 	packet := make(header.IPv6, header.IPv6MinimumSize, header.IPv6MinimumSize+len(icmp))
 	packet.Encode(&header.IPv6Fields{
 		PayloadLength:     uint16(len(icmp)),
@@ -99,5 +102,6 @@ func (s *Stack) multicast(icmp header.ICMPv6, from, to tcpip.Address) {
 		DstAddr:           to,
 	})
 	packet = append(packet, icmp...)
-	s.net.WritePacketToRemote(nicID, header.EthernetAddressFromMulticastIPv6Address(to), header.IPv6ProtocolNumber, buffer.MakeWithData(packet))
+	s.net.WritePacketToRemote(nicID, header.EthernetAddressFromMulticastIPv6Address(to),
+		header.IPv6ProtocolNumber, buffer.MakeWithData(packet))
 }

@@ -6,19 +6,20 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// watchARP makes of netstack's ARP one that c sees the packets of.
+// watchARP wraps netstack's ARP so that c sees its packets.
 func (c *claims) watchARP(factory gstack.NetworkProtocolFactory) gstack.NetworkProtocolFactory {
 	return func(g *gstack.Stack) gstack.NetworkProtocol { return arpProtocol{factory(g), c} }
 }
 
-// arpProtocol is netstack's ARP, watched.
+// arpProtocol is netstack's ARP, with its packets inspected.
 type arpProtocol struct {
 	gstack.NetworkProtocol
 	claims *claims
 }
 
 // NewEndpoint implements gstack.NetworkProtocol.
-func (p arpProtocol) NewEndpoint(nic gstack.NetworkInterface, d gstack.TransportDispatcher) gstack.NetworkEndpoint {
+func (p arpProtocol) NewEndpoint(nic gstack.NetworkInterface,
+	d gstack.TransportDispatcher) gstack.NetworkEndpoint {
 	ep := p.NetworkProtocol.NewEndpoint(nic, d)
 	if full, ok := ep.(arpHost); ok {
 		return arpEndpoint{full, nic, p.claims}
@@ -33,7 +34,7 @@ type arpHost interface {
 	gstack.LinkAddressResolver
 }
 
-// arpEndpoint is netstack's ARP on one interface, watched.
+// arpEndpoint is netstack's ARP on one interface, with its packets inspected.
 type arpEndpoint struct {
 	arpHost
 	nic    gstack.NetworkInterface
@@ -48,9 +49,11 @@ func (e arpEndpoint) HandlePacket(pkt *gstack.PacketBuffer) {
 	e.arpHost.HandlePacket(pkt)
 }
 
-// checkSender looks at who says that it has an address. A probe, for 0.0.0.0 as yet, says nothing of the kind (RFC 5227 section 1.1).
+// checkSender compares the sender with our addresses. A probe has the sender 0.0.0.0 and claims
+// nothing (RFC 5227 section 1.1).
 func (e arpEndpoint) checkSender(h header.ARP) {
-	mac, sender := tcpip.LinkAddress(h.HardwareAddressSender()), tcpip.AddrFrom4Slice(h.ProtocolAddressSender())
+	mac, sender := tcpip.LinkAddress(h.HardwareAddressSender()),
+		tcpip.AddrFrom4Slice(h.ProtocolAddressSender())
 	switch {
 	case mac == e.claims.own:
 		e.claims.twin()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// autoconfSource is who told us of routes and resolvers.
+// autoconfSource is where routes and resolvers were learned from.
 type autoconfSource string
 
 const (
@@ -19,20 +19,21 @@ const (
 	fromLinux  autoconfSource = "the port's netdev"
 )
 
-// sourcePrecedence is whose routes and resolvers come first.
+// sourcePrecedence lists the sources by the precedence of their routes and resolvers.
 var sourcePrecedence = []autoconfSource{fromDHCPv4, fromDHCPv6, fromRA, fromLinux}
 
-// autoconf is what the network told us while running, by who told it. What cfg says comes first.
+// autoconf is what the network has configured while the stack runs, by source. What Config says
+// precedes it.
 type autoconf struct {
-	applying sync.Mutex // held from a change until it is in force; before mu
-	logLimit rateLimit  // limits the lines logged about it; guarded by applying
+	applying sync.Mutex // held from a change until it is in force; locked before mu
+	logLimit rateLimit  // limits the lines logged about changes; guarded by applying
 
 	mu     sync.Mutex
 	routes map[autoconfSource][]Route
 	dns    map[autoconfSource][]netip.Addr
 }
 
-// set replaces what one source has told, and reports whether that is news.
+// set replaces what one source has told, and reports whether that is a change.
 func (l *autoconf) set(from autoconfSource, routes []Route, dns []netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,7 +47,7 @@ func (l *autoconf) set(from autoconfSource, routes []Route, dns []netip.Addr) bo
 	return true
 }
 
-// hasRoutes says whether routes that a source has told are in use.
+// hasRoutes says whether routes of a source are in use.
 func (l *autoconf) hasRoutes(from autoconfSource) bool {
 	l.applying.Lock()
 	defer l.applying.Unlock()
@@ -55,7 +56,7 @@ func (l *autoconf) hasRoutes(from autoconfSource) bool {
 	return len(l.routes[from]) > 0
 }
 
-// hasRouter says whether a router that a source has told of is in use.
+// hasRouter says whether a route of a source that has a router is in use.
 func (l *autoconf) hasRouter(from autoconfSource) bool {
 	l.applying.Lock()
 	defer l.applying.Unlock()
@@ -84,7 +85,7 @@ func (l *autoconf) servers() []netip.Addr {
 	return all
 }
 
-// applyAutoconf takes routes and resolvers that a source has told into use, in place of what it told before.
+// applyAutoconf takes routes and resolvers of a source into use, in place of its earlier ones.
 func (s *Stack) applyAutoconf(from autoconfSource, routes []Route, dns []netip.Addr) error {
 	s.autoconf.applying.Lock()
 	defer s.autoconf.applying.Unlock()
@@ -98,12 +99,13 @@ func (s *Stack) applyAutoconf(from autoconfSource, routes []Route, dns []netip.A
 	s.net.SetRouteTable(table)
 	s.epoch.Add(1)
 	if ok, missed := s.autoconf.logLimit.allows(time.Now()); ok {
-		s.log.Info("learned", "interface", s.name, "from", string(from), "routes", len(routes), "dns", len(dns), "changes_not_logged", missed)
+		s.log.Info("learned", "interface", s.name, "from", string(from), "routes", len(routes),
+			"dns", len(dns), "changes_not_logged", missed)
 	}
 	return nil
 }
 
-// useAddress takes an address the network gave us into use, once nobody has objected or ctx is done.
+// useAddress takes an address that the network gave us into use, after duplicate detection.
 func (s *Stack) useAddress(ctx context.Context, p netip.Prefix) error {
 	if err := s.addAddress(ctx, p); err != nil {
 		return err
@@ -115,7 +117,7 @@ func (s *Stack) useAddress(ctx context.Context, p netip.Prefix) error {
 	return nil
 }
 
-// removeAddress ends the use of an address.
+// removeAddress ends the use of an address, and says so in the log.
 func (s *Stack) removeAddress(p netip.Prefix) {
 	s.net.RemoveAddress(nicID, toAddress(p.Addr()))
 	s.log.Info("address given up", "interface", s.name, "address", p.String())

@@ -20,14 +20,16 @@ func garpOf(mac []byte, ip string) []byte {
 	return arpFrame(1, mac, ip, make([]byte, 6), ip)
 }
 
-// TestConflicts: another host that uses an address of ours is answered by an announcement, once in 10 s however often it does,
-// and every time is counted. Who only asks is no conflict.
+// TestConflicts: another host that uses an address of ours is answered by an announcement, once in
+// 10 s however often it does, and every time is counted. Who only asks is no conflict.
 func TestConflicts(t *testing.T) {
 	const v4, v6 = "192.0.2.1", "2001:db8::1"
 	ask := func(from string) []byte { // a solicitation for our address, by whom its option says
-		return icmp6Frame(macOther, from, "ff02::1:ff00:1", []byte{135, 0, 0, 0, 0, 0, 0, 0}, netip.MustParseAddr(v6).AsSlice(), []byte{1, 1}, macOther)
+		return icmp6Frame(macOther, from, "ff02::1:ff00:1", []byte{135, 0, 0, 0, 0, 0, 0, 0},
+			netip.MustParseAddr(v6).AsSlice(), []byte{1, 1}, macOther)
 	}
-	our6 := advertFrame(macOurs, v6)[:54] // to all nodes, from the address; the rest is up to netstack's announcement
+	// to all nodes, from the address; the rest is up to netstack's announcement
+	our6 := advertFrame(macOurs, v6)[:54]
 	for _, c := range []struct {
 		name      string
 		frame     []byte
@@ -36,7 +38,8 @@ func TestConflicts(t *testing.T) {
 	}{
 		{"gratuitous ARP", garpOf(macOther, v4), garpOf(macOurs, v4), 5},
 		{"ARP reply", arpFrame(2, macOther, v4, macOurs, "192.0.2.9"), garpOf(macOurs, v4), 5},
-		{"ARP request from it", arpFrame(1, macOther, v4, make([]byte, 6), "192.0.2.9"), garpOf(macOurs, v4), 5},
+		{"ARP request from it", arpFrame(1, macOther, v4, make([]byte, 6), "192.0.2.9"),
+			garpOf(macOurs, v4), 5},
 		{"ARP probe", arpFrame(1, macOther, "0.0.0.0", make([]byte, 6), v4), nil, 0},
 		{"ARP request for it", arpFrame(1, macOther, "192.0.2.9", make([]byte, 6), v4), nil, 0},
 		{"somebody else's ARP", garpOf(macOther, "192.0.2.9"), nil, 0},
@@ -50,13 +53,16 @@ func TestConflicts(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var log logged
-			s, st := onStation(t, stack.Config{DuplicateDetection: -1, NoAnnounce: true, Logger: log.logger(),
-				Addresses: []netip.Prefix{netip.MustParsePrefix(v4 + "/24"), netip.MustParsePrefix(v6 + "/64")}})
+			s, st := onStation(t, stack.Config{DuplicateDetection: -1,
+				NoAnnounce: true, Logger: log.logger(),
+				Addresses: []netip.Prefix{netip.MustParsePrefix(v4 + "/24"),
+					netip.MustParsePrefix(v6 + "/64")}})
 			for range 5 {
 				st.send(c.frame)
 			}
 			st.send(garpOf(macOurs, "192.0.2.7")) // what comes last: it was all seen
-			eventually(t, "the last frame", func() bool { return s.Stats().HardwareAddrConflicts == 1 })
+			eventually(t, "the last frame",
+				func() bool { return s.Stats().HardwareAddrConflicts == 1 })
 			if n := s.Stats().AddressConflicts; n != c.conflicts {
 				t.Errorf("%d conflicts, want %d", n, c.conflicts)
 			}
@@ -64,7 +70,8 @@ func TestConflicts(t *testing.T) {
 				return
 			}
 			eventually(t, "the defence", func() bool { return st.count(c.defence, nil) > 0 })
-			eventually(t, "the log", func() bool { return log.lines("another host uses our address") == 1 })
+			eventually(t, "the log",
+				func() bool { return log.lines("another host uses our address") == 1 })
 			if n := st.count(c.defence, nil); n != 1 || s.Stats().AddressDefences != 1 {
 				t.Errorf("%d announcements, %d counted, want 1", n, s.Stats().AddressDefences)
 			}
@@ -94,12 +101,15 @@ func TestTwin(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var log logged
-			s, st := onStation(t, stack.Config{DuplicateDetection: -1, Logger: log.logger(), Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
+			s, st := onStation(t, stack.Config{DuplicateDetection: -1, Logger: log.logger(),
+				Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
 			for range 5 {
 				st.send(c.frame)
 			}
-			eventually(t, "all counted", func() bool { return s.Stats().HardwareAddrConflicts == 5 })
-			eventually(t, "the log", func() bool { return log.lines("our own hardware address") == 1 })
+			eventually(t, "all counted",
+				func() bool { return s.Stats().HardwareAddrConflicts == 5 })
+			eventually(t, "the log",
+				func() bool { return log.lines("our own hardware address") == 1 })
 			if n := s.Stats().AddressConflicts; n != 0 {
 				t.Errorf("%d conflicts of addresses", n)
 			}
@@ -114,18 +124,26 @@ func TestNewContext(t *testing.T) {
 		cfg        stack.Config
 	}{
 		{"duplicate detection", "wait until nobody objects to our addresses [192.0.2.1/24]",
-			stack.Config{DuplicateDetection: time.Hour, Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}},
-		{"DHCP", "no DHCP server gave an address", stack.Config{DuplicateDetection: -1, DHCPv4: true, AddressTimeout: time.Hour}},
-		{"DHCPv6", "no DHCP server gave an address", stack.Config{DuplicateDetection: -1, DHCPv6: true, AddressTimeout: time.Hour}},
-		{"routers", "wait for a router", stack.Config{DuplicateDetection: -1, SLAAC: true, AddressTimeout: time.Hour}},
-		{"anybody", "no DHCP server gave an address, and no router a prefix", stack.Config{DuplicateDetection: -1, Auto: true, AddressTimeout: time.Hour}},
+			stack.Config{DuplicateDetection: time.Hour,
+				Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}},
+		{"DHCP", "no DHCP server gave an address",
+			stack.Config{DuplicateDetection: -1, DHCPv4: true, AddressTimeout: time.Hour}},
+		{"DHCPv6", "no DHCP server gave an address",
+			stack.Config{DuplicateDetection: -1, DHCPv6: true, AddressTimeout: time.Hour}},
+		{"routers", "wait for a router", stack.Config{DuplicateDetection: -1, SLAAC: true,
+			AddressTimeout: time.Hour}},
+		{"anybody", "no DHCP server gave an address, and no router a prefix",
+			stack.Config{DuplicateDetection: -1, Auto: true, AddressTimeout: time.Hour}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			near, _ := newStation(t)
 			link := &closing{LinkEndpoint: near}
 			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 			defer cancel()
-			made := background(func() error { _, err := stack.NewContext(ctx, link, c.cfg); return err })
+			made := background(func() error {
+				_, err := stack.NewContext(ctx, link, c.cfg)
+				return err
+			})
 			err := result(t, "NewContext", made)
 			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v, want %q and the context's error", err, c.says)

@@ -11,10 +11,11 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 )
 
-// defaultAddressTimeout is Config.AddressTimeout's.
+// defaultAddressTimeout is the default of Config.AddressTimeout.
 const defaultAddressTimeout = 15 * time.Second
 
-// configure asks the network for what cfg wants of it, and starts what keeps it up to date. ctx bounds the asking.
+// configure asks the network for the addresses that cfg wants from it, and starts the goroutines
+// that keep them. ctx bounds the first part.
 func (s *Stack) configure(ctx context.Context) error {
 	if s.cfg.SLAAC {
 		s.background.Go(func() { s.follow(s.raEvents) })
@@ -25,12 +26,13 @@ func (s *Stack) configure(ctx context.Context) error {
 		return err
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("wait for a router, or for the other IP version, on %s: %w", s.name, context.Cause(ctx))
+		return fmt.Errorf("wait for a router, or for the other IP version, on %s: %w",
+			s.name, context.Cause(ctx))
 	}
 	return nil
 }
 
-// ask asks those whom cfg names for addresses.
+// ask asks the sources that cfg names for addresses.
 func (s *Stack) ask(ctx context.Context) error {
 	if s.cfg.Auto {
 		return s.auto(ctx)
@@ -63,11 +65,13 @@ func (s *Stack) unanswered() error {
 	if s.netdev != nil && len(s.netdev.Subnets) > 0 {
 		hint = fmt.Sprintf(" in one of the networks of %s, %v", s.netdev.Netdev, s.netdev.Subnets)
 	}
-	return fmt.Errorf("no answer in %v; give an address yourself%s, or set AddressTimeout", s.cfg.AddressTimeout, hint)
+	return fmt.Errorf("no answer in %v; give an address yourself%s, or set AddressTimeout",
+		s.cfg.AddressTimeout, hint)
 }
 
-// auto asks everybody at once, for as long as the stack lives, and returns when there is an address of either IP version, or of
-// one and the other has had its time. What comes later is taken into use then. DHCPv6 is asked when a router says so.
+// auto asks DHCPv4 servers and routers at the same time, for as long as the stack lives, and DHCPv6
+// servers when a router says so. It returns when there is an address of each IP version, or of one
+// and otherVersion has passed. Later answers are taken into use when they come.
 func (s *Stack) auto(ctx context.Context) error {
 	s.acquireLeaseLater(newDHCP4)
 	tick := time.NewTicker(routerPoll)
@@ -87,12 +91,13 @@ func (s *Stack) auto(ctx context.Context) error {
 			if v4 || v6 {
 				return nil
 			}
-			return fmt.Errorf("%w, and no router a prefix, on %s: %w", ErrNoLease, s.name, context.Cause(ctx))
+			return fmt.Errorf("%w, and no router a prefix, on %s: %w", ErrNoLease,
+				s.name, context.Cause(ctx))
 		}
 	}
 }
 
-// acquireLeaseLater is rent that goes on in the background.
+// acquireLeaseLater is acquireLease in the background.
 func (s *Stack) acquireLeaseLater(open func(*Stack) (dhcpClient, error)) {
 	s.background.Go(func() {
 		if err := s.acquireLease(s.ctx, open); err != nil && s.ctx.Err() == nil {
@@ -101,7 +106,8 @@ func (s *Stack) acquireLeaseLater(open func(*Stack) (dhcpClient, error)) {
 	})
 }
 
-// provided says of which IP versions there is an address, given by cfg or by the network, with its routes.
+// provided says of which IP versions there is an address, given by cfg or by the network, with its
+// routes.
 func (s *Stack) provided() (v4, v6 bool) {
 	v4, ra := s.autoconf.hasRoutes(fromDHCPv4), s.autoconf.hasRoutes(fromRA)
 	for _, p := range s.Addrs() {
@@ -111,8 +117,8 @@ func (s *Stack) provided() (v4, v6 bool) {
 	return v4, v6
 }
 
-// awaitRouter waits until a router's prefixes and routes are in use. A link without routers is no error: what it advertises is
-// taken into use when one appears.
+// awaitRouter waits until a router's prefixes and routes are in use. A link without routers is no
+// error: what it advertises is taken into use when one appears.
 func (s *Stack) awaitRouter(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, routerWait)
 	defer cancel()
@@ -129,7 +135,8 @@ func (s *Stack) awaitRouter(ctx context.Context) error {
 	return nil
 }
 
-// routed says whether a router's routes are in use, and an address of its prefix unless it leaves that to DHCPv6.
+// routed says whether a router's routes are in use, and an address of its prefix unless it leaves
+// that to DHCPv6.
 func (s *Stack) routed() bool {
 	if !s.autoconf.hasRouter(fromRA) {
 		return false
@@ -145,6 +152,6 @@ func (s *Stack) routed() bool {
 // routerWait is three router solicitations, 4 s apart at most, and an answer (RFC 4861 section 10).
 const routerWait, routerPoll = 5 * time.Second, 20 * time.Millisecond
 
-// otherVersion is how long one IP version waits for the other: routers answer a solicitation within 0.5 s, and detecting
-// duplicates takes as long as Config says.
+// otherVersion is how long one IP version waits for the other: routers answer a solicitation within
+// 0.5 s, and detecting duplicates takes as long as Config says.
 const otherVersion = 2 * time.Second

@@ -32,7 +32,7 @@ func detection(d time.Duration) gstack.DADConfigurations {
 	}
 }
 
-// disableDetection ends duplicate detection: nobody on this link has a hardware address to answer with.
+// disableDetection ends duplicate detection, on a link without hardware addresses.
 func (s *Stack) disableDetection() {
 	for _, p := range []tcpip.NetworkProtocolNumber{header.ARPProtocolNumber, ipv6Protocol} {
 		if ep, err := s.net.GetNetworkEndpoint(nicID, p); err == nil {
@@ -50,7 +50,8 @@ func (s *Stack) disableDetection() {
 func (s *Stack) addAddresses(ctx context.Context, mac tcpip.LinkAddress) error {
 	all := s.cfg.Addresses
 	if len(all) >= manyAddresses {
-		s.log.Warn("many addresses make every received packet slower", "interface", s.name, "addresses", len(all))
+		s.log.Warn("many addresses make every received packet slower", "interface",
+			s.name, "addresses", len(all))
 	}
 	errs := make([]error, len(all))
 	var linkLocal error
@@ -73,7 +74,8 @@ func (s *Stack) addAddresses(ctx context.Context, mac tcpip.LinkAddress) error {
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
-		return fmt.Errorf("wait until nobody objects to our addresses %v: %w", all, context.Cause(ctx))
+		return fmt.Errorf("wait until nobody objects to our addresses %v: %w", all,
+			context.Cause(ctx))
 	}
 	if err := errors.Join(errs...); err != nil || linkLocal == nil {
 		return err
@@ -81,7 +83,8 @@ func (s *Stack) addAddresses(ctx context.Context, mac tcpip.LinkAddress) error {
 	if len(all) == 0 && !s.cfg.dynamic() || s.cfg.DHCPv6 || s.closed.Load() {
 		return linkLocal
 	}
-	s.log.Warn("there is no link-local address, and no IPv6 but for the addresses given", "interface", s.name, "error", linkLocal)
+	s.log.Warn("there is no link-local address, and no IPv6 but for the addresses given",
+		"interface", s.name, "error", linkLocal)
 	return nil
 }
 
@@ -93,9 +96,12 @@ func (s *Stack) addAddress(ctx context.Context, p netip.Prefix) error {
 }
 
 // addInTurn is addAddress that adds p when turn is closed and calls pass once it has.
-func (s *Stack) addInTurn(ctx context.Context, p netip.Prefix, turn <-chan struct{}, pass func()) error {
-	limit := detectionSlack + 2*max(s.cfg.DuplicateDetection, 0) // a probe that comes back starts another round
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("duplicate detection has not ended in %v", limit))
+func (s *Stack) addInTurn(ctx context.Context, p netip.Prefix,
+	turn <-chan struct{}, pass func()) error {
+	// a probe that comes back starts another round
+	limit := detectionSlack + 2*max(s.cfg.DuplicateDetection, 0)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit,
+		fmt.Errorf("duplicate detection has not ended in %v", limit))
 	defer cancel()
 	if p.Addr().Is4() {
 		if err := s.probe(ctx, p); err != nil {
@@ -110,7 +116,8 @@ func (s *Stack) addInTurn(ctx context.Context, p netip.Prefix, turn <-chan struc
 	// Netstack probes for IPv6 addresses itself and tells us the outcome.
 	outcome := newAddressOutcome()
 	defer s.raEvents.expect(p.Addr(), outcome)()
-	if err := s.net.AddProtocolAddress(nicID, protocolAddress(p), gstack.AddressProperties{Disp: outcome}); err != nil {
+	if err := s.net.AddProtocolAddress(nicID, protocolAddress(p),
+		gstack.AddressProperties{Disp: outcome}); err != nil {
 		return asError("add address "+p.String(), err)
 	}
 	pass()
@@ -125,7 +132,8 @@ func (s *Stack) addInTurn(ctx context.Context, p netip.Prefix, turn <-chan struc
 // probe asks, by ARP, whether another host has p's IPv4 address (RFC 5227 section 2.1.1).
 func (s *Stack) probe(ctx context.Context, p netip.Prefix) error {
 	outcome := newAddressOutcome()
-	how, terr := s.net.CheckDuplicateAddress(nicID, ipv4Protocol, toAddress(p.Addr()), func(r gstack.DADResult) { outcome.report(dadError(r)) })
+	how, terr := s.net.CheckDuplicateAddress(nicID, ipv4Protocol, toAddress(p.Addr()),
+		func(r gstack.DADResult) { outcome.report(dadError(r)) })
 	if _, none := terr.(*tcpip.ErrNotSupported); none || how == gstack.DADDisabled {
 		return nil
 	}
@@ -157,7 +165,7 @@ func dadError(r gstack.DADResult) error {
 	return nil
 }
 
-// probeError says why p cannot be used.
+// probeError is the error of an address that cannot be used.
 func (s *Stack) probeError(p netip.Prefix, err error) error {
 	if !errors.Is(err, ErrDuplicateAddress) {
 		return fmt.Errorf("probe for address %s: %w", p, err)
@@ -170,10 +178,12 @@ func (s *Stack) probeError(p netip.Prefix, err error) error {
 			by += ", which is our own hardware address, so another process or host has that too,"
 		}
 	}
-	return fmt.Errorf("address %s is in use on this link%s: %w (choose another one, or set DuplicateDetection negative)", p, by, err)
+	return fmt.Errorf("address %s is in use on this link%s: "+
+		"%w (choose another one, or set DuplicateDetection negative)", p, by, err)
 }
 
-// addressOutcome learns from netstack what became of an address. It implements gstack.AddressDispatcher.
+// addressOutcome receives from netstack the result of adding an address. It implements
+// gstack.AddressDispatcher.
 type addressOutcome struct{ result chan error }
 
 func newAddressOutcome() addressOutcome { return addressOutcome{make(chan error, 1)} }

@@ -35,7 +35,8 @@ func (l refusing) WritePackets(pkts gstack.PacketBufferList) (int, tcpip.Error) 
 }
 
 // newWithin is stack.New, which may not take long.
-func newWithin(t *testing.T, link gstack.LinkEndpoint, cfg stack.Config) (s *stack.Stack, err error) {
+func newWithin(t *testing.T, link gstack.LinkEndpoint,
+	cfg stack.Config) (s *stack.Stack, err error) {
 	t.Helper()
 	if !within(hangs, func() { s, err = stack.New(link, cfg) }) {
 		t.Fatal("New hangs")
@@ -51,8 +52,10 @@ func TestLinkRefusesProbes(t *testing.T) {
 		addresses string
 		want, err string // an address in use, or what the error says
 	}{
-		{"everything", func(tcpip.NetworkProtocolNumber) bool { return true }, "192.0.2.1/24", "", "probe for address 192.0.2.1/24"},
-		{"IPv6, which the server needs", isIPv6, "2001:db8::1/64", "", "probe for address 2001:db8::1/64"},
+		{"everything", func(tcpip.NetworkProtocolNumber) bool { return true }, "192.0.2.1/24", "",
+			"probe for address 192.0.2.1/24"},
+		{"IPv6, which the server needs", isIPv6, "2001:db8::1/64", "",
+			"probe for address 2001:db8::1/64"},
 		{"IPv6, and there is nothing else", isIPv6, "", "", "probe for address fe80::ff:fe00:a/64"},
 		{"IPv6, which the server does not need", isIPv6, "192.0.2.1/24", "192.0.2.1", ""},
 	} {
@@ -80,8 +83,8 @@ func TestLinkRefusesProbes(t *testing.T) {
 
 func isIPv6(p tcpip.NetworkProtocolNumber) bool { return p == header.IPv6ProtocolNumber }
 
-// TestNoARP: a link whose neighbours have no hardware addresses carries IP packets and nothing else, and detecting
-// duplicates is not even tried.
+// TestNoARP: a link whose neighbours have no hardware addresses carries IP packets and nothing
+// else, and detecting duplicates is not even tried.
 func TestNoARP(t *testing.T) {
 	a, b := pipe.New("", "", 1500)
 	notIP := func(p tcpip.NetworkProtocolNumber) bool {
@@ -121,7 +124,8 @@ func TestNoARPNoDHCP(t *testing.T) {
 
 // TestNoLink: a stack without a link is no stack.
 func TestNoLink(t *testing.T) {
-	if _, err := newWithin(t, nil, stack.Config{}); err == nil || !strings.Contains(err.Error(), "link is nil") {
+	if _, err := newWithin(t, nil, stack.Config{}); err == nil ||
+		!strings.Contains(err.Error(), "link is nil") {
 		t.Errorf("%v, want an error that says that the link is nil", err)
 	}
 }
@@ -139,12 +143,14 @@ func TestLinkLocalTaken(t *testing.T) {
 		{"IPv4 only", []string{"192.0.2.1/24"}, macOther, "02:00:00:00:00:0b"},
 		{"both", []string{"192.0.2.1/24", "2001:db8::1/64"}, macOther, "02:00:00:00:00:0b"},
 		{"nothing else", nil, macOther, ""},
-		{"somebody with our hardware address", []string{"192.0.2.1/24"}, macOurs, "our own hardware address"},
+		{"somebody with our hardware address", []string{"192.0.2.1/24"}, macOurs,
+			"our own hardware address"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			near, st := newStation(t)
 			st.onFrame(func(f []byte) { // a solicitation for the link-local address
-				if len(f) > 78 && f[12] == 0x86 && f[54] == 135 && bytes.Equal(f[62:78], netip.MustParseAddr(linkLocal).AsSlice()) {
+				if len(f) > 78 && f[12] == 0x86 && f[54] == 135 &&
+					bytes.Equal(f[62:78], netip.MustParseAddr(linkLocal).AsSlice()) {
 					st.send(advertFrame(c.mac, linkLocal))
 				}
 			})
@@ -165,7 +171,8 @@ func TestLinkLocalTaken(t *testing.T) {
 			if len(s.Addrs()) != len(c.addresses) {
 				t.Errorf("addresses are %v, want %v", s.Addrs(), c.addresses)
 			}
-			if log.lines("there is no link-local address") != 1 || log.lines(c.says) == 0 || log.lines(linkLocal) == 0 {
+			if log.lines("there is no link-local address") != 1 || log.lines(c.says) == 0 ||
+				log.lines(linkLocal) == 0 {
 				t.Errorf("the log has no line about %s and %q:\n%s", linkLocal, c.says, &log)
 			}
 		})

@@ -10,16 +10,17 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
-// ParseAddress reads one address of ours as a user writes it, address and prefix length: "192.0.2.10/24" or
-// "2001:db8::10/64". Without a length it is for [Open] to find, see [Config.Addresses]. The error is one sentence
-// that says how to write it.
+// ParseAddress reads one address of ours as a user writes it, address and prefix length:
+// "192.0.2.10/24" or "2001:db8::10/64". Without a length it is for [Open] to find, see
+// [Config.Addresses]. The error is one sentence that says how to write it.
 func ParseAddress(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if a, bare := netip.ParseAddr(s); bare == nil && a.Zone() == "" {
 		p, err = netip.PrefixFrom(a, -1), nil
 	}
 	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("address %q is not of the form 192.0.2.10/24 or 2001:db8::10/64", s)
+		return netip.Prefix{},
+			fmt.Errorf("address %q is not of the form 192.0.2.10/24 or 2001:db8::10/64", s)
 	}
 	return p, checkAddress(p)
 }
@@ -30,7 +31,8 @@ func withoutLength(a netip.Addr) error {
 	if a.Is6() {
 		bits = 64
 	}
-	return fmt.Errorf("address %s has no prefix length; write the subnet's, for example %s/%d", a, a, bits)
+	return fmt.Errorf("address %s has no prefix length; write the subnet's, for example %s/%d", a,
+		a, bits)
 }
 
 // lacksLength says whether p is an address without its prefix length.
@@ -43,15 +45,20 @@ func checkAddress(p netip.Prefix) error {
 	case !a.IsValid():
 		return errors.New("an address is empty; give one such as 192.0.2.10/24 or 2001:db8::10/64")
 	case a.Is4In6():
-		return fmt.Errorf("address %s is an IPv4 address in IPv6 form; write it as %s", a, a.Unmap())
+		return fmt.Errorf("address %s is an IPv4 address in IPv6 form; write it as %s", a,
+			a.Unmap())
 	case a.IsUnspecified(), a.IsMulticast():
-		return fmt.Errorf("address %s cannot belong to one host; give this host's own unicast address", a)
+		return fmt.Errorf("address %s cannot belong to one host; "+
+			"give this host's own unicast address", a)
 	case a.IsLoopback():
-		return fmt.Errorf("address %s is loopback, which every stack has already; give an address of the link's subnet", a)
+		return fmt.Errorf("address %s is loopback, which every stack has already; "+
+			"give an address of the link's subnet", a)
 	case hasEnds(p) && a == p.Masked().Addr():
-		return fmt.Errorf("address %s is the subnet itself; give a host address inside it, for example %s/%d", p, a.Next(), p.Bits())
+		return fmt.Errorf("address %s is the subnet itself; "+
+			"give a host address inside it, for example %s/%d", p, a.Next(), p.Bits())
 	case hasEnds(p) && a == lastAddr(p):
-		return fmt.Errorf("address %s is the subnet's broadcast address; give a host address inside the subnet", p)
+		return fmt.Errorf("address %s is the subnet's broadcast address; "+
+			"give a host address inside the subnet", p)
 	}
 	return nil
 }

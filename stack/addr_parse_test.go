@@ -32,7 +32,8 @@ func TestParseAddress(t *testing.T) {
 		{in: "", err: `address "" is not of the form`},
 		{in: "ten/24", err: "not of the form"},
 		{in: "192.0.2.10/33", err: "not of the form"},
-		{in: "192.0.2.0/24", err: "is the subnet itself; give a host address inside it, for example 192.0.2.1/24"},
+		{in: "192.0.2.0/24",
+			err: "is the subnet itself; give a host address inside it, for example 192.0.2.1/24"},
 		{in: "192.0.2.255/24", err: "broadcast"},
 		{in: "10.1.127.255/17", err: "broadcast"},
 		{in: "0.0.0.0/0", err: "cannot belong to one host"},
@@ -61,32 +62,53 @@ func TestConfigValidate(t *testing.T) {
 		err  string
 	}{
 		{"zero", stack.Config{}, ""},
-		{"plain", stack.Config{Addresses: home, Gateways: []netip.Addr{addr("192.0.2.254"), addr("fe80::1")}}, ""},
-		{"route", stack.Config{Addresses: home, Routes: []stack.Route{{Destination: prefix("198.51.100.0/24"), Gateway: addr("192.0.2.254")}}}, ""},
-		{"gateway of an address without length", stack.Config{Addresses: []netip.Prefix{netip.PrefixFrom(addr("192.0.2.1"), -1)}, Gateways: []netip.Addr{addr("192.0.2.254")}}, ""},
+		{"plain", stack.Config{Addresses: home,
+			Gateways: []netip.Addr{addr("192.0.2.254"), addr("fe80::1")}}, ""},
+		{"route", stack.Config{Addresses: home,
+			Routes: []stack.Route{{Destination: prefix("198.51.100.0/24"),
+				Gateway: addr("192.0.2.254")}}}, ""},
+		{"gateway of an address without length",
+			stack.Config{Addresses: []netip.Prefix{netip.PrefixFrom(addr("192.0.2.1"), -1)},
+				Gateways: []netip.Addr{addr("192.0.2.254")}}, ""},
 		{"no address", stack.Config{Addresses: []netip.Prefix{{}}}, "an address is empty"},
-		{"address of an IPv4 address in IPv6 form", stack.Config{Addresses: []netip.Prefix{netip.PrefixFrom(addr("::ffff:192.0.2.1"), -1)}}, "address ::ffff:192.0.2.1 is an IPv4 address in IPv6 form; write it as 192.0.2.1"},
-		{"twice", stack.Config{Addresses: append(home[:1:1], prefix("192.0.2.1/16"))}, "given twice"},
-		{"two gateways", stack.Config{Addresses: home, Gateways: []netip.Addr{addr("192.0.2.253"), addr("192.0.2.254")}}, "second default router"},
-		{"gateway elsewhere", stack.Config{Addresses: home, Gateways: []netip.Addr{addr("203.0.113.1")}}, "gateway 203.0.113.1 is in no subnet of ours"},
-		{"gateway is us", stack.Config{Addresses: home, Gateways: []netip.Addr{addr("192.0.2.1")}}, "our own address"},
-		{"gateway is none", stack.Config{Addresses: home, Gateways: []netip.Addr{{}}}, "not a router's address"},
+		{"address of an IPv4 address in IPv6 form",
+			stack.Config{Addresses: []netip.Prefix{netip.PrefixFrom(addr("::ffff:192.0.2.1"), -1)}},
+			"address ::ffff:192.0.2.1 is an IPv4 address in IPv6 form; write it as 192.0.2.1"},
+		{"twice", stack.Config{Addresses: append(home[:1:1], prefix("192.0.2.1/16"))},
+			"given twice"},
+		{"two gateways", stack.Config{Addresses: home, Gateways: []netip.Addr{addr("192.0.2.253"),
+			addr("192.0.2.254")}}, "second default router"},
+		{"gateway elsewhere", stack.Config{Addresses: home,
+			Gateways: []netip.Addr{addr("203.0.113.1")}},
+			"gateway 203.0.113.1 is in no subnet of ours"},
+		{"gateway is us", stack.Config{Addresses: home, Gateways: []netip.Addr{addr("192.0.2.1")}},
+			"our own address"},
+		{"gateway is none", stack.Config{Addresses: home, Gateways: []netip.Addr{{}}},
+			"not a router's address"},
 		{"route to nowhere", stack.Config{Routes: []stack.Route{{}}}, "not a prefix"},
-		{"route of two families", stack.Config{Addresses: home, Routes: []stack.Route{{Destination: prefix("2001:db8:1::/48"), Gateway: addr("192.0.2.254")}}}, "other IP family"},
-		{"route with MTU", stack.Config{Routes: []stack.Route{{Destination: prefix("10.0.0.0/8"), MTU: -1}}}, "MTU -1"},
+		{"route of two families", stack.Config{Addresses: home,
+			Routes: []stack.Route{{Destination: prefix("2001:db8:1::/48"),
+				Gateway: addr("192.0.2.254")}}}, "other IP family"},
+		{"route with MTU", stack.Config{Routes: []stack.Route{{Destination: prefix("10.0.0.0/8"),
+			MTU: -1}}}, "MTU -1"},
 		{"DNS", stack.Config{DNS: []netip.Addr{{}}}, "DNS server"},
-		{"congestion", stack.Config{TCP: stack.TCPOptions{CongestionControl: "bbr"}}, `"bbr" is not implemented; use "cubic" or "reno"`},
-		{"buffers", stack.Config{TCP: stack.TCPOptions{SendBuffer: stack.BufferRange{Min: 9, Default: 8, Max: 10}}}, "not ascending"},
-		{"small maximum", stack.Config{TCP: stack.TCPOptions{ReceiveBuffer: stack.BufferRange{Max: 1000}}}, ""},
+		{"congestion", stack.Config{TCP: stack.TCPOptions{CongestionControl: "bbr"}},
+			`"bbr" is not implemented; use "cubic" or "reno"`},
+		{"buffers", stack.Config{TCP: stack.TCPOptions{SendBuffer: stack.BufferRange{Min: 9,
+			Default: 8, Max: 10}}}, "not ascending"},
+		{"small maximum",
+			stack.Config{TCP: stack.TCPOptions{ReceiveBuffer: stack.BufferRange{Max: 1000}}}, ""},
 		{"backlog", stack.Config{TCP: stack.TCPOptions{Backlog: -1}}, "backlog -1"},
 		{"SYN retries", stack.Config{TCP: stack.TCPOptions{SYNRetries: 7}}, "outside 1..6"},
 		{"timers", stack.Config{TCP: stack.TCPOptions{TimeWait: -1}}, "cannot be negative"},
-		{"ACK delay", stack.Config{TCP: stack.TCPOptions{ACKDelay: time.Second}}, "longer than TCP allows"},
+		{"ACK delay", stack.Config{TCP: stack.TCPOptions{ACKDelay: time.Second}},
+			"longer than TCP allows"},
 		{"UDP", stack.Config{UDP: stack.UDPOptions{ReadBuffer: 1}}, "not ascending"},
 		{"UDP large", stack.Config{UDP: stack.UDPOptions{ReadBuffer: 64 << 20}}, ""},
 	} {
 		err := c.cfg.Validate()
-		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+		if c.err == "" && err != nil || c.err != "" &&
+			(err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.err)
 		}
 	}
@@ -96,8 +118,10 @@ func TestConfigValidate(t *testing.T) {
 func TestNoPrefixLength(t *testing.T) {
 	a, b := netpair.NewPorts(netpair.Faults{})
 	defer b.Close()
-	_, err := stack.New(a, stack.Config{Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, -1)}})
-	if want := "address 192.0.2.1 has no prefix length; write the subnet's, for example 192.0.2.1/24"; err == nil || err.Error() != want {
+	_, err := stack.New(a,
+		stack.Config{Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, -1)}})
+	want := "address 192.0.2.1 has no prefix length; write the subnet's, for example 192.0.2.1/24"
+	if err == nil || err.Error() != want {
 		t.Errorf("%v, want %q", err, want)
 	}
 }
@@ -133,7 +157,8 @@ func TestZeroConfig(t *testing.T) {
 		t.Errorf("accepted from zone %q, want %q", z, server.Name())
 	}
 	var bad *net.AddrError
-	if _, err := client.Dial("tcp", net.JoinHostPort(all[0].Addr().String()+"%elsewhere", "1")); !errors.As(err, &bad) {
+	if _, err := client.Dial("tcp", net.JoinHostPort(all[0].Addr().String()+"%elsewhere",
+		"1")); !errors.As(err, &bad) {
 		t.Errorf("unknown zone: %v, want an AddrError", err)
 	}
 	if server.MTU() != 1500 || server.HardwareAddr().String() != "02:00:00:00:00:0a" {
@@ -146,11 +171,16 @@ func TestDuplicateAddress(t *testing.T) {
 	need.Long(t, "probes for duplicates, 4 s")
 	for _, dup := range []string{"192.0.2.1/24", "2001:db8::1/64"} {
 		a, b := netpair.NewPorts(netpair.Faults{})
-		owner, err := stack.New(a, stack.Config{Addresses: []netip.Prefix{netip.MustParsePrefix(dup)}, DuplicateDetection: -1})
+		owner, err := stack.New(a,
+			stack.Config{Addresses: []netip.Prefix{netip.MustParsePrefix(dup)},
+				DuplicateDetection: -1})
 		must(t, err)
-		cfg := stack.Config{DuplicateDetection: 2 * time.Second, Addresses: []netip.Prefix{netip.MustParsePrefix(dup), netip.MustParsePrefix("192.0.2.50/24")}}
+		cfg := stack.Config{DuplicateDetection: 2 * time.Second,
+			Addresses: []netip.Prefix{netip.MustParsePrefix(dup),
+				netip.MustParsePrefix("192.0.2.50/24")}}
 		_, err = stack.New(b, cfg)
-		if !errors.Is(err, stack.ErrDuplicateAddress) || !strings.Contains(err.Error(), "address "+dup+" is in use on this link") {
+		if !errors.Is(err, stack.ErrDuplicateAddress) ||
+			!strings.Contains(err.Error(), "address "+dup+" is in use on this link") {
 			t.Errorf("%s: %v, want ErrDuplicateAddress", dup, err)
 		}
 		if strings.Contains(dup, ".") && !strings.Contains(err.Error(), "02:00:00:00:00:0a") {
@@ -162,7 +192,8 @@ func TestDuplicateAddress(t *testing.T) {
 
 // TestNoDuplicate takes addresses that nobody has, with detection on, and uses them at once.
 func TestNoDuplicate(t *testing.T) {
-	server, client := netpair.New(t, netpair.Faults{}, netpair.Both(func(c *stack.Config) { c.DuplicateDetection = 3 * time.Millisecond }))
+	server, client := netpair.New(t, netpair.Faults{},
+		netpair.Both(func(c *stack.Config) { c.DuplicateDetection = 3 * time.Millisecond }))
 	for _, ip := range []netip.Addr{netpair.ServerIP4, netpair.ServerIP6} {
 		l, err := server.Listen("tcp", net.JoinHostPort(ip.String(), "0"))
 		must(t, err)
@@ -179,8 +210,8 @@ func TestAnnounce(t *testing.T) {
 		{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, mac, {8, 6}, // to everybody, ARP
 		{0, 1, 8, 0, 6, 4, 0, 1}, mac, {192, 0, 2, 1}, {0, 0, 0, 0, 0, 0}, {192, 0, 2, 1},
 	}, nil)
-	// Version, payload of 32, ICMPv6, hop limit 255; from the address to all nodes; type 136 with the
-	// override flag, the target and its link-layer address option.
+	// Version, payload of 32, ICMPv6, hop limit 255; from the address to all nodes; type 136 with
+	// the override flag, the target and its link-layer address option.
 	ip6 := netip.MustParseAddr("2001:db8::1").AsSlice()
 	naHead := bytes.Join([][]byte{
 		{0x33, 0x33, 0, 0, 0, 1}, mac, {0x86, 0xdd}, {0x60, 0, 0, 0, 0, 32, 58, 255}, ip6,
@@ -198,7 +229,8 @@ func TestAnnounce(t *testing.T) {
 		} else if end == 0 && f[12] == 8 && f[13] == 6 {
 			t.Errorf("a stray ARP frame: % x", f)
 		}
-		if bytes.HasPrefix(f, naHead) && bytes.HasSuffix(f, naTail) && sum16(icmpWithPseudo(f)) == 0xffff {
+		if bytes.HasPrefix(f, naHead) && bytes.HasSuffix(f, naTail) &&
+			sum16(icmpWithPseudo(f)) == 0xffff {
 			nas++
 		}
 		return false
@@ -271,14 +303,16 @@ func TestRoutes(t *testing.T) {
 	if err := listener(t, viaServer); err != nil {
 		t.Errorf("gateway: %v", err)
 	}
-	if err := listener(t, route(stack.Route{Destination: netip.PrefixFrom(far, 32), Gateway: netpair.ServerIP4})); err != nil {
+	if err := listener(t, route(stack.Route{Destination: netip.PrefixFrom(far, 32),
+		Gateway: netpair.ServerIP4})); err != nil {
 		t.Errorf("route: %v", err)
 	}
 	if err := listener(t, route(stack.Route{Destination: netip.PrefixFrom(far, 24)})); err != nil {
 		t.Errorf("on-link route: %v", err)
 	}
 	err := listener(t, func(bool, *stack.Config) {})
-	if want := "connect: network is unreachable"; err == nil || !strings.Contains(err.Error(), want) {
+	if want := "connect: network is unreachable"; err == nil ||
+		!strings.Contains(err.Error(), want) {
 		t.Errorf("no route: %v, want %q", err, want)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// fullEndpoint stands for netstack where only our own allocations are to be counted: every second call
-// would block, and wakes the caller at once.
+// fullEndpoint stands for netstack where only our own allocations are to be counted: every second
+// call would block, and wakes the caller at once.
 type fullEndpoint struct {
 	tcpip.Endpoint
 	q       *waiter.Queue
@@ -47,8 +47,11 @@ func (e *fullEndpoint) Write(p tcpip.Payloader, _ tcpip.WriteOptions) (int64, tc
 	return int64(min(p.Len(), 1000)), nil
 }
 
-func (e *fullEndpoint) ModerateRecvBuf(n int)                       { e.tuned += n }
-func (*fullEndpoint) SocketOptions() *tcpip.SocketOptions           { return new(tcpip.SocketOptions) }
+func (e *fullEndpoint) ModerateRecvBuf(n int) { e.tuned += n }
+
+func (*fullEndpoint) SocketOptions() *tcpip.SocketOptions {
+	return new(tcpip.SocketOptions)
+}
 func (*fullEndpoint) LastError() tcpip.Error                        { return nil }
 func (*fullEndpoint) Readiness(m waiter.EventMask) waiter.EventMask { return m }
 
@@ -135,7 +138,8 @@ func (l *sink) WritePackets(p gstack.PacketBufferList) (int, tcpip.Error) {
 
 func onSink(t testing.TB) (*Stack, *sink) {
 	l := new(sink)
-	s, err := New(l, Config{Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}, DuplicateDetection: -1})
+	s, err := New(l, Config{Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")},
+		DuplicateDetection: -1})
 	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s, l

@@ -13,12 +13,13 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// piped are two stacks on gVisor's pipe, which delivers in the sender's goroutine: what is measured is
-// this package and netstack, both ends of them.
+// piped are two stacks on gVisor's pipe, which delivers in the sender's goroutine: what is measured
+// is this package and netstack, both ends of them.
 func piped(b *testing.B) (server, client *stack.Stack) {
 	x, y := pipe.New("\x02\x00\x00\x00\x00\x0a", "\x02\x00\x00\x00\x00\x0b", 1500)
 	open := func(l *pipe.Endpoint, address string) *stack.Stack {
-		s, err := stack.New(l, stack.Config{DuplicateDetection: -1, NoAnnounce: true, Addresses: []netip.Prefix{netip.MustParsePrefix(address)}})
+		s, err := stack.New(l, stack.Config{DuplicateDetection: -1, NoAnnounce: true,
+			Addresses: []netip.Prefix{netip.MustParsePrefix(address)}})
 		must(b, err)
 		b.Cleanup(func() { s.Close() })
 		return s
@@ -32,7 +33,10 @@ func BenchmarkHTTP(b *testing.B) {
 			server, client := piped(b)
 			l, err := server.Listen("tcp", ":80")
 			must(b, err)
-			go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }))
+			go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter,
+				_ *http.Request) {
+				io.WriteString(w, "hello")
+			}))
 			web := client.HTTPClient()
 			web.Transport.(*http.Transport).MaxIdleConnsPerHost = conns
 			b.ReportAllocs()

@@ -14,16 +14,17 @@ import (
 // Config says who the stack is on its link. The zero value is useful: an IPv6 link-local address,
 // loopback, and no gateway.
 type Config struct {
-	// NIC is the device that [Open] opens; [New] does not look at it. Its Logger defaults to Logger.
+	// NIC is the device that [Open] opens; [New] does not look at it. Its Logger defaults to
+	// Logger.
 	NIC dv.Config
 
-	// RxMode is how [Open] has the receive queues of NIC wait for frames: RxAdaptive (the default), RxPolling
-	// or RxInterrupt. [New] does not look at it.
+	// RxMode is how [Open] has the receive queues of NIC wait for frames: RxAdaptive (the default),
+	// RxPolling or RxInterrupt. [New] does not look at it.
 	RxMode RxMode
 
-	// RxLimit is how many bytes of received TCP segments without payload may wait to be worked off, which netstack
-	// does not bound: beyond it, strangers' are dropped first. Default 16 MiB, 256 KiB at least. [New] does not
-	// look at it.
+	// RxLimit is how many bytes of received TCP segments without payload may wait to be worked off,
+	// which netstack does not bound: beyond it, strangers' are dropped first. Default 16 MiB, 256
+	// KiB at least. [New] does not look at it.
 	RxLimit int
 
 	// Name is the interface's name, as it appears in zones ("fe80::1%net0") and logs.
@@ -34,27 +35,31 @@ type Config struct {
 	// one. An IPv6 link-local address is added by itself. Every IPv4 or IPv6 address costs about
 	// 30 ns per received packet, so a log line warns above 16.
 	//
-	// One without a prefix length, netip.PrefixFrom(addr, -1), takes from the port's Linux interface, as it
-	// is at [Open], the length of the subnet it is in, and what else Auto takes from there.
+	// One without a prefix length, netip.PrefixFrom(addr, -1), takes from the port's Linux
+	// interface, as it is at [Open], the length of the subnet it is in, and what else Auto takes
+	// from there.
 	Addresses []netip.Prefix
 
-	// Auto asks for addresses whoever answers: DHCPv4, routers (SLAAC), and DHCPv6 if routers say so, be it
-	// for an address or for resolvers only. [New] returns once there is an address, and fails if there is
-	// none after AddressTimeout; who answers later is heard as well. From the port's Linux interface [Open]
-	// takes default routers and, from /etc/resolv.conf, resolvers and search domains; they count where the
-	// network names none. (The MTU is always the interface's unless NIC says otherwise.)
+	// Auto asks for addresses whoever answers: DHCPv4, routers (SLAAC), and DHCPv6 if routers say
+	// so, be it for an address or for resolvers only. [New] returns once there is an address, and
+	// fails if there is none after AddressTimeout; who answers later is heard as well. From the
+	// port's Linux interface [Open] takes default routers and, from /etc/resolv.conf, resolvers and
+	// search domains; they count where the network names none. (The MTU is always the interface's
+	// unless NIC says otherwise.)
 	Auto bool
 
-	// DHCPv4 asks a DHCP server for an IPv4 address, router and resolvers (RFC 2131) and keeps the lease
-	// while the stack lives. [New] returns once there is an address. What Gateways and DNS say is used too.
-	// A lease is renewed once a minute at most, and taken to last two at least. One whose mask is none or /0
-	// is refused, as are its routers that are ourselves or off the subnet, with a line in the log. After an
-	// address that another host has, servers are asked again 10 s later, or sooner where AddressTimeout leaves no time.
+	// DHCPv4 asks a DHCP server for an IPv4 address, router and resolvers (RFC 2131) and keeps the
+	// lease while the stack lives. [New] returns once there is an address. What Gateways and DNS
+	// say is used too. A lease is renewed once a minute at most, and taken to last two at least.
+	// One whose mask is none or /0 is refused, as are its routers that are ourselves or off the
+	// subnet, with a line in the log. After an address that another host has, servers are asked
+	// again 10 s later, or sooner where AddressTimeout leaves no time.
 	DHCPv4 bool
-	// SLAAC makes IPv6 addresses of the prefixes that routers advertise, and takes routers and resolvers
-	// from them (RFC 4862, RFC 8106). [New] waits for the first, 5 s at most; without a router the stack
-	// goes on with its other addresses. There are no temporary addresses (RFC 8981), and of resolvers 8 of
-	// each of 16 routers are remembered, until their lifetimes are over.
+	// SLAAC makes IPv6 addresses of the prefixes that routers advertise, and takes routers and
+	// resolvers from them (RFC 4862, RFC 8106). [New] waits for the first, 5 s at most; without a
+	// router the stack goes on with its other addresses. There are no temporary addresses (RFC
+	// 8981), and of resolvers 8 of each of 16 routers are remembered, until their lifetimes are
+	// over.
 	SLAAC bool
 	// DHCPv6 asks a DHCPv6 server for an IPv6 address and resolvers (RFC 8415) and keeps the lease.
 	// Routers come from SLAAC or Gateways: DHCPv6 does not give any.
@@ -78,23 +83,26 @@ type Config struct {
 
 	// DuplicateDetection is for how long other hosts are asked, at start, whether they already use
 	// one of Addresses (RFC 5227 for IPv4, RFC 4862 for IPv6). Default 300 ms, in three probes.
-	// Negative: do not ask. [New] waits this long. If somebody has the link-local address the stack goes
-	// on without it, unless there is no other. An address in use is never given up: when another host
-	// claims it, it is announced again, once per 10 s (RFC 5227 section 2.4), logged and counted.
+	// Negative: do not ask. [New] waits this long. If somebody has the link-local address the stack
+	// goes on without it, unless there is no other. An address in use is never given up: when
+	// another host claims it, it is announced again, once per 10 s (RFC 5227 section 2.4), logged
+	// and counted.
 	DuplicateDetection time.Duration
 
 	// NoAnnounce suppresses the gratuitous ARP and unsolicited neighbour advertisements that are
 	// sent at start so that neighbours forget an earlier owner of our addresses.
 	NoAnnounce bool
 
-	// NoFastPath sends every packet through netstack's network layer. By default TCP and UDP that come
-	// for our own addresses, and UDP that goes out, skip it. That takes 1 us less per packet, and 2 us
-	// less per datagram, which goes to its socket at once. What a program has set up in the network layer
-	// through [Stack.Netstack] is skipped, too: filter rules, packet and raw sockets.
+	// NoFastPath sends every packet through netstack's network layer. By default TCP and UDP that
+	// come for our own addresses, and UDP that goes out, skip it. That takes 1 us less per packet,
+	// and 2 us less per datagram, which goes to its socket at once. What a program has set up in
+	// the network layer through [Stack.Netstack] is skipped, too: filter rules, packet and raw
+	// sockets.
 	NoFastPath bool
 
-	// DSCP marks what TCP and UDP send, 0 to 63 (RFC 2474); 46 is expedited forwarding. In a VLAN (NIC.VLAN) its upper three bits
-	// are the frames' priority. SetTrafficClass of a conn changes it there. Netstack answers a SYN without it.
+	// DSCP marks what TCP and UDP send, 0 to 63 (RFC 2474); 46 is expedited forwarding. In a VLAN
+	// (NIC.VLAN) its upper three bits are the frames' priority. SetTrafficClass of a conn changes
+	// it there. Netstack answers a SYN without it.
 	DSCP uint8
 
 	// TCP and UDP set protocol options. Their zero values are the measured defaults.
@@ -119,8 +127,8 @@ type Route struct {
 	MTU int
 }
 
-// RxMode is how receive queues wait for frames; package link/rdma says what each mode costs. The type reads
-// and writes text, so that it can be a flag (flag.TextVar) or a field of JSON.
+// RxMode is how receive queues wait for frames; package link/rdma says what each mode costs. The
+// type reads and writes text, so that it can be a flag (flag.TextVar) or a field of JSON.
 type RxMode = rdma.RxMode
 
 // The modes of receive queues.
@@ -172,7 +180,8 @@ func (c Config) Validate() error {
 	}
 	for _, d := range c.DNS {
 		if !d.IsValid() || d.IsUnspecified() || d.IsMulticast() {
-			return fmt.Errorf("DNS server %s is not a host's address; give the resolver's IP address", d)
+			return fmt.Errorf("DNS server %s is not a host's address; "+
+				"give the resolver's IP address", d)
 		}
 	}
 	if err := (rdma.Options{RxMode: c.RxMode, RxLimit: c.RxLimit}).Validate(); err != nil {
@@ -212,7 +221,8 @@ func (c Config) validateGateways() error {
 			family = 1
 		}
 		if have[family] {
-			return fmt.Errorf("gateway %s is a second default router of its family; use Routes for further ones", g)
+			return fmt.Errorf("gateway %s is a second default router of its family; "+
+				"use Routes for further ones", g)
 		}
 		have[family] = true
 	}
@@ -222,16 +232,19 @@ func (c Config) validateGateways() error {
 func (c Config) validateRoutes() error {
 	for _, r := range c.Routes {
 		if !r.Destination.IsValid() {
-			return errors.New("a route's destination is empty or not a prefix; write it as 198.51.100.0/24 or 2001:db8:1::/48")
+			return errors.New("a route's destination is empty or not a prefix; " +
+				"write it as 198.51.100.0/24 or 2001:db8:1::/48")
 		}
 		if r.MTU < 0 {
-			return fmt.Errorf("route to %s has MTU %d; use 0 for the link's MTU", r.Destination, r.MTU)
+			return fmt.Errorf("route to %s has MTU %d; use 0 for the link's MTU", r.Destination,
+				r.MTU)
 		}
 		if !r.Gateway.IsValid() {
 			continue
 		}
 		if r.Gateway.Is4() != r.Destination.Addr().Is4() {
-			return fmt.Errorf("route to %s has gateway %s of the other IP family; give one of the same family", r.Destination, r.Gateway)
+			return fmt.Errorf("route to %s has gateway %s of the other IP family; "+
+				"give one of the same family", r.Destination, r.Gateway)
 		}
 		if err := c.checkNextHop("gateway", r.Gateway); err != nil {
 			return err
@@ -243,7 +256,8 @@ func (c Config) validateRoutes() error {
 // checkNextHop refuses a router that could not be reached without a router.
 func (c Config) checkNextHop(what string, hop netip.Addr) error {
 	if !hop.IsValid() || hop.IsUnspecified() || hop.IsMulticast() || hop.Is4In6() {
-		return fmt.Errorf("%s %s is not a router's address; give its IP address on this link", what, hop)
+		return fmt.Errorf("%s %s is not a router's address; give its IP address on this link", what,
+			hop)
 	}
 	if hop.IsLinkLocalUnicast() && hop.Is6() {
 		return nil
@@ -258,5 +272,6 @@ func (c Config) checkNextHop(what string, hop netip.Addr) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s %s is in no subnet of ours; add an address of its subnet or correct the prefix length", what, hop)
+	return fmt.Errorf("%s %s is in no subnet of ours; "+
+		"add an address of its subnet or correct the prefix length", what, hop)
 }

@@ -33,9 +33,9 @@ type TCPOptions struct {
 	// FixedReceiveBuffer stops receive buffers from growing with the measured rate.
 	FixedReceiveBuffer bool
 
-	// Backlog is how many established connections wait for Accept; further SYNs are dropped, so that
-	// clients retry. With as many handshakes under way, SYN cookies are used. Default 2048: of SYNs
-	// that nobody follows up, the stack then holds 20 MiB at most.
+	// Backlog is how many established connections wait for Accept; further SYNs are dropped, so
+	// that clients retry. With as many handshakes under way, SYN cookies are used. Default 2048: of
+	// SYNs that nobody follows up, the stack then holds 20 MiB at most.
 	Backlog int
 	// AlwaysSYNCookies answers every SYN with a cookie: no state before the handshake is complete,
 	// no TCP options beyond MSS.
@@ -47,12 +47,14 @@ type TCPOptions struct {
 	// DisableKeepAlive turns probes off.
 	DisableKeepAlive bool
 
-	// ACKDelay is how long an acknowledgement may wait for data to ride on (RFC 1122 section 4.2.3.2):
-	// a server then sends one packet per request instead of two. Default that of [rdma.ACKOptions], 5 ms. Negative: every
-	// segment is acknowledged at once, as netstack by itself does.
+	// ACKDelay is how long an acknowledgement may wait for data to ride on (RFC 1122 section
+	// 4.2.3.2): a server then sends one packet per request instead of two. Default that of
+	// [rdma.ACKOptions], 5 ms. Negative: every segment is acknowledged at once, as netstack by
+	// itself does.
 	ACKDelay time.Duration
-	// MinRTO is the shortest retransmission timeout. Default 120 ms: longer than other systems delay an acknowledgement
-	// at a short round trip (Linux and Windows 40 to 50 ms, BSDs 100 ms), shorter than the 200 ms of Linux. Less than 10 ms is no shorter than that.
+	// MinRTO is the shortest retransmission timeout. Default 120 ms: longer than other systems
+	// delay an acknowledgement at a short round trip (Linux and Windows 40 to 50 ms, BSDs 100 ms),
+	// shorter than the 200 ms of Linux. Less than 10 ms is no shorter than that.
 	MinRTO time.Duration
 	// MaxRetries is how many timeouts in a row end a connection with ETIMEDOUT. Default 15.
 	MaxRetries int
@@ -64,8 +66,8 @@ type TCPOptions struct {
 	// FinTimeout is how long a connection closed by us waits for the peer's FIN. Default 60 s.
 	FinTimeout time.Duration
 	// OrphanTimeout is how long a closed connection keeps what it has not sent while the peer takes
-	// nothing of it, be it mute or be its window shut; then it is reset. Default 100 s, which is what
-	// Linux's tcp_orphan_retries of 8 come to.
+	// nothing of it, be it mute or be its window shut; then it is reset. Default 100 s, which is
+	// what Linux's tcp_orphan_retries of 8 come to.
 	OrphanTimeout time.Duration
 	// ReuseTimeWait lets a dial take over a port pair in TIME-WAIT that is older than 1 s, when
 	// timestamps make that safe (RFC 6191). For clients that dial thousands of times a minute.
@@ -140,7 +142,8 @@ func orDefault[T comparable](v, d T) T {
 
 func (o TCPOptions) validate() error {
 	if o.CongestionControl != "cubic" && o.CongestionControl != "reno" {
-		return fmt.Errorf("congestion control %q is not implemented; use \"cubic\" or \"reno\"", o.CongestionControl)
+		return fmt.Errorf("congestion control %q is not implemented; use \"cubic\" or \"reno\"",
+			o.CongestionControl)
 	}
 	if err := o.SendBuffer.validate("TCP send buffer"); err != nil {
 		return err
@@ -149,15 +152,19 @@ func (o TCPOptions) validate() error {
 		return err
 	}
 	if o.Backlog < 0 {
-		return fmt.Errorf("backlog %d is negative; use 0 for the default of %d", o.Backlog, defaultBacklog)
+		return fmt.Errorf("backlog %d is negative; use 0 for the default of %d",
+			o.Backlog, defaultBacklog)
 	}
 	if o.ACKDelay > maxACKDelay {
-		return fmt.Errorf("ACK delay %s is longer than TCP allows; give at most %s", o.ACKDelay, maxACKDelay)
+		return fmt.Errorf("ACK delay %s is longer than TCP allows; give at most %s", o.ACKDelay,
+			maxACKDelay)
 	}
 	if o.SYNRetries < 1 || o.SYNRetries > maxSYNRetries {
-		return fmt.Errorf("SYN retries %d are outside 1..%d; use 0 for the default of %d", o.SYNRetries, maxSYNRetries, maxSYNRetries)
+		return fmt.Errorf("SYN retries %d are outside 1..%d; use 0 for the default of %d",
+			o.SYNRetries, maxSYNRetries, maxSYNRetries)
 	}
-	if o.MaxRetries < 0 || o.MinRTO < 0 || o.TimeWait < 0 || o.FinTimeout < 0 || o.OrphanTimeout < 0 {
+	if o.MaxRetries < 0 || o.MinRTO < 0 || o.TimeWait < 0 ||
+		o.FinTimeout < 0 || o.OrphanTimeout < 0 {
 		return fmt.Errorf("TCP timers and retry counts cannot be negative; use 0 for the default")
 	}
 	return nil
@@ -165,11 +172,13 @@ func (o TCPOptions) validate() error {
 
 func (r BufferRange) validate(what string) error {
 	if r.Min < 1 || r.Default < r.Min || r.Max < r.Default {
-		return fmt.Errorf("%s range %d, %d, %d is not ascending; give Min <= Default <= Max in bytes", what, r.Min, r.Default, r.Max)
+		return fmt.Errorf("%s range %d, %d, %d is not ascending; "+
+			"give Min <= Default <= Max in bytes", what, r.Min, r.Default, r.Max)
 	}
 	return nil
 }
 
 func (o UDPOptions) validate() error {
-	return BufferRange{minBuffer, min(o.ReadBuffer, o.WriteBuffer), o.MaxBuffer}.validate("UDP buffer")
+	return BufferRange{minBuffer, min(o.ReadBuffer, o.WriteBuffer),
+		o.MaxBuffer}.validate("UDP buffer")
 }

@@ -14,7 +14,7 @@ type dhcpClient interface {
 	close()
 }
 
-// acquireLease gets an address and keeps it in the background.
+// acquireLease gets an address, and renews its lease in the background.
 func (s *Stack) acquireLease(ctx context.Context, open func(*Stack) (dhcpClient, error)) error {
 	d, err := open(s)
 	if err != nil {
@@ -31,7 +31,7 @@ func (s *Stack) acquireLease(ctx context.Context, open func(*Stack) (dhcpClient,
 	return nil
 }
 
-// wakeReason is what ends a lessee's wait.
+// wakeReason is what ended the wait of a DHCP client.
 type wakeReason int
 
 const (
@@ -41,13 +41,13 @@ const (
 )
 
 // awaitTime waits until t, or until the link comes up again, or ctx ends.
-func awaitTime(ctx context.Context, t time.Time, revived <-chan struct{}) wakeReason {
+func awaitTime(ctx context.Context, t time.Time, linkUp <-chan struct{}) wakeReason {
 	timer := time.NewTimer(time.Until(t))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return timeReached
-	case <-revived:
+	case <-linkUp:
 		return linkCameUp
 	case <-ctx.Done():
 		return stackEnded

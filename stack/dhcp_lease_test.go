@@ -43,24 +43,39 @@ func TestLease4(t *testing.T) {
 		router  string // of the default route; empty: none
 		refused int
 	}{
-		{"plain", [][]byte{mask24, seconds(51, 3600), {3, 4, 192, 0, 2, 1}}, hour, "192.0.2.50/24", "192.0.2.1", 0},
-		{"no time", [][]byte{mask24, seconds(51, 0)}, leaseTerms{minute, 105 * time.Second, 2 * minute}, "192.0.2.50/24", "", 0},
-		{"a second", [][]byte{mask24, seconds(51, 1)}, leaseTerms{minute, 105 * time.Second, 2 * minute}, "192.0.2.50/24", "", 0},
-		{"T1 of 0", [][]byte{mask24, seconds(51, 3600), seconds(58, 0)}, hour, "192.0.2.50/24", "", 0},
-		{"T1 of a second", [][]byte{mask24, seconds(51, 3600), seconds(58, 1)}, leaseTerms{minute, minute + 59*minute*3/4, 60 * minute}, "192.0.2.50/24", "", 0},
-		{"T1 after the end", [][]byte{mask24, seconds(51, 3600), seconds(58, 7200)}, hour, "192.0.2.50/24", "", 0},
-		{"T2 before T1", [][]byte{mask24, seconds(51, 3600), seconds(59, 1)}, hour, "192.0.2.50/24", "", 0},
-		{"T2 after the end", [][]byte{mask24, seconds(51, 3600), seconds(59, 1<<32-1)}, hour, "192.0.2.50/24", "", 0},
+		{"plain", [][]byte{mask24, seconds(51, 3600), {3, 4, 192, 0, 2, 1}}, hour,
+			"192.0.2.50/24", "192.0.2.1", 0},
+		{"no time", [][]byte{mask24, seconds(51, 0)}, leaseTerms{minute, 105 * time.Second,
+			2 * minute}, "192.0.2.50/24", "", 0},
+		{"a second", [][]byte{mask24, seconds(51, 1)}, leaseTerms{minute, 105 * time.Second,
+			2 * minute}, "192.0.2.50/24", "", 0},
+		{"T1 of 0", [][]byte{mask24, seconds(51, 3600), seconds(58, 0)},
+			hour, "192.0.2.50/24", "", 0},
+		{"T1 of a second", [][]byte{mask24, seconds(51, 3600), seconds(58, 1)},
+			leaseTerms{minute, minute + 59*minute*3/4, 60 * minute}, "192.0.2.50/24", "", 0},
+		{"T1 after the end", [][]byte{mask24, seconds(51, 3600), seconds(58, 7200)},
+			hour, "192.0.2.50/24", "", 0},
+		{"T2 before T1", [][]byte{mask24, seconds(51, 3600), seconds(59, 1)},
+			hour, "192.0.2.50/24", "", 0},
+		{"T2 after the end", [][]byte{mask24, seconds(51, 3600), seconds(59, 1<<32-1)},
+			hour, "192.0.2.50/24", "", 0},
 		{"no mask: that of the class", [][]byte{seconds(51, 3600)}, hour, "192.0.2.50/24", "", 0},
 		{"mask of /0", [][]byte{{1, 4, 0, 0, 0, 0}, seconds(51, 3600)}, leaseTerms{}, "", "", 0},
-		{"mask with a hole", [][]byte{{1, 4, 255, 0, 255, 0}, seconds(51, 3600)}, leaseTerms{}, "", "", 0},
+		{"mask with a hole", [][]byte{{1, 4, 255, 0, 255, 0}, seconds(51, 3600)}, leaseTerms{}, "",
+			"", 0},
 		{"mask cut short", [][]byte{{1, 2, 255, 255}, seconds(51, 3600)}, leaseTerms{}, "", "", 0},
-		{"mask whose broadcast address it is", [][]byte{{1, 4, 255, 255, 255, 254}, seconds(51, 3600)}, hour, "192.0.2.50/31", "", 0},
-		{"router is us", [][]byte{mask24, seconds(51, 3600), {3, 4, 192, 0, 2, 50}}, hour, "192.0.2.50/24", "", 1},
-		{"router elsewhere", [][]byte{mask24, seconds(51, 3600), {3, 4, 203, 0, 113, 1}}, hour, "192.0.2.50/24", "", 1},
-		{"route over us", [][]byte{mask24, seconds(51, 3600), {121, 6, 8, 10, 192, 0, 2, 50}}, hour, "192.0.2.50/24", "", 1},
-		{"router that a route puts on the link", [][]byte{{1, 4, 255, 255, 255, 255}, seconds(51, 3600),
-			{121, 14, 32, 10, 0, 0, 1, 0, 0, 0, 0, 0, 10, 0, 0, 1}}, hour, "192.0.2.50/32", "10.0.0.1", 0},
+		{"mask whose broadcast address it is",
+			[][]byte{{1, 4, 255, 255, 255, 254}, seconds(51, 3600)}, hour, "192.0.2.50/31", "", 0},
+		{"router is us", [][]byte{mask24, seconds(51, 3600), {3, 4, 192, 0, 2, 50}},
+			hour, "192.0.2.50/24", "", 1},
+		{"router elsewhere", [][]byte{mask24, seconds(51, 3600), {3, 4, 203, 0, 113, 1}},
+			hour, "192.0.2.50/24", "", 1},
+		{"route over us", [][]byte{mask24, seconds(51, 3600), {121, 6, 8, 10, 192, 0, 2, 50}},
+			hour, "192.0.2.50/24", "", 1},
+		{"router that a route puts on the link",
+			[][]byte{{1, 4, 255, 255, 255, 255}, seconds(51, 3600),
+				{121, 14, 32, 10, 0, 0, 1, 0, 0, 0, 0, 0, 10, 0, 0, 1}}, hour,
+			"192.0.2.50/32", "10.0.0.1", 0},
 		{"everything on the link does not bring a router near", [][]byte{mask24, seconds(51, 3600),
 			{121, 10, 0, 0, 0, 0, 0, 0, 10, 0, 0, 1}}, hour, "192.0.2.50/24", "", 1},
 	} {
@@ -78,7 +93,8 @@ func TestLease4(t *testing.T) {
 			must(t, err)
 			got := leaseTerms{l.renew.Sub(asked), l.rebind.Sub(asked), l.ends.Sub(asked)}
 			if got != c.terms || l.prefix.String() != c.prefix || len(l.refused) != c.refused {
-				t.Errorf("%v for %v, refused %q; want %v for %v, %d refused", l.prefix, got, l.refused, c.prefix, c.terms, c.refused)
+				t.Errorf("%v for %v, refused %q; want %v for %v, %d refused", l.prefix, got,
+					l.refused, c.prefix, c.terms, c.refused)
 			}
 			if router := defaultRouter(l.routes); router != c.router {
 				t.Errorf("default router %q, want %q", router, c.router)
@@ -102,7 +118,8 @@ func replyBytes(t1, t2, preferred, valid uint32) []byte {
 	addr := append([]byte{0, 5, 0, 24}, netip.MustParseAddr("2001:db8::50").AsSlice()...)
 	addr = put(put(addr, preferred), valid)
 	ia := put(put([]byte{0, 3, 0, 40, 0, 0, 0, 1}, t1), t2)
-	m := []byte{7, 1, 2, 3, 0, 1, 0, 10, 0, 3, 0, 1, 2, 0, 0, 0, 0, 0xa, 0, 2, 0, 10, 0, 3, 0, 1, 2, 0, 0, 0, 0, 0xb}
+	m := []byte{7, 1, 2, 3, 0, 1, 0, 10, 0, 3, 0, 1, 2, 0, 0, 0, 0, 0xa, 0, 2, 0, 10, 0,
+		3, 0, 1, 2, 0, 0, 0, 0, 0xb}
 	return append(append(m, ia...), addr...)
 }
 
@@ -115,12 +132,15 @@ func TestLease6(t *testing.T) {
 		terms                    leaseTerms // the zero value: it is refused
 	}{
 		{"plain", 1800, 2880, 3600, 7200, leaseTerms{30 * minute, 48 * minute, 120 * minute}},
-		{"times of 0", 0, 0, 3600, 7200, leaseTerms{30 * minute, 97*minute + 30*time.Second, 120 * minute}},
+		{"times of 0", 0, 0, 3600, 7200,
+			leaseTerms{30 * minute, 97*minute + 30*time.Second, 120 * minute}},
 		{"T1 of a second", 1, 2880, 3600, 7200, leaseTerms{minute, 48 * minute, 120 * minute}},
 		{"a second in all", 0, 0, 1, 1, leaseTerms{minute, 105 * time.Second, 2 * minute}},
 		{"not preferred", 0, 0, 0, 7200, leaseTerms{60 * minute, 105 * minute, 120 * minute}},
-		{"T1 after the end", 9000, 9000, 3600, 7200, leaseTerms{60 * minute, 105 * minute, 120 * minute}},
-		{"for ever", 1<<32 - 1, 1<<32 - 1, 1<<32 - 1, 1<<32 - 1, terms(0, 0, (1<<32-1)*time.Second, minute)},
+		{"T1 after the end", 9000, 9000, 3600, 7200,
+			leaseTerms{60 * minute, 105 * minute, 120 * minute}},
+		{"for ever", 1<<32 - 1, 1<<32 - 1, 1<<32 - 1, 1<<32 - 1,
+			terms(0, 0, (1<<32-1)*time.Second, minute)},
 		{"T1 after T2", 2880, 1800, 3600, 7200, leaseTerms{}},
 		{"preferred for longer than valid", 0, 0, 7201, 7200, leaseTerms{}},
 		{"not valid", 0, 0, 0, 0, leaseTerms{}},
@@ -137,7 +157,8 @@ func TestLease6(t *testing.T) {
 				return
 			}
 			must(t, err)
-			if got := (leaseTerms{l.renew.Sub(asked), l.rebind.Sub(asked), l.ends.Sub(asked)}); got != c.terms {
+			if got := (leaseTerms{l.renew.Sub(asked), l.rebind.Sub(asked),
+				l.ends.Sub(asked)}); got != c.terms {
 				t.Errorf("%v, want %v", got, c.terms)
 			}
 		})
@@ -165,7 +186,8 @@ func TestSchedule(t *testing.T) {
 // FuzzLease4: whatever a server sends, a lease is one that can be kept.
 func FuzzLease4(f *testing.F) {
 	f.Add(ackBytes(mask24, seconds(51, 3600), seconds(58, 0), []byte{3, 4, 192, 0, 2, 1}))
-	f.Add(ackBytes([]byte{1, 4, 255, 0, 255, 0}, []byte{121, 14, 32, 10, 0, 0, 1, 0, 0, 0, 0, 0, 10, 0, 0, 1}))
+	f.Add(ackBytes([]byte{1, 4, 255, 0, 255, 0},
+		[]byte{121, 14, 32, 10, 0, 0, 1, 0, 0, 0, 0, 0, 10, 0, 0, 1}))
 	f.Add(ackBytes(seconds(51, 0), []byte{6, 4, 192, 0, 2, 1}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := dhcpv4.FromBytes(b)
@@ -178,7 +200,8 @@ func FuzzLease4(f *testing.F) {
 			return
 		}
 		keeps(t, asked, l.renew, l.rebind, l.ends)
-		if checkAddress(l.prefix) != nil || l.prefix.Bits() < 1 || len(l.routes) > maxLeaseRoutes || len(l.dns) > maxLeaseServers {
+		if checkAddress(l.prefix) != nil || l.prefix.Bits() < 1 || len(l.routes) > maxLeaseRoutes ||
+			len(l.dns) > maxLeaseServers {
 			t.Errorf("%v, %d routes, %d resolvers", l.prefix, len(l.routes), len(l.dns))
 		}
 		for _, r := range l.routes {
@@ -215,6 +238,7 @@ func FuzzLease6(f *testing.F) {
 func keeps(t *testing.T, asked, renew, rebind, ends time.Time) {
 	t.Helper()
 	if renew.Sub(asked) < leastRenewal || !rebind.After(renew) || !ends.After(rebind) {
-		t.Errorf("renewed after %v, rebound after %v, over after %v", renew.Sub(asked), rebind.Sub(asked), ends.Sub(asked))
+		t.Errorf("renewed after %v, rebound after %v, over after %v", renew.Sub(asked),
+			rebind.Sub(asked), ends.Sub(asked))
 	}
 }

@@ -13,7 +13,8 @@ func doubling(first, most time.Duration) schedule {
 	return func(last time.Duration) time.Duration { return min(max(2*last, first), most) }
 }
 
-// halving waits half of the time that is left until the deadline, but least (RFC 2131 section 4.4.5).
+// halving waits half of the time that is left until the deadline, but least (RFC 2131 section
+// 4.4.5).
 func halving(deadline time.Time, least time.Duration) schedule {
 	return func(time.Duration) time.Duration { return max(time.Until(deadline)/2, least) }
 }

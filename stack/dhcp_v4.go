@@ -20,26 +20,28 @@ const (
 	dhcpClientPort = 68
 )
 
-// dhcpFirstWait is how long the first message is given; each repetition doubles it, up to dhcpLongestWait (RFC 2131 section 4.1,
-// which begins with 4 s).
+// dhcpFirstWait is how long the first message is given; each repetition doubles it, up to
+// dhcpLongestWait (RFC 2131 section 4.1, which begins with 4 s).
 const (
 	dhcpFirstWait   = time.Second
 	dhcpLongestWait = 64 * time.Second
 )
 
-// declineWait is how long a client waits after a DECLINE before it begins again (RFC 2131 section 3.1
-// point 5).
+// declineWait is how long a client waits after a DECLINE before it begins again (RFC 2131 section
+// 3.1 point 5).
 const declineWait = 10 * time.Second
 
 // dhcpWanted is what we ask for besides an address.
 var dhcpWanted = []dhcpv4.OptionCode{
-	dhcpv4.OptionSubnetMask, dhcpv4.OptionClasslessStaticRoute, dhcpv4.OptionRouter, dhcpv4.OptionDomainNameServer,
+	dhcpv4.OptionSubnetMask, dhcpv4.OptionClasslessStaticRoute, dhcpv4.OptionRouter,
+	dhcpv4.OptionDomainNameServer,
 }
 
 // ErrNoLease says that no DHCP server gave an address in time.
 var ErrNoLease = errors.New("no DHCP server gave an address")
 
-// errBadLease is in the error of an answer that is no lease: a refusal, or an address that cannot be ours.
+// errBadLease is in the error of an answer without a usable lease: a refusal, or an address that is
+// not a host's.
 var errBadLease = errors.New("no lease")
 
 // dhcp4 is the DHCPv4 client. One goroutine at a time uses it.
@@ -65,16 +67,17 @@ func newDHCP4(s *Stack) (dhcpClient, error) {
 // hasMAC refuses to ask for an address on a link where servers have nothing to tell us by.
 func (s *Stack) hasMAC() error {
 	if len(s.HardwareAddr()) == 0 {
-		return errors.New("the link has no hardware address, by which DHCP tells hosts apart; give Addresses instead")
+		return errors.New("the link has no hardware address, by which DHCP tells hosts apart; " +
+			"give Addresses instead")
 	}
 	return nil
 }
 
-// close implements lessee.
+// close implements dhcpClient.
 func (d *dhcp4) close() { d.conn.Close() }
 
-// acquire implements lessee. After a refusal it begins again, each time later; after an address that
-// is in use 10 s later, but as after a refusal where ctx leaves no time for that.
+// acquire implements dhcpClient. After a refusal it begins again, each time later; after an address
+// that is in use 10 s later, but as after a refusal where ctx leaves no time for that.
 func (d *dhcp4) acquire(ctx context.Context) error {
 	later := doubling(dhcpFirstWait, dhcpLongestWait)
 	for wait := later(0); ; wait = later(wait) {
@@ -131,12 +134,14 @@ func (d *dhcp4) offer(ctx context.Context) (*lease4, error) {
 	if err != nil {
 		return nil, err
 	}
-	request, err := dhcpv4.NewRequestFromOffer(offer, dhcpv4.WithBroadcast(true), dhcpv4.WithRequestedOptions(dhcpWanted...))
+	request, err := dhcpv4.NewRequestFromOffer(offer, dhcpv4.WithBroadcast(true),
+		dhcpv4.WithRequestedOptions(dhcpWanted...))
 	if err != nil {
 		return nil, err
 	}
 	asked := time.Now()
-	ack, err := d.ask(ctx, request, d.broadcast, repeat, dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak)
+	ack, err := d.ask(ctx, request, d.broadcast, repeat,
+		dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +150,8 @@ func (d *dhcp4) offer(ctx context.Context) (*lease4, error) {
 
 // decline tells the server that somebody uses the address (RFC 2131 section 3.1 step 5).
 func (d *dhcp4) decline(l *lease4) {
-	m, err := dhcpv4.New(dhcpv4.WithHwAddr(d.s.HardwareAddr()), dhcpv4.WithMessageType(dhcpv4.MessageTypeDecline),
+	m, err := dhcpv4.New(dhcpv4.WithHwAddr(d.s.HardwareAddr()),
+		dhcpv4.WithMessageType(dhcpv4.MessageTypeDecline),
 		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(l.prefix.Addr().AsSlice())),
 		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(l.server.AsSlice())))
 	if err == nil {
@@ -153,8 +159,10 @@ func (d *dhcp4) decline(l *lease4) {
 	}
 }
 
-// ask sends m, as often as repeat has it, until an answer of one of the wanted types comes or ctx ends.
-func (d *dhcp4) ask(ctx context.Context, m *dhcpv4.DHCPv4, send func(*dhcpv4.DHCPv4) error, repeat schedule, want ...dhcpv4.MessageType) (*dhcpv4.DHCPv4, error) {
+// ask sends m, as often as repeat has it, until an answer of one of the wanted types comes or ctx
+// ends.
+func (d *dhcp4) ask(ctx context.Context, m *dhcpv4.DHCPv4, send func(*dhcpv4.DHCPv4) error,
+	repeat schedule, want ...dhcpv4.MessageType) (*dhcpv4.DHCPv4, error) {
 	stop := context.AfterFunc(ctx, func() { d.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for wait := repeat(0); ; wait = repeat(wait) {
@@ -196,21 +204,25 @@ func (d *dhcp4) read() (*dhcpv4.DHCPv4, error) {
 			return nil, err
 		}
 		m, err := dhcpv4.FromBytes(buf[:n])
-		if err == nil && m.OpCode == dhcpv4.OpcodeBootReply && m.ClientHWAddr.String() == d.s.HardwareAddr().String() {
+		if err == nil && m.OpCode == dhcpv4.OpcodeBootReply &&
+			m.ClientHWAddr.String() == d.s.HardwareAddr().String() {
 			return m, nil
 		}
 	}
 }
 
-// broadcast sends m from 0.0.0.0 to 255.255.255.255. A socket can not, as long as there is no address to send from.
+// broadcast sends m from 0.0.0.0 to 255.255.255.255. A socket can not, as long as there is no
+// address to send from.
 func (d *dhcp4) broadcast(m *dhcpv4.DHCPv4) error {
 	payload := m.ToBytes()
 	const headers = header.IPv4MinimumSize + header.UDPMinimumSize
 	packet := make([]byte, headers, headers+len(payload))
 	packet = append(packet, payload...)
 	udp := header.UDP(packet[header.IPv4MinimumSize:])
-	udp.Encode(&header.UDPFields{SrcPort: dhcpClientPort, DstPort: dhcpServerPort, Length: uint16(len(udp))})
-	sum := header.PseudoHeaderChecksum(header.UDPProtocolNumber, header.IPv4Any, header.IPv4Broadcast, uint16(len(udp)))
+	udp.Encode(&header.UDPFields{SrcPort: dhcpClientPort, DstPort: dhcpServerPort,
+		Length: uint16(len(udp))})
+	sum := header.PseudoHeaderChecksum(header.UDPProtocolNumber, header.IPv4Any,
+		header.IPv4Broadcast, uint16(len(udp)))
 	udp.SetChecksum(^udp.CalculateChecksum(checksum.Checksum(payload, sum)))
 	ip := header.IPv4(packet)
 	ip.Encode(&header.IPv4Fields{
@@ -218,13 +230,15 @@ func (d *dhcp4) broadcast(m *dhcpv4.DHCPv4) error {
 		SrcAddr: header.IPv4Any, DstAddr: header.IPv4Broadcast,
 	})
 	ip.SetChecksum(^ip.CalculateChecksum())
-	return asError("broadcast", d.s.net.WritePacketToRemote(nicID, header.EthernetBroadcastAddress, ipv4Protocol, buffer.MakeWithData(packet)))
+	return asError("broadcast", d.s.net.WritePacketToRemote(nicID, header.EthernetBroadcastAddress,
+		ipv4Protocol, buffer.MakeWithData(packet)))
 }
 
 // unicast sends to one server, from the address it gave.
 func (d *dhcp4) unicast(server netip.Addr) func(*dhcpv4.DHCPv4) error {
 	return func(m *dhcpv4.DHCPv4) error {
-		_, err := d.conn.WriteTo(m.ToBytes(), &net.UDPAddr{IP: server.AsSlice(), Port: dhcpServerPort})
+		_, err := d.conn.WriteTo(m.ToBytes(),
+			&net.UDPAddr{IP: server.AsSlice(), Port: dhcpServerPort})
 		return err
 	}
 }

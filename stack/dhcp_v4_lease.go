@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// leastRenewal is the least time between two renewals (RFC 2131 section 4.4.5). No lease is taken to be shorter than two.
+	// leastRenewal is the least time between two renewals (RFC 2131 section 4.4.5). No lease is
+	// taken to be shorter than two.
 	leastRenewal = time.Minute
 	// Bounds of what one answer tells.
 	maxLeaseRoutes  = 32
@@ -29,7 +30,8 @@ type lease4 struct {
 	refused             []string // what came with it and cannot be
 }
 
-// parseLease4 takes an ACK apart that answers what was asked then. least is the least time between renewals.
+// parseLease4 takes an ACK apart that answers what was asked then. least is the least time between
+// renewals.
 func parseLease4(ack *dhcpv4.DHCPv4, asked time.Time, least time.Duration) (*lease4, error) {
 	if ack.MessageType() == dhcpv4.MessageTypeNak {
 		return nil, fmt.Errorf("%w: the server refuses", errBadLease)
@@ -41,25 +43,29 @@ func parseLease4(ack *dhcpv4.DHCPv4, asked time.Time, least time.Duration) (*lea
 	addr, ok := netip.AddrFromSlice(ack.YourIPAddr.To4())
 	ones, size := mask.Size()
 	if size != 32 || ones == 0 {
-		return nil, fmt.Errorf("%w: the server gave %v with mask %v, which is no mask of a subnet", errBadLease, ack.YourIPAddr, mask)
+		return nil, fmt.Errorf("%w: the server gave %v with mask %v, which is no mask of a subnet",
+			errBadLease, ack.YourIPAddr, mask)
 	}
 	if !ok || checkAddress(netip.PrefixFrom(addr, ones)) != nil {
-		return nil, fmt.Errorf("%w: the server gave %v with mask %v", errBadLease, ack.YourIPAddr, mask)
+		return nil, fmt.Errorf("%w: the server gave %v with mask %v",
+			errBadLease, ack.YourIPAddr, mask)
 	}
 	l := &lease4{ack: ack, prefix: netip.PrefixFrom(addr, ones), dns: addrs(ack.DNS())}
 	l.dns = l.dns[:min(len(l.dns), maxLeaseServers)]
 	l.parseRoutes(ack)
-	t := terms(ack.IPAddressRenewalTime(0), ack.IPAddressRebindingTime(0), ack.IPAddressLeaseTime(time.Hour), least)
+	t := terms(ack.IPAddressRenewalTime(0), ack.IPAddressRebindingTime(0),
+		ack.IPAddressLeaseTime(time.Hour), least)
 	l.renew, l.rebind, l.ends = asked.Add(t.renew), asked.Add(t.rebind), asked.Add(t.ends)
 	l.server, _ = netip.AddrFromSlice(ack.ServerIdentifier().To4())
 	return l, nil
 }
 
-// leaseTerms are how long after it was asked for a lease is renewed, asked for from any server, and over.
+// leaseTerms are how long after it was asked for a lease is renewed, asked for from any server, and
+// over.
 type leaseTerms struct{ renew, rebind, ends time.Duration }
 
-// terms makes of what a server says, T1, T2 and the lifetime, something that can be kept: in this order, least apart from now,
-// and by default 1/2 and 7/8 of the lifetime (RFC 2131 section 4.4.5).
+// terms makes of what a server says, T1, T2 and the lifetime, something that can be kept: in this
+// order, least apart from now, and by default 1/2 and 7/8 of the lifetime (RFC 2131 section 4.4.5).
 func terms(t1, t2, lasts, least time.Duration) leaseTerms {
 	lasts = max(lasts, 2*least)
 	if t1 <= 0 || t1 >= lasts {
@@ -72,8 +78,8 @@ func terms(t1, t2, lasts, least time.Duration) leaseTerms {
 	return leaseTerms{t1, t2, lasts}
 }
 
-// parseRoutes are the routes an ACK has: option 121, or else the first router (RFC 3442), of which those remain whose next hop is
-// another host and on the link.
+// parseRoutes are the routes an ACK has: option 121, or else the first router (RFC 3442), of which
+// those remain whose next hop is another host and on the link.
 func (l *lease4) parseRoutes(ack *dhcpv4.DHCPv4) {
 	var onLink, far []Route
 	for _, r := range ack.ClasslessStaticRoute() {
@@ -91,18 +97,22 @@ func (l *lease4) parseRoutes(ack *dhcpv4.DHCPv4) {
 		}
 	}
 	if routers := addrs(ack.Router()); len(far)+len(onLink) == 0 && len(routers) > 0 {
-		far = append(far, Route{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: routers[0]})
+		far = append(far, Route{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0),
+			Gateway: routers[0]})
 	}
 	near := func(a netip.Addr) bool {
-		return l.prefix.Contains(a) || slices.ContainsFunc(onLink, func(r Route) bool { return r.Destination.Bits() > 0 && r.Destination.Contains(a) })
+		return l.prefix.Contains(a) || slices.ContainsFunc(onLink,
+			func(r Route) bool { return r.Destination.Bits() > 0 && r.Destination.Contains(a) })
 	}
 	l.routes = onLink
 	for _, r := range far {
 		switch {
 		case r.Gateway == l.prefix.Addr():
-			l.refused = append(l.refused, fmt.Sprintf("router %s, which is our own address", r.Gateway))
+			l.refused = append(l.refused,
+				fmt.Sprintf("router %s, which is our own address", r.Gateway))
 		case !near(r.Gateway):
-			l.refused = append(l.refused, fmt.Sprintf("router %s, which is not in our subnet %s", r.Gateway, l.prefix.Masked()))
+			l.refused = append(l.refused, fmt.Sprintf("router %s, which is not in our subnet %s",
+				r.Gateway, l.prefix.Masked()))
 		default:
 			l.routes = append(l.routes, r)
 		}

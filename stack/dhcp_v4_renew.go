@@ -8,11 +8,12 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
-// confirmTime is how long servers are asked, when the link is up again, whether the address is still ours.
+// confirmTime is how long servers are asked, when the link is up again, whether the address is
+// still ours.
 const confirmTime = 10 * time.Second
 
-// keep implements lessee: it renews the lease from the server that gave it, then from any, and when it has run out the
-// address is given up and another asked for (RFC 2131 section 4.4.5).
+// keep implements dhcpClient: it renews the lease from the server that gave it, then from any, and
+// when it has run out the address is given up and another asked for (RFC 2131 section 4.4.5).
 func (d *dhcp4) keep() {
 	for d.s.ctx.Err() == nil {
 		next := d.awaitRenewal(d.lease)
@@ -22,7 +23,8 @@ func (d *dhcp4) keep() {
 		if d.s.ctx.Err() != nil {
 			return
 		}
-		d.s.log.Warn("the DHCP lease is over", "interface", d.s.name, "address", d.lease.prefix.String())
+		d.s.log.Warn("the DHCP lease is over", "interface", d.s.name,
+			"address", d.lease.prefix.String())
 		d.s.removeAddress(d.lease.prefix)
 		d.s.applyAutoconf(fromDHCPv4, nil, nil)
 		if err := d.acquire(d.s.ctx); err != nil {
@@ -32,7 +34,7 @@ func (d *dhcp4) keep() {
 	}
 }
 
-// replaceLease puts a renewed lease in the place of the old one, unless its address cannot be used.
+// replaceLease replaces the lease by a renewed one, unless the address of that cannot be used.
 func (d *dhcp4) replaceLease(l *lease4) bool {
 	if l.prefix != d.lease.prefix {
 		if err := d.s.useAddress(d.s.ctx, l.prefix); err != nil {
@@ -52,8 +54,8 @@ func (d *dhcp4) replaceLease(l *lease4) bool {
 	return true
 }
 
-// awaitRenewal waits for the time to renew, or until the link comes up again, and returns the lease as it is then; nil when it is
-// over or the stack ends.
+// awaitRenewal waits for the time to renew, or until the link comes up again, and returns the lease
+// as it is then; nil when it is over or the stack ends.
 func (d *dhcp4) awaitRenewal(l *lease4) *lease4 {
 	switch awaitTime(d.s.ctx, l.renew, d.linkUp) {
 	case stackEnded:
@@ -68,8 +70,10 @@ func (d *dhcp4) awaitRenewal(l *lease4) *lease4 {
 	return next
 }
 
-// renew asks for the same address again until the deadline. A message that cannot be sent is as good as one that is lost.
-func (d *dhcp4) renew(l *lease4, deadline time.Time, send func(*dhcpv4.DHCPv4) error) (*lease4, error) {
+// renew asks for the same address again until the deadline. A message that cannot be sent is as
+// good as one that is lost.
+func (d *dhcp4) renew(l *lease4, deadline time.Time,
+	send func(*dhcpv4.DHCPv4) error) (*lease4, error) {
 	for {
 		request, err := dhcpv4.NewRenewFromAck(l.ack, dhcpv4.WithRequestedOptions(dhcpWanted...))
 		if err != nil {
@@ -77,15 +81,18 @@ func (d *dhcp4) renew(l *lease4, deadline time.Time, send func(*dhcpv4.DHCPv4) e
 		}
 		next, err := d.extend(l, request, deadline, send, halving(deadline, d.s.cfg.renewal))
 		again := time.Now().Add(d.s.cfg.renewal)
-		if err == nil || errors.Is(err, errBadLease) || !again.Before(deadline) || !sleepUntil(d.s.ctx, again) {
+		if err == nil || errors.Is(err, errBadLease) || !again.Before(deadline) ||
+			!sleepUntil(d.s.ctx, again) {
 			return next, err
 		}
 	}
 }
 
-// confirm asks whether the address is good for the link we are on now (RFC 2131 section 3.2). Without an answer it is.
+// confirm asks whether the address is good for the link we are on now (RFC 2131 section 3.2).
+// Without an answer it is.
 func (d *dhcp4) confirm(l *lease4) *lease4 {
-	request, err := dhcpv4.New(dhcpv4.WithHwAddr(d.s.HardwareAddr()), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest),
+	request, err := dhcpv4.New(dhcpv4.WithHwAddr(d.s.HardwareAddr()),
+		dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest),
 		dhcpv4.WithBroadcast(true), dhcpv4.WithRequestedOptions(dhcpWanted...),
 		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(l.prefix.Addr().AsSlice())))
 	if err != nil {
@@ -95,15 +102,18 @@ func (d *dhcp4) confirm(l *lease4) *lease4 {
 	if l.ends.Before(deadline) {
 		deadline = l.ends
 	}
-	next, err := d.extend(l, request, deadline, d.broadcast, doubling(dhcpFirstWait, dhcpLongestWait))
+	next, err := d.extend(l, request, deadline, d.broadcast,
+		doubling(dhcpFirstWait, dhcpLongestWait))
 	if err != nil && !errors.Is(err, errBadLease) && time.Now().Before(l.ends) {
 		return l
 	}
 	return next
 }
 
-// extend sends a request for the lease we have until the deadline. An error that is errUnfit says that it is over.
-func (d *dhcp4) extend(l *lease4, request *dhcpv4.DHCPv4, deadline time.Time, send func(*dhcpv4.DHCPv4) error, repeat schedule) (*lease4, error) {
+// extend sends a request for the lease we have until the deadline. An error that is errUnfit says
+// that it is over.
+func (d *dhcp4) extend(l *lease4, request *dhcpv4.DHCPv4, deadline time.Time,
+	send func(*dhcpv4.DHCPv4) error, repeat schedule) (*lease4, error) {
 	ctx, cancel := context.WithDeadline(d.s.ctx, deadline)
 	defer cancel()
 	asked := time.Now()

@@ -22,7 +22,7 @@ type dhcpServer struct {
 	mute      atomic.Bool
 	refuse    atomic.Bool // says no to who asks for an address from before
 	fickle    atomic.Bool // says no, once, to who takes the offer
-	instead   string      // what to give when somebody declines
+	fallback  string      // the address to give after a DECLINE
 	acks      atomic.Int32
 	declined  atomic.Int64 // when somebody declined, in ns since 1970
 	paused    atomic.Int64 // from then to the next DISCOVER
@@ -44,15 +44,17 @@ func (d *dhcpServer) serve() {
 }
 
 func (d *dhcpServer) answer(m *dhcpv4.DHCPv4) {
-	if m.MessageType() == dhcpv4.MessageTypeDecline && m.RequestedIPAddress().Equal(*d.give.Load()) {
-		d.offer(d.instead)
+	if m.MessageType() == dhcpv4.MessageTypeDecline &&
+		m.RequestedIPAddress().Equal(*d.give.Load()) {
+		d.offer(d.fallback)
 		d.declined.Store(time.Now().UnixNano())
 	}
 	if at := d.declined.Load(); at != 0 && m.MessageType() == dhcpv4.MessageTypeDiscover {
 		d.paused.CompareAndSwap(0, time.Now().UnixNano()-at)
 	}
 	kind := map[dhcpv4.MessageType]dhcpv4.MessageType{
-		dhcpv4.MessageTypeDiscover: dhcpv4.MessageTypeOffer, dhcpv4.MessageTypeRequest: dhcpv4.MessageTypeAck,
+		dhcpv4.MessageTypeDiscover: dhcpv4.MessageTypeOffer,
+		dhcpv4.MessageTypeRequest:  dhcpv4.MessageTypeAck,
 	}[m.MessageType()]
 	if kind == dhcpv4.MessageTypeNone {
 		return
@@ -68,7 +70,8 @@ func (d *dhcpServer) answer(m *dhcpv4.DHCPv4) {
 	if kind == dhcpv4.MessageTypeAck {
 		d.acks.Add(1)
 	}
-	reply, err := dhcpv4.NewReplyFromRequest(m, dhcpv4.WithMessageType(kind), dhcpv4.WithYourIP(*d.give.Load()),
+	reply, err := dhcpv4.NewReplyFromRequest(m, dhcpv4.WithMessageType(kind),
+		dhcpv4.WithYourIP(*d.give.Load()),
 		dhcpv4.WithNetmask(net.CIDRMask(24, 32)), dhcpv4.WithLeaseTime(uint32(d.lasts/time.Second)),
 		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(netpair.ServerIP4.AsSlice())))
 	if err != nil {
@@ -84,13 +87,15 @@ func leased(t *testing.T, lasts time.Duration) (*dhcpServer, *stack.Stack) {
 	t.Helper()
 	netpair.CheckLeaks(t)
 	a, b := netpair.NewPorts(netpair.Faults{})
-	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}})
+	server, err := stack.New(a, stack.Config{DuplicateDetection: -1,
+		Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Close() })
 	d := newDHCPServer(t, server, "192.0.2.50", lasts)
-	client, err := stack.New(b, stack.WithRenewal(stack.Config{DHCPv4: true, DuplicateDetection: -1, AddressTimeout: hangs}, time.Second))
+	client, err := stack.New(b, stack.WithRenewal(stack.Config{DHCPv4: true, DuplicateDetection: -1,
+		AddressTimeout: hangs}, time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,12 +126,14 @@ func (d *dhcpServer) offer(ip string) {
 }
 
 func hasAddr(s *stack.Stack, want string) bool {
-	return slices.ContainsFunc(s.Addrs(), func(p netip.Prefix) bool { return p.Addr().String() == want })
+	return slices.ContainsFunc(s.Addrs(),
+		func(p netip.Prefix) bool { return p.Addr().String() == want })
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(hangs); !ok(); time.Sleep(time.Millisecond) { // nothing tells of it
+	// nothing tells of it
+	for deadline := time.Now().Add(hangs); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
 		}
@@ -157,10 +164,14 @@ func TestDHCPLeaseRunsOut(t *testing.T) {
 func TestDHCPAddressChanges(t *testing.T) {
 	d, client := leased(t, 2*time.Second)
 	d.offer("192.0.2.70")
-	eventually(t, "the new address", func() bool { return hasAddr(client, "192.0.2.70") && !hasAddr(client, "192.0.2.50") })
+	eventually(t, "the new address", func() bool {
+		return hasAddr(client, "192.0.2.70") &&
+			!hasAddr(client, "192.0.2.50")
+	})
 }
 
-// TestDHCPSecondTry: an address that somebody has is declined, and a server that changes its mind is asked again.
+// TestDHCPSecondTry: an address that somebody has is declined, and a server that changes its mind
+// is asked again.
 func TestDHCPSecondTry(t *testing.T) {
 	need.Long(t, "a client that is refused asks again after 5 s or more")
 	for _, c := range []struct {
@@ -171,50 +182,59 @@ func TestDHCPSecondTry(t *testing.T) {
 		fickle      bool
 		want        string
 	}{
-		{"the address is in use", []string{"192.0.2.50/24"}, 3 * time.Second, 3 * time.Second, hangs, false, "192.0.2.60"},
-		{"there is no time to wait", []string{"192.0.2.50/24"}, time.Hour, time.Second, hangs, false, "192.0.2.60"},
+		{"the address is in use", []string{"192.0.2.50/24"}, 3 * time.Second, 3 * time.Second,
+			hangs, false, "192.0.2.60"},
+		{"there is no time to wait", []string{"192.0.2.50/24"}, time.Hour, time.Second,
+			hangs, false, "192.0.2.60"},
 		{"the server takes its offer back", nil, stack.DeclineWait, 0, 0, true, "192.0.2.50"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			netpair.CheckLeaks(t)
 			a, b := netpair.NewPorts(netpair.Faults{})
-			cfg := stack.Config{DuplicateDetection: -1, Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}}
+			cfg := stack.Config{DuplicateDetection: -1,
+				Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}}
 			for _, o := range c.others {
 				cfg.Addresses = append(cfg.Addresses, netip.MustParsePrefix(o))
 			}
 			server, err := stack.New(a, cfg)
 			must(t, err)
 			defer server.Close()
-			d := &dhcpServer{lasts: time.Hour, instead: "192.0.2.60"}
+			d := &dhcpServer{lasts: time.Hour, fallback: "192.0.2.60"}
 			d.fickle.Store(c.fickle)
 			d.start(t, server, "192.0.2.50")
-			cfg = stack.Config{DHCPv4: true, DuplicateDetection: 2 * time.Second, AddressTimeout: hangs}
+			cfg = stack.Config{DHCPv4: true,
+				DuplicateDetection: 2 * time.Second, AddressTimeout: hangs}
 			client, err := stack.New(b, stack.WithDeclineWait(cfg, c.wait))
 			must(t, err)
 			defer client.Close()
 			if paused := time.Duration(d.paused.Load()); paused < c.least || paused > c.most {
 				t.Errorf("%v between DECLINE and DISCOVER, want %v to %v", paused, c.least, c.most)
 			}
-			if got := client.Addrs(); !hasAddr(client, c.want) || len(c.others) > 0 && hasAddr(client, "192.0.2.50") || d.fickle.Load() {
+			if got := client.Addrs(); !hasAddr(client, c.want) || len(c.others) > 0 &&
+				hasAddr(client, "192.0.2.50") || d.fickle.Load() {
 				t.Errorf("addresses %v, want %s", got, c.want)
 			}
 		})
 	}
 }
 
-// TestDHCPTinyLease: a lease for no time at all is renewed once a minute, not as fast as the server answers.
+// TestDHCPTinyLease: a lease for no time at all is renewed once a minute, not as fast as the server
+// answers.
 func TestDHCPTinyLease(t *testing.T) {
 	netpair.CheckLeaks(t)
 	a, b := netpair.NewPorts(netpair.Faults{})
-	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}})
+	server, err := stack.New(a, stack.Config{DuplicateDetection: -1,
+		Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}})
 	must(t, err)
 	defer server.Close()
 	d := newDHCPServer(t, server, "192.0.2.50", 0)
-	client, err := stack.New(b, stack.Config{DHCPv4: true, DuplicateDetection: -1, AddressTimeout: hangs})
+	client, err := stack.New(b, stack.Config{DHCPv4: true,
+		DuplicateDetection: -1, AddressTimeout: hangs})
 	must(t, err)
 	defer client.Close()
 	time.Sleep(500 * time.Millisecond) // for what should not happen
-	if n, sent := d.acks.Load(), client.Stats().DHCPSent; n != 1 || sent > 4 || !hasAddr(client, "192.0.2.50") {
+	if n, sent := d.acks.Load(), client.Stats().DHCPSent; n != 1 || sent > 4 ||
+		!hasAddr(client, "192.0.2.50") {
 		t.Errorf("%d leases, %d messages, addresses %v", n, sent, client.Addrs())
 	}
 }

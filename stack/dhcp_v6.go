@@ -55,10 +55,11 @@ func openDHCP6(s *Stack) (*dhcp6, error) {
 	return &dhcp6{s: s, conn: c, linkUp: s.linkUp.add()}, nil
 }
 
-// close implements lessee.
+// close implements dhcpClient.
 func (d *dhcp6) close() { d.conn.Close() }
 
-// acquire implements lessee. After a refusal or an address that is in use it begins again, each time later.
+// acquire implements dhcpClient. After a refusal or an address that is in use it begins again, each
+// time later.
 func (d *dhcp6) acquire(ctx context.Context) error {
 	later := doubling(dhcpFirstWait, dhcpLongestWait)
 	for wait := later(0); ; wait = later(wait) {
@@ -107,7 +108,8 @@ func (d *dhcp6) offer(ctx context.Context) (*lease6, error) {
 }
 
 // request sends a request and takes the reply apart.
-func (d *dhcp6) request(ctx context.Context, request *dhcpv6.Message, repeat schedule) (*lease6, error) {
+func (d *dhcp6) request(ctx context.Context, request *dhcpv6.Message,
+	repeat schedule) (*lease6, error) {
 	asked := time.Now()
 	reply, err := d.ask(ctx, request, repeat, dhcpv6.MessageTypeReply)
 	if err != nil {
@@ -116,19 +118,24 @@ func (d *dhcp6) request(ctx context.Context, request *dhcpv6.Message, repeat sch
 	return parseLease6(reply, asked, d.s.cfg.renewal)
 }
 
-// parseLease6 takes a REPLY apart that answers what was asked then. least is the least time between renewals.
+// parseLease6 takes a REPLY apart that answers what was asked then. least is the least time between
+// renewals.
 func parseLease6(reply *dhcpv6.Message, asked time.Time, least time.Duration) (*lease6, error) {
 	ia := reply.Options.OneIANA()
 	if ia == nil || ia.Options.OneAddress() == nil {
-		return nil, fmt.Errorf("%w: no address in the reply: %v", errBadLease, reply.Options.Status())
+		return nil, fmt.Errorf("%w: no address in the reply: %v",
+			errBadLease, reply.Options.Status())
 	}
 	given := ia.Options.OneAddress()
 	addr, ok := netip.AddrFromSlice(given.IPv6Addr)
 	if !ok || checkAddress(netip.PrefixFrom(addr, 128)) != nil || given.ValidLifetime == 0 {
-		return nil, fmt.Errorf("%w: the server gave %v for %v", errBadLease, given.IPv6Addr, given.ValidLifetime)
+		return nil, fmt.Errorf("%w: the server gave %v for %v", errBadLease,
+			given.IPv6Addr, given.ValidLifetime)
 	}
-	if given.PreferredLifetime > given.ValidLifetime || ia.T2 != 0 && ia.T1 > ia.T2 { // RFC 8415 sections 21.4 and 21.6
-		return nil, fmt.Errorf("%w: the server gave %v times that contradict each other", errBadLease, given.IPv6Addr)
+	// RFC 8415 sections 21.4 and 21.6
+	if given.PreferredLifetime > given.ValidLifetime || ia.T2 != 0 && ia.T1 > ia.T2 {
+		return nil, fmt.Errorf("%w: the server gave %v times that contradict each other",
+			errBadLease, given.IPv6Addr)
 	}
 	t1 := ia.T1
 	if t1 == 0 {
@@ -142,9 +149,10 @@ func parseLease6(reply *dhcpv6.Message, asked time.Time, least time.Duration) (*
 	}, nil
 }
 
-// ask sends m to all servers, as often as repeat has it, until an answer of the wanted type comes or ctx ends (RFC 8415
-// section 15).
-func (d *dhcp6) ask(ctx context.Context, m *dhcpv6.Message, repeat schedule, want dhcpv6.MessageType) (*dhcpv6.Message, error) {
+// ask sends m to all servers, as often as repeat has it, until an answer of the wanted type comes
+// or ctx ends (RFC 8415 section 15).
+func (d *dhcp6) ask(ctx context.Context, m *dhcpv6.Message, repeat schedule,
+	want dhcpv6.MessageType) (*dhcpv6.Message, error) {
 	stop := context.AfterFunc(ctx, func() { d.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for wait := repeat(0); ; wait = repeat(wait) {
@@ -157,13 +165,15 @@ func (d *dhcp6) ask(ctx context.Context, m *dhcpv6.Message, repeat schedule, wan
 			return answer, nil
 		}
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%w on %s (DHCPv6): %w", ErrNoLease, d.s.name, context.Cause(ctx))
+			return nil, fmt.Errorf("%w on %s (DHCPv6): %w", ErrNoLease,
+				d.s.name, context.Cause(ctx))
 		}
 	}
 }
 
 // read returns the answer to m, or nil at the deadline.
-func (d *dhcp6) read(ctx context.Context, m *dhcpv6.Message, want dhcpv6.MessageType) *dhcpv6.Message {
+func (d *dhcp6) read(ctx context.Context, m *dhcpv6.Message,
+	want dhcpv6.MessageType) *dhcpv6.Message {
 	buf := make([]byte, 1500)
 	for ctx.Err() == nil {
 		n, err := d.conn.Read(buf)

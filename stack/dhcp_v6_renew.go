@@ -9,7 +9,8 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 )
 
-// keep implements lessee: it renews the lease, and when it is over the address is given up and another asked for.
+// keep implements dhcpClient: it renews the lease, and when it is over the address is given up and
+// another asked for.
 func (d *dhcp6) keep() {
 	for d.s.ctx.Err() == nil {
 		next := d.awaitRenewal(d.lease)
@@ -20,7 +21,8 @@ func (d *dhcp6) keep() {
 		if d.s.ctx.Err() != nil {
 			return
 		}
-		d.s.log.Warn("the DHCPv6 lease is over", "interface", d.s.name, "address", d.lease.addr.String())
+		d.s.log.Warn("the DHCPv6 lease is over", "interface", d.s.name,
+			"address", d.lease.addr.String())
 		d.s.removeAddress(d.lease.addr)
 		d.s.applyAutoconf(fromDHCPv6, nil, nil)
 		if err := d.acquire(d.s.ctx); err != nil {
@@ -30,8 +32,8 @@ func (d *dhcp6) keep() {
 	}
 }
 
-// awaitRenewal waits for the time to renew, or until the link comes up again, and returns the lease as it is then; nil when it is
-// over or the stack ends.
+// awaitRenewal waits for the time to renew, or until the link comes up again, and returns the lease
+// as it is then; nil when it is over or the stack ends.
 func (d *dhcp6) awaitRenewal(l *lease6) *lease6 {
 	switch awaitTime(d.s.ctx, l.renew, d.linkUp) {
 	case stackEnded:
@@ -49,19 +51,23 @@ func (d *dhcp6) awaitRenewal(l *lease6) *lease6 {
 // Repetitions of Renew and Rebind (RFC 8415 section 7.6: REN_TIMEOUT, REN_MAX_RT).
 const renewFirstWait, renewLongestWait = 10 * time.Second, 10 * time.Minute
 
-// extend asks for the same address again until the deadline. A message that cannot be sent is as good as one that is lost.
+// extend asks for the same address again until the deadline. A message that cannot be sent is as
+// good as one that is lost.
 func (d *dhcp6) extend(l *lease6, how dhcpv6.MessageType, deadline time.Time) (*lease6, error) {
 	ctx, cancel := context.WithDeadline(d.s.ctx, deadline)
 	defer cancel()
 	for {
-		next, err := d.request(ctx, d.messageFor(l, how), doubling(renewFirstWait, renewLongestWait))
-		if err == nil || errors.Is(err, errBadLease) || !sleepUntil(ctx, time.Now().Add(d.s.cfg.renewal)) {
+		next, err := d.request(ctx, d.messageFor(l, how),
+			doubling(renewFirstWait, renewLongestWait))
+		if err == nil || errors.Is(err, errBadLease) ||
+			!sleepUntil(ctx, time.Now().Add(d.s.cfg.renewal)) {
 			return next, err
 		}
 	}
 }
 
-// confirm asks whether the address is good for the link we are on now (RFC 8415 section 18.2.3). Without an answer it is.
+// confirm asks whether the address is good for the link we are on now (RFC 8415 section 18.2.3).
+// Without an answer it is.
 func (d *dhcp6) confirm(l *lease6) *lease6 {
 	deadline := time.Now().Add(confirmTime)
 	if l.ends.Before(deadline) {
@@ -69,21 +75,23 @@ func (d *dhcp6) confirm(l *lease6) *lease6 {
 	}
 	ctx, cancel := context.WithDeadline(d.s.ctx, deadline)
 	defer cancel()
-	reply, err := d.ask(ctx, d.messageFor(l, dhcpv6.MessageTypeConfirm), doubling(dhcpFirstWait, dhcpLongestWait), dhcpv6.MessageTypeReply)
+	reply, err := d.ask(ctx, d.messageFor(l, dhcpv6.MessageTypeConfirm),
+		doubling(dhcpFirstWait, dhcpLongestWait), dhcpv6.MessageTypeReply)
 	if err != nil {
 		if time.Now().Before(l.ends) {
 			return l
 		}
 		return nil
 	}
-	if status := reply.Options.Status(); status != nil && status.StatusCode == iana.StatusNotOnLink {
+	if status := reply.Options.Status(); status != nil &&
+		status.StatusCode == iana.StatusNotOnLink {
 		return nil
 	}
 	return l
 }
 
-// messageFor is a message of type t that names the lease: renewing, confirming, declining. Any server may confirm or
-// rebind.
+// messageFor is a message of type t that names the lease: renewing, confirming, declining. Any
+// server may confirm or rebind.
 func (d *dhcp6) messageFor(l *lease6, t dhcpv6.MessageType) *dhcpv6.Message {
 	m := &dhcpv6.Message{MessageType: t, TransactionID: l.reply.TransactionID}
 	if id, err := dhcpv6.GenerateTransactionID(); err == nil {

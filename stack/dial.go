@@ -12,11 +12,12 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// Dialer has the options of a dial; its fields are those of net.Dialer. Make one with [Stack.Dialer].
-// It may be used from any goroutine as long as its fields are not changed.
+// Dialer has the options of a dial; its fields are those of net.Dialer. Make one with
+// [Stack.Dialer]. It may be used from any goroutine as long as its fields are not changed.
 type Dialer struct {
-	// Timeout and Deadline bound the whole dial, name lookup included; the earlier one counts, and so
-	// does the context's deadline. Zero: none, but TCP itself gives up after TCPOptions.SYNRetries.
+	// Timeout and Deadline bound the whole dial, name lookup included; the earlier one counts, and
+	// so does the context's deadline. Zero: none, but TCP itself gives up after
+	// TCPOptions.SYNRetries.
 	Timeout  time.Duration
 	Deadline time.Time
 
@@ -24,8 +25,8 @@ type Dialer struct {
 	LocalAddr net.Addr
 
 	// FallbackDelay is how long one address has a head start on the next when a name has several
-	// (RFC 8305's connection attempt delay). Default 250 ms. Negative: try one after the other, each
-	// with its share of the time, as net.Dialer does then.
+	// (RFC 8305's connection attempt delay). Default 250 ms. Negative: try one after the other,
+	// each with its share of the time, as net.Dialer does then.
 	FallbackDelay time.Duration
 
 	// KeepAlive and KeepAliveConfig are as in net.Dialer: probes every 15 s by default, none if
@@ -60,10 +61,12 @@ func (s *Stack) DialTimeout(network, address string, timeout time.Duration) (net
 // DialTCP is net.DialTCP. If laddr is nil, local address and port are chosen.
 func (s *Stack) DialTCP(network string, laddr, raddr *net.TCPAddr) (*TCPConn, error) {
 	if err := checkNetwork("tcp", network); err != nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Addr: orNil(raddr), Err: err}
+		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr),
+			Addr: orNil(raddr), Err: err}
 	}
 	if raddr == nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Err: errMissingAddress}
+		return nil, &net.OpError{Op: "dial", Net: network,
+			Source: orNil(laddr), Err: errMissingAddress}
 	}
 	return s.Dialer().dialTCP(s.ctx, network, laddr, raddr)
 }
@@ -161,19 +164,22 @@ func (d *Dialer) dialOne(ctx context.Context, network string, t target) (net.Con
 	return c, nil
 }
 
-func (d *Dialer) dialTCP(ctx context.Context, network string, laddr, raddr *net.TCPAddr) (*TCPConn, error) {
+func (d *Dialer) dialTCP(ctx context.Context, network string,
+	laddr, raddr *net.TCPAddr) (*TCPConn, error) {
 	trace := traceConnect(ctx, network, raddr)
 	c, err := d.connect(ctx, network, laddr, raddr)
 	if err != nil {
 		d.stack.failedDials.Add(1)
-		err = &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Addr: raddr, Err: d.stack.orClosed(err)}
+		err = &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Addr: raddr,
+			Err: d.stack.orClosed(err)}
 	}
 	trace(err)
 	return c, err
 }
 
 // connect makes an endpoint, starts its handshake and waits.
-func (d *Dialer) connect(ctx context.Context, network string, laddr, raddr *net.TCPAddr) (*TCPConn, error) {
+func (d *Dialer) connect(ctx context.Context, network string,
+	laddr, raddr *net.TCPAddr) (*TCPConn, error) {
 	s := d.stack
 	var local net.IP
 	if laddr != nil {
@@ -181,10 +187,11 @@ func (d *Dialer) connect(ctx context.Context, network string, laddr, raddr *net.
 	}
 	a := attempt{stack: s, family: dialFamily(network, local, raddr.IP)}
 	a.wr.wake = make(chan struct{}, 1)
-	err := s.newEndpoint(tcp.ProtocolNumber, a.family, func(ep tcpip.Endpoint, q *waiter.Queue) error {
-		a.ep, a.q = ep, q
-		return a.start(laddr, raddr)
-	})
+	err := s.newEndpoint(tcp.ProtocolNumber, a.family,
+		func(ep tcpip.Endpoint, q *waiter.Queue) error {
+			a.ep, a.q = ep, q
+			return a.start(laddr, raddr)
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -233,12 +240,12 @@ func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
 	return nil
 }
 
-// handshakeLimit is how long a handshake may take that repeats its SYN that often, with intervals of 1 s, 2 s,
-// 4 s ... (RFC 6298 section 5.5).
+// handshakeLimit is how long a handshake may take that repeats its SYN that often, with intervals
+// of 1 s, 2 s, 4 s ... (RFC 6298 section 5.5).
 func handshakeLimit(retries int) time.Duration { return (1<<(retries+1) - 1) * time.Second }
 
-// wait returns when the handshake is complete or has failed, when ctx is done, or after limit: netstack
-// knows a number of SYN retries but does not heed it.
+// wait returns when the handshake is complete or has failed, when ctx is done, or after limit:
+// netstack knows a number of SYN retries but does not heed it.
 func (a *attempt) wait(ctx context.Context, limit time.Duration) error {
 	giveUp := time.NewTimer(limit)
 	defer giveUp.Stop()
@@ -269,7 +276,8 @@ func (a *attempt) conn(network string, keepAlive net.KeepAliveConfig) (*TCPConn,
 		if rerr == nil {
 			a.q.EventUnregister(&a.wr.entry)
 			s := a.stack
-			return newTCPConn(s, a.ep, a.q, network, s.tcpAddr(a.family, local), s.tcpAddr(a.family, remote), keepAlive), nil
+			return newTCPConn(s, a.ep, a.q, network, s.tcpAddr(a.family, local),
+				s.tcpAddr(a.family, remote), keepAlive), nil
 		}
 		terr = rerr
 	}

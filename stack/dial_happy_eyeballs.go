@@ -46,8 +46,8 @@ type outcome struct {
 	err  error
 }
 
-// staggered starts an attempt whenever one has failed or the delay has passed, and returns the first
-// success. It returns only when every attempt has ended.
+// staggered starts an attempt whenever one has failed or the delay has passed, and returns the
+// first success. It returns only when every attempt has ended.
 func (d *Dialer) staggered(ctx context.Context, network string, list targets) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	results := make(chan outcome, len(list))
@@ -116,9 +116,11 @@ func (d *Dialer) oneByOne(ctx context.Context, network string, list targets) (ne
 	return nil, first
 }
 
-func (d *Dialer) withShare(ctx context.Context, network string, t target, remaining int) (net.Conn, error) {
+func (d *Dialer) withShare(ctx context.Context, network string, t target,
+	remaining int) (net.Conn, error) {
 	if ctx.Err() != nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Source: d.LocalAddr, Addr: t.addr(network), Err: d.stack.orClosed(fromContext(ctx.Err(), false))}
+		return nil, &net.OpError{Op: "dial", Net: network, Source: d.LocalAddr,
+			Addr: t.addr(network), Err: d.stack.orClosed(fromContext(ctx.Err(), false))}
 	}
 	if end, ok := ctx.Deadline(); ok && remaining > 1 {
 		left := time.Until(end)
@@ -137,8 +139,8 @@ func (t target) addr(network string) net.Addr {
 	return t.tcp()
 }
 
-// traceConnect calls the hooks of net/http/httptrace, if ctx has any; the returned function is called
-// with the outcome.
+// traceConnect calls the hooks of net/http/httptrace, if ctx has any; the returned function is
+// called with the outcome.
 func traceConnect(ctx context.Context, network string, raddr *net.TCPAddr) func(error) {
 	trace := httptrace.ContextClientTrace(ctx)
 	if trace == nil {

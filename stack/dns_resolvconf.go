@@ -30,19 +30,20 @@ const (
 	maxAttempts       = 5
 )
 
-// hostResolvConf are the machine's files. The second is written by systemd-resolved if the first names its own server, on a
-// loopback which is not ours.
+// hostResolvConf are the machine's files. The second is written by systemd-resolved if the first
+// names its own server, on a loopback which is not ours.
 var hostResolvConf = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"}
 
-// loadResolvConf puts cfg.DNS before what cfg.ResolvConf says. If it names no file the machine's is read for linux, which
-// gets the servers in it.
+// loadResolvConf puts cfg.DNS before what cfg.ResolvConf says. If it names no file the machine's is
+// read for linux, which gets the servers in it.
 func loadResolvConf(cfg Config, linux *netdevConfig) (resolvConf, error) {
 	conf := resolvConf{ndots: defaultNdots, timeout: defaultDNSTimeout, attempts: defaultAttempts}
 	switch {
 	case cfg.ResolvConf != "":
 		text, err := os.ReadFile(cfg.ResolvConf)
 		if err != nil {
-			return conf, fmt.Errorf("read resolvers: %w (set DNS instead, or correct ResolvConf)", err)
+			return conf, fmt.Errorf("read resolvers: %w (set DNS instead, or correct ResolvConf)",
+				err)
 		}
 		conf.parse(string(text))
 	case linux != nil:
@@ -53,7 +54,8 @@ func loadResolvConf(cfg Config, linux *netdevConfig) (resolvConf, error) {
 	return conf, nil
 }
 
-// firstUsable is what the first of files says, on top of c, that names a server we can reach; else what the last says.
+// firstUsable is what the first of files says, on top of c, that names a server we can reach; else
+// what the last says.
 func (c resolvConf) firstUsable(files []string) resolvConf {
 	found := c
 	for _, name := range files {
@@ -63,7 +65,8 @@ func (c resolvConf) firstUsable(files []string) resolvConf {
 		}
 		found = c
 		found.parse(string(text))
-		found.servers = slices.DeleteFunc(found.servers, func(a netip.Addr) bool { return a.IsLoopback() || a.IsUnspecified() })
+		found.servers = slices.DeleteFunc(found.servers,
+			func(a netip.Addr) bool { return a.IsLoopback() || a.IsUnspecified() })
 		if len(found.servers) > 0 {
 			break
 		}

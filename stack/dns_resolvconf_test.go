@@ -25,11 +25,13 @@ sortlist 192.0.2.0
 	if got := fmt.Sprint(c.servers); got != "[192.0.2.53 2001:db8::53]" {
 		t.Errorf("servers %s", got)
 	}
-	if !slices.Equal(c.search, []string{"a.example", "b.example."}) || c.ndots != 2 || c.timeout != 30*time.Second || c.attempts != 5 {
-		t.Errorf("search %v, ndots %d, timeout %v, attempts %d", c.search, c.ndots, c.timeout, c.attempts)
+	if !slices.Equal(c.search, []string{"a.example", "b.example."}) || c.ndots != 2 ||
+		c.timeout != 30*time.Second || c.attempts != 5 {
+		t.Errorf("search %v, ndots %d, timeout %v, attempts %d", c.search,
+			c.ndots, c.timeout, c.attempts)
 	}
 	if got := c.lookupLimit(len(c.servers)); got != 300*time.Second {
-		t.Errorf("patience %v, want 5 times 30 s for each of 2 servers", got)
+		t.Errorf("limit %v, want 5 times 30 s for each of 2 servers", got)
 	}
 	for name, want := range map[string][]string{
 		"host":        {"host.a.example.", "host.b.example.", "host."},
@@ -53,7 +55,8 @@ func FuzzResolvConf(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text, name string) {
 		c := resolvConf{ndots: defaultNdots, timeout: defaultDNSTimeout, attempts: defaultAttempts}
 		c.parse(text)
-		if c.ndots < 0 || c.ndots > maxNdots || c.timeout < time.Second || c.timeout > maxDNSTimeout || c.attempts < 1 || c.attempts > maxAttempts {
+		if c.ndots < 0 || c.ndots > maxNdots || c.timeout < time.Second ||
+			c.timeout > maxDNSTimeout || c.attempts < 1 || c.attempts > maxAttempts {
 			t.Errorf("ndots %d, timeout %v, attempts %d", c.ndots, c.timeout, c.attempts)
 		}
 		if len(c.candidates(name)) == 0 {
@@ -62,7 +65,8 @@ func FuzzResolvConf(f *testing.F) {
 	})
 }
 
-// TestHostResolvConf: resolvers on the machine's loopback cannot be reached from here, those behind them can.
+// TestHostResolvConf: resolvers on the machine's loopback cannot be reached from here, those behind
+// them can.
 func TestHostResolvConf(t *testing.T) {
 	file := func(text string) string {
 		name := filepath.Join(t.TempDir(), "resolv.conf")
@@ -71,7 +75,9 @@ func TestHostResolvConf(t *testing.T) {
 		}
 		return name
 	}
-	stub, behind, plain := file("nameserver 127.0.0.53\nnameserver ::1\nsearch stub.example\n"), file("nameserver 192.0.2.53\nsearch a.example\n"), file("nameserver 192.0.2.7\nnameserver 127.0.0.1\n")
+	stub, behind, plain := file("nameserver 127.0.0.53\nnameserver ::1\nsearch stub.example\n"),
+		file("nameserver 192.0.2.53\nsearch a.example\n"),
+		file("nameserver 192.0.2.7\nnameserver 127.0.0.1\n")
 	for _, c := range []struct {
 		name            string
 		files           []string
@@ -83,7 +89,8 @@ func TestHostResolvConf(t *testing.T) {
 		{"none", []string{stub + ".not"}, "[]", "[]"},
 	} {
 		got := resolvConf{ndots: defaultNdots}.firstUsable(c.files)
-		if fmt.Sprint(got.servers) != c.servers || fmt.Sprint(got.search) != c.search || got.ndots != defaultNdots {
+		if fmt.Sprint(got.servers) != c.servers || fmt.Sprint(got.search) != c.search ||
+			got.ndots != defaultNdots {
 			t.Errorf("%s: %v %v, want %s %s", c.name, got.servers, got.search, c.servers, c.search)
 		}
 	}

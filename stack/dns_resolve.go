@@ -48,9 +48,11 @@ func checkNetwork(protocol, network string) error {
 }
 
 // resolveListen is resolveList for a listener of protocol; the error is complete.
-func (s *Stack) resolveListen(ctx context.Context, protocol, network, address string) (targets, error) {
+func (s *Stack) resolveListen(ctx context.Context,
+	protocol, network, address string) (targets, error) {
 	unknown := checkNetwork(protocol, network)
-	if unknown != nil && checkNetwork("tcp", network) != nil && checkNetwork("udp", network) != nil {
+	if unknown != nil && checkNetwork("tcp", network) != nil &&
+		checkNetwork("udp", network) != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Err: unknown}
 	}
 	list, err := s.resolveList(ctx, network, address)
@@ -59,7 +61,8 @@ func (s *Stack) resolveListen(ctx context.Context, protocol, network, address st
 	}
 	if unknown != nil { // a network, but not one for this kind of listener
 		err := &net.AddrError{Err: "unexpected address type", Addr: address}
-		return nil, &net.OpError{Op: "listen", Net: network, Addr: list.first().addr(network), Err: err}
+		return nil, &net.OpError{Op: "listen", Net: network,
+			Addr: list.first().addr(network), Err: err}
 	}
 	return list, nil
 }
@@ -114,12 +117,14 @@ func inFamily(network string, ip netip.Addr) bool {
 // lookup resolves a literal, localhost (RFC 6761) or a name.
 func (s *Stack) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
 	if ip, err := netip.ParseAddr(host); err == nil {
-		if ip == netip.IPv6Unspecified() { // a dual-stack listener prints so: it has the other family's wildcard, too
+		// a dual-stack listener prints so: it has the other family's wildcard, too
+		if ip == netip.IPv6Unspecified() {
 			return []netip.Addr{ip, netip.IPv4Unspecified()}, nil
 		}
 		return []netip.Addr{ip.Unmap()}, nil
 	}
-	if name := strings.TrimSuffix(strings.ToLower(host), "."); name == "localhost" || strings.HasSuffix(name, ".localhost") {
+	if name := strings.TrimSuffix(strings.ToLower(host), "."); name == "localhost" ||
+		strings.HasSuffix(name, ".localhost") {
 		return []netip.Addr{netip.IPv6Loopback(), netip.AddrFrom4([4]byte{127, 0, 0, 1})}, nil
 	}
 	ips, err := s.dns.lookup(ctx, host)
@@ -133,8 +138,8 @@ func (s *Stack) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
 	return ips, nil
 }
 
-// order sorts destinations by what we can do with them (after RFC 6724 section 6, rules 1, 2 and 6):
-// first those with a route and a source address of the same scope, IPv6 before IPv4.
+// order sorts destinations by what we can do with them (after RFC 6724 section 6, rules 1, 2 and
+// 6): first those with a route and a source address of the same scope, IPv6 before IPv4.
 func (s *Stack) order(ips []netip.Addr) {
 	slices.SortStableFunc(ips, func(a, b netip.Addr) int { return s.rank(a) - s.rank(b) })
 }

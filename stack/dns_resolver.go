@@ -62,21 +62,23 @@ func (r *resolver) lookup(ctx context.Context, name string) ([]netip.Addr, error
 	return nil, first
 }
 
-// lookupAbsolute looks up an absolute name, for as long as our resolv.conf says: package net goes by the host's.
+// lookupAbsolute looks up an absolute name, for as long as our resolv.conf says: package net goes
+// by the host's.
 func (r *resolver) lookupAbsolute(ctx context.Context, full string) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.conf.lookupLimit(len(r.servers())))
 	defer cancel()
 	return r.net.LookupNetIP(ctx, "ip", full)
 }
 
-// describe makes a lookup error speak of the name the caller asked for and of our server; package net
-// put the host's there.
+// describe makes a lookup error speak of the name the caller asked for and of our server; package
+// net put the host's there.
 func (r *resolver) describe(err error, name string) error {
 	var dns *net.DNSError
 	if errors.As(err, &dns) {
 		dns.Name, dns.Server = name, ""
 		if servers := r.servers(); len(servers) > 0 {
-			dns.Server = netip.AddrPortFrom(servers[int(r.good.Load())%len(servers)], dnsPort).String()
+			dns.Server = netip.AddrPortFrom(servers[int(r.good.Load())%len(servers)],
+				dnsPort).String()
 		}
 	}
 	return err
@@ -91,7 +93,8 @@ func (r *resolver) dial(ctx context.Context, network, _ string) (net.Conn, error
 	if strings.HasPrefix(network, "tcp") {
 		return r.dialStream(ctx, servers)
 	}
-	return &exchange{resolver: r, ctx: ctx, servers: servers, first: int(r.good.Load()) % len(servers)}, nil
+	return &exchange{resolver: r, ctx: ctx, servers: servers,
+		first: int(r.good.Load()) % len(servers)}, nil
 }
 
 // dialStream connects to the first server that accepts, for answers that do not fit a datagram.
@@ -105,8 +108,8 @@ func (r *resolver) dialStream(ctx context.Context, servers []netip.Addr) (net.Co
 	return d.oneByOne(ctx, "tcp", list)
 }
 
-// exchange is a net.PacketConn for one question. Package net writes a query and reads until an answer
-// fits; behind its back the query goes to the next server when one is silent or unwilling.
+// exchange is a net.PacketConn for one question. Package net writes a query and reads until an
+// answer fits; behind its back the query goes to the next server when one is silent or unwilling.
 type exchange struct {
 	resolver *resolver
 	ctx      context.Context
@@ -149,10 +152,12 @@ func (e *exchange) askOne(server netip.Addr) error {
 	return err
 }
 
-// share is when to give up on the current server: the time left is divided among those not yet asked.
+// share is when to give up on the current server: the time left is divided among those not yet
+// asked.
 func (e *exchange) share() time.Time {
 	end := e.deadline
-	if limit := time.Now().Add(e.resolver.conf.timeout); end.IsZero() || len(e.servers) > 1 && limit.Before(end) {
+	if limit := time.Now().Add(e.resolver.conf.timeout); end.IsZero() ||
+		len(e.servers) > 1 && limit.Before(end) {
 		end = limit
 	}
 	left := len(e.servers) - e.tried + 1
@@ -204,7 +209,8 @@ func (e *exchange) SetDeadline(t time.Time) error {
 	return nil
 }
 
-// The rest of net.Conn and net.PacketConn, which package net asks for to tell datagrams from streams.
+// The rest of net.Conn and net.PacketConn, which package net asks for to tell datagrams from
+// streams.
 
 func (e *exchange) LocalAddr() net.Addr                { return &net.UDPAddr{} }
 func (e *exchange) RemoteAddr() net.Addr               { return &net.UDPAddr{} }

@@ -94,7 +94,8 @@ var homeZone = map[string][]string{
 }
 
 // dnsPair is a pair whose client asks servers; the server has more addresses.
-func dnsPair(t *testing.T, faults netpair.Faults, servers ...netip.Addr) (server, client *stack.Stack) {
+func dnsPair(t *testing.T, faults netpair.Faults,
+	servers ...netip.Addr) (server, client *stack.Stack) {
 	return netpair.New(t, faults, manyAddresses, func(server bool, c *stack.Config) {
 		if !server {
 			c.DNS = servers
@@ -129,7 +130,8 @@ func TestDialName(t *testing.T) {
 		}
 		conn.Close()
 	}
-	for network, name := range map[string]string{"tcp6": "v4.example.test", "tcp4": "v6.example.test"} {
+	for network, name := range map[string]string{"tcp6": "v4.example.test",
+		"tcp4": "v6.example.test"} {
 		_, err := client.Dial(network, net.JoinHostPort(name, "80"))
 		var bad *net.AddrError
 		if !errors.As(err, &bad) {
@@ -149,16 +151,19 @@ func TestDialUnknownName(t *testing.T) {
 	_, err := client.Dial("tcp", "no.such.test:80")
 	var op *net.OpError
 	var bad *net.DNSError
-	if !errors.As(err, &op) || !errors.As(err, &bad) || !bad.IsNotFound || bad.Name != "no.such.test" || bad.Server != "192.0.2.1:53" {
+	if !errors.As(err, &op) || !errors.As(err, &bad) || !bad.IsNotFound ||
+		bad.Name != "no.such.test" || bad.Server != "192.0.2.1:53" {
 		t.Errorf("%#v (%v), want a DNSError of the name in an OpError", err, err)
 	}
 }
 
 func TestSearchDomain(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "resolv.conf")
-	must(t, os.WriteFile(name, []byte("search other.test example.test\nnameserver 192.0.2.1\n"), 0o644))
+	must(t, os.WriteFile(name, []byte("search other.test example.test\nnameserver 192.0.2.1\n"),
+		0o644))
 	z := &zone{names: homeZone}
-	server, client := netpair.New(t, netpair.Faults{}, netpair.Both(func(c *stack.Config) { c.ResolvConf = name }))
+	server, client := netpair.New(t, netpair.Faults{},
+		netpair.Both(func(c *stack.Config) { c.ResolvConf = name }))
 	z.serve(t, server, netpair.ServerIP4)
 	l, err := server.Listen("tcp", ":0")
 	must(t, err)
@@ -170,7 +175,8 @@ func TestSearchDomain(t *testing.T) {
 // TestDNSFailover has a first server that does not exist, refuses, fails or is deaf.
 func TestDNSFailover(t *testing.T) {
 	need.Long(t, "a resolver that does not answer, 2.5 s")
-	good, failing, refusing := &zone{names: homeZone}, &zone{rcode: dns.RcodeServerFailure}, &zone{rcode: dns.RcodeRefused}
+	good, failing, refusing := &zone{names: homeZone}, &zone{rcode: dns.RcodeServerFailure},
+		&zone{rcode: dns.RcodeRefused}
 	for name, first := range map[string]func(t *testing.T, s *stack.Stack){
 		"nobody listens": func(*testing.T, *stack.Stack) {},
 		"SERVFAIL":       func(t *testing.T, s *stack.Stack) { failing.serve(t, s, secondIP) },
@@ -186,7 +192,8 @@ func TestDNSFailover(t *testing.T) {
 			first(t, server)
 			good.serve(t, server, netpair.ServerIP4)
 			for range 2 { // the second time the good server is asked first
-				ips, err := client.Resolver().LookupNetIP(context.Background(), "ip4", "v4.example.test")
+				ips, err := client.Resolver().LookupNetIP(context.Background(), "ip4",
+					"v4.example.test")
 				if err != nil || len(ips) != 1 {
 					t.Errorf("%v, %v", ips, err)
 				}
@@ -194,7 +201,8 @@ func TestDNSFailover(t *testing.T) {
 		})
 	}
 	if failing.queries.Load() != 1 || refusing.queries.Load() != 1 {
-		t.Errorf("%d and %d questions for bad servers, want 1 each", failing.queries.Load(), refusing.queries.Load())
+		t.Errorf("%d and %d questions for bad servers, want 1 each",
+			failing.queries.Load(), refusing.queries.Load())
 	}
 }
 
@@ -220,11 +228,14 @@ func TestNoDNS(t *testing.T) {
 	c.Close()
 }
 
-// TestSilentResolver: a lookup gives up when resolv.conf says so, however long the caller would wait.
+// TestSilentResolver: a lookup gives up when resolv.conf says so, however long the caller would
+// wait.
 func TestSilentResolver(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "resolv.conf")
-	must(t, os.WriteFile(name, []byte("nameserver 192.0.2.1\noptions timeout:1 attempts:1\n"), 0o644))
-	server, client := netpair.New(t, netpair.Faults{}, netpair.Both(func(c *stack.Config) { c.ResolvConf = name }))
+	must(t, os.WriteFile(name, []byte("nameserver 192.0.2.1\noptions timeout:1 attempts:1\n"),
+		0o644))
+	server, client := netpair.New(t, netpair.Faults{},
+		netpair.Both(func(c *stack.Config) { c.ResolvConf = name }))
 	p, err := server.ListenPacket("udp", ":53")
 	must(t, err)
 	var questions atomic.Int32
@@ -252,7 +263,11 @@ func TestLookupCancelled(t *testing.T) {
 	_, client := dnsPair(t, netpair.Faults{}, netip.MustParseAddr("192.0.2.99"))
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(30*time.Millisecond, cancel)
-	errs := background(func() error { _, err := client.DialContext(ctx, "tcp", "www.example.test:80"); return err })
+	errs := background(func() error {
+		_, err := client.DialContext(ctx, "tcp",
+			"www.example.test:80")
+		return err
+	})
 	if err := result(t, "lookup", errs); err == nil {
 		t.Error("no error")
 	}
@@ -272,9 +287,15 @@ func dropTo(ip netip.Addr) func(int, []byte) bool {
 	at := 38 // destination in an Ethernet frame of IPv6
 	if ip.Is4() {
 		v4 := ip.As4()
-		return func(_ int, f []byte) bool { return len(f) >= 34 && f[12] == 8 && f[13] == 0 && [4]byte(f[30:34]) == v4 }
+		return func(_ int, f []byte) bool {
+			return len(f) >= 34 && f[12] == 8 &&
+				f[13] == 0 && [4]byte(f[30:34]) == v4
+		}
 	}
-	return func(_ int, f []byte) bool { return len(f) >= at+16 && f[12] == 0x86 && [16]byte(f[at:at+16]) == b }
+	return func(_ int, f []byte) bool {
+		return len(f) >= at+16 && f[12] == 0x86 &&
+			[16]byte(f[at:at+16]) == b
+	}
 }
 
 // TestHappyEyeballs dials a name whose preferred address is dead.
@@ -304,7 +325,8 @@ func TestEyeballsFail(t *testing.T) {
 	z := &zone{names: homeZone}
 	server, client := dnsPair(t, netpair.Faults{}, netpair.ServerIP4)
 	z.serve(t, server, netpair.ServerIP4)
-	for _, delay := range []time.Duration{time.Hour, -1} { // a failure starts the next attempt at once
+	// a failure starts the next attempt at once
+	for _, delay := range []time.Duration{time.Hour, -1} {
 		d := client.Dialer()
 		d.FallbackDelay = delay
 		errs := background(func() error {
@@ -312,7 +334,8 @@ func TestEyeballsFail(t *testing.T) {
 			return err
 		})
 		err := result(t, "dial", errs)
-		if err == nil || !strings.Contains(err.Error(), "dial tcp [2001:db8::1]:9: connect: connection refused") {
+		if err == nil || !strings.Contains(err.Error(),
+			"dial tcp [2001:db8::1]:9: connect: connection refused") {
 			t.Errorf("delay %v: %v", delay, err)
 		}
 	}
@@ -329,7 +352,8 @@ func TestSharesOfTimeout(t *testing.T) {
 	d := client.Dialer()
 	d.FallbackDelay = -1
 	d.Timeout = 5 * time.Second // 2.5 s for the first address
-	c, err := d.DialContext(context.Background(), "tcp", net.JoinHostPort("www.example.test", port(l.Addr())))
+	c, err := d.DialContext(context.Background(), "tcp",
+		net.JoinHostPort("www.example.test", port(l.Addr())))
 	must(t, err)
 	c.Close()
 }

@@ -9,25 +9,28 @@
 // part between netstack and package net: it keeps the promises a server relies on.
 //
 //   - Types: [TCPListener], [TCPConn] and [UDPConn] have the methods of their namesakes in package
-//     net that servers type-assert (half-close, keep-alive, linger, ReadMsgUDP, netip variants ...).
+//     net that servers type-assert (half-close, keep-alive, linger, ReadMsgUDP, netip variants).
 //     They have no SyscallConn: its presence tells a library that there is a kernel socket, and
 //     libraries give up on a connection whose SyscallConn fails (quic-go, go-redis and the MySQL
 //     driver do). Without the method they take their portable path.
-//   - Errors: always a *net.OpError, with the errno of the host stack inside, so that errors.Is works
-//     for net.ErrClosed, os.ErrDeadlineExceeded, ECONNREFUSED, ECONNRESET, EPIPE, EADDRINUSE and so
-//     on. io.EOF means that the peer has closed, and nothing else.
-//   - Addresses: a wildcard listener is dual-stack and prints as "[::]:80"; "tcp4" and "tcp6" restrict;
-//     a datagram that was sent to our second address is answered from our second address. Addresses are
-//     static or asked for (DHCP, DHCPv6, SLAAC), never taken into use while somebody else has them, and announced at
-//     start, when the device's link has been away, and when another host claims one.
-//   - Closing: Close wakes everybody who is blocked, on a connection, a listener or the whole [Stack].
+//   - Errors: always a *net.OpError, with the errno of the host stack inside, so that errors.Is
+//     works for net.ErrClosed, os.ErrDeadlineExceeded, ECONNREFUSED, ECONNRESET, EPIPE, EADDRINUSE
+//     and so on. io.EOF means that the peer has closed, and nothing else.
+//   - Addresses: a wildcard listener is dual-stack and prints as "[::]:80"; "tcp4" and "tcp6"
+//     restrict; a datagram that was sent to our second address is answered from our second address.
+//     Addresses are static or asked for (DHCP, DHCPv6, SLAAC), never taken into use while another
+//     host has them, and announced at start, when the device's link comes up again, and when
+//     another host claims one.
+//   - Closing: Close wakes all blocked callers, of a connection, a listener or the whole [Stack].
 //
 // # Groups
 //
-// [Stack.ListenMulticastUDP], [Stack.ListenPacket] with a group's address, and [UDPConn.JoinGroup] do what net and
-// golang.org/x/net do on a host with one interface. The device copies all multicast to us, and netstack drops what nobody has
-// joined. The PacketConn types of golang.org/x/net/ipv4 and ipv6 work on descriptors: given a conn of ours, their methods
-// fail ("invalid connection"). What they do is methods of [UDPConn], most with the same name and signature:
+// [Stack.ListenMulticastUDP], [Stack.ListenPacket] with a group's address, and [UDPConn.JoinGroup]
+// do what net and golang.org/x/net do on a host with one interface. The device copies all multicast
+// to us, and netstack drops the datagrams of groups that no socket has joined. The PacketConn types
+// of golang.org/x/net/ipv4 and ipv6 work on descriptors: given a conn of ours, their methods fail
+// ("invalid connection"). What they do is methods of [UDPConn], most with the same name and
+// signature:
 //
 //	JoinGroup, LeaveGroup               the same, with a nil interface
 //	SetMulticastInterface               not needed: there is one
@@ -35,22 +38,23 @@
 //	SetMulticastLoopback                the same
 //	SetTTL, SetHopLimit                 SetTTL
 //	SetTOS, SetTrafficClass             SetTrafficClass
-//	SetControlMessage(FlagDst, true)    SetControl; ReadMsgUDP, ReadBatch; ControlMessage.Parse of x/net reads what these return
+//	SetControlMessage(FlagDst, true)    SetControl; ControlMessage.Parse of x/net reads the OOB of
+//	                                    ReadMsgUDP and ReadBatch
 //	ReadBatch, WriteBatch               the same; flags must be 0
 //	JoinSourceSpecificGroup and others of sources       nothing
 //
 // # How a call travels
 //
-// A conn is a netstack endpoint plus two "sides", reading and writing. A side has a mutex that
+// A conn is a netstack endpoint plus two I/O sides, reading and writing. A side has a mutex that
 // serialises its operations (as net's does), a deadline, and a channel of capacity one into which
-// netstack, the deadline's timer and Close put a token meaning "look again". An operation tries the
-// endpoint, and parks on that channel when the endpoint would block. The side is registered with the
-// endpoint's wait queue once, when the conn is made, so waiting allocates nothing.
+// netstack, the deadline's timer and Close put a token that means "try again". An operation tries
+// the endpoint, and parks on that channel when the endpoint would block. The side is registered
+// with the endpoint's wait queue once, when the conn is made, so waiting allocates nothing.
 //
-// UDP sends past the endpoint: a conn caches the route to each peer and writes the datagram straight
-// to it, which is four times faster than having netstack look up route and neighbour for every
-// datagram. Most of what it receives comes past the endpoint, too: the link puts it into the conn's
-// own box (udp_rx_queue.go), and wakes a reader once per batch.
+// UDP sends past the endpoint: a conn caches the route to each peer and writes the datagram
+// straight to it, which is four times faster than having netstack look up route and neighbour for
+// every datagram. Most of what it receives comes past the endpoint, too: the link delivers it to
+// the conn's own receive queue (udp_rx_queue.go), and wakes a reader once per batch.
 //
 // The link below is any gVisor LinkEndpoint ([New]) or an RDMA device's packet queues ([Open]).
 package stack

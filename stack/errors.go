@@ -16,8 +16,10 @@ var (
 	// for one of our addresses.
 	ErrDuplicateAddress = errors.New("duplicate address")
 
-	// ErrNoDescriptor is in the error of the File methods. errors.Is(err, errors.ErrUnsupported) too.
-	ErrNoDescriptor = fmt.Errorf("the connection lives in this process and has no file descriptor: %w", errors.ErrUnsupported)
+	// ErrNoDescriptor is in the error of the File methods. errors.Is(err, errors.ErrUnsupported)
+	// too.
+	ErrNoDescriptor = fmt.Errorf("the connection lives in this process and has no file "+
+		"descriptor: %w", errors.ErrUnsupported)
 
 	// package net has these two but does not export them.
 	errMissingAddress = errors.New("missing address")
@@ -25,8 +27,8 @@ var (
 )
 
 // timeout is what a dial that ran out of time reports: context.DeadlineExceeded, as in package net.
-// One that was under way is os.ErrDeadlineExceeded as well, for package net reports one or the other,
-// depending on whether its poller or the context is the first to notice.
+// One that was under way is os.ErrDeadlineExceeded as well, for package net reports one or the
+// other, depending on whether its poller or the context is the first to notice.
 type timeout struct{ underWay bool }
 
 func (timeout) Error() string   { return "i/o timeout" }
@@ -48,8 +50,8 @@ type endedError struct{ cause error }
 func (e endedError) Error() string   { return net.ErrClosed.Error() + ": " + e.cause.Error() }
 func (e endedError) Unwrap() []error { return []error{net.ErrClosed, e.cause} }
 
-// fromContext turns a context's error into what package net would report, of a dial that is under way
-// or not begun.
+// fromContext turns a context's error into what package net would report, of a dial that is under
+// way or not begun.
 func fromContext(err error, underWay bool) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):

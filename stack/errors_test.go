@@ -54,7 +54,8 @@ func TestErrno(t *testing.T) {
 		if got := errno(c.from); got != c.to {
 			t.Errorf("%T is %v, want %v", c.from, got, c.to)
 		}
-		if err := asError("try", c.from); !errors.Is(err, c.to) || !strings.HasPrefix(err.Error(), "try: ") {
+		if err := asError("try", c.from); !errors.Is(err, c.to) ||
+			!strings.HasPrefix(err.Error(), "try: ") {
 			t.Errorf("%T: %v", c.from, err)
 		}
 	}
@@ -69,16 +70,20 @@ func TestDialErrors(t *testing.T) {
 		is, isnt error
 		timeout  bool
 	}{
-		{fromContext(context.DeadlineExceeded, false), context.DeadlineExceeded, os.ErrDeadlineExceeded, true},
-		{fromContext(context.DeadlineExceeded, true), os.ErrDeadlineExceeded, context.Canceled, true},
+		{fromContext(context.DeadlineExceeded, false), context.DeadlineExceeded,
+			os.ErrDeadlineExceeded, true},
+		{fromContext(context.DeadlineExceeded, true),
+			os.ErrDeadlineExceeded, context.Canceled, true},
 		{fromContext(context.Canceled, true), context.Canceled, context.DeadlineExceeded, false},
 		{fromContext(io.EOF, true), io.EOF, context.Canceled, false},
 		{endedError{io.ErrNoProgress}, net.ErrClosed, io.EOF, false},
 		{endedError{io.ErrNoProgress}, io.ErrNoProgress, io.EOF, false},
 	} {
 		err := &net.OpError{Op: "dial", Net: "tcp", Err: c.err}
-		if !errors.Is(err, c.is) || errors.Is(err, c.isnt) || err.Timeout() != c.timeout || err.Temporary() != c.timeout {
-			t.Errorf("%v: is %v %t, is %v %t, timeout %t", err, c.is, errors.Is(err, c.is), c.isnt, errors.Is(err, c.isnt), err.Timeout())
+		if !errors.Is(err, c.is) || errors.Is(err, c.isnt) || err.Timeout() != c.timeout ||
+			err.Temporary() != c.timeout {
+			t.Errorf("%v: is %v %t, is %v %t, timeout %t", err, c.is, errors.Is(err, c.is), c.isnt,
+				errors.Is(err, c.isnt), err.Timeout())
 		}
 	}
 }
@@ -94,7 +99,8 @@ func TestNoFile(t *testing.T) {
 	for _, f := range []interface{ File() (*os.File, error) }{l, u, c} {
 		_, err := f.File()
 		var op *net.OpError
-		if !errors.Is(err, ErrNoDescriptor) || !errors.Is(err, errors.ErrUnsupported) || !errors.As(err, &op) || op.Op != "file" {
+		if !errors.Is(err, ErrNoDescriptor) || !errors.Is(err, errors.ErrUnsupported) ||
+			!errors.As(err, &op) || op.Op != "file" {
 			t.Errorf("%T: %v", f, err)
 		}
 	}
@@ -110,7 +116,8 @@ func TestKeepAliveFields(t *testing.T) {
 		config    net.KeepAliveConfig
 		want      net.KeepAliveConfig
 	}{
-		{"default", 0, net.KeepAliveConfig{}, net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 9}},
+		{"default", 0, net.KeepAliveConfig{}, net.KeepAliveConfig{Enable: true,
+			Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 9}},
 		{"off", -1, net.KeepAliveConfig{}, net.KeepAliveConfig{}},
 		{"period", time.Minute, net.KeepAliveConfig{}, minute},
 		{"config wins", -1, minute, minute},

@@ -7,14 +7,16 @@ import (
 	"net/http"
 )
 
-// A server that already has kernel sockets gets the slice as one more listener. Handlers, state and Shutdown stay one.
+// A server that already has kernel sockets gets the slice as one more listener. Handlers, state and
+// Shutdown stay one.
 func ExampleStack_Listen_besideKernel() {
 	server, client := twoStacks()
 	defer server.Close()
 	defer client.Close()
 
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, _, _ := net.SplitHostPort(r.Context().Value(http.LocalAddrContextKey).(net.Addr).String())
+		host, _,
+			_ := net.SplitHostPort(r.Context().Value(http.LocalAddrContextKey).(net.Addr).String())
 		fmt.Fprintf(w, "hello from %s", host)
 	})}
 	defer srv.Close()

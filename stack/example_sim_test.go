@@ -13,7 +13,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// Two software NICs on one wire take the place of hardware, through all layers. What differs from a ConnectX is
+// Two software NICs on one wire take the place of hardware, through all layers. What differs from a
+// ConnectX is
 // [dv.Config.Kernel], the device node to open, and the facts that Linux would tell of the port.
 func ExampleOpen_softwareNIC() {
 	near, far := wire.Pair()

@@ -37,12 +37,14 @@ func ExampleOpen() {
 func twoStacks() (server, client *stack.Stack) {
 	a, b := netpair.NewPorts(netpair.Faults{})
 	server, err := stack.New(a, stack.Config{
-		Addresses:          []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")},
+		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"),
+			netip.MustParsePrefix("2001:db8::1/64")},
 		DuplicateDetection: -1,
 	})
 	check(err)
 	client, err = stack.New(b, stack.Config{
-		Addresses:          []netip.Prefix{netip.MustParsePrefix("192.0.2.2/24"), netip.MustParsePrefix("2001:db8::2/64")},
+		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.2/24"),
+			netip.MustParsePrefix("2001:db8::2/64")},
 		DNS:                []netip.Addr{netip.MustParseAddr("192.0.2.1")},
 		DuplicateDetection: -1,
 	})
@@ -114,14 +116,15 @@ func ExampleStack_DialContext() {
 
 	pc, err := server.ListenPacket("udp", ":53")
 	check(err)
-	go (&dns.Server{PacketConn: pc, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-		a := new(dns.Msg).SetReply(q)
-		if q.Question[0].Qtype == dns.TypeA {
-			rr, _ := dns.NewRR(q.Question[0].Name + " 60 IN A 192.0.2.1")
-			a.Answer = append(a.Answer, rr)
-		}
-		w.WriteMsg(a)
-	})}).ActivateAndServe()
+	go (&dns.Server{PacketConn: pc,
+		Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+			a := new(dns.Msg).SetReply(q)
+			if q.Question[0].Qtype == dns.TypeA {
+				rr, _ := dns.NewRR(q.Question[0].Name + " 60 IN A 192.0.2.1")
+				a.Answer = append(a.Answer, rr)
+			}
+			w.WriteMsg(a)
+		})}).ActivateAndServe()
 	ln, err := server.Listen("tcp", ":smtp")
 	check(err)
 	go func() {

@@ -11,9 +11,10 @@ import (
 // detachTime is how long a link may take to end its goroutines.
 const detachTime = time.Second
 
-// detachable is a link that netstack cannot make wait for itself. RemoveNIC calls Attach(nil) with netstack's lock held. A link
-// that then waits for its receiving goroutine (fdbased does) never returns if that goroutine is handling a packet that needs
-// the lock. Here it happens in Close, which netstack calls without a lock.
+// detachable is a link that netstack cannot make wait for itself. RemoveNIC calls Attach(nil) with
+// netstack's lock held. A link that then waits for its receiving goroutine (fdbased does) never
+// returns if that goroutine is handling a packet that needs the lock. Here it happens in Close,
+// which netstack calls without a lock.
 type detachable struct {
 	gstack.LinkEndpoint
 	log *slog.Logger
@@ -33,16 +34,17 @@ func makeDetachable(link gstack.LinkEndpoint, log *slog.Logger) gstack.LinkEndpo
 	return &d
 }
 
-// Attach implements gstack.NetworkLinkEndpoint. The link stays attached until Close; an interface that is removed drops what it
-// delivers.
+// Attach implements gstack.NetworkLinkEndpoint. The link stays attached until Close; an interface
+// that is removed drops what it delivers.
 func (d *detachable) Attach(to gstack.NetworkDispatcher) {
 	if to != nil {
 		d.LinkEndpoint.Attach(to)
 	}
 }
 
-// Close implements gstack.NetworkLinkEndpoint. A link that cannot be detached is left to itself, for Close of the stack has to
-// return: AF_XDP's waits for a lock that it holds, and its two goroutines stay.
+// Close implements gstack.NetworkLinkEndpoint. A link that cannot be detached is left to itself,
+// for Close of the stack has to return: AF_XDP's waits for a lock that it holds, and its two
+// goroutines stay.
 func (d *detachable) Close() {
 	done := make(chan struct{})
 	go func() {
@@ -54,7 +56,8 @@ func (d *detachable) Close() {
 	select {
 	case <-done:
 	case <-timeout.C:
-		d.log.Warn("the link does not end; its goroutines are left behind", "link", fmt.Sprintf("%T", d.LinkEndpoint))
+		d.log.Warn("the link does not end; its goroutines are left behind", "link",
+			fmt.Sprintf("%T", d.LinkEndpoint))
 	}
 	d.LinkEndpoint.Close()
 }

@@ -39,7 +39,8 @@ func TestRxMode(t *testing.T) {
 			l, err := stacks[0].Listen("tcp", ":80")
 			must(t, err)
 			for range 20 {
-				c, err := stacks[1].Dial("tcp", at(netip.MustParseAddr("192.0.2.1"), &net.TCPAddr{Port: 80}))
+				c, err := stacks[1].Dial("tcp",
+					at(netip.MustParseAddr("192.0.2.1"), &net.TCPAddr{Port: 80}))
 				must(t, err)
 				c.Close()
 				s, err := l.Accept()
@@ -54,7 +55,8 @@ func TestRxMode(t *testing.T) {
 }
 
 func TestRxModeRefused(t *testing.T) {
-	if err := (stack.Config{RxMode: 7}).Validate(); err == nil || err.Error() != "there is no RxMode(7); use RxAdaptive, RxPolling or RxInterrupt" {
+	if err := (stack.Config{RxMode: 7}).Validate(); err == nil ||
+		err.Error() != "there is no RxMode(7); use RxAdaptive, RxPolling or RxInterrupt" {
 		t.Errorf("%v", err)
 	}
 	fs, mode := flag.NewFlagSet("", flag.ContinueOnError), stack.RxAdaptive

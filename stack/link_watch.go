@@ -7,7 +7,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// watch follows the device: it acts on changes of the link, and ends the stack when the device fails.
+// watch follows the device: it acts on changes of the link, and ends the stack when the device
+// fails.
 func (s *Stack) watch() {
 	defer close(s.watched)
 	for {
@@ -27,7 +28,8 @@ func (s *Stack) watch() {
 	}
 }
 
-// linkChanged makes the stack known on a link that is there again, which may be another one than before.
+// linkChanged makes the stack known on a link that is there again, which may be another one than
+// before.
 func (s *Stack) linkChanged(up bool) {
 	if !up {
 		s.log.Warn("the link is down", "interface", s.name)
@@ -43,13 +45,13 @@ func (s *Stack) linkChanged(up bool) {
 	s.linkUp.wakeAll()
 }
 
-// linkUpWaiters tells those who asked that the link is up again.
+// linkUpWaiters are the channels to notify when the link is up again.
 type linkUpWaiters struct {
 	mu      sync.Mutex
 	waiters []chan struct{} // guarded by mu
 }
 
-// add returns a channel of capacity one that has a token in it once the link has come up.
+// add returns a channel of capacity one that receives a token each time the link comes up.
 func (r *linkUpWaiters) add() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,6 +60,7 @@ func (r *linkUpWaiters) add() <-chan struct{} {
 	return c
 }
 
+// wakeAll puts a token into each channel that has none.
 func (r *linkUpWaiters) wakeAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -46,11 +46,15 @@ func (w *overheard) forget() {
 func (w *overheard) heard(head, tail []byte) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.ContainsFunc(w.frames, func(f []byte) bool { return bytes.HasPrefix(f, head) && bytes.HasSuffix(f, tail) })
+	return slices.ContainsFunc(w.frames, func(f []byte) bool {
+		return bytes.HasPrefix(f, head) &&
+			bytes.HasSuffix(f, tail)
+	})
 }
 
 // onWire opens a stack on a software NIC; other is the far end of its wire.
-func onWire(t *testing.T, cfg stack.Config, other func(far wire.Wire)) (*stack.Stack, *simnic.NIC, *overheard) {
+func onWire(t *testing.T, cfg stack.Config, other func(far wire.Wire)) (*stack.Stack,
+	*simnic.NIC, *overheard) {
 	t.Helper()
 	netpair.CheckLeaks(t)
 	n := card(t, "sim_a", 1)
@@ -73,14 +77,21 @@ func flap(t *testing.T, s *stack.Stack, n *simnic.NIC, w *overheard) {
 	eventually(t, "the link down", func() bool { return !s.Stats().LinkUp })
 	w.forget()
 	n.SetLink(true)
-	eventually(t, "the link up", func() bool { st := s.Stats(); return st.LinkUp && st.LinkChanges == 2 })
+	eventually(t, "the link up", func() bool {
+		st := s.Stats()
+		return st.LinkUp &&
+			st.LinkChanges == 2
+	})
 }
 
-// TestLinkComesBack: neighbours and switches are told again where we are, and routers asked who they are.
+// TestLinkComesBack: neighbours and switches are told again where we are, and routers asked who
+// they are.
 func TestLinkComesBack(t *testing.T) {
 	nobody := func(far wire.Wire) { must(t, far.Start(func([]frame.Frame) {})) }
-	addresses := []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}
-	s, n, w := onWire(t, stack.Config{Addresses: addresses, SLAAC: true, AddressTimeout: time.Millisecond}, nobody)
+	addresses := []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"),
+		netip.MustParsePrefix("2001:db8::1/64")}
+	s, n, w := onWire(t, stack.Config{Addresses: addresses, SLAAC: true,
+		AddressTimeout: time.Millisecond}, nobody)
 	if st := s.Stats(); !st.LinkUp || st.LinkChanges != 0 {
 		t.Fatalf("up %v, %d changes at start", st.LinkUp, st.LinkChanges)
 	}
@@ -88,7 +99,8 @@ func TestLinkComesBack(t *testing.T) {
 
 	mac, own6 := s.HardwareAddr(), netip.MustParseAddr("2001:db8::1").AsSlice()
 	ours := s.Addrs()
-	linkLocal := ours[slices.IndexFunc(ours, func(p netip.Prefix) bool { return p.Addr().IsLinkLocalUnicast() })].Addr().AsSlice()
+	linkLocal := ours[slices.IndexFunc(ours,
+		func(p netip.Prefix) bool { return p.Addr().IsLinkLocalUnicast() })].Addr().AsSlice()
 	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 	everybody := []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	for _, c := range []struct {
@@ -96,12 +108,15 @@ func TestLinkComesBack(t *testing.T) {
 		head, tail []byte
 	}{
 		{"gratuitous ARP",
-			join(everybody, mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, mac, []byte{192, 0, 2, 1}, make([]byte, 6), []byte{192, 0, 2, 1}), nil},
+			join(everybody, mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, mac, []byte{192, 0, 2, 1},
+				make([]byte, 6), []byte{192, 0, 2, 1}), nil},
 		{"unsolicited neighbour advertisement, override flag set",
-			join([]byte{0x33, 0x33, 0, 0, 0, 1}, mac, []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 58, 255}, own6, netip.MustParseAddr("ff02::1").AsSlice(), []byte{136, 0}),
+			join([]byte{0x33, 0x33, 0, 0, 0, 1}, mac, []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 58,
+				255}, own6, netip.MustParseAddr("ff02::1").AsSlice(), []byte{136, 0}),
 			join([]byte{0x20, 0, 0, 0}, own6, []byte{2, 1}, mac)},
 		{"router solicitation",
-			join([]byte{0x33, 0x33, 0, 0, 0, 2}, mac, []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, 16, 58, 255}, linkLocal, netip.MustParseAddr("ff02::2").AsSlice(), []byte{133, 0}),
+			join([]byte{0x33, 0x33, 0, 0, 0, 2}, mac, []byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, 16, 58,
+				255}, linkLocal, netip.MustParseAddr("ff02::2").AsSlice(), []byte{133, 0}),
 			join([]byte{0, 0, 0, 0, 1, 1}, mac)},
 	} {
 		eventually(t, c.name, func() bool { return w.heard(c.head, c.tail) })
@@ -115,7 +130,8 @@ func TestLinkComesBack(t *testing.T) {
 	}
 }
 
-// TestLinkComesBackDHCP: the server is asked whether the address is still ours; if it refuses, another is asked for.
+// TestLinkComesBackDHCP: the server is asked whether the address is still ours; if it refuses,
+// another is asked for.
 func TestLinkComesBackDHCP(t *testing.T) {
 	var d *dhcpServer
 	server := func(far wire.Wire) {
@@ -141,7 +157,10 @@ func TestLinkComesBackDHCP(t *testing.T) {
 	d.offer("192.0.2.60")
 	n.SetLink(false)
 	n.SetLink(true)
-	eventually(t, "another address", func() bool { return hasAddr(s, "192.0.2.60") && !hasAddr(s, "192.0.2.50") })
+	eventually(t, "another address", func() bool {
+		return hasAddr(s, "192.0.2.60") &&
+			!hasAddr(s, "192.0.2.50")
+	})
 }
 
 // isReboot says whether m asks for an address from before: RFC 2131 section 4.3.2, INIT-REBOOT.

@@ -6,17 +6,18 @@ import (
 	"time"
 )
 
-// ListenConfig has the options of a listener. Make one with [Stack.ListenConfig]. It may be used from any
-// goroutine as long as its fields are not changed.
+// ListenConfig has the options of a listener. Make one with [Stack.ListenConfig]. It may be used
+// from any goroutine as long as its fields are not changed.
 type ListenConfig struct {
-	// KeepAlive and KeepAliveConfig, of accepted connections, are as in net.ListenConfig: by default what
+	// KeepAlive and KeepAliveConfig, of accepted connections, are as in net.ListenConfig: by
+	// default what
 	// [TCPOptions] says, no probes if KeepAlive is negative and KeepAliveConfig not enabled.
 	KeepAlive       time.Duration
 	KeepAliveConfig net.KeepAliveConfig
 
-	// ReusePort lets several listeners, or several UDP sockets, have the same address and port, if all of
-	// them set it. Each connection is one of theirs, and each peer's datagrams go to one of them
-	// (SO_REUSEPORT of Linux).
+	// ReusePort lets several listeners, or several UDP sockets, have the same address and port, if
+	// all of them set it. Each connection is one of theirs, and each peer's datagrams go to one of
+	// them (SO_REUSEPORT of Linux).
 	ReusePort bool
 
 	// Backlog is [TCPOptions].Backlog of this listener. 0: the stack's.
@@ -42,7 +43,8 @@ func (c *ListenConfig) Listen(ctx context.Context, network, address string) (net
 }
 
 // ListenPacket is [Stack.ListenPacket] with c's options. ctx bounds the lookup of a name.
-func (c *ListenConfig) ListenPacket(ctx context.Context, network, address string) (net.PacketConn, error) {
+func (c *ListenConfig) ListenPacket(ctx context.Context,
+	network, address string) (net.PacketConn, error) {
 	list, err := c.stack.resolveListen(ctx, "udp", network, address)
 	if err != nil {
 		return nil, err
@@ -61,8 +63,10 @@ func (c *ListenConfig) listenTCP(network string, laddr *net.TCPAddr) (*TCPListen
 	if laddr == nil {
 		laddr = &net.TCPAddr{}
 	}
-	l := &TCPListener{network: network, family: listenFamily(network, laddr.IP), shared: c.ReusePort}
-	l.stack, l.keepAlive = c.stack, keepAlive(c.KeepAlive, c.KeepAliveConfig, c.stack.cfg.TCP.KeepAlive)
+	l := &TCPListener{network: network,
+		family: listenFamily(network, laddr.IP), shared: c.ReusePort}
+	l.stack, l.keepAlive = c.stack, keepAlive(c.KeepAlive, c.KeepAliveConfig,
+		c.stack.cfg.TCP.KeepAlive)
 	if err := l.open(laddr, orDefault(c.Backlog, c.stack.cfg.TCP.Backlog)); err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Addr: laddr, Err: err}
 	}
@@ -76,7 +80,8 @@ func (c *ListenConfig) listenUDP(network string, laddr *net.UDPAddr) (*UDPConn, 
 	if laddr == nil {
 		laddr = &net.UDPAddr{}
 	}
-	p, err := c.stack.openUDP(&UDPConn{reusePort: c.ReusePort, forGroup: laddr.IP.IsMulticast()}, network, listenFamily, laddr, nil)
+	p, err := c.stack.openUDP(&UDPConn{reusePort: c.ReusePort, forGroup: laddr.IP.IsMulticast()},
+		network, listenFamily, laddr, nil)
 	if err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Addr: laddr, Err: err}
 	}

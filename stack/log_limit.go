@@ -2,18 +2,19 @@ package stack
 
 import "time"
 
-// rateLimit limits what others on the link can cause at will, such as a line in the log: to burst times per period. It is not safe
-// for concurrent use.
+// rateLimit limits an action that other hosts can cause, such as a line in the log, to burst times
+// per period. It is not safe for concurrent use.
 type rateLimit struct {
 	burst  int
 	period time.Duration
 
 	since  time.Time // when the period began
 	used   int       // of burst, in it
-	missed uint64    // since the last time it was allowed
+	missed uint64    // refused since the last action that was allowed
 }
 
-// allows says whether it may be done now, and if so how often it was not allowed since the last time.
+// allows says whether the action may be done now, and if so how often it was refused since the
+// last.
 func (s *rateLimit) allows(now time.Time) (ok bool, missed uint64) {
 	if now.Sub(s.since) >= s.period {
 		s.since, s.used = now, 0

@@ -12,7 +12,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// advertised is a router's advertisement (RFC 4861 section 4.2) to all nodes: a default route for half an hour and options.
+// advertised is a router's advertisement (RFC 4861 section 4.2) to all nodes: a default route for
+// half an hour and options.
 func advertised(router string, options ...[]byte) []byte {
 	head := []byte{134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0}
 	return icmp6Frame(macOther, router, "ff02::1", append([][]byte{head}, options...)...)
@@ -34,22 +35,25 @@ func prefix(p string, valid, preferred uint32) []byte {
 	return append(append(b, 0, 0, 0, 0), netip.MustParseAddr(p).AsSlice()...)
 }
 
-// TestRouterFlood: thousands of advertisements, each from another router with other prefixes, routes and resolvers, leave little
-// behind, and next to nothing in the log.
+// TestRouterFlood: thousands of advertisements, each from another router with other prefixes,
+// routes and resolvers, leave little behind, and next to nothing in the log.
 func TestRouterFlood(t *testing.T) {
 	const frames = 3000
 	var log logged
-	s, st := onStation(t, stack.Config{DuplicateDetection: -1, SLAAC: true, AddressTimeout: time.Millisecond, Logger: log.logger(),
+	s, st := onStation(t, stack.Config{DuplicateDetection: -1, SLAAC: true,
+		AddressTimeout: time.Millisecond, Logger: log.logger(),
 		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
 	for i := range frames {
 		lasts := uint32(3600)
 		if i%2 == 1 { // what was there a moment ago is nearly over
 			lasts = 2
 		}
-		st.send(advertised(fmt.Sprintf("fe80::%x", i%500+1), prefix(fmt.Sprintf("2001:db8:%x::", i%7), 7200, lasts),
+		st.send(advertised(fmt.Sprintf("fe80::%x", i%500+1),
+			prefix(fmt.Sprintf("2001:db8:%x::", i%7), 7200, lasts),
 			resolvers(lasts, fmt.Sprintf("2001:db8::%x", i+1), fmt.Sprintf("2001:db8:1::%x", i+1))))
 		if i%100 == 99 { // netpair drops what a port cannot hold
-			eventually(t, "the frames taken", func() bool { return routerAdverts(s) == uint64(i+1) })
+			eventually(t, "the frames taken",
+				func() bool { return routerAdverts(s) == uint64(i+1) })
 		}
 	}
 	if n := s.Stats().ResolversRefused; n < frames {
@@ -64,7 +68,8 @@ func TestRouterFlood(t *testing.T) {
 	if n := log.lines("learned"); n > 20 || len(log.String()) > 20<<10 {
 		t.Errorf("%d lines, %d bytes of log", n, len(log.String()))
 	}
-	t.Logf("%d lines, %d bytes of log, %d addresses, %d routes", strings.Count(log.String(), "\n"), len(log.String()), len(s.Addrs()), len(s.Netstack().GetRouteTable()))
+	t.Logf("%d lines, %d bytes of log, %d addresses, %d routes", strings.Count(log.String(), "\n"),
+		len(log.String()), len(s.Addrs()), len(s.Netstack().GetRouteTable()))
 }
 
 func routerAdverts(s *stack.Stack) uint64 {
@@ -74,7 +79,8 @@ func routerAdverts(s *stack.Stack) uint64 {
 // TestResolverEnds: resolvers that a router advertises are used until their lifetime is over.
 func TestResolverEnds(t *testing.T) {
 	need.Long(t, "a lifetime of 2 s")
-	s, st := onStation(t, stack.Config{DuplicateDetection: -1, SLAAC: true, AddressTimeout: time.Millisecond})
+	s, st := onStation(t, stack.Config{DuplicateDetection: -1, SLAAC: true,
+		AddressTimeout: time.Millisecond})
 	st.send(advertised("fe80::1", resolvers(2, "2001:db8::53")))
 	eventually(t, "the resolver used", func() bool { return len(s.Servers()) == 1 })
 	eventually(t, "the resolver forgotten", func() bool { return len(s.Servers()) == 0 })

@@ -8,14 +8,16 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
-// Bounds of what is remembered of advertised resolvers (RFC 8106 section 5.3.1 leaves them to the host; three is the least).
+// Bounds of what is remembered of advertised resolvers (RFC 8106 section 5.3.1 leaves them to the
+// host; three is the least).
 const (
 	maxRouters          = 16
 	maxServersPerRouter = 8
 	maxServersUsed      = 8 // of all routers; each that is dead makes a lookup slower
 )
 
-// advertisedDNS are the resolvers that routers advertise, each until its lifetime is over. It is not safe for concurrent use.
+// advertisedDNS are the resolvers that routers advertise, each until its lifetime is over. It is
+// not safe for concurrent use.
 type advertisedDNS struct {
 	routers []routerDNS // by when they were first heard
 	refused uint64      // resolvers beyond the bounds
@@ -27,30 +29,32 @@ type routerDNS struct {
 	servers []serverUntil
 }
 
-// serverUntil is a resolver and when it is over; the zero time is never.
+// serverUntil is a resolver and when it expires; the zero time is never.
 type serverUntil struct {
 	addr  netip.Addr
 	until time.Time
 }
 
-// advertise takes what a router has said now, and reports whether that is news or something ends sooner for it.
-func (d *advertisedDNS) advertise(router netip.Addr, servers []netip.Addr, lasts time.Duration, now time.Time) (news bool) {
-	news = d.expire(now)
+// advertise takes one option of a router's advertisement, and reports whether the set has changed
+// or an entry expires sooner.
+func (d *advertisedDNS) advertise(router netip.Addr, servers []netip.Addr, lasts time.Duration,
+	now time.Time) (changed bool) {
+	changed = d.expire(now)
 	if lasts == 0 {
-		return d.withdraw(router, servers) || news
+		return d.withdraw(router, servers) || changed
 	}
 	var until time.Time
 	if lasts < header.NDPInfiniteLifetime {
 		until = now.Add(lasts)
 	}
 	for _, a := range servers {
-		news = d.add(router, serverUntil{a, until}) || news
+		changed = d.add(router, serverUntil{a, until}) || changed
 	}
-	return news
+	return changed
 }
 
 // add puts a resolver in, or prolongs or shortens its time.
-func (d *advertisedDNS) add(router netip.Addr, s serverUntil) (news bool) {
+func (d *advertisedDNS) add(router netip.Addr, s serverUntil) (changed bool) {
 	r := d.of(router)
 	if r == nil {
 		d.refused++
@@ -85,12 +89,18 @@ func (d *advertisedDNS) of(router netip.Addr) *routerDNS {
 
 // withdraw forgets resolvers of a router.
 func (d *advertisedDNS) withdraw(router netip.Addr, servers []netip.Addr) bool {
-	return d.remove(func(r netip.Addr, s serverUntil) bool { return r == router && slices.Contains(servers, s.addr) })
+	return d.remove(func(r netip.Addr, s serverUntil) bool {
+		return r == router &&
+			slices.Contains(servers, s.addr)
+	})
 }
 
-// expire forgets what is over.
+// expire removes the resolvers whose lifetime is over.
 func (d *advertisedDNS) expire(now time.Time) bool {
-	return d.remove(func(_ netip.Addr, s serverUntil) bool { return !s.until.IsZero() && !s.until.After(now) })
+	return d.remove(func(_ netip.Addr, s serverUntil) bool {
+		return !s.until.IsZero() &&
+			!s.until.After(now)
+	})
 }
 
 // remove forgets resolvers, and routers without any, and reports whether there were some.
@@ -98,7 +108,8 @@ func (d *advertisedDNS) remove(which func(router netip.Addr, s serverUntil) bool
 	for i := range d.routers {
 		r := &d.routers[i]
 		n := len(r.servers)
-		r.servers = slices.DeleteFunc(r.servers, func(s serverUntil) bool { return which(r.router, s) })
+		r.servers = slices.DeleteFunc(r.servers,
+			func(s serverUntil) bool { return which(r.router, s) })
 		some = some || len(r.servers) < n
 	}
 	d.routers = slices.DeleteFunc(d.routers, func(r routerDNS) bool { return len(r.servers) == 0 })

@@ -12,31 +12,34 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// raEvents collects what routers advertise (RFC 4861, RFC 4862, RFC 8106), and what becomes of IPv6 addresses. Netstack calls
-// it with locks held, so it only takes note; the stack's own goroutines act on it. It implements ipv6.NDPDispatcher.
+// raEvents collects what routers advertise (RFC 4861, RFC 4862, RFC 8106), and the results of
+// adding IPv6 addresses. Netstack calls it with locks held, so it only records; the stack's own
+// goroutines act on it. It implements ipv6.NDPDispatcher.
 //
-// Netstack bounds routes, prefixes and addresses made of them to 10 each, and keeps their lifetimes: RFC 4862 section 5.5.3 with
-// its rule of two hours.
+// Netstack bounds routes, prefixes and addresses made of them to 10 each, and keeps their
+// lifetimes: RFC 4862 section 5.5.3 with its rule of two hours.
 type raEvents struct {
 	mu       sync.Mutex
 	routers  []Route // guarded by mu, as are the others up to managed
 	prefixes []netip.Prefix
 	dns      advertisedDNS
 	managed  ipv6.DHCPv6ConfigurationFromNDPRA
-	outcomes map[tcpip.Address]addressOutcome // addresses that somebody waits for
-	changed  chan struct{}                    // capacity 1
+	// of addresses that addAddress waits for; guarded by mu
+	outcomes map[tcpip.Address]addressOutcome
+	changed  chan struct{} // capacity 1
 
-	undecided []netip.Addr  // addresses that netstack could not probe for and nobody waits for; guarded by mu
+	undecided []netip.Addr  // addresses not probed for and not waited for; guarded by mu
 	removable chan struct{} // capacity 1: there are some
 }
 
 func newRAEvents() *raEvents {
 	return &raEvents{
-		outcomes: map[tcpip.Address]addressOutcome{}, changed: make(chan struct{}, 1), removable: make(chan struct{}, 1),
+		outcomes: map[tcpip.Address]addressOutcome{}, changed: make(chan struct{}, 1),
+		removable: make(chan struct{}, 1),
 	}
 }
 
-// expect has outcome told of what becomes of a, until it is called what is returned.
+// expect has the result of adding a reported to outcome, until done is called.
 func (n *raEvents) expect(a netip.Addr, outcome addressOutcome) (done func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -48,27 +51,27 @@ func (n *raEvents) expect(a netip.Addr, outcome addressOutcome) (done func()) {
 	}
 }
 
-// advertised takes note of the resolvers that a router advertises.
+// advertised records the resolvers that a router advertises.
 func (n *raEvents) advertised(m ndpMessage, now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	news := false
+	changed := false
 	for _, o := range m.servers {
-		news = n.dns.advertise(m.router, o.servers, o.lasts, now) || news
+		changed = n.dns.advertise(m.router, o.servers, o.lasts, now) || changed
 	}
-	if news {
+	if changed {
 		wake(n.changed)
 	}
 }
 
-// refused is how many resolvers were too many.
+// refused is how many resolvers exceeded the bounds.
 func (n *raEvents) refused() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.dns.refused
 }
 
-// update changes the picture and wakes the stack's goroutine.
+// update makes a change and wakes the stack's goroutine.
 func (n *raEvents) update(change func()) {
 	n.mu.Lock()
 	change()
@@ -84,7 +87,7 @@ func wake(c chan<- struct{}) {
 	}
 }
 
-// snapshot is what is known now, and when some of it is over; the zero time is never.
+// snapshot is what is advertised now, and when the first entry expires; the zero time is never.
 func (n *raEvents) snapshot(now time.Time) (routes []Route, dns []netip.Addr, until time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -95,7 +98,7 @@ func (n *raEvents) snapshot(now time.Time) (routes []Route, dns []netip.Addr, un
 	return append(routes, n.routers...), n.dns.current(), n.dns.next()
 }
 
-// config is what addresses routers say DHCPv6 has.
+// config is what routers say DHCPv6 has to offer.
 func (n *raEvents) config() ipv6.DHCPv6ConfigurationFromNDPRA {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -118,16 +121,20 @@ func remove[T comparable](list []T, v T) []T {
 }
 
 // OnOffLinkRouteUpdated implements ipv6.NDPDispatcher.
-func (n *raEvents) OnOffLinkRouteUpdated(_ tcpip.NICID, dest tcpip.Subnet, router tcpip.Address, _ header.NDPRoutePreference) {
+func (n *raEvents) OnOffLinkRouteUpdated(_ tcpip.NICID, dest tcpip.Subnet, router tcpip.Address,
+	_ header.NDPRoutePreference) {
 	n.update(func() {
-		n.routers = add(n.routers, Route{Destination: fromSubnet(dest), Gateway: fromAddress(router)})
+		n.routers = add(n.routers,
+			Route{Destination: fromSubnet(dest), Gateway: fromAddress(router)})
 	})
 }
 
 // OnOffLinkRouteInvalidated implements ipv6.NDPDispatcher.
-func (n *raEvents) OnOffLinkRouteInvalidated(_ tcpip.NICID, dest tcpip.Subnet, router tcpip.Address) {
+func (n *raEvents) OnOffLinkRouteInvalidated(_ tcpip.NICID,
+	dest tcpip.Subnet, router tcpip.Address) {
 	n.update(func() {
-		n.routers = remove(n.routers, Route{Destination: fromSubnet(dest), Gateway: fromAddress(router)})
+		n.routers = remove(n.routers,
+			Route{Destination: fromSubnet(dest), Gateway: fromAddress(router)})
 	})
 }
 
@@ -141,7 +148,8 @@ func (n *raEvents) OnOnLinkPrefixInvalidated(_ tcpip.NICID, p tcpip.Subnet) {
 	n.update(func() { n.prefixes = remove(n.prefixes, fromSubnet(p)) })
 }
 
-// OnRecursiveDNSServerOption implements ipv6.NDPDispatcher. It does not say which router it is; see ndpWatch.
+// OnRecursiveDNSServerOption implements ipv6.NDPDispatcher. It does not say which router it is; see
+// ndpWatch.
 func (n *raEvents) OnRecursiveDNSServerOption(tcpip.NICID, []tcpip.Address, time.Duration) {}
 
 // OnDHCPv6Configuration implements ipv6.NDPDispatcher.
@@ -149,7 +157,7 @@ func (n *raEvents) OnDHCPv6Configuration(_ tcpip.NICID, c ipv6.DHCPv6Configurati
 	n.update(func() { n.managed = c })
 }
 
-// OnAutoGenAddress implements ipv6.NDPDispatcher: it is told of an address being made of a prefix.
+// OnAutoGenAddress implements ipv6.NDPDispatcher: netstack makes an address of a prefix.
 func (n *raEvents) OnAutoGenAddress(tcpip.NICID, tcpip.AddressWithPrefix) gstack.AddressDispatcher {
 	return addressEvents{n}
 }
@@ -164,9 +172,11 @@ func (n *raEvents) OnAutoGenAddressInvalidated(tcpip.NICID, tcpip.AddressWithPre
 	n.update(func() {})
 }
 
-// OnDuplicateAddressDetectionResult implements ipv6.NDPDispatcher. An address that could not be probed for stays undecided, and
-// netstack panics at the next message about it: it has to go.
-func (n *raEvents) OnDuplicateAddressDetectionResult(_ tcpip.NICID, a tcpip.Address, r gstack.DADResult) {
+// OnDuplicateAddressDetectionResult implements ipv6.NDPDispatcher. An address that could not be
+// probed for stays tentative, and netstack panics at the next message about it: it has to be
+// removed.
+func (n *raEvents) OnDuplicateAddressDetectionResult(_ tcpip.NICID,
+	a tcpip.Address, r gstack.DADResult) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	outcome, awaited := n.outcomes[a]
@@ -179,7 +189,7 @@ func (n *raEvents) OnDuplicateAddressDetectionResult(_ tcpip.NICID, a tcpip.Addr
 	}
 }
 
-// takeUndecided returns the addresses that have to go.
+// takeUndecided returns the addresses to be removed, and forgets them.
 func (n *raEvents) takeUndecided() []netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -188,10 +198,12 @@ func (n *raEvents) takeUndecided() []netip.Addr {
 	return all
 }
 
-// OnDNSSearchListOption implements ipv6.NDPDispatcher. Search domains are a matter of the resolver's configuration.
+// OnDNSSearchListOption implements ipv6.NDPDispatcher. Search domains are a matter of the
+// resolver's configuration.
 func (n *raEvents) OnDNSSearchListOption(tcpip.NICID, []string, time.Duration) {}
 
-// addressEvents tells of an address made of a prefix. It implements gstack.AddressDispatcher.
+// addressEvents reports changes of an address made of a prefix. It implements
+// gstack.AddressDispatcher.
 type addressEvents struct{ events *raEvents }
 
 // OnChanged implements gstack.AddressDispatcher.
@@ -202,11 +214,12 @@ func (a addressEvents) OnChanged(gstack.AddressLifetimes, gstack.AddressAssignme
 // OnRemoved implements gstack.AddressDispatcher.
 func (a addressEvents) OnRemoved(gstack.AddressRemovalReason) { a.events.update(func() {}) }
 
-// followPause is between two looks at what routers have said, which may be anything at any rate.
+// followPause is the least time between two updates: routers may advertise at any rate.
 const followPause = 50 * time.Millisecond
 
-// follow keeps routes and resolvers as routers advertise them, until the stack ends. The first time one says that DHCPv6 has
-// addresses, or resolvers, it is asked, if cfg leaves that to routers.
+// follow keeps routes and resolvers as routers advertise them, until the stack ends. With
+// Config.Auto it starts DHCPv6 when an advertisement first says that it has addresses, or
+// resolvers.
 func (s *Stack) follow(n *raEvents) {
 	ask := s.cfg.Auto
 	over := time.NewTimer(0)

@@ -22,9 +22,11 @@ func rdnss(lasts uint32, servers ...string) []byte {
 
 // advert is a router's advertisement (RFC 4861 section 4.2) with a checksum for from and all nodes.
 func advert(from string, options ...[]byte) header.ICMPv6 {
-	m := header.ICMPv6(append([]byte{134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0}, bytes.Join(options, nil)...))
+	m := header.ICMPv6(append([]byte{134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0},
+		bytes.Join(options, nil)...))
 	m.SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{
-		Header: m, Src: toAddress(netip.MustParseAddr(from)), Dst: header.IPv6AllNodesMulticastAddress,
+		Header: m, Src: toAddress(netip.MustParseAddr(from)),
+		Dst: header.IPv6AllNodesMulticastAddress,
 	}))
 	return m
 }
@@ -44,7 +46,8 @@ func TestAdvertisedResolvers(t *testing.T) {
 	}
 	var routers []told
 	for i := range 20 {
-		routers = append(routers, told{0, fmt.Sprintf("fe80::%x", i+1), rdnss(60, fmt.Sprintf("2001:db8::%x", i+1))})
+		routers = append(routers, told{0, fmt.Sprintf("fe80::%x", i+1),
+			rdnss(60, fmt.Sprintf("2001:db8::%x", i+1))})
 	}
 	for _, c := range []struct {
 		name    string
@@ -56,21 +59,30 @@ func TestAdvertisedResolvers(t *testing.T) {
 	}{
 		{"one", []told{{0, "fe80::1", rdnss(60, "2001:db8::1")}}, 59, "[2001:db8::1]", 0, 60},
 		{"over", []told{{0, "fe80::1", rdnss(60, "2001:db8::1")}}, 60, "[]", 0, 0},
-		{"again", []told{{0, "fe80::1", rdnss(60, "2001:db8::1")}, {50, "fe80::1", rdnss(60, "2001:db8::1")}}, 100, "[2001:db8::1]", 0, 110},
-		{"shortened", []told{{0, "fe80::1", rdnss(600, "2001:db8::1")}, {1, "fe80::1", rdnss(2, "2001:db8::1")}}, 3, "[]", 0, 0},
-		{"withdrawn", []told{{0, "fe80::1", rdnss(600, "2001:db8::1", "2001:db8::2")}, {1, "fe80::1", rdnss(0, "2001:db8::1")}}, 1, "[2001:db8::2]", 0, 600},
-		{"withdrawn by another router", []told{{0, "fe80::1", rdnss(600, "2001:db8::1")}, {1, "fe80::2", rdnss(0, "2001:db8::1")}}, 1, "[2001:db8::1]", 0, 600},
-		{"for ever", []told{{0, "fe80::1", rdnss(1<<32-1, "2001:db8::1")}}, 1 << 30, "[2001:db8::1]", 0, 0},
-		{"the same from two", []told{{0, "fe80::1", rdnss(9, "2001:db8::1")}, {0, "fe80::2", rdnss(60, "2001:db8::1")}}, 10, "[2001:db8::1]", 0, 60},
-		{"more than 8 of a router", []told{{0, "fe80::1", rdnss(60, many(1, 6)...)}, {0, "fe80::1", rdnss(60, many(7, 6)...)}},
+		{"again", []told{{0, "fe80::1", rdnss(60, "2001:db8::1")},
+			{50, "fe80::1", rdnss(60, "2001:db8::1")}}, 100, "[2001:db8::1]", 0, 110},
+		{"shortened", []told{{0, "fe80::1", rdnss(600, "2001:db8::1")},
+			{1, "fe80::1", rdnss(2, "2001:db8::1")}}, 3, "[]", 0, 0},
+		{"withdrawn", []told{{0, "fe80::1", rdnss(600, "2001:db8::1", "2001:db8::2")},
+			{1, "fe80::1", rdnss(0, "2001:db8::1")}}, 1, "[2001:db8::2]", 0, 600},
+		{"withdrawn by another router", []told{{0, "fe80::1", rdnss(600, "2001:db8::1")},
+			{1, "fe80::2", rdnss(0, "2001:db8::1")}}, 1, "[2001:db8::1]", 0, 600},
+		{"for ever", []told{{0, "fe80::1", rdnss(1<<32-1, "2001:db8::1")}},
+			1 << 30, "[2001:db8::1]", 0, 0},
+		{"the same from two", []told{{0, "fe80::1", rdnss(9, "2001:db8::1")},
+			{0, "fe80::2", rdnss(60, "2001:db8::1")}}, 10, "[2001:db8::1]", 0, 60},
+		{"more than 8 of a router", []told{{0, "fe80::1", rdnss(60, many(1, 6)...)},
+			{0, "fe80::1", rdnss(60, many(7, 6)...)}},
 			1, fmt.Sprint(addresses(many(1, 8))), 4, 60},
 		{"more than 16 routers", routers, 1, fmt.Sprint(addresses(many(1, 8))), 4, 60},
-		{"room again", append(routers, told{60, "fe80::99", rdnss(60, "2001:db8::99")}), 61, "[2001:db8::99]", 4, 120},
+		{"room again", append(routers, told{60, "fe80::99", rdnss(60, "2001:db8::99")}), 61,
+			"[2001:db8::99]", 4, 120},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			start, n := time.Now(), newRAEvents()
 			for _, r := range c.told {
-				m, ok := parseNDP(toAddress(netip.MustParseAddr(r.router)), header.IPv6AllNodesMulticastAddress, advert(r.router, r.option))
+				m, ok := parseNDP(toAddress(netip.MustParseAddr(r.router)),
+					header.IPv6AllNodesMulticastAddress, advert(r.router, r.option))
 				if !ok {
 					t.Fatal("not understood")
 				}
@@ -80,7 +92,8 @@ func TestAdvertisedResolvers(t *testing.T) {
 			if fmt.Sprint(dns) != c.want || n.refused() != c.refused {
 				t.Errorf("%v, %d refused; want %v, %d", dns, n.refused(), c.want, c.refused)
 			}
-			if until.IsZero() != (c.next == 0) || c.next != 0 && until.Sub(start) != time.Duration(c.next)*time.Second {
+			if until.IsZero() != (c.next == 0) || c.next != 0 &&
+				until.Sub(start) != time.Duration(c.next)*time.Second {
 				t.Errorf("the first is over at %v, want %d s", until.Sub(start), c.next)
 			}
 		})
@@ -97,7 +110,8 @@ func addresses(list []string) (all []netip.Addr) {
 // FuzzRouterAdvert: whatever routers advertise, what is remembered is bounded.
 func FuzzRouterAdvert(f *testing.F) {
 	f.Add([]byte(advert("fe80::1", rdnss(60, "2001:db8::1", "2001:db8::2"))), byte(1))
-	f.Add([]byte(advert("fe80::1", []byte{1, 1, 2, 0, 0, 0, 0, 0xb}, rdnss(0, "2001:db8::1"))), byte(2))
+	f.Add([]byte(advert("fe80::1", []byte{1, 1, 2, 0, 0, 0, 0, 0xb}, rdnss(0, "2001:db8::1"))),
+		byte(2))
 	f.Add([]byte(advert("fe80::1", []byte{3, 4, 64, 0xc0}, make([]byte, 28))), byte(3))
 	f.Add([]byte(advert("fe80::1", []byte{25, 0})), byte(4))
 	n, now := newRAEvents(), time.Now()
@@ -105,7 +119,8 @@ func FuzzRouterAdvert(f *testing.F) {
 		from := toAddress(netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 15: router}))
 		icmp := header.ICMPv6(bytes.Clone(b))
 		if len(icmp) >= header.ICMPv6HeaderSize { // what has a wrong checksum is soon dealt with
-			icmp.SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp, Src: from, Dst: header.IPv6AllNodesMulticastAddress}))
+			icmp.SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp,
+				Src: from, Dst: header.IPv6AllNodesMulticastAddress}))
 		}
 		m, ok := parseNDP(from, header.IPv6AllNodesMulticastAddress, icmp)
 		if !ok {
@@ -116,7 +131,8 @@ func FuzzRouterAdvert(f *testing.F) {
 		for _, r := range n.dns.routers {
 			total += len(r.servers)
 		}
-		if len(n.dns.routers) > maxRouters || total > maxRouters*maxServersPerRouter || len(n.dns.current()) > maxServersUsed {
+		if len(n.dns.routers) > maxRouters || total > maxRouters*maxServersPerRouter ||
+			len(n.dns.current()) > maxServersUsed {
 			t.Errorf("%d routers, %d resolvers", len(n.dns.routers), total)
 		}
 	})
@@ -124,7 +140,8 @@ func FuzzRouterAdvert(f *testing.F) {
 
 // FuzzParseAddress: what is accepted is an address of a host, and is read again as it is written.
 func FuzzParseAddress(f *testing.F) {
-	for _, s := range []string{"192.0.2.10/24", "2001:db8::10/64", "192.0.2.10", "10.0.0.0/31", "::ffff:192.0.2.10/120", "fe80::1%eth0", "", "0.0.0.0/0", "ff02::1/64"} {
+	for _, s := range []string{"192.0.2.10/24", "2001:db8::10/64", "192.0.2.10", "10.0.0.0/31",
+		"::ffff:192.0.2.10/120", "fe80::1%eth0", "", "0.0.0.0/0", "ff02::1/64"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -132,7 +149,8 @@ func FuzzParseAddress(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if a := p.Addr(); a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.Is4In6() || a.Zone() != "" || p.Bits() > a.BitLen() {
+		if a := p.Addr(); a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.Is4In6() ||
+			a.Zone() != "" || p.Bits() > a.BitLen() {
 			t.Errorf("%q is %v", s, p)
 		}
 		if again, err := ParseAddress(p.String()); !lacksLength(p) && (err != nil || again != p) {

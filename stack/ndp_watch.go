@@ -10,11 +10,11 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// ndpWatch makes of netstack's IPv6 one whose messages of neighbour discovery are seen: who else uses our addresses, and which
-// router names which resolvers, neither of which netstack tells.
+// ndpWatch wraps netstack's IPv6 to inspect messages of neighbour discovery: which other hosts use
+// our addresses, and which router advertises which resolvers. Netstack reports neither.
 type ndpWatch struct {
 	claims *claims
-	events *raEvents // nil: routers are not listened to
+	events *raEvents // nil: router advertisements are ignored
 }
 
 func (w ndpWatch) wrap(factory gstack.NetworkProtocolFactory) gstack.NetworkProtocolFactory {
@@ -34,14 +34,15 @@ type ipv6Whole interface {
 	gstack.RejectIPv6WithHandler
 }
 
-// ipv6Watched is netstack's IPv6, watched.
+// ipv6Watched is netstack's IPv6, with neighbour discovery inspected.
 type ipv6Watched struct {
 	ipv6Whole
 	watch ndpWatch
 }
 
 // NewEndpoint implements gstack.NetworkProtocol.
-func (p ipv6Watched) NewEndpoint(nic gstack.NetworkInterface, d gstack.TransportDispatcher) gstack.NetworkEndpoint {
+func (p ipv6Watched) NewEndpoint(nic gstack.NetworkInterface,
+	d gstack.TransportDispatcher) gstack.NetworkEndpoint {
 	ep := p.ipv6Whole.NewEndpoint(nic, d)
 	if full, ok := ep.(ipv6Host); ok && nic.ID() == nicID {
 		return &ipv6Endpoint{full, nic, p.watch}
@@ -64,7 +65,7 @@ type ipv6Host interface {
 	ipv6.MLDEndpoint
 }
 
-// ipv6Endpoint is netstack's IPv6 on one interface, watched.
+// ipv6Endpoint is netstack's IPv6 on one interface, with neighbour discovery inspected.
 type ipv6Endpoint struct {
 	ipv6Host
 	nic   gstack.NetworkInterface
@@ -75,14 +76,16 @@ type ipv6Endpoint struct {
 func (e *ipv6Endpoint) HandlePacket(pkt *gstack.PacketBuffer) {
 	if h, ok := pkt.Data().PullUp(header.IPv6MinimumSize); ok {
 		ip := header.IPv6(h)
-		if ip.TransportProtocol() == header.ICMPv6ProtocolNumber && ip.HopLimit() == header.NDPHopLimit {
+		if ip.TransportProtocol() == header.ICMPv6ProtocolNumber &&
+			ip.HopLimit() == header.NDPHopLimit {
 			e.inspect(pkt)
 		}
 	}
 	e.ipv6Host.HandlePacket(pkt)
 }
 
-// inspect takes a message of neighbour discovery apart, if pkt is one. RFC 6980 has no fragments of them.
+// inspect parses a message of neighbour discovery, if pkt is one. It is never fragmented (RFC
+// 6980).
 func (e *ipv6Endpoint) inspect(pkt *gstack.PacketBuffer) {
 	h, ok := pkt.Data().PullUp(header.IPv6MinimumSize + header.ICMPv6MinimumSize)
 	if !ok || !isNDP(header.ICMPv6(h[header.IPv6MinimumSize:])) {
@@ -93,11 +96,13 @@ func (e *ipv6Endpoint) inspect(pkt *gstack.PacketBuffer) {
 	if end > len(ip) {
 		return
 	}
-	m, ok := parseNDP(ip.SourceAddress(), ip.DestinationAddress(), header.ICMPv6(ip[header.IPv6MinimumSize:end]))
+	m, ok := parseNDP(ip.SourceAddress(), ip.DestinationAddress(),
+		header.ICMPv6(ip[header.IPv6MinimumSize:end]))
 	if !ok {
 		return
 	}
-	if link := pkt.LinkHeader().Slice(); len(m.mac) == 0 && len(link) >= header.EthernetMinimumSize {
+	if link := pkt.LinkHeader().Slice(); len(m.mac) == 0 &&
+		len(link) >= header.EthernetMinimumSize {
 		m.mac = header.Ethernet(link).SourceAddress()
 	}
 	e.checkSender(m)
@@ -115,7 +120,7 @@ func isNDP(m header.ICMPv6) bool {
 	return false
 }
 
-// checkSender looks at who says that it has an address.
+// checkSender compares the sender with our addresses.
 func (e *ipv6Endpoint) checkSender(m ndpMessage) {
 	c := e.watch.claims
 	switch {
@@ -141,11 +146,12 @@ type advertisedServers struct {
 	lasts   time.Duration // from when it comes; header.NDPInfiniteLifetime: for ever
 }
 
-// parseNDP takes a message apart that came with a hop limit of 255. What RFC 4861 sections 6.1.2, 7.1.1 and 7.1.2 call invalid
-// is not ok, nor are messages of other types.
+// parseNDP parses a message that came with a hop limit of 255. What RFC 4861 sections 6.1.2, 7.1.1
+// and 7.1.2 call invalid is not ok, nor are messages of other types.
 func parseNDP(from, to tcpip.Address, icmp header.ICMPv6) (m ndpMessage, ok bool) {
 	if len(icmp) < header.ICMPv6HeaderSize || icmp.Code() != 0 ||
-		icmp.Checksum() != header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp, Src: from, Dst: to}) {
+		icmp.Checksum() != header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp,
+			Src: from, Dst: to}) {
 		return m, false
 	}
 	body := icmp.MessageBody()

@@ -8,10 +8,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
-// Open opens the RDMA device cfg.NIC and makes a stack on its queues. ctx bounds opening only; the error then says what it was
-// waiting for.
+// Open opens the RDMA device cfg.NIC and makes a stack on its queues. ctx bounds opening only; the
+// error then says what it was waiting for.
 //
-// If the device fails later, the stack ends as by Close, with an error that says why; see [Stack.Err].
+// If the device fails later, the stack ends as by Close, with an error that says why; see
+// [Stack.Err].
 func Open(ctx context.Context, cfg Config) (*Stack, error) {
 	if cfg.NIC.Logger == nil {
 		cfg.NIC.Logger = cfg.Logger

@@ -35,7 +35,8 @@ func card(t *testing.T, name string, seed uint64) *simnic.NIC {
 func onCard(n *simnic.NIC, queues int, addresses ...string) stack.Config {
 	cfg := stack.Config{DuplicateDetection: -1, NIC: dv.Config{
 		Kernel: kernel.Opener(n), RxQueues: queues, TxQueues: queues,
-		Facts: dv.PortFacts{Name: n.Config().Name, Netdev: n.Config().Netdev, MAC: n.MAC(), MTU: n.MTU()},
+		Facts: dv.PortFacts{Name: n.Config().Name, Netdev: n.Config().Netdev,
+			MAC: n.MAC(), MTU: n.MTU()},
 	}}
 	for _, a := range addresses {
 		cfg.Addresses = append(cfg.Addresses, netip.MustParsePrefix(a))
@@ -44,7 +45,8 @@ func onCard(n *simnic.NIC, queues int, addresses ...string) stack.Config {
 }
 
 // cards are two stacks on two software NICs with a cable between them.
-func cards(t *testing.T, queues int, faults wire.FaultConfig) (server, client *stack.Stack, serverNIC *simnic.NIC) {
+func cards(t *testing.T, queues int, faults wire.FaultConfig) (server, client *stack.Stack,
+	serverNIC *simnic.NIC) {
 	t.Helper()
 	netpair.CheckLeaks(t)
 	a, b := card(t, "sim_a", 1), card(t, "sim_b", 2)
@@ -64,7 +66,8 @@ func cards(t *testing.T, queues int, faults wire.FaultConfig) (server, client *s
 		})
 		return s
 	}
-	server, client = open(a, "192.0.2.1/24", "2001:db8::1/64"), open(b, "192.0.2.2/24", "2001:db8::2/64")
+	server, client = open(a, "192.0.2.1/24", "2001:db8::1/64"),
+		open(b, "192.0.2.2/24", "2001:db8::2/64")
 	if faults.Corrupt > 0 {
 		netpair.Acquaint(t, server, client)
 		netpair.Acquaint(t, client, server)
@@ -72,7 +75,8 @@ func cards(t *testing.T, queues int, faults wire.FaultConfig) (server, client *s
 	return server, client, a
 }
 
-// onlyUnsupported is err where the software NIC does not exist, such as on systems other than Linux.
+// onlyUnsupported is err where the software NIC does not exist, such as on systems other than
+// Linux.
 func onlyUnsupported(err error) error {
 	if errors.Is(err, errors.ErrUnsupported) {
 		return err
@@ -91,11 +95,16 @@ func TestOpen(t *testing.T) {
 	}{
 		{"one queue", 1, wire.FaultConfig{}},
 		{"four queues", 4, wire.FaultConfig{}},
-		{"a bad wire", 2, wire.FaultConfig{Drop: 0.02, Reorder: 0.02, Duplicate: 0.02, Corrupt: 0.005, Seed: netpair.Seed(t)}},
+		{"a bad wire", 2, wire.FaultConfig{Drop: 0.02, Reorder: 0.02, Duplicate: 0.02,
+			Corrupt: 0.005, Seed: netpair.Seed(t)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			server, client, nic := cards(t, c.queues, c.faults)
-			site := website(t, server, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, body) }), (*httptest.Server).Start)
+			site := website(t, server,
+				http.HandlerFunc(func(w http.ResponseWriter,
+					r *http.Request) {
+					io.WriteString(w, body)
+				}), (*httptest.Server).Start)
 			web := client.HTTPClient()
 			defer web.CloseIdleConnections()
 			var wg sync.WaitGroup
@@ -142,7 +151,8 @@ func TestOpenTwice(t *testing.T) {
 func TestOpenFails(t *testing.T) {
 	netpair.CheckLeaks(t)
 	n := card(t, "sim_a", 1)
-	if _, err := stack.Open(context.Background(), onCard(n, 1, "192.0.2.0/24")); err == nil || !strings.Contains(err.Error(), "subnet itself") {
+	if _, err := stack.Open(context.Background(), onCard(n, 1, "192.0.2.0/24")); err == nil ||
+		!strings.Contains(err.Error(), "subnet itself") {
 		t.Errorf("bad address: %v", err)
 	}
 	none := stack.Config{NIC: dv.Config{Device: "no_such_device"}}
@@ -174,7 +184,8 @@ func TestDeviceFails(t *testing.T) {
 	accept := background(func() error { _, err := l.Accept(); return err })
 	nic.FailDevice()
 	for name, errs := range map[string]<-chan error{"Read": read, "Accept": accept} {
-		if err := result(t, name, errs); !errors.Is(err, net.ErrClosed) || !errors.Is(err, dv.ErrFailed) {
+		if err := result(t, name, errs); !errors.Is(err, net.ErrClosed) ||
+			!errors.Is(err, dv.ErrFailed) {
 			t.Errorf("%s: %v, want net.ErrClosed and dv.ErrFailed", name, err)
 		}
 	}
@@ -194,12 +205,14 @@ func TestOpenTooLate(t *testing.T) {
 	defer cancel()
 	_, err := stack.Open(late, onCard(n, 1, "192.0.2.1/24"))
 	need.That(t, "simnic", onlyUnsupported(err))
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "open sim_a: before mapping memory") {
+	if !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "open sim_a: before mapping memory") {
 		t.Errorf("%v, want what Open was about to do", err)
 	}
 	mac := onCard(n, 1, "192.0.2.1/24")
 	mac.NIC.MAC, mac.NIC.Facts.Netdev = n.MAC(), ""
-	if _, err := stack.Open(context.Background(), mac); err == nil || !strings.Contains(err.Error(), "the address of the Linux interface of sim_a itself") {
+	if _, err := stack.Open(context.Background(), mac); err == nil ||
+		!strings.Contains(err.Error(), "the address of the Linux interface of sim_a itself") {
 		t.Errorf("%v, want the name of the interface", err)
 	}
 }

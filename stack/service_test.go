@@ -26,7 +26,8 @@ import (
 )
 
 // website is an httptest server on a stack.
-func website(t *testing.T, s *stack.Stack, h http.Handler, start func(*httptest.Server)) *httptest.Server {
+func website(t *testing.T, s *stack.Stack, h http.Handler,
+	start func(*httptest.Server)) *httptest.Server {
 	t.Helper()
 	l, err := s.Listen("tcp", net.JoinHostPort(netpair.ServerIP4.String(), "0"))
 	must(t, err)
@@ -54,7 +55,8 @@ func TestHTTP(t *testing.T) {
 			s.EnableHTTP2 = true
 			s.StartTLS()
 		}},
-		{"HTTP/2 on a bad cable", "HTTP/2.0", netpair.Faults{Loss: 0.05, Reorder: 0.02, Seed: netpair.Seed(t)}, func(s *httptest.Server) {
+		{"HTTP/2 on a bad cable", "HTTP/2.0", netpair.Faults{Loss: 0.05, Reorder: 0.02,
+			Seed: netpair.Seed(t)}, func(s *httptest.Server) {
 			s.EnableHTTP2 = true
 			s.StartTLS()
 		}},
@@ -65,7 +67,10 @@ func TestHTTP(t *testing.T) {
 			web := client.HTTPClient()
 			transport := web.Transport.(*http.Transport)
 			transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
-			transport.DialContext = func(_ context.Context, _, to string) (net.Conn, error) { return redial(client, to) }
+			transport.DialContext = func(_ context.Context, _, to string) (net.Conn,
+				error) {
+				return redial(client, to)
+			}
 			defer transport.CloseIdleConnections()
 			var wg sync.WaitGroup
 			for range 8 {
@@ -78,7 +83,8 @@ func TestHTTP(t *testing.T) {
 						}
 						got, err := io.ReadAll(resp.Body)
 						resp.Body.Close()
-						if want := fmt.Sprintf("%s %d %s", c.proto, len(body), body); err != nil || string(got) != want {
+						if want := fmt.Sprintf("%s %d %s", c.proto, len(body), body); err != nil ||
+							string(got) != want {
 							t.Errorf("%d bytes of %d, %v", len(got), len(want), err)
 						}
 					}
@@ -143,7 +149,10 @@ func TestHTTPTrace(t *testing.T) {
 	site := website(t, server, http.NotFoundHandler(), (*httptest.Server).Start)
 	var events []string
 	ctx := httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{
-		ConnectStart: func(network, addr string) { events = append(events, "start "+network+" "+addr) },
+		ConnectStart: func(network, addr string) {
+			events = append(events,
+				"start "+network+" "+addr)
+		},
 		ConnectDone: func(network, addr string, err error) {
 			events = append(events, fmt.Sprint("done ", network, " ", addr, " ", err))
 		},
@@ -156,7 +165,8 @@ func TestHTTPTrace(t *testing.T) {
 	resp.Body.Close()
 	web.CloseIdleConnections()
 	addr := site.Listener.Addr().String()
-	if want := []string{"start tcp " + addr, "done tcp " + addr + " <nil>"}; fmt.Sprint(events) != fmt.Sprint(want) {
+	if want := []string{"start tcp " + addr, "done tcp " + addr +
+		" <nil>"}; fmt.Sprint(events) != fmt.Sprint(want) {
 		t.Errorf("events %q, want %q", events, want)
 	}
 }
@@ -180,10 +190,12 @@ func TestPing(t *testing.T) {
 func ping(from *stack.Stack, to netip.Addr) error {
 	request := make([]byte, 64)
 	request[0], request[7] = byte(header.ICMPv4Echo), 1
-	transport, network, reply := header.ICMPv4ProtocolNumber, header.IPv4ProtocolNumber, byte(header.ICMPv4EchoReply)
+	transport, network, reply := header.ICMPv4ProtocolNumber, header.IPv4ProtocolNumber,
+		byte(header.ICMPv4EchoReply)
 	if to.Is6() {
 		request[0] = byte(header.ICMPv6EchoRequest)
-		transport, network, reply = header.ICMPv6ProtocolNumber, header.IPv6ProtocolNumber, byte(header.ICMPv6EchoReply)
+		transport, network, reply = header.ICMPv6ProtocolNumber, header.IPv6ProtocolNumber,
+			byte(header.ICMPv6EchoReply)
 	}
 	q := new(waiter.Queue)
 	ep, terr := from.Netstack().NewEndpoint(transport, network, q)

@@ -18,7 +18,8 @@ const (
 	inet                // AF_INET6, dual stack: IPv4 peers appear as ::ffff:a.b.c.d
 )
 
-// listenFamily chooses as net.Listen does: a wildcard without a 4 or 6 in the network is dual-stack.
+// listenFamily chooses as net.Listen does: a wildcard without a 4 or 6 in the network is
+// dual-stack.
 func listenFamily(network string, ip net.IP) family {
 	switch {
 	case network[len(network)-1] == '4':

@@ -37,8 +37,8 @@ func background(f func() error) <-chan error {
 	return errs
 }
 
-// redial dials until the neighbour is found: on a bad cable the three questions for its address may be lost, and a client
-// then dials again.
+// redial dials until the neighbour is found: on a bad cable the three questions for its address may
+// be lost, and a client then dials again.
 func redial(client *stack.Stack, to string) (conn net.Conn, err error) {
 	for end := time.Now().Add(2 * hangs); ; {
 		conn, err = client.Dial("tcp", to)
@@ -89,16 +89,31 @@ func TestStackCloseWakesEverybody(t *testing.T) {
 	calls := map[string]<-chan error{
 		"Accept":        background(func() error { _, err := l.Accept(); return err }),
 		"second Accept": background(func() error { _, err := l.Accept(); return err }),
-		"ReadFrom":      background(func() error { _, _, err := p.ReadFrom(make([]byte, 1)); return err }),
-		"Read":          background(func() error { _, err := c.Read(make([]byte, 1)); return err }),
-		"Write":         background(func() error { _, err := full.Write(make([]byte, 64<<20)); return err }),
-		"WriteTo":       background(func() error { _, err := copied.WriteTo(io.Discard); return err }),
-		"Dial":          background(func() error { _, err := client.Dial("tcp", net.JoinHostPort(blackhole.String(), "80")); return err }),
+		"ReadFrom": background(func() error {
+			_, _, err := p.ReadFrom(make([]byte, 1))
+			return err
+		}),
+		"Read": background(func() error { _, err := c.Read(make([]byte, 1)); return err }),
+		"Write": background(func() error {
+			_, err := full.Write(make([]byte, 64<<20))
+			return err
+		}),
+		"WriteTo": background(func() error {
+			_, err := copied.WriteTo(io.Discard)
+			return err
+		}),
+		"Dial": background(func() error {
+			_, err := client.Dial("tcp", net.JoinHostPort(blackhole.String(), "80"))
+			return err
+		}),
 		"DialTCP": background(func() error {
 			_, err := client.DialTCP("tcp", nil, &net.TCPAddr{IP: blackhole.AsSlice(), Port: 80})
 			return err
 		}),
-		"Dial of a name": background(func() error { _, err := client.Dial("tcp", "example.com:80"); return err }),
+		"Dial of a name": background(func() error {
+			_, err := client.Dial("tcp", "example.com:80")
+			return err
+		}),
 	}
 	time.AfterFunc(20*time.Millisecond, func() {
 		client.Close() // first: the server's resets would be another answer
@@ -132,9 +147,11 @@ func TestAfterStackClose(t *testing.T) {
 	_, dialErr := server.Dial("tcp", "192.0.2.2:1")
 	_, dialUDPErr := server.Dial("udp", "192.0.2.2:1")
 	for name, err := range map[string]error{
-		"Accept": acceptErr, "Read": readErr, "Write": writeErr, "ReadFrom": fromErr, "WriteTo": toErr, "Listen": listenErr,
-		"ListenPacket": packetErr, "Dial": dialErr, "Dial udp": dialUDPErr, "SetDeadline": s.SetDeadline(time.Time{}),
-		"CloseWrite": s.CloseWrite(), "SetNoDelay": s.SetNoDelay(true),
+		"Accept": acceptErr, "Read": readErr, "Write": writeErr, "ReadFrom": fromErr,
+		"WriteTo": toErr, "Listen": listenErr,
+		"ListenPacket": packetErr, "Dial": dialErr, "Dial udp": dialUDPErr,
+		"SetDeadline": s.SetDeadline(time.Time{}),
+		"CloseWrite":  s.CloseWrite(), "SetNoDelay": s.SetNoDelay(true),
 	} {
 		var op *net.OpError
 		if !errors.Is(err, net.ErrClosed) || name != "SetDeadline" && !errors.As(err, &op) {
@@ -213,7 +230,8 @@ func within(d time.Duration, f func()) bool {
 
 // TestShutdownDelivers closes a connection with unsent data and shuts the stack down.
 func TestShutdownDelivers(t *testing.T) {
-	server, client := netpair.New(t, netpair.Faults{Loss: 0.05, Seed: netpair.Seed(t)}, netpair.Both(quick))
+	server, client := netpair.New(t, netpair.Faults{Loss: 0.05, Seed: netpair.Seed(t)},
+		netpair.Both(quick))
 	s, c := pair(t, server, client)
 	const size = 1 << 20
 	got := background(func() error {

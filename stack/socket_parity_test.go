@@ -42,10 +42,11 @@ func signature(m reflect.Method) string {
 	return strings.ReplaceAll(strings.TrimPrefix(s, ", "), "*stack.", "*net.")
 }
 
-// TestNoSyscallConn: libraries take the method's presence as proof of a kernel socket and fail when it
-// fails, so it must not be there.
+// TestNoSyscallConn: libraries take the method's presence as proof of a kernel socket and fail when
+// it fails, so it must not be there.
 func TestNoSyscallConn(t *testing.T) {
-	for _, c := range []any{(*stack.TCPConn)(nil), (*stack.UDPConn)(nil), (*stack.TCPListener)(nil)} {
+	for _, c := range []any{(*stack.TCPConn)(nil), (*stack.UDPConn)(nil),
+		(*stack.TCPListener)(nil)} {
 		if _, ok := c.(syscall.Conn); ok {
 			t.Errorf("%T is a syscall.Conn", c)
 		}

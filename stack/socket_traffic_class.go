@@ -13,13 +13,15 @@ const maxDSCP = 1<<6 - 1
 
 func validateDSCP(dscp uint8) error {
 	if dscp > maxDSCP {
-		return fmt.Errorf("DSCP is %d, code points are 0 to %d: 46 is expedited forwarding, 0 best effort", dscp, maxDSCP)
+		return fmt.Errorf("DSCP is %d, code points are 0 to %d: "+
+			"46 is expedited forwarding, 0 best effort", dscp, maxDSCP)
 	}
 	return nil
 }
 
-// SetTrafficClass marks what is sent from now on with this traffic class (IPv6) or type of service (IPv4), 0 to 255: the DSCP
-// times four. It takes the place of [Config.DSCP]. The two ECN bits below it are TCP's own.
+// SetTrafficClass marks what is sent from now on with this traffic class (IPv6) or type of service
+// (IPv4), 0 to 255: the DSCP times four. It takes the place of [Config.DSCP]. The two ECN bits
+// below it are TCP's own.
 func (c *TCPConn) SetTrafficClass(class int) error {
 	if class < 0 || class > 255 {
 		return c.opError("set", badClass(class))

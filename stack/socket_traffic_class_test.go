@@ -37,7 +37,8 @@ func (w *classTap) Send(frames []frame.Frame) (int, error) {
 func describe(frame []byte) string {
 	tag, kind, ip := "none", binary.BigEndian.Uint16(frame[12:]), frame[14:]
 	if kind == 0x8100 {
-		tag, kind, ip = fmt.Sprintf("%#x", binary.BigEndian.Uint16(ip)), binary.BigEndian.Uint16(ip[2:]), ip[4:]
+		tag, kind, ip = fmt.Sprintf("%#x", binary.BigEndian.Uint16(ip)),
+			binary.BigEndian.Uint16(ip[2:]), ip[4:]
 	}
 	switch kind {
 	case 0x0800:
@@ -57,7 +58,8 @@ func (w *classTap) want(t *testing.T, what string) {
 	}
 }
 
-// classRig is two stacks in VLAN 7, of which the first marks what it sends as expedited (DSCP 46), its cable tapped.
+// classRig is two stacks in VLAN 7, of which the first marks what it sends as expedited (DSCP 46),
+// its cable tapped.
 func classRig(t *testing.T) (from, to *Stack, w *classTap) {
 	t.Helper()
 	a, b := wire.Pair()
@@ -75,7 +77,8 @@ func classRig(t *testing.T) (from, to *Stack, w *classTap) {
 			},
 			Addresses: []netip.Prefix{
 				netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24),
-				netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(i + 1)}), 64),
+				netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(i + 1)}),
+					64),
 			},
 			DuplicateDetection: -1, DSCP: []uint8{46, 0}[i],
 		})
@@ -93,7 +96,7 @@ func TestTrafficClass(t *testing.T) {
 			must(t, err)
 			out, err := from.Dial("udp", net.JoinHostPort(at, "53"))
 			must(t, err)
-			send := func() { // twice: through netstack, then with headers kept ready
+			send := func() { // twice: through netstack, then by the header template
 				for range 3 {
 					_, err := out.Write([]byte("x"))
 					must(t, err)
@@ -108,7 +111,8 @@ func TestTrafficClass(t *testing.T) {
 			w.want(t, fmt.Sprintf("%d 17 0x28 0x2007", version))
 		})
 		t.Run(fmt.Sprintf("TCP over IPv%d", version), func(t *testing.T) {
-			l, err := from.Listen("tcp", net.JoinHostPort(map[int]string{4: "192.0.2.1", 6: "2001:db8::1"}[version], "80"))
+			l, err := from.Listen("tcp",
+				net.JoinHostPort(map[int]string{4: "192.0.2.1", 6: "2001:db8::1"}[version], "80"))
 			must(t, err)
 			c, err := to.Dial("tcp", l.Addr().String())
 			must(t, err)
@@ -136,7 +140,9 @@ func TestTrafficClass(t *testing.T) {
 	for what := range w.seen {
 		if version, protocol := 0, 0; what[len(what)-4:] == "none" {
 			t.Errorf("left without a tag: %q", what)
-		} else if fmt.Sscan(what, &version, &protocol); protocol == 17 && what != fmt.Sprintf("%d 17 0xb8 0xa007", version) && what != fmt.Sprintf("%d 17 0x28 0x2007", version) {
+		} else if fmt.Sscan(what, &version, &protocol); protocol == 17 &&
+			what != fmt.Sprintf("%d 17 0xb8 0xa007", version) &&
+			what != fmt.Sprintf("%d 17 0x28 0x2007", version) {
 			t.Errorf("a datagram left as %q", what)
 		}
 	}

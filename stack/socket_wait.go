@@ -10,7 +10,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// connState is what every conn and listener shares: whether it, or its stack, has been closed.
+// connState is embedded in every conn and listener: whether it, or its stack, is closed.
 type connState struct {
 	stack  *Stack
 	closed atomic.Bool
@@ -46,7 +46,8 @@ func (g *connState) check(d *ioSide) error {
 	return nil
 }
 
-// orClosedErr is err, unless netstack reported it only because we were closing.
+// orClosedErr is net.ErrClosed if the conn or the stack is closed, else err: netstack reports other
+// errors when an endpoint is closed under an operation.
 func (g *connState) orClosedErr(err error) error {
 	if closed := g.done(); closed != nil {
 		return closed
@@ -56,12 +57,11 @@ func (g *connState) orClosedErr(err error) error {
 
 // ioSide is one direction of an endpoint: reading and accepting, or writing.
 type ioSide struct {
-	// mu is held by one operation at a time, as package net does; whoever holds it is the only
-	// one who parks.
+	// mu is held by one operation at a time, as in package net. Only its holder parks.
 	mu sync.Mutex
 
-	// wake holds at most one token: "look again". Netstack, the deadline and Close put it there;
-	// a token too many costs one more look.
+	// wake has capacity 1. A token means that the operation is to try again. Netstack, the deadline
+	// and Close put it there; an extra token costs one try.
 	wake chan struct{}
 
 	// entry stays registered for the endpoint's life, so that waiting allocates nothing.
@@ -82,7 +82,7 @@ func (d *ioSide) register(q *waiter.Queue, mask waiter.EventMask) {
 	d.registerAs(d, q, mask)
 }
 
-// registerAs is listen for somebody who has more to do about an event than to poke the side.
+// registerAs is register for a listener that does more than to notify the side.
 func (d *ioSide) registerAs(l waiter.EventListener, q *waiter.Queue, mask waiter.EventMask) {
 	d.wake = make(chan struct{}, 1)
 	d.entry.Init(l, mask|waiter.EventErr|waiter.EventHUp)
@@ -92,6 +92,7 @@ func (d *ioSide) registerAs(l waiter.EventListener, q *waiter.Queue, mask waiter
 // NotifyEvent implements waiter.EventListener. It is called with netstack's locks held.
 func (d *ioSide) NotifyEvent(waiter.EventMask) { d.notify() }
 
+// notify wakes the operation in progress, or the next one.
 func (d *ioSide) notify() {
 	select {
 	case d.wake <- struct{}{}:
@@ -99,7 +100,7 @@ func (d *ioSide) notify() {
 	}
 }
 
-// park waits for a reason to look again. The caller holds d.mu.
+// park waits for a token. The caller holds d.mu.
 func (d *ioSide) park() { <-d.wake }
 
 // setDeadline makes operations fail from t on; the zero time means never.
@@ -149,7 +150,7 @@ func (d *ioSide) stopTimer() {
 	}
 }
 
-// stop stops the timer and wakes the operation in progress, after the gate was closed.
+// stop stops the timer and wakes the operation in progress. The conn is closed already.
 func (d *ioSide) stop() {
 	d.deadline.mu.Lock()
 	d.stopTimer()

@@ -38,10 +38,11 @@ type Stack struct {
 	dns           *resolver
 	addressCounts addressCounts
 
-	autoconf   autoconf      // routes and resolvers the network told us of
-	raEvents   *raEvents     // what netstack tells of neighbour discovery
-	claims     *claims       // who else uses our addresses
-	resolves   bool          // neighbours on the link have hardware addresses; written before the link is in use
+	autoconf autoconf  // routes and resolvers from the network
+	raEvents *raEvents // what routers advertise, and results of neighbour discovery
+	claims   *claims   // uses of our addresses by others
+	// neighbours on the link have hardware addresses; written before the link is in use
+	resolves   bool
 	netdev     *netdevConfig // nil unless Config.Auto or an address of Config is bare
 	background sync.WaitGroup
 
@@ -49,13 +50,13 @@ type Stack struct {
 	epoch atomic.Uint64
 
 	changing          sync.Mutex           // held while a change of addresses is made known
-	setLocalAddresses func([]netip.Prefix) // tells the link our addresses; nil if it does not want to know
+	setLocalAddresses func([]netip.Prefix) // opens the link's fast path; nil: it has none
 
 	link      *rdma.Endpoint     // nil: the link is another one
 	acks      *rdma.ACKCoalescer // nil: ACKs are not held
 	told      sentCounts         // what acks keep from being sent is not in them
 	datagrams datagramLink       // nil: all datagrams go through netstack
-	udpPorts  udpPortTable       // of UDP sockets; the link knows of it if it puts datagrams there
+	udpPorts  udpPortTable       // UDP sockets by port; the link finds sinks in it
 	udp       tcpip.UDPStats
 
 	device  *dv.Device    // nil unless made by Open; closed after the link
@@ -84,22 +85,26 @@ type Stack struct {
 // New makes a stack on link, takes the addresses of cfg into use and tells the neighbours.
 // The stack owns link from here on: Close closes it, and so does New when it fails.
 //
-// New returns once every address has passed duplicate detection, see [Config.DuplicateDetection], and after
-// Config.AddressTimeout at the latest if it asks the network for addresses. On a link whose neighbours need no resolution (no
-// ARP, such as a TUN) nothing is detected or announced.
+// New returns once every address has passed duplicate detection, see [Config.DuplicateDetection],
+// and after Config.AddressTimeout at the latest if it asks the network for addresses. On a link
+// whose neighbours need no resolution (no ARP, such as a TUN) nothing is detected or announced.
 //
-// Of gVisor's own links these are known to close in the middle of traffic (tests/links): channel, veth,
-// alone and below sniffer or packetsocket, and fdbased with readv, recvmmsg or mmap. xdp's waits for itself when it is detached: Close then takes a second, says so in the log and leaves
-// two goroutines behind. pipe delivers in the sender's goroutine, and Close may hang while both ends send; sharedmem's hangs.
+// Of gVisor's own links these are known to close in the middle of traffic (tests/links): channel,
+// veth, alone and below sniffer or packetsocket, and fdbased with readv, recvmmsg or mmap. xdp's
+// waits for itself when it is detached: Close then takes a second, says so in the log and leaves
+// two goroutines behind. pipe delivers in the sender's goroutine, and Close may hang while both
+// ends send; sharedmem's hangs.
 func New(link gstack.LinkEndpoint, cfg Config) (*Stack, error) {
 	return NewContext(context.Background(), link, cfg)
 }
 
-// NewContext is [New] that gives up when ctx is done, with an error that says what it was waiting for. ctx bounds the making of
-// the stack only.
+// NewContext is [New] that gives up when ctx is done, with an error that says what it was waiting
+// for. ctx bounds the making of the stack only.
 func NewContext(ctx context.Context, link gstack.LinkEndpoint, cfg Config) (*Stack, error) {
 	if link == nil {
-		return nil, errors.New("the link is nil; give a gVisor LinkEndpoint, or use Open for an RDMA device")
+		return nil,
+			errors.New("the link is nil; " +
+				"give a gVisor LinkEndpoint, or use Open for an RDMA device")
 	}
 	s, err := build(cfg, nil)
 	if err != nil {
@@ -126,12 +131,15 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	news, claims := newRAEvents(), newClaims(cfg)
-	g, err := newNetstack(cfg, news, claims)
+	events, claims := newRAEvents(), newClaims(cfg)
+	g, err := newNetstack(cfg, events, claims)
 	if err != nil {
 		return nil, err
 	}
-	s := &Stack{raEvents: news, claims: claims, netdev: linux, net: g, cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{})}
+	s := &Stack{
+		raEvents: events, claims: claims, netdev: linux, net: g,
+		cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{}),
+	}
 	s.autoconf.logLimit = rateLimit{burst: 10, period: time.Minute}
 	s.udp = g.Stats().UDP
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -178,7 +186,8 @@ func (s *Stack) Addrs() []netip.Prefix {
 
 // newEndpoint makes an endpoint and hands it to use while Close is kept out.
 // If use fails, the endpoint is closed.
-func (s *Stack) newEndpoint(transport tcpip.TransportProtocolNumber, f family, use func(tcpip.Endpoint, *waiter.Queue) error) error {
+func (s *Stack) newEndpoint(transport tcpip.TransportProtocolNumber, f family,
+	use func(tcpip.Endpoint, *waiter.Queue) error) error {
 	s.live.RLock()
 	defer s.live.RUnlock()
 	if err := s.done(); err != nil {
@@ -212,7 +221,8 @@ func (s *Stack) Shutdown(ctx context.Context) error {
 	for s.flushing() {
 		select {
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("wait for closed connections to deliver their data: %w", ctx.Err()), s.Close())
+			return errors.Join(fmt.Errorf("wait for closed connections to deliver their data: %w",
+				ctx.Err()), s.Close())
 		case <-s.ended:
 			return nil
 		case <-tick.C:

@@ -6,14 +6,15 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
-// probeDelayClock is the time for Netstack, but timers of 1 to 10 ms go off after 10 ms.
+// probeDelayClock is the clock for netstack, with timers of 1 to 10 ms prolonged to 10 ms.
 //
-// These are for tail loss probes (RFC 8985 section 7), which Netstack sends when no acknowledgement has come for two round trips,
-// measured in milliseconds: after 2 ms on a local network. On a busy machine, and from a peer that delays
-// acknowledgements, one is often that late. The probe then sends up to 64 KiB again, is taken for the sign of a loss when the
-// acknowledgement does come, and the timer's goroutine waits for a connection's lock, on which Netstack's TCP goroutine polls
-// until it is preempted. (Linux adds 2 jiffies at least, 2 to 20 ms, net/ipv4/tcp_output.c tcp_schedule_loss_probe.) Shorter timers
-// are for reordered segments, longer ones for timeouts.
+// These are for tail loss probes (RFC 8985 section 7), which Netstack sends when no acknowledgement
+// has come for two round trips, measured in milliseconds: after 2 ms on a local network. On a busy
+// machine, and from a peer that delays acknowledgements, one is often that late. The probe then
+// sends up to 64 KiB again, is taken for the sign of a loss when the acknowledgement does come, and
+// the timer's goroutine waits for a connection's lock, on which Netstack's TCP goroutine polls
+// until it is preempted. (Linux adds 2 jiffies at least, 2 to 20 ms, net/ipv4/tcp_output.c
+// tcp_schedule_loss_probe.) Shorter timers are for reordered segments, longer ones for timeouts.
 type probeDelayClock struct{ tcpip.Clock }
 
 // AfterFunc implements tcpip.Clock.

@@ -34,7 +34,8 @@ func TestPatientTimers(t *testing.T) {
 	timer := probeDelayClock{&under}.AfterFunc(2*time.Millisecond, func() {})
 	timer.Reset(3 * time.Millisecond)
 	timer.Reset(time.Second)
-	if len(under.set) != 3 || under.set[0] != probeTime || under.set[1] != probeTime || under.set[2] != time.Second {
+	if len(under.set) != 3 || under.set[0] != probeTime || under.set[1] != probeTime ||
+		under.set[2] != time.Second {
 		t.Errorf("set to %v", under.set)
 	}
 }

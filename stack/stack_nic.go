@@ -64,8 +64,8 @@ type fastLink interface {
 
 var _ fastLink = (*rdma.Endpoint)(nil)
 
-// addLink makes link the stack's interface; pure ACKs pass through a queueing discipline that lets most
-// of them ride on data.
+// addLink makes link the stack's interface; pure ACKs pass through a queueing discipline that lets
+// most of them ride on data.
 func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 	s.claims.own = link.LinkAddress()
 	b, ours := link.(fastLink)
@@ -95,16 +95,21 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 }
 
 func (s *Stack) addLoopback() error {
-	if err := s.net.CreateNICWithOptions(loopbackID, loopback.New(), gstack.NICOptions{Name: "lo"}); err != nil {
+	if err := s.net.CreateNICWithOptions(loopbackID, loopback.New(),
+		gstack.NICOptions{Name: "lo"}); err != nil {
 		return asError("create interface lo", err)
 	}
-	for _, p := range []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"), netip.MustParsePrefix("::1/128")} {
-		if err := s.net.AddProtocolAddress(loopbackID, protocolAddress(p), gstack.AddressProperties{}); err != nil {
+	for _, p := range []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"),
+		netip.MustParsePrefix("::1/128")} {
+		if err := s.net.AddProtocolAddress(loopbackID, protocolAddress(p),
+			gstack.AddressProperties{}); err != nil {
 			return asError("add address "+p.String(), err)
 		}
 	}
-	// As on Linux, all that is sent to an address of ours passes lo, whatever its source; lo itself has only its own.
-	return asError("make lo take packets for all our addresses", s.net.SetPromiscuousMode(loopbackID, true))
+	// As on Linux, all that is sent to an address of ours passes lo, whatever its source; lo itself
+	// has only its own.
+	return asError("make lo take packets for all our addresses",
+		s.net.SetPromiscuousMode(loopbackID, true))
 }
 
 func protocolAddress(p netip.Prefix) tcpip.ProtocolAddress {
@@ -120,7 +125,8 @@ func protocolAddress(p netip.Prefix) tcpip.ProtocolAddress {
 // onLinkAlways are destinations that never need a gateway: groups, broadcast and link-local hosts.
 var onLinkAlways = []string{"224.0.0.0/4", "255.255.255.255/32", "ff00::/8", "fe80::/10"}
 
-// routeTable lists loopback, what is on the link, cfg's routes and the gateways. Netstack orders it.
+// routeTable lists loopback, what is on the link, cfg's routes and the gateways. Netstack orders
+// it.
 func (s *Stack) routeTable() ([]tcpip.Route, error) {
 	all := []Route{}
 	for _, p := range onLinkAlways {
@@ -147,7 +153,8 @@ func (s *Stack) routeTable() ([]tcpip.Route, error) {
 		if err != nil {
 			return nil, fmt.Errorf("route to %s: %w", r.Destination, err)
 		}
-		table = append(table, tcpip.Route{Destination: subnet, Gateway: toAddress(r.Gateway), NIC: nicID, MTU: uint32(r.MTU)})
+		table = append(table, tcpip.Route{Destination: subnet, Gateway: toAddress(r.Gateway),
+			NIC: nicID, MTU: uint32(r.MTU)})
 	}
 	return table, nil
 }

@@ -24,11 +24,11 @@ const (
 	lastEphemeral  = 60999
 )
 
-// noisyPrefix begins a line that netstack logs, to standard error, whenever a repeated SYN arrives, so that
-// anybody on the network can fill a server's log.
+// noisyPrefix begins a line that netstack logs, to standard error, for each repeated SYN: any host
+// on the network could fill a server's log.
 const noisyPrefix = "tcp.Endpoint.handleListenSegment() failed"
 
-// filteredLog is gVisor's logging without chatter.
+// filteredLog is gVisor's log without lines of noisyPrefix.
 type filteredLog struct{ log.Emitter }
 
 // Emit implements log.Emitter.
@@ -38,23 +38,23 @@ func (q filteredLog) Emit(depth int, level log.Level, at time.Time, format strin
 	}
 }
 
-// installLogFilter is done once per process, for gVisor has one log per process.
+// installLogFilter takes effect once per process: gVisor has one log per process.
 var installLogFilter = sync.OnceFunc(func() { log.SetTarget(filteredLog{log.Log().Emitter}) })
 
 // newNetstack makes a netstack with the protocols a server needs and cfg's options.
 // Echo requests are answered by the network protocols themselves.
-func newNetstack(cfg Config, news *raEvents, c *claims) (*gstack.Stack, error) {
+func newNetstack(cfg Config, events *raEvents, c *claims) (*gstack.Stack, error) {
 	installLogFilter()
 	dad := detection(cfg.DuplicateDetection)
 	watch := ndpWatch{claims: c}
 	if cfg.SLAAC {
-		watch.events = news
+		watch.events = events
 	}
 	g := gstack.New(gstack.Options{
 		NetworkProtocols: []gstack.NetworkProtocolFactory{
 			c.watchARP(arp.NewProtocolWithOptions(arp.Options{DADConfigs: dad})),
 			ipv4.NewProtocolWithOptions(ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: true}}),
-			watch.wrap(ipv6.NewProtocolWithOptions(ipv6Options(dad, news, cfg.SLAAC))),
+			watch.wrap(ipv6.NewProtocolWithOptions(ipv6Options(dad, events, cfg.SLAAC))),
 		},
 		TransportProtocols: []gstack.TransportProtocolFactory{
 			tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
@@ -75,14 +75,15 @@ func newNetstack(cfg Config, news *raEvents, c *claims) (*gstack.Stack, error) {
 	return g, nil
 }
 
-// ipv6Options has routers' advertisements handled only where they are wanted. Addresses are made of a hardware address only:
-// a server has no use for temporary ones (RFC 8981), and each costs time per packet.
-func ipv6Options(dad gstack.DADConfigurations, news *raEvents, routers bool) ipv6.Options {
+// ipv6Options enables router advertisements only if routers is set. Addresses are made of a
+// hardware address only: a server has no use for temporary ones (RFC 8981), and each costs time per
+// packet.
+func ipv6Options(dad gstack.DADConfigurations, events *raEvents, routers bool) ipv6.Options {
 	o := ipv6.Options{
 		DADConfigs: dad,
 		MLD:        ipv6.MLDOptions{Enabled: true},
 		NDPConfigs: ipv6.NDPConfigurations{HandleRAs: ipv6.HandlingRAsDisabled},
-		NDPDisp:    news,
+		NDPDisp:    events,
 	}
 	if routers {
 		o.NDPConfigs = ipv6.DefaultNDPConfigurations()
@@ -128,6 +129,7 @@ func tuneUDP(g *gstack.Stack, o UDPOptions) error {
 	if err := g.SetOption(send); err != nil {
 		return asError("set UDP write buffer", err)
 	}
-	receive := tcpip.ReceiveBufferSizeOption{Min: minBuffer, Default: o.ReadBuffer, Max: o.MaxBuffer}
+	receive := tcpip.ReceiveBufferSizeOption{Min: minBuffer,
+		Default: o.ReadBuffer, Max: o.MaxBuffer}
 	return asError("set UDP read buffer", g.SetOption(receive))
 }

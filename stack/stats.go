@@ -6,10 +6,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
-// Stats is a snapshot of the counters most looked at. All but LinkUp and TCPCurrentEstablished count since
-// the stack was made; [Stack.Counters] has every counter.
+// Stats is a snapshot of the counters most looked at. All but LinkUp and TCPCurrentEstablished
+// count since the stack was made; [Stack.Counters] has every counter.
 type Stats struct {
-	// LinkUp is the state of the device's port, and LinkChanges how often it changed. Of a stack made by
+	// LinkUp is the state of the device's port, and LinkChanges how often it changed. Of a stack
+	// made by
 	// [New] nobody can tell, and it is true.
 	LinkUp      bool
 	LinkChanges uint64
@@ -17,16 +18,19 @@ type Stats struct {
 	// Link: packets and bytes that netstack exchanged with the link, and frames of a type it does
 	// not speak. ACKs that were held and not sent are not among them.
 	RxPackets, RxBytes, TxPackets, TxBytes, RxUnknown uint64
-	RxShed                                            uint64 // packets dropped as too many waited, see Config.RxLimit
+	// packets dropped as too many waited, see Config.RxLimit
+	RxShed uint64
 
 	// IP: packets delivered and sent, packets with a bad header, packets for others.
 	IPDelivered, IPSent, IPMalformed, IPInvalidDestination uint64
 
-	// Addresses. AddressConflicts are packets by which another host says that it has an address of ours, AddressDefences how
-	// often we have announced one for that reason, and HardwareAddrConflicts packets of ARP and neighbour discovery that came
-	// from our own hardware address. ResolversRefused are those that routers advertised beyond what is remembered.
+	// Addresses. AddressConflicts are packets by which another host says that it has an address of
+	// ours, AddressDefences how often we have announced one for that reason, and
+	// HardwareAddrConflicts packets of ARP and neighbour discovery that came from our own hardware
+	// address. ResolversRefused are those that routers advertised beyond what is remembered.
 	AddressConflicts, AddressDefences, HardwareAddrConflicts, ResolversRefused uint64
-	// DHCPSent are messages to servers, DHCPRefused answers that are no lease, and routers and routes in leases that cannot be.
+	// DHCPSent are messages to servers, DHCPRefused answers that are no lease, and routers and
+	// routes in leases that cannot be.
 	DHCPSent, DHCPRefused uint64
 
 	TCPCurrentEstablished uint64 // connections now
@@ -74,7 +78,8 @@ func (s *Stack) Stats() Stats {
 		TCPChecksumErrors:     c.TCP.ChecksumErrors.Value(),
 		TCPResetsSent:         c.TCP.ResetsSent.Value(),
 		TCPResetsReceived:     c.TCP.ResetsReceived.Value(),
-		TCPListenDrops:        c.TCP.ListenOverflowSynDrop.Value() + c.TCP.ListenOverflowAckDrop.Value(),
+		TCPListenDrops: c.TCP.ListenOverflowSynDrop.Value() +
+			c.TCP.ListenOverflowAckDrop.Value(),
 
 		UDPReceived:         c.UDP.PacketsReceived.Value(),
 		UDPSent:             c.UDP.PacketsSent.Value(),
@@ -101,7 +106,8 @@ func total(m *tcpip.IntegralStatCounterMap) (sum uint64) {
 	return sum
 }
 
-// LinkStats returns what the link endpoint counts; all 0 if the link is not one of package link/rdma.
+// LinkStats returns what the link endpoint counts; all 0 if the link is not one of package
+// link/rdma.
 func (s *Stack) LinkStats() rdma.Stats {
 	if s.link == nil {
 		return rdma.Stats{}
@@ -109,7 +115,8 @@ func (s *Stack) LinkStats() rdma.Stats {
 	return s.link.Stats()
 }
 
-// ACKStats returns what was done with pure ACKs; all 0 if they are not held, see [TCPOptions.ACKDelay].
+// ACKStats returns what was done with pure ACKs; all 0 if they are not held, see
+// [TCPOptions.ACKDelay].
 func (s *Stack) ACKStats() rdma.ACKStats {
 	if s.acks == nil {
 		return rdma.ACKStats{}

@@ -41,7 +41,8 @@ func (s *Stack) values(wanted func(name string) bool) iter.Seq2[string, uint64] 
 			return !wanted(name) || yield(name, n)
 		}
 		_ = walk("", reflect.ValueOf(s.net.Stats()), some) &&
-			walk("Link", reflect.ValueOf(s.LinkStats()), some) && walk("ACK", reflect.ValueOf(s.ACKStats()), some)
+			walk("Link", reflect.ValueOf(s.LinkStats()), some) &&
+			walk("ACK", reflect.ValueOf(s.ACKStats()), some)
 	}
 }
 

@@ -19,17 +19,21 @@ func TestCounters(t *testing.T) {
 	if _, err := client.Dial("tcp", at(netpair.ServerIP4, &net.TCPAddr{Port: 9})); err == nil {
 		t.Fatal("port 9 answers")
 	}
-	eventually(t, "the reset counted: netstack does it after it has sent it", func() bool { return server.Stats().TCPResetsSent > 0 })
+	eventually(t, "the reset counted: netstack does it after it has sent it",
+		func() bool { return server.Stats().TCPResetsSent > 0 })
 	st, ct := server.Stats(), client.Stats()
-	if st.TCPAccepted != 1 || st.TCPCurrentEstablished != 1 || ct.TCPDialed != 2 || ct.TCPFailedDials != 1 || st.TCPResetsSent != 1 || st.RxPackets == 0 || st.TxBytes == 0 {
+	if st.TCPAccepted != 1 || st.TCPCurrentEstablished != 1 || ct.TCPDialed != 2 ||
+		ct.TCPFailedDials != 1 || st.TCPResetsSent != 1 || st.RxPackets == 0 || st.TxBytes == 0 {
 		t.Errorf("server %+v\nclient %+v", st, ct)
 	}
 	names := map[string]uint64{}
 	for name, v := range server.Counters() {
 		names[name] = v
 	}
-	if len(names) < 150 || names["TCP.PassiveConnectionOpenings"] != 1 || names["TCP.ResetsSent"] != 1 {
-		t.Errorf("%d counters, openings %d, resets %d", len(names), names["TCP.PassiveConnectionOpenings"], names["TCP.ResetsSent"])
+	if len(names) < 150 || names["TCP.PassiveConnectionOpenings"] != 1 ||
+		names["TCP.ResetsSent"] != 1 {
+		t.Errorf("%d counters, openings %d, resets %d", len(names),
+			names["TCP.PassiveConnectionOpenings"], names["TCP.ResetsSent"])
 	}
 	for range server.Counters() {
 		break // a caller may stop early
@@ -65,7 +69,8 @@ func TestHeldACKs(t *testing.T) {
 	eventually(t, "as many packets counted as sent as the link was given", func() bool {
 		names := maps.Collect(server.Counters())
 		sent := server.LinkStats().TxPackets
-		return server.Stats().TxPackets == sent && names["NICs.Tx.Packets"] == sent && names["Link.TxPackets"] == sent &&
+		return server.Stats().TxPackets == sent && names["NICs.Tx.Packets"] == sent &&
+			names["Link.TxPackets"] == sent &&
 			names["ACK.Saved"] == server.ACKStats().Saved
 	})
 }

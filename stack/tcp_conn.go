@@ -10,9 +10,9 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// TCPConn is a TCP connection. It has the methods of net.TCPConn except SyscallConn, see the package
-// comment. Its methods may be called from any goroutine; concurrent reads take turns, and so do
-// concurrent writes.
+// TCPConn is a TCP connection. It has the methods of net.TCPConn except SyscallConn, see the
+// package comment. Its methods may be called from any goroutine; concurrent reads take turns, and
+// so do concurrent writes.
 type TCPConn struct {
 	connState
 	ep           tcpip.Endpoint
@@ -21,7 +21,7 @@ type TCPConn struct {
 
 	rd      ioSide
 	dst     tcpip.SliceWriter // where a Read wants its bytes; guarded by rd.mu
-	untuned int               // bytes read that automatic buffer tuning was not told of; guarded by rd.mu
+	untuned int               // bytes read since buffer tuning was last told; guarded by rd.mu
 
 	wr  ioSide
 	src bytes.Reader // what a Write still has to send; guarded by wr.mu
@@ -30,7 +30,8 @@ type TCPConn struct {
 var _ net.Conn = (*TCPConn)(nil)
 
 // newTCPConn wraps a connected endpoint. laddr and raddr become the conn's and must not change.
-func newTCPConn(s *Stack, ep tcpip.Endpoint, q *waiter.Queue, network string, laddr, raddr *net.TCPAddr, keepAlive net.KeepAliveConfig) *TCPConn {
+func newTCPConn(s *Stack, ep tcpip.Endpoint, q *waiter.Queue, network string,
+	laddr, raddr *net.TCPAddr, keepAlive net.KeepAliveConfig) *TCPConn {
 	c := &TCPConn{ep: ep, network: network, laddr: laddr, raddr: raddr}
 	c.stack = s
 	c.rd.register(q, waiter.ReadableEvents)
@@ -46,8 +47,8 @@ func (c *TCPConn) LocalAddr() net.Addr { return c.laddr }
 func (c *TCPConn) RemoteAddr() net.Addr { return c.raddr }
 
 // Close sends what was written and then a FIN, in the background; operations in progress fail with
-// net.ErrClosed. Unread data makes it a reset, as on Linux. A peer that takes nothing of what is left
-// for [TCPOptions].OrphanTimeout is reset. See [TCPConn.SetLinger].
+// net.ErrClosed. Unread data makes it a reset, as on Linux. A peer that takes nothing of what is
+// left for [TCPOptions].OrphanTimeout is reset. See [TCPConn.SetLinger].
 func (c *TCPConn) Close() error {
 	if c.closed.Swap(true) {
 		return c.opError("close", net.ErrClosed)
@@ -97,11 +98,12 @@ func (c *TCPConn) shutdown(how tcpip.ShutdownFlags) error {
 // SetDeadline sets both deadlines, see net.Conn.
 func (c *TCPConn) SetDeadline(t time.Time) error { return c.setDeadline(t, &c.rd, &c.wr) }
 
-// SetReadDeadline makes reads fail with os.ErrDeadlineExceeded from t on; the zero time means never.
+// SetReadDeadline makes reads fail with os.ErrDeadlineExceeded from t on; the zero time means
+// never.
 func (c *TCPConn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, &c.rd) }
 
-// SetWriteDeadline makes writes fail with os.ErrDeadlineExceeded from t on; the zero time means never.
-// A Write that fails may have sent part of its bytes.
+// SetWriteDeadline makes writes fail with os.ErrDeadlineExceeded from t on; the zero time means
+// never. A Write that fails may have sent part of its bytes.
 func (c *TCPConn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, &c.wr) }
 
 func (c *TCPConn) setDeadline(t time.Time, sides ...*ioSide) error {
@@ -116,7 +118,8 @@ func (c *TCPConn) setDeadline(t time.Time, sides ...*ioSide) error {
 
 // File always fails with ErrNoDescriptor.
 func (c *TCPConn) File() (*os.File, error) {
-	return nil, &net.OpError{Op: "file", Net: c.network, Source: c.laddr, Addr: c.raddr, Err: ErrNoDescriptor}
+	return nil, &net.OpError{Op: "file", Net: c.network, Source: c.laddr,
+		Addr: c.raddr, Err: ErrNoDescriptor}
 }
 
 func (c *TCPConn) opError(op string, err error) error {

@@ -12,13 +12,16 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
-// TestSYNFlood: connections that nobody means to complete take a bounded amount of memory, and do not keep others out.
+// TestSYNFlood: connections that nobody means to complete take a bounded amount of memory, and do
+// not keep others out.
 func TestSYNFlood(t *testing.T) {
 	const backlog, flood = 8, 1000
 	noReset := func(end int, f []byte) bool { // the flooder does not take anything back
-		return end == 1 && len(f) > 47 && f[12] == 8 && f[13] == 0 && f[23] == 6 && f[47]&byte(header.TCPFlagRst) != 0
+		return end == 1 && len(f) > 47 && f[12] == 8 && f[13] == 0 && f[23] == 6 &&
+			f[47]&byte(header.TCPFlagRst) != 0
 	}
-	server, client := netpair.New(t, netpair.Faults{Tap: noReset}, netpair.Server(func(c *stack.Config) { c.TCP.Backlog = backlog }))
+	server, client := netpair.New(t, netpair.Faults{Tap: noReset},
+		netpair.Server(func(c *stack.Config) { c.TCP.Backlog = backlog }))
 	l, err := server.ListenTCP("tcp4", nil)
 	must(t, err)
 	before := len(server.Netstack().RegisteredEndpoints())
@@ -47,13 +50,17 @@ func sendSYN(t *testing.T, client, server *stack.Stack, from, to uint16) {
 	packet := make([]byte, header.IPv4MinimumSize+header.TCPMinimumSize)
 	tcp := header.TCP(packet[header.IPv4MinimumSize:])
 	tcp.Encode(&header.TCPFields{
-		SrcPort: from, DstPort: to, SeqNum: 1, DataOffset: header.TCPMinimumSize, Flags: header.TCPFlagSyn, WindowSize: 65535,
+		SrcPort: from, DstPort: to, SeqNum: 1, DataOffset: header.TCPMinimumSize,
+		Flags: header.TCPFlagSyn, WindowSize: 65535,
 	})
-	tcp.SetChecksum(^tcp.CalculateChecksum(header.PseudoHeaderChecksum(header.TCPProtocolNumber, src, dst, uint16(len(tcp)))))
+	tcp.SetChecksum(^tcp.CalculateChecksum(header.PseudoHeaderChecksum(header.TCPProtocolNumber,
+		src, dst, uint16(len(tcp)))))
 	ip := header.IPv4(packet)
-	ip.Encode(&header.IPv4Fields{TotalLength: uint16(len(packet)), TTL: 64, Protocol: uint8(header.TCPProtocolNumber), SrcAddr: src, DstAddr: dst})
+	ip.Encode(&header.IPv4Fields{TotalLength: uint16(len(packet)), TTL: 64,
+		Protocol: uint8(header.TCPProtocolNumber), SrcAddr: src, DstAddr: dst})
 	ip.SetChecksum(^ip.CalculateChecksum())
-	if err := client.Netstack().WritePacketToRemote(1, tcpip.LinkAddress(server.HardwareAddr()), header.IPv4ProtocolNumber, buffer.MakeWithData(packet)); err != nil {
+	if err := client.Netstack().WritePacketToRemote(1, tcpip.LinkAddress(server.HardwareAddr()),
+		header.IPv4ProtocolNumber, buffer.MakeWithData(packet)); err != nil {
 		t.Fatal(err)
 	}
 }

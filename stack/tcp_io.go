@@ -97,7 +97,8 @@ func (c *TCPConn) write(b []byte) (n int, err error) {
 // copyBuffers are copySize long.
 var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
-// ReadFrom implements io.ReaderFrom: it sends r until io.EOF, in large pieces and without allocating.
+// ReadFrom implements io.ReaderFrom: it sends r until io.EOF, in large pieces and without
+// allocating.
 func (c *TCPConn) ReadFrom(r io.Reader) (int64, error) {
 	buf := copyBuffers.Get().(*[copySize]byte)
 	defer copyBuffers.Put(buf)

@@ -12,8 +12,8 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// TCPListener accepts TCP connections. It has the methods of net.TCPListener except SyscallConn, see
-// the package comment. Its methods may be called from any goroutine.
+// TCPListener accepts TCP connections. It has the methods of net.TCPListener except SyscallConn,
+// see the package comment. Its methods may be called from any goroutine.
 type TCPListener struct {
 	connState
 	ep        tcpip.Endpoint
@@ -36,7 +36,8 @@ func (s *Stack) Listen(network, address string) (net.Listener, error) {
 	return s.ListenConfig().Listen(context.Background(), network, address)
 }
 
-// ListenTCP is net.ListenTCP: a nil laddr, or one without IP, is the wildcard; port 0 is any free one.
+// ListenTCP is net.ListenTCP: a nil laddr, or one without IP, is the wildcard; port 0 is any free
+// one.
 func (s *Stack) ListenTCP(network string, laddr *net.TCPAddr) (*TCPListener, error) {
 	return s.ListenConfig().listenTCP(network, laddr)
 }
@@ -52,25 +53,26 @@ func (l *TCPListener) open(laddr *net.TCPAddr, backlog int) error {
 	if s.taken(l, at) {
 		return os.NewSyscallError("bind", syscall.EADDRINUSE)
 	}
-	return s.newEndpoint(tcp.ProtocolNumber, l.family, func(ep tcpip.Endpoint, q *waiter.Queue) error {
-		// As net.Listen does: an earlier server's connections do not keep the port.
-		ep.SocketOptions().SetReuseAddress(true)
-		ep.SocketOptions().SetReusePort(l.shared)
-		if terr := ep.Bind(at); terr != nil {
-			return syscallError("bind", terr)
-		}
-		if terr := ep.Listen(backlog); terr != nil {
-			return syscallError("listen", terr)
-		}
-		bound, terr := ep.GetLocalAddress()
-		if terr != nil {
-			return syscallError("getsockname", terr)
-		}
-		l.ep, l.laddr = ep, s.tcpAddr(l.family, bound)
-		l.rd.register(q, waiter.ReadableEvents)
-		s.listeners[l] = struct{}{}
-		return nil
-	})
+	return s.newEndpoint(tcp.ProtocolNumber, l.family,
+		func(ep tcpip.Endpoint, q *waiter.Queue) error {
+			// As net.Listen does: an earlier server's connections do not keep the port.
+			ep.SocketOptions().SetReuseAddress(true)
+			ep.SocketOptions().SetReusePort(l.shared)
+			if terr := ep.Bind(at); terr != nil {
+				return syscallError("bind", terr)
+			}
+			if terr := ep.Listen(backlog); terr != nil {
+				return syscallError("listen", terr)
+			}
+			bound, terr := ep.GetLocalAddress()
+			if terr != nil {
+				return syscallError("getsockname", terr)
+			}
+			l.ep, l.laddr = ep, s.tcpAddr(l.family, bound)
+			l.rd.register(q, waiter.ReadableEvents)
+			s.listeners[l] = struct{}{}
+			return nil
+		})
 }
 
 // bindAddress converts what a caller wants to bind to.
@@ -85,14 +87,16 @@ func (s *Stack) bindAddress(f family, ip net.IP, port int, zone string) (tcpip.F
 	return s.full(a, port, zone)
 }
 
-// taken says whether a listener has at's port on an address that covers at or is covered by it, and does not
-// share it with n. Netstack lets the wildcard and a specific address share a port; Linux does not. s.mu is held.
+// taken says whether a listener has at's port on an address that covers at or is covered by it, and
+// does not share it with n. Netstack lets the wildcard and a specific address share a port; Linux
+// does not. s.mu is held.
 func (s *Stack) taken(n *TCPListener, at tcpip.FullAddress) bool {
 	if at.Port == 0 {
 		return false
 	}
 	for l := range s.listeners {
-		if l.laddr.Port == int(at.Port) && l.overlaps(n.family, at.Addr) && !(l.shared && n.shared) {
+		if l.laddr.Port == int(at.Port) &&
+			l.overlaps(n.family, at.Addr) && !(l.shared && n.shared) {
 			return true
 		}
 	}

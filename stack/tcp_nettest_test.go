@@ -44,5 +44,6 @@ func TestConn(t *testing.T) {
 
 func TestConnWithLoss(t *testing.T) {
 	need.Long(t, "retransmission timeouts in real time, 14 s")
-	nettest.TestConn(t, connect(t, netpair.Faults{Loss: 0.05, Reorder: 0.02, Duplicate: 0.02, Seed: netpair.Seed(t)}))
+	nettest.TestConn(t, connect(t, netpair.Faults{Loss: 0.05, Reorder: 0.02,
+		Duplicate: 0.02, Seed: netpair.Seed(t)}))
 }

@@ -38,12 +38,15 @@ func TestBadCable(t *testing.T) {
 		{"reordering", netpair.Faults{Reorder: 0.2}, quick},
 		{"duplicates", netpair.Faults{Duplicate: 0.3}, quick},
 		{"corruption", netpair.Faults{Corrupt: 0.05}, quick},
-		{"everything", netpair.Faults{Loss: 0.03, Reorder: 0.05, Duplicate: 0.05, Corrupt: 0.02, Delay: time.Millisecond}, quick},
-		{"everything, reno without SACK and RACK", netpair.Faults{Loss: 0.03, Reorder: 0.05, Duplicate: 0.05}, func(c *stack.Config) {
+		{"everything", netpair.Faults{Loss: 0.03, Reorder: 0.05, Duplicate: 0.05, Corrupt: 0.02,
+			Delay: time.Millisecond}, quick},
+		{"everything, reno without SACK and RACK", netpair.Faults{Loss: 0.03, Reorder: 0.05,
+			Duplicate: 0.05}, func(c *stack.Config) {
 			quick(c)
 			c.TCP.CongestionControl, c.TCP.DisableSACK, c.TCP.DisableRACK = "reno", true, true
 		}},
-		{"everything, no ACK delay, small buffers", netpair.Faults{Loss: 0.03, Reorder: 0.05, Duplicate: 0.05, MTU: 1280}, func(c *stack.Config) {
+		{"everything, no ACK delay, small buffers", netpair.Faults{Loss: 0.03, Reorder: 0.05,
+			Duplicate: 0.05, MTU: 1280}, func(c *stack.Config) {
 			quick(c)
 			c.TCP.ACKDelay = -1
 			c.TCP.SendBuffer.Max, c.TCP.ReceiveBuffer.Max = 32<<10, 32<<10
@@ -56,7 +59,8 @@ func TestBadCable(t *testing.T) {
 			must(t, s.SetDeadline(time.Now().Add(6*hangs)))
 			must(t, conn.SetDeadline(time.Now().Add(6*hangs)))
 			size := 512 << 10
-			if c.faults.Loss > 0.1 { // a handshake that loses its last ACK has netstack think the round trip takes 1 s
+			// a handshake that loses its last ACK has netstack think the round trip takes 1 s
+			if c.faults.Loss > 0.1 {
 				size = 32 << 10
 			}
 			exchange(t, s, conn, size, seed)
@@ -65,8 +69,8 @@ func TestBadCable(t *testing.T) {
 }
 
 // exchange sends size random bytes each way at the same time and compares. The ends half-close when
-// both have everything: netstack sends no SACK once it has (it does so in ESTABLISHED only), and a peer
-// that gets none, and more data all the while, recovers from a loss after seconds.
+// both have everything: netstack sends no SACK once it has (it does so in ESTABLISHED only), and a
+// peer that gets none, and more data all the while, recovers from a loss after seconds.
 func exchange(t *testing.T, a, b *stack.TCPConn, size int, seed uint64) {
 	t.Helper()
 	rnd := rand.NewChaCha8([32]byte{byte(seed)})
@@ -84,7 +88,8 @@ func exchange(t *testing.T, a, b *stack.TCPConn, size int, seed uint64) {
 			got := make([]byte, size)
 			n, err := io.ReadFull(c, got)
 			if err != nil || !bytes.Equal(got, data[1-i]) {
-				t.Errorf("got %d bytes of %d, same %t, %v", n, size, bytes.Equal(got, data[1-i]), err)
+				t.Errorf("got %d bytes of %d, same %t, %v", n, size,
+					bytes.Equal(got, data[1-i]), err)
 			}
 		})
 	}
@@ -117,7 +122,8 @@ func (c *cut) tap(end int, f []byte) bool {
 // TestKeepAlive: a peer that vanished is noticed by an idle connection.
 func TestKeepAlive(t *testing.T) {
 	var cable cut
-	fast := net.KeepAliveConfig{Enable: true, Idle: 20 * time.Millisecond, Interval: 10 * time.Millisecond, Count: 3}
+	fast := net.KeepAliveConfig{Enable: true, Idle: 20 * time.Millisecond,
+		Interval: 10 * time.Millisecond, Count: 3}
 	server, client := netpair.New(t, netpair.Faults{Tap: cable.tap})
 	s, c := pair(t, server, client)
 	must(t, c.SetKeepAlive(false))
@@ -141,7 +147,8 @@ func TestKeepAliveDefaults(t *testing.T) {
 	}{
 		{"default", stack.TCPOptions{}, true},
 		{"off", stack.TCPOptions{DisableKeepAlive: true}, false},
-		{"short", stack.TCPOptions{KeepAlive: net.KeepAliveConfig{Idle: 10 * time.Millisecond}}, true},
+		{"short", stack.TCPOptions{KeepAlive: net.KeepAliveConfig{Idle: 10 * time.Millisecond}},
+			true},
 	} {
 		var probes atomic.Int64
 		server, client := netpair.New(t, netpair.Faults{Tap: func(_ int, f []byte) bool {
@@ -164,7 +171,8 @@ func TestKeepAliveDefaults(t *testing.T) {
 		ep := server.Netstack().RegisteredEndpoints()
 		on := false
 		for _, e := range ep {
-			if e, ok := e.(tcpip.Endpoint); ok && tcp.EndpointState(e.State()) == tcp.StateEstablished {
+			if e, ok := e.(tcpip.Endpoint); ok &&
+				tcp.EndpointState(e.State()) == tcp.StateEstablished {
 				on = on || e.SocketOptions().GetKeepAlive()
 			}
 		}
@@ -177,10 +185,11 @@ func TestKeepAliveDefaults(t *testing.T) {
 // TestRetransmissionTimeout: a peer that vanished is noticed by a connection with data to send.
 func TestRetransmissionTimeout(t *testing.T) {
 	var cable cut
-	server, client := netpair.New(t, netpair.Faults{Tap: cable.tap}, netpair.Both(func(c *stack.Config) {
-		quick(c)
-		c.TCP.MaxRetries = 3
-	}))
+	server, client := netpair.New(t, netpair.Faults{Tap: cable.tap},
+		netpair.Both(func(c *stack.Config) {
+			quick(c)
+			c.TCP.MaxRetries = 3
+		}))
 	s, _ := pair(t, server, client)
 	cable.off.Store(true)
 	_, err := s.Write([]byte("into the void"))
@@ -208,10 +217,15 @@ func TestNoNeighbour(t *testing.T) {
 func TestSYNRetries(t *testing.T) {
 	need.Long(t, "SYNs that are not answered, 3 s")
 	deaf := func(_ int, f []byte) bool { return f[12] == 8 && f[13] == 0 } // no IPv4, but ARP
-	_, client := netpair.New(t, netpair.Faults{Tap: deaf}, netpair.Both(func(c *stack.Config) { c.TCP.SYNRetries = 1 }))
-	errs := background(func() error { _, err := client.Dial("tcp", at(netpair.ServerIP4, &net.TCPAddr{Port: 80})); return err })
+	_, client := netpair.New(t, netpair.Faults{Tap: deaf},
+		netpair.Both(func(c *stack.Config) { c.TCP.SYNRetries = 1 }))
+	errs := background(func() error {
+		_, err := client.Dial("tcp", at(netpair.ServerIP4, &net.TCPAddr{Port: 80}))
+		return err
+	})
 	var ne net.Error
-	if err := result(t, "Dial", errs); !errors.Is(err, syscall.ETIMEDOUT) || !errors.As(err, &ne) || !ne.Timeout() {
+	if err := result(t, "Dial", errs); !errors.Is(err, syscall.ETIMEDOUT) ||
+		!errors.As(err, &ne) || !ne.Timeout() {
 		t.Errorf("%v, want ETIMEDOUT", err)
 	}
 }
@@ -219,7 +233,8 @@ func TestSYNRetries(t *testing.T) {
 // TestBacklog fills a listener; the stack counts what it drops, and Accept makes room.
 func TestBacklog(t *testing.T) {
 	need.Long(t, "SYNs that are not answered, 5 s")
-	server, client := netpair.New(t, netpair.Faults{}, netpair.Server(func(c *stack.Config) { c.TCP.Backlog = 4 }))
+	server, client := netpair.New(t, netpair.Faults{},
+		netpair.Server(func(c *stack.Config) { c.TCP.Backlog = 4 }))
 	l, err := server.Listen("tcp", ":0")
 	must(t, err)
 	to := at(netpair.ServerIP4, l.Addr())
@@ -233,7 +248,8 @@ func TestBacklog(t *testing.T) {
 		defer c.Close()
 	}
 	if connected < 4 || connected > 5 || server.Stats().TCPListenDrops == 0 {
-		t.Errorf("%d connected with a backlog of 4, %d drops counted", connected, server.Stats().TCPListenDrops)
+		t.Errorf("%d connected with a backlog of 4, %d drops counted", connected,
+			server.Stats().TCPListenDrops)
 	}
 	s, err := l.Accept()
 	must(t, err)
@@ -247,9 +263,12 @@ func TestBacklog(t *testing.T) {
 func TestOptions(t *testing.T) {
 	server, _ := netpair.New(t, netpair.Faults{}, netpair.Server(func(c *stack.Config) {
 		c.TCP = stack.TCPOptions{
-			CongestionControl: "reno", DisableSACK: true, DisableRACK: true, FixedReceiveBuffer: true, AlwaysSYNCookies: true,
-			SendBuffer: stack.BufferRange{Min: 1, Default: 2, Max: 3}, ReceiveBuffer: stack.BufferRange{Min: 4, Default: 5, Max: 6},
-			MinRTO: 7 * time.Millisecond, MaxRetries: 8, TimeWait: 10 * time.Second, FinTimeout: 11 * time.Second, ReuseTimeWait: true,
+			CongestionControl: "reno", DisableSACK: true, DisableRACK: true,
+			FixedReceiveBuffer: true, AlwaysSYNCookies: true,
+			SendBuffer:    stack.BufferRange{Min: 1, Default: 2, Max: 3},
+			ReceiveBuffer: stack.BufferRange{Min: 4, Default: 5, Max: 6},
+			MinRTO:        7 * time.Millisecond, MaxRetries: 8, TimeWait: 10 * time.Second,
+			FinTimeout: 11 * time.Second, ReuseTimeWait: true,
 		}
 		c.UDP = stack.UDPOptions{ReadBuffer: 5000, WriteBuffer: 6000, MaxBuffer: 7000}
 	}))
@@ -259,20 +278,39 @@ func TestOptions(t *testing.T) {
 		get            func(*stack.Stack) any
 		want, default_ any
 	}{
-		{"congestion", option(new(tcpip.CongestionControlOption)), tcpip.CongestionControlOption("reno"), tcpip.CongestionControlOption("cubic")},
-		{"SACK", option(new(tcpip.TCPSACKEnabled)), tcpip.TCPSACKEnabled(false), tcpip.TCPSACKEnabled(true)},
+		{"congestion", option(new(tcpip.CongestionControlOption)),
+			tcpip.CongestionControlOption("reno"), tcpip.CongestionControlOption("cubic")},
+		{"SACK", option(new(tcpip.TCPSACKEnabled)), tcpip.TCPSACKEnabled(false),
+			tcpip.TCPSACKEnabled(true)},
 		{"RACK", option(new(tcpip.TCPRecovery)), tcpip.TCPRecovery(0), tcpip.TCPRACKLossDetection},
-		{"tuning", option(new(tcpip.TCPModerateReceiveBufferOption)), tcpip.TCPModerateReceiveBufferOption(false), tcpip.TCPModerateReceiveBufferOption(true)},
-		{"cookies", option(new(tcpip.TCPAlwaysUseSynCookies)), tcpip.TCPAlwaysUseSynCookies(true), tcpip.TCPAlwaysUseSynCookies(false)},
-		{"send", option(new(tcpip.TCPSendBufferSizeRangeOption)), tcpip.TCPSendBufferSizeRangeOption{Min: 1, Default: 2, Max: 3}, tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 6 << 20}},
-		{"receive", option(new(tcpip.TCPReceiveBufferSizeRangeOption)), tcpip.TCPReceiveBufferSizeRangeOption{Min: 4, Default: 5, Max: 6}, tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 8 << 20}},
-		{"minimum RTO", option(new(tcpip.TCPMinRTOOption)), tcpip.TCPMinRTOOption(7 * time.Millisecond), tcpip.TCPMinRTOOption(120 * time.Millisecond)},
-		{"retries", option(new(tcpip.TCPMaxRetriesOption)), tcpip.TCPMaxRetriesOption(8), tcpip.TCPMaxRetriesOption(15)},
-		{"TIME-WAIT", option(new(tcpip.TCPTimeWaitTimeoutOption)), tcpip.TCPTimeWaitTimeoutOption(10 * time.Second), tcpip.TCPTimeWaitTimeoutOption(time.Minute)},
-		{"FIN-WAIT-2", option(new(tcpip.TCPLingerTimeoutOption)), tcpip.TCPLingerTimeoutOption(11 * time.Second), tcpip.TCPLingerTimeoutOption(time.Minute)},
-		{"reuse", option(new(tcpip.TCPTimeWaitReuseOption)), tcpip.TCPTimeWaitReuseGlobal, tcpip.TCPTimeWaitReuseLoopbackOnly},
-		{"UDP read", udpRead, tcpip.ReceiveBufferSizeOption{Min: 4 << 10, Default: 5000, Max: 7000}, tcpip.ReceiveBufferSizeOption{Min: 4 << 10, Default: 4 << 20, Max: 16 << 20}},
-		{"UDP write", udpWrite, tcpip.SendBufferSizeOption{Min: 4 << 10, Default: 6000, Max: 7000}, tcpip.SendBufferSizeOption{Min: 4 << 10, Default: 4 << 20, Max: 16 << 20}},
+		{"tuning", option(new(tcpip.TCPModerateReceiveBufferOption)),
+			tcpip.TCPModerateReceiveBufferOption(false),
+			tcpip.TCPModerateReceiveBufferOption(true)},
+		{"cookies", option(new(tcpip.TCPAlwaysUseSynCookies)), tcpip.TCPAlwaysUseSynCookies(true),
+			tcpip.TCPAlwaysUseSynCookies(false)},
+		{"send", option(new(tcpip.TCPSendBufferSizeRangeOption)),
+			tcpip.TCPSendBufferSizeRangeOption{Min: 1, Default: 2, Max: 3},
+			tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 6 << 20}},
+		{"receive", option(new(tcpip.TCPReceiveBufferSizeRangeOption)),
+			tcpip.TCPReceiveBufferSizeRangeOption{Min: 4, Default: 5, Max: 6},
+			tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 8 << 20}},
+		{"minimum RTO", option(new(tcpip.TCPMinRTOOption)),
+			tcpip.TCPMinRTOOption(7 * time.Millisecond),
+			tcpip.TCPMinRTOOption(120 * time.Millisecond)},
+		{"retries", option(new(tcpip.TCPMaxRetriesOption)), tcpip.TCPMaxRetriesOption(8),
+			tcpip.TCPMaxRetriesOption(15)},
+		{"TIME-WAIT", option(new(tcpip.TCPTimeWaitTimeoutOption)),
+			tcpip.TCPTimeWaitTimeoutOption(10 * time.Second),
+			tcpip.TCPTimeWaitTimeoutOption(time.Minute)},
+		{"FIN-WAIT-2", option(new(tcpip.TCPLingerTimeoutOption)),
+			tcpip.TCPLingerTimeoutOption(11 * time.Second),
+			tcpip.TCPLingerTimeoutOption(time.Minute)},
+		{"reuse", option(new(tcpip.TCPTimeWaitReuseOption)), tcpip.TCPTimeWaitReuseGlobal,
+			tcpip.TCPTimeWaitReuseLoopbackOnly},
+		{"UDP read", udpRead, tcpip.ReceiveBufferSizeOption{Min: 4 << 10, Default: 5000, Max: 7000},
+			tcpip.ReceiveBufferSizeOption{Min: 4 << 10, Default: 4 << 20, Max: 16 << 20}},
+		{"UDP write", udpWrite, tcpip.SendBufferSizeOption{Min: 4 << 10, Default: 6000, Max: 7000},
+			tcpip.SendBufferSizeOption{Min: 4 << 10, Default: 4 << 20, Max: 16 << 20}},
 	} {
 		if got := c.get(server); got != c.want {
 			t.Errorf("%s is %v, want %v", c.name, got, c.want)
@@ -330,7 +368,8 @@ func TestManyConnections(t *testing.T) {
 		wg.Go(func() {
 			for j := range 20 {
 				msg := fmt.Appendf(nil, "connection %d of %d", j, i)
-				c, err := client.Dial("tcp", at([]netip.Addr{netpair.ServerIP4, netpair.ServerIP6}[j%2], l.Addr()))
+				c, err := client.Dial("tcp",
+					at([]netip.Addr{netpair.ServerIP4, netpair.ServerIP6}[j%2], l.Addr()))
 				if err != nil {
 					t.Error(err)
 					return

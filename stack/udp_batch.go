@@ -21,15 +21,17 @@ type Message = ipv4.Message
 const maxBatch = 64
 
 // errBatchFlags refuses flags: a batch waits for its first datagram, and for no other.
-var errBatchFlags = os.NewSyscallError("recvmmsg, sendmmsg: flags are not supported", syscall.EINVAL)
+var errBatchFlags = os.NewSyscallError("recvmmsg, sendmmsg: flags are not supported",
+	syscall.EINVAL)
 
-// ReadBatch waits for one datagram and then takes as many as have arrived, at most len(ms), with one
-// lock. It returns how many of ms it has filled in, as ReadBatch of x/net's PacketConn does: Buffers,
-// N, Addr, Flags (MSG_TRUNC, MSG_CTRUNC) and, after [UDPConn.SetControl], OOB and NN. flags must be 0.
+// ReadBatch waits for one datagram and then takes as many as have arrived, at most len(ms), with
+// one lock. It returns how many of ms it has filled in, as ReadBatch of x/net's PacketConn does:
+// Buffers, N, Addr, Flags (MSG_TRUNC, MSG_CTRUNC) and, after [UDPConn.SetControl], OOB and NN.
+// flags must be 0.
 //
-// Addr becomes a new *net.UDPAddr, which is the caller's. If it is a *net.UDPAddr whose IP has length
-// 0 and capacity 16, that one is filled in: a reader that sets IP to IP[:0] before each call has
-// nothing allocated, and must copy an address that it keeps.
+// Addr becomes a new *net.UDPAddr, which is the caller's. If it is a *net.UDPAddr whose IP has
+// length 0 and capacity 16, that one is filled in: a reader that sets IP to IP[:0] before each call
+// has nothing allocated, and must copy an address that it keeps.
 func (c *UDPConn) ReadBatch(ms []Message, flags int) (int, error) {
 	if flags != 0 {
 		return 0, c.readError(errBatchFlags)
@@ -92,9 +94,10 @@ func (c *UDPConn) peerAddr(offered net.Addr, from tcpip.FullAddress) net.Addr {
 	return a
 }
 
-// WriteBatch sends ms in order, each as [UDPConn.WriteMsgUDP] does, and rings one doorbell for as many
-// as it can. It returns how many were sent, as WriteBatch of x/net's PacketConn does: an error is that
-// of the first of ms, and a later one ends the batch and is the next call's. flags must be 0.
+// WriteBatch sends ms in order, each as [UDPConn.WriteMsgUDP] does, and rings one doorbell for as
+// many as it can. It returns how many were sent, as WriteBatch of x/net's PacketConn does: an error
+// is that of the first of ms, and a later one ends the batch and is the next call's. flags must be
+// 0.
 func (c *UDPConn) WriteBatch(ms []Message, flags int) (int, error) {
 	if flags != 0 {
 		return 0, c.writeError(nil, errBatchFlags)

@@ -36,12 +36,13 @@ func messages(to netip.AddrPort, payloads ...[]byte) []Message {
 	return ms
 }
 
-// TestBatch sends batches with datagrams of all kinds among them, with and without the fast path, and
-// wants them in order.
+// TestBatch sends batches with datagrams of all kinds among them, with and without the fast path,
+// and wants them in order.
 func TestBatch(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		for network, at := range map[string][2]string{
-			"udp4": {"192.0.2.1:7", "192.0.2.2:53"}, "udp6": {"[2001:db8::1]:7", "[2001:db8::2]:53"},
+			"udp4": {"192.0.2.1:7", "192.0.2.2:53"},
+			"udp6": {"[2001:db8::1]:7", "[2001:db8::2]:53"},
 		} {
 			r := newDirectRig(t, closed)
 			from, to, remote := r.conns(t, network, at[0], at[1])
@@ -85,7 +86,8 @@ func readInOrder(t *testing.T, c *UDPConn, payloads [][]byte, from string) {
 		for _, m := range in[:n] {
 			b := bytes.Join(m.Buffers, nil)[:m.N]
 			if !bytes.Equal(b, payloads[got]) || m.Addr.String() != from {
-				t.Fatalf("datagram %d is %.20q of %d bytes from %v, want %.20q of %d", got, b, len(b),
+				t.Fatalf("datagram %d is %.20q of %d bytes from %v, want %.20q of %d", got, b,
+					len(b),
 					m.Addr, payloads[got], len(payloads[got]))
 			}
 			got++
@@ -182,7 +184,8 @@ func TestBatchAddr(t *testing.T) {
 		"udp4": {"192.0.2.2:53", "192.0.2.2:53"}, "udp6": {"[2001:db8::2]:53", "[2001:db8::2]:53"},
 		"udp": {"[::]:54", "192.0.2.2:54"},
 	} {
-		to, err := r.receiver.ListenUDP(network, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(at.listen)))
+		to, err := r.receiver.ListenUDP(network,
+			net.UDPAddrFromAddrPort(netip.MustParseAddrPort(at.listen)))
 		must(t, err)
 		for name, tt := range map[string]struct {
 			addr   net.Addr

@@ -23,8 +23,8 @@ import (
 //	         openUDP                    Close, or the stack ends
 //	(none) ─────────▶ bound, connected ──────────────────────────▶ closed
 //
-// Bound means that the socket has its port; local and remote do not change from then on. In the state
-// closed every call fails with net.ErrClosed, and what has not been read is lost.
+// Bound means that the socket has its port; local and remote do not change from then on. In the
+// state closed every call fails with net.ErrClosed, and what has not been read is lost.
 //
 // What a read returns next depends on where datagrams wait. The link delivers to rxq while the
 // endpoint has nothing; otherwise a datagram would overtake those of the endpoint:
@@ -43,9 +43,9 @@ import (
 //	             └─────────────────────────────────────────────────────────┘
 //	                  refill (rxq is empty, and ep has nothing any more)
 //
-// A send takes the first way of these that is open: a header template of the path, which goes to the
-// link directly; the cached route of the path, through netstack's network layer, which also makes the
-// template; the endpoint, for groups and broadcast.
+// A send takes the first way of these that is open: a header template of the path, which goes to
+// the link directly; the cached route of the path, through netstack's network layer, which also
+// makes the template; the endpoint, for groups and broadcast.
 type UDPConn struct {
 	connState // stack and closed
 
@@ -84,30 +84,38 @@ var (
 )
 
 // ListenPacket announces on a local UDP address: "udp", "udp4" or "udp6", and an address as for
-// [Stack.Listen]. As in package net, the address of a group stands for the wildcard address and a port that others may have
-// who ask for it in the same way; the group is not joined, see [UDPConn.JoinGroup]. The returned value is a *UDPConn.
+// [Stack.Listen]. As in package net, a group's address stands for the wildcard address and a port
+// that other sockets bound to a group's address may have, too; the group is not joined, see
+// [UDPConn.JoinGroup]. The returned value is a *UDPConn.
 func (s *Stack) ListenPacket(network, address string) (net.PacketConn, error) {
 	return s.ListenConfig().ListenPacket(context.Background(), network, address)
 }
 
-// ListenUDP is net.ListenUDP: a nil laddr, or one without IP, is the wildcard; port 0 is any free one.
+// ListenUDP is net.ListenUDP: a nil laddr, or one without IP, is the wildcard; port 0 is any free
+// one.
 func (s *Stack) ListenUDP(network string, laddr *net.UDPAddr) (*UDPConn, error) {
 	return s.ListenConfig().listenUDP(network, laddr)
 }
 
-// DialUDP is net.DialUDP: a connected socket that talks to raddr only and learns of its ICMP errors.
-// If laddr is nil, local address and port are chosen.
+// DialUDP is net.DialUDP: a connected socket that talks to raddr only and learns of its ICMP
+// errors. If laddr is nil, local address and port are chosen.
 func (s *Stack) DialUDP(network string, laddr, raddr *net.UDPAddr) (*UDPConn, error) {
 	if err := checkNetwork("udp", network); err != nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Addr: orNil(raddr), Err: err}
+		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr),
+			Addr: orNil(raddr), Err: err}
 	}
 	if raddr == nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Err: errMissingAddress}
+		return nil, &net.OpError{Op: "dial", Net: network,
+			Source: orNil(laddr), Err: errMissingAddress}
 	}
-	family := func(network string, local net.IP) family { return dialFamily(network, local, raddr.IP) }
+	family := func(network string,
+		local net.IP) family {
+		return dialFamily(network, local, raddr.IP)
+	}
 	c, err := s.openUDP(&UDPConn{}, network, family, laddr, raddr)
 	if err != nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Addr: raddr, Err: err}
+		return nil, &net.OpError{Op: "dial", Net: network,
+			Source: orNil(laddr), Addr: raddr, Err: err}
 	}
 	return c, nil
 }
@@ -124,25 +132,27 @@ func orNil[T any, P interface {
 }
 
 // openUDP makes c, which may say whether its port is shared, a socket.
-func (s *Stack) openUDP(c *UDPConn, network string, choose func(string, net.IP) family, laddr, raddr *net.UDPAddr) (*UDPConn, error) {
+func (s *Stack) openUDP(c *UDPConn, network string, choose func(string, net.IP) family,
+	laddr, raddr *net.UDPAddr) (*UDPConn, error) {
 	var local net.IP
 	if laddr != nil {
 		local = laddr.IP
 	}
 	c.stack, c.network, c.family = s, network, choose(network, local)
-	err := s.newEndpoint(udp.ProtocolNumber, c.family, func(ep tcpip.Endpoint, q *waiter.Queue) error {
-		c.ep = ep
-		c.configure()
-		if err := c.bind(laddr); err != nil {
-			return err
-		}
-		if err := c.connect(raddr); err != nil {
-			return err
-		}
-		c.rd.registerAs(endpointEvents{c}, q, waiter.ReadableEvents)
-		c.wr.register(q, waiter.WritableEvents)
-		return nil
-	})
+	err := s.newEndpoint(udp.ProtocolNumber, c.family,
+		func(ep tcpip.Endpoint, q *waiter.Queue) error {
+			c.ep = ep
+			c.configure()
+			if err := c.bind(laddr); err != nil {
+				return err
+			}
+			if err := c.connect(raddr); err != nil {
+				return err
+			}
+			c.rd.registerAs(endpointEvents{c}, q, waiter.ReadableEvents)
+			c.wr.register(q, waiter.WritableEvents)
+			return nil
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -229,7 +239,8 @@ func (c *UDPConn) RemoteAddr() net.Addr { return orNil(c.raddr) }
 // Close frees the port; operations in progress fail with net.ErrClosed.
 func (c *UDPConn) Close() error {
 	if c.closed.Swap(true) {
-		return &net.OpError{Op: "close", Net: c.network, Source: c.laddr, Addr: c.RemoteAddr(), Err: net.ErrClosed}
+		return &net.OpError{Op: "close", Net: c.network, Source: c.laddr,
+			Addr: c.RemoteAddr(), Err: net.ErrClosed}
 	}
 	c.rd.stop()
 	c.wr.stop()
@@ -247,10 +258,12 @@ func (c *UDPConn) Close() error {
 // SetDeadline sets both deadlines, see net.Conn.
 func (c *UDPConn) SetDeadline(t time.Time) error { return c.setDeadline(t, &c.rd, &c.wr) }
 
-// SetReadDeadline makes reads fail with os.ErrDeadlineExceeded from t on; the zero time means never.
+// SetReadDeadline makes reads fail with os.ErrDeadlineExceeded from t on; the zero time means
+// never.
 func (c *UDPConn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, &c.rd) }
 
-// SetWriteDeadline makes writes fail with os.ErrDeadlineExceeded from t on; the zero time means never.
+// SetWriteDeadline makes writes fail with os.ErrDeadlineExceeded from t on; the zero time means
+// never.
 func (c *UDPConn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, &c.wr) }
 
 func (c *UDPConn) setDeadline(t time.Time, sides ...*ioSide) error {
@@ -283,5 +296,6 @@ func (c *UDPConn) set(change func()) error {
 
 // File always fails with ErrNoDescriptor.
 func (c *UDPConn) File() (*os.File, error) {
-	return nil, &net.OpError{Op: "file", Net: c.network, Source: c.laddr, Addr: c.RemoteAddr(), Err: ErrNoDescriptor}
+	return nil, &net.OpError{Op: "file", Net: c.network, Source: c.laddr,
+		Addr: c.RemoteAddr(), Err: ErrNoDescriptor}
 }

@@ -21,8 +21,8 @@ const (
 )
 
 // SetControl says whether ReadMsgUDP and ReadBatch report each datagram's destination address, as
-// an IP_PKTINFO or IPV6_PKTINFO control message of Linux's form. It stands for the socket options of
-// that name, for which a program has no descriptor here. Default false.
+// an IP_PKTINFO or IPV6_PKTINFO control message of Linux's form. It stands for the socket options
+// of that name, for which a program has no descriptor here. Default false.
 func (c *UDPConn) SetControl(on bool) error {
 	return c.set(func() { c.control.Store(on) })
 }

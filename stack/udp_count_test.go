@@ -10,21 +10,28 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// TestDatagramsAddUp sends more than a socket holds, to a socket whose datagrams come past netstack and to others, cut up on
-// their way or not, and wants each to be read or counted as dropped.
+// TestDatagramsAddUp sends more than a socket holds, to a socket whose datagrams come past netstack
+// and to others, cut up on their way or not, and wants each to be read or counted as dropped.
 func TestDatagramsAddUp(t *testing.T) {
 	need.Long(t, "counts 3000 datagrams many times, 5 s")
 	const sent, buffer = 600, 64 << 10
 	for _, size := range []int{10, 1400, 3000} {
 		for _, c := range []struct {
 			name   string
-			closed bool // the express lane
+			closed bool // no fast path
 			listen func(*Stack) (*UDPConn, error)
 		}{
-			{"box", false, func(s *Stack) (*UDPConn, error) { return s.ListenUDP("udp4", &net.UDPAddr{Port: 53}) }},
-			{"endpoint", true, func(s *Stack) (*UDPConn, error) { return s.ListenUDP("udp4", &net.UDPAddr{Port: 53}) }},
+			{"direct", false, func(s *Stack) (*UDPConn,
+				error) {
+				return s.ListenUDP("udp4", &net.UDPAddr{Port: 53})
+			}},
+			{"endpoint", true, func(s *Stack) (*UDPConn,
+				error) {
+				return s.ListenUDP("udp4", &net.UDPAddr{Port: 53})
+			}},
 			{"member of a group", false, func(s *Stack) (*UDPConn, error) {
-				return s.ListenMulticastUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(224, 0, 0, 251), Port: 53})
+				return s.ListenMulticastUDP("udp4", nil,
+					&net.UDPAddr{IP: net.IPv4(224, 0, 0, 251), Port: 53})
 			}},
 		} {
 			t.Run(fmt.Sprint(c.name, " ", size), func(t *testing.T) {
@@ -39,13 +46,16 @@ func TestDatagramsAddUp(t *testing.T) {
 				arrived := func() uint64 { return r.receiver.Stats().UDPReceived }
 				before := r.receiver.Stats()
 				for i := range uint64(sent) {
-					if c.name != "box" && i%2 == 1 && to.forGroup {
-						_, err = from.WriteToUDPAddrPort(make([]byte, size), netip.MustParseAddrPort("224.0.0.251:53"))
+					if c.name != "direct" && i%2 == 1 && to.forGroup {
+						_, err = from.WriteToUDPAddrPort(make([]byte, size),
+							netip.MustParseAddrPort("224.0.0.251:53"))
 					} else {
 						_, err = from.WriteToUDPAddrPort(make([]byte, size), at)
 					}
 					must(t, err)
-					for end := time.Now().Add(time.Minute); arrived() != before.UDPReceived+i+1; time.Sleep(time.Millisecond / 8) { // so that the ring loses none
+					// so that the ring loses none
+					end := time.Now().Add(time.Minute)
+					for ; arrived() != before.UDPReceived+i+1; time.Sleep(time.Millisecond / 8) {
 						if time.Now().After(end) {
 							t.Fatalf("%d of %d arrived", arrived()-before.UDPReceived, i+1)
 						}
@@ -56,12 +66,14 @@ func TestDatagramsAddUp(t *testing.T) {
 				for range sent - dropped {
 					n, _, err := to.ReadFromUDPAddrPort(make([]byte, 1<<12))
 					if err != nil || n != size {
-						t.Fatalf("read %d bytes, %v; %d of %d are counted as dropped", n, err, dropped, sent)
+						t.Fatalf("read %d bytes, %v; %d of %d are counted as dropped", n, err,
+							dropped, sent)
 					}
 				}
 				must(t, to.SetReadDeadline(time.Unix(1, 0)))
 				if n, terr := to.rxq.take(make([]byte, 8)); terr == nil {
-					t.Errorf("%d datagrams dropped, %d read, and one more: %+v", dropped, sent-dropped, n)
+					t.Errorf("%d datagrams dropped, %d read, and one more: %+v", dropped,
+						sent-dropped, n)
 				}
 				if dropped == 0 && size > 1000 {
 					t.Error("nothing was dropped: this shows nothing")
@@ -71,10 +83,12 @@ func TestDatagramsAddUp(t *testing.T) {
 	}
 }
 
-// TestGroupsOnTheNIC: what the device copies to us comes to members, in the order in which it was sent, between what is for the
-// host alone; and a socket hears nothing of a group that the stack is not in.
+// TestGroupsOnTheNIC: what the device copies to us comes to members, in the order in which it was
+// sent, between what is for the host alone; and a socket hears nothing of a group that the stack is
+// not in.
 func TestGroupsOnTheNIC(t *testing.T) {
-	for _, group := range []netip.Addr{netip.MustParseAddr("224.0.0.251"), netip.MustParseAddr("ff05::fb")} {
+	for _, group := range []netip.Addr{netip.MustParseAddr("224.0.0.251"),
+		netip.MustParseAddr("ff05::fb")} {
 		for _, closed := range []bool{false, true} {
 			r := newDirectRig(t, closed)
 			network, host := "udp4", netip.MustParseAddrPort("192.0.2.2:53")
@@ -109,12 +123,14 @@ func TestGroupsOnTheNIC(t *testing.T) {
 				for b := make([]byte, 8); len(got) < len(want); {
 					n, _, err := to.ReadFromUDPAddrPort(b)
 					if err != nil {
-						t.Fatalf("%v closed %t, member %t: %v after %q", group, closed, in, err, got)
+						t.Fatalf("%v closed %t, member %t: %v after %q",
+							group, closed, in, err, got)
 					}
 					got += string(b[:n]) + " "
 				}
 				if got != want {
-					t.Errorf("%v closed %t, member %t: read %q\nsent %q", group, closed, in, got, want)
+					t.Errorf("%v closed %t, member %t: read %q\nsent %q",
+						group, closed, in, got, want)
 				}
 				if in {
 					must(t, to.LeaveGroup(nil, net.UDPAddrFromAddrPort(all)))

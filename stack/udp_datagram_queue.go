@@ -6,34 +6,35 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
-// Sizes of a pouch, of which an idle socket has none. The payload of one jumbo frame fits.
+// Sizes of a block. The payload of one jumbo frame fits. An idle socket has no block.
 const (
 	blockBytes     = 16 << 10
 	blockDatagrams = 64
 )
 
-// datagramMeta is a datagram without its payload.
+// datagramMeta describes a datagram whose payload is in a block.
 type datagramMeta struct {
 	from, to tcpip.Address
 	port     uint16 // of from
-	at, n    uint16 // where the payload is in its pouch, bytes
+	at, n    uint16 // offset and length of the payload in the block, bytes
 }
 
-// datagramBlock is memory for some datagrams.
+// datagramBlock is memory for up to blockDatagrams datagrams, filled and read in order.
 type datagramBlock struct {
 	next          *datagramBlock
-	written, read int // letters
-	used          int // bytes
+	written, read int // entries of metas
+	used          int // bytes of bytes
 	metas         [blockDatagrams]datagramMeta
 	bytes         [blockBytes]byte
 }
 
 var blockPool = sync.Pool{New: func() any { return new(datagramBlock) }}
 
-// datagramQueue is datagrams in the order they came. Its zero value is empty; a pouch of a sack has something to be read.
+// datagramQueue is a FIFO of datagrams, a list of blocks. Each of its blocks has something to be
+// read. The zero value is empty. It is not safe for concurrent use.
 type datagramQueue struct{ first, last *datagramBlock }
 
-// add copies a payload of at most pouchBytes.
+// add appends a datagram, and copies its payload of at most blockBytes.
 func (s *datagramQueue) add(l *datagramMeta, payload []byte) {
 	p := s.last
 	if p == nil || p.written == blockDatagrams || len(payload) > blockBytes-p.used {
@@ -52,7 +53,7 @@ func (s *datagramQueue) add(l *datagramMeta, payload []byte) {
 	p.used += copy(p.bytes[p.used:], payload)
 }
 
-// next is the oldest datagram of a sack that is not empty. Both are valid until drop.
+// next is the oldest datagram of a queue that is not empty. Both results are valid until drop.
 func (s *datagramQueue) next() (*datagramMeta, []byte) {
 	p := s.first
 	l := &p.metas[p.read]

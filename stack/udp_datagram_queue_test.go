@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestDatagramQueue compares a sack with a slice, by random.
+// TestDatagramQueue compares a queue with a slice, in random order of calls.
 func TestDatagramQueue(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -23,7 +23,8 @@ func TestDatagramQueue(t *testing.T) {
 		if random.IntN(2*len(want)+2) < len(want) {
 			l, payload := s.next()
 			if l.port != want[0].port || !bytes.Equal(payload, want[0].payload) {
-				t.Fatalf("step %d: got %d bytes from port %d, want %d from %d", step, len(payload), l.port, len(want[0].payload), want[0].port)
+				t.Fatalf("step %d: got %d bytes from port %d, want %d from %d", step, len(payload),
+					l.port, len(want[0].payload), want[0].port)
 			}
 			s.drop()
 			want = want[1:]

@@ -13,34 +13,37 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
-// Between two hosts only ports, lengths and checksums differ from one datagram to the next, and the checksums are the NIC's
-// work. So a path keeps the headers of its datagrams ready, and most of them go to the link directly. One now and then
-// takes the long way through netstack, which looks after the neighbour entry.
+// Between two hosts only ports, lengths and checksums differ from one datagram to the next, and the
+// NIC computes the checksums. So a path keeps a template of the headers, and most datagrams go to
+// the link directly. One per templateLifetime goes through netstack, which keeps the neighbour
+// entry alive.
 
-// templateLifetime is how long headers are used before a datagram takes the long way again. A neighbour that changes its link
-// address is noticed that much later.
+// templateLifetime is how long a template is used before a datagram goes through netstack again. A
+// neighbour's new link address takes effect that much later.
 const templateLifetime = 100 * time.Millisecond
 
 // maxHeaders is the longest headers: Ethernet, IPv6, UDP.
 const maxHeaders = header.EthernetMinimumSize + header.IPv6MinimumSize + header.UDPMinimumSize
 
-// headerTemplate are the headers of a path's datagrams, with ports, lengths and checksums left zero.
+// headerTemplate has the headers of a path's datagrams, with ports, lengths and checksums zero. It
+// is not changed once built.
 type headerTemplate struct {
 	bytes [maxHeaders]byte
 	size  int       // bytes used
 	ip    int       // where the IP header starts
 	v6    bool      // it is an IPv6 header
 	limit int       // most bytes of a datagram, its header included
-	built time.Time // they are used for readyFor
+	built time.Time // it is used for templateLifetime
 }
 
-// buildTemplate makes headers from what netstack knows of the route, or returns nil if this is no time for it: the neighbour is
-// not resolved, or datagrams do not simply leave through the link.
+// buildTemplate makes a template from what netstack knows of the route, or returns nil if the
+// neighbour is not resolved or the route does not leave through the link.
 func buildTemplate(r *gstack.Route) (h *headerTemplate) {
 	if r.OutgoingNIC() != nicID || r.Loop() != gstack.PacketOut || r.ResolvedFields(nil) != nil {
 		return nil
 	}
-	// Resolved a moment ago, so this calls back before it returns; if it is not any more, h comes too late and is lost.
+	// Resolved a moment ago, so this calls back before it returns; if it is not any more, h comes
+	// too late and is lost.
 	got := make(chan *headerTemplate, 1)
 	_ = r.ResolvedFields(func(f gstack.ResolvedFieldsResult) {
 		if f.Err == nil {
@@ -55,10 +58,12 @@ func buildTemplate(r *gstack.Route) (h *headerTemplate) {
 }
 
 func newHeaderTemplate(r *gstack.Route, info *gstack.RouteInfo) *headerTemplate {
-	if len(info.LocalLinkAddress) != header.EthernetAddressSize || len(info.RemoteLinkAddress) != header.EthernetAddressSize {
+	if len(info.LocalLinkAddress) != header.EthernetAddressSize ||
+		len(info.RemoteLinkAddress) != header.EthernetAddressSize {
 		return nil
 	}
-	h := &headerTemplate{ip: header.EthernetMinimumSize, v6: info.NetProto == ipv6Protocol, limit: int(r.MTU()), built: time.Now()}
+	h := &headerTemplate{ip: header.EthernetMinimumSize, v6: info.NetProto == ipv6Protocol,
+		limit: int(r.MTU()), built: time.Now()}
 	header.Ethernet(h.bytes[:]).Encode(&header.EthernetFields{
 		SrcAddr: info.LocalLinkAddress, DstAddr: info.RemoteLinkAddress, Type: info.NetProto,
 	})
@@ -66,20 +71,23 @@ func newHeaderTemplate(r *gstack.Route, info *gstack.RouteInfo) *headerTemplate 
 	if h.v6 {
 		h.size = h.ip + header.IPv6MinimumSize
 		header.IPv6(ip).Encode(&header.IPv6Fields{
-			TransportProtocol: udp.ProtocolNumber, HopLimit: r.DefaultTTL(), SrcAddr: r.LocalAddress(), DstAddr: r.RemoteAddress(),
+			TransportProtocol: udp.ProtocolNumber, HopLimit: r.DefaultTTL(),
+			SrcAddr: r.LocalAddress(), DstAddr: r.RemoteAddress(),
 		})
 	} else {
 		h.size = h.ip + header.IPv4MinimumSize
 		header.IPv4(ip).Encode(&header.IPv4Fields{
-			Flags: header.IPv4FlagDontFragment, TTL: r.DefaultTTL(), Protocol: uint8(udp.ProtocolNumber),
-			SrcAddr: r.LocalAddress(), DstAddr: r.RemoteAddress(),
+			Flags: header.IPv4FlagDontFragment, TTL: r.DefaultTTL(),
+			Protocol: uint8(udp.ProtocolNumber),
+			SrcAddr:  r.LocalAddress(), DstAddr: r.RemoteAddress(),
 		})
 	}
 	h.size += header.UDPMinimumSize
 	return h
 }
 
-// complete writes the headers of a datagram of n bytes, its header included, to out and returns them.
+// complete writes the headers of a datagram of n bytes, its header included, to out and returns
+// them.
 func (h *headerTemplate) complete(out *[maxHeaders]byte, from, to uint16, n int) []byte {
 	*out = h.bytes
 	at := h.size - header.UDPMinimumSize
@@ -103,7 +111,7 @@ type datagramLink interface {
 	WriteDatagrams([]rdma.Datagram) (int, tcpip.Error)
 }
 
-// sendDirect sends b with the path's headers if they are ready, and reports whether that settles it.
+// sendDirect sends b with the path's template; false if there is none, or the link cannot send it.
 func (c *UDPConn) sendDirect(p *path, b []byte, to uint16) (tcpip.Error, bool) {
 	h := p.freshTemplate(header.UDPMinimumSize+len(b), time.Now())
 	if h == nil {
@@ -120,7 +128,8 @@ func (c *UDPConn) sendDirect(p *path, b []byte, to uint16) (tcpip.Error, bool) {
 	return err, true
 }
 
-// freshTemplate are those for a datagram of n bytes, its header included, or nil if it has to take the long way.
+// freshTemplate is the template for a datagram of n bytes, its header included, or nil if the
+// datagram has to go through netstack.
 func (p *path) freshTemplate(n int, now time.Time) *headerTemplate {
 	h := p.template.Load()
 	if h == nil || n > h.limit || now.Sub(h.built) > templateLifetime {

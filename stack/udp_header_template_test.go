@@ -36,7 +36,8 @@ func (w *tap) Send(frames []frame.Frame) (int, error) {
 	w.mu.Lock()
 	for _, f := range frames {
 		ip := f.Data[14:]
-		if kind := binary.BigEndian.Uint16(f.Data[12:]); kind == 0x800 && ip[9] == 17 || kind == 0x86dd && (ip[6] == 17 || ip[6] == 44) {
+		if kind := binary.BigEndian.Uint16(f.Data[12:]); kind == 0x800 && ip[9] == 17 ||
+			kind == 0x86dd && (ip[6] == 17 || ip[6] == 44) {
 			w.frames = append(w.frames, slices.Clone(f.Data))
 		}
 	}
@@ -71,7 +72,7 @@ func (d *directly) WriteDatagram(headers, payload []byte) tcpip.Error {
 type directRig struct {
 	sender, receiver *Stack
 	tap              *tap
-	direct           *directly // nil when the lane is closed
+	direct           *directly // nil without the fast path
 }
 
 func newDirectRig(t *testing.T, closed bool) *directRig {
@@ -91,7 +92,8 @@ func newDirectRig(t *testing.T, closed bool) *directRig {
 			},
 			Addresses: []netip.Prefix{
 				netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24),
-				netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(i + 1)}), 64),
+				netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(i + 1)}),
+					64),
 			},
 			DuplicateDetection: -1, NoAnnounce: true, NoFastPath: closed,
 		})
@@ -111,10 +113,12 @@ func newDirectRig(t *testing.T, closed bool) *directRig {
 }
 
 // conns is a socket of each stack.
-func (r *directRig) conns(t *testing.T, network, local, remote string) (from, to *UDPConn, at netip.AddrPort) {
+func (r *directRig) conns(t *testing.T, network, local, remote string) (from, to *UDPConn,
+	at netip.AddrPort) {
 	t.Helper()
 	at = netip.MustParseAddrPort(remote)
-	from, err := r.sender.ListenUDP(network, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(local)))
+	from, err := r.sender.ListenUDP(network,
+		net.UDPAddrFromAddrPort(netip.MustParseAddrPort(local)))
 	must(t, err)
 	to, err = r.receiver.ListenUDP(network, net.UDPAddrFromAddrPort(at))
 	must(t, err)
@@ -138,7 +142,8 @@ func send(t *testing.T, from, to *UDPConn, at netip.AddrPort, b []byte) {
 // sizes of payload: around what is written into descriptors, and what has to be fragmented.
 var sizes = []int{0, 1, 17, 18, 19, 63, 64, 500, 1452, 1453, 1472, 1473, 2000}
 
-// TestHeaderTemplateFrames compares frames that were made directly with those that netstack makes, byte for byte.
+// TestHeaderTemplateFrames compares frames that were made directly with those that netstack makes,
+// byte for byte.
 func TestHeaderTemplateFrames(t *testing.T) {
 	for _, tt := range []struct {
 		network, local, remote string
@@ -160,7 +165,8 @@ func TestHeaderTemplateFrames(t *testing.T) {
 					send(t, from, to, at, b)
 				}
 				now := r.sender.Stats()
-				if now.UDPSent-sent.UDPSent != uint64(len(sizes)) || now.IPSent-sent.IPSent < uint64(len(sizes)) {
+				if now.UDPSent-sent.UDPSent != uint64(len(sizes)) ||
+					now.IPSent-sent.IPSent < uint64(len(sizes)) {
 					t.Errorf("counted %+v, before %+v", now, sent)
 				}
 				if !closed && r.direct.n.Load() < tt.direct {
@@ -181,7 +187,8 @@ func same(t *testing.T, got, want [][]byte) {
 	}
 	for i := range got {
 		a, b := got[i], want[i]
-		if a[12] == 0x08 && a[20]&0x40 == 0 || a[12] == 0x86 && a[20] == 44 { // may be fragmented, or is
+		// may be fragmented, or is
+		if a[12] == 0x08 && a[20]&0x40 == 0 || a[12] == 0x86 && a[20] == 44 {
 			continue
 		}
 		if !bytes.Equal(a, b) {
@@ -267,16 +274,19 @@ func TestHeaderTemplateDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestTTL looks at what leaves, on either way and by either version of IP, before SetTTL, after it, and with the default again.
+// TestTTL looks at what leaves, on either way and by either version of IP, before SetTTL, after it,
+// and with the default again.
 func TestTTL(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		r := newDirectRig(t, closed)
 		for _, c := range []struct {
 			network, local, remote string
 			at                     int // of the TTL in a frame
-		}{{"udp4", "192.0.2.1:7", "192.0.2.2:53", 22}, {"udp6", "[2001:db8::1]:7", "[2001:db8::2]:53", 21}} {
+		}{{"udp4", "192.0.2.1:7", "192.0.2.2:53", 22},
+			{"udp6", "[2001:db8::1]:7", "[2001:db8::2]:53", 21}} {
 			from, to, at := r.conns(t, c.network, c.local, c.remote)
-			for _, ttl := range []struct{ set, want int }{{-1, 64}, {1, 1}, {255, 255}, {7, 7}, {-1, 64}} {
+			for _, ttl := range []struct{ set, want int }{{-1, 64}, {1, 1},
+				{255, 255}, {7, 7}, {-1, 64}} {
 				must(t, from.SetTTL(ttl.set))
 				r.tap.take()
 				for range 3 {
@@ -287,7 +297,8 @@ func TestTTL(t *testing.T) {
 				send(t, from, to, at, []byte{1})
 				for _, f := range r.tap.take() {
 					if int(f[c.at]) != ttl.want {
-						t.Errorf("closed %t, %s, SetTTL(%d): a frame has %d", closed, c.network, ttl.set, f[c.at])
+						t.Errorf("closed %t, %s, SetTTL(%d): a frame has %d", closed,
+							c.network, ttl.set, f[c.at])
 					}
 				}
 				must(t, to.SetReadDeadline(time.Now().Add(time.Minute)))

@@ -23,8 +23,9 @@ var (
 	mdns6 = net.ParseIP("ff02::fb")
 )
 
-// The reports of RFC 3376 section 4.2 and RFC 3810 section 5.2 about one group without sources: from the IPv4 options, and from the
-// hop-by-hop header, on. x stands for what is zeroed before comparing: the checksum of MLD, which depends on our link-local address.
+// The reports of RFC 3376 section 4.2 and RFC 3810 section 5.2 about one group without sources:
+// from the IPv4 options, and from the hop-by-hop header, on. x stands for what is zeroed before
+// comparing: the checksum of MLD, which depends on our link-local address.
 var reports = []struct {
 	what   string
 	group  net.IP
@@ -61,9 +62,10 @@ type reporter struct {
 }
 
 func (r *reporter) tap(end int, frame []byte) bool {
-	igmp := bytes.HasPrefix(frame, []byte{0x01, 0x00, 0x5e, 0, 0, 22})     // 224.0.0.22
-	mld := bytes.HasPrefix(frame, []byte{0x33, 0x33, 0, 0, 0, 22})         // ff02::16
-	if end == 0 && (igmp && frame[14+9] == 2 || mld && frame[14+6] == 0) { // IGMP, hop-by-hop options
+	igmp := bytes.HasPrefix(frame, []byte{0x01, 0x00, 0x5e, 0, 0, 22}) // 224.0.0.22
+	mld := bytes.HasPrefix(frame, []byte{0x33, 0x33, 0, 0, 0, 22})     // ff02::16
+	// IGMP, hop-by-hop options
+	if end == 0 && (igmp && frame[14+9] == 2 || mld && frame[14+6] == 0) {
 		r.mu.Lock()
 		r.frames = append(r.frames, bytes.Clone(frame))
 		r.mu.Unlock()
@@ -105,12 +107,22 @@ func (r *reporter) await(t *testing.T, what string, want []byte) []byte {
 	}
 }
 
-// TestGroupReports joins groups and leaves them in each way there is, and wants the routers to be told, byte for byte.
+// TestGroupReports joins groups and leaves them in each way there is, and wants the routers to be
+// told, byte for byte.
 func TestGroupReports(t *testing.T) {
 	for name, leave := range map[string]func(*stack.Stack, *stack.UDPConn, net.Addr) error{
-		"LeaveGroup":    func(_ *stack.Stack, c *stack.UDPConn, g net.Addr) error { return c.LeaveGroup(nil, g) },
-		"Close":         func(_ *stack.Stack, c *stack.UDPConn, _ net.Addr) error { return c.Close() },
-		"stack's Close": func(s *stack.Stack, _ *stack.UDPConn, _ net.Addr) error { return s.Close() },
+		"LeaveGroup": func(_ *stack.Stack, c *stack.UDPConn,
+			g net.Addr) error {
+			return c.LeaveGroup(nil, g)
+		},
+		"Close": func(_ *stack.Stack, c *stack.UDPConn,
+			_ net.Addr) error {
+			return c.Close()
+		},
+		"stack's Close": func(s *stack.Stack, _ *stack.UDPConn,
+			_ net.Addr) error {
+			return s.Close()
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for i := 0; i < len(reports); i += 2 {
@@ -135,7 +147,8 @@ func TestGroupReports(t *testing.T) {
 	}
 }
 
-// TestGroupIsLeftByTheLastSocket: two sockets of one group; the stack leaves it when the second closes.
+// TestGroupIsLeftByTheLastSocket: two sockets of one group; the stack leaves it when the second
+// closes.
 func TestGroupIsLeftByTheLastSocket(t *testing.T) {
 	r := &reporter{more: make(chan struct{}, 1)}
 	server, client := netpair.New(t, netpair.Faults{Tap: r.tap})
@@ -217,7 +230,9 @@ func TestGroupRefusals(t *testing.T) {
 		want error
 	}{
 		{"another interface", c.JoinGroup(&net.Interface{Name: "eth7"}, group), syscall.ENODEV},
-		{"another interface to listen on", second(server.ListenMulticastUDP("udp4", &net.Interface{Name: "eth7"}, group)), syscall.ENODEV},
+		{"another interface to listen on",
+			second(server.ListenMulticastUDP("udp4", &net.Interface{Name: "eth7"}, group)),
+			syscall.ENODEV},
 		{"our interface", c.JoinGroup(own, group), nil},
 		{"twice", c.JoinGroup(nil, group), syscall.EADDRINUSE},
 		{"leave", c.LeaveGroup(own, &net.IPAddr{IP: mdns4}), nil},
@@ -237,7 +252,8 @@ func TestGroupRefusals(t *testing.T) {
 			t.Errorf("%s: %v, want %v in an OpError", tt.name, tt.err, tt.want)
 		}
 	}
-	for _, g := range []net.Addr{nil, &net.UDPAddr{}, &net.TCPAddr{IP: mdns4}, &net.UDPAddr{IP: mdns6}, &net.UDPAddr{IP: mdns4, Zone: "eth7"}} {
+	for _, g := range []net.Addr{nil, &net.UDPAddr{}, &net.TCPAddr{IP: mdns4},
+		&net.UDPAddr{IP: mdns6}, &net.UDPAddr{IP: mdns4, Zone: "eth7"}} {
 		if c.JoinGroup(nil, g) == nil {
 			t.Errorf("joined %v", g)
 		}
@@ -283,7 +299,8 @@ func TestGroupsWhileClosing(t *testing.T) {
 	}
 }
 
-// TestControlMessagesOfOthers: what programs on x/net's PacketConn know about destinations is in what we read, too.
+// TestControlMessagesOfOthers: what programs on x/net's PacketConn know about destinations is in
+// what we read, too.
 func TestControlMessagesOfOthers(t *testing.T) {
 	server, client := netpair.New(t, netpair.Faults{})
 	g := &net.UDPAddr{IP: mdns4, Port: 5353}

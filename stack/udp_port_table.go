@@ -8,13 +8,16 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
-// udpPortTable is all sockets that datagrams can be put to directly, by version of IP and port. Sockets that share a port (ReusePort) are not
-// among them, so that there is more than one to a port only if these are bound to different addresses; then netstack chooses.
+// udpPortTable has all sockets to which the link can deliver directly, by version of IP and port.
+// Sockets that share a port (ReusePort) are not in it. A port has more than one socket here only if
+// they are bound to different addresses; netstack then chooses.
 type udpPortTable struct {
 	mu      sync.Mutex
 	sockets map[udpPortKey][]*udpRxQueue // guarded by mu
 
-	// single is read by the link without a lock: the box of a port that has only one. Pages of it are made when needed.
+	// single has the queue of each port with only one socket. The link reads it without a lock; it
+	// is written with mu held. The index is the version, then the port's upper and lower byte. A
+	// page of 256 ports is allocated when first needed, and stays.
 	single [2][256]atomic.Pointer[[256]atomic.Pointer[udpRxQueue]]
 }
 
@@ -23,7 +26,7 @@ type udpPortKey struct {
 	port uint16
 }
 
-// find implements what rdma.Endpoint.SetDatagramSinks wants.
+// find returns the sink of a port, or nil; see rdma.Endpoint.SetDatagramSinks.
 func (s *udpPortTable) find(v6 bool, port uint16) rdma.DatagramSink {
 	if b := s.slot(udpPortKey{v6, port}); b != nil {
 		if b := b.Load(); b != nil {
@@ -33,7 +36,7 @@ func (s *udpPortTable) find(v6 bool, port uint16) rdma.DatagramSink {
 	return nil
 }
 
-// slot is where the box of a port is, or nil if there never was one near.
+// slot is the entry of a port in single, or nil if its page is not allocated.
 func (s *udpPortTable) slot(k udpPortKey) *atomic.Pointer[udpRxQueue] {
 	page := s.page(k).Load()
 	if page == nil {
@@ -49,7 +52,7 @@ func (s *udpPortTable) page(k udpPortKey) *atomic.Pointer[[256]atomic.Pointer[ud
 	return &s.single[0][k.port>>8]
 }
 
-// add is for a socket that is bound.
+// add enters a socket that is bound.
 func (s *udpPortTable) add(b *udpRxQueue) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +68,7 @@ func (s *udpPortTable) add(b *udpRxQueue) {
 	}
 }
 
-// remove is for a socket about to be closed.
+// remove takes out a socket that is about to be closed.
 func (s *udpPortTable) remove(b *udpRxQueue) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,7 +78,7 @@ func (s *udpPortTable) remove(b *udpRxQueue) {
 	}
 }
 
-// update fills the slot of k in. mu is held.
+// update sets the slot of k from the sockets of k. mu is held.
 func (s *udpPortTable) update(k udpPortKey) {
 	switch at, open := s.slot(k), s.sockets[k]; len(open) {
 	case 0:
@@ -88,10 +91,10 @@ func (s *udpPortTable) update(k udpPortKey) {
 	}
 }
 
-// keys are those of the socket's family.
-func (b *udpRxQueue) keys() []udpPortKey {
-	port := b.conn.local.Port
-	switch b.conn.family {
+// keys are the table's keys for the socket: one per IP version of its family.
+func (q *udpRxQueue) keys() []udpPortKey {
+	port := q.conn.local.Port
+	switch q.conn.family {
 	case inet4:
 		return []udpPortKey{{false, port}}
 	case inet6:

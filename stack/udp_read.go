@@ -9,8 +9,8 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// payloadWriter collects what netstack hands out of one datagram, and swallows what does not fit.
-// It implements io.Writer.
+// payloadWriter receives one datagram from netstack, and drops what does not fit buf. It implements
+// io.Writer.
 type payloadWriter struct {
 	buf []byte
 	n   int
@@ -74,7 +74,8 @@ func (c *UDPConn) ReadMsgUDP(b, oob []byte) (n, oobn, flags int, addr *net.UDPAd
 }
 
 // ReadMsgUDPAddrPort is ReadMsgUDP with a netip address.
-func (c *UDPConn) ReadMsgUDPAddrPort(b, oob []byte) (n, oobn, flags int, addr netip.AddrPort, err error) {
+func (c *UDPConn) ReadMsgUDPAddrPort(b, oob []byte) (n, oobn, flags int,
+	addr netip.AddrPort, err error) {
 	r, oobn, flags, err := c.receiveMsg(b, oob)
 	if err != nil {
 		return 0, 0, 0, netip.AddrPort{}, err
@@ -135,7 +136,7 @@ func (c *UDPConn) receiveLocked(b []byte, call string) (received, error) {
 	}
 }
 
-// endpointEvents notes that netstack has something for a socket to read.
+// endpointEvents is told by netstack that the endpoint of a socket has something to read.
 type endpointEvents struct{ c *UDPConn }
 
 // NotifyEvent implements waiter.EventListener. It is called with netstack's locks held.

@@ -12,11 +12,12 @@ import (
 // A datagram is answered from the address it was sent to. Usually netstack's own choice of source
 // is that address; where it need not be, a wildcard socket remembers what each peer has sent to.
 
-// maxReplySources bounds that memory, per socket. A peer that is forgotten between its query and our
-// answer gets the answer from the address netstack chooses, which is what Linux does for everybody.
+// maxReplySources bounds that memory, per socket. A peer that is forgotten between its query and
+// our answer gets the answer from the address netstack chooses, which is what Linux does for
+// everybody.
 const maxReplySources = 4096
 
-// addressCounts is what the stack knows of its own addresses.
+// addressCounts says whether netstack has a choice of source addresses, by version of IP.
 type addressCounts struct {
 	several4, several6 atomic.Bool // there is more than one address to choose from
 }
@@ -45,10 +46,10 @@ func (o *addressCounts) ambiguous(from, to tcpip.Address) bool {
 	return o.several6.Load() || onLink(from) != onLink(to)
 }
 
-// replySources remembers which address of ours each peer has sent to.
+// replySources has the local address that each peer has sent to.
 type replySources struct {
 	mu    sync.RWMutex
-	peers map[peerKey]tcpip.Address // guarded by mu; nil until there is something to remember
+	peers map[peerKey]tcpip.Address // guarded by mu; nil until there is an entry
 }
 
 type peerKey struct {
@@ -56,7 +57,7 @@ type peerKey struct {
 	port uint16
 }
 
-// remember notes that from has sent to the address to.
+// remember stores that from has sent to the address to, if a reply might leave from another.
 func (o *replySources) remember(s *Stack, from tcpip.FullAddress, to tcpip.Address) {
 	if to.Len() == 0 || !s.addressCounts.ambiguous(from.Addr, to) || !s.owns(to) {
 		return
@@ -76,7 +77,7 @@ func (o *replySources) remember(s *Stack, from tcpip.FullAddress, to tcpip.Addre
 	o.peers[key] = to
 }
 
-// sourceFor is the address to answer to from, or "any" where that is netstack's to choose.
+// sourceFor is the address from which to reply to a peer, or "any" where netstack chooses.
 func (o *replySources) sourceFor(to tcpip.FullAddress) tcpip.Address {
 	o.mu.RLock()
 	defer o.mu.RUnlock()

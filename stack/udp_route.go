@@ -21,7 +21,7 @@ type routeCache struct {
 	closed bool               // guarded by mu
 }
 
-// path is a route and, if they are ready, the headers of datagrams that take it.
+// path is a route and the header template of datagrams that take it.
 type path struct {
 	route    *gstack.Route
 	template atomic.Pointer[headerTemplate]
@@ -51,7 +51,7 @@ func (r *routeCache) use(s *Stack, key routeKey, send func(*path) tcpip.Error) t
 	return send(&path{route: route})
 }
 
-// try sends if a route is known that still works.
+// try sends if there is a cached route that still works.
 func (r *routeCache) try(s *Stack, key routeKey, send func(*path) tcpip.Error) (tcpip.Error, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -10,118 +10,128 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// Most datagrams need nothing of netstack: they are whole, for one host, and there is one socket that can want them. The link
-// puts these into the socket's box directly (link/rdma/sink.go), where a reader finds all that came with one turn of a lock.
-// All others reach the socket's endpoint; its queue is read when the box is empty.
+// Most datagrams need nothing of netstack: they are not fragmented, are for one host, and only one
+// socket can receive them. The link delivers these to the socket's queue directly
+// (link/rdma/sink.go), and a reader takes all that have come while it holds the lock once. All
+// others reach the socket's endpoint, which is read when the queue is empty.
 
-// chargeLeast is what a datagram counts for at least against a socket's receive buffer, bytes: about what is kept besides its payload.
+// chargeLeast is the least that a datagram counts against the socket's receive buffer, in bytes:
+// about the size of what is kept besides its payload.
 const chargeLeast = 64
 
-// udpRxQueue is where the link puts datagrams for one socket. It implements rdma.DatagramSink.
+// udpRxQueue holds the datagrams that the link has delivered to one socket. It implements
+// rdma.DatagramSink. Receive workers append to incoming; the reader moves all of incoming to
+// reading, and takes datagrams from there without the lock.
 type udpRxQueue struct {
 	conn    *UDPConn
 	counts  *tcpip.UDPStats
-	charged atomic.Int64 // charged for what waits to be read, bytes
+	charged atomic.Int64 // bytes charged for what waits to be read
 
-	mu            sync.Mutex
-	incoming      datagramQueue // guarded by mu
-	endpointEmpty bool          // the endpoint has nothing, or its news are under way to arrived; guarded by mu
-	closed        bool          // guarded by mu
+	mu       sync.Mutex
+	incoming datagramQueue // guarded by mu
+	// the endpoint has nothing, or endpointReady is about to be called; guarded by mu
+	endpointEmpty bool
+	closed        bool // guarded by mu
 
-	reading datagramQueue // to be read before came; guarded by conn.rd.mu
+	reading datagramQueue // to be read before incoming; guarded by conn.rd.mu
 }
 
 // Deliver implements rdma.DatagramSink.
-func (b *udpRxQueue) Deliver(ip, udp []byte) bool {
+func (q *udpRxQueue) Deliver(ip, udp []byte) bool {
 	n := int(binary.BigEndian.Uint16(udp[4:])) - header.UDPMinimumSize
 	if n != len(udp)-header.UDPMinimumSize || n > blockBytes {
 		return false
 	}
-	var l datagramMeta
+	var m datagramMeta
 	if ip[0]>>4 == 4 {
-		l.from, l.to = tcpip.AddrFrom4Slice(ip[12:16]), tcpip.AddrFrom4Slice(ip[16:20])
+		m.from, m.to = tcpip.AddrFrom4Slice(ip[12:16]), tcpip.AddrFrom4Slice(ip[16:20])
 	} else {
-		l.from, l.to = tcpip.AddrFrom16Slice(ip[8:24]), tcpip.AddrFrom16Slice(ip[24:40])
+		m.from, m.to = tcpip.AddrFrom16Slice(ip[8:24]), tcpip.AddrFrom16Slice(ip[24:40])
 	}
-	l.port = binary.BigEndian.Uint16(udp)
-	if !b.accepts(&l) {
+	m.port = binary.BigEndian.Uint16(udp)
+	if !q.accepts(&m) {
 		return false
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed || !b.endpointEmpty { // it must not overtake what waits in the endpoint
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed || !q.endpointEmpty { // the datagram must not overtake what waits in the endpoint
 		return false
 	}
-	b.counts.PacketsReceived.Increment()
-	if b.charged.Load() >= b.conn.ep.SocketOptions().GetReceiveBufferSize() {
-		b.counts.ReceiveBufferErrors.Increment()
+	q.counts.PacketsReceived.Increment()
+	if q.charged.Load() >= q.conn.ep.SocketOptions().GetReceiveBufferSize() {
+		q.counts.ReceiveBufferErrors.Increment()
 		return true
 	}
-	b.charged.Add(charge(n))
-	b.incoming.add(&l, udp[header.UDPMinimumSize:])
+	q.charged.Add(charge(n))
+	q.incoming.add(&m, udp[header.UDPMinimumSize:])
 	return true
 }
 
 func charge(n int) int64 { return int64(max(n, chargeLeast)) }
 
-// accepts says whether a letter to the socket's port is the socket's: to the address it is bound to and from the peer it is connected to, if it
-// is bound or connected. What to do with others is netstack's to know.
-func (b *udpRxQueue) accepts(l *datagramMeta) bool {
-	c := b.conn
-	if c.local.Addr.Len() != 0 && c.local.Addr != l.to {
+// accepts says whether a datagram to the socket's port is for the socket: sent to the address that
+// it is bound to, and by the peer that it is connected to, if any. Netstack decides about others.
+func (q *udpRxQueue) accepts(m *datagramMeta) bool {
+	c := q.conn
+	if c.local.Addr.Len() != 0 && c.local.Addr != m.to {
 		return false
 	}
-	return c.raddr == nil || c.remote.Addr == l.from && c.remote.Port == l.port
+	return c.raddr == nil || c.remote.Addr == m.from && c.remote.Port == m.port
 }
 
 // Flush implements rdma.DatagramSink: it wakes the reader.
-func (b *udpRxQueue) Flush() { b.conn.rd.notify() }
+func (q *udpRxQueue) Flush() { q.conn.rd.notify() }
 
-// open is for a socket that hears of arrivals. Until then everything comes through the endpoint.
-func (b *udpRxQueue) open(c *UDPConn) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.conn, b.counts = c, &c.stack.udp
-	b.endpointEmpty = c.ep.Readiness(waiter.ReadableEvents) == 0
+// open lets the link deliver. endpointReady must be registered already. Until then everything comes
+// through the endpoint.
+func (q *udpRxQueue) open(c *UDPConn) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.conn, q.counts = c, &c.stack.udp
+	q.endpointEmpty = c.ep.Readiness(waiter.ReadableEvents) == 0
 }
 
-// endpointReady is told that the endpoint has something. From then on nothing is put into the box until that is read.
-func (b *udpRxQueue) endpointReady() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.endpointEmpty = false
+// endpointReady notes that the endpoint has a datagram. From then on Deliver refuses, until the
+// endpoint has been read.
+func (q *udpRxQueue) endpointReady() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.endpointEmpty = false
 }
 
-// take removes the oldest datagram, or the oldest of the endpoint if the box is empty. conn.rd.mu is held.
-func (b *udpRxQueue) take(buf []byte) (received, tcpip.Error) {
-	if b.reading.first == nil {
-		if r, terr, ok := b.refill(buf); ok {
+// take removes the oldest datagram, or the endpoint's oldest if the queue is empty. conn.rd.mu is
+// held.
+func (q *udpRxQueue) take(buf []byte) (received, tcpip.Error) {
+	if q.reading.first == nil {
+		if r, terr, ok := q.refill(buf); ok {
 			return r, terr
 		}
 	}
-	l, payload := b.reading.next()
-	b.charged.Add(-charge(len(payload)))
-	r := received{n: copy(buf, payload), total: len(payload), to: l.to, from: tcpip.FullAddress{NIC: nicID, Addr: l.from, Port: l.port}}
-	b.reading.drop()
+	m, payload := q.reading.next()
+	q.charged.Add(-charge(len(payload)))
+	r := received{n: copy(buf, payload), total: len(payload), to: m.to,
+		from: tcpip.FullAddress{NIC: nicID, Addr: m.from, Port: m.port}}
+	q.reading.drop()
 	return r, nil
 }
 
-// refill gets what came. If that is nothing, it reports ok and what the endpoint has.
-func (b *udpRxQueue) refill(buf []byte) (r received, terr tcpip.Error, ok bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.reading, b.incoming = b.incoming, datagramQueue{}
-	if b.reading.first != nil {
+// refill moves incoming to reading. If incoming is empty, it reads the endpoint instead: ok is
+// true, and r and terr are the endpoint's.
+func (q *udpRxQueue) refill(buf []byte) (r received, terr tcpip.Error, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.reading, q.incoming = q.incoming, datagramQueue{}
+	if q.reading.first != nil {
 		return r, nil, false
 	}
-	r, terr = b.conn.takeQueued(buf)
-	b.endpointEmpty = b.conn.ep.Readiness(waiter.ReadableEvents) == 0
+	r, terr = q.conn.takeQueued(buf)
+	q.endpointEmpty = q.conn.ep.Readiness(waiter.ReadableEvents) == 0
 	return r, terr, true
 }
 
-// close loses what has not been read and takes no more.
-func (b *udpRxQueue) close() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closed, b.incoming = true, datagramQueue{}
+// close drops what has not been read; Deliver refuses from now on.
+func (q *udpRxQueue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed, q.incoming = true, datagramQueue{}
 }

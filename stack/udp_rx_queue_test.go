@@ -28,11 +28,13 @@ func put(t testing.TB, c *UDPConn, from string, payload []byte) bool {
 	source := a.Addr().As4()
 	ip := append(append(make([]byte, 12), source[:]...), to[:]...)
 	ip[0] = 0x45
-	udp := append([]byte{byte(a.Port() >> 8), byte(a.Port()), 0, 53, byte((8 + len(payload)) >> 8), byte(8 + len(payload)), 0, 0}, payload...)
+	udp := append([]byte{byte(a.Port() >> 8), byte(a.Port()), 0, 53, byte((8 + len(payload)) >> 8),
+		byte(8 + len(payload)), 0, 0}, payload...)
 	return c.rxq.Deliver(ip, udp)
 }
 
-// TestRxQueueAndEndpointAreAlike sends the same with the box in use and with all datagrams going through netstack, and wants readers to see no difference.
+// TestRxQueueAndEndpointAreAlike sends the same with the queue in use and with all datagrams going
+// through netstack, and wants readers to see no difference.
 func TestRxQueueAndEndpointAreAlike(t *testing.T) {
 	for _, network := range []struct{ of, local, remote string }{
 		{"udp4", "192.0.2.1:7", "192.0.2.2:53"}, {"udp4", "0.0.0.0:7", "0.0.0.0:53"},
@@ -44,7 +46,8 @@ func TestRxQueueAndEndpointAreAlike(t *testing.T) {
 			from, to, at := r.conns(t, network.of, network.local, network.remote)
 			must(t, to.SetControl(true))
 			for _, target := range []string{"192.0.2.2", "2001:db8::2"} {
-				if a := netip.MustParseAddr(target); at.Addr().IsUnspecified() && (at.Addr().Is6() || a.Is4()) || at.Addr() == a {
+				if a := netip.MustParseAddr(target); at.Addr().IsUnspecified() &&
+					(at.Addr().Is6() || a.Is4()) || at.Addr() == a {
 					saw[i] = append(saw[i], r.converse(t, from, to, netip.AddrPortFrom(a, 53))...)
 				}
 			}
@@ -53,7 +56,8 @@ func TestRxQueueAndEndpointAreAlike(t *testing.T) {
 			}
 		}
 		if !slices.Equal(saw[0], saw[1]) || len(saw[0]) == 0 {
-			t.Errorf("%s %s: saw %q\nthrough netstack %q", network.of, network.remote, saw[0], saw[1])
+			t.Errorf("%s %s: saw %q\nthrough netstack %q", network.of,
+				network.remote, saw[0], saw[1])
 		}
 	}
 }
@@ -66,7 +70,8 @@ func (r *directRig) converse(t *testing.T, from, to *UDPConn, at netip.AddrPort)
 		saw = append(saw, fmt.Sprintf("%s %d %.8x %v", what, len(b), b, more))
 	}
 	for _, size := range []int{0, 1, 63, 1000, 1452} {
-		b, room, oob := bytes.Repeat([]byte{byte(size), 0xa5}, size)[:size], bytes.Repeat([]byte{0x5a}, 1000), make([]byte, 64)
+		b, room, oob := bytes.Repeat([]byte{byte(size), 0xa5}, size)[:size],
+			bytes.Repeat([]byte{0x5a}, 1000), make([]byte, 64)
 		for range 3 {
 			_, err := from.WriteToUDPAddrPort(b, at)
 			must(t, err)
@@ -85,7 +90,8 @@ func (r *directRig) converse(t *testing.T, from, to *UDPConn, at netip.AddrPort)
 	return saw
 }
 
-// TestRxQueueKeepsOrder mixes datagrams that are cut up on their way, which netstack puts together, with others.
+// TestRxQueueKeepsOrder mixes datagrams that are cut up on their way, which netstack puts together,
+// with others.
 func TestRxQueueKeepsOrder(t *testing.T) {
 	r := newDirectRig(t, false)
 	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
@@ -116,14 +122,16 @@ func TestRxQueueKeepsOrder(t *testing.T) {
 	}
 }
 
-// TestRxQueueIsForItsSocket: who is bound to an address, or connected to a peer, gets no other's datagrams.
+// TestRxQueueIsForItsSocket: who is bound to an address, or connected to a peer, gets no other's
+// datagrams.
 func TestRxQueueIsForItsSocket(t *testing.T) {
 	r := newDirectRig(t, false)
 	at := net.UDPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.2:53"))
 	peer := net.UDPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.1:7"))
 	connected, err := r.receiver.DialUDP("udp4", at, peer)
 	must(t, err)
-	for from, want := range map[string]bool{"192.0.2.1:7": true, "192.0.2.1:8": false, "192.0.2.9:7": false} {
+	for from, want := range map[string]bool{"192.0.2.1:7": true,
+		"192.0.2.1:8": false, "192.0.2.9:7": false} {
 		if got := put(t, connected, from, []byte("x")); got != want {
 			t.Errorf("connected to %v, from %s: taken %v", peer, from, got)
 		}
@@ -133,14 +141,16 @@ func TestRxQueueIsForItsSocket(t *testing.T) {
 	if put(t, connected, "192.0.2.1:7", nil) {
 		t.Error("taken by a closed socket")
 	}
-	other, err := r.receiver.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:53")))
+	other, err := r.receiver.ListenUDP("udp4",
+		net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:53")))
 	must(t, err)
 	if put(t, other, "192.0.2.1:7", []byte("x")) {
 		t.Error("taken by a socket of another address")
 	}
 }
 
-// TestUDPPortTable: a port's only socket is found, wherever it is bound, until it is closed; sockets that share a port are not.
+// TestUDPPortTable: a port's only socket is found, wherever it is bound, until it is closed;
+// sockets that share a port are not.
 func TestUDPPortTable(t *testing.T) {
 	r := newDirectRig(t, false)
 	s := r.receiver
@@ -189,7 +199,8 @@ func TestUDPPortTable(t *testing.T) {
 	}
 }
 
-// TestRxQueueLimit: what does not fit the receive buffer is lost and counted, and there is room again when something was read.
+// TestRxQueueLimit: what does not fit the receive buffer is lost and counted, and there is room
+// again when something was read.
 func TestRxQueueLimit(t *testing.T) {
 	r := newDirectRig(t, false)
 	_, c, _ := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
@@ -205,7 +216,8 @@ func TestRxQueueLimit(t *testing.T) {
 			}
 		}
 		after := r.receiver.Stats()
-		if lost := after.UDPReceiveBufferErr - before.UDPReceiveBufferErr; lost != 5 || after.UDPReceived-before.UDPReceived != uint64(fits+5) {
+		if lost := after.UDPReceiveBufferErr - before.UDPReceiveBufferErr; lost != 5 ||
+			after.UDPReceived-before.UDPReceived != uint64(fits+5) {
 			t.Errorf("%d bytes: %d lost of %d", size, lost, after.UDPReceived-before.UDPReceived)
 		}
 		for range fits {
@@ -220,14 +232,15 @@ func TestRxQueueLimit(t *testing.T) {
 		}
 	}
 	if put(t, c, "192.0.2.1:7", make([]byte, blockBytes+1)) {
-		t.Error("longer than a pouch: taken")
+		t.Error("longer than a block: taken")
 	}
 }
 
 // TestRxQueueReportsRefusal: an error that came back is read before what waits.
 func TestRxQueueReportsRefusal(t *testing.T) {
 	r := newDirectRig(t, false)
-	c, err := r.sender.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.2:53")))
+	c, err := r.sender.DialUDP("udp4", nil,
+		net.UDPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.2:53")))
 	must(t, err)
 	must(t, c.SetDeadline(time.Now().Add(time.Minute)))
 	_, err = c.Write([]byte("anybody?"))
@@ -237,7 +250,8 @@ func TestRxQueueReportsRefusal(t *testing.T) {
 	}
 }
 
-// TestRxQueueConcurrently reads, puts and closes at once; the race detector is the judge, and that everything ends.
+// TestRxQueueConcurrently reads, puts and closes at once; the race detector is the judge, and that
+// everything ends.
 func TestRxQueueConcurrently(t *testing.T) {
 	r := newDirectRig(t, false)
 	_, c, _ := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
@@ -271,7 +285,8 @@ func TestRxQueueConcurrently(t *testing.T) {
 		})
 	}
 	writers.Wait()
-	for deadline := time.Now().Add(30 * time.Second); c.rxq.charged.Load() > 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(30 * time.Second); c.rxq.charged.Load() > 0 &&
+		time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	must(t, c.Close())

@@ -15,10 +15,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
-// manyAddresses gives the server two more IPv4 addresses, one of them of another subnet, and one more
-// IPv6 address.
+// manyAddresses gives the server two more IPv4 addresses, one of them of another subnet, and one
+// more IPv6 address.
 var manyAddresses = netpair.Server(func(c *stack.Config) {
-	c.Addresses = append(c.Addresses, netip.MustParsePrefix("192.0.2.7/24"), netip.MustParsePrefix("198.51.100.1/24"),
+	c.Addresses = append(c.Addresses, netip.MustParsePrefix("192.0.2.7/24"),
+		netip.MustParsePrefix("198.51.100.1/24"),
 		netip.MustParsePrefix("2001:db8::7/64"))
 })
 
@@ -46,8 +47,10 @@ func TestUDPAnswersFromWhereItWasAsked(t *testing.T) {
 		network string
 		asked   []netip.Addr
 	}{
-		{"udp4", []netip.Addr{netpair.ServerIP4, netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("198.51.100.1")}},
-		{"udp6", []netip.Addr{netpair.ServerIP6, netip.MustParseAddr("2001:db8::7"), linkLocal(server).WithZone(client.Name())}},
+		{"udp4", []netip.Addr{netpair.ServerIP4, netip.MustParseAddr("192.0.2.7"),
+			netip.MustParseAddr("198.51.100.1")}},
+		{"udp6", []netip.Addr{netpair.ServerIP6, netip.MustParseAddr("2001:db8::7"),
+			linkLocal(server).WithZone(client.Name())}},
 	} {
 		p, err := server.ListenUDP("udp", nil)
 		must(t, err)
@@ -116,8 +119,8 @@ func TestUDPControl(t *testing.T) {
 	}
 }
 
-// TestUDPControlOfOthers: a source address that is not ours, or a torn message, is EINVAL, and a buffer
-// that is too short is reported.
+// TestUDPControlOfOthers: a source address that is not ours, or a torn message, is EINVAL, and a
+// buffer that is too short is reported.
 func TestUDPControlErrors(t *testing.T) {
 	server, client := netpair.New(t, netpair.Faults{})
 	p, err := server.ListenUDP("udp4", &net.UDPAddr{IP: netpair.ServerIP4.AsSlice()})
@@ -229,8 +232,8 @@ func TestUDPBurst(t *testing.T) {
 	}
 }
 
-// TestUDPFragments: a datagram that fits a packet must not be cut up on its way, a larger one is cut by
-// us, and its fragments may be cut again.
+// TestUDPFragments: a datagram that fits a packet must not be cut up on its way, a larger one is
+// cut by us, and its fragments may be cut again.
 func TestUDPFragments(t *testing.T) {
 	type packet struct{ dont, fragment bool }
 	packets := make(chan packet, 100)
@@ -243,7 +246,8 @@ func TestUDPFragments(t *testing.T) {
 	p, err := server.ListenUDP("udp4", nil)
 	must(t, err)
 	must(t, p.SetDeadline(time.Now().Add(hangs)))
-	q, err := client.DialUDP("udp", nil, &net.UDPAddr{IP: netpair.ServerIP4.AsSlice(), Port: p.LocalAddr().(*net.UDPAddr).Port})
+	q, err := client.DialUDP("udp", nil, &net.UDPAddr{IP: netpair.ServerIP4.AsSlice(),
+		Port: p.LocalAddr().(*net.UDPAddr).Port})
 	must(t, err)
 	for size, want := range map[int][]packet{
 		1472: {{true, false}},
@@ -258,7 +262,8 @@ func TestUDPFragments(t *testing.T) {
 		}
 		for _, w := range want {
 			if got := <-packets; got != w {
-				t.Errorf("packet of a datagram of %d bytes: DF, fragment = %v, want %v", size, got, w)
+				t.Errorf("packet of a datagram of %d bytes: DF, fragment = %v, want %v", size, got,
+					w)
 			}
 		}
 	}
@@ -267,14 +272,16 @@ func TestUDPFragments(t *testing.T) {
 // TestUDPManyPeers has more peers than a socket caches routes for.
 func TestUDPManyPeers(t *testing.T) {
 	var frames atomic.Int64
-	server, client := netpair.New(t, netpair.Faults{Tap: func(int, []byte) bool { frames.Add(1); return false }}, viaServer)
+	server, client := netpair.New(t,
+		netpair.Faults{Tap: func(int, []byte) bool { frames.Add(1); return false }}, viaServer)
 	p, err := server.ListenUDP("udp4", nil)
 	must(t, err)
 	go echo(p)
 	q, err := client.ListenUDP("udp4", nil)
 	must(t, err)
 	must(t, q.SetDeadline(time.Now().Add(hangs)))
-	_, err = q.WriteTo([]byte("x"), &net.UDPAddr{IP: netpair.ServerIP4.AsSlice(), Port: p.LocalAddr().(*net.UDPAddr).Port})
+	_, err = q.WriteTo([]byte("x"), &net.UDPAddr{IP: netpair.ServerIP4.AsSlice(),
+		Port: p.LocalAddr().(*net.UDPAddr).Port})
 	must(t, err)
 	_, err = q.Read(make([]byte, 8)) // the neighbour is resolved
 	must(t, err)

@@ -9,8 +9,8 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// SetTTL sets the time to live, or hop limit, of what is sent to hosts and to broadcast addresses from now on: 1 to 255, or -1
-// for the default of 64. Others are EINVAL.
+// SetTTL sets the time to live, or hop limit, of what is sent to hosts and to broadcast addresses
+// from now on: 1 to 255, or -1 for the default of 64. Others are EINVAL.
 func (c *UDPConn) SetTTL(ttl int) error {
 	if err := c.checkTTL(ttl); err != nil {
 		return err
@@ -23,8 +23,8 @@ func (c *UDPConn) SetTTL(ttl int) error {
 	})
 }
 
-// SetMulticastTTL is SetTTL for what is sent to groups. The default is 1, which keeps it on the link. 0, with which Linux keeps
-// it inside the host, is EINVAL.
+// SetMulticastTTL is SetTTL for what is sent to groups. The default is 1, which keeps it on the
+// link. 0, with which Linux keeps it inside the host, is EINVAL.
 func (c *UDPConn) SetMulticastTTL(ttl int) error {
 	if err := c.checkTTL(ttl); err != nil {
 		return err
@@ -37,7 +37,8 @@ func (c *UDPConn) SetMulticastTTL(ttl int) error {
 
 func (c *UDPConn) checkTTL(ttl int) error {
 	if ttl < -1 || ttl == 0 || ttl > 255 {
-		return c.setError(fmt.Errorf("TTL %d: want 1 to 255, or -1 for the default: %w", ttl, syscall.EINVAL))
+		return c.setError(fmt.Errorf("TTL %d: want 1 to 255, or -1 for the default: %w", ttl,
+			syscall.EINVAL))
 	}
 	return nil
 }

@@ -23,7 +23,8 @@ const (
 // Write sends b to the peer of a connected socket.
 func (c *UDPConn) Write(b []byte) (int, error) {
 	if c.raddr == nil {
-		return 0, c.writeError(nil, c.orClosedErr(os.NewSyscallError("write", syscall.EDESTADDRREQ)))
+		return 0, c.writeError(nil,
+			c.orClosedErr(os.NewSyscallError("write", syscall.EDESTADDRREQ)))
 	}
 	return c.sent(b, c.raddr, c.send(b, c.remote, c.local.Addr, "write"))
 }
@@ -183,7 +184,7 @@ func (c *UDPConn) send(b []byte, to tcpip.FullAddress, from tcpip.Address, call 
 	return c.orClosedErr(syscallError(call, terr))
 }
 
-// checkSend is what Linux refuses before looking for a route.
+// checkSend returns the error of what Linux refuses before it looks up a route, or 0.
 func (c *UDPConn) checkSend(b []byte, to tcpip.FullAddress) syscall.Errno {
 	limit := maxPayload6
 	if to.Addr.Len() == net.IPv4len || c.family == inet4 {
@@ -211,7 +212,7 @@ func (s *Stack) isGroup(a tcpip.Address) bool {
 	return a.Len() != 0 && !cacheable(a) || s.net.IsSubnetBroadcast(nicID, ipv4Protocol, a)
 }
 
-// transmit sends a datagram on a path, directly if it can, and else through netstack.
+// transmit sends a datagram on a path: directly if the path has a template, else through netstack.
 func (c *UDPConn) transmit(p *path, b []byte, port uint16) tcpip.Error {
 	if c.stack.datagrams == nil {
 		return c.write(p.route, b, port)
@@ -262,7 +263,7 @@ func (c *UDPConn) countSent(err tcpip.Error) {
 	}
 }
 
-// sendEndpoint lets the endpoint send, which knows about groups, broadcast and "any".
+// sendEndpoint sends through the endpoint, which handles groups, broadcast and "any".
 func (c *UDPConn) sendEndpoint(b []byte, to tcpip.FullAddress, call string) error {
 	c.wr.mu.Lock()
 	defer c.wr.mu.Unlock()

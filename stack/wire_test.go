@@ -42,7 +42,7 @@ func newStation(t *testing.T) (*netpair.Port, *station) {
 	return near, st
 }
 
-// onStation is a stack with no patience, and the station at the other end of its cable.
+// onStation is a stack with short timeouts, and the station at the other end of its cable.
 func onStation(t *testing.T, cfg stack.Config) (*stack.Stack, *station) {
 	t.Helper()
 	near, st := newStation(t)
@@ -97,7 +97,8 @@ func (st *station) send(frame []byte) {
 	st.port.WritePackets(list)
 }
 
-// arpFrame is an ARP packet (RFC 826) in a broadcast frame; op is 1 for a request and 2 for a reply.
+// arpFrame is an ARP packet (RFC 826) in a broadcast frame; op is 1 for a request and 2 for a
+// reply.
 func arpFrame(op byte, mac []byte, ip string, targetMAC []byte, target string) []byte {
 	return bytes.Join([][]byte{
 		broadcast, mac, {8, 6}, {0, 1, 8, 0, 6, 4, 0, op},
@@ -119,9 +120,11 @@ func icmp6Frame(mac []byte, from, to string, message ...[]byte) []byte {
 	return f
 }
 
-// advertFrame is a neighbour advertisement (RFC 4861 section 4.4) to all nodes, with the override flag.
+// advertFrame is a neighbour advertisement (RFC 4861 section 4.4) to all nodes, with the override
+// flag.
 func advertFrame(mac []byte, ip string) []byte {
-	return icmp6Frame(mac, ip, "ff02::1", []byte{136, 0, 0, 0, 0x20, 0, 0, 0}, netip.MustParseAddr(ip).AsSlice(), []byte{2, 1}, mac)
+	return icmp6Frame(mac, ip, "ff02::1", []byte{136, 0, 0, 0, 0x20, 0, 0, 0},
+		netip.MustParseAddr(ip).AsSlice(), []byte{2, 1}, mac)
 }
 
 // logged collects what a stack logs.

@@ -53,7 +53,8 @@ func Write(w io.Writer, from Source) error {
 // list writes all families: of the stack, then of the device's queues.
 func list(b *bytes.Buffer, of stack.Stats, device dv.Stats) {
 	for _, f := range flatten("", reflect.ValueOf(of)) {
-		family(b, "stack_"+f.name, f.name == "link_up" || f.name == "tcp_current_established", "of the stack")
+		family(b, "stack_"+f.name, f.name == "link_up" ||
+			f.name == "tcp_current_established", "of the stack")
 		fmt.Fprintf(b, " %d\n", f.value)
 	}
 	queues(b, "rx", device.Rx)
@@ -108,7 +109,8 @@ type field struct {
 	value uint64
 }
 
-// flatten lists the numbers and truths of a struct, those of structs in it with their field's name in front.
+// flatten lists the numbers and truths of a struct, those of structs in it with their field's name
+// in front.
 func flatten(under string, v reflect.Value) (all []field) {
 	for i := range v.NumField() {
 		name := under + snake(v.Type().Field(i).Name)
@@ -133,7 +135,8 @@ func snake(name string) string {
 	letters := []rune(name)
 	var b strings.Builder
 	for i, l := range letters {
-		begins := i > 0 && unicode.IsUpper(l) && (unicode.IsLower(letters[i-1]) || i+1 < len(letters) && unicode.IsLower(letters[i+1]))
+		begins := i > 0 && unicode.IsUpper(l) &&
+			(unicode.IsLower(letters[i-1]) || i+1 < len(letters) && unicode.IsLower(letters[i+1]))
 		if begins {
 			b.WriteByte('_')
 		}

@@ -19,7 +19,8 @@ import (
 func full() []byte {
 	var b bytes.Buffer
 	list(&b, stack.Stats{LinkUp: true, RxPackets: 1<<64 - 1, TCPCurrentEstablished: 3},
-		dv.Stats{Rx: []dv.RxStats{{Packets: 5, Drops: dv.RxDrops{TooLong: 6}}, {Packets: 7}}, Tx: []dv.TxStats{{LSO: 8}, {}}})
+		dv.Stats{Rx: []dv.RxStats{{Packets: 5, Drops: dv.RxDrops{TooLong: 6}}, {Packets: 7}},
+			Tx: []dv.TxStats{{LSO: 8}, {}}})
 	return b.Bytes()
 }
 
@@ -108,7 +109,8 @@ func TestHandler(t *testing.T) {
 			t.Errorf("not there: %q", line)
 		}
 	}
-	if !strings.Contains(string(page), "rdma_netstack_stack_tcp_accepted_total 1\n") || strings.Contains(string(page), prefix+"device_") {
+	if !strings.Contains(string(page), "rdma_netstack_stack_tcp_accepted_total 1\n") ||
+		strings.Contains(string(page), prefix+"device_") {
 		t.Errorf("of a stack without a device that took one connection came\n%s", page)
 	}
 }
@@ -129,7 +131,8 @@ func TestWriteFails(t *testing.T) {
 
 func TestSnake(t *testing.T) {
 	for name, want := range map[string]string{
-		"TCPFailedDials": "tcp_failed_dials", "RxPackets": "rx_packets", "LSO": "lso", "BlueFlames": "blue_flames", "IPSent": "ip_sent",
+		"TCPFailedDials": "tcp_failed_dials", "RxPackets": "rx_packets", "LSO": "lso",
+		"BlueFlames": "blue_flames", "IPSent": "ip_sent",
 		"UDPReceiveBufferErr": "udp_receive_buffer_err",
 	} {
 		if got := snake(name); got != want {

@@ -12,11 +12,12 @@ import (
 // mtu of the wire between the two, in bytes.
 const mtu = 1500
 
-// Addresses are those of the stacks that [Pair] makes, from the documentation prefixes of RFC 5737 and RFC 3849. They exist in
-// the two stacks only.
+// Addresses are those of the stacks that [Pair] makes, from the documentation prefixes of RFC 5737
+// and RFC 3849. They exist in the two stacks only.
 type Addresses struct{ ServerIP4, ClientIP4, ServerIP6, ClientIP6 netip.Prefix }
 
-// Used returns the addresses: 192.0.2.1/24 and 2001:db8::1/64 of the server, 192.0.2.2/24 and 2001:db8::2/64 of the client.
+// Used returns the addresses: 192.0.2.1/24 and 2001:db8::1/64 of the server, 192.0.2.2/24 and
+// 2001:db8::2/64 of the client.
 func Used() Addresses {
 	return Addresses{
 		netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("192.0.2.2/24"),
@@ -24,13 +25,16 @@ func Used() Addresses {
 	}
 }
 
-// Pair returns two stacks on one memory wire; either may serve. changes see both configurations before the stacks are made.
-// The stacks are closed when the test ends, before cleanups that were registered earlier; the test may close them itself.
-func Pair(t testing.TB, changes ...func(server, client *stack.Config)) (server, client *stack.Stack) {
+// Pair returns two stacks on one memory wire; either may serve. changes see both configurations
+// before the stacks are made. The stacks are closed when the test ends, before cleanups that were
+// registered earlier; the test may close them itself.
+func Pair(t testing.TB,
+	changes ...func(server, client *stack.Config)) (server, client *stack.Stack) {
 	t.Helper()
 	u := Used()
 	one := stack.Config{Addresses: []netip.Prefix{u.ServerIP4, u.ServerIP6}, DuplicateDetection: -1}
-	other := stack.Config{Addresses: []netip.Prefix{u.ClientIP4, u.ClientIP6}, DuplicateDetection: -1}
+	other := stack.Config{Addresses: []netip.Prefix{u.ClientIP4, u.ClientIP6},
+		DuplicateDetection: -1}
 	for _, change := range changes {
 		change(&one, &other)
 	}

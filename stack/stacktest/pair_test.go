@@ -31,7 +31,10 @@ func fetch(t *testing.T, server, client *stack.Stack, url string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") })}
+	web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		io.WriteString(w, "hello")
+	})}
 	go web.Serve(ln)
 	defer web.Close()
 	c := client.HTTPClient()
@@ -51,14 +54,17 @@ func fetch(t *testing.T, server, client *stack.Stack, url string) string {
 
 // TestPairChanges hands out both configurations.
 func TestPairChanges(t *testing.T) {
-	server, client := stacktest.Pair(t, func(server, client *stack.Config) { server.Name, client.Name = "one", "other" })
+	server, client := stacktest.Pair(t, func(server, client *stack.Config) {
+		server.Name,
+			client.Name = "one", "other"
+	})
 	if server.Name() != "one" || client.Name() != "other" {
 		t.Errorf("they are %q and %q", server.Name(), client.Name())
 	}
 }
 
-// TestPairLeavesNothing looks for goroutines as the package's documentation says: in a cleanup that was registered first, and
-// after both were closed.
+// TestPairLeavesNothing looks for goroutines as the package's documentation says: in a cleanup that
+// was registered first, and after both were closed.
 func TestPairLeavesNothing(t *testing.T) {
 	for name, test := range map[string]func(t *testing.T){
 		"cleanup": func(t *testing.T) {
@@ -78,7 +84,8 @@ func TestPairLeavesNothing(t *testing.T) {
 	}
 }
 
-// noneOfStacks looks for up to 10 s, as leak checkers do: nobody tells when a goroutine that has nothing left to do is gone.
+// noneOfStacks looks for up to 10 s, as leak checkers do: nobody tells when a goroutine that has
+// nothing left to do is gone.
 func noneOfStacks(t *testing.T) {
 	t.Helper()
 	var left []string
