@@ -14,7 +14,7 @@ import (
 
 const (
 	defaultACKDelay = 5 * time.Millisecond
-	maxACKDelay     = 400 * time.Millisecond // RFC 1122 section 4.2.3.2 and RFC 5681 section 4.2: below 0.5 s
+	maxACKDelay     = 400 * time.Millisecond // below 0.5 s: RFC 1122 section 4.2.3.2
 	ackFlows        = 4096                   // flows remembered at a time, a power of two
 	maxHeld         = 4096                   // ACKs held at a time
 	ackBurst        = 64                     // written by the timer under one doorbell
@@ -116,7 +116,8 @@ func newACKCoalescer(lower packetWriter, opts ACKOptions) *ACKCoalescer {
 		opts.Delay = defaultACKDelay
 	}
 	c := &ACKCoalescer{
-		lower: lower, delay: min(opts.Delay, maxACKDelay), off: opts.Off, seed: maphash.MakeSeed(), flows: make([]ackFlow, ackFlows),
+		lower: lower, delay: min(opts.Delay, maxACKDelay), off: opts.Off,
+		seed: maphash.MakeSeed(), flows: make([]ackFlow, ackFlows),
 	}
 	c.timer = time.AfterFunc(time.Hour, c.expire)
 	c.timer.Stop()
@@ -145,7 +146,9 @@ func (c *ACKCoalescer) WritePacket(pkt *gstack.PacketBuffer) tcpip.Error {
 const smallMSS = 536
 
 // decide takes the flow's held ACK out if it must go before pkt, and holds pkt if that may wait.
-func (c *ACKCoalescer) decide(pkt *gstack.PacketBuffer, s *hdr.Segment) (first *gstack.PacketBuffer, hold bool) {
+func (c *ACKCoalescer) decide(
+	pkt *gstack.PacketBuffer, s *hdr.Segment,
+) (first *gstack.PacketBuffer, hold bool) {
 	_, hash := s.Flow()
 	key := hash | 1
 	_, ack := hdr.Numbers(s.TCP())
@@ -279,7 +282,10 @@ func (c *ACKCoalescer) due() int {
 func (c *ACKCoalescer) Stats() ACKStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := ACKStats{Held: c.held.Load(), Saved: c.saved.Load(), SavedBytes: c.savedBytes.Load(), Timed: c.timed.Load()}
+	s := ACKStats{
+		Held: c.held.Load(), Saved: c.saved.Load(), SavedBytes: c.savedBytes.Load(),
+		Timed: c.timed.Load(),
+	}
 	for i := range c.flows {
 		if held := c.flows[i].held; held != nil {
 			s.Waiting++

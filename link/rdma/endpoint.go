@@ -40,33 +40,34 @@ type Options struct {
 // Validate says in one sentence what is wrong with o, or nil.
 func (o Options) Validate() error {
 	if o.RxLimit != 0 && o.RxLimit < minRxLimit {
-		return fmt.Errorf("a limit of %d bytes for what waits is too low; give %d at least, or 0 for %d", o.RxLimit, minRxLimit, DefaultRxLimit)
+		return fmt.Errorf("a limit of %d bytes for what waits is too low; give %d at least, or 0 for %d",
+			o.RxLimit, minRxLimit, DefaultRxLimit)
 	}
 	return o.RxMode.Validate()
 }
 
 // Endpoint is one device as a link of one stack. All methods may be called from any goroutine.
 type Endpoint struct {
-	dev    *dv.Device
-	opts   Options
-	tx     []*sender
-	rx     []rxCounters
-	gsoMax uint32 // 0: none
-	csum   bool   // the device computes checksums
-
+	// Set once.
+	dev     *dv.Device
+	opts    Options
+	tx      []*sender
+	rx      []rxCounters
+	gsoMax  uint32 // 0: none
+	csum    bool   // the device computes checksums
 	rxLimit uint64 // bytes of segments without payload that may wait in the stack
 	flows   *tcpfix.Flows
 
+	// Read for each packet or batch, without a lock.
 	mtu        atomic.Uint32
 	mac        atomic.Uint64
 	address    atomic.Pointer[tcpip.LinkAddress]
 	localAddrs atomic.Pointer[localAddrs] // nil: no fast path for what is received
-	fastPath   atomic.Pointer[fastPath]   // nil: none for what is sent
+	fastPath   atomic.Pointer[fastPath]   // nil: none for what is sent; written with mu held
+	sinks      atomic.Pointer[sinkFinder] // nil: there are none
 	closed     atomic.Bool
 
-	sinks atomic.Pointer[sinkFinder] // nil: there are none
-
-	mu             sync.Mutex
+	mu             sync.Mutex  // guards what follows; no delivery happens with it held
 	attachment     *attachment // nil when not attached
 	lastAttachment *attachment // whose workers may still run
 	onClose        func()
@@ -82,7 +83,8 @@ var (
 func New(dev *dv.Device, opts Options) (*Endpoint, error) {
 	mac := dev.MAC()
 	if len(mac) != 6 {
-		return nil, fmt.Errorf("make link endpoint of %s: its address %v is no Ethernet address", dev.Name(), mac)
+		return nil, fmt.Errorf("make link endpoint of %s: its address %v is no Ethernet address",
+			dev.Name(), mac)
 	}
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("make link endpoint of %s: %w", dev.Name(), err)
@@ -123,7 +125,8 @@ func (e *Endpoint) SetLinkAddress(address tcpip.LinkAddress) {
 		return
 	}
 	e.address.Store(&address)
-	e.mac.Store(uint64(binary.BigEndian.Uint16([]byte(address)))<<32 | uint64(binary.BigEndian.Uint32([]byte(address[2:]))))
+	b := []byte(address)
+	e.mac.Store(uint64(binary.BigEndian.Uint16(b))<<32 | uint64(binary.BigEndian.Uint32(b[2:])))
 }
 
 // Capabilities implements gstack.LinkEndpoint.
@@ -215,7 +218,9 @@ func (e *Endpoint) startWorkers(s *attachment) {
 // once CreateNIC has returned; it holds until the NIC is removed.
 func (e *Endpoint) BindStack(s *gstack.Stack, id tcpip.NICID) error {
 	n := &networks{stack: s, nic: id}
-	for proto, network := range map[tcpip.NetworkProtocolNumber]*gstack.NetworkEndpoint{hdr.TypeIPv4: &n.ipv4, hdr.TypeIPv6: &n.ipv6} {
+	for proto, network := range map[tcpip.NetworkProtocolNumber]*gstack.NetworkEndpoint{
+		hdr.TypeIPv4: &n.ipv4, hdr.TypeIPv6: &n.ipv6,
+	} {
 		found, err := s.GetNetworkEndpoint(id, proto)
 		if err != nil {
 			return fmt.Errorf("bind link endpoint to NIC %d: %s", id, err)

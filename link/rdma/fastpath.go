@@ -46,7 +46,8 @@ func newFastPath(d gstack.NetworkDispatcher, s *gstack.Stack, id tcpip.NICID) *f
 		transport: transport, nic: id, unknownPorts: all.UDP.UnknownPortErrors,
 		rx:   [2]tcpip.NICPacketStats{info.Stats.Rx, all.NICs.Rx},
 		tx:   [2]tcpip.NICPacketStats{info.Stats.Tx, all.NICs.Tx},
-		ipv4: [2]*tcpip.IPStats{ipv4.IPStats(), &all.IP}, ipv6: [2]*tcpip.IPStats{ipv6.IPStats(), &all.IP},
+		ipv4: [2]*tcpip.IPStats{ipv4.IPStats(), &all.IP},
+		ipv6: [2]*tcpip.IPStats{ipv6.IPStats(), &all.IP},
 	}
 }
 
@@ -61,7 +62,8 @@ func (x *fastPath) deliver(r *run, pkt *gstack.PacketBuffer) bool {
 	} else {
 		parse.UDP(pkt)
 	}
-	if x.transport.DeliverTransportPacket(tcpip.TransportProtocolNumber(r.Proto), pkt) == gstack.TransportPacketHandled {
+	proto := tcpip.TransportProtocolNumber(r.Proto)
+	if x.transport.DeliverTransportPacket(proto, pkt) == gstack.TransportPacketHandled {
 		return true
 	}
 	x.unknownPorts.Decrement() // it will be counted again
@@ -137,7 +139,8 @@ func (h *localAddrs) accepts(frame []byte, l *hdr.Packet) bool {
 	}
 	switch segment := frame[l.L4:l.End]; l.Proto {
 	case hdr.ProtoTCP:
-		if len(segment) < hdr.TCPLen || segment[12]>>4 < hdr.TCPLen/4 || len(segment) < int(segment[12]>>4)*4 {
+		if len(segment) < hdr.TCPLen || segment[12]>>4 < hdr.TCPLen/4 ||
+			len(segment) < int(segment[12]>>4)*4 {
 			return false
 		}
 	case hdr.ProtoUDP:

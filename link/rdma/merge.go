@@ -94,7 +94,8 @@ func (m *merger) add(i int, l *hdr.Packet) {
 		r := &m.runs[at]
 		m.chain[r.last], m.chain[i], r.last = int16(i), none, int16(i)
 	}
-	if m.runs[at].grow(payload, binary.BigEndian.Uint16(frame[l.L3+4:]), flags) { // the identification means nothing in IPv6
+	id := binary.BigEndian.Uint16(frame[l.L3+4:]) // means nothing in IPv6
+	if m.runs[at].grow(payload, id, flags) {
 		at = none
 	}
 	m.flows[slot], m.slot, m.used = at, slot, true
@@ -119,10 +120,12 @@ func (m *merger) addSingle(i int, l *hdr.Packet) {
 // it.
 func (m *merger) continues(r *run, frame []byte, l *hdr.Packet, header, payload int) bool {
 	first := m.batch[r.first].Data
-	if l.EtherType != r.EtherType || l.L3 != r.L3 || l.L4+header != r.headers || payload > r.mss || r.headers-r.L3+r.payload+payload > maxPacket {
+	if l.EtherType != r.EtherType || l.L3 != r.L3 || l.L4+header != r.headers ||
+		payload > r.mss || r.headers-r.L3+r.payload+payload > maxPacket {
 		return false
 	}
-	return bytes.Equal(frame[:l.L3], first[:l.L3]) && r.sameIP(frame[l.L3:], first[l.L3:]) && r.sameTCP(frame[l.L4:r.headers], first[l.L4:r.headers])
+	return bytes.Equal(frame[:l.L3], first[:l.L3]) && r.sameIP(frame[l.L3:], first[l.L3:]) &&
+		r.sameTCP(frame[l.L4:r.headers], first[l.L4:r.headers])
 }
 
 func (r *run) sameIP(h, first []byte) bool {
@@ -132,7 +135,8 @@ func (r *run) sameIP(h, first []byte) bool {
 	const dontFragment = 0x40
 	return h[0] == first[0] && h[1] == first[1] && // version and length, TOS
 		h[6] == first[6] && h[8] == first[8] && // flags (fragments do not come here), TTL
-		(h[6]&dontFragment != 0 || binary.BigEndian.Uint16(h[4:]) == r.id) && // without DF the identification must count (RFC 6864)
+		// Without DF the identification must count (RFC 6864).
+		(h[6]&dontFragment != 0 || binary.BigEndian.Uint16(h[4:]) == r.id) &&
 		bytes.Equal(h[12:hdr.IPv4Len], first[12:hdr.IPv4Len])
 }
 

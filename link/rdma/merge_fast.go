@@ -42,7 +42,8 @@ func (m *merger) next(i int) bool {
 		return false
 	}
 	payload, id := r.lengthAndID(frame)
-	if payload <= 0 || payload > r.mss || r.headers+payload > len(frame) || r.headers-r.L3+r.payload+payload > maxPacket {
+	if payload <= 0 || payload > r.mss || r.headers+payload > len(frame) ||
+		r.headers-r.L3+r.payload+payload > maxPacket {
 		return false
 	}
 	if r.headersDiffer(frame, first.Data, id) {
@@ -117,7 +118,8 @@ func (r *run) headersDiffer(frame, first []byte, id uint16) bool {
 // length.
 func differIPv6(a, b *[hdr.EthLen + hdr.IPv6Len]byte) uint64 {
 	d := uint64(binary.LittleEndian.Uint16(a[16:]) ^ binary.LittleEndian.Uint16(b[16:]))
-	return d | differ8(a[20:], b[20:]) | differ8(a[28:], b[28:]) | differ8(a[36:], b[36:]) | differ8(a[44:], b[44:]) | differ8(a[46:], b[46:])
+	return d | differ8(a[20:], b[20:]) | differ8(a[28:], b[28:]) |
+		differ8(a[36:], b[36:]) | differ8(a[44:], b[44:]) | differ8(a[46:], b[46:])
 }
 
 // differ8 and differ4 are not 0 if the first eight or four bytes differ, in those bits of a

@@ -38,7 +38,8 @@ type sinkFinder struct {
 
 // sinkFor is the sink of a datagram's port, or nil.
 func (w *worker) sinkFor(r *run, sinks *sinkFinder) DatagramSink {
-	if sinks == nil || r.Proto != hdr.ProtoUDP || r.L4 == 0 || r.End-r.L4 < hdr.UDPLen || w.attachment.stopped() {
+	if sinks == nil || r.Proto != hdr.ProtoUDP || r.L4 == 0 || r.End-r.L4 < hdr.UDPLen ||
+		w.attachment.stopped() {
 		return nil
 	}
 	if n := w.attachment.networks.Load(); n == nil || n.fastPath == nil {

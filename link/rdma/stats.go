@@ -8,7 +8,7 @@ type Stats struct {
 	RxPackets     uint64 // delivered to the stack
 	RxMerged      uint64 // frames that went into a packet with others
 	RxVerified    uint64 // frames whose transport checksum was verified in software
-	RxZeroWindow  uint64 // ACKs changed because netstack had announced window 0, see tcpfix/zero_window.go
+	RxZeroWindow  uint64 // ACKs changed because netstack had announced window 0, see tcpfix
 	RxSYNRTTFixed uint64 // segments that echo a SYN sent several times, see tcpfix/syn_rtt_fix.go
 	RxSACKRemoved uint64 // ACKs whose SACK was taken out, see tcpfix/gso_sack_filter.go
 	RxFastPath    uint64 // packets that went to the transport layer directly, see fastpath.go
@@ -22,9 +22,9 @@ type Stats struct {
 
 	TxPackets uint64 // taken from the stack
 	TxLSO     uint64 // of these, left to the NIC to segment
-	TxWaits   uint64 // times that room was waited for, by a datagram, or by a segment because the backlog was full
+	TxWaits   uint64 // waits for room: of a datagram, or of a segment as the backlog was full
 	TxDropped uint64 // refused because there still was no room
-	TxResent  uint64 // TCP segments sent again by the link, see tcpfix/resend.go; netstack does not know of them
+	TxResent  uint64 // TCP segments sent again by the link, see tcpfix; unknown to netstack
 	TxErrors  uint64 // refused for another reason: too long, or the device is closed
 
 	// Segments that found no room, see backlog.go. They count as taken.
@@ -36,7 +36,9 @@ type Stats struct {
 
 // rxCounters is one worker's; a cache line or more apart from the next.
 type rxCounters struct {
-	packets, merged, verified, zeroWindow, synRTTFixed, sackRemoved, fastPath, fragments, badChecksum, otherMAC, own, otherVLAN, shed atomic.Uint64
+	packets, merged, verified, fastPath, fragments atomic.Uint64
+	zeroWindow, synRTTFixed, sackRemoved           atomic.Uint64
+	badChecksum, otherMAC, own, otherVLAN, shed    atomic.Uint64
 
 	waiting waiting
 	_       [64]byte

@@ -26,7 +26,8 @@ func (w *worker) stripVLAN(p *dv.Packet, l *hdr.Packet) bool {
 		return false
 	case l.EtherType != typeVLAN:
 		return w.vlan == 0 && !stripped || stripped && p.VLAN&vlanID == w.vlan
-	case stripped || len(frame) < hdr.EthLen+vlanLen || binary.BigEndian.Uint16(frame[14:])&vlanID != w.vlan:
+	case stripped || len(frame) < hdr.EthLen+vlanLen ||
+		binary.BigEndian.Uint16(frame[14:])&vlanID != w.vlan:
 		return false
 	}
 	copy(frame[vlanLen:], frame[:12])

@@ -164,7 +164,7 @@ func unbounded(frame []byte, l *hdr.Packet) bool {
 		return l.Proto != hdr.ProtoUDP
 	}
 	size := l.End - l.L4
-	return l.Proto == hdr.ProtoTCP && l.L4 > 0 && size >= hdr.TCPLen && size <= int(frame[l.L4+12]>>4)*4
+	return l.IsTCP() && size <= int(frame[l.L4+12]>>4)*4
 }
 
 // sheds decides whether a frame is to be dropped because too much waits already, and counts it.

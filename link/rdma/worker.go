@@ -85,9 +85,12 @@ type worker struct {
 type traffic struct{ packets, bytes uint64 }
 
 func (e *Endpoint) newWorker(s *attachment, i int) *worker {
-	w := &worker{e: e, attachment: s, q: e.dev.Rx(i), count: &e.rx[i], vlan: e.dev.VLAN(), merge: newMerger(batchFrames)}
+	w := &worker{
+		e: e, attachment: s, q: e.dev.Rx(i), count: &e.rx[i],
+		vlan: e.dev.VLAN(), merge: newMerger(batchFrames),
+	}
 	w.merge.off = e.opts.NoMerge
-	if runtime.GOMAXPROCS(0) > e.dev.NumRx()+1 { // else spinning takes the time of those who would send
+	if runtime.GOMAXPROCS(0) > e.dev.NumRx()+1 { // else spinning takes the senders' time
 		w.limit = maxSpins
 	}
 	w.spins = min(minSpins, w.limit)
