@@ -76,8 +76,11 @@ func (p *rxKernelObjects) make() (err error) {
 		return err
 	}
 	q.waiter = waiter{channel: p.channel, page: p.cq.ArmPage, register: p.cq.ArmOffset, cqn: p.cq.CQN}
-	q.Refill()
-	return p.start()
+	if err = p.start(); err != nil {
+		return err
+	}
+	q.Refill() // not before: a NIC may ignore what the doorbell record says when the queue becomes ready
+	return nil
 }
 
 // rxUserIndex keeps the user indices of receive queues clear of send queues'.

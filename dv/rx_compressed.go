@@ -44,7 +44,7 @@ func (q *RxQueue) beginBlock(l perFrameFormat) bool {
 	cqe := q.cq.next()
 	tail := cqe.Tail()
 	n := blockLen(cqe, q.posted-q.cc)
-	if n == 0 || tail&0xfc != titleReceive || uint16(tail>>16) != uint16(q.cc) {
+	if n == 0 || tail&0xfc != titleReceive || !q.isNext(tail>>16) {
 		return q.handleErrorCQE(l, cqe)
 	}
 	q.block.begin(cqe, n, (q.flagsOf(cqe))&^q.omitted)

@@ -14,7 +14,7 @@ import (
 // handleErrorCQE handles the completion at the consumer index, and reports whether the
 // queue goes on behind it; if not it was reset, or has failed.
 func (q *RxQueue) handleErrorCQE(l perFrameFormat, cqe *mlx5.CQE) bool {
-	inOrder := cqe.WQECounter() == uint16(q.cc)
+	inOrder := q.isNext(uint32(cqe.WQECounter()))
 	switch op := cqe.Opcode(); {
 	case op == mlx5.CQERecvErr && inOrder && cqe.Syndrome() == mlx5.SynLocalLength:
 		q.count.tooLong.n++

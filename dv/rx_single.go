@@ -64,8 +64,13 @@ func (r singleSGE) plain(dst []Packet, ready int) (int, bool) {
 // isFrame reports whether a completion, of which these are the last word and
 // the length, is that of a frame in the descriptor at cc.
 func (q *RxQueue) isFrame(tail, length uint32) bool {
-	return tail&0xfc == plainReceive && uint16(tail>>16) == uint16(q.cc) && length-ethHeader <= q.longest-ethHeader
+	return tail&0xfc == plainReceive && q.isNext(tail>>16) && length-ethHeader <= q.longest-ethHeader
 }
+
+// isNext reports whether a completion that names its descriptor by index is of the one at
+// cc. Index is a counter of 16 bits, or already the place in the ring: libmlx5 and DPDK do
+// not look at it, and no document tells.
+func (q *RxQueue) isNext(index uint32) bool { return (index^q.cc)&q.mask == 0 }
 
 func (r singleSGE) release(pkts []Packet) {
 	q := r.RxQueue

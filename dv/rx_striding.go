@@ -65,7 +65,7 @@ func (q *striding) poll(dst []Packet) int {
 		}
 		cqe := q.cq.next()
 		tail, word := cqe.Tail(), cqe.ByteCount()
-		switch inSlab := cqe.WQEID() == uint16(q.cc); {
+		switch inSlab := q.isNext(uint32(cqe.WQEID())); {
 		case tail&0xfc == plainReceive && inSlab && q.strideOK(uint16(tail>>16), word):
 			q.cq.ci++
 			if p := &dst[n]; q.takeStrides(p, word) {

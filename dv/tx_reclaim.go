@@ -58,7 +58,7 @@ const plainSend = uint32(mlx5.CQEReq) << 4
 // index. It reports whether that one had asked for a completion and was
 // not completed yet.
 func (q *TxQueue) retire(index uint16) bool {
-	start := q.cc + uint32(index-uint16(q.cc))
+	start := q.cc + (uint32(index)-q.cc)&q.mask
 	m := &q.marks[start&q.mask]
 	if m.start != start || m.end == start || q.rung-q.cc < m.end-q.cc {
 		return false

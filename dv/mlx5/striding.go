@@ -4,7 +4,7 @@ import "encoding/binary"
 
 // Reading of a CQE of a striding receive queue, whose WQEs hold many frames.
 
-// WQEID is the index of the WQE the frame is in.
+// WQEID is the index of the WQE the frame is in, modulo the size of the ring.
 func (c *CQE) WQEID() uint16 { return binary.BigEndian.Uint16(c[0x02:0x04]) }
 
 // Filler reports a completion without a frame: the rest of the WQE was too

@@ -26,6 +26,12 @@ type Config struct {
 	// SelfLoopback lets a transport domain receive its own broadcasts, multicasts
 	// and frames to itself. Off, as Linux sets it up for a single user.
 	SelfLoopback bool
+	// RecordAfterReady has a receive queue ignore what its doorbell record said when
+	// the queue became ready, until the record says something else. Off, it is taken.
+	RecordAfterReady bool
+	// RingIndex has completions name a WQE by its place in the ring (wqe_counter, and
+	// wqe_id of striding queues). Off, by a counter that runs over 65,536.
+	RingIndex bool
 	// DropTooLong drops a frame that is longer than its receive WQE and counts it,
 	// as newer firmware does, instead of an error completion.
 	DropTooLong bool

@@ -52,6 +52,8 @@ type RQ struct {
 	mu      sync.Mutex
 	state   State
 	hwCI    uint16 // WQEs consumed
+	ignored uint16 // what the record said when the queue became ready
+	ignores bool   // and it still says so: Config.RecordAfterReady
 	stride  int    // strides used of the WQE at hwCI
 	head    uint16 // linked list: slot of the WQE at hwCI
 	dropNow bool   // a packet has waited delayDrop in vain: drop until there is a WQE
@@ -131,6 +133,9 @@ func (rq *RQ) Modify(cur, next State) error {
 	rq.flushBlock()
 	if next == StateReset || rq.state == StateReset {
 		rq.hwCI, rq.stride, rq.head = rq.attr.StartIndex, 0, 0
+	}
+	if next == StateReady && rq.state == StateReset {
+		rq.ignored, rq.ignores = rq.record(), rq.nic.cfg.RecordAfterReady
 	}
 	rq.state = next
 	if next == StateError {

@@ -101,9 +101,17 @@ func (rq *RQ) arrange(b *rxBurst) (stripped bool) {
 	return false
 }
 
+// record is the count of WQEs that the driver says it has written.
+func (rq *RQ) record() uint16 { return uint16(rq.attr.Record.LoadBE32(mlx5.RecordRecv)) }
+
 // posted is how many WQEs wait in the ring.
 func (rq *RQ) posted() uint16 {
-	return uint16(rq.attr.Record.LoadBE32(mlx5.RecordRecv)) - rq.hwCI
+	written := rq.record()
+	if rq.ignores && written == rq.ignored {
+		return 0
+	}
+	rq.ignores = false
+	return written - rq.hwCI
 }
 
 // available reports whether there is a WQE for a packet, waiting for one if the
@@ -159,8 +167,8 @@ func (rq *RQ) slot() uint16 {
 
 // index is how completions name the next WQE.
 func (rq *RQ) index() uint16 {
-	if rq.attr.LinkedList {
-		return rq.head
+	if rq.attr.LinkedList || rq.nic.cfg.RingIndex {
+		return rq.slot()
 	}
 	return rq.hwCI
 }

@@ -256,6 +256,9 @@ func (b *burst) count(c *counters) {
 
 func (sq *SQ) writeCompletion(c completion) bool {
 	var e [mlx5.CQESize]byte
+	if sq.nic.cfg.RingIndex {
+		c.index &= 1<<sq.attr.LogSize - 1
+	}
 	if c.failed.syndrome == 0 {
 		cqe := mlx5.TxCQE{UIdx: sq.attr.UserIndex, Timestamp: sq.burst.now, Opcode: c.op, SQN: sq.number, Counter: c.index,
 			OpOwn: mlx5.OpOwn(mlx5.CQEReq, 0, c.se, 0)}
