@@ -150,11 +150,13 @@ func (p *txKernelObjects) start() (err error) {
 	return p.qp.ToReady(d.port)
 }
 
-// halt destroys them.
+// halt destroys them. It asks for the state first: the kernel resets the send queue from the
+// state that it last saw, and an error it has not seen makes that a failure in its log.
 func (p *txKernelObjects) halt() error {
 	var errs []error
 	if p.qp != nil {
-		errs = append(errs, p.qp.Close())
+		_, err := p.qp.Query()
+		errs = append(errs, err, p.qp.Close())
 	}
 	if p.cq != nil {
 		errs = append(errs, p.cq.Close())

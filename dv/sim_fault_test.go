@@ -277,6 +277,9 @@ func TestTxRecovery(t *testing.T) {
 			if st := q.Stats(); st.Resets != 5 || st.Drops.Lost != 20 {
 				t.Errorf("stats %+v", st)
 			}
+			if n := s.linux.Refused(); n != 0 {
+				t.Errorf("the kernel logged %d refused commands", n)
+			}
 		})
 	}
 }

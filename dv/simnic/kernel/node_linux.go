@@ -22,10 +22,15 @@ type Linux struct {
 	pinned atomic.Int64 // pages pinned by all files, what RLIMIT_MEMLOCK counts
 
 	populates bool
+	refused   atomic.Int64
 
 	methods map[methodKey]*method
 	writes  map[uint32]writeCommand
 }
+
+// Refused is how many commands the firmware refused without the caller being told: each
+// is a line in the kernel's log. A correct driver causes none.
+func (l *Linux) Refused() int64 { return l.refused.Load() }
 
 // NewLinux puts a kernel around n. It needs no closing.
 func New(n *simnic.NIC, cfg Config) *Linux {

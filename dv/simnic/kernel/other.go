@@ -17,6 +17,9 @@ type Linux struct{}
 // New puts a kernel around n.
 func New(*simnic.NIC, Config) *Linux { return &Linux{} }
 
+// Refused is 0.
+func (*Linux) Refused() int64 { return 0 }
+
 // OpenNode needs linux.
 func (*Linux) OpenNode() (uverbs.Kernel, error) {
 	return nil, fmt.Errorf("kernel: uverbs node: %w outside linux", errors.ErrUnsupported)

@@ -361,6 +361,9 @@ func (q *qp) destroy() error {
 		}
 		q.tir = nil
 	}
+	if !q.rss && q.state != qpReset && q.move(simnic.StateReset, simnic.StateReset, true) == unix.EINVAL {
+		q.ring.node.linux.refused.Add(1) // and on with it (destroy_qp_common in drivers/infiniband/hw/mlx5/qp.c)
+	}
 	if q.rq != nil {
 		if err := q.rq.Destroy(); err != nil {
 			return err
