@@ -274,11 +274,8 @@ func TestTxRecovery(t *testing.T) {
 					t.Fatalf("round %d: %d done, want 3", round, n)
 				}
 			}
-			if st := q.Stats(); st.Resets != 5 || st.Drops.Lost != 20 {
-				t.Errorf("stats %+v", st)
-			}
-			if n := s.linux.Refused(); n != 0 {
-				t.Errorf("the kernel logged %d refused commands", n)
+			if st, n := q.Stats(), s.linux.Refused(); st.Resets != 5 || st.Drops.Lost != 20 || n != 0 {
+				t.Errorf("%d refused commands in the kernel's log, stats %+v", n, st)
 			}
 		})
 	}
