@@ -89,6 +89,10 @@ type Stack struct {
 // and after Config.AddressTimeout at the latest if it asks the network for addresses. On a link
 // whose neighbours need no resolution (no ARP, such as a TUN) nothing is detected or announced.
 //
+// Where netstack's TCP goes wrong on a network that loses frames, the link of [Open] puts it right
+// (docs/netstack-workarounds.md); others do not: on them a connection can stand still for good after
+// losses. A program on such a link sets deadlines.
+//
 // Of gVisor's own links these are known to close in the middle of traffic (tests/links): channel,
 // veth, alone and below sniffer or packetsocket, and fdbased with readv, recvmmsg or mmap. xdp's
 // waits for itself when it is detached: Close then takes a second, says so in the log and leaves
