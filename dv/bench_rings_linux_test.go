@@ -22,14 +22,18 @@ func BenchmarkRings(b *testing.B) {
 	for _, batch := range []int{1, 8, 32, 128} {
 		for _, size := range []int{64, 1514} {
 			for _, f := range rxFeatures {
-				b.Run(benchName("rx", size, f.name, batch), func(b *testing.B) { benchRx(b, f.fill, size, batch) })
+				b.Run(benchName("rx", size, f.name, batch),
+					func(b *testing.B) { benchRx(b, f.fill, size, batch) })
 			}
 			for _, f := range txFeatures {
-				b.Run(benchName("tx", size, f.name, batch), func(b *testing.B) { benchTx(b, f.limits, f.flame, size, batch) })
+				b.Run(benchName("tx", size, f.name, batch),
+					func(b *testing.B) { benchTx(b, f.limits, f.flame, size, batch) })
 			}
-			b.Run(benchName("floor", size, "swap,copy", batch), func(b *testing.B) { benchFloor(b, size, batch) })
+			b.Run(benchName("floor", size, "swap,copy", batch),
+				func(b *testing.B) { benchFloor(b, size, batch) })
 			for _, x := range xFeatures {
-				b.Run(benchName("xconnect", size, x.name, batch), func(b *testing.B) { benchCross(b, x, size, batch) })
+				b.Run(benchName("xconnect", size, x.name, batch),
+					func(b *testing.B) { benchCross(b, x, size, batch) })
 			}
 		}
 	}

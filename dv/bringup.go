@@ -39,7 +39,10 @@ func (d *Device) bringUp(ctx context.Context, t *target) error {
 		name string
 		do   func() error
 	}{
-		{"mapping memory", func() error { return d.cleanup.run("map memory", d.mapMemory, d.memory.free) }},
+		{"mapping memory", func() error {
+			return d.cleanup.run("map memory",
+				d.mapMemory, d.memory.free)
+		}},
 		{"opening the RDMA context", func() error { return d.openContext(t) }},
 		{"asking for its capabilities", d.checkDevice},
 		{"registering memory", d.registerMemory},
@@ -68,7 +71,8 @@ func (d *Device) openContext(t *target) error {
 		if err != nil {
 			return err
 		}
-		d.context, err = uverbs.Open(k, uverbs.Options{TxQPs: d.plan.tx, DriverID: t.driver, WriteCombining: d.config.BlueFlame})
+		d.context, err = uverbs.Open(k, uverbs.Options{TxQPs: d.plan.tx, DriverID: t.driver,
+			WriteCombining: d.config.BlueFlame})
 		return err
 	}, func() error {
 		err := d.context.Close()
@@ -92,7 +96,8 @@ func (d *Device) checkDevice() error {
 	}
 	d.linkUp.Store(port.Active())
 	d.caps = capsOf(&caps, &d.plan)
-	d.spread.Store(&spread{newToeplitz(d.config.RSSKey), evenly(d.plan.rx, logTable(caps, d.plan.rx))})
+	d.spread.Store(&spread{newToeplitz(d.config.RSSKey),
+		evenly(d.plan.rx, logTable(caps, d.plan.rx))})
 	return d.checkLimits(&caps)
 }
 
@@ -111,16 +116,22 @@ func (d *Device) checkLimits(caps *uverbs.DeviceCaps) error {
 		}
 	}
 	if d.config.StripVLAN && !caps.VLANStrip {
-		return errorf(ErrNotSupported, "this device cannot take VLAN tags out of frames: do not set StripVLAN")
+		return errorf(ErrNotSupported,
+			"this device cannot take VLAN tags out of frames: do not set StripVLAN")
 	}
 	if d.config.EventFrames > 0 && caps.ModerationMaxCount == 0 {
-		return errorf(ErrNotSupported, "this device cannot hold events back: do not set EventFrames")
+		return errorf(ErrNotSupported,
+			"this device cannot hold events back: do not set EventFrames")
 	}
 	if d.plan.rxWQE() > caps.MaxRecvDesc {
-		return errorf(ErrNotSupported, "this device has receive descriptors of %d bytes, %d are needed for %d buffers per frame: set NoMultiSegment", caps.MaxRecvDesc, d.plan.rxWQE(), d.plan.segs)
+		return errorf(ErrNotSupported,
+			"this device has receive descriptors of %d bytes, %d are needed for %d buffers per frame: set NoMultiSegment",
+			caps.MaxRecvDesc, d.plan.rxWQE(), d.plan.segs)
 	}
 	if d.plan.striding && !canStride(caps) {
-		return errorf(ErrNotSupported, "this device has no receive rings of %d strides of %d bytes: do not set Striding", strides, strideSize)
+		return errorf(ErrNotSupported,
+			"this device has no receive rings of %d strides of %d bytes: do not set Striding",
+			strides, strideSize)
 	}
 	return nil
 }
@@ -171,12 +182,14 @@ func (d *Device) makeTx() error {
 func (d *Device) stageOf(i int) staging {
 	at := d.plan.arenaBytes() - (d.plan.tx-i)*d.plan.stage
 	mem := d.memory.arena
-	return staging{buf: mem.Slice(at, d.plan.stage), addr: mem.Addr() + uint64(at), lkey: d.mr.LKey, size: uint32(d.plan.stage)}
+	return staging{buf: mem.Slice(at, d.plan.stage), addr: mem.Addr() + uint64(at), lkey: d.mr.LKey,
+		size: uint32(d.plan.stage)}
 }
 
 func (d *Device) makeRx() error {
 	for i := range d.plan.rx {
-		p := &rxKernelObjects{d: d, ring: d.memory.ring(d.plan.rqBytes()), rec: d.memory.record(), cqMem: d.memory.ring(d.plan.rxCQBytes())}
+		p := &rxKernelObjects{d: d, ring: d.memory.ring(d.plan.rqBytes()), rec: d.memory.record(),
+			cqMem: d.memory.ring(d.plan.rxCQBytes())}
 		cq := newCompRing(p.cqMem, d.memory.record(), d.plan.rxCompletions())
 		p.q = d.newRx(i, p.ring, p.rec, cq)
 		if d.compression() != 0 {

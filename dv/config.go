@@ -108,7 +108,8 @@ type Config struct {
 	// SymmetricRSSKey.
 	RSSKey RSSKey
 
-	// Logger gets set-up, faults and recoveries, never packets; at level Debug also what is on and off. nil: silence.
+	// Logger gets set-up, faults and recoveries, never packets; at level Debug also what is on and
+	// off. nil: silence.
 	Logger *slog.Logger
 }
 

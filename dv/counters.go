@@ -57,9 +57,12 @@ func (c *rxCounts) showWaits() {
 
 func (c *rxCounts) stats() RxStats {
 	return RxStats{
-		Packets: c.packets.shown.Load(), Bytes: c.bytes.shown.Load(), Compressed: c.compressed.shown.Load(), Segmented: c.segmented.shown.Load(), Polls: c.polls.shown.Load(), Hits: c.hits.shown.Load(),
+		Packets: c.packets.shown.Load(), Bytes: c.bytes.shown.Load(),
+		Compressed: c.compressed.shown.Load(), Segmented: c.segmented.shown.Load(),
+		Polls: c.polls.shown.Load(), Hits: c.hits.shown.Load(),
 		Arms: c.arms.shown.Load(), Events: c.events.shown.Load(), Wakes: c.wakes.shown.Load(),
-		Refills: c.refills.shown.Load(), Stalls: c.stalls.shown.Load(), Resets: c.resets.shown.Load(),
+		Refills: c.refills.shown.Load(), Stalls: c.stalls.shown.Load(),
+		Resets: c.resets.shown.Load(),
 		Drops: RxDrops{
 			TooLong: c.tooLong.shown.Load(), Flushed: c.flushed.shown.Load(),
 			Error: c.errors.shown.Load(), Malformed: c.malformed.shown.Load(),
@@ -102,8 +105,10 @@ func (c *txCounts) showFaults() {
 
 func (c *txCounts) stats() TxStats {
 	return TxStats{
-		Packets: c.packets.shown.Load(), Bytes: c.bytes.shown.Load(), LSO: c.lso.shown.Load(), MultiPacket: c.mpw.shown.Load(), Inline: c.inline.shown.Load(),
-		ZeroCopy: c.zeroCopy.shown.Load(), Doorbells: c.doorbells.shown.Load(), BlueFlames: c.blueFlames.shown.Load(), Completions: c.completions.shown.Load(),
+		Packets: c.packets.shown.Load(), Bytes: c.bytes.shown.Load(), LSO: c.lso.shown.Load(),
+		MultiPacket: c.mpw.shown.Load(), Inline: c.inline.shown.Load(),
+		ZeroCopy: c.zeroCopy.shown.Load(), Doorbells: c.doorbells.shown.Load(),
+		BlueFlames: c.blueFlames.shown.Load(), Completions: c.completions.shown.Load(),
 		Stalls: c.stalls.shown.Load(), Resets: c.resets.shown.Load(),
 		Drops: TxDrops{Refused: c.refused.shown.Load(), Lost: c.lost.shown.Load()},
 	}

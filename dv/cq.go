@@ -25,7 +25,8 @@ type compRing struct {
 // entry is marked as not written, of the wrong pass too. The NIC must not know
 // of mem yet.
 func newCompRing(mem, rec *mmio.Region, entries int) compRing {
-	c := compRing{mem: mem, buf: mem.Slice(0, entries*mlx5.CQESize), rec: rec, mask: uint32(entries - 1), log: uint32(bits.TrailingZeros32(uint32(entries)))}
+	c := compRing{mem: mem, buf: mem.Slice(0, entries*mlx5.CQESize), rec: rec,
+		mask: uint32(entries - 1), log: uint32(bits.TrailingZeros32(uint32(entries)))}
 	clear(c.buf)
 	for at := mlx5.CQESize - 1; at < len(c.buf); at += mlx5.CQESize {
 		c.buf[at] = mlx5.OpOwn(mlx5.CQEInvalid, 0, 0, 1)
@@ -76,7 +77,8 @@ func (c *compRing) publish() {
 
 // skip passes over what is there, unread, and publishes that.
 func (c *compRing) skip() {
-	for range 2 * (c.mask + 1) { // a full ring is one pass; a second look finds nothing, or what came meanwhile
+	// a full ring is one pass; a second look finds nothing, or what came meanwhile
+	for range 2 * (c.mask + 1) {
 		own, ours := c.owned(c.ci)
 		if !ours {
 			break

@@ -72,7 +72,8 @@ func Open(ctx context.Context, cfg Config) (*Device, error) {
 }
 
 func newDevice(cfg Config, t *target) *Device {
-	d := &Device{config: cfg, facts: t.facts, port: t.facts.Port, flowTag: newFlowTag(), log: cfg.Logger, done: make(chan struct{}), linkChanged: make(chan struct{}, 1)}
+	d := &Device{config: cfg, facts: t.facts, port: t.facts.Port, flowTag: newFlowTag(),
+		log: cfg.Logger, done: make(chan struct{}), linkChanged: make(chan struct{}, 1)}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -93,8 +94,10 @@ func open(ctx context.Context, cfg Config, t *target) (*Device, error) {
 		}
 		return nil, err
 	}
-	d.log.Info("device is up", "device", d.Name(), "netdev", d.Netdev(), "mac", d.MAC().String(), "vlan", d.VLAN(),
-		"firmware", d.caps.Firmware, "rx", d.NumRx(), "tx", d.NumTx(), "pinned_bytes", d.plan.pinned())
+	d.log.Info("device is up", "device", d.Name(), "netdev", d.Netdev(), "mac",
+		d.MAC().String(), "vlan", d.VLAN(),
+		"firmware", d.caps.Firmware, "rx", d.NumRx(), "tx", d.NumTx(),
+		"pinned_bytes", d.plan.pinned())
 	on, off := summary(d.Features())
 	d.log.Debug("features", "device", d.Name(), "on", on, "off", off)
 	return d, nil
@@ -220,7 +223,8 @@ func (d *Device) Close() error {
 		}
 		err := d.cleanup.unwind()
 		if failed := d.Err(); err != nil && errors.Is(failed, ErrFailed) {
-			d.log.Warn("objects of the failed device could not be destroyed", "device", d.Name(), "error", err)
+			d.log.Warn("objects of the failed device could not be destroyed",
+				"device", d.Name(), "error", err)
 			return
 		}
 		d.closeErr = err

@@ -70,7 +70,9 @@ func errorf(kind error, format string, args ...any) error {
 
 // inInfiniBand is the refusal of a port that runs the other protocol.
 func inInfiniBand(device string, port uint8) error {
-	return errorf(ErrInfiniBand, "port %d of %s is InfiniBand: set LINK_TYPE_P%d=ETH with mlxconfig and reboot", port, device, port)
+	return errorf(ErrInfiniBand,
+		"port %d of %s is InfiniBand: set LINK_TYPE_P%d=ETH with mlxconfig and reboot", port,
+		device, port)
 }
 
 // asPermission makes an EPERM or EACCES of the kernel an ErrPermission, unless

@@ -86,14 +86,18 @@ type rxRig struct {
 	pauses        []time.Duration // after which the owner is to be woken
 }
 
-func newRxRig(t testing.TB, entries, frames int) *rxRig { return newRxRigOf(t, entries, frames, 2048) }
+func newRxRig(t testing.TB,
+	entries, frames int) *rxRig {
+	return newRxRigOf(t, entries, frames, 2048)
+}
 
 // newRxRigOf is newRxRig with frames of size bytes.
 func newRxRigOf(t testing.TB, entries, frames, size int) *rxRig {
 	pool := newPool(memory(t, frames*size), 0x12a4, size, frames)
 	cqMem, rec, cqRec := memory(t, entries*64), memory(t, 8), memory(t, 8)
 	r := &rxRig{pool: pool, rec: rec, cqRec: cqRec}
-	r.q = newRxQueue(0, entries, memory(t, entries*16), rec, newCompRing(cqMem, cqRec, entries), pool)
+	r.q = newRxQueue(0, entries, memory(t, entries*16), rec,
+		newCompRing(cqMem, cqRec, entries), pool)
 	r.nic = fakeCQ{buf: cqMem.Slice(0, entries*64), size: uint32(entries)}
 	r.q.queueControl = queueControl{
 		halt:  func() error { r.halts++; return r.haltErr },
@@ -140,11 +144,13 @@ const (
 
 func newTxRig(t testing.TB, blocks, stageSize int, limits txLimits) *txRig {
 	pool := newPool(memory(t, 64*2048), 0x7700, 2048, 64)
-	r := &txRig{pool: pool, rec: memory(t, 8), cqRec: memory(t, 8), cqMem: memory(t, blocks*64), stage: memory(t, stageSize)}
+	r := &txRig{pool: pool, rec: memory(t, 8), cqRec: memory(t, 8), cqMem: memory(t, blocks*64),
+		stage: memory(t, stageSize)}
 	ring := memory(t, blocks*64)
 	r.ring = ring.Slice(0, blocks*64)
 	r.q = newTxQueue(0, blocks, ring, r.rec, pool, staging{
-		buf: r.stage.Slice(0, stageSize), addr: r.stage.Addr(), lkey: testLKey, size: uint32(stageSize)}, limits)
+		buf: r.stage.Slice(0, stageSize), addr: r.stage.Addr(), lkey: testLKey,
+		size: uint32(stageSize)}, limits)
 	r.q.queueControl = queueControl{
 		halt:  func() error { r.halts++; return nil },
 		start: func() error { r.starts++; r.connect(); return nil },

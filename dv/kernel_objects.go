@@ -59,7 +59,8 @@ func (p *rxKernelObjects) make() (err error) {
 	}
 	if p.cq, err = d.context.CreateCQ(uverbs.CQAttr{
 		Entries: d.plan.rxCompletions(), Buf: p.cqMem, DBR: q.cq.rec, Channel: p.channel,
-		Vector: uint32(q.index) % max(1, d.context.Caps().CompVectors), UserHandle: handle(handleRxCQ, q.index, 0),
+		Vector:      uint32(q.index) % max(1, d.context.Caps().CompVectors),
+		UserHandle:  handle(handleRxCQ, q.index, 0),
 		Compression: d.compression(),
 	}); err != nil {
 		return err
@@ -70,16 +71,21 @@ func (p *rxKernelObjects) make() (err error) {
 		}
 	}
 	if p.wq, err = d.pd.CreateWQ(uverbs.WQAttr{
-		CQ: p.cq, Entries: d.plan.rxRing(), LogStride: uint32(bits.TrailingZeros(uint(d.plan.rxWQE()))), Striding: d.plan.strided(), Buf: p.ring, DBR: p.rec, UserIndex: uint32(rxUserIndex + q.index),
-		UserHandle: handle(handleRxWQ, q.index, 0), VLANStrip: d.stripsVLAN(), DelayDrop: d.config.DelayDrop,
+		CQ: p.cq, Entries: d.plan.rxRing(),
+		LogStride: uint32(bits.TrailingZeros(uint(d.plan.rxWQE()))), Striding: d.plan.strided(),
+		Buf: p.ring, DBR: p.rec, UserIndex: uint32(rxUserIndex + q.index),
+		UserHandle: handle(handleRxWQ, q.index, 0), VLANStrip: d.stripsVLAN(),
+		DelayDrop: d.config.DelayDrop,
 	}); err != nil {
 		return err
 	}
-	q.waiter = waiter{channel: p.channel, page: p.cq.ArmPage, register: p.cq.ArmOffset, cqn: p.cq.CQN}
+	q.waiter = waiter{channel: p.channel, page: p.cq.ArmPage,
+		register: p.cq.ArmOffset, cqn: p.cq.CQN}
 	if err = p.start(); err != nil {
 		return err
 	}
-	q.Refill() // not before: a NIC may ignore what the doorbell record says when the queue becomes ready
+	// not before: a NIC may ignore what the doorbell record says when the queue becomes ready
+	q.Refill()
 	return nil
 }
 
@@ -135,12 +141,14 @@ func (p *txKernelObjects) start() (err error) {
 	generation := p.generation.Add(1)
 	q.cq = newCompRing(p.cqMem, p.cqRec, d.plan.txBlocks)
 	if p.cq, err = d.context.CreateCQ(uverbs.CQAttr{
-		Entries: d.plan.txBlocks, Buf: p.cqMem, DBR: p.cqRec, UserHandle: handle(handleTxCQ, q.index, generation),
+		Entries: d.plan.txBlocks, Buf: p.cqMem, DBR: p.cqRec,
+		UserHandle: handle(handleTxCQ, q.index, generation),
 	}); err != nil {
 		return err
 	}
 	if p.qp, err = d.pd.CreateRawQP(uverbs.QPAttr{
-		CQ: p.cq, Entries: d.plan.txBlocks, SQBuf: p.ring, DBR: p.rec, UserIndex: uint32(q.index + 1),
+		CQ: p.cq, Entries: d.plan.txBlocks, SQBuf: p.ring, DBR: p.rec,
+		UserIndex:  uint32(q.index + 1),
 		UserHandle: handle(handleTxQP, q.index, generation),
 	}); err != nil {
 		return err

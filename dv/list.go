@@ -89,10 +89,12 @@ func NetworkOf(cfg Config) (Network, error) {
 	}
 	name := t.facts.Netdev
 	if name == "" {
-		return Network{}, errorf(ErrNotFound, "%s has no netdev in this network namespace", t.facts.Name)
+		return Network{}, errorf(ErrNotFound, "%s has no netdev in this network namespace",
+			t.facts.Name)
 	}
 	if _, err := netdev.ByName(name); err != nil {
-		return Network{}, withKind(ErrNotFound, fmt.Errorf("netdev %s of %s: %w", name, t.facts.Name, err))
+		return Network{}, withKind(ErrNotFound,
+			fmt.Errorf("netdev %s of %s: %w", name, t.facts.Name, err))
 	}
 	if cfg.VLAN != 0 {
 		if name, err = netdev.VLANOn(name, int(cfg.VLAN)); err != nil {

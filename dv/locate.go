@@ -22,7 +22,8 @@ type host struct {
 }
 
 func thisHost() *host {
-	return &host{iface: netdev.ByName, rdma: netdev.RDMAFactsOf, env: uverbs.ReadEnvironment, pinned: netdev.PinnedBytes, open: uverbs.OpenNode}
+	return &host{iface: netdev.ByName, rdma: netdev.RDMAFactsOf, env: uverbs.ReadEnvironment,
+		pinned: netdev.PinnedBytes, open: uverbs.OpenNode}
 }
 
 // target is a port to be opened.
@@ -47,7 +48,8 @@ func (t *target) ready() error {
 }
 
 func isDown(netdev string) error {
-	return errorf(ErrDown, "netdev %s is down, and its port passes no frames: ip link set %s up", netdev, netdev)
+	return errorf(ErrDown, "netdev %s is down, and its port passes no frames: ip link set %s up",
+		netdev, netdev)
 }
 
 // locate finds what cfg names.
@@ -66,7 +68,8 @@ func given(cfg *Config) *target {
 	if f.Name == "" {
 		f.Name = "device"
 	}
-	return &target{facts: f, driver: uverbs.DriverMLX5, open: cfg.Kernel, allowed: func(*plan) error { return nil }}
+	return &target{facts: f, driver: uverbs.DriverMLX5, open: cfg.Kernel,
+		allowed: func(*plan) error { return nil }}
 }
 
 // node is an RDMA device with all that is known about it.
@@ -91,7 +94,8 @@ func (m *host) nodes() ([]node, error) {
 // locate finds the port called name, as an RDMA device or as a netdev.
 func (m *host) locate(name string) (*target, error) {
 	if name == "" {
-		return nil, errorf(ErrConfig, "no device named: set Config.Device to an RDMA device (ls /sys/class/infiniband) or its netdev")
+		return nil, errorf(ErrConfig,
+			"no device named: set Config.Device to an RDMA device (ls /sys/class/infiniband) or its netdev")
 	}
 	nodes, err := m.nodes()
 	if err != nil {
@@ -118,9 +122,12 @@ func (m *host) unknown(name string, nodes []node) error {
 	}
 	devices := strings.Join(have, ", ")
 	if _, err := m.iface(name); err == nil {
-		return errorf(ErrNoRDMA, "netdev %s has no RDMA device: it is not a port of an mlx5 NIC in this network namespace, or mlx5_ib is not loaded; RDMA devices here: %s", name, devices)
+		return errorf(ErrNoRDMA,
+			"netdev %s has no RDMA device: it is not a port of an mlx5 NIC in this network namespace, or mlx5_ib is not loaded; RDMA devices here: %s",
+			name, devices)
 	}
-	return errorf(ErrNotFound, "no RDMA device or netdev is called %s; RDMA devices here: %s", name, devices)
+	return errorf(ErrNotFound, "no RDMA device or netdev is called %s; RDMA devices here: %s", name,
+		devices)
 }
 
 // port is what sysfs says about port num, nil if there is none.
@@ -176,7 +183,8 @@ func (n *node) portOf(name string) uint8 {
 // target makes port of n something to open, or says why it cannot be.
 func (m *host) target(n *node, port uint8) (*target, error) {
 	if n.rdma.Driver != 0 && n.rdma.Driver != uverbs.DriverMLX5 {
-		return nil, errorf(ErrNotMlx5, "%s is a software or other RDMA device and has no raw packet queues: an mlx5 NIC (ConnectX-4 or later) is needed", n.IBDev)
+		return nil, errorf(ErrNotMlx5,
+			"%s is a software or other RDMA device and has no raw packet queues: an mlx5 NIC (ConnectX-4 or later) is needed", n.IBDev)
 	}
 	if p := n.port(port); p != nil && p.LinkLayer == "InfiniBand" {
 		return nil, inInfiniBand(n.IBDev, port)
@@ -187,9 +195,11 @@ func (m *host) target(n *node, port uint8) (*target, error) {
 	case err != nil:
 		return nil, withKind(ErrNotFound, err)
 	}
-	t := &target{driver: n.rdma.Driver, open: func() (uverbs.Kernel, error) { return m.open(n.Node) }}
+	t := &target{driver: n.rdma.Driver,
+		open: func() (uverbs.Kernel, error) { return m.open(n.Node) }}
 	t.allowed = func(p *plan) error { return m.allowed(n.IBDev, p) }
-	t.facts = PortFacts{Name: n.IBDev, Netdev: n.netdev(port), Port: port, MTU: defaultMTU, Virtual: n.VF}
+	t.facts = PortFacts{Name: n.IBDev, Netdev: n.netdev(port), Port: port,
+		MTU: defaultMTU, Virtual: n.VF}
 	if t.facts.Netdev == "" {
 		return t, nil // in another network namespace, which hides it
 	}
@@ -208,13 +218,15 @@ func (m *host) allowed(device string, p *plan) error {
 		return err
 	}
 	if !env.NetRaw {
-		return errorf(ErrPermission, "raw queues on %s need CAP_NET_RAW: setcap cap_net_raw+ep on the program, docker --cap-add NET_RAW, or be root", device)
+		return errorf(ErrPermission,
+			"raw queues on %s need CAP_NET_RAW: setcap cap_net_raw+ep on the program, docker --cap-add NET_RAW, or be root", device)
 	}
 	already := m.pinned()
 	if env.IPCLock || env.Memlock >= uint64(p.pinned())+already {
 		return nil
 	}
 	const mib = 1 << 20
-	return errorf(ErrMemlock, "%s needs %.1f MiB of locked memory (this process has locked %.1f already), the limit is %.1f: raise it (ulimit -l, systemd LimitMEMLOCK=, docker --ulimit memlock=-1), grant CAP_IPC_LOCK, or use fewer or smaller queues",
+	return errorf(ErrMemlock,
+		"%s needs %.1f MiB of locked memory (this process has locked %.1f already), the limit is %.1f: raise it (ulimit -l, systemd LimitMEMLOCK=, docker --ulimit memlock=-1), grant CAP_IPC_LOCK, or use fewer or smaller queues",
 		device, float64(p.pinned())/mib, float64(already)/mib, float64(env.Memlock)/mib)
 }

@@ -74,10 +74,12 @@ func usual(t *testing.T) *host {
 	tr["sys/class/infiniband/mlx5_2/device/physfn"] = "-> ../0000:01:00.0"
 	tr["sys/class/infiniband/rxe0/ports/1/gid_attrs/ndevs/0"] = "eth0\n"
 	interfaces := map[string]netdev.Interface{
-		"eth0":     {Name: "eth0", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}, MTU: 1500, Up: true},
-		"enp1s0f0": {Name: "enp1s0f0", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, MTU: 9000, Up: true},
-		"enp1s0v0": {Name: "enp1s0v0", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, MTU: 1500, Up: true},
-		"ib0":      {Name: "ib0", MTU: 2044, Up: true},
+		"eth0": {Name: "eth0", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}, MTU: 1500, Up: true},
+		"enp1s0f0": {Name: "enp1s0f0", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, MTU: 9000,
+			Up: true},
+		"enp1s0v0": {Name: "enp1s0v0", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, MTU: 1500,
+			Up: true},
+		"ib0": {Name: "ib0", MTU: 2044, Up: true},
 	}
 	return &host{
 		root: tr.write(t),
@@ -87,8 +89,11 @@ func usual(t *testing.T) *host {
 			}
 			return netdev.Interface{}, errors.New("Link not found")
 		},
-		rdma:   func(string) netdev.RDMAFacts { return netdev.RDMAFacts{} },
-		env:    func() (uverbs.Environment, error) { return uverbs.Environment{NetRaw: true, Memlock: 64 << 20}, nil },
+		rdma: func(string) netdev.RDMAFacts { return netdev.RDMAFacts{} },
+		env: func() (uverbs.Environment, error) {
+			return uverbs.Environment{NetRaw: true,
+				Memlock: 64 << 20}, nil
+		},
 		pinned: func() uint64 { return 0 },
 		open:   func(string) (uverbs.Kernel, error) { return nil, unix.ENXIO },
 	}
@@ -102,7 +107,8 @@ func TestLocate(t *testing.T) {
 			continue
 		}
 		f := got.facts
-		if f.Name != "mlx5_0" || f.Netdev != "enp1s0f0" || f.MTU != 9000 || f.MAC.String() != "02:00:00:00:00:01" || f.Port != 1 || f.Virtual || f.Down {
+		if f.Name != "mlx5_0" || f.Netdev != "enp1s0f0" || f.MTU != 9000 ||
+			f.MAC.String() != "02:00:00:00:00:01" || f.Port != 1 || f.Virtual || f.Down {
 			t.Errorf("%s: %+v", name, f)
 		}
 	}
@@ -128,7 +134,8 @@ func TestLocateGuestVF(t *testing.T) {
 		t.Errorf("MAC %v, %v, want ErrMAC", mac, err)
 	}
 	own := net.HardwareAddr{2, 0, 0, 0, 0, 1}
-	if mac, err := chooseMAC(&Config{AllowNetdevMAC: true}, &got.facts); err != nil || mac.String() != own.String() {
+	if mac, err := chooseMAC(&Config{AllowNetdevMAC: true}, &got.facts); err != nil ||
+		mac.String() != own.String() {
 		t.Errorf("with AllowNetdevMAC %v, %v, want %v", mac, err, own)
 	}
 }
@@ -161,7 +168,8 @@ func TestRefusals(t *testing.T) {
 		says         string
 	}{
 		{"nothing named", "", nil, ErrConfig, "set Config.Device"},
-		{"unknown name", "mlx5_9", nil, ErrNotFound, "RDMA devices here: mlx5_0, mlx5_1, mlx5_2, rxe0"},
+		{"unknown name", "mlx5_9", nil, ErrNotFound,
+			"RDMA devices here: mlx5_0, mlx5_1, mlx5_2, rxe0"},
 		{"netdev without RDMA device", "eth0", nil, ErrNoRDMA, "not a port of an mlx5 NIC"},
 		{"no RDMA at all", "mlx5_0", func(m *host) { m.root = t.TempDir() }, ErrNoRDMA, "modprobe"},
 		{"InfiniBand", "mlx5_1", nil, ErrInfiniBand, "LINK_TYPE_P1=ETH"},
@@ -170,17 +178,27 @@ func TestRefusals(t *testing.T) {
 		{"other make, by netlink", "mlx5_0", func(m *host) {
 			m.rdma = func(string) netdev.RDMAFacts { return netdev.RDMAFacts{Driver: uverbs.DriverRXE} }
 		}, ErrNotMlx5, "an mlx5 NIC"},
-		{"node missing", "mlx5_0", func(m *host) { os.RemoveAll(filepath.Join(m.root, "dev")) }, ErrNotFound, "--device"},
+		{"node missing", "mlx5_0", func(m *host) { os.RemoveAll(filepath.Join(m.root, "dev")) },
+			ErrNotFound, "--device"},
 		{"netdev down", "mlx5_0", func(m *host) {
-			m.iface = func(string) (netdev.Interface, error) { return netdev.Interface{MTU: 1500}, nil }
+			m.iface = func(string) (netdev.Interface, error) {
+				return netdev.Interface{MTU: 1500},
+					nil
+			}
 		}, ErrDown, "ip link set enp1s0f0 up"},
 		{"no CAP_NET_RAW", "mlx5_0", func(m *host) {
 			m.env = func() (uverbs.Environment, error) { return uverbs.Environment{}, nil }
 		}, ErrPermission, "cap_net_raw"},
 		{"memlock", "mlx5_0", func(m *host) {
-			m.env = func() (uverbs.Environment, error) { return uverbs.Environment{NetRaw: true, Memlock: 8 << 20}, nil }
-		}, ErrMemlock, "MiB of locked memory (this process has locked 0.0 already), the limit is 8.0"},
-		{"memlock used up", "mlx5_0", func(m *host) { m.pinned = func() uint64 { return 63 << 20 } }, ErrMemlock, "has locked 63.0 already"},
+			m.env = func() (uverbs.Environment,
+				error) {
+				return uverbs.Environment{NetRaw: true, Memlock: 8 << 20}, nil
+			}
+		}, ErrMemlock,
+			"MiB of locked memory (this process has locked 0.0 already), the limit is 8.0"},
+		{"memlock used up", "mlx5_0",
+			func(m *host) { m.pinned = func() uint64 { return 63 << 20 } },
+			ErrMemlock, "has locked 63.0 already"},
 		{"own MAC of a virtual function", "mlx5_2", nil, ErrMAC, "AllowNetdevMAC"},
 		{"node goes away", "mlx5_0", nil, unix.ENXIO, "open mlx5_0: uverbs"},
 		{"node forbidden", "mlx5_0", func(m *host) {
@@ -202,7 +220,8 @@ func TestRefusals(t *testing.T) {
 			if !errors.Is(err, c.want) {
 				t.Fatalf("%v is not %v", err, c.want)
 			}
-			if text := err.Error(); !strings.Contains(text, c.says) || strings.Contains(text, "\n") {
+			if text := err.Error(); !strings.Contains(text, c.says) ||
+				strings.Contains(text, "\n") {
 				t.Errorf("%q does not say %q in one line", text, c.says)
 			}
 		})
@@ -227,7 +246,8 @@ func TestList(t *testing.T) {
 	if s := strings.Join(got, "|"); s != want {
 		t.Errorf("list\n%s\nwant\n%s", s, want)
 	}
-	if i := list[0]; i.MTU != 9000 || i.MAC.String() != "02:00:00:00:00:01" || i.Firmware != "22.43.2026" || i.Type != "MT4125" {
+	if i := list[0]; i.MTU != 9000 || i.MAC.String() != "02:00:00:00:00:01" ||
+		i.Firmware != "22.43.2026" || i.Type != "MT4125" {
 		t.Errorf("facts %+v", i)
 	}
 	m.root = t.TempDir()

@@ -77,8 +77,8 @@ func (s *staging) alloc(n uint32) (uint32, bool) {
 	return at, true
 }
 
-// restart has the next piece come from the start of the memory, when none is in use: what was written last time is likelier to be in
-// the processor's caches.
+// restart has the next piece come from the start of the memory, when none is in use: what was
+// written last time is likelier to be in the processor's caches.
 func (s *staging) restart() {
 	s.head += -s.head & (s.size - 1)
 	s.tail = s.head

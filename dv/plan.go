@@ -119,11 +119,14 @@ func (p *plan) check(cfg *Config, portMTU int) error {
 			if c.power {
 				kind = "a power of two"
 			}
-			return errorf(ErrConfig, "%s is %d and must be %s from %d to %d", c.name, c.v, kind, c.low, c.high)
+			return errorf(ErrConfig, "%s is %d and must be %s from %d to %d",
+				c.name, c.v, kind, c.low, c.high)
 		}
 	}
 	if cfg.EventFrames > 0 && cfg.EventMicroseconds == 0 {
-		return errorf(ErrConfig, "EventFrames is %d and EventMicroseconds 0: the last frames of a burst would never be told of", cfg.EventFrames)
+		return errorf(ErrConfig,
+			"EventFrames is %d and EventMicroseconds 0: the last frames of a burst would never be told of",
+			cfg.EventFrames)
 	}
 	return nil
 }
@@ -133,7 +136,8 @@ func (p *plan) check(cfg *Config, portMTU int) error {
 func (p *plan) shrink(cfg *Config) {
 	for p.pinned() > pinnedBudget {
 		switch {
-		case cfg.TxBufferSize == 0 && p.stage > minStage && p.tx*p.stage >= p.rx*p.rxRing()*p.segs*p.frame:
+		case cfg.TxBufferSize == 0 && p.stage > minStage &&
+			p.tx*p.stage >= p.rx*p.rxRing()*p.segs*p.frame:
 			p.stage /= 2
 		case cfg.RxQueueSize == 0 && p.rxEntries > 4*minRing:
 			p.rxEntries /= 2

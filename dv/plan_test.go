@@ -13,14 +13,24 @@ func TestPlan(t *testing.T) {
 		mtu  int
 		want plan
 	}{
-		{"defaults", Config{}, 1500, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 1600, spare: 256, mtu: 1500, frameLimit: 1518}},
-		{"jumbo", Config{}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 2368, segs: 4, spare: 1024, mtu: 9000, frameLimit: 9018}},
-		{"jumbo in one buffer", Config{NoMultiSegment: true}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 9024, spare: 256, mtu: 9000, frameLimit: 9018}},
-		{"own MTU", Config{MTU: 3000}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 1600, segs: 2, spare: 512, mtu: 3000, frameLimit: 3018}},
-		{"longest in one buffer", Config{MTU: 2414}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 2496, spare: 256, mtu: 2414, frameLimit: 2432}},
-		{"largest MTU", Config{MTU: 16384, RxQueueSize: 256}, 16384, plan{rx: 1, tx: 1, rxEntries: 256, txBlocks: 1024, stage: 1 << 20, frame: 2112, segs: 8, spare: 2048, mtu: 16384, frameLimit: 16402}},
-		{"asked for", Config{RxQueues: 2, TxQueues: 3, RxQueueSize: 64, TxQueueSize: 128, TxBufferSize: 128 << 10, SpareFrames: 1}, 1500,
-			plan{rx: 2, tx: 3, rxEntries: 64, txBlocks: 128, stage: 128 << 10, frame: 1600, spare: 1, mtu: 1500, frameLimit: 1518}},
+		{"defaults", Config{}, 1500, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024,
+			stage: 1 << 20, frame: 1600, spare: 256, mtu: 1500, frameLimit: 1518}},
+		{"jumbo", Config{}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024,
+			stage: 1 << 20, frame: 2368, segs: 4, spare: 1024, mtu: 9000, frameLimit: 9018}},
+		{"jumbo in one buffer", Config{NoMultiSegment: true}, 9000,
+			plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 9024,
+				spare: 256, mtu: 9000, frameLimit: 9018}},
+		{"own MTU", Config{MTU: 3000}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024,
+			stage: 1 << 20, frame: 1600, segs: 2, spare: 512, mtu: 3000, frameLimit: 3018}},
+		{"longest in one buffer", Config{MTU: 2414}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024,
+			txBlocks: 1024, stage: 1 << 20, frame: 2496, spare: 256, mtu: 2414, frameLimit: 2432}},
+		{"largest MTU", Config{MTU: 16384, RxQueueSize: 256}, 16384,
+			plan{rx: 1, tx: 1, rxEntries: 256, txBlocks: 1024, stage: 1 << 20, frame: 2112, segs: 8,
+				spare: 2048, mtu: 16384, frameLimit: 16402}},
+		{"asked for", Config{RxQueues: 2, TxQueues: 3, RxQueueSize: 64, TxQueueSize: 128,
+			TxBufferSize: 128 << 10, SpareFrames: 1}, 1500,
+			plan{rx: 2, tx: 3, rxEntries: 64, txBlocks: 128, stage: 128 << 10, frame: 1600,
+				spare: 1, mtu: 1500, frameLimit: 1518}},
 	} {
 		c.want.pageSize, c.want.inline, c.want.segs = 4096, inlineMax, max(1, c.want.segs)
 		if got, err := newPlan(&c.cfg, c.mtu, 4096); err != nil || got != c.want {
@@ -38,7 +48,8 @@ func TestPlanBudget(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("%d queues, MTU %d: %.1f MiB, %d buffers, %d blocks, %d KiB staging a queue", queues, mtu,
+			t.Logf("%d queues, MTU %d: %.1f MiB, %d buffers, %d blocks, %d KiB staging a queue",
+				queues, mtu,
 				float64(p.pinned())/(1<<20), p.rxEntries, p.txBlocks, p.stage>>10)
 			smallest := queues * (minRing*(p.segs*p.frame+80) + minRing*128 + minStage)
 			if p.pinned() > 32<<20 && smallest < 24<<20 {
@@ -50,7 +61,8 @@ func TestPlanBudget(t *testing.T) {
 
 // What is asked for is not cut down.
 func TestPlanKeepsWhatIsAsked(t *testing.T) {
-	cfg := Config{RxQueues: 4, TxQueues: 4, RxQueueSize: 8192, TxQueueSize: 4096, TxBufferSize: 4 << 20}
+	cfg := Config{RxQueues: 4, TxQueues: 4, RxQueueSize: 8192,
+		TxQueueSize: 4096, TxBufferSize: 4 << 20}
 	p, err := newPlan(&cfg, 1500, 4096)
 	if err != nil || p.rxEntries != 8192 || p.txBlocks != 4096 || p.stage != 4<<20 {
 		t.Errorf("%+v, %v", p, err)
@@ -82,7 +94,8 @@ func TestPlanRefusals(t *testing.T) {
 func TestChooseMAC(t *testing.T) {
 	own := net.HardwareAddr{2, 0, 0, 0, 0, 1}
 	other := net.HardwareAddr{0x0c, 0x42, 0xa1, 0, 0, 1}
-	port, function := PortFacts{Name: "mlx5_0", Netdev: "eth0", MAC: own}, PortFacts{Name: "mlx5_2", Netdev: "eth1", MAC: own, Virtual: true}
+	port, function := PortFacts{Name: "mlx5_0", Netdev: "eth0", MAC: own},
+		PortFacts{Name: "mlx5_2", Netdev: "eth1", MAC: own, Virtual: true}
 	for _, c := range []struct {
 		name  string
 		cfg   Config
@@ -92,18 +105,21 @@ func TestChooseMAC(t *testing.T) {
 		{"given", Config{MAC: other}, port, other},
 		{"the netdev's", Config{MAC: own}, port, nil},
 		{"the netdev's, allowed", Config{MAC: own, AllowNetdevMAC: true}, port, own},
-		{"multicast", Config{MAC: net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}, AllowNetdevMAC: true}, port, nil},
+		{"multicast", Config{MAC: net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}, AllowNetdevMAC: true},
+			port, nil},
 		{"broadcast", Config{MAC: net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}, port, nil},
 		{"zero", Config{MAC: make(net.HardwareAddr, 6)}, port, nil},
 		{"8 bytes", Config{MAC: make(net.HardwareAddr, 8)}, port, nil},
 		{"empty", Config{MAC: net.HardwareAddr{}}, port, nil},
 		{"none on a virtual function", Config{}, function, nil},
 		{"the function's own", Config{AllowNetdevMAC: true}, function, own},
-		{"the netdev's, which is not known", Config{AllowNetdevMAC: true}, PortFacts{Name: "mlx5_0"}, nil},
+		{"the netdev's, which is not known", Config{AllowNetdevMAC: true},
+			PortFacts{Name: "mlx5_0"}, nil},
 		{"given on a virtual function", Config{MAC: other}, function, other},
 	} {
 		got, err := chooseMAC(&c.cfg, &c.facts)
-		if got.String() != c.want.String() || (err == nil) != (c.want != nil) || err != nil && !errors.Is(err, ErrMAC) {
+		if got.String() != c.want.String() || (err == nil) != (c.want != nil) ||
+			err != nil && !errors.Is(err, ErrMAC) {
 			t.Errorf("%s: %v, %v", c.name, got, err)
 		}
 	}

@@ -89,8 +89,8 @@ func (p *Pool) take(dst []Frame) int {
 	return n
 }
 
-// put moves src, which nobody else holds, from the caller to the pool. More frames than exist means that
-// one was given back twice: panics.
+// put moves src, which nobody else holds, from the caller to the pool. More frames than exist means
+// that one was given back twice: panics.
 func (p *Pool) put(src []Frame) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

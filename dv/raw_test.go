@@ -10,7 +10,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// A bare sender and a bare receiver: rings written by hand, to do what the queues of this package never would.
+// A bare sender and a bare receiver: rings written by hand, to do what the queues of this package
+// never would.
 
 // rawSide is what both have: a context, a registered region and a completion queue of 16 entries.
 type rawSide struct {
@@ -53,7 +54,8 @@ func newRawSide(t testing.TB, open func() (uverbs.Kernel, error)) *rawSide {
 	for i := range rawEntries {
 		s.cqMem.Bytes()[i*mlx5.CQESize+mlx5.CQESize-1] = mlx5.OpOwn(mlx5.CQEInvalid, 0, 0, 1)
 	}
-	s.cq = must(s.ctx.CreateCQ(uverbs.CQAttr{Entries: rawEntries, Buf: s.cqMem, DBR: s.mem.Sub(rawRecordAt, 8)}))(t)
+	s.cq = must(s.ctx.CreateCQ(uverbs.CQAttr{Entries: rawEntries, Buf: s.cqMem,
+		DBR: s.mem.Sub(rawRecordAt, 8)}))(t)
 	return s
 }
 
@@ -106,7 +108,8 @@ func newRawSender(t testing.TB, open func() (uverbs.Kernel, error)) *rawSender {
 	t.Helper()
 	s := &rawSender{rawSide: newRawSide(t, open)}
 	s.ring = s.mem.Sub(rawRingAt, 64*mlx5.BB)
-	s.qp = must(s.pd.CreateRawQP(uverbs.QPAttr{CQ: s.cq, Entries: 64, SQBuf: s.ring, DBR: s.mem.Sub(rawRecordAt+64, 8), UserIndex: 1}))(t)
+	s.qp = must(s.pd.CreateRawQP(uverbs.QPAttr{CQ: s.cq, Entries: 64, SQBuf: s.ring,
+		DBR: s.mem.Sub(rawRecordAt+64, 8), UserIndex: 1}))(t)
 	return s
 }
 
@@ -144,20 +147,24 @@ type rawReceiver struct {
 	pc   uint32
 }
 
-func newRawReceiver(t testing.TB, open func() (uverbs.Kernel, error), mac net.HardwareAddr) *rawReceiver {
+func newRawReceiver(t testing.TB, open func() (uverbs.Kernel, error),
+	mac net.HardwareAddr) *rawReceiver {
 	t.Helper()
 	r := &rawReceiver{rawSide: newRawSide(t, open)}
 	r.ring = r.mem.Sub(rawRingAt, rawEntries*mlx5.DataSegSize)
-	r.wq = must(r.pd.CreateWQ(uverbs.WQAttr{CQ: r.cq, Entries: rawEntries, Buf: r.ring, DBR: r.mem.Sub(rawRecordAt+64, 8), UserIndex: 2}))(t)
+	r.wq = must(r.pd.CreateWQ(uverbs.WQAttr{CQ: r.cq, Entries: rawEntries, Buf: r.ring,
+		DBR: r.mem.Sub(rawRecordAt+64, 8), UserIndex: 2}))(t)
 	table := must(r.ctx.CreateIndirectionTable([]*uverbs.WQ{r.wq}, 0))(t)
 	rss := must(r.pd.CreateRSSQP(uverbs.RSSAttr{Table: table}))(t)
-	must(rss.CreateFlow(uverbs.FlowAttr{Specs: []uverbs.FlowSpec{uverbs.EthMatch{Dst: [6]byte(mac), DstMask: uverbs.ExactMAC}.Spec()}}))(t)
+	must(rss.CreateFlow(uverbs.FlowAttr{Specs: []uverbs.FlowSpec{uverbs.EthMatch{Dst: [6]byte(mac),
+		DstMask: uverbs.ExactMAC}.Spec()}}))(t)
 	return r
 }
 
 // post gives the device a buffer of n bytes at an address.
 func (r *rawReceiver) post(lkey uint32, addr uint64, n int) {
-	mlx5.PutData(r.ring.Slice(int(r.pc%rawEntries)*mlx5.DataSegSize, mlx5.DataSegSize), uint32(n), lkey, addr)
+	mlx5.PutData(r.ring.Slice(int(r.pc%rawEntries)*mlx5.DataSegSize, mlx5.DataSegSize), uint32(n),
+		lkey, addr)
 	r.pc++
 	mmio.ToDevice()
 	r.mem.StoreBE32(rawRecordAt+64, r.pc)

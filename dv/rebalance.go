@@ -42,7 +42,8 @@ func (h *hashed) addTargets(d *Device, at []int) (err error) {
 		return err
 	}
 	for _, c := range classes() {
-		qp, err := d.pd.CreateRSSQP(uverbs.RSSAttr{Table: h.table, Fields: c.fields, Key: d.config.RSSKey})
+		qp, err := d.pd.CreateRSSQP(uverbs.RSSAttr{Table: h.table,
+			Fields: c.fields, Key: d.config.RSSKey})
 		if err != nil {
 			return fmt.Errorf("target for %s: %w", c.name, err)
 		}
@@ -147,7 +148,8 @@ func shares(weights []int, queues, entries int) ([]int, error) {
 		total += w
 	}
 	if len(weights) != queues || total == 0 {
-		return nil, errorf(ErrConfig, "%d weights that add up to %d for %d receive queues", len(weights), total, queues)
+		return nil, errorf(ErrConfig, "%d weights that add up to %d for %d receive queues",
+			len(weights), total, queues)
 	}
 	at, credit := make([]int, entries), make([]int, queues)
 	for i := range at {

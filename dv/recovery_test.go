@@ -16,7 +16,8 @@ func TestRecoveryPauses(t *testing.T) {
 	clock := newFakeClock()
 	r := recovery{now: clock.now}
 	const ms = time.Millisecond
-	want := []time.Duration{0, 0, 0, 1 * ms, 2 * ms, 4 * ms, 8 * ms, 16 * ms, 32 * ms, 64 * ms, 100 * ms, 100 * ms}
+	want := []time.Duration{0, 0, 0, 1 * ms, 2 * ms, 4 * ms, 8 * ms, 16 * ms, 32 * ms,
+		64 * ms, 100 * ms, 100 * ms}
 	for round := range 2 {
 		var got []time.Duration
 		for range want {

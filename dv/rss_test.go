@@ -20,16 +20,19 @@ var rssVectors = []struct {
 	{"153.39.163.191:44251", "202.188.127.2:1303", 0x5d1809c5, 0x10e828a2},
 	{"[3ffe:2501:200:1fff::7]:2794", "[3ffe:2501:200:3::1]:1766", 0x2cc18cd5, 0x40207d3d},
 	{"[3ffe:501:8::260:97ff:fe40:efab]:14230", "[ff02::1]:4739", 0x0f0c461c, 0xdde51bbf},
-	{"[3ffe:1900:4545:3:200:f8ff:fe21:67cf]:44251", "[fe80::200:f8ff:fe21:67cf]:38024", 0x4b61e985, 0x02d1feef},
+	{"[3ffe:1900:4545:3:200:f8ff:fe21:67cf]:44251", "[fe80::200:f8ff:fe21:67cf]:38024", 0x4b61e985,
+		0x02d1feef},
 }
 
 func TestToeplitzVectors(t *testing.T) {
 	h := newToeplitz(MicrosoftRSSKey())
 	for _, v := range rssVectors {
 		f := Flow{Src: netip.MustParseAddrPort(v.src), Dst: netip.MustParseAddrPort(v.dst)}
-		for proto, want := range map[uint8]uint32{1: v.addrs, protoTCP: v.ports, protoUDP: v.ports} {
+		for proto, want := range map[uint8]uint32{1: v.addrs,
+			protoTCP: v.ports, protoUDP: v.ports} {
 			if f.Proto = proto; h.hash(f) != want {
-				t.Errorf("%s -> %s proto %d: hash %08x, want %08x", v.src, v.dst, proto, h.hash(f), want)
+				t.Errorf("%s -> %s proto %d: hash %08x, want %08x", v.src,
+					v.dst, proto, h.hash(f), want)
 			}
 		}
 	}
@@ -77,9 +80,11 @@ func randomFlow(rng *rand.Rand) Flow {
 
 // Flows of one client spread over all queues, whichever the key.
 func TestSpreadIsFair(t *testing.T) {
-	for name, key := range map[string]RSSKey{"symmetric": SymmetricRSSKey(), "microsoft": MicrosoftRSSKey()} {
+	for name, key := range map[string]RSSKey{"symmetric": SymmetricRSSKey(),
+		"microsoft": MicrosoftRSSKey()} {
 		for _, queues := range []int{1, 2, 3, 4, 7, 16} {
-			s := spread{hash: newToeplitz(key), queueAt: evenly(queues, logTable(uverbs.DeviceCaps{MaxIndTableSize: 2048}, queues))}
+			s := spread{hash: newToeplitz(key),
+				queueAt: evenly(queues, logTable(uverbs.DeviceCaps{MaxIndTableSize: 2048}, queues))}
 			count := make([]int, queues)
 			src, dst := netip.MustParseAddr("192.0.2.7"), netip.MustParseAddrPort("192.0.2.1:80")
 			const flows = 4096
@@ -89,7 +94,8 @@ func TestSpreadIsFair(t *testing.T) {
 			}
 			for q, n := range count {
 				if share := flows / queues; n < share/2 || n > share*2 {
-					t.Errorf("%s key, %d queues: queue %d has %d of %d flows", name, queues, q, n, flows)
+					t.Errorf("%s key, %d queues: queue %d has %d of %d flows",
+						name, queues, q, n, flows)
 				}
 			}
 		}
@@ -102,10 +108,13 @@ func TestTableSize(t *testing.T) {
 		limit  uint32
 		want   int
 	}{
-		{1, 2048, 1}, {2, 2048, 16}, {3, 2048, 32}, {4, 2048, 32}, {5, 2048, 64}, {300, 2048, 2048}, {4, 16, 16},
+		{1, 2048, 1}, {2, 2048, 16}, {3, 2048, 32}, {4, 2048, 32}, {5, 2048, 64},
+		{300, 2048, 2048}, {4, 16, 16},
 	} {
-		if got := 1 << logTable(uverbs.DeviceCaps{MaxIndTableSize: c.limit}, c.queues); got != c.want {
-			t.Errorf("%d queues on a device with %d entries: %d, want %d", c.queues, c.limit, got, c.want)
+		if got := 1 << logTable(uverbs.DeviceCaps{MaxIndTableSize: c.limit},
+			c.queues); got != c.want {
+			t.Errorf("%d queues on a device with %d entries: %d, want %d",
+				c.queues, c.limit, got, c.want)
 		}
 	}
 }

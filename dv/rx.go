@@ -92,7 +92,8 @@ func newRing(index, entries, wqe int, ring, rec *mmio.Region, cq compRing, pool 
 	return &RxQueue{
 		index: index, pool: pool, ring: ring.Slice(0, entries*wqe), wqe: wqe, rec: rec, cq: cq,
 		mask: uint32(entries - 1), batch: uint32(min(32, entries/4)), low: uint32(entries / 2),
-		longest: uint32(pool.size), headerStatus: newHeaderStatusTable(), log: slog.New(slog.DiscardHandler),
+		longest: uint32(pool.size), headerStatus: newHeaderStatusTable(),
+		log:      slog.New(slog.DiscardHandler),
 		recovery: recovery{now: time.Now},
 	}
 }
@@ -173,7 +174,8 @@ func (q *RxQueue) Release(pkts []Packet) {
 // has all it can take.
 func (q *RxQueue) give(f Frame) {
 	if !q.pool.valid(f) {
-		panic(fmt.Sprintf("dv: frame %d given to a receive queue, the pool has %d", f, q.pool.count))
+		panic(fmt.Sprintf("dv: frame %d given to a receive queue, the pool has %d", f,
+			q.pool.count))
 	}
 	if !q.format.place(f) {
 		q.pool.put([]Frame{f})

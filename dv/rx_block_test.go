@@ -67,8 +67,10 @@ func TestRxSessionFields(t *testing.T) {
 				if omitted == RxHash {
 					hash, sum, flags = 0, 0, flags&^RxHash|RxSum
 				}
-				if len(p.Data) != 100+i || p.Hash != hash || p.Sum != sum || p.Flags != flags || p.Timestamp != 0x1122334466 || p.Frame != r.q.slots[i+1] {
-					t.Errorf("packet %d: %d bytes hash %#x sum %#x flags %b", i, len(p.Data), p.Hash, p.Sum, p.Flags)
+				if len(p.Data) != 100+i || p.Hash != hash || p.Sum != sum || p.Flags != flags ||
+					p.Timestamp != 0x1122334466 || p.Frame != r.q.slots[i+1] {
+					t.Errorf("packet %d: %d bytes hash %#x sum %#x flags %b", i,
+						len(p.Data), p.Hash, p.Sum, p.Flags)
 				}
 			}
 			if s := r.q.Stats(); s.Compressed != 17 || s.Packets != 19 {
@@ -88,11 +90,12 @@ func TestRxSessionConservation(t *testing.T) {
 		for _, at := range []struct{ descriptor, completion uint32 }{
 			{0, 0}, {1<<16 - 40, 1<<16 - 40}, {7, 1<<24 - 100}, {1<<32 - 70, 1<<32 - 90},
 		} {
-			t.Run(fmt.Sprintf("%d entries from %#x and %#x", entries, at.descriptor, at.completion), func(t *testing.T) {
-				r := newZipRig(t, entries, entries+17, RxSum)
-				r.startAt(at.descriptor, at.completion)
-				r.exerciseZipped(t, rng, 60*entries)
-			})
+			t.Run(fmt.Sprintf("%d entries from %#x and %#x", entries, at.descriptor, at.completion),
+				func(t *testing.T) {
+					r := newZipRig(t, entries, entries+17, RxSum)
+					r.startAt(at.descriptor, at.completion)
+					r.exerciseZipped(t, rng, 60*entries)
+				})
 		}
 	}
 }
@@ -106,7 +109,8 @@ func (r *rxRig) exerciseZipped(t *testing.T, rng *rand.Rand, total int) {
 		if round > total {
 			t.Fatalf("only %d of %d frames delivered", out, in)
 		}
-		for room := int(r.posted() - r.next); room > 0 && rng.IntN(3) > 0; room = int(r.posted() - r.next) {
+		for room := int(r.posted() - r.next); room > 0 &&
+			rng.IntN(3) > 0; room = int(r.posted() - r.next) {
 			n := 1 + rng.IntN(min(room, 64))
 			for i := range n {
 				slot := uint32(r.next+uint16(i)) & r.q.mask
@@ -127,7 +131,8 @@ func (r *rxRig) exerciseZipped(t *testing.T, rng *rand.Rand, total int) {
 		}
 		n := r.q.Poll(pkts[:rng.IntN(len(pkts))])
 		for _, p := range pkts[:n] {
-			if got := binary.BigEndian.Uint32(p.Data); got != out || len(p.Data) != 14+int(out%2035) {
+			if got := binary.BigEndian.Uint32(p.Data); got != out ||
+				len(p.Data) != 14+int(out%2035) {
 				t.Fatalf("frame %d of %d bytes delivered where %d was due", got, len(p.Data), out)
 			}
 			out++
@@ -141,7 +146,8 @@ func (r *rxRig) exerciseZipped(t *testing.T, rng *rand.Rand, total int) {
 		}
 		r.checkOwners(t, held)
 	}
-	if s := r.q.Stats(); s.Packets != uint64(out) || s.Resets != 0 || s.Compressed == 0 || s.Compressed > uint64(seen) {
+	if s := r.q.Stats(); s.Packets != uint64(out) || s.Resets != 0 || s.Compressed == 0 ||
+		s.Compressed > uint64(seen) {
 		t.Errorf("counted %+v, want %d packets of which up to %d compressed", s, out, seen)
 	}
 }
@@ -155,12 +161,23 @@ func TestRxSessionMisuse(t *testing.T) {
 		put   func(r *rxRig)
 		drops RxDrops
 	}{
-		{"longer than the ring", func(r *rxRig) { r.nic.put(compressed(receive(0, 65))) }, RxDrops{Malformed: 1}},
+		{"longer than the ring", func(r *rxRig) { r.nic.put(compressed(receive(0, 65))) },
+			RxDrops{Malformed: 1}},
 		{"of one", func(r *rxRig) { r.nic.put(compressed(receive(0, 1))) }, RxDrops{Malformed: 1}},
-		{"out of order", func(r *rxRig) { r.nic.compress(receive(1, 0), [][8]byte{good, good}) }, RxDrops{Malformed: 1}},
-		{"of errors", func(r *rxRig) { r.nic.compress(failed(0xe0, 0x04, 0), [][8]byte{good, good}) }, RxDrops{Error: 1}},
-		{"frame too long", func(r *rxRig) { r.nic.compress(receive(0, 0), [][8]byte{good, miniHash(1, 2049)}) }, RxDrops{Malformed: 1}},
-		{"frame too short", func(r *rxRig) { r.nic.compress(receive(0, 0), [][8]byte{good, miniHash(1, 13)}) }, RxDrops{Malformed: 1}},
+		{"out of order", func(r *rxRig) { r.nic.compress(receive(1, 0), [][8]byte{good, good}) },
+			RxDrops{Malformed: 1}},
+		{"of errors", func(r *rxRig) {
+			r.nic.compress(failed(0xe0, 0x04, 0),
+				[][8]byte{good, good})
+		}, RxDrops{Error: 1}},
+		{"frame too long", func(r *rxRig) {
+			r.nic.compress(receive(0, 0),
+				[][8]byte{good, miniHash(1, 2049)})
+		}, RxDrops{Malformed: 1}},
+		{"frame too short", func(r *rxRig) {
+			r.nic.compress(receive(0, 0),
+				[][8]byte{good, miniHash(1, 13)})
+		}, RxDrops{Malformed: 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newZipRig(t, 64, 70, RxSum)
@@ -221,7 +238,11 @@ func FuzzRxSessions(f *testing.F) {
 		f.Add(r.nic.buf[:r.nic.pi*64])
 	}
 	add(func(r *rxRig) { r.receiveCompressed(17, func(i int) int { return 60 + i }) })
-	add(func(r *rxRig) { r.receive(2, 60); r.receiveCompressed(64-2, func(int) int { return 2048 }) })
+	add(func(r *rxRig) {
+		r.receive(2, 60)
+		r.receiveCompressed(64-2,
+			func(int) int { return 2048 })
+	})
 	add(func(r *rxRig) {
 		r.nic.put(compressed(receive(0, 64)))
 		r.receiveCompressed(9, func(int) int { return 0x2c })

@@ -97,7 +97,8 @@ func (q *RxQueue) expanded(n int) {
 func (q *RxQueue) badBlock() {
 	q.count.malformed.n++
 	cqe := q.cq.next()
-	q.failed(fmt.Sprintf("%s, of which compressed completion %d makes no sense", cqe.String(), q.block.i))
+	q.failed(fmt.Sprintf("%s, of which compressed completion %d makes no sense", cqe.String(),
+		q.block.i))
 }
 
 // format is the kernel's bit for the kind of compression, 0 for none.

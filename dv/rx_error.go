@@ -24,7 +24,8 @@ func (q *RxQueue) handleErrorCQE(l perFrameFormat, cqe *mlx5.CQE) bool {
 		q.count.flushed.n++
 	case op == mlx5.CQERecvErr:
 		q.count.errors.n++
-	case op == mlx5.CQERecv && inOrder && cqe.Format() == mlx5.FormatPlain && cqe.ByteCount() < ethHeader:
+	case op == mlx5.CQERecv && inOrder && cqe.Format() == mlx5.FormatPlain &&
+		cqe.ByteCount() < ethHeader:
 		q.count.malformed.n++
 		q.dropOne(l)
 		return true
@@ -43,8 +44,8 @@ func (q *RxQueue) dropOne(l perFrameFormat) {
 	q.count.showFaults()
 }
 
-// failed resets the queue, or has handleSignals do so if there were many resets in a row. Nothing of what is in the completion ring
-// is looked at any more.
+// failed resets the queue, or has handleSignals do so if there were many resets in a row. Nothing
+// of what is in the completion ring is looked at any more.
 func (q *RxQueue) failed(cause string) {
 	if q.recovery.wait() == 0 {
 		q.reset(cause)
@@ -55,7 +56,8 @@ func (q *RxQueue) failed(cause string) {
 	q.signals.raise(signalReset)
 }
 
-// handleSignals acts on what other goroutines said and on a reset that was put off, and reports whether the queue may be used.
+// handleSignals acts on what other goroutines said and on a reset that was put off, and reports
+// whether the queue may be used.
 func (q *RxQueue) handleSignals() bool {
 	if q.signals.stopped() {
 		return false
@@ -85,7 +87,8 @@ func (q *RxQueue) reset(cause string) {
 		q.wakeAfter(resetLogPause)
 	}
 	if !hope {
-		q.fail(fmt.Errorf("receive queue %d: %d resets in a row did not help, last error: %s", q.index, q.recovery.consecutiveResets-1, cause))
+		q.fail(fmt.Errorf("receive queue %d: %d resets in a row did not help, last error: %s",
+			q.index, q.recovery.consecutiveResets-1, cause))
 		return
 	}
 	if err := q.halt(); err != nil {
@@ -104,7 +107,8 @@ func (q *RxQueue) reset(cause string) {
 // report logs the resets there were since the last line, once per second at most.
 func (q *RxQueue) report() {
 	if n := q.recovery.report(); n > 0 {
-		q.log.Warn("receive queue was in error and is reset", "queue", q.index, "resets", n, "cause", q.recovery.cause)
+		q.log.Warn("receive queue was in error and is reset", "queue", q.index, "resets", n,
+			"cause", q.recovery.cause)
 	}
 }
 

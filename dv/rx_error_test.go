@@ -45,8 +45,10 @@ func TestRxErrorCompletions(t *testing.T) {
 			}
 			r.q.Release(pkts[:want])
 			s := r.q.Stats()
-			if s.Drops != c.want || (s.Resets == 1) != c.reset || (r.halts == 1) != c.reset || (r.starts == 1) != c.reset {
-				t.Fatalf("drops %+v resets %d halts %d starts %d", s.Drops, s.Resets, r.halts, r.starts)
+			if s.Drops != c.want || (s.Resets == 1) != c.reset || (r.halts == 1) != c.reset ||
+				(r.starts == 1) != c.reset {
+				t.Fatalf("drops %+v resets %d halts %d starts %d", s.Drops,
+					s.Resets, r.halts, r.starts)
 			}
 			r.q.Refill()
 			r.checkOwners(t, nil)
@@ -78,7 +80,8 @@ func TestRxHopeless(t *testing.T) {
 			r.nic.put(failed(0xe0, 0x04, r.next))
 			r.q.Poll(make([]Packet, 1))
 		}
-		if r.halts != int(consecutiveResetsTime/time.Second)+1 || !errors.Is(r.q.ended(), ErrFailed) || r.failure == nil {
+		if r.halts != int(consecutiveResetsTime/time.Second)+1 ||
+			!errors.Is(r.q.ended(), ErrFailed) || r.failure == nil {
 			t.Errorf("%d resets, failure %v", r.halts, r.failure)
 		}
 	})

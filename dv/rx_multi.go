@@ -24,9 +24,11 @@ type multiSGE struct {
 // newMultiSGERxQueue makes a queue of this format over memory that the NIC does
 // not know yet: entries (a power of two) of segs data segments in ring, as many
 // completions in cq.
-func newMultiSGERxQueue(index, entries, segs int, ring, rec *mmio.Region, cq compRing, pool *Pool) *RxQueue {
+func newMultiSGERxQueue(index, entries, segs int, ring, rec *mmio.Region,
+	cq compRing, pool *Pool) *RxQueue {
 	q := newRing(index, entries, segs*mlx5.DataSegSize, ring, rec, cq, pool)
-	r := &multiSGE{RxQueue: q, segs: uint32(segs), holes: make([]uint8, entries), missing: uint32(entries * segs)}
+	r := &multiSGE{RxQueue: q, segs: uint32(segs), holes: make([]uint8, entries),
+		missing: uint32(entries * segs)}
 	q.slots, q.format, q.longest = make([]Frame, entries*segs), r, uint32(segs*pool.size)
 	for i := range r.holes {
 		r.holes[i] = uint8(segs)

@@ -27,7 +27,8 @@ func newSegRig(t testing.TB, entries, frames int) *segRig {
 	pool.chain()
 	cqMem, rec, cqRec := memory(t, entries*64), memory(t, 8), memory(t, 8)
 	r := &segRig{&rxRig{pool: pool, rec: rec, cqRec: cqRec}}
-	r.q = newMultiSGERxQueue(0, entries, rigSegs, memory(t, entries*16*rigSegs), rec, newCompRing(cqMem, cqRec, entries), pool)
+	r.q = newMultiSGERxQueue(0, entries, rigSegs, memory(t, entries*16*rigSegs), rec,
+		newCompRing(cqMem, cqRec, entries), pool)
 	r.nic = fakeCQ{buf: cqMem.Slice(0, entries*64), size: uint32(entries)}
 	r.q.queueControl = queueControl{
 		halt:      func() error { r.halts++; return nil },
@@ -46,7 +47,8 @@ func newSegRig(t testing.TB, entries, frames int) *segRig {
 func (r *segRig) write(id uint32, n int) {
 	list := r.q.ring[int(uint32(r.next)&r.q.mask)*16*rigSegs:]
 	for i := 0; i < n; list = list[16:] {
-		size, lkey, addr := int(binary.BigEndian.Uint32(list)), binary.BigEndian.Uint32(list[4:]), binary.BigEndian.Uint64(list[8:])
+		size, lkey, addr := int(binary.BigEndian.Uint32(list)), binary.BigEndian.Uint32(list[4:]),
+			binary.BigEndian.Uint64(list[8:])
 		if lkey != 0x12a4 {
 			panic("bad key")
 		}
@@ -88,7 +90,8 @@ func TestSegmentedRingBytes(t *testing.T) {
 	}
 	pkts := make([]Packet, 64)
 	r.receive(64, 3000)
-	if n := r.q.Poll(pkts); n != 64 || pkts[0].More != 3000-rigSegSize || cap(pkts[0].Data) != rigSegSize {
+	if n := r.q.Poll(pkts); n != 64 || pkts[0].More != 3000-rigSegSize ||
+		cap(pkts[0].Data) != rigSegSize {
 		t.Fatalf("%d packets, %d and %d bytes", n, len(pkts[0].Data), pkts[0].More)
 	}
 	r.q.Release(pkts)
@@ -110,7 +113,8 @@ func TestSegmentedConservation(t *testing.T) {
 		for _, at := range []struct{ descriptor, completion uint32 }{
 			{0, 0}, {1<<16 - 40, 1<<16 - 40}, {7, 1<<24 - 100}, {1<<32 - 70, 1<<32 - 90},
 		} {
-			t.Run(fmt.Sprintf("compressed %v from %#x and %#x", compressed, at.descriptor, at.completion), func(t *testing.T) {
+			t.Run(fmt.Sprintf("compressed %v from %#x and %#x", compressed, at.descriptor,
+				at.completion), func(t *testing.T) {
 				r := newSegRig(t, 64, 64*rigSegs+31)
 				if compressed {
 					r.q.compress(RxSum)
@@ -148,13 +152,15 @@ func (r *segRig) exercise(t *testing.T, rng *rand.Rand, total int) {
 		if round > total {
 			t.Fatalf("only %d of %d frames delivered", out, in)
 		}
-		for room := int(r.posted() - r.next); room > 0 && rng.IntN(3) > 0; room = int(r.posted() - r.next) {
+		for room := int(r.posted() - r.next); room > 0 &&
+			rng.IntN(3) > 0; room = int(r.posted() - r.next) {
 			in += r.arrive(in, 1+rng.IntN(min(room, 20)), size)
 		}
 		n := r.q.Poll(pkts[:rng.IntN(len(pkts))])
 		for i := range n {
 			if !r.is(&pkts[i], out, size(out)) {
-				t.Fatalf("frame of %d bytes is not number %d, of %d", pkts[i].Size(), out, size(out))
+				t.Fatalf("frame of %d bytes is not number %d, of %d",
+					pkts[i].Size(), out, size(out))
 			}
 			if size(out) > rigSegSize {
 				long++
@@ -174,7 +180,8 @@ func (r *segRig) exercise(t *testing.T, rng *rand.Rand, total int) {
 		held = slices.Delete(held, 0, back)
 		r.checkOwners(t, held)
 	}
-	if s := r.q.Stats(); s.Packets != uint64(out) || s.Resets != 0 || s.Segmented != long || long == 0 || (s.Compressed > 0) != r.q.cq.compressed {
+	if s := r.q.Stats(); s.Packets != uint64(out) || s.Resets != 0 || s.Segmented != long ||
+		long == 0 || (s.Compressed > 0) != r.q.cq.compressed {
 		t.Errorf("delivered %d of which %d long, counted %+v", out, long, s)
 	}
 }
@@ -243,12 +250,19 @@ func TestSegmentedMisuse(t *testing.T) {
 		reset bool
 		want  RxDrops
 	}{
-		{"longer than the list", func(r *segRig) { r.nic.put(failed(0xe0, 0x01, 1)) }, false, RxDrops{TooLong: 1}},
-		{"said to be longer than the list", func(r *segRig) { r.nic.put(receive(1, rigSegs*rigSegSize+1)) }, true, RxDrops{Malformed: 1}},
-		{"shorter than a header", func(r *segRig) { r.nic.put(receive(1, 13)) }, false, RxDrops{Malformed: 1}},
-		{"another descriptor", func(r *segRig) { r.nic.put(receive(2, 60)) }, true, RxDrops{Malformed: 1}},
-		{"protection error", func(r *segRig) { r.nic.put(failed(0xe0, 0x04, 1)) }, true, RxDrops{Error: 1}},
-		{"flushed", func(r *segRig) { r.nic.put(failed(0xe0, 0x05, 1)) }, true, RxDrops{Flushed: 1}},
+		{"longer than the list", func(r *segRig) { r.nic.put(failed(0xe0, 0x01, 1)) },
+			false, RxDrops{TooLong: 1}},
+		{"said to be longer than the list",
+			func(r *segRig) { r.nic.put(receive(1, rigSegs*rigSegSize+1)) },
+			true, RxDrops{Malformed: 1}},
+		{"shorter than a header", func(r *segRig) { r.nic.put(receive(1, 13)) },
+			false, RxDrops{Malformed: 1}},
+		{"another descriptor", func(r *segRig) { r.nic.put(receive(2, 60)) },
+			true, RxDrops{Malformed: 1}},
+		{"protection error", func(r *segRig) { r.nic.put(failed(0xe0, 0x04, 1)) }, true,
+			RxDrops{Error: 1}},
+		{"flushed", func(r *segRig) { r.nic.put(failed(0xe0, 0x05, 1)) },
+			true, RxDrops{Flushed: 1}},
 		{"too long in a session", func(r *segRig) {
 			r.nic.compress(receive(1, 0), [][8]byte{good, miniHash(1, rigSegs*rigSegSize+1)})
 		}, true, RxDrops{Malformed: 1}},
@@ -265,14 +279,17 @@ func TestSegmentedMisuse(t *testing.T) {
 			if n < 1 || !r.is(&pkts[0], 0, 5000) {
 				t.Fatalf("%d frames", n)
 			}
-			if s := r.q.Stats(); s.Drops != c.want || (s.Resets == 1) != c.reset || (r.starts == 1) != c.reset {
+			if s := r.q.Stats(); s.Drops != c.want || (s.Resets == 1) != c.reset ||
+				(r.starts == 1) != c.reset {
 				t.Fatalf("drops %+v resets %d", s.Drops, s.Resets)
 			}
 			r.checkOwners(t, pkts[:n])
 			r.q.Release(pkts[:n])
 			r.q.Refill()
-			if l := r.q.format.(*multiSGE); l.missing != 0 || r.q.pc-r.q.cc != 64 || uint16(r.q.pc) != r.posted() {
-				t.Fatalf("%d buffers missing, %d descriptors, %d posted", l.missing, r.q.pc-r.q.cc, r.posted())
+			if l := r.q.format.(*multiSGE); l.missing != 0 || r.q.pc-r.q.cc != 64 ||
+				uint16(r.q.pc) != r.posted() {
+				t.Fatalf("%d buffers missing, %d descriptors, %d posted", l.missing,
+					r.q.pc-r.q.cc, r.posted())
 			}
 			r.nic.pi, r.q.count = r.q.cq.ci, rxCounts{}
 			r.exercise(t, rand.New(rand.NewPCG(1, 1)), 500)

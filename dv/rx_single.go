@@ -64,7 +64,8 @@ func (r singleSGE) plain(dst []Packet, ready int) (int, bool) {
 // isFrame reports whether a completion, of which these are the last word and
 // the length, is that of a frame in the descriptor at cc.
 func (q *RxQueue) isFrame(tail, length uint32) bool {
-	return tail&0xfc == plainReceive && q.isNext(tail>>16) && length-ethHeader <= q.longest-ethHeader
+	return tail&0xfc == plainReceive && q.isNext(tail>>16) &&
+		length-ethHeader <= q.longest-ethHeader
 }
 
 // isNext reports whether a completion that names its descriptor by index is of the one at

@@ -38,7 +38,8 @@ type striding struct {
 // newStridingRxQueue makes a queue of this format over memory that the NIC does
 // not know yet: entries (a power of two) of stridingWQE bytes in ring, as many
 // completions in cq as they have strides.
-func newStridingRxQueue(index, entries int, ring, rec *mmio.Region, cq compRing, pool *Pool) *RxQueue {
+func newStridingRxQueue(index, entries int, ring, rec *mmio.Region,
+	cq compRing, pool *Pool) *RxQueue {
 	q := newRing(index, entries, stridingWQE, ring, rec, cq, pool)
 	q.slots, q.format, q.batch = make([]Frame, entries), &striding{RxQueue: q}, 1
 	for at := 0; at < len(q.ring); at += stridingWQE {
@@ -73,7 +74,8 @@ func (q *striding) poll(dst []Packet) int {
 				p.Flags = q.flagsOf(cqe)
 				n++
 			}
-		case q.cq.compressed && tail&0xfc == titleReceive && inSlab && blockLen(cqe, strides-q.at) > 0:
+		case q.cq.compressed && tail&0xfc == titleReceive && inSlab &&
+			blockLen(cqe, strides-q.at) > 0:
 			q.block.begin(cqe, blockLen(cqe, strides), q.flagsOf(cqe)&^q.omitted)
 		default:
 			q.handleErrorCQE(cqe)
@@ -144,7 +146,8 @@ func (q *striding) expandStriding(dst []Packet) (n int, ok bool) {
 		}
 		s.i++
 		if p := &dst[n]; q.takeStrides(p, mini.ByteCount()) {
-			p.Timestamp, p.VLAN, p.Flags, p.Hash, p.Sum = s.timestamp, s.vlan, s.flags, 0, mini.Checksum()
+			p.Timestamp, p.VLAN, p.Flags, p.Hash, p.Sum = s.timestamp, s.vlan,
+				s.flags, 0, mini.Checksum()
 			q.count.compressed.n++
 			n++
 		}
@@ -171,7 +174,8 @@ func (q *striding) handleErrorCQE(cqe *mlx5.CQE) {
 
 func (q *striding) resetStriding(cause string) {
 	q.enterHolders()
-	q.failed(fmt.Sprintf("%s where stride %d of descriptor %d was expected", cause, q.at, uint16(q.cc)))
+	q.failed(fmt.Sprintf("%s where stride %d of descriptor %d was expected",
+		cause, q.at, uint16(q.cc)))
 }
 
 // release gives back runs of frames of one slab at once.

@@ -23,7 +23,8 @@ func newStrideRig(t testing.TB, slabs int) *strideRig {
 	const completions = rigSlabs * strides
 	cqMem, rec, cqRec := memory(t, completions*64), memory(t, 8), memory(t, 8)
 	r := &strideRig{rxRig: &rxRig{pool: pool, rec: rec, cqRec: cqRec}}
-	r.q = newStridingRxQueue(0, rigSlabs, memory(t, rigSlabs*32), rec, newCompRing(cqMem, cqRec, completions), pool)
+	r.q = newStridingRxQueue(0, rigSlabs, memory(t, rigSlabs*32), rec,
+		newCompRing(cqMem, cqRec, completions), pool)
 	r.q.compress(RxHash)
 	r.nic = fakeCQ{buf: cqMem.Slice(0, completions*64), size: completions}
 	r.q.queueControl = queueControl{
@@ -49,7 +50,8 @@ func (r *strideRig) where() []byte {
 	slot := uint32(r.next) & r.q.mask
 	d := r.q.ring[slot*32 : slot*32+32]
 	addr := binary.BigEndian.Uint64(d[24:])
-	if binary.BigEndian.Uint64(d) != 0 || binary.BigEndian.Uint64(d[8:]) != 0 || binary.BigEndian.Uint32(d[16:]) != slabSize || binary.BigEndian.Uint32(d[20:]) != 0x12a4 {
+	if binary.BigEndian.Uint64(d) != 0 || binary.BigEndian.Uint64(d[8:]) != 0 ||
+		binary.BigEndian.Uint32(d[16:]) != slabSize || binary.BigEndian.Uint32(d[20:]) != 0x12a4 {
 		panic("bad descriptor")
 	}
 	return r.pool.buf[addr-r.pool.mem.Addr()+uint64(r.at)*256:]
@@ -156,8 +158,10 @@ func (r *strideRig) exercise(t *testing.T, rng *rand.Rand, total int) {
 		}
 		n := r.q.Poll(pkts[:rng.IntN(len(pkts))])
 		for _, p := range pkts[:n] {
-			if id := binary.BigEndian.Uint32(p.Data); id != out || len(p.Data) != size(id) || p.Flags != RxIPv4|RxTCP|RxL3OK|RxL4OK|RxSum && p.Flags&RxHash == 0 {
-				t.Fatalf("frame %d of %d bytes, flags %b, where %d was due", id, len(p.Data), p.Flags, out)
+			if id := binary.BigEndian.Uint32(p.Data); id != out || len(p.Data) != size(id) ||
+				p.Flags != RxIPv4|RxTCP|RxL3OK|RxL4OK|RxSum && p.Flags&RxHash == 0 {
+				t.Fatalf("frame %d of %d bytes, flags %b, where %d was due", id,
+					len(p.Data), p.Flags, out)
 			}
 			out++
 		}
@@ -174,7 +178,8 @@ func (r *strideRig) exercise(t *testing.T, rng *rand.Rand, total int) {
 	}
 	r.q.Release(held)
 	r.checkShares(t)
-	if s := r.q.Stats(); s.Packets != uint64(out) || s.Resets != 0 || s.Compressed == 0 || s.Compressed == s.Packets {
+	if s := r.q.Stats(); s.Packets != uint64(out) || s.Resets != 0 || s.Compressed == 0 ||
+		s.Compressed == s.Packets {
 		t.Errorf("delivered %d, counted %+v", out, s)
 	}
 }
@@ -217,7 +222,8 @@ func TestStridingMisuse(t *testing.T) {
 		{"more strides than there are", strided(0, 3, strides-2, 60), RxDrops{Malformed: 1}},
 		{"longer than its strides", strided(0, 3, 1, 257), RxDrops{Malformed: 1}},
 		{"shorter than a header", strided(0, 3, 1, 13), RxDrops{Malformed: 1}},
-		{"session longer than the slab", compressed(strided(0, 3, 0, strides-2)), RxDrops{Malformed: 1}},
+		{"session longer than the slab",
+			compressed(strided(0, 3, 0, strides-2)), RxDrops{Malformed: 1}},
 		{"send done", sent(3), RxDrops{Malformed: 1}},
 		{"protection error", failed(0xe0, 0x04, 0), RxDrops{Error: 1}},
 		{"flushed", failed(0xe0, 0x05, 0), RxDrops{Flushed: 1}},
@@ -298,7 +304,10 @@ func FuzzStridingCompletions(f *testing.F) {
 		build(r)
 		f.Add(slices.Clone(r.nic.buf[:r.nic.pi*64]))
 	}
-	add(func(r *strideRig) { r.deliverCompressed(0, 40, func(id uint32) int { return 60 + int(id) }) })
+	add(func(r *strideRig) {
+		r.deliverCompressed(0, 40,
+			func(id uint32) int { return 60 + int(id) })
+	})
 	add(func(r *strideRig) { r.deliver(0, 1514, r.nic.put); r.deliver(1, 60, r.nic.put) })
 	f.Add(strided(0, 0, strides, 1500)[:])
 	f.Add(append(failed(0xe0, 0x04, 0)[:], compressed(strided(0, 0, 0, 9))[:]...))

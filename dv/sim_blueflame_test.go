@@ -35,10 +35,13 @@ func TestBlueFlame(t *testing.T) {
 		why     string // "" for on
 	}{
 		{"on", kernel.Config{}, dv.Config{BlueFlame: true, TxQueues: 3}, false, ""},
-		{"without shared descriptors", kernel.Config{}, dv.Config{BlueFlame: true, NoMultiPacketSend: true}, false, ""},
+		{"without shared descriptors", kernel.Config{},
+			dv.Config{BlueFlame: true, NoMultiPacketSend: true}, false, ""},
 		{"off", kernel.Config{}, dv.Config{}, false, "choice: BlueFlame is not set"},
-		{"machine without", kernel.Config{NoWriteCombining: true}, dv.Config{BlueFlame: true}, false, "device: doorbells cannot"},
-		{"kernel without", kernel.Config{}, dv.Config{BlueFlame: true}, true, "kernel: does not map"},
+		{"machine without", kernel.Config{NoWriteCombining: true}, dv.Config{BlueFlame: true},
+			false, "device: doorbells cannot"},
+		{"kernel without", kernel.Config{}, dv.Config{BlueFlame: true},
+			true, "kernel: does not map"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSim(t, simnic.Config{}, c.linux)
@@ -50,7 +53,8 @@ func TestBlueFlame(t *testing.T) {
 			}
 			d := s.open(t, c.cfg)
 			for _, f := range d.Features() {
-				if f.Name == "BlueFlame" && (f.On != (c.why == "") || !f.On && !strings.HasPrefix(f.Why, c.why)) {
+				if f.Name == "BlueFlame" &&
+					(f.On != (c.why == "") || !f.On && !strings.HasPrefix(f.Why, c.why)) {
 					t.Errorf("%+v", f)
 				}
 			}
@@ -71,7 +75,8 @@ func TestBlueFlame(t *testing.T) {
 			for _, q := range d.Stats().Tx {
 				flames += q.BlueFlames
 			}
-			if got := s.nic.Counters().BlueFlames; got != flames || c.why == "" && flames < 590 || c.why != "" && flames != 0 {
+			if got := s.nic.Counters().BlueFlames; got != flames || c.why == "" && flames < 590 ||
+				c.why != "" && flames != 0 {
 				t.Errorf("%d copies sent, %d came", flames, got)
 			}
 		})
@@ -85,7 +90,10 @@ func TestBlueFlameRecovery(t *testing.T) {
 	q, p := d.Tx(0), dv.TxPacket{Bufs: [][]byte{frame(peerMAC, ourMAC, 0x88b5, 60)}}
 	for round := range 3 {
 		if round == 1 {
-			s.nic.SetHooks(&simnic.Hooks{SendWQE: func(*simnic.SQ, uint16) (uint8, uint8) { return 0x04, 0 }})
+			s.nic.SetHooks(&simnic.Hooks{SendWQE: func(*simnic.SQ, uint16) (uint8,
+				uint8) {
+				return 0x04, 0
+			}})
 		} else {
 			s.nic.SetHooks(nil)
 		}
@@ -97,7 +105,8 @@ func TestBlueFlameRecovery(t *testing.T) {
 			q.Reclaim()
 		}
 	}
-	if st := q.Stats(); st.BlueFlames != 9 || st.Resets != 3 || st.Drops.Lost != 3 || len(s.wire.take()) != 6 {
+	if st := q.Stats(); st.BlueFlames != 9 || st.Resets != 3 ||
+		st.Drops.Lost != 3 || len(s.wire.take()) != 6 {
 		t.Errorf("stats %+v", st)
 	}
 	d.Rx(0).Arm()

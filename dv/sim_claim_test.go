@@ -21,8 +21,10 @@ func TestSecondClaimOfMAC(t *testing.T) {
 		want string
 	}{
 		{"MAC", dv.Config{}, "another program has MAC 02:00:00:00:00:02 on this port"},
-		{"MAC in a VLAN", dv.Config{VLAN: 7}, "another program has MAC 02:00:00:00:00:02 in VLAN 7 on this port"},
-		{"promiscuous", dv.Config{Promiscuous: true}, "another program has all unicast on this port"},
+		{"MAC in a VLAN", dv.Config{VLAN: 7},
+			"another program has MAC 02:00:00:00:00:02 in VLAN 7 on this port"},
+		{"promiscuous", dv.Config{Promiscuous: true},
+			"another program has all unicast on this port"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.cfg.RxQueues = 2
@@ -54,14 +56,16 @@ func refuseSecond(t *testing.T, s *sim, cfg dv.Config, want string) {
 		return k, err
 	}
 	d, err := dv.Open(t.Context(), s.config(cfg))
-	if n := len(slices.DeleteFunc(k.commands, func(c uint32) bool { return c != uverbs.ExCmdCreateFlow })); n != 1 {
+	if n := len(slices.DeleteFunc(k.commands,
+		func(c uint32) bool { return c != uverbs.ExCmdCreateFlow })); n != 1 {
 		t.Errorf("second claim: %d rules were asked for, want 1", n)
 	}
 	if err == nil {
 		d.Close()
 		t.Fatal("a second device got the frames too")
 	}
-	if !errors.Is(err, dv.ErrMAC) || !errors.Is(err, unix.EEXIST) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+	if !errors.Is(err, dv.ErrMAC) || !errors.Is(err, unix.EEXIST) ||
+		!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("second claim: %v", err)
 	}
 }

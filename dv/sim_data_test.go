@@ -43,7 +43,8 @@ func TestSlice(t *testing.T) {
 					got += len(poll(d.Rx(i)))
 				}
 				if theirs := len(s.netdev.take()); got != c.ours || theirs != c.theirs {
-					t.Errorf("%d queues: %d to us and %d to the netdev, want %d and %d", queues, got, theirs, c.ours, c.theirs)
+					t.Errorf("%d queues: %d to us and %d to the netdev, want %d and %d", queues,
+						got, theirs, c.ours, c.theirs)
 				}
 			}
 		})
@@ -54,7 +55,8 @@ func TestSlice(t *testing.T) {
 // says, with the hash that it was computed from; and with the default key the
 // way back has the same queue.
 func TestRSS(t *testing.T) {
-	for name, key := range map[string]dv.RSSKey{"symmetric": {}, "microsoft": dv.MicrosoftRSSKey()} {
+	for name, key := range map[string]dv.RSSKey{"symmetric": {},
+		"microsoft": dv.MicrosoftRSSKey()} {
 		t.Run(name, func(t *testing.T) {
 			s, d := usual(t, dv.Config{RxQueues: 4, RSSKey: key})
 			used := map[string]map[int]bool{}
@@ -63,7 +65,8 @@ func TestRSS(t *testing.T) {
 					s.wire.send(t, packet(f.Src, f.Dst, f.Proto, 30))
 					queue := onlyQueue(t, d, class)
 					if want := d.QueueFor(f); queue != want {
-						t.Fatalf("%s flow %d came to queue %d, QueueFor says %d", class, i, queue, want)
+						t.Fatalf("%s flow %d came to queue %d, QueueFor says %d", class, i, queue,
+							want)
 					}
 					back := d.QueueFor(dv.Flow{Proto: f.Proto, Src: f.Dst, Dst: f.Src})
 					if name == "symmetric" && back != queue {
@@ -141,7 +144,8 @@ func TestRxVerdicts(t *testing.T) {
 		{"wrong TCP checksum", badTCP, dv.RxIPv4 | dv.RxTCP | dv.RxL3OK},
 		{"wrong header checksum", badIP, dv.RxIPv4 | dv.RxTCP},
 		{"fragment", fragment, dv.RxIPv4 | dv.RxFragment | dv.RxL3OK},
-		{"right UDP over IPv6", packet(udp6.Src, udp6.Dst, 17, 33), dv.RxIPv6 | dv.RxUDP | dv.RxL3OK | dv.RxL4OK},
+		{"right UDP over IPv6", packet(udp6.Src, udp6.Dst, 17, 33),
+			dv.RxIPv6 | dv.RxUDP | dv.RxL3OK | dv.RxL4OK},
 		{"ARP", frame(ourMAC, peerMAC, 0x0806, 60), 0},
 	} {
 		s.wire.send(t, c.frame)
@@ -197,10 +201,12 @@ func TestStatsAgree(t *testing.T) {
 		sum.rx, sum.rxBytes = sum.rx+q.Packets, sum.rxBytes+q.Bytes
 	}
 	for _, q := range d.Stats().Tx {
-		sum.tx, sum.txBytes, sum.doorbells = sum.tx+q.Packets, sum.txBytes+q.Bytes, sum.doorbells+q.Doorbells
+		sum.tx, sum.txBytes, sum.doorbells = sum.tx+q.Packets,
+			sum.txBytes+q.Bytes, sum.doorbells+q.Doorbells
 	}
 	c := s.nic.Counters()
-	if slice := c.Slice; sum.rx != slice.RxPackets || sum.rxBytes != slice.RxBytes || sum.tx != slice.TxPackets || sum.txBytes != slice.TxBytes || sum.doorbells != c.Doorbells {
+	if slice := c.Slice; sum.rx != slice.RxPackets || sum.rxBytes != slice.RxBytes ||
+		sum.tx != slice.TxPackets || sum.txBytes != slice.TxBytes || sum.doorbells != c.Doorbells {
 		t.Errorf("device %+v, NIC %+v", sum, slice)
 	}
 	if !d.Stats().LinkUp {
@@ -213,7 +219,8 @@ func TestPingPong(t *testing.T) {
 	a, b := wire.Pair()
 	var devices []*dv.Device
 	for i, w := range []wire.Wire{a, b} {
-		nic, err := simnic.New(simnic.Config{Name: fmt.Sprintf("mlx5_sim%d", i), Seed: uint64(i + 1)})
+		nic, err := simnic.New(simnic.Config{Name: fmt.Sprintf("mlx5_sim%d", i),
+			Seed: uint64(i + 1)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -221,7 +228,8 @@ func TestPingPong(t *testing.T) {
 		if err := nic.ConnectWire(w); err != nil {
 			t.Fatal(err)
 		}
-		d, err := dv.Open(t.Context(), dv.Config{Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC()}})
+		d, err := dv.Open(t.Context(), dv.Config{Kernel: kernel.Opener(nic),
+			Facts: dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC()}})
 		if err != nil {
 			t.Fatal(err)
 		}

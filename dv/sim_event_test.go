@@ -54,7 +54,8 @@ func TestQueueEvents(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s, d := usual(t, dv.Config{RxQueues: 2, TxQueues: 2})
 			d.Tell(c.event(d))
-			if failed := d.Err() != nil; failed != c.failed || failed && !errors.Is(d.Err(), dv.ErrFailed) {
+			if failed := d.Err() != nil; failed != c.failed || failed &&
+				!errors.Is(d.Err(), dv.ErrFailed) {
 				t.Fatalf("Err: %v", d.Err())
 			}
 			if c.failed {
@@ -68,8 +69,10 @@ func TestQueueEvents(t *testing.T) {
 				}
 				poll(d.Rx(i))
 				d.Tx(i).Reclaim()
-				if rx, tx := d.Rx(i).Stats().Resets, d.Tx(i).Stats().Resets; rx != c.rx[i] || tx != c.tx[i] {
-					t.Errorf("queue %d: %d and %d resets, want %d and %d", i, rx, tx, c.rx[i], c.tx[i])
+				if rx, tx := d.Rx(i).Stats().Resets,
+					d.Tx(i).Stats().Resets; rx != c.rx[i] || tx != c.tx[i] {
+					t.Errorf("queue %d: %d and %d resets, want %d and %d",
+						i, rx, tx, c.rx[i], c.tx[i])
 				}
 				exchange(t, s, d, d.Tx(i))
 			}

@@ -39,7 +39,8 @@ func TestDelayDrop(t *testing.T) {
 		got := poll(d.Rx(0))
 		sender.Wait()
 		got = append(got, poll(d.Rx(0))...)
-		return s.nic.Counters().Drops.OutOfBuffer == 0 && len(got) == 65 && bytes.Equal(got[64].Data, late)
+		return s.nic.Counters().Drops.OutOfBuffer == 0 && len(got) == 65 &&
+			bytes.Equal(got[64].Data, late)
 	}
 	eventually(t, "a frame that waits for a buffer", held)
 	without := simnic.DefaultCaps()
@@ -53,7 +54,8 @@ func TestDelayDrop(t *testing.T) {
 		{simnic.Config{Caps: without}, kernel.Config{}, unix.EOPNOTSUPP},
 	} {
 		s := newSim(t, c.nic, c.linux)
-		if _, err := dv.Open(t.Context(), s.config(dv.Config{DelayDrop: true})); !errors.Is(err, c.want) {
+		if _, err := dv.Open(t.Context(), s.config(dv.Config{DelayDrop: true})); !errors.Is(err,
+			c.want) {
 			t.Errorf("opened: %v, want %v", err, c.want)
 		}
 	}
@@ -139,7 +141,8 @@ func TestManySenders(t *testing.T) {
 	var next [senders]uint32
 	for _, g := range s.wire.take() {
 		id := g[14]
-		if n := binary.BigEndian.Uint32(g[15:]); int(id) >= senders || n != next[id] || len(g) != 60+int(id) {
+		if n := binary.BigEndian.Uint32(g[15:]); int(id) >= senders ||
+			n != next[id] || len(g) != 60+int(id) {
 			t.Fatalf("frame %d of sender %d where %d was due", n, id, next[id])
 		}
 		next[id]++

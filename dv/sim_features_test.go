@@ -32,24 +32,36 @@ func TestFeatures(t *testing.T) {
 		want map[string]string // beginning of the reason; "on" for on
 	}{
 		{"default", simnic.DefaultCaps(), dv.Config{}, map[string]string{
-			"multi-packet send": "on", "completion compression": "on", "segmentation (TSO)": "on", "receive checksum": "on",
+			"multi-packet send": "on", "completion compression": "on",
+			"segmentation (TSO)": "on", "receive checksum": "on",
 			"send checksum": "on", "shared multicast": "on", "receive timestamps": "on",
-			"multi-segment receive": "choice: frames", "receive spreading (RSS)": "choice:", "VLAN stripping": "choice:", "delay drop": "choice:",
+			"multi-segment receive": "choice: frames", "receive spreading (RSS)": "choice:",
+			"VLAN stripping": "choice:", "delay drop": "choice:",
 			"headers in the descriptor": "device:", "BlueFlame": "choice:",
-			"receive coalescing by the NIC (LRO)": "kernel:", "VLAN insertion by the NIC": "kernel:"}},
+			"receive coalescing by the NIC (LRO)": "kernel:",
+			"VLAN insertion by the NIC":           "kernel:"}},
 		{"poor device", poor, dv.Config{}, map[string]string{
-			"multi-packet send": "device:", "completion compression": "device:", "segmentation (TSO)": "device:"}},
-		{"inline device", inline, dv.Config{}, map[string]string{"multi-packet send": "device: wants headers", "headers in the descriptor": "on"}},
-		{"other format", sum, dv.Config{}, map[string]string{"completion compression": "device: not the format"}},
-		{"frugal", simnic.DefaultCaps(), dv.Config{Compression: dv.NoCompression, NoMultiPacketSend: true}, map[string]string{
+			"multi-packet send": "device:", "completion compression": "device:",
+			"segmentation (TSO)": "device:"}},
+		{"inline device", inline, dv.Config{},
+			map[string]string{"multi-packet send": "device: wants headers",
+				"headers in the descriptor": "on"}},
+		{"other format", sum, dv.Config{},
+			map[string]string{"completion compression": "device: not the format"}},
+		{"frugal", simnic.DefaultCaps(), dv.Config{Compression: dv.NoCompression,
+			NoMultiPacketSend: true}, map[string]string{
 			"multi-packet send": "choice:", "completion compression": "choice:"}},
-		{"eager", simnic.DefaultCaps(), dv.Config{RxQueues: 2, StripVLAN: true, Compression: dv.CompressSum}, map[string]string{
-			"receive spreading (RSS)": "on", "VLAN stripping": "on", "completion compression": "on"}},
-		{"in a VLAN", simnic.DefaultCaps(), dv.Config{VLAN: 5}, map[string]string{"VLAN steering": "on", "VLAN stripping": "on"}},
+		{"eager", simnic.DefaultCaps(), dv.Config{RxQueues: 2, StripVLAN: true,
+			Compression: dv.CompressSum}, map[string]string{
+			"receive spreading (RSS)": "on", "VLAN stripping": "on",
+			"completion compression": "on"}},
+		{"in a VLAN", simnic.DefaultCaps(), dv.Config{VLAN: 5},
+			map[string]string{"VLAN steering": "on", "VLAN stripping": "on"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var log bytes.Buffer
-			c.cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			c.cfg.Logger = slog.New(slog.NewTextHandler(&log,
+				&slog.HandlerOptions{Level: slog.LevelDebug}))
 			d := newSim(t, simnic.Config{Caps: c.caps}, kernel.Config{}).open(t, c.cfg)
 			up := regexp.MustCompile(`(?m)^.*msg="device is up".*$`).FindString(log.String())
 			if up == "" || len(up) > logLine {
@@ -58,7 +70,8 @@ func TestFeatures(t *testing.T) {
 			_, features, _ := strings.Cut(log.String(), "level=DEBUG msg=features")
 			for _, f := range d.Features() {
 				want, listed := c.want[f.Name]
-				if f.Why == "" || listed && (f.On != (want == "on") || !f.On && !strings.HasPrefix(f.Why, want)) {
+				if f.Why == "" || listed &&
+					(f.On != (want == "on") || !f.On && !strings.HasPrefix(f.Why, want)) {
 					t.Errorf("%+v, want %s", f, want)
 				}
 				if !strings.Contains(features, f.Name) {

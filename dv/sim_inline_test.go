@@ -19,7 +19,8 @@ func TestMinimumInline(t *testing.T) {
 		mode simnic.InlineMode
 		want int
 	}{
-		{simnic.InlineNone, 0}, {simnic.InlineL2, 18}, {simnic.InlineIP, 78}, {simnic.InlineL4, 138},
+		{simnic.InlineNone, 0}, {simnic.InlineL2, 18},
+		{simnic.InlineIP, 78}, {simnic.InlineL4, 138},
 	} {
 		t.Run(fmt.Sprint(c.want), func(t *testing.T) {
 			caps := simnic.DefaultCaps()
@@ -44,7 +45,8 @@ func TestMinimumInline(t *testing.T) {
 				}
 			}
 			s.sendEveryWay(t, d, "no IP", frame(peerMAC, ourMAC, 0x88b5, 1000))
-			if st := d.Stats().Tx[0]; st.Packets != uint64(sent+3) || st.Resets != 0 || (st.MultiPacket > 0) != (c.want == 0) {
+			if st := d.Stats().Tx[0]; st.Packets != uint64(sent+3) || st.Resets != 0 ||
+				(st.MultiPacket > 0) != (c.want == 0) {
 				t.Errorf("stats %+v", st)
 			}
 			if n := s.nic.Counters().TxInlineDropped; n != 0 {
@@ -74,7 +76,8 @@ func (s *sim) sendEveryWay(t *testing.T, d *dv.Device, what string, b []byte) {
 	if err := q.Post(&dv.TxPacket{Bufs: [][]byte{b}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := q.Post(&dv.TxPacket{Bufs: [][]byte{b[:14], b[14:]}, Flags: dv.TxVLAN, VLAN: 0xa123}); err != nil {
+	if err := q.Post(&dv.TxPacket{Bufs: [][]byte{b[:14], b[14:]}, Flags: dv.TxVLAN,
+		VLAN: 0xa123}); err != nil {
 		t.Fatal(err)
 	}
 	f, ok := d.Pool().Get()
@@ -92,7 +95,9 @@ func (s *sim) sendEveryWay(t *testing.T, d *dv.Device, what string, b []byte) {
 		want = append(bytes.Clone(want), make([]byte, 60-len(want))...)
 	}
 	got := s.wire.take()
-	if len(got) != 3 || !bytes.Equal(got[0], want) || !bytes.Equal(got[2], want) || !bytes.Equal(got[1][:18+len(b)-14], append(append(bytes.Clone(b[:12]), 0x81, 0, 0xa1, 0x23), b[12:]...)) {
+	if len(got) != 3 || !bytes.Equal(got[0], want) || !bytes.Equal(got[2], want) ||
+		!bytes.Equal(got[1][:18+len(b)-14],
+			append(append(bytes.Clone(b[:12]), 0x81, 0, 0xa1, 0x23), b[12:]...)) {
 		t.Fatalf("%s of %d bytes: %d frames, %x", what, len(b), len(got), got)
 	}
 }

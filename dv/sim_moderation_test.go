@@ -14,7 +14,8 @@ import (
 func TestEventModeration(t *testing.T) {
 	for _, frames := range []int{0, 8} {
 		s := newSim(t, simnic.Config{}, kernel.Config{})
-		q := s.open(t, dv.Config{EventFrames: uint16(frames), EventMicroseconds: 4000, Compression: dv.NoCompression}).Rx(0)
+		q := s.open(t, dv.Config{EventFrames: uint16(frames), EventMicroseconds: 4000,
+			Compression: dv.NoCompression}).Rx(0)
 		most := 0
 		for range 20 {
 			told, sent := s.nic.Counters().CQEvents, 0
@@ -37,10 +38,13 @@ func TestEventModerationRefused(t *testing.T) {
 	caps := simnic.DefaultCaps()
 	caps.CQModeration = false
 	s := newSim(t, simnic.Config{Caps: caps}, kernel.Config{})
-	if _, err := dv.Open(t.Context(), s.config(dv.Config{EventFrames: 8, EventMicroseconds: 50})); !errors.Is(err, dv.ErrNotSupported) {
+	if _, err := dv.Open(t.Context(),
+		s.config(dv.Config{EventFrames: 8, EventMicroseconds: 50})); !errors.Is(err,
+		dv.ErrNotSupported) {
 		t.Errorf("device without: %v", err)
 	}
-	if _, err := dv.Open(t.Context(), s.config(dv.Config{EventFrames: 8})); !errors.Is(err, dv.ErrConfig) {
+	if _, err := dv.Open(t.Context(), s.config(dv.Config{EventFrames: 8})); !errors.Is(err,
+		dv.ErrConfig) {
 		t.Errorf("no limit in time: %v", err)
 	}
 }

@@ -55,8 +55,10 @@ func TestMultiPacketSend(t *testing.T) {
 		{"default", simnic.Config{}, dv.Config{}, true},
 		{"all inline", simnic.Config{}, dv.Config{TxInline: 900}, true},
 		{"off by choice", simnic.Config{}, dv.Config{NoMultiPacketSend: true}, false},
-		{"device without", caps(func(c *simnic.Caps) { c.EnhancedMPW = false }), dv.Config{}, false},
-		{"device wants headers inline", caps(func(c *simnic.Caps) { c.MinInline = simnic.InlineL2 }), dv.Config{}, false},
+		{"device without", caps(func(c *simnic.Caps) { c.EnhancedMPW = false }), dv.Config{},
+			false},
+		{"device wants headers inline",
+			caps(func(c *simnic.Caps) { c.MinInline = simnic.InlineL2 }), dv.Config{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSim(t, c.nic, kernel.Config{})
@@ -79,7 +81,8 @@ func TestMultiPacketSend(t *testing.T) {
 				t.Errorf("%d frames and %d blocks free", d.Pool().Free(), d.Tx(0).Free())
 			}
 			wqes, stats := s.nic.Counters().SendWQEs, d.Stats().Tx[0]
-			if c.on && (wqes > rounds*n/4 || stats.MultiPacket < rounds*n*9/10) || !c.on && (wqes != rounds*n || stats.MultiPacket != 0) {
+			if c.on && (wqes > rounds*n/4 || stats.MultiPacket < rounds*n*9/10) || !c.on &&
+				(wqes != rounds*n || stats.MultiPacket != 0) {
 				t.Errorf("%d frames in %d descriptors, stats %+v", rounds*n, wqes, stats)
 			}
 		})
@@ -117,7 +120,10 @@ func TestMultiPacketFlags(t *testing.T) {
 // A multi-packet descriptor that fails takes all its frames with it, once.
 func TestMultiPacketRecovery(t *testing.T) {
 	s, d := usual(t, dv.Config{})
-	s.nic.SetHooks(&simnic.Hooks{SendWQE: func(*simnic.SQ, uint16) (uint8, uint8) { return 0x04, 0 }})
+	s.nic.SetHooks(&simnic.Hooks{SendWQE: func(*simnic.SQ, uint16) (uint8,
+		uint8) {
+		return 0x04, 0
+	}})
 	sendMixed(t, d, 25)
 	s.nic.SetHooks(nil)
 	d.Tx(0).Reclaim()

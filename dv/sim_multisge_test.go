@@ -23,8 +23,10 @@ func TestMultiSegment(t *testing.T) {
 		zips bool
 	}{
 		{"default", simnic.Config{MTU: 9000}, dv.Config{}, 4, true},
-		{"uncompressed", simnic.Config{MTU: 9000}, dv.Config{Compression: dv.NoCompression}, 4, false},
-		{"keeping the checksum", simnic.Config{MTU: 9000}, dv.Config{Compression: dv.CompressSum}, 4, true},
+		{"uncompressed", simnic.Config{MTU: 9000}, dv.Config{Compression: dv.NoCompression}, 4,
+			false},
+		{"keeping the checksum", simnic.Config{MTU: 9000},
+			dv.Config{Compression: dv.CompressSum}, 4, true},
 		{"headers inline", simnic.Config{MTU: 9000, Caps: inline}, dv.Config{}, 4, true},
 		{"two segments", simnic.Config{MTU: 4000}, dv.Config{}, 2, true},
 		{"largest MTU", simnic.Config{MTU: 16 << 10}, dv.Config{}, 8, true},
@@ -44,7 +46,8 @@ func TestMultiSegment(t *testing.T) {
 			for round := range 60 {
 				var burst [][]byte
 				for i := range 20 {
-					burst = append(burst, packet(f.Src, f.Dst, f.Proto, 20+(round*31+i*1373)%(d.MTU()-50)))
+					burst = append(burst,
+						packet(f.Src, f.Dst, f.Proto, 20+(round*31+i*1373)%(d.MTU()-50)))
 				}
 				s.sendBurst(t, burst)
 				pkts := make([]dv.Packet, 64)
@@ -55,8 +58,10 @@ func TestMultiSegment(t *testing.T) {
 				for i := range pkts[:n] {
 					p := &pkts[i]
 					pieces := d.Rx(0).Segments(nil, p)
-					if got := bytes.Join(pieces, nil); !bytes.Equal(got, burst[i]) || p.Size() != len(got) || p.Flags&dv.RxL4OK == 0 {
-						t.Fatalf("round %d frame %d: %d bytes in %d pieces of %d, flags %b", round, i, len(got), len(pieces), len(burst[i]), p.Flags)
+					if got := bytes.Join(pieces, nil); !bytes.Equal(got, burst[i]) ||
+						p.Size() != len(got) || p.Flags&dv.RxL4OK == 0 {
+						t.Fatalf("round %d frame %d: %d bytes in %d pieces of %d, flags %b", round,
+							i, len(got), len(pieces), len(burst[i]), p.Flags)
 					}
 					if most = max(most, len(pieces)); len(pieces) > 1 {
 						long++
@@ -80,10 +85,12 @@ func TestMultiSegment(t *testing.T) {
 				d.Tx(0).Reclaim()
 			}
 			st := d.Stats().Rx[0]
-			if st.Segmented != long || (long > 0) != (c.segs > 1) || most != c.segs || (st.Compressed > 0) != c.zips || st.Resets != 0 {
+			if st.Segmented != long || (long > 0) != (c.segs > 1) || most != c.segs ||
+				(st.Compressed > 0) != c.zips || st.Resets != 0 {
 				t.Errorf("%d frames in up to %d buffers, counted %+v", long, most, st)
 			}
-			if tx := d.Stats().Tx[0]; tx.ZeroCopy < 400 { // but for some that the device wants inline as a whole
+			// but for some that the device wants inline as a whole
+			if tx := d.Stats().Tx[0]; tx.ZeroCopy < 400 {
 				t.Errorf("%d frames sent on without copying", tx.ZeroCopy)
 			}
 			d.Rx(0).Refill()

@@ -20,12 +20,16 @@ import (
 
 func TestOpenFacts(t *testing.T) {
 	_, d := usual(t, dv.Config{RxQueues: 3, TxQueues: 2})
-	if d.Name() != "mlx5_sim0" || d.Netdev() != "sim0" || d.MAC().String() != ourMAC.String() || d.MTU() != 1500 ||
-		d.NumRx() != 3 || d.NumTx() != 2 || d.Rx(2).Index() != 2 || d.Tx(1).Index() != 1 || !d.LinkUp() || d.Err() != nil {
-		t.Errorf("%s %s %s %d %d %d %v", d.Name(), d.Netdev(), d.MAC(), d.MTU(), d.NumRx(), d.NumTx(), d.Err())
+	if d.Name() != "mlx5_sim0" || d.Netdev() != "sim0" ||
+		d.MAC().String() != ourMAC.String() || d.MTU() != 1500 ||
+		d.NumRx() != 3 || d.NumTx() != 2 || d.Rx(2).Index() != 2 || d.Tx(1).Index() != 1 ||
+		!d.LinkUp() || d.Err() != nil {
+		t.Errorf("%s %s %s %d %d %d %v", d.Name(), d.Netdev(), d.MAC(), d.MTU(),
+			d.NumRx(), d.NumTx(), d.Err())
 	}
 	c := d.Caps()
-	if c.Firmware != "22.43.2026" || c.MaxTSO != 1<<18 || !c.TxCsum || !c.RxCsum || !c.VLANStrip || !c.SharedMulticast || c.MinInline != 0 || c.MaxRxQueues != 2048 {
+	if c.Firmware != "22.43.2026" || c.MaxTSO != 1<<18 || !c.TxCsum || !c.RxCsum || !c.VLANStrip ||
+		!c.SharedMulticast || c.MinInline != 0 || c.MaxRxQueues != 2048 {
 		t.Errorf("caps %+v", c)
 	}
 	if p := d.Pool(); p.FrameSize() != 1600 || p.Frames() != 3*1024+256 || p.Free() != 256 {
@@ -59,7 +63,8 @@ func TestClose(t *testing.T) {
 		owners.Go(func() {
 			for d.Rx(i).Wait() == nil {
 			}
-			if err := d.Rx(i).Wait(); !errors.Is(err, dv.ErrClosed) || !errors.Is(err, os.ErrClosed) {
+			if err := d.Rx(i).Wait(); !errors.Is(err, dv.ErrClosed) ||
+				!errors.Is(err, os.ErrClosed) {
 				t.Errorf("Wait: %v", err)
 			}
 		})
@@ -101,7 +106,8 @@ func useClosed(t *testing.T, d *dv.Device) {
 	rx.Refill()
 	rx.Arm()
 	rx.Wake()
-	if err := tx.Post(&dv.TxPacket{Bufs: [][]byte{make([]byte, 60)}}); !errors.Is(err, dv.ErrClosed) {
+	if err := tx.Post(&dv.TxPacket{Bufs: [][]byte{make([]byte, 60)}}); !errors.Is(err,
+		dv.ErrClosed) {
 		t.Errorf("Post: %v", err)
 	}
 	if err := tx.PostFrame(0, 0, 60, 0); !errors.Is(err, dv.ErrClosed) {
@@ -261,18 +267,30 @@ func TestOpenRefusals(t *testing.T) {
 		want  error
 		says  string
 	}{
-		{"no CAP_NET_RAW", simnic.Config{}, kernel.Config{NoNetRaw: true}, dv.Config{}, dv.ErrPermission, "CAP_NET_RAW"},
-		{"memlock", simnic.Config{}, kernel.Config{Memlock: 1 << 20}, dv.Config{}, dv.ErrMemlock, "register memory region"},
-		{"memlock of nothing", simnic.Config{}, kernel.Config{Memlock: -1}, dv.Config{}, dv.ErrMemlock, "register memory region"},
-		{"InfiniBand", simnic.Config{}, kernel.Config{InfiniBand: true}, dv.Config{}, dv.ErrInfiniBand, "LINK_TYPE_P1=ETH"},
-		{"other driver", simnic.Config{}, kernel.Config{DriverID: uverbs.DriverRXE}, dv.Config{}, unix.EINVAL, "mlx5"},
-		{"multicast cannot be shared", simnic.Config{Caps: noCopies}, kernel.Config{}, dv.Config{}, dv.ErrNotSupported, "TakeMulticast"},
-		{"no stripping", simnic.Config{Caps: noStrip}, kernel.Config{}, dv.Config{StripVLAN: true}, dv.ErrNotSupported, "StripVLAN"},
-		{"ring beyond the device", simnic.Config{Caps: small}, kernel.Config{}, dv.Config{RxQueueSize: 1024}, dv.ErrConfig, "at most 512"},
-		{"own MAC", simnic.Config{}, kernel.Config{}, dv.Config{MAC: netdevMAC}, dv.ErrMAC, "AllowNetdevMAC"},
-		{"multicast MAC", simnic.Config{}, kernel.Config{}, dv.Config{MAC: net.HardwareAddr{1, 0, 0, 0, 0, 0}}, dv.ErrMAC, "multicast"},
-		{"MTU beyond the port", simnic.Config{}, kernel.Config{}, dv.Config{MTU: 9000}, dv.ErrConfig, "MTU"},
-		{"ring size", simnic.Config{}, kernel.Config{}, dv.Config{TxQueueSize: 100}, dv.ErrConfig, "power of two"},
+		{"no CAP_NET_RAW", simnic.Config{}, kernel.Config{NoNetRaw: true}, dv.Config{},
+			dv.ErrPermission, "CAP_NET_RAW"},
+		{"memlock", simnic.Config{}, kernel.Config{Memlock: 1 << 20}, dv.Config{}, dv.ErrMemlock,
+			"register memory region"},
+		{"memlock of nothing", simnic.Config{}, kernel.Config{Memlock: -1}, dv.Config{},
+			dv.ErrMemlock, "register memory region"},
+		{"InfiniBand", simnic.Config{}, kernel.Config{InfiniBand: true}, dv.Config{},
+			dv.ErrInfiniBand, "LINK_TYPE_P1=ETH"},
+		{"other driver", simnic.Config{}, kernel.Config{DriverID: uverbs.DriverRXE},
+			dv.Config{}, unix.EINVAL, "mlx5"},
+		{"multicast cannot be shared", simnic.Config{Caps: noCopies}, kernel.Config{}, dv.Config{},
+			dv.ErrNotSupported, "TakeMulticast"},
+		{"no stripping", simnic.Config{Caps: noStrip}, kernel.Config{}, dv.Config{StripVLAN: true},
+			dv.ErrNotSupported, "StripVLAN"},
+		{"ring beyond the device", simnic.Config{Caps: small}, kernel.Config{},
+			dv.Config{RxQueueSize: 1024}, dv.ErrConfig, "at most 512"},
+		{"own MAC", simnic.Config{}, kernel.Config{}, dv.Config{MAC: netdevMAC},
+			dv.ErrMAC, "AllowNetdevMAC"},
+		{"multicast MAC", simnic.Config{}, kernel.Config{},
+			dv.Config{MAC: net.HardwareAddr{1, 0, 0, 0, 0, 0}}, dv.ErrMAC, "multicast"},
+		{"MTU beyond the port", simnic.Config{}, kernel.Config{},
+			dv.Config{MTU: 9000}, dv.ErrConfig, "MTU"},
+		{"ring size", simnic.Config{}, kernel.Config{}, dv.Config{TxQueueSize: 100},
+			dv.ErrConfig, "power of two"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := resources(t)
@@ -282,7 +300,8 @@ func TestOpenRefusals(t *testing.T) {
 				t.Fatalf("%v, want %v", err, c.want)
 			}
 			t.Log(err)
-			if text := err.Error(); !strings.Contains(text, c.says) || strings.Contains(text, "\n") || !strings.Contains(text, "mlx5_sim0") {
+			if text := err.Error(); !strings.Contains(text, c.says) ||
+				strings.Contains(text, "\n") || !strings.Contains(text, "mlx5_sim0") {
 				t.Errorf("%q does not say %q and the device in one line", text, c.says)
 			}
 			s.nic.Close()
@@ -321,14 +340,17 @@ func TestOpenVariants(t *testing.T) {
 	}{
 		{"linux 5.4", simnic.Config{}, kernel.Config{Release: kernel.Linux54}, dv.Config{}},
 		{"linux 7.2", simnic.Config{}, kernel.Config{Release: kernel.Linux72}, dv.Config{}},
-		{"no write combining", simnic.Config{}, kernel.Config{NoWriteCombining: true}, dv.Config{TxQueues: 3}},
+		{"no write combining", simnic.Config{},
+			kernel.Config{NoWriteCombining: true}, dv.Config{TxQueues: 3}},
 		{"inline L2", simnic.Config{Caps: inline}, kernel.Config{}, dv.Config{}},
 		{"inline L4", simnic.Config{Caps: inlineL4}, kernel.Config{}, dv.Config{}},
 		{"many queues", simnic.Config{}, kernel.Config{}, dv.Config{RxQueues: 16, TxQueues: 40}},
 		{"jumbo", simnic.Config{MTU: 9000}, kernel.Config{}, dv.Config{}},
-		{"multicast taken", simnic.Config{Caps: noCopies}, kernel.Config{}, dv.Config{TakeMulticast: true}},
+		{"multicast taken", simnic.Config{Caps: noCopies}, kernel.Config{},
+			dv.Config{TakeMulticast: true}},
 		{"memlock enough", simnic.Config{}, kernel.Config{Memlock: 8 << 20}, dv.Config{}},
-		{"own MAC allowed", simnic.Config{}, kernel.Config{}, dv.Config{MAC: netdevMAC, AllowNetdevMAC: true}},
+		{"own MAC allowed", simnic.Config{}, kernel.Config{},
+			dv.Config{MAC: netdevMAC, AllowNetdevMAC: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSim(t, c.nic, c.linux)

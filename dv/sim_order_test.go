@@ -66,14 +66,18 @@ func TestOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	down := k.commands[len(up):]
-	ordered(t, "bring-up", up, uverbs.CmdAllocPD, uverbs.CmdRegMR, uverbs.CmdModifyQP, uverbs.ExCmdCreateWQ,
+	ordered(t, "bring-up", up, uverbs.CmdAllocPD, uverbs.CmdRegMR,
+		uverbs.CmdModifyQP, uverbs.ExCmdCreateWQ,
 		uverbs.ExCmdModifyWQ, uverbs.ExCmdCreateRWQIndTbl, uverbs.ExCmdCreateFlow)
-	ordered(t, "close", down, uverbs.ExCmdDestroyFlow, uverbs.ExCmdDestroyRWQIndTbl, uverbs.ExCmdDestroyWQ,
+	ordered(t, "close", down, uverbs.ExCmdDestroyFlow,
+		uverbs.ExCmdDestroyRWQIndTbl, uverbs.ExCmdDestroyWQ,
 		uverbs.CmdDestroyCQ, uverbs.CmdDeregMR, uverbs.CmdDeallocPD)
 	for create, destroy := range map[uint32]uint32{
-		uverbs.CmdAllocPD: uverbs.CmdDeallocPD, uverbs.CmdRegMR: uverbs.CmdDeregMR, uverbs.ExCmdCreateCQ: uverbs.CmdDestroyCQ,
+		uverbs.CmdAllocPD: uverbs.CmdDeallocPD, uverbs.CmdRegMR: uverbs.CmdDeregMR,
+		uverbs.ExCmdCreateCQ: uverbs.CmdDestroyCQ,
 		uverbs.ExCmdCreateQP: uverbs.CmdDestroyQP, uverbs.ExCmdCreateWQ: uverbs.ExCmdDestroyWQ,
-		uverbs.ExCmdCreateRWQIndTbl: uverbs.ExCmdDestroyRWQIndTbl, uverbs.ExCmdCreateFlow: uverbs.ExCmdDestroyFlow,
+		uverbs.ExCmdCreateRWQIndTbl: uverbs.ExCmdDestroyRWQIndTbl,
+		uverbs.ExCmdCreateFlow:      uverbs.ExCmdDestroyFlow,
 	} {
 		if made, undone := count(up, create), count(down, destroy); made == 0 || made != undone {
 			t.Errorf("command %#x given %d times, %#x %d times", create, made, destroy, undone)
@@ -82,9 +86,13 @@ func TestOrder(t *testing.T) {
 	if len(k.cqs) != 4 {
 		t.Errorf("%d completion queues, want 4", len(k.cqs))
 	}
-	for i, cq := range k.cqs { // struct mlx5_ib_create_cq: cqe_size at 16, cqe_comp_en at 20; send queues first, which are never compressed
-		if size, compressed := binary.NativeEndian.Uint32(cq[16:]), cq[20]; size != 64 || (compressed == 1) != (i >= len(k.cqs)/2) {
-			t.Errorf("completion queue %d: entries of %d bytes, compression %d", i, size, compressed)
+	// struct mlx5_ib_create_cq: cqe_size at 16, cqe_comp_en at 20; send queues first, which are
+	// never compressed
+	for i, cq := range k.cqs {
+		if size, compressed := binary.NativeEndian.Uint32(cq[16:]), cq[20]; size != 64 ||
+			(compressed == 1) != (i >= len(k.cqs)/2) {
+			t.Errorf("completion queue %d: entries of %d bytes, compression %d", i, size,
+				compressed)
 		}
 	}
 }
@@ -99,7 +107,8 @@ func ordered(t *testing.T, what string, commands []uint32, want ...uint32) {
 		if first < 0 {
 			t.Fatalf("%s: command %#x was not given", what, c)
 		}
-		if c == uverbs.ExCmdModifyWQ || c == uverbs.CmdDestroyCQ { // they alternate with the one before
+		// they alternate with the one before
+		if c == uverbs.ExCmdModifyWQ || c == uverbs.CmdDestroyCQ {
 			first = max(first, last+1)
 		}
 		if first <= last {

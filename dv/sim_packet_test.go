@@ -70,7 +70,8 @@ func flows(i int) map[string]dv.Flow {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(host)}), uint16(port))
 	}
 	v6 := func(host int, port int) netip.AddrPort {
-		return netip.AddrPortFrom(netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: byte(host)}), uint16(port))
+		return netip.AddrPortFrom(netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8,
+			15: byte(host)}), uint16(port))
 	}
 	return map[string]dv.Flow{
 		"TCP over IPv4": {Proto: 6, Src: v4(7, 30000+i), Dst: v4(1, 80)},

@@ -203,7 +203,8 @@ func resources(t testing.TB) usage {
 func sameResources(t testing.TB, before usage) {
 	t.Helper()
 	// Goroutines that were joined may still be on their way out.
-	eventually(t, "the end of all goroutines", func() bool { return runtime.NumGoroutine() <= before.goroutines })
+	eventually(t, "the end of all goroutines",
+		func() bool { return runtime.NumGoroutine() <= before.goroutines })
 	now := resources(t)
 	if now.fds > before.fds || now.mappings > before.mappings {
 		t.Errorf("holds %+v, held %+v before", now, before)

@@ -38,12 +38,14 @@ func TestEitherSilicon(t *testing.T) {
 				ring.cfg.RxQueueSize, ring.cfg.TxQueueSize = 64, 64
 				d := s.open(t, ring.cfg)
 				wrapRings(t, s, d)
-				s.nic.Inject(simnic.QueueFault{Kind: simnic.FaultReceiveError, Count: 1, Syndrome: 4})
+				s.nic.Inject(simnic.QueueFault{Kind: simnic.FaultReceiveError, Count: 1,
+					Syndrome: 4})
 				s.wire.send(t, frame(ourMAC, peerMAC, 0x88b5, 100))
 				poll(d.Rx(0))
 				wrapRings(t, s, d)
 				if st := d.Stats(); st.Rx[0].Resets != 1 || st.Tx[0].Resets != 0 {
-					t.Errorf("%d resets of the receive queue, want 1; %d of the send queue, want 0", st.Rx[0].Resets, st.Tx[0].Resets)
+					t.Errorf("%d resets of the receive queue, want 1; %d of the send queue, want 0",
+						st.Rx[0].Resets, st.Tx[0].Resets)
 				}
 			})
 		}
@@ -68,7 +70,8 @@ func wrapRings(t *testing.T, s *sim, d *dv.Device) {
 			if !bytes.Equal(p.Data, sent[i]) {
 				t.Fatalf("round %d: frame %d differs", round, i)
 			}
-			if err := d.Tx(0).Post(&dv.TxPacket{Bufs: [][]byte{frame(peerMAC, ourMAC, 0x88b5, 100+i)}}); err != nil {
+			if err := d.Tx(0).Post(&dv.TxPacket{Bufs: [][]byte{frame(peerMAC, ourMAC,
+				0x88b5, 100+i)}}); err != nil {
 				t.Fatalf("round %d: %v", round, err)
 			}
 		}

@@ -33,7 +33,8 @@ func TestStriding(t *testing.T) {
 			for round := range 80 {
 				var burst [][]byte
 				for i := range 30 {
-					burst = append(burst, packet(f.Src, f.Dst, f.Proto, 20+(round*31+i*131)%(c.sizes-100)))
+					burst = append(burst,
+						packet(f.Src, f.Dst, f.Proto, 20+(round*31+i*131)%(c.sizes-100)))
 				}
 				s.sendBurst(t, burst)
 				pkts := make([]dv.Packet, 64)
@@ -43,8 +44,11 @@ func TestStriding(t *testing.T) {
 				}
 				for i := range pkts[:n] {
 					p := &pkts[i]
-					if !bytes.Equal(p.Data, burst[i]) || p.Flags&(dv.RxL4OK|dv.RxSum) != dv.RxL4OK|dv.RxSum || p.Sum != checksum(burst[i][14:]) {
-						t.Fatalf("round %d frame %d: %d bytes of %d, flags %b", round, i, len(p.Data), len(burst[i]), p.Flags)
+					if !bytes.Equal(p.Data, burst[i]) ||
+						p.Flags&(dv.RxL4OK|dv.RxSum) != dv.RxL4OK|dv.RxSum ||
+						p.Sum != checksum(burst[i][14:]) {
+						t.Fatalf("round %d frame %d: %d bytes of %d, flags %b", round, i,
+							len(p.Data), len(burst[i]), p.Flags)
 					}
 					slabs[p.Frame] = true
 					total++
@@ -52,7 +56,8 @@ func TestStriding(t *testing.T) {
 						continue
 					}
 					copy(p.Data, peerMAC)
-					if err := d.Tx(0).PostFrame(p.Frame, d.Pool().FrameSize()-cap(p.Data), len(p.Data), 0); err != nil {
+					if err := d.Tx(0).PostFrame(p.Frame, d.Pool().FrameSize()-cap(p.Data),
+						len(p.Data), 0); err != nil {
 						t.Fatal(err)
 					}
 					p.Frame = dv.NoFrame
@@ -89,7 +94,8 @@ func TestStridingRefused(t *testing.T) {
 		caps := simnic.DefaultCaps()
 		change(&caps)
 		s := newSim(t, simnic.Config{Caps: caps}, kernel.Config{})
-		if _, err := dv.Open(t.Context(), s.config(dv.Config{Striding: true})); !errors.Is(err, dv.ErrNotSupported) {
+		if _, err := dv.Open(t.Context(), s.config(dv.Config{Striding: true})); !errors.Is(err,
+			dv.ErrNotSupported) {
 			t.Errorf("opened: %v", err)
 		}
 	}

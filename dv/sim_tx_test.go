@@ -13,7 +13,8 @@ import (
 // What we send goes to the wire, and broadcasts do not come back to us.
 func TestOwnBroadcast(t *testing.T) {
 	s, d := usual(t, dv.Config{})
-	if err := d.Tx(0).Post(&dv.TxPacket{Bufs: [][]byte{frame(broadcast, ourMAC, 0x0806, 60)}}); err != nil {
+	if err := d.Tx(0).Post(&dv.TxPacket{Bufs: [][]byte{frame(broadcast, ourMAC,
+		0x0806, 60)}}); err != nil {
 		t.Fatal(err)
 	}
 	d.Tx(0).Flush()
@@ -40,7 +41,8 @@ func TestTxChecksums(t *testing.T) {
 				at += map[bool]int{true: 34, false: 54}[f.Src.Addr().Is4()]
 				sent[at], sent[at+1] = 0xbe, 0xef
 			}
-			if err := d.Tx(0).Post(&dv.TxPacket{Bufs: [][]byte{sent}, Flags: dv.TxL3Csum | dv.TxL4Csum}); err != nil {
+			if err := d.Tx(0).Post(&dv.TxPacket{Bufs: [][]byte{sent}, Flags: dv.TxL3Csum |
+				dv.TxL4Csum}); err != nil {
 				t.Fatal(err)
 			}
 			d.Tx(0).Flush()
@@ -54,7 +56,8 @@ func TestTxChecksums(t *testing.T) {
 
 // A segmented packet arrives as its segments: right headers, all the bytes.
 func TestLSO(t *testing.T) {
-	for class, f := range map[string]dv.Flow{"IPv4": flows(1)["TCP over IPv4"], "IPv6": flows(1)["TCP over IPv6"]} {
+	for class, f := range map[string]dv.Flow{"IPv4": flows(1)["TCP over IPv4"],
+		"IPv6": flows(1)["TCP over IPv6"]} {
 		for _, payload := range []int{1461, 2920, 30001, 65000} {
 			for _, tag := range []dv.TxFlags{0, dv.TxVLAN} {
 				t.Run(fmt.Sprintf("%s %d bytes flags %d", class, payload, tag), func(t *testing.T) {
@@ -63,7 +66,8 @@ func TestLSO(t *testing.T) {
 					copy(all, peerMAC)
 					header := len(all) - payload
 					all[header-20+13] |= 0x09 // PSH, FIN
-					err := d.Tx(0).Post(&dv.TxPacket{Bufs: [][]byte{all[:header], all[header : 5000%len(all)], all[5000%len(all):]},
+					err := d.Tx(0).Post(&dv.TxPacket{Bufs: [][]byte{all[:header],
+						all[header : 5000%len(all)], all[5000%len(all):]},
 						HdrLen: header, MSS: 1440, Flags: tag, VLAN: 0x0123})
 					if 5000%len(all) < header {
 						t.Fatal("bad split")
@@ -98,7 +102,8 @@ func checkSegments(t *testing.T, got [][]byte, all []byte, header, mss int, tag 
 			g = append(bytes.Clone(g[:12]), g[16:]...)
 		}
 		tcp := header - 20
-		if seq, first := binary.BigEndian.Uint32(g[tcp+4:]), binary.BigEndian.Uint32(all[tcp+4:]); seq != first+uint32(i*mss) {
+		if seq, first := binary.BigEndian.Uint32(g[tcp+4:]),
+			binary.BigEndian.Uint32(all[tcp+4:]); seq != first+uint32(i*mss) {
 			t.Errorf("segment %d: sequence %d, want %d", i, seq, first+uint32(i*mss))
 		}
 		if last := i == want-1; (g[tcp+13]&0x09 != 0) != last {
@@ -132,7 +137,8 @@ func TestVLAN(t *testing.T) {
 	s, d := usual(t, dv.Config{StripVLAN: true})
 	for _, n := range []int{60, 200, 1514} {
 		f := frame(peerMAC, ourMAC, 0x88b5, n)
-		if err := d.Tx(0).Post(&dv.TxPacket{Bufs: [][]byte{f}, Flags: dv.TxVLAN, VLAN: 0x6064}); err != nil {
+		if err := d.Tx(0).Post(&dv.TxPacket{Bufs: [][]byte{f}, Flags: dv.TxVLAN,
+			VLAN: 0x6064}); err != nil {
 			t.Fatal(err)
 		}
 		d.Tx(0).Flush()
@@ -143,7 +149,8 @@ func TestVLAN(t *testing.T) {
 		copy(want, ourMAC)
 		s.wire.send(t, want)
 		got := poll(d.Rx(0))
-		if len(got) != 1 || got[0].Flags&dv.RxVLAN == 0 || got[0].VLAN != 0x6064 || len(got[0].Data) != n || !bytes.Equal(got[0].Data[12:], f[12:]) {
+		if len(got) != 1 || got[0].Flags&dv.RxVLAN == 0 || got[0].VLAN != 0x6064 ||
+			len(got[0].Data) != n || !bytes.Equal(got[0].Data[12:], f[12:]) {
 			t.Errorf("%d bytes: received %+v", n, got)
 		}
 	}

@@ -55,7 +55,8 @@ func (d *Device) unicastRule(c class) uverbs.FlowAttr {
 	dst := d.unicast()
 	dst.EtherType = c.etherType
 	specs := append([]uverbs.FlowSpec{dst.Spec()}, c.above...)
-	return uverbs.FlowAttr{Priority: c.priority, Port: d.port, Specs: append(specs, uverbs.Tag(d.flowTag))}
+	return uverbs.FlowAttr{Priority: c.priority, Port: d.port,
+		Specs: append(specs, uverbs.Tag(d.flowTag))}
 }
 
 // newFlowTag is 24 random bits, not all 0: 0 is what rules without a tag have.
@@ -104,7 +105,8 @@ func (g group) match() uverbs.EthMatch { return uverbs.EthMatch{Dst: g.dst, DstM
 // copyRule has the frames of match copied for us; they go on to Linux. It has no tag, so
 // that the equal rules of other slices on this port are merged with it: each gets a copy.
 func copyRule(match uverbs.EthMatch, port uint8) uverbs.FlowAttr {
-	return uverbs.FlowAttr{Priority: groupPriority, Port: port, DontTrap: true, Specs: []uverbs.FlowSpec{match.Spec()}}
+	return uverbs.FlowAttr{Priority: groupPriority, Port: port, DontTrap: true,
+		Specs: []uverbs.FlowSpec{match.Spec()}}
 }
 
 // steer makes the tables, targets and rules, as steps of the cleanup, rules last:
@@ -119,7 +121,8 @@ func (d *Device) steer() error {
 	if err := d.addRule(classOther().name, other, d.unicastRule(classOther())); err != nil {
 		return d.claimed(err)
 	}
-	if err := d.cleanup.run("rules by class", func() error { return d.hashed.addRules(d) }, d.hashed.closeRules); err != nil {
+	if err := d.cleanup.run("rules by class", func() error { return d.hashed.addRules(d) },
+		d.hashed.closeRules); err != nil {
 		return d.claimed(err)
 	}
 	for _, g := range groups() {
@@ -152,7 +155,9 @@ func (d *Device) targets() (other *uverbs.QP, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.cleanup.run("targets by class", func() error { return d.hashed.addTargets(d, d.spread.Load().queueAt) }, d.hashed.closeTargets); err != nil {
+	if err := d.cleanup.run("targets by class",
+		func() error { return d.hashed.addTargets(d, d.spread.Load().queueAt) },
+		d.hashed.closeTargets); err != nil {
 		return nil, err
 	}
 	return d.addTarget(classOther(), single)
@@ -176,7 +181,8 @@ func (d *Device) addTable(name string, wqs []*uverbs.WQ, log int) (t *uverbs.Ind
 
 func (d *Device) addTarget(c class, table *uverbs.IndTable) (qp *uverbs.QP, err error) {
 	err = d.cleanup.run("target for "+c.name, func() error {
-		qp, err = d.pd.CreateRSSQP(uverbs.RSSAttr{Table: table, Fields: c.fields, Key: d.config.RSSKey})
+		qp, err = d.pd.CreateRSSQP(uverbs.RSSAttr{Table: table,
+			Fields: c.fields, Key: d.config.RSSKey})
 		return err
 	}, func() error { return qp.Close() })
 	return qp, err
@@ -199,11 +205,13 @@ func (d *Device) addGroup(g group, qp *uverbs.QP) error {
 		return err
 	}
 	if !d.config.TakeMulticast {
-		return errorf(ErrNotSupported, "%s cannot share %s with Linux, and taking it would cut Linux off: set TakeMulticast if Linux does not need the port (%w)",
+		return errorf(ErrNotSupported,
+			"%s cannot share %s with Linux, and taking it would cut Linux off: set TakeMulticast if Linux does not need the port (%w)",
 			d.Name(), g.name, err)
 	}
 	d.caps.SharedMulticast = false
-	d.log.Warn("device cannot copy multicast: Linux does not receive these frames any more", "device", d.Name(), "frames", g.name)
+	d.log.Warn("device cannot copy multicast: Linux does not receive these frames any more",
+		"device", d.Name(), "frames", g.name)
 	rule.DontTrap = false
 	return d.addRule(g.name, qp, rule)
 }

@@ -93,7 +93,8 @@ const inlineMax = 2*mlx5.BB - mlx5.CtrlSegSize - mlx5.InlineOffset
 
 // newTxQueue makes a queue over memory that the NIC does not know yet: blocks
 // (a power of two) of 64 bytes in ring.
-func newTxQueue(index, blocks int, ring, rec *mmio.Region, pool *Pool, stage staging, limits txLimits) *TxQueue {
+func newTxQueue(index, blocks int, ring, rec *mmio.Region, pool *Pool, stage staging,
+	limits txLimits) *TxQueue {
 	limits.inline = max(or(limits.inline, inlineMax), limits.minInline)
 	if limits.mpw > 0 {
 		limits.small = limits.inline
@@ -102,7 +103,8 @@ func newTxQueue(index, blocks int, ring, rec *mmio.Region, pool *Pool, stage sta
 		index: index, pool: pool, ring: ring.Slice(0, blocks*mlx5.BB), rec: rec,
 		size: uint32(blocks), mask: uint32(blocks - 1), quarter: uint32(blocks / 4),
 		limits: limits, log: slog.New(slog.DiscardHandler), recovery: recovery{now: time.Now},
-		stage: stage, marks: make([]mark, blocks), inFlightFrames: inFlightRing{ring: make([]inFlightFrame, blocks*dsPerBB)},
+		stage: stage, marks: make([]mark, blocks),
+		inFlightFrames: inFlightRing{ring: make([]inFlightFrame, blocks*dsPerBB)},
 	}
 	q.rewind()
 	return q
@@ -136,8 +138,9 @@ func (q *TxQueue) Free() int { return int(q.room()) }
 
 func (q *TxQueue) room() uint32 { return q.size - (q.pc - q.cc) }
 
-// allocStage returns the offset of n bytes of staging memory, false if there is no room now. With descriptors outstanding it does not
-// restart, though all of them be inline: their marks have the present count.
+// allocStage returns the offset of n bytes of staging memory, false if there is no room now. With
+// descriptors outstanding it does not restart, though all of them be inline: their marks have the
+// present count.
 func (q *TxQueue) allocStage(n uint32) (uint32, bool) {
 	if q.cc == q.pc {
 		q.stage.restart()

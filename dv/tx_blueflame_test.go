@@ -13,8 +13,11 @@ func flaming(t *testing.T, limits txLimits) (r *txRig, copies *[][]byte, at *[]i
 	r = newTxRig(t, 64, 128<<10, limits)
 	copies, at = new([][]byte), new([]int)
 	r.q.page = &uverbs.Page{
-		Trap:     func(off int, v uint64) { r.bells = append(r.bells, v) },
-		TrapCopy: func(off int, b []byte) { *copies, *at = append(*copies, bytes.Clone(b)), append(*at, off) },
+		Trap: func(off int, v uint64) { r.bells = append(r.bells, v) },
+		TrapCopy: func(off int, b []byte) {
+			*copies,
+				*at = append(*copies, bytes.Clone(b)), append(*at, off)
+		},
 	}
 	r.q.blueFlame.size = 256
 	return r, copies, at
@@ -54,14 +57,16 @@ func TestBlueFlameBytes(t *testing.T) {
 		r.q.Flush()
 		if step.blocks == 0 {
 			if len(r.bells) != bells+1 || len(*copies) != n {
-				t.Errorf("%s: %d doorbells, %d copies", step.name, len(r.bells)-bells, len(*copies)-n)
+				t.Errorf("%s: %d doorbells, %d copies", step.name,
+					len(r.bells)-bells, len(*copies)-n)
 			}
 			continue
 		}
 		if len(r.bells) != bells || len(*copies) != n+1 {
 			t.Fatalf("%s: %d doorbells, %d copies", step.name, len(r.bells)-bells, len(*copies)-n)
 		}
-		if got := (*copies)[n]; (*at)[n] != step.off || !bytes.Equal(got, r.wqe(start, step.blocks*64)) {
+		if got := (*copies)[n]; (*at)[n] != step.off ||
+			!bytes.Equal(got, r.wqe(start, step.blocks*64)) {
 			t.Errorf("%s: at %#x\n%x", step.name, (*at)[n], got)
 		}
 	}

@@ -33,10 +33,14 @@ func TestPostChainBytes(t *testing.T) {
 		pc     uint32
 		want   string
 	}{
-		{"pointers alone", 0, 0, "00%04x0a 00012305 00000008 00000000 00000000 80000000 00000000 00000000"},
-		{"headers inline", 18, 0, "00%04x0a 00012306 00000008 00000000 00000000 80000000 00000000 00121011 12131415 16171819 1a1b1c1d 1e1f2021"},
-		{"over the end of the ring", 0, 63, "00%04x0a 00012305 00000008 00000000 00000000 80000000 00000000 00000000"},
-		{"counter about to wrap", 0, 1<<16 - 1, "00%04x0a 00012305 00000008 00000000 00000000 80000000 00000000 00000000"},
+		{"pointers alone", 0, 0,
+			"00%04x0a 00012305 00000008 00000000 00000000 80000000 00000000 00000000"},
+		{"headers inline", 18, 0,
+			"00%04x0a 00012306 00000008 00000000 00000000 80000000 00000000 00121011 12131415 16171819 1a1b1c1d 1e1f2021"},
+		{"over the end of the ring", 0, 63,
+			"00%04x0a 00012305 00000008 00000000 00000000 80000000 00000000 00000000"},
+		{"counter about to wrap", 0, 1<<16 - 1,
+			"00%04x0a 00012305 00000008 00000000 00000000 80000000 00000000 00000000"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			limits := defaultLimits
@@ -51,7 +55,8 @@ func TestPostChainBytes(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := strings.ReplaceAll(fmt.Sprintf(c.want, uint16(c.pc)), " ", "")
-			for i, piece := range []struct{ at, n int }{{16 + c.inline, 2032 - c.inline}, {0, 2048}, {0, 920}} {
+			for i, piece := range []struct{ at, n int }{{16 + c.inline, 2032 - c.inline}, {0, 2048},
+				{0, 920}} {
 				g := f
 				for range i {
 					g = r.pool.next[g]
@@ -67,7 +72,8 @@ func TestPostChainBytes(t *testing.T) {
 			}
 			r.nic.put(sent(uint16(c.pc)))
 			if n := r.q.Reclaim(); n != 1 || r.pool.Free() != 64 || r.pool.next[f] != NoFrame {
-				t.Errorf("%d reclaimed, %d frames free, still linked to %d", n, r.pool.Free(), r.pool.next[f])
+				t.Errorf("%d reclaimed, %d frames free, still linked to %d", n,
+					r.pool.Free(), r.pool.next[f])
 			}
 		})
 	}
@@ -90,7 +96,8 @@ func TestPostChainRefusals(t *testing.T) {
 		r := newTxRig(t, 64, 128<<10, limits)
 		r.pool.chain()
 		f := chained(t, r.pool, c.parts)
-		if err := r.q.PostFrame(f, c.off, c.n, 0); !errors.Is(err, ErrFrameSize) || r.q.pc != 0 || r.pool.Free() != 64-c.parts {
+		if err := r.q.PostFrame(f, c.off, c.n, 0); !errors.Is(err, ErrFrameSize) || r.q.pc != 0 ||
+			r.pool.Free() != 64-c.parts {
 			t.Errorf("%s: %v, ring at %d, %d frames free", c.name, err, r.q.pc, r.pool.Free())
 		}
 	}

@@ -18,8 +18,10 @@ func TestTxConservation(t *testing.T) {
 			for _, c := range []struct {
 				inline, full int
 				multi        uint32
-			}{{0, 0, 0}, {18, 0, 0}, {58, 0, 0}, {78, 0, 0}, {0, 0, 60}, {0, 900, 60}, {0, 60, 20}} {
-				t.Run(fmt.Sprintf("%d blocks from %#x inline %d to %d multi %d", blocks, pc, c.inline, c.full, c.multi), func(t *testing.T) {
+			}{{0, 0, 0}, {18, 0, 0}, {58, 0, 0}, {78, 0, 0}, {0, 0, 60},
+				{0, 900, 60}, {0, 60, 20}} {
+				t.Run(fmt.Sprintf("%d blocks from %#x inline %d to %d multi %d", blocks, pc,
+					c.inline, c.full, c.multi), func(t *testing.T) {
 					limits := defaultLimits
 					limits.minInline, limits.inline, limits.mpw = c.inline, c.full, c.multi
 					r := newTxRig(t, blocks, 128<<10, limits).at(pc)
@@ -76,8 +78,10 @@ func (e *txExercise) run(t *testing.T, total int) {
 	e.fetch(t)
 	e.complete()
 	e.q.Reclaim()
-	if len(e.sentWant) != 0 || e.q.cc != e.q.pc || e.q.stage.head != e.q.stage.tail || e.pool.Free() != e.pool.Frames() {
-		t.Errorf("%d packets never came, cc %d pc %d, %d of %d frames in the pool", len(e.sentWant), e.q.cc, e.q.pc, e.pool.Free(), e.pool.Frames())
+	if len(e.sentWant) != 0 || e.q.cc != e.q.pc || e.q.stage.head != e.q.stage.tail ||
+		e.pool.Free() != e.pool.Frames() {
+		t.Errorf("%d packets never came, cc %d pc %d, %d of %d frames in the pool", len(e.sentWant),
+			e.q.cc, e.q.pc, e.pool.Free(), e.pool.Frames())
 	}
 	if s := e.q.Stats(); s.Packets != uint64(e.posted) || s.Resets != 0 || s.Drops != (TxDrops{}) {
 		t.Errorf("posted %d, stats %+v", e.posted, s)
@@ -184,7 +188,8 @@ func (e *txExercise) fetchMulti(t *testing.T, w []byte) {
 	if limit := int(e.q.limits.mpw); len(w) > 16*limit || len(w) <= 32 {
 		t.Fatalf("multi-packet descriptor of %d bytes, the limit is %d units", len(w), limit)
 	}
-	if rest := binary.BigEndian.Uint64(w[16:]) &^ (0xff << 24); rest != 0 || binary.BigEndian.Uint64(w[24:]) != 0 {
+	if rest := binary.BigEndian.Uint64(w[16:]) &^ (0xff << 24); rest != 0 ||
+		binary.BigEndian.Uint64(w[24:]) != 0 {
 		t.Fatalf("Ethernet segment %x", w[16:32])
 	}
 	for at := 32; at < len(w); {
@@ -224,7 +229,8 @@ func (e *txExercise) payload(t *testing.T, w []byte) []byte {
 // pointed is the bytes that a data segment points to.
 func (e *txExercise) pointed(t *testing.T, b []byte) []byte {
 	t.Helper()
-	n, lkey, addr := binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:]), binary.BigEndian.Uint64(b[8:])
+	n, lkey, addr := binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:]),
+		binary.BigEndian.Uint64(b[8:])
 	switch {
 	case n == 0:
 		t.Fatal("pointer to 0 bytes")

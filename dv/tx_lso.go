@@ -47,11 +47,14 @@ func (q *TxQueue) checkLSO(p *TxPacket, header, payload int) error {
 	case q.limits.tso == 0:
 		return fmt.Errorf("segment %d bytes: %w", payload, ErrNotSupported)
 	case p.HdrLen < minLSOHeader || header > q.limits.lsoHeader:
-		return fmt.Errorf("segment behind %d header bytes, %d to %d will do: %w", header, minLSOHeader, q.limits.lsoHeader, ErrFrameSize)
+		return fmt.Errorf("segment behind %d header bytes, %d to %d will do: %w", header,
+			minLSOHeader, q.limits.lsoHeader, ErrFrameSize)
 	case payload > q.limits.tso:
-		return fmt.Errorf("segment %d bytes, at most %d will do: %w", payload, q.limits.tso, ErrFrameSize)
+		return fmt.Errorf("segment %d bytes, at most %d will do: %w", payload,
+			q.limits.tso, ErrFrameSize)
 	case header+p.MSS > q.limits.frame:
-		return fmt.Errorf("segments of %d bytes, the port takes %d: %w", header+p.MSS, q.limits.frame, ErrFrameSize)
+		return fmt.Errorf("segments of %d bytes, the port takes %d: %w", header+p.MSS,
+			q.limits.frame, ErrFrameSize)
 	}
 	return nil
 }

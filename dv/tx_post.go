@@ -12,7 +12,8 @@ import (
 // ErrFrameSize, ErrNotSupported: this packet will never do. A packet whose
 // payload fits one segment is sent plainly, with both checksums computed.
 func (q *TxQueue) Post(p *TxPacket) error {
-	if len(p.Bufs) == 1 && len(p.Bufs[0]) <= q.limits.small && p.MSS|int(p.Flags&TxVLAN) == 0 && q.postSmall(p.Bufs[0], p.Flags) {
+	if len(p.Bufs) == 1 && len(p.Bufs[0]) <= q.limits.small && p.MSS|int(p.Flags&TxVLAN) == 0 &&
+		q.postSmall(p.Bufs[0], p.Flags) {
 		return nil
 	}
 	n := 0
@@ -33,7 +34,8 @@ func (q *TxQueue) Post(p *TxPacket) error {
 		flags |= TxL3Csum | TxL4Csum
 	}
 	if n < ethHeader || n+tag > q.limits.frame {
-		return q.refuse(fmt.Errorf("send frame of %d bytes, the port takes %d to %d: %w", n+tag, ethHeader, q.limits.frame, ErrFrameSize))
+		return q.refuse(fmt.Errorf("send frame of %d bytes, the port takes %d to %d: %w", n+tag,
+			ethHeader, q.limits.frame, ErrFrameSize))
 	}
 	if size := max(n+tag, ethMin); size <= q.limits.inline {
 		if q.putMPWInline(p, n+tag, size, flags) {
@@ -86,7 +88,8 @@ func (q *TxQueue) postStaged(p *TxPacket, n int, flags TxFlags) error {
 
 // putSend writes the descriptor of a frame that is in registered memory, at
 // addr for the NIC, and longer than what must be inlined.
-func (q *TxQueue) putSend(frame []byte, ds int, blocks uint32, flags TxFlags, lkey uint32, addr uint64) {
+func (q *TxQueue) putSend(frame []byte, ds int, blocks uint32, flags TxFlags,
+	lkey uint32, addr uint64) {
 	inline := q.limits.minInline
 	w := q.descriptor(blocks)
 	mlx5.PutCtrl(w, mlx5.OpSend, 0, uint16(q.pc), q.sqn, uint8(ds), mlx5.CEOnError)

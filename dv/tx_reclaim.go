@@ -16,8 +16,8 @@ func (q *TxQueue) Reclaim() int {
 	return n
 }
 
-// Reap is Reclaim for those who look before every small write: the counters are made visible for every 16 completions, and for the
-// last of them by Check.
+// Reap is Reclaim for those who look before every small write: the counters are made visible for
+// every 16 completions, and for the last of them by Check.
 func (q *TxQueue) Reap() int {
 	if !q.signals.none() && !q.handleSignals() {
 		return 0
@@ -67,9 +67,11 @@ func (q *TxQueue) retire(index uint16) bool {
 	return true
 }
 
-// handleErrorCQE handles a completion that is no success: it replaces the queue, or has handleSignals do so if that was done many times in a row.
+// handleErrorCQE handles a completion that is no success: it replaces the queue, or has
+// handleSignals do so if that was done many times in a row.
 func (q *TxQueue) handleErrorCQE(cqe *mlx5.CQE) {
-	cause := fmt.Sprintf("%s in blocks %d to %d, bytes %x", cqe.String(), uint16(q.cc), uint16(q.rung), cqe[:])
+	cause := fmt.Sprintf("%s in blocks %d to %d, bytes %x", cqe.String(),
+		uint16(q.cc), uint16(q.rung), cqe[:])
 	if q.recovery.wait() > 0 {
 		q.recovery.pending = cause
 		q.signals.raise(signalReset)
@@ -78,7 +80,8 @@ func (q *TxQueue) handleErrorCQE(cqe *mlx5.CQE) {
 	q.reset(cause)
 }
 
-// handleSignals acts on what other goroutines said and on a reset that was put off, and reports whether the queue may be used.
+// handleSignals acts on what other goroutines said and on a reset that was put off, and reports
+// whether the queue may be used.
 func (q *TxQueue) handleSignals() bool {
 	if q.signals.stopped() {
 		return false
@@ -104,7 +107,8 @@ func (q *TxQueue) reset(cause string) {
 	hope := q.recovery.begin(cause)
 	q.report()
 	if !hope {
-		q.fail(fmt.Errorf("send queue %d: %d resets in a row did not help, last error: %s", q.index, q.recovery.consecutiveResets-1, cause))
+		q.fail(fmt.Errorf("send queue %d: %d resets in a row did not help, last error: %s", q.index,
+			q.recovery.consecutiveResets-1, cause))
 		return
 	}
 	if err := q.halt(); err != nil {

@@ -38,7 +38,8 @@ func TestTxRecovery(t *testing.T) {
 			r.nic.put(c.cqe)
 			r.q.Reclaim()
 			s := r.q.Stats()
-			if s.Resets != 1 || s.Drops.Lost != 3-c.done || r.halts != 1 || r.starts != 1 || r.pool.Free() != r.pool.Frames() {
+			if s.Resets != 1 || s.Drops.Lost != 3-c.done || r.halts != 1 || r.starts != 1 ||
+				r.pool.Free() != r.pool.Frames() {
 				t.Fatalf("stats %+v, halts %d, %d frames free", s, r.halts, r.pool.Free())
 			}
 			r.q.count = txCounts{}
@@ -108,7 +109,8 @@ func TestTxRecoveryAfterSuccess(t *testing.T) {
 	}
 }
 
-// Errors without one success between them are borne for a while, at a rate that costs little, and then fail the device.
+// Errors without one success between them are borne for a while, at a rate that costs little, and
+// then fail the device.
 func TestTxHopeless(t *testing.T) {
 	r := newTxRig(t, 64, 128<<10, defaultLimits)
 	clock := newFakeClock()
@@ -128,18 +130,22 @@ func TestTxHopeless(t *testing.T) {
 			early = r.starts
 		}
 	}
-	if took := clock.at.Sub(start); took <= consecutiveResetsTime || took > 2*consecutiveResetsTime {
+	if took := clock.at.Sub(start); took <= consecutiveResetsTime ||
+		took > 2*consecutiveResetsTime {
 		t.Errorf("given up after %v", took)
 	}
-	if most := int(consecutiveResetsTime / longestPause); early <= maxConsecutiveResets || early > most+20 {
-		t.Errorf("%d resets in the first %v, want %d at most", early, consecutiveResetsTime, most+20)
+	if most := int(consecutiveResetsTime / longestPause); early <= maxConsecutiveResets ||
+		early > most+20 {
+		t.Errorf("%d resets in the first %v, want %d at most", early,
+			consecutiveResetsTime, most+20)
 	}
 	if err := r.q.Post(&p); !errors.Is(err, ErrFailed) {
 		t.Errorf("post: %v", err)
 	}
 }
 
-// A ring that is not full and stands still is replaced by Check alone; an idle one never is, nor one that moves.
+// A ring that is not full and stands still is replaced by Check alone; an idle one never is, nor
+// one that moves.
 func TestTxCheckStuck(t *testing.T) {
 	r := newTxRig(t, 64, 128<<10, defaultLimits)
 	clock := newFakeClock()

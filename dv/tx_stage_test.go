@@ -5,10 +5,11 @@ import (
 	"testing"
 )
 
-// TestTxStageRestarts: staging memory is written from its start when nothing is outstanding, and else behind what was written
-// last, whose part is the NIC's or goes by an older mark.
+// TestTxStageRestarts: staging memory is written from its start when nothing is outstanding, and
+// else behind what was written last, whose part is the NIC's or goes by an older mark.
 func TestTxStageRestarts(t *testing.T) {
-	staged, inline := &TxPacket{Bufs: [][]byte{make([]byte, 1000)}}, &TxPacket{Bufs: [][]byte{make([]byte, 60)}}
+	staged, inline := &TxPacket{Bufs: [][]byte{make([]byte, 1000)}},
+		&TxPacket{Bufs: [][]byte{make([]byte, 60)}}
 	lso := &TxPacket{Bufs: [][]byte{make([]byte, 4054)}, HdrLen: 54, MSS: 1000}
 	r := newTxRig(t, 64, 128<<10, defaultLimits)
 	for _, step := range []struct {

@@ -73,24 +73,29 @@ func TestTxRingBytes(t *testing.T) {
 			"00000d0a 00012306 00000008 00000000 00000000 00000000 00000000 003c0200" +
 				"00000002 02000000 00010800 4500002e 12344000 40111489 0a000001 0a000002" +
 				"03e807d0 001a97ae 00010203 04050607 08090a0b 0c0d0e0f 10110000 00000000", 2},
-		{"runt is padded", defaultLimits, 0, TxPacket{Bufs: [][]byte{frame[:9], frame[9:14]}, Flags: TxL3Csum},
+		{"runt is padded", defaultLimits, 0,
+			TxPacket{Bufs: [][]byte{frame[:9], frame[9:14]}, Flags: TxL3Csum},
 			"0000000a 00012306 00000008 00000000 00000000 40000000 00000000 003c0200" +
 				"00000002 02000000 00010800" + strings.Repeat("00", 52), 2},
-		{"pointer, no inline", defaultLimits, 5, TxPacket{Bufs: [][]byte{long[:100], long[100:]}, Flags: TxL3Csum | TxL4Csum},
+		{"pointer, no inline", defaultLimits, 5, TxPacket{Bufs: [][]byte{long[:100], long[100:]},
+			Flags: TxL3Csum | TxL4Csum},
 			"0000050a 00012303 00000008 00000000 00000000 c0000000 00000000 00000000" +
 				"000000a0 000012a4 STAGE", 1},
 		{"pointer, 18 bytes inline", inline18, 5, TxPacket{Bufs: [][]byte{long}, Flags: TxL4Csum},
 			"0000050a 00012304 00000008 00000000 00000000 80000000 00000000 00120200" +
 				"00000002 02000000 00010800 4500002e 0000008e 000012a4 STAGE12", 1},
-		{"tag in an inline frame", defaultLimits, 1, TxPacket{Bufs: [][]byte{frame[:5], frame[5:]}, Flags: TxVLAN, VLAN: 0x6064},
+		{"tag in an inline frame", defaultLimits, 1, TxPacket{Bufs: [][]byte{frame[:5], frame[5:]},
+			Flags: TxVLAN, VLAN: 0x6064},
 			"0000010a 00012306 00000008 00000000 00000000 00000000 00000000 00400200" +
 				"00000002 02000000 00018100 60640800 4500002e 12344000 40111489 0a000001 0a000002" +
 				"03e807d0 001a97ae 00010203 04050607 08090a0b 0c0d0e0f 1011 0000", 2},
-		{"index wraps inside the descriptor", defaultLimits, 0xffff, TxPacket{Bufs: [][]byte{frame}},
+		{"index wraps inside the descriptor", defaultLimits, 0xffff,
+			TxPacket{Bufs: [][]byte{frame}},
 			"00ffff0a 00012306 00000008 00000000 00000000 00000000 00000000 003c0200" +
 				"00000002 02000000 00010800 4500002e 12344000 40111489 0a000001 0a000002" +
 				"03e807d0 001a97ae 00010203 04050607 08090a0b 0c0d0e0f 10110000 00000000", 2},
-		{"one segment is sent plainly", defaultLimits, 0, TxPacket{Bufs: [][]byte{frame}, HdrLen: 54, MSS: 1460},
+		{"one segment is sent plainly", defaultLimits, 0,
+			TxPacket{Bufs: [][]byte{frame}, HdrLen: 54, MSS: 1460},
 			"0000000a 00012306 00000008 00000000 00000000 c0000000 00000000 003c0200", 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -115,8 +120,9 @@ func TestTxRingBytes(t *testing.T) {
 // The LSO vector: 54 bytes of header, 4000 of payload in two buffers, as one
 // pointer into staging memory.
 func TestTxLSOBytes(t *testing.T) {
-	header := unhex(t, "020000000002 020000000001 0800 45000fc8 10004000 40060000 0a000001 0a000002"+
-		"9c400050 10000000 20000000 5019ffff 00000000")
+	header := unhex(t,
+		"020000000002 020000000001 0800 45000fc8 10004000 40060000 0a000001 0a000002"+
+			"9c400050 10000000 20000000 5019ffff 00000000")
 	payload := make([]byte, 4000)
 	for i := range payload {
 		payload[i] = byte(7*i + 3)
@@ -124,7 +130,8 @@ func TestTxLSOBytes(t *testing.T) {
 	for _, split := range []int{54, 20, 300} { // where the first buffer ends
 		r := newTxRig(t, 64, 128<<10, defaultLimits).at(63)
 		all := append(bytes.Clone(header), payload...)
-		rung := r.post(t, &TxPacket{Bufs: [][]byte{all[:split], all[split:1000], all[1000:]}, HdrLen: 54, MSS: 1460})
+		rung := r.post(t, &TxPacket{Bufs: [][]byte{all[:split], all[split:1000], all[1000:]},
+			HdrLen: 54, MSS: 1460})
 		want := unhex(t, "00003f0e 00012307 00000008 00000000 00000000 c00005b4 00000000 00360200"+
 			"00000002 02000000 00010800 45000fc8 10004000 40060000 0a000001 0a000002"+
 			"9c400050 10000000 20000000 5019ffff 00000000 00000000 00000000 00000000"+
@@ -180,7 +187,8 @@ func TestTxSelectiveCompletions(t *testing.T) {
 	if ci := r.cqRec.LoadBE32(0); ci != 2 {
 		t.Errorf("consumer index %d, want 2", ci)
 	}
-	if s := r.q.Stats(); s.Packets != 40 || s.Doorbells != 1 || s.Completions != 2 || s.Inline != 0 {
+	if s := r.q.Stats(); s.Packets != 40 || s.Doorbells != 1 ||
+		s.Completions != 2 || s.Inline != 0 {
 		t.Errorf("stats %+v", s)
 	}
 }
@@ -197,20 +205,29 @@ func TestTxRefusals(t *testing.T) {
 	}{
 		{"empty", defaultLimits, TxPacket{}, ErrFrameSize},
 		{"13 bytes", defaultLimits, TxPacket{Bufs: [][]byte{buf[:13]}}, ErrFrameSize},
-		{"longer than the port takes", defaultLimits, TxPacket{Bufs: [][]byte{buf[:1519]}}, ErrFrameSize},
-		{"longer with its tag", defaultLimits, TxPacket{Bufs: [][]byte{buf[:1515]}, Flags: TxVLAN}, ErrFrameSize},
-		{"segmentation without", noTSO, TxPacket{Bufs: [][]byte{buf[:9000]}, HdrLen: 54, MSS: 1460}, ErrNotSupported},
-		{"payload beyond the device", defaultLimits, TxPacket{Bufs: [][]byte{buf[:64<<10+55]}, HdrLen: 54, MSS: 1460}, ErrFrameSize},
-		{"segments beyond the port", defaultLimits, TxPacket{Bufs: [][]byte{buf[:9000]}, HdrLen: 54, MSS: 1465}, ErrFrameSize},
-		{"header too short", defaultLimits, TxPacket{Bufs: [][]byte{buf[:9000]}, HdrLen: 53, MSS: 1460}, ErrFrameSize},
-		{"header too long", defaultLimits, TxPacket{Bufs: [][]byte{buf[:9000]}, HdrLen: 257, MSS: 1000}, ErrFrameSize},
-		{"header longer than the packet", defaultLimits, TxPacket{Bufs: [][]byte{buf[:20]}, HdrLen: 54, MSS: 1460}, nil},
+		{"longer than the port takes", defaultLimits,
+			TxPacket{Bufs: [][]byte{buf[:1519]}}, ErrFrameSize},
+		{"longer with its tag", defaultLimits, TxPacket{Bufs: [][]byte{buf[:1515]}, Flags: TxVLAN},
+			ErrFrameSize},
+		{"segmentation without", noTSO, TxPacket{Bufs: [][]byte{buf[:9000]}, HdrLen: 54, MSS: 1460},
+			ErrNotSupported},
+		{"payload beyond the device", defaultLimits, TxPacket{Bufs: [][]byte{buf[:64<<10+55]},
+			HdrLen: 54, MSS: 1460}, ErrFrameSize},
+		{"segments beyond the port", defaultLimits, TxPacket{Bufs: [][]byte{buf[:9000]}, HdrLen: 54,
+			MSS: 1465}, ErrFrameSize},
+		{"header too short", defaultLimits, TxPacket{Bufs: [][]byte{buf[:9000]}, HdrLen: 53,
+			MSS: 1460}, ErrFrameSize},
+		{"header too long", defaultLimits, TxPacket{Bufs: [][]byte{buf[:9000]}, HdrLen: 257,
+			MSS: 1000}, ErrFrameSize},
+		{"header longer than the packet", defaultLimits,
+			TxPacket{Bufs: [][]byte{buf[:20]}, HdrLen: 54, MSS: 1460}, nil},
 	} {
 		r := newTxRig(t, 64, 128<<10, c.limits).at(0)
 		if err := r.q.Post(&c.p); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
-		if c.want != nil && (r.q.pc != 0 || r.ring[0] != 0xa5 || r.q.stage.head != 0 || r.q.Stats().Drops.Refused != 1) {
+		if c.want != nil && (r.q.pc != 0 || r.ring[0] != 0xa5 || r.q.stage.head != 0 ||
+			r.q.Stats().Drops.Refused != 1) {
 			t.Errorf("%s: a refused packet left traces", c.name)
 		}
 	}
@@ -254,15 +271,21 @@ func TestTxAllocations(t *testing.T) {
 		flame  uint32
 		want   TxStats // of each round, for what must have been used
 	}{
-		{"own descriptors", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256}, 0, TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6}},
-		{"headers inline", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256, minInline: 18}, 0, TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6}},
-		{"shared descriptors", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256, mpw: 60}, 0, TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6, MultiPacket: 24}},
-		{"with the doorbell", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256, mpw: 60}, 256, TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6, MultiPacket: 24, BlueFlames: 1}},
+		{"own descriptors", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256}, 0,
+			TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6}},
+		{"headers inline", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256, minInline: 18}, 0,
+			TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6}},
+		{"shared descriptors", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256, mpw: 60}, 0,
+			TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6, MultiPacket: 24}},
+		{"with the doorbell", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256, mpw: 60}, 256,
+			TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6, MultiPacket: 24, BlueFlames: 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newTxRig(t, 256, 512<<10, c.limits)
 			r.q.blueFlame.size = c.flame
-			short, mid, long := [1][]byte{make([]byte, 60)}, [3][]byte{make([]byte, 54), make([]byte, 700), make([]byte, 1)}, [2][]byte{make([]byte, 54), make([]byte, 20000)}
+			short, mid, long := [1][]byte{make([]byte, 60)},
+				[3][]byte{make([]byte, 54), make([]byte, 700), make([]byte, 1)},
+				[2][]byte{make([]byte, 54), make([]byte, 20000)}
 			small := TxPacket{Bufs: short[:], Flags: TxL3Csum | TxL4Csum}
 			tagged := TxPacket{Bufs: short[:], Flags: TxVLAN, VLAN: VLANTag(5, 7)}
 			staged := TxPacket{Bufs: mid[:], Flags: TxL4Csum}
@@ -304,7 +327,9 @@ func TestTxAllocations(t *testing.T) {
 			}
 			s := r.q.Stats()
 			for _, n := range []struct{ got, want uint64 }{
-				{s.Packets, c.want.Packets}, {s.Inline, c.want.Inline}, {s.LSO, c.want.LSO}, {s.ZeroCopy, c.want.ZeroCopy}, {s.MultiPacket, c.want.MultiPacket}, {s.BlueFlames, c.want.BlueFlames},
+				{s.Packets, c.want.Packets}, {s.Inline, c.want.Inline}, {s.LSO, c.want.LSO},
+				{s.ZeroCopy, c.want.ZeroCopy}, {s.MultiPacket, c.want.MultiPacket},
+				{s.BlueFlames, c.want.BlueFlames},
 			} {
 				if n.want == 0 && n.got != 0 || n.got < n.want*rounds/2 {
 					t.Errorf("measured the wrong thing: %+v", s)

@@ -31,7 +31,8 @@ func (d *Device) onEvent(e uverbs.AsyncEvent) {
 		d.onLink(e)
 	case uverbs.EventDeviceFatal:
 		d.fail(errors.New("the device died or was removed: look in dmesg and devlink health, then open it again"))
-	case uverbs.EventCQError, uverbs.EventQPFatal, uverbs.EventQPReqError, uverbs.EventQPAccess, uverbs.EventWQFatal:
+	case uverbs.EventCQError, uverbs.EventQPFatal, uverbs.EventQPReqError,
+		uverbs.EventQPAccess, uverbs.EventWQFatal:
 		d.onQueueError(e)
 	default:
 		d.log.Debug("event of the device ignored", "device", d.Name(), "event", e.String())
@@ -63,7 +64,8 @@ func (d *Device) onQueueError(e uverbs.AsyncEvent) {
 		d.fail(fmt.Errorf("completion queue of receive queue %d is in error", i))
 	case kind == handleRxWQ && i < len(d.rx):
 		d.resetRx(d.rx[i])
-	case (kind == handleTxCQ || kind == handleTxQP) && i < len(d.tx) && generation == d.txObjects[i].generation.Load()&generationMask:
+	case (kind == handleTxCQ || kind == handleTxQP) && i < len(d.tx) &&
+		generation == d.txObjects[i].generation.Load()&generationMask:
 		d.tx[i].signals.raise(signalReset)
 	case e.Type == uverbs.EventWQFatal && e.Element == 0: // linux 5.4 does not say which
 		for _, q := range d.rx {

@@ -14,8 +14,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// What is done wrong on purpose, against the software NIC and against a device for tests with the machine's own kernel
-// driver (in tests/vm that is a stock kernel).
+// What is done wrong on purpose, against the software NIC and against a device for tests with the
+// machine's own kernel driver (in tests/vm that is a stock kernel).
 
 // wrongs is all of it.
 var wrongs = map[string]func(t *testing.T, open func() (uverbs.Kernel, error)){
@@ -58,7 +58,8 @@ func deviceNode(t *testing.T) string {
 
 var rawMAC = net.HardwareAddr{0x02, 0xaa, 0, 0, 0, 0x77}
 
-// A send that must not be fails with its syndrome, those behind it are flushed, and a reset makes the queue as new.
+// A send that must not be fails with its syndrome, those behind it are flushed, and a reset makes
+// the queue as new.
 func wrongSends(t *testing.T, open func() (uverbs.Kernel, error)) {
 	r := newRawReceiver(t, open, rawMAC)
 	if err := r.wq.Ready(); err != nil {
@@ -104,7 +105,8 @@ func wrongSends(t *testing.T, open func() (uverbs.Kernel, error)) {
 	}
 }
 
-// A queue sends when its queue pair is ready, and not before; the state the device is in is asked before it is left.
+// A queue sends when its queue pair is ready, and not before; the state the device is in is asked
+// before it is left.
 func wrongStates(t *testing.T, open func() (uverbs.Kernel, error)) {
 	s := newRawSender(t, open)
 	for _, state := range []uverbs.QPState{uverbs.QPReset, uverbs.QPInit, uverbs.QPRTR} {
@@ -140,7 +142,8 @@ func wrongStates(t *testing.T, open func() (uverbs.Kernel, error)) {
 	}
 }
 
-// A frame that finds a bad buffer puts the receive queue in error; the queue recovers, its table and rules stay.
+// A frame that finds a bad buffer puts the receive queue in error; the queue recovers, its table
+// and rules stay.
 func wrongBuffers(t *testing.T, open func() (uverbs.Kernel, error)) {
 	r := newRawReceiver(t, open, rawMAC)
 	s := newRawSender(t, open)
@@ -158,8 +161,10 @@ func wrongBuffers(t *testing.T, open func() (uverbs.Kernel, error)) {
 		state    uverbs.WQState // of the queue then
 	}{
 		{"key of nothing", 0x12345600, at, 2048, mlx5.SynLocalProtection, uverbs.WQErr},
-		{"region that may not be written", readOnly.LKey, at, 2048, mlx5.SynLocalProtection, uverbs.WQErr},
-		{"address behind the region", r.mr.LKey, at + 0x1000, 2048, mlx5.SynLocalProtection, uverbs.WQErr},
+		{"region that may not be written", readOnly.LKey, at, 2048,
+			mlx5.SynLocalProtection, uverbs.WQErr},
+		{"address behind the region", r.mr.LKey, at + 0x1000, 2048,
+			mlx5.SynLocalProtection, uverbs.WQErr},
 		{"buffer too short", r.mr.LKey, at, 60, mlx5.SynLocalLength, uverbs.WQReady},
 	} {
 		r.post(c.lkey, c.addr, c.n)

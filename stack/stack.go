@@ -90,8 +90,8 @@ type Stack struct {
 // whose neighbours need no resolution (no ARP, such as a TUN) nothing is detected or announced.
 //
 // Where netstack's TCP goes wrong on a network that loses frames, the link of [Open] puts it right
-// (docs/netstack-workarounds.md); others do not: on them a connection can stand still for good after
-// losses. A program on such a link sets deadlines.
+// (docs/netstack-workarounds.md); others do not: on them a connection can stand still for good
+// after losses. A program on such a link sets deadlines.
 //
 // Of gVisor's own links these are known to close in the middle of traffic (tests/links): channel,
 // veth, alone and below sniffer or packetsocket, and fdbased with readv, recvmmsg or mmap. xdp's

@@ -44,7 +44,8 @@ var layers = map[string]layer{
 	"dv/internal/mmio":   {others: []string{xsys}},
 	"dv/internal/netdev": {others: []string{xsys, netlink}},
 	"dv/mlx5":            {},
-	"dv/uverbs":          {module: []string{"dv/internal/mmio"}, others: []string{xsys}, tests: []string{"dv/simnic/..."}},
+	"dv/uverbs": {module: []string{"dv/internal/mmio"}, others: []string{xsys},
+		tests: []string{"dv/simnic/..."}},
 	"dv": {
 		module: []string{"dv/uverbs", "dv/mlx5", "dv/internal/mmio", "dv/internal/netdev"},
 		others: []string{xsys},
@@ -61,30 +62,37 @@ var layers = map[string]layer{
 		tests:  []string{"dv/simnic/internal/simtest", netlink},
 	},
 	"dv/simnic/kernel": {
-		module: []string{"dv/simnic", "dv/simnic/frame", "dv/uverbs", "dv/mlx5", "dv/internal/mmio"},
+		module: []string{"dv/simnic", "dv/simnic/frame", "dv/uverbs",
+			"dv/mlx5", "dv/internal/mmio"},
 		others: []string{xsys},
 		only:   map[string][]string{xsys: {"*_linux.go"}},
 		tests:  []string{"dv/simnic/wire", "dv/simnic/internal/simtest"},
 	},
 	"dv/simnic/internal/simtest": {}, // what the tests of the packages below share
-	"dv/simnic/frame":            {module: []string{"dv/mlx5"}, tests: []string{"dv/simnic/internal/simtest"}},
+	"dv/simnic/frame": {module: []string{"dv/mlx5"},
+		tests: []string{"dv/simnic/internal/simtest"}},
 	"dv/simnic/pcie": {
 		module: []string{"dv/simnic", "dv/mlx5", "dv/internal/mmio"}, others: []string{xsys},
 		tests: []string{"dv/simnic/frame"},
 	},
 	"link/rdma": {
-		module: []string{"dv", "link/rdma/internal/tcpfix", "link/rdma/internal/hdr"}, others: []string{gvisor},
-		tests: []string{"dv/simnic/...", "dv/uverbs", "link/rdma/internal/hdrtest", netlink},
+		module: []string{"dv", "link/rdma/internal/tcpfix", "link/rdma/internal/hdr"},
+		others: []string{gvisor},
+		tests:  []string{"dv/simnic/...", "dv/uverbs", "link/rdma/internal/hdrtest", netlink},
 	},
 	"link/rdma/internal/tcpfix": {
 		module: []string{"link/rdma/internal/hdr"}, others: []string{gvisor},
 		tests: []string{"link/rdma/internal/hdrtest"},
 	},
-	"link/rdma/internal/hdr":     {others: []string{gvisor}, tests: []string{"link/rdma/internal/hdrtest"}},
-	"link/rdma/internal/hdrtest": {module: []string{"link/rdma/internal/hdr"}, others: []string{gvisor}},
+	"link/rdma/internal/hdr": {others: []string{gvisor},
+		tests: []string{"link/rdma/internal/hdrtest"}},
+	"link/rdma/internal/hdrtest": {module: []string{"link/rdma/internal/hdr"},
+		others: []string{gvisor}},
 	"stack": {
-		module: []string{"link/rdma", "dv"}, others: []string{gvisor, dhcp, xnet}, // x/net: the type of a batch
-		tests: []string{"dv/simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd", "tests/netpair", netlink, dns},
+		// x/net: the type of a batch
+		module: []string{"link/rdma", "dv"}, others: []string{gvisor, dhcp, xnet},
+		tests: []string{"dv/simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd",
+			"tests/netpair", netlink, dns},
 	},
 	"stack/metrics":   {module: []string{"stack", "dv"}, tests: []string{"stack/stacktest"}},
 	"stack/stacktest": {module: []string{"stack"}, others: []string{gvisor}},
@@ -92,33 +100,46 @@ var layers = map[string]layer{
 	"apps/dnsd":       {others: []string{dns, xnet}}, // x/net: the type of a batch of datagrams
 	"apps/iperf3d":    {},
 	"cmd/rdma-netstack/...": {
-		module: []string{"stack", "dv", "dv/simnic/...", "apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/...", "internal/probe"},
+		module: []string{"stack", "dv", "dv/simnic/...", "apps/httpd", "apps/dnsd", "apps/iperf3d",
+			"cmd/rdma-netstack/...", "internal/probe"},
 		others: []string{netlink, xsys, dns},
 	},
 	"internal/probe": { // the clients of the demo, which tests use too
-		module: []string{"cmd/rdma-netstack/lab", "apps/httpd"}, others: []string{dns}, tests: []string{netlink},
+		module: []string{"cmd/rdma-netstack/lab", "apps/httpd"},
+		others: []string{dns}, tests: []string{netlink},
 	},
-	// Programs to copy from: the public packages only. What makes the software NIC is internal to them.
-	"examples/...":             {module: []string{"stack", "examples/internal/device"}, tests: []string{"stack/stacktest"}},
-	"examples/internal/device": {module: []string{"dv", "dv/simnic/...", "cmd/rdma-netstack/lab"}, tests: []string{"stack"}},
-	"examples/dns":             {module: []string{"stack", "examples/internal/device"}, others: []string{dns}, tests: []string{"stack/stacktest"}},
+	// Programs to copy from: the public packages only. What makes the software NIC is internal to
+	// them.
+	"examples/...": {module: []string{"stack", "examples/internal/device"},
+		tests: []string{"stack/stacktest"}},
+	"examples/internal/device": {module: []string{"dv", "dv/simnic/...", "cmd/rdma-netstack/lab"},
+		tests: []string{"stack"}},
+	"examples/dns": {module: []string{"stack", "examples/internal/device"},
+		others: []string{dns}, tests: []string{"stack/stacktest"}},
 	"examples/grpc": { // a module of its own: grpc is large
-		module: []string{"stack", "examples/internal/device"}, others: []string{"google.golang.org/grpc"}, tests: []string{"stack/stacktest"},
+		module: []string{"stack", "examples/internal/device"},
+		others: []string{"google.golang.org/grpc"}, tests: []string{"stack/stacktest"},
 	},
 	"tests/...": {module: []string{"..."}, others: []string{gvisor, xsys, xnet, netlink, dns}},
-	"tests/perf": { // a module of its own: what loads XDP programs and reads CPU profiles is of no use elsewhere
+	// a module of its own: what loads XDP programs and reads CPU profiles is of no use elsewhere
+	"tests/perf": {
 		module: []string{"..."}, others: []string{gvisor, xsys, netlink, ebpf, pprof},
 	},
 	// Modules of their own, too: what they prove is that services neither know nor need gVisor.
-	"tests/services/world": {module: []string{"cmd/rdma-netstack/lab", "dv", "dv/simnic/...", "stack", "tests/moving", "tests/need"}},
-	"tests/services/...":   {module: []string{"tests/services/world", "tests/netpair", "stack"}, others: services},
-	"tests/services/leak":  {module: []string{"stack", "stack/stacktest"}, others: []string{"go.uber.org/goleak"}},
+	"tests/services/world": {module: []string{"cmd/rdma-netstack/lab", "dv", "dv/simnic/...",
+		"stack", "tests/moving", "tests/need"}},
+	"tests/services/...": {module: []string{"tests/services/world", "tests/netpair", "stack"},
+		others: services},
+	"tests/services/leak": {module: []string{"stack", "stack/stacktest"},
+		others: []string{"go.uber.org/goleak"}},
 }
 
 // services are the modules that the tests in tests/services run on the stack.
 var services = []string{
-	dns, "github.com/caddyserver/caddy/v2", "github.com/coredns", "github.com/gliderlabs/ssh", "github.com/prometheus/client_golang",
-	"github.com/quic-go/quic-go", "github.com/summerwind/h2spec", "golang.org/x/crypto", "google.golang.org/grpc",
+	dns, "github.com/caddyserver/caddy/v2", "github.com/coredns", "github.com/gliderlabs/ssh",
+	"github.com/prometheus/client_golang",
+	"github.com/quic-go/quic-go", "github.com/summerwind/h2spec",
+	"golang.org/x/crypto", "google.golang.org/grpc",
 }
 
 // anyTest is what every test file may import.
@@ -219,7 +240,8 @@ func (l layer) allows(f *file, name string, list []string) bool {
 		list = append(append(append([]string(nil), list...), l.tests...), anyTest...)
 	}
 	for _, entry := range list {
-		if entry == name || covers(entry, name) || hasPrefix(name, entry) && strings.Contains(entry, ".") {
+		if entry == name || covers(entry, name) || hasPrefix(name, entry) &&
+			strings.Contains(entry, ".") {
 			return true
 		}
 	}

@@ -89,7 +89,8 @@ func sources(t *testing.T) (files []*file) {
 			return err
 		}
 		if d.IsDir() {
-			if b := d.Name(); b == "testdata" || b == "bin" || strings.HasPrefix(b, ".") && b != ".." {
+			if b := d.Name(); b == "testdata" || b == "bin" ||
+				strings.HasPrefix(b, ".") && b != ".." {
 				return filepath.SkipDir
 			}
 			return nil
@@ -101,7 +102,8 @@ func sources(t *testing.T) (files []*file) {
 		if err != nil {
 			return err
 		}
-		f, err := parse(filepath.ToSlash(strings.TrimPrefix(name, ".."+string(filepath.Separator))), src)
+		f, err := parse(filepath.ToSlash(strings.TrimPrefix(name, ".."+string(filepath.Separator))),
+			src)
 		files = append(files, f)
 		return err
 	})
@@ -146,7 +148,8 @@ func checkSkips(f *file) []string {
 		return nil
 	}
 	return calls(f, func(recv, name string) bool {
-		return f.isTest() && recv != "need" && (name == "Skip" || name == "Skipf" || name == "SkipNow")
+		return f.isTest() && recv != "need" &&
+			(name == "Skip" || name == "Skipf" || name == "SkipNow")
 	})
 }
 
@@ -155,7 +158,8 @@ func checkQuiet(f *file) []string {
 	return calls(f, func(recv, name string) bool {
 		return f.isLibrary() && (recv == "os" && name == "Exit" ||
 			recv == "fmt" && strings.HasPrefix(name, "Print") ||
-			recv == "log" && (strings.HasPrefix(name, "Print") || strings.HasPrefix(name, "Fatal") || strings.HasPrefix(name, "Panic")))
+			recv == "log" && (strings.HasPrefix(name, "Print") ||
+				strings.HasPrefix(name, "Fatal") || strings.HasPrefix(name, "Panic")))
 	})
 }
 
@@ -168,7 +172,8 @@ func calls(f *file, bad func(recv, name string) bool) (wrong []string) {
 		}
 		if sel, ok := call.Fun.(*ast.SelectorExpr); ok {
 			if x, ok := sel.X.(*ast.Ident); ok && bad(x.Name, sel.Sel.Name) {
-				wrong = append(wrong, fmt.Sprintf("line %d calls %s.%s", f.fset.Position(call.Pos()).Line, x.Name, sel.Sel.Name))
+				wrong = append(wrong, fmt.Sprintf("line %d calls %s.%s",
+					f.fset.Position(call.Pos()).Line, x.Name, sel.Sel.Name))
 			}
 		}
 		return true

@@ -81,7 +81,8 @@ func FuzzAnswer(f *testing.F) {
 			return
 		}
 		var r dns.Msg
-		if err := r.Unpack(first); err != nil || !r.Response || len(first) > udpSize || first[0] != query[0] || first[1] != query[1] {
+		if err := r.Unpack(first); err != nil || !r.Response || len(first) > udpSize ||
+			first[0] != query[0] || first[1] != query[1] {
 			t.Fatalf("query %x\nanswer %x: %v", query, first, err)
 		}
 	})

@@ -8,12 +8,13 @@ import (
 
 // Counters is a snapshot of what the server has done since New.
 type Counters struct {
-	UDP           uint64            `json:"udp"`            // queries read
-	TCP           uint64            `json:"tcp"`            // queries read
-	Cached        uint64            `json:"cached"`         // answered again from packed answers
-	Dropped       uint64            `json:"dropped"`        // not queries
-	Truncated     uint64            `json:"truncated"`      // answers that did not fit
-	Limited       uint64            `json:"limited"`        // queries above the rate of their prefix
+	UDP       uint64 `json:"udp"`       // queries read
+	TCP       uint64 `json:"tcp"`       // queries read
+	Cached    uint64 `json:"cached"`    // answered again from packed answers
+	Dropped   uint64 `json:"dropped"`   // not queries
+	Truncated uint64 `json:"truncated"` // answers that did not fit
+	// queries above the rate of their prefix
+	Limited       uint64            `json:"limited"`
 	Slipped       uint64            `json:"slipped"`        // of these, told to use TCP
 	Forwarded     uint64            `json:"forwarded"`      // questions sent on
 	Merged        uint64            `json:"merged"`         // queries that waited for one under way
@@ -35,10 +36,13 @@ type counters struct {
 func (s *Server) Counters() Counters {
 	c := &s.counters
 	out := Counters{
-		UDP: c.udp.Load(), TCP: c.tcp.Load(), Cached: c.cached.Load(), Dropped: c.dropped.Load(), Truncated: c.truncated.Load(),
-		Forwarded: c.forwarded.Load(), ForwardFailed: c.forwardFailed.Load(), WriteErrors: c.writeErrors.Load(),
-		Limited: c.limited.Load(), Slipped: c.slipped.Load(), Merged: c.merged.Load(),
-		ForwardFull: c.forwardRefused.Load(), TCPEvicted: c.tcpEvicted.Load(), Answers: map[string]uint64{},
+		UDP: c.udp.Load(), TCP: c.tcp.Load(), Cached: c.cached.Load(), Dropped: c.dropped.Load(),
+		Truncated: c.truncated.Load(),
+		Forwarded: c.forwarded.Load(), ForwardFailed: c.forwardFailed.Load(),
+		WriteErrors: c.writeErrors.Load(),
+		Limited:     c.limited.Load(), Slipped: c.slipped.Load(), Merged: c.merged.Load(),
+		ForwardFull: c.forwardRefused.Load(), TCPEvicted: c.tcpEvicted.Load(),
+		Answers: map[string]uint64{},
 	}
 	for i := range c.rcode {
 		if n := c.rcode[i].Load(); n > 0 {

@@ -126,7 +126,8 @@ func (s *Server) exchange(
 	switch {
 	case err != nil:
 		return nil, errors.Join(err, ctx.Err())
-	case !a.Response || a.Opcode != dns.OpcodeQuery || len(a.Question) != 1 || a.Question[0].Qtype != want.Qtype:
+	case !a.Response || a.Opcode != dns.OpcodeQuery || len(a.Question) != 1 ||
+		a.Question[0].Qtype != want.Qtype:
 		return nil, errOtherQuestion
 	case dns.CanonicalName(a.Question[0].Name) != dns.CanonicalName(want.Name):
 		return nil, errOtherQuestion

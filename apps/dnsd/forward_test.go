@@ -28,7 +28,8 @@ func silent(t *testing.T) string {
 
 func TestForward(t *testing.T) {
 	_, upstream := serve(t, Config{Zones: []Zone{exampleZone}}, nil)
-	s, addr := serve(t, Config{Forward: []string{silent(t), upstream}, ForwardTimeout: 50 * time.Millisecond}, nil)
+	s, addr := serve(t, Config{Forward: []string{silent(t), upstream},
+		ForwardTimeout: 50 * time.Millisecond}, nil)
 	for _, tc := range []struct {
 		name, network, qname string
 		qtype                uint16
@@ -39,12 +40,14 @@ func TestForward(t *testing.T) {
 		{"no such name", "udp", "absent.example.org.", dns.TypeA, dns.RcodeNameError, 0, false},
 		{"over tcp", "tcp", "www.example.org.", dns.TypeA, dns.RcodeSuccess, 2, false},
 		{"too big for udp", "udp", "big.example.org.", dns.TypeTXT, dns.RcodeSuccess, -1, true},
-		{"too big for udp, over tcp", "tcp", "big.example.org.", dns.TypeTXT, dns.RcodeSuccess, 41, false},
+		{"too big for udp, over tcp", "tcp", "big.example.org.", dns.TypeTXT,
+			dns.RcodeSuccess, 41, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := new(dns.Msg).SetQuestion(tc.qname, tc.qtype)
 			r := ask(t, tc.network, addr, m)
-			if r.Rcode != tc.rcode || tc.answers >= 0 && len(r.Answer) != tc.answers || r.Truncated != tc.tc || !r.RecursionAvailable || r.Authoritative {
+			if r.Rcode != tc.rcode || tc.answers >= 0 && len(r.Answer) != tc.answers ||
+				r.Truncated != tc.tc || !r.RecursionAvailable || r.Authoritative {
 				t.Errorf("%v", r)
 			}
 			if r.Question[0].Name != tc.qname || r.IsEdns0() != nil {
@@ -63,9 +66,11 @@ func TestForward(t *testing.T) {
 }
 
 func TestForwardNobodyAnswers(t *testing.T) {
-	s, addr := serve(t, Config{Forward: []string{silent(t)}, ForwardTimeout: 20 * time.Millisecond}, nil)
+	s, addr := serve(t, Config{Forward: []string{silent(t)}, ForwardTimeout: 20 * time.Millisecond},
+		nil)
 	for _, network := range []string{"udp", "tcp"} {
-		if r := ask(t, network, addr, new(dns.Msg).SetQuestion("x.test.", dns.TypeA)); r.Rcode != dns.RcodeServerFailure {
+		if r := ask(t, network, addr,
+			new(dns.Msg).SetQuestion("x.test.", dns.TypeA)); r.Rcode != dns.RcodeServerFailure {
 			t.Errorf("%s: %v", network, r)
 		}
 	}
@@ -94,7 +99,8 @@ func TestForwardLiar(t *testing.T) {
 				return
 			}
 			r := new(dns.Msg).SetReply(&q)
-			r.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.IPv4(6, 6, 6, 6)}}
+			r.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name,
+				Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.IPv4(6, 6, 6, 6)}}
 			switch i % 4 {
 			case 0:
 				r.Id++
@@ -109,9 +115,11 @@ func TestForwardLiar(t *testing.T) {
 			pc.WriteTo(b, from)
 		}
 	}()
-	_, addr := serve(t, Config{Forward: []string{pc.LocalAddr().String()}, ForwardTimeout: 20 * time.Millisecond}, nil)
+	_, addr := serve(t, Config{Forward: []string{pc.LocalAddr().String()},
+		ForwardTimeout: 20 * time.Millisecond}, nil)
 	for range 4 {
-		if r := ask(t, "udp", addr, new(dns.Msg).SetQuestion("x.test.", dns.TypeA)); r.Rcode != dns.RcodeServerFailure || len(r.Answer) != 0 {
+		if r := ask(t, "udp", addr, new(dns.Msg).SetQuestion("x.test.",
+			dns.TypeA)); r.Rcode != dns.RcodeServerFailure || len(r.Answer) != 0 {
 			t.Errorf("believed %v", r)
 		}
 	}
@@ -122,10 +130,11 @@ func TestForwardLiar(t *testing.T) {
 func TestShutdownCutsForwards(t *testing.T) {
 	dialled := make(chan struct{}, 1)
 	resolver := silent(t)
-	s, addr := serve(t, Config{Forward: []string{resolver}, ForwardTimeout: time.Hour, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		dialled <- struct{}{}
-		return new(net.Dialer).DialContext(ctx, network, address)
-	}}, nil)
+	s, addr := serve(t, Config{Forward: []string{resolver}, ForwardTimeout: time.Hour,
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			dialled <- struct{}{}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}}, nil)
 	conn, err := net.Dial("udp", addr)
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +172,8 @@ func upstream(t *testing.T, answer func(network string, q *dns.Msg) *dns.Msg) st
 	if err != nil {
 		t.Fatal(err)
 	}
-	for network, srv := range map[string]*dns.Server{"udp": {PacketConn: pc}, "tcp": {Listener: ln}} {
+	for network, srv := range map[string]*dns.Server{"udp": {PacketConn: pc},
+		"tcp": {Listener: ln}} {
 		srv.Handler = dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 			if r := answer(network, q); r != nil {
 				w.WriteMsg(r)
@@ -206,7 +216,8 @@ func TestForwardMerges(t *testing.T) {
 		})
 	}
 	deadline := time.Now().Add(10 * time.Second)
-	for c := s.Counters(); c.Merged+c.Forwarded < clients && time.Now().Before(deadline); c = s.Counters() {
+	for c := s.Counters(); c.Merged+c.Forwarded < clients &&
+		time.Now().Before(deadline); c = s.Counters() {
 		runtime.Gosched()
 	}
 	close(release)
@@ -276,7 +287,8 @@ func TestForwardMixesCase(t *testing.T) {
 	_, addr := serve(t, Config{Forward: []string{resolver}}, nil)
 	for range 8 {
 		r := ask(t, "udp", addr, new(dns.Msg).SetQuestion("preserving.test.", dns.TypeA))
-		if text(r.Answer) != "preserving.test. A 6.6.6.6" || r.Question[0].Name != "preserving.test." {
+		if text(r.Answer) != "preserving.test. A 6.6.6.6" ||
+			r.Question[0].Name != "preserving.test." {
 			t.Errorf("%v", r)
 		}
 	}
@@ -304,9 +316,13 @@ func TestLowerTail(t *testing.T) {
 
 func TestFlightsShare(t *testing.T) {
 	f, cancelled := newFlights(), 0
-	client := func(n byte) netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 32) }
+	client := func(n byte) netip.Prefix {
+		return netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2,
+			n}), 32)
+	}
 	join := func(name string, n byte) (*flight, bool) {
-		return f.join(question{name: name}, waiter{client(n), func(*dns.Msg) {}}, func() { cancelled++ })
+		return f.join(question{name: name},
+			waiter{client(n), func(*dns.Msg) {}}, func() { cancelled++ })
 	}
 	for i := range maxForwards {
 		if fl, ok := join(fmt.Sprint(i), 1); fl == nil || !ok {
@@ -324,7 +340,8 @@ func TestFlightsShare(t *testing.T) {
 	if _, ok := join("beyond its half", 2); ok {
 		t.Error("a client took more than half from another")
 	}
-	if cancelled != maxForwards/2 || f.owned[client(1)] != maxForwards/2 || f.owned[client(2)] != maxForwards/2 {
+	if cancelled != maxForwards/2 || f.owned[client(1)] != maxForwards/2 ||
+		f.owned[client(2)] != maxForwards/2 {
 		t.Errorf("%d given up, %v", cancelled, f.owned)
 	}
 	for _, fl := range f.all {

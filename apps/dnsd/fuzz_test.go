@@ -27,7 +27,8 @@ func FuzzZone(f *testing.F) {
 		}
 		z, line, err := readZone(strings.NewReader(text), origin)
 		if err != nil {
-			if line < 1 || line > 1+strings.Count(text, "\n") || strings.ContainsAny(err.Error(), "\n\r") {
+			if line < 1 || line > 1+strings.Count(text, "\n") ||
+				strings.ContainsAny(err.Error(), "\n\r") {
 				t.Errorf("line %d: %q", line, err)
 			}
 			return

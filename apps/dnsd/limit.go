@@ -25,7 +25,8 @@ type limiter struct {
 	seed     maphash.Seed
 	began    time.Time
 	slip     atomic.Uint64
-	due      []atomic.Int64 // by hash of the prefix: when what was answered would be due at the rate
+	// by hash of the prefix: when what was answered would be due at the rate
+	due []atomic.Int64
 }
 
 func newLimiter(perSecond int) *limiter {
@@ -33,7 +34,8 @@ func newLimiter(perSecond int) *limiter {
 		return &limiter{}
 	}
 	return &limiter{
-		interval: int64(time.Second) / int64(perSecond), seed: maphash.MakeSeed(), began: time.Now(),
+		interval: int64(time.Second) / int64(perSecond),
+		seed:     maphash.MakeSeed(), began: time.Now(),
 		due: make([]atomic.Int64, limitBuckets),
 	}
 }

@@ -25,7 +25,8 @@ func TestResponseRate(t *testing.T) {
 				var r dns.Msg
 				switch {
 				case out == nil:
-				case r.Unpack(out) != nil || r.Question[0].Name != "www.example.org." || r.IsEdns0() == nil:
+				case r.Unpack(out) != nil ||
+					r.Question[0].Name != "www.example.org." || r.IsEdns0() == nil:
 					t.Fatalf("%v", r)
 				case r.Truncated && len(r.Answer) == 0 && len(out) <= len(query):
 					cut++
@@ -54,7 +55,8 @@ func TestResponseRate(t *testing.T) {
 			{"loopback, IPv6", from("[::1]:53"), 1000, 1000, 0},
 		} {
 			if full, cut := ask(tt.asked, tt.from); full != tt.full || cut != tt.cut {
-				t.Errorf("%s: %d answers and %d TC, want %d and %d", tt.name, full, cut, tt.full, tt.cut)
+				t.Errorf("%s: %d answers and %d TC, want %d and %d", tt.name,
+					full, cut, tt.full, tt.cut)
 			}
 		}
 		time.Sleep(500 * time.Millisecond)
@@ -123,7 +125,8 @@ func TestSilentTCPClients(t *testing.T) {
 					t.Errorf("%d connections, want %d", n, tt.remaining)
 				}
 				c := dns.Conn{Conn: p.silence(t, 1)[0]}
-				if err := c.WriteMsg(new(dns.Msg).SetQuestion("www.example.org.", dns.TypeA)); err != nil {
+				if err := c.WriteMsg(new(dns.Msg).SetQuestion("www.example.org.",
+					dns.TypeA)); err != nil {
 					t.Fatal(err)
 				}
 				if r, err := c.ReadMsg(); err != nil || len(r.Answer) != 2 {

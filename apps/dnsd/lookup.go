@@ -61,7 +61,8 @@ func (z *zone) answer(r *dns.Msg, name string, qtype uint16) (target string) {
 		set = cname
 		target, _ = canonical(cname[0].(*dns.CNAME).Target) // checked when it was loaded
 	} else if qtype == dns.TypeANY && len(n) > 0 {
-		set = []dns.RR{&dns.HINFO{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeHINFO, Class: dns.ClassINET, Ttl: z.soa.Hdr.Ttl}, Cpu: "RFC8482"}}
+		set = []dns.RR{&dns.HINFO{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeHINFO,
+			Class: dns.ClassINET, Ttl: z.soa.Hdr.Ttl}, Cpu: "RFC8482"}}
 	}
 	if set == nil {
 		r.Ns = []dns.RR{z.soa}

@@ -6,8 +6,8 @@ import (
 
 const (
 	headerLen = 12
-	// udpSize is the largest answer sent over UDP, and what EDNS0 says we take: fits one IPv6 packet
-	// on any link.
+	// udpSize is the largest answer sent over UDP, and what EDNS0 says we take: fits one IPv6
+	// packet on any link.
 	udpSize = 1232
 )
 
@@ -63,8 +63,8 @@ func (s *Server) resolve(q, r *dns.Msg) action {
 		r.Rcode = dns.RcodeRefused
 		return reply
 	}
-	// Names in the answer are lower case, so that those equal to the question compress to it, whatever
-	// case that comes in; pack puts the question's own spelling back.
+	// Names in the answer are lower case, so that those equal to the question compress to it,
+	// whatever case that comes in; pack puts the question's own spelling back.
 	question.Name = dns.CanonicalName(question.Name)
 	if s.answer(r) {
 		return known

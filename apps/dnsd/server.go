@@ -26,8 +26,8 @@ var ErrClosed = errors.New("DNS server is shut down")
 // Zone names one zone file.
 type Zone struct {
 	File string
-	// Origin completes relative names, like "example.org"; empty when the file has an $ORIGIN line or
-	// absolute names.
+	// Origin completes relative names, like "example.org"; empty when the file has an $ORIGIN line
+	// or absolute names.
 	Origin string
 }
 
@@ -89,7 +89,8 @@ func New(cfg Config) (*Server, error) {
 			return nil, err
 		}
 		if s.zones[z.origin] != nil {
-			return nil, fmt.Errorf("%s: zone %s is already served from another file", f.File, z.origin)
+			return nil, fmt.Errorf("%s: zone %s is already served from another file", f.File,
+				z.origin)
 		}
 		s.zones[z.origin] = z
 	}

@@ -34,8 +34,8 @@ func newBatch() *batch {
 	return b
 }
 
-// offerAddrs has ReadBatch put addresses into the batch's memory, if the conn can do that: it looks for
-// an empty IP with room for an address.
+// offerAddrs has ReadBatch put addresses into the batch's memory, if the conn can do that: it looks
+// for an empty IP with room for an address.
 func (b *batch) offerAddrs() {
 	for i := range b.queries {
 		b.addrs[i].IP = b.ips[i][:0]

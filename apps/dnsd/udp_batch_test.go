@@ -46,10 +46,11 @@ func (c *batches) WriteBatch(ms []ipv4.Message, _ int) (int, error) {
 // does not take the next one with it.
 func TestBatches(t *testing.T) {
 	var conn *batches
-	s, addr := serve(t, Config{Zones: []Zone{{File: "testdata/example.org.zone"}}, UDPWorkers: 1}, func(pc net.PacketConn) net.PacketConn {
-		conn = &batches{UDPConn: pc.(*net.UDPConn)}
-		return conn
-	})
+	s, addr := serve(t, Config{Zones: []Zone{{File: "testdata/example.org.zone"}}, UDPWorkers: 1},
+		func(pc net.PacketConn) net.PacketConn {
+			conn = &batches{UDPConn: pc.(*net.UDPConn)}
+			return conn
+		})
 	query := func(name string) *dns.Msg { return new(dns.Msg).SetQuestion(name, dns.TypeSOA) }
 	if r := ask(t, "udp", addr, query("example.org.")); r.Rcode != dns.RcodeSuccess {
 		t.Fatalf("answer %v", r)

@@ -125,7 +125,8 @@ func (z *zone) add(rr dns.RR) error {
 		negative.Hdr.Name, negative.Hdr.Ttl = name, min(soa.Hdr.Ttl, soa.Minttl)
 		z.soa = &negative
 	case !dns.IsSubDomain(z.origin, name):
-		return fmt.Errorf("%s record of %s is outside the zone %s", dns.Type(h.Rrtype), name, z.origin)
+		return fmt.Errorf("%s record of %s is outside the zone %s",
+			dns.Type(h.Rrtype), name, z.origin)
 	case h.Rrtype == dns.TypeNS && strings.HasPrefix(name, "*."):
 		return fmt.Errorf("NS record of %s (a wildcard cannot be delegated)", name)
 	}

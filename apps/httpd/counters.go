@@ -10,17 +10,19 @@ import (
 
 // Counters is a snapshot of what the server has done since New.
 type Counters struct {
-	Requests    uint64           `json:"requests"`    // begun
-	InFlight    int64            `json:"in_flight"`   // begun and not ended
-	Connections int64            `json:"connections"` // open now
-	Accepted    uint64           `json:"accepted"`    // connections ever
-	Evicted     uint64           `json:"evicted"`     // of these, closed without a request to make room
-	Refused     uint64           `json:"refused"`     // connections not accepted: all others had requests
-	TooSlow     uint64           `json:"too_slow"`    // connections whose peer missed a deadline
-	BytesIn     int64            `json:"bytes_in"`    // body bytes taken by /-/echo
-	BytesOut    int64            `json:"bytes_out"`   // body bytes written
-	Answers     map[string]int64 `json:"answers"`     // by class: "2xx" ...
-	UptimeSec   float64          `json:"uptime_seconds"`
+	Requests    uint64 `json:"requests"`    // begun
+	InFlight    int64  `json:"in_flight"`   // begun and not ended
+	Connections int64  `json:"connections"` // open now
+	Accepted    uint64 `json:"accepted"`    // connections ever
+	// of these, closed without a request to make room
+	Evicted uint64 `json:"evicted"`
+	// connections not accepted: all others had requests
+	Refused   uint64           `json:"refused"`
+	TooSlow   uint64           `json:"too_slow"`  // connections whose peer missed a deadline
+	BytesIn   int64            `json:"bytes_in"`  // body bytes taken by /-/echo
+	BytesOut  int64            `json:"bytes_out"` // body bytes written
+	Answers   map[string]int64 `json:"answers"`   // by class: "2xx" ...
+	UptimeSec float64          `json:"uptime_seconds"`
 }
 
 type counters struct {
@@ -34,7 +36,8 @@ func (s *Server) Counters() Counters {
 	c, t := &s.counters, &s.table
 	out := Counters{
 		Requests: c.requests.Load(), InFlight: c.inFlight.Load(), Connections: int64(t.size()),
-		Accepted: t.accepted.Load(), Evicted: t.evicted.Load(), Refused: t.refused.Load(), TooSlow: t.tooSlow.Load(),
+		Accepted: t.accepted.Load(), Evicted: t.evicted.Load(), Refused: t.refused.Load(),
+		TooSlow: t.tooSlow.Load(),
 		BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(), Answers: map[string]int64{},
 		UptimeSec: time.Since(s.started).Round(time.Millisecond).Seconds(),
 	}

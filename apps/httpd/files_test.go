@@ -16,19 +16,25 @@ func strangeRoot(t *testing.T) string {
 	dir := t.TempDir()
 	root := filepath.Join(dir, "root")
 	for name, text := range map[string]string{
-		"secret": "no", "root/a": "a", "root/.env": "no", "root/.git/config": "no", "root/.well-known/acme": "yes",
-		"root/.well-known/.env": "no", "root/plain/b": "b", "root/.well-known2/x": "no", "root/sub/index.html": "index",
+		"secret": "no", "root/a": "a", "root/.env": "no", "root/.git/config": "no",
+		"root/.well-known/acme": "yes",
+		"root/.well-known/.env": "no", "root/plain/b": "b", "root/.well-known2/x": "no",
+		"root/sub/index.html": "index",
 	} {
 		p := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(p), 0o755), os.WriteFile(p, []byte(text), 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(p), 0o755),
+			os.WriteFile(p, []byte(text), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	in := func(name string) string { return filepath.Join(root, name) }
 	if err := errors.Join(
-		syscall.Mkfifo(in("fifo"), 0o644), os.Symlink("fifo", in("tofifo")), os.Symlink("../secret", in("out")),
-		os.Symlink("/dev/zero", in("zero")), os.Symlink("a", in("toa")), os.Symlink("loop", in("loop")),
-		os.Symlink(".env", in("env")), os.Mkdir(in("pipes"), 0o755), syscall.Mkfifo(in("pipes/index.html"), 0o644),
+		syscall.Mkfifo(in("fifo"), 0o644), os.Symlink("fifo", in("tofifo")),
+		os.Symlink("../secret", in("out")),
+		os.Symlink("/dev/zero", in("zero")), os.Symlink("a", in("toa")),
+		os.Symlink("loop", in("loop")),
+		os.Symlink(".env", in("env")), os.Mkdir(in("pipes"), 0o755),
+		syscall.Mkfifo(in("pipes/index.html"), 0o644),
 	); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +59,8 @@ func TestStrangeFiles(t *testing.T) {
 		{"FIFO", "/fifo", Config{}, 404, ""},
 		{"link to a FIFO", "/tofifo", Config{}, 404, ""},
 		{"a FIFO as index", "/pipes/", Config{}, 404, ""},
-		{"a FIFO as index, with listings", "/pipes/", Config{DebugEndpoints: true}, 200, "index.html"},
+		{"a FIFO as index, with listings", "/pipes/",
+			Config{DebugEndpoints: true}, 200, "index.html"},
 		{"link to a device", "/zero", Config{}, 404, ""},
 		{"dot file", "/.env", Config{}, 404, ""},
 		{"below a dot directory", "/.git/config", Config{}, 404, ""},
@@ -83,7 +90,8 @@ func TestStrangeFiles(t *testing.T) {
 	}
 	t.Run("listing without dot files", func(t *testing.T) {
 		_, url, c := serve(t, Config{Root: root, DebugEndpoints: true})
-		if _, body := get(t, c, "GET", url+"/"); strings.Contains(string(body), ".env") || !strings.Contains(string(body), `"a"`) {
+		if _, body := get(t, c, "GET", url+"/"); strings.Contains(string(body), ".env") ||
+			!strings.Contains(string(body), `"a"`) {
 			t.Errorf("%s", body)
 		}
 	})
@@ -97,7 +105,8 @@ func TestHealth(t *testing.T) {
 	if err := os.Mkdir(root, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	_, url, c := serve(t, Config{Root: root, MaxConns: 5, Checks: []Check{{"device", func() error { return failing }}}})
+	_, url, c := serve(t, Config{Root: root, MaxConns: 5,
+		Checks: []Check{{"device", func() error { return failing }}}})
 	for _, tt := range []struct {
 		name   string
 		err    error
@@ -105,10 +114,12 @@ func TestHealth(t *testing.T) {
 		body   string
 	}{
 		{"well", nil, 200, "ok\nconnections: 1 of 5\nroot directory: ok\ndevice: ok\n"},
-		{"device", bad, 503, "failing\nconnections: 1 of 5\nroot directory: ok\ndevice: the port is down\n"},
+		{"device", bad, 503,
+			"failing\nconnections: 1 of 5\nroot directory: ok\ndevice: the port is down\n"},
 	} {
 		failing = tt.err
-		if resp, body := get(t, c, "GET", url+"/-/healthz"); resp.StatusCode != tt.status || string(body) != tt.body {
+		if resp, body := get(t, c, "GET", url+"/-/healthz"); resp.StatusCode != tt.status ||
+			string(body) != tt.body {
 			t.Errorf("%s: %d %q", tt.name, resp.StatusCode, body)
 		}
 	}

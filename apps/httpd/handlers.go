@@ -13,7 +13,10 @@ import (
 
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
-	get := func(path string, h http.Handler) { mux.Handle(path, only(h, http.MethodGet, http.MethodHead)) }
+	get := func(path string, h http.Handler) {
+		mux.Handle(path,
+			only(h, http.MethodGet, http.MethodHead))
+	}
 	get("/", s.pages())
 	get("/-/healthz", http.HandlerFunc(s.healthz))
 	if s.cfg.DebugEndpoints {
@@ -89,7 +92,8 @@ func (s *Server) bytes(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if n > s.cfg.MaxBody {
-		http.Error(w, fmt.Sprintf("at most %d bytes are sent", s.cfg.MaxBody), http.StatusBadRequest)
+		http.Error(w, fmt.Sprintf("at most %d bytes are sent", s.cfg.MaxBody),
+			http.StatusBadRequest)
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")

@@ -34,26 +34,27 @@ type Config struct {
 	// Root is the directory of static files; empty: none. Nothing outside it is reachable, symbolic
 	// links included, and nothing but regular files: the rest does not exist.
 	Root string
-	// DotFiles has files and directories of Root served whose names begin with a dot. Without it only
-	// those below /.well-known/ are (RFC 8615).
+	// DotFiles has files and directories of Root served whose names begin with a dot. Without it
+	// only those below /.well-known/ are (RFC 8615).
 	DotFiles bool
 	// DebugEndpoints has /-/status, /-/status.json, /-/bytes/N, /-/echo and listings of directories
 	// served: they tell strangers much, or cost much, and are for tests and demonstrations.
 	DebugEndpoints bool
-	// Status is asked for facts to show on the status page, at each request, from many goroutines; its
-	// answer must be something encoding/json can encode. Nil: the server's own counters only.
+	// Status is asked for facts to show on the status page, at each request, from many goroutines;
+	// its answer must be something encoding/json can encode. Nil: the server's own counters only.
 	Status func() any
 	// Checks are what /-/healthz looks at beside the server's own.
 	Checks []Check
 	// MaxBody is the most that /-/echo takes and /-/bytes sends, in bytes; 0 means DefaultMaxBody.
 	MaxBody int64
-	// MaxConns is how many connections may be open. One more takes the place of the one that has been
-	// longest without a request; if all have one, it is closed. 0: as many as half of the memory of
-	// the machine, its control group or GOMEMLIMIT has room for, at 1 MiB each, from 256 to 65536.
+	// MaxConns is how many connections may be open. One more takes the place of the one that has
+	// been longest without a request; if all have one, it is closed. 0: as many as half of the
+	// memory of the machine, its control group or GOMEMLIMIT has room for, at 1 MiB each, from 256
+	// to 65536.
 	MaxConns int
-	// MinRate is the floor of a transfer, in bytes per second: a peer may be slower, or stand still,
-	// for Grace in all, which progress above the floor gives back. Then it is cut off. 0 means
-	// DefaultMinRate and DefaultGrace. Grace is long enough for 64 KiB at MinRate.
+	// MinRate is the floor of a transfer, in bytes per second: a peer may be slower, or stand
+	// still, for Grace in all, which progress above the floor gives back. Then it is cut off. 0
+	// means DefaultMinRate and DefaultGrace. Grace is long enough for 64 KiB at MinRate.
 	MinRate int64
 	Grace   time.Duration
 	// Logger hears of broken connections and panicking handlers; nil is silence.

@@ -41,10 +41,15 @@ func serve(t testing.TB, cfg Config) (s *Server, url string, client *http.Client
 			t.Errorf("Serve: %v", err)
 		}
 	})
-	return s, "http://" + ln.Addr().String(), &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return s, "http://" + ln.Addr().String(),
+		&http.Client{Transport: tr, CheckRedirect: func(*http.Request,
+			[]*http.Request) error {
+			return http.ErrUseLastResponse
+		}}
 }
 
-func get(t testing.TB, c *http.Client, method, url string, header ...string) (*http.Response, []byte) {
+func get(t testing.TB, c *http.Client, method, url string,
+	header ...string) (*http.Response, []byte) {
 	t.Helper()
 	req, err := http.NewRequest(method, url, nil)
 	if err != nil {
@@ -68,16 +73,22 @@ func get(t testing.TB, c *http.Client, method, url string, header ...string) (*h
 func TestPages(t *testing.T) {
 	dir := t.TempDir()
 	root := filepath.Join(dir, "root")
-	for name, text := range map[string]string{"root/a.txt": "0123456789", "root/sub/index.html": "<p>hi</p>", "secret": "no"} {
+	for name, text := range map[string]string{"root/a.txt": "0123456789",
+		"root/sub/index.html": "<p>hi</p>", "secret": "no"} {
 		p := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(p), 0o755), os.WriteFile(p, []byte(text), 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(p), 0o755),
+			os.WriteFile(p, []byte(text), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := os.Symlink("../secret", filepath.Join(root, "link")); err != nil {
 		t.Fatal(err)
 	}
-	_, url, c := serve(t, Config{Root: root, MaxConns: 7, DebugEndpoints: true, Status: func() any { return map[string]any{"slice": map[string]int{"rx_packets": 7}, "x": "<b>"} }})
+	_, url, c := serve(t, Config{Root: root, MaxConns: 7, DebugEndpoints: true,
+		Status: func() any {
+			return map[string]any{"slice": map[string]int{"rx_packets": 7},
+				"x": "<b>"}
+		}})
 	for _, tc := range []struct {
 		name, method, path string
 		header             []string
@@ -103,7 +114,8 @@ func TestPages(t *testing.T) {
 		{"bytes not a number", "GET", "/-/bytes/1k", nil, 400, "~"},
 		{"bytes beyond int64", "GET", "/-/bytes/9223372036854775808", nil, 400, "~"},
 		{"bytes largest, by head", "HEAD", "/-/bytes/268435456", nil, 200, ""},
-		{"bytes beyond the largest", "GET", "/-/bytes/268435457", nil, 400, "~at most 268435456 bytes"},
+		{"bytes beyond the largest", "GET", "/-/bytes/268435457", nil, 400,
+			"~at most 268435456 bytes"},
 		{"status", "GET", "/-/status", nil, 200, "~<td>status.slice.rx_packets</td><td>7</td>"},
 		{"status escapes", "GET", "/-/status", nil, 200, "~<td>&lt;b&gt;</td>"},
 	} {
@@ -112,7 +124,8 @@ func TestPages(t *testing.T) {
 			if resp.StatusCode != tc.status {
 				t.Errorf("status %d, want %d", resp.StatusCode, tc.status)
 			}
-			if part, ok := strings.CutPrefix(tc.body, "~"); ok && !strings.Contains(string(body), part) || !ok && string(body) != tc.body {
+			if part, ok := strings.CutPrefix(tc.body, "~"); ok &&
+				!strings.Contains(string(body), part) || !ok && string(body) != tc.body {
 				t.Errorf("body %q, want %q", body, tc.body)
 			}
 			if strings.Contains(string(body), "no\n") || string(body) == "no" {
@@ -132,7 +145,8 @@ func TestBytes(t *testing.T) {
 		t.Error("whole pattern differs")
 	}
 	for _, from := range []int{1, 7, 8, 9, 65535, 100002} {
-		resp, got := get(t, c, "GET", fmt.Sprint(url, "/-/bytes/100003"), "Range", fmt.Sprintf("bytes=%d-", from))
+		resp, got := get(t, c, "GET", fmt.Sprint(url, "/-/bytes/100003"), "Range",
+			fmt.Sprintf("bytes=%d-", from))
 		if resp.StatusCode != 206 || !bytes.Equal(got, want[from:]) {
 			t.Errorf("pattern from byte %d differs", from)
 		}
@@ -159,15 +173,18 @@ func TestEcho(t *testing.T) {
 			if chunked {
 				body = io.MultiReader(body)
 			}
-			if status, got, err := post(body); err != nil || status != 200 || !bytes.Equal(got, data[:n]) {
-				t.Errorf("%d bytes (chunked %v): status %d, %d bytes back, %v", n, chunked, status, len(got), err)
+			if status, got, err := post(body); err != nil || status != 200 ||
+				!bytes.Equal(got, data[:n]) {
+				t.Errorf("%d bytes (chunked %v): status %d, %d bytes back, %v", n,
+					chunked, status, len(got), err)
 			}
 		}
 	}
 	if status, _, err := post(bytes.NewReader(data)); status != 413 && err == nil {
 		t.Errorf("over-long body: status %d", status)
 	}
-	if _, got, err := post(io.MultiReader(bytes.NewReader(data))); err == nil && len(got) == len(data) {
+	if _, got, err := post(io.MultiReader(bytes.NewReader(data))); err == nil &&
+		len(got) == len(data) {
 		t.Error("over-long chunked body came back whole")
 	}
 	if c := s.Counters(); c.BytesIn < 4<<20 || c.Answers["2xx"] < 10 {
@@ -181,7 +198,8 @@ func TestManyClients(t *testing.T) {
 	for range 64 {
 		wg.Go(func() {
 			for range 10 {
-				if resp, b := get(t, c, "GET", url+"/-/bytes/1024"); resp.StatusCode != 200 || len(b) != 1024 {
+				if resp, b := get(t, c, "GET", url+"/-/bytes/1024"); resp.StatusCode != 200 ||
+					len(b) != 1024 {
 					t.Errorf("status %d, %d bytes", resp.StatusCode, len(b))
 				}
 			}
@@ -196,7 +214,8 @@ func TestManyClients(t *testing.T) {
 	if err := json.Unmarshal(b, &st); err != nil {
 		t.Fatal(err)
 	}
-	if st.Server.Requests != 641 || st.Server.InFlight != 1 || st.Server.BytesOut != 640*1024 || st.Server.Connections < 1 {
+	if st.Server.Requests != 641 || st.Server.InFlight != 1 || st.Server.BytesOut != 640*1024 ||
+		st.Server.Connections < 1 {
 		t.Errorf("counters %+v", st.Server)
 	}
 }
@@ -204,7 +223,8 @@ func TestManyClients(t *testing.T) {
 // hold is a Status func that keeps its request under way until released.
 func hold(t *testing.T) (status func() any, entered <-chan struct{}, release func()) {
 	in, out := make(chan struct{}, 1), make(chan struct{})
-	return func() any { in <- struct{}{}; <-out; return nil }, in, sync.OnceFunc(func() { close(out) })
+	return func() any { in <- struct{}{}; <-out; return nil }, in,
+		sync.OnceFunc(func() { close(out) })
 }
 
 func TestShutdownLetsRequestsFinish(t *testing.T) {
@@ -278,10 +298,12 @@ func TestLifecycle(t *testing.T) {
 	if err := s.Serve(ln); err != nil {
 		t.Errorf("Serve after Close: %v", err)
 	}
-	if _, err := New(Config{Root: filepath.Join(t.TempDir(), "absent")}); !errors.Is(err, os.ErrNotExist) {
+	if _, err := New(Config{Root: filepath.Join(t.TempDir(), "absent")}); !errors.Is(err,
+		os.ErrNotExist) {
 		t.Errorf("absent root: %v", err)
 	}
-	for _, cfg := range []Config{{MaxBody: -1}, {MaxConns: -1}, {MinRate: -1}, {Grace: -1}, {MinRate: 1}} {
+	for _, cfg := range []Config{{MaxBody: -1}, {MaxConns: -1}, {MinRate: -1},
+		{Grace: -1}, {MinRate: 1}} {
 		if _, err := New(cfg); err == nil {
 			t.Errorf("accepted %+v", cfg)
 		}

@@ -74,9 +74,12 @@ func TestSlowPeersAreCut(t *testing.T) {
 		{"half the floor", large, 8 << 10, true, 50 * time.Second, 2 * time.Minute},
 		{"just above the floor", medium, 17 << 10, true, 16 * time.Minute, 17 * time.Minute},
 		{"above the floor", medium, 20 << 10, true, 13 * time.Minute, 14 * time.Minute},
-		{"echo, a byte per second", post + "268435456\r\n\r\n", 1, false, 29 * time.Second, 40 * time.Second},
-		{"echo above the floor", post + "16777216\r\n\r\n", 20 << 10, false, 13 * time.Minute, 14 * time.Minute},
-		{"a body nobody reads", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n", 1, false, 9 * time.Second, 20 * time.Second},
+		{"echo, a byte per second", post + "268435456\r\n\r\n", 1, false,
+			29 * time.Second, 40 * time.Second},
+		{"echo above the floor", post + "16777216\r\n\r\n", 20 << 10, false,
+			13 * time.Minute, 14 * time.Minute},
+		{"a body nobody reads", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n", 1,
+			false, 9 * time.Second, 20 * time.Second},
 		{"headers", "GET / HTTP/1.1\r\nX: ", 1, false, 9 * time.Second, 20 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -94,7 +97,8 @@ func TestSlowPeersAreCut(t *testing.T) {
 					time.Sleep(time.Second / 2) // it never wakes at the moment when this test looks
 					trickle(c, tt.bytes, tt.reads)
 				}()
-				for time.Sleep(time.Second); s.Counters().Connections > 0 && time.Since(began) < 24*time.Hour; {
+				for time.Sleep(time.Second); s.Counters().Connections > 0 &&
+					time.Since(began) < 24*time.Hour; {
 					time.Sleep(time.Second)
 				}
 				held := time.Since(began)
@@ -157,10 +161,12 @@ func TestBudget(t *testing.T) {
 func TestCutIsAReset(t *testing.T) {
 	for _, tt := range []struct{ name, request string }{
 		{"while the server writes", "GET /-/bytes/268435456 HTTP/1.1\r\nHost: x\r\n\r\n"},
-		{"after the server has closed", "GET /-/bytes/100000 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
+		{"after the server has closed",
+			"GET /-/bytes/100000 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s, url, _ := serve(t, Config{DebugEndpoints: true, MinRate: 4 << 20, Grace: 50 * time.Millisecond})
+			s, url, _ := serve(t, Config{DebugEndpoints: true, MinRate: 4 << 20,
+				Grace: 50 * time.Millisecond})
 			c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 			if err != nil {
 				t.Fatal(err)

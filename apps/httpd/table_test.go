@@ -44,10 +44,12 @@ func TestFullTableMakesRoom(t *testing.T) {
 	if _, resp := hello(t, url, false); resp.StatusCode != http.StatusOK {
 		t.Errorf("answer %s", resp.Status)
 	}
-	if n, err := first.Read(make([]byte, 1)); n > 0 || err == nil || strings.Contains(err.Error(), "timeout") {
+	if n, err := first.Read(make([]byte, 1)); n > 0 || err == nil ||
+		strings.Contains(err.Error(), "timeout") {
 		t.Errorf("the first is still there: %v", err)
 	}
-	if c := s.Counters(); c.Connections > 8 || c.Accepted != 102 || c.Evicted < 94 || c.Refused != 0 {
+	if c := s.Counters(); c.Connections > 8 || c.Accepted != 102 ||
+		c.Evicted < 94 || c.Refused != 0 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -64,7 +66,8 @@ func TestFullOfRequests(t *testing.T) {
 	}()
 	<-entered
 	late, _ := hello(t, url, true)
-	if n, err := late.Read(make([]byte, 1)); n > 0 || err == nil || strings.Contains(err.Error(), "timeout") {
+	if n, err := late.Read(make([]byte, 1)); n > 0 || err == nil ||
+		strings.Contains(err.Error(), "timeout") {
 		t.Errorf("not refused: %v", err)
 	}
 	release()
@@ -80,7 +83,8 @@ func TestFullOfRequests(t *testing.T) {
 func TestLingererMakesRoom(t *testing.T) {
 	s, url, c := serve(t, Config{MaxConns: 8, DebugEndpoints: true})
 	for range 20 {
-		if _, b := get(t, c, "GET", url+"/-/bytes/200000", "Connection", "close"); len(b) != 200000 {
+		if _, b := get(t, c, "GET", url+"/-/bytes/200000", "Connection",
+			"close"); len(b) != 200000 {
 			t.Fatalf("%d bytes", len(b))
 		}
 	}
@@ -106,7 +110,8 @@ func TestMemory(t *testing.T) {
 			t.Errorf("%s: %d, want %d", tt.name, got, tt.want)
 		}
 	}
-	for text, want := range map[string]int64{"1048576\n": 1 << 20, "max\n": math.MaxInt64, "": math.MaxInt64, "-1": math.MaxInt64} {
+	for text, want := range map[string]int64{"1048576\n": 1 << 20, "max\n": math.MaxInt64,
+		"": math.MaxInt64, "-1": math.MaxInt64} {
 		if got := bytesOf(text); got != want {
 			t.Errorf("%q: %d, want %d", text, got, want)
 		}

@@ -16,7 +16,8 @@ func TestStreamsInOrderOfComing(t *testing.T) {
 	_, port := serveLoopback(t)
 	ctl := dial(t, port, 'a')
 	wantState(t, ctl, paramExchange)
-	if err := writeJSON(ctl, json.RawMessage(`{"tcp":true,"time":10,"parallel":1,"bidirectional":true,"len":131072}`)); err != nil {
+	if err := writeJSON(ctl,
+		json.RawMessage(`{"tcp":true,"time":10,"parallel":1,"bidirectional":true,"len":131072}`)); err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, ctl, createStreams)
@@ -68,13 +69,15 @@ func TestCollectSorts(t *testing.T) {
 	s := newSession(New(Config{}), nil, cookie{})
 	s.params.Parallel, s.params.Bidirectional = 1, 1
 	for _, at := range []uint64{9, 7} {
-		s.offer(arrival{at: at, stream: func(*params) *stream { st := &stream{}; st.bytes.Store(int64(at)); return st }})
+		s.offer(arrival{at: at,
+			stream: func(*params) *stream { st := &stream{}; st.bytes.Store(int64(at)); return st }})
 	}
 	if err := s.collect(); err != nil {
 		t.Fatal(err)
 	}
 	first, second := s.streams[0], s.streams[1]
 	if first.bytes.Load() != 7 || first.sends || second.bytes.Load() != 9 || !second.sends {
-		t.Errorf("number %d sends: %v, number %d sends: %v", first.bytes.Load(), first.sends, second.bytes.Load(), second.sends)
+		t.Errorf("number %d sends: %v, number %d sends: %v", first.bytes.Load(), first.sends,
+			second.bytes.Load(), second.sends)
 	}
 }

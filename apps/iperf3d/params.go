@@ -63,7 +63,8 @@ func (p *params) normalise() error {
 	case p.Len < 0 || p.Len > limit:
 		return fmt.Errorf("blocks of %d bytes: at most %d are possible", p.Len, limit)
 	case p.Time < 0 || p.Omit < 0 || p.Time > maxSeconds || p.Omit > maxSeconds-p.Time:
-		return fmt.Errorf("a test of %d s after %d s: at most %v is possible", p.Time, p.Omit, maxTime)
+		return fmt.Errorf("a test of %d s after %d s: at most %v is possible", p.Time, p.Omit,
+			maxTime)
 	}
 	if p.Len == 0 {
 		p.Len = defaultBlock
@@ -91,7 +92,8 @@ func (p *params) pause() time.Duration {
 	if p.Bandwidth <= 0 {
 		return 0
 	}
-	return time.Duration(min(float64(p.Len)*8/p.Bandwidth, maxPause.Seconds()) * float64(time.Second))
+	return time.Duration(min(float64(p.Len)*8/p.Bandwidth,
+		maxPause.Seconds()) * float64(time.Second))
 }
 
 // parseBool is 1 for true and for any number but 0.

@@ -31,7 +31,8 @@ func TestTimes(t *testing.T) {
 		{"ten seconds", params{Time: 10, Omit: 2, Len: 1}, 42 * time.Second, 0},
 		{"a number of bytes", params{}, maxTime + overtime, 0},
 		{"paced", params{Time: 1, Len: 125, Bandwidth: 1000}, 31 * time.Second, time.Second},
-		{"paced to a standstill", params{Time: 1, Len: maxBlock, Bandwidth: 1e-300}, 31 * time.Second, maxPause},
+		{"paced to a standstill", params{Time: 1, Len: maxBlock, Bandwidth: 1e-300},
+			31 * time.Second, maxPause},
 	} {
 		if l, p := tt.p.longest(), tt.p.pause(); l != tt.longest || p != tt.pause {
 			t.Errorf("%s: %v and %v, want %v and %v", tt.name, l, p, tt.longest, tt.pause)
@@ -51,7 +52,8 @@ func FuzzParams(f *testing.F) {
 			return
 		}
 		n, sends := p.streams()
-		if n < 1 || n > 2*maxStreams || p.Len < 1 || p.Len > maxBlock || p.UDP && p.Len > maxDatagram {
+		if n < 1 || n > 2*maxStreams || p.Len < 1 || p.Len > maxBlock ||
+			p.UDP && p.Len > maxDatagram {
 			t.Errorf("%s: %d streams with blocks of %d bytes", message, n, p.Len)
 		}
 		if l := p.longest(); l < overtime || l > maxTime+overtime {

@@ -106,16 +106,34 @@ func TestStockClient(t *testing.T) {
 		streams int
 		check   func(r report) bool
 	}{
-		{"TCP up", nil, 1, func(r report) bool { return r.End.SumReceived.Bytes > 1e6 && r.End.SumSent.Bytes > 1e6 }},
-		{"TCP down", []string{"-R"}, 1, func(r report) bool { return r.End.SumReceived.Bytes > 1e6 }},
-		{"four streams", []string{"-P", "4"}, 4, func(r report) bool { return r.End.SumReceived.Bytes > 1e6 }},
-		{"both ways", []string{"--bidir"}, 2, func(r report) bool { return r.End.SumReceived.Bytes > 1e6 && r.End.BidirSent.Bytes > 1e6 }},
-		{"a number of bytes", []string{"-n", "5M"}, 1, func(r report) bool { return r.End.SumReceived.Bytes >= 5<<20 }},
-		{"omitted time", []string{"-O", "1"}, 1, func(r report) bool { return r.End.SumReceived.Bytes > 1e6 }},
-		{"paced down", []string{"-R", "-b", "8M"}, 1, func(r report) bool { return r.End.SumReceived.Bytes > 1e5 && r.End.SumReceived.Bytes < 3e6 }},
-		{"UDP up", []string{"-u", "-b", "10M"}, 1, func(r report) bool { return r.End.Sum.Packets > 20 && r.End.Sum.LostPercent < 50 }},
-		{"UDP down", []string{"-u", "-R", "-b", "10M"}, 1, func(r report) bool { return r.End.Sum.Packets > 20 && r.End.Sum.LostPercent < 50 }},
-		{"UDP, two streams, wide counters", []string{"-u", "-P", "2", "-b", "5M", "--udp-counters-64bit"}, 2, func(r report) bool { return r.End.Sum.Packets > 20 }},
+		{"TCP up", nil, 1, func(r report) bool {
+			return r.End.SumReceived.Bytes > 1e6 &&
+				r.End.SumSent.Bytes > 1e6
+		}},
+		{"TCP down", []string{"-R"}, 1,
+			func(r report) bool { return r.End.SumReceived.Bytes > 1e6 }},
+		{"four streams", []string{"-P", "4"}, 4,
+			func(r report) bool { return r.End.SumReceived.Bytes > 1e6 }},
+		{"both ways", []string{"--bidir"}, 2,
+			func(r report) bool {
+				return r.End.SumReceived.Bytes > 1e6 &&
+					r.End.BidirSent.Bytes > 1e6
+			}},
+		{"a number of bytes", []string{"-n", "5M"}, 1,
+			func(r report) bool { return r.End.SumReceived.Bytes >= 5<<20 }},
+		{"omitted time", []string{"-O", "1"}, 1,
+			func(r report) bool { return r.End.SumReceived.Bytes > 1e6 }},
+		{"paced down", []string{"-R", "-b", "8M"}, 1,
+			func(r report) bool {
+				return r.End.SumReceived.Bytes > 1e5 &&
+					r.End.SumReceived.Bytes < 3e6
+			}},
+		{"UDP up", []string{"-u", "-b", "10M"}, 1,
+			func(r report) bool { return r.End.Sum.Packets > 20 && r.End.Sum.LostPercent < 50 }},
+		{"UDP down", []string{"-u", "-R", "-b", "10M"}, 1,
+			func(r report) bool { return r.End.Sum.Packets > 20 && r.End.Sum.LostPercent < 50 }},
+		{"UDP, two streams, wide counters", []string{"-u", "-P", "2", "-b", "5M",
+			"--udp-counters-64bit"}, 2, func(r report) bool { return r.End.Sum.Packets > 20 }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -157,7 +175,8 @@ func TestBusyServerSaysSo(t *testing.T) {
 	_, port := serveLoopback(t)
 	first := dial(t, port, 'a')
 	wantState(t, first, paramExchange)
-	if err := writeJSON(first, json.RawMessage(`{"tcp":true,"time":60,"reverse":true}`)); err != nil {
+	if err := writeJSON(first,
+		json.RawMessage(`{"tcp":true,"time":60,"reverse":true}`)); err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, first, createStreams)
@@ -249,8 +268,10 @@ func TestLossAccounting(t *testing.T) {
 			for _, n := range tt.numbers {
 				s.account(n)
 			}
-			if s.packets.Load() != tt.packets || s.errors.Load() != tt.errors_ || s.late.Load() != tt.late {
-				t.Errorf("%d packets, %d lost, %d late", s.packets.Load(), s.errors.Load(), s.late.Load())
+			if s.packets.Load() != tt.packets || s.errors.Load() != tt.errors_ ||
+				s.late.Load() != tt.late {
+				t.Errorf("%d packets, %d lost, %d late", s.packets.Load(),
+					s.errors.Load(), s.late.Load())
 			}
 		})
 	}

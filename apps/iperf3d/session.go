@@ -104,7 +104,8 @@ func (s *session) prepare() error {
 			return errors.New("UDP asked for, and the server has no UDP port")
 		}
 		s.srv.udp.setAccept(func(f *udpFlow) {
-			s.offer(arrival{stream: func(p *params) *stream { return udpStream(f, p) }, close: f.Close})
+			s.offer(arrival{stream: func(p *params) *stream { return udpStream(f, p) },
+				close: f.Close})
 		})
 		defer s.srv.udp.setAccept(nil)
 	}

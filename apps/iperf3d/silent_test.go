@@ -59,7 +59,8 @@ func piped(t *testing.T) (*Server, *pipes) {
 
 // until takes a client through the protocol to the state; it has one stream, whose other end it
 // returns.
-func (p *pipes) until(t *testing.T, ctl net.Conn, letter byte, want state, params string) (data net.Conn) {
+func (p *pipes) until(t *testing.T, ctl net.Conn, letter byte, want state,
+	params string) (data net.Conn) {
 	t.Helper()
 	for {
 		got, err := readState(ctl)
@@ -143,6 +144,7 @@ func TestSilenceBlocksTwoSeconds(t *testing.T) {
 const tcpParams = `{"tcp":true,"time":60,"parallel":1,"len":1024}`
 
 var steps = map[string]state{
-	"before the parameters": paramExchange, "before the streams": createStreams, "while the test runs": testRunning,
-	"before the results": exchangeResults, "before the end": displayResults,
+	"before the parameters": paramExchange, "before the streams": createStreams,
+	"while the test runs": testRunning,
+	"before the results":  exchangeResults, "before the end": displayResults,
 }

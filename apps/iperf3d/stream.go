@@ -17,7 +17,8 @@ type stream struct {
 	late    atomic.Int64 // UDP: out of order
 	jitter  atomic.Int64 // UDP, ns
 
-	omitted struct{ bytes, packets, errors int64 } // up to the end of the omitted time; the session's
+	// up to the end of the omitted time; the session's
+	omitted struct{ bytes, packets, errors int64 }
 	run     func(s *stream, stop <-chan struct{})
 	close   func()
 }
@@ -32,7 +33,8 @@ func streamID(i int) int {
 
 // omit forgets what was counted so far.
 func (s *stream) omit() {
-	s.omitted.bytes, s.omitted.packets, s.omitted.errors = s.bytes.Load(), s.packets.Load(), s.errors.Load()
+	s.omitted.bytes, s.omitted.packets, s.omitted.errors = s.bytes.Load(),
+		s.packets.Load(), s.errors.Load()
 }
 
 // pacer spaces writes so that their sum keeps to a rate.

@@ -60,7 +60,8 @@ func (u *udpPort) route(b []byte, from net.Addr) {
 	f := u.streams[from.String()]
 	accept := u.accept
 	if f == nil && accept != nil && len(b) == greetingSize {
-		f = &udpFlow{port: u, addr: from, in: make(chan []byte, udpBacklog), done: make(chan struct{})}
+		f = &udpFlow{port: u, addr: from, in: make(chan []byte, udpBacklog),
+			done: make(chan struct{})}
 		u.streams[from.String()] = f
 		u.mu.Unlock()
 		accept(f)
@@ -147,10 +148,12 @@ func receiveUDP(s *stream, f *udpFlow, p *params) {
 		}
 		s.bytes.Add(int64(len(b)))
 		s.account(n)
-		sent := time.Unix(int64(binary.BigEndian.Uint32(b)), int64(binary.BigEndian.Uint32(b[4:]))*1000)
+		sent := time.Unix(int64(binary.BigEndian.Uint32(b)),
+			int64(binary.BigEndian.Uint32(b[4:]))*1000)
 		t := time.Since(sent)
 		if transit != 0 {
-			s.jitter.Add((int64((t - transit).Abs()) - s.jitter.Load()) / 16) // RFC 1889 section 6.3.1
+			// RFC 1889 section 6.3.1
+			s.jitter.Add((int64((t - transit).Abs()) - s.jitter.Load()) / 16)
 		}
 		transit = t
 	}

@@ -46,14 +46,16 @@ func compareLoads(wrk string) []compareLoad {
 			false,
 			closedLoop(4, httpRequester(1<<20), perSecond),
 		},
-		{"HTTP, 1 connection, median answer", "us", true, closedLoop(1, httpRequester(100), median)},
+		{"HTTP, 1 connection, median answer", "us", true,
+			closedLoop(1, httpRequester(100), median)},
 		{"DNS over UDP, 32 sockets", "queries/s", false, closedLoop(32, dnsAsker, perSecond)},
 		{"DNS over UDP, 1 socket, median answer", "us", true, closedLoop(1, dnsAsker, median)},
 	}
 	if wrk != "" {
 		all = append(
 			all,
-			compareLoad{"HTTP, 1 KiB answers, 64 connections of wrk", "requests/s", false, runWrk(wrk)},
+			compareLoad{"HTTP, 1 KiB answers, 64 connections of wrk",
+				"requests/s", false, runWrk(wrk)},
 		)
 	}
 	return all
@@ -70,7 +72,8 @@ func closedLoop(
 	figure func([]time.Duration, time.Duration) float64,
 ) func(context.Context, *side, time.Duration) (float64, error) {
 	return func(ctx context.Context, s *side, d time.Duration) (float64, error) {
-		ctx, cancel := context.WithTimeout(ctx, d+20*time.Second) // a server that does not answer ends it
+		// a server that does not answer ends it
+		ctx, cancel := context.WithTimeout(ctx, d+20*time.Second)
 		defer cancel()
 		var mu sync.Mutex
 		var all []time.Duration

@@ -125,7 +125,8 @@ func (all comparison) printJSON(f compareFlags, w io.Writer) error {
 			UTC().
 			Format(time.RFC3339),
 		"kernel": kernelRelease(), "go": runtime.Version(), "processors": runtime.NumCPU(),
-		"host_wire": "veth", "slice_wire": "TAP and software NIC", "rounds": rounds, "seconds_each": f.time.Seconds(), "results": results,
+		"host_wire": "veth", "slice_wire": "TAP and software NIC", "rounds": rounds,
+		"seconds_each": f.time.Seconds(), "results": results,
 	})
 }
 

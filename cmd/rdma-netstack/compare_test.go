@@ -14,7 +14,8 @@ func TestCompare(t *testing.T) {
 	need.NetNS(t)
 	need.TUN(t)
 	var stdout, stderr bytes.Buffer
-	if code := run([]string{"compare", "--json", "--time", "30ms"}, &stdout, &stderr); code != exitDone {
+	if code := run([]string{"compare", "--json", "--time", "30ms"}, &stdout,
+		&stderr); code != exitDone {
 		t.Fatalf("exit code %d: %s", code, &stderr)
 	}
 	var got struct {
@@ -51,13 +52,15 @@ func TestCompareWinner(t *testing.T) {
 	} {
 		row := compared{load: compareLoad{Lower: c.lower}, Host: c.host, Slice: c.slice}
 		if got, says := row.winner(), row.verdict(); got != c.want || says != c.says {
-			t.Errorf("host %v, slice %v, lower is better %v: %s, %s; want %s, %s", c.host, c.slice, c.lower, got, says, c.want, c.says)
+			t.Errorf("host %v, slice %v, lower is better %v: %s, %s; want %s, %s", c.host, c.slice,
+				c.lower, got, says, c.want, c.says)
 		}
 	}
 }
 
 func TestCompareFlags(t *testing.T) {
-	for _, args := range [][]string{{"--time", "1us"}, {"--time", "1h"}, {"--queues", "0"}, {"now"}} {
+	for _, args := range [][]string{{"--time", "1us"}, {"--time", "1h"},
+		{"--queues", "0"}, {"now"}} {
 		var stdout, stderr bytes.Buffer
 		if code := run(append([]string{"compare"}, args...), &stdout, &stderr); code != exitUsage {
 			t.Errorf("%q: exit code %d, %s", args, code, &stderr)

@@ -38,7 +38,8 @@ type sockets interface {
 
 func compareUp(n *lab.Net, address string) error {
 	return n.Do(func() error {
-		return lab.Up(comparePort, lab.Setup{Addresses: []netip.Prefix{netip.MustParsePrefix(address)}})
+		return lab.Up(comparePort,
+			lab.Setup{Addresses: []netip.Prefix{netip.MustParsePrefix(address)}})
 	})
 }
 
@@ -63,7 +64,8 @@ func newHostSide(undo *cleanup) (*side, error) {
 	if err := lab.Cable(client, comparePort, server, comparePort); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(compareUp(client, compareClient), compareUp(server, compareServer)); err != nil {
+	if err := errors.Join(compareUp(client, compareClient),
+		compareUp(server, compareServer)); err != nil {
 		return nil, err
 	}
 	return &side{"the host's stack", client}, compareServe(server, undo)
@@ -80,7 +82,8 @@ func newSliceSide(ctx context.Context, queues int, undo *cleanup) (*side, error)
 		return nil, fmt.Errorf("make the software NIC: %w", err)
 	}
 	undo.add(nic.Close)
-	setup := lab.Setup{MTU: nic.MTU(), Addresses: []netip.Prefix{netip.MustParsePrefix(compareClient)}}
+	setup := lab.Setup{MTU: nic.MTU(),
+		Addresses: []netip.Prefix{netip.MustParsePrefix(compareClient)}}
 	err = client.Do(func() error {
 		return connectSpec(nic.ConnectWire, wireSpec{kind: "tap", name: comparePort}, setup, nil)
 	})

@@ -112,7 +112,8 @@ func demo(ctx context.Context, args []string, out streams) error {
 
 // demoInUserNamespace runs the same command again where it may do what it needs.
 func demoInUserNamespace(args []string, f demoFlags, out streams) error {
-	code, err := lab.RunAsNamespaceRoot(append([]string{"demo"}, args...), out.stdout.to, out.stderr)
+	code, err := lab.RunAsNamespaceRoot(append([]string{"demo"}, args...),
+		out.stdout.to, out.stderr)
 	if err != nil {
 		return newPrinter(f, out).failed(err)
 	}

@@ -21,11 +21,17 @@ func demoChecks() []demoCheck {
 	return []demoCheck{
 		{
 			"ping4",
-			func(w *world, ctx context.Context) (string, error) { return w.ping(ctx, w.slice.v4.Addr()) },
+			func(w *world,
+				ctx context.Context) (string, error) {
+				return w.ping(ctx, w.slice.v4.Addr())
+			},
 		},
 		{
 			"ping6",
-			func(w *world, ctx context.Context) (string, error) { return w.ping(ctx, w.slice.v6.Addr()) },
+			func(w *world,
+				ctx context.Context) (string, error) {
+				return w.ping(ctx, w.slice.v6.Addr())
+			},
 		},
 		{"http", (*world).checkHTTP},
 		{"http_bulk", (*world).checkBulk},
@@ -99,7 +105,8 @@ func (w *world) checkHTTP(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	return fmt.Sprintf("1 KiB over IPv4 and IPv6, every byte right (%s)", w.probe.Program("curl")), nil
+	return fmt.Sprintf("1 KiB over IPv4 and IPv6, every byte right (%s)", w.probe.Program("curl")),
+		nil
 }
 
 func (w *world) checkBulk(ctx context.Context) (string, error) {
@@ -126,7 +133,8 @@ func (w *world) checkConcurrent(ctx context.Context) (string, error) {
 		rounds = 1
 	}
 	began := time.Now()
-	if err := w.probe.DownloadConcurrently(ctx, w.slice.url4(), crowd, rounds, crowdBody); err != nil {
+	if err := w.probe.DownloadConcurrently(ctx, w.slice.url4(), crowd,
+		rounds, crowdBody); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf(
@@ -140,8 +148,10 @@ func (w *world) checkConcurrent(ctx context.Context) (string, error) {
 
 func (w *world) checkDNS(ctx context.Context, network string) (string, error) {
 	for _, server := range []netip.Addr{w.slice.v4.Addr(), w.slice.v6.Addr()} {
-		for kind, want := range map[string]string{"A": w.slice.v4.Addr().String(), "AAAA": w.slice.v6.Addr().String()} {
-			got, err := w.probe.Lookup(ctx, network, netip.AddrPortFrom(server, 53), "www.example", kind)
+		for kind, want := range map[string]string{"A": w.slice.v4.Addr().String(),
+			"AAAA": w.slice.v6.Addr().String()} {
+			got, err := w.probe.Lookup(ctx, network, netip.AddrPortFrom(server, 53), "www.example",
+				kind)
 			if err != nil {
 				return "", err
 			}

@@ -49,11 +49,14 @@ func (w *world) checkIsolation(ctx context.Context) (string, error) {
 			if err != nil {
 				return "", err
 			}
-			if n := count(t.onHost, func(s probe.Frame) bool { return sameMAC(s.Dst, thirdMAC) }); n > 0 {
-				return "", fmt.Errorf("%d of %d frames for %s reached the netdev", n, burstSize, thirdMAC)
+			if n := count(t.onHost,
+				func(s probe.Frame) bool { return sameMAC(s.Dst, thirdMAC) }); n > 0 {
+				return "", fmt.Errorf("%d of %d frames for %s reached the netdev", n, burstSize,
+					thirdMAC)
 			}
 			if n := t.echoAnswers(); n > 0 {
-				return "", fmt.Errorf("%d of %d echo requests for %s were answered", n, burstSize, thirdMAC)
+				return "", fmt.Errorf("%d of %d echo requests for %s were answered", n, burstSize,
+					thirdMAC)
 			}
 			if others = got; others <= w.strays() {
 				missed := w.nic.Counters().Drops.SteerMissed - nobodys
@@ -93,14 +96,16 @@ func (w *world) checkBroadcast(ctx context.Context) (string, error) {
 		for range burstSize {
 			frames = append(
 				frames,
-				probe.EtherFrame(probe.Broadcast, w.client.mac, probe.Experimental, []byte("to everybody")),
+				probe.EtherFrame(probe.Broadcast, w.client.mac,
+					probe.Experimental, []byte("to everybody")),
 			)
 		}
 		onSlice, err := t.received(ctx, frames)
 		if err != nil {
 			return "", err
 		}
-		onNetdev := count(t.onHost, func(s probe.Frame) bool { return s.EtherType == probe.Experimental })
+		onNetdev := count(t.onHost,
+			func(s probe.Frame) bool { return s.EtherType == probe.Experimental })
 		if want := burstSize - w.strays()*2; onSlice < want || onNetdev < want {
 			return "", fmt.Errorf(
 				"of %d broadcasts the slice got %d and the netdev %d",

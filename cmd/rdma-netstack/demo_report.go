@@ -21,8 +21,9 @@ type traffic struct {
 
 // demoReport is what demo --json prints.
 type demoReport struct {
-	OK       bool               `json:"ok"`
-	Error    string             `json:"error,omitempty"` // what kept the demo from running to its end
+	OK bool `json:"ok"`
+	// what kept the demo from running to its end
+	Error    string             `json:"error,omitempty"`
 	Checks   []result           `json:"checks"`
 	Counters map[string]traffic `json:"counters"`
 	Seconds  float64            `json:"seconds"`
@@ -64,7 +65,8 @@ func (p *printer) intro(w *world) {
 		}{
 			{w.client, "clients on kernel sockets in a namespace: ping, HTTP, DNS"},
 			{w.slice, "HTTP and DNS servers in this process, on the NIC's descriptor rings"},
-			{w.netdev, "the port as Linux has it, in a namespace: a kernel HTTP server, under load all the time"},
+			{w.netdev,
+				"the port as Linux has it, in a namespace: a kernel HTTP server, under load all the time"},
 		} {
 			fmt.Fprintf(
 				t,
@@ -109,7 +111,8 @@ func (p *printer) counters(w *world, took time.Duration) {
 	for _, r := range rows {
 		p.report.Counters[r.name] = traffic{r.RxPackets, r.RxBytes, r.TxPackets, r.TxBytes}
 		if !p.flags.json {
-			fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t\n", r.name, r.RxPackets, r.RxBytes, r.TxPackets, r.TxBytes)
+			fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t\n", r.name, r.RxPackets,
+				r.RxBytes, r.TxPackets, r.TxBytes)
 		}
 	}
 	if !p.flags.json {
@@ -163,7 +166,8 @@ func (p *printer) verdict() error {
 func (w *world) commands() (all []string) {
 	enter := "nsenter --net="
 	if inUserNamespace() {
-		enter = fmt.Sprintf("nsenter --user=/proc/%d/ns/user --preserve-credentials --net=", os.Getpid())
+		enter = fmt.Sprintf("nsenter --user=/proc/%d/ns/user --preserve-credentials --net=",
+			os.Getpid())
 	}
 	slice, netdev := w.slice.v4.Addr(), w.netdev.v4.Addr()
 	for _, command := range []string{
@@ -178,7 +182,8 @@ func (w *world) commands() (all []string) {
 	}
 	return append(
 		all,
-		fmt.Sprintf("%s%s ip -s link show %s   # the netdev's side", enter, w.host.Path(), demoPort),
+		fmt.Sprintf("%s%s ip -s link show %s   # the netdev's side",
+			enter, w.host.Path(), demoPort),
 	)
 }
 

@@ -32,7 +32,8 @@ func (w *world) startServers(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen for HTTP on the slice: %w", err)
 	}
-	if err := w.serveHTTP(httpd.Config{DebugEndpoints: true, Status: func() any { return status(w.stack, w.nic) }}, onSlice); err != nil {
+	if err := w.serveHTTP(httpd.Config{DebugEndpoints: true,
+		Status: func() any { return status(w.stack, w.nic) }}, onSlice); err != nil {
 		return err
 	}
 	onNetdev, err := w.host.Listen("tcp", ":80")

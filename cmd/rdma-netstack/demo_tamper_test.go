@@ -19,7 +19,8 @@ func TestDemoFindsFaults(t *testing.T) {
 		tamper func(*stack.Config)
 		check  string
 	}{
-		{"the slice takes everything", func(c *stack.Config) { c.NIC.Promiscuous = true }, "isolation"},
+		{"the slice takes everything", func(c *stack.Config) { c.NIC.Promiscuous = true },
+			"isolation"},
 		{"the slice has the netdev's MAC", func(c *stack.Config) {
 			c.NIC.MAC, c.NIC.AllowNetdevMAC = newStation("netdev", 20).mac, true
 		}, "netdev_mac"},
@@ -29,11 +30,13 @@ func TestDemoFindsFaults(t *testing.T) {
 		{"the slice has another address", func(c *stack.Config) {
 			c.Addresses = []netip.Prefix{netip.MustParsePrefix("192.0.2.11/24")}
 		}, "ping4"},
-		{"the slice has no IPv6", func(c *stack.Config) { c.Addresses = c.Addresses[:1] }, "dns_udp"},
+		{"the slice has no IPv6", func(c *stack.Config) { c.Addresses = c.Addresses[:1] },
+			"dns_udp"},
 	} {
 		t.Run(row.name+"/"+row.check, func(t *testing.T) {
 			t.Parallel()
-			w, err := newWorld(t.Context(), demoFlags{queues: 1, clients: "go", limit: 5 * time.Second, tamper: row.tamper})
+			w, err := newWorld(t.Context(),
+				demoFlags{queues: 1, clients: "go", limit: 5 * time.Second, tamper: row.tamper})
 			if err != nil {
 				t.Fatal(err)
 			}

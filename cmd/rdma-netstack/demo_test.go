@@ -10,7 +10,8 @@ import (
 )
 
 // wantChecks are names that others rely on.
-var wantChecks = []string{"ping4", "ping6", "http", "http_bulk", "http_concurrent", "dns_udp", "dns_tcp", "netdev_http", "isolation"}
+var wantChecks = []string{"ping4", "ping6", "http", "http_bulk", "http_concurrent", "dns_udp",
+	"dns_tcp", "netdev_http", "isolation"}
 
 func TestDemoJSON(t *testing.T) {
 	need.Long(t, "five demonstrations, 16 s")
@@ -77,7 +78,8 @@ func checkDemo(t *testing.T, s *script) {
 		}
 	}
 	for _, owner := range []string{"slice", "netdev"} {
-		if c := got.Counters[owner]; c.RxPackets == 0 || c.TxPackets == 0 || c.RxBytes == 0 || c.TxBytes < 1<<20 {
+		if c := got.Counters[owner]; c.RxPackets == 0 || c.TxPackets == 0 ||
+			c.RxBytes == 0 || c.TxBytes < 1<<20 {
 			t.Errorf("counters of %s: %+v", owner, c)
 		}
 	}

@@ -21,9 +21,12 @@ type frameMonitor struct {
 	outside, host *lab.Port
 	id, seq       uint16
 	buf           []byte
-	pings         map[uint16]bool // sequence numbers of the echo requests that follow bursts; a bad wire brings answers late and twice
+	// sequence numbers of the echo requests that follow bursts; a bad wire brings answers late and
+	// twice
+	pings map[uint16]bool
 
-	answers []probe.Frame // that came back outside since the last burst, except those to our echo requests
+	// that came back outside since the last burst, except those to our echo requests
+	answers []probe.Frame
 	onHost  []probe.Frame // that reached "host" since the last burst, likewise
 	asked   uint64        // echo requests sent to the slice since the last burst
 }
@@ -84,9 +87,11 @@ func (t *frameMonitor) barrier(ctx context.Context, to station, onHost bool) err
 		mine := func(s probe.Frame) bool { return s.ID == t.id && s.Seq == t.seq }
 		seen := true
 		if onHost {
-			seen = t.watch(t.host, &t.onHost, func(s probe.Frame) bool { return s.EchoRequest && mine(s) })
+			seen = t.watch(t.host, &t.onHost,
+				func(s probe.Frame) bool { return s.EchoRequest && mine(s) })
 		}
-		if t.watch(t.outside, &t.answers, func(s probe.Frame) bool { return s.EchoReply && mine(s) }) &&
+		if t.watch(t.outside, &t.answers,
+			func(s probe.Frame) bool { return s.EchoReply && mine(s) }) &&
 			seen {
 			return nil
 		}

@@ -85,7 +85,8 @@ func newWorld(ctx context.Context, f demoFlags) (*world, error) {
 		), slice: newStation("slice", 10), netdev: newStation("netdev", 20),
 		links: f.links,
 	}
-	for _, step := range []func(context.Context) error{w.makeNets, w.makeNIC, w.connectNIC, w.openStack, w.startServers} {
+	for _, step := range []func(context.Context) error{w.makeNets, w.makeNIC, w.connectNIC,
+		w.openStack, w.startServers} {
 		if err := step(ctx); err != nil {
 			return nil, errors.Join(err, w.close())
 		}
@@ -157,7 +158,10 @@ func (w *world) connectPort(
 	middle func(wire.Wire) (wire.Wire, error),
 ) error {
 	setup := lab.Setup{MAC: p.mac, MTU: w.nic.MTU(), Addresses: p.addresses()}
-	open := func() error { return connectSpec(connect, wireSpec{kind: linkTAP, name: demoPort}, setup, middle) }
+	open := func() error {
+		return connectSpec(connect,
+			wireSpec{kind: linkTAP, name: demoPort}, setup, middle)
+	}
 	if w.links == linkTAP {
 		return at.Do(open)
 	}

@@ -67,7 +67,8 @@ func devices(_ context.Context, args []string, out streams) error {
 	case *asJSON:
 		return json.NewEncoder(out.stdout).Encode(all)
 	case len(all) == 0:
-		_, err := fmt.Fprintln(out.stdout, "no RDMA device on this machine; --device sim needs none")
+		_, err := fmt.Fprintln(out.stdout,
+			"no RDMA device on this machine; --device sim needs none")
 		return err
 	case *verbose:
 		return printBlocks(out.stdout, all)
@@ -108,7 +109,8 @@ func printTable(w io.Writer, all []device) error {
 		fmt.Fprintln(
 			t,
 			strings.Join(
-				[]string{d.Name, dash(d.Netdev), dash(d.Type), dash(d.Firmware), d.LinkLayer, d.State, usable},
+				[]string{d.Name, dash(d.Netdev), dash(d.Type), dash(d.Firmware),
+					d.LinkLayer, d.State, usable},
 				"\t",
 			),
 		)
@@ -121,8 +123,10 @@ func printBlocks(w io.Writer, all []device) error {
 	for _, d := range all {
 		fmt.Fprintf(t, "%s\n", d.Name)
 		for _, row := range [][2]string{
-			{"port", number(d.Port)}, {"netdev", d.Netdev}, {"node", d.Node}, {"hca_type", d.Type}, {"fw_ver", d.Firmware}, {"node_guid", d.GUID},
-			{"link_layer", d.LinkLayer}, {"state", d.State}, {"rate", d.Rate}, {"mac", d.MAC}, {"mtu", number(d.MTU)},
+			{"port", number(d.Port)}, {"netdev", d.Netdev}, {"node", d.Node}, {"hca_type", d.Type},
+			{"fw_ver", d.Firmware}, {"node_guid", d.GUID},
+			{"link_layer", d.LinkLayer}, {"state", d.State}, {"rate", d.Rate},
+			{"mac", d.MAC}, {"mtu", number(d.MTU)},
 			{"usable", map[bool]string{true: "yes", false: "no"}[d.Usable]}, {"why", d.Why},
 		} {
 			if row[1] != "" {
@@ -144,7 +148,8 @@ func printFeatures(w io.Writer, d device) {
 		fmt.Fprintf(w, "\tfeatures\tnot known: %v\n", err)
 	}
 	for _, f := range features {
-		fmt.Fprintf(w, "\t%s\t%s: %s\n", f.Name, map[bool]string{true: "on", false: "off"}[f.On], f.Why)
+		fmt.Fprintf(w, "\t%s\t%s: %s\n", f.Name, map[bool]string{true: "on", false: "off"}[f.On],
+			f.Why)
 	}
 }
 

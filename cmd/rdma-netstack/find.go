@@ -94,5 +94,6 @@ func usage() string {
 	return "Usage: rdma-netstack COMMAND [flags]\n\nOrdinary Go servers on a slice of an mlx5 port, beside Linux.\n\n" +
 		lines(
 			commands(),
-		) + "\n\"rdma-netstack COMMAND --help\" says more. Exit codes: 0 done, 1 failed, 2 wrong usage.\n"
+		) +
+		"\n\"rdma-netstack COMMAND --help\" says more. Exit codes: 0 done, 1 failed, 2 wrong usage.\n"
 }

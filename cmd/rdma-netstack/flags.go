@@ -33,7 +33,8 @@ func parse(fs *flag.FlagSet, args []string) error {
 // rewordFlagError puts package flag's messages the way the help texts write flags.
 func rewordFlagError(message string) string {
 	message = strings.Replace(message, "flag provided but not defined: -", "there is no flag --", 1)
-	message = strings.Replace(message, "flag needs an argument: -", "a value is missing after --", 1)
+	message = strings.Replace(message, "flag needs an argument: -",
+		"a value is missing after --", 1)
 	return strings.Replace(message, "for flag -", "for --", 1)
 }
 

@@ -63,7 +63,8 @@ func TestServeFootprint(t *testing.T) {
 	if limit := 64 << 10; resident > limit && !raceDetector {
 		t.Errorf("resident memory is %d KiB, limit %d", resident, limit)
 	}
-	if err := errors.Join(s.step([]string{"signal", "TERM"}), s.step([]string{"end"}), s.step([]string{"code", "0"})); err != nil {
+	if err := errors.Join(s.step([]string{"signal", "TERM"}), s.step([]string{"end"}),
+		s.step([]string{"code", "0"})); err != nil {
 		t.Error(err, s.stderr)
 	}
 }

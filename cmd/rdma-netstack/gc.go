@@ -17,8 +17,8 @@ const (
 	gcHeadroom   = 32 << 20 // bytes
 )
 
-// setGCPercent sets the percentage after each collection until ctx ends, unless the user has an opinion:
-// GOGC, as it is in the environment.
+// setGCPercent sets the percentage after each collection until ctx ends, unless the user has an
+// opinion: GOGC, as it is in the environment.
 func setGCPercent(ctx context.Context, opinion string) {
 	if opinion != "" {
 		return

@@ -21,7 +21,8 @@ func collectUntil(t *testing.T, want int) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); currentGCPercent() != want; runtime.GC() {
 		if time.Now().After(end) {
-			t.Fatalf("with %d MiB in use the percentage is %d, want %d", liveHeap()>>20, currentGCPercent(), want)
+			t.Fatalf("with %d MiB in use the percentage is %d, want %d",
+				liveHeap()>>20, currentGCPercent(), want)
 		}
 	}
 }

@@ -112,7 +112,8 @@ func pktgenTx(ctx context.Context, args []string, out streams) (err error) {
 		var lastBytes uint64
 		everySecond(ctx, func(took time.Duration) {
 			frames, bytes, waits := sent(gens)
-			rate(out.stdout, "tx", frames-last, bytes-lastBytes, took, fmt.Sprintf("  ring full %d", waits))
+			rate(out.stdout, "tx", frames-last, bytes-lastBytes, took,
+				fmt.Sprintf("  ring full %d", waits))
 			last, lastBytes = frames, bytes
 		})
 	})
@@ -263,7 +264,8 @@ func pktgenRx(ctx context.Context, args []string, out streams) (err error) {
 func tally(counters []*rings.Counter) (sum rings.Tally) {
 	for _, c := range counters {
 		t := c.Tally()
-		sum.Frames, sum.Bytes, sum.Marked, sum.Late = sum.Frames+t.Frames, sum.Bytes+t.Bytes, sum.Marked+t.Marked, sum.Late+t.Late
+		sum.Frames, sum.Bytes, sum.Marked, sum.Late = sum.Frames+t.Frames, sum.Bytes+t.Bytes,
+			sum.Marked+t.Marked, sum.Late+t.Late
 	}
 	return sum
 }
@@ -294,7 +296,8 @@ func reportReceived(out streams, counters []*rings.Counter, stats dv.Stats) {
 	}
 	var drops dv.RxDrops
 	for _, q := range stats.Rx {
-		drops.TooLong, drops.Error, drops.Malformed = drops.TooLong+q.Drops.TooLong, drops.Error+q.Drops.Error, drops.Malformed+q.Drops.Malformed
+		drops.TooLong, drops.Error, drops.Malformed = drops.TooLong+q.Drops.TooLong,
+			drops.Error+q.Drops.Error, drops.Malformed+q.Drops.Malformed
 	}
 	fmt.Fprintf(
 		out.stdout,

@@ -99,7 +99,8 @@ func buildHere(t *testing.T, files map[string]string) (program string) {
 		t.Fatal(err)
 	}
 	program = filepath.Join(dir, "server")
-	cmd := exec.Command(need.Tool(t, "go"), "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, "./readme")
+	cmd := exec.Command(need.Tool(t, "go"), "build", "-overlay", filepath.Join(dir, "overlay.json"),
+		"-o", program, "./readme")
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -127,7 +128,8 @@ func TestReadmeServerServes(t *testing.T) {
 		t.Fatalf("the server of README does not open %s", device)
 	}
 	head := strings.Replace(readmeHead, "\t\"github.com/rdma-netstack/rdma-netstack/dv\"\n", "", 1)
-	program := buildHere(t, map[string]string{"main.go": head + strings.Replace(code, device, "card()", 1), "card.go": readmeCard})
+	program := buildHere(t, map[string]string{"main.go": head + strings.Replace(code, device,
+		"card()", 1), "card.go": readmeCard})
 
 	host, err := lab.New("the reader's machine")
 	if err != nil {
@@ -136,7 +138,8 @@ func TestReadmeServerServes(t *testing.T) {
 	defer host.Close()
 	cmd := exec.Command(program)
 	cmd.Dir = t.TempDir()
-	if err := os.WriteFile(filepath.Join(cmd.Dir, "hello.txt"), []byte("hello"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(cmd.Dir, "hello.txt"),
+		[]byte("hello"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	var said strings.Builder
@@ -159,13 +162,15 @@ func fetchFrom(host *lab.Net, url string) (body string, err error) {
 	defer transport.CloseIdleConnections()
 	web := &http.Client{Transport: transport, Timeout: 10 * time.Second}
 	up := false
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // the server starts
+	// the server starts
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if !up {
 			err = host.Do(func() error {
 				if _, err := net.InterfaceByName("slice0"); err != nil {
 					return err
 				}
-				return lab.Up("slice0", lab.Setup{Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
+				return lab.Up("slice0",
+					lab.Setup{Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
 			})
 			up = err == nil
 			continue

@@ -97,8 +97,11 @@ func (f *ringFlags) check(fs *flag.FlagSet) error {
 // open opens the device. undo has what it opened, also when it fails.
 func (f *ringFlags) open(ctx context.Context, log *slog.Logger, undo *cleanup) (*dv.Device, error) {
 	cfg := dv.Config{
-		Device: f.device, MAC: f.mac, Promiscuous: f.promiscuous, RxQueues: f.queues, TxQueues: f.queues,
-		RxQueueSize: f.rxSize, TxQueueSize: f.txSize, MTU: f.mtu, Logger: log, NoMultiPacketSend: f.noEMPW, NoMultiSegment: f.noMultiSeg, Striding: f.striding, BlueFlame: f.blueFlame,
+		Device: f.device, MAC: f.mac, Promiscuous: f.promiscuous,
+		RxQueues: f.queues, TxQueues: f.queues,
+		RxQueueSize: f.rxSize, TxQueueSize: f.txSize, MTU: f.mtu, Logger: log,
+		NoMultiPacketSend: f.noEMPW, NoMultiSegment: f.noMultiSeg,
+		Striding: f.striding, BlueFlame: f.blueFlame,
 	}
 	if f.noCompress {
 		cfg.Compression = dv.NoCompression

@@ -98,7 +98,8 @@ func (s *script) play(text string) {
 			continue
 		}
 		if err := s.step(words); err != nil {
-			s.t.Fatalf("line %d: %s: %v\nstdout: %s\nstderr: %s", n+1, line, err, s.stdout, s.stderr)
+			s.t.Fatalf("line %d: %s: %v\nstdout: %s\nstderr: %s", n+1,
+				line, err, s.stdout, s.stderr)
 		}
 	}
 	if s.background != nil {
@@ -120,7 +121,8 @@ func (s *script) unpack(text string) (steps string) {
 			steps = text[:m[0]]
 		}
 		path := filepath.Join(s.dir, text[m[2]:m[3]])
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text[m[1]:end]), 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+			os.WriteFile(path, []byte(text[m[1]:end]), 0o644)); err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -225,13 +227,17 @@ func (s *script) command(args []string) *exec.Cmd {
 	cmd.Env = append(os.Environ(), s.mark(), "PROGRAM="+self, "GORACE=atexit_sleep_ms=0")
 	if s.nobody && os.Geteuid() == 0 {
 		cmd.Dir = "/" // ours is out of his reach
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyUser, Gid: nobodyUser}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyUser,
+			Gid: nobodyUser}}
 	}
 	return cmd
 }
 
 // mark is in the environment of everything the script begins.
-func (s *script) mark() string { return fmt.Sprintf("%s=%d/%s", asProgram, os.Getpid(), s.t.Name()) }
+func (s *script) mark() string {
+	return fmt.Sprintf("%s=%d/%s",
+		asProgram, os.Getpid(), s.t.Name())
+}
 
 func (s *script) launch(cmd *exec.Cmd) error {
 	cmd.WaitDelay = time.Second
@@ -299,8 +305,10 @@ func (s *script) try(command string) error {
 
 func (s *script) end() error {
 	err := s.background.Wait()
-	s.stdout, s.stderr, s.code = s.out.String(), s.errs.String(), s.background.ProcessState.ExitCode()
-	ended := s.background.ProcessState.Exited() || s.background.ProcessState.Sys().(syscall.WaitStatus).Signal() == unix.SIGKILL
+	s.stdout, s.stderr, s.code = s.out.String(), s.errs.String(),
+		s.background.ProcessState.ExitCode()
+	ended := s.background.ProcessState.Exited() ||
+		s.background.ProcessState.Sys().(syscall.WaitStatus).Signal() == unix.SIGKILL
 	s.background = nil
 	if !ended {
 		return err

@@ -219,7 +219,8 @@ func (f *serveFlags) logger(w io.Writer) *slog.Logger {
 func (f *serveFlags) announce(out streams, s *slice, what, try string) error {
 	if f.jsonLogs {
 		json.NewEncoder(out.stdout).Encode(map[string]any{
-			"serving": what, "addresses": s.addresses, "listen": f.listen, "mac": s.stack.HardwareAddr().String(), "device": s.about, "try": try,
+			"serving": what, "addresses": s.addresses, "listen": f.listen,
+			"mac": s.stack.HardwareAddr().String(), "device": s.about, "try": try,
 		})
 		return out.stdout.err()
 	}

@@ -55,10 +55,12 @@ func parseDNS(args []string) (*dnsFlags, error) {
 		return nil, err
 	}
 	if f.rate < 0 {
-		return nil, usageError{fmt.Errorf("--response-rate %d: want 0 or more answers per second", f.rate)}
+		return nil, usageError{fmt.Errorf("--response-rate %d: want 0 or more answers per second",
+			f.rate)}
 	}
 	if len(f.zones)+len(f.forward) == 0 {
-		return nil, usageError{errors.New("nothing to answer from: give --zone FILE, --forward ADDR or both")}
+		return nil,
+			usageError{errors.New("nothing to answer from: give --zone FILE, --forward ADDR or both")}
 	}
 	return f, nil
 }

@@ -54,7 +54,8 @@ func serveIperf3(ctx context.Context, args []string, out streams) (err error) {
 		return listenError("iperf3", at, err)
 	}
 	where := f.reachable(s)
-	if err := f.announce(out, s, "iperf3", fmt.Sprintf("iperf3 -c %s -p %d", where.Addr(), where.Port())); err != nil {
+	if err := f.announce(out, s, "iperf3", fmt.Sprintf("iperf3 -c %s -p %d", where.Addr(),
+		where.Port())); err != nil {
 		return err
 	}
 	return serveUntilDone(

@@ -29,7 +29,8 @@ func TestServeAnyPort(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			s := &script{t: t, dir: t.TempDir(), net: machine}
 			s.unpack(zone)
-			if err := s.start(append([]string{"serve", c.what, "--device", "sim", "--listen", ":0"}, strings.Fields(c.more)...)); err != nil {
+			if err := s.start(append([]string{"serve", c.what, "--device", "sim", "--listen", ":0"},
+				strings.Fields(c.more)...)); err != nil {
 				t.Fatal(err)
 			}
 			if err := s.out.await(c.line); err != nil {
@@ -44,7 +45,8 @@ func TestServeAnyPort(t *testing.T) {
 			}
 			if c.what == "dns" {
 				s.answers(t, "dig", "-r", "+short", "@"+at[1], "-p", at[2], "ns.example", "A")
-				s.answers(t, "dig", "-r", "+short", "+tcp", "@"+at[1], "-p", at[2], "ns.example", "A")
+				s.answers(t, "dig", "-r", "+short", "+tcp", "@"+at[1],
+					"-p", at[2], "ns.example", "A")
 			}
 			s.stop(t)
 		})

@@ -29,7 +29,8 @@ func TestUntilToldToStop(t *testing.T) {
 	}{
 		{"told to stop", told, working, nil, nil},
 		{"device failed", t.Context(), failedDevice{failed}, nil, removed},
-		{"device failed, and the listener for it", t.Context(), failedDevice{failed}, func() error { return broken }, removed},
+		{"device failed, and the listener for it", t.Context(), failedDevice{failed},
+			func() error { return broken }, removed},
 		{"listener broken", t.Context(), working, func() error { return broken }, broken},
 	} {
 		app := make(fakeApp)

@@ -128,14 +128,16 @@ func openSim(
 		return nil, fmt.Errorf("make the software NIC: %w", err)
 	}
 	undo.add(nic.Close)
-	if err := connectSpec(nic.ConnectNetdev, netdev, lab.Setup{MAC: nic.MAC(), MTU: nic.MTU()}, nil); err != nil {
+	if err := connectSpec(nic.ConnectNetdev, netdev,
+		lab.Setup{MAC: nic.MAC(), MTU: nic.MTU()}, nil); err != nil {
 		return nil, err
 	}
 	middle, err := s.middleware(undo)
 	if err != nil {
 		return nil, err
 	}
-	return nic, connectSpec(nic.ConnectWire, wire, lab.Setup{MTU: nic.MTU(), Addresses: host}, middle)
+	return nic, connectSpec(nic.ConnectWire, wire,
+		lab.Setup{MTU: nic.MTU(), Addresses: host}, middle)
 }
 
 // connectSpec opens a wire, sets its interface up if it is one that was made for this, and connects

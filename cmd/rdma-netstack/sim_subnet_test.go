@@ -57,7 +57,8 @@ func inANetworkOf(t *testing.T, prefixes ...string) *script {
 
 func ip(t *testing.T, s *script, args ...string) string {
 	t.Helper()
-	if err := s.run(s.command(append([]string{need.Tool(t, "ip")}, args...))); err != nil || s.code != 0 {
+	if err := s.run(s.command(append([]string{need.Tool(t, "ip")}, args...))); err != nil ||
+		s.code != 0 {
 		t.Fatalf("ip %q: %v %s", args, err, s.stderr)
 	}
 	return s.stdout
@@ -69,7 +70,10 @@ func serveHello(t *testing.T, n *lab.Net, at netip.Addr) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "the gateway") })}
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		io.WriteString(w, "the gateway")
+	})}
 	go srv.Serve(ln)
 	t.Cleanup(func() { srv.Close() })
 }
@@ -138,11 +142,14 @@ func TestServeSimLeavesTheNetworkAlone(t *testing.T) {
 		gateways []string
 	}{
 		{"free", []string{"10.0.0.0/24"}, nil, "192.0.2.10 2001:db8::10", []string{"10.0.0.1"}},
-		{"TEST-NET-1", []string{"192.0.2.0/24"}, nil, "198.51.100.10 2001:db8::10", []string{"192.0.2.1"}},
-		{"both versions", []string{"192.0.2.0/24", "2001:db8::/64"}, nil, "198.51.100.10 2001:db8:100::10",
+		{"TEST-NET-1", []string{"192.0.2.0/24"}, nil,
+			"198.51.100.10 2001:db8::10", []string{"192.0.2.1"}},
+		{"both versions", []string{"192.0.2.0/24", "2001:db8::/64"}, nil,
+			"198.51.100.10 2001:db8:100::10",
 			[]string{"192.0.2.1", "[2001:db8::1]"}},
 		{"wider and narrower", []string{"192.0.0.0/8", "2001:db8::/48"},
-			[][]string{{"address", "add", "198.51.100.200/32", "dev", "lo"}}, "203.0.113.10 2001:db8:100::10", []string{"192.0.0.1"}},
+			[][]string{{"address", "add", "198.51.100.200/32", "dev", "lo"}},
+			"203.0.113.10 2001:db8:100::10", []string{"192.0.0.1"}},
 		{"routes", []string{"10.0.0.0/24"}, [][]string{
 			{"route", "add", "192.0.2.128/25", "via", "10.0.0.1"},
 			{"route", "add", "blackhole", "198.51.100.0/24"},
@@ -150,7 +157,8 @@ func TestServeSimLeavesTheNetworkAlone(t *testing.T) {
 			{"route", "add", "2001:db8::/32", "dev", "eth0"},
 		}, "198.18.0.10 3fff::10", []string{"10.0.0.1"}},
 		{"a VPN's two halves", []string{"10.0.0.0/24"}, [][]string{
-			{"route", "add", "0.0.0.0/1", "via", "10.0.0.1"}, {"route", "add", "128.0.0.0/1", "via", "10.0.0.1"},
+			{"route", "add", "0.0.0.0/1", "via", "10.0.0.1"},
+			{"route", "add", "128.0.0.0/1", "via", "10.0.0.1"},
 		}, "192.0.2.10 2001:db8::10", []string{"10.0.0.1"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -187,8 +195,10 @@ func TestServeSimRefusesTheNetwork(t *testing.T) {
 	ip(t, s, "address", "add", "198.51.100.200/32", "dev", "lo")
 	before := ip(t, s, "-o", "address") + ip(t, s, "route")
 	for _, c := range []struct{ name, address, wire, want string }{
-		{"the network", "192.0.2.10/24", "tap:slice0", `--address 192.0.2.10/24: eth0 has 192.0.2.7/24`},
-		{"a part of it", "192.0.2.130/25", "tap:slice0", `--address 192.0.2.130/25: eth0 has 192.0.2.7/24`},
+		{"the network", "192.0.2.10/24", "tap:slice0",
+			`--address 192.0.2.10/24: eth0 has 192.0.2.7/24`},
+		{"a part of it", "192.0.2.130/25", "tap:slice0",
+			`--address 192.0.2.130/25: eth0 has 192.0.2.7/24`},
 		{"more than it", "192.0.9.10/20", "tap:slice0", `eth0 has 192.0.2.7/24`},
 		{"IPv6", "2001:db8::10/64", "tap:slice0", `eth0 has 2001:db8::7/64`},
 		{"a route", "10.1.2.3/24", "tap:slice0", `there is a route to 10.1.0.0/16 over eth0`},
@@ -196,11 +206,14 @@ func TestServeSimRefusesTheNetwork(t *testing.T) {
 		{"the machine's own on its wire", "192.0.2.7/24", "packet:eth0", `eth0 has 192.0.2.7/24`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if err := s.run(s.program([]string{"serve", "iperf3", "--device", "sim", "--address", c.address, "--sim-wire", c.wire})); err != nil {
+			if err := s.run(s.program([]string{"serve", "iperf3", "--device", "sim", "--address",
+				c.address, "--sim-wire", c.wire})); err != nil {
 				t.Fatal(err)
 			}
-			if s.code != exitFailed || !strings.Contains(s.stderr, c.want) || strings.Count(s.stderr, "\n") != 1 {
-				t.Errorf("exit code %d, %q; want %d, one line with %q", s.code, s.stderr, exitFailed, c.want)
+			if s.code != exitFailed || !strings.Contains(s.stderr, c.want) ||
+				strings.Count(s.stderr, "\n") != 1 {
+				t.Errorf("exit code %d, %q; want %d, one line with %q", s.code,
+					s.stderr, exitFailed, c.want)
 			}
 		})
 	}
@@ -224,9 +237,11 @@ func TestServeSimOnAWireThatIsThere(t *testing.T) {
 // the same subnet.
 func TestServeSimTogether(t *testing.T) {
 	first := inANetworkOf(t, "10.0.0.0/24")
-	all := []*script{first, {t: t, dir: t.TempDir(), net: first.net}, {t: t, dir: t.TempDir(), net: first.net}}
+	all := []*script{first, {t: t, dir: t.TempDir(), net: first.net},
+		{t: t, dir: t.TempDir(), net: first.net}}
 	for i, s := range all {
-		if err := s.start([]string{"serve", "http", "--device", "sim", "--sim-wire", "tap:slice" + string(rune('0'+i))}); err != nil {
+		if err := s.start([]string{"serve", "http", "--device", "sim", "--sim-wire",
+			"tap:slice" + string(rune('0'+i))}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -248,7 +263,8 @@ func TestServeSimTogether(t *testing.T) {
 // TestServeSimWithoutIPv6 is a machine with IPv6 off, as a container is by default.
 func TestServeSimWithoutIPv6(t *testing.T) {
 	s := inANetworkOf(t, "10.0.0.0/24")
-	if err := s.run(s.command([]string{"sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6"})); err != nil || s.code != 0 {
+	if err := s.run(s.command([]string{"sh", "-c",
+		"echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6"})); err != nil || s.code != 0 {
 		need.That(t, "ipv6", errors.New("IPv6 cannot be turned off: "+s.stderr))
 	}
 	addrs, url := serving(t, s)
@@ -263,7 +279,8 @@ func TestServeSimWithoutIPv6(t *testing.T) {
 // TEST-NET-1.
 func TestNamespacesNeedNoFreeSubnet(t *testing.T) {
 	need.Long(t, "runs compare and demo, 6 s")
-	for _, args := range [][]string{{"compare", "--time", "30ms", "--json"}, {"demo", "--clients", "go"}} {
+	for _, args := range [][]string{{"compare", "--time", "30ms", "--json"},
+		{"demo", "--clients", "go"}} {
 		t.Run(args[0], func(t *testing.T) {
 			s := inANetworkOf(t, "192.0.2.0/24", "2001:db8::/64")
 			if err := s.run(s.program(args)); err != nil || s.code != exitDone {

@@ -127,8 +127,10 @@ func (f *serveFlags) nicConfig(log *slog.Logger) dv.Config {
 // stackConfig is what the flags say of the stack.
 func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 	return stack.Config{
-		Addresses: f.addresses, Gateways: f.gateways, RxMode: f.rxMode, DSCP: uint8(f.dscp), Logger: log,
-		DHCPv4: f.sources.dhcp4, DHCPv6: f.sources.dhcp6, SLAAC: f.sources.slaac, Auto: f.sources.auto,
+		Addresses: f.addresses, Gateways: f.gateways, RxMode: f.rxMode,
+		DSCP: uint8(f.dscp), Logger: log,
+		DHCPv4: f.sources.dhcp4, DHCPv6: f.sources.dhcp6,
+		SLAAC: f.sources.slaac, Auto: f.sources.auto,
 	}
 }
 
@@ -155,7 +157,8 @@ func (s *slice) String() string {
 func status(st *stack.Stack, sim *simnic.NIC) any {
 	out := map[string]any{
 		"mac": st.HardwareAddr().String(), "addresses": st.Addrs(),
-		"stack": st.Stats(), "link": st.LinkStats(), "acks": st.ACKStats(), "device": st.Device().Stats(),
+		"stack": st.Stats(), "link": st.LinkStats(), "acks": st.ACKStats(),
+		"device": st.Device().Stats(),
 	}
 	if sim != nil {
 		out["nic"] = sim.Counters()

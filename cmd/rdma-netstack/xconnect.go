@@ -100,7 +100,8 @@ func xconnect(ctx context.Context, args []string, out streams) (err error) {
 		var last, lastBytes uint64
 		everySecond(ctx, func(took time.Duration) {
 			frames, bytes, dropped := forwarded(paths)
-			rate(out.stdout, "fw", frames-last, bytes-lastBytes, took, fmt.Sprintf("  dropped %d", dropped))
+			rate(out.stdout, "fw", frames-last, bytes-lastBytes, took,
+				fmt.Sprintf("  dropped %d", dropped))
 			last, lastBytes = frames, bytes
 		})
 	})

@@ -53,13 +53,15 @@ var sink uint64
 func BenchmarkReadCQE(b *testing.B) {
 	ring := newRing(CQESize)
 	for i := range ringMask + 1 {
-		(&RxCQE{ByteCount: 60, OpOwn: OpOwn(CQERecv, 0, 0, 0), Status: HdrL3OK | HdrL4OK}).Put(ring[i*CQESize:])
+		(&RxCQE{ByteCount: 60, OpOwn: OpOwn(CQERecv, 0, 0, 0), Status: HdrL3OK |
+			HdrL4OK}).Put(ring[i*CQESize:])
 	}
 	i, sum := 0, uint64(0)
 	for range b.N {
 		c := (*CQE)(ring[i&ringMask*CQESize:][:CQESize])
 		if c.Opcode() == CQERecv {
-			sum += uint64(c.ByteCount()) + uint64(c.HeaderStatus()) + uint64(c.Hash()) + uint64(c.WQECounter())
+			sum += uint64(c.ByteCount()) + uint64(c.HeaderStatus()) +
+				uint64(c.Hash()) + uint64(c.WQECounter())
 		}
 		i++
 	}
@@ -70,7 +72,8 @@ func BenchmarkPutCQE(b *testing.B) {
 	ring := newRing(CQESize)
 	i := 0
 	for range b.N {
-		c := RxCQE{ByteCount: 60, Counter: uint16(i), OpOwn: OpOwn(CQERecv, 0, 0, 0), Status: HdrL3OK | HdrL4OK}
+		c := RxCQE{ByteCount: 60, Counter: uint16(i), OpOwn: OpOwn(CQERecv, 0, 0, 0),
+			Status: HdrL3OK | HdrL4OK}
 		c.Put(ring[i&ringMask*CQESize:])
 		i++
 	}

@@ -41,7 +41,8 @@ const (
 
 // Bits of HeaderStatus.
 const (
-	HdrL4OK         = 0x0400 // TCP or UDP checksum right; trust it only with a known L4 type and no fragment
+	// TCP or UDP checksum right; trust it only with a known L4 type and no fragment
+	HdrL4OK         = 0x0400
 	HdrL3OK         = 0x0200 // IPv4 header checksum right, or IPv6
 	HdrL2OK         = 0x0100
 	HdrFragment     = 0x0080

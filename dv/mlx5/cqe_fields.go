@@ -56,19 +56,25 @@ var (
 var (
 	// CQELayout is an Ethernet receive.
 	CQELayout = Layout{"rx", CQESize, []Field{
-		CQETunneled, CQEOuterL3, CQETLSState, CQEHash, CQEHashType, CQEMLPath, CQEChecksum, CQEIPExtInfo, CQEL4OK,
-		CQEL3OK, CQEL2OK, CQEIPFragment, CQEL4Type, CQEL3Type, CQEIPExt, CQEVLANStripped, CQEVLAN, CQELROSegments,
-		CQEUIdx, CQEMetadata, CQEByteCount, CQETimestamp, CQEDrops, CQEFlowTag, CQEWQECounter, CQESignature,
+		CQETunneled, CQEOuterL3, CQETLSState, CQEHash, CQEHashType, CQEMLPath,
+		CQEChecksum, CQEIPExtInfo, CQEL4OK,
+		CQEL3OK, CQEL2OK, CQEIPFragment, CQEL4Type, CQEL3Type, CQEIPExt,
+		CQEVLANStripped, CQEVLAN, CQELROSegments,
+		CQEUIdx, CQEMetadata, CQEByteCount, CQETimestamp, CQEDrops, CQEFlowTag,
+		CQEWQECounter, CQESignature,
 		CQEKind, CQEFormat, CQESolicited, CQEOwner,
 	}}
 	// LROLayout is what CQELayout leaves out and a coalesced receive adds
 	// (CQELROSegments above 1).
-	LROLayout = Layout{"lro", CQESize, []Field{CQELROPush, CQELROMinTTL, CQELROWindow, CQELROAck, CQELROSegments}}
+	LROLayout = Layout{"lro", CQESize, []Field{CQELROPush, CQELROMinTTL, CQELROWindow,
+		CQELROAck, CQELROSegments}}
 	// StridingLayout is what a striding receive queue adds or reads its own way.
-	StridingLayout = Layout{"striding", CQESize, []Field{CQEWQEID, CQEFiller, CQEStrides, CQEStridingBytes}}
+	StridingLayout = Layout{"striding", CQESize,
+		[]Field{CQEWQEID, CQEFiller, CQEStrides, CQEStridingBytes}}
 	// SendCQELayout is a completed send.
 	SendCQELayout = Layout{"tx", CQESize, []Field{
-		CQEUIdx, CQEByteCount, CQETimestamp, CQESendOpcode, CQEQPN, CQEWQECounter, CQESignature, CQEKind, CQEFormat,
+		CQEUIdx, CQEByteCount, CQETimestamp, CQESendOpcode, CQEQPN, CQEWQECounter,
+		CQESignature, CQEKind, CQEFormat,
 		CQESolicited, CQEOwner,
 	}}
 )
@@ -82,7 +88,8 @@ var (
 
 	// ErrorCQELayout is a failed send or receive.
 	ErrorCQELayout = Layout{"error", CQESize, []Field{
-		CQEUIdx, CQEByteCount, CQEHWSyndrome, CQEHWSyndromeType, CQEVendorSyndrome, CQESyndrome, CQESendOpcode,
+		CQEUIdx, CQEByteCount, CQEHWSyndrome, CQEHWSyndromeType, CQEVendorSyndrome,
+		CQESyndrome, CQESendOpcode,
 		CQEQPN, CQEWQECounter, CQESignature, CQEKind, CQEFormat, CQESolicited, CQEOwner,
 	}}
 )
@@ -99,9 +106,12 @@ var (
 	MiniBytes       = Field{"byte_cnt", 4, 31, 0}
 	MiniBytes24     = Field{"byte_cnt", 4, 23, 0} // beside MiniTagHigh
 
-	MiniHashLayout         = Layout{"mini hash", MiniCQESize, []Field{MiniHashValue, MiniBytes}}
-	MiniCsumLayout         = Layout{"mini csum", MiniCQESize, []Field{MiniCsumValue, MiniBytes}}
-	MiniTagStrideLayout    = Layout{"mini tag stride", MiniCQESize, []Field{MiniTagLow, MiniStrideIndex, MiniTagHigh, MiniBytes24}}
-	MiniCsumStrideLayout   = Layout{"mini csum stride", MiniCQESize, []Field{MiniCsumValue, MiniStrideIndex, MiniBytes}}
-	MiniHeaderStrideLayout = Layout{"mini header stride", MiniCQESize, []Field{MiniHeaderType, MiniStrideIndex, MiniBytes}}
+	MiniHashLayout      = Layout{"mini hash", MiniCQESize, []Field{MiniHashValue, MiniBytes}}
+	MiniCsumLayout      = Layout{"mini csum", MiniCQESize, []Field{MiniCsumValue, MiniBytes}}
+	MiniTagStrideLayout = Layout{"mini tag stride", MiniCQESize,
+		[]Field{MiniTagLow, MiniStrideIndex, MiniTagHigh, MiniBytes24}}
+	MiniCsumStrideLayout = Layout{"mini csum stride", MiniCQESize,
+		[]Field{MiniCsumValue, MiniStrideIndex, MiniBytes}}
+	MiniHeaderStrideLayout = Layout{"mini header stride", MiniCQESize,
+		[]Field{MiniHeaderType, MiniStrideIndex, MiniBytes}}
 )

@@ -55,7 +55,8 @@ func EthDS(inlineLen int) int {
 // TCI; PutInlineHeader overwrites them when InlineLen is not 0.
 func PutEth(b []byte, e Eth) {
 	s := (*[EthSegSize]byte)(b)
-	put64(s[0:8], uint64(e.SWPOffsets)<<32|uint64(e.CsumFlags)<<24|uint64(e.SWPFlags)<<16|uint64(e.MSS))
+	put64(s[0:8],
+		uint64(e.SWPOffsets)<<32|uint64(e.CsumFlags)<<24|uint64(e.SWPFlags)<<16|uint64(e.MSS))
 	put64(s[8:16], uint64(e.Metadata)<<32|uint64(e.InlineLen|e.Insert)<<16|uint64(e.TCI))
 }
 

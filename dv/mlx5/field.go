@@ -23,7 +23,8 @@ func (f Field) Get(b []byte) uint64 { return f.word(b) >> f.Lo & f.mask() }
 // other bits alone. A value that does not fit is a broken invariant: it panics.
 func (f Field) Put(b []byte, v uint64) {
 	if v > f.mask() {
-		panic(fmt.Sprintf("mlx5: value %#x does not fit field %s of %d bits", v, f.Name, f.Hi-f.Lo+1))
+		panic(fmt.Sprintf("mlx5: value %#x does not fit field %s of %d bits", v, f.Name,
+			f.Hi-f.Lo+1))
 	}
 	f.setWord(b, f.word(b)&^(f.mask()<<f.Lo)|v<<f.Lo)
 }

@@ -8,9 +8,11 @@ import (
 // layouts is every field table.
 func layouts() []*Layout {
 	return []*Layout{
-		&CtrlLayout, &EthLayout, &EthInsertLayout, &DataLayout, &InlineLayout, &NextLayout, &QPRecordLayout, &CQRecordLayout,
+		&CtrlLayout, &EthLayout, &EthInsertLayout, &DataLayout, &InlineLayout, &NextLayout,
+		&QPRecordLayout, &CQRecordLayout,
 		&CQELayout, &LROLayout, &StridingLayout, &SendCQELayout, &ErrorCQELayout,
-		MiniHash.Layout(), MiniCsum.Layout(), MiniTagStride.Layout(), MiniCsumStride.Layout(), MiniHeaderStride.Layout(),
+		MiniHash.Layout(), MiniCsum.Layout(), MiniTagStride.Layout(), MiniCsumStride.Layout(),
+		MiniHeaderStride.Layout(),
 	}
 }
 
@@ -96,15 +98,17 @@ func TestEncodersAgreeWithTables(t *testing.T) {
 
 func putCtrlFields(b []byte, v map[Field]uint64) {
 	v[CtrlSignature], v[CtrlStream], v[CtrlImm] = 0, 0, 0
-	PutCtrl(b, Opcode(v[CtrlOpcode]), uint8(v[CtrlOpMod]), uint16(v[CtrlIndex]), uint32(v[CtrlQPN]), uint8(v[CtrlDS]),
+	PutCtrl(b, Opcode(v[CtrlOpcode]), uint8(v[CtrlOpMod]), uint16(v[CtrlIndex]),
+		uint32(v[CtrlQPN]), uint8(v[CtrlDS]),
 		uint8(v[CtrlFM]<<5|v[CtrlCE]<<2|v[CtrlSE]<<1))
 }
 
 func putEthFields(b []byte, v map[Field]uint64) {
 	v[EthTrailer] = 0
 	e := Eth{
-		CsumFlags: uint8(v[EthL4Csum]<<7 | v[EthL3Csum]<<6 | v[EthL4InnerCsum]<<5 | v[EthL3InnerCsum]<<4),
-		SWPFlags:  uint8(v[EthSWPFlags]),
+		CsumFlags: uint8(v[EthL4Csum]<<7 | v[EthL3Csum]<<6 |
+			v[EthL4InnerCsum]<<5 | v[EthL3InnerCsum]<<4),
+		SWPFlags: uint8(v[EthSWPFlags]),
 		SWPOffsets: uint32(v[EthSWPOuterL4]<<24 | v[EthSWPOuterL3]<<16 | v[EthSWPInnerL4]<<8 |
 			v[EthSWPInnerL3]),
 		MSS:       uint16(v[EthMSS]),
@@ -121,19 +125,25 @@ func putDataFields(b []byte, v map[Field]uint64) {
 }
 
 func opOwnOf(v map[Field]uint64) uint8 {
-	return OpOwn(CQEOpcode(v[CQEKind]), uint8(v[CQEFormat]), uint8(v[CQESolicited]), uint8(v[CQEOwner]))
+	return OpOwn(CQEOpcode(v[CQEKind]), uint8(v[CQEFormat]),
+		uint8(v[CQESolicited]), uint8(v[CQEOwner]))
 }
 
 func putRxFields(b []byte, v map[Field]uint64) {
-	for _, f := range []Field{CQETunneled, CQEOuterL3, CQETLSState, CQEMLPath, CQEIPExtInfo, CQELROSegments, CQEDrops, CQESignature} {
+	for _, f := range []Field{CQETunneled, CQEOuterL3, CQETLSState, CQEMLPath, CQEIPExtInfo,
+		CQELROSegments, CQEDrops, CQESignature} {
 		v[f] = 0
 	}
-	status := v[CQEL4OK]<<10 | v[CQEL3OK]<<9 | v[CQEL2OK]<<8 | v[CQEIPFragment]<<7 | v[CQEL4Type]<<HdrL4Shift |
+	status := v[CQEL4OK]<<10 | v[CQEL3OK]<<9 | v[CQEL2OK]<<8 | v[CQEIPFragment]<<7 |
+		v[CQEL4Type]<<HdrL4Shift |
 		v[CQEL3Type]<<HdrL3Shift | v[CQEIPExt]<<1 | v[CQEVLANStripped]
 	r := RxCQE{
-		Hash: uint32(v[CQEHash]), HashType: uint8(v[CQEHashType]), Checksum: uint16(v[CQEChecksum]), Status: uint16(status),
-		VLAN: uint16(v[CQEVLAN]), UIdx: uint32(v[CQEUIdx]), Metadata: uint32(v[CQEMetadata]), ByteCount: uint32(v[CQEByteCount]),
-		Timestamp: v[CQETimestamp], FlowTag: uint32(v[CQEFlowTag]), Counter: uint16(v[CQEWQECounter]), OpOwn: opOwnOf(v),
+		Hash: uint32(v[CQEHash]), HashType: uint8(v[CQEHashType]),
+		Checksum: uint16(v[CQEChecksum]), Status: uint16(status),
+		VLAN: uint16(v[CQEVLAN]), UIdx: uint32(v[CQEUIdx]), Metadata: uint32(v[CQEMetadata]),
+		ByteCount: uint32(v[CQEByteCount]),
+		Timestamp: v[CQETimestamp], FlowTag: uint32(v[CQEFlowTag]),
+		Counter: uint16(v[CQEWQECounter]), OpOwn: opOwnOf(v),
 	}
 	r.Put(b)
 }
@@ -141,7 +151,8 @@ func putRxFields(b []byte, v map[Field]uint64) {
 func putTxFields(b []byte, v map[Field]uint64) {
 	v[CQEByteCount], v[CQESignature] = 0, 0
 	c := TxCQE{
-		UIdx: uint32(v[CQEUIdx]), Timestamp: v[CQETimestamp], Opcode: Opcode(v[CQESendOpcode]), SQN: uint32(v[CQEQPN]),
+		UIdx: uint32(v[CQEUIdx]), Timestamp: v[CQETimestamp],
+		Opcode: Opcode(v[CQESendOpcode]), SQN: uint32(v[CQEQPN]),
 		Counter: uint16(v[CQEWQECounter]), OpOwn: opOwnOf(v),
 	}
 	c.Put(b)
@@ -150,9 +161,12 @@ func putTxFields(b []byte, v map[Field]uint64) {
 func putErrorFields(b []byte, v map[Field]uint64) {
 	v[CQESignature] = 0
 	e := ErrorCQE{
-		UIdx: uint32(v[CQEUIdx]), ByteCount: uint32(v[CQEByteCount]), HWSyndrome: uint8(v[CQEHWSyndrome]),
-		HWSyndromeType: uint8(v[CQEHWSyndromeType]), Vendor: uint8(v[CQEVendorSyndrome]), Syndrome: Syndrome(v[CQESyndrome]),
-		Opcode: Opcode(v[CQESendOpcode]), QPN: uint32(v[CQEQPN]), Counter: uint16(v[CQEWQECounter]), OpOwn: opOwnOf(v),
+		UIdx: uint32(v[CQEUIdx]), ByteCount: uint32(v[CQEByteCount]),
+		HWSyndrome:     uint8(v[CQEHWSyndrome]),
+		HWSyndromeType: uint8(v[CQEHWSyndromeType]), Vendor: uint8(v[CQEVendorSyndrome]),
+		Syndrome: Syndrome(v[CQESyndrome]),
+		Opcode:   Opcode(v[CQESendOpcode]), QPN: uint32(v[CQEQPN]),
+		Counter: uint16(v[CQEWQECounter]), OpOwn: opOwnOf(v),
 	}
 	e.Put(b)
 }
@@ -215,7 +229,8 @@ func checkAccessors(t *testing.T, c *CQE) {
 			t.Errorf("%s: accessor says %#x, table %#x", f.Name, get(c), f.Get(c[:]))
 		}
 	}
-	if got := OpOwn(c.Opcode(), c.Format(), uint8(CQESolicited.Get(c[:])), c.Owner()); got != c.OpOwn() {
+	if got := OpOwn(c.Opcode(), c.Format(), uint8(CQESolicited.Get(c[:])),
+		c.Owner()); got != c.OpOwn() {
 		t.Errorf("last byte %#x, packed again %#x", c.OpOwn(), got)
 	}
 }
@@ -234,7 +249,8 @@ func TestAccessorsAgreeWithTables(t *testing.T) {
 // FuzzCQE reads any 64 bytes as a completion: accessors agree with the tables,
 // and printing says something of every form.
 func FuzzCQE(f *testing.F) {
-	for _, name := range []string{"cqe tx", "cqe rx 1", "cqe title", "cqe tx error", "cqe striding filler", "cqe lro"} {
+	for _, name := range []string{"cqe tx", "cqe rx 1", "cqe title", "cqe tx error",
+		"cqe striding filler", "cqe lro"} {
 		f.Add(vector(f, name))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

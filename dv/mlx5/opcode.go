@@ -9,13 +9,14 @@ type Opcode uint8
 // Opcodes of an Ethernet send queue, and those of RDMA that a raw Ethernet
 // queue must refuse.
 const (
-	OpNOP            Opcode = 0x00
-	OpSendInv        Opcode = 0x01
-	OpRDMAWrite      Opcode = 0x08
-	OpRDMAWriteImm   Opcode = 0x09
-	OpSend           Opcode = 0x0a // one packet
-	OpSendImm        Opcode = 0x0b
-	OpLSO            Opcode = 0x0e // TCP segmentation; with OpModLegacyMPW several packets of one size
+	OpNOP          Opcode = 0x00
+	OpSendInv      Opcode = 0x01
+	OpRDMAWrite    Opcode = 0x08
+	OpRDMAWriteImm Opcode = 0x09
+	OpSend         Opcode = 0x0a // one packet
+	OpSendImm      Opcode = 0x0b
+	// TCP segmentation; with OpModLegacyMPW several packets of one size
+	OpLSO            Opcode = 0x0e
 	OpWait           Opcode = 0x0f
 	OpRDMARead       Opcode = 0x10
 	OpAtomicCS       Opcode = 0x11
@@ -40,12 +41,16 @@ const (
 const OpModLegacyMPW = 1
 
 var opcodeNames = [...]string{
-	OpNOP: "NOP", OpSendInv: "SEND_INVAL", OpRDMAWrite: "RDMA_WRITE", OpRDMAWriteImm: "RDMA_WRITE_IMM",
-	OpSend: "SEND", OpSendImm: "SEND_IMM", OpLSO: "LSO", OpWait: "WAIT", OpRDMARead: "RDMA_READ",
+	OpNOP: "NOP", OpSendInv: "SEND_INVAL", OpRDMAWrite: "RDMA_WRITE",
+	OpRDMAWriteImm: "RDMA_WRITE_IMM",
+	OpSend:         "SEND", OpSendImm: "SEND_IMM", OpLSO: "LSO",
+	OpWait: "WAIT", OpRDMARead: "RDMA_READ",
 	OpAtomicCS: "ATOMIC_CS", OpAtomicFA: "ATOMIC_FA", OpAtomicMaskedCS: "ATOMIC_MASKED_CS",
 	OpAtomicMaskedFA: "ATOMIC_MASKED_FA", OpSendEnable: "SEND_EN", OpRecvEnable: "RECV_EN",
-	OpBindMW: "BIND_MW", OpConfig: "CONFIG", OpDump: "DUMP", OpUMR: "UMR", OpTagMatching: "TAG_MATCHING",
-	OpEnhancedMPW: "ENHANCED_MPW", OpFlowTblAccess: "FLOW_TBL_ACCESS", OpAccessASO: "ACCESS_ASO", OpMMO: "MMO",
+	OpBindMW: "BIND_MW", OpConfig: "CONFIG", OpDump: "DUMP", OpUMR: "UMR",
+	OpTagMatching: "TAG_MATCHING",
+	OpEnhancedMPW: "ENHANCED_MPW", OpFlowTblAccess: "FLOW_TBL_ACCESS",
+	OpAccessASO: "ACCESS_ASO", OpMMO: "MMO",
 }
 
 // String is the name the manual uses.
@@ -77,7 +82,8 @@ const (
 
 var cqeOpcodeNames = [16]string{
 	CQEReq: "REQ", CQERecvImmRDMA: "RESP_WR_IMM", CQERecv: "RESP_SEND", CQERecvImm: "RESP_SEND_IMM",
-	CQERecvInv: "RESP_SEND_INV", CQEResize: "RESIZE_CQ", CQENoPacket: "NO_PACKET", CQESigErr: "SIG_ERR",
+	CQERecvInv: "RESP_SEND_INV", CQEResize: "RESIZE_CQ",
+	CQENoPacket: "NO_PACKET", CQESigErr: "SIG_ERR",
 	CQEReqErr: "REQ_ERR", CQERecvErr: "RESP_ERR", CQEInvalid: "INVALID",
 }
 

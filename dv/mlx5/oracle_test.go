@@ -113,12 +113,14 @@ var cMembers = []struct {
 	{"mlx5_wqe_ctrl_seg", "dci_stream_channel_id", []Field{CtrlStream}},
 	{"mlx5_wqe_ctrl_seg", "fm_ce_se", []Field{CtrlFM, CtrlCE, CtrlSE}},
 	{"mlx5_wqe_ctrl_seg", "imm", []Field{CtrlImm}},
-	{"mlx5_wqe_eth_seg", "rsvd0", []Field{EthSWPOuterL4, EthSWPOuterL3, EthSWPInnerL4, EthSWPInnerL3}},
+	{"mlx5_wqe_eth_seg", "rsvd0", []Field{EthSWPOuterL4, EthSWPOuterL3,
+		EthSWPInnerL4, EthSWPInnerL3}},
 	{"mlx5_wqe_eth_seg", "cs_flags", []Field{EthL4Csum, EthL3Csum, EthL4InnerCsum, EthL3InnerCsum}},
 	{"mlx5_wqe_eth_seg", "rsvd1", []Field{EthSWPFlags}},
 	{"mlx5_wqe_eth_seg", "mss", []Field{EthMSS}},
 	{"mlx5_wqe_eth_seg", "rsvd2", []Field{EthMetadata}},
-	{"mlx5_wqe_eth_seg", "inline_hdr_sz", []Field{EthInsert, EthTrailer, EthInlineLen, EthInsertSVLAN}},
+	{"mlx5_wqe_eth_seg", "inline_hdr_sz",
+		[]Field{EthInsert, EthTrailer, EthInlineLen, EthInsertSVLAN}},
 	{"mlx5_wqe_eth_seg", "inline_hdr_start", []Field{EthTCI}},
 	{"mlx5_wqe_data_seg", "byte_count", []Field{DataInline, DataByteCount}},
 	{"mlx5_wqe_data_seg", "lkey", []Field{DataLKey}},
@@ -130,7 +132,8 @@ var cMembers = []struct {
 	{"mlx5_cqe64", "slid", []Field{CQESLID}},
 	{"mlx5_cqe64", "flags_rqpn", []Field{CQEFlagsRQPN}},
 	{"mlx5_cqe64", "hds_ip_ext", []Field{CQEIPExtInfo, CQEL4OK, CQEL3OK, CQEL2OK}},
-	{"mlx5_cqe64", "l4_hdr_type_etc", []Field{CQEIPFragment, CQEL4Type, CQEL3Type, CQEIPExt, CQEVLANStripped}},
+	{"mlx5_cqe64", "l4_hdr_type_etc", []Field{CQEIPFragment, CQEL4Type, CQEL3Type,
+		CQEIPExt, CQEVLANStripped}},
 	{"mlx5_cqe64", "vlan_info", []Field{CQEVLAN}},
 	{"mlx5_cqe64", "srqn_uidx", []Field{CQELROSegments, CQEUIdx}},
 	{"mlx5_cqe64", "imm_inval_pkey", []Field{CQEMetadata}},
@@ -156,9 +159,11 @@ var cEncoders = []struct {
 	size int
 	put  func(b []byte)
 }{
-	{"mlx5dv_set_ctrl_seg((void *)b, 0x1234, MLX5_OPCODE_SEND, 0, 0xabcdef, MLX5_WQE_CTRL_CQ_UPDATE, 4, 0, 0)", CtrlSegSize,
+	{"mlx5dv_set_ctrl_seg((void *)b, 0x1234, MLX5_OPCODE_SEND, 0, 0xabcdef, MLX5_WQE_CTRL_CQ_UPDATE, 4, 0, 0)",
+		CtrlSegSize,
 		func(b []byte) { PutCtrl(b, OpSend, 0, 0x1234, 0xabcdef, 4, CEAlways) }},
-	{"mlx5dv_set_ctrl_seg((void *)b, 0xffff, MLX5_OPCODE_TSO, 1, 0xffffff, MLX5_WQE_CTRL_SOLICITED, 63, 0, 0)", CtrlSegSize,
+	{"mlx5dv_set_ctrl_seg((void *)b, 0xffff, MLX5_OPCODE_TSO, 1, 0xffffff, MLX5_WQE_CTRL_SOLICITED, 63, 0, 0)",
+		CtrlSegSize,
 		func(b []byte) { PutCtrl(b, OpLSO, OpModLegacyMPW, 0xffff, 0xffffff, 63, SESolicited) }},
 	{"mlx5dv_set_eth_seg((void *)b, MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM, 1460, 18, (uint8_t *)hdr)", 32,
 		func(b []byte) {
@@ -180,15 +185,18 @@ func oracleProgram() string {
 		"{ printf(\"%s =\", what); for (int i = 0; i < n; i++) printf(\" %02x\", b[i]); printf(\"\\n\"); }\n" +
 		"int main(void) {\nunsigned char b[64] __attribute__((aligned(64)));\n")
 	for _, c := range cConstants {
-		fmt.Fprintf(&s, "printf(\"%%s = %%llu\\n\", %q, (unsigned long long)(unsigned)(%s));\n", c.c, c.c)
+		fmt.Fprintf(&s, "printf(\"%%s = %%llu\\n\", %q, (unsigned long long)(unsigned)(%s));\n",
+			c.c, c.c)
 	}
 	for _, m := range cMembers {
-		fmt.Fprintf(&s, "printf(\"%s.%s = %%zu %%zu\\n\", offsetof(struct %s, %s), sizeof(((struct %s *)0)->%s));\n",
+		fmt.Fprintf(&s,
+			"printf(\"%s.%s = %%zu %%zu\\n\", offsetof(struct %s, %s), sizeof(((struct %s *)0)->%s));\n",
 			m.c, m.member, m.c, m.member, m.c, m.member)
 	}
 	for _, e := range cEncoders {
 		for _, poison := range []int{0xa5, 0x5a} {
-			fmt.Fprintf(&s, "memset(b, %#x, sizeof b); %s; show(%q, b, %d);\n", poison, e.c, fmt.Sprintf("%#x %s", poison, e.c), e.size)
+			fmt.Fprintf(&s, "memset(b, %#x, sizeof b); %s; show(%q, b, %d);\n", poison, e.c,
+				fmt.Sprintf("%#x %s", poison, e.c), e.size)
 		}
 	}
 	return s.String() + "return 0;\n}\n"
@@ -217,7 +225,8 @@ func TestGoldenIsWhatTheHeaderSays(t *testing.T) {
 		return
 	}
 	if string(out) != goldenOracle {
-		t.Errorf("%s differs from what the header says (go test -update rewrites it):\n%s", goldenFile, firstDifference(string(out), goldenOracle))
+		t.Errorf("%s differs from what the header says (go test -update rewrites it):\n%s",
+			goldenFile, firstDifference(string(out), goldenOracle))
 	}
 }
 
@@ -260,7 +269,8 @@ func TestFieldsAreTheVendors(t *testing.T) {
 			// The bytes that have bits [Hi:Lo] of the field's word.
 			first, last := f.Byte+f.Size()-1-int(f.Hi)/8, f.Byte+f.Size()-1-int(f.Lo)/8
 			if first < off || last >= off+size {
-				t.Errorf("%s is in bytes %d to %d, %s.%s in %d to %d", f.Name, first, last, m.c, m.member, off, off+size-1)
+				t.Errorf("%s is in bytes %d to %d, %s.%s in %d to %d", f.Name, first, last, m.c,
+					m.member, off, off+size-1)
 			}
 		}
 	}

@@ -8,9 +8,10 @@ type Syndrome uint8
 
 // Causes of failed work.
 const (
-	SynLocalLength     Syndrome = 0x01 // received frame longer than the WQE; send beyond limits
-	SynLocalQPOp       Syndrome = 0x02 // malformed WQE
-	SynLocalProtection Syndrome = 0x04 // lkey unknown, of another protection domain, or address outside the region
+	SynLocalLength Syndrome = 0x01 // received frame longer than the WQE; send beyond limits
+	SynLocalQPOp   Syndrome = 0x02 // malformed WQE
+	// lkey unknown, of another protection domain, or address outside the region
+	SynLocalProtection Syndrome = 0x04
 	SynFlushed         Syndrome = 0x05 // not executed: the queue was in error already
 	SynMWBind          Syndrome = 0x06
 	SynBadResponse     Syndrome = 0x10
@@ -26,7 +27,8 @@ const (
 var syndromeNames = [...]string{
 	SynLocalLength: "local length error", SynLocalQPOp: "local QP operation error",
 	SynLocalProtection: "local protection error", SynFlushed: "work request flushed",
-	SynMWBind: "memory window bind error", SynBadResponse: "bad response", SynLocalAccess: "local access error",
+	SynMWBind: "memory window bind error", SynBadResponse: "bad response",
+	SynLocalAccess:   "local access error",
 	SynRemoteInvalid: "remote invalid request", SynRemoteAccess: "remote access error",
 	SynRemoteOp: "remote operation error", SynRetryExceeded: "transport retry counter exceeded",
 	SynRNRExceeded: "RNR retry counter exceeded", SynRemoteAborted: "remote aborted",
@@ -46,8 +48,10 @@ func (s Syndrome) Error() string { return s.String() }
 // Syndromes lists every named cause, in ascending order.
 func Syndromes() []Syndrome {
 	return []Syndrome{
-		SynLocalLength, SynLocalQPOp, SynLocalProtection, SynFlushed, SynMWBind, SynBadResponse, SynLocalAccess,
-		SynRemoteInvalid, SynRemoteAccess, SynRemoteOp, SynRetryExceeded, SynRNRExceeded, SynRemoteAborted,
+		SynLocalLength, SynLocalQPOp, SynLocalProtection, SynFlushed, SynMWBind,
+		SynBadResponse, SynLocalAccess,
+		SynRemoteInvalid, SynRemoteAccess, SynRemoteOp, SynRetryExceeded,
+		SynRNRExceeded, SynRemoteAborted,
 	}
 }
 

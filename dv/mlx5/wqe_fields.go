@@ -17,7 +17,8 @@ var (
 	CtrlImm       = Field{"imm", 12, 31, 0}
 
 	CtrlLayout = Layout{"ctrl", CtrlSegSize, []Field{
-		CtrlOpMod, CtrlIndex, CtrlOpcode, CtrlQPN, CtrlDS, CtrlSignature, CtrlStream, CtrlFM, CtrlCE, CtrlSE, CtrlImm,
+		CtrlOpMod, CtrlIndex, CtrlOpcode, CtrlQPN, CtrlDS, CtrlSignature, CtrlStream,
+		CtrlFM, CtrlCE, CtrlSE, CtrlImm,
 	}}
 )
 
@@ -43,13 +44,16 @@ var (
 	EthTCI         = Field{"vlan_tci", 14, 15, 0}
 
 	// EthLayout reads bytes 12 to 15 as an inline header.
-	EthLayout = Layout{"eth", EthSegSize, append(ethCommon[:len(ethCommon):len(ethCommon)], EthInlineLen)}
+	EthLayout = Layout{"eth", EthSegSize,
+		append(ethCommon[:len(ethCommon):len(ethCommon)], EthInlineLen)}
 	// EthInsertLayout reads them as a VLAN tag to insert: use it when EthInsert is set.
-	EthInsertLayout = Layout{"eth", EthSegSize, append(ethCommon[:len(ethCommon):len(ethCommon)], EthInsertSVLAN, EthTCI)}
+	EthInsertLayout = Layout{"eth", EthSegSize,
+		append(ethCommon[:len(ethCommon):len(ethCommon)], EthInsertSVLAN, EthTCI)}
 )
 
 var ethCommon = []Field{
-	EthSWPOuterL4, EthSWPOuterL3, EthSWPInnerL4, EthSWPInnerL3, EthL4Csum, EthL3Csum, EthL4InnerCsum,
+	EthSWPOuterL4, EthSWPOuterL3, EthSWPInnerL4, EthSWPInnerL3, EthL4Csum,
+	EthL3Csum, EthL4InnerCsum,
 	EthL3InnerCsum, EthSWPFlags, EthMSS, EthMetadata, EthInsert, EthTrailer,
 }
 
@@ -62,7 +66,8 @@ var (
 	DataLKey      = Field{"lkey", 4, 31, 0}
 	DataAddr      = Field{"addr", 8, 63, 0}
 
-	DataLayout   = Layout{"data", DataSegSize, []Field{DataInline, DataByteCount, DataLKey, DataAddr}}
+	DataLayout = Layout{"data", DataSegSize,
+		[]Field{DataInline, DataByteCount, DataLKey, DataAddr}}
 	InlineLayout = Layout{"inline", InlineHeaderSize, []Field{DataInline, DataByteCount}}
 )
 

@@ -60,7 +60,8 @@ func TestSendWQEs(t *testing.T) {
 		}, 0x00fffe0a_0001230a, 3},
 		{"lso", func(w *wqe) {
 			w.ctrl(OpLSO, 8, 8, CEAlways)
-			w.eth(Eth{CsumFlags: CsumL3 | CsumL4, MSS: 1460}, vector(t, "lso")[16+InlineOffset:][:54])
+			w.eth(Eth{CsumFlags: CsumL3 | CsumL4, MSS: 1460},
+				vector(t, "lso")[16+InlineOffset:][:54])
 			w.data(3000, vecBuffer)
 			w.data(1000, vecBuffer+0x1000)
 		}, 0x0000080e_00012308, 2},
@@ -164,7 +165,8 @@ func TestEncodersStayInside(t *testing.T) {
 }
 
 func TestSizesInDS(t *testing.T) {
-	for inline, want := range map[int]int{0: 1, 1: 1, 2: 1, 3: 2, 18: 2, 19: 3, 54: 5, 60: 5, 82: 6} {
+	for inline, want := range map[int]int{0: 1, 1: 1, 2: 1, 3: 2, 18: 2,
+		19: 3, 54: 5, 60: 5, 82: 6} {
 		if got := EthDS(inline); got != want {
 			t.Errorf("EthDS(%d) = %d, want %d", inline, got, want)
 		}

@@ -77,7 +77,8 @@ func (h *keyHold) write(rq *RQ, lkey uint32, addr uint64, src []byte, room int) 
 		return faultRxBus
 	}
 	if uint64(room) > k.attr.Len-off {
-		rq.nic.strict.add("receive segment of %d bytes at %#x runs out of the memory of key %#x", room, addr, lkey)
+		rq.nic.strict.add("receive segment of %d bytes at %#x runs out of the memory of key %#x",
+			room, addr, lkey)
 	}
 	return fault{}
 }

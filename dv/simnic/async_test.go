@@ -210,7 +210,8 @@ func TestAsyncSenderAndTheEndOfTheQueue(t *testing.T) {
 				r.sq.ring.Close() // touched again, these would panic
 				r.sq.rec.Close()
 				r.sq.Doorbell(r.sq.last)
-				eventually(t, "an end of the asynchronous sender", func() bool { return !r.atWork() })
+				eventually(t, "an end of the asynchronous sender",
+					func() bool { return !r.atWork() })
 			}
 		})
 	}

@@ -32,7 +32,8 @@ func newEnd(t testing.TB, w wire.Wire, id byte, n int) *end {
 	}
 	for i := range n {
 		m := mem(t, 64*2048)
-		q := &pairOfQueues{tx: newCQ(t, e.nic, 6, nil), rx: newCQ(t, e.nic, 5, nil), buf: m.Bytes(), addr: m.Addr(), mac: [6]byte{2, id, 0, 0, 0, byte(i)}}
+		q := &pairOfQueues{tx: newCQ(t, e.nic, 6, nil), rx: newCQ(t, e.nic, 5, nil), buf: m.Bytes(),
+			addr: m.Addr(), mac: [6]byte{2, id, 0, 0, 0, byte(i)}}
 		q.sq = newSQ(t, e.nic, q.tx, 5, nil)
 		q.rq = newRQ(t, e.nic, q.rx, 5, 4, nil)
 		q.key = newKey(t, e.nic, m, nil)
@@ -54,7 +55,8 @@ func (q *pairOfQueues) send(dst [6]byte, count, size int) {
 		slot := 32 + i%32
 		binary.BigEndian.PutUint32(f[14:], uint32(i))
 		copy(q.buf[slot*2048:], f)
-		q.sq.post(join(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(size, q.key.Key(), q.addr+uint64(slot)*2048)))
+		q.sq.post(join(ctrl(0x0a, 3), ethSeg(0, 0, 0),
+			seg(size, q.key.Key(), q.addr+uint64(slot)*2048)))
 		if i%8 == 7 || i == count-1 {
 			q.sq.doorbell()
 			for q.tx.poll() != nil {
@@ -129,7 +131,8 @@ func TestBackToBack(t *testing.T) {
 	pollers.Wait()
 	for i, e := range ends {
 		c := e.nic.Counters()
-		if got := uint64(total[i]); c.Slice.TxPackets != queues*count || c.Slice.RxPackets != got || got+c.Drops.OutOfBuffer != queues*count || got == 0 {
+		if got := uint64(total[i]); c.Slice.TxPackets != queues*count || c.Slice.RxPackets != got ||
+			got+c.Drops.OutOfBuffer != queues*count || got == 0 {
 			t.Errorf("end %d received %d: %+v", i, got, c)
 		}
 		clean(t, e.nic)

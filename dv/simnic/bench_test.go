@@ -85,7 +85,8 @@ func BenchmarkLSO(b *testing.B) {
 			a := hashTIR(false, false)
 			a.Table = table
 			flowTo(b, y, [6]byte(hdr), newTIR(b, y, a))
-			w := join(ctrl(0x0e, 7), append(ethSeg(0xc0, mss, 66)[:14], hdr...), seg(packets*mss, from.Key(), src.Addr()))
+			w := join(ctrl(0x0e, 7), append(ethSeg(0xc0, mss, 66)[:14], hdr...),
+				seg(packets*mss, from.Key(), src.Addr()))
 			b.ResetTimer()
 			for range b.N {
 				sq.post(w)

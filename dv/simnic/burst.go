@@ -144,7 +144,8 @@ func (b *rxBurst) setFrame(f *frame.Frame) {
 	switch {
 	case !f.NeedsCsum:
 		b.verifyChecksums(data)
-	case b.p.L4At != 0 && b.p.L4At == int(f.CsumStart) && b.p.ChecksumAt() == at && !b.p.Truncated && head <= len(b.header):
+	case b.p.L4At != 0 && b.p.L4At == int(f.CsumStart) && b.p.ChecksumAt() == at &&
+		!b.p.Truncated && head <= len(b.header):
 		copy(b.header[:head], data)
 		binary.BigEndian.PutUint16(b.header[at:], f.L4Checksum())
 		pk.add(b.header[:head])
@@ -223,7 +224,8 @@ func (b *rxBurst) verifyChecksums(data []byte) {
 	if !p.Truncated && (p.L3 == mlx5.L3IPv6 || head == 0xffff) {
 		pk.status |= mlx5.HdrL3OK
 	}
-	if p.L4At != 0 && !p.Truncated && (frame.AddSums(rest, p.PseudoSum(data, p.End-p.L4At)) == 0xffff || noChecksum(p, data)) {
+	if p.L4At != 0 && !p.Truncated &&
+		(frame.AddSums(rest, p.PseudoSum(data, p.End-p.L4At)) == 0xffff || noChecksum(p, data)) {
 		pk.status |= mlx5.HdrL4OK
 	}
 }

@@ -20,8 +20,10 @@ func flowFrame(i, n int) []byte {
 	return f
 }
 
-func compressRig(t *testing.T, f MiniFormat, logCQ int, start uint32, rqStart uint16, now *uint64) *recvRig {
-	r := newRecvRig(t, recvOptions{cfg: Config{Clock: fixedClock(now)}, tir: hashTIR(false, true), logCQ: logCQ,
+func compressRig(t *testing.T, f MiniFormat, logCQ int, start uint32,
+	rqStart uint16, now *uint64) *recvRig {
+	r := newRecvRig(t, recvOptions{cfg: Config{Clock: fixedClock(now)},
+		tir: hashTIR(false, true), logCQ: logCQ,
 		cq: func(a *CQAttr) { a.Compress, a.MiniFormat, a.StartIndex = true, f, start },
 		rq: func(a *RQAttr) { a.StartIndex = rqStart }})
 	for range 32 {
@@ -142,7 +144,8 @@ func TestCompressionBreaks(t *testing.T) {
 	bad[40] ^= 1
 	now := uint64(0)
 	r := compressRig(t, MiniHash, 6, 0, 0, &now)
-	r.give(flowFrame(0, 60), flowFrame(1, 61), arp, bad, flowFrame(2, 62), flowFrame(3, 63), flowFrame(4, 64))
+	r.give(flowFrame(0, 60), flowFrame(1, 61), arp, bad, flowFrame(2, 62),
+		flowFrame(3, 63), flowFrame(4, 64))
 	if _, l := expand(t, r.cq); len(l) != 2 {
 		t.Errorf("first session of %d", len(l))
 	}
@@ -171,10 +174,14 @@ func TestCompressionFormats(t *testing.T) {
 		first  func(i int) uint32
 		length func(i int) uint32
 	}{
-		{MiniChecksum, func(i int) uint32 { return uint32(sums[i]) << 16 }, func(i int) uint32 { return 1<<16 | uint32(60+4*i) }},
-		{MiniChecksumStride, func(i int) uint32 { return uint32(sums[i])<<16 | uint32(i) }, func(i int) uint32 { return 1<<16 | uint32(60+4*i) }},
-		{MiniFlowTagStride, func(i int) uint32 { return 0x3456<<16 | uint32(i) }, func(i int) uint32 { return 0x12<<24 | 1<<16 | uint32(60+4*i) }},
-		{MiniL34Stride, func(i int) uint32 { return 0x28<<16 | uint32(i) }, func(i int) uint32 { return 1<<16 | uint32(60+4*i) }},
+		{MiniChecksum, func(i int) uint32 { return uint32(sums[i]) << 16 },
+			func(i int) uint32 { return 1<<16 | uint32(60+4*i) }},
+		{MiniChecksumStride, func(i int) uint32 { return uint32(sums[i])<<16 | uint32(i) },
+			func(i int) uint32 { return 1<<16 | uint32(60+4*i) }},
+		{MiniFlowTagStride, func(i int) uint32 { return 0x3456<<16 | uint32(i) },
+			func(i int) uint32 { return 0x12<<24 | 1<<16 | uint32(60+4*i) }},
+		{MiniL34Stride, func(i int) uint32 { return 0x28<<16 | uint32(i) },
+			func(i int) uint32 { return 1<<16 | uint32(60+4*i) }},
 	}
 	for _, tc := range tests {
 		now := uint64(0)
@@ -198,7 +205,8 @@ func TestCompressionFormats(t *testing.T) {
 		firsts, lengths := expand(t, r.cq)
 		for i := range frames {
 			if firsts[i] != tc.first(i) || lengths[i] != tc.length(i) {
-				t.Errorf("format %d packet %d: mini %#08x %#08x, want %#08x %#08x", tc.format, i, firsts[i], lengths[i], tc.first(i), tc.length(i))
+				t.Errorf("format %d packet %d: mini %#08x %#08x, want %#08x %#08x", tc.format, i,
+					firsts[i], lengths[i], tc.first(i), tc.length(i))
 			}
 		}
 	}
@@ -209,12 +217,14 @@ func TestCompressionOrder(t *testing.T) {
 	now := uint64(0)
 	a := hashTIR(false, true)
 	a.LRO = LROAttr{IPv4: true, MaxPayload: 8192}
-	r := newRecvRig(t, recvOptions{cfg: Config{Clock: fixedClock(&now)}, tir: a, cq: func(a *CQAttr) { a.Compress = true }})
+	r := newRecvRig(t, recvOptions{cfg: Config{Clock: fixedClock(&now)}, tir: a,
+		cq: func(a *CQAttr) { a.Compress = true }})
 	for i := range 5 {
 		r.rq.post(seg(4096, r.key.Key(), r.addr+uint64(i)*4096))
 	}
 	r.rq.post(seg(4096, 0x1200, r.addr))
-	r.give(flowFrame(0, 60), flowFrame(1, 60), tcpSegment(0, 1400, 0x10), tcpSegment(1400, 1400, 0x10), flowFrame(2, 60), flowFrame(3, 60), frame60)
+	r.give(flowFrame(0, 60), flowFrame(1, 60), tcpSegment(0, 1400, 0x10),
+		tcpSegment(1400, 1400, 0x10), flowFrame(2, 60), flowFrame(3, 60), frame60)
 	if _, l := expand(t, r.cq); len(l) != 2 {
 		t.Errorf("session of %d", len(l))
 	}

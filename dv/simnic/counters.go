@@ -186,8 +186,10 @@ func (c *counters) traffic(o owner) Traffic {
 	rx, tx := &c.rx[o], &c.tx[o]
 	t := Traffic{
 		RxBytes: rx.bytes.Load(), TxBytes: tx.bytes.Load(),
-		RxUnicast: rx.packets[unicast].Load(), RxMulticast: rx.packets[multicast].Load(), RxBroadcast: rx.packets[broadcast].Load(),
-		TxUnicast: tx.packets[unicast].Load(), TxMulticast: tx.packets[multicast].Load(), TxBroadcast: tx.packets[broadcast].Load(),
+		RxUnicast: rx.packets[unicast].Load(), RxMulticast: rx.packets[multicast].Load(),
+		RxBroadcast: rx.packets[broadcast].Load(),
+		TxUnicast:   tx.packets[unicast].Load(), TxMulticast: tx.packets[multicast].Load(),
+		TxBroadcast: tx.packets[broadcast].Load(),
 	}
 	t.RxPackets = t.RxUnicast + t.RxMulticast + t.RxBroadcast
 	t.TxPackets = t.TxUnicast + t.TxMulticast + t.TxBroadcast
@@ -203,17 +205,26 @@ func (n *NIC) Counters() Counters {
 	return Counters{
 		Slice: c.traffic(ownerSlice), Netdev: c.traffic(ownerNetdev), Wire: c.traffic(ownerWire),
 		Drops: Drops{
-			WireOversize: c.get(ctrWireOversize), WireRunt: c.get(ctrWireRunt), LinkDown: c.get(ctrLinkDown),
-			WireUnplugged: c.get(ctrWireUnplugged), WireTooLong: c.get(ctrWireTooLong), NetdevLost: c.get(ctrNetdevLost),
-			SteerMissed: c.get(ctrSteerMissed), FlowDropped: c.get(ctrFlowDropped), Loopback: c.get(ctrLoopback),
-			OutOfBuffer: c.get(ctrOutOfBuffer), NotReady: c.get(ctrNotReady), TooLong: c.get(ctrTooLong),
-			LengthError: c.get(ctrLengthError), Protection: c.get(ctrProtection), CQError: c.get(ctrCQError), Fault: c.get(ctrFault),
+			WireOversize: c.get(ctrWireOversize), WireRunt: c.get(ctrWireRunt),
+			LinkDown:      c.get(ctrLinkDown),
+			WireUnplugged: c.get(ctrWireUnplugged), WireTooLong: c.get(ctrWireTooLong),
+			NetdevLost:  c.get(ctrNetdevLost),
+			SteerMissed: c.get(ctrSteerMissed), FlowDropped: c.get(ctrFlowDropped),
+			Loopback:    c.get(ctrLoopback),
+			OutOfBuffer: c.get(ctrOutOfBuffer), NotReady: c.get(ctrNotReady),
+			TooLong:     c.get(ctrTooLong),
+			LengthError: c.get(ctrLengthError), Protection: c.get(ctrProtection),
+			CQError: c.get(ctrCQError), Fault: c.get(ctrFault),
 		},
 		Routed:    c.get(ctrRouted),
-		Doorbells: c.get(ctrDoorbells), SendWQEs: c.get(ctrSendWQEs), BlueFlames: c.get(ctrBlueFlames), LSOWQEs: c.get(ctrLSOWQEs), ChecksumWQEs: c.get(ctrChecksumWQEs),
+		Doorbells: c.get(ctrDoorbells), SendWQEs: c.get(ctrSendWQEs),
+		BlueFlames: c.get(ctrBlueFlames), LSOWQEs: c.get(ctrLSOWQEs),
+		ChecksumWQEs:    c.get(ctrChecksumWQEs),
 		TxInlineDropped: c.get(ctrTxInlineDropped),
-		LROPackets:      c.get(ctrLROPackets), CQEs: c.get(ctrCQEs), CompressedCQEs: c.get(ctrCompressedCQEs), CQOverruns: c.get(ctrCQOverruns),
-		ReqErrors: c.get(ctrReqErrors), ReqFlushed: c.get(ctrReqFlushed), RespErrors: c.get(ctrRespErrors), RespFlushed: c.get(ctrRespFlushed),
+		LROPackets:      c.get(ctrLROPackets), CQEs: c.get(ctrCQEs),
+		CompressedCQEs: c.get(ctrCompressedCQEs), CQOverruns: c.get(ctrCQOverruns),
+		ReqErrors: c.get(ctrReqErrors), ReqFlushed: c.get(ctrReqFlushed),
+		RespErrors: c.get(ctrRespErrors), RespFlushed: c.get(ctrRespFlushed),
 		CQEvents: c.get(ctrCQEvents), StaleArms: c.get(ctrStaleArms), Violations: violations,
 	}
 }
@@ -229,14 +240,17 @@ func (c Counters) Entered() uint64 {
 func (c Counters) Check() error {
 	atEntry := c.Drops.WireOversize + c.Drops.WireRunt + c.Drops.LinkDown
 	if c.Routed+atEntry < c.Entered() {
-		return fmt.Errorf("simnic: %d packets entered, %d dropped where they entered and only %d copies routed", c.Entered(), atEntry, c.Routed)
+		return fmt.Errorf("simnic: %d packets entered, %d dropped where they entered and only %d copies routed",
+			c.Entered(), atEntry, c.Routed)
 	}
 	d := &c.Drops
 	ended := c.Wire.TxPackets + c.Netdev.RxPackets + c.Slice.RxPackets +
-		d.WireUnplugged + d.WireTooLong + d.NetdevLost + d.SteerMissed + d.FlowDropped + d.Loopback +
+		d.WireUnplugged + d.WireTooLong + d.NetdevLost + d.SteerMissed +
+		d.FlowDropped + d.Loopback +
 		d.OutOfBuffer + d.NotReady + d.TooLong + d.LengthError + d.Protection + d.CQError + d.Fault
 	if ended != c.Routed {
-		return fmt.Errorf("simnic: %d copies of packets routed, %d ended in a counter", c.Routed, ended)
+		return fmt.Errorf("simnic: %d copies of packets routed, %d ended in a counter", c.Routed,
+			ended)
 	}
 	return nil
 }

@@ -89,7 +89,8 @@ func (n *NIC) CreateCQ(a CQAttr) (*CQ, error) {
 	if a.EntrySize != 64 && a.EntrySize != 128 {
 		return nil, errorf(StatusBadParam, "completion queue entries of %d bytes", a.EntrySize)
 	}
-	if err := checkRing("completion queue", a.Ring, a.Record, a.LogSize, n.caps.LogMaxCQ, a.EntrySize); err != nil {
+	if err := checkRing("completion queue", a.Ring, a.Record, a.LogSize, n.caps.LogMaxCQ,
+		a.EntrySize); err != nil {
 		return nil, err
 	}
 	if a.Compress && (!n.caps.Compression || n.caps.MiniFormats&(1<<a.MiniFormat) == 0) {
@@ -125,7 +126,8 @@ func (cq *CQ) Moderate(maxCount, periodUsec uint16) error {
 // the device writes a RESIZE_CQ completion into the old ring and continues at the
 // same index in the new one, as linux mlx5_ib expects.
 func (cq *CQ) Resize(ring *Memory, logSize int) error {
-	if err := checkRing("completion queue", ring, cq.attr.Record, logSize, cq.nic.caps.LogMaxCQ, cq.attr.EntrySize); err != nil {
+	if err := checkRing("completion queue", ring, cq.attr.Record, logSize, cq.nic.caps.LogMaxCQ,
+		cq.attr.EntrySize); err != nil {
 		return err
 	}
 	cq.mu.Lock()

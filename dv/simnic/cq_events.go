@@ -31,7 +31,8 @@ func (a *arming) stop() {
 // event already delivered is stale: that event will wake the driver.
 func (cq *CQ) ArmWord(w uint32) {
 	if got := cq.attr.Record.LoadBE32(mlx5.RecordArm); got != w {
-		cq.nic.strict.add("completion queue %#x: armed with %#08x, the record has %#08x", cq.number, w, got)
+		cq.nic.strict.add("completion queue %#x: armed with %#08x, the record has %#08x", cq.number,
+			w, got)
 	}
 	cq.armed(w)
 }
@@ -46,7 +47,8 @@ func (cq *CQ) armed(w uint32) {
 	}
 	behind := (cq.pi - ci) & indexMask
 	if behind > 1<<cq.attr.LogSize && !cq.attr.IgnoreOverrun && !cq.attr.Collapsed {
-		cq.nic.strict.add("completion queue %#x: armed at index %#x, producer is at %#x", cq.number, ci, cq.pi&indexMask)
+		cq.nic.strict.add("completion queue %#x: armed at index %#x, producer is at %#x",
+			cq.number, ci, cq.pi&indexMask)
 		behind = 0
 	}
 	cq.arm.on, cq.arm.only, cq.arm.ci = true, only, cq.pi-behind
@@ -57,7 +59,8 @@ func (cq *CQ) armed(w uint32) {
 func (cq *CQ) stale(sn uint32) {
 	cq.nic.counters.add(ctrStaleArms, 1)
 	if (sn+1)&3 != cq.arm.events&3 {
-		cq.nic.strict.add("completion queue %#x: armed with sn %d after %d events", cq.number, sn, cq.arm.events)
+		cq.nic.strict.add("completion queue %#x: armed with sn %d after %d events",
+			cq.number, sn, cq.arm.events)
 	}
 }
 

@@ -163,7 +163,8 @@ func TestOverrun(t *testing.T) {
 	for range 4 {
 		cq.mustPoll(t)
 	}
-	if cq.Status() != CQOverflow || sq.State() != StateError || rq.State() != StateError || cq.poll() != nil {
+	if cq.Status() != CQOverflow || sq.State() != StateError ||
+		rq.State() != StateError || cq.poll() != nil {
 		t.Errorf("status %d, states %v %v", cq.Status(), sq.State(), rq.State())
 	}
 	sq.nops(1)

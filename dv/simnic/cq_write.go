@@ -101,7 +101,8 @@ func (cq *CQ) readIndex() {
 	ci := cq.attr.Record.LoadBE32(mlx5.RecordConsumer) & indexMask
 	forward := (ci - cq.ci) & indexMask
 	if forward > cq.pi-cq.ci {
-		cq.nic.strict.add("completion queue %#x: consumer index %#x is not between %#x and %#x", cq.number, ci, cq.ci&indexMask, cq.pi&indexMask)
+		cq.nic.strict.add("completion queue %#x: consumer index %#x is not between %#x and %#x",
+			cq.number, ci, cq.ci&indexMask, cq.pi&indexMask)
 		return
 	}
 	cq.ci += forward

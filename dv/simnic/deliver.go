@@ -162,7 +162,8 @@ func (n *NIC) steer(b *rxBurst, o origin, f *frame.Frame) (copies int) {
 }
 
 // walk applies tables in order. trapped says that a rule took the frame for good.
-func (n *NIC) walk(b *rxBurst, ts []table, o origin, f *frame.Frame, kind cast) (copies int, trapped bool) {
+func (n *NIC) walk(b *rxBurst, ts []table, o origin, f *frame.Frame,
+	kind cast) (copies int, trapped bool) {
 	for i := range ts {
 		e := ts[i].find(&b.key)
 		if e == nil {

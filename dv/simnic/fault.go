@@ -14,12 +14,16 @@ type QueueFaultKind uint8
 
 // Kinds of QueueFault.
 const (
-	FaultSendError      QueueFaultKind = iota + 1 // a send WQE fails with Syndrome and Vendor
-	FaultReceiveError                             // a frame consumes a receive WQE with Syndrome and Vendor
-	FaultStarve                                   // a frame finds its receive queue empty, whatever is posted
-	FaultLoseCompletion                           // a completion is never written
-	FaultLateCompletion                           // a completion, and those behind it, come Delay later
-	FaultLoseDoorbell                             // a doorbell is not noticed; the next one makes up for it
+	FaultSendError QueueFaultKind = iota + 1 // a send WQE fails with Syndrome and Vendor
+	// a frame consumes a receive WQE with Syndrome and Vendor
+	FaultReceiveError
+	// a frame finds its receive queue empty, whatever is posted
+	FaultStarve
+	FaultLoseCompletion // a completion is never written
+	// a completion, and those behind it, come Delay later
+	FaultLateCompletion
+	// a doorbell is not noticed; the next one makes up for it
+	FaultLoseDoorbell
 )
 
 // QueueFault is a fault and whom it strikes: of the events of its kind at one
@@ -93,7 +97,8 @@ func (i *Injection) strikes(queue uint32) bool {
 	defer i.mu.Unlock()
 	i.seen++
 	f := &i.fault
-	if i.seen <= f.Skip || f.Count > 0 && i.hits >= f.Count || f.Rate > 0 && i.rng.Float64() >= f.Rate {
+	if i.seen <= f.Skip || f.Count > 0 && i.hits >= f.Count || f.Rate > 0 &&
+		i.rng.Float64() >= f.Rate {
 		return false
 	}
 	i.hits++

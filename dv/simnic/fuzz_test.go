@@ -41,9 +41,13 @@ func newHostile(t testing.TB, compress bool) *hostile {
 	h.key = newKey(t, h.nic, h.all.Sub(guard, registered), nil)
 	h.rqs = []*testRQ{
 		newRQ(t, h.nic, h.cq, 4, 5, nil),
-		newRQ(t, h.nic, h.cq, 4, 5, func(a *RQAttr) { a.Striding = &Striding{LogStrideBytes: 6, LogStrides: 3} }),
+		newRQ(t, h.nic, h.cq, 4, 5,
+			func(a *RQAttr) { a.Striding = &Striding{LogStrideBytes: 6, LogStrides: 3} }),
 		newRQ(t, h.nic, h.cq, 4, 6, nil),
-		newRQ(t, h.nic, h.cq, 4, 5, func(a *RQAttr) { a.LinkedList, a.VLANStrip, a.ScatterFCS, a.EndPad = true, true, true, true }),
+		newRQ(t, h.nic, h.cq, 4, 5, func(a *RQAttr) {
+			a.LinkedList, a.VLANStrip, a.ScatterFCS,
+				a.EndPad = true, true, true, true
+		}),
 	}
 	for i, rq := range h.rqs {
 		a := hashTIR(i == 1, i == 3)
@@ -85,11 +89,13 @@ func (h *hostile) step() {
 		if op/9%2 == 1 {
 			at := int(h.byte()) % 16 * 64
 			h.sq.rec.StoreBE32(4, uint32(h.byte()))
-			h.nic.UARCopy(0, 0x800+int(h.byte())*16, h.sq.ring.Bytes()[at:min(at+int(op/18)*64, 1024)], op/9%4 == 1)
+			h.nic.UARCopy(0, 0x800+int(h.byte())*16,
+				h.sq.ring.Bytes()[at:min(at+int(op/18)*64, 1024)], op/9%4 == 1)
 			return
 		}
 		h.sq.rec.StoreBE32(4, uint32(h.byte()))
-		h.nic.UARWrite(0, int(h.byte())*16, uint64(h.sq.Number())<<8|uint64(h.byte())<<40|uint64(h.byte()))
+		h.nic.UARWrite(0, int(h.byte())*16,
+			uint64(h.sq.Number())<<8|uint64(h.byte())<<40|uint64(h.byte()))
 	case 4:
 		rq := h.rqs[int(h.byte())%len(h.rqs)]
 		w := make([]byte, 1<<rq.attr.LogStride)
@@ -100,7 +106,9 @@ func (h *hostile) step() {
 		f := append(to(macTwo, macThird), make([]byte, int(h.byte())*8)...)
 		f[5] = 2 + h.byte()%byte(len(h.rqs))
 		copy(f[12:], h.take(40))
-		fr := frame.Frame{Data: f, NeedsCsum: op&16 != 0, CsumStart: uint16(h.byte()), CsumOffset: uint16(h.byte()), GSO: frame.GSO(op / 64), HdrLen: uint16(h.byte()), MSS: uint16(h.byte())}
+		fr := frame.Frame{Data: f, NeedsCsum: op&16 != 0, CsumStart: uint16(h.byte()),
+			CsumOffset: uint16(h.byte()), GSO: frame.GSO(op / 64),
+			HdrLen: uint16(h.byte()), MSS: uint16(h.byte())}
 		h.wire.recv([]frame.Frame{fr, fr})
 	case 6:
 		h.cq.rec.StoreBE32(0, uint32(h.byte()))
@@ -149,19 +157,26 @@ func (h *hostile) check() {
 }
 
 func FuzzHostileDriver(f *testing.F) {
-	send := append([]byte{0}, join(ctrl(0x0a, 3), ethSeg(0xc0, 0, 0), seg(60, 0, guard), make([]byte, 16))...)
-	lso := append([]byte{27}, join(ctrl(0x0e, 4), ethSeg(0xc0, 100, 2), seg(600, 0, guard), seg(60, 0, guard))...)
-	mpw := append([]byte{27}, join(ctrl(0x29, 4), ethSeg(0, 0, 0), seg(60, 0, guard), seg(1000, 0, guard))...)
-	blueFlame := append([]byte{0}, append(join(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(60, 0, guard), make([]byte, 16)), 30, 0, 1, 0)...)
+	send := append([]byte{0}, join(ctrl(0x0a, 3), ethSeg(0xc0, 0, 0),
+		seg(60, 0, guard), make([]byte, 16))...)
+	lso := append([]byte{27}, join(ctrl(0x0e, 4), ethSeg(0xc0, 100, 2),
+		seg(600, 0, guard), seg(60, 0, guard))...)
+	mpw := append([]byte{27}, join(ctrl(0x29, 4), ethSeg(0, 0, 0),
+		seg(60, 0, guard), seg(1000, 0, guard))...)
+	blueFlame := append([]byte{0}, append(join(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(60, 0, guard),
+		make([]byte, 16)), 30, 0, 1, 0)...)
 	f.Add(blueFlame)
 	f.Add(join(blueFlame, []byte{30, 0, 1, 16, 30, 1, 2, 16, 48, 15, 1, 3}))
 	post := append([]byte{22, 0}, join(seg(64, 0, guard), seg(2048, 0, guard))...)
-	scattered := append([]byte{40, 2}, join(seg(64, 0, guard), seg(512, 0, guard+64), seg(512, 0, guard+1024), seg(512, 0, guard+2048))...)
+	scattered := append([]byte{40, 2}, join(seg(64, 0, guard), seg(512, 0, guard+64),
+		seg(512, 0, guard+1024), seg(512, 0, guard+2048))...)
 	f.Add(join(send, []byte{2}, lso, []byte{2}, mpw, []byte{2, 8}))
 	f.Add(join(post, post, []byte{5, 20, 0}, frame60[12:52], []byte{0, 0, 0, 0, 8}))
 	f.Add(join(scattered, scattered, []byte{5, 150, 2}, frame60[12:52], []byte{0, 0, 0, 0, 8}))
-	f.Add(join([]byte{4, 2}, seg(64, 0, guard), seg(1<<31|64, 0, guard), seg(0, 0x100, 0), seg(64, 0, guard), []byte{5, 150, 2}, frame60[12:52], []byte{0, 0, 0, 0, 8}))
-	f.Add(join(post, []byte{69, 200, 0}, tcpFrame72[16:56], []byte{34, 16, 54, 100}, []byte{7, 6, 1, 2, 3}))
+	f.Add(join([]byte{4, 2}, seg(64, 0, guard), seg(1<<31|64, 0, guard), seg(0, 0x100, 0),
+		seg(64, 0, guard), []byte{5, 150, 2}, frame60[12:52], []byte{0, 0, 0, 0, 8}))
+	f.Add(join(post, []byte{69, 200, 0}, tcpFrame72[16:56],
+		[]byte{34, 16, 54, 100}, []byte{7, 6, 1, 2, 3}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		h := newHostile(t, len(data)%2 == 1)
 		h.input = data[:min(len(data), 4096)] // more finds nothing new
@@ -181,7 +196,9 @@ func FuzzFrame(f *testing.F) {
 		w := newWorld(t, Config{})
 		s := w.sink(1)
 		w.flow(FlowAttr{TIR: s.tir, DontTrap: true})
-		fr := frame.Frame{Data: data, NeedsCsum: flags&1 != 0, CsumStart: uint16(start), CsumOffset: uint16(offset), GSO: frame.GSO(flags >> 2 & 3), HdrLen: uint16(header), MSS: uint16(mss)}
+		fr := frame.Frame{Data: data, NeedsCsum: flags&1 != 0, CsumStart: uint16(start),
+			CsumOffset: uint16(offset), GSO: frame.GSO(flags >> 2 & 3),
+			HdrLen: uint16(header), MSS: uint16(mss)}
 		w.wire.recv([]frame.Frame{fr})
 		w.netdev.recv([]frame.Frame{fr})
 	})
@@ -191,7 +208,8 @@ func FuzzFrame(f *testing.F) {
 // they get far before they go wrong.
 func TestHostileDriver(t *testing.T) {
 	rnd := testRand(t)
-	frames := [][]byte{frame60, tcpSegment(0, 1400, 0x10), tcpSegment(1400, 1400, 0x18), flowFrame(1, 300), tcpFrame72}
+	frames := [][]byte{frame60, tcpSegment(0, 1400, 0x10), tcpSegment(1400, 1400, 0x18),
+		flowFrame(1, 300), tcpFrame72}
 	for range 200 {
 		h := newHostile(t, rnd.IntN(2) == 0)
 		base := h.all.Addr() + guard
@@ -201,13 +219,15 @@ func TestHostileDriver(t *testing.T) {
 			var w []byte
 			switch rnd.IntN(8) {
 			case 0:
-				w = join(ctrl(0x0a, 4), ethSeg(0xc0, 0, uint16(rnd.IntN(3))), seg(20+rnd.IntN(2000), k, random(6000)), seg(1+rnd.IntN(500), k, random(6000)))
+				w = join(ctrl(0x0a, 4), ethSeg(0xc0, 0, uint16(rnd.IntN(3))),
+					seg(20+rnd.IntN(2000), k, random(6000)), seg(1+rnd.IntN(500), k, random(6000)))
 			case 1:
 				hdr := tcpSegment(0, 0, 0x18)
 				e := append(ethSeg(0xc0, uint16(1+rnd.IntN(1500)), uint16(len(hdr)))[:14], hdr...)
 				w = join(ctrl(0x0e, 7), e, seg(1+rnd.IntN(5000), k, base))
 			case 2:
-				w = join(ctrl(0x29, 4), ethSeg(0xc0, 0, 0), seg(19+rnd.IntN(2000), k, random(6000)), seg(19+rnd.IntN(2000), k, random(6000)))
+				w = join(ctrl(0x29, 4), ethSeg(0xc0, 0, 0), seg(19+rnd.IntN(2000), k, random(6000)),
+					seg(19+rnd.IntN(2000), k, random(6000)))
 			case 3:
 				w = join(ctrl(0x0a, 3), ethSeg(0, 0, 0x8000), seg(60, k, random(6000)))
 			case 4, 5:
@@ -217,7 +237,8 @@ func TestHostileDriver(t *testing.T) {
 					l = join(seg(64, k, random(6000)), seg(rnd.IntN(4000), k, random(4000)))
 				}
 				if rq.attr.LogStride == 6 {
-					l = join(l, seg(rnd.IntN(2000), k, random(6000)), seg(rnd.IntN(2000), k, random(6000)))
+					l = join(l, seg(rnd.IntN(2000), k, random(6000)),
+						seg(rnd.IntN(2000), k, random(6000)))
 				}
 				binary.BigEndian.PutUint16(l[2:], uint16(rnd.IntN(17))*btou(rq.attr.LinkedList))
 				if rnd.IntN(20) == 0 {
@@ -234,7 +255,8 @@ func TestHostileDriver(t *testing.T) {
 					}
 					fr := frame.Frame{Data: f}
 					if rnd.IntN(3) == 0 {
-						fr = frame.Frame{Data: f, NeedsCsum: true, CsumStart: 34, CsumOffset: 16, GSO: frame.GSO(rnd.IntN(4)), MSS: uint16(rnd.IntN(1500))}
+						fr = frame.Frame{Data: f, NeedsCsum: true, CsumStart: 34, CsumOffset: 16,
+							GSO: frame.GSO(rnd.IntN(4)), MSS: uint16(rnd.IntN(1500))}
 					}
 					batch = append(batch, fr)
 				}

@@ -70,8 +70,9 @@ func (r *recvRig) give(frames ...[]byte) {
 
 // hashTIR is a TIR that hashes four fields of one kind of packet.
 func hashTIR(v6, udp bool) TIRAttr {
-	return TIRAttr{Hash: HashToeplitz, Key: DefaultHashKey, Selection: HashSelection{IPv6: v6, UDP: udp,
-		Fields: HashSrcIP | HashDstIP | HashSrcPort | HashDstPort}}
+	return TIRAttr{Hash: HashToeplitz, Key: DefaultHashKey,
+		Selection: HashSelection{IPv6: v6, UDP: udp,
+			Fields: HashSrcIP | HashDstIP | HashSrcPort | HashDstPort}}
 }
 
 func TestGoldenReceive(t *testing.T) {
@@ -87,12 +88,14 @@ func TestGoldenReceive(t *testing.T) {
 0030: 00000011 22334477 00000000 01040021`)
 	now := uint64(0x1122334466)
 	r := newRecvRig(t, recvOptions{cfg: Config{Clock: fixedClock(&now)}, tir: hashTIR(false, false),
-		cq: func(a *CQAttr) { a.StartIndex = 0x3f }, rq: func(a *RQAttr) { a.VLANStrip, a.StartIndex = true, 0x103 }})
+		cq: func(a *CQAttr) { a.StartIndex = 0x3f },
+		rq: func(a *RQAttr) { a.VLANStrip, a.StartIndex = true, 0x103 }})
 	r.rq.post(seg(2048, r.key.Key(), r.addr))
 	r.rq.post(seg(2048, r.key.Key(), r.addr+4096))
 	r.give(tcpFrame72)
 	expect(t, "RX 1", r.cq.mustPoll(t), rx1)
-	expect(t, "data", r.buf[:73], append(append(append([]byte(nil), tcpFrame72[:12]...), tcpFrame72[16:]...), 0xa5))
+	expect(t, "data", r.buf[:73], append(append(append([]byte(nil), tcpFrame72[:12]...),
+		tcpFrame72[16:]...), 0xa5))
 
 	now = 0x1122334477
 	a := r.tir.Attr()
@@ -131,7 +134,8 @@ func TestGoldenReceiveErrors(t *testing.T) {
 		}
 	})
 	t.Run("length", func(t *testing.T) {
-		r := newRecvRig(t, recvOptions{cfg: Config{MTU: 9000}, rq: func(a *RQAttr) { a.StartIndex = 0x103 }})
+		r := newRecvRig(t, recvOptions{cfg: Config{MTU: 9000},
+			rq: func(a *RQAttr) { a.StartIndex = 0x103 }})
 		r.rq.post(seg(2048, r.key.Key(), r.addr))
 		r.rq.post(seg(2048, r.key.Key(), r.addr))
 		r.give(append(append([]byte(nil), frame60...), make([]byte, 9014-60)...))
@@ -160,8 +164,13 @@ func TestGoldenReceiveErrors(t *testing.T) {
 
 func TestGoldenStriding(t *testing.T) {
 	now := uint64(0)
-	r := newRecvRig(t, recvOptions{cfg: Config{MTU: 16000, Clock: fixedClock(&now)}, tir: hashTIR(false, true), logStride: 5,
-		rq: func(a *RQAttr) { a.StartIndex = 3; a.Striding = &Striding{LogStrideBytes: 11, LogStrides: 4} }})
+	r := newRecvRig(t, recvOptions{cfg: Config{MTU: 16000, Clock: fixedClock(&now)},
+		tir: hashTIR(false, true), logStride: 5,
+		rq: func(a *RQAttr) {
+			a.StartIndex = 3
+			a.Striding = &Striding{LogStrideBytes: 11,
+				LogStrides: 4}
+		}})
 	for i := range 2 {
 		r.rq.post(append(make([]byte, 16), seg(16*2048, r.key.Key(), r.addr+uint64(i)*16*2048)...))
 	}
@@ -210,7 +219,11 @@ func TestGoldenStriding(t *testing.T) {
 // TestStridesFillExactly is a WQE whose last stride is used: the next frame
 // starts another one, without a filler.
 func TestStridesFillExactly(t *testing.T) {
-	r := newRecvRig(t, recvOptions{logStride: 5, rq: func(a *RQAttr) { a.Striding = &Striding{LogStrideBytes: 6, LogStrides: 3, TwoByteShift: true} }})
+	r := newRecvRig(t, recvOptions{logStride: 5,
+		rq: func(a *RQAttr) {
+			a.Striding = &Striding{LogStrideBytes: 6,
+				LogStrides: 3, TwoByteShift: true}
+		}})
 	for i := range 2 {
 		r.rq.post(append(make([]byte, 16), seg(8*64, r.key.Key(), r.addr+uint64(i)*8*64)...))
 	}
@@ -220,7 +233,8 @@ func TestStridesFillExactly(t *testing.T) {
 		if int(be16(e[2:])) != i/8 || int(be16(e[0x3c:])) != i%8 || be16(e[0x2c:]) != 1 {
 			t.Errorf("frame %d: %x", i, e)
 		}
-		expect(t, "data behind the two bytes", r.buf[i*64:i*64+62], append([]byte{0xa5, 0xa5}, frame60...))
+		expect(t, "data behind the two bytes", r.buf[i*64:i*64+62],
+			append([]byte{0xa5, 0xa5}, frame60...))
 	}
 	r.give(flowFrame(1, 8*64-1)) // with the two bytes more than any WQE
 	if c := r.nic.Counters(); c.Drops.TooLong != 1 {

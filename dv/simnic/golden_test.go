@@ -73,7 +73,8 @@ func clean(t testing.TB, n *NIC) {
 }
 
 func TestGoldenSend(t *testing.T) {
-	tagged := append(append(append([]byte(nil), frame60[:12]...), 0x81, 0, 0x60, 0x64), frame60[12:]...)
+	tagged := append(append(append([]byte(nil), frame60[:12]...), 0x81, 0, 0x60, 0x64),
+		frame60[12:]...)
 	tests := []struct {
 		name  string
 		start uint16
@@ -214,7 +215,8 @@ func TestGoldenLSO(t *testing.T) {
 	a.post(wqe)
 	a.sq.doorbell()
 	whole := a.wire.take()
-	if len(whole) != 1 || whole[0].GSO != frame.GSOTCPv4 || whole[0].MSS != 1460 || whole[0].HdrLen != 54 || len(whole[0].Data) != 4054 {
+	if len(whole) != 1 || whole[0].GSO != frame.GSOTCPv4 || whole[0].MSS != 1460 ||
+		whole[0].HdrLen != 54 || len(whole[0].Data) != 4054 {
 		t.Fatalf("unsegmented frame %+v", whole)
 	}
 	back := &recorder{}
@@ -260,7 +262,8 @@ func checkLSOFrames(t *testing.T, got []frame.Frame, payload []byte) {
 	var all []byte
 	for i, w := range want {
 		d := got[i].Data
-		if len(d) != w.length || be16(d[16:]) != w.total || be16(d[18:]) != w.id || binary.BigEndian.Uint32(d[38:]) != w.seq ||
+		if len(d) != w.length || be16(d[16:]) != w.total || be16(d[18:]) != w.id ||
+			binary.BigEndian.Uint32(d[38:]) != w.seq ||
 			d[47] != w.flags || be16(d[24:]) != w.ipCsum || be16(d[50:]) != w.tcpCsum {
 			t.Errorf("segment %d: %d bytes, headers % x", i, len(d), d[:54])
 		}

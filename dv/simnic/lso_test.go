@@ -52,7 +52,8 @@ func testLSOKind(t *testing.T, v6, udp bool, tags, total int) {
 		header[l4+12], header[l4+13] = 5<<4, 0x99 // CWR, ACK, PSH, FIN
 	}
 	var got [2][][]byte
-	for i, can := range []frame.Offload{0, frame.OffloadCsum | frame.OffloadTSO4 | frame.OffloadTSO6 | frame.OffloadUSO} {
+	for i, can := range []frame.Offload{0, frame.OffloadCsum | frame.OffloadTSO4 |
+		frame.OffloadTSO6 | frame.OffloadUSO} {
 		r := newSendRig(t, Config{MTU: 2000}, 0)
 		big := mem(t, 1<<18)
 		rnd := big.Bytes()[:total]
@@ -79,7 +80,8 @@ func testLSOKind(t *testing.T, v6, udp bool, tags, total int) {
 		clean(t, r.nic)
 	}
 	if len(got[0]) != len(got[1]) || len(got[0]) != (total+1447)/1448 {
-		t.Fatalf("v6 %v udp %v tags %d: %d and %d packets of %d bytes", v6, udp, tags, len(got[0]), len(got[1]), total)
+		t.Fatalf("v6 %v udp %v tags %d: %d and %d packets of %d bytes", v6, udp, tags,
+			len(got[0]), len(got[1]), total)
 	}
 	var payload []byte
 	for i := range got[0] {
@@ -145,7 +147,8 @@ func TestNetdevOffloads(t *testing.T) {
 		p.SeedChecksum(single)
 		w.netdev.recv([]frame.Frame{
 			{Data: single, NeedsCsum: true, CsumStart: 34, CsumOffset: 6},
-			{Data: whole, NeedsCsum: true, CsumStart: 34, CsumOffset: 16, GSO: frame.GSOTCPv4, HdrLen: 14, MSS: 1448},
+			{Data: whole, NeedsCsum: true, CsumStart: 34, CsumOffset: 16,
+				GSO: frame.GSOTCPv4, HdrLen: 14, MSS: 1448},
 		})
 		if !bytes.Equal(whole, before) {
 			t.Error("the caller's frame was changed")
@@ -165,7 +168,8 @@ func TestNetdevOffloads(t *testing.T) {
 			verify(t, f.Data)
 			n += len(f.Data)
 		}
-		if c := w.nic.Counters(); c.Netdev.TxPackets != 5 || c.Netdev.TxBytes != uint64(n) || c.Wire.TxBytes != uint64(n) {
+		if c := w.nic.Counters(); c.Netdev.TxPackets != 5 || c.Netdev.TxBytes != uint64(n) ||
+			c.Wire.TxBytes != uint64(n) {
 			t.Errorf("%d bytes, counters %+v", n, c)
 		}
 	}
@@ -180,7 +184,8 @@ func TestManyCutFrames(t *testing.T) {
 		copy(f, macThird[:])
 		p := frame.Parse(f)
 		p.SeedChecksum(f)
-		batch = append(batch, frame.Frame{Data: f, NeedsCsum: true, CsumStart: 34, CsumOffset: 16, GSO: frame.GSOTCPv4, HdrLen: 66, MSS: 1000})
+		batch = append(batch, frame.Frame{Data: f, NeedsCsum: true, CsumStart: 34, CsumOffset: 16,
+			GSO: frame.GSOTCPv4, HdrLen: 66, MSS: 1000})
 	}
 	w.netdev.recv(batch)
 	got := w.wire.take()

@@ -93,15 +93,19 @@ func (m *Match) SetFlowLabel(value, mask uint32) {
 
 // SetIPv4 asks for source and destination addresses.
 func (m *Match) SetIPv4(src, srcMask, dst, dstMask [4]byte) {
-	m.set(fieldSrcIPv4, uint64(binary.BigEndian.Uint32(src[:])), uint64(binary.BigEndian.Uint32(srcMask[:])))
-	m.set(fieldDstIPv4, uint64(binary.BigEndian.Uint32(dst[:])), uint64(binary.BigEndian.Uint32(dstMask[:])))
+	m.set(fieldSrcIPv4, uint64(binary.BigEndian.Uint32(src[:])),
+		uint64(binary.BigEndian.Uint32(srcMask[:])))
+	m.set(fieldDstIPv4, uint64(binary.BigEndian.Uint32(dst[:])),
+		uint64(binary.BigEndian.Uint32(dstMask[:])))
 }
 
 // SetIPv6 asks for source and destination addresses.
 func (m *Match) SetIPv6(src, srcMask, dst, dstMask [16]byte) {
 	for i := range uint(2) {
-		m.set(field{4 + i, 0, 64}, binary.BigEndian.Uint64(src[8*i:]), binary.BigEndian.Uint64(srcMask[8*i:]))
-		m.set(field{6 + i, 0, 64}, binary.BigEndian.Uint64(dst[8*i:]), binary.BigEndian.Uint64(dstMask[8*i:]))
+		m.set(field{4 + i, 0, 64}, binary.BigEndian.Uint64(src[8*i:]),
+			binary.BigEndian.Uint64(srcMask[8*i:]))
+		m.set(field{6 + i, 0, 64}, binary.BigEndian.Uint64(dst[8*i:]),
+			binary.BigEndian.Uint64(dstMask[8*i:]))
 	}
 }
 
@@ -128,7 +132,8 @@ func (m *Match) setL4(proto uint8) {
 func (m *Match) check() error {
 	for i, v := range m.Value {
 		if v&^m.Mask[i] != 0 {
-			return errorf(StatusBadParam, "match value %#x outside mask %#x in word %d", v, m.Mask[i], i)
+			return errorf(StatusBadParam, "match value %#x outside mask %#x in word %d", v,
+				m.Mask[i], i)
 		}
 	}
 	return nil
@@ -156,7 +161,8 @@ func (m *Match) multicast() bool {
 	if fieldDstMAC.get(&m.Mask)&fieldDstMAC.get(&m.Value)&group != 0 {
 		return true
 	}
-	return fieldIPVersion.get(&m.Value) == 4 && fieldDstIPv4.get(&m.Mask) >= 0xf0000000 && fieldDstIPv4.get(&m.Value)>>28 == 0xe
+	return fieldIPVersion.get(&m.Value) == 4 && fieldDstIPv4.get(&m.Mask) >= 0xf0000000 &&
+		fieldDstIPv4.get(&m.Value)>>28 == 0xe
 }
 
 func (m Match) String() string { return fmt.Sprintf("%016x/%016x", m.Value[:], m.Mask[:]) }

@@ -37,11 +37,13 @@ func NewMemory(r *mmio.Region) *Memory {
 // firmware command.
 func NewPagedMemory(pages []*mmio.Region, offset, length int) (*Memory, error) {
 	if len(pages) == 0 || offset < 0 || length < 0 {
-		return nil, errorf(StatusBadParam, "memory of %d pages, %d bytes at offset %d", len(pages), length, offset)
+		return nil, errorf(StatusBadParam, "memory of %d pages, %d bytes at offset %d",
+			len(pages), length, offset)
 	}
 	size := pages[0].Len()
 	if size == 0 || size&(size-1) != 0 || offset >= size || offset+length > size*len(pages) {
-		return nil, errorf(StatusBadParam, "%d bytes at offset %d in %d pages of %d bytes", length, offset, len(pages), size)
+		return nil, errorf(StatusBadParam, "%d bytes at offset %d in %d pages of %d bytes",
+			length, offset, len(pages), size)
 	}
 	m := &Memory{skew: uint64(offset), size: uint64(length)}
 	for 1<<m.shift < size {
@@ -49,7 +51,8 @@ func NewPagedMemory(pages []*mmio.Region, offset, length int) (*Memory, error) {
 	}
 	for i, p := range pages {
 		if p.Len() != size {
-			return nil, errorf(StatusBadParam, "page %d is %d bytes, page 0 is %d", i, p.Len(), size)
+			return nil, errorf(StatusBadParam, "page %d is %d bytes, page 0 is %d", i, p.Len(),
+				size)
 		}
 		m.pieces = append(m.pieces, piece{uint64(i * size), p})
 	}

@@ -42,7 +42,8 @@ func TestPagedMemory(t *testing.T) {
 			t.Fatalf("after %d bytes at %d memory differs", n, off)
 		}
 	}
-	if m.Gather(19999, make([]byte, 2)) || m.Slice(20000, 1) != nil || len(m.Slice(0, 9999)) != 3096 {
+	if m.Gather(19999, make([]byte, 2)) || m.Slice(20000, 1) != nil ||
+		len(m.Slice(0, 9999)) != 3096 {
 		t.Error("bounds")
 	}
 	m.StoreBE32(3096, 0x01020304) // first word of the second page
@@ -67,7 +68,8 @@ func TestPagedMemoryRefusals(t *testing.T) {
 		{"page of another size", []*mmio.Region{pages[0], pages[1].Sub(0, 2048)}, 0, 10},
 		{"size no power of two", []*mmio.Region{pages[0].Sub(0, 3000)}, 0, 10},
 	} {
-		if _, err := NewPagedMemory(tc.pages, tc.offset, tc.length); StatusOf(err) != StatusBadParam || err == nil {
+		if _, err := NewPagedMemory(tc.pages, tc.offset,
+			tc.length); StatusOf(err) != StatusBadParam || err == nil {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 	}
@@ -107,7 +109,8 @@ func TestGuestMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	user, err := n.CreateMKey(MKeyAttr{PD: 1, Start: 0x7000_0000_0000, Len: 4 * 4096, Mem: paged, LocalWrite: true})
+	user, err := n.CreateMKey(MKeyAttr{PD: 1, Start: 0x7000_0000_0000, Len: 4 * 4096,
+		Mem: paged, LocalWrite: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,14 +131,16 @@ func TestGuestMemory(t *testing.T) {
 	sq := newSQ(t, n, cq, 4, nil)
 	sq.post(join(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(1000, user.Key(), 0x7000_0000_0000+4096-100)))
 	pages[0].Bytes()[0x10] = 2
-	sq.post(join(ctrl(0x0a, 4), ethSeg(0, 0, 0), seg(100, physical.Key(), 0x1010), seg(100, physical.Key(), 0x100000)))
+	sq.post(join(ctrl(0x0a, 4), ethSeg(0, 0, 0), seg(100, physical.Key(), 0x1010),
+		seg(100, physical.Key(), 0x100000)))
 	sq.doorbell()
 	got := w.take()
 	if len(got) != 2 {
 		t.Fatalf("%d frames, completion %x", len(got), cq.poll())
 	}
 	expect(t, "across pages", got[0].Data, f)
-	expect(t, "physical", got[1].Data, join(pages[0].Bytes()[0x10:0x10+100], pages[1].Bytes()[:100]))
+	expect(t, "physical", got[1].Data,
+		join(pages[0].Bytes()[0x10:0x10+100], pages[1].Bytes()[:100]))
 	sq.post(join(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(100, physical.Key(), 0x1fff)))
 	sq.doorbell()
 	cq.mustPoll(t)

@@ -57,17 +57,20 @@ func (rq *RQ) deliverMerging(b *rxBurst) counter {
 func (rq *RQ) mergeable(b *rxBurst) (s segment, ok bool) {
 	pk, p := &b.packet, &b.p
 	const good = mlx5.HdrL3OK | mlx5.HdrL4OK
-	if p.Proto != frame.ProtoTCP || p.L4At == 0 || p.Extensions || pk.status&good != good || rq.attr.ScatterFCS {
+	if p.Proto != frame.ProtoTCP || p.L4At == 0 || p.Extensions ||
+		pk.status&good != good || rq.attr.ScatterFCS {
 		return s, false
 	}
-	if p.L3 == mlx5.L3IPv4 && !pk.lro.IPv4 || p.L3 == mlx5.L3IPv6 && !pk.lro.IPv6 || len(pk.parts[0]) < p.L4At+p.L4Len {
+	if p.L3 == mlx5.L3IPv4 && !pk.lro.IPv4 || p.L3 == mlx5.L3IPv6 && !pk.lro.IPv6 ||
+		len(pk.parts[0]) < p.L4At+p.L4Len {
 		return s, false
 	}
 	s.header = pk.parts[0][:p.L4At+p.L4Len]
 	s.tcp = s.header[p.L4At:]
 	s.payload = p.End - len(s.header)
 	stamped := p.L4Len == frame.TCPHeader+12 && binary.BigEndian.Uint32(s.tcp[20:]) == 0x0101080a
-	if s.payload == 0 || s.tcp[13]&^frame.TCPPSH != frame.TCPACK || p.L4Len != frame.TCPHeader && !stamped {
+	if s.payload == 0 || s.tcp[13]&^frame.TCPPSH != frame.TCPACK ||
+		p.L4Len != frame.TCPHeader && !stamped {
 		return s, false
 	}
 	s.flow = b.key
@@ -77,7 +80,8 @@ func (rq *RQ) mergeable(b *rxBurst) (s segment, ok bool) {
 
 // continues reports whether the segment is the next of the open merge and fits.
 func (m *merge) continues(s *segment, headerBytes int) bool {
-	return m.segments > 0 && m.segments < maxSegments && !m.push && m.flow == s.flow && m.header == headerBytes &&
+	return m.segments > 0 && m.segments < maxSegments && !m.push && m.flow == s.flow &&
+		m.header == headerBytes &&
 		m.next == binary.BigEndian.Uint32(s.tcp[4:]) && m.bytes+s.payload <= m.limit
 }
 

@@ -30,7 +30,8 @@ func tcpSegment(at, n int, flags byte) []byte {
 func lroRig(t *testing.T, now *uint64, rq func(*RQAttr), logStride int) *recvRig {
 	a := hashTIR(false, false)
 	a.LRO = LROAttr{IPv4: true, MaxPayload: 32768}
-	return newRecvRig(t, recvOptions{cfg: Config{Clock: fixedClock(now)}, tir: a, rq: rq, logStride: logStride})
+	return newRecvRig(t, recvOptions{cfg: Config{Clock: fixedClock(now)}, tir: a,
+		rq: rq, logStride: logStride})
 }
 
 func TestGoldenLRO(t *testing.T) {
@@ -75,18 +76,28 @@ func TestLROBreaks(t *testing.T) {
 		want  []int // segments of each completion
 	}{
 		{"in order", [][]byte{tcpSegment(0, 1448, 0x10), tcpSegment(1448, 1448, 0x10)}, []int{2}},
-		{"odd lengths", [][]byte{tcpSegment(0, 1447, 0x10), tcpSegment(1447, 1401, 0x10), tcpSegment(2848, 7, 0x10)}, []int{3}},
+		{"odd lengths", [][]byte{tcpSegment(0, 1447, 0x10), tcpSegment(1447, 1401, 0x10),
+			tcpSegment(2848, 7, 0x10)}, []int{3}},
 		{"gap", [][]byte{tcpSegment(0, 1448, 0x10), tcpSegment(2896, 1448, 0x10)}, []int{1, 1}},
-		{"PSH ends it", [][]byte{tcpSegment(0, 1448, 0x18), tcpSegment(1448, 1448, 0x10)}, []int{1, 1}},
-		{"FIN goes alone", [][]byte{tcpSegment(0, 1448, 0x10), tcpSegment(1448, 1448, 0x11)}, []int{1, 1}},
-		{"pure ACK goes alone", [][]byte{tcpSegment(0, 1448, 0x10), tcpSegment(1448, 0, 0x10)}, []int{1, 1}},
-		{"small first segment", [][]byte{tcpSegment(0, 100, 0x10), tcpSegment(100, 1448, 0x10), tcpSegment(1548, 10, 0x10)}, []int{1, 2}},
+		{"PSH ends it", [][]byte{tcpSegment(0, 1448, 0x18), tcpSegment(1448, 1448, 0x10)},
+			[]int{1, 1}},
+		{"FIN goes alone", [][]byte{tcpSegment(0, 1448, 0x10), tcpSegment(1448, 1448, 0x11)},
+			[]int{1, 1}},
+		{"pure ACK goes alone", [][]byte{tcpSegment(0, 1448, 0x10), tcpSegment(1448, 0, 0x10)},
+			[]int{1, 1}},
+		{"small first segment", [][]byte{tcpSegment(0, 100, 0x10), tcpSegment(100, 1448, 0x10),
+			tcpSegment(1548, 10, 0x10)}, []int{1, 2}},
 		{"bad checksum", [][]byte{tcpSegment(0, 1448, 0x10), bad}, []int{1, 1}},
-		{"other flow", [][]byte{tcpSegment(0, 1448, 0x10), odd(tcpSegment(1448, 1448, 0x10), func(f []byte) { f[35]++ })}, []int{1, 1}},
-		{"other TOS", [][]byte{tcpSegment(0, 1448, 0x10), odd(tcpSegment(1448, 1448, 0x10), func(f []byte) { f[15] = 3 })}, []int{1, 1}},
-		{"other option", [][]byte{tcpSegment(0, 1448, 0x10), odd(tcpSegment(1448, 1448, 0x10), func(f []byte) { f[54] = 5 })}, []int{1, 1}},
-		{"UDP between", [][]byte{tcpSegment(0, 1448, 0x10), frame60, tcpSegment(1448, 1448, 0x10)}, []int{1, 0, 1}},
-		{"capacity", [][]byte{tcpSegment(0, 1448, 0x10), tcpSegment(1448, 1448, 0x10), tcpSegment(2896, 1448, 0x10), tcpSegment(4344, 1448, 0x10)}, []int{2, 2}},
+		{"other flow", [][]byte{tcpSegment(0, 1448, 0x10),
+			odd(tcpSegment(1448, 1448, 0x10), func(f []byte) { f[35]++ })}, []int{1, 1}},
+		{"other TOS", [][]byte{tcpSegment(0, 1448, 0x10),
+			odd(tcpSegment(1448, 1448, 0x10), func(f []byte) { f[15] = 3 })}, []int{1, 1}},
+		{"other option", [][]byte{tcpSegment(0, 1448, 0x10),
+			odd(tcpSegment(1448, 1448, 0x10), func(f []byte) { f[54] = 5 })}, []int{1, 1}},
+		{"UDP between", [][]byte{tcpSegment(0, 1448, 0x10), frame60, tcpSegment(1448, 1448, 0x10)},
+			[]int{1, 0, 1}},
+		{"capacity", [][]byte{tcpSegment(0, 1448, 0x10), tcpSegment(1448, 1448, 0x10),
+			tcpSegment(2896, 1448, 0x10), tcpSegment(4344, 1448, 0x10)}, []int{2, 2}},
 	}
 	for _, tc := range tests {
 		for _, kind := range []string{"cyclic", "striding"} {
@@ -99,9 +110,14 @@ func TestLROBreaks(t *testing.T) {
 						r.rq.post(seg(4096, r.key.Key(), r.addr+uint64(i)*8192))
 					}
 				} else {
-					r = lroRig(t, &now, func(a *RQAttr) { a.Striding = &Striding{LogStrideBytes: 9, LogStrides: 3} }, 5)
+					r = lroRig(t, &now,
+						func(a *RQAttr) {
+							a.Striding = &Striding{LogStrideBytes: 9,
+								LogStrides: 3}
+						}, 5)
 					for i := range 8 {
-						r.rq.post(append(make([]byte, 16), seg(4096, r.key.Key(), r.addr+uint64(i)*8192)...))
+						r.rq.post(append(make([]byte, 16),
+							seg(4096, r.key.Key(), r.addr+uint64(i)*8192)...))
 					}
 				}
 				r.give(tc.batch...)

@@ -55,7 +55,8 @@ func (n *NIC) CreateMKey(a MKeyAttr) (*MKey, error) {
 		a.Len = a.Mem.Len()
 	}
 	if a.Len > a.Mem.Len() || a.Start+a.Len < a.Start {
-		return nil, errorf(StatusBadParam, "memory key of %d bytes at %#x over %d bytes of memory", a.Len, a.Start, a.Mem.Len())
+		return nil, errorf(StatusBadParam, "memory key of %d bytes at %#x over %d bytes of memory",
+			a.Len, a.Start, a.Mem.Len())
 	}
 	k := &MKey{nic: n, attr: a}
 	index := n.numbers.add(k, 22)

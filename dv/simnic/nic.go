@@ -88,9 +88,11 @@ func New(cfg Config) (*NIC, error) {
 	}
 	cfg = cfg.withDefaults()
 	if len(cfg.MAC) != 6 || cfg.MAC[0]&1 != 0 {
-		return nil, errorf(StatusBadParam, "netdev MAC %v is not a unicast address of 6 bytes", cfg.MAC)
+		return nil, errorf(StatusBadParam, "netdev MAC %v is not a unicast address of 6 bytes",
+			cfg.MAC)
 	}
-	n := &NIC{cfg: cfg, caps: cfg.Caps, since: since, log: cfg.Logger, sinks: map[int]func(Event){}, done: make(chan struct{})}
+	n := &NIC{cfg: cfg, caps: cfg.Caps, since: since, log: cfg.Logger, sinks: map[int]func(Event){},
+		done: make(chan struct{})}
 	n.start = cfg.Clock()
 	n.numbers.init(cfg.Seed)
 	n.keys.init()
@@ -114,7 +116,8 @@ func (cfg Config) withDefaults() Config {
 	}
 	if cfg.MAC == nil {
 		r := rand.New(rand.NewPCG(cfg.Seed, 0x6d6163))
-		cfg.MAC = net.HardwareAddr{0x02, 0x51, byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())}
+		cfg.MAC = net.HardwareAddr{0x02, 0x51, byte(r.Uint32()), byte(r.Uint32()),
+			byte(r.Uint32()), byte(r.Uint32())}
 	}
 	if cfg.MTU == 0 {
 		cfg.MTU = 1500
@@ -231,9 +234,11 @@ func (n *NIC) Close() error {
 }
 
 func macBits(mac []byte) uint64 {
-	return uint64(mac[0])<<40 | uint64(mac[1])<<32 | uint64(mac[2])<<24 | uint64(mac[3])<<16 | uint64(mac[4])<<8 | uint64(mac[5])
+	return uint64(mac[0])<<40 | uint64(mac[1])<<32 | uint64(mac[2])<<24 | uint64(mac[3])<<16 |
+		uint64(mac[4])<<8 | uint64(mac[5])
 }
 
 func macAddr(v uint64) net.HardwareAddr {
-	return net.HardwareAddr{byte(v >> 40), byte(v >> 32), byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)}
+	return net.HardwareAddr{byte(v >> 40), byte(v >> 32), byte(v >> 24),
+		byte(v >> 16), byte(v >> 8), byte(v)}
 }

@@ -25,7 +25,8 @@ func TestDestroyOrder(t *testing.T) {
 		name    string
 		destroy func() error
 	}{
-		{"flow", flow.Destroy}, {"TIR", tir.Destroy}, {"RQT", table.Destroy}, {"RQ", rq.Destroy}, {"SQ", sq.Destroy},
+		{"flow", flow.Destroy}, {"TIR", tir.Destroy}, {"RQT", table.Destroy},
+		{"RQ", rq.Destroy}, {"SQ", sq.Destroy},
 		{"CQ", cq.Destroy}, {"key", key.Destroy},
 	}
 	for _, s := range steps[1:4] {
@@ -50,7 +51,8 @@ func TestDestroyOrder(t *testing.T) {
 	if _, err := n.CreateTIR(TIRAttr{RQ: rq.RQ}); StatusOf(err) != StatusBadRes {
 		t.Errorf("TIR on a destroyed queue: %v", err)
 	}
-	if _, err := n.CreateSQ(SQAttr{CQ: cq.CQ, Ring: NewMemory(sq.ring), Record: NewMemory(sq.rec)}); StatusOf(err) != StatusBadRes {
+	if _, err := n.CreateSQ(SQAttr{CQ: cq.CQ, Ring: NewMemory(sq.ring),
+		Record: NewMemory(sq.rec)}); StatusOf(err) != StatusBadRes {
 		t.Errorf("queue on a destroyed CQ: %v", err)
 	}
 	sq.nops(1) // a doorbell of a destroyed queue
@@ -70,20 +72,23 @@ func TestCreateRefusals(t *testing.T) {
 	tirErr := func(a TIRAttr) error { _, err := n.CreateTIR(a); return err }
 	nicErr := func(c Config) error { _, err := New(c); return err }
 	for name, err := range map[string]error{
-		"CQ without ring":         cqErr(CQAttr{Record: rec}),
-		"CQ without record":       cqErr(CQAttr{Ring: ring}),
-		"CQ too large":            cqErr(CQAttr{Ring: ring, Record: rec, LogSize: 7}),
-		"CQ beyond the device":    cqErr(CQAttr{Ring: ring, Record: rec, LogSize: 23}),
-		"CQ of negative size":     cqErr(CQAttr{Ring: ring, Record: rec, LogSize: -1}),
-		"CQ entries of 32 bytes":  cqErr(CQAttr{Ring: ring, Record: rec, EntrySize: 32}),
-		"CQ with mini format 9":   cqErr(CQAttr{Ring: ring, Record: rec, Compress: true, MiniFormat: 9}),
-		"SQ without CQ":           sqErr(SQAttr{Ring: ring, Record: rec}),
-		"SQ too large":            sqErr(SQAttr{Ring: ring, Record: rec, CQ: cq.CQ, LogSize: 7}),
-		"RQ without CQ":           rqErr(RQAttr{Ring: ring, Record: rec, LogStride: 4}),
-		"RQ stride of 8":          rqErr(RQAttr{Ring: ring, Record: rec, CQ: cq.CQ, LogStride: 3}),
-		"RQ stride of 1024":       rqErr(RQAttr{Ring: ring, Record: rec, CQ: cq.CQ, LogStride: 10}),
-		"RQ strides of 16 KiB":    rqErr(RQAttr{Ring: ring, Record: rec, CQ: cq.CQ, LogStride: 5, Striding: &Striding{LogStrideBytes: 14, LogStrides: 4}}),
-		"RQ striding, one entry":  rqErr(RQAttr{Ring: ring, Record: rec, CQ: cq.CQ, LogStride: 4, Striding: &Striding{LogStrideBytes: 11, LogStrides: 4}}),
+		"CQ without ring":        cqErr(CQAttr{Record: rec}),
+		"CQ without record":      cqErr(CQAttr{Ring: ring}),
+		"CQ too large":           cqErr(CQAttr{Ring: ring, Record: rec, LogSize: 7}),
+		"CQ beyond the device":   cqErr(CQAttr{Ring: ring, Record: rec, LogSize: 23}),
+		"CQ of negative size":    cqErr(CQAttr{Ring: ring, Record: rec, LogSize: -1}),
+		"CQ entries of 32 bytes": cqErr(CQAttr{Ring: ring, Record: rec, EntrySize: 32}),
+		"CQ with mini format 9": cqErr(CQAttr{Ring: ring, Record: rec,
+			Compress: true, MiniFormat: 9}),
+		"SQ without CQ":     sqErr(SQAttr{Ring: ring, Record: rec}),
+		"SQ too large":      sqErr(SQAttr{Ring: ring, Record: rec, CQ: cq.CQ, LogSize: 7}),
+		"RQ without CQ":     rqErr(RQAttr{Ring: ring, Record: rec, LogStride: 4}),
+		"RQ stride of 8":    rqErr(RQAttr{Ring: ring, Record: rec, CQ: cq.CQ, LogStride: 3}),
+		"RQ stride of 1024": rqErr(RQAttr{Ring: ring, Record: rec, CQ: cq.CQ, LogStride: 10}),
+		"RQ strides of 16 KiB": rqErr(RQAttr{Ring: ring, Record: rec, CQ: cq.CQ, LogStride: 5,
+			Striding: &Striding{LogStrideBytes: 14, LogStrides: 4}}),
+		"RQ striding, one entry": rqErr(RQAttr{Ring: ring, Record: rec, CQ: cq.CQ, LogStride: 4,
+			Striding: &Striding{LogStrideBytes: 11, LogStrides: 4}}),
 		"key without memory":      keyErr(MKeyAttr{}),
 		"key longer than memory":  keyErr(MKeyAttr{Mem: ring, Len: 4097, Start: 1}),
 		"key that wraps":          keyErr(MKeyAttr{Mem: ring, Len: 4096, Start: 1<<64 - 100}),

@@ -21,10 +21,12 @@ func TestChecksumOffload(t *testing.T) {
 		{"IPv4 TCP", tcpSegment(7, 555, 0x10), 0xc0, false},
 		{"L4 only", flowFrame(3, 77), 0x80, false},
 		{"L3 only", flowFrame(3, 77), 0x40, false},
-		{"two tags", join(flowFrame(1, 70)[:12], []byte{0x88, 0xa8, 0, 1, 0x81, 0, 0, 2}, flowFrame(1, 70)[12:]), 0xc0, false},
+		{"two tags", join(flowFrame(1, 70)[:12], []byte{0x88, 0xa8, 0, 1, 0x81, 0, 0, 2},
+			flowFrame(1, 70)[12:]), 0xc0, false},
 		{"trailer behind the datagram", append(flowFrame(1, 70), 1, 2, 3, 4, 5), 0xc0, false},
 		{"IPv6 UDP", v6, 0xc0, false},
-		{"ARP", append(append([]byte(nil), frame60[:12]...), append([]byte{8, 6}, make([]byte, 46)...)...), 0xc0, true},
+		{"ARP", append(append([]byte(nil), frame60[:12]...),
+			append([]byte{8, 6}, make([]byte, 46)...)...), 0xc0, true},
 		{"truncated", frame60[:40], 0x80, true},
 		{"no flags", flowFrame(3, 100), 0, true},
 	}
@@ -44,7 +46,8 @@ func TestChecksumOffload(t *testing.T) {
 					}
 				}
 				copy(r.buf, in)
-				r.sq.post(join(ctrl(0x0a, 3), ethSeg(tc.flags, 0, 0), seg(len(in), r.key.Key(), r.addr)))
+				r.sq.post(join(ctrl(0x0a, 3), ethSeg(tc.flags, 0, 0),
+					seg(len(in), r.key.Key(), r.addr)))
 				r.sq.doorbell()
 				got := r.wire.take()
 				if len(got) != 1 {

@@ -28,7 +28,8 @@ func checkTransition(kind string, number uint32, real, cur, next State) error {
 	if cur != real {
 		return errorf(StatusBadState, "%s %#x is in state %v, not %v", kind, number, real, cur)
 	}
-	if next != StateReset && next != StateReady && next != StateError || real == StateError && next == StateReady {
+	if next != StateReset && next != StateReady && next != StateError ||
+		real == StateError && next == StateReady {
 		return errorf(StatusBadState, "%s %#x from state %v to %v", kind, number, real, next)
 	}
 	return nil
@@ -42,7 +43,8 @@ func checkRing(kind string, ring, record *Memory, logEntries, maxLog, entrySize 
 	}
 	need := uint64(entrySize) << logEntries
 	if ring == nil || ring.Len() < need {
-		return errorf(StatusBadParam, "%s of 2^%d entries of %d bytes without memory for it", kind, logEntries, entrySize)
+		return errorf(StatusBadParam, "%s of 2^%d entries of %d bytes without memory for it",
+			kind, logEntries, entrySize)
 	}
 	if record == nil || len(record.Slice(0, 8)) != 8 {
 		return errorf(StatusBadParam, "%s without a doorbell record of 8 bytes", kind)

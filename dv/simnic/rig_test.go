@@ -201,7 +201,8 @@ type testSQ struct {
 func newSQ(t testing.TB, n *NIC, cq *testCQ, log int, change func(*SQAttr)) *testSQ {
 	t.Helper()
 	s := &testSQ{ring: mem(t, 64<<log), rec: record(t), log: log}
-	a := SQAttr{PD: 1, TD: 1, CQ: cq.CQ, Ring: NewMemory(s.ring), LogSize: log, Record: NewMemory(s.rec), UserIndex: 7, MPW: true}
+	a := SQAttr{PD: 1, TD: 1, CQ: cq.CQ, Ring: NewMemory(s.ring), LogSize: log,
+		Record: NewMemory(s.rec), UserIndex: 7, MPW: true}
 	if change != nil {
 		change(&a)
 	}
@@ -254,7 +255,8 @@ type testRQ struct {
 func newRQ(t testing.TB, n *NIC, cq *testCQ, log, logStride int, change func(*RQAttr)) *testRQ {
 	t.Helper()
 	r := &testRQ{ring: mem(t, 1<<(log+logStride)), rec: record(t), stride: 1 << logStride, log: log}
-	a := RQAttr{PD: 1, CQ: cq.CQ, Ring: NewMemory(r.ring), LogSize: log, LogStride: logStride, Record: NewMemory(r.rec), UserIndex: 9}
+	a := RQAttr{PD: 1, CQ: cq.CQ, Ring: NewMemory(r.ring), LogSize: log, LogStride: logStride,
+		Record: NewMemory(r.rec), UserIndex: 9}
 	if change != nil {
 		change(&a)
 	}

@@ -81,9 +81,11 @@ func (n *NIC) CreateRQ(a RQAttr) (*RQ, error) {
 
 func (n *NIC) checkRQ(a RQAttr) error {
 	if a.LogStride < 4 || 1<<a.LogStride > min(n.caps.MaxRecvWQE, maxRecvWQE) {
-		return errorf(StatusBadParam, "receive WQEs of 2^%d bytes (at most %d)", a.LogStride, n.caps.MaxRecvWQE)
+		return errorf(StatusBadParam, "receive WQEs of 2^%d bytes (at most %d)",
+			a.LogStride, n.caps.MaxRecvWQE)
 	}
-	if err := checkRing("receive queue", a.Ring, a.Record, a.LogSize, n.caps.LogMaxQueue, 1<<a.LogStride); err != nil {
+	if err := checkRing("receive queue", a.Ring, a.Record, a.LogSize, n.caps.LogMaxQueue,
+		1<<a.LogStride); err != nil {
 		return err
 	}
 	if a.CQ == nil {
@@ -91,12 +93,15 @@ func (n *NIC) checkRQ(a RQAttr) error {
 	}
 	if s := a.Striding; s != nil {
 		c := n.caps
-		if !c.StridingRQ || a.LogStride < 5 || s.LogStrideBytes < c.LogMinStride || s.LogStrideBytes > c.LogMaxStride ||
+		if !c.StridingRQ || a.LogStride < 5 || s.LogStrideBytes < c.LogMinStride ||
+			s.LogStrideBytes > c.LogMaxStride ||
 			s.LogStrides < c.LogMinStrides || s.LogStrides > c.LogMaxStrides {
-			return errorf(StatusBadParam, "striding receive queue of 2^%d strides of 2^%d bytes", s.LogStrides, s.LogStrideBytes)
+			return errorf(StatusBadParam, "striding receive queue of 2^%d strides of 2^%d bytes",
+				s.LogStrides, s.LogStrideBytes)
 		}
 	}
-	if a.VLANStrip && !n.caps.VLANStrip || a.ScatterFCS && !n.caps.ScatterFCS || a.EndPad && !n.caps.EndPad || a.DelayDrop && !n.caps.DelayDrop {
+	if a.VLANStrip && !n.caps.VLANStrip || a.ScatterFCS && !n.caps.ScatterFCS || a.EndPad &&
+		!n.caps.EndPad || a.DelayDrop && !n.caps.DelayDrop {
 		return errorf(StatusBadParam, "receive queue feature the device lacks")
 	}
 	return nil

@@ -44,7 +44,8 @@ func count(cq *testCQ) (n int) {
 
 // Completions name WQEs by their place in the ring, however far the counter is.
 func TestRingIndex(t *testing.T) {
-	r := newRecvRig(t, recvOptions{cfg: Config{RingIndex: true}, rq: func(a *RQAttr) { a.StartIndex = 65000 }})
+	r := newRecvRig(t, recvOptions{cfg: Config{RingIndex: true},
+		rq: func(a *RQAttr) { a.StartIndex = 65000 }})
 	for i := range 1200 {
 		r.rq.post(seg(2048, r.key.Key(), r.addr))
 		r.give(frame60)

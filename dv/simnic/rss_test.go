@@ -20,7 +20,8 @@ var rssVectors = []struct {
 	{"153.39.163.191:44251", "202.188.127.2:1303", 0x5d1809c5, 0x10e828a2},
 	{"[3ffe:2501:200:1fff::7]:2794", "[3ffe:2501:200:3::1]:1766", 0x2cc18cd5, 0x40207d3d},
 	{"[3ffe:501:8::260:97ff:fe40:efab]:14230", "[ff02::1]:4739", 0x0f0c461c, 0xdde51bbf},
-	{"[3ffe:1900:4545:3:200:f8ff:fe21:67cf]:44251", "[fe80::200:f8ff:fe21:67cf]:38024", 0x4b61e985, 0x02d1feef},
+	{"[3ffe:1900:4545:3:200:f8ff:fe21:67cf]:44251", "[fe80::200:f8ff:fe21:67cf]:38024", 0x4b61e985,
+		0x02d1feef},
 }
 
 // packetBetween is a TCP or UDP frame between two endpoints, checksums right
@@ -38,7 +39,8 @@ func packetBetween(src, dst netip.AddrPort, udp bool) []byte {
 	}
 	f = append(append(f, src.Addr().AsSlice()...), dst.Addr().AsSlice()...)
 	tail := make([]byte, l4)
-	tail[0], tail[1], tail[2], tail[3] = byte(src.Port()>>8), byte(src.Port()), byte(dst.Port()>>8), byte(dst.Port())
+	tail[0], tail[1], tail[2], tail[3] = byte(src.Port()>>8), byte(src.Port()),
+		byte(dst.Port()>>8), byte(dst.Port())
 	if udp {
 		tail[5] = 8
 	} else {
@@ -77,7 +79,8 @@ func TestRSSVectors(t *testing.T) {
 			{false, true, four, 0, 0},
 		} {
 			t.Run(fmt.Sprintf("%s udp=%v fields=%d", v.src, tc.udp, tc.fields), func(t *testing.T) {
-				a := TIRAttr{RQ: rq.RQ, Hash: HashToeplitz, Key: DefaultHashKey, Selection: HashSelection{IPv6: v6, UDP: tc.wantUDP, Fields: tc.fields}}
+				a := TIRAttr{RQ: rq.RQ, Hash: HashToeplitz, Key: DefaultHashKey,
+					Selection: HashSelection{IPv6: v6, UDP: tc.wantUDP, Fields: tc.fields}}
 				tir := newTIR(t, n, a)
 				f := packetBetween(src, dst, tc.udp)
 				p := frame.Parse(f)

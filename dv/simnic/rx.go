@@ -119,7 +119,8 @@ func (rq *RQ) posted() uint16 {
 func (rq *RQ) available(b *rxBurst) bool {
 	n := rq.posted()
 	if int(n) > 1<<rq.attr.LogSize {
-		rq.nic.strict.add("receive queue %#x: %d WQEs posted in a ring of %d", rq.number, n, 1<<rq.attr.LogSize)
+		rq.nic.strict.add("receive queue %#x: %d WQEs posted in a ring of %d",
+			rq.number, n, 1<<rq.attr.LogSize)
 	}
 	return n > 0 || rq.attr.DelayDrop && rq.await(b)
 }
@@ -251,7 +252,8 @@ func (rq *RQ) scatter(b *rxBurst, list []byte, skip int) fault {
 			skip -= room
 			continue
 		}
-		lkey, addr := binary.BigEndian.Uint32(list[4:]), binary.BigEndian.Uint64(list[8:])+uint64(skip)
+		lkey, addr := binary.BigEndian.Uint32(list[4:]),
+			binary.BigEndian.Uint64(list[8:])+uint64(skip)
 		room, skip = room-skip, 0
 		for room > 0 {
 			if len(part) == 0 {
@@ -311,7 +313,8 @@ func (rq *RQ) complete(b *rxBurst, c *mlx5.RxCQE) counter {
 
 // completeError writes an error completion for the next WQE.
 func (rq *RQ) completeError(f fault, bytes uint32) {
-	c := mlx5.ErrorCQE{UIdx: rq.attr.UserIndex, ByteCount: bytes, HWSyndrome: f.hw, Vendor: f.vendor, Syndrome: f.syndrome,
+	c := mlx5.ErrorCQE{UIdx: rq.attr.UserIndex, ByteCount: bytes, HWSyndrome: f.hw,
+		Vendor: f.vendor, Syndrome: f.syndrome,
 		Counter: rq.index(), OpOwn: mlx5.OpOwn(mlx5.CQERecvErr, 0, 1, 0)}
 	var e [mlx5.CQESize]byte
 	c.Put(e[:])

@@ -14,7 +14,8 @@ func (n *NIC) deliverSegments(b *rxBurst, rq *RQ, f *frame.Frame) bool {
 	if int(f.HdrLen) > len(b.template) {
 		return false
 	}
-	s, ok := frame.NewSegmenter(b.template[:copy(b.template[:], f.Data[:f.HdrLen])], int(f.MSS), len(payload))
+	s, ok := frame.NewSegmenter(b.template[:copy(b.template[:], f.Data[:f.HdrLen])], int(f.MSS),
+		len(payload))
 	if !ok {
 		return false
 	}
@@ -44,7 +45,8 @@ func (n *NIC) deliverSegments(b *rxBurst, rq *RQ, f *frame.Frame) bool {
 // length, as b.p.end says.
 func (rq *RQ) deliverSegment(b *rxBurst, g *frame.Segment, hdr int, piece []byte, sum uint16) bool {
 	n := hdr + len(piece)
-	if posted := int(rq.posted()); posted == 0 || posted > 1<<rq.attr.LogSize || b.packet.padded && n < frame.MinFrame || !rq.copiesUnchanged(b) {
+	if posted := int(rq.posted()); posted == 0 || posted > 1<<rq.attr.LogSize || b.packet.padded &&
+		n < frame.MinFrame || !rq.copiesUnchanged(b) {
 		return false
 	}
 	w := rq.load()
@@ -69,7 +71,8 @@ func (rq *RQ) deliverSegment(b *rxBurst, g *frame.Segment, hdr int, piece []byte
 // copiesUnchanged reports whether a packet goes into the queue as it is, and by itself.
 func (rq *RQ) copiesUnchanged(b *rxBurst) bool {
 	a, h := &rq.attr, rq.nic.hooks.Load()
-	return rq.state == StateReady && a.Striding == nil && b.packet.lro == nil && rq.merge.segments == 0 &&
+	return rq.state == StateReady && a.Striding == nil &&
+		b.packet.lro == nil && rq.merge.segments == 0 &&
 		!a.ScatterFCS && !a.EndPad && !(a.VLANStrip && b.p.Tags > 0) &&
 		a.CQ.Status() == CQOK && !rq.nic.fatal.Load() && (h == nil || h.Deliver == nil)
 }

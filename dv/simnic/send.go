@@ -62,7 +62,8 @@ func (sq *SQ) send(w *wqe, e *eth) fault {
 	}
 	b := sq.room(n + frame.VLANTag)
 	copy(b[frame.VLANTag:], e.header)
-	if f := sq.gather(w, e.dataAt, b[frame.VLANTag+len(e.header):frame.VLANTag+n]); f.syndrome != 0 {
+	if f := sq.gather(w, e.dataAt,
+		b[frame.VLANTag+len(e.header):frame.VLANTag+n]); f.syndrome != 0 {
 		return f
 	}
 	ok, f := sq.checkInline(w, len(e.header), b[frame.VLANTag:frame.VLANTag+n])

@@ -61,7 +61,8 @@ func (n *NIC) CreateSQ(a SQAttr) (*SQ, error) {
 	if err := n.Usable(); err != nil {
 		return nil, err
 	}
-	if err := checkRing("send queue", a.Ring, a.Record, a.LogSize, n.caps.LogMaxQueue, 64); err != nil {
+	if err := checkRing("send queue", a.Ring, a.Record, a.LogSize,
+		n.caps.LogMaxQueue, 64); err != nil {
 		return nil, err
 	}
 	if a.CQ == nil {

@@ -170,7 +170,8 @@ func (a *FlowAttr) leftover() Match {
 // entry with the same mask, else at the end.
 func addRule(ts []table, f *Flow, m Match) []table {
 	a := &f.attr
-	i, found := slices.BinarySearchFunc(ts, a.table(), func(t table, order int) int { return cmp.Compare(t.order, order) })
+	i, found := slices.BinarySearchFunc(ts, a.table(),
+		func(t table, order int) int { return cmp.Compare(t.order, order) })
 	if !found {
 		ts = slices.Insert(ts, i, table{order: a.table()})
 	}

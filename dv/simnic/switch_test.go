@@ -32,9 +32,11 @@ func TestSwitching(t *testing.T) {
 				w := newWorld(t, Config{SelfLoopback: self})
 				same, other := w.sink(1), w.sink(2)
 				w.flow(FlowAttr{Match: dstMatch(macTwo, macExact), TIR: same.tir})
-				w.flow(FlowAttr{Match: dstMatch([6]byte{2, 0, 0, 0, 0, 4}, macExact), TIR: other.tir})
+				w.flow(FlowAttr{Match: dstMatch([6]byte{2, 0, 0, 0, 0, 4}, macExact),
+					TIR: other.tir})
 				for _, s := range []*sink{same, other} {
-					w.flow(FlowAttr{Match: dstMatch(macGroup, macGroup), TIR: s.tir, DontTrap: true})
+					w.flow(FlowAttr{Match: dstMatch(macGroup, macGroup),
+						TIR: s.tir, DontTrap: true})
 				}
 				f := to(tc.dst, macTwo)
 				if tc.netdev {
@@ -44,11 +46,13 @@ func TestSwitching(t *testing.T) {
 					sq := newSQ(t, w.nic, cq, 4, nil)
 					m := mem(t, 4096)
 					copy(m.Bytes(), f)
-					sq.post(join(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(60, newKey(t, w.nic, m, nil).Key(), m.Addr())))
+					sq.post(join(ctrl(0x0a, 3), ethSeg(0, 0, 0),
+						seg(60, newKey(t, w.nic, m, nil).Key(), m.Addr())))
 					sq.doorbell()
 				}
 				want := tc.want
-				if self && !tc.netdev && (tc.dst == macBcast || tc.dst == macMcast || tc.dst == macTwo) {
+				if self && !tc.netdev &&
+					(tc.dst == macBcast || tc.dst == macMcast || tc.dst == macTwo) {
 					want.same = 1
 				}
 				var got seen
@@ -73,7 +77,8 @@ func TestSelfLoopbackOfTIR(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := origin{owner: ownerSlice, domain: true, td: 1}
-	if w.nic.blocked(o, &a, multicast) || w.nic.blocked(o, &a, broadcast) || !w.nic.blocked(o, &a, unicast) {
+	if w.nic.blocked(o, &a, multicast) || w.nic.blocked(o, &a, broadcast) ||
+		!w.nic.blocked(o, &a, unicast) {
 		t.Error("multicast loopback allowed by the TIR")
 	}
 }
@@ -98,9 +103,11 @@ func TestLoopbackOff(t *testing.T) {
 			other := w.sink(2)
 			w.flow(FlowAttr{Match: dstMatch(macTwo, macExact), TIR: other.tir})
 			w.flow(FlowAttr{Match: dstMatch(macGroup, macGroup), TIR: other.tir, DontTrap: true})
-			w.nic.forward(origin{owner: ownerSlice, domain: true, td: 1}, []frame.Frame{{Data: to(tc.dst, macThird)}}, false)
+			w.nic.forward(origin{owner: ownerSlice, domain: true, td: 1},
+				[]frame.Frame{{Data: to(tc.dst, macThird)}}, false)
 			n, _ := other.got()
-			if wire, netdev := len(w.wire.take()), len(w.netdev.take()); wire != tc.wire || netdev != tc.netdev || n != tc.other {
+			if wire, netdev := len(w.wire.take()), len(w.netdev.take()); wire != tc.wire ||
+				netdev != tc.netdev || n != tc.other {
 				t.Errorf("%d to the wire, %d to the netdev, %d to the other user", wire, netdev, n)
 			}
 			clean(t, w.nic)
@@ -112,7 +119,10 @@ func TestLoopbackOff(t *testing.T) {
 func TestLocalMACs(t *testing.T) {
 	w := newWorld(t, Config{})
 	s := w.sink(2)
-	w.nic.SetClassifier(func(_ *MatchKey, out []Destination) []Destination { return append(out, Destination{TIR: s.tir}) })
+	w.nic.SetClassifier(func(_ *MatchKey, out []Destination) []Destination {
+		return append(out,
+			Destination{TIR: s.tir})
+	})
 	o := origin{owner: ownerSlice, domain: true, td: 1}
 	for i, want := range []struct{ wire, inside int }{{1, 0}, {0, 1}} {
 		w.nic.forward(o, []frame.Frame{{Data: to(macTwo, macThird)}}, false)

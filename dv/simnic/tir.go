@@ -36,14 +36,17 @@ func (t *RQT) Number() uint32 { return t.number }
 // another change of the same table.
 func (t *RQT) Modify(rqs []*RQ) error {
 	if len(rqs) == 0 || len(rqs)&(len(rqs)-1) != 0 || len(rqs) > 1<<t.nic.caps.LogMaxRQT {
-		return errorf(StatusBadParam, "indirection table of %d entries (a power of two, at most 2^%d)", len(rqs), t.nic.caps.LogMaxRQT)
+		return errorf(StatusBadParam,
+			"indirection table of %d entries (a power of two, at most 2^%d)",
+			len(rqs), t.nic.caps.LogMaxRQT)
 	}
 	for i, rq := range rqs {
 		if err := rq.use.acquire(); err != nil {
 			for _, taken := range rqs[:i] {
 				taken.use.release()
 			}
-			return errorf(StatusBadRes, "entry %d of an indirection table: receive queue %#x", i, rq.number)
+			return errorf(StatusBadRes, "entry %d of an indirection table: receive queue %#x", i,
+				rq.number)
 		}
 	}
 	next := append([]*RQ(nil), rqs...)

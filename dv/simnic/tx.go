@@ -71,7 +71,8 @@ func (sq *SQ) checkDoorbell(v uint64) {
 		return
 	}
 	if index+uint16(mlx5.BBs(ds)) != pi {
-		sq.violation("doorbell %#016x: WQE %#x of %d DS does not end at the record's counter %#x", v, index, ds, pi)
+		sq.violation("doorbell %#016x: WQE %#x of %d DS does not end at the record's counter %#x",
+			v, index, ds, pi)
 		return
 	}
 	sq.checkRung(v, index)
@@ -260,13 +261,16 @@ func (sq *SQ) writeCompletion(c completion) bool {
 		c.index &= 1<<sq.attr.LogSize - 1
 	}
 	if c.failed.syndrome == 0 {
-		cqe := mlx5.TxCQE{UIdx: sq.attr.UserIndex, Timestamp: sq.burst.now, Opcode: c.op, SQN: sq.number, Counter: c.index,
+		cqe := mlx5.TxCQE{UIdx: sq.attr.UserIndex, Timestamp: sq.burst.now, Opcode: c.op,
+			SQN: sq.number, Counter: c.index,
 			OpOwn: mlx5.OpOwn(mlx5.CQEReq, 0, c.se, 0)}
 		cqe.Put(e[:])
 		return sq.attr.CQ.put(&e)
 	}
-	cqe := mlx5.ErrorCQE{UIdx: sq.attr.UserIndex, HWSyndrome: c.failed.hw, Vendor: c.failed.vendor, Syndrome: c.failed.syndrome,
-		Opcode: c.op, QPN: sq.number, Counter: c.index, OpOwn: mlx5.OpOwn(mlx5.CQEReqErr, 0, 1, 0)}
+	cqe := mlx5.ErrorCQE{UIdx: sq.attr.UserIndex, HWSyndrome: c.failed.hw, Vendor: c.failed.vendor,
+		Syndrome: c.failed.syndrome,
+		Opcode:   c.op, QPN: sq.number, Counter: c.index,
+		OpOwn: mlx5.OpOwn(mlx5.CQEReqErr, 0, 1, 0)}
 	cqe.Put(e[:])
 	sq.nic.countError(c.failed, ctrReqErrors, ctrReqFlushed)
 	return sq.attr.CQ.put(&e)

@@ -18,12 +18,14 @@ func (n *NIC) UARWrite(uar uint32, off int, v uint64) {
 }
 
 // uarWrite hands a store to the queue it is for.
-func (n *NIC) uarWrite(uar uint32, off int, v uint64, doorbell func(*SQ, uint64), arm func(*CQ, uint32)) {
+func (n *NIC) uarWrite(uar uint32, off int, v uint64,
+	doorbell func(*SQ, uint64), arm func(*CQ, uint32)) {
 	switch {
 	case off == mlx5.UARArm:
 		cq, ok := n.CQ(uint32(v) & 0xffffff)
 		if !ok || cq.attr.UAR != uar {
-			n.strict.add("arm request %#016x on UAR page %d names no completion queue of it", v, uar)
+			n.strict.add("arm request %#016x on UAR page %d names no completion queue of it", v,
+				uar)
 			return
 		}
 		arm(cq, uint32(v>>32))

@@ -18,7 +18,8 @@ func (r *sendRig) copyLast(half, n int, change func(b []byte)) {
 }
 
 func TestBlueFlame(t *testing.T) {
-	two := join(ctrl(0x0a, 6), ethSeg(0, 0, 60)[:14], frame60, make([]byte, 6)) // all inline, two blocks
+	// all inline, two blocks
+	two := join(ctrl(0x0a, 6), ethSeg(0, 0, 60)[:14], frame60, make([]byte, 6))
 	tests := []struct {
 		name string
 		ring func(r *sendRig)
@@ -49,18 +50,28 @@ func TestBlueFlame(t *testing.T) {
 				r.copyLast(1, 2, nil)
 			}
 		}, 2, "same half"},
-		{"differs from the ring", func(r *sendRig) { r.sq.post(two); r.copyLast(0, 2, func(b []byte) { b[90]++ }) }, 1, "differs"},
+		{"differs from the ring", func(r *sendRig) {
+			r.sq.post(two)
+			r.copyLast(0, 2,
+				func(b []byte) { b[90]++ })
+		}, 1, "differs"},
 		{"cut short", func(r *sendRig) {
 			r.sq.post(two)
 			r.sq.rec.StoreBE32(4, 2)
 			r.nic.UARCopy(0, 0x800, r.sq.ring.Bytes()[:64], true)
 		}, 1, "64 of 96 bytes"},
-		{"one of several", func(r *sendRig) { r.sq.post(two); r.sq.post(two); r.copyLast(0, 2, nil) }, 2, "not rung for"},
+		{"one of several", func(r *sendRig) {
+			r.sq.post(two)
+			r.sq.post(two)
+			r.copyLast(0, 2,
+				nil)
+		}, 2, "not rung for"},
 		{"over the end of the ring", func(r *sendRig) {
 			r.sq.pc, r.sq.hwCI = 31, 31
 			r.sq.post(two)
 			r.sq.rec.StoreBE32(4, 33)
-			b := append(append([]byte(nil), r.sq.ring.Bytes()[31*64:32*64]...), r.sq.ring.Bytes()[:64]...)
+			b := append(append([]byte(nil), r.sq.ring.Bytes()[31*64:32*64]...),
+				r.sq.ring.Bytes()[:64]...)
 			r.nic.UARCopy(0, 0x800, b, true)
 		}, 1, "behind the end"},
 		{"uncached page", func(r *sendRig) {
@@ -73,10 +84,17 @@ func TestBlueFlame(t *testing.T) {
 			r.sq.rec.StoreBE32(4, 4)
 			r.nic.UARCopy(0, 0x800, r.sq.ring.Bytes()[:128], true)
 		}, 1, "does not end at the record's counter"},
-		{"too long", func(r *sendRig) { r.nic.UARCopy(0, 0x800, make([]byte, 320), true) }, 0, "copy of 320 bytes"},
-		{"half a block", func(r *sendRig) { r.nic.UARCopy(0, 0x800, make([]byte, 32), true) }, 0, "copy of 32 bytes"},
-		{"beside a register", func(r *sendRig) { r.nic.UARCopy(0, 0x840, make([]byte, 64), true) }, 0, "offset 0x840"},
-		{"another page", func(r *sendRig) { r.sq.post(two); r.nic.UARCopy(1, 0x800, r.sq.ring.Bytes()[:128], true) }, 0, "names no send queue"},
+		{"too long", func(r *sendRig) { r.nic.UARCopy(0, 0x800, make([]byte, 320), true) }, 0,
+			"copy of 320 bytes"},
+		{"half a block", func(r *sendRig) { r.nic.UARCopy(0, 0x800, make([]byte, 32), true) }, 0,
+			"copy of 32 bytes"},
+		{"beside a register", func(r *sendRig) { r.nic.UARCopy(0, 0x840, make([]byte, 64), true) },
+			0, "offset 0x840"},
+		{"another page", func(r *sendRig) {
+			r.sq.post(two)
+			r.nic.UARCopy(1, 0x800,
+				r.sq.ring.Bytes()[:128], true)
+		}, 0, "names no send queue"},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {

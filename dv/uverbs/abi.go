@@ -5,8 +5,9 @@ import (
 	"fmt"
 )
 
-// The structs of abi_core.go and abi_mlx5.go are laid out without implicit padding, so writing their fields one after
-// the other in host order gives the C layout; abi_test.go compares every size and offset with the C headers.
+// The structs of abi_core.go and abi_mlx5.go are laid out without implicit padding, so writing
+// their fields one after the other in host order gives the C layout; abi_test.go compares every
+// size and offset with the C headers.
 
 // SizeOf returns the size in bytes of a uAPI struct of this package (a value or a pointer to one).
 func SizeOf(v any) int {
@@ -27,8 +28,9 @@ func PutStruct(dst []byte, v any) int {
 	return n
 }
 
-// GetStruct fills the uAPI struct that v points to from src. As in the kernel's own copies, bytes that src does not
-// have read as zero and surplus bytes of src are ignored: that is how a struct grows between kernel versions.
+// GetStruct fills the uAPI struct that v points to from src. As in the kernel's own copies, bytes
+// that src does not have read as zero and surplus bytes of src are ignored: that is how a struct
+// grows between kernel versions.
 func GetStruct(src []byte, v any) {
 	n := SizeOf(v)
 	if len(src) < n {

@@ -1,8 +1,8 @@
 package uverbs
 
 // Numbers of include/uapi/rdma/rdma_user_ioctl_cmds.h, ib_user_ioctl_cmds.h, ib_user_verbs.h and
-// ib_user_ioctl_verbs.h. Those without a uAPI name (queue states, event numbers, flow types) are the kernel's
-// include/rdma/ib_verbs.h as libibverbs publishes them in infiniband/verbs.h.
+// ib_user_ioctl_verbs.h. Those without a uAPI name (queue states, event numbers, flow types) are
+// the kernel's include/rdma/ib_verbs.h as libibverbs publishes them in infiniband/verbs.h.
 
 // IoctlCode is RDMA_VERBS_IOCTL: read and write, type 0x1b, number 1, size of IoctlHdr.
 const IoctlCode = 0xC0181B01
@@ -21,7 +21,8 @@ const (
 
 // Attribute flags of IoctlAttr.Flags.
 const (
-	AttrMandatory   uint16 = 1 // the kernel must refuse the call when it does not know the attribute
+	// the kernel must refuse the call when it does not know the attribute
+	AttrMandatory   uint16 = 1
 	AttrValidOutput uint16 = 2 // set by the kernel, in place, on outputs it wrote
 )
 
@@ -79,8 +80,8 @@ const (
 // CountersPreferCached lets a counters read answer from the driver's last poll.
 const CountersPreferCached uint32 = 1
 
-// CoreSupportOptionalMRAccess is the bit of AttrCoreSupport that says that unknown bits of AccessOptionalMask are
-// ignored rather than refused.
+// CoreSupportOptionalMRAccess is the bit of AttrCoreSupport that says that unknown bits of
+// AccessOptionalMask are ignored rather than refused.
 const CoreSupportOptionalMRAccess uint64 = 1
 
 // Command numbers for AttrWriteCmd (enum ib_uverbs_write_cmds); extended ones carry CmdExtended.
@@ -158,7 +159,8 @@ const (
 	WQFlagPCIWriteEndPadding uint32 = 8
 )
 
-// MaxLogIndTblSize bounds ExCreateRWQIndTblReq.LogIndTblSize in the core; the driver's own bound is lower.
+// MaxLogIndTblSize bounds ExCreateRWQIndTblReq.LogIndTblSize in the core; the driver's own bound is
+// lower.
 const MaxLogIndTblSize = 13
 
 // Flags of ExCreateCQReq.Flags.
@@ -177,7 +179,8 @@ const (
 	AccessHugeTLB         uint32 = 0x80     // a hint
 	AccessRelaxedOrdering uint32 = 0x100000 // payload writes may overtake each other on the bus
 
-	AccessOptionalMask uint32 = 0x3ff00000 // bits a kernel may ignore, see CoreSupportOptionalMRAccess
+	// bits a kernel may ignore, see CoreSupportOptionalMRAccess
+	AccessOptionalMask uint32 = 0x3ff00000
 )
 
 // Port states and link layers of QueryPortResp.
@@ -194,11 +197,12 @@ const (
 
 // Bits of QueryDeviceResp.DeviceCapFlags and ExQueryDeviceResp.DeviceCapFlagsEx.
 const (
-	DevCapRawIPCsum             uint64 = 1 << 26
-	DevCapManagedFlowSteering   uint64 = 1 << 29
-	DevCapRawScatterFCS         uint64 = 1 << 34
-	DevCapPCIWriteEndPadding    uint64 = 1 << 36
-	DevCapBounceBuffersRequired uint64 = 1 << 41 // kernels of 2026 and later: user memory cannot be reached by DMA
+	DevCapRawIPCsum           uint64 = 1 << 26
+	DevCapManagedFlowSteering uint64 = 1 << 29
+	DevCapRawScatterFCS       uint64 = 1 << 34
+	DevCapPCIWriteEndPadding  uint64 = 1 << 36
+	// kernels of 2026 and later: user memory cannot be reached by DMA
+	DevCapBounceBuffersRequired uint64 = 1 << 41
 )
 
 // Bits of ExQueryDeviceResp.RawPacketCaps.

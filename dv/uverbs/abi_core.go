@@ -2,9 +2,10 @@ package uverbs
 
 import "structs"
 
-// Structs of include/uapi/rdma/rdma_user_ioctl_cmds.h and ib_user_verbs.h, host byte order except BE fields, every
-// byte spelt out. The tag is the C field name; the comment of each type is the C struct name. Fields called Reserved
-// must be sent as zero. "response" fields belong to the older write() transport: the kernel ignores them here.
+// Structs of include/uapi/rdma/rdma_user_ioctl_cmds.h and ib_user_verbs.h, host byte order except
+// BE fields, every byte spelt out. The tag is the C field name; the comment of each type is the C
+// struct name. Fields called Reserved must be sent as zero. "response" fields belong to the older
+// write() transport: the kernel ignores them here.
 
 // IoctlHdr is struct ib_uverbs_ioctl_hdr: the head of every ioctl, followed by NumAttrs IoctlAttr.
 type IoctlHdr struct {
@@ -18,8 +19,9 @@ type IoctlHdr struct {
 	Reserved2 uint32 `c:"reserved2"`
 }
 
-// IoctlAttr is struct ib_uverbs_attr. Data holds, by kind: an input of up to 8 bytes itself; a pointer to a longer
-// input or to any output; a handle or descriptor, also a new one on return; the value of a constant (Len is then 8).
+// IoctlAttr is struct ib_uverbs_attr. Data holds, by kind: an input of up to 8 bytes itself; a
+// pointer to a longer input or to any output; a handle or descriptor, also a new one on return; the
+// value of a constant (Len is then 8).
 type IoctlAttr struct {
 	_        structs.HostLayout
 	AttrID   uint16 `c:"attr_id"`
@@ -254,9 +256,10 @@ type CreateCompChannelResp struct {
 
 // ExCreateCQReq is struct ib_uverbs_ex_create_cq.
 type ExCreateCQReq struct {
-	_           structs.HostLayout
-	UserHandle  uint64 `c:"user_handle"`
-	CQE         uint32 `c:"cqe"` // entries wanted; the kernel makes cqe+1 rounded up to a power of two
+	_          structs.HostLayout
+	UserHandle uint64 `c:"user_handle"`
+	// entries wanted; the kernel makes cqe+1 rounded up to a power of two
+	CQE         uint32 `c:"cqe"`
 	CompVector  uint32 `c:"comp_vector"`
 	CompChannel int32  `c:"comp_channel"` // descriptor or -1
 	CompMask    uint32 `c:"comp_mask"`
@@ -310,7 +313,8 @@ type CompEventDesc struct {
 	CQHandle uint64 `c:"cq_handle"` // the user handle given when the completion queue was created
 }
 
-// AsyncEventDesc is struct ib_uverbs_async_event_desc: one read of the asynchronous event descriptor.
+// AsyncEventDesc is struct ib_uverbs_async_event_desc: one read of the asynchronous event
+// descriptor.
 type AsyncEventDesc struct {
 	_         structs.HostLayout
 	Element   uint64 `c:"element"` // user handle of the object, or port number

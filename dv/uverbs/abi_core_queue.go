@@ -220,8 +220,8 @@ type ExModifyWQReq struct {
 	FlagsMask   uint32 `c:"flags_mask"`
 }
 
-// ExCreateRWQIndTblReq is struct ib_uverbs_ex_create_rwq_ind_table, followed by 1<<LogIndTblSize work queue handles
-// of 4 bytes each.
+// ExCreateRWQIndTblReq is struct ib_uverbs_ex_create_rwq_ind_table, followed by 1<<LogIndTblSize
+// work queue handles of 4 bytes each.
 type ExCreateRWQIndTblReq struct {
 	_             structs.HostLayout
 	CompMask      uint32 `c:"comp_mask"`

@@ -2,8 +2,8 @@ package uverbs
 
 import "structs"
 
-// Structs and numbers of include/uapi/rdma/mlx5-abi.h and mlx5_user_ioctl_cmds.h: what travels in AttrUHWIn and
-// AttrUHWOut when the driver is mlx5_ib. Conventions as in abi_core.go.
+// Structs and numbers of include/uapi/rdma/mlx5-abi.h and mlx5_user_ioctl_cmds.h: what travels in
+// AttrUHWIn and AttrUHWOut when the driver is mlx5_ib. Conventions as in abi_core.go.
 
 // Values of Mlx5AllocUcontextReqV2.LibCaps.
 const (
@@ -14,7 +14,8 @@ const (
 // Mlx5AllocUctxDEVX is the only flag of Mlx5AllocUcontextReqV2.Flags; never set here.
 const Mlx5AllocUctxDEVX uint32 = 1
 
-// Mlx5MaxBfregs is the most static doorbell registers one context gets (linux drivers/infiniband/hw/mlx5).
+// Mlx5MaxBfregs is the most static doorbell registers one context gets (linux
+// drivers/infiniband/hw/mlx5).
 const Mlx5MaxBfregs = 512
 
 // Mlx5AllocUcontextReqV2 is struct mlx5_ib_alloc_ucontext_req_v2.
@@ -150,7 +151,8 @@ type Mlx5QueryDeviceResp struct {
 	DCIMaxLogConcurrent uint8                `c:"dci_streams_caps.max_log_num_concurent"`
 	DCIMaxLogErrored    uint8                `c:"dci_streams_caps.max_log_num_errored"`
 	Reserved            uint16               `c:"reserved"`
-	RegC0               [8]byte              `c:"reg_c0,newer"` // value and mask; linux 6.7 and later
+	// value and mask; linux 6.7 and later
+	RegC0 [8]byte `c:"reg_c0,newer"`
 }
 
 // Bits of Mlx5QueryDeviceResp fields.
@@ -170,7 +172,8 @@ const (
 	Mlx5PacketPacingBurst uint8 = 1 // PacketPacingCaps.CapFlags
 )
 
-// Mini-CQE formats: CQECompCaps.SupportedFormat (a set) and Mlx5CreateCQReq.CQECompResFormat (one of them).
+// Mini-CQE formats: CQECompCaps.SupportedFormat (a set) and Mlx5CreateCQReq.CQECompResFormat (one
+// of them).
 const (
 	Mlx5CQEFormatHash       uint8 = 1
 	Mlx5CQEFormatCsum       uint8 = 2
@@ -184,8 +187,9 @@ const (
 	Mlx5CreateCQRealTimeTS   uint16 = 4
 )
 
-// Mlx5CreateCQReq is the first 24 bytes of struct mlx5_ib_create_cq, all that linux 5.4 knows: the whole of what is
-// sent. The rest of the struct names a UAR page, which contexts with static pages do not need.
+// Mlx5CreateCQReq is the first 24 bytes of struct mlx5_ib_create_cq, all that linux 5.4 knows: the
+// whole of what is sent. The rest of the struct names a UAR page, which contexts with static pages
+// do not need.
 type Mlx5CreateCQReq struct {
 	_                structs.HostLayout
 	BufAddr          uint64 `c:"buf_addr"`
@@ -218,8 +222,8 @@ const (
 	Mlx5CreateWQMaskStridingRQ uint32 = 1 // Mlx5CreateWQReq.CompMask
 )
 
-// Mlx5CreateQPReq is the first 48 bytes of struct mlx5_ib_create_qp: all that linux 5.4 knows and the least that
-// linux 6.x takes. Exactly this is sent.
+// Mlx5CreateQPReq is the first 48 bytes of struct mlx5_ib_create_qp: all that linux 5.4 knows and
+// the least that linux 6.x takes. Exactly this is sent.
 type Mlx5CreateQPReq struct {
 	_          structs.HostLayout
 	BufAddr    uint64 `c:"buf_addr"` // receive ring
@@ -261,8 +265,8 @@ const (
 	HashInner    uint64 = 0x80000000
 )
 
-// Hash field sets of the usual traffic classes, one RSS queue pair each: addresses and ports of different families
-// cannot be mixed in one.
+// Hash field sets of the usual traffic classes, one RSS queue pair each: addresses and ports of
+// different families cannot be mixed in one.
 const (
 	HashFieldsIPv4  = HashSrcIPv4 | HashDstIPv4
 	HashFieldsIPv6  = HashSrcIPv6 | HashDstIPv6
@@ -371,8 +375,8 @@ type Mlx5ClockInfo struct {
 	OverflowPeriod uint64 `c:"overflow_period"`
 }
 
-// What a page of the node is, in the offset given to mmap: page number = command<<8 | index&0xff | (index>>8)<<16
-// (enum mlx5_ib_mmap_cmd).
+// What a page of the node is, in the offset given to mmap: page number = command<<8 | index&0xff |
+// (index>>8)<<16 (enum mlx5_ib_mmap_cmd).
 const (
 	MmapRegularPage        = 0 // static UAR page, write-combining where the machine can
 	MmapGetContiguousPages = 1 // removed: ENOSYS
@@ -386,10 +390,11 @@ const (
 
 // Geometry of a UAR, the 4 KiB doorbell page of the device (PRM 8.9.3).
 const (
-	UARSize           = 4096
-	UARCQDoorbell     = 0x20  // arm cell of completion queues
-	UARBfregBase      = 0x800 // first send doorbell register
-	BfregsPerUAR      = 2     // usable send registers
-	BfregIndexPerUAR  = 4     // register numbers one UAR takes in Mlx5CreateQPResp.BfregIndex
-	DoorbellRecordLen = 8     // bytes of a doorbell record; word 0 receive or CQ consumer, word 1 send or arm
+	UARSize          = 4096
+	UARCQDoorbell    = 0x20  // arm cell of completion queues
+	UARBfregBase     = 0x800 // first send doorbell register
+	BfregsPerUAR     = 2     // usable send registers
+	BfregIndexPerUAR = 4     // register numbers one UAR takes in Mlx5CreateQPResp.BfregIndex
+	// bytes of a doorbell record; word 0 receive or CQ consumer, word 1 send or arm
+	DoorbellRecordLen = 8
 )

@@ -119,7 +119,8 @@ var cStructs = []cStruct{
 	{Mlx5ClockInfo{}, "mlx5_ib_clock_info", ""},
 }
 
-var uapiHeaders = []string{"rdma/rdma_user_ioctl_cmds.h", "rdma/ib_user_ioctl_cmds.h", "rdma/ib_user_ioctl_verbs.h",
+var uapiHeaders = []string{"rdma/rdma_user_ioctl_cmds.h", "rdma/ib_user_ioctl_cmds.h",
+	"rdma/ib_user_ioctl_verbs.h",
 	"rdma/ib_user_verbs.h", "rdma/mlx5-abi.h", "rdma/mlx5_user_ioctl_cmds.h"}
 
 // field is one field to be compared.
@@ -156,8 +157,8 @@ func layout() string {
 	return b.String()
 }
 
-// layoutProgram writes the C program that prints layout's text. Fields that the headers are too old for are printed as
-// Go has them, and the size of their struct then ends before them.
+// layoutProgram writes the C program that prints layout's text. Fields that the headers are too old
+// for are printed as Go has them, and the size of their struct then ends before them.
 func layoutProgram(has func(structName, field string) bool) string {
 	b := programHead()
 	for _, s := range cStructs {
@@ -169,13 +170,16 @@ func layoutProgram(has func(structName, field string) bool) string {
 		for _, f := range fields(s.goType) {
 			if f.newer && !has(s.name, f.c) {
 				size += fmt.Sprintf(" + %d", f.size)
-				lines = append(lines, fmt.Sprintf(`	printf("%s.%s %%zu %d\n", sizeof(struct %s));`, s.name, f.c, f.size, s.name))
+				lines = append(lines, fmt.Sprintf(`	printf("%s.%s %%zu %d\n", sizeof(struct %s));`,
+					s.name, f.c, f.size, s.name))
 				continue
 			}
-			lines = append(lines, fmt.Sprintf(`	printf("%s.%s %%zu %%zu\n", offsetof(struct %s, %s), sizeof(((struct %s *)0)->%s));`,
-				s.name, f.c, s.name, f.c, s.name, f.c))
+			lines = append(lines,
+				fmt.Sprintf(`	printf("%s.%s %%zu %%zu\n", offsetof(struct %s, %s), sizeof(((struct %s *)0)->%s));`,
+					s.name, f.c, s.name, f.c, s.name, f.c))
 		}
-		fmt.Fprintf(b, "\tprintf(\"%s %%zu\\n\", %s);\n%s\n", s.name, size, strings.Join(lines, "\n"))
+		fmt.Fprintf(b, "\tprintf(\"%s %%zu\\n\", %s);\n%s\n", s.name, size,
+			strings.Join(lines, "\n"))
 	}
 	b.WriteString("	return 0;\n}\n")
 	return b.String()

@@ -5,24 +5,31 @@ import "fmt"
 // EventType is the kind of an asynchronous event (enum ib_event_type).
 type EventType uint32
 
-// Events that raw packet queues and their port can have. Others exist for RDMA queues and may be ignored.
+// Events that raw packet queues and their port can have. Others exist for RDMA queues and may be
+// ignored.
 const (
-	EventCQError     EventType = 0  // element: CQ user handle. Overrun or failed write: recreate it and all on it
-	EventQPFatal     EventType = 1  // element: QP user handle. Recreate it
-	EventQPReqError  EventType = 2  // element: QP user handle
-	EventQPAccess    EventType = 3  // element: QP user handle
-	EventDeviceFatal EventType = 8  // the device died or is removed: stop, close, rediscover
-	EventPortActive  EventType = 9  // element: port number. The netdev has carrier
-	EventPortError   EventType = 10 // element: port number. Carrier lost or netdev down; queues stay valid
-	EventGIDChange   EventType = 18 // element: port number. An address of the netdev changed: ignore
+	// element: CQ user handle. Overrun or failed write: recreate it and all on it
+	EventCQError     EventType = 0
+	EventQPFatal     EventType = 1 // element: QP user handle. Recreate it
+	EventQPReqError  EventType = 2 // element: QP user handle
+	EventQPAccess    EventType = 3 // element: QP user handle
+	EventDeviceFatal EventType = 8 // the device died or is removed: stop, close, rediscover
+	EventPortActive  EventType = 9 // element: port number. The netdev has carrier
+	// element: port number. Carrier lost or netdev down; queues stay valid
+	EventPortError EventType = 10
+	// element: port number. An address of the netdev changed: ignore
+	EventGIDChange   EventType = 18
 	EventWQFatal     EventType = 19 // element: WQ user handle, 0 on linux 5.4. Recover it
 	EventSpeedChange EventType = 20 // element: port number
 )
 
 var eventNames = map[EventType]string{
-	0: "CQ_ERR", 1: "QP_FATAL", 2: "QP_REQ_ERR", 3: "QP_ACCESS_ERR", 4: "COMM_EST", 5: "SQ_DRAINED", 6: "PATH_MIG",
-	7: "PATH_MIG_ERR", 8: "DEVICE_FATAL", 9: "PORT_ACTIVE", 10: "PORT_ERR", 11: "LID_CHANGE", 12: "PKEY_CHANGE",
-	13: "SM_CHANGE", 14: "SRQ_ERR", 15: "SRQ_LIMIT_REACHED", 16: "QP_LAST_WQE_REACHED", 17: "CLIENT_REREGISTER",
+	0: "CQ_ERR", 1: "QP_FATAL", 2: "QP_REQ_ERR", 3: "QP_ACCESS_ERR", 4: "COMM_EST",
+	5: "SQ_DRAINED", 6: "PATH_MIG",
+	7: "PATH_MIG_ERR", 8: "DEVICE_FATAL", 9: "PORT_ACTIVE", 10: "PORT_ERR",
+	11: "LID_CHANGE", 12: "PKEY_CHANGE",
+	13: "SM_CHANGE", 14: "SRQ_ERR", 15: "SRQ_LIMIT_REACHED",
+	16: "QP_LAST_WQE_REACHED", 17: "CLIENT_REREGISTER",
 	18: "GID_CHANGE", 19: "WQ_FATAL", 20: "DEVICE_SPEED_CHANGE",
 }
 
@@ -54,8 +61,9 @@ func newAsyncEvents(fd int) (*AsyncEvents, error) {
 	return &AsyncEvents{e}, nil
 }
 
-// ReadEvent parks until there is an event. The error wraps ErrClosed after Context.Close and EIO when the device is
-// gone, which EventDeviceFatal precedes. Several readers share the events among them.
+// ReadEvent parks until there is an event. The error wraps ErrClosed after Context.Close and EIO
+// when the device is gone, which EventDeviceFatal precedes. Several readers share the events among
+// them.
 func (a *AsyncEvents) ReadEvent() (AsyncEvent, error) {
 	a.events.mu.Lock()
 	defer a.events.mu.Unlock()

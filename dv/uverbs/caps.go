@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// DeviceCaps is what a device and its kernel driver told when the context was opened: GET_CONTEXT and EX_QUERY_DEVICE,
-// decoded. Each field's tag says what it means; Facts lists them. A capability the kernel did not report reads as zero.
+// DeviceCaps is what a device and its kernel driver told when the context was opened: GET_CONTEXT
+// and EX_QUERY_DEVICE, decoded. Each field's tag says what it means; Facts lists them. A capability
+// the kernel did not report reads as zero.
 type DeviceCaps struct {
 	Firmware     string `says:"firmware version, major.minor.sub"`
 	NodeGUID     uint64 `says:"identity of the device, stable across reboots and renames"`
@@ -115,8 +116,8 @@ func (d *DeviceCaps) fromContext(a contextAnswer) {
 	d.RealTimeStamps = u.CompMask&Mlx5UcontextRealTimeTS != 0
 }
 
-// minInline is how many bytes rdma-core's providers/mlx5 puts inline for a mode. A device in mode 3 or 4 may want
-// more: the whole header.
+// minInline is how many bytes rdma-core's providers/mlx5 puts inline for a mode. A device in mode 3
+// or 4 may want more: the whole header.
 func minInline(mode uint8) int {
 	if mode == Mlx5InlineNone {
 		return 0
@@ -133,7 +134,8 @@ func (d *DeviceCaps) fromDevice(r ExQueryDeviceResp) {
 	d.MaxQP, d.MaxCQ, d.MaxCQE = b.MaxQP, b.MaxCQ, b.MaxCQE
 	d.MaxMR, d.MaxMRSize, d.MaxWQ = b.MaxMR, b.MaxMRSize, r.MaxWQTypeRQ
 	d.RawPacketRSS = r.RSSCaps.SupportedQPTs&RawPacketBit != 0
-	d.MaxIndTables, d.MaxIndTableSize = r.RSSCaps.MaxRWQIndirectionTables, r.RSSCaps.MaxRWQIndirectionTableSize
+	d.MaxIndTables, d.MaxIndTableSize = r.RSSCaps.MaxRWQIndirectionTables,
+		r.RSSCaps.MaxRWQIndirectionTableSize
 	d.Steering = flags&DevCapManagedFlowSteering != 0
 	d.Checksums = r.RawPacketCaps&RawPacketCapIPCsum != 0 || flags&DevCapRawIPCsum != 0
 	d.VLANStrip = r.RawPacketCaps&RawPacketCapCVLANStripping != 0
@@ -141,7 +143,8 @@ func (d *DeviceCaps) fromDevice(r ExQueryDeviceResp) {
 	d.DelayDrop = r.RawPacketCaps&RawPacketCapDelayDrop != 0
 	d.WriteEndPadding = flags&DevCapPCIWriteEndPadding != 0
 	d.BounceBuffers = flags&DevCapBounceBuffersRequired != 0
-	d.ModerationMaxCount, d.ModerationMaxPeriod = r.CQModerationCaps.MaxCount, r.CQModerationCaps.MaxPeriod
+	d.ModerationMaxCount, d.ModerationMaxPeriod = r.CQModerationCaps.MaxCount,
+		r.CQModerationCaps.MaxPeriod
 	d.TimestampMask, d.CoreClockKHz = r.TimestampMask, r.HCACoreClock
 }
 
@@ -153,8 +156,10 @@ func (d *DeviceCaps) fromDriver(r Mlx5QueryDeviceResp) {
 	d.Toeplitz = r.RSSCaps.RxHashFunction&Mlx5HashToeplitz != 0
 	d.CQECompression, d.MaxMiniCQEs = r.CQECompCaps.SupportedFormat, r.CQECompCaps.MaxNum
 	d.CQE128Comp, d.CQE128Pad = r.Flags&Mlx5CQE128BComp != 0, r.Flags&Mlx5CQE128BPad != 0
-	d.MPW, d.EnhancedMPW = r.MultiPktSendWQEs&Mlx5AllowMPW != 0, r.MultiPktSendWQEs&Mlx5SupportEMPW != 0
-	d.SWParsing = r.SWParsingCaps.SupportedQPTs&RawPacketBit != 0 && r.SWParsingCaps.SWParsingOffloads&Mlx5SWParsing != 0
+	d.MPW, d.EnhancedMPW = r.MultiPktSendWQEs&Mlx5AllowMPW != 0,
+		r.MultiPktSendWQEs&Mlx5SupportEMPW != 0
+	d.SWParsing = r.SWParsingCaps.SupportedQPTs&RawPacketBit != 0 &&
+		r.SWParsingCaps.SWParsingOffloads&Mlx5SWParsing != 0
 	d.TunnelOffloads = r.TunnelOffloadsCaps
 	if p := r.PacketPacingCaps; p.SupportedQPTs&RawPacketBit != 0 {
 		d.PacingMinKbps, d.PacingMaxKbps = p.QPRateLimitMin, p.QPRateLimitMax
@@ -167,16 +172,19 @@ func (d *DeviceCaps) fromDriver(r Mlx5QueryDeviceResp) {
 	}
 }
 
-// Check returns nil if the device can carry raw packet queues, and otherwise an error that wraps ErrUnsupported and
-// says what is missing. Link layer, link state and privileges are other questions.
+// Check returns nil if the device can carry raw packet queues, and otherwise an error that wraps
+// ErrUnsupported and says what is missing. Link layer, link state and privileges are other
+// questions.
 func (d DeviceCaps) Check() error {
 	var missing []string
 	for _, need := range []struct {
 		ok  bool
 		why string
 	}{
-		{d.CQEVersion == 1, fmt.Sprintf("completion format 1 (the driver offers %d)", d.CQEVersion)},
-		{d.RawPacketRSS, "receive queues of raw packets (absent on old cards, on ports in InfiniBand mode and in dual-port RoCE mode)"},
+		{d.CQEVersion == 1, fmt.Sprintf("completion format 1 (the driver offers %d)",
+			d.CQEVersion)},
+		{d.RawPacketRSS,
+			"receive queues of raw packets (absent on old cards, on ports in InfiniBand mode and in dual-port RoCE mode)"},
 		{d.Steering, "flow steering"},
 		{!d.BounceBuffers, "DMA to user memory (this is a confidential virtual machine)"},
 	} {

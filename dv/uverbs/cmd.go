@@ -37,8 +37,8 @@ type attr struct {
 	side  *side   // dirIn: memory that bytes must point to
 }
 
-// side is a block of bytes that a dirIn attribute refers to by address: the address is put at offset at of the
-// attribute's bytes.
+// side is a block of bytes that a dirIn attribute refers to by address: the address is put at
+// offset at of the attribute's bytes.
 type side struct {
 	at    int
 	bytes []byte
@@ -60,9 +60,11 @@ func (a attr) space() int {
 	return 0
 }
 
-// exchange lays out one command in memory outside the Go heap, runs it, and copies the answers out. All of mem that is
-// used is cleared first, so outputs the kernel leaves alone read as zero. Outputs are set only on success.
-func exchange(k Kernel, driver uint32, object, method uint16, attrs []attr, mem *mmio.Region) error {
+// exchange lays out one command in memory outside the Go heap, runs it, and copies the answers out.
+// All of mem that is used is cleared first, so outputs the kernel leaves alone read as zero.
+// Outputs are set only on success.
+func exchange(k Kernel, driver uint32, object, method uint16,
+	attrs []attr, mem *mmio.Region) error {
 	length := hdrLen + attrLen*len(attrs)
 	need := align8(length)
 	for _, a := range attrs {
@@ -78,7 +80,8 @@ func exchange(k Kernel, driver uint32, object, method uint16, attrs []attr, mem 
 	}
 	clear(mem.Slice(0, need))
 	buf := mem.Slice(0, length)
-	PutStruct(buf, IoctlHdr{Length: uint16(length), ObjectID: object, MethodID: method, NumAttrs: uint16(len(attrs)), DriverID: driver})
+	PutStruct(buf, IoctlHdr{Length: uint16(length), ObjectID: object, MethodID: method,
+		NumAttrs: uint16(len(attrs)), DriverID: driver})
 	at := align8(length)
 	for i, a := range attrs {
 		PutStruct(buf[hdrLen+attrLen*i:], a.encode(mem, at))
@@ -137,9 +140,9 @@ func (a attr) collect(raw []byte, mem *mmio.Region, at int) {
 	}
 }
 
-// write is one command that travels by MethodInvokeWrite: the struct of the older write() transport without its
-// header. in, out, uhwIn and uhwOut are uAPI structs (pointers for the answers), or []byte, or nil when the command
-// has none.
+// write is one command that travels by MethodInvokeWrite: the struct of the older write() transport
+// without its header. in, out, uhwIn and uhwOut are uAPI structs (pointers for the answers), or
+// []byte, or nil when the command has none.
 type write struct {
 	op            *op
 	noun          string // for messages

@@ -7,8 +7,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// Context is one process's use of a device: the opened node after GET_CONTEXT. Its methods, and those of the objects
-// made through it, may be called concurrently; commands run one at a time.
+// Context is one process's use of a device: the opened node after GET_CONTEXT. Its methods, and
+// those of the objects made through it, may be called concurrently; commands run one at a time.
 type Context struct {
 	driver uint32
 	caps   DeviceCaps
@@ -23,23 +23,26 @@ type Context struct {
 	pinned   uint64                    // bytes pinned for all objects
 }
 
-// Caps returns what the device and its kernel driver can do, as answered when the context was opened.
+// Caps returns what the device and its kernel driver can do, as answered when the context was
+// opened.
 func (c *Context) Caps() DeviceCaps { return c.caps }
 
-// AsyncEvents returns the source of events about queues, ports and the device. It ends with the context.
+// AsyncEvents returns the source of events about queues, ports and the device. It ends with the
+// context.
 func (c *Context) AsyncEvents() *AsyncEvents { return c.async }
 
-// Pinned returns how many bytes of the caller's memory the kernel holds for objects of this context: memory regions,
-// rings and doorbell records, in whole pages.
+// Pinned returns how many bytes of the caller's memory the kernel holds for objects of this
+// context: memory regions, rings and doorbell records, in whole pages.
 func (c *Context) Pinned() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.pinned
 }
 
-// Close unmaps the doorbell pages, closes all event descriptors (their readers return ErrClosed) and closes the node,
-// upon which the kernel destroys every object that is left, in the right order. The caller must have stopped ringing
-// doorbells. Memory given to objects may be freed afterwards. Closing again returns nil.
+// Close unmaps the doorbell pages, closes all event descriptors (their readers return ErrClosed)
+// and closes the node, upon which the kernel destroys every object that is left, in the right
+// order. The caller must have stopped ringing doorbells. Memory given to objects may be freed
+// afterwards. Closing again returns nil.
 func (c *Context) Close() error {
 	c.mu.Lock()
 	k := c.kernel
@@ -101,7 +104,8 @@ func (c *Context) create(o *object, handle *uint32, w write) error {
 // writeLocked is write with c.mu held.
 func (c *Context) writeLocked(w write) error {
 	attrs, decode := w.attrs()
-	if err := c.callLocked(w.op, w.noun, w.uses, w.needs, ObjectDevice, MethodInvokeWrite, attrs); err != nil {
+	if err := c.callLocked(w.op, w.noun, w.uses, w.needs, ObjectDevice,
+		MethodInvokeWrite, attrs); err != nil {
 		return err
 	}
 	decode()
@@ -109,7 +113,8 @@ func (c *Context) writeLocked(w write) error {
 }
 
 // callLocked runs one command of any kind with c.mu held.
-func (c *Context) callLocked(o *op, noun string, uses []*object, needs uint64, object, method uint16, attrs []attr) error {
+func (c *Context) callLocked(o *op, noun string, uses []*object, needs uint64,
+	object, method uint16, attrs []attr) error {
 	if c.kernel == nil {
 		return fmt.Errorf("%s %s: %w", o.verb, noun, ErrClosed)
 	}

@@ -12,8 +12,8 @@ const (
 	slotCount   = 2
 )
 
-// CreateCounters makes a counters object, to be named by Count when a rule is created. EOPNOTSUPP or EPROTONOSUPPORT:
-// the device or kernel has none.
+// CreateCounters makes a counters object, to be named by Count when a rule is created. EOPNOTSUPP
+// or EPROTONOSUPPORT: the device or kernel has none.
 func (c *Context) CreateCounters() (*Counters, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -29,29 +29,35 @@ func (c *Context) CreateCounters() (*Counters, error) {
 	return n, nil
 }
 
-// counterBinding is the driver's part of a rule that counts: which number goes to which slot of a read. The table of
-// numbers is outside the struct and referred to by address.
+// counterBinding is the driver's part of a rule that counts: which number goes to which slot of a
+// read. The table of numbers is outside the struct and referred to by address.
 func counterBinding() ([]byte, *side) {
 	var table [slotCount * 8]byte
-	PutStruct(table[slotPackets*8:], Mlx5FlowCountersDesc{Description: FlowCounterPackets, Index: slotPackets})
-	PutStruct(table[slotBytes*8:], Mlx5FlowCountersDesc{Description: FlowCounterBytes, Index: slotBytes})
+	PutStruct(table[slotPackets*8:],
+		Mlx5FlowCountersDesc{Description: FlowCounterPackets, Index: slotPackets})
+	PutStruct(table[slotBytes*8:],
+		Mlx5FlowCountersDesc{Description: FlowCounterBytes, Index: slotBytes})
 	b := bytesOf(Mlx5CreateFlowReq{NCountersData: 1})
 	at := len(b)
-	return append(b, bytesOf(Mlx5FlowCountersData{NCounters: slotCount})...), &side{at: at, bytes: table[:]}
+	return append(b, bytesOf(Mlx5FlowCountersData{NCounters: slotCount})...),
+		&side{at: at, bytes: table[:]}
 }
 
-// Read returns how many frames and bytes matched since creation. Before the first rule is bound it fails with EINVAL.
+// Read returns how many frames and bytes matched since creation. Before the first rule is bound it
+// fails with EINVAL.
 func (n *Counters) Read() (packets, bytes uint64, err error) {
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
 	handle := uint64(n.handle)
 	var values [slotCount * 8]byte
-	err = n.c.callLocked(opReadCounters, n.noun, []*object{&n.object}, 0, ObjectCounters, MethodCountersRead, []attr{
-		{id: AttrCountersHandle, dir: dirHandle, value: &handle},
-		{id: AttrCountersBuffer, dir: dirOut, bytes: values[:]},
-		{id: AttrCountersFlags, dir: dirIn, bytes: make([]byte, 4)},
-	})
-	return binary.NativeEndian.Uint64(values[slotPackets*8:]), binary.NativeEndian.Uint64(values[slotBytes*8:]), err
+	err = n.c.callLocked(opReadCounters, n.noun, []*object{&n.object}, 0, ObjectCounters,
+		MethodCountersRead, []attr{
+			{id: AttrCountersHandle, dir: dirHandle, value: &handle},
+			{id: AttrCountersBuffer, dir: dirOut, bytes: values[:]},
+			{id: AttrCountersFlags, dir: dirIn, bytes: make([]byte, 4)},
+		})
+	return binary.NativeEndian.Uint64(values[slotPackets*8:]),
+		binary.NativeEndian.Uint64(values[slotBytes*8:]), err
 }
 
 // Close destroys the object; EBUSY while a rule uses it.

@@ -16,8 +16,8 @@ type CQAttr struct {
 	// CQESize is the size of an entry in bytes, 64 (default) or 128.
 	CQESize int
 
-	// Buf is the ring: Entries*CQESize bytes, page aligned. Before creation the last byte of every entry must hold the
-	// invalid opcode and the hardware's owner bit (0xf1 or 0xff).
+	// Buf is the ring: Entries*CQESize bytes, page aligned. Before creation the last byte of every
+	// entry must hold the invalid opcode and the hardware's owner bit (0xf1 or 0xff).
 	Buf *mmio.Region
 
 	// DBR is the doorbell record: 8 bytes, 8-aligned, zero.
@@ -38,15 +38,16 @@ type CQAttr struct {
 	// Pad128 makes the device write 128 bytes for each completion; needs DeviceCaps.CQE128Pad.
 	Pad128 bool
 
-	// Timestamps forces timestamps of the free-running clock, RealTime wall time; neither is the device's default.
+	// Timestamps forces timestamps of the free-running clock, RealTime wall time; neither is the
+	// device's default.
 	Timestamps, RealTime bool
 
 	// IgnoreOverrun lets the device overwrite completions that were not consumed.
 	IgnoreOverrun bool
 }
 
-// CQ is a completion queue. The device writes completions into its ring; software publishes how far it has consumed
-// them in word 0 of the doorbell record.
+// CQ is a completion queue. The device writes completions into its ring; software publishes how far
+// it has consumed them in word 0 of the doorbell record.
 type CQ struct {
 	object
 	CQN       uint32 // number the device knows it by
@@ -55,7 +56,8 @@ type CQ struct {
 	ArmOffset int
 }
 
-// CreateCQ makes a completion queue. The memory of a is the caller's and must live until Close returned nil.
+// CreateCQ makes a completion queue. The memory of a is the caller's and must live until Close
+// returned nil.
 func (c *Context) CreateCQ(a CQAttr) (*CQ, error) {
 	if a.CQESize == 0 {
 		a.CQESize = 64
@@ -76,7 +78,8 @@ func (c *Context) CreateCQ(a CQAttr) (*CQ, error) {
 	}
 	var r ExCreateCQResp
 	var drv Mlx5CreateCQResp
-	w := write{op: opCreateCQ, noun: noun, in: a.core(channel), out: &r, uhwIn: a.driver(), uhwOut: &drv,
+	w := write{op: opCreateCQ, noun: noun, in: a.core(channel), out: &r,
+		uhwIn: a.driver(), uhwOut: &drv,
 		needs: pages(a.Entries * a.CQESize)}
 	if err := c.writeLocked(w); err != nil {
 		return nil, err
@@ -86,7 +89,8 @@ func (c *Context) CreateCQ(a CQAttr) (*CQ, error) {
 	return cq, nil
 }
 
-// armPage is the page with UAR 0, to which completion queues of a context with static pages are bound.
+// armPage is the page with UAR 0, to which completion queues of a context with static pages are
+// bound.
 func (c *Context) armPage() *Page {
 	if len(c.uars) == 0 {
 		return nil
@@ -95,7 +99,8 @@ func (c *Context) armPage() *Page {
 }
 
 func (a CQAttr) core(channel int32) ExCreateCQReq {
-	r := ExCreateCQReq{UserHandle: a.UserHandle, CQE: uint32(a.Entries - 1), CompVector: a.Vector, CompChannel: channel}
+	r := ExCreateCQReq{UserHandle: a.UserHandle, CQE: uint32(a.Entries - 1),
+		CompVector: a.Vector, CompChannel: channel}
 	if a.Timestamps {
 		r.Flags |= CQFlagTimestampCompletion
 	}
@@ -106,7 +111,8 @@ func (a CQAttr) core(channel int32) ExCreateCQReq {
 }
 
 func (a CQAttr) driver() Mlx5CreateCQReq {
-	r := Mlx5CreateCQReq{BufAddr: a.Buf.Addr(), DBAddr: a.DBR.Addr(), CQESize: uint32(a.CQESize), CQECompResFormat: a.Compression}
+	r := Mlx5CreateCQReq{BufAddr: a.Buf.Addr(), DBAddr: a.DBR.Addr(), CQESize: uint32(a.CQESize),
+		CQECompResFormat: a.Compression}
 	if a.Compression != 0 {
 		r.CQECompEn = 1
 	}
@@ -126,8 +132,9 @@ func (a CQAttr) check(noun string) error {
 	return checkRing(opCreateCQ, noun, a.Entries, a.CQESize, a.Buf, a.DBR)
 }
 
-// checkRing refuses what the kernel would refuse, or, worse, would not notice: it takes the logarithm of a number of
-// entries without looking whether it is a power of two, and linux 5.4 drops the offset of a ring in its page.
+// checkRing refuses what the kernel would refuse, or, worse, would not notice: it takes the
+// logarithm of a number of entries without looking whether it is a power of two, and linux 5.4
+// drops the offset of a ring in its page.
 func checkRing(o *op, noun string, entries, entrySize int, buf, dbr *mmio.Region) error {
 	switch {
 	case entries <= 0 || bits.OnesCount(uint(entries)) != 1:
@@ -142,14 +149,17 @@ func checkRing(o *op, noun string, entries, entrySize int, buf, dbr *mmio.Region
 	return nil
 }
 
-// Moderate lets the device hold completion events back until count completions have come or period microseconds have
-// passed, at most 65535 and 4095; 0, 0 turns it off. Only events are affected, not completions.
+// Moderate lets the device hold completion events back until count completions have come or period
+// microseconds have passed, at most 65535 and 4095; 0, 0 turns it off. Only events are affected,
+// not completions.
 func (cq *CQ) Moderate(count, period uint16) error {
 	return cq.c.write(write{op: opModifyCQ, noun: cq.noun, uses: []*object{&cq.object},
-		in: ExModifyCQReq{CQHandle: cq.handle, AttrMask: CQAttrModerate, CQCount: count, CQPeriod: period}})
+		in: ExModifyCQReq{CQHandle: cq.handle, AttrMask: CQAttrModerate,
+			CQCount: count, CQPeriod: period}})
 }
 
 // Close destroys the queue; EBUSY while a queue pair or work queue completes into it.
 func (cq *CQ) Close() error {
-	return cq.destroy(write{op: opDestroyCQ, in: DestroyCQReq{CQHandle: cq.handle}, out: &DestroyCQResp{}})
+	return cq.destroy(write{op: opDestroyCQ,
+		in: DestroyCQReq{CQHandle: cq.handle}, out: &DestroyCQResp{}})
 }

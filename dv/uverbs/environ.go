@@ -30,9 +30,9 @@ const (
 // MemlockUnlimited is the value of Environment.Memlock when there is no limit.
 const MemlockUnlimited = math.MaxUint64
 
-// ReadEnvironment reads the calling thread's effective capabilities and the process's memory lock limit. Up to
-// linux 6.12 CAP_NET_RAW has to be held in the initial user namespace, which a process cannot see: inside a user
-// namespace NetRaw may be true and creation may still fail with EPERM.
+// ReadEnvironment reads the calling thread's effective capabilities and the process's memory lock
+// limit. Up to linux 6.12 CAP_NET_RAW has to be held in the initial user namespace, which a process
+// cannot see: inside a user namespace NetRaw may be true and creation may still fail with EPERM.
 func ReadEnvironment() (Environment, error) {
 	caps, err := EffectiveCapabilities()
 	if err != nil {
@@ -47,7 +47,8 @@ func ReadEnvironment() (Environment, error) {
 	}, err
 }
 
-// EffectiveCapabilities returns the effective capability set of the calling thread, bit n for capability n.
+// EffectiveCapabilities returns the effective capability set of the calling thread, bit n for
+// capability n.
 func EffectiveCapabilities() (uint64, error) {
 	status, err := os.ReadFile("/proc/thread-self/status")
 	if err != nil {
@@ -68,7 +69,8 @@ func parseCapEff(status []byte) (uint64, error) {
 			return caps, nil
 		}
 	}
-	return 0, fmt.Errorf("read effective capabilities: no CapEff line in %d bytes of /proc status", len(status))
+	return 0, fmt.Errorf("read effective capabilities: no CapEff line in %d bytes of /proc status",
+		len(status))
 }
 
 // MemlockLimit returns the soft RLIMIT_MEMLOCK in bytes, or MemlockUnlimited.
@@ -83,9 +85,9 @@ func MemlockLimit() (uint64, error) {
 // memlockApplies reports whether pinning memory is limited at all.
 func (e Environment) memlockApplies() bool { return !e.IPCLock && e.Memlock != MemlockUnlimited }
 
-// CheckMemlock returns nil if needed bytes can be pinned as far as the limit goes, and otherwise an error that wraps
-// ENOMEM (EPERM for a limit of 0), as registering them would, with both figures. Memory the process has pinned already counts against
-// the same limit and is not known here.
+// CheckMemlock returns nil if needed bytes can be pinned as far as the limit goes, and otherwise an
+// error that wraps ENOMEM (EPERM for a limit of 0), as registering them would, with both figures.
+// Memory the process has pinned already counts against the same limit and is not known here.
 func (e Environment) CheckMemlock(needed uint64) error {
 	if !e.memlockApplies() || needed <= e.Memlock {
 		return nil

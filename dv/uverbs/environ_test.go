@@ -14,9 +14,12 @@ func TestParseCapEff(t *testing.T) {
 		caps         uint64
 		ok           bool
 	}{
-		{"root", "Name:\tx\nCapInh:\t0000000000000000\nCapPrm:\t000001ffffffffff\nCapEff:\t000001ffffffffff\n", 0x1ffffffffff, true},
+		{"root",
+			"Name:\tx\nCapInh:\t0000000000000000\nCapPrm:\t000001ffffffffff\nCapEff:\t000001ffffffffff\n",
+			0x1ffffffffff, true},
 		{"user", "CapEff:\t0000000000000000\n", 0, true},
-		{"net raw only", "CapPrm:\t0000000000002000\nCapEff:\t0000000000002000\nCapBnd:\t00", 1 << 13, true},
+		{"net raw only", "CapPrm:\t0000000000002000\nCapEff:\t0000000000002000\nCapBnd:\t00",
+			1 << 13, true},
 		{"no line", "Name:\tx\n", 0, false},
 		{"garbage", "CapEff:\tzz\n", 0, false},
 		{"empty", "", 0, false},
@@ -40,7 +43,8 @@ func TestEnvironmentHere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if env.NetRaw != (caps>>13&1 == 1) || env.IPCLock != (caps>>14&1 == 1) || env.RawIO != (caps>>17&1 == 1) {
+	if env.NetRaw != (caps>>13&1 == 1) || env.IPCLock != (caps>>14&1 == 1) ||
+		env.RawIO != (caps>>17&1 == 1) {
 		t.Errorf("%+v of %#x", env, caps)
 	}
 	limit, err := MemlockLimit()
@@ -67,7 +71,8 @@ func TestCheckMemlock(t *testing.T) {
 			if !errors.Is(err, tc.want) {
 				t.Fatal(err)
 			}
-			if err != nil && (!strings.Contains(err.Error(), "needs "+size(tc.needed)) || !strings.Contains(err.Error(), "limit is "+size(tc.env.Memlock))) {
+			if err != nil && (!strings.Contains(err.Error(), "needs "+size(tc.needed)) ||
+				!strings.Contains(err.Error(), "limit is "+size(tc.env.Memlock))) {
 				t.Errorf("%v lacks a figure", err)
 			}
 		})

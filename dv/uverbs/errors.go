@@ -8,14 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrClosed is what methods of an object or context return after its Close. errors.Is(err, os.ErrClosed) holds too.
+// ErrClosed is what methods of an object or context return after its Close. errors.Is(err,
+// os.ErrClosed) holds too.
 var ErrClosed = fmt.Errorf("uverbs object is closed: %w", os.ErrClosed)
 
-// ErrUnsupported is wrapped by errors about devices and kernels that can never serve raw packet queues.
+// ErrUnsupported is wrapped by errors about devices and kernels that can never serve raw packet
+// queues.
 var ErrUnsupported = errors.New("device cannot serve raw Ethernet queues")
 
-// Error is a refusal of the kernel (or of the arguments, before the kernel was asked, with the errno it would give).
-// errors.Is finds the errno.
+// Error is a refusal of the kernel (or of the arguments, before the kernel was asked, with the
+// errno it would give). errors.Is finds the errno.
 type Error struct {
 	Cmd    string     // what was tried: "create", "register", "modify"
 	Object string     // what it was tried on, with its numbers: "completion queue of 1024 entries"

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// events reads fixed-size records from an event descriptor through the Go network poller, without allocating. One
-// read of the descriptor returns exactly one record.
+// events reads fixed-size records from an event descriptor through the Go network poller, without
+// allocating. One read of the descriptor returns exactly one record.
 type events struct {
 	file   *os.File
 	raw    syscall.RawConn
@@ -70,7 +70,8 @@ func (e *events) take(fd int) bool {
 	}
 }
 
-// takeOne ends when one record was read; the poller parks the goroutine as long as it returns false.
+// takeOne ends when one record was read; the poller parks the goroutine as long as it returns
+// false.
 func (e *events) takeOne(fd uintptr) bool { return e.take(int(fd)) }
 
 // takeAll ends when at least one record was read and no more are there.
@@ -85,8 +86,8 @@ func (e *events) takeRest(fd uintptr) {
 	}
 }
 
-// wait parks until f is content, or wake or close is called. It returns the number of records read, 0 after wake;
-// the last of them is in e.buf. e.mu is held.
+// wait parks until f is content, or wake or close is called. It returns the number of records read,
+// 0 after wake; the last of them is in e.buf. e.mu is held.
 func (e *events) wait(f func(uintptr) bool) (int, error) {
 	e.count, e.err = 0, nil
 	err := e.raw.Read(f)
@@ -128,7 +129,8 @@ func (e *events) wake() {
 	e.file.SetReadDeadline(time.Unix(1, 0)) // fails after close only, when wait returns anyway
 }
 
-// close closes the descriptor; a running or later wait returns ErrClosed. Closing again returns nil.
+// close closes the descriptor; a running or later wait returns ErrClosed. Closing again returns
+// nil.
 func (e *events) close() error {
 	if e.closed.Swap(true) {
 		return nil

@@ -66,7 +66,8 @@ func TestChannelNext(t *testing.T) {
 	}
 }
 
-// TestChannelParks: a waiter that has nothing to read is released by an event, by Wake and by Close.
+// TestChannelParks: a waiter that has nothing to read is released by an event, by Wake and by
+// Close.
 func TestChannelParks(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -78,7 +79,8 @@ func TestChannelParks(t *testing.T) {
 		{"wake", func(ch *CompChannel, _ int) { ch.Wake() }, 0, nil},
 		{"close", func(ch *CompChannel, _ int) { ch.Close() }, 0, ErrClosed},
 		{"close context", func(ch *CompChannel, _ int) { ch.c.Close() }, 0, ErrClosed},
-		{"device gone", func(_ *CompChannel, peer int) { unix.Shutdown(peer, unix.SHUT_WR) }, 0, unix.EIO},
+		{"device gone", func(_ *CompChannel, peer int) { unix.Shutdown(peer, unix.SHUT_WR) }, 0,
+			unix.EIO},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			ch, peer := channelFixture(t)
@@ -161,12 +163,14 @@ func TestChannelClosed(t *testing.T) {
 	if _, err := ch.Drain(); !errors.Is(err, ErrClosed) {
 		t.Errorf("drain: %v", err)
 	}
-	if _, err := ch.c.CreateCQ(CQAttr{Entries: 64, Buf: region(t, 4096), DBR: region(t, 8), Channel: ch}); !errors.Is(err, unix.EINVAL) {
+	if _, err := ch.c.CreateCQ(CQAttr{Entries: 64, Buf: region(t, 4096), DBR: region(t, 8),
+		Channel: ch}); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("queue on a closed channel: %v", err)
 	}
 }
 
-// TestChannelConcurrent: one waiter, many wakers and events, then close; the race detector looks on.
+// TestChannelConcurrent: one waiter, many wakers and events, then close; the race detector looks
+// on.
 func TestChannelConcurrent(t *testing.T) {
 	ch, peer := channelFixture(t)
 	const events = 200

@@ -2,9 +2,11 @@ package uverbs
 
 import "github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 
-// Ask runs one write command as it is, for tests that ask what the package itself never would. Answers may be nil.
+// Ask runs one write command as it is, for tests that ask what the package itself never would.
+// Answers may be nil.
 func Ask(k Kernel, mem *mmio.Region, cmd uint32, in, out, uhwIn, uhwOut any) error {
-	attrs, decode := write{op: &op{cmd: cmd}, in: in, out: out, uhwIn: uhwIn, uhwOut: uhwOut}.attrs()
+	attrs, decode := write{op: &op{cmd: cmd}, in: in, out: out,
+		uhwIn: uhwIn, uhwOut: uhwOut}.attrs()
 	if err := exchange(k, DriverMLX5, ObjectDevice, MethodInvokeWrite, attrs, mem); err != nil {
 		return err
 	}
@@ -16,7 +18,8 @@ func Ask(k Kernel, mem *mmio.Region, cmd uint32, in, out, uhwIn, uhwOut any) err
 func AskContext(k Kernel, mem *mmio.Region, driver uint32, req, resp any) error {
 	vectors, support, out := make([]byte, 4), make([]byte, 8), make([]byte, SizeOf(resp))
 	err := exchange(k, driver, ObjectDevice, MethodGetContext, []attr{
-		{id: AttrNumCompVectors, dir: dirOut, bytes: vectors}, {id: AttrCoreSupport, dir: dirOut, bytes: support},
+		{id: AttrNumCompVectors, dir: dirOut, bytes: vectors},
+		{id: AttrCoreSupport, dir: dirOut, bytes: support},
 		{id: AttrUHWIn, dir: dirIn, bytes: bytesOf(req)}, {id: AttrUHWOut, dir: dirOut, bytes: out},
 	}, mem)
 	if err == nil {

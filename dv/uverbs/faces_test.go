@@ -20,11 +20,13 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// The recordings in testdata are talks with stock kernels, on whose PCI bus was the software NIC. tests/vm makes them
-// anew (make test-vm UPDATE=1).
+// The recordings in testdata are talks with stock kernels, on whose PCI bus was the software NIC.
+// tests/vm makes them anew (make test-vm UPDATE=1).
 
-// releases are the kernels there are recordings of, and which release of the in-process face plays them.
-var releases = map[string]kernel.Release{"6.1": kernel.Linux612, "6.12": kernel.Linux612, "7.2": kernel.Linux72}
+// releases are the kernels there are recordings of, and which release of the in-process face plays
+// them.
+var releases = map[string]kernel.Release{"6.1": kernel.Linux612,
+	"6.12": kernel.Linux612, "7.2": kernel.Linux72}
 
 // talk is a conversation, and what the process that holds it may do.
 type talk struct {
@@ -37,8 +39,10 @@ type talk struct {
 const confinedLimit = 64 << 10
 
 var talks = map[string]talk{
-	"all": {allSteps, kernel.Config{}, func(e uverbs.Environment) bool { return e.NetRaw && e.IPCLock }},
-	"confined": {confinedSteps, kernel.Config{NoNetRaw: true, NoRawIO: true, Memlock: confinedLimit}, func(e uverbs.Environment) bool {
+	"all": {allSteps, kernel.Config{},
+		func(e uverbs.Environment) bool { return e.NetRaw && e.IPCLock }},
+	"confined": {confinedSteps, kernel.Config{NoNetRaw: true, NoRawIO: true,
+		Memlock: confinedLimit}, func(e uverbs.Environment) bool {
 		return !e.NetRaw && !e.IPCLock && e.Memlock == confinedLimit
 	}},
 	"lockless": {locklessSteps, kernel.Config{Memlock: -1}, func(e uverbs.Environment) bool {
@@ -74,8 +78,8 @@ func recording(t *testing.T, kernel, name string) []byte {
 	return b
 }
 
-// TestTalkWithStockKernels asks recordings of stock kernels: the requests are the same to the last byte, so the errnos
-// are those of the kernels.
+// TestTalkWithStockKernels asks recordings of stock kernels: the requests are the same to the last
+// byte, so the errnos are those of the kernels.
 func TestTalkWithStockKernels(t *testing.T) {
 	each(t, func(t *testing.T, kernel, name string) {
 		k, err := uverbs.Replay(bytes.NewReader(recording(t, kernel, name)))
@@ -86,7 +90,8 @@ func TestTalkWithStockKernels(t *testing.T) {
 	})
 }
 
-// TestTalkWithSoftwareNIC asks the in-process face the same, and compares its answers with the kernels'.
+// TestTalkWithSoftwareNIC asks the in-process face the same, and compares its answers with the
+// kernels'.
 func TestTalkWithSoftwareNIC(t *testing.T) {
 	each(t, func(t *testing.T, sys, name string) {
 		caps := simnic.DefaultCaps()
@@ -108,7 +113,8 @@ func TestTalkWithSoftwareNIC(t *testing.T) {
 	})
 }
 
-// withClock answers for the one page that the in-process face has not: memory of the process does not tick by itself.
+// withClock answers for the one page that the in-process face has not: memory of the process does
+// not tick by itself.
 type withClock struct{ uverbs.Kernel }
 
 func (k *withClock) Mmap(offset int64, length int, writable bool) (*uverbs.Page, error) {
@@ -119,8 +125,8 @@ func (k *withClock) Mmap(offset int64, length int, writable bool) (*uverbs.Page,
 	return p, err
 }
 
-// TestTalkWithDevice holds the talks that fit this process with a device for tests. TALK_TRACE names a file for the
-// recording.
+// TestTalkWithDevice holds the talks that fit this process with a device for tests. TALK_TRACE
+// names a file for the recording.
 func TestTalkWithDevice(t *testing.T) {
 	need.Hardware(t)
 	for name, talk := range talks {
@@ -223,7 +229,8 @@ var differences = map[string][]span{
 
 const coreOut, uhwOut = 1, 0x1001
 
-// compare wants the same errnos, the same lengths of answers, and the same bytes but for the known differences.
+// compare wants the same errnos, the same lengths of answers, and the same bytes but for the known
+// differences.
 func compare(t *testing.T, got, want []said) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -232,7 +239,8 @@ func compare(t *testing.T, got, want []said) {
 	for i, w := range want {
 		g := got[i]
 		what := fmt.Sprintf("call %d, %s", i+1, w.Name)
-		if older := w.Errno == "EINVAL" && g.Errno == "ENOTSUP"; g.Name != w.Name || g.Errno != w.Errno && !older {
+		if older := w.Errno == "EINVAL" && g.Errno == "ENOTSUP"; g.Name != w.Name ||
+			g.Errno != w.Errno && !older {
 			t.Errorf("%s: errno %q, the kernel's is %q", what, g.Errno, w.Errno)
 			continue
 		}
@@ -257,7 +265,8 @@ func compareAnswer(t *testing.T, what string, attr int, got, want string, known 
 	}
 	for k := range w {
 		if g[k] != w[k] {
-			t.Errorf("%s, attribute %#x: byte %d is %#x, the kernel's is %#x", what, attr, k, g[k], w[k])
+			t.Errorf("%s, attribute %#x: byte %d is %#x, the kernel's is %#x",
+				what, attr, k, g[k], w[k])
 		}
 	}
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// fakeKernel plays the kernel's side of the conversation by bytes at offsets, as a single-port ConnectX-6 Dx on a
-// kernel with native GET_CONTEXT would. It knows nothing of this package's structs.
+// fakeKernel plays the kernel's side of the conversation by bytes at offsets, as a single-port
+// ConnectX-6 Dx on a kernel with native GET_CONTEXT would. It knows nothing of this package's
+// structs.
 type fakeKernel struct {
 	t testing.TB
 
@@ -78,18 +79,25 @@ var fakeOutputs = map[string]map[uint16]bool{
 }
 
 var fakeNames = map[string]string{
-	"0/0/0": "GET_CONTEXT", "0/0/1": "PROBE", "0/0/2": "QUERY_PORT", "0/0/3": "ALLOC_PD", "0/0/4": "DEALLOC_PD", "0/0/9": "REG_MR", "0/0/13": "DEREG_MR",
-	"0/0/17": "CREATE_COMP_CHANNEL", "0/0/20": "DESTROY_CQ", "0/0/25": "QUERY_QP", "0/0/26": "MODIFY_QP", "0/0/27": "DESTROY_QP",
+	"0/0/0": "GET_CONTEXT", "0/0/1": "PROBE", "0/0/2": "QUERY_PORT", "0/0/3": "ALLOC_PD",
+	"0/0/4": "DEALLOC_PD", "0/0/9": "REG_MR", "0/0/13": "DEREG_MR",
+	"0/0/17": "CREATE_COMP_CHANNEL", "0/0/20": "DESTROY_CQ", "0/0/25": "QUERY_QP",
+	"0/0/26": "MODIFY_QP", "0/0/27": "DESTROY_QP",
 	"0/0/2147483649": "QUERY_DEVICE", "0/0/2147483666": "CREATE_CQ", "0/0/2147483672": "CREATE_QP",
-	"0/0/2147483698": "CREATE_FLOW", "0/0/2147483699": "DESTROY_FLOW", "0/0/2147483700": "CREATE_WQ", "0/0/2147483701": "MODIFY_WQ",
-	"0/0/2147483702": "DESTROY_WQ", "0/0/2147483703": "CREATE_RWQ_IND_TBL", "0/0/2147483704": "DESTROY_RWQ_IND_TBL", "0/0/2147483705": "MODIFY_CQ",
-	"0/3": "native GET_CONTEXT", "16/0": "ASYNC_EVENT_ALLOC", "15/0": "COUNTERS_CREATE", "15/1": "COUNTERS_DESTROY", "15/2": "COUNTERS_READ",
+	"0/0/2147483698": "CREATE_FLOW", "0/0/2147483699": "DESTROY_FLOW",
+	"0/0/2147483700": "CREATE_WQ", "0/0/2147483701": "MODIFY_WQ",
+	"0/0/2147483702": "DESTROY_WQ", "0/0/2147483703": "CREATE_RWQ_IND_TBL",
+	"0/0/2147483704": "DESTROY_RWQ_IND_TBL", "0/0/2147483705": "MODIFY_CQ",
+	"0/3": "native GET_CONTEXT", "16/0": "ASYNC_EVENT_ALLOC", "15/0": "COUNTERS_CREATE",
+	"15/1": "COUNTERS_DESTROY", "15/2": "COUNTERS_READ",
 }
 
 func (k *fakeKernel) parse(buf []byte) *call {
-	c := &call{raw: append([]byte(nil), buf...), object: u16(buf[2:]), method: u16(buf[4:]), driver: u32(buf[16:]),
+	c := &call{raw: append([]byte(nil), buf...), object: u16(buf[2:]),
+		method: u16(buf[4:]), driver: u32(buf[16:]),
 		in: map[uint16][]byte{}, out: map[uint16][]byte{}}
-	if int(u16(buf)) != len(buf) || int(u16(buf[6:]))*16+24 != len(buf) || u64(buf[8:]) != 0 || u32(buf[20:]) != 0 {
+	if int(u16(buf)) != len(buf) || int(u16(buf[6:]))*16+24 != len(buf) ||
+		u64(buf[8:]) != 0 || u32(buf[20:]) != 0 {
 		k.t.Errorf("malformed header % x", buf[:24])
 	}
 	key := fmt.Sprintf("%d/%d", c.object, c.method)
@@ -211,8 +219,10 @@ func (k *fakeKernel) destroy(c *call) error {
 	d := map[string]struct {
 		kind string
 		at   int
-	}{"DEALLOC_PD": {"PD", 0}, "DEREG_MR": {"MR", 0}, "DESTROY_CQ": {"CQ", 8}, "DESTROY_QP": {"QP", 8}, "DESTROY_WQ": {"WQ", 4},
-		"DESTROY_RWQ_IND_TBL": {"TBL", 4}, "DESTROY_FLOW": {"FLOW", 4}, "COUNTERS_DESTROY": {"COUNTERS", 0}}[c.name]
+	}{"DEALLOC_PD": {"PD", 0}, "DEREG_MR": {"MR", 0}, "DESTROY_CQ": {"CQ", 8},
+		"DESTROY_QP": {"QP", 8}, "DESTROY_WQ": {"WQ", 4},
+		"DESTROY_RWQ_IND_TBL": {"TBL", 4}, "DESTROY_FLOW": {"FLOW", 4},
+		"COUNTERS_DESTROY": {"COUNTERS", 0}}[c.name]
 	h := u32(c.in[0][d.at:])
 	if k.handles[h] != d.kind {
 		return unix.ENOENT

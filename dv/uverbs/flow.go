@@ -4,13 +4,14 @@ import "fmt"
 
 // FlowAttr is one steering rule: which frames the port receives go to the queue pair.
 //
-// Rules live in the device's tables before those of the kernel's netdev, so a matching frame is taken away from Linux,
-// whatever ethtool or RoCE say, unless DontTrap copies it. Tables are ordered by priority (and, within one, copying
-// rules before taking ones); in one table the first matching rule wins, and the order of rules whose masks differ
-// must not be relied on. The same match in the same table twice, also by another process, delivers to both.
+// Rules live in the device's tables before those of the kernel's netdev, so a matching frame is
+// taken away from Linux, whatever ethtool or RoCE say, unless DontTrap copies it. Tables are
+// ordered by priority (and, within one, copying rules before taking ones); in one table the first
+// matching rule wins, and the order of rules whose masks differ must not be relied on. The same
+// match in the same table twice, also by another process, delivers to both.
 //
-// One exception of the driver: a taking rule whose first specification matches an Ethernet multicast destination goes
-// to a last table of its own, whatever its priority.
+// One exception of the driver: a taking rule whose first specification matches an Ethernet
+// multicast destination goes to a last table of its own, whatever its priority.
 type FlowAttr struct {
 	// Type is FlowNormal unless frames that Linux left over are wanted.
 	Type uint32
@@ -21,22 +22,26 @@ type FlowAttr struct {
 	// Port the frame came in by, counted from 1; default 1.
 	Port uint8
 
-	// DontTrap takes a copy and lets the frame go on to later rules and to Linux. Not with the default types.
-	// EOPNOTSUPP where the device cannot. A frame that two copying rules of different priorities match arrives twice.
+	// DontTrap takes a copy and lets the frame go on to later rules and to Linux. Not with the
+	// default types. EOPNOTSUPP where the device cannot. A frame that two copying rules of
+	// different priorities match arrives twice.
 	DontTrap bool
 
-	// Specs are the conditions, all of which must hold, and the actions: outer headers before inner ones, link layer
-	// before network before transport, at most MaxFlowSpecs. None matches every frame.
+	// Specs are the conditions, all of which must hold, and the actions: outer headers before inner
+	// ones, link layer before network before transport, at most MaxFlowSpecs. None matches every
+	// frame.
 	Specs []FlowSpec
 }
 
 // Flow is an installed rule.
 type Flow struct{ object }
 
-// CreateFlow installs a rule that delivers to qp: an RSS queue pair, or a raw packet one with a receive queue. It
-// takes effect at once, so the queues must be ready. EPERM means CAP_NET_RAW is missing.
+// CreateFlow installs a rule that delivers to qp: an RSS queue pair, or a raw packet one with a
+// receive queue. It takes effect at once, so the queues must be ready. EPERM means CAP_NET_RAW is
+// missing.
 func (qp *QP) CreateFlow(a FlowAttr) (*Flow, error) {
-	noun := fmt.Sprintf("flow rule of type %d and priority %d with %d conditions", a.Type, a.Priority, len(a.Specs))
+	noun := fmt.Sprintf("flow rule of type %d and priority %d with %d conditions",
+		a.Type, a.Priority, len(a.Specs))
 	core, counters, err := a.encode(noun, qp.handle)
 	if err != nil {
 		return nil, err
@@ -54,7 +59,8 @@ func (qp *QP) CreateFlow(a FlowAttr) (*Flow, error) {
 	return f, nil
 }
 
-// encode returns the command struct with its specifications, and the counters object it names, if any.
+// encode returns the command struct with its specifications, and the counters object it names, if
+// any.
 func (a FlowAttr) encode(noun string, qp uint32) ([]byte, *Counters, error) {
 	if a.Port == 0 {
 		a.Port = 1
@@ -73,8 +79,9 @@ func (a FlowAttr) encode(noun string, qp uint32) ([]byte, *Counters, error) {
 			counters = s.counters
 		}
 	}
-	req := CreateFlowReq{QPHandle: qp, FlowAttr: FlowAttrHdr{Type: a.Type, Size: uint16(len(specs)), Priority: a.Priority,
-		NumOfSpecs: uint8(len(a.Specs)), Port: a.Port}}
+	req := CreateFlowReq{QPHandle: qp,
+		FlowAttr: FlowAttrHdr{Type: a.Type, Size: uint16(len(specs)), Priority: a.Priority,
+			NumOfSpecs: uint8(len(a.Specs)), Port: a.Port}}
 	if a.DontTrap {
 		req.FlowAttr.Flags = FlowFlagDontTrap
 	}

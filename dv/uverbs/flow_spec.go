@@ -2,16 +2,17 @@ package uverbs
 
 import "fmt"
 
-// FlowSpec is one condition or action of a flow rule, in the kernel's bytes. Make it with the Spec methods of the
-// match types, or with Tag, Drop and Count.
+// FlowSpec is one condition or action of a flow rule, in the kernel's bytes. Make it with the Spec
+// methods of the match types, or with Tag, Drop and Count.
 type FlowSpec struct {
 	raw      []byte
 	wrong    string // why it cannot be sent
 	counters *Counters
 }
 
-// EthMatch matches the Ethernet header. Bits outside a mask must be zero in the value. A zero VLANMask matches tagged and
-// untagged frames alike; "untagged only" cannot be said. EtherType is the one behind the last tag.
+// EthMatch matches the Ethernet header. Bits outside a mask must be zero in the value. A zero
+// VLANMask matches tagged and untagged frames alike; "untagged only" cannot be said. EtherType is
+// the one behind the last tag.
 type EthMatch struct {
 	Dst, DstMask   [6]byte
 	Src, SrcMask   [6]byte
@@ -26,14 +27,17 @@ func (m EthMatch) Spec() FlowSpec {
 		m.EtherTypeMask = 0xffff
 	}
 	return newSpec(FlowSpecTypeEth,
-		FlowEthFilter{DstMAC: m.Dst, SrcMAC: m.Src, EtherType: ToBE16(m.EtherType), VLANTag: ToBE16(m.VLAN)},
-		FlowEthFilter{DstMAC: m.DstMask, SrcMAC: m.SrcMask, EtherType: ToBE16(m.EtherTypeMask), VLANTag: ToBE16(m.VLANMask)})
+		FlowEthFilter{DstMAC: m.Dst, SrcMAC: m.Src,
+			EtherType: ToBE16(m.EtherType), VLANTag: ToBE16(m.VLAN)},
+		FlowEthFilter{DstMAC: m.DstMask, SrcMAC: m.SrcMask, EtherType: ToBE16(m.EtherTypeMask),
+			VLANTag: ToBE16(m.VLANMask)})
 }
 
 // ExactMAC is the mask of a MAC address that must match whole.
 var ExactMAC = [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// IPv4Match matches the IPv4 header; the zero value matches any. (TTL and flags cannot be matched on mlx5.)
+// IPv4Match matches the IPv4 header; the zero value matches any. (TTL and flags cannot be matched
+// on mlx5.)
 type IPv4Match struct {
 	Src, SrcMask     [4]byte
 	Dst, DstMask     [4]byte
@@ -48,7 +52,8 @@ func (m IPv4Match) Spec() FlowSpec {
 		FlowIPv4Filter{SrcIP: m.SrcMask, DstIP: m.DstMask, Proto: m.ProtoMask, TOS: m.TOSMask})
 }
 
-// IPv6Match matches the IPv6 header; the zero value matches any. (The hop limit cannot be matched on mlx5.)
+// IPv6Match matches the IPv6 header; the zero value matches any. (The hop limit cannot be matched
+// on mlx5.)
 type IPv6Match struct {
 	Src, SrcMask                   [16]byte
 	Dst, DstMask                   [16]byte
@@ -60,12 +65,15 @@ type IPv6Match struct {
 // Spec encodes the condition.
 func (m IPv6Match) Spec() FlowSpec {
 	return newSpec(FlowSpecTypeIPv6,
-		FlowIPv6Filter{SrcIP: m.Src, DstIP: m.Dst, FlowLabel: ToBE32(m.FlowLabel), NextHdr: m.NextHeader, TrafficClass: m.TrafficClass},
-		FlowIPv6Filter{SrcIP: m.SrcMask, DstIP: m.DstMask, FlowLabel: ToBE32(m.FlowLabelMask), NextHdr: m.NextHeaderMask, TrafficClass: m.TrafficClassMask})
+		FlowIPv6Filter{SrcIP: m.Src, DstIP: m.Dst, FlowLabel: ToBE32(m.FlowLabel),
+			NextHdr: m.NextHeader, TrafficClass: m.TrafficClass},
+		FlowIPv6Filter{SrcIP: m.SrcMask, DstIP: m.DstMask, FlowLabel: ToBE32(m.FlowLabelMask),
+			NextHdr: m.NextHeaderMask, TrafficClass: m.TrafficClassMask})
 }
 
-// PortMatch matches the ports of a TCP or UDP header; the zero value matches any ports, so the condition is then
-// just "is TCP" or "is UDP". Fragments other than the first have no ports and do not match.
+// PortMatch matches the ports of a TCP or UDP header; the zero value matches any ports, so the
+// condition is then just "is TCP" or "is UDP". Fragments other than the first have no ports and do
+// not match.
 type PortMatch struct {
 	Dst, DstMask uint16
 	Src, SrcMask uint16
@@ -86,7 +94,8 @@ func (m PortMatch) spec(kind uint32) FlowSpec {
 // Tag makes completions of matching frames carry id, which has 24 bits.
 func Tag(id uint32) FlowSpec {
 	const n = 16
-	s := FlowSpec{raw: bytesOf(FlowSpecActionTag{Hdr: FlowSpecHdr{Type: FlowSpecTypeActionTag, Size: n}, TagID: id})}
+	s := FlowSpec{raw: bytesOf(FlowSpecActionTag{Hdr: FlowSpecHdr{Type: FlowSpecTypeActionTag,
+		Size: n}, TagID: id})}
 	if id >= 1<<24 {
 		s.wrong = fmt.Sprintf("tag %#x has more than 24 bits", id)
 	}
@@ -97,7 +106,8 @@ func Tag(id uint32) FlowSpec {
 func Count(c *Counters) FlowSpec {
 	const n = 16
 	return FlowSpec{counters: c,
-		raw: bytesOf(FlowSpecActionCount{Hdr: FlowSpecHdr{Type: FlowSpecTypeActionCount, Size: n}, Handle: c.handle})}
+		raw: bytesOf(FlowSpecActionCount{Hdr: FlowSpecHdr{Type: FlowSpecTypeActionCount, Size: n},
+			Handle: c.handle})}
 }
 
 // Inner returns the condition applied to the header inside a tunnel.
@@ -117,7 +127,8 @@ func newSpec(kind uint32, value, mask any) FlowSpec {
 	s := FlowSpec{raw: append(append(head, v...), m...)}
 	for i := range v {
 		if v[i]&^m[i] != 0 {
-			s.wrong = fmt.Sprintf("byte %d of the value, %#x, has bits outside the mask, %#x", i, v[i], m[i])
+			s.wrong = fmt.Sprintf("byte %d of the value, %#x, has bits outside the mask, %#x", i,
+				v[i], m[i])
 		}
 	}
 	return s

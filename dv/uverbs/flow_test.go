@@ -6,7 +6,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// TestFlowSpecBytes checks each condition at the offsets of the uAPI structs; all bytes not named are zero.
+// TestFlowSpecBytes checks each condition at the offsets of the uAPI structs; all bytes not named
+// are zero.
 func TestFlowSpecBytes(t *testing.T) {
 	six := func(b byte) (a [6]byte) {
 		for i := range a {
@@ -29,17 +30,22 @@ func TestFlowSpecBytes(t *testing.T) {
 		spec FlowSpec
 		want string
 	}{
-		{"eth", EthMatch{Dst: six(0x10), DstMask: all6, Src: six(0x20), SrcMask: all6, EtherType: 0x86dd, VLAN: 0x0123, VLANMask: 0x0fff}.Spec(),
+		{"eth", EthMatch{Dst: six(0x10), DstMask: all6, Src: six(0x20), SrcMask: all6,
+			EtherType: 0x86dd, VLAN: 0x0123, VLANMask: 0x0fff}.Spec(),
 			"20000000 28000000 10111213 14152021 22232425 86dd0123 ffffffff ffffffff ffffffff ffff0fff"},
-		{"eth, nothing", EthMatch{}.Spec(), "20000000 28000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000"},
-		{"ipv4", IPv4Match{Src: [4]byte{10, 0, 0, 1}, SrcMask: [4]byte{255, 255, 255, 255}, Dst: [4]byte{10, 1, 0, 0}, DstMask: [4]byte{255, 255, 0, 0},
+		{"eth, nothing", EthMatch{}.Spec(),
+			"20000000 28000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000"},
+		{"ipv4", IPv4Match{Src: [4]byte{10, 0, 0, 1}, SrcMask: [4]byte{255, 255, 255, 255},
+			Dst: [4]byte{10, 1, 0, 0}, DstMask: [4]byte{255, 255, 0, 0},
 			Proto: 17, ProtoMask: 0xff, TOS: 0xb8, TOSMask: 0xfc}.Spec(),
 			"30000000 20000000 0a000001 0a010000 11b80000 ffffffff ffff0000 fffc0000"},
-		{"ipv6", IPv6Match{Src: v6(0x10), SrcMask: allv6, Dst: v6(0x30), DstMask: allv6, FlowLabel: 0x12345, FlowLabelMask: 0xfffff,
+		{"ipv6", IPv6Match{Src: v6(0x10), SrcMask: allv6, Dst: v6(0x30), DstMask: allv6,
+			FlowLabel: 0x12345, FlowLabelMask: 0xfffff,
 			NextHeader: 58, NextHeaderMask: 0xff, TrafficClass: 1, TrafficClassMask: 3}.Spec(),
 			`31000000 58000000 10111213 14151617 18191a1b 1c1d1e1f 30313233 34353637 38393a3b 3c3d3e3f 00012345 3a010000
 			 ffffffff ffffffff ffffffff ffffffff ffffffff ffffffff ffffffff ffffffff 000fffff ff030000`},
-		{"tcp", PortMatch{Dst: 443, DstMask: 0xffff, Src: 0x8000, SrcMask: 0x8000}.TCP(), "40000000 10000000 01bb8000 ffff8000"},
+		{"tcp", PortMatch{Dst: 443, DstMask: 0xffff, Src: 0x8000, SrcMask: 0x8000}.TCP(),
+			"40000000 10000000 01bb8000 ffff8000"},
 		{"is udp", PortMatch{}.UDP(), "41000000 10000000 00000000 00000000"},
 		{"inner udp", PortMatch{}.UDP().Inner(), "41010000 10000000 00000000 00000000"},
 		{"tag", Tag(0xabcdef), "00100000 10000000 efcdab00 00000000"},
@@ -56,15 +62,18 @@ func TestFlowSpecBytes(t *testing.T) {
 
 func TestFlowHeader(t *testing.T) {
 	f := newFixture(t)
-	must[*Flow](t)(f.rss.CreateFlow(FlowAttr{Type: FlowNormal, Priority: 3, Port: 2, DontTrap: true, Specs: []FlowSpec{{raw: vec(t, "01100000 08000000")}, Tag(1)}}))
+	must[*Flow](t)(f.rss.CreateFlow(FlowAttr{Type: FlowNormal, Priority: 3, Port: 2, DontTrap: true,
+		Specs: []FlowSpec{{raw: vec(t, "01100000 08000000")}, Tag(1)}}))
 	c := f.k.last("CREATE_FLOW")
 	h := byte(f.rss.Handle())
-	same(t, "header", c.in[0][:24], []byte{0, 0, 0, 0, h, 0, 0, 0, 0, 0, 0, 0, 24, 0, 3, 0, 2, 0, 0, 2, 2, 0, 0, 0})
+	same(t, "header", c.in[0][:24], []byte{0, 0, 0, 0, h, 0, 0, 0, 0, 0, 0, 0, 24, 0, 3,
+		0, 2, 0, 0, 2, 2, 0, 0, 0})
 	if c.in[0x1000] != nil || c.out[0x1001] != nil {
 		t.Error("a driver part without counters")
 	}
 	must[*Flow](t)(f.rss.CreateFlow(FlowAttr{Type: FlowAllDefault}))
-	same(t, "no conditions", f.k.last("CREATE_FLOW").in[0], []byte{0, 0, 0, 0, h, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0})
+	same(t, "no conditions", f.k.last("CREATE_FLOW").in[0], []byte{0, 0, 0, 0, h, 0, 0, 0, 1, 0, 0,
+		0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0})
 }
 
 // TestFlowCounters: the driver part points to a table that says which number goes where.
@@ -78,7 +87,8 @@ func TestFlowCounters(t *testing.T) {
 	}
 	must[*Flow](t)(f.rss.CreateFlow(FlowAttr{Specs: []FlowSpec{Count(f.counters)}}))
 	uhw := f.k.last("CREATE_FLOW").in[0x1000]
-	same(t, "counts of the driver part", append(uhw[:8:8], uhw[16:]...), []byte{1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0})
+	same(t, "counts of the driver part", append(uhw[:8:8], uhw[16:]...),
+		[]byte{1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0})
 	same(t, "table", table, []byte{0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0})
 	if h := f.k.last("CREATE_FLOW").in[0][32:36]; u32(h) != f.counters.Handle() {
 		t.Errorf("counters handle % x", h)

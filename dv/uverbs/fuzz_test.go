@@ -21,7 +21,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzCaps decodes answers of any content: no division by zero, no negative sizes, and always something to print.
+// FuzzCaps decodes answers of any content: no division by zero, no negative sizes, and always
+// something to print.
 func FuzzCaps(f *testing.F) {
 	f.Add([]byte{}, []byte{}, []byte{})
 	k := &fakeKernel{}

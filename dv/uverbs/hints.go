@@ -35,8 +35,8 @@ func hint(o *op, errno unix.Errno, m memory) string {
 	return "unexpected; the kernel log may say why: dmesg | grep mlx5"
 }
 
-// isCapError reports commands whose EPERM is about a capability and not about locked memory: the kernel checks the
-// capability first.
+// isCapError reports commands whose EPERM is about a capability and not about locked memory: the
+// kernel checks the capability first.
 func isCapError(o *op, errno unix.Errno) bool {
 	return errno == unix.EPERM && (o == opCreateQP || o == opCreateWQ)
 }

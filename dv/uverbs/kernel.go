@@ -6,39 +6,46 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// Kernel is one opened device node: everything a process may ask of /dev/infiniband/uverbsN. It is implemented by
-// the real node (OpenNode), by the software NIC (dv/simnic) and by a recorded conversation (Replay).
+// Kernel is one opened device node: everything a process may ask of /dev/infiniband/uverbsN. It is
+// implemented by the real node (OpenNode), by the software NIC (dv/simnic) and by a recorded
+// conversation (Replay).
 //
-// Event descriptors (asynchronous events, completion channels) need no method: they appear in replies as real file
-// descriptors of this process, close-on-exec and blocking, one record per read.
+// Event descriptors (asynchronous events, completion channels) need no method: they appear in
+// replies as real file descriptors of this process, close-on-exec and blocking, one record per
+// read.
 //
 // All methods may be called concurrently, Close included; calls after Close fail with EBADF.
 type Kernel interface {
-	// Ioctl is ioctl(fd, RDMA_VERBS_IOCTL, buf). buf is an IoctlHdr and its IoctlAttr, edited in place; addresses in
-	// attributes are addresses of this process outside the Go heap. buf itself is outside the Go heap too. The error
-	// is a unix.Errno.
+	// Ioctl is ioctl(fd, RDMA_VERBS_IOCTL, buf). buf is an IoctlHdr and its IoctlAttr, edited in
+	// place; addresses in attributes are addresses of this process outside the Go heap. buf itself
+	// is outside the Go heap too. The error is a unix.Errno.
 	Ioctl(buf []byte) error
 
-	// Mmap maps length bytes, one system page, of device registers at offset of the node. The error is a unix.Errno.
+	// Mmap maps length bytes, one system page, of device registers at offset of the node. The error
+	// is a unix.Errno.
 	Mmap(offset int64, length int, writable bool) (*Page, error)
 
-	// Close closes the descriptor. The kernel destroys what was created through it once no mapping is left.
+	// Close closes the descriptor. The kernel destroys what was created through it once no mapping
+	// is left.
 	Close() error
 }
 
-// Page is one mapped page of device registers. Pages of the real node have Mem. Pages of the in-process model have
-// Trap, and may have TrapCopy: the model acts on the caller's goroutine, before Store64 or Copy returns.
+// Page is one mapped page of device registers. Pages of the real node have Mem. Pages of the
+// in-process model have Trap, and may have TrapCopy: the model acts on the caller's goroutine,
+// before Store64 or Copy returns.
 type Page struct {
 	Mem      *mmio.Region
 	Trap     func(off int, v uint64)
 	TrapCopy func(off int, b []byte) // nil: a copy is as many stores
 
-	// WriteCombining says that the page is mapped so. Each store is flushed then, before the next may join it.
+	// WriteCombining says that the page is mapped so. Each store is flushed then, before the next
+	// may join it.
 	WriteCombining bool
 }
 
-// Store64 stores the 8 bytes of v, most significant first, at byte offset off, which must be a multiple of 8. On
-// hardware it is one plain store, so a device sees it whole; it contains no barrier.
+// Store64 stores the 8 bytes of v, most significant first, at byte offset off, which must be a
+// multiple of 8. On hardware it is one plain store, so a device sees it whole; it contains no
+// barrier.
 func (p *Page) Store64(off int, v uint64) {
 	if p.Trap != nil {
 		p.Trap(off, v)
@@ -50,8 +57,9 @@ func (p *Page) Store64(off int, v uint64) {
 	}
 }
 
-// Copy writes b, whole lines of 64 bytes, at byte offset off, a multiple of 64, first to last: a work request into a
-// doorbell register ("BlueFlame"), which is to be on a write-combining page. b must not change meanwhile.
+// Copy writes b, whole lines of 64 bytes, at byte offset off, a multiple of 64, first to last: a
+// work request into a doorbell register ("BlueFlame"), which is to be on a write-combining page. b
+// must not change meanwhile.
 func (p *Page) Copy(off int, b []byte) {
 	switch {
 	case p.TrapCopy != nil:

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// object is what all kernel objects have in common. A handle is an index into the table of the opened node; 0 is a
-// valid one.
+// object is what all kernel objects have in common. A handle is an index into the table of the
+// opened node; 0 is a valid one.
 type object struct {
 	c      *Context
 	noun   string // for messages: "completion queue of 1024 entries"
@@ -21,7 +21,8 @@ type object struct {
 // Handle returns the kernel's handle of the object, unique among the living objects of the context.
 func (o *object) Handle() uint32 { return o.handle }
 
-// destroy runs the destroying command once. The object stays, and may be closed again, when the kernel still has it.
+// destroy runs the destroying command once. The object stays, and may be closed again, when the
+// kernel still has it.
 func (o *object) destroy(w write) error {
 	o.c.mu.Lock()
 	defer o.c.mu.Unlock()

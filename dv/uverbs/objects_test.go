@@ -55,11 +55,14 @@ func (f *fixture) fill(t testing.TB) {
 	f.pd = must[*PD](t)(c.AllocPD())
 	f.mr = must[*MR](t)(f.pd.RegMR(region(t, 1<<16), AccessLocalWrite))
 	f.channel = must[*CompChannel](t)(c.CreateCompChannel())
-	f.cqAttr = CQAttr{Entries: 64, Buf: region(t, 64*64), DBR: dbr.Sub(0, 8), Channel: f.channel, UserHandle: 1}
+	f.cqAttr = CQAttr{Entries: 64, Buf: region(t, 64*64), DBR: dbr.Sub(0, 8),
+		Channel: f.channel, UserHandle: 1}
 	f.cq = must[*CQ](t)(c.CreateCQ(f.cqAttr))
-	f.qpAttr = QPAttr{CQ: f.cq, Entries: 64, SQBuf: region(t, 64*64), DBR: dbr.Sub(64, 8), UserIndex: 1}
+	f.qpAttr = QPAttr{CQ: f.cq, Entries: 64, SQBuf: region(t, 64*64),
+		DBR: dbr.Sub(64, 8), UserIndex: 1}
 	f.qp = must[*QP](t)(f.pd.CreateRawQP(f.qpAttr))
-	f.wqAttr = WQAttr{CQ: f.cq, Entries: 256, Buf: region(t, 4096), DBR: dbr.Sub(128, 8), UserIndex: 2}
+	f.wqAttr = WQAttr{CQ: f.cq, Entries: 256, Buf: region(t, 4096),
+		DBR: dbr.Sub(128, 8), UserIndex: 2}
 	f.wq = must[*WQ](t)(f.pd.CreateWQ(f.wqAttr))
 	f.table = must[*IndTable](t)(c.CreateIndirectionTable([]*WQ{f.wq}, 3))
 	f.rss = must[*QP](t)(f.pd.CreateRSSQP(RSSAttr{Table: f.table, Fields: HashFieldsIPv4}))
@@ -70,9 +73,12 @@ func (f *fixture) fill(t testing.TB) {
 // closers are the objects that have a handle, in an order the kernel accepts.
 func (f *fixture) closers() []closer {
 	return []closer{
-		{"flow", "DESTROY_FLOW", f.flow.Close}, {"counters", "COUNTERS_DESTROY", f.counters.Close}, {"rss", "DESTROY_QP", f.rss.Close},
-		{"table", "DESTROY_RWQ_IND_TBL", f.table.Close}, {"wq", "DESTROY_WQ", f.wq.Close}, {"qp", "DESTROY_QP", f.qp.Close},
-		{"cq", "DESTROY_CQ", f.cq.Close}, {"mr", "DEREG_MR", f.mr.Close}, {"pd", "DEALLOC_PD", f.pd.Close},
+		{"flow", "DESTROY_FLOW", f.flow.Close}, {"counters", "COUNTERS_DESTROY", f.counters.Close},
+		{"rss", "DESTROY_QP", f.rss.Close},
+		{"table", "DESTROY_RWQ_IND_TBL", f.table.Close}, {"wq", "DESTROY_WQ", f.wq.Close},
+		{"qp", "DESTROY_QP", f.qp.Close},
+		{"cq", "DESTROY_CQ", f.cq.Close}, {"mr", "DEREG_MR", f.mr.Close},
+		{"pd", "DEALLOC_PD", f.pd.Close},
 	}
 }
 
@@ -125,7 +131,8 @@ func TestCloseTwice(t *testing.T) {
 			t.Errorf("close %s twice: %v", o.name, err)
 		}
 	}
-	if err := errors.Join(f.channel.Close(), f.channel.Close(), f.c.Close(), f.c.Close()); err != nil {
+	if err := errors.Join(f.channel.Close(), f.channel.Close(), f.c.Close(),
+		f.c.Close()); err != nil {
 		t.Error(err)
 	}
 	if f.k.closed != 1 {
@@ -135,7 +142,8 @@ func TestCloseTwice(t *testing.T) {
 
 func TestCloseConcurrently(t *testing.T) {
 	f := newFixture(t)
-	for _, o := range append(f.closers(), closer{"channel", "", f.channel.Close}, closer{"context", "", f.c.Close}) {
+	for _, o := range append(f.closers(), closer{"channel", "", f.channel.Close},
+		closer{"context", "", f.c.Close}) {
 		before := len(f.k.names())
 		var wg sync.WaitGroup
 		for range 8 {
@@ -152,7 +160,8 @@ func TestCloseConcurrently(t *testing.T) {
 	}
 }
 
-// TestCloseContextFirst: the kernel frees everything with the node, so later Closes have nothing to do.
+// TestCloseContextFirst: the kernel frees everything with the node, so later Closes have nothing to
+// do.
 func TestCloseContextFirst(t *testing.T) {
 	f := newFixture(t)
 	if err := f.c.Close(); err != nil {
@@ -168,14 +177,15 @@ func TestCloseContextFirst(t *testing.T) {
 	}
 }
 
-// TestCloseAgainstUse runs commands while everything is closed: none may reach a dead handle or a closed node, which
-// the fake kernel would notice.
+// TestCloseAgainstUse runs commands while everything is closed: none may reach a dead handle or a
+// closed node, which the fake kernel would notice.
 func TestCloseAgainstUse(t *testing.T) {
 	f := newFixture(t)
 	var wg sync.WaitGroup
 	for _, m := range methods() {
 		wg.Go(func() {
-			if err := m.run(f); err != nil && !errors.Is(err, ErrClosed) && !errors.Is(err, unix.EINVAL) {
+			if err := m.run(f); err != nil && !errors.Is(err, ErrClosed) &&
+				!errors.Is(err, unix.EINVAL) {
 				t.Errorf("%s: %v", m.name, err)
 			}
 		})
@@ -197,7 +207,8 @@ func TestDestroyErrors(t *testing.T) {
 			f.k.refuseWith(o.command, tc.errno)
 			err := o.close()
 			var e *Error
-			if !errors.Is(err, tc.errno) || !errors.As(err, &e) || e.Cmd != "destroy" || e.Object == "" {
+			if !errors.Is(err, tc.errno) || !errors.As(err, &e) ||
+				e.Cmd != "destroy" || e.Object == "" {
 				t.Errorf("close %s with %v: %v", o.name, tc.errno, err)
 			}
 			f.k.refuseWith("", 0)
@@ -250,35 +261,58 @@ type method struct {
 
 func methods() []method {
 	return []method{
-		{"QueryPort", "QUERY_PORT", "", func(f *fixture) error { _, err := f.c.QueryPort(1); return err }},
+		{"QueryPort", "QUERY_PORT", "",
+			func(f *fixture) error { _, err := f.c.QueryPort(1); return err }},
 		{"AllocPD", "ALLOC_PD", "", func(f *fixture) error { _, err := f.c.AllocPD(); return err }},
-		{"CreateCompChannel", "CREATE_COMP_CHANNEL", "", func(f *fixture) error { _, err := f.c.CreateCompChannel(); return err }},
-		{"CreateCQ", "CREATE_CQ", "", func(f *fixture) error { a := f.cqAttr; a.Channel = nil; _, err := f.c.CreateCQ(a); return err }},
-		{"CreateCounters", "COUNTERS_CREATE", "", func(f *fixture) error { _, err := f.c.CreateCounters(); return err }},
-		{"RegMR", "REG_MR", "pd", func(f *fixture) error { _, err := f.pd.RegMR(f.cqAttr.Buf, AccessLocalWrite); return err }},
+		{"CreateCompChannel", "CREATE_COMP_CHANNEL", "",
+			func(f *fixture) error { _, err := f.c.CreateCompChannel(); return err }},
+		{"CreateCQ", "CREATE_CQ", "", func(f *fixture) error {
+			a := f.cqAttr
+			a.Channel = nil
+			_,
+				err := f.c.CreateCQ(a)
+			return err
+		}},
+		{"CreateCounters", "COUNTERS_CREATE", "",
+			func(f *fixture) error { _, err := f.c.CreateCounters(); return err }},
+		{"RegMR", "REG_MR", "pd", func(f *fixture) error {
+			_,
+				err := f.pd.RegMR(f.cqAttr.Buf, AccessLocalWrite)
+			return err
+		}},
 		{"Moderate", "MODIFY_CQ", "cq", func(f *fixture) error { return f.cq.Moderate(1, 1) }},
-		{"CreateRawQP", "CREATE_QP", "pd", func(f *fixture) error { _, err := f.pd.CreateRawQP(f.qpAttr); return err }},
-		{"CreateRSSQP", "CREATE_QP", "pd", func(f *fixture) error { _, err := f.pd.CreateRSSQP(RSSAttr{Table: f.table}); return err }},
+		{"CreateRawQP", "CREATE_QP", "pd",
+			func(f *fixture) error { _, err := f.pd.CreateRawQP(f.qpAttr); return err }},
+		{"CreateRSSQP", "CREATE_QP", "pd", func(f *fixture) error {
+			_,
+				err := f.pd.CreateRSSQP(RSSAttr{Table: f.table})
+			return err
+		}},
 		{"Init", "MODIFY_QP", "qp", func(f *fixture) error { return f.qp.Init(1) }},
 		{"ToReady", "MODIFY_QP", "qp", func(f *fixture) error { return f.qp.ToReady(1) }},
 		{"Query", "QUERY_QP", "qp", func(f *fixture) error { _, err := f.qp.Query(); return err }},
 		{"Reset", "QUERY_QP", "qp", func(f *fixture) error { return f.qp.Reset() }},
-		{"CreateWQ", "CREATE_WQ", "pd", func(f *fixture) error { _, err := f.pd.CreateWQ(f.wqAttr); return err }},
+		{"CreateWQ", "CREATE_WQ", "pd",
+			func(f *fixture) error { _, err := f.pd.CreateWQ(f.wqAttr); return err }},
 		{"Ready", "MODIFY_WQ", "wq", func(f *fixture) error { return f.wq.Ready() }},
 		{"Recover", "MODIFY_WQ", "wq", func(f *fixture) error { return f.wq.Recover() }},
 		{"CreateIndirectionTable", "CREATE_RWQ_IND_TBL", "wq", func(f *fixture) error {
 			_, err := f.c.CreateIndirectionTable([]*WQ{f.wq}, 0)
 			return err
 		}},
-		{"CreateFlow", "CREATE_FLOW", "rss", func(f *fixture) error { _, err := f.rss.CreateFlow(FlowAttr{}); return err }},
-		{"ReadCounters", "COUNTERS_READ", "counters", func(f *fixture) error { _, _, err := f.counters.Read(); return err }},
+		{"CreateFlow", "CREATE_FLOW", "rss",
+			func(f *fixture) error { _, err := f.rss.CreateFlow(FlowAttr{}); return err }},
+		{"ReadCounters", "COUNTERS_READ", "counters",
+			func(f *fixture) error { _, _, err := f.counters.Read(); return err }},
 	}
 }
 
 // TestErrnoTable crosses what a kernel can answer with everything that can be asked.
 func TestErrnoTable(t *testing.T) {
-	errnos := []unix.Errno{unix.EPERM, unix.ENOENT, unix.EINTR, unix.EIO, unix.EBADF, unix.EAGAIN, unix.ENOMEM, unix.EACCES, unix.EFAULT, unix.EBUSY,
-		unix.EEXIST, unix.ENODEV, unix.EINVAL, unix.EMFILE, unix.ENOTTY, unix.ENOSPC, unix.ENOSYS, unix.EPROTONOSUPPORT, unix.EOPNOTSUPP, enotsupp, unix.ETIMEDOUT}
+	errnos := []unix.Errno{unix.EPERM, unix.ENOENT, unix.EINTR, unix.EIO, unix.EBADF, unix.EAGAIN,
+		unix.ENOMEM, unix.EACCES, unix.EFAULT, unix.EBUSY,
+		unix.EEXIST, unix.ENODEV, unix.EINVAL, unix.EMFILE, unix.ENOTTY, unix.ENOSPC, unix.ENOSYS,
+		unix.EPROTONOSUPPORT, unix.EOPNOTSUPP, enotsupp, unix.ETIMEDOUT}
 	f := newFixture(t)
 	for _, m := range methods() {
 		for _, errno := range errnos {

@@ -1,6 +1,7 @@
 package uverbs
 
-// op is one thing that can be asked of the kernel: how it is called in messages and which command it is.
+// op is one thing that can be asked of the kernel: how it is called in messages and which command
+// it is.
 type op struct {
 	name string // the kernel's name, which also selects the hints
 	verb string

@@ -12,23 +12,25 @@ import (
 
 // Options say how to open a context. The zero value is useful.
 type Options struct {
-	// TxQPs is how many transmit queue pairs will want a doorbell register of their own, at most 511; further ones
-	// share register 0, which is correct but slower. Default 15.
+	// TxQPs is how many transmit queue pairs will want a doorbell register of their own, at most
+	// 511; further ones share register 0, which is correct but slower. Default 15.
 	TxQPs int
 
-	// WriteCombining asks for doorbell pages that take whole work requests (QP.BlueFlameSize). Where the machine
-	// refuses, or the device has no use for it, they are mapped uncached as ever.
+	// WriteCombining asks for doorbell pages that take whole work requests (QP.BlueFlameSize).
+	// Where the machine refuses, or the device has no use for it, they are mapped uncached as ever.
 	WriteCombining bool
 
-	// DriverID is the kernel driver of the device (enum rdma_driver_id), as RDMA netlink GET_CHARDEV tells it.
-	// Default DriverMLX5; any other driver's device refuses with EINVAL.
+	// DriverID is the kernel driver of the device (enum rdma_driver_id), as RDMA netlink
+	// GET_CHARDEV tells it. Default DriverMLX5; any other driver's device refuses with EINVAL.
 	DriverID uint32
 
-	// Environment tells what the process may do, for messages about locked memory. Default ReadEnvironment.
+	// Environment tells what the process may do, for messages about locked memory. Default
+	// ReadEnvironment.
 	Environment func() (Environment, error)
 
-	retryDelay time.Duration // before asking again when the device is not active yet; default 100 ms
-	pageSize   int           // default the system's
+	// before asking again when the device is not active yet; default 100 ms
+	retryDelay time.Duration
+	pageSize   int // default the system's
 }
 
 func (o Options) withDefaults() Options {
@@ -50,11 +52,13 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// scratchLen is enough for every command but the creation of a large indirection table, which takes its own.
+// scratchLen is enough for every command but the creation of a large indirection table, which takes
+// its own.
 const scratchLen = 4096
 
-// Open makes k a device context: GET_CONTEXT, the asynchronous event descriptor, the device's capabilities and its
-// doorbell pages. It owns k from here on: k is closed by Context.Close, or before Open returns an error.
+// Open makes k a device context: GET_CONTEXT, the asynchronous event descriptor, the device's
+// capabilities and its doorbell pages. It owns k from here on: k is closed by Context.Close, or
+// before Open returns an error.
 //
 // Open does not judge whether the device can carry raw packet queues: DeviceCaps.Check does.
 func Open(k Kernel, o Options) (*Context, error) {
@@ -64,7 +68,8 @@ func Open(k Kernel, o Options) (*Context, error) {
 		k.Close()
 		return nil, err
 	}
-	c := &Context{driver: o.DriverID, env: o.Environment, kernel: k, scratch: scratch, channels: map[*CompChannel]struct{}{}}
+	c := &Context{driver: o.DriverID, env: o.Environment, kernel: k, scratch: scratch,
+		channels: map[*CompChannel]struct{}{}}
 	if err := c.bringUp(o); err != nil {
 		c.Close()
 		return nil, err
@@ -104,8 +109,9 @@ type contextAnswer struct {
 
 const contextNoun = "device context"
 
-// getContext asks natively and, on kernels before 5.6, through the write command. (Newer kernels, about 6.15 on, do
-// not answer the write command by ioctl: they take its attribute 2 for an array of descriptors.)
+// getContext asks natively and, on kernels before 5.6, through the write command. (Newer kernels,
+// about 6.15 on, do not answer the write command by ioctl: they take its attribute 2 for an array
+// of descriptors.)
 func (c *Context) getContext(ask Mlx5AllocUcontextReqV2) (contextAnswer, error) {
 	a, err := c.getContextNative(ask)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
@@ -139,14 +145,15 @@ func (c *Context) getContextWrite(ask Mlx5AllocUcontextReqV2) (contextAnswer, er
 	return a, err
 }
 
-// openAsync makes the asynchronous event descriptor, unless the context's answer brought one. Objects bind to it when
-// they are created, so it comes first.
+// openAsync makes the asynchronous event descriptor, unless the context's answer brought one.
+// Objects bind to it when they are created, so it comes first.
 func (c *Context) openAsync(a contextAnswer) (*AsyncEvents, error) {
 	if a.asyncFD >= 0 {
 		return newAsyncEvents(a.asyncFD)
 	}
 	var fd uint64
-	err := c.callLocked(opAsyncEvents, "asynchronous event descriptor", nil, 0, ObjectAsyncEvent, MethodAsyncEventAlloc,
+	err := c.callLocked(opAsyncEvents, "asynchronous event descriptor", nil, 0,
+		ObjectAsyncEvent, MethodAsyncEventAlloc,
 		[]attr{{id: AttrAsyncEventFD, dir: dirNew, value: &fd}})
 	if err != nil {
 		return nil, err
@@ -167,8 +174,9 @@ func (c *Context) queryDevice(a contextAnswer) error {
 	return nil
 }
 
-// Probe asks an opened node, before it has a context, whether this package can talk to it: nil, or an error that
-// wraps ENOTTY or EPROTONOSUPPORT for a kernel before 5.0 or a file that is not a uverbs node. It changes nothing.
+// Probe asks an opened node, before it has a context, whether this package can talk to it: nil, or
+// an error that wraps ENOTTY or EPROTONOSUPPORT for a kernel before 5.0 or a file that is not a
+// uverbs node. It changes nothing.
 func Probe(k Kernel) error {
 	const noun = "uverbs node"
 	scratch, err := mmio.Alloc(scratchLen)

@@ -26,7 +26,8 @@ func descriptors(t *testing.T) int {
 
 func TestOpenConversation(t *testing.T) {
 	k, c := openFake(t, Options{})
-	if want := []string{"native GET_CONTEXT", "ASYNC_EVENT_ALLOC", "QUERY_DEVICE"}; !slices.Equal(k.names(), want) {
+	if want := []string{"native GET_CONTEXT", "ASYNC_EVENT_ALLOC",
+		"QUERY_DEVICE"}; !slices.Equal(k.names(), want) {
 		t.Errorf("commands %v, want %v", k.names(), want)
 	}
 	var want []mmapCall
@@ -49,7 +50,8 @@ func TestOpenOldKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if want := []string{"native GET_CONTEXT", "GET_CONTEXT", "QUERY_DEVICE"}; !slices.Equal(k.names(), want) {
+	if want := []string{"native GET_CONTEXT", "GET_CONTEXT",
+		"QUERY_DEVICE"}; !slices.Equal(k.names(), want) {
 		t.Errorf("commands %v, want %v", k.names(), want)
 	}
 	call := k.last("GET_CONTEXT")
@@ -82,14 +84,16 @@ func TestOpenRetriesOnce(t *testing.T) {
 
 	k = newFake(t)
 	k.refuseWith("native GET_CONTEXT", unix.EAGAIN)
-	if _, err := Open(k, Options{retryDelay: time.Nanosecond}); !errors.Is(err, unix.EAGAIN) || len(k.calls) != 2 {
+	if _, err := Open(k, Options{retryDelay: time.Nanosecond}); !errors.Is(err, unix.EAGAIN) ||
+		len(k.calls) != 2 {
 		t.Errorf("%v after %d tries", err, len(k.calls))
 	}
 }
 
 // TestOpenFailures: whatever step fails, nothing is left open and the node is closed once.
 func TestOpenFailures(t *testing.T) {
-	for _, step := range []string{"native GET_CONTEXT", "ASYNC_EVENT_ALLOC", "QUERY_DEVICE", "mmap"} {
+	for _, step := range []string{"native GET_CONTEXT",
+		"ASYNC_EVENT_ALLOC", "QUERY_DEVICE", "mmap"} {
 		t.Run(step, func(t *testing.T) {
 			k := newFake(t)
 			k.refuseWith(step, unix.ENOMEM)
@@ -132,7 +136,8 @@ func TestOpenClosesDescriptors(t *testing.T) {
 	}
 }
 
-// TestCloseUnmaps: no page of registers, which would keep the node alive, and no scratch memory is left.
+// TestCloseUnmaps: no page of registers, which would keep the node alive, and no scratch memory is
+// left.
 func TestCloseUnmaps(t *testing.T) {
 	k := newFake(t)
 	k.mem = []*mmio.Region{}
@@ -180,7 +185,8 @@ func TestOpenLargePages(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if want := []mmapCall{{0x3000000, 65536, true}, {0x3010000, 65536, true}}; !slices.Equal(k.mmaps, want) {
+	if want := []mmapCall{{0x3000000, 65536, true},
+		{0x3010000, 65536, true}}; !slices.Equal(k.mmaps, want) {
 		t.Errorf("mapped %v, want %v", k.mmaps, want)
 	}
 }
@@ -188,7 +194,8 @@ func TestOpenLargePages(t *testing.T) {
 func TestProbe(t *testing.T) {
 	for _, tc := range []struct {
 		errno, want unix.Errno
-	}{{0, 0}, {unix.ENOTTY, unix.ENOTTY}, {unix.EPROTONOSUPPORT, unix.EPROTONOSUPPORT}, {unix.EIO, unix.EIO}} {
+	}{{0, 0}, {unix.ENOTTY, unix.ENOTTY}, {unix.EPROTONOSUPPORT, unix.EPROTONOSUPPORT},
+		{unix.EIO, unix.EIO}} {
 		k := newFake(t)
 		if tc.errno != 0 {
 			k.refuseWith("PROBE", tc.errno)
@@ -209,10 +216,12 @@ func TestQueryPort(t *testing.T) {
 	if err != nil || !p.Active() || !p.Ethernet() || p.SpeedMbps != 100000 || p.PhysState != 5 {
 		t.Errorf("%+v, %v", p, err)
 	}
-	same(t, "core", k.last("QUERY_PORT").in[0], []byte{0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0})
+	same(t, "core", k.last("QUERY_PORT").in[0],
+		[]byte{0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0})
 }
 
-// TestRelaxedOrdering: the bit goes out only where it cannot fail, and a refusal is retried without it.
+// TestRelaxedOrdering: the bit goes out only where it cannot fail, and a refusal is retried without
+// it.
 func TestRelaxedOrdering(t *testing.T) {
 	f := newFixture(t)
 	access := func() uint32 { return u32(f.k.last("REG_MR").in[0][36:]) }
@@ -240,10 +249,14 @@ func TestRelaxedOrdering(t *testing.T) {
 	}
 }
 
-// TestMemlockFigures: the error of a registration has what was needed, what was pinned before and the limit.
+// TestMemlockFigures: the error of a registration has what was needed, what was pinned before and
+// the limit.
 func TestMemlockFigures(t *testing.T) {
 	k := newFake(t)
-	c, err := Open(k, Options{Environment: func() (Environment, error) { return Environment{Memlock: 1 << 20}, nil }})
+	c, err := Open(k, Options{Environment: func() (Environment,
+		error) {
+		return Environment{Memlock: 1 << 20}, nil
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +282,8 @@ func TestPageStoreIsBigEndian(t *testing.T) {
 	}
 }
 
-// A copy is the bytes as they are, on memory, to a model that takes copies, and to one that knows only stores.
+// A copy is the bytes as they are, on memory, to a model that takes copies, and to one that knows
+// only stores.
 func TestPageCopy(t *testing.T) {
 	mem, b := region(t, 4096), make([]byte, 128)
 	for i := range b {
@@ -290,8 +304,8 @@ func TestPageCopy(t *testing.T) {
 	same(t, "stores", got, b)
 }
 
-// TestWriteCombining: doorbell pages are write-combining when that is asked for and to be had, all of them; only then do
-// queue pairs with a register of their own take copies.
+// TestWriteCombining: doorbell pages are write-combining when that is asked for and to be had, all
+// of them; only then do queue pairs with a register of their own take copies.
 func TestWriteCombining(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -303,8 +317,10 @@ func TestWriteCombining(t *testing.T) {
 	}{
 		{"by default", Options{}, nil, 512, false, []int64{0x300000, 0x301000}},
 		{"asked for", Options{WriteCombining: true}, nil, 512, true, []int64{0x200000, 0x201000}},
-		{"refused by the machine", Options{WriteCombining: true}, unix.EPERM, 512, false, []int64{0x200000, 0x300000}},
-		{"no use for it", Options{WriteCombining: true}, nil, 0, false, []int64{0x300000, 0x301000}},
+		{"refused by the machine", Options{WriteCombining: true}, unix.EPERM, 512, false,
+			[]int64{0x200000, 0x300000}},
+		{"no use for it", Options{WriteCombining: true}, nil, 0, false,
+			[]int64{0x300000, 0x301000}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			k := newFake(t)
@@ -322,7 +338,8 @@ func TestWriteCombining(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			if c.WriteCombining() != tc.on || k.mmaps[0].offset != tc.mmaps[0] || k.mmaps[1].offset != tc.mmaps[1] {
+			if c.WriteCombining() != tc.on || k.mmaps[0].offset != tc.mmaps[0] ||
+				k.mmaps[1].offset != tc.mmaps[1] {
 				t.Errorf("write-combining %v, mapped %+v", c.WriteCombining(), k.mmaps[:2])
 			}
 			for i, p := range c.uars {
@@ -332,8 +349,10 @@ func TestWriteCombining(t *testing.T) {
 			}
 			for index, own := range map[uint32]bool{0: false, 1: true, 5: true} {
 				qp := &QP{object: object{c: c}}
-				if err := qp.bind(index); err != nil || (qp.BlueFlameSize == 256) != (own && tc.on) {
-					t.Errorf("register %d takes copies of %d bytes, %v", index, qp.BlueFlameSize, err)
+				if err := qp.bind(index); err != nil ||
+					(qp.BlueFlameSize == 256) != (own && tc.on) {
+					t.Errorf("register %d takes copies of %d bytes, %v",
+						index, qp.BlueFlameSize, err)
 				}
 			}
 		})

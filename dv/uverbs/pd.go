@@ -10,7 +10,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// PD is a protection domain: queues can use only the memory registered in theirs. One per context is enough.
+// PD is a protection domain: queues can use only the memory registered in theirs. One per context
+// is enough.
 type PD struct{ object }
 
 // AllocPD makes a protection domain.
@@ -37,10 +38,12 @@ type MR struct {
 	LKey uint32 // goes into work requests, in host order here
 }
 
-// RegMR registers mem with access rights (AccessLocalWrite and so on). The kernel pins its pages until the region is
-// closed. AccessRelaxedOrdering is left out where the kernel does not know it or refuses it.
+// RegMR registers mem with access rights (AccessLocalWrite and so on). The kernel pins its pages
+// until the region is closed. AccessRelaxedOrdering is left out where the kernel does not know it
+// or refuses it.
 //
-// ENOMEM or EPERM mean the memory lock limit; the error has the figures. mem is the caller's: free it after Close.
+// ENOMEM or EPERM mean the memory lock limit; the error has the figures. mem is the caller's: free
+// it after Close.
 func (pd *PD) RegMR(mem *mmio.Region, access uint32) (*MR, error) {
 	if !pd.c.caps.OptionalMRAccess {
 		access &^= AccessOptionalMask
@@ -55,9 +58,11 @@ func (pd *PD) RegMR(mem *mmio.Region, access uint32) (*MR, error) {
 func (pd *PD) regMR(mem *mmio.Region, access uint32) (*MR, error) {
 	mr := new(MR)
 	var r RegMRResp
-	err := pd.c.create(&mr.object, &r.MRHandle, write{op: opRegMR, noun: fmt.Sprintf("memory region of %d bytes", mem.Len()),
-		in:  RegMRReq{Start: mem.Addr(), Length: uint64(mem.Len()), HCAVA: mem.Addr(), PDHandle: pd.handle, AccessFlags: access},
-		out: &r, uses: []*object{&pd.object}, needs: pages(mem.Len())})
+	err := pd.c.create(&mr.object, &r.MRHandle,
+		write{op: opRegMR, noun: fmt.Sprintf("memory region of %d bytes", mem.Len()),
+			in: RegMRReq{Start: mem.Addr(), Length: uint64(mem.Len()), HCAVA: mem.Addr(),
+				PDHandle: pd.handle, AccessFlags: access},
+			out: &r, uses: []*object{&pd.object}, needs: pages(mem.Len())})
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,8 @@ type QPAttr struct {
 	// CQ receives the completions.
 	CQ *CQ
 
-	// Entries is the size of the send ring in basic blocks of 64 bytes: a power of two, at most DeviceCaps.MaxSendBlocks.
+	// Entries is the size of the send ring in basic blocks of 64 bytes: a power of two, at most
+	// DeviceCaps.MaxSendBlocks.
 	Entries int
 
 	// SQBuf is the ring: Entries*64 bytes, page aligned, zero.
@@ -20,7 +21,8 @@ type QPAttr struct {
 	// DBR is the doorbell record: 8 bytes, 8-aligned, zero. Word 1 is the send counter.
 	DBR *mmio.Region
 
-	// UserIndex comes back in completions (24 bits, below 0xffffff). Give each queue of a context its own.
+	// UserIndex comes back in completions (24 bits, below 0xffffff). Give each queue of a context
+	// its own.
 	UserIndex uint32
 
 	// UserHandle comes back in events about the queue.
@@ -30,13 +32,16 @@ type QPAttr struct {
 	MaxSendWR int
 }
 
-// QP is a queue pair: a raw packet one, which sends, or an RSS one (CreateRSSQP), which is only the target of flows.
+// QP is a queue pair: a raw packet one, which sends, or an RSS one (CreateRSSQP), which is only the
+// target of flows.
 type QP struct {
 	object
-	SQN           uint32 // send queue number, for control segments
-	Reg           *Page  // doorbell register, at byte RegOffset: nil for an RSS queue pair
-	RegOffset     int
-	BlueFlameSize int // bytes of each of the register's two halves, which take a work request in turn; 0: they must not
+	SQN       uint32 // send queue number, for control segments
+	Reg       *Page  // doorbell register, at byte RegOffset: nil for an RSS queue pair
+	RegOffset int
+	// bytes of each of the register's two halves, which take a work request in turn; 0: they must
+	// not
+	BlueFlameSize int
 
 	pd    *PD
 	state QPState // guarded by c.mu
@@ -44,8 +49,8 @@ type QP struct {
 
 const basicBlock = 64
 
-// CreateRawQP makes a raw packet queue pair in state RESET. EPERM means CAP_NET_RAW is missing. The memory of a is
-// the caller's and must live until Close returned nil.
+// CreateRawQP makes a raw packet queue pair in state RESET. EPERM means CAP_NET_RAW is missing. The
+// memory of a is the caller's and must live until Close returned nil.
 func (pd *PD) CreateRawQP(a QPAttr) (*QP, error) {
 	noun := fmt.Sprintf("raw packet queue pair of %d blocks", a.Entries)
 	if err := a.check(noun); err != nil {
@@ -73,7 +78,8 @@ func (a QPAttr) check(noun string) error {
 		return refusal(opCreateQP, noun, "it needs a completion queue")
 	}
 	if a.UserIndex >= Mlx5QPNoUserIndex {
-		return refusal(opCreateQP, noun, "user index %#x must be below %#x", a.UserIndex, Mlx5QPNoUserIndex)
+		return refusal(opCreateQP, noun, "user index %#x must be below %#x",
+			a.UserIndex, Mlx5QPNoUserIndex)
 	}
 	return checkRing(opCreateQP, noun, a.Entries, basicBlock, a.SQBuf, a.DBR)
 }
@@ -83,12 +89,14 @@ func (a QPAttr) core(pd *PD) ExCreateQPReq {
 	if wr == 0 {
 		wr = a.Entries
 	}
-	return ExCreateQPReq{UserHandle: a.UserHandle, PDHandle: pd.handle, SendCQHandle: a.CQ.handle, RecvCQHandle: a.CQ.handle,
-		MaxSendWR: uint32(wr), MaxSendSGE: 1, QPType: QPTypeRawPacket}
+	return ExCreateQPReq{UserHandle: a.UserHandle, PDHandle: pd.handle, SendCQHandle: a.CQ.handle,
+		RecvCQHandle: a.CQ.handle,
+		MaxSendWR:    uint32(wr), MaxSendSGE: 1, QPType: QPTypeRawPacket}
 }
 
 func (a QPAttr) driver() Mlx5CreateQPReq {
-	return Mlx5CreateQPReq{DBAddr: a.DBR.Addr(), SQWQECount: uint32(a.Entries), UIDX: a.UserIndex, SQBufAddr: a.SQBuf.Addr()}
+	return Mlx5CreateQPReq{DBAddr: a.DBR.Addr(), SQWQECount: uint32(a.Entries), UIDX: a.UserIndex,
+		SQBufAddr: a.SQBuf.Addr()}
 }
 
 // bind finds the doorbell register the kernel chose.
@@ -96,10 +104,13 @@ func (qp *QP) bind(index uint32) error {
 	caps := &qp.c.caps
 	page, offset := bfregAddress(index, caps.UARsPerPage, caps.BFRegSize)
 	if page >= len(qp.c.uars) {
-		return refusal(opCreateQP, qp.noun, "the kernel gave doorbell register %d, which is on page %d of %d", index, page, len(qp.c.uars))
+		return refusal(opCreateQP, qp.noun,
+			"the kernel gave doorbell register %d, which is on page %d of %d",
+			index, page, len(qp.c.uars))
 	}
 	qp.Reg, qp.RegOffset = qp.c.uars[page], offset
-	if qp.Reg.WriteCombining && index != 0 { // register 0 is for all queues that have none of their own
+	// register 0 is for all queues that have none of their own
+	if qp.Reg.WriteCombining && index != 0 {
 		qp.BlueFlameSize = int(caps.BFRegSize) / 2
 	}
 	return nil
@@ -107,5 +118,6 @@ func (qp *QP) bind(index uint32) error {
 
 // Close destroys the queue pair in whatever state it is; EBUSY while a flow points at it.
 func (qp *QP) Close() error {
-	return qp.destroy(write{op: opDestroyQP, in: DestroyQPReq{QPHandle: qp.handle}, out: &DestroyQPResp{}})
+	return qp.destroy(write{op: opDestroyQP,
+		in: DestroyQPReq{QPHandle: qp.handle}, out: &DestroyQPResp{}})
 }

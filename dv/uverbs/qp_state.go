@@ -19,8 +19,9 @@ type QPState uint8
 //	  ├─────────────────────────────── any but   ERR
 //	  └───────────────────────────────────────────┘
 //
-// Forbidden, and refused here with EINVAL before the kernel is asked: skipping a state upwards, going down other than
-// to RESET or ERR, RESET to ERR, and everything from ERR but RESET. (SQD and SQE exist for RDMA queues only.)
+// Forbidden, and refused here with EINVAL before the kernel is asked: skipping a state upwards,
+// going down other than to RESET or ERR, RESET to ERR, and everything from ERR but RESET. (SQD and
+// SQE exist for RDMA queues only.)
 const (
 	QPReset QPState = 0 // ring empty, counters zero
 	QPInit  QPState = 1 // has a port; a receive queue would receive
@@ -41,7 +42,8 @@ func (s QPState) String() string {
 	return fmt.Sprintf("state %d", uint8(s))
 }
 
-// mayBecome reports whether the kernel allows the step (linux drivers/infiniband/core/verbs.c, qp_state_table).
+// mayBecome reports whether the kernel allows the step (linux drivers/infiniband/core/verbs.c,
+// qp_state_table).
 func (s QPState) mayBecome(to QPState) bool {
 	switch to {
 	case QPReset:
@@ -60,8 +62,8 @@ type QPInfo struct {
 	Port  uint8
 }
 
-// ToReady takes the queue pair from RESET to RTS on port (counted from 1). The send word of the doorbell record must
-// be zero. On failure the queue pair is left where it got to.
+// ToReady takes the queue pair from RESET to RTS on port (counted from 1). The send word of the
+// doorbell record must be zero. On failure the queue pair is left where it got to.
 func (qp *QP) ToReady(port uint8) error {
 	if err := qp.Init(port); err != nil {
 		return err
@@ -74,11 +76,12 @@ func (qp *QP) ToReady(port uint8) error {
 
 // Init takes the queue pair from RESET to INIT on port (counted from 1).
 func (qp *QP) Init(port uint8) error {
-	return qp.modify(ModifyQPReq{AttrMask: QPAttrState | QPAttrPort, QPState: uint8(QPInit), PortNum: port})
+	return qp.modify(ModifyQPReq{AttrMask: QPAttrState | QPAttrPort,
+		QPState: uint8(QPInit), PortNum: port})
 }
 
-// Modify takes the queue pair to a state other than INIT. A step the state diagram forbids fails with EINVAL. An RSS
-// queue pair has no states: ENOSYS.
+// Modify takes the queue pair to a state other than INIT. A step the state diagram forbids fails
+// with EINVAL. An RSS queue pair has no states: ENOSYS.
 func (qp *QP) Modify(to QPState) error {
 	return qp.modify(ModifyQPReq{AttrMask: QPAttrState, QPState: uint8(to)})
 }
@@ -105,7 +108,8 @@ func (qp *QP) allowed(noun string, to QPState, mask uint32) error {
 	case qp.gone || qp.c.kernel == nil:
 		return qp.usable()
 	case qp.Reg == nil:
-		return &Error{Cmd: opModifyQP.verb, Object: noun, Errno: unix.ENOSYS, Hint: opHints[opModifyQP.name][unix.ENOSYS]}
+		return &Error{Cmd: opModifyQP.verb, Object: noun, Errno: unix.ENOSYS,
+			Hint: opHints[opModifyQP.name][unix.ENOSYS]}
 	case !qp.state.mayBecome(to):
 		return refusal(opModifyQP, noun, "there is no such step")
 	case (to == QPInit) != (mask&QPAttrPort != 0):
@@ -114,8 +118,8 @@ func (qp *QP) allowed(noun string, to QPState, mask uint32) error {
 	return nil
 }
 
-// Query asks for the state. It also makes the kernel read the state of the hardware's send queue, which the next
-// Modify presents to the firmware.
+// Query asks for the state. It also makes the kernel read the state of the hardware's send queue,
+// which the next Modify presents to the firmware.
 func (qp *QP) Query() (QPInfo, error) {
 	var r QueryQPResp
 	err := qp.c.write(write{op: opQueryQP, noun: qp.noun, uses: []*object{&qp.object},
@@ -123,9 +127,10 @@ func (qp *QP) Query() (QPInfo, error) {
 	return QPInfo{State: QPState(r.QPState), Port: r.PortNum}, err
 }
 
-// Reset takes a queue pair whose send queue hit an error back to RESET. It queries first: the firmware refuses a step
-// from a state it is not in, and the kernel's record does not follow errors. Afterwards: drop stale completions of
-// SQN, clear the doorbell record, start at index 0, ToReady.
+// Reset takes a queue pair whose send queue hit an error back to RESET. It queries first: the
+// firmware refuses a step from a state it is not in, and the kernel's record does not follow
+// errors. Afterwards: drop stale completions of SQN, clear the doorbell record, start at index 0,
+// ToReady.
 func (qp *QP) Reset() error {
 	if _, err := qp.Query(); err != nil {
 		return err
@@ -133,9 +138,10 @@ func (qp *QP) Reset() error {
 	return qp.Modify(QPReset)
 }
 
-// Replace is the other way out of an error, with fewer assumptions about firmware: it destroys the queue pair, makes a
-// new one from a (which needs a cleared ring and doorbell record, and a user index of its own so that late completions
-// can be told apart) and takes it to RTS. On failure the old queue pair may or may not be closed; the new one is.
+// Replace is the other way out of an error, with fewer assumptions about firmware: it destroys the
+// queue pair, makes a new one from a (which needs a cleared ring and doorbell record, and a user
+// index of its own so that late completions can be told apart) and takes it to RTS. On failure the
+// old queue pair may or may not be closed; the new one is.
 func (qp *QP) Replace(a QPAttr, port uint8) (*QP, error) {
 	if err := qp.Close(); err != nil {
 		return nil, err

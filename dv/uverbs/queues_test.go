@@ -11,7 +11,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// TestQPTransitions tries every step from every state: allowed ones reach the kernel, others do not.
+// TestQPTransitions tries every step from every state: allowed ones reach the kernel, others do
+// not.
 func TestQPTransitions(t *testing.T) {
 	allowed := map[[2]QPState]bool{
 		{QPReset, QPReset}: true, {QPReset, QPInit}: true,
@@ -140,7 +141,8 @@ func TestQPReplaceFails(t *testing.T) {
 	}
 }
 
-// TestQPRegisterOutside: a register on a page that is not there is refused, and the queue pair undone.
+// TestQPRegisterOutside: a register on a page that is not there is refused, and the queue pair
+// undone.
 func TestQPRegisterOutside(t *testing.T) {
 	f := newFixture(t)
 	alive := f.k.alive()
@@ -252,7 +254,8 @@ func TestIndirectionTableBytes(t *testing.T) {
 	}
 }
 
-// TestBadArguments: what the kernel would refuse or not notice is refused with a reason, and not sent.
+// TestBadArguments: what the kernel would refuse or not notice is refused with a reason, and not
+// sent.
 func TestBadArguments(t *testing.T) {
 	f := newFixture(t)
 	ring, dbr := f.cqAttr.Buf, f.cqAttr.DBR
@@ -308,7 +311,8 @@ func TestBadArguments(t *testing.T) {
 	}
 }
 
-// TestAddressesAreOutsideTheHeap: every pointer in a command points into scratch memory, of the context or its own.
+// TestAddressesAreOutsideTheHeap: every pointer in a command points into scratch memory, of the
+// context or its own.
 func TestAddressesAreOutsideTheHeap(t *testing.T) {
 	f := newFixture(t)
 	for _, c := range f.k.calls {

@@ -11,9 +11,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// Record returns a Kernel that passes everything on to k and writes each call, with what was asked and what was
-// answered, to w: one line of JSON per call, which Replay reads. Calls run one at a time. Doorbell stores, and events read
-// from descriptors, are not recorded.
+// Record returns a Kernel that passes everything on to k and writes each call, with what was asked
+// and what was answered, to w: one line of JSON per call, which Replay reads. Calls run one at a
+// time. Doorbell stores, and events read from descriptors, are not recorded.
 //
 // A failure to write ends the recording, not the conversation; Close reports it.
 func Record(k Kernel, w io.Writer) Kernel {
@@ -97,7 +97,8 @@ func (r *recorder) Mmap(offset int64, length int, writable bool) (*Page, error) 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p, err := r.kernel.Mmap(offset, length, writable)
-	r.line(tracedCall{Call: "mmap", Errno: errnoName(err), Mmap: &tracedMmap{offset, length, writable}})
+	r.line(tracedCall{Call: "mmap", Errno: errnoName(err),
+		Mmap: &tracedMmap{offset, length, writable}})
 	return p, err
 }
 

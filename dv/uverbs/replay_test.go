@@ -15,13 +15,14 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// ErrReplay is wrapped by errors of a replayed Kernel that is asked something else than it was when it was recorded.
+// ErrReplay is wrapped by errors of a replayed Kernel that is asked something else than it was when
+// it was recorded.
 var ErrReplay = errors.New("conversation differs from the recorded one")
 
-// Replay returns a Kernel that answers as the one did from which Record made the trace r. It must be asked the
-// same, in the same order; the first difference is returned as an error that wraps ErrReplay, from that call and all
-// later ones. Event descriptors are real and stay silent. Doorbell stores go nowhere. Close fails if the trace
-// has calls left that were not made.
+// Replay returns a Kernel that answers as the one did from which Record made the trace r. It must
+// be asked the same, in the same order; the first difference is returned as an error that wraps
+// ErrReplay, from that call and all later ones. Event descriptors are real and stay silent.
+// Doorbell stores go nowhere. Close fails if the trace has calls left that were not made.
 func Replay(r io.Reader) (Kernel, error) {
 	p := &player{live: map[int32]int32{}}
 	for d := json.NewDecoder(r); ; {
@@ -195,7 +196,8 @@ func (p *player) Close() error {
 		unix.Close(fd)
 	}
 	if p.err == nil && p.at < len(p.calls) {
-		return fmt.Errorf("%d of %d calls were not made: %w", len(p.calls)-p.at, len(p.calls), ErrReplay)
+		return fmt.Errorf("%d of %d calls were not made: %w",
+			len(p.calls)-p.at, len(p.calls), ErrReplay)
 	}
 	return nil
 }

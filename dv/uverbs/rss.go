@@ -6,19 +6,20 @@ import (
 	"math/bits"
 )
 
-// IndTable is an indirection table: the low bits of a frame's hash choose the entry, the entry names the receive queue.
-// Its entries are fixed for life.
+// IndTable is an indirection table: the low bits of a frame's hash choose the entry, the entry
+// names the receive queue. Its entries are fixed for life.
 type IndTable struct {
 	object
 	Entries int
 }
 
-// CreateIndirectionTable makes a table of 1<<logSize entries, at most DeviceCaps.MaxIndTableSize, in which entry i
-// names wqs[i mod len(wqs)].
+// CreateIndirectionTable makes a table of 1<<logSize entries, at most DeviceCaps.MaxIndTableSize,
+// in which entry i names wqs[i mod len(wqs)].
 func (c *Context) CreateIndirectionTable(wqs []*WQ, logSize int) (*IndTable, error) {
 	noun := fmt.Sprintf("indirection table of 1<<%d entries for %d queues", logSize, len(wqs))
 	if logSize < 0 || logSize > MaxLogIndTblSize || len(wqs) == 0 {
-		return nil, refusal(opCreateIndTable, noun, "it takes at least one queue and at most 1<<%d entries", MaxLogIndTblSize)
+		return nil, refusal(opCreateIndTable, noun,
+			"it takes at least one queue and at most 1<<%d entries", MaxLogIndTblSize)
 	}
 	t := &IndTable{Entries: 1 << logSize}
 	uses := make([]*object, len(wqs))
@@ -46,8 +47,9 @@ func tableBytes(wqs []*WQ, logSize int) []byte {
 	return b
 }
 
-// LogTableSize is a sensible size for n queues: log2 of the smallest power of two that holds each queue at least eight
-// times, so that uneven division costs at most an eighth, but no more than the device's maximum.
+// LogTableSize is a sensible size for n queues: log2 of the smallest power of two that holds each
+// queue at least eight times, so that uneven division costs at most an eighth, but no more than the
+// device's maximum.
 func (d DeviceCaps) LogTableSize(n int) int {
 	want := bits.Len(uint(max(8*n, 1) - 1))
 	if d.MaxIndTableSize == 0 {
@@ -65,8 +67,8 @@ func (t *IndTable) Close() error {
 type RSSAttr struct {
 	Table *IndTable
 
-	// Fields are the header fields that are hashed: one of the HashFields sets. A frame that lacks them has hash 0.
-	// 0 hashes nothing and is allowed with a table of one entry.
+	// Fields are the header fields that are hashed: one of the HashFields sets. A frame that lacks
+	// them has hash 0. 0 hashes nothing and is allowed with a table of one entry.
 	Fields uint64
 
 	// Key is the Toeplitz key.
@@ -79,21 +81,23 @@ type RSSAttr struct {
 	UserHandle uint64
 }
 
-// CreateRSSQP makes a queue pair that is nothing but a target for flows: it has no queues and no states of its own.
-// EPERM means CAP_NET_RAW is missing.
+// CreateRSSQP makes a queue pair that is nothing but a target for flows: it has no queues and no
+// states of its own. EPERM means CAP_NET_RAW is missing.
 func (pd *PD) CreateRSSQP(a RSSAttr) (*QP, error) {
 	noun := fmt.Sprintf("RSS queue pair of fields %#x", a.Fields)
 	if a.Table == nil {
 		return nil, refusal(opCreateRSSQP, noun, "it needs an indirection table")
 	}
-	drv := Mlx5CreateQPRSSReq{RxHashFieldsMask: a.Fields, RxHashFunction: Mlx5HashToeplitz, RxKeyLen: Mlx5QPRSSKeyLen, Flags: a.Flags}
+	drv := Mlx5CreateQPRSSReq{RxHashFieldsMask: a.Fields, RxHashFunction: Mlx5HashToeplitz,
+		RxKeyLen: Mlx5QPRSSKeyLen, Flags: a.Flags}
 	copy(drv.RxHashKey[:], a.Key[:])
 	qp := &QP{pd: pd}
 	var r ExCreateQPResp
 	err := pd.c.create(&qp.object, &r.Base.QPHandle, write{op: opCreateRSSQP, noun: noun,
 		in: ExCreateQPReq{UserHandle: a.UserHandle, PDHandle: pd.handle, QPType: QPTypeRawPacket,
 			CompMask: CreateQPMaskIndTable, RWQIndTblHandle: a.Table.handle},
-		out: &r, uhwIn: drv, uhwOut: &Mlx5CreateQPResp{}, uses: []*object{&pd.object, &a.Table.object}})
+		out: &r, uhwIn: drv, uhwOut: &Mlx5CreateQPResp{},
+		uses: []*object{&pd.object, &a.Table.object}})
 	if err != nil {
 		return nil, err
 	}

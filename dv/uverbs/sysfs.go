@@ -14,7 +14,8 @@ import (
 // ErrNoRDMA is wrapped by Discover when the system has no RDMA devices at all.
 var ErrNoRDMA = errors.New("no RDMA stack: load mlx5_ib and ib_uverbs (modprobe), or mount /sys in the container")
 
-// NodeInfo is what sysfs says about one RDMA device and its uverbs node. What the driver does not publish is empty.
+// NodeInfo is what sysfs says about one RDMA device and its uverbs node. What the driver does not
+// publish is empty.
 type NodeInfo struct {
 	IBDev     string // RDMA device name, "mlx5_0"; not stable across boots
 	Node      string // path of the device node to open
@@ -28,15 +29,18 @@ type NodeInfo struct {
 	HCAType  string // "MT4125": the PCI device id in decimal
 	BoardID  string
 
-	Bus      string // device on its bus: PCI address "0000:65:00.0", or auxiliary device "mlx5_core.sf.4"
+	// device on its bus: PCI address "0000:65:00.0", or auxiliary device "mlx5_core.sf.4"
+	Bus      string
 	Driver   string // kernel driver bound to it: "mlx5_core"; empty for software devices
 	Vendor   uint32 // PCI vendor, 0x15b3; 0 without
 	Device   uint32 // PCI device
 	NUMANode int    // -1 unknown
-	VF       bool   // a virtual function, by its link to the physical one or, as in a guest, by its PCI id
+	// a virtual function, by its link to the physical one or, as in a guest, by its PCI id
+	VF bool
 
-	Ports   []PortInfo
-	Netdevs []string // netdevs of the same bus device, sorted; with one port and no representors, the port's
+	Ports []PortInfo
+	// netdevs of the same bus device, sorted; with one port and no representors, the port's
+	Netdevs []string
 }
 
 // PortInfo is what sysfs says about one port.
@@ -49,16 +53,17 @@ type PortInfo struct {
 	Netdevs   []string // netdevs behind the port's addresses, in table order; empty with RoCE off
 }
 
-// Discover lists the RDMA devices found in sysfs under root ("" or "/" for the system's), sorted by name. Node paths
-// are under root too. It wraps ErrNoRDMA, and the errno, when there is no RDMA stack; a device that goes away while it
-// is read is left out.
+// Discover lists the RDMA devices found in sysfs under root ("" or "/" for the system's), sorted by
+// name. Node paths are under root too. It wraps ErrNoRDMA, and the errno, when there is no RDMA
+// stack; a device that goes away while it is read is left out.
 func Discover(root string) ([]NodeInfo, error) {
 	if root == "" {
 		root = "/"
 	}
 	s := sysfs{root}
 	if abi := s.number(0, "sys/class/infiniband_verbs/abi_version"); abi != 0 && abi != ABIVersion {
-		return nil, fmt.Errorf("discover RDMA devices: uverbs interface version %d, want %d: %w", abi, ABIVersion, ErrUnsupported)
+		return nil, fmt.Errorf("discover RDMA devices: uverbs interface version %d, want %d: %w",
+			abi, ABIVersion, ErrUnsupported)
 	}
 	nodes, err := os.ReadDir(s.path("sys/class/infiniband_verbs"))
 	if err != nil {
@@ -77,10 +82,13 @@ func Discover(root string) ([]NodeInfo, error) {
 	return list, nil
 }
 
-// Check returns nil if, as far as sysfs tells, raw packet queues can be had on port (counted from 1), and else an error with what to do.
+// Check returns nil if, as far as sysfs tells, raw packet queues can be had on port (counted from
+// 1), and else an error with what to do.
 func (n NodeInfo) Check(port int) error {
-	if n.Driver != "" && !strings.HasPrefix(n.Driver, "mlx5_core") || n.Driver == "" && n.HCAType == "" {
-		return fmt.Errorf("%s is a software or other RDMA device: an mlx5 NIC (ConnectX-4 or later) is needed: %w", n.IBDev, ErrUnsupported)
+	if n.Driver != "" && !strings.HasPrefix(n.Driver, "mlx5_core") ||
+		n.Driver == "" && n.HCAType == "" {
+		return fmt.Errorf("%s is a software or other RDMA device: an mlx5 NIC (ConnectX-4 or later) is needed: %w",
+			n.IBDev, ErrUnsupported)
 	}
 	if !n.Present {
 		return fmt.Errorf("%s has no node %s (device %d:%d): give the container --device %s: %w",
@@ -91,7 +99,8 @@ func (n NodeInfo) Check(port int) error {
 			continue
 		}
 		if p.LinkLayer != "Ethernet" {
-			return fmt.Errorf("port %d of %s is %s: set LINK_TYPE_P%d=ETH with mlxconfig and reboot: %w", port, n.IBDev, p.LinkLayer, port, ErrUnsupported)
+			return fmt.Errorf("port %d of %s is %s: set LINK_TYPE_P%d=ETH with mlxconfig and reboot: %w",
+				port, n.IBDev, p.LinkLayer, port, ErrUnsupported)
 		}
 		return nil
 	}
@@ -105,8 +114,8 @@ func (s sysfs) path(parts ...string) string {
 	return filepath.Join(append([]string{s.root}, parts...)...)
 }
 
-// text returns a file's content without surrounding space; "" if it cannot be read, as for attributes the driver does
-// not have and for empty slots of tables, which answer EINVAL.
+// text returns a file's content without surrounding space; "" if it cannot be read, as for
+// attributes the driver does not have and for empty slots of tables, which answer EINVAL.
 func (s sysfs) text(parts ...string) string {
 	b, err := os.ReadFile(s.path(parts...))
 	if err != nil {
@@ -160,7 +169,8 @@ func (s sysfs) node(uverbs string) (NodeInfo, bool) {
 	n.NodeGUID, n.Firmware = s.text(dev, "node_guid"), s.text(dev, "fw_ver")
 	n.HCAType, n.BoardID = s.text(dev, "hca_type"), s.text(dev, "board_id")
 	n.Bus, n.Driver = s.target(dev, "device"), s.target(dev, "device/driver")
-	n.Vendor, n.Device = uint32(s.number(0, dev, "device/vendor")), uint32(s.number(0, dev, "device/device"))
+	n.Vendor, n.Device = uint32(s.number(0, dev, "device/vendor")),
+		uint32(s.number(0, dev, "device/device"))
 	n.NUMANode = s.number(-1, dev, "device/numa_node")
 	n.VF = s.target(dev, "device/physfn") != "" || isVF(n.Vendor, n.Device)
 	n.Netdevs = s.names(dev, "device/net")
@@ -168,14 +178,16 @@ func (s sysfs) node(uverbs string) (NodeInfo, bool) {
 	return n, true
 }
 
-// isVF reports whether a PCI id is that of a virtual function (MLX5_PCI_DEV_IS_VF in mlx5_core_pci_table of linux 6.12
-// drivers/net/ethernet/mellanox/mlx5/core/main.c). A guest sees no physical function that physfn could name.
+// isVF reports whether a PCI id is that of a virtual function (MLX5_PCI_DEV_IS_VF in
+// mlx5_core_pci_table of linux 6.12 drivers/net/ethernet/mellanox/mlx5/core/main.c). A guest sees
+// no physical function that physfn could name.
 func isVF(vendor, device uint32) bool {
 	if vendor != 0x15b3 {
 		return false
 	}
 	switch device {
-	case 0x1014, 0x1016, 0x1018, 0x101a, 0x101c, 0x101e, 0xa2d3: // CX-4, CX-4 Lx, CX-5, CX-5 Ex, CX-6, CX-6 Dx and later, BlueField
+	// CX-4, CX-4 Lx, CX-5, CX-5 Ex, CX-6, CX-6 Dx and later, BlueField
+	case 0x1014, 0x1016, 0x1018, 0x101a, 0x101c, 0x101e, 0xa2d3:
 		return true
 	}
 	return false
@@ -190,7 +202,8 @@ func (s sysfs) ports(dir string) []PortInfo {
 			continue
 		}
 		p := filepath.Join(dir, name)
-		list = append(list, PortInfo{Num: num, State: afterColon(s.text(p, "state")), PhysState: afterColon(s.text(p, "phys_state")),
+		list = append(list, PortInfo{Num: num, State: afterColon(s.text(p, "state")),
+			PhysState: afterColon(s.text(p, "phys_state")),
 			LinkLayer: s.text(p, "link_layer"), Rate: s.text(p, "rate"), Netdevs: s.portNetdevs(p)})
 	}
 	sort.Slice(list, func(i, j int) bool { return list[i].Num < list[j].Num })

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deviceNode finds the node of a device number: under its usual name, or, since containers rename nodes, under any
-// name in the same directory.
+// deviceNode finds the node of a device number: under its usual name, or, since containers rename
+// nodes, under any name in the same directory.
 func (s sysfs) deviceNode(uverbs string, major, minor uint32) (path string, present bool) {
 	const dir = "dev/infiniband"
 	usual := s.path(dir, uverbs)
@@ -27,5 +27,6 @@ func (s sysfs) deviceNode(uverbs string, major, minor uint32) (path string, pres
 // isDevice reports whether path is the character device major:minor.
 func isDevice(path string, major, minor uint32) bool {
 	var st unix.Stat_t
-	return unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(major, minor)
+	return unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR &&
+		st.Rdev == unix.Mkdev(major, minor)
 }

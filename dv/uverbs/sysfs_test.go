@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// tree makes files and links below a new directory: "path" -> content, or "path" -> "-> target" for a link.
+// tree makes files and links below a new directory: "path" -> content, or "path" -> "-> target" for
+// a link.
 func tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -32,7 +33,8 @@ func tree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// machine is a card with two functions, one of them virtual, and a software device. /dev/null (1:3) stands for a node.
+// machine is a card with two functions, one of them virtual, and a software device. /dev/null (1:3)
+// stands for a node.
 func machine() map[string]string {
 	files := map[string]string{
 		"sys/class/infiniband_verbs/abi_version":         "6\n",
@@ -57,18 +59,24 @@ func machine() map[string]string {
 
 		"sys/class/infiniband/rxe0/ports/1/link_layer": "Ethernet\n",
 	}
-	for dev, dir := range map[string]string{"mlx5_1": "sys/devices/pf", "mlx5_0": "sys/devices/vf"} {
+	for dev, dir := range map[string]string{"mlx5_1": "sys/devices/pf",
+		"mlx5_0": "sys/devices/vf"} {
 		ib := filepath.Join(dir, "infiniband", dev)
 		for name, content := range map[string]string{
-			"device": "-> ../../../" + filepath.Base(dir), "node_guid": "0002:c903:00a1:b2c3\n", "fw_ver": "22.31.1014\n", "hca_type": "MT4125\n", "board_id": "MT_0000000359\n",
-			"ports/1/state": "4: ACTIVE\n", "ports/1/phys_state": "5: LinkUp\n", "ports/1/link_layer": "Ethernet\n", "ports/1/rate": "100 Gb/sec (4X EDR)\n",
-			"ports/10/state": "1: DOWN\n", "ports/10/link_layer": "InfiniBand\n", "ports/2/state": "1: DOWN\n", "ports/2/link_layer": "Ethernet\n",
-			"ports/1/gid_attrs/ndevs/0": "enp1s0f0\n", "ports/1/gid_attrs/ndevs/1": "enp1s0f0\n", "ports/1/gid_attrs/ndevs/2": "", "ports/1/gid_attrs/ndevs/10": "enp1s0f0.7\n",
+			"device": "-> ../../../" + filepath.Base(dir), "node_guid": "0002:c903:00a1:b2c3\n",
+			"fw_ver": "22.31.1014\n", "hca_type": "MT4125\n", "board_id": "MT_0000000359\n",
+			"ports/1/state": "4: ACTIVE\n", "ports/1/phys_state": "5: LinkUp\n",
+			"ports/1/link_layer": "Ethernet\n", "ports/1/rate": "100 Gb/sec (4X EDR)\n",
+			"ports/10/state": "1: DOWN\n", "ports/10/link_layer": "InfiniBand\n",
+			"ports/2/state": "1: DOWN\n", "ports/2/link_layer": "Ethernet\n",
+			"ports/1/gid_attrs/ndevs/0": "enp1s0f0\n", "ports/1/gid_attrs/ndevs/1": "enp1s0f0\n",
+			"ports/1/gid_attrs/ndevs/2": "", "ports/1/gid_attrs/ndevs/10": "enp1s0f0.7\n",
 		} {
 			files[filepath.Join(ib, name)] = content
 		}
 		files[dir+"/driver"] = "-> ../../drivers/mlx5_core"
-		files[dir+"/vendor"], files[dir+"/device"], files[dir+"/numa_node"] = "0x15b3\n", "0x101d\n", "1\n"
+		files[dir+"/vendor"], files[dir+"/device"],
+			files[dir+"/numa_node"] = "0x15b3\n", "0x101d\n", "1\n"
 		files[dir+"/net/enp1s0f0/mtu"] = "1500\n"
 	}
 	files["sys/devices/vf/physfn"] = "-> ../pf"
@@ -81,21 +89,28 @@ func TestDiscover(t *testing.T) {
 	if err != nil || len(list) != 3 {
 		t.Fatalf("%d devices, %v", len(list), err)
 	}
-	pf := NodeInfo{IBDev: "mlx5_1", Node: filepath.Join(root, "dev/infiniband/uverbs0"), Present: true, Major: 1, Minor: 3, DriverABI: 1,
-		NodeGUID: "0002:c903:00a1:b2c3", Firmware: "22.31.1014", HCAType: "MT4125", BoardID: "MT_0000000359",
-		Bus: "pf", Driver: "mlx5_core", Vendor: 0x15b3, Device: 0x101d, NUMANode: 1, Netdevs: []string{"enp1s0f0"},
+	pf := NodeInfo{IBDev: "mlx5_1", Node: filepath.Join(root, "dev/infiniband/uverbs0"),
+		Present: true, Major: 1, Minor: 3, DriverABI: 1,
+		NodeGUID: "0002:c903:00a1:b2c3", Firmware: "22.31.1014",
+		HCAType: "MT4125", BoardID: "MT_0000000359",
+		Bus: "pf", Driver: "mlx5_core", Vendor: 0x15b3, Device: 0x101d, NUMANode: 1,
+		Netdevs: []string{"enp1s0f0"},
 		Ports: []PortInfo{
-			{Num: 1, State: "ACTIVE", PhysState: "LinkUp", LinkLayer: "Ethernet", Rate: "100 Gb/sec (4X EDR)", Netdevs: []string{"enp1s0f0", "enp1s0f0.7"}},
-			{Num: 2, State: "DOWN", LinkLayer: "Ethernet"}, {Num: 10, State: "DOWN", LinkLayer: "InfiniBand"}}}
+			{Num: 1, State: "ACTIVE", PhysState: "LinkUp", LinkLayer: "Ethernet",
+				Rate: "100 Gb/sec (4X EDR)", Netdevs: []string{"enp1s0f0", "enp1s0f0.7"}},
+			{Num: 2, State: "DOWN", LinkLayer: "Ethernet"},
+			{Num: 10, State: "DOWN", LinkLayer: "InfiniBand"}}}
 	if !reflect.DeepEqual(list[1], pf) {
 		t.Errorf("have %+v\nwant %+v", list[1], pf)
 	}
 	vf := list[0]
-	if vf.IBDev != "mlx5_0" || !vf.VF || !vf.Present || vf.Node != filepath.Join(root, "dev/infiniband/renamed") {
+	if vf.IBDev != "mlx5_0" || !vf.VF || !vf.Present ||
+		vf.Node != filepath.Join(root, "dev/infiniband/renamed") {
 		t.Errorf("virtual function %+v", vf)
 	}
 	rxe := list[2]
-	if rxe.IBDev != "rxe0" || rxe.Driver != "" || rxe.NUMANode != -1 || rxe.Present || rxe.Netdevs != nil || rxe.Major != 231 || rxe.Minor != 194 {
+	if rxe.IBDev != "rxe0" || rxe.Driver != "" || rxe.NUMANode != -1 || rxe.Present ||
+		rxe.Netdevs != nil || rxe.Major != 231 || rxe.Minor != 194 {
 		t.Errorf("software device %+v", rxe)
 	}
 }
@@ -106,19 +121,25 @@ func TestDiscoverVFByPCIID(t *testing.T) {
 		vendor, device string
 		vf             bool
 	}{
-		{"0x15b3", "0x1013", false}, {"0x15b3", "0x1014", true}, {"0x15b3", "0x1015", false}, {"0x15b3", "0x1016", true},
-		{"0x15b3", "0x1017", false}, {"0x15b3", "0x1018", true}, {"0x15b3", "0x1019", false}, {"0x15b3", "0x101a", true},
-		{"0x15b3", "0x101b", false}, {"0x15b3", "0x101c", true}, {"0x15b3", "0x101d", false}, {"0x15b3", "0x101e", true},
-		{"0x15b3", "0x1021", false}, {"0x15b3", "0xa2d2", false}, {"0x15b3", "0xa2d3", true}, {"0x8086", "0x1018", false},
+		{"0x15b3", "0x1013", false}, {"0x15b3", "0x1014", true}, {"0x15b3", "0x1015", false},
+		{"0x15b3", "0x1016", true},
+		{"0x15b3", "0x1017", false}, {"0x15b3", "0x1018", true}, {"0x15b3", "0x1019", false},
+		{"0x15b3", "0x101a", true},
+		{"0x15b3", "0x101b", false}, {"0x15b3", "0x101c", true}, {"0x15b3", "0x101d", false},
+		{"0x15b3", "0x101e", true},
+		{"0x15b3", "0x1021", false}, {"0x15b3", "0xa2d2", false}, {"0x15b3", "0xa2d3", true},
+		{"0x8086", "0x1018", false},
 	} {
 		files := machine()
-		files["sys/devices/pf/vendor"], files["sys/devices/pf/device"] = tc.vendor+"\n", tc.device+"\n"
+		files["sys/devices/pf/vendor"], files["sys/devices/pf/device"] = tc.vendor+"\n",
+			tc.device+"\n"
 		list, err := Discover(tree(t, files))
 		if err != nil || len(list) != 3 {
 			t.Fatalf("%d devices, %v", len(list), err)
 		}
 		if list[1].VF != tc.vf {
-			t.Errorf("%s:%s without physfn: virtual function %v, want %v", tc.vendor, tc.device, list[1].VF, tc.vf)
+			t.Errorf("%s:%s without physfn: virtual function %v, want %v", tc.vendor,
+				tc.device, list[1].VF, tc.vf)
 		}
 	}
 }
@@ -139,9 +160,12 @@ func TestNodeCheck(t *testing.T) {
 	}{
 		{"good", list[1], 1, nil, ""},
 		{"software", list[2], 1, ErrUnsupported, "rxe0 is a software or other RDMA device"},
-		{"other driver", NodeInfo{IBDev: "irdma0", Driver: "irdma", HCAType: "X"}, 1, ErrUnsupported, "mlx5 NIC"},
-		{"sub-function", NodeInfo{Driver: "mlx5_core.sf", Present: true, Ports: []PortInfo{{Num: 1, LinkLayer: "Ethernet"}}}, 1, nil, ""},
-		{"infiniband", list[1], 10, ErrUnsupported, "port 10 of mlx5_1 is InfiniBand: set LINK_TYPE_P10=ETH"},
+		{"other driver", NodeInfo{IBDev: "irdma0", Driver: "irdma", HCAType: "X"}, 1,
+			ErrUnsupported, "mlx5 NIC"},
+		{"sub-function", NodeInfo{Driver: "mlx5_core.sf", Present: true,
+			Ports: []PortInfo{{Num: 1, LinkLayer: "Ethernet"}}}, 1, nil, ""},
+		{"infiniband", list[1], 10, ErrUnsupported,
+			"port 10 of mlx5_1 is InfiniBand: set LINK_TYPE_P10=ETH"},
 		{"no port", list[1], 3, fs.ErrNotExist, "no port 3"},
 		{"no node", gone, 1, fs.ErrNotExist, "device 1:3"},
 	} {
@@ -160,7 +184,8 @@ func TestDiscoverNothing(t *testing.T) {
 		"no devices": {"sys/class/infiniband_verbs/abi_version": "6"},
 	} {
 		_, err := Discover(tree(t, files))
-		if !errors.Is(err, ErrNoRDMA) || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "modprobe") {
+		if !errors.Is(err, ErrNoRDMA) || !errors.Is(err, fs.ErrNotExist) ||
+			!strings.Contains(err.Error(), "modprobe") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

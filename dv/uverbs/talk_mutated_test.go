@@ -30,60 +30,85 @@ type template struct {
 
 func templates() []template {
 	return []template{
-		{name: "region", cmd: uverbs.CmdRegMR, coreLen: 12, handle: 0, keepCore: []int{8, 12, 16, 20, 24, 28},
+		{name: "region", cmd: uverbs.CmdRegMR, coreLen: 12, handle: 0,
+			keepCore: []int{8, 12, 16, 20, 24, 28},
 			core: func(c *talker) []byte {
-				return uverbs.Bytes(uverbs.RegMRReq{Start: c.at(dataAt), HCAVA: c.at(dataAt), Length: 4096, PDHandle: c.pd, AccessFlags: 1})
+				return uverbs.Bytes(uverbs.RegMRReq{Start: c.at(dataAt), HCAVA: c.at(dataAt),
+					Length: 4096, PDHandle: c.pd, AccessFlags: 1})
 			},
 			undo: func(h func(*talker) *uint32) func(*talker) error {
 				return func(c *talker) error {
-					return c.ask(uverbs.CmdDeregMR, uverbs.DeregMRReq{MRHandle: *h(c)}, nil, nil, nil)
+					return c.ask(uverbs.CmdDeregMR, uverbs.DeregMRReq{MRHandle: *h(c)}, nil, nil,
+						nil)
 				}
 			}},
-		{name: "completion queue", cmd: uverbs.ExCmdCreateCQ, coreLen: 16, uhwLen: 8, handle: 0, keepCore: []int{8, 16}, keepUHW: []int{0, 4, 8, 12},
-			core: func(*talker) []byte { return uverbs.Bytes(uverbs.ExCreateCQReq{CQE: 63, CompChannel: -1}) },
+		{name: "completion queue", cmd: uverbs.ExCmdCreateCQ, coreLen: 16, uhwLen: 8, handle: 0,
+			keepCore: []int{8, 16}, keepUHW: []int{0, 4, 8, 12},
+			core: func(*talker) []byte {
+				return uverbs.Bytes(uverbs.ExCreateCQReq{CQE: 63,
+					CompChannel: -1})
+			},
 			uhw: func(c *talker) []byte {
-				return uverbs.Bytes(uverbs.Mlx5CreateCQReq{BufAddr: c.at(rxCQAt), DBAddr: c.record(1), CQESize: 64})
+				return uverbs.Bytes(uverbs.Mlx5CreateCQReq{BufAddr: c.at(rxCQAt),
+					DBAddr: c.record(1), CQESize: 64})
 			}, undo: destroyCQ},
-		{name: "queue pair", cmd: uverbs.ExCmdCreateQP, coreLen: 40, uhwLen: 40, handle: 0, keepUHW: []int{0, 4, 8, 12, 16, 20, 24, 40, 44}, mutateFrom: 8,
+		{name: "queue pair", cmd: uverbs.ExCmdCreateQP, coreLen: 40, uhwLen: 40, handle: 0,
+			keepUHW: []int{0, 4, 8, 12, 16, 20, 24, 40, 44}, mutateFrom: 8,
 			core: func(c *talker) []byte {
-				return uverbs.Bytes(uverbs.ExCreateQPReq{PDHandle: c.pd, SendCQHandle: c.txCQ, RecvCQHandle: c.txCQ, MaxSendWR: 64, MaxSendSGE: 1, QPType: uverbs.QPTypeRawPacket})
+				return uverbs.Bytes(uverbs.ExCreateQPReq{PDHandle: c.pd, SendCQHandle: c.txCQ,
+					RecvCQHandle: c.txCQ, MaxSendWR: 64, MaxSendSGE: 1,
+					QPType: uverbs.QPTypeRawPacket})
 			},
 			uhw: func(c *talker) []byte {
-				return uverbs.Bytes(uverbs.Mlx5CreateQPReq{DBAddr: c.record(5), SQWQECount: 64, UIDX: 1, SQBufAddr: c.at(sqAt)})
+				return uverbs.Bytes(uverbs.Mlx5CreateQPReq{DBAddr: c.record(5), SQWQECount: 64,
+					UIDX: 1, SQBufAddr: c.at(sqAt)})
 			}, undo: destroyQP},
-		{name: "receive queue", cmd: uverbs.ExCmdCreateWQ, coreLen: 24, handle: 8, keepUHW: []int{0, 4, 8, 12, 16, 20},
+		{name: "receive queue", cmd: uverbs.ExCmdCreateWQ, coreLen: 24, handle: 8,
+			keepUHW: []int{0, 4, 8, 12, 16, 20},
 			core: func(c *talker) []byte {
-				return uverbs.Bytes(uverbs.ExCreateWQReq{PDHandle: c.pd, CQHandle: c.rxCQ, MaxWR: 64, MaxSGE: 1})
+				return uverbs.Bytes(uverbs.ExCreateWQReq{PDHandle: c.pd,
+					CQHandle: c.rxCQ, MaxWR: 64, MaxSGE: 1})
 			},
 			uhw: func(c *talker) []byte {
-				return uverbs.Bytes(uverbs.Mlx5CreateWQReq{BufAddr: c.at(rq2At), DBAddr: c.record(6), RQWQECount: 64, RQWQEShift: 4})
+				return uverbs.Bytes(uverbs.Mlx5CreateWQReq{BufAddr: c.at(rq2At),
+					DBAddr: c.record(6), RQWQECount: 64, RQWQEShift: 4})
 			}, undo: destroyWQ},
-		{name: "RSS queue pair", cmd: uverbs.ExCmdCreateQP, coreLen: 40, uhwLen: 40, handle: 0, mutateFrom: 8,
+		{name: "RSS queue pair", cmd: uverbs.ExCmdCreateQP, coreLen: 40,
+			uhwLen: 40, handle: 0, mutateFrom: 8,
 			core: func(c *talker) []byte {
-				return uverbs.Bytes(uverbs.ExCreateQPReq{PDHandle: c.pd, QPType: uverbs.QPTypeRawPacket, CompMask: uverbs.CreateQPMaskIndTable, RWQIndTblHandle: c.table})
+				return uverbs.Bytes(uverbs.ExCreateQPReq{PDHandle: c.pd,
+					QPType: uverbs.QPTypeRawPacket, CompMask: uverbs.CreateQPMaskIndTable,
+					RWQIndTblHandle: c.table})
 			},
 			uhw: func(*talker) []byte {
-				return uverbs.Bytes(uverbs.Mlx5CreateQPRSSReq{RxHashFieldsMask: uverbs.HashFieldsUDPv6, RxHashFunction: 1, RxKeyLen: 40})
+				return uverbs.Bytes(uverbs.Mlx5CreateQPRSSReq{RxHashFieldsMask: uverbs.HashFieldsUDPv6,
+					RxHashFunction: 1, RxKeyLen: 40})
 			}, undo: destroyQP},
 		{name: "rule", cmd: uverbs.ExCmdCreateFlow, coreLen: 8, handle: 4,
 			core: func(c *talker) []byte {
-				return slices.Concat(uverbs.Bytes(uverbs.CreateFlowReq{QPHandle: c.rss, FlowAttr: uverbs.FlowAttrHdr{
-					Size: uint16(len(ours) + len(ipv4) + len(tcp)), Priority: 5, NumOfSpecs: 3, Port: 1}}), ours, ipv4, tcp)
+				return slices.Concat(uverbs.Bytes(uverbs.CreateFlowReq{QPHandle: c.rss,
+					FlowAttr: uverbs.FlowAttrHdr{
+						Size: uint16(len(ours) + len(ipv4) + len(tcp)), Priority: 5, NumOfSpecs: 3,
+						Port: 1}}), ours, ipv4, tcp)
 			}, undo: destroyFlow},
 		{name: "state of a queue pair", cmd: uverbs.CmdModifyQP, handle: -1, mutateFrom: 64,
 			core: func(c *talker) []byte {
-				return uverbs.Bytes(uverbs.ModifyQPReq{QPHandle: c.txQP, AttrMask: uverbs.QPAttrState, QPState: qpRTS, PortNum: 1})
+				return uverbs.Bytes(uverbs.ModifyQPReq{QPHandle: c.txQP,
+					AttrMask: uverbs.QPAttrState, QPState: qpRTS, PortNum: 1})
 			}},
 		{name: "moderation", cmd: uverbs.ExCmdModifyCQ, handle: -1, core: func(c *talker) []byte {
-			return uverbs.Bytes(uverbs.ExModifyCQReq{CQHandle: c.txCQ, AttrMask: uverbs.CQAttrModerate, CQCount: 8, CQPeriod: 8})
+			return uverbs.Bytes(uverbs.ExModifyCQReq{CQHandle: c.txCQ,
+				AttrMask: uverbs.CQAttrModerate, CQCount: 8, CQPeriod: 8})
 		}},
 	}
 }
 
 // values are what a changed word becomes; the last ones change the word that is there.
-var values = []uint32{0, 1, 2, 3, 4, 7, 8, 0x10, 0x20, 0x40, 0x80, 0x100, 0x800, 0x1000, 0xffff, 1 << 16, 1 << 20, 1 << 24, 1 << 31, ^uint32(0)}
+var values = []uint32{0, 1, 2, 3, 4, 7, 8, 0x10, 0x20, 0x40, 0x80, 0x100, 0x800, 0x1000, 0xffff,
+	1 << 16, 1 << 20, 1 << 24, 1 << 31, ^uint32(0)}
 
-// mutatedSteps are right requests with one or two words changed. What they made is destroyed at once.
+// mutatedSteps are right requests with one or two words changed. What they made is destroyed at
+// once.
 func mutatedSteps() []step {
 	random := rand.New(rand.NewPCG(7, 7))
 	var steps []step
@@ -94,7 +119,8 @@ func mutatedSteps() []step {
 				seed[j] = random.Uint64()
 			}
 			name := fmt.Sprintf("%s with words changed (%d)", tm.name, i)
-			steps = append(steps, step{name, func(c *talker) error { return tm.ask(c, seed[:]) }, anything, 0})
+			steps = append(steps, step{name, func(c *talker) error { return tm.ask(c, seed[:]) },
+				anything, 0})
 		}
 	}
 	return steps

@@ -11,9 +11,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// A talk is a conversation with a kernel: one command after the other, right ones and wrong ones, each with the errno
-// that a stock kernel answers. It is held with the software NIC, with recordings of stock kernels, and, on a machine
-// with a device for tests, with that.
+// A talk is a conversation with a kernel: one command after the other, right ones and wrong ones,
+// each with the errno that a stock kernel answers. It is held with the software NIC, with
+// recordings of stock kernels, and, on a machine with a device for tests, with that.
 
 // talker holds one talk.
 type talker struct {
@@ -24,7 +24,8 @@ type talker struct {
 	ctx    *uverbs.Context
 	fds    []int
 
-	pd, mr, txCQ, rxCQ, txQP, wq, wq2, table, one, rss, any, flow, tagged, dropped, copied, channel uint32
+	pd, mr, txCQ, rxCQ, txQP, wq, wq2, table, one, rss, any, flow, tagged,
+	dropped, copied, channel uint32
 }
 
 // step is one command.
@@ -123,7 +124,8 @@ func allocPD(c *talker) error {
 // regMR registers memory; change makes the request what the step is about.
 func regMR(change func(c *talker, r *uverbs.RegMRReq)) func(*talker) error {
 	return func(c *talker) error {
-		req := uverbs.RegMRReq{Start: c.at(dataAt), HCAVA: c.at(dataAt), Length: 0x10000, PDHandle: c.pd, AccessFlags: uverbs.AccessLocalWrite}
+		req := uverbs.RegMRReq{Start: c.at(dataAt), HCAVA: c.at(dataAt), Length: 0x10000,
+			PDHandle: c.pd, AccessFlags: uverbs.AccessLocalWrite}
 		if change != nil {
 			change(c, &req)
 		}
@@ -169,9 +171,11 @@ type qpChange func(c *talker, core *uverbs.ExCreateQPReq, drv *uverbs.Mlx5Create
 // createQP makes a raw packet queue pair that sends.
 func createQP(change qpChange) func(*talker) error {
 	return func(c *talker) error {
-		core := uverbs.ExCreateQPReq{UserHandle: 0xa1, PDHandle: c.pd, SendCQHandle: c.txCQ, RecvCQHandle: c.txCQ,
+		core := uverbs.ExCreateQPReq{UserHandle: 0xa1, PDHandle: c.pd,
+			SendCQHandle: c.txCQ, RecvCQHandle: c.txCQ,
 			MaxSendWR: 64, MaxSendSGE: 1, QPType: uverbs.QPTypeRawPacket}
-		drv := uverbs.Mlx5CreateQPReq{DBAddr: c.record(2), SQWQECount: 64, UIDX: 1, SQBufAddr: c.at(sqAt)}
+		drv := uverbs.Mlx5CreateQPReq{DBAddr: c.record(2), SQWQECount: 64,
+			UIDX: 1, SQBufAddr: c.at(sqAt)}
 		if change != nil {
 			change(c, &core, &drv)
 		}
@@ -205,7 +209,8 @@ const qpReset, qpInit, qpRTR, qpRTS, qpError = 0, 1, 2, 3, 6
 func queryQP(state uint8) func(*talker) error {
 	return func(c *talker) error {
 		var r uverbs.QueryQPResp
-		err := c.ask(uverbs.CmdQueryQP, uverbs.QueryQPReq{QPHandle: c.txQP, AttrMask: uverbs.QPAttrState}, &r, nil, nil)
+		err := c.ask(uverbs.CmdQueryQP,
+			uverbs.QueryQPReq{QPHandle: c.txQP, AttrMask: uverbs.QPAttrState}, &r, nil, nil)
 		if err == nil && r.QPState != state {
 			c.t.Errorf("queue pair is in state %d, want %d", r.QPState, state)
 		}
@@ -218,8 +223,10 @@ type wqChange func(c *talker, core *uverbs.ExCreateWQReq, drv *uverbs.Mlx5Create
 // createWQ makes a receive queue of 64 entries of one segment.
 func createWQ(keep func(*talker) *uint32, at, record uint64, change wqChange) func(*talker) error {
 	return func(c *talker) error {
-		core := uverbs.ExCreateWQReq{UserHandle: 0xb1, PDHandle: c.pd, CQHandle: c.rxCQ, MaxWR: 64, MaxSGE: 1}
-		drv := uverbs.Mlx5CreateWQReq{BufAddr: c.at(at), DBAddr: c.record(record), RQWQECount: 64, RQWQEShift: 4, UserIndex: 7}
+		core := uverbs.ExCreateWQReq{UserHandle: 0xb1, PDHandle: c.pd,
+			CQHandle: c.rxCQ, MaxWR: 64, MaxSGE: 1}
+		drv := uverbs.Mlx5CreateWQReq{BufAddr: c.at(at), DBAddr: c.record(record), RQWQECount: 64,
+			RQWQEShift: 4, UserIndex: 7}
 		if change != nil {
 			change(c, &core, &drv)
 		}
@@ -247,14 +254,16 @@ func modifyWQ(req uverbs.ExModifyWQReq, uhw any) func(*talker) error {
 // wqStep takes the receive queue from one state to another.
 func wqStep(from, to uint32) func(*talker) error {
 	mask := uverbs.WQAttrState | uverbs.WQAttrCurState
-	return modifyWQ(uverbs.ExModifyWQReq{AttrMask: mask, CurrWQState: from, WQState: to}, uverbs.Mlx5ModifyWQReq{})
+	return modifyWQ(uverbs.ExModifyWQReq{AttrMask: mask, CurrWQState: from, WQState: to},
+		uverbs.Mlx5ModifyWQReq{})
 }
 
 // States of a receive queue.
 const wqReset, wqReady, wqError = 0, 1, 2
 
 // createTable makes an indirection table of 1<<log entries that name wqs in turn.
-func createTable(keep func(*talker) *uint32, log uint32, wqs func(c *talker) []uint32) func(*talker) error {
+func createTable(keep func(*talker) *uint32, log uint32,
+	wqs func(c *talker) []uint32) func(*talker) error {
 	return func(c *talker) error {
 		b := uverbs.Bytes(uverbs.ExCreateRWQIndTblReq{LogIndTblSize: log})
 		for i := range min(1<<log, 1<<9) {
@@ -278,9 +287,11 @@ type rssChange func(c *talker, core *uverbs.ExCreateQPReq, drv *uverbs.Mlx5Creat
 // createRSS makes an RSS queue pair for TCP over IPv4.
 func createRSS(keep func(*talker) *uint32, change rssChange) func(*talker) error {
 	return func(c *talker) error {
-		core := uverbs.ExCreateQPReq{UserHandle: 0xa2, PDHandle: c.pd, QPType: uverbs.QPTypeRawPacket,
+		core := uverbs.ExCreateQPReq{UserHandle: 0xa2, PDHandle: c.pd,
+			QPType:   uverbs.QPTypeRawPacket,
 			CompMask: uverbs.CreateQPMaskIndTable, RWQIndTblHandle: c.table}
-		drv := uverbs.Mlx5CreateQPRSSReq{RxHashFieldsMask: uverbs.HashFieldsTCPv4, RxHashFunction: 1, RxKeyLen: uverbs.Mlx5QPRSSKeyLen}
+		drv := uverbs.Mlx5CreateQPRSSReq{RxHashFieldsMask: uverbs.HashFieldsTCPv4,
+			RxHashFunction: 1, RxKeyLen: uverbs.Mlx5QPRSSKeyLen}
 		for i := range drv.RxKeyLen {
 			drv.RxHashKey[i] = i * 7
 		}
@@ -297,9 +308,11 @@ func createRSS(keep func(*talker) *uint32, change rssChange) func(*talker) error
 }
 
 // createFlow makes a rule of these conditions for the RSS queue pair.
-func createFlow(keep func(*talker) *uint32, change func(c *talker, r *uverbs.CreateFlowReq), specs ...[]byte) func(*talker) error {
+func createFlow(keep func(*talker) *uint32, change func(c *talker, r *uverbs.CreateFlowReq),
+	specs ...[]byte) func(*talker) error {
 	return func(c *talker) error {
-		req := uverbs.CreateFlowReq{QPHandle: c.rss, FlowAttr: uverbs.FlowAttrHdr{NumOfSpecs: uint8(len(specs)), Port: 1}}
+		req := uverbs.CreateFlowReq{QPHandle: c.rss,
+			FlowAttr: uverbs.FlowAttrHdr{NumOfSpecs: uint8(len(specs)), Port: 1}}
 		var tail []byte
 		for _, s := range specs {
 			tail = append(tail, s...)
@@ -321,31 +334,36 @@ func createFlow(keep func(*talker) *uint32, change func(c *talker, r *uverbs.Cre
 
 func destroyFlow(h func(*talker) *uint32) func(*talker) error {
 	return func(c *talker) error {
-		return c.ask(uverbs.ExCmdDestroyFlow, uverbs.DestroyFlowReq{FlowHandle: *h(c)}, nil, nil, nil)
+		return c.ask(uverbs.ExCmdDestroyFlow, uverbs.DestroyFlowReq{FlowHandle: *h(c)}, nil, nil,
+			nil)
 	}
 }
 
 func destroyQP(h func(*talker) *uint32) func(*talker) error {
 	return func(c *talker) error {
-		return c.ask(uverbs.CmdDestroyQP, uverbs.DestroyQPReq{QPHandle: *h(c)}, &uverbs.DestroyQPResp{}, nil, nil)
+		return c.ask(uverbs.CmdDestroyQP, uverbs.DestroyQPReq{QPHandle: *h(c)},
+			&uverbs.DestroyQPResp{}, nil, nil)
 	}
 }
 
 func destroyTable(h func(*talker) *uint32) func(*talker) error {
 	return func(c *talker) error {
-		return c.ask(uverbs.ExCmdDestroyRWQIndTbl, uverbs.ExDestroyRWQIndTblReq{IndTblHandle: *h(c)}, nil, nil, nil)
+		return c.ask(uverbs.ExCmdDestroyRWQIndTbl,
+			uverbs.ExDestroyRWQIndTblReq{IndTblHandle: *h(c)}, nil, nil, nil)
 	}
 }
 
 func destroyWQ(h func(*talker) *uint32) func(*talker) error {
 	return func(c *talker) error {
-		return c.ask(uverbs.ExCmdDestroyWQ, uverbs.ExDestroyWQReq{WQHandle: *h(c)}, &uverbs.ExDestroyWQResp{}, nil, nil)
+		return c.ask(uverbs.ExCmdDestroyWQ, uverbs.ExDestroyWQReq{WQHandle: *h(c)},
+			&uverbs.ExDestroyWQResp{}, nil, nil)
 	}
 }
 
 func destroyCQ(h func(*talker) *uint32) func(*talker) error {
 	return func(c *talker) error {
-		return c.ask(uverbs.CmdDestroyCQ, uverbs.DestroyCQReq{CQHandle: *h(c)}, &uverbs.DestroyCQResp{}, nil, nil)
+		return c.ask(uverbs.CmdDestroyCQ, uverbs.DestroyCQReq{CQHandle: *h(c)},
+			&uverbs.DestroyCQResp{}, nil, nil)
 	}
 }
 

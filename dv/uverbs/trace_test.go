@@ -19,7 +19,8 @@ func session(t testing.TB, k Kernel) error {
 	}
 	f := &fixture{c: c}
 	f.fill(t)
-	if _, err := f.pd.RegMR(region(t, 4096), AccessLocalWrite|AccessRelaxedOrdering); !errors.Is(err, unix.EPERM) {
+	if _, err := f.pd.RegMR(region(t, 4096),
+		AccessLocalWrite|AccessRelaxedOrdering); !errors.Is(err, unix.EPERM) {
 		t.Errorf("the refused registration: %v", err)
 	}
 	err = errors.Join(f.qp.ToReady(1), f.wq.Ready(), f.cq.Moderate(1, 2))
@@ -66,7 +67,8 @@ func TestRecordAndReplay(t *testing.T) {
 	if again := recorded(t); !bytes.Equal(trace, again) {
 		t.Errorf("the same session recorded twice differs:\n%s\n%s", trace, again)
 	}
-	for _, part := range []string{`"name":"CREATE_CQ"`, `"errno":"EPERM"`, `"call":"mmap"`, `"offset":3145728`, `"name":"COUNTERS_READ"`} {
+	for _, part := range []string{`"name":"CREATE_CQ"`, `"errno":"EPERM"`, `"call":"mmap"`,
+		`"offset":3145728`, `"name":"COUNTERS_READ"`} {
 		if !bytes.Contains(trace, []byte(part)) {
 			t.Errorf("the trace lacks %s", part)
 		}
@@ -110,7 +112,9 @@ func TestReplayOfReplay(t *testing.T) {
 func TestReplayNotices(t *testing.T) {
 	trace := string(recorded(t))
 	for _, tc := range []struct{ name, old, new string }{
-		{"an argument", `"name":"MODIFY_CQ","ioctl":{"object":0,"method":0,"driver":1,"attrs":[{"id":0,"dir":"in","in":"02000000`, `"name":"MODIFY_CQ","ioctl":{"object":0,"method":0,"driver":1,"attrs":[{"id":0,"dir":"in","in":"03000000`},
+		{"an argument",
+			`"name":"MODIFY_CQ","ioctl":{"object":0,"method":0,"driver":1,"attrs":[{"id":0,"dir":"in","in":"02000000`,
+			`"name":"MODIFY_CQ","ioctl":{"object":0,"method":0,"driver":1,"attrs":[{"id":0,"dir":"in","in":"03000000`},
 		{"a page offset", `"offset":3145728`, `"offset":3149824`},
 		{"an object", `"object":15,"method":2`, `"object":15,"method":1`},
 		{"room for an answer", `"len":304`, `"len":300`},
@@ -124,7 +128,8 @@ func TestReplayNotices(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := session(t, k); !errors.Is(err, ErrReplay) || !strings.Contains(err.Error(), "call ") {
+			if err := session(t, k); !errors.Is(err, ErrReplay) ||
+				!strings.Contains(err.Error(), "call ") {
 				t.Errorf("%v", err)
 			}
 		})
@@ -133,7 +138,8 @@ func TestReplayNotices(t *testing.T) {
 
 // TestReplayAddresses: addresses may move by pages, not within them.
 func TestReplayAddresses(t *testing.T) {
-	for addr, want := range map[uint64]uint64{0: 0, 0x7f0000020040: 0x1040, 0x7f1234567040: 0x1040, 0x5000: 0x1000} {
+	for addr, want := range map[uint64]uint64{0: 0, 0x7f0000020040: 0x1040,
+		0x7f1234567040: 0x1040, 0x5000: 0x1000} {
 		if have := maskAddress(addr); have != want {
 			t.Errorf("%#x becomes %#x, want %#x", addr, have, want)
 		}
@@ -151,7 +157,8 @@ func TestReplayEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Close(); !errors.Is(err, ErrReplay) || !strings.Contains(err.Error(), "were not made") {
+	if err := c.Close(); !errors.Is(err, ErrReplay) ||
+		!strings.Contains(err.Error(), "were not made") {
 		t.Errorf("early close: %v", err)
 	}
 	k, err = Replay(bytes.NewReader(bytes.Join(lines[:11], nil)))
@@ -172,9 +179,11 @@ func TestReplayEnds(t *testing.T) {
 
 func TestReplayBadTraces(t *testing.T) {
 	for name, trace := range map[string]string{
-		"not JSON": "{", "neither": `{"call":"ioctl"}`, "both": `{"ioctl":{},"mmap":{}}`, "wrong type": `{"call":3}`,
+		"not JSON": "{", "neither": `{"call":"ioctl"}`, "both": `{"ioctl":{},"mmap":{}}`,
+		"wrong type": `{"call":3}`,
 	} {
-		if _, err := Replay(strings.NewReader(trace)); err == nil || !strings.Contains(err.Error(), "call 1") {
+		if _, err := Replay(strings.NewReader(trace)); err == nil ||
+			!strings.Contains(err.Error(), "call 1") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -219,7 +228,8 @@ func TestErrnoNames(t *testing.T) {
 			t.Errorf("%d is written %q and read %v", int(e), errnoName(e), have)
 		}
 	}
-	if errnoName(nil) != "" || errnoByName("") != nil || errnoByName("EWHAT") != unix.EIO || errnoName(io.EOF) != "EIO" {
+	if errnoName(nil) != "" || errnoByName("") != nil || errnoByName("EWHAT") != unix.EIO ||
+		errnoName(io.EOF) != "EIO" {
 		t.Error("names of no errno")
 	}
 }

@@ -11,9 +11,10 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// A trace is a conversation with a device node as text, one JSON object per call. Addresses of the process and numbers
-// of event descriptors differ from run to run, so they are written down as names: an address keeps its offset in its
-// page, a descriptor is numbered in order of appearance. Event records themselves are not part of a trace.
+// A trace is a conversation with a device node as text, one JSON object per call. Addresses of the
+// process and numbers of event descriptors differ from run to run, so they are written down as
+// names: an address keeps its offset in its page, a descriptor is numbered in order of appearance.
+// Event records themselves are not part of a trace.
 
 // tracedCall is one line of a trace.
 type tracedCall struct {
@@ -37,8 +38,8 @@ type tracedIoctl struct {
 	Attrs  []tracedAttr `json:"attrs"`
 }
 
-// tracedAttr is one attribute. In has what was sent: the bytes, or the 8 bytes of a constant or handle. Out has what
-// came back, and Len how much room it was given.
+// tracedAttr is one attribute. In has what was sent: the bytes, or the 8 bytes of a constant or
+// handle. Out has what came back, and Len how much room it was given.
 type tracedAttr struct {
 	ID  uint16 `json:"id"`
 	Dir string `json:"dir"` // "in", "out", "constant", "handle", "new"
@@ -47,17 +48,21 @@ type tracedAttr struct {
 	Len uint16 `json:"len,omitempty"`
 }
 
-var dirNames = []string{dirIn: "in", dirOut: "out", dirConstant: "constant", dirHandle: "handle", dirNew: "new"}
+var dirNames = []string{dirIn: "in", dirOut: "out", dirConstant: "constant",
+	dirHandle: "handle", dirNew: "new"}
 
 // methodAttrs says how each attribute of a method travels: the buffer does not.
 var methodAttrs = map[[2]uint16]map[uint16]direction{
-	{ObjectDevice, MethodInvokeWrite}: {AttrCoreIn: dirIn, AttrCoreOut: dirOut, AttrWriteCmd: dirConstant, AttrUHWIn: dirIn, AttrUHWOut: dirOut},
-	{ObjectDevice, MethodGetContext}:  {AttrNumCompVectors: dirOut, AttrCoreSupport: dirOut, AttrUHWIn: dirIn, AttrUHWOut: dirOut},
+	{ObjectDevice, MethodInvokeWrite}: {AttrCoreIn: dirIn, AttrCoreOut: dirOut,
+		AttrWriteCmd: dirConstant, AttrUHWIn: dirIn, AttrUHWOut: dirOut},
+	{ObjectDevice, MethodGetContext}: {AttrNumCompVectors: dirOut, AttrCoreSupport: dirOut,
+		AttrUHWIn: dirIn, AttrUHWOut: dirOut},
 
 	{ObjectAsyncEvent, MethodAsyncEventAlloc}: {AttrAsyncEventFD: dirNew},
 	{ObjectCounters, MethodCountersCreate}:    {AttrCountersHandle: dirNew},
 	{ObjectCounters, MethodCountersDestroy}:   {AttrCountersHandle: dirHandle},
-	{ObjectCounters, MethodCountersRead}:      {AttrCountersHandle: dirHandle, AttrCountersBuffer: dirOut, AttrCountersFlags: dirIn},
+	{ObjectCounters, MethodCountersRead}: {AttrCountersHandle: dirHandle,
+		AttrCountersBuffer: dirOut, AttrCountersFlags: dirIn},
 }
 
 // writeAttr is one attribute of a write command.
@@ -78,7 +83,8 @@ var addressFields = map[writeAttr][]int{
 // fdSent is where descriptor numbers are in what is sent.
 var fdSent = map[writeAttr]int{{ExCmdCreateCQ, AttrCoreIn}: 16}
 
-// maskAddress replaces an address by its offset in a 4 KiB page, marked so that it differs from no address.
+// maskAddress replaces an address by its offset in a 4 KiB page, marked so that it differs from no
+// address.
 func maskAddress(addr uint64) uint64 {
 	if addr == 0 {
 		return 0
@@ -107,13 +113,15 @@ func parse(buf []byte) (p parsed, err error) {
 	GetStruct(buf, &p.hdr)
 	dirs, ok := methodAttrs[[2]uint16{p.hdr.ObjectID, p.hdr.MethodID}]
 	if !ok || len(buf) != hdrLen+attrLen*int(p.hdr.NumAttrs) || int(p.hdr.Length) != len(buf) {
-		return p, fmt.Errorf("object %d method %d with %d attributes in %d bytes: %w", p.hdr.ObjectID, p.hdr.MethodID, p.hdr.NumAttrs, len(buf), errNotCommand)
+		return p, fmt.Errorf("object %d method %d with %d attributes in %d bytes: %w",
+			p.hdr.ObjectID, p.hdr.MethodID, p.hdr.NumAttrs, len(buf), errNotCommand)
 	}
 	for i := range int(p.hdr.NumAttrs) {
 		a := parsedAttr{at: hdrLen + attrLen*i}
 		GetStruct(buf[a.at:], &a.IoctlAttr)
 		if a.dir, ok = dirs[a.AttrID]; !ok {
-			return p, fmt.Errorf("object %d method %d attribute %#x: %w", p.hdr.ObjectID, p.hdr.MethodID, a.AttrID, errNotCommand)
+			return p, fmt.Errorf("object %d method %d attribute %#x: %w", p.hdr.ObjectID,
+				p.hdr.MethodID, a.AttrID, errNotCommand)
 		}
 		if a.dir == dirConstant {
 			p.cmd = uint32(a.Data)
@@ -128,7 +136,8 @@ func (p parsed) fdGiven(a parsedAttr) (at int, ok bool) {
 	if p.hdr.ObjectID != ObjectDevice {
 		return 0, p.hdr.ObjectID == ObjectAsyncEvent && a.dir == dirNew
 	}
-	return 0, p.hdr.MethodID == MethodInvokeWrite && a.AttrID == AttrCoreOut && (p.cmd == CmdCreateCompChannel || p.cmd == CmdGetContext)
+	return 0, p.hdr.MethodID == MethodInvokeWrite && a.AttrID == AttrCoreOut &&
+		(p.cmd == CmdCreateCompChannel || p.cmd == CmdGetContext)
 }
 
 // sent returns the bytes an attribute carries to the kernel, nil for outputs.
@@ -145,8 +154,8 @@ func (a parsedAttr) sent() ([]byte, error) {
 	return nil, nil
 }
 
-// neutral removes from b, bytes sent in an attribute of command cmd, what differs from run to run. name gives
-// descriptors their names.
+// neutral removes from b, bytes sent in an attribute of command cmd, what differs from run to run.
+// name gives descriptors their names.
 func neutral(cmd uint32, id uint16, b []byte, name func(fd int32) int32) []byte {
 	key := writeAttr{cmd, id}
 	if cmd == ExCmdCreateQP && len(b) == SizeOf(Mlx5CreateQPRSSReq{}) {
@@ -172,7 +181,8 @@ func (p parsed) request(name func(fd int32) int32) (*tracedIoctl, error) {
 		if err != nil {
 			return nil, err
 		}
-		ta := tracedAttr{ID: a.AttrID, Dir: dirNames[a.dir], In: hex.EncodeToString(neutral(p.cmd, a.AttrID, b, name))}
+		ta := tracedAttr{ID: a.AttrID, Dir: dirNames[a.dir],
+			In: hex.EncodeToString(neutral(p.cmd, a.AttrID, b, name))}
 		if a.dir == dirOut {
 			ta.Len = a.Len
 		}
@@ -183,8 +193,10 @@ func (p parsed) request(name func(fd int32) int32) (*tracedIoctl, error) {
 
 // name is what was asked, for readers of a trace.
 func (p parsed) name() string {
-	for _, o := range []*op{opGetContext, opQueryPort, opAllocPD, opDeallocPD, opRegMR, opDeregMR, opCreateChannel, opCreateCQ,
-		opModifyCQ, opDestroyCQ, opCreateQP, opModifyQP, opQueryQP, opDestroyQP, opCreateWQ, opModifyWQ, opDestroyWQ,
+	for _, o := range []*op{opGetContext, opQueryPort, opAllocPD, opDeallocPD, opRegMR, opDeregMR,
+		opCreateChannel, opCreateCQ,
+		opModifyCQ, opDestroyCQ, opCreateQP, opModifyQP, opQueryQP, opDestroyQP,
+		opCreateWQ, opModifyWQ, opDestroyWQ,
 		opCreateIndTable, opDestroyIndTbl, opCreateFlow, opDestroyFlow, opQueryDevice, opProbe} {
 		if p.hdr.ObjectID == ObjectDevice && p.hdr.MethodID == MethodInvokeWrite && p.cmd == o.cmd {
 			return o.name

@@ -9,8 +9,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// The vectors below came out of a C program over the uAPI headers (little-endian host), groups of 4 bytes in memory
-// order. Addresses in them are made up, so regions that are never touched stand at those addresses.
+// The vectors below came out of a C program over the uAPI headers (little-endian host), groups of 4
+// bytes in memory order. Addresses in them are made up, so regions that are never touched stand at
+// those addresses.
 
 // vec reads a vector.
 func vec(t *testing.T, s string) []byte {
@@ -36,7 +37,8 @@ func same(t *testing.T, what string, have, want []byte) {
 	}
 }
 
-// rebase replaces the pointers of an ioctl buffer, which point into scratch memory, by the same offsets from base.
+// rebase replaces the pointers of an ioctl buffer, which point into scratch memory, by the same
+// offsets from base.
 func rebase(raw []byte, from, base uint64) []byte {
 	b := append([]byte(nil), raw...)
 	for at := 24; at < len(b); at += 16 {
@@ -55,7 +57,8 @@ func TestVectorGetContext(t *testing.T) {
 		58000000 03000400 00000000 00000000 01000000 00000000 00000400 01000000
 		00001111 11111111 01000800 01000000 08001111 11111111 00102000 01000000
 		10001111 11111111 01104800 01000000 30001111 11111111`))
-	same(t, "driver part", call.in[0x1000], vec(t, `10000000 0f000000 00000000 00000000 01000000 00000000 01000000 00000000`))
+	same(t, "driver part", call.in[0x1000],
+		vec(t, `10000000 0f000000 00000000 00000000 01000000 00000000 01000000 00000000`))
 }
 
 func TestVectorDeallocPD(t *testing.T) {
@@ -75,13 +78,16 @@ func TestVectorCreateCQ(t *testing.T) {
 	ch := &CompChannel{c: c, fd: 9}
 	c.channels[ch] = struct{}{}
 	defer delete(c.channels, ch)
-	cq, err := c.CreateCQ(CQAttr{Entries: 1024, Buf: mmio.View(0x7f0000010000, 1024*64), DBR: mmio.View(0x7f0000020040, 8), Channel: ch, UserHandle: 0xc1})
+	cq, err := c.CreateCQ(CQAttr{Entries: 1024, Buf: mmio.View(0x7f0000010000, 1024*64),
+		DBR: mmio.View(0x7f0000020040, 8), Channel: ch, UserHandle: 0xc1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	call := k.last("CREATE_CQ")
-	same(t, "core", call.in[0], vec(t, `c1000000 00000000 ff030000 00000000 09000000 00000000 00000000 00000000`))
-	same(t, "driver part", call.in[0x1000], vec(t, `00000100 007f0000 40000200 007f0000 40000000 00000000`))
+	same(t, "core", call.in[0], vec(t,
+		`c1000000 00000000 ff030000 00000000 09000000 00000000 00000000 00000000`))
+	same(t, "driver part", call.in[0x1000],
+		vec(t, `00000100 007f0000 40000200 007f0000 40000000 00000000`))
 	if cq.Handle() != 0 || cq.CQN != 0x80 || cq.ArmPage != c.uars[0] || cq.ArmOffset != 0x20 {
 		t.Errorf("decoded %+v", cq)
 	}
@@ -91,7 +97,8 @@ func TestVectorCreateQP(t *testing.T) {
 	k, c := openFake(t, Options{})
 	pd := &PD{object{c: c, handle: 1}}
 	cq := &CQ{object: object{c: c, handle: 2}}
-	qp, err := pd.CreateRawQP(QPAttr{CQ: cq, Entries: 1024, MaxSendWR: 512, UserIndex: 1, DBR: mmio.View(0x7f0000020000, 8),
+	qp, err := pd.CreateRawQP(QPAttr{CQ: cq, Entries: 1024, MaxSendWR: 512, UserIndex: 1,
+		DBR:   mmio.View(0x7f0000020000, 8),
 		SQBuf: mmio.View(0x7f0000030000, 1024*64), UserHandle: 0xa1})
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +121,9 @@ func TestVectorModifyQP(t *testing.T) {
 	if err := qp.Init(1); err != nil {
 		t.Fatal(err)
 	}
-	want := append(make([]byte, 64), vec(t, `03000000 21000000 00000000 00000000 00000000 00000000 00000000 00000000 01000000 00000000 01000000 00000000`)...)
+	want := append(make([]byte, 64),
+		vec(t,
+			`03000000 21000000 00000000 00000000 00000000 00000000 00000000 00000000 01000000 00000000 01000000 00000000`)...)
 	same(t, "core", k.last("MODIFY_QP").in[0], want)
 }
 
@@ -122,7 +131,8 @@ func TestVectorCreateWQ(t *testing.T) {
 	k, c := openFake(t, Options{})
 	pd := &PD{object{c: c, handle: 1}}
 	cq := &CQ{object: object{c: c, handle: 2}}
-	wq, err := pd.CreateWQ(WQAttr{CQ: cq, Entries: 512, UserIndex: 2, Buf: mmio.View(0x7f0000040000, 512*16), DBR: mmio.View(0x7f0000020080, 8), UserHandle: 0xb1})
+	wq, err := pd.CreateWQ(WQAttr{CQ: cq, Entries: 512, UserIndex: 2, Buf: mmio.View(0x7f0000040000,
+		512*16), DBR: mmio.View(0x7f0000020080, 8), UserHandle: 0xb1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,14 +160,17 @@ func TestVectorModifyWQ(t *testing.T) {
 }
 
 // microsoftKey is the Toeplitz key of the published test vectors.
-var microsoftKey = [40]byte{0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
-	0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa}
+var microsoftKey = [40]byte{0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d,
+	0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
+	0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7,
+	0x3b, 0xbe, 0xac, 0x01, 0xfa}
 
 func TestVectorCreateRSSQP(t *testing.T) {
 	k, c := openFake(t, Options{})
 	pd := &PD{object{c: c, handle: 1}}
 	tbl := &IndTable{object: object{c: c, handle: 6}}
-	if _, err := pd.CreateRSSQP(RSSAttr{Table: tbl, Fields: HashFieldsTCPv4, Key: microsoftKey, UserHandle: 0xa2}); err != nil {
+	if _, err := pd.CreateRSSQP(RSSAttr{Table: tbl, Fields: HashFieldsTCPv4, Key: microsoftKey,
+		UserHandle: 0xa2}); err != nil {
 		t.Fatal(err)
 	}
 	call := k.last("CREATE_QP")
@@ -209,7 +222,8 @@ func TestDoorbellArithmetic(t *testing.T) {
 			}
 			page, offset := bfregAddress(tc.index, tc.perPage, tc.regSize)
 			if page != tc.page || offset != tc.offset {
-				t.Errorf("register %d is at %d/%#x, want %d/%#x", tc.index, page, offset, tc.page, tc.offset)
+				t.Errorf("register %d is at %d/%#x, want %d/%#x", tc.index, page,
+					offset, tc.page, tc.offset)
 			}
 		})
 	}
@@ -220,13 +234,15 @@ func TestMmapOffsets(t *testing.T) {
 		command, index, page int
 		want                 int64
 	}{
-		{MmapNCPage, 0, 4096, 0x300000}, {MmapNCPage, 1, 4096, 0x301000}, {MmapNCPage, 7, 4096, 0x307000},
+		{MmapNCPage, 0, 4096, 0x300000}, {MmapNCPage, 1, 4096, 0x301000},
+		{MmapNCPage, 7, 4096, 0x307000},
 		{MmapNCPage, 0x101, 4096, 0x10301000}, // the index is split around the command
 		{MmapCoreClock, 0, 4096, 0x500000}, {MmapClockInfo, 0, 4096, 0x700000},
 		{MmapNCPage, 1, 65536, 0x3010000},
 	} {
 		if have := mmapOffset(tc.command, tc.index, tc.page); have != tc.want {
-			t.Errorf("command %d index %d page %d: %#x, want %#x", tc.command, tc.index, tc.page, have, tc.want)
+			t.Errorf("command %d index %d page %d: %#x, want %#x", tc.command,
+				tc.index, tc.page, have, tc.want)
 		}
 	}
 }
@@ -236,12 +252,15 @@ func TestContextRequest(t *testing.T) {
 		nTx, page  int
 		total, low uint32
 	}{
-		{1, 4096, 16, 15}, {15, 4096, 16, 15}, {16, 4096, 18, 17}, {511, 4096, 512, 511}, {5000, 4096, 512, 511},
+		{1, 4096, 16, 15}, {15, 4096, 16, 15}, {16, 4096, 18, 17},
+		{511, 4096, 512, 511}, {5000, 4096, 512, 511},
 		{1, 65536, 32, 31}, {32, 65536, 64, 63},
 	} {
 		r := contextRequest(tc.nTx, tc.page)
-		if r.TotalNumBfregs != tc.total || r.NumLowLatencyBfregs != tc.low || r.MaxCQEVersion != 1 || r.LibCaps != 1 || r.Flags != 0 {
-			t.Errorf("%d queues, %d-byte pages: %+v, want %d and %d", tc.nTx, tc.page, r, tc.total, tc.low)
+		if r.TotalNumBfregs != tc.total || r.NumLowLatencyBfregs != tc.low ||
+			r.MaxCQEVersion != 1 || r.LibCaps != 1 || r.Flags != 0 {
+			t.Errorf("%d queues, %d-byte pages: %+v, want %d and %d", tc.nTx,
+				tc.page, r, tc.total, tc.low)
 		}
 	}
 }

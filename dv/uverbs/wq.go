@@ -11,10 +11,12 @@ type WQAttr struct {
 	// CQ receives the completions.
 	CQ *CQ
 
-	// Entries is the number of work requests in the ring: a power of two, at most DeviceCaps.MaxRecvWR.
+	// Entries is the number of work requests in the ring: a power of two, at most
+	// DeviceCaps.MaxRecvWR.
 	Entries int
 
-	// LogStride is log2 of the bytes of one work request, 4 + log2 of its data segments; default 4, one segment.
+	// LogStride is log2 of the bytes of one work request, 4 + log2 of its data segments; default 4,
+	// one segment.
 	LogStride uint32
 
 	// Buf is the ring: Entries<<LogStride bytes, page aligned.
@@ -36,11 +38,13 @@ type WQAttr struct {
 	Striding *Striding
 }
 
-// Striding describes a multi-packet receive queue: each work request is a buffer of 1<<LogStrides strides.
+// Striding describes a multi-packet receive queue: each work request is a buffer of 1<<LogStrides
+// strides.
 type Striding struct {
 	LogStrideBytes uint32 // 6 to 13
 	LogStrides     uint32 // 9 to 16, or from 3 where DeviceCaps.MinLogStridesInWQE says so
-	TwoByteShift   uint32 // 1: frames start 2 bytes into their first stride, so that IP headers are aligned
+	// 1: frames start 2 bytes into their first stride, so that IP headers are aligned
+	TwoByteShift uint32
 }
 
 // WQState is the state of a work queue (enum ib_wq_state).
@@ -77,14 +81,15 @@ func (s WQState) mayBecome(to WQState) bool {
 	return !(s == WQReset && to == WQErr || s == WQErr && to == WQReady)
 }
 
-// WQ is a receive work queue. It becomes reachable through an indirection table and an RSS queue pair.
+// WQ is a receive work queue. It becomes reachable through an indirection table and an RSS queue
+// pair.
 type WQ struct {
 	object
 	WQN uint32 // number the device knows it by
 }
 
-// CreateWQ makes a receive work queue in state RESET. The memory of a is the caller's and must live until Close
-// returned nil.
+// CreateWQ makes a receive work queue in state RESET. The memory of a is the caller's and must live
+// until Close returned nil.
 func (pd *PD) CreateWQ(a WQAttr) (*WQ, error) {
 	if a.LogStride == 0 {
 		a.LogStride = 4
@@ -95,7 +100,8 @@ func (pd *PD) CreateWQ(a WQAttr) (*WQ, error) {
 	}
 	wq := new(WQ)
 	var r ExCreateWQResp
-	err := pd.c.create(&wq.object, &r.WQHandle, write{op: opCreateWQ, noun: noun, in: a.core(pd), out: &r, uhwIn: a.driver(),
+	err := pd.c.create(&wq.object, &r.WQHandle, write{op: opCreateWQ, noun: noun, in: a.core(pd),
+		out: &r, uhwIn: a.driver(),
 		uses: []*object{&pd.object, &a.CQ.object}, needs: pages(a.Entries << a.LogStride)})
 	if err != nil {
 		return nil, err
@@ -109,7 +115,8 @@ func (a WQAttr) check(noun string) error {
 	case a.CQ == nil:
 		return refusal(opCreateWQ, noun, "it needs a completion queue")
 	case a.LogStride < 4 || a.LogStride > 16:
-		return refusal(opCreateWQ, noun, "a work request of 1<<%d bytes is outside 16 to 65536", a.LogStride)
+		return refusal(opCreateWQ, noun, "a work request of 1<<%d bytes is outside 16 to 65536",
+			a.LogStride)
 	case a.Striding != nil && a.LogStride < 5:
 		return refusal(opCreateWQ, noun, "a striding work request has at least 32 bytes")
 	case a.UserIndex > 0xffffff:
@@ -119,11 +126,13 @@ func (a WQAttr) check(noun string) error {
 }
 
 func (a WQAttr) core(pd *PD) ExCreateWQReq {
-	return ExCreateWQReq{WQType: WQTypeRQ, UserHandle: a.UserHandle, PDHandle: pd.handle, CQHandle: a.CQ.handle,
+	return ExCreateWQReq{WQType: WQTypeRQ, UserHandle: a.UserHandle,
+		PDHandle: pd.handle, CQHandle: a.CQ.handle,
 		MaxWR: uint32(a.Entries), MaxSGE: a.segments(), CreateFlags: a.flags()}
 }
 
-// segments is the number of data segments in a work request; a striding one starts with another kind of segment.
+// segments is the number of data segments in a work request; a striding one starts with another
+// kind of segment.
 func (a WQAttr) segments() uint32 {
 	n := uint32(1) << (a.LogStride - 4)
 	if a.Striding != nil {
@@ -150,10 +159,12 @@ func (a WQAttr) flags() (f uint32) {
 }
 
 func (a WQAttr) driver() Mlx5CreateWQReq {
-	r := Mlx5CreateWQReq{BufAddr: a.Buf.Addr(), DBAddr: a.DBR.Addr(), RQWQECount: uint32(a.Entries), RQWQEShift: a.LogStride, UserIndex: a.UserIndex}
+	r := Mlx5CreateWQReq{BufAddr: a.Buf.Addr(), DBAddr: a.DBR.Addr(), RQWQECount: uint32(a.Entries),
+		RQWQEShift: a.LogStride, UserIndex: a.UserIndex}
 	if s := a.Striding; s != nil {
 		r.CompMask = Mlx5CreateWQMaskStridingRQ
-		r.StrideLogBytes, r.WQELogNumStrides, r.TwoByteShiftEn = s.LogStrideBytes, s.LogStrides, s.TwoByteShift
+		r.StrideLogBytes, r.WQELogNumStrides, r.TwoByteShiftEn = s.LogStrideBytes,
+			s.LogStrides, s.TwoByteShift
 	}
 	return r
 }
@@ -161,27 +172,31 @@ func (a WQAttr) driver() Mlx5CreateWQReq {
 // Ready takes the queue from RESET to RDY: from now on it receives.
 func (wq *WQ) Ready() error { return wq.Modify(WQReset, WQReady) }
 
-// Recover takes a queue that hit an error back to RESET. Afterwards: drop its stale completions, clear the doorbell record, fill
-// the ring from index 0, Ready. Indirection tables and RSS queue pairs stay valid.
+// Recover takes a queue that hit an error back to RESET. Afterwards: drop its stale completions,
+// clear the doorbell record, fill the ring from index 0, Ready. Indirection tables and RSS queue
+// pairs stay valid.
 func (wq *WQ) Recover() error { return wq.Modify(WQErr, WQReset) }
 
-// Modify takes the queue from state from, which must be the hardware's, to state to. The kernel's own record is not
-// used: it does not follow errors.
+// Modify takes the queue from state from, which must be the hardware's, to state to. The kernel's
+// own record is not used: it does not follow errors.
 func (wq *WQ) Modify(from, to WQState) error {
 	noun := fmt.Sprintf("%s from %v to %v", wq.noun, from, to)
 	if !from.mayBecome(to) {
 		return refusal(opModifyWQ, noun, "there is no such step")
 	}
-	return wq.modify(noun, ExModifyWQReq{AttrMask: WQAttrState | WQAttrCurState, WQState: uint32(to), CurrWQState: uint32(from)})
+	return wq.modify(noun, ExModifyWQReq{AttrMask: WQAttrState | WQAttrCurState,
+		WQState: uint32(to), CurrWQState: uint32(from)})
 }
 
 // modify sends a change. The driver's part of it must be there, all zero.
 func (wq *WQ) modify(noun string, r ExModifyWQReq) error {
 	r.WQHandle = wq.handle
-	return wq.c.write(write{op: opModifyWQ, noun: noun, in: r, uhwIn: Mlx5ModifyWQReq{}, uses: []*object{&wq.object}})
+	return wq.c.write(write{op: opModifyWQ, noun: noun, in: r, uhwIn: Mlx5ModifyWQReq{},
+		uses: []*object{&wq.object}})
 }
 
 // Close destroys the queue; EBUSY while an indirection table names it.
 func (wq *WQ) Close() error {
-	return wq.destroy(write{op: opDestroyWQ, in: ExDestroyWQReq{WQHandle: wq.handle}, out: &ExDestroyWQResp{}})
+	return wq.destroy(write{op: opDestroyWQ,
+		in: ExDestroyWQReq{WQHandle: wq.handle}, out: &ExDestroyWQResp{}})
 }

@@ -42,7 +42,8 @@ func TestServer(t *testing.T) {
 	} {
 		t.Run(tt.network+" "+tt.name, func(t *testing.T) {
 			answer := ask(t, client.DialTimeout, tt.network, tt.name)
-			if answer.Rcode != tt.rcode || len(answer.Answer) != tt.count || answer.Truncated != tt.truncated {
+			if answer.Rcode != tt.rcode || len(answer.Answer) != tt.count ||
+				answer.Truncated != tt.truncated {
 				t.Errorf("got %v", answer)
 			}
 		})

@@ -35,7 +35,8 @@ func TestHealth(t *testing.T) {
 	defer conn.Close()
 	patient, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	answer, err := grpc_health_v1.NewHealthClient(conn).Check(patient, &grpc_health_v1.HealthCheckRequest{})
+	answer, err := grpc_health_v1.NewHealthClient(conn).Check(patient,
+		&grpc_health_v1.HealthCheckRequest{})
 	if err != nil || answer.Status != grpc_health_v1.HealthCheckResponse_SERVING {
 		t.Errorf("health is %v, %v", answer, err)
 	}

@@ -70,12 +70,14 @@ func certificate(t *testing.T) (cert, key string, roots *x509.CertPool) {
 	}
 	write := func(name, kind string, der []byte) string {
 		path := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		return path
 	}
 	roots = x509.NewCertPool()
 	roots.AddCert(known.Certificate())
-	return write("cert.pem", "CERTIFICATE", pair.Certificate[0]), write("key.pem", "PRIVATE KEY", private), roots
+	return write("cert.pem", "CERTIFICATE", pair.Certificate[0]),
+		write("key.pem", "PRIVATE KEY", private), roots
 }

@@ -29,7 +29,8 @@ func TestProxy(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- serve(ctx, slice, &url.URL{Scheme: "http", Host: "192.0.2.2:8000"}) }()
-	if got := fetch(t, other.HTTPTransport(), "http://192.0.2.1/page"); got != "/page for 192.0.2.2" {
+	if got := fetch(t, other.HTTPTransport(),
+		"http://192.0.2.1/page"); got != "/page for 192.0.2.2" {
 		t.Errorf("got %q", got)
 	}
 	stop()

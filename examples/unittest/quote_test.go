@@ -49,7 +49,8 @@ func TestResetClient(t *testing.T) {
 	rude := dial(t, client, "192.0.2.1:17").(*stack.TCPConn)
 	rude.SetLinger(0) // Close sends RST
 	rude.Close()
-	if got, err := io.ReadAll(dial(t, client, "192.0.2.1:17")); err != nil || string(got) != "short" {
+	if got, err := io.ReadAll(dial(t, client, "192.0.2.1:17")); err != nil ||
+		string(got) != "short" {
 		t.Errorf("got %q, %v", got, err)
 	}
 }

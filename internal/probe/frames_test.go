@@ -15,18 +15,25 @@ import (
 func TestKernelAnswersFrames(t *testing.T) {
 	w := newWorld(t)
 	var port *lab.Port
-	if err := w.near.Do(func() (err error) { port, err = lab.OpenPort("eth0"); return err }); err != nil {
+	if err := w.near.Do(func() (err error) {
+		port,
+			err = lab.OpenPort("eth0")
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	defer port.Close()
 	near, far := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 
-	mac := ask(t, port, ARPFrame(port.MAC, near, far), func(s Frame) bool { return s.ARPSender == far }).Src
+	mac := ask(t, port, ARPFrame(port.MAC, near, far),
+		func(s Frame) bool { return s.ARPSender == far }).Src
 	if mac.String() == port.MAC.String() {
 		t.Fatalf("ARP reply came from ourselves, %s", mac)
 	}
-	got := ask(t, port, EchoFrame(mac, port.MAC, near, far, 0x1234, 7), func(s Frame) bool { return s.EchoReply })
-	if got.ID != 0x1234 || got.Seq != 7 || got.Src.String() != mac.String() || got.Dst.String() != port.MAC.String() {
+	got := ask(t, port, EchoFrame(mac, port.MAC, near, far, 0x1234, 7),
+		func(s Frame) bool { return s.EchoReply })
+	if got.ID != 0x1234 || got.Seq != 7 || got.Src.String() != mac.String() ||
+		got.Dst.String() != port.MAC.String() {
 		t.Errorf("echo reply %+v", got)
 	}
 }

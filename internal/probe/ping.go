@@ -53,7 +53,8 @@ func (c *Client) pingProgram(ctx context.Context, to netip.Addr, count int) (Pin
 		"-i", fmt.Sprint(pingInterval.Seconds()), "-W", fmt.Sprint(pingWait.Seconds()), to.String())
 	m := pingReceived.FindSubmatch(out.Bytes())
 	if m == nil {
-		return PingResult{}, errors.Join(err, fmt.Errorf("ping printed %q", firstLine(out.String())))
+		return PingResult{}, errors.Join(err,
+			fmt.Errorf("ping printed %q", firstLine(out.String())))
 	}
 	p := PingResult{Sent: count}
 	p.Received, _ = strconv.Atoi(string(m[1]))
@@ -93,7 +94,8 @@ func (c *Client) pingSocket(ctx context.Context, to netip.Addr, count int) (Ping
 	id := uint16(os.Getpid())
 	for seq := range count {
 		sent := time.Now()
-		if _, err := conn.WriteTo(echoRequest(kind, id, uint16(seq)), &net.IPAddr{IP: to.AsSlice()}); err != nil {
+		if _, err := conn.WriteTo(echoRequest(kind, id, uint16(seq)),
+			&net.IPAddr{IP: to.AsSlice()}); err != nil {
 			return p, fmt.Errorf("ping %s: %w", to, err)
 		}
 		rtt, err := awaitEcho(conn, kind, id, uint16(seq), sent)

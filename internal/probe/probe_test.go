@@ -37,8 +37,12 @@ func newWorld(t *testing.T) world {
 		t.Fatal(err)
 	}
 	for n, host := range map[*lab.Net]string{w.near: "1", w.far: "2"} {
-		addrs := []netip.Prefix{netip.MustParsePrefix("192.0.2." + host + "/24"), netip.MustParsePrefix("2001:db8::" + host + "/64")}
-		if err := n.Do(func() error { return lab.Up("eth0", lab.Setup{Addresses: addrs}) }); err != nil {
+		addrs := []netip.Prefix{netip.MustParsePrefix("192.0.2." + host + "/24"),
+			netip.MustParsePrefix("2001:db8::" + host + "/64")}
+		if err := n.Do(func() error {
+			return lab.Up("eth0",
+				lab.Setup{Addresses: addrs})
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -75,7 +79,8 @@ func TestPing(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			each(t, w, "ping", func(t *testing.T, c *Client) {
 				got, err := c.Ping(patient(t), netip.MustParseAddr(row.to), 2)
-				if err != nil || got.Received != row.received || got.Sent != 2 || (got.Average > 0) != (row.received > 0) {
+				if err != nil || got.Received != row.received || got.Sent != 2 ||
+					(got.Average > 0) != (row.received > 0) {
 					t.Errorf("%+v, %v; want %d of 2", got, err, row.received)
 				}
 			})
@@ -120,7 +125,8 @@ func TestHTTP(t *testing.T) {
 			})
 		})
 	}
-	if err := New(w.near).DownloadConcurrently(patient(t), "http://192.0.2.2", 64, 2, 10000); err != nil {
+	if err := New(w.near).DownloadConcurrently(patient(t), "http://192.0.2.2",
+		64, 2, 10000); err != nil {
 		t.Error(err)
 	}
 	if got := srv.Counters().Accepted; got < 64 {
@@ -195,7 +201,8 @@ func TestLookup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, srv := range []*dns.Server{{PacketConn: pc, Handler: handler}, {Listener: ln, Handler: handler}} {
+	for _, srv := range []*dns.Server{{PacketConn: pc, Handler: handler},
+		{Listener: ln, Handler: handler}} {
 		started := make(chan struct{})
 		srv.NotifyStartedFunc = func() { close(started) }
 		go srv.ActivateAndServe()
@@ -207,7 +214,8 @@ func TestLookup(t *testing.T) {
 			t.Run(fmt.Sprint(network, " ", at), func(t *testing.T) {
 				server := netip.AddrPortFrom(netip.MustParseAddr(at), 53)
 				each(t, w, "dig", func(t *testing.T, c *Client) {
-					for kind, want := range map[string][]string{"A": {"192.0.2.10", "192.0.2.9"}, "AAAA": {"2001:db8::10"}, "TXT": nil} {
+					for kind, want := range map[string][]string{"A": {"192.0.2.10", "192.0.2.9"},
+						"AAAA": {"2001:db8::10"}, "TXT": nil} {
 						got, err := c.Lookup(patient(t), network, server, "www.example", kind)
 						if err != nil || !slices.Equal(got, want) {
 							t.Errorf("%s: %q, %v; want %q", kind, got, err, want)
@@ -219,7 +227,8 @@ func TestLookup(t *testing.T) {
 	}
 	t.Run("nobody there", func(t *testing.T) {
 		each(t, w, "dig", func(t *testing.T, c *Client) {
-			_, err := c.Lookup(patient(t), "tcp", netip.MustParseAddrPort("192.0.2.2:54"), "www.example", "A")
+			_, err := c.Lookup(patient(t), "tcp",
+				netip.MustParseAddrPort("192.0.2.2:54"), "www.example", "A")
 			if err == nil {
 				t.Error("no error")
 			}

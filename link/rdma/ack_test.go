@@ -26,7 +26,8 @@ type wireLog struct {
 
 // writePacket compares the headers it is given with the packet's own.
 func (l *wireLog) writePacket(pkt *gstack.PacketBuffer, s hdr.Segment) tcpip.Error {
-	if own := hdr.ParseSent(pkt, l.seed); !s.IsTCP() || own.Packet != s.Packet || &own.Frame[0] != &s.Frame[0] {
+	if own := hdr.ParseSent(pkt, l.seed); !s.IsTCP() || own.Packet != s.Packet ||
+		&own.Frame[0] != &s.Frame[0] {
 		panic("headers of another packet")
 	}
 	_, ack := hdr.Numbers(s.TCP())
@@ -58,11 +59,13 @@ func (l *wireLog) take() string {
 func outPacket(f tcpFrame) *gstack.PacketBuffer {
 	b := f.Bytes()
 	n := len(b) - len(f.Payload)
-	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: n, Payload: buffer.MakeWithData(f.Payload)})
+	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: n,
+		Payload: buffer.MakeWithData(f.Payload)})
 	copy(pkt.TransportHeader().Push(20+len(f.Options)), b[n-20-len(f.Options):])
 	copy(pkt.NetworkHeader().Push(n-20-len(f.Options)-hdr.EthLen), b[hdr.EthLen:])
 	copy(pkt.LinkHeader().Push(hdr.EthLen), b)
-	pkt.TransportProtocolNumber, pkt.NetworkProtocolNumber = header.TCPProtocolNumber, header.IPv4ProtocolNumber
+	pkt.TransportProtocolNumber, pkt.NetworkProtocolNumber = header.TCPProtocolNumber,
+		header.IPv4ProtocolNumber
 	if f.V6 {
 		pkt.NetworkProtocolNumber = header.IPv6ProtocolNumber
 	}
@@ -317,7 +320,8 @@ func flagPacket(ack uint32, flags header.TCPFlags) *gstack.PacketBuffer {
 	header.TCP(pkt.TransportHeader().Push(20)).Encode(&header.TCPFields{
 		SrcPort: 1, DstPort: 2, AckNum: ack, Flags: flags, DataOffset: 20, WindowSize: 1000,
 	})
-	header.IPv4(pkt.NetworkHeader().Push(20)).Encode(&header.IPv4Fields{TotalLength: 40, Protocol: hdr.ProtoTCP})
+	header.IPv4(pkt.NetworkHeader().Push(20)).Encode(&header.IPv4Fields{TotalLength: 40,
+		Protocol: hdr.ProtoTCP})
 	eth := pkt.LinkHeader().Push(14)
 	eth[12] = 8
 	pkt.TransportProtocolNumber = header.TCPProtocolNumber

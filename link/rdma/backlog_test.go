@@ -90,7 +90,8 @@ func newSending(t testing.TB) *sending {
 
 // segmentOf is segment number seq of a flow.
 func segmentOf(port uint16, seq uint32) *gstack.PacketBuffer {
-	f := tcpFrame{Src: ourMAC, Dst: peerMAC, From: 1, To: 2, Ports: [2]uint16{port, 80}, Seq: seq, Flags: header.TCPFlagAck, TTL: 64, Payload: make([]byte, 200)}
+	f := tcpFrame{Src: ourMAC, Dst: peerMAC, From: 1, To: 2, Ports: [2]uint16{port, 80}, Seq: seq,
+		Flags: header.TCPFlagAck, TTL: 64, Payload: make([]byte, 200)}
 	return outPacket(f)
 }
 
@@ -150,7 +151,8 @@ func (s *sending) fill(t testing.TB, n uint32) *holder {
 	held := hold(s.nic)
 	s.send(t, 1, 0, n)
 	got := s.Stats()
-	if got.TxBacklog == 0 || got.TxBacklog >= uint64(n) || got.TxBacklog != got.TxBacklogged || got.TxBacklogMax != got.TxBacklog || got.TxPackets != uint64(n) {
+	if got.TxBacklog == 0 || got.TxBacklog >= uint64(n) || got.TxBacklog != got.TxBacklogged ||
+		got.TxBacklogMax != got.TxBacklog || got.TxPackets != uint64(n) {
 		t.Fatalf("ring full: %+v", got)
 	}
 	return held
@@ -182,7 +184,8 @@ func TestBacklogDrains(t *testing.T) {
 			defer pkt.DecRef()
 			eventually(t, s, func() { s.writeOne(pkt) })
 		}},
-		{"by a receive worker", true, func(t *testing.T, s *sending) { eventually(t, s, s.tryDrainAll) }},
+		{"by a receive worker", true,
+			func(t *testing.T, s *sending) { eventually(t, s, s.tryDrainAll) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := newSending(t)
@@ -193,7 +196,8 @@ func TestBacklogDrains(t *testing.T) {
 			held.release()
 			tc.then(t, s)
 			s.arrived.await(t, n)
-			if got := s.Stats(); got.TxBacklog != 0 || got.TxBacklogDropped != 0 || got.TxWaits != 0 {
+			if got := s.Stats(); got.TxBacklog != 0 ||
+				got.TxBacklogDropped != 0 || got.TxWaits != 0 {
 				t.Errorf("at the end: %+v", got)
 			}
 		})
@@ -205,12 +209,14 @@ func TestBacklogOfManyWriters(t *testing.T) {
 	const flows, n = 8, 200
 	s := newSending(t)
 	s.nic.Inject(simnic.QueueFault{Kind: simnic.FaultLateCompletion, Delay: 50 * time.Millisecond})
-	held := hold(s.nic) // until a segment had to wait, as none does when this goroutine is slower than the NIC is late
+	// until a segment had to wait, as none does when this goroutine is slower than the NIC is late
+	held := hold(s.nic)
 	var wg sync.WaitGroup
 	for port := range uint16(flows) {
 		wg.Go(func() { s.send(t, port, 0, n) })
 	}
-	for deadline := time.Now().Add(30 * time.Second); s.Stats().TxBacklogged == 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(30 * time.Second); s.Stats().TxBacklogged == 0 &&
+		time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	held.release()
@@ -235,7 +241,8 @@ func TestBacklogBound(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s := newSending(t)
 			held := hold(s.nic)
-			f := tcpFrame{Src: ourMAC, Dst: peerMAC, Flags: header.TCPFlagAck, Payload: make([]byte, tc.size)}
+			f := tcpFrame{Src: ourMAC, Dst: peerMAC, Flags: header.TCPFlagAck,
+				Payload: make([]byte, tc.size)}
 			pkt := outPacket(f)
 			defer pkt.DecRef()
 			pkt.GSOOptions = gstack.GSO{Type: gstack.GSOTCPv4, NeedsCsum: true, MSS: 1000}
@@ -247,7 +254,8 @@ func TestBacklogBound(t *testing.T) {
 				}
 			}
 			got := s.Stats()
-			if !is[*tcpip.ErrNoBufferSpace](err) || got.TxDropped != 1 || got.TxWaits != 1 || got.TxPackets != uint64(taken) {
+			if !is[*tcpip.ErrNoBufferSpace](err) || got.TxDropped != 1 || got.TxWaits != 1 ||
+				got.TxPackets != uint64(taken) {
 				t.Errorf("%v, %+v", err, got)
 			}
 			if int(got.TxBacklog) > tc.most || int(got.TxBacklog) < tc.most-10 {
@@ -289,10 +297,12 @@ func TestBacklogIsLetGo(t *testing.T) {
 				t.Fatalf("%d kept, %d references", kept, refs)
 			}
 			tc.end(s)
-			for deadline := time.Now().Add(30 * time.Second); s.Stats().TxBacklog > 0 && time.Now().Before(deadline); {
+			for deadline := time.Now().Add(30 * time.Second); s.Stats().TxBacklog > 0 &&
+				time.Now().Before(deadline); {
 				time.Sleep(time.Millisecond)
 			}
-			if got, refs := s.Stats(), pkt.ReadRefs(); got.TxBacklog != 0 || got.TxBacklogDropped != kept || refs != 1 {
+			if got, refs := s.Stats(), pkt.ReadRefs(); got.TxBacklog != 0 ||
+				got.TxBacklogDropped != kept || refs != 1 {
 				t.Errorf("%d references left: %+v", refs, got)
 			}
 		})

@@ -59,7 +59,8 @@ func (e *Endpoint) datagramQueue(d *Datagram) *sender {
 
 func (x *fastPath) countDatagrams(ds []Datagram) {
 	for i := range ds {
-		x.countSent(ds[i].Headers[hdr.EthLen]>>4 == 6, uint64(len(ds[i].Headers)+len(ds[i].Payload)))
+		x.countSent(ds[i].Headers[hdr.EthLen]>>4 == 6,
+			uint64(len(ds[i].Headers)+len(ds[i].Payload)))
 	}
 }
 

@@ -17,21 +17,25 @@ import (
 // datagram is the headers of n bytes from a host's port 7 to another's port 53, without checksums.
 func datagram(from, to *host, v6 bool, n int) []byte {
 	udp := make([]byte, hdr.UDPLen)
-	header.UDP(udp).Encode(&header.UDPFields{SrcPort: 7, DstPort: 53, Length: uint16(hdr.UDPLen + n)})
+	header.UDP(udp).Encode(&header.UDPFields{SrcPort: 7, DstPort: 53,
+		Length: uint16(hdr.UDPLen + n)})
 	eth := make([]byte, hdr.EthLen)
-	fields := header.EthernetFields{SrcAddr: from.ep.LinkAddress(), DstAddr: to.ep.LinkAddress(), Type: hdr.TypeIPv4}
+	fields := header.EthernetFields{SrcAddr: from.ep.LinkAddress(),
+		DstAddr: to.ep.LinkAddress(), Type: hdr.TypeIPv4}
 	var ip []byte
 	if v6 {
 		fields.Type, ip = hdr.TypeIPv6, make([]byte, hdr.IPv6Len)
 		header.IPv6(ip).Encode(&header.IPv6Fields{
 			PayloadLength: uint16(hdr.UDPLen + n), TransportProtocol: hdr.ProtoUDP, HopLimit: 64,
-			SrcAddr: tcpip.AddrFromSlice(from.v6.AsSlice()), DstAddr: tcpip.AddrFromSlice(to.v6.AsSlice()),
+			SrcAddr: tcpip.AddrFromSlice(from.v6.AsSlice()),
+			DstAddr: tcpip.AddrFromSlice(to.v6.AsSlice()),
 		})
 	} else {
 		ip = make([]byte, hdr.IPv4Len)
 		header.IPv4(ip).Encode(&header.IPv4Fields{
 			TotalLength: uint16(hdr.IPv4Len + hdr.UDPLen + n), TTL: 64, Protocol: hdr.ProtoUDP,
-			SrcAddr: tcpip.AddrFromSlice(from.v4.AsSlice()), DstAddr: tcpip.AddrFromSlice(to.v4.AsSlice()),
+			SrcAddr: tcpip.AddrFromSlice(from.v4.AsSlice()),
+			DstAddr: tcpip.AddrFromSlice(to.v4.AsSlice()),
 		})
 	}
 	header.Ethernet(eth).Encode(&fields)
@@ -88,15 +92,18 @@ func is[E tcpip.Error](err tcpip.Error) bool {
 
 func TestDatagramRefusals(t *testing.T) {
 	a, b := pair(t, setup{})
-	if err := a.ep.WriteDatagram(datagram(a, b, false, 1473), make([]byte, 1473+4)); !is[*tcpip.ErrMessageTooLong](err) {
+	if err := a.ep.WriteDatagram(datagram(a, b, false, 1473),
+		make([]byte, 1473+4)); !is[*tcpip.ErrMessageTooLong](err) {
 		t.Errorf("too long: %v", err)
 	}
 	a.ep.Attach(nil)
-	if err := a.ep.WriteDatagram(datagram(a, b, false, 1), make([]byte, 1)); !is[*tcpip.ErrNotSupported](err) {
+	if err := a.ep.WriteDatagram(datagram(a, b, false, 1),
+		make([]byte, 1)); !is[*tcpip.ErrNotSupported](err) {
 		t.Errorf("without a stack: %v", err)
 	}
 	a.ep.Close()
-	if err := a.ep.WriteDatagram(datagram(a, b, false, 1), make([]byte, 1)); !is[*tcpip.ErrClosedForSend](err) {
+	if err := a.ep.WriteDatagram(datagram(a, b, false, 1),
+		make([]byte, 1)); !is[*tcpip.ErrClosedForSend](err) {
 		t.Errorf("closed: %v", err)
 	}
 }
@@ -104,7 +111,8 @@ func TestDatagramRefusals(t *testing.T) {
 func TestDatagramNeedsChecksums(t *testing.T) {
 	a, b := pair(t, setup{})
 	a.ep.csum = false
-	if err := a.ep.WriteDatagram(datagram(a, b, false, 1), make([]byte, 1)); !is[*tcpip.ErrNotSupported](err) {
+	if err := a.ep.WriteDatagram(datagram(a, b, false, 1),
+		make([]byte, 1)); !is[*tcpip.ErrNotSupported](err) {
 		t.Errorf("%v", err)
 	}
 }
@@ -124,7 +132,8 @@ func TestDatagramOnAFullRing(t *testing.T) {
 	if !is[*tcpip.ErrNoBufferSpace](err) {
 		t.Errorf("full ring: %v", err)
 	}
-	if s := a.ep.Stats(); s.TxWaits == before.TxWaits || s.TxDropped == before.TxDropped || s.TxPackets < before.TxPackets+sent {
+	if s := a.ep.Stats(); s.TxWaits == before.TxWaits || s.TxDropped == before.TxDropped ||
+		s.TxPackets < before.TxPackets+sent {
 		t.Errorf("%d sent: %+v", sent, s)
 	}
 	urgent := resetPacket()
@@ -142,7 +151,8 @@ func TestDatagramDoesNotAllocate(t *testing.T) {
 	a, b := pair(t, setup{})
 	headers, payload := datagram(a, b, false, 64), make([]byte, 64)
 	b.ep.Close() // or it answers, from other goroutines
-	if n := testing.AllocsPerRun(200, func() { a.ep.WriteDatagram(headers, payload) }); n >= 1 && !raceDetector {
+	if n := testing.AllocsPerRun(200, func() { a.ep.WriteDatagram(headers, payload) }); n >= 1 &&
+		!raceDetector {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -190,10 +200,13 @@ func TestDatagrams(t *testing.T) {
 // TestDatagramsStop where the ring is full, or one is too long.
 func TestDatagramsStop(t *testing.T) {
 	a, b := pair(t, setup{dv: dv.Config{TxQueueSize: 256}})
-	small, long := Datagram{datagram(a, b, false, 1000), make([]byte, 1000)}, Datagram{datagram(a, b, false, 1473), make([]byte, 1477)}
-	conn := b.udp(t, netip.AddrPortFrom(b.v4, 53), netip.AddrPort{}) // a closed port would answer, after ARP
+	small, long := Datagram{datagram(a, b, false, 1000), make([]byte, 1000)},
+		Datagram{datagram(a, b, false, 1473), make([]byte, 1477)}
+	// a closed port would answer, after ARP
+	conn := b.udp(t, netip.AddrPortFrom(b.v4, 53), netip.AddrPort{})
 	before := a.ep.Stats().TxPackets
-	if n, err := a.ep.WriteDatagrams([]Datagram{small, small, long, small}); n != 2 || !is[*tcpip.ErrMessageTooLong](err) {
+	if n, err := a.ep.WriteDatagrams([]Datagram{small, small, long, small}); n != 2 ||
+		!is[*tcpip.ErrMessageTooLong](err) {
 		t.Errorf("too long: %d sent, %v", n, err)
 	}
 	conn.SetReadDeadline(time.Now().Add(time.Minute))
@@ -211,7 +224,8 @@ func TestDatagramsStop(t *testing.T) {
 	for i := range many {
 		many[i] = small
 	}
-	if n, err := a.ep.WriteDatagrams(many); n == 0 || n == len(many) || !is[*tcpip.ErrNoBufferSpace](err) {
+	if n, err := a.ep.WriteDatagrams(many); n == 0 || n == len(many) ||
+		!is[*tcpip.ErrNoBufferSpace](err) {
 		t.Errorf("full ring: %d sent, %v", n, err)
 	}
 }

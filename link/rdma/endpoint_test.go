@@ -71,7 +71,8 @@ func post(t testing.TB, q *dv.TxQueue, frames ...[]byte) {
 
 // arpFrame is a frame to device 1 that no stack needs to understand.
 func arpFrame() []byte {
-	return append([]byte("\x02\x00\x00\x00\x00\x01\x02\x00\x00\x00\x00\x02\x08\x06"), make([]byte, 46)...)
+	return append([]byte("\x02\x00\x00\x00\x00\x01\x02\x00\x00\x00\x00\x02\x08\x06"),
+		make([]byte, 46)...)
 }
 
 func TestAttachDetach(t *testing.T) {

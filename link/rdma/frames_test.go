@@ -44,7 +44,8 @@ func parsed(frame []byte) *hdr.Packet { return hdrtest.Parse(frame) }
 func segment(n int) tcpFrame {
 	f := tcpFrame{
 		Src: peerMAC, Dst: ourMAC, From: 2, To: 1, Ports: [2]uint16{4000, 80},
-		Seq: 0xffffff00 + uint32(n)*100, Ack: 77, Flags: header.TCPFlagAck, Window: 512, ID: uint16(0xfffe + n), TTL: 64,
+		Seq: 0xffffff00 + uint32(n)*100, Ack: 77, Flags: header.TCPFlagAck, Window: 512,
+		ID: uint16(0xfffe + n), TTL: 64,
 		Payload: make([]byte, 100),
 	}
 	for i := range f.Payload {
@@ -58,7 +59,8 @@ func testWorker() *worker {
 	e := &Endpoint{rxLimit: DefaultRxLimit}
 	e.flows = tcpfix.New(tcpip.NewStdClock(), e.resend)
 	e.SetLinkAddress(ourMAC)
-	return &worker{e: e, attachment: new(attachment), count: new(rxCounters), merge: newMerger(batchFrames)}
+	return &worker{e: e, attachment: new(attachment), count: new(rxCounters),
+		merge: newMerger(batchFrames)}
 }
 
 // load puts frames into the worker's batch, with the same flags for all.

@@ -71,12 +71,14 @@ func TestLostHandshake(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		flags header.TCPFlags
-	}{{"SYN", header.TCPFlagSyn}, {"SYN-ACK", header.TCPFlagSyn | header.TCPFlagAck}, {"ACK", header.TCPFlagAck}} {
+	}{{"SYN", header.TCPFlagSyn}, {"SYN-ACK", header.TCPFlagSyn | header.TCPFlagAck},
+		{"ACK", header.TCPFlagAck}} {
 		t.Run(tc.name, func(t *testing.T) {
 			var lost atomic.Bool
 			lose := func(frame []byte) bool {
 				l := parsed(frame)
-				return l.Proto == hdr.ProtoTCP && l.L4 > 0 && header.TCPFlags(frame[l.L4+13]) == tc.flags && lost.CompareAndSwap(false, true)
+				return l.Proto == hdr.ProtoTCP && l.L4 > 0 &&
+					header.TCPFlags(frame[l.L4+13]) == tc.flags && lost.CompareAndSwap(false, true)
 			}
 			attempts(t, setup{lose: lose}, func(t *testing.T, a, b *host) string {
 				ln := a.listen(t, a.v4, 80)

@@ -78,7 +78,8 @@ func (m *merger) add(i int, l *hdr.Packet) {
 	tcp := frame[l.L4:l.End]
 	header, flags, slot := int(tcp[12]>>4)*4, tcp[13], l.FlowHash(frame)%flowSlots
 	payload := len(tcp) - header
-	if header < hdr.TCPLen || payload <= 0 || flags&hdr.FlagACK == 0 || flags&hdr.FlagsSpecial != 0 {
+	if header < hdr.TCPLen || payload <= 0 || flags&hdr.FlagACK == 0 ||
+		flags&hdr.FlagsSpecial != 0 {
 		m.flows[slot] = none // nothing that comes later may overtake it
 		m.addSingle(i, l)
 		return
@@ -144,7 +145,8 @@ func (r *run) sameTCP(h, first []byte) bool {
 	return binary.BigEndian.Uint32(h[4:]) == r.seq &&
 		bytes.Equal(h[:4], first[:4]) && // ports
 		bytes.Equal(h[8:13], first[8:13]) && // ACK number, header length
-		h[13]&^hdr.FlagsLast == first[13] && // flags; the first of an open run has neither PSH nor FIN
+		// flags; the first of an open run has neither PSH nor FIN
+		h[13]&^hdr.FlagsLast == first[13] &&
 		bytes.Equal(h[14:16], first[14:16]) && // window
 		bytes.Equal(h[hdr.TCPLen:], first[hdr.TCPLen:])
 }

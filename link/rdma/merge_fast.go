@@ -24,7 +24,8 @@ func (r *run) isRegular(p *dv.Packet) bool {
 		return false
 	}
 	options := p.Data[r.L4+hdr.TCPLen : r.headers]
-	return len(options) == 0 || len(options) == 12 && binary.BigEndian.Uint32(options) == timestampOnly
+	return len(options) == 0 || len(options) == 12 &&
+		binary.BigEndian.Uint32(options) == timestampOnly
 }
 
 // next adds frame i to its flow's open run, if that is regular and obviously goes on. False:
@@ -84,9 +85,11 @@ func (m *merger) openRun(frame []byte) *run {
 func (r *run) lengthAndID(frame []byte) (payload int, id uint16) {
 	h := (*[hdr.IPv4Len]byte)(frame[hdr.EthLen:])
 	if r.EtherType == hdr.TypeIPv6 {
-		return hdr.EthLen + hdr.IPv6Len + int(binary.BigEndian.Uint16(h[4:])) - r.headers, binary.BigEndian.Uint16(h[4:])
+		return hdr.EthLen + hdr.IPv6Len + int(binary.BigEndian.Uint16(h[4:])) - r.headers,
+			binary.BigEndian.Uint16(h[4:])
 	}
-	return hdr.EthLen + int(binary.BigEndian.Uint16(h[2:])) - r.headers, binary.BigEndian.Uint16(h[4:])
+	return hdr.EthLen + int(binary.BigEndian.Uint16(h[2:])) - r.headers,
+		binary.BigEndian.Uint16(h[4:])
 }
 
 // headersDiffer compares frame's headers with those of the first frame of r, which is regular, by
@@ -95,7 +98,8 @@ func (r *run) headersDiffer(frame, first []byte, id uint16) bool {
 	a, b := (*[hdr.EthLen + hdr.IPv4Len]byte)(frame), (*[hdr.EthLen + hdr.IPv4Len]byte)(first)
 	d := differ8(a[:], b[:]) | differ8(a[8:], b[8:]) // Ethernet; IP version, length, TOS
 	if r.EtherType == hdr.TypeIPv6 {
-		d |= differIPv6((*[hdr.EthLen + hdr.IPv6Len]byte)(frame), (*[hdr.EthLen + hdr.IPv6Len]byte)(first))
+		d |= differIPv6((*[hdr.EthLen + hdr.IPv6Len]byte)(frame),
+			(*[hdr.EthLen + hdr.IPv6Len]byte)(first))
 	} else {
 		const dontFragment = 0x40
 		d |= differ4(a[20:], b[20:]) | differ8(a[26:], b[26:]) // flags, TTL, protocol; addresses
@@ -106,7 +110,8 @@ func (r *run) headersDiffer(frame, first []byte, id uint16) bool {
 	const last = hdr.FlagsLast << 40 // in bytes 8 to 15 of a TCP header
 	t, u := (*[hdr.TCPLen]byte)(frame[r.L4:]), (*[hdr.TCPLen]byte)(first[r.L4:])
 	d |= differ4(t[:], u[:]) | uint64(binary.BigEndian.Uint32(t[4:])^r.seq) // ports
-	d |= differ8(t[8:], u[8:]) &^ last                                      // ACK number, header length, flags, window
+	// ACK number, header length, flags, window
+	d |= differ8(t[8:], u[8:]) &^ last
 	if r.headers > r.L4+hdr.TCPLen {
 		t, u := (*[12]byte)(frame[r.L4+hdr.TCPLen:]), (*[12]byte)(first[r.L4+hdr.TCPLen:])
 		d |= differ8(t[:], u[:]) | differ4(t[8:], u[8:])

@@ -46,10 +46,18 @@ func TestMergeRules(t *testing.T) {
 		v4, v6 string
 	}{
 		{name: "alike", edit: every(func(*tcpFrame) {}), v4: joined, v6: joined},
-		{name: "timestamps alike", edit: every(func(f *tcpFrame) { f.Options = timestamps(1) }), v4: joined, v6: joined},
-		{name: "timestamp moves on", edit: func(n int, f *tcpFrame) { f.Options = timestamps(byte(min(n, 1))) }, v4: apart, v6: apart},
-		{name: "timestamp differs", edit: func(n int, f *tcpFrame) { f.Options = timestamps(byte(n % 2)) }, v4: split, v6: split},
-		{name: "option in one", edit: second(func(f *tcpFrame) { f.Options = timestamps(1) }), v4: split, v6: split},
+		{name: "timestamps alike", edit: every(func(f *tcpFrame) { f.Options = timestamps(1) }),
+			v4: joined, v6: joined},
+		{name: "timestamp moves on", edit: func(n int,
+			f *tcpFrame) {
+			f.Options = timestamps(byte(min(n, 1)))
+		}, v4: apart, v6: apart},
+		{name: "timestamp differs", edit: func(n int,
+			f *tcpFrame) {
+			f.Options = timestamps(byte(n % 2))
+		}, v4: split, v6: split},
+		{name: "option in one", edit: second(func(f *tcpFrame) { f.Options = timestamps(1) }),
+			v4: split, v6: split},
 		{name: "ack number", edit: second(func(f *tcpFrame) { f.Ack++ }), v4: split, v6: split},
 		{name: "window", edit: second(func(f *tcpFrame) { f.Window++ }), v4: split, v6: split},
 		{name: "gap", edit: func(n int, f *tcpFrame) {
@@ -62,40 +70,63 @@ func TestMergeRules(t *testing.T) {
 				f.Seq--
 			}
 		}, v4: apart, v6: apart},
-		{name: "source port", edit: second(func(f *tcpFrame) { f.Ports[0]++ }), v4: split, v6: split},
-		{name: "destination port", edit: second(func(f *tcpFrame) { f.Ports[1]++ }), v4: split, v6: split},
-		{name: "source address", edit: second(func(f *tcpFrame) { f.From++ }), v4: split, v6: split},
-		{name: "destination address", edit: second(func(f *tcpFrame) { f.To++ }), v4: split, v6: split},
-		{name: "source MAC", edit: second(func(f *tcpFrame) { f.Src = "\x02\x00\x00\x00\x00\x03" }), v4: split, v6: split},
+		{name: "source port", edit: second(func(f *tcpFrame) { f.Ports[0]++ }), v4: split,
+			v6: split},
+		{name: "destination port", edit: second(func(f *tcpFrame) { f.Ports[1]++ }), v4: split,
+			v6: split},
+		{name: "source address", edit: second(func(f *tcpFrame) { f.From++ }), v4: split,
+			v6: split},
+		{name: "destination address", edit: second(func(f *tcpFrame) { f.To++ }), v4: split,
+			v6: split},
+		{name: "source MAC", edit: second(func(f *tcpFrame) { f.Src = "\x02\x00\x00\x00\x00\x03" }),
+			v4: split, v6: split},
 		{name: "ttl", edit: second(func(f *tcpFrame) { f.TTL-- }), v4: split, v6: split},
 		{name: "tos", edit: second(func(f *tcpFrame) { f.TOS = 0x20 }), v4: split, v6: split},
-		{name: "congestion experienced", edit: second(func(f *tcpFrame) { f.TOS = 3 }), v4: split, v6: split},
+		{name: "congestion experienced", edit: second(func(f *tcpFrame) { f.TOS = 3 }), v4: split,
+			v6: split},
 		{name: "flow label", edit: second(func(f *tcpFrame) { f.Flow = 5 }), v4: joined, v6: split},
-		{name: "psh ends a run", edit: second(func(f *tcpFrame) { f.Flags |= header.TCPFlagPsh }), v4: "[[0 1] [2]]", v6: "[[0 1] [2]]"},
-		{name: "psh on all", edit: every(func(f *tcpFrame) { f.Flags |= header.TCPFlagPsh }), v4: split, v6: split},
-		{name: "fin ends a run", edit: second(func(f *tcpFrame) { f.Flags |= header.TCPFlagFin }), v4: "[[0 1] [2]]", v6: "[[0 1] [2]]"},
-		{name: "syn", edit: second(func(f *tcpFrame) { f.Flags |= header.TCPFlagSyn }), v4: split, v6: split},
-		{name: "rst", edit: second(func(f *tcpFrame) { f.Flags |= header.TCPFlagRst }), v4: split, v6: split},
-		{name: "urg", edit: second(func(f *tcpFrame) { f.Flags |= header.TCPFlagUrg; f.Urgent = 1 }), v4: split, v6: split},
+		{name: "psh ends a run", edit: second(func(f *tcpFrame) { f.Flags |= header.TCPFlagPsh }),
+			v4: "[[0 1] [2]]", v6: "[[0 1] [2]]"},
+		{name: "psh on all", edit: every(func(f *tcpFrame) { f.Flags |= header.TCPFlagPsh }),
+			v4: split, v6: split},
+		{name: "fin ends a run", edit: second(func(f *tcpFrame) { f.Flags |= header.TCPFlagFin }),
+			v4: "[[0 1] [2]]", v6: "[[0 1] [2]]"},
+		{name: "syn", edit: second(func(f *tcpFrame) { f.Flags |= header.TCPFlagSyn }), v4: split,
+			v6: split},
+		{name: "rst", edit: second(func(f *tcpFrame) { f.Flags |= header.TCPFlagRst }), v4: split,
+			v6: split},
+		{name: "urg",
+			edit: second(func(f *tcpFrame) { f.Flags |= header.TCPFlagUrg; f.Urgent = 1 }),
+			v4:   split, v6: split},
 		{name: "cwr", edit: second(func(f *tcpFrame) { f.Flags |= 0x80 }), v4: split, v6: split},
-		{name: "cwr on all", edit: every(func(f *tcpFrame) { f.Flags |= 0x80 }), v4: split, v6: split},
+		{name: "cwr on all", edit: every(func(f *tcpFrame) { f.Flags |= 0x80 }), v4: split,
+			v6: split},
 		{name: "ece", edit: second(func(f *tcpFrame) { f.Flags |= 0x40 }), v4: split, v6: split},
-		{name: "ece on all", edit: every(func(f *tcpFrame) { f.Flags |= 0x40 }), v4: joined, v6: joined},
+		{name: "ece on all", edit: every(func(f *tcpFrame) { f.Flags |= 0x40 }), v4: joined,
+			v6: joined},
 		{name: "no ack flag", edit: every(func(f *tcpFrame) { f.Flags = 0 }), v4: split, v6: split},
-		{name: "ip id does not matter with DF", edit: second(func(f *tcpFrame) { f.ID = 9 }), v4: joined, v6: joined},
-		{name: "ip id counts without DF", edit: every(func(f *tcpFrame) { f.NoDF = true }), v4: joined, v6: joined},
-		{name: "ip id stands still without DF", edit: every(func(f *tcpFrame) { f.NoDF = true; f.ID = 9 }), v4: split, v6: joined},
-		{name: "DF in one", edit: second(func(f *tcpFrame) { f.NoDF = true }), v4: split, v6: joined},
+		{name: "ip id does not matter with DF", edit: second(func(f *tcpFrame) { f.ID = 9 }),
+			v4: joined, v6: joined},
+		{name: "ip id counts without DF", edit: every(func(f *tcpFrame) { f.NoDF = true }),
+			v4: joined, v6: joined},
+		{name: "ip id stands still without DF",
+			edit: every(func(f *tcpFrame) { f.NoDF = true; f.ID = 9 }), v4: split, v6: joined},
+		{name: "DF in one", edit: second(func(f *tcpFrame) { f.NoDF = true }), v4: split,
+			v6: joined},
 		{name: "ip options", edit: every(func(f *tcpFrame) {
 			f.IPOpts = []byte{1, 1, 1, 0}
 			if f.V6 {
 				f.IPOpts = []byte{0, 1, 4, 0, 0, 0, 0}
 			}
 		}), v4: split, v6: split},
-		{name: "ip fragments", edit: every(func(f *tcpFrame) { f.Fragment = 8 }), v4: split, v6: joined},
-		{name: "padding behind the packet", edit: every(func(f *tcpFrame) { f.Pad = 6 }), v4: joined, v6: joined},
-		{name: "pure acks", edit: every(func(f *tcpFrame) { f.Payload = nil }), v4: split, v6: split},
-		{name: "pure ack between", edit: second(func(f *tcpFrame) { f.Payload = nil }), v4: split, v6: split},
+		{name: "ip fragments", edit: every(func(f *tcpFrame) { f.Fragment = 8 }), v4: split,
+			v6: joined},
+		{name: "padding behind the packet", edit: every(func(f *tcpFrame) { f.Pad = 6 }),
+			v4: joined, v6: joined},
+		{name: "pure acks", edit: every(func(f *tcpFrame) { f.Payload = nil }), v4: split,
+			v6: split},
+		{name: "pure ack between", edit: second(func(f *tcpFrame) { f.Payload = nil }), v4: split,
+			v6: split},
 		{name: "last is shorter", edit: func(n int, f *tcpFrame) {
 			if n == 2 {
 				f.Payload = f.Payload[:1]
@@ -114,8 +145,10 @@ func TestMergeRules(t *testing.T) {
 				f.Seq -= 99
 			}
 		}, v4: "[[0 1] [2]]", v6: "[[0 1] [2]]"},
-		{name: "backwards", edit: func(n int, f *tcpFrame) { f.Seq = segment(2 - n).Seq }, v4: split, v6: split},
-		{name: "same again", edit: func(n int, f *tcpFrame) { f.Seq = segment(0).Seq }, v4: split, v6: split},
+		{name: "backwards", edit: func(n int, f *tcpFrame) { f.Seq = segment(2 - n).Seq },
+			v4: split, v6: split},
+		{name: "same again", edit: func(n int, f *tcpFrame) { f.Seq = segment(0).Seq }, v4: split,
+			v6: split},
 	} {
 		for n := range 4 {
 			v6, flags := n%2 == 1, dv.RxFlags(n/2)*vouched
@@ -287,7 +320,8 @@ func TestMergeKeepsStreams(t *testing.T) {
 			w.classifyAndMerge(w.load(0, frames...))
 			for _, d := range segmentsOf(t, w, w.buildPackets()) {
 				list := into[d.flow]
-				if n := len(list); n > 0 && len(d.payload) > 0 && len(list[n-1].payload) > 0 && list[n-1].seq+uint32(len(list[n-1].payload)) == d.seq {
+				if n := len(list); n > 0 && len(d.payload) > 0 && len(list[n-1].payload) > 0 &&
+					list[n-1].seq+uint32(len(list[n-1].payload)) == d.seq {
 					list[n-1].payload = append(list[n-1].payload, d.payload...)
 					continue
 				}

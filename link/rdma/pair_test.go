@@ -58,13 +58,15 @@ func openDevice(t testing.TB, n byte, s setup) (*simnic.NIC, *dv.Device) {
 	if s.caps != nil {
 		s.caps(&caps)
 	}
-	nic, err := simnic.New(simnic.Config{MAC: net.HardwareAddr{2, 0, 0, 1, 0, n}, Seed: uint64(n), Caps: caps, MTU: s.mtu})
+	nic, err := simnic.New(simnic.Config{MAC: net.HardwareAddr{2, 0, 0, 1, 0, n},
+		Seed: uint64(n), Caps: caps, MTU: s.mtu})
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := s.dv
 	cfg.Kernel = kernel.Opener(nic)
-	cfg.Facts = dv.PortFacts{Name: fmt.Sprint("sim", n), Netdev: fmt.Sprint("net", n), MAC: nic.MAC(), MTU: nic.MTU()}
+	cfg.Facts = dv.PortFacts{Name: fmt.Sprint("sim", n), Netdev: fmt.Sprint("net", n),
+		MAC: nic.MAC(), MTU: nic.MTU()}
 	cfg.MAC = net.HardwareAddr{2, 0, 0, 0, 0, n}
 	dev, err := dv.Open(context.Background(), cfg)
 	if err != nil {
@@ -116,12 +118,14 @@ func pair(t testing.TB, s setup) (a, b *host) {
 	for i := range hosts {
 		h := &host{
 			nic: nics[i], dev: devs[i],
-			v4: netip.AddrFrom4([4]byte{10, 9, 0, byte(i + 1)}), v6: netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(i + 1)}),
+			v4: netip.AddrFrom4([4]byte{10, 9, 0, byte(i + 1)}),
+			v6: netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(i + 1)}),
 		}
 		h.open(t, s)
 		hosts[i] = h
 	}
-	if s.faults.Corrupt > 0 { // ARP has no checksum: a neighbour would be at a wrong address for a minute
+	// ARP has no checksum: a neighbour would be at a wrong address for a minute
+	if s.faults.Corrupt > 0 {
 		hosts[0].knows(t, hosts[1])
 		hosts[1].knows(t, hosts[0])
 	}
@@ -133,7 +137,8 @@ func (h *host) knows(t testing.TB, other *host) {
 	t.Helper()
 	for _, a := range []netip.Addr{other.v4, other.v6} {
 		address, proto := full(a, 0)
-		if err := h.stack.AddStaticNeighbor(1, proto, address.Addr, other.ep.LinkAddress()); err != nil {
+		if err := h.stack.AddStaticNeighbor(1, proto, address.Addr,
+			other.ep.LinkAddress()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -161,8 +166,10 @@ func (h *host) open(t testing.TB, s setup) {
 
 func newStack() *gstack.Stack {
 	st := gstack.New(gstack.Options{
-		NetworkProtocols:   []gstack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},
-		TransportProtocols: []gstack.TransportProtocolFactory{tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
+		NetworkProtocols: []gstack.NetworkProtocolFactory{ipv4.NewProtocol,
+			ipv6.NewProtocol, arp.NewProtocol},
+		TransportProtocols: []gstack.TransportProtocolFactory{tcp.NewProtocolCUBIC, udp.NewProtocol,
+			icmp.NewProtocol4, icmp.NewProtocol6},
 	})
 	buffers := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 8 << 20}
 	st.SetTransportProtocolOption(tcp.ProtocolNumber, &buffers)
@@ -178,13 +185,17 @@ func (h *host) attach(t testing.TB) {
 	if err := h.ep.BindStack(h.stack, 1); err != nil {
 		t.Fatal(err)
 	}
-	for proto, a := range map[tcpip.NetworkProtocolNumber]netip.Addr{ipv4.ProtocolNumber: h.v4, ipv6.ProtocolNumber: h.v6} {
-		address := tcpip.ProtocolAddress{Protocol: proto, AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(a.AsSlice()), PrefixLen: 24}}
+	for proto, a := range map[tcpip.NetworkProtocolNumber]netip.Addr{ipv4.ProtocolNumber: h.v4,
+		ipv6.ProtocolNumber: h.v6} {
+		address := tcpip.ProtocolAddress{Protocol: proto,
+			AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(a.AsSlice()),
+				PrefixLen: 24}}
 		if err := h.stack.AddProtocolAddress(1, address, gstack.AddressProperties{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	h.stack.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}, {Destination: header.IPv6EmptySubnet, NIC: 1}})
+	h.stack.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1},
+		{Destination: header.IPv6EmptySubnet, NIC: 1}})
 }
 
 func full(a netip.Addr, port uint16) (tcpip.FullAddress, tcpip.NetworkProtocolNumber) {

@@ -41,7 +41,8 @@ func answers(conn net.Conn, patience time.Duration) error {
 
 // sendErrors strikes send descriptors of a NIC as FaultSendError does.
 func sendErrors(count int, rate float64, seed uint64) simnic.QueueFault {
-	return simnic.QueueFault{Kind: simnic.FaultSendError, Syndrome: 4, Count: count, Rate: rate, Seed: seed}
+	return simnic.QueueFault{Kind: simnic.FaultSendError, Syndrome: 4,
+		Count: count, Rate: rate, Seed: seed}
 }
 
 // TestSendErrors: whatever number of sends of a server fail, one on an idle connection or many in
@@ -79,7 +80,8 @@ func strike(t *testing.T, server *host, fault *simnic.Injection, count int) {
 	for deadline := time.Now().Add(alive); fault.Hits() < count; {
 		server.ep.writeBurst([]*gstack.PacketBuffer{pkt})
 		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d errors in %v: the queue does not come back", fault.Hits(), count, alive)
+			t.Fatalf("%d of %d errors in %v: the queue does not come back",
+				fault.Hits(), count, alive)
 		}
 		time.Sleep(100 * time.Microsecond) // a pace, not a synchronisation
 	}
@@ -93,11 +95,14 @@ func TestReceiveErrors(t *testing.T) {
 			server, client := pair(t, setup{})
 			go echo(server.listen(t, server.v4, 80))
 			conn := client.dial(t, server.v4, 80)
-			fault := server.nic.Inject(simnic.QueueFault{Kind: simnic.FaultReceiveError, Syndrome: 4, Count: count})
+			fault := server.nic.Inject(simnic.QueueFault{Kind: simnic.FaultReceiveError,
+				Syndrome: 4, Count: count})
 			for deadline := time.Now().Add(alive); fault.Hits() < count; {
-				post(t, client.dev.Tx(0), arpFrame()) // so that 64 errors do not take 64 timeouts of TCP
+				// so that 64 errors do not take 64 timeouts of TCP
+				post(t, client.dev.Tx(0), arpFrame())
 				if time.Now().After(deadline) {
-					t.Fatalf("%d of %d receive errors in %v: the queue does not come back", fault.Hits(), count, alive)
+					t.Fatalf("%d of %d receive errors in %v: the queue does not come back",
+						fault.Hits(), count, alive)
 				}
 				time.Sleep(100 * time.Microsecond) // a pace, not a synchronisation
 			}
@@ -169,7 +174,8 @@ func TestManySendErrors(t *testing.T) {
 	if err := answers(fresh, alive); err != nil {
 		t.Errorf("after %d errors: %v", fault.Hits(), err)
 	}
-	t.Logf("%d errors, %d resets; a new connection served %v after the last", fault.Hits(), server.dev.Tx(0).Stats().Resets, time.Since(over).Round(time.Millisecond))
+	t.Logf("%d errors, %d resets; a new connection served %v after the last", fault.Hits(),
+		server.dev.Tx(0).Stats().Resets, time.Since(over).Round(time.Millisecond))
 	wg.Wait()
 	if err := server.dev.Err(); err != nil {
 		t.Errorf("the device was given up: %v", err)
@@ -193,7 +199,8 @@ func (w *tap) Send(frames []frame.Frame) (int, error) {
 // to send more.
 func TestFirstPacketAfterSendError(t *testing.T) {
 	cable := &tap{sent: make(chan struct{}, 1024)}
-	nics, devs := devices(t, setup{wire: func(w wire.Wire) wire.Wire { cable.Wire = w; return cable }})
+	nics, devs := devices(t,
+		setup{wire: func(w wire.Wire) wire.Wire { cable.Wire = w; return cable }})
 	e, err := New(devs[0], Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -261,7 +268,8 @@ func TestCountersSettle(t *testing.T) {
 	start := time.Now()
 	writeSome(t, devs[0], 24)
 	soon(t, devs[0].Tx(0), func(s dv.TxStats) bool {
-		return s.Packets == 24 && s.Doorbells == 24 && s.Completions == 24 && s.Inline+s.MultiPacket >= 24
+		return s.Packets == 24 && s.Doorbells == 24 && s.Completions == 24 &&
+			s.Inline+s.MultiPacket >= 24
 	})
 	t.Logf("all counted after %v", time.Since(start).Round(time.Millisecond))
 }
@@ -276,7 +284,8 @@ func TestLastSendFails(t *testing.T) {
 			nics[0].Inject(fault)
 			start := time.Now()
 			writeSome(t, devs[0], 1)
-			soon(t, devs[0].Tx(0), func(s dv.TxStats) bool { return s.Resets == 1 && s.Drops.Lost == 1 })
+			soon(t, devs[0].Tx(0),
+				func(s dv.TxStats) bool { return s.Resets == 1 && s.Drops.Lost == 1 })
 			t.Logf("replaced after %v", time.Since(start).Round(time.Millisecond))
 		})
 	}

@@ -19,9 +19,11 @@ const (
 // somebody still refers to are thus never written to, whatever the stack does with a packet: a view
 // taken for free by mistake would cost a copy. One worker owns it.
 type chunks struct {
-	free       []*buffer.View          // the only ones of their chunks; the last is taken first: caches may still have it
-	given      [maxChunks]*buffer.View // a ring: the stack has others, or had
-	head, tail uint32                  // of given, free-running: what was given longest ago is at tail
+	// the only ones of their chunks; the last is taken first: caches may still have it
+	free  []*buffer.View
+	given [maxChunks]*buffer.View // a ring: the stack has others, or had
+	// of given, free-running: what was given longest ago is at tail
+	head, tail uint32
 }
 
 // take returns an empty view of a chunk of 64 KiB that has no other. It stays ours; the stack is

@@ -24,8 +24,10 @@ func TestJumbo(t *testing.T) {
 		long bool
 	}{
 		{"several buffers", Options{}, dv.Config{}, true},
-		{"several buffers, nothing merged", Options{NoMerge: true, NoSegmentation: true}, dv.Config{}, true},
-		{"several buffers, uncompressed", Options{}, dv.Config{Compression: dv.NoCompression}, true},
+		{"several buffers, nothing merged", Options{NoMerge: true, NoSegmentation: true},
+			dv.Config{}, true},
+		{"several buffers, uncompressed", Options{},
+			dv.Config{Compression: dv.NoCompression}, true},
 		{"one buffer", Options{}, dv.Config{NoMultiSegment: true}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -78,7 +80,8 @@ func TestJoined(t *testing.T) {
 	frame := func(seq uint32, payload, pad int) tcpFrame {
 		f := segment(0)
 		f.Dst, f.Src = "\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02"
-		f.Seq, f.ID, f.Pad, f.Payload = f.Seq+seq, f.ID+uint16(seq/3000), pad, data(payload, uint64(seq))
+		f.Seq, f.ID, f.Pad, f.Payload = f.Seq+seq, f.ID+uint16(seq/3000), pad,
+			data(payload, uint64(seq))
 		return f
 	}
 	q := devs[1].Tx(0)
@@ -86,7 +89,8 @@ func TestJoined(t *testing.T) {
 	send := func(flags dv.TxFlags, fs ...tcpFrame) {
 		ip := fs[0].Bytes()
 		for i, f := range fs {
-			if err := q.Post(&dv.TxPacket{Bufs: [][]byte{f.Bytes()}, Flags: flags, VLAN: 5 << 13}); err != nil {
+			if err := q.Post(&dv.TxPacket{Bufs: [][]byte{f.Bytes()}, Flags: flags,
+				VLAN: 5 << 13}); err != nil {
 				t.Fatal(err)
 			}
 			if i > 0 {
@@ -116,7 +120,8 @@ func TestJoined(t *testing.T) {
 	for w.poll() {
 	}
 	if len(k.packets) != len(want) || w.count.badChecksum.Load() != 1 {
-		t.Fatalf("%d packets and %d bad ones, want %d and 1", len(k.packets), w.count.badChecksum.Load(), len(want))
+		t.Fatalf("%d packets and %d bad ones, want %d and 1", len(k.packets),
+			w.count.badChecksum.Load(), len(want))
 	}
 	for i, p := range k.packets {
 		if head := 0; i == 0 {
@@ -125,7 +130,8 @@ func TestJoined(t *testing.T) {
 			copy(want[0][16:18], p[16:18])
 		}
 		if !bytes.Equal(p, want[i]) {
-			t.Errorf("packet %d: %d bytes, want %d: %s", i, len(p), len(want[i]), firstDifference(p, want[i]))
+			t.Errorf("packet %d: %d bytes, want %d: %s", i, len(p), len(want[i]),
+				firstDifference(p, want[i]))
 		}
 	}
 	if s := devs[0].Stats().Rx[0]; s.Segmented != 6 {

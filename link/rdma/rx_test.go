@@ -15,7 +15,8 @@ import (
 
 func udpFrame(f tcpFrame) []byte {
 	udp := make([]byte, 8+len(f.Payload))
-	header.UDP(udp).Encode(&header.UDPFields{SrcPort: f.Ports[0], DstPort: f.Ports[1], Length: uint16(len(udp))})
+	header.UDP(udp).Encode(&header.UDPFields{SrcPort: f.Ports[0], DstPort: f.Ports[1],
+		Length: uint16(len(udp))})
 	copy(udp[8:], f.Payload)
 	return f.Encode(header.UDPProtocolNumber, udp, 6)
 }
@@ -31,7 +32,8 @@ func TestVerify(t *testing.T) {
 			f.V6 = v6
 			for proto, frame := range map[string][]byte{"tcp": f.Bytes(), "udp": udpFrame(f)} {
 				w := testWorker()
-				if w.classifyAndMerge(w.load(0, bytes.Clone(frame))); len(w.merge.runs) != 1 || w.count.verified.Load() != 1 {
+				if w.classifyAndMerge(w.load(0, bytes.Clone(frame))); len(w.merge.runs) != 1 ||
+					w.count.verified.Load() != 1 {
 					t.Fatalf("%s %s (IPv6 %v): dropped", proto, name, v6)
 				}
 				l4 := w.merge.runs[0].L4
@@ -49,12 +51,15 @@ func TestVerify(t *testing.T) {
 						continue
 					}
 					if len(w.merge.runs) != 0 {
-						t.Errorf("%s %s (IPv6 %v): bit %d of byte %d broken, and delivered", proto, name, v6, bit%8, at)
+						t.Errorf("%s %s (IPv6 %v): bit %d of byte %d broken, and delivered",
+							proto, name, v6, bit%8, at)
 					}
 				}
-				w.classifyAndMerge(w.load(dv.RxL3OK|dv.RxL4OK, append(bytes.Clone(frame[:len(frame)-1]), ^frame[len(frame)-1])))
+				w.classifyAndMerge(w.load(dv.RxL3OK|dv.RxL4OK,
+					append(bytes.Clone(frame[:len(frame)-1]), ^frame[len(frame)-1])))
 				if len(w.merge.runs) != 1 {
-					t.Errorf("%s %s (IPv6 %v): verified what the NIC had vouched for", proto, name, v6)
+					t.Errorf("%s %s (IPv6 %v): verified what the NIC had vouched for", proto, name,
+						v6)
 				}
 			}
 		}
@@ -95,7 +100,8 @@ func TestAdmit(t *testing.T) {
 		b := append([]byte(dst+src), byte(etherType>>8), byte(etherType))
 		return append(b, append(rest, make([]byte, 46)...)...)
 	}
-	const broadcast, multicast = tcpip.LinkAddress("\xff\xff\xff\xff\xff\xff"), tcpip.LinkAddress("\x33\x33\x00\x00\x00\x01")
+	const broadcast, multicast = tcpip.LinkAddress("\xff\xff\xff\xff\xff\xff"),
+		tcpip.LinkAddress("\x33\x33\x00\x00\x00\x01")
 	const dropped = tcpip.PacketOutgoing
 	for _, tc := range []struct {
 		name  string
@@ -112,9 +118,11 @@ func TestAdmit(t *testing.T) {
 		{"our own broadcast", arp(broadcast, ourMAC, 0x0806), 0, 0, dropped, 0},
 		{"from us to us", arp(ourMAC, ourMAC, 0x0806), 0, 0, dropped, 0},
 		{"stripped tag", arp(ourMAC, peerMAC, 0x0806), dv.RxVLAN, 0x2005, dropped, 0},
-		{"stripped priority tag", arp(ourMAC, peerMAC, 0x0806), dv.RxVLAN, 0x2000, tcpip.PacketHost, 0x0806},
+		{"stripped priority tag", arp(ourMAC, peerMAC, 0x0806), dv.RxVLAN, 0x2000,
+			tcpip.PacketHost, 0x0806},
 		{"tag", arp(ourMAC, peerMAC, 0x8100, 0, 5, 8, 6), 0, 0, dropped, 0},
-		{"priority tag", arp(ourMAC, peerMAC, 0x8100, 0xe0, 0, 8, 6), 0, 0, tcpip.PacketHost, 0x0806},
+		{"priority tag", arp(ourMAC, peerMAC, 0x8100, 0xe0, 0, 8, 6), 0, 0,
+			tcpip.PacketHost, 0x0806},
 		{"two tags", arp(ourMAC, peerMAC, 0x88a8, 0, 5, 0x81, 0), 0, 0, dropped, 0},
 		{"cut tag", []byte(ourMAC + peerMAC + "\x81\x00\x00"), 0, 0, dropped, 0},
 		{"header only", []byte(ourMAC + peerMAC + "\x08\x00"), 0, 0, tcpip.PacketHost, 0x0800},
@@ -142,7 +150,8 @@ type recorder struct {
 	bytes     int
 }
 
-func (r *recorder) DeliverNetworkPacket(proto tcpip.NetworkProtocolNumber, pkt *gstack.PacketBuffer) {
+func (r *recorder) DeliverNetworkPacket(proto tcpip.NetworkProtocolNumber,
+	pkt *gstack.PacketBuffer) {
 	r.types = append(r.types, pkt.PktType)
 	r.protocols = append(r.protocols, proto)
 	r.bytes += pkt.Data().Size()
@@ -174,7 +183,8 @@ func FuzzReceive(f *testing.F) {
 		var frames [][]byte
 		for len(data) >= 2 && len(frames) < batchFrames {
 			n := min(int(binary.BigEndian.Uint16(data)), len(data)-2)
-			frames = append(frames, append([]byte(ourMAC+peerMAC), append(data[2:2+n:2+n], make([]byte, max(0, 2-n))...)...))
+			frames = append(frames, append([]byte(ourMAC+peerMAC),
+				append(data[2:2+n:2+n], make([]byte, max(0, 2-n))...)...))
 			data = data[2+n:]
 		}
 		w.classifyAndMerge(w.load(dv.RxFlags(flags), frames...))
@@ -194,7 +204,8 @@ func FuzzReceive(f *testing.F) {
 				t.Fatalf("payload %d, frames have %d", r.payload, payload)
 			}
 		}
-		dropped := int(w.count.badChecksum.Load() + w.count.otherVLAN.Load() + w.count.otherMAC.Load() + w.count.own.Load())
+		dropped := int(w.count.badChecksum.Load() + w.count.otherVLAN.Load() +
+			w.count.otherMAC.Load() + w.count.own.Load())
 		if len(seen)+dropped != len(frames) {
 			t.Fatalf("%d frames, %d in runs, %d dropped", len(frames), len(seen), dropped)
 		}

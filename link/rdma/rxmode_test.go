@@ -98,19 +98,23 @@ func TestRxModeNames(t *testing.T) {
 		want RxMode
 		name string
 	}{
-		{"adaptive", RxAdaptive, "adaptive"}, {"polling", RxPolling, "polling"}, {"poll", RxPolling, "polling"}, {"interrupt", RxInterrupt, "interrupt"},
+		{"adaptive", RxAdaptive, "adaptive"}, {"polling", RxPolling, "polling"},
+		{"poll", RxPolling, "polling"}, {"interrupt", RxInterrupt, "interrupt"},
 	} {
 		m := RxMode(99)
-		if err := m.UnmarshalText([]byte(tt.text)); err != nil || m != tt.want || m.String() != tt.name {
+		if err := m.UnmarshalText([]byte(tt.text)); err != nil ||
+			m != tt.want || m.String() != tt.name {
 			t.Errorf("%s: %v, %v", tt.text, m, err)
 		}
 	}
 	var m RxMode
-	if err := m.UnmarshalText([]byte("Polling")); err == nil || err.Error() != "want polling, adaptive or interrupt" {
+	if err := m.UnmarshalText([]byte("Polling")); err == nil ||
+		err.Error() != "want polling, adaptive or interrupt" {
 		t.Errorf("%v", err)
 	}
 	_, dev := openDevice(t, 1, setup{})
-	if _, err := New(dev, Options{RxMode: 3}); err == nil || !strings.Contains(err.Error(), "there is no RxMode(3)") {
+	if _, err := New(dev, Options{RxMode: 3}); err == nil ||
+		!strings.Contains(err.Error(), "there is no RxMode(3)") {
 		t.Errorf("a mode that is none: %v", err)
 	}
 }

@@ -55,7 +55,8 @@ func TestDatagramSink(t *testing.T) {
 	put := func(frame []byte, ip, end int) string {
 		return fmt.Sprintf("%x %x", frame[hdr.EthLen:hdr.EthLen+ip], frame[hdr.EthLen+ip:end])
 	}
-	want := []string{put(one, hdr.IPv4Len, len(one)), put(padded, hdr.IPv4Len, hdr.EthLen+hdr.IPv4Len+hdr.UDPLen+1), put(one, hdr.IPv4Len, len(one)), "flush"}
+	want := []string{put(one, hdr.IPv4Len, len(one)), put(padded, hdr.IPv4Len,
+		hdr.EthLen+hdr.IPv4Len+hdr.UDPLen+1), put(one, hdr.IPv4Len, len(one)), "flush"}
 	if got := slices.Compact(v4.heard); !slices.Equal(got, want) {
 		t.Errorf("heard %q\nwant %q", got, want)
 	}
@@ -95,7 +96,8 @@ func TestSinkCounts(t *testing.T) {
 		}
 		w := direct.worker
 		if w.count.packets.Load() != 1 || w.count.fastPath.Load() != 1 {
-			t.Errorf("IPv6 %v: %d packets, %d on the fast path", v6, w.count.packets.Load(), w.count.fastPath.Load())
+			t.Errorf("IPv6 %v: %d packets, %d on the fast path", v6,
+				w.count.packets.Load(), w.count.fastPath.Load())
 		}
 	}
 }
@@ -113,17 +115,23 @@ func TestSinkIsNotOffered(t *testing.T) {
 		change  func(*judge)
 	}{
 		{name: "refused", frame: query(plain), refuse: true, offered: true, read: 1},
-		{name: "options", frame: query(func(f *tcpFrame) { f.IPOpts = []byte{1, 1, 1, 0} }), read: 1},
+		{name: "options", frame: query(func(f *tcpFrame) { f.IPOpts = []byte{1, 1, 1, 0} }),
+			read: 1},
 		{name: "fragment", frame: query(func(f *tcpFrame) { f.Fragment = 8 })},
 		{name: "to the subnet", frame: query(func(f *tcpFrame) { f.To = 255 }), read: 1},
 		{name: "from ourselves", frame: query(func(f *tcpFrame) { f.From = 1 })},
 		{name: "longer than its packet", frame: changed(query(plain), 24, 1, 0)},
-		{name: "TCP", frame: func() []byte { f := segment(0); f.Ports[1] = 53; return f.Bytes() }()},
+		{name: "TCP",
+			frame: func() []byte { f := segment(0); f.Ports[1] = 53; return f.Bytes() }()},
 		{name: "another port", frame: query(func(f *tcpFrame) { f.Ports[1] = 54 })},
-		{name: "no fast path", frame: query(plain), read: 1, change: func(j *judge) { j.worker.e.SetLocalAddresses(nil) }},
-		{name: "no sinks", frame: query(plain), read: 1, change: func(j *judge) { j.worker.e.SetDatagramSinks(nil) }},
-		{name: "no stack", frame: query(plain), read: 1, change: func(j *judge) { j.worker.attachment.networks.Store(nil) }},
-		{name: "ended", frame: query(plain), change: func(j *judge) { j.worker.attachment.stopping.Store(true) }},
+		{name: "no fast path", frame: query(plain), read: 1,
+			change: func(j *judge) { j.worker.e.SetLocalAddresses(nil) }},
+		{name: "no sinks", frame: query(plain), read: 1,
+			change: func(j *judge) { j.worker.e.SetDatagramSinks(nil) }},
+		{name: "no stack", frame: query(plain), read: 1,
+			change: func(j *judge) { j.worker.attachment.networks.Store(nil) }},
+		{name: "ended", frame: query(plain),
+			change: func(j *judge) { j.worker.attachment.stopping.Store(true) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			j, sink := newJudge(t, true), &recordingSink{refuse: tt.refuse}
@@ -197,14 +205,17 @@ func TestSinkOvertakesNothing(t *testing.T) {
 	}{
 		{"options", func(f *tcpFrame) { f.IPOpts = []byte{1, 1, 1, 0} }, 0},
 		{"to the subnet", func(f *tcpFrame) { f.To = 255 }, 0},
-		{"options, to another port", func(f *tcpFrame) { f.IPOpts, f.Ports[1] = []byte{1, 1, 1, 0}, 55 }, 1},
+		{"options, to another port",
+			func(f *tcpFrame) { f.IPOpts, f.Ports[1] = []byte{1, 1, 1, 0}, 55 }, 1},
 	} {
 		j, sink := newJudge(t, true), &recordingSink{}
 		j.useSinks(sink, nil)
 		j.hear(query(tt.before), query(func(*tcpFrame) {}))
-		offered := len(slices.DeleteFunc(slices.Clone(sink.heard), func(s string) bool { return s == "flush" }))
+		offered := len(slices.DeleteFunc(slices.Clone(sink.heard),
+			func(s string) bool { return s == "flush" }))
 		if read := len(j.read(t)); offered != tt.offered || tt.offered == 0 && read != 2 {
-			t.Errorf("%s: %d offered, want %d; the socket has %d", tt.name, offered, tt.offered, read)
+			t.Errorf("%s: %d offered, want %d; the socket has %d", tt.name,
+				offered, tt.offered, read)
 		}
 	}
 }

@@ -70,7 +70,8 @@ func TestBulk(t *testing.T) {
 				if tc.faults != (wire.FaultConfig{}) {
 					tc.faults.Seed = seed(t).Uint64()
 				}
-				a, b := pair(t, setup{faults: tc.faults, opts: opts, dv: dv.Config{DelayDrop: true}})
+				a, b := pair(t, setup{faults: tc.faults, opts: opts,
+					dv: dv.Config{DelayDrop: true}})
 				var wg sync.WaitGroup
 				for i, address := range []netip.Addr{a.v4, a.v6} {
 					ln := a.listen(t, address, 80)
@@ -81,7 +82,8 @@ func TestBulk(t *testing.T) {
 						if tc.faults.Drop > 0.1 { // where five losses in a row are no rarity
 							limit *= 6
 						}
-						if err := exchangeWithin(conn, data(tc.size, uint64(i)), limit); err != nil {
+						if err := exchangeWithin(conn,
+							data(tc.size, uint64(i)), limit); err != nil {
 							t.Errorf("%v: %v", address, err)
 						}
 					})
@@ -95,7 +97,9 @@ func TestBulk(t *testing.T) {
 				if s.TxDropped != 0 || s.TxErrors != 0 {
 					t.Errorf("dropped on sending: %+v", s)
 				}
-				if bad := s.RxBadChecksum + b.ep.Stats().RxBadChecksum; (bad > 0) != (tc.faults.Corrupt > 0) { // 19 expected
+				// 19 expected
+				if bad := s.RxBadChecksum +
+					b.ep.Stats().RxBadChecksum; (bad > 0) != (tc.faults.Corrupt > 0) {
 					t.Errorf("%d bad checksums", bad)
 				}
 			})
@@ -165,7 +169,8 @@ func udpSizes(t *testing.T, corrupt float64) {
 		client := b.udp(t, netip.AddrPortFrom(from, 9), netip.AddrPortFrom(address, 7))
 		buf := make([]byte, 65536)
 		var sent [][]byte // the latest last; those before may come late
-		for i, size := range []int{0, 1, 17, 18, 500, 1452, 1472, 1473, 2000, 3000, 8000, 20000, 30000, 5000, 5001, 5002, 5003, 5004} {
+		for i, size := range []int{0, 1, 17, 18, 500, 1452, 1472, 1473, 2000, 3000, 8000, 20000,
+			30000, 5000, 5001, 5002, 5003, 5004} {
 			want := data(size, uint64(i))
 			if _, err := client.Write(want); err != nil {
 				t.Fatalf("%v: write %d bytes: %v", address, size, err)
@@ -173,11 +178,15 @@ func udpSizes(t *testing.T, corrupt float64) {
 			sent = append(sent, want)
 			server.SetReadDeadline(time.Now().Add(wait))
 			n, _, err := server.ReadFrom(buf)
-			same := func(b []byte) bool { return bytes.Equal(buf[:n], b) || corrupt > 0 && unseen(buf[:n], b) }
+			same := func(b []byte) bool {
+				return bytes.Equal(buf[:n], b) ||
+					corrupt > 0 && unseen(buf[:n], b)
+			}
 			var timeout net.Error
 			switch {
 			case err == nil && !slices.ContainsFunc(sent, same):
-				t.Errorf("%v: after a datagram of %d bytes, one of %d came that was not sent", address, size, n)
+				t.Errorf("%v: after a datagram of %d bytes, one of %d came that was not sent",
+					address, size, n)
 			case err != nil && (corrupt == 0 || !errors.As(err, &timeout)):
 				t.Fatalf("%v: read %d bytes: %v", address, size, err)
 			}

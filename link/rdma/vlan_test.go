@@ -50,7 +50,8 @@ func TestUntag(t *testing.T) {
 		var l hdr.Packet
 		if ok := w.stripVLAN(&p, &l); ok != c.ok {
 			t.Errorf("%s: %v", c.name, ok)
-		} else if ok && (!bytes.Equal(p.Data, plain) || l.EtherType != 0x0806 || l.L3 != hdr.EthLen) {
+		} else if ok && (!bytes.Equal(p.Data, plain) ||
+			l.EtherType != 0x0806 || l.L3 != hdr.EthLen) {
 			t.Errorf("%s: left %x, %+v", c.name, p.Data, l)
 		}
 	}
@@ -58,7 +59,8 @@ func TestUntag(t *testing.T) {
 
 func TestClassSelector(t *testing.T) {
 	ip := func(etherType uint16, first, second byte) []byte {
-		return append(binary.BigEndian.AppendUint16([]byte(ourMAC+peerMAC), etherType), first, second)
+		return append(binary.BigEndian.AppendUint16([]byte(ourMAC+peerMAC), etherType), first,
+			second)
 	}
 	for name, c := range map[string]struct {
 		frame []byte

@@ -128,7 +128,8 @@ func floodWithACKs(t *testing.T, fast bool) {
 // TestSlowReader: what a slow reader leaves unread is bounded by its receive buffer, and does not
 // count.
 func TestSlowReader(t *testing.T) {
-	server, client := pair(t, setup{opts: Options{RxLimit: minRxLimit}, dv: dv.Config{DelayDrop: true}})
+	server, client := pair(t, setup{opts: Options{RxLimit: minRxLimit},
+		dv: dv.Config{DelayDrop: true}})
 	ln := server.listen(t, server.v4, 80)
 	accepted := make(chan net.Conn, 2)
 	go func() {
@@ -165,7 +166,8 @@ func TestShedding(t *testing.T) {
 	rng := seed(t)
 	known := strangerFrame(rng, hdr.FlagACK)
 	copy(known[hdr.EthLen+12:], []byte{10, 9, 0, 2})
-	binary.BigEndian.PutUint16(known[hdr.EthLen+hdr.IPv4Len:], uint16(conn.LocalAddr().(*net.TCPAddr).Port))
+	binary.BigEndian.PutUint16(known[hdr.EthLen+hdr.IPv4Len:],
+		uint16(conn.LocalAddr().(*net.TCPAddr).Port))
 	data := strangerFrame(rng, hdr.FlagACK|hdr.FlagPSH)
 	data = append(data[:hdr.EthLen+hdr.IPv4Len+hdr.TCPLen], "data"...)
 	binary.BigEndian.PutUint16(data[hdr.EthLen+2:], hdr.IPv4Len+hdr.TCPLen+4)

@@ -82,7 +82,8 @@ func newNetwork(t *testing.T, options ...string) *network {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := append([]string{"--no-daemon", "--conf-file=/dev/null", "--interface=lan0", "--bind-interfaces", "--no-ping", "--user=root",
+	args := append([]string{"--no-daemon", "--conf-file=/dev/null", "--interface=lan0",
+		"--bind-interfaces", "--no-ping", "--user=root",
 		"--dhcp-leasefile=" + filepath.Join(t.TempDir(), "leases")}, options...)
 	if !slices.Contains(options, "--port=53") {
 		args = append(args, "--port=0")
@@ -106,7 +107,8 @@ func newNetwork(t *testing.T, options ...string) *network {
 func (n *network) open(t *testing.T, cfg stack.Config) (*stack.Stack, error) {
 	t.Helper()
 	cfg.NIC = dv.Config{
-		Kernel: kernel.Opener(n.nic), Facts: dv.PortFacts{Name: "sim", MAC: n.nic.MAC(), MTU: n.nic.MTU()},
+		Kernel: kernel.Opener(n.nic),
+		Facts:  dv.PortFacts{Name: "sim", MAC: n.nic.MAC(), MTU: n.nic.MTU()},
 	}
 	s, err := stack.Open(t.Context(), cfg)
 	if err == nil {
@@ -159,13 +161,15 @@ func TestAddressesFromTheNetwork(t *testing.T) {
 		want    []netip.Prefix
 	}{
 		{"DHCP", dhcp4, stack.Config{DHCPv4: true}, leases4},
-		{"DHCP with routes", append(dhcp4, "--dhcp-option=3", "--dhcp-option=121,198.51.100.0/24,10.50.0.1"), stack.Config{DHCPv4: true}, leases4},
+		{"DHCP with routes", append(dhcp4, "--dhcp-option=3",
+			"--dhcp-option=121,198.51.100.0/24,10.50.0.1"), stack.Config{DHCPv4: true}, leases4},
 		{"SLAAC", slaac, stack.Config{SLAAC: true}, prefix6},
 		{"DHCPv6", dhcp6, stack.Config{SLAAC: true, DHCPv6: true}, leases6},
 		{"auto: DHCP", dhcp4, stack.Config{Auto: true}, leases4},
 		{"auto: SLAAC", slaac, stack.Config{Auto: true}, prefix6},
 		{"auto: DHCPv6", dhcp6, stack.Config{Auto: true}, leases6},
-		{"auto: DHCP and SLAAC", append(dhcp4, slaac...), stack.Config{Auto: true}, append(leases4, prefix6...)},
+		{"auto: DHCP and SLAAC", append(dhcp4, slaac...), stack.Config{Auto: true},
+			append(leases4, prefix6...)},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -194,7 +198,8 @@ func dials(t *testing.T, n *network, s *stack.Stack, from netip.Addr) {
 		beyond = netip.MustParseAddr("2001:db8:7::7")
 	}
 	err := n.ns.Do(func() error {
-		return lab.Up("lo", lab.Setup{Addresses: []netip.Prefix{netip.PrefixFrom(beyond, beyond.BitLen())}})
+		return lab.Up("lo",
+			lab.Setup{Addresses: []netip.Prefix{netip.PrefixFrom(beyond, beyond.BitLen())}})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +212,8 @@ func dials(t *testing.T, n *network, s *stack.Stack, from netip.Addr) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	c, err := s.DialContext(ctx, "tcp", ln.Addr().String())
-	for errors.Is(err, unix.ENETUNREACH) && ctx.Err() == nil { // the router's kernel needs a moment for its new address
+	// the router's kernel needs a moment for its new address
+	for errors.Is(err, unix.ENETUNREACH) && ctx.Err() == nil {
 		c, err = s.DialContext(ctx, "tcp", ln.Addr().String())
 	}
 	if err != nil {
@@ -219,7 +225,8 @@ func dials(t *testing.T, n *network, s *stack.Stack, from netip.Addr) {
 	}
 }
 
-// TestLinkComesBack: when the cable is in again, servers are asked whether the addresses are still good, and they are.
+// TestLinkComesBack: when the cable is in again, servers are asked whether the addresses are still
+// good, and they are.
 func TestLinkComesBack(t *testing.T) {
 	n := newNetwork(t, slices.Concat(dhcp4, dhcp6, []string{"--log-dhcp"})...)
 	s, err := n.open(t, stack.Config{Auto: true})
@@ -236,7 +243,8 @@ func TestLinkComesBack(t *testing.T) {
 	n.nic.SetLink(true)
 	said := func() bool {
 		log := n.log.String()
-		return strings.Contains(log, "DHCPCONFIRM(lan0)") && strings.Count(log, "DHCPREQUEST(lan0)") > asked
+		return strings.Contains(log, "DHCPCONFIRM(lan0)") &&
+			strings.Count(log, "DHCPREQUEST(lan0)") > asked
 	}
 	for end := time.Now().Add(30 * time.Second); !said(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -251,7 +259,8 @@ func TestLinkComesBack(t *testing.T) {
 }
 
 func TestResolversFromTheNetwork(t *testing.T) {
-	n := newNetwork(t, "--dhcp-range=10.50.0.100,10.50.0.110,2m", "--dhcp-option=6,10.50.0.1", "--port=53", "--no-resolv", "--no-hosts",
+	n := newNetwork(t, "--dhcp-range=10.50.0.100,10.50.0.110,2m", "--dhcp-option=6,10.50.0.1",
+		"--port=53", "--no-resolv", "--no-hosts",
 		"--address=/www.example/192.0.2.99")
 	s, err := n.open(t, stack.Config{DHCPv4: true})
 	if err != nil {
@@ -274,7 +283,8 @@ func TestResolversFromDHCPv6(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, s, prefix6[0])
-	for end := time.Now().Add(30 * time.Second); !strings.Contains(n.log.String(), "DHCPINFORMATION-REQUEST(lan0)"); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(n.log.String(),
+		"DHCPINFORMATION-REQUEST(lan0)"); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("DHCPv6 was not asked")
 		}
@@ -285,10 +295,12 @@ func TestNobodyAnswers(t *testing.T) {
 	need.Long(t, "waits for servers that are not there, 6 s")
 	n := newNetwork(t)
 	_, err := n.open(t, stack.Config{DHCPv4: true, AddressTimeout: 500 * time.Millisecond})
-	if err == nil || !strings.Contains(err.Error(), "no DHCP server gave an address") || !strings.Contains(err.Error(), "give an address yourself") {
+	if err == nil || !strings.Contains(err.Error(), "no DHCP server gave an address") ||
+		!strings.Contains(err.Error(), "give an address yourself") {
 		t.Errorf("error %v", err)
 	}
-	s, err := n.open(t, stack.Config{SLAAC: true, Addresses: []netip.Prefix{netip.MustParsePrefix("10.50.0.9/24")}})
+	s, err := n.open(t, stack.Config{SLAAC: true,
+		Addresses: []netip.Prefix{netip.MustParsePrefix("10.50.0.9/24")}})
 	if err != nil {
 		t.Fatalf("a link without routers is no error: %v", err)
 	}

@@ -25,8 +25,8 @@ var linux4, linux6 = netip.MustParsePrefix("10.50.0.5/24"), netip.MustParsePrefi
 
 const netdev = "port0"
 
-// machine is what is left of a computer whose port is that NIC: a namespace in which Linux has the port's netdev, with addresses and
-// a default route for each IP version.
+// machine is what is left of a computer whose port is that NIC: a namespace in which Linux has the
+// port's netdev, with addresses and a default route for each IP version.
 func (n *network) machine(t *testing.T) *lab.Net {
 	t.Helper()
 	m, err := lab.New("machine")
@@ -42,7 +42,8 @@ func (n *network) machine(t *testing.T) *lab.Net {
 		if err := n.nic.ConnectNetdev(tap); err != nil {
 			return err
 		}
-		if err := lab.Up(netdev, lab.Setup{MAC: n.nic.MAC(), Addresses: []netip.Prefix{linux4, linux6}}); err != nil {
+		if err := lab.Up(netdev, lab.Setup{MAC: n.nic.MAC(),
+			Addresses: []netip.Prefix{linux4, linux6}}); err != nil {
 			return err
 		}
 		return routers(router4.Addr(), router6.Addr())
@@ -60,8 +61,10 @@ func routers(addrs ...netip.Addr) error {
 		return err
 	}
 	for _, a := range addrs {
-		all := &net.IPNet{IP: make(net.IP, len(a.AsSlice())), Mask: make(net.IPMask, len(a.AsSlice()))}
-		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: all, Gw: a.AsSlice()}); err != nil {
+		all := &net.IPNet{IP: make(net.IP, len(a.AsSlice())),
+			Mask: make(net.IPMask, len(a.AsSlice()))}
+		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: all,
+			Gw: a.AsSlice()}); err != nil {
 			return fmt.Errorf("default route over %s: %w", a, err)
 		}
 	}
@@ -71,7 +74,8 @@ func routers(addrs ...netip.Addr) error {
 // openOn opens a stack on the NIC as a process of the machine.
 func (n *network) openOn(t *testing.T, m *lab.Net, cfg stack.Config) (s *stack.Stack, err error) {
 	t.Helper()
-	cfg.NIC = dv.Config{Kernel: kernel.Opener(n.nic), Facts: dv.PortFacts{Name: "sim", Netdev: netdev, MAC: n.nic.MAC(), MTU: n.nic.MTU()}}
+	cfg.NIC = dv.Config{Kernel: kernel.Opener(n.nic),
+		Facts: dv.PortFacts{Name: "sim", Netdev: netdev, MAC: n.nic.MAC(), MTU: n.nic.MTU()}}
 	err = m.Do(func() (err error) {
 		s, err = stack.Open(t.Context(), cfg)
 		return err
@@ -85,11 +89,13 @@ func (n *network) openOn(t *testing.T, m *lab.Net, cfg stack.Config) (s *stack.S
 // lacking is an address without its prefix length.
 func lacking(a string) netip.Prefix { return netip.PrefixFrom(netip.MustParseAddr(a), -1) }
 
-// TestAddressOfTheSubnet: who gives nothing but an address is a host of the subnet that Linux is in, with its routers.
+// TestAddressOfTheSubnet: who gives nothing but an address is a host of the subnet that Linux is
+// in, with its routers.
 func TestAddressOfTheSubnet(t *testing.T) {
 	n := newNetwork(t)
 	m := n.machine(t)
-	s, err := n.openOn(t, m, stack.Config{Addresses: []netip.Prefix{lacking("10.50.0.9"), lacking("fd50::9")}})
+	s, err := n.openOn(t, m, stack.Config{Addresses: []netip.Prefix{lacking("10.50.0.9"),
+		lacking("fd50::9")}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +108,8 @@ func TestAddressOfTheSubnet(t *testing.T) {
 	}
 }
 
-// TestNetdevFillsGaps: the address is the DHCP server's to give, and the router, of whom it does not speak, Linux's.
+// TestNetdevFillsGaps: the address is the DHCP server's to give, and the router, of whom it does
+// not speak, Linux's.
 func TestNetdevFillsGaps(t *testing.T) {
 	need.Long(t, "networks with servers of their own, 3 s")
 	n := newNetwork(t, "--dhcp-range=10.50.0.100,10.50.0.110,2m", "--dhcp-option=3")
@@ -118,7 +125,8 @@ func TestNetdevFillsGaps(t *testing.T) {
 	dials(t, n, s, addr)
 }
 
-// TestNotLinuxAddress: what Linux has on the port is refused before anything is opened, and what cannot be known is said.
+// TestNotLinuxAddress: what Linux has on the port is refused before anything is opened, and what
+// cannot be known is said.
 func TestNotLinuxAddress(t *testing.T) {
 	n := newNetwork(t)
 	m := n.machine(t)
@@ -129,15 +137,18 @@ func TestNotLinuxAddress(t *testing.T) {
 	}{
 		{linux4, true, "address 10.50.0.5 is Linux's own on port0"},
 		{lacking("fd50::5"), true, "address fd50::5 is Linux's own on port0"},
-		{lacking("192.0.2.9"), false, "address 192.0.2.9 has no prefix length; write the subnet's, for example 192.0.2.9/24: port0 has no address in its network: [fd50::/64 10.50.0.0/24]"},
+		{lacking("192.0.2.9"), false,
+			"address 192.0.2.9 has no prefix length; write the subnet's, for example 192.0.2.9/24: port0 has no address in its network: [fd50::/64 10.50.0.0/24]"},
 	} {
 		_, err := n.openOn(t, m, stack.Config{Addresses: []netip.Prefix{c.addr}})
-		if err == nil || !strings.Contains(err.Error(), c.err) || errors.Is(err, stack.ErrDuplicateAddress) != c.dup {
+		if err == nil || !strings.Contains(err.Error(), c.err) ||
+			errors.Is(err, stack.ErrDuplicateAddress) != c.dup {
 			t.Errorf("%v: %v, want %q", c.addr, err, c.err)
 		}
 	}
 	_, err := n.openOn(t, m, stack.Config{Auto: true, AddressTimeout: 100 * time.Millisecond})
-	if !errors.Is(err, stack.ErrNoLease) || !strings.Contains(err.Error(), "give an address yourself in one of the networks of port0, [fd50::/64 10.50.0.0/24]") {
+	if !errors.Is(err, stack.ErrNoLease) || !strings.Contains(err.Error(),
+		"give an address yourself in one of the networks of port0, [fd50::/64 10.50.0.0/24]") {
 		t.Errorf("nobody gives an address: %v", err)
 	}
 	n.nic.SetLink(false)

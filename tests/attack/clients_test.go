@@ -28,7 +28,8 @@ func site(t *testing.T) string {
 func (w *world) browsers() func() client {
 	var n atomic.Int32
 	return func() client {
-		h := &http.Client{Transport: &http.Transport{DialContext: w.ns.DialContext, DisableKeepAlives: n.Add(1)%2 == 0}}
+		h := &http.Client{Transport: &http.Transport{DialContext: w.ns.DialContext,
+			DisableKeepAlives: n.Add(1)%2 == 0}}
 		w.t.Cleanup(h.CloseIdleConnections)
 		return func(ctx context.Context) error { return get(ctx, h, "http://"+server4+"/page.txt") }
 	}
@@ -56,8 +57,8 @@ func get(ctx context.Context, h *http.Client, url string) error {
 	return err
 }
 
-// hold opens n connections, writes hello on each, and returns them. They are closed with the test. A
-// connection that the server refuses is not in the list.
+// hold opens n connections, writes hello on each, and returns them. They are closed with the test.
+// A connection that the server refuses is not in the list.
 func (w *world) hold(n int, address, hello string, prepare func(net.Conn)) []net.Conn {
 	w.t.Helper()
 	var conns []net.Conn

@@ -18,13 +18,13 @@ type offer struct {
 	mask, router  [4]byte
 }
 
-// requestLimit is how many messages a client may send: a DISCOVER and a REQUEST each time it tries, after
-// 0, 1, 3, 7 and 15 s of its start, and then every 16 s (RFC 2131 section 4.1 has it wait longer and longer).
-// One with a lease sends less.
+// requestLimit is how many messages a client may send: a DISCOVER and a REQUEST each time it tries,
+// after 0, 1, 3, 7 and 15 s of its start, and then every 16 s (RFC 2131 section 4.1 has it wait
+// longer and longer). One with a lease sends less.
 func requestLimit() int32 { return 2 * (5 + int32(*attackTime/(16*time.Second))) }
 
-// TestHostileDHCP: a DHCP server gives leases that make the client ask all the time, or a subnet or router
-// that cannot be.
+// TestHostileDHCP: a DHCP server gives leases that make the client ask all the time, or a subnet or
+// router that cannot be.
 func TestHostileDHCP(t *testing.T) {
 	mask, router := [4]byte{255, 255, 255, 0}, [4]byte{192, 0, 2, 1}
 	for _, tt := range []struct {
@@ -60,7 +60,8 @@ func TestHostileDHCP(t *testing.T) {
 			if n := asked.Load(); n > requestLimit() {
 				t.Errorf("%d messages were sent, want at most %d", n, requestLimit())
 			}
-			if text, _ := w.log.written(); tt.refused && !bytes.Contains([]byte(text), []byte("WARN")) {
+			if text, _ := w.log.written(); tt.refused &&
+				!bytes.Contains([]byte(text), []byte("WARN")) {
 				t.Errorf("nothing in the log says what was refused")
 			}
 			r.note = fmt.Sprintf("%d messages", asked.Load())
@@ -69,7 +70,8 @@ func TestHostileDHCP(t *testing.T) {
 	}
 }
 
-// giveLeases answers each DISCOVER and REQUEST with the offer until the port is closed, and counts them.
+// giveLeases answers each DISCOVER and REQUEST with the offer until the port is closed, and counts
+// them.
 func giveLeases(p *lab.Port, f *forge, o offer, asked *atomic.Int32) {
 	buf := make([]byte, 2048)
 	for {
@@ -126,7 +128,8 @@ func (f *forge) lease(request []byte, kind byte, o offer) []byte {
 	return f.broadcast(frame)
 }
 
-// broadcast makes a datagram to the server one to everybody: the addresses, and the checksums that cover them.
+// broadcast makes a datagram to the server one to everybody: the addresses, and the checksums that
+// cover them.
 func (f *forge) broadcast(frame []byte) []byte {
 	copy(frame, net.HardwareAddr{255, 255, 255, 255, 255, 255})
 	ip := frame[14:34]

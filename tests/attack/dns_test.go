@@ -39,8 +39,8 @@ func question(t testing.TB, name string, kind uint16) []byte {
 	return b
 }
 
-// askers returns a maker of DNS clients that repeat a question after a second, as resolvers do. name
-// makes the name of each question.
+// askers returns a maker of DNS clients that repeat a question after a second, as resolvers do.
+// name makes the name of each question.
 func (w *world) askers(network string, name func() string) func() client {
 	return func() client {
 		return func(ctx context.Context) (err error) {
@@ -105,9 +105,10 @@ func TestAmplification(t *testing.T) {
 			}
 		}
 	}()
-	r := w.under("DNS: amplification, 10,000 q/s", w.askers("udp", www), func(done <-chan struct{}) {
-		sent = flood(t, p, 10000, done, func() []byte { return f.udp(victim, 53, query) })
-	})
+	r := w.under("DNS: amplification, 10,000 q/s", w.askers("udp", www),
+		func(done <-chan struct{}) {
+			sent = flood(t, p, 10000, done, func() []byte { return f.udp(victim, 53, query) })
+		})
 	paid := int64(sent * (42 + len(query)))
 	factor := float64(hit.Load()) / float64(paid)
 	if factor > 1 {
@@ -134,11 +135,13 @@ func TestSilentDNSClients(t *testing.T) {
 	})
 	after := some(w.askers("tcp", www)) // while they still are there
 	r.after = after.share()
-	r.note = fmt.Sprintf("%d connections; after: over TCP, with them still there: %v", len(conns), after)
+	r.note = fmt.Sprintf("%d connections; after: over TCP, with them still there: %v", len(conns),
+		after)
 	w.judge(r)
 }
 
-// upstream is a resolver in the namespace that answers names which begin with "ok", and never others.
+// upstream is a resolver in the namespace that answers names which begin with "ok", and never
+// others.
 type upstream struct {
 	conn  net.PacketConn
 	asked atomic.Int64 // about names it does not answer
@@ -172,14 +175,16 @@ func (u *upstream) serve() {
 		}
 		a := new(dns.Msg)
 		a.SetReply(q)
-		a.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 1}, A: net.IPv4(192, 0, 2, 81)}}
+		a.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA,
+			Class: dns.ClassINET, Ttl: 1}, A: net.IPv4(192, 0, 2, 81)}}
 		if b, err := a.Pack(); err == nil {
 			u.conn.WriteTo(b, from)
 		}
 	}
 }
 
-// TestForwarding: questions whose answers never come, so that they take a place for as long as one may wait.
+// TestForwarding: questions whose answers never come, so that they take a place for as long as one
+// may wait.
 func TestForwarding(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -188,7 +193,8 @@ func TestForwarding(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newCable(t)
 			u := newUpstream(t, w)
-			w.start("dns", "--address", server4+"/24", "--gateway", client4, "--forward", client4+":5353")
+			w.start("dns", "--address", server4+"/24", "--gateway", client4,
+				"--forward", client4+":5353")
 			p := w.port()
 			f := newForge(t, p)
 			var mu sync.Mutex
@@ -206,7 +212,8 @@ func TestForwarding(t *testing.T) {
 			})
 			asked := u.asked.Load()
 			if !tt.fresh && asked > int64(sent/10) {
-				t.Errorf("the same question was forwarded %d times of %d, want a tenth at most", asked, sent)
+				t.Errorf("the same question was forwarded %d times of %d, want a tenth at most",
+					asked, sent)
 			}
 			r.note = fmt.Sprintf("%d questions, %d forwarded", sent, asked)
 			w.judge(r)

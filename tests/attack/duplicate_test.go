@@ -16,7 +16,8 @@ import (
 // rival is the hardware address of whoever claims what is the server's.
 var rival = net.HardwareAddr{2, 0, 0x66, 0x66, 0x66, 0x66}
 
-// TestLinkLocalTaken: somebody answers duplicate detection of the IPv6 link-local address (RFC 4862 section 5.4).
+// TestLinkLocalTaken: somebody answers duplicate detection of the IPv6 link-local address (RFC 4862
+// section 5.4).
 func TestLinkLocalTaken(t *testing.T) {
 	t.Parallel()
 	w := newCable(t)
@@ -27,13 +28,15 @@ func TestLinkLocalTaken(t *testing.T) {
 	if !w.tryStart("http", "--address", server4+"/24", "--root", site(t)) {
 		text, _ := w.log.written()
 		w.t.Errorf("the server did not start: %s", text)
-		w.judge(row{attack: "link-local address taken at start", during: 0, after: 0, note: "did not start"})
+		w.judge(row{attack: "link-local address taken at start", during: 0,
+			after: 0, note: "did not start"})
 		return
 	}
 	if answered.Load() == 0 {
 		t.Fatal("no probe for the link-local address was seen")
 	}
-	r := w.under("link-local address taken at start", w.browsers(), func(done <-chan struct{}) { <-done })
+	r := w.under("link-local address taken at start", w.browsers(),
+		func(done <-chan struct{}) { <-done })
 	if text, _ := w.log.written(); !strings.Contains(text, "fe80") {
 		t.Errorf("the log does not name the link-local address")
 	}
@@ -50,7 +53,8 @@ func answerProbes(p *lab.Port, f *forge, answered *atomic.Int32) {
 			return
 		}
 		unspecified := make([]byte, 16)
-		if len(b) < 78 || b[12] != 0x86 || b[20] != 58 || b[54] != 135 || !bytes.Equal(b[22:38], unspecified) || b[62] != 0xfe {
+		if len(b) < 78 || b[12] != 0x86 || b[20] != 58 || b[54] != 135 ||
+			!bytes.Equal(b[22:38], unspecified) || b[62] != 0xfe {
 			continue
 		}
 		target := netipFrom([16]byte(b[62:78]))
@@ -62,14 +66,15 @@ func answerProbes(p *lab.Port, f *forge, answered *atomic.Int32) {
 }
 
 const (
-	// quiet is how long after its start a server may still announce its addresses unasked: twice, two
-	// seconds apart (RFC 5227 section 2.3).
+	// quiet is how long after its start a server may still announce its addresses unasked: twice,
+	// two seconds apart (RFC 5227 section 2.3).
 	quiet = 4 * time.Second
 	// defenceTime is how long it may take to answer a claim.
 	defenceTime = time.Second
 )
 
-// TestAddressClaimed: somebody claims the IPv4 address while the server uses it (RFC 5227 section 2.4).
+// TestAddressClaimed: somebody claims the IPv4 address while the server uses it (RFC 5227 section
+// 2.4).
 func TestAddressClaimed(t *testing.T) {
 	t.Parallel()
 	w := newServer(t, "http", "--root", site(t))
@@ -86,7 +91,8 @@ func TestAddressClaimed(t *testing.T) {
 	if defended < 0 {
 		t.Errorf("the address was not defended within %v", defenceTime)
 	}
-	if text, _ := w.log.written(); !strings.Contains(text, server4) || !strings.Contains(text, rival.String()) {
+	if text, _ := w.log.written(); !strings.Contains(text, server4) ||
+		!strings.Contains(text, rival.String()) {
 		t.Errorf("the log does not name the address and its rival")
 	}
 	r.note = "not defended"
@@ -96,7 +102,8 @@ func TestAddressClaimed(t *testing.T) {
 	w.judge(r)
 }
 
-// defence waits for an ARP announcement of the server, which goes to everybody, and returns how long it took; negative if none came.
+// defence waits for an ARP announcement of the server, which goes to everybody, and returns how
+// long it took; negative if none came.
 func defence(p *lab.Port, ours netip.Addr, began time.Time) time.Duration {
 	mac := mustMAC()
 	buf := make([]byte, 2048)

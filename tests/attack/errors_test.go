@@ -49,8 +49,9 @@ func newFaulty(t *testing.T, queues int) (w *world, order func(format string, ar
 // singles is how many single errors are tried, one after another.
 const singles = 20
 
-// silence is how long the server may send nothing after one error, and between how many packets: one is
-// asked for every few milliseconds, so that a ring which must fill before an error is seen takes longer.
+// silence is how long the server may send nothing after one error, and between how many packets:
+// one is asked for every few milliseconds, so that a ring which must fill before an error is seen
+// takes longer.
 const (
 	silence = 250 * time.Millisecond
 	beat    = 5 * time.Millisecond
@@ -76,10 +77,13 @@ func TestSingleErrors(t *testing.T) {
 			slices.Sort(mute)
 			worst := mute[len(mute)-1]
 			if worst > silence {
-				t.Errorf("after one %s error the server was mute for %v, want at most %v", kind, worst, silence)
+				t.Errorf("after one %s error the server was mute for %v, want at most %v", kind,
+					worst, silence)
 			}
-			w.judge(row{attack: "single " + kind + " errors", during: -1, after: after.share(), growth: w.rss() - w.baseline,
-				note: fmt.Sprintf("%d, silent for %v median, %v at most", singles, mute[len(mute)/2].Round(time.Microsecond), worst.Round(time.Microsecond))})
+			w.judge(row{attack: "single " + kind + " errors", during: -1, after: after.share(),
+				growth: w.rss() - w.baseline,
+				note: fmt.Sprintf("%d, silent for %v median, %v at most", singles,
+					mute[len(mute)/2].Round(time.Microsecond), worst.Round(time.Microsecond))})
 		})
 	}
 }
@@ -103,7 +107,8 @@ func (w *world) untilPong(id uint16) time.Duration {
 			if err != nil {
 				break
 			}
-			if len(b) > 42 && b[12] == 8 && b[13] == 0 && b[23] == 1 && b[34] == 0 && b[38] == 0x40 && b[39] == byte(id) {
+			if len(b) > 42 && b[12] == 8 && b[13] == 0 && b[23] == 1 && b[34] == 0 &&
+				b[38] == 0x40 && b[39] == byte(id) {
 				return time.Since(began)
 			}
 		}
@@ -111,7 +116,8 @@ func (w *world) untilPong(id uint16) time.Duration {
 	return time.Since(began)
 }
 
-// TestErrorRate: a fifth of all WQEs fails for a while; a second after the end everything is as before.
+// TestErrorRate: a fifth of all WQEs fails for a while; a second after the end everything is as
+// before.
 func TestErrorRate(t *testing.T) {
 	for _, tt := range []struct {
 		kind   string
@@ -129,7 +135,8 @@ func TestErrorRate(t *testing.T) {
 			if size > logLimit {
 				t.Errorf("the server logged %d bytes, want at most %d", size, logLimit)
 			}
-			r.note = fmt.Sprintf("%d KiB of log; %s served during, which is not judged: each error resets the queue", size>>10, percent(r.during))
+			r.note = fmt.Sprintf("%d KiB of log; %s served during, which is not judged: each error resets the queue",
+				size>>10, percent(r.during))
 			r.during = -1
 			w.judge(r)
 		})

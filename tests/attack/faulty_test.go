@@ -20,11 +20,13 @@ import (
 )
 
 // kinds are the faults that a faulty server takes orders for.
-var kinds = map[string]simnic.QueueFaultKind{"send": simnic.FaultSendError, "receive": simnic.FaultReceiveError}
+var kinds = map[string]simnic.QueueFaultKind{"send": simnic.FaultSendError,
+	"receive": simnic.FaultReceiveError}
 
-// faultyServer is the child process of the tests of NIC faults: a web server on a slice of a software
-// NIC whose faults are ordered on in, one line each: "send COUNT RATE" and likewise "receive" put a fault
-// in force in place of the one before, "none" ends it. Each order is answered by a line.
+// faultyServer is the child process of the tests of NIC faults: a web server on a slice of a
+// software NIC whose faults are ordered on in, one line each: "send COUNT RATE" and likewise
+// "receive" put a fault in force in place of the one before, "none" ends it. Each order is answered
+// by a line.
 func faultyServer(queues string, in io.Reader, out, log io.Writer) int {
 	n, err := strconv.Atoi(queues)
 	if err != nil {
@@ -46,7 +48,8 @@ func faultyServer(queues string, in io.Reader, out, log io.Writer) int {
 		if f := strings.Fields(lines.Text()); len(f) == 3 {
 			count, _ := strconv.Atoi(f[1])
 			share, _ := strconv.ParseFloat(f[2], 64)
-			now = nic.Inject(simnic.QueueFault{Kind: kinds[f[0]], Count: count, Rate: share, Seed: 1, Syndrome: 4})
+			now = nic.Inject(simnic.QueueFault{Kind: kinds[f[0]], Count: count,
+				Rate: share, Seed: 1, Syndrome: 4})
 		}
 		fmt.Fprintln(out, "done")
 	}
@@ -58,7 +61,8 @@ func serveFaulty(queues int, log io.Writer) (*simnic.NIC, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := lab.Up(port, lab.Setup{Addresses: []netip.Prefix{netip.MustParsePrefix(client4 + "/24")}}); err != nil {
+	if err := lab.Up(port,
+		lab.Setup{Addresses: []netip.Prefix{netip.MustParsePrefix(client4 + "/24")}}); err != nil {
 		return nil, err
 	}
 	nic, err := simnic.New(simnic.Config{})
@@ -71,7 +75,8 @@ func serveFaulty(queues int, log io.Writer) (*simnic.NIC, error) {
 	logger := slog.New(slog.NewTextHandler(log, nil))
 	st, err := stack.Open(context.Background(), stack.Config{
 		NIC: dv.Config{
-			Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()}, MAC: mustMAC(),
+			Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(),
+				MTU: nic.MTU()}, MAC: mustMAC(),
 			RxQueues: queues, TxQueues: queues,
 		},
 		Addresses:          []netip.Prefix{netip.MustParsePrefix(server4 + "/24")},
@@ -85,6 +90,9 @@ func serveFaulty(queues int, log io.Writer) (*simnic.NIC, error) {
 	if err != nil {
 		return nil, err
 	}
-	go http.Serve(ln, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, page) }))
+	go http.Serve(ln, http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		io.WriteString(w, page)
+	}))
 	return nic, nil
 }

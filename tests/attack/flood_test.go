@@ -14,9 +14,10 @@ import (
 // floodRate is how many frames a second a flood sends at most.
 const floodRate = 50000
 
-// flood sends frames at a rate until done is closed, and returns how many. Frames that the interface's
-// queue has no room for are lost, as on a wire.
-func flood(t *testing.T, p *lab.Port, rate int, done <-chan struct{}, next func() []byte) (sent int) {
+// flood sends frames at a rate until done is closed, and returns how many. Frames that the
+// interface's queue has no room for are lost, as on a wire.
+func flood(t *testing.T, p *lab.Port, rate int, done <-chan struct{},
+	next func() []byte) (sent int) {
 	began := time.Now()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -58,15 +59,21 @@ func TestFloods(t *testing.T) {
 		name  string
 		frame func(f *forge) []byte
 	}{
-		{"bare ACKs, random sources", func(f *forge) []byte { return f.tcp(f.stranger(), 80, flagACK) }},
+		{"bare ACKs, random sources",
+			func(f *forge) []byte { return f.tcp(f.stranger(), 80, flagACK) }},
 		{"SYNs, random sources", func(f *forge) []byte { return f.tcp(f.stranger(), 80, flagSYN) }},
-		{"first fragments", func(f *forge) []byte { return f.ip4(f.stranger(), 17, 0x2000, make([]byte, 1400)) }},
+		{"first fragments", func(f *forge) []byte {
+			return f.ip4(f.stranger(), 17,
+				0x2000, make([]byte, 1400))
+		}},
 		{"last fragments", func(f *forge) []byte {
 			return f.ip4(f.stranger(), 17, uint16(1000+f.rng.IntN(100)), make([]byte, 1000))
 		}},
-		{"UDP to no port", func(f *forge) []byte { return f.udp(f.stranger(), 9, make([]byte, 18)) }},
+		{"UDP to no port",
+			func(f *forge) []byte { return f.udp(f.stranger(), 9, make([]byte, 18)) }},
 		{"ARP claims of strangers", func(f *forge) []byte {
-			return f.arp(1, []byte{2, 0, 0, byte(f.rng.IntN(256)), byte(f.rng.IntN(256)), 1}, f.stranger(), addr(server4))
+			return f.arp(1, []byte{2, 0, 0, byte(f.rng.IntN(256)), byte(f.rng.IntN(256)), 1},
+				f.stranger(), addr(server4))
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -86,8 +93,8 @@ func TestFloods(t *testing.T) {
 // resolvers is how many of them one advertisement names.
 const resolvers = 8
 
-// advertisement is a router advertisement of a router that nobody heard of, with a resolver, a search
-// domain, a prefix and a route that are new as well (RFC 4861, RFC 8106, RFC 4191).
+// advertisement is a router advertisement of a router that nobody heard of, with a resolver, a
+// search domain, a prefix and a route that are new as well (RFC 4861, RFC 8106, RFC 4191).
 func (f *forge) advertisement() []byte {
 	m := []byte{134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0}
 	prefix := func() []byte {
@@ -99,9 +106,11 @@ func (f *forge) advertisement() []byte {
 		m = append(append(m, prefix()...), 0, 0, 0, 0, 0, 0, 0, 53)
 	}
 	m = append(m, 31, 3, 0, 0, 255, 255, 255, 255) // DNSSL for ever
-	m = append(m, 4, 'a'+byte(f.rng.IntN(26)), 'a'+byte(f.rng.IntN(26)), 'a'+byte(f.rng.IntN(26)), 'a'+byte(f.rng.IntN(26)),
+	m = append(m, 4, 'a'+byte(f.rng.IntN(26)), 'a'+byte(f.rng.IntN(26)),
+		'a'+byte(f.rng.IntN(26)), 'a'+byte(f.rng.IntN(26)),
 		7, 'e', 'x', 'a', 'm', 'p', 'l', 'e', 0, 0, 0)
-	m = append(m, 3, 4, 64, 0xc0, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 0) // on link, autonomous
+	// on link, autonomous
+	m = append(m, 3, 4, 64, 0xc0, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 0)
 	m = append(append(m, prefix()...), rest...)
 	m = append(m, 24, 2, 64, 0, 255, 255, 255, 255) // route
 	m = append(m, prefix()...)

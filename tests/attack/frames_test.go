@@ -85,7 +85,8 @@ func (f *forge) udpFrom(src netip.Addr, srcPort, dstPort uint16, payload []byte)
 
 // echo is an echo request (RFC 792).
 func (f *forge) echo(src netip.Addr, id, seq uint16) []byte {
-	b := []byte{8, 0, 0, 0, byte(id >> 8), byte(id), byte(seq >> 8), byte(seq), 1, 2, 3, 4, 5, 6, 7, 8}
+	b := []byte{8, 0, 0, 0, byte(id >> 8), byte(id), byte(seq >> 8),
+		byte(seq), 1, 2, 3, 4, 5, 6, 7, 8}
 	binary.BigEndian.PutUint16(b[2:], ^sum(0, b))
 	return f.ip4(src, 1, 0, b)
 }

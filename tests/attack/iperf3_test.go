@@ -20,11 +20,12 @@ const (
 	createStreams = 10
 )
 
-// blocked is how long one client may keep the next one waiting, with what an iperf3 client takes itself.
+// blocked is how long one client may keep the next one waiting, with what an iperf3 client takes
+// itself.
 const blocked = 2*time.Second + 2*time.Second
 
-// TestIperf3Blocked: clients that hang up or fall silent anywhere in the protocol, and ones that ask for the
-// impossible. Each time a stock client comes at once.
+// TestIperf3Blocked: clients that hang up or fall silent anywhere in the protocol, and ones that
+// ask for the impossible. Each time a stock client comes at once.
 func TestIperf3Blocked(t *testing.T) {
 	need.Tool(t, "iperf3")
 	ordinary := `{"tcp":true,"time":10,"parallel":1,"len":131072}`
@@ -63,20 +64,23 @@ func TestIperf3Blocked(t *testing.T) {
 			during, after := 1.0, 1.0
 			if err != nil || took > blocked {
 				during = 0
-				t.Errorf("the next client was served after %v (%v), want at most %v", took, err, blocked)
+				t.Errorf("the next client was served after %v (%v), want at most %v", took, err,
+					blocked)
 			}
 			conn.Close()
 			if err := w.iperf3(ctx); err != nil {
 				after = 0
 			}
-			w.judge(row{attack: "iperf3: " + tt.name, during: during, after: after, growth: w.rss() - w.baseline,
-				note: fmt.Sprintf("the next client was done after %v", took.Round(10*time.Millisecond))})
+			w.judge(row{attack: "iperf3: " + tt.name, during: during, after: after,
+				growth: w.rss() - w.baseline,
+				note: fmt.Sprintf("the next client was done after %v",
+					took.Round(10*time.Millisecond))})
 		})
 	}
 }
 
-// bother goes some steps into iperf3's protocol. -1 connects only, 0 sends the cookie, 1 and 2 wait for
-// that many states; the parameters, if any, follow the first.
+// bother goes some steps into iperf3's protocol. -1 connects only, 0 sends the cookie, 1 and 2 wait
+// for that many states; the parameters, if any, follow the first.
 func (w *world) bother(steps int, params string) net.Conn {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -121,7 +125,8 @@ func (w *world) iperf3(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for {
-		out, err := w.tool(5*time.Second, "iperf3", "-c", server4, "-n", "64K", "--connect-timeout", "3000")
+		out, err := w.tool(5*time.Second, "iperf3", "-c", server4, "-n", "64K",
+			"--connect-timeout", "3000")
 		if err == nil {
 			return nil
 		}

@@ -113,7 +113,9 @@ func (r *table) print(w *os.File) {
 		fmt.Fprintf(w, line, x.attack, percent(x.during), percent(x.after),
 			strconv.FormatFloat(float64(x.growth)/(1<<20), 'f', 1, 64)+" MiB", verdict, x.note)
 	}
-	fmt.Fprintf(w, "during, after: legitimate requests answered; after: from a second after the end. Attacks of %v.\n", *attackTime)
+	fmt.Fprintf(w,
+		"during, after: legitimate requests answered; after: from a second after the end. Attacks of %v.\n",
+		*attackTime)
 }
 
 func percent(share float64) string {

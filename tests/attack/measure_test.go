@@ -74,7 +74,8 @@ func (y *tally) share() float64 {
 func (y *tally) String() string {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	s := fmt.Sprintf("%d of %d requests answered, the slowest in %v", y.answered, y.asked, y.slowest.Round(time.Millisecond))
+	s := fmt.Sprintf("%d of %d requests answered, the slowest in %v", y.answered, y.asked,
+		y.slowest.Round(time.Millisecond))
 	shown := 0
 	for text, n := range y.failures {
 		if shown++; shown > 3 {
@@ -143,7 +144,8 @@ func (w *world) under(name string, newClient func() client, attack func(done <-c
 	time.Sleep(recovery) // the criterion itself: clients are served from then on
 	after := some(newClient)
 	w.t.Logf("%s: during: %v; after: %v", name, during, after)
-	r := row{attack: name, during: during.share(), after: after.share(), growth: max(w.peak, w.rss()) - w.baseline}
+	r := row{attack: name, during: during.share(), after: after.share(),
+		growth: max(w.peak, w.rss()) - w.baseline}
 	return r
 }
 
@@ -151,10 +153,12 @@ func (w *world) under(name string, newClient func() client, attack func(done <-c
 func (w *world) judge(r row) {
 	w.t.Helper()
 	if r.during >= 0 && r.during < duringLimit {
-		w.t.Errorf("during the attack %s of the requests were answered, want %s", percent(r.during), percent(duringLimit))
+		w.t.Errorf("during the attack %s of the requests were answered, want %s",
+			percent(r.during), percent(duringLimit))
 	}
 	if r.after >= 0 && r.after < afterLimit {
-		w.t.Errorf("%v after the attack %s of the requests were answered, want all", recovery, percent(r.after))
+		w.t.Errorf("%v after the attack %s of the requests were answered, want all",
+			recovery, percent(r.after))
 	}
 	if limit := cmp.Or(r.limit, growthLimit); r.growth > limit {
 		w.t.Errorf("resident memory grew by %d MiB, want at most %d", r.growth>>20, limit>>20)

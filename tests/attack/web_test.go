@@ -18,10 +18,11 @@ import (
 
 const (
 	slowClients = 200
-	// giveUp is how long after the attack a server may keep connections whose clients do next to nothing.
+	// giveUp is how long after the attack a server may keep connections whose clients do next to
+	// nothing.
 	giveUp = 40 * time.Second
-	// unread is what a connection that does not read may hold until then, in bytes: a send buffer of 1 MiB,
-	// and a quarter of that for the rest.
+	// unread is what a connection that does not read may hold until then, in bytes: a send buffer
+	// of 1 MiB, and a quarter of that for the rest.
 	unread = 5 << 18
 )
 
@@ -31,7 +32,10 @@ const mostBytes = "GET /-/bytes/268435456 HTTP/1.1\r\nHost: a\r\n\r\n"
 // narrow opens a connection with the smallest window there is.
 func (w *world) narrow(address string) (conn net.Conn, err error) {
 	d := net.Dialer{Timeout: patience, Control: func(_, _ string, c syscall.RawConn) (err error) {
-		if cerr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) }); cerr != nil {
+		if cerr := c.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET,
+				unix.SO_RCVBUF, 1)
+		}); cerr != nil {
 			return cerr
 		}
 		return err
@@ -40,7 +44,8 @@ func (w *world) narrow(address string) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// TestSlowClients: clients that hold a connection by doing next to nothing are served for a while, and then no more.
+// TestSlowClients: clients that hold a connection by doing next to nothing are served for a while,
+// and then no more.
 func TestSlowClients(t *testing.T) {
 	for _, tt := range []struct {
 		name, hello string
@@ -48,9 +53,13 @@ func TestSlowClients(t *testing.T) {
 		limit       int64          // of growth in bytes; 0: the usual one
 	}{
 		{"never reads /-/bytes", mostBytes, func(net.Conn) {}, slowClients * unread},
-		{"reads /-/bytes slowly", mostBytes, func(c net.Conn) { c.Read(make([]byte, 8)) }, slowClients * unread},
-		{"trickles /-/echo", "POST /-/echo HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n", func(c net.Conn) { io.WriteString(c, "x") }, 0},
-		{"slowloris", "GET / HTTP/1.1\r\n", func(c net.Conn) { io.WriteString(c, "X-a: b\r\n") }, 0},
+		{"reads /-/bytes slowly", mostBytes, func(c net.Conn) { c.Read(make([]byte, 8)) },
+			slowClients * unread},
+		{"trickles /-/echo",
+			"POST /-/echo HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n",
+			func(c net.Conn) { io.WriteString(c, "x") }, 0},
+		{"slowloris", "GET / HTTP/1.1\r\n", func(c net.Conn) { io.WriteString(c, "X-a: b\r\n") },
+			0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -74,10 +83,12 @@ func TestSlowClients(t *testing.T) {
 			began := time.Now()
 			left := w.kept(conns, giveUp)
 			if left > 0 {
-				t.Errorf("%d of %d connections were still open %v after the attack", left, len(conns), giveUp)
+				t.Errorf("%d of %d connections were still open %v after the attack", left,
+					len(conns), giveUp)
 			}
 			r.limit = tt.limit
-			r.note = fmt.Sprintf("%d connections, %d of them kept after %v", len(conns), left, time.Since(began).Round(time.Second))
+			r.note = fmt.Sprintf("%d connections, %d of them kept after %v", len(conns), left,
+				time.Since(began).Round(time.Second))
 			w.judge(r)
 		})
 	}
@@ -117,7 +128,8 @@ func TestSpecialFiles(t *testing.T) {
 	w := newServer(t, "http", "--root", dir)
 	hangs := 0
 	r := w.under("FIFO, device, link out, NUL", w.browsers(), func(<-chan struct{}) {
-		h := &http.Client{Timeout: patience, Transport: &http.Transport{DialContext: w.ns.DialContext}}
+		h := &http.Client{Timeout: patience,
+			Transport: &http.Transport{DialContext: w.ns.DialContext}}
 		defer h.CloseIdleConnections()
 		for range 10 {
 			for _, url := range urls {
@@ -134,7 +146,8 @@ func TestSpecialFiles(t *testing.T) {
 
 // notFound returns 1 if a URL is not answered in time, or not with 404.
 func (w *world) notFound(h *http.Client, url string) int {
-	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+server4+url, nil)
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet,
+		"http://"+server4+url, nil)
 	must(w.t, err)
 	resp, err := h.Do(req)
 	if err != nil {
@@ -142,7 +155,8 @@ func (w *world) notFound(h *http.Client, url string) int {
 		return 1
 	}
 	defer resp.Body.Close()
-	if n, _ := io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20)); resp.StatusCode != http.StatusNotFound {
+	if n, _ := io.Copy(io.Discard,
+		io.LimitReader(resp.Body, 1<<20)); resp.StatusCode != http.StatusNotFound {
 		w.t.Errorf("GET %s: %s with %d bytes, want 404", url, resp.Status, n)
 		return 1
 	}

@@ -82,8 +82,8 @@ func newWorld(t *testing.T) *world {
 	return &world{t: t, ns: ns}
 }
 
-// newCable is newWorld with the interface there before the server is: it is one end of a cable, into the
-// other end of which the server's NIC goes.
+// newCable is newWorld with the interface there before the server is: it is one end of a cable,
+// into the other end of which the server's NIC goes.
 func newCable(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -103,7 +103,8 @@ func newCable(t *testing.T) *world {
 func newServer(t *testing.T, command string, args ...string) *world {
 	t.Helper()
 	w := newWorld(t)
-	w.start(command, append([]string{"--address", server4 + "/24", "--address", server6 + "/64", "--gateway", client4}, args...)...)
+	w.start(command, append([]string{"--address", server4 + "/24", "--address", server6 + "/64",
+		"--gateway", client4}, args...)...)
 	return w
 }
 
@@ -123,11 +124,13 @@ func (w *world) tryStart(command string, args ...string) bool {
 	if w.wire != "" {
 		wire = w.wire
 	}
-	args = append([]string{"serve", command, "--device", "sim", "--sim-wire", wire, "--mac", serverMAC}, args...)
+	args = append([]string{"serve", command, "--device", "sim", "--sim-wire", wire,
+		"--mac", serverMAC}, args...)
 	return w.run(exec.Command(program(w.t), args...), "serving")
 }
 
-// run starts a server process in the namespace and reports whether it prints a line with sign in it.
+// run starts a server process in the namespace and reports whether it prints a line with sign in
+// it.
 func (w *world) run(cmd *exec.Cmd, sign string) bool {
 	w.t.Helper()
 	out, writer, err := os.Pipe()
@@ -165,7 +168,8 @@ func (w *world) stop() {
 	w.cmd.Wait()
 	if w.t.Failed() {
 		text, size := w.log.written()
-		w.t.Logf("the server's log has %d bytes, which begin with:\n%s", size, text[:min(len(text), 4096)])
+		w.t.Logf("the server's log has %d bytes, which begin with:\n%s", size,
+			text[:min(len(text), 4096)])
 	}
 }
 
@@ -178,7 +182,8 @@ func (w *world) port() *lab.Port {
 	return p
 }
 
-// tool runs a program in the namespace until it ends by itself or after limit, and returns what it printed.
+// tool runs a program in the namespace until it ends by itself or after limit, and returns what it
+// printed.
 func (w *world) tool(limit time.Duration, name string, args ...string) (string, error) {
 	var out journal
 	cmd := exec.Command(name, args...)

@@ -1,7 +1,8 @@
-// Command bench measures the driver alone, on rings filled ahead, and prints one table: nanoseconds per packet by path, frame
-// size, features and batch. It runs the benchmarks of package dv in interleaved rounds, so that what disturbs the machine
-// for a while disturbs all of them alike, and takes the median. A second table is TCP across the software NIC, between two
-// stacks and between a stack and a kernel, with offloads on and off; the NIC's model and the wire, which real ones would
+// Command bench measures the driver alone, on rings filled ahead, and prints one table: nanoseconds
+// per packet by path, frame size, features and batch. It runs the benchmarks of package dv in
+// interleaved rounds, so that what disturbs the machine for a while disturbs all of them alike, and
+// takes the median. A second table is TCP across the software NIC, between two stacks and between a
+// stack and a kernel, with offloads on and off; the NIC's model and the wire, which real ones would
 // do, are in its figures. The raw lines are kept for benchstat.
 package main
 
@@ -32,9 +33,12 @@ type options struct {
 func main() {
 	var o options
 	flag.IntVar(&o.rounds, "rounds", 10, "how often everything is measured")
-	flag.StringVar(&o.length, "benchtime", "20ms", "of one measurement of the driver, as go test has it")
-	flag.DurationVar(&o.stream, "stream", 300*time.Millisecond, "of one measurement of TCP; 0: none")
-	flag.StringVar(&o.raw, "raw", filepath.Join(os.TempDir(), "rdma-netstack-bench.txt"), "file for the raw lines, in the format of benchstat")
+	flag.StringVar(&o.length, "benchtime", "20ms",
+		"of one measurement of the driver, as go test has it")
+	flag.DurationVar(&o.stream, "stream", 300*time.Millisecond,
+		"of one measurement of TCP; 0: none")
+	flag.StringVar(&o.raw, "raw", filepath.Join(os.TempDir(), "rdma-netstack-bench.txt"),
+		"file for the raw lines, in the format of benchstat")
 	flag.Parse()
 	if err := run(o, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -51,7 +55,8 @@ func run(o options, out io.Writer) error {
 	for s := bufio.NewScanner(bytes.NewReader(lines.Bytes())); s.Scan(); {
 		t.add(strings.Fields(s.Text()))
 	}
-	fmt.Fprintf(out, "%s\n%d interleaved rounds of %s each; raw lines in %s\n\n", machine(), o.rounds, o.length, o.raw)
+	fmt.Fprintf(out, "%s\n%d interleaved rounds of %s each; raw lines in %s\n\n", machine(),
+		o.rounds, o.length, o.raw)
 	if err := t.print(out); err != nil {
 		return err
 	}
@@ -78,7 +83,8 @@ func runRings(o options, lines io.Writer) error {
 	}
 	for i := range o.rounds {
 		progress("driver", i, o.rounds)
-		c := exec.Command(program, "-test.run", "^$", "-test.bench", "^BenchmarkRings$", "-test.benchtime", o.length)
+		c := exec.Command(program, "-test.run", "^$", "-test.bench", "^BenchmarkRings$",
+			"-test.benchtime", o.length)
 		c.Stdout, c.Stderr = lines, os.Stderr
 		if err := c.Run(); err != nil {
 			return fmt.Errorf("run the benchmarks of package dv: %w", err)
@@ -101,12 +107,15 @@ func runStreams(o options, lines, out io.Writer) (err error) {
 	} else if err := s.withKernel(); err != nil {
 		return err
 	}
-	if err := s.measure(o.rounds, o.stream, func(i int) { progress("TCP", i, o.rounds) }); err != nil {
+	if err := s.measure(o.rounds, o.stream,
+		func(i int) { progress("TCP", i, o.rounds) }); err != nil {
 		return err
 	}
 	progress("", 0, 0)
 	rawStreams(lines, s.list)
-	fmt.Fprintf(out, "\none TCP connection across the software NIC, %d interleaved rounds of %v: medians\n%s\n", o.rounds, o.stream, note)
+	fmt.Fprintf(out,
+		"\none TCP connection across the software NIC, %d interleaved rounds of %v: medians\n%s\n",
+		o.rounds, o.stream, note)
 	return printStreams(out, s.list)
 }
 

@@ -23,7 +23,8 @@ type slice struct {
 	link *rdma.Endpoint
 }
 
-// newSlice plugs a NIC into wire and puts a stack on it. The wire is the slice's, also when it fails.
+// newSlice plugs a NIC into wire and puts a stack on it. The wire is the slice's, also when it
+// fails.
 func newSlice(wire wire.Wire, at netip.Prefix, opts rdma.Options) (*slice, error) {
 	nic, err := simnic.New(simnic.Config{})
 	if err != nil {
@@ -35,15 +36,17 @@ func newSlice(wire wire.Wire, at netip.Prefix, opts rdma.Options) (*slice, error
 	}
 	mac := net.HardwareAddr{0x02, 0, 0x5e, 0, 0x53, at.Addr().As4()[3]}
 	if s.dev, err = dv.Open(context.Background(), dv.Config{
-		Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()},
-		MAC: mac, DelayDrop: true, // as "serve --device sim" has it
+		Kernel: kernel.Opener(nic),
+		Facts:  dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()},
+		MAC:    mac, DelayDrop: true, // as "serve --device sim" has it
 	}); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	if s.link, err = rdma.New(s.dev, opts); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	if s.Stack, err = stack.New(s.link, stack.Config{Addresses: []netip.Prefix{at}, DuplicateDetection: -1}); err != nil {
+	if s.Stack, err = stack.New(s.link, stack.Config{Addresses: []netip.Prefix{at},
+		DuplicateDetection: -1}); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil

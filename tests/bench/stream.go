@@ -26,7 +26,8 @@ type sample struct {
 // perSecond is MB/s of payload.
 func (s sample) perSecond() float64 { return float64(s.bytes) / 1e6 / s.wall.Seconds() }
 
-// perKiB is nanoseconds of processor time, of both ends, the NICs' models and what the kernel does for this process.
+// perKiB is nanoseconds of processor time, of both ends, the NICs' models and what the kernel does
+// for this process.
 func (s sample) perKiB() float64 { return float64(s.cpu.Nanoseconds()) / (float64(s.bytes) / 1024) }
 
 // sockets are what a stream needs of either end.
@@ -35,7 +36,8 @@ type sockets interface {
 }
 
 // connect makes a stream of a connection from one end to a listener at the other.
-func connect(name string, dial func(address string) (net.Conn, error), to sockets, address string) (*stream, error) {
+func connect(name string, dial func(address string) (net.Conn, error), to sockets,
+	address string) (*stream, error) {
 	ln, err := to.Listen("tcp", address)
 	if err != nil {
 		return nil, err
@@ -49,7 +51,8 @@ func connect(name string, dial func(address string) (net.Conn, error), to socket
 	if err != nil {
 		return nil, errors.Join(err, from.Close())
 	}
-	return &stream{name: name, from: from, to: conn, chunk: make([]byte, 256<<10), sink: make([]byte, 256<<10)}, nil
+	return &stream{name: name, from: from, to: conn, chunk: make([]byte, 256<<10),
+		sink: make([]byte, 256<<10)}, nil
 }
 
 // patience is how long a stream may stand still.

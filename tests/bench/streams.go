@@ -24,14 +24,16 @@ const (
 	tap   = "slice0" // in the kernel's network
 )
 
-// streams is what is measured across the model of the NIC, and what to close at the end, last first.
+// streams is what is measured across the model of the NIC, and what to close at the end, last
+// first.
 type streams struct {
 	list   []*stream
 	slices []*slice // in the order they were made
 	undo   []func() error
 }
 
-func (s *streams) add(name string, dial func(string) (net.Conn, error), to sockets, address string) error {
+func (s *streams) add(name string, dial func(string) (net.Conn, error),
+	to sockets, address string) error {
 	st, err := connect(name, dial, to, address)
 	if err != nil {
 		return err
@@ -48,8 +50,8 @@ func (s *streams) close() (err error) {
 	return err
 }
 
-// offloads are what each row switches: segmentation by the NIC where data is sent, merging of segments where it is
-// received.
+// offloads are what each row switches: segmentation by the NIC where data is sent, merging of
+// segments where it is received.
 var offloads = []struct {
 	name string
 	opts rdma.Options
@@ -79,7 +81,8 @@ func (s *streams) inMemory() error {
 	return nil
 }
 
-// kernelRows are streams to and from a kernel behind a TAP interface, which segments and merges for itself.
+// kernelRows are streams to and from a kernel behind a TAP interface, which segments and merges for
+// itself.
 var kernelRows = []struct {
 	name     string
 	toKernel bool
@@ -145,7 +148,8 @@ func dialer(c caller) func(string) (net.Conn, error) {
 	}
 }
 
-// measure runs every stream in turn, rounds times, so that what disturbs the machine for a while disturbs all alike.
+// measure runs every stream in turn, rounds times, so that what disturbs the machine for a while
+// disturbs all alike.
 func (s *streams) measure(rounds int, length time.Duration, progress func(round int)) error {
 	for i := range rounds {
 		progress(i)

@@ -8,7 +8,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// Every stream carries data, rounds after each other, and what its row says is on was used, what is off was not.
+// Every stream carries data, rounds after each other, and what its row says is on was used, what is
+// off was not.
 func TestStreams(t *testing.T) {
 	s := &streams{}
 	defer func() {
@@ -30,7 +31,8 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// used sends on until what counts shows that the offload is used, if the stream's name has it; else it must be 0.
+// used sends on until what counts shows that the offload is used, if the stream's name has it; else
+// it must be 0.
 func used(t *testing.T, st *stream, offload string, count func() uint64) {
 	t.Helper()
 	if !strings.Contains(st.name, offload) {

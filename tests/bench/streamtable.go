@@ -28,7 +28,8 @@ func printStreams(out io.Writer, list []*stream) error {
 		for i, m := range s.samples {
 			rates[i] = m.perSecond()
 		}
-		fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%.0f\t%.0f\t\n", strings.ReplaceAll(s.name, "/", "\t"), s.median(sample.perSecond),
+		fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%.0f\t%.0f\t\n", strings.ReplaceAll(s.name, "/", "\t"),
+			s.median(sample.perSecond),
 			slices.Min(rates), slices.Max(rates), s.median(sample.perKiB))
 	}
 	return w.Flush()
@@ -40,7 +41,8 @@ func rawStreams(out io.Writer, list []*stream) {
 		for _, m := range s.samples {
 			mib := float64(m.bytes) / (1 << 20)
 			fmt.Fprintf(out, "BenchmarkStream/%s-%d\t%.0f\t%.0f ns/op\t%.2f MB/s\t%.0f cpu-ns/op\n",
-				s.name, runtime.GOMAXPROCS(0), mib, float64(m.wall.Nanoseconds())/mib, m.perSecond(), m.perKiB()*1024)
+				s.name, runtime.GOMAXPROCS(0), mib, float64(m.wall.Nanoseconds())/mib,
+				m.perSecond(), m.perKiB()*1024)
 		}
 	}
 }

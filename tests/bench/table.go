@@ -17,7 +17,8 @@ type table struct {
 
 func newTable() *table { return &table{samples: map[[2]string][]float64{}} }
 
-// add takes the fields of one line of output: the benchmark's name, path/size/features/batch, and pairs of value and unit.
+// add takes the fields of one line of output: the benchmark's name, path/size/features/batch, and
+// pairs of value and unit.
 func (t *table) add(fields []string) {
 	if len(fields) < 4 || !strings.HasPrefix(fields[0], "BenchmarkRings/") {
 		return
@@ -44,8 +45,8 @@ func once(list []string, s string) []string {
 	return append(list, s)
 }
 
-// print writes, per batch size, the median of the samples and the smallest, and at the end of the row the packets
-// per second of its best batch.
+// print writes, per batch size, the median of the samples and the smallest, and at the end of the
+// row the packets per second of its best batch.
 func (t *table) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(w, "path\tframe\tfeatures\t")

@@ -1,7 +1,7 @@
 package hoststack
 
-// byDesign has the reason of every behaviour that is meant to differ from the kernel's. An entry whose
-// behaviour does not differ fails the test.
+// byDesign has the reason of every behaviour that is meant to differ from the kernel's. An entry
+// whose behaviour does not differ fails the test.
 var byDesign = map[string]string{
 	"udp data/an answer comes from the address that was asked": "the kernel answers from its first address, which the client that asked the second one does not know; we answer from the second",
 	"groups/a time to live of 0":                               "the kernel keeps such datagrams inside the host; netstack would put them on the wire, so we refuse it",

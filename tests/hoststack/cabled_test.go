@@ -16,8 +16,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
-// cabledWorld is two kernels on a cable: two network namespaces with the addresses of the two stacks. Loopback, where server
-// and client are one host and every address is that host's, cannot show what depends on the link.
+// cabledWorld is two kernels on a cable: two network namespaces with the addresses of the two
+// stacks. Loopback, where server and client are one host and every address is that host's, cannot
+// show what depends on the link.
 func cabledWorld(t *testing.T) *world {
 	need.NetNS(t)
 	w := pairWorld("kernel")
@@ -26,7 +27,8 @@ func cabledWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	plug(t, server, client)
-	address(t, server, netip.PrefixFrom(w.server4, 24), netip.PrefixFrom(w.alias4, 24), netip.PrefixFrom(w.server6, 64))
+	address(t, server, netip.PrefixFrom(w.server4, 24), netip.PrefixFrom(w.alias4, 24),
+		netip.PrefixFrom(w.server6, 64))
 	address(t, client, netip.PrefixFrom(w.client4, 24), netip.PrefixFrom(w.client6, 64))
 	w.server, w.client = inside{server}, inside{client}
 	w.sent.listen(t, client)
@@ -59,8 +61,8 @@ func newHost(t *testing.T, name string) *lab.Net {
 	return n
 }
 
-// plug sets both ends of the cable up and waits until they send: until a kernel has noted that the other end is there, it drops
-// everything.
+// plug sets both ends of the cable up and waits until they send: until a kernel has noted that the
+// other end is there, it drops everything.
 func plug(t *testing.T, hosts ...*lab.Net) {
 	t.Helper()
 	for _, n := range hosts {
@@ -69,7 +71,10 @@ func plug(t *testing.T, hosts ...*lab.Net) {
 		}
 	}
 	for _, n := range hosts {
-		await(t, n, "carrier", func(link netlink.Link) (bool, error) { return link.Attrs().OperState == netlink.OperUp, nil })
+		await(t, n, "carrier", func(link netlink.Link) (bool,
+			error) {
+			return link.Attrs().OperState == netlink.OperUp, nil
+		})
 	}
 }
 
@@ -96,7 +101,8 @@ func await(t *testing.T, n *lab.Net, what string, ready func(netlink.Link) (bool
 	}
 }
 
-// address gives a host's end of the cable its addresses, and a route to the groups of IPv4, for which there is none by itself.
+// address gives a host's end of the cable its addresses, and a route to the groups of IPv4, for
+// which there is none by itself.
 func address(t *testing.T, n *lab.Net, addrs ...netip.Prefix) {
 	t.Helper()
 	err := n.Do(func() error {
@@ -108,7 +114,8 @@ func address(t *testing.T, n *lab.Net, addrs ...netip.Prefix) {
 			return err
 		}
 		groups := net.IPNet{IP: net.IPv4(224, 0, 0, 0), Mask: net.CIDRMask(4, 32)}
-		return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: &groups})
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index,
+			Scope: netlink.SCOPE_LINK, Dst: &groups})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -116,14 +123,16 @@ func address(t *testing.T, n *lab.Net, addrs ...netip.Prefix) {
 	await(t, n, "addresses in use", func(link netlink.Link) (bool, error) {
 		list, err := netlink.AddrList(link, netlink.FAMILY_V6)
 		tentative := func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 }
-		if err != nil || len(list) < 2 || slices.ContainsFunc(list, tentative) { // the link-local one, too
+		// the link-local one, too
+		if err != nil || len(list) < 2 || slices.ContainsFunc(list, tentative) {
 			return false, err
 		}
 		return !slices.ContainsFunc(addrs, remote), nil
 	})
 }
 
-// remote says whether what is sent to an address leaves the host: its route to itself comes a moment after the address.
+// remote says whether what is sent to an address leaves the host: its route to itself comes a
+// moment after the address.
 func remote(p netip.Prefix) bool {
 	routes, err := netlink.RouteGet(p.Addr().AsSlice())
 	return err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL
@@ -150,7 +159,10 @@ func (i inside) ListenTCP(network string, laddr *net.TCPAddr) (tcpListener, erro
 }
 
 func (i inside) ListenPacket(network, address string) (net.PacketConn, error) {
-	return enter(i, func() (net.PacketConn, error) { return kernel{}.ListenPacket(network, address) })
+	return enter(i, func() (net.PacketConn,
+		error) {
+		return kernel{}.ListenPacket(network, address)
+	})
 }
 
 func (i inside) ListenUDP(network string, laddr *net.UDPAddr) (udpConn, error) {
@@ -166,15 +178,20 @@ func (i inside) ListenShared(network, address string) (net.Listener, error) {
 }
 
 func (i inside) ListenPacketShared(network, address string) (net.PacketConn, error) {
-	return enter(i, func() (net.PacketConn, error) { return kernel{}.ListenPacketShared(network, address) })
+	return enter(i, func() (net.PacketConn,
+		error) {
+		return kernel{}.ListenPacketShared(network, address)
+	})
 }
 
 func (i inside) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	return i.DialFrom(ctx, nil, 0, network, address)
 }
 
-func (i inside) DialFrom(ctx context.Context, local net.Addr, timeout time.Duration, network, address string) (net.Conn, error) {
-	d := net.Dialer{LocalAddr: local, Timeout: timeout, FallbackDelay: -1} // one after the other, on this thread
+func (i inside) DialFrom(ctx context.Context, local net.Addr, timeout time.Duration,
+	network, address string) (net.Conn, error) {
+	// one after the other, on this thread
+	d := net.Dialer{LocalAddr: local, Timeout: timeout, FallbackDelay: -1}
 	return enter(i, func() (net.Conn, error) { return d.DialContext(ctx, network, address) })
 }
 

@@ -50,8 +50,9 @@ func TestSameAsKernel(t *testing.T) {
 
 		}
 	}
-	need.Note(t, fmt.Sprintf("compared %d behaviours with the kernel's sockets: %d differ, %d of them by design (tests/hoststack/bydesign_test.go)",
-		compared, differ, len(byDesign)))
+	need.Note(t,
+		fmt.Sprintf("compared %d behaviours with the kernel's sockets: %d differ, %d of them by design (tests/hoststack/bydesign_test.go)",
+			compared, differ, len(byDesign)))
 	for name := range byDesign {
 		if !known(name) {
 			t.Errorf("byDesign names %q, which is no behaviour", name)

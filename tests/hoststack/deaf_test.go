@@ -61,7 +61,8 @@ func (r *run) deafKernel() string {
 // deafStack needs a stack of its own, for the backlog is the stack's.
 func (r *run) deafStack() string {
 	r.Helper()
-	server, client := netpair.New(r, netpair.Faults{}, netpair.Server(func(c *stack.Config) { c.TCP.Backlog = 1 }))
+	server, client := netpair.New(r, netpair.Faults{},
+		netpair.Server(func(c *stack.Config) { c.TCP.Backlog = 1 }))
 	r.client = netstack{client}
 	l, err := server.Listen("tcp", net.JoinHostPort(netpair.ServerIP4.String(), "0"))
 	r.must(err)
@@ -71,8 +72,8 @@ func (r *run) deafStack() string {
 	return addr
 }
 
-// timeoutOnly hides which of the two deadline sentinels err is: package net reports one or the other,
-// depending on who notices first.
+// timeoutOnly hides which of the two deadline sentinels err is: package net reports one or the
+// other, depending on who notices first.
 type timeoutOnly struct{ error }
 
 func (e timeoutOnly) Timeout() bool { return e.error.(net.Error).Timeout() }

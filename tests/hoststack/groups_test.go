@@ -18,8 +18,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// grouped is what a UDP socket can do about groups: methods of [stack.UDPConn], and on the kernel's sockets those of
-// golang.org/x/net.
+// grouped is what a UDP socket can do about groups: methods of [stack.UDPConn], and on the kernel's
+// sockets those of golang.org/x/net.
 type grouped interface {
 	JoinGroup(ifi *net.Interface, group net.Addr) error
 	LeaveGroup(ifi *net.Interface, group net.Addr) error
@@ -33,13 +33,14 @@ var _ grouped = (*stack.UDPConn)(nil)
 // groups are the methods of p about groups.
 func groups(p net.PacketConn) grouped {
 	if c, ok := p.(*net.UDPConn); ok {
-		return kernelGroups{ipv4.NewPacketConn(c), ipv6.NewPacketConn(c), c.LocalAddr().(*net.UDPAddr).IP.To4() == nil}
+		return kernelGroups{ipv4.NewPacketConn(c), ipv6.NewPacketConn(c),
+			c.LocalAddr().(*net.UDPAddr).IP.To4() == nil}
 	}
 	return p.(*stack.UDPConn)
 }
 
-// kernelGroups does what is asked for in the one package of golang.org/x/net or the other: a group's version of IP decides, or the
-// socket's.
+// kernelGroups does what is asked for in the one package of golang.org/x/net or the other: a
+// group's version of IP decides, or the socket's.
 type kernelGroups struct {
 	v4  *ipv4.PacketConn
 	v6  *ipv6.PacketConn
@@ -108,7 +109,11 @@ func (o *onCable) tap(end int, frame []byte) (drop bool) {
 func (o *onCable) listen(t *testing.T, other *lab.Net) {
 	t.Helper()
 	var port *lab.Port
-	if err := other.Do(func() (err error) { port, err = lab.OpenPort(cable); return err }); err != nil {
+	if err := other.Do(func() (err error) {
+		port,
+			err = lab.OpenPort(cable)
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	var reader sync.WaitGroup
@@ -147,8 +152,8 @@ func (r *run) find(what string, f func(packet []byte) string) string {
 	}
 }
 
-// report waits for a report about a group whose record is of that type (RFC 3376 section 4.2.12), and describes it: time to live,
-// destination, router alert, the record.
+// report waits for a report about a group whose record is of that type (RFC 3376 section 4.2.12),
+// and describes it: time to live, destination, router alert, the record.
 func (r *run) report(group netip.Addr, record byte) string {
 	return r.find(fmt.Sprint("record ", record, " about ", group), func(p []byte) string {
 		var ttl byte
@@ -165,7 +170,8 @@ func (r *run) report(group netip.Addr, record byte) string {
 		at := 4 + len(group.AsSlice())
 		for records, n := message[8:], message[7]; n > 0 && len(records) >= at; n-- {
 			if records[0] == record && bytes.Equal(records[4:at], group.AsSlice()) {
-				return fmt.Sprintf("type %d, TTL %d to %v, options %x, record %x", message[0], ttl, to, alert, records[:at])
+				return fmt.Sprintf("type %d, TTL %d to %v, options %x, record %x", message[0],
+					ttl, to, alert, records[:at])
 			}
 			records = records[at:] // nobody here asks for sources
 		}
@@ -173,10 +179,13 @@ func (r *run) report(group netip.Addr, record byte) string {
 	})
 }
 
-// datagram waits for a datagram with this payload and returns its time to live and the addresses it is from and to. Which of the
-// server's two addresses it is from does not matter.
+// datagram waits for a datagram with this payload and returns its time to live and the addresses it
+// is from and to. Which of the server's two addresses it is from does not matter.
 func (r *run) datagram(payload string) string {
-	from := func(ip []byte) string { return strings.Replace(r.plain(net.IP(ip).String()), "ALIAS4", "HOST4", 1) }
+	from := func(ip []byte) string {
+		return strings.Replace(r.plain(net.IP(ip).String()), "ALIAS4",
+			"HOST4", 1)
+	}
 	return r.find("datagram "+payload, func(p []byte) string {
 		if !bytes.HasSuffix(p, []byte(payload)) {
 			return ""

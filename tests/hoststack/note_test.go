@@ -109,7 +109,8 @@ func (n *notes) describe(err error) string {
 	}
 	var b strings.Builder
 	if op, ok := err.(*net.OpError); ok {
-		fmt.Fprintf(&b, "OpError{%s %s %s -> %s} ", op.Op, op.Net, n.opAddr(op.Source), n.opAddr(op.Addr))
+		fmt.Fprintf(&b, "OpError{%s %s %s -> %s} ", op.Op, op.Net,
+			n.opAddr(op.Source), n.opAddr(op.Addr))
 		if sys, ok := op.Err.(*os.SyscallError); ok {
 			fmt.Fprintf(&b, "syscall %s ", sys.Syscall)
 		}

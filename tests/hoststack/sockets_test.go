@@ -71,7 +71,8 @@ type sockets interface {
 	ListenPacketShared(network, address string) (net.PacketConn, error)
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 	// DialFrom has the options of net.Dialer.
-	DialFrom(ctx context.Context, local net.Addr, timeout time.Duration, network, address string) (net.Conn, error)
+	DialFrom(ctx context.Context, local net.Addr, timeout time.Duration, network,
+		address string) (net.Conn, error)
 	DialTCP(network string, laddr, raddr *net.TCPAddr) (tcpConn, error)
 	DialUDP(network string, laddr, raddr *net.UDPAddr) (udpConn, error)
 }
@@ -101,7 +102,10 @@ func (kernel) ListenMulticastUDP(network string, group *net.UDPAddr) (udpConn, e
 
 // shared sets SO_REUSEPORT before bind.
 var shared = net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
-	broken := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+	broken := c.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd),
+			unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+	})
 	return errors.Join(broken, err)
 }}
 
@@ -117,7 +121,8 @@ func (kernel) DialContext(ctx context.Context, network, address string) (net.Con
 	return (&net.Dialer{}).DialContext(ctx, network, address)
 }
 
-func (kernel) DialFrom(ctx context.Context, local net.Addr, timeout time.Duration, network, address string) (net.Conn, error) {
+func (kernel) DialFrom(ctx context.Context, local net.Addr, timeout time.Duration,
+	network, address string) (net.Conn, error) {
 	return (&net.Dialer{LocalAddr: local, Timeout: timeout}).DialContext(ctx, network, address)
 }
 
@@ -158,7 +163,8 @@ func (n netstack) shared() *stack.ListenConfig {
 	return c
 }
 
-func (n netstack) DialFrom(ctx context.Context, local net.Addr, timeout time.Duration, network, address string) (net.Conn, error) {
+func (n netstack) DialFrom(ctx context.Context, local net.Addr, timeout time.Duration,
+	network, address string) (net.Conn, error) {
 	d := n.Stack.Dialer()
 	d.LocalAddr, d.Timeout = local, timeout
 	return d.DialContext(ctx, network, address)

@@ -10,7 +10,8 @@ import (
 // hostAddresses are behaviours of a host that has more addresses than those of loopback.
 var hostAddresses = []behaviour{
 	{"a udp socket bound to IPv6 sends to IPv4", func(r *run) {
-		for _, to := range []netip.Addr{r.server4, r.client4, r.alias4, netip.MustParseAddr("127.0.0.1")} {
+		for _, to := range []netip.Addr{r.server4, r.client4, r.alias4,
+			netip.MustParseAddr("127.0.0.1")} {
 			for _, from := range []netip.Addr{r.server6, netip.IPv6Loopback()} {
 				p, err := r.server.ListenPacket("udp", net.JoinHostPort(from.String(), "0"))
 				r.must(err)
@@ -18,8 +19,10 @@ var hostAddresses = []behaviour{
 				_, err = p.WriteTo([]byte("x"), &net.UDPAddr{IP: to.AsSlice(), Port: 9})
 				r.Err(fmt.Sprint("WriteTo ", from.IsLoopback(), " ", r.plain(to.String())), err)
 				_, err = p.(udpConn).WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(to, 9))
-				r.Err(fmt.Sprint("WriteToUDPAddrPort ", from.IsLoopback(), " ", r.plain(to.String())), err)
-				_, _, err = p.(udpConn).WriteMsgUDP([]byte("x"), nil, &net.UDPAddr{IP: to.AsSlice(), Port: 9})
+				r.Err(fmt.Sprint("WriteToUDPAddrPort ", from.IsLoopback(), " ",
+					r.plain(to.String())), err)
+				_, _, err = p.(udpConn).WriteMsgUDP([]byte("x"), nil,
+					&net.UDPAddr{IP: to.AsSlice(), Port: 9})
 				r.Err(fmt.Sprint("WriteMsgUDP ", from.IsLoopback(), " ", r.plain(to.String())), err)
 			}
 		}
@@ -27,7 +30,8 @@ var hostAddresses = []behaviour{
 	{"DialUDP from IPv6 to IPv4", func(r *run) {
 		for _, network := range []string{"udp", "udp6"} {
 			for _, to := range []netip.Addr{r.server4, r.client4} {
-				c, err := r.server.DialUDP(network, &net.UDPAddr{IP: r.server6.AsSlice()}, &net.UDPAddr{IP: to.AsSlice(), Port: 9})
+				c, err := r.server.DialUDP(network, &net.UDPAddr{IP: r.server6.AsSlice()},
+					&net.UDPAddr{IP: to.AsSlice(), Port: 9})
 				r.Err(network+" "+r.plain(to.String()), err)
 				if err == nil {
 					_, err = c.Write([]byte("x"))
@@ -40,7 +44,8 @@ var hostAddresses = []behaviour{
 	{"from one address of our own to another", func(r *run) {
 		lo4, lo6 := netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()
 		for _, c := range []struct{ from, to netip.Addr }{
-			{lo4, r.server4}, {lo4, r.alias4}, {lo6, r.server6}, {r.server4, lo4}, {r.server6, lo6}, {r.server4, r.alias4},
+			{lo4, r.server4}, {lo4, r.alias4}, {lo6, r.server6}, {r.server4, lo4},
+			{r.server6, lo6}, {r.server4, r.alias4},
 			{netip.MustParseAddr("127.0.0.5"), r.server4},
 		} {
 			for _, bound := range []string{c.to.String(), ""} {
@@ -51,9 +56,11 @@ var hostAddresses = []behaviour{
 	{"TCP from loopback to an address of our own", func(r *run) {
 		l := r.listen("tcp", "")
 		for _, c := range []struct{ from, to netip.Addr }{
-			{netip.MustParseAddr("127.0.0.1"), r.server4}, {netip.IPv6Loopback(), r.server6}, {r.server4, netip.MustParseAddr("127.0.0.1")},
+			{netip.MustParseAddr("127.0.0.1"), r.server4}, {netip.IPv6Loopback(), r.server6},
+			{r.server4, netip.MustParseAddr("127.0.0.1")},
 		} {
-			conn, err := r.server.DialFrom(r.Context(), &net.TCPAddr{IP: c.from.AsSlice()}, patience, "tcp", at(c.to, l.Addr()))
+			conn, err := r.server.DialFrom(r.Context(), &net.TCPAddr{IP: c.from.AsSlice()},
+				patience, "tcp", at(c.to, l.Addr()))
 			r.Err("dial", err)
 			if err != nil {
 				continue
@@ -71,7 +78,8 @@ var hostAddresses = []behaviour{
 			l := r.listen(listen, "")
 			_, port, _ := net.SplitHostPort(l.Addr().String())
 			for _, dial := range []string{"tcp", "tcp4", "tcp6"} {
-				for _, to := range []string{l.Addr().String(), "0.0.0.0:" + port, "[::]:" + port, ":" + port} {
+				for _, to := range []string{l.Addr().String(), "0.0.0.0:" + port,
+					"[::]:" + port, ":" + port} {
 					c, err := r.server.DialContext(r.Context(), dial, to)
 					r.Err(fmt.Sprint(listen, " ", dial, " ", r.plain(to)), err)
 					if err == nil {
@@ -86,7 +94,8 @@ var hostAddresses = []behaviour{
 		for _, network := range []string{"4", "6", ""} {
 			for _, ip := range []net.IP{nil, net.IPv4zero, net.IPv6zero, net.IPv4zero.To4()} {
 				l := r.listen("tcp", "")
-				c, err := r.server.DialTCP("tcp"+network, nil, &net.TCPAddr{IP: ip, Port: l.Addr().(*net.TCPAddr).Port})
+				c, err := r.server.DialTCP("tcp"+network, nil,
+					&net.TCPAddr{IP: ip, Port: l.Addr().(*net.TCPAddr).Port})
 				r.Err(fmt.Sprintf("tcp%s %v", network, ip), err)
 				if err == nil {
 					r.Addr("remote", c.RemoteAddr())
@@ -105,14 +114,16 @@ var hostAddresses = []behaviour{
 	}},
 }
 
-// converse has the server ask its own socket p at the address to, from the address from, and p answer.
+// converse has the server ask its own socket p at the address to, from the address from, and p
+// answer.
 func (r *run) converse(p udpConn, from, to netip.Addr) {
 	q, err := r.server.ListenPacket("udp", net.JoinHostPort(from.String(), "0"))
 	r.must(err)
 	r.closed(q)
 	r.must(q.SetDeadline(time.Now().Add(ample)))
 	r.must(p.SetDeadline(time.Now().Add(ample)))
-	_, err = q.WriteTo([]byte("question"), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, uint16(p.LocalAddr().(*net.UDPAddr).Port))))
+	_, err = q.WriteTo([]byte("question"),
+		net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, uint16(p.LocalAddr().(*net.UDPAddr).Port))))
 	r.Err("WriteTo "+r.plain(to.String()), err)
 	peer := r.noteReadFrom("question", p, 64)
 	if peer == nil {
@@ -124,7 +135,8 @@ func (r *run) converse(p udpConn, from, to netip.Addr) {
 	n, asked, err := q.ReadFrom(b)
 	r.Text("answer bytes", string(b[:n]))
 	r.Err("read the answer", err)
-	if !p.LocalAddr().(*net.UDPAddr).IP.IsUnspecified() { // else it is the table of UDP data's to compare
+	// else it is the table of UDP data's to compare
+	if !p.LocalAddr().(*net.UDPAddr).IP.IsUnspecified() {
 		r.Addr("answer from", asked)
 	}
 }

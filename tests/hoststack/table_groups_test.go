@@ -10,7 +10,8 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// The groups of multicast DNS (RFC 6762) and others that nobody is in; 6 are of the scope of the site, whose addresses have no zone.
+// The groups of multicast DNS (RFC 6762) and others that nobody is in; 6 are of the scope of the
+// site, whose addresses have no zone.
 var (
 	mdns4, mdns6   = netip.MustParseAddr("224.0.0.251"), netip.MustParseAddr("ff05::fb")
 	other4, other6 = netip.MustParseAddr("239.1.2.3"), netip.MustParseAddr("ff05::1:3")
@@ -124,7 +125,8 @@ var udpGroups = []behaviour{
 			r.hears("after it has joined", p, c.group)
 			r.Err("LeaveGroup", groups(p).LeaveGroup(nil, udpAddr(c.group, nil)))
 			r.hears("after it has left", p, c.group)
-			again, err := r.server.ListenPacket(c.network, net.JoinHostPort(c.group.String(), fmt.Sprint(p.LocalAddr().(*net.UDPAddr).Port)))
+			again, err := r.server.ListenPacket(c.network,
+				net.JoinHostPort(c.group.String(), fmt.Sprint(p.LocalAddr().(*net.UDPAddr).Port)))
 			r.Err("the port again", err)
 			r.closed(again)
 		}
@@ -148,7 +150,8 @@ var udpGroups = []behaviour{
 	{"who may have the port of a group's socket", func(r *run) {
 		p := r.member("udp4", mdns4, nil)
 		for _, c := range [][2]string{
-			{"udp4", ""}, {"udp", ""}, {"udp4", r.server4.String()}, {"udp4", other4.String()}, {"udp6", other6.String()}, {"udp", mdns4.String()},
+			{"udp4", ""}, {"udp", ""}, {"udp4", r.server4.String()}, {"udp4", other4.String()},
+			{"udp6", other6.String()}, {"udp", mdns4.String()},
 		} {
 			q, err := r.server.ListenPacket(c[0], at0(c[1], p.LocalAddr()))
 			r.Err(c[0]+" "+r.plain(c[1]), err)
@@ -165,8 +168,10 @@ var udpGroups = []behaviour{
 			network string
 			group   *net.UDPAddr
 		}{
-			{"udp", nil}, {"udp4", &net.UDPAddr{Port: 9}}, {"tcp", udpAddr(mdns4, nil)}, {"udp5", udpAddr(mdns4, nil)},
-			{"udp4", udpAddr(r.server4, nil)}, {"udp", udpAddr(r.server6, nil)}, {"udp4", udpAddr(netip.MustParseAddr("203.0.113.7"), nil)},
+			{"udp", nil}, {"udp4", &net.UDPAddr{Port: 9}}, {"tcp", udpAddr(mdns4, nil)},
+			{"udp5", udpAddr(mdns4, nil)},
+			{"udp4", udpAddr(r.server4, nil)}, {"udp", udpAddr(r.server6, nil)},
+			{"udp4", udpAddr(netip.MustParseAddr("203.0.113.7"), nil)},
 		} {
 			p, err := r.server.ListenMulticastUDP(c.network, c.group)
 			r.Err(fmt.Sprint(c.network, " ", r.plain(fmt.Sprint(c.group))), err)
@@ -185,7 +190,8 @@ var udpGroups = []behaviour{
 			r.Text("leave", r.sentinels(g.LeaveGroup(nil, udpAddr(a, nil))))
 			r.Text("leave again", r.sentinels(g.LeaveGroup(nil, udpAddr(a, nil))))
 		}
-		for _, a := range []netip.Addr{r.server4, r.server6, netip.MustParseAddr("255.255.255.255"), netip.IPv4Unspecified()} {
+		for _, a := range []netip.Addr{r.server4, r.server6, netip.MustParseAddr("255.255.255.255"),
+			netip.IPv4Unspecified()} {
 			r.Text("join "+r.plain(a.String()), r.sentinels(g.JoinGroup(nil, udpAddr(a, nil))))
 		}
 	}},
@@ -201,7 +207,8 @@ var udpGroups = []behaviour{
 				r.Err(c.name+" sends", err)
 				for _, on := range []bool{false, true} {
 					r.Err("SetMulticastLoopback", groups(c.from).SetMulticastLoopback(on))
-					_, err := c.from.WriteTo(fmt.Append(nil, c.name, " loopback ", on), udpAddr(group, p))
+					_, err := c.from.WriteTo(fmt.Append(nil, c.name, " loopback ", on),
+						udpAddr(group, p))
 					r.Err(c.name+" sends", err)
 				}
 			}
@@ -235,13 +242,15 @@ var udpGroups = []behaviour{
 		for _, from := range []netip.Addr{r.alias4, r.server4} {
 			for _, to := range []netip.Addr{mdns4, netip.MustParseAddr("192.0.2.255")} {
 				what := fmt.Sprint(from, "to", to)
-				_, _, err := p.WriteMsgUDP([]byte(what), (&ipv4.ControlMessage{Src: from.AsSlice()}).Marshal(), udpAddr(to, p))
+				_, _, err := p.WriteMsgUDP([]byte(what),
+					(&ipv4.ControlMessage{Src: from.AsSlice()}).Marshal(), udpAddr(to, p))
 				r.Err("WriteMsgUDP", err)
 				r.Text("sent", r.find(what, func(packet []byte) string {
 					if packet[0]>>4 != 4 || !bytes.HasSuffix(packet, []byte(what)) {
 						return ""
 					}
-					return fmt.Sprint("TTL ", packet[8], " from ", r.plain(net.IP(packet[12:16]).String()))
+					return fmt.Sprint("TTL ", packet[8], " from ",
+						r.plain(net.IP(packet[12:16]).String()))
 				}))
 			}
 		}
@@ -302,7 +311,8 @@ var udpGroups = []behaviour{
 			r.must(p.Close())
 			r.Text("left by Close", r.report(group, 3))
 		}
-		for _, group := range []netip.Addr{netip.MustParseAddr("239.9.9.9"), netip.MustParseAddr("ff05::9:9")} {
+		for _, group := range []netip.Addr{netip.MustParseAddr("239.9.9.9"),
+			netip.MustParseAddr("ff05::9:9")} {
 			p := r.packet("udp", "")
 			r.must(groups(p).JoinGroup(nil, udpAddr(group, nil)))
 			r.Text("joined", r.report(group, 4))

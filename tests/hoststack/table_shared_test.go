@@ -31,7 +31,8 @@ var sharedSockets = []behaviour{
 		for range dials {
 			r.noteRead("client", r.dial(a))
 		}
-		r.until("every connection accepted", func() bool { return accepted[0].Load()+accepted[1].Load() == dials })
+		r.until("every connection accepted",
+			func() bool { return accepted[0].Load()+accepted[1].Load() == dials })
 		r.Value("both have some", accepted[0].Load() > 0 && accepted[1].Load() > 0)
 		r.Err("close one", a.Close())
 		r.Err("close the other", b.Close())

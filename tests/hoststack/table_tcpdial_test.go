@@ -15,13 +15,16 @@ var tcpDial = []behaviour{
 		r.Err("v4", err)
 		_, err = r.client.DialContext(r.Context(), "tcp", at(r.server6, l.Addr()))
 		r.Err("v6", err)
-		_, err = r.client.DialTCP("tcp", nil, &net.TCPAddr{IP: r.server4.AsSlice(), Port: l.Addr().(*net.TCPAddr).Port})
+		_, err = r.client.DialTCP("tcp", nil, &net.TCPAddr{IP: r.server4.AsSlice(),
+			Port: l.Addr().(*net.TCPAddr).Port})
 		r.Err("DialTCP", err)
 	}},
 	{"bad networks and addresses", func(r *run) {
 		for _, c := range [][2]string{
-			{"tcp5", "127.0.0.1:1"}, {"tcp", ""}, {"tcp", "nonsense"}, {"tcp", "127.0.0.1"}, {"tcp", "127.0.0.1:99999"}, {"tcp", "127.0.0.1:-1"},
-			{"tcp", "127.0.0.1:nosuchservice"}, {"tcp4", "[::1]:1"}, {"tcp6", "127.0.0.1:1"}, {"tcp", "::1:1"}, {"tcp", "[::1:1"},
+			{"tcp5", "127.0.0.1:1"}, {"tcp", ""}, {"tcp", "nonsense"}, {"tcp", "127.0.0.1"},
+			{"tcp", "127.0.0.1:99999"}, {"tcp", "127.0.0.1:-1"},
+			{"tcp", "127.0.0.1:nosuchservice"}, {"tcp4", "[::1]:1"}, {"tcp6", "127.0.0.1:1"},
+			{"tcp", "::1:1"}, {"tcp", "[::1:1"},
 		} {
 			_, err := r.client.DialContext(r.Context(), c[0], c[1])
 			r.Err(c[0]+" "+c[1], err)
@@ -82,21 +85,25 @@ var tcpDial = []behaviour{
 	}},
 	{"from an address without port", func(r *run) {
 		l := r.listen("tcp4", r.server4.String())
-		c, err := r.client.DialFrom(r.Context(), &net.TCPAddr{IP: r.client4.AsSlice()}, 0, "tcp", l.Addr().String())
+		c, err := r.client.DialFrom(r.Context(), &net.TCPAddr{IP: r.client4.AsSlice()},
+			0, "tcp", l.Addr().String())
 		r.must(err)
 		r.closed(c)
 		r.Addr("local", c.LocalAddr())
 	}},
 	{"from an address that is not ours", func(r *run) {
 		l := r.listen("tcp4", r.server4.String())
-		_, err := r.client.DialFrom(r.Context(), &net.TCPAddr{IP: net.IPv4(203, 0, 113, 7)}, 0, "tcp", l.Addr().String())
+		_, err := r.client.DialFrom(r.Context(), &net.TCPAddr{IP: net.IPv4(203, 0, 113, 7)},
+			0, "tcp", l.Addr().String())
 		r.Err("dial", err)
 	}},
 	{"from an address of the other family or type", func(r *run) {
 		l := r.listen("tcp4", r.server4.String())
-		_, err := r.client.DialFrom(r.Context(), &net.TCPAddr{IP: net.IPv6loopback}, 0, "tcp", l.Addr().String())
+		_, err := r.client.DialFrom(r.Context(), &net.TCPAddr{IP: net.IPv6loopback},
+			0, "tcp", l.Addr().String())
 		r.Err("family", err)
-		_, err = r.client.DialFrom(r.Context(), &net.UDPAddr{IP: r.client4.AsSlice()}, 0, "tcp", l.Addr().String())
+		_, err = r.client.DialFrom(r.Context(), &net.UDPAddr{IP: r.client4.AsSlice()},
+			0, "tcp", l.Addr().String())
 		r.Err("type", err)
 	}},
 	{"from a port in use", func(r *run) {
@@ -156,7 +163,8 @@ var tcpDial = []behaviour{
 		r.noteRead("server", s)
 	}},
 	{"port 0", func(r *run) {
-		_, err := r.client.DialContext(r.Context(), "tcp", net.JoinHostPort(r.server4.String(), "0"))
+		_, err := r.client.DialContext(r.Context(), "tcp",
+			net.JoinHostPort(r.server4.String(), "0"))
 		r.Err("dial", err)
 	}},
 	{"multicast and broadcast", func(r *run) {
@@ -202,7 +210,8 @@ var tcpDial = []behaviour{
 		r.Err("SetNoDelay", c.SetNoDelay(false))
 		r.Err("SetKeepAlive", c.SetKeepAlive(true))
 		r.Err("SetKeepAlivePeriod", c.SetKeepAlivePeriod(time.Minute))
-		r.Err("SetKeepAliveConfig", c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: -1, Interval: -1, Count: -1}))
+		r.Err("SetKeepAliveConfig", c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: -1,
+			Interval: -1, Count: -1}))
 		r.Err("SetLinger", c.SetLinger(5))
 		r.Err("SetLinger off", c.SetLinger(-1))
 		r.Err("SetReadBuffer", c.SetReadBuffer(1<<16))

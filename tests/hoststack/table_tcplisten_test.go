@@ -10,7 +10,8 @@ import (
 var tcpListen = []behaviour{
 	{"wildcards print as net prints them", func(r *run) {
 		for _, c := range [][2]string{
-			{"tcp", ":0"}, {"tcp4", ":0"}, {"tcp6", ":0"}, {"tcp", "0.0.0.0:0"}, {"tcp4", "0.0.0.0:0"}, {"tcp", "[::]:0"}, {"tcp6", "[::]:0"},
+			{"tcp", ":0"}, {"tcp4", ":0"}, {"tcp6", ":0"}, {"tcp", "0.0.0.0:0"},
+			{"tcp4", "0.0.0.0:0"}, {"tcp", "[::]:0"}, {"tcp6", "[::]:0"},
 		} {
 			l, err := r.server.Listen(c[0], c[1])
 			r.must(err)
@@ -19,7 +20,8 @@ var tcpListen = []behaviour{
 		}
 	}},
 	{"specific addresses print as given", func(r *run) {
-		for _, c := range [][2]string{{"tcp", r.server4.String()}, {"tcp4", r.server4.String()}, {"tcp", r.server6.String()}, {"tcp6", r.server6.String()}, {"tcp", "localhost"}} {
+		for _, c := range [][2]string{{"tcp", r.server4.String()}, {"tcp4", r.server4.String()},
+			{"tcp", r.server6.String()}, {"tcp6", r.server6.String()}, {"tcp", "localhost"}} {
 			l, err := r.server.Listen(c[0], net.JoinHostPort(c[1], "0"))
 			r.must(err)
 			r.Addr(c[0]+" "+r.plain(c[1]), l.Addr())
@@ -36,8 +38,10 @@ var tcpListen = []behaviour{
 	}},
 	{"bad networks and addresses", func(r *run) {
 		for _, c := range [][2]string{
-			{"tcp5", ":0"}, {"udp", ":0"}, {"tcp", "nonsense"}, {"tcp", "[::1"}, {"tcp", ":99999"}, {"tcp", ":-1"},
-			{"tcp", ":nosuchservice"}, {"tcp4", "[::1]:0"}, {"tcp6", "127.0.0.1:0"}, {"tcp", "1.2.3.4.5:0:0"},
+			{"tcp5", ":0"}, {"udp", ":0"}, {"tcp", "nonsense"}, {"tcp", "[::1"},
+			{"tcp", ":99999"}, {"tcp", ":-1"},
+			{"tcp", ":nosuchservice"}, {"tcp4", "[::1]:0"},
+			{"tcp6", "127.0.0.1:0"}, {"tcp", "1.2.3.4.5:0:0"},
 		} {
 			_, err := r.server.Listen(c[0], c[1])
 			r.Err(c[0]+" "+c[1], err)
@@ -64,7 +68,8 @@ var tcpListen = []behaviour{
 	}},
 	{"wildcard and specific addresses share no port", func(r *run) {
 		l := r.listen("tcp", r.server4.String())
-		for _, c := range [][2]string{{"tcp", ""}, {"tcp4", ""}, {"tcp6", ""}, {"tcp", r.alias4.String()}} {
+		for _, c := range [][2]string{{"tcp", ""}, {"tcp4", ""}, {"tcp6", ""},
+			{"tcp", r.alias4.String()}} {
 			l2, err := r.server.Listen(c[0], at0(c[1], l.Addr()))
 			r.Err(c[0]+" "+r.plain(c[1])+" after specific", err)
 			if err == nil {
@@ -73,7 +78,8 @@ var tcpListen = []behaviour{
 		}
 	}},
 	{"wildcards of different families", func(r *run) {
-		for _, c := range [][2]string{{"tcp", "tcp4"}, {"tcp", "tcp6"}, {"tcp4", "tcp6"}, {"tcp4", "tcp"}, {"tcp6", "tcp"}, {"tcp6", "tcp4"}} {
+		for _, c := range [][2]string{{"tcp", "tcp4"}, {"tcp", "tcp6"}, {"tcp4", "tcp6"},
+			{"tcp4", "tcp"}, {"tcp6", "tcp"}, {"tcp6", "tcp4"}} {
 			l := r.listen(c[0], "")
 			l2, err := r.server.Listen(c[1], at0("", l.Addr()))
 			r.Err(c[1]+" after "+c[0], err)
@@ -150,8 +156,10 @@ var tcpListen = []behaviour{
 	}},
 	{"Accept returns both ends' addresses", func(r *run) {
 		for _, c := range [][3]string{
-			{"tcp", "", r.server4.String()}, {"tcp", "", r.server6.String()}, {"tcp4", "", r.server4.String()},
-			{"tcp6", "", r.server6.String()}, {"tcp", r.server4.String(), r.server4.String()}, {"tcp", r.server6.String(), r.server6.String()},
+			{"tcp", "", r.server4.String()}, {"tcp", "", r.server6.String()},
+			{"tcp4", "", r.server4.String()},
+			{"tcp6", "", r.server6.String()}, {"tcp", r.server4.String(), r.server4.String()},
+			{"tcp", r.server6.String(), r.server6.String()},
 		} {
 			l := r.listen(c[0], c[1])
 			cl, err := r.client.DialContext(r.Context(), "tcp", at0(c[2], l.Addr()))

@@ -26,7 +26,8 @@ var udpData = []behaviour{
 		for _, network := range []string{"udp", "udp4", "udp6"} {
 			p := r.packet(network, "")
 			for _, to := range []*net.UDPAddr{r.to(p), r.to6(p)} {
-				if network == "udp4" && to.IP.To4() == nil || network == "udp6" && to.IP.To4() != nil {
+				if network == "udp4" && to.IP.To4() == nil ||
+					network == "udp6" && to.IP.To4() != nil {
 					continue
 				}
 				c, err := r.client.DialUDP("udp", nil, to)

@@ -30,7 +30,8 @@ func (r *run) noteReadFrom(name string, p net.PacketConn, size int) net.Addr {
 
 var udpSockets = []behaviour{
 	{"wildcards print as net prints them", func(r *run) {
-		for _, c := range [][2]string{{"udp", ":0"}, {"udp4", ":0"}, {"udp6", ":0"}, {"udp", "0.0.0.0:0"}, {"udp", "[::]:0"}} {
+		for _, c := range [][2]string{{"udp", ":0"}, {"udp4", ":0"}, {"udp6", ":0"},
+			{"udp", "0.0.0.0:0"}, {"udp", "[::]:0"}} {
 			p, err := r.server.ListenPacket(c[0], c[1])
 			r.must(err)
 			r.Addr(c[0]+" "+c[1], p.LocalAddr())
@@ -38,7 +39,8 @@ var udpSockets = []behaviour{
 		}
 	}},
 	{"specific addresses print as given", func(r *run) {
-		for _, c := range [][2]string{{"udp", r.server4.String()}, {"udp4", r.server4.String()}, {"udp", r.server6.String()}, {"udp6", r.server6.String()}} {
+		for _, c := range [][2]string{{"udp", r.server4.String()}, {"udp4", r.server4.String()},
+			{"udp", r.server6.String()}, {"udp6", r.server6.String()}} {
 			p, err := r.server.ListenPacket(c[0], net.JoinHostPort(c[1], "0"))
 			r.must(err)
 			r.Addr(c[0]+" "+r.plain(c[1]), p.LocalAddr())
@@ -46,7 +48,8 @@ var udpSockets = []behaviour{
 		}
 	}},
 	{"bad networks and addresses", func(r *run) {
-		for _, c := range [][2]string{{"udp5", ":0"}, {"udp", "nonsense"}, {"udp", ":99999"}, {"udp", ":nosuchservice"}, {"udp4", "[::1]:0"}, {"udp6", "127.0.0.1:0"}} {
+		for _, c := range [][2]string{{"udp5", ":0"}, {"udp", "nonsense"}, {"udp", ":99999"},
+			{"udp", ":nosuchservice"}, {"udp4", "[::1]:0"}, {"udp6", "127.0.0.1:0"}} {
 			_, err := r.server.ListenPacket(c[0], c[1])
 			r.Err(c[0]+" "+c[1], err)
 		}
@@ -61,7 +64,8 @@ var udpSockets = []behaviour{
 	}},
 	{"a port in use", func(r *run) {
 		p := r.packet("udp4", r.server4.String())
-		for _, c := range [][2]string{{"udp4", r.server4.String()}, {"udp4", ""}, {"udp", ""}, {"udp4", r.alias4.String()}, {"udp6", ""}} {
+		for _, c := range [][2]string{{"udp4", r.server4.String()}, {"udp4", ""}, {"udp", ""},
+			{"udp4", r.alias4.String()}, {"udp6", ""}} {
 			p2, err := r.server.ListenPacket(c[0], at0(c[1], p.LocalAddr()))
 			r.Err(c[0]+" "+r.plain(c[1]), err)
 			if err == nil {
@@ -71,7 +75,8 @@ var udpSockets = []behaviour{
 	}},
 	{"a wildcard port in use", func(r *run) {
 		p := r.packet("udp", "")
-		for _, c := range [][2]string{{"udp", ""}, {"udp4", ""}, {"udp6", ""}, {"udp4", r.server4.String()}, {"udp6", r.server6.String()}} {
+		for _, c := range [][2]string{{"udp", ""}, {"udp4", ""}, {"udp6", ""},
+			{"udp4", r.server4.String()}, {"udp6", r.server6.String()}} {
 			p2, err := r.server.ListenPacket(c[0], at0(c[1], p.LocalAddr()))
 			r.Err(c[0]+" "+r.plain(c[1]), err)
 			if err == nil {
@@ -169,7 +174,8 @@ var udpSockets = []behaviour{
 		r.Err("v6 on udp4", err)
 		_, err = r.client.DialUDP("udp6", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1})
 		r.Err("v4 on udp6", err)
-		_, err = r.client.DialUDP("udp", &net.UDPAddr{IP: net.IPv4(203, 0, 113, 7)}, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1})
+		_, err = r.client.DialUDP("udp", &net.UDPAddr{IP: net.IPv4(203, 0, 113, 7)},
+			&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1})
 		r.Err("from an address that is not ours", err)
 	}},
 }

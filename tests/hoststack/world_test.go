@@ -39,7 +39,10 @@ func kernelWorld(*testing.T) *world {
 // stackWorld is two stacks on a cable.
 func stackWorld(t *testing.T) *world {
 	w := pairWorld("stack")
-	alias := func(c *stack.Config) { c.Addresses = append(c.Addresses, netip.PrefixFrom(w.alias4, 24)) }
+	alias := func(c *stack.Config) {
+		c.Addresses = append(c.Addresses,
+			netip.PrefixFrom(w.alias4, 24))
+	}
 	server, client := netpair.New(t, netpair.Faults{Tap: w.sent.tap}, netpair.Server(alias))
 	netpair.Acquaint(t, server, client)
 	netpair.Acquaint(t, client, server)
@@ -55,8 +58,8 @@ type run struct {
 	notes
 }
 
-// patience is how long anything may take that must happen, brief how long a thing is watched that must
-// not, and ample is time for what usually takes no time, also where all processors are busy.
+// patience is how long anything may take that must happen, brief how long a thing is watched that
+// must not, and ample is time for what usually takes no time, also where all processors are busy.
 const (
 	patience = 30 * time.Second
 	brief    = 50 * time.Millisecond

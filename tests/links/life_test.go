@@ -50,7 +50,8 @@ func closes(t *testing.T, stacks ...*stack.Stack) {
 	}
 }
 
-// TestCloseInUse exchanges data over each link and closes both stacks while more is under way, several times over.
+// TestCloseInUse exchanges data over each link and closes both stacks while more is under way,
+// several times over.
 func TestCloseInUse(t *testing.T) {
 	for _, c := range cables() {
 		t.Run(c.name, func(t *testing.T) {

@@ -45,8 +45,14 @@ func cables() []cable {
 			return packetsocket.New(a), packetsocket.New(b)
 		}},
 		{"fdbased, a socket pair", openSockets},
-		{"fdbased, packet sockets, recvmmsg", func(t *testing.T) (a, b gstack.LinkEndpoint) { return openPackets(t, fdbased.RecvMMsg) }},
-		{"fdbased, packet sockets, mmap", func(t *testing.T) (a, b gstack.LinkEndpoint) { return openPackets(t, fdbased.PacketMMap) }},
+		{"fdbased, packet sockets, recvmmsg", func(t *testing.T) (a,
+			b gstack.LinkEndpoint) {
+			return openPackets(t, fdbased.RecvMMsg)
+		}},
+		{"fdbased, packet sockets, mmap", func(t *testing.T) (a,
+			b gstack.LinkEndpoint) {
+			return openPackets(t, fdbased.PacketMMap)
+		}},
 	}
 }
 
@@ -91,15 +97,18 @@ func openChannel(t *testing.T) (a, b gstack.LinkEndpoint) {
 }
 
 func openSockets(t *testing.T) (a, b gstack.LinkEndpoint) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	fds, err := unix.Socketpair(unix.AF_UNIX,
+		unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	must(t, err)
 	return onFD(t, fds[0], macA, fdbased.Readv), onFD(t, fds[1], macB, fdbased.Readv)
 }
 
-func onFD(t *testing.T, fd int, mac tcpip.LinkAddress, mode fdbased.PacketDispatchMode) gstack.LinkEndpoint {
+func onFD(t *testing.T, fd int, mac tcpip.LinkAddress,
+	mode fdbased.PacketDispatchMode) gstack.LinkEndpoint {
 	t.Helper()
 	t.Cleanup(func() { unix.Close(fd) })
-	link, err := fdbased.New(&fdbased.Options{FDs: []int{fd}, MTU: mtu, EthernetHeader: true, Address: mac,
+	link, err := fdbased.New(&fdbased.Options{FDs: []int{fd}, MTU: mtu,
+		EthernetHeader: true, Address: mac,
 		PacketDispatchMode: mode, RXChecksumOffload: true})
 	must(t, err)
 	return link

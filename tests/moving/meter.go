@@ -19,9 +19,10 @@ type Meter struct{ moved atomic.Uint64 }
 func (m *Meter) Move() { m.moved.Add(1) }
 
 // Watch returns a context that ends, with ErrStopped as its cause, when the meter has not moved for
-// the limit. The time in which the whole process stands still does not count: looks are counted, not
-// seconds. The caller calls stop when there is no more work.
-func (m *Meter) Watch(parent context.Context, limit time.Duration) (ctx context.Context, stop func()) {
+// the limit. The time in which the whole process stands still does not count: looks are counted,
+// not seconds. The caller calls stop when there is no more work.
+func (m *Meter) Watch(parent context.Context,
+	limit time.Duration) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	go func() {
 		tick := time.NewTicker(limit / looks)

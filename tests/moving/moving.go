@@ -26,8 +26,8 @@ type conn struct {
 }
 
 // Conn wraps c: a Read that gets nothing, or a Write that gets rid of no more, for the time limit
-// fails with ErrStopped. It is for work in progress: a Read while the peer has nothing to say fails,
-// too. Deadlines are the wrapper's. Its methods may be called as those of c.
+// fails with ErrStopped. It is for work in progress: a Read while the peer has nothing to say
+// fails, too. Deadlines are the wrapper's. Its methods may be called as those of c.
 func Conn(c net.Conn, limit time.Duration) net.Conn { return &conn{c, limit} }
 
 // Read implements net.Conn.
@@ -55,7 +55,8 @@ func (c *conn) Write(b []byte) (n int, err error) {
 // explain says what a deadline means.
 func (c *conn) explain(what string, err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("%w: %s to %s has %s nothing for %v", ErrStopped, c.LocalAddr(), c.RemoteAddr(), what, c.limit)
+		return fmt.Errorf("%w: %s to %s has %s nothing for %v", ErrStopped, c.LocalAddr(),
+			c.RemoteAddr(), what, c.limit)
 	}
 	return err
 }

@@ -28,8 +28,8 @@ type reached struct {
 }
 
 // Wire wraps w, on the side of the NIC, so that m counts what moves. That is, of TCP, a sequence or
-// acknowledgement number beyond all before it, and a RST: neither what is sent again nor keepalive or
-// window probes are progress. Of UDP, which has no such numbers, every datagram counts.
+// acknowledgement number beyond all before it, and a RST: neither what is sent again nor keepalive
+// or window probes are progress. Of UDP, which has no such numbers, every datagram counts.
 func Wire(w wire.Wire, m *Meter) wire.Wire {
 	return &metered{Wire: w, meter: m, flows: map[flow]reached{}}
 }
@@ -57,7 +57,8 @@ func (w *metered) look(frames []frame.Frame) {
 			continue
 		}
 		p := frame.Parse(f.Data)
-		if p.Proto == frame.ProtoUDP || p.Proto == frame.ProtoTCP && p.L4At != 0 && w.advances(f.Data, &p) {
+		if p.Proto == frame.ProtoUDP || p.Proto == frame.ProtoTCP &&
+			p.L4At != 0 && w.advances(f.Data, &p) {
 			w.meter.Move()
 		}
 	}

@@ -104,7 +104,8 @@ func checkQEMU(path string, major, minor int) error {
 	haveMajor, _ := strconv.Atoi(m[1])
 	haveMinor, _ := strconv.Atoi(m[2])
 	if haveMajor < major || haveMajor == major && haveMinor < minor {
-		return fmt.Errorf("%s is version %d.%d, not %d.%d", path, haveMajor, haveMinor, major, minor)
+		return fmt.Errorf("%s is version %d.%d, not %d.%d", path,
+			haveMajor, haveMinor, major, minor)
 	}
 	return nil
 }

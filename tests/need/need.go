@@ -38,9 +38,9 @@ func That(t testing.TB, what string, err error) {
 	t.Skip(reason)
 }
 
-// Long skips a test that takes seconds when go test has -short. why says what it waits for. That is a
-// wish of the caller, no lack of the machine: NEED does not turn it into a failure, and NEED_LOG does
-// not list it.
+// Long skips a test that takes seconds when go test has -short. why says what it waits for. That is
+// a wish of the caller, no lack of the machine: NEED does not turn it into a failure, and NEED_LOG
+// does not list it.
 func Long(t testing.TB, why string) {
 	t.Helper()
 	if testing.Short() {

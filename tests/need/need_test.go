@@ -95,7 +95,8 @@ func TestSkipsAreRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	pkg := strings.TrimSuffix(filepath.Base(os.Args[0]), ".test")
-	if want := strings.Repeat("skipped "+pkg+" TestFake: needs moon: there is none\n", 2); string(got) != want {
+	if want := strings.Repeat("skipped "+pkg+" TestFake: needs moon: there is none\n",
+		2); string(got) != want {
 		t.Errorf("recorded %q, want %q", got, want)
 	}
 }
@@ -131,7 +132,8 @@ func TestHardwareIsChecked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for dev, usable := range map[string]bool{"mlx5_0": true, "rxe0": false, "absent": false, "": false} {
+	for dev, usable := range map[string]bool{"mlx5_0": true, "rxe0": false,
+		"absent": false, "": false} {
 		if err := checkHardware(root, dev); (err == nil) != usable {
 			t.Errorf("%q: %v", dev, err)
 		}
@@ -157,7 +159,8 @@ func TestQEMUVersion(t *testing.T) {
 // TestProbes runs every probe of the machine: whatever the answer, it must come
 // with a reason and leave nothing behind.
 func TestProbes(t *testing.T) {
-	for name, probe := range map[string]func() error{"netns": probeNetNS, "userns": probeUserNS, "tun": probeTUN} {
+	for name, probe := range map[string]func() error{"netns": probeNetNS,
+		"userns": probeUserNS, "tun": probeTUN} {
 		t.Logf("%s: %v", name, probe())
 	}
 	t.Setenv("NEED", "")
@@ -167,7 +170,8 @@ func TestProbes(t *testing.T) {
 		"compiler": func(t testing.TB) { Compiler(t) },
 		"header":   func(t testing.TB) { Header(t, "stdio.h") },
 	} {
-		if f := run(need); f.skipped != "" && !strings.HasPrefix(f.skipped, "needs "+name+": ") && name != "header" {
+		if f := run(need); f.skipped != "" && !strings.HasPrefix(f.skipped, "needs "+name+": ") &&
+			name != "header" {
 			t.Errorf("%s: reason %q", name, f.skipped)
 		}
 	}

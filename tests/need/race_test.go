@@ -9,7 +9,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// TestRaceDetectorIsMissed has the script of make test say when there is no race detector, and why; make test runs it twice.
+// TestRaceDetectorIsMissed has the script of make test say when there is no race detector, and why;
+// make test runs it twice.
 func TestRaceDetectorIsMissed(t *testing.T) {
 	need.Long(t, "builds with the race detector")
 	sh := need.Tool(t, "sh")
@@ -37,7 +38,9 @@ func TestRaceDetectorIsMissed(t *testing.T) {
 				t.Errorf("%q, %v; want %q", out, err, c.out)
 			}
 			const loud = "# THE TESTS RUN WITHOUT THE RACE DETECTOR"
-			if c.says == "" && stderr.Len() > 0 || c.says != "" && (!strings.Contains(stderr.String(), loud) || !strings.Contains(stderr.String(), c.says)) {
+			if c.says == "" && stderr.Len() > 0 || c.says != "" &&
+				(!strings.Contains(stderr.String(), loud) ||
+					!strings.Contains(stderr.String(), c.says)) {
 				t.Errorf("it says %q", stderr.String())
 			}
 		})

@@ -11,7 +11,8 @@ import (
 
 // debianPackage has the package of each program whose name differs.
 var debianPackage = map[string]string{
-	"ip": "iproute2", "tc": "iproute2", "ss": "iproute2", "ping": "iputils-ping", "dig": "bind9-dnsutils",
+	"ip": "iproute2", "tc": "iproute2", "ss": "iproute2",
+	"ping": "iputils-ping", "dig": "bind9-dnsutils",
 	"cc": "gcc", "ethtool": "ethtool", "qemu-system-x86_64": "qemu-system-x86",
 	"h2load": "nghttp2-client", "kdig": "knot-dnsutils", "ssh": "openssh-client",
 }

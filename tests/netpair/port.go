@@ -1,5 +1,5 @@
-// Package netpair connects two stacks by a cable in memory, with loss, duplication and reordering if
-// asked for, so that tests of package stack need no device and no privilege.
+// Package netpair connects two stacks by a cable in memory, with loss, duplication and reordering
+// if asked for, so that tests of package stack need no device and no privilege.
 package netpair
 
 import (
@@ -15,8 +15,8 @@ import (
 // queueFrames is how many frames a port holds for its stack; more are dropped, as by a NIC.
 const queueFrames = 16384
 
-// Port is one end of a cable: a gVisor link endpoint with Ethernet frames. Frames are copied when they
-// are written and delivered by the receiving port's own goroutine, as with a NIC.
+// Port is one end of a cable: a gVisor link endpoint with Ethernet frames. Frames are copied when
+// they are written and delivered by the receiving port's own goroutine, as with a NIC.
 type Port struct {
 	mac  tcpip.LinkAddress
 	mtu  atomic.Uint32
@@ -100,7 +100,8 @@ func (p *Port) deliver(f []byte) {
 }
 
 func (p *Port) forUs(to tcpip.LinkAddress) bool {
-	return to == p.mac || header.IsMulticastEthernetAddress(to) || to == header.EthernetBroadcastAddress
+	return to == p.mac || header.IsMulticastEthernetAddress(to) ||
+		to == header.EthernetBroadcastAddress
 }
 
 // Attach implements gstack.NetworkLinkEndpoint.

@@ -55,7 +55,8 @@ func open(t testing.TB, p *Port, server bool, opts []Option) *stack.Stack {
 		netip.PrefixFrom(ClientIP4, 24), netip.PrefixFrom(ClientIP6, 64),
 	}}
 	if server {
-		cfg.Addresses = []netip.Prefix{netip.PrefixFrom(ServerIP4, 24), netip.PrefixFrom(ServerIP6, 64)}
+		cfg.Addresses = []netip.Prefix{netip.PrefixFrom(ServerIP4, 24),
+			netip.PrefixFrom(ServerIP6, 64)}
 	}
 	for _, o := range opts {
 		o(server, &cfg)
@@ -82,18 +83,20 @@ func Seed(t testing.TB) uint64 {
 	return seed
 }
 
-// CheckLeaks fails the test if there are more goroutines of stacks when it has ended than now. It is to be
-// called before anything that registers a cleanup which ends them.
+// CheckLeaks fails the test if there are more goroutines of stacks when it has ended than now. It
+// is to be called before anything that registers a cleanup which ends them.
 func CheckLeaks(t testing.TB) {
 	before := len(goroutines())
 	t.Cleanup(func() {
 		var left []string
-		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) { // nobody tells of it
+		// nobody tells of it
+		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 			if left = goroutines(); len(left) <= before {
 				return
 			}
 		}
-		t.Errorf("%d goroutines of stacks before the test, %d after it:\n%s", before, len(left), strings.Join(left, "\n\n"))
+		t.Errorf("%d goroutines of stacks before the test, %d after it:\n%s", before, len(left),
+			strings.Join(left, "\n\n"))
 	})
 }
 
@@ -102,7 +105,8 @@ func goroutines() (of []string) {
 	buf := make([]byte, 4<<20)
 	buf = buf[:runtime.Stack(buf, true)]
 	for i, g := range strings.Split(string(buf), "\n\n") {
-		stacks := strings.Contains(g, "gvisor.dev/gvisor") || strings.Contains(g, "rdma-netstack/stack.") || strings.Contains(g, "netpair.(*Port)")
+		stacks := strings.Contains(g, "gvisor.dev/gvisor") ||
+			strings.Contains(g, "rdma-netstack/stack.") || strings.Contains(g, "netpair.(*Port)")
 		if i > 0 && stacks && !strings.Contains(g, "netpair.goroutines") {
 			of = append(of, g)
 		}
@@ -110,8 +114,9 @@ func goroutines() (of []string) {
 	return of
 }
 
-// Acquaint tells s the hardware address of each address of other. Netstack lets datagrams overtake those that wait for it to be
-// resolved; and nothing covers ARP: what a bad wire made of it is believed for a minute.
+// Acquaint tells s the hardware address of each address of other. Netstack lets datagrams overtake
+// those that wait for it to be resolved; and nothing covers ARP: what a bad wire made of it is
+// believed for a minute.
 func Acquaint(t testing.TB, s, other *stack.Stack) {
 	t.Helper()
 	for _, p := range other.Addrs() {
@@ -119,7 +124,8 @@ func Acquaint(t testing.TB, s, other *stack.Stack) {
 		if p.Addr().Is4() {
 			proto = header.IPv4ProtocolNumber
 		}
-		if err := s.Netstack().AddStaticNeighbor(1, proto, tcpip.AddrFromSlice(p.Addr().AsSlice()), tcpip.LinkAddress(other.HardwareAddr())); err != nil {
+		if err := s.Netstack().AddStaticNeighbor(1, proto, tcpip.AddrFromSlice(p.Addr().AsSlice()),
+			tcpip.LinkAddress(other.HardwareAddr())); err != nil {
 			t.Fatal(err)
 		}
 	}

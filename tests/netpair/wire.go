@@ -8,18 +8,21 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
-// Faults are what happens to frames on a cable, in each direction. The zero value is a perfect cable.
+// Faults are what happens to frames on a cable, in each direction. The zero value is a perfect
+// cable.
 type Faults struct {
 	Loss      float64 // probability that a frame vanishes
 	Duplicate float64 // probability that it arrives twice
-	Reorder   float64 // probability that it arrives after the next one, or 10 ms later if there is none
-	Corrupt   float64 // probability that one of its bits flips; ARP, which has no checksum, then vanishes
-	Delay     time.Duration
-	MTU       int    // default 1500
-	Seed      uint64 // of the random numbers
+	// probability that it arrives after the next one, or 10 ms later if there is none
+	Reorder float64
+	// probability that one of its bits flips; ARP, which has no checksum, then vanishes
+	Corrupt float64
+	Delay   time.Duration
+	MTU     int    // default 1500
+	Seed    uint64 // of the random numbers
 
-	// Tap, if set, sees every frame before anything happens to it, and may say that it is to vanish.
-	// end is 0 for frames of the first port. It is called from the sender's goroutines.
+	// Tap, if set, sees every frame before anything happens to it, and may say that it is to
+	// vanish. end is 0 for frames of the first port. It is called from the sender's goroutines.
 	Tap func(end int, frame []byte) (drop bool)
 }
 
@@ -97,7 +100,8 @@ func (w *wire) letGo(deliver func([]byte)) {
 
 // isARP recognizes an ARP frame.
 func isARP(frame []byte) bool {
-	return len(frame) >= header.EthernetMinimumSize && header.Ethernet(frame).Type() == header.ARPProtocolNumber
+	return len(frame) >= header.EthernetMinimumSize &&
+		header.Ethernet(frame).Type() == header.ARPProtocolNumber
 }
 
 // happens is called with mu held.

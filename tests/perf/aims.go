@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// aim is one thing a run is to show of a configuration of ours: a median that is at least (of quantities where less is better: at most)
-// factor times the best peer's, or an absolute bound.
+// aim is one thing a run is to show of a configuration of ours: a median that is at least (of
+// quantities where less is better: at most) factor times the best peer's, or an absolute bound.
 type aim struct {
 	what    string
 	us, key string
@@ -25,30 +25,41 @@ func aims() []aim {
 	fdApart := func(c *column) bool { return linkApart(c) && strings.HasPrefix(c.Name, "fd") }
 	list = append(list, clientAims("apart: ", "ours/tap-apart", kernelApart, fdApart, linkApart)...)
 	return append(list, []aim{
-		{what: "bulk on frames as on a wire, to server: twice gVisor's best", us: "ours/plain", key: "up 1", peers: plainLink, factor: 2},
-		{what: "bulk on frames as on a wire, from server: twice gVisor's best", us: "ours/plain", key: "down 1", peers: plainLink, factor: 2},
+		{what: "bulk on frames as on a wire, to server: twice gVisor's best", us: "ours/plain",
+			key: "up 1", peers: plainLink, factor: 2},
+		{what: "bulk on frames as on a wire, from server: twice gVisor's best", us: "ours/plain",
+			key: "down 1", peers: plainLink, factor: 2},
 		{what: "CPU when idle: under 1 % of a core", us: "ours/tap", key: "idle", bound: 1},
 		{what: "in memory, one core, 1 flow: 3.6 GB/s", us: "mem-ours", key: "up 1", bound: 3600},
-		{what: "in memory, one core, 16 flows: 2.3 GB/s", us: "mem-ours", key: "up 16", bound: 2300},
-		{what: "in memory, one core: 48,000 HTTP requests/s", us: "mem-ours", key: "mem http", bound: 48000},
+		{what: "in memory, one core, 16 flows: 2.3 GB/s", us: "mem-ours",
+			key: "up 16", bound: 2300},
+		{what: "in memory, one core: 48,000 HTTP requests/s", us: "mem-ours",
+			key: "mem http", bound: 48000},
 	}...)
 }
 
 // clientAims are those with a kernel's client, which were set for both ways of sharing processors.
 func clientAims(how, us string, kernel, fdbased, link func(*column) bool) []aim {
 	return []aim{
-		{what: how + "HTTP keep-alive: twice gVisor's fdbased", us: us, key: "http", peers: fdbased, factor: 2},
-		{what: how + "HTTP keep-alive: the kernel's", us: us, key: "http", peers: kernel, factor: 1},
-		{what: how + "CPU per request without NIC: the kernel's", us: us, key: "http own", peers: kernel, factor: 1},
-		{what: how + "p99 at equal load: the kernel's", us: us, key: "paced p99", peers: kernel, factor: 1},
+		{what: how + "HTTP keep-alive: twice gVisor's fdbased", us: us, key: "http",
+			peers: fdbased, factor: 2},
+		{what: how + "HTTP keep-alive: the kernel's", us: us, key: "http",
+			peers: kernel, factor: 1},
+		{what: how + "CPU per request without NIC: the kernel's", us: us, key: "http own",
+			peers: kernel, factor: 1},
+		{what: how + "p99 at equal load: the kernel's", us: us, key: "paced p99",
+			peers: kernel, factor: 1},
 		{what: how + "DNS: the kernel's", us: us, key: "dns", peers: kernel, factor: 1},
 		{what: how + "DNS queries lost: none", us: us, key: "dns lost"},
-		{what: how + "bulk to server: twice gVisor's best link", us: us, key: "up 1", peers: link, factor: 2},
-		{what: how + "bulk from server: twice gVisor's best link", us: us, key: "down 1", peers: link, factor: 2},
+		{what: how + "bulk to server: twice gVisor's best link", us: us,
+			key: "up 1", peers: link, factor: 2},
+		{what: how + "bulk from server: twice gVisor's best link", us: us,
+			key: "down 1", peers: link, factor: 2},
 	}
 }
 
-// plainLink is true for gVisor on a link whose frames are no longer than on a wire, none of them merged beforehand.
+// plainLink is true for gVisor on a link whose frames are no longer than on a wire, none of them
+// merged beforehand.
 func plainLink(c *column) bool {
 	return c.gvisorLink() && c.Group == groupShared && c.Plumbing == plumbPlain
 }
@@ -82,7 +93,8 @@ func (r *results) aimRow(a aim) (row []string, ok bool) {
 		return nil, false
 	}
 	s, ok := ratio(us, them, a.key)
-	return []string{a.what, ours, named(them, q), fmt.Sprintf("%.2f", s.median), verdict(s.median, a.factor, q.Less)}, ok
+	return []string{a.what, ours, named(them, q), fmt.Sprintf("%.2f", s.median),
+		verdict(s.median, a.factor, q.Less)}, ok
 }
 
 func verdict(have, want float64, less bool) string {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A peer whose server and clients are kept apart: what Linux's scheduler makes of their threads on two processors is then no part
-// of the figures. On a machine that is shared, a client woken by a frame takes the processor from the server that sent it,
-// while the other one may be idle.
+// A peer whose server and clients are kept apart: what Linux's scheduler makes of their threads on
+// two processors is then no part of the figures. On a machine that is shared, a client woken by a
+// frame takes the processor from the server that sent it, while the other one may be idle.
 
 // side is who a processor is for.
 type side int
@@ -24,7 +24,8 @@ const (
 // processor is the one for a side, of those this process may use.
 func (s side) processor() (int, error) {
 	var allowed unix.CPUSet
-	if err := unix.SchedGetaffinity(os.Getpid(), &allowed); err != nil { // of the first thread, which is never kept
+	// of the first thread, which is never kept
+	if err := unix.SchedGetaffinity(os.Getpid(), &allowed); err != nil {
 		return 0, fmt.Errorf("ask which processors may be used: %w", err)
 	}
 	for n, left := 0, int(s); n < 64*len(allowed); n++ {
@@ -36,7 +37,9 @@ func (s side) processor() (int, error) {
 		}
 		left--
 	}
-	return 0, fmt.Errorf("%d processors may be used, two are needed to keep server and clients apart", allowed.Count())
+	return 0,
+		fmt.Errorf("%d processors may be used, two are needed to keep server and clients apart",
+			allowed.Count())
 }
 
 // keepThread has this thread, and the processes it starts, run on the side's processor.

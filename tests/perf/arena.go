@@ -111,10 +111,12 @@ func (a *arena) openRelay(spec childSpec) (err error) {
 	if a.cable, err = a.net("server"); err != nil {
 		return err
 	}
-	if a.relay, err = a.start(a.client, childSpec{Relay: a.cable.Path(), Processor: spec.Processor}); err != nil {
+	if a.relay, err = a.start(a.client,
+		childSpec{Relay: a.cable.Path(), Processor: spec.Processor}); err != nil {
 		return err
 	}
-	if err := errors.Join(upClient(a.client), up(a.cable, serverMAC, serverPrefix), a.cable.Do(serverSettings)); err != nil {
+	if err := errors.Join(upClient(a.client), up(a.cable, serverMAC, serverPrefix),
+		a.cable.Do(serverSettings)); err != nil {
 		return err
 	}
 	a.server, err = a.start(a.cable, spec)
@@ -132,7 +134,8 @@ func (a *arena) openVeth(spec childSpec) (err error) {
 	if spec.Server.Stack != stackKernel {
 		address = nil
 	}
-	if err := errors.Join(upClient(a.client), up(a.cable, serverMAC, address...), a.cable.Do(serverSettings)); err != nil {
+	if err := errors.Join(upClient(a.client), up(a.cable, serverMAC, address...),
+		a.cable.Do(serverSettings)); err != nil {
 		return err
 	}
 	if a.plain() {
@@ -156,8 +159,8 @@ func offloadsOff(at *lab.Net) error {
 	return nil
 }
 
-// clientSettings and serverSettings keep rounds from using up ports for the next: a kernel forgets connections in TIME-WAIT
-// at once.
+// clientSettings and serverSettings keep rounds from using up ports for the next: a kernel forgets
+// connections in TIME-WAIT at once.
 func clientSettings() error {
 	return sysctl(map[string]string{"ip_local_port_range": "1024 65535", "tcp_max_tw_buckets": "1"})
 }

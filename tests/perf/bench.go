@@ -62,8 +62,8 @@ func benches() []bench {
 	}
 }
 
-// during runs a load between the server's begin and end, and takes note of who used the machine meanwhile.
-// It returns what the server used and what the client's side used, in seconds of CPU.
+// during runs a load between the server's begin and end, and takes note of who used the machine
+// meanwhile. It returns what the server used and what the client's side used, in seconds of CPU.
 func (s *sample) during(load func() error) (server *usage, client float64, err error) {
 	procs := []*proc{s.server}
 	for _, p := range []*proc{s.loads, s.relay} {
@@ -100,7 +100,8 @@ func (s *sample) during(load func() error) (server *usage, client float64, err e
 			client += r.Usage.CPU
 		}
 		if i == 0 {
-			s.noise = watch.others(known) // before the others' profiles are stopped, which takes time
+			// before the others' profiles are stopped, which takes time
+			s.noise = watch.others(known)
 		}
 	}
 	if err == nil && server == nil {
@@ -112,7 +113,8 @@ func (s *sample) during(load func() error) (server *usage, client float64, err e
 	return server, client + watch.ours(), err
 }
 
-// costs records the server's CPU per unit of work: with the software NIC, without it, and with the client's added.
+// costs records the server's CPU per unit of work: with the software NIC, without it, and with the
+// client's added.
 func (s *sample) costs(name string, u *usage, client, work, unit float64) {
 	if work == 0 {
 		return

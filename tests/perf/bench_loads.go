@@ -22,7 +22,8 @@ func (s *sample) http() error {
 	if err != nil {
 		return err
 	}
-	s.out["http"], s.out["http p50"], s.out["http p99"], s.out["http p99.9"] = m["rate"], m["p50"], m["p99"], m["p999"]
+	s.out["http"], s.out["http p50"], s.out["http p99"], s.out["http p99.9"] = m["rate"],
+		m["p50"], m["p99"], m["p999"]
 	s.out["http errors"] = m["errors"]
 	s.costs("http", u, client, m["requests"], micro)
 	return nil
@@ -57,11 +58,13 @@ func (s *sample) dns() error {
 }
 
 func (s *sample) memHTTP() error {
-	m, err := s.measured(load{Kind: "http", Seconds: s.seconds(1), Flows: webConns}, "mem http", "requests", micro)
+	m, err := s.measured(load{Kind: "http", Seconds: s.seconds(1), Flows: webConns},
+		"mem http", "requests", micro)
 	if err != nil {
 		return err
 	}
-	s.out["mem http"], s.out["mem http p50"], s.out["mem http p99"] = m["rate"], m["us_p50"], m["us_p99"]
+	s.out["mem http"], s.out["mem http p50"], s.out["mem http p99"] = m["rate"], m["us_p50"],
+		m["us_p99"]
 	return nil
 }
 
@@ -69,7 +72,8 @@ func (s *sample) memHTTP() error {
 func bulk(kind string, flows int) func(*sample) error {
 	return func(s *sample) error {
 		name := kind + " " + map[int]string{1: "1", 8: "8", 16: "16"}[flows]
-		m, err := s.measured(load{Kind: kind, Seconds: s.seconds(bulkTime), Flows: flows}, name, "bytes", 1e9)
+		m, err := s.measured(load{Kind: kind, Seconds: s.seconds(bulkTime), Flows: flows}, name,
+			"bytes", 1e9)
 		if err == nil {
 			s.out[name] = m["rate"]
 		}
@@ -120,7 +124,8 @@ func (s *sample) udpDown() error {
 }
 
 func (s *sample) udpEcho() error {
-	m, err := s.measured(load{Kind: "udp echo", Seconds: s.seconds(shortTime), Size: smallUDP, Flows: 8}, "udp echo", "requests", micro)
+	m, err := s.measured(load{Kind: "udp echo", Seconds: s.seconds(shortTime), Size: smallUDP,
+		Flows: 8}, "udp echo", "requests", micro)
 	if err == nil {
 		s.out["udp echo"] = m["rate"]
 	}
@@ -128,11 +133,13 @@ func (s *sample) udpEcho() error {
 }
 
 func (s *sample) paced() error {
-	m, err := s.measured(load{Kind: "paced", Seconds: s.seconds(1), Flows: webConns, Rate: pacedRate}, "paced", "requests", micro)
+	m, err := s.measured(load{Kind: "paced", Seconds: s.seconds(1), Flows: webConns,
+		Rate: pacedRate}, "paced", "requests", micro)
 	if err != nil {
 		return err
 	}
-	s.out["paced"], s.out["paced p50"], s.out["paced p99"], s.out["paced p99.9"] = m["rate"], m["us_p50"], m["us_p99"], m["us_p99.9"]
+	s.out["paced"], s.out["paced p50"], s.out["paced p99"], s.out["paced p99.9"] = m["rate"],
+		m["us_p50"], m["us_p99"], m["us_p99.9"]
 	s.out["busy rtt p50"], s.out["busy rtt p99"] = m["probe_p50"], m["probe_p99"]
 	return nil
 }

@@ -19,10 +19,12 @@ func (s *sample) idle() error {
 	return nil
 }
 
-// manyConns is where memory is measured for good. A kernel's server cannot have more than its process may have files.
+// manyConns is where memory is measured for good. A kernel's server cannot have more than its
+// process may have files.
 const manyConns = 50000
 
-// memory measures what an idle keep-alive connection costs the server's process, and the kernel on both ends.
+// memory measures what an idle keep-alive connection costs the server's process, and the kernel on
+// both ends.
 func (s *sample) memory() error {
 	if err := s.memoryAt("idle conn", memoryStep); err != nil || !s.many {
 		return err
@@ -63,8 +65,10 @@ func (s *sample) memoryAt(name string, n int) error {
 	}
 	s.out[name+" count"] = got
 	s.out[name] = (after.Metrics["rss"] - before.Metrics["rss"]) / got
-	s.out[name+" heap"] = (after.Metrics["heap"] + after.Metrics["stack"] - before.Metrics["heap"] - before.Metrics["stack"]) / got
-	s.out[name+" kernel"] = (kernelMemory() - kernel) / got // of both ends: the client's is in there
+	s.out[name+" heap"] = (after.Metrics["heap"] +
+		after.Metrics["stack"] - before.Metrics["heap"] - before.Metrics["stack"]) / got
+	// of both ends: the client's is in there
+	s.out[name+" kernel"] = (kernelMemory() - kernel) / got
 	return nil
 }
 
@@ -75,7 +79,9 @@ func (s *sample) clients(n int) (all []*proc, err error) {
 		return nil, fmt.Errorf("this process may have %d connections", each)
 	}
 	for i := range (n + each - 1) / each {
-		p, err := startChild(s.client, childSpec{Client: &end{Stack: stackKernel, From: morePrefixes[i%len(morePrefixes)].Addr()}})
+		p, err := startChild(s.client,
+			childSpec{Client: &end{Stack: stackKernel,
+				From: morePrefixes[i%len(morePrefixes)].Addr()}})
 		if err != nil {
 			return all, err
 		}

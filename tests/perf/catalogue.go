@@ -8,10 +8,11 @@ type quantity struct {
 	Main             bool // in the chart and the short table
 }
 
-// catalogue is all quantities in the order of the table. CPU figures are of the server: "cpu" is all of it, "own" is without the
-// software NIC and its wire, which a card does. For kernel/tap it is without the process between the TAPs, but with the server's kernel's
-// work on what it receives, which is done there; for kernel/veth that work is charged to the client, and in "both" only, which
-// has the client's CPU added to all.
+// catalogue is all quantities in the order of the table. CPU figures are of the server: "cpu" is
+// all of it, "own" is without the software NIC and its wire, which a card does. For kernel/tap it
+// is without the process between the TAPs, but with the server's kernel's work on what it receives,
+// which is done there; for kernel/veth that work is charged to the client, and in "both" only,
+// which has the client's CPU added to all.
 func catalogue() []quantity {
 	var c quantities
 	c.web()
@@ -60,7 +61,8 @@ func (c *quantities) web() {
 
 func (c *quantities) bulk() {
 	for _, d := range []struct{ key, title string }{
-		{"up 1", "bulk to server, 1 flow"}, {"up 8", "bulk to server, 8 flows"}, {"up 16", "bulk, 16 flows"},
+		{"up 1", "bulk to server, 1 flow"}, {"up 8", "bulk to server, 8 flows"},
+		{"up 16", "bulk, 16 flows"},
 		{"down 1", "bulk from server, 1 flow"}, {"down 8", "bulk from server, 8 flows"},
 	} {
 		c.add(d.key, d.title, "MB/s", 0, false, true)

@@ -13,19 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A child process has a server's end, or a client's, or both. It is told what to do by one JSON object per line on its
-// standard input, and answers likewise on its standard output.
+// A child process has a server's end, or a client's, or both. It is told what to do by one JSON
+// object per line on its standard input, and answers likewise on its standard output.
 
 const childCommand = "child"
 
 // childSpec says what a child process has.
 type childSpec struct {
-	Server, Client *end   // nil: no such end
-	Pair           bool   // both, joined in memory; Server says on what
-	Relay          string // the path of another namespace: no stack at all, frames are carried between it and this one
-	Procs          int    // GOMAXPROCS; 0: all
-	Processor      *int   // the only one to run on; nil: all
-	Zone           string // of the DNS server: a file
+	Server, Client *end // nil: no such end
+	Pair           bool // both, joined in memory; Server says on what
+	// the path of another namespace: no stack at all, frames are carried between it and this one
+	Relay     string
+	Procs     int    // GOMAXPROCS; 0: all
+	Processor *int   // the only one to run on; nil: all
+	Zone      string // of the DNS server: a file
 }
 
 // request is one line to a child.
@@ -108,7 +109,8 @@ func (c *child) open(s childSpec) (err error) {
 	return err
 }
 
-// serve answers requests until the input ends. The process then just ends: its stacks have nothing to save.
+// serve answers requests until the input ends. The process then just ends: its stacks have nothing
+// to save.
 func (c *child) serve(in io.Reader) error {
 	lines := json.NewDecoder(bufio.NewReader(in))
 	for {
@@ -147,10 +149,12 @@ func (c *child) do(q *request) (r reply, err error) {
 	return r, err
 }
 
-// raiseLimit lets this process have as many connections as are measured, or as it may, and returns how many that is.
+// raiseLimit lets this process have as many connections as are measured, or as it may, and returns
+// how many that is.
 func raiseLimit() int {
 	const files = 2 * manyConns
-	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: files}) // takes CAP_SYS_RESOURCE
+	// takes CAP_SYS_RESOURCE
+	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: files})
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
 		return 0

@@ -1,9 +1,10 @@
-// Command perf measures the stack against what people would pick instead, on one machine, in one interleaved run, with
-// the same servers: "make bench-peers".
+// Command perf measures the stack against what people would pick instead, on one machine, in one
+// interleaved run, with the same servers: "make bench-peers".
 //
-// Every configuration gets network namespaces of its own (cmd/rdma-netstack/lab). A server process has the HTTP, DNS, TCP and
-// UDP services on one stack; its client is the kernel of another namespace, driven by wrk, dnsperf, ping and a
-// load process. Pairs in memory have both ends in one process. Traffic stays inside these namespaces.
+// Every configuration gets network namespaces of its own (cmd/rdma-netstack/lab). A server process
+// has the HTTP, DNS, TCP and UDP services on one stack; its client is the kernel of another
+// namespace, driven by wrk, dnsperf, ping and a load process. Pairs in memory have both ends in one
+// process. Traffic stays inside these namespaces.
 //
 //	main.go run.go      flags; rounds, interleaved by load: every configuration meets the same noise
 //	peers.go arena.go   the configurations, and the namespaces and cables of one
@@ -15,6 +16,6 @@
 //	table.go svg.go     medians, spreads, ratios
 //	markdown.go aims.go the short tables, and what was aimed at; page.go puts them into docs/performance.md
 //
-// This is a module of its own, because loading an XDP program and reading a CPU profile take libraries that nothing
-// else here needs.
+// This is a module of its own, because loading an XDP program and reading a CPU profile take
+// libraries that nothing else here needs.
 package main

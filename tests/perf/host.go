@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// host is one end: a stack with sockets. The addresses are those that RFC 5737 keeps for documentation.
+// host is one end: a stack with sockets. The addresses are those that RFC 5737 keeps for
+// documentation.
 type host interface {
 	Listen(port int) (net.Listener, error)
 	ListenUDP(port int) (net.PacketConn, error)
@@ -26,7 +27,8 @@ type counting interface{ counters() metrics }
 var (
 	clientPrefix = netip.MustParsePrefix("192.0.2.1/24")
 	morePrefixes = []netip.Prefix{ // of the client, too
-		netip.MustParsePrefix("192.0.2.2/24"), netip.MustParsePrefix("192.0.2.3/24"), netip.MustParsePrefix("192.0.2.4/24"),
+		netip.MustParsePrefix("192.0.2.2/24"), netip.MustParsePrefix("192.0.2.3/24"),
+		netip.MustParsePrefix("192.0.2.4/24"),
 	}
 	serverPrefix = netip.MustParsePrefix("192.0.2.10/24")
 
@@ -40,7 +42,8 @@ const (
 	tcpSendMax = 6 << 20
 	tcpRecvMax = 8 << 20
 	tcpStart   = 1 << 20
-	// timeWait is short everywhere, so that a round of new connections does not use up the ports for the next.
+	// timeWait is short everywhere, so that a round of new connections does not use up the ports
+	// for the next.
 	timeWait = 10 * time.Millisecond
 )
 
@@ -60,8 +63,8 @@ func (e end) open() (host, error) {
 	return nil, fmt.Errorf("no stack %q", e.Stack)
 }
 
-// kernelHost is the kernel of the process's own namespace. It dials from the address given, if any: the ports of one address do
-// not suffice for as many connections as are measured.
+// kernelHost is the kernel of the process's own namespace. It dials from the address given, if any:
+// the ports of one address do not suffice for as many connections as are measured.
 type kernelHost struct{ from netip.Addr }
 
 func (kernelHost) Listen(port int) (net.Listener, error) {
@@ -69,7 +72,10 @@ func (kernelHost) Listen(port int) (net.Listener, error) {
 }
 
 func (kernelHost) ListenUDP(port int) (net.PacketConn, error) {
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error { return growUDP(c) }}
+	lc := net.ListenConfig{Control: func(_, _ string,
+		c syscall.RawConn) error {
+		return growUDP(c)
+	}}
 	return lc.ListenPacket(context.Background(), "udp4", fmt.Sprintf(":%d", port))
 }
 
@@ -101,8 +107,10 @@ func portAtConnect(c syscall.RawConn) (err error) {
 // growUDP gives a kernel socket the buffers that the other stacks' sockets have.
 func growUDP(c syscall.RawConn) (err error) {
 	control := c.Control(func(fd uintptr) {
-		if err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUFFORCE, udpBuffer); err == nil {
-			err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUFFORCE, udpBuffer)
+		if err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET,
+			syscall.SO_RCVBUFFORCE, udpBuffer); err == nil {
+			err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET,
+				syscall.SO_SNDBUFFORCE, udpBuffer)
 		}
 	})
 	if control != nil {

@@ -23,7 +23,8 @@ func openLink(e end) (gstack.LinkEndpoint, error) {
 	opts := &fdbased.Options{
 		FDs: []int{fd}, MTU: 1500, EthernetHeader: true, Address: tcpip.LinkAddress(serverMAC),
 		PacketDispatchMode: dispatchModes[e.Dispatch], GRO: e.GRO,
-		// The kernel vouches for what it hands over: veth and packet sockets carry sums that nobody has computed yet.
+		// The kernel vouches for what it hands over: veth and packet sockets carry sums that nobody
+		// has computed yet.
 		RXChecksumOffload: true,
 	}
 	if e.Inline {
@@ -39,7 +40,8 @@ var dispatchModes = map[string]fdbased.PacketDispatchMode{
 	"readv": fdbased.Readv, "recvmmsg": fdbased.RecvMMsg, "mmap": fdbased.PacketMMap,
 }
 
-// openFD opens a packet socket on the interface, or the interface itself where it is a TAP that is still to be made.
+// openFD opens a packet socket on the interface, or the interface itself where it is a TAP that is
+// still to be made.
 func openFD(e end) (int, error) {
 	ifc, err := net.InterfaceByName(port)
 	if err != nil {

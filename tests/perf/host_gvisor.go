@@ -41,10 +41,12 @@ func openGvisor(e end) (host, error) {
 }
 
 // newGvisor makes a stack on link, with the options that ours has where netstack's defaults differ.
-func newGvisor(link gstack.LinkEndpoint, at netip.Prefix, opts gstack.NICOptions) (*gvisorHost, error) {
+func newGvisor(link gstack.LinkEndpoint, at netip.Prefix,
+	opts gstack.NICOptions) (*gvisorHost, error) {
 	s := gstack.New(gstack.Options{
-		NetworkProtocols:   []gstack.NetworkProtocolFactory{arp.NewProtocol, ipv4.NewProtocol},
-		TransportProtocols: []gstack.TransportProtocolFactory{tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4},
+		NetworkProtocols: []gstack.NetworkProtocolFactory{arp.NewProtocol, ipv4.NewProtocol},
+		TransportProtocols: []gstack.TransportProtocolFactory{tcp.NewProtocolCUBIC,
+			udp.NewProtocol, icmp.NewProtocol4},
 	})
 	if err := errors.Join(tuneGvisor(s), addInterface(s, link, at, opts)); err != nil {
 		s.Destroy()
@@ -56,27 +58,32 @@ func newGvisor(link gstack.LinkEndpoint, at netip.Prefix, opts gstack.NICOptions
 
 func tuneGvisor(s *gstack.Stack) error {
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: tcpStart, Max: tcpSendMax}
-	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: tcpStart, Max: tcpRecvMax}
+	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10,
+		Default: tcpStart, Max: tcpRecvMax}
 	wait := tcpip.TCPTimeWaitTimeoutOption(timeWait)
 	for _, o := range []tcpip.SettableTransportProtocolOption{&send, &receive, &wait} {
 		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
 			return fmt.Errorf("set %T: %s", o, err)
 		}
 	}
-	if err := s.SetOption(tcpip.SendBufferSizeOption{Min: 4 << 10, Default: udpBuffer, Max: udpBuffer}); err != nil {
+	if err := s.SetOption(tcpip.SendBufferSizeOption{Min: 4 << 10, Default: udpBuffer,
+		Max: udpBuffer}); err != nil {
 		return fmt.Errorf("set send buffer: %s", err)
 	}
-	if err := s.SetOption(tcpip.ReceiveBufferSizeOption{Min: 4 << 10, Default: udpBuffer, Max: udpBuffer}); err != nil {
+	if err := s.SetOption(tcpip.ReceiveBufferSizeOption{Min: 4 << 10, Default: udpBuffer,
+		Max: udpBuffer}); err != nil {
 		return fmt.Errorf("set receive buffer: %s", err)
 	}
 	return nil
 }
 
-func addInterface(s *gstack.Stack, link gstack.LinkEndpoint, at netip.Prefix, opts gstack.NICOptions) error {
+func addInterface(s *gstack.Stack, link gstack.LinkEndpoint, at netip.Prefix,
+	opts gstack.NICOptions) error {
 	if err := s.CreateNICWithOptions(gvisorNIC, link, opts); err != nil {
 		return fmt.Errorf("create NIC: %s", err)
 	}
-	address := tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(at.Addr().AsSlice()), PrefixLen: at.Bits()}
+	address := tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(at.Addr().AsSlice()),
+		PrefixLen: at.Bits()}
 	protocol := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: address}
 	if err := s.AddProtocolAddress(gvisorNIC, protocol, gstack.AddressProperties{}); err != nil {
 		return fmt.Errorf("add address: %s", err)
@@ -105,7 +112,8 @@ func (h *gvisorHost) Dial(ctx context.Context, network, address string) (net.Con
 	if err != nil {
 		return nil, err
 	}
-	remote := tcpip.FullAddress{NIC: gvisorNIC, Addr: tcpip.AddrFromSlice(at.Addr().AsSlice()), Port: at.Port()}
+	remote := tcpip.FullAddress{NIC: gvisorNIC, Addr: tcpip.AddrFromSlice(at.Addr().AsSlice()),
+		Port: at.Port()}
 	if network == "udp" {
 		return gonet.DialUDP(h.stack, nil, &remote, ipv4.ProtocolNumber)
 	}

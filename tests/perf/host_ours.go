@@ -20,8 +20,8 @@ type ourHost struct {
 	nic   *simnic.NIC
 }
 
-// openOurs makes the server's end: the card plugged into the interface of the process's namespace, or into a TAP
-// that is made there.
+// openOurs makes the server's end: the card plugged into the interface of the process's namespace,
+// or into a TAP that is made there.
 func openOurs(e end) (host, error) {
 	var w wire.Wire
 	if _, err := net.InterfaceByName(port); err == nil {
@@ -53,7 +53,8 @@ func newOurs(e end, wire wire.Wire, at netip.Prefix, mac net.HardwareAddr) (*our
 	}
 	s, err := stack.Open(context.Background(), stack.Config{
 		NIC: dv.Config{
-			Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim", Netdev: "sim0", MAC: nic.MAC(), MTU: nic.MTU()},
+			Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim", Netdev: "sim0",
+				MAC: nic.MAC(), MTU: nic.MTU()},
 			MAC: mac, RxQueues: e.Queues, TxQueues: e.Queues,
 			DelayDrop: true, // as "serve --device sim" has it
 		},
@@ -78,7 +79,8 @@ func (h *ourHost) Dial(ctx context.Context, network, address string) (net.Conn, 
 	return h.stack.DialContext(ctx, network, address)
 }
 
-// counters are what explains the figures: how much one poll finds, how much goes in one packet, what was lost.
+// counters are what explains the figures: how much one poll finds, how much goes in one packet,
+// what was lost.
 func (h *ourHost) counters() metrics {
 	m := metrics{}
 	device := h.stack.Device().Stats()
@@ -95,7 +97,8 @@ func (h *ourHost) counters() metrics {
 	st, nic := h.stack.Stats(), h.nic.Counters()
 	m["rx delivered"] = float64(st.RxPackets)
 	m["tcp timeouts"], m["tcp retransmits"] = float64(st.TCPTimeouts), float64(st.TCPRetransmits)
-	m["nic out of buffer"], m["nic lost on wire"] = float64(nic.Drops.OutOfBuffer), float64(nic.Drops.WireUnplugged)
+	m["nic out of buffer"], m["nic lost on wire"] = float64(nic.Drops.OutOfBuffer),
+		float64(nic.Drops.WireUnplugged)
 	return m
 }
 

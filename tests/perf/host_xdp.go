@@ -13,7 +13,8 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// openXDP sends everything that the interface receives on queue 0 to an AF_XDP socket. Program and map live as long as the process.
+// openXDP sends everything that the interface receives on queue 0 to an AF_XDP socket. Program and
+// map live as long as the process.
 func openXDP(native bool) (gstack.LinkEndpoint, error) {
 	ifc, err := net.InterfaceByName(port)
 	if err != nil {
@@ -24,7 +25,8 @@ func openXDP(native bool) (gstack.LinkEndpoint, error) {
 		return nil, fmt.Errorf("AF_XDP socket: %w", err)
 	}
 	ep, err := xdp.New(&xdp.Options{
-		FD: fd, Address: tcpip.LinkAddress(serverMAC), InterfaceIndex: ifc.Index, Bind: true, RXChecksumOffload: true,
+		FD: fd, Address: tcpip.LinkAddress(serverMAC), InterfaceIndex: ifc.Index,
+		Bind: true, RXChecksumOffload: true,
 	})
 	if err != nil {
 		return nil, err
@@ -37,7 +39,8 @@ func openXDP(native bool) (gstack.LinkEndpoint, error) {
 
 // redirect attaches "return bpf_redirect_map(&sockets, queue 0, XDP_PASS)".
 func redirect(ifindex, socket int, native bool) error {
-	sockets, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	sockets, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.XSKMap, KeySize: 4,
+		ValueSize: 4, MaxEntries: 1})
 	if err != nil {
 		return err
 	}
@@ -45,13 +48,14 @@ func redirect(ifindex, socket int, native bool) error {
 		return err
 	}
 	const pass = 2
-	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{
-		asm.LoadMapPtr(asm.R1, sockets.FD()),
-		asm.Mov.Imm(asm.R2, 0),
-		asm.Mov.Imm(asm.R3, pass),
-		asm.FnRedirectMap.Call(),
-		asm.Return(),
-	}})
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "GPL",
+		Instructions: asm.Instructions{
+			asm.LoadMapPtr(asm.R1, sockets.FD()),
+			asm.Mov.Imm(asm.R2, 0),
+			asm.Mov.Imm(asm.R3, pass),
+			asm.FnRedirectMap.Call(),
+			asm.Return(),
+		}})
 	if err != nil {
 		return err
 	}
@@ -59,7 +63,8 @@ func redirect(ifindex, socket int, native bool) error {
 	if native {
 		mode = link.XDPDriverMode
 	}
-	attached, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: ifindex, Flags: mode})
+	attached, err := link.AttachXDP(link.XDPOptions{Program: program,
+		Interface: ifindex, Flags: mode})
 	if err == nil {
 		alive = append(alive, attached, sockets, program)
 	}

@@ -32,8 +32,9 @@ type runner struct {
 
 var loadKinds = map[string]func(*runner) (metrics, error){
 	"up": (*runner).up, "down": (*runner).down, "http": (*runner).http, "paced": (*runner).paced,
-	"rtt": (*runner).rtt, "udp up": (*runner).udpUp, "udp down": (*runner).udpDown, "udp echo": (*runner).udpEcho,
-	"idle": (*runner).idle,
+	"rtt": (*runner).rtt, "udp up": (*runner).udpUp, "udp down": (*runner).udpDown,
+	"udp echo": (*runner).udpEcho,
+	"idle":     (*runner).idle,
 }
 
 // grace is how long a load may take beyond its time.

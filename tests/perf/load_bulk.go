@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// up sends to the sink on every connection, and takes the server's word for how much arrived by when.
+// up sends to the sink on every connection, and takes the server's word for how much arrived by
+// when.
 func (r *runner) up() (metrics, error) {
 	return r.bulk(portSink, func(c net.Conn, end time.Time) (uint64, error) {
 		buf := make([]byte, bulkBuffer)
@@ -47,7 +48,8 @@ func (r *runner) down() (metrics, error) {
 }
 
 // bulk runs one transfer per connection, all at once.
-func (r *runner) bulk(port int, transfer func(net.Conn, time.Time) (uint64, error)) (metrics, error) {
+func (r *runner) bulk(port int, transfer func(net.Conn,
+	time.Time) (uint64, error)) (metrics, error) {
 	conns, err := r.dial(port)
 	if err != nil {
 		return nil, err
@@ -67,5 +69,6 @@ func (r *runner) bulk(port int, transfer func(net.Conn, time.Time) (uint64, erro
 		}
 		sum += totals[i]
 	}
-	return metrics{"bytes": float64(sum), "rate": float64(sum) / time.Since(start).Seconds() / 1e6}, nil
+	return metrics{"bytes": float64(sum), "rate": float64(sum) / time.Since(start).Seconds() / 1e6},
+		nil
 }

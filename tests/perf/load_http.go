@@ -64,7 +64,8 @@ func (r *runner) http() (metrics, error) {
 	})
 }
 
-// paced asks Rate times a second in all, so that every server has the same to do, and measures a byte's round trip meanwhile.
+// paced asks Rate times a second in all, so that every server has the same to do, and measures a
+// byte's round trip meanwhile.
 func (r *runner) paced() (metrics, error) {
 	probe := make(chan metrics, 1)
 	go func() {
@@ -98,14 +99,16 @@ func (r *runner) pacedWeb() (metrics, error) {
 			}
 			l.add(time.Since(sent))
 			for next = next.Add(interval); next.Before(sent); {
-				next = next.Add(interval) // skips what it missed and keeps its place among the others: no convoys
+				// skips what it missed and keeps its place among the others: no convoys
+				next = next.Add(interval)
 			}
 		}
 		return nil
 	})
 }
 
-func (r *runner) web(use func(w *webConn, i int, end time.Time, l *latencies) error) (metrics, error) {
+func (r *runner) web(use func(w *webConn, i int, end time.Time,
+	l *latencies) error) (metrics, error) {
 	conns, err := r.dial(portHTTP)
 	if err != nil {
 		return nil, err

@@ -69,7 +69,8 @@ func (r *runner) idle() (metrics, error) {
 		})
 	}
 	wg.Wait()
-	return metrics{"connections": float64(len(idlers)), "rate": float64(len(idlers)) / time.Since(start).Seconds()}, failed
+	return metrics{"connections": float64(len(idlers)),
+		"rate": float64(len(idlers)) / time.Since(start).Seconds()}, failed
 }
 
 func (r *runner) idler() (net.Conn, error) {

@@ -88,17 +88,21 @@ func parseFlags(args []string, stderr io.Writer) (f flags, err error) {
 	fs := flag.NewFlagSet("perf", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.Usage = func() { fmt.Fprint(stderr, help); fs.PrintDefaults() }
-	only := fs.String("only", "", "measure the configurations whose name matches this regular expression")
+	only := fs.String("only", "",
+		"measure the configurations whose name matches this regular expression")
 	loads := fs.String("loads", "", "run the loads whose name matches this regular expression")
-	fs.BoolVar(&f.quick, "quick", false, "the main configurations and loads only, in about five minutes")
+	fs.BoolVar(&f.quick, "quick", false,
+		"the main configurations and loads only, in about five minutes")
 	fs.BoolVar(&f.list, "list", false, "list the configurations")
 	fs.IntVar(&f.rounds, "rounds", 0, "rounds (default 5, quick 3)")
 	fs.Float64Var(&f.scale, "scale", 1, "factor on the duration of every load")
 	fs.StringVar(&f.out, "out", "results", "directory for results.json, chart.svg and tables.md")
-	fs.BoolVar(&f.again, "again", false, "measure nothing; print what the directory has of an earlier run")
+	fs.BoolVar(&f.again, "again", false,
+		"measure nothing; print what the directory has of an earlier run")
 	fs.StringVar(&f.page, "page", "", "file to put the short tables into, between its marks")
 	fs.StringVar(&f.profiles, "profiles", "", "directory to keep each server's CPU profiles in")
-	fs.DurationVar(&f.budget, "budget", 1170*time.Second, "start no further round that would take longer, if it is as long as the one before")
+	fs.DurationVar(&f.budget, "budget", 1170*time.Second,
+		"start no further round that would take longer, if it is as long as the one before")
 	if err := fs.Parse(args); err != nil {
 		return f, err
 	}

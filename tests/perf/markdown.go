@@ -8,25 +8,32 @@ import (
 	"strings"
 )
 
-// The short tables, for a page: what a reader would ask first, of all kinds of peers, losses included.
+// The short tables, for a page: what a reader would ask first, of all kinds of peers, losses
+// included.
 
 // shortKeys are the rows of the table of kernel clients.
 var shortKeys = []string{
-	"http", "http p50", "http p99", "http p99.9", "http own", "http cpu", "paced p50", "paced p99", "paced p99.9", "paced own",
-	"conns", "conns own", "dns", "dns lost", "dns own", "dns cpu", "up 1", "up 1 own", "up 1 cpu", "up 8", "down 1", "down 1 own", "down 1 cpu", "down 8",
-	"udp rx", "udp rx own", "udp tx", "udp tx got", "udp tx own", "ping", "rtt p50", "rtt p99", "busy rtt p50", "busy rtt p99", "idle",
+	"http", "http p50", "http p99", "http p99.9", "http own", "http cpu", "paced p50", "paced p99",
+	"paced p99.9", "paced own",
+	"conns", "conns own", "dns", "dns lost", "dns own", "dns cpu", "up 1", "up 1 own", "up 1 cpu",
+	"up 8", "down 1", "down 1 own", "down 1 cpu", "down 8",
+	"udp rx", "udp rx own", "udp tx", "udp tx got", "udp tx own", "ping", "rtt p50", "rtt p99",
+	"busy rtt p50", "busy rtt p99", "idle",
 	"idle conn", "idle conn of many count", "idle conn of many", "idle conn of many kernel",
 }
 
 // shortApartKeys are the rows of the table of kernel clients on a processor of their own.
 var shortApartKeys = []string{
-	"http", "http p50", "http p99", "http own", "http cpu", "conns", "conns own", "dns", "dns lost", "dns own", "dns cpu",
-	"up 1", "up 1 own", "up 1 cpu", "down 1", "down 1 own", "down 1 cpu", "udp rx", "paced p50", "paced p99", "rtt p50", "rtt p99",
+	"http", "http p50", "http p99", "http own", "http cpu", "conns", "conns own", "dns",
+	"dns lost", "dns own", "dns cpu",
+	"up 1", "up 1 own", "up 1 cpu", "down 1", "down 1 own", "down 1 cpu", "udp rx", "paced p50",
+	"paced p99", "rtt p50", "rtt p99",
 }
 
 // shortMemoryKeys are the rows of the table of pairs in one process.
 var shortMemoryKeys = []string{
-	"mem http", "mem http p50", "mem http p99", "mem http own", "mem http cpu", "up 1", "up 1 own", "up 1 cpu", "up 16", "up 16 own", "up 16 cpu",
+	"mem http", "mem http p50", "mem http p99", "mem http own", "mem http cpu", "up 1", "up 1 own",
+	"up 1 cpu", "up 16", "up 16 own", "up 16 cpu",
 	"udp rx", "udp echo", "rtt p50", "busy rtt p99",
 }
 
@@ -34,12 +41,17 @@ var shortMemoryKeys = []string{
 func (r *results) markdown() string {
 	var b strings.Builder
 	noise, _ := spreadOf(r.Noise)
-	fmt.Fprintf(&b, "Measured on %s: %d processors (%s), linux %s, %s, %d rounds, interleaved, in %.0f minutes; others kept %.2f processors busy meanwhile. Medians [lowest..highest].\n",
-		r.Date.Format("2006-01-02"), r.Machine.CPUs, r.Machine.CPU, r.Machine.Kernel, r.Machine.Go, r.Rounds, r.Seconds/60, noise.median)
+	fmt.Fprintf(&b,
+		"Measured on %s: %d processors (%s), linux %s, %s, %d rounds, interleaved, in %.0f minutes; others kept %.2f processors busy meanwhile. Medians [lowest..highest].\n",
+		r.Date.Format("2006-01-02"), r.Machine.CPUs, r.Machine.CPU, r.Machine.Kernel, r.Machine.Go,
+		r.Rounds, r.Seconds/60, noise.median)
 	fmt.Fprintf(&b, "\nA kernel's client, over a TAP or a veth pair:\n\n")
-	write(&b, r.shortRows(shortKeys, "ours/tap", "kernel/tap", []string{"kernel/veth", "kernel/tap"}, []string{"ours/tap", "ours/veth"}))
-	fmt.Fprintf(&b, "\nThe same, the server with its NIC or cable on one processor, the clients on the other:\n\n")
-	write(&b, r.shortRows(shortApartKeys, "ours/tap-apart", "kernel/tap-apart", []string{"kernel/tap-apart"}, []string{"ours/tap-apart"}))
+	write(&b, r.shortRows(shortKeys, "ours/tap", "kernel/tap",
+		[]string{"kernel/veth", "kernel/tap"}, []string{"ours/tap", "ours/veth"}))
+	fmt.Fprintf(&b,
+		"\nThe same, the server with its NIC or cable on one processor, the clients on the other:\n\n")
+	write(&b, r.shortRows(shortApartKeys, "ours/tap-apart", "kernel/tap-apart",
+		[]string{"kernel/tap-apart"}, []string{"ours/tap-apart"}))
 	fmt.Fprintf(&b, "\nBoth ends in one process, on one core:\n\n")
 	write(&b, r.memoryRows())
 	fmt.Fprintf(&b, "\nMore cores, more queues:\n\n")
@@ -49,7 +61,8 @@ func (r *results) markdown() string {
 	return b.String()
 }
 
-// shortRows has a column for each of some peers, the best of gVisor's links between them and ours, and our ratio to one peer and to that best.
+// shortRows has a column for each of some peers, the best of gVisor's links between them and ours,
+// and our ratio to one peer and to that best.
 func (r *results) shortRows(keys []string, us, them string, left, right []string) [][]string {
 	group := ""
 	if c := r.column(us); c != nil {
@@ -90,7 +103,8 @@ func (r *results) memoryRows() [][]string {
 		for _, name := range names {
 			row = append(row, shortCell(r.column(name), q))
 		}
-		rows = append(rows, append(row, r.times("mem-ours", r.column("mem-pipe"), q), r.times("mem-ours", r.column("mem-ceiling"), q)))
+		rows = append(rows, append(row, r.times("mem-ours", r.column("mem-pipe"), q),
+			r.times("mem-ours", r.column("mem-ceiling"), q)))
 	}
 	return filled(rows)
 }
@@ -102,16 +116,20 @@ func (r *results) scalingRows() [][]string {
 		where, one, two, four string
 		keys                  []string
 	}{
-		{"over a TAP", "ours/tap-1core", "ours/tap", "ours/tap-4q", []string{"http", "dns", "up 1", "down 1", "udp rx"}},
-		{"in memory", "mem-ours", "mem-ours-2core", "mem-ours-4q", []string{"mem http", "up 1", "up 16", "udp echo"}},
-		{"in memory, no link", "mem-ceiling", "mem-ceiling-2core", "", []string{"mem http", "up 1", "up 16", "udp echo"}},
+		{"over a TAP", "ours/tap-1core", "ours/tap", "ours/tap-4q",
+			[]string{"http", "dns", "up 1", "down 1", "udp rx"}},
+		{"in memory", "mem-ours", "mem-ours-2core", "mem-ours-4q",
+			[]string{"mem http", "up 1", "up 16", "udp echo"}},
+		{"in memory, no link", "mem-ceiling", "mem-ceiling-2core", "",
+			[]string{"mem http", "up 1", "up 16", "udp echo"}},
 	} {
 		for _, key := range s.keys {
 			q := quantityOf(key)
 			one, two, four := r.column(s.one), r.column(s.two), r.column(s.four)
 			rows = append(rows, []string{
 				fmt.Sprintf("%s, %s, %s", q.Title, q.Unit, s.where),
-				shortCell(one, q), shortCell(two, q), r.times(s.two, one, q), shortCell(four, q), r.times(s.four, two, q),
+				shortCell(one, q), shortCell(two, q), r.times(s.two, one, q),
+				shortCell(four, q), r.times(s.four, two, q),
 			})
 		}
 	}

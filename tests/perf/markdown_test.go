@@ -10,7 +10,8 @@ import (
 
 func TestShortNumbers(t *testing.T) {
 	for v, want := range map[float64]string{
-		0: "0", 0.123: "0.12", 9.99: "9.99", 9.996: "10.0", 12.34: "12.3", 99.96: "100", 123.4: "123", 9994: "9994", 9996: "10.0k", 54321: "54.3k", 2345678: "2.35M",
+		0: "0", 0.123: "0.12", 9.99: "9.99", 9.996: "10.0", 12.34: "12.3", 99.96: "100",
+		123.4: "123", 9994: "9994", 9996: "10.0k", 54321: "54.3k", 2345678: "2.35M",
 	} {
 		if got := short(v); got != want {
 			t.Errorf("%v: %q, want %q", v, got, want)
@@ -18,7 +19,8 @@ func TestShortNumbers(t *testing.T) {
 	}
 }
 
-// someResults are of one round in which gVisor's second link is the best of its links, and ours wins and loses.
+// someResults are of one round in which gVisor's second link is the best of its links, and ours
+// wins and loses.
 func someResults() *results {
 	r := &results{Rounds: 1}
 	for _, p := range peers() {
@@ -27,7 +29,8 @@ func someResults() *results {
 	for name, v := range map[string]map[string]float64{
 		"kernel/tap": {"http": 50000, "http own": 12, "dns": 100000, "paced p99": 4000},
 		"fd":         {"http": 10000, "http own": 50}, "fd-gso": {"http": 20000, "http own": 30},
-		"ours/tap": {"http": 50000, "http own": 15, "dns": 90000, "dns lost": 0, "idle": 0.3, "paced p99": 3000},
+		"ours/tap": {"http": 50000, "http own": 15, "dns": 90000, "dns lost": 0,
+			"idle": 0.3, "paced p99": 3000},
 		"mem-ours": {"up 1": 3600, "mem http": 40000},
 	} {
 		for key, x := range v {
@@ -76,7 +79,8 @@ func hasRow(text, row string) bool {
 
 func TestPaste(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "performance.md")
-	if err := os.WriteFile(name, []byte("a\n"+tablesBegin+"old\n"+tablesEnd+"z\n"), 0o644); err != nil {
+	if err := os.WriteFile(name, []byte("a\n"+tablesBegin+"old\n"+tablesEnd+"z\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, tables := range []string{"one\n", "two\n"} { // again and again
@@ -84,7 +88,8 @@ func TestPaste(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, _ := os.ReadFile(name)
-		if want := "a\n" + tablesBegin + "\n" + tables + "\n" + tablesEnd + "z\n"; string(got) != want {
+		if want := "a\n" + tablesBegin + "\n" + tables + "\n" + tablesEnd +
+			"z\n"; string(got) != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
@@ -102,10 +107,12 @@ func TestAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	if code := run(t.Context(), []string{"-again", "-out", dir}, &out, io.Discard); code != 0 || !strings.Contains(out.String(), "50.0k") {
+	if code := run(t.Context(), []string{"-again", "-out", dir}, &out, io.Discard); code != 0 ||
+		!strings.Contains(out.String(), "50.0k") {
 		t.Errorf("code %d, printed %q", code, &out)
 	}
-	if code := run(t.Context(), []string{"-again", "-out", t.TempDir()}, io.Discard, io.Discard); code != 1 {
+	if code := run(t.Context(), []string{"-again", "-out", t.TempDir()},
+		io.Discard, io.Discard); code != 1 {
 		t.Errorf("nothing saved: code %d", code)
 	}
 }

@@ -25,7 +25,8 @@ func ownCPU() float64 { return cpuOf(unix.RUSAGE_SELF) + cpuOf(unix.RUSAGE_CHILD
 // ours is the processor time of this process and its programs, in seconds.
 func (w stopwatch) ours() float64 { return ownCPU() - w.own }
 
-// others is the processors that others kept busy: known is what our children that still run have used, in seconds.
+// others is the processors that others kept busy: known is what our children that still run have
+// used, in seconds.
 func (w stopwatch) others(known float64) float64 {
 	wall := time.Since(w.start).Seconds()
 	return max(0, machineCPU()-w.busy-w.ours()-known) / wall
@@ -39,7 +40,8 @@ func machineCPU() (busy float64) {
 	}
 	line, _, _ := strings.Cut(string(data), "\n")
 	var user, nice, system, idle, iowait, irq, softirq, steal float64
-	fmt.Sscanf(line, "cpu %f %f %f %f %f %f %f %f", &user, &nice, &system, &idle, &iowait, &irq, &softirq, &steal)
+	fmt.Sscanf(line, "cpu %f %f %f %f %f %f %f %f", &user, &nice, &system, &idle,
+		&iowait, &irq, &softirq, &steal)
 	const ticks = 100 // USER_HZ
 	return (user + nice + system + irq + softirq + steal) / ticks
 }

@@ -19,7 +19,8 @@ func paste(text, tables string) (string, error) {
 	before, rest, ok := strings.Cut(text, tablesBegin)
 	_, after, ended := strings.Cut(rest, tablesEnd)
 	if !ok || !ended {
-		return "", fmt.Errorf("no %q followed by %q", strings.TrimSpace(tablesBegin), strings.TrimSpace(tablesEnd))
+		return "", fmt.Errorf("no %q followed by %q", strings.TrimSpace(tablesBegin),
+			strings.TrimSpace(tablesEnd))
 	}
 	return before + tablesBegin + "\n" + tables + "\n" + tablesEnd + after, nil
 }

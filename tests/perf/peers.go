@@ -69,7 +69,8 @@ func fd(dispatch, gso string) end {
 	return end{Stack: stackGvisor, Link: linkFD, Dispatch: dispatch, GSO: gso}
 }
 
-// peers are all configurations. The first of each plumbing is the kernel's own stack, if there is one.
+// peers are all configurations. The first of each plumbing is the kernel's own stack, if there is
+// one.
 func peers() []*peer {
 	kernel, ours := end{Stack: stackKernel}, end{Stack: stackOurs, Link: linkSim, Queues: 1}
 	gso := fd("recvmmsg", "host")

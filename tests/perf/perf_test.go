@@ -17,7 +17,8 @@ import (
 )
 
 func TestParsePrograms(t *testing.T) {
-	wrk, err := parseWrk("Running 2s test\n  1 threads\n" + `{"requests":3000,"micros":1500000,"errors":2,"p50":10,"p99":90,"p999":400}` + "\n")
+	wrk, err := parseWrk("Running 2s test\n  1 threads\n" +
+		`{"requests":3000,"micros":1500000,"errors":2,"p50":10,"p99":90,"p999":400}` + "\n")
 	if err != nil || wrk["rate"] != 2000 || wrk["p999"] != 400 || wrk["errors"] != 2 {
 		t.Errorf("wrk: %v, %v", wrk, err)
 	}
@@ -25,7 +26,8 @@ func TestParsePrograms(t *testing.T) {
 		t.Error("wrk without a summary: no error")
 	}
 	fields := map[string]*regexp.Regexp{"lost": regexp.MustCompile(`lost:\s+(\d+)`)}
-	if m, err := parse("  Queries lost:         17 (0.1%)\n", fields); err != nil || m["lost"] != 17 {
+	if m, err := parse("  Queries lost:         17 (0.1%)\n", fields); err != nil ||
+		m["lost"] != 17 {
 		t.Errorf("dnsperf: %v, %v", m, err)
 	}
 	if _, err := parse("nothing", fields); err == nil {
@@ -65,7 +67,8 @@ func TestRatioMarksWhoIsBetter(t *testing.T) {
 		ratio float64
 		less  bool
 		want  string
-	}{{2, false, "2.00 +"}, {0.5, false, "0.50 -"}, {2, true, "2.00 -"}, {0.5, true, "0.50 +"}, {1, true, "1.00"}} {
+	}{{2, false, "2.00 +"}, {0.5, false, "0.50 -"}, {2, true, "2.00 -"},
+		{0.5, true, "0.50 +"}, {1, true, "1.00"}} {
 		if got := ratioCell(spread{median: tt.ratio}, true, tt.less); got != tt.want {
 			t.Errorf("%v, less is better %v: %q, want %q", tt.ratio, tt.less, got, tt.want)
 		}
@@ -79,11 +82,13 @@ func TestModelShare(t *testing.T) {
 		for _, name := range stack {
 			f := &profile.Function{ID: uint64(len(lines) + 1), Name: name}
 			lines = append(lines, f)
-			s.Location = append(s.Location, &profile.Location{ID: f.ID, Line: []profile.Line{{Function: f}}})
+			s.Location = append(s.Location,
+				&profile.Location{ID: f.ID, Line: []profile.Line{{Function: f}}})
 		}
 		return s
 	}
-	p := &profile.Profile{SampleType: []*profile.ValueType{{Type: "samples", Unit: "count"}, {Type: "cpu", Unit: "nanoseconds"}}}
+	p := &profile.Profile{SampleType: []*profile.ValueType{{Type: "samples", Unit: "count"},
+		{Type: "cpu", Unit: "nanoseconds"}}}
 	p.Sample = []*profile.Sample{
 		sample(3, "syscall.write", modelPath+"(*fdWire).send", "dv.(*TxQueue).Flush"),
 		sample(1, "dv.(*RxQueue).Poll"),
@@ -100,7 +105,8 @@ func TestModelShare(t *testing.T) {
 	if err != nil || math.Abs(share-0.75) > 1e-9 || samples != 4 {
 		t.Errorf("share %v of %v samples, %v", share, samples, err)
 	}
-	for relays, want := range map[bool]float64{false: 0.75, true: 0.8} { // all but a fifth, where the server's kernel works
+	// all but a fifth, where the server's kernel works
+	for relays, want := range map[bool]float64{false: 0.75, true: 0.8} {
 		m := meter{relays: relays}
 		p.Sample = append(p.Sample[:2:2], sample(1, "unix.Write", relayServer, "main.carry"))
 		if !relays {
@@ -177,7 +183,8 @@ func TestChartIsXML(t *testing.T) {
 }
 
 func TestFlags(t *testing.T) {
-	if f, err := parseFlags([]string{"-quick"}, io.Discard); err != nil || !f.quick || f.rounds != 3 {
+	if f, err := parseFlags([]string{"-quick"}, io.Discard); err != nil ||
+		!f.quick || f.rounds != 3 {
 		t.Errorf("%+v, %v", f, err)
 	}
 	if _, err := parseFlags([]string{"-only", "("}, io.Discard); err == nil {
@@ -196,7 +203,8 @@ func TestPairs(t *testing.T) {
 	}
 	for _, e := range []end{
 		{Stack: stackGvisor, Link: linkPipe}, {Stack: stackGvisor, Link: linkInline},
-		{Stack: stackOurs, Link: linkSim, Queues: 1}, {Stack: stackOurs, Link: linkSim, Queues: 2, Carry: true},
+		{Stack: stackOurs, Link: linkSim, Queues: 1},
+		{Stack: stackOurs, Link: linkSim, Queues: 2, Carry: true},
 	} {
 		t.Run(e.Link, func(t *testing.T) {
 			server, client, err := openPair(e)
@@ -208,8 +216,10 @@ func TestPairs(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, l := range []load{
-				{Kind: "up", Flows: 2}, {Kind: "down", Flows: 2}, {Kind: "http", Flows: 3}, {Kind: "paced", Flows: 3, Rate: 1000},
-				{Kind: "rtt"}, {Kind: "udp up", Size: 64}, {Kind: "udp down", Size: 64}, {Kind: "udp echo", Size: 64, Flows: 2},
+				{Kind: "up", Flows: 2}, {Kind: "down", Flows: 2}, {Kind: "http", Flows: 3},
+				{Kind: "paced", Flows: 3, Rate: 1000},
+				{Kind: "rtt"}, {Kind: "udp up", Size: 64}, {Kind: "udp down", Size: 64},
+				{Kind: "udp echo", Size: 64, Flows: 2},
 				{Kind: "idle", Flows: 100},
 			} {
 				if err := runs(l, client); err != nil {
@@ -223,7 +233,8 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// runs runs a load for a moment, and for longer on a machine on which a moment is too short for anything to get through.
+// runs runs a load for a moment, and for longer on a machine on which a moment is too short for
+// anything to get through.
 func runs(l load, h host) (err error) {
 	for l.Seconds = 0.05; l.Seconds < 10; l.Seconds *= 10 {
 		var m metrics

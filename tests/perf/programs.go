@@ -37,7 +37,8 @@ func writeFiles(dir string) (f files, err error) {
 	for _, w := range []struct {
 		at         *string
 		name, text string
-	}{{&f.script, "report.lua", report}, {&f.queries, "queries", "www.example A\n"}, {&f.zone, "example.zone", zoneText}} {
+	}{{&f.script, "report.lua", report}, {&f.queries, "queries", "www.example A\n"},
+		{&f.zone, "example.zone", zoneText}} {
 		*w.at = filepath.Join(dir, w.name)
 		if err := os.WriteFile(*w.at, []byte(w.text), 0o644); err != nil {
 			return f, err
@@ -61,8 +62,10 @@ func program(ctx context.Context, at *lab.Net, name string, args ...string) (str
 }
 
 // wrk asks for the page on conns connections for whole seconds.
-func wrk(ctx context.Context, at *lab.Net, script string, seconds, conns int, headers ...string) (metrics, error) {
-	args := []string{"-t1", "-c" + strconv.Itoa(conns), fmt.Sprintf("-d%ds", seconds), "--timeout", "2s", "-s", script}
+func wrk(ctx context.Context, at *lab.Net, script string, seconds, conns int,
+	headers ...string) (metrics, error) {
+	args := []string{"-t1", "-c" + strconv.Itoa(conns), fmt.Sprintf("-d%ds", seconds),
+		"--timeout", "2s", "-s", script}
 	for _, h := range headers {
 		args = append(args, "-H", h)
 	}
@@ -85,24 +88,29 @@ func parseWrk(out string) (metrics, error) {
 
 // dnsperf keeps 100 queries under way.
 func dnsperf(ctx context.Context, at *lab.Net, queries string, seconds int) (metrics, error) {
-	out, err := program(ctx, at, "dnsperf", "-s", serverPrefix.Addr().String(), "-d", queries, "-l", strconv.Itoa(seconds), "-c", "4", "-q", "100", "-t", "1")
+	out, err := program(ctx, at, "dnsperf", "-s", serverPrefix.Addr().String(), "-d", queries, "-l",
+		strconv.Itoa(seconds), "-c", "4", "-q", "100", "-t", "1")
 	if err != nil {
 		return nil, err
 	}
 	return parse(out, map[string]*regexp.Regexp{
-		"sent": regexp.MustCompile(`Queries sent:\s+(\d+)`), "lost": regexp.MustCompile(`Queries lost:\s+(\d+)`),
-		"rate": regexp.MustCompile(`Queries per second:\s+([\d.]+)`), "latency": regexp.MustCompile(`Average Latency \(s\):\s+([\d.]+)`),
+		"sent":    regexp.MustCompile(`Queries sent:\s+(\d+)`),
+		"lost":    regexp.MustCompile(`Queries lost:\s+(\d+)`),
+		"rate":    regexp.MustCompile(`Queries per second:\s+([\d.]+)`),
+		"latency": regexp.MustCompile(`Average Latency \(s\):\s+([\d.]+)`),
 	})
 }
 
 // ping sends count echo requests, each as soon as the one before is answered.
 func ping(ctx context.Context, at *lab.Net, count int) (metrics, error) {
-	out, err := program(ctx, at, "ping", "-q", "-f", "-c", strconv.Itoa(count), "-w", "3", serverPrefix.Addr().String())
+	out, err := program(ctx, at, "ping", "-q", "-f", "-c", strconv.Itoa(count), "-w", "3",
+		serverPrefix.Addr().String())
 	if err != nil {
 		return nil, err
 	}
 	return parse(out, map[string]*regexp.Regexp{
-		"avg": regexp.MustCompile(`rtt min/avg/max/mdev = [\d.]+/([\d.]+)/`), "max": regexp.MustCompile(`rtt min/avg/max/mdev = [\d.]+/[\d.]+/([\d.]+)/`),
+		"avg":      regexp.MustCompile(`rtt min/avg/max/mdev = [\d.]+/([\d.]+)/`),
+		"max":      regexp.MustCompile(`rtt min/avg/max/mdev = [\d.]+/[\d.]+/([\d.]+)/`),
 		"received": regexp.MustCompile(`(\d+) received`),
 	})
 }

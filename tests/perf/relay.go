@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// relay makes a TAP in this namespace and one in the namespace of that path, and carries frames between them: what a
-// kernel stack pays when its cable is a process, as ours is.
+// relay makes a TAP in this namespace and one in the namespace of that path, and carries frames
+// between them: what a kernel stack pays when its cable is a process, as ours is.
 func relay(path string) error {
 	here, err := vnetTAP()
 	if err != nil {
@@ -59,7 +59,8 @@ func vnetTAP() (int, error) {
 		return 0, err
 	}
 	ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
-	return fd, errors.Join(unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr), unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, tunOffloads))
+	return fd, errors.Join(unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr),
+		unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, tunOffloads))
 }
 
 // carry copies frames until an interface disappears. Its reads block: it needs no poller.
@@ -67,7 +68,8 @@ func carry(from int, to func(frame []byte)) {
 	buf := make([]byte, 68<<10)
 	for {
 		n, err := unix.Read(from, buf)
-		if err != nil && !errors.Is(err, unix.EIO) && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
+		if err != nil && !errors.Is(err, unix.EIO) && !errors.Is(err, unix.EINTR) &&
+			!errors.Is(err, unix.EAGAIN) {
 			return
 		}
 		if n > 0 {
@@ -76,7 +78,8 @@ func carry(from int, to func(frame []byte)) {
 	}
 }
 
-// relayServer is the function in which the server's kernel takes a frame: the write goes on into its TCP, up to the socket.
+// relayServer is the function in which the server's kernel takes a frame: the write goes on into
+// its TCP, up to the socket.
 const relayServer = "main.toServer"
 
 func toServer(fd int, frame []byte) {

@@ -63,7 +63,8 @@ func thisMachine() machine {
 }
 
 func (r *results) add(p *peer) {
-	r.Peers = append(r.Peers, &column{p.Name, p.About, p.Plumbing, map[string][]float64{}, map[string]metrics{}, p.ours(), p.group()})
+	r.Peers = append(r.Peers, &column{p.Name, p.About, p.Plumbing, map[string][]float64{},
+		map[string]metrics{}, p.ours(), p.group()})
 }
 
 func (r *results) column(name string) *column {
@@ -136,7 +137,8 @@ func spreadOf(values []float64) (s spread, ok bool) {
 // of is a column's spread of a quantity.
 func (c *column) of(key string) (spread, bool) { return spreadOf(c.Samples[key]) }
 
-// ratio is the median of a's samples over b's, round by round where both have one: noise that lasts hits both.
+// ratio is the median of a's samples over b's, round by round where both have one: noise that lasts
+// hits both.
 func ratio(a, b *column, key string) (spread, bool) {
 	x, y := a.Samples[key], b.Samples[key]
 	var rs []float64

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// noisy is how many processors others may keep busy before a sample is taken again, if there is time.
+	// noisy is how many processors others may keep busy before a sample is taken again, if there is
+	// time.
 	noisy   = 0.3
 	retries = 1
 	// extraRounds is how many rounds the peers that are extra take part in.
@@ -129,7 +130,8 @@ func (r *session) rounds(ctx context.Context) {
 		}
 		r.results.Rounds = round + 1
 		last = time.Since(start) - before
-		fmt.Fprintf(r.log, "perf: round %d done after %s\n", round+1, time.Since(start).Round(time.Second))
+		fmt.Fprintf(r.log, "perf: round %d done after %s\n", round+1,
+			time.Since(start).Round(time.Second))
 	}
 }
 
@@ -137,7 +139,8 @@ func (r *session) skips(b *bench, round int) bool {
 	return r.flags.quick && !b.quick || b.once && round > 0 || !r.flags.loads.MatchString(b.name)
 }
 
-// sample runs one bench on one arena, again if others used the machine meanwhile, and keeps the quieter one.
+// sample runs one bench on one arena, again if others used the machine meanwhile, and keeps the
+// quieter one.
 func (r *session) sample(ctx context.Context, a *arena, b bench, round int) {
 	var best *sample
 	for range 1 + retries {

@@ -41,7 +41,8 @@ func (s *services) snapshot() counts {
 	if s == nil {
 		return counts{}
 	}
-	c := counts{float64(s.received.Load()), float64(s.datagrams.Load()), float64(s.sent.Load()), float64(s.failed.Load()), nil}
+	c := counts{float64(s.received.Load()), float64(s.datagrams.Load()), float64(s.sent.Load()),
+		float64(s.failed.Load()), nil}
 	if h, ok := s.host.(counting); ok {
 		c.more = h.counters()
 	}
@@ -57,7 +58,8 @@ func startServices(h host, zone string) (*services, error) {
 	}
 	web := &http.Server{Handler: http.HandlerFunc(kilobyte)}
 	for port, serve := range map[int]func(net.Listener) error{
-		portHTTP: web.Serve, portSink: each(s.sink), portSource: each(s.source), portEcho: each(s.echo),
+		portHTTP: web.Serve, portSink: each(s.sink),
+		portSource: each(s.source), portEcho: each(s.echo),
 	} {
 		ln, err := h.Listen(port)
 		if err != nil {
@@ -65,7 +67,8 @@ func startServices(h host, zone string) (*services, error) {
 		}
 		go serve(ln)
 	}
-	for port, serve := range map[int]func(net.PacketConn) error{portDNS: dns.ServeUDP, portEcho: s.echoUDP, portUDP: s.udp} {
+	for port, serve := range map[int]func(net.PacketConn) error{portDNS: dns.ServeUDP,
+		portEcho: s.echoUDP, portUDP: s.udp} {
 		conn, err := h.ListenUDP(port)
 		if err != nil {
 			return nil, fmt.Errorf("listen on UDP port %d: %w", port, err)
@@ -159,7 +162,8 @@ type udpBurst struct{ size, millis int }
 const burstMark = 0xb5
 
 func (b udpBurst) encode() []byte {
-	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32([]byte{burstMark, burstMark}, uint32(b.size)), uint32(b.millis))
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32([]byte{burstMark, burstMark},
+		uint32(b.size)), uint32(b.millis))
 }
 
 // udp counts datagrams, and sends some when asked to.
@@ -171,7 +175,8 @@ func (s *services) udp(conn net.PacketConn) error {
 			return err
 		}
 		if n == 10 && buf[0] == burstMark && buf[1] == burstMark {
-			s.burst(conn, from, int(binary.BigEndian.Uint32(buf[2:])), int(binary.BigEndian.Uint32(buf[6:])))
+			s.burst(conn, from, int(binary.BigEndian.Uint32(buf[2:])),
+				int(binary.BigEndian.Uint32(buf[6:])))
 			continue
 		}
 		s.datagrams.Add(1)

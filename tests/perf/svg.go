@@ -17,7 +17,8 @@ const (
 	perRow     = 2
 )
 
-// chart draws one panel of bars per main quantity, with whiskers from the lowest to the highest sample.
+// chart draws one panel of bars per main quantity, with whiskers from the lowest to the highest
+// sample.
 func chart(r *results) string {
 	var b strings.Builder
 	x, y, rowHeight, n, bottom := 0, 60, 0, 0, 0
@@ -61,7 +62,8 @@ func panel(b *strings.Builder, q quantity, columns []*column, x, y int) int {
 	if q.Less {
 		better = "less is better"
 	}
-	fmt.Fprintf(b, `<text x="%d" y="%d" font-weight="bold">%s, %s (%s)</text>`+"\n", x+10, y, html.EscapeString(q.Title), q.Unit, better)
+	fmt.Fprintf(b, `<text x="%d" y="%d" font-weight="bold">%s, %s (%s)</text>`+"\n", x+10, y,
+		html.EscapeString(q.Title), q.Unit, better)
 	top := 0.0
 	for _, c := range columns {
 		s, _ := c.of(q.Key)
@@ -89,8 +91,12 @@ func bar(b *strings.Builder, q quantity, c *column, s spread, x, y int, top floa
 	}
 	px := func(v float64) float64 { return v / top * plotWidth }
 	left, middle := float64(x+labelWidth), float64(y)+barHeight/2
-	fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="end">%s</text>`, x+labelWidth-5, y+barHeight-3, html.EscapeString(c.Name))
-	fmt.Fprintf(b, `<rect class="%s" x="%.1f" y="%d" width="%.1f" height="%d"/>`, class, left, y, px(s.median), barHeight)
-	fmt.Fprintf(b, `<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f"/>`, left+px(s.low), left+px(s.high), middle, middle)
-	fmt.Fprintf(b, `<text x="%.1f" y="%d">%.*f</text>`+"\n", left+px(s.high)+5, y+barHeight-3, q.Digits, s.median)
+	fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="end">%s</text>`, x+labelWidth-5, y+barHeight-3,
+		html.EscapeString(c.Name))
+	fmt.Fprintf(b, `<rect class="%s" x="%.1f" y="%d" width="%.1f" height="%d"/>`, class, left,
+		y, px(s.median), barHeight)
+	fmt.Fprintf(b, `<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f"/>`, left+px(s.low),
+		left+px(s.high), middle, middle)
+	fmt.Fprintf(b, `<text x="%.1f" y="%d">%.*f</text>`+"\n", left+px(s.high)+5,
+		y+barHeight-3, q.Digits, s.median)
 }

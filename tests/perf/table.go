@@ -11,8 +11,10 @@ import (
 // print writes the tables: values, then ratios.
 func (r *results) print(w io.Writer) {
 	noise, _ := spreadOf(r.Noise)
-	fmt.Fprintf(w, "%s, %d CPUs (%s), linux %s, %s, %d rounds in %.0f s; others kept %.2f [%.2f..%.2f] CPUs busy\n",
-		r.Date.Format("2006-01-02 15:04"), r.Machine.CPUs, r.Machine.CPU, r.Machine.Kernel, r.Machine.Go, r.Rounds, r.Seconds,
+	fmt.Fprintf(w,
+		"%s, %d CPUs (%s), linux %s, %s, %d rounds in %.0f s; others kept %.2f [%.2f..%.2f] CPUs busy\n",
+		r.Date.Format("2006-01-02 15:04"), r.Machine.CPUs, r.Machine.CPU, r.Machine.Kernel,
+		r.Machine.Go, r.Rounds, r.Seconds,
 		noise.median, noise.low, noise.high)
 	for _, group := range groups {
 		if columns := r.where(group); len(columns) > 0 {

@@ -17,8 +17,10 @@ import (
 
 // usage is what a process used between begin and end.
 type usage struct {
-	Wall, CPU    float64 // seconds
-	Model        float64 // seconds of CPU in the software NIC and the wire under it, by profile; of a relay: all but what the server's kernel did in it
+	Wall, CPU float64 // seconds
+	// seconds of CPU in the software NIC and the wire under it, by profile; of a relay: all but
+	// what the server's kernel did in it
+	Model        float64
 	Received     float64 // bytes that the TCP sink took
 	Datagrams    float64 // that the UDP sink took
 	Samples      float64 // of the profile
@@ -92,11 +94,12 @@ func (m *meter) modelShare() (share, samples float64, err error) {
 		share, samples, err = shareOf(m.profile.Bytes(), relayServer)
 		return 1 - share, samples, err
 	}
-	return shareOf(m.profile.Bytes(), modelPath) // it never calls into a stack: it writes rings and events
+	// it never calls into a stack: it writes rings and events
+	return shareOf(m.profile.Bytes(), modelPath)
 }
 
-// shareOf is the part of a CPU profile that was spent in functions whose names begin so or in what they called, and how many
-// samples there are.
+// shareOf is the part of a CPU profile that was spent in functions whose names begin so or in what
+// they called, and how many samples there are.
 func shareOf(data []byte, prefix string) (share, samples float64, err error) {
 	p, err := profile.ParseData(data)
 	if err != nil || len(p.Sample) == 0 {
@@ -131,7 +134,8 @@ func memory() metrics {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return metrics{
-		"heap": float64(m.HeapAlloc), "stack": float64(m.StackInuse), "rss": procStatus("VmRSS:") * 1024,
+		"heap": float64(m.HeapAlloc), "stack": float64(m.StackInuse),
+		"rss":        procStatus("VmRSS:") * 1024,
 		"goroutines": float64(runtime.NumGoroutine()),
 	}
 }

@@ -22,8 +22,8 @@ type difference struct {
 	reason            string // "": it should not
 }
 
-// repeats is how often a test that ended differently is run again by itself, on both sides, before it counts: some of
-// Go's own tests fail now and then on a busy machine.
+// repeats is how often a test that ended differently is run again by itself, on both sides, before
+// it counts: some of Go's own tests fail now and then on a busy machine.
 const repeats = 2
 
 // compare runs a suite on both sides.
@@ -41,7 +41,8 @@ func (w *workshop) compare(s *suite, reasons map[string]string) (*comparison, er
 			return nil, err
 		}
 		c.side[side] = r
-		if err := w.write("log-"+strings.ReplaceAll(s.name, "/", "-")+"-"+side, []byte(log)); err != nil {
+		if err := w.write("log-"+strings.ReplaceAll(s.name, "/", "-")+"-"+side,
+			[]byte(log)); err != nil {
 			return nil, err
 		}
 	}
@@ -87,7 +88,8 @@ func (w *workshop) settle(c *comparison, s *suite, test string, reasons map[stri
 	return nil
 }
 
-// neither lists the tests that pass on neither side, though nothing skips them: they do not say anything.
+// neither lists the tests that pass on neither side, though nothing skips them: they do not say
+// anything.
 func (c *comparison) neither() (list []string) {
 	for test, h := range c.side[host] {
 		o := c.side[onSlice][test]
@@ -124,7 +126,8 @@ func report(out io.Writer, all []*comparison, reasons map[string]string, short b
 				wrong++
 			}
 			needed[c.suite+" "+d.test] = true
-			fmt.Fprintf(out, "%s %s: host %s, slice %s. %s\n", c.suite, d.test, d.host, d.slice, why)
+			fmt.Fprintf(out, "%s %s: host %s, slice %s. %s\n", c.suite,
+				d.test, d.host, d.slice, why)
 		}
 	}
 	for name := range reasons {
@@ -139,7 +142,8 @@ func report(out io.Writer, all []*comparison, reasons map[string]string, short b
 	return nil
 }
 
-// readReasons reads the list of tests that differ by design: "package Test: reason", and lines that begin with #.
+// readReasons reads the list of tests that differ by design: "package Test: reason", and lines that
+// begin with #.
 func readReasons(file string) (map[string]string, error) {
 	f, err := os.Open(file)
 	if err != nil {

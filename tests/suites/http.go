@@ -10,8 +10,9 @@ import (
 const (
 	listenLine = "func Listen(network, address string) (Listener, error) {"
 	listenHook = "\tif SuiteListen != nil {\n\t\tif l, err, ours := SuiteListen(network, address); ours {\n\t\t\treturn l, err\n\t\t}\n\t}"
-	dialLine   = "\tla := sd.LocalAddr" // in dialSingle, after the name was looked up and the trace begun
-	dialHook   = "\tif SuiteDial != nil {\n\t\tif c, err, ours := SuiteDial(ctx, sd.network, ra.String()); ours {\n\t\t\treturn c, err\n\t\t}\n\t}"
+	// in dialSingle, after the name was looked up and the trace begun
+	dialLine = "\tla := sd.LocalAddr"
+	dialHook = "\tif SuiteDial != nil {\n\t\tif c, err, ours := SuiteDial(ctx, sd.network, ra.String()); ours {\n\t\t\treturn c, err\n\t\t}\n\t}"
 
 	hooks = `package net
 

@@ -66,7 +66,8 @@ func run(out io.Writer, short, keep bool) error {
 	return report(out, all, reasons, short)
 }
 
-// open finds the repository and GOROOT, and makes the module: the requirements of this one, and this one.
+// open finds the repository and GOROOT, and makes the module: the requirements of this one, and
+// this one.
 func (w *workshop) open() error {
 	mod, err := output("go", "env", "GOMOD")
 	if err != nil {
@@ -82,7 +83,8 @@ func (w *workshop) open() error {
 	}
 	_, rest, _ := strings.Cut(string(text), "\n")
 	const us = "github.com/rdma-netstack/rdma-netstack"
-	text = []byte("module suites\n" + rest + "\nrequire " + us + " v0.0.0\nreplace " + us + " => " + w.repo + "\n")
+	text = []byte("module suites\n" + rest + "\nrequire " + us + " v0.0.0\nreplace " +
+		us + " => " + w.repo + "\n")
 	if err := w.write("go.mod", text); err != nil {
 		return err
 	}

@@ -58,8 +58,8 @@ func (w *workshop) netSuite() (*suite, error) {
 // word finds identifiers, and some words in comments.
 var word = regexp.MustCompile(`[A-Za-z_][A-Za-z0-9_]*`)
 
-// insidesUsed are the unexported names of package net that its tests may use. Variables are not among
-// them: they are hooks, and mean something to package net only.
+// insidesUsed are the unexported names of package net that its tests may use. Variables are not
+// among them: they are hooks, and mean something to package net only.
 func (w *workshop) insidesUsed(all map[string]kind, files []string) (map[string]kind, error) {
 	used := map[string]kind{}
 	for _, name := range files {
@@ -84,8 +84,8 @@ func (w *workshop) exportInsides(insides map[string]kind) error {
 	return w.replace("net/suites_insides.go", b.Bytes())
 }
 
-// writeNames makes the package that the tests are compiled in: for each side a file with what differs, and
-// one with the rest.
+// writeNames makes the package that the tests are compiled in: for each side a file with what
+// differs, and one with the rest.
 func (w *workshop) writeNames(all, insides map[string]kind) error {
 	dir := filepath.Join(w.repo, "tests", "suites", "slice")
 	ours, err := names(dir, []string{"net.go", "funcs.go"})
@@ -107,7 +107,8 @@ func (w *workshop) writeNames(all, insides map[string]kind) error {
 	fmt.Fprintf(files["names.go"], "package net\n\nimport was %q\n\n", "net")
 	handOn(files["names.go"], "was", rest, same, same)
 	handOn(files["names.go"], "was", insides, same, exported)
-	fmt.Fprintf(files["names_host.go"], "//go:build host\n\npackage net\n\nimport was %q\n\n", "net")
+	fmt.Fprintf(files["names_host.go"], "//go:build host\n\npackage net\n\nimport was %q\n\n",
+		"net")
 	handOn(files["names_host.go"], "was", differ, same, same)
 	fmt.Fprintf(files["names_slice.go"], "//go:build slice\n\npackage net\n\nimport was %q\n\n",
 		"github.com/rdma-netstack/rdma-netstack/tests/suites/slice")

@@ -24,7 +24,8 @@ func (w *workshop) build(pkg, tags, binary string) (errorsAt []string, err error
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command("go", "test", "-c", "-vet=off", "-mod=mod", "-overlay", overlay, "-gcflags=-e", "-tags", tags, "-o", binary, "./"+pkg)
+	cmd := exec.Command("go", "test", "-c", "-vet=off", "-mod=mod", "-overlay", overlay,
+		"-gcflags=-e", "-tags", tags, "-o", binary, "./"+pkg)
 	cmd.Dir, cmd.Env = w.dir, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
 	out, err := cmd.CombinedOutput()
 	if err == nil {
@@ -88,8 +89,8 @@ func (w *workshop) takeOut(wrong []string) error {
 	return nil
 }
 
-// blank takes out of a file the declarations that cover these lines: functions, types, and variables
-// with their whole group.
+// blank takes out of a file the declarations that cover these lines: functions, types, and
+// variables with their whole group.
 func blank(name string, text []byte, lines []int) ([]byte, error) {
 	fset := token.NewFileSet()
 	f, err := parser.ParseFile(fset, name, text, parser.ParseComments)
@@ -110,7 +111,8 @@ func blank(name string, text []byte, lines []int) ([]byte, error) {
 	return text, nil
 }
 
-// covering is the declaration at a line, or in a group of imports or variables the one of the group.
+// covering is the declaration at a line, or in a group of imports or variables the one of the
+// group.
 func covering(fset *token.FileSet, f *ast.File, line int) ast.Node {
 	covers := func(n ast.Node) bool {
 		return fset.Position(n.Pos()).Line <= line && line <= fset.Position(n.End()).Line

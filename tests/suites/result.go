@@ -46,9 +46,9 @@ var began = regexp.MustCompile(`^\x16?=== RUN   (Test[^\s/]*)$`)
 
 var outcomes = map[string]string{"PASS": passed, "FAIL": failed, "SKIP": skipped}
 
-// runAll runs all tests of one side. When the process ends early, with the panic of a test, the tests that
-// were under way count as crashed, and it goes on with the rest. Those in apart are run first, one by one:
-// they are known to end the process, or to wait for ever.
+// runAll runs all tests of one side. When the process ends early, with the panic of a test, the
+// tests that were under way count as crashed, and it goes on with the rest. Those in apart are run
+// first, one by one: they are known to end the process, or to wait for ever.
 func (w *workshop) runAll(s *suite, side string, apart []string) (results, string, error) {
 	all := results{}
 	for _, test := range apart {
@@ -74,7 +74,8 @@ func (w *workshop) runAll(s *suite, side string, apart []string) (results, strin
 			all[test] = crashed
 		}
 	}
-	return nil, "", fmt.Errorf("%s on the %s: ends before any test does:\n%s", s.name, side, tail(log.String()))
+	return nil, "", fmt.Errorf("%s on the %s: ends before any test does:\n%s",
+		s.name, side, tail(log.String()))
 }
 
 // runSome runs one test in a process of its own.
@@ -92,7 +93,8 @@ func (w *workshop) runSome(s *suite, side, test string) (string, error) {
 }
 
 // runOnce runs the binary and reports whether it came to its end.
-func (w *workshop) runOnce(s *suite, side string, limit time.Duration, args ...string) (out []byte, ended bool, err error) {
+func (w *workshop) runOnce(s *suite, side string, limit time.Duration,
+	args ...string) (out []byte, ended bool, err error) {
 	args = append([]string{"-test.v=test2json", "-test.timeout", limit.String()}, args...)
 	if w.short {
 		args = append(args, "-test.short")

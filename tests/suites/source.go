@@ -36,12 +36,13 @@ const (
 	isVar   kind = "var"
 )
 
-// names maps the names that the files of a package declare to their kinds. Generic functions and types
-// are left out: they cannot be handed on by an assignment.
+// names maps the names that the files of a package declare to their kinds. Generic functions and
+// types are left out: they cannot be handed on by an assignment.
 func names(dir string, files []string) (map[string]kind, error) {
 	out := map[string]kind{}
 	for _, name := range files {
-		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(dir, name), nil, parser.SkipObjectResolution)
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(dir, name), nil,
+			parser.SkipObjectResolution)
 		if err != nil {
 			return nil, err
 		}
@@ -54,7 +55,8 @@ func names(dir string, files []string) (map[string]kind, error) {
 
 func declared(d ast.Decl, out map[string]kind) {
 	if fn, ok := d.(*ast.FuncDecl); ok {
-		if fn.Recv == nil && fn.Type.TypeParams == nil && fn.Name.Name != "init" && fn.Name.Name != "_" {
+		if fn.Recv == nil && fn.Type.TypeParams == nil &&
+			fn.Name.Name != "init" && fn.Name.Name != "_" {
 			out[fn.Name.Name] = isFunc
 		}
 		return
@@ -76,8 +78,8 @@ func declared(d ast.Decl, out map[string]kind) {
 	}
 }
 
-// handOn writes declarations by which a package has names of another. rename makes the name that the
-// other has it by.
+// handOn writes declarations by which a package has names of another. rename makes the name that
+// the other has it by.
 func handOn(b *bytes.Buffer, from string, list map[string]kind, own, theirs func(string) string) {
 	var sorted []string
 	for n := range list {
@@ -100,7 +102,8 @@ func handOn(b *bytes.Buffer, from string, list map[string]kind, own, theirs func
 func same(name string) string     { return name }
 func exported(name string) string { return "Suite_" + name }
 
-// reexport makes a package of GOROOT that anybody may import of an internal one, and returns its path.
+// reexport makes a package of GOROOT that anybody may import of an internal one, and returns its
+// path.
 func (w *workshop) reexport(path string) (string, error) {
 	p, err := w.standard(path)
 	if err != nil {
@@ -121,14 +124,16 @@ func (w *workshop) reexport(path string) (string, error) {
 	if len(all) == 0 {
 		b.WriteString("var _ = was.X\n")
 	}
-	parent, rest, _ := strings.Cut("/"+path, "/internal/") // only what is below the parent may import it
+	// only what is below the parent may import it
+	parent, rest, _ := strings.Cut("/"+path, "/internal/")
 	open := strings.TrimPrefix(parent+"/suites/"+strings.ReplaceAll(rest, "/", "-"), "/")
 	return open, w.replace(open+"/reexport.go", b.Bytes())
 }
 
-// takeTests copies tests from GOROOT into a package of the module, with imports of internal packages
-// led to their re-exports. edit may change a file's text.
-func (w *workshop) takeTests(from string, files []string, to string, edit func(name, text string) (string, error)) error {
+// takeTests copies tests from GOROOT into a package of the module, with imports of internal
+// packages led to their re-exports. edit may change a file's text.
+func (w *workshop) takeTests(from string, files []string, to string,
+	edit func(name, text string) (string, error)) error {
 	for _, name := range files {
 		text, err := os.ReadFile(filepath.Join(from, name))
 		if err != nil {
@@ -177,7 +182,8 @@ func (w *workshop) openImports(name, text string) (string, error) {
 // insert puts text behind a line that a file must have exactly once.
 func insert(text, line, more string) (string, error) {
 	if n := strings.Count(text, line+"\n"); n != 1 {
-		return "", fmt.Errorf("%d lines %q, want one: this Go is not one that suites knows", n, line)
+		return "", fmt.Errorf("%d lines %q, want one: this Go is not one that suites knows", n,
+			line)
 	}
 	return strings.Replace(text, line+"\n", line+"\n"+more+"\n", 1), nil
 }

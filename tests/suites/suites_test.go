@@ -37,7 +37,8 @@ func TestBlank(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if s := string(got); strings.Contains(s, tt.gone) || !strings.Contains(s, tt.left) || strings.Count(s, "\n") != strings.Count(text, "\n") {
+			if s := string(got); strings.Contains(s, tt.gone) || !strings.Contains(s, tt.left) ||
+				strings.Count(s, "\n") != strings.Count(text, "\n") {
 				t.Errorf("left:\n%s", s)
 			}
 		})
@@ -49,7 +50,8 @@ func TestBlank(t *testing.T) {
 
 func TestReport(t *testing.T) {
 	one := func(h, s string) []*comparison {
-		c := &comparison{suite: "net", side: map[string]results{host: {"TestA": h}, onSlice: {"TestA": s}}}
+		c := &comparison{suite: "net",
+			side: map[string]results{host: {"TestA": h}, onSlice: {"TestA": s}}}
 		if h != s {
 			c.differ = []difference{{test: "TestA", host: h, slice: s}}
 		}
@@ -73,7 +75,8 @@ func TestReport(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var out strings.Builder
-			if err := report(&out, tt.all, tt.reasons, false); !errors.Is(err, tt.want) || !strings.Contains(out.String(), tt.says) {
+			if err := report(&out, tt.all, tt.reasons, false); !errors.Is(err, tt.want) ||
+				!strings.Contains(out.String(), tt.says) {
 				t.Errorf("error %v, want %v; it says:\n%s", err, tt.want, out.String())
 			}
 		})
@@ -85,7 +88,8 @@ func TestReasons(t *testing.T) {
 		t.Error(err)
 	}
 	file := filepath.Join(t.TempDir(), "list")
-	for _, bad := range []string{"net TestA\n", "TestA: why\n", "net TestA: why\nnet TestA: again\n"} {
+	for _, bad := range []string{"net TestA\n", "TestA: why\n",
+		"net TestA: why\nnet TestA: again\n"} {
 		if err := os.WriteFile(file, []byte(bad), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +99,8 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestRunAllGoesOn: the process ends in a test that it says failed, in one that it says nothing of, and then not.
+// TestRunAllGoesOn: the process ends in a test that it says failed, in one that it says nothing of,
+// and then not.
 func TestRunAllGoesOn(t *testing.T) {
 	dir := t.TempDir()
 	script := `#!/bin/sh
@@ -110,7 +115,8 @@ esac
 		t.Fatal(err)
 	}
 	got, _, err := (&workshop{}).runAll(s, host, nil)
-	if want := (results{"TestA": failed, "TestB": crashed, "TestC": passed}); err != nil || !maps.Equal(got, want) {
+	if want := (results{"TestA": failed, "TestB": crashed, "TestC": passed}); err != nil ||
+		!maps.Equal(got, want) {
 		t.Errorf("results %v, %v; want %v", got, err, want)
 	}
 	if err := os.WriteFile(s.binary(host), []byte("#!/bin/sh\nexit 2\n"), 0o755); err != nil {

@@ -16,21 +16,26 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// What goes wrong, against the real kernel: wrong requests, missing privileges, a process that ends badly, a driver that
-// is removed, a device that fails.
+// What goes wrong, against the real kernel: wrong requests, missing privileges, a process that ends
+// badly, a driver that is removed, a device that fails.
 
 // Capability numbers (include/uapi/linux/capability.h).
 const capNetRaw, capIPCLock, capRawIO = 13, 14, 17
 
-// confined is the command line of a program with fewer capabilities and a limit of locked memory; below 0: none.
+// confined is the command line of a program with fewer capabilities and a limit of locked memory;
+// below 0: none.
 func confined(memlock int, drop []int, argv ...string) []string {
 	list := strings.Trim(strings.ReplaceAll(fmt.Sprint(drop), " ", ","), "[]")
-	return append([]string{"/init", "confine", "-memlock", fmt.Sprint(memlock), "-drop", list}, argv...)
+	return append([]string{"/init", "confine", "-memlock", fmt.Sprint(memlock), "-drop", list},
+		argv...)
 }
 
 func testErrors(t *testing.T, w *world) {
 	t.Run("commands", func(t *testing.T) { testTalks(t, w) })
-	t.Run("rings", func(t *testing.T) { w.runTests(t, nil, "/bin/dv.test", "-test.run", "^TestWrongOnDevice$") })
+	t.Run("rings", func(t *testing.T) {
+		w.runTests(t, nil, "/bin/dv.test",
+			"-test.run", "^TestWrongOnDevice$")
+	})
 	w.expectRefused(t, "MODIFY_RQ", "MODIFY_SQ")
 	t.Run("privileges", func(t *testing.T) { testPrivileges(t, w) })
 	t.Run("MAC", func(t *testing.T) { testMAC(t, w) })
@@ -41,7 +46,8 @@ func testErrors(t *testing.T, w *world) {
 // runTests runs a test binary in the guest, on the device.
 func (w *world) runTests(t *testing.T, env []string, argv ...string) {
 	t.Helper()
-	r, err := w.vm.Do(rig.Request{Op: "run", Argv: argv, Env: append(env, "RDMA_DEVICE=mlx5_0", "NEED=all"), Timeout: patience})
+	r, err := w.vm.Do(rig.Request{Op: "run", Argv: argv, Env: append(env, "RDMA_DEVICE=mlx5_0",
+		"NEED=all"), Timeout: patience})
 	if err != nil || r.Code != 0 {
 		t.Errorf("%s: exit %d, %v\n%s", strings.Join(argv, " "), r.Code, err, r.Output)
 	}
@@ -58,7 +64,8 @@ func (w *world) expectRefused(t *testing.T, want ...string) {
 	w.refusals = got
 }
 
-// testTalks holds the talks of package uverbs with this kernel, and compares them with the recordings that its tests use.
+// testTalks holds the talks of package uverbs with this kernel, and compares them with the
+// recordings that its tests use.
 func testTalks(t *testing.T, w *world) {
 	talk := func(name string) []string {
 		return []string{"/bin/uverbs.test", "-test.run", "^TestTalkWithDevice$/^" + name + "$"}
@@ -70,13 +77,15 @@ func testTalks(t *testing.T, w *world) {
 	} {
 		w.runTests(t, []string{"TALK_TRACE=/tmp/talk"}, argv...)
 		trace := w.must(t, rig.Request{Op: "read", Path: "/tmp/talk"}).Output
-		file := filepath.Join("../../dv/uverbs/testdata", fmt.Sprintf("linux-%s.%s.gz", w.kernel.Version, name))
+		file := filepath.Join("../../dv/uverbs/testdata",
+			fmt.Sprintf("linux-%s.%s.gz", w.kernel.Version, name))
 		if os.Getenv("UPDATE") != "" {
 			writeRecording(t, file, trace)
 			continue
 		}
 		if diff := firstDifference(t, trace, readRecording(t, file)); diff != "" {
-			t.Errorf("%s is not what this kernel says, make test-vm UPDATE=1 records anew: %s", file, diff)
+			t.Errorf("%s is not what this kernel says, make test-vm UPDATE=1 records anew: %s",
+				file, diff)
 		}
 	}
 }
@@ -112,15 +121,16 @@ func readRecording(t *testing.T, file string) string {
 	return string(b)
 }
 
-// firstDifference compares two recordings call by call: what was asked and with which errno it was answered. Keys and
-// numbers in the answers differ from run to run.
+// firstDifference compares two recordings call by call: what was asked and with which errno it was
+// answered. Keys and numbers in the answers differ from run to run.
 func firstDifference(t *testing.T, a, b string) string {
 	t.Helper()
 	x, y := strings.Split(strings.TrimSpace(a), "\n"), strings.Split(strings.TrimSpace(b), "\n")
 	for i := range min(len(x), len(y)) {
 		type call struct{ Name, Errno string }
 		var c, d call
-		if json.Unmarshal([]byte(x[i]), &c) != nil || json.Unmarshal([]byte(y[i]), &d) != nil || c != d {
+		if json.Unmarshal([]byte(x[i]), &c) != nil ||
+			json.Unmarshal([]byte(y[i]), &d) != nil || c != d {
 			return fmt.Sprintf("call %d: %+v, recorded %+v", i+1, c, d)
 		}
 	}
@@ -130,9 +140,11 @@ func firstDifference(t *testing.T, a, b string) string {
 	return ""
 }
 
-// testPrivileges starts our binary without what it needs: one line that says what to do, and nothing left behind.
+// testPrivileges starts our binary without what it needs: one line that says what to do, and
+// nothing left behind.
 func testPrivileges(t *testing.T, w *world) {
-	serve := []string{"rdma-netstack", "serve", "http", "--device", "mlx5_0", "--address", slice4.String()}
+	serve := []string{"rdma-netstack", "serve", "http", "--device", "mlx5_0",
+		"--address", slice4.String()}
 	for _, c := range []struct {
 		name string
 		argv []string
@@ -143,7 +155,8 @@ func testPrivileges(t *testing.T, w *world) {
 		{"no memory to lock", confined(0, []int{capIPCLock}, serve...), "MiB of locked memory"},
 	} {
 		out, code := w.try(t, c.argv...)
-		if code != 1 || !strings.Contains(out, c.says) || strings.Count(strings.TrimSpace(out), "\n") != 0 {
+		if code != 1 || !strings.Contains(out, c.says) ||
+			strings.Count(strings.TrimSpace(out), "\n") != 0 {
 			t.Errorf("%s: exit %d, want 1 and a line about %q:\n%s", c.name, code, c.says, out)
 		}
 	}
@@ -163,18 +176,22 @@ func testEnough(t *testing.T, w *world) {
 	s.stop(t)
 }
 
-// testMAC asks for addresses that others have: the netdev's is refused, and so is one of another slice, which gets every
-// frame as before; a slice with another address can be beside it, their rules for broadcast and multicast being equal.
+// testMAC asks for addresses that others have: the netdev's is refused, and so is one of another
+// slice, which gets every frame as before; a slice with another address can be beside it, their
+// rules for broadcast and multicast being equal.
 func testMAC(t *testing.T, w *world) {
-	mac := strings.TrimSpace(w.must(t, rig.Request{Op: "read", Path: "/sys/class/net/eth0/address"}).Output)
-	out, code := w.try(t, "rdma-netstack", "serve", "http", "--device", "mlx5_0", "--address", slice4.String(), "--mac", mac)
+	mac := strings.TrimSpace(w.must(t,
+		rig.Request{Op: "read", Path: "/sys/class/net/eth0/address"}).Output)
+	out, code := w.try(t, "rdma-netstack", "serve", "http", "--device", "mlx5_0", "--address",
+		slice4.String(), "--mac", mac)
 	if code != 1 || !strings.Contains(out, mac) {
 		t.Errorf("the netdev's own MAC: exit %d:\n%s", code, out)
 	}
 	a := w.slice(t)
 	out, code = w.try(t, "/init", "slice", "-mac", sliceMAC)
 	want := "open mlx5_0: another program has MAC " + sliceMAC + " on this port"
-	if code == 0 || !strings.Contains(out, want) || strings.Count(strings.TrimSpace(out), "\n") != 0 {
+	if code == 0 || !strings.Contains(out, want) ||
+		strings.Count(strings.TrimSpace(out), "\n") != 0 {
 		t.Errorf("another slice's MAC: exit %d, want one line with %q:\n%s", code, want, out)
 	}
 	b := w.slice(t, "-mac", "02:aa:00:00:00:04")
@@ -201,19 +218,22 @@ func testClosing(t *testing.T, w *world) {
 	}
 }
 
-// testKilling ends a slice with kill -9 while frames come in: the kernel takes everything back, and frames for its address
-// are nobody's again.
+// testKilling ends a slice with kill -9 while frames come in: the kernel takes everything back, and
+// frames for its address are nobody's again.
 func testKilling(t *testing.T, w *world) {
 	s := w.slice(t)
 	stop := w.flooding(t)
 	before := w.nic.Counters().Slice.RxPackets
-	eventually(t, func() string { return "frames in the slice" }, func() bool { return w.nic.Counters().Slice.RxPackets > before+100 })
+	eventually(t, func() string { return "frames in the slice" },
+		func() bool { return w.nic.Counters().Slice.RxPackets > before+100 })
 	r, err := w.vm.Do(rig.Request{Op: "stop", Job: s.job, Signal: 9, Timeout: patience})
 	if err != nil || r.Code != 128+9 {
 		t.Fatalf("kill -9: exit %d, %v", r.Code, err)
 	}
-	eventually(t, func() string { return "nothing held after kill -9:\n" + w.leftovers(t) }, func() bool { return w.leftovers(t) == "" })
+	eventually(t, func() string { return "nothing held after kill -9:\n" + w.leftovers(t) },
+		func() bool { return w.leftovers(t) == "" })
 	missed := w.nic.Counters().Drops.SteerMissed
-	eventually(t, func() string { return "frames for the dead slice being nobody's" }, func() bool { return w.nic.Counters().Drops.SteerMissed > missed+100 })
+	eventually(t, func() string { return "frames for the dead slice being nobody's" },
+		func() bool { return w.nic.Counters().Drops.SteerMissed > missed+100 })
 	stop()
 }

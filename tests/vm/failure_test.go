@@ -13,8 +13,8 @@ import (
 
 // What the device and the kernel do to us while we run.
 
-// testRecovery makes sends and receives fail: the queues go into error for the kernel as well, are reset through it, and
-// work on.
+// testRecovery makes sends and receives fail: the queues go into error for the kernel as well, are
+// reset through it, and work on.
 func testRecovery(t *testing.T, w *world) {
 	s := w.slice(t)
 	w.datagrams(t, slice4.Addr())
@@ -53,19 +53,25 @@ func when(yes bool, syndrome uint8) uint8 {
 	return 0
 }
 
-// strike has the next event at the slice's queues fail, once, and waits until everything works again. faults makes the
-// hooks, which ask whether to strike.
+// strike has the next event at the slice's queues fail, once, and waits until everything works
+// again. faults makes the hooks, which ask whether to strike.
 func (w *world) strike(t *testing.T, faults func(struck func(netdev bool) bool) *simnic.Hooks) {
 	t.Helper()
 	var done atomic.Bool
-	w.nic.SetHooks(faults(func(netdev bool) bool { return !netdev && done.CompareAndSwap(false, true) }))
+	w.nic.SetHooks(faults(func(netdev bool) bool {
+		return !netdev &&
+			done.CompareAndSwap(false, true)
+	}))
 	defer w.nic.SetHooks(nil)
 	eventually(t, func() string { return "the fault striking" }, func() bool {
 		w.datagram(slice4.Addr(), 100*time.Millisecond) // lost, when it strikes
 		return done.Load()
 	})
 	var err error
-	eventually(t, func() string { return fmt.Sprintf("an echo of every flow after the fault: %v", err) }, func() bool {
+	eventually(t, func() string {
+		return fmt.Sprintf("an echo of every flow after the fault: %v",
+			err)
+	}, func() bool {
 		err = w.tryDatagrams(slice4.Addr(), time.Second)
 		return err == nil
 	})
@@ -76,13 +82,15 @@ func (w *world) forgive() {
 	w.complaints, w.refusals = len(w.nic.Violations()), w.refused()
 }
 
-// testLink takes the carrier away and gives it back: the guest's kernel sees it, and so does the slice.
+// testLink takes the carrier away and gives it back: the guest's kernel sees it, and so does the
+// slice.
 func testLink(t *testing.T, w *world) {
 	s := w.slice(t)
 	carrier := func(want string) {
 		t.Helper()
 		eventually(t, func() string { return "carrier " + want }, func() bool {
-			return strings.TrimSpace(w.must(t, rig.Request{Op: "read", Path: "/sys/class/net/eth0/carrier"}).Output) == want
+			return strings.TrimSpace(w.must(t,
+				rig.Request{Op: "read", Path: "/sys/class/net/eth0/carrier"}).Output) == want
 		})
 	}
 	carrier("1")
@@ -95,14 +103,18 @@ func testLink(t *testing.T, w *world) {
 	contains(t, w.run(t, "ibv_devinfo"), "state: PORT_ACTIVE (4)")
 	w.datagrams(t, slice4.Addr())
 	var r rig.SliceReport
-	eventually(t, func() string { return fmt.Sprintf("the slice knowing of both changes: %+v", r.Stats) }, func() bool {
+	eventually(t, func() string {
+		return fmt.Sprintf("the slice knowing of both changes: %+v",
+			r.Stats)
+	}, func() bool {
 		r = s.now(t)
 		return r.Stats.LinkUp && r.Stats.LinkChanges >= 2
 	})
 	s.stop(t)
 }
 
-// testRemoved removes the RDMA driver under a running slice and a running server: both end in order, saying why.
+// testRemoved removes the RDMA driver under a running slice and a running server: both end in
+// order, saying why.
 func testRemoved(t *testing.T, w *world) {
 	s := w.slice(t)
 	stop := w.flooding(t)
@@ -123,8 +135,8 @@ func testRemoved(t *testing.T, w *world) {
 	w.works(t)
 }
 
-// testFailure lets the device fail: its firmware says so, the kernel notices, tells us, resets the device and brings it
-// back by itself.
+// testFailure lets the device fail: its firmware says so, the kernel notices, tells us, resets the
+// device and brings it back by itself.
 func testFailure(t *testing.T, w *world) {
 	s := w.slice(t)
 	stop := w.flooding(t)
@@ -132,7 +144,8 @@ func testFailure(t *testing.T, w *world) {
 	checkGone(t, s.ended(t))
 	stop()
 	eventually(t, func() string { return "the kernel recovering the device" }, func() bool {
-		return strings.Contains(w.must(t, rig.Request{Op: "dmesg"}).Output, "health recovery succeeded")
+		return strings.Contains(w.must(t, rig.Request{Op: "dmesg"}).Output,
+			"health recovery succeeded")
 	})
 	w.appeared(t)
 	w.works(t)

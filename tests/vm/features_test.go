@@ -17,7 +17,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// What the driver gets of the device through stock kernels, each with a counter that shows that it was used.
+// What the driver gets of the device through stock kernels, each with a counter that shows that it
+// was used.
 
 func testFeatures(t *testing.T, w *world) {
 	t.Run("defaults", func(t *testing.T) { testDefaults(t, w) })
@@ -47,7 +48,8 @@ func (r *bareSlice) features(t *testing.T, names ...string) {
 func testDefaults(t *testing.T, w *world) {
 	before := w.nic.Counters()
 	s := w.slice(t)
-	s.features(t, "receive checksum", "receive spreading (RSS)", "completion compression", "shared multicast", "receive timestamps",
+	s.features(t, "receive checksum", "receive spreading (RSS)", "completion compression",
+		"shared multicast", "receive timestamps",
 		"send checksum", "segmentation (TSO)", "multi-packet send")
 	stop := w.flooding(t)
 	var r rig.SliceReport
@@ -57,7 +59,8 @@ func testDefaults(t *testing.T, w *world) {
 		}
 		return n
 	}
-	eventually(t, func() string { return fmt.Sprintf("compressed completions: %+v", r.Stats) }, func() bool { r = s.now(t); return compressed() > 100 })
+	eventually(t, func() string { return fmt.Sprintf("compressed completions: %+v", r.Stats) },
+		func() bool { r = s.now(t); return compressed() > 100 })
 	stop()
 	w.datagrams(t, slice4.Addr())
 	r = s.stop(t)
@@ -65,7 +68,8 @@ func testDefaults(t *testing.T, w *world) {
 		t.Errorf("%d packets in compressed completions, the NIC wrote %d", compressed(), wrote)
 	}
 	if r.Unstamped != 0 || r.Unverified != 0 || r.Astray != 0 || r.Echoed != flows {
-		t.Errorf("%d frames without a right time stamp, %d not verified, %d on the wrong queue, %d echoed of %d", r.Unstamped, r.Unverified, r.Astray, r.Echoed, flows)
+		t.Errorf("%d frames without a right time stamp, %d not verified, %d on the wrong queue, %d echoed of %d",
+			r.Unstamped, r.Unverified, r.Astray, r.Echoed, flows)
 	}
 }
 
@@ -74,7 +78,8 @@ func testSharedDescriptors(t *testing.T, w *world) {
 	before := w.nic.Counters()
 	out := w.run(t, "/init", "flood", "-mac", sliceMAC, "-settle")
 	var posted, multi uint64
-	if _, err := fmt.Sscanf(out, "posted %d, in shared descriptors %d", &posted, &multi); err != nil || posted == 0 || multi != posted {
+	if _, err := fmt.Sscanf(out, "posted %d, in shared descriptors %d", &posted,
+		&multi); err != nil || posted == 0 || multi != posted {
 		t.Errorf("%v: %s", err, out)
 	}
 	if n := w.nic.Counters().SendWQEs - before.SendWQEs; n == 0 || n > posted/2 {
@@ -109,8 +114,8 @@ func testModeration(t *testing.T, w *world) {
 // jumbo is the MTU of a port for long frames.
 const jumbo = 9000
 
-// testJumbo has the guest raise the port's MTU, as its user would, and sends datagrams there and back that take several buffers of
-// a receive descriptor.
+// testJumbo has the guest raise the port's MTU, as its user would, and sends datagrams there and
+// back that take several buffers of a receive descriptor.
 func testJumbo(t *testing.T, w *world) {
 	w.mtu(t, jumbo)
 	defer w.mtu(t, 1500)
@@ -128,7 +133,8 @@ func testJumbo(t *testing.T, w *world) {
 		segmented += q.Segmented
 	}
 	if segmented < datagrams || r.Echoed != datagrams || r.Unverified != 0 {
-		t.Errorf("%d frames in several buffers, %d echoed of %d, %d not verified", segmented, r.Echoed, datagrams, r.Unverified)
+		t.Errorf("%d frames in several buffers, %d echoed of %d, %d not verified", segmented,
+			r.Echoed, datagrams, r.Unverified)
 	}
 }
 
@@ -148,11 +154,14 @@ func (w *world) mtu(t *testing.T, mtu int) {
 	}
 }
 
-// testBlueFlame sends descriptors with their doorbells, through a page of the device that the kernel maps write-combining. From
-// 6.12 on kernels try that first, which an emulated device does not pass, and offer none: then it is off, which is said, and all goes on.
+// testBlueFlame sends descriptors with their doorbells, through a page of the device that the
+// kernel maps write-combining. From
+// 6.12 on kernels try that first, which an emulated device does not pass, and offer none: then it
+// is off, which is said, and all goes on.
 func testBlueFlame(t *testing.T, w *world) {
 	s := w.slice(t, "-blueflame")
-	i := slices.IndexFunc(s.opened.Features, func(f dv.Feature) bool { return f.Name == "BlueFlame" })
+	i := slices.IndexFunc(s.opened.Features,
+		func(f dv.Feature) bool { return f.Name == "BlueFlame" })
 	f := s.opened.Features[i]
 	if !f.On && (!strings.Contains(f.Why, "doorbells") || w.kernel.Version == "6.1") {
 		t.Errorf("BlueFlame: %+v", f)
@@ -163,7 +172,8 @@ func testBlueFlame(t *testing.T, w *world) {
 		carried += q.BlueFlames
 	}
 	if f.On != (carried > 0) || r.Echoed != flows {
-		t.Errorf("%+v: %d doorbells with their descriptor sent, %d datagrams echoed of %d", f, carried, r.Echoed, flows)
+		t.Errorf("%+v: %d doorbells with their descriptor sent, %d datagrams echoed of %d",
+			f, carried, r.Echoed, flows)
 	}
 }
 
@@ -174,10 +184,15 @@ func testVLAN(t *testing.T, w *world) {
 	missed := w.nic.Counters().Drops.SteerMissed
 	w.tagged(t, 100)
 	w.tagged(t, 200)
-	eventually(t, func() string { return "the frames of network 200 being nobody's" }, func() bool { return w.nic.Counters().Drops.SteerMissed >= missed+strays })
+	eventually(t, func() string { return "the frames of network 200 being nobody's" },
+		func() bool { return w.nic.Counters().Drops.SteerMissed >= missed+strays })
 	var r rig.SliceReport
-	eventually(t, func() string { return fmt.Sprintf("the frames of network 100: %d are there", r.Tagged) }, func() bool { r = s.now(t); return r.Tagged >= strays })
-	if r = s.stop(t); r.Tagged != strays || strings.Contains(fmt.Sprint(r.Features), "tags are taken out in software") {
+	eventually(t, func() string {
+		return fmt.Sprintf("the frames of network 100: %d are there",
+			r.Tagged)
+	}, func() bool { r = s.now(t); return r.Tagged >= strays })
+	if r = s.stop(t); r.Tagged != strays || strings.Contains(fmt.Sprint(r.Features),
+		"tags are taken out in software") {
 		t.Errorf("%d frames had their tag taken out of %d: %+v", r.Tagged, strays, r.Features)
 	}
 }
@@ -189,7 +204,8 @@ func (w *world) tagged(t *testing.T, vlan uint16) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	payload := append(binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, vlan), probe.Experimental), make([]byte, 100)...)
+	payload := append(binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, vlan),
+		probe.Experimental), make([]byte, 100)...)
 	err = w.outside.Do(func() error {
 		port, err := lab.OpenPort("wire0")
 		if err != nil {

@@ -49,18 +49,22 @@ func kernels(name string) ([]string, error) {
 		return known, nil
 	}
 	if !slices.Contains(known, name) {
-		return nil, fmt.Errorf("KERNEL=%s: no such kernel is known, choose one of %s", name, strings.Join(known, ", "))
+		return nil, fmt.Errorf("KERNEL=%s: no such kernel is known, choose one of %s", name,
+			strings.Join(known, ", "))
 	}
 	return []string{name}, nil
 }
 
-// kernelTime and checkTime are enough for a kernel and for one check, on a machine that is slow or busy.
+// kernelTime and checkTime are enough for a kernel and for one check, on a machine that is slow or
+// busy.
 const kernelTime, checkTime = 3 * time.Minute, 90 * time.Second
 
-// timeFor is an error when the time limit of go test may strike in the middle of something that takes so long.
+// timeFor is an error when the time limit of go test may strike in the middle of something that
+// takes so long.
 func timeFor(t *testing.T, what time.Duration) error {
 	if deadline, ok := t.Deadline(); ok && time.Until(deadline) < what {
-		return fmt.Errorf("%v are left of go test -timeout, this may take %v", time.Until(deadline).Round(time.Second), what)
+		return fmt.Errorf("%v are left of go test -timeout, this may take %v",
+			time.Until(deadline).Round(time.Second), what)
 	}
 	return nil
 }
@@ -102,7 +106,8 @@ func testKernel(t *testing.T, ctx context.Context, p *parts, version string, tab
 	}
 }
 
-// testProbe loads the kernel's own modules: they must make a netdev and an RDMA device out of the model.
+// testProbe loads the kernel's own modules: they must make a netdev and an RDMA device out of the
+// model.
 func testProbe(t *testing.T, w *world) {
 	w.must(t, rig.Request{Op: "load"})
 	w.appeared(t)
@@ -111,9 +116,13 @@ func testProbe(t *testing.T, w *world) {
 // appeared waits until the kernel shows netdev and RDMA device, and gives the netdev its addresses.
 func (w *world) appeared(t *testing.T) {
 	t.Helper()
-	glob := func(pattern string) string { return w.must(t, rig.Request{Op: "glob", Path: pattern}).Output }
+	glob := func(pattern string) string {
+		return w.must(t,
+			rig.Request{Op: "glob", Path: pattern}).Output
+	}
 	eventually(t, func() string { return "uverbs0 and eth0" }, func() bool {
-		return strings.HasSuffix(glob("/sys/class/infiniband/mlx5_0/device/net/*"), "eth0") && glob("/dev/infiniband/uverbs0") != ""
+		return strings.HasSuffix(glob("/sys/class/infiniband/mlx5_0/device/net/*"), "eth0") &&
+			glob("/dev/infiniband/uverbs0") != ""
 	})
 	w.run(t, "ip", "link", "set", "lo", "up")
 	w.run(t, "ip", "link", "set", "eth0", "up")
@@ -123,7 +132,10 @@ func (w *world) appeared(t *testing.T) {
 
 // testNetdevPing pings the guest kernel's netdev from outside, and outside from the guest.
 func testNetdevPing(t *testing.T, w *world) {
-	for _, a := range []struct{ guest, outside netip.Prefix }{{netdev4, outside4}, {netdev6, outside6}} {
+	for _, a := range []struct {
+		guest,
+		outside netip.Prefix
+	}{{netdev4, outside4}, {netdev6, outside6}} {
 		w.pingsOutside(t, a.outside.Addr())
 		w.pinged(t, a.guest.Addr())
 	}

@@ -18,10 +18,11 @@ const (
 // bulk is enough for many windows, and small enough for an emulated processor.
 const bulk = 8 << 20
 
-// testNetdevTCP moves bytes over the guest kernel's TCP, both ways and as server and client, with checksum offload and
-// segmentation left on, as the kernel has them by default.
+// testNetdevTCP moves bytes over the guest kernel's TCP, both ways and as server and client, with
+// checksum offload and segmentation left on, as the kernel has them by default.
 func testNetdevTCP(t *testing.T, w *world) {
-	contains(t, w.run(t, "ethtool", "-k", "eth0"), "tx-checksumming: on", "rx-checksumming: on", "tcp-segmentation-offload: on")
+	contains(t, w.run(t, "ethtool", "-k", "eth0"), "tx-checksumming: on", "rx-checksumming: on",
+		"tcp-segmentation-offload: on")
 	w.must(t, rig.Request{Op: "serve", Argv: []string{fmt.Sprintf(":%d", netdevPort)}})
 	before := w.nic.Counters()
 	if err := w.client.Download(w.ctx, url(netdev4, netdevPort), bulk); err != nil {
@@ -33,7 +34,8 @@ func testNetdevTCP(t *testing.T, w *world) {
 	after := w.nic.Counters()
 	sent := after.Netdev.TxPackets - before.Netdev.TxPackets
 	if lso := after.LSOWQEs - before.LSOWQEs; sent < bulk/1500 || lso == 0 || lso >= sent {
-		t.Errorf("the netdev sent %d packets for %d bytes, and left %d to be cut by the NIC", sent, bulk, lso)
+		t.Errorf("the netdev sent %d packets for %d bytes, and left %d to be cut by the NIC", sent,
+			bulk, lso)
 	}
 	if n := after.ChecksumWQEs - before.ChecksumWQEs; n < after.LSOWQEs-before.LSOWQEs {
 		t.Errorf("the netdev left %d checksums to the NIC", n)
@@ -54,10 +56,13 @@ func testNetdevClient(t *testing.T, w *world) {
 	defer s.Close()
 	go s.Serve(ln)
 	want := patternDigest(bulk)
-	if got := w.must(t, rig.Request{Op: "fetch", Argv: []string{fmt.Sprintf("%s/-/bytes/%d", url(outside4, outsidePort), bulk)}, Timeout: patience}).Output; got != want {
+	if got := w.must(t, rig.Request{Op: "fetch",
+		Argv:    []string{fmt.Sprintf("%s/-/bytes/%d", url(outside4, outsidePort), bulk)},
+		Timeout: patience}).Output; got != want {
 		t.Errorf("the guest fetched %s, want %s", got, want)
 	}
-	if got := w.must(t, rig.Request{Op: "upload", Argv: []string{url(outside4, outsidePort) + "/-/echo", fmt.Sprint(bulk)}, Timeout: patience}).Output; got != want {
+	if got := w.must(t, rig.Request{Op: "upload", Argv: []string{url(outside4, outsidePort) +
+		"/-/echo", fmt.Sprint(bulk)}, Timeout: patience}).Output; got != want {
 		t.Errorf("the guest's upload came back as %s, want %s", got, want)
 	}
 }

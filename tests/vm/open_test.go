@@ -78,7 +78,8 @@ func (s *bareSlice) stop(t *testing.T) rig.SliceReport {
 	return report(t, r.Output)
 }
 
-// neighbours tells the outside where the slice is: without a stack nobody answers ARP. It is forgotten when the test ends.
+// neighbours tells the outside where the slice is: without a stack nobody answers ARP. It is
+// forgotten when the test ends.
 func (w *world) neighbours(t *testing.T) {
 	t.Helper()
 	mac, err := net.ParseMAC(sliceMAC)
@@ -92,7 +93,8 @@ func (w *world) neighbours(t *testing.T) {
 				return err
 			}
 			for _, p := range []netip.Prefix{slice4, slice6} {
-				n := &netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT, IP: p.Addr().AsSlice(), HardwareAddr: mac}
+				n := &netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT,
+					IP: p.Addr().AsSlice(), HardwareAddr: mac}
 				if err := do(n); err != nil {
 					return err
 				}
@@ -114,10 +116,12 @@ func testOpen(t *testing.T, w *world) {
 	before, interrupts := w.nic.Counters(), w.interrupts(t, "mlx5_comp")
 	s := w.slice(t, "-segments", fmt.Sprint(segments))
 	o := s.opened
-	if o.Name != "mlx5_0" || o.Netdev != "eth0" || o.MAC != sliceMAC || o.Rx != 2 || o.Tx != 2 || !o.LinkUp {
+	if o.Name != "mlx5_0" || o.Netdev != "eth0" || o.MAC != sliceMAC ||
+		o.Rx != 2 || o.Tx != 2 || !o.LinkUp {
 		t.Errorf("opened %+v", o)
 	}
-	if c := o.Caps; c.Firmware != firmware || !c.TxCsum || !c.RxCsum || c.MaxTSO < 1<<16 || !c.SharedMulticast || c.MaxRxQueues < 2 {
+	if c := o.Caps; c.Firmware != firmware || !c.TxCsum || !c.RxCsum || c.MaxTSO < 1<<16 ||
+		!c.SharedMulticast || c.MaxRxQueues < 2 {
 		t.Errorf("capabilities %+v", c)
 	}
 	for _, to := range []netip.Prefix{slice4, slice6} {
@@ -127,12 +131,14 @@ func testOpen(t *testing.T, w *world) {
 	after := w.nic.Counters()
 	checkSpread(t, r)
 	if r.Echoed != 2*flows || r.Astray != 0 || r.Unverified != 0 {
-		t.Errorf("%d datagrams echoed, %d came on the wrong queue, the NIC did not verify %d", r.Echoed, r.Astray, r.Unverified)
+		t.Errorf("%d datagrams echoed, %d came on the wrong queue, the NIC did not verify %d",
+			r.Echoed, r.Astray, r.Unverified)
 	}
 	if n := after.LSOWQEs - before.LSOWQEs; n != 2*flows {
 		t.Errorf("the NIC was given %d packets to cut, want %d", n, 2*flows)
 	}
-	if n, want := after.Slice.TxPackets-before.Slice.TxPackets, uint64(2*flows*(segments+1)); n != want {
+	if n, want := after.Slice.TxPackets-before.Slice.TxPackets,
+		uint64(2*flows*(segments+1)); n != want {
 		t.Errorf("%d packets left the slice, want %d", n, want)
 	}
 	if n := after.ChecksumWQEs - before.ChecksumWQEs; n < 4*flows {
@@ -166,7 +172,8 @@ func checkSpread(t *testing.T, r rig.SliceReport) {
 // interrupts adds up the guest's interrupts whose names start with that.
 func (w *world) interrupts(t *testing.T, name string) (sum int) {
 	t.Helper()
-	for line := range strings.Lines(w.must(t, rig.Request{Op: "read", Path: "/proc/interrupts"}).Output) {
+	for line := range strings.Lines(w.must(t,
+		rig.Request{Op: "read", Path: "/proc/interrupts"}).Output) {
 		f := strings.Fields(line)
 		if !slices.ContainsFunc(f, func(s string) bool { return strings.HasPrefix(s, name) }) {
 			continue

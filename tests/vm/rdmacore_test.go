@@ -18,13 +18,16 @@ const firmware = "22.43.2026"
 // testDevinfo asks rdma-core what it sees.
 func testDevinfo(t *testing.T, w *world) {
 	contains(t, w.run(t, "ibv_devinfo"),
-		"hca_id: mlx5_0", "fw_ver: "+firmware, "vendor_id: 0x02c9", "state: PORT_ACTIVE (4)", "link_layer: Ethernet")
+		"hca_id: mlx5_0", "fw_ver: "+firmware, "vendor_id: 0x02c9",
+		"state: PORT_ACTIVE (4)", "link_layer: Ethernet")
 	contains(t, w.run(t, "ibv_devinfo", "-v"),
-		"max_tso: 262144", "SUPPORT_RAW_PACKET", "C-VLAN stripping offload", "IP csum offload", "MANAGED_FLOW_STEERING")
+		"max_tso: 262144", "SUPPORT_RAW_PACKET", "C-VLAN stripping offload",
+		"IP csum offload", "MANAGED_FLOW_STEERING")
 	testDevices(t, w)
 }
 
-// testDevices has our own binary describe the device: in the words and with the values of ibv_devinfo.
+// testDevices has our own binary describe the device: in the words and with the values of
+// ibv_devinfo.
 func testDevices(t *testing.T, w *world) {
 	values := map[string]string{}
 	for line := range strings.Lines(w.run(t, "ibv_devinfo")) {
@@ -33,8 +36,10 @@ func testDevices(t *testing.T, w *world) {
 		}
 	}
 	state, _, _ := strings.Cut(strings.TrimPrefix(values["state"], "PORT_"), " ")
-	contains(t, w.run(t, "rdma-netstack", "devices", "--verbose"), values["hca_id"], "netdev eth0", "node /dev/infiniband/uverbs0",
-		"fw_ver "+values["fw_ver"], "node_guid "+values["node_guid"], "link_layer "+values["link_layer"], "state "+state, "mtu 1500", "usable yes")
+	contains(t, w.run(t, "rdma-netstack", "devices", "--verbose"), values["hca_id"], "netdev eth0",
+		"node /dev/infiniband/uverbs0",
+		"fw_ver "+values["fw_ver"], "node_guid "+values["node_guid"],
+		"link_layer "+values["link_layer"], "state "+state, "mtu 1500", "usable yes")
 	var devices []struct {
 		Name, Netdev, Firmware, State string
 		LinkLayer                     string `json:"link_layer"`
@@ -44,7 +49,9 @@ func testDevices(t *testing.T, w *world) {
 	if err := json.Unmarshal([]byte(out), &devices); err != nil || len(devices) != 1 {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if d := devices[0]; d.Name != values["hca_id"] || d.Netdev != "eth0" || d.Firmware != values["fw_ver"] || d.LinkLayer != values["link_layer"] || d.State != state || !d.Usable {
+	if d := devices[0]; d.Name != values["hca_id"] || d.Netdev != "eth0" ||
+		d.Firmware != values["fw_ver"] || d.LinkLayer != values["link_layer"] ||
+		d.State != state || !d.Usable {
 		t.Errorf("%+v, ibv_devinfo says %v", d, values)
 	}
 }
@@ -57,17 +64,20 @@ func perftestArgs(program, end, from, to string, more ...string) []string {
 	return append([]string{program, "-d", "mlx5_0", end, "-B", from, "-E", to}, more...)
 }
 
-// clockComplaint is how perftest ends, after all its traffic, when waits that it measured to learn the processor's
-// frequency took longer than asked for, as they do on a busy machine (perftest src/get_clock.c).
+// clockComplaint is how perftest ends, after all its traffic, when waits that it measured to learn
+// the processor's frequency took longer than asked for, as they do on a busy machine (perftest
+// src/get_clock.c).
 const clockComplaint = "Can't produce a report"
 
 // perftestTries is how often a test is run that ends with the clock's complaint.
 const perftestTries = 5
 
-// perftest runs both ends of a test, the sending one in the foreground, and has check look at what the NIC counted
-// meanwhile. It returns the sender's figures: those below the header line that starts with #bytes. There are none, which is
-// logged, when the guest's clock was unsteady every time.
-func (w *world) perftest(t *testing.T, receiver, sender []string, check func(before, after simnic.Counters)) (row []float64) {
+// perftest runs both ends of a test, the sending one in the foreground, and has check look at what
+// the NIC counted meanwhile. It returns the sender's figures: those below the header line that
+// starts with #bytes. There are none, which is logged, when the guest's clock was unsteady every
+// time.
+func (w *world) perftest(t *testing.T, receiver, sender []string,
+	check func(before, after simnic.Counters)) (row []float64) {
 	t.Helper()
 	for range perftestTries {
 		job := w.receiver(t, receiver...)
@@ -82,7 +92,8 @@ func (w *world) perftest(t *testing.T, receiver, sender []string, check func(bef
 			t.Fatalf("%s: exit %d\n%s", strings.Join(sender, " "), code, out)
 		}
 	}
-	t.Logf("%s found the guest's clock unsteady %d times: its figures are not looked at", sender[0], perftestTries)
+	t.Logf("%s found the guest's clock unsteady %d times: its figures are not looked at", sender[0],
+		perftestTries)
 	return nil
 }
 
@@ -102,8 +113,8 @@ func resultRow(t *testing.T, out string) (row []float64) {
 	return row
 }
 
-// testPerftest has rdma-core's own raw Ethernet programs send and receive through libmlx5's rings, two processes on the
-// one port: the frames are switched inside the NIC.
+// testPerftest has rdma-core's own raw Ethernet programs send and receive through libmlx5's rings,
+// two processes on the one port: the frames are switched inside the NIC.
 func testPerftest(t *testing.T, w *world) {
 	t.Run("bandwidth", func(t *testing.T) { testBandwidth(t, w) })
 	t.Run("latency", func(t *testing.T) { testLatency(t, w) })
@@ -117,10 +128,13 @@ func testBandwidth(t *testing.T, w *world) {
 	size := fmt.Sprint(perftestSize)
 	row := w.perftest(t,
 		perftestArgs("raw_ethernet_bw", "--server", perftestA, perftestB, "-s", size, "-D", "60"),
-		perftestArgs("raw_ethernet_bw", "--client", perftestB, perftestA, "-s", size, "-n", fmt.Sprint(perftestFrames)),
+		perftestArgs("raw_ethernet_bw", "--client", perftestB, perftestA, "-s", size, "-n",
+			fmt.Sprint(perftestFrames)),
 		func(before, after simnic.Counters) {
 			received := after.Slice.RxPackets - before.Slice.RxPackets
-			if sent, lost := after.Slice.TxPackets-before.Slice.TxPackets, after.Drops.OutOfBuffer-before.Drops.OutOfBuffer; sent != perftestFrames || received+lost != sent || received == 0 {
+			if sent, lost := after.Slice.TxPackets-before.Slice.TxPackets,
+				after.Drops.OutOfBuffer-before.Drops.OutOfBuffer; sent != perftestFrames ||
+				received+lost != sent || received == 0 {
 				t.Errorf("%d frames sent, %d received, %d without a buffer", sent, received, lost)
 			}
 		})
@@ -130,8 +144,10 @@ func testBandwidth(t *testing.T, w *world) {
 	if len(row) != 5 || row[0] != perftestSize || row[1] != perftestFrames {
 		t.Fatalf("figures %v", row)
 	}
-	// peak and average in MiB/s, the rate in million frames per second; the first two have two decimals
-	if peak, average, rate := row[2], row[3], row[4]; !(average >= 0) || peak < average || math.Abs(rate*1e6*perftestSize/(1<<20)-average) > 0.01+average/100 {
+	// peak and average in MiB/s, the rate in million frames per second; the first two have two
+	// decimals
+	if peak, average, rate := row[2], row[3], row[4]; !(average >= 0) || peak < average ||
+		math.Abs(rate*1e6*perftestSize/(1<<20)-average) > 0.01+average/100 {
 		t.Errorf("bandwidth %v, average %v and rate %v do not go together", peak, average, rate)
 	}
 }
@@ -143,8 +159,11 @@ func testLatency(t *testing.T, w *world) {
 		perftestArgs("raw_ethernet_lat", "--server", perftestA, perftestB, trips...),
 		perftestArgs("raw_ethernet_lat", "--client", perftestB, perftestA, trips...),
 		func(before, after simnic.Counters) {
-			if sent, got := after.Slice.TxPackets-before.Slice.TxPackets, after.Slice.RxPackets-before.Slice.RxPackets; sent != 2*perftestTrips || got != sent {
-				t.Errorf("%d frames sent and %d received in %d round trips", sent, got, perftestTrips)
+			if sent, got := after.Slice.TxPackets-before.Slice.TxPackets,
+				after.Slice.RxPackets-before.Slice.RxPackets; sent != 2*perftestTrips ||
+				got != sent {
+				t.Errorf("%d frames sent and %d received in %d round trips", sent, got,
+					perftestTrips)
 			}
 		})
 	if row == nil {
@@ -153,8 +172,10 @@ func testLatency(t *testing.T, w *world) {
 	if len(row) != 9 || row[0] != 256 || row[1] != perftestTrips {
 		t.Fatalf("figures %v", row)
 	}
-	if least, most, typical := row[2], row[3], row[4]; !(least > 0) || typical < least || most < typical {
-		t.Errorf("latencies of least %v, most %v and typically %v do not go together", least, most, typical)
+	if least, most, typical := row[2], row[3], row[4]; !(least > 0) ||
+		typical < least || most < typical {
+		t.Errorf("latencies of least %v, most %v and typically %v do not go together", least, most,
+			typical)
 	}
 }
 
@@ -164,6 +185,7 @@ func (w *world) receiver(t *testing.T, argv ...string) (job int) {
 	rules := func() uint64 { return w.fn.Commands()["SET_FLOW_TABLE_ENTRY"].Done }
 	before := rules()
 	job = w.start(t, argv...)
-	eventually(t, func() string { return "a flow rule; the receiver says:\n" + w.output(t, job) }, func() bool { return rules() > before })
+	eventually(t, func() string { return "a flow rule; the receiver says:\n" + w.output(t, job) },
+		func() bool { return rules() > before })
 	return job
 }

@@ -19,18 +19,20 @@ import (
 // pingsOutside has the guest's kernel ping the outside until three answers came.
 func (w *world) pingsOutside(t *testing.T, to netip.Addr) {
 	t.Helper()
-	contains(t, w.run(t, "ping", "-c", "3", "-i", "0.2", "-w", fmt.Sprint(patience.Seconds()), to.String()), " 3 received")
+	contains(t, w.run(t, "ping", "-c", "3", "-i", "0.2", "-w", fmt.Sprint(patience.Seconds()),
+		to.String()), " 3 received")
 }
 
 // pinged pings from outside until three requests in a row were answered in time.
 func (w *world) pinged(t *testing.T, to netip.Addr) {
 	t.Helper()
 	var said string
-	eventually(t, func() string { return fmt.Sprintf("three answers of %s: %s", to, said) }, func() bool {
-		pongs, err := w.client.Ping(w.ctx, to, 3)
-		said = fmt.Sprint(pongs, err)
-		return err == nil && pongs.Received == 3
-	})
+	eventually(t, func() string { return fmt.Sprintf("three answers of %s: %s", to, said) },
+		func() bool {
+			pongs, err := w.client.Ping(w.ctx, to, 3)
+			said = fmt.Sprint(pongs, err)
+			return err == nil && pongs.Received == 3
+		})
 }
 
 // datagrams sends one datagram of each flow to the slice and wants each back, byte for byte.
@@ -89,7 +91,8 @@ func (w *world) works(t *testing.T) {
 	s.stop(t)
 }
 
-// flooding sends frames for the slice's address from outside until stop is called, or the test ends.
+// flooding sends frames for the slice's address from outside until stop is called, or the test
+// ends.
 func (w *world) flooding(t *testing.T) (stop func()) {
 	t.Helper()
 	mac, err := net.ParseMAC(sliceMAC)
@@ -97,7 +100,11 @@ func (w *world) flooding(t *testing.T) (stop func()) {
 		t.Fatal(err)
 	}
 	var port *lab.Port
-	if err := w.outside.Do(func() (err error) { port, err = lab.OpenPort("wire0"); return err }); err != nil {
+	if err := w.outside.Do(func() (err error) {
+		port,
+			err = lab.OpenPort("wire0")
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	done, ended := make(chan struct{}), make(chan struct{})

@@ -12,7 +12,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// Our own binary on /dev/infiniband/uverbs0: servers on the slice, with clients outside, beside the kernel's netdev.
+// Our own binary on /dev/infiniband/uverbs0: servers on the slice, with clients outside, beside the
+// kernel's netdev.
 
 // sliceMAC is the address of the slice.
 const sliceMAC = "02:aa:00:00:00:03"
@@ -29,9 +30,10 @@ func (w *world) serve(t *testing.T, what string, args ...string) *server {
 	argv := append([]string{"rdma-netstack", "serve", what, "--device", "mlx5_0", "--mac", sliceMAC,
 		"--address", slice4.String(), "--address", slice6.String(), "--queues", "2"}, args...)
 	s := &server{w, w.start(t, argv...)}
-	eventually(t, func() string { return "rdma-netstack says: " + w.output(t, s.job) }, func() bool {
-		return strings.Contains(w.output(t, s.job), "serving")
-	})
+	eventually(t, func() string { return "rdma-netstack says: " + w.output(t, s.job) },
+		func() bool {
+			return strings.Contains(w.output(t, s.job), "serving")
+		})
 	return s
 }
 
@@ -62,7 +64,8 @@ func testHTTP(t *testing.T, w *world) {
 	}
 	after := w.nic.Counters()
 	if sent := after.Slice.TxBytes - before.Slice.TxBytes; sent < 2*bulk {
-		t.Errorf("the slice sent %d bytes for %d: the answers came from somewhere else", sent, 2*bulk)
+		t.Errorf("the slice sent %d bytes for %d: the answers came from somewhere else", sent,
+			2*bulk)
 	}
 	s.stop(t)
 }
@@ -72,10 +75,13 @@ func testDNS(t *testing.T, w *world) {
 	s := w.serve(t, "dns", "--zone", "/etc/example.zone")
 	for _, network := range []string{"udp", "tcp"} {
 		for _, server := range []netip.Addr{slice4.Addr(), slice6.Addr()} {
-			for kind, want := range map[string]string{"A": slice4.Addr().String(), "AAAA": slice6.Addr().String()} {
-				got, err := w.client.Lookup(w.ctx, network, netip.AddrPortFrom(server, 53), "www.example", kind)
+			for kind, want := range map[string]string{"A": slice4.Addr().String(),
+				"AAAA": slice6.Addr().String()} {
+				got, err := w.client.Lookup(w.ctx, network,
+					netip.AddrPortFrom(server, 53), "www.example", kind)
 				if err != nil || !slices.Equal(got, []string{want}) {
-					t.Errorf("%s www.example at %s over %s: %q, %v", kind, server, network, got, err)
+					t.Errorf("%s www.example at %s over %s: %q, %v", kind,
+						server, network, got, err)
 				}
 			}
 		}
@@ -83,13 +89,15 @@ func testDNS(t *testing.T, w *world) {
 	s.stop(t)
 }
 
-// testBeside loads the guest kernel's netdev and our slice at the same time, each with its own server.
+// testBeside loads the guest kernel's netdev and our slice at the same time, each with its own
+// server.
 func testBeside(t *testing.T, w *world) {
 	s := w.serve(t, "http", "--debug-endpoints")
 	ctx, cancel := context.WithTimeout(w.ctx, 2*patience)
 	defer cancel()
 	var load sync.WaitGroup
-	for _, at := range []string{url(slice4, 80), url(slice6, 80), url(netdev4, netdevPort), url(netdev6, netdevPort)} {
+	for _, at := range []string{url(slice4, 80), url(slice6, 80), url(netdev4, netdevPort),
+		url(netdev6, netdevPort)} {
 		load.Go(func() {
 			for range 4 {
 				if err := w.client.Download(ctx, at, bulk/4); err != nil {

@@ -28,7 +28,8 @@ func testIsolation(t *testing.T, w *world) {
 		defer port.Close()
 		third := net.HardwareAddr{2, 0xaa, 0, 0, 0, 0x99}
 		for range strays {
-			if err := port.Send(probe.EtherFrame(third, port.MAC, probe.Experimental, []byte("for nobody"))); err != nil {
+			if err := port.Send(probe.EtherFrame(third, port.MAC, probe.Experimental,
+				[]byte("for nobody"))); err != nil {
 				return err
 			}
 		}
@@ -37,12 +38,13 @@ func testIsolation(t *testing.T, w *world) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() string { return "all strays counted as nobody's" }, func() bool { return missed() >= before+strays })
+	eventually(t, func() string { return "all strays counted as nobody's" },
+		func() bool { return missed() >= before+strays })
 	s.stop(t)
 }
 
-// testTeardown ends our binary in order and by kill -9: either way the kernel holds nothing of it afterwards, and the next
-// one can start.
+// testTeardown ends our binary in order and by kill -9: either way the kernel holds nothing of it
+// afterwards, and the next one can start.
 func testTeardown(t *testing.T, w *world) {
 	w.serve(t, "http", "--debug-endpoints").stop(t)
 	if held := w.leftovers(t); held != "" {
@@ -53,7 +55,8 @@ func testTeardown(t *testing.T, w *world) {
 	if err != nil || r.Code != 128+9 {
 		t.Fatalf("kill -9: exit %d, %v", r.Code, err)
 	}
-	eventually(t, func() string { return "nothing held after kill -9:\n" + w.leftovers(t) }, func() bool { return w.leftovers(t) == "" })
+	eventually(t, func() string { return "nothing held after kill -9:\n" + w.leftovers(t) },
+		func() bool { return w.leftovers(t) == "" })
 	s = w.serve(t, "http", "--debug-endpoints")
 	if err := w.client.Download(w.ctx, url(slice4, 80), bulk/8); err != nil {
 		t.Error(err)

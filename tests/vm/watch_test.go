@@ -9,8 +9,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// What the rig does when a machine fails: these tests break one on purpose. A request that waits must fail, with the
-// reason and both logs, long before its own time is over.
+// What the rig does when a machine fails: these tests break one on purpose. A request that waits
+// must fail, with the reason and both logs, long before its own time is over.
 
 func testOver(t *testing.T, w *world) {
 	w.broken = true
@@ -26,7 +26,8 @@ func testServerDies(t *testing.T, w *world) {
 	if !errors.Is(err, rig.ErrServerGone) {
 		t.Errorf("the request ended with: %v", err)
 	}
-	contains(t, err.Error(), "the server of the device has ended", "--- guest console ---", "qemu-system-x86_64: ", "--- model ---", "virtual machine gone")
+	contains(t, err.Error(), "the server of the device has ended", "--- guest console ---",
+		"qemu-system-x86_64: ", "--- model ---", "virtual machine gone")
 	if _, err := w.vm.Do(rig.Request{Op: "ping"}); !errors.Is(err, rig.ErrServerGone) {
 		t.Errorf("the next request ended with: %v", err)
 	}
@@ -42,10 +43,12 @@ func testGuestHangs(t *testing.T, w *world) {
 	if !errors.Is(err, rig.ErrGuestHangs) {
 		t.Errorf("the request ended with: %v", err)
 	}
-	contains(t, err.Error(), "the guest hangs: no word for ", "--- guest console ---", "--- model ---", "virtual machine connected")
+	contains(t, err.Error(), "the guest hangs: no word for ", "--- guest console ---",
+		"--- model ---", "virtual machine connected")
 }
 
-// duringRequest breaks the machine while the guest does something long, and returns how that request ended.
+// duringRequest breaks the machine while the guest does something long, and returns how that
+// request ended.
 func (w *world) duringRequest(t *testing.T, breaks func()) error {
 	t.Helper()
 	job := w.start(t, "ping", "-q", "-c", "3600", "127.0.0.1")

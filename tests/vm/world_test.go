@@ -61,8 +61,8 @@ func (p *parts) binary() string     { return filepath.Join(p.dir, "rdma-netstack
 func (p *parts) dvTest() string     { return filepath.Join(p.dir, "dv.test") }
 func (p *parts) uverbsTest() string { return filepath.Join(p.dir, "uverbs.test") }
 
-// build makes a static binary: a program ("build") or the tests of a package ("test"). It has no symbols: the guest copies
-// all of them into memory when it boots.
+// build makes a static binary: a program ("build") or the tests of a package ("test"). It has no
+// symbols: the guest copies all of them into memory when it boots.
 func build(t *testing.T, what, out, pkg string) {
 	t.Helper()
 	args := []string{"build", "-ldflags", "-s -w", "-o", out, pkg}
@@ -104,14 +104,16 @@ func boot(t *testing.T, ctx context.Context, p *parts, version string) *world {
 	dir := t.TempDir()
 	initrd := filepath.Join(dir, "initrd")
 	files := map[string]string{
-		"/bin/rdma-netstack": p.binary(), "/bin/uverbs.test": p.uverbsTest(), "/bin/dv.test": p.dvTest(),
+		"/bin/rdma-netstack": p.binary(), "/bin/uverbs.test": p.uverbsTest(),
+		"/bin/dv.test":      p.dvTest(),
 		"/etc/example.zone": "testdata/example.zone",
 	}
 	if err := rig.Initramfs(initrd, w.kernel, p.tools, p.init(), files); err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	w.vm, err = rig.Start(ctx, p.qemu, rig.Machine{Kernel: w.kernel, Initrd: initrd, Memory: 512, CPUs: 2, Log: w.log}, w.fn, dir)
+	w.vm, err = rig.Start(ctx, p.qemu, rig.Machine{Kernel: w.kernel, Initrd: initrd, Memory: 512,
+		CPUs: 2, Log: w.log}, w.fn, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +129,8 @@ func (w *world) plug(version string) {
 		slog.NewTextHandler(testWriter{w.T}, &slog.HandlerOptions{Level: slog.LevelWarn}),
 		slog.NewTextHandler(w.log, nil)))
 	var err error
-	if w.nic, err = simnic.New(simnic.Config{Seed: uint64(len(version)), Logger: logger}); err != nil {
+	if w.nic, err = simnic.New(simnic.Config{Seed: uint64(len(version)),
+		Logger: logger}); err != nil {
 		w.Fatal(err)
 	}
 	w.Cleanup(func() { w.nic.Close() })
@@ -141,7 +144,8 @@ func (w *world) plug(version string) {
 		if err != nil {
 			return err
 		}
-		if err := lab.Up("wire0", lab.Setup{Addresses: []netip.Prefix{outside4, outside6}}); err != nil {
+		if err := lab.Up("wire0",
+			lab.Setup{Addresses: []netip.Prefix{outside4, outside6}}); err != nil {
 			return err
 		}
 		return w.nic.ConnectWire(tap)
@@ -152,7 +156,8 @@ func (w *world) plug(version string) {
 	w.client = probe.New(w.outside, "ping", "curl", "dig")
 }
 
-// noComplaints fails the test if the model noticed something that no driver does, or an account that does not add up.
+// noComplaints fails the test if the model noticed something that no driver does, or an account
+// that does not add up.
 func (w *world) noComplaints(t *testing.T) {
 	t.Helper()
 	if v := w.nic.Violations(); len(v) > w.complaints {
@@ -180,7 +185,8 @@ func (w *world) refused() map[string]uint64 {
 func (w *world) end() {
 	if w.Failed() {
 		w.Logf("--- guest console ---\n%s", w.vm.Console())
-		w.Logf("the model's complaints: %q; firmware commands refused: %v", w.nic.Violations(), w.refused())
+		w.Logf("the model's complaints: %q; firmware commands refused: %v",
+			w.nic.Violations(), w.refused())
 	}
 	if err := w.vm.Close(); err != nil {
 		w.Errorf("shutdown: %v", err)
@@ -196,8 +202,8 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// patience is how long the tests wait for what must come: the guest's processors are emulated, and the machine may have
-// much else to do.
+// patience is how long the tests wait for what must come: the guest's processors are emulated, and
+// the machine may have much else to do.
 const patience = time.Minute
 
 // run runs a program in the guest, which must succeed, and returns its output.
@@ -230,7 +236,8 @@ func (w *world) must(t *testing.T, q rig.Request) rig.Reply {
 	return r
 }
 
-// start runs a program in the guest's background and returns its number; it is killed when the test ends.
+// start runs a program in the guest's background and returns its number; it is killed when the test
+// ends.
 func (w *world) start(t *testing.T, argv ...string) int {
 	t.Helper()
 	job := w.must(t, rig.Request{Op: "start", Argv: argv}).ID

@@ -63,7 +63,11 @@ func TestNetOpenUseClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	var seen string
-	err = n.Do(func() (err error) { seen, err = os.Readlink("/proc/thread-self/ns/net"); return err })
+	err = n.Do(func() (err error) {
+		seen,
+			err = os.Readlink("/proc/thread-self/ns/net")
+		return err
+	})
 	if err != nil || seen != inside || seen == own {
 		t.Fatalf("inside Do: namespace %s, %v; want %s, and not our own %s", seen, err, inside, own)
 	}
@@ -131,7 +135,9 @@ func TestNothingIsLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	timeout := time.After(patience)
-	for { // the kernel takes a namespace apart in the background, and the cable's near end goes with the far one
+	// the kernel takes a namespace apart in the background, and the cable's near end goes with the
+	// far one
+	for {
 		select {
 		case u := <-updates:
 			if u.Header.Type == unix.RTM_DELLINK && u.Attrs().Name == "left" {
@@ -191,7 +197,8 @@ func TestPortSeesFrames(t *testing.T) {
 			break
 		}
 	}
-	if _, err := left.Recv(buf, time.Now().Add(-time.Second)); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if _, err := left.Recv(buf, time.Now().Add(-time.Second)); !errors.Is(err,
+		os.ErrDeadlineExceeded) {
 		t.Errorf("receive after the deadline: %v", err)
 	}
 }

@@ -40,7 +40,8 @@ func bindPort(fd, ifindex int) error {
 		return err
 	}
 	promisc := &unix.PacketMreq{Ifindex: int32(ifindex), Type: unix.PACKET_MR_PROMISC}
-	if err := unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, promisc); err != nil {
+	if err := unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET,
+		unix.PACKET_ADD_MEMBERSHIP, promisc); err != nil {
 		return err
 	}
 	var all [2]byte

@@ -15,8 +15,8 @@ func onThread(fn func()) {
 			fn()
 			return
 		}
-		// The process's first thread can never end, so it must not be changed. While this goroutine holds
-		// it, the next goroutine gets another one.
+		// The process's first thread can never end, so it must not be changed. While this goroutine
+		// holds it, the next goroutine gets another one.
 		taken := make(chan struct{})
 		go func() {
 			runtime.LockOSThread()

@@ -97,7 +97,8 @@ func refusal(root string) string {
 		{"kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"},
 		{"user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=10000"},
 		{"user/max_net_namespaces", "0", "sysctl user.max_net_namespaces=10000"},
-		{"kernel/apparmor_restrict_unprivileged_userns", "1", "sysctl kernel.apparmor_restrict_unprivileged_userns=0"},
+		{"kernel/apparmor_restrict_unprivileged_userns", "1",
+			"sysctl kernel.apparmor_restrict_unprivileged_userns=0"},
 	} {
 		value, err := os.ReadFile(root + "/" + s.file)
 		if err == nil && strings.TrimSpace(string(value)) == s.refuses {

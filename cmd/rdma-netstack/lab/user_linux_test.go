@@ -61,7 +61,8 @@ func nobody(role string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...) // others may not reach the path of a test binary
 	cmd.Env = append(os.Environ(), "RDMA_NETSTACK_LAB_TEST="+role)
 	if os.Getuid() == 0 {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534,
+			Gid: 65534}}
 	}
 	return cmd
 }
@@ -147,10 +148,14 @@ func TestInnerDiesWithTheOuter(t *testing.T) {
 
 func TestRefusalNamesTheSetting(t *testing.T) {
 	for _, row := range []struct{ name, file, value, want string }{
-		{"debian switch", "kernel/unprivileged_userns_clone", "0\n", "sysctl kernel.unprivileged_userns_clone=1"},
-		{"count of zero", "user/max_user_namespaces", "0\n", "sysctl user.max_user_namespaces=10000"},
-		{"net count of zero", "user/max_net_namespaces", "0\n", "sysctl user.max_net_namespaces=10000"},
-		{"apparmor", "kernel/apparmor_restrict_unprivileged_userns", "1\n", "sysctl kernel.apparmor_restrict_unprivileged_userns=0"},
+		{"debian switch", "kernel/unprivileged_userns_clone", "0\n",
+			"sysctl kernel.unprivileged_userns_clone=1"},
+		{"count of zero", "user/max_user_namespaces", "0\n",
+			"sysctl user.max_user_namespaces=10000"},
+		{"net count of zero", "user/max_net_namespaces", "0\n",
+			"sysctl user.max_net_namespaces=10000"},
+		{"apparmor", "kernel/apparmor_restrict_unprivileged_userns", "1\n",
+			"sysctl kernel.apparmor_restrict_unprivileged_userns=0"},
 		{"all allowed", "user/max_user_namespaces", "96000\n", "in a container"},
 	} {
 		t.Run(row.name, func(t *testing.T) {

@@ -8,7 +8,8 @@ import (
 )
 
 func nonBlockingPair(t *testing.T) (a, b int) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	fds, err := unix.Socketpair(unix.AF_UNIX,
+		unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,8 +34,10 @@ func TestFDNow(t *testing.T) {
 	if n, err := ReadNow(b, buf); err != nil || string(buf[:n]) != "the one" {
 		t.Errorf("read %q, %v", buf[:n], err)
 	}
-	if n, oobn, flags, err := ReceiveNow(b, buf[:5], oob); err != nil || string(buf[:n]) != "the o" || oobn != 0 || flags&unix.MSG_TRUNC == 0 {
-		t.Errorf("received %q, %d bytes of control messages, flags %#x: %v", buf[:n], oobn, flags, err)
+	if n, oobn, flags, err := ReceiveNow(b, buf[:5], oob); err != nil ||
+		string(buf[:n]) != "the o" || oobn != 0 || flags&unix.MSG_TRUNC == 0 {
+		t.Errorf("received %q, %d bytes of control messages, flags %#x: %v",
+			buf[:n], oobn, flags, err)
 	}
 	if n, err := WriteNow(a, []byte("head"), nil); n != 4 || err != nil {
 		t.Errorf("wrote %d bytes without a rest: %v", n, err)

@@ -8,18 +8,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadNow, ReceiveNow and WriteNow are for descriptors that do not block and whose calls take microseconds. They do not tell
-// Go's scheduler of the call, unlike their namesakes in package unix: that costs more than a short call itself, and after 20 us
-// the scheduler gives the caller's processor to somebody else, behind whom the caller then waits.
+// ReadNow, ReceiveNow and WriteNow are for descriptors that do not block and whose calls take
+// microseconds. They do not tell Go's scheduler of the call, unlike their namesakes in package
+// unix: that costs more than a short call itself, and after 20 us the scheduler gives the caller's
+// processor to somebody else, behind whom the caller then waits.
 
 // ReadNow is read(2) into b. The error is a unix.Errno; unix.EAGAIN: there is nothing.
 func ReadNow(fd int, b []byte) (int, error) {
-	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd),
+		uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
 	return result(n, errno)
 }
 
-// ReceiveNow is recvmsg(2) into b, with control messages into oob. It returns how much of each was used and the
-// message's flags.
+// ReceiveNow is recvmsg(2) into b, with control messages into oob. It returns how much of each was
+// used and the message's flags.
 func ReceiveNow(fd int, b, oob []byte) (n, oobn, flags int, err error) {
 	iov := unix.Iovec{Base: unsafe.SliceData(b)}
 	iov.SetLen(len(b))

@@ -61,7 +61,8 @@ func TestOpenUseCloseTwice(t *testing.T) {
 			}
 			addr := r.Addr()
 			if r.Len() != tt.size || addr == 0 || addr%uint64(tt.align) != 0 {
-				t.Errorf("%d bytes at %#x, want %d, a multiple of %#x", r.Len(), addr, tt.size, tt.align)
+				t.Errorf("%d bytes at %#x, want %d, a multiple of %#x",
+					r.Len(), addr, tt.size, tt.align)
 			}
 			if i := slices.IndexFunc(r.Bytes(), func(b byte) bool { return b != 0 }); i >= 0 {
 				t.Errorf("byte %d is not zero", i)
@@ -83,8 +84,9 @@ func TestOpenUseCloseTwice(t *testing.T) {
 	}
 }
 
-// unmapped wants a closed region's address to be free. Other threads of the process, the race detector's above all, may map
-// memory there at once; so what is mapped is an error only if it is again after each of more regions, closed likewise.
+// unmapped wants a closed region's address to be free. Other threads of the process, the race
+// detector's above all, may map memory there at once; so what is mapped is an error only if it is
+// again after each of more regions, closed likewise.
 func unmapped(t *testing.T, addr uint64, open func() (*Region, error)) {
 	t.Helper()
 	for range 20 {
@@ -104,7 +106,8 @@ func unmapped(t *testing.T, addr uint64, open func() (*Region, error)) {
 }
 
 func TestToHugePage(t *testing.T) {
-	for addr, want := range map[uint64]int{0: 0, 4 << 20: 0, 4<<20 + 4096: 2<<20 - 4096, 6<<20 - 4096: 4096} {
+	for addr, want := range map[uint64]int{0: 0, 4 << 20: 0,
+		4<<20 + 4096: 2<<20 - 4096, 6<<20 - 4096: 4096} {
 		if got := toHugePage(addr); got != want {
 			t.Errorf("%#x: %#x, want %#x", addr, got, want)
 		}
@@ -143,13 +146,19 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"no bytes", func() (*Region, error) { return Alloc(0) }, unix.EINVAL, "map 0 bytes"},
 		{"negative", func() (*Region, error) { return Alloc(-1) }, unix.EINVAL, "map -1 bytes"},
-		{"huge, no bytes", func() (*Region, error) { return AllocHuge(0) }, unix.EINVAL, "map 0 bytes"},
-		{"too much", func() (*Region, error) { return Alloc(1 << 50) }, unix.ENOMEM, "map 1125899906842624 bytes"},
-		{"huge, too much", func() (*Region, error) { return AllocHuge(1 << 50) }, unix.ENOMEM, "map 1125899906842624"},
+		{"huge, no bytes", func() (*Region, error) { return AllocHuge(0) },
+			unix.EINVAL, "map 0 bytes"},
+		{"too much", func() (*Region, error) { return Alloc(1 << 50) }, unix.ENOMEM,
+			"map 1125899906842624 bytes"},
+		{"huge, too much", func() (*Region, error) { return AllocHuge(1 << 50) },
+			unix.ENOMEM, "map 1125899906842624"},
 		{"wraps", func() (*Region, error) { return Alloc(math.MaxInt) }, unix.EINVAL, "map"},
-		{"no file", func() (*Region, error) { return MapShared(-1, 0, 4096, true) }, unix.EBADF, "descriptor -1"},
-		{"file, no bytes", func() (*Region, error) { return MapShared(fd, 0, 0, true) }, unix.EINVAL, "map 0 bytes"},
-		{"offset", func() (*Region, error) { return MapShared(fd, 8, 4096, true) }, unix.EINVAL, "offset 0x8"},
+		{"no file", func() (*Region, error) { return MapShared(-1, 0, 4096, true) },
+			unix.EBADF, "descriptor -1"},
+		{"file, no bytes", func() (*Region, error) { return MapShared(fd, 0, 0, true) },
+			unix.EINVAL, "map 0 bytes"},
+		{"offset", func() (*Region, error) { return MapShared(fd, 8, 4096, true) },
+			unix.EINVAL, "offset 0x8"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, err := tt.open()
@@ -190,7 +199,8 @@ func TestMapSharedSharesTheFile(t *testing.T) {
 func TestMemoryIsPresent(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	for name, open := range map[string]func(int) (*Region, error){"Alloc": Alloc, "AllocHuge": AllocHuge} {
+	for name, open := range map[string]func(int) (*Region,
+		error){"Alloc": Alloc, "AllocHuge": AllocHuge} {
 		r, err := open(8 << 20)
 		if err != nil {
 			t.Fatal(err)

@@ -28,7 +28,8 @@ func Alloc(size int) (*Region, error) {
 // (/proc/sys/vm/nr_hugepages), else aligned ordinary memory that the kernel is
 // asked to back with huge pages. The size is rounded up to 2 MiB.
 func AllocHuge(size int) (*Region, error) {
-	if r, err := anonymous(roundUp(size, hugePage), unix.MAP_HUGETLB|unix.MAP_HUGE_2MB); err == nil {
+	if r, err := anonymous(roundUp(size, hugePage),
+		unix.MAP_HUGETLB|unix.MAP_HUGE_2MB); err == nil {
 		if r, err = r.present(size); err == nil {
 			return r, nil
 		}
@@ -52,14 +53,16 @@ func MapShared(fd int, offset int64, size int, writable bool) (*Region, error) {
 	}
 	r, err := mapping(fd, offset, size, prot, unix.MAP_SHARED)
 	if err != nil {
-		return nil, fmt.Errorf("map %d bytes of file descriptor %d at offset %#x: %w", size, fd, offset, err)
+		return nil, fmt.Errorf("map %d bytes of file descriptor %d at offset %#x: %w", size, fd,
+			offset, err)
 	}
 	return r, nil
 }
 
 // anonymous maps size bytes, a multiple of the page size.
 func anonymous(size, flags int) (*Region, error) {
-	return mapping(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|flags)
+	return mapping(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|flags)
 }
 
 // roundUp rounds size up to a multiple of align, a power of two.
@@ -91,7 +94,8 @@ func mapping(fd int, offset int64, size, prot, flags int) (*Region, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Region{base: p, size: size, unmap: func() error { return unix.MunmapPtr(p, uintptr(size)) }}, nil
+	return &Region{base: p, size: size,
+		unmap: func() error { return unix.MunmapPtr(p, uintptr(size)) }}, nil
 }
 
 // present makes every page of r exist, and keeps r from children. It closes r

@@ -31,9 +31,12 @@ func TestBytesAreBigEndian(t *testing.T) {
 		store func()
 		want  []byte
 	}{
-		{"StoreBE32", func() { r.StoreBE32(8, 0x01020304) }, []byte{1, 2, 3, 4, 0xa5, 0xa5, 0xa5, 0xa5}},
-		{"StoreBE64", func() { r.StoreBE64(8, 0x0102030405060708) }, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
-		{"Doorbell64", func() { r.Doorbell64(8, 0x1112131415161718) }, []byte{0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18}},
+		{"StoreBE32", func() { r.StoreBE32(8, 0x01020304) },
+			[]byte{1, 2, 3, 4, 0xa5, 0xa5, 0xa5, 0xa5}},
+		{"StoreBE64", func() { r.StoreBE64(8, 0x0102030405060708) },
+			[]byte{1, 2, 3, 4, 5, 6, 7, 8}},
+		{"Doorbell64", func() { r.Doorbell64(8, 0x1112131415161718) },
+			[]byte{0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := r.Bytes()
@@ -72,7 +75,8 @@ func TestOffsetsAreChecked(t *testing.T) {
 		{"last 8 bytes", func() { r.Doorbell64(size-8, 1) }, nil},
 		{"empty slice at the end", func() { r.Slice(size, 0) }, nil},
 		{"load beyond", func() { r.LoadBE32(size) }, []string{"4 bytes", fmt.Sprint(size)}},
-		{"store half beyond", func() { r.StoreBE64(size-4, 1) }, []string{"8 bytes", fmt.Sprint(size - 4)}},
+		{"store half beyond", func() { r.StoreBE64(size-4, 1) },
+			[]string{"8 bytes", fmt.Sprint(size - 4)}},
 		{"negative", func() { r.LoadBE64(-8) }, []string{"-8"}},
 		{"doorbell beyond", func() { r.Doorbell64(size, 1) }, []string{fmt.Sprint(size)}},
 		{"misaligned word", func() { r.LoadBE32(2) }, []string{"offset 2", "not aligned"}},
@@ -171,7 +175,8 @@ func TestPublish(t *testing.T) {
 		}
 	}
 	n := uint32(1)
-	for end := time.Now().Add(5 * time.Second); n <= rounds && time.Now().Before(end); n++ { // each takes long where others want the processors
+	// each takes long where others want the processors
+	for end := time.Now().Add(5 * time.Second); n <= rounds && time.Now().Before(end); n++ {
 		publish(n)
 	}
 	publish(last)
@@ -254,7 +259,8 @@ func TestCopyLines(t *testing.T) {
 		b := r.Bytes()
 		copy(b, bytes.Repeat([]byte{0xa5}, 1024))
 		r.CopyLines(256, src[:n])
-		if !bytes.Equal(b[256:256+n], src[:n]) || bytes.Count(b[:256], []byte{0xa5}) != 256 || bytes.Count(b[256+n:1024], []byte{0xa5}) != 768-n {
+		if !bytes.Equal(b[256:256+n], src[:n]) || bytes.Count(b[:256], []byte{0xa5}) != 256 ||
+			bytes.Count(b[256+n:1024], []byte{0xa5}) != 768-n {
 			t.Errorf("%d bytes: % x", n, b[192:256+n+64])
 		}
 	}

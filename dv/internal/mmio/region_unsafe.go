@@ -100,7 +100,8 @@ func (r *Region) Doorbell64(off int, v uint64) {
 // descriptors written into device registers. It orders nothing.
 func (r *Region) CopyLines(off int, src []byte) {
 	if len(src) == 0 || (len(src)|off)&63 != 0 {
-		panic(fmt.Sprintf("mmio: copy of %d bytes to offset %d is not of lines of 64 bytes", len(src), off))
+		panic(fmt.Sprintf("mmio: copy of %d bytes to offset %d is not of lines of 64 bytes",
+			len(src), off))
 	}
 	copyLines(r.span(off, len(src)), unsafe.Pointer(&src[0]), len(src)/64)
 }
@@ -132,7 +133,8 @@ func outside(size, off, n int) {
 
 //go:noinline
 func misaligned(addr uintptr, off, n int) {
-	panic(fmt.Sprintf("mmio: atomic access of %d bytes at offset %d (address %#x) is not aligned", n, off, addr))
+	panic(fmt.Sprintf("mmio: atomic access of %d bytes at offset %d (address %#x) is not aligned",
+		n, off, addr))
 }
 
 // pointer makes a pointer from the address of memory that is not Go heap, and

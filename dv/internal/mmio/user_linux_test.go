@@ -16,7 +16,8 @@ func withoutLast(t *testing.T, pages int) *Region {
 	page := os.Getpagesize()
 	r := alloc(t, pages*page)
 	munmap := func(off, size int) {
-		if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, uintptr(r.Addr())+uintptr(off), uintptr(size), 0); errno != 0 {
+		if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, uintptr(r.Addr())+uintptr(off),
+			uintptr(size), 0); errno != 0 {
 			t.Error(errno)
 		}
 	}
@@ -73,14 +74,17 @@ func TestUserMemory(t *testing.T) {
 			if err := ReadUser(tt.addr, got); !errors.Is(err, tt.read) {
 				t.Errorf("read: %v, want %v", err, tt.read)
 			}
-			if tt.read == nil && tt.n > 0 && !bytes.Equal(got, r.Slice(int(tt.addr-r.Addr()), tt.n)) {
+			if tt.read == nil && tt.n > 0 &&
+				!bytes.Equal(got, r.Slice(int(tt.addr-r.Addr()), tt.n)) {
 				t.Errorf("read % x", got)
 			}
-			if err := WriteUser(tt.addr, bytes.Repeat([]byte{0x5a}, tt.n)); !errors.Is(err, tt.write) {
+			if err := WriteUser(tt.addr, bytes.Repeat([]byte{0x5a}, tt.n)); !errors.Is(err,
+				tt.write) {
 				t.Errorf("write: %v, want %v", err, tt.write)
 			}
 			if tt.write == nil && tt.n > 0 {
-				if err := ReadUser(tt.addr, got); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{0x5a}, tt.n)) {
+				if err := ReadUser(tt.addr, got); err != nil ||
+					!bytes.Equal(got, bytes.Repeat([]byte{0x5a}, tt.n)) {
 					t.Errorf("read back % x, %v", got, err)
 				}
 			}
@@ -132,7 +136,8 @@ func TestCopyInPieces(t *testing.T) {
 		pieces = append(pieces, remote[0].Len)
 		return 1, nil
 	}
-	if err := copyUser("read", 1000, b, piecewise); err != nil || !slices.Equal(pieces, []int{3, 2, 1}) {
+	if err := copyUser("read", 1000, b, piecewise); err != nil ||
+		!slices.Equal(pieces, []int{3, 2, 1}) {
 		t.Errorf("pieces %v, %v", pieces, err)
 	}
 	nothing := func(int, []unix.Iovec, []unix.RemoteIovec, uint) (int, error) { return 0, nil }

@@ -55,7 +55,8 @@ func Mapped(addr uint64, size int) bool {
 	end := addr + uint64(size)
 	for at := addr &^ (page - 1); at < end && size > 0; {
 		n := min(end-at, page*uint64(len(residency)))
-		_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(at), uintptr(n), uintptr(unsafe.Pointer(&residency[0])))
+		_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(at), uintptr(n),
+			uintptr(unsafe.Pointer(&residency[0])))
 		if errno != 0 {
 			return false
 		}

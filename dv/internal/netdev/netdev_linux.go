@@ -17,7 +17,8 @@ func ByName(name string) (Interface, error) {
 		return Interface{}, err
 	}
 	a := link.Attrs()
-	return Interface{Name: a.Name, MAC: a.HardwareAddr, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0}, nil
+	return Interface{Name: a.Name, MAC: a.HardwareAddr, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0},
+		nil
 }
 
 // NetworkOf reads the main routing table and the addresses of the netdev called name.
@@ -62,7 +63,8 @@ func VLANOn(name string, id int) (string, error) {
 	return "", fmt.Errorf("no interface of VLAN %d on %s", id, name)
 }
 
-// vlanAmong is the name of the interface of VLAN id on top of the one with an index, "" if there is none.
+// vlanAmong is the name of the interface of VLAN id on top of the one with an index, "" if there is
+// none.
 func vlanAmong(links []netlink.Link, index, id int) string {
 	for _, l := range links {
 		if v, ok := l.(*netlink.Vlan); ok && v.VlanId == id && v.ParentIndex == index {
@@ -81,7 +83,8 @@ func subnets(routes []netlink.Route) (list []netip.Prefix) {
 		a, ok := netip.AddrFromSlice(r.Dst.IP)
 		ones, _ := r.Dst.Mask.Size()
 		p := netip.PrefixFrom(a.Unmap(), ones).Masked()
-		if ok && ones > 0 && !p.IsSingleIP() && !p.Addr().IsLinkLocalUnicast() && !p.Addr().IsMulticast() && !slices.Contains(list, p) {
+		if ok && ones > 0 && !p.IsSingleIP() && !p.Addr().IsLinkLocalUnicast() &&
+			!p.Addr().IsMulticast() && !slices.Contains(list, p) {
 			list = append(list, p)
 		}
 	}

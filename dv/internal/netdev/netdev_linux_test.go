@@ -24,13 +24,17 @@ func TestNetworkOfRoutes(t *testing.T) {
 	black := route("0.0.0.0/0", "10.0.0.66", 1)
 	black.Type = unix.RTN_BLACKHOLE
 	routes := []netlink.Route{
-		route("10.0.0.0/16", "", 0), route("10.0.9.0/24", "", 100), route("10.0.9.0/24", "", 0), local, black,
+		route("10.0.0.0/16", "", 0), route("10.0.9.0/24", "", 100),
+		route("10.0.9.0/24", "", 0), local, black,
 		route("0.0.0.0/0", "10.0.0.2", 200), route("", "10.0.0.1", 100),
-		route("203.0.113.0/24", "10.0.0.3", 0), route("0.0.0.0/0", "", 0), // a network behind a router, and a link without routers
-		route("fe80::/64", "", 256), route("ff00::/8", "", 256), route("2001:db8::/64", "", 256), route("2001:db8::9/128", "", 256),
+		// a network behind a router, and a link without routers
+		route("203.0.113.0/24", "10.0.0.3", 0), route("0.0.0.0/0", "", 0),
+		route("fe80::/64", "", 256), route("ff00::/8", "", 256), route("2001:db8::/64", "", 256),
+		route("2001:db8::9/128", "", 256),
 		route("::/0", "fe80::1", 1024),
 	}
-	if got, want := fmt.Sprint(subnets(routes)), "[2001:db8::/64 10.0.9.0/24 10.0.0.0/16]"; got != want {
+	if got, want := fmt.Sprint(subnets(routes)),
+		"[2001:db8::/64 10.0.9.0/24 10.0.0.0/16]"; got != want {
 		t.Errorf("subnets %s, want %s", got, want)
 	}
 	if got, want := fmt.Sprint(gateways(routes)), "[10.0.0.1 fe80::1]"; got != want {

@@ -24,9 +24,10 @@ func TestCutFrame(t *testing.T) {
 		for _, udp := range []bool{false, true} {
 			for tags := range 3 {
 				for _, n := range []int{0, 1, 99, 100, 101, 1000, 60000} {
-					t.Run(fmt.Sprintf("v6=%v,udp=%v,tags=%d,%d", v6, udp, tags, n), func(t *testing.T) {
-						testCut(t, v6, udp, tags, n)
-					})
+					t.Run(fmt.Sprintf("v6=%v,udp=%v,tags=%d,%d", v6, udp, tags, n),
+						func(t *testing.T) {
+							testCut(t, v6, udp, tags, n)
+						})
 				}
 			}
 		}
@@ -41,7 +42,8 @@ func testCut(t *testing.T, v6, udp bool, tags, n int) {
 	}
 	f := Frame{
 		Data: append(bytes.Clone(hdr), payload...), NeedsCsum: true,
-		CsumStart: uint16(l4), CsumOffset: 16, GSO: gsoKind(v6, udp), HdrLen: uint16(len(hdr)), MSS: 100,
+		CsumStart: uint16(l4), CsumOffset: 16, GSO: gsoKind(v6, udp),
+		HdrLen: uint16(len(hdr)), MSS: 100,
 	}
 	if udp {
 		f.CsumOffset = 6
@@ -102,12 +104,15 @@ func TestPlainFramePassesUncopied(t *testing.T) {
 // Whatever the metadata says, cutting neither panics nor loops.
 func FuzzCutFrame(f *testing.F) {
 	hdr, _, l4 := simtest.Header(false, false, 0, 7)
-	f.Add(append(hdr, "payload"...), byte(GSOTCPv4), uint16(l4), uint16(16), uint16(len(hdr)), uint16(3))
+	f.Add(append(hdr, "payload"...), byte(GSOTCPv4), uint16(l4), uint16(16),
+		uint16(len(hdr)), uint16(3))
 	hdr, _, l4 = simtest.Header(true, true, 1, 7)
-	f.Add(append(hdr, "payload"...), byte(GSOUDP), uint16(l4), uint16(6), uint16(len(hdr)), uint16(3))
+	f.Add(append(hdr, "payload"...), byte(GSOUDP), uint16(l4), uint16(6),
+		uint16(len(hdr)), uint16(3))
 	f.Fuzz(func(t *testing.T, data []byte, kind byte, start, offset, hdrLen, mss uint16) {
 		var buf []byte
-		fr := Frame{Data: data, NeedsCsum: true, CsumStart: start, CsumOffset: offset, GSO: GSO(kind % 4), HdrLen: hdrLen, MSS: mss}
+		fr := Frame{Data: data, NeedsCsum: true, CsumStart: start, CsumOffset: offset,
+			GSO: GSO(kind % 4), HdrLen: hdrLen, MSS: mss}
 		total := 0
 		Cut(fr, &buf, func(s Frame) { total += len(s.Data) })
 		if total < len(data) {

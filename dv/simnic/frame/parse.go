@@ -53,7 +53,8 @@ type Headers struct {
 func Parse(b []byte) (p Headers) {
 	p.L3At = EtherHeader
 	p.EtherType = binary.BigEndian.Uint16(b[12:])
-	for p.Tags < 2 && (p.EtherType == EtherVLAN || p.EtherType == EtherQinQ) && len(b) >= p.L3At+VLANTag {
+	for p.Tags < 2 && (p.EtherType == EtherVLAN || p.EtherType == EtherQinQ) &&
+		len(b) >= p.L3At+VLANTag {
 		if p.Tags == 0 {
 			p.TPID, p.TCI = p.EtherType, binary.BigEndian.Uint16(b[p.L3At:])
 		}

@@ -64,7 +64,8 @@ func (s *Segmenter) addUp() {
 		return
 	}
 	s.seq, s.flags = binary.BigEndian.Uint32(l4[4:]), l4[13]
-	s.l4Sum = AddSums(pseudo, Sum(l4[:4]), Sum(l4[8:12]), uint16(l4[12])<<8, binary.BigEndian.Uint16(l4[14:]), Sum(l4[18:]))
+	s.l4Sum = AddSums(pseudo, Sum(l4[:4]), Sum(l4[8:12]), uint16(l4[12])<<8,
+		binary.BigEndian.Uint16(l4[14:]), Sum(l4[18:]))
 }
 
 // setLength writes the IP and UDP lengths for n bytes of payload.
@@ -147,7 +148,8 @@ func (g *Segment) Header(dst []byte, payloadSum uint16) []byte {
 		sum += size & 0xffff // the length in the UDP header
 	}
 	if s.L4Checksum {
-		binary.BigEndian.PutUint16(b[h.ChecksumAt():], checksumOf(foldSum(sum), h.Proto == ProtoUDP))
+		binary.BigEndian.PutUint16(b[h.ChecksumAt():],
+			checksumOf(foldSum(sum), h.Proto == ProtoUDP))
 	}
 	return b
 }

@@ -55,7 +55,8 @@ func TestSegmenterRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		template []byte
 		mss      int
-	}{"no Ethernet header": {hdr[:13], 100}, "no whole TCP header": {hdr[:l4+19], 100}, "no segment size": {hdr, 0}} {
+	}{"no Ethernet header": {hdr[:13], 100}, "no whole TCP header": {hdr[:l4+19], 100},
+		"no segment size": {hdr, 0}} {
 		if _, ok := NewSegmenter(bytes.Clone(c.template), c.mss, 10); ok {
 			t.Errorf("%s: taken", name)
 		}

@@ -19,7 +19,8 @@ const (
 
 var vnetToGSO = map[uint8]GSO{vnetGSOTCPv4: GSOTCPv4, vnetGSOTCPv6: GSOTCPv6, vnetGSOUDP: GSOUDP}
 
-var gsoToVnet = [...]uint8{GSONone: vnetGSONone, GSOTCPv4: vnetGSOTCPv4, GSOTCPv6: vnetGSOTCPv6, GSOUDP: vnetGSOUDP}
+var gsoToVnet = [...]uint8{GSONone: vnetGSONone, GSOTCPv4: vnetGSOTCPv4,
+	GSOTCPv6: vnetGSOTCPv6, GSOUDP: vnetGSOUDP}
 
 // FromVnet makes a Frame of data and the virtio-net header hdr, of VnetHdrLen
 // bytes. shift is how many bytes, such as a VLAN tag, were inserted before the L3

@@ -17,8 +17,11 @@ func TestVnetHeader(t *testing.T) {
 		ok    bool
 	}{
 		{"plain", Frame{}, []uint16{0, 0, 0, 0, 0}, true},
-		{"checksum", Frame{NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16}, []uint16{1, 0, 0, uint16(l4), 16}, true},
-		{"tcp with CWR", Frame{NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16, GSO: GSOTCPv4, HdrLen: uint16(len(hdr)), MSS: 10}, []uint16{0x8101, uint16(len(hdr)), 10, uint16(l4), 16}, true},
+		{"checksum", Frame{NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16},
+			[]uint16{1, 0, 0, uint16(l4), 16}, true},
+		{"tcp with CWR", Frame{NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16,
+			GSO: GSOTCPv4, HdrLen: uint16(len(hdr)), MSS: 10},
+			[]uint16{0x8101, uint16(len(hdr)), 10, uint16(l4), 16}, true},
 		{"checksum outside", Frame{}, []uint16{1, 0, 0, uint16(len(data)), 16}, false},
 		{"no segment size", Frame{}, []uint16{0x0101, 0, 0, uint16(l4), 16}, false},
 		{"segments without checksum", Frame{}, []uint16{0x0100, 0, 10, uint16(l4), 16}, false},
@@ -38,8 +41,10 @@ func TestVnetHeader(t *testing.T) {
 				return
 			}
 			tt.frame.Data = data
-			if got.NeedsCsum != tt.frame.NeedsCsum || got.CsumStart != tt.frame.CsumStart || got.CsumOffset != tt.frame.CsumOffset ||
-				got.GSO != tt.frame.GSO || got.HdrLen != tt.frame.HdrLen || got.MSS != tt.frame.MSS {
+			if got.NeedsCsum != tt.frame.NeedsCsum || got.CsumStart != tt.frame.CsumStart ||
+				got.CsumOffset != tt.frame.CsumOffset ||
+				got.GSO != tt.frame.GSO ||
+				got.HdrLen != tt.frame.HdrLen || got.MSS != tt.frame.MSS {
 				t.Errorf("read as %+v", got)
 			}
 			var back [VnetHdrLen]byte

@@ -84,7 +84,8 @@ func (c *client) cq(n int, ch *uverbs.CompChannel) *clientCQ {
 	for i := range n {
 		q.buf.Bytes()[i*64+63] = mlx5.OpOwn(mlx5.CQEInvalid, 0, 0, 1)
 	}
-	q.CQ = must(c.ctx.CreateCQ(uverbs.CQAttr{Entries: n, Buf: q.buf, DBR: q.dbr, Channel: ch, UserHandle: 0xc1}))(c.t)
+	q.CQ = must(c.ctx.CreateCQ(uverbs.CQAttr{Entries: n, Buf: q.buf, DBR: q.dbr,
+		Channel: ch, UserHandle: 0xc1}))(c.t)
 	return q
 }
 
@@ -126,7 +127,8 @@ func (c *client) receiver(ch *uverbs.CompChannel) *receiver {
 	r := &receiver{cq: c.cq(8, ch), dbr: c.take(8), frames: c.take(8 * 2048)}
 	ring := c.take(8 * 16)
 	r.mr = must(c.pd.RegMR(r.frames, uverbs.AccessLocalWrite))(t)
-	r.wq = must(c.pd.CreateWQ(uverbs.WQAttr{CQ: r.cq.CQ, Entries: 8, Buf: ring, DBR: r.dbr, UserIndex: 5, UserHandle: 0xb1}))(t)
+	r.wq = must(c.pd.CreateWQ(uverbs.WQAttr{CQ: r.cq.CQ, Entries: 8, Buf: ring, DBR: r.dbr,
+		UserIndex: 5, UserHandle: 0xb1}))(t)
 	for i := range 8 {
 		mlx5.PutData(ring.Slice(i*16, 16), 2048, r.mr.LKey, r.frames.Addr()+uint64(i)*2048)
 	}
@@ -160,7 +162,8 @@ func (c *client) sender() *sender {
 	t.Helper()
 	s := &sender{cq: c.cq(64, nil), ring: c.take(64 * 64), dbr: c.take(8), buf: c.take(2048)}
 	s.mr = must(c.pd.RegMR(s.buf, 0))(t)
-	s.qp = must(c.pd.CreateRawQP(uverbs.QPAttr{CQ: s.cq.CQ, Entries: 64, SQBuf: s.ring, DBR: s.dbr, UserIndex: 7, UserHandle: 0xa1}))(t)
+	s.qp = must(c.pd.CreateRawQP(uverbs.QPAttr{CQ: s.cq.CQ, Entries: 64, SQBuf: s.ring, DBR: s.dbr,
+		UserIndex: 7, UserHandle: 0xa1}))(t)
 	if err := s.qp.ToReady(1); err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +194,8 @@ func (s *sender) send() { s.qp.Reg.Store64(s.qp.RegOffset, mlx5.Doorbell(s.post(
 // A frame goes from one NIC's send queue to another NIC's receive queue, all of
 // it set up through ioctls, and the event descriptor wakes the receiver.
 func TestFrameThroughTheNode(t *testing.T) {
-	a, b := newClient(t, simnic.Config{Seed: 1}, Config{}), newClient(t, simnic.Config{Seed: 2}, Config{})
+	a, b := newClient(t, simnic.Config{Seed: 1}, Config{}),
+		newClient(t, simnic.Config{Seed: 2}, Config{})
 	connect(t, a, b)
 	ch := must(b.ctx.CreateCompChannel())(t)
 	r, s := b.receiver(ch), a.sender()
@@ -213,7 +217,8 @@ func TestFrameThroughTheNode(t *testing.T) {
 		}
 		r.dbr.StoreBE32(0, uint32(i+9))
 	}
-	for _, o := range []interface{ Close() error }{r.flow, r.rss, r.table, r.wq, r.cq, r.mr, b.pd, s.qp, s.cq, s.mr, a.pd} {
+	for _, o := range []interface{ Close() error }{r.flow, r.rss, r.table, r.wq, r.cq, r.mr,
+		b.pd, s.qp, s.cq, s.mr, a.pd} {
 		if err := o.Close(); err != nil {
 			t.Errorf("close %T: %v", o, err)
 		}
@@ -228,7 +233,8 @@ func TestFrameThroughTheNode(t *testing.T) {
 // The client library copes with every release, and events reach it there.
 func TestClientOnEveryRelease(t *testing.T) {
 	for _, release := range []Release{Linux54, Linux612, Linux72} {
-		a, b := newClient(t, simnic.Config{Seed: 1}, Config{Release: release}), newClient(t, simnic.Config{Seed: 2}, Config{Release: release})
+		a, b := newClient(t, simnic.Config{Seed: 1}, Config{Release: release}),
+			newClient(t, simnic.Config{Seed: 2}, Config{Release: release})
 		connect(t, a, b)
 		ch := must(b.ctx.CreateCompChannel())(t)
 		r, s := b.receiver(ch), a.sender()
@@ -238,7 +244,8 @@ func TestClientOnEveryRelease(t *testing.T) {
 			t.Errorf("release %d: wait: %d, %v", release, n, err)
 		}
 		b.nic.SetLink(false)
-		if e, err := b.ctx.AsyncEvents().ReadEvent(); err != nil || e.Type != uverbs.EventPortError {
+		if e, err := b.ctx.AsyncEvents().ReadEvent(); err != nil ||
+			e.Type != uverbs.EventPortError {
 			t.Errorf("release %d: event is %v, %v", release, e, err)
 		}
 	}
@@ -256,7 +263,8 @@ func TestUnfinishedFramesArriveFinished(t *testing.T) {
 	for _, n := range []int{100, 3000} {
 		hdr, l3, l4 := simtest.Header(false, false, 0, n)
 		copy(hdr, testMAC[:])
-		f := frame.Frame{Data: append(hdr, bytes.Repeat([]byte{7}, n)...), NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16}
+		f := frame.Frame{Data: append(hdr, bytes.Repeat([]byte{7}, n)...), NeedsCsum: true,
+			CsumStart: uint16(l4), CsumOffset: 16}
 		binary.BigEndian.PutUint16(f.Data[l3+10:], simtest.Checksum(f.Data[l3:l4]))
 		p := frame.Parse(f.Data)
 		p.SeedChecksum(f.Data)

@@ -36,7 +36,8 @@ func (c *call) tellCore() unix.Errno {
 	for _, o := range []struct {
 		id uint16
 		b  []byte
-	}{{uverbs.AttrNumCompVectors, host32(c.node.linux.cfg.Vectors)}, {uverbs.AttrCoreSupport, host64(support)}} {
+	}{{uverbs.AttrNumCompVectors, host32(c.node.linux.cfg.Vectors)},
+		{uverbs.AttrCoreSupport, host64(support)}} {
 		out := c.out(o.id)
 		if !out.given {
 			continue
@@ -58,7 +59,8 @@ func getContextWrite(c *call) unix.Errno {
 	if errno != 0 {
 		return errno
 	}
-	errno = c.respond(uverbs.GetContextResp{AsyncFD: uint32(async.fd), NumCompVectors: c.node.linux.cfg.Vectors})
+	errno = c.respond(uverbs.GetContextResp{AsyncFD: uint32(async.fd),
+		NumCompVectors: c.node.linux.cfg.Vectors})
 	if errno == 0 {
 		errno = c.openContext()
 	}

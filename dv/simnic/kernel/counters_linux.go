@@ -17,10 +17,13 @@ type counterSet struct {
 
 // countersMethods are those of UVERBS_OBJECT_COUNTERS.
 func countersMethods(t map[methodKey]*method) {
-	old := attrSpec{id: uverbs.AttrCountersHandle, kind: attrHandle, object: uverbs.ObjectCounters, mandatory: true}
+	old := attrSpec{id: uverbs.AttrCountersHandle, kind: attrHandle,
+		object: uverbs.ObjectCounters, mandatory: true}
 	t[methodKey{uverbs.ObjectCounters, uverbs.MethodCountersCreate}] = &method{
-		attrs: []attrSpec{{id: uverbs.AttrCountersHandle, kind: attrNew, mandatory: true}}, run: createCounters}
-	t[methodKey{uverbs.ObjectCounters, uverbs.MethodCountersDestroy}] = &method{attrs: []attrSpec{old}, run: destroyCounters}
+		attrs: []attrSpec{{id: uverbs.AttrCountersHandle, kind: attrNew, mandatory: true}},
+		run:   createCounters}
+	t[methodKey{uverbs.ObjectCounters,
+		uverbs.MethodCountersDestroy}] = &method{attrs: []attrSpec{old}, run: destroyCounters}
 	t[methodKey{uverbs.ObjectCounters, uverbs.MethodCountersRead}] = &method{attrs: []attrSpec{
 		old,
 		{id: uverbs.AttrCountersBuffer, kind: attrOut, mandatory: true},
@@ -29,7 +32,8 @@ func countersMethods(t map[methodKey]*method) {
 }
 
 func createCounters(c *call) unix.Errno {
-	o := &uobject{kind: uverbs.ObjectCounters, impl: new(counterSet), release: func() error { return nil }}
+	o := &uobject{kind: uverbs.ObjectCounters, impl: new(counterSet),
+		release: func() error { return nil }}
 	return c.create(o, func() unix.Errno {
 		c.returns(uverbs.AttrCountersHandle, uint64(o.handle))
 		return 0
@@ -43,7 +47,8 @@ func destroyCounters(c *call) unix.Errno {
 // readCounters fills an array of numbers (UVERBS_METHOD_COUNTERS_READ in
 // uverbs_std_types_counters.c, mlx5_ib_read_counters in counters.c).
 func readCounters(c *call) unix.Errno {
-	_, s, errno := find[*counterSet](c.node, uverbs.ObjectCounters, uint32(c.in(uverbs.AttrCountersHandle).addr))
+	_, s, errno := find[*counterSet](c.node, uverbs.ObjectCounters,
+		uint32(c.in(uverbs.AttrCountersHandle).addr))
 	if errno != 0 {
 		return errno
 	}

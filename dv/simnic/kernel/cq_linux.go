@@ -66,7 +66,8 @@ func createCQ(c *call) unix.Errno {
 	if errno := c.request(&old); errno != 0 {
 		return errno
 	}
-	req := uverbs.ExCreateCQReq{UserHandle: old.UserHandle, CQE: old.CQE, CompVector: old.CompVector, CompChannel: old.CompChannel}
+	req := uverbs.ExCreateCQReq{UserHandle: old.UserHandle, CQE: old.CQE,
+		CompVector: old.CompVector, CompChannel: old.CompChannel}
 	return c.createCQ(req)
 }
 
@@ -107,7 +108,8 @@ func (c *call) createCQ(req uverbs.ExCreateCQReq) unix.Errno {
 		return errno
 	}
 	return c.create(o, func() unix.Errno {
-		resp := uverbs.ExCreateCQResp{Base: uverbs.CreateCQResp{CQHandle: o.handle, CQE: entries - 1}}
+		resp := uverbs.ExCreateCQResp{Base: uverbs.CreateCQResp{CQHandle: o.handle,
+			CQE: entries - 1}}
 		resp.ResponseLength = c.responseLength(resp)
 		return c.respond(resp)
 	})
@@ -208,8 +210,10 @@ func (q *cq) attr(r *ring, drv cqDriverReq, entries uint32) (a simnic.CQAttr, er
 	if n.linux.is(Linux54) {
 		drv.BufAddr &^= n.linux.page - 1 // an offset in the page is not seen there
 	}
-	a = simnic.CQAttr{LogSize: bits.Len32(entries) - 1, EntrySize: int(drv.CQESize), UAR: n.ctx.bfregs.uars[0]}
-	if a.Ring, errno = r.buffer(drv.BufAddr, uint64(entries)*uint64(drv.CQESize), true); errno != 0 {
+	a = simnic.CQAttr{LogSize: bits.Len32(entries) - 1, EntrySize: int(drv.CQESize),
+		UAR: n.ctx.bfregs.uars[0]}
+	if a.Ring, errno = r.buffer(drv.BufAddr,
+		uint64(entries)*uint64(drv.CQESize), true); errno != 0 {
 		return a, errno
 	}
 	if a.Record, errno = r.doorbell(drv.DBAddr); errno != 0 {
@@ -292,5 +296,6 @@ func destroyCQ(c *call) unix.Errno {
 		return errno
 	}
 	q := o.impl.(*cq)
-	return c.respond(uverbs.DestroyCQResp{CompEventsReported: q.events.Load(), AsyncEventsReported: q.async.sent.Load()})
+	return c.respond(uverbs.DestroyCQResp{CompEventsReported: q.events.Load(),
+		AsyncEventsReported: q.async.sent.Load()})
 }

@@ -104,12 +104,14 @@ func (n *node) deviceCaps() uverbs.ExQueryDeviceResp {
 		DeviceCapFlagsEx: n.deviceFlags(),
 	}
 	if caps.CQModeration {
-		r.CQModerationCaps = uverbs.CQModerationCaps{MaxCount: maxModerationCount, MaxPeriod: maxModerationPeriod}
+		r.CQModerationCaps = uverbs.CQModerationCaps{MaxCount: maxModerationCount,
+			MaxPeriod: maxModerationPeriod}
 	}
 	if !n.raw() {
 		return r
 	}
-	r.RSSCaps = uverbs.RSSCaps{SupportedQPTs: uverbs.RawPacketBit, MaxRWQIndirectionTables: 1 << 20, MaxRWQIndirectionTableSize: 1 << caps.LogMaxRQT}
+	r.RSSCaps = uverbs.RSSCaps{SupportedQPTs: uverbs.RawPacketBit, MaxRWQIndirectionTables: 1 << 20,
+		MaxRWQIndirectionTableSize: 1 << caps.LogMaxRQT}
 	r.MaxWQTypeRQ = 1 << 20
 	r.RawPacketCaps = uverbs.RawPacketCapIPCsum
 	for _, f := range []struct {
@@ -146,7 +148,8 @@ func (c *call) driverCaps() unix.Errno {
 	if out.n == 0 {
 		return 0
 	}
-	r := driverCaps{room: out.n, resp: make([]byte, uverbs.SizeOf(uverbs.Mlx5QueryDeviceResp{})), length: 8}
+	r := driverCaps{room: out.n, resp: make([]byte, uverbs.SizeOf(uverbs.Mlx5QueryDeviceResp{})),
+		length: 8}
 	r.fill(c.node)
 	binary.NativeEndian.PutUint32(r.resp[4:], uint32(r.length))
 	return out.put(r.resp[:r.length])
@@ -171,8 +174,10 @@ func (d *driverCaps) part(off int, told bool, v any) {
 
 func (d *driverCaps) fill(n *node) {
 	caps, raw := n.nic.Caps(), n.raw()
-	d.part(8, raw && caps.MaxLSO > 0, uverbs.Mlx5TSOCaps{MaxTSO: uint32(caps.MaxLSO), SupportedQPTs: uverbs.RawPacketBit})
-	d.part(16, raw, uverbs.Mlx5RSSCaps{RxHashFunction: uverbs.Mlx5HashToeplitz, RxHashFieldsMask: supportedHash | uverbs.HashInner})
+	d.part(8, raw && caps.MaxLSO > 0, uverbs.Mlx5TSOCaps{MaxTSO: uint32(caps.MaxLSO),
+		SupportedQPTs: uverbs.RawPacketBit})
+	d.part(16, raw, uverbs.Mlx5RSSCaps{RxHashFunction: uverbs.Mlx5HashToeplitz,
+		RxHashFieldsMask: supportedHash | uverbs.HashInner})
 	d.part(32, true, compressionCaps(caps))
 	d.part(40, raw, uverbs.Mlx5PacketPacingCaps{})
 	d.part(56, raw, sendCaps(caps))

@@ -55,7 +55,8 @@ func exCreateFlow(c *call) unix.Errno {
 		return errno
 	}
 	o := &uobject{kind: uverbs.ObjectFlow, impl: f, uses: rule.uses, release: f.Destroy}
-	return c.create(o, func() unix.Errno { return c.respond(uverbs.CreateFlowResp{FlowHandle: o.handle}) })
+	return c.create(o,
+		func() unix.Errno { return c.respond(uverbs.CreateFlowResp{FlowHandle: o.handle}) })
 }
 
 // flowHeader checks what comes before the specifications.
@@ -97,7 +98,8 @@ func (c *call) driverCreateFlow(a *uverbs.FlowAttrHdr, q *qp, r *rule) (*simnic.
 		a.Flags&uverbs.FlowFlagDontTrap != 0 && !caps.MultiPathFlows:
 		return nil, unix.EOPNOTSUPP
 	}
-	attr := simnic.FlowAttr{Type: simnic.FlowType(a.Type), Priority: uint8(a.Priority), DontTrap: a.Flags&uverbs.FlowFlagDontTrap != 0}
+	attr := simnic.FlowAttr{Type: simnic.FlowType(a.Type), Priority: uint8(a.Priority),
+		DontTrap: a.Flags&uverbs.FlowFlagDontTrap != 0}
 	if errno := r.translate(&attr); errno != 0 {
 		return nil, errno
 	}
@@ -108,7 +110,8 @@ func (c *call) driverCreateFlow(a *uverbs.FlowAttrHdr, q *qp, r *rule) (*simnic.
 	}
 	if !attr.Drop {
 		if attr.TIR = q.tir; attr.TIR == nil {
-			return nil, unix.EINVAL // a queue pair that only sends: the firmware knows no such destination
+			// a queue pair that only sends: the firmware knows no such destination
+			return nil, unix.EINVAL
 		}
 	}
 	f, err := c.node.nic.CreateFlow(attr)
@@ -173,7 +176,8 @@ func (r *rule) parse(b []byte, count, size int) unix.Errno {
 }
 
 // actionSizes are the sizes of action specifications.
-var actionSizes = map[uint32]int{uverbs.FlowSpecTypeActionTag: 16, uverbs.FlowSpecTypeActionDrop: 8, uverbs.FlowSpecTypeActionCount: 16}
+var actionSizes = map[uint32]int{uverbs.FlowSpecTypeActionTag: 16, uverbs.FlowSpecTypeActionDrop: 8,
+	uverbs.FlowSpecTypeActionCount: 16}
 
 func (r *rule) action(kind uint32, b []byte) unix.Errno {
 	if size, known := actionSizes[kind]; !known || len(b) != size {
@@ -214,7 +218,8 @@ var filterSizes = map[uint32]int{
 func (r *rule) filter(kind uint32, b []byte) unix.Errno {
 	half := len(b) / 2
 	size, known := filterSizes[kind&^uverbs.FlowSpecTypeInner]
-	if half == 0 || half%4 != 0 || !known || kind == uverbs.FlowSpecTypeInner|uverbs.FlowSpecTypeVXLAN {
+	if half == 0 || half%4 != 0 || !known ||
+		kind == uverbs.FlowSpecTypeInner|uverbs.FlowSpecTypeVXLAN {
 		return unix.EINVAL
 	}
 	s := flowSpec{kind: kind, value: make([]byte, size), mask: make([]byte, size)}
@@ -229,7 +234,8 @@ func (r *rule) filter(kind uint32, b []byte) unix.Errno {
 		kind == uverbs.FlowSpecTypeVXLAN && (s.value[0]|s.mask[0]) != 0 {
 		return unix.EINVAL // a flow label of more than 20 bits, a tunnel id of more than 24
 	}
-	if kind&^uverbs.FlowSpecTypeInner == uverbs.FlowSpecTypeIPv6 && (s.value[33]|s.mask[33])&0xf0 != 0 {
+	if kind&^uverbs.FlowSpecTypeInner == uverbs.FlowSpecTypeIPv6 &&
+		(s.value[33]|s.mask[33])&0xf0 != 0 {
 		return unix.EINVAL
 	}
 	r.specs = append(r.specs, s)

@@ -48,8 +48,10 @@ func (r *rule) typesAgree() bool {
 	for _, s := range r.specs {
 		switch {
 		case s.kind == uverbs.FlowSpecTypeEth:
-			mask, etherType = binary.BigEndian.Uint16(s.mask[12:]), binary.BigEndian.Uint16(s.value[12:])
-		case s.kind == uverbs.FlowSpecTypeIPv4 && !agree(frame.EtherIPv4), s.kind == uverbs.FlowSpecTypeIPv6 && !agree(frame.EtherIPv6):
+			mask, etherType = binary.BigEndian.Uint16(s.mask[12:]),
+				binary.BigEndian.Uint16(s.value[12:])
+		case s.kind == uverbs.FlowSpecTypeIPv4 && !agree(frame.EtherIPv4),
+			s.kind == uverbs.FlowSpecTypeIPv6 && !agree(frame.EtherIPv6):
 			return false
 		}
 	}
@@ -67,7 +69,8 @@ func (r *rule) protocolsAgree() bool {
 			mask, proto = s.mask[8], s.value[8]
 		case s.kind == uverbs.FlowSpecTypeIPv6:
 			mask, proto = s.mask[36], s.value[36]
-		case s.kind == uverbs.FlowSpecTypeTCP && !agree(frame.ProtoTCP), s.kind == uverbs.FlowSpecTypeUDP && !agree(frame.ProtoUDP):
+		case s.kind == uverbs.FlowSpecTypeTCP && !agree(frame.ProtoTCP),
+			s.kind == uverbs.FlowSpecTypeUDP && !agree(frame.ProtoUDP):
 			return false
 		}
 	}

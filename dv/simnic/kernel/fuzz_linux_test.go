@@ -55,7 +55,8 @@ func FuzzWriteCommands(f *testing.F) {
 	seed := func(cmds ...write) {
 		var b []byte
 		for _, w := range cmds {
-			b = append(b, byte(commandIndex(w.cmd)), byte(len(w.core)), byte(len(w.uhw)), byte(w.out+1), byte(w.uhwOut+1))
+			b = append(b, byte(commandIndex(w.cmd)), byte(len(w.core)), byte(len(w.uhw)),
+				byte(w.out+1), byte(w.uhwOut+1))
 			b = append(append(b, w.core...), w.uhw...)
 		}
 		f.Add(b)
@@ -63,25 +64,37 @@ func FuzzWriteCommands(f *testing.F) {
 	zero := make([]byte, 8)
 	pd := write{cmd: uverbs.CmdAllocPD, core: zero, out: 4, uhwOut: 4}
 	cq := write{cmd: uverbs.ExCmdCreateCQ, out: 16, uhwOut: 8,
-		core: bytesOf(uverbs.ExCreateCQReq{CQE: 7, CompChannel: -1}), uhw: bytesOf(uverbs.Mlx5CreateCQReq{BufAddr: 4, DBAddr: 4, CQESize: 64})}
-	wq := write{cmd: uverbs.ExCmdCreateWQ, out: 24, uhwOut: -1, core: bytesOf(uverbs.ExCreateWQReq{CQHandle: 1, MaxWR: 8, MaxSGE: 1}),
-		uhw: bytesOf(uverbs.Mlx5CreateWQReq{BufAddr: 4, DBAddr: 4, RQWQECount: 8, RQWQEShift: 4})}
-	table := write{cmd: uverbs.ExCmdCreateRWQIndTbl, out: 16, uhwOut: -1, core: bytesOf(uverbs.ExCreateRWQIndTblReq{}, uint32(2))}
-	rss := write{cmd: uverbs.ExCmdCreateQP, out: 40, uhwOut: 40, core: bytesOf(uverbs.ExCreateQPReq{QPType: 8, CompMask: 1, RWQIndTblHandle: 3}),
-		uhw: bytesOf(uverbs.Mlx5CreateQPRSSReq{RxHashFunction: 1, RxKeyLen: 40})}
-	flow := write{cmd: uverbs.ExCmdCreateFlow, out: 8, uhwOut: -1, core: append(bytesOf(uverbs.CreateFlowReq{QPHandle: 4, FlowAttr: uverbs.FlowAttrHdr{Size: 40, NumOfSpecs: 1, Port: 1}}),
-		hexBytes(vecFlow)[24:64]...)}
-	qp := write{cmd: uverbs.ExCmdCreateQP, out: 40, uhwOut: 40, core: bytesOf(uverbs.ExCreateQPReq{SendCQHandle: 1, RecvCQHandle: 1, QPType: 8}),
-		uhw: bytesOf(uverbs.Mlx5CreateQPReq{DBAddr: 4, SQWQECount: 64, SQBufAddr: 4})}
-	modify := write{cmd: uverbs.CmdModifyQP, core: bytesOf(uverbs.ModifyQPReq{QPHandle: 2, AttrMask: 0x21, QPState: 1, PortNum: 1}), out: -1, uhwOut: -1}
-	seed(pd, cq, wq, table, rss, flow, destroyCommand(uverbs.ExCmdDestroyFlow, 5), destroyCommand(uverbs.CmdDestroyQP, 4))
-	seed(pd, cq, qp, modify, destroyCommand(uverbs.CmdDestroyQP, 2), destroyCommand(uverbs.CmdDestroyCQ, 1))
-	seed(pd, write{cmd: uverbs.CmdRegMR, core: bytesOf(uverbs.RegMRReq{Start: 4, Length: 4096, AccessFlags: 1}), out: 12, uhwOut: -1})
+		core: bytesOf(uverbs.ExCreateCQReq{CQE: 7, CompChannel: -1}),
+		uhw:  bytesOf(uverbs.Mlx5CreateCQReq{BufAddr: 4, DBAddr: 4, CQESize: 64})}
+	wq := write{cmd: uverbs.ExCmdCreateWQ, out: 24, uhwOut: -1,
+		core: bytesOf(uverbs.ExCreateWQReq{CQHandle: 1, MaxWR: 8, MaxSGE: 1}),
+		uhw:  bytesOf(uverbs.Mlx5CreateWQReq{BufAddr: 4, DBAddr: 4, RQWQECount: 8, RQWQEShift: 4})}
+	table := write{cmd: uverbs.ExCmdCreateRWQIndTbl, out: 16, uhwOut: -1,
+		core: bytesOf(uverbs.ExCreateRWQIndTblReq{}, uint32(2))}
+	rss := write{cmd: uverbs.ExCmdCreateQP, out: 40, uhwOut: 40,
+		core: bytesOf(uverbs.ExCreateQPReq{QPType: 8, CompMask: 1, RWQIndTblHandle: 3}),
+		uhw:  bytesOf(uverbs.Mlx5CreateQPRSSReq{RxHashFunction: 1, RxKeyLen: 40})}
+	flow := write{cmd: uverbs.ExCmdCreateFlow, out: 8, uhwOut: -1,
+		core: append(bytesOf(uverbs.CreateFlowReq{QPHandle: 4,
+			FlowAttr: uverbs.FlowAttrHdr{Size: 40, NumOfSpecs: 1, Port: 1}}),
+			hexBytes(vecFlow)[24:64]...)}
+	qp := write{cmd: uverbs.ExCmdCreateQP, out: 40, uhwOut: 40,
+		core: bytesOf(uverbs.ExCreateQPReq{SendCQHandle: 1, RecvCQHandle: 1, QPType: 8}),
+		uhw:  bytesOf(uverbs.Mlx5CreateQPReq{DBAddr: 4, SQWQECount: 64, SQBufAddr: 4})}
+	modify := write{cmd: uverbs.CmdModifyQP, core: bytesOf(uverbs.ModifyQPReq{QPHandle: 2,
+		AttrMask: 0x21, QPState: 1, PortNum: 1}), out: -1, uhwOut: -1}
+	seed(pd, cq, wq, table, rss, flow, destroyCommand(uverbs.ExCmdDestroyFlow, 5),
+		destroyCommand(uverbs.CmdDestroyQP, 4))
+	seed(pd, cq, qp, modify, destroyCommand(uverbs.CmdDestroyQP, 2),
+		destroyCommand(uverbs.CmdDestroyCQ, 1))
+	seed(pd, write{cmd: uverbs.CmdRegMR, core: bytesOf(uverbs.RegMRReq{Start: 4, Length: 4096,
+		AccessFlags: 1}), out: 12, uhwOut: -1})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := newRawNode(t, simnic.Config{Seed: 1}, Config{})
 		r.open()
 		for len(b) >= 5 {
-			w := write{cmd: commands[int(b[0])%len(commands)], out: int(b[3]) - 1, uhwOut: int(b[4]) - 1}
+			w := write{cmd: commands[int(b[0])%len(commands)],
+				out: int(b[3]) - 1, uhwOut: int(b[4]) - 1}
 			core, uhw := int(b[1]), int(b[2])
 			b = b[5:]
 			w.core = append([]byte{}, b[:min(core, len(b))]...)
@@ -113,11 +126,16 @@ func FuzzWriteCommands(f *testing.F) {
 
 // commands is every write command, and some that are none.
 var commands = []uint32{
-	uverbs.CmdGetContext, uverbs.CmdQueryDevice, uverbs.ExCmdQueryDevice, uverbs.CmdQueryPort, uverbs.CmdAllocPD,
-	uverbs.CmdDeallocPD, uverbs.CmdRegMR, uverbs.CmdDeregMR, uverbs.CmdCreateCompChannel, uverbs.CmdCreateCQ,
-	uverbs.ExCmdCreateCQ, uverbs.ExCmdModifyCQ, uverbs.CmdDestroyCQ, uverbs.CmdCreateQP, uverbs.ExCmdCreateQP,
-	uverbs.CmdModifyQP, uverbs.ExCmdModifyQP, uverbs.CmdQueryQP, uverbs.CmdDestroyQP, uverbs.ExCmdCreateWQ,
-	uverbs.ExCmdModifyWQ, uverbs.ExCmdDestroyWQ, uverbs.ExCmdCreateRWQIndTbl, uverbs.ExCmdDestroyRWQIndTbl,
+	uverbs.CmdGetContext, uverbs.CmdQueryDevice, uverbs.ExCmdQueryDevice,
+	uverbs.CmdQueryPort, uverbs.CmdAllocPD,
+	uverbs.CmdDeallocPD, uverbs.CmdRegMR, uverbs.CmdDeregMR,
+	uverbs.CmdCreateCompChannel, uverbs.CmdCreateCQ,
+	uverbs.ExCmdCreateCQ, uverbs.ExCmdModifyCQ, uverbs.CmdDestroyCQ,
+	uverbs.CmdCreateQP, uverbs.ExCmdCreateQP,
+	uverbs.CmdModifyQP, uverbs.ExCmdModifyQP, uverbs.CmdQueryQP,
+	uverbs.CmdDestroyQP, uverbs.ExCmdCreateWQ,
+	uverbs.ExCmdModifyWQ, uverbs.ExCmdDestroyWQ, uverbs.ExCmdCreateRWQIndTbl,
+	uverbs.ExCmdDestroyRWQIndTbl,
 	uverbs.ExCmdCreateFlow, uverbs.ExCmdDestroyFlow, uverbs.CmdResizeCQ, 0x12345, 0x800000ff,
 }
 
@@ -153,7 +171,8 @@ func FuzzIoctlHeader(f *testing.F) {
 					binary.NativeEndian.PutUint64(buf[at+8:], r.place(data))
 				}
 			}
-			if len(buf) >= 8 && binary.NativeEndian.Uint16(buf[2:]) == uverbs.ObjectAsyncEvent || commandOf(buf) {
+			if len(buf) >= 8 && binary.NativeEndian.Uint16(buf[2:]) == uverbs.ObjectAsyncEvent ||
+				commandOf(buf) {
 				return // real descriptors, which nobody would close
 			}
 			if len(buf) > 0 {

@@ -94,7 +94,8 @@ func (n *node) destroyAll() {
 				continue
 			}
 			if err := o.release(); err != nil {
-				n.nic.Config().Logger.Error("simnic: destroy object of a closed file", "kind", o.kind, "error", err)
+				n.nic.Config().Logger.Error("simnic: destroy object of a closed file",
+					"kind", o.kind, "error", err)
 			}
 			n.forget(o)
 			progress = true

@@ -16,8 +16,10 @@ func TestOrderOfHeader(t *testing.T) {
 	r.open()
 	base := func() []byte {
 		return r.command(uverbs.ObjectDevice, uverbs.MethodInvokeWrite,
-			uverbs.IoctlAttr{AttrID: uverbs.AttrWriteCmd, Len: 8, Flags: 1, Data: uint64(uverbs.CmdAllocPD)},
-			r.input(uverbs.AttrCoreIn, atCore, make([]byte, 8)), r.output(uverbs.AttrCoreOut, atOut, 4), r.output(uverbs.AttrUHWOut, atUHWOut, 4))
+			uverbs.IoctlAttr{AttrID: uverbs.AttrWriteCmd, Len: 8, Flags: 1,
+				Data: uint64(uverbs.CmdAllocPD)},
+			r.input(uverbs.AttrCoreIn, atCore, make([]byte, 8)),
+			r.output(uverbs.AttrCoreOut, atOut, 4), r.output(uverbs.AttrUHWOut, atUHWOut, 4))
 	}
 	put16 := func(at int, v uint16) func([]byte) []byte {
 		return func(b []byte) []byte { binary.NativeEndian.PutUint16(b[at:], v); return b }
@@ -82,17 +84,20 @@ func TestNoContext(t *testing.T) {
 		"QUERY_DEVICE": {cmd: uverbs.CmdQueryDevice, core: make([]byte, 8), out: 176, uhwOut: -1},
 		"QUERY_PORT":   {cmd: uverbs.CmdQueryPort, core: make([]byte, 16), out: 40, uhwOut: -1},
 		"ALLOC_PD":     {cmd: uverbs.CmdAllocPD, core: make([]byte, 8), out: 4, uhwOut: 4},
-		"COMP_CHANNEL": {cmd: uverbs.CmdCreateCompChannel, core: make([]byte, 8), out: 4, uhwOut: -1},
-		"CREATE_CQ":    r.createCQ(),
-		"CREATE_QP":    r.createQP(o),
-		"CREATE_WQ":    r.createWQ(o),
-		"REG_MR":       r.regMR(o),
+		"COMP_CHANNEL": {cmd: uverbs.CmdCreateCompChannel,
+			core: make([]byte, 8), out: 4, uhwOut: -1},
+		"CREATE_CQ": r.createCQ(),
+		"CREATE_QP": r.createQP(o),
+		"CREATE_WQ": r.createWQ(o),
+		"REG_MR":    r.regMR(o),
 	} {
 		if errno := r.do(&w); errno != unix.EINVAL {
 			t.Errorf("%s: %v, want %v", name, errno, unix.EINVAL)
 		}
 	}
-	for _, cmd := range []uint32{uverbs.CmdDeallocPD, uverbs.CmdDeregMR, uverbs.CmdDestroyCQ, uverbs.CmdDestroyQP, uverbs.ExCmdDestroyWQ, uverbs.ExCmdDestroyRWQIndTbl, uverbs.ExCmdDestroyFlow} {
+	for _, cmd := range []uint32{uverbs.CmdDeallocPD, uverbs.CmdDeregMR, uverbs.CmdDestroyCQ,
+		uverbs.CmdDestroyQP, uverbs.ExCmdDestroyWQ, uverbs.ExCmdDestroyRWQIndTbl,
+		uverbs.ExCmdDestroyFlow} {
 		w := destroyCommand(cmd, 0)
 		if errno := r.do(&w); errno != unix.ENOENT {
 			t.Errorf("destroy %#x: %v, want %v", cmd, errno, unix.ENOENT)
@@ -105,7 +110,8 @@ func TestNoContext(t *testing.T) {
 
 func TestGetContextChecks(t *testing.T) {
 	req := func(change func(*uverbs.Mlx5AllocUcontextReqV2)) []byte {
-		v := uverbs.Mlx5AllocUcontextReqV2{TotalNumBfregs: 16, NumLowLatencyBfregs: 15, MaxCQEVersion: 1, LibCaps: 1}
+		v := uverbs.Mlx5AllocUcontextReqV2{TotalNumBfregs: 16, NumLowLatencyBfregs: 15,
+			MaxCQEVersion: 1, LibCaps: 1}
 		change(&v)
 		return bytesOf(v)
 	}
@@ -120,14 +126,18 @@ func TestGetContextChecks(t *testing.T) {
 		{"16 bytes", req(func(*ask) {})[:16], 0},
 		{"12 bytes", req(func(*ask) {})[:12], unix.EINVAL},
 		{"flags", req(func(v *ask) { v.Flags = 2 }), unix.EOPNOTSUPP},
-		{"flags before registers", req(func(v *ask) { v.Flags, v.NumLowLatencyBfregs = 2, 99 }), unix.EOPNOTSUPP},
+		{"flags before registers", req(func(v *ask) { v.Flags, v.NumLowLatencyBfregs = 2, 99 }),
+			unix.EOPNOTSUPP},
 		{"DEVX", req(func(v *ask) { v.Flags = 1 }), unix.EINVAL},
 		{"comp_mask", req(func(v *ask) { v.CompMask = 1 }), unix.EOPNOTSUPP},
 		{"reserved", req(func(v *ask) { v.Reserved2 = 1 }), unix.EOPNOTSUPP},
 		{"all low latency", req(func(v *ask) { v.NumLowLatencyBfregs = 16 }), unix.EINVAL},
 		{"none", req(func(v *ask) { v.TotalNumBfregs, v.NumLowLatencyBfregs = 0, 0 }), unix.EINVAL},
 		{"too many", req(func(v *ask) { v.TotalNumBfregs = 513 }), unix.ENOMEM},
-		{"as many as can be", req(func(v *ask) { v.TotalNumBfregs, v.NumLowLatencyBfregs = 512, 511 }), 0},
+		{"as many as can be", req(func(v *ask) {
+			v.TotalNumBfregs,
+				v.NumLowLatencyBfregs = 512, 511
+		}), 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRawNode(t, simnic.Config{Seed: 1}, Config{})
@@ -189,7 +199,8 @@ func TestHandlesDestroyOrder(t *testing.T) {
 // A handle of another kind is EINVAL, one nobody has ENOENT; 5.4 does not tell
 // them apart except when destroying.
 func TestHandlesOfOtherKinds(t *testing.T) {
-	for release, want := range map[Release][2]unix.Errno{Linux612: {unix.EINVAL, unix.ENOENT}, Linux54: {unix.EINVAL, unix.EINVAL}, Linux72: {unix.EINVAL, unix.ENOENT}} {
+	for release, want := range map[Release][2]unix.Errno{Linux612: {unix.EINVAL, unix.ENOENT},
+		Linux54: {unix.EINVAL, unix.EINVAL}, Linux72: {unix.EINVAL, unix.ENOENT}} {
 		t.Run(fmt.Sprint(release), func(t *testing.T) {
 			r := newRawNode(t, simnic.Config{Seed: 1}, Config{Release: release})
 			r.open()
@@ -197,7 +208,8 @@ func TestHandlesOfOtherKinds(t *testing.T) {
 			for i, handle := range []uint32{o.cq, nobody} {
 				bad := o
 				bad.pd = handle
-				for name, w := range map[string]write{"REG_MR": r.regMR(bad), "CREATE_WQ": r.createWQ(bad), "CREATE_QP": r.createQP(bad)} {
+				for name, w := range map[string]write{"REG_MR": r.regMR(bad),
+					"CREATE_WQ": r.createWQ(bad), "CREATE_QP": r.createQP(bad)} {
 					if errno := r.do(&w); errno != want[i] {
 						t.Errorf("%s with pd %#x: %v, want %v", name, handle, errno, want[i])
 					}

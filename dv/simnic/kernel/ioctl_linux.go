@@ -38,7 +38,8 @@ type method struct {
 }
 
 // uhwAttrs are those of methods with driver data.
-var uhwAttrs = []attrSpec{{id: uverbs.AttrUHWIn, kind: attrIn}, {id: uverbs.AttrUHWOut, kind: attrOut}}
+var uhwAttrs = []attrSpec{{id: uverbs.AttrUHWIn, kind: attrIn},
+	{id: uverbs.AttrUHWOut, kind: attrOut}}
 
 // attrGetContextFDs is UVERBS_ATTR_GET_CONTEXT_FD_ARR: an array of descriptors
 // that raise privileges, known since about linux 6.15.
@@ -72,7 +73,8 @@ func methodTable(r Release) map[methodKey]*method {
 		}, run: infoHandles},
 		{device, uverbs.MethodQueryPort}: {attrs: []attrSpec{
 			{id: uverbs.AttrQueryPortNum, kind: attrIn, min: 8, max: 8, mandatory: true},
-			{id: uverbs.AttrQueryPortResp, kind: attrOut, min: uverbs.SizeOf(uverbs.QueryPortRespEx{}), mandatory: true},
+			{id: uverbs.AttrQueryPortResp, kind: attrOut,
+				min: uverbs.SizeOf(uverbs.QueryPortRespEx{}), mandatory: true},
 		}, run: queryPortNative},
 	}
 	countersMethods(t)
@@ -88,14 +90,18 @@ func contextMethods(t map[methodKey]*method, r Release) {
 		{id: uverbs.AttrNumCompVectors, kind: attrOut, min: 4, max: 4},
 		{id: uverbs.AttrCoreSupport, kind: attrOut, min: 8, max: 8},
 	}
-	query := append(core[:2:2], attrSpec{id: attrQueryContextOut, kind: attrOut, min: uverbs.SizeOf(uverbs.Mlx5AllocUcontextResp{}), mandatory: true})
+	query := append(core[:2:2], attrSpec{id: attrQueryContextOut, kind: attrOut,
+		min: uverbs.SizeOf(uverbs.Mlx5AllocUcontextResp{}), mandatory: true})
 	if r == Linux72 {
 		core = append(core, attrSpec{id: attrGetContextFDs, kind: attrIn, min: 4})
 	}
-	t[methodKey{uverbs.ObjectDevice, uverbs.MethodGetContext}] = &method{attrs: core, uhw: true, run: getContextNative}
-	t[methodKey{uverbs.ObjectDevice, uverbs.MethodQueryContext}] = &method{attrs: query, run: queryContext}
+	t[methodKey{uverbs.ObjectDevice, uverbs.MethodGetContext}] = &method{attrs: core,
+		uhw: true, run: getContextNative}
+	t[methodKey{uverbs.ObjectDevice, uverbs.MethodQueryContext}] = &method{attrs: query,
+		run: queryContext}
 	t[methodKey{uverbs.ObjectAsyncEvent, uverbs.MethodAsyncEventAlloc}] = &method{
-		attrs: []attrSpec{{id: uverbs.AttrAsyncEventFD, kind: attrNew, mandatory: true}}, run: allocAsyncEvents}
+		attrs: []attrSpec{{id: uverbs.AttrAsyncEventFD, kind: attrNew, mandatory: true}},
+		run:   allocAsyncEvents}
 }
 
 // ioctl runs one command (ib_uverbs_ioctl, ib_uverbs_cmd_verbs in
@@ -106,7 +112,8 @@ func (n *node) ioctl(buf []byte) unix.Errno {
 		return unix.EFAULT
 	}
 	uverbs.GetStruct(buf, &hdr)
-	if uint64(hdr.Length) > n.linux.page || int(hdr.Length) != ioctlHdrLen+int(hdr.NumAttrs)*ioctlAttrLen {
+	if uint64(hdr.Length) > n.linux.page ||
+		int(hdr.Length) != ioctlHdrLen+int(hdr.NumAttrs)*ioctlAttrLen {
 		return unix.EINVAL
 	}
 	if hdr.Reserved1 != 0 || hdr.Reserved2 != 0 {
@@ -122,7 +129,8 @@ func (n *node) ioctl(buf []byte) unix.Errno {
 	if int(hdr.Length) > len(buf) {
 		return unix.EFAULT
 	}
-	c := &call{node: n, buf: buf, attrs: make([]uverbs.IoctlAttr, hdr.NumAttrs), index: map[uint16]int{}}
+	c := &call{node: n, buf: buf, attrs: make([]uverbs.IoctlAttr, hdr.NumAttrs),
+		index: map[uint16]int{}}
 	return c.execute(m)
 }
 

@@ -104,7 +104,8 @@ func TestTwoFiles(t *testing.T) {
 	// A channel of the other file is not one of ours.
 	var fd uint32
 	for _, r := range []*rawNode{b, a} {
-		w := r.must(write{cmd: uverbs.CmdCreateCompChannel, core: make([]byte, 8), out: 4, uhwOut: -1})
+		w := r.must(write{cmd: uverbs.CmdCreateCompChannel,
+			core: make([]byte, 8), out: 4, uhwOut: -1})
 		fd = u32(w.gotOut, 0)
 		defer unix.Close(int(fd))
 	}
@@ -119,7 +120,8 @@ func TestTwoFiles(t *testing.T) {
 	if n := linux.nic.Objects().Flows; n != 1 {
 		t.Errorf("%d rules in force after one closed", n)
 	}
-	if errno := b.do(&write{cmd: uverbs.CmdAllocPD, core: make([]byte, 8), out: 4, uhwOut: 4}); errno != 0 {
+	if errno := b.do(&write{cmd: uverbs.CmdAllocPD, core: make([]byte, 8),
+		out: 4, uhwOut: 4}); errno != 0 {
 		t.Errorf("the other file: %v", errno)
 	}
 }
@@ -129,7 +131,8 @@ func TestClosedChannelsAreReaped(t *testing.T) {
 	r := newRawNode(t, simnic.Config{Seed: 1}, Config{})
 	r.open()
 	use := func() {
-		w := r.must(write{cmd: uverbs.CmdCreateCompChannel, core: make([]byte, 8), out: 4, uhwOut: -1})
+		w := r.must(write{cmd: uverbs.CmdCreateCompChannel,
+			core: make([]byte, 8), out: 4, uhwOut: -1})
 		fd := u32(w.gotOut, 0)
 		create := r.createCQ()
 		put32(create.core, 16, fd)
@@ -234,7 +237,8 @@ func TestEventsAreRecords(t *testing.T) {
 		}
 	}
 	for i := range n {
-		if got, err := unix.Read(e.fd, b[:]); got != 8 || err != nil || u32(b[:], 0) != uint32(n+i) {
+		if got, err := unix.Read(e.fd, b[:]); got != 8 || err != nil ||
+			u32(b[:], 0) != uint32(n+i) {
 			t.Fatalf("read %d: %d bytes, %x, %v", n+i, got, b[:got], err)
 		}
 	}
@@ -294,10 +298,12 @@ func TestEventDescriptorFlags(t *testing.T) {
 	w := r.must(write{cmd: uverbs.CmdCreateCompChannel, core: make([]byte, 8), out: 4, uhwOut: -1})
 	fd := int(u32(w.gotOut, 0))
 	defer unix.Close(fd)
-	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil ||
+		flags&unix.FD_CLOEXEC == 0 {
 		t.Errorf("flags %#x, %v: not close-on-exec", flags, err)
 	}
-	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK != 0 {
+	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil ||
+		flags&unix.O_NONBLOCK != 0 {
 		t.Errorf("flags %#x, %v: not blocking", flags, err)
 	}
 }
@@ -307,7 +313,8 @@ func TestEventDescriptorFlags(t *testing.T) {
 func TestMemlock(t *testing.T) {
 	r := newRawNode(t, simnic.Config{Seed: 1}, Config{Memlock: 5 * 4096})
 	r.open()
-	o := objects{pd: u32(r.must(write{cmd: uverbs.CmdAllocPD, core: make([]byte, 8), out: 4, uhwOut: 4}).gotOut, 0)}
+	o := objects{pd: u32(r.must(write{cmd: uverbs.CmdAllocPD, core: make([]byte, 8),
+		out: 4, uhwOut: 4}).gotOut, 0)}
 	records := r.alloc(4096)
 	var cqs []uint32
 	for i := range 4 {
@@ -335,7 +342,8 @@ func TestMemlock(t *testing.T) {
 func TestReadOnlyMemory(t *testing.T) {
 	r := newRawNode(t, simnic.Config{Seed: 1}, Config{})
 	r.open()
-	o := objects{pd: u32(r.must(write{cmd: uverbs.CmdAllocPD, core: make([]byte, 8), out: 4, uhwOut: 4}).gotOut, 0)}
+	o := objects{pd: u32(r.must(write{cmd: uverbs.CmdAllocPD, core: make([]byte, 8),
+		out: 4, uhwOut: 4}).gotOut, 0)}
 	if err := unix.Mprotect(r.queue.Slice(0, 8192), unix.PROT_READ); err != nil {
 		t.Fatal(err)
 	}
@@ -358,7 +366,8 @@ func TestReadOnlyMemory(t *testing.T) {
 }
 
 func TestFlowCounters(t *testing.T) {
-	a, b := newClient(t, simnic.Config{Seed: 1}, Config{}), newClient(t, simnic.Config{Seed: 2}, Config{})
+	a, b := newClient(t, simnic.Config{Seed: 1}, Config{}),
+		newClient(t, simnic.Config{Seed: 2}, Config{})
 	connect(t, a, b)
 	r, s := b.receiver(nil), a.sender()
 	n := must(b.ctx.CreateCounters())(t)

@@ -57,8 +57,12 @@ func createCQMistakes(r *rawNode, o objects) order {
 		uhwLen("driver's part short", 21, unix.EINVAL),
 		uhw32("driver's flags", 20, 0x80000, unix.EINVAL),
 		uhw32("entry size", 16, 96, unix.EINVAL),
-		{"buffer not mapped", func(_ *rawNode, w *write) { copy(w.uhw, bytesOf(uint64(0x1000))) }, unix.EFAULT},
-		{"record not mapped", func(_ *rawNode, w *write) { copy(w.uhw[8:], bytesOf(uint64(0x1000))) }, unix.EFAULT},
+		{"buffer not mapped", func(_ *rawNode, w *write) { copy(w.uhw, bytesOf(uint64(0x1000))) },
+			unix.EFAULT},
+		{"record not mapped", func(_ *rawNode,
+			w *write) {
+			copy(w.uhw[8:], bytesOf(uint64(0x1000)))
+		}, unix.EFAULT},
 		{"mini format", func(_ *rawNode, w *write) { w.uhw[20], w.uhw[21] = 1, 3 }, unix.EINVAL},
 		uhw32("padding", 20, 0x10000, unix.EOPNOTSUPP),
 	}}
@@ -66,7 +70,9 @@ func createCQMistakes(r *rawNode, o objects) order {
 
 func modifyCQMistakes(r *rawNode, o objects) order {
 	return order{func() write {
-		return write{cmd: uverbs.ExCmdModifyCQ, out: -1, uhwOut: -1, core: bytesOf(uverbs.ExModifyCQReq{CQHandle: o.cq, AttrMask: 1, CQCount: 1, CQPeriod: 1})}
+		return write{cmd: uverbs.ExCmdModifyCQ, out: -1, uhwOut: -1,
+			core: bytesOf(uverbs.ExModifyCQReq{CQHandle: o.cq, AttrMask: 1,
+				CQCount: 1, CQPeriod: 1})}
 	}, []mistake{
 		tail(unix.EOPNOTSUPP),
 		set32("no mask", 4, 0, unix.EINVAL),
@@ -135,7 +141,9 @@ func createRSSMistakes(r *rawNode, o objects) order {
 
 func modifyQPMistakes(r *rawNode, o objects) order {
 	return order{func() write {
-		return write{cmd: uverbs.CmdModifyQP, out: -1, uhwOut: -1, core: bytesOf(uverbs.ModifyQPReq{QPHandle: o.qp, AttrMask: 0x21, QPState: 0, CurQPState: 0, PortNum: 1})}
+		return write{cmd: uverbs.CmdModifyQP, out: -1, uhwOut: -1,
+			core: bytesOf(uverbs.ModifyQPReq{QPHandle: o.qp, AttrMask: 0x21, QPState: 0,
+				CurQPState: 0, PortNum: 1})}
 	}, []mistake{
 		tail(unix.EOPNOTSUPP),
 		set32("mask nobody knows", 68, 0x2000021, unix.EOPNOTSUPP),
@@ -143,7 +151,8 @@ func modifyQPMistakes(r *rawNode, o objects) order {
 		{"port", func(_ *rawNode, w *write) { w.core[104] = 2 }, unix.EINVAL},
 		{"state", func(_ *rawNode, w *write) { w.core[96] = 7 }, unix.EINVAL},
 		set32("rss", 64, o.rss, unix.ENOSYS),
-		{"driver's part short", func(_ *rawNode, w *write) { w.uhw = make([]byte, 15) }, unix.EINVAL},
+		{"driver's part short", func(_ *rawNode, w *write) { w.uhw = make([]byte, 15) },
+			unix.EINVAL},
 		{"driver's comp_mask", func(_ *rawNode, w *write) {
 			if len(w.uhw) == 0 {
 				w.uhw = bytesOf(uverbs.Mlx5ModifyQPReq{CompMask: 1})
@@ -160,7 +169,8 @@ func createWQMistakes(r *rawNode, o objects) order {
 		set32("pd", 16, nobody, unix.ENOENT),
 		set32("cq", 20, nobody, unix.ENOENT),
 		{"driver's answer short", func(_ *rawNode, w *write) { w.uhwOut = 7 }, unix.EINVAL},
-		{"delay drop", func(r *rawNode, w *write) { w.core[32] |= 4; r.linux.cfg.NoRawIO = true }, unix.EPERM},
+		{"delay drop", func(r *rawNode, w *write) { w.core[32] |= 4; r.linux.cfg.NoRawIO = true },
+			unix.EPERM},
 		set32("type", 4, 1, unix.EINVAL),
 		uhwLen("driver's part short", 39, unix.EINVAL),
 		uhwLen("driver's tail", 52, unix.EOPNOTSUPP),
@@ -174,14 +184,19 @@ func createWQMistakes(r *rawNode, o objects) order {
 		set32("max_wr", 24, 1<<15+1, unix.EINVAL),
 		uhw32("count", 16, 0, unix.EINVAL),
 		{"no buffer", func(_ *rawNode, w *write) { clear(w.uhw[:8]) }, unix.EINVAL},
-		{"buffer not mapped", func(_ *rawNode, w *write) { copy(w.uhw, bytesOf(uint64(0x1000))) }, unix.EFAULT},
-		{"record not mapped", func(_ *rawNode, w *write) { copy(w.uhw[8:], bytesOf(uint64(0x1000))) }, unix.EFAULT},
+		{"buffer not mapped", func(_ *rawNode, w *write) { copy(w.uhw, bytesOf(uint64(0x1000))) },
+			unix.EFAULT},
+		{"record not mapped", func(_ *rawNode,
+			w *write) {
+			copy(w.uhw[8:], bytesOf(uint64(0x1000)))
+		}, unix.EFAULT},
 	}}
 }
 
 func modifyWQMistakes(r *rawNode, o objects) order {
 	return order{func() write {
-		return write{cmd: uverbs.ExCmdModifyWQ, out: -1, uhwOut: -1, uhw: make([]byte, 8), core: bytesOf(uverbs.ExModifyWQReq{AttrMask: 1, WQHandle: o.wq})}
+		return write{cmd: uverbs.ExCmdModifyWQ, out: -1, uhwOut: -1, uhw: make([]byte, 8),
+			core: bytesOf(uverbs.ExModifyWQReq{AttrMask: 1, WQHandle: o.wq})}
 	}, []mistake{
 		tail(unix.EOPNOTSUPP),
 		set32("no mask", 0, 0, unix.EINVAL),
@@ -191,7 +206,8 @@ func modifyWQMistakes(r *rawNode, o objects) order {
 		uhwLen("driver's part short", 7, unix.EINVAL),
 		{"driver's part not zero", func(_ *rawNode, w *write) { w.uhw[0] = 1 }, unix.EOPNOTSUPP},
 		{"padding", func(_ *rawNode, w *write) { w.core[0] |= 4; w.core[20] = 8 }, unix.EOPNOTSUPP},
-		{"wrong current state", func(_ *rawNode, w *write) { w.core[0] |= 2; w.core[12] = 1 }, unix.EINVAL},
+		{"wrong current state", func(_ *rawNode, w *write) { w.core[0] |= 2; w.core[12] = 1 },
+			unix.EINVAL},
 	}}
 }
 
@@ -202,7 +218,8 @@ func tableMistakes(r *rawNode, o objects) order {
 		set32("more entries than given", 4, 3, unix.ENOSPC),
 		tail(unix.EOPNOTSUPP),
 		set32("wq", 12, nobody, unix.ENOENT),
-		{"driver's part", func(_ *rawNode, w *write) { w.uhw = []byte{1, 0, 0, 0, 0, 0, 0, 0} }, unix.EOPNOTSUPP},
+		{"driver's part", func(_ *rawNode, w *write) { w.uhw = []byte{1, 0, 0, 0, 0, 0, 0, 0} },
+			unix.EOPNOTSUPP},
 	}}
 }
 
@@ -211,22 +228,28 @@ func flowMistakes(r *rawNode, o objects) order {
 		set32("comp_mask", 0, 1, unix.EINVAL),
 		machine("CAP_NET_RAW", func(c *Config) { c.NoNetRaw = true }, unix.EPERM),
 		set32("flags", 20, 8, unix.EINVAL),
-		{"copy of leftovers", func(_ *rawNode, w *write) { w.core[8], w.core[20] = 1, w.core[20]|2 }, unix.EINVAL},
+		{"copy of leftovers", func(_ *rawNode, w *write) {
+			w.core[8], w.core[20] = 1,
+				w.core[20]|2
+		}, unix.EINVAL},
 		{"too many specs", func(_ *rawNode, w *write) { w.core[16] = 11 }, unix.EINVAL},
 		{"reserved", func(_ *rawNode, w *write) { w.core[17] = 1 }, unix.EINVAL},
 		tail(unix.EOPNOTSUPP),
 		{"port", func(_ *rawNode, w *write) { w.core[19] = 2 }, unix.EINVAL},
 		set32("qp", 4, nobody, unix.ENOENT),
 		set32("spec nobody knows", flowIPv4At, 0x38, unix.EINVAL),
-		{"driver's part short", func(_ *rawNode, w *write) { w.uhw = make([]byte, 7) }, unix.EOPNOTSUPP},
+		{"driver's part short", func(_ *rawNode, w *write) { w.uhw = make([]byte, 7) },
+			unix.EOPNOTSUPP},
 		{"priority", func(_ *rawNode, w *write) { w.core[14] = 16 }, unix.ENOMEM},
 		{"sniffer", func(_ *rawNode, w *write) {
 			if w.core[8] == 0 {
 				w.core[8] = 3
 			}
 		}, unix.EOPNOTSUPP},
-		{"type and IP differ", func(_ *rawNode, w *write) { w.core[flowEthAt+8+13] = 6 }, unix.EINVAL},
+		{"type and IP differ", func(_ *rawNode, w *write) { w.core[flowEthAt+8+13] = 6 },
+			unix.EINVAL},
 		{"TTL", func(_ *rawNode, w *write) { w.core[flowIPv4At+20+10] = 0xff }, unix.EOPNOTSUPP},
-		{"value outside mask", func(_ *rawNode, w *write) { w.core[flowEthAt+8+6] = 1 }, unix.EINVAL},
+		{"value outside mask", func(_ *rawNode, w *write) { w.core[flowEthAt+8+6] = 1 },
+			unix.EINVAL},
 	}}
 }

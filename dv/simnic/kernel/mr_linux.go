@@ -20,7 +20,8 @@ func allocPD(c *call) unix.Errno {
 	}
 	p := new(pd)
 	p.number = n.nic.AllocNumber(p, 24)
-	o := &uobject{kind: uverbs.ObjectPD, impl: p, release: func() error { n.nic.FreeNumber(p.number); return nil }}
+	o := &uobject{kind: uverbs.ObjectPD, impl: p,
+		release: func() error { n.nic.FreeNumber(p.number); return nil }}
 	// Newer kernels do without the driver's answer, older ones write it to nowhere.
 	if c.uhw.out.given || !n.linux.is(Linux72) {
 		if errno := c.uhw.out.put(host32(p.number)); errno != 0 {
@@ -28,7 +29,8 @@ func allocPD(c *call) unix.Errno {
 			return errno
 		}
 	}
-	return c.create(o, func() unix.Errno { return c.respond(uverbs.AllocPDResp{PDHandle: o.handle}) })
+	return c.create(o,
+		func() unix.Errno { return c.respond(uverbs.AllocPDResp{PDHandle: o.handle}) })
 }
 
 // deallocPD is DEALLOC_PD.
@@ -104,7 +106,8 @@ func (n *node) register(req uverbs.RegMRReq, p *pd) (*uobject, uint32, unix.Errn
 	if errno != 0 {
 		return nil, 0, errno
 	}
-	key, err := n.nic.CreateMKey(simnic.MKeyAttr{PD: p.number, Start: req.HCAVA, Len: req.Length, Mem: mem.mem, LocalWrite: write})
+	key, err := n.nic.CreateMKey(simnic.MKeyAttr{PD: p.number, Start: req.HCAVA, Len: req.Length,
+		Mem: mem.mem, LocalWrite: write})
 	if err != nil {
 		mem.unpin()
 		return nil, 0, errnoOf(err)

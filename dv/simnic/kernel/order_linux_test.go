@@ -17,7 +17,10 @@ type mistake struct {
 
 // set32 is a mistake that is a number at an offset of the command struct.
 func set32(name string, at int, v uint32, errno unix.Errno) mistake {
-	return mistake{name, func(_ *rawNode, w *write) { binary.NativeEndian.PutUint32(w.core[at:], v) }, errno}
+	return mistake{name, func(_ *rawNode,
+		w *write) {
+		binary.NativeEndian.PutUint32(w.core[at:], v)
+	}, errno}
 }
 
 // uhw32 is one at an offset of the driver's part, if that is still there.
@@ -41,7 +44,8 @@ func uhwLen(name string, n int, errno unix.Errno) mistake {
 
 // tail is bytes of ones behind the command struct.
 func tail(errno unix.Errno) mistake {
-	return mistake{"tail not zero", func(_ *rawNode, w *write) { w.core = append(w.core, 1, 1, 1, 1, 1, 1, 1, 1) }, errno}
+	return mistake{"tail not zero",
+		func(_ *rawNode, w *write) { w.core = append(w.core, 1, 1, 1, 1, 1, 1, 1, 1) }, errno}
 }
 
 // machine is a mistake of the machine instead.
@@ -65,7 +69,8 @@ func TestOrderOfChecks(t *testing.T) {
 	for name, order := range orders(r, o) {
 		for i, first := range order.mistakes {
 			t.Run(name+"/"+first.name, func(t *testing.T) {
-				for _, second := range append([]mistake{{"nothing else", func(*rawNode, *write) {}, 0}}, order.mistakes[i+1:]...) {
+				for _, second := range append([]mistake{{"nothing else", func(*rawNode, *write) {},
+					0}}, order.mistakes[i+1:]...) {
 					r.at = 1 << 19
 					r.linux.cfg = cfg
 					w := order.make()
@@ -75,8 +80,10 @@ func TestOrderOfChecks(t *testing.T) {
 					if errno := r.do(&w); errno != first.errno {
 						t.Errorf("with %s: %v, want %v", second.name, errno, first.errno)
 					}
-					if now := r.linux.pinned.Load(); now != pinned || len(r.node.handles) != handles {
-						t.Fatalf("with %s: %d pages stay pinned, %d handles", second.name, now-pinned, len(r.node.handles)-handles)
+					if now := r.linux.pinned.Load(); now != pinned ||
+						len(r.node.handles) != handles {
+						t.Fatalf("with %s: %d pages stay pinned, %d handles", second.name,
+							now-pinned, len(r.node.handles)-handles)
 					}
 				}
 			})

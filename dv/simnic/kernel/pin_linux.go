@@ -31,7 +31,8 @@ func (l *Linux) pin(addr, size uint64, writable bool) (*umem, unix.Errno) {
 		return nil, unix.EINVAL
 	}
 	u := &umem{linux: l, pages: int64(pages)}
-	if total := l.pinned.Add(u.pages); l.cfg.Memlock > 0 && uint64(total)*l.page > uint64(l.cfg.Memlock) {
+	if total := l.pinned.Add(u.pages); l.cfg.Memlock > 0 &&
+		uint64(total)*l.page > uint64(l.cfg.Memlock) {
 		u.unpin()
 		return nil, unix.ENOMEM
 	}

@@ -209,7 +209,8 @@ func queryQP(c *call) unix.Errno {
 	if errno := q.refresh(); errno != 0 {
 		return errno
 	}
-	resp := uverbs.QueryQPResp{QPState: q.state, CurQPState: q.state, PortNum: 1, MaxInlineData: q.asked.MaxInlineData}
+	resp := uverbs.QueryQPResp{QPState: q.state, CurQPState: q.state, PortNum: 1,
+		MaxInlineData: q.asked.MaxInlineData}
 	if q.rq != nil {
 		resp.MaxRecvWR, resp.MaxRecvSGE = uint32(1)<<q.rq.Attr().LogSize, q.rqSegments
 	}

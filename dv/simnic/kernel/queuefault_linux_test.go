@@ -22,7 +22,8 @@ type faultBench struct {
 
 func newFaultBench(t *testing.T) *faultBench {
 	t.Helper()
-	f := &faultBench{a: newClient(t, simnic.Config{Seed: 1}, Config{}), b: newClient(t, simnic.Config{Seed: 2}, Config{})}
+	f := &faultBench{a: newClient(t, simnic.Config{Seed: 1}, Config{}),
+		b: newClient(t, simnic.Config{Seed: 2}, Config{})}
 	connect(t, f.a, f.b)
 	f.r, f.s = f.b.receiver(nil), f.a.sender()
 	return f
@@ -33,13 +34,15 @@ func TestInjectSyndromes(t *testing.T) {
 	for _, syndrome := range mlx5.Syndromes() {
 		t.Run(syndrome.String(), func(t *testing.T) {
 			f := newFaultBench(t)
-			send := f.a.nic.Inject(simnic.QueueFault{Kind: simnic.FaultSendError, Syndrome: uint8(syndrome), Vendor: 0x77, Skip: 1, Count: 1})
+			send := f.a.nic.Inject(simnic.QueueFault{Kind: simnic.FaultSendError,
+				Syndrome: uint8(syndrome), Vendor: 0x77, Skip: 1, Count: 1})
 			f.s.send()
 			f.s.send()
 			if c := f.s.cq.next(); c == nil || c.Opcode() != mlx5.CQEReq {
 				t.Errorf("the first send completed as %v", c)
 			}
-			if c := f.s.cq.next(); c == nil || c.Opcode() != mlx5.CQEReqErr || c.Syndrome() != syndrome || c.VendorSyndrome() != 0x77 {
+			if c := f.s.cq.next(); c == nil || c.Opcode() != mlx5.CQEReqErr ||
+				c.Syndrome() != syndrome || c.VendorSyndrome() != 0x77 {
 				t.Errorf("the second send completed as %v", c)
 			}
 			if send.Hits() != 1 {
@@ -48,9 +51,11 @@ func TestInjectSyndromes(t *testing.T) {
 		})
 		t.Run("receive "+syndrome.String(), func(t *testing.T) {
 			f := newFaultBench(t)
-			f.b.nic.Inject(simnic.QueueFault{Kind: simnic.FaultReceiveError, Syndrome: uint8(syndrome), Vendor: 0x32, Count: 1})
+			f.b.nic.Inject(simnic.QueueFault{Kind: simnic.FaultReceiveError,
+				Syndrome: uint8(syndrome), Vendor: 0x32, Count: 1})
 			f.s.send()
-			if c := f.r.cq.next(); c == nil || c.Opcode() != mlx5.CQERecvErr || c.Syndrome() != syndrome || c.VendorSyndrome() != 0x32 {
+			if c := f.r.cq.next(); c == nil || c.Opcode() != mlx5.CQERecvErr ||
+				c.Syndrome() != syndrome || c.VendorSyndrome() != 0x32 {
 				t.Errorf("receive completed as %v", c)
 			}
 		})
@@ -76,14 +81,16 @@ func TestInjectStarvation(t *testing.T) {
 
 func TestInjectLostAndLateCompletions(t *testing.T) {
 	f := newFaultBench(t)
-	lost := f.b.nic.Inject(simnic.QueueFault{Kind: simnic.FaultLoseCompletion, Queue: f.r.cq.CQN, Count: 1})
+	lost := f.b.nic.Inject(simnic.QueueFault{Kind: simnic.FaultLoseCompletion,
+		Queue: f.r.cq.CQN, Count: 1})
 	f.s.send()
 	f.s.send()
 	if c := f.r.cq.next(); c == nil || c.WQECounter() != 1 {
 		t.Errorf("the first completion to come is %v", c)
 	}
 	lost.Remove()
-	late := f.b.nic.Inject(simnic.QueueFault{Kind: simnic.FaultLateCompletion, Delay: time.Hour, Skip: 1})
+	late := f.b.nic.Inject(simnic.QueueFault{Kind: simnic.FaultLateCompletion,
+		Delay: time.Hour, Skip: 1})
 	f.s.send() // passes
 	f.s.send() // is held
 	if c := f.r.cq.next(); c == nil || c.WQECounter() != 2 {
@@ -102,11 +109,13 @@ func TestInjectLostAndLateCompletions(t *testing.T) {
 
 // A completion that is late wakes the driver when it comes.
 func TestLateCompletionComes(t *testing.T) {
-	a, b := newClient(t, simnic.Config{Seed: 1}, Config{}), newClient(t, simnic.Config{Seed: 2}, Config{})
+	a, b := newClient(t, simnic.Config{Seed: 1}, Config{}),
+		newClient(t, simnic.Config{Seed: 2}, Config{})
 	connect(t, a, b)
 	ch := must(b.ctx.CreateCompChannel())(t)
 	r, s := b.receiver(ch), a.sender()
-	b.nic.Inject(simnic.QueueFault{Kind: simnic.FaultLateCompletion, Delay: 5 * time.Millisecond, Count: 1})
+	b.nic.Inject(simnic.QueueFault{Kind: simnic.FaultLateCompletion,
+		Delay: 5 * time.Millisecond, Count: 1})
 	r.cq.arm(0)
 	s.send()
 	if n, err := ch.Wait(); n != 1 || err != nil || r.cq.next() == nil {
@@ -150,7 +159,8 @@ func TestInjectRateAndSeveral(t *testing.T) {
 	f := newFaultBench(t)
 	seed := simtest.Seed(t)
 	starve := f.b.nic.Inject(simnic.QueueFault{Kind: simnic.FaultStarve, Rate: 0.5, Seed: seed})
-	lose := f.a.nic.Inject(simnic.QueueFault{Kind: simnic.FaultLoseCompletion, Queue: f.s.cq.CQN, Rate: 0.5, Seed: seed})
+	lose := f.a.nic.Inject(simnic.QueueFault{Kind: simnic.FaultLoseCompletion,
+		Queue: f.s.cq.CQN, Rate: 0.5, Seed: seed})
 	const n = 60
 	for range n {
 		f.s.send()

@@ -125,12 +125,14 @@ func (r *rawNode) output(id uint16, at, n int) uverbs.IoctlAttr {
 	for i := range r.mem.Slice(at, n+16) {
 		r.mem.Bytes()[at+i] = 0xa5
 	}
-	return uverbs.IoctlAttr{AttrID: id, Len: uint16(n), Flags: uverbs.AttrMandatory, Data: r.mem.Addr() + uint64(at)}
+	return uverbs.IoctlAttr{AttrID: id, Len: uint16(n), Flags: uverbs.AttrMandatory,
+		Data: r.mem.Addr() + uint64(at)}
 }
 
 // do runs w and fills in its answers.
 func (r *rawNode) do(w *write) unix.Errno {
-	attrs := []uverbs.IoctlAttr{{AttrID: uverbs.AttrWriteCmd, Len: 8, Flags: uverbs.AttrMandatory, Data: uint64(w.cmd)}}
+	attrs := []uverbs.IoctlAttr{{AttrID: uverbs.AttrWriteCmd, Len: 8,
+		Flags: uverbs.AttrMandatory, Data: uint64(w.cmd)}}
 	if w.core != nil {
 		attrs = append(attrs, r.input(uverbs.AttrCoreIn, atCore, w.core))
 	}
@@ -151,7 +153,8 @@ func (r *rawNode) do(w *write) unix.Errno {
 // command is the buffer of an ioctl.
 func (r *rawNode) command(object, method uint16, attrs ...uverbs.IoctlAttr) []byte {
 	n := 24 + 16*len(attrs)
-	b := bytesOf(uverbs.IoctlHdr{Length: uint16(n), ObjectID: object, MethodID: method, NumAttrs: uint16(len(attrs)), DriverID: r.linux.cfg.DriverID})
+	b := bytesOf(uverbs.IoctlHdr{Length: uint16(n), ObjectID: object, MethodID: method,
+		NumAttrs: uint16(len(attrs)), DriverID: r.linux.cfg.DriverID})
 	for _, a := range attrs {
 		b = append(b, bytesOf(a)...)
 	}
@@ -172,7 +175,8 @@ func (r *rawNode) open() (resp uverbs.Mlx5AllocUcontextResp) {
 	r.t.Helper()
 	req := contextRequest(16, 15)
 	if r.linux.is(Linux54) {
-		w := r.must(write{cmd: uverbs.CmdGetContext, core: make([]byte, 8), out: 8, uhw: req, uhwOut: 72})
+		w := r.must(write{cmd: uverbs.CmdGetContext, core: make([]byte, 8),
+			out: 8, uhw: req, uhwOut: 72})
 		var core uverbs.GetContextResp
 		uverbs.GetStruct(w.gotOut, &core)
 		r.t.Cleanup(func() { _ = unix.Close(int(core.AsyncFD)) })
@@ -187,13 +191,15 @@ func (r *rawNode) open() (resp uverbs.Mlx5AllocUcontextResp) {
 }
 
 func contextRequest(total, low uint32) []byte {
-	return bytesOf(uverbs.Mlx5AllocUcontextReqV2{TotalNumBfregs: total, NumLowLatencyBfregs: low, MaxCQEVersion: 1, LibCaps: uverbs.Mlx5LibCap4KUAR})
+	return bytesOf(uverbs.Mlx5AllocUcontextReqV2{TotalNumBfregs: total, NumLowLatencyBfregs: low,
+		MaxCQEVersion: 1, LibCaps: uverbs.Mlx5LibCap4KUAR})
 }
 
 // getContext is the native method.
 func (r *rawNode) getContext(uhw []byte, room int) unix.Errno {
 	return r.ioctl(r.command(uverbs.ObjectDevice, uverbs.MethodGetContext,
-		r.output(uverbs.AttrNumCompVectors, atOut, 4), r.output(uverbs.AttrCoreSupport, atOut+64, 8),
+		r.output(uverbs.AttrNumCompVectors, atOut, 4),
+		r.output(uverbs.AttrCoreSupport, atOut+64, 8),
 		r.input(uverbs.AttrUHWIn, atUHW, uhw), r.output(uverbs.AttrUHWOut, atUHWOut, room)))
 }
 
@@ -207,7 +213,8 @@ func u32(b []byte, at int) uint32 { return binary.NativeEndian.Uint32(b[at:]) }
 
 func (r *rawNode) objects() (o objects) {
 	r.t.Helper()
-	o.pd = u32(r.must(write{cmd: uverbs.CmdAllocPD, core: make([]byte, 8), out: 4, uhwOut: 4}).gotOut, 0)
+	o.pd = u32(r.must(write{cmd: uverbs.CmdAllocPD, core: make([]byte, 8),
+		out: 4, uhwOut: 4}).gotOut, 0)
 	o.mr = u32(r.must(r.regMR(o)).gotOut, 0)
 	w := r.must(r.createCQ())
 	o.cq, o.cqn = u32(w.gotOut, 0), u32(w.gotUH, 0)
@@ -223,19 +230,23 @@ func (r *rawNode) objects() (o objects) {
 func (r *rawNode) regMR(o objects) write {
 	addr := r.alloc(8192)
 	return write{cmd: uverbs.CmdRegMR, out: 12, uhwOut: -1,
-		core: bytesOf(uverbs.RegMRReq{Start: addr, Length: 8192, HCAVA: addr, PDHandle: o.pd, AccessFlags: uverbs.AccessLocalWrite})}
+		core: bytesOf(uverbs.RegMRReq{Start: addr, Length: 8192, HCAVA: addr, PDHandle: o.pd,
+			AccessFlags: uverbs.AccessLocalWrite})}
 }
 
 func (r *rawNode) createCQ() write {
 	return write{cmd: uverbs.ExCmdCreateCQ, out: 16, uhwOut: 8,
 		core: bytesOf(uverbs.ExCreateCQReq{UserHandle: 0xc1, CQE: 63, CompChannel: -1}),
-		uhw:  bytesOf(uverbs.Mlx5CreateCQReq{BufAddr: r.alloc(4096), DBAddr: r.alloc(8), CQESize: 64})}
+		uhw: bytesOf(uverbs.Mlx5CreateCQReq{BufAddr: r.alloc(4096),
+			DBAddr: r.alloc(8), CQESize: 64})}
 }
 
 func (r *rawNode) createWQ(o objects) write {
 	return write{cmd: uverbs.ExCmdCreateWQ, out: 24, uhwOut: -1,
-		core: bytesOf(uverbs.ExCreateWQReq{UserHandle: 0xb1, PDHandle: o.pd, CQHandle: o.cq, MaxWR: 64, MaxSGE: 1}),
-		uhw:  bytesOf(uverbs.Mlx5CreateWQReq{BufAddr: r.alloc(1024), DBAddr: r.alloc(8), RQWQECount: 64, RQWQEShift: 4, UserIndex: 2})}
+		core: bytesOf(uverbs.ExCreateWQReq{UserHandle: 0xb1, PDHandle: o.pd,
+			CQHandle: o.cq, MaxWR: 64, MaxSGE: 1}),
+		uhw: bytesOf(uverbs.Mlx5CreateWQReq{BufAddr: r.alloc(1024), DBAddr: r.alloc(8),
+			RQWQECount: 64, RQWQEShift: 4, UserIndex: 2})}
 }
 
 func (r *rawNode) createTable(o objects) write {
@@ -244,15 +255,19 @@ func (r *rawNode) createTable(o objects) write {
 }
 
 func (r *rawNode) createRSS(o objects) write {
-	rss := uverbs.Mlx5CreateQPRSSReq{RxHashFieldsMask: uverbs.HashFieldsTCPv4, RxHashFunction: uverbs.Mlx5HashToeplitz, RxKeyLen: 40}
+	rss := uverbs.Mlx5CreateQPRSSReq{RxHashFieldsMask: uverbs.HashFieldsTCPv4,
+		RxHashFunction: uverbs.Mlx5HashToeplitz, RxKeyLen: 40}
 	return write{cmd: uverbs.ExCmdCreateQP, out: 40, uhwOut: 40, uhw: bytesOf(rss),
-		core: bytesOf(uverbs.ExCreateQPReq{UserHandle: 0xa2, PDHandle: o.pd, QPType: 8, CompMask: 1, RWQIndTblHandle: o.table})}
+		core: bytesOf(uverbs.ExCreateQPReq{UserHandle: 0xa2, PDHandle: o.pd, QPType: 8, CompMask: 1,
+			RWQIndTblHandle: o.table})}
 }
 
 func (r *rawNode) createQP(o objects) write {
 	return write{cmd: uverbs.ExCmdCreateQP, out: 40, uhwOut: 40,
-		core: bytesOf(uverbs.ExCreateQPReq{UserHandle: 0xa1, PDHandle: o.pd, SendCQHandle: o.cq, RecvCQHandle: o.cq, MaxSendWR: 64, MaxSendSGE: 1, QPType: 8}),
-		uhw:  bytesOf(uverbs.Mlx5CreateQPReq{DBAddr: r.alloc(8), SQWQECount: 64, UIDX: 1, SQBufAddr: r.alloc(4096)})}
+		core: bytesOf(uverbs.ExCreateQPReq{UserHandle: 0xa1, PDHandle: o.pd, SendCQHandle: o.cq,
+			RecvCQHandle: o.cq, MaxSendWR: 64, MaxSendSGE: 1, QPType: 8}),
+		uhw: bytesOf(uverbs.Mlx5CreateQPReq{DBAddr: r.alloc(8), SQWQECount: 64, UIDX: 1,
+			SQBufAddr: r.alloc(4096)})}
 }
 
 // Offsets in the request of createFlow: its Ethernet and IPv4 specification.
@@ -263,11 +278,13 @@ const (
 
 func (r *rawNode) createFlow(o objects) write {
 	eth := uverbs.FlowSpecEth{Hdr: uverbs.FlowSpecHdr{Type: uverbs.FlowSpecTypeEth, Size: 40},
-		Val:  uverbs.FlowEthFilter{DstMAC: [6]byte{2, 0, 0, 0, 0, 1}, EtherType: uverbs.ToBE16(0x800)},
+		Val: uverbs.FlowEthFilter{DstMAC: [6]byte{2, 0, 0, 0, 0, 1},
+			EtherType: uverbs.ToBE16(0x800)},
 		Mask: uverbs.FlowEthFilter{DstMAC: uverbs.ExactMAC, EtherType: uverbs.ToBE16(0xffff)}}
 	ip := uverbs.FlowSpecIPv4{Hdr: uverbs.FlowSpecHdr{Type: uverbs.FlowSpecTypeIPv4, Size: 32}}
 	return write{cmd: uverbs.ExCmdCreateFlow, out: 8, uhwOut: -1,
-		core: bytesOf(uverbs.CreateFlowReq{QPHandle: o.rss, FlowAttr: uverbs.FlowAttrHdr{Size: 72, NumOfSpecs: 2, Port: 1}}, eth, ip)}
+		core: bytesOf(uverbs.CreateFlowReq{QPHandle: o.rss, FlowAttr: uverbs.FlowAttrHdr{Size: 72,
+			NumOfSpecs: 2, Port: 1}}, eth, ip)}
 }
 
 // destroy is a destroying command for a handle.

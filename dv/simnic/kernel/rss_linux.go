@@ -55,7 +55,8 @@ func exCreateIndTable(c *call) unix.Errno {
 			return errno
 		}
 	}
-	o := &uobject{kind: uverbs.ObjectRWQIndTable, impl: &indTable{hw, len(rqs)}, uses: uses, release: hw.Destroy}
+	o := &uobject{kind: uverbs.ObjectRWQIndTable, impl: &indTable{hw, len(rqs)},
+		uses: uses, release: hw.Destroy}
 	return c.create(o, func() unix.Errno {
 		resp := uverbs.ExCreateRWQIndTblResp{IndTblHandle: o.handle, IndTblNum: hw.Number()}
 		resp.ResponseLength = c.responseLength(resp)
@@ -164,7 +165,8 @@ func rssAttr(drv uverbs.Mlx5CreateQPRSSReq, entries int) (a simnic.TIRAttr, errn
 	}
 	a.Hash = simnic.HashToeplitz
 	copy(a.Key[:], drv.RxHashKey[:])
-	a.Selection = simnic.HashSelection{IPv6: fields&hashV6 != 0, UDP: fields&hashUDP != 0, Fields: hashFields(fields)}
+	a.Selection = simnic.HashSelection{IPv6: fields&hashV6 != 0, UDP: fields&hashUDP != 0,
+		Fields: hashFields(fields)}
 	return a, 0
 }
 

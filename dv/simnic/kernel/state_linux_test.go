@@ -46,7 +46,9 @@ func TestQueuePairStates(t *testing.T) {
 		h := u32(r.must(w).gotOut, 0)
 		_, q, _ := find[*qp](r.node, uverbs.ObjectQP, h)
 		for _, s := range steps {
-			m := write{cmd: uverbs.CmdModifyQP, out: -1, uhwOut: -1, core: bytesOf(uverbs.ModifyQPReq{QPHandle: h, AttrMask: s.mask, QPState: s.state, PortNum: 1})}
+			m := write{cmd: uverbs.CmdModifyQP, out: -1, uhwOut: -1,
+				core: bytesOf(uverbs.ModifyQPReq{QPHandle: h, AttrMask: s.mask,
+					QPState: s.state, PortNum: 1})}
 			if errno := r.do(&m); errno != s.errno {
 				t.Errorf("%s: %v, want %v", s.comment, errno, s.errno)
 			}
@@ -58,8 +60,10 @@ func TestQueuePairStates(t *testing.T) {
 					t.Errorf("%s: receive queue %v, want %v", s.comment, got, s.rq)
 				}
 			}
-			ask := r.must(write{cmd: uverbs.CmdQueryQP, out: 128, uhwOut: -1, core: bytesOf(uverbs.QueryQPReq{QPHandle: h, AttrMask: 1})})
-			if got := ask.gotOut[108]; got != s.verbs || ask.gotOut[109] != s.verbs || ask.gotOut[116] != 1 {
+			ask := r.must(write{cmd: uverbs.CmdQueryQP, out: 128, uhwOut: -1,
+				core: bytesOf(uverbs.QueryQPReq{QPHandle: h, AttrMask: 1})})
+			if got := ask.gotOut[108]; got != s.verbs ||
+				ask.gotOut[109] != s.verbs || ask.gotOut[116] != 1 {
 				t.Errorf("%s: QUERY_QP says state %d, want %d", s.comment, got, s.verbs)
 			}
 		}
@@ -73,7 +77,9 @@ func TestQueuePairRecovery(t *testing.T) {
 	r.open()
 	o := r.objects()
 	move := func(mask uint32, state uint8) unix.Errno {
-		w := write{cmd: uverbs.CmdModifyQP, out: -1, uhwOut: -1, core: bytesOf(uverbs.ModifyQPReq{QPHandle: o.qp, AttrMask: mask, QPState: state, PortNum: 1})}
+		w := write{cmd: uverbs.CmdModifyQP, out: -1, uhwOut: -1,
+			core: bytesOf(uverbs.ModifyQPReq{QPHandle: o.qp, AttrMask: mask,
+				QPState: state, PortNum: 1})}
 		return r.do(&w)
 	}
 	for _, s := range [][2]uint32{{0x21, 1}, {1, 2}, {1, 3}} {
@@ -88,7 +94,8 @@ func TestQueuePairRecovery(t *testing.T) {
 	if errno := move(1, 0); errno != unix.EINVAL {
 		t.Errorf("RESET with a stale state: %v, want %v", errno, unix.EINVAL)
 	}
-	ask := r.must(write{cmd: uverbs.CmdQueryQP, out: 128, uhwOut: -1, core: bytesOf(uverbs.QueryQPReq{QPHandle: o.qp, AttrMask: 1})})
+	ask := r.must(write{cmd: uverbs.CmdQueryQP, out: 128, uhwOut: -1,
+		core: bytesOf(uverbs.QueryQPReq{QPHandle: o.qp, AttrMask: 1})})
 	if ask.gotOut[108] != 3 {
 		t.Errorf("QUERY_QP says state %d, want RTS", ask.gotOut[108])
 	}
@@ -103,7 +110,9 @@ func TestQueuePairRecovery(t *testing.T) {
 	if errno := move(0x2000001, 3); errno != unix.EOPNOTSUPP {
 		t.Errorf("a rate by the older command: %v", errno)
 	}
-	rate := write{cmd: uverbs.ExCmdModifyQP, out: 8, uhwOut: -1, core: bytesOf(uverbs.ExModifyQPReq{Base: uverbs.ModifyQPReq{QPHandle: o.qp, AttrMask: 0x2000001, QPState: 3}, RateLimit: 1000})}
+	rate := write{cmd: uverbs.ExCmdModifyQP, out: 8, uhwOut: -1,
+		core: bytesOf(uverbs.ExModifyQPReq{Base: uverbs.ModifyQPReq{QPHandle: o.qp,
+			AttrMask: 0x2000001, QPState: 3}, RateLimit: 1000})}
 	if errno := r.do(&rate); errno != unix.EOPNOTSUPP {
 		t.Errorf("a rate: %v", errno)
 	}
@@ -151,7 +160,8 @@ func TestReleases(t *testing.T) {
 	})
 	t.Run("6.12", func(t *testing.T) {
 		r := newRawNode(t, simnic.Config{Seed: 1}, Config{})
-		w := write{cmd: uverbs.CmdGetContext, core: make([]byte, 8), out: 8, uhw: contextRequest(16, 15), uhwOut: 72}
+		w := write{cmd: uverbs.CmdGetContext, core: make([]byte, 8), out: 8,
+			uhw: contextRequest(16, 15), uhwOut: 72}
 		if errno := r.do(&w); errno != 0 {
 			t.Fatalf("GET_CONTEXT by INVOKE_WRITE: %v", errno)
 		}
@@ -165,7 +175,8 @@ func TestReleases(t *testing.T) {
 	})
 	t.Run("7.2", func(t *testing.T) {
 		r := newRawNode(t, simnic.Config{Seed: 1}, Config{Release: Linux72})
-		w := write{cmd: uverbs.CmdGetContext, core: make([]byte, 8), out: 8, uhw: contextRequest(16, 15), uhwOut: 72}
+		w := write{cmd: uverbs.CmdGetContext, core: make([]byte, 8), out: 8,
+			uhw: contextRequest(16, 15), uhwOut: 72}
 		before := openFDs(t)
 		if errno := r.do(&w); errno != unix.EBADF {
 			t.Errorf("GET_CONTEXT by INVOKE_WRITE: %v", errno)
@@ -188,7 +199,8 @@ func TestReleases(t *testing.T) {
 // Features the device or the machine lacks.
 func TestMissingFeatures(t *testing.T) {
 	caps := simnic.DefaultCaps()
-	caps.MultiPathFlows, caps.StridingRQ, caps.Compression, caps.VLANStrip, caps.CQModeration, caps.DelayDrop = false, false, false, false, false, false
+	caps.MultiPathFlows, caps.StridingRQ, caps.Compression, caps.VLANStrip, caps.CQModeration,
+		caps.DelayDrop = false, false, false, false, false, false
 	r := newRawNode(t, simnic.Config{Seed: 1, Caps: caps}, Config{})
 	r.open()
 	o := r.objects()
@@ -201,8 +213,10 @@ func TestMissingFeatures(t *testing.T) {
 	strip, drop := r.createWQ(o), r.createWQ(o)
 	strip.core[32], drop.core[32] = 1, 4
 	for name, w := range map[string]write{
-		"DONT_TRAP": flow, "striding": striding, "compression": compressed, "VLAN strip": strip, "delay drop": drop,
-		"moderation": {cmd: uverbs.ExCmdModifyCQ, out: -1, uhwOut: -1, core: bytesOf(uverbs.ExModifyCQReq{CQHandle: o.cq, AttrMask: 1, CQCount: 1})},
+		"DONT_TRAP": flow, "striding": striding, "compression": compressed,
+		"VLAN strip": strip, "delay drop": drop,
+		"moderation": {cmd: uverbs.ExCmdModifyCQ, out: -1, uhwOut: -1,
+			core: bytesOf(uverbs.ExModifyCQReq{CQHandle: o.cq, AttrMask: 1, CQCount: 1})},
 	} {
 		if errno := r.do(&w); errno != unix.EOPNOTSUPP {
 			t.Errorf("%s: %v, want %v", name, errno, unix.EOPNOTSUPP)
@@ -222,16 +236,19 @@ func TestMissingFeatures(t *testing.T) {
 func TestInfiniBandPort(t *testing.T) {
 	r := newRawNode(t, simnic.Config{Seed: 1}, Config{InfiniBand: true})
 	r.open()
-	port := r.must(write{cmd: uverbs.CmdQueryPort, core: append(make([]byte, 8), 1, 0, 0, 0, 0, 0, 0, 0), out: 40, uhwOut: -1})
+	port := r.must(write{cmd: uverbs.CmdQueryPort, core: append(make([]byte, 8), 1, 0, 0, 0, 0, 0,
+		0, 0), out: 40, uhwOut: -1})
 	if port.gotOut[37] != uverbs.LinkLayerInfiniBand {
 		t.Errorf("link layer %d", port.gotOut[37])
 	}
 	var core uverbs.ExQueryDeviceResp
-	uverbs.GetStruct(r.must(write{cmd: uverbs.ExCmdQueryDevice, core: make([]byte, 8), out: 304, uhwOut: 112}).gotOut, &core)
+	uverbs.GetStruct(r.must(write{cmd: uverbs.ExCmdQueryDevice, core: make([]byte, 8), out: 304,
+		uhwOut: 112}).gotOut, &core)
 	if core.RSSCaps.SupportedQPTs != 0 || core.RawPacketCaps != 0 || core.MaxWQTypeRQ != 0 {
 		t.Errorf("raw packets are told of: %+v", core)
 	}
-	o := objects{pd: u32(r.must(write{cmd: uverbs.CmdAllocPD, core: make([]byte, 8), out: 4, uhwOut: 4}).gotOut, 0)}
+	o := objects{pd: u32(r.must(write{cmd: uverbs.CmdAllocPD, core: make([]byte, 8),
+		out: 4, uhwOut: 4}).gotOut, 0)}
 	o.cq = u32(r.must(r.createCQ()).gotOut, 0)
 	w := r.createQP(o)
 	if errno := r.do(&w); errno != unix.EINVAL {
@@ -265,7 +282,8 @@ func TestQueryDeviceLengths(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRawNode(t, simnic.Config{Seed: 1, Caps: tt.caps}, Config{Release: tt.release})
 			r.open()
-			w := write{cmd: uverbs.ExCmdQueryDevice, core: make([]byte, 8), out: 304, uhwOut: tt.room}
+			w := write{cmd: uverbs.ExCmdQueryDevice, core: make([]byte, 8),
+				out: 304, uhwOut: tt.room}
 			if errno := r.do(&w); errno != tt.errno {
 				t.Fatalf("%v, want %v", errno, tt.errno)
 			}
@@ -280,7 +298,8 @@ func TestQueryDeviceLengths(t *testing.T) {
 					t.Errorf("byte %d behind the answer was written", tt.want+i)
 				}
 			}
-			if legacy := r.must(write{cmd: uverbs.CmdQueryDevice, core: make([]byte, 8), out: 176, uhwOut: -1}); string(legacy.gotOut) != string(w.gotOut[:176]) {
+			if legacy := r.must(write{cmd: uverbs.CmdQueryDevice, core: make([]byte, 8), out: 176,
+				uhwOut: -1}); string(legacy.gotOut) != string(w.gotOut[:176]) {
 				t.Error("the older command answers otherwise")
 			}
 		})
@@ -306,12 +325,15 @@ func TestAnswerLengths(t *testing.T) {
 	}
 	native := r.ioctl(r.command(uverbs.ObjectDevice, uverbs.MethodQueryPort,
 		uverbs.IoctlAttr{AttrID: 0, Len: 8, Flags: 1, Data: 1}, r.output(1, atOut, 48)))
-	port := r.must(write{cmd: uverbs.CmdQueryPort, core: append(make([]byte, 8), 1, 0, 0, 0, 0, 0, 0, 0), out: 40, uhwOut: -1})
+	port := r.must(write{cmd: uverbs.CmdQueryPort, core: append(make([]byte, 8), 1, 0, 0, 0, 0, 0,
+		0, 0), out: 40, uhwOut: -1})
 	if native != 0 || port.gotOut[26] != uverbs.PortStateActive || port.gotOut[28] != 3 {
-		t.Errorf("native QUERY_PORT: %v; state %d, RoCE MTU code %d", native, port.gotOut[26], port.gotOut[28])
+		t.Errorf("native QUERY_PORT: %v; state %d, RoCE MTU code %d", native,
+			port.gotOut[26], port.gotOut[28])
 	}
 	if errno := r.ioctl(r.command(uverbs.ObjectDevice, uverbs.MethodQueryContext,
-		r.output(0, atOut, 4), r.output(1, atOut+64, 8), r.output(attrQueryContextOut, atUHWOut, 72))); errno != 0 {
+		r.output(0, atOut, 4), r.output(1, atOut+64, 8),
+		r.output(attrQueryContextOut, atUHWOut, 72))); errno != 0 {
 		t.Errorf("QUERY_CONTEXT: %v", errno)
 	}
 	if got := u32(r.mem.Slice(atUHWOut, 72), 8); got != 16 {
@@ -321,7 +343,9 @@ func TestAnswerLengths(t *testing.T) {
 	handles := r.ioctl(r.command(uverbs.ObjectDevice, methodInfoHandles,
 		uverbs.IoctlAttr{AttrID: attrInfoObject, Len: 8, Flags: 1, Data: uint64(uverbs.ObjectQP)},
 		r.output(attrInfoTotal, atOut, 4), r.output(attrInfoHandles, atUHWOut, 40)))
-	if handles != 0 || u32(r.mem.Slice(atOut, 4), 0) != 2 || u32(r.mem.Slice(atUHWOut, 8), 0) != o.rss || u32(r.mem.Slice(atUHWOut, 8), 4) != o.qp {
-		t.Errorf("INFO_HANDLES: %v, %x, %x", handles, r.mem.Slice(atOut, 4), r.mem.Slice(atUHWOut, 8))
+	if handles != 0 || u32(r.mem.Slice(atOut, 4), 0) != 2 ||
+		u32(r.mem.Slice(atUHWOut, 8), 0) != o.rss || u32(r.mem.Slice(atUHWOut, 8), 4) != o.qp {
+		t.Errorf("INFO_HANDLES: %v, %x, %x", handles,
+			r.mem.Slice(atOut, 4), r.mem.Slice(atUHWOut, 8))
 	}
 }

@@ -100,7 +100,8 @@ func (n *node) Mmap(offset int64, length int, writable bool) (*uverbs.Page, erro
 		if command == uverbs.MmapWCPage && n.linux.cfg.NoWriteCombining {
 			return nil, unix.EPERM
 		}
-		return n.uarPage(uint32(index), command != uverbs.MmapNCPage && !n.linux.cfg.NoWriteCombining), nil
+		return n.uarPage(uint32(index), command != uverbs.MmapNCPage &&
+			!n.linux.cfg.NoWriteCombining), nil
 	case uverbs.MmapCoreClock, uverbs.MmapClockInfo:
 		return nil, clockErrno(whole, writable)
 	}
@@ -126,7 +127,10 @@ func (b *bfregs) pages() uint32 { return uint32(len(b.uars)) / b.uarsPerPage }
 func (n *node) uarPage(index uint32, combined bool) *uverbs.Page {
 	b := &n.ctx.bfregs
 	uars := b.uars[index*b.uarsPerPage:][:b.uarsPerPage]
-	there := func(off int) bool { return off >= 0 && off/uverbs.UARSize < len(uars) && !n.gone.Load() }
+	there := func(off int) bool {
+		return off >= 0 &&
+			off/uverbs.UARSize < len(uars) && !n.gone.Load()
+	}
 	return &uverbs.Page{
 		Trap: func(off int, v uint64) {
 			if there(off) {

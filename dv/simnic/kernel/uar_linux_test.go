@@ -26,7 +26,8 @@ func TestDoorbellRegisters(t *testing.T) {
 		got = append(got, u32(w.gotUH, 0))
 		qps = append(qps, u32(w.gotOut, 0))
 	}
-	want := []uint32{4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29, 0, 0} // then all share register 0
+	// then all share register 0
+	want := []uint32{4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29, 0, 0}
 	for i := range want {
 		if got[i] != want[i] {
 			t.Errorf("registers %v, want %v", got, want)

@@ -78,7 +78,8 @@ func TestVectors(t *testing.T) {
 	if errno := r.ioctl(ioctl); errno != 0 {
 		t.Fatalf("GET_CONTEXT: %v", errno)
 	}
-	wantBytes(t, "core's answer", r.mem.Slice(atOut, 16), hexBytes("08000000 00000000 01000000 00000000"))
+	wantBytes(t, "core's answer", r.mem.Slice(atOut, 16),
+		hexBytes("08000000 00000000 01000000 00000000"))
 	wantBytes(t, "driver's answer", r.mem.Slice(atUHWOut, 72), hexBytes(`00000400 00020000 10000000 40000000 00040002 00800000 00800000 00800000
 		01000000 20000000 48000000 01030100 00000000 00000000 0c000000 01000000 00040000 00000000`))
 	for i, at := range []int{28, 44, 76} {
@@ -110,7 +111,8 @@ func TestVectors(t *testing.T) {
 		t.Errorf("the lowest free handle is given as %d", h)
 	}
 
-	channel := r.must(write{cmd: uverbs.CmdCreateCompChannel, core: make([]byte, 8), out: 4, uhwOut: -1})
+	channel := r.must(write{cmd: uverbs.CmdCreateCompChannel,
+		core: make([]byte, 8), out: 4, uhwOut: -1})
 	fd := u32(channel.gotOut, 0)
 	defer unix.Close(int(fd))
 	records := r.alloc(4096)
@@ -124,22 +126,28 @@ func TestVectors(t *testing.T) {
 
 	uhw = hexBytes(vecQPUHW)
 	put64(put64(uhw, 8, records), 40, r.alloc(64<<10))
-	qp := r.must(write{cmd: uverbs.ExCmdCreateQP, core: hexBytes(vecQP), out: 40, uhw: uhw, uhwOut: 40})
+	qp := r.must(write{cmd: uverbs.ExCmdCreateQP, core: hexBytes(vecQP),
+		out: 40, uhw: uhw, uhwOut: 40})
 	sqn := u32(qp.gotOut, 4)
-	wantBytes(t, "CREATE_QP's answer", qp.gotOut, bytesOf(uint32(3), sqn, uint32(512), uint32(0), uint32(1), uint32(0), uint32(0), uint32(0), uint32(0), uint32(40)))
+	wantBytes(t, "CREATE_QP's answer", qp.gotOut, bytesOf(uint32(3), sqn, uint32(512), uint32(0),
+		uint32(1), uint32(0), uint32(0), uint32(0), uint32(0), uint32(40)))
 	wantBytes(t, "CREATE_QP's driver answer", qp.gotUH, append([]byte{1}, make([]byte, 39)...))
 	if _, known := r.linux.nic.SQ(sqn); !known {
 		t.Errorf("QPN %#x is no send queue's number", sqn)
 	}
-	r.must(write{cmd: uverbs.CmdModifyQP, core: append(make([]byte, 64), hexBytes(vecToInit)...), out: -1, uhwOut: -1})
+	r.must(write{cmd: uverbs.CmdModifyQP, core: append(make([]byte, 64), hexBytes(vecToInit)...),
+		out: -1, uhwOut: -1})
 
 	uhw = hexBytes(vecWQUHW)
 	put64(put64(uhw, 0, r.alloc(8192)), 8, records+0x80)
-	wq := r.must(write{cmd: uverbs.ExCmdCreateWQ, core: hexBytes(vecWQ), out: 24, uhw: uhw, uhwOut: 8})
+	wq := r.must(write{cmd: uverbs.ExCmdCreateWQ, core: hexBytes(vecWQ),
+		out: 24, uhw: uhw, uhwOut: 8})
 	rqn := u32(wq.gotOut, 20)
-	wantBytes(t, "CREATE_WQ's answer", wq.gotOut, bytesOf(uint32(0), uint32(24), uint32(4), uint32(512), uint32(1), rqn))
+	wantBytes(t, "CREATE_WQ's answer", wq.gotOut, bytesOf(uint32(0), uint32(24), uint32(4),
+		uint32(512), uint32(1), rqn))
 	wantBytes(t, "CREATE_WQ's driver answer", wq.gotUH, bytesOf(uint32(8), uint32(0)))
-	r.must(write{cmd: uverbs.ExCmdModifyWQ, core: hexBytes(vecWQRdy), uhw: make([]byte, 8), out: -1, uhwOut: -1})
+	r.must(write{cmd: uverbs.ExCmdModifyWQ, core: hexBytes(vecWQRdy),
+		uhw: make([]byte, 8), out: -1, uhwOut: -1})
 	if rq, known := r.linux.nic.RQ(rqn); !known || rq.State() != simnic.StateReady {
 		t.Errorf("receive queue %#x: %v", rqn, known)
 	}
@@ -149,8 +157,10 @@ func TestVectors(t *testing.T) {
 		table := r.must(write{cmd: uverbs.ExCmdCreateRWQIndTbl, core: one, out: 16, uhwOut: -1})
 		wantBytes(t, "IND_TBL's answer", table.gotOut[:12], bytesOf(uint32(0), uint32(16), want))
 	}
-	rss := r.must(write{cmd: uverbs.ExCmdCreateQP, core: hexBytes(vecRSS), out: 40, uhw: append(hexBytes(vecRSSUHW), make([]byte, 88)...), uhwOut: 40})
-	wantBytes(t, "RSS QP's answer", rss.gotOut, append([]byte{7}, append(make([]byte, 35), 40, 0, 0, 0)...))
+	rss := r.must(write{cmd: uverbs.ExCmdCreateQP, core: hexBytes(vecRSS), out: 40,
+		uhw: append(hexBytes(vecRSSUHW), make([]byte, 88)...), uhwOut: 40})
+	wantBytes(t, "RSS QP's answer", rss.gotOut,
+		append([]byte{7}, append(make([]byte, 35), 40, 0, 0, 0)...))
 	flow := r.must(write{cmd: uverbs.ExCmdCreateFlow, core: hexBytes(vecFlow), out: 8, uhwOut: -1})
 	wantBytes(t, "CREATE_FLOW's answer", flow.gotOut, bytesOf(uint32(0), uint32(8)))
 	if n := r.linux.nic.Objects().Flows; n != 1 {

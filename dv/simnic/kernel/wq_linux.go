@@ -49,7 +49,8 @@ func exCreateWQ(c *call) unix.Errno {
 	}
 	o.uses = []*uobject{domain, completions}
 	return c.create(o, func() unix.Errno {
-		resp := uverbs.ExCreateWQResp{WQHandle: o.handle, MaxWR: req.MaxWR, MaxSGE: req.MaxSGE, WQN: o.impl.(*wq).hw.Number()}
+		resp := uverbs.ExCreateWQResp{WQHandle: o.handle, MaxWR: req.MaxWR, MaxSGE: req.MaxSGE,
+			WQN: o.impl.(*wq).hw.Number()}
 		resp.ResponseLength = c.responseLength(resp)
 		return c.respond(resp)
 	})
@@ -77,10 +78,13 @@ func (c *call) makeWQ(req uverbs.ExCreateWQReq, p *pd, completions *cq) (*uobjec
 		q.user = 0 // not kept there
 	}
 	r := &ring{node: n}
-	attr := simnic.RQAttr{PD: p.number, CQ: completions.hw, LogSize: bits.Len32(drv.RQWQECount) - 1, LogStride: int(drv.RQWQEShift),
-		UserIndex: drv.UserIndex & 0xffffff, Striding: stridingOf(drv), Events: func(simnic.Event) { q.async.report(uverbs.EventWQFatal, q.user) }}
+	attr := simnic.RQAttr{PD: p.number, CQ: completions.hw, LogSize: bits.Len32(drv.RQWQECount) - 1,
+		LogStride: int(drv.RQWQEShift),
+		UserIndex: drv.UserIndex & 0xffffff, Striding: stridingOf(drv),
+		Events: func(simnic.Event) { q.async.report(uverbs.EventWQFatal, q.user) }}
 	if errno = q.make(n, r, &attr, req.CreateFlags, drv); errno == 0 {
-		errno = c.uhw.out.putUpTo(uverbs.Mlx5CreateWQResp{ResponseLength: uint32(min(c.uhw.out.n, 8))})
+		errno = c.uhw.out.putUpTo(uverbs.Mlx5CreateWQResp{ResponseLength: uint32(min(c.uhw.out.n,
+			8))})
 		if errno != 0 {
 			_ = q.hw.Destroy()
 		}
@@ -100,8 +104,10 @@ func (c *call) makeWQ(req uverbs.ExCreateWQReq, p *pd, completions *cq) (*uobjec
 }
 
 // make pins the memory, checks the features, and makes the queue.
-func (q *wq) make(n *node, r *ring, a *simnic.RQAttr, flags uint32, drv uverbs.Mlx5CreateWQReq) (errno unix.Errno) {
-	if a.Ring, errno = r.buffer(drv.BufAddr, uint64(drv.RQWQECount)<<drv.RQWQEShift, false); errno != 0 {
+func (q *wq) make(n *node, r *ring, a *simnic.RQAttr, flags uint32,
+	drv uverbs.Mlx5CreateWQReq) (errno unix.Errno) {
+	if a.Ring, errno = r.buffer(drv.BufAddr,
+		uint64(drv.RQWQECount)<<drv.RQWQEShift, false); errno != 0 {
 		return errno
 	}
 	if a.Record, errno = r.doorbell(drv.DBAddr); errno != 0 {
@@ -177,7 +183,8 @@ func stridingOf(drv uverbs.Mlx5CreateWQReq) *simnic.Striding {
 	if drv.CompMask&uverbs.Mlx5CreateWQMaskStridingRQ == 0 {
 		return nil
 	}
-	return &simnic.Striding{LogStrideBytes: int(drv.StrideLogBytes), LogStrides: int(drv.WQELogNumStrides), TwoByteShift: drv.TwoByteShiftEn != 0}
+	return &simnic.Striding{LogStrideBytes: int(drv.StrideLogBytes),
+		LogStrides: int(drv.WQELogNumStrides), TwoByteShift: drv.TwoByteShiftEn != 0}
 }
 
 // exModifyWQ is MODIFY_WQ (mlx5_ib_modify_wq in qp.c).
@@ -186,7 +193,8 @@ func exModifyWQ(c *call) unix.Errno {
 	if errno := c.request(&req); errno != 0 {
 		return errno
 	}
-	if req.AttrMask == 0 || req.AttrMask > uverbs.WQAttrState|uverbs.WQAttrCurState|uverbs.WQAttrFlags {
+	if req.AttrMask == 0 ||
+		req.AttrMask > uverbs.WQAttrState|uverbs.WQAttrCurState|uverbs.WQAttrFlags {
 		return unix.EINVAL
 	}
 	_, q, errno := find[*wq](c.node, uverbs.ObjectWQ, req.WQHandle)

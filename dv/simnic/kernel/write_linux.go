@@ -73,7 +73,8 @@ func (c *call) create(o *uobject, respond func() unix.Errno) unix.Errno {
 	errno := respond()
 	if errno != 0 {
 		if err := o.release(); err != nil {
-			c.node.nic.Config().Logger.Error("simnic: undo a creation", "kind", o.kind, "error", err)
+			c.node.nic.Config().Logger.Error("simnic: undo a creation",
+				"kind", o.kind, "error", err)
 		}
 		c.node.forget(o)
 	}

@@ -85,7 +85,8 @@ func (f *Function) segmentWord(off uint64) uint32 {
 	case segCmdQueueHigh:
 		return uint32(f.cmdQueue >> 32)
 	case segCmdQueueLow:
-		return uint32(f.cmdQueue)&^0xfff | f.nicInterface<<interfaceShift | logCmdEntries<<4 | logCmdStride
+		return uint32(f.cmdQueue)&^0xfff | f.nicInterface<<interfaceShift |
+			logCmdEntries<<4 | logCmdStride
 	case segInitializing:
 		return resetSupported
 	case segTimerHigh:

@@ -133,7 +133,8 @@ func (f *Function) nicCaps() []capValue {
 		{"log_max_wq_sz", field{987, 5}, uint64(c.LogMaxQueue)},
 		{"device_frequency_mhz", field{1216, 32}, uint64(c.FrequencyKHz / 1000)},
 		{"device_frequency_khz", field{1248, 32}, uint64(c.FrequencyKHz)},
-		{"mini_cqe_resp_stride_index", field{1468, 1}, flag(c.MiniFormats>>simnic.MiniChecksumStride&1 != 0)},
+		{"mini_cqe_resp_stride_index", field{1468, 1},
+			flag(c.MiniFormats>>simnic.MiniChecksumStride&1 != 0)},
 		{"cqe_compression", field{1471, 1}, flag(c.Compression)},
 		{"cqe_compression_max_num", field{1488, 16}, uint64(c.MaxCompressed)},
 	}

@@ -45,7 +45,8 @@ func (p *pipeline) classify(k *simnic.MatchKey, out []simnic.Destination) []simn
 }
 
 // walk follows a frame from one table on, which may lead to left tables.
-func (p *pipeline) walk(id uint32, left *int, k *simnic.MatchKey, out []simnic.Destination) []simnic.Destination {
+func (p *pipeline) walk(id uint32, left *int, k *simnic.MatchKey,
+	out []simnic.Destination) []simnic.Destination {
 	for *left > 0 {
 		*left--
 		t, ok := p.tables[id]
@@ -92,5 +93,6 @@ func (e *flowEntry) unicast() (mac [6]byte, ok bool) {
 	for i := range mac {
 		mac[i] = byte(v >> (56 - 8*i))
 	}
-	return mac, e.match.Mask[dmacWord]>>dmacShift == 1<<48-1 && mac[0]&1 == 0 && e.action&actionForward != 0
+	return mac, e.match.Mask[dmacWord]>>dmacShift == 1<<48-1 && mac[0]&1 == 0 &&
+		e.action&actionForward != 0
 }

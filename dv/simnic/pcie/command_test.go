@@ -89,7 +89,8 @@ func TestCommandStatus(t *testing.T) {
 		{"destroy what is not there", input(0x401, 0, 16), 16, statusBadResource},
 		{"completion queue without pages", input(0x400, 0, 272), 16, statusBadParam},
 		{"send queue on no completion queue", input(0x904, 0, 280), 16, statusBadResource},
-		{"flow table of another kind", func() []byte { b := input(0x930, 0, 64); b[16] = 1; return b }(), 16, statusBadParam},
+		{"flow table of another kind",
+			func() []byte { b := input(0x930, 0, 64); b[16] = 1; return b }(), 16, statusBadParam},
 		{"group of no table", input(0x933, 0, 1024), 16, statusBadResource},
 	}
 	c, fn, _ := newClient(t)
@@ -159,7 +160,8 @@ func TestEventQueue(t *testing.T) {
 	for i, sub := range []byte{portDown, portUp, portDown, portUp} {
 		e := c.ram[eqAt+i*eqeSize:]
 		if e[eqeType] != eventPort || e[eqeSubType] != sub || e[eqeSize-1] != 0 {
-			t.Errorf("event %d: type %d.%d owner %d, want port.%d owner 0", i, e[eqeType], e[eqeSubType], e[eqeSize-1], sub)
+			t.Errorf("event %d: type %d.%d owner %d, want port.%d owner 0", i, e[eqeType],
+				e[eqeSubType], e[eqeSize-1], sub)
 		}
 	}
 	if lost := fn.eqs.get(n).lost; lost != 3 {

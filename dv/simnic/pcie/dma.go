@@ -105,7 +105,8 @@ func (d *dmaMap) unmap(addr, size uint64) error {
 func (d *dmaMap) region(addr uint64, n int) (*mmio.Region, error) {
 	rs := d.snapshot()
 	i := sort.Search(len(rs), func(i int) bool { return rs[i].addr+rs[i].size > addr })
-	if i == len(rs) || rs[i].addr > addr || rs[i].mem == nil || uint64(n) > rs[i].addr+rs[i].size-addr {
+	if i == len(rs) || rs[i].addr > addr || rs[i].mem == nil ||
+		uint64(n) > rs[i].addr+rs[i].size-addr {
 		return nil, fmt.Errorf("%#x+%#x: %w", addr, n, errNoMemory)
 	}
 	return rs[i].mem.Sub(int(addr-rs[i].addr), n), nil

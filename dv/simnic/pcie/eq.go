@@ -222,7 +222,8 @@ func (f *Function) pages(in []byte, off, shift, size int) ([]*mmio.Region, error
 		out = append(out, r)
 	}
 	if len(out)<<shift < size {
-		return nil, errorf(statusBadParam, "%d pages of %d bytes for a queue of %d bytes", len(out), 1<<shift, size)
+		return nil, errorf(statusBadParam, "%d pages of %d bytes for a queue of %d bytes", len(out),
+			1<<shift, size)
 	}
 	return out, nil
 }

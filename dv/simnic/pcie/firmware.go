@@ -49,8 +49,10 @@ func (f *Function) execute(in, out []byte) {
 	status := simnic.StatusInternal
 	errors.As(err, &status)
 	out[0] = byte(status)
-	syndrome := uint32(op)<<8 | uint32(status) // ours: names the command and the status in the driver's log line
-	out[4], out[5], out[6], out[7] = byte(syndrome>>24), byte(syndrome>>16), byte(syndrome>>8), byte(syndrome)
+	// ours: names the command and the status in the driver's log line
+	syndrome := uint32(op)<<8 | uint32(status)
+	out[4], out[5], out[6], out[7] = byte(syndrome>>24), byte(syndrome>>16),
+		byte(syndrome>>8), byte(syndrome)
 	f.log.Warn("firmware command refused", "command", op.String(), "error", err)
 }
 

@@ -92,7 +92,8 @@ func (f *Function) createFlowTable(in, out []byte) error {
 	if ftcLogSize.get(ctx) > 16 {
 		return errorf(statusBadParam, "flow table of 2^%d entries", ftcLogSize.get(ctx))
 	}
-	t := &flowTable{level: int(ftcLevel.get(ctx)), size: 1 << ftcLogSize.get(ctx), groups: map[uint32]*flowGroup{}}
+	t := &flowTable{level: int(ftcLevel.get(ctx)), size: 1 << ftcLogSize.get(ctx),
+		groups: map[uint32]*flowGroup{}}
 	if len(f.objects.tables) >= maxNumbers {
 		return errorf(statusLimit, "all %d flow tables are in use", maxNumbers)
 	}
@@ -141,7 +142,8 @@ func (f *Function) leads(t *flowTable, id uint32) error {
 		return err
 	}
 	if next.level <= t.level {
-		return errorf(statusBadParam, "flow table %d of level %d after one of level %d", id, next.level, t.level)
+		return errorf(statusBadParam, "flow table %d of level %d after one of level %d", id,
+			next.level, t.level)
 	}
 	return nil
 }
@@ -179,11 +181,13 @@ func (f *Function) createFlowGroup(in, out []byte) error {
 	}
 	g := &flowGroup{start: fgStart.u32(in), end: fgEnd.u32(in)}
 	if g.start > g.end || g.end >= t.size {
-		return errorf(statusBadParam, "flow group %d to %d in a table of %d", g.start, g.end, t.size)
+		return errorf(statusBadParam, "flow group %d to %d in a table of %d", g.start, g.end,
+			t.size)
 	}
 	for _, o := range t.groups {
 		if g.start <= o.end && o.start <= g.end {
-			return errorf(statusBadParam, "flow group %d to %d overlaps %d to %d", g.start, g.end, o.start, o.end)
+			return errorf(statusBadParam, "flow group %d to %d overlaps %d to %d",
+				g.start, g.end, o.start, o.end)
 		}
 	}
 	if err := g.setMask(fgEnable.get(in), part(in, fgCriteria, matchSetSize)); err != nil {
@@ -254,10 +258,12 @@ func (f *Function) setFlowEntry(in, _ []byte) error {
 // flowEntry decodes an entry.
 func (f *Function) flowEntry(t *flowTable, in []byte) (*flowEntry, error) {
 	ctx := part(in, flowContext, flowMatch-flowContext)
-	e := &flowEntry{index: fteIndex.u32(in), group: fcGroup.u32(ctx), tag: fcTag.u32(ctx), action: fcAction.get(ctx)}
+	e := &flowEntry{index: fteIndex.u32(in), group: fcGroup.u32(ctx), tag: fcTag.u32(ctx),
+		action: fcAction.get(ctx)}
 	g := t.groups[e.group]
 	if g == nil || e.index < g.start || e.index > g.end {
-		return nil, errorf(statusBadParam, "flow entry %d is not in group %d of table %d", e.index, e.group, t.id)
+		return nil, errorf(statusBadParam, "flow entry %d is not in group %d of table %d", e.index,
+			e.group, t.id)
 	}
 	if e.action&^(actionAllow|actionDrop|actionForward) != 0 {
 		return nil, errorf(statusBadParam, "flow entry with action %#x", e.action)
@@ -303,7 +309,8 @@ func (f *Function) deleteFlowEntry(in, _ []byte) error {
 	}
 	rest := without(t.entries, fteIndex.u32(in))
 	if len(rest) == len(t.entries) {
-		return errorf(statusBadResource, "entry %d of flow table %d does not exist", fteIndex.u32(in), t.id)
+		return errorf(statusBadResource,
+			"entry %d of flow table %d does not exist", fteIndex.u32(in), t.id)
 	}
 	t.entries = rest
 	f.publish()

@@ -68,7 +68,8 @@ func New(nic *simnic.NIC, cfg Config) *Function {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	f := &Function{nic: nic, log: cfg.Logger, cfg: cfg, irq: newIRQs(), stats: map[string]CommandStats{}}
+	f := &Function{nic: nic, log: cfg.Logger, cfg: cfg, irq: newIRQs(),
+		stats: map[string]CommandStats{}}
 	f.eqs.irq = f.irq
 	f.reset()
 	f.unsubscribe = nic.Subscribe(f.event)

@@ -64,7 +64,8 @@ func bringUp(t testing.TB, s *script) {
 	uar, pd, td := made(0x802, nil), made(0x800, nil), made(0x816, nil)
 	eqn := made(0x301, body(280, func(in []byte) {
 		eqcLogSize.set(in[createEQContext:], 4)
-		binary.BigEndian.PutUint64(in[createEQMask:], 1<<eventPort|1<<eventCommand|1<<eventWQCatas|1<<eventCQError)
+		binary.BigEndian.PutUint64(in[createEQMask:],
+			1<<eventPort|1<<eventCommand|1<<eventWQCatas|1<<eventCQError)
 		binary.BigEndian.PutUint64(in[createEQPages:], fuzzEQ)
 	}))
 	cqn := made(0x400, body(280, func(in []byte) {
@@ -85,7 +86,8 @@ func bringUp(t testing.TB, s *script) {
 		mkcLogPageSize.set(ctx, 12)
 		binary.BigEndian.PutUint64(in[mkeyPages:], fuzzFrame)
 	}))
-	tis := made(0x912, body(192, func(in []byte) { tiscDomain.set(in[createTISContext:], uint64(td)) }))
+	tis := made(0x912,
+		body(192, func(in []byte) { tiscDomain.set(in[createTISContext:], uint64(td)) }))
 	queue := func(op opcode, ring, record uint64, logStride int) uint32 {
 		return made(op, body(queuePages+8, func(in []byte) {
 			ctx := in[queueContext:]
@@ -170,13 +172,15 @@ func FuzzHostileGuest(f *testing.F) {
 	s.b = nil
 	bringUp(f, s)
 	f.Add(s.b)
-	f.Add(append(slices.Clone(s.b), doConfig, 0, 4, 6, 4, 0, 0, doBAR, 0, 0, 0x10, 0, 0, 0, 0, doMessage, byte(cmdReset), 0, 1))
+	f.Add(append(slices.Clone(s.b), doConfig, 0, 4, 6, 4, 0, 0, doBAR, 0, 0, 0x10, 0, 0, 0, 0,
+		doMessage, byte(cmdReset), 0, 1))
 	entry := make([]byte, cmdEntrySize)
 	entry[entryInLen+1], entry[entryOutLen+1] = 0x10, 0x10
 	binary.BigEndian.PutUint64(entry[entryInPtr:], inBoxAt)
 	binary.BigEndian.PutUint64(entry[entryOutPtr:], inBoxAt)
 	f.Add((&script{}).poke(inBoxAt+boxNext, []byte{0, 0, 0, 0, 0, 1, 0, 0}).do(doEntry, entry...).b)
-	f.Add((&script{}).do(doMessage, byte(cmdDMAMap), 32, 0).do(doMessage, byte(cmdSetIRQs), 20, 0, 20, 0, 0, 0, 0x24, 0, 0, 0, 2, 0, 0, 0, 255, 255, 255, 255, 1).b)
+	f.Add((&script{}).do(doMessage, byte(cmdDMAMap), 32, 0).do(doMessage, byte(cmdSetIRQs), 20, 0,
+		20, 0, 0, 0, 0x24, 0, 0, 0, 2, 0, 0, 0, 255, 255, 255, 255, 1).b)
 	f.Fuzz(func(t *testing.T, input []byte) {
 		h := newHostile(t)
 		defer h.close()
@@ -194,7 +198,8 @@ func TestBringUp(t *testing.T) {
 	s := &script{ops: h.ops}
 	bringUp(t, s)
 	h.run(s.b)
-	if c := h.nic.Counters(); c.Netdev.RxPackets+c.Slice.RxPackets != 1 || c.Wire.TxPackets != 1 || c.CQEs != 2 {
+	if c := h.nic.Counters(); c.Netdev.RxPackets+c.Slice.RxPackets != 1 ||
+		c.Wire.TxPackets != 1 || c.CQEs != 2 {
 		t.Errorf("%+v", c)
 	}
 }

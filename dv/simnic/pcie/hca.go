@@ -75,7 +75,8 @@ func (f *Function) managePages(in, out []byte) error {
 			return errorf(statusBadInput, "%d pages in %d bytes", count, len(in))
 		}
 		if len(f.given)+count > maxNumbers {
-			return errorf(statusLimit, "%d pages more than the %d that are here", count, len(f.given))
+			return errorf(statusLimit, "%d pages more than the %d that are here", count,
+				len(f.given))
 		}
 		f.given = append(f.given, addresses(in[:16+8*count], 16)...)
 		return nil

@@ -75,7 +75,8 @@ func ramFile(t testing.TB, size int) (fd int, mem []byte) {
 	if err := unix.Ftruncate(fd, int64(size)); err != nil {
 		t.Fatal(err)
 	}
-	if mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+	if mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Munmap(mem); unix.Close(fd) })
@@ -130,8 +131,9 @@ func (h *hostile) number(n int) (v uint64) {
 
 // What a byte of the input begins.
 const (
-	doCommand = iota // a firmware command in good form: opcode's place in the table, op_mod, length, bytes from 8 on
-	doEntry          // a command queue entry, as it is
+	// a firmware command in good form: opcode's place in the table, op_mod, length, bytes from 8 on
+	doCommand = iota
+	doEntry   // a command queue entry, as it is
 	doBAR
 	doConfig
 	doUAR
@@ -219,9 +221,12 @@ func TestHostileMailboxes(t *testing.T) {
 		prepare       func(ram []byte)
 		done          bool // ownership handed back
 	}{
-		{"input chain that loops", maxCommand, 16, inBoxAt, outBoxAt, func(ram []byte) { loop(ram, inBoxAt) }, true},
-		{"output chain that loops", 16, maxCommand, inBoxAt, outBoxAt, func(ram []byte) { loop(ram, outBoxAt) }, true},
-		{"chains in each other", maxCommand, maxCommand, inBoxAt, inBoxAt, func(ram []byte) { loop(ram, inBoxAt) }, true},
+		{"input chain that loops", maxCommand, 16, inBoxAt, outBoxAt,
+			func(ram []byte) { loop(ram, inBoxAt) }, true},
+		{"output chain that loops", 16, maxCommand, inBoxAt, outBoxAt,
+			func(ram []byte) { loop(ram, outBoxAt) }, true},
+		{"chains in each other", maxCommand, maxCommand, inBoxAt, inBoxAt,
+			func(ram []byte) { loop(ram, inBoxAt) }, true},
 		{"input longer than any", maxCommand + 1, 16, inBoxAt, outBoxAt, nil, false},
 		{"output longer than any", 16, 1<<32 - 1, inBoxAt, outBoxAt, nil, false},
 		{"no input at all", 0, 16, inBoxAt, outBoxAt, nil, false},
@@ -325,7 +330,8 @@ func TestHostileMonitor(t *testing.T) {
 		body []byte
 	}{
 		{"map beyond the file", cmdDMAMap, dmaMapBody(1<<32, guestRAM+1, 3)},
-		{"map at a negative offset", cmdDMAMap, func() []byte { b := dmaMapBody(1<<32, 4096, 3); b[15] = 0x80; return b }()},
+		{"map at a negative offset", cmdDMAMap,
+			func() []byte { b := dmaMapBody(1<<32, 4096, 3); b[15] = 0x80; return b }()},
 		{"map of half the address space", cmdDMAMap, dmaMapBody(1<<32, 1<<62, 3)},
 		{"interrupts whose numbers wrap", cmdSetIRQs, words(20, 0x24, irqMSIX, 1<<32-1, 1)},
 	} {

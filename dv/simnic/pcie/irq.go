@@ -53,5 +53,6 @@ func (q *irqs) fire(vector int) {
 		return
 	}
 	q.fired++
-	unix.Write(q.fd[vector], binary.NativeEndian.AppendUint64(nil, 1)) // eventfd(2): a counter in host order
+	// eventfd(2): a counter in host order
+	unix.Write(q.fd[vector], binary.NativeEndian.AppendUint64(nil, 1))
 }

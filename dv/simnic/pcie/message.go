@@ -50,7 +50,8 @@ func (m *message) wantsReply() bool { return m.flags&flagNoReply == 0 }
 func parseHeader(h []byte) (m message, body int, err error) {
 	size := int(binary.LittleEndian.Uint32(h[4:]))
 	if size < headerSize || size > maxMessage {
-		return m, 0, fmt.Errorf("vfio-user message of %d bytes, want %d to %d", size, headerSize, maxMessage)
+		return m, 0, fmt.Errorf("vfio-user message of %d bytes, want %d to %d",
+			size, headerSize, maxMessage)
 	}
 	m = message{
 		id:      binary.LittleEndian.Uint16(h[0:]),

@@ -11,7 +11,9 @@ const (
 	kindXRCD
 	kindCounter
 	kindTIS
-	kindQueue // QP, SRQ, RMP and XRC SRQ of the driver's own use: one space, so that no two kinds share a number
+	// QP, SRQ, RMP and XRC SRQ of the driver's own use: one space, so that no two kinds share a
+	// number
+	kindQueue
 	numKinds
 )
 

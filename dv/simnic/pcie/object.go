@@ -35,7 +35,8 @@ func (t *objectTable) destroyAll(f *Function) {
 	destroyEach(t.mkeys)
 	*t = objectTable{
 		cqs: map[uint32]*simnic.CQ{}, sqs: map[uint32]*simnic.SQ{}, rqs: map[uint32]*simnic.RQ{},
-		rqts: map[uint32]*simnic.RQT{}, tirs: map[uint32]*simnic.TIR{}, mkeys: map[uint32]*simnic.MKey{},
+		rqts: map[uint32]*simnic.RQT{}, tirs: map[uint32]*simnic.TIR{},
+		mkeys: map[uint32]*simnic.MKey{},
 		plain: map[uint32]bool{}, tis: map[uint32]uint32{}, tables: map[uint32]*flowTable{},
 	}
 }
@@ -62,7 +63,8 @@ func find[T any](m map[uint32]T, kind string, n uint32) (T, error) {
 }
 
 // destroy removes the object a command names.
-func destroy[T destroyer](pick func(*objectTable) map[uint32]T, kind string) func(*Function, []byte, []byte) error {
+func destroy[T destroyer](pick func(*objectTable) map[uint32]T,
+	kind string) func(*Function, []byte, []byte) error {
 	return func(f *Function, in, _ []byte) error {
 		m, n := pick(&f.objects), number.u32(in)
 		o, err := find(m, kind, n)

@@ -94,10 +94,12 @@ func (f *Function) modifyTIR(in, _ []byte) error {
 	want := tirAttr(part(in, queueContext, tircSize))
 	a, what := t.Attr(), modifyTIRBits.get(in)
 	if what&modifySelfLoopback != 0 {
-		a.SelfLoopbackUnicast, a.SelfLoopbackMulticast = want.SelfLoopbackUnicast, want.SelfLoopbackMulticast
+		a.SelfLoopbackUnicast, a.SelfLoopbackMulticast = want.SelfLoopbackUnicast,
+			want.SelfLoopbackMulticast
 	}
 	if what&modifyHash != 0 {
-		a.Hash, a.Key, a.Symmetric, a.Selection = want.Hash, want.Key, want.Symmetric, want.Selection
+		a.Hash, a.Key, a.Symmetric, a.Selection = want.Hash, want.Key,
+			want.Symmetric, want.Selection
 	}
 	if what&modifyMerge != 0 {
 		a.LRO = want.LRO

@@ -35,7 +35,8 @@ func (f *Function) createCQ(in, out []byte) error {
 		size = 128
 	}
 	log, shift := int(cqcLogSize.get(ctx)), 12+int(cqcLogPageSize.get(ctx))
-	ring, err := f.ring(in, createCQPages, shift, pageOffsetBytes(cqcPageOffset.get(ctx), shift), size<<log)
+	ring, err := f.ring(in, createCQPages, shift, pageOffsetBytes(cqcPageOffset.get(ctx), shift),
+		size<<log)
 	if err != nil {
 		return err
 	}
@@ -45,7 +46,8 @@ func (f *Function) createCQ(in, out []byte) error {
 	}
 	eqn := cqcEQ.u32(ctx) & 0xff
 	if f.eqs.get(eqn) == nil {
-		return errorf(statusBadParam, "completion queue on event queue %d, which does not exist", eqn)
+		return errorf(statusBadParam, "completion queue on event queue %d, which does not exist",
+			eqn)
 	}
 	cq, err := f.nic.CreateCQ(simnic.CQAttr{
 		Ring: ring, LogSize: log, EntrySize: size, Record: rec, UAR: cqcUAR.u32(ctx),
@@ -160,7 +162,8 @@ func (f *Function) createSQ(in, out []byte) error {
 func (f *Function) workQueue(in, wq []byte) (ring, rec *simnic.Memory, err error) {
 	shift := 12 + int(wqLogPageSize.get(wq))
 	size := 1 << (wqLogSize.get(wq) + wqLogStride.get(wq))
-	if ring, err = f.ring(in, queuePages, shift, pageOffsetBytes(wqPageOffset.get(wq), shift), size); err != nil {
+	if ring, err = f.ring(in, queuePages, shift, pageOffsetBytes(wqPageOffset.get(wq), shift),
+		size); err != nil {
 		return nil, nil, err
 	}
 	rec, err = f.record(wqRecord.get(wq))
@@ -183,7 +186,8 @@ func (f *Function) modifySQ(in, _ []byte) error {
 
 // stateChange is the state the driver believes a queue is in, and the one it wants.
 func stateChange(in []byte) (cur, next simnic.State) {
-	return simnic.State(modifyState.get(in)), simnic.State(queueState.get(part(in, queueContext, queueContextSize)))
+	return simnic.State(modifyState.get(in)),
+		simnic.State(queueState.get(part(in, queueContext, queueContextSize)))
 }
 
 func (f *Function) createRQ(in, out []byte) error {
@@ -199,10 +203,13 @@ func (f *Function) createRQ(in, out []byte) error {
 	}
 	kind := wqType.get(wq)
 	attr := simnic.RQAttr{
-		PD: wqPD.u32(wq), CQ: cq, Ring: ring, LogSize: int(wqLogSize.get(wq)), LogStride: int(wqLogStride.get(wq)),
-		Record: rec, UserIndex: queueIndex.u32(ctx), LinkedList: kind == wqLinked || kind == wqLinkedStriding,
-		VLANStrip: !rqcVSD.is(ctx), ScatterFCS: rqcFCS.is(ctx), EndPad: wqEndPad.is(wq), DelayDrop: rqcDelayDrop.is(ctx),
-		Netdev: f.isNetdev(wq), Events: f.queueEvent,
+		PD: wqPD.u32(wq), CQ: cq, Ring: ring, LogSize: int(wqLogSize.get(wq)),
+		LogStride: int(wqLogStride.get(wq)),
+		Record:    rec, UserIndex: queueIndex.u32(ctx),
+		LinkedList: kind == wqLinked || kind == wqLinkedStriding,
+		VLANStrip:  !rqcVSD.is(ctx), ScatterFCS: rqcFCS.is(ctx), EndPad: wqEndPad.is(wq),
+		DelayDrop: rqcDelayDrop.is(ctx),
+		Netdev:    f.isNetdev(wq), Events: f.queueEvent,
 	}
 	if kind == wqLinkedStriding || kind == wqCyclicStriding {
 		attr.Striding = striding(wq)
@@ -223,7 +230,8 @@ func striding(wq []byte) *simnic.Striding {
 	if n > 7 {
 		n -= 16
 	}
-	return &simnic.Striding{LogStrideBytes: 6 + int(wqLogStrideSz.get(wq)), LogStrides: 9 + n, TwoByteShift: wqByteShift.is(wq)}
+	return &simnic.Striding{LogStrideBytes: 6 + int(wqLogStrideSz.get(wq)), LogStrides: 9 + n,
+		TwoByteShift: wqByteShift.is(wq)}
 }
 
 // modifyRQBits of MODIFY_RQ select what besides the state changes.
@@ -239,7 +247,8 @@ func (f *Function) modifyRQ(in, _ []byte) error {
 		return err
 	}
 	if modifyRQBits.get(in)&modifyVSD != 0 {
-		if err := rq.SetVLANStrip(!rqcVSD.is(part(in, queueContext, queueContextSize))); err != nil {
+		if err := rq.SetVLANStrip(!rqcVSD.is(part(in, queueContext,
+			queueContextSize))); err != nil {
 			return err
 		}
 	}

@@ -117,12 +117,15 @@ func (f *Function) createTIR(in, out []byte) error {
 // tirAttr decodes a TIR context, all but where frames go.
 func tirAttr(ctx []byte) simnic.TIRAttr {
 	a := simnic.TIRAttr{
-		TD: tircDomain.u32(ctx), Hash: simnic.HashFunction(tircHash.get(ctx)), Symmetric: tircSymmetric.is(ctx),
+		TD: tircDomain.u32(ctx), Hash: simnic.HashFunction(tircHash.get(ctx)),
+		Symmetric: tircSymmetric.is(ctx),
 		Selection: simnic.HashSelection{
-			IPv6: tircL3.is(ctx), UDP: tircL4.is(ctx), Fields: simnic.HashFields(tircFields.get(ctx)),
+			IPv6: tircL3.is(ctx), UDP: tircL4.is(ctx),
+			Fields: simnic.HashFields(tircFields.get(ctx)),
 		},
 		LRO: simnic.LROAttr{
-			IPv4: tircLROMask.get(ctx)&1 != 0, IPv6: tircLROMask.get(ctx)&2 != 0, MaxPayload: int(tircLROSize.get(ctx)) << 8,
+			IPv4: tircLROMask.get(ctx)&1 != 0, IPv6: tircLROMask.get(ctx)&2 != 0,
+			MaxPayload: int(tircLROSize.get(ctx)) << 8,
 		},
 		SelfLoopbackUnicast:   tircSelfLB.get(ctx)&1 != 0,
 		SelfLoopbackMulticast: tircSelfLB.get(ctx)&2 != 0,
@@ -169,7 +172,8 @@ const (
 func (f *Function) createMKey(in, out []byte) error {
 	ctx := part(in, mkeyContext, 64)
 	variant := uint8(mkcVariant.get(ctx))
-	attr := simnic.MKeyAttr{PD: mkcPD.u32(ctx), LocalWrite: mkcLocalWrite.is(ctx), Variant: &variant}
+	attr := simnic.MKeyAttr{PD: mkcPD.u32(ctx),
+		LocalWrite: mkcLocalWrite.is(ctx), Variant: &variant}
 	var err error
 	switch {
 	case mkcMode.get(ctx) == modePhys:

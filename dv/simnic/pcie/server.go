@@ -34,7 +34,8 @@ type server struct {
 func (s *server) serve() error {
 	for {
 		m, err := s.receive()
-		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) {
+		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
+			errors.Is(err, syscall.ECONNRESET) {
 			return nil
 		}
 		if err != nil {
@@ -189,7 +190,8 @@ func (s *server) setIRQs(m *message) error {
 		return nil
 	}
 	if count > maxFDs || start >= numVectors || start+count > numVectors {
-		return fmt.Errorf("interrupts %d to %d of %d: %w", start, start+count, numVectors, unix.EINVAL)
+		return fmt.Errorf("interrupts %d to %d of %d: %w", start,
+			start+count, numVectors, unix.EINVAL)
 	}
 	for i := range count {
 		s.fn.irq.set(int(start+i), m.take(int(i)))
@@ -211,7 +213,8 @@ func (s *server) regionRead(m *message) ([]byte, error) {
 func (s *server) regionWrite(m *message) ([]byte, error) {
 	count := int(m.u32(12))
 	if len(m.body) < 16 || len(m.body)-16 < count {
-		return nil, fmt.Errorf("write of %d bytes in a message of %d: %w", count, len(m.body), unix.EINVAL)
+		return nil, fmt.Errorf("write of %d bytes in a message of %d: %w",
+			count, len(m.body), unix.EINVAL)
 	}
 	return m.body[:16], s.fn.write(m.u32(8), m.u64(0), m.body[16:16+count])
 }

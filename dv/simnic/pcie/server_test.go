@@ -17,9 +17,12 @@ func TestHandshakeAndRegions(t *testing.T) {
 	if _, p := c.call(cmdGetInfo, words(16)); !bytes.Equal(p, words(16, 3, 9, 5)) {
 		t.Errorf("device info % x", p)
 	}
-	for region, size := range map[uint32]uint32{regionBAR0: barSize, 1: 0, regionConfig: configSize} {
-		if _, p := c.call(cmdGetRegionInfo, words(32, 0, region)); binary.LittleEndian.Uint32(p[16:]) != size {
-			t.Errorf("region %d: size %d, want %d", region, binary.LittleEndian.Uint32(p[16:]), size)
+	for region, size := range map[uint32]uint32{regionBAR0: barSize, 1: 0,
+		regionConfig: configSize} {
+		if _, p := c.call(cmdGetRegionInfo,
+			words(32, 0, region)); binary.LittleEndian.Uint32(p[16:]) != size {
+			t.Errorf("region %d: size %d, want %d", region,
+				binary.LittleEndian.Uint32(p[16:]), size)
 		}
 	}
 	if errno, _ := c.call(99, nil); errno != uint32(unix.ENOSYS) {
@@ -39,14 +42,16 @@ func TestConfigSpace(t *testing.T) {
 	write(pciVendor, 0)
 	write(pciCommand, 0x0406)
 	_, p = c.call(cmdRegionRead, access(regionConfig, 0, 8))
-	if v, cmd := binary.LittleEndian.Uint16(p[16:]), binary.LittleEndian.Uint16(p[20:]); v != vendorMellanox || cmd != 0x0406 {
+	if v, cmd := binary.LittleEndian.Uint16(p[16:]),
+		binary.LittleEndian.Uint16(p[20:]); v != vendorMellanox || cmd != 0x0406 {
 		t.Errorf("vendor %#x, command %#x after writes", v, cmd)
 	}
 }
 
 func TestInitialisationSegment(t *testing.T) {
 	c, _, _ := newClient(t)
-	if got := binary.BigEndian.Uint32(c.load(segFirmware, 4)); got != firmwareMinor<<16|firmwareMajor {
+	if got := binary.BigEndian.Uint32(c.load(segFirmware,
+		4)); got != firmwareMinor<<16|firmwareMajor {
 		t.Errorf("firmware revision %#x", got)
 	}
 	if a, b := c.load(segHealth, 4), c.load(segHealth, 4); bytes.Equal(a, b) {

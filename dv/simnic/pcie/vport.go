@@ -58,7 +58,8 @@ func (f *Function) modifyVport(in, _ []byte) error {
 		selected uint64
 		field    field
 	}{
-		{selectPromisc, vportPromiscUC}, {selectPromisc, vportPromiscMC}, {selectPromisc, vportPromiscAll},
+		{selectPromisc, vportPromiscUC}, {selectPromisc, vportPromiscMC},
+		{selectPromisc, vportPromiscAll},
 		{selectLocalMC, vportNoLocalMC}, {selectLocalUC, vportNoLocalUC},
 	} {
 		if sel&part.selected != 0 {

@@ -53,7 +53,8 @@ func BenchmarkTAPSend(b *testing.B) {
 			tap := ns.openTAP("tap0")
 			ns.up("tap0", "")
 			hdr, _, l4 := simtest.Header(false, false, 0, n)
-			f := frame.Frame{Data: append(hdr, make([]byte, n)...), NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16}
+			f := frame.Frame{Data: append(hdr, make([]byte, n)...), NeedsCsum: true,
+				CsumStart: uint16(l4), CsumOffset: 16}
 			if n > 1460 {
 				f.GSO, f.HdrLen, f.MSS = frame.GSOTCPv4, uint16(len(hdr)), 1460
 			}

@@ -30,7 +30,8 @@ var _ Wire = (*Faulty)(nil)
 // WithFaults puts faults on w and owns it from then on. Unsegmented frames are
 // cut before faults are drawn: one lost frame is one lost frame.
 func WithFaults(w Wire, c FaultConfig) *Faulty {
-	return &Faulty{inner: w, out: newFaultLine(c, 0x6f7574, w.Send), in: newFaultLine(c, 0x696e, nil)}
+	return &Faulty{inner: w, out: newFaultLine(c, 0x6f7574, w.Send),
+		in: newFaultLine(c, 0x696e, nil)}
 }
 
 // Start begins reception through the faults.
@@ -73,9 +74,10 @@ const (
 
 // faultLine is one direction. Frames it keeps are its own copies.
 type faultLine struct {
-	cfg     FaultConfig
-	deliver func([]frame.Frame) (int, error) // called without mu, so that directions cannot wait for each other
-	timers  *gate                            // timer functions at work
+	cfg FaultConfig
+	// called without mu, so that directions cannot wait for each other
+	deliver func([]frame.Frame) (int, error)
+	timers  *gate // timer functions at work
 
 	mu      sync.Mutex // covers what follows
 	rng     *rand.Rand
@@ -98,8 +100,10 @@ type delayedFrame struct {
 	due   time.Time
 }
 
-func newFaultLine(c FaultConfig, stream uint64, deliver func([]frame.Frame) (int, error)) *faultLine {
-	return &faultLine{cfg: c, rng: rand.New(rand.NewPCG(c.Seed, stream)), deliver: deliver, timers: newGate()}
+func newFaultLine(c FaultConfig, stream uint64,
+	deliver func([]frame.Frame) (int, error)) *faultLine {
+	return &faultLine{cfg: c, rng: rand.New(rand.NewPCG(c.Seed, stream)),
+		deliver: deliver, timers: newGate()}
 }
 
 func (l *faultLine) snapshot() FaultStats {
@@ -154,7 +158,8 @@ func (l *faultLine) pass(frames []frame.Frame) (int, error) {
 // draw decides what happens to one frame. It draws the same numbers whatever
 // happens, so that changing one probability leaves the other faults in place.
 func (l *faultLine) draw(o *outcome, f frame.Frame, from int) {
-	drop, corrupt, hold, double := l.rng.Float64(), l.rng.Float64(), l.rng.Float64(), l.rng.Float64()
+	drop, corrupt, hold, double := l.rng.Float64(), l.rng.Float64(),
+		l.rng.Float64(), l.rng.Float64()
 	bit, overtake := l.rng.Uint32(), 1+l.rng.IntN(maxOvertake)
 	l.stats.Frames++
 	if drop < l.cfg.Drop {

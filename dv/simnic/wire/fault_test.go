@@ -16,7 +16,8 @@ import (
 
 func TestParseFaults(t *testing.T) {
 	got, err := ParseFaults("drop=1%,dup=0.5%,reorder=2%,corrupt=0.001,delay=1ms,seed=7")
-	want := FaultConfig{Drop: 0.01, Duplicate: 0.005, Reorder: 0.02, Corrupt: 0.001, Delay: time.Millisecond, Seed: 7}
+	want := FaultConfig{Drop: 0.01, Duplicate: 0.005, Reorder: 0.02, Corrupt: 0.001,
+		Delay: time.Millisecond, Seed: 7}
 	if err != nil || got != want {
 		t.Errorf("got %+v, %v", got, err)
 	}
@@ -26,7 +27,8 @@ func TestParseFaults(t *testing.T) {
 	if got, err := ParseFaults(""); err != nil || got != (FaultConfig{}) || got.String() != "" {
 		t.Errorf("empty text: %+v, %v", got, err)
 	}
-	for _, bad := range []string{"drop", "drop=", "drop=101%", "drop=-1%", "drop=2", "drop=NaN", "drop=1%,drop=1%", "delay=5", "delay=-1s", "seed=-1", "loss=1%", ",", "drop=1%,"} {
+	for _, bad := range []string{"drop", "drop=", "drop=101%", "drop=-1%", "drop=2", "drop=NaN",
+		"drop=1%,drop=1%", "delay=5", "delay=-1s", "seed=-1", "loss=1%", ",", "drop=1%,"} {
 		if c, err := ParseFaults(bad); err == nil {
 			t.Errorf("%q was taken as %+v", bad, c)
 		}
@@ -82,12 +84,19 @@ func TestFaults(t *testing.T) {
 		stat func(FaultStats) uint64
 		p    float64
 	}{
-		{"none", FaultConfig{}, func(s FaultStats) uint64 { return s.Dropped + s.Duplicated + s.Reordered + s.Corrupted }, 0},
+		{"none", FaultConfig{}, func(s FaultStats) uint64 {
+			return s.Dropped + s.Duplicated +
+				s.Reordered + s.Corrupted
+		}, 0},
 		{"drop", FaultConfig{Drop: 0.1}, func(s FaultStats) uint64 { return s.Dropped }, 0.1},
-		{"duplicate", FaultConfig{Duplicate: 0.1}, func(s FaultStats) uint64 { return s.Duplicated }, 0.1},
-		{"reorder", FaultConfig{Reorder: 0.1}, func(s FaultStats) uint64 { return s.Reordered }, 0.1},
-		{"corrupt", FaultConfig{Corrupt: 0.1}, func(s FaultStats) uint64 { return s.Corrupted }, 0.1},
-		{"all and a delay", FaultConfig{Drop: 0.1, Duplicate: 0.1, Reorder: 0.1, Corrupt: 0.1, Delay: time.Millisecond}, func(s FaultStats) uint64 { return s.Dropped }, 0.1},
+		{"duplicate", FaultConfig{Duplicate: 0.1},
+			func(s FaultStats) uint64 { return s.Duplicated }, 0.1},
+		{"reorder", FaultConfig{Reorder: 0.1}, func(s FaultStats) uint64 { return s.Reordered },
+			0.1},
+		{"corrupt", FaultConfig{Corrupt: 0.1}, func(s FaultStats) uint64 { return s.Corrupted },
+			0.1},
+		{"all and a delay", FaultConfig{Drop: 0.1, Duplicate: 0.1, Reorder: 0.1, Corrupt: 0.1,
+			Delay: time.Millisecond}, func(s FaultStats) uint64 { return s.Dropped }, 0.1},
 		{"drop all", FaultConfig{Drop: 1}, func(s FaultStats) uint64 { return s.Dropped }, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -97,7 +106,9 @@ func TestFaults(t *testing.T) {
 				if got := float64(tt.stat(s)) / n; math.Abs(got-tt.p) > 0.02 {
 					t.Errorf("happened to %v of the frames, not %v", got, tt.p)
 				}
-				if want := s.Frames - s.Dropped + s.Duplicated - s.Overflow - s.Lost; s.Frames != n || uint64(len(frames)) != want {
+				if want := s.Frames - s.Dropped +
+					s.Duplicated - s.Overflow - s.Lost; s.Frames != n ||
+					uint64(len(frames)) != want {
 					t.Errorf("%d frames arrived, counted %d of %+v", len(frames), want, s)
 				}
 				checkFates(t, frames, s)
@@ -134,7 +145,8 @@ func checkFates(t *testing.T, frames []frame.Frame, s FaultStats) {
 		default:
 			newest = i
 		}
-		if onlyReorder := s.Reordered > 0 && s.Dropped+s.Duplicated+s.Corrupted == 0; onlyReorder && i+maxOvertake*4 < at {
+		if onlyReorder := s.Reordered > 0 && s.Dropped+s.Duplicated+s.Corrupted == 0; onlyReorder &&
+			i+maxOvertake*4 < at {
 			t.Fatalf("frame %d came as number %d", i, at)
 		}
 	}
@@ -186,7 +198,8 @@ func TestDelayKeepsOrderAndTime(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		for i, f := range got.wait(5) {
-			if want := time.Duration(i*10+30) * time.Millisecond; at[i] != want || !bytes.Equal(f.Data, numbered(i).Data) {
+			if want := time.Duration(i*10+30) * time.Millisecond; at[i] != want ||
+				!bytes.Equal(f.Data, numbered(i).Data) {
 				t.Errorf("frame %d: %q after %v, want %v", i, f.Data, at[i], want)
 			}
 		}
@@ -234,7 +247,9 @@ func TestDelayIsBounded(t *testing.T) {
 // One lost segment is one lost segment, not the 64 KiB it was part of.
 func TestFaultsCutFirst(t *testing.T) {
 	hdr, l3, l4 := simtest.Header(false, false, 0, 1000)
-	f := frame.Frame{Data: append(hdr, make([]byte, 1000)...), NeedsCsum: true, CsumStart: uint16(l4), CsumOffset: 16, GSO: frame.GSOTCPv4, HdrLen: uint16(len(hdr)), MSS: 10}
+	f := frame.Frame{Data: append(hdr, make([]byte, 1000)...), NeedsCsum: true,
+		CsumStart: uint16(l4), CsumOffset: 16, GSO: frame.GSOTCPv4,
+		HdrLen: uint16(len(hdr)), MSS: 10}
 	a, b := Pair()
 	w := WithFaults(a, FaultConfig{Drop: 0.5, Seed: simtest.Seed(t)})
 	defer w.Close()

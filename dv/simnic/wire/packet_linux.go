@@ -39,7 +39,8 @@ func OpenPacket(name string) (*Packet, error) {
 	}
 	p := &Packet{name: name}
 	p.fileWire.read = p.readFrame
-	if err := p.fileWire.init(fd, "packet "+name, frame.OffloadCsum|frame.OffloadTSO4|frame.OffloadTSO6); err != nil {
+	if err := p.fileWire.init(fd, "packet "+name,
+		frame.OffloadCsum|frame.OffloadTSO4|frame.OffloadTSO6); err != nil {
 		return nil, fmt.Errorf("packet socket for %s: %w", name, err)
 	}
 	return p, nil
@@ -56,19 +57,22 @@ func setupPacket(fd int, name string) error {
 		return err
 	}
 	index := int(ifr.Uint32())
-	for _, opt := range []int{unix.PACKET_VNET_HDR, unix.PACKET_AUXDATA, unix.PACKET_IGNORE_OUTGOING} {
+	for _, opt := range []int{unix.PACKET_VNET_HDR, unix.PACKET_AUXDATA,
+		unix.PACKET_IGNORE_OUTGOING} {
 		if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, opt, 1); err != nil {
 			return fmt.Errorf("option %d: %w", opt, err)
 		}
 	}
 	growBuffers(fd)
 	mreq := unix.PacketMreq{Ifindex: int32(index), Type: unix.PACKET_MR_PROMISC}
-	if err := unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &mreq); err != nil {
+	if err := unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET,
+		unix.PACKET_ADD_MEMBERSHIP, &mreq); err != nil {
 		return fmt.Errorf("promiscuous mode: %w", err)
 	}
 	var all [2]byte
 	binary.BigEndian.PutUint16(all[:], unix.ETH_P_ALL)
-	return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(all[:]), Ifindex: index})
+	return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(all[:]),
+		Ifindex: index})
 }
 
 // growBuffers asks for more than the system's limit first, which needs

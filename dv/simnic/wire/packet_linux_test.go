@@ -20,7 +20,8 @@ func vethTo(a, b *netns) {
 func probeVLAN(ns *netns) (err error) {
 	tool := need.Tool(ns.t, "ip")
 	ns.do(func() {
-		_, err = exec.Command(tool, "link", "add", "link", "lo", "name", "probe", "type", "vlan", "id", "5").Output()
+		_, err = exec.Command(tool, "link", "add", "link", "lo", "name", "probe", "type",
+			"vlan", "id", "5").Output()
 	})
 	return err
 }
@@ -51,7 +52,8 @@ func TestPacketCarriesTCP(t *testing.T) {
 			far.up(farIf, "10.99.0.2/24")
 			tcpStream(t, host, far, "10.99.0.1:8000", 4<<20)
 			if unsegmented.Load() == 0 || partial.Load() == 0 {
-				t.Errorf("%d unsegmented frames, %d with a partial checksum", unsegmented.Load(), partial.Load())
+				t.Errorf("%d unsegmented frames, %d with a partial checksum",
+					unsegmented.Load(), partial.Load())
 			}
 			if p.Lost() != 0 {
 				t.Errorf("%d frames lost", p.Lost())
@@ -94,7 +96,8 @@ func TestPacketFrames(t *testing.T) {
 			}
 		}
 	}
-	if n, err := p.Send([]frame.Frame{{Data: make([]byte, 3000)}}); n != 0 || !errors.Is(err, unix.EMSGSIZE) {
+	if n, err := p.Send([]frame.Frame{{Data: make([]byte, 3000)}}); n != 0 ||
+		!errors.Is(err, unix.EMSGSIZE) {
 		t.Errorf("a frame longer than the interface takes: %d, %v", n, err)
 	}
 }

@@ -34,7 +34,8 @@ func TestPcapReadsBothOrders(t *testing.T) {
 				t.Fatal(err)
 			}
 			at, data, err := r.next()
-			if err != nil || !at.Equal(time.Unix(1, 2000)) || len(data) != 14 || data[12] != 8 || data[13] != 6 {
+			if err != nil || !at.Equal(time.Unix(1, 2000)) || len(data) != 14 ||
+				data[12] != 8 || data[13] != 6 {
 				t.Errorf("frame %x at %v, %v", data, at, err)
 			}
 			if _, _, err := r.next(); err != io.EOF {
@@ -206,7 +207,8 @@ func TestTcpdumpReadsCapture(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for _, want := range []string{"1700000000.123456789", "192.168.1.1.1000 > 192.168.1.2.2000", "udp sum ok"} {
+	for _, want := range []string{"1700000000.123456789",
+		"192.168.1.1.1000 > 192.168.1.2.2000", "udp sum ok"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %q in %s", want, out)
 		}

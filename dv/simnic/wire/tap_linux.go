@@ -41,10 +41,12 @@ const (
 func OpenTAP(name string) (*TAP, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open /dev/net/tun: %w (module tun, or --device /dev/net/tun in a container)", err)
+		return nil,
+			fmt.Errorf("open /dev/net/tun: %w (module tun, or --device /dev/net/tun in a container)", err)
 	}
 	if err := attachTAP(fd, name); err != nil {
-		return nil, errors.Join(fmt.Errorf("create TAP interface %q: %w", name, err), unix.Close(fd))
+		return nil, errors.Join(fmt.Errorf("create TAP interface %q: %w", name, err),
+			unix.Close(fd))
 	}
 	return newTAP(fd)
 }
@@ -69,7 +71,8 @@ func newTAP(fd int) (*TAP, error) {
 	if unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, base|tunUSO4|tunUSO6) == nil {
 		offloads |= frame.OffloadUSO
 	} else if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, base); err != nil {
-		return nil, errors.Join(fmt.Errorf("offloads of TAP interface %s: %w", name, err), unix.Close(fd))
+		return nil, errors.Join(fmt.Errorf("offloads of TAP interface %s: %w", name, err),
+			unix.Close(fd))
 	}
 	t := &TAP{name: name}
 	t.fileWire.read = readTAP
@@ -91,7 +94,9 @@ func tapName(fd int) (string, error) {
 	}
 	const want = unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR
 	if ifr.Uint16()&want != want {
-		return "", fmt.Errorf("TAP interface %s has flags %#x: %w (IFF_TAP, IFF_NO_PI and IFF_VNET_HDR are needed)", ifr.Name(), ifr.Uint16(), unix.EINVAL)
+		return "",
+			fmt.Errorf("TAP interface %s has flags %#x: %w (IFF_TAP, IFF_NO_PI and IFF_VNET_HDR are needed)",
+				ifr.Name(), ifr.Uint16(), unix.EINVAL)
 	}
 	return ifr.Name(), nil
 }
@@ -123,7 +128,10 @@ func (t *TAP) SetCarrier(up bool) error {
 		v = 1
 	}
 	var result error
-	err := t.raw.Control(func(fd uintptr) { result = unix.IoctlSetPointerInt(int(fd), unix.TUNSETCARRIER, v) })
+	err := t.raw.Control(func(fd uintptr) {
+		result = unix.IoctlSetPointerInt(int(fd),
+			unix.TUNSETCARRIER, v)
+	})
 	if err = errors.Join(err, result); err != nil {
 		return fmt.Errorf("carrier of TAP interface %s: %w", t.name, err)
 	}

@@ -257,7 +257,8 @@ func TestTAPCarriesTCPUnsegmented(t *testing.T) {
 			}
 			tcpStream(t, a, b, net.JoinHostPort(addr, "8000"), 4<<20)
 			if unsegmented.Load() == 0 || partial.Load() == 0 {
-				t.Errorf("%d unsegmented frames, %d with a partial checksum", unsegmented.Load(), partial.Load())
+				t.Errorf("%d unsegmented frames, %d with a partial checksum",
+					unsegmented.Load(), partial.Load())
 			}
 			if ta.Lost()+tb.Lost() != 0 {
 				t.Errorf("%d and %d frames lost", ta.Lost(), tb.Lost())

@@ -46,7 +46,8 @@ func (l *frameLog) all() []frame.Frame {
 }
 
 func numbered(n int) frame.Frame {
-	return frame.Frame{Data: fmt.Appendf(make([]byte, 14), "frame %d, and something behind it to make it long enough", n)}
+	return frame.Frame{Data: fmt.Appendf(make([]byte, 14),
+		"frame %d, and something behind it to make it long enough", n)}
 }
 
 func TestPairCarriesBothWays(t *testing.T) {

@@ -26,14 +26,17 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/services/world"
 )
 
-// host is where Caddy's sockets of the networks "slice" and "sliceudp" are opened. Networks are registered once per process.
+// host is where Caddy's sockets of the networks "slice" and "sliceudp" are opened. Networks are
+// registered once per process.
 var host atomic.Pointer[world.Host]
 
 func TestMain(m *testing.M) {
-	caddy.RegisterNetwork("slice", func(_ context.Context, _, address, port string, offset uint, _ net.ListenConfig) (any, error) {
+	caddy.RegisterNetwork("slice", func(_ context.Context, _, address, port string, offset uint,
+		_ net.ListenConfig) (any, error) {
 		return (*host.Load()).Listen("tcp", join(address, port, offset))
 	})
-	caddy.RegisterNetwork("sliceudp", func(_ context.Context, _, address, port string, offset uint, _ net.ListenConfig) (any, error) {
+	caddy.RegisterNetwork("sliceudp", func(_ context.Context, _, address, port string, offset uint,
+		_ net.ListenConfig) (any, error) {
 		return (*host.Load()).ListenPacket("udp", join(address, port, offset))
 	})
 	caddyhttp.RegisterNetworkHTTP3("slice", "sliceudp")
@@ -71,7 +74,8 @@ func TestCaddy(t *testing.T) {
 		root, big := files(t)
 		start(t, w, fmt.Sprintf(config, quote(id.Cert), quote(id.Key), quote(root)))
 		curl := func(args ...string) string {
-			return w.Run(t, "curl", append([]string{"-sS", "--fail", "--globoff", "--noproxy", "*", "--cacert", id.Cert}, args...)...)
+			return w.Run(t, "curl", append([]string{"-sS", "--fail", "--globoff", "--noproxy", "*",
+				"--cacert", id.Cert}, args...)...)
 		}
 		for _, c := range []struct{ option, url, want string }{
 			{"--http1.1", "http://192.0.2.10/", "HTTP/1.1 for 192.0.2.1"},
@@ -138,8 +142,10 @@ func http3Client(t *testing.T, w *world.World, config *tls.Config) *http.Client 
 		t.Fatal(err)
 	}
 	socket := &quic.Transport{Conn: pc}
-	transport := &http3.Transport{TLSClientConfig: config, Dial: func(ctx context.Context, _ string, config *tls.Config, cfg *quic.Config) (*quic.Conn, error) {
-		return socket.DialEarly(ctx, &net.UDPAddr{IP: net.ParseIP(world.Server4), Port: 443}, config, cfg)
+	transport := &http3.Transport{TLSClientConfig: config, Dial: func(ctx context.Context, _ string,
+		config *tls.Config, cfg *quic.Config) (*quic.Conn, error) {
+		return socket.DialEarly(ctx, &net.UDPAddr{IP: net.ParseIP(world.Server4), Port: 443},
+			config, cfg)
 	}}
 	t.Cleanup(func() {
 		transport.Close()

@@ -14,19 +14,23 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/services/world"
 )
 
-// TestCoreDNS hands listeners to CoreDNS's server, which has methods for that. Only a program built by "make coredns" opens
-// its sockets itself, from the addresses in its Corefile.
+// TestCoreDNS hands listeners to CoreDNS's server, which has methods for that. Only a program built
+// by "make coredns" opens its sockets itself, from the addresses in its Corefile.
 func TestCoreDNS(t *testing.T) {
 	world.Module(t, "github.com/coredns/coredns")
 	log.SetOutput(io.Discard)
 	world.Each(t, func(t *testing.T, w *world.World) {
 		id := world.NewIdentity(t)
-		clear, err := dnsserver.NewServer("dns://:53", []*dnsserver.Config{site(t, "dns", "53", map[string]string{"file": "file " + zoneFile + " example.org", "cache": "cache"})})
+		clear, err := dnsserver.NewServer("dns://:53",
+			[]*dnsserver.Config{site(t, "dns", "53",
+				map[string]string{"file": "file " + zoneFile + " example.org", "cache": "cache"})})
 		if err != nil {
 			t.Fatal(err)
 		}
-		secret, err := dnsserver.NewServerTLS("tls://:853", []*dnsserver.Config{site(t, "tls", "853", map[string]string{
-			"file": "file " + zoneFile + " example.org", "tls": "tls " + id.Cert + " " + id.Key})})
+		secret, err := dnsserver.NewServerTLS("tls://:853",
+			[]*dnsserver.Config{site(t, "tls", "853", map[string]string{
+				"file": "file " + zoneFile + " example.org", "tls": "tls " +
+					id.Cert + " " + id.Key})})
 		if err != nil {
 			t.Fatal(err)
 		}

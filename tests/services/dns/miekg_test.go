@@ -14,7 +14,8 @@ import (
 
 const zoneFile = "testdata/example.org.zone"
 
-// zone answers from a zone file, as far as these tests go: names, types, aliases; truncated where it must be.
+// zone answers from a zone file, as far as these tests go: names, types, aliases; truncated where
+// it must be.
 type zone map[string][]dns.RR
 
 func readZone(t *testing.T) zone {

@@ -15,7 +15,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
-// A gRPC server on one stack and a client on another: grpc.Server takes the listener, and the client the dialler.
+// A gRPC server on one stack and a client on another: grpc.Server takes the listener, and the
+// client the dialler.
 func Example() {
 	a, b := netpair.NewPorts(netpair.Faults{})
 	server := on(a, "192.0.2.1/24")
@@ -30,18 +31,26 @@ func Example() {
 	grpc_health_v1.RegisterHealthServer(srv, health.NewServer())
 	go srv.Serve(ln)
 
-	conn, err := grpc.NewClient("passthrough:///192.0.2.1:50051", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return client.DialContext(ctx, "tcp", addr) }))
+	conn, err := grpc.NewClient("passthrough:///192.0.2.1:50051",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn,
+			error) {
+			return client.DialContext(ctx, "tcp", addr)
+		}))
 	check(err)
 	defer conn.Close()
-	answer, err := grpc_health_v1.NewHealthClient(conn).Check(context.Background(), &grpc_health_v1.HealthCheckRequest{})
+	answer, err := grpc_health_v1.NewHealthClient(conn).Check(context.Background(),
+		&grpc_health_v1.HealthCheckRequest{})
 	check(err)
 	fmt.Println(answer.Status)
 	// Output: SERVING
 }
 
 func on(port *netpair.Port, address string) *stack.Stack {
-	st, err := stack.New(port, stack.Config{Addresses: []netip.Prefix{netip.MustParsePrefix(address)}, DuplicateDetection: -1})
+	st,
+		err := stack.New(port,
+		stack.Config{Addresses: []netip.Prefix{netip.MustParsePrefix(address)},
+			DuplicateDetection: -1})
 	check(err)
 	return st
 }

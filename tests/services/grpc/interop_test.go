@@ -20,8 +20,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/services/world"
 )
 
-// cases are those of https://github.com/grpc/grpc/blob/master/doc/interop-test-descriptions.md that need no cloud. Of
-// cancel_after_begin there is cancelAfterBegin.
+// cases are those of https://github.com/grpc/grpc/blob/master/doc/interop-test-descriptions.md that
+// need no cloud. Of cancel_after_begin there is cancelAfterBegin.
 var cases = []struct {
 	name string
 	run  func(context.Context, testgrpc.TestServiceClient, ...grpc.CallOption)
@@ -48,10 +48,12 @@ func TestInterop(t *testing.T) {
 			suite(t, w, serve(t, w.Server, world.Server4, 80), w.Client, insecure.NewCredentials())
 		})
 		t.Run("TLS, server on the stack", func(t *testing.T) {
-			suite(t, w, serve(t, w.Server, world.Server4, 443, grpc.Creds(credentials.NewTLS(id.Server("h2")))), w.Client, secret)
+			suite(t, w, serve(t, w.Server, world.Server4, 443,
+				grpc.Creds(credentials.NewTLS(id.Server("h2")))), w.Client, secret)
 		})
 		t.Run("TLS, client on the stack", func(t *testing.T) {
-			suite(t, w, serve(t, w.Client, world.Client4, 443, grpc.Creds(credentials.NewTLS(id.Server("h2")))), w.Server, secret)
+			suite(t, w, serve(t, w.Client, world.Client4, 443,
+				grpc.Creds(credentials.NewTLS(id.Server("h2")))), w.Server, secret)
 		})
 	})
 }
@@ -70,13 +72,19 @@ func serve(t *testing.T, h world.Host, at string, port int, opts ...grpc.ServerO
 	return fmt.Sprintf("%s:%d", at, port)
 }
 
-// patience is how long one case may take, also on a bad wire; a connection that stops for good takes longer.
+// patience is how long one case may take, also on a bad wire; a connection that stops for good
+// takes longer.
 const patience = 20 * time.Second
 
-// suite runs all cases over one connection. The cases end the process when they fail, with a message.
-func suite(t *testing.T, w *world.World, address string, client world.Host, creds credentials.TransportCredentials) {
+// suite runs all cases over one connection. The cases end the process when they fail, with a
+// message.
+func suite(t *testing.T, w *world.World, address string, client world.Host,
+	creds credentials.TransportCredentials) {
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(creds),
-		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return client.DialContext(ctx, "tcp", addr) }))
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn,
+			error) {
+			return client.DialContext(ctx, "tcp", addr)
+		}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,9 +104,9 @@ func suite(t *testing.T, w *world.World, address string, client world.Host, cred
 	})
 }
 
-// cancelAfterBegin cancels a call that waits for the answer. interop.DoCancelAfterBegin ends the request, too, which the
-// server may answer before the client has seen that the call is cancelled: on the kernel's loopback, too, the call then
-// succeeds now and then, and the process ends.
+// cancelAfterBegin cancels a call that waits for the answer. interop.DoCancelAfterBegin ends the
+// request, too, which the server may answer before the client has seen that the call is cancelled:
+// on the kernel's loopback, too, the call then succeeds now and then, and the process ends.
 func cancelAfterBegin(t *testing.T, ctx context.Context, service testgrpc.TestServiceClient) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

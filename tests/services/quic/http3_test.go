@@ -44,7 +44,8 @@ func TestHTTP3(t *testing.T) {
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				serve(t, c.server, id.Server())
-				exchange(t, w.Moving(t, moving.Limit), client(t, c.client, id.Client(), c.at), "https://"+net.JoinHostPort(c.at, "443"))
+				exchange(t, w.Moving(t, moving.Limit), client(t, c.client, id.Client(), c.at),
+					"https://"+net.JoinHostPort(c.at, "443"))
 			})
 		}
 	})
@@ -57,12 +58,13 @@ func serve(t *testing.T, h world.Host, config *tls.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &http3.Server{TLSConfig: http3.ConfigureTLSConfig(config), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Trailer", "Digest")
-		digest := sha256.New()
-		io.Copy(w, io.TeeReader(r.Body, digest))
-		w.Header().Set("Digest", fmt.Sprintf("%x", digest.Sum(nil)))
-	})}
+	srv := &http3.Server{TLSConfig: http3.ConfigureTLSConfig(config),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Trailer", "Digest")
+			digest := sha256.New()
+			io.Copy(w, io.TeeReader(r.Body, digest))
+			w.Header().Set("Digest", fmt.Sprintf("%x", digest.Sum(nil)))
+		})}
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(pc) }()
 	t.Cleanup(func() {
@@ -82,7 +84,8 @@ func client(t *testing.T, h world.Host, config *tls.Config, to string) *http.Cli
 		t.Fatal(err)
 	}
 	socket := &quic.Transport{Conn: pc}
-	transport := &http3.Transport{TLSClientConfig: config, Dial: func(ctx context.Context, addr string, config *tls.Config, cfg *quic.Config) (*quic.Conn, error) {
+	transport := &http3.Transport{TLSClientConfig: config, Dial: func(ctx context.Context,
+		addr string, config *tls.Config, cfg *quic.Config) (*quic.Conn, error) {
 		return socket.DialEarly(ctx, &net.UDPAddr{IP: net.ParseIP(to), Port: 443}, config, cfg)
 	}}
 	t.Cleanup(func() {
@@ -111,8 +114,10 @@ func exchange(t *testing.T, ctx context.Context, web *http.Client, url string) {
 			defer resp.Body.Close()
 			got, err := io.ReadAll(resp.Body)
 			want := fmt.Sprintf("%x", sha256.Sum256(body))
-			if err != nil || !bytes.Equal(got, body) || resp.Trailer.Get("Digest") != want || resp.Proto != "HTTP/3.0" {
-				t.Errorf("%s: %d bytes of %d, trailer %q, %v", resp.Proto, len(got), len(body), resp.Trailer.Get("Digest"), err)
+			if err != nil || !bytes.Equal(got, body) || resp.Trailer.Get("Digest") != want ||
+				resp.Proto != "HTTP/3.0" {
+				t.Errorf("%s: %d bytes of %d, trailer %q, %v", resp.Proto, len(got), len(body),
+					resp.Trailer.Get("Digest"), err)
 			}
 		})
 	}

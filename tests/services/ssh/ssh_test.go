@@ -29,10 +29,12 @@ func TestOpenSSH(t *testing.T) {
 	world.Module(t, "golang.org/x/crypto")
 	world.Each(t, func(t *testing.T, w *world.World) {
 		identity, known := keys(t, w)
-		options := []string{"-F", "none", "-i", identity, "-o", "IdentitiesOnly=yes", "-o", "UserKnownHostsFile=" + known,
+		options := []string{"-F", "none", "-i", identity, "-o", "IdentitiesOnly=yes", "-o",
+			"UserKnownHostsFile=" + known,
 			"-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes", "-o", "ConnectTimeout=120"}
 		run := func(t *testing.T, stdin io.Reader, args ...string) string {
-			return w.Feed(t, stdin, "ssh", append(options, append([]string{"somebody@" + world.Server4}, args...)...)...)
+			return w.Feed(t, stdin, "ssh",
+				append(options, append([]string{"somebody@" + world.Server4}, args...)...)...)
 		}
 		t.Run("command", func(t *testing.T) {
 			if got := run(t, nil, "hello"); got != "hello, somebody from 192.0.2.1\n" {
@@ -45,7 +47,8 @@ func TestOpenSSH(t *testing.T) {
 				data = data[:256<<10]
 			}
 			rand.Read(data)
-			if got := run(t, bytes.NewReader(data), "echo"); sha256.Sum256([]byte(got)) != sha256.Sum256(data) {
+			if got := run(t, bytes.NewReader(data),
+				"echo"); sha256.Sum256([]byte(got)) != sha256.Sum256(data) {
 				t.Errorf("%d bytes of %d, or others", len(got), len(data))
 			}
 		})
@@ -59,7 +62,8 @@ func TestOpenSSH(t *testing.T) {
 		t.Run("shared connection", func(t *testing.T) {
 			control := filepath.Join(t.TempDir(), "c")
 			for range 5 {
-				if got := run(t, nil, "-o", "ControlMaster=auto", "-o", "ControlPath="+control, "hello"); got != "hello, somebody from 192.0.2.1\n" {
+				if got := run(t, nil, "-o", "ControlMaster=auto", "-o", "ControlPath="+control,
+					"hello"); got != "hello, somebody from 192.0.2.1\n" {
 					t.Errorf("printed %q", got)
 				}
 			}
@@ -75,11 +79,15 @@ func keys(t *testing.T, w *world.World) (identity, known string) {
 	dir := t.TempDir()
 	identity, known = filepath.Join(dir, "id"), filepath.Join(dir, "known_hosts")
 	write(t, identity, userPEM)
-	write(t, known, append([]byte(world.Server4+" "), gossh.MarshalAuthorizedKey(hostKey.PublicKey())...))
+	write(t, known, append([]byte(world.Server4+" "),
+		gossh.MarshalAuthorizedKey(hostKey.PublicKey())...))
 	srv := &ssh.Server{
-		Handler:          session,
-		PublicKeyHandler: func(_ ssh.Context, key ssh.PublicKey) bool { return ssh.KeysEqual(key, userKey.PublicKey()) },
-		IdleTimeout:      time.Minute,
+		Handler: session,
+		PublicKeyHandler: func(_ ssh.Context,
+			key ssh.PublicKey) bool {
+			return ssh.KeysEqual(key, userKey.PublicKey())
+		},
+		IdleTimeout: time.Minute,
 	}
 	srv.AddHostKey(hostKey)
 	ln := w.Listen(t, 22)

@@ -22,13 +22,15 @@ import (
 // h2specReport tells this program that it is to be h2spec and where its report goes.
 const h2specReport = "H2SPEC_REPORT"
 
-// TestMain is h2spec if asked to be: its connections must come from the client's namespace, which is a process's matter.
+// TestMain is h2spec if asked to be: its connections must come from the client's namespace, which
+// is a process's matter.
 func TestMain(m *testing.M) {
 	report := os.Getenv(h2specReport)
 	if report == "" {
 		os.Exit(m.Run())
 	}
-	_, err := h2spec.Run(&config.Config{Host: world.Server4, Port: 443, Path: "/", Timeout: 2 * time.Second, MaxHeaderLen: 4000,
+	_, err := h2spec.Run(&config.Config{Host: world.Server4, Port: 443, Path: "/",
+		Timeout: 2 * time.Second, MaxHeaderLen: 4000,
 		TLS: true, Insecure: true, JUnitReport: report})
 	if err != nil {
 		fmt.Println(err)
@@ -36,11 +38,13 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// attempts is how often hosts that differ are compared again: some cases race with the server, whatever is under it.
+// attempts is how often hosts that differ are compared again: some cases race with the server,
+// whatever is under it.
 const attempts = 4
 
-// TestH2spec: net/http on the stack passes and fails exactly what it does on the kernel. A case differs if no verdict was seen
-// on both. On a bad wire there is nothing to compare: h2spec takes what is late for wrong.
+// TestH2spec: net/http on the stack passes and fails exactly what it does on the kernel. A case
+// differs if no verdict was seen on both. On a bad wire there is nothing to compare: h2spec takes
+// what is late for wrong.
 func TestH2spec(t *testing.T) {
 	world.Module(t, "github.com/summerwind/h2spec")
 	kernel, ours := results{}, results{}
@@ -52,8 +56,10 @@ func TestH2spec(t *testing.T) {
 		}
 	}
 	t.Logf("%d cases; on the kernel net/http fails %q", len(kernel), kernel.failed())
-	if failed := kernel.failed(); len(kernel) < 100 || len(ours) != len(kernel) || len(failed) > 20 {
-		t.Fatalf("%d cases on the stack, %d on the kernel, where %d failed: that is not h2spec", len(ours), len(kernel), len(failed))
+	if failed := kernel.failed(); len(kernel) < 100 ||
+		len(ours) != len(kernel) || len(failed) > 20 {
+		t.Fatalf("%d cases on the stack, %d on the kernel, where %d failed: that is not h2spec",
+			len(ours), len(kernel), len(failed))
 	}
 	for _, name := range kernel.differing(ours) {
 		t.Errorf("%s: %v, on the kernel %v", name, ours[name], kernel[name])

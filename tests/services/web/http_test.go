@@ -20,10 +20,14 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/services/world"
 )
 
-// handler answers with who asked and how, or with so many bytes, or with the digest of what it is sent.
+// handler answers with who asked and how, or with so many bytes, or with the digest of what it is
+// sent.
 func handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "%s from %s\n", r.Proto, r.RemoteAddr) })
+	mux.HandleFunc("/", func(w http.ResponseWriter,
+		r *http.Request) {
+		fmt.Fprintf(w, "%s from %s\n", r.Proto, r.RemoteAddr)
+	})
 	mux.HandleFunc("/big/{n}", func(w http.ResponseWriter, r *http.Request) {
 		n, _ := strconv.Atoi(r.PathValue("n"))
 		w.Write(big[:min(n, len(big))])
@@ -59,7 +63,8 @@ func site(t *testing.T, w *world.World, h http.Handler) *world.Identity {
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
-	srv := &http.Server{Handler: h, TLSConfig: id.Server(), Protocols: protocols, ErrorLog: log.New(io.Discard, "", 0)}
+	srv := &http.Server{Handler: h, TLSConfig: id.Server(), Protocols: protocols,
+		ErrorLog: log.New(io.Discard, "", 0)}
 	t.Cleanup(func() { srv.Close() })
 	plain, secret := w.Listen(t, 80), w.Listen(t, 443)
 	go srv.Serve(plain)
@@ -87,14 +92,16 @@ func TestCurl(t *testing.T) {
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				curl := func(args ...string) string {
-					return w.Run(t, "curl", append([]string{"-sS", "--fail", "--globoff", "--noproxy", "*", "--cacert", id.Cert, c.option}, args...)...)
+					return w.Run(t, "curl", append([]string{"-sS", "--fail", "--globoff",
+						"--noproxy", "*", "--cacert", id.Cert, c.option}, args...)...)
 				}
 				world.Want(t, curl(c.base+"/"), "^"+c.proto+" from ")
 				curl("-o", download, fmt.Sprint(c.base, "/big/", len(data)))
 				if got, err := os.ReadFile(download); err != nil || !bytes.Equal(got, data) {
 					t.Errorf("download: %d bytes of %d, or others, %v", len(got), len(data), err)
 				}
-				if got, want := curl("-H", "Expect:", "--data-binary", "@"+upload, c.base+"/digest"), fmt.Sprintf("%x", sha256.Sum256(data)); got != want {
+				if got, want := curl("-H", "Expect:", "--data-binary", "@"+upload,
+					c.base+"/digest"), fmt.Sprintf("%x", sha256.Sum256(data)); got != want {
 					t.Errorf("upload: digest %s, want %s", got, want)
 				}
 			})
@@ -135,10 +142,15 @@ func TestOpenSSL(t *testing.T) {
 	world.Tool(t, "openssl", `OpenSSL ([\w.]+)`, "version")
 	world.Each(t, func(t *testing.T, w *world.World) {
 		id := site(t, w, handler())
-		for _, c := range []struct{ version, says string }{{"-tls1_2", "TLSv1.2"}, {"-tls1_3", "TLSv1.3"}} {
+		for _, c := range []struct {
+			version,
+			says string
+		}{{"-tls1_2", "TLSv1.2"}, {"-tls1_3", "TLSv1.3"}} {
 			request := strings.NewReader("GET / HTTP/1.1\r\nHost: server.test\r\nConnection: close\r\n\r\n")
-			out := w.Feed(t, request, "openssl", "s_client", "-connect", "192.0.2.10:443", c.version, "-CAfile", id.Cert,
-				"-servername", world.ServerName, "-verify_hostname", world.ServerName, "-verify_return_error", "-alpn", "http/1.1", "-ign_eof")
+			out := w.Feed(t, request, "openssl", "s_client", "-connect", "192.0.2.10:443",
+				c.version, "-CAfile", id.Cert,
+				"-servername", world.ServerName, "-verify_hostname", world.ServerName,
+				"-verify_return_error", "-alpn", "http/1.1", "-ign_eof")
 			world.Want(t, out, "Verification: OK|Verify return code: 0 ")
 			world.Want(t, out, `New, `+c.says+`|Protocol\s*: `+c.says)
 			world.Want(t, out, "ALPN protocol: http/1.1")
@@ -147,7 +159,8 @@ func TestOpenSSL(t *testing.T) {
 	})
 }
 
-// TestGoClient keeps HTTP/1.1 and HTTP/2 connections alive, cancels, and watches what the server is told.
+// TestGoClient keeps HTTP/1.1 and HTTP/2 connections alive, cancels, and watches what the server is
+// told.
 func TestGoClient(t *testing.T) {
 	world.Each(t, func(t *testing.T, w *world.World) {
 		gone := make(chan struct{}, 1)
@@ -164,12 +177,14 @@ func TestGoClient(t *testing.T) {
 			{"HTTP 2", "https://192.0.2.10", "h2", "HTTP/2.0"},
 		} {
 			t.Run(c.name, func(t *testing.T) {
-				transport := &http.Transport{DialContext: w.Client.DialContext, TLSClientConfig: &tls.Config{RootCAs: id.Pool}, ForceAttemptHTTP2: c.alpn != ""}
+				transport := &http.Transport{DialContext: w.Client.DialContext,
+					TLSClientConfig: &tls.Config{RootCAs: id.Pool}, ForceAttemptHTTP2: c.alpn != ""}
 				defer transport.CloseIdleConnections()
 				client := &http.Client{Transport: transport, Timeout: world.Patience}
 				ctx := w.Moving(t, moving.Limit)
 				for range 20 {
-					req, err := http.NewRequestWithContext(ctx, "POST", c.base+"/digest", bytes.NewReader(big[:100000]))
+					req, err := http.NewRequestWithContext(ctx, "POST", c.base+"/digest",
+						bytes.NewReader(big[:100000]))
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -179,7 +194,8 @@ func TestGoClient(t *testing.T) {
 					}
 					got, err := io.ReadAll(resp.Body)
 					resp.Body.Close()
-					if want := fmt.Sprintf("%x", sha256.Sum256(big[:100000])); err != nil || string(got) != want || resp.Proto != c.proto {
+					if want := fmt.Sprintf("%x", sha256.Sum256(big[:100000])); err != nil ||
+						string(got) != want || resp.Proto != c.proto {
 						t.Fatalf("%s %s, %v; want %s %s", resp.Proto, got, err, c.proto, want)
 					}
 				}

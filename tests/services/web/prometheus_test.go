@@ -36,7 +36,8 @@ func TestPrometheus(t *testing.T) {
 	world.Each(t, func(t *testing.T, w *world.World) {
 		registry := prometheus.NewRegistry()
 		answers := prometheus.NewCounter(prometheus.CounterOpts{Name: "answers_total"})
-		registry.MustRegister(answers, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		registry.MustRegister(answers, collectors.NewGoCollector(),
+			collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 		answers.Add(42)
 		site(t, w, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 		startPrometheus(t, w)
@@ -55,7 +56,8 @@ func startPrometheus(t *testing.T, w *world.World) {
 	if err := os.WriteFile(config, []byte(prometheusConfig), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(need.Tool(t, "prometheus"), "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
+	cmd := exec.Command(need.Tool(t, "prometheus"), "--config.file="+config,
+		"--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address=127.0.0.1:9090")
 	var out strings.Builder
 	cmd.Stderr = &out
@@ -82,8 +84,10 @@ func await(t *testing.T, w *world.World, query, instance string) {
 	transport := &http.Transport{DialContext: w.Client.DialContext}
 	defer transport.CloseIdleConnections()
 	last := ""
-	for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) { // it has no way to tell when it has scraped
-		req, err := http.NewRequestWithContext(ctx, "GET", "http://127.0.0.1:9090/api/v1/query?query="+url.QueryEscape(query), nil)
+	// it has no way to tell when it has scraped
+	for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+		req, err := http.NewRequestWithContext(ctx, "GET",
+			"http://127.0.0.1:9090/api/v1/query?query="+url.QueryEscape(query), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,8 @@ const scans = 5
 // 7.5 s, totalwaitms of nmap-service-probes.
 const banner = 15 * time.Second
 
-// Nmap has nmap tell what is behind ports of the server, written as "80,443". All patterns must match what it prints.
+// Nmap has nmap tell what is behind ports of the server, written as "80,443". All patterns must
+// match what it prints.
 func (w *World) Nmap(t testing.TB, ports string, patterns ...string) {
 	t.Helper()
 	Tool(t, "nmap", `Nmap version ([\d.]+)`, "--version")
@@ -22,7 +23,8 @@ func (w *World) Nmap(t testing.TB, ports string, patterns ...string) {
 	found := func(pattern string) bool { return regexp.MustCompile(pattern).MatchString(out) }
 	for scan := 0; scan == 0 || w.Wire != "" && scan < scans; scan++ {
 		var err error
-		out, err = w.try(t, banner, nil, "nmap", "-n", "-Pn", "-sT", "-sV", "--min-rtt-timeout", "4s", "-p", ports, Server4)
+		out, err = w.try(t, banner, nil, "nmap", "-n", "-Pn", "-sT", "-sV", "--min-rtt-timeout",
+			"4s", "-p", ports, Server4)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, tail(out))
 		}

@@ -44,7 +44,8 @@ func (w *World) Try(t testing.TB, stdin io.Reader, program string, args ...strin
 }
 
 // try is Try with a limit for how long nothing may move.
-func (w *World) try(t testing.TB, limit time.Duration, stdin io.Reader, program string, args ...string) (string, error) {
+func (w *World) try(t testing.TB, limit time.Duration, stdin io.Reader, program string,
+	args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
@@ -82,11 +83,12 @@ func Want(t testing.TB, out, pattern string) {
 	}
 }
 
-// Tool skips the test where the program is missing and else records its version: what the pattern's group matches in what
-// the program prints for these arguments.
+// Tool skips the test where the program is missing and else records its version: what the pattern's
+// group matches in what the program prints for these arguments.
 func Tool(t testing.TB, program, pattern string, args ...string) {
 	t.Helper()
-	out, _ := exec.Command(need.Tool(t, program), args...).CombinedOutput() // some end with an error
+	// some end with an error
+	out, _ := exec.Command(need.Tool(t, program), args...).CombinedOutput()
 	m := regexp.MustCompile(pattern).FindSubmatch(out)
 	if m == nil {
 		t.Fatalf("version of %s: no %s in %s", program, pattern, out)
@@ -94,12 +96,14 @@ func Tool(t testing.TB, program, pattern string, args ...string) {
 	record(t, program+" "+string(m[1]))
 }
 
-// Module records the version of a module that the test's own module, in the current directory, requires.
+// Module records the version of a module that the test's own module, in the current directory,
+// requires.
 func Module(t testing.TB, path string) {
 	t.Helper()
 	mod, err := os.ReadFile("go.mod")
 	must(t, err)
-	m := regexp.MustCompile(`(?m)^(?:require)?\s+` + regexp.QuoteMeta(path) + ` (\S+)`).FindSubmatch(mod)
+	m := regexp.MustCompile(`(?m)^(?:require)?\s+` + regexp.QuoteMeta(path) +
+		` (\S+)`).FindSubmatch(mod)
 	if m == nil {
 		t.Fatalf("go.mod does not require %s", path)
 	}
@@ -112,7 +116,8 @@ func GoVersion(t testing.TB) {
 	record(t, runtime.Version())
 }
 
-// record logs a version and appends it to the file SERVICES_LOG names, since go test without -v shows no logs.
+// record logs a version and appends it to the file SERVICES_LOG names, since go test without -v
+// shows no logs.
 func record(t testing.TB, version string) {
 	t.Helper()
 	t.Log(version)

@@ -35,8 +35,9 @@ func NewIdentity(t testing.TB) *Identity {
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: ServerName},
 		DNSNames:  []string{ServerName},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		IsCA:        true, BasicConstraintsValid: true,
 	}
 	for _, a := range []string{Server4, Server6, Client4, Client6} {
 		template.IPAddresses = append(template.IPAddresses, net.ParseIP(a))
@@ -46,7 +47,8 @@ func NewIdentity(t testing.TB) *Identity {
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
 	must(t, err)
 	dir := t.TempDir()
-	id := &Identity{Pool: x509.NewCertPool(), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+	id := &Identity{Pool: x509.NewCertPool(), Cert: filepath.Join(dir, "cert.pem"),
+		Key: filepath.Join(dir, "key.pem")}
 	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
 	must(t, os.WriteFile(id.Cert, certPEM, 0o644))

@@ -32,7 +32,8 @@ const (
 // port is the name of the client's interface.
 const port = "eth0"
 
-// BadWire is what every service has to live with: one frame of twenty is lost, each way, and as many are late.
+// BadWire is what every service has to live with: one frame of twenty is lost, each way, and as
+// many are late.
 const BadWire = "drop=5%,reorder=5%"
 
 // Host has sockets. *stack.Stack and *lab.Net are hosts.
@@ -57,8 +58,8 @@ type World struct {
 	stack bool         // the server is one
 }
 
-// Moving returns a context for work that lasts as long as the test at most. When nothing has moved on
-// the wire for the limit, it ends and the test fails. Between kernels it does not look.
+// Moving returns a context for work that lasts as long as the test at most. When nothing has moved
+// on the wire for the limit, it ends and the test fails. Between kernels it does not look.
 func (w *World) Moving(t testing.TB, limit time.Duration) context.Context {
 	if !w.stack {
 		return t.Context()
@@ -97,7 +98,8 @@ func New(t testing.TB, faults string) *World {
 	st, err := stack.Open(t.Context(), stack.Config{
 		NIC: dv.Config{
 			Kernel: kernel.Opener(nic),
-			Facts:  dv.PortFacts{Name: nic.Config().Name, Netdev: nic.Config().Netdev, MAC: nic.MAC(), MTU: nic.MTU()},
+			Facts: dv.PortFacts{Name: nic.Config().Name, Netdev: nic.Config().Netdev,
+				MAC: nic.MAC(), MTU: nic.MTU()},
 		},
 		Addresses:          prefixes(Server4, Server6),
 		DuplicateDetection: -1,
@@ -123,7 +125,8 @@ func NewKernel(t testing.TB) *World {
 	need.NetNS(t)
 	client, server := namespace(t, "client"), namespace(t, "server")
 	must(t, lab.Cable(client, port, server, port))
-	for n, p := range map[*lab.Net][]netip.Prefix{client: prefixes(Client4, Client6), server: prefixes(Server4, Server6)} {
+	for n, p := range map[*lab.Net][]netip.Prefix{client: prefixes(Client4, Client6),
+		server: prefixes(Server4, Server6)} {
 		must(t, n.Do(func() error { return lab.Up(port, lab.Setup{Addresses: p}) }))
 	}
 	return &World{Server: server, Client: client}

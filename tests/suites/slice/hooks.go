@@ -10,10 +10,10 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// ListenLocal listens where a test of net/http means to: on loopback, for tests and nobody else. It is the
-// server's slice, whose clients are DialLocal's, so that all traffic crosses two NICs and the wire between
-// them. The listener says that it has the address asked for, which certificates are made out for, and so do connections.
-// The last result is false for what is the kernel's.
+// ListenLocal listens where a test of net/http means to: on loopback, for tests and nobody else. It
+// is the server's slice, whose clients are DialLocal's, so that all traffic crosses two NICs and
+// the wire between them. The listener says that it has the address asked for, which certificates
+// are made out for, and so do connections. The last result is false for what is the kernel's.
 func ListenLocal(network, address string) (net.Listener, error, bool) {
 	if !strings.HasPrefix(network, "tcp") {
 		return nil, nil, false
@@ -33,13 +33,15 @@ func ListenLocal(network, address string) (net.Listener, error, bool) {
 	return &listener{ln, asked}, nil, true
 }
 
-// DialLocal reaches what ListenLocal made, from the other slice. Whoever traces ctx has been told already.
+// DialLocal reaches what ListenLocal made, from the other slice. Whoever traces ctx has been told
+// already.
 func DialLocal(ctx context.Context, network, address string) (net.Conn, error, bool) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil || !strings.HasPrefix(network, "tcp") || !to.Addr().IsLoopback() {
 		return nil, nil, false
 	}
-	c, err := shared().Client.DialContext(untraced{ctx}, network, net.JoinHostPort(there(to.Addr().String()), port(to)))
+	c, err := shared().Client.DialContext(untraced{ctx}, network,
+		net.JoinHostPort(there(to.Addr().String()), port(to)))
 	if err != nil {
 		return nil, err, true
 	}

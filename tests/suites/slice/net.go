@@ -34,12 +34,14 @@ type Dialer struct {
 // DialContext is net.Dialer's.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	if !ours(network) {
-		h := net.Dialer{Timeout: d.Timeout, Deadline: d.Deadline, LocalAddr: d.LocalAddr, FallbackDelay: d.FallbackDelay,
-			KeepAlive: d.KeepAlive, KeepAliveConfig: d.KeepAliveConfig}
+		h := net.Dialer{Timeout: d.Timeout, Deadline: d.Deadline, LocalAddr: d.LocalAddr,
+			FallbackDelay: d.FallbackDelay,
+			KeepAlive:     d.KeepAlive, KeepAliveConfig: d.KeepAliveConfig}
 		return h.DialContext(ctx, network, address)
 	}
 	s := Default().Dialer()
-	s.Timeout, s.Deadline, s.LocalAddr, s.FallbackDelay = d.Timeout, d.Deadline, d.LocalAddr, d.FallbackDelay
+	s.Timeout, s.Deadline, s.LocalAddr, s.FallbackDelay = d.Timeout, d.Deadline,
+		d.LocalAddr, d.FallbackDelay
 	s.KeepAlive, s.KeepAliveConfig = d.KeepAlive, d.KeepAliveConfig
 	return s.DialContext(ctx, network, address)
 }
@@ -74,7 +76,8 @@ func (c *ListenConfig) Listen(ctx context.Context, network, address string) (net
 }
 
 // ListenPacket is net.ListenConfig's.
-func (c *ListenConfig) ListenPacket(ctx context.Context, network, address string) (net.PacketConn, error) {
+func (c *ListenConfig) ListenPacket(ctx context.Context,
+	network, address string) (net.PacketConn, error) {
 	if !ours(network) {
 		return c.hosts().ListenPacket(ctx, network, address)
 	}

@@ -21,7 +21,8 @@ var (
 	Client6 = netip.MustParseAddr("2001:db8::1")
 )
 
-// Pair is two stacks, each on a slice of a software ConnectX, with a cable in memory between the ports.
+// Pair is two stacks, each on a slice of a software ConnectX, with a cable in memory between the
+// ports.
 type Pair struct {
 	Server, Client *stack.Stack
 	nics           []*simnic.NIC
@@ -51,7 +52,8 @@ func (p *Pair) open(ctx context.Context, port wire.Wire, v4, v6 netip.Addr) (*st
 		return nil, err
 	}
 	return stack.Open(ctx, stack.Config{
-		NIC:                dv.Config{Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()}},
+		NIC: dv.Config{Kernel: kernel.Opener(nic),
+			Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()}},
 		Addresses:          []netip.Prefix{netip.PrefixFrom(v4, 24), netip.PrefixFrom(v6, 64)},
 		DuplicateDetection: -1,
 	})

@@ -1,4 +1,5 @@
-// Package arm64 runs tests of the driver on an emulated arm64 processor: its barriers, its assembly, its weaker memory order.
+// Package arm64 runs tests of the driver on an emulated arm64 processor: its barriers, its
+// assembly, its weaker memory order.
 package arm64
 
 import (
@@ -17,7 +18,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// packages are those whose tests run: everything that touches memory the NIC sees, and what stands on it.
+// packages are those whose tests run: everything that touches memory the NIC sees, and what stands
+// on it.
 var packages = []string{"dv/internal/mmio", "dv/mlx5", "dv/uverbs", "dv/simnic", "dv", "link/rdma"}
 
 // bootTime is for an emulated machine beside other tests.
@@ -36,7 +38,8 @@ func TestDriver(t *testing.T) {
 	m, err := cache.ARM64(ctx)
 	need.That(t, "packages", err)
 	initrd := filepath.Join(t.TempDir(), "initrd")
-	if err := rig.Initramfs(initrd, &rig.Kernel{}, nil, build(t, "build", "init", "./guest"), files(t)); err != nil {
+	if err := rig.Initramfs(initrd, &rig.Kernel{}, nil,
+		build(t, "build", "init", "./guest"), files(t)); err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
@@ -62,7 +65,8 @@ func wanted() error {
 
 func name(pkg string) string { return strings.ReplaceAll(pkg, "/", "_") }
 
-// files are the test programs with their testdata and, for those that read it, source, by path in the guest.
+// files are the test programs with their testdata and, for those that read it, source, by path in
+// the guest.
 func files(t *testing.T) map[string]string {
 	all := map[string]string{}
 	for _, p := range packages {

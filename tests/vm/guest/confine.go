@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// confine is the subcommand: it runs a program with fewer capabilities and less locked memory than root has.
+// confine is the subcommand: it runs a program with fewer capabilities and less locked memory than
+// root has.
 //
 //	confine -drop 13,14 -memlock 65536 PROGRAM ARGUMENTS
 func confine(args []string) error {
@@ -35,7 +36,8 @@ func confine(args []string) error {
 			return err
 		}
 	}
-	runtime.LockOSThread() // the bounding set is the thread's, and it is the thread that becomes the program
+	// the bounding set is the thread's, and it is the thread that becomes the program
+	runtime.LockOSThread()
 	for _, s := range strings.FieldsFunc(*drop, func(r rune) bool { return r == ',' }) {
 		n, err := strconv.Atoi(s)
 		if err != nil {

@@ -30,11 +30,13 @@ func parseDatagram(p *dv.Packet) (d datagram, ok bool) {
 	src, _ := netip.AddrFromSlice(d.frame[d.addrs : d.addrs+d.l3])
 	dst, _ := netip.AddrFromSlice(d.frame[d.addrs+d.l3 : d.addrs+2*d.l3])
 	port := func(at int) uint16 { return binary.BigEndian.Uint16(d.frame[at:]) }
-	d.flow = dv.Flow{Proto: 17, Src: netip.AddrPortFrom(src, port(d.l4)), Dst: netip.AddrPortFrom(dst, port(d.l4+2))}
+	d.flow = dv.Flow{Proto: 17, Src: netip.AddrPortFrom(src, port(d.l4)),
+		Dst: netip.AddrPortFrom(dst, port(d.l4+2))}
 	return d, true
 }
 
-// turn makes the frame its own answer. Its checksums become rubbish: computing them is left to the NIC.
+// turn makes the frame its own answer. Its checksums become rubbish: computing them is left to the
+// NIC.
 func (d *datagram) turn() {
 	swap(d.frame[0:6], d.frame[6:12])
 	swap(d.frame[d.addrs:d.addrs+d.l3], d.frame[d.addrs+d.l3:d.addrs+2*d.l3])
@@ -69,5 +71,6 @@ func (d *datagram) bulk(segments int) *dv.TxPacket {
 	copy(tcp[0:2], d.frame[d.l4+2:])
 	copy(tcp[2:4], d.frame[d.l4:])
 	tcp[12], tcp[13] = 5<<4, 0x10 // header of 5 words, ACK
-	return &dv.TxPacket{Bufs: [][]byte{h, make([]byte, segments*segmentSize)}, HdrLen: len(h), MSS: segmentSize}
+	return &dv.TxPacket{Bufs: [][]byte{h, make([]byte, segments*segmentSize)},
+		HdrLen: len(h), MSS: segmentSize}
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// flood is the subcommand: it opens a slice, fills every send ring, and closes at once, so that the device has work in
-// all rings when they go away. It does that as often as it is told. With -settle it waits for the work to be done before.
+// flood is the subcommand: it opens a slice, fills every send ring, and closes at once, so that the
+// device has work in all rings when they go away. It does that as often as it is told. With -settle
+// it waits for the work to be done before.
 func flood(args []string) error {
 	fs := flag.NewFlagSet("flood", flag.ExitOnError)
 	mac, rounds := fs.String("mac", "", ""), fs.Int("rounds", 1, "")
@@ -27,7 +28,8 @@ func flood(args []string) error {
 	}
 	posted, multi := 0, uint64(0)
 	for range *rounds {
-		d, err := dv.Open(context.Background(), dv.Config{Device: "mlx5_0", MAC: src, RxQueues: 2, TxQueues: 2})
+		d, err := dv.Open(context.Background(), dv.Config{Device: "mlx5_0", MAC: src,
+			RxQueues: 2, TxQueues: 2})
 		if err != nil {
 			return err
 		}
@@ -73,8 +75,8 @@ func fill(d *dv.Device) (posted int, err error) {
 	return posted, nil
 }
 
-// settled waits until so many frames are known to have shared their descriptors, or for half a minute. Send queues count
-// them when they find completions.
+// settled waits until so many frames are known to have shared their descriptors, or for half a
+// minute. Send queues count them when they find completions.
 func settled(d *dv.Device, frames uint64) {
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); runtime.Gosched() {
 		multi := uint64(0)

@@ -46,7 +46,8 @@ func upload(q rig.Request) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), q.Timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, q.Argv[0], io.LimitReader(&pattern{}, n))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, q.Argv[0],
+		io.LimitReader(&pattern{}, n))
 	if err != nil {
 		return "", err
 	}

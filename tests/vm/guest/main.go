@@ -52,7 +52,8 @@ func subcommand(args []string) int {
 // boot mounts the file systems and reaps orphans, as init must.
 func boot() error {
 	for _, m := range []struct{ kind, at string }{
-		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"debugfs", "/sys/kernel/debug"},
+		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"},
+		{"debugfs", "/sys/kernel/debug"},
 	} {
 		if err := unix.Mount(m.kind, m.at, m.kind, 0, ""); err != nil && m.kind != "debugfs" {
 			return fmt.Errorf("mount %s: %w", m.at, err)
@@ -70,7 +71,8 @@ func powerOff() {
 	unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 }
 
-// agent answers requests; each runs in its own goroutine, so that a slow one does not hold up the others.
+// agent answers requests; each runs in its own goroutine, so that a slow one does not hold up the
+// others.
 type agent struct {
 	mu   sync.Mutex // guards jobs and writes to out
 	jobs map[int]*job

@@ -30,7 +30,8 @@ func run(q rig.Request) (int, string, error) {
 	return code, string(out), err
 }
 
-// exitCode turns the error of a program that ran into its exit code; a signal is 128 and its number.
+// exitCode turns the error of a program that ran into its exit code; a signal is 128 and its
+// number.
 func exitCode(err error) (int, error) {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
@@ -96,8 +97,8 @@ func (a *agent) job(q rig.Request) (*job, error) {
 	return nil, fmt.Errorf("no job %d", q.Job)
 }
 
-// stop sends a signal (0: none) to a background program, waits for its end if the signal was one that ends it, and
-// returns its output so far.
+// stop sends a signal (0: none) to a background program, waits for its end if the signal was one
+// that ends it, and returns its output so far.
 func (a *agent) stop(q rig.Request) (int, string, error) {
 	j, err := a.job(q)
 	if err != nil {
@@ -128,7 +129,8 @@ func (a *agent) wait(q rig.Request) (int, string, error) {
 	select {
 	case <-j.done:
 	case <-time.After(q.Timeout):
-		return -1, j.out.String(), fmt.Errorf("still running after %v: %s", q.Timeout, j.out.String())
+		return -1, j.out.String(), fmt.Errorf("still running after %v: %s",
+			q.Timeout, j.out.String())
 	}
 	code, err := exitCode(j.err)
 	return code, j.out.String(), err

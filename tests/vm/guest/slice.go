@@ -25,13 +25,14 @@ type echo struct {
 	echoed, astray, unverified, unstamped, tagged, groups atomic.Uint64
 }
 
-// slice is the subcommand: it opens a device, reports, echoes until SIGTERM or the device's end, and reports again. It also
-// reports on SIGUSR1.
+// slice is the subcommand: it opens a device, reports, echoes until SIGTERM or the device's end,
+// and reports again. It also reports on SIGUSR1.
 func slice(args []string) error {
 	fs := flag.NewFlagSet("slice", flag.ExitOnError)
 	name, mac := fs.String("device", "mlx5_0", ""), fs.String("mac", "", "")
 	rx, tx := fs.Int("rx", 2, ""), fs.Int("tx", 2, "")
-	segments := fs.Int("segments", 0, "segments of one packet to be cut, sent when an echo is asked for")
+	segments := fs.Int("segments", 0,
+		"segments of one packet to be cut, sent when an echo is asked for")
 	striding, vlan := fs.Bool("striding", false, ""), fs.Int("vlan", 0, "")
 	blueFlame := fs.Bool("blueflame", false, "")
 	events := fs.Int("events", 0, "frames an event waits for, or as many tens of microseconds")
@@ -39,7 +40,8 @@ func slice(args []string) error {
 		return err
 	}
 	cfg := dv.Config{
-		Device: *name, RxQueues: *rx, TxQueues: *tx, Striding: *striding, VLAN: uint16(*vlan), BlueFlame: *blueFlame,
+		Device: *name, RxQueues: *rx, TxQueues: *tx, Striding: *striding,
+		VLAN: uint16(*vlan), BlueFlame: *blueFlame,
 		EventFrames: uint16(*events), EventMicroseconds: uint16(10 * *events),
 	}
 	var err error
@@ -113,7 +115,8 @@ func (e *echo) work(i, segments int) {
 	}
 }
 
-// stamp looks at a packet's time stamp and returns it; before is that of the packet before it in the queue.
+// stamp looks at a packet's time stamp and returns it; before is that of the packet before it in
+// the queue.
 func (e *echo) stamp(p *dv.Packet, before uint64) uint64 {
 	if p.Timestamp == 0 || p.Timestamp < before {
 		e.unstamped.Add(1)
@@ -121,7 +124,8 @@ func (e *echo) stamp(p *dv.Packet, before uint64) uint64 {
 	return p.Timestamp
 }
 
-// take looks at one packet and answers it: odd queues send the very frame they received if they can, even queues a copy.
+// take looks at one packet and answers it: odd queues send the very frame they received if they
+// can, even queues a copy.
 func (e *echo) take(queue int, tx *dv.TxQueue, p *dv.Packet, segments int) {
 	if p.Data[0]&1 != 0 {
 		e.groups.Add(1)
@@ -147,7 +151,8 @@ func (e *echo) take(queue int, tx *dv.TxQueue, p *dv.Packet, segments int) {
 	}
 	d.turn()
 	if queue%2 == 0 || e.shared {
-		if tx.Post(&dv.TxPacket{Bufs: e.dev.Rx(queue).Segments(nil, p), Flags: dv.TxL3Csum | dv.TxL4Csum}) == nil {
+		if tx.Post(&dv.TxPacket{Bufs: e.dev.Rx(queue).Segments(nil, p),
+			Flags: dv.TxL3Csum | dv.TxL4Csum}) == nil {
 			e.echoed.Add(1)
 		}
 		return
@@ -162,9 +167,11 @@ func (e *echo) take(queue int, tx *dv.TxQueue, p *dv.Packet, segments int) {
 func (e *echo) report() rig.SliceReport {
 	d := e.dev
 	return rig.SliceReport{
-		Name: d.Name(), Netdev: d.Netdev(), MAC: d.MAC().String(), Rx: d.NumRx(), Tx: d.NumTx(), Caps: d.Caps(), LinkUp: d.LinkUp(),
+		Name: d.Name(), Netdev: d.Netdev(), MAC: d.MAC().String(), Rx: d.NumRx(), Tx: d.NumTx(),
+		Caps: d.Caps(), LinkUp: d.LinkUp(),
 		Echoed: e.echoed.Load(), Astray: e.astray.Load(), Unverified: e.unverified.Load(),
-		Unstamped: e.unstamped.Load(), Tagged: e.tagged.Load(), Groups: e.groups.Load(), Features: d.Features(), Stats: d.Stats(),
+		Unstamped: e.unstamped.Load(), Tagged: e.tagged.Load(), Groups: e.groups.Load(),
+		Features: d.Features(), Stats: d.Stats(),
 	}
 }
 

@@ -14,8 +14,10 @@ const HelloID = -1
 
 // Request is one line from the host to the guest.
 type Request struct {
-	ID      int
-	Op      string        // "run", "start", "stop", "signal", "wait", "load", "unload", "read", "glob", "dmesg", "ping", "serve", "fetch", "upload"
+	ID int
+	// "run", "start", "stop", "signal", "wait", "load", "unload", "read", "glob", "dmesg", "ping",
+	// "serve", "fetch", "upload"
+	Op      string
 	Argv    []string      // run, start: program and arguments; fetch: URL
 	Env     []string      // run, start: more environment, NAME=VALUE
 	Path    string        // read: file; glob: pattern
@@ -24,7 +26,8 @@ type Request struct {
 	Timeout time.Duration // of the work asked for: default 30 s
 }
 
-// Reply is the guest's answer: what a program printed and how it ended. Code is -1 when it could not be run.
+// Reply is the guest's answer: what a program printed and how it ended. Code is -1 when it could
+// not be run.
 type Reply struct {
 	ID     int
 	Code   int
@@ -47,12 +50,14 @@ type Agent struct {
 
 // NewAgent speaks to the guest over rw, and to nobody else, until fail is called.
 func NewAgent(rw io.ReadWriter) *Agent {
-	a := &Agent{w: rw, waiting: map[int]chan Reply{}, ready: make(chan struct{}), hungUp: make(chan struct{})}
+	a := &Agent{w: rw, waiting: map[int]chan Reply{}, ready: make(chan struct{}),
+		hungUp: make(chan struct{})}
 	go a.read(rw)
 	return a
 }
 
-// read hands replies to those who wait. Lines that are no reply (the UART's noise at boot) are skipped.
+// read hands replies to those who wait. Lines that are no reply (the UART's noise at boot) are
+// skipped.
 func (a *Agent) read(r io.Reader) {
 	s := bufio.NewScanner(r)
 	s.Buffer(nil, 16<<20)
@@ -116,7 +121,8 @@ func (a *Agent) Do(q Request) (Reply, error) {
 		}
 		return rep, nil
 	case <-time.After(q.Timeout + 10*time.Second):
-		return Reply{}, fmt.Errorf("guest: %s %v: no answer in %v", q.Op, q.Argv, q.Timeout+10*time.Second)
+		return Reply{}, fmt.Errorf("guest: %s %v: no answer in %v", q.Op,
+			q.Argv, q.Timeout+10*time.Second)
 	}
 }
 

@@ -16,14 +16,16 @@ import (
 // ErrNoMirror says that this machine has no apt sources to take a Debian mirror from.
 var ErrNoMirror = errors.New("no Debian mirror in this machine's apt sources")
 
-// apt is a private apt installation: its own sources, package lists and archive directory below dir, and an empty
-// package database, so that dependencies resolve to everything and nothing on the machine is touched.
+// apt is a private apt installation: its own sources, package lists and archive directory below
+// dir, and an empty package database, so that dependencies resolve to everything and nothing on the
+// machine is touched.
 type apt struct {
 	dir  string
 	opts []string
 }
 
-// archive is one Debian archive of the machine's own sources: where it is, and the keyring that signs it.
+// archive is one Debian archive of the machine's own sources: where it is, and the keyring that
+// signs it.
 type archive struct{ main, security string }
 
 // keyring holds the archive keys of all supported Debian releases (package debian-archive-keyring).
@@ -31,7 +33,8 @@ const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 // machineArchive reads the mirror from the machine's apt configuration.
 func machineArchive(ctx context.Context) (archive, error) {
-	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Identifier: Packages").Output()
+	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format",
+		"$(REPO_URI) $(RELEASE)", "Identifier: Packages").Output()
 	if err != nil {
 		err = fmt.Errorf("%w: apt-get indextargets: %w", ErrNoMirror, err)
 		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
@@ -56,7 +59,8 @@ func machineArchive(ctx context.Context) (archive, error) {
 	return a, nil
 }
 
-// newApt prepares a private apt below dir for the named suites and fetches their package lists. More are further options.
+// newApt prepares a private apt below dir for the named suites and fetches their package lists.
+// More are further options.
 func newApt(ctx context.Context, dir string, a archive, suites, more []string) (*apt, error) {
 	for _, d := range []string{"state/lists/partial", "cache/archives/partial", "log"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
@@ -66,7 +70,8 @@ func newApt(ctx context.Context, dir string, a archive, suites, more []string) (
 	if err := os.WriteFile(filepath.Join(dir, "status"), nil, 0o644); err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "sources.list"), sourcesList(a, suites), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "sources.list"),
+		sourcesList(a, suites), 0o644); err != nil {
 		return nil, err
 	}
 	p := &apt{dir: dir, opts: append(privateOptions(dir), more...)}
@@ -96,8 +101,9 @@ func privateOptions(dir string) []string {
 	return opts
 }
 
-// sourcesList is the one-line-style source list of the suites. Signatures are checked against the Debian archive
-// keyring where the machine has it; a machine without it uses the keys its own apt trusts.
+// sourcesList is the one-line-style source list of the suites. Signatures are checked against the
+// Debian archive keyring where the machine has it; a machine without it uses the keys its own apt
+// trusts.
 func sourcesList(a archive, suites []string) []byte {
 	var b bytes.Buffer
 	signed := ""
@@ -124,7 +130,8 @@ func (p *apt) run(ctx context.Context, prog string, args ...string) ([]byte, err
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("%s %s: %w: %s", prog, strings.Join(args, " "), err, lastLines(stderr.Bytes(), 3))
+		return nil, fmt.Errorf("%s %s: %w: %s", prog, strings.Join(args, " "), err,
+			lastLines(stderr.Bytes(), 3))
 	}
 	return stdout.Bytes(), nil
 }
@@ -164,7 +171,8 @@ func (p *apt) debs() ([]string, error) {
 	return filepath.Glob(filepath.Join(p.dir, "cache", "archives", "*.deb"))
 }
 
-// newest returns the package with the highest version number in its name among those that match pattern.
+// newest returns the package with the highest version number in its name among those that match
+// pattern.
 func (p *apt) newest(ctx context.Context, pattern string) (string, error) {
 	out, err := p.run(ctx, "apt-cache", "pkgnames", literalPrefix(pattern))
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// ARM64 is an arm64 machine under emulation: a stock kernel, and a QEMU for it. It has no device of ours: it is there to run programs
-// on another processor.
+// ARM64 is an arm64 machine under emulation: a stock kernel, and a QEMU for it. It has no device of
+// ours: it is there to run programs on another processor.
 type ARM64 struct {
 	Release            string // uname -r
 	image, qemu, tools string
@@ -34,12 +34,14 @@ func (c *Cache) ARM64(ctx context.Context) (*ARM64, error) {
 		return nil, err
 	}
 	release, err := os.ReadFile(filepath.Join(dir, "release"))
-	return &ARM64{Release: string(release), image: filepath.Join(dir, "vmlinuz"), qemu: root, tools: loader}, err
+	return &ARM64{Release: string(release), image: filepath.Join(dir, "vmlinuz"),
+		qemu: root, tools: loader}, err
 }
 
 // fetchARM64 leaves vmlinuz and release in dir. No modules: what is needed is built in.
 func (c *Cache) fetchARM64(ctx context.Context, dir string) error {
-	p, err := c.apt(ctx, []string{"bookworm", "bookworm-security"}, "-o", "APT::Architecture=arm64", "-o", "APT::Architectures=arm64")
+	p, err := c.apt(ctx, []string{"bookworm", "bookworm-security"}, "-o", "APT::Architecture=arm64",
+		"-o", "APT::Architectures=arm64")
 	if err != nil {
 		return err
 	}
@@ -69,15 +71,20 @@ func (c *Cache) fetchARM64(ctx context.Context, dir string) error {
 	return os.RemoveAll(root)
 }
 
-// Command is the QEMU command line for two processors and so many MiB of memory. The guest's console is its standard output.
+// Command is the QEMU command line for two processors and so many MiB of memory. The guest's
+// console is its standard output.
 func (m *ARM64) Command(ctx context.Context, initrd string, memory int) *exec.Cmd {
 	var lib []string
 	for _, d := range libraryDirs {
 		lib = append(lib, filepath.Join(m.qemu, d))
 	}
 	return exec.CommandContext(ctx, m.tools,
-		"--library-path", strings.Join(lib, ":"), filepath.Join(m.qemu, "usr/bin/qemu-system-aarch64"),
-		"-L", filepath.Join(m.qemu, "usr/share/qemu"), "-accel", "tcg,thread=multi", "-M", "virt", "-cpu", "neoverse-n1",
-		"-smp", "2", "-m", fmt.Sprintf("%dM", memory), "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-		"-serial", "stdio", "-kernel", m.image, "-initrd", initrd, "-append", "console=ttyAMA0 panic=-1 quiet")
+		"--library-path", strings.Join(lib, ":"),
+		filepath.Join(m.qemu, "usr/bin/qemu-system-aarch64"),
+		"-L", filepath.Join(m.qemu, "usr/share/qemu"), "-accel", "tcg,thread=multi", "-M",
+		"virt", "-cpu", "neoverse-n1",
+		"-smp", "2", "-m", fmt.Sprintf("%dM", memory), "-nodefaults", "-no-user-config",
+		"-no-reboot", "-display", "none",
+		"-serial", "stdio", "-kernel", m.image, "-initrd", initrd, "-append",
+		"console=ttyAMA0 panic=-1 quiet")
 }

@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// Cache is the directory outside the repository where packages are unpacked, once. Its methods may be called
-// concurrently.
+// Cache is the directory outside the repository where packages are unpacked, once. Its methods may
+// be called concurrently.
 type Cache struct {
 	dir string
 
@@ -31,7 +31,8 @@ func OpenCache() (*Cache, error) {
 	return &Cache{dir: dir, apts: map[string]*apt{}}, os.MkdirAll(dir, 0o755)
 }
 
-// apt returns the private apt for these suites, with fresh package lists. More are options of its own.
+// apt returns the private apt for these suites, with fresh package lists. More are options of its
+// own.
 func (c *Cache) apt(ctx context.Context, suites []string, more ...string) (*apt, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,8 +68,10 @@ func (c *Cache) Close() error {
 	return nil
 }
 
-// tree unpacks packages with their dependencies into a directory of the cache, once, and returns it.
-func (c *Cache) tree(ctx context.Context, name, target string, suites []string, pkgs ...string) (string, error) {
+// tree unpacks packages with their dependencies into a directory of the cache, once, and returns
+// it.
+func (c *Cache) tree(ctx context.Context, name, target string, suites []string,
+	pkgs ...string) (string, error) {
 	dir := filepath.Join(c.dir, name)
 	err := once(dir, func(tmp string) error {
 		p, err := c.apt(ctx, suites)

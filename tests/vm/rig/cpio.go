@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// archiveFile is one entry of an initramfs: a regular file, a symbolic link (mode os.ModeSymlink, data is the target)
-// or a directory.
+// archiveFile is one entry of an initramfs: a regular file, a symbolic link (mode os.ModeSymlink,
+// data is the target) or a directory.
 type archiveFile struct {
 	mode os.FileMode
 	data []byte

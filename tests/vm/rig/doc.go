@@ -1,9 +1,11 @@
-// Package rig builds and runs the virtual machines in which stock Linux kernels judge the software ConnectX.
+// Package rig builds and runs the virtual machines in which stock Linux kernels judge the software
+// ConnectX.
 //
-// It fetches, by Debian package name and from the mirror that this machine's own apt already uses, a QEMU that speaks
-// vfio-user (10.1 or later), unmodified kernels with their mlx5 modules, and rdma-core's own tools. Nothing is
-// installed: packages are unpacked below the user's cache directory. It then packs an initramfs whose init is a
-// static Go binary, and runs QEMU under software emulation, so neither root nor KVM is needed.
+// It fetches, by Debian package name and from the mirror that this machine's own apt already uses,
+// a QEMU that speaks vfio-user (10.1 or later), unmodified kernels with their mlx5 modules, and
+// rdma-core's own tools. Nothing is installed: packages are unpacked below the user's cache
+// directory. It then packs an initramfs whose init is a static Go binary, and runs QEMU under
+// software emulation, so neither root nor KVM is needed.
 //
 //	apt.go        a private apt: mirror, suites, signatures, download
 //	unpack.go     packages to a directory tree, once

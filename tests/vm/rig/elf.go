@@ -9,8 +9,10 @@ import (
 	"strings"
 )
 
-// libraryDirs are where Debian's packages put shared libraries, below the root they were unpacked into.
-var libraryDirs = []string{"usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "lib64", "usr/lib"}
+// libraryDirs are where Debian's packages put shared libraries, below the root they were unpacked
+// into.
+var libraryDirs = []string{"usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu",
+	"usr/lib64", "lib64", "usr/lib"}
 
 // findLibrary returns the path of a shared library below root.
 func findLibrary(root, name string) (string, error) {
@@ -23,7 +25,8 @@ func findLibrary(root, name string) (string, error) {
 	return "", fmt.Errorf("shared library %s is in none of the packages unpacked in %s", name, root)
 }
 
-// neededLibraries returns the shared libraries (host path by soname) that the programs need, with theirs in turn.
+// neededLibraries returns the shared libraries (host path by soname) that the programs need, with
+// theirs in turn.
 func neededLibraries(root string, programs ...string) (map[string]string, error) {
 	found := map[string]string{}
 	for queue := programs; len(queue) > 0; queue = queue[1:] {
@@ -51,7 +54,8 @@ func neededLibraries(root string, programs ...string) (map[string]string, error)
 	return found, nil
 }
 
-// moduleDepends reads the depends= field of a kernel module's .modinfo section; names come with underscores.
+// moduleDepends reads the depends= field of a kernel module's .modinfo section; names come with
+// underscores.
 func moduleDepends(image []byte) ([]string, error) {
 	f, err := elf.NewFile(bytes.NewReader(image))
 	if err != nil {

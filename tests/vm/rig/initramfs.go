@@ -9,12 +9,14 @@ import (
 	"strings"
 )
 
-// Tools is an unpacked set of the programs that judge the model from inside a guest: rdma-core's, iproute2's, ping.
+// Tools is an unpacked set of the programs that judge the model from inside a guest: rdma-core's,
+// iproute2's, ping.
 type Tools struct{ root string }
 
 // toolPrograms are the programs put into the guest, by path below the root of their packages.
 var toolPrograms = []string{
-	"usr/bin/ibv_devinfo", "usr/bin/ibv_devices", "usr/bin/raw_ethernet_bw", "usr/bin/raw_ethernet_lat",
+	"usr/bin/ibv_devinfo", "usr/bin/ibv_devices", "usr/bin/raw_ethernet_bw",
+	"usr/bin/raw_ethernet_lat",
 	"bin/ip", "bin/ping", "sbin/ethtool", "bin/rdma",
 }
 
@@ -25,7 +27,8 @@ func (c *Cache) Tools(ctx context.Context) (*Tools, error) {
 	return &Tools{root: root}, err
 }
 
-// find returns the host path of a program, wherever its package put it (Debian is moving /bin to /usr/bin).
+// find returns the host path of a program, wherever its package put it (Debian is moving /bin to
+// /usr/bin).
 func (t *Tools) find(name string) (string, error) {
 	for _, d := range []string{"bin", "usr/bin", "sbin", "usr/sbin"} {
 		p := filepath.Join(t.root, d, path.Base(name))
@@ -42,11 +45,13 @@ const (
 	mlx5Config = "etc/libibverbs.d/mlx5.driver"
 )
 
-// Initramfs packs a static init, other files of the host by guest path, the kernel's modules (in /mod, with /mod/order)
-// and, if tools is not nil, its programs with their libraries, and writes the archive to out. It is not compressed:
-// the guest's emulated processor would spend seconds on it.
+// Initramfs packs a static init, other files of the host by guest path, the kernel's modules (in
+// /mod, with /mod/order) and, if tools is not nil, its programs with their libraries, and writes
+// the archive to out. It is not compressed: the guest's emulated processor would spend seconds on
+// it.
 func Initramfs(out string, k *Kernel, tools *Tools, init string, extra map[string]string) error {
-	files := map[string]archiveFile{"/dev": dir(), "/proc": dir(), "/sys": dir(), "/tmp": dir(), "/run": dir()}
+	files := map[string]archiveFile{"/dev": dir(), "/proc": dir(), "/sys": dir(),
+		"/tmp": dir(), "/run": dir()}
 	add := func(guest, host string, mode os.FileMode) error {
 		b, err := os.ReadFile(host)
 		files[guest] = archiveFile{mode: mode, data: b}
@@ -81,8 +86,8 @@ func dir() archiveFile { return archiveFile{mode: os.ModeDir | 0o755} }
 // Where Debian's dynamic loader is, and where it looks for libraries.
 const loaderDir, libraryDir = "/lib64/", "/lib/x86_64-linux-gnu/"
 
-// pack adds the programs to /bin, every library they need to where the loader looks, and libmlx5 where libibverbs
-// expects it.
+// pack adds the programs to /bin, every library they need to where the loader looks, and libmlx5
+// where libibverbs expects it.
 func (t *Tools) pack(add func(guest, host string, mode os.FileMode) error) error {
 	programs := []string{filepath.Join(t.root, mlx5Driver)}
 	for _, name := range toolPrograms {

@@ -25,9 +25,13 @@ type kernelSource struct {
 
 // kernelSources are the kernels the tests know, by version.
 var kernelSources = map[string]kernelSource{
-	"6.1":  {[]string{"bookworm", "bookworm-security"}, []string{`linux-image-6\.1\.0-[0-9]+-amd64`}},
-	"6.12": {[]string{"bookworm", "bookworm-backports"}, []string{`linux-image-6\.12\.[0-9]+\+deb12-amd64`}},
-	"7.2":  {[]string{"trixie", "trixie-backports"}, []string{`linux-binary-7\.2\.[0-9]+\+deb13-amd64`, `linux-modules-7\.2\.[0-9]+\+deb13-amd64`}},
+	"6.1": {[]string{"bookworm", "bookworm-security"},
+		[]string{`linux-image-6\.1\.0-[0-9]+-amd64`}},
+	"6.12": {[]string{"bookworm", "bookworm-backports"},
+		[]string{`linux-image-6\.12\.[0-9]+\+deb12-amd64`}},
+	"7.2": {[]string{"trixie", "trixie-backports"},
+		[]string{`linux-binary-7\.2\.[0-9]+\+deb13-amd64`,
+			`linux-modules-7\.2\.[0-9]+\+deb13-amd64`}},
 }
 
 // wantedModules are the roots of the closure that is loaded in the guest.
@@ -37,10 +41,14 @@ var wantedModules = []string{"mlx5_core", "mlx5_ib", "ib_uverbs"}
 func (c *Cache) Kernel(ctx context.Context, version string) (*Kernel, error) {
 	src, ok := kernelSources[version]
 	if !ok {
-		return nil, fmt.Errorf("no kernel %q is known: choose one of %s", version, strings.Join(KernelVersions(), ", "))
+		return nil, fmt.Errorf("no kernel %q is known: choose one of %s", version,
+			strings.Join(KernelVersions(), ", "))
 	}
 	dir := filepath.Join(c.dir, "kernel-"+version)
-	if err := once(dir, func(tmp string) error { return c.fetchKernel(ctx, tmp, src) }); err != nil {
+	if err := once(dir, func(tmp string) error {
+		return c.fetchKernel(ctx,
+			tmp, src)
+	}); err != nil {
 		return nil, fmt.Errorf("kernel %s: %w", version, err)
 	}
 	return openKernel(dir, version)
@@ -49,7 +57,8 @@ func (c *Cache) Kernel(ctx context.Context, version string) (*Kernel, error) {
 // KernelVersions lists the known kernels, oldest first.
 func KernelVersions() []string { return []string{"6.1", "6.12", "7.2"} }
 
-// fetchKernel downloads and unpacks a kernel and leaves vmlinuz, release, order and the modules in dir.
+// fetchKernel downloads and unpacks a kernel and leaves vmlinuz, release, order and the modules in
+// dir.
 func (c *Cache) fetchKernel(ctx context.Context, dir string, src kernelSource) error {
 	p, err := c.apt(ctx, src.suites)
 	if err != nil {
@@ -89,24 +98,28 @@ func keepKernel(ctx context.Context, root, dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "order"), []byte(strings.Join(order, "\n")), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "order"),
+		[]byte(strings.Join(order, "\n")), 0o644); err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, "release"), []byte(release), 0o644)
 }
 
-// bootImage finds the kernel image and its release: boot/vmlinuz-RELEASE up to 6.x, modules/RELEASE/vmlinuz from 7.x.
+// bootImage finds the kernel image and its release: boot/vmlinuz-RELEASE up to 6.x,
+// modules/RELEASE/vmlinuz from 7.x.
 func bootImage(root string) (release, image string, err error) {
 	if m, _ := filepath.Glob(filepath.Join(root, "boot", "vmlinuz-*")); len(m) == 1 {
 		return strings.TrimPrefix(filepath.Base(m[0]), "vmlinuz-"), m[0], nil
 	}
-	if m, _ := filepath.Glob(filepath.Join(root, "usr", "lib", "modules", "*", "vmlinuz")); len(m) == 1 {
+	if m, _ := filepath.Glob(filepath.Join(root, "usr", "lib", "modules", "*",
+		"vmlinuz")); len(m) == 1 {
 		return filepath.Base(filepath.Dir(m[0])), m[0], nil
 	}
 	return "", "", fmt.Errorf("no boot image in the kernel package")
 }
 
-// moduleClosure decompresses the wanted modules and what they depend on into dir and returns their names in load order.
+// moduleClosure decompresses the wanted modules and what they depend on into dir and returns their
+// names in load order.
 func moduleClosure(ctx context.Context, root, dir string) ([]string, error) {
 	files, err := moduleFiles(root)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Log collects lines: what the guest's console prints, what the model logs. Its methods may be called concurrently.
+// Log collects lines: what the guest's console prints, what the model logs. Its methods may be
+// called concurrently.
 type Log struct {
 	mu sync.Mutex
 	b  bytes.Buffer

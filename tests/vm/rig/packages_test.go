@@ -10,7 +10,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// Machines on which packages can not be had, played by an apt-get that is a script. The sources it lists name no mirror.
+// Machines on which packages can not be had, played by an apt-get that is a script. The sources it
+// lists name no mirror.
 func TestNoPackages(t *testing.T) {
 	for _, c := range []struct {
 		name, apt string // script; empty: there is no apt-get
@@ -19,13 +20,17 @@ func TestNoPackages(t *testing.T) {
 	}{
 		{"no apt", "", "apt-get", ErrNoMirror},
 		{"no sources", "exit 0", ErrNoMirror.Error(), ErrNoMirror},
-		{"broken sources", "echo 'E: Malformed entry 1' >&2; exit 100", "Malformed entry 1", ErrNoMirror},
-		{"mirror out of reach", `case $1 in indextargets) echo 'file:/nowhere stable';; *) echo 'E: Failed to fetch' >&2; exit 100;; esac`, "E: Failed to fetch", nil},
+		{"broken sources", "echo 'E: Malformed entry 1' >&2; exit 100",
+			"Malformed entry 1", ErrNoMirror},
+		{"mirror out of reach",
+			`case $1 in indextargets) echo 'file:/nowhere stable';; *) echo 'E: Failed to fetch' >&2; exit 100;; esac`,
+			"E: Failed to fetch", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bin := t.TempDir()
 			if c.apt != "" {
-				if err := os.WriteFile(filepath.Join(bin, "apt-get"), []byte("#!/bin/sh\n"+c.apt+"\n"), 0o755); err != nil {
+				if err := os.WriteFile(filepath.Join(bin, "apt-get"),
+					[]byte("#!/bin/sh\n"+c.apt+"\n"), 0o755); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -37,7 +42,8 @@ func TestNoPackages(t *testing.T) {
 			}
 			defer cache.Close()
 			_, err = cache.QEMU(t.Context())
-			if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+			if err == nil || c.is != nil && !errors.Is(err, c.is) ||
+				!strings.Contains(err.Error(), c.says) {
 				t.Fatalf("error %v, want one with %q", err, c.says)
 			}
 			oneLine(t, err)
@@ -56,7 +62,8 @@ func oneLine(t *testing.T, reason error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := string(b); strings.Count(s, "\n") != 1 || !strings.Contains(s, "needs packages: packages qemu-system-x86: ") {
+	if s := string(b); strings.Count(s, "\n") != 1 ||
+		!strings.Contains(s, "needs packages: packages qemu-system-x86: ") {
 		t.Errorf("the log of skips says:\n%s", s)
 	}
 }

@@ -14,9 +14,11 @@ import (
 // QEMU is an unpacked qemu-system-x86 that knows vfio-user-pci (10.1 or later).
 type QEMU struct{ root, loader string }
 
-// QEMU fetches Debian's backported QEMU, once. It is run from where it was unpacked, through its own dynamic loader.
+// QEMU fetches Debian's backported QEMU, once. It is run from where it was unpacked, through its
+// own dynamic loader.
 func (c *Cache) QEMU(ctx context.Context) (*QEMU, error) {
-	root, err := c.tree(ctx, "qemu", "trixie-backports", []string{"trixie", "trixie-backports"}, "qemu-system-x86")
+	root, err := c.tree(ctx, "qemu", "trixie-backports",
+		[]string{"trixie", "trixie-backports"}, "qemu-system-x86")
 	if err != nil {
 		return nil, err
 	}
@@ -46,20 +48,24 @@ func checkVersion(said string) error {
 	major, _ := strconv.Atoi(m[1])
 	minor, _ := strconv.Atoi(m[2])
 	if major < qemuMajor || major == qemuMajor && minor < qemuMinor {
-		return fmt.Errorf("QEMU is %d.%d, and only %d.%d and later can drive a device over vfio-user", major, minor, qemuMajor, qemuMinor)
+		return fmt.Errorf("QEMU is %d.%d, and only %d.%d and later can drive a device over vfio-user",
+			major, minor, qemuMajor, qemuMinor)
 	}
 	return nil
 }
 
-// exec is the command that runs QEMU with these arguments, where it was unpacked and through its own loader.
+// exec is the command that runs QEMU with these arguments, where it was unpacked and through its
+// own loader.
 func (q *QEMU) exec(ctx context.Context, args ...string) *exec.Cmd {
 	lib := make([]string, 0, len(libraryDirs))
 	for _, d := range libraryDirs {
 		lib = append(lib, filepath.Join(q.root, d))
 	}
-	args = append([]string{"--library-path", strings.Join(lib, ":"), filepath.Join(q.root, "usr/bin/qemu-system-x86_64")}, args...)
+	args = append([]string{"--library-path", strings.Join(lib, ":"),
+		filepath.Join(q.root, "usr/bin/qemu-system-x86_64")}, args...)
 	cmd := exec.CommandContext(ctx, q.loader, args...)
-	cmd.Env = append(os.Environ(), "QEMU_MODULE_DIR="+filepath.Join(q.root, "usr/lib/x86_64-linux-gnu/qemu"))
+	cmd.Env = append(os.Environ(), "QEMU_MODULE_DIR="+filepath.Join(q.root,
+		"usr/lib/x86_64-linux-gnu/qemu"))
 	return cmd
 }
 
@@ -76,11 +82,12 @@ type Machine struct {
 	Log *Log // what the model logs, for error messages; nil: nothing
 }
 
-// Command is the QEMU command line for m. The guest's console is its standard output; it has no network but the
-// device, and the process needs no privilege.
+// Command is the QEMU command line for m. The guest's console is its standard output; it has no
+// network but the device, and the process needs no privilege.
 func (q *QEMU) Command(ctx context.Context, m Machine) *exec.Cmd {
 	args := []string{
-		"-L", filepath.Join(q.root, "usr/share/qemu"), "-L", filepath.Join(q.root, "usr/share/seabios"),
+		"-L", filepath.Join(q.root, "usr/share/qemu"), "-L",
+		filepath.Join(q.root, "usr/share/seabios"),
 		"-accel", "tcg", "-M", "q35,memory-backend=m0", "-cpu", "max",
 		"-smp", fmt.Sprint(max(m.CPUs, 1)), "-m", fmt.Sprintf("%dM", m.Memory),
 		"-object", fmt.Sprintf("memory-backend-memfd,id=m0,size=%dM,share=on", m.Memory),
@@ -93,7 +100,8 @@ func (q *QEMU) Command(ctx context.Context, m Machine) *exec.Cmd {
 	}
 	if m.Socket != "" {
 		args = append(args, "-device", "pcie-root-port,id=rp0", "-device",
-			fmt.Sprintf(`{"driver":"vfio-user-pci","id":"mlx","bus":"rp0","socket":{"type":"unix","path":%q}}`, m.Socket))
+			fmt.Sprintf(`{"driver":"vfio-user-pci","id":"mlx","bus":"rp0","socket":{"type":"unix","path":%q}}`,
+				m.Socket))
 	}
 	return q.exec(ctx, args...)
 }

@@ -16,7 +16,8 @@ func literalPrefix(pattern string) string {
 
 var digitRuns = regexp.MustCompile(`\d+|\D+`)
 
-// naturalLess orders names so that runs of digits compare as numbers: 6.1.0-9 comes before 6.1.0-56.
+// naturalLess orders names so that runs of digits compare as numbers: 6.1.0-9 comes before
+// 6.1.0-56.
 func naturalLess(a, b string) bool {
 	x, y := digitRuns.FindAllString(a, -1), digitRuns.FindAllString(b, -1)
 	for i := 0; i < len(x) && i < len(y); i++ {

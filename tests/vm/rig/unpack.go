@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// once runs build into a fresh directory and renames it to dir when all went well, so that a directory that exists
-// is complete. A second caller finds it there.
+// once runs build into a fresh directory and renames it to dir when all went well, so that a
+// directory that exists is complete. A second caller finds it there.
 func once(dir string, build func(tmp string) error) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
@@ -31,7 +31,8 @@ func once(dir string, build func(tmp string) error) error {
 // unpack extracts .deb files into root.
 func unpack(ctx context.Context, root string, debs ...string) error {
 	for _, deb := range debs {
-		if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", deb, root).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", deb,
+			root).CombinedOutput(); err != nil {
 			return fmt.Errorf("unpack %s: %w: %s", filepath.Base(deb), err, lastLines(out, 2))
 		}
 	}

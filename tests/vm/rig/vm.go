@@ -45,8 +45,8 @@ func (o *outcome) is(err error) { o.err = err; close(o.done) }
 // bootTimeout bounds the way from starting QEMU to the guest's first word.
 const bootTimeout = 2 * time.Minute
 
-// Start boots m with fn as its PCI device; dir takes the sockets. It returns when the guest's init is ready for
-// requests. When ctx ends, machine and device are stopped.
+// Start boots m with fn as its PCI device; dir takes the sockets. It returns when the guest's init
+// is ready for requests. When ctx ends, machine and device are stopped.
 func Start(ctx context.Context, q *QEMU, m Machine, fn *pcie.Function, dir string) (*VM, error) {
 	m.Socket, m.Serial = filepath.Join(dir, "mlx.sock"), filepath.Join(dir, "serial.sock")
 	if m.Log == nil {
@@ -125,8 +125,8 @@ func (vm *VM) HangsAfter(d time.Duration) { vm.silence.Store(int64(d)) }
 // Freeze stops QEMU's process, so that the guest hangs with all its processors.
 func (vm *VM) Freeze() error { return vm.cmd.Process.Signal(unix.SIGSTOP) }
 
-// Close powers the machine off, or ends it if it is over already, and waits for QEMU and the device. The first call's
-// error says whether the device failed; later calls return nil.
+// Close powers the machine off, or ends it if it is over already, and waits for QEMU and the
+// device. The first call's error says whether the device failed; later calls return nil.
 func (vm *VM) Close() (err error) {
 	vm.once.Do(func() { err = vm.close() })
 	return err

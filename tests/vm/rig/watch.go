@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// A machine fails in ways that a request alone would only show after its own time limit, if at all: QEMU goes on when the
-// device's server dies, and its exit code says nothing. What watches here ends all requests at once, with both logs.
+// A machine fails in ways that a request alone would only show after its own time limit, if at all:
+// QEMU goes on when the device's server dies, and its exit code says nothing. What watches here
+// ends all requests at once, with both logs.
 
 // Why a machine is over.
 var (
@@ -18,17 +19,19 @@ var (
 	ErrGuestHangs   = errors.New("the guest hangs")
 )
 
-// defaultSilence is how long a guest may say nothing although it is asked every second: much, as its processors are
-// emulated and the machine may be busy.
+// defaultSilence is how long a guest may say nothing although it is asked every second: much, as
+// its processors are emulated and the machine may be busy.
 const defaultSilence = 45 * time.Second
 
-// qemuTimeout is what QEMU prints when a register access had no answer in five seconds (QEMU hw/vfio-user/proxy.c).
+// qemuTimeout is what QEMU prints when a register access had no answer in five seconds (QEMU
+// hw/vfio-user/proxy.c).
 const qemuTimeout = "timed out waiting for reply"
 
 // logLines is how much of each log goes into an error.
 const logLines = 40
 
-// watch ends the agent's requests, those that wait and those to come, when the machine is over before Close.
+// watch ends the agent's requests, those that wait and those to come, when the machine is over
+// before Close.
 func (vm *VM) watch() {
 	if err := vm.over(); err != nil {
 		vm.fail(vm.withLogs(err))
@@ -65,7 +68,8 @@ func (vm *VM) guestGone() error {
 	return fmt.Errorf("%w: %v", ErrGuestGone, vm.cmd.ProcessState)
 }
 
-// serverGone says how the server of the device ended. A QEMU that ends takes it along, and is the cause then.
+// serverGone says how the server of the device ended. A QEMU that ends takes it along, and is the
+// cause then.
 func (vm *VM) serverGone() error {
 	select {
 	case <-vm.exited.done:
@@ -80,5 +84,6 @@ func (vm *VM) serverGone() error {
 
 // withLogs adds the ends of both logs.
 func (vm *VM) withLogs(err error) error {
-	return fmt.Errorf("%w\n--- guest console ---\n%s\n--- model ---\n%s", err, vm.console.tail(logLines), vm.m.Log.tail(logLines))
+	return fmt.Errorf("%w\n--- guest console ---\n%s\n--- model ---\n%s", err,
+		vm.console.tail(logLines), vm.m.Log.tail(logLines))
 }

@@ -13,8 +13,8 @@ import (
 // Forwarder sends what comes in on one queue out of another, without looking further than the
 // addresses.
 type Forwarder struct {
-	// To and From become the frames' addresses. Both nil: the frame's own are swapped, so that it goes
-	// back where it came from.
+	// To and From become the frames' addresses. Both nil: the frame's own are swapped, so that it
+	// goes back where it came from.
 	To, From net.HardwareAddr
 
 	frames, bytes, dropped atomic.Uint64

@@ -33,7 +33,8 @@ func open(t *testing.T, mac net.HardwareAddr, w wire.Wire, mtu int) *dv.Device {
 		t.Fatal(err)
 	}
 	dev, err := dv.Open(t.Context(), dv.Config{
-		Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: mtu}, MAC: mac, RxQueueSize: 4096,
+		Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: mtu},
+		MAC: mac, RxQueueSize: 4096,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +96,8 @@ func TestGenerateAndCount(t *testing.T) {
 	if n, bytes, _ := g.Sent(); n != frames || bytes != frames*MinFrame {
 		t.Errorf("sent %d frames, %d bytes", n, bytes)
 	}
-	if got := c.Tally(); got.Frames != frames || got.Bytes != frames*MinFrame || got.Late != 0 || c.Highest()[7] != frames {
+	if got := c.Tally(); got.Frames != frames || got.Bytes != frames*MinFrame || got.Late != 0 ||
+		c.Highest()[7] != frames {
 		t.Errorf("counted %+v, highest %v", got, c.Highest())
 	}
 }
@@ -118,7 +120,10 @@ func TestBounce(t *testing.T) {
 	for _, size := range sizes {
 		a, b := pair(t, size.mtu)
 		fw, c := Forwarder{}, Counter{}
-		stopB := background(t, func(ctx context.Context) error { return fw.Bounce(ctx, b.Rx(0), b.Tx(0), b.Pool()) })
+		stopB := background(t, func(ctx context.Context) error {
+			return fw.Bounce(ctx,
+				b.Rx(0), b.Tx(0), b.Pool())
+		})
 		stopA := background(t, func(ctx context.Context) error { return c.Receive(ctx, a.Rx(0)) })
 		f, _ := Template(macB, macA, size.frame)
 		g := Generator{Frames: [][]byte{f}, Marked: true, Count: 1000}
@@ -129,8 +134,10 @@ func TestBounce(t *testing.T) {
 		stopA()
 		stopB()
 		want := uint64(size.frame) * 1000
-		if n, bytes, dropped := fw.Forwarded(); n != 1000 || bytes != want || dropped != 0 || c.Tally().Bytes != want {
-			t.Errorf("forwarded %d frames, %d bytes, dropped %d, %d bytes back", n, bytes, dropped, c.Tally().Bytes)
+		if n, bytes, dropped := fw.Forwarded(); n != 1000 || bytes != want ||
+			dropped != 0 || c.Tally().Bytes != want {
+			t.Errorf("forwarded %d frames, %d bytes, dropped %d, %d bytes back", n,
+				bytes, dropped, c.Tally().Bytes)
 		}
 	}
 }
@@ -140,8 +147,12 @@ func TestCross(t *testing.T) {
 		a, b := pair(t, size.mtu)
 		c, d := pair(t, size.mtu)
 		fw, count := Forwarder{To: macB, From: macA}, Counter{}
-		stopX := background(t, func(ctx context.Context) error { return fw.Cross(ctx, b.Rx(0), c.Tx(0)) })
-		stopD := background(t, func(ctx context.Context) error { return count.Receive(ctx, d.Rx(0)) })
+		stopX := background(t, func(ctx context.Context) error {
+			return fw.Cross(ctx, b.Rx(0),
+				c.Tx(0))
+		})
+		stopD := background(t,
+			func(ctx context.Context) error { return count.Receive(ctx, d.Rx(0)) })
 		f, _ := Template(macB, macA, size.frame)
 		g := Generator{Frames: [][]byte{f}, Marked: true, Count: 1000}
 		if err := g.Send(t.Context(), a.Tx(0)); err != nil {
@@ -153,7 +164,8 @@ func TestCross(t *testing.T) {
 		})
 		stopX()
 		stopD()
-		if n, bytes, _ := fw.Forwarded(); bytes != n*uint64(size.frame) || n == 0 || count.Tally().Bytes != bytes {
+		if n, bytes, _ := fw.Forwarded(); bytes != n*uint64(size.frame) || n == 0 ||
+			count.Tally().Bytes != bytes {
 			t.Errorf("forwarded %d frames, %d bytes, %d bytes came", n, bytes, count.Tally().Bytes)
 		}
 	}
@@ -172,7 +184,8 @@ func TestEndsWithContext(t *testing.T) {
 		t.Errorf("send: %v", err)
 	}
 	b.Stop()
-	if err := c.Receive(context.Background(), b.Rx(0)); err != nil && !errors.Is(err, dv.ErrClosed) {
+	if err := c.Receive(context.Background(), b.Rx(0)); err != nil &&
+		!errors.Is(err, dv.ErrClosed) {
 		t.Errorf("receive on a stopped device: %v", err)
 	}
 }
@@ -193,7 +206,8 @@ func TestNothingAllocatesPerFrame(t *testing.T) {
 	g := Generator{Frames: [][]byte{f}, Marked: true}
 	p := dv.TxPacket{Bufs: make([][]byte, 1)}
 	q := a.Tx(0)
-	if n := testing.AllocsPerRun(100, func() { g.post(q, &p, 0, 8); q.Flush(); q.Reclaim() }); n != 0 {
+	if n := testing.AllocsPerRun(100,
+		func() { g.post(q, &p, 0, 8); q.Flush(); q.Reclaim() }); n != 0 {
 		t.Errorf("%v allocations per burst", n)
 	}
 }
@@ -209,7 +223,8 @@ func TestForwardingAllocatesNothing(t *testing.T) {
 		f, _ := Template(macB, macA, size.frame)
 		g := Generator{Frames: [][]byte{f}, Marked: true}
 		p, pkts, q := dv.TxPacket{Bufs: make([][]byte, 1)}, make([]dv.Packet, burst), a.Tx(0)
-		for name, forward := range map[string]func([]dv.Packet){"bounced": bounce, "crossed": cross} {
+		for name, forward := range map[string]func([]dv.Packet){"bounced": bounce,
+			"crossed": cross} {
 			before, _, _ := fw.Forwarded()
 			if n := testing.AllocsPerRun(100, func() {
 				g.post(q, &p, 0, 8)
@@ -221,7 +236,8 @@ func TestForwardingAllocatesNothing(t *testing.T) {
 				t.Errorf("%d bytes, %s: %v allocations per burst", size.frame, name, n)
 			}
 			if after, _, dropped := fw.Forwarded(); after-before != 808 || dropped != 0 {
-				t.Errorf("%d bytes, %s: %d frames, %d dropped", size.frame, name, after-before, dropped)
+				t.Errorf("%d bytes, %s: %d frames, %d dropped", size.frame,
+					name, after-before, dropped)
 			}
 		}
 	}

@@ -123,7 +123,8 @@ func resolvers() (uses []Use) {
 			a = a.WithZone("")
 			uses = append(
 				uses,
-				Use{netip.PrefixFrom(a, a.BitLen()), fmt.Sprintf("%s names the resolver %s", resolvConf, a)},
+				Use{netip.PrefixFrom(a, a.BitLen()),
+					fmt.Sprintf("%s names the resolver %s", resolvConf, a)},
 			)
 		}
 	}

@@ -49,7 +49,8 @@ func Header(v6, udp bool, tags, n int) (b []byte, l3, l4 int) {
 	} else {
 		b = append(b, 0x08, 0x00)
 		l3 = len(b)
-		b = append(b, 0x46, 0, 0, 0, 0xff, 0xff, 0x40, 0, 64, proto, 0, 0, 192, 168, 1, 1, 192, 168, 1, 2, 1, 1, 1, 1)
+		b = append(b, 0x46, 0, 0, 0, 0xff, 0xff, 0x40, 0, 64, proto, 0, 0, 192, 168, 1, 1,
+			192, 168, 1, 2, 1, 1, 1, 1)
 	}
 	l4 = len(b)
 	l4Len := 24

@@ -21,7 +21,8 @@ func sent(frame []byte) *gstack.PacketBuffer {
 func example() hdrtest.TCPFrame {
 	return hdrtest.TCPFrame{
 		Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2, Ports: [2]uint16{80, 4000},
-		Seq: 5, Ack: 6, Flags: header.TCPFlagAck, Window: 7, TTL: 64, Options: hdrtest.Stamped(8, 9),
+		Seq: 5, Ack: 6, Flags: header.TCPFlagAck, Window: 7, TTL: 64,
+		Options: hdrtest.Stamped(8, 9),
 	}
 }
 
@@ -36,7 +37,8 @@ func TestParseSent(t *testing.T) {
 		l4       int
 	}{
 		{name: "IPv4", tcp: true, l4: 34},
-		{name: "IPv4 options", change: func(f *hdrtest.TCPFrame) { f.IPOpts = []byte{1, 1, 1, 0} }, tcp: true, l4: 38},
+		{name: "IPv4 options", change: func(f *hdrtest.TCPFrame) { f.IPOpts = []byte{1, 1, 1, 0} },
+			tcp: true, l4: 38},
 		{name: "IPv6", change: func(f *hdrtest.TCPFrame) { f.V6 = true }, tcp: true, l4: 54},
 		{name: "fragment", change: func(f *hdrtest.TCPFrame) { f.Fragment = 8 }, fragment: true},
 		{name: "short TCP header", cut: 13, l4: 34},
@@ -51,10 +53,13 @@ func TestParseSent(t *testing.T) {
 		pkt := sent(frame[:len(frame)-tc.cut])
 		s := hdr.ParseSent(pkt, maphash.MakeSeed())
 		if s.IsTCP() != tc.tcp || s.Fragment != tc.fragment || s.L4 != tc.l4 {
-			t.Errorf("%s: TCP %v, fragment %v, transport header at %d", tc.name, s.IsTCP(), s.Fragment, s.L4)
+			t.Errorf("%s: TCP %v, fragment %v, transport header at %d", tc.name,
+				s.IsTCP(), s.Fragment, s.L4)
 		}
-		if tc.tcp && (s.Flags() != hdr.FlagACK || s.Window() != 7 || s.Options().Timestamp[5] != 8) {
-			t.Errorf("%s: flags %#x, window %d, options %+v", tc.name, s.Flags(), s.Window(), *s.Options())
+		if tc.tcp && (s.Flags() != hdr.FlagACK || s.Window() != 7 ||
+			s.Options().Timestamp[5] != 8) {
+			t.Errorf("%s: flags %#x, window %d, options %+v", tc.name,
+				s.Flags(), s.Window(), *s.Options())
 		}
 		pkt.DecRef()
 	}

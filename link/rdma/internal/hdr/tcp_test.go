@@ -22,7 +22,8 @@ func TestOptions(t *testing.T) {
 		{name: "timestamp", options: stamp, stamp: stamp},
 		{name: "both", options: join(stamp, sack), stamp: stamp, sack: sack},
 		{name: "the other way round", options: join(sack, stamp), stamp: stamp, sack: sack},
-		{name: "behind others", options: join([]byte{2, 4, 5, 180, 1, 3, 3, 7}, stamp), stamp: stamp},
+		{name: "behind others", options: join([]byte{2, 4, 5, 180, 1, 3, 3, 7}, stamp),
+			stamp: stamp},
 		{name: "behind the end", options: join([]byte{0}, stamp)},
 		{name: "the first of two", options: join(stamp, hdrtest.Stamped(8, 9)), stamp: stamp},
 		{name: "timestamp of odd length", options: join([]byte{8, 9, 0, 0, 0, 0, 0, 0, 0}, stamp)},
@@ -32,7 +33,8 @@ func TestOptions(t *testing.T) {
 		{name: "length 1", options: join([]byte{2, 1}, stamp), malformed: true},
 	} {
 		o := hdr.ParseOptions(tc.options)
-		if !bytes.Equal(o.Timestamp, tc.stamp) || !bytes.Equal(o.SACK, tc.sack) || o.Malformed != tc.malformed {
+		if !bytes.Equal(o.Timestamp, tc.stamp) || !bytes.Equal(o.SACK, tc.sack) ||
+			o.Malformed != tc.malformed {
 			t.Errorf("%s: %+v", tc.name, o)
 		}
 	}
@@ -46,11 +48,13 @@ func FuzzOptions(f *testing.F) {
 	f.Add([]byte{5, 1})
 	f.Fuzz(func(t *testing.T, options []byte) {
 		o := hdr.ParseOptions(options)
-		for kind, option := range map[byte][]byte{hdr.OptTimestamp: o.Timestamp, hdr.OptSACK: o.SACK} {
+		for kind, option := range map[byte][]byte{hdr.OptTimestamp: o.Timestamp,
+			hdr.OptSACK: o.SACK} {
 			if option == nil {
 				continue
 			}
-			if option[0] != kind || int(option[1]) != len(option) || !bytes.Contains(options, option) {
+			if option[0] != kind || int(option[1]) != len(option) ||
+				!bytes.Contains(options, option) {
 				t.Fatalf("%x in %x", option, options)
 			}
 		}

@@ -43,8 +43,9 @@ type TCPFrame struct {
 func (f TCPFrame) Bytes() []byte {
 	tcp := make([]byte, 20+len(f.Options)+len(f.Payload))
 	header.TCP(tcp).Encode(&header.TCPFields{
-		SrcPort: f.Ports[0], DstPort: f.Ports[1], SeqNum: f.Seq, AckNum: f.Ack, DataOffset: uint8(20 + len(f.Options)),
-		Flags: f.Flags, WindowSize: f.Window, UrgentPointer: f.Urgent,
+		SrcPort: f.Ports[0], DstPort: f.Ports[1], SeqNum: f.Seq, AckNum: f.Ack,
+		DataOffset: uint8(20 + len(f.Options)),
+		Flags:      f.Flags, WindowSize: f.Window, UrgentPointer: f.Urgent,
 	})
 	copy(tcp[20:], f.Options)
 	copy(tcp[20+len(f.Options):], f.Payload)
@@ -56,7 +57,8 @@ func (f TCPFrame) Encode(proto tcpip.TransportProtocolNumber, segment []byte, su
 	src, dst := tcpip.AddrFrom4([4]byte{10, 0, 0, f.From}), tcpip.AddrFrom4([4]byte{10, 0, 0, f.To})
 	etherType, ip := header.IPv4ProtocolNumber, []byte(nil)
 	if f.V6 {
-		src, dst = tcpip.AddrFrom16([16]byte{0: 0xfd, 15: f.From}), tcpip.AddrFrom16([16]byte{0: 0xfd, 15: f.To})
+		src, dst = tcpip.AddrFrom16([16]byte{0: 0xfd, 15: f.From}),
+			tcpip.AddrFrom16([16]byte{0: 0xfd, 15: f.To})
 		etherType = header.IPv6ProtocolNumber
 		ip = make([]byte, header.IPv6MinimumSize, 128)
 		next := proto
@@ -64,7 +66,8 @@ func (f TCPFrame) Encode(proto tcpip.TransportProtocolNumber, segment []byte, su
 			ip, next = append(append(ip, byte(proto)), f.IPOpts...), hdr.ExtDestOptions
 		}
 		header.IPv6(ip).Encode(&header.IPv6Fields{
-			TrafficClass: f.TOS, FlowLabel: f.Flow, PayloadLength: uint16(len(ip) - 40 + len(segment)),
+			TrafficClass: f.TOS, FlowLabel: f.Flow,
+			PayloadLength:     uint16(len(ip) - 40 + len(segment)),
 			TransportProtocol: next, HopLimit: f.TTL, SrcAddr: src, DstAddr: dst,
 		})
 	} else {
@@ -77,7 +80,8 @@ func (f TCPFrame) Encode(proto tcpip.TransportProtocolNumber, segment []byte, su
 			flags = header.IPv4FlagMoreFragments
 		}
 		header.IPv4(ip).Encode(&header.IPv4Fields{
-			TOS: f.TOS, TotalLength: uint16(len(ip) + len(segment)), ID: f.ID, Flags: flags, FragmentOffset: f.Fragment &^ 7, TTL: f.TTL,
+			TOS: f.TOS, TotalLength: uint16(len(ip) + len(segment)), ID: f.ID, Flags: flags,
+			FragmentOffset: f.Fragment &^ 7, TTL: f.TTL,
 			Protocol: uint8(proto), SrcAddr: src, DstAddr: dst,
 		})
 		ip[0] = 0x40 | byte(len(ip)/4)
@@ -85,10 +89,12 @@ func (f TCPFrame) Encode(proto tcpip.TransportProtocolNumber, segment []byte, su
 		header.IPv4(ip).SetChecksum(0)
 		header.IPv4(ip).SetChecksum(^header.IPv4(ip).CalculateChecksum())
 	}
-	sum := checksum.Checksum(segment, header.PseudoHeaderChecksum(proto, src, dst, uint16(len(segment))))
+	sum := checksum.Checksum(segment, header.PseudoHeaderChecksum(proto, src,
+		dst, uint16(len(segment))))
 	checksum.Put(segment[sumAt:], ^sum)
 	eth := make([]byte, header.EthernetMinimumSize)
-	header.Ethernet(eth).Encode(&header.EthernetFields{SrcAddr: f.Src, DstAddr: f.Dst, Type: etherType})
+	header.Ethernet(eth).Encode(&header.EthernetFields{SrcAddr: f.Src,
+		DstAddr: f.Dst, Type: etherType})
 	out := append(append(eth, ip...), segment...)
 	return append(out, make([]byte, f.Pad)...)
 }

@@ -12,8 +12,11 @@ import (
 
 // TestGSOSACK: our side has sent super-segments 1000-3000 and 3000-6000; which SACKs are taken out.
 func TestGSOSACK(t *testing.T) {
-	ours := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2, Ports: [2]uint16{80, 4000}, Flags: header.TCPFlagAck, TTL: 64, Options: hdrtest.Stamped(1, 1)}
-	peers := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1, Ports: [2]uint16{4000, 80}, Flags: header.TCPFlagAck, TTL: 64}
+	ours := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
+		Ports: [2]uint16{80, 4000}, Flags: header.TCPFlagAck, TTL: 64,
+		Options: hdrtest.Stamped(1, 1)}
+	peers := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+		Ports: [2]uint16{4000, 80}, Flags: header.TCPFlagAck, TTL: 64}
 	type span struct{ from, to uint32 }
 	for _, tc := range []struct {
 		name   string
@@ -23,25 +26,39 @@ func TestGSOSACK(t *testing.T) {
 		change func(*hdrtest.TCPFrame)
 		taken  bool
 	}{
-		{name: "first frame of the last lost", ack: 3000, blocks: []uint32{3100, 6000}, taken: true},
+		{name: "first frame of the last lost", ack: 3000,
+			blocks: []uint32{3100, 6000}, taken: true},
 		{name: "frame within the last lost", ack: 3500, blocks: []uint32{3600, 6000}, taken: true},
 		{name: "two lost", ack: 3500, blocks: []uint32{3700, 6000, 3550, 3600}, taken: true},
-		{name: "first frames of both lost", ack: 1000, blocks: []uint32{1100, 3000, 3100, 6000}, taken: true},
-		{name: "with data", ack: 3000, blocks: []uint32{3100, 6000}, change: func(f *hdrtest.TCPFrame) { f.Payload = []byte("x") }, taken: true},
-		{name: "last arrived, frame of the one before lost", ack: 1500, blocks: []uint32{1600, 6000}},
+		{name: "first frames of both lost", ack: 1000,
+			blocks: []uint32{1100, 3000, 3100, 6000}, taken: true},
+		{name: "with data", ack: 3000, blocks: []uint32{3100, 6000},
+			change: func(f *hdrtest.TCPFrame) { f.Payload = []byte("x") }, taken: true},
+		{name: "last arrived, frame of the one before lost", ack: 1500,
+			blocks: []uint32{1600, 6000}},
 		{name: "beginning of the last arrived", ack: 1500, blocks: []uint32{3000, 3100}},
 		{name: "something sent later arrived", ack: 3000, blocks: []uint32{3100, 6001}},
 		{name: "duplicate", ack: 3500, blocks: []uint32{3100, 3200}},
 		{name: "older than what is known", ack: 999, blocks: []uint32{1100, 1200}},
 		{name: "everything acknowledged", ack: 6000, blocks: []uint32{6000, 6001}},
 		{name: "sent again", then: []span{{3000, 3100}}, ack: 3100, blocks: []uint32{3200, 6000}},
-		{name: "sent again and over", then: []span{{3000, 3100}, {6000, 9000}}, ack: 6000, blocks: []uint32{6100, 9000}, taken: true},
-		{name: "five ago is forgotten", then: []span{{6000, 7000}, {7000, 8000}, {8000, 9000}}, ack: 1100, blocks: []uint32{1200, 1300}},
-		{name: "four are known", then: []span{{6000, 7000}, {7000, 8000}}, ack: 1100, blocks: []uint32{1200, 1300}, taken: true},
-		{name: "other port", ack: 3000, blocks: []uint32{3100, 6000}, change: func(f *hdrtest.TCPFrame) { f.Ports[0]++ }},
-		{name: "SYN", ack: 3000, blocks: []uint32{3100, 6000}, change: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagSyn }},
-		{name: "no SACK", ack: 3000, change: func(f *hdrtest.TCPFrame) { f.Options = hdrtest.Stamped(1, 2) }},
-		{name: "cut SACK", ack: 3000, change: func(f *hdrtest.TCPFrame) { f.Options = append(hdrtest.Stamped(1, 2), 1, 1, 5, 10) }},
+		{name: "sent again and over", then: []span{{3000, 3100}, {6000, 9000}}, ack: 6000,
+			blocks: []uint32{6100, 9000}, taken: true},
+		{name: "five ago is forgotten", then: []span{{6000, 7000}, {7000, 8000}, {8000, 9000}},
+			ack: 1100, blocks: []uint32{1200, 1300}},
+		{name: "four are known", then: []span{{6000, 7000}, {7000, 8000}}, ack: 1100,
+			blocks: []uint32{1200, 1300}, taken: true},
+		{name: "other port", ack: 3000, blocks: []uint32{3100, 6000},
+			change: func(f *hdrtest.TCPFrame) { f.Ports[0]++ }},
+		{name: "SYN", ack: 3000, blocks: []uint32{3100, 6000},
+			change: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagSyn }},
+		{name: "no SACK", ack: 3000,
+			change: func(f *hdrtest.TCPFrame) { f.Options = hdrtest.Stamped(1, 2) }},
+		{name: "cut SACK", ack: 3000,
+			change: func(f *hdrtest.TCPFrame) {
+				f.Options = append(hdrtest.Stamped(1, 2), 1, 1, 5,
+					10)
+			}},
 	} {
 		for _, origin := range []uint32{0, 0xffffe000} { // sequence numbers wrap
 			for _, v6 := range []bool{false, true} {
@@ -68,7 +85,8 @@ func TestGSOSACK(t *testing.T) {
 					t.Errorf("%s (IPv6 %v, origin %#x): taken out %v", tc.name, v6, origin, got)
 				}
 				if tc.taken {
-					copy(want[l.L4+hdr.TCPLen+14:], bytes.Repeat([]byte{hdr.OptNop}, 2+4*len(blocks)))
+					copy(want[l.L4+hdr.TCPLen+14:],
+						bytes.Repeat([]byte{hdr.OptNop}, 2+4*len(blocks)))
 				}
 				if !bytes.Equal(frame, want) {
 					t.Errorf("%s (IPv6 %v)\n got %x\nwant %x", tc.name, v6, frame, want)
@@ -81,7 +99,8 @@ func TestGSOSACK(t *testing.T) {
 // TestGSOSACKForgets: a flow that takes another's place starts afresh.
 func TestGSOSACKForgets(t *testing.T) {
 	s := new(gsoSACKFilter)
-	f := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, Flags: header.TCPFlagAck, TTL: 64}
+	f := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC,
+		Flags: header.TCPFlagAck, TTL: 64}
 	for i := range 4 * gsoShards * gsoSlots {
 		f.Ports = [2]uint16{uint16(i), 80}
 		noteData(s, f.Bytes(), 1000)

@@ -34,13 +34,15 @@ func TestNetstackStalls(t *testing.T) {
 		{true, 0.05, 450}, {false, 0.01, 54}, {false, 0.05, 734},
 	} {
 		var server atomic.Pointer[tcp.TCPSenderState] // when it looked at a segment last
-		r := lossy{seed: tc.seed, loss: tc.loss, gso: tc.gso, alone: true, see: func(s *tcp.TCPEndpointState) {
-			if s.ID.LocalPort == 80 {
-				server.Store(&s.Sender)
-			}
-		}}.run()
+		r := lossy{seed: tc.seed, loss: tc.loss, gso: tc.gso, alone: true,
+			see: func(s *tcp.TCPEndpointState) {
+				if s.ID.LocalPort == 80 {
+					server.Store(&s.Sender)
+				}
+			}}.run()
 		s := server.Load()
-		t.Logf("gso %v, loss %v, seed %d: %+v, in flight %d bytes, %d packets by netstack's count", tc.gso, tc.loss, tc.seed, r,
+		t.Logf("gso %v, loss %v, seed %d: %+v, in flight %d bytes, %d packets by netstack's count",
+			tc.gso, tc.loss, tc.seed, r,
 			s.SndUna.Size(s.SndNxt), s.Outstanding)
 		if !r.done && s.SndUna != s.SndNxt && s.Outstanding == 0 {
 			stalled++
@@ -133,7 +135,8 @@ func TestLossyWire(t *testing.T) {
 		for _, gso := range []bool{true, false} {
 			for _, upload := range []bool{false, true} {
 				k := lossyKind{loss, gso, upload}
-				t.Run(fmt.Sprintf("loss %v/gso %v/upload %v", loss, gso, upload), func(t *testing.T) { k.runs(t, from, to) })
+				t.Run(fmt.Sprintf("loss %v/gso %v/upload %v", loss, gso, upload),
+					func(t *testing.T) { k.runs(t, from, to) })
 			}
 		}
 	}

@@ -63,7 +63,8 @@ func (e *lossyEnd) MaxHeaderLength() uint16 { return hdr.EthLen }
 
 // AddHeader implements gstack.LinkEndpoint.
 func (e *lossyEnd) AddHeader(pkt *gstack.PacketBuffer) {
-	binary.BigEndian.PutUint16(pkt.LinkHeader().Push(hdr.EthLen)[12:], uint16(pkt.NetworkProtocolNumber))
+	binary.BigEndian.PutUint16(pkt.LinkHeader().Push(hdr.EthLen)[12:],
+		uint16(pkt.NetworkProtocolNumber))
 }
 
 // WritePackets implements gstack.LinkWriter.
@@ -116,8 +117,10 @@ func (o *lossy) newLossyEnd(c *virtualClock, n byte) *lossyEnd {
 	})
 	o.tune(e.stack)
 	must(e.stack.CreateNIC(1, e))
-	address := tcpip.AddressWithPrefix{Address: tcpip.AddrFrom4([4]byte{10, 0, 0, n}), PrefixLen: 24}
-	must(e.stack.AddProtocolAddress(1, tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: address}, gstack.AddressProperties{}))
+	address := tcpip.AddressWithPrefix{Address: tcpip.AddrFrom4([4]byte{10, 0, 0, n}),
+		PrefixLen: 24}
+	must(e.stack.AddProtocolAddress(1, tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber,
+		AddressWithPrefix: address}, gstack.AddressProperties{}))
 	e.stack.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}})
 	return e
 }
@@ -136,13 +139,15 @@ func must(err tcpip.Error) {
 
 // tune sets what package stack sets.
 func (o *lossy) tune(s *gstack.Stack) {
-	sack, cubic, recovery := tcpip.TCPSACKEnabled(true), tcpip.CongestionControlOption("cubic"), tcpip.TCPRACKLossDetection
+	sack, cubic, recovery := tcpip.TCPSACKEnabled(true), tcpip.CongestionControlOption("cubic"),
+		tcpip.TCPRACKLossDetection
 	if o.noRACK {
 		recovery = 0
 	}
 	options := []tcpip.SettableTransportProtocolOption{&sack, &cubic, &recovery}
 	if !o.alone {
-		rto, send := tcpip.TCPMinRTOOption(120*time.Millisecond), tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 6 << 20}
+		rto, send := tcpip.TCPMinRTOOption(120*time.Millisecond),
+			tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 6 << 20}
 		options = append(options, &rto, &send)
 	}
 	for _, opt := range options {
@@ -272,7 +277,8 @@ func (r *lossyRun) start(done chan error) (stop func()) {
 		}
 	}()
 	go func() {
-		c, err := gonet.DialContextTCP(context.Background(), r.ends[1].stack, addr, ipv4.ProtocolNumber)
+		c, err := gonet.DialContextTCP(context.Background(), r.ends[1].stack,
+			addr, ipv4.ProtocolNumber)
 		if err != nil {
 			done <- err
 			return

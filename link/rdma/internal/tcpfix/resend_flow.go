@@ -25,8 +25,9 @@ const (
 // resendFlow is the data of one flow that the peer has not acknowledged. The shard's mutex guards
 // it.
 type resendFlow struct {
-	parts []resendPart        // in order of sequence numbers
-	una   uint32              // what comes before is acknowledged, once told; until then the first sent
+	parts []resendPart // in order of sequence numbers
+	// what comes before is acknowledged, once told; until then the first sent
+	una   uint32
 	end   uint32              // of what was sent
 	told  bool                // the peer has acknowledged something
 	moved tcpip.MonotonicTime // when data was sent, or some acknowledged
@@ -69,7 +70,8 @@ func (f *resendFlow) add(pkt *gstack.PacketBuffer, seq, size uint32, now tcpip.M
 	for at > 0 && hdr.Before(seq, f.parts[at-1].end) {
 		at--
 	}
-	old := at < len(f.parts) && !hdr.Before(seq, f.parts[at].seq) && !hdr.Before(f.parts[at].end, end)
+	old := at < len(f.parts) && !hdr.Before(seq, f.parts[at].seq) &&
+		!hdr.Before(f.parts[at].end, end)
 	if !old && hdr.Before(f.una, end) && len(f.parts) < maxResendParts {
 		f.parts = append(f.parts, resendPart{})
 		copy(f.parts[at+1:], f.parts[at:])
@@ -140,7 +142,8 @@ func (f *resendFlow) first(now tcpip.MonotonicTime) *gstack.PacketBuffer {
 		skip = int(f.una - p.seq)
 	}
 	data := p.pkt.Data().AsRange().SubRange(skip)
-	if mss := int(p.pkt.GSOOptions.MSS); p.pkt.GSOOptions.Type != gstack.GSONone && data.Size() > mss {
+	if mss := int(p.pkt.GSOOptions.MSS); p.pkt.GSOOptions.Type != gstack.GSONone &&
+		data.Size() > mss {
 		data = data.Capped(mss)
 	}
 	payload := data.ToSlice()
@@ -157,7 +160,8 @@ func (f *resendFlow) first(now tcpip.MonotonicTime) *gstack.PacketBuffer {
 		ReserveHeaderBytes: n, Payload: buffer.MakeWithData(frame[n:]),
 	})
 	copy(pkt.LinkHeader().Push(n), frame)
-	pkt.NetworkProtocolNumber, pkt.TransportProtocolNumber = p.pkt.NetworkProtocolNumber, hdr.ProtoTCP
+	pkt.NetworkProtocolNumber, pkt.TransportProtocolNumber = p.pkt.NetworkProtocolNumber,
+		hdr.ProtoTCP
 	return pkt
 }
 

@@ -51,8 +51,10 @@ func (r *resending) pass(pkt *gstack.PacketBuffer) {
 // ours is a segment of size bytes with a timestamp.
 func ours(seq uint32, size int) hdrtest.TCPFrame {
 	return hdrtest.TCPFrame{
-		Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2, Ports: [2]uint16{80, 4000}, TTL: 64,
-		Seq: seq, Ack: 7, Flags: header.TCPFlagAck | header.TCPFlagPsh, Window: 512, Options: hdrtest.Stamped(5000, 1), Payload: hdrtest.Data(size, uint64(seq)),
+		Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
+		Ports: [2]uint16{80, 4000}, TTL: 64,
+		Seq: seq, Ack: 7, Flags: header.TCPFlagAck | header.TCPFlagPsh, Window: 512,
+		Options: hdrtest.Stamped(5000, 1), Payload: hdrtest.Data(size, uint64(seq)),
 	}
 }
 
@@ -60,7 +62,8 @@ func ours(seq uint32, size int) hdrtest.TCPFrame {
 func packetOf(f hdrtest.TCPFrame) *gstack.PacketBuffer {
 	frame := f.Bytes()
 	n := len(frame) - len(f.Payload)
-	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: n, Payload: buffer.MakeWithData(f.Payload)})
+	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: n,
+		Payload: buffer.MakeWithData(f.Payload)})
 	copy(pkt.LinkHeader().Push(n), frame)
 	return pkt
 }
@@ -88,7 +91,8 @@ func (r *resending) write(f hdrtest.TCPFrame, mss uint16) {
 // answer has the peer acknowledge what came before ack; echo is the timestamp it echoes, 0 for
 // none.
 func (r *resending) answer(ack, echo uint32, flags header.TCPFlags) {
-	f := hdrtest.TCPFrame{V6: r.v6, Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1, Ports: [2]uint16{4000, 80}, TTL: 64, Ack: ack + r.origin, Flags: flags}
+	f := hdrtest.TCPFrame{V6: r.v6, Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+		Ports: [2]uint16{4000, 80}, TTL: 64, Ack: ack + r.origin, Flags: flags}
 	if echo > 0 {
 		f.Options = hdrtest.Stamped(9, echo)
 	}
@@ -129,20 +133,27 @@ func TestResend(t *testing.T) {
 		do   func(*resending)
 		want []segment
 	}{
-		{"nothing is repeated", func(r *resending) { r.write(ours(0, 1000), 0); r.write(ours(1000, 1000), 0) }, nil},
+		{"nothing is repeated", func(r *resending) {
+			r.write(ours(0, 1000),
+				0)
+			r.write(ours(1000, 1000), 0)
+		}, nil},
 		{"of what was sent before only what is repeated", (*resending).repeated, []segment{
-			{1000 * ms, 2000, 1000, true}, {3000 * ms, 2000, 1000, true}, {7000 * ms, 2000, 1000, true},
+			{1000 * ms, 2000, 1000, true}, {3000 * ms, 2000, 1000, true},
+			{7000 * ms, 2000, 1000, true},
 		}},
 		{"and what comes after", func(r *resending) {
 			r.repeated()
 			r.write(ours(3000, 500), 0)
 			r.answer(3000, 0, ack)
-		}, []segment{{1000 * ms, 3000, 500, true}, {3000 * ms, 3000, 500, true}, {7000 * ms, 3000, 500, true}}},
+		}, []segment{{1000 * ms, 3000, 500, true}, {3000 * ms, 3000, 500, true},
+			{7000 * ms, 3000, 500, true}}},
 		{"a round trip of 100 ms", func(r *resending) {
 			r.repeated()
 			r.wait(100 * ms)
 			r.answer(2500, 5000, ack)
-		}, []segment{{550 * ms, 2500, 500, true}, {1450 * ms, 2500, 500, true}, {3250 * ms, 2500, 500, true}, {6850 * ms, 2500, 500, true}}},
+		}, []segment{{550 * ms, 2500, 500, true}, {1450 * ms, 2500, 500, true},
+			{3250 * ms, 2500, 500, true}, {6850 * ms, 2500, 500, true}}},
 		{"a packet that the NIC cut", func(r *resending) {
 			r.repeated()
 			r.write(ours(3000, 2500), 1000)
@@ -151,20 +162,26 @@ func TestResend(t *testing.T) {
 			r.answer(4000, 0, ack)
 			r.wait(300 * ms)
 			r.answer(5000, 0, ack)
-		}, []segment{{300 * ms, 3000, 1000, false}, {600 * ms, 4000, 1000, false}, {900 * ms, 5000, 500, true},
-			{1450 * ms, 5000, 500, true}, {2500 * ms, 5000, 500, true}, {4550 * ms, 5000, 500, true}, {8600 * ms, 5000, 500, true}}},
+		}, []segment{{300 * ms, 3000, 1000, false}, {600 * ms, 4000, 1000, false},
+			{900 * ms, 5000, 500, true},
+			{1450 * ms, 5000, 500, true}, {2500 * ms, 5000, 500, true},
+			{4550 * ms, 5000, 500, true}, {8600 * ms, 5000, 500, true}}},
 		{"a FIN", func(r *resending) {
 			r.repeated()
-			r.write(hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2, Ports: [2]uint16{80, 4000}, TTL: 64, Seq: 3000, Ack: 7, Flags: ack | header.TCPFlagFin}, 0)
+			r.write(hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
+				Ports: [2]uint16{80, 4000}, TTL: 64, Seq: 3000, Ack: 7,
+				Flags: ack | header.TCPFlagFin}, 0)
 			r.answer(3000, 5000, ack)
-		}, []segment{{300 * ms, 3000, 0, false}, {850 * ms, 3000, 0, false}, {1900 * ms, 3000, 0, false}, {3950 * ms, 3000, 0, false}, {8000 * ms, 3000, 0, false}}},
+		}, []segment{{300 * ms, 3000, 0, false}, {850 * ms, 3000, 0, false},
+			{1900 * ms, 3000, 0, false}, {3950 * ms, 3000, 0, false}, {8000 * ms, 3000, 0, false}}},
 		{"more is acknowledged than is kept", func(r *resending) {
 			r.write(ours(0, 1000), 0)
 			r.write(ours(1000, 2000), 1000)
 			r.write(ours(0, 1000), 0)
 			r.answer(3000, 5000, ack)
 		}, nil},
-		{"all is acknowledged", func(r *resending) { r.repeated(); r.answer(3000, 5000, ack) }, nil},
+		{"all is acknowledged", func(r *resending) { r.repeated(); r.answer(3000, 5000, ack) },
+			nil},
 		{"forgotten a second after all was acknowledged", func(r *resending) {
 			r.repeated()
 			r.answer(3000, 5000, ack)
@@ -179,10 +196,13 @@ func TestResend(t *testing.T) {
 			}
 			r.answer(3000, 5000, ack)
 		}, nil},
-		{"an ACK of what was never sent", func(r *resending) { r.repeated(); r.answer(3001, 5000, ack) }, []segment{
-			{1000 * ms, 2000, 1000, true}, {3000 * ms, 2000, 1000, true}, {7000 * ms, 2000, 1000, true},
-		}},
-		{"the peer resets", func(r *resending) { r.repeated(); r.answer(0, 0, header.TCPFlagRst) }, nil},
+		{"an ACK of what was never sent",
+			func(r *resending) { r.repeated(); r.answer(3001, 5000, ack) }, []segment{
+				{1000 * ms, 2000, 1000, true}, {3000 * ms, 2000, 1000, true},
+				{7000 * ms, 2000, 1000, true},
+			}},
+		{"the peer resets", func(r *resending) { r.repeated(); r.answer(0, 0, header.TCPFlagRst) },
+			nil},
 		{"netstack resets", func(r *resending) {
 			r.repeated()
 			f := ours(3000, 0)
@@ -212,10 +232,12 @@ func TestResend(t *testing.T) {
 					}
 					seq, _ := hdr.Numbers(f[l.L4:])
 					size := l.End - l.L4 - int(f[l.L4+12]>>4)*4
-					got = append(got, segment{r.times[i], seq - origin, size, f[l.L4+13]&hdr.FlagPSH != 0})
+					got = append(got, segment{r.times[i], seq - origin, size,
+						f[l.L4+13]&hdr.FlagPSH != 0})
 				}
 				if !slices.Equal(got, tc.want) {
-					t.Errorf("%s (origin %#x, IPv6 %v)\n got %v\nwant %v", tc.name, origin, v6, got, tc.want)
+					t.Errorf("%s (origin %#x, IPv6 %v)\n got %v\nwant %v",
+						tc.name, origin, v6, got, tc.want)
 				}
 			}
 		}
@@ -230,7 +252,8 @@ func TestResendTellsTheLatest(t *testing.T) {
 	r.write(ours(0, 100), 0)
 	r.wait(30 * time.Millisecond)
 	pure := ours(100, 0)
-	pure.Ack, pure.Window, pure.Flags, pure.Options = 99, 3, header.TCPFlagAck, hdrtest.Stamped(5030, 77)
+	pure.Ack, pure.Window, pure.Flags, pure.Options = 99, 3,
+		header.TCPFlagAck, hdrtest.Stamped(5030, 77)
 	r.write(pure, 0)
 	r.wait(time.Second)
 	if len(r.frames) != 1 {
@@ -253,10 +276,12 @@ func TestResendGivesUp(t *testing.T) {
 		t.Fatalf("%d references while it waits", n)
 	}
 	r.wait(time.Hour)
-	if n, last := len(r.times), r.times[len(r.times)-1]; n != maxResends || last < 5*time.Minute || last > 15*time.Minute {
+	if n, last := len(r.times), r.times[len(r.times)-1]; n != maxResends ||
+		last < 5*time.Minute || last > 15*time.Minute {
 		t.Errorf("%d sent, the last after %v", n, last)
 	}
-	if kept, timers := r.kept(), len(r.clock.timers); kept != 0 || r.number.Load() != 0 || timers != 0 {
+	if kept, timers := r.kept(), len(r.clock.timers); kept != 0 ||
+		r.number.Load() != 0 || timers != 0 {
 		t.Errorf("%d references, %d flows, %d timers left", kept, r.number.Load(), timers)
 	}
 }

@@ -22,8 +22,12 @@ func clocked() (*synRTTFix, *time.Duration) {
 // TestSYNRTT: our SYN-ACK with timestamp 5000 has been sent at 0, and again at 1 s; which answers
 // are changed.
 func TestSYNRTT(t *testing.T) {
-	ours := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2, Ports: [2]uint16{80, 4000}, Seq: 99, Ack: 7, Flags: header.TCPFlagSyn | header.TCPFlagAck, TTL: 64, Options: hdrtest.Stamped(5000, 1)}
-	peers := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1, Ports: [2]uint16{4000, 80}, Seq: 7, Ack: 100, Flags: header.TCPFlagAck, TTL: 64, Options: hdrtest.Stamped(2, 5000)}
+	ours := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
+		Ports: [2]uint16{80, 4000}, Seq: 99, Ack: 7, Flags: header.TCPFlagSyn | header.TCPFlagAck,
+		TTL: 64, Options: hdrtest.Stamped(5000, 1)}
+	peers := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+		Ports: [2]uint16{4000, 80}, Seq: 7, Ack: 100, Flags: header.TCPFlagAck, TTL: 64,
+		Options: hdrtest.Stamped(2, 5000)}
 	for _, tc := range []struct {
 		name   string
 		again  func(*hdrtest.TCPFrame) // the copy
@@ -32,17 +36,24 @@ func TestSYNRTT(t *testing.T) {
 		echo   uint32 // in the answer as changed, or 0
 	}{
 		{name: "ACK", echo: 5999},
-		{name: "with data", answer: func(f *hdrtest.TCPFrame) { f.Payload = []byte("GET") }, echo: 5999},
-		{name: "SYN-ACK to our SYN", answer: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagSyn }, echo: 5999},
+		{name: "with data", answer: func(f *hdrtest.TCPFrame) { f.Payload = []byte("GET") },
+			echo: 5999},
+		{name: "SYN-ACK to our SYN",
+			answer: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagSyn }, echo: 5999},
 		{name: "sooner", gap: 2 * time.Millisecond, echo: 5001},
 		{name: "at once", gap: time.Millisecond},
 		{name: "no copy", again: func(f *hdrtest.TCPFrame) { f.Flags = header.TCPFlagAck }},
 		{name: "another connection's", again: func(f *hdrtest.TCPFrame) { f.Ports[0]++ }},
 		{name: "a new connection on the same ports", again: func(f *hdrtest.TCPFrame) { f.Seq++ }},
-		{name: "the copy has its own timestamp", again: func(f *hdrtest.TCPFrame) { f.Options = hdrtest.Stamped(6000, 1) }},
-		{name: "another timestamp", answer: func(f *hdrtest.TCPFrame) { f.Options = hdrtest.Stamped(2, 5001) }},
+		{name: "the copy has its own timestamp",
+			again: func(f *hdrtest.TCPFrame) { f.Options = hdrtest.Stamped(6000, 1) }},
+		{name: "another timestamp",
+			answer: func(f *hdrtest.TCPFrame) { f.Options = hdrtest.Stamped(2, 5001) }},
 		{name: "no timestamp", answer: func(f *hdrtest.TCPFrame) { f.Options = nil }},
-		{name: "timestamp of odd length", answer: func(f *hdrtest.TCPFrame) { f.Options = []byte{8, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} }},
+		{name: "timestamp of odd length", answer: func(f *hdrtest.TCPFrame) {
+			f.Options = []byte{8,
+				9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+		}},
 		{name: "reset", answer: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagRst }},
 		{name: "other port", answer: func(f *hdrtest.TCPFrame) { f.Ports[0]++ }},
 		{name: "other address", answer: func(f *hdrtest.TCPFrame) { f.From++ }},
@@ -83,7 +94,8 @@ func TestSYNRTT(t *testing.T) {
 // expired.
 func TestSYNRTTIsBounded(t *testing.T) {
 	s, now := clocked()
-	f := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, Flags: header.TCPFlagSyn, TTL: 64, Options: hdrtest.Stamped(5, 0)}
+	f := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, Flags: header.TCPFlagSyn,
+		TTL: 64, Options: hdrtest.Stamped(5, 0)}
 	for i := range 3 * synSlots {
 		f.Ports = [2]uint16{uint16(i), 80}
 		for range 3 {

@@ -114,7 +114,8 @@ func (c *virtualClock) step() bool {
 type settler []metrics.Sample
 
 func newSettler() settler {
-	return settler{{Name: "/sched/goroutines/runnable:goroutines"}, {Name: "/sched/goroutines/running:goroutines"}}
+	return settler{{Name: "/sched/goroutines/runnable:goroutines"},
+		{Name: "/sched/goroutines/running:goroutines"}}
 }
 
 func (s settler) settle() {

@@ -17,8 +17,11 @@ import (
 // changed, and to what.
 func TestZeroWindow(t *testing.T) {
 	const at = 1000
-	ours := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2, Ports: [2]uint16{80, 4000}, Seq: 5, Ack: at, Flags: header.TCPFlagAck, TTL: 64}
-	peers := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1, Ports: [2]uint16{4000, 80}, Seq: at + 9, Ack: 6, Flags: header.TCPFlagAck, Window: 7, TTL: 64}
+	ours := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
+		Ports: [2]uint16{80, 4000}, Seq: 5, Ack: at, Flags: header.TCPFlagAck, TTL: 64}
+	peers := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+		Ports: [2]uint16{4000, 80}, Seq: at + 9, Ack: 6,
+		Flags: header.TCPFlagAck, Window: 7, TTL: 64}
 	for _, tc := range []struct {
 		name    string
 		before  func(*hdrtest.TCPFrame) // of our segment with window 0
@@ -27,11 +30,16 @@ func TestZeroWindow(t *testing.T) {
 		changed bool
 	}{
 		{name: "beyond", changed: true},
-		{name: "beyond, timestamps", ack: func(f *hdrtest.TCPFrame) { f.Options = []byte{1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2} }, changed: true},
+		{name: "beyond, timestamps", ack: func(f *hdrtest.TCPFrame) {
+			f.Options = []byte{1, 1, 8,
+				10, 0, 0, 0, 1, 0, 0, 0, 2}
+		}, changed: true},
 		{name: "just where it should be", ack: func(f *hdrtest.TCPFrame) { f.Seq = at }},
 		{name: "before", ack: func(f *hdrtest.TCPFrame) { f.Seq = at - 1 }},
-		{name: "last of a unit", ack: func(f *hdrtest.TCPFrame) { f.Seq = at + maxWindowUnit - 1 }, changed: true},
-		{name: "more than a unit beyond", ack: func(f *hdrtest.TCPFrame) { f.Seq = at + maxWindowUnit }},
+		{name: "last of a unit", ack: func(f *hdrtest.TCPFrame) { f.Seq = at + maxWindowUnit - 1 },
+			changed: true},
+		{name: "more than a unit beyond",
+			ack: func(f *hdrtest.TCPFrame) { f.Seq = at + maxWindowUnit }},
 		{name: "with data", ack: func(f *hdrtest.TCPFrame) { f.Payload = []byte("x") }},
 		{name: "fin", ack: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagFin }},
 		{name: "reset", ack: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagRst }},
@@ -40,10 +48,15 @@ func TestZeroWindow(t *testing.T) {
 		{name: "other address", ack: func(f *hdrtest.TCPFrame) { f.From++ }},
 		{name: "other direction", ack: func(f *hdrtest.TCPFrame) { f.Ports = [2]uint16{80, 4000} }},
 		{name: "window not shut", before: func(f *hdrtest.TCPFrame) { f.Window = 1 }},
-		{name: "a reset has no window", before: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagRst }},
+		{name: "a reset has no window",
+			before: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagRst }},
 		{name: "open again", then: func(f *hdrtest.TCPFrame) { f.Window = 256 }},
-		{name: "shut again further on", then: func(f *hdrtest.TCPFrame) { f.Ack = at + 5 }, ack: func(f *hdrtest.TCPFrame) { f.Seq = at + 5 }},
-		{name: "another flow opens", then: func(f *hdrtest.TCPFrame) { f.Window, f.Ports[1] = 1, 4001 }, changed: true},
+		{name: "shut again further on", then: func(f *hdrtest.TCPFrame) { f.Ack = at + 5 },
+			ack: func(f *hdrtest.TCPFrame) { f.Seq = at + 5 }},
+		{name: "another flow opens", then: func(f *hdrtest.TCPFrame) {
+			f.Window,
+				f.Ports[1] = 1, 4001
+		}, changed: true},
 	} {
 		for _, v6 := range []bool{false, true} {
 			var s zeroWindow
@@ -77,7 +90,8 @@ func TestZeroWindow(t *testing.T) {
 // TestZeroWindowsAreBounded: connections that die with their window shut do not pile up.
 func TestZeroWindowsAreBounded(t *testing.T) {
 	var s zeroWindow
-	f := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, Flags: header.TCPFlagAck, TTL: 64}
+	f := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC,
+		Flags: header.TCPFlagAck, TTL: 64}
 	for i := range 3 * maxZeroWindows {
 		f.Ports = [2]uint16{uint16(i), uint16(i >> 16)}
 		noteSent(&s, f.Bytes())
@@ -92,7 +106,8 @@ func noteSent(f interface{ sent(*hdr.Segment) }, frame []byte) { noteData(f, fra
 
 // noteData is noteSent with size bytes of data behind the frame.
 func noteData(f interface{ sent(*hdr.Segment) }, frame []byte, size int) {
-	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: len(frame), Payload: buffer.MakeWithData(make([]byte, size))})
+	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: len(frame),
+		Payload: buffer.MakeWithData(make([]byte, size))})
 	defer pkt.DecRef()
 	copy(pkt.LinkHeader().Push(len(frame)), frame)
 	if s := hdr.ParseSent(pkt, testSeed); s.IsTCP() {

@@ -1,4 +1,5 @@
-// Command guest is the init of the arm64 machine: it runs every program in /tests, prints how each ended, and powers off.
+// Command guest is the init of the arm64 machine: it runs every program in /tests, prints how each
+// ended, and powers off.
 package main
 
 import (
@@ -11,7 +12,8 @@ import (
 )
 
 func main() {
-	for kind, at := range map[string]string{"proc": "/proc", "sysfs": "/sys", "devtmpfs": "/dev", "tmpfs": "/tmp"} {
+	for kind, at := range map[string]string{"proc": "/proc", "sysfs": "/sys",
+		"devtmpfs": "/dev", "tmpfs": "/tmp"} {
 		if err := unix.Mount(kind, at, kind, 0, ""); err != nil {
 			fmt.Println("guest: mount", at, err)
 		}
