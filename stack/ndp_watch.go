@@ -76,7 +76,7 @@ type ipv6Endpoint struct {
 func (e *ipv6Endpoint) HandlePacket(pkt *gstack.PacketBuffer) {
 	if h, ok := pkt.Data().PullUp(header.IPv6MinimumSize); ok {
 		ip := header.IPv6(h)
-		if ip.TransportProtocol() == header.ICMPv6ProtocolNumber &&
+		if tcpip.TransportProtocolNumber(ip.NextHeader()) == header.ICMPv6ProtocolNumber &&
 			ip.HopLimit() == header.NDPHopLimit {
 			e.inspect(pkt)
 		}

@@ -28,12 +28,12 @@ func data(n int, stream uint64) []byte { return hdrtest.Data(n, stream) }
 
 // exchange sends want over conn, which echoes, and compares what comes back.
 func exchange(conn net.Conn, want []byte) error {
-	return exchangeWithin(conn, want, moving.Limit)
+	return exchangeAmong(conn, want, new(moving.Meter), moving.Limit)
 }
 
-// exchangeWithin is exchange with a limit for how long nothing may move.
-func exchangeWithin(c net.Conn, want []byte, limit time.Duration) error {
-	conn := moving.Conn(c, limit)
+// exchangeAmong is exchange beside others that share meter, none of which may move for limit.
+func exchangeAmong(c net.Conn, want []byte, meter *moving.Meter, limit time.Duration) error {
+	conn := moving.Conn(c, meter, limit)
 	sent := make(chan error, 1)
 	go func() {
 		_, err := conn.Write(want)
@@ -73,6 +73,7 @@ func TestBulk(t *testing.T) {
 				a, b := pair(t, setup{faults: tc.faults, opts: opts,
 					dv: dv.Config{DelayDrop: true}})
 				var wg sync.WaitGroup
+				meter := new(moving.Meter)
 				for i, address := range []netip.Addr{a.v4, a.v6} {
 					ln := a.listen(t, address, 80)
 					go echo(ln)
@@ -82,8 +83,8 @@ func TestBulk(t *testing.T) {
 						if tc.faults.Drop > 0.1 { // where five losses in a row are no rarity
 							limit *= 6
 						}
-						if err := exchangeWithin(conn,
-							data(tc.size, uint64(i)), limit); err != nil {
+						err := exchangeAmong(conn, data(tc.size, uint64(i)), meter, limit)
+						if err != nil {
 							t.Errorf("%v: %v", address, err)
 						}
 					})
@@ -112,12 +113,15 @@ func TestManyFlows(t *testing.T) {
 	a, b := pair(t, setup{dv: dv.Config{RxQueues: 4, TxQueues: 4, DelayDrop: true}})
 	go echo(a.listen(t, a.v4, 80))
 	var wg sync.WaitGroup
+	meter := new(moving.Meter)
 	for i := range 32 {
 		conn := b.dial(t, a.v4, 80)
 		wg.Go(func() {
 			for range 4 {
-				if err := exchange(conn, data(64<<10, uint64(i))); err != nil {
+				err := exchangeAmong(conn, data(64<<10, uint64(i)), meter, moving.Limit)
+				if err != nil {
 					t.Error(err)
+					return
 				}
 			}
 		})

@@ -143,9 +143,16 @@ func TestSlowReader(t *testing.T) {
 	}()
 	conn := client.dial(t, server.v4, 80)
 	<-accepted
-	conn.SetWriteDeadline(time.Now().Add(300 * time.Millisecond)) // more than fits
-	if n, err := conn.Write(make([]byte, 64<<20)); err == nil || n < 2*minRxLimit {
-		t.Fatalf("%d bytes were taken, %v", n, err)
+	piece := make([]byte, 64<<10)
+	for total := 0; total < 2*minRxLimit; total += len(piece) {
+		conn.SetWriteDeadline(time.Now().Add(alive))
+		if n, err := conn.Write(piece); err != nil {
+			t.Fatalf("%d bytes were taken, %v", total+n, err)
+		}
+	}
+	for err := error(nil); err == nil; { // until no more fits
+		conn.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
+		_, err = conn.Write(piece)
 	}
 	client.dial(t, server.v4, 80)
 	<-accepted

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"time"
 )
 
@@ -22,41 +21,56 @@ const piece = 16 << 10
 // conn is a connection that has to move.
 type conn struct {
 	net.Conn
+	meter *Meter
 	limit time.Duration
 }
 
 // Conn wraps c: a Read that gets nothing, or a Write that gets rid of no more, for the time limit
-// fails with ErrStopped. It is for work in progress: a Read while the peer has nothing to say
-// fails, too. Deadlines are the wrapper's. Its methods may be called as those of c.
-func Conn(c net.Conn, limit time.Duration) net.Conn { return &conn{c, limit} }
+// fails with ErrStopped, unless meter has moved meanwhile: connections that compete for a link or a
+// processor share one, and each counts there what it moves. It is for work in progress: a Read
+// while the peer has nothing to say fails, too. Deadlines are the wrapper's. Its methods may be
+// called as those of c.
+func Conn(c net.Conn, meter *Meter, limit time.Duration) net.Conn { return &conn{c, meter, limit} }
 
 // Read implements net.Conn.
 func (c *conn) Read(b []byte) (int, error) {
-	if err := c.SetReadDeadline(time.Now().Add(c.limit)); err != nil {
-		return 0, err
-	}
-	n, err := c.Conn.Read(b)
-	return n, c.explain("received", err)
+	return c.try("received", c.SetReadDeadline, func() (int, error) { return c.Conn.Read(b) })
 }
 
 // Write implements net.Conn.
 func (c *conn) Write(b []byte) (n int, err error) {
 	for first := true; err == nil && (first || n < len(b)); first = false {
-		if err = c.SetWriteDeadline(time.Now().Add(c.limit)); err != nil {
-			break
-		}
 		var m int
-		m, err = c.Conn.Write(b[n:min(n+piece, len(b))])
+		m, err = c.try("sent", c.SetWriteDeadline,
+			func() (int, error) { return c.Conn.Write(b[n:min(n+piece, len(b))]) })
 		n += m
 	}
-	return n, c.explain("sent", err)
+	return n, err
 }
 
-// explain says what a deadline means.
-func (c *conn) explain(what string, err error) error {
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("%w: %s to %s has %s nothing for %v", ErrStopped, c.LocalAddr(),
-			c.RemoteAddr(), what, c.limit)
+// try calls op, each time with a deadline of the limit, until it does something, fails, or nothing
+// has moved anywhere.
+func (c *conn) try(what string, deadline func(time.Time) error,
+	op func() (int, error)) (int, error) {
+	for {
+		before := c.meter.moved.Load()
+		if err := deadline(time.Now().Add(c.limit)); err != nil {
+			return 0, err
+		}
+		n, err := op()
+		if n > 0 {
+			c.meter.Move()
+		}
+		var timeout net.Error
+		if !errors.As(err, &timeout) || !timeout.Timeout() {
+			return n, err
+		}
+		if n > 0 {
+			return n, nil
+		}
+		if c.meter.moved.Load() == before {
+			return 0, fmt.Errorf("%w: %s to %s has %s nothing for %v", ErrStopped, c.LocalAddr(),
+				c.RemoteAddr(), what, c.limit)
+		}
 	}
-	return err
 }

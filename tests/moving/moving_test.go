@@ -14,7 +14,7 @@ func TestStopped(t *testing.T) {
 	a, b := net.Pipe()
 	defer a.Close()
 	defer b.Close()
-	c := Conn(a, 10*time.Millisecond)
+	c := Conn(a, new(Meter), 10*time.Millisecond)
 	if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, ErrStopped) {
 		t.Errorf("read %d, %v", n, err)
 	}
@@ -30,14 +30,14 @@ func TestMoves(t *testing.T) {
 	want := bytes.Repeat([]byte("0123456789"), 5*piece/10)
 	go func() {
 		defer a.Close()
-		if n, err := Conn(a, limit).Write(want); n != len(want) || err != nil {
+		if n, err := Conn(a, new(Meter), limit).Write(want); n != len(want) || err != nil {
 			t.Errorf("wrote %d, %v", n, err)
 		}
 	}()
 	begin := time.Now()
 	slow := readerFunc(func(p []byte) (int, error) {
 		time.Sleep(limit / 20)
-		return Conn(b, limit).Read(p[:min(len(p), 3*piece/4)])
+		return Conn(b, new(Meter), limit).Read(p[:min(len(p), 3*piece/4)])
 	})
 	got := make([]byte, len(want))
 	if n, err := io.ReadFull(slow, got); err != nil || !bytes.Equal(got, want) {
@@ -51,3 +51,26 @@ func TestMoves(t *testing.T) {
 type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// TestOthersMove: a connection may wait as long as another one moves, and no longer.
+func TestOthersMove(t *testing.T) {
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	const limit = 20 * time.Millisecond
+	meter, begin := new(Meter), time.Now()
+	for _, moves := range []int{3, 0} {
+		go func() {
+			for range moves {
+				time.Sleep(limit / 2)
+				meter.Move()
+			}
+		}()
+		if n, err := Conn(a, meter, limit).Read(make([]byte, 1)); !errors.Is(err, ErrStopped) {
+			t.Errorf("read %d, %v", n, err)
+		}
+	}
+	if took := time.Since(begin); took < 3*limit {
+		t.Errorf("given up after %v although others moved", took)
+	}
+}
