@@ -14,13 +14,14 @@ type Flows struct {
 	seed       maphash.Seed // of hdr.Segment.Flow
 	zeroWindow zeroWindow
 	synRTT     synRTTFix
+	synEcho    synEchoFix
 	gsoSACK    gsoSACKFilter
 	resend     resender
 }
 
 // New makes flows that send by post, on the time of clock.
 func New(clock tcpip.Clock, post Poster) *Flows {
-	f := &Flows{seed: maphash.MakeSeed(), synRTT: newSYNRTTFix()}
+	f := &Flows{seed: maphash.MakeSeed(), synRTT: newSYNRTTFix(), synEcho: newSYNEchoFix()}
 	f.resend.open(clock, post)
 	return f
 }
@@ -36,6 +37,7 @@ func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) {
 	}
 	f.zeroWindow.sent(s)
 	f.synRTT.sent(s)
+	f.synEcho.sent(s)
 	f.resend.sent(pkt, s)
 	gso := &pkt.GSOOptions
 	if gso.Type != gstack.GSONone && s.Payload >= int(gso.MSS) {
@@ -63,6 +65,7 @@ func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
 	if f.zeroWindow.received(&s) {
 		c |= ZeroWindow
 	}
+	f.synEcho.received(&s)
 	if f.synRTT.received(&s) {
 		c |= SYNRTT
 	}
@@ -75,7 +78,7 @@ func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
 
 // concerned reports whether any of the fixes may have use for a received segment.
 func (f *Flows) concerned(tcp []byte) bool {
-	return tcp[12]>>4 >= sackWords || f.zeroWindow.count.Load() != 0 ||
+	return tcp[12]>>4 >= sackWords || tcp[13]&hdr.FlagSYN != 0 || f.zeroWindow.count.Load() != 0 ||
 		f.synRTT.repeated.Load() != 0 || f.resend.number.Load() != 0
 }
 

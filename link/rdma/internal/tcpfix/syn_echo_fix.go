@@ -1,0 +1,85 @@
+package tcpfix
+
+import (
+	"encoding/binary"
+	"sync"
+
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+)
+
+// synEchoFix corrects the first round trip time that a peer measures when it had to send its SYN
+// several times.
+//
+// Behaviour: netstack's SYN-ACK echoes the timestamp of the first SYN for as long as the handshake
+// takes, although a copy of the SYN with a later one has come (RFC 7323 section 4.3 has the later
+// one echoed). A Linux peer measures its round trip by that echo: after 3 s of handshake it waits
+// for 9 s and more before it sends data again, if a loss is left to its retransmission timeout.
+//
+// Fix: the echo in a SYN-ACK becomes the timestamp of the last copy of the SYN.
+//
+// Upstream: no issue is known. No longer needed when TestSYNEchoOfNetstack fails.
+type synEchoFix struct {
+	mu    sync.Mutex // guards slots
+	slots []synSeen  // by hash; of two connections in one slot the later stays
+}
+
+// synSeen is the last SYN of one connection.
+type synSeen struct {
+	key        uint64 // hash of addresses and ports; 0: free
+	seq, stamp uint32
+}
+
+func newSYNEchoFix() synEchoFix { return synEchoFix{slots: make([]synSeen, synSlots)} }
+
+// slot finds the slot of a segment's flow. mu is held.
+func (x *synEchoFix) slot(s *hdr.Segment) (*synSeen, uint64) {
+	_, hash := s.Flow()
+	key := hash | 1
+	return &x.slots[key>>32&(synSlots-1)], key
+}
+
+// received takes note of a SYN.
+func (x *synEchoFix) received(s *hdr.Segment) {
+	const mask = hdr.FlagSYN | hdr.FlagACK | hdr.FlagRST
+	if s.Flags()&mask != hdr.FlagSYN {
+		return
+	}
+	stamp := s.Options().Timestamp
+	if stamp == nil {
+		return
+	}
+	seq, _ := hdr.Numbers(s.TCP())
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	h, key := x.slot(s)
+	*h = synSeen{key: key, seq: seq, stamp: binary.BigEndian.Uint32(stamp[2:])}
+}
+
+// sent changes the timestamp that an outgoing SYN-ACK echoes, if a later one has come, and its
+// checksum (RFC 1624), which the NIC computes anew where it was asked to.
+func (x *synEchoFix) sent(s *hdr.Segment) {
+	const mask = hdr.FlagSYN | hdr.FlagACK
+	if s.Flags()&mask != mask {
+		return
+	}
+	stamp := s.Options().Timestamp
+	if stamp == nil {
+		return
+	}
+	_, ack := hdr.Numbers(s.TCP())
+	x.mu.Lock()
+	h, key := x.slot(s)
+	last := *h
+	x.mu.Unlock()
+	echo := binary.BigEndian.Uint32(stamp[6:])
+	if last.key != key || ack != last.seq+1 || !hdr.Before(echo, last.stamp) {
+		return
+	}
+	tcp := s.TCP()[:int(s.TCP()[12]>>4)*4]
+	before := checksum.Checksum(tcp, 0)
+	binary.BigEndian.PutUint32(stamp[6:], last.stamp)
+	sum := checksum.Combine(^binary.BigEndian.Uint16(tcp[16:]), ^before)
+	binary.BigEndian.PutUint16(tcp[16:], ^checksum.Combine(sum, checksum.Checksum(tcp, 0)))
+}
