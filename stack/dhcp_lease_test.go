@@ -217,6 +217,8 @@ func FuzzLease6(f *testing.F) {
 	f.Add(replyBytes(1800, 2880, 3600, 7200))
 	f.Add(replyBytes(0, 0, 0, 1))
 	f.Add(replyBytes(1<<32-1, 1<<32-1, 1<<32-1, 1<<32-1))
+	f.Add([]byte("0000\x00\x03\x00(00000000\xff\xff\xff\xff\x00\x05\x00\x18" +
+		"00000000000000000000\xff000")) // 136 years, T1 26 of them
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := dhcpv6.MessageFromBytes(b)
 		if err != nil {

@@ -73,7 +73,7 @@ func terms(t1, t2, lasts, least time.Duration) leaseTerms {
 	}
 	t1 = max(t1, least)
 	if t2 <= t1 || t2 >= lasts {
-		t2 = t1 + (lasts-t1)*3/4
+		t2 = t1 + (lasts-t1)/4*3 // in this order: 136 years times 3 is too much
 	}
 	return leaseTerms{t1, t2, lasts}
 }
