@@ -29,8 +29,9 @@ func New(clock tcpip.Clock, post Poster) *Flows {
 // Seed is that of the segments given to Sent.
 func (f *Flows) Seed() maphash.Seed { return f.seed }
 
-// Sent takes note of an outgoing packet, whose headers s are. It is called with the lock of the
-// packet's send queue held, so that the segments of a flow come in the order of the wire.
+// Sent takes note of an outgoing packet, whose headers s are, and changes the timestamp echo of a
+// SYN-ACK where that is needed, its checksum too. It is called with the lock of the packet's send
+// queue held, so that the segments of a flow come in the order of the wire.
 func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) {
 	if !s.IsTCP() {
 		return
