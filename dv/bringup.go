@@ -71,6 +71,9 @@ func (d *Device) openContext(t *target) error {
 		if err != nil {
 			return err
 		}
+		if d.config.Interpose != nil {
+			k = d.config.Interpose(k)
+		}
 		d.context, err = uverbs.Open(k, uverbs.Options{TxQPs: d.plan.tx, DriverID: t.driver,
 			WriteCombining: d.config.BlueFlame})
 		return err

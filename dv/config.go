@@ -21,6 +21,10 @@ type Config struct {
 	Kernel func() (uverbs.Kernel, error)
 	Facts  PortFacts
 
+	// Interpose puts what it returns between the driver and the kernel, for tools that watch the
+	// calls (uverbs.Record). It must pass Close on. nil: nothing is between.
+	Interpose func(uverbs.Kernel) uverbs.Kernel
+
 	// MAC is the address whose frames come to us. Default: a random, locally
 	// administered one. The port's own MAC is refused unless AllowNetdevMAC is
 	// set, multicast always.

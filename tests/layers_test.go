@@ -101,8 +101,15 @@ var layers = map[string]layer{
 	"apps/iperf3d":    {},
 	"cmd/rdma-netstack/...": {
 		module: []string{"stack", "dv", "dv/simnic/...", "apps/httpd", "apps/dnsd", "apps/iperf3d",
-			"cmd/rdma-netstack/...", "internal/probe"},
+			"cmd/rdma-netstack/...", "internal/probe", "internal/doctor/..."},
 		others: []string{netlink, xsys, dns},
+	},
+	"internal/doctor": {},
+	"internal/doctor/card": {
+		// wire: what frames come from; the rest of the model is for tests
+		module: []string{"internal/doctor", "internal/probe", "dv", "dv/uverbs", "dv/mlx5",
+			"dv/simnic/wire", "dv/simnic/frame"},
+		others: []string{netlink, xsys}, tests: []string{"dv/simnic/..."},
 	},
 	"internal/probe": { // the clients of the demo, which tests use too
 		module: []string{"cmd/rdma-netstack/lab", "apps/httpd"},

@@ -95,6 +95,7 @@ func commands() []command {
 		xconnectCommand(),
 		compareCommand(),
 		devicesCommand(),
+		doctorCommand(),
 		versionCommand(),
 	}
 }

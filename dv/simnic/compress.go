@@ -131,8 +131,8 @@ func (cq *CQ) putCompressed(entries [][mlx5.CQESize]byte) bool {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	n := uint32(len(entries))
-	if h := cq.nic.hooks.Load(); h != nil && h.Complete != nil || cq.attr.Collapsed ||
-		cq.Status() != CQOK || !cq.fits(n) {
+	if h := cq.nic.hooks.Load(); h != nil && (h.Complete != nil || h.Counter != nil) ||
+		cq.attr.Collapsed || cq.Status() != CQOK || !cq.fits(n) {
 		return false
 	}
 	f := cq.attr.MiniFormat

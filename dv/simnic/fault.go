@@ -24,6 +24,8 @@ const (
 	FaultLateCompletion
 	// a doorbell is not noticed; the next one makes up for it
 	FaultLoseDoorbell
+	// a completion names another WQE than the one that it is for
+	FaultWrongCounter
 )
 
 // QueueFault is a fault and whom it strikes: of the events of its kind at one
@@ -162,6 +164,9 @@ func (n *NIC) rehook() {
 			time.AfterFunc(i.fault.Delay, cq.ReleaseHeld)
 			return false, true
 		}
+	}
+	if s := n.injected.of(FaultWrongCounter); s != nil {
+		h.Counter = func(cq *CQ) (wrong bool) { return s(cq.number) != nil }
 	}
 	if s := n.injected.of(FaultLoseDoorbell); s != nil {
 		h.Doorbell = func(sq *SQ) bool { return s(sq.number) != nil }

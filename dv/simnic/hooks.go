@@ -12,6 +12,8 @@ type Hooks struct {
 	// Complete is asked before a completion is written. Lose drops it; hold keeps it
 	// (and those behind it) back until CQ.ReleaseHeld.
 	Complete func(cq *CQ) (lose, hold bool)
+	// Counter is asked before a completion is written; true makes its wqe_counter wrong.
+	Counter func(cq *CQ) (wrong bool)
 	// Doorbell is asked when a doorbell arrives; true loses it.
 	Doorbell func(sq *SQ) (lose bool)
 }

@@ -62,6 +62,21 @@ func TestInjectSyndromes(t *testing.T) {
 	}
 }
 
+func TestInjectWrongCounter(t *testing.T) {
+	f := newFaultBench(t)
+	i := f.b.nic.Inject(simnic.QueueFault{Kind: simnic.FaultWrongCounter, Skip: 1, Count: 1})
+	for range 3 {
+		f.s.send()
+	}
+	var got []uint16
+	for c := f.r.cq.next(); c != nil; c = f.r.cq.next() {
+		got = append(got, c.WQECounter())
+	}
+	if len(got) != 3 || got[0] != 0 || got[1] == 1 || got[2] != 2 || i.Hits() != 1 {
+		t.Errorf("counters %d, struck %d times", got, i.Hits())
+	}
+}
+
 func TestInjectStarvation(t *testing.T) {
 	f := newFaultBench(t)
 	i := f.b.nic.Inject(simnic.QueueFault{Kind: simnic.FaultStarve, Count: 2})

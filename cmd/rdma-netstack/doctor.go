@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/internal/doctor"
+	"github.com/rdma-netstack/rdma-netstack/internal/doctor/card"
+)
+
+const doctorHelp = `Usage: rdma-netstack doctor --device NAME --first-contact [--pull] [--json]
+
+Tries out a card that this program may not have met: opens it, sends and receives through its rings, breaks one send
+descriptor on purpose, looks at what Linux still gets, and prints what it saw with the bytes of descriptors and
+completions: a report to attach to an issue. It takes less than 30 s and leaves nothing behind. Exit code 1 if a check
+failed. docs/hardware.md says what the checks mean.
+
+  --device NAME     RDMA device, the netdev of one, or sim (see "rdma-netstack devices")
+  --first-contact   run the checks
+  --mac MAC         the address to use, or netdev for the port's own (default: a random one)
+  --pull            asks to pull the cable, and to plug it in again, up to 20 s for each
+  --json            one JSON object: title, device, facts, results of check, state (ok, failed, skipped), saw, do, facts
+`
+
+func doctorCommand() command {
+	return command{
+		"doctor",
+		"try out a card and report what it does",
+		doctorHelp,
+		runDoctor,
+	}
+}
+
+// contactTime bounds the checks of --first-contact; what the user is asked for adds to it.
+const contactTime = 28 * time.Second
+
+// doctorFlags are those of the doctor.
+type doctorFlags struct {
+	device                string
+	contact, pull, asJSON bool
+	mac                   net.HardwareAddr
+	netdevMAC             bool // the port's own
+}
+
+func runDoctor(ctx context.Context, args []string, out streams) error {
+	var f doctorFlags
+	fs := newFlags()
+	fs.StringVar(&f.device, "device", "", "")
+	fs.BoolVar(&f.contact, "first-contact", false, "")
+	fs.BoolVar(&f.pull, "pull", false, "")
+	fs.BoolVar(&f.asJSON, "json", false, "")
+	fs.Func("mac", "", func(s string) (err error) {
+		if f.netdevMAC = s == "netdev"; f.netdevMAC {
+			return nil
+		}
+		if f.mac, err = net.ParseMAC(s); err != nil || len(f.mac) != 6 {
+			return errors.New("want six bytes, such as 02:00:5e:10:00:01, or netdev")
+		}
+		return nil
+	})
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	switch {
+	case f.device == "":
+		return usageError{errors.New("--device is missing: an RDMA device, the netdev of one, or sim (\"rdma-netstack devices\" lists them)")}
+	case !f.contact:
+		return usageError{errors.New("--first-contact is missing")}
+	}
+	report, err := f.firstContact(ctx, out)
+	if err != nil {
+		return err
+	}
+	return f.print(report, out, report.Text)
+}
+
+// print prints the report, and makes failed checks the exit code.
+func (f *doctorFlags) print(r *doctor.Report, out streams, text func(io.Writer) error) error {
+	write := text
+	if f.asJSON {
+		write = r.JSON
+	}
+	if err := write(out.stdout); err != nil {
+		return err
+	}
+	if r.Count(doctor.Failed) > 0 {
+		return exitCode(exitFailed)
+	}
+	return nil
+}
+
+// firstContact runs the checks on the card.
+func (f *doctorFlags) firstContact(ctx context.Context, out streams) (r *doctor.Report, err error) {
+	log := slog.New(slog.NewTextHandler(out.stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	cfg := card.Config{NIC: dv.Config{Device: f.device, MAC: f.mac,
+		AllowNetdevMAC: f.netdevMAC, Logger: log}}
+	limit := contactTime
+	if f.pull {
+		limit += contactTime * 2
+		cfg.Ask = func(what string) { fmt.Fprintln(out.stderr, what) }
+	}
+	var undo cleanup
+	defer func() { err = errors.Join(err, undo.close()) }()
+	if f.device == simDevice {
+		cfg, err = simContact(cfg, &undo)
+	} else {
+		cfg, err = deviceContact(cfg, &undo)
+	}
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	report := card.Run(ctx, cfg)
+	return &report, nil
+}
+
+func deviceContact(cfg card.Config, undo *cleanup) (card.Config, error) {
+	cfg, end, err := card.Device(cfg)
+	if err == nil {
+		undo.add(end)
+	}
+	return cfg, err
+}

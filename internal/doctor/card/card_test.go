@@ -1,0 +1,212 @@
+package card_test
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/internal/doctor"
+	"github.com/rdma-netstack/rdma-netstack/internal/doctor/card"
+)
+
+var (
+	netdevMAC = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x01}
+	ourMAC    = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x02}
+	linuxIP   = netip.MustParseAddr("192.0.2.1")
+)
+
+// linux is the host's side of the port: it answers ARP for its address, from bytes.
+type linux struct {
+	wire.Wire
+	mute bool // it does not answer
+}
+
+// Start has ARP requests answered before anybody else sees them.
+func (l *linux) Start(recv func([]frame.Frame)) error {
+	return l.Wire.Start(func(frames []frame.Frame) {
+		for _, f := range frames {
+			if b := f.Data; len(b) >= 42 && b[12] == 0x08 && b[13] == 0x06 && b[21] == 1 &&
+				bytes.Equal(b[38:42], linuxIP.AsSlice()) && !l.mute {
+				l.Wire.Send([]frame.Frame{{Data: arpReply(b)}})
+			}
+		}
+		recv(frames)
+	})
+}
+
+// arpReply answers an ARP request (RFC 826).
+func arpReply(ask []byte) []byte {
+	f := make([]byte, 60)
+	copy(f, ask[6:12])
+	copy(f[6:], netdevMAC)
+	copy(f[12:], []byte{0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 2})
+	copy(f[22:], netdevMAC)
+	copy(f[28:], linuxIP.AsSlice())
+	copy(f[32:], ask[22:32])
+	return f
+}
+
+// rig is a card of the model with somebody at both sides of its port.
+type rig struct {
+	nic   *simnic.NIC
+	linux *linux
+	cfg   card.Config
+}
+
+// newRig makes one; opener is what opens its node, the model's own if nil.
+func newRig(t *testing.T, cfg simnic.Config) *rig {
+	t.Helper()
+	cfg.MAC = netdevMAC
+	nic, err := simnic.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, far := wire.Pair()
+	nearNetdev, farNetdev := wire.Pair()
+	if err := nic.ConnectWire(near); err != nil {
+		t.Fatal(err)
+	}
+	if err := nic.ConnectNetdev(nearNetdev); err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{nic: nic, linux: &linux{Wire: farNetdev}}
+	r.cfg = card.Config{
+		NIC: dv.Config{Kernel: kernel.Opener(nic), MAC: ourMAC, Facts: dv.PortFacts{
+			Name: nic.Config().Name, Netdev: nic.Config().Netdev, MAC: netdevMAC}},
+		Wire: far, Netdev: r.linux, NetdevMAC: netdevMAC, LinuxAddress: linuxIP,
+		UnicastList: func() ([]net.HardwareAddr, error) {
+			return []net.HardwareAddr{ourMAC}, nil
+		},
+		Environment: []doctor.Fact{{Name: "kernel", Value: "the model's"}},
+		Patience:    2 * time.Second,
+	}
+	t.Cleanup(func() {
+		if err := nic.Close(); err != nil {
+			t.Error(err)
+		}
+		if v := nic.Violations(); len(v) > 0 {
+			t.Errorf("the card noticed: %s", strings.Join(v, "\n"))
+		}
+	})
+	return r
+}
+
+// pulls has the link go down and up as the user is asked.
+func (r *rig) pulls() {
+	r.cfg.Ask = func(what string) { r.nic.SetLink(strings.HasPrefix(what, "plug")) }
+}
+
+// line is the result of one check.
+func line(t *testing.T, report doctor.Report, check string) doctor.Result {
+	t.Helper()
+	for _, r := range report.Results {
+		if r.Check == check {
+			return r
+		}
+	}
+	t.Fatalf("no check %q", check)
+	return doctor.Result{}
+}
+
+// text is the report as it is printed.
+func text(t *testing.T, report doctor.Report) string {
+	t.Helper()
+	var b strings.Builder
+	if err := report.Text(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// TestSound runs all checks on cards of the model that have nothing wrong.
+func TestSound(t *testing.T) {
+	small := simnic.DefaultCaps()
+	small.MinInline = simnic.InlineL2
+	plain := simnic.DefaultCaps()
+	plain.Compression = false
+	for _, tt := range []struct {
+		name    string
+		cfg     simnic.Config
+		skipped int
+		facts   []string
+	}{
+		{"as usual", simnic.Config{}, 0, []string{"is a counter that runs on"}},
+		{"record before ready ignored", simnic.Config{RecordAfterReady: true}, 0, nil},
+		{"ring index", simnic.Config{RingIndex: true}, 0, []string{"is the place in the ring"}},
+		{"headers inline", simnic.Config{Caps: small}, 0, nil},
+		{"no compression", simnic.Config{Caps: plain}, 1, []string{"no compression of completions"}},
+		{"jumbo frames", simnic.Config{MTU: 9000}, 0, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, tt.cfg)
+			r.pulls()
+			before := openFiles(t)
+			start := time.Now()
+			report := card.Run(t.Context(), r.cfg)
+			said := text(t, report)
+			if report.Count(doctor.Failed) > 0 || report.Count(doctor.Skipped) != tt.skipped ||
+				len(report.Results) != 11 {
+				t.Errorf("%s", said)
+			}
+			for _, want := range tt.facts {
+				if !strings.Contains(said, want) {
+					t.Errorf("not said: %q\n%s", want, said)
+				}
+			}
+			if took := time.Since(start); took > 30*time.Second {
+				t.Errorf("took %v", took)
+			}
+			r.nothingLeft(t)
+			if after := openFiles(t); after != before {
+				t.Errorf("%d descriptors open, %d before", after, before)
+			}
+		})
+	}
+}
+
+// nothingLeft wants the card to have no object that the run made.
+func (r *rig) nothingLeft(t *testing.T) {
+	t.Helper()
+	if o := r.nic.Objects(); o != (simnic.Objects{}) {
+		t.Errorf("left on the card: %+v", o)
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// TestBytes wants the bytes of descriptors and completions in the report.
+func TestBytes(t *testing.T) {
+	report := card.Run(t.Context(), newRig(t, simnic.Config{}).cfg)
+	for _, tt := range []struct{ check, fact, want string }{
+		{"first send", "WQE", "0180 c200000e"}, // the beginning of the frame, inline
+		{"first send", "WQE, control segment", "ce=0x2"},
+		{"first send", "CQE", "00000001"},    // our user index
+		{"receive start", "CQE", "0000003c"}, // 60 bytes
+		{"send error recovery", "CQE, read", "local protection"},
+		{"send error recovery", "WQE, data segment", "lkey="},
+	} {
+		found := false
+		for _, f := range line(t, report, tt.check).Facts {
+			found = found || f.Name == tt.fact && strings.Contains(f.Value, tt.want)
+		}
+		if !found {
+			t.Errorf("%s: no %q with %q in\n%s", tt.check, tt.fact, tt.want, text(t, report))
+		}
+	}
+}

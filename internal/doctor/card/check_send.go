@@ -1,0 +1,129 @@
+package card
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+)
+
+// firstSend sends one frame, and looks at the descriptor and the completion where they lie.
+func (s *session) firstSend() (string, error) {
+	f := marked(nearest, s.dev.MAC(), s.nextSeq(), minFrame)
+	p, err := s.post(f)
+	if err != nil {
+		return "", err
+	}
+	start := time.Now()
+	cqe, err := s.completion()
+	took := time.Since(start)
+	s.noteWQE(p)
+	if err != nil {
+		return "", err
+	}
+	s.noteCQE("CQE", cqe[:])
+	if cqe.Opcode() != mlx5.CQEReq {
+		return "", fmt.Errorf("the completion is no success: %s", cqe.String())
+	}
+	if n := s.dev.Tx(0).Reclaim(); n != 1 {
+		return "", fmt.Errorf("a completion is there, and the driver made %d packets of it", n)
+	}
+	s.sendIndex, s.sendCount = uint16(mlx5.CtrlIndex.Get(p.bytes)), cqe.WQECounter()
+	if s.wire != nil && !s.await(func() bool {
+		return s.wire.take(func(got []byte) bool { return bytes.Equal(got, f) })
+	}) {
+		return "", errors.New("the completion came, and the frame did not come out of the port")
+	}
+	return fmt.Sprintf("completed after %d us", took.Microseconds()), nil
+}
+
+func (s *session) nextSeq() uint32 {
+	s.sent++
+	return s.sent - 1
+}
+
+// noteWQE adds a descriptor to the facts, with what Flush changed in it.
+func (s *session) noteWQE(p posted) {
+	copy(p.bytes, p.again())
+	s.note("WQE", "%s", words(p.bytes))
+	s.note("WQE, control segment", "%s", mlx5.CtrlLayout.String(p.bytes))
+	s.note("WQE, Ethernet segment", "%s", mlx5.EthLayout.String(p.bytes[mlx5.CtrlSegSize:]))
+}
+
+// posted is a descriptor in the send ring.
+type posted struct {
+	bytes []byte // a copy
+	ring  ring
+	first int // its first block
+}
+
+// addr is where byte i of the descriptor lies; one at the end of the ring goes on at its start.
+func (p posted) addr(i int) uint64 {
+	return p.ring.addr + uint64((p.first*mlx5.BB+i)%(p.ring.entries*mlx5.BB))
+}
+
+// again reads the descriptor once more; what cannot be read is left out.
+func (p posted) again() []byte {
+	b, err := p.ring.read()
+	if err != nil {
+		return nil
+	}
+	return append(b, b...)[p.first*mlx5.BB:][:len(p.bytes)]
+}
+
+// post posts a frame without telling the card, and finds its descriptor.
+func (s *session) post(f []byte) (p posted, err error) {
+	send, _ := s.tap.queues()
+	before, err := send.ring.read()
+	if err != nil {
+		return p, err
+	}
+	if err := s.dev.Tx(0).Post(&dv.TxPacket{Bufs: [][]byte{f}}); err != nil {
+		return p, fmt.Errorf("post a frame: %w", err)
+	}
+	after, err := send.ring.read()
+	if err != nil {
+		return p, err
+	}
+	at := send.ring.changed(before, after)
+	if len(at) == 0 {
+		return p, errors.New("no descriptor of it is in the send ring")
+	}
+	p = posted{ring: send.ring, first: at[0]}
+	if last := send.ring.entries - 1; p.first == 0 && at[len(at)-1] == last {
+		p.first = last // of two blocks, the second one at the start of the ring
+	}
+	n := int(mlx5.CtrlDS.Get(after[p.first*mlx5.BB:])) * mlx5.DSSize
+	twice := append(after, after...)
+	p.bytes = twice[p.first*mlx5.BB:][:n]
+	return p, nil
+}
+
+// completion rings the doorbell and waits for a new completion of the send queue, which it leaves
+// to the driver.
+func (s *session) completion() (*mlx5.CQE, error) {
+	send, _ := s.tap.queues()
+	before, err := send.cq.read()
+	if err != nil {
+		return nil, err
+	}
+	s.dev.Tx(0).Flush()
+	var cqe mlx5.CQE
+	if !s.await(func() bool {
+		after, err := send.cq.read()
+		if err != nil {
+			return false
+		}
+		at := send.cq.changed(before, after)
+		if len(at) > 0 {
+			copy(cqe[:], after[(at[0]+1)*send.cq.size-mlx5.CQESize:])
+		}
+		return len(at) > 0
+	}) {
+		return nil, fmt.Errorf("no completion came in %v", s.cfg.Patience)
+	}
+	return &cqe, nil
+}

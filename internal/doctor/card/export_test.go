@@ -1,0 +1,21 @@
+package card
+
+import (
+	"encoding/binary"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+)
+
+// Command is the number of the command in an ioctl buffer, 0 if it is of the newer kind.
+func Command(buf []byte) uint32 {
+	c, _ := parseCall(buf)
+	return c.command
+}
+
+// SpoilRecord makes the doorbell record of the receive queue that a buffer creates say 5.
+func SpoilRecord(buf []byte) error {
+	c, _ := parseCall(buf)
+	var hw uverbs.Mlx5CreateWQReq
+	c.get(uverbs.AttrUHWIn, &hw)
+	return poke(hw.DBAddr, binary.BigEndian.AppendUint32(nil, 5))
+}

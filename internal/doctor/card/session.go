@@ -1,0 +1,171 @@
+package card
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+	"github.com/rdma-netstack/rdma-netstack/internal/doctor"
+)
+
+// session is one run. It is used by one goroutine.
+type session struct {
+	ctx    context.Context
+	cfg    Config
+	report doctor.Report
+	facts  []doctor.Fact // of the check that runs
+
+	fds    int // descriptors of this process before
+	dev    *dv.Device
+	tap    *tap
+	second *uverbs.Context // the context that switches loopback on; nil with a wire
+
+	wire, netdev *inbox // what came out there; nil without
+	source       wire.Wire
+	sourceMAC    net.HardwareAddr
+
+	room      int    // blocks of the empty send ring
+	sent      uint32 // sequence number of the next frame for the card
+	got       uint32 // frames taken from the receive queue
+	lastCount uint16 // wqe_counter of the last single receive completion
+	sendIndex uint16 // index of the last send WQE
+	sendCount uint16 // wqe_counter of its completion
+}
+
+// Sizes of the rings, the least there are: few frames go around them.
+const ringSize = 64
+
+func (s *session) note(name, format string, args ...any) {
+	s.facts = append(s.facts, doctor.Fact{Name: name, Value: fmt.Sprintf(format, args...)})
+}
+
+func (s *session) open() (string, error) {
+	s.fds = openFiles()
+	cfg := s.cfg.NIC
+	cfg.RxQueues, cfg.TxQueues, cfg.RxQueueSize, cfg.TxQueueSize = 1, 1, ringSize, ringSize
+	cfg.NoMultiPacketSend, cfg.BlueFlame, cfg.Striding = true, false, false
+	cfg.NoMultiSegment = true
+	cfg.Interpose = func(k uverbs.Kernel) uverbs.Kernel {
+		s.tap = newTap(k)
+		return s.tap
+	}
+	dev, err := dv.Open(s.ctx, cfg)
+	if err != nil {
+		return "", err
+	}
+	s.dev, s.report.Device, s.room = dev, dev.Name(), dev.Tx(0).Free()
+	for _, f := range dev.Features() {
+		s.note(f.Name, "%s: %s", map[bool]string{true: "on", false: "off"}[f.On], f.Why)
+	}
+	if err := s.listen(); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s opened: firmware %s, our MAC %s, MTU %d, link %s", dev.Name(),
+		dev.Caps().Firmware, dev.MAC(), dev.MTU(),
+		map[bool]string{true: "up", false: "down"}[dev.LinkUp()]), s.loop()
+}
+
+// outside is the address of who is at the other end of the cable.
+var outside = net.HardwareAddr{0x02, 0, 0, 0, 0xfc, 0x01}
+
+// listen decides where frames for the card come from.
+func (s *session) listen() (err error) {
+	if s.wire, err = newInbox(s.cfg.Wire); err != nil {
+		return err
+	}
+	if s.netdev, err = newInbox(s.cfg.Netdev); err != nil {
+		return err
+	}
+	switch {
+	case s.wire != nil:
+		s.source, s.sourceMAC = s.cfg.Wire, outside
+	case s.netdev != nil:
+		s.source, s.sourceMAC = s.cfg.Netdev, s.cfg.NetdevMAC
+	}
+	return nil
+}
+
+// loop opens the second context where frames have to come from the same port.
+func (s *session) loop() error {
+	if s.wire != nil || s.netdev == nil || s.cfg.OpenNode == nil {
+		return nil
+	}
+	k, err := s.cfg.OpenNode()
+	if err != nil {
+		return fmt.Errorf("open the node once more, for loopback: %w", err)
+	}
+	if s.second, err = uverbs.Open(k, uverbs.Options{}); err != nil {
+		return fmt.Errorf("open a second context, for loopback: %w", err)
+	}
+	return nil
+}
+
+// words is bytes in groups of four, as the card reads them.
+func words(b []byte) string {
+	groups := make([]string, 0, len(b)/4)
+	for ; len(b) >= 4; b = b[4:] {
+		groups = append(groups, hex.EncodeToString(b[:4]))
+	}
+	return strings.Join(groups, " ")
+}
+
+// noteCQE adds a completion to the facts.
+func (s *session) noteCQE(name string, b []byte) {
+	s.note(name, "%s", words(b))
+	s.note(name+", read", "%s", (*mlx5.CQE)(b).String())
+}
+
+// await asks done again and again until it is true, or the patience of the checks is at its end.
+func (s *session) await(done func() bool) bool { return s.awaitFor(s.cfg.Patience, done) }
+
+func (s *session) awaitFor(d time.Duration, done func() bool) bool {
+	for end := time.Now().Add(d); !done(); {
+		if s.ctx.Err() != nil || time.Now().After(end) {
+			return done()
+		}
+		time.Sleep(200 * time.Microsecond)
+	}
+	return true
+}
+
+// leftBehind closes the device, and looks for what is still there.
+func (s *session) leftBehind() (string, error) {
+	if s.dev == nil {
+		return "", skip("the device did not open")
+	}
+	s.dev.Stop()
+	err := s.dev.Close()
+	if s.second != nil {
+		err = errors.Join(err, s.second.Close())
+	}
+	s.wire.stop()
+	s.netdev.stop()
+	if err != nil {
+		return "", fmt.Errorf("closing the device: %w", err)
+	}
+	if left := s.tap.left(); left != "" {
+		return "", fmt.Errorf("still there after closing the device: %s", left)
+	}
+	if n := openFiles(); n > s.fds {
+		return "", fmt.Errorf("%d file descriptors more than before", n-s.fds)
+	}
+	return "all kernel objects destroyed, the node and all event descriptors closed", nil
+}
+
+// openFiles is how many descriptors this process has.
+func openFiles() int {
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0
+	}
+	return len(list)
+}
