@@ -94,7 +94,9 @@ func New(t testing.TB, faults string) *World {
 	nic, err := simnic.New(simnic.Config{})
 	must(t, err)
 	t.Cleanup(func() { nic.Close() })
-	must(t, nic.ConnectWire(moving.Wire(wire.WithFaults(cable, cfg), &w.moved)))
+	cable = recorded(t, "client", cable)
+	cable = recorded(t, "server", wire.WithFaults(cable, cfg))
+	must(t, nic.ConnectWire(moving.Wire(cable, &w.moved)))
 	st, err := stack.Open(t.Context(), stack.Config{
 		NIC: dv.Config{
 			Kernel: kernel.Opener(nic),

@@ -1,0 +1,34 @@
+package world
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+)
+
+// recorded returns the wire with what passes on this side of the faults captured to a pcap file in
+// the directory WIRE_CAPTURE, if that is set. The file of a test that passes is removed.
+func recorded(t testing.TB, side string, w wire.Wire) wire.Wire {
+	t.Helper()
+	dir := os.Getenv("WIRE_CAPTURE")
+	if dir == "" {
+		return w
+	}
+	name := strings.NewReplacer("/", "-", " ", "_").Replace(t.Name())
+	file, err := os.CreateTemp(dir, name+"-*-"+side+".pcap")
+	must(t, err)
+	t.Cleanup(func() {
+		file.Close()
+		if !t.Failed() {
+			os.Remove(file.Name())
+			return
+		}
+		t.Logf("the frames at the %s's end: %s", side, filepath.Clean(file.Name()))
+	})
+	captured, err := wire.Capture(w, file)
+	must(t, err)
+	return captured
+}
