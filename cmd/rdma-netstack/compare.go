@@ -15,23 +15,25 @@ import (
 
 const compareHelp = `Usage: rdma-netstack compare [flags]
 
-Runs the same web server and the same DNS server twice, on the host's stack and on a slice of the software NIC, puts the
-same loads on both in turn, and prints both. Clients are kernel sockets in network namespaces of their own; all of it is
-gone when the command ends. It takes about 20 seconds and does not need a NIC.
+Runs the same HTTP server and the same DNS server on the host's stack and on a slice of the software
+NIC, puts the same loads on both in turn, and prints both results. The clients use kernel sockets in
+network namespaces of their own, which the command removes when it ends. It takes about 20 seconds
+and needs no NIC.
 
-The host's server is behind a veth pair, the slice's behind a TAP interface and a software NIC. What that NIC costs is part
-of the slice's figures, and a veth pair costs the host next to nothing; they say nothing about a real NIC. Clients and
-servers share this machine's processors.
+The host's server is reached over a veth pair, the slice's over a TAP interface and the software
+NIC. The figures of the slice include the work of that software NIC; a veth pair costs the host
+almost nothing. The figures therefore do not predict those of a real NIC. Clients and servers share
+the processors of this machine.
 
-  --json       results as one JSON object on standard output
-  --time T     how long each load lasts (default 600ms); each is run twice on both, in turn
+  --json       print the results as one JSON object
+  --time T     duration of each load (default 600ms). Each runs twice on both, in turn
   --queues N   receive and send queues of the slice (default 2)
 `
 
 func compareCommand() command {
 	return command{
 		"compare",
-		"the same servers on the host's stack and on a slice, side by side",
+		"measure the same servers on the host's stack and on a slice",
 		compareHelp,
 		compare,
 	}

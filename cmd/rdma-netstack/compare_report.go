@@ -81,7 +81,8 @@ func (all comparison) print(f compareFlags, w io.Writer) error {
 	)
 	_, err := fmt.Fprintln(
 		w,
-		"What the software NIC costs is in the slice's figures, and a veth pair costs next to nothing: see --help.",
+		"What the software NIC costs is in the slice's figures, and a veth pair costs next to "+
+			"nothing: see --help.",
 	)
 	return err
 }

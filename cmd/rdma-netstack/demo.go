@@ -14,29 +14,33 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-const demoHelp = `Usage: rdma-netstack demo [--json] [--stay] [flags]
+const demoHelp = `Usage: rdma-netstack demo [flags]
 
-Shows on this machine, with nothing set up before, what rdma-netstack does: one port, two owners. It makes network
-namespaces for itself, starts a software ConnectX, and plugs its port into the namespace "outside". HTTP and DNS servers
-answer there on a slice of the port, from the rings of this process; a kernel HTTP server answers on the port's netdev in
-the namespace "host". ping, curl and dig, or Go clients where they are not installed, try all of it while the netdev is
-under load. A table of frames and bytes per owner ends it. Nothing is left behind, whatever way it ends.
+Demonstrates on this machine how one port is shared between Linux and a slice. No NIC and no
+configuration are needed. The command makes network namespaces, starts a software ConnectX, and
+connects its port to the namespace "outside". HTTP and DNS servers answer on a slice of the port,
+inside this process; a kernel HTTP server answers on the port's network interface, in the namespace
+"host". ping, curl and dig, or Go clients where these are not installed, check both while the
+network interface is under load. A table of frames and bytes per owner follows. The command removes
+all that it made, however it ends.
 
-It needs root, or user namespaces for ordinary users.
+Needs root, or unprivileged user namespaces.
 
   --json          print one JSON object: ok, checks, counters
-  --stay          keep everything up after the checks and print commands to try, until Ctrl-C
-  --clients WHO   programs (ping, curl, dig where installed; the default) or go (Go clients on kernel sockets only)
-  --links KIND    tap, or veth with packet sockets; default: tap where /dev/net/tun can be opened, else veth
+  --stay          keep everything running after the checks, print commands to try, wait for Ctrl-C
+  --clients WHICH programs (ping, curl, dig where installed; default) or go (Go clients on kernel
+                  sockets only)
+  --links KIND    tap, or veth with packet sockets (default: tap where /dev/net/tun can be opened,
+                  else veth)
   --queues N      receive and send queues of the slice (default 2)
-  --faults LIST   what goes wrong on the wire, such as drop=1%,reorder=5%,dup=1%,delay=2ms
+  --faults LIST   faults of the wire, such as drop=1%,reorder=5%,dup=1%,delay=2ms
   --record FILE   write every frame on the wire to a pcap file
 
-Exit code 0 if every check is ok, 1 if not.
+Exit code: 0 if every check succeeds, 1 otherwise.
 `
 
 func demoCommand() command {
-	return command{"demo", "all of it on this machine, no NIC needed: start here", demoHelp, demo}
+	return command{"demo", "demonstrate everything on this machine, without a NIC", demoHelp, demo}
 }
 
 // demoFlags say how the demo is to run.

@@ -61,7 +61,8 @@ func (w *world) checkIsolation(ctx context.Context) (string, error) {
 			if others = got; others <= w.strays() {
 				missed := w.nic.Counters().Drops.SteerMissed - nobodys
 				return fmt.Sprintf(
-					"%d frames for a third MAC, %s: neither owner got one, the NIC dropped %d as nobody's",
+					"%d frames for a third MAC, %s: neither owner got one, the NIC dropped %d as "+
+						"nobody's",
 					burstSize,
 					thirdMAC,
 					missed,
@@ -146,7 +147,8 @@ func (w *world) checkNetdevMAC(ctx context.Context) (string, error) {
 			}
 		}
 		return fmt.Sprintf(
-			"%d echo requests for the slice at the netdev's MAC: no answer; ARP: each owner answers for itself",
+			"%d echo requests for the slice at the netdev's MAC: no answer; ARP: each owner "+
+				"answers for itself",
 			burstSize,
 		), nil
 	})

@@ -53,7 +53,8 @@ func (p *printer) say(format string, args ...any) {
 
 func (p *printer) intro(w *world) {
 	p.say(
-		"One port, two owners. The NIC is a software ConnectX in this process (%s), its port on a %s link.\n\n",
+		"One port, two owners. The NIC is a software ConnectX in this process (%s), its port on "+
+			"a %s link.\n\n",
 		w.nic.Config().Name,
 		w.links,
 	)
@@ -66,7 +67,8 @@ func (p *printer) intro(w *world) {
 			{w.client, "clients on kernel sockets in a namespace: ping, HTTP, DNS"},
 			{w.slice, "HTTP and DNS servers in this process, on the NIC's descriptor rings"},
 			{w.netdev,
-				"the port as Linux has it, in a namespace: a kernel HTTP server, under load all the time"},
+				"the port as Linux has it, in a namespace: a kernel HTTP server, under load all " +
+					"the time"},
 		} {
 			fmt.Fprintf(
 				t,

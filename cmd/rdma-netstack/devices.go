@@ -15,17 +15,18 @@ import (
 
 const devicesHelp = `Usage: rdma-netstack devices [--verbose] [--json]
 
-Lists the RDMA devices of this machine, the way ibv_devinfo and ibdev2netdev name things, and whether each can serve us.
-"--device sim" of the serve commands needs none of them.
+Lists the RDMA devices of this machine, with the names that ibv_devinfo and ibdev2netdev use, and
+whether each can carry a slice. The software NIC (--device sim) needs no device.
 
-  --verbose   one block per device: features that are on, or why not, where it can be opened; else why it cannot serve
-  --json      one JSON object per device, in an array
+  --verbose   print one block per device: its features and why a feature is off; for a device that
+              cannot carry a slice, the reason
+  --json      print an array with one JSON object per device
 `
 
 func devicesCommand() command {
 	return command{
 		"devices",
-		"the RDMA devices of this machine, and whether they can serve us",
+		"list the RDMA devices of this machine",
 		devicesHelp,
 		devices,
 	}

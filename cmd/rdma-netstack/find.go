@@ -11,7 +11,8 @@ import (
 // find returns the command that args begin with and what follows it.
 func find(args []string) (*command, []string, error) {
 	if len(args) == 0 {
-		return nil, nil, usageError{errors.New("what is to be done? one of " + names(commands()))}
+		return nil, nil,
+			usageError{errors.New("no command given: want one of " + names(commands()))}
 	}
 	if asksHelp(args[0]) {
 		if len(args) == 1 {
@@ -28,26 +29,29 @@ func find(args []string) (*command, []string, error) {
 	return findGroup(args)
 }
 
-// findGroup helps who gave the first of two words.
+// findGroup reports what is wrong, or missing, after the first word of a command of two words. It
+// returns the help of the group if that is asked for.
 func findGroup(args []string) (*command, []string, error) {
 	group := groupOf(args[0])
 	switch {
 	case len(group) == 0:
 		return nil, nil, usageError{
 			fmt.Errorf(
-				"no command %q; there are %s",
+				"no command %q: want one of %s",
 				strings.Join(args[:min(2, len(args))], " "),
 				names(commands()),
 			),
 		}
 	case len(args) == 1:
-		return nil, nil, usageError{fmt.Errorf("%s what? one of %s", args[0], names(group))}
+		return nil, nil,
+			usageError{fmt.Errorf("%s needs a command: one of %s", args[0], names(group))}
 	case asksHelp(args[1]):
-		return helpFor(args[0], "Usage: rdma-netstack "+args[0]+" COMMAND [flags]\n\n"+lines(group)+
-			"\n\"rdma-netstack "+args[0]+" COMMAND --help\" says more.\n"), nil, nil
+		text := "Usage: rdma-netstack " + args[0] + " COMMAND [flags]\n\n" + lines(group) +
+			"\n\"rdma-netstack " + args[0] + " COMMAND --help\" lists the flags of a command.\n"
+		return helpFor(args[0], text), nil, nil
 	}
 	return nil, nil, usageError{
-		fmt.Errorf("no command %q; there are %s", args[0]+" "+args[1], names(group)),
+		fmt.Errorf("no command %q: want one of %s", args[0]+" "+args[1], names(group)),
 	}
 }
 
@@ -91,9 +95,13 @@ func lines(of []command) string {
 }
 
 func usage() string {
-	return "Usage: rdma-netstack COMMAND [flags]\n\nOrdinary Go servers on a slice of an mlx5 port, beside Linux.\n\n" +
-		lines(
-			commands(),
-		) +
-		"\n\"rdma-netstack COMMAND --help\" says more. Exit codes: 0 done, 1 failed, 2 wrong usage.\n"
+	return `Usage: rdma-netstack COMMAND [flags]
+
+Runs Go servers on a TCP/IP stack in this process, on a slice of a Mellanox/NVIDIA ConnectX port:
+the frames of one MAC address. Linux keeps the port's network interface and all other frames.
+
+` + lines(commands()) + `
+"rdma-netstack COMMAND --help" lists the flags of a command.
+Exit codes: 0 success, 1 failure, 2 wrong usage.
+`
 }

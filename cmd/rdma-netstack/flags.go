@@ -16,7 +16,7 @@ func newFlags() *flag.FlagSet {
 	return fs
 }
 
-// parse takes args apart: flags only. Its errors are usage errors, or errHelp.
+// parse parses args, which may be flags only. Its errors are usage errors, or errHelp.
 func parse(fs *flag.FlagSet, args []string) error {
 	err := fs.Parse(args)
 	switch {
@@ -25,16 +25,16 @@ func parse(fs *flag.FlagSet, args []string) error {
 	case err != nil:
 		return usageError{errors.New(rewordFlagError(err.Error()))}
 	case fs.NArg() > 0:
-		return usageError{fmt.Errorf("do not know what to do with %q", fs.Arg(0))}
+		return usageError{fmt.Errorf("unexpected argument %q", fs.Arg(0))}
 	}
 	return nil
 }
 
-// rewordFlagError puts package flag's messages the way the help texts write flags.
+// rewordFlagError rewrites the messages of package flag: two dashes, as in the help texts.
 func rewordFlagError(message string) string {
-	message = strings.Replace(message, "flag provided but not defined: -", "there is no flag --", 1)
+	message = strings.Replace(message, "flag provided but not defined: -", "unknown flag --", 1)
 	message = strings.Replace(message, "flag needs an argument: -",
-		"a value is missing after --", 1)
+		"missing value after --", 1)
 	return strings.Replace(message, "for flag -", "for --", 1)
 }
 

@@ -63,7 +63,7 @@ func report(cmd *command, err error, stdout *output, stderr io.Writer) int {
 	case errors.As(err, &code):
 		return int(code)
 	case errors.As(err, &wrong):
-		fmt.Fprintf(stderr, "%s: %v (%s --help has all about it)\n", name, err, name)
+		fmt.Fprintf(stderr, "%s: %v (see %s --help)\n", name, err, name)
 		return exitUsage
 	}
 	fmt.Fprintf(stderr, "%s: %v\n", name, err)

@@ -19,29 +19,30 @@ import (
 
 const pktgenHelp = `Usage: rdma-netstack pktgen tx|rx --device NAME [flags]
 
-Sends frames, or counts those that arrive, on descriptor rings alone: no TCP/IP. Prints a line per second and a total.
-Generated frames are numbered, so that the receiver can tell how many were lost, doubled or overtaken.
+Sends generated frames, or counts received ones, on the descriptor rings alone, without TCP/IP.
+Prints one line per second and a total. Generated frames carry a sequence number, from which the
+receiver counts lost, duplicated and reordered frames.
 
   rdma-netstack pktgen rx --device mlx5_0 --mac 02:00:5e:10:00:01
   rdma-netstack pktgen tx --device mlx5_1 --dst 02:00:5e:10:00:01 --size 64 --rate 1000000
 
 tx only:
-  --dst MAC           where the frames go (needed without --pcap)
-  --size BYTES        length of a frame without FCS, 60 to the MTU and 14 (default 60)
-  --flows N           source ports to spread the frames over (default 64)
-  --pcap FILE         send these frames in turn, instead of generated ones
-  --rate N            frames per second and queue (default 0: as fast as it goes)
-  --count N           frames per queue, then stop (default 0: until Ctrl-C)
+  --dst MAC           destination of the frames (required without --pcap)
+  --size BYTES        length of a frame without FCS, 60 to MTU + 14 (default 60)
+  --flows N           number of source ports to spread the frames over (default 64)
+  --pcap FILE         send the frames of this capture in turn, instead of generated ones
+  --rate N            frames per second and queue (default 0: no limit)
+  --count N           frames per queue (default 0: until Ctrl-C)
 both:
-  --time DURATION     stop after that, such as 10s (default 0: until Ctrl-C)
+  --time DURATION     how long to run, such as 10s (default 0: until Ctrl-C)
 ` + ringFlagsHelp
 
 func pktgenTxCommand() command {
-	return command{"pktgen tx", "send frames from the rings, no TCP/IP", pktgenHelp, pktgenTx}
+	return command{"pktgen tx", "send generated frames at layer 2", pktgenHelp, pktgenTx}
 }
 
 func pktgenRxCommand() command {
-	return command{"pktgen rx", "count frames that arrive, and losses", pktgenHelp, pktgenRx}
+	return command{"pktgen rx", "count received frames and losses", pktgenHelp, pktgenRx}
 }
 
 // pktgenFlags are those of pktgen tx and rx.
@@ -83,7 +84,8 @@ func pktgenTx(ctx context.Context, args []string, out streams) (err error) {
 		return err
 	}
 	if f.dst == nil && f.pcap == "" {
-		return usageError{errors.New("--dst is missing: the MAC address to send to, or --pcap FILE")}
+		return usageError{
+			errors.New("--dst is missing: the MAC address to send to, or --pcap FILE")}
 	}
 	var undo cleanup
 	defer func() { err = errors.Join(err, undo.close()) }()

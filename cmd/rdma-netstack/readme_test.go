@@ -57,7 +57,8 @@ func card() dv.Config {
 	if err := nic.ConnectWire(tap); err != nil {
 		log.Fatal(err)
 	}
-	return dv.Config{Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "mlx5_0", MAC: nic.MAC(), MTU: nic.MTU()}}
+	return dv.Config{Kernel: kernel.Opener(nic),
+		Facts: dv.PortFacts{Name: "mlx5_0", MAC: nic.MAC(), MTU: nic.MTU()}}
 }
 `
 
@@ -163,7 +164,8 @@ func fetchFrom(host *lab.Net, url string) (body string, err error) {
 	web := &http.Client{Transport: transport, Timeout: 10 * time.Second}
 	up := false
 	// the server starts
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(
+		20 * time.Millisecond) {
 		if !up {
 			err = host.Do(func() error {
 				if _, err := net.InterfaceByName("slice0"); err != nil {

@@ -16,20 +16,22 @@ import (
 // ringFlagsHelp is the part of the help that the commands on bare rings share.
 const ringFlagsHelp = `
 The device:
-  --device NAME       RDMA device, the netdev of one, or sim (see "rdma-netstack devices")
-  --mac MAC           frames for this address are ours (default: a random one)
-  --promiscuous       take every unicast frame of the port; Linux receives none of them any more
-  --queues N          receive and send queues, one busy goroutine each (default 1)
-  --rx-queue-size N   frames a receive ring holds, --tx-queue-size N blocks of 64 bytes of a send ring (default 1024)
+  --device NAME       RDMA device, its network interface, or sim (see "rdma-netstack devices")
+  --mac MAC           MAC address to receive frames for (default: a random one)
+  --promiscuous       receive every unicast frame of the port; Linux then receives none of them
+  --queues N          receive and send queues, each polled by one goroutine that never sleeps
+                      (default 1)
+  --rx-queue-size N   frames in a receive ring (default 1024)
+  --tx-queue-size N   basic blocks of 64 bytes in a send ring (default 1024)
   --mtu BYTES         largest IP packet (default: the port's)
-  --no-multi-seg      one buffer for each frame, however large the MTU
-  --striding          frames packed into large buffers
-  --no-empw           a send descriptor for each frame
-  --blueflame         the descriptor of a frame that is sent alone goes with its doorbell
-  --no-compression    a whole receive completion for each frame
-  --sim-wire PLUG     with --device sim: tap:NAME, packet:IFNAME or none (default tap:slice0)
-  --sim-netdev PLUG   likewise, the port's Linux side (default none)
-  --faults LIST       what goes wrong on that wire, such as drop=1%,reorder=5%
+  --no-multi-seg      one receive buffer per frame, at any MTU
+  --striding          striding receive ring: one large buffer holds many frames
+  --no-empw           no multi-packet WQEs: one send WQE per frame
+  --blueflame         write the WQE of a frame that is sent alone together with its doorbell
+  --no-compression    no compressed completions: one 64-byte CQE per received frame
+  --sim-wire WIRE     with --device sim: tap:NAME, packet:IFNAME or none (default tap:slice0)
+  --sim-netdev WIRE   the port's Linux side, in the same form (default none)
+  --faults LIST       faults of that wire, such as drop=1%,reorder=5%
 `
 
 // ringFlags are those of pktgen and xconnect.
@@ -78,7 +80,8 @@ func (f *ringFlags) check(fs *flag.FlagSet) error {
 	if f.device == "" {
 		return usageError{
 			errors.New(
-				"--device is missing: an RDMA device, the netdev of one, or sim (\"rdma-netstack devices\" lists them)",
+				"--device is missing: an RDMA device, the netdev of one, or sim (\"rdma-netstack " +
+					"devices\" lists them)",
 			),
 		}
 	}

@@ -34,10 +34,10 @@ import (
 //	stdout RE, stderr RE          its output matches; ! in front: does not
 //	start ARGS                    rdma-netstack ARGS in the background, until the script ends it
 //	await RE                      waits until the background's stdout matches
-//	try 'COMMAND'                 runs the line of the background's stdout that has COMMAND in it, as printed
+//	try 'COMMAND'                 runs the line of the background's stdout that contains COMMAND
 //	signal NAME                   sends it a signal: INT, TERM, KILL
 //	end                           waits until it has ended
-//	gone                          waits until no process that the script began, at whatever remove, runs any more
+//	gone                          waits until no descendant of the script's processes runs
 //
 // Words may be quoted with '. Lines that begin with # are comments. After the steps come files of
 // the working directory, each under a line "-- name --".

@@ -21,37 +21,54 @@ import (
 // serveFlagsHelp is the part of the help that all serve commands share.
 const serveFlagsHelp = `
 The slice:
-  --device NAME       RDMA device (mlx5_0), the netdev of one (enp1s0f0), or sim: a software ConnectX in this process,
-                      which needs no hardware. "rdma-netstack devices" lists what there is
-  --address CIDR      our address with its prefix length, such as 192.0.2.10/24; again for more, IPv4 or IPv6. Without
-                      the length, 192.0.2.10, it is that of the subnet on the port's netdev, and its router and the
-                      resolvers of /etc/resolv.conf are ours too. Or who is to give us an address: dhcp, dhcp6, slaac,
-                      or auto: whoever answers, DHCP, routers (SLAAC), and DHCPv6 if routers say so; what they leave
-                      open, router and resolvers, is as on the port's netdev.
-                      Default with sim: 192.0.2.10/24 and 2001:db8::10/64, or the same in subnets that this machine
-                      does not use: the first free ones of those for documentation, benchmarks, private networks
-  --gateway ADDR      router for everything outside these subnets; again for the other IP version
-  --mac MAC           frames for this address are ours. Default: a random one. netdev is the port's own, for a virtual
-                      function that is ours alone: Linux then receives no unicast on it
+  --device NAME       RDMA device (mlx5_0), its network interface (enp1s0f0), or sim: a software
+                      ConnectX in this process, which needs no hardware. "rdma-netstack devices"
+                      lists the devices of this machine
+  --address CIDR      IP address of the slice with its prefix length, such as 192.0.2.10/24.
+                      Repeat the flag for more addresses, IPv4 or IPv6. Without a prefix length
+                      (192.0.2.10) the port's network interface supplies it, and the router, and
+                      /etc/resolv.conf the resolvers. Instead of an address:
+                        dhcp    DHCPv4
+                        dhcp6   DHCPv6
+                        slaac   IPv6 router advertisements
+                        auto    all three; DHCPv6 only if a router advertises it
+                      A router or resolvers that these do not supply come from the port's network
+                      interface and /etc/resolv.conf.
+                      Default with sim: 192.0.2.10/24 and 2001:db8::10/64. If this machine uses
+                      those subnets, the first unused ones of the ranges for documentation,
+                      benchmarks and private networks
+  --gateway ADDR      router for all destinations outside these subnets. Repeat the flag for the
+                      other IP version
+  --mac MAC           MAC address of the slice (default: a random one). The value netdev takes the
+                      port's own, for a virtual function that no one else uses: Linux then
+                      receives no unicast frames on it
   --queues N          receive and send queues, each served by one goroutine (default 1)
-  --rx-mode MODE      how they wait for frames: adaptive looks on for a while, then sleeps (the default); polling never
-                      sleeps and takes a processor per queue; interrupt sleeps at once
+  --rx-mode MODE      adaptive: poll for a short time, then sleep until an interrupt (default).
+                      polling: never sleep; occupies one processor per queue.
+                      interrupt: sleep whenever the queue is empty
   --mtu BYTES         largest IP packet (default: the port's)
-  --vlan N            be in this 802.1Q network: its frames only, sent with its tag (default: none)
-  --dscp N            mark what is sent, 0 to 63; in a VLAN, N/8 is the priority of its frames (default 0)
-  --json-logs         announce (stdout) and log (stderr) as JSON, one object per line
+  --vlan N            802.1Q VLAN of the slice: receive its frames only, send with its tag
+                      (default: none)
+  --dscp N            DSCP of sent packets, 0 to 63 (default 0). In a VLAN, N/8 is the 802.1p
+                      priority
+  --json-logs         write the start-up line (stdout) and the log (stderr) as JSON, one object
+                      per line
 
 With --device sim:
-  --sim-wire PLUG     what the port is plugged into (default tap:slice0). tap:NAME makes that interface on this machine,
-                      with the gateway's address or else the first free one of each subnet, so that curl and dig work
-                      from here (needs root); a subnet that this machine uses elsewhere is refused. packet:IFNAME is
-                      an existing interface, none is nothing
-  --sim-netdev PLUG   the port's Linux side, likewise (default none)
+  --sim-wire WIRE     what the port is connected to (default tap:slice0).
+                        tap:NAME       a TAP interface that is made on this machine and gets the
+                                       gateway's address, or the first free one of each subnet, so
+                                       that curl and dig reach the slice from here. Needs root. A
+                                       subnet that this machine uses elsewhere is refused
+                        packet:IFNAME  an existing interface, through a packet socket
+                        none           nothing
+  --sim-netdev WIRE   what the port's Linux side is connected to, in the same form (default none)
   --sim-record FILE   write every frame on the wire to a pcap file
-  --faults LIST       what goes wrong on the wire, such as drop=1%,reorder=5%,dup=1%,delay=2ms
+  --faults LIST       faults of the wire, such as drop=1%,reorder=5%,dup=1%,delay=2ms
 
-SIGINT (Ctrl-C) or SIGTERM lets requests under way finish, for 5 s at most, and takes everything down.
-GOGC in the environment is how rarely memory is tidied (default here 200).
+SIGINT (Ctrl-C) or SIGTERM stops the server: requests in progress have 5 s to finish.
+The environment variable GOGC sets the garbage collector's target percentage (default 200 while at
+most 32 MiB are in use, less above).
 `
 
 // shutdownTime is how long requests under way have when we are told to stop.
@@ -138,7 +155,8 @@ func (f *serveFlags) parse(fs *flag.FlagSet, args []string, listen string) error
 func (f *serveFlags) check(given map[string]bool) error {
 	if f.device == "" {
 		return errors.New(
-			"--device is missing: an RDMA device, the netdev of one, or sim (\"rdma-netstack devices\" lists them)",
+			"--device is missing: an RDMA device, the netdev of one, or sim (\"rdma-netstack " +
+				"devices\" lists them)",
 		)
 	}
 	if f.device == simDevice {
@@ -153,7 +171,8 @@ func (f *serveFlags) check(given map[string]bool) error {
 	}
 	if len(f.addresses) == 0 && f.sources == (addressSources{}) && !f.choosesSubnet() {
 		return errors.New(
-			"--address is missing: our address in the port's network, such as --address 192.0.2.10/24, or auto",
+			"--address is missing: our address in the port's network, such as --address " +
+				"192.0.2.10/24, or auto",
 		)
 	}
 	if f.queues < 1 || f.queues > 64 {
@@ -198,7 +217,8 @@ func (f *serveFlags) simAddresses() error {
 		if p.Bits() < 0 {
 			bits := map[bool]int{true: 24, false: 64}[p.Addr().Is4()]
 			return fmt.Errorf(
-				"address %s has no prefix length; write the subnet's, for example %s/%d: the software NIC's Linux side has none, unless it is --sim-netdev packet:IFNAME",
+				"address %s has no prefix length; write the subnet's, for example %s/%d: the "+
+					"software NIC's Linux side has none, unless it is --sim-netdev packet:IFNAME",
 				p.Addr(),
 				p.Addr(),
 				bits,

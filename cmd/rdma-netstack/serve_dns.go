@@ -11,25 +11,28 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/apps/dnsd"
 )
 
-const serveDNSHelp = `Usage: rdma-netstack serve dns --device NAME --address CIDR [--zone FILE]... [--forward ADDR]... [flags]
+const serveDNSHelp = `Usage: rdma-netstack serve dns --device NAME --address CIDR [flags]
 
-Answers DNS queries over UDP and TCP from a slice of an RDMA port. Linux keeps the port's netdev and all frames that are
-not for our MAC address.
+Answers DNS queries over UDP and TCP from a slice of an RDMA port. The slice receives the frames of
+its own MAC address; Linux keeps the port's network interface and all other frames.
 
   rdma-netstack serve dns --device sim --zone example.zone
-  rdma-netstack serve dns --device mlx5_0 --address 192.0.2.10/24 --gateway 192.0.2.1 --forward 192.0.2.53
+  rdma-netstack serve dns --device mlx5_0 --address 192.0.2.10/24 --forward 192.0.2.53
 
-  --listen ADDR:PORT  where to listen, UDP and TCP (default :53, on every address); again for more places.
-                      Port 0 is any free one; the start-up line names it
-  --zone FILE         standard zone file (RFC 1035) to answer from; again for more zones
-  --forward ADDR      resolver for all other names, port 53 unless ADDR:PORT; again for a second choice. It is asked
-                      from the slice. Without one such queries are refused
-  --response-rate N   answers per second over UDP to each /24 of IPv4 and /56 of IPv6 (default 200; 0: no limit). Above
-                      it every second query gets an empty answer that says to use TCP, the others none
+  --listen ADDR:PORT  where to listen, UDP and TCP (default :53, on every address). Repeat the flag
+                      to listen in more places. Port 0 takes a free one, which the start-up line
+                      names
+  --zone FILE         zone file (RFC 1035) to answer from. Repeat the flag for more zones
+  --forward ADDR      resolver for all other names, port 53 unless ADDR:PORT. It is queried from
+                      the slice. Repeat the flag for a second one, which is queried when the first
+                      fails. Without a resolver, queries for other names are refused
+  --response-rate N   UDP answers per second to each IPv4 /24 and IPv6 /56 (default 200; 0: no
+                      limit). Above it every second query gets an empty, truncated answer, which
+                      makes a resolver retry over TCP; the others get none
 ` + serveFlagsHelp
 
 func serveDNSCommand() command {
-	return command{"serve dns", "zones and forwarding on a slice", serveDNSHelp, serveDNS}
+	return command{"serve dns", "DNS server: zone files and forwarding", serveDNSHelp, serveDNS}
 }
 
 // dnsFlags are those of serve dns.
@@ -60,7 +63,8 @@ func parseDNS(args []string) (*dnsFlags, error) {
 	}
 	if len(f.zones)+len(f.forward) == 0 {
 		return nil,
-			usageError{errors.New("nothing to answer from: give --zone FILE, --forward ADDR or both")}
+			usageError{errors.New(
+				"nothing to answer from: give --zone FILE, --forward ADDR or both")}
 	}
 	return f, nil
 }
@@ -130,7 +134,8 @@ func resolver(s string) (string, error) {
 	}
 	if err != nil || at.Port() == 0 {
 		return "", errors.New(
-			"want the resolver's IP address, such as 192.0.2.53, 192.0.2.53:5353 or [2001:db8::53]:5353",
+			"want the resolver's IP address, such as 192.0.2.53, 192.0.2.53:5353 or " +
+				"[2001:db8::53]:5353",
 		)
 	}
 	return forwardTo(at)

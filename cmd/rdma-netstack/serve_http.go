@@ -10,29 +10,31 @@ import (
 
 const serveHTTPHelp = `Usage: rdma-netstack serve http --device NAME --address CIDR [flags]
 
-Serves files over HTTP from a slice of an RDMA port. Linux keeps the port's netdev and all frames that
-are not for our MAC address.
+Serves files over HTTP from a slice of an RDMA port. The slice receives the frames of its own MAC
+address; Linux keeps the port's network interface and all other frames.
 
   rdma-netstack serve http --device sim
-  rdma-netstack serve http --device mlx5_0 --address 192.0.2.10/24 --gateway 192.0.2.1 --root /srv/www
+  rdma-netstack serve http --device mlx5_0 --address 192.0.2.10/24 --gateway 192.0.2.1 --root /srv
 
-  --listen ADDR:PORT  where to listen (default :80, on every address); again for more places.
-                      Port 0 is any free one; the start-up line names it
-  --root DIR          directory of files to serve: regular files only, nothing that a symbolic link outside it names.
-                      Beside them there is always /-/healthz, which says what it checked
-  --dot-files         serve files and directories whose names begin with a dot too; without it, of these only
-                      /.well-known/ is there
-  --max-conns N       connections at once (default: as many as half of the memory has room for, at 1 MiB each, from 256
-                      to 65536). One more takes the place of the one that is longest without a request
-  --debug-endpoints   also /-/status, /-/status.json, /-/bytes/N, /-/echo and listings of directories, which tell
-                      strangers much and cost much. Off by default, but on with --device sim, which is a demonstration;
-                      --debug-endpoints=false turns them off there
+  --listen ADDR:PORT  where to listen (default :80, on every address). Repeat the flag to listen in
+                      more places. Port 0 takes a free one, which the start-up line names
+  --root DIR          directory of the files to serve. Only regular files are served, and no
+                      symbolic link that leads out of it. /-/healthz is always served: it reports
+                      the health checks
+  --dot-files         also serve files and directories whose names begin with a dot. Without this
+                      flag only /.well-known/ of these is served
+  --max-conns N       largest number of connections (default: half of the memory at 1 MiB per
+                      connection, between 256 and 65536). A new connection beyond it closes the one
+                      that has been without a request for longest
+  --debug-endpoints   also serve /-/status, /-/status.json, /-/bytes/N, /-/echo and directory
+                      listings. They disclose internals and cost much CPU. Default: off, but on
+                      with --device sim; --debug-endpoints=false turns them off
 
-A client that takes, or sends, less than 16 KiB/s for 30 s more than it is ahead of that is cut off.
+A transfer slower than 16 KiB/s is disconnected once it is 30 s behind that rate.
 ` + serveFlagsHelp
 
 func serveHTTPCommand() command {
-	return command{"serve http", "files on a slice", serveHTTPHelp, serveHTTP}
+	return command{"serve http", "HTTP server for static files", serveHTTPHelp, serveHTTP}
 }
 
 // httpFlags are those of the web server.

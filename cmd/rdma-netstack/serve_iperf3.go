@@ -9,21 +9,21 @@ import (
 
 const serveIperf3Help = `Usage: rdma-netstack serve iperf3 --device NAME --address CIDR [flags]
 
-Answers stock iperf3 clients from a slice of an RDMA port: TCP both ways, parallel streams, both directions at once, UDP.
-One test at a time, as iperf3's own server; no authentication, no SCTP. A client that says nothing for 2 s loses its turn
-to one that waits.
+Answers stock iperf3 clients from a slice of an RDMA port: TCP in both directions, also at once
+(--bidir), parallel streams, UDP. It runs one test at a time, as iperf3's own server does. No
+authentication, no SCTP. A test whose client sends nothing for 2 s ends when another client waits.
 
   rdma-netstack serve iperf3 --device sim
   iperf3 -c 192.0.2.10            client to slice
   iperf3 -c 192.0.2.10 -R -P 4    slice to client, four streams
   iperf3 -c 192.0.2.10 -u -b 1G   UDP
 
-  --listen ADDR:PORT  where to listen, TCP and UDP (default :5201, on every address).
-                      Port 0 is any free one; the start-up line names it
+  --listen ADDR:PORT  where to listen, TCP and UDP (default :5201, on every address). Port 0 takes
+                      a free one, which the start-up line names
 ` + serveFlagsHelp
 
 func serveIperf3Command() command {
-	return command{"serve iperf3", "an iperf3 server on a slice", serveIperf3Help, serveIperf3}
+	return command{"serve iperf3", "iperf3 server", serveIperf3Help, serveIperf3}
 }
 
 func serveIperf3(ctx context.Context, args []string, out streams) (err error) {

@@ -20,7 +20,8 @@ func TestServeAnyPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer machine.Close()
-	zone := "-- z --\n$ORIGIN example.\n@ 60 IN SOA ns host 1 2 3 4 5\n@ 60 IN NS ns\nns 60 IN A 192.0.2.53\n"
+	zone := "-- z --\n$ORIGIN example.\n@ 60 IN SOA ns host 1 2 3 4 5\n@ 60 IN NS ns\nns 60 IN A " +
+		"192.0.2.53\n"
 	for _, c := range []struct{ what, more, line string }{
 		{"http", "", `try: curl http://([0-9.]+):(\d+)/`},
 		{"dns", "--zone z", `try: dig @([0-9.]+) -p (\d+) `},

@@ -57,7 +57,8 @@ func parseWireSpec(flagName, s string) (wireSpec, error) {
 	}
 	return wireSpec{}, usageError{
 		fmt.Errorf(
-			"--%s %q: want tap:NAME, packet:IFNAME or none, with an interface name of at most %d letters",
+			"--%s %q: want tap:NAME, packet:IFNAME or none, with an interface name of at most %d "+
+				"characters",
 			flagName,
 			s,
 			unix.IFNAMSIZ-1,
@@ -78,7 +79,8 @@ func (p wireSpec) open() (wire.Wire, error) {
 		}
 		if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EINVAL) {
 			return nil, fmt.Errorf(
-				"%w: another program has it, or it is no TAP interface; --%s tap:NAME makes one of another name",
+				"%w: another program has it, or it is no TAP interface; --%s tap:NAME makes one "+
+					"of another name",
 				err,
 				p.flag,
 			)

@@ -112,7 +112,8 @@ func conflictError(p netip.Prefix, wire wireSpec, uses []subnet.Use) error {
 		switch {
 		case wire.kind == "tap" && p.Bits() >= 0 && u.Prefix.Overlaps(p):
 			return fmt.Errorf(
-				"--address %s: %s, and interface %s would take that away; give another subnet, or none: then a free one is chosen",
+				"--address %s: %s, and interface %s would take that away; give another subnet, "+
+					"or none: then a free one is chosen",
 				p,
 				u.By,
 				wire.name,

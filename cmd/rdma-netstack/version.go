@@ -10,13 +10,13 @@ import (
 
 const versionHelp = `Usage: rdma-netstack version [--json]
 
-Prints the version, the commit it was built from and the Go it was built with.
+Prints the version, the commit, the Go release and the gVisor release of this build.
 
-  --json    one JSON object
+  --json    print one JSON object
 `
 
 func versionCommand() command {
-	return command{"version", "which build this is", versionHelp, version}
+	return command{"version", "print the version of this build", versionHelp, version}
 }
 
 type build struct {

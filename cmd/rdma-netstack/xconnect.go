@@ -14,21 +14,23 @@ import (
 
 const xconnectHelp = `Usage: rdma-netstack xconnect --device NAME [--to NAME] [flags]
 
-Forwards frames at layer 2, ring to ring, no TCP/IP. With --to, what comes in on one device for our MAC leaves by the other,
-both ways. Without, it goes back out of the same port with its addresses swapped, and without being copied.
+Forwards frames at layer 2 from ring to ring, without TCP/IP. With --to, frames that either device
+receives for its MAC address leave through the other. Without --to, they leave through the same port
+with source and destination address swapped, without a copy.
 
-  rdma-netstack xconnect --device mlx5_0                       every frame goes back to its sender
+  rdma-netstack xconnect --device mlx5_0                       return every frame to its sender
   rdma-netstack xconnect --device mlx5_0 --to mlx5_1 --promiscuous
 
-  --to NAME           the other device; sim is a second software NIC, on --to-wire
-  --to-wire PLUG      what that is connected to: tap:NAME, packet:IFNAME or none
-  --dst MAC           rewrite the destination, and the source to ours, instead of leaving addresses as they are (--to)
-                      or swapping them
-  --time DURATION     stop after that (default 0: until Ctrl-C)
+  --to NAME           the other device; sim is a second software NIC, connected to --to-wire
+  --to-wire WIRE      what the second software NIC is connected to: tap:NAME, packet:IFNAME or none
+  --dst MAC           set this destination address, and the device's own as source, instead of
+                      forwarding the addresses unchanged (with --to) or swapping them
+  --time DURATION     how long to run (default 0: until Ctrl-C)
 ` + ringFlagsHelp
 
 func xconnectCommand() command {
-	return command{"xconnect", "forward frames between rings, no TCP/IP", xconnectHelp, xconnect}
+	return command{"xconnect", "forward frames between two ports at layer 2", xconnectHelp,
+		xconnect}
 }
 
 // xconnectFlags are those of xconnect.
@@ -52,7 +54,8 @@ func (f *xconnectFlags) parse(args []string) error {
 	if f.to == simDevice && f.toWire == "" {
 		return usageError{
 			errors.New(
-				"--to-wire is missing: what the second software NIC is plugged into, such as tap:slice1",
+				"--to-wire is missing: what the second software NIC is connected to, such as " +
+					"tap:slice1",
 			),
 		}
 	}

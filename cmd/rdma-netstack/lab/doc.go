@@ -6,8 +6,10 @@
 //
 //	outside, err := lab.New("outside")
 //	err = outside.Do(func() error { return lab.Up("tap0", lab.Setup{Addresses: addrs}) })
-//	conn, err := outside.DialContext(ctx, "tcp", "192.0.2.10:80")   // a kernel socket of that namespace
-//	err = outside.Start(exec.Command("ping", "192.0.2.10"))         // a process in that namespace; dies with this one
+//	// a kernel socket of that namespace
+//	conn, err := outside.DialContext(ctx, "tcp", "192.0.2.10:80")
+//	// a process in that namespace, which is killed when this one ends
+//	err = outside.Start(exec.Command("ping", "192.0.2.10"))
 //	outside.Close()
 //
 // Making a namespace needs CAP_SYS_ADMIN. A process without it can run itself once more as root of

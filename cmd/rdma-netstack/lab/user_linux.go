@@ -32,7 +32,8 @@ var ErrNoUserNamespaces = errors.New("user namespaces are not to be had")
 func RunAsNamespaceRoot(args []string, stdout, stderr io.Writer) (code int, err error) {
 	if os.Getenv(insideEnv) != "" {
 		return 0, fmt.Errorf(
-			"%w: this process is root of its user namespace and still may not make a network namespace (%s)",
+			"%w: this process is root of its user namespace and still may not make a network "+
+				"namespace (%s)",
 			ErrNoUserNamespaces,
 			refusal("/proc/sys"),
 		)
@@ -105,5 +106,6 @@ func refusal(root string) string {
 			return "run as root, or let users make namespaces: " + s.hint
 		}
 	}
-	return "run as root; in a container, --cap-add SYS_ADMIN,NET_ADMIN,NET_RAW or a seccomp profile that allows unshare"
+	return "run as root; in a container, --cap-add SYS_ADMIN,NET_ADMIN,NET_RAW or a seccomp " +
+		"profile that allows unshare"
 }
