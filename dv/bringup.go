@@ -128,7 +128,8 @@ func (d *Device) checkLimits(caps *uverbs.DeviceCaps) error {
 	}
 	if d.plan.rxWQE() > caps.MaxRecvDesc {
 		return errorf(ErrNotSupported,
-			"this device has receive descriptors of %d bytes, %d are needed for %d buffers per frame: set NoMultiSegment",
+			"this device has receive descriptors of %d bytes, %d are needed for %d buffers per "+
+				"frame: set NoMultiSegment",
 			caps.MaxRecvDesc, d.plan.rxWQE(), d.plan.segs)
 	}
 	if d.plan.striding && !canStride(caps) {

@@ -22,21 +22,22 @@ import (
 //
 // A queue in error recovers by itself and leaves the device up.
 type Device struct {
-	config Config // with its defaults filled in
-	facts  PortFacts
-	port   uint8
-	caps   Caps
-	plan   plan
-	log    *slog.Logger
-
-	rx     []*RxQueue
-	tx     []*TxQueue
-	pool   *Pool
-	spread atomic.Pointer[spread]
-
+	// Set by Open; read only afterwards.
+	config  Config // with its defaults filled in
+	facts   PortFacts
+	port    uint8 // number of the port on the RDMA device, from 1
+	caps    Caps
+	plan    plan
+	log     *slog.Logger
+	rx      []*RxQueue
+	tx      []*TxQueue
+	pool    *Pool
 	flowTag uint32 // of the unicast rules, 24 bits
 
-	// What there is to undo, and the kernel objects several steps use.
+	spread atomic.Pointer[spread] // replaced by Rebalance; read by any goroutine
+
+	// Kernel objects that several steps of Open use, and what Close undoes. Open
+	// and Close are the only users.
 	cleanup   cleanup
 	memory    deviceMemory
 	context   *uverbs.Context
@@ -47,16 +48,17 @@ type Device struct {
 	txObjects []*txKernelObjects
 	watch     sync.WaitGroup // the reader of asynchronous events
 
+	// Written by the reader of asynchronous events.
 	linkUp      atomic.Bool
 	linkChanges atomic.Uint64
-	linkChanged chan struct{} // capacity 1: a token for LinkNews
+	linkChanged chan struct{} // capacity 1: a token for LinkChanged
 
 	close    sync.Once
-	closeErr error
+	closeErr error // written in close
 
 	mu   sync.Mutex
-	done chan struct{}
-	err  error // guarded by mu; why the device is over
+	done chan struct{} // closed, with mu held, when the device is over
+	err  error         // guarded by mu; why the device is over
 }
 
 // Open opens the device that cfg names and brings its queues up; frames for

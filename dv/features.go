@@ -100,7 +100,8 @@ func (d *Device) rxFeatures() []Feature {
 			obstacle{caps.CoreClockKHz == 0, "kernel: does not tell the rate of the clock"}),
 		feature("receive coalescing by the NIC (LRO)", "",
 			obstacle{true,
-				"kernel: verbs cannot ask for it, only DEVX can; segments are merged in software instead"}),
+				"kernel: verbs cannot ask for it, only DEVX can; segments are merged in software " +
+					"instead"}),
 	}
 }
 
@@ -117,7 +118,8 @@ func (d *Device) txFeatures() []Feature {
 			obstacle{!d.caps.MultiPacketSend, "device: wants headers inline in every descriptor"}),
 		feature("VLAN insertion by the NIC", "",
 			obstacle{true,
-				"kernel: verbs do not tell whether the device can; TxVLAN writes the tag into the frame"}),
+				"kernel: verbs do not tell whether the device can; TxVLAN writes the tag into " +
+					"the frame"}),
 		feature("headers in the descriptor",
 			fmt.Sprintf("%d bytes of each frame, as the device demands", d.caps.MinInline),
 			obstacle{d.caps.MinInline == 0, "device: does not demand it"}),

@@ -95,7 +95,8 @@ func (m *host) nodes() ([]node, error) {
 func (m *host) locate(name string) (*target, error) {
 	if name == "" {
 		return nil, errorf(ErrConfig,
-			"no device named: set Config.Device to an RDMA device (ls /sys/class/infiniband) or its netdev")
+			"no device named: set Config.Device to an RDMA device (ls /sys/class/infiniband) or "+
+				"its netdev")
 	}
 	nodes, err := m.nodes()
 	if err != nil {
@@ -123,7 +124,8 @@ func (m *host) unknown(name string, nodes []node) error {
 	devices := strings.Join(have, ", ")
 	if _, err := m.iface(name); err == nil {
 		return errorf(ErrNoRDMA,
-			"netdev %s has no RDMA device: it is not a port of an mlx5 NIC in this network namespace, or mlx5_ib is not loaded; RDMA devices here: %s",
+			"netdev %s has no RDMA device: it is not a port of an mlx5 NIC in this network "+
+				"namespace, or mlx5_ib is not loaded; RDMA devices here: %s",
 			name, devices)
 	}
 	return errorf(ErrNotFound, "no RDMA device or netdev is called %s; RDMA devices here: %s", name,
@@ -184,7 +186,8 @@ func (n *node) portOf(name string) uint8 {
 func (m *host) target(n *node, port uint8) (*target, error) {
 	if n.rdma.Driver != 0 && n.rdma.Driver != uverbs.DriverMLX5 {
 		return nil, errorf(ErrNotMlx5,
-			"%s is a software or other RDMA device and has no raw packet queues: an mlx5 NIC (ConnectX-4 or later) is needed", n.IBDev)
+			"%s is a software or other RDMA device and has no raw packet queues: an mlx5 NIC "+
+				"(ConnectX-4 or later) is needed", n.IBDev)
 	}
 	if p := n.port(port); p != nil && p.LinkLayer == "InfiniBand" {
 		return nil, inInfiniBand(n.IBDev, port)
@@ -219,7 +222,8 @@ func (m *host) allowed(device string, p *plan) error {
 	}
 	if !env.NetRaw {
 		return errorf(ErrPermission,
-			"raw queues on %s need CAP_NET_RAW: setcap cap_net_raw+ep on the program, docker --cap-add NET_RAW, or be root", device)
+			"raw queues on %s need CAP_NET_RAW: setcap cap_net_raw+ep on the program, docker "+
+				"--cap-add NET_RAW, or be root", device)
 	}
 	already := m.pinned()
 	if env.IPCLock || env.Memlock >= uint64(p.pinned())+already {
@@ -227,6 +231,8 @@ func (m *host) allowed(device string, p *plan) error {
 	}
 	const mib = 1 << 20
 	return errorf(ErrMemlock,
-		"%s needs %.1f MiB of locked memory (this process has locked %.1f already), the limit is %.1f: raise it (ulimit -l, systemd LimitMEMLOCK=, docker --ulimit memlock=-1), grant CAP_IPC_LOCK, or use fewer or smaller queues",
+		"%s needs %.1f MiB of locked memory (this process has locked %.1f already), the limit is "+
+			"%.1f: raise it (ulimit -l, systemd LimitMEMLOCK=, docker --ulimit memlock=-1), "+
+			"grant CAP_IPC_LOCK, or use fewer or smaller queues",
 		device, float64(p.pinned())/mib, float64(already)/mib, float64(env.Memlock)/mib)
 }

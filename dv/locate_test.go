@@ -176,7 +176,9 @@ func TestRefusals(t *testing.T) {
 		{"InfiniBand by netdev", "ib0", nil, ErrInfiniBand, "LINK_TYPE_P1=ETH"},
 		{"other make, by sysfs", "rxe0", nil, ErrNotMlx5, "an mlx5 NIC"},
 		{"other make, by netlink", "mlx5_0", func(m *host) {
-			m.rdma = func(string) netdev.RDMAFacts { return netdev.RDMAFacts{Driver: uverbs.DriverRXE} }
+			m.rdma = func(string) netdev.RDMAFacts {
+				return netdev.RDMAFacts{Driver: uverbs.DriverRXE}
+			}
 		}, ErrNotMlx5, "an mlx5 NIC"},
 		{"node missing", "mlx5_0", func(m *host) { os.RemoveAll(filepath.Join(m.root, "dev")) },
 			ErrNotFound, "--device"},
@@ -242,7 +244,8 @@ func TestList(t *testing.T) {
 		}
 		got = append(got, i.Name+" "+i.Netdev+" "+i.LinkLayer+" "+i.State+": "+state[:6])
 	}
-	want := "mlx5_0 enp1s0f0 Ethernet ACTIVE: usable|mlx5_1 ib0 InfiniBand ACTIVE: port 1|mlx5_2 enp1s0v0 Ethernet ACTIVE: usable|rxe0  Ethernet ACTIVE: rxe0 i"
+	want := "mlx5_0 enp1s0f0 Ethernet ACTIVE: usable|mlx5_1 ib0 InfiniBand ACTIVE: port 1|mlx5_2 " +
+		"enp1s0v0 Ethernet ACTIVE: usable|rxe0  Ethernet ACTIVE: rxe0 i"
 	if s := strings.Join(got, "|"); s != want {
 		t.Errorf("list\n%s\nwant\n%s", s, want)
 	}

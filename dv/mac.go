@@ -19,10 +19,13 @@ func chooseMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
 		return bytes.Clone(f.MAC), nil
 	case mac == nil && cfg.AllowNetdevMAC:
 		return nil, errorf(ErrMAC,
-			"the MAC of the netdev of %s cannot be read, which may be in another network namespace: set MAC to it", f.Name)
+			"the MAC of the netdev of %s cannot be read, which may be in another network "+
+				"namespace: set MAC to it", f.Name)
 	case mac == nil && f.Virtual:
 		return nil, errorf(ErrMAC,
-			"%s is a virtual function, whose switch passes only the function's own MAC %v: set AllowNetdevMAC (%s then receives no unicast), or have the host make the function trusted with spoof check off and set another MAC",
+			"%s is a virtual function, whose switch passes only the function's own MAC %v: set "+
+				"AllowNetdevMAC (%s then receives no unicast), or have the host make the "+
+				"function trusted with spoof check off and set another MAC",
 			f.Name, f.MAC, f.linux())
 	case mac == nil:
 		return randomMAC(), nil
@@ -32,10 +35,12 @@ func chooseMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
 		return nil, errorf(ErrMAC, "MAC %v is no address: leave MAC unset for a random one", mac)
 	case mac[0]&1 != 0:
 		return nil, errorf(ErrMAC,
-			"MAC %v is a multicast or broadcast address: the lowest bit of the first byte must be 0", mac)
+			"MAC %v is a multicast or broadcast address: the lowest bit of the first byte must "+
+				"be 0", mac)
 	case bytes.Equal(mac, f.MAC) && !cfg.AllowNetdevMAC:
 		return nil, errorf(ErrMAC,
-			"MAC %v is the address of %s itself, which would receive no unicast any more: leave MAC unset for a random one, or set AllowNetdevMAC if Linux does not need the port",
+			"MAC %v is the address of %s itself, which would receive no unicast any more: leave "+
+				"MAC unset for a random one, or set AllowNetdevMAC if Linux does not need the port",
 			mac, f.linux())
 	}
 	return bytes.Clone(mac), nil

@@ -125,7 +125,8 @@ func (p *plan) check(cfg *Config, portMTU int) error {
 	}
 	if cfg.EventFrames > 0 && cfg.EventMicroseconds == 0 {
 		return errorf(ErrConfig,
-			"EventFrames is %d and EventMicroseconds 0: the last frames of a burst would never be told of",
+			"EventFrames is %d and EventMicroseconds 0: the last frames of a burst would never "+
+				"be told of",
 			cfg.EventFrames)
 	}
 	return nil

@@ -3,8 +3,8 @@ package dv
 import "time"
 
 const (
-	// maxFutile and futileTime are how many resets in a row, over how long a time, without one
-	// good packet between them, are taken as "this will never work".
+	// More than maxConsecutiveResets resets in a row, over more than consecutiveResetsTime and
+	// without a good packet between them, end the device.
 	maxConsecutiveResets  = 16
 	consecutiveResetsTime = 30 * time.Second
 

@@ -17,14 +17,20 @@ import (
 // and posted is the pc that the doorbell record tells the NIC, modulo 2^16. How
 // frames lie in the buffers of a descriptor is for the rqFormat to know.
 //
-//	           make, RST2RDY                 Device.Stop, Close
-//	(no ring) ───────────────▶ receiving ─────────────────────────▶ stopped
-//	                            │     ▲                                ▲
-//	  error CQE, event, signal  ▼     │ restart, RST2RDY               │
-//	                           halted ─┘                               │
-//	                            │  halt or restart refused, or         │
-//	                            ▼  too many resets in a row            │
-//	                           failed: the device ends ────────────────┘
+//	           make, RST2RDY                  Device.Stop, Close
+//	(no ring) ───────────────▶ receiving ──────────────────────────▶ stopped
+//	                            │     ▲                                 ▲
+//	  error CQE or event        ▼     │ restart: counters 0, RST2RDY    │
+//	                          error   │                                 │
+//	  halt: at once, or 1 to    │     │                                 │
+//	  100 ms later from the     ▼     │                                 │
+//	  fifth reset in a row on  halted ┘                                 │
+//	                            │  halt or restart refused, or          │
+//	                            ▼  too many resets in a row             │
+//	                           failed: the device ends ─────────────────┘
+//
+// In the states error and halted the NIC drops frames for the queue. Frames in
+// the ring stay in it, and frames that the caller holds stay the caller's.
 type RxQueue struct {
 	// Set by newRing; read only afterwards.
 	index        int

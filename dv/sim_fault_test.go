@@ -1,8 +1,6 @@
 package dv_test
 
 import (
-	"bytes"
-	"errors"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -13,7 +11,6 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 )
 
 // No wake-up is ever missed: frames come at any moment of the owner's way
@@ -180,15 +177,18 @@ func TestRxRecovery(t *testing.T) {
 			f := frame(ourMAC, peerMAC, 0x88b5, 100)
 			for round := range 5 {
 				s.wire.send(t, f)
-				s.nic.SetHooks(&simnic.Hooks{Deliver: func(*simnic.RQ) (bool, uint8, uint8) { return false, syndrome, 0 }})
+				s.nic.SetHooks(&simnic.Hooks{
+					Deliver: func(*simnic.RQ) (bool, uint8, uint8) { return false, syndrome, 0 }})
 				s.wire.send(t, f)
 				s.nic.SetHooks(nil)
 				s.wire.send(t, f) // to a ready queue with 0x01 only
 				before := len(poll(q))
 				s.wire.send(t, f, f)
 				after := len(poll(q))
-				if want := map[bool]int{true: 2, false: 1}[syndrome == 1]; before != want || after != 2 {
-					t.Fatalf("round %d: %d frames around the error and %d after it, want %d and 2", round, before, after, want)
+				if want := map[bool]int{true: 2, false: 1}[syndrome == 1]; before != want ||
+					after != 2 {
+					t.Fatalf("round %d: %d frames around the error and %d after it, want %d and 2",
+						round, before, after, want)
 				}
 			}
 			q.Refill()
@@ -214,12 +214,14 @@ func TestRxRecoveryWhileWaiting(t *testing.T) {
 	owners.Go(func() { serve(d.Rx(0), &received) })
 	f := frame(ourMAC, peerMAC, 0x88b5, 100)
 	for i := range 10 {
-		s.nic.SetHooks(&simnic.Hooks{Deliver: func(*simnic.RQ) (bool, uint8, uint8) { return false, 4, 0 }})
+		s.nic.SetHooks(&simnic.Hooks{
+			Deliver: func(*simnic.RQ) (bool, uint8, uint8) { return false, 4, 0 }})
 		s.wire.send(t, f)
 		s.nic.SetHooks(nil)
 		eventually(t, "reset", func() bool { return d.Rx(0).Stats().Resets == uint64(i+1) })
 		s.wire.send(t, f)
-		eventually(t, "reception after the reset", func() bool { return received.Load() == int64(i+1) })
+		eventually(t, "reception after the reset",
+			func() bool { return received.Load() == int64(i+1) })
 	}
 	d.Stop()
 	owners.Wait()
@@ -261,7 +263,8 @@ func TestTxRecovery(t *testing.T) {
 				}
 				q.Reclaim()
 				if q.Free() != 64 || d.Pool().Free() != 256 {
-					t.Fatalf("round %d: %d blocks and %d frames free", round, q.Free(), d.Pool().Free())
+					t.Fatalf("round %d: %d blocks and %d frames free", round, q.Free(),
+						d.Pool().Free())
 				}
 				for range 3 {
 					q.Post(&p)
@@ -274,7 +277,8 @@ func TestTxRecovery(t *testing.T) {
 					t.Fatalf("round %d: %d done, want 3", round, n)
 				}
 			}
-			if st, n := q.Stats(), s.linux.Refused(); st.Resets != 5 || st.Drops.Lost != 20 || n != 0 {
+			if st, n := q.Stats(),
+				s.linux.Refused(); st.Resets != 5 || st.Drops.Lost != 20 || n != 0 {
 				t.Errorf("%d refused commands in the kernel's log, stats %+v", n, st)
 			}
 		})
@@ -312,89 +316,4 @@ func TestTxLosses(t *testing.T) {
 	if st := q.Stats(); st.Resets != 0 {
 		t.Errorf("stats %+v", st)
 	}
-}
-
-// Carrier goes and comes: told, and nothing breaks.
-func TestLink(t *testing.T) {
-	s, d := usual(t, dv.Config{})
-	s.nic.SetLink(false)
-	told(t, d, false)
-	q := d.Tx(0)
-	q.Post(&dv.TxPacket{Bufs: [][]byte{frame(peerMAC, ourMAC, 0x88b5, 60)}})
-	q.Flush()
-	if q.Reclaim() != 1 || len(s.wire.take()) != 0 {
-		t.Error("a port that is down still completes, into nothing")
-	}
-	s.nic.SetLink(true)
-	told(t, d, true)
-	exchange(t, s, d, q)
-	if st := d.Stats(); st.LinkChanges != 2 || !st.LinkUp {
-		t.Errorf("stats: %d changes, up %v", st.LinkChanges, st.LinkUp)
-	}
-}
-
-// The device dies: everybody is told, nobody hangs, everything is given back.
-func TestDeviceFatal(t *testing.T) {
-	before := resources(t)
-	s := newSim(t, simnic.Config{}, kernel.Config{})
-	d, err := dv.Open(t.Context(), s.config(dv.Config{RxQueues: 3, TxQueues: 2}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var received atomic.Int64
-	var owners sync.WaitGroup
-	for i := range d.NumRx() {
-		owners.Go(func() { serve(d.Rx(i), &received) })
-	}
-	s.nic.FailDevice()
-	<-d.Done()
-	owners.Wait()
-	if err := d.Err(); !errors.Is(err, dv.ErrFailed) || errors.Is(err, dv.ErrClosed) {
-		t.Errorf("Err: %v", err)
-	}
-	if err := d.Rx(0).Wait(); !errors.Is(err, dv.ErrFailed) {
-		t.Errorf("Wait: %v", err)
-	}
-	if err := d.Tx(0).Post(&dv.TxPacket{Bufs: [][]byte{make([]byte, 60)}}); !errors.Is(err, dv.ErrFailed) {
-		t.Errorf("Post: %v", err)
-	}
-	if err := d.Close(); err != nil {
-		t.Errorf("close: %v", err)
-	}
-	if err := d.Err(); !errors.Is(err, dv.ErrFailed) {
-		t.Errorf("Err after Close: %v", err)
-	}
-	if _, err := dv.Open(t.Context(), s.config(dv.Config{})); err == nil {
-		t.Error("a dead device was opened")
-	}
-	s.nic.Close()
-	s.wire.wire.Close()
-	s.netdev.wire.Close()
-	sameResources(t, before)
-}
-
-// Frames that were received stay whole while the caller has them, whatever
-// comes after.
-func TestHeldFramesStay(t *testing.T) {
-	s, d := usual(t, dv.Config{RxQueueSize: 64, SpareFrames: 64})
-	q := d.Rx(0)
-	var held []dv.Packet
-	var want [][]byte
-	for i := range 60 {
-		f := frame(ourMAC, peerMAC, 0x88b5, 60+i)
-		s.wire.send(t, f)
-		pkts := make([]dv.Packet, 2)
-		n := q.Poll(pkts)
-		held, want = append(held, pkts[:n]...), append(want, f)
-	}
-	for range 200 {
-		s.wire.send(t, frame(ourMAC, peerMAC, 0x9999, 1000))
-		poll(q)
-	}
-	for i := range held {
-		if !bytes.Equal(held[i].Data, want[i]) {
-			t.Fatalf("frame %d changed under its holder", i)
-		}
-	}
-	q.Release(held)
 }

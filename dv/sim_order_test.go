@@ -28,7 +28,8 @@ func (s *spy) Ioctl(buf []byte) error {
 	command, driver := uint32(0), []byte(nil)
 	for at := 24; at+16 <= len(buf); at += 16 {
 		data := binary.NativeEndian.Uint64(buf[at+8:])
-		switch n := int(binary.NativeEndian.Uint16(buf[at+2:])); binary.NativeEndian.Uint16(buf[at:]) {
+		switch n := int(binary.NativeEndian.Uint16(buf[at+2:])); binary.NativeEndian.Uint16(
+			buf[at:]) {
 		case 2: // command number
 			command = uint32(data)
 		case 0x1000: // driver's part

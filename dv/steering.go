@@ -206,7 +206,8 @@ func (d *Device) addGroup(g group, qp *uverbs.QP) error {
 	}
 	if !d.config.TakeMulticast {
 		return errorf(ErrNotSupported,
-			"%s cannot share %s with Linux, and taking it would cut Linux off: set TakeMulticast if Linux does not need the port (%w)",
+			"%s cannot share %s with Linux, and taking it would cut Linux off: set TakeMulticast "+
+				"if Linux does not need the port (%w)",
 			d.Name(), g.name, err)
 	}
 	d.caps.SharedMulticast = false

@@ -17,14 +17,18 @@ import (
 // it: descriptors up to cc are completed, up to rung the NIC knows them, up to
 // pc they are written, and up to asked a completion has been asked for.
 //
-//	           make, INIT, RTR, RTS          Device.Stop, Close
-//	(no QP) ─────────────────────▶ sending ─────────────────────▶ stopped
-//	                                │   ▲                            ▲
-//	error CQE, event, ring that     ▼   │ QP and CQ made anew,       │
-//	stands still                  reset ┘ ring and counters empty    │
-//	                                │                                │
-//	                                ▼  too many resets in a row      │
-//	                              failed: the device ends ───────────┘
+//	           make, INIT, RTR, RTS           Device.Stop, Close
+//	(no QP) ─────────────────────▶ sending ─────────────────────────▶ stopped
+//	                                │   ▲                                ▲
+//	  error CQE, event, or ring     ▼   │ start: QP and CQ made anew,    │
+//	  that stands still           error │ ring empty, counters 0         │
+//	                                │   │                                │
+//	  halt: at once, or 1 to 100 ms │   │                                │
+//	  later from the fifth reset    ▼   │                                │
+//	  in a row on                 halted┘                                │
+//	                                │  halt or start refused, or         │
+//	                                ▼  too many resets in a row          │
+//	                              failed: the device ends ───────────────┘
 //
 // What was posted and not reported as sent when a reset begins is lost, and
 // counted in TxDrops.Lost; the stack above sends it again.

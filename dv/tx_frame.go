@@ -68,7 +68,8 @@ func (q *TxQueue) checkFrame(f Frame, off, n int, flags TxFlags) error {
 		return fmt.Errorf("send frame %d, the pool has %d: %w", f, q.pool.count, ErrFrameSize)
 	case n < ethHeader || n > q.limits.frame || off < 0 || off > q.pool.size-ethMin ||
 		!q.pool.reaches(f, off, n):
-		return fmt.Errorf("send %d bytes at offset %d of a frame of %d, the port takes %d to %d: %w",
+		return fmt.Errorf(
+			"send %d bytes at offset %d of a frame of %d, the port takes %d to %d: %w",
 			n, off, q.pool.size, ethHeader, q.limits.frame, ErrFrameSize)
 	case flags&TxVLAN != 0:
 		return fmt.Errorf("insert a VLAN tag without copying: %w", ErrNotSupported)
@@ -81,8 +82,10 @@ func (q *TxQueue) checkFrame(f Frame, off, n int, flags TxFlags) error {
 func (q *TxQueue) postChain(f Frame, off, n int, flags TxFlags) error {
 	inline, first := q.limits.minInline, q.pool.size-off
 	if first <= inline {
-		return q.refuse(fmt.Errorf("send a frame with %d bytes in its first buffer, the device wants %d in the descriptor: %w",
-			first, inline, ErrFrameSize))
+		return q.refuse(
+			fmt.Errorf("send a frame with %d bytes in its first buffer, the device wants %d in "+
+				"the descriptor: %w",
+				first, inline, ErrFrameSize))
 	}
 	head := mlx5.CtrlSegSize/mlx5.DSSize + mlx5.EthDS(inline)
 	ds := head + 1 + (n-first+q.pool.size-1)/q.pool.size

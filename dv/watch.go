@@ -30,7 +30,8 @@ func (d *Device) onEvent(e uverbs.AsyncEvent) {
 	case uverbs.EventPortActive, uverbs.EventPortError:
 		d.onLink(e)
 	case uverbs.EventDeviceFatal:
-		d.fail(errors.New("the device died or was removed: look in dmesg and devlink health, then open it again"))
+		d.fail(errors.New(
+			"the device died or was removed: look in dmesg and devlink health, then open it again"))
 	case uverbs.EventCQError, uverbs.EventQPFatal, uverbs.EventQPReqError,
 		uverbs.EventQPAccess, uverbs.EventWQFatal:
 		d.onQueueError(e)

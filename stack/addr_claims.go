@@ -84,7 +84,8 @@ func (s *Stack) guard() {
 				s.defend(c, defended)
 			} else if ok, missed := twins.allows(time.Now()); ok {
 				s.log.Warn("frames come from our own hardware address: "+
-					"another process or host uses it, or the network sends ours back; give each slice its own MAC",
+					"another process or host uses it, or the network sends ours back; give each "+
+					"slice its own MAC",
 					"interface", s.name, "mac", net.HardwareAddr(c.mac).String(), "more", missed)
 			}
 		}

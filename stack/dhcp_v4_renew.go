@@ -110,8 +110,8 @@ func (d *dhcp4) confirm(l *lease4) *lease4 {
 	return next
 }
 
-// extend sends a request for the lease we have until the deadline. An error that is errUnfit says
-// that it is over.
+// extend sends a request for the lease we have until the deadline. An error that is
+// errBadLease says that the lease is over.
 func (d *dhcp4) extend(l *lease4, request *dhcpv4.DHCPv4, deadline time.Time,
 	send func(*dhcpv4.DHCPv4) error, repeat schedule) (*lease4, error) {
 	ctx, cancel := context.WithDeadline(d.s.ctx, deadline)

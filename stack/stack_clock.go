@@ -22,7 +22,7 @@ func (c probeDelayClock) AfterFunc(d time.Duration, f func()) tcpip.Timer {
 	return probeDelayTimer{c.Clock.AfterFunc(probeDelay(d), f)}
 }
 
-// probeDelayTimer is a timer of a patientClock.
+// probeDelayTimer is a timer of a probeDelayClock.
 type probeDelayTimer struct{ tcpip.Timer }
 
 // Reset implements tcpip.Timer.

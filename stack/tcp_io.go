@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// tellTuning is after how many bytes read netstack's receive buffer tuning is told of them. It
-	// measures bytes per round trip against buffers of 1 MiB and more, and being told costs a lock.
+	// tuneThreshold is how many bytes are read between calls of netstack's receive buffer tuning.
+	// It measures bytes per round trip against buffers of 1 MiB and more, and a call takes a lock.
 	tuneThreshold = 64 << 10
 
 	// copySize is the unit of ReadFrom and WriteTo: netstack's largest segment.

@@ -102,7 +102,7 @@ func (h *headerTemplate) complete(out *[maxHeaders]byte, from, to uint16, n int)
 	return out[:h.size]
 }
 
-// headerPool is memory for headers on their way to the link, *[maxReady]byte.
+// headerPool is memory for headers on their way to the link, *[maxHeaders]byte.
 var headerPool = sync.Pool{New: func() any { return new([maxHeaders]byte) }}
 
 // datagramLink is a link that takes datagrams in this form, [link/rdma.Endpoint].

@@ -119,7 +119,7 @@ func TestUDPControl(t *testing.T) {
 	}
 }
 
-// TestUDPControlOfOthers: a source address that is not ours, or a torn message, is EINVAL, and a
+// TestUDPControlErrors: a source address that is not ours, or a torn message, is EINVAL, and a
 // buffer that is too short is reported.
 func TestUDPControlErrors(t *testing.T) {
 	server, client := netpair.New(t, netpair.Faults{})

@@ -128,6 +128,32 @@ func TestRulesBite(t *testing.T) {
 			strings.Repeat("\n", maxFunctionLines) + "}\n", checkSizes, "dv/x.go:f has 61 lines"},
 		{"long test", "dv/x_test.go", "package dv\n\nfunc f() {" +
 			strings.Repeat("\n", maxFunctionLines) + "}\n", checkSizes, ""},
+		{"long line", "dv/x.go", "package dv\n\nvar x = \"" + strings.Repeat("x", 91) + "\"\n",
+			checkColumns, "line 3 has 101 columns"},
+		{"line of full length", "dv/x.go",
+			"package dv\n\nvar x = \"" + strings.Repeat("x", 90) + "\"\n", checkColumns, ""},
+		{"long line of tabs", "dv/x.go",
+			"package dv\n\nvar (\n\tx = \"" + strings.Repeat("x", 91) + "\"\n)\n",
+			checkColumns, "line 4 has 101 columns"},
+		{"long comment", "dv/x.go", "package dv\n\n// " + strings.Repeat("x", 98) + "\n",
+			checkColumns, "line 3"},
+		{"long URL", "dv/x.go",
+			"package dv\n\n// https://" + strings.Repeat("x", 98) + "\n", checkColumns, ""},
+		{"long data", "dv/x.go", "package dv\n\nvar x = `\n" + strings.Repeat("x", 101) +
+			"\n`\n", checkColumns, ""},
+		{"long tag", "dv/x.go", "package dv\n\ntype x struct {\n\tA int `x:\"" +
+			strings.Repeat("x", 98) + "\"`\n}\n", checkColumns, "line 4"},
+		{"doc of another name", "dv/x.go", "package dv\n\n// oldName is x.\nvar newName int\n",
+			checkDocNames, "documents oldName, but newName"},
+		{"doc of the name", "dv/x.go", "package dv\n\n// newName is x.\nvar newName int\n",
+			checkDocNames, ""},
+		{"doc of several of a group", "dv/x.go",
+			"package dv\n\nconst (\n\t// aB and bC are x.\n\tbC = 1\n\taB = 2\n)\n",
+			checkDocNames, ""},
+		{"doc of none of a group", "dv/x.go",
+			"package dv\n\nconst (\n\t// aB is x.\n\tbC = 1\n\tcD = 2\n)\n",
+			checkDocNames, "documents aB, but bC, cD"},
+
 		{"assembly", "dv/x.s", "TEXT\n", checkAssembly, "assembly outside"},
 		{"assembly where it belongs", "dv/internal/mmio/x.s", "TEXT\n", checkAssembly, ""},
 	} {

@@ -69,6 +69,8 @@ func TestTree(t *testing.T) {
 		{"skips", checkSkips},
 		{"quiet libraries", checkQuiet},
 		{"sizes", checkSizes},
+		{"columns", checkColumns},
+		{"doc names", checkDocNames},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, f := range files {

@@ -49,7 +49,8 @@ func serve(t testing.TB, cfg Config, wrap func(net.PacketConn) net.PacketConn) (
 			t.Errorf("Shutdown: %v", err)
 		}
 		for range 2 {
-			if err := <-errs; err != nil && !errors.Is(err, ErrClosed) { // a goroutine may begin after the end
+			// a goroutine may begin after the end
+			if err := <-errs; err != nil && !errors.Is(err, ErrClosed) {
 				t.Errorf("Serve: %v", err)
 			}
 		}
@@ -67,106 +68,9 @@ func ask(t testing.TB, network, addr string, m *dns.Msg) *dns.Msg {
 	return r
 }
 
-// text is a record's canonical text without TTL and class: "name type data".
-func text(rrs []dns.RR) string {
-	var out []string
-	for _, rr := range rrs {
-		if f := strings.Fields(rr.String()); rr.Header().Rrtype != dns.TypeOPT {
-			out = append(out, f[0]+" "+strings.Join(f[3:], " "))
-		}
-	}
-	return strings.Join(out, "; ")
-}
-
-const soa = "example.org. SOA ns1.example.org. hostmaster.example.org. 2026010101 7200 900 1209600 300"
-
-func TestAnswers(t *testing.T) {
-	_, addr := serve(t, Config{Zones: []Zone{exampleZone}}, nil)
-	for _, tc := range []struct {
-		name, qname, qtype       string
-		rcode                    int
-		aa                       bool
-		answer, authority, extra string
-	}{
-		{"two addresses, one ttl", "www.example.org.", "A", 0, true, "www.example.org. A 192.0.2.80; www.example.org. A 192.0.2.81", "", ""},
-		{"no data", "www.example.org.", "AAAA", 0, true, "", soa, ""},
-		{"no name", "absent.example.org.", "A", 3, true, "", soa, ""},
-		{"no name deep", "a.b.c.absent.example.org.", "A", 3, true, "", soa, ""},
-		{"empty name between", "ent.here.example.org.", "A", 0, true, "", soa, ""},
-		{"below an empty name", "x.ent.here.example.org.", "A", 3, true, "", soa, ""},
-		{"case of the zone does not matter", "mixed.example.org.", "TXT", 0, true, `mixed.example.org. TXT "as is"`, "", ""},
-		{"origin soa", "example.org.", "SOA", 0, true, soa, "", ""},
-		{"origin ns with addresses", "example.org.", "NS", 0, true, "example.org. NS ns1.example.org.; example.org. NS ns2.elsewhere.net.", "", "ns1.example.org. A 192.0.2.1; ns1.example.org. AAAA 2001:db8::1"},
-		{"mx with address", "example.org.", "MX", 0, true, "example.org. MX 10 mail.example.org.", "", "mail.example.org. A 192.0.2.25"},
-		{"srv with address", "_sip._tcp.example.org.", "SRV", 0, true, "_sip._tcp.example.org. SRV 1 2 5060 mail.example.org.", "", "mail.example.org. A 192.0.2.25"},
-		{"cname", "alias.example.org.", "A", 0, true, "alias.example.org. CNAME www.example.org.; www.example.org. A 192.0.2.80; www.example.org. A 192.0.2.81", "", ""},
-		{"cname itself", "alias.example.org.", "CNAME", 0, true, "alias.example.org. CNAME www.example.org.", "", ""},
-		{"chain to no data", "chain1.example.org.", "MX", 0, true, "chain1.example.org. CNAME chain2.example.org.; chain2.example.org. CNAME alias.example.org.; alias.example.org. CNAME www.example.org.", soa, ""},
-		{"cname out of the zone", "away.example.org.", "A", 0, true, "away.example.org. CNAME www.elsewhere.net.", "", ""},
-		{"cname to nothing", "dangling.example.org.", "A", 3, true, "dangling.example.org. CNAME absent.example.org.", soa, ""},
-		{"cname into a delegation", "tosub.example.org.", "A", 0, true, "tosub.example.org. CNAME host.sub.example.org.", "sub.example.org. NS ns.sub.example.org.; sub.example.org. NS ns.other.net.", "ns.sub.example.org. A 192.0.2.53; ns.sub.example.org. AAAA 2001:db8::53"},
-		{"cname to a wildcard", "towild.example.org.", "A", 0, true, "towild.example.org. CNAME any.wild.example.org.; any.wild.example.org. A 192.0.2.42", "", ""},
-		{"wildcard", "x.wild.example.org.", "TXT", 0, true, `x.wild.example.org. TXT "wild"`, "", ""},
-		{"wildcard two labels", "x.y.wild.example.org.", "A", 0, true, "x.y.wild.example.org. A 192.0.2.42", "", ""},
-		{"wildcard no data", "x.wild.example.org.", "AAAA", 0, true, "", soa, ""},
-		{"wildcard does not cover a real name", "real.wild.example.org.", "TXT", 0, true, "", soa, ""},
-		{"wildcard does not cover below a real name", "x.real.wild.example.org.", "A", 3, true, "", soa, ""},
-		{"wildcard itself", "*.wild.example.org.", "A", 0, true, "*.wild.example.org. A 192.0.2.42", "", ""},
-		{"wildcard cname", "q.cwild.example.org.", "A", 0, true, "q.cwild.example.org. CNAME www.example.org.; www.example.org. A 192.0.2.80; www.example.org. A 192.0.2.81", "", ""},
-		{"referral", "host.sub.example.org.", "A", 0, false, "", "sub.example.org. NS ns.sub.example.org.; sub.example.org. NS ns.other.net.", "ns.sub.example.org. A 192.0.2.53; ns.sub.example.org. AAAA 2001:db8::53"},
-		{"referral for the delegated name", "sub.example.org.", "NS", 0, false, "", "sub.example.org. NS ns.sub.example.org.; sub.example.org. NS ns.other.net.", "ns.sub.example.org. A 192.0.2.53; ns.sub.example.org. AAAA 2001:db8::53"},
-		{"glue is not an answer", "ns.sub.example.org.", "A", 0, false, "", "sub.example.org. NS ns.sub.example.org.; sub.example.org. NS ns.other.net.", "ns.sub.example.org. A 192.0.2.53; ns.sub.example.org. AAAA 2001:db8::53"},
-		{"ds belongs above", "sub.example.org.", "DS", 0, true, "sub.example.org. DS 1 8 2 0000000000000000000000000000000000000000000000000000000000000000", "", ""},
-		{"any", "www.example.org.", "ANY", 0, true, `www.example.org. HINFO "RFC8482" ""`, "", ""},
-		{"any of no name", "absent.example.org.", "ANY", 3, true, "", soa, ""},
-		{"any of a cname", "away.example.org.", "ANY", 0, true, "away.example.org. CNAME www.elsewhere.net.", "", ""},
-		{"escape spelt otherwise", "escaped.example.org.", "TXT", 0, true, `escaped.example.org. TXT "octal"`, "", ""},
-		{"dot in a label", `dot\.ted.example.org.`, "TXT", 0, true, `dot\.ted.example.org. TXT "dot"`, "", ""},
-		{"outside", "example.com.", "A", 5, false, "", "", ""},
-		{"above", "org.", "NS", 5, false, "", "", ""},
-		{"root", ".", "NS", 5, false, "", "", ""},
-		{"not a part of the zone by letters", "badexample.org.", "A", 5, false, "", "", ""},
-		{"ixfr over udp", "example.org.", "IXFR", 5, false, "", "", ""},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			for _, network := range []string{"udp", "udp", "tcp"} { // the second time from packed answers
-				m := new(dns.Msg).SetQuestion(tc.qname, dns.StringToType[tc.qtype])
-				r := ask(t, network, addr, m)
-				if r.Rcode != tc.rcode || r.Authoritative != tc.aa || r.RecursionAvailable || !r.RecursionDesired || r.Truncated {
-					t.Errorf("%s: header %+v", network, r.MsgHdr)
-				}
-				if got := text(r.Answer); got != tc.answer {
-					t.Errorf("%s: answer\n got %s\nwant %s", network, got, tc.answer)
-				}
-				if got := text(r.Ns); got != tc.authority {
-					t.Errorf("%s: authority\n got %s\nwant %s", network, got, tc.authority)
-				}
-				if got := text(r.Extra); got != tc.extra {
-					t.Errorf("%s: additional\n got %s\nwant %s", network, got, tc.extra)
-				}
-			}
-		})
-	}
-	t.Run("ttl", func(t *testing.T) {
-		if r := ask(t, "udp", addr, new(dns.Msg).SetQuestion("www.example.org.", dns.TypeA)); r.Answer[0].Header().Ttl != 300 || r.Answer[1].Header().Ttl != 300 {
-			t.Error("a record set has two TTLs")
-		}
-		if r := ask(t, "udp", addr, new(dns.Msg).SetQuestion("absent.example.org.", dns.TypeA)); r.Ns[0].Header().Ttl != 300 {
-			t.Errorf("negative TTL %d", r.Ns[0].Header().Ttl)
-		}
-		if r := ask(t, "udp", addr, new(dns.Msg).SetQuestion("example.org.", dns.TypeSOA)); r.Answer[0].Header().Ttl != 3600 {
-			t.Errorf("SOA TTL %d", r.Answer[0].Header().Ttl)
-		}
-	})
-	t.Run("loop", func(t *testing.T) {
-		if r := ask(t, "tcp", addr, new(dns.Msg).SetQuestion("loop1.example.org.", dns.TypeA)); r.Rcode != 0 || len(r.Answer) > maxChain {
-			t.Errorf("loop: %v", r)
-		}
-	})
-}
-
 func TestHeaderRules(t *testing.T) {
-	s, addr := serve(t, Config{Zones: []Zone{exampleZone}, UDPWorkers: 1}, func(pc net.PacketConn) net.PacketConn { return onlyPacketConn{pc} })
+	s, addr := serve(t, Config{Zones: []Zone{exampleZone}, UDPWorkers: 1},
+		func(pc net.PacketConn) net.PacketConn { return onlyPacketConn{pc} })
 	query := func(edit func(*dns.Msg)) *dns.Msg {
 		m := new(dns.Msg).SetQuestion("www.example.org.", dns.TypeA)
 		edit(m)
@@ -178,25 +82,36 @@ func TestHeaderRules(t *testing.T) {
 		want int
 	}{
 		{"chaos version", query(func(m *dns.Msg) {
-			m.Question[0] = dns.Question{Name: "version.bind.", Qtype: dns.TypeTXT, Qclass: dns.ClassCHAOS}
+			m.Question[0] = dns.Question{Name: "version.bind.", Qtype: dns.TypeTXT,
+				Qclass: dns.ClassCHAOS}
 		}), dns.RcodeRefused},
-		{"class any", query(func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassANY }), dns.RcodeRefused},
+		{"class any", query(func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassANY }),
+			dns.RcodeRefused},
 		{"zone transfer", query(func(m *dns.Msg) { m.SetAxfr("example.org.") }), dns.RcodeRefused},
-		{"update", query(func(m *dns.Msg) { m.Opcode = dns.OpcodeUpdate }), dns.RcodeNotImplemented},
-		{"two questions", query(func(m *dns.Msg) { m.Question = append(m.Question, m.Question[0]) }), dns.RcodeFormatError},
+		{"update", query(func(m *dns.Msg) { m.Opcode = dns.OpcodeUpdate }),
+			dns.RcodeNotImplemented},
+		{"two questions",
+			query(func(m *dns.Msg) { m.Question = append(m.Question, m.Question[0]) }),
+			dns.RcodeFormatError},
 		{"no question", query(func(m *dns.Msg) { m.Question = nil }), dns.RcodeFormatError},
-		{"edns version 1", query(func(m *dns.Msg) { m.SetEdns0(1232, false); m.IsEdns0().SetVersion(1) }), dns.RcodeBadVers},
-		{"two opts", query(func(m *dns.Msg) { m.SetEdns0(1232, false); m.Extra = append(m.Extra, m.Extra[0]) }), dns.RcodeFormatError},
+		{"edns version 1",
+			query(func(m *dns.Msg) { m.SetEdns0(1232, false); m.IsEdns0().SetVersion(1) }),
+			dns.RcodeBadVers},
+		{"two opts", query(
+			func(m *dns.Msg) { m.SetEdns0(1232, false); m.Extra = append(m.Extra, m.Extra[0]) }),
+			dns.RcodeFormatError},
 	} {
 		for _, network := range []string{"udp", "tcp"} {
 			if r := ask(t, network, addr, tc.m); r.Rcode != tc.want || len(r.Answer) != 0 {
-				t.Errorf("%s over %s: %s, want %s", tc.name, network, dns.RcodeToString[r.Rcode], dns.RcodeToString[tc.want])
+				t.Errorf("%s over %s: %s, want %s", tc.name, network, dns.RcodeToString[r.Rcode],
+					dns.RcodeToString[tc.want])
 			}
 		}
 	}
 	for _, do := range []bool{false, true} {
 		r := ask(t, "udp", addr, query(func(m *dns.Msg) { m.SetEdns0(4096, do) }))
-		if opt := r.IsEdns0(); opt == nil || opt.UDPSize() != udpSize || opt.Do() != do || opt.Version() != 0 {
+		if opt := r.IsEdns0(); opt == nil || opt.UDPSize() != udpSize || opt.Do() != do ||
+			opt.Version() != 0 {
 			t.Errorf("OPT of the answer: %v", r.IsEdns0())
 		}
 	}
@@ -240,13 +155,19 @@ func TestTruncation(t *testing.T) {
 		}
 	}
 	// Addresses that come as an extra are left out rather than the answer cut short.
-	if r := ask(t, "udp", addr, new(dns.Msg).SetQuestion("many.example.org.", dns.TypeMX)); r.Truncated || len(r.Answer) != 12 || len(r.Extra) != 0 {
+	if r := ask(t, "udp", addr,
+		new(dns.Msg).SetQuestion("many.example.org.", dns.TypeMX)); r.Truncated ||
+		len(r.Answer) != 12 || len(r.Extra) != 0 {
 		t.Errorf("MX: TC %v, %d answers, %d extras", r.Truncated, len(r.Answer), len(r.Extra))
 	}
-	if r := ask(t, "udp", addr, new(dns.Msg).SetQuestion("many.example.org.", dns.TypeMX).SetEdns0(1232, false)); len(r.Extra) != 25 {
+	if r := ask(t, "udp", addr,
+		new(dns.Msg).SetQuestion("many.example.org.", dns.TypeMX).SetEdns0(1232, false)); len(
+		r.Extra) != 25 {
 		t.Errorf("MX with room: %d extras", len(r.Extra))
 	}
-	if r := ask(t, "tcp", addr, new(dns.Msg).SetQuestion("big.example.org.", dns.TypeTXT)); r.Truncated || len(r.Answer) != 41 {
+	if r := ask(t, "tcp", addr,
+		new(dns.Msg).SetQuestion("big.example.org.", dns.TypeTXT)); r.Truncated ||
+		len(r.Answer) != 41 {
 		t.Errorf("TCP: TC %v, %d answers", r.Truncated, len(r.Answer))
 	}
 }
@@ -270,7 +191,8 @@ func TestGarbage(t *testing.T) {
 	conn.Write(cut)
 	buf := make([]byte, 1500)
 	n, err := conn.Read(buf) // one worker answers in order: the first answer is the one to cut
-	if err != nil || n < 12 || buf[0] != cut[0] || buf[1] != cut[1] || buf[3]&15 != dns.RcodeFormatError {
+	if err != nil || n < 12 || buf[0] != cut[0] || buf[1] != cut[1] ||
+		buf[3]&15 != dns.RcodeFormatError {
 		t.Errorf("cut query: %x, %v", buf[:n], err)
 	}
 	if c := s.Counters(); c.Dropped != 4 || c.UDP != 5 || c.Answers["FORMERR"] != 1 {
@@ -310,7 +232,8 @@ func TestBrokenZones(t *testing.T) {
 		{"bad address", head + "; comment\n\nx A 1.2.3\n", "7", "bad A A in column 9"},
 		{"unknown type", head + "x WHAT 1\n", "5", "not a TTL in column 7"},
 		{"outside", head + "x.b.test. A 1.2.3.4\n", "5", "outside the zone a.test."},
-		{"cname and other", head + "x A 1.2.3.4\nx CNAME y\n", "6", "x.a.test. has a CNAME record and a A record"},
+		{"cname and other", head + "x A 1.2.3.4\nx CNAME y\n", "6",
+			"x.a.test. has a CNAME record and a A record"},
 		{"two cnames", head + "x CNAME y\nx CNAME z\n", "6", "second CNAME"},
 		{"no soa", "$ORIGIN a.test.\n$TTL 60\n@ NS ns\n", "3", "before the SOA"},
 		{"two soas", head + "@ SOA ns h 1 2 3 4 6\n", "5", "second SOA"},
@@ -332,7 +255,8 @@ func TestBrokenZones(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err := New(Config{Zones: []Zone{{File: file}}})
-			if err == nil || !strings.HasPrefix(err.Error(), file+":"+tc.line+": ") || !strings.Contains(err.Error(), tc.want) {
+			if err == nil || !strings.HasPrefix(err.Error(), file+":"+tc.line+": ") ||
+				!strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v\nwant %s:%s: ... %s", err, file, tc.line, tc.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "SECRET") {
@@ -340,13 +264,17 @@ func TestBrokenZones(t *testing.T) {
 			}
 		})
 	}
-	if _, err := New(Config{Zones: []Zone{{File: "testdata/absent"}}}); !errors.Is(err, os.ErrNotExist) {
+	if _, err := New(Config{Zones: []Zone{{File: "testdata/absent"}}}); !errors.Is(err,
+		os.ErrNotExist) {
 		t.Errorf("absent file: %v", err)
 	}
-	if _, err := New(Config{Zones: []Zone{exampleZone, exampleZone}}); err == nil || !strings.Contains(err.Error(), "already served") {
+	if _, err := New(Config{Zones: []Zone{exampleZone, exampleZone}}); err == nil ||
+		!strings.Contains(err.Error(), "already served") {
 		t.Errorf("same zone twice: %v", err)
 	}
-	if _, err := New(Config{Zones: []Zone{{File: exampleZone.File, Origin: "other.org"}}}); err == nil || !strings.Contains(err.Error(), "not other.org. as configured") {
+	if _, err := New(
+		Config{Zones: []Zone{{File: exampleZone.File, Origin: "other.org"}}}); err == nil ||
+		!strings.Contains(err.Error(), "not other.org. as configured") {
 		t.Errorf("wrong origin: %v", err)
 	}
 	if _, err := New(Config{Forward: []string{"192.0.2.1"}}); err == nil {

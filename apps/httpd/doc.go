@@ -10,7 +10,7 @@
 //	/-/status        a page with the server's own counters and whatever Config.Status answers
 //	/-/status.json   the same as one JSON object
 //	/-/echo          the body of a POST comes back byte for byte while it arrives
-//	/-/bytes/N       N bytes of a known pattern (FillPattern), with ranges: the far side can check every byte
+//	/-/bytes/N       N bytes of a known pattern (FillPattern), which a client can check; ranges
 //
 // Everything is bounded: header size and time, sizes of /-/echo and /-/bytes (Config.MaxBody),
 // connections (Config.MaxConns), and how slow a peer may be (Config.MinRate). A connection that we

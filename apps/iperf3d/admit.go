@@ -30,7 +30,7 @@ func (s *session) idleTime() time.Duration {
 // admit returns the test under way that a connection with cookie k belongs to, or a new one that is
 // the connection's (mine); nil when the server is busy. While the test under way is at a step of
 // the protocol, or its streams stand still, the connection waits: the client may be gone already,
-// and if it is silent for silentTime the test is ended.
+// and if it is silent for maxIdle the test is ended.
 func (s *Server) admit(c net.Conn, k cookie) (t *session, mine bool) {
 	look := time.NewTicker(admitInterval)
 	defer look.Stop()

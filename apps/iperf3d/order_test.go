@@ -17,7 +17,8 @@ func TestStreamsInOrderOfComing(t *testing.T) {
 	ctl := dial(t, port, 'a')
 	wantState(t, ctl, paramExchange)
 	if err := writeJSON(ctl,
-		json.RawMessage(`{"tcp":true,"time":10,"parallel":1,"bidirectional":true,"len":131072}`)); err != nil {
+		json.RawMessage(
+			`{"tcp":true,"time":10,"parallel":1,"bidirectional":true,"len":131072}`)); err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, ctl, createStreams)
@@ -70,7 +71,11 @@ func TestCollectSorts(t *testing.T) {
 	s.params.Parallel, s.params.Bidirectional = 1, 1
 	for _, at := range []uint64{9, 7} {
 		s.offer(arrival{at: at,
-			stream: func(*params) *stream { st := &stream{}; st.bytes.Store(int64(at)); return st }})
+			stream: func(*params) *stream {
+				st := &stream{}
+				st.bytes.Store(int64(at))
+				return st
+			}})
 	}
 	if err := s.collect(); err != nil {
 		t.Fatal(err)

@@ -51,7 +51,8 @@ func serveLoopback(t *testing.T) (*Server, int) {
 				t.Errorf("serve: %v", err)
 			}
 		}
-		for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; runtime.Gosched() {
+		for deadline := time.Now().Add(
+			5 * time.Second); runtime.NumGoroutine() > before; runtime.Gosched() {
 			if time.Now().After(deadline) {
 				t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 			}

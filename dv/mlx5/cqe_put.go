@@ -75,6 +75,7 @@ func (e *ErrorCQE) Put(b []byte) {
 	put64(c[0x20:], uint64(e.UIdx)<<32)
 	put64(c[0x28:], uint64(e.ByteCount))
 	binary.BigEndian.PutUint32(c[0x34:],
-		uint32(e.HWSyndrome)<<24|uint32(e.HWSyndromeType)<<16|uint32(e.Vendor)<<8|uint32(e.Syndrome))
+		uint32(e.HWSyndrome)<<24|uint32(e.HWSyndromeType)<<16|uint32(e.Vendor)<<8|uint32(
+			e.Syndrome))
 	put64(c[0x38:], uint64(e.Opcode)<<56|uint64(e.QPN)<<32|uint64(e.Counter)<<16|uint64(e.OpOwn))
 }

@@ -159,13 +159,16 @@ var cEncoders = []struct {
 	size int
 	put  func(b []byte)
 }{
-	{"mlx5dv_set_ctrl_seg((void *)b, 0x1234, MLX5_OPCODE_SEND, 0, 0xabcdef, MLX5_WQE_CTRL_CQ_UPDATE, 4, 0, 0)",
+	{"mlx5dv_set_ctrl_seg((void *)b, 0x1234, MLX5_OPCODE_SEND, 0, 0xabcdef, " +
+		"MLX5_WQE_CTRL_CQ_UPDATE, 4, 0, 0)",
 		CtrlSegSize,
 		func(b []byte) { PutCtrl(b, OpSend, 0, 0x1234, 0xabcdef, 4, CEAlways) }},
-	{"mlx5dv_set_ctrl_seg((void *)b, 0xffff, MLX5_OPCODE_TSO, 1, 0xffffff, MLX5_WQE_CTRL_SOLICITED, 63, 0, 0)",
+	{"mlx5dv_set_ctrl_seg((void *)b, 0xffff, MLX5_OPCODE_TSO, 1, 0xffffff, " +
+		"MLX5_WQE_CTRL_SOLICITED, 63, 0, 0)",
 		CtrlSegSize,
 		func(b []byte) { PutCtrl(b, OpLSO, OpModLegacyMPW, 0xffff, 0xffffff, 63, SESolicited) }},
-	{"mlx5dv_set_eth_seg((void *)b, MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM, 1460, 18, (uint8_t *)hdr)", 32,
+	{"mlx5dv_set_eth_seg((void *)b, MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM, 1460, 18, " +
+		"(uint8_t *)hdr)", 32,
 		func(b []byte) {
 			PutEth(b, Eth{CsumFlags: CsumL3 | CsumL4, MSS: 1460, InlineLen: 18})
 			PutInlineHeader(b, []byte(oracleHeader))
@@ -179,10 +182,12 @@ const oracleHeader = "abcdefghijklmnopqr"
 // oracleProgram is the C program.
 func oracleProgram() string {
 	var s strings.Builder
-	s.WriteString("#include <stddef.h>\n#include <stdio.h>\n#include <string.h>\n#include <infiniband/mlx5dv.h>\n" +
+	s.WriteString("#include <stddef.h>\n#include <stdio.h>\n#include <string.h>\n#include " +
+		"<infiniband/mlx5dv.h>\n" +
 		"static char hdr[] = \"" + oracleHeader + "\";\n" +
 		"static void show(const char *what, const unsigned char *b, int n)\n" +
-		"{ printf(\"%s =\", what); for (int i = 0; i < n; i++) printf(\" %02x\", b[i]); printf(\"\\n\"); }\n" +
+		"{ printf(\"%s =\", what); for (int i = 0; i < n; i++) printf(\" %02x\", b[i]); " +
+		"printf(\"\\n\"); }\n" +
 		"int main(void) {\nunsigned char b[64] __attribute__((aligned(64)));\n")
 	for _, c := range cConstants {
 		fmt.Fprintf(&s, "printf(\"%%s = %%llu\\n\", %q, (unsigned long long)(unsigned)(%s));\n",
@@ -190,7 +195,8 @@ func oracleProgram() string {
 	}
 	for _, m := range cMembers {
 		fmt.Fprintf(&s,
-			"printf(\"%s.%s = %%zu %%zu\\n\", offsetof(struct %s, %s), sizeof(((struct %s *)0)->%s));\n",
+			"printf(\"%s.%s = %%zu %%zu\\n\", offsetof(struct %s, %s), sizeof(((struct %s "+
+				"*)0)->%s));\n",
 			m.c, m.member, m.c, m.member, m.c, m.member)
 	}
 	for _, e := range cEncoders {

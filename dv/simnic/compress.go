@@ -60,7 +60,8 @@ func (s *cqeBlock) fits(c *mlx5.RxCQE, e *[mlx5.CQESize]byte, cq *CQ) bool {
 	}
 	var differ uint64
 	for i, mask := range cq.common {
-		differ |= (binary.NativeEndian.Uint64(title[8*i:]) ^ binary.NativeEndian.Uint64(e[8*i:])) & mask
+		differ |= (binary.NativeEndian.Uint64(title[8*i:]) ^ binary.NativeEndian.Uint64(
+			e[8*i:])) & mask
 	}
 	return differ == 0
 }

@@ -240,7 +240,8 @@ func (c Counters) Entered() uint64 {
 func (c Counters) Check() error {
 	atEntry := c.Drops.WireOversize + c.Drops.WireRunt + c.Drops.LinkDown
 	if c.Routed+atEntry < c.Entered() {
-		return fmt.Errorf("simnic: %d packets entered, %d dropped where they entered and only %d copies routed",
+		return fmt.Errorf(
+			"simnic: %d packets entered, %d dropped where they entered and only %d copies routed",
 			c.Entered(), atEntry, c.Routed)
 	}
 	d := &c.Drops

@@ -1,7 +1,6 @@
 package simnic
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
@@ -104,66 +103,93 @@ func TestSteeringWhoGetsIt(t *testing.T) {
 		{name: "our MAC", dst: macTwo, want: expect{a: 1}, flows: func(a, _ *sink) []FlowAttr {
 			return []FlowAttr{{Match: dstMatch(macTwo, macExact), TIR: a.tir}}
 		}},
-		{name: "netdev's MAC", dst: macNetdev, want: expect{netdev: 1}, flows: func(a, _ *sink) []FlowAttr {
-			return []FlowAttr{{Match: dstMatch(macTwo, macExact), TIR: a.tir}}
-		}},
+		{name: "netdev's MAC", dst: macNetdev, want: expect{netdev: 1},
+			flows: func(a, _ *sink) []FlowAttr {
+				return []FlowAttr{{Match: dstMatch(macTwo, macExact), TIR: a.tir}}
+			}},
 		{name: "a third MAC", dst: macThird, miss: 1, flows: func(a, _ *sink) []FlowAttr {
 			return []FlowAttr{{Match: dstMatch(macTwo, macExact), TIR: a.tir}}
 		}},
-		{name: "broadcast, no rule", dst: macBcast, want: expect{netdev: 1}, flows: func(a, _ *sink) []FlowAttr { return nil }},
-		{name: "broadcast, copied", dst: macBcast, want: expect{a: 1, netdev: 1}, flows: func(a, _ *sink) []FlowAttr {
-			return []FlowAttr{{Match: dstMatch(macBcast, macExact), TIR: a.tir, DontTrap: true}}
-		}},
-		{name: "broadcast, taken", dst: macBcast, want: expect{a: 1}, flows: func(a, _ *sink) []FlowAttr {
-			return []FlowAttr{{Match: dstMatch(macBcast, macExact), TIR: a.tir}}
-		}},
-		{name: "multicast, copied by the group bit", dst: macMcast, want: expect{a: 1, netdev: 1}, flows: func(a, _ *sink) []FlowAttr {
-			return []FlowAttr{{Match: dstMatch(macGroup, macGroup), TIR: a.tir, DontTrap: true}}
-		}},
-		{name: "merged rules copy", dst: macTwo, want: expect{a: 1, b: 1}, flows: func(a, b *sink) []FlowAttr {
-			m := dstMatch(macTwo, macExact)
-			return []FlowAttr{{Match: m, TIR: a.tir}, {Match: m, TIR: b.tir}}
-		}},
-		{name: "same rule twice copies once", dst: macTwo, want: expect{a: 1}, flows: func(a, b *sink) []FlowAttr {
-			m := dstMatch(macTwo, macExact)
-			return []FlowAttr{{Match: m, TIR: a.tir}, {Match: m, TIR: a.tir}}
-		}},
-		{name: "first priority wins", dst: macTwo, want: expect{b: 1}, flows: func(a, b *sink) []FlowAttr {
-			return []FlowAttr{{Match: dstMatch(macTwo, macExact), TIR: a.tir, Priority: 3}, {TIR: b.tir, Priority: 2}}
-		}},
-		{name: "copy, then a later priority", dst: macTwo, want: expect{a: 1, b: 1}, flows: func(a, b *sink) []FlowAttr {
-			m := dstMatch(macTwo, macExact)
-			return []FlowAttr{{Match: m, TIR: a.tir, Priority: 1, DontTrap: true}, {Match: m, TIR: b.tir, Priority: 1}}
-		}},
-		{name: "two copies in two priorities", dst: macBcast, want: expect{a: 2, netdev: 1}, flows: func(a, b *sink) []FlowAttr {
-			return []FlowAttr{{Match: dstMatch(macBcast, macExact), TIR: a.tir, DontTrap: true}, {Match: dstMatch(macGroup, macGroup), TIR: a.tir, Priority: 1, DontTrap: true}}
-		}},
-		{name: "two copies in one priority: the first rule", dst: macBcast, want: expect{a: 1, netdev: 1}, flows: func(a, b *sink) []FlowAttr {
-			return []FlowAttr{{Match: dstMatch(macBcast, macExact), TIR: a.tir, DontTrap: true}, {Match: dstMatch(macGroup, macGroup), TIR: b.tir, DontTrap: true}}
-		}},
-		{name: "masks keep their order in a table", dst: macTwo, want: expect{a: 1}, flows: func(a, b *sink) []FlowAttr {
-			first := [6]byte{255}
-			return []FlowAttr{{Match: dstMatch(macTwo, macExact), TIR: a.tir}, {Match: dstMatch([6]byte{4}, first), TIR: b.tir}, {Match: dstMatch([6]byte{2}, first), TIR: b.tir}}
-		}},
-		{name: "a later rule joins its mask", dst: macTwo, want: expect{a: 1}, flows: func(a, b *sink) []FlowAttr {
-			first := [6]byte{255}
-			return []FlowAttr{{Match: dstMatch(macThird, macExact), TIR: b.tir}, {Match: dstMatch([6]byte{2}, first), TIR: b.tir}, {Match: dstMatch(macTwo, macExact), TIR: a.tir}}
-		}},
-		{name: "multicast that traps comes after all priorities", dst: macBcast, want: expect{b: 1}, flows: func(a, b *sink) []FlowAttr {
-			return []FlowAttr{{Match: dstMatch(macBcast, macExact), TIR: a.tir}, {TIR: b.tir, Priority: 15}}
-		}},
-		{name: "the netdev's MAC can be taken", dst: macNetdev, want: expect{a: 1}, flows: func(a, _ *sink) []FlowAttr {
-			return []FlowAttr{{Match: dstMatch(macNetdev, macExact), TIR: a.tir}}
-		}},
-		{name: "leftovers of the netdev", dst: macThird, want: expect{a: 1}, flows: func(a, _ *sink) []FlowAttr {
-			return []FlowAttr{{Type: FlowAllDefault, TIR: a.tir}}
-		}},
-		{name: "no leftovers of what the netdev takes", dst: macNetdev, want: expect{netdev: 1}, flows: func(a, _ *sink) []FlowAttr {
-			return []FlowAttr{{Type: FlowAllDefault, TIR: a.tir}}
-		}},
-		{name: "multicast leftovers take no unicast", dst: macThird, miss: 1, flows: func(a, _ *sink) []FlowAttr {
-			return []FlowAttr{{Type: FlowMulticastDefault, TIR: a.tir}}
-		}},
+		{name: "broadcast, no rule", dst: macBcast, want: expect{netdev: 1},
+			flows: func(a, _ *sink) []FlowAttr { return nil }},
+		{name: "broadcast, copied", dst: macBcast, want: expect{a: 1, netdev: 1},
+			flows: func(a, _ *sink) []FlowAttr {
+				return []FlowAttr{{Match: dstMatch(macBcast, macExact), TIR: a.tir, DontTrap: true}}
+			}},
+		{name: "broadcast, taken", dst: macBcast, want: expect{a: 1},
+			flows: func(a, _ *sink) []FlowAttr {
+				return []FlowAttr{{Match: dstMatch(macBcast, macExact), TIR: a.tir}}
+			}},
+		{name: "multicast, copied by the group bit", dst: macMcast, want: expect{a: 1, netdev: 1},
+			flows: func(a, _ *sink) []FlowAttr {
+				return []FlowAttr{{Match: dstMatch(macGroup, macGroup), TIR: a.tir, DontTrap: true}}
+			}},
+		{name: "merged rules copy", dst: macTwo, want: expect{a: 1, b: 1},
+			flows: func(a, b *sink) []FlowAttr {
+				m := dstMatch(macTwo, macExact)
+				return []FlowAttr{{Match: m, TIR: a.tir}, {Match: m, TIR: b.tir}}
+			}},
+		{name: "same rule twice copies once", dst: macTwo, want: expect{a: 1},
+			flows: func(a, b *sink) []FlowAttr {
+				m := dstMatch(macTwo, macExact)
+				return []FlowAttr{{Match: m, TIR: a.tir}, {Match: m, TIR: a.tir}}
+			}},
+		{name: "first priority wins", dst: macTwo, want: expect{b: 1},
+			flows: func(a, b *sink) []FlowAttr {
+				return []FlowAttr{{Match: dstMatch(macTwo, macExact), TIR: a.tir, Priority: 3},
+					{TIR: b.tir, Priority: 2}}
+			}},
+		{name: "copy, then a later priority", dst: macTwo, want: expect{a: 1, b: 1},
+			flows: func(a, b *sink) []FlowAttr {
+				m := dstMatch(macTwo, macExact)
+				return []FlowAttr{{Match: m, TIR: a.tir, Priority: 1, DontTrap: true},
+					{Match: m, TIR: b.tir, Priority: 1}}
+			}},
+		{name: "two copies in two priorities", dst: macBcast, want: expect{a: 2, netdev: 1},
+			flows: func(a, b *sink) []FlowAttr {
+				return []FlowAttr{{Match: dstMatch(macBcast, macExact), TIR: a.tir, DontTrap: true},
+					{Match: dstMatch(macGroup, macGroup), TIR: a.tir, Priority: 1, DontTrap: true}}
+			}},
+		{name: "two copies in one priority: the first rule", dst: macBcast,
+			want: expect{a: 1, netdev: 1}, flows: func(a, b *sink) []FlowAttr {
+				return []FlowAttr{{Match: dstMatch(macBcast, macExact), TIR: a.tir, DontTrap: true},
+					{Match: dstMatch(macGroup, macGroup), TIR: b.tir, DontTrap: true}}
+			}},
+		{name: "masks keep their order in a table", dst: macTwo, want: expect{a: 1},
+			flows: func(a, b *sink) []FlowAttr {
+				first := [6]byte{255}
+				return []FlowAttr{{Match: dstMatch(macTwo, macExact), TIR: a.tir},
+					{Match: dstMatch([6]byte{4}, first), TIR: b.tir},
+					{Match: dstMatch([6]byte{2}, first), TIR: b.tir}}
+			}},
+		{name: "a later rule joins its mask", dst: macTwo, want: expect{a: 1},
+			flows: func(a, b *sink) []FlowAttr {
+				first := [6]byte{255}
+				return []FlowAttr{{Match: dstMatch(macThird, macExact), TIR: b.tir},
+					{Match: dstMatch([6]byte{2}, first), TIR: b.tir},
+					{Match: dstMatch(macTwo, macExact), TIR: a.tir}}
+			}},
+		{name: "multicast that traps comes after all priorities", dst: macBcast, want: expect{b: 1},
+			flows: func(a, b *sink) []FlowAttr {
+				return []FlowAttr{{Match: dstMatch(macBcast, macExact), TIR: a.tir},
+					{TIR: b.tir, Priority: 15}}
+			}},
+		{name: "the netdev's MAC can be taken", dst: macNetdev, want: expect{a: 1},
+			flows: func(a, _ *sink) []FlowAttr {
+				return []FlowAttr{{Match: dstMatch(macNetdev, macExact), TIR: a.tir}}
+			}},
+		{name: "leftovers of the netdev", dst: macThird, want: expect{a: 1},
+			flows: func(a, _ *sink) []FlowAttr {
+				return []FlowAttr{{Type: FlowAllDefault, TIR: a.tir}}
+			}},
+		{name: "no leftovers of what the netdev takes", dst: macNetdev, want: expect{netdev: 1},
+			flows: func(a, _ *sink) []FlowAttr {
+				return []FlowAttr{{Type: FlowAllDefault, TIR: a.tir}}
+			}},
+		{name: "multicast leftovers take no unicast", dst: macThird, miss: 1,
+			flows: func(a, _ *sink) []FlowAttr {
+				return []FlowAttr{{Type: FlowMulticastDefault, TIR: a.tir}}
+			}},
 		{name: "dropped", dst: macNetdev, flows: func(a, _ *sink) []FlowAttr {
 			return []FlowAttr{{Match: dstMatch(macNetdev, macExact), Drop: true}}
 		}},
@@ -195,7 +221,8 @@ func TestSteeringWhoGetsIt(t *testing.T) {
 func TestSteeringMatches(t *testing.T) {
 	v6 := dump(`02000000 00020200 00000001 86dd 6ab12345 00101140 fd000000000000000000000000000001 fd000000000000000000000000000002
 		03e807d0 00100000 0001020304050607`)
-	tagged := append(append(append([]byte(nil), frame60[:12]...), 0x81, 0, 0x60, 0x64), frame60[12:]...)
+	tagged := append(append(append([]byte(nil), frame60[:12]...), 0x81, 0, 0x60, 0x64),
+		frame60[12:]...)
 	frag := append([]byte(nil), frame60...)
 	frag[20] = 0x20
 	tests := []struct {
@@ -204,24 +231,32 @@ func TestSteeringMatches(t *testing.T) {
 		yes  [][]byte
 		no   [][]byte
 	}{
-		{"source MAC", func(m *Match) { m.SetSrcMAC([6]byte{2, 0, 0, 0, 0, 1}, macExact) }, [][]byte{frame60}, [][]byte{to(macTwo, macThird)}},
-		{"type behind the tag", func(m *Match) { m.SetEtherType(0x800, 0xffff) }, [][]byte{frame60, tagged}, [][]byte{v6}},
+		{"source MAC", func(m *Match) { m.SetSrcMAC([6]byte{2, 0, 0, 0, 0, 1}, macExact) },
+			[][]byte{frame60}, [][]byte{to(macTwo, macThird)}},
+		{"type behind the tag", func(m *Match) { m.SetEtherType(0x800, 0xffff) },
+			[][]byte{frame60, tagged}, [][]byte{v6}},
 		{"tag", func(m *Match) { m.SetVLAN(0x64, 0xfff) }, [][]byte{tagged}, [][]byte{frame60}},
-		{"tag and priority", func(m *Match) { m.SetVLAN(0x4064, 0xffff) }, nil, [][]byte{tagged, frame60}},
+		{"tag and priority", func(m *Match) { m.SetVLAN(0x4064, 0xffff) }, nil,
+			[][]byte{tagged, frame60}},
 		{"any tag", func(m *Match) { m.SetVLAN(0, 0) }, [][]byte{tagged, frame60}, nil},
 		{"IP version", func(m *Match) { m.SetIPVersion(6) }, [][]byte{v6}, [][]byte{frame60}},
-		{"protocol", func(m *Match) { m.SetProto(17, 0xff) }, [][]byte{frame60, v6, frag}, [][]byte{tcpFrame72}},
+		{"protocol", func(m *Match) { m.SetProto(17, 0xff) }, [][]byte{frame60, v6, frag},
+			[][]byte{tcpFrame72}},
 		{"addresses", func(m *Match) {
 			m.SetIPv4([4]byte{10}, [4]byte{255}, [4]byte{10, 0, 0, 2}, [4]byte{255, 255, 255, 255})
 		}, [][]byte{frame60}, [][]byte{tcpFrame72, v6}},
 		{"IPv6 addresses", func(m *Match) {
 			m.SetIPv6([16]byte{0xfd}, [16]byte{255}, [16]byte{15: 2}, [16]byte{15: 255})
 		}, [][]byte{v6}, [][]byte{frame60}},
-		{"flow label", func(m *Match) { m.SetFlowLabel(0x12345, 0xfffff) }, [][]byte{v6}, [][]byte{frame60}},
+		{"flow label", func(m *Match) { m.SetFlowLabel(0x12345, 0xfffff) }, [][]byte{v6},
+			[][]byte{frame60}},
 		{"traffic class", func(m *Match) { m.SetTOS(0xab, 0xff) }, [][]byte{v6}, [][]byte{frame60}},
-		{"UDP", func(m *Match) { m.SetUDP(0, 0, 0, 0) }, [][]byte{frame60, v6, tagged}, [][]byte{tcpFrame72, frag}},
-		{"UDP ports", func(m *Match) { m.SetUDP(1000, 0xffff, 2000, 0xffff) }, [][]byte{frame60, v6}, [][]byte{flowFrame(1, 60)}},
-		{"TCP port", func(m *Match) { m.SetTCP(0, 0, 1766, 0xffff) }, [][]byte{tcpFrame72}, [][]byte{frame60}},
+		{"UDP", func(m *Match) { m.SetUDP(0, 0, 0, 0) }, [][]byte{frame60, v6, tagged},
+			[][]byte{tcpFrame72, frag}},
+		{"UDP ports", func(m *Match) { m.SetUDP(1000, 0xffff, 2000, 0xffff) },
+			[][]byte{frame60, v6}, [][]byte{flowFrame(1, 60)}},
+		{"TCP port", func(m *Match) { m.SetTCP(0, 0, 1766, 0xffff) }, [][]byte{tcpFrame72},
+			[][]byte{frame60}},
 	}
 	for _, tc := range tests {
 		var m Match
@@ -240,91 +275,6 @@ func TestSteeringMatches(t *testing.T) {
 		for _, f := range tc.no {
 			try(f, false)
 		}
-	}
-}
-
-// Equal matches are one entry, whose tag is that of the rule that made it, for as long as
-// any rule of it is left: a rule without a tag joins it, one with another tag cannot.
-func TestFlowTagOfEntry(t *testing.T) {
-	w := newWorld(t, Config{})
-	a, b := w.sink(1), w.sink(2)
-	m := dstMatch(macTwo, macExact)
-	conflict := func(when string, tag uint32) {
-		t.Helper()
-		if _, err := w.nic.CreateFlow(FlowAttr{Match: m, TIR: b.tir, HasTag: true, Tag: tag}); !errors.Is(err, ErrFlowConflict) {
-			t.Errorf("tag %d %s: %v, want %v", tag, when, err, ErrFlowConflict)
-		}
-	}
-	receive := func(s *sink, want uint32) {
-		t.Helper()
-		if n, tag := s.got(); n != 1 || tag != want {
-			t.Errorf("%d completions, tag %d, want 1 with tag %d", n, tag, want)
-		}
-	}
-	first := w.flow(FlowAttr{Match: m, TIR: a.tir, HasTag: true, Tag: 5})
-	joined := w.flow(FlowAttr{Match: m, TIR: b.tir})
-	w.wire.recv([]frame.Frame{{Data: to(macTwo, macThird)}})
-	receive(a, 5)
-	receive(b, 5)
-	if err := first.Destroy(); err != nil {
-		t.Fatal(err)
-	}
-	conflict("after the rule that brought 5 went", 6)
-	w.wire.recv([]frame.Frame{{Data: to(macTwo, macThird)}})
-	receive(b, 5)
-	if err := joined.Destroy(); err != nil {
-		t.Fatal(err)
-	}
-	w.flow(FlowAttr{Match: m, TIR: a.tir})
-	conflict("beside a rule without a tag", 6)
-	w.flow(FlowAttr{Match: m, TIR: b.tir, HasTag: true}) // tag 0 is that of a rule without one
-}
-
-func TestFlowRefusals(t *testing.T) {
-	w := newWorld(t, Config{})
-	a, b := w.sink(1), w.sink(2)
-	m := dstMatch(macTwo, macExact)
-	first := w.flow(FlowAttr{Match: m, TIR: a.tir, HasTag: true, Tag: 5})
-	bad := m
-	bad.Mask[1] = 0
-	for _, tc := range []struct {
-		name string
-		attr FlowAttr
-		want error
-	}{
-		{"other tag", FlowAttr{Match: m, TIR: b.tir, HasTag: true, Tag: 6}, ErrFlowConflict},
-		{"other action", FlowAttr{Match: m, Drop: true, HasTag: true, Tag: 5}, ErrFlowConflict},
-		{"value outside mask", FlowAttr{Match: bad, TIR: b.tir}, StatusBadParam},
-		{"no destination", FlowAttr{Match: m}, StatusBadParam},
-		{"destination and drop", FlowAttr{Match: m, TIR: b.tir, Drop: true}, StatusBadParam},
-		{"priority", FlowAttr{Match: m, TIR: b.tir, Priority: 16}, StatusBadParam},
-		{"tag", FlowAttr{Match: m, TIR: b.tir, HasTag: true, Tag: 1 << 24}, StatusBadParam},
-		{"tag that was not asked for", FlowAttr{Match: m, TIR: b.tir, Tag: 5}, StatusBadParam},
-		{"tag 0 beside another", FlowAttr{Match: m, TIR: b.tir, HasTag: true}, ErrFlowConflict},
-		{"sniffer", FlowAttr{Type: FlowSniffer, TIR: b.tir}, StatusBadParam},
-		{"leftover that does not trap", FlowAttr{Type: FlowAllDefault, TIR: b.tir, DontTrap: true}, StatusBadParam},
-	} {
-		if _, err := w.nic.CreateFlow(tc.attr); !errors.Is(err, tc.want) {
-			t.Errorf("%s: %v, want %v", tc.name, err, tc.want)
-		}
-	}
-	w.flow(FlowAttr{Match: m, TIR: b.tir, HasTag: true, Tag: 6, Priority: 1}) // another table
-	w.wire.recv([]frame.Frame{{Data: to(macTwo, macThird)}})
-	if n, tag := a.got(); n != 1 || tag != 5 {
-		t.Errorf("%d completions, tag %d", n, tag)
-	}
-	if err := a.tir.Destroy(); StatusOf(err) != StatusResBusy {
-		t.Errorf("destroy a TIR in use: %v", err)
-	}
-	if err := first.Destroy(); err != nil {
-		t.Fatal(err)
-	}
-	if err := first.Destroy(); StatusOf(err) != StatusBadRes {
-		t.Errorf("destroy twice: %v", err)
-	}
-	w.wire.recv([]frame.Frame{{Data: to(macTwo, macThird)}})
-	if n, tag := b.got(); n != 1 || tag != 6 {
-		t.Errorf("%d completions, tag %d", n, tag)
 	}
 }
 

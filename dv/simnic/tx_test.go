@@ -30,7 +30,8 @@ func join(parts ...[]byte) (b []byte) {
 // TestSendValidation is the list of what an SQ refuses, one mistake per row.
 func TestSendValidation(t *testing.T) {
 	inline := func(n int) []byte { return binary.BigEndian.AppendUint32(nil, 1<<31|uint32(n)) }
-	tcpHeader54 := dump(`02000000 00020200 00000001 08004500 00280000 40004006 00000a00 00010a00 0002 9c400050 00000001 00000002 5010ffff 00000000`)
+	tcpHeader54 := dump(
+		`02000000 00020200 00000001 08004500 00280000 40004006 00000a00 00010a00 0002 9c400050 00000001 00000002 5010ffff 00000000`)
 	lso := func(mss uint16, hdr []byte, tail ...[]byte) []byte {
 		e := append(ethSeg(0xc0, mss, uint16(len(hdr)))[:14], hdr...)
 		for (len(e)+16)%16 != 0 {
@@ -82,65 +83,129 @@ func TestSendValidation(t *testing.T) {
 			return w
 		}, raw: true, syndrome: 2, vendor: 0x68},
 		{name: "RDMA write", wqe: with(0x08, 3, ethSeg(0, 0, 0), ok), syndrome: 2, vendor: 0x71},
-		{name: "unknown opcode", wqe: with(0x3f, 3, ethSeg(0, 0, 0), ok), syndrome: 2, vendor: 0x71},
+		{name: "unknown opcode", wqe: with(0x3f, 3, ethSeg(0, 0, 0), ok), syndrome: 2,
+			vendor: 0x71},
 		{name: "NOP of 0 DS", wqe: fixed(ctrl(0, 0)), syndrome: 2, vendor: 0x6e},
 		{name: "SEND of 2 DS", wqe: with(0x0a, 2, ethSeg(0, 0, 0)), syndrome: 2, vendor: 0x6e},
-		{name: "more blocks than posted", wqe: with(0x0a, 9, ethSeg(0, 0, 0), ok), syndrome: 2, vendor: 0x6e, eats: true},
-		{name: "longer than the device takes", caps: func(c *Caps) { c.MaxSendWQE = 128 }, wqe: func(r *sendRig) []byte {
-			w := join(ctrl(0x0a, 9), ethSeg(0, 0, 0))
-			for range 7 {
-				w = append(w, ok(r)...)
-			}
-			return w
-		}, syndrome: 2, vendor: 0x6e},
-		{name: "inline header past the WQE", wqe: with(0x0a, 3, ethSeg(0, 0, 60), ok), syndrome: 2, vendor: 0x6f},
-		{name: "inline segment past the WQE", wqe: with(0x0a, 3, ethSeg(0, 0, 0), fixed(append(inline(60), make([]byte, 12)...))), syndrome: 2, vendor: 0x6f},
-		{name: "too little inlined", caps: func(c *Caps) { c.MinInline = InlineL2 }, wqe: with(0x0a, 3, ethSeg(0, 0, 0), ok), syndrome: 2, vendor: 0x68},
-		{name: "IP header not inlined", caps: func(c *Caps) { c.MinInline = InlineIP }, wqe: with(0x0a, 4, inlined(frame60[:18]), rest(18)), syndrome: 2, vendor: 0x68},
-		{name: "IP header inlined", caps: func(c *Caps) { c.MinInline = InlineIP }, wqe: with(0x0a, 5, inlined(frame60[:34]), rest(34))},
-		{name: "UDP header not inlined", caps: func(c *Caps) { c.MinInline = InlineL4 }, wqe: with(0x0a, 6, inlined(frame60[:41]), rest(41)), syndrome: 2, vendor: 0x68},
-		{name: "UDP header inlined", caps: func(c *Caps) { c.MinInline = InlineL4 }, wqe: with(0x0a, 6, inlined(frame60[:42]), rest(42))},
-		{name: "too little inlined, lenient", cfg: Config{Lenient: true}, caps: func(c *Caps) { c.MinInline = InlineL2 }, wqe: with(0x0a, 3, ethSeg(0, 0, 0), ok)},
-		{name: "13 bytes", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(13, r.key.Key(), r.addr) }), cfg: Config{Lenient: true}, syndrome: 1, vendor: 0x69},
-		{name: "18 bytes", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(18, r.key.Key(), r.addr) }), syndrome: 1, vendor: 0x69},
-		{name: "18 bytes, lenient", cfg: Config{Lenient: true}, wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(18, r.key.Key(), r.addr) })},
-		{name: "64 KiB", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(65536, r.key.Key(), r.addr) }), syndrome: 1, vendor: 0x69},
-		{name: "pointer of 0 bytes", wqe: with(0x0a, 4, ethSeg(0, 0, 0), ok, func(r *sendRig) []byte { return seg(0, r.key.Key(), r.addr) }), syndrome: 1, vendor: 0x69},
-		{name: "unknown key", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(60, r.key.Key()^0x100, r.addr) }), syndrome: 4, vendor: 0x52},
-		{name: "other variant of the key", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(60, r.key.Key()^1, r.addr) }), syndrome: 4, vendor: 0x52},
-		{name: "key of another domain", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte {
-			k, err := r.nic.CreateMKey(MKeyAttr{PD: 2, Start: r.addr, Len: 100, Mem: r.key.Attr().Mem})
-			if err != nil {
-				panic(err)
-			}
-			return seg(60, k.Key(), r.addr)
-		}), syndrome: 4, vendor: 0x52},
-		{name: "before the region", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(60, r.key.Key(), r.addr-1) }), syndrome: 4, vendor: 0x54},
-		{name: "past the region", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(60, r.key.Key(), r.addr+uint64(len(r.buf))-59) }), syndrome: 4, vendor: 0x54},
-		{name: "address overflow", wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte { return seg(60, r.key.Key(), 1<<64-10) }), syndrome: 4, vendor: 0x54},
-		{name: "LSO without mss", wqe: func(r *sendRig) []byte { return lso(0, tcpHeader54, seg(100, r.key.Key(), r.addr)) }, syndrome: 2, vendor: 0x68},
-		{name: "LSO without the TCP header", wqe: func(r *sendRig) []byte { return lso(1000, tcpHeader54[:40], seg(100, r.key.Key(), r.addr)) }, syndrome: 2, vendor: 0x68},
-		{name: "LSO of too much", caps: func(c *Caps) { c.MaxLSO = 100 }, wqe: func(r *sendRig) []byte { return lso(1000, tcpHeader54, seg(100, r.key.Key(), r.addr)) }, syndrome: 1, vendor: 0x69},
-		{name: "LSO, key unknown", wqe: func(r *sendRig) []byte { return lso(1000, tcpHeader54, seg(100, 0x1200, r.addr)) }, syndrome: 4, vendor: 0x52},
+		{name: "more blocks than posted", wqe: with(0x0a, 9, ethSeg(0, 0, 0), ok), syndrome: 2,
+			vendor: 0x6e, eats: true},
+		{name: "longer than the device takes", caps: func(c *Caps) { c.MaxSendWQE = 128 },
+			wqe: func(r *sendRig) []byte {
+				w := join(ctrl(0x0a, 9), ethSeg(0, 0, 0))
+				for range 7 {
+					w = append(w, ok(r)...)
+				}
+				return w
+			}, syndrome: 2, vendor: 0x6e},
+		{name: "inline header past the WQE", wqe: with(0x0a, 3, ethSeg(0, 0, 60), ok), syndrome: 2,
+			vendor: 0x6f},
+		{name: "inline segment past the WQE",
+			wqe: with(0x0a, 3, ethSeg(0, 0, 0),
+				fixed(append(inline(60), make([]byte, 12)...))),
+			syndrome: 2, vendor: 0x6f},
+		{name: "too little inlined", caps: func(c *Caps) { c.MinInline = InlineL2 },
+			wqe: with(0x0a, 3, ethSeg(0, 0, 0), ok), syndrome: 2, vendor: 0x68},
+		{name: "IP header not inlined", caps: func(c *Caps) { c.MinInline = InlineIP },
+			wqe: with(0x0a, 4, inlined(frame60[:18]), rest(18)), syndrome: 2, vendor: 0x68},
+		{name: "IP header inlined", caps: func(c *Caps) { c.MinInline = InlineIP },
+			wqe: with(0x0a, 5, inlined(frame60[:34]), rest(34))},
+		{name: "UDP header not inlined", caps: func(c *Caps) { c.MinInline = InlineL4 },
+			wqe: with(0x0a, 6, inlined(frame60[:41]), rest(41)), syndrome: 2, vendor: 0x68},
+		{name: "UDP header inlined", caps: func(c *Caps) { c.MinInline = InlineL4 },
+			wqe: with(0x0a, 6, inlined(frame60[:42]), rest(42))},
+		{name: "too little inlined, lenient", cfg: Config{Lenient: true},
+			caps: func(c *Caps) { c.MinInline = InlineL2 },
+			wqe:  with(0x0a, 3, ethSeg(0, 0, 0), ok)},
+		{name: "13 bytes",
+			wqe: with(0x0a, 3, ethSeg(0, 0, 0),
+				func(r *sendRig) []byte { return seg(13, r.key.Key(), r.addr) }),
+			cfg: Config{Lenient: true}, syndrome: 1, vendor: 0x69},
+		{name: "18 bytes",
+			wqe: with(0x0a, 3, ethSeg(0, 0, 0),
+				func(r *sendRig) []byte { return seg(18, r.key.Key(), r.addr) }), syndrome: 1,
+			vendor: 0x69},
+		{name: "18 bytes, lenient", cfg: Config{Lenient: true},
+			wqe: with(0x0a, 3, ethSeg(0, 0, 0),
+				func(r *sendRig) []byte { return seg(18, r.key.Key(), r.addr) })},
+		{name: "64 KiB",
+			wqe: with(0x0a, 3, ethSeg(0, 0, 0),
+				func(r *sendRig) []byte { return seg(65536, r.key.Key(), r.addr) }), syndrome: 1,
+			vendor: 0x69},
+		{name: "pointer of 0 bytes",
+			wqe: with(0x0a, 4, ethSeg(0, 0, 0), ok,
+				func(r *sendRig) []byte { return seg(0, r.key.Key(), r.addr) }), syndrome: 1,
+			vendor: 0x69},
+		{name: "unknown key",
+			wqe: with(0x0a, 3, ethSeg(0, 0, 0),
+				func(r *sendRig) []byte { return seg(60, r.key.Key()^0x100, r.addr) }), syndrome: 4,
+			vendor: 0x52},
+		{name: "other variant of the key",
+			wqe: with(0x0a, 3, ethSeg(0, 0, 0),
+				func(r *sendRig) []byte { return seg(60, r.key.Key()^1, r.addr) }), syndrome: 4,
+			vendor: 0x52},
+		{name: "key of another domain",
+			wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte {
+				k, err := r.nic.CreateMKey(
+					MKeyAttr{PD: 2, Start: r.addr, Len: 100, Mem: r.key.Attr().Mem})
+				if err != nil {
+					panic(err)
+				}
+				return seg(60, k.Key(), r.addr)
+			}), syndrome: 4, vendor: 0x52},
+		{name: "before the region",
+			wqe: with(0x0a, 3, ethSeg(0, 0, 0),
+				func(r *sendRig) []byte { return seg(60, r.key.Key(), r.addr-1) }), syndrome: 4,
+			vendor: 0x54},
+		{name: "past the region",
+			wqe: with(0x0a, 3, ethSeg(0, 0, 0),
+				func(r *sendRig) []byte {
+					return seg(60, r.key.Key(), r.addr+uint64(len(r.buf))-59)
+				}), syndrome: 4, vendor: 0x54},
+		{name: "address overflow",
+			wqe: with(0x0a, 3, ethSeg(0, 0, 0),
+				func(r *sendRig) []byte { return seg(60, r.key.Key(), 1<<64-10) }), syndrome: 4,
+			vendor: 0x54},
+		{name: "LSO without mss",
+			wqe: func(r *sendRig) []byte {
+				return lso(0, tcpHeader54, seg(100, r.key.Key(), r.addr))
+			}, syndrome: 2, vendor: 0x68},
+		{name: "LSO without the TCP header",
+			wqe: func(r *sendRig) []byte {
+				return lso(1000, tcpHeader54[:40], seg(100, r.key.Key(), r.addr))
+			}, syndrome: 2, vendor: 0x68},
+		{name: "LSO of too much", caps: func(c *Caps) { c.MaxLSO = 100 },
+			wqe: func(r *sendRig) []byte {
+				return lso(1000, tcpHeader54, seg(100, r.key.Key(), r.addr))
+			}, syndrome: 1, vendor: 0x69},
+		{name: "LSO, key unknown",
+			wqe: func(r *sendRig) []byte {
+				return lso(1000, tcpHeader54, seg(100, 0x1200, r.addr))
+			}, syndrome: 4, vendor: 0x52},
 		{name: "legacy multi-packet", wqe: func(r *sendRig) []byte {
 			w := join(ctrl(0x0e, 3), ethSeg(0, 60, 0), ok(r))
 			w[0] = 1
 			return w
 		}, syndrome: 2, vendor: 0x71},
-		{name: "multi-packet with inline header", wqe: with(0x29, 4, append(ethSeg(0, 0, 18), make([]byte, 16)...), ok), syndrome: 2, vendor: 0x68},
-		{name: "multi-packet with tag", caps: func(c *Caps) { c.VLANInsert = true }, wqe: with(0x29, 3, ethSeg(0, 0, 0x8000), ok), syndrome: 2, vendor: 0x68},
-		{name: "multi-packet without the capability", caps: func(c *Caps) { c.EnhancedMPW = false }, wqe: with(0x29, 3, ethSeg(0, 0, 0), ok), syndrome: 2, vendor: 0x68},
-		{name: "tag without the capability", wqe: with(0x0a, 3, ethSeg(0, 0, 0x8000), ok), syndrome: 2, vendor: 0x68},
+		{name: "multi-packet with inline header",
+			wqe: with(0x29, 4, append(ethSeg(0, 0, 18), make([]byte, 16)...), ok), syndrome: 2,
+			vendor: 0x68},
+		{name: "multi-packet with tag", caps: func(c *Caps) { c.VLANInsert = true },
+			wqe: with(0x29, 3, ethSeg(0, 0, 0x8000), ok), syndrome: 2, vendor: 0x68},
+		{name: "multi-packet without the capability", caps: func(c *Caps) { c.EnhancedMPW = false },
+			wqe: with(0x29, 3, ethSeg(0, 0, 0), ok), syndrome: 2, vendor: 0x68},
+		{name: "tag without the capability", wqe: with(0x0a, 3, ethSeg(0, 0, 0x8000), ok),
+			syndrome: 2, vendor: 0x68},
 		{name: "immediate on SEND", wqe: func(r *sendRig) []byte {
 			w := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
 			w[15] = 1
 			return w
 		}, syndrome: 2, vendor: 0x68},
-		{name: "immediate on SEND, lenient", cfg: Config{Lenient: true}, wqe: func(r *sendRig) []byte {
-			w := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
-			w[15] = 1
-			return w
-		}},
+		{name: "immediate on SEND, lenient", cfg: Config{Lenient: true},
+			wqe: func(r *sendRig) []byte {
+				w := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
+				w[15] = 1
+				return w
+			}},
 		{name: "signature is ignored", wqe: func(r *sendRig) []byte {
 			w := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
 			w[8] = 0x5a
@@ -171,7 +236,8 @@ func TestSendValidation(t *testing.T) {
 				return
 			}
 			if e[0x3f] != 0xd2 || e[0x37] != tc.syndrome || e[0x36] != tc.vendor {
-				t.Errorf("completion %#02x syndrome %#02x vendor %#02x, want %#02x %#02x", e[0x3f], e[0x37], e[0x36], tc.syndrome, tc.vendor)
+				t.Errorf("completion %#02x syndrome %#02x vendor %#02x, want %#02x %#02x", e[0x3f],
+					e[0x37], e[0x36], tc.syndrome, tc.vendor)
 			}
 			if n := len(r.wire.take()); n != 0 {
 				t.Errorf("%d frames sent", n)
@@ -186,92 +252,11 @@ func TestSendValidation(t *testing.T) {
 	}
 }
 
-func TestSendErrorFlush(t *testing.T) {
-	r := newSendRig(t, Config{}, 0)
-	copy(r.buf, frame60)
-	good := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(60, r.key.Key(), r.addr))
-	bad := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(60, 0x1200, r.addr))
-	ce := func(w []byte, ce byte) []byte { w = append([]byte(nil), w...); w[11] = ce << 2; return w }
-	r.sq.post(ce(good, 0))
-	r.sq.post(ce(bad, 0))
-	r.sq.post(ce(good, 0))
-	r.sq.post(ce(good, 1)) // silent after the first error
-	r.sq.post(ce(good, 2))
-	r.sq.doorbell()
-	for _, want := range []struct {
-		index    uint16
-		syndrome byte
-	}{{1, 4}, {2, 5}, {4, 5}} {
-		if e := r.cq.mustPoll(t); be16(e[0x3c:]) != want.index || e[0x37] != want.syndrome {
-			t.Errorf("completion of %d with syndrome %#x, want %v", be16(e[0x3c:]), e[0x37], want)
-		}
-	}
-	if e := r.cq.poll(); e != nil {
-		t.Errorf("completion %x", e)
-	}
-	if len(r.wire.take()) != 1 {
-		t.Error("the frame ahead of the error was not sent")
-	}
-	r.sq.post(ce(good, 2)) // posted later: flushed
-	r.sq.doorbell()
-	if e := r.cq.mustPoll(t); e[0x37] != 5 {
-		t.Errorf("late flush %x", e)
-	}
-	if err := r.sq.Modify(StateError, StateReady); StatusOf(err) != StatusBadState {
-		t.Errorf("ERR to RDY: %v", err)
-	}
-	if err := r.sq.Modify(StateReady, StateReset); StatusOf(err) != StatusBadState {
-		t.Errorf("wrong idea of the state: %v", err)
-	}
-	for _, s := range []State{StateReset, StateReady} {
-		if err := r.sq.Modify(r.sq.State(), s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r.sq.pc = 0
-	r.sq.post(good)
-	r.sq.doorbell()
-	if e := r.cq.mustPoll(t); e[0x3f]>>4 != 0 || len(r.wire.take()) != 1 {
-		t.Errorf("after recovery: %x", e)
-	}
-}
-
-// TestSendResetForgets is that nothing of an error survives a reset.
-func TestSendResetForgets(t *testing.T) {
-	r := newSendRig(t, Config{}, 0)
-	reset := func() {
-		for _, s := range []State{StateReset, StateReady} {
-			if err := r.sq.Modify(r.sq.State(), s); err != nil {
-				t.Fatal(err)
-			}
-		}
-		r.sq.pc = 0
-		r.sq.rec.StoreBE32(4, 0)
-	}
-	bad := ctrl(0x3f, 3)
-	bad[11] = 1 << 2 // completion on the first error only
-	for range 3 {
-		r.sq.post(bad)
-		r.sq.post(bad)
-		r.sq.doorbell()
-		if e := r.cq.mustPoll(t); e[0x37] != 2 || r.cq.poll() != nil {
-			t.Errorf("completion %x", e)
-		}
-		reset()
-	}
-	r.sq.rec.StoreBE32(4, 40) // more than the ring: stops without a completion
-	r.sq.Doorbell(r.sq.last)
-	reset()
-	r.sq.nops(1)
-	if e := r.cq.mustPoll(t); e[0x3f]>>4 != 0 {
-		t.Errorf("after a stop and a reset: %x", e)
-	}
-}
-
 func TestUDPChecksumZero(t *testing.T) {
 	f := flowFrame(1, 60)
 	p := frame.Parse(f)
-	binary.BigEndian.PutUint16(f[58:], frame.AddSums(be16(f[58:]), be16(f[40:]))) // now the sum is 0xffff
+	// now the sum is 0xffff
+	binary.BigEndian.PutUint16(f[58:], frame.AddSums(be16(f[58:]), be16(f[40:])))
 	p.SeedChecksum(f)
 	r := newSendRig(t, Config{}, 0)
 	copy(r.buf, f)
@@ -290,16 +275,26 @@ func TestDoorbellChecks(t *testing.T) {
 	}{
 		{"right", func(r *sendRig) { r.sq.doorbell() }, 0},
 		{"again without new work", func(r *sendRig) { r.sq.doorbell(); r.sq.doorbell() }, 0},
-		{"upper half of the record", func(r *sendRig) { r.sq.rec.StoreBE32(4, 0x70000|uint32(r.sq.pc)); r.sq.Doorbell(r.sq.last) }, 0},
-		{"not the last WQE", func(r *sendRig) { r.sq.post(ctrl(0, 1)); r.sq.last -= 1 << 40; r.sq.doorbell() }, 1},
+		{"upper half of the record",
+			func(r *sendRig) {
+				r.sq.rec.StoreBE32(4, 0x70000|uint32(r.sq.pc))
+				r.sq.Doorbell(r.sq.last)
+			}, 0},
+		{"not the last WQE",
+			func(r *sendRig) { r.sq.post(ctrl(0, 1)); r.sq.last -= 1 << 40; r.sq.doorbell() }, 1},
 		{"not what the ring has", func(r *sendRig) { r.sq.last |= 1 << 63; r.sq.doorbell() }, 1},
 		{"reserved bits", func(r *sendRig) { r.sq.ring.Bytes()[9] = 1; r.sq.doorbell() }, 1},
 		{"another queue", func(r *sendRig) { r.sq.Doorbell(r.sq.last ^ 1<<8) }, 1},
-		{"more than the ring", func(r *sendRig) { r.sq.rec.StoreBE32(4, 33); r.sq.Doorbell(r.sq.last) }, 2},
+		{"more than the ring",
+			func(r *sendRig) { r.sq.rec.StoreBE32(4, 33); r.sq.Doorbell(r.sq.last) }, 2},
 		{"page without the queue", func(r *sendRig) { r.nic.UARWrite(1, 0x800, r.sq.last) }, 1},
 		{"no such queue", func(r *sendRig) { r.nic.UARWrite(0, 0xa00, 0x0000000100000001) }, 1},
-		{"register", func(r *sendRig) { r.sq.rec.StoreBE32(4, 1); r.nic.UARWrite(0, 0xb00, r.sq.last) }, 0},
-		{"rest of a BlueFlame copy", func(r *sendRig) { r.nic.UARWrite(0, 0x808, 0xffffffffffffffff) }, 0},
+		{"register", func(r *sendRig) {
+			r.sq.rec.StoreBE32(4, 1)
+			r.nic.UARWrite(0, 0xb00, r.sq.last)
+		}, 0},
+		{"rest of a BlueFlame copy",
+			func(r *sendRig) { r.nic.UARWrite(0, 0x808, 0xffffffffffffffff) }, 0},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -327,7 +322,8 @@ func TestSendRingWraps(t *testing.T) {
 			ds := 3 + rnd.IntN(6)
 			w := join(ctrl(0x0a, ds), ethSeg(0, 0, 0), seg(60, r.key.Key(), r.addr))
 			for len(w) < ds*16 {
-				w = append(w, append([]byte{0x80, 0, 0, 0}, make([]byte, 12)...)...) // empty inline segments
+				// empty inline segments
+				w = append(w, append([]byte{0x80, 0, 0, 0}, make([]byte, 12)...)...)
 			}
 			if int(r.sq.pc-r.sq.hwCI)+2 > 32 {
 				break

@@ -13,25 +13,25 @@ type DeviceCaps struct {
 	Firmware     string `says:"firmware version, major.minor.sub"`
 	NodeGUID     uint64 `says:"identity of the device, stable across reboots and renames"`
 	SysImageGUID uint64 `says:"identity of the card; equal for all functions of one card"`
-	VendorID     uint32 `says:"IEEE company id of the vendor, not the PCI vendor: 0x2c9 is Mellanox"`
+	VendorID     uint32 `says:"IEEE company id of the vendor; 0x2c9 is Mellanox"`
 	PartID       uint32 `says:"PCI device id of the function"`
 	HwVer        uint32 `says:"PCI revision of the device"`
 	Ports        int    `says:"number of ports, counted from 1; more than 1 on an e-switch manager"`
 	CompVectors  uint32 `says:"interrupt vectors completion queues can be spread over"`
 
-	OptionalMRAccess bool `says:"the kernel ignores access bits it does not know instead of refusing them, so relaxed ordering may be asked for"`
+	OptionalMRAccess bool `says:"unknown access bits are ignored, so relaxed ordering can be set"`
 
 	CQEVersion    uint8  `says:"completion format; 1 is needed for raw packet queues"`
 	CacheLine     uint32 `says:"bytes of a cache line as the device believes it"`
-	MaxSendDesc   int    `says:"bytes of the largest send work request, headers and inline data included"`
-	MaxRecvDesc   int    `says:"bytes of the largest receive work request"`
+	MaxSendDesc   int    `says:"bytes of the largest send WQE, headers and inline data included"`
+	MaxRecvDesc   int    `says:"bytes of the largest receive WQE"`
 	MaxSendBlocks uint32 `says:"64-byte blocks of the largest send ring"`
 	MaxRecvWR     uint32 `says:"work requests of the largest receive ring"`
-	InlineMode    uint8  `says:"what the driver says must be inline in a send request: 0 unsaid, 1 nothing, 2 Ethernet header, 3 IP header, 4 TCP or UDP header"`
-	MinInline     int    `says:"bytes of a frame to put inline in every send request for InlineMode: 0 or 18"`
+	InlineMode    uint8  `says:"headers needed inline: 0 unsaid, 1 none, 2 L2, 3 L3, 4 L4"`
+	MinInline     int    `says:"bytes to put inline in every send WQE for InlineMode: 0 or 18"`
 
 	Bfregs      uint32 `says:"send doorbell registers granted to this context"`
-	BFRegSize   uint32 `says:"bytes of a send doorbell register; 0 where write combining does not work"`
+	BFRegSize   uint32 `says:"bytes of a send doorbell register; 0: no write combining"`
 	UARsPerPage uint32 `says:"doorbell pages of the device in one page of the system"`
 
 	MaxQP     uint32 `says:"queue pairs the device can have"`
@@ -41,54 +41,54 @@ type DeviceCaps struct {
 	MaxMRSize uint64 `says:"bytes of the largest memory region"`
 	MaxWQ     uint32 `says:"receive work queues the device can have"`
 
-	RawPacketRSS bool `says:"receive queues of whole Ethernet frames can be created and spread over an indirection table; needed"`
-	Steering     bool `says:"flow rules go into a table of their own, before the kernel netdev's; needed"`
+	RawPacketRSS bool `says:"raw packet receive queues with an indirection table; needed"`
+	Steering     bool `says:"flow rules in a table before the kernel netdev's; needed"`
 
 	MaxIndTables    uint32 `says:"indirection tables the device can have"`
 	MaxIndTableSize uint32 `says:"entries of the largest indirection table"`
 	Toeplitz        bool   `says:"the receive hash is Toeplitz with a key of 40 bytes"`
-	HashFields      uint64 `says:"header fields a receive hash may cover, as bits HashSrcIPv4 and so on"`
+	HashFields      uint64 `says:"header fields a receive hash may cover, bits HashSrcIPv4 ..."`
 
-	Checksums       bool `says:"IP and TCP/UDP checksums are computed on send and verified on receive"`
+	Checksums       bool `says:"IP and TCP/UDP checksums: computed on send, verified on receive"`
 	VLANStrip       bool `says:"the outer VLAN tag can be taken off and reported in the completion"`
 	ScatterFCS      bool `says:"the frame check sequence can be delivered with the frame"`
-	DelayDrop       bool `says:"a receive queue may hold frames for a while when it has run out of buffers; needs CAP_SYS_RAWIO"`
+	DelayDrop       bool `says:"frames wait for a buffer instead of a drop; needs CAP_SYS_RAWIO"`
 	WriteEndPadding bool `says:"bus writes can be padded to whole cache lines"`
 
-	MaxTSO uint32 `says:"bytes of payload the device cuts into segments from one send request; 0: it cannot"`
+	MaxTSO uint32 `says:"bytes of payload segmented from one send WQE; 0: none"`
 
-	MPW         bool `says:"several frames may share one send request (multi-packet send)"`
+	MPW         bool `says:"several frames may share one send WQE (multi-packet send)"`
 	EnhancedMPW bool `says:"multi-packet send with inline data and several pointers"`
 	SWParsing   bool `says:"software may tell the device where the headers of a frame are"`
 
-	CQECompression uint32 `says:"formats of compressed completions: 1 hash, 2 checksum, 4 checksum and stride index"`
-	MaxMiniCQEs    uint32 `says:"completions in one compressed session"`
+	CQECompression uint32 `says:"formats of compressed CQEs: 1 hash, 2 checksum, 4 with stride"`
+	MaxMiniCQEs    uint32 `says:"completions in one block of compressed CQEs"`
 	CQE128Comp     bool   `says:"128-byte completions can be compressed"`
 	CQE128Pad      bool   `says:"completions can be padded to 128 bytes"`
 
-	Striding           bool   `says:"one receive request can take many frames, each in strides of its own"`
+	Striding           bool   `says:"one receive WQE can take many frames, each in whole strides"`
 	MinStrideLogBytes  uint32 `says:"log2 of the smallest stride in bytes"`
 	MaxStrideLogBytes  uint32 `says:"log2 of the largest stride in bytes"`
-	MinLogStridesInWQE uint32 `says:"log2 of the fewest strides in one request"`
-	MaxLogStridesInWQE uint32 `says:"log2 of the most strides in one request"`
+	MinLogStridesInWQE uint32 `says:"log2 of the fewest strides in one WQE"`
+	MaxLogStridesInWQE uint32 `says:"log2 of the most strides in one WQE"`
 
 	PacingMinKbps uint32 `says:"lowest rate a send queue can be limited to, kbit/s"`
 	PacingMaxKbps uint32 `says:"highest rate a send queue can be limited to, kbit/s; 0: no pacing"`
 	PacingBurst   bool   `says:"burst and typical packet size of a paced queue can be set"`
 
-	ModerationMaxCount  uint16 `says:"most completions one completion event can be held for; 0: no moderation"`
+	ModerationMaxCount  uint16 `says:"most completions held for one event; 0: no moderation"`
 	ModerationMaxPeriod uint16 `says:"longest time a completion event can be held, microseconds"`
 
-	TunnelOffloads uint32 `says:"encapsulations seen through by checksum and hash: 1 VXLAN, 2 GRE, 4 GENEVE, 8 MPLS over GRE, 16 MPLS over UDP"`
+	TunnelOffloads uint32 `says:"tunnels parsed: 1 VXLAN, 2 GRE, 4 GENEVE, 8 MPLS/GRE, 16 MPLS/UDP"`
 
 	TimestampMask  uint64 `says:"valid bits of completion timestamps"`
 	CoreClockKHz   uint64 `says:"frequency of the free-running clock behind them, kHz"`
 	ClockPage      bool   `says:"the free-running clock can be mapped"`
 	ClockPageAt    uint64 `says:"byte offset of the clock in its page"`
-	ClockInfo      bool   `says:"the kernel publishes the conversion of timestamps to wall time in a page"`
+	ClockInfo      bool   `says:"a page has the conversion of timestamps to wall time"`
 	RealTimeStamps bool   `says:"completions can carry wall time instead of clock ticks"`
 
-	BounceBuffers bool `says:"the machine forbids DMA to user memory (a confidential virtual machine): no queue can work"`
+	BounceBuffers bool `says:"no DMA to user memory (confidential virtual machine): unusable"`
 }
 
 // decodeCaps puts the three answers together.
@@ -184,7 +184,8 @@ func (d DeviceCaps) Check() error {
 		{d.CQEVersion == 1, fmt.Sprintf("completion format 1 (the driver offers %d)",
 			d.CQEVersion)},
 		{d.RawPacketRSS,
-			"receive queues of raw packets (absent on old cards, on ports in InfiniBand mode and in dual-port RoCE mode)"},
+			"receive queues of raw packets (absent on old cards, on ports in InfiniBand mode and " +
+				"in dual-port RoCE mode)"},
 		{d.Steering, "flow steering"},
 		{!d.BounceBuffers, "DMA to user memory (this is a confidential virtual machine)"},
 	} {

@@ -15,7 +15,8 @@ func TestParseCapEff(t *testing.T) {
 		ok           bool
 	}{
 		{"root",
-			"Name:\tx\nCapInh:\t0000000000000000\nCapPrm:\t000001ffffffffff\nCapEff:\t000001ffffffffff\n",
+			"Name:\tx\nCapInh:\t0000000000000000\nCapPrm:\t000001ffffffffff\n" +
+				"CapEff:\t000001ffffffffff\n",
 			0x1ffffffffff, true},
 		{"user", "CapEff:\t0000000000000000\n", 0, true},
 		{"net raw only", "CapPrm:\t0000000000002000\nCapEff:\t0000000000002000\nCapBnd:\t00",

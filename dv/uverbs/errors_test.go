@@ -91,7 +91,8 @@ func TestHintTables(t *testing.T) {
 
 func TestErrorText(t *testing.T) {
 	err := failure(opCreateCQ, "completion queue of 1024 entries", unix.EINVAL, memory{})
-	want := "create completion queue of 1024 entries: invalid argument (a limit of the device: number of entries, completion vector or entry size)"
+	want := "create completion queue of 1024 entries: invalid argument (a limit of the device: " +
+		"number of entries, completion vector or entry size)"
 	if err.Error() != want {
 		t.Errorf("%q, want %q", err, want)
 	}

@@ -32,9 +32,11 @@ func TestFlowSpecBytes(t *testing.T) {
 	}{
 		{"eth", EthMatch{Dst: six(0x10), DstMask: all6, Src: six(0x20), SrcMask: all6,
 			EtherType: 0x86dd, VLAN: 0x0123, VLANMask: 0x0fff}.Spec(),
-			"20000000 28000000 10111213 14152021 22232425 86dd0123 ffffffff ffffffff ffffffff ffff0fff"},
+			"20000000 28000000 10111213 14152021 22232425 86dd0123 ffffffff ffffffff ffffffff " +
+				"ffff0fff"},
 		{"eth, nothing", EthMatch{}.Spec(),
-			"20000000 28000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000"},
+			"20000000 28000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 " +
+				"00000000"},
 		{"ipv4", IPv4Match{Src: [4]byte{10, 0, 0, 1}, SrcMask: [4]byte{255, 255, 255, 255},
 			Dst: [4]byte{10, 1, 0, 0}, DstMask: [4]byte{255, 255, 0, 0},
 			Proto: 17, ProtoMask: 0xff, TOS: 0xb8, TOSMask: 0xfc}.Spec(),

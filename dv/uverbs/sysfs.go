@@ -12,7 +12,8 @@ import (
 )
 
 // ErrNoRDMA is wrapped by Discover when the system has no RDMA devices at all.
-var ErrNoRDMA = errors.New("no RDMA stack: load mlx5_ib and ib_uverbs (modprobe), or mount /sys in the container")
+var ErrNoRDMA = errors.New(
+	"no RDMA stack: load mlx5_ib and ib_uverbs (modprobe), or mount /sys in the container")
 
 // NodeInfo is what sysfs says about one RDMA device and its uverbs node. What the driver does not
 // publish is empty.
@@ -87,7 +88,9 @@ func Discover(root string) ([]NodeInfo, error) {
 func (n NodeInfo) Check(port int) error {
 	if n.Driver != "" && !strings.HasPrefix(n.Driver, "mlx5_core") ||
 		n.Driver == "" && n.HCAType == "" {
-		return fmt.Errorf("%s is a software or other RDMA device: an mlx5 NIC (ConnectX-4 or later) is needed: %w",
+		return fmt.Errorf(
+			"%s is a software or other RDMA device: an mlx5 NIC (ConnectX-4 or later) is "+
+				"needed: %w",
 			n.IBDev, ErrUnsupported)
 	}
 	if !n.Present {
@@ -99,7 +102,8 @@ func (n NodeInfo) Check(port int) error {
 			continue
 		}
 		if p.LinkLayer != "Ethernet" {
-			return fmt.Errorf("port %d of %s is %s: set LINK_TYPE_P%d=ETH with mlxconfig and reboot: %w",
+			return fmt.Errorf(
+				"port %d of %s is %s: set LINK_TYPE_P%d=ETH with mlxconfig and reboot: %w",
 				port, n.IBDev, p.LinkLayer, port, ErrUnsupported)
 		}
 		return nil

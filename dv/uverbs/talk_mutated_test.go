@@ -81,8 +81,9 @@ func templates() []template {
 					RWQIndTblHandle: c.table})
 			},
 			uhw: func(*talker) []byte {
-				return uverbs.Bytes(uverbs.Mlx5CreateQPRSSReq{RxHashFieldsMask: uverbs.HashFieldsUDPv6,
-					RxHashFunction: 1, RxKeyLen: 40})
+				return uverbs.Bytes(
+					uverbs.Mlx5CreateQPRSSReq{RxHashFieldsMask: uverbs.HashFieldsUDPv6,
+						RxHashFunction: 1, RxKeyLen: 40})
 			}, undo: destroyQP},
 		{name: "rule", cmd: uverbs.ExCmdCreateFlow, coreLen: 8, handle: 4,
 			core: func(c *talker) []byte {

@@ -10,31 +10,45 @@ import (
 )
 
 // Handles of the talk.
-func txCQ(c *talker) *uint32    { return &c.txCQ }
-func rxCQ(c *talker) *uint32    { return &c.rxCQ }
-func txQP(c *talker) *uint32    { return &c.txQP }
-func wq(c *talker) *uint32      { return &c.wq }
-func wq2(c *talker) *uint32     { return &c.wq2 }
-func table(c *talker) *uint32   { return &c.table }
-func one(c *talker) *uint32     { return &c.one }
-func rss(c *talker) *uint32     { return &c.rss }
-func anyQP(c *talker) *uint32   { return &c.any }
-func flow(c *talker) *uint32    { return &c.flow }
-func tagged(c *talker) *uint32  { return &c.tagged }
+func txCQ(c *talker) *uint32 { return &c.txCQ }
+
+func rxCQ(c *talker) *uint32 { return &c.rxCQ }
+
+func txQP(c *talker) *uint32 { return &c.txQP }
+
+func wq(c *talker) *uint32 { return &c.wq }
+
+func wq2(c *talker) *uint32 { return &c.wq2 }
+
+func table(c *talker) *uint32 { return &c.table }
+
+func one(c *talker) *uint32 { return &c.one }
+
+func rss(c *talker) *uint32 { return &c.rss }
+
+func anyQP(c *talker) *uint32 { return &c.any }
+
+func flow(c *talker) *uint32 { return &c.flow }
+
+func tagged(c *talker) *uint32 { return &c.tagged }
+
 func dropped(c *talker) *uint32 { return &c.dropped }
-func copied(c *talker) *uint32  { return &c.copied }
+
+func copied(c *talker) *uint32 { return &c.copied }
 
 // nowhere is a handle that nothing has.
 const nowhere = 999
 
 // allSteps is the talk of a process that may do everything.
 func allSteps() []step {
-	return slices.Concat(openSteps(), memorySteps(), cqSteps(), qpSteps(), wqSteps(), rssSteps(), flowSteps(), surplusSteps(), lengthSteps(), mutatedSteps(), destroySteps())
+	return slices.Concat(openSteps(), memorySteps(), cqSteps(), qpSteps(), wqSteps(), rssSteps(),
+		flowSteps(), surplusSteps(), lengthSteps(), mutatedSteps(), destroySteps())
 }
 
 func openSteps() []step {
 	var ucontext uverbs.Mlx5AllocUcontextResp
-	request := uverbs.Mlx5AllocUcontextReqV2{TotalNumBfregs: 16, NumLowLatencyBfregs: 15, MaxCQEVersion: 1, LibCaps: 1}
+	request := uverbs.Mlx5AllocUcontextReqV2{TotalNumBfregs: 16, NumLowLatencyBfregs: 15,
+		MaxCQEVersion: 1, LibCaps: 1}
 	with := func(driver uint32, change func(r *uverbs.Mlx5AllocUcontextReqV2)) func(*talker) error {
 		return func(c *talker) error {
 			r := request
@@ -53,23 +67,42 @@ func openSteps() []step {
 	return []step{
 		{"a command before there is a context", allocPD, unix.EINVAL, 0},
 		{"another driver's context", with(uverbs.DriverRXE, nil), unix.EINVAL, 0},
-		{"no registers", with(uverbs.DriverMLX5, func(r *uverbs.Mlx5AllocUcontextReqV2) { r.TotalNumBfregs, r.NumLowLatencyBfregs = 0, 0 }), unix.EINVAL, 0},
-		{"too many registers", with(uverbs.DriverMLX5, func(r *uverbs.Mlx5AllocUcontextReqV2) { r.TotalNumBfregs = 513 }), unix.ENOMEM, 0},
-		{"more fast registers than registers", with(uverbs.DriverMLX5, func(r *uverbs.Mlx5AllocUcontextReqV2) { r.NumLowLatencyBfregs = 16 }), unix.EINVAL, 0},
-		{"unknown flag of a context", with(uverbs.DriverMLX5, func(r *uverbs.Mlx5AllocUcontextReqV2) { r.Flags = 2 }), unix.EOPNOTSUPP, 0},
+		{"no registers",
+			with(uverbs.DriverMLX5,
+				func(r *uverbs.Mlx5AllocUcontextReqV2) {
+					r.TotalNumBfregs, r.NumLowLatencyBfregs = 0, 0
+				}), unix.EINVAL, 0},
+		{"too many registers",
+			with(uverbs.DriverMLX5,
+				func(r *uverbs.Mlx5AllocUcontextReqV2) { r.TotalNumBfregs = 513 }), unix.ENOMEM, 0},
+		{"more fast registers than registers",
+			with(uverbs.DriverMLX5,
+				func(r *uverbs.Mlx5AllocUcontextReqV2) { r.NumLowLatencyBfregs = 16 }), unix.EINVAL,
+			0},
+		{"unknown flag of a context",
+			with(uverbs.DriverMLX5, func(r *uverbs.Mlx5AllocUcontextReqV2) { r.Flags = 2 }),
+			unix.EOPNOTSUPP, 0},
 		{"open", open, 0, 0},
 		{"a second context", with(uverbs.DriverMLX5, nil), unix.EINVAL, 0},
 		{"port 0", func(c *talker) error {
-			return c.ask(uverbs.CmdQueryPort, uverbs.QueryPortReq{}, &uverbs.QueryPortResp{}, nil, nil)
+			return c.ask(uverbs.CmdQueryPort, uverbs.QueryPortReq{}, &uverbs.QueryPortResp{}, nil,
+				nil)
 		}, unix.EINVAL, 0},
 		{"port 1", func(c *talker) error {
-			return c.ask(uverbs.CmdQueryPort, uverbs.QueryPortReq{PortNum: 1}, &uverbs.QueryPortResp{}, nil, nil)
+			return c.ask(uverbs.CmdQueryPort, uverbs.QueryPortReq{PortNum: 1},
+				&uverbs.QueryPortResp{}, nil, nil)
 		}, 0, 0},
 		{"port 2", func(c *talker) error {
-			return c.ask(uverbs.CmdQueryPort, uverbs.QueryPortReq{PortNum: 2}, &uverbs.QueryPortResp{}, nil, nil)
+			return c.ask(uverbs.CmdQueryPort, uverbs.QueryPortReq{PortNum: 2},
+				&uverbs.QueryPortResp{}, nil, nil)
 		}, unix.EINVAL, 0},
-		{"a command nobody knows", func(c *talker) error { return c.ask(77, uverbs.AllocPDReq{}, nil, nil, nil) }, unix.EOPNOTSUPP, 0},
-		{"a command struct too short", func(c *talker) error { return c.ask(uverbs.CmdRegMR, make([]byte, 16), nil, nil, nil) }, unix.ENOSPC, 0},
+		{"a command nobody knows",
+			func(c *talker) error { return c.ask(77, uverbs.AllocPDReq{}, nil, nil, nil) },
+			unix.EOPNOTSUPP, 0},
+		{"a command struct too short",
+			func(c *talker) error {
+				return c.ask(uverbs.CmdRegMR, make([]byte, 16), nil, nil, nil)
+			}, unix.ENOSPC, 0},
 		{"register page 0 again", mapped(0x300000, 4096, true), 0, 0},
 		{"register page beyond the last", mapped(0x308000, 4096, true), unix.EINVAL, 0},
 		{"two register pages at once", mapped(0x300000, 8192, true), unix.EINVAL, 0},
@@ -83,15 +116,27 @@ func memorySteps() []step {
 	return []step{
 		{"protection domain", allocPD, 0, 0},
 		{"region", regMR(nil), 0, 0},
-		{"region over nothing", regMR(func(_ *talker, r *uverbs.RegMRReq) { r.Start, r.HCAVA = unmapped, unmapped }), unix.EFAULT, 0},
-		{"region of nothing", regMR(func(_ *talker, r *uverbs.RegMRReq) { r.Length = 0 }), unix.EINVAL, 0},
-		{"region around the end", regMR(func(_ *talker, r *uverbs.RegMRReq) { r.Length = ^uint64(0) }), unix.EINVAL, 0},
-		{"region at two offsets", regMR(func(_ *talker, r *uverbs.RegMRReq) { r.HCAVA++ }), unix.EINVAL, 0},
-		{"region with unknown rights", regMR(func(_ *talker, r *uverbs.RegMRReq) { r.AccessFlags |= 1 << 30 }), unix.EINVAL, 0},
-		{"remote write without local write", regMR(func(_ *talker, r *uverbs.RegMRReq) { r.AccessFlags = 2 }), unix.EINVAL, 0},
-		{"region on demand", regMR(func(_ *talker, r *uverbs.RegMRReq) { r.AccessFlags |= uverbs.AccessOnDemand }), unix.EOPNOTSUPP, unix.EINVAL},
-		{"region in no domain", regMR(func(_ *talker, r *uverbs.RegMRReq) { r.PDHandle = nowhere }), unix.ENOENT, 0},
-		{"region in what is no domain", regMR(func(c *talker, r *uverbs.RegMRReq) { r.PDHandle = c.mr }), unix.EINVAL, 0},
+		{"region over nothing",
+			regMR(func(_ *talker, r *uverbs.RegMRReq) { r.Start, r.HCAVA = unmapped, unmapped }),
+			unix.EFAULT, 0},
+		{"region of nothing", regMR(func(_ *talker, r *uverbs.RegMRReq) { r.Length = 0 }),
+			unix.EINVAL, 0},
+		{"region around the end",
+			regMR(func(_ *talker, r *uverbs.RegMRReq) { r.Length = ^uint64(0) }), unix.EINVAL, 0},
+		{"region at two offsets", regMR(func(_ *talker, r *uverbs.RegMRReq) { r.HCAVA++ }),
+			unix.EINVAL, 0},
+		{"region with unknown rights",
+			regMR(func(_ *talker, r *uverbs.RegMRReq) { r.AccessFlags |= 1 << 30 }), unix.EINVAL,
+			0},
+		{"remote write without local write",
+			regMR(func(_ *talker, r *uverbs.RegMRReq) { r.AccessFlags = 2 }), unix.EINVAL, 0},
+		{"region on demand",
+			regMR(func(_ *talker, r *uverbs.RegMRReq) { r.AccessFlags |= uverbs.AccessOnDemand }),
+			unix.EOPNOTSUPP, unix.EINVAL},
+		{"region in no domain", regMR(func(_ *talker, r *uverbs.RegMRReq) { r.PDHandle = nowhere }),
+			unix.ENOENT, 0},
+		{"region in what is no domain",
+			regMR(func(c *talker, r *uverbs.RegMRReq) { r.PDHandle = c.mr }), unix.EINVAL, 0},
 		{"domain in use", deallocPD, unix.EBUSY, 0},
 	}
 }
@@ -103,28 +148,47 @@ func cqSteps() []step {
 	return []step{
 		{"completion channel", createChannel, 0, 0},
 		{"completion queue", createCQ(txCQ, txCQAt, 0, nil), 0, 0},
-		{"completion queue with a channel", createCQ(rxCQ, rxCQAt, 1, func(c *talker, r core, _ drv) { r.CompChannel, r.CompVector = int32(c.channel), 1 }), 0, 0},
-		{"too many entries", wrong(func(_ *talker, r core, _ drv) { r.CQE = 1 << 23 }), unix.EINVAL, 0},
-		{"vector beyond the last", wrong(func(_ *talker, r core, _ drv) { r.CompVector = 1000 }), unix.EINVAL, 0},
-		{"channel that is none", wrong(func(_ *talker, r core, _ drv) { r.CompChannel = 0 }), unix.EBADF, 0},
-		{"channel that is not open", wrong(func(_ *talker, r core, _ drv) { r.CompChannel = nowhere }), unix.EBADF, 0},
+		{"completion queue with a channel",
+			createCQ(rxCQ, rxCQAt, 1,
+				func(c *talker, r core, _ drv) {
+					r.CompChannel, r.CompVector = int32(c.channel),
+						1
+				}), 0, 0},
+		{"too many entries", wrong(func(_ *talker, r core, _ drv) { r.CQE = 1 << 23 }), unix.EINVAL,
+			0},
+		{"vector beyond the last", wrong(func(_ *talker, r core, _ drv) { r.CompVector = 1000 }),
+			unix.EINVAL, 0},
+		{"channel that is none", wrong(func(_ *talker, r core, _ drv) { r.CompChannel = 0 }),
+			unix.EBADF, 0},
+		{"channel that is not open",
+			wrong(func(_ *talker, r core, _ drv) { r.CompChannel = nowhere }), unix.EBADF, 0},
 		{"unknown mask", wrong(func(_ *talker, r core, _ drv) { r.CompMask = 1 }), unix.EINVAL, 0},
-		{"reserved field", wrong(func(_ *talker, r core, _ drv) { r.Reserved = 1 }), unix.EINVAL, 0},
+		{"reserved field", wrong(func(_ *talker, r core, _ drv) { r.Reserved = 1 }), unix.EINVAL,
+			0},
 		{"unknown flag", wrong(func(_ *talker, r core, _ drv) { r.Flags = 4 }), unix.EOPNOTSUPP, 0},
-		{"entries of 32 bytes", wrong(func(_ *talker, _ core, d drv) { d.CQESize = 32 }), unix.EINVAL, 0},
-		{"unknown driver flag", wrong(func(_ *talker, _ core, d drv) { d.Flags = 1 << 8 }), unix.EINVAL, 0},
-		{"ring over nothing", wrong(func(_ *talker, _ core, d drv) { d.BufAddr = unmapped }), unix.EFAULT, 0},
-		{"record over nothing", wrong(func(_ *talker, _ core, d drv) { d.DBAddr = unmapped }), unix.EFAULT, 0},
-		{"two compressions at once", wrong(func(_ *talker, _ core, d drv) { d.CQECompEn, d.CQECompResFormat = 1, 3 }), unix.EINVAL, 0},
+		{"entries of 32 bytes", wrong(func(_ *talker, _ core, d drv) { d.CQESize = 32 }),
+			unix.EINVAL, 0},
+		{"unknown driver flag", wrong(func(_ *talker, _ core, d drv) { d.Flags = 1 << 8 }),
+			unix.EINVAL, 0},
+		{"ring over nothing", wrong(func(_ *talker, _ core, d drv) { d.BufAddr = unmapped }),
+			unix.EFAULT, 0},
+		{"record over nothing", wrong(func(_ *talker, _ core, d drv) { d.DBAddr = unmapped }),
+			unix.EFAULT, 0},
+		{"two compressions at once",
+			wrong(func(_ *talker, _ core, d drv) { d.CQECompEn, d.CQECompResFormat = 1, 3 }),
+			unix.EINVAL, 0},
 		{"moderation", moderate(txCQ, uverbs.CQAttrModerate, 32, 8), 0, 0},
-		{"moderation for too long", moderate(txCQ, uverbs.CQAttrModerate, 32, 4096), unix.EINVAL, 0},
+		{"moderation for too long", moderate(txCQ, uverbs.CQAttrModerate, 32, 4096), unix.EINVAL,
+			0},
 		{"moderation of nothing", moderate(txCQ, 0, 32, 8), unix.EINVAL, 0},
 	}
 }
 
 func moderate(h func(*talker) *uint32, mask uint32, count, period uint16) func(*talker) error {
 	return func(c *talker) error {
-		return c.ask(uverbs.ExCmdModifyCQ, uverbs.ExModifyCQReq{CQHandle: *h(c), AttrMask: mask, CQCount: count, CQPeriod: period}, nil, nil, nil)
+		return c.ask(uverbs.ExCmdModifyCQ,
+			uverbs.ExModifyCQReq{CQHandle: *h(c), AttrMask: mask, CQCount: count, CQPeriod: period},
+			nil, nil, nil)
 	}
 }
 
@@ -132,31 +196,56 @@ func qpSteps() []step {
 	type core = *uverbs.ExCreateQPReq
 	type drv = *uverbs.Mlx5CreateQPReq
 	return []step{
-		{"queue pair on no completion queue", createQP(func(_ *talker, r core, _ drv) { r.SendCQHandle, r.RecvCQHandle = nowhere, nowhere }), unix.ENOENT, 0},
-		{"queue pair in no domain", createQP(func(_ *talker, r core, _ drv) { r.PDHandle = nowhere }), unix.ENOENT, 0},
-		{"queue pair of no type", createQP(func(_ *talker, r core, _ drv) { r.QPType = 77 }), unix.EINVAL, 0},
-		{"unknown mask", createQP(func(_ *talker, r core, _ drv) { r.CompMask = 2 }), unix.EINVAL, 0},
-		{"unknown flag of creation", createQP(func(_ *talker, r core, _ drv) { r.CreateFlags = 1 << 20 }), unix.EINVAL, 0},
-		{"unknown driver flag", createQP(func(_ *talker, _ core, d drv) { d.Flags = 1 << 20 }), unix.EINVAL, 0},
-		{"user index too large", createQP(func(_ *talker, _ core, d drv) { d.UIDX = 1 << 24 }), unix.EINVAL, 0},
-		{"ring of no power of two", createQP(func(_ *talker, _ core, d drv) { d.SQWQECount = 65 }), unix.EINVAL, 0},
-		{"ring too large", createQP(func(_ *talker, _ core, d drv) { d.SQWQECount = 1 << 16 }), unix.EINVAL, 0},
-		{"no ring at all", createQP(func(_ *talker, r core, d drv) { r.MaxSendWR, d.SQWQECount = 0, 0 }), unix.EINVAL, 0},
-		{"more to receive than a ring holds, and no ring", createQP(func(_ *talker, r core, _ drv) { r.MaxRecvWR = 1<<15 + 1 }), unix.EINVAL, 0},
+		{"queue pair on no completion queue",
+			createQP(func(_ *talker, r core, _ drv) {
+				r.SendCQHandle, r.RecvCQHandle = nowhere,
+					nowhere
+			}), unix.ENOENT, 0},
+		{"queue pair in no domain",
+			createQP(func(_ *talker, r core, _ drv) { r.PDHandle = nowhere }), unix.ENOENT, 0},
+		{"queue pair of no type", createQP(func(_ *talker, r core, _ drv) { r.QPType = 77 }),
+			unix.EINVAL, 0},
+		{"unknown mask", createQP(func(_ *talker, r core, _ drv) { r.CompMask = 2 }), unix.EINVAL,
+			0},
+		{"unknown flag of creation",
+			createQP(func(_ *talker, r core, _ drv) { r.CreateFlags = 1 << 20 }), unix.EINVAL, 0},
+		{"unknown driver flag", createQP(func(_ *talker, _ core, d drv) { d.Flags = 1 << 20 }),
+			unix.EINVAL, 0},
+		{"user index too large", createQP(func(_ *talker, _ core, d drv) { d.UIDX = 1 << 24 }),
+			unix.EINVAL, 0},
+		{"ring of no power of two", createQP(func(_ *talker, _ core, d drv) { d.SQWQECount = 65 }),
+			unix.EINVAL, 0},
+		{"ring too large", createQP(func(_ *talker, _ core, d drv) { d.SQWQECount = 1 << 16 }),
+			unix.EINVAL, 0},
+		{"no ring at all",
+			createQP(func(_ *talker, r core, d drv) { r.MaxSendWR, d.SQWQECount = 0, 0 }),
+			unix.EINVAL, 0},
+		{"more to receive than a ring holds, and no ring",
+			createQP(func(_ *talker, r core, _ drv) { r.MaxRecvWR = 1<<15 + 1 }), unix.EINVAL, 0},
 		{"more to receive than a ring holds", createQP(func(c *talker, r core, d drv) {
 			r.MaxRecvWR, d.RQWQECount, d.RQWQEShift, d.BufAddr = 1<<15+1, 64, 4, c.at(rqAt)
 		}), unix.EINVAL, 0},
-		{"nothing to receive, and a ring", createQP(func(c *talker, r core, d drv) { d.RQWQECount, d.RQWQEShift, d.BufAddr = 64, 4, c.at(rqAt) }), unix.EINVAL, 0},
-		{"send ring over nothing", createQP(func(_ *talker, _ core, d drv) { d.SQBufAddr = unmapped }), unix.EFAULT, 0},
-		{"record over nothing", createQP(func(_ *talker, _ core, d drv) { d.DBAddr = unmapped }), unix.EFAULT, 0},
+		{"nothing to receive, and a ring",
+			createQP(func(c *talker, r core, d drv) {
+				d.RQWQECount, d.RQWQEShift, d.BufAddr = 64, 4,
+					c.at(rqAt)
+			}), unix.EINVAL, 0},
+		{"send ring over nothing",
+			createQP(func(_ *talker, _ core, d drv) { d.SQBufAddr = unmapped }), unix.EFAULT, 0},
+		{"record over nothing", createQP(func(_ *talker, _ core, d drv) { d.DBAddr = unmapped }),
+			unix.EFAULT, 0},
 		{"queue pair that sends", createQP(nil), 0, 0},
 		{"completion queue in use", destroyCQ(txCQ), unix.EBUSY, 0},
 		{"RESET to RTR", modifyQP(qpRTR, nil), unix.EINVAL, 0},
 		{"RESET to RTS", modifyQP(qpRTS, nil), unix.EINVAL, 0},
-		{"RESET to INIT without a port", modifyQP(qpInit, func(r *uverbs.ModifyQPReq) { r.AttrMask = uverbs.QPAttrState }), unix.EINVAL, 0},
-		{"RESET to INIT on port 2", modifyQP(qpInit, func(r *uverbs.ModifyQPReq) { r.PortNum = 2 }), unix.EINVAL, 0},
+		{"RESET to INIT without a port",
+			modifyQP(qpInit, func(r *uverbs.ModifyQPReq) { r.AttrMask = uverbs.QPAttrState }),
+			unix.EINVAL, 0},
+		{"RESET to INIT on port 2", modifyQP(qpInit, func(r *uverbs.ModifyQPReq) { r.PortNum = 2 }),
+			unix.EINVAL, 0},
 		{"state 7", modifyQP(7, nil), unix.EINVAL, 0},
-		{"no such queue pair", modifyQP(qpInit, func(r *uverbs.ModifyQPReq) { r.QPHandle = nowhere }), unix.ENOENT, 0},
+		{"no such queue pair",
+			modifyQP(qpInit, func(r *uverbs.ModifyQPReq) { r.QPHandle = nowhere }), unix.ENOENT, 0},
 		{"RESET to RESET", modifyQP(qpReset, nil), 0, 0},
 		{"RESET to INIT", modifyQP(qpInit, nil), 0, 0},
 		{"INIT to RTS", modifyQP(qpRTS, nil), unix.EINVAL, 0},
@@ -178,25 +267,39 @@ func wqSteps() []step {
 	type drv = *uverbs.Mlx5CreateWQReq
 	wrong := func(change wqChange) func(*talker) error { return createWQ(nil, rq2At, 4, change) }
 	modify := func(mask, state, cur uint32) func(*talker) error {
-		return modifyWQ(uverbs.ExModifyWQReq{AttrMask: mask, WQState: state, CurrWQState: cur}, uverbs.Mlx5ModifyWQReq{})
+		return modifyWQ(uverbs.ExModifyWQReq{AttrMask: mask, WQState: state, CurrWQState: cur},
+			uverbs.Mlx5ModifyWQReq{})
 	}
 	return []step{
 		{"receive queue", createWQ(wq, rqAt, 3, nil), 0, 0},
-		{"second receive queue", createWQ(wq2, rq2At, 4, func(_ *talker, _ core, d drv) { d.UserIndex = 8 }), 0, 0},
-		{"receive queue of no type", wrong(func(_ *talker, r core, _ drv) { r.WQType = 1 }), unix.EINVAL, 0},
-		{"in no domain", wrong(func(_ *talker, r core, _ drv) { r.PDHandle = nowhere }), unix.ENOENT, 0},
-		{"on no completion queue", wrong(func(_ *talker, r core, _ drv) { r.CQHandle = nowhere }), unix.ENOENT, 0},
-		{"unknown mask", wrong(func(_ *talker, r core, _ drv) { r.CompMask = 1 }), unix.EOPNOTSUPP, 0},
-		{"unknown driver mask", wrong(func(_ *talker, _ core, d drv) { d.CompMask = 2 }), unix.EOPNOTSUPP, 0},
+		{"second receive queue",
+			createWQ(wq2, rq2At, 4, func(_ *talker, _ core, d drv) { d.UserIndex = 8 }), 0, 0},
+		{"receive queue of no type", wrong(func(_ *talker, r core, _ drv) { r.WQType = 1 }),
+			unix.EINVAL, 0},
+		{"in no domain", wrong(func(_ *talker, r core, _ drv) { r.PDHandle = nowhere }),
+			unix.ENOENT, 0},
+		{"on no completion queue", wrong(func(_ *talker, r core, _ drv) { r.CQHandle = nowhere }),
+			unix.ENOENT, 0},
+		{"unknown mask", wrong(func(_ *talker, r core, _ drv) { r.CompMask = 1 }), unix.EOPNOTSUPP,
+			0},
+		{"unknown driver mask", wrong(func(_ *talker, _ core, d drv) { d.CompMask = 2 }),
+			unix.EOPNOTSUPP, 0},
 		{"no entries", wrong(func(_ *talker, _ core, d drv) { d.RQWQECount = 0 }), unix.EINVAL, 0},
-		{"too many entries", wrong(func(_ *talker, r core, _ drv) { r.MaxWR = 1 << 16 }), unix.EINVAL, 0},
+		{"too many entries", wrong(func(_ *talker, r core, _ drv) { r.MaxWR = 1 << 16 }),
+			unix.EINVAL, 0},
 		{"no ring", wrong(func(_ *talker, _ core, d drv) { d.BufAddr = 0 }), unix.EINVAL, 0},
-		{"ring over nothing", wrong(func(_ *talker, _ core, d drv) { d.BufAddr = unmapped }), unix.EFAULT, 0},
-		{"record over nothing", wrong(func(_ *talker, _ core, d drv) { d.DBAddr = unmapped }), unix.EFAULT, 0},
+		{"ring over nothing", wrong(func(_ *talker, _ core, d drv) { d.BufAddr = unmapped }),
+			unix.EFAULT, 0},
+		{"record over nothing", wrong(func(_ *talker, _ core, d drv) { d.DBAddr = unmapped }),
+			unix.EFAULT, 0},
 		{"change of nothing", modify(0, wqReady, 0), unix.EINVAL, 0},
 		{"unknown change", modify(8, wqReady, 0), unix.EINVAL, 0},
-		{"no such receive queue", modifyWQ(uverbs.ExModifyWQReq{WQHandle: nowhere, AttrMask: uverbs.WQAttrState, WQState: wqReady}, uverbs.Mlx5ModifyWQReq{}), unix.ENOENT, 0},
-		{"without the driver's part", modifyWQ(uverbs.ExModifyWQReq{AttrMask: uverbs.WQAttrState, WQState: wqReady}, nil), unix.EINVAL, 0},
+		{"no such receive queue",
+			modifyWQ(uverbs.ExModifyWQReq{WQHandle: nowhere, AttrMask: uverbs.WQAttrState,
+				WQState: wqReady}, uverbs.Mlx5ModifyWQReq{}), unix.ENOENT, 0},
+		{"without the driver's part",
+			modifyWQ(uverbs.ExModifyWQReq{AttrMask: uverbs.WQAttrState, WQState: wqReady}, nil),
+			unix.EINVAL, 0},
 		{"RDY to RESET, which it is in", wqStep(wqReady, wqReset), unix.EINVAL, 0},
 		{"RESET to RDY", wqStep(wqReset, wqReady), 0, 0},
 		{"RESET to RDY, which it is in", wqStep(wqReset, wqReady), unix.EINVAL, 0},
@@ -204,85 +307,16 @@ func wqSteps() []step {
 		{"ERR to RDY", wqStep(wqError, wqReady), unix.EINVAL, 0},
 		{"ERR to RESET", wqStep(wqError, wqReset), 0, 0},
 		{"RDY again", wqStep(wqReset, wqReady), 0, 0},
-		{"driver's part that is not zero", modifyWQ(uverbs.ExModifyWQReq{AttrMask: uverbs.WQAttrState, WQState: wqReady}, uverbs.Mlx5ModifyWQReq{CompMask: 1}), unix.EOPNOTSUPP, 0},
-		{"tags kept", modifyWQ(uverbs.ExModifyWQReq{AttrMask: uverbs.WQAttrFlags, FlagsMask: uverbs.WQFlagCVLANStripping}, uverbs.Mlx5ModifyWQReq{}), 0, 0},
-		{"tags taken out", modifyWQ(uverbs.ExModifyWQReq{AttrMask: uverbs.WQAttrFlags, FlagsMask: uverbs.WQFlagCVLANStripping, Flags: uverbs.WQFlagCVLANStripping}, uverbs.Mlx5ModifyWQReq{}), 0, 0},
-	}
-}
-
-func rssSteps() []step {
-	type core = *uverbs.ExCreateQPReq
-	type drv = *uverbs.Mlx5CreateQPRSSReq
-	wrong := func(change rssChange) func(*talker) error { return createRSS(nil, change) }
-	both := func(c *talker) []uint32 { return []uint32{c.wq, c.wq2} }
-	return []step{
-		{"table", createTable(table, 3, both), 0, 0},
-		{"table of one", createTable(one, 0, both), 0, 0},
-		{"table too large", createTable(nil, 14, both), unix.EINVAL, 0},
-		{"table of nothing", createTable(nil, 1, func(*talker) []uint32 { return []uint32{nowhere} }), unix.ENOENT, 0},
-		{"receive queue in use", destroyWQ(wq), unix.EBUSY, 0},
-		{"on no table", wrong(func(_ *talker, r core, _ drv) { r.RWQIndTblHandle = nowhere }), unix.ENOENT, 0},
-		{"with a receive ring", wrong(func(_ *talker, r core, _ drv) { r.MaxRecvWR = 1 }), unix.EINVAL, 0},
-		{"with a send ring", wrong(func(c *talker, r core, _ drv) { r.MaxSendWR, r.SendCQHandle = 1, c.txCQ }), unix.EINVAL, 0},
-		{"flag of creation", wrong(func(_ *talker, r core, _ drv) { r.CreateFlags = uverbs.QPCreateCVLANStripping }), unix.EINVAL, 0},
-		{"unknown hash", wrong(func(_ *talker, _ core, d drv) { d.RxHashFunction = 2 }), unix.EOPNOTSUPP, 0},
-		{"short key", wrong(func(_ *talker, _ core, d drv) { d.RxKeyLen = 20 }), unix.EINVAL, 0},
-		{"both families", wrong(func(_ *talker, _ core, d drv) { d.RxHashFieldsMask |= uverbs.HashSrcIPv6 }), unix.EINVAL, 0},
-		{"both transports", wrong(func(_ *talker, _ core, d drv) { d.RxHashFieldsMask |= uverbs.HashSrcUDP }), unix.EINVAL, 0},
-		{"nothing hashed over many queues", wrong(func(_ *talker, _ core, d drv) { d.RxHashFieldsMask = 0 }), unix.EINVAL, 0},
-		{"inner headers without tunnels", wrong(func(_ *talker, _ core, d drv) { d.RxHashFieldsMask |= uverbs.HashInner }), unix.EOPNOTSUPP, 0},
-		{"unknown mask", wrong(func(_ *talker, _ core, d drv) { d.CompMask = 1 }), unix.EOPNOTSUPP, 0},
-		{"unknown driver flag", wrong(func(_ *talker, _ core, d drv) { d.Flags = 1 << 20 }), unix.EINVAL, 0},
-		{"RSS queue pair", createRSS(rss, nil), 0, 0},
-		{"RSS queue pair that hashes nothing", createRSS(anyQP, func(c *talker, r core, d drv) { r.RWQIndTblHandle, d.RxHashFieldsMask = c.one, 0 }), 0, 0},
-		{"table in use", destroyTable(table), unix.EBUSY, 0},
-		{"state of an RSS queue pair", func(c *talker) error {
-			return c.ask(uverbs.CmdModifyQP, uverbs.ModifyQPReq{QPHandle: c.rss, AttrMask: uverbs.QPAttrState, QPState: qpRTS}, nil, nil, nil)
-		}, unix.ENOSYS, 0},
-	}
-}
-
-// Conditions of the rules.
-var (
-	ours = uverbs.EthMatch{Dst: [6]byte{2, 0, 0, 0, 0, 0x42}, DstMask: uverbs.ExactMAC}.Spec().Raw()
-	ipv4 = uverbs.IPv4Match{}.Spec().Raw()
-	tcp  = uverbs.PortMatch{}.TCP().Raw()
-	bc   = uverbs.EthMatch{Dst: uverbs.ExactMAC, DstMask: uverbs.ExactMAC}.Spec().Raw()
-	tag  = uverbs.Tag(0x123456).Raw()
-)
-
-func flowSteps() []step {
-	type req = *uverbs.CreateFlowReq
-	with := func(change func(r req)) func(*talker, req) { return func(_ *talker, r req) { change(r) } }
-	otherTag := uverbs.Tag(0x123457).Raw()
-	outside := slices.Clone(ours)
-	outside[8+12] = 8 // an Ethernet type without a mask
-	ttl := slices.Clone(ipv4)
-	ttl[8+12+10] = 0xff
-	short := slices.Clone(ours)
-	short[4] = 39
-	drops := []byte{0x01, 0x10, 0, 0, 8, 0, 0, 0} // IB_FLOW_SPEC_ACTION_DROP, its size
-	return []step{
-		{"rule", createFlow(flow, nil, ours, ipv4, tcp), 0, 0},
-		{"rule with a tag", createFlow(tagged, with(func(r req) { r.FlowAttr.Priority = 1 }), ours, tag), 0, 0},
-		{"same match, other tag", createFlow(nil, with(func(r req) { r.FlowAttr.Priority = 1 }), ours, otherTag), unix.EEXIST, 0},
-		{"rule that drops", createFlow(dropped, with(func(r req) { r.FlowAttr.Priority = 2 }), ours, drops), 0, 0},
-		{"rule that copies", createFlow(copied, with(func(r req) { r.FlowAttr.Priority, r.FlowAttr.Flags = 3, uverbs.FlowFlagDontTrap }), bc), 0, 0},
-		{"for no queue pair", createFlow(nil, with(func(r req) { r.QPHandle = nowhere }), ours), unix.ENOENT, 0},
-		{"port 0", createFlow(nil, with(func(r req) { r.FlowAttr.Port = 0 }), ours), unix.EINVAL, 0},
-		{"port 2", createFlow(nil, with(func(r req) { r.FlowAttr.Port = 2 }), ours), unix.EINVAL, 0},
-		{"priority 16", createFlow(nil, with(func(r req) { r.FlowAttr.Priority = 16 }), ours), unix.ENOMEM, 0},
-		{"type 4", createFlow(nil, with(func(r req) { r.FlowAttr.Type = 4 }), ours), unix.EOPNOTSUPP, 0},
-		{"sniffer", createFlow(nil, with(func(r req) { r.FlowAttr.Type = uverbs.FlowSniffer })), unix.EOPNOTSUPP, 0},
-		{"unknown flag", createFlow(nil, with(func(r req) { r.FlowAttr.Flags = 8 }), ours), unix.EINVAL, 0},
-		{"default rule that copies", createFlow(nil, with(func(r req) { r.FlowAttr.Type, r.FlowAttr.Flags = uverbs.FlowAllDefault, uverbs.FlowFlagDontTrap })), unix.EINVAL, 0},
-		{"unknown mask", createFlow(nil, with(func(r req) { r.CompMask = 1 }), ours), unix.EINVAL, 0},
-		{"too many conditions", createFlow(nil, with(func(r req) { r.FlowAttr.NumOfSpecs = 11 }), ours), unix.EINVAL, 0},
-		{"fewer conditions than it says", createFlow(nil, with(func(r req) { r.FlowAttr.NumOfSpecs = 2 }), ours), unix.EINVAL, 0},
-		{"more bytes than it says", createFlow(nil, with(func(r req) { r.FlowAttr.NumOfSpecs = 1 }), ours, ipv4), unix.EINVAL, 0},
-		{"condition of a wrong size", createFlow(nil, nil, short), unix.EINVAL, 0},
-		{"value outside the mask", createFlow(nil, with(func(r req) { r.FlowAttr.Priority = 4 }), outside), unix.EINVAL, 0},
-		{"time to live", createFlow(nil, with(func(r req) { r.FlowAttr.Priority = 4 }), ours, ttl), unix.EOPNOTSUPP, 0},
+		{"driver's part that is not zero",
+			modifyWQ(uverbs.ExModifyWQReq{AttrMask: uverbs.WQAttrState, WQState: wqReady},
+				uverbs.Mlx5ModifyWQReq{CompMask: 1}), unix.EOPNOTSUPP, 0},
+		{"tags kept", modifyWQ(
+			uverbs.ExModifyWQReq{AttrMask: uverbs.WQAttrFlags,
+				FlagsMask: uverbs.WQFlagCVLANStripping}, uverbs.Mlx5ModifyWQReq{}), 0, 0},
+		{"tags taken out",
+			modifyWQ(uverbs.ExModifyWQReq{AttrMask: uverbs.WQAttrFlags,
+				FlagsMask: uverbs.WQFlagCVLANStripping, Flags: uverbs.WQFlagCVLANStripping},
+				uverbs.Mlx5ModifyWQReq{}), 0, 0},
 	}
 }
 

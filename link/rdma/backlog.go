@@ -17,7 +17,7 @@ const (
 	// which keeps it until it is acknowledged.
 	backlogPackets = 4096 // a power of two
 	backlogBytes   = 16 << 20
-	// othersShare is how many bytes of datagrams may go ahead of the oldest segment that waits,
+	// bypassBytes is how many bytes of datagrams may go ahead of the oldest segment that waits,
 	// which is about one such segment: neither kind starves the other.
 	bypassBytes = 64 << 10
 	// The backlog is looked at by writers, by the receive workers after each look at their rings,

@@ -8,8 +8,8 @@
 //   - linearizes each frame that lies in several buffers (rx_linear.go),
 //   - drops frames for others, parses the headers once (internal/hdr) and verifies checksums that
 //     the NIC did not verify,
-//   - merges consecutive segments of a TCP flow (merge.go; merge_fast.go where a frame continues the
-//     one before),
+//   - merges consecutive segments of a TCP flow (merge.go; merge_fast.go where a frame continues
+//     the one before),
 //   - copies the rest into buffers of the stack, of which it reuses the large ones, up to 2 MiB of
 //     them (rx_chunk.go),
 //   - gives the frames back to the ring,

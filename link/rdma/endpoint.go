@@ -40,7 +40,8 @@ type Options struct {
 // Validate says in one sentence what is wrong with o, or nil.
 func (o Options) Validate() error {
 	if o.RxLimit != 0 && o.RxLimit < minRxLimit {
-		return fmt.Errorf("a limit of %d bytes for what waits is too low; give %d at least, or 0 for %d",
+		return fmt.Errorf(
+			"a limit of %d bytes for what waits is too low; give %d at least, or 0 for %d",
 			o.RxLimit, minRxLimit, DefaultRxLimit)
 	}
 	return o.RxMode.Validate()

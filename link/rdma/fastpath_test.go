@@ -44,28 +44,33 @@ func newJudge(t *testing.T, fast bool) *judge {
 	j := &judge{Endpoint: channel.New(64, 1500, ourMAC), worker: testWorker()}
 	j.LinkEPCapabilities = gstack.CapabilityRXChecksumOffload
 	j.stack = gstack.New(gstack.Options{
-		NetworkProtocols:   []gstack.NetworkProtocolFactory{arp.NewProtocol, ipv4.NewProtocol, ipv6.NewProtocol},
-		TransportProtocols: []gstack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
-		HandleLocal:        true,
+		NetworkProtocols: []gstack.NetworkProtocolFactory{arp.NewProtocol, ipv4.NewProtocol,
+			ipv6.NewProtocol},
+		TransportProtocols: []gstack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol,
+			icmp.NewProtocol4, icmp.NewProtocol6},
+		HandleLocal: true,
 	})
 	t.Cleanup(func() { j.stack.Destroy() })
 	if err := j.stack.CreateNIC(1, j); err != nil {
 		t.Fatal(err)
 	}
-	addresses := []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/64")}
+	addresses := []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"),
+		netip.MustParsePrefix("fd00::1/64")}
 	for _, p := range addresses {
 		protocol := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber}
 		if p.Addr().Is6() {
 			protocol.Protocol = ipv6.ProtocolNumber
 		}
-		protocol.AddressWithPrefix = tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(p.Addr().AsSlice()), PrefixLen: p.Bits()}
+		protocol.AddressWithPrefix = tcpip.AddressWithPrefix{
+			Address: tcpip.AddrFromSlice(p.Addr().AsSlice()), PrefixLen: p.Bits()}
 		if err := j.stack.AddProtocolAddress(1, protocol, gstack.AddressProperties{}); err != nil {
 			t.Fatal(err)
 		}
 		j.stack.AddRoute(tcpip.Route{Destination: protocol.AddressWithPrefix.Subnet(), NIC: 1})
 	}
 	var terr tcpip.Error
-	if j.socket, terr = j.stack.NewEndpoint(udp.ProtocolNumber, ipv4.ProtocolNumber, new(waiter.Queue)); terr != nil {
+	if j.socket, terr = j.stack.NewEndpoint(udp.ProtocolNumber, ipv4.ProtocolNumber,
+		new(waiter.Queue)); terr != nil {
 		t.Fatal(terr)
 	}
 	t.Cleanup(j.socket.Close)
@@ -170,72 +175,135 @@ func TestFastPath(t *testing.T) {
 		{"segment of no connection", func() []byte { return segment(0).Bytes() }, true},
 		{"the same, IPv6", func() []byte { return v6(segment(0)).Bytes() }, true},
 		{"datagram", func() []byte { return udpFrame(dgram) }, true},
-		{"datagram with bytes behind it", func() []byte { return changed(udpFrame(dgram), 24, 0, 50) }, true},
-		{"datagram, padded frame", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.Payload, f.Pad = nil, 20 })) }, true},
-		{"datagram longer than its packet", func() []byte { return changed(udpFrame(dgram), 24, 1, 0) }, false},
-		{"datagram shorter than its header", func() []byte { return changed(udpFrame(dgram), 24, 0, 7) }, false},
+		{"datagram with bytes behind it",
+			func() []byte { return changed(udpFrame(dgram), 24, 0, 50) }, true},
+		{"datagram, padded frame",
+			func() []byte {
+				return udpFrame(
+					with(dgram, func(f *tcpFrame) { f.Payload, f.Pad = nil, 20 }))
+			}, true},
+		{"datagram longer than its packet",
+			func() []byte { return changed(udpFrame(dgram), 24, 1, 0) }, false},
+		{"datagram shorter than its header",
+			func() []byte { return changed(udpFrame(dgram), 24, 0, 7) }, false},
 		{"datagram nobody wants", func() []byte { return udpFrame(unknown) }, true},
 		{"the same, IPv6", func() []byte { return udpFrame(v6(unknown)) }, true},
-		{"TCP header longer than the segment", func() []byte { return changed(syn.Bytes(), 32, 0xf0) }, false},
+		{"TCP header longer than the segment",
+			func() []byte { return changed(syn.Bytes(), 32, 0xf0) }, false},
 		{"TCP header of 16 bytes", func() []byte { return changed(syn.Bytes(), 32, 0x40) }, false},
-		{"from ourselves", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.From = 1 })) }, false},
-		{"from ourselves, IPv6", func() []byte { return udpFrame(with(v6(dgram), func(f *tcpFrame) { f.From = 1 })) }, false},
-		{"from the subnet's broadcast address", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.From = 255 })) }, false},
-		{"from broadcast", func() []byte { return changed(udpFrame(dgram), 12, 255, 255, 255, 255) }, false},
-		{"from a group", func() []byte { return changed(udpFrame(dgram), 12, 224, 0, 0, 1) }, false},
-		{"from loopback", func() []byte { return changed(udpFrame(dgram), 12, 127, 0, 0, 1) }, false},
+		{"from ourselves",
+			func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.From = 1 })) },
+			false},
+		{"from ourselves, IPv6",
+			func() []byte { return udpFrame(with(v6(dgram), func(f *tcpFrame) { f.From = 1 })) },
+			false},
+		{"from the subnet's broadcast address",
+			func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.From = 255 })) },
+			false},
+		{"from broadcast",
+			func() []byte { return changed(udpFrame(dgram), 12, 255, 255, 255, 255) }, false},
+		{"from a group", func() []byte { return changed(udpFrame(dgram), 12, 224, 0, 0, 1) },
+			false},
+		{"from loopback", func() []byte { return changed(udpFrame(dgram), 12, 127, 0, 0, 1) },
+			false},
 		{"from nobody", func() []byte { return changed(udpFrame(dgram), 12, 0, 0, 0, 0) }, false},
-		{"from a group, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 8, 0xff, 2) }, false},
-		{"from loopback, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 8, append(make([]byte, 15), 1)...) }, false},
-		{"from nobody, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 8, make([]byte, 16)...) }, false},
-		{"to another host", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.To = 9 })) }, false},
-		{"to another host, IPv6", func() []byte { return udpFrame(with(v6(dgram), func(f *tcpFrame) { f.To = 9 })) }, false},
-		{"to the subnet", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.To = 255 })) }, false},
+		{"from a group, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 8, 0xff, 2) },
+			false},
+		{"from loopback, IPv6",
+			func() []byte {
+				return changed(udpFrame(v6(dgram)), 8,
+					append(make([]byte, 15), 1)...)
+			}, false},
+		{"from nobody, IPv6",
+			func() []byte { return changed(udpFrame(v6(dgram)), 8, make([]byte, 16)...) }, false},
+		{"to another host",
+			func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.To = 9 })) }, false},
+		{"to another host, IPv6",
+			func() []byte { return udpFrame(with(v6(dgram), func(f *tcpFrame) { f.To = 9 })) },
+			false},
+		{"to the subnet",
+			func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.To = 255 })) },
+			false},
 		{"in a broadcast frame", func() []byte {
-			return udpFrame(with(dgram, func(f *tcpFrame) { f.Dst = header.EthernetBroadcastAddress }))
+			return udpFrame(
+				with(dgram, func(f *tcpFrame) { f.Dst = header.EthernetBroadcastAddress }))
 		}, false},
-		{"options", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.IPOpts = []byte{1, 1, 1, 0} })) }, false},
+		{"options", func() []byte {
+			return udpFrame(with(dgram, func(f *tcpFrame) { f.IPOpts = []byte{1, 1, 1, 0} }))
+		}, false},
 		{"extension header", func() []byte {
-			return udpFrame(with(v6(dgram), func(f *tcpFrame) { f.IPOpts = []byte{0, 1, 4, 0, 0, 0, 0} }))
+			return udpFrame(
+				with(v6(dgram), func(f *tcpFrame) { f.IPOpts = []byte{0, 1, 4, 0, 0, 0, 0} }))
 		}, false},
-		{"fragment", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.Fragment = 8 })) }, false},
+		{"fragment", func() []byte {
+			return udpFrame(with(dgram, func(f *tcpFrame) { f.Fragment = 8 }))
+		}, false},
 		{"another protocol", func() []byte { return changed(udpFrame(dgram), 9, 132) }, false},
 		{"cut short", func() []byte { return udpFrame(dgram)[:hdr.EthLen+25] }, false},
-		{"TTL 0", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.TTL = 0 })) }, true},
-		{"hop limit 0", func() []byte { return udpFrame(with(v6(unknown), func(f *tcpFrame) { f.TTL = 0 })) }, true},
-		{"congestion experienced", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.TOS = 3 })) }, true},
+		{"TTL 0", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.TTL = 0 })) },
+			true},
+		{"hop limit 0", func() []byte {
+			return udpFrame(with(v6(unknown), func(f *tcpFrame) { f.TTL = 0 }))
+		}, true},
+		{"congestion experienced",
+			func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.TOS = 3 })) }, true},
 		{"reserved flag", func() []byte { return changed(udpFrame(dgram), 6, 0x80) }, true},
-		{"total length beyond the frame", func() []byte { return changed(udpFrame(dgram), 2, 5, 0) }, false},
-		{"total length short of the header", func() []byte { return changed(udpFrame(dgram), 2, 0, 19) }, false},
-		{"total length short of the datagram", func() []byte { return changed(udpFrame(dgram), 2, 0, 40) }, false},
+		{"total length beyond the frame",
+			func() []byte { return changed(udpFrame(dgram), 2, 5, 0) }, false},
+		{"total length short of the header",
+			func() []byte { return changed(udpFrame(dgram), 2, 0, 19) }, false},
+		{"total length short of the datagram",
+			func() []byte { return changed(udpFrame(dgram), 2, 0, 40) }, false},
 		{"header of 16 bytes", func() []byte { return changed(udpFrame(dgram), 0, 0x44) }, false},
 		{"version 5", func() []byte { return changed(udpFrame(dgram), 0, 0x55) }, false},
-		{"version 4 in an IPv6 frame", func() []byte { return changed(udpFrame(v6(dgram)), 0, 0x40) }, false},
-		{"payload beyond the frame, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 4, 5, 0) }, false},
-		{"payload short of the datagram, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 4, 0, 40) }, false},
-		{"fragment header, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 6, hdr.ExtFragment) }, false},
-		{"hop-by-hop header, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 6, hdr.ExtHopByHop) }, false},
+		{"version 4 in an IPv6 frame",
+			func() []byte { return changed(udpFrame(v6(dgram)), 0, 0x40) }, false},
+		{"payload beyond the frame, IPv6",
+			func() []byte { return changed(udpFrame(v6(dgram)), 4, 5, 0) }, false},
+		{"payload short of the datagram, IPv6",
+			func() []byte { return changed(udpFrame(v6(dgram)), 4, 0, 40) }, false},
+		{"fragment header, IPv6",
+			func() []byte { return changed(udpFrame(v6(dgram)), 6, hdr.ExtFragment) }, false},
+		{"hop-by-hop header, IPv6",
+			func() []byte { return changed(udpFrame(v6(dgram)), 6, hdr.ExtHopByHop) }, false},
 		{"last fragment", func() []byte { return changed(udpFrame(dgram), 6, 0, 8) }, false},
-		{"from a reserved address", func() []byte { return changed(udpFrame(dgram), 12, 240, 0, 0, 1) }, false},
-		{"from another loopback address", func() []byte { return changed(udpFrame(dgram), 12, 127, 255, 0, 9) }, false},
+		{"from a reserved address",
+			func() []byte { return changed(udpFrame(dgram), 12, 240, 0, 0, 1) }, false},
+		{"from another loopback address",
+			func() []byte { return changed(udpFrame(dgram), 12, 127, 255, 0, 9) }, false},
 		{"from an IPv4 address in IPv6", func() []byte {
-			return changed(udpFrame(v6(dgram)), 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 2)
+			return changed(udpFrame(v6(dgram)), 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0,
+				2)
 		}, true},
-		{"to a group, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 24, 0xff, 2) }, false},
-		{"from port 0", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.Ports[0] = 0 })) }, true},
-		{"to port 0", func() []byte { return udpFrame(with(dgram, func(f *tcpFrame) { f.Ports[1] = 0 })) }, true},
-		{"SYN and FIN", func() []byte { return with(syn, func(f *tcpFrame) { f.Flags |= header.TCPFlagFin }).Bytes() }, true},
-		{"SYN from a group", func() []byte { return changed(syn.Bytes(), 12, 224, 0, 0, 1) }, false},
-		{"no flags", func() []byte { return with(syn, func(f *tcpFrame) { f.Flags = 0 }).Bytes() }, true},
-		{"reset", func() []byte { return with(syn, func(f *tcpFrame) { f.Flags = header.TCPFlagRst }).Bytes() }, true},
-		{"cut options", func() []byte { return with(syn, func(f *tcpFrame) { f.Options = []byte{2, 40, 1, 1} }).Bytes() }, true},
+		{"to a group, IPv6", func() []byte { return changed(udpFrame(v6(dgram)), 24, 0xff, 2) },
+			false},
+		{"from port 0", func() []byte {
+			return udpFrame(with(dgram, func(f *tcpFrame) { f.Ports[0] = 0 }))
+		}, true},
+		{"to port 0", func() []byte {
+			return udpFrame(with(dgram, func(f *tcpFrame) { f.Ports[1] = 0 }))
+		}, true},
+		{"SYN and FIN", func() []byte {
+			return with(syn, func(f *tcpFrame) { f.Flags |= header.TCPFlagFin }).Bytes()
+		}, true},
+		{"SYN from a group", func() []byte { return changed(syn.Bytes(), 12, 224, 0, 0, 1) },
+			false},
+		{"no flags", func() []byte { return with(syn, func(f *tcpFrame) { f.Flags = 0 }).Bytes() },
+			true},
+		{"reset", func() []byte {
+			return with(syn, func(f *tcpFrame) { f.Flags = header.TCPFlagRst }).Bytes()
+		}, true},
+		{"cut options", func() []byte {
+			return with(syn, func(f *tcpFrame) { f.Options = []byte{2, 40, 1, 1} }).Bytes()
+		}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			fast, ordinary := newJudge(t, true), newJudge(t, false)
 			fast.hear(tt.frame(), tt.frame())
 			ordinary.hear(tt.frame(), tt.frame())
 			compare(t, fast, ordinary)
-			if got := fast.worker.count.fastPath.Load() > 0 || fast.worker.merge.runs[0].fastPath; got != tt.fast {
+			if got := fast.worker.count.fastPath.Load() > 0 ||
+				fast.worker.merge.runs[0].fastPath; got != tt.fast {
 				t.Errorf("took the fast path: %v", got)
 			}
 			if ordinary.worker.count.fastPath.Load() != 0 {
@@ -306,7 +374,8 @@ func TestFastPathFollowsAddresses(t *testing.T) {
 
 // TestFastPathDoesNotAllocate counts what the fast path itself needs, without the transport layer.
 func TestFastPathDoesNotAllocate(t *testing.T) {
-	h := newLocalAddrs([]netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/64")})
+	h := newLocalAddrs(
+		[]netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/64")})
 	for _, v6 := range []bool{false, true} {
 		f := segment(0)
 		f.V6 = v6

@@ -13,7 +13,7 @@ import (
 // parsed, with the same result.
 
 // timestampOnly begins the options of a segment that has a timestamp and nothing else, as everybody
-// writes it: two times optionNop, kind, length.
+// writes it: two times hdr.OptNop, kind, length.
 const timestampOnly = hdr.OptNop<<24 | hdr.OptNop<<16 | hdr.OptTimestamp<<8 | hdr.TimestampLen
 
 // isRegular reports whether next may add frames to the run that begins with p: the NIC vouches for

@@ -73,7 +73,8 @@ func TestResendOnTheWire(t *testing.T) {
 		if first == nil {
 			first = bytes.Clone(tcp)
 		}
-		return binary.BigEndian.Uint32(hdr.OptionsOf(tcp).Timestamp[2:])-binary.BigEndian.Uint32(hdr.OptionsOf(first).Timestamp[2:]) < 2300
+		return binary.BigEndian.Uint32(hdr.OptionsOf(tcp).Timestamp[2:])-binary.BigEndian.Uint32(
+			hdr.OptionsOf(first).Timestamp[2:]) < 2300
 	}
 	a, b := pair(t, setup{lose: lose, dv: dv.Config{DelayDrop: true}})
 	for _, address := range []netip.Addr{a.v4, a.v6} {

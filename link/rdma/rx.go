@@ -152,7 +152,8 @@ func (w *worker) packet(r *run) *gstack.PacketBuffer {
 	if !r.merged() {
 		v := w.view(r.first, r.End)
 		if unbounded(frame, &r.Packet) {
-			return gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: w.count.waiting.add(v)})
+			return gstack.NewPacketBuffer(
+				gstack.PacketBufferOptions{Payload: w.count.waiting.add(v)})
 		}
 		return gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: buffer.MakeWithView(v)})
 	}

@@ -62,7 +62,8 @@ func TestRxModes(t *testing.T) {
 		if s.Arms == 0 || s.Polls-s.Hits > 2*s.Arms || s.Events > s.Arms {
 			t.Errorf("%+v: want events asked for, and two looks in vain before each", s)
 		}
-		for deadline := time.Now().Add(30 * time.Second); q.Stats().Events == s.Events; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(30 * time.Second); q.Stats().Events == s.Events; time.Sleep(
+			time.Millisecond) {
 			post(t, peer, arpFrame())
 			if time.Now().After(deadline) {
 				t.Fatalf("%+v: no event for frames to a worker that sleeps", q.Stats())

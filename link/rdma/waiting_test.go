@@ -38,8 +38,9 @@ func fixChecksums(frame []byte) {
 	ip.SetChecksum(0)
 	ip.SetChecksum(^ip.CalculateChecksum())
 	segment.SetChecksum(0)
-	segment.SetChecksum(^segment.CalculateChecksum(header.PseudoHeaderChecksum(header.TCPProtocolNumber,
-		ip.SourceAddress(), ip.DestinationAddress(), uint16(len(segment)))))
+	segment.SetChecksum(
+		^segment.CalculateChecksum(header.PseudoHeaderChecksum(header.TCPProtocolNumber,
+			ip.SourceAddress(), ip.DestinationAddress(), uint16(len(segment)))))
 }
 
 // listener is the endpoint that listens on a host.

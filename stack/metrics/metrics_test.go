@@ -28,9 +28,11 @@ func TestPage(t *testing.T) {
 	page := string(full())
 	for _, want := range []string{
 		"# TYPE rdma_netstack_stack_link_up gauge\nrdma_netstack_stack_link_up 1\n",
-		"# TYPE rdma_netstack_stack_rx_packets_total counter\nrdma_netstack_stack_rx_packets_total 18446744073709551615\n",
+		"# TYPE rdma_netstack_stack_rx_packets_total " +
+			"counter\nrdma_netstack_stack_rx_packets_total 18446744073709551615\n",
 		"\nrdma_netstack_stack_tcp_current_established 3\n",
-		"\nrdma_netstack_device_rx_packets_total{queue=\"0\"} 5\nrdma_netstack_device_rx_packets_total{queue=\"1\"} 7\n",
+		"\nrdma_netstack_device_rx_packets_total{queue=\"0\"} " +
+			"5\nrdma_netstack_device_rx_packets_total{queue=\"1\"} 7\n",
 		"\nrdma_netstack_device_rx_drops_too_long_total{queue=\"0\"} 6\n",
 		"\nrdma_netstack_device_tx_lso_total{queue=\"0\"} 8\n",
 	} {
@@ -100,8 +102,10 @@ func TestHandler(t *testing.T) {
 		t.Errorf("%v, %q", err, resp.Header.Get("Content-Type"))
 	}
 	for _, line := range []string{
-		"# TYPE rdma_netstack_tcp_retransmits_total counter\nrdma_netstack_tcp_retransmits_total 0\n",
-		"# TYPE rdma_netstack_tcp_current_established gauge\nrdma_netstack_tcp_current_established 1\n",
+		"# TYPE rdma_netstack_tcp_retransmits_total counter\nrdma_netstack_tcp_retransmits_total " +
+			"0\n",
+		"# TYPE rdma_netstack_tcp_current_established " +
+			"gauge\nrdma_netstack_tcp_current_established 1\n",
 		"\nrdma_netstack_link_rx_shed_total 0\n", "\nrdma_netstack_ack_held_total ",
 		"\n# TYPE rdma_netstack_ack_waiting gauge\n",
 	} {

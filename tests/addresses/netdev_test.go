@@ -138,7 +138,8 @@ func TestNotLinuxAddress(t *testing.T) {
 		{linux4, true, "address 10.50.0.5 is Linux's own on port0"},
 		{lacking("fd50::5"), true, "address fd50::5 is Linux's own on port0"},
 		{lacking("192.0.2.9"), false,
-			"address 192.0.2.9 has no prefix length; write the subnet's, for example 192.0.2.9/24: port0 has no address in its network: [fd50::/64 10.50.0.0/24]"},
+			"address 192.0.2.9 has no prefix length; write the subnet's, for example " +
+				"192.0.2.9/24: port0 has no address in its network: [fd50::/64 10.50.0.0/24]"},
 	} {
 		_, err := n.openOn(t, m, stack.Config{Addresses: []netip.Prefix{c.addr}})
 		if err == nil || !strings.Contains(err.Error(), c.err) ||

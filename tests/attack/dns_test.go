@@ -20,7 +20,8 @@ import (
 // zone has a small answer, and a large one for those who want to amplify.
 func zone(t *testing.T) string {
 	t.Helper()
-	text := "$ORIGIN example.\n$TTL 60\n@ SOA ns hostmaster 1 3600 600 86400 60\n@ NS ns\nns A 192.0.2.10\nwww A 192.0.2.80\n"
+	text := "$ORIGIN example.\n$TTL 60\n@ SOA ns hostmaster 1 3600 600 86400 60\n@ NS ns\nns A " +
+		"192.0.2.10\nwww A 192.0.2.80\n"
 	for i := range 8 {
 		text += fmt.Sprintf("big TXT \"%s%d\"\n", strings.Repeat("amplified ", 10), i)
 	}
@@ -112,7 +113,8 @@ func TestAmplification(t *testing.T) {
 	paid := int64(sent * (42 + len(query)))
 	factor := float64(hit.Load()) / float64(paid)
 	if factor > 1 {
-		t.Errorf("the victim got %.1f times the bytes that the attacker sent, want less than they are", factor)
+		t.Errorf("the victim got %.1f times the bytes that the attacker sent, want less than "+
+			"they are", factor)
 	}
 	r.note = fmt.Sprintf("the victim got %.2f bytes for each of the attacker's", factor)
 	w.judge(r)
@@ -199,7 +201,12 @@ func TestForwarding(t *testing.T) {
 			f := newForge(t, p)
 			var mu sync.Mutex
 			n := 0
-			fresh := func() string { mu.Lock(); defer mu.Unlock(); n++; return fmt.Sprintf("ok%d.test.", n) }
+			fresh := func() string {
+				mu.Lock()
+				defer mu.Unlock()
+				n++
+				return fmt.Sprintf("ok%d.test.", n)
+			}
 			query := question(t, "never.test.", dns.TypeA)
 			sent := 0
 			r := w.under(tt.name, w.askers("udp", fresh), func(done <-chan struct{}) {

@@ -135,7 +135,8 @@ func TestErrorRate(t *testing.T) {
 			if size > logLimit {
 				t.Errorf("the server logged %d bytes, want at most %d", size, logLimit)
 			}
-			r.note = fmt.Sprintf("%d KiB of log; %s served during, which is not judged: each error resets the queue",
+			r.note = fmt.Sprintf(
+				"%d KiB of log; %s served during, which is not judged: each error resets the queue",
 				size>>10, percent(r.during))
 			r.during = -1
 			w.judge(r)

@@ -114,7 +114,8 @@ func (r *table) print(w *os.File) {
 			strconv.FormatFloat(float64(x.growth)/(1<<20), 'f', 1, 64)+" MiB", verdict, x.note)
 	}
 	fmt.Fprintf(w,
-		"during, after: legitimate requests answered; after: from a second after the end. Attacks of %v.\n",
+		"during, after: legitimate requests answered; after: from a second after the end. "+
+			"Attacks of %v.\n",
 		*attackTime)
 }
 

@@ -51,7 +51,8 @@ func TestSameAsKernel(t *testing.T) {
 		}
 	}
 	need.Note(t,
-		fmt.Sprintf("compared %d behaviours with the kernel's sockets: %d differ, %d of them by design (tests/hoststack/bydesign_test.go)",
+		fmt.Sprintf("compared %d behaviours with the kernel's sockets: %d differ, %d of them by "+
+			"design (tests/hoststack/bydesign_test.go)",
 			compared, differ, len(byDesign)))
 	for name := range byDesign {
 		if !known(name) {

@@ -54,7 +54,8 @@ func Hardware(t testing.TB) string {
 
 func checkHardware(root, dev string) error {
 	if dev == "" {
-		return errors.New("set RDMA_DEVICE to an mlx5 device that tests may use (rdma link lists them)")
+		return errors.New(
+			"set RDMA_DEVICE to an mlx5 device that tests may use (rdma link lists them)")
 	}
 	driver, err := os.Readlink(filepath.Join(root, dev, "device", "driver"))
 	if err != nil {

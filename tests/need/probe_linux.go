@@ -77,7 +77,9 @@ func probeUserNS() error {
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
 	}
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("make a user namespace: %w (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces)", err)
+		return fmt.Errorf(
+			"make a user namespace: %w (sysctl kernel.unprivileged_userns_clone, "+
+				"user.max_user_namespaces)", err)
 	}
 	return nil
 }

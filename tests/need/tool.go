@@ -78,7 +78,8 @@ func includes(cc string, names []string) error {
 	cmd := exec.Command(cc, "-x", "c", "-fsyntax-only", "-")
 	cmd.Stdin = strings.NewReader(src.String())
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s does not find %s (Debian packages linux-libc-dev, libibverbs-dev): %s",
+		return fmt.Errorf(
+			"%s does not find %s (Debian packages linux-libc-dev, libibverbs-dev): %s",
 			cc, strings.Join(names, ", "), firstLine(string(out)))
 	}
 	return nil

@@ -90,7 +90,8 @@ func CheckLeaks(t testing.TB) {
 	t.Cleanup(func() {
 		var left []string
 		// nobody tells of it
-		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(
+			time.Millisecond) {
 			if left = goroutines(); len(left) <= before {
 				return
 			}

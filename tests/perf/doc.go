@@ -6,15 +6,15 @@
 // namespace, driven by wrk, dnsperf, ping and a load process. Pairs in memory have both ends in one
 // process. Traffic stays inside these namespaces.
 //
-//	main.go run.go      flags; rounds, interleaved by load: every configuration meets the same noise
+//	main.go run.go      flags; rounds, interleaved by load, so that noise is equal for all
 //	peers.go arena.go   the configurations, and the namespaces and cables of one
 //	child.go service.go the other side of the pipe: a process with a stack, services and loads
 //	host_*.go           the stacks under them: kernel, gVisor on its links, ours
 //	load_*.go           what is measured
 //	apart.go            peers whose server and clients have a processor each
-//	usage.go noise.go   processor time, the software NIC's share of it, and who else used the machine
+//	usage.go noise.go   CPU time, the software NIC's share of it, and CPU time of other programs
 //	table.go svg.go     medians, spreads, ratios
-//	markdown.go aims.go the short tables, and what was aimed at; page.go puts them into docs/performance.md
+//	markdown.go aims.go the short tables and the aims; page.go writes docs/performance.md
 //
 // This is a module of its own, because loading an XDP program and reading a CPU profile take
 // libraries that nothing else here needs.

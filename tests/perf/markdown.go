@@ -42,14 +42,16 @@ func (r *results) markdown() string {
 	var b strings.Builder
 	noise, _ := spreadOf(r.Noise)
 	fmt.Fprintf(&b,
-		"Measured on %s: %d processors (%s), linux %s, %s, %d rounds, interleaved, in %.0f minutes; others kept %.2f processors busy meanwhile. Medians [lowest..highest].\n",
+		"Measured on %s: %d processors (%s), linux %s, %s, %d rounds, interleaved, in %.0f "+
+			"minutes; others kept %.2f processors busy meanwhile. Medians [lowest..highest].\n",
 		r.Date.Format("2006-01-02"), r.Machine.CPUs, r.Machine.CPU, r.Machine.Kernel, r.Machine.Go,
 		r.Rounds, r.Seconds/60, noise.median)
 	fmt.Fprintf(&b, "\nA kernel's client, over a TAP or a veth pair:\n\n")
 	write(&b, r.shortRows(shortKeys, "ours/tap", "kernel/tap",
 		[]string{"kernel/veth", "kernel/tap"}, []string{"ours/tap", "ours/veth"}))
 	fmt.Fprintf(&b,
-		"\nThe same, the server with its NIC or cable on one processor, the clients on the other:\n\n")
+		"\nThe same, the server with its NIC or cable on one processor, the clients on the "+
+			"other:\n\n")
 	write(&b, r.shortRows(shortApartKeys, "ours/tap-apart", "kernel/tap-apart",
 		[]string{"kernel/tap-apart"}, []string{"ours/tap-apart"}))
 	fmt.Fprintf(&b, "\nBoth ends in one process, on one core:\n\n")

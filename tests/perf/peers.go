@@ -1,6 +1,9 @@
 package main
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // Stacks and links of an end.
 const (
@@ -27,15 +30,17 @@ const (
 // end says which stack on which link.
 type end struct {
 	Stack, Link string
-	Dispatch    string     // of fdbased: readv, recvmmsg, mmap
-	GSO         string     // of fdbased: "", host, gvisor
-	Inline      bool       // of fdbased: one processor, so that packets are delivered where they are read
-	GRO         bool       // of fdbased
-	FIFO        bool       // gVisor's queueing discipline in front
-	Native      bool       // of xdp: in the driver
-	Queues      int        // of ours
-	From        netip.Addr // of a kernel's client
-	Carry       bool       // of ours in memory: unsegmented frames cross the cable; rings get frames of the MTU all the same
+	Dispatch    string // of fdbased: readv, recvmmsg, mmap
+	GSO         string // of fdbased: "", host, gvisor
+	// of fdbased: one processor, so that packets are delivered where they are read
+	Inline bool
+	GRO    bool       // of fdbased
+	FIFO   bool       // gVisor's queueing discipline in front
+	Native bool       // of xdp: in the driver
+	Queues int        // of ours
+	From   netip.Addr // of a kernel's client
+	// of ours in memory: unsegmented frames cross the cable; rings still get frames of the MTU
+	Carry bool
 }
 
 // peer is one configuration.
@@ -72,55 +77,126 @@ func fd(dispatch, gso string) end {
 // peers are all configurations. The first of each plumbing is the kernel's own stack, if there is
 // one.
 func peers() []*peer {
-	kernel, ours := end{Stack: stackKernel}, end{Stack: stackOurs, Link: linkSim, Queues: 1}
+	return slices.Concat(vethPeers(), plainPeers(), tapPeers(), apartPeers(), memPeers())
+}
+
+func kernelEnd() end { return end{Stack: stackKernel} }
+func ourEnd() end    { return end{Stack: stackOurs, Link: linkSim, Queues: 1} }
+func xdpEnd() end    { return end{Stack: stackGvisor, Link: linkXDP, FIFO: true} }
+
+// vethPeers reach the clients over a veth pair.
+func vethPeers() []*peer {
 	gso := fd("recvmmsg", "host")
 	inline, runsc := gso, gso
 	inline.Inline, runsc.FIFO = true, true
+	return []*peer{
+		{Name: "kernel/veth", About: "Linux TCP/IP over a veth pair", End: kernelEnd(),
+			Plumbing: plumbVeth},
+		{Name: "fd", About: "gVisor fdbased, AF_PACKET, recvmmsg, no GSO", End: fd("recvmmsg", ""),
+			Plumbing: plumbVeth, Extra: true},
+		{Name: "fd-gso", About: "gVisor fdbased, AF_PACKET, recvmmsg, host GSO", End: gso,
+			Plumbing: plumbVeth},
+		{Name: "fd-gso-inline", About: "fd-gso, delivering inline", End: inline,
+			Plumbing: plumbVeth},
+		{Name: "fd-gso-fifo", About: "fd-gso behind gVisor's fifo, as runsc has it", End: runsc,
+			Plumbing: plumbVeth, Extra: true},
+		{Name: "fd-readv-gso", About: "gVisor fdbased, AF_PACKET, readv, host GSO",
+			End: fd("readv", "host"), Plumbing: plumbVeth, Extra: true},
+		{Name: "fd-mmap", About: "gVisor fdbased, AF_PACKET, PACKET_MMAP, no GSO",
+			End: fd("mmap", ""), Plumbing: plumbVeth, Extra: true},
+		{Name: "ours/veth", About: "ours: software ConnectX on AF_PACKET", End: ourEnd(),
+			Plumbing: plumbVeth},
+	}
+}
+
+// plainPeers reach them over a veth pair without offloads, so that frames have
+// the MTU as on a network.
+func plainPeers() []*peer {
 	plain, plainGSO := fd("recvmmsg", ""), fd("recvmmsg", "gvisor")
 	plain.Inline, plain.GRO, plainGSO.FIFO = true, true, true
-	xdp := end{Stack: stackGvisor, Link: linkXDP, FIFO: true}
-	native := xdp
+	native := xdpEnd()
 	native.Native = true
-	four, carry := ours, ours
-	four.Queues, carry.Carry = 4, true
+	return []*peer{
+		{Name: "kernel/plain", About: "Linux TCP/IP, veth without offloads", End: kernelEnd(),
+			Plumbing: plumbPlain, Extra: true},
+		{Name: "fd-plain", About: "gVisor fdbased, recvmmsg, inline, GRO, veth without offloads",
+			End: plain, Plumbing: plumbPlain, Extra: true},
+		{Name: "fd-plain-gvgso",
+			About: "gVisor fdbased, recvmmsg, gVisor GSO, fifo, veth without offloads",
+			End:   plainGSO, Plumbing: plumbPlain, Extra: true},
+		{Name: "xdp", About: "gVisor link/xdp, generic XDP", End: xdpEnd(), Plumbing: plumbPlain},
+		{Name: "xdp-native", About: "gVisor link/xdp, XDP in the veth driver", End: native,
+			Plumbing: plumbPlain, Extra: true},
+		{Name: "ours/plain", About: "ours: software ConnectX on AF_PACKET, veth without offloads",
+			End: ourEnd(), Plumbing: plumbPlain, Extra: true},
+	}
+}
+
+// tapPeers reach them over a TAP.
+func tapPeers() []*peer {
+	four := ourEnd()
+	four.Queues = 4
+	return []*peer{
+		{Name: "kernel/tap", About: "Linux TCP/IP, two TAPs and a process between",
+			End:      kernelEnd(),
+			Plumbing: plumbRelay},
+		{Name: "fd-tap", About: "gVisor fdbased on a TAP", End: fd("readv", ""),
+			Plumbing: plumbTAP},
+		{Name: "ours/tap", About: "ours: software ConnectX on a TAP", End: ourEnd(),
+			Plumbing: plumbTAP},
+		{Name: "ours/tap-1core", About: "the same with GOMAXPROCS=1", End: ourEnd(),
+			Plumbing: plumbTAP,
+			Procs:    1, Extra: true},
+		{Name: "ours/tap-4q", About: "the same with four queues", End: four, Plumbing: plumbTAP,
+			Extra: true},
+	}
+}
+
+// apartPeers have a processor for the server and one for its clients.
+func apartPeers() []*peer {
+	inline := fd("recvmmsg", "host")
+	inline.Inline = true
+	return []*peer{
+		{Name: "kernel/tap-apart",
+			About: "kernel/tap, the server and its cable on one processor, the clients on the " +
+				"other", End: kernelEnd(), Plumbing: plumbRelay, Apart: true, Extra: true},
+		{Name: "fd-tap-apart",
+			About: "fd-tap, the server on one processor, the clients on the other",
+			End:   fd("readv", ""), Plumbing: plumbTAP, Apart: true, Extra: true},
+		{Name: "fd-gso-inline-apart", About: "fd-gso-inline, likewise", End: inline,
+			Plumbing: plumbVeth, Apart: true, Extra: true},
+		{Name: "xdp-apart", About: "xdp, likewise", End: xdpEnd(), Plumbing: plumbPlain,
+			Apart: true,
+			Extra: true},
+		{Name: "ours/tap-apart",
+			About: "ours/tap, the server and its NIC on one processor, the clients on the other",
+			End:   ourEnd(), Plumbing: plumbTAP, Apart: true, Extra: true},
+	}
+}
+
+// memPeers are two stacks in one process.
+func memPeers() []*peer {
+	carry := ourEnd()
+	carry.Carry = true
 	carryFour := carry
 	carryFour.Queues = 4
 	ceiling := end{Stack: stackGvisor, Link: linkInline}
 	return []*peer{
-		{Name: "kernel/veth", About: "Linux TCP/IP over a veth pair", End: kernel, Plumbing: plumbVeth},
-		{Name: "fd", About: "gVisor fdbased, AF_PACKET, recvmmsg, no GSO", End: fd("recvmmsg", ""), Plumbing: plumbVeth, Extra: true},
-		{Name: "fd-gso", About: "gVisor fdbased, AF_PACKET, recvmmsg, host GSO", End: gso, Plumbing: plumbVeth},
-		{Name: "fd-gso-inline", About: "fd-gso, delivering inline", End: inline, Plumbing: plumbVeth},
-		{Name: "fd-gso-fifo", About: "fd-gso behind gVisor's fifo, as runsc has it", End: runsc, Plumbing: plumbVeth, Extra: true},
-		{Name: "fd-readv-gso", About: "gVisor fdbased, AF_PACKET, readv, host GSO", End: fd("readv", "host"), Plumbing: plumbVeth, Extra: true},
-		{Name: "fd-mmap", About: "gVisor fdbased, AF_PACKET, PACKET_MMAP, no GSO", End: fd("mmap", ""), Plumbing: plumbVeth, Extra: true},
-		{Name: "ours/veth", About: "ours: software ConnectX on AF_PACKET", End: ours, Plumbing: plumbVeth},
-
-		{Name: "kernel/plain", About: "Linux TCP/IP, veth without offloads", End: kernel, Plumbing: plumbPlain, Extra: true},
-		{Name: "fd-plain", About: "gVisor fdbased, recvmmsg, inline, GRO, veth without offloads", End: plain, Plumbing: plumbPlain, Extra: true},
-		{Name: "fd-plain-gvgso", About: "gVisor fdbased, recvmmsg, gVisor GSO, fifo, veth without offloads", End: plainGSO, Plumbing: plumbPlain, Extra: true},
-		{Name: "xdp", About: "gVisor link/xdp, generic XDP", End: xdp, Plumbing: plumbPlain},
-		{Name: "xdp-native", About: "gVisor link/xdp, XDP in the veth driver", End: native, Plumbing: plumbPlain, Extra: true},
-		{Name: "ours/plain", About: "ours: software ConnectX on AF_PACKET, veth without offloads", End: ours, Plumbing: plumbPlain, Extra: true},
-
-		{Name: "kernel/tap", About: "Linux TCP/IP, two TAPs and a process between", End: kernel, Plumbing: plumbRelay},
-		{Name: "fd-tap", About: "gVisor fdbased on a TAP", End: fd("readv", ""), Plumbing: plumbTAP},
-		{Name: "ours/tap", About: "ours: software ConnectX on a TAP", End: ours, Plumbing: plumbTAP},
-		{Name: "ours/tap-1core", About: "the same with GOMAXPROCS=1", End: ours, Plumbing: plumbTAP, Procs: 1, Extra: true},
-		{Name: "ours/tap-4q", About: "the same with four queues", End: four, Plumbing: plumbTAP, Extra: true},
-
-		{Name: "kernel/tap-apart", About: "kernel/tap, the server and its cable on one processor, the clients on the other", End: kernel, Plumbing: plumbRelay, Apart: true, Extra: true},
-		{Name: "fd-tap-apart", About: "fd-tap, the server on one processor, the clients on the other", End: fd("readv", ""), Plumbing: plumbTAP, Apart: true, Extra: true},
-		{Name: "fd-gso-inline-apart", About: "fd-gso-inline, likewise", End: inline, Plumbing: plumbVeth, Apart: true, Extra: true},
-		{Name: "xdp-apart", About: "xdp, likewise", End: xdp, Plumbing: plumbPlain, Apart: true, Extra: true},
-		{Name: "ours/tap-apart", About: "ours/tap, the server and its NIC on one processor, the clients on the other", End: ours, Plumbing: plumbTAP, Apart: true, Extra: true},
-
-		{Name: "mem-pipe", About: "two gVisor stacks on link/pipe, one core", End: end{Stack: stackGvisor, Link: linkPipe}, Plumbing: plumbMem, Procs: 1},
-		{Name: "mem-ceiling", About: "two gVisor stacks, no link: 64 KiB packets handed over uncopied, one core", End: ceiling, Plumbing: plumbMem, Procs: 1},
-		{Name: "mem-ours", About: "two of our stacks, software ConnectXes on a cable, one core; the receiving card cuts segments", End: carry, Plumbing: plumbMem, Procs: 1},
-		{Name: "mem-ours-cut", About: "the same, the sending card cuts them", End: ours, Plumbing: plumbMem, Procs: 1, Extra: true},
-		{Name: "mem-ceiling-2core", About: "mem-ceiling on two cores", End: ceiling, Plumbing: plumbMem, Extra: true},
-		{Name: "mem-ours-2core", About: "mem-ours on two cores", End: carry, Plumbing: plumbMem, Extra: true},
-		{Name: "mem-ours-4q", About: "mem-ours on two cores, four queues", End: carryFour, Plumbing: plumbMem, Extra: true},
+		{Name: "mem-pipe", About: "two gVisor stacks on link/pipe, one core",
+			End: end{Stack: stackGvisor, Link: linkPipe}, Plumbing: plumbMem, Procs: 1},
+		{Name: "mem-ceiling",
+			About: "two gVisor stacks, no link: 64 KiB packets handed over uncopied, one core",
+			End:   ceiling, Plumbing: plumbMem, Procs: 1},
+		{Name: "mem-ours",
+			About: "two of our stacks, software ConnectXes on a cable, one core; the receiving " +
+				"card cuts segments", End: carry, Plumbing: plumbMem, Procs: 1},
+		{Name: "mem-ours-cut", About: "the same, the sending card cuts them", End: ourEnd(),
+			Plumbing: plumbMem, Procs: 1, Extra: true},
+		{Name: "mem-ceiling-2core", About: "mem-ceiling on two cores", End: ceiling,
+			Plumbing: plumbMem, Extra: true},
+		{Name: "mem-ours-2core", About: "mem-ours on two cores", End: carry, Plumbing: plumbMem,
+			Extra: true},
+		{Name: "mem-ours-4q", About: "mem-ours on two cores, four queues", End: carryFour,
+			Plumbing: plumbMem, Extra: true},
 	}
 }

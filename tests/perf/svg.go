@@ -37,7 +37,8 @@ func chart(r *results) string {
 		}
 	}
 	width := perRow*(labelWidth+plotWidth+valueWidth) + (perRow+1)*panelGap
-	head := fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="11">
+	head := fmt.Sprintf(
+		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="11">
 <style>text{fill:#222}.ours{fill:#c2410c}.peer{fill:#94a3b8}.kernel{fill:#475569}line{stroke:#111;stroke-width:1}rect.bg{fill:#fff}</style>
 <rect class="bg" width="100%%" height="100%%"/>
 <text x="10" y="22" font-size="15">rdma-netstack and its peers</text>

@@ -12,7 +12,8 @@ import (
 func (r *results) print(w io.Writer) {
 	noise, _ := spreadOf(r.Noise)
 	fmt.Fprintf(w,
-		"%s, %d CPUs (%s), linux %s, %s, %d rounds in %.0f s; others kept %.2f [%.2f..%.2f] CPUs busy\n",
+		"%s, %d CPUs (%s), linux %s, %s, %d rounds in %.0f s; others kept %.2f [%.2f..%.2f] CPUs "+
+			"busy\n",
 		r.Date.Format("2006-01-02 15:04"), r.Machine.CPUs, r.Machine.CPU, r.Machine.Kernel,
 		r.Machine.Go, r.Rounds, r.Seconds,
 		noise.median, noise.low, noise.high)

@@ -9,10 +9,12 @@ import (
 // Hooks that the overlay puts into package net, and their declarations.
 const (
 	listenLine = "func Listen(network, address string) (Listener, error) {"
-	listenHook = "\tif SuiteListen != nil {\n\t\tif l, err, ours := SuiteListen(network, address); ours {\n\t\t\treturn l, err\n\t\t}\n\t}"
+	listenHook = "\tif SuiteListen != nil {\n\t\tif l, err, ours := SuiteListen(network, " +
+		"address); ours {\n\t\t\treturn l, err\n\t\t}\n\t}"
 	// in dialSingle, after the name was looked up and the trace begun
 	dialLine = "\tla := sd.LocalAddr"
-	dialHook = "\tif SuiteDial != nil {\n\t\tif c, err, ours := SuiteDial(ctx, sd.network, ra.String()); ours {\n\t\t\treturn c, err\n\t\t}\n\t}"
+	dialHook = "\tif SuiteDial != nil {\n\t\tif c, err, ours := SuiteDial(ctx, sd.network, " +
+		"ra.String()); ours {\n\t\t\treturn c, err\n\t\t}\n\t}"
 
 	hooks = `package net
 
@@ -45,7 +47,8 @@ func init() {
 
 	// leakLine begins the list of goroutines that the tests do not count as leaks.
 	leakLine = "\t\t\tstrings.Contains(stack, \"testing.(*M).before.func1\") ||"
-	leakMore = "\t\t\tstrings.Contains(stack, \"rdma-netstack\") || strings.Contains(stack, \"gvisor.dev\") ||"
+	leakMore = "\t\t\tstrings.Contains(stack, \"rdma-netstack\") || strings.Contains(stack, " +
+		"\"gvisor.dev\") ||"
 )
 
 // httpSuite prepares the tests of package http_test.

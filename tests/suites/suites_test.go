@@ -10,8 +10,10 @@ import (
 )
 
 func TestScan(t *testing.T) {
-	out := "\x16=== RUN   TestA\nnoise\x16--- PASS: TestA (0.00s)\n\x16=== RUN   TestB\n\x16=== RUN   TestB/part\n" +
-		"    \x16--- FAIL: TestB/part (0.00s)\n\x16--- FAIL: TestB (0.01s)\n\x16=== RUN   TestC\n--- SKIP: TestC (0.00s)\n\x16=== RUN   TestD\npanic: no\n"
+	out := "\x16=== RUN   TestA\nnoise\x16--- PASS: TestA (0.00s)\n\x16=== RUN   TestB\n\x16=== " +
+		"RUN   TestB/part\n" +
+		"    \x16--- FAIL: TestB/part (0.00s)\n\x16--- FAIL: TestB (0.01s)\n\x16=== RUN   " +
+		"TestC\n--- SKIP: TestC (0.00s)\n\x16=== RUN   TestD\npanic: no\n"
 	got := results{}
 	open := scan([]byte(out), got)
 	want := results{"TestA": passed, "TestB": failed, "TestC": skipped}
@@ -21,7 +23,8 @@ func TestScan(t *testing.T) {
 }
 
 func TestBlank(t *testing.T) {
-	text := "package p\n\nimport (\n\t\"a\"\n\t\"b\"\n)\n\nvar (\n\tx = 1\n\ty = 2\n)\n\nfunc f() {\n\tg()\n}\n\nconst (\n\tc = iota\n\td\n)\n"
+	text := "package p\n\nimport (\n\t\"a\"\n\t\"b\"\n)\n\nvar (\n\tx = 1\n\ty = 2\n)\n\nfunc " +
+		"f() {\n\tg()\n}\n\nconst (\n\tc = iota\n\td\n)\n"
 	for _, tt := range []struct {
 		name       string
 		line       int

@@ -7,7 +7,7 @@
 //
 //	          guest                                            host
 //	eth0 (mlx5e)      10.77.0.2 ─┐                       ┌─ namespace "outside"
-//	rdma-netstack     10.77.0.3 ─┼─ mlx5_core ═ vfio-user ═ simnic ─ TAP 10.77.0.1: ping, curl, dig
+//	rdma-netstack     10.77.0.3 ─┼─ mlx5_core ═ vfio-user ═ simnic ─ TAP 10.77.0.1: ping, curl
 //	ibv_devinfo, perftest       ─┘
 //
 // make test-vm runs it for all kernels, make test-vm KERNEL=6.12 for one.

@@ -68,7 +68,8 @@ func testDefaults(t *testing.T, w *world) {
 		t.Errorf("%d packets in compressed completions, the NIC wrote %d", compressed(), wrote)
 	}
 	if r.Unstamped != 0 || r.Unverified != 0 || r.Astray != 0 || r.Echoed != flows {
-		t.Errorf("%d frames without a right time stamp, %d not verified, %d on the wrong queue, %d echoed of %d",
+		t.Errorf("%d frames without a right time stamp, %d not verified, %d on the wrong queue, "+
+			"%d echoed of %d",
 			r.Unstamped, r.Unverified, r.Astray, r.Echoed, flows)
 	}
 }

@@ -56,7 +56,7 @@ func testDevices(t *testing.T, w *world) {
 	}
 }
 
-// perftestMACs are the two ends of perftest's raw Ethernet tests, both in the guest.
+// perftestA and perftestB are the two ends of perftest's raw Ethernet tests, both in the guest.
 const perftestA, perftestB = "02:aa:00:00:00:0a", "02:aa:00:00:00:0b"
 
 // perftestArgs are of one end of a raw Ethernet test.

@@ -64,7 +64,8 @@ func testCut(t *testing.T, v6, udp bool, tags, n int) {
 			t.Errorf("segment %d has identification %x", segments, s.Data[l3+4:l3+6])
 		}
 		if !udp {
-			if seq := binary.BigEndian.Uint32(s.Data[l4+4:]); seq != 0xfffffff0+uint32(segments*100) {
+			if seq := binary.BigEndian.Uint32(s.Data[l4+4:]); seq != 0xfffffff0+uint32(
+				segments*100) {
 				t.Errorf("segment %d has sequence number %#x", segments, seq)
 			}
 			want := byte(0x10)

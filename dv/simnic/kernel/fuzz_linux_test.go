@@ -154,7 +154,8 @@ func FuzzIoctlHeader(f *testing.F) {
 	for _, s := range []string{vecGetContext, vecDeallocPD} {
 		f.Add(hexBytes(s))
 	}
-	f.Add(hexBytes("38000000 01000200 00000000 00000000 01000000 00000000 00000400 01000000 00000000 00000000"))
+	f.Add(hexBytes("38000000 01000200 00000000 00000000 01000000 00000000 00000400 01000000 " +
+		"00000000 00000000"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) > 4096 {
 			b = b[:4096]

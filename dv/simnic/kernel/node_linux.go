@@ -32,7 +32,7 @@ type Linux struct {
 // is a line in the kernel's log. A correct driver causes none.
 func (l *Linux) Refused() int64 { return l.refused.Load() }
 
-// NewLinux puts a kernel around n. It needs no closing.
+// New makes a kernel whose only RDMA device is n. It needs no closing.
 func New(n *simnic.NIC, cfg Config) *Linux {
 	return &Linux{nic: n, cfg: cfg.withDefaults(), page: uint64(os.Getpagesize()),
 		populates: canPopulate(), methods: methodTable(cfg.Release), writes: writeTable()}

@@ -1,31 +1,49 @@
 package kernel
 
 import (
-	"math/bits"
+	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
-	"golang.org/x/sys/unix"
 )
 
 // qp is a queue pair of the client: a raw packet one, with a send queue, a
-// receive queue or both, or an RSS one, which is only a place for frames to go.
+// receive queue or both, or an RSS one, which is only a destination of flow rules
+// and has no states.
+//
+// MODIFY_QP moves a raw packet queue pair through the states of verbs, and the
+// driver moves the hardware's queues with it (qp_state_table in
+// drivers/infiniband/core/verbs.c; optab and modify_raw_packet_qp in
+// drivers/infiniband/hw/mlx5/qp.c):
+//
+//	       port number               no command               rate limit allowed
+//	RESET ────────────▶ INIT ◀─┐ ──────────────▶ RTR ─────────────────────▶ RTS ◀─┐
+//	       RQ: RST2RDY    └────┘                      SQ: RST2RDY             └───┘
+//
+//	any state but RESET ──▶ ERR      RQ and SQ: 2ERR
+//	any state           ──▶ RESET    RQ and SQ: 2RST, counters return to the start
+//	RTS ─ ─ ─ ─ ─ ─ ─ ─ ─ ─▶ SQE      the SQ has failed by itself, the RQ works: found by
+//	                                 QUERY_QP; left through RESET or ERR
+//
+// Everything else is EINVAL. So is SQD, which verbs has and mlx5's raw packet
+// queues cannot enter, and the way from SQE back to RTS.
 type qp struct {
-	sq   *simnic.SQ
-	rq   *simnic.RQ
-	tir  *simnic.TIR // nil without a receive side
-	rss  bool
-	user uint64
+	// Set by CREATE_QP; read only afterwards.
+	sq         *simnic.SQ  // nil without a send side
+	rq         *simnic.RQ  // nil without a receive side
+	tir        *simnic.TIR // nil without a receive side
+	rss        bool
+	user       uint64 // the client's handle, returned in its asynchronous events
+	asked      uverbs.ExCreateQPReq
+	rqSegments uint32 // of one receive WQE
+	ring       ring
+	bfregs     *bfregs // nil without a register
+	bfreg      uint32  // register of bfregs
+	async      reports
 
-	ring   ring
-	bfregs *bfregs // nil without a register
-	bfreg  uint32
-	async  reports
-
+	// Changed by MODIFY_QP and QUERY_QP, under the node's lock.
 	state          uint8        // of the verbs queue pair
 	sqSeen, rqSeen simnic.State // what the driver believes of the hardware's queues
-	asked          uverbs.ExCreateQPReq
-	rqSegments     uint32 // of one receive WQE
 }
 
 // createQPReq is struct ib_uverbs_create_qp.
@@ -45,7 +63,8 @@ func createQP(c *call) unix.Errno {
 	}
 	return c.createQP(uverbs.ExCreateQPReq{UserHandle: old.UserHandle, PDHandle: old.PDHandle,
 		SendCQHandle: old.SendCQHandle, RecvCQHandle: old.RecvCQHandle, SRQHandle: old.SRQHandle,
-		MaxSendWR: old.MaxSendWR, MaxRecvWR: old.MaxRecvWR, MaxSendSGE: old.MaxSendSGE, MaxRecvSGE: old.MaxRecvSGE,
+		MaxSendWR: old.MaxSendWR, MaxRecvWR: old.MaxRecvWR, MaxSendSGE: old.MaxSendSGE,
+		MaxRecvSGE:    old.MaxRecvSGE,
 		MaxInlineData: old.Inl, SQSigAll: old.SQSigAll, QPType: old.QPType, IsSRQ: old.IsSRQ})
 }
 
@@ -73,7 +92,8 @@ const (
 	qpTypeDriver  = 0xff
 
 	qpCreateFlags = 1<<1 | 1<<2 | 1<<3 | 1<<4 | 1<<10 |
-		uverbs.QPCreateScatterFCS | uverbs.QPCreateCVLANStripping | uverbs.QPCreatePCIWriteEndPadding
+		uverbs.QPCreateScatterFCS | uverbs.QPCreateCVLANStripping |
+		uverbs.QPCreatePCIWriteEndPadding
 )
 
 // qpObjects are the objects a queue pair is made of.
@@ -162,7 +182,8 @@ func (c *call) driverCreateQP(req uverbs.ExCreateQPReq, objs qpObjects) unix.Err
 	if n.ctx.version == 0 || !n.raw() {
 		return unix.EINVAL
 	}
-	q := &qp{user: req.UserHandle, asked: req, ring: ring{node: n}, async: reports{file: n.events.reporter()}}
+	q := &qp{user: req.UserHandle, asked: req, ring: ring{node: n},
+		async: reports{file: n.events.reporter()}}
 	var errno unix.Errno
 	if objs.table != nil {
 		errno = c.createRSS(q, req, objs)
@@ -178,7 +199,8 @@ func (c *call) driverCreateQP(req uverbs.ExCreateQPReq, objs qpObjects) unix.Err
 	o := &uobject{kind: uverbs.ObjectQP, impl: q, user: q.user, uses: objs.uses, release: q.destroy}
 	return c.create(o, func() unix.Errno {
 		resp := uverbs.ExCreateQPResp{Base: uverbs.CreateQPResp{QPHandle: o.handle, QPN: q.number(),
-			MaxSendWR: req.MaxSendWR, MaxSendSGE: req.MaxSendSGE, MaxRecvWR: req.MaxRecvWR, MaxRecvSGE: req.MaxRecvSGE,
+			MaxSendWR: req.MaxSendWR, MaxSendSGE: req.MaxSendSGE, MaxRecvWR: req.MaxRecvWR,
+			MaxRecvSGE:    req.MaxRecvSGE,
 			MaxInlineData: req.MaxInlineData}}
 		resp.ResponseLength = c.responseLength(resp)
 		return c.respond(resp)
@@ -231,124 +253,6 @@ func (c *call) qpDriver() (drv uverbs.Mlx5CreateQPReq, errno unix.Errno) {
 	return drv, 0
 }
 
-// createRaw makes send and receive queue of a raw packet queue pair.
-func (c *call) createRaw(q *qp, req uverbs.ExCreateQPReq, objs qpObjects) unix.Errno {
-	drv, errno := c.qpDriver()
-	if errno != 0 {
-		return errno
-	}
-	caps := c.node.nic.Caps()
-	if errno := rawFlags(req.CreateFlags, caps); errno != 0 {
-		return errno
-	}
-	if errno := rawSizes(req, drv, caps); errno != 0 {
-		return errno
-	}
-	q.bfregs = &c.node.ctx.bfregs
-	q.bfreg = q.bfregs.take()
-	if errno := c.makeRaw(q, req, drv, objs); errno != 0 {
-		_ = q.destroy()
-		return errno
-	}
-	return 0
-}
-
-// rawFlags refuses flags of creation that this device does not serve.
-func rawFlags(flags uint32, caps simnic.Caps) unix.Errno {
-	serves := uint32(0)
-	if caps.ScatterFCS {
-		serves |= uverbs.QPCreateScatterFCS
-	}
-	if caps.VLANStrip {
-		serves |= uverbs.QPCreateCVLANStripping
-	}
-	if caps.EndPad {
-		serves |= uverbs.QPCreatePCIWriteEndPadding
-	}
-	if flags&^serves != 0 {
-		return unix.EOPNOTSUPP
-	}
-	return 0
-}
-
-// rawSizes checks the sizes against each other and the device (set_rq_size,
-// set_user_buf_size).
-func rawSizes(req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPReq, caps simnic.Caps) unix.Errno {
-	limit := uint32(1) << caps.LogMaxQueue
-	hasRQ := req.MaxRecvWR != 0
-	switch {
-	case req.MaxRecvWR > limit,
-		!hasRQ && (drv.RQWQECount != 0 || drv.RQWQEShift != 0),
-		hasRQ && drv.RQWQEShift > 31,
-		drv.SQWQECount > limit || bits.OnesCount32(drv.SQWQECount) > 1,
-		drv.SQWQECount == 0 && (!hasRQ || drv.RQWQECount == 0):
-		return unix.EINVAL
-	}
-	return 0
-}
-
-// makeRaw pins the memory and makes the queues.
-func (c *call) makeRaw(q *qp, req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPReq, objs qpObjects) unix.Errno {
-	var rqRing *simnic.Memory
-	var errno unix.Errno
-	if size := uint64(drv.RQWQECount) << drv.RQWQEShift; drv.BufAddr != 0 && size != 0 {
-		if rqRing, errno = q.ring.buffer(drv.BufAddr, size, false); errno != 0 {
-			return errno
-		}
-	}
-	record, errno := q.ring.doorbell(drv.DBAddr)
-	if errno != 0 {
-		return errno
-	}
-	if drv.SQWQECount != 0 {
-		if errno := c.makeSQ(q, drv, objs, record); errno != 0 {
-			return errno
-		}
-	}
-	if req.MaxRecvWR != 0 && drv.RQWQECount != 0 {
-		if errno := c.makeRQ(q, req, drv, objs, rqRing, record); errno != 0 {
-			return errno
-		}
-	}
-	return c.uhw.out.putUpTo(uverbs.Mlx5CreateQPResp{BfregIndex: q.bfregs.index(q.bfreg)})
-}
-
-func (c *call) makeSQ(q *qp, drv uverbs.Mlx5CreateQPReq, objs qpObjects, record *simnic.Memory) unix.Errno {
-	n := c.node
-	mem, errno := q.ring.buffer(drv.SQBufAddr, uint64(drv.SQWQECount)*64, false)
-	if errno != 0 {
-		return errno
-	}
-	sq, err := n.nic.CreateSQ(simnic.SQAttr{
-		PD: objs.pd.number, TD: n.ctx.td, CQ: objs.send.hw, Ring: mem, LogSize: bits.Len32(drv.SQWQECount) - 1,
-		Record: record, UAR: q.bfregs.uar(q.bfreg), UserIndex: drv.UIDX, MPW: n.nic.Caps().EnhancedMPW, Events: q.event,
-	})
-	q.sq = sq
-	return errnoOf(err)
-}
-
-func (c *call) makeRQ(q *qp, req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPReq, objs qpObjects, mem, record *simnic.Memory) unix.Errno {
-	n := c.node
-	if mem == nil {
-		return unix.EINVAL
-	}
-	rq, err := n.nic.CreateRQ(simnic.RQAttr{
-		PD: objs.pd.number, CQ: objs.recv.hw, Ring: mem, LogSize: bits.Len32(drv.RQWQECount) - 1, LogStride: int(drv.RQWQEShift),
-		Record: record, UserIndex: drv.UIDX, Events: q.event,
-		VLANStrip:  req.CreateFlags&uverbs.QPCreateCVLANStripping != 0,
-		ScatterFCS: req.CreateFlags&uverbs.QPCreateScatterFCS != 0,
-		EndPad:     req.CreateFlags&uverbs.QPCreatePCIWriteEndPadding != 0,
-	})
-	if err != nil {
-		return errnoOf(err)
-	}
-	q.rq, q.rqSegments = rq, uint32(1)<<drv.RQWQEShift/16
-	q.tir, err = n.nic.CreateTIR(simnic.TIRAttr{TD: n.ctx.td, RQ: rq,
-		SelfLoopbackUnicast:   drv.Flags&uverbs.Mlx5QPFlagAllowSelfLBUC != 0,
-		SelfLoopbackMulticast: drv.Flags&uverbs.Mlx5QPFlagAllowSelfLBMC != 0})
-	return errnoOf(err)
-}
-
 // event passes a catastrophic error of one of the queues on.
 func (q *qp) event(simnic.Event) { q.async.report(uverbs.EventQPFatal, q.user) }
 
@@ -361,8 +265,10 @@ func (q *qp) destroy() error {
 		}
 		q.tir = nil
 	}
-	if !q.rss && q.state != qpReset && q.move(simnic.StateReset, simnic.StateReset, true) == unix.EINVAL {
-		q.ring.node.linux.refused.Add(1) // and on with it (destroy_qp_common in drivers/infiniband/hw/mlx5/qp.c)
+	if !q.rss && q.state != qpReset &&
+		q.move(simnic.StateReset, simnic.StateReset, true) == unix.EINVAL {
+		// and on with it (destroy_qp_common in drivers/infiniband/hw/mlx5/qp.c)
+		q.ring.node.linux.refused.Add(1)
 	}
 	if q.rq != nil {
 		if err := q.rq.Destroy(); err != nil {

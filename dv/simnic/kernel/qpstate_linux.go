@@ -25,8 +25,9 @@ type qpStep struct{ from, to uint8 }
 // those it allows beside the state itself.
 type qpStepMask struct{ needs, allows uint32 }
 
-// qpSteps are the transitions that verbs knows (qp_state_table in
-// drivers/infiniband/core/verbs.c).
+// qpSteps are the transitions of a raw packet queue pair, drawn at type qp
+// (qp_state_table in drivers/infiniband/core/verbs.c, without those that the
+// driver refuses).
 var qpSteps = map[qpStep]qpStepMask{
 	{qpReset, qpReset}: {},
 	{qpReset, qpInit}:  {needs: uverbs.QPAttrPort},

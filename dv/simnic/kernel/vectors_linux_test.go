@@ -80,7 +80,8 @@ func TestVectors(t *testing.T) {
 	}
 	wantBytes(t, "core's answer", r.mem.Slice(atOut, 16),
 		hexBytes("08000000 00000000 01000000 00000000"))
-	wantBytes(t, "driver's answer", r.mem.Slice(atUHWOut, 72), hexBytes(`00000400 00020000 10000000 40000000 00040002 00800000 00800000 00800000
+	wantBytes(t, "driver's answer", r.mem.Slice(atUHWOut, 72),
+		hexBytes(`00000400 00020000 10000000 40000000 00040002 00800000 00800000 00800000
 		01000000 20000000 48000000 01030100 00000000 00000000 0c000000 01000000 00040000 00000000`))
 	for i, at := range []int{28, 44, 76} {
 		if flags := r.mem.Bytes()[at]; flags != 3 {

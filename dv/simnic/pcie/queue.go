@@ -25,7 +25,7 @@ const (
 	createCQPages   = 272
 )
 
-// pageOffsetUnit is the unit of page_offset: 1/64 of a page.
+// pageOffsetBytes converts a page_offset, in units of 1/64 of a page of 1<<shift bytes.
 func pageOffsetBytes(units uint64, shift int) int { return int(units) << shift >> 6 }
 
 func (f *Function) createCQ(in, out []byte) error {

@@ -19,7 +19,7 @@ type FaultStats struct {
 	Lost     uint64 // held back or delayed, and then not taken by the wire
 }
 
-// FaultyWire is a wire with faults in both directions.
+// Faulty is a wire with faults in both directions.
 type Faulty struct {
 	inner   Wire
 	out, in *faultLine
@@ -293,7 +293,7 @@ func (l *faultLine) shut() {
 	l.timers.shut()
 }
 
-// cloneFrame copies the data too.
+// clone copies a frame with its data.
 func clone(f frame.Frame) frame.Frame {
 	f.Data = slices.Clone(f.Data)
 	return f

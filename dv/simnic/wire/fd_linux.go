@@ -21,7 +21,7 @@ const (
 	fdBuffer = 66 << 10 // bytes: a frame of 64 KiB, its headers, vnet header, room for a tag
 )
 
-// fdWire is what TAP and Packet have in common: a descriptor in the Go poller
+// fileWire is what TAP and Packet have in common: a descriptor in the Go poller
 // that speaks frames with a vnet header, a goroutine that reads it, and senders.
 type fileWire struct {
 	file     *os.File

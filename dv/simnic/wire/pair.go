@@ -9,11 +9,11 @@ import (
 
 // Errors of wires.
 var (
-	// ErrWireClosed is what a wire returns after its Close.
+	// ErrClosed is what a wire returns after its Close.
 	ErrClosed = errors.New("wire: the wire is closed")
 	// ErrUnplugged means that no receiver is at the other end: frames are lost.
-	ErrUnplugged = errors.New("wire: nothing is plugged into the other end of the wire")
-	// ErrWireStarted is what a second Start returns.
+	ErrUnplugged = errors.New("wire: nothing is connected to the other end of the wire")
+	// ErrStarted is what a second Start returns.
 	ErrStarted = errors.New("wire: the wire is started already")
 )
 

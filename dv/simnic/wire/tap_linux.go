@@ -41,8 +41,8 @@ const (
 func OpenTAP(name string) (*TAP, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil,
-			fmt.Errorf("open /dev/net/tun: %w (module tun, or --device /dev/net/tun in a container)", err)
+		return nil, fmt.Errorf(
+			"open /dev/net/tun: %w (module tun, or --device /dev/net/tun in a container)", err)
 	}
 	if err := attachTAP(fd, name); err != nil {
 		return nil, errors.Join(fmt.Errorf("create TAP interface %q: %w", name, err),
@@ -95,7 +95,8 @@ func tapName(fd int) (string, error) {
 	const want = unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR
 	if ifr.Uint16()&want != want {
 		return "",
-			fmt.Errorf("TAP interface %s has flags %#x: %w (IFF_TAP, IFF_NO_PI and IFF_VNET_HDR are needed)",
+			fmt.Errorf("TAP interface %s has flags %#x: %w (IFF_TAP, IFF_NO_PI and IFF_VNET_HDR "+
+				"are needed)",
 				ifr.Name(), ifr.Uint16(), unix.EINVAL)
 	}
 	return ifr.Name(), nil

@@ -192,7 +192,8 @@ func TestTAPLifetime(t *testing.T) {
 	if tap.Name() != "simtap0" {
 		t.Errorf("name is %q", tap.Name())
 	}
-	if o := tap.Offloads(); o&(frame.OffloadCsum|frame.OffloadTSO4|frame.OffloadTSO6) != frame.OffloadCsum|frame.OffloadTSO4|frame.OffloadTSO6 {
+	const want = frame.OffloadCsum | frame.OffloadTSO4 | frame.OffloadTSO6
+	if o := tap.Offloads(); o&want != want {
 		t.Errorf("takes %v", o)
 	}
 	if n, err := tap.Send([]frame.Frame{numbered(0)}); n != 0 || !errors.Is(err, unix.EIO) {
@@ -268,7 +269,7 @@ func TestTAPCarriesTCPUnsegmented(t *testing.T) {
 }
 
 // The same through a wire that cuts every frame: the receiving kernel checks
-// cutFrame's sums and sequence numbers.
+// checksums and sequence numbers.
 func TestTAPThroughCutting(t *testing.T) {
 	need.TUN(t)
 	for _, addr := range []string{"10.99.0.1", "fd99::1"} {

@@ -115,7 +115,8 @@ func cancelAfterBegin(t *testing.T, ctx context.Context, service testgrpc.TestSe
 		t.Fatal(err)
 	}
 	cancel()
-	if err := stream.RecvMsg(new(testgrpc.StreamingInputCallResponse)); status.Code(err) != codes.Canceled {
+	if err := stream.RecvMsg(new(testgrpc.StreamingInputCallResponse)); status.Code(
+		err) != codes.Canceled {
 		t.Errorf("%v, want Canceled", err)
 	}
 }

@@ -178,7 +178,8 @@ func TestOpenSSL(t *testing.T) {
 			version,
 			says string
 		}{{"-tls1_2", "TLSv1.2"}, {"-tls1_3", "TLSv1.3"}} {
-			request := strings.NewReader("GET / HTTP/1.1\r\nHost: server.test\r\nConnection: close\r\n\r\n")
+			request := strings.NewReader(
+				"GET / HTTP/1.1\r\nHost: server.test\r\nConnection: close\r\n\r\n")
 			out := w.Feed(t, request, "openssl", "s_client", "-connect", "192.0.2.10:443",
 				c.version, "-CAfile", id.Cert,
 				"-servername", world.ServerName, "-verify_hostname", world.ServerName,

@@ -78,7 +78,8 @@ func fill(d *dv.Device) (posted int, err error) {
 // settled waits until so many frames are known to have shared their descriptors, or for half a
 // minute. Send queues count them when they find completions.
 func settled(d *dv.Device, frames uint64) {
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); runtime.Gosched() {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(
+		deadline); runtime.Gosched() {
 		multi := uint64(0)
 		for i := range d.NumTx() {
 			d.Tx(i).Reclaim()

@@ -48,7 +48,8 @@ func checkVersion(said string) error {
 	major, _ := strconv.Atoi(m[1])
 	minor, _ := strconv.Atoi(m[2])
 	if major < qemuMajor || major == qemuMajor && minor < qemuMinor {
-		return fmt.Errorf("QEMU is %d.%d, and only %d.%d and later can drive a device over vfio-user",
+		return fmt.Errorf(
+			"QEMU is %d.%d, and only %d.%d and later can drive a device over vfio-user",
 			major, minor, qemuMajor, qemuMinor)
 	}
 	return nil

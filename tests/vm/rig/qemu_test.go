@@ -4,7 +4,8 @@ import "testing"
 
 func TestQEMUVersion(t *testing.T) {
 	for _, c := range []struct{ said, want string }{
-		{"QEMU emulator version 11.1.3 (Debian 1:11.1.3+ds-1~bpo13+1)\nCopyright (c) 2003-2026 Fabrice Bellard\n", ""},
+		{"QEMU emulator version 11.1.3 (Debian 1:11.1.3+ds-1~bpo13+1)\nCopyright (c) 2003-2026 " +
+			"Fabrice Bellard\n", ""},
 		{"QEMU emulator version 10.1.0\n", ""},
 		{"QEMU emulator version 10.0.8 (Debian 1:10.0.8+ds-0+deb13u1)\n",
 			"QEMU is 10.0, and only 10.1 and later can drive a device over vfio-user"},

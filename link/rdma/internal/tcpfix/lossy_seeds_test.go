@@ -160,6 +160,7 @@ func (k lossyKind) runs(t *testing.T, from, to uint64) {
 		worst.resent += r.resent
 		sum += r.took
 	}
-	t.Logf("seeds %d to %d: mean %v, slowest %v, longest without a frame %v, %d segments sent by the link, %d never connected",
+	t.Logf("seeds %d to %d: mean %v, slowest %v, longest without a frame %v, %d segments sent by "+
+		"the link, %d never connected",
 		from, to-1, sum/time.Duration(to-from), worst.took, worst.still, worst.resent, unconnected)
 }

@@ -93,7 +93,8 @@ func (e *lossyEnd) arrive(frame []byte) {
 	if e.flows != nil {
 		e.flows.Received(frame, hdrtest.Parse(frame))
 	}
-	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: buffer.MakeWithData(frame[hdr.EthLen:])})
+	pkt := gstack.NewPacketBuffer(
+		gstack.PacketBufferOptions{Payload: buffer.MakeWithData(frame[hdr.EthLen:])})
 	e.InjectInbound(header.IPv4ProtocolNumber, pkt)
 	pkt.DecRef()
 }

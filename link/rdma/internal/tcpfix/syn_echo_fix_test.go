@@ -49,7 +49,8 @@ func TestSYNEcho(t *testing.T) {
 		{name: "another port's", echo: 100, copy: func(f *hdrtest.TCPFrame) { f.Ports[0]++ }},
 		{name: "not a SYN", echo: 100,
 			copy: func(f *hdrtest.TCPFrame) { f.Flags = header.TCPFlagAck }},
-		{name: "reset", echo: 100, copy: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagRst }},
+		{name: "reset", echo: 100,
+			copy: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagRst }},
 		{name: "our ACK", echo: 100,
 			ours: func(f *hdrtest.TCPFrame) { f.Flags = header.TCPFlagAck }},
 	} {

@@ -1,0 +1,96 @@
+package simnic
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+)
+
+// Equal matches are one entry, whose tag is that of the rule that made it, for as long as
+// any rule of it is left: a rule without a tag joins it, one with another tag cannot.
+func TestFlowTagOfEntry(t *testing.T) {
+	w := newWorld(t, Config{})
+	a, b := w.sink(1), w.sink(2)
+	m := dstMatch(macTwo, macExact)
+	conflict := func(when string, tag uint32) {
+		t.Helper()
+		if _, err := w.nic.CreateFlow(
+			FlowAttr{Match: m, TIR: b.tir, HasTag: true, Tag: tag}); !errors.Is(err,
+			ErrFlowConflict) {
+			t.Errorf("tag %d %s: %v, want %v", tag, when, err, ErrFlowConflict)
+		}
+	}
+	receive := func(s *sink, want uint32) {
+		t.Helper()
+		if n, tag := s.got(); n != 1 || tag != want {
+			t.Errorf("%d completions, tag %d, want 1 with tag %d", n, tag, want)
+		}
+	}
+	first := w.flow(FlowAttr{Match: m, TIR: a.tir, HasTag: true, Tag: 5})
+	joined := w.flow(FlowAttr{Match: m, TIR: b.tir})
+	w.wire.recv([]frame.Frame{{Data: to(macTwo, macThird)}})
+	receive(a, 5)
+	receive(b, 5)
+	if err := first.Destroy(); err != nil {
+		t.Fatal(err)
+	}
+	conflict("after the rule that brought 5 went", 6)
+	w.wire.recv([]frame.Frame{{Data: to(macTwo, macThird)}})
+	receive(b, 5)
+	if err := joined.Destroy(); err != nil {
+		t.Fatal(err)
+	}
+	w.flow(FlowAttr{Match: m, TIR: a.tir})
+	conflict("beside a rule without a tag", 6)
+	w.flow(FlowAttr{Match: m, TIR: b.tir, HasTag: true}) // tag 0 is that of a rule without one
+}
+
+func TestFlowRefusals(t *testing.T) {
+	w := newWorld(t, Config{})
+	a, b := w.sink(1), w.sink(2)
+	m := dstMatch(macTwo, macExact)
+	first := w.flow(FlowAttr{Match: m, TIR: a.tir, HasTag: true, Tag: 5})
+	bad := m
+	bad.Mask[1] = 0
+	for _, tc := range []struct {
+		name string
+		attr FlowAttr
+		want error
+	}{
+		{"other tag", FlowAttr{Match: m, TIR: b.tir, HasTag: true, Tag: 6}, ErrFlowConflict},
+		{"other action", FlowAttr{Match: m, Drop: true, HasTag: true, Tag: 5}, ErrFlowConflict},
+		{"value outside mask", FlowAttr{Match: bad, TIR: b.tir}, StatusBadParam},
+		{"no destination", FlowAttr{Match: m}, StatusBadParam},
+		{"destination and drop", FlowAttr{Match: m, TIR: b.tir, Drop: true}, StatusBadParam},
+		{"priority", FlowAttr{Match: m, TIR: b.tir, Priority: 16}, StatusBadParam},
+		{"tag", FlowAttr{Match: m, TIR: b.tir, HasTag: true, Tag: 1 << 24}, StatusBadParam},
+		{"tag that was not asked for", FlowAttr{Match: m, TIR: b.tir, Tag: 5}, StatusBadParam},
+		{"tag 0 beside another", FlowAttr{Match: m, TIR: b.tir, HasTag: true}, ErrFlowConflict},
+		{"sniffer", FlowAttr{Type: FlowSniffer, TIR: b.tir}, StatusBadParam},
+		{"leftover that does not trap", FlowAttr{Type: FlowAllDefault, TIR: b.tir, DontTrap: true},
+			StatusBadParam},
+	} {
+		if _, err := w.nic.CreateFlow(tc.attr); !errors.Is(err, tc.want) {
+			t.Errorf("%s: %v, want %v", tc.name, err, tc.want)
+		}
+	}
+	w.flow(FlowAttr{Match: m, TIR: b.tir, HasTag: true, Tag: 6, Priority: 1}) // another table
+	w.wire.recv([]frame.Frame{{Data: to(macTwo, macThird)}})
+	if n, tag := a.got(); n != 1 || tag != 5 {
+		t.Errorf("%d completions, tag %d", n, tag)
+	}
+	if err := a.tir.Destroy(); StatusOf(err) != StatusResBusy {
+		t.Errorf("destroy a TIR in use: %v", err)
+	}
+	if err := first.Destroy(); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Destroy(); StatusOf(err) != StatusBadRes {
+		t.Errorf("destroy twice: %v", err)
+	}
+	w.wire.recv([]frame.Frame{{Data: to(macTwo, macThird)}})
+	if n, tag := b.got(); n != 1 || tag != 6 {
+		t.Errorf("%d completions, tag %d", n, tag)
+	}
+}

@@ -1,0 +1,161 @@
+package tests
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// page is one Markdown file; name is relative to the module, with slashes.
+type page struct{ name, text string }
+
+// tree is what pages may name.
+type tree struct {
+	exists  func(name string) bool // of a file, directory or pattern of the module
+	tests   map[string]bool        // functions TestX, FuzzX, BenchmarkX and ExampleX
+	targets map[string]bool        // of the Makefile
+}
+
+var (
+	// code matches what stands between backquotes, and the target of a link.
+	code = regexp.MustCompile("`[^`\n]+`|\\]\\([^)]+\\)")
+	// sourceName matches the name of a file of ours, or a pattern for some.
+	sourceName = regexp.MustCompile(`^[\w.*/-]+\.(go|s|sh|md|svg|json|yml)$`)
+	// folder matches the name of a directory with at least one slash.
+	folder     = regexp.MustCompile(`^(\.\./)*[\w-]+(/[\w-]+)+/?$`)
+	testName   = regexp.MustCompile(`\b(Test|Fuzz|Benchmark|Example)[A-Z]\w+`)
+	makeTarget = regexp.MustCompile(`\bmake ([a-z][a-z0-9-]*)`)
+	testFunc   = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w+)\(`)
+	makeRule   = regexp.MustCompile(`(?m)^([a-z0-9-]+):`)
+)
+
+// TestDocs wants every file, test and make target that the documentation names
+// to exist.
+func TestDocs(t *testing.T) {
+	names, err := filepath.Glob("../*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := filepath.Glob("../docs/*.md")
+	if err != nil || len(names) == 0 || len(more) == 0 {
+		t.Fatalf("found %d pages, and %d in docs: %v", len(names), len(more), err)
+	}
+	have := readTree(t)
+	for _, name := range append(names, more...) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := page{strings.TrimPrefix(filepath.ToSlash(name), "../"), string(text)}
+		if p.name == "CHANGELOG.md" { // it names what was
+			continue
+		}
+		for _, wrong := range p.check(have) {
+			t.Errorf("%s: %s", p.name, wrong)
+		}
+	}
+}
+
+// readTree looks at the module.
+func readTree(t *testing.T) tree {
+	have := tree{
+		exists: func(name string) bool {
+			found, err := filepath.Glob(filepath.Join("..", filepath.FromSlash(name)))
+			return err == nil && len(found) > 0
+		},
+		tests: map[string]bool{}, targets: map[string]bool{},
+	}
+	for _, f := range sources(t) {
+		for _, m := range testFunc.FindAllStringSubmatch(string(f.src), -1) {
+			have.tests[m[1]] = true
+		}
+	}
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range makeRule.FindAllStringSubmatch(string(makefile), -1) {
+		have.targets[m[1]] = true
+	}
+	return have
+}
+
+// check lists what the page names that is not there. A file named without its
+// directory has to be in one that the page names before it.
+func (p page) check(have tree) (wrong []string) {
+	dirs := []string{".", path.Dir(p.name)}
+	for i, line := range strings.Split(p.text, "\n") {
+		missing := func(what, name string) {
+			wrong = append(wrong, fmt.Sprintf("line %d: no %s %s", i+1, what, name))
+		}
+		for _, c := range code.FindAllString(line, -1) {
+			link := c[0] == ']'
+			name := strings.TrimSuffix(strings.TrimPrefix(strings.Trim(c, "`"), "]("), ")")
+			name, _, _ = strings.Cut(name, "#")
+			switch {
+			case strings.Contains(name, "://") || name == "":
+			case link || sourceName.MatchString(name):
+				in := slices.IndexFunc(dirs, func(d string) bool {
+					return have.exists(path.Join(d, name))
+				})
+				if in < 0 {
+					missing("file", name)
+				} else if strings.Contains(name, "/") {
+					dirs = append(dirs, path.Dir(path.Join(dirs[in], name)))
+				}
+			case folder.MatchString(name) && have.exists(name):
+				dirs = append(dirs, path.Clean(name))
+			}
+		}
+		for _, name := range testName.FindAllString(line, -1) {
+			if !have.tests[name] {
+				missing("test", name)
+			}
+		}
+		for _, m := range makeTarget.FindAllStringSubmatch(line, -1) {
+			if strings.Contains(line, "`"+m[0]) && !have.targets[m[1]] {
+				missing("make target", m[1])
+			}
+		}
+	}
+	return wrong
+}
+
+// TestDocsBite gives the check pages that name what is not there.
+func TestDocsBite(t *testing.T) {
+	have := tree{
+		exists: func(name string) bool {
+			return slices.Contains([]string{"dv/rx.go", "link/rdma", "link/rdma/tx.go",
+				"link/rdma/internal/hdr/tcp.go", "docs/testing.md", "Makefile"}, name)
+		},
+		tests:   map[string]bool{"TestThere": true},
+		targets: map[string]bool{"demo": true},
+	}
+	for _, tt := range []struct{ name, text, want string }{
+		{"file", "`dv/rx.go`", ""},
+		{"missing file", "see\n`dv/verdict.go`", "line 2: no file dv/verdict.go"},
+		{"after its directory", "`link/rdma` has `tx.go`", ""},
+		{"after another file of it", "`link/rdma/tx.go` (`tx.go`)", ""},
+		{"below a directory", "`link/rdma/tx.go`, `internal/hdr/tcp.go`", ""},
+		{"before its directory", "`tx.go` is in `link/rdma`", "no file tx.go"},
+		{"link", "[tests](testing.md)", ""},
+		{"broken link", "[tests](tests.md)", "no file tests.md"},
+		{"URL", "[x](https://example.org/x.md)", ""},
+		{"test", "`TestThere`", ""},
+		{"missing test", "`TestGone` fails", "no test TestGone"},
+		{"target", "`make demo`", ""},
+		{"missing target", "`make tea`", "no make target tea"},
+		{"prose", "we make tea", ""},
+		{"kernel file", "`drivers/infiniband/core/uverbs_cmd.c`", ""},
+	} {
+		got := strings.Join(page{"docs/x.md", tt.text}.check(have), "; ")
+		if (got == "") != (tt.want == "") || !strings.Contains(got, tt.want) {
+			t.Errorf("%s: found %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
