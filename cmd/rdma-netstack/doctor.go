@@ -16,22 +16,25 @@ import (
 
 const doctorHelp = `Usage: rdma-netstack doctor --device NAME --first-contact [--pull] [--json]
 
-Tries out a card that this program may not have met: opens it, sends and receives through its rings, breaks one send
-descriptor on purpose, looks at what Linux still gets, and prints what it saw with the bytes of descriptors and
-completions: a report to attach to an issue. It takes less than 30 s and leaves nothing behind. Exit code 1 if a check
-failed. docs/hardware.md says what the checks mean.
+Tests a card that this program may never have run on: opens it, sends and receives through its
+rings, makes one send WQE fail on purpose, checks which frames Linux still receives, and prints a
+report, with the bytes of WQEs and CQEs, to attach to an issue. It takes less than 30 s and leaves
+nothing behind. docs/hardware.md explains the checks.
 
-  --device NAME     RDMA device, the netdev of one, or sim (see "rdma-netstack devices")
+  --device NAME     RDMA device, its network interface, or sim (see "rdma-netstack devices")
   --first-contact   run the checks
-  --mac MAC         the address to use, or netdev for the port's own (default: a random one)
-  --pull            asks to pull the cable, and to plug it in again, up to 20 s for each
-  --json            one JSON object: title, device, facts, results of check, state (ok, failed, skipped), saw, do, facts
+  --mac MAC         MAC address to use, or netdev for the port's own (default: a random one)
+  --pull            ask for the cable to be pulled and put back, waiting 20 s for each
+  --json            print one JSON object: title, device, facts, and the check results with check,
+                    state (ok, failed, skipped), saw, do, facts
+
+Exit code: 0 if no check fails, 1 otherwise.
 `
 
 func doctorCommand() command {
 	return command{
 		"doctor",
-		"try out a card and report what it does",
+		"test a card and print a report for an issue",
 		doctorHelp,
 		runDoctor,
 	}
@@ -69,7 +72,9 @@ func runDoctor(ctx context.Context, args []string, out streams) error {
 	}
 	switch {
 	case f.device == "":
-		return usageError{errors.New("--device is missing: an RDMA device, the netdev of one, or sim (\"rdma-netstack devices\" lists them)")}
+		return usageError{
+			errors.New("--device is missing: an RDMA device, the netdev of one, or sim " +
+				"(\"rdma-netstack devices\" lists them)")}
 	case !f.contact:
 		return usageError{errors.New("--first-contact is missing")}
 	}

@@ -68,7 +68,8 @@ const (
 )
 
 func (h arpHost) answer(ask []byte) {
-	if len(ask) < arpEnd || !slices.Equal(ask[:14], probe.ARPFrame(ask[6:12], h.addr, h.addr)[:14]) ||
+	if len(ask) < arpEnd ||
+		!slices.Equal(ask[:14], probe.ARPFrame(ask[6:12], h.addr, h.addr)[:14]) ||
 		!slices.Equal(ask[arpTarget:arpEnd], h.addr.AsSlice()) {
 		return
 	}

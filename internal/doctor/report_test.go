@@ -14,7 +14,8 @@ func sample() doctor.Report {
 		Facts: []doctor.Fact{{Name: "kernel", Value: "6.12"}}, Results: []doctor.Result{
 			{Check: "open", State: doctor.OK, Saw: "it opened", Do: "not said of what is ok",
 				Facts: []doctor.Fact{{Name: "firmware", Value: "22.43.2026"}}},
-			{Check: "receive", State: doctor.Failed, Saw: "no frame in 2 s", Do: "look at the cable"},
+			{Check: "receive", State: doctor.Failed, Saw: "no frame in 2 s",
+				Do: "look at the cable"},
 			{Check: "cable", State: doctor.Skipped, Saw: "nobody was asked to pull it"},
 		}}
 }

@@ -143,7 +143,8 @@ func TestSound(t *testing.T) {
 		{"record before ready ignored", simnic.Config{RecordAfterReady: true}, 0, nil},
 		{"ring index", simnic.Config{RingIndex: true}, 0, []string{"is the place in the ring"}},
 		{"headers inline", simnic.Config{Caps: small}, 0, nil},
-		{"no compression", simnic.Config{Caps: plain}, 1, []string{"no compression of completions"}},
+		{"no compression", simnic.Config{Caps: plain}, 1,
+			[]string{"no compression of completions"}},
 		{"jumbo frames", simnic.Config{MTU: 9000}, 0, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -39,7 +39,8 @@ func (s *session) receiveOne() (cqe mlx5.CQE, size int, err error) {
 			return cqe, size, err
 		}
 	}
-	return cqe, 0, fmt.Errorf("%d frames came in, each together with others: try it on a quiet port",
+	return cqe, 0, fmt.Errorf(
+		"%d frames came in, each together with others: try it on a quiet port",
 		lonely)
 }
 

@@ -26,7 +26,9 @@ func (s *session) registration() (string, error) {
 	case bytes.Equal(mac, s.cfg.NetdevMAC):
 		return "our address is the netdev's own", nil
 	case !slices.ContainsFunc(list, func(a net.HardwareAddr) bool { return bytes.Equal(a, mac) }):
-		return "", fmt.Errorf("%s is not in the netdev's unicast list: an e-switch in front of the port does not pass frames for it",
+		return "", fmt.Errorf(
+			"%s is not in the netdev's unicast list: an e-switch in front of the port does not "+
+				"pass frames for it",
 			mac)
 	}
 	return fmt.Sprintf("%s is in the netdev's unicast list", mac), nil
