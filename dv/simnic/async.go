@@ -3,8 +3,6 @@ package simnic
 import (
 	"sync"
 	"time"
-
-	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
 // doorbell is the doorbell register of a send queue. Its lock is never held while
@@ -29,7 +27,7 @@ import (
 type doorbell struct {
 	mu         sync.Mutex    // taken after SQ.mu; covers what follows
 	on         bool          // the queue is not in the reset state: its memory may be read
-	announced  uint16        // producer index in the record at the last doorbell; wraps
+	announced  uint16        // producer index that doorbells have announced; wraps
 	blueFlamed bool          // there was a BlueFlame copy since reset, the last one into half
 	half       int           // half of the register, 0 or 1
 	async      bool          // the asynchronous sender runs
@@ -40,21 +38,27 @@ type doorbell struct {
 
 func newDoorbell() doorbell { return doorbell{wake: make(chan struct{}, 1)} }
 
-// takeDoorbell checks a doorbell and notes the producer index. It reports whether
-// the asynchronous sender executes what it announces.
-func (sq *SQ) takeDoorbell(v uint64, check func(*SQ, uint64)) (delegated bool) {
+// takeDoorbell checks a doorbell, which tells the producer index it announces, and
+// notes that. It reports whether the asynchronous sender executes what it announces.
+func (sq *SQ) takeDoorbell(v uint64, check func(*SQ, uint64) uint16) (delegated bool) {
 	b := &sq.db
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.on {
-		check(sq, v)
-		b.announced = uint16(sq.attr.Record.LoadBE32(mlx5.RecordSend))
+		b.announced = check(sq, v)
 	}
 	if b.async {
 		b.again = true
 		b.wakeUp()
 	}
 	return b.async
+}
+
+// announced is the producer index up to which doorbells let the queue execute.
+func (sq *SQ) announced() uint16 {
+	sq.db.mu.Lock()
+	defer sq.db.mu.Unlock()
+	return sq.db.announced
 }
 
 // restart resets the doorbell when the queue enters or leaves the reset state.

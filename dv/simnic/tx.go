@@ -46,7 +46,7 @@ func (sq *SQ) Doorbell(v uint64) { sq.onDoorbell(v, (*SQ).checkDoorbell) }
 
 // onDoorbell executes what is new, after check, or leaves it to the asynchronous
 // sender.
-func (sq *SQ) onDoorbell(v uint64, check func(*SQ, uint64)) {
+func (sq *SQ) onDoorbell(v uint64, check func(*SQ, uint64) uint16) {
 	if h := sq.nic.hooks.Load(); h != nil && h.Doorbell != nil && h.Doorbell(sq) {
 		return
 	}
@@ -62,21 +62,26 @@ func (sq *SQ) onDoorbell(v uint64, check func(*SQ, uint64)) {
 }
 
 // checkDoorbell notes what silicon lets pass but a correct driver does not do.
-// The register must carry the last WQE posted: convention of all drivers.
-func (sq *SQ) checkDoorbell(v uint64) {
-	pi := uint16(sq.attr.Record.LoadBE32(mlx5.RecordSend))
+// The register must carry the last WQE posted: convention of all drivers. What the
+// record says is announced.
+func (sq *SQ) checkDoorbell(v uint64) (announced uint16) {
+	pi := sq.record()
 	index, ds := uint16(v>>40), int(v&0x3f)
 	if sqn := uint32(v) >> 8; sqn != sq.number {
 		sq.violation("doorbell %#016x names queue %#x", v, sqn)
-		return
+		return pi
 	}
 	if index+uint16(mlx5.BBs(ds)) != pi {
 		sq.violation("doorbell %#016x: WQE %#x of %d DS does not end at the record's counter %#x",
 			v, index, ds, pi)
-		return
+		return pi
 	}
 	sq.checkRung(v, index)
+	return pi
 }
+
+// record is the count of basic blocks that the driver says it has posted.
+func (sq *SQ) record() uint16 { return uint16(sq.attr.Record.LoadBE32(mlx5.RecordSend)) }
 
 // checkRung compares a doorbell with the WQE it is a copy of.
 func (sq *SQ) checkRung(v uint64, index uint16) {
@@ -96,17 +101,21 @@ func (sq *SQ) slot(index uint16) uint64 {
 	return uint64(index) & (1<<sq.attr.LogSize - 1) * mlx5.BB
 }
 
-// run executes, or in the error state flushes, what the record says was posted.
-// It stops when a frame had to wait, and reports that. Called with the lock held.
+// run executes what doorbells have announced, or in the error state flushes what the
+// record says was posted. It stops when a frame had to wait, and reports that. Called
+// with the lock held.
 func (sq *SQ) run() (waited bool) {
 	if sq.state == StateReset || sq.stopped || sq.nic.fatal.Load() || sq.nic.closed.Load() {
 		return false
 	}
-	pi := uint16(sq.attr.Record.LoadBE32(mlx5.RecordSend))
+	pi := sq.record()
 	if posted := pi - sq.hwCI; int(posted) > 1<<sq.attr.LogSize {
 		sq.violation("%d basic blocks posted in a ring of %d", posted, 1<<sq.attr.LogSize)
 		sq.stop()
 		return false
+	}
+	if sq.state == StateReady {
+		pi = sq.announced()
 	}
 	sq.prepare()
 	if sq.waited.Load() { // of the run before
@@ -210,6 +219,8 @@ func (sq *SQ) knows(w *wqe) bool {
 		return true
 	case mlx5.OpLSO:
 		return w.opmod != mlx5.OpModLegacyMPW
+	case mlx5.OpUMR:
+		return sq.attr.UMR
 	}
 	return false
 }

@@ -22,9 +22,10 @@ func (n *NIC) UARCopy(uar uint32, off int, b []byte, combined bool) {
 	}
 	n.uarWrite(uar, off, binary.BigEndian.Uint64(b), func(sq *SQ, v uint64) {
 		n.counters.add(ctrBlueFlames, 1)
-		sq.onDoorbell(v, func(sq *SQ, v uint64) {
-			sq.checkDoorbell(v)
+		sq.onDoorbell(v, func(sq *SQ, v uint64) uint16 {
+			announced := sq.checkDoorbell(v)
 			sq.checkCopy(uint16(v>>40), int(v&0x3f), off, b)
+			return announced
 		})
 	}, (*CQ).ArmWord)
 }

@@ -4,28 +4,51 @@ import "github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 
 // UARWriteLate is UARWrite for a store that travelled: between the store and its
 // arrival the driver went on, so its records may be ahead of what v says, as on
-// any bus with posted writes.
+// any bus with posted writes. The queue executes no further than v says. A driver
+// whose ring is full therefore waits until its doorbells have arrived, however long
+// that takes; on the bus the store itself waits for room.
 func (n *NIC) UARWriteLate(uar uint32, off int, v uint64) {
+	if off == mlx5.UARArm {
+		n.armLate(uar, v)
+		return
+	}
 	n.uarWrite(uar, off, v, (*SQ).doorbellLate, (*CQ).armed)
+}
+
+// armLate passes an arm request on. One for a queue that is gone is legal: a driver
+// may arm a queue and destroy it before the store arrives.
+func (n *NIC) armLate(uar uint32, v uint64) {
+	cq, ok := n.CQ(uint32(v) & 0xffffff)
+	if !ok || cq.attr.UAR != uar {
+		n.counters.add(ctrStaleArms, 1)
+		return
+	}
+	cq.armed(uint32(v >> 32))
 }
 
 func (sq *SQ) doorbellLate(v uint64) { sq.onDoorbell(v, (*SQ).checkLateDoorbell) }
 
-// checkLateDoorbell notes a doorbell for what is not posted. One for WQEs that
-// an earlier doorbell announced is in order, and so is one in the middle of what
-// is posted; its WQE must be in the ring then.
-func (sq *SQ) checkLateDoorbell(v uint64) {
+// checkLateDoorbell notes a doorbell for what is not posted. It announces the WQEs up
+// to its own; one for WQEs that an earlier doorbell announced announces nothing. What
+// is posted and not announced fits into the ring, of up to 2^15 blocks, so that
+// indices of 16 bits tell the two apart.
+func (sq *SQ) checkLateDoorbell(v uint64) (announced uint16) {
+	pi := sq.record()
 	if sqn := uint32(v) >> 8; sqn != sq.number {
 		sq.violation("doorbell %#016x names queue %#x", v, sqn)
-		return
+		return pi
 	}
 	index := uint16(v >> 40)
 	end := index + uint16(mlx5.BBs(int(v&0x3f)))
-	pi := uint16(sq.attr.Record.LoadBE32(mlx5.RecordSend))
-	switch {
-	case int16(pi-end) < 0:
-		sq.violation("doorbell %#016x: WQE %#x ends behind the record's counter %#x", v, index, pi)
-	case int16(end-sq.db.announced) > 0:
+	before := sq.db.announced
+	switch more := end - before; {
+	case more == 0:
+	case more <= pi-before:
 		sq.checkRung(v, index)
+		return end
+	case int16(more) > 0:
+		sq.violation("doorbell %#016x: WQE %#x ends behind the record's counter %#x", v, index, pi)
+		return pi
 	}
+	return before
 }
