@@ -3,7 +3,7 @@ package simnic
 // span finds where [addr, addr+n) of a key lies in its memory. The caller holds
 // k.mu for reading.
 func (k *MKey) span(pd uint32, addr uint64, n int) (off uint64, ok, mine bool) {
-	if k.dead || k.attr.PD != pd {
+	if k.dead || k.attr.Free || k.attr.PD != pd {
 		return 0, false, false
 	}
 	off = addr - k.attr.Start

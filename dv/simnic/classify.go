@@ -6,10 +6,13 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
-// Destination is where a classifier sends a copy of a frame.
+// Destination is what a classifier does with a frame: it sends a copy to a TIR, or drops
+// it, or only counts it.
 type Destination struct {
-	TIR *TIR
-	Tag uint32 // 24 bits, appears in the completion
+	TIR   *TIR
+	Tag   uint32     // 24 bits, appears in the completion
+	Drop  bool       // a rule wants the frame to end here
+	Count *FlowCount // counts the frame; nil: nothing does
 }
 
 // Classifier appends to out where a frame with this key goes; nothing means that
@@ -32,10 +35,21 @@ func (n *NIC) SetClassifier(c Classifier) {
 func (n *NIC) classify(c Classifier, b *rxBurst, o origin, f *frame.Frame, kind cast) (copies int) {
 	b.found = c(&b.key, b.found[:0])
 	for _, d := range b.found {
-		b.routed += f.Packets()
-		n.toTIR(b, d.TIR, o, f, kind, d.Tag)
+		if d.Count != nil {
+			d.Count.add(f)
+		}
+		switch {
+		case d.TIR != nil:
+			b.routed += f.Packets()
+			n.toTIR(b, d.TIR, o, f, kind, d.Tag)
+			copies++
+		case d.Drop:
+			b.routed += f.Packets()
+			n.counters.add(ctrFlowDropped, f.Packets())
+			copies++
+		}
 	}
-	return len(b.found)
+	return copies
 }
 
 // SetLocalMACs says, for a classifier, to which unicast addresses it sends frames

@@ -114,6 +114,15 @@ func (cq *CQ) Attr() CQAttr {
 // Status tells whether the queue still takes completions.
 func (cq *CQ) Status() CQStatus { return CQStatus(cq.status.Load()) }
 
+// Indices are the next entry to write and the next one to read as far as the NIC knows,
+// free-running in 24 bits.
+func (cq *CQ) Indices() (producer, consumer uint32) {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	cq.readIndex()
+	return cq.pi & indexMask, cq.ci & indexMask
+}
+
 // Moderate changes the moderation of events.
 func (cq *CQ) Moderate(maxCount, periodUsec uint16) error {
 	cq.mu.Lock()

@@ -47,6 +47,11 @@ func (c *FlowCount) Packets() uint64 { return c.packets.Load() }
 // Bytes is how long they were together, without FCS.
 func (c *FlowCount) Bytes() uint64 { return c.bytes.Load() }
 
+// Clear sets both to zero and returns what they were.
+func (c *FlowCount) Clear() (packets, bytes uint64) {
+	return c.packets.Swap(0), c.bytes.Swap(0)
+}
+
 func (c *FlowCount) add(f *frame.Frame) {
 	c.packets.Add(uint64(f.Packets()))
 	c.bytes.Add(uint64(f.Bytes()))

@@ -123,7 +123,7 @@ func (m *Memory) search(off uint64) (*mmio.Region, uint64) {
 		return nil, 0
 	}
 	p := &m.pieces[i]
-	if off < p.at || off-p.at >= uint64(p.mem.Len()) {
+	if p.mem == nil || off < p.at || off-p.at >= uint64(p.mem.Len()) {
 		return nil, 0
 	}
 	return p.mem, off - p.at

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
 // MKeyAttr describes a memory key.
@@ -14,6 +16,18 @@ type MKeyAttr struct {
 	Mem        *Memory
 	LocalWrite bool   // receive queues may write
 	Variant    *uint8 // low byte of the key; nil: the core chooses
+
+	Free bool             // names nothing yet: UMR WQEs fill it in; Mem may be nil
+	UMR  *KeyTranslations // UMR WQEs may change the key; nil: they may not
+}
+
+// KeyTranslations are the pages of a key that UMR WQEs may change. The key owns it.
+type KeyTranslations struct {
+	LogPage      int      // bytes of a page, log2
+	List         []uint64 // bus addresses; the low three bits are flags
+	Translations int      // what List may grow to
+	// Page finds n bytes at a bus address. It is called with the key locked.
+	Page func(addr uint64, n int) (*mmio.Region, error)
 }
 
 // MKey is a registered memory region. A WQE may touch [Start, Start+Len)
@@ -23,7 +37,7 @@ type MKey struct {
 	attr MKeyAttr
 	key  uint32
 
-	mu   sync.RWMutex // read-held by a keyHold; guards dead
+	mu   sync.RWMutex // read-held by a keyHold; guards what follows, and attr and key
 	dead bool
 }
 
@@ -48,15 +62,8 @@ func (n *NIC) CreateMKey(a MKeyAttr) (*MKey, error) {
 	if err := n.Usable(); err != nil {
 		return nil, err
 	}
-	if a.Mem == nil {
-		return nil, errorf(StatusBadParam, "memory key without memory")
-	}
-	if a.Len == 0 && a.Start == 0 {
-		a.Len = a.Mem.Len()
-	}
-	if a.Len > a.Mem.Len() || a.Start+a.Len < a.Start {
-		return nil, errorf(StatusBadParam, "memory key of %d bytes at %#x over %d bytes of memory",
-			a.Len, a.Start, a.Mem.Len())
+	if err := a.check(); err != nil {
+		return nil, err
 	}
 	k := &MKey{nic: n, attr: a}
 	index := n.numbers.add(k, 22)
@@ -69,11 +76,41 @@ func (n *NIC) CreateMKey(a MKeyAttr) (*MKey, error) {
 	return k, nil
 }
 
-// Key is the lkey: index in the upper 24 bits, variant in the low 8.
-func (k *MKey) Key() uint32 { return k.key }
+// check refuses a key that names memory it does not have. A length of 0 at 0 becomes
+// all of the memory.
+func (a *MKeyAttr) check() error {
+	if a.Free {
+		if a.UMR == nil {
+			return errorf(StatusBadParam, "free memory key that no WQE can fill in")
+		}
+		return nil
+	}
+	if a.Mem == nil {
+		return errorf(StatusBadParam, "memory key without memory")
+	}
+	if a.Len == 0 && a.Start == 0 {
+		a.Len = a.Mem.Len()
+	}
+	if a.Len > a.Mem.Len() || a.Start+a.Len < a.Start {
+		return errorf(StatusBadParam, "memory key of %d bytes at %#x over %d bytes of memory",
+			a.Len, a.Start, a.Mem.Len())
+	}
+	return nil
+}
 
-// Attr is what the key was created with.
-func (k *MKey) Attr() MKeyAttr { return k.attr }
+// Key is the lkey: index in the upper 24 bits, variant in the low 8.
+func (k *MKey) Key() uint32 {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.key
+}
+
+// Attr is what the key was created with, or what UMR WQEs have made of it.
+func (k *MKey) Attr() MKeyAttr {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.attr
+}
 
 // Destroy invalidates the key and waits for copies in progress: afterwards the
 // memory may be unmapped. Queues that still use the key get protection errors.

@@ -1,6 +1,9 @@
 package simnic
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // RQAttr describes a receive queue.
 type RQAttr struct {
@@ -22,8 +25,18 @@ type RQAttr struct {
 	DelayDrop  bool // a packet waits for a WQE, up to delayDrop
 
 	Netdev bool // frames count as the netdev's, not a user's
+	Count  *QueueCount
 	Events func(Event)
 }
+
+// QueueCount counts for receive queues that share it; nil counts nothing.
+type QueueCount struct{ outOfBuffer atomic.Uint64 }
+
+// OutOfBuffer is how many packets found no WQE.
+func (c *QueueCount) OutOfBuffer() uint64 { return c.outOfBuffer.Load() }
+
+// Clear sets the counters to zero and returns OutOfBuffer as it was.
+func (c *QueueCount) Clear() uint64 { return c.outOfBuffer.Swap(0) }
 
 // Striding makes a WQE hold many packets, each in whole strides.
 type Striding struct {
@@ -158,6 +171,13 @@ func (rq *RQ) SetVLANStrip(on bool) error {
 	defer rq.mu.Unlock()
 	rq.attr.VLANStrip = on
 	return nil
+}
+
+// SetCount has another counter count from now on.
+func (rq *RQ) SetCount(c *QueueCount) {
+	rq.mu.Lock()
+	defer rq.mu.Unlock()
+	rq.attr.Count = c
 }
 
 // Destroy removes the queue and waits for a delivery in progress. Tables and

@@ -28,10 +28,18 @@ func (rq *RQ) deliver(b *rxBurst) {
 // end counts what became of the burst's packet, of n bytes.
 func (rq *RQ) end(b *rxBurst, ended counter, n int) {
 	if ended != delivered {
-		rq.nic.counters.add(ended, 1)
+		rq.lose(ended)
 		return
 	}
 	b.received.add(&rq.nic.counters.rx[rq.owner()], b.packet.kind, 1, n)
+}
+
+// lose counts a packet that the queue did not take.
+func (rq *RQ) lose(why counter) {
+	rq.nic.counters.add(why, 1)
+	if why == ctrOutOfBuffer && rq.attr.Count != nil {
+		rq.attr.Count.outOfBuffer.Add(1)
+	}
 }
 
 // deliverAlone gives the packet, arranged and stripped or not, a completion of its own.
@@ -75,7 +83,7 @@ func (rq *RQ) ready(b *rxBurst) bool {
 	}
 	starve, syndrome, vendor := h.Deliver(rq)
 	if starve {
-		n.counters.add(ctrOutOfBuffer, 1)
+		rq.lose(ctrOutOfBuffer)
 		return false
 	}
 	if syndrome == 0 {

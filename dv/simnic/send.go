@@ -16,8 +16,11 @@ const shortest = 18
 
 // execute does what a WQE says.
 func (sq *SQ) execute(w *wqe) fault {
-	if w.op == mlx5.OpNOP {
+	switch w.op {
+	case mlx5.OpNOP:
 		return fault{}
+	case mlx5.OpUMR:
+		return sq.umr(w)
 	}
 	e, ok := w.eth()
 	if !ok {

@@ -310,7 +310,7 @@ func TestClassifier(t *testing.T) {
 		if fieldDstMAC.get(k) == macBits(macThird[:]) {
 			return out
 		}
-		return append(out, Destination{a.tir, 1}, Destination{b.tir, 2})
+		return append(out, Destination{TIR: a.tir, Tag: 1}, Destination{TIR: b.tir, Tag: 2})
 	})
 	w.wire.recv([]frame.Frame{{Data: to(macNetdev, macThird)}, {Data: to(macThird, macTwo)}})
 	na, ta := a.got()

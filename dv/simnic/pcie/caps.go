@@ -43,7 +43,8 @@ var generalCaps = []capValue{
 	{"end_pad", field{352, 1}, 1},
 	{"start_pad", field{355, 1}, 1},
 	{"vport_counters", field{385, 1}, 1},
-	{"max_qp_cnt", field{390, 10}, 64},
+	{"modify_rq_counter_set_id", field{388, 1}, 1},
+	{"max_qp_cnt", field{390, 10}, maxQueueCounters},
 	{"nic_flow_table", field{422, 1}, 1},
 	{"port_type", field{438, 2}, 1},
 	{"num_ports", field{440, 8}, 1},
@@ -74,7 +75,9 @@ var generalCaps = []capValue{
 	{"log_max_transport_domain", field{803, 5}, 8},
 	{"log_max_pd", field{811, 5}, 23},
 	{"log_max_xrcd", field{827, 5}, 8},
-	{"max_flow_counter_15_0", field{848, 16}, 0x8000},
+	{"flow_counter_bulk_alloc", field{784, 8}, 7},
+	{"log_max_flow_counter_bulk", field{840, 8}, logMaxCounterQuery},
+	{"max_flow_counter_15_0", field{848, 16}, maxFlowCounters},
 	{"log_max_rq", field{867, 5}, 20},
 	{"log_max_sq", field{875, 5}, 20},
 	{"log_max_tir", field{883, 5}, 20},
@@ -98,7 +101,7 @@ var generalCaps = []capValue{
 // flowTableFixed is group 7, from byte 64 on (NIC receive, flow_table_prop_layout).
 var flowTableFixed = []capValue{
 	{"ft_support", field{0, 1}, 1},
-	{"flow_counter", field{2, 1}, 0},
+	{"flow_counter", field{2, 1}, 1},
 	{"flow_modify_en", field{3, 1}, 1},
 	{"modify_root", field{4, 1}, 1},
 	{"identified_miss_table_mode", field{5, 1}, 1},
@@ -106,6 +109,7 @@ var flowTableFixed = []capValue{
 	{"log_max_ft_size", field{34, 6}, 16},
 	{"max_ft_level", field{56, 8}, 64},
 	{"log_max_ft_num", field{120, 8}, 8},
+	{"log_max_flow_counter", field{144, 8}, 8},
 	{"log_max_destination", field{152, 8}, 8},
 	{"log_max_flow", field{184, 8}, 16},
 }

@@ -58,6 +58,14 @@ func (p *pipeline) walk(id uint32, left *int, k *simnic.MatchKey,
 			id = t.miss
 			continue
 		}
+		for _, c := range e.counts {
+			if len(out) < maxCopies {
+				out = append(out, simnic.Destination{Count: c})
+			}
+		}
+		if e.action&actionDrop != 0 && len(out) < maxCopies {
+			return append(out, simnic.Destination{Drop: true})
+		}
 		if e.action&actionForward == 0 || e.action&actionDrop != 0 {
 			return out
 		}

@@ -28,8 +28,10 @@ var (
 	fcTag       = field{72, 24}
 	fcAction    = field{112, 16}
 	fcDestCount = field{136, 24}
+	fcCounters  = field{168, 24}
 	destType    = field{0, 8}
 	destID      = field{8, 24}
+	listCounter = field{0, 32}
 )
 
 const (
@@ -51,6 +53,7 @@ const (
 	actionAllow     = 1 << 0
 	actionDrop      = 1 << 1
 	actionForward   = 1 << 2
+	actionCount     = 1 << 3
 	destTable       = 1
 	destTIR         = 2
 	matchSetSize    = 512
@@ -82,6 +85,9 @@ type flowEntry struct {
 	tag    uint32
 	tables []uint32
 	tirs   []*simnic.TIR
+
+	counters []uint32 // numbers of counts
+	counts   []*simnic.FlowCount
 }
 
 func (f *Function) createFlowTable(in, out []byte) error {
@@ -265,14 +271,34 @@ func (f *Function) flowEntry(t *flowTable, in []byte) (*flowEntry, error) {
 		return nil, errorf(statusBadParam, "flow entry %d is not in group %d of table %d", e.index,
 			e.group, t.id)
 	}
-	if e.action&^(actionAllow|actionDrop|actionForward) != 0 {
+	if e.action&^(actionAllow|actionDrop|actionForward|actionCount) != 0 {
 		return nil, errorf(statusBadParam, "flow entry with action %#x", e.action)
 	}
 	e.match.Mask, e.match.Value = g.mask, matchKey(part(in, flowMatch, matchSetSize))
 	for i := range e.match.Value {
 		e.match.Value[i] &= g.mask[i]
 	}
-	return e, f.destinations(t, e, in, int(fcDestCount.get(ctx)))
+	n := int(fcDestCount.get(ctx))
+	if err := f.destinations(t, e, in, n); err != nil || e.action&actionCount == 0 {
+		return e, err
+	}
+	return e, f.entryCounters(e, in, flowDest+8*n, int(fcCounters.get(ctx)))
+}
+
+// entryCounters decodes the list of n counters at byte at of the command.
+func (f *Function) entryCounters(e *flowEntry, in []byte, at, n int) error {
+	if n > 256 {
+		return errorf(statusBadParam, "flow entry with %d counters", n)
+	}
+	for list := part(in, at, 8*n); len(list) >= 8; list = list[8:] {
+		id := listCounter.u32(list)
+		c := f.objects.flowCounter(id)
+		if c == nil {
+			return errorf(statusBadResource, "flow counter %d is not allocated", id)
+		}
+		e.counters, e.counts = append(e.counters, id), append(e.counts, c)
+	}
+	return nil
 }
 
 // destinations decodes where an entry sends frames.

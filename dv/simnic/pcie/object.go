@@ -18,10 +18,15 @@ type objectTable struct {
 	rqts   map[uint32]*simnic.RQT
 	tirs   map[uint32]*simnic.TIR
 	mkeys  map[uint32]*simnic.MKey
-	plain  map[uint32]bool   // kernel QPs, SRQs, RMPs: numbers with nothing behind them
+	qps    map[uint32]*queuePair
+	srqs   map[uint32]*sharedQueue
+	plain  map[uint32]bool   // memory keys of keys: numbers with nothing behind them
 	tis    map[uint32]uint32 // transport domain of a TIS
 	tables map[uint32]*flowTable
 	root   uint32 // flow table where received frames start, 0: none
+
+	counters      []*flowCounters // in order of their numbers
+	queueCounters map[uint32]*simnic.QueueCount
 }
 
 // destroyAll removes everything, users before what they use.
@@ -31,13 +36,16 @@ func (t *objectTable) destroyAll(f *Function) {
 	destroyEach(t.rqts)
 	destroyEach(t.rqs)
 	destroyEach(t.sqs)
+	destroyEach(t.qps)
 	destroyEach(t.cqs)
 	destroyEach(t.mkeys)
 	*t = objectTable{
 		cqs: map[uint32]*simnic.CQ{}, sqs: map[uint32]*simnic.SQ{}, rqs: map[uint32]*simnic.RQ{},
 		rqts: map[uint32]*simnic.RQT{}, tirs: map[uint32]*simnic.TIR{},
-		mkeys: map[uint32]*simnic.MKey{},
+		mkeys: map[uint32]*simnic.MKey{}, qps: map[uint32]*queuePair{},
+		srqs:  map[uint32]*sharedQueue{},
 		plain: map[uint32]bool{}, tis: map[uint32]uint32{}, tables: map[uint32]*flowTable{},
+		queueCounters: map[uint32]*simnic.QueueCount{},
 	}
 }
 
@@ -101,8 +109,7 @@ func (f *Function) ring(in []byte, off, shift, offset, size int) (*simnic.Memory
 	return simnic.NewPagedMemory(pages, offset, size)
 }
 
-// createPlain makes an object the model keeps nothing of but its number: the driver's own
-// QPs and SRQs.
+// createPlain makes an object the model keeps nothing of but its number.
 func (f *Function) createPlain(_, out []byte) error {
 	n, err := f.numbers[kindQueue].take(firstPlain)
 	if err != nil {

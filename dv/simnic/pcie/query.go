@@ -42,10 +42,6 @@ func (f *Function) queryVportCounter(_, out []byte) error {
 	return nil
 }
 
-// queryQueueCounter answers QUERY_Q_COUNTER with zeros: the model counts drops per NIC,
-// not per counter set.
-func (f *Function) queryQueueCounter(_, _ []byte) error { return nil }
-
 // PPCNT group 0, IEEE 802.3 counters: frames and octets, sent and received (mlx5_ifc.h,
 // eth_802_3_cntrs_grp_data_layout).
 var (

@@ -2,82 +2,6 @@ package pcie
 
 import "github.com/rdma-netstack/rdma-netstack/dv/simnic"
 
-// Completion queue context (linux include/linux/mlx5/mlx5_ifc.h, cqc), at byte 16 of
-// CREATE_CQ; pages from byte 272.
-var (
-	cqcEntrySize   = field{8, 3}
-	cqcCollapsed   = field{11, 1}
-	cqcIgnore      = field{14, 1}
-	cqcCompress    = field{17, 1}
-	cqcMiniFormat  = field{18, 2}
-	cqcPageOffset  = field{84, 6}
-	cqcLogSize     = field{99, 5}
-	cqcUAR         = field{104, 24}
-	cqcPeriod      = field{132, 12}
-	cqcMaxCount    = field{144, 16}
-	cqcEQ          = field{160, 32}
-	cqcLogPageSize = field{195, 5}
-	cqcRecord      = field{448, 64}
-)
-
-const (
-	createCQContext = 16
-	createCQPages   = 272
-)
-
-// pageOffsetBytes converts a page_offset, in units of 1/64 of a page of 1<<shift bytes.
-func pageOffsetBytes(units uint64, shift int) int { return int(units) << shift >> 6 }
-
-func (f *Function) createCQ(in, out []byte) error {
-	ctx := part(in, createCQContext, 64)
-	size := 64
-	if cqcEntrySize.get(ctx) == 1 {
-		size = 128
-	}
-	log, shift := int(cqcLogSize.get(ctx)), 12+int(cqcLogPageSize.get(ctx))
-	ring, err := f.ring(in, createCQPages, shift, pageOffsetBytes(cqcPageOffset.get(ctx), shift),
-		size<<log)
-	if err != nil {
-		return err
-	}
-	rec, err := f.record(cqcRecord.get(ctx))
-	if err != nil {
-		return err
-	}
-	eqn := cqcEQ.u32(ctx) & 0xff
-	if f.eqs.get(eqn) == nil {
-		return errorf(statusBadParam, "completion queue on event queue %d, which does not exist",
-			eqn)
-	}
-	cq, err := f.nic.CreateCQ(simnic.CQAttr{
-		Ring: ring, LogSize: log, EntrySize: size, Record: rec, UAR: cqcUAR.u32(ctx),
-		IgnoreOverrun: cqcIgnore.is(ctx), Collapsed: cqcCollapsed.is(ctx),
-		Compress: cqcCompress.is(ctx), MiniFormat: simnic.MiniFormat(cqcMiniFormat.get(ctx)),
-		MaxCount: uint16(cqcMaxCount.get(ctx)), PeriodUsec: uint16(cqcPeriod.get(ctx)),
-		Completion: func(cq *simnic.CQ) { f.eqs.completion(eqn, cq.Number()) },
-		Events:     f.queueEvent,
-	})
-	if err != nil {
-		return err
-	}
-	f.objects.cqs[cq.Number()] = cq
-	number.set(out, uint64(cq.Number()))
-	return nil
-}
-
-// modifyCQ executes MODIFY_CQ: moderation only, a resize is refused.
-func (f *Function) modifyCQ(in, _ []byte) error {
-	cq, err := find(f.objects.cqs, "completion queue", number.u32(in))
-	if err != nil {
-		return err
-	}
-	if opMod(in) != 0 {
-		return errorf(statusBadParam, "completion queue resize")
-	}
-	ctx := part(in, createCQContext, 64)
-	return cq.Moderate(uint16(cqcMaxCount.get(ctx)), uint16(cqcPeriod.get(ctx)))
-}
-
 // Work queue (mlx5_ifc.h, wq): embedded in send and receive queue contexts at byte 48; its
 // page list follows at byte 192.
 var (
@@ -117,6 +41,7 @@ var (
 	queueState   = field{8, 4}
 	queueIndex   = field{40, 24}
 	queueCQ      = field{72, 24}
+	sqcUMR       = field{12, 1}
 	sqcTISCount  = field{256, 16}
 	sqcTIS       = field{360, 24}
 	rqcFCS       = field{2, 1}
@@ -148,6 +73,7 @@ func (f *Function) createSQ(in, out []byte) error {
 		// allow_multi_pkt_send_wqe is about the legacy form only: linux 6.12 mlx5e sends
 		// enhanced ones without it.
 		MPW:    f.nic.Caps().EnhancedMPW,
+		UMR:    sqcUMR.is(ctx),
 		Netdev: f.isNetdev(wq), Events: f.queueEvent,
 	})
 	if err != nil {
@@ -209,6 +135,7 @@ func (f *Function) createRQ(in, out []byte) error {
 		LinkedList: kind == wqLinked || kind == wqLinkedStriding,
 		VLANStrip:  !rqcVSD.is(ctx), ScatterFCS: rqcFCS.is(ctx), EndPad: wqEndPad.is(wq),
 		DelayDrop: rqcDelayDrop.is(ctx),
+		Count:     f.objects.queueCounters[rqcCounterSet.u32(ctx)],
 		Netdev:    f.isNetdev(wq), Events: f.queueEvent,
 	}
 	if kind == wqLinkedStriding || kind == wqCyclicStriding {
@@ -239,7 +166,10 @@ var (
 	modifyRQBits = field{128, 64}
 )
 
-const modifyVSD = 1 << 1
+const (
+	modifyVSD        = 1 << 1
+	modifyCounterSet = 1 << 3
+)
 
 func (f *Function) modifyRQ(in, _ []byte) error {
 	rq, err := find(f.objects.rqs, "receive queue", number.u32(in))
@@ -251,6 +181,10 @@ func (f *Function) modifyRQ(in, _ []byte) error {
 			queueContextSize))); err != nil {
 			return err
 		}
+	}
+	if modifyRQBits.get(in)&modifyCounterSet != 0 {
+		rq.SetCount(f.objects.queueCounters[rqcCounterSet.u32(part(in, queueContext,
+			queueContextSize))])
 	}
 	return rq.Modify(stateChange(in))
 }
