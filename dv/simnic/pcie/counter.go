@@ -46,7 +46,8 @@ func (f *Function) allocFlowCounter(in, out []byte) error {
 		base = all[at].end()
 	}
 	if base+n > maxFlowCounters {
-		return errorf(statusLimit, "%d more flow counters than the %d there are", n, maxFlowCounters)
+		return errorf(statusLimit, "%d more flow counters than the %d there are", n,
+			maxFlowCounters)
 	}
 	all = append(all, nil)
 	copy(all[at+1:], all[at:])

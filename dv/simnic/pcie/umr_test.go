@@ -144,7 +144,8 @@ func TestUMR(t *testing.T) {
 			e := d.cqe(done)
 			done++
 			if failed := e[63]>>4 == 0xd; failed != tt.fail || e[56] != 0x25 {
-				t.Fatalf("completion with opcode %#x of WQE %#x, failed wanted: %v", e[63]>>4, e[56],
+				t.Fatalf("completion with opcode %#x of WQE %#x, failed wanted: %v", e[63]>>4,
+					e[56],
 					tt.fail)
 			}
 			a := d.fn.objects.mkeys[tt.key>>8].Attr()
