@@ -104,7 +104,8 @@ var layers = map[string]layer{
 			"cmd/rdma-netstack/...", "internal/probe", "internal/doctor/..."},
 		others: []string{netlink, xsys, dns},
 	},
-	"internal/doctor": {},
+	"internal/doctor":      {},
+	"internal/doctor/host": {module: []string{"internal/doctor"}, others: []string{netlink}},
 	"internal/doctor/card": {
 		// wire: what frames come from; the rest of the model is for tests
 		module: []string{"internal/doctor", "internal/probe", "dv", "dv/uverbs", "dv/mlx5",

@@ -12,29 +12,36 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor"
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor/card"
+	"github.com/rdma-netstack/rdma-netstack/internal/doctor/host"
 )
 
-const doctorHelp = `Usage: rdma-netstack doctor --device NAME --first-contact [--pull] [--json]
+const doctorHelp = `Usage: rdma-netstack doctor [--device NAME] [--json]
+       rdma-netstack doctor --device NAME --first-contact [--mac MAC] [--pull] [--json]
 
-Tests a card that this program may never have run on: opens it, sends and receives through its
-rings, makes one send WQE fail on purpose, checks which frames Linux still receives, and prints a
-report, with the bytes of WQEs and CQEs, to attach to an issue. It takes less than 30 s and leaves
-nothing behind. docs/hardware.md explains the checks.
+Without --first-contact: looks for what keeps a server from working well on a card, and prints one
+line for each with what to do: kernel, modules, node, capabilities, limits, cgroup, firmware, PCIe,
+NUMA, netdev, e-switch. Reads only.
 
-  --device NAME     RDMA device, its network interface, or sim (see "rdma-netstack devices")
-  --first-contact   run the checks
+With --first-contact: tests a card that this program may never have run on: opens it, sends and
+receives through its rings, makes one send WQE fail on purpose, checks which frames Linux still
+receives, and prints a report, with the bytes of WQEs and CQEs, to attach to an issue. It takes less
+than 30 s and leaves nothing behind. docs/hardware.md explains the checks.
+
+  --device NAME     RDMA device or its network interface (default: the first there is); with
+                    --first-contact needed, and may be sim
+  --first-contact   test the card
   --mac MAC         MAC address to use, or netdev for the port's own (default: a random one)
   --pull            ask for the cable to be pulled and put back, waiting 20 s for each
   --json            print one JSON object: title, device, facts, and the check results with check,
-                    state (ok, failed, skipped), saw, do, facts
+                    state (ok, note, failed, skipped), saw, do, facts
 
-Exit code: 0 if no check fails, 1 otherwise.
+Exit code: 0 if no check fails, 1 otherwise. Notes are no failures.
 `
 
 func doctorCommand() command {
 	return command{
 		"doctor",
-		"test a card and print a report for an issue",
+		"find what is wrong with this machine; test a card",
 		doctorHelp,
 		runDoctor,
 	}
@@ -70,19 +77,36 @@ func runDoctor(ctx context.Context, args []string, out streams) error {
 	if err := parse(fs, args); err != nil {
 		return err
 	}
-	switch {
-	case f.device == "":
-		return usageError{
-			errors.New("--device is missing: an RDMA device, the netdev of one, or sim " +
-				"(\"rdma-netstack devices\" lists them)")}
-	case !f.contact:
-		return usageError{errors.New("--first-contact is missing")}
+	if err := f.check(givenFlags(fs)); err != nil {
+		return err
+	}
+	if !f.contact {
+		report := host.Run(host.Config{Device: f.device})
+		return f.print(&report, out, report.Findings)
 	}
 	report, err := f.firstContact(ctx, out)
 	if err != nil {
 		return err
 	}
 	return f.print(report, out, report.Text)
+}
+
+func (f *doctorFlags) check(given map[string]bool) error {
+	switch {
+	case f.contact && f.device == "":
+		return usageError{
+			errors.New("--device is missing: an RDMA device, the netdev of one, or sim " +
+				"(\"rdma-netstack devices\" lists them)"),
+		}
+	case f.contact:
+		return nil
+	case given["mac"] || given["pull"]:
+		return usageError{errors.New("--mac and --pull are for --first-contact")}
+	case f.device == simDevice:
+		return usageError{
+			errors.New("--device sim is for --first-contact: there is no card to look at")}
+	}
+	return nil
 }
 
 // print prints the report, and makes failed checks the exit code.

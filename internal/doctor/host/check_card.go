@@ -1,0 +1,77 @@
+package host
+
+import (
+	"fmt"
+	"strings"
+)
+
+// leastFirmware is the oldest firmware of each family that DPDK's mlx5 driver, which uses the same
+// features, supports (doc/guides/platform/mlx5.rst). The first number of a version is the family's.
+var leastFirmware = map[int][2]int{
+	12: {21, 1000}, 14: {21, 1000}, 16: {21, 1000}, 18: {25, 1010}, 20: {27, 90}, 22: {27, 90},
+	24: {28, 1002}, 26: {27, 90}, 28: {33, 2028}, 32: {36, 3126},
+}
+
+func firmware(m *machine) []problem {
+	var family, major, minor int
+	text := m.text(m.dev, "fw_ver")
+	if n, _ := fmt.Sscanf(text, "%d.%d.%d", &family, &major, &minor); n < 3 {
+		return nothing()
+	}
+	least, known := leastFirmware[family]
+	switch {
+	case !known:
+		return note("firmware "+text+" is of a family that is not known here",
+			"run doctor --first-contact and report what it says")
+	case major < least[0] || major == least[0] && minor < least[1]:
+		return fault(fmt.Sprintf("firmware %s is older than %d.%d.%04d", text, family, least[0],
+			least[1]), "update it: mlxfwmanager --online -u, or the vendor's own")
+	}
+	return nothing()
+}
+
+// roce: with RoCE on, frames to UDP port 4791 are the card's own business (RoCE v2).
+func roce(m *machine) []problem {
+	for _, slot := range m.names(m.port("gid_attrs/types")) {
+		if m.text(m.port("gid_attrs/types"), slot) == "RoCE v2" {
+			return note("RoCE is on: UDP port 4791 is the card's, no server gets its frames",
+				"if a server needs that port: devlink dev param set pci/"+
+					m.target(m.dev,
+						"device")+" name enable_roce value false cmode driverinit, "+
+					"devlink dev reload")
+		}
+	}
+	return nothing()
+}
+
+func pcieLink(m *machine) []problem {
+	speed, most := m.text(m.bus, "current_link_speed"), m.text(m.bus, "max_link_speed")
+	width, widest := m.text(m.bus, "current_link_width"), m.text(m.bus, "max_link_width")
+	if speed == most && width == widest || speed == "" || strings.HasPrefix(speed, "Unknown") {
+		return nothing()
+	}
+	return note(fmt.Sprintf("the PCIe link runs at %s x%s, the card can do %s x%s", speed, width,
+		most, widest),
+		"move the card to another slot, or look at its bifurcation in the firmware set-up")
+}
+
+// iommu: types as in Documentation/ABI/testing/sysfs-kernel-iommu_groups.
+func iommu(m *machine) []problem {
+	if m.text(m.bus, "iommu_group/type") != "DMA" {
+		return nothing()
+	}
+	return note("the IOMMU translates in strict mode: each miss of its cache delays frames",
+		"iommu=pt on the kernel's command line where the devices are trusted, or iommu.strict=0")
+}
+
+func numa(m *machine) []problem {
+	node, ok := m.number(m.bus, "numa_node")
+	allowed := cpus(m.status("Cpus_allowed_list"))
+	near := m.text("sys/devices/system/node", fmt.Sprintf("node%d", node), "cpulist")
+	if !ok || node < 0 || near == "" || len(allowed) == 0 || share(cpus(near), allowed) {
+		return nothing()
+	}
+	return fault(fmt.Sprintf("the card is on NUMA node %d, and none of its CPUs (%s) is allowed",
+		node, near), fmt.Sprintf("taskset -c %s, CPUAffinity=%s, or AllowedCPUs=%s", near, near,
+		near))
+}

@@ -1,0 +1,78 @@
+package host
+
+import (
+	"fmt"
+	"strings"
+)
+
+// kernelRelease: package dv/uverbs speaks to linux 5.4 and later.
+func kernelRelease(m *machine) []problem {
+	if !m.older(5, 4) {
+		return nothing()
+	}
+	return fault("linux "+m.text("proc/sys/kernel/osrelease")+" lacks calls that are used",
+		"run linux 5.4 or later; 5.10 and later are tested")
+}
+
+// modules looks for the three that make the device node. A kernel may have them built in; only
+// parameters of those are in sysfs, so that they are missed only where there is no device either.
+func modules(m *machine) []problem {
+	if m.dev != "" && m.node != "" {
+		return nothing()
+	}
+	var missing []string
+	for _, name := range []string{"mlx5_core", "mlx5_ib", "ib_uverbs"} {
+		if !m.has("sys/module", name) {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) == 0 {
+		return nothing()
+	}
+	return fault("not loaded: "+strings.Join(missing, ", "),
+		"modprobe "+strings.Join(missing, " && modprobe "))
+}
+
+func device(m *machine) []problem {
+	switch {
+	case m.dev != "":
+		return nothing()
+	// netns_mode of ib_core: Y shares devices between network namespaces, N does not
+	case m.text("sys/module/ib_core/parameters/netns_mode") == "N":
+		return fault("no RDMA device "+m.rdma+
+			" in this network namespace, and devices are in one namespace each (exclusive)",
+			"rdma dev set DEVICE netns NAME, or rdma system set netns shared, where the device is")
+	case len(m.names(class)) == 0:
+		return fault("no RDMA device on this machine",
+			"look for the card with lspci -d 15b3: and for mlx5_core lines in dmesg; "+
+				"--device sim needs none")
+	}
+	return fault("no RDMA device or netdev of one is called "+m.rdma,
+		"choose one of "+strings.Join(m.names(class), ", "))
+}
+
+func driver(m *machine) []problem {
+	if d := m.target(m.bus, "driver"); !strings.HasPrefix(d, "mlx5_core") {
+		return fault(fmt.Sprintf("%s is driven by %q", m.rdma, d),
+			"take a port of an mlx5 card, ConnectX-4 or later")
+	}
+	return nothing()
+}
+
+func linkLayer(m *machine) []problem {
+	if l := m.text(m.port("link_layer")); l != "Ethernet" {
+		return fault("the port's link layer is "+l,
+			"mlxconfig -d "+m.target(m.dev, "device")+" set LINK_TYPE_P1=2, and reboot")
+	}
+	return nothing()
+}
+
+// seccomp: mode 2 is a filter (proc_pid_status(5)). What it refuses cannot be read.
+func seccomp(m *machine) []problem {
+	if m.status("Seccomp") != "2" {
+		return nothing()
+	}
+	return note("a seccomp filter is in force",
+		"if a server fails with EPERM or ENOSYS: allow ioctl and mmap on the node, "+
+			"socket(AF_PACKET) and process_vm_readv")
+}

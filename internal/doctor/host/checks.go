@@ -1,0 +1,61 @@
+package host
+
+// check is one thing to look at. Those but the first three find nothing where there is no device.
+type check struct {
+	name string
+	look func(*machine) []problem
+}
+
+// checks is the list, in the order of the report.
+func checks() []check {
+	return []check{
+		{"kernel", kernelRelease},                   // /proc/sys/kernel/osrelease
+		{"modules", modules},                        // /sys/module
+		{"device", device},                          // /sys/class/infiniband
+		{"driver", onDevice(driver)},                // device/driver
+		{"link layer", onDevice(linkLayer)},         // ports/1/link_layer
+		{"node", onDevice(deviceNode)},              // /dev/infiniband
+		{"capabilities", onDevice(capabilities)},    // CapEff of proc_pid_status(5)
+		{"user namespace", onDevice(userNamespace)}, // /proc/self/uid_map
+		{"locked memory", onDevice(lockedMemory)},   // /proc/self/limits
+		{"cgroup rdma", onDevice(cgroupRDMA)},       // rdma.max of cgroup-v2.rst
+		{"cgroup memory", onDevice(cgroupMemory)},   // memory.max
+		{"cgroup cpu", onDevice(cgroupCPU)},         // cpu.max
+		{"seccomp", onDevice(seccomp)},              // Seccomp of proc_pid_status(5)
+		{"firmware", onDevice(firmware)},            // fw_ver
+		{"RoCE", onDevice(roce)},                    // ports/1/gid_attrs/types
+		{"PCIe link", onDevice(pcieLink)},           // current_link_speed of sysfs-bus-pci
+		// iommu_group/type of sysfs-kernel-iommu_groups
+		{"IOMMU", onDevice(iommu)},
+		{"NUMA", onDevice(numa)},              // numa_node, /sys/devices/system/node
+		{"netdev here", onDevice(netdevHere)}, // device/net
+		{"netdev up", onNetdev(netdevUp)},     // flags, carrier of sysfs-class-net
+		{"MTU", onNetdev(mtu)},                // mtu
+		// statistics of sysfs-class-net-statistics
+		{"link errors", onNetdev(linkErrors)},
+		{"bond", onNetdev(bond)},                         // master
+		{"representor", onDevice(onlyRepresentor)},       // phys_port_name
+		{"e-switch mode", onDevice(eswitchMode)},         // devlink
+		{"VF trust and spoof check", onDevice(vfPolicy)}, // IFLA_VFINFO_LIST of the PF
+	}
+}
+
+// onDevice is a check that needs a device.
+func onDevice(look func(*machine) []problem) func(*machine) []problem {
+	return func(m *machine) []problem {
+		if m.dev == "" {
+			return nothing()
+		}
+		return look(m)
+	}
+}
+
+// onNetdev is a check that needs the netdev.
+func onNetdev(look func(*machine) []problem) func(*machine) []problem {
+	return func(m *machine) []problem {
+		if m.netdev == "" {
+			return nothing()
+		}
+		return look(m)
+	}
+}

@@ -1,0 +1,56 @@
+package host
+
+import (
+	"github.com/rdma-netstack/rdma-netstack/internal/doctor"
+)
+
+// Config says what to look at.
+type Config struct {
+	// Device is an RDMA device or the netdev of one. Default: the first mlx5 device there is.
+	Device string
+	// Root is where /proc, /sys and /dev are; "" is the machine's own. With another root nothing
+	// is asked but files and what follows.
+	Root string
+	// ESwitchMode is "legacy" or "switchdev", of the device at a PCI address; VF is how the
+	// physical function's netdev has its virtual function number n configured. nil: ask netlink
+	// with the machine's own root, else they are not known.
+	ESwitchMode func(pci string) (string, error)
+	VF          func(pf string, n int) (VF, error)
+}
+
+// VF is how a virtual function is configured.
+type VF struct{ Trusted, SpoofCheck bool }
+
+// problem is what a check found.
+type problem struct {
+	state   doctor.State // Failed, or Note
+	saw, do string
+}
+
+// Run looks, and reports one result per problem, and one per check that found none.
+func Run(cfg Config) doctor.Report {
+	if cfg.Root == "" {
+		cfg.Root = "/"
+		cfg.ask()
+	}
+	m := newMachine(cfg)
+	r := doctor.Report{Title: "doctor", Device: m.rdma}
+	for _, c := range checks() {
+		found := c.look(m)
+		if len(found) == 0 {
+			r.Results = append(r.Results, doctor.Result{Check: c.name, State: doctor.OK})
+		}
+		for _, p := range found {
+			r.Results = append(r.Results, doctor.Result{Check: c.name, State: p.state,
+				Saw: p.saw, Do: p.do})
+		}
+	}
+	return r
+}
+
+// nothing is what a check finds that finds nothing wrong.
+func nothing() []problem { return nil }
+
+func fault(saw, do string) []problem { return []problem{{doctor.Failed, saw, do}} }
+
+func note(saw, do string) []problem { return []problem{{doctor.Note, saw, do}} }

@@ -1,0 +1,133 @@
+package host_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/doctor"
+	"github.com/rdma-netstack/rdma-netstack/internal/doctor/host"
+)
+
+// fixture is the files of a machine: one line of testdata each, "path = text", "path @mode = text",
+// "path -> target" of a symbolic link, or "path/" of a directory.
+type fixture map[string]string
+
+// card reads testdata/name.txt.
+func card(t *testing.T, name string) fixture {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name+".txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := fixture{}
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSuffix(line, "\n"); line != "" && !strings.HasPrefix(line, "#") {
+			f.set(line)
+		}
+	}
+	return f
+}
+
+// set adds a line, or replaces the one of the same path.
+func (f fixture) set(line string) {
+	path, _, _ := strings.Cut(line, " ")
+	f[path] = strings.TrimPrefix(line, path)
+}
+
+// build makes the files below a directory of the test's.
+func (f fixture) build(t *testing.T) (root string) {
+	t.Helper()
+	root = t.TempDir()
+	// links last: what they lead to may be written by way of them
+	for _, links := range []bool{false, true} {
+		for path, rest := range f {
+			name := filepath.Join(root, path)
+			target, isLink := strings.CutPrefix(rest, " -> ")
+			if isLink != links {
+				continue
+			}
+			err := os.MkdirAll(filepath.Dir(name), 0o755)
+			switch {
+			case strings.HasSuffix(path, "/"):
+				err = errors.Join(err, os.MkdirAll(name, 0o755))
+			case isLink:
+				err = errors.Join(err, os.Symlink(target, name))
+			default:
+				err = errors.Join(err, write(name, rest))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return root
+}
+
+// write makes a file of " = text" or " @mode = text".
+func write(name, rest string) error {
+	how, text, _ := strings.Cut(strings.TrimPrefix(rest, " "), "=")
+	mode := fs.FileMode(0o666)
+	if strings.TrimSpace(how) == "@0600" {
+		mode = 0o600
+	}
+	text = strings.ReplaceAll(strings.TrimPrefix(text, " "), `\n`, "\n")
+	return errors.Join(os.WriteFile(name, []byte(text+"\n"), mode), os.Chmod(name, mode))
+}
+
+// config is a machine on which netlink has nothing bad to say.
+func config(root, device string) host.Config {
+	return host.Config{Root: root, Device: device,
+		ESwitchMode: func(string) (string, error) { return "legacy", nil },
+		VF:          func(string, int) (host.VF, error) { return host.VF{Trusted: true}, nil }}
+}
+
+// text is all that was found.
+func text(t *testing.T, r doctor.Report) string {
+	t.Helper()
+	var b strings.Builder
+	if err := r.Findings(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// TestSound wants nothing said of cards that have nothing wrong, by either name or by none.
+func TestSound(t *testing.T) {
+	for _, tt := range []struct{ card, device string }{
+		{"connectx6dx", "mlx5_0"}, {"connectx6dx", "enp101s0f0np0"}, {"connectx6dx", ""},
+		{"connectx5_vf", "mlx5_2"}, {"connectx4lx_guest", "ens5"}, {"bluefield2", "p0"},
+		{"bluefield2", ""},
+	} {
+		t.Run(tt.card+" "+tt.device, func(t *testing.T) {
+			r := host.Run(config(card(t, tt.card).build(t), tt.device))
+			if n := r.Count(doctor.OK); n != len(r.Results) || n != 26 {
+				t.Errorf("%s", text(t, r))
+			}
+		})
+	}
+}
+
+// TestOwnMachine wants an answer about this machine, whatever it has.
+func TestOwnMachine(t *testing.T) {
+	if r := host.Run(host.Config{}); len(r.Results) < 26 {
+		t.Errorf("%d checks\n%s", len(r.Results), text(t, r))
+	}
+}
+
+// walk visits all files below root.
+func walk(root string, visit func(name string, st os.FileInfo)) error {
+	return filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		st, err := d.Info()
+		if err == nil {
+			visit(name, st)
+		}
+		return err
+	})
+}
