@@ -75,6 +75,8 @@ var layers = map[string]layer{
 		module: []string{"dv/simnic", "dv/mlx5", "dv/internal/mmio"}, others: []string{xsys},
 		tests: []string{"dv/simnic/frame"},
 	},
+	// frames by packet sockets; knows no RDMA
+	"link/packet": {others: []string{xsys}, tests: []string{netlink, "cmd/rdma-netstack/lab"}},
 	"link/rdma": {
 		module: []string{"dv", "link/rdma/internal/tcpfix", "link/rdma/internal/hdr"},
 		others: []string{gvisor},
@@ -159,6 +161,7 @@ var unsafeFiles = []string{
 	"dv/internal/mmio/*_unsafe.go",
 	"dv/uverbs/kernel_linux_unsafe.go", // the ioctl
 	"dv/simnic/pcie/*_unsafe.go",       // memory of a virtual machine
+	"link/packet/mmsg_linux_unsafe.go", // recvmmsg, sendmmsg
 }
 
 // checkImports returns what is wrong with the imports of one file.

@@ -1,0 +1,83 @@
+package packet
+
+import (
+	"bytes"
+	"crypto/rand"
+	"fmt"
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// Config says which interface to open and how. The zero value of every field but Device is useful.
+type Config struct {
+	// Device is the name of an Ethernet interface in the calling thread's network namespace.
+	Device string
+	// MAC is the address whose frames come to us. Default: a random, locally administered one. The
+	// interface's own is refused: Linux would answer the same frames.
+	MAC net.HardwareAddr
+	// Queues is the number of sockets, 1 to 64. Default 1.
+	Queues int
+	// VLAN is the 802.1Q network whose frames come to us, 1 to 4094; 0: frames without a tag.
+	VLAN uint16
+	// MTU is the largest IP packet sent, in bytes, at most the interface's. Default the
+	// interface's.
+	MTU int
+}
+
+const maxQueues = 64
+
+// complete fills defaults in and says in one sentence what is wrong.
+func (c *Config) complete() error {
+	if c.Queues == 0 {
+		c.Queues = 1
+	}
+	switch {
+	case c.Device == "":
+		return fmt.Errorf("no interface named: set Device to one that \"ip link\" lists")
+	case c.Queues < 1 || c.Queues > maxQueues:
+		return fmt.Errorf("%d queues: 1 to %d are possible", c.Queues, maxQueues)
+	case c.VLAN > 4094:
+		return fmt.Errorf("VLAN %d: networks have numbers from 1 to 4094", c.VLAN)
+	case c.MAC == nil:
+		c.MAC = make(net.HardwareAddr, 6)
+		rand.Read(c.MAC)
+		c.MAC[0] = c.MAC[0]&^1 | 2
+	case len(c.MAC) != 6 || c.MAC[0]&1 != 0 || bytes.Equal(c.MAC, make([]byte, 6)):
+		return fmt.Errorf("MAC %v is no address of one Ethernet host: "+
+			"leave it unset for a random one", c.MAC)
+	}
+	return nil
+}
+
+// fit checks c against the interface, and takes its MTU for none.
+func (c *Config) fit(i *iface) error {
+	if c.MTU == 0 {
+		c.MTU = i.mtu
+	}
+	switch {
+	case !i.ethernet:
+		return fmt.Errorf("%s is no Ethernet interface: "+
+			"name one that \"ip link\" lists as link/ether", c.Device)
+	case !i.up:
+		return fmt.Errorf("netdev %s is down, and passes no frames: ip link set %[1]s up: %w",
+			c.Device, unix.ENETDOWN)
+	case c.MTU > i.mtu || c.MTU < 68:
+		return fmt.Errorf("MTU %d: %s has %d bytes", c.MTU, c.Device, i.mtu)
+	case bytes.Equal(c.MAC, i.mac):
+		return fmt.Errorf("MAC %v is that of %s itself, and Linux would answer the same frames: "+
+			"leave it unset for a random one", c.MAC, c.Device)
+	}
+	return nil
+}
+
+// iface is what the kernel says about an interface.
+type iface struct {
+	index    int
+	mac      net.HardwareAddr
+	mtu      int
+	ethernet bool
+	up       bool // administratively
+	carrier  bool
+	driver   string
+}

@@ -1,0 +1,239 @@
+package packet
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	rxBatch = 32 // frames per system call
+	// rxSlot is the room for a frame and what precedes it, in bytes: 64 KiB, and some so that the
+	// slots begin in different sets of the processor's caches.
+	rxSlot = 64<<10 + 192
+	// controlLen is the room for struct tpacket_auxdata as a control message.
+	controlLen = 64
+)
+
+// RxQueue is one socket's receiving side. It has one owner, the goroutine that calls Receive and
+// Wait; Wake and Stats are for everybody.
+type RxQueue struct {
+	port  *Port
+	index int
+	file  *os.File
+	raw   syscall.RawConn
+	fd    int
+	ready func(fd uintptr) bool // readable
+
+	// mu is the owner's, taken once per batch, so that Close finds the queue at rest. It guards
+	// what follows.
+	mu      sync.Mutex
+	closed  bool
+	msgs    [rxBatch]mmsghdr
+	iovs    [rxBatch]unix.Iovec
+	control [rxBatch][controlLen]byte
+	mem     []byte // rxBatch slots
+	n, next int    // messages received, and the next to hand out
+	split   splitter
+	cutting bool // message next is being cut up by split
+
+	count rxCounts
+}
+
+type rxCounts struct {
+	frames, bytes, merged, split, calls, hits, waits atomic.Uint64
+	dropped, tooLong, malformed                      atomic.Uint64
+}
+
+func (q *RxQueue) init(p *Port, index int, file *os.File, raw syscall.RawConn, fd int) {
+	q.port, q.index, q.file, q.raw, q.fd = p, index, file, raw, fd
+	q.ready = q.readable
+	q.mem = make([]byte, rxBatch*rxSlot)
+	for i := range q.msgs {
+		q.iovs[i].Base = &q.mem[i*rxSlot]
+		q.iovs[i].SetLen(rxSlot)
+		m := &q.msgs[i].Msghdr
+		m.Iov, m.Control = &q.iovs[i], &q.control[i][0]
+		m.SetIovlen(1)
+		m.SetControllen(controlLen)
+	}
+}
+
+// Index is the queue's number in its port.
+func (q *RxQueue) Index() int { return q.index }
+
+// Receive fills dst with received frames and returns how many, 0 if there are none. It does not
+// wait. The frames before are gone.
+func (q *RxQueue) Receive(dst []Frame) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.next == q.n && !q.fill() {
+		return 0
+	}
+	n, size := 0, uint64(0)
+	for n < len(dst) && q.next < q.n {
+		if q.take(&dst[n]) {
+			size += uint64(len(dst[n].Data))
+			n++
+		}
+	}
+	q.count.frames.Add(uint64(n))
+	q.count.bytes.Add(size)
+	return n
+}
+
+// fill asks the kernel for frames and reports whether there are any.
+func (q *RxQueue) fill() bool {
+	if q.closed {
+		return false
+	}
+	for i := range q.n {
+		q.msgs[i].SetControllen(controlLen)
+	}
+	q.n, q.next = 0, 0
+	q.split.reset()
+	for {
+		q.count.calls.Add(1)
+		n, err := receiveNow(q.fd, q.msgs[:])
+		switch err {
+		case nil:
+			q.n = n
+			q.count.hits.Add(1)
+			return true
+		case unix.EINTR:
+		case unix.EINVAL: // a kind of segmentation that the kernel has no number for
+			q.count.malformed.Add(1)
+		case unix.ENETDOWN: // told once; the port's watcher knows
+		default: // EAGAIN
+			return false
+		}
+	}
+}
+
+// take makes a frame of the next message. False: that was none.
+func (q *RxQueue) take(f *Frame) bool {
+	i := q.next
+	m := &q.msgs[i]
+	if q.cutting {
+		return q.cut(f, i)
+	}
+	slot := q.mem[i*rxSlot : (i+1)*rxSlot]
+	q.next++
+	switch {
+	case m.Flags&unix.MSG_TRUNC != 0:
+		q.count.tooLong.Add(1)
+		return false
+	case m.n < vnetLen+ethLen:
+		q.count.malformed.Add(1)
+		return false
+	}
+	vnet, data := slot[:vnetLen], slot[vnetLen:m.n]
+	if vnet[1]&^vnetECN == vnetUDPL4 && q.split.begin(data, int(gsoSize(vnet))) {
+		q.next--
+		q.cutting = true
+		q.count.split.Add(1)
+		return q.cut(f, i)
+	}
+	*f = Frame{Data: data, Flags: rxFlags(vnet)}
+	if vnet[1] != 0 {
+		f.GSOSize = gsoSize(vnet)
+		q.count.merged.Add(1)
+	}
+	q.addAuxiliary(f, i)
+	return true
+}
+
+// cut makes a frame of the next datagram of message i.
+func (q *RxQueue) cut(f *Frame, i int) bool {
+	*f = Frame{Data: q.split.next(), Flags: RxChecksumOK | RxHeaderOK}
+	q.addAuxiliary(f, i)
+	if !q.split.more() {
+		q.cutting = false
+		q.next++
+	}
+	return true
+}
+
+// Bits of tpacket_auxdata.tp_status (include/uapi/linux/if_packet.h), and its length.
+const (
+	statusVLANValid = 1 << 4
+	statusCsumValid = 1 << 7
+	auxdataLen      = 20
+)
+
+// addAuxiliary adds what the control message says: struct tpacket_auxdata, which has the status
+// first, the tag in bytes 16 and 17.
+func (q *RxQueue) addAuxiliary(f *Frame, i int) {
+	const header = unix.SizeofCmsghdr
+	if q.msgs[i].Controllen < header+auxdataLen {
+		return
+	}
+	aux := q.control[i][header:]
+	ne := binary.NativeEndian
+	status := ne.Uint32(aux)
+	if status&statusCsumValid != 0 {
+		f.Flags |= RxChecksumOK
+	}
+	if status&statusVLANValid != 0 {
+		f.Flags |= RxTagged
+		f.VLAN = ne.Uint16(aux[16:])
+	}
+}
+
+// readable is called by Wait before it parks and when it is woken.
+func (q *RxQueue) readable(uintptr) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.closed || q.next < q.n || q.fill()
+}
+
+// Wait parks the goroutine until there are frames, Wake, or the end: then it returns ErrClosed, or
+// an error that says what has become of the interface.
+func (q *RxQueue) Wait() error {
+	if q.port.stopped.Load() {
+		return q.port.Err()
+	}
+	q.count.waits.Add(1)
+	err := q.raw.Read(q.ready)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = q.file.SetReadDeadline(time.Time{})
+	}
+	if q.port.stopped.Load() {
+		return q.port.Err()
+	}
+	return err
+}
+
+// Wake makes the Wait that is going on, or else the next one, return nil. Any goroutine may call
+// it.
+func (q *RxQueue) Wake() { _ = q.file.SetReadDeadline(time.Unix(1, 0)) }
+
+// countDrops adds what the kernel has dropped since the last call, which forgets it. It is called
+// with the port's mutex held.
+func (q *RxQueue) countDrops() {
+	stats, err := unix.GetsockoptTpacketStats(q.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+	if err == nil {
+		q.count.dropped.Add(uint64(stats.Drops))
+	}
+}
+
+func (q *RxQueue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+}
+
+func (q *RxQueue) stats() RxStats {
+	c := &q.count
+	return RxStats{
+		Frames: c.frames.Load(), Bytes: c.bytes.Load(), Merged: c.merged.Load(),
+		Split: c.split.Load(), Calls: c.calls.Load(), Hits: c.hits.Load(), Waits: c.waits.Load(),
+		Dropped: c.dropped.Load(), TooLong: c.tooLong.Load(), Malformed: c.malformed.Load(),
+	}
+}

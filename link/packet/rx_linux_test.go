@@ -1,0 +1,249 @@
+package packet
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestFilter sends frames of every kind and wants ours, and only ours, in order.
+func TestFilter(t *testing.T) {
+	tag := func(tci uint16, f []byte) []byte {
+		tagged := append([]byte(nil), f[:12]...)
+		tagged = binary.BigEndian.AppendUint16(tagged, typeVLAN)
+		return append(binary.BigEndian.AppendUint16(tagged, tci), f[12:]...)
+	}
+	const experimental = 0x88b5
+	to := func(dst ...byte) []byte { return ethernet(dst, peerMAC, experimental, payload(60)) }
+	kinds := []struct {
+		name            string
+		frame           []byte
+		untagged, vlan5 bool
+	}{
+		{"ours", to(ourMAC...), true, false},
+		{"the netdev's", to(netdev...), false, false},
+		{"a stranger's", to(2, 0, 0, 0, 0, 0x1a), false, false},
+		{"a stranger's, other half", to(2, 0x10, 0, 0, 0, 0x0a), false, false},
+		{"broadcast", to(255, 255, 255, 255, 255, 255), true, false},
+		{"group", to(0x33, 0x33, 0, 0, 0, 1), true, false},
+		{"of VLAN 5", tag(5, to(ourMAC...)), false, true},
+		{"of VLAN 5 with priority", tag(3<<13|5, to(ourMAC...)), false, true},
+		{"of VLAN 6", tag(6, to(ourMAC...)), false, false},
+		{"a mere priority", tag(3<<13, to(ourMAC...)), true, false},
+		{"broadcast of VLAN 5", tag(5, to(255, 255, 255, 255, 255, 255)), false, true},
+		{"the last", to(ourMAC...), true, false},
+		{"the last of VLAN 5", tag(5, to(ourMAC...)), false, true},
+	}
+	for _, vlan := range []uint16{0, 5} {
+		t.Run(fmt.Sprintf("vlan %d", vlan), func(t *testing.T) {
+			w := newWorld(t)
+			p := w.open(t, Config{VLAN: vlan})
+			raw := w.rawSocket(t, 0)
+			var want []string
+			for i, k := range kinds {
+				k.frame[len(k.frame)-1] = byte(i)
+				must(t, unix.Send(raw, k.frame, 0))
+				if vlan == 0 && k.untagged || vlan == 5 && k.vlan5 {
+					want = append(want, k.name)
+				}
+			}
+			var got []string
+			for _, f := range receive(t, p.Rx(0), len(want)) {
+				got = append(got, kinds[f.Data[len(f.Data)-1]].name)
+				if vlan != 0 && f.Flags&RxTagged == 0 || f.VLAN&vlanID != vlan {
+					t.Errorf("%s: flags %#x, tag %#x", got[len(got)-1], f.Flags, f.VLAN)
+				}
+				if binary.BigEndian.Uint16(f.Data[12:]) != experimental {
+					t.Errorf("%s: the tag is in the frame", got[len(got)-1])
+				}
+			}
+			if fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// TestMergedSegments has the peer send 20 KB of TCP in one frame, as its kernel would.
+func TestMergedSegments(t *testing.T) {
+	for name, peer := range map[string]struct{ src, dst netip.Addr }{
+		"v4": {peerIP.Addr(), ourIP.Addr()}, "v6": {peerIPv6.Addr(), ourIPv6.Addr()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			p := w.open(t, Config{})
+			raw := w.rawSocket(t, 1)
+			frame := ethernet(ourMAC, peerMAC, etherType(peer.src),
+				ip(peer.src, peer.dst, protoTCP, tcp(1, 2, 0x10, payload(20000))))
+			must(t, unix.Send(raw, append(vnetOf(frame, 1448), frame...), 0))
+			f := receive(t, p.Rx(0), 1)[0]
+			if f.GSOSize != 1448 || f.Flags&RxChecksumOK == 0 || !bytes.Equal(f.Data, frame) {
+				t.Errorf("GSO size %d, flags %#x, %d bytes of %d", f.GSOSize, f.Flags,
+					len(f.Data), len(frame))
+			}
+			if s := p.Stats().Rx[0]; s.Merged != 1 || s.Frames != 1 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+func etherType(a netip.Addr) uint16 {
+	if a.Is6() {
+		return typeIPv6
+	}
+	return typeIPv4
+}
+
+// vnetOf is a virtio_net_hdr as a sender writes it for a TCP frame to be cut up.
+func vnetOf(frame []byte, gso uint16) []byte {
+	at, kind := ethLen+ipv4Len, byte(1)
+	if frame[ethLen]>>4 == 6 {
+		at, kind = ethLen+ipv6Len, 4
+	}
+	v := []byte{1, kind}
+	for _, n := range []uint16{uint16(at + tcpLen), gso, uint16(at), 16} {
+		v = binary.NativeEndian.AppendUint16(v, n)
+	}
+	return v
+}
+
+// TestUnfinishedChecksum has the peer's kernel send a datagram, whose checksum a veth pair leaves
+// out, and wants it vouched for; and one with a wrong checksum from a packet socket not vouched
+// for.
+func TestUnfinishedChecksum(t *testing.T) {
+	w := newWorld(t)
+	p := w.open(t, Config{})
+	conn, err := w.peer.DialContext(context.Background(), "udp", ourIP.Addr().String()+":53")
+	must(t, err)
+	defer conn.Close()
+	_, err = conn.Write([]byte("question"))
+	must(t, err)
+	f := receive(t, p.Rx(0), 1)[0]
+	if transportSumOK(f.Data) || f.Flags&RxChecksumOK == 0 {
+		t.Errorf("checksum in the frame: %v, flags %#x; want an unfinished one, vouched for",
+			transportSumOK(f.Data), f.Flags)
+	}
+	wrong := udp(1, 53, []byte("question"))
+	wrong[6], wrong[7] = 0xba, 0xad
+	must(t, unix.Send(w.rawSocket(t, 0), ethernet(ourMAC, peerMAC, typeIPv4,
+		ip(peerIP.Addr(), ourIP.Addr(), protoUDP, wrong)), 0))
+	if f := receive(t, p.Rx(0), 1)[0]; f.Flags&(RxChecksumOK|RxHeaderOK) != 0 {
+		t.Errorf("a wrong checksum: flags %#x", f.Flags)
+	}
+}
+
+// TestSplitDatagrams has the peer's kernel send 50 datagrams with one call (UDP_SEGMENT), which a
+// veth pair passes on in one frame.
+func TestSplitDatagrams(t *testing.T) {
+	for _, to := range []netip.Addr{ourIP.Addr(), ourIPv6.Addr()} {
+		t.Run(to.String(), func(t *testing.T) {
+			w := newWorld(t)
+			p := w.open(t, Config{})
+			conn, err := w.peer.DialContext(context.Background(), "udp",
+				netip.AddrPortFrom(to, 4433).String())
+			must(t, err)
+			defer conn.Close()
+			raw, err := conn.(*net.UDPConn).SyscallConn()
+			must(t, err)
+			const size, count, last = 1200, 50, 700
+			must(t, raw.Control(func(fd uintptr) {
+				err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, size)
+			}))
+			must(t, err)
+			sent := payload(size*(count-1) + last)
+			_, err = conn.Write(sent)
+			must(t, err)
+			var got []byte
+			for i, f := range receive(t, p.Rx(0), count) {
+				at := ethLen + ipv4Len + udpLen
+				if to.Is6() {
+					at = ethLen + ipv6Len + udpLen
+				} else if checksum(f.Data[ethLen:ethLen+ipv4Len]) != 0xffff {
+					t.Errorf("datagram %d: IP header checksum is wrong", i)
+				}
+				if n := binary.BigEndian.Uint16(f.Data[at-4:]); int(n) != len(f.Data)-at+udpLen {
+					t.Errorf("datagram %d says %d bytes, has %d", i, n, len(f.Data)-at+udpLen)
+				}
+				if f.Flags&RxChecksumOK == 0 {
+					t.Errorf("datagram %d is not vouched for", i)
+				}
+				got = append(got, f.Data[at:]...)
+			}
+			if !bytes.Equal(got, sent) {
+				t.Errorf("%d bytes came, %d were sent, or they differ", len(got), len(sent))
+			}
+		})
+	}
+}
+
+// TestFanout wants every flow on one queue, every queue to have some, and no frame twice.
+func TestFanout(t *testing.T) {
+	w := newWorld(t)
+	p := w.open(t, Config{Queues: 4})
+	const flows, each = 64, 4
+	for range flows {
+		conn, err := w.peer.DialContext(context.Background(), "udp", ourIP.Addr().String()+":53")
+		must(t, err)
+		defer conn.Close()
+		for range each {
+			_, err = conn.Write([]byte("question"))
+			must(t, err)
+		}
+	}
+	queueOf, total := map[uint16]int{}, 0
+	for i := range p.NumQueues() {
+		var batch [flows * each]Frame
+		have := 0
+		for n := p.Rx(i).Receive(batch[:]); n > 0; n = p.Rx(i).Receive(batch[:]) {
+			for _, f := range batch[:n] {
+				if f.Data[0]&1 != 0 { // IPv6 begins on an interface with messages to groups
+					continue
+				}
+				have++
+				port := binary.BigEndian.Uint16(f.Data[ethLen+ipv4Len:])
+				if q, seen := queueOf[port]; seen && q != i {
+					t.Errorf("flow %d is on queues %d and %d", port, q, i)
+				}
+				queueOf[port] = i
+			}
+		}
+		if have == 0 {
+			t.Errorf("queue %d has nothing", i)
+		}
+		total += have
+	}
+	if total != flows*each {
+		t.Errorf("%d frames, want %d", total, flows*each)
+	}
+}
+
+// TestDropsAreCounted sends more than the socket's buffer takes.
+func TestDropsAreCounted(t *testing.T) {
+	w := newWorld(t)
+	p := w.open(t, Config{})
+	must(t, unix.SetsockoptInt(p.rx[0].fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 16<<10))
+	raw := w.rawSocket(t, 0)
+	const sent = 500
+	for range sent {
+		must(t, unix.Send(raw, ethernet(ourMAC, peerMAC, 0x88b5, payload(1000)), 0))
+	}
+	var batch [sent]Frame
+	got := 0
+	for n := p.Rx(0).Receive(batch[:]); n > 0; n = p.Rx(0).Receive(batch[:]) {
+		got += n
+	}
+	s := p.Stats().Rx[0]
+	if got == sent || s.Frames != uint64(got) || s.Frames+s.Dropped != sent {
+		t.Errorf("%d of %d came, counted %+v", got, sent, s)
+	}
+	if again := p.Stats().Rx[0]; again.Dropped != s.Dropped {
+		t.Errorf("%d drops, then %d", s.Dropped, again.Dropped)
+	}
+}

@@ -1,0 +1,254 @@
+package packet
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
+)
+
+const ifname = "eth0"
+
+var (
+	ourMAC   = net.HardwareAddr{2, 0, 0, 0, 0, 0x0a}
+	netdev   = net.HardwareAddr{2, 0, 0, 0, 0, 0x01}
+	peerMAC  = net.HardwareAddr{2, 0, 0, 0, 0, 0x0b}
+	ourIP    = netip.MustParsePrefix("192.0.2.10/24")
+	peerIP   = netip.MustParsePrefix("192.0.2.1/24")
+	ourIPv6  = netip.MustParsePrefix("2001:db8::10/64")
+	peerIPv6 = netip.MustParsePrefix("2001:db8::1/64")
+)
+
+// world is a veth pair between two namespaces: ours, where ports are opened, and a peer's, whose
+// kernel knows our MAC by our addresses.
+type world struct {
+	ours, peer *lab.Net
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	need.NetNS(t)
+	w := &world{}
+	for name, n := range map[string]**lab.Net{"ours": &w.ours, "peer": &w.peer} {
+		made, err := lab.New(name)
+		must(t, err)
+		t.Cleanup(func() { must(t, made.Close()) })
+		*n = made
+	}
+	must(t, lab.Cable(w.ours, ifname, w.peer, ifname))
+	must(t, w.ours.Do(func() error { return lab.Up(ifname, lab.Setup{MAC: netdev}) }))
+	must(t, w.peer.Do(func() error {
+		if err := lab.Up(ifname, lab.Setup{MAC: peerMAC,
+			Addresses: []netip.Prefix{peerIP, peerIPv6}}); err != nil {
+			return err
+		}
+		link, err := netlink.LinkByName(ifname)
+		if err != nil {
+			return err
+		}
+		for _, ip := range []netip.Prefix{ourIP, ourIPv6} {
+			if err := netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index,
+				State: netlink.NUD_PERMANENT, IP: ip.Addr().AsSlice(),
+				HardwareAddr: ourMAC}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	for _, n := range []*lab.Net{w.ours, w.peer} {
+		must(t, openIn(t, n, Config{Device: ifname}).Close())
+	}
+	return w
+}
+
+// open opens a port in our namespace, on MAC ourMAC unless cfg has one.
+func (w *world) open(t testing.TB, cfg Config) *Port {
+	t.Helper()
+	if cfg.Device == "" {
+		cfg.Device = ifname
+	}
+	if cfg.MAC == nil {
+		cfg.MAC = ourMAC
+	}
+	return openIn(t, w.ours, cfg)
+}
+
+// openIn opens a port and waits for its carrier, without which the kernel drops what is sent.
+func openIn(t testing.TB, n *lab.Net, cfg Config) (p *Port) {
+	t.Helper()
+	must(t, n.Do(func() (err error) {
+		p, err = Open(cfg)
+		return err
+	}))
+	t.Cleanup(func() { must(t, p.Close()) })
+	awaitLink(t, p, true)
+	return p
+}
+
+// awaitLink waits for the link to be up, or down.
+func awaitLink(t testing.TB, p *Port, up bool) {
+	t.Helper()
+	for deadline := time.After(20 * time.Second); p.LinkUp() != up; {
+		select {
+		case <-p.LinkChanged():
+		case <-deadline:
+			t.Fatalf("LinkUp %v", !up)
+		}
+	}
+}
+
+// rawSocket is a plain packet socket of the peer's, which sends and sees what it is told.
+func (w *world) rawSocket(t testing.TB, vnet int) (fd int) {
+	t.Helper()
+	must(t, w.peer.Do(func() error {
+		ifc, err := net.InterfaceByName(ifname)
+		if err != nil {
+			return err
+		}
+		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		timeout := unix.Timeval{Sec: 20}
+		for _, err := range []error{
+			unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, vnet),
+			unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
+			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
+			bind(fd, ifc.Index),
+		} {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	t.Cleanup(func() { unix.Close(fd) })
+	return fd
+}
+
+// setLink brings our end up or down.
+func (w *world) setLink(t testing.TB, change func(netlink.Link) error) {
+	t.Helper()
+	must(t, w.ours.Do(func() error {
+		link, err := netlink.LinkByName(ifname)
+		if err != nil {
+			return err
+		}
+		return change(link)
+	}))
+}
+
+// receive returns copies of the next n frames of a queue.
+func receive(t testing.TB, q *RxQueue, n int) (frames []Frame) {
+	t.Helper()
+	stop := time.AfterFunc(20*time.Second, q.Wake)
+	defer stop.Stop()
+	var batch [8]Frame
+	for deadline := time.Now().Add(20 * time.Second); len(frames) < n; {
+		got := q.Receive(batch[:])
+		for _, f := range batch[:got] {
+			f.Data = append([]byte(nil), f.Data...)
+			frames = append(frames, f)
+		}
+		if got > 0 {
+			continue
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d frames of %d came: %+v", len(frames), n, q.stats())
+		}
+		must(t, q.Wait())
+	}
+	return frames
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ethernet is a frame with an Ethernet header of its own.
+func ethernet(dst, src net.HardwareAddr, etherType uint16, payload []byte) []byte {
+	f := append(append([]byte(nil), dst...), src...)
+	return append(binary.BigEndian.AppendUint16(f, etherType), payload...)
+}
+
+// ip is an IP packet, with a right header checksum.
+func ip(src, dst netip.Addr, proto byte, payload []byte) []byte {
+	if src.Is6() {
+		h := make([]byte, ipv6Len)
+		h[0], h[6], h[7] = 0x60, proto, 64
+		binary.BigEndian.PutUint16(h[4:], uint16(len(payload)))
+		copy(h[8:], src.AsSlice())
+		copy(h[24:], dst.AsSlice())
+		return append(h, payload...)
+	}
+	h := make([]byte, ipv4Len)
+	h[0], h[8], h[9] = 0x45, 64, proto
+	binary.BigEndian.PutUint16(h[2:], uint16(ipv4Len+len(payload)))
+	copy(h[12:], src.AsSlice())
+	copy(h[16:], dst.AsSlice())
+	binary.BigEndian.PutUint16(h[10:], ^checksum(h))
+	return append(h, payload...)
+}
+
+// tcp is a segment without a checksum.
+func tcp(srcPort, dstPort uint16, flags byte, payload []byte) []byte {
+	h := make([]byte, tcpLen)
+	binary.BigEndian.PutUint16(h, srcPort)
+	binary.BigEndian.PutUint16(h[2:], dstPort)
+	binary.BigEndian.PutUint32(h[4:], 1000)
+	h[12], h[13] = tcpLen/4<<4, flags
+	binary.BigEndian.PutUint16(h[14:], 65535)
+	return append(h, payload...)
+}
+
+// udp is a datagram without a checksum.
+func udp(srcPort, dstPort uint16, payload []byte) []byte {
+	h := make([]byte, udpLen)
+	binary.BigEndian.PutUint16(h, srcPort)
+	binary.BigEndian.PutUint16(h[2:], dstPort)
+	binary.BigEndian.PutUint16(h[4:], uint16(udpLen+len(payload)))
+	return append(h, payload...)
+}
+
+// checksum is written here again, in another way: the sum in 64 bits, folded at the end.
+func checksum(parts ...[]byte) uint16 {
+	total := uint64(0)
+	for _, b := range parts {
+		for i, c := range b {
+			total += uint64(c) << (8 * (1 - i%2))
+		}
+	}
+	for total > 0xffff {
+		total = total>>16 + total&0xffff
+	}
+	return uint16(total)
+}
+
+// transportSumOK verifies the TCP or UDP checksum of an untagged frame without options.
+func transportSumOK(f []byte) bool {
+	at, addresses, proto := ethLen+ipv4Len, f[ethLen+12:ethLen+20], f[ethLen+9]
+	if f[ethLen]>>4 == 6 {
+		at, addresses, proto = ethLen+ipv6Len, f[ethLen+8:ethLen+40], f[ethLen+6]
+	}
+	length := len(f) - at
+	pseudo := []byte{0, proto, byte(length >> 8), byte(length)}
+	return checksum(addresses, pseudo, f[at:]) == 0xffff
+}
+
+// payload is n bytes that differ.
+func payload(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8)
+	}
+	return b
+}
