@@ -64,21 +64,15 @@ func (n *NIC) SetLocalMACs(macs [][6]byte) {
 	n.localMACs.Store(&sorted)
 }
 
-// SetLoopback says whether frames of the port's own queues are delivered to the
-// port's own receivers, if they are for them: else they leave by the wire only
-// (disable_uc_local_lb and disable_mc_local_lb of the NIC vport context). New
-// switches both on. A transport domain's own frames are a matter of its own.
-func (n *NIC) SetLoopback(unicast, multicast bool) {
-	n.loopbackUC.Store(unicast)
-	n.loopbackMC.Store(multicast)
-}
-
 // inside reports whether a frame of an owner of the port is offered to the others.
 func (n *NIC) inside(dst uint64, kind cast, t *tables) bool {
-	if kind != unicast {
-		return n.loopbackMC.Load()
+	if !n.eswitch.passes(dst, kind) {
+		return false
 	}
-	if !n.loopbackUC.Load() {
+	if kind != unicast {
+		return n.loopback.multicast.Load()
+	}
+	if !n.loopback.unicast.Load() {
 		return false
 	}
 	if n.classifier.Load() == nil {

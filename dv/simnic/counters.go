@@ -19,6 +19,8 @@ type Drops struct {
 	WireOversize uint64 // longer than MTU + 18 (rx_oversize_pkts_phy)
 	WireRunt     uint64 // shorter than an Ethernet header
 	LinkDown     uint64
+	SwitchFilter uint64 // from the wire, to an address that the e-switch does not pass
+	Spoofed      uint64 // sent from an address that the spoof check does not pass
 
 	// on the way out
 	WireUnplugged uint64 // no wire, or it refused
@@ -76,6 +78,8 @@ const (
 	ctrWireOversize counter = iota
 	ctrWireRunt
 	ctrLinkDown
+	ctrSwitchFilter
+	ctrSpoofed
 	ctrWireUnplugged
 	ctrWireTooLong
 	ctrNetdevLost
@@ -206,7 +210,8 @@ func (n *NIC) Counters() Counters {
 		Slice: c.traffic(ownerSlice), Netdev: c.traffic(ownerNetdev), Wire: c.traffic(ownerWire),
 		Drops: Drops{
 			WireOversize: c.get(ctrWireOversize), WireRunt: c.get(ctrWireRunt),
-			LinkDown:      c.get(ctrLinkDown),
+			LinkDown:     c.get(ctrLinkDown),
+			SwitchFilter: c.get(ctrSwitchFilter), Spoofed: c.get(ctrSpoofed),
 			WireUnplugged: c.get(ctrWireUnplugged), WireTooLong: c.get(ctrWireTooLong),
 			NetdevLost:  c.get(ctrNetdevLost),
 			SteerMissed: c.get(ctrSteerMissed), FlowDropped: c.get(ctrFlowDropped),
@@ -238,7 +243,8 @@ func (c Counters) Entered() uint64 {
 // dropped where it entered or copied to one or more destinations, and each copy ended
 // in exactly one counter. Meant for when no frame is on its way.
 func (c Counters) Check() error {
-	atEntry := c.Drops.WireOversize + c.Drops.WireRunt + c.Drops.LinkDown
+	atEntry := c.Drops.WireOversize + c.Drops.WireRunt + c.Drops.LinkDown +
+		c.Drops.SwitchFilter + c.Drops.Spoofed
 	if c.Routed+atEntry < c.Entered() {
 		return fmt.Errorf(
 			"simnic: %d packets entered, %d dropped where they entered and only %d copies routed",

@@ -47,13 +47,21 @@ func (n *NIC) enter(b *rxBurst, o owner, f *frame.Frame) bool {
 		n.counters.add(ctrWireRunt, packets)
 		return false
 	}
-	b.entered.add(n.counters.entry(o), castOf(macBits(f.Data)), packets, f.Bytes())
+	dst := macBits(f.Data)
+	kind := castOf(dst)
+	b.entered.add(n.counters.entry(o), kind, packets, f.Bytes())
 	switch {
 	case !n.linkUp.Load() || n.closed.Load() || n.fatal.Load():
 		n.counters.add(ctrLinkDown, packets)
 		return false
 	case o == ownerWire && f.Longest() > n.maxFrame():
 		n.counters.add(ctrWireOversize, packets)
+		return false
+	case o == ownerWire && !n.eswitch.passes(dst, kind):
+		n.counters.add(ctrSwitchFilter, packets)
+		return false
+	case o != ownerWire && n.eswitch.spoofed(macBits(f.Data[6:])):
+		n.counters.add(ctrSpoofed, packets)
 		return false
 	}
 	return true

@@ -19,6 +19,10 @@ type Config struct {
 	Caps   Caps             // default DefaultCaps()
 	Seed   uint64           // of object numbers and every other choice the model makes
 
+	// Function is the kind of PCI function the NIC is, and what its e-switch does. The
+	// zero value has none.
+	Function Function
+
 	// Lenient accepts what no known driver should do but not every silicon
 	// refuses: a non-zero immediate on SEND, a frame of 18 bytes or less, less
 	// inline than the port's minimum. Violations are counted either way.
@@ -52,14 +56,15 @@ type NIC struct {
 	numbers    numbers
 	keys       keyTable
 	steering   steering
+	eswitch    eswitch
+	lists      netdevLists
 	counters   counters
 	strict     violations
 	hooks      atomic.Pointer[Hooks]
 	injected   injections
 	classifier atomic.Pointer[Classifier]
 	localMACs  atomic.Pointer[[]uint64] // sorted
-	loopbackUC atomic.Bool
-	loopbackMC atomic.Bool
+	loopback   loopback
 	bursts     pool[rxBurst]
 	spaces     pool[workspace]
 	lastHash   atomic.Pointer[hashTable]
@@ -97,13 +102,13 @@ func New(cfg Config) (*NIC, error) {
 	n.numbers.init(cfg.Seed)
 	n.keys.init()
 	n.steering.init(n)
+	n.eswitch.init(&cfg)
 	n.mac.Store(macBits(cfg.MAC))
 	if err := n.SetMTU(cfg.MTU); err != nil {
 		return nil, err
 	}
 	n.linkUp.Store(true)
 	n.SetLocalMACs(nil)
-	n.SetLoopback(true, true)
 	return n, nil
 }
 
@@ -156,6 +161,7 @@ func (n *NIC) SetMAC(mac net.HardwareAddr) error {
 		return errorf(StatusBadParam, "netdev MAC %v", mac)
 	}
 	n.mac.Store(macBits(mac))
+	n.updateNetdev(func(*netdevLists) {})
 	return nil
 }
 

@@ -31,6 +31,7 @@ func newWorld(t testing.TB, cfg Config) *world {
 	if err := w.nic.ConnectNetdev(w.netdev); err != nil {
 		t.Fatal(err)
 	}
+	w.nic.SetLoopback(true, true)
 	m := mem(t, 1<<16)
 	w.buf = &testBuf{newKey(t, w.nic, m, nil), m.Addr()}
 	return w

@@ -20,6 +20,7 @@ func (u *ucontext) release(n *node) {
 		n.nic.FreeNumber(uar)
 	}
 	n.nic.FreeNumber(u.td)
+	n.nic.UseLoopback(-1, 0)
 }
 
 // getContextNative is UVERBS_METHOD_GET_CONTEXT. Its outputs are optional.
@@ -94,6 +95,7 @@ func (c *call) openContext() unix.Errno {
 		return errno
 	}
 	u.td = n.nic.AllocNumber(u, 24)
+	n.nic.UseLoopback(1, 0)
 	u.version = min(req.MaxCQEVersion, 1)
 	u.resp = n.describe(u)
 	b := make([]byte, uverbs.SizeOf(u.resp))

@@ -5,6 +5,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
@@ -24,3 +25,20 @@ func (*Linux) Refused() int64 { return 0 }
 func (*Linux) OpenNode() (uverbs.Kernel, error) {
 	return nil, fmt.Errorf("kernel: uverbs node: %w outside linux", errors.ErrUnsupported)
 }
+
+// PacketSocket needs linux.
+type PacketSocket struct{}
+
+// OpenPacketSocket needs linux.
+func (*Linux) OpenPacketSocket() (*PacketSocket, error) {
+	return nil, fmt.Errorf("kernel: packet socket: %w outside linux", errors.ErrUnsupported)
+}
+
+// Add needs linux.
+func (*PacketSocket) Add(net.HardwareAddr) error { return errors.ErrUnsupported }
+
+// Remove needs linux.
+func (*PacketSocket) Remove(net.HardwareAddr) error { return errors.ErrUnsupported }
+
+// Close needs linux.
+func (*PacketSocket) Close() error { return errors.ErrUnsupported }

@@ -260,7 +260,7 @@ func (q *qp) event(simnic.Event) { q.async.report(uverbs.EventQPFatal, q.user) }
 // however far creation came.
 func (q *qp) destroy() error {
 	if q.tir != nil {
-		if err := q.tir.Destroy(); err != nil {
+		if err := q.ring.node.destroyTIR(q.tir); err != nil {
 			return err
 		}
 		q.tir = nil

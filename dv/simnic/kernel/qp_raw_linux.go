@@ -127,7 +127,7 @@ func (c *call) makeRQ(q *qp, req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPRe
 		return errnoOf(err)
 	}
 	q.rq, q.rqSegments = rq, uint32(1)<<drv.RQWQEShift/16
-	q.tir, err = n.nic.CreateTIR(simnic.TIRAttr{TD: n.ctx.td, RQ: rq,
+	q.tir, err = n.createTIR(simnic.TIRAttr{TD: n.ctx.td, RQ: rq,
 		SelfLoopbackUnicast:   drv.Flags&uverbs.Mlx5QPFlagAllowSelfLBUC != 0,
 		SelfLoopbackMulticast: drv.Flags&uverbs.Mlx5QPFlagAllowSelfLBMC != 0})
 	return errnoOf(err)

@@ -129,15 +129,42 @@ func (c *call) createRSS(q *qp, req uverbs.ExCreateQPReq, objs qpObjects) unix.E
 		return errno
 	}
 	attr.TD, attr.Table = c.node.ctx.td, objs.table.hw
-	tir, err := c.node.nic.CreateTIR(attr)
+	tir, err := c.node.createTIR(attr)
 	if err != nil {
 		return errnoOf(err)
 	}
 	if errno := c.uhw.out.putUpTo(uverbs.Mlx5CreateQPResp{}); errno != 0 {
-		_ = tir.Destroy()
+		_ = c.node.destroyTIR(tir)
 		return errno
 	}
 	q.rss, q.tir = true, tir
+	return 0
+}
+
+// createTIR makes a TIR; one that may receive what its own context sends switches the
+// port's loopback on.
+func (n *node) createTIR(a simnic.TIRAttr) (*simnic.TIR, error) {
+	t, err := n.nic.CreateTIR(a)
+	if err == nil {
+		n.nic.UseLoopback(0, selfLoopbacks(a))
+	}
+	return t, err
+}
+
+// destroyTIR undoes createTIR.
+func (n *node) destroyTIR(t *simnic.TIR) error {
+	err := t.Destroy()
+	if err == nil {
+		n.nic.UseLoopback(0, -selfLoopbacks(t.Attr()))
+	}
+	return err
+}
+
+// selfLoopbacks is 1 for a TIR that may receive what its own context sends, else 0.
+func selfLoopbacks(a simnic.TIRAttr) int {
+	if a.SelfLoopbackUnicast || a.SelfLoopbackMulticast {
+		return 1
+	}
 	return 0
 }
 

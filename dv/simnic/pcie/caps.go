@@ -93,10 +93,13 @@ var generalCaps = []capValue{
 	{"disable_local_lb_uc", field{993, 1}, 1},
 	{"disable_local_lb_mc", field{994, 1}, 1},
 	{"log_max_vlan_list", field{1003, 5}, 8},
-	{"log_max_current_mc_list", field{1011, 5}, 8},
-	{"log_max_current_uc_list", field{1019, 5}, 7},
+	{"log_max_current_mc_list", field{1011, 5}, logMulticastList},
+	{"log_max_current_uc_list", field{1019, 5}, logUnicastList},
 	{"num_of_uars_per_page", field{1312, 32}, 1},
 }
+
+// How many addresses the lists of the NIC vport context hold, as logarithms.
+const logMulticastList, logUnicastList = 8, 7
 
 // flowTableFixed is group 7, from byte 64 on (NIC receive, flow_table_prop_layout).
 var flowTableFixed = []capValue{

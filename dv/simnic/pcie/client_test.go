@@ -26,11 +26,17 @@ const guestRAM = 1 << 20
 // newClient serves a function and connects to it.
 func newClient(t *testing.T) (*client, *Function, *simnic.NIC) {
 	t.Helper()
-	nic, err := simnic.New(simnic.Config{Seed: 1})
+	return newClientOf(t, simnic.Config{Seed: 1}, Config{})
+}
+
+// newClientOf is newClient with a NIC and a function of these kinds.
+func newClientOf(t *testing.T, n simnic.Config, cfg Config) (*client, *Function, *simnic.NIC) {
+	t.Helper()
+	nic, err := simnic.New(n)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fn := New(nic, Config{})
+	fn := New(nic, cfg)
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {

@@ -13,12 +13,15 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 )
 
-// DeviceConnectX6Dx is the PCI device id shown by default.
-const DeviceConnectX6Dx = 0x101d
+// PCI device ids shown by default, of a physical and of a virtual function.
+const (
+	DeviceConnectX6Dx = 0x101d
+	DeviceVF          = 0x101e
+)
 
 // Config says how the NIC looks from the PCI bus.
 type Config struct {
-	DeviceID uint16       // PCI device id; default DeviceConnectX6Dx
+	DeviceID uint16       // PCI device id; default DeviceConnectX6Dx, or DeviceVF for a simnic.VF
 	Logger   *slog.Logger // default: silent
 }
 
@@ -64,6 +67,9 @@ type CommandStats struct{ Done, Refused uint64 }
 func New(nic *simnic.NIC, cfg Config) *Function {
 	if cfg.DeviceID == 0 {
 		cfg.DeviceID = DeviceConnectX6Dx
+		if nic.Config().Function.Kind == simnic.VF {
+			cfg.DeviceID = DeviceVF
+		}
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -113,7 +119,10 @@ func (f *Function) resetFirmware() {
 	f.cmdQueue, f.given, f.enabled, f.issi, f.nicInterface = 0, nil, false, 0, 0
 	f.general = f.generalCapBytes()
 	f.vport = [vportContextSize]byte{}
-	f.nic.SetLoopback(true, true)
+	f.nic.SetLoopback(true, true) // until the driver switches it off
+	f.nic.SetUnicastList(nil)
+	f.nic.SetMulticastList(nil)
+	f.nic.SetReceiveMode(false, false)
 	f.portAdmin, f.portMTU = paosDown, f.nic.MTU()+portOverhead
 	f.numbers = [numKinds]numbers{}
 }

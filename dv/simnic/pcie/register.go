@@ -1,5 +1,7 @@
 package pcie
 
+import "github.com/rdma-netstack/rdma-netstack/dv/simnic"
+
 // Access registers, reached through ACCESS_REG (linux include/linux/mlx5/driver.h, enum of
 // MLX5_REG_*).
 const (
@@ -72,13 +74,16 @@ func (f *Function) accessRegister(in, out []byte) error {
 	return nil
 }
 
-// setPortAdmin takes the port up or down; the driver is told when that changes its state.
+// setPortAdmin takes the port up or down; the driver is told when that changes its state. A
+// virtual function has no say in it.
 func (f *Function) setPortAdmin(v uint32) {
 	if v == f.portAdmin || v != paosUp && v != paosDown {
 		return
 	}
 	f.portAdmin = v
-	f.nic.SetLink(v == paosUp)
+	if f.nic.Config().Function.Kind != simnic.VF {
+		f.nic.SetLink(v == paosUp)
+	}
 }
 
 // portState is what PAOS shows as operational.

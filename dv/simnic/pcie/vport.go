@@ -19,6 +19,8 @@ var (
 	vportPromiscUC  = field{1920, 1}
 	vportPromiscMC  = field{1921, 1}
 	vportPromiscAll = field{1922, 1}
+	vportListType   = field{1925, 3} // allowed_list_type
+	vportListSize   = field{1936, 16}
 	vportMACAddress = field{1968, 48} // the low 48 bits of permanent_address
 )
 
@@ -26,10 +28,22 @@ var (
 var fieldSelect = field{96, 32}
 
 const (
+	selectLists   = 1 << 2
 	selectPromisc = 1 << 4
 	selectMTU     = 1 << 6
 	selectLocalMC = 1 << 10
 	selectLocalUC = 1 << 11
+)
+
+// vportList is where the addresses of a list start in the context, 8 bytes each with the
+// MAC in the last 6.
+const vportList = 256
+
+// Values of allowed_list_type (linux include/linux/mlx5/device.h, MLX5_NVPRT_LIST_TYPE_*).
+const (
+	listUnicast   = 0
+	listMulticast = 1
+	listVLAN      = 2
 )
 
 // queryVport executes QUERY_NIC_VPORT_CONTEXT.
@@ -67,6 +81,34 @@ func (f *Function) modifyVport(in, _ []byte) error {
 		}
 	}
 	f.nic.SetLoopback(!vportNoLocalUC.is(f.vport[:]), !vportNoLocalMC.is(f.vport[:]))
+	f.nic.SetReceiveMode(vportPromiscAll.is(f.vport[:]), vportPromiscMC.is(f.vport[:]))
+	if sel&selectLists != 0 {
+		return f.setVportList(in[vportModifyIn:])
+	}
+	return nil
+}
+
+// setVportList takes the list of addresses that the netdev is to receive.
+func (f *Function) setVportList(ctx []byte) error {
+	kind, n := vportListType.get(ctx), int(vportListSize.get(ctx))
+	limit, set := 1<<logUnicastList, f.nic.SetUnicastList
+	switch kind {
+	case listMulticast:
+		limit, set = 1<<logMulticastList, f.nic.SetMulticastList
+	case listVLAN:
+		return nil // an e-switch in legacy mode does not look at it
+	}
+	if kind > listVLAN || n > limit {
+		return errorf(statusBadParam, "address list of type %d with %d entries", kind, n)
+	}
+	if len(ctx) < vportList+8*n {
+		return errorf(statusBadInput, "%d addresses in %d bytes", n, len(ctx))
+	}
+	macs := make([][6]byte, n)
+	for i := range macs {
+		macs[i] = [6]byte(ctx[vportList+8*i+2:])
+	}
+	set(macs)
 	return nil
 }
 

@@ -1,0 +1,110 @@
+package simnic
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// FunctionKind is what kind of PCI function a NIC is.
+type FunctionKind uint8
+
+// The kinds. In front of all but the first is an e-switch in legacy mode.
+const (
+	LonePF   FunctionKind = iota // physical function, SR-IOV off: all frames of the port reach it
+	SwitchPF                     // physical function, SR-IOV on
+	VF                           // virtual function
+)
+
+// Function says what the e-switch in front of a NIC lets through (linux drivers/net/ethernet/
+// mellanox/mlx5/core/eswitch.c and esw/legacy.c). Broadcast passes always, unicast and
+// multicast if the function's lists have the address or its mode takes it: promiscuous and
+// all-multicast count for physical functions and trusted virtual ones.
+type Function struct {
+	Kind FunctionKind
+	// Trusted is that of `ip link set PF vf N trust on` (esw_update_vport_rx_mode).
+	Trusted bool
+	// SpoofCheck is that of `ip link set PF vf N spoofchk on`: what a virtual function sends
+	// from another MAC than its permanent one, Config.MAC, is dropped.
+	SpoofCheck bool
+}
+
+// eswitch is the e-switch as far as it concerns this NIC. Frames read a snapshot without a
+// lock.
+type eswitch struct {
+	fn    Function
+	spoof uint64 // the only source that may be sent from; 0: any
+	rules atomic.Pointer[vportRules]
+	mu    sync.Mutex // one change at a time
+}
+
+// vportRules is what the driver of the netdev has written into the NIC vport context. A
+// snapshot does not change.
+type vportRules struct {
+	unicast, multicast []uint64 // sorted
+	promisc, allGroups bool
+}
+
+// init starts with the lists of a netdev that nobody has asked for more.
+func (s *eswitch) init(cfg *Config) {
+	s.fn = cfg.Function
+	own := macBits(cfg.MAC)
+	if s.fn.Kind == VF && s.fn.SpoofCheck {
+		s.spoof = own
+	}
+	s.rules.Store(&vportRules{unicast: []uint64{own}})
+}
+
+// passes reports whether a frame to dst gets from the e-switch to the function.
+func (s *eswitch) passes(dst uint64, kind cast) bool {
+	if s.fn.Kind == LonePF || kind == broadcast {
+		return true
+	}
+	r := s.rules.Load()
+	trusted := s.fn.Kind == SwitchPF || s.fn.Trusted
+	list, mode := r.unicast, r.promisc
+	if kind == multicast {
+		list, mode = r.multicast, r.promisc || r.allGroups
+	}
+	if mode && trusted {
+		return true
+	}
+	_, found := slices.BinarySearch(list, dst)
+	return found
+}
+
+// spoofed reports whether the e-switch drops what the function sends from src.
+func (s *eswitch) spoofed(src uint64) bool { return s.spoof != 0 && src != s.spoof }
+
+// change publishes the rules as edit changes them.
+func (s *eswitch) change(edit func(*vportRules)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := *s.rules.Load()
+	edit(&next)
+	s.rules.Store(&next)
+}
+
+// SetUnicastList replaces the list of unicast addresses of the NIC vport context.
+func (n *NIC) SetUnicastList(macs [][6]byte) {
+	n.eswitch.change(func(r *vportRules) { r.unicast = sortedMACs(macs) })
+}
+
+// SetMulticastList replaces the list of multicast addresses of the NIC vport context.
+func (n *NIC) SetMulticastList(macs [][6]byte) {
+	n.eswitch.change(func(r *vportRules) { r.multicast = sortedMACs(macs) })
+}
+
+// SetReceiveMode is promisc_all and promisc_mc of the NIC vport context.
+func (n *NIC) SetReceiveMode(promisc, allMulticast bool) {
+	n.eswitch.change(func(r *vportRules) { r.promisc, r.allGroups = promisc, allMulticast })
+}
+
+func sortedMACs(macs [][6]byte) []uint64 {
+	sorted := make([]uint64, len(macs))
+	for i, m := range macs {
+		sorted[i] = macBits(m[:])
+	}
+	slices.Sort(sorted)
+	return sorted
+}

@@ -1,0 +1,56 @@
+package simnic
+
+import "sync"
+
+// netdevLists is what the netdev of the in-process face has been asked to receive besides its
+// own address, as dev_uc_add, dev_mc_add and dev_set_allmulti of linux keep it. The driver of
+// the netdev writes all of it into the NIC vport context at each change (mlx5e_set_rx_mode_work
+// in drivers/net/ethernet/mellanox/mlx5/core/en_fs.c).
+type netdevLists struct {
+	mu        sync.Mutex
+	refs      map[[6]byte]int // guarded by mu, as is allGroups
+	allGroups int
+}
+
+// AddAddress has the netdev receive frames to mac, until as many calls of RemoveAddress.
+func (n *NIC) AddAddress(mac [6]byte) {
+	n.updateNetdev(func(l *netdevLists) { l.refs[mac]++ })
+}
+
+// RemoveAddress undoes one AddAddress.
+func (n *NIC) RemoveAddress(mac [6]byte) {
+	n.updateNetdev(func(l *netdevLists) {
+		if l.refs[mac]--; l.refs[mac] <= 0 {
+			delete(l.refs, mac)
+		}
+	})
+}
+
+// AddAllMulticast has the netdev receive frames to every group, until as many calls of
+// RemoveAllMulticast.
+func (n *NIC) AddAllMulticast() { n.updateNetdev(func(l *netdevLists) { l.allGroups++ }) }
+
+// RemoveAllMulticast undoes one AddAllMulticast.
+func (n *NIC) RemoveAllMulticast() { n.updateNetdev(func(l *netdevLists) { l.allGroups-- }) }
+
+// updateNetdev makes a change and writes the vport context.
+func (n *NIC) updateNetdev(change func(*netdevLists)) {
+	l := &n.lists
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.refs == nil {
+		l.refs = map[[6]byte]int{}
+	}
+	change(l)
+	unicasts, groups := [][6]byte{[6]byte(n.MAC())}, [][6]byte{}
+	for mac := range l.refs {
+		if mac[0]&1 == 0 {
+			unicasts = append(unicasts, mac)
+		} else {
+			groups = append(groups, mac)
+		}
+	}
+	n.SetUnicastList(unicasts)
+	n.SetMulticastList(groups)
+	n.SetReceiveMode(false, l.allGroups > 0)
+}
