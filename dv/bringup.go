@@ -21,6 +21,11 @@ func (d *Device) decide(t *target) (err error) {
 	if d.config.MAC, err = chooseMAC(&d.config, &t.facts); err != nil {
 		return err
 	}
+	if d.facts.Netvsc != "" {
+		d.log.Warn("broadcasts do not come to this virtual function but to the Hyper-V device "+
+			"before it: ARP requests and DHCP's broadcasts are not heard",
+			"device", d.Name(), "netvsc", d.facts.Netvsc)
+	}
 	if d.config.RSSKey == (RSSKey{}) {
 		d.config.RSSKey = SymmetricRSSKey()
 	}
@@ -49,6 +54,7 @@ func (d *Device) bringUp(ctx context.Context, t *target) error {
 		{"making send queues", d.makeTx},
 		{"making receive queues", d.makeRx},
 		{"steering frames to them", d.steer},
+		{"registering addresses", func() error { d.register(t); return nil }},
 	} {
 		if err := context.Cause(ctx); err != nil {
 			return fmt.Errorf("before %s: %w", stage.name, err)

@@ -20,6 +20,9 @@ type Config struct {
 	// no netdev to ask.
 	Kernel func() (uverbs.Kernel, error)
 	Facts  PortFacts
+	// Addresses opens the list of addresses that this port's netdev receives. nil: nobody
+	// goes by such a list.
+	Addresses func() (AddressList, error)
 
 	// Interpose puts what it returns between the driver and the kernel, for tools that watch the
 	// calls (uverbs.Record). It must pass Close on. nil: nothing is between.
@@ -143,4 +146,7 @@ type PortFacts struct {
 	Down bool
 	// Virtual: an SR-IOV virtual function, whose switch passes only its own MAC.
 	Virtual bool
+	// Netvsc is the Hyper-V netdev whose data this port carries, "" if it is none's. The
+	// host's switch then passes only the port's own MAC, and broadcasts come to Netvsc.
+	Netvsc string
 }

@@ -48,6 +48,8 @@ type Device struct {
 	txObjects []*txKernelObjects
 	watch     sync.WaitGroup // the reader of asynchronous events
 
+	registered registration // our addresses in the list of the port's netdev
+
 	// Written by the reader of asynchronous events.
 	linkUp      atomic.Bool
 	linkChanges atomic.Uint64

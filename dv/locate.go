@@ -3,6 +3,7 @@ package dv
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -19,11 +20,14 @@ type host struct {
 	env    func() (uverbs.Environment, error)
 	pinned func() uint64 // bytes this process has pinned already
 	open   func(node string) (uverbs.Kernel, error)
+	// addresses opens the list of what the netdev called name receives
+	addresses func(name string) (AddressList, error)
 }
 
 func thisHost() *host {
 	return &host{iface: netdev.ByName, rdma: netdev.RDMAFactsOf, env: uverbs.ReadEnvironment,
-		pinned: netdev.PinnedBytes, open: uverbs.OpenNode}
+		pinned: netdev.PinnedBytes, open: uverbs.OpenNode,
+		addresses: func(name string) (AddressList, error) { return netdev.OpenMembership(name) }}
 }
 
 // target is a port to be opened.
@@ -33,6 +37,8 @@ type target struct {
 	open   func() (uverbs.Kernel, error)
 	// allowed says whether this process may have what p asks for.
 	allowed func(p *plan) error
+	// addresses opens the list of what the port's netdev receives; nil: there is none
+	addresses func(log *slog.Logger) (AddressList, error)
 }
 
 // ready says whether the port could be used as it is.
@@ -68,8 +74,12 @@ func given(cfg *Config) *target {
 	if f.Name == "" {
 		f.Name = "device"
 	}
-	return &target{facts: f, driver: uverbs.DriverMLX5, open: cfg.Kernel,
+	t := &target{facts: f, driver: uverbs.DriverMLX5, open: cfg.Kernel,
 		allowed: func(*plan) error { return nil }}
+	if open := cfg.Addresses; open != nil {
+		t.addresses = func(*slog.Logger) (AddressList, error) { return open() }
+	}
+	return t
 }
 
 // node is an RDMA device with all that is known about it.
@@ -203,14 +213,19 @@ func (m *host) target(n *node, port uint8) (*target, error) {
 	t.allowed = func(p *plan) error { return m.allowed(n.IBDev, p) }
 	t.facts = PortFacts{Name: n.IBDev, Netdev: n.netdev(port), Port: port,
 		MTU: defaultMTU, Virtual: n.VF}
-	if t.facts.Netdev == "" {
-		return t, nil // in another network namespace, which hides it
+	if t.facts.Netdev == "" { // in another network namespace, which hides it
+		t.addresses = func(log *slog.Logger) (AddressList, error) {
+			return commandList{log.With("device", n.IBDev)}, nil
+		}
+		return t, nil
 	}
+	t.addresses = func(*slog.Logger) (AddressList, error) { return m.addresses(t.facts.Netdev) }
 	i, err := m.iface(t.facts.Netdev)
 	if err != nil {
 		return nil, fmt.Errorf("ask about %s, the netdev of %s: %w", t.facts.Netdev, n.IBDev, err)
 	}
 	t.facts.MAC, t.facts.MTU, t.facts.Down = i.MAC, i.MTU, !i.Up
+	t.facts.Netvsc = netdev.NetvscOf(m.root, t.facts.Netdev)
 	return t, nil
 }
 

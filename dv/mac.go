@@ -21,11 +21,18 @@ func chooseMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
 		return nil, errorf(ErrMAC,
 			"the MAC of the netdev of %s cannot be read, which may be in another network "+
 				"namespace: set MAC to it", f.Name)
+	case f.Netvsc != "" && (mac == nil || !bytes.Equal(mac, f.MAC)):
+		return nil, errorf(ErrMAC,
+			"%s is the virtual function behind %s (hv_netvsc): the host's switch drops frames for "+
+				"MACs it does not know, and broadcasts arrive on %s, so a MAC of our own hears "+
+				"nobody; set AllowNetdevMAC to take the function's own MAC %v (Linux then "+
+				"receives no unicast by it)",
+			f.Name, f.Netvsc, f.Netvsc, f.MAC)
 	case mac == nil && f.Virtual:
 		return nil, errorf(ErrMAC,
 			"%s is a virtual function, whose switch passes only the function's own MAC %v: set "+
-				"AllowNetdevMAC (%s then receives no unicast), or have the host make the "+
-				"function trusted with spoof check off and set another MAC",
+				"AllowNetdevMAC (%s then receives no unicast), or have the host switch its spoof "+
+				"check off and set another MAC",
 			f.Name, f.MAC, f.linux())
 	case mac == nil:
 		return randomMAC(), nil

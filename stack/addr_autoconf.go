@@ -139,4 +139,5 @@ func (s *Stack) addressesChanged() {
 	if s.setLocalAddresses != nil {
 		s.setLocalAddresses(addresses)
 	}
+	s.tellGroups()
 }

@@ -79,6 +79,8 @@ func (s *Stack) guard() {
 			return
 		case <-s.raEvents.removable:
 			s.removeUndecided()
+		case <-s.memberships.changed:
+			s.tellGroups()
 		case c := <-s.claims.seen:
 			if c.addr.IsValid() {
 				s.defend(c, defended)

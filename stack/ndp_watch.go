@@ -13,8 +13,9 @@ import (
 // ndpWatch wraps netstack's IPv6 to inspect messages of neighbour discovery: which other hosts use
 // our addresses, and which router advertises which resolvers. Netstack reports neither.
 type ndpWatch struct {
-	claims *claims
-	events *raEvents // nil: router advertisements are ignored
+	claims      *claims
+	memberships *memberships
+	events      *raEvents // nil: router advertisements are ignored
 }
 
 func (w ndpWatch) wrap(factory gstack.NetworkProtocolFactory) gstack.NetworkProtocolFactory {

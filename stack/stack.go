@@ -41,6 +41,8 @@ type Stack struct {
 	autoconf autoconf  // routes and resolvers from the network
 	raEvents *raEvents // what routers advertise, and results of neighbour discovery
 	claims   *claims   // uses of our addresses by others
+
+	memberships *memberships // the groups we are in
 	// neighbours on the link have hardware addresses; written before the link is in use
 	resolves   bool
 	netdev     *netdevConfig // nil unless Config.Auto or an address of Config is bare
@@ -135,13 +137,13 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	events, claims := newRAEvents(), newClaims(cfg)
-	g, err := newNetstack(cfg, events, claims)
+	events, claims, groups := newRAEvents(), newClaims(cfg), newMemberships()
+	g, err := newNetstack(cfg, events, claims, groups)
 	if err != nil {
 		return nil, err
 	}
 	s := &Stack{
-		raEvents: events, claims: claims, netdev: linux, net: g,
+		raEvents: events, claims: claims, memberships: groups, netdev: linux, net: g,
 		cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{}),
 	}
 	s.autoconf.logLimit = rateLimit{burst: 10, period: time.Minute}

@@ -33,6 +33,7 @@ func (s *Stack) attach(ctx context.Context, link gstack.LinkEndpoint) error {
 		return err
 	}
 	s.net.SetRouteTable(routes)
+	s.tellGroups()
 	s.background.Go(s.guard)
 	if err := s.addAddresses(ctx, mac); err != nil {
 		return err

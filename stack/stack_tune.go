@@ -43,17 +43,19 @@ var installLogFilter = sync.OnceFunc(func() { log.SetTarget(filteredLog{log.Log(
 
 // newNetstack makes a netstack with the protocols a server needs and cfg's options.
 // Echo requests are answered by the network protocols themselves.
-func newNetstack(cfg Config, events *raEvents, c *claims) (*gstack.Stack, error) {
+func newNetstack(cfg Config, events *raEvents, c *claims,
+	m *memberships) (*gstack.Stack, error) {
 	installLogFilter()
 	dad := detection(cfg.DuplicateDetection)
-	watch := ndpWatch{claims: c}
+	watch := ndpWatch{claims: c, memberships: m}
 	if cfg.SLAAC {
 		watch.events = events
 	}
 	g := gstack.New(gstack.Options{
 		NetworkProtocols: []gstack.NetworkProtocolFactory{
 			c.watchARP(arp.NewProtocolWithOptions(arp.Options{DADConfigs: dad})),
-			ipv4.NewProtocolWithOptions(ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: true}}),
+			m.watchIPv4(ipv4.NewProtocolWithOptions(
+				ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: true}})),
 			watch.wrap(ipv6.NewProtocolWithOptions(ipv6Options(dad, events, cfg.SLAAC))),
 		},
 		TransportProtocols: []gstack.TransportProtocolFactory{

@@ -119,6 +119,7 @@ func (c *UDPConn) member(ifi *net.Interface, ip net.IP, zone string,
 	if terr := c.ep.SetSockOpt(option(a)); terr != nil {
 		return syscallError("setsockopt", terr)
 	}
+	c.stack.tellGroups()
 	return nil
 }
 

@@ -3,6 +3,7 @@ package rdma
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
 	"sync"
 	"sync/atomic"
 
@@ -129,6 +130,11 @@ func (e *Endpoint) SetLinkAddress(address tcpip.LinkAddress) {
 	b := []byte(address)
 	e.mac.Store(uint64(binary.BigEndian.Uint16(b))<<32 | uint64(binary.BigEndian.Uint32(b[2:])))
 }
+
+// SetGroups says which multicast addresses are ours, in place of those of the call before, so that
+// an e-switch in front of the port passes frames to them; see dv.Device.SetGroups. netstack tells
+// its links nothing about groups: whoever runs the stack does.
+func (e *Endpoint) SetGroups(groups []net.HardwareAddr) error { return e.dev.SetGroups(groups) }
 
 // Capabilities implements gstack.LinkEndpoint.
 //

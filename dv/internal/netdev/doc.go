@@ -1,7 +1,8 @@
 // Package netdev reads what Linux knows about a port besides its device node: the
 // interface, its addresses and routes (rtnetlink), the RDMA device behind it (RDMA
-// netlink), and the memory this process has pinned. It only reads. Answers are those of
-// the network namespace of the calling thread. Other systems than Linux answer
+// netlink), and the memory this process has pinned. It only reads, but for Membership, which
+// has an interface receive more addresses. Answers are those of the network namespace of the
+// calling thread. Other systems than Linux answer
 // errors.ErrUnsupported, or nothing.
 package netdev
 

@@ -2,7 +2,10 @@
 
 package netdev
 
-import "errors"
+import (
+	"errors"
+	"net"
+)
 
 // Elsewhere than on linux there are no RDMA devices; the software NIC works.
 
@@ -15,3 +18,15 @@ func VLANOn(string, int) (string, error) { return "", errors.ErrUnsupported }
 func RDMAFactsOf(string) RDMAFacts { return RDMAFacts{} }
 
 func PinnedBytes() uint64 { return 0 }
+
+type Membership struct{}
+
+func OpenMembership(string) (*Membership, error) { return nil, errors.ErrUnsupported }
+
+func (*Membership) Add(net.HardwareAddr) error { return errors.ErrUnsupported }
+
+func (*Membership) Remove(net.HardwareAddr) error { return errors.ErrUnsupported }
+
+func (*Membership) Close() error { return nil }
+
+func NetvscOf(string, string) string { return "" }

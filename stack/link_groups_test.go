@@ -1,0 +1,130 @@
+package stack_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+)
+
+// switched is a stack behind an e-switch, 2001:db8::1 and 192.0.2.1, and one on a port of its own.
+func switched(t *testing.T, fn simnic.Function, registered bool) (server, client *stack.Stack,
+	nic *simnic.NIC) {
+	t.Helper()
+	netpair.CheckLeaks(t)
+	nic, err := simnic.New(simnic.Config{Name: "sim_vf", Netdev: "vf", Seed: 1, Function: fn})
+	must(t, err)
+	t.Cleanup(func() { nic.Close() })
+	other := card(t, "sim_b", 2)
+	near, far := wire.Pair()
+	must(t, nic.ConnectWire(near))
+	must(t, other.ConnectWire(far))
+	open := func(n *simnic.NIC, addresses ...string) *stack.Stack {
+		cfg := onCard(n, 1, addresses...)
+		quick(&cfg)
+		if n == nic && registered {
+			cfg.NIC.Addresses = func() (dv.AddressList, error) {
+				return kernel.New(n, kernel.Config{}).OpenPacketSocket()
+			}
+		}
+		s, err := stack.Open(context.Background(), cfg)
+		need.That(t, "simnic", onlyUnsupported(err))
+		must(t, err)
+		t.Cleanup(func() { must(t, s.Close()) })
+		return s
+	}
+	return open(nic, "192.0.2.1/24", "2001:db8::1/64"),
+		open(other, "192.0.2.2/24", "2001:db8::2/64"), nic
+}
+
+// functions are those whose e-switch goes by their lists.
+var functions = map[string]simnic.Function{
+	"PF with SR-IOV": {Kind: simnic.SwitchPF},
+	"VF":             {Kind: simnic.VF},
+	"trusted VF":     {Kind: simnic.VF, Trusted: true},
+}
+
+// TestNeighbourDiscoveryBehindSwitch: solicitations go to a group of our address. Unless the port
+// lists that and our MAC, nobody reaches us.
+func TestNeighbourDiscoveryBehindSwitch(t *testing.T) {
+	for name, fn := range functions {
+		for _, registered := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, registered %v", name, registered), func(t *testing.T) {
+				server, client, nic := switched(t, fn, registered)
+				for _, addr := range []string{"2001:db8::1", "192.0.2.1"} {
+					limit := 20 * time.Second
+					if !registered {
+						limit = 300 * time.Millisecond
+					}
+					l, err := server.Listen("tcp", net.JoinHostPort(addr, "80"))
+					must(t, err)
+					ctx, cancel := context.WithTimeout(context.Background(), limit)
+					c, err := client.DialContext(ctx, "tcp", l.Addr().String())
+					cancel()
+					if (err == nil) != registered {
+						t.Errorf("dial %s: %v", addr, err)
+					}
+					if err == nil {
+						c.Close()
+					}
+					l.Close()
+				}
+				if n := nic.Counters().Drops.SwitchFilter; n == 0 && !registered {
+					t.Error("the e-switch dropped nothing")
+				}
+			})
+		}
+	}
+}
+
+// TestGroupsBehindSwitch: what sockets join comes, from when they join until they leave or close.
+func TestGroupsBehindSwitch(t *testing.T) {
+	for name, fn := range functions {
+		t.Run(name, func(t *testing.T) {
+			server, client, nic := switched(t, fn, true)
+			for _, group := range []string{"239.1.2.3", "ff15::77"} {
+				gaddr := &net.UDPAddr{IP: net.ParseIP(group), Port: 9000}
+				passes := func() bool { // the neighbours' own reports do not
+					before := nic.Counters()
+					out, err := client.DialUDP("udp", nil, gaddr)
+					must(t, err)
+					defer out.Close()
+					_, err = out.Write([]byte("to all"))
+					must(t, err)
+					eventually(t, "a frame to a group on the wire", func() bool {
+						return nic.Counters().Wire.RxMulticast > before.Wire.RxMulticast
+					})
+					return nic.Counters().Slice.RxMulticast > before.Slice.RxMulticast
+				}
+				if passes() {
+					t.Errorf("%s passes before anyone has joined", group)
+				}
+				in, err := server.ListenMulticastUDP("udp", nil, gaddr)
+				must(t, err)
+				eventually(t, group+" to pass once a socket has joined", passes)
+				b := make([]byte, 64)
+				must(t, in.SetReadDeadline(time.Now().Add(20*time.Second)))
+				if n, err := in.Read(b); err != nil || string(b[:n]) != "to all" {
+					t.Errorf("read %q, %v", b[:n], err)
+				}
+				must(t, in.LeaveGroup(nil, gaddr))
+				if passes() {
+					t.Errorf("%s passes after the socket has left", group)
+				}
+				must(t, in.JoinGroup(nil, gaddr))
+				eventually(t, group+" to pass after a second join", passes)
+				must(t, in.Close())
+				eventually(t, group+" to be left", func() bool { return !passes() })
+			}
+		})
+	}
+}
