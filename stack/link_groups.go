@@ -90,7 +90,8 @@ func groupMAC(group tcpip.Address) tcpip.LinkAddress {
 }
 
 // watchIPv4 wraps netstack's IPv4 so that m notes which groups are joined.
-func (m *memberships) watchIPv4(factory gstack.NetworkProtocolFactory) gstack.NetworkProtocolFactory {
+func (m *memberships) watchIPv4(
+	factory gstack.NetworkProtocolFactory) gstack.NetworkProtocolFactory {
 	return func(g *gstack.Stack) gstack.NetworkProtocol {
 		p := factory(g)
 		if full, ok := p.(ipv4Whole); ok {
