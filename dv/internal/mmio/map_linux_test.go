@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -218,6 +219,44 @@ func TestMemoryIsPresent(t *testing.T) {
 		if err := r.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Memory of the huge page pool is not stored to before the kernel says that it is there: where a
+// cgroup allows none of it, mmap succeeds and a store is SIGBUS. The pool is memory that faults.
+func TestHugePagesAreNotTouched(t *testing.T) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	for name, refusal := range map[string]unix.Errno{
+		"kernel before 5.14": unix.EINVAL, "cgroup's limit of 0": unix.EFAULT} {
+		t.Run(name, func(t *testing.T) {
+			var pool *Region
+			mmap := func(size, flags int) (r *Region, err error) {
+				pool, err = mapping(-1, 0, size, unix.PROT_NONE,
+					unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|flags&^(unix.MAP_HUGETLB|unix.MAP_HUGE_2MB))
+				return pool, err
+			}
+			r, err := allocHuge(openSize, mmap, func(b []byte, advice int) error {
+				if advice != unix.MADV_POPULATE_WRITE {
+					return unix.Madvise(b, advice)
+				}
+				if pool.Bytes() == nil { // given up: this is other memory
+					return unix.EINVAL
+				}
+				return refusal
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if pool.Bytes() != nil {
+				t.Error("the pool's memory is still mapped")
+			}
+			for i := range r.Bytes() {
+				r.Bytes()[i] = 1
+			}
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -21,16 +21,25 @@ func Alloc(size int) (*Region, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes: %w", size, err)
 	}
-	return r.present(size)
+	return r.present(size, populateOrTouch(unix.Madvise))
 }
 
 // AllocHuge is Alloc on 2 MiB pages: of the huge page pool if it has enough
-// (/proc/sys/vm/nr_hugepages), else aligned ordinary memory that the kernel is
-// asked to back with huge pages. The size is rounded up to 2 MiB.
-func AllocHuge(size int) (*Region, error) {
-	if r, err := anonymous(roundUp(size, hugePage),
-		unix.MAP_HUGETLB|unix.MAP_HUGE_2MB); err == nil {
-		if r, err = r.present(size); err == nil {
+// (/proc/sys/vm/nr_hugepages) and the kernel is of 5.14 or later, else aligned
+// ordinary memory that the kernel is asked to back with huge pages. The size is
+// rounded up to 2 MiB.
+func AllocHuge(size int) (*Region, error) { return allocHuge(size, anonymous, unix.Madvise) }
+
+// madvise is unix.Madvise.
+type madvise func(b []byte, advice int) error
+
+// allocHuge is AllocHuge by these two system calls.
+func allocHuge(size int, mmap func(size, flags int) (*Region, error),
+	advise madvise) (*Region, error) {
+	if r, err := mmap(roundUp(size, hugePage), unix.MAP_HUGETLB|unix.MAP_HUGE_2MB); err == nil {
+		// Without stores: a page of the pool that a cgroup's limit forbids is an error of madvise,
+		// and SIGBUS for who stores to it.
+		if r, err = r.present(size, populate(advise)); err == nil {
 			return r, nil
 		}
 	}
@@ -39,8 +48,8 @@ func AllocHuge(size int) (*Region, error) {
 		return nil, fmt.Errorf("map %d bytes: %w", size, err)
 	}
 	// Advice: a kernel without transparent huge pages refuses, and the memory is as good.
-	_ = unix.Madvise(r.Bytes(), unix.MADV_HUGEPAGE)
-	return r.present(size)
+	_ = advise(r.Bytes(), unix.MADV_HUGEPAGE)
+	return r.present(size, populateOrTouch(advise))
 }
 
 // MapShared maps size bytes of fd at offset, a multiple of the page size, read
@@ -98,12 +107,12 @@ func mapping(fd int, offset int64, size, prot, flags int) (*Region, error) {
 		unmap: func() error { return unix.MunmapPtr(p, uintptr(size)) }}, nil
 }
 
-// present makes every page of r exist, and keeps r from children. It closes r
-// on failure. size is what the caller was asked for.
-func (r *Region) present(size int) (*Region, error) {
+// present makes every page of r exist by fault, and keeps r from children. It closes
+// r on failure. size is what the caller was asked for.
+func (r *Region) present(size int, fault func(b []byte) error) (*Region, error) {
 	err := unix.Madvise(r.Bytes(), unix.MADV_DONTFORK)
 	if err == nil {
-		err = populate(r.Bytes())
+		err = fault(r.Bytes())
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("populate %d bytes: %w", size, err), r.Close())
@@ -111,15 +120,21 @@ func (r *Region) present(size int) (*Region, error) {
 	return r, nil
 }
 
-// populate faults b in. Kernels before 5.14 do not know the request, there a
-// store to each page does it.
-func populate(b []byte) error {
-	err := unix.Madvise(b, unix.MADV_POPULATE_WRITE)
-	if !errors.Is(err, unix.EINVAL) {
-		return err
+// populate faults memory in. Kernels before 5.14 do not know the request: EINVAL.
+func populate(advise madvise) func(b []byte) error {
+	return func(b []byte) error { return advise(b, unix.MADV_POPULATE_WRITE) }
+}
+
+// populateOrTouch is populate, and a store to each page on such kernels.
+func populateOrTouch(advise madvise) func(b []byte) error {
+	return func(b []byte) error {
+		err := populate(advise)(b)
+		if !errors.Is(err, unix.EINVAL) {
+			return err
+		}
+		for i := 0; i < len(b); i += unix.Getpagesize() {
+			b[i] = 0
+		}
+		return nil
 	}
-	for i := 0; i < len(b); i += unix.Getpagesize() {
-		b[i] = 0
-	}
-	return nil
 }
