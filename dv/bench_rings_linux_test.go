@@ -74,7 +74,7 @@ func plainFeed(b testing.TB) feed {
 
 func zipFeed(b testing.TB) feed {
 	r := newRxRigOf(b, benchEntries, benchFrames, 1600)
-	r.q.compress(RxSum)
+	r.q.cq.compressed = true
 	return feed{r, func(r *rxRig, n, size int) {
 		for ; n > 0; n -= 64 {
 			r.receiveCompressed(min(n, 64), func(int) int { return size })

@@ -202,9 +202,7 @@ func (d *Device) makeRx() error {
 			cqMem: d.memory.ring(d.plan.rxCQBytes())}
 		cq := newCompRing(p.cqMem, d.memory.record(), d.plan.rxCompletions())
 		p.q = d.newRx(i, p.ring, p.rec, cq)
-		if d.compression() != 0 {
-			p.q.compress(d.omitted())
-		}
+		p.q.cq.compressed = d.compression() != 0
 		p.q.queueControl, p.q.log = d.queueControl(p.halt, p.start), d.log
 		p.q.wakeAfter = func(pause time.Duration) { time.AfterFunc(pause, p.q.Wake) }
 		if err := d.cleanup.run(fmt.Sprintf("receive queue %d", i), p.make, p.destroy); err != nil {

@@ -69,10 +69,11 @@ type Config struct {
 	// less for a lone packet, more work for the processor with each. Off by
 	// default, as batches gain nothing.
 	BlueFlame bool
-	// Compression lets the NIC write completions of similar frames in a row in a
-	// compressed form, and says what of it is kept per frame. Default: the hash,
-	// if the device can.
-	Compression Compression
+	// NoCompression has the NIC write a whole completion for each received frame.
+	// Default, if the device can: completions of similar frames in a row are
+	// compressed, and tell all but length and hash once for all of them, time
+	// stamps too; those of a striding ring do not tell the hash either.
+	NoCompression bool
 	// NoMultiSegment gives every frame one buffer that holds the longest
 	// [no-multi-seg]. Default, with an MTU above 2414: 2 to 8 smaller buffers per
 	// receive descriptor, of which a frame takes those it reaches (Packet.More).
@@ -119,18 +120,6 @@ type Config struct {
 	// off. nil: silence.
 	Logger *slog.Logger
 }
-
-// Compression is what compressed completions of received frames keep beside the
-// length. The rest, time stamps too, is told once for all frames of a CQE block.
-type Compression uint8
-
-// The kinds of compression. A device that has not the one asked for does
-// without: see Device.Features.
-const (
-	CompressHash Compression = iota // Packet.Hash, not Packet.Sum
-	CompressSum                     // Packet.Sum, not Packet.Hash
-	NoCompression
-)
 
 // PortFacts is what the netdev of a port would tell.
 type PortFacts struct {

@@ -73,9 +73,9 @@ func (d *Device) rxFeatures() []Feature {
 		feature("receive spreading (RSS)", "by addresses and ports, or addresses",
 			obstacle{d.plan.rx == 1, "choice: RxQueues is 1"}),
 		feature("completion compression", d.keeping(),
-			obstacle{c.Compression == NoCompression, "choice: Compression is NoCompression"},
+			obstacle{c.NoCompression, "choice: NoCompression is set"},
 			obstacle{caps.CQECompression == 0, "device: no compression of completions"},
-			obstacle{d.compression() == 0, "device: not the format asked for"}),
+			obstacle{d.compression() == 0, "device: not in the format of this ring"}),
 		feature("striding receive ring", "several frames share a buffer",
 			obstacle{!canStride(&caps), "device: no striding receive queues"},
 			obstacle{!c.Striding, "choice: Striding is not set"}),
@@ -135,29 +135,16 @@ func (d *Device) txFeatures() []Feature {
 
 // keeping says what compressed completions tell of each frame.
 func (d *Device) keeping() string {
-	if d.omitted() == CompressSum.omitted() {
-		return CompressSum.String()
+	if d.plan.striding {
+		return "keeping the first stride"
 	}
-	return CompressHash.String()
+	return "keeping the hash"
 }
 
 // canStride reports whether the device has rings of our geometry.
 func canStride(c *uverbs.DeviceCaps) bool {
 	return c.Striding && c.MinStrideLogBytes <= logStride && c.MaxStrideLogBytes >= logStride &&
 		c.MinLogStridesInWQE <= logStrides && c.MaxLogStridesInWQE >= logStrides
-}
-
-// String says what is kept per frame.
-func (c Compression) String() string {
-	switch c {
-	case CompressHash:
-		return "keeping the hash"
-	case CompressSum:
-		return "keeping the checksum"
-	case NoCompression:
-		return "none"
-	}
-	return "unknown"
 }
 
 // summary is the names of the features that are on, and those that are off with

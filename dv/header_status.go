@@ -27,12 +27,12 @@ func headerFlags(status uint16) RxFlags {
 	var f RxFlags
 	switch status & mlx5.HdrL3Mask >> mlx5.HdrL3Shift {
 	case mlx5.L3IPv4:
-		f |= RxIPv4 | RxSum
+		f |= RxIPv4
 		if status&mlx5.HdrL3OK != 0 {
 			f |= RxL3OK
 		}
 	case mlx5.L3IPv6:
-		f |= RxIPv6 | RxL3OK | RxSum
+		f |= RxIPv6 | RxL3OK
 	}
 	if status&mlx5.HdrVLANStripped != 0 {
 		f |= RxVLAN

@@ -28,8 +28,6 @@ const (
 	RxL4OK
 	// RxHash: Packet.Hash is the frame's RSS hash.
 	RxHash
-	// RxSum: Packet.Sum is the sum over the IP packet.
-	RxSum
 )
 
 // Packet is one received frame.
@@ -54,9 +52,6 @@ type Packet struct {
 	// buffers: RxQueue.Segments has them. 0 unless the ring has several buffers
 	// per frame; and headers, of up to 1 KiB, are in Data always.
 	More uint16
-	// Sum is the ones' complement sum (RFC 1071, not inverted) of the IP packet
-	// from its header's first byte to its last, valid with RxSum.
-	Sum uint16
 }
 
 // Size is the length of the frame in bytes.

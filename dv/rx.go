@@ -44,7 +44,6 @@ type RxQueue struct {
 	low          uint32       // fewer descriptors than this in the ring: ask the pool
 	longest      uint32       // frame that a descriptor takes, in bytes
 	headerStatus *headerStatusTable
-	omitted      RxFlags  // what compressed completions do not tell of each frame
 	format       rqFormat // how frames lie in the buffers
 	log          *slog.Logger
 
@@ -104,12 +103,6 @@ func newRing(index, entries, wqe int, ring, rec *mmio.Region, cq compRing, pool 
 	}
 }
 
-// compress prepares for compressed completions, which do not tell what omitted
-// names: RxSum or RxHash.
-func (q *RxQueue) compress(omitted RxFlags) {
-	q.omitted, q.cq.compressed = omitted, true
-}
-
 // rewind sets the ring to its state after a reset: empty, counters 0.
 func (q *RxQueue) rewind() {
 	q.cc, q.pc, q.posted = 0, 0, 0
@@ -151,7 +144,6 @@ func (q *RxQueue) flagsOf(cqe *mlx5.CQE) RxFlags {
 func describe(p *Packet, cqe *mlx5.CQE) {
 	p.Timestamp = cqe.Timestamp()
 	p.Hash = cqe.Hash()
-	p.Sum = cqe.Checksum()
 	p.VLAN = cqe.VLAN()
 }
 

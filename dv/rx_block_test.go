@@ -29,9 +29,9 @@ func miniHash(hash uint32, n int) (m [8]byte) {
 	return m
 }
 
-func newZipRig(t testing.TB, entries, frames int, omitted RxFlags) *rxRig {
+func newZipRig(t testing.TB, entries, frames int) *rxRig {
 	r := newRxRig(t, entries, frames)
-	r.q.compress(omitted)
+	r.q.cq.compressed = true
 	return r
 }
 
@@ -45,37 +45,31 @@ func (r *rxRig) receiveCompressed(n int, size func(i int) int) {
 	r.next += uint16(n)
 }
 
-// Each frame of a CQE block has its own length and hash, or sum, and everything
-// else of the title, in whatever portions it is polled.
+// Each frame of a CQE block has its own length and hash, and everything else of the title, in
+// whatever portions it is polled.
 func TestRxSessionFields(t *testing.T) {
-	for _, omitted := range []RxFlags{RxSum, RxHash} {
-		for _, portion := range []int{1, 3, 8, 64} {
-			r := newZipRig(t, 64, 64, omitted)
-			r.receive(1, 77)
-			r.receiveCompressed(17, func(i int) int { return 100 + i })
-			r.receive(1, 78)
-			var all []Packet
-			pkts := make([]Packet, portion)
-			for n := r.q.Poll(pkts); n > 0; n = r.q.Poll(pkts) {
-				all = append(all, pkts[:n]...)
+	for _, portion := range []int{1, 3, 8, 64} {
+		r := newZipRig(t, 64, 64)
+		r.receive(1, 77)
+		r.receiveCompressed(17, func(i int) int { return 100 + i })
+		r.receive(1, 78)
+		var all []Packet
+		pkts := make([]Packet, portion)
+		for n := r.q.Poll(pkts); n > 0; n = r.q.Poll(pkts) {
+			all = append(all, pkts[:n]...)
+		}
+		if len(all) != 19 || len(all[0].Data) != 77 || len(all[18].Data) != 78 {
+			t.Fatalf("by %d: %d packets", portion, len(all))
+		}
+		const flags = RxIPv4 | RxTCP | RxL3OK | RxL4OK | RxHash
+		for i, p := range all[1:18] {
+			if len(p.Data) != 100+i || p.Hash != uint32(0x1000+i) || p.Flags != flags ||
+				p.Timestamp != 0x1122334466 || p.Frame != r.q.slots[i+1] {
+				t.Errorf("packet %d: %d bytes hash %#x flags %b", i, len(p.Data), p.Hash, p.Flags)
 			}
-			if len(all) != 19 || len(all[0].Data) != 77 || len(all[18].Data) != 78 {
-				t.Fatalf("omitting %b by %d: %d packets", omitted, portion, len(all))
-			}
-			for i, p := range all[1:18] {
-				hash, sum, flags := uint32(0x1000+i), uint16(0), RxIPv4|RxTCP|RxL3OK|RxL4OK|RxHash
-				if omitted == RxHash {
-					hash, sum, flags = 0, 0, flags&^RxHash|RxSum
-				}
-				if len(p.Data) != 100+i || p.Hash != hash || p.Sum != sum || p.Flags != flags ||
-					p.Timestamp != 0x1122334466 || p.Frame != r.q.slots[i+1] {
-					t.Errorf("packet %d: %d bytes hash %#x sum %#x flags %b", i,
-						len(p.Data), p.Hash, p.Sum, p.Flags)
-				}
-			}
-			if s := r.q.Stats(); s.Compressed != 17 || s.Packets != 19 {
-				t.Errorf("counted %+v", s)
-			}
+		}
+		if s := r.q.Stats(); s.Compressed != 17 || s.Packets != 19 {
+			t.Errorf("counted %+v", s)
 		}
 	}
 }
@@ -92,7 +86,7 @@ func TestRxSessionConservation(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%d entries from %#x and %#x", entries, at.descriptor, at.completion),
 				func(t *testing.T) {
-					r := newZipRig(t, entries, entries+17, RxSum)
+					r := newZipRig(t, entries, entries+17)
 					r.startAt(at.descriptor, at.completion)
 					r.exerciseZipped(t, rng, 60*entries)
 				})
@@ -180,7 +174,7 @@ func TestRxSessionMisuse(t *testing.T) {
 		}, RxDrops{Malformed: 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newZipRig(t, 64, 70, RxSum)
+			r := newZipRig(t, 64, 70)
 			c.put(r)
 			pkts := make([]Packet, 64)
 			n := r.q.Poll(pkts)
@@ -195,7 +189,7 @@ func TestRxSessionMisuse(t *testing.T) {
 		})
 	}
 	t.Run("broken off", func(t *testing.T) {
-		r := newZipRig(t, 64, 70, RxSum)
+		r := newZipRig(t, 64, 70)
 		r.receiveCompressed(20, func(int) int { return 60 })
 		pkts := make([]Packet, 5)
 		if n := r.q.Poll(pkts); n != 5 {
@@ -212,7 +206,7 @@ func TestRxSessionMisuse(t *testing.T) {
 }
 
 func TestRxSessionAllocations(t *testing.T) {
-	r := newZipRig(t, 64, 64, RxSum)
+	r := newZipRig(t, 64, 64)
 	pkts := make([]Packet, 24)
 	minis := make([][8]byte, 32)
 	for i := range minis {
@@ -233,7 +227,7 @@ func TestRxSessionAllocations(t *testing.T) {
 // The NIC writes whatever it likes into a ring of compressed completions.
 func FuzzRxSessions(f *testing.F) {
 	add := func(build func(r *rxRig)) {
-		r := newZipRig(f, 64, 64, RxSum)
+		r := newZipRig(f, 64, 64)
 		build(r)
 		f.Add(r.nic.buf[:r.nic.pi*64])
 	}
@@ -248,6 +242,6 @@ func FuzzRxSessions(f *testing.F) {
 		r.receiveCompressed(9, func(int) int { return 0x2c })
 	})
 	f.Add(compressed(receive(0, 8))[:])
-	r := newZipRig(f, 64, 80, RxSum)
+	r := newZipRig(f, 64, 80)
 	f.Fuzz(func(t *testing.T, stream []byte) { r.hostile(t, stream) })
 }

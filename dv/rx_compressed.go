@@ -47,14 +47,13 @@ func (q *RxQueue) beginBlock(l perFrameFormat) bool {
 	if n == 0 || tail&0xfc != titleReceive || !q.isNext(tail>>16) {
 		return q.handleErrorCQE(l, cqe)
 	}
-	q.block.begin(cqe, n, (q.flagsOf(cqe))&^q.omitted)
+	q.block.begin(cqe, n, q.flagsOf(cqe))
 	return true
 }
 
 func (r singleSGE) expand(dst []Packet) (int, bool) {
 	q, s, size := r.RxQueue, &r.block, r.pool.size
 	n, bytes := int(min(uint32(len(dst)), s.n-s.i)), uint64(0)
-	sum := q.omitted&RxSum == 0
 	array := q.cq.minis(s.i)
 	for i := range dst[:n] {
 		if s.i%mlx5.MinisPerCQE == 0 {
@@ -70,11 +69,7 @@ func (r singleSGE) expand(dst []Packet) (int, bool) {
 		at, p := int(f)*size, &dst[i]
 		p.Data = q.pool.buf[at : at+int(length) : at+size]
 		p.Timestamp, p.VLAN, p.Flags, p.Frame, p.More = s.timestamp, s.vlan, s.flags, f, 0
-		if sum {
-			p.Hash, p.Sum = 0, mini.Checksum()
-		} else {
-			p.Hash, p.Sum = mini.Hash(), 0
-		}
+		p.Hash = mini.Hash()
 		bytes += uint64(length)
 		q.cc++
 		s.i++
@@ -101,40 +96,16 @@ func (q *RxQueue) badBlock() {
 		q.block.i))
 }
 
-// format is the kernel's bit for the kind of compression, 0 for none.
-func (c Compression) format() uint8 {
-	switch c {
-	case CompressHash:
-		return uverbs.Mlx5CQEFormatHash
-	case CompressSum:
-		return uverbs.Mlx5CQEFormatCsum
-	}
-	return 0
-}
-
-// omitted is what of a frame such completions do not tell.
-func (c Compression) omitted() RxFlags {
-	if c == CompressHash {
-		return RxSum
-	}
-	return RxHash
-}
-
-// compression is the format to ask for: the configured one, if the device has
-// it. A striding ring has only one to choose.
+// compression is the format to ask for, 0 for none: the one that tells each frame's hash or, of a
+// striding ring, its first stride, if the device has it.
 func (d *Device) compression() uint8 {
-	caps := d.context.Caps()
-	format := d.config.Compression.format()
-	if d.plan.striding && format != 0 {
+	if d.config.NoCompression {
+		return 0
+	}
+	format := uint8(uverbs.Mlx5CQEFormatHash)
+	if d.plan.striding {
 		format = uverbs.Mlx5CQEFormatCsumStrIdx
 	}
+	caps := d.context.Caps()
 	return format & uint8(caps.CQECompression)
-}
-
-// omitted is what compressed completions of this device do not tell.
-func (d *Device) omitted() RxFlags {
-	if d.plan.striding {
-		return CompressSum.omitted()
-	}
-	return d.config.Compression.omitted()
 }

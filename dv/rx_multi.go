@@ -71,7 +71,7 @@ func (r *multiSGE) plain(dst []Packet, ready int) (int, bool) {
 
 func (r *multiSGE) expand(dst []Packet) (int, bool) {
 	s := &r.block
-	n, sum := int(min(uint32(len(dst)), s.n-s.i)), r.omitted&RxSum == 0
+	n := int(min(uint32(len(dst)), s.n-s.i))
 	for i := range dst[:n] {
 		array := r.cq.minis(s.i)
 		mini := array.Mini(s.i)
@@ -81,12 +81,7 @@ func (r *multiSGE) expand(dst []Packet) (int, bool) {
 		}
 		p := &dst[i]
 		r.take(p, mini.ByteCount())
-		p.Timestamp, p.VLAN, p.Flags = s.timestamp, s.vlan, s.flags
-		if sum {
-			p.Hash, p.Sum = 0, mini.Checksum()
-		} else {
-			p.Hash, p.Sum = mini.Hash(), 0
-		}
+		p.Timestamp, p.VLAN, p.Flags, p.Hash = s.timestamp, s.vlan, s.flags, mini.Hash()
 		s.i++
 	}
 	r.expanded(n)

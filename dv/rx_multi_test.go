@@ -117,7 +117,7 @@ func TestSegmentedConservation(t *testing.T) {
 				at.completion), func(t *testing.T) {
 				r := newSegRig(t, 64, 64*rigSegs+31)
 				if compressed {
-					r.q.compress(RxSum)
+					r.q.cq.compressed = true
 				}
 				r.startAt(at.descriptor, at.completion)
 				r.exercise(t, rng, 2500)
@@ -269,7 +269,7 @@ func TestSegmentedMisuse(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newSegRig(t, 64, 64*rigSegs+9)
-			r.q.compress(RxSum)
+			r.q.cq.compressed = true
 			r.write(0, 5000)
 			r.receive(1, 5000)
 			c.put(r)
@@ -329,7 +329,7 @@ func TestSegmentedAllocations(t *testing.T) {
 	for _, compressed := range []bool{false, true} {
 		r := newSegRig(t, 64, 64*rigSegs)
 		if compressed {
-			r.q.compress(RxSum)
+			r.q.cq.compressed = true
 		}
 		pkts, pieces, minis := make([]Packet, 32), make([][]byte, 0, rigSegs), make([][8]byte, 32)
 		for i := range minis {
@@ -371,14 +371,14 @@ func FuzzSegmentedCompletions(f *testing.F) {
 	}
 	add(func(r *segRig) { r.receive(3, 9000); r.receive(1, 60) })
 	add(func(r *segRig) {
-		r.q.compress(RxSum)
+		r.q.cq.compressed = true
 		r.arrive(0, 20, func(id uint32) int { return 60 + 450*int(id) })
 	})
 	f.Add(append(failed(0xe0, 0x01, 0)[:], receive(1, rigSegs*rigSegSize)[:]...))
 	f.Add(append(receive(0, 9472)[:], receive(1, 9473)[:]...))
 	f.Add(compressed(receive(0, 9))[:])
 	r := newSegRig(f, 64, 64*rigSegs+16)
-	r.q.compress(RxSum)
+	r.q.cq.compressed = true
 	f.Fuzz(func(t *testing.T, stream []byte) {
 		r.survive(t, stream, func() { r.checkOwners(t, nil) })
 		r.q.Refill()

@@ -76,7 +76,7 @@ func (q *striding) poll(dst []Packet) int {
 			}
 		case q.cq.compressed && tail&0xfc == titleReceive && inSlab &&
 			blockLen(cqe, strides-q.at) > 0:
-			q.block.begin(cqe, blockLen(cqe, strides), q.flagsOf(cqe)&^q.omitted)
+			q.block.begin(cqe, blockLen(cqe, strides), q.flagsOf(cqe)&^RxHash)
 		default:
 			q.handleErrorCQE(cqe)
 			return n
@@ -133,7 +133,7 @@ func (q *striding) enterHolders() {
 }
 
 // expandStriding fills dst from the CQE block, whose minis say where in the slab
-// each frame starts, and its sum. It reports false if the queue was reset.
+// each frame starts, and not its hash. It reports false if the queue was reset.
 func (q *striding) expandStriding(dst []Packet) (n int, ok bool) {
 	s := &q.block
 	for n < len(dst) && s.i < s.n {
@@ -146,8 +146,7 @@ func (q *striding) expandStriding(dst []Packet) (n int, ok bool) {
 		}
 		s.i++
 		if p := &dst[n]; q.takeStrides(p, mini.ByteCount()) {
-			p.Timestamp, p.VLAN, p.Flags, p.Hash, p.Sum = s.timestamp, s.vlan,
-				s.flags, 0, mini.Checksum()
+			p.Timestamp, p.VLAN, p.Flags, p.Hash = s.timestamp, s.vlan, s.flags, 0
 			q.count.compressed.n++
 			n++
 		}

@@ -15,7 +15,7 @@ func TestEventModeration(t *testing.T) {
 	for _, frames := range []int{0, 8} {
 		s := newSim(t, simnic.Config{}, kernel.Config{})
 		q := s.open(t, dv.Config{EventFrames: uint16(frames), EventMicroseconds: 4000,
-			Compression: dv.NoCompression}).Rx(0)
+			NoCompression: true}).Rx(0)
 		most := 0
 		for range 20 {
 			told, sent := s.nic.Counters().CQEvents, 0

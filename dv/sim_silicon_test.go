@@ -27,7 +27,7 @@ func TestEitherSilicon(t *testing.T) {
 			cfg  dv.Config
 		}{
 			{"compressed", dv.Config{}},
-			{"uncompressed", dv.Config{Compression: dv.NoCompression}},
+			{"uncompressed", dv.Config{NoCompression: true}},
 			{"several buffers", dv.Config{MTU: 9000}},
 			{"striding", dv.Config{Striding: true}},
 		} {

