@@ -13,8 +13,8 @@ const (
 )
 
 // Caps is what the device can do. Sizes are bytes and log fields base-2
-// logarithms of the unit they name. The zero Caps in a Config stands for
-// DefaultCaps; a partly filled one is taken as it is.
+// logarithms of the unit they name. The zero Caps in a Config stands for those
+// of its card; a partly filled one is taken as it is.
 type Caps struct {
 	MaxSendWQE  int // bytes of one send WQE
 	MaxRecvWQE  int // bytes of one receive WQE
@@ -25,6 +25,7 @@ type Caps struct {
 
 	MinInline   InlineMode
 	VLANInsert  bool // Ethernet segment may ask for a tag
+	LegacyMPW   bool // LSO WQEs of operation modifier 1 carry frames of one length
 	EnhancedMPW bool
 	PadTX       bool // frames below 60 bytes are padded by the device
 
@@ -60,6 +61,7 @@ func DefaultCaps() Caps {
 		LogMaxRQT:   11,
 		MaxLSO:      1 << 18,
 		MinInline:   InlineNone,
+		LegacyMPW:   true,
 		EnhancedMPW: true,
 		PadTX:       true,
 		Compression: true,

@@ -26,11 +26,18 @@ const (
 	FaultLoseDoorbell
 	// a completion names another WQE than the one that it is for
 	FaultWrongCounter
+	// the other end of the wire pauses the port (IEEE 802.3 annex 31B): send queues stand still, for
+	// Delay or, if that is 0, until the fault is removed. Reception goes on.
+	FaultPause
+	// send queues stand still while the link is down, instead of completing into nothing
+	FaultHoldWithoutLink
 )
 
 // QueueFault is a fault and whom it strikes: of the events of its kind at one
 // queue, or all, the first Skip pass, and then Count are struck, or all if
 // Count is 0. Rate strikes only that share of them, drawn from Seed; 0 is all.
+// A fault that has queues stand still strikes each time one of them looks for
+// work; leave Skip, Count and Rate 0.
 type QueueFault struct {
 	Kind  QueueFaultKind
 	Queue uint32 // number of the send, receive or (for completions) completion queue; 0: any
@@ -69,11 +76,23 @@ func (n *NIC) Inject(f QueueFault) *Injection {
 	defer n.injected.mu.Unlock()
 	n.injected.list = append(n.injected.list, i)
 	n.rehook()
+	if f.Kind == FaultPause && f.Delay > 0 {
+		time.AfterFunc(f.Delay, func() { n.background.run(i.Remove) })
+	}
 	return i
 }
 
-// Remove ends the fault. Completions that it holds back still come late.
+// Remove ends the fault. Completions that it holds back still come late; send queues
+// that stood still do what is posted before Remove returns.
 func (i *Injection) Remove() {
+	i.unhook()
+	if i.fault.Kind == FaultPause || i.fault.Kind == FaultHoldWithoutLink {
+		i.nic.resumeSends()
+	}
+}
+
+// unhook takes the fault out of those in force.
+func (i *Injection) unhook() {
 	in := &i.nic.injected
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -171,8 +190,32 @@ func (n *NIC) rehook() {
 	if s := n.injected.of(FaultLoseDoorbell); s != nil {
 		h.Doorbell = func(sq *SQ) bool { return s(sq.number) != nil }
 	}
+	h.Hold = n.hold()
 	if len(n.injected.list) == 0 {
 		h = nil
 	}
 	n.SetHooks(h)
+}
+
+// hold is the hook of the faults that have send queues stand still, nil without any.
+func (n *NIC) hold() func(sq *SQ) bool {
+	paused, unlinked := n.injected.of(FaultPause), n.injected.of(FaultHoldWithoutLink)
+	if paused == nil && unlinked == nil {
+		return nil
+	}
+	return func(sq *SQ) bool {
+		return paused != nil && paused(sq.number) != nil ||
+			unlinked != nil && !n.Link() && unlinked(sq.number) != nil
+	}
+}
+
+// resumeSends has every send queue do what is posted. Those that a fault held back may.
+func (n *NIC) resumeSends() {
+	for _, sq := range all[*SQ](&n.numbers) {
+		sq.mu.Lock()
+		if sq.run() {
+			sq.delegate()
+		}
+		sq.mu.Unlock()
+	}
 }

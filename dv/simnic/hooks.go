@@ -16,6 +16,9 @@ type Hooks struct {
 	Counter func(cq *CQ) (wrong bool)
 	// Doorbell is asked when a doorbell arrives; true loses it.
 	Doorbell func(sq *SQ) (lose bool)
+	// Hold is asked before a send queue looks for WQEs to execute; true has it stand still
+	// until it is asked again, at the next doorbell or change of the link.
+	Hold func(sq *SQ) bool
 }
 
 // SetHooks installs h for everything that happens from now on; nil removes it.

@@ -1,6 +1,9 @@
 package simnic
 
-import "github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+import (
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+)
 
 // mpw sends one packet per data segment of an enhanced multi-packet WQE.
 // What the Ethernet segment asks for applies to all of them.
@@ -9,6 +12,34 @@ func (sq *SQ) mpw(w *wqe, e *eth) fault {
 		e.mss != 0 || sq.nic.caps.MinInline != InlineNone {
 		return faultFormat
 	}
+	return sq.packets(w, e)
+}
+
+// maxLegacyMPW is the most frames of a multi-packet WQE of the older kind (DPDK
+// drivers/common/mlx5/mlx5_prm.h, MLX5_MPW_MAX_PACKETS).
+const maxLegacyMPW = 6
+
+// legacyMPW sends one packet per data segment of a multi-packet WQE of the older kind, all
+// of the length that mss has. It takes pointers only, and none of a packet inline, also
+// where other WQEs need some (DPDK drivers/net/mlx5/mlx5_tx_mpw.c).
+func (sq *SQ) legacyMPW(w *wqe, e *eth) fault {
+	if len(e.header) != 0 || e.insert != 0 || e.mss == 0 ||
+		(len(w.raw)-e.dataAt)/mlx5.DataSegSize > maxLegacyMPW {
+		return faultFormat
+	}
+	for at := e.dataAt; at < len(w.raw); at += mlx5.DataSegSize {
+		if s, _, f := w.segment(at); f.syndrome != 0 || s.inline != nil || s.n != e.mss {
+			return faultFormat
+		}
+	}
+	return sq.packets(w, e)
+}
+
+// legacyMPW reports whether the WQE is a multi-packet one of the older kind.
+func (w *wqe) legacyMPW() bool { return w.op == mlx5.OpLSO && w.opmod == mlx5.OpModLegacyMPW }
+
+// packets sends one packet per data segment.
+func (sq *SQ) packets(w *wqe, e *eth) fault {
 	if _, f := w.measure(e.dataAt); f.syndrome != 0 {
 		return f
 	}

@@ -10,13 +10,14 @@ import (
 )
 
 // Config describes a software ConnectX. The zero value is a ConnectX-6 Dx with
-// no wire.
+// no wire; Card names another card.
 type Config struct {
 	Name   string           // RDMA device name; default "mlx5_sim0"
 	Netdev string           // name of the port's netdev; default "sim0"
 	MAC    net.HardwareAddr // of the netdev; default derived from Seed, locally administered
 	MTU    int              // bytes of L3 the netdev takes; default 1500, 68 to 65535
-	Caps   Caps             // default DefaultCaps()
+	Card   string           // what card it is, by a name of Cards(); default "cx6dx"
+	Caps   Caps             // default those of the card
 	Seed   uint64           // of object numbers and every other choice the model makes
 
 	// Function is the kind of PCI function the NIC is, and what its e-switch does. The
@@ -48,6 +49,7 @@ type Config struct {
 // be called from any goroutine.
 type NIC struct {
 	cfg   Config
+	card  Card
 	caps  Caps
 	since func(time.Time) time.Duration // what Config.Clock says has passed
 	start time.Time
@@ -91,12 +93,16 @@ func New(cfg Config) (*NIC, error) {
 	if clock := cfg.Clock; clock != nil {
 		since = func(t time.Time) time.Duration { return clock().Sub(t) }
 	}
-	cfg = cfg.withDefaults()
+	card, err := CardNamed(cfg.Card)
+	if err != nil {
+		return nil, errorf(StatusBadParam, "%v", err)
+	}
+	cfg = cfg.withDefaults(card)
 	if len(cfg.MAC) != 6 || cfg.MAC[0]&1 != 0 {
 		return nil, errorf(StatusBadParam, "netdev MAC %v is not a unicast address of 6 bytes",
 			cfg.MAC)
 	}
-	n := &NIC{cfg: cfg, caps: cfg.Caps, since: since, log: cfg.Logger, sinks: map[int]func(Event){},
+	n := &NIC{cfg: cfg, card: card, caps: cfg.Caps, since: since, log: cfg.Logger, sinks: map[int]func(Event){},
 		done: make(chan struct{})}
 	n.start = cfg.Clock()
 	n.numbers.init(cfg.Seed)
@@ -112,7 +118,7 @@ func New(cfg Config) (*NIC, error) {
 	return n, nil
 }
 
-func (cfg Config) withDefaults() Config {
+func (cfg Config) withDefaults(card Card) Config {
 	if cfg.Name == "" {
 		cfg.Name = "mlx5_sim0"
 	}
@@ -128,7 +134,7 @@ func (cfg Config) withDefaults() Config {
 		cfg.MTU = 1500
 	}
 	if cfg.Caps == (Caps{}) {
-		cfg.Caps = DefaultCaps()
+		cfg.Caps = card.Caps
 	}
 	if cfg.Clock == nil {
 		cfg.Clock = time.Now
@@ -141,6 +147,9 @@ func (cfg Config) withDefaults() Config {
 
 // Config is what the NIC was made with, defaults filled in.
 func (n *NIC) Config() Config { return n.cfg }
+
+// Card is the card that the NIC is; Caps may differ from the card's.
+func (n *NIC) Card() Card { return n.card }
 
 // Caps is what the device can do.
 func (n *NIC) Caps() Caps { return n.caps }
@@ -191,8 +200,9 @@ func (n *NIC) Now() uint64 {
 // Link reports whether the port is up.
 func (n *NIC) Link() bool { return n.linkUp.Load() }
 
-// SetLink raises or drops the link. While it is down send queues keep
-// completing into nothing and nothing is received. A change raises a port event.
+// SetLink raises or drops the link. While it is down send queues keep completing into
+// nothing, unless FaultHoldWithoutLink has them stand still, and nothing is received. A
+// change raises a port event.
 func (n *NIC) SetLink(up bool) {
 	if n.linkUp.Swap(up) == up {
 		return
@@ -202,6 +212,7 @@ func (n *NIC) SetLink(up bool) {
 		t = EventPortUp
 	}
 	n.emit(Event{Type: t, Port: 1})
+	n.resumeSends()
 }
 
 // FailDevice puts the device in its fatal state: queues stop for good, control

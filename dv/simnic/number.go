@@ -74,6 +74,18 @@ func lookup[T any](t *numbers, n uint32) (obj T, ok bool) {
 	return obj, ok
 }
 
+// all is every object of type T, in no order.
+func all[T any](t *numbers) (objs []T) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, o := range t.used {
+		if obj, ok := o.(T); ok {
+			objs = append(objs, obj)
+		}
+	}
+	return objs
+}
+
 // CQ finds a completion queue by its number.
 func (n *NIC) CQ(number uint32) (*CQ, bool) { return lookup[*CQ](&n.numbers, number) }
 

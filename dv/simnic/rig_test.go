@@ -202,7 +202,7 @@ func newSQ(t testing.TB, n *NIC, cq *testCQ, log int, change func(*SQAttr)) *tes
 	t.Helper()
 	s := &testSQ{ring: mem(t, 64<<log), rec: record(t), log: log}
 	a := SQAttr{PD: 1, TD: 1, CQ: cq.CQ, Ring: NewMemory(s.ring), LogSize: log,
-		Record: NewMemory(s.rec), UserIndex: 7, MPW: true}
+		Record: NewMemory(s.rec), UserIndex: 7, MPW: true, LegacyMPW: true}
 	if change != nil {
 		change(&a)
 	}

@@ -30,10 +30,12 @@ func (sq *SQ) execute(w *wqe) fault {
 		return faultFormat
 	}
 	sq.countOffloads(w, &e)
-	switch w.op {
-	case mlx5.OpLSO:
+	switch {
+	case w.legacyMPW():
+		return sq.legacyMPW(w, &e)
+	case w.op == mlx5.OpLSO:
 		return sq.lso(w, &e)
-	case mlx5.OpEnhancedMPW:
+	case w.op == mlx5.OpEnhancedMPW:
 		return sq.mpw(w, &e)
 	}
 	if w.imm() != 0 && !sq.nic.cfg.Lenient {
@@ -45,7 +47,7 @@ func (sq *SQ) execute(w *wqe) fault {
 
 // countOffloads counts what a WQE leaves to the device.
 func (sq *SQ) countOffloads(w *wqe, e *eth) {
-	if w.op == mlx5.OpLSO {
+	if w.op == mlx5.OpLSO && !w.legacyMPW() {
 		sq.burst.lso++
 	}
 	if e.csum&mlx5.CsumL4 != 0 {

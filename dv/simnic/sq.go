@@ -16,6 +16,7 @@ type SQAttr struct {
 	UserIndex  uint32  // echoed in completions, 24 bits
 	StartIndex uint16  // counter to begin with after reset; 0 on silicon
 	MPW        bool    // takes enhanced multi-packet WQEs
+	LegacyMPW  bool    // takes multi-packet WQEs of the older kind
 	UMR        bool    // takes WQEs that change memory keys
 	Netdev     bool    // frames count as the netdev's, not a user's
 	Events     func(Event)

@@ -105,7 +105,8 @@ func (sq *SQ) slot(index uint16) uint64 {
 // record says was posted. It stops when a frame had to wait, and reports that. Called
 // with the lock held.
 func (sq *SQ) run() (waited bool) {
-	if sq.state == StateReset || sq.stopped || sq.nic.fatal.Load() || sq.nic.closed.Load() {
+	if sq.state == StateReset || sq.stopped || sq.nic.fatal.Load() || sq.nic.closed.Load() ||
+		sq.held() {
 		return false
 	}
 	pi := sq.record()
@@ -126,6 +127,12 @@ func (sq *SQ) run() (waited bool) {
 	}
 	sq.handOn()
 	return sq.waited.Load()
+}
+
+// held asks whether the queue is to stand still. In error it flushes all the same.
+func (sq *SQ) held() bool {
+	h := sq.nic.hooks.Load()
+	return h != nil && h.Hold != nil && sq.state == StateReady && h.Hold(sq)
 }
 
 // prepare gets the burst ready; the first one allocates it.
@@ -218,7 +225,7 @@ func (sq *SQ) knows(w *wqe) bool {
 	case mlx5.OpNOP, mlx5.OpSend, mlx5.OpEnhancedMPW:
 		return true
 	case mlx5.OpLSO:
-		return w.opmod != mlx5.OpModLegacyMPW
+		return w.opmod != mlx5.OpModLegacyMPW || sq.nic.caps.LegacyMPW && sq.attr.LegacyMPW
 	case mlx5.OpUMR:
 		return sq.attr.UMR
 	}

@@ -27,6 +27,36 @@ func join(parts ...[]byte) (b []byte) {
 	return b
 }
 
+// legacy is a multi-packet WQE of the older kind: n segments, each a packet of mss bytes.
+func legacy(mss uint16, n int, segment func(r *sendRig) []byte) func(r *sendRig) []byte {
+	return func(r *sendRig) []byte {
+		w := join(ctrl(0x0e, 2+n), ethSeg(0, mss, 0))
+		for range n {
+			w = append(w, segment(r)...)
+		}
+		w[0] = 1
+		return w
+	}
+}
+
+// Each segment of such a WQE is a packet.
+func TestLegacyMultiPacket(t *testing.T) {
+	r := newSendRig(t, Config{}, 0)
+	copy(r.buf, dump(`ffffffff ffff0200 00000001 88b50102`))
+	r.sq.post(legacy(100, 5, func(r *sendRig) []byte { return seg(100, r.key.Key(), r.addr) })(r))
+	r.sq.doorbell()
+	got := r.wire.take()
+	if len(got) != 5 {
+		t.Fatalf("%d packets of 5", len(got))
+	}
+	for _, f := range got {
+		expect(t, "packet", f.Data, r.buf[:100])
+	}
+	if c := r.nic.Counters(); c.SendWQEs != 1 || c.LSOWQEs != 0 {
+		t.Errorf("%d WQEs, of which %d to be segmented", c.SendWQEs, c.LSOWQEs)
+	}
+}
+
 // TestSendValidation is the list of what an SQ refuses, one mistake per row.
 func TestSendValidation(t *testing.T) {
 	inline := func(n int) []byte { return binary.BigEndian.AppendUint32(nil, 1<<31|uint32(n)) }
@@ -181,11 +211,20 @@ func TestSendValidation(t *testing.T) {
 			wqe: func(r *sendRig) []byte {
 				return lso(1000, tcpHeader54, seg(100, 0x1200, r.addr))
 			}, syndrome: 4, vendor: 0x52},
-		{name: "legacy multi-packet", wqe: func(r *sendRig) []byte {
-			w := join(ctrl(0x0e, 3), ethSeg(0, 60, 0), ok(r))
-			w[0] = 1
-			return w
-		}, syndrome: 2, vendor: 0x71},
+		{name: "legacy multi-packet", wqe: legacy(60, 2, ok)},
+		{name: "legacy multi-packet, headers wanted inline",
+			caps: func(c *Caps) { c.MinInline = InlineL2 }, wqe: legacy(60, 2, ok)},
+		{name: "legacy multi-packet without the capability",
+			caps: func(c *Caps) { c.LegacyMPW = false }, wqe: legacy(60, 2, ok),
+			syndrome: 2, vendor: 0x71},
+		{name: "legacy multi-packet without a length", wqe: legacy(0, 2, ok), syndrome: 2,
+			vendor: 0x68},
+		{name: "legacy multi-packet of another length", wqe: legacy(61, 2, ok), syndrome: 2,
+			vendor: 0x68},
+		{name: "legacy multi-packet of seven", wqe: legacy(60, 7, ok), syndrome: 2, vendor: 0x68},
+		{name: "legacy multi-packet, key unknown",
+			wqe:      legacy(60, 1, func(r *sendRig) []byte { return seg(60, 0x1200, r.addr) }),
+			syndrome: 4, vendor: 0x52},
 		{name: "multi-packet with inline header",
 			wqe: with(0x29, 4, append(ethSeg(0, 0, 18), make([]byte, 16)...), ok), syndrome: 2,
 			vendor: 0x68},

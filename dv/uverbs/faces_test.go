@@ -96,6 +96,7 @@ func TestTalkWithSoftwareNIC(t *testing.T) {
 	each(t, func(t *testing.T, sys, name string) {
 		caps := simnic.DefaultCaps()
 		caps.DelayDrop = false // the firmware face has it not
+		caps.LegacyMPW = false // nor had the card that the kernels were asked about
 		nic, err := simnic.New(simnic.Config{Seed: 1, Caps: caps})
 		if err != nil {
 			t.Fatal(err)

@@ -44,11 +44,6 @@ type Config struct {
 	NoWriteCombining bool   // the machine maps device memory uncached only
 	DriverID         uint32 // of the RDMA driver, default that of mlx5
 	Vectors          uint32 // completion vectors, default 8
-
-	// PartID is the PCI device id, default 0x101d (ConnectX-6 Dx), Firmware its
-	// version as major, minor, sub-minor, default 22.43.2026.
-	PartID   uint32
-	Firmware [3]uint16
 }
 
 func (c Config) withDefaults() Config {
@@ -57,12 +52,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Vectors == 0 {
 		c.Vectors = 8
-	}
-	if c.PartID == 0 {
-		c.PartID = 0x101d
-	}
-	if c.Firmware == [3]uint16{} {
-		c.Firmware = [3]uint16{22, 43, 2026}
 	}
 	return c
 }

@@ -42,7 +42,7 @@ func exQueryDevice(c *call) unix.Errno {
 
 // deviceAttr is what every kernel tells of the device.
 func (n *node) deviceAttr() uverbs.QueryDeviceResp {
-	caps, fw := n.nic.Caps(), n.linux.cfg.Firmware
+	caps, fw := n.nic.Caps(), n.nic.Card().Firmware
 	guid := uverbs.ToBE64(n.nic.GUID())
 	return uverbs.QueryDeviceResp{
 		FwVer:          uint64(fw[0])<<32 | uint64(fw[1])<<16 | uint64(fw[2]),
@@ -51,7 +51,7 @@ func (n *node) deviceAttr() uverbs.QueryDeviceResp {
 		MaxMRSize:      ^uint64(0),
 		PageSizeCap:    0xfffffffffffff000,
 		VendorID:       0x02c9,
-		VendorPartID:   n.linux.cfg.PartID,
+		VendorPartID:   uint32(n.nic.DeviceID()),
 		MaxQP:          1 << 18,
 		MaxQPWR:        1 << caps.LogMaxQueue,
 		DeviceCapFlags: uint32(n.deviceFlags()),
@@ -209,11 +209,14 @@ func compressionCaps(caps simnic.Caps) (c uverbs.Mlx5CQECompCaps) {
 	return c
 }
 
-func sendCaps(caps simnic.Caps) uint32 {
-	if !caps.EnhancedMPW {
-		return 0
+func sendCaps(caps simnic.Caps) (flags uint32) {
+	if caps.LegacyMPW {
+		flags |= uverbs.Mlx5AllowMPW
 	}
-	return uverbs.Mlx5SupportEMPW // the older form is not in the model
+	if caps.EnhancedMPW {
+		flags |= uverbs.Mlx5SupportEMPW
+	}
+	return flags
 }
 
 func stridingCaps(caps simnic.Caps) (s uverbs.Mlx5StridingRQCaps) {

@@ -103,7 +103,7 @@ func (c *call) makeSQ(q *qp, drv uverbs.Mlx5CreateQPReq, objs qpObjects,
 		PD: objs.pd.number, TD: n.ctx.td, CQ: objs.send.hw, Ring: mem,
 		LogSize: bits.Len32(drv.SQWQECount) - 1,
 		Record:  record, UAR: q.bfregs.uar(q.bfreg), UserIndex: drv.UIDX,
-		MPW: n.nic.Caps().EnhancedMPW, Events: q.event,
+		MPW: n.nic.Caps().EnhancedMPW, LegacyMPW: n.nic.Caps().LegacyMPW, Events: q.event,
 	})
 	q.sq = sq
 	return errnoOf(err)

@@ -35,12 +35,8 @@ const (
 	uarEQUpdate = 0x48
 )
 
-// Firmware revision shown to the driver: major.minor.subminor, and the command interface
-// revision it needs.
-const (
-	firmwareMajor, firmwareMinor, firmwareSub = 22, 43, 2026
-	commandRevision                           = 5
-)
+// commandRevision is the revision of the command interface.
+const commandRevision = 5
 
 // logCmdEntries and logCmdStride describe the command queue: 32 entries of 64 bytes.
 const logCmdEntries, logCmdStride = 5, 6
@@ -77,11 +73,12 @@ const (
 
 // segmentWord is one word of the initialisation segment.
 func (f *Function) segmentWord(off uint64) uint32 {
+	fw := f.nic.Card().Firmware
 	switch off {
 	case segFirmware:
-		return firmwareMinor<<16 | firmwareMajor
+		return uint32(fw[1])<<16 | uint32(fw[0])
 	case segCommandRev:
-		return commandRevision<<16 | firmwareSub
+		return commandRevision<<16 | uint32(fw[2])
 	case segCmdQueueHigh:
 		return uint32(f.cmdQueue >> 32)
 	case segCmdQueueLow:

@@ -171,7 +171,9 @@ func (f *Function) ethernetCaps(b []byte) {
 		{"vlan_cap", field{1, 1}, flag(c.VLANStrip)},
 		{"self_lb_en_modifiable", field{8, 1}, 1},
 		{"max_lso_cap", field{11, 5}, uint64(bits.Len(uint(c.MaxLSO)) - 1)},
-		{"wqe_inline_mode", field{18, 2}, 2},
+		{"wqe_vlan_insert", field{7, 1}, flag(c.VLANInsert)},
+		{"multi_pkt_send_wqe", field{16, 2}, flag(c.LegacyMPW)},
+		{"wqe_inline_mode", field{18, 2}, inlineMode(c.MinInline)},
 		{"rss_ind_tbl_cap", field{20, 4}, 8},
 		{"scatter_fcs", field{25, 1}, flag(c.ScatterFCS)},
 		{"enhanced_multi_pkt_send_wqe", field{26, 1}, flag(c.EnhancedMPW)},
@@ -190,6 +192,17 @@ func (f *Function) flowTableCaps(b []byte) {
 		field{ftFieldSupport + m, 1}.set(nic, 1)
 		field{ftFieldBitmask + m, 1}.set(nic, 1)
 	}
+}
+
+// Values of wqe_inline_mode (linux include/linux/mlx5/vport.h, MLX5_CAP_INLINE_MODE_*).
+const inlineByVport, inlineNotRequired = 1, 2
+
+// inlineMode is who says how much of a frame must be inside its send WQE.
+func inlineMode(least simnic.InlineMode) uint64 {
+	if least == simnic.InlineNone {
+		return inlineNotRequired
+	}
+	return inlineByVport
 }
 
 func flag(on bool) uint64 {

@@ -13,15 +13,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 )
 
-// PCI device ids shown by default, of a physical and of a virtual function.
-const (
-	DeviceConnectX6Dx = 0x101d
-	DeviceVF          = 0x101e
-)
-
 // Config says how the NIC looks from the PCI bus.
 type Config struct {
-	DeviceID uint16       // PCI device id; default DeviceConnectX6Dx, or DeviceVF for a simnic.VF
+	DeviceID uint16       // PCI device id; default that of the NIC
 	Logger   *slog.Logger // default: silent
 }
 
@@ -66,10 +60,7 @@ type CommandStats struct{ Done, Refused uint64 }
 // New shows nic as a PCI function. The caller keeps nic and closes it after the function.
 func New(nic *simnic.NIC, cfg Config) *Function {
 	if cfg.DeviceID == 0 {
-		cfg.DeviceID = DeviceConnectX6Dx
-		if nic.Config().Function.Kind == simnic.VF {
-			cfg.DeviceID = DeviceVF
-		}
+		cfg.DeviceID = nic.DeviceID()
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

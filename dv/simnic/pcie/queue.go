@@ -42,6 +42,7 @@ var (
 	queueIndex   = field{40, 24}
 	queueCQ      = field{72, 24}
 	sqcUMR       = field{12, 1}
+	sqcLegacyMPW = field{4, 1}
 	sqcTISCount  = field{256, 16}
 	sqcTIS       = field{360, 24}
 	rqcFCS       = field{2, 1}
@@ -72,7 +73,7 @@ func (f *Function) createSQ(in, out []byte) error {
 		UAR: wqUAR.u32(wq), UserIndex: queueIndex.u32(ctx),
 		// allow_multi_pkt_send_wqe is about the legacy form only: linux 6.12 mlx5e sends
 		// enhanced ones without it.
-		MPW:    f.nic.Caps().EnhancedMPW,
+		MPW: f.nic.Caps().EnhancedMPW, LegacyMPW: sqcLegacyMPW.is(ctx),
 		UMR:    sqcUMR.is(ctx),
 		Netdev: f.isNetdev(wq), Events: f.queueEvent,
 	})

@@ -33,7 +33,7 @@ func TestHandshakeAndRegions(t *testing.T) {
 func TestConfigSpace(t *testing.T) {
 	c, _, _ := newClient(t)
 	_, p := c.call(cmdRegionRead, access(regionConfig, 0, 4))
-	if got := binary.LittleEndian.Uint32(p[16:]); got != DeviceConnectX6Dx<<16|vendorMellanox {
+	if got := binary.LittleEndian.Uint32(p[16:]); got != 0x101d<<16|vendorMellanox {
 		t.Fatalf("vendor and device %#x", got)
 	}
 	write := func(off uint64, v uint16) {
@@ -50,8 +50,7 @@ func TestConfigSpace(t *testing.T) {
 
 func TestInitialisationSegment(t *testing.T) {
 	c, _, _ := newClient(t)
-	if got := binary.BigEndian.Uint32(c.load(segFirmware,
-		4)); got != firmwareMinor<<16|firmwareMajor {
+	if got := binary.BigEndian.Uint32(c.load(segFirmware, 4)); got != 43<<16|22 {
 		t.Errorf("firmware revision %#x", got)
 	}
 	if a, b := c.load(segHealth, 4), c.load(segHealth, 4); bytes.Equal(a, b) {

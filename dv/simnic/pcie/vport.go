@@ -10,6 +10,7 @@ const (
 )
 
 var (
+	vportMinInline  = field{5, 3}  // min_wqe_inline_mode
 	vportNoLocalMC  = field{29, 1} // disable_mc_local_lb
 	vportNoLocalUC  = field{30, 1} // disable_uc_local_lb
 	vportMTU        = field{304, 16}
@@ -58,6 +59,7 @@ func (f *Function) queryVport(_, out []byte) error {
 	vportPortGUID.set(ctx, guid)
 	vportNodeGUID.set(ctx, guid)
 	vportMTU.set(ctx, uint64(f.portMTU))
+	vportMinInline.set(ctx, uint64(f.nic.Caps().MinInline))
 	return nil
 }
 

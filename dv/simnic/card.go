@@ -1,0 +1,97 @@
+package simnic
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Card is one generation of cards: what a NIC that takes it on tells of itself, on
+// either face.
+type Card struct {
+	Name  string // as Config.Card has it
+	Title string // as people call it
+
+	DeviceID  uint16    // PCI device id of a physical function
+	VirtualID uint16    // of a virtual one
+	Firmware  [3]uint16 // major, minor, sub-minor
+
+	Caps Caps
+}
+
+// defaultCard is what Config has when it names none.
+const defaultCard = "cx6dx"
+
+// Cards are the cards there are, oldest first.
+//
+// PCI ids are those of linux drivers/net/ethernet/mellanox/mlx5/core/main.c and of DPDK
+// drivers/common/mlx5/mlx5_common.h; firmware versions the ones that NVIDIA's network
+// operator lists as supported, and that of the long-term DOCA 2.9 for ConnectX-6 Dx.
+// Clocks, stride ranges and the rest are as published outputs of "ibv_devinfo -v" show
+// them: of parts 4117 with firmware 14.27.1016, 4119 with 16.31.1014, 4125 with
+// 22.36.1010. Inline modes and VLAN insertion follow DPDK drivers/net/mlx5/mlx5.c
+// (mlx5_set_min_inline), multi-packet sends linux/mlx5_os.c beside it. No output of
+// ConnectX-7 and BlueField-2 was found: they are like ConnectX-6 Dx, which the one
+// succeeds and the other contains.
+func Cards() []Card {
+	return []Card{
+		{Name: "cx4lx", Title: "ConnectX-4 Lx", DeviceID: 0x1015, VirtualID: 0x1016,
+			Firmware: [3]uint16{14, 32, 1010}, Caps: connectX4LxCaps()},
+		{Name: "cx5", Title: "ConnectX-5", DeviceID: 0x1017, VirtualID: 0x1018,
+			Firmware: [3]uint16{16, 35, 4554}, Caps: connectX5Caps()},
+		{Name: defaultCard, Title: "ConnectX-6 Dx", DeviceID: 0x101d, VirtualID: 0x101e,
+			Firmware: [3]uint16{22, 43, 2026}, Caps: DefaultCaps()},
+		{Name: "cx7", Title: "ConnectX-7", DeviceID: 0x1021, VirtualID: 0x101e,
+			Firmware: [3]uint16{28, 46, 1006}, Caps: DefaultCaps()},
+		{Name: "bf2", Title: "BlueField-2", DeviceID: 0xa2d6, VirtualID: 0x101e,
+			Firmware: [3]uint16{24, 46, 1006}, Caps: DefaultCaps()},
+	}
+}
+
+// CardNamed is the card of that name; "" is ConnectX-6 Dx. The error lists the names.
+func CardNamed(name string) (Card, error) {
+	if name == "" {
+		name = defaultCard
+	}
+	var names []string
+	for _, c := range Cards() {
+		if c.Name == name {
+			return c, nil
+		}
+		names = append(names, c.Name)
+	}
+	return Card{}, fmt.Errorf("no card %q: choose one of %s", name, strings.Join(names, ", "))
+}
+
+// DeviceID is the PCI device id of the NIC's card, or of a virtual function of it.
+func (n *NIC) DeviceID() uint16 {
+	if n.cfg.Function.Kind == VF {
+		return n.card.VirtualID
+	}
+	return n.card.DeviceID
+}
+
+// FirmwareVersion is the version as tools print it.
+func (c Card) FirmwareVersion() string {
+	return fmt.Sprintf("%d.%d.%04d", c.Firmware[0], c.Firmware[1], c.Firmware[2])
+}
+
+// connectX5Caps are those of the first generation that needs no headers inline and takes
+// enhanced multi-packet sends.
+func connectX5Caps() Caps {
+	c := DefaultCaps()
+	c.VLANInsert = true // DPDK does not use it: a fault of the hardware breaks pausing then
+	c.MiniFormats = 1<<MiniHash | 1<<MiniChecksum | 1<<MiniChecksumStride
+	c.LogMinStrides = 9
+	c.FrequencyKHz = 156250
+	return c
+}
+
+// connectX4LxCaps are those of a card that wants at least the Ethernet header in each
+// send WQE, physical function or virtual.
+func connectX4LxCaps() Caps {
+	c := connectX5Caps()
+	c.MinInline = InlineL2
+	c.EnhancedMPW = false
+	c.MiniFormats = 1<<MiniHash | 1<<MiniChecksum
+	return c
+}
