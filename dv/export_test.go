@@ -1,6 +1,10 @@
 package dv
 
-import "github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+import (
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+)
 
 // What tests of package dv_test need to reach: events as the kernel would
 // tell them, and the names objects have in them.
@@ -27,3 +31,9 @@ func MicrosoftRSSKey() RSSKey {
 		0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
 	}
 }
+
+// SetClock replaces the clock by which the queue judges how long it stands still.
+func (q *TxQueue) SetClock(now func() time.Time) { q.recovery.now = now }
+
+// ConsecutiveResets is the number that has the device given up when it is too high.
+func (q *TxQueue) ConsecutiveResets() int { return q.recovery.consecutiveResets }

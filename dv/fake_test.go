@@ -135,6 +135,7 @@ type txRig struct {
 	bells         []uint64
 	halts, starts int
 	failure       error
+	linkDown      bool
 }
 
 const (
@@ -156,6 +157,8 @@ func newTxRig(t testing.TB, blocks, stageSize int, limits txLimits) *txRig {
 		start: func() error { r.starts++; r.connect(); return nil },
 		fail:  func(err error) { r.failure = err; r.q.signals.raise(signalFailed) },
 		ended: func() error { return errors.Join(ErrFailed, r.failure) },
+
+		linkUp: func() bool { return !r.linkDown },
 	}
 	r.connect()
 	return r

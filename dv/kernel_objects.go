@@ -94,12 +94,18 @@ const rxUserIndex = 1 << 12
 
 func (p *rxKernelObjects) start() error { return p.wq.Ready() }
 
-// halt stops reception. The NIC's state is RDY or ERR, depending on what went
-// wrong, and the firmware insists on being told which.
+// halt stops reception. The NIC's state is RDY or ERR, depending on what went wrong, and the
+// firmware insists on being told which; a wrong one is a line in the kernel's log. No command asks
+// for it (linux include/uapi/rdma/ib_user_verbs.h), so it is what completions and events said. The
+// other one is tried, too: the ring may have failed since the last of them.
 func (p *rxKernelObjects) halt() error {
-	err := p.wq.Recover()
+	state, other := uverbs.WQReady, uverbs.WQErr
+	if p.q.inError {
+		state, other = other, state
+	}
+	err := p.wq.Modify(state, uverbs.WQReset)
 	if errors.Is(err, unix.EINVAL) {
-		return p.wq.Modify(uverbs.WQReady, uverbs.WQReset)
+		return p.wq.Modify(other, uverbs.WQReset)
 	}
 	return err
 }

@@ -14,7 +14,8 @@ type ownerSignals struct {
 const (
 	signalStopped = 1 << iota // the device is being closed
 	signalFailed              // the device failed for good
-	signalReset               // the queue is in error without having said so itself
+	signalReset               // the queue is to be reset without having said so itself
+	signalInError             // the NIC says that the queue is in its error state
 )
 
 // raise adds bits.
@@ -29,8 +30,11 @@ func (a *ownerSignals) stopped() bool { return a.bits.Load()&(signalStopped|sign
 // wantsReset reports whether a reset is due.
 func (a *ownerSignals) wantsReset() bool { return a.bits.Load()&signalReset != 0 }
 
-// clearReset forgets that a reset was due.
-func (a *ownerSignals) clearReset() { a.bits.And(^uint32(signalReset)) }
+// clearReset forgets that a reset was due, and reports whether the NIC had said that the queue is in
+// its error state.
+func (a *ownerSignals) clearReset() (inError bool) {
+	return a.bits.And(^uint32(signalReset|signalInError))&signalInError != 0
+}
 
 // queueControl is what a queue needs from its device: the kernel's part of it, and
 // somebody to tell when it is over.
@@ -42,6 +46,8 @@ type queueControl struct {
 	fail func(error)
 	// wakeAfter has a receive queue's owner look at it again after a while.
 	wakeAfter func(time.Duration)
+	// linkUp reports whether the port has a link: without one a NIC may send nothing.
+	linkUp func() bool
 	// ended says why the queue must not be used any more.
 	ended func() error
 }

@@ -54,6 +54,13 @@ func (r *recovery) begin(cause string) bool {
 	return r.consecutiveResets <= maxConsecutiveResets || now.Sub(r.since) <= consecutiveResetsTime
 }
 
+// timedOut notes a reset that no error asked for: the other end of the wire may hold the port back
+// for as long as it likes, so that says nothing about the queue.
+func (r *recovery) timedOut(cause string) {
+	r.unlogged++
+	r.cause = cause
+}
+
 // arrange returns for how long a timer is to be set, so that the reset which is put off is done;
 // 0 if there is one.
 func (r *recovery) arrange() time.Duration {

@@ -53,6 +53,7 @@ type RxQueue struct {
 	cc       uint32   // next descriptor that the NIC completes; wraps at 2^32
 	pc       uint32   // next descriptor to write; wraps at 2^32
 	posted   uint32   // pc as the doorbell record has it
+	inError  bool     // the NIC has said that the ring is in its error state
 	recovery recovery
 
 	queueControl // the kernel's part; called by the owner

@@ -20,10 +20,8 @@ func (q *RxQueue) handleErrorCQE(l perFrameFormat, cqe *mlx5.CQE) bool {
 		q.count.tooLong.n++
 		q.dropOne(l)
 		return true
-	case op == mlx5.CQERecvErr && cqe.Syndrome() == mlx5.SynFlushed:
-		q.count.flushed.n++
 	case op == mlx5.CQERecvErr:
-		q.count.errors.n++
+		q.countError(cqe.Syndrome())
 	case op == mlx5.CQERecv && inOrder && cqe.Format() == mlx5.FormatPlain &&
 		cqe.ByteCount() < ethHeader:
 		q.count.malformed.n++
@@ -34,6 +32,17 @@ func (q *RxQueue) handleErrorCQE(l perFrameFormat, cqe *mlx5.CQE) bool {
 	}
 	q.failed(fmt.Sprintf("%s where descriptor %d was expected", cqe.String(), uint16(q.cc)))
 	return false
+}
+
+// countError counts an error completion. All but a frame that is too long put the ring into its
+// error state.
+func (q *RxQueue) countError(s mlx5.Syndrome) {
+	q.inError = q.inError || s != mlx5.SynLocalLength
+	if s == mlx5.SynFlushed {
+		q.count.flushed.n++
+	} else {
+		q.count.errors.n++
+	}
 }
 
 // dropOne consumes the completion and the descriptor it is of, whose buffers go
@@ -71,7 +80,9 @@ func (q *RxQueue) handleSignals() bool {
 		}
 		return false
 	}
-	q.signals.clearReset()
+	if q.signals.clearReset() {
+		q.inError = true
+	}
 	q.reset(q.recovery.takePending())
 	return !q.signals.stopped()
 }
@@ -95,6 +106,7 @@ func (q *RxQueue) reset(cause string) {
 		q.fail(fmt.Errorf("reset receive queue %d: %w", q.index, err))
 		return
 	}
+	q.inError = false
 	q.cq.skip()
 	q.format.restart()
 	if err := q.start(); err != nil {

@@ -160,13 +160,10 @@ func (q *striding) expandStriding(dst []Packet) (n int, ok bool) {
 
 // handleErrorCQE resets the queue: in a striding ring no error concerns just one frame.
 func (q *striding) handleErrorCQE(cqe *mlx5.CQE) {
-	switch {
-	case cqe.Opcode() != mlx5.CQERecvErr:
+	if cqe.Opcode() == mlx5.CQERecvErr {
+		q.countError(cqe.Syndrome())
+	} else {
 		q.count.malformed.n++
-	case cqe.Syndrome() == mlx5.SynFlushed:
-		q.count.flushed.n++
-	default:
-		q.count.errors.n++
 	}
 	q.resetStriding(cqe.String())
 }

@@ -21,13 +21,13 @@ import (
 //	(no QP) ─────────────────────▶ sending ─────────────────────────▶ stopped
 //	                                │   ▲                                ▲
 //	  error CQE, event, or ring     ▼   │ start: QP and CQ made anew,    │
-//	  that stands still           error │ ring empty, counters 0         │
+//	  that stands still for 15 s  error │ ring empty, counters 0         │
 //	                                │   │                                │
 //	  halt: at once, or 1 to 100 ms │   │                                │
 //	  later from the fifth reset    ▼   │                                │
 //	  in a row on                 halted┘                                │
 //	                                │  halt or start refused, or         │
-//	                                ▼  too many resets in a row          │
+//	                                ▼  too many errors in a row          │
 //	                              failed: the device ends ───────────────┘
 //
 // What was posted and not reported as sent when a reset begins is lost, and

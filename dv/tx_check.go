@@ -2,15 +2,16 @@ package dv
 
 import "time"
 
-// txTimeout is how long descriptors may wait without a completion before the queue is replaced;
-// of resets in a row each waits twice as long as the one before, 16 times as long at most.
-// Linux's mlx5e waits 15 s; a ring is sent in less than 100 ms on the slowest link that a card
-// has.
-const txTimeout = 2 * time.Second
+// txTimeout is how long descriptors may wait without a completion, with the link up, before the
+// queue is replaced: what linux allows the queues of a netdev on the same port (watchdog_timeo in
+// drivers/net/ethernet/mellanox/mlx5/core/en_main.c). A ring is sent in less than 100 ms on the
+// slowest link that a card has, but not while the other end pauses the port (IEEE 802.3 annex 31B,
+// 802.1Qbb), which may be for minutes.
+const txTimeout = 15 * time.Second
 
 // Check looks after a queue that nobody may be at: it reclaims, asks for a replacement of a queue
-// that stands still for longer than 2 s, makes all counters visible and logs resets that had no
-// line yet. Call it about 100 ms after a Flush, and again and again for as long as it returns
+// that stands still for longer than 15 s with the link up, makes all counters visible and logs
+// resets that had no line yet. Call it about 100 ms after a Flush, and again and again for as long as it returns
 // true: there is something left to look after.
 func (q *TxQueue) Check() (again bool) {
 	q.Reap()
@@ -32,10 +33,11 @@ func (q *TxQueue) show() {
 	q.count.showDone()
 }
 
-// txStall is how long descriptors have waited without a completion.
+// txStall is how long descriptors have waited without a completion, with the link up.
 type txStall struct {
-	since time.Time // zero: none wait
-	cc    uint32
+	since    time.Time // zero: none wait
+	cc       uint32
+	timedOut bool // too long: the queue is to be replaced
 }
 
 // watch signals a reset when the queue has stood still for too long.
@@ -45,11 +47,10 @@ func (q *TxQueue) watch() {
 		return
 	}
 	now := q.recovery.now()
-	if q.stall.since.IsZero() || q.stall.cc != q.cc {
+	if q.stall.since.IsZero() || q.stall.cc != q.cc || !q.linkUp() {
 		q.stall = txStall{since: now, cc: q.cc}
-	} else if now.Sub(q.stall.since) > txTimeout<<min(q.recovery.consecutiveResets, 4) {
-		q.stall = txStall{}
-		q.recovery.pending = "no completion in time"
+	} else if now.Sub(q.stall.since) > txTimeout {
+		q.stall.timedOut = true
 		q.signals.raise(signalReset)
 	}
 }

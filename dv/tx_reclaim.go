@@ -93,24 +93,40 @@ func (q *TxQueue) handleSignals() bool {
 		return false
 	}
 	q.signals.clearReset()
-	q.reset(q.recovery.takePending())
+	if q.stall.timedOut {
+		q.recovery.timedOut("no completion in 15 s")
+		q.replace()
+	} else {
+		q.reset(q.recovery.takePending())
+	}
 	return !q.signals.stopped()
 }
 
-// reset replaces the kernel's and the NIC's part of the queue by a new one.
-// Packets not reported as sent are lost, frames in flight go back to the pool. If
-// it cannot be done the device fails.
+// reset replaces a queue in error. If there were too many errors in a row the device fails.
 func (q *TxQueue) reset(cause string) {
-	q.count.resets.n++
-	q.count.lost.n += q.count.packets.n - q.done
-	defer q.count.showFaults()
-	hope := q.recovery.begin(cause)
-	q.report()
-	if !hope {
-		q.fail(fmt.Errorf("send queue %d: %d resets in a row did not help, last error: %s", q.index,
-			q.recovery.consecutiveResets-1, cause))
+	if q.recovery.begin(cause) {
+		q.replace()
 		return
 	}
+	q.countReset()
+	q.fail(fmt.Errorf("send queue %d: %d resets in a row did not help, last error: %s", q.index,
+		q.recovery.consecutiveResets-1, cause))
+}
+
+// countReset counts a reset, and what is lost by it.
+func (q *TxQueue) countReset() {
+	q.count.resets.n++
+	q.count.lost.n += q.count.packets.n - q.done
+	q.count.showFaults()
+	q.report()
+}
+
+// replace replaces the kernel's and the NIC's part of the queue by a new one.
+// Packets not reported as sent are lost, frames in flight go back to the pool. If
+// it cannot be done the device fails.
+func (q *TxQueue) replace() {
+	q.countReset()
+	q.stall = txStall{}
 	if err := q.halt(); err != nil {
 		q.fail(fmt.Errorf("destroy send queue %d: %w", q.index, err))
 		return

@@ -19,7 +19,7 @@ const (
 	EventPortError EventType = 10
 	// element: port number. An address of the netdev changed: ignore
 	EventGIDChange   EventType = 18
-	EventWQFatal     EventType = 19 // element: WQ user handle, 0 on linux 5.4. Recover it
+	EventWQFatal     EventType = 19 // element: WQ user handle, 0 on linux 5.4. Reset it
 	EventSpeedChange EventType = 20 // element: port number
 )
 

@@ -295,7 +295,6 @@ func methods() []method {
 		{"CreateWQ", "CREATE_WQ", "pd",
 			func(f *fixture) error { _, err := f.pd.CreateWQ(f.wqAttr); return err }},
 		{"Ready", "MODIFY_WQ", "wq", func(f *fixture) error { return f.wq.Ready() }},
-		{"Recover", "MODIFY_WQ", "wq", func(f *fixture) error { return f.wq.Recover() }},
 		{"CreateIndirectionTable", "CREATE_RWQ_IND_TBL", "wq", func(f *fixture) error {
 			_, err := f.c.CreateIndirectionTable([]*WQ{f.wq}, 0)
 			return err

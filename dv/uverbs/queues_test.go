@@ -195,7 +195,7 @@ func TestWQRecoveryBytes(t *testing.T) {
 		run  func() error
 		want []byte
 	}{
-		{"recover", f.wq.Recover,
+		{"recover", func() error { return f.wq.Modify(WQErr, WQReset) },
 			[]byte{3, 0, 0, 0, h, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
 		{"ready", f.wq.Ready,
 			[]byte{3, 0, 0, 0, h, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},

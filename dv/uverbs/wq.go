@@ -172,13 +172,10 @@ func (a WQAttr) driver() Mlx5CreateWQReq {
 // Ready takes the queue from RESET to RDY: from now on it receives.
 func (wq *WQ) Ready() error { return wq.Modify(WQReset, WQReady) }
 
-// Recover takes a queue that hit an error back to RESET. Afterwards: drop its stale completions,
-// clear the doorbell record, fill the ring from index 0, Ready. Indirection tables and RSS queue
-// pairs stay valid.
-func (wq *WQ) Recover() error { return wq.Modify(WQErr, WQReset) }
-
 // Modify takes the queue from state from, which must be the hardware's, to state to. The kernel's
-// own record is not used: it does not follow errors.
+// own record is not used: it does not follow errors. After a queue that hit an error is back in
+// WQReset: drop its stale completions, clear the doorbell record, Ready, fill the ring from index
+// 0. Indirection tables and RSS queue pairs stay valid.
 func (wq *WQ) Modify(from, to WQState) error {
 	noun := fmt.Sprintf("%s from %v to %v", wq.noun, from, to)
 	if !from.mayBecome(to) {

@@ -21,12 +21,13 @@ import (
 
 // kinds are the faults that a faulty server takes orders for.
 var kinds = map[string]simnic.QueueFaultKind{"send": simnic.FaultSendError,
-	"receive": simnic.FaultReceiveError}
+	"receive": simnic.FaultReceiveError, "pause": simnic.FaultPause,
+	"unlink": simnic.FaultHoldWithoutLink}
 
 // faultyServer is the child process of the tests of NIC faults: a web server on a slice of a
 // software NIC whose faults are ordered on in, one line each: "send COUNT RATE" and likewise
-// "receive" put a fault in force in place of the one before, "none" ends it. Each order is answered
-// by a line.
+// "receive", "pause" and "unlink" put a fault in force in place of the one before, "none" ends it.
+// "unlink" takes the link away, too. Each order is answered by a line.
 func faultyServer(queues string, in io.Reader, out, log io.Writer) int {
 	n, err := strconv.Atoi(queues)
 	if err != nil {
@@ -41,6 +42,7 @@ func faultyServer(queues string, in io.Reader, out, log io.Writer) int {
 	fmt.Fprintln(out, "serving on the software NIC")
 	var now *simnic.Injection
 	for lines := bufio.NewScanner(in); lines.Scan(); {
+		nic.SetLink(!strings.HasPrefix(lines.Text(), "unlink"))
 		if now != nil {
 			now.Remove()
 			now = nil

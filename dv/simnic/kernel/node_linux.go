@@ -28,8 +28,9 @@ type Linux struct {
 	writes  map[uint32]writeCommand
 }
 
-// Refused is how many commands the firmware refused without the caller being told: each
-// is a line in the kernel's log. A correct driver causes none.
+// Refused is how many changes of a queue's state the firmware refused because that was another one
+// than was said: each is a line in the kernel's log, whether the caller is told or not. A correct
+// driver causes none.
 func (l *Linux) Refused() int64 { return l.refused.Load() }
 
 // New makes a kernel whose only RDMA device is n. It needs no closing.

@@ -218,7 +218,7 @@ func exModifyWQ(c *call) unix.Errno {
 	if req.AttrMask&uverbs.WQAttrFlags == 0 {
 		req.Flags, req.FlagsMask = 0, 0
 	}
-	return q.modify(c.node.nic.Caps(), from, to, req.Flags, req.FlagsMask)
+	return q.modify(c.node.linux, from, to, req.Flags, req.FlagsMask)
 }
 
 // modifyWQDriver checks the driver's part, which must be there and be zero.
@@ -240,12 +240,13 @@ func (c *call) modifyWQDriver() unix.Errno {
 }
 
 // modify moves the queue and switches VLAN stripping.
-func (q *wq) modify(caps simnic.Caps, from, to, flags, mask uint32) unix.Errno {
+func (q *wq) modify(l *Linux, from, to, flags, mask uint32) unix.Errno {
 	strip := mask&uverbs.WQFlagCVLANStripping != 0
-	if strip && !caps.VLANStrip || mask&uverbs.WQFlagPCIWriteEndPadding != 0 {
+	if strip && !l.nic.Caps().VLANStrip || mask&uverbs.WQFlagPCIWriteEndPadding != 0 {
 		return unix.EOPNOTSUPP
 	}
 	if err := q.hw.Modify(wqStates[from], wqStates[to]); err != nil {
+		l.refused.Add(1)
 		return errnoOf(err)
 	}
 	q.state = to
