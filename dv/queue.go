@@ -30,8 +30,8 @@ func (a *ownerSignals) stopped() bool { return a.bits.Load()&(signalStopped|sign
 // wantsReset reports whether a reset is due.
 func (a *ownerSignals) wantsReset() bool { return a.bits.Load()&signalReset != 0 }
 
-// clearReset forgets that a reset was due, and reports whether the NIC had said that the queue is in
-// its error state.
+// clearReset forgets that a reset was due, and reports whether the NIC had said that the queue is
+// in its error state.
 func (a *ownerSignals) clearReset() (inError bool) {
 	return a.bits.And(^uint32(signalReset|signalInError))&signalInError != 0
 }

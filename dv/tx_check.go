@@ -11,8 +11,8 @@ const txTimeout = 15 * time.Second
 
 // Check looks after a queue that nobody may be at: it reclaims, asks for a replacement of a queue
 // that stands still for longer than 15 s with the link up, makes all counters visible and logs
-// resets that had no line yet. Call it about 100 ms after a Flush, and again and again for as long as it returns
-// true: there is something left to look after.
+// resets that had no line yet. Call it about 100 ms after a Flush, and again and again for as long
+// as it returns true: there is something left to look after.
 func (q *TxQueue) Check() (again bool) {
 	q.Reap()
 	q.watch()

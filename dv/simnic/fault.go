@@ -26,8 +26,8 @@ const (
 	FaultLoseDoorbell
 	// a completion names another WQE than the one that it is for
 	FaultWrongCounter
-	// the other end of the wire pauses the port (IEEE 802.3 annex 31B): send queues stand still, for
-	// Delay or, if that is 0, until the fault is removed. Reception goes on.
+	// the other end of the wire pauses the port (IEEE 802.3 annex 31B): send queues stand still,
+	// for Delay or, if that is 0, until the fault is removed. Reception goes on.
 	FaultPause
 	// send queues stand still while the link is down, instead of completing into nothing
 	FaultHoldWithoutLink

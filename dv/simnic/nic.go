@@ -102,8 +102,9 @@ func New(cfg Config) (*NIC, error) {
 		return nil, errorf(StatusBadParam, "netdev MAC %v is not a unicast address of 6 bytes",
 			cfg.MAC)
 	}
-	n := &NIC{cfg: cfg, card: card, caps: cfg.Caps, since: since, log: cfg.Logger, sinks: map[int]func(Event){},
-		done: make(chan struct{})}
+	n := &NIC{cfg: cfg, card: card, caps: cfg.Caps, since: since, log: cfg.Logger,
+		sinks: map[int]func(Event){},
+		done:  make(chan struct{})}
 	n.start = cfg.Clock()
 	n.numbers.init(cfg.Seed)
 	n.keys.init()
