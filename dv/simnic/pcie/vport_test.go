@@ -89,7 +89,7 @@ func TestVportLists(t *testing.T) {
 // hypervisor gave it, and no say in the port's state.
 func TestVirtualFunction(t *testing.T) {
 	mac := [6]byte{2, 0xcc, 0, 0, 0, 1}
-	for want, cfg := range map[uint16]Config{DeviceVF: {}, 0x1018: {DeviceID: 0x1018}} {
+	for want, cfg := range map[uint16]Config{0x101e: {}, 0x1018: {DeviceID: 0x1018}} {
 		c, fn, nic := newClientOf(t,
 			simnic.Config{MAC: mac[:], Function: simnic.Function{Kind: simnic.VF}}, cfg)
 		c.mapRAM()
