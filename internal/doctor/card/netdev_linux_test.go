@@ -3,6 +3,7 @@ package card_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"slices"
@@ -58,26 +59,53 @@ func TestNetdev(t *testing.T) {
 		if err := errors.Join(port.Start(recv), swap(port.Start(recv))); err != nil {
 			return err
 		}
+		// an interface that is just up drops frames until the kernel has seen its carrier
 		there, back := experiment(peer.MAC, 1), experiment(broadcast, 2)
-		if n, err := port.Send([]frame.Frame{{Data: there}}); n != 1 || err != nil {
-			t.Errorf("sent %d, %v", n, err)
-		}
-		if err := peer.Send(back); err != nil {
-			return err
-		}
-		buf := make([]byte, 2048)
-		for got := []byte(nil); !bytes.Equal(got, there); {
-			if got, err = peer.Recv(buf, time.Now().Add(10*time.Second)); err != nil {
-				return err
+		if err := again(func(deadline time.Time) (bool, error) {
+			n, err := port.Send([]frame.Frame{{Data: there}})
+			if n != 1 || err != nil {
+				return false, fmt.Errorf("sent %d frames: %w", n, err)
 			}
+			buf := make([]byte, 2048)
+			got, err := peer.Recv(buf, deadline)
+			return bytes.Equal(got, there), timeout(err)
+		}); err != nil {
+			return fmt.Errorf("from the netdev: %w", err)
 		}
-		for !bytes.Equal(<-came, back) {
+		if err := again(func(deadline time.Time) (bool, error) {
+			err := peer.Send(back)
+			select {
+			case got := <-came:
+				return bytes.Equal(got, back), err
+			case <-time.After(time.Until(deadline)):
+				return false, err
+			}
+		}); err != nil {
+			return fmt.Errorf("to the netdev: %w", err)
 		}
 		return errors.Join(port.Close(), port.Close())
 	})
 }
 
 var broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+
+// again tries until it was done, each time with a deadline; it gives up after a minute.
+func again(try func(deadline time.Time) (done bool, err error)) error {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+		if done, err := try(time.Now().Add(100 * time.Millisecond)); done || err != nil {
+			return err
+		}
+	}
+	return errors.New("nothing came in a minute")
+}
+
+// timeout turns the error of a deadline into none.
+func timeout(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	return err
+}
 
 // swap turns the error of a second Start into none.
 func swap(err error) error {
