@@ -28,6 +28,7 @@ var checks = []check{
 	{"perftest", testPerftest},
 	{"our open", testOpen},
 	{"our features", testFeatures},
+	{"our doctor", testDoctor},
 	{"our HTTP", testHTTP},
 	{"our DNS", testDNS},
 	{"netdev beside us", testBeside},

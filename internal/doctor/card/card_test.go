@@ -221,7 +221,8 @@ func TestByLoopback(t *testing.T) {
 	if report.Count(doctor.Failed) > 0 || report.Count(doctor.Skipped) != 1 {
 		t.Errorf("%s", said)
 	}
-	for _, want := range []string{"by loopback", "RawPacketRSS=true", "DEVX ", "Linux answered ARP for 192.0.2.1"} {
+	for _, want := range []string{"by loopback", "RawPacketRSS=true", "DEVX ",
+		"Linux answered ARP for 192.0.2.1"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("not said: %q\n%s", want, said)
 		}
