@@ -61,6 +61,7 @@ func DefaultCaps() Caps {
 		LogMaxRQT:   11,
 		MaxLSO:      1 << 18,
 		MinInline:   InlineNone,
+		VLANInsert:  true,
 		LegacyMPW:   true,
 		EnhancedMPW: true,
 		PadTX:       true,

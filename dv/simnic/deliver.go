@@ -236,7 +236,7 @@ func (n *NIC) toTIR(b *rxBurst, tir *TIR, o origin, f *frame.Frame, kind cast, t
 func (t *TIR) hashOf(a *TIRAttr, data []byte, p *frame.Headers) (hash uint32, kind uint8) {
 	var in [36]byte
 	s := a.Selection
-	if a.Hash != HashToeplitz || s.Fields == 0 {
+	if a.Hash == HashNone || s.Fields == 0 {
 		return 0, 0
 	}
 	n := s.addresses(in[:0], data, p, &kind)
@@ -250,6 +250,9 @@ func (t *TIR) hashOf(a *TIRAttr, data []byte, p *frame.Headers) (hash uint32, ki
 	}
 	if a.Symmetric {
 		s.sort(n)
+	}
+	if a.Hash == HashXOR8 {
+		return xor8(n), kind
 	}
 	return t.hash.Load().sum(n), kind
 }

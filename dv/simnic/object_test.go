@@ -95,7 +95,7 @@ func TestCreateRefusals(t *testing.T) {
 		"table of 3":              rqtErr(rq.RQ, rq.RQ, rq.RQ),
 		"table of 0":              rqtErr(),
 		"TIR without destination": tirErr(TIRAttr{}),
-		"TIR with XOR8":           tirErr(TIRAttr{RQ: rq.RQ, Hash: 1}),
+		"TIR with hash 3":         tirErr(TIRAttr{RQ: rq.RQ, Hash: 3}),
 		"MTU of 10":               nicErr(Config{MTU: 10}),
 		"multicast MAC":           nicErr(Config{MAC: []byte{1, 0, 0, 0, 0, 0}}),
 	} {

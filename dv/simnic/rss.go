@@ -3,6 +3,7 @@ package simnic
 import (
 	"bytes"
 	"encoding/binary"
+	"math/bits"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
@@ -50,6 +51,15 @@ func (t *toeplitz) fill(key [40]byte) {
 			}
 		}
 	}
+}
+
+// xor8 is the hash of HashXOR8.
+func xor8(in []byte) uint32 {
+	var h uint8
+	for _, b := range in {
+		h ^= b
+	}
+	return uint32(bits.Reverse8(h))
 }
 
 // sum is the Toeplitz hash of at most 36 bytes.

@@ -71,9 +71,11 @@ func (t *RQT) Destroy() error {
 // HashFunction of a TIR, in the numbers of the device.
 type HashFunction uint8
 
-// Hash functions. XOR8 exists in silicon and is refused here.
+// Hash functions. HashXOR8 is the exclusive or of all bytes, its 8 bits in reverse
+// order: that is how linux mlx5e fills indirection tables for it.
 const (
 	HashNone     HashFunction = 0
+	HashXOR8     HashFunction = 1
 	HashToeplitz HashFunction = 2
 )
 
@@ -149,7 +151,7 @@ func (t *TIR) check(a TIRAttr) error {
 	if (a.RQ == nil) == (a.Table == nil) {
 		return errorf(StatusBadParam, "transport receive object needs a receive queue or a table")
 	}
-	if a.Hash != HashNone && a.Hash != HashToeplitz {
+	if a.Hash > HashToeplitz {
 		return errorf(StatusBadParam, "hash function %d", a.Hash)
 	}
 	if (a.LRO.IPv4 || a.LRO.IPv6) && !t.nic.caps.LRO {

@@ -25,7 +25,7 @@ type capValue struct {
 
 // generalCaps is what mlx5_core, mlx5e and mlx5_ib need of group 0 (linux
 // include/linux/mlx5/mlx5_ifc.h, cmd_hca_cap). What is absent is zero: no RoCE, no
-// e-switch, no DevX, no on-demand paging, no UMR.
+// e-switch, no DevX, no on-demand paging.
 var generalCaps = []capValue{
 	{"log_max_srq_sz", field{128, 8}, 15},
 	{"log_max_qp", field{155, 5}, 18},
@@ -46,6 +46,8 @@ var generalCaps = []capValue{
 	{"modify_rq_counter_set_id", field{388, 1}, 1},
 	{"max_qp_cnt", field{390, 10}, maxQueueCounters},
 	{"nic_flow_table", field{422, 1}, 1},
+	{"mcam_reg", field{425, 1}, 1},
+	{"pcam_reg", field{426, 1}, 1},
 	{"port_type", field{438, 2}, 1},
 	{"num_ports", field{440, 8}, 1},
 	{"log_max_msg", field{451, 5}, 30},
@@ -59,8 +61,10 @@ var generalCaps = []capValue{
 	{"cq_oi", field{544, 1}, 1},
 	{"cq_resize", field{545, 1}, 1},
 	{"cq_moderation", field{546, 1}, 1},
+	{"cq_period_mode_modify", field{547, 1}, 1},
 	{"block_lb_mc", field{552, 1}, 1},
-	{"apm", field{558, 1}, 1},
+	{"cq_period_start_from_cqe", field{555, 1}, 1},
+	{"umr_ptr_rlky", field{560, 1}, 1},
 	{"xrc", field{572, 1}, 1},
 	{"ud", field{573, 1}, 1},
 	{"uc", field{574, 1}, 1},
@@ -70,8 +74,6 @@ var generalCaps = []capValue{
 	{"bf", field{608, 1}, 1},
 	{"driver_version", field{609, 1}, 1},
 	{"log_bf_reg_size", field{619, 5}, 9},
-	{"max_qp_mcg", field{743, 25}, 8},
-	{"log_max_mcg", field{792, 8}, 10},
 	{"log_max_transport_domain", field{803, 5}, 8},
 	{"log_max_pd", field{811, 5}, 23},
 	{"log_max_xrcd", field{827, 5}, 8},
@@ -164,21 +166,33 @@ func (f *Function) generalCapBytes() []byte {
 
 // ethernetCaps is group 1 (per_protocol_networking_offload_caps), as the NIC's own
 // capabilities say.
-func (f *Function) ethernetCaps(b []byte) {
+func (f *Function) ethernetCaps() []capValue {
 	c := f.nic.Caps()
-	setCaps(b, []capValue{
+	values := []capValue{
 		{"csum_cap", field{0, 1}, 1},
 		{"vlan_cap", field{1, 1}, flag(c.VLANStrip)},
+		{"lro_cap", field{2, 1}, flag(c.LRO)},
+		{"lro_psh_flag", field{3, 1}, flag(c.LRO)},
 		{"self_lb_en_modifiable", field{8, 1}, 1},
 		{"max_lso_cap", field{11, 5}, uint64(bits.Len(uint(c.MaxLSO)) - 1)},
 		{"wqe_vlan_insert", field{7, 1}, flag(c.VLANInsert)},
 		{"multi_pkt_send_wqe", field{16, 2}, flag(c.LegacyMPW)},
 		{"wqe_inline_mode", field{18, 2}, inlineMode(c.MinInline)},
 		{"rss_ind_tbl_cap", field{20, 4}, 8},
+		{"reg_umr_sq", field{24, 1}, 1},
 		{"scatter_fcs", field{25, 1}, flag(c.ScatterFCS)},
 		{"enhanced_multi_pkt_send_wqe", field{26, 1}, flag(c.EnhancedMPW)},
-	})
+		{"lro_min_mss_size", field{80, 16}, uint64(c.LROMinMSS)},
+	}
+	for i, usec := range c.LROTimersUsec {
+		values = append(values, capValue{"lro_timer_supported_periods",
+			field{lroPeriods + 32*i, 32}, uint64(usec)})
+	}
+	return values
 }
+
+// lroPeriods is lro_timer_supported_periods: four words.
+const lroPeriods = 384
 
 // multiPathTIRs is nic_rx_multi_path_tirs: an entry may send frames to a TIR and to the
 // next table, which is what rules that leave Linux its copy are made of.

@@ -44,6 +44,7 @@ type Function struct {
 	vport        [vportContextSize]byte
 	portAdmin    uint32
 	portMTU      int
+	portFEC      fecPolicy
 	numbers      [numKinds]numbers
 	objects      objectTable
 
@@ -115,6 +116,7 @@ func (f *Function) resetFirmware() {
 	f.nic.SetMulticastList(nil)
 	f.nic.SetReceiveMode(false, false)
 	f.portAdmin, f.portMTU = paosDown, f.nic.MTU()+portOverhead
+	f.portFEC = fecPolicy{}
 	f.numbers = [numKinds]numbers{}
 }
 

@@ -113,7 +113,7 @@ func (f *Function) queryHCACap(in, out []byte) error {
 	case capGeneral:
 		copy(out[16:], f.general)
 	case capEthernet:
-		f.ethernetCaps(out[16:])
+		setCaps(out[16:], f.ethernetCaps())
 	case capFlowTable:
 		f.flowTableCaps(out[16:])
 	}

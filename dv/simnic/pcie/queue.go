@@ -41,8 +41,8 @@ var (
 	queueState   = field{8, 4}
 	queueIndex   = field{40, 24}
 	queueCQ      = field{72, 24}
-	sqcUMR       = field{12, 1}
 	sqcLegacyMPW = field{4, 1}
+	sqcUMR       = field{12, 1}
 	sqcTISCount  = field{256, 16}
 	sqcTIS       = field{360, 24}
 	rqcFCS       = field{2, 1}

@@ -95,8 +95,6 @@ var (
 const (
 	tircSize = 240
 	tircKey  = 40
-
-	hashXOR8 simnic.HashFunction = 1
 )
 
 func (f *Function) createTIR(in, out []byte) error {
@@ -131,7 +129,7 @@ func tirAttr(ctx []byte) simnic.TIRAttr {
 		SelfLoopbackMulticast: tircSelfLB.get(ctx)&2 != 0,
 	}
 	copy(a.Key[:], ctx[tircKey:])
-	if a.Hash == hashXOR8 && a.Selection.Fields == 0 {
+	if a.Hash == simnic.HashXOR8 && a.Selection.Fields == 0 {
 		a.Hash = simnic.HashNone // over no fields; linux mlx5e sets it on TIRs of a single queue
 	}
 	return a

@@ -70,6 +70,8 @@ func (f *Function) accessRegister(in, out []byte) error {
 		paosOper.set(data, uint64(f.portState()))
 	case regPPCNT:
 		f.portCounters(data)
+	default:
+		f.information(registerID.get(in), data, read)
 	}
 	return nil
 }
