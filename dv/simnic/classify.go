@@ -31,6 +31,38 @@ func (n *NIC) SetClassifier(c Classifier) {
 	n.classifier.Store(&c)
 }
 
+// SetSniffers has rx see a copy of every frame that comes in from the wire, and tx of every
+// frame that an owner of the port sends, besides what else becomes of them. Either may be
+// nil. A sniffer's TIR gets what its own transport domain sends, too.
+func (n *NIC) SetSniffers(rx, tx Classifier) {
+	for i, c := range []Classifier{rx, tx} {
+		if c == nil {
+			n.sniffers[i].Store(nil)
+		} else {
+			n.sniffers[i].Store(&c)
+		}
+	}
+}
+
+// Members of NIC.sniffers.
+const sniffReceived, sniffSent = 0, 1
+
+// sniff shows a frame to the sniffers of one direction.
+func (n *NIC) sniff(b *rxBurst, direction int, f *frame.Frame) {
+	c := n.sniffers[direction].Load()
+	if c == nil {
+		return
+	}
+	o := origin{owner: ownerSlice}
+	if direction == sniffReceived {
+		o.owner = ownerWire
+	}
+	b.waited = nil // a sniffer holds nobody up
+	b.p = frame.Parse(f.Data)
+	matchKey(&b.p, f.Data, &b.key)
+	n.classify(*c, b, o, f, castOf(macBits(f.Data)))
+}
+
 // classify delivers a frame to whom the classifier says.
 func (n *NIC) classify(c Classifier, b *rxBurst, o origin, f *frame.Frame, kind cast) (copies int) {
 	b.found = c(&b.key, b.found[:0])

@@ -83,7 +83,11 @@ func (n *NIC) fromWire(frames []frame.Frame) {
 	for i := range frames {
 		f := frames[i]
 		f.MeasureHeader()
-		if n.enter(b, ownerWire, &f) && n.steer(b, o, &f) == 0 {
+		if !n.enter(b, ownerWire, &f) {
+			continue
+		}
+		n.sniff(b, sniffReceived, &f)
+		if n.steer(b, o, &f) == 0 {
 			b.routed += f.Packets()
 			n.counters.add(ctrSteerMissed, f.Packets())
 		}
@@ -112,6 +116,7 @@ func (n *NIC) forward(o origin, frames []frame.Frame, mine bool) {
 		if !n.enter(b, o.owner, &f) {
 			continue
 		}
+		n.sniff(b, sniffSent, &f)
 		dst := macBits(f.Data)
 		kind := castOf(dst)
 		inside := n.inside(dst, kind, t)

@@ -65,6 +65,7 @@ type NIC struct {
 	hooks      atomic.Pointer[Hooks]
 	injected   injections
 	classifier atomic.Pointer[Classifier]
+	sniffers   [2]atomic.Pointer[Classifier] // of what comes in from the wire, of what is sent
 	localMACs  atomic.Pointer[[]uint64] // sorted
 	loopback   loopback
 	bursts     pool[rxBurst]

@@ -189,6 +189,7 @@ func (d *driver) sender(cqn uint32) []object {
 	sqcUMR.set(ctx, 1)
 	sqcTISCount.set(ctx, 1)
 	sqcTIS.set(ctx, uint64(tis))
+	wqUAR.set(ctx[queueWQ:], firstUAR)
 	wqRecord.set(ctx[queueWQ:], recordAt+64)
 	wqLogStride.set(ctx[queueWQ:], 6)
 	wqLogSize.set(ctx[queueWQ:], 4)

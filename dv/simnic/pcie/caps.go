@@ -126,7 +126,12 @@ var matchFields = []int{0, 1, 2, 3, 4, 5, 6, 12, 13, 14, 15, 18, 19, 20, 21}
 // Words of flow_table_prop_layout that list supported match fields, and again as bit masks.
 const ftFieldSupport, ftFieldBitmask = 256, 384
 
-const flowTableNICReceive = 64
+// Where group 7 describes each kind of flow table.
+const (
+	flowTableNICReceive = 64
+	flowTableSniffRx    = 192
+	flowTableSniffTx    = 384
+)
 
 // nicCaps is what of group 0 the NIC's own capabilities say.
 func (f *Function) nicCaps() []capValue {
@@ -198,8 +203,15 @@ const lroPeriods = 384
 // next table, which is what rules that leave Linux its copy are made of.
 var multiPathTIRs = field{0, 1}
 
+// sharedSnifferTIR is allow_sniffer_and_nic_rx_shared_tir: entries of all kinds of tables
+// may send frames to one TIR.
+var sharedSnifferTIR = field{2, 1}
+
 func (f *Function) flowTableCaps(b []byte) {
 	multiPathTIRs.set(b, flag(f.nic.Caps().MultiPathFlows))
+	sharedSnifferTIR.set(b, 1)
+	setCaps(b[flowTableSniffRx:], flowTableFixed)
+	setCaps(b[flowTableSniffTx:], flowTableFixed)
 	nic := b[flowTableNICReceive:]
 	setCaps(nic, flowTableFixed)
 	for _, m := range matchFields {

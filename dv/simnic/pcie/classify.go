@@ -20,22 +20,32 @@ const maxStages, maxCopies = 256, 256
 
 // publish makes the flow tables as they are now the ones frames meet.
 func (f *Function) publish() {
-	if f.objects.root == 0 {
-		f.nic.SetClassifier(nil)
-		return
-	}
-	p := &pipeline{root: f.objects.root, tables: make(map[uint32]stage, len(f.objects.tables))}
 	var macs [][6]byte
-	for id, t := range f.objects.tables {
-		p.tables[id] = stage{miss: t.miss, entries: t.entries}
+	for _, t := range f.objects.tables {
 		for _, e := range t.entries {
-			if mac, ok := e.unicast(); ok {
+			if mac, ok := e.unicast(); ok && t.kind == tableNICReceive {
 				macs = append(macs, mac)
 			}
 		}
 	}
 	f.nic.SetLocalMACs(macs)
-	f.nic.SetClassifier(p.classify)
+	f.nic.SetClassifier(f.objects.classifier(tableNICReceive))
+	f.nic.SetSniffers(f.objects.classifier(tableSniffRx), f.objects.classifier(tableSniffTx))
+}
+
+// classifier is the pipeline of a kind of tables, nil if it has no root.
+func (t *objectTable) classifier(k tableKind) simnic.Classifier {
+	root, ok := t.roots[k]
+	if !ok {
+		return nil
+	}
+	p := &pipeline{root: root, tables: make(map[uint32]stage, len(t.tables))}
+	for id, table := range t.tables {
+		if table.kind == k {
+			p.tables[id] = stage{miss: table.miss, entries: table.entries}
+		}
+	}
+	return p.classify
 }
 
 // classify appends where a frame with this key goes. Every TIR gets its own copy.

@@ -28,14 +28,14 @@ func frameTo(mac [6]byte, etherType uint16) frame.Frame {
 
 // table creates a flow table of a type with one group that matches destination addresses,
 // and makes it the root.
-func (d *driver) table(kind uint64) (id, group uint32) {
+func (d *driver) table(kind tableKind) (id, group uint32) {
 	d.t.Helper()
 	in := input(0x930, 0, 64)
-	ftType.set(in, kind)
+	ftType.set(in, uint64(kind))
 	ftcLogSize.set(in[ftContext:], 4)
 	id = number.u32(d.do("CREATE_FLOW_TABLE", in, 16))
 	in = input(0x933, 0, 1024)
-	ftType.set(in, kind)
+	ftType.set(in, uint64(kind))
 	ftTableID.set(in, uint64(id))
 	fgEnd.set(in, 15)
 	fgEnable.set(in, enableOuter)
@@ -44,17 +44,17 @@ func (d *driver) table(kind uint64) (id, group uint32) {
 	}
 	group = number.u32(d.do("CREATE_FLOW_GROUP", in, 16))
 	in = input(0x92f, 0, 64)
-	ftType.set(in, kind)
+	ftType.set(in, uint64(kind))
 	ftTableID.set(in, uint64(id))
 	d.do("SET_FLOW_TABLE_ROOT", in, 16)
 	return id, group
 }
 
 // entry is SET_FLOW_TABLE_ENTRY for a destination address.
-func entry(kind uint64, table, group, index uint32, mac [6]byte, action uint64,
+func entry(kind tableKind, table, group, index uint32, mac [6]byte, action uint64,
 	tirs, counters []uint32) []byte {
 	in := input(0x936, 0, flowEntryIn)
-	ftType.set(in, kind)
+	ftType.set(in, uint64(kind))
 	ftTableID.set(in, uint64(table))
 	fteIndex.set(in, uint64(index))
 	ctx := in[flowContext:]

@@ -46,9 +46,18 @@ const (
 	enableOuter   = 1
 )
 
-// Types of tables, actions and destinations.
+// tableKind is what a flow table's frames are, in the numbers of the commands.
+type tableKind uint8
+
+// Kinds of flow tables: frames received, and copies of those received and sent.
 const (
-	tableNICReceive = 0
+	tableNICReceive tableKind = 0
+	tableSniffRx    tableKind = 5
+	tableSniffTx    tableKind = 6
+)
+
+// Actions, destinations and the miss action.
+const (
 	missForward     = 1
 	actionAllow     = 1 << 0
 	actionDrop      = 1 << 1
@@ -63,6 +72,7 @@ const (
 // never changed, once in use.
 type flowTable struct {
 	id      uint32
+	kind    tableKind
 	level   int
 	size    uint32
 	miss    uint32 // next table, 0: none
@@ -91,14 +101,16 @@ type flowEntry struct {
 }
 
 func (f *Function) createFlowTable(in, out []byte) error {
-	if t := ftType.get(in); t != tableNICReceive {
-		return errorf(statusBadParam, "flow table of type %d, only NIC receive is supported", t)
+	kind := tableKind(ftType.get(in))
+	if kind != tableNICReceive && kind != tableSniffRx && kind != tableSniffTx {
+		return errorf(statusBadParam, "flow table of type %d: there are NIC receive (0) and "+
+			"sniffer (5, 6)", kind)
 	}
 	ctx := part(in, ftContext, ftContextSize)
 	if ftcLogSize.get(ctx) > 16 {
 		return errorf(statusBadParam, "flow table of 2^%d entries", ftcLogSize.get(ctx))
 	}
-	t := &flowTable{level: int(ftcLevel.get(ctx)), size: 1 << ftcLogSize.get(ctx),
+	t := &flowTable{kind: kind, level: int(ftcLevel.get(ctx)), size: 1 << ftcLogSize.get(ctx),
 		groups: map[uint32]*flowGroup{}}
 	if len(f.objects.tables) >= maxNumbers {
 		return errorf(statusLimit, "all %d flow tables are in use", maxNumbers)
@@ -147,6 +159,10 @@ func (f *Function) leads(t *flowTable, id uint32) error {
 	if err != nil {
 		return err
 	}
+	if next.kind != t.kind {
+		return errorf(statusBadParam, "flow table %d of type %d after one of type %d", id, next.kind,
+			t.kind)
+	}
 	if next.level <= t.level {
 		return errorf(statusBadParam, "flow table %d of level %d after one of level %d", id,
 			next.level, t.level)
@@ -160,24 +176,35 @@ func (f *Function) destroyFlowTable(in, _ []byte) error {
 	if err != nil {
 		return err
 	}
-	if len(t.entries) > 0 || f.objects.root == id && len(f.objects.tables) > 1 {
+	if len(t.entries) > 0 || f.objects.roots[t.kind] == id && f.objects.ofKind(t.kind) > 1 {
 		return errorf(statusBusy, "flow table %d is in use", id)
 	}
 	delete(f.objects.tables, id)
-	if f.objects.root == id {
-		f.objects.root = 0
+	if f.objects.roots[t.kind] == id {
+		delete(f.objects.roots, t.kind)
 	}
 	f.publish()
 	return nil
 }
 
 func (f *Function) setFlowTableRoot(in, _ []byte) error {
-	if _, err := find(f.objects.tables, "flow table", ftTableID.u32(in)); err != nil {
+	t, err := find(f.objects.tables, "flow table", ftTableID.u32(in))
+	if err != nil {
 		return err
 	}
-	f.objects.root = ftTableID.u32(in)
+	f.objects.roots[t.kind] = t.id
 	f.publish()
 	return nil
+}
+
+// ofKind counts the flow tables of a kind.
+func (t *objectTable) ofKind(k tableKind) (n int) {
+	for _, table := range t.tables {
+		if table.kind == k {
+			n++
+		}
+	}
+	return n
 }
 
 func (f *Function) createFlowGroup(in, out []byte) error {

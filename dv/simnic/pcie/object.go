@@ -23,7 +23,7 @@ type objectTable struct {
 	plain  map[uint32]bool   // memory keys of keys: numbers with nothing behind them
 	tis    map[uint32]uint32 // transport domain of a TIS
 	tables map[uint32]*flowTable
-	root   uint32 // flow table where received frames start, 0: none
+	roots  map[tableKind]uint32 // flow tables where frames start
 
 	counters      []*flowCounters // in order of their numbers
 	queueCounters map[uint32]*simnic.QueueCount
@@ -32,6 +32,7 @@ type objectTable struct {
 // destroyAll removes everything, users before what they use.
 func (t *objectTable) destroyAll(f *Function) {
 	f.nic.SetClassifier(nil)
+	f.nic.SetSniffers(nil, nil)
 	destroyEach(t.tirs)
 	destroyEach(t.rqts)
 	destroyEach(t.rqs)
@@ -45,6 +46,7 @@ func (t *objectTable) destroyAll(f *Function) {
 		mkeys: map[uint32]*simnic.MKey{}, qps: map[uint32]*queuePair{},
 		srqs:  map[uint32]*sharedQueue{},
 		plain: map[uint32]bool{}, tis: map[uint32]uint32{}, tables: map[uint32]*flowTable{},
+		roots:         map[tableKind]uint32{},
 		queueCounters: map[uint32]*simnic.QueueCount{},
 	}
 }
