@@ -66,7 +66,7 @@ type NIC struct {
 	injected   injections
 	classifier atomic.Pointer[Classifier]
 	sniffers   [2]atomic.Pointer[Classifier] // of what comes in from the wire, of what is sent
-	localMACs  atomic.Pointer[[]uint64] // sorted
+	localMACs  atomic.Pointer[[]uint64]      // sorted
 	loopback   loopback
 	bursts     pool[rxBurst]
 	spaces     pool[workspace]

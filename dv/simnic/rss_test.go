@@ -1,7 +1,9 @@
 package simnic
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"testing"
 
@@ -181,5 +183,29 @@ func TestSymmetricHash(t *testing.T) {
 		if h1 != h2 || h1 == 0 {
 			t.Errorf("%s: %08x one way, %08x the other", v.src, h1, h2)
 		}
+	}
+}
+
+// The exclusive or of addresses and ports, in reverse order of bits.
+func TestXOR8(t *testing.T) {
+	n := newNIC(t, Config{})
+	w := &recorder{}
+	if err := n.ConnectWire(w); err != nil {
+		t.Fatal(err)
+	}
+	m, cq := mem(t, 4096), newCQ(t, n, 5, nil)
+	rq := newRQ(t, n, cq, 4, 4, nil)
+	rq.post(seg(2048, newKey(t, n, m, nil).Key(), m.Addr()))
+	a := hashTIR(false, false)
+	a.Hash, a.RQ = HashXOR8, rq.RQ
+	flowTo(t, n, macTwo, newTIR(t, n, a))
+	w.recv([]frame.Frame{{Data: tcpFrame72}})
+	var x byte
+	for _, b := range tcpFrame72[26:38] {
+		x ^= b
+	}
+	want := uint32(bits.Reverse8(x))
+	if e := cq.mustPoll(t); binary.BigEndian.Uint32(e[12:]) != want || want == 0 {
+		t.Errorf("hash %#x, want %#x", e[12:16], want)
 	}
 }

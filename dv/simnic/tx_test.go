@@ -232,7 +232,8 @@ func TestSendValidation(t *testing.T) {
 			wqe: with(0x29, 3, ethSeg(0, 0, 0x8000), ok), syndrome: 2, vendor: 0x68},
 		{name: "multi-packet without the capability", caps: func(c *Caps) { c.EnhancedMPW = false },
 			wqe: with(0x29, 3, ethSeg(0, 0, 0), ok), syndrome: 2, vendor: 0x68},
-		{name: "tag without the capability", wqe: with(0x0a, 3, ethSeg(0, 0, 0x8000), ok),
+		{name: "tag without the capability", caps: func(c *Caps) { c.VLANInsert = false },
+			wqe:      with(0x0a, 3, ethSeg(0, 0, 0x8000), ok),
 			syndrome: 2, vendor: 0x68},
 		{name: "immediate on SEND", wqe: func(r *sendRig) []byte {
 			w := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))

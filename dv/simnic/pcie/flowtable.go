@@ -58,14 +58,14 @@ const (
 
 // Actions, destinations and the miss action.
 const (
-	missForward     = 1
-	actionAllow     = 1 << 0
-	actionDrop      = 1 << 1
-	actionForward   = 1 << 2
-	actionCount     = 1 << 3
-	destTable       = 1
-	destTIR         = 2
-	matchSetSize    = 512
+	missForward   = 1
+	actionAllow   = 1 << 0
+	actionDrop    = 1 << 1
+	actionForward = 1 << 2
+	actionCount   = 1 << 3
+	destTable     = 1
+	destTIR       = 2
+	matchSetSize  = 512
 )
 
 // flowTable is one table. Classification reads it from any goroutine, so it is replaced,
@@ -160,7 +160,8 @@ func (f *Function) leads(t *flowTable, id uint32) error {
 		return err
 	}
 	if next.kind != t.kind {
-		return errorf(statusBadParam, "flow table %d of type %d after one of type %d", id, next.kind,
+		return errorf(statusBadParam, "flow table %d of type %d after one of type %d", id,
+			next.kind,
 			t.kind)
 	}
 	if next.level <= t.level {
