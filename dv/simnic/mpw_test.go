@@ -20,7 +20,7 @@ func TestLegacyMPW(t *testing.T) {
 	}{
 		{"two", 60, 2, true, true, 2, 0},
 		{"five", 60, 5, true, true, 5, 0},
-		{"six", 60, 6, true, true, 0, 0xd},
+		{"seven", 60, 7, true, true, 0, 0xd},
 		{"another size", 61, 2, true, true, 0, 0xd},
 		{"not for this queue", 60, 2, false, true, 0, 0xd},
 		{"not for this device", 60, 2, true, false, 0, 0xd},

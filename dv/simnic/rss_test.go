@@ -201,7 +201,8 @@ func TestXOR8(t *testing.T) {
 	flowTo(t, n, macTwo, newTIR(t, n, a))
 	w.recv([]frame.Frame{{Data: tcpFrame72}})
 	var x byte
-	for _, b := range tcpFrame72[26:38] {
+	p := frame.Parse(tcpFrame72)
+	for _, b := range tcpFrame72[p.L3At+12 : p.L3At+24] {
 		x ^= b
 	}
 	want := uint32(bits.Reverse8(x))
