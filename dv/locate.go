@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -215,7 +217,7 @@ func (m *host) target(n *node, port uint8) (*target, error) {
 		MTU: defaultMTU, Virtual: n.VF}
 	if t.facts.Netdev == "" { // in another network namespace, which hides it
 		t.addresses = func(log *slog.Logger) (AddressList, error) {
-			return commandList{log.With("device", n.IBDev)}, nil
+			return commandList{log.With("device", n.IBDev), m.urgency(n)}, nil
 		}
 		return t, nil
 	}
@@ -227,6 +229,17 @@ func (m *host) target(n *node, port uint8) (*target, error) {
 	t.facts.MAC, t.facts.MTU, t.facts.Down = i.MAC, i.MTU, !i.Up
 	t.facts.Netvsc = netdev.NetvscOf(m.root, t.facts.Netdev)
 	return t, nil
+}
+
+// urgency is how loudly to say that addresses are to be registered by hand: an e-switch needs it,
+// and is in front of virtual functions and of physical ones that have some.
+func (m *host) urgency(n *node) slog.Level {
+	functions, err := os.ReadFile(filepath.Join("/", m.root, "sys/class/infiniband", n.IBDev,
+		"device/sriov_numvfs"))
+	if n.VF || err == nil && strings.TrimSpace(string(functions)) != "0" {
+		return slog.LevelWarn
+	}
+	return slog.LevelInfo
 }
 
 // allowed checks privileges and limits before the kernel is asked for anything.

@@ -87,8 +87,17 @@ func TestLocateAddresses(t *testing.T) {
 	if got, err = m.locate("mlx5_0"); err != nil || got.facts.Netdev != "" {
 		t.Fatalf("%+v, %v", got, err)
 	}
+	if list, err := got.addresses(slog.New(slog.DiscardHandler)); err != nil ||
+		list.(commandList).level != slog.LevelInfo {
+		t.Errorf("without SR-IOV: %+v, %v", list, err)
+	}
+	if err := os.WriteFile(filepath.Join(m.root,
+		"sys/class/infiniband/mlx5_0/device/sriov_numvfs"), []byte("4\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	var said strings.Builder
-	list, err := got.addresses(slog.New(slog.NewTextHandler(&said, nil)))
+	list, err := got.addresses(slog.New(slog.NewTextHandler(&said,
+		&slog.HandlerOptions{Level: slog.LevelWarn})))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package dv
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -124,11 +125,15 @@ func (r *registration) replace(groups []net.HardwareAddr) error {
 
 // commandList is the AddressList of a netdev in another network namespace: it says which
 // commands do there what a program here cannot.
-type commandList struct{ log *slog.Logger }
+type commandList struct {
+	log   *slog.Logger
+	level slog.Level // Warn where there is an e-switch
+}
 
 func (c commandList) Add(mac net.HardwareAddr) error {
-	c.log.Info("behind an e-switch, of a virtual function or with SR-IOV on, this is needed in "+
-		"the network namespace of the port's netdev",
+	c.log.Log(context.Background(), c.level,
+		"behind an e-switch, of a virtual function or with SR-IOV on, this is needed in "+
+			"the network namespace of the port's netdev",
 		"command", addCommand(mac))
 	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/pcie"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
@@ -81,9 +83,12 @@ func TestStockKernels(t *testing.T) {
 	need.TUN(t)
 	ctx := t.Context()
 	p := gather(t, ctx)
-	tab := newTable(checks)
+	tab := newTable(slices.Concat(checks, functionRows()))
 	for _, v := range versions {
-		t.Run("linux-"+v, func(t *testing.T) { testKernel(t, ctx, p, v, tab) })
+		t.Run("linux-"+v, func(t *testing.T) {
+			testKernel(t, ctx, p, v, tab)
+			testFunctions(t, ctx, p, v, tab)
+		})
 	}
 	t.Logf("what stock kernels say:\n%s", tab)
 }
@@ -91,7 +96,7 @@ func TestStockKernels(t *testing.T) {
 // testKernel does all checks under one kernel, until the machine is over.
 func testKernel(t *testing.T, ctx context.Context, p *parts, version string, tab *table) {
 	need.That(t, "time", timeFor(t, kernelTime))
-	w := boot(t, ctx, p, version)
+	w := boot(t, ctx, p, version, simnic.Config{Seed: uint64(len(version))}, pcie.Config{})
 	for _, c := range checks {
 		ran := false
 		ok := t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {

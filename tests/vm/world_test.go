@@ -96,13 +96,14 @@ type world struct {
 }
 
 // boot starts a machine with two processors, so that there are two completion vectors.
-func boot(t *testing.T, ctx context.Context, p *parts, version string) *world {
+func boot(t *testing.T, ctx context.Context, p *parts, version string, nic simnic.Config,
+	look pcie.Config) *world {
 	t.Helper()
 	w := &world{T: t, ctx: ctx, log: &rig.Log{}}
 	var err error
 	w.kernel, err = p.cache.Kernel(ctx, version)
 	need.That(t, "packages", err)
-	w.plug(version)
+	w.plug(nic, look)
 	dir := t.TempDir()
 	initrd := filepath.Join(dir, "initrd")
 	files := map[string]string{
@@ -125,18 +126,18 @@ func boot(t *testing.T, ctx context.Context, p *parts, version string) *world {
 }
 
 // plug makes the NIC, and the namespace outside with a TAP as its wire.
-func (w *world) plug(version string) {
+func (w *world) plug(nic simnic.Config, look pcie.Config) {
 	w.Helper()
 	logger := slog.New(slog.NewMultiHandler(
 		slog.NewTextHandler(testWriter{w.T}, &slog.HandlerOptions{Level: slog.LevelWarn}),
 		slog.NewTextHandler(w.log, nil)))
 	var err error
-	if w.nic, err = simnic.New(simnic.Config{Seed: uint64(len(version)),
-		Logger: logger}); err != nil {
+	nic.Logger, look.Logger = logger, logger
+	if w.nic, err = simnic.New(nic); err != nil {
 		w.Fatal(err)
 	}
 	w.Cleanup(func() { w.nic.Close() })
-	w.fn = pcie.New(w.nic, pcie.Config{Logger: logger})
+	w.fn = pcie.New(w.nic, look)
 	if w.outside, err = lab.New("outside"); err != nil {
 		w.Fatal(err)
 	}
