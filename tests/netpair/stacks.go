@@ -83,36 +83,59 @@ func Seed(t testing.TB) uint64 {
 	return seed
 }
 
-// CheckLeaks fails the test if there are more goroutines of stacks when it has ended than now. It
-// is to be called before anything that registers a cleanup which ends them.
-func CheckLeaks(t testing.TB) {
-	before := len(goroutines())
+// CheckLeaks fails the test if, once it has ended, a goroutine runs code of a stack that did not
+// exist when CheckLeaks was called. It is to be called before anything that registers a cleanup
+// which ends such goroutines.
+func CheckLeaks(t testing.TB) { checkLeaks(t, 30*time.Second) }
+
+// checkLeaks gives goroutines that have nothing left to do patience to be gone. It tells them apart
+// by number and does not count them, because the trace of one that has not run yet names no code of
+// a stack. For the same reason it waits for new ones that are about to run.
+func checkLeaks(t testing.TB, patience time.Duration) {
+	before := goroutines()
 	t.Cleanup(func() {
 		var left []string
-		// nobody tells of it
-		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(
-			time.Millisecond) {
-			if left = goroutines(); len(left) <= before {
+		for end := time.Now().Add(patience); time.Now().Before(end); { // nobody tells of it
+			waiting := false
+			left = left[:0]
+			for id, trace := range goroutines() {
+				if _, known := before[id]; known {
+					continue
+				}
+				if ofStack(trace) {
+					left = append(left, trace)
+				}
+				head, _, _ := strings.Cut(trace, "\n")
+				waiting = waiting || strings.Contains(head, "[runnable")
+			}
+			if len(left) == 0 && !waiting {
 				return
 			}
+			time.Sleep(time.Millisecond)
 		}
-		t.Errorf("%d goroutines of stacks before the test, %d after it:\n%s", before, len(left),
-			strings.Join(left, "\n\n"))
+		if len(left) > 0 {
+			t.Errorf("%d goroutines of stacks are left:\n%s", len(left),
+				strings.Join(left, "\n\n"))
+		}
 	})
 }
 
-// goroutines returns the traces of those that run code of a stack.
-func goroutines() (of []string) {
+// goroutines are the traces of all but the caller, by number, which is never used again.
+func goroutines() map[string]string {
 	buf := make([]byte, 4<<20)
 	buf = buf[:runtime.Stack(buf, true)]
-	for i, g := range strings.Split(string(buf), "\n\n") {
-		stacks := strings.Contains(g, "gvisor.dev/gvisor") ||
-			strings.Contains(g, "rdma-netstack/stack.") || strings.Contains(g, "netpair.(*Port)")
-		if i > 0 && stacks && !strings.Contains(g, "netpair.goroutines") {
-			of = append(of, g)
-		}
+	all := map[string]string{}
+	for _, trace := range strings.Split(string(buf), "\n\n")[1:] {
+		id, _, _ := strings.Cut(strings.TrimPrefix(trace, "goroutine "), " ")
+		all[id] = trace
 	}
-	return of
+	return all
+}
+
+// ofStack says whether a goroutine runs code of a stack.
+func ofStack(trace string) bool {
+	return strings.Contains(trace, "gvisor.dev/gvisor") ||
+		strings.Contains(trace, "rdma-netstack/stack.") || strings.Contains(trace, "netpair.(*Port)")
 }
 
 // Acquaint tells s the hardware address of each address of other. Netstack lets datagrams overtake
