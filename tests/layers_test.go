@@ -154,7 +154,7 @@ var services = []string{
 }
 
 // anyTest is what every test file may import.
-var anyTest = []string{"tests/need", "tests/moving", xsys, xnet}
+var anyTest = []string{"tests/need", "tests/moving", "tests/pipes", xsys, xnet}
 
 // unsafeFiles are the files (patterns) that may import unsafe; assembly is
 // allowed in the first one's directory.

@@ -3,12 +3,13 @@ package dnsd
 import (
 	"net"
 	"net/netip"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/rdma-netstack/rdma-netstack/tests/pipes"
 )
 
 func from(addr string) asker { return asker{addrPort: netip.MustParseAddrPort(addr)} }
@@ -84,13 +85,10 @@ func TestTruncatedReply(t *testing.T) {
 }
 
 // silence opens n connections that say nothing.
-func (p *pipes) silence(t *testing.T, n int) (all []net.Conn) {
+func silence(t *testing.T, l *pipes.Listener, n int) (all []net.Conn) {
 	t.Helper()
 	for range n {
-		near, far := net.Pipe()
-		t.Cleanup(func() { near.Close() })
-		p.queue <- far
-		all = append(all, near)
+		all = append(all, l.Dial(t))
 	}
 	synctest.Wait()
 	return all
@@ -114,8 +112,8 @@ func TestSilentTCPClients(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, p := pipedTCP(t)
-				p.silence(t, tt.silent)
+				s, l := pipedTCP(t)
+				silence(t, l, tt.silent)
 				time.Sleep(tt.after)
 				synctest.Wait()
 				s.tcp.mu.Lock()
@@ -124,7 +122,7 @@ func TestSilentTCPClients(t *testing.T) {
 				if n != tt.remaining {
 					t.Errorf("%d connections, want %d", n, tt.remaining)
 				}
-				c := dns.Conn{Conn: p.silence(t, 1)[0]}
+				c := dns.Conn{Conn: silence(t, l, 1)[0]}
 				if err := c.WriteMsg(new(dns.Msg).SetQuestion("www.example.org.",
 					dns.TypeA)); err != nil {
 					t.Fatal(err)
@@ -137,41 +135,16 @@ func TestSilentTCPClients(t *testing.T) {
 	}
 }
 
-// pipes is a listener in virtual time.
-type pipes struct {
-	queue chan net.Conn
-	once  sync.Once
-	done  chan struct{}
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.queue:
-		return c, nil
-	case <-p.done:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error   { p.once.Do(func() { close(p.done) }); return nil }
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
-
-func pipedTCP(t *testing.T) (*Server, *pipes) {
+// pipedTCP is a server in virtual time.
+func pipedTCP(t *testing.T) (*Server, *pipes.Listener) {
 	t.Helper()
 	s, err := New(Config{Zones: []Zone{exampleZone}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pipes{queue: make(chan net.Conn), done: make(chan struct{})}
-	served := make(chan error, 1)
-	go func() { served <- s.ServeTCP(p) }()
-	t.Cleanup(func() {
+	return s, pipes.Serve(t, s.ServeTCP, func() {
 		if err := s.Shutdown(t.Context()); err != nil && t.Context().Err() == nil {
 			t.Error(err)
 		}
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
 	})
-	return s, p
 }

@@ -6,55 +6,22 @@ import (
 	"net"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/tests/pipes"
 )
 
-// pipes is a listener whose connections have no buffers, so that a peer's slowness shows at once.
-type pipes struct {
-	queue chan net.Conn
-	once  sync.Once
-	done  chan struct{}
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.queue:
-		return c, nil
-	case <-p.done:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error   { p.once.Do(func() { close(p.done) }); return nil }
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
-
-func (p *pipes) dial() net.Conn {
-	near, far := net.Pipe()
-	p.queue <- far
-	return near
-}
-
-// piped starts a server on pipes, in virtual time.
-func piped(t *testing.T, cfg Config) (*Server, *pipes) {
+// piped starts a server on connections without buffers, in virtual time.
+func piped(t *testing.T, cfg Config) (*Server, *pipes.Listener) {
 	t.Helper()
 	s, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pipes{queue: make(chan net.Conn), done: make(chan struct{})}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(p) }()
-	t.Cleanup(func() {
-		s.Close()
-		if err := <-served; err != nil {
-			t.Errorf("Serve: %v", err)
-		}
-	})
-	return s, p
+	return s, pipes.Serve(t, s.Serve, func() { s.Close() })
 }
 
 // TestSlowPeersAreCut: a peer below the floor of 16 KiB/s loses its connection after the grace
@@ -85,8 +52,7 @@ func TestSlowPeersAreCut(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, p := piped(t, Config{DebugEndpoints: true})
-				c := p.dial()
-				defer c.Close()
+				c := p.Dial(t)
 				began := time.Now()
 				if _, err := io.WriteString(c, tt.request); err != nil {
 					t.Fatal(err)

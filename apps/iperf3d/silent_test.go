@@ -3,63 +3,36 @@ package iperf3d
 import (
 	"encoding/json"
 	"net"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/tests/pipes"
 )
 
-// pipes is a listener in virtual time.
-type pipes struct {
-	queue chan net.Conn
-	once  sync.Once
-	done  chan struct{}
-}
+// world is a server in virtual time.
+type world struct{ *pipes.Listener }
 
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.queue:
-		return c, nil
-	case <-p.done:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error   { p.once.Do(func() { close(p.done) }); return nil }
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
-
-// dial opens a connection of the test named by a letter.
-func (p *pipes) dial(t *testing.T, letter byte) net.Conn {
-	t.Helper()
-	near, far := net.Pipe()
-	t.Cleanup(func() { near.Close() })
-	p.queue <- far
-	k := cookie{letter}
-	if _, err := near.Write(k[:]); err != nil {
-		t.Fatal(err)
-	}
-	return near
-}
-
-// piped starts a server in virtual time.
-func piped(t *testing.T) (*Server, *pipes) {
+func piped(t *testing.T) world {
 	t.Helper()
 	s := New(Config{})
-	p := &pipes{queue: make(chan net.Conn), done: make(chan struct{})}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(p) }()
-	t.Cleanup(func() {
-		s.Close()
-		if err := <-served; err != nil {
-			t.Errorf("serve: %v", err)
-		}
-	})
-	return s, p
+	return world{pipes.Serve(t, s.Serve, func() { s.Close() })}
+}
+
+// dial opens a connection of the test named by a letter.
+func (w world) dial(t *testing.T, letter byte) net.Conn {
+	t.Helper()
+	c := w.Dial(t)
+	k := cookie{letter}
+	if _, err := c.Write(k[:]); err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // until takes a client through the protocol to the state; it has one stream, whose other end it
 // returns.
-func (p *pipes) until(t *testing.T, ctl net.Conn, letter byte, want state,
+func (w world) until(t *testing.T, ctl net.Conn, letter byte, want state,
 	params string) (data net.Conn) {
 	t.Helper()
 	for {
@@ -74,7 +47,7 @@ func (p *pipes) until(t *testing.T, ctl net.Conn, letter byte, want state,
 		case paramExchange:
 			err = writeJSON(ctl, json.RawMessage(params))
 		case createStreams:
-			data = p.dial(t, letter)
+			data = w.dial(t, letter)
 		case testRunning:
 			err = writeState(ctl, testEnd)
 		case exchangeResults:
@@ -91,10 +64,10 @@ func (p *pipes) until(t *testing.T, ctl net.Conn, letter byte, want state,
 
 // blocked is how long another client waits for its turn, trying again every 100 ms when it is sent
 // away.
-func blocked(t *testing.T, p *pipes) time.Duration {
+func blocked(t *testing.T, w world) time.Duration {
 	t.Helper()
 	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
-		c := p.dial(t, 'z')
+		c := w.dial(t, 'z')
 		st, err := readState(c)
 		c.Close()
 		if err == nil && st == paramExchange {
@@ -112,11 +85,11 @@ func TestHangUpFreesAtOnce(t *testing.T) {
 	for name, step := range steps {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				_, p := piped(t)
-				ctl := p.dial(t, 'a')
-				p.until(t, ctl, 'a', step, tcpParams)
+				w := piped(t)
+				ctl := w.dial(t, 'a')
+				w.until(t, ctl, 'a', step, tcpParams)
 				ctl.Close()
-				if took := blocked(t, p); took > 200*time.Millisecond {
+				if took := blocked(t, w); took > 200*time.Millisecond {
 					t.Errorf("others wait for %v", took)
 				}
 			})
@@ -130,10 +103,10 @@ func TestSilenceBlocksTwoSeconds(t *testing.T) {
 	for name, step := range steps {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				_, p := piped(t)
-				ctl := p.dial(t, 'a')
-				p.until(t, ctl, 'a', step, tcpParams)
-				if took := blocked(t, p); took > 2200*time.Millisecond {
+				w := piped(t)
+				ctl := w.dial(t, 'a')
+				w.until(t, ctl, 'a', step, tcpParams)
+				if took := blocked(t, w); took > 2200*time.Millisecond {
 					t.Errorf("others wait for %v", took)
 				}
 			})
