@@ -7,82 +7,18 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/moving"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
-
-// card is a software NIC of its own.
-func card(t *testing.T, name string, seed uint64) *simnic.NIC {
-	t.Helper()
-	n, err := simnic.New(simnic.Config{Name: name, Netdev: name + "net", Seed: seed})
-	must(t, err)
-	t.Cleanup(func() { n.Close() })
-	return n
-}
-
-// onCard is the configuration of a stack on n.
-func onCard(n *simnic.NIC, queues int, addresses ...string) stack.Config {
-	cfg := stack.Config{DuplicateDetection: -1, NIC: dv.Config{
-		Kernel: kernel.Opener(n), RxQueues: queues, TxQueues: queues,
-		Facts: dv.PortFacts{Name: n.Config().Name, Netdev: n.Config().Netdev,
-			MAC: n.MAC(), MTU: n.MTU()},
-	}}
-	for _, a := range addresses {
-		cfg.Addresses = append(cfg.Addresses, netip.MustParsePrefix(a))
-	}
-	return cfg
-}
-
-// cards are two stacks on two software NICs with a cable between them.
-func cards(t *testing.T, queues int, faults wire.FaultConfig) (server, client *stack.Stack,
-	serverNIC *simnic.NIC) {
-	t.Helper()
-	netpair.CheckLeaks(t)
-	a, b := card(t, "sim_a", 1), card(t, "sim_b", 2)
-	wa, wb := wire.Pair()
-	must(t, a.ConnectWire(wire.WithFaults(wa, faults)))
-	must(t, b.ConnectWire(wb))
-	open := func(n *simnic.NIC, addresses ...string) *stack.Stack {
-		cfg := onCard(n, queues, addresses...)
-		quick(&cfg)
-		s, err := stack.Open(context.Background(), cfg)
-		need.That(t, "simnic", onlyUnsupported(err))
-		must(t, err)
-		t.Cleanup(func() {
-			if err := s.Close(); err != nil {
-				t.Errorf("close: %v", err)
-			}
-		})
-		return s
-	}
-	server, client = open(a, "192.0.2.1/24", "2001:db8::1/64"),
-		open(b, "192.0.2.2/24", "2001:db8::2/64")
-	if faults.Corrupt > 0 {
-		netpair.Acquaint(t, server, client)
-		netpair.Acquaint(t, client, server)
-	}
-	return server, client, a
-}
-
-// onlyUnsupported is err where the software NIC does not exist, such as on systems other than
-// Linux.
-func onlyUnsupported(err error) error {
-	if errors.Is(err, errors.ErrUnsupported) {
-		return err
-	}
-	return nil
-}
 
 // TestOpen serves HTTP through everything: net/http, this package, netstack, the link endpoint, the
 // rings, and the software NIC's idea of them.
@@ -99,13 +35,15 @@ func TestOpen(t *testing.T) {
 			Corrupt: 0.005, Seed: netpair.Seed(t)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			server, client, nic := cards(t, c.queues, c.faults)
+			j := join(t, cable{queues: c.queues, faults: c.faults})
+			server, client, nic := j.server, j.client, j.nic
+			j.mustMove(t, moving.Limit)
 			site := website(t, server,
 				http.HandlerFunc(func(w http.ResponseWriter,
 					r *http.Request) {
 					io.WriteString(w, body)
 				}), (*httptest.Server).Start)
-			web := client.HTTPClient()
+			web := browser(client)
 			defer web.CloseIdleConnections()
 			var wg sync.WaitGroup
 			for range 4 {
@@ -176,7 +114,7 @@ func TestOpenFails(t *testing.T) {
 
 // TestDeviceFails: everybody is told why.
 func TestDeviceFails(t *testing.T) {
-	server, client, nic := cards(t, 1, wire.FaultConfig{})
+	server, client, nic := cards(t, 1)
 	s, _ := pair(t, server, client)
 	l, err := server.Listen("tcp", ":0")
 	must(t, err)

@@ -21,7 +21,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/waiter"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/moving"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
@@ -37,6 +39,17 @@ func website(t *testing.T, s *stack.Stack, h http.Handler,
 	return site
 }
 
+// browser is an HTTP client that dials as one does on a bad cable, and trusts every certificate.
+func browser(client *stack.Stack) *http.Client {
+	web := client.HTTPClient()
+	transport := web.Transport.(*http.Transport)
+	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
+	transport.DialContext = func(_ context.Context, _, to string) (net.Conn, error) {
+		return redial(client, to)
+	}
+	return web
+}
+
 // TestHTTP runs requests in parallel, over plain HTTP, TLS and HTTP/2, with and without loss.
 func TestHTTP(t *testing.T) {
 	body := strings.Repeat("all work and no play ", 5000)
@@ -44,34 +57,34 @@ func TestHTTP(t *testing.T) {
 		n, _ := io.Copy(io.Discard, r.Body)
 		fmt.Fprintf(w, "%s %d %s", r.Proto, n, body)
 	})
+	inMemory := func(t *testing.T) (server, client *stack.Stack) {
+		return netpair.New(t, netpair.Faults{}, netpair.Both(quick))
+	}
+	badCable := func(t *testing.T) (server, client *stack.Stack) {
+		j := join(t, cable{queues: 1, faults: wire.FaultConfig{Drop: 0.05, Reorder: 0.02,
+			Seed: netpair.Seed(t)}})
+		j.mustMove(t, moving.Limit)
+		return j.server, j.client
+	}
+	http2 := func(s *httptest.Server) {
+		s.EnableHTTP2 = true
+		s.StartTLS()
+	}
 	for _, c := range []struct {
 		name, proto string
-		faults      netpair.Faults
+		stacks      func(*testing.T) (server, client *stack.Stack)
 		start       func(*httptest.Server)
 	}{
-		{"HTTP/1.1", "HTTP/1.1", netpair.Faults{}, (*httptest.Server).Start},
-		{"TLS", "HTTP/1.1", netpair.Faults{}, (*httptest.Server).StartTLS},
-		{"HTTP/2", "HTTP/2.0", netpair.Faults{}, func(s *httptest.Server) {
-			s.EnableHTTP2 = true
-			s.StartTLS()
-		}},
-		{"HTTP/2 on a bad cable", "HTTP/2.0", netpair.Faults{Loss: 0.05, Reorder: 0.02,
-			Seed: netpair.Seed(t)}, func(s *httptest.Server) {
-			s.EnableHTTP2 = true
-			s.StartTLS()
-		}},
+		{"HTTP/1.1", "HTTP/1.1", inMemory, (*httptest.Server).Start},
+		{"TLS", "HTTP/1.1", inMemory, (*httptest.Server).StartTLS},
+		{"HTTP/2", "HTTP/2.0", inMemory, http2},
+		{"HTTP/2 on a bad cable", "HTTP/2.0", badCable, http2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			server, client := netpair.New(t, c.faults, netpair.Both(quick))
+			server, client := c.stacks(t)
 			site := website(t, server, h, c.start)
-			web := client.HTTPClient()
-			transport := web.Transport.(*http.Transport)
-			transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
-			transport.DialContext = func(_ context.Context, _, to string) (net.Conn,
-				error) {
-				return redial(client, to)
-			}
-			defer transport.CloseIdleConnections()
+			web := browser(client)
+			defer web.CloseIdleConnections()
 			var wg sync.WaitGroup
 			for range 8 {
 				wg.Go(func() {

@@ -6,12 +6,15 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/moving"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
@@ -37,12 +40,13 @@ func background(f func() error) <-chan error {
 	return errs
 }
 
-// redial dials until the neighbour is found: on a bad cable the three questions for its address may
-// be lost, and a client then dials again.
+// redial dials until it is connected: on a bad cable the three questions for the neighbour's address
+// may be lost, or several SYNs, between which ever more seconds pass. A client then dials again.
 func redial(client *stack.Stack, to string) (conn net.Conn, err error) {
 	for end := time.Now().Add(2 * hangs); ; {
-		conn, err = client.Dial("tcp", to)
-		if !errors.Is(err, syscall.EHOSTUNREACH) || time.Now().After(end) {
+		conn, err = client.DialTimeout("tcp", to, 2*time.Second)
+		again := errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, os.ErrDeadlineExceeded)
+		if !again || time.Now().After(end) {
 			return conn, err
 		}
 	}
@@ -230,9 +234,9 @@ func within(d time.Duration, f func()) bool {
 
 // TestShutdownDelivers closes a connection with unsent data and shuts the stack down.
 func TestShutdownDelivers(t *testing.T) {
-	server, client := netpair.New(t, netpair.Faults{Loss: 0.05, Seed: netpair.Seed(t)},
-		netpair.Both(quick))
-	s, c := pair(t, server, client)
+	j := join(t, cable{queues: 1, faults: wire.FaultConfig{Drop: 0.05, Seed: netpair.Seed(t)}})
+	s, c := pair(t, j.server, j.client)
+	j.mustMove(t, moving.Limit)
 	const size = 1 << 20
 	got := background(func() error {
 		n, err := io.Copy(io.Discard, c)
@@ -244,7 +248,7 @@ func TestShutdownDelivers(t *testing.T) {
 	_, err := s.Write(make([]byte, size))
 	must(t, err)
 	must(t, s.Close())
-	must(t, server.Shutdown(context.Background()))
+	must(t, j.server.Shutdown(context.Background()))
 	if err := result(t, "peer", got); err != nil {
 		t.Errorf("the peer did not get everything: %v", err)
 	}

@@ -6,7 +6,6 @@ import (
 	"net"
 	"testing"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
@@ -51,7 +50,7 @@ func TestCounters(t *testing.T) {
 
 // TestHeldACKs: an ACK that was not sent is not counted as sent.
 func TestHeldACKs(t *testing.T) {
-	server, client, _ := cards(t, 1, wire.FaultConfig{})
+	server, client, _ := cards(t, 1)
 	s, c := pair(t, server, client)
 	buf := make([]byte, 1)
 	for range 100 { // the ACK of what came rides on what goes back
@@ -77,7 +76,7 @@ func TestHeldACKs(t *testing.T) {
 
 // TestCountersNeverFall reads the counters while ACKs are held, sent and saved.
 func TestCountersNeverFall(t *testing.T) {
-	server, client, _ := cards(t, 1, wire.FaultConfig{})
+	server, client, _ := cards(t, 1)
 	s, c := pair(t, server, client)
 	exchanged := make(chan error, 1)
 	go func() {

@@ -19,7 +19,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/moving"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
@@ -27,42 +29,39 @@ import (
 // TestBadCable moves data both ways over a cable that loses, duplicates, reorders and corrupts.
 func TestBadCable(t *testing.T) {
 	seed := netpair.Seed(t)
+	everything := wire.FaultConfig{Drop: 0.03, Reorder: 0.05, Duplicate: 0.05}
+	worst := everything
+	worst.Corrupt, worst.Delay = 0.02, time.Millisecond
 	for _, c := range []struct {
 		name   string
-		faults netpair.Faults
-		cfg    func(*stack.Config)
+		faults wire.FaultConfig
+		mtu    int
+		change func(*stack.Config)
 	}{
-		{"1 % loss", netpair.Faults{Loss: 0.01}, quick},
-		{"5 % loss", netpair.Faults{Loss: 0.05}, quick},
-		{"15 % loss", netpair.Faults{Loss: 0.15}, quick},
-		{"reordering", netpair.Faults{Reorder: 0.2}, quick},
-		{"duplicates", netpair.Faults{Duplicate: 0.3}, quick},
-		{"corruption", netpair.Faults{Corrupt: 0.05}, quick},
-		{"everything", netpair.Faults{Loss: 0.03, Reorder: 0.05, Duplicate: 0.05, Corrupt: 0.02,
-			Delay: time.Millisecond}, quick},
-		{"everything, reno without SACK and RACK", netpair.Faults{Loss: 0.03, Reorder: 0.05,
-			Duplicate: 0.05}, func(c *stack.Config) {
-			quick(c)
+		{"1 % loss", wire.FaultConfig{Drop: 0.01}, 0, nil},
+		{"5 % loss", wire.FaultConfig{Drop: 0.05}, 0, nil},
+		{"15 % loss", wire.FaultConfig{Drop: 0.15}, 0, nil},
+		{"reordering", wire.FaultConfig{Reorder: 0.2}, 0, nil},
+		{"duplicates", wire.FaultConfig{Duplicate: 0.3}, 0, nil},
+		{"corruption", wire.FaultConfig{Corrupt: 0.05}, 0, nil},
+		{"everything", worst, 0, nil},
+		{"everything, reno without SACK and RACK", everything, 0, func(c *stack.Config) {
 			c.TCP.CongestionControl, c.TCP.DisableSACK, c.TCP.DisableRACK = "reno", true, true
 		}},
-		{"everything, no ACK delay, small buffers", netpair.Faults{Loss: 0.03, Reorder: 0.05,
-			Duplicate: 0.05, MTU: 1280}, func(c *stack.Config) {
-			quick(c)
+		{"everything, no ACK delay, small buffers", everything, 1280, func(c *stack.Config) {
 			c.TCP.ACKDelay = -1
 			c.TCP.SendBuffer.Max, c.TCP.ReceiveBuffer.Max = 32<<10, 32<<10
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.faults.Seed = seed
-			server, client := netpair.New(t, c.faults, netpair.Both(c.cfg))
-			s, conn := pair(t, server, client)
-			must(t, s.SetDeadline(time.Now().Add(6*hangs)))
-			must(t, conn.SetDeadline(time.Now().Add(6*hangs)))
-			size := 512 << 10
-			// a handshake that loses its last ACK has netstack think the round trip takes 1 s
-			if c.faults.Loss > 0.1 {
-				size = 32 << 10
+			j := join(t, cable{queues: 1, mtu: c.mtu, faults: c.faults, change: c.change})
+			s, conn := pair(t, j.server, j.client)
+			limit, size := moving.Limit, 512<<10
+			if c.faults.Drop > 0.1 { // where five losses in a row are no rarity
+				limit, size = 6*limit, 32<<10
 			}
+			j.mustMove(t, limit)
 			exchange(t, s, conn, size, seed)
 		})
 	}

@@ -6,10 +6,10 @@ import (
 	"io"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/tests/moving"
 )
 
 // TestLossInSuperSegment loses one frame of a super-segment that is all there is in flight:
@@ -46,8 +46,8 @@ func TestLossInSuperSegment(t *testing.T) {
 						if _, err := conn.Write(make([]byte, frames*mss)); err != nil {
 							t.Fatal(err)
 						}
-						server.SetDeadline(time.Now().Add(time.Minute))
-						if _, err := io.ReadFull(server, make([]byte, frames*mss)); err != nil {
+						moves := moving.Conn(server, new(moving.Meter), moving.Limit)
+						if _, err := io.ReadFull(moves, make([]byte, frames*mss)); err != nil {
 							t.Fatal(err)
 						}
 						if lost.Load() == 0 {

@@ -7,10 +7,10 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/tests/moving"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
@@ -92,8 +92,8 @@ func TestResendOnTheWire(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := make([]byte, len(want))
-		server.SetDeadline(time.Now().Add(20 * time.Second))
-		if _, err := io.ReadFull(server, got); err != nil || !bytes.Equal(got, want) {
+		moves := moving.Conn(server, new(moving.Meter), moving.Limit)
+		if _, err := io.ReadFull(moves, got); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%v: %v, %x", address, err, got)
 		}
 		server.Close()
