@@ -55,6 +55,7 @@ type Stack struct {
 	setLocalAddresses func([]netip.Prefix) // opens the link's fast path; nil: it has none
 
 	link      *rdma.Endpoint     // nil: the link is another one
+	foreign   *detachable        // that other one, else nil
 	acks      *rdma.ACKCoalescer // nil: ACKs are not held
 	told      sentCounts         // what acks keep from being sent is not in them
 	datagrams datagramLink       // nil: all datagrams go through netstack
@@ -98,10 +99,11 @@ type Stack struct {
 // after losses. A program on such a link sets deadlines.
 //
 // Of gVisor's own links these are known to close in the middle of traffic (tests/links): channel,
-// veth, alone and below sniffer or packetsocket, and fdbased with readv, recvmmsg or mmap. xdp's
-// waits for itself when it is detached: Close then takes a second, says so in the log and leaves
-// two goroutines behind. pipe delivers in the sender's goroutine, and Close may hang while both
-// ends send; sharedmem's hangs.
+// pipe, alone and below ethernet, veth, alone and below sniffer, packetsocket or waitable, and
+// fdbased with readv, recvmmsg or mmap, and sharedmem. xdp's waits for itself when it is detached,
+// and sharedmem's server end for one more packet: Close then takes a second, says so in the log and
+// leaves the link's goroutines behind. muxed is refused. tun is no link to give here: its Device adds
+// an interface to [Stack.Netstack], which Close removes.
 func New(link gstack.LinkEndpoint, cfg Config) (*Stack, error) {
 	return NewContext(context.Background(), link, cfg)
 }
@@ -113,6 +115,10 @@ func NewContext(ctx context.Context, link gstack.LinkEndpoint, cfg Config) (*Sta
 		return nil,
 			errors.New("the link is nil; " +
 				"give a gVisor LinkEndpoint, or use Open for an RDMA device")
+	}
+	if err := refusal(link); err != nil {
+		link.Close()
+		return nil, err
 	}
 	s, err := build(cfg, nil)
 	if err != nil {
@@ -296,6 +302,9 @@ func (s *Stack) end(cause error) {
 	s.announcer.Stop()
 	s.orphans.end()
 	s.net.Close() // resets go out while there is still a link
+	if s.foreign != nil {
+		s.foreign.stopDelivery()
+	}
 	for _, id := range []tcpip.NICID{nicID, loopbackID} {
 		s.net.RemoveNIC(id)
 	}

@@ -71,7 +71,8 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 	s.claims.own = link.LinkAddress()
 	b, ours := link.(fastLink)
 	if !ours {
-		link = makeDetachable(link, s.log)
+		s.foreign = newDetachable(link, s.log)
+		link = s.foreign.endpoint()
 	}
 	opts := gstack.NICOptions{Name: s.name}
 	if d := s.cfg.TCP.ACKDelay; d >= 0 {

@@ -6,10 +6,16 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/buffer"
+	gcontext "gvisor.dev/gvisor/pkg/context"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/muxed"
+	"gvisor.dev/gvisor/pkg/tcpip/link/tun"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
@@ -59,27 +65,75 @@ func TestCloseInUse(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			for range 8 {
 				a, b := c.open(t)
-				server, client := open(t, a, 1), open(t, b, 2)
-				ln, err := server.Listen("tcp", ":80")
-				must(t, err)
-				var served sync.WaitGroup
-				served.Go(func() { echo(ln) })
-				conn, err := client.Dial("tcp", "192.0.2.1:80")
-				must(t, err)
-				must(t, exchange(conn))
-				var busy sync.WaitGroup
-				for range 4 {
-					busy.Go(func() { keepBusy(client) })
-				}
-				closes(t, server, client)
-				busy.Wait()
-				served.Wait()
-				if _, err := ln.Accept(); !errors.Is(err, net.ErrClosed) {
-					t.Errorf("Accept: %v", err)
+				closeInUse(t, a, b)
+			}
+		})
+	}
+}
+
+func closeInUse(t *testing.T, a, b gstack.LinkEndpoint) {
+	t.Helper()
+	server, client := open(t, a, 1), open(t, b, 2)
+	ln, err := server.Listen("tcp", ":80")
+	must(t, err)
+	var served sync.WaitGroup
+	served.Go(func() { echo(ln) })
+	conn, err := client.Dial("tcp", "192.0.2.1:80")
+	must(t, err)
+	must(t, exchange(conn))
+	var busy sync.WaitGroup
+	for range 4 {
+		busy.Go(func() { keepBusy(client) })
+	}
+	closes(t, server, client)
+	busy.Wait()
+	served.Wait()
+	if _, err := ln.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept: %v", err)
+	}
+}
+
+// TestCloseSharedMemory closes stacks on both ends of a shared memory. Its server end ends with the
+// next packet; when none comes, Close waits for a second.
+func TestCloseSharedMemory(t *testing.T) {
+	client, server := openShared(t)
+	closeInUse(t, server, client)
+}
+
+// TestMuxed: a link that cannot be an interface of netstack is refused in words.
+func TestMuxed(t *testing.T) {
+	_, err := stack.New(muxed.NewInjectableEndpoint(nil), stack.Config{Addresses: addresses(1)})
+	if err == nil || !strings.Contains(err.Error(), "give the link below it") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestCloseTUN closes a stack to which a device of gVisor's tun package has added an interface,
+// while packets are written into it.
+func TestCloseTUN(t *testing.T) {
+	a, b := openVeth(t)
+	defer b.Close()
+	s := open(t, a, 1)
+	var d tun.Device
+	ctx := gcontext.Background()
+	must(t, d.SetIff(ctx, s.Netstack(), "tun0", tun.Flags{TUN: true, NoPacketInfo: true}))
+	defer d.Release(ctx)
+	var busy sync.WaitGroup
+	for range 4 {
+		busy.Go(func() {
+			for {
+				packet := buffer.NewViewWithData(make([]byte, header.IPv4MinimumSize))
+				packet.AsSlice()[0] = 0x45
+				_, err := d.Write(packet)
+				packet.Release()
+				if err != nil { // the interface is gone
+					return
 				}
 			}
 		})
 	}
+	closes(t, s)
+	busy.Wait()
 }
 
 // TestCloseXDP closes a stack on an AF_XDP socket, whose link waits for itself.

@@ -10,10 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/link/channel"
+	"gvisor.dev/gvisor/pkg/tcpip/link/ethernet"
 	"gvisor.dev/gvisor/pkg/tcpip/link/fdbased"
 	"gvisor.dev/gvisor/pkg/tcpip/link/packetsocket"
+	"gvisor.dev/gvisor/pkg/tcpip/link/pipe"
+	"gvisor.dev/gvisor/pkg/tcpip/link/sharedmem"
 	"gvisor.dev/gvisor/pkg/tcpip/link/sniffer"
 	"gvisor.dev/gvisor/pkg/tcpip/link/veth"
+	"gvisor.dev/gvisor/pkg/tcpip/link/waitable"
 	"gvisor.dev/gvisor/pkg/tcpip/link/xdp"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
@@ -46,6 +50,15 @@ func cables() []cable {
 			a, b = openVeth(t)
 			return packetsocket.New(a), packetsocket.New(b)
 		}},
+		{"waitable on veth", func(t *testing.T) (a, b gstack.LinkEndpoint) {
+			a, b = openVeth(t)
+			return waitable.New(a), waitable.New(b)
+		}},
+		{"pipe", openPipe},
+		{"ethernet on pipe", func(t *testing.T) (a, b gstack.LinkEndpoint) {
+			a, b = openPipe(t)
+			return ethernet.New(a), ethernet.New(b)
+		}},
 		{"fdbased, a socket pair", openSockets},
 		{"fdbased, packet sockets, recvmmsg", func(t *testing.T) (a,
 			b gstack.LinkEndpoint) {
@@ -67,6 +80,11 @@ func must(t *testing.T, err error) {
 
 func openVeth(*testing.T) (a, b gstack.LinkEndpoint) {
 	left, right := veth.NewPair(mtu, veth.DefaultBacklogSize)
+	return left, right
+}
+
+func openPipe(*testing.T) (a, b gstack.LinkEndpoint) {
+	left, right := pipe.New(macA, macB, mtu)
 	return left, right
 }
 
@@ -154,6 +172,22 @@ func openPackets(t *testing.T, mode fdbased.PacketDispatchMode) (a, b gstack.Lin
 		}
 	})
 	return a, b
+}
+
+// openShared opens the two ends of a shared memory.
+func openShared(t *testing.T) (client, server gstack.LinkEndpoint) {
+	t.Helper()
+	q, err := sharedmem.NewQueuePair(sharedmem.QueueOptions{})
+	need.That(t, "shm", err)
+	t.Cleanup(q.Close)
+	opts := sharedmem.Options{MTU: mtu, BufferSize: sharedmem.DefaultBufferSize, LinkAddress: macA,
+		TX: q.TXQueueConfig(), RX: q.RXQueueConfig(), PeerFD: -1, RXChecksumOffload: true}
+	client, err = sharedmem.New(opts)
+	must(t, err)
+	opts.LinkAddress = macB
+	server, err = sharedmem.NewServerEndpoint(opts)
+	must(t, err)
+	return client, server
 }
 
 // protocolAll is ETH_P_ALL in network byte order.
