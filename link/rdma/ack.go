@@ -160,7 +160,8 @@ func (c *ACKCoalescer) decide(
 	if f.key != key {
 		first = f.take()
 		*f = ackFlow{
-			key: key, acked: ack, window: s.Window(), loss: flags&hdr.FlagACK == 0, turn: f.turn,
+			key: key, acked: ack, window: s.Window(), turn: f.turn,
+			loss: flags&hdr.FlagACK == 0 || s.Payload == 0 && hasSACK(s),
 		}
 		return first, false
 	}
@@ -207,7 +208,7 @@ func (f *ackFlow) mayHold(ack uint32, mss int, s *hdr.Segment) bool {
 	if s.Payload > 0 || s.Flags() != hdr.FlagACK || f.loss || s.Window() == 0 || f.window == 0 {
 		return false
 	}
-	if f.held != nil && ack == f.heldACK || hasSACK(s) {
+	if f.held != nil && !hdr.Before(f.heldACK, ack) || hasSACK(s) {
 		return false
 	}
 	if mss == 0 {

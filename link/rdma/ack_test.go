@@ -56,11 +56,14 @@ func (l *wireLog) take() string {
 }
 
 // outPacket makes a packet as the stack hands it to its link.
-func outPacket(f tcpFrame) *gstack.PacketBuffer {
+func outPacket(f tcpFrame) *gstack.PacketBuffer { return releasedPacket(f, nil) }
+
+// releasedPacket is outPacket with a function that is called when nobody refers to the packet.
+func releasedPacket(f tcpFrame, released func()) *gstack.PacketBuffer {
 	b := f.Bytes()
 	n := len(b) - len(f.Payload)
 	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: n,
-		Payload: buffer.MakeWithData(f.Payload)})
+		Payload: buffer.MakeWithData(f.Payload), OnRelease: released})
 	copy(pkt.TransportHeader().Push(20+len(f.Options)), b[n-20-len(f.Options):])
 	copy(pkt.NetworkHeader().Push(n-20-len(f.Options)-hdr.EthLen), b[hdr.EthLen:])
 	copy(pkt.LinkHeader().Push(hdr.EthLen), b)
@@ -108,6 +111,8 @@ func TestACKRules(t *testing.T) {
 		{"handshake of a client", "0s- 100 200", "0 100", "200"},
 		{"handshake of a server", "100s 200", "100", "200"},
 		{"backwards", "100 50", "100 50", ""},
+		{"behind a held one", "100 300 200", "100 300 200", ""},
+		{"sack at first", "100k 200 300", "100 200", "300"},
 		{"data backwards", "100 200 150d", "100 200 150+", ""},
 		{"two connections", "100 100o 200 200o 200d", "100 100 200+", "200"},
 	} {
