@@ -1,25 +1,45 @@
 #!/bin/bash
-# Runs every fuzz target of the module: fuzz.sh TIME [PARSERTIME TOTAL]
+# Runs every fuzz target of the module: fuzz.sh TIME [PARSERTIME]
 #   TIME        for each target, such as 3s
 #   PARSERTIME  for those that read what strangers send or users write: leases, router
 #               advertisements, zones, parameters of iperf3, addresses, received segments
-#   TOTAL       seconds after which no further target is begun; those are named
+#   FUZZSEED    in the environment: the seed of all mutations. Without it there is a new one, and
+#               what earlier runs have found interesting is used, too. It is in the log: the same seed
+#               tries the same inputs, as far as the time goes.
+# A failing input is printed and stays in the package's testdata.
 set -u
 cd "$(dirname "$0")/.."
-each=${1:?fuzz.sh TIME [PARSERTIME TOTAL]}
-parser=${2:-$each} total=${3:-0}
+each=${1:?fuzz.sh TIME [PARSERTIME]}
+parser=${2:-$each}
 parsers='Lease|RouterAdvert|ParseAddress|ResolvConf|Zone|Answer|Params|Receive|ACK|Resend'
-status=0
+known=$(go env GOCACHE)/fuzz
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+[ -z "${FUZZSEED-}" ] || known=$out/known
+seed=${FUZZSEED:-$RANDOM$RANDOM}
+echo "FUZZSEED=$seed"
+
+status=0 ran=0
 targets=$(grep -rHoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's|/[^/]*:func | |' |
 	awk -v p="Fuzz.*($parsers)" '{print ($2 ~ p ? 0 : 1), $0}' | sort)
+for dir in $(awk '{print $2}' <<<"$targets" | sort -u); do # one binary for all targets of a package
+	(cd "$dir" && go test -c -fuzz . -o "$out/$dir/fuzz.test" .) || status=1
+done
+built=$SECONDS
 while read -r other dir name; do
+	[ -x "$out/$dir/fuzz.test" ] || continue
 	time=$parser
 	[ "$other" = 0 ] || time=$each
-	if [ "$total" != 0 ] && [ $SECONDS -ge "$total" ]; then
-		echo "$dir $name: not run, $total s are over"
-		continue
-	fi
-	echo "$dir $name, $time"
-	(cd "$dir" && go test -run '^$' -fuzz "^$name\$" -fuzztime "$time" -fuzzminimizetime 1s .) || status=1
+	(cd "$dir" && GODEBUG=fuzzseed=$seed "$out/$dir/fuzz.test" -test.run '^$' -test.fuzz "^$name\$" \
+		-test.fuzztime "$time" -test.fuzzminimizetime 1s -test.fuzzcachedir "$known/$dir" \
+		-test.parallel 1 -test.timeout 10m) >"$out/log" 2>&1 || {
+		status=1
+		cat "$out/log"
+		sed -n 's/.*Failing input written to //p' "$out/log" | while read -r f; do cat "$dir/$f"; done
+	}
+	ran=$((ran + 1))
+	echo "$dir $name, $time: $(grep -o 'execs: [0-9]*' "$out/log" | tail -1)"
 done <<<"$targets"
+echo "$ran of $(wc -l <<<"$targets") targets in $((SECONDS - built)) s, built in $built s"
+[ "$ran" = "$(wc -l <<<"$targets")" ] || status=1
 exit $status
