@@ -60,8 +60,8 @@ type joined struct {
 	moved          *moving.Meter
 }
 
-// join makes a cable. Its faults are on the server's side and what moves is counted on the client's,
-// so that each attempt of the client to connect counts, lost or not.
+// join makes a cable. Its faults are on the server's side and what moves is counted on the
+// client's, so that each attempt of the client to connect counts, lost or not.
 func join(t *testing.T, c cable) *joined {
 	t.Helper()
 	netpair.CheckLeaks(t)

@@ -40,8 +40,9 @@ func background(f func() error) <-chan error {
 	return errs
 }
 
-// redial dials until it is connected: on a bad cable the three questions for the neighbour's address
-// may be lost, or several SYNs, between which ever more seconds pass. A client then dials again.
+// redial dials until it is connected: on a bad cable the three questions for the neighbour's
+// address may be lost, or several SYNs, between which ever more seconds pass. A client then dials
+// again.
 func redial(client *stack.Stack, to string) (conn net.Conn, err error) {
 	for end := time.Now().Add(2 * hangs); ; {
 		conn, err = client.DialTimeout("tcp", to, 2*time.Second)

@@ -102,8 +102,8 @@ type Stack struct {
 // pipe, alone and below ethernet, veth, alone and below sniffer, packetsocket or waitable, and
 // fdbased with readv, recvmmsg or mmap, and sharedmem. xdp's waits for itself when it is detached,
 // and sharedmem's server end for one more packet: Close then takes a second, says so in the log and
-// leaves the link's goroutines behind. muxed is refused. tun is no link to give here: its Device adds
-// an interface to [Stack.Netstack], which Close removes.
+// leaves the link's goroutines behind. muxed is refused. tun is no link to give here: its Device
+// adds an interface to [Stack.Netstack], which Close removes.
 func New(link gstack.LinkEndpoint, cfg Config) (*Stack, error) {
 	return NewContext(context.Background(), link, cfg)
 }

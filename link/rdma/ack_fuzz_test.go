@@ -163,7 +163,8 @@ func (s ackScript) run(t *testing.T) {
 	synctest.Wait()
 	for i := range r.flows {
 		if m := &r.flows[i]; m.sent != len(m.written) {
-			t.Fatalf("connection %d: %d of %d segments settled in the end", i, m.sent, len(m.written))
+			t.Fatalf("connection %d: %d of %d segments settled in the end",
+				i, m.sent, len(m.written))
 		}
 	}
 	got := r.c.Stats()
@@ -182,7 +183,8 @@ func FuzzACK(f *testing.F) {
 	const sack, payload, zero, unknown, later = 8, 16, 2, 32, 25 << 3
 	const v6, fin, syn, reset, noACK = 4, 1, 2, 4, 16
 	for _, script := range []ackScript{
-		{0, 0, 0, 0, 0, 4, 0, 0},                                              // held until its time
+		// held until its time
+		{0, 0, 0, 0, 0, 4, 0, 0},
 		{0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, payload},                            // rides on data
 		{0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0},                      // duplicate
 		{0, 0, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 70, 0, 0},                     // two segments

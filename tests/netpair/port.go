@@ -1,7 +1,7 @@
 // Package netpair connects two stacks by a cable in memory, so that tests of package stack need no
-// device and no privilege. It is a link like gVisor's own, without what link/rdma does for netstack:
-// a connection can stand still for good where frames are lost. Tests on a bad wire are on two
-// software NICs.
+// device and no privilege. It is a link like gVisor's own, without what link/rdma does for
+// netstack: a connection can stand still for good where frames are lost. Tests on a bad wire are on
+// two software NICs.
 package netpair
 
 import (

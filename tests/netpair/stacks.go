@@ -135,7 +135,8 @@ func goroutines() map[string]string {
 // ofStack says whether a goroutine runs code of a stack.
 func ofStack(trace string) bool {
 	return strings.Contains(trace, "gvisor.dev/gvisor") ||
-		strings.Contains(trace, "rdma-netstack/stack.") || strings.Contains(trace, "netpair.(*Port)")
+		strings.Contains(trace, "rdma-netstack/stack.") ||
+		strings.Contains(trace, "netpair.(*Port)")
 }
 
 // Acquaint tells s the hardware address of each address of other. Netstack lets datagrams overtake
