@@ -48,8 +48,7 @@ type Device struct {
 	txObjects []*txKernelObjects
 	watch     sync.WaitGroup // the reader of asynchronous events
 
-	registered  registration // our addresses in the list of the port's netdev
-	outOfBuffer portCounter
+	registered registration // our addresses in the list of the port's netdev
 
 	// Written by the reader of asynchronous events.
 	linkUp      atomic.Bool
@@ -156,8 +155,7 @@ func (d *Device) QueueFor(f Flow) int {
 // Stats returns all counters. They are not taken at one instant, and those of
 // a busy queue may be a batch old.
 func (d *Device) Stats() Stats {
-	s := Stats{LinkUp: d.linkUp.Load(), LinkChanges: d.linkChanges.Load(),
-		OutOfBuffer: d.OutOfBuffer()}
+	s := Stats{LinkUp: d.linkUp.Load(), LinkChanges: d.linkChanges.Load()}
 	for _, q := range d.rx {
 		s.Rx = append(s.Rx, q.Stats())
 	}

@@ -115,7 +115,6 @@ type Config struct {
 
 	renewal     time.Duration // least time between renewals of a lease; a test may shorten it
 	declineWait time.Duration // after a DECLINE; likewise
-	orphanRate  int           // bytes per second; a test may raise it
 }
 
 // Route is one entry of the routing table.
@@ -158,7 +157,6 @@ func (c Config) withDefaults() Config {
 	}
 	c.renewal = orDefault(c.renewal, leastRenewal)
 	c.declineWait = orDefault(c.declineWait, declineWait)
-	c.orphanRate = orDefault(c.orphanRate, orphanRate)
 	c.SLAAC = c.SLAAC || c.Auto
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

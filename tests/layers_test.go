@@ -78,9 +78,11 @@ var layers = map[string]layer{
 	// frames by packet sockets; knows no RDMA
 	"link/packet": {others: []string{xsys}, tests: []string{netlink, "cmd/rdma-netstack/lab"}},
 	"link/rdma": {
-		module: []string{"dv", "link/rdma/internal/tcpfix", "link/rdma/internal/hdr"},
+		module: []string{"dv", "link/packet", "link/rdma/internal/tcpfix",
+			"link/rdma/internal/hdr"},
 		others: []string{gvisor},
-		tests:  []string{"dv/simnic/...", "dv/uverbs", "link/rdma/internal/hdrtest", netlink},
+		tests: []string{"dv/simnic/...", "dv/uverbs", "link/rdma/internal/hdrtest", netlink,
+			"cmd/rdma-netstack/lab"},
 	},
 	"link/rdma/internal/tcpfix": {
 		module: []string{"link/rdma/internal/hdr"}, others: []string{gvisor},
@@ -112,8 +114,7 @@ var layers = map[string]layer{
 		// wire: what frames come from; the rest of the model is for tests
 		module: []string{"internal/doctor", "internal/probe", "dv", "dv/uverbs", "dv/mlx5",
 			"dv/simnic/wire", "dv/simnic/frame"},
-		others: []string{netlink, xsys},
-		tests:  []string{"dv/simnic/...", "cmd/rdma-netstack/lab"},
+		others: []string{netlink, xsys}, tests: []string{"dv/simnic/..."},
 	},
 	"internal/probe": { // the clients of the demo, which tests use too
 		module: []string{"cmd/rdma-netstack/lab", "apps/httpd"},

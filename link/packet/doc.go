@@ -8,7 +8,7 @@
 //   - PACKET_VNET_HDR precedes each frame with a virtio_net_hdr (virtio 1.2, 5.1.6) both ways: TCP
 //     goes out unsegmented and without checksums, which the NIC or the kernel completes, and comes
 //     in as merged by LRO, by GRO, or by a sender on this machine, with what is known of its sum.
-//   - PACKET_MR_UNICAST has the NIC pass our MAC, PACKET_MR_ALLMULTI every group.
+//   - PACKET_MR_UNICAST has the NIC pass our MAC, PACKET_MR_MULTICAST our groups.
 //   - A filter in the kernel, in place before the first frame, drops what is not for us.
 //   - PACKET_IGNORE_OUTGOING leaves out what this machine sends.
 //

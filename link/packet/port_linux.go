@@ -28,6 +28,8 @@ type Port struct {
 	rx    []*RxQueue
 	tx    []*TxQueue
 
+	groups groups
+
 	linkUp      atomic.Bool
 	linkChanges atomic.Uint64
 	linkChanged chan struct{} // capacity 1
@@ -64,12 +66,8 @@ func Open(cfg Config) (*Port, error) {
 	if err := p.watcher.start(p); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	filter := frameFilter([6]byte(cfg.MAC), cfg.VLAN)
-	for _, fd := range fds {
-		if err := setFilter(fd, filter); err != nil {
-			return nil, errors.Join(fmt.Errorf("open %s: attach the filter: %w", cfg.Device, err),
-				p.Close())
-		}
+	if err := p.changeGroups(nil, true); err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", cfg.Device, err), p.Close())
 	}
 	return p, nil
 }
@@ -105,7 +103,8 @@ func openSockets(cfg *Config, i *iface) (fds []int, err error) {
 	if err := cfg.fit(i); err != nil {
 		return fds, err
 	}
-	if err := errors.Join(register(fds[0], i.index, cfg.MAC), joinFanout(fds)); err != nil {
+	if err := errors.Join(member(fds[0], i.index, unix.PACKET_ADD_MEMBERSHIP, cfg.MAC),
+		joinFanout(fds)); err != nil {
 		return fds, fmt.Errorf("open %s: %w", cfg.Device, err)
 	}
 	return fds, nil

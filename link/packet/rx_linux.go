@@ -73,7 +73,7 @@ func (q *RxQueue) Index() int { return q.index }
 func (q *RxQueue) Receive(dst []Frame) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.next == q.n && !q.fill() {
+	if q.closed || q.next == q.n && !q.fill() {
 		return 0
 	}
 	n, size := 0, uint64(0)
@@ -90,9 +90,6 @@ func (q *RxQueue) Receive(dst []Frame) int {
 
 // fill asks the kernel for frames and reports whether there are any.
 func (q *RxQueue) fill() bool {
-	if q.closed {
-		return false
-	}
 	for i := range q.n {
 		q.msgs[i].SetControllen(controlLen)
 	}

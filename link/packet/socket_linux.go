@@ -81,18 +81,17 @@ func growBuffers(fd int) {
 	}
 }
 
-// register has the NIC pass our MAC and all groups, for as long as the socket is open.
-func register(fd, index int, mac []byte) error {
-	unicast := unix.PacketMreq{Ifindex: int32(index), Type: unix.PACKET_MR_UNICAST, Alen: 6}
-	copy(unicast.Address[:], mac)
-	groups := unix.PacketMreq{Ifindex: int32(index), Type: unix.PACKET_MR_ALLMULTI}
-	for _, m := range []*unix.PacketMreq{&unicast, &groups} {
-		err := unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, m)
-		if err != nil {
-			return fmt.Errorf("register the address with the interface: %w", err)
+// member has the NIC pass frames to an address, to every group if it is nil, or ends that. It ends
+// with the socket.
+func member(fd, index, option int, mac []byte) error {
+	m := unix.PacketMreq{Ifindex: int32(index), Type: unix.PACKET_MR_ALLMULTI}
+	if mac != nil {
+		m.Type, m.Alen = unix.PACKET_MR_UNICAST, uint16(copy(m.Address[:], mac))
+		if mac[0]&1 != 0 {
+			m.Type = unix.PACKET_MR_MULTICAST
 		}
 	}
-	return nil
+	return unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, option, &m)
 }
 
 // Bits of the argument of PACKET_FANOUT (include/uapi/linux/if_packet.h), above the group's number.

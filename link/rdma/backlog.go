@@ -40,11 +40,12 @@ const (
 //	                          └─ dropQueued (detach), close ─▶ dropped, counted
 //	close ─▶ closed: enqueue is refused with dv.ErrClosed
 //
-// It holds a reference to each packet, until that is posted or dropped.
+// It holds a reference to each packet, until the doorbell has been rung for it, or it is dropped.
 type backlog struct {
 	// Guarded by the lock of the send queue.
 	ring       []*gstack.PacketBuffer // made when first needed
 	head, tail uint32                 // free-running: the packets from tail to head wait
+	released   uint32                 // the packets from here to tail are posted, and still held
 	bytes      int                    // of these
 	bypassed   int                    // bytes of other packets posted since one of these was
 	timer      *time.Timer
@@ -61,7 +62,7 @@ func (b *backlog) empty() bool { return b.head == b.tail }
 
 // push adds a packet of size bytes; false: no room.
 func (b *backlog) push(pkt *gstack.PacketBuffer, size int) bool {
-	if b.head-b.tail == backlogPackets || b.bytes+size > backlogBytes {
+	if b.head-b.released == backlogPackets || b.bytes+size > backlogBytes {
 		return false
 	}
 	if b.ring == nil {
@@ -84,15 +85,21 @@ func (b *backlog) front() *gstack.PacketBuffer { return b.ring[b.tail%backlogPac
 // do.
 func (b *backlog) mayBypass(size int) bool { return b.bypassed+size <= bypassBytes }
 
-// pop releases the oldest packet.
+// pop takes the oldest packet out. It is held until release.
 func (b *backlog) pop() {
-	p := &b.ring[b.tail%backlogPackets]
-	b.bytes -= (*p).Size()
-	(*p).DecRef()
-	*p = nil
+	b.bytes -= b.front().Size()
 	b.tail++
 	b.bypassed = 0
 	b.waiting.Store(b.head - b.tail)
+}
+
+// release lets go of the packets that were taken out.
+func (b *backlog) release() {
+	for ; b.released != b.tail; b.released++ {
+		p := &b.ring[b.released%backlogPackets]
+		(*p).DecRef()
+		*p = nil
+	}
 }
 
 // queueable reports whether packets of a kind wait in the backlog.
@@ -151,7 +158,7 @@ func (s *sender) tryDrain() {
 	}
 	defer s.q.Unlock()
 	s.reclaim()
-	s.q.Flush()
+	s.ring()
 }
 
 // tryDrainAll has the receive workers make room for what waits to be sent.
@@ -179,7 +186,7 @@ func (s *sender) expire() {
 	} else {
 		b.pause = min(2*b.pause, maxBacklogPause)
 	}
-	s.q.Flush()
+	s.ring()
 	if !b.empty() {
 		s.armDrain()
 	}
@@ -187,9 +194,11 @@ func (s *sender) expire() {
 
 // dropAll drops what waits, and counts it. The queue's lock is held.
 func (s *sender) dropAll() {
-	for b := &s.backlog; !b.empty(); b.pop() {
+	b := &s.backlog
+	for ; !b.empty(); b.pop() {
 		s.count.backlogDropped.Add(1)
 	}
+	b.release()
 }
 
 // dropQueued has what waits dropped, soon, by the timer's goroutine: the caller has locks that make
@@ -207,7 +216,7 @@ func (s *sender) close() {
 	s.q.Lock()
 	defer s.q.Unlock()
 	s.reclaim()
-	s.q.Flush()
+	s.ring()
 	s.backlog.closed = true
 	s.backlog.timer.Stop()
 	s.completions.timer.Stop()

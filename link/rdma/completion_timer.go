@@ -20,8 +20,15 @@ func (c *completionTimer) init(check func()) {
 
 // flush rings the doorbell for what was posted and arms the timer. The queue's lock is held.
 func (s *sender) flush() {
-	s.q.Flush()
+	s.ring()
 	s.armCheck()
+}
+
+// ring rings the doorbell for what was posted, and lets go of what was posted from the backlog. The
+// queue's lock is held.
+func (s *sender) ring() {
+	s.q.Flush()
+	s.backlog.release()
 }
 
 // armCheck arms the timer unless it is. The queue's lock is held.
@@ -42,7 +49,7 @@ func (s *sender) check() {
 	}
 	outstanding := s.q.Check()
 	s.drain()
-	s.q.Flush()
+	s.ring()
 	if outstanding || !s.backlog.empty() {
 		s.armCheck()
 	}
@@ -56,6 +63,6 @@ func (s *sender) tryReclaim() {
 	}
 	defer s.q.Unlock()
 	if s.reclaim() {
-		s.q.Flush()
+		s.ring()
 	}
 }

@@ -1,5 +1,6 @@
-// Package rdma is the gVisor link endpoint over the queues of package dv: frames on one side,
-// PacketBuffers on the other.
+// Package rdma is the gVisor link endpoint over the queues of package dv, or over the packet
+// sockets of package packet, which work on any NIC (backend.go): frames on one side, PacketBuffers
+// on the other.
 //
 // # Receiving
 //

@@ -51,7 +51,7 @@ func (o Options) Validate() error {
 // Endpoint is one device as a link of one stack. All methods may be called from any goroutine.
 type Endpoint struct {
 	// Set once.
-	dev     *dv.Device
+	queues  backend
 	opts    Options
 	tx      []*sender
 	rx      []rxCounters
@@ -59,8 +59,6 @@ type Endpoint struct {
 	csum    bool   // the device computes checksums
 	rxLimit uint64 // bytes of segments without payload that may wait in the stack
 	flows   *tcpfix.Flows
-	// knows which segments to let in when too many wait
-	admission *admission
 
 	// Read for each packet or batch, without a lock.
 	mtu        atomic.Uint32
@@ -84,7 +82,9 @@ var (
 
 // New makes an endpoint over all queues of dev, which stays the caller's and must outlive the
 // endpoint. Nobody else may use its receive queues until Close has returned.
-func New(dev *dv.Device, opts Options) (*Endpoint, error) {
+func New(dev *dv.Device, opts Options) (*Endpoint, error) { return newEndpoint(rings{dev}, opts) }
+
+func newEndpoint(dev backend, opts Options) (*Endpoint, error) {
 	mac := dev.MAC()
 	if len(mac) != 6 {
 		return nil, fmt.Errorf("make link endpoint of %s: its address %v is no Ethernet address",
@@ -93,20 +93,20 @@ func New(dev *dv.Device, opts Options) (*Endpoint, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("make link endpoint of %s: %w", dev.Name(), err)
 	}
-	e := &Endpoint{dev: dev, opts: opts, rx: make([]rxCounters, dev.NumRx())}
+	e := &Endpoint{queues: dev, opts: opts, rx: make([]rxCounters, dev.NumRx())}
 	e.flows = tcpfix.New(tcpip.NewStdClock(), e.resend)
-	e.admission = newAdmission(e.flows.Seed())
 	e.mtu.Store(uint32(dev.MTU()))
 	e.SetLinkAddress(tcpip.LinkAddress(mac))
 	for i := range dev.NumTx() {
-		e.tx = append(e.tx, newSender(dev.Tx(i), dev.VLAN(), e.flows, e.admission))
+		e.tx = append(e.tx, newSender(dev.txQueue(i), dev.VLAN(), e.flows))
 	}
 	if e.rxLimit = uint64(opts.RxLimit); e.rxLimit == 0 {
 		e.rxLimit = DefaultRxLimit
 	}
-	e.csum = dev.Caps().TxCsum
-	if caps := dev.Caps(); caps.TxCsum && !opts.NoSegmentation {
-		e.gsoMax = uint32(min(caps.MaxTSO, gsoMaxSize))
+	csum, maxTSO := dev.offloads()
+	e.csum = csum
+	if csum && !opts.NoSegmentation {
+		e.gsoMax = uint32(min(maxTSO, gsoMaxSize))
 	}
 	return e, nil
 }
@@ -115,7 +115,7 @@ func New(dev *dv.Device, opts Options) (*Endpoint, error) {
 func (e *Endpoint) MTU() uint32 { return e.mtu.Load() }
 
 // SetMTU implements gstack.LinkEndpoint. The device's own MTU is the limit.
-func (e *Endpoint) SetMTU(mtu uint32) { e.mtu.Store(min(mtu, uint32(e.dev.MTU()))) }
+func (e *Endpoint) SetMTU(mtu uint32) { e.mtu.Store(min(mtu, uint32(e.queues.MTU()))) }
 
 // MaxHeaderLength implements gstack.LinkEndpoint.
 func (e *Endpoint) MaxHeaderLength() uint16 { return hdr.EthLen }
@@ -137,7 +137,9 @@ func (e *Endpoint) SetLinkAddress(address tcpip.LinkAddress) {
 // SetGroups says which multicast addresses are ours, in place of those of the call before, so that
 // an e-switch in front of the port passes frames to them; see dv.Device.SetGroups. netstack tells
 // its links nothing about groups: whoever runs the stack does.
-func (e *Endpoint) SetGroups(groups []net.HardwareAddr) error { return e.dev.SetGroups(groups) }
+func (e *Endpoint) SetGroups(groups []net.HardwareAddr) error {
+	return e.queues.SetGroups(groups)
+}
 
 // Capabilities implements gstack.LinkEndpoint.
 //
@@ -190,7 +192,7 @@ func (e *Endpoint) Attach(dispatcher gstack.NetworkDispatcher) {
 	}
 	s := &attachment{dispatcher: dispatcher, previous: e.lastAttachment}
 	e.attachment, e.lastAttachment = s, s
-	s.workers.Add(e.dev.NumRx() + 1)
+	s.workers.Add(e.queues.NumRx() + 1)
 	go e.startWorkers(s)
 }
 
@@ -202,7 +204,7 @@ func (e *Endpoint) detach() {
 			t.dropQueued()
 		}
 		e.flows.Forget()
-		e.attachment.stopWorkers(e.dev)
+		e.attachment.stopWorkers(e.queues)
 		e.attachment = nil
 	}
 }
@@ -214,7 +216,7 @@ func (e *Endpoint) startWorkers(s *attachment) {
 		s.previous.workers.Wait()
 		s.previous = nil
 	}
-	for i := range e.dev.NumRx() {
+	for i := range e.queues.NumRx() {
 		go func() {
 			defer s.workers.Done()
 			e.newWorker(s, i).run()

@@ -30,13 +30,15 @@ import (
 
 // host is a stack on a software NIC.
 type host struct {
-	nic   *simnic.NIC
-	dev   *dv.Device
-	ep    *Endpoint
-	acks  *ACKCoalescer
-	stack *gstack.Stack
-	v4    netip.Addr
-	v6    netip.Addr
+	nic *simnic.NIC
+	dev *dv.Device
+
+	backend backend // nil: dev
+	ep      *Endpoint
+	acks    *ACKCoalescer
+	stack   *gstack.Stack
+	v4      netip.Addr
+	v6      netip.Addr
 }
 
 // setup is what tests vary.
@@ -146,7 +148,10 @@ func (h *host) knows(t testing.TB, other *host) {
 
 func (h *host) open(t testing.TB, s setup) {
 	t.Helper()
-	ep, err := New(h.dev, s.opts)
+	if h.backend == nil {
+		h.backend = rings{h.dev}
+	}
+	ep, err := newEndpoint(h.backend, s.opts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,7 @@ func (w *worker) runPolling() {
 			continue
 		}
 		select {
-		case <-w.e.dev.Done():
+		case <-w.e.queues.Done():
 			return
 		default:
 			runtime.Gosched()

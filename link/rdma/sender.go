@@ -37,10 +37,9 @@ const (
 // anything is outstanding (check).
 type sender struct {
 	// Set once.
-	q       *dv.TxQueue
+	q       txQueue
 	reserve int // blocks that ordinary packets leave free
 	flows   *tcpfix.Flows
-	admit   *admission
 	vlan    uint16 // 0: frames are sent without a tag
 
 	// Guarded by the lock of q.
@@ -52,11 +51,10 @@ type sender struct {
 	count txCounters
 }
 
-func newSender(q *dv.TxQueue, vlan uint16, flows *tcpfix.Flows, admit *admission) *sender {
+func newSender(q txQueue, vlan uint16, flows *tcpfix.Flows) *sender {
 	blocks := q.Free()
 	s := &sender{
-		q: q, vlan: vlan, flows: flows, admit: admit,
-		packet:  dv.TxPacket{Bufs: make([][]byte, 0, 8)},
+		q: q, vlan: vlan, flows: flows, packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
 		reserve: min(2*reservedPackets, blocks/8),
 	}
 	s.completions.init(s.check)

@@ -129,7 +129,6 @@ func (s *sender) reclaim() bool {
 // send posts one packet, or has it wait for room: a TCP segment in the backlog, any other here.
 func (s *sender) send(pkt *gstack.PacketBuffer, p *hdr.Segment, maxWait time.Duration) tcpip.Error {
 	s.flows.Sent(pkt, p)
-	s.admit.sent(p)
 	k := kindOf(p)
 	err := s.tryPost(pkt, k)
 	if err == dv.ErrRingFull && s.reclaim() {
@@ -167,7 +166,7 @@ func (s *sender) awaitRoom(pkt *gstack.PacketBuffer, k kind, maxWait time.Durati
 // makeRoom looks for completions. If there are none it lets others run, with the queue's lock
 // released; false once this has gone on for longer than maxWait.
 func (s *sender) makeRoom(start time.Time, maxWait time.Duration) bool {
-	s.q.Flush()
+	s.ring()
 	if s.reclaim() {
 		return true
 	}

@@ -37,10 +37,10 @@ type networks struct {
 func (s *attachment) stopped() bool { return s.stopping.Load() }
 
 // stopWorkers tells the workers to stop.
-func (s *attachment) stopWorkers(dev *dv.Device) {
+func (s *attachment) stopWorkers(queues backend) {
 	s.stopping.Store(true)
-	for i := range dev.NumRx() {
-		dev.Rx(i).Wake()
+	for i := range queues.NumRx() {
+		queues.rxQueue(i).Wake()
 	}
 }
 
@@ -62,7 +62,7 @@ func (s *attachment) network(proto tcpip.NetworkProtocolNumber) gstack.NetworkEn
 type worker struct {
 	e          *Endpoint
 	attachment *attachment
-	q          *dv.RxQueue
+	q          rxQueue
 	count      *rxCounters
 	vlan       uint16 // ours, 0: none
 	merge      *merger
@@ -86,12 +86,12 @@ type traffic struct{ packets, bytes uint64 }
 
 func (e *Endpoint) newWorker(s *attachment, i int) *worker {
 	w := &worker{
-		e: e, attachment: s, q: e.dev.Rx(i), count: &e.rx[i],
-		vlan: e.dev.VLAN(), merge: newMerger(batchFrames),
+		e: e, attachment: s, q: e.queues.rxQueue(i), count: &e.rx[i],
+		vlan: e.queues.VLAN(), merge: newMerger(batchFrames),
 	}
 	w.merge.off = e.opts.NoMerge
-	if runtime.GOMAXPROCS(0) > e.dev.NumRx()+1 { // else spinning takes the senders' time
-		w.limit = maxSpins
+	if runtime.GOMAXPROCS(0) > e.queues.NumRx()+1 { // else spinning takes the senders' time
+		w.limit = e.queues.spins()
 	}
 	w.spins = min(minSpins, w.limit)
 	return w

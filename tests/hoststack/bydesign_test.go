@@ -1,5 +1,3 @@
-//go:build linux
-
 package hoststack
 
 // byDesign has the reason of every behaviour that is meant to differ from the kernel's. An entry

@@ -1,5 +1,3 @@
-//go:build linux
-
 package vm
 
 import (
@@ -32,7 +30,6 @@ var checks = []check{
 	{"perftest", testPerftest},
 	{"our open", testOpen},
 	{"our features", testFeatures},
-	{"our doctor", testDoctor},
 	{"our HTTP", testHTTP},
 	{"our DNS", testDNS},
 	{"netdev beside us", testBeside},

@@ -13,17 +13,18 @@ const (
 	inPlace      = 8
 )
 
-// call is one command to a device as it passes by.
+// call is one command of the older kind (MethodInvokeWrite) as it passes by.
 type call struct {
-	command uint32 // its number; uverbs.CmdGetContext has two forms
+	command uint32
 	attrs   map[uint16]uverbs.IoctlAttr
 }
 
-// parseCall takes an ioctl buffer apart; false if it is of a kind that is of no interest.
+// parseCall takes an ioctl buffer apart; false if it is no such command.
 func parseCall(buf []byte) (call, bool) {
 	var h uverbs.IoctlHdr
 	uverbs.GetStruct(buf, &h)
-	if h.ObjectID != uverbs.ObjectDevice || len(buf) < headerLen+attributeLen*int(h.NumAttrs) {
+	if h.ObjectID != uverbs.ObjectDevice || h.MethodID != uverbs.MethodInvokeWrite ||
+		len(buf) < headerLen+attributeLen*int(h.NumAttrs) {
 		return call{}, false
 	}
 	c := call{attrs: map[uint16]uverbs.IoctlAttr{}}
@@ -32,14 +33,7 @@ func parseCall(buf []byte) (call, bool) {
 		uverbs.GetStruct(buf[headerLen+attributeLen*i:], &a)
 		c.attrs[a.AttrID] = a
 	}
-	switch h.MethodID {
-	case uverbs.MethodInvokeWrite:
-		c.command = uint32(c.attrs[uverbs.AttrWriteCmd].Data)
-	case uverbs.MethodGetContext:
-		c.command = uverbs.CmdGetContext
-	default:
-		return call{}, false
-	}
+	c.command = uint32(c.attrs[uverbs.AttrWriteCmd].Data)
 	return c, true
 }
 

@@ -1,0 +1,60 @@
+package rdma
+
+import (
+	"net"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+)
+
+// backend is the queues that an endpoint works on: rings of a device, or packet sockets
+// of an interface (sockets_linux.go). Frames have the types of package dv in both.
+type backend interface {
+	Name() string
+	MAC() net.HardwareAddr
+	VLAN() uint16
+	MTU() int // bytes
+	NumRx() int
+	NumTx() int
+	rxQueue(i int) rxQueue
+	txQueue(i int) txQueue
+	SetGroups(groups []net.HardwareAddr) error
+	// offloads says whether checksums are computed, and the most bytes that are segmented.
+	offloads() (csum bool, maxTSO int)
+	// spins is how many looks in vain at a receive queue take as long as a short sleep.
+	spins() int
+	// Done is closed when the queues are of no use any more.
+	Done() <-chan struct{}
+}
+
+// rxQueue is what the endpoint needs of a receive queue, as dv.RxQueue has it.
+type rxQueue interface {
+	Index() int
+	Poll(dst []dv.Packet) int
+	Segments(to [][]byte, p *dv.Packet) [][]byte
+	Release(pkts []dv.Packet)
+	Arm()
+	Wait() error
+	Wake()
+}
+
+// txQueue is what the endpoint needs of a send queue, as dv.TxQueue has it. Post may leave bytes of
+// the frame where they are until Flush, which must come before Unlock.
+type txQueue interface {
+	Lock()
+	TryLock() bool
+	Unlock()
+	Free() int
+	Post(p *dv.TxPacket) error
+	Flush()
+	Reap() int
+	Reclaim() int
+	Check() bool
+}
+
+// rings is a device as a backend.
+type rings struct{ *dv.Device }
+
+func (r rings) rxQueue(i int) rxQueue { return r.Rx(i) }
+func (r rings) txQueue(i int) txQueue { return r.Tx(i) }
+func (r rings) offloads() (bool, int) { return r.Caps().TxCsum, r.Caps().MaxTSO }
+func (r rings) spins() int            { return maxSpins }

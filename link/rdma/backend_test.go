@@ -1,0 +1,83 @@
+package rdma
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/tcpfix"
+)
+
+// lazyQueue is a send queue that leaves frames where they are until Flush. It is full at first.
+type lazyQueue struct {
+	sync.Mutex
+	t      *testing.T
+	room   int
+	posted int
+	sent   int
+	held   []*gstack.PacketBuffer // what must not be released before Flush
+}
+
+func (q *lazyQueue) Free() int    { return q.room }
+func (q *lazyQueue) Reap() int    { return min(q.room, 1) }
+func (q *lazyQueue) Reclaim() int { return q.Reap() }
+func (q *lazyQueue) Check() bool  { return false }
+
+func (q *lazyQueue) Post(*dv.TxPacket) error {
+	if q.room == 0 {
+		return dv.ErrRingFull
+	}
+	q.posted++
+	return nil
+}
+
+func (q *lazyQueue) Flush() {
+	for ; q.sent < q.posted; q.sent++ {
+		if n := q.held[q.sent].ReadRefs(); n != 1 {
+			q.t.Errorf("packet %d of %d has %d references when it is read", q.sent, len(q.held), n)
+		}
+	}
+}
+
+// TestPacketsAreHeldUntilFlush has segments wait, their stack let go of them, and then room come:
+// whoever reads them at the doorbell finds them whole, and afterwards they are released.
+func TestPacketsAreHeldUntilFlush(t *testing.T) {
+	for name, drain := range map[string]func(*sender){
+		"worker": (*sender).tryDrain, "timer": (*sender).expire, "completions": (*sender).check,
+		"reception": (*sender).tryReclaim, "close": (*sender).close,
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := &lazyQueue{t: t}
+			flows := tcpfix.New(tcpip.NewStdClock(),
+				func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) {})
+			defer flows.Close()
+			s := newSender(q, 0, flows)
+			defer s.close()
+			q.Lock()
+			for i := range 3 {
+				pkt := segmentOf(1, uint32(i))
+				q.held = append(q.held, pkt)
+				if err := s.enqueue(pkt); err != nil {
+					t.Fatal(err)
+				}
+				pkt.DecRef()
+			}
+			s.backlog.timer.Reset(time.Hour)
+			q.room = 1024
+			q.Unlock()
+			drain(s)
+			if q.sent != 3 || s.backlog.waiting.Load() != 0 {
+				t.Fatalf("%d sent, %d wait", q.sent, s.backlog.waiting.Load())
+			}
+			for i, pkt := range q.held {
+				if n := pkt.ReadRefs(); n > 0 {
+					t.Errorf("packet %d has %d references left", i, n)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,124 @@
+package rdma
+
+import (
+	"errors"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
+)
+
+// NewOverPort makes an endpoint over all queues of port, packet sockets of an interface of any
+// make, which stays the caller's and must outlive the endpoint. Nobody else may use its receive
+// queues until Close has returned. What the endpoint promises is the same as over a device.
+func NewOverPort(port *packet.Port, opts Options) (*Endpoint, error) {
+	return newEndpoint(sockets{port}, opts)
+}
+
+// sockets is a port as a backend.
+type sockets struct{ *packet.Port }
+
+func (p sockets) NumRx() int { return p.NumQueues() }
+func (p sockets) NumTx() int { return p.NumQueues() }
+
+func (p sockets) rxQueue(i int) rxQueue { return &rxSocket{RxQueue: p.Rx(i)} }
+func (p sockets) txQueue(i int) txQueue { return &txSocket{TxQueue: p.Tx(i)} }
+
+// offloads: the kernel does what the NIC does not.
+func (p sockets) offloads() (bool, int) { return true, gsoMaxSize }
+
+// spins: a look at a socket is a system call.
+func (p sockets) spins() int { return maxSpins / 40 }
+
+// rxSocket is a socket as a receive queue.
+type rxSocket struct {
+	*packet.RxQueue
+	frames [64]packet.Frame
+}
+
+// Poll implements rxQueue. The frames are good until the next Poll.
+func (q *rxSocket) Poll(dst []dv.Packet) int {
+	n := q.Receive(q.frames[:min(len(q.frames), len(dst))])
+	for i := range q.frames[:n] {
+		f := &q.frames[i]
+		dst[i] = dv.Packet{Data: f.Data, Frame: dv.NoFrame, VLAN: f.VLAN, Flags: rxFlags(f.Flags)}
+	}
+	return n
+}
+
+// rxFlags says what package packet does in the words of dv.
+func rxFlags(f packet.RxFlags) (flags dv.RxFlags) {
+	if f&packet.RxChecksumOK != 0 {
+		flags |= dv.RxL4OK
+	}
+	if f&packet.RxHeaderOK != 0 {
+		flags |= dv.RxL3OK
+	}
+	if f&packet.RxTagged != 0 {
+		flags |= dv.RxVLAN
+	}
+	return flags
+}
+
+// Segments implements rxQueue; no frame has any.
+func (q *rxSocket) Segments(to [][]byte, _ *dv.Packet) [][]byte { return to }
+
+// Release implements rxQueue: the next Poll uses the memory again.
+func (q *rxSocket) Release([]dv.Packet) {}
+
+// Arm implements rxQueue: Wait looks at the socket before it parks.
+func (q *rxSocket) Arm() {}
+
+// txSocket is a socket as a send queue.
+type txSocket struct {
+	*packet.TxQueue
+	frame packet.TxFrame // scratch
+}
+
+// roomy is the free blocks of a queue in which nothing waits, and tight those of one in which
+// something does: what is left is for urgent packets.
+const (
+	roomy = 1024
+	tight = dv.MaxBlocks
+)
+
+// Free implements txQueue.
+func (q *txSocket) Free() int {
+	if q.Waiting() > 0 {
+		return tight
+	}
+	return roomy
+}
+
+// Post implements txQueue.
+func (q *txSocket) Post(p *dv.TxPacket) error {
+	f := &q.frame
+	f.Bufs, f.GSOSize, f.VLAN, f.Flags = p.Bufs, p.MSS, p.VLAN, 0
+	if p.Flags&(dv.TxL3Csum|dv.TxL4Csum) != 0 {
+		f.Flags = packet.TxChecksum
+	}
+	if p.Flags&dv.TxVLAN != 0 {
+		f.Flags |= packet.TxTag
+	}
+	switch err := q.TxQueue.Post(f); {
+	case err == nil:
+		return nil
+	case errors.Is(err, packet.ErrFull):
+		return dv.ErrRingFull
+	case errors.Is(err, packet.ErrFrameSize):
+		return dv.ErrFrameSize
+	default:
+		return dv.ErrClosed
+	}
+}
+
+// Reap implements txQueue: what waits for the kernel tries again.
+func (q *txSocket) Reap() int { return q.Retry() }
+
+// Reclaim implements txQueue.
+func (q *txSocket) Reclaim() int { return q.Retry() }
+
+// Check implements txQueue. Nothing is outstanding once the kernel has it.
+func (q *txSocket) Check() bool {
+	q.Retry()
+	return q.Waiting() > 0
+}
