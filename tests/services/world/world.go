@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -28,6 +29,9 @@ const (
 	Client4 = "192.0.2.1"
 	Client6 = "2001:db8::1"
 )
+
+// closedPort is a TCP port without a listener: that of discard (RFC 863).
+const closedPort = "9"
 
 // port is the name of the client's interface.
 const port = "eth0"
@@ -109,7 +113,29 @@ func New(t testing.TB, faults string) *World {
 	must(t, err)
 	t.Cleanup(func() { end(t, st) })
 	w.Server = st
+	w.resolve(t)
 	return w
+}
+
+// resolve has the client look for the server's link addresses until it knows them. Linux repeats a
+// lost ARP request after a second and takes that second for the round-trip time of the SYN which
+// waits for it: its retransmission timeout begins at 3 s, and two losses in a row make 7 s of
+// silence, whatever the server does.
+func (w *World) resolve(t testing.TB) {
+	t.Helper()
+	for _, host := range []string{Server4, Server6} {
+		for {
+			ctx, cancel := context.WithTimeout(t.Context(), Patience)
+			_, err := w.Client.DialContext(ctx, "tcp", net.JoinHostPort(host, closedPort))
+			cancel()
+			if errors.Is(err, syscall.ECONNREFUSED) {
+				break
+			}
+			if !errors.Is(err, syscall.EHOSTUNREACH) { // three requests without an answer
+				t.Fatalf("connect to a closed port of %s: %v, want refused", host, err)
+			}
+		}
+	}
 }
 
 // end closes the stack, which must not take long nor have failed before.
