@@ -29,6 +29,7 @@ type simFlags struct {
 	wireFlag     string // that wire was given with, without dashes
 	record       string
 	faults       wire.FaultConfig
+	card         string // what the NIC is, by a name of simnic.Cards; "": the default one
 }
 
 func (s *simFlags) define(fs *flag.FlagSet) {
@@ -37,10 +38,15 @@ func (s *simFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&s.netdev, "sim-netdev", "none", "")
 	fs.StringVar(&s.record, "sim-record", "", "")
 	fs.TextVar(&s.faults, "faults", wire.FaultConfig{}, "")
+	fs.Func("sim-card", "", func(name string) error {
+		card, err := simnic.CardNamed(name)
+		s.card = card.Name
+		return err
+	})
 }
 
 // simFlagNames are those that need --device sim.
-var simFlagNames = []string{"sim-wire", "sim-netdev", "sim-record", "faults"}
+var simFlagNames = []string{"sim-wire", "sim-netdev", "sim-record", "sim-card", "faults"}
 
 // wireSpec is what one port of the software NIC is connected to, as written on the command line.
 type wireSpec struct {
@@ -125,7 +131,8 @@ func openSim(
 	if err != nil {
 		return nil, err
 	}
-	nic, err := simnic.New(simnic.Config{MTU: mtu, Netdev: netdev.name, Logger: log})
+	nic, err := simnic.New(simnic.Config{MTU: mtu, Netdev: netdev.name, Card: s.card,
+		Logger: log})
 	if err != nil {
 		return nil, fmt.Errorf("make the software NIC: %w", err)
 	}
