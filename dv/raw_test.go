@@ -113,13 +113,18 @@ func newRawSender(t testing.TB, open func() (uverbs.Kernel, error)) *rawSender {
 	return s
 }
 
-// send posts a frame of n bytes at an address and rings.
+// send posts a frame of n bytes at an address and rings. What the device wants inline is that of
+// the frame in the memory of the side.
 func (s *rawSender) send(lkey uint32, addr uint64, n int) {
-	w := s.ring.Slice(int(s.pc%64)*mlx5.BB, mlx5.BB)
+	w, inline := s.ring.Slice(int(s.pc%64)*mlx5.BB, mlx5.BB), s.ctx.Caps().MinInline
 	clear(w)
-	mlx5.PutCtrl(w, mlx5.OpSend, 0, s.pc, s.qp.SQN, 3, mlx5.CEAlways)
-	mlx5.PutEth(w[mlx5.CtrlSegSize:], mlx5.Eth{})
-	mlx5.PutData(w[2*mlx5.DSSize:], uint32(n), lkey, addr)
+	ds := 2 + mlx5.EthDS(inline)
+	mlx5.PutCtrl(w, mlx5.OpSend, 0, s.pc, s.qp.SQN, uint8(ds), mlx5.CEAlways)
+	mlx5.PutEth(w[mlx5.CtrlSegSize:], mlx5.Eth{InlineLen: uint16(inline)})
+	if inline > 0 {
+		mlx5.PutInlineHeader(w[mlx5.CtrlSegSize:], s.mem.Slice(rawFrameAt, inline))
+	}
+	mlx5.PutData(w[(ds-1)*mlx5.DSSize:], uint32(n-inline), lkey, addr+uint64(inline))
 	s.pc++
 	mmio.ToDevice()
 	s.mem.StoreBE32(rawRecordAt+64+mlx5.RecordSend, uint32(s.pc))

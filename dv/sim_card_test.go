@@ -37,6 +37,19 @@ func TestCardIsTold(t *testing.T) {
 	})
 }
 
+// A virtual function demands what its card does, and sends and receives as its own MAC.
+func TestCardVirtual(t *testing.T) {
+	onCards(t, func(t *testing.T, card simnic.Card) {
+		s := newSim(t, simnic.Config{Card: card.Name,
+			Function: simnic.Function{Kind: simnic.VF, SpoofCheck: true}}, kernel.Config{})
+		d := s.open(t, dv.Config{MAC: netdevMAC, AllowNetdevMAC: true})
+		if n := d.Caps().MinInline; (n == 18) != (card.Caps.MinInline == simnic.InlineL2) {
+			t.Errorf("%d bytes of each frame inline", n)
+		}
+		exchange(t, s, d, d.Tx(0))
+	})
+}
+
 // Every kind of frame leaves every card as it was given: copied, tagged and in place, in
 // descriptors for one or for several, and cut by the card.
 func TestCardSends(t *testing.T) {

@@ -23,11 +23,13 @@ var wrongs = map[string]func(t *testing.T, open func() (uverbs.Kernel, error)){
 }
 
 func TestWrong(t *testing.T) {
-	for name, test := range wrongs {
-		t.Run(name, func(t *testing.T) {
-			test(t, newSim(t, simnic.Config{}, kernel.Config{}).linux.OpenNode)
-		})
-	}
+	onCards(t, func(t *testing.T, card simnic.Card) {
+		for name, test := range wrongs {
+			t.Run(name, func(t *testing.T) {
+				test(t, newSim(t, simnic.Config{Card: card.Name}, kernel.Config{}).linux.OpenNode)
+			})
+		}
+	})
 }
 
 func TestWrongOnDevice(t *testing.T) {

@@ -12,16 +12,15 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// firmware is the version the model shows.
-const firmware = "22.43.2026"
-
 // testDevinfo asks rdma-core what it sees.
 func testDevinfo(t *testing.T, w *world) {
 	contains(t, w.run(t, "ibv_devinfo"),
-		"hca_id: mlx5_0", "fw_ver: "+firmware, "vendor_id: 0x02c9",
+		"hca_id: mlx5_0", "fw_ver: "+w.nic.Card().FirmwareVersion(), "vendor_id: 0x02c9",
+		fmt.Sprintf("vendor_part_id: %d", w.nic.DeviceID()),
 		"state: PORT_ACTIVE (4)", "link_layer: Ethernet")
 	contains(t, w.run(t, "ibv_devinfo", "-v"),
-		"max_tso: 262144", "SUPPORT_RAW_PACKET", "C-VLAN stripping offload",
+		"max_tso: 262144", fmt.Sprintf("hca_core_clock: %dkHZ", w.nic.Caps().FrequencyKHz),
+		"SUPPORT_RAW_PACKET", "C-VLAN stripping offload",
 		"IP csum offload", "MANAGED_FLOW_STEERING")
 	testDevices(t, w)
 }

@@ -119,7 +119,8 @@ func boot(t *testing.T, ctx context.Context, p *parts, version string, nic simni
 		t.Fatal(err)
 	}
 	t.Cleanup(w.end)
-	t.Logf("linux %s up after %v", w.kernel.Release, time.Since(start).Round(100*time.Millisecond))
+	t.Logf("linux %s up after %v, with a %s", w.kernel.Release,
+		time.Since(start).Round(100*time.Millisecond), w.nic.Card().Title)
 	return w
 }
 
