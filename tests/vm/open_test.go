@@ -120,7 +120,8 @@ func testOpen(t *testing.T, w *world) {
 		o.Rx != 2 || o.Tx != 2 || !o.LinkUp {
 		t.Errorf("opened %+v", o)
 	}
-	if c := o.Caps; c.Firmware != w.nic.Card().FirmwareVersion() || !c.TxCsum || !c.RxCsum || c.MaxTSO < 1<<16 ||
+	if c := o.Caps; c.Firmware != w.nic.Card().FirmwareVersion() || !c.TxCsum ||
+		!c.RxCsum || c.MaxTSO < 1<<16 ||
 		!c.SharedMulticast || c.MaxRxQueues < 2 {
 		t.Errorf("capabilities %+v", c)
 	}
