@@ -5,6 +5,9 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
 // TestWatch: what stands still ends the context, with the reason.
@@ -29,6 +32,32 @@ func TestWatchMoves(t *testing.T) {
 	stop()
 	<-ctx.Done()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) || errors.Is(err, ErrStopped) {
+		t.Errorf("cause %v", err)
+	}
+}
+
+// TestWatchLosses: what a wire drops is an attempt; when there are none any more, the context ends.
+func TestWatchLosses(t *testing.T) {
+	const limit = time.Second
+	a, b := wire.Pair()
+	defer b.Close()
+	w := wire.WithFaults(a, wire.FaultConfig{Drop: 1})
+	defer w.Close()
+	var m Meter
+	m.Losses(w)
+	ctx, stop := m.Watch(t.Context(), limit)
+	defer stop()
+	begin := time.Now()
+	for ; time.Since(begin) < 3*limit/2; time.Sleep(limit / 50) {
+		if _, err := w.Send([]frame.Frame{{Data: make([]byte, 60)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		t.Errorf("ended while frames were lost: %v", context.Cause(ctx))
+	}
+	<-ctx.Done()
+	if err := context.Cause(ctx); !errors.Is(err, ErrStopped) {
 		t.Errorf("cause %v", err)
 	}
 }

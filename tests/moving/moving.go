@@ -53,7 +53,7 @@ func (c *conn) Write(b []byte) (n int, err error) {
 func (c *conn) try(what string, deadline func(time.Time) error,
 	op func() (int, error)) (int, error) {
 	for {
-		before := c.meter.moved.Load()
+		before := c.meter.count()
 		if err := deadline(time.Now().Add(c.limit)); err != nil {
 			return 0, err
 		}
@@ -68,7 +68,7 @@ func (c *conn) try(what string, deadline func(time.Time) error,
 		if n > 0 {
 			return n, nil
 		}
-		if c.meter.moved.Load() == before {
+		if c.meter.count() == before {
 			return 0, fmt.Errorf("%w: %s to %s has %s nothing for %v", ErrStopped, c.LocalAddr(),
 				c.RemoteAddr(), what, c.limit)
 		}

@@ -99,7 +99,9 @@ func New(t testing.TB, faults string) *World {
 	must(t, err)
 	t.Cleanup(func() { nic.Close() })
 	cable = recorded(t, "client", cable)
-	cable = recorded(t, "server", wire.WithFaults(cable, cfg))
+	faulty := wire.WithFaults(cable, cfg)
+	w.moved.Losses(faulty)
+	cable = recorded(t, "server", faulty)
 	must(t, nic.ConnectWire(moving.Wire(cable, &w.moved)))
 	st, err := stack.Open(t.Context(), stack.Config{
 		NIC: dv.Config{
