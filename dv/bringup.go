@@ -104,6 +104,9 @@ func (d *Device) checkDevice() error {
 		return withKind(ErrNotMlx5, err)
 	}
 	d.linkUp.Store(port.Active())
+	d.outOfBuffer.open(func() (uint64, error) {
+		return d.context.PortCounter(d.port, "out_of_buffer")
+	})
 	d.caps = capsOf(&caps, &d.plan)
 	d.spread.Store(&spread{newToeplitz(d.config.RSSKey),
 		evenly(d.plan.rx, logTable(caps, d.plan.rx))})

@@ -64,8 +64,11 @@ func (c *compRing) acquire(n int) {
 }
 
 // next is the entry at ci; it is ours if ready said so.
-func (c *compRing) next() *mlx5.CQE {
-	at := int(c.ci&c.mask) * mlx5.CQESize
+func (c *compRing) next() *mlx5.CQE { return c.at(c.ci) }
+
+// at is the entry at index ci.
+func (c *compRing) at(ci uint32) *mlx5.CQE {
+	at := int(ci&c.mask) * mlx5.CQESize
 	return (*mlx5.CQE)(c.buf[at : at+mlx5.CQESize])
 }
 

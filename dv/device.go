@@ -48,7 +48,8 @@ type Device struct {
 	txObjects []*txKernelObjects
 	watch     sync.WaitGroup // the reader of asynchronous events
 
-	registered registration // our addresses in the list of the port's netdev
+	registered  registration // our addresses in the list of the port's netdev
+	outOfBuffer portCounter
 
 	// Written by the reader of asynchronous events.
 	linkUp      atomic.Bool
@@ -155,7 +156,8 @@ func (d *Device) QueueFor(f Flow) int {
 // Stats returns all counters. They are not taken at one instant, and those of
 // a busy queue may be a batch old.
 func (d *Device) Stats() Stats {
-	s := Stats{LinkUp: d.linkUp.Load(), LinkChanges: d.linkChanges.Load()}
+	s := Stats{LinkUp: d.linkUp.Load(), LinkChanges: d.linkChanges.Load(),
+		OutOfBuffer: d.OutOfBuffer()}
 	for _, q := range d.rx {
 		s.Rx = append(s.Rx, q.Stats())
 	}

@@ -54,6 +54,8 @@ type RxQueue struct {
 	pc       uint32   // next descriptor to write; wraps at 2^32
 	posted   uint32   // pc as the doorbell record has it
 	inError  bool     // the NIC has said that the ring is in its error state
+	filled   bool     // something has been published since the ring was made or reset
+	stalled  bool     // the ring was found empty since the last publication
 	recovery recovery
 
 	queueControl // the kernel's part; called by the owner
@@ -87,6 +89,8 @@ type rqFormat interface {
 	room() uint32
 	// most is the count up to which descriptors may be published.
 	most() uint32
+	// drained reports whether the NIC is known to have no descriptor left.
+	drained() bool
 	// restart sets the ring to its state after a reset, with what it holds.
 	restart()
 }
@@ -107,6 +111,7 @@ func newRing(index, entries, wqe int, ring, rec *mmio.Region, cq compRing, pool 
 // rewind sets the ring to its state after a reset: empty, counters 0.
 func (q *RxQueue) rewind() {
 	q.cc, q.pc, q.posted = 0, 0, 0
+	q.filled, q.stalled = false, false
 	q.block = cqeBlock{}
 	q.rec.StoreBE32(mlx5.RecordRecv, 0)
 }
@@ -154,7 +159,7 @@ func (q *RxQueue) polled(n int) {
 	q.count.packets.n += uint64(n)
 	q.recovery.good()
 	if q.posted == q.cc {
-		q.count.stalls.n++
+		q.noteStall()
 	}
 	q.count.show()
 }
@@ -206,6 +211,7 @@ func (q *RxQueue) Refill() int {
 // publish tells the NIC of the buffers up to pc. The consumer index goes
 // first: a NIC that saw the buffers without it might run out of completions.
 func (q *RxQueue) publish() {
+	q.noteStall()
 	pc := q.pc
 	if most := q.format.most(); int32(pc-most) > 0 {
 		pc = most
@@ -213,7 +219,7 @@ func (q *RxQueue) publish() {
 	q.cq.publish()
 	mmio.ToDevice()
 	q.rec.StoreBE32(mlx5.RecordRecv, pc&0xffff)
-	q.posted = pc
+	q.posted, q.filled, q.stalled = pc, true, false
 	q.count.refills.n++
 }
 

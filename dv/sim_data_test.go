@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
@@ -180,6 +181,14 @@ func TestOutOfBuffer(t *testing.T) {
 	s.wire.send(t, f)
 	if n := len(poll(d.Rx(0))); n != 1 {
 		t.Errorf("%d received after it, want 1", n)
+	}
+	var told uint64
+	for end := time.Now().Add(10 * time.Second); told != 36 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond) // nothing tells that it may be asked for again
+		told = d.Stats().OutOfBuffer
+	}
+	if told != 36 {
+		t.Errorf("the device tells of %d dropped, want 36", told)
 	}
 }
 

@@ -8,6 +8,8 @@ type Stats struct {
 	LinkUp bool
 	// LinkChanges counts the times it was told.
 	LinkChanges uint64
+	// OutOfBuffer is Device.OutOfBuffer.
+	OutOfBuffer uint64
 }
 
 // RxStats counts what one receive queue did.
@@ -24,7 +26,8 @@ type RxStats struct {
 	Arms, Events, Wakes uint64
 	// Refills is publications of new buffers (doorbell record stores).
 	Refills uint64
-	// Stalls is the times the ring was found without a single buffer for the NIC.
+	// Stalls is the times the ring was found without a single buffer for the NIC, which drops
+	// what comes for it then, until the next of Refills. Stats.OutOfBuffer counts those frames.
 	Stalls uint64
 	// Drops are frames that came in and were not delivered.
 	Drops RxDrops

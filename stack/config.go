@@ -115,6 +115,7 @@ type Config struct {
 
 	renewal     time.Duration // least time between renewals of a lease; a test may shorten it
 	declineWait time.Duration // after a DECLINE; likewise
+	orphanRate  int           // bytes per second; a test may raise it
 }
 
 // Route is one entry of the routing table.
@@ -157,6 +158,7 @@ func (c Config) withDefaults() Config {
 	}
 	c.renewal = orDefault(c.renewal, leastRenewal)
 	c.declineWait = orDefault(c.declineWait, declineWait)
+	c.orphanRate = orDefault(c.orphanRate, orphanRate)
 	c.SLAAC = c.SLAAC || c.Auto
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

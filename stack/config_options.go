@@ -67,7 +67,8 @@ type TCPOptions struct {
 	FinTimeout time.Duration
 	// OrphanTimeout is how long a closed connection keeps what it has not sent while the peer takes
 	// nothing of it, be it mute or be its window shut; then it is reset. Default 100 s, which is
-	// what Linux's tcp_orphan_retries of 8 come to.
+	// what Linux's tcp_orphan_retries of 8 come to. A peer that takes a little now and then has
+	// this time in total, and a second more for each 4 KiB of the connection's send buffer.
 	OrphanTimeout time.Duration
 	// ReuseTimeWait lets a dial take over a port pair in TIME-WAIT that is older than 1 s, when
 	// timestamps make that safe (RFC 6191). For clients that dial thousands of times a minute.

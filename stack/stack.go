@@ -81,6 +81,8 @@ type Stack struct {
 	announcer *time.Timer // repeats the announcement once
 	linkUp    linkUpWaiters
 
+	orphans orphans // closed connections with something left to send
+
 	mu        sync.Mutex
 	listeners map[*TCPListener]struct{} // guarded by mu
 }
@@ -298,6 +300,7 @@ func (s *Stack) end(cause error) {
 	defer close(s.ended)
 	s.cancel()
 	s.announcer.Stop()
+	s.orphans.end()
 	s.net.Close() // resets go out while there is still a link
 	if s.foreign != nil {
 		s.foreign.stopDelivery()

@@ -47,8 +47,8 @@ func (c *TCPConn) LocalAddr() net.Addr { return c.laddr }
 func (c *TCPConn) RemoteAddr() net.Addr { return c.raddr }
 
 // Close sends what was written and then a FIN, in the background; operations in progress fail with
-// net.ErrClosed. Unread data makes it a reset, as on Linux. A peer that takes nothing of what is
-// left for [TCPOptions].OrphanTimeout is reset. See [TCPConn.SetLinger].
+// net.ErrClosed. Unread data makes it a reset, as on Linux. A peer that takes nothing, or
+// little, of what is left is reset, see [TCPOptions].OrphanTimeout and [TCPConn.SetLinger].
 func (c *TCPConn) Close() error {
 	if c.closed.Swap(true) {
 		return c.opError("close", net.ErrClosed)
@@ -59,6 +59,7 @@ func (c *TCPConn) Close() error {
 	orphan := tcpip.TCPUserTimeoutOption(c.stack.cfg.TCP.OrphanTimeout)
 	c.ep.SetSockOpt(&orphan) // answers to zero window probes do not prolong it
 	c.ep.Close()
+	c.stack.orphaned(c.ep)
 	if linger.Enabled && linger.Timeout > 0 {
 		c.linger(linger.Timeout)
 	}

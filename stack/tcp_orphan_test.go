@@ -1,11 +1,15 @@
 package stack_test
 
 import (
+	"errors"
 	"io"
 	"testing"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
@@ -59,4 +63,42 @@ func TestOrphanDelivers(t *testing.T) {
 	if n != size || err != nil {
 		t.Errorf("%d bytes, %v", n, err)
 	}
+}
+
+// TestOrphanIsResetInTotal: a peer that takes a little of what a closed connection has left, again
+// and again, is reset although each time comes before the user timeout.
+func TestOrphanIsResetInTotal(t *testing.T) {
+	need.Long(t, "a peer that reads for 5 s")
+	const patience, rate, size = 3 * time.Second, 64 << 10, 64 << 10
+	server, client := netpair.New(t, netpair.Faults{}, netpair.Both(func(cfg *stack.Config) {
+		*cfg = stack.WithOrphanRate(*cfg, rate)
+		cfg.TCP.OrphanTimeout = patience
+		cfg.TCP.SendBuffer = stack.BufferRange{Default: size, Max: size}
+		cfg.TCP.ReceiveBuffer = stack.BufferRange{Default: 8 << 10, Max: 8 << 10}
+	}))
+	s, c := pair(t, server, client)
+	if _, err := s.Write(make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	must(t, s.Close())
+	began, total, buf := time.Now(), 0, make([]byte, 1<<10)
+	for err := error(nil); err == nil; {
+		time.Sleep(200 * time.Millisecond) // the peer's pace: 13 s for all of it
+		var n int
+		n, err = c.Read(buf)
+		if total += n; errors.Is(err, io.EOF) {
+			t.Fatalf("all %d bytes were delivered, in %v", total, time.Since(began))
+		}
+	}
+	if held := time.Since(began); held < patience || total < 5<<10 {
+		t.Errorf("reset after %v and %d bytes, want %v at least", held, total, patience)
+	}
+	eventually(t, "the connection gone", func() bool {
+		for _, ep := range server.Netstack().RegisteredEndpoints() {
+			if ep, ok := ep.(*tcp.Endpoint); ok && ep.EndpointState() != tcp.StateTimeWait {
+				return false
+			}
+		}
+		return true
+	})
 }

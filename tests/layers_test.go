@@ -114,7 +114,8 @@ var layers = map[string]layer{
 		// wire: what frames come from; the rest of the model is for tests
 		module: []string{"internal/doctor", "internal/probe", "dv", "dv/uverbs", "dv/mlx5",
 			"dv/simnic/wire", "dv/simnic/frame"},
-		others: []string{netlink, xsys}, tests: []string{"dv/simnic/..."},
+		others: []string{netlink, xsys},
+		tests:  []string{"dv/simnic/...", "cmd/rdma-netstack/lab"},
 	},
 	"internal/probe": { // the clients of the demo, which tests use too
 		module: []string{"cmd/rdma-netstack/lab", "apps/httpd"},

@@ -4,9 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/apps/dnsd"
 	"github.com/rdma-netstack/rdma-netstack/apps/httpd"
@@ -80,18 +77,4 @@ func (w *world) serveDNS() error {
 	}
 	go app.ServeTCP(ln)
 	return nil
-}
-
-// memoryFile is a file of no directory: gone with its last descriptor.
-func memoryFile(name, content string) (*os.File, error) {
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("make a file in memory: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), name)
-	if _, err := f.WriteString(content); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("fill a file in memory: %w", err)
-	}
-	return f, nil
 }

@@ -29,6 +29,7 @@ func simContact(cfg card.Config, undo *cleanup) (card.Config, error) {
 		return cfg, err
 	}
 	useSim(&cfg.NIC, nic)
+	cfg.OpenNode = cfg.NIC.Kernel
 	cfg.LinuxAddress, cfg.NetdevMAC = netip.MustParseAddr("192.0.2.1"), nic.MAC()
 	cfg.Wire, cfg.Netdev = far, arpHost{farNetdev, cfg.LinuxAddress, nic.MAC()}
 	cfg.Environment = []doctor.Fact{{Name: "card",

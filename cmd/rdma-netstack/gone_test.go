@@ -2,13 +2,10 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // gone waits until no process has this in its environment.
@@ -44,27 +41,4 @@ func marked(mark string) (pids []int, err error) {
 		}
 	}
 	return pids, err
-}
-
-// ended waits until a process that need not be ours has ended.
-func ended(pid int, patience time.Duration) error {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err == unix.ESRCH {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("watch process %d: %w", pid, err)
-	}
-	defer unix.Close(fd)
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}},
-		int(patience.Milliseconds()))
-	for err == unix.EINTR {
-		n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}},
-			int(patience.Milliseconds()))
-	}
-	if n == 0 {
-		cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		return fmt.Errorf("process %d still runs: %q", pid, cmdline)
-	}
-	return err
 }

@@ -116,7 +116,7 @@ func TestChannelParks(t *testing.T) {
 // socketChannel is a channel over a socket pair, whose end can be shut down.
 func socketChannel(t testing.TB) (*CompChannel, int) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

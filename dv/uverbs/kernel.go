@@ -14,7 +14,8 @@ import (
 // replies as real file descriptors of this process, close-on-exec and blocking, one record per
 // read.
 //
-// All methods may be called concurrently, Close included; calls after Close fail with EBADF.
+// All methods may be called concurrently, Close included; calls after Close fail with EBADF. A
+// Kernel may implement PortCounters, too.
 type Kernel interface {
 	// Ioctl is ioctl(fd, RDMA_VERBS_IOCTL, buf). buf is an IoctlHdr and its IoctlAttr, edited in
 	// place; addresses in attributes are addresses of this process outside the Go heap. buf itself

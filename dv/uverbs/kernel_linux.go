@@ -44,6 +44,15 @@ func (n *node) Mmap(offset int64, length int, writable bool) (*Page, error) {
 	return p, err
 }
 
+// PortCounter implements PortCounters.
+func (n *node) PortCounter(port uint8, name string) (uint64, error) {
+	var st unix.Stat_t
+	if err := n.with(func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
+		return 0, err
+	}
+	return sysfs{"/"}.counter(unix.Major(st.Rdev), unix.Minor(st.Rdev), port, name)
+}
+
 func (n *node) Close() error {
 	if err := n.file.Close(); err != nil {
 		return unix.EBADF

@@ -137,6 +137,15 @@ func (s sysfs) number(otherwise int, parts ...string) int {
 	return int(v)
 }
 
+// count reads a decimal counter.
+func (s sysfs) count(parts ...string) (uint64, error) {
+	b, err := os.ReadFile(s.path(parts...))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+}
+
 // names lists a directory, sorted.
 func (s sysfs) names(parts ...string) []string {
 	entries, err := os.ReadDir(s.path(parts...))

@@ -208,3 +208,34 @@ func TestDiscoverHere(t *testing.T) {
 		}
 	}
 }
+
+// TestPortCounter: a counter is found by the node's device number.
+func TestPortCounter(t *testing.T) {
+	const ports = "sys/class/infiniband/mlx5_1/ports/"
+	s := sysfs{tree(t, map[string]string{
+		"sys/dev/char/231:192":                     "-> ../../class/infiniband_verbs/uverbs0",
+		"sys/class/infiniband_verbs/uverbs0/ibdev": "mlx5_1\n",
+		ports + "2/hw_counters/out_of_buffer":      "4294967295\n",
+		ports + "1/hw_counters/out_of_buffer":      "none\n",
+	})}
+	if n, err := s.counter(231, 192, 2, "out_of_buffer"); n != 1<<32-1 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	for _, c := range []struct {
+		name         string
+		minor        uint32
+		port         uint8
+		counter      string
+		doesNotExist bool
+	}{
+		{"no such device", 193, 2, "out_of_buffer", true},
+		{"no such port", 192, 3, "out_of_buffer", true},
+		{"no such counter", 192, 2, "rx_out_of_buffer", true},
+		{"not a number", 192, 1, "out_of_buffer", false},
+	} {
+		_, err := s.counter(231, c.minor, c.port, c.counter)
+		if err == nil || errors.Is(err, fs.ErrNotExist) != c.doesNotExist {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}

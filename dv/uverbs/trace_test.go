@@ -221,7 +221,7 @@ func TestRecordFailure(t *testing.T) {
 
 func TestErrnoNames(t *testing.T) {
 	for e := unix.Errno(1); e < 600; e++ {
-		if e == unix.EWOULDBLOCK || e == unix.EDEADLOCK {
+		if e == unix.EWOULDBLOCK || e == unix.EDEADLK {
 			continue // other names of the same numbers
 		}
 		if have := errnoByName(errnoName(e)); have != e {

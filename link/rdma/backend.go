@@ -18,6 +18,8 @@ type backend interface {
 	rxQueue(i int) rxQueue
 	txQueue(i int) txQueue
 	SetGroups(groups []net.HardwareAddr) error
+	// OutOfBuffer is how many frames were dropped for want of room before a queue.
+	OutOfBuffer() uint64
 	// offloads says whether checksums are computed, and the most bytes that are segmented.
 	offloads() (csum bool, maxTSO int)
 	// spins is how many looks in vain at a receive queue take as long as a short sleep.

@@ -55,7 +55,7 @@ func TestPacketsAreHeldUntilFlush(t *testing.T) {
 			flows := tcpfix.New(tcpip.NewStdClock(),
 				func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) {})
 			defer flows.Close()
-			s := newSender(q, 0, flows)
+			s := newSender(q, 0, flows, newAdmission(flows.Seed()))
 			defer s.close()
 			q.Lock()
 			for i := range 3 {

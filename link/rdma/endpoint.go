@@ -59,6 +59,8 @@ type Endpoint struct {
 	csum    bool   // the device computes checksums
 	rxLimit uint64 // bytes of segments without payload that may wait in the stack
 	flows   *tcpfix.Flows
+	// knows which segments to let in when too many wait
+	admission *admission
 
 	// Read for each packet or batch, without a lock.
 	mtu        atomic.Uint32
@@ -95,10 +97,11 @@ func newEndpoint(dev backend, opts Options) (*Endpoint, error) {
 	}
 	e := &Endpoint{queues: dev, opts: opts, rx: make([]rxCounters, dev.NumRx())}
 	e.flows = tcpfix.New(tcpip.NewStdClock(), e.resend)
+	e.admission = newAdmission(e.flows.Seed())
 	e.mtu.Store(uint32(dev.MTU()))
 	e.SetLinkAddress(tcpip.LinkAddress(mac))
 	for i := range dev.NumTx() {
-		e.tx = append(e.tx, newSender(dev.txQueue(i), dev.VLAN(), e.flows))
+		e.tx = append(e.tx, newSender(dev.txQueue(i), dev.VLAN(), e.flows, e.admission))
 	}
 	if e.rxLimit = uint64(opts.RxLimit); e.rxLimit == 0 {
 		e.rxLimit = DefaultRxLimit

@@ -40,6 +40,7 @@ type sender struct {
 	q       txQueue
 	reserve int // blocks that ordinary packets leave free
 	flows   *tcpfix.Flows
+	admit   *admission
 	vlan    uint16 // 0: frames are sent without a tag
 
 	// Guarded by the lock of q.
@@ -51,10 +52,11 @@ type sender struct {
 	count txCounters
 }
 
-func newSender(q txQueue, vlan uint16, flows *tcpfix.Flows) *sender {
+func newSender(q txQueue, vlan uint16, flows *tcpfix.Flows, admit *admission) *sender {
 	blocks := q.Free()
 	s := &sender{
-		q: q, vlan: vlan, flows: flows, packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
+		q: q, vlan: vlan, flows: flows, admit: admit,
+		packet:  dv.TxPacket{Bufs: make([][]byte, 0, 8)},
 		reserve: min(2*reservedPackets, blocks/8),
 	}
 	s.completions.init(s.check)

@@ -23,6 +23,14 @@ func (p sockets) NumTx() int { return p.NumQueues() }
 func (p sockets) rxQueue(i int) rxQueue { return &rxSocket{RxQueue: p.Rx(i)} }
 func (p sockets) txQueue(i int) txQueue { return &txSocket{TxQueue: p.Tx(i)} }
 
+// OutOfBuffer implements backend: the kernel's drops.
+func (p sockets) OutOfBuffer() (n uint64) {
+	for _, q := range p.Stats().Rx {
+		n += q.Dropped
+	}
+	return n
+}
+
 // offloads: the kernel does what the NIC does not.
 func (p sockets) offloads() (bool, int) { return true, gsoMaxSize }
 

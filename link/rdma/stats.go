@@ -17,6 +17,9 @@ type Stats struct {
 	RxOtherMAC    uint64 // dropped: for another unicast address
 	RxOwn         uint64 // dropped: sent by ourselves
 	RxOtherVLAN   uint64 // dropped: of a VLAN that is not ours, or of none when we are in one
+	// RxOutOfBuffer is dv.Device.OutOfBuffer: dropped by the NIC as the receive queue they were for
+	// had no buffer, since the device was opened. It has frames for other users of the port, too.
+	RxOutOfBuffer uint64
 	RxShed        uint64 // dropped: TCP without payload, while too much of that waited in the stack
 	RxWaiting     uint64 // bytes of that which wait now, estimated; see waiting.go
 
@@ -69,6 +72,7 @@ func (e *Endpoint) Stats() Stats {
 		s.RxOtherVLAN += c.otherVLAN.Load()
 		s.RxShed += c.shed.Load()
 	}
+	s.RxOutOfBuffer = e.queues.OutOfBuffer()
 	s.RxWaiting = e.waitingBytes()
 	for _, t := range e.tx {
 		c := &t.count

@@ -129,6 +129,7 @@ func (s *sender) reclaim() bool {
 // send posts one packet, or has it wait for room: a TCP segment in the backlog, any other here.
 func (s *sender) send(pkt *gstack.PacketBuffer, p *hdr.Segment, maxWait time.Duration) tcpip.Error {
 	s.flows.Sent(pkt, p)
+	s.admit.sent(p)
 	k := kindOf(p)
 	err := s.tryPost(pkt, k)
 	if err == dv.ErrRingFull && s.reclaim() {

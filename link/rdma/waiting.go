@@ -124,10 +124,11 @@ func (q *waiting) release() {
 type pressure uint8
 
 const (
-	pressureNone pressure = iota
-	pressureHalf          // half of the limit: those of connections and SYNs go on
-	pressureHigh          // three quarters of it: those of connections do
-	pressureFull          // all of it: none do
+	pressureNone   pressure = iota
+	pressureHalf            // half of the limit: those of connections and all SYNs go on
+	pressureHigh            // three quarters of it: those of connections and some SYNs do
+	pressureSevere          // seven eighths of it: those of connections do
+	pressureFull            // all of it: none do
 )
 
 // waitingBytes is what is estimated to wait, of all workers.
@@ -145,14 +146,17 @@ func (w *worker) pressure() pressure {
 	if w.e.waitingBytes() < limit/2 {
 		return pressureNone
 	}
+	w.e.admission.begin()
 	w.count.waiting.collect()
 	switch all := w.e.waitingBytes(); {
 	case all < limit/2:
 		return pressureNone
 	case all < limit/4*3:
 		return pressureHalf
-	case all < limit:
+	case all < limit/8*7:
 		return pressureHigh
+	case all < limit:
+		return pressureSevere
 	}
 	return pressureFull
 }
@@ -178,13 +182,14 @@ func (w *worker) sheds(frame []byte, l *hdr.Packet, p pressure) bool {
 
 // mayPass reports whether a frame of the unbounded kind may still go to the stack.
 func (w *worker) mayPass(frame []byte, l *hdr.Packet, p pressure) bool {
-	switch {
-	case p == pressureFull || l.Fragment:
+	if p == pressureFull || l.Fragment {
 		return false
-	case p == pressureHalf && frame[l.L4+13]&(hdr.FlagSYN|hdr.FlagACK) == hdr.FlagSYN:
-		return true
 	}
-	return w.connected(frame, l)
+	s := hdr.Received(frame, l, w.e.flows.Seed())
+	if s.Flags()&(hdr.FlagSYN|hdr.FlagACK) == hdr.FlagSYN {
+		return p == pressureHalf || p == pressureHigh && w.e.admission.prefersSYN(&s)
+	}
+	return w.connected(frame, l) || w.e.admission.answersSYNACK(&s)
 }
 
 // connected reports whether a TCP segment is of a connection, be it a new one; true if nobody can

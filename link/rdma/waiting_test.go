@@ -181,6 +181,11 @@ func TestShedding(t *testing.T) {
 	binary.BigEndian.PutUint16(data[hdr.EthLen+2:], hdr.IPv4Len+hdr.TCPLen+4)
 	fragment := strangerFrame(rng, hdr.FlagACK)
 	fragment[hdr.EthLen+6] = 0x20 // more fragments
+	again := strangerFrame(rng, hdr.FlagSYN)
+	copy(again[hdr.EthLen+12:], []byte{10, 9, 0, 2})
+	answer := strangerFrame(rng, hdr.FlagACK)
+	server.ep.admission.begin()
+	server.ep.admission.sent(synACKFor(t, server.ep, answer))
 	datagram := strangerFrame(rng, hdr.FlagACK)
 	datagram[hdr.EthLen+9] = hdr.ProtoUDP
 	for _, tc := range []struct {
@@ -192,7 +197,9 @@ func TestShedding(t *testing.T) {
 		{"FIN of a stranger", strangerFrame(rng, hdr.FlagACK|hdr.FlagFIN), pressureHalf},
 		{"SYN-ACK of a stranger", strangerFrame(rng, hdr.FlagACK|hdr.FlagSYN), pressureHalf},
 		{"SYN", strangerFrame(rng, hdr.FlagSYN), pressureHigh},
+		{"SYN of an address that data was sent to", again, pressureSevere},
 		{"ACK of a connection", known, pressureFull},
+		{"ACK of a SYN-ACK", answer, pressureFull},
 		{"fragment", fragment, pressureHalf},
 		{"data", data, 0},
 		{"datagram", datagram, 0},

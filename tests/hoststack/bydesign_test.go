@@ -1,3 +1,5 @@
+//go:build linux
+
 package hoststack
 
 // byDesign has the reason of every behaviour that is meant to differ from the kernel's. An entry

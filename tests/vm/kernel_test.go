@@ -1,3 +1,5 @@
+//go:build linux
+
 package vm
 
 import (
@@ -30,6 +32,7 @@ var checks = []check{
 	{"perftest", testPerftest},
 	{"our open", testOpen},
 	{"our features", testFeatures},
+	{"our doctor", testDoctor},
 	{"our HTTP", testHTTP},
 	{"our DNS", testDNS},
 	{"netdev beside us", testBeside},

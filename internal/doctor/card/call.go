@@ -13,18 +13,17 @@ const (
 	inPlace      = 8
 )
 
-// call is one command of the older kind (MethodInvokeWrite) as it passes by.
+// call is one command to a device as it passes by.
 type call struct {
-	command uint32
+	command uint32 // its number; uverbs.CmdGetContext has two forms
 	attrs   map[uint16]uverbs.IoctlAttr
 }
 
-// parseCall takes an ioctl buffer apart; false if it is no such command.
+// parseCall takes an ioctl buffer apart; false if it is of a kind that is of no interest.
 func parseCall(buf []byte) (call, bool) {
 	var h uverbs.IoctlHdr
 	uverbs.GetStruct(buf, &h)
-	if h.ObjectID != uverbs.ObjectDevice || h.MethodID != uverbs.MethodInvokeWrite ||
-		len(buf) < headerLen+attributeLen*int(h.NumAttrs) {
+	if h.ObjectID != uverbs.ObjectDevice || len(buf) < headerLen+attributeLen*int(h.NumAttrs) {
 		return call{}, false
 	}
 	c := call{attrs: map[uint16]uverbs.IoctlAttr{}}
@@ -33,7 +32,14 @@ func parseCall(buf []byte) (call, bool) {
 		uverbs.GetStruct(buf[headerLen+attributeLen*i:], &a)
 		c.attrs[a.AttrID] = a
 	}
-	c.command = uint32(c.attrs[uverbs.AttrWriteCmd].Data)
+	switch h.MethodID {
+	case uverbs.MethodInvokeWrite:
+		c.command = uint32(c.attrs[uverbs.AttrWriteCmd].Data)
+	case uverbs.MethodGetContext:
+		c.command = uverbs.CmdGetContext
+	default:
+		return call{}, false
+	}
 	return c, true
 }
 

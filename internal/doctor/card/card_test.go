@@ -211,3 +211,21 @@ func TestBytes(t *testing.T) {
 		}
 	}
 }
+
+// TestByLoopback has frames come from the netdev of the same port, as on a card in a machine.
+func TestByLoopback(t *testing.T) {
+	r := newRig(t, simnic.Config{})
+	r.cfg.OpenNode, r.cfg.Wire = r.cfg.NIC.Kernel, nil
+	report := card.Run(t.Context(), r.cfg)
+	said := text(t, report)
+	if report.Count(doctor.Failed) > 0 || report.Count(doctor.Skipped) != 1 {
+		t.Errorf("%s", said)
+	}
+	for _, want := range []string{"by loopback", "RawPacketRSS=true", "DEVX ",
+		"Linux answered ARP for 192.0.2.1"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("not said: %q\n%s", want, said)
+		}
+	}
+	r.nothingLeft(t)
+}

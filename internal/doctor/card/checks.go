@@ -25,8 +25,7 @@ func checks() []check {
 		{name: "send error recovery", run: (*session).sendError,
 			advice: "look for mlx5_core lines in dmesg and at \"devlink health\", and report it"},
 		{name: "e-switch registration", run: (*session).registration,
-			advice: "bridge fdb add ADDRESS dev NETDEV self, where ADDRESS is the slice's; on a " +
-				"VF also ip link set PF vf N trust on"},
+			advice: "bridge fdb add ADDRESS dev NETDEV self, with the address of the sentence"},
 		{name: "cable", run: (*session).cable,
 			advice: "report it with the kernel's version and the lines of dmesg from that time"},
 		{name: "nothing left behind", run: (*session).leftBehind, anyway: true,

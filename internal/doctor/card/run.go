@@ -27,7 +27,8 @@ func (s skip) Error() string { return string(s) }
 func Run(ctx context.Context, cfg Config) doctor.Report {
 	cfg.setDefaults()
 	s := &session{ctx: ctx, cfg: cfg, report: doctor.Report{Title: "first contact",
-		Device: cfg.NIC.Device, Facts: cfg.Environment}}
+		Device: cfg.NIC.Device, Facts: cfg.Environment}, fds: openFiles()}
+	s.report.Facts = append(s.report.Facts, capabilities(cfg.OpenNode)...)
 	for _, c := range checks() {
 		s.do(c)
 	}

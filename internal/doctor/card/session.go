@@ -49,7 +49,6 @@ func (s *session) note(name, format string, args ...any) {
 }
 
 func (s *session) open() (string, error) {
-	s.fds = openFiles()
 	cfg := s.cfg.NIC
 	cfg.RxQueues, cfg.TxQueues, cfg.RxQueueSize, cfg.TxQueueSize = 1, 1, ringSize, ringSize
 	cfg.NoMultiPacketSend, cfg.BlueFlame, cfg.Striding = true, false, false

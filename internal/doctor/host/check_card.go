@@ -47,7 +47,7 @@ func roce(m *machine) []problem {
 func pcieLink(m *machine) []problem {
 	speed, most := m.text(m.bus, "current_link_speed"), m.text(m.bus, "max_link_speed")
 	width, widest := m.text(m.bus, "current_link_width"), m.text(m.bus, "max_link_width")
-	if speed == most && width == widest || speed == "" || strings.HasPrefix(speed, "Unknown") {
+	if speed == most && width == widest || speed == "" || strings.Contains(speed+most, "Unknown") {
 		return nothing()
 	}
 	return note(fmt.Sprintf("the PCIe link runs at %s x%s, the card can do %s x%s", speed, width,

@@ -122,15 +122,14 @@ func vfPolicy(m *machine) []problem {
 			continue
 		}
 		vf, err := m.cfg.VF(uplinks[0], n)
-		if err != nil || vf.Trusted && !vf.SpoofCheck {
+		if err != nil || !vf.SpoofCheck {
 			return nothing()
 		}
-		return note(fmt.Sprintf("VF %d of %s: trust %v, spoof check %v: its e-switch "+
-			"passes the function's own MAC only",
+		return note(fmt.Sprintf("VF %d of %s: trust %v, spoof check %v: what a slice "+
+			"sends from a MAC of its own is dropped",
 			n, uplinks[0], vf.Trusted, vf.SpoofCheck),
 			fmt.Sprintf("serve --mac netdev; or for a MAC of the slice's own ip link set "+
-				"%s vf %d spoofchk off trust on",
-				uplinks[0], n))
+				"%s vf %d spoofchk off", uplinks[0], n))
 	}
 	return nothing()
 }

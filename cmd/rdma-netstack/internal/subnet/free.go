@@ -6,6 +6,12 @@ import (
 	"slices"
 )
 
+// Use is a part of the address space that the machine needs for something.
+type Use struct {
+	Prefix netip.Prefix // of an interface's address: that address, with its length
+	By     string       // who has it, as "eth0 has 192.0.2.7/24"
+}
+
 // pool is a prefix to take subnets of one length from: the first of each step, which is a prefix
 // length too.
 type pool struct {

@@ -14,12 +14,6 @@ import (
 // resolvConf names resolvers, which may be anywhere (resolv.conf(5)).
 const resolvConf = "/etc/resolv.conf"
 
-// Use is a part of the address space that the machine needs for something.
-type Use struct {
-	Prefix netip.Prefix // of an interface's address: that address, with its length
-	By     string       // who has it, as "eth0 has 192.0.2.7/24"
-}
-
 // InUse lists what the namespace uses: addresses of its interfaces, destinations of its routes in
 // every table, their routers, and its resolvers. Interface except, which need not exist, does not
 // count, nor do routes to (nearly) everywhere and link-local addresses.

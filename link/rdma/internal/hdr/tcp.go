@@ -89,6 +89,10 @@ func Numbers(tcp []byte) (seq, ack uint32) {
 // IPv4 address in the first four, then source and destination port.
 type Tuple [36]byte
 
+// Destination is the destination address with zeros behind an IPv4 address; of a flow in the
+// direction that we send the peer's.
+func (t *Tuple) Destination() []byte { return t[16:32] }
+
 // tuple reads the tuple of a frame's TCP segment.
 func (p *Packet) tuple(frame []byte) (t Tuple) {
 	if h := frame[p.L3:]; p.EtherType == TypeIPv6 {

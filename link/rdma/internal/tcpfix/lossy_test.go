@@ -32,7 +32,9 @@ type lossy struct {
 	upload bool    // the client sends much, not the server
 	alone  bool    // netstack without the link's help, with its own timers
 	noRACK bool
-	see    func(*tcp.TCPEndpointState) // called for each segment that netstack has looked at
+	// the link sends nothing again
+	noResend bool
+	see      func(*tcp.TCPEndpointState) // called for each segment that netstack has looked at
 }
 
 // outcome is how a run went.
@@ -110,6 +112,9 @@ func (o *lossy) newLossyEnd(c *virtualClock, n byte) *lossyEnd {
 	if !o.alone {
 		e.flows = New(c, e.post)
 		e.flows.synRTT.since = c.since
+		if o.noResend {
+			e.flows.resend.close()
+		}
 		clock = patience{c}
 	}
 	e.stack = gstack.New(gstack.Options{

@@ -2,7 +2,6 @@ package tcpfix
 
 import (
 	"encoding/binary"
-	"sync"
 
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 
@@ -20,25 +19,12 @@ import (
 // Fix: the echo in a SYN-ACK becomes the timestamp of the last copy of the SYN.
 //
 // Upstream: no issue is known. No longer needed when TestSYNEchoOfNetstack fails.
-type synEchoFix struct {
-	mu    sync.Mutex // guards slots
-	slots []synSeen  // by hash; of two connections in one slot the later stays
-}
+type synEchoFix struct{ seen synTable[synSeen] }
 
 // synSeen is the last SYN of one connection.
-type synSeen struct {
-	key        uint64 // hash of addresses and ports; 0: free
-	seq, stamp uint32
-}
+type synSeen struct{ seq, stamp uint32 }
 
-func newSYNEchoFix() synEchoFix { return synEchoFix{slots: make([]synSeen, synSlots)} }
-
-// slot finds the slot of a segment's flow. mu is held.
-func (x *synEchoFix) slot(s *hdr.Segment) (*synSeen, uint64) {
-	_, hash := s.Flow()
-	key := hash | 1
-	return &x.slots[key>>32&(synSlots-1)], key
-}
+func newSYNEchoFix() synEchoFix { return synEchoFix{newSYNTable[synSeen]()} }
 
 // received takes note of a SYN.
 func (x *synEchoFix) received(s *hdr.Segment) {
@@ -51,10 +37,10 @@ func (x *synEchoFix) received(s *hdr.Segment) {
 		return
 	}
 	seq, _ := hdr.Numbers(s.TCP())
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	h, key := x.slot(s)
-	*h = synSeen{key: key, seq: seq, stamp: binary.BigEndian.Uint32(stamp[2:])}
+	x.seen.mu.Lock()
+	defer x.seen.mu.Unlock()
+	h, key := x.seen.slot(s)
+	h.key, h.of = key, synSeen{seq: seq, stamp: binary.BigEndian.Uint32(stamp[2:])}
 }
 
 // sent changes the timestamp that an outgoing SYN-ACK echoes, if a later one has come, and its
@@ -69,12 +55,12 @@ func (x *synEchoFix) sent(s *hdr.Segment) {
 		return
 	}
 	_, ack := hdr.Numbers(s.TCP())
-	x.mu.Lock()
-	h, key := x.slot(s)
-	last := *h
-	x.mu.Unlock()
+	x.seen.mu.Lock()
+	h, key := x.seen.slot(s)
+	known, last := h.key == key, h.of
+	x.seen.mu.Unlock()
 	echo := binary.BigEndian.Uint32(stamp[6:])
-	if last.key != key || ack != last.seq+1 || !hdr.Before(echo, last.stamp) {
+	if !known || ack != last.seq+1 || !hdr.Before(echo, last.stamp) {
 		return
 	}
 	tcp := s.TCP()[:int(s.TCP()[12]>>4)*4]

@@ -2,7 +2,6 @@ package tcpfix
 
 import (
 	"encoding/binary"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,37 +26,25 @@ type synRTTFix struct {
 
 	since func() time.Duration // the time now
 
-	mu    sync.Mutex  // guards what follows
-	slots []synRecord // by hash; of two connections in one slot the later stays
-	sweep int         // the slot to look at next for what has expired
+	syns  synTable[synRecord]
+	sweep int // the slot to look at next for what has expired; guarded by syns.mu
 }
 
 // synRecord is the SYN or SYN-ACK of one connection.
 type synRecord struct {
-	key         uint64 // hash of addresses and ports; 0: free
 	seq, stamp  uint32
 	first, last time.Duration // sent at
 }
 
-const (
-	synSlots = 1024 // a power of two
-	// synTimeout is how long after the last copy an answer may come. netstack gives up then.
-	synTimeout = 2 * time.Minute
-)
+// synTimeout is how long after the last copy an answer may come. netstack gives up then.
+const synTimeout = 2 * time.Minute
 
 func newSYNRTTFix() synRTTFix {
 	start := time.Now()
 	return synRTTFix{
-		slots: make([]synRecord, synSlots),
+		syns:  newSYNTable[synRecord](),
 		since: func() time.Duration { return time.Since(start) },
 	}
-}
-
-// slot finds the slot of a segment's flow. mu is held.
-func (x *synRTTFix) slot(s *hdr.Segment) (*synRecord, uint64) {
-	_, hash := s.Flow()
-	key := hash | 1
-	return &x.slots[key>>32&(synSlots-1)], key
 }
 
 // sent takes note of an outgoing segment.
@@ -71,12 +58,13 @@ func (x *synRTTFix) sent(s *hdr.Segment) {
 	}
 	seq, _ := hdr.Numbers(s.TCP())
 	value, now := binary.BigEndian.Uint32(stamp[2:]), x.since()
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	h, key := x.slot(s)
-	if h.key != key || h.seq != seq || h.stamp != value {
-		x.free(h)
-		*h = synRecord{key: key, seq: seq, stamp: value, first: now, last: now}
+	x.syns.mu.Lock()
+	defer x.syns.mu.Unlock()
+	slot, key := x.syns.slot(s)
+	h := &slot.of
+	if slot.key != key || h.seq != seq || h.stamp != value {
+		x.free(slot)
+		slot.key, slot.of = key, synRecord{seq: seq, stamp: value, first: now, last: now}
 		return
 	}
 	if h.first == h.last {
@@ -86,11 +74,11 @@ func (x *synRTTFix) sent(s *hdr.Segment) {
 }
 
 // free empties a slot.
-func (x *synRTTFix) free(h *synRecord) {
-	if h.last != h.first {
+func (x *synRTTFix) free(slot *synSlot[synRecord]) {
+	if slot.of.last != slot.of.first {
 		x.repeated.Add(-1)
 	}
-	*h = synRecord{}
+	*slot = synSlot[synRecord]{}
 }
 
 // received changes the timestamp that a segment echoes, if it is that of a SYN sent several times,
@@ -105,11 +93,12 @@ func (x *synRTTFix) received(s *hdr.Segment) bool {
 	if stamp == nil {
 		return false
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.syns.mu.Lock()
+	defer x.syns.mu.Unlock()
 	x.expire()
-	h, key := x.slot(s)
-	if h.key != key || binary.BigEndian.Uint32(stamp[6:]) != h.stamp {
+	slot, key := x.syns.slot(s)
+	h := &slot.of
+	if slot.key != key || binary.BigEndian.Uint32(stamp[6:]) != h.stamp {
 		return false
 	}
 	late := (h.last - h.first).Milliseconds() - 1
@@ -122,8 +111,8 @@ func (x *synRTTFix) received(s *hdr.Segment) bool {
 
 // expire empties the next slot if its SYN is older than synTimeout.
 func (x *synRTTFix) expire() {
-	h := &x.slots[x.sweep%synSlots]
-	if x.sweep++; h.key != 0 && x.since()-h.last > synTimeout {
-		x.free(h)
+	slot := &x.syns.slots[x.sweep%synSlots]
+	if x.sweep++; slot.key != 0 && x.since()-slot.of.last > synTimeout {
+		x.free(slot)
 	}
 }

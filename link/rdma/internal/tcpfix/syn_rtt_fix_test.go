@@ -104,8 +104,8 @@ func TestSYNRTTIsBounded(t *testing.T) {
 		}
 	}
 	repeated := 0
-	for _, h := range s.slots {
-		if h.first != h.last {
+	for _, h := range s.syns.slots {
+		if h.of.first != h.of.last {
 			repeated++
 		}
 	}

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command guest is the init of the arm64 machine: it runs every program in /tests, prints how each
 // ended, and powers off.
 package main
