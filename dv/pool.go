@@ -55,7 +55,7 @@ func (p *Pool) Free() int {
 // TxQueue.PostFrame. false: the pool is empty.
 func (p *Pool) Get() (Frame, bool) {
 	var one [1]Frame
-	if p.take(one[:]) == 0 {
+	if p.get(one[:]) == 0 {
 		return NoFrame, false
 	}
 	return one[0], true
@@ -77,8 +77,8 @@ func (p *Pool) addr(f Frame) uint64 { return p.base + uint64(f)*uint64(p.size) }
 // valid reports whether f is a frame of this pool.
 func (p *Pool) valid(f Frame) bool { return int(f) < p.count }
 
-// take moves up to len(dst) frames from the pool to the caller.
-func (p *Pool) take(dst []Frame) int {
+// get moves up to len(dst) frames from the pool to the caller.
+func (p *Pool) get(dst []Frame) int {
 	p.mu.Lock()
 	n := min(len(dst), len(p.free))
 	rest := len(p.free) - n

@@ -192,7 +192,7 @@ func (q *RxQueue) give(f Frame) {
 func (q *RxQueue) Refill() int {
 	var some [64]Frame
 	for room := q.format.room(); room > 0 && !q.signals.stopped(); {
-		n := q.pool.take(some[:min(room, uint32(len(some)))])
+		n := q.pool.get(some[:min(room, uint32(len(some)))])
 		if n == 0 {
 			break
 		}

@@ -60,7 +60,7 @@ func (r *multiSGE) plain(dst []Packet, ready int) (int, bool) {
 			continue
 		}
 		p := &dst[n]
-		r.take(p, length)
+		r.consume(p, length)
 		describe(p, cqe)
 		p.Flags = q.flagsOf(cqe)
 		q.cq.ci++
@@ -80,7 +80,7 @@ func (r *multiSGE) expand(dst []Packet) (int, bool) {
 			return i, false
 		}
 		p := &dst[i]
-		r.take(p, mini.ByteCount())
+		r.consume(p, mini.ByteCount())
 		p.Timestamp, p.VLAN, p.Flags, p.Hash = s.timestamp, s.vlan, s.flags, mini.Hash()
 		s.i++
 	}
@@ -88,9 +88,9 @@ func (r *multiSGE) expand(dst []Packet) (int, bool) {
 	return n, true
 }
 
-// take makes p of the frame of length bytes in the descriptor at cc, and
+// consume makes p of the frame of length bytes in the descriptor at cc, and
 // consumes that: it lacks the buffers then that the frame reached.
-func (r *multiSGE) take(p *Packet, length uint32) {
+func (r *multiSGE) consume(p *Packet, length uint32) {
 	slot, size := r.cc&r.mask, uint32(r.pool.size)
 	list := r.slots[slot*r.segs : (slot+1)*r.segs]
 	first, used := min(length, size), uint32(1)

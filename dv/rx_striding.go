@@ -69,7 +69,7 @@ func (q *striding) poll(dst []Packet) int {
 		switch inSlab := q.isNext(uint32(cqe.WQEID())); {
 		case tail&0xfc == plainReceive && inSlab && q.strideOK(uint16(tail>>16), word):
 			q.cq.ci++
-			if p := &dst[n]; q.takeStrides(p, word) {
+			if p := &dst[n]; q.consumeStrides(p, word) {
 				describe(p, cqe)
 				p.Flags = q.flagsOf(cqe)
 				n++
@@ -96,9 +96,9 @@ func (q *striding) strideOK(index uint16, word uint32) bool {
 	return word>>31 != 0 || length >= ethHeader && length <= n*strideSize
 }
 
-// takeStrides consumes the strides of a completion, and reports whether there
+// consumeStrides consumes the strides of a completion, and reports whether there
 // is a frame in them, which p gets.
-func (q *striding) takeStrides(p *Packet, word uint32) (frame bool) {
+func (q *striding) consumeStrides(p *Packet, word uint32) (frame bool) {
 	f := q.slots[q.cc&q.mask]
 	if frame = word>>31 == 0; frame {
 		at, length := int(f)*q.pool.size, int(word&0xffff)
@@ -145,7 +145,7 @@ func (q *striding) expandStriding(dst []Packet) (n int, ok bool) {
 			return n, false
 		}
 		s.i++
-		if p := &dst[n]; q.takeStrides(p, mini.ByteCount()) {
+		if p := &dst[n]; q.consumeStrides(p, mini.ByteCount()) {
 			p.Timestamp, p.VLAN, p.Flags, p.Hash = s.timestamp, s.vlan, s.flags, 0
 			q.count.compressed.n++
 			n++

@@ -67,7 +67,7 @@ func TestBlueFlame(t *testing.T) {
 				}
 				q.Flush()
 				q.Reclaim()
-				if got := s.wire.take(); len(got) != 1 || !bytes.Equal(got[0], want) {
+				if got := s.wire.drain(); len(got) != 1 || !bytes.Equal(got[0], want) {
 					t.Fatalf("frame %d: %d sent", i, len(got))
 				}
 			}
@@ -106,7 +106,7 @@ func TestBlueFlameRecovery(t *testing.T) {
 		}
 	}
 	if st := q.Stats(); st.BlueFlames != 9 || st.Resets != 3 ||
-		st.Drops.Lost != 3 || len(s.wire.take()) != 6 {
+		st.Drops.Lost != 3 || len(s.wire.drain()) != 6 {
 		t.Errorf("stats %+v", st)
 	}
 	d.Rx(0).Arm()

@@ -65,7 +65,7 @@ func TestCardSends(t *testing.T) {
 		}
 		for range 20 {
 			want := sendMixed(t, d, 50)
-			got := s.wire.take()
+			got := s.wire.drain()
 			if len(got) != len(want) {
 				t.Fatalf("%d of %d frames on the wire", len(got), len(want))
 			}
@@ -96,7 +96,7 @@ func (s *sim) sendSegmented(t *testing.T, d *dv.Device) {
 	d.Tx(0).Flush()
 	d.Tx(0).Reclaim()
 	var payload []byte
-	for _, g := range s.wire.take() {
+	for _, g := range s.wire.drain() {
 		payload = append(payload, g[len(b)-10*1000:]...)
 	}
 	if !bytes.Equal(payload, b[len(b)-10*1000:]) {

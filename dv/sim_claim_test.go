@@ -95,7 +95,7 @@ func TestSlicesShareBroadcast(t *testing.T) {
 			t.Errorf("device %d: %d frames for 1", i, n)
 		}
 	}
-	if n := len(s.netdev.take()); n != 1 {
+	if n := len(s.netdev.drain()); n != 1 {
 		t.Errorf("netdev: %d frames for 1", n)
 	}
 }

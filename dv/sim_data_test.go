@@ -43,7 +43,7 @@ func TestSlice(t *testing.T) {
 				for i := range queues {
 					got += len(poll(d.Rx(i)))
 				}
-				if theirs := len(s.netdev.take()); got != c.ours || theirs != c.theirs {
+				if theirs := len(s.netdev.drain()); got != c.ours || theirs != c.theirs {
 					t.Errorf("%d queues: %d to us and %d to the netdev, want %d and %d", queues,
 						got, theirs, c.ours, c.theirs)
 				}

@@ -20,7 +20,7 @@ func TestLink(t *testing.T) {
 	q := d.Tx(0)
 	q.Post(&dv.TxPacket{Bufs: [][]byte{frame(peerMAC, ourMAC, 0x88b5, 60)}})
 	q.Flush()
-	if q.Reclaim() != 1 || len(s.wire.take()) != 0 {
+	if q.Reclaim() != 1 || len(s.wire.drain()) != 0 {
 		t.Error("a port that is down still completes, into nothing")
 	}
 	s.nic.SetLink(true)

@@ -258,7 +258,7 @@ func TestTxRecovery(t *testing.T) {
 				}
 				q.Flush()
 				s.nic.SetHooks(nil)
-				if n := len(s.wire.take()); n != 2 {
+				if n := len(s.wire.drain()); n != 2 {
 					t.Fatalf("round %d: %d frames sent before the error, want 2", round, n)
 				}
 				q.Reclaim()
@@ -270,7 +270,7 @@ func TestTxRecovery(t *testing.T) {
 					q.Post(&p)
 				}
 				q.Flush()
-				if n := len(s.wire.take()); n != 3 {
+				if n := len(s.wire.drain()); n != 3 {
 					t.Fatalf("round %d: %d frames sent after it, want 3", round, n)
 				}
 				if n := q.Reclaim(); n != 3 {
@@ -300,7 +300,7 @@ func TestTxLosses(t *testing.T) {
 		}
 		q.Flush()
 	}
-	if got := len(s.wire.take()); got != 100 {
+	if got := len(s.wire.drain()); got != 100 {
 		t.Errorf("%d frames with every other doorbell lost", got)
 	}
 	s.nic.SetHooks(&simnic.Hooks{Complete: func(*simnic.CQ) (bool, bool) { return odd(), false }})
@@ -310,7 +310,7 @@ func TestTxLosses(t *testing.T) {
 		}
 		q.Flush()
 	}
-	if got := len(s.wire.take()); got != 100 {
+	if got := len(s.wire.drain()); got != 100 {
 		t.Errorf("%d frames with every other completion lost", got)
 	}
 	if st := q.Stats(); st.Resets != 0 {

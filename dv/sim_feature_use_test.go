@@ -139,7 +139,7 @@ func TestManySenders(t *testing.T) {
 	}
 	wg.Wait()
 	var next [senders]uint32
-	for _, g := range s.wire.take() {
+	for _, g := range s.wire.drain() {
 		id := g[14]
 		if n := binary.BigEndian.Uint32(g[15:]); int(id) >= senders ||
 			n != next[id] || len(g) != 60+int(id) {

@@ -94,7 +94,7 @@ func (s *sim) sendEveryWay(t *testing.T, d *dv.Device, what string, b []byte) {
 	if len(want) < 60 {
 		want = append(bytes.Clone(want), make([]byte, 60-len(want))...)
 	}
-	got := s.wire.take()
+	got := s.wire.drain()
 	if len(got) != 3 || !bytes.Equal(got[0], want) || !bytes.Equal(got[2], want) ||
 		!bytes.Equal(got[1][:18+len(b)-14],
 			append(append(bytes.Clone(b[:12]), 0x81, 0, 0xa1, 0x23), b[12:]...)) {

@@ -66,7 +66,7 @@ func TestMultiPacketSend(t *testing.T) {
 			const rounds, n = 40, 50 // several passes over the ring
 			for range rounds {
 				want := sendMixed(t, d, n)
-				got := s.wire.take()
+				got := s.wire.drain()
 				if len(got) != n {
 					t.Fatalf("%d of %d frames on the wire", len(got), n)
 				}
@@ -107,7 +107,7 @@ func TestMultiPacketFlags(t *testing.T) {
 		}
 	}
 	d.Tx(0).Flush()
-	for i, g := range s.wire.take() {
+	for i, g := range s.wire.drain() {
 		if filled := g[40] != 0xbe || g[41] != 0xef; filled != (i/3%2 == 1) {
 			t.Errorf("frame %d: checksum filled in: %v", i, filled)
 		}
@@ -130,9 +130,9 @@ func TestMultiPacketRecovery(t *testing.T) {
 	if st := d.Stats().Tx[0]; st.Drops.Lost != 25 || st.Resets != 1 || d.Pool().Free() != 256 {
 		t.Errorf("%d frames free, stats %+v", d.Pool().Free(), st)
 	}
-	s.wire.take()
+	s.wire.drain()
 	sendMixed(t, d, 25)
-	if n := len(s.wire.take()); n != 25 {
+	if n := len(s.wire.drain()); n != 25 {
 		t.Errorf("%d frames sent after the recovery", n)
 	}
 }

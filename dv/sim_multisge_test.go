@@ -75,7 +75,7 @@ func TestMultiSegment(t *testing.T) {
 				}
 				d.Rx(0).Release(pkts[:n])
 				d.Tx(0).Flush()
-				for i, g := range s.wire.take() {
+				for i, g := range s.wire.drain() {
 					if want := burst[3*i]; !bytes.Equal(g[6:], want[6:]) {
 						t.Fatalf("round %d: frame %d sent on differs", round, i)
 					}

@@ -372,7 +372,7 @@ func exchange(t *testing.T, s *sim, d *dv.Device, q *dv.TxQueue) {
 		}
 		q.Flush()
 		q.Reclaim()
-		if got := s.wire.take(); len(got) != 1 || string(got[0]) != string(want) {
+		if got := s.wire.drain(); len(got) != 1 || string(got[0]) != string(want) {
 			t.Fatalf("frame of %d bytes: the wire carried %d frames", n, len(got))
 		}
 		want = frame(d.MAC(), peerMAC, 0x88b5, n)

@@ -25,22 +25,22 @@ var (
 	broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 )
 
-// plug is the far end of a wire: what it gets is kept, in order.
-type plug struct {
+// wireEnd is the far end of a wire: what it gets is kept, in order.
+type wireEnd struct {
 	wire wire.Wire
 	mu   sync.Mutex
 	got  [][]byte
 }
 
-func newPlug(t testing.TB, w wire.Wire) *plug {
-	p := &plug{wire: w}
+func newWireEnd(t testing.TB, w wire.Wire) *wireEnd {
+	p := &wireEnd{wire: w}
 	if err := w.Start(p.recv); err != nil {
 		t.Fatal(err)
 	}
 	return p
 }
 
-func (p *plug) recv(frames []simframe.Frame) {
+func (p *wireEnd) recv(frames []simframe.Frame) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range frames {
@@ -48,8 +48,8 @@ func (p *plug) recv(frames []simframe.Frame) {
 	}
 }
 
-// take returns what came and forgets it.
-func (p *plug) take() [][]byte {
+// drain returns what came and forgets it.
+func (p *wireEnd) drain() [][]byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	got := p.got
@@ -57,7 +57,7 @@ func (p *plug) take() [][]byte {
 	return got
 }
 
-func (p *plug) send(t testing.TB, frames ...[]byte) {
+func (p *wireEnd) send(t testing.TB, frames ...[]byte) {
 	t.Helper()
 	for _, f := range frames {
 		if n, err := p.wire.Send([]simframe.Frame{{Data: f}}); n != 1 {
@@ -70,7 +70,7 @@ func (p *plug) send(t testing.TB, frames ...[]byte) {
 type sim struct {
 	nic          *simnic.NIC
 	linux        *kernel.Linux
-	wire, netdev *plug
+	wire, netdev *wireEnd
 }
 
 func newSim(t testing.TB, cfg simnic.Config, linux kernel.Config) *sim {
@@ -89,7 +89,7 @@ func newSim(t testing.TB, cfg simnic.Config, linux kernel.Config) *sim {
 	if err := nic.ConnectNetdev(nearNetdev); err != nil {
 		t.Fatal(err)
 	}
-	s.wire, s.netdev = newPlug(t, far), newPlug(t, farNetdev)
+	s.wire, s.netdev = newWireEnd(t, far), newWireEnd(t, farNetdev)
 	t.Cleanup(func() {
 		nic.Close()
 		counters := nic.Counters()

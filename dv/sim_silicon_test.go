@@ -77,7 +77,7 @@ func wrapRings(t *testing.T, s *sim, d *dv.Device) {
 		}
 		d.Tx(0).Flush()
 		d.Tx(0).Reclaim()
-		if n := len(s.wire.take()); n != burst {
+		if n := len(s.wire.drain()); n != burst {
 			t.Fatalf("round %d: %d frames sent of %d", round, n, burst)
 		}
 	}

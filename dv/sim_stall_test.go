@@ -61,7 +61,7 @@ func TestPause(t *testing.T) {
 			clock.pass(t, pause/2, q)
 			receives(t, s, d, "while the port is paused")
 			clock.pass(t, pause/2, q)
-			if n := len(s.wire.take()); n != 0 {
+			if n := len(s.wire.drain()); n != 0 {
 				t.Errorf("%d frames on the wire of a paused port", n)
 			}
 			if err := d.Err(); err != nil {
@@ -77,7 +77,7 @@ func TestPause(t *testing.T) {
 			}
 			fault.Remove()
 			q.Reclaim()
-			if n := len(s.wire.take()); n == 0 {
+			if n := len(s.wire.drain()); n == 0 {
 				t.Error("nothing goes out after the pause")
 			}
 			exchangeSmall(t, s, d)
@@ -109,7 +109,7 @@ func TestHeldWithoutLink(t *testing.T) {
 		t.Errorf("%d resets 14 s after the link came", st.Resets)
 	}
 	pause.Remove()
-	if n := len(s.wire.take()); n != 64 {
+	if n := len(s.wire.drain()); n != 64 {
 		t.Errorf("%d frames of a full ring of 64 sent when the link is back", n)
 	}
 	q.Reclaim()
@@ -151,7 +151,7 @@ func exchangeSmall(t *testing.T, s *sim, d *dv.Device) {
 	if n := d.Tx(0).Reclaim(); n != 1 {
 		t.Errorf("%d packets done of 1", n)
 	}
-	if got := s.wire.take(); len(got) != 1 || !bytes.Equal(got[0], want) {
+	if got := s.wire.drain(); len(got) != 1 || !bytes.Equal(got[0], want) {
 		t.Errorf("%d frames sent of 1", len(got))
 	}
 	receives(t, s, d, "beside that")

@@ -177,7 +177,7 @@ func TestSpoofCheckOfFunction(t *testing.T) {
 		q.Flush()
 		q.Unlock()
 		if drops := s.nic.Counters().Drops.Spoofed; err != nil || drops != want ||
-			len(s.wire.take()) != 1-int(want) {
+			len(s.wire.drain()) != 1-int(want) {
 			t.Errorf("from %s: %d dropped, want %d; %v", mac, drops, want, err)
 		}
 	}

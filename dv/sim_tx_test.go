@@ -18,7 +18,7 @@ func TestOwnBroadcast(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Tx(0).Flush()
-	if n := len(s.wire.take()); n != 1 {
+	if n := len(s.wire.drain()); n != 1 {
 		t.Errorf("%d frames on the wire", n)
 	}
 	if n := len(poll(d.Rx(0))); n != 0 {
@@ -46,7 +46,7 @@ func TestTxChecksums(t *testing.T) {
 				t.Fatal(err)
 			}
 			d.Tx(0).Flush()
-			got := s.wire.take()
+			got := s.wire.drain()
 			if len(got) != 1 || !bytes.Equal(got[0][:len(want)], want) {
 				t.Errorf("%s with %d bytes: %d frames, or wrong ones", class, payload, len(got))
 			}
@@ -76,7 +76,7 @@ func TestLSO(t *testing.T) {
 						t.Fatal(err)
 					}
 					d.Tx(0).Flush()
-					checkSegments(t, s.wire.take(), all, header, 1440, tag)
+					checkSegments(t, s.wire.drain(), all, header, 1440, tag)
 					if n := d.Tx(0).Reclaim(); n != 1 || d.Tx(0).Stats().LSO != 1 {
 						t.Errorf("%d packets done, stats %+v", n, d.Tx(0).Stats())
 					}
@@ -143,7 +143,7 @@ func TestVLAN(t *testing.T) {
 		}
 		d.Tx(0).Flush()
 		want := append(append(bytes.Clone(f[:12]), 0x81, 0x00, 0x60, 0x64), f[12:]...)
-		if got := s.wire.take(); len(got) != 1 || !bytes.Equal(got[0], want) {
+		if got := s.wire.drain(); len(got) != 1 || !bytes.Equal(got[0], want) {
 			t.Errorf("%d bytes: sent %x", n, got)
 		}
 		copy(want, ourMAC)
@@ -178,7 +178,7 @@ func TestCrossConnect(t *testing.T) {
 		tx.Flush()
 		tx.Reclaim()
 		copy(in, otherMAC)
-		if got := s.wire.take(); len(got) != 1 || !bytes.Equal(got[0], in) {
+		if got := s.wire.drain(); len(got) != 1 || !bytes.Equal(got[0], in) {
 			t.Fatalf("frame %d: %d frames left", i, len(got))
 		}
 	}
@@ -206,7 +206,7 @@ func TestRingFull(t *testing.T) {
 		}
 	}
 	q.Flush()
-	if got := len(s.wire.take()); n != 32 || got != 32 || q.Free() != 0 {
+	if got := len(s.wire.drain()); n != 32 || got != 32 || q.Free() != 0 {
 		t.Errorf("%d posted, %d sent, %d blocks free", n, got, q.Free())
 	}
 	if done := q.Reclaim(); done != 32 || q.Free() != 64 || q.Stats().Stalls != 1 {

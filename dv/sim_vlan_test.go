@@ -44,7 +44,7 @@ func TestVLANSteering(t *testing.T) {
 			} {
 				s.wire.send(t, c.frame)
 				got := poll(d.Rx(0))
-				if (len(got) == 1) != c.ours || (len(s.netdev.take()) == 1) != c.linux {
+				if (len(got) == 1) != c.ours || (len(s.netdev.drain()) == 1) != c.linux {
 					t.Errorf("%s: %d frames came", c.name, len(got))
 				}
 				if stripped := caps.VLANStrip; c.ours && len(got) == 1 &&

@@ -16,7 +16,7 @@ func (q *TxQueue) PostFrame(f Frame, off, n int, flags TxFlags) error {
 		return q.ended()
 	}
 	if err := q.checkFrame(f, off, n, flags); err != nil {
-		return q.refuse(err)
+		return q.countRefused(err)
 	}
 	if n > q.pool.size-off {
 		return q.postChain(f, off, n, flags)
@@ -82,7 +82,7 @@ func (q *TxQueue) checkFrame(f Frame, off, n int, flags TxFlags) error {
 func (q *TxQueue) postChain(f Frame, off, n int, flags TxFlags) error {
 	inline, first := q.limits.minInline, q.pool.size-off
 	if first <= inline {
-		return q.refuse(
+		return q.countRefused(
 			fmt.Errorf("send a frame with %d bytes in its first buffer, the device wants %d in "+
 				"the descriptor: %w",
 				first, inline, ErrFrameSize))

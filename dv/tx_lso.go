@@ -14,7 +14,7 @@ const minLSOHeader = 14 + 20 + 20
 func (q *TxQueue) postLSO(p *TxPacket, n, tag int) error {
 	header, payload := p.HdrLen+tag, n-p.HdrLen
 	if err := q.checkLSO(p, header, payload); err != nil {
-		return q.refuse(err)
+		return q.countRefused(err)
 	}
 	ds := mlx5.CtrlSegSize/mlx5.DSSize + mlx5.EthDS(header) + 1
 	blocks := uint32(mlx5.BBs(ds))

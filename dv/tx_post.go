@@ -34,8 +34,9 @@ func (q *TxQueue) Post(p *TxPacket) error {
 		flags |= TxL3Csum | TxL4Csum
 	}
 	if n < ethHeader || n+tag > q.limits.frame {
-		return q.refuse(fmt.Errorf("send frame of %d bytes, the port takes %d to %d: %w", n+tag,
-			ethHeader, q.limits.frame, ErrFrameSize))
+		return q.countRefused(
+			fmt.Errorf("send frame of %d bytes, the port takes %d to %d: %w", n+tag,
+				ethHeader, q.limits.frame, ErrFrameSize))
 	}
 	if size := max(n+tag, ethMin); size <= q.limits.inline {
 		if q.putMPWInline(p, n+tag, size, flags) {
@@ -154,8 +155,8 @@ func gather(dst []byte, bufs [][]byte, skip int) {
 	}
 }
 
-// refuse counts a packet that cannot be sent.
-func (q *TxQueue) refuse(err error) error {
+// countRefused counts a packet that cannot be sent.
+func (q *TxQueue) countRefused(err error) error {
 	q.count.refused.n++
 	q.count.showFaults()
 	return err

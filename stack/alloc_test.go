@@ -23,7 +23,7 @@ type fullEndpoint struct {
 	tuned   int
 }
 
-func (e *fullEndpoint) again(events waiter.EventMask) bool {
+func (e *fullEndpoint) wouldBlock(events waiter.EventMask) bool {
 	e.blocks = !e.blocks
 	if e.blocks {
 		e.q.Notify(events)
@@ -32,7 +32,7 @@ func (e *fullEndpoint) again(events waiter.EventMask) bool {
 }
 
 func (e *fullEndpoint) Read(w io.Writer, _ tcpip.ReadOptions) (tcpip.ReadResult, tcpip.Error) {
-	if e.again(waiter.ReadableEvents) {
+	if e.wouldBlock(waiter.ReadableEvents) {
 		return tcpip.ReadResult{}, &tcpip.ErrWouldBlock{}
 	}
 	n, _ := w.Write(e.payload)
@@ -41,7 +41,7 @@ func (e *fullEndpoint) Read(w io.Writer, _ tcpip.ReadOptions) (tcpip.ReadResult,
 }
 
 func (e *fullEndpoint) Write(p tcpip.Payloader, _ tcpip.WriteOptions) (int64, tcpip.Error) {
-	if e.again(waiter.WritableEvents) {
+	if e.wouldBlock(waiter.WritableEvents) {
 		return 0, &tcpip.ErrWouldBlock{}
 	}
 	return int64(min(p.Len(), 1000)), nil

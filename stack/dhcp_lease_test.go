@@ -199,7 +199,7 @@ func FuzzLease4(f *testing.F) {
 		if err != nil {
 			return
 		}
-		keeps(t, asked, l.renew, l.rebind, l.ends)
+		checkLeaseTimes(t, asked, l.renew, l.rebind, l.ends)
 		if checkAddress(l.prefix) != nil || l.prefix.Bits() < 1 || len(l.routes) > maxLeaseRoutes ||
 			len(l.dns) > maxLeaseServers {
 			t.Errorf("%v, %d routes, %d resolvers", l.prefix, len(l.routes), len(l.dns))
@@ -229,15 +229,15 @@ func FuzzLease6(f *testing.F) {
 		if err != nil {
 			return
 		}
-		keeps(t, asked, l.renew, l.rebind, l.ends)
+		checkLeaseTimes(t, asked, l.renew, l.rebind, l.ends)
 		if checkAddress(l.addr) != nil || len(l.dns) > maxLeaseServers {
 			t.Errorf("%v, %d resolvers", l.addr, len(l.dns))
 		}
 	})
 }
 
-// keeps checks that the times of a lease are in order and leastRenewal apart from now.
-func keeps(t *testing.T, asked, renew, rebind, ends time.Time) {
+// checkLeaseTimes checks that the times of a lease are in order and leastRenewal apart from now.
+func checkLeaseTimes(t *testing.T, asked, renew, rebind, ends time.Time) {
 	t.Helper()
 	if renew.Sub(asked) < leastRenewal || !rebind.After(renew) || !ends.After(rebind) {
 		t.Errorf("renewed after %v, rebound after %v, over after %v", renew.Sub(asked),

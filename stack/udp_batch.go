@@ -49,7 +49,7 @@ func (c *UDPConn) ReadBatch(ms []Message, flags int) (int, error) {
 	c.fill(&ms[0], b, r)
 	for i := 1; i < len(ms); i++ {
 		b := readBuffer(&ms[i])
-		r, terr := c.take(b)
+		r, terr := c.dequeue(b)
 		if terr != nil {
 			return i, nil // an error, if it is one, is the next call's
 		}

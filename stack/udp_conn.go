@@ -35,9 +35,9 @@ import (
 //	┌─────────────────────────┐                             ┌─────────────────────────┐
 //	│ direct                  │                             │ through netstack        │
 //	│ Deliver appends to rxq  │                             │ Deliver refuses: all    │
-//	│ take reads rxq          │                             │ goes to the endpoint    │
-//	│                         │                             │ take reads rxq until it │
-//	│                         │                             │ is empty, then ep       │
+//	│ dequeue reads rxq       │                             │ goes to the endpoint    │
+//	│                         │                             │ dequeue reads rxq until │
+//	│                         │                             │ it is empty, then ep    │
 //	└─────────────────────────┘                             └─────────────────────────┘
 //	             ▲                                                         │
 //	             └─────────────────────────────────────────────────────────┘
@@ -192,7 +192,7 @@ func (c *UDPConn) bind(laddr *net.UDPAddr) error {
 	if terr := c.ep.Bind(at); terr != nil {
 		return syscallError("bind", terr)
 	}
-	return c.learnLocal()
+	return c.readLocalAddr()
 }
 
 func (c *UDPConn) connect(raddr *net.UDPAddr) error {
@@ -218,10 +218,10 @@ func (c *UDPConn) connect(raddr *net.UDPAddr) error {
 		remote = to
 	}
 	c.remote, c.raddr = remote, c.stack.udpAddr(c.family, remote)
-	return c.learnLocal()
+	return c.readLocalAddr()
 }
 
-func (c *UDPConn) learnLocal() error {
+func (c *UDPConn) readLocalAddr() error {
 	local, terr := c.ep.GetLocalAddress()
 	if terr != nil {
 		return syscallError("getsockname", terr)

@@ -71,7 +71,7 @@ func TestDatagramsAddUp(t *testing.T) {
 					}
 				}
 				must(t, to.SetReadDeadline(time.Unix(1, 0)))
-				if n, terr := to.rxq.take(make([]byte, 8)); terr == nil {
+				if n, terr := to.rxq.dequeue(make([]byte, 8)); terr == nil {
 					t.Errorf("%d datagrams dropped, %d read, and one more: %+v", dropped,
 						sent-dropped, n)
 				}

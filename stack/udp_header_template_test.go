@@ -45,7 +45,7 @@ func (w *tap) Send(frames []frame.Frame) (int, error) {
 	return w.Wire.Send(frames)
 }
 
-func (w *tap) take() [][]byte {
+func (w *tap) drain() [][]byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f := w.frames
@@ -173,7 +173,7 @@ func TestHeaderTemplateFrames(t *testing.T) {
 				if !closed && r.direct.n.Load() < tt.direct-lapsed {
 					t.Errorf("%d datagrams went directly", r.direct.n.Load())
 				}
-				all[i] = r.tap.take()
+				all[i] = r.tap.drain()
 			}
 			same(t, all[1], all[0])
 		})
@@ -289,14 +289,14 @@ func TestTTL(t *testing.T) {
 			for _, ttl := range []struct{ set, want int }{{-1, 64}, {1, 1},
 				{255, 255}, {7, 7}, {-1, 64}} {
 				must(t, from.SetTTL(ttl.set))
-				r.tap.take()
+				r.tap.drain()
 				for range 3 {
 					send(t, from, to, at, []byte("x"))
 				}
 				_, err := from.WriteBatch(messages(at, []byte{1}, []byte{2}), 0)
 				must(t, err)
 				send(t, from, to, at, []byte{1})
-				for _, f := range r.tap.take() {
+				for _, f := range r.tap.drain() {
 					if int(f[c.at]) != ttl.want {
 						t.Errorf("closed %t, %s, SetTTL(%d): a frame has %d", closed,
 							c.network, ttl.set, f[c.at])

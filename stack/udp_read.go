@@ -124,7 +124,7 @@ func (c *UDPConn) receiveLocked(b []byte, call string) (received, error) {
 		if err := c.check(&c.rd); err != nil {
 			return received{}, err
 		}
-		r, terr := c.take(b)
+		r, terr := c.dequeue(b)
 		switch {
 		case terr == nil:
 			return r, nil
@@ -145,14 +145,14 @@ func (a endpointEvents) NotifyEvent(waiter.EventMask) {
 	a.c.rd.notify()
 }
 
-// take removes the oldest datagram, or reports tcpip.ErrWouldBlock. rd.mu is held.
-func (c *UDPConn) take(b []byte) (received, tcpip.Error) {
+// dequeue removes the oldest datagram, or reports tcpip.ErrWouldBlock. rd.mu is held.
+func (c *UDPConn) dequeue(b []byte) (received, tcpip.Error) {
 	if c.raddr != nil { // an ICMP error that came back is reported first
 		if terr := c.ep.LastError(); terr != nil {
 			return received{}, terr
 		}
 	}
-	r, terr := c.rxq.take(b)
+	r, terr := c.rxq.dequeue(b)
 	if terr != nil {
 		return received{}, terr
 	}
@@ -162,8 +162,8 @@ func (c *UDPConn) take(b []byte) (received, tcpip.Error) {
 	return r, nil
 }
 
-// takeQueued is take for what netstack has delivered.
-func (c *UDPConn) takeQueued(b []byte) (received, tcpip.Error) {
+// dequeueEndpoint is dequeue for what netstack has delivered.
+func (c *UDPConn) dequeueEndpoint(b []byte) (received, tcpip.Error) {
 	c.payload = payloadWriter{buf: b}
 	res, terr := c.ep.Read(&c.payload, tcpip.ReadOptions{NeedRemoteAddr: true})
 	n := c.payload.n

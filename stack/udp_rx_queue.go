@@ -99,9 +99,9 @@ func (q *udpRxQueue) endpointReady() {
 	q.endpointEmpty = false
 }
 
-// take removes the oldest datagram, or the endpoint's oldest if the queue is empty. conn.rd.mu is
-// held.
-func (q *udpRxQueue) take(buf []byte) (received, tcpip.Error) {
+// dequeue removes the oldest datagram, or the endpoint's oldest if the queue is empty. conn.rd.mu
+// is held.
+func (q *udpRxQueue) dequeue(buf []byte) (received, tcpip.Error) {
 	if q.reading.first == nil {
 		if r, terr, ok := q.refill(buf); ok {
 			return r, terr
@@ -124,7 +124,7 @@ func (q *udpRxQueue) refill(buf []byte) (r received, terr tcpip.Error, ok bool) 
 	if q.reading.first != nil {
 		return r, nil, false
 	}
-	r, terr = q.conn.takeQueued(buf)
+	r, terr = q.conn.dequeueEndpoint(buf)
 	q.endpointEmpty = q.conn.ep.Readiness(waiter.ReadableEvents) == 0
 	return r, terr, true
 }

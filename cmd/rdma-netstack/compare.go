@@ -112,7 +112,7 @@ func runCompare(ctx context.Context, f compareFlags) (all comparison, err error)
 		row := compared{load: l}
 		for range rounds {
 			for _, turn := range []struct {
-				side *side
+				side *contender
 				sum  *float64
 			}{{host, &row.Host}, {slice, &row.Slice}} {
 				v, err := l.run(ctx, turn.side, f.time)

@@ -13,7 +13,7 @@ import (
 )
 
 // dnsAsker asks for one address from one socket.
-func dnsAsker(ctx context.Context, s *side) (func() error, func(), error) {
+func dnsAsker(ctx context.Context, s *contender) (func() error, func(), error) {
 	conn, err := s.dial(ctx, "udp", compareDNS)
 	if err != nil {
 		return nil, nil, err

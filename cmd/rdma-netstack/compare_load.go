@@ -22,7 +22,7 @@ type compareLoad struct {
 	Name  string `json:"name"`
 	Unit  string `json:"unit"`
 	Lower bool   `json:"lower_is_better"`
-	run   func(ctx context.Context, s *side, d time.Duration) (float64, error)
+	run   func(ctx context.Context, s *contender, d time.Duration) (float64, error)
 }
 
 // compareLoads are all of them; wrk is the program's path, empty if there is none.
@@ -62,7 +62,7 @@ func compareLoads(wrk string) []compareLoad {
 }
 
 // requester opens what one client needs and returns how it asks once.
-type requester func(ctx context.Context, s *side) (ask func() error, stop func(), err error)
+type requester func(ctx context.Context, s *contender) (ask func() error, stop func(), err error)
 
 // closedLoop has n clients ask, each as soon as it has its answer, and makes one figure of how long
 // answers took.
@@ -70,8 +70,8 @@ func closedLoop(
 	n int,
 	open requester,
 	figure func([]time.Duration, time.Duration) float64,
-) func(context.Context, *side, time.Duration) (float64, error) {
-	return func(ctx context.Context, s *side, d time.Duration) (float64, error) {
+) func(context.Context, *contender, time.Duration) (float64, error) {
+	return func(ctx context.Context, s *contender, d time.Duration) (float64, error) {
 		// a server that does not answer ends it
 		ctx, cancel := context.WithTimeout(ctx, d+20*time.Second)
 		defer cancel()
@@ -109,7 +109,7 @@ func closedLoop(
 // oneClient warms up with one question, waits for the others, and then asks for d.
 func oneClient(
 	ctx context.Context,
-	s *side,
+	s *contender,
 	open requester,
 	ready *sync.WaitGroup,
 	began <-chan time.Time,
@@ -145,7 +145,7 @@ func median(took []time.Duration, _ time.Duration) float64 {
 // httpRequester fetches answers of size bytes over a connection that it keeps.
 func httpRequester(size int) requester {
 	request := fmt.Appendf(nil, "GET /-/bytes/%d HTTP/1.1\r\nHost: slice\r\n\r\n", size)
-	return func(ctx context.Context, s *side) (func() error, func(), error) {
+	return func(ctx context.Context, s *contender) (func() error, func(), error) {
 		conn, err := s.dial(ctx, "tcp", compareHTTP)
 		if err != nil {
 			return nil, nil, err
@@ -157,7 +157,7 @@ func httpRequester(size int) requester {
 
 // httpOnce opens a connection for each question. One thread of the namespace opens all of a
 // client's: to enter it takes longer than what is measured.
-func httpOnce(ctx context.Context, s *side) (func() error, func(), error) {
+func httpOnce(ctx context.Context, s *contender) (func() error, func(), error) {
 	const size = 100
 	request := fmt.Appendf(
 		nil,
@@ -216,7 +216,7 @@ func fetch(conn net.Conn, r *bufio.Reader, request []byte, size int) error {
 }
 
 // dial connects a kernel socket; it works until ctx says that time is up.
-func (s *side) dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (s *contender) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := s.client.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
@@ -239,8 +239,8 @@ func until(ctx context.Context, conn net.Conn) error {
 var wrkRate = regexp.MustCompile(`Requests/sec:\s+([\d.]+)`)
 
 // runWrk has the installed program do it, for whole seconds.
-func runWrk(path string) func(context.Context, *side, time.Duration) (float64, error) {
-	return func(ctx context.Context, s *side, d time.Duration) (float64, error) {
+func runWrk(path string) func(context.Context, *contender, time.Duration) (float64, error) {
+	return func(ctx context.Context, s *contender, d time.Duration) (float64, error) {
 		ctx, cancel := context.WithTimeout(ctx, d+20*time.Second)
 		defer cancel()
 		var out bytes.Buffer

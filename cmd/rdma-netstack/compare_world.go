@@ -24,8 +24,8 @@ const (
 	compareDNS    = "192.0.2.10:53"
 )
 
-// side is a server on one of the stacks and the network its clients are in.
-type side struct {
+// contender is a server on one of the stacks and the network its clients are in.
+type contender struct {
 	name   string
 	client *lab.Net
 }
@@ -52,7 +52,7 @@ func compareNet(name string, undo *cleanup) (*lab.Net, error) {
 }
 
 // newHostSide serves from kernel sockets of a namespace behind a veth pair.
-func newHostSide(undo *cleanup) (*side, error) {
+func newHostSide(undo *cleanup) (*contender, error) {
 	client, err := compareNet("clients of the host's stack", undo)
 	if err != nil {
 		return nil, err
@@ -68,11 +68,11 @@ func newHostSide(undo *cleanup) (*side, error) {
 		compareUp(server, compareServer)); err != nil {
 		return nil, err
 	}
-	return &side{"the host's stack", client}, compareServe(server, undo)
+	return &contender{"the host's stack", client}, compareServe(server, undo)
 }
 
 // newSliceSide serves from a slice of a software NIC that is connected to a TAP interface.
-func newSliceSide(ctx context.Context, queues int, undo *cleanup) (*side, error) {
+func newSliceSide(ctx context.Context, queues int, undo *cleanup) (*contender, error) {
 	client, err := compareNet("clients of the slice", undo)
 	if err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func newSliceSide(ctx context.Context, queues int, undo *cleanup) (*side, error)
 		return nil, err
 	}
 	undo.add(func() error { return shutdownStack(st) })
-	return &side{"the slice", client}, compareServe(st, undo)
+	return &contender{"the slice", client}, compareServe(st, undo)
 }
 
 // compareServe starts both servers.

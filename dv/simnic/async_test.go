@@ -93,7 +93,7 @@ func (r *asyncRig) post() {
 	f := append([]byte(nil), frame60...)
 	binary.BigEndian.PutUint32(f[14:], r.n)
 	r.n++
-	r.sq.post(join(ctrl(0x0a, 6), ethSeg(0, 0, 60)[:14], f, make([]byte, 6)))
+	r.sq.post(concat(ctrl(0x0a, 6), ethSeg(0, 0, 60)[:14], f, make([]byte, 6)))
 }
 
 // ring posts frames and rings for them, which must not wait.
@@ -243,7 +243,7 @@ func TestAsyncSenderForSlowReceiver(t *testing.T) {
 		for posted, done := 0, 0; done < count; {
 			for ; posted < count && posted-done < 32; posted++ {
 				binary.BigEndian.PutUint32(f[14:], uint32(posted))
-				sq.post(join(ctrl(0x0a, 6), ethSeg(0, 0, 60)[:14], f, make([]byte, 6)))
+				sq.post(concat(ctrl(0x0a, 6), ethSeg(0, 0, 60)[:14], f, make([]byte, 6)))
 				if posted%3 == 0 {
 					sq.doorbell()
 				}

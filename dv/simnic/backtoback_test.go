@@ -55,7 +55,7 @@ func (q *pairOfQueues) send(dst [6]byte, count, size int) {
 		slot := 32 + i%32
 		binary.BigEndian.PutUint32(f[14:], uint32(i))
 		copy(q.buf[slot*2048:], f)
-		q.sq.post(join(ctrl(0x0a, 3), ethSeg(0, 0, 0),
+		q.sq.post(concat(ctrl(0x0a, 3), ethSeg(0, 0, 0),
 			seg(size, q.key.Key(), q.addr+uint64(slot)*2048)))
 		if i%8 == 7 || i == count-1 {
 			q.sq.doorbell()
@@ -172,7 +172,7 @@ func TestNoAllocations(t *testing.T) {
 	qa, qb := a.pairs[0], b.pairs[0]
 	qa.send(qb.mac, 64, 200)
 	qb.receive(t)
-	wqe := join(ctrl(0x0a, 3), ethSeg(0xc0, 0, 0), seg(200, qa.key.Key(), qa.addr+32*2048))
+	wqe := concat(ctrl(0x0a, 3), ethSeg(0xc0, 0, 0), seg(200, qa.key.Key(), qa.addr+32*2048))
 	list := seg(2048, qb.key.Key(), qb.addr)
 	binary.BigEndian.PutUint32(wqe[4:], qa.sq.Number()<<8|3)
 	n := testing.AllocsPerRun(1000, func() {

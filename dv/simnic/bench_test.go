@@ -21,7 +21,7 @@ func BenchmarkFrame(b *testing.B) {
 			q, p := x.pairs[0], y.pairs[0]
 			q.send(p.mac, 64, size)
 			p.receive(b)
-			wqe := join(ctrl(0x0a, 3), ethSeg(0xc0, 0, 0), seg(size, q.key.Key(), q.addr+32*2048))
+			wqe := concat(ctrl(0x0a, 3), ethSeg(0xc0, 0, 0), seg(size, q.key.Key(), q.addr+32*2048))
 			binary.BigEndian.PutUint32(wqe[4:], q.sq.Number()<<8|3)
 			list := seg(2048, p.key.Key(), p.addr)
 			b.ResetTimer()
@@ -85,7 +85,7 @@ func BenchmarkLSO(b *testing.B) {
 			a := hashTIR(false, false)
 			a.Table = table
 			flowTo(b, y, [6]byte(hdr), newTIR(b, y, a))
-			w := join(ctrl(0x0e, 7), append(ethSeg(0xc0, mss, 66)[:14], hdr...),
+			w := concat(ctrl(0x0e, 7), append(ethSeg(0xc0, mss, 66)[:14], hdr...),
 				seg(packets*mss, from.Key(), src.Addr()))
 			b.ResetTimer()
 			for range b.N {

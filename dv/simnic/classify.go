@@ -53,7 +53,7 @@ func (n *NIC) sniff(b *rxBurst, direction int, f *frame.Frame) {
 	if c == nil {
 		return
 	}
-	o := origin{owner: ownerSlice}
+	o := frameOrigin{owner: ownerSlice}
 	if direction == sniffReceived {
 		o.owner = ownerWire
 	}
@@ -64,7 +64,8 @@ func (n *NIC) sniff(b *rxBurst, direction int, f *frame.Frame) {
 }
 
 // classify delivers a frame to whom the classifier says.
-func (n *NIC) classify(c Classifier, b *rxBurst, o origin, f *frame.Frame, kind cast) (copies int) {
+func (n *NIC) classify(c Classifier, b *rxBurst, o frameOrigin, f *frame.Frame,
+	kind cast) (copies int) {
 	b.found = c(&b.key, b.found[:0])
 	for _, d := range b.found {
 		if d.Count != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
-// origin is where a frame entered.
-type origin struct {
+// frameOrigin is where a frame entered.
+type frameOrigin struct {
 	owner  owner
 	domain bool // sent by a send queue of transport domain td
 	td     uint32
@@ -18,7 +18,7 @@ type origin struct {
 
 // blocked reports whether a TIR must not get the frame because its own
 // transport domain sent it.
-func (n *NIC) blocked(o origin, t *TIRAttr, c cast) bool {
+func (n *NIC) blocked(o frameOrigin, t *TIRAttr, c cast) bool {
 	if !o.domain || o.td != t.TD || n.cfg.SelfLoopback {
 		return false
 	}
@@ -79,7 +79,7 @@ func (c *counters) entry(o owner) *direction {
 func (n *NIC) fromWire(frames []frame.Frame) {
 	b := n.getBurst()
 	defer n.putBurst(b)
-	o := origin{owner: ownerWire}
+	o := frameOrigin{owner: ownerWire}
 	for i := range frames {
 		f := frames[i]
 		f.MeasureHeader()
@@ -97,12 +97,12 @@ func (n *NIC) fromWire(frames []frame.Frame) {
 
 // fromNetdev takes a batch that the netdev sends.
 func (n *NIC) fromNetdev(frames []frame.Frame) {
-	n.forward(origin{owner: ownerNetdev}, frames, false)
+	n.forward(frameOrigin{owner: ownerNetdev}, frames, false)
 }
 
 // forward takes frames that one owner of the port sends: to the wire, to the
 // other owner, or both. mine says that the frames may be changed in place.
-func (n *NIC) forward(o origin, frames []frame.Frame, mine bool) {
+func (n *NIC) forward(o frameOrigin, frames []frame.Frame, mine bool) {
 	b := n.getBurst()
 	defer n.putBurst(b)
 	b.out.mutable = mine
@@ -148,7 +148,7 @@ func (n *NIC) offloadsTo(header []byte) frame.Offload {
 
 // steer delivers a frame to whom the flow tables and the netdev's filter say.
 // It returns how many copies were made: 0 means it has no receiver.
-func (n *NIC) steer(b *rxBurst, o origin, f *frame.Frame) (copies int) {
+func (n *NIC) steer(b *rxBurst, o frameOrigin, f *frame.Frame) (copies int) {
 	b.waited = f.Waited
 	b.p = frame.Parse(f.Data)
 	matchKey(&b.p, f.Data, &b.key)
@@ -175,7 +175,7 @@ func (n *NIC) steer(b *rxBurst, o origin, f *frame.Frame) (copies int) {
 }
 
 // walk applies tables in order. trapped says that a rule took the frame for good.
-func (n *NIC) walk(b *rxBurst, ts []table, o origin, f *frame.Frame,
+func (n *NIC) walk(b *rxBurst, ts []table, o frameOrigin, f *frame.Frame,
 	kind cast) (copies int, trapped bool) {
 	for i := range ts {
 		e := ts[i].find(&b.key)
@@ -203,7 +203,7 @@ func (n *NIC) walk(b *rxBurst, ts []table, o origin, f *frame.Frame,
 }
 
 // toTIR picks the receive queue by the frame's hash and delivers to it.
-func (n *NIC) toTIR(b *rxBurst, tir *TIR, o origin, f *frame.Frame, kind cast, tag uint32) {
+func (n *NIC) toTIR(b *rxBurst, tir *TIR, o frameOrigin, f *frame.Frame, kind cast, tag uint32) {
 	a := tir.attr.Load()
 	if n.blocked(o, a, kind) {
 		n.counters.add(ctrLoopback, f.Packets())
@@ -254,7 +254,7 @@ func (t *TIR) hashOf(a *TIRAttr, data []byte, p *frame.Headers) (hash uint32, ki
 		}
 	}
 	if a.Symmetric {
-		s.sort(n)
+		s.orderTuple(n)
 	}
 	if a.Hash == HashXOR8 {
 		return xor8(n), kind

@@ -74,9 +74,10 @@ func TestSpoofCheck(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, owner %d", tc.name, o), func(t *testing.T) {
 				w := newWorld(t, Config{Function: tc.fn})
 				for _, src := range [][6]byte{macTwo, macNetdev} {
-					w.nic.forward(origin{owner: o}, []frame.Frame{{Data: to(macThird, src)}}, false)
+					w.nic.forward(frameOrigin{owner: o}, []frame.Frame{{Data: to(macThird, src)}},
+						false)
 				}
-				sent, drops := len(w.wire.take()), w.nic.Counters().Drops.Spoofed
+				sent, drops := len(w.wire.drain()), w.nic.Counters().Drops.Spoofed
 				if drops != tc.spoofed || sent != 2-int(tc.spoofed) {
 					t.Errorf("%d of 2 sent, %d dropped", sent, drops)
 				}

@@ -57,8 +57,8 @@ func newHostile(t testing.TB, compress bool) *hostile {
 	return h
 }
 
-// take is the next n bytes of the input, fewer at its end.
-func (h *hostile) take(n int) []byte {
+// next is the next n bytes of the input, fewer at its end.
+func (h *hostile) next(n int) []byte {
 	n = min(n, len(h.input))
 	b := h.input[:n:n]
 	h.input = h.input[n:]
@@ -66,7 +66,7 @@ func (h *hostile) take(n int) []byte {
 }
 
 func (h *hostile) byte() byte {
-	if b := h.take(1); len(b) == 1 {
+	if b := h.next(1); len(b) == 1 {
 		return b[0]
 	}
 	return 0
@@ -76,13 +76,13 @@ func (h *hostile) step() {
 	switch op := h.byte(); op % 9 {
 	case 0: // a WQE with the right index and number, so that it gets further
 		w := make([]byte, 64)
-		copy(w, h.take(64))
+		copy(w, h.next(64))
 		binary.BigEndian.PutUint16(w[1:], h.sq.pc)
 		binary.BigEndian.PutUint32(w[4:], h.sq.Number()<<8|uint32(w[7]))
 		h.realise(w, int(op/9)%4)
 		h.sq.postRaw(w)
 	case 1: // raw bytes in the ring
-		copy(h.sq.ring.Bytes()[int(h.byte())%1000:], h.take(24))
+		copy(h.sq.ring.Bytes()[int(h.byte())%1000:], h.next(24))
 	case 2:
 		h.sq.doorbell()
 	case 3: // any counter, any register value, or a copy of what may be a WQE
@@ -99,13 +99,13 @@ func (h *hostile) step() {
 	case 4:
 		rq := h.rqs[int(h.byte())%len(h.rqs)]
 		w := make([]byte, 1<<rq.attr.LogStride)
-		copy(w, h.take(len(w)))
+		copy(w, h.next(len(w)))
 		h.realise(w, int(op/9)%5)
 		rq.post(w)
 	case 5:
 		f := append(to(macTwo, macThird), make([]byte, int(h.byte())*8)...)
 		f[5] = 2 + h.byte()%byte(len(h.rqs))
-		copy(f[12:], h.take(40))
+		copy(f[12:], h.next(40))
 		fr := frame.Frame{Data: f, NeedsCsum: op&16 != 0, CsumStart: uint16(h.byte()),
 			CsumOffset: uint16(h.byte()), GSO: frame.GSO(op / 64),
 			HdrLen: uint16(h.byte()), MSS: uint16(h.byte())}
@@ -149,7 +149,7 @@ func (h *hostile) check() {
 	if err := checkCounters(h.nic); err != nil {
 		h.t.Error(err)
 	}
-	for _, f := range h.wire.take() {
+	for _, f := range h.wire.drain() {
 		if len(f.Data) < 14 {
 			h.t.Errorf("runt of %d bytes sent", len(f.Data))
 		}
@@ -157,25 +157,25 @@ func (h *hostile) check() {
 }
 
 func FuzzHostileDriver(f *testing.F) {
-	send := append([]byte{0}, join(ctrl(0x0a, 3), ethSeg(0xc0, 0, 0),
+	send := append([]byte{0}, concat(ctrl(0x0a, 3), ethSeg(0xc0, 0, 0),
 		seg(60, 0, guard), make([]byte, 16))...)
-	lso := append([]byte{27}, join(ctrl(0x0e, 4), ethSeg(0xc0, 100, 2),
+	lso := append([]byte{27}, concat(ctrl(0x0e, 4), ethSeg(0xc0, 100, 2),
 		seg(600, 0, guard), seg(60, 0, guard))...)
-	mpw := append([]byte{27}, join(ctrl(0x29, 4), ethSeg(0, 0, 0),
+	mpw := append([]byte{27}, concat(ctrl(0x29, 4), ethSeg(0, 0, 0),
 		seg(60, 0, guard), seg(1000, 0, guard))...)
-	blueFlame := append([]byte{0}, append(join(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(60, 0, guard),
+	blueFlame := append([]byte{0}, append(concat(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(60, 0, guard),
 		make([]byte, 16)), 30, 0, 1, 0)...)
 	f.Add(blueFlame)
-	f.Add(join(blueFlame, []byte{30, 0, 1, 16, 30, 1, 2, 16, 48, 15, 1, 3}))
-	post := append([]byte{22, 0}, join(seg(64, 0, guard), seg(2048, 0, guard))...)
-	scattered := append([]byte{40, 2}, join(seg(64, 0, guard), seg(512, 0, guard+64),
+	f.Add(concat(blueFlame, []byte{30, 0, 1, 16, 30, 1, 2, 16, 48, 15, 1, 3}))
+	post := append([]byte{22, 0}, concat(seg(64, 0, guard), seg(2048, 0, guard))...)
+	scattered := append([]byte{40, 2}, concat(seg(64, 0, guard), seg(512, 0, guard+64),
 		seg(512, 0, guard+1024), seg(512, 0, guard+2048))...)
-	f.Add(join(send, []byte{2}, lso, []byte{2}, mpw, []byte{2, 8}))
-	f.Add(join(post, post, []byte{5, 20, 0}, frame60[12:52], []byte{0, 0, 0, 0, 8}))
-	f.Add(join(scattered, scattered, []byte{5, 150, 2}, frame60[12:52], []byte{0, 0, 0, 0, 8}))
-	f.Add(join([]byte{4, 2}, seg(64, 0, guard), seg(1<<31|64, 0, guard), seg(0, 0x100, 0),
+	f.Add(concat(send, []byte{2}, lso, []byte{2}, mpw, []byte{2, 8}))
+	f.Add(concat(post, post, []byte{5, 20, 0}, frame60[12:52], []byte{0, 0, 0, 0, 8}))
+	f.Add(concat(scattered, scattered, []byte{5, 150, 2}, frame60[12:52], []byte{0, 0, 0, 0, 8}))
+	f.Add(concat([]byte{4, 2}, seg(64, 0, guard), seg(1<<31|64, 0, guard), seg(0, 0x100, 0),
 		seg(64, 0, guard), []byte{5, 150, 2}, frame60[12:52], []byte{0, 0, 0, 0, 8}))
-	f.Add(join(post, []byte{69, 200, 0}, tcpFrame72[16:56],
+	f.Add(concat(post, []byte{69, 200, 0}, tcpFrame72[16:56],
 		[]byte{34, 16, 54, 100}, []byte{7, 6, 1, 2, 3}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		h := newHostile(t, len(data)%2 == 1)
@@ -219,25 +219,26 @@ func TestHostileDriver(t *testing.T) {
 			var w []byte
 			switch rnd.IntN(8) {
 			case 0:
-				w = join(ctrl(0x0a, 4), ethSeg(0xc0, 0, uint16(rnd.IntN(3))),
+				w = concat(ctrl(0x0a, 4), ethSeg(0xc0, 0, uint16(rnd.IntN(3))),
 					seg(20+rnd.IntN(2000), k, random(6000)), seg(1+rnd.IntN(500), k, random(6000)))
 			case 1:
 				hdr := tcpSegment(0, 0, 0x18)
 				e := append(ethSeg(0xc0, uint16(1+rnd.IntN(1500)), uint16(len(hdr)))[:14], hdr...)
-				w = join(ctrl(0x0e, 7), e, seg(1+rnd.IntN(5000), k, base))
+				w = concat(ctrl(0x0e, 7), e, seg(1+rnd.IntN(5000), k, base))
 			case 2:
-				w = join(ctrl(0x29, 4), ethSeg(0xc0, 0, 0), seg(19+rnd.IntN(2000), k, random(6000)),
+				w = concat(ctrl(0x29, 4), ethSeg(0xc0, 0, 0),
+					seg(19+rnd.IntN(2000), k, random(6000)),
 					seg(19+rnd.IntN(2000), k, random(6000)))
 			case 3:
-				w = join(ctrl(0x0a, 3), ethSeg(0, 0, 0x8000), seg(60, k, random(6000)))
+				w = concat(ctrl(0x0a, 3), ethSeg(0, 0, 0x8000), seg(60, k, random(6000)))
 			case 4, 5:
 				rq := h.rqs[rnd.IntN(len(h.rqs))]
-				l := join(make([]byte, 16), seg(64+rnd.IntN(4000), k, random(4000)))
+				l := concat(make([]byte, 16), seg(64+rnd.IntN(4000), k, random(4000)))
 				if rq.attr.Striding == nil && !rq.attr.LinkedList {
-					l = join(seg(64, k, random(6000)), seg(rnd.IntN(4000), k, random(4000)))
+					l = concat(seg(64, k, random(6000)), seg(rnd.IntN(4000), k, random(4000)))
 				}
 				if rq.attr.LogStride == 6 {
-					l = join(l, seg(rnd.IntN(2000), k, random(6000)),
+					l = concat(l, seg(rnd.IntN(2000), k, random(6000)),
 						seg(rnd.IntN(2000), k, random(6000)))
 				}
 				binary.BigEndian.PutUint16(l[2:], uint16(rnd.IntN(17))*btou(rq.attr.LinkedList))

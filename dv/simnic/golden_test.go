@@ -120,7 +120,7 @@ func TestGoldenSend(t *testing.T) {
 			}
 			r.post(tc.wqe)
 			r.sq.doorbell()
-			got := r.wire.take()
+			got := r.wire.drain()
 			if len(got) != len(tc.want) {
 				t.Fatalf("%d frames sent, want %d", len(got), len(tc.want))
 			}
@@ -176,7 +176,7 @@ func TestGoldenWrapInsideWQE(t *testing.T) {
 		t.Fatalf("pc %#x, want 1", r.sq.pc)
 	}
 	r.sq.doorbell()
-	got := r.wire.take()
+	got := r.wire.drain()
 	if len(got) != 1 || len(got[0].Data) != 15000 {
 		t.Fatalf("%d frames", len(got))
 	}
@@ -201,7 +201,7 @@ func TestGoldenLSO(t *testing.T) {
 	payload := lsoPayload(r.buf)
 	r.post(wqe)
 	r.sq.doorbell()
-	got := r.wire.take()
+	got := r.wire.drain()
 	checkLSOFrames(t, got, payload)
 	if c := r.nic.Counters(); c.LSOWQEs != 1 || c.ChecksumWQEs != 1 {
 		t.Errorf("counted %d WQEs for segmentation and %d for checksums", c.LSOWQEs, c.ChecksumWQEs)
@@ -214,7 +214,7 @@ func TestGoldenLSO(t *testing.T) {
 	lsoPayload(a.buf)
 	a.post(wqe)
 	a.sq.doorbell()
-	whole := a.wire.take()
+	whole := a.wire.drain()
 	if len(whole) != 1 || whole[0].GSO != frame.GSOTCPv4 || whole[0].MSS != 1460 ||
 		whole[0].HdrLen != 54 || len(whole[0].Data) != 4054 {
 		t.Fatalf("unsegmented frame %+v", whole)
@@ -231,7 +231,7 @@ func TestGoldenLSO(t *testing.T) {
 		t.Fatal(err)
 	}
 	back.recv(whole)
-	checkLSOFrames(t, nd.take(), payload)
+	checkLSOFrames(t, nd.drain(), payload)
 }
 
 func lsoPayload(buf []byte) (payload []byte) {
@@ -296,7 +296,7 @@ func TestGoldenEnhancedMPW(t *testing.T) {
 0060: 00010a00 000203e8 07d0001a 97ae0001
 0070: 02030405 06070809 0a0b0c0d 0e0f1011`)
 	r.sq.doorbell()
-	got := r.wire.take()
+	got := r.wire.drain()
 	if len(got) != 3 {
 		t.Fatalf("%d frames", len(got))
 	}
@@ -333,7 +333,7 @@ func TestGoldenSendError(t *testing.T) {
 	putSQN(flushed, r.sq)
 	expect(t, "error", r.cq.mustPoll(t), failed)
 	expect(t, "flush", r.cq.mustPoll(t), flushed)
-	if r.sq.State() != StateError || len(r.wire.take()) != 0 {
+	if r.sq.State() != StateError || len(r.wire.drain()) != 0 {
 		t.Errorf("state %v after an error", r.sq.State())
 	}
 }

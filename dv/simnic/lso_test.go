@@ -66,7 +66,7 @@ func testLSOKind(t *testing.T, v6, udp bool, tags, total int) {
 		for len(e)%16 != 0 {
 			e = append(e, 0)
 		}
-		w := join(ctrl(0x0e, 0), e)
+		w := concat(ctrl(0x0e, 0), e)
 		for at := 0; at < total; at += 50000 { // segments do not end where packets do
 			w = append(w, seg(min(50000, total-at), k.Key(), big.Addr()+uint64(at))...)
 		}
@@ -112,7 +112,7 @@ func testLSOKind(t *testing.T, v6, udp bool, tags, total int) {
 
 // cutByNeighbour returns what was sent as the netdev of a neighbour sees it.
 func (r *sendRig) cutByNeighbour(t *testing.T, whole bool) (out [][]byte) {
-	frames := r.wire.take()
+	frames := r.wire.drain()
 	if whole && frames[0].GSO == frame.GSONone || !whole && frames[0].GSO != frame.GSONone {
 		t.Fatalf("first frame %d bytes, GSO %d", len(frames[0].Data), frames[0].GSO)
 	}
@@ -125,7 +125,7 @@ func (r *sendRig) cutByNeighbour(t *testing.T, whole bool) (out [][]byte) {
 		t.Fatal(err)
 	}
 	in.recv(frames)
-	for _, f := range out2.take() {
+	for _, f := range out2.drain() {
 		out = append(out, f.Data)
 	}
 	return out
@@ -153,7 +153,7 @@ func TestNetdevOffloads(t *testing.T) {
 		if !bytes.Equal(whole, before) {
 			t.Error("the caller's frame was changed")
 		}
-		got := w.wire.take()
+		got := w.wire.drain()
 		if can != 0 {
 			if len(got) != 2 || got[1].HdrLen != 66 || !got[0].NeedsCsum {
 				t.Errorf("%d frames, header %d", len(got), got[1].HdrLen)
@@ -188,7 +188,7 @@ func TestManyCutFrames(t *testing.T) {
 			GSO: frame.GSOTCPv4, HdrLen: 66, MSS: 1000})
 	}
 	w.netdev.recv(batch)
-	got := w.wire.take()
+	got := w.wire.drain()
 	if len(got) != 480 {
 		t.Fatalf("%d frames", len(got))
 	}

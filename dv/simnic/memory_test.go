@@ -129,19 +129,20 @@ func TestGuestMemory(t *testing.T) {
 	f := flowFrame(1, 1000)
 	paged.Scatter(4096-100, f)
 	sq := newSQ(t, n, cq, 4, nil)
-	sq.post(join(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(1000, user.Key(), 0x7000_0000_0000+4096-100)))
+	sq.post(concat(ctrl(0x0a, 3), ethSeg(0, 0, 0),
+		seg(1000, user.Key(), 0x7000_0000_0000+4096-100)))
 	pages[0].Bytes()[0x10] = 2
-	sq.post(join(ctrl(0x0a, 4), ethSeg(0, 0, 0), seg(100, physical.Key(), 0x1010),
+	sq.post(concat(ctrl(0x0a, 4), ethSeg(0, 0, 0), seg(100, physical.Key(), 0x1010),
 		seg(100, physical.Key(), 0x100000)))
 	sq.doorbell()
-	got := w.take()
+	got := w.drain()
 	if len(got) != 2 {
 		t.Fatalf("%d frames, completion %x", len(got), cq.poll())
 	}
 	expect(t, "across pages", got[0].Data, f)
 	expect(t, "physical", got[1].Data,
-		join(pages[0].Bytes()[0x10:0x10+100], pages[1].Bytes()[:100]))
-	sq.post(join(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(100, physical.Key(), 0x1fff)))
+		concat(pages[0].Bytes()[0x10:0x10+100], pages[1].Bytes()[:100]))
+	sq.post(concat(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(100, physical.Key(), 0x1fff)))
 	sq.doorbell()
 	cq.mustPoll(t)
 	cq.mustPoll(t)

@@ -104,7 +104,7 @@ func (rq *RQ) tryMerge(b *rxBurst, s *segment, stripped bool) (ended counter, do
 		b.packet.drop(header)
 		rq.nic.counters.add(ctrLROPackets, 1)
 	}
-	b.packet.keep(s.payload + header*btoi(m.segments == 0))
+	b.packet.truncate(s.payload + header*btoi(m.segments == 0))
 	if f := rq.scatter(b, rq.list(rq.wqe[:1<<rq.attr.LogStride]), m.skip+m.bytes); f.syndrome != 0 {
 		m.segments = 0
 		rq.fail(f, 0)
@@ -226,8 +226,8 @@ func (pk *rxPacket) drop(n int) {
 	}
 }
 
-// keep cuts the packet to n bytes: padding is no payload.
-func (pk *rxPacket) keep(n int) {
+// truncate cuts the packet to n bytes: padding is no payload.
+func (pk *rxPacket) truncate(n int) {
 	pk.length = min(pk.length, n)
 	for i := range pk.parts[:pk.n] {
 		k := min(n, len(pk.parts[i]))

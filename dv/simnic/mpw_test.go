@@ -32,7 +32,7 @@ func TestLegacyMPW(t *testing.T) {
 			sq := newSQ(t, r.nic, r.cq, 4, func(a *SQAttr) { a.LegacyMPW = tt.queue })
 			copy(r.buf, frame60)
 			copy(r.buf[64:], other)
-			w := join(ctrl(0x0e, 2+tt.segments), ethSeg(0, tt.size, 0))
+			w := concat(ctrl(0x0e, 2+tt.segments), ethSeg(0, tt.size, 0))
 			w[0] = mlx5.OpModLegacyMPW
 			for i := range tt.segments {
 				w = append(w, seg(60, r.key.Key(), r.addr+64*uint64(min(i, 1)))...)
@@ -42,7 +42,7 @@ func TestLegacyMPW(t *testing.T) {
 			if e := r.cq.mustPoll(t); int(e[63]>>4) != tt.opcode {
 				t.Fatalf("completion %x", e)
 			}
-			got := r.wire.take()
+			got := r.wire.drain()
 			if tt.opcode != 0 {
 				return // packets ahead of the mistake may have left
 			}

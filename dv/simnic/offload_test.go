@@ -21,7 +21,7 @@ func TestChecksumOffload(t *testing.T) {
 		{"IPv4 TCP", tcpSegment(7, 555, 0x10), 0xc0, false},
 		{"L4 only", flowFrame(3, 77), 0x80, false},
 		{"L3 only", flowFrame(3, 77), 0x40, false},
-		{"two tags", join(flowFrame(1, 70)[:12], []byte{0x88, 0xa8, 0, 1, 0x81, 0, 0, 2},
+		{"two tags", concat(flowFrame(1, 70)[:12], []byte{0x88, 0xa8, 0, 1, 0x81, 0, 0, 2},
 			flowFrame(1, 70)[12:]), 0xc0, false},
 		{"trailer behind the datagram", append(flowFrame(1, 70), 1, 2, 3, 4, 5), 0xc0, false},
 		{"IPv6 UDP", v6, 0xc0, false},
@@ -46,10 +46,10 @@ func TestChecksumOffload(t *testing.T) {
 					}
 				}
 				copy(r.buf, in)
-				r.sq.post(join(ctrl(0x0a, 3), ethSeg(tc.flags, 0, 0),
+				r.sq.post(concat(ctrl(0x0a, 3), ethSeg(tc.flags, 0, 0),
 					seg(len(in), r.key.Key(), r.addr)))
 				r.sq.doorbell()
-				got := r.wire.take()
+				got := r.wire.drain()
 				if len(got) != 1 {
 					t.Fatalf("%d frames: %x", len(got), r.cq.poll())
 				}
@@ -77,9 +77,9 @@ func TestPadding(t *testing.T) {
 			r.buf[i] = byte(i) | 1
 		}
 		r.buf[0] = 2
-		r.sq.post(join(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(n, r.key.Key(), r.addr)))
+		r.sq.post(concat(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(n, r.key.Key(), r.addr)))
 		r.sq.doorbell()
 		want := append(append([]byte(nil), r.buf[:n]...), make([]byte, max(0, 60-n))...)
-		expect(t, "frame", r.wire.take()[0].Data, want)
+		expect(t, "frame", r.wire.drain()[0].Data, want)
 	}
 }

@@ -95,8 +95,8 @@ func (w *recorder) Send(fs []frame.Frame) (int, error) {
 	return len(fs), nil
 }
 
-// take returns and forgets what was sent.
-func (w *recorder) take() []frame.Frame {
+// drain returns and forgets what was sent.
+func (w *recorder) drain() []frame.Frame {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	fs := w.frames

@@ -122,9 +122,9 @@ func (s *HashSelection) ports(in, data []byte, p *frame.Headers, kind *uint8) []
 	return in
 }
 
-// sort puts the smaller of two addresses, and of two ports, first, so that both
+// orderTuple puts the smaller of two addresses, and of two ports, first, so that both
 // directions of a flow hash alike.
-func (s *HashSelection) sort(in []byte) {
+func (s *HashSelection) orderTuple(in []byte) {
 	if s.Fields&HashSrcIP != 0 && s.Fields&HashDstIP != 0 {
 		size := 4
 		if s.IPv6 {

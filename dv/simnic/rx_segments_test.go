@@ -21,9 +21,9 @@ func cutRig(t *testing.T, v6, udp bool, split bool, change func(*RQAttr),
 	for i := range wqes {
 		lkey, room := wqe(i, r.key.Key())
 		at := r.addr + uint64(i)*2048
-		w := join(seg(room, lkey, at), seg(0, 0, 0))
+		w := concat(seg(room, lkey, at), seg(0, 0, 0))
 		if split {
-			w = join(seg(20, lkey, at), seg(room-20, lkey, at+20))
+			w = concat(seg(20, lkey, at), seg(room-20, lkey, at+20))
 		}
 		r.rq.post(w)
 	}

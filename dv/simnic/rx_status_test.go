@@ -16,7 +16,7 @@ func TestVerdicts(t *testing.T) {
 	}
 	options := append([]byte(nil), frame60...)
 	options[14] = 0x46
-	options = join(options[:34], []byte{1, 1, 1, 1}, options[34:])
+	options = concat(options[:34], []byte{1, 1, 1, 1}, options[34:])
 	binary.BigEndian.PutUint16(options[16:], 50)
 	options[24], options[25] = 0, 0
 	binary.BigEndian.PutUint16(options[24:], ^frame.Sum(options[14:38]))
@@ -25,9 +25,10 @@ func TestVerdicts(t *testing.T) {
 	p := frame.Parse(v6tcp)
 	binary.BigEndian.PutUint16(v6tcp[p.ChecksumAt():],
 		^frame.AddSums(frame.Sum(v6tcp[p.L4At:]), p.PseudoSum(v6tcp, len(v6tcp)-p.L4At)))
-	v6ext := join(v6tcp[:20], []byte{0}, v6tcp[21:54], []byte{6, 0, 1, 4, 0, 0, 0, 0}, v6tcp[54:])
+	v6ext := concat(v6tcp[:20], []byte{0}, v6tcp[21:54], []byte{6, 0, 1, 4, 0, 0, 0, 0}, v6tcp[54:])
 	v6ext[19] += 8
-	v6frag := join(v6tcp[:20], []byte{44}, v6tcp[21:54], []byte{6, 0, 0, 1, 0, 0, 0, 0}, v6tcp[54:])
+	v6frag := concat(v6tcp[:20], []byte{44}, v6tcp[21:54], []byte{6, 0, 0, 1, 0, 0, 0, 0},
+		v6tcp[54:])
 	v6frag[19] += 8
 	noCsum := change(change(frame60, 40, 0), 41, 0)
 	tests := []struct {

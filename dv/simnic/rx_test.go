@@ -11,7 +11,7 @@ import (
 func TestScatterList(t *testing.T) {
 	r := newRecvRig(t, recvOptions{cfg: Config{MTU: 9000}, logStride: 6})
 	k := r.key.Key()
-	list := join(seg(2048, k, r.addr), seg(4096, k, r.addr+0x2000), seg(4096, k, r.addr+0x4000),
+	list := concat(seg(2048, k, r.addr), seg(4096, k, r.addr+0x2000), seg(4096, k, r.addr+0x4000),
 		dump("00000000 00000100 00000000 00000000"))
 	r.rq.post(list)
 	r.rq.post(list)
@@ -24,7 +24,7 @@ func TestScatterList(t *testing.T) {
 	if n := binary.BigEndian.Uint32(e[0x2c:]); n != 9014 {
 		t.Errorf("%d bytes", n)
 	}
-	got := join(r.buf[:2048], r.buf[0x2000:0x3000], r.buf[0x4000:0x4000+9014-6144])
+	got := concat(r.buf[:2048], r.buf[0x2000:0x3000], r.buf[0x4000:0x4000+9014-6144])
 	if !bytes.Equal(got, f) || r.buf[2048] != 0xa5 || r.buf[0x4000+9014-6144] != 0xa5 {
 		t.Error("scattered frame differs")
 	}
@@ -62,7 +62,7 @@ func TestScatterListMisuse(t *testing.T) {
 	} {
 		r := newRecvRig(t, recvOptions{cfg: Config{MTU: 9000}, logStride: 6})
 		k := r.key.Key()
-		r.rq.post(join(seg(1024, k, r.addr), seg(1024, k, r.addr+1024), tc.third(r),
+		r.rq.post(concat(seg(1024, k, r.addr), seg(1024, k, r.addr+1024), tc.third(r),
 			seg(1024, k, r.addr+3072)))
 		r.give(append(to(macTwo, macThird), make([]byte, 9000)...)[:tc.frame])
 		e := r.cq.mustPoll(t)
@@ -79,7 +79,7 @@ func TestScatterListMisuse(t *testing.T) {
 
 func TestUnusedSegmentsAreNotLookedAt(t *testing.T) {
 	r := newRecvRig(t, recvOptions{logStride: 5})
-	r.rq.post(join(seg(60, r.key.Key(), r.addr), seg(2048, 0xdead00, 0)))
+	r.rq.post(concat(seg(60, r.key.Key(), r.addr), seg(2048, 0xdead00, 0)))
 	r.give(frame60)
 	if e := r.cq.mustPoll(t); e[0x3f]>>4 != 2 {
 		t.Errorf("completion %x", e)
@@ -210,7 +210,7 @@ func TestFrameCheckSequence(t *testing.T) {
 	r.rq.post(seg(2048, r.key.Key(), r.addr))
 	r.give(tcpFrame72)
 	e := r.cq.mustPoll(t)
-	want := binary.LittleEndian.AppendUint32(join(tcpFrame72[:12], tcpFrame72[16:]),
+	want := binary.LittleEndian.AppendUint32(concat(tcpFrame72[:12], tcpFrame72[16:]),
 		crc32.ChecksumIEEE(tcpFrame72))
 	if n := int(binary.BigEndian.Uint32(e[0x2c:])); n != 76 {
 		t.Errorf("%d bytes", n)
@@ -230,11 +230,11 @@ func TestVLANStrip(t *testing.T) {
 		cv    byte
 		tci   uint16
 	}{
-		{"C-tag", join(head, ctag, tail), true, frame60, 1, 0xa007},
-		{"C-tag, no strip", join(head, ctag, tail), false, join(head, ctag, tail), 0, 0},
-		{"two C-tags", join(head, ctag, []byte{0x81, 0, 0, 3}, tail), true,
-			join(head, []byte{0x81, 0, 0, 3}, tail), 1, 0xa007},
-		{"S-tag", join(head, stag, tail), true, join(head, stag, tail), 0, 0},
+		{"C-tag", concat(head, ctag, tail), true, frame60, 1, 0xa007},
+		{"C-tag, no strip", concat(head, ctag, tail), false, concat(head, ctag, tail), 0, 0},
+		{"two C-tags", concat(head, ctag, []byte{0x81, 0, 0, 3}, tail), true,
+			concat(head, []byte{0x81, 0, 0, 3}, tail), 1, 0xa007},
+		{"S-tag", concat(head, stag, tail), true, concat(head, stag, tail), 0, 0},
 		{"no tag", frame60, true, frame60, 0, 0},
 	}
 	for _, tc := range tests {
@@ -260,8 +260,8 @@ func TestEndPadding(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		r := newRecvRig(t, recvOptions{rq: func(a *RQAttr) { a.EndPad = on }, logStride: 5})
 		// no room for padding
-		r.rq.post(join(seg(60, r.key.Key(), r.addr), dump("00000000 00000100 00000000 00000000")))
-		r.rq.post(join(seg(128, r.key.Key(), r.addr+4096),
+		r.rq.post(concat(seg(60, r.key.Key(), r.addr), dump("00000000 00000100 00000000 00000000")))
+		r.rq.post(concat(seg(128, r.key.Key(), r.addr+4096),
 			dump("00000000 00000100 00000000 00000000")))
 		r.give(frame60, frame60)
 		padded := r.buf[4096+60]
@@ -280,7 +280,7 @@ func TestLinkedList(t *testing.T) {
 			binary.BigEndian.PutUint16(next[2:], order[i+1])
 		}
 		copy(r.rq.ring.Bytes()[int(slot)*32:],
-			join(next, seg(2048, r.key.Key(), r.addr+uint64(slot)*2048)))
+			concat(next, seg(2048, r.key.Key(), r.addr+uint64(slot)*2048)))
 	}
 	r.rq.rec.StoreBE32(0, 4)
 	r.give(frame60, frame60, frame60, frame60, frame60)

@@ -50,12 +50,12 @@ type SQ struct {
 	waited  atomic.Bool // a frame of the burst had to wait; the receiving side sets it
 }
 
-// origin is what the frames of the queue are known by.
-func (sq *SQ) origin() origin {
+// frameOrigin is what the frames of the queue are known by.
+func (sq *SQ) frameOrigin() frameOrigin {
 	if sq.attr.Netdev {
-		return origin{ownerNetdev, true, sq.attr.TD, &sq.waited}
+		return frameOrigin{ownerNetdev, true, sq.attr.TD, &sq.waited}
 	}
-	return origin{ownerSlice, true, sq.attr.TD, &sq.waited}
+	return frameOrigin{ownerSlice, true, sq.attr.TD, &sq.waited}
 }
 
 // CreateSQ makes a send queue in the reset state.

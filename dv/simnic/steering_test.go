@@ -205,14 +205,14 @@ func TestSteeringWhoGetsIt(t *testing.T) {
 			w.wire.recv([]frame.Frame{{Data: to(tc.dst, macThird)}})
 			na, _ := a.got()
 			nb, _ := b.got()
-			got := expect{na, nb, len(w.netdev.take())}
+			got := expect{na, nb, len(w.netdev.drain())}
 			if got != tc.want {
 				t.Errorf("got %+v, want %+v", got, tc.want)
 			}
 			if c := w.nic.Counters(); c.Drops.SteerMissed != tc.miss {
 				t.Errorf("%+v", c.Drops)
 			}
-			if n := len(w.wire.take()); n != 0 {
+			if n := len(w.wire.drain()); n != 0 {
 				t.Errorf("%d frames went back to the wire", n)
 			}
 		})
@@ -316,7 +316,7 @@ func TestClassifier(t *testing.T) {
 	w.wire.recv([]frame.Frame{{Data: to(macNetdev, macThird)}, {Data: to(macThird, macTwo)}})
 	na, ta := a.got()
 	nb, tb := b.got()
-	if na != 1 || ta != 1 || nb != 1 || tb != 2 || len(w.netdev.take()) != 0 {
+	if na != 1 || ta != 1 || nb != 1 || tb != 2 || len(w.netdev.drain()) != 0 {
 		t.Errorf("a %d tag %d, b %d tag %d", na, ta, nb, tb)
 	}
 	if c := w.nic.Counters(); c.Drops.SteerMissed != 1 {
@@ -324,7 +324,7 @@ func TestClassifier(t *testing.T) {
 	}
 	w.nic.SetClassifier(nil)
 	w.wire.recv([]frame.Frame{{Data: to(macNetdev, macThird)}})
-	if len(w.netdev.take()) != 1 {
+	if len(w.netdev.drain()) != 1 {
 		t.Error("the netdev port is not back")
 	}
 }

@@ -46,7 +46,7 @@ func TestSwitching(t *testing.T) {
 					sq := newSQ(t, w.nic, cq, 4, nil)
 					m := mem(t, 4096)
 					copy(m.Bytes(), f)
-					sq.post(join(ctrl(0x0a, 3), ethSeg(0, 0, 0),
+					sq.post(concat(ctrl(0x0a, 3), ethSeg(0, 0, 0),
 						seg(60, newKey(t, w.nic, m, nil).Key(), m.Addr())))
 					sq.doorbell()
 				}
@@ -56,7 +56,7 @@ func TestSwitching(t *testing.T) {
 					want.same = 1
 				}
 				var got seen
-				got.wire, got.netdev = len(w.wire.take()), len(w.netdev.take())
+				got.wire, got.netdev = len(w.wire.drain()), len(w.netdev.drain())
 				got.same, _ = same.got()
 				got.other, _ = other.got()
 				if got != want {
@@ -76,7 +76,7 @@ func TestSelfLoopbackOfTIR(t *testing.T) {
 	if err := s.tir.Modify(a); err != nil {
 		t.Fatal(err)
 	}
-	o := origin{owner: ownerSlice, domain: true, td: 1}
+	o := frameOrigin{owner: ownerSlice, domain: true, td: 1}
 	if w.nic.blocked(o, &a, multicast) || w.nic.blocked(o, &a, broadcast) ||
 		!w.nic.blocked(o, &a, unicast) {
 		t.Error("multicast loopback allowed by the TIR")
@@ -103,10 +103,10 @@ func TestLoopbackOff(t *testing.T) {
 			other := w.sink(2)
 			w.flow(FlowAttr{Match: dstMatch(macTwo, macExact), TIR: other.tir})
 			w.flow(FlowAttr{Match: dstMatch(macGroup, macGroup), TIR: other.tir, DontTrap: true})
-			w.nic.forward(origin{owner: ownerSlice, domain: true, td: 1},
+			w.nic.forward(frameOrigin{owner: ownerSlice, domain: true, td: 1},
 				[]frame.Frame{{Data: to(tc.dst, macThird)}}, false)
 			n, _ := other.got()
-			if wire, netdev := len(w.wire.take()), len(w.netdev.take()); wire != tc.wire ||
+			if wire, netdev := len(w.wire.drain()), len(w.netdev.drain()); wire != tc.wire ||
 				netdev != tc.netdev || n != tc.other {
 				t.Errorf("%d to the wire, %d to the netdev, %d to the other user", wire, netdev, n)
 			}
@@ -123,11 +123,11 @@ func TestLocalMACs(t *testing.T) {
 		return append(out,
 			Destination{TIR: s.tir})
 	})
-	o := origin{owner: ownerSlice, domain: true, td: 1}
+	o := frameOrigin{owner: ownerSlice, domain: true, td: 1}
 	for i, want := range []struct{ wire, inside int }{{1, 0}, {0, 1}} {
 		w.nic.forward(o, []frame.Frame{{Data: to(macTwo, macThird)}}, false)
 		n, _ := s.got()
-		if wire := len(w.wire.take()); wire != want.wire || n != want.inside {
+		if wire := len(w.wire.drain()); wire != want.wire || n != want.inside {
 			t.Errorf("%d: %d to the wire, %d inside, want %+v", i, wire, n, want)
 		}
 		w.nic.SetLocalMACs([][6]byte{macThird, macTwo})

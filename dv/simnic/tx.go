@@ -247,7 +247,7 @@ func (sq *SQ) handOn() {
 	b.mem.release()
 	b.count(&sq.nic.counters)
 	if len(b.frames) > 0 {
-		sq.nic.forward(sq.origin(), b.frames, true)
+		sq.nic.forward(sq.frameOrigin(), b.frames, true)
 	}
 	b.frames, b.used = b.frames[:0], 0
 	for _, c := range b.done {

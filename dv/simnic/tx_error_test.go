@@ -7,8 +7,8 @@ import (
 func TestSendErrorFlush(t *testing.T) {
 	r := newSendRig(t, Config{}, 0)
 	copy(r.buf, frame60)
-	good := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(60, r.key.Key(), r.addr))
-	bad := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(60, 0x1200, r.addr))
+	good := concat(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(60, r.key.Key(), r.addr))
+	bad := concat(ctrl(0x0a, 3), ethSeg(0, 0, 0), seg(60, 0x1200, r.addr))
 	ce := func(w []byte,
 		ce byte) []byte {
 		w = append([]byte(nil), w...)
@@ -32,7 +32,7 @@ func TestSendErrorFlush(t *testing.T) {
 	if e := r.cq.poll(); e != nil {
 		t.Errorf("completion %x", e)
 	}
-	if len(r.wire.take()) != 1 {
+	if len(r.wire.drain()) != 1 {
 		t.Error("the frame ahead of the error was not sent")
 	}
 	r.sq.post(ce(good, 2)) // posted later: flushed
@@ -54,7 +54,7 @@ func TestSendErrorFlush(t *testing.T) {
 	r.sq.pc = 0
 	r.sq.post(good)
 	r.sq.doorbell()
-	if e := r.cq.mustPoll(t); e[0x3f]>>4 != 0 || len(r.wire.take()) != 1 {
+	if e := r.cq.mustPoll(t); e[0x3f]>>4 != 0 || len(r.wire.drain()) != 1 {
 		t.Errorf("after recovery: %x", e)
 	}
 }

@@ -20,7 +20,7 @@ func ethSeg(csum byte, mss, word uint16) []byte {
 	return b
 }
 
-func join(parts ...[]byte) (b []byte) {
+func concat(parts ...[]byte) (b []byte) {
 	for _, p := range parts {
 		b = append(b, p...)
 	}
@@ -30,7 +30,7 @@ func join(parts ...[]byte) (b []byte) {
 // legacy is a multi-packet WQE of the older kind: n segments, each a packet of mss bytes.
 func legacy(mss uint16, n int, segment func(r *sendRig) []byte) func(r *sendRig) []byte {
 	return func(r *sendRig) []byte {
-		w := join(ctrl(0x0e, 2+n), ethSeg(0, mss, 0))
+		w := concat(ctrl(0x0e, 2+n), ethSeg(0, mss, 0))
 		for range n {
 			w = append(w, segment(r)...)
 		}
@@ -45,7 +45,7 @@ func TestLegacyMultiPacket(t *testing.T) {
 	copy(r.buf, dump(`ffffffff ffff0200 00000001 88b50102`))
 	r.sq.post(legacy(100, 5, func(r *sendRig) []byte { return seg(100, r.key.Key(), r.addr) })(r))
 	r.sq.doorbell()
-	got := r.wire.take()
+	got := r.wire.drain()
 	if len(got) != 5 {
 		t.Fatalf("%d packets of 5", len(got))
 	}
@@ -67,7 +67,7 @@ func TestSendValidation(t *testing.T) {
 		for (len(e)+16)%16 != 0 {
 			e = append(e, 0)
 		}
-		w := join(append([][]byte{ctrl(0x0e, 0), e}, tail...)...)
+		w := concat(append([][]byte{ctrl(0x0e, 0), e}, tail...)...)
 		w[7] = byte(len(w) / 16)
 		return w
 	}
@@ -91,7 +91,7 @@ func TestSendValidation(t *testing.T) {
 	ok := func(r *sendRig) []byte { return seg(60, r.key.Key(), r.addr) }
 	with := func(op byte, ds int, e []byte, more ...func(r *sendRig) []byte) func(*sendRig) []byte {
 		return func(r *sendRig) []byte {
-			w := join(ctrl(op, ds), e)
+			w := concat(ctrl(op, ds), e)
 			for _, m := range more {
 				w = append(w, m(r)...)
 			}
@@ -102,13 +102,13 @@ func TestSendValidation(t *testing.T) {
 	rows := []row{
 		{name: "good", wqe: with(0x0a, 3, ethSeg(0, 0, 0), ok)},
 		{name: "wrong index", wqe: func(r *sendRig) []byte {
-			w := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
+			w := concat(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
 			binary.BigEndian.PutUint32(w[4:], r.sq.Number()<<8|3)
 			w[2] = 9
 			return w
 		}, raw: true, syndrome: 2, vendor: 0x68},
 		{name: "wrong queue number", wqe: func(r *sendRig) []byte {
-			w := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
+			w := concat(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
 			binary.BigEndian.PutUint32(w[4:], (r.sq.Number()+1)<<8|3)
 			return w
 		}, raw: true, syndrome: 2, vendor: 0x68},
@@ -121,7 +121,7 @@ func TestSendValidation(t *testing.T) {
 			vendor: 0x6e, eats: true},
 		{name: "longer than the device takes", caps: func(c *Caps) { c.MaxSendWQE = 128 },
 			wqe: func(r *sendRig) []byte {
-				w := join(ctrl(0x0a, 9), ethSeg(0, 0, 0))
+				w := concat(ctrl(0x0a, 9), ethSeg(0, 0, 0))
 				for range 7 {
 					w = append(w, ok(r)...)
 				}
@@ -236,18 +236,18 @@ func TestSendValidation(t *testing.T) {
 			wqe:      with(0x0a, 3, ethSeg(0, 0, 0x8000), ok),
 			syndrome: 2, vendor: 0x68},
 		{name: "immediate on SEND", wqe: func(r *sendRig) []byte {
-			w := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
+			w := concat(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
 			w[15] = 1
 			return w
 		}, syndrome: 2, vendor: 0x68},
 		{name: "immediate on SEND, lenient", cfg: Config{Lenient: true},
 			wqe: func(r *sendRig) []byte {
-				w := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
+				w := concat(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
 				w[15] = 1
 				return w
 			}},
 		{name: "signature is ignored", wqe: func(r *sendRig) []byte {
-			w := join(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
+			w := concat(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
 			w[8] = 0x5a
 			return w
 		}},
@@ -266,7 +266,7 @@ func TestSendValidation(t *testing.T) {
 			} else {
 				r.sq.post(w)
 			}
-			r.sq.post(join(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r)))
+			r.sq.post(concat(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r)))
 			r.sq.doorbell()
 			e := r.cq.mustPoll(t)
 			if tc.syndrome == 0 {
@@ -279,7 +279,7 @@ func TestSendValidation(t *testing.T) {
 				t.Errorf("completion %#02x syndrome %#02x vendor %#02x, want %#02x %#02x", e[0x3f],
 					e[0x37], e[0x36], tc.syndrome, tc.vendor)
 			}
-			if n := len(r.wire.take()); n != 0 {
+			if n := len(r.wire.drain()); n != 0 {
 				t.Errorf("%d frames sent", n)
 			}
 			if r.sq.State() != StateError {
@@ -300,9 +300,9 @@ func TestUDPChecksumZero(t *testing.T) {
 	p.SeedChecksum(f)
 	r := newSendRig(t, Config{}, 0)
 	copy(r.buf, f)
-	r.sq.post(join(ctrl(0x0a, 3), ethSeg(0xc0, 0, 0), seg(60, r.key.Key(), r.addr)))
+	r.sq.post(concat(ctrl(0x0a, 3), ethSeg(0xc0, 0, 0), seg(60, r.key.Key(), r.addr)))
 	r.sq.doorbell()
-	if got := r.wire.take()[0].Data; be16(got[40:]) != 0xffff {
+	if got := r.wire.drain()[0].Data; be16(got[40:]) != 0xffff {
 		t.Errorf("checksum %#04x, want ffff for 0", be16(got[40:]))
 	}
 }
@@ -360,7 +360,7 @@ func TestSendRingWraps(t *testing.T) {
 		n := 1 + rnd.IntN(12)
 		for range n {
 			ds := 3 + rnd.IntN(6)
-			w := join(ctrl(0x0a, ds), ethSeg(0, 0, 0), seg(60, r.key.Key(), r.addr))
+			w := concat(ctrl(0x0a, ds), ethSeg(0, 0, 0), seg(60, r.key.Key(), r.addr))
 			for len(w) < ds*16 {
 				// empty inline segments
 				w = append(w, append([]byte{0x80, 0, 0, 0}, make([]byte, 12)...)...)
@@ -374,7 +374,7 @@ func TestSendRingWraps(t *testing.T) {
 		r.sq.doorbell()
 		for r.cq.poll() != nil {
 		}
-		r.wire.take()
+		r.wire.drain()
 	}
 	clean(t, r.nic)
 	if c := r.nic.Counters(); c.SendWQEs != uint64(sent) || c.Wire.TxPackets != uint64(sent) {

@@ -19,7 +19,7 @@ func (r *sendRig) copyLast(half, n int, change func(b []byte)) {
 
 func TestBlueFlame(t *testing.T) {
 	// all inline, two blocks
-	two := join(ctrl(0x0a, 6), ethSeg(0, 0, 60)[:14], frame60, make([]byte, 6))
+	two := concat(ctrl(0x0a, 6), ethSeg(0, 0, 60)[:14], frame60, make([]byte, 6))
 	tests := []struct {
 		name string
 		ring func(r *sendRig)
@@ -105,7 +105,7 @@ func TestBlueFlame(t *testing.T) {
 				t.Errorf("violations %q, want %q", v, tc.want)
 			}
 			sent := 0
-			for _, f := range r.wire.take() {
+			for _, f := range r.wire.drain() {
 				if bytes.Equal(f.Data, frame60) {
 					sent++
 				}

@@ -30,16 +30,16 @@ const (
 
 // attr is one attribute of a command.
 type attr struct {
-	id    uint16
-	dir   direction
-	bytes []byte  // dirIn: what to send. dirOut: where the answer goes
-	value *uint64 // dirConstant, dirHandle: what to send. dirNew: where the answer goes
-	side  *side   // dirIn: memory that bytes must point to
+	id       uint16
+	dir      direction
+	bytes    []byte         // dirIn: what to send. dirOut: where the answer goes
+	value    *uint64        // dirConstant, dirHandle: what to send. dirNew: where the answer goes
+	embedded *embeddedBytes // dirIn: memory that bytes must point to
 }
 
-// side is a block of bytes that a dirIn attribute refers to by address: the address is put at
-// offset at of the attribute's bytes.
-type side struct {
+// embeddedBytes is a block of bytes that a dirIn attribute refers to by address: the address is put
+// at offset at of the attribute's bytes.
+type embeddedBytes struct {
 	at    int
 	bytes []byte
 }
@@ -52,8 +52,8 @@ func (a attr) space() int {
 	switch {
 	case a.dir == dirOut, a.dir == dirIn && len(a.bytes) > inlineMax:
 		n := align8(len(a.bytes))
-		if a.side != nil {
-			n += align8(len(a.side.bytes))
+		if a.embedded != nil {
+			n += align8(len(a.embedded.bytes))
 		}
 		return n
 	}
@@ -112,10 +112,10 @@ func (a attr) encode(mem *mmio.Region, at int) IoctlAttr {
 		}
 		w.Data = mem.Addr() + uint64(at)
 		copy(mem.Slice(at, len(a.bytes)), a.bytes)
-		if a.side != nil {
+		if a.embedded != nil {
 			sideAt := at + align8(len(a.bytes))
-			copy(mem.Slice(sideAt, len(a.side.bytes)), a.side.bytes)
-			binary.NativeEndian.PutUint64(mem.Slice(at+a.side.at, 8), mem.Addr()+uint64(sideAt))
+			copy(mem.Slice(sideAt, len(a.embedded.bytes)), a.embedded.bytes)
+			binary.NativeEndian.PutUint64(mem.Slice(at+a.embedded.at, 8), mem.Addr()+uint64(sideAt))
 		}
 	case dirOut:
 		w.Len = uint16(len(a.bytes))
@@ -148,9 +148,9 @@ type write struct {
 	noun          string // for messages
 	in, out       any
 	uhwIn, uhwOut any
-	side          *side     // memory that uhwIn points to
-	uses          []*object // must not be closed while the command runs
-	needs         uint64    // bytes of memory the command pins
+	side          *embeddedBytes // memory that uhwIn points to
+	uses          []*object      // must not be closed while the command runs
+	needs         uint64         // bytes of memory the command pins
 }
 
 // attrs returns the attributes of w and a function that decodes the answers.
@@ -165,9 +165,9 @@ func (w write) attrs() ([]attr, func()) {
 			after = append(after, func() { GetStruct(b, v) })
 		}
 	}
-	request := func(id uint16, v any, s *side) {
+	request := func(id uint16, v any, s *embeddedBytes) {
 		if v != nil {
-			list = append(list, attr{id: id, dir: dirIn, bytes: bytesOf(v), side: s})
+			list = append(list, attr{id: id, dir: dirIn, bytes: bytesOf(v), embedded: s})
 		}
 	}
 	request(AttrCoreIn, w.in, nil)

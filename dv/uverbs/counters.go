@@ -31,7 +31,7 @@ func (c *Context) CreateCounters() (*Counters, error) {
 
 // counterBinding is the driver's part of a rule that counts: which number goes to which slot of a
 // read. The table of numbers is outside the struct and referred to by address.
-func counterBinding() ([]byte, *side) {
+func counterBinding() ([]byte, *embeddedBytes) {
 	var table [slotCount * 8]byte
 	PutStruct(table[slotPackets*8:],
 		Mlx5FlowCountersDesc{Description: FlowCounterPackets, Index: slotPackets})
@@ -40,7 +40,7 @@ func counterBinding() ([]byte, *side) {
 	b := bytesOf(Mlx5CreateFlowReq{NCountersData: 1})
 	at := len(b)
 	return append(b, bytesOf(Mlx5FlowCountersData{NCounters: slotCount})...),
-		&side{at: at, bytes: table[:]}
+		&embeddedBytes{at: at, bytes: table[:]}
 }
 
 // Read returns how many frames and bytes matched since creation. Before the first rule is bound it

@@ -46,12 +46,12 @@ func newEvents(fd, size int, what string) (*events, error) {
 		e.file.Close()
 		return nil, fmt.Errorf("set up %s: %w", what, err)
 	}
-	e.one, e.all, e.rest = e.takeOne, e.takeAll, e.takeRest
+	e.one, e.all, e.rest = e.readOne, e.readAll, e.readRest
 	return e, nil
 }
 
-// take reads one record. It returns false if there is none.
-func (e *events) take(fd int) bool {
+// readRecord reads one record. It returns false if there is none.
+func (e *events) readRecord(fd int) bool {
 	for {
 		n, err := unix.Read(fd, e.buf[:e.size])
 		switch {
@@ -70,19 +70,19 @@ func (e *events) take(fd int) bool {
 	}
 }
 
-// takeOne ends when one record was read; the poller parks the goroutine as long as it returns
+// readOne ends when one record was read; the poller parks the goroutine as long as it returns
 // false.
-func (e *events) takeOne(fd uintptr) bool { return e.take(int(fd)) }
+func (e *events) readOne(fd uintptr) bool { return e.readRecord(int(fd)) }
 
-// takeAll ends when at least one record was read and no more are there.
-func (e *events) takeAll(fd uintptr) bool {
-	e.takeRest(fd)
+// readAll ends when at least one record was read and no more are there.
+func (e *events) readAll(fd uintptr) bool {
+	e.readRest(fd)
 	return e.count > 0 || e.err != nil
 }
 
-// takeRest reads what is there.
-func (e *events) takeRest(fd uintptr) {
-	for e.err == nil && e.take(int(fd)) {
+// readRest reads what is there.
+func (e *events) readRest(fd uintptr) {
+	for e.err == nil && e.readRecord(int(fd)) {
 	}
 }
 

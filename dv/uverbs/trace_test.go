@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// session does one of everything, with a refusal on the way, and closes it all.
-func session(t testing.TB, k Kernel) error {
+// everyCall does one of everything, with a refusal on the way, and closes it all.
+func everyCall(t testing.TB, k Kernel) error {
 	t.Helper()
 	c, err := Open(k, Options{})
 	if err != nil {
@@ -53,7 +53,7 @@ func recorded(t testing.TB) []byte {
 		return nil
 	}
 	var trace bytes.Buffer
-	if err := session(t, Record(k, &trace)); err != nil {
+	if err := everyCall(t, Record(k, &trace)); err != nil {
 		t.Fatal(err)
 	}
 	if k.closed != 1 {
@@ -83,7 +83,7 @@ func TestRecordAndReplay(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := descriptors(t)
-	if err := session(t, k); err != nil {
+	if err := everyCall(t, k); err != nil {
 		t.Error(err)
 	}
 	if d := descriptors(t) - before; d != 0 {
@@ -102,7 +102,7 @@ func TestReplayOfReplay(t *testing.T) {
 		t.Fatal(err)
 	}
 	var second bytes.Buffer
-	if err := session(t, Record(k, &second)); err != nil {
+	if err := everyCall(t, Record(k, &second)); err != nil {
 		t.Fatal(err)
 	}
 	compareLines(t, "first trace", string(trace), second.String())
@@ -128,7 +128,7 @@ func TestReplayNotices(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := session(t, k); !errors.Is(err, ErrReplay) ||
+			if err := everyCall(t, k); !errors.Is(err, ErrReplay) ||
 				!strings.Contains(err.Error(), "call ") {
 				t.Errorf("%v", err)
 			}
@@ -211,7 +211,7 @@ func TestRecordFailure(t *testing.T) {
 		}
 		return nil
 	}
-	if err := session(t, Record(k, &failingWriter{2000})); !errors.Is(err, io.ErrShortWrite) {
+	if err := everyCall(t, Record(k, &failingWriter{2000})); !errors.Is(err, io.ErrShortWrite) {
 		t.Errorf("%v", err)
 	}
 	if k.closed != 1 {

@@ -158,7 +158,7 @@ func (c *ACKCoalescer) decide(
 	place := uint32(key>>32) & (ackFlows - 1)
 	f := &c.flows[place]
 	if f.key != key {
-		first = f.take()
+		first = f.removeHeld()
 		*f = ackFlow{
 			key: key, acked: ack, window: s.Window(), turn: f.turn,
 			loss: flags&hdr.FlagACK == 0 || s.Payload == 0 && hasSACK(s),
@@ -167,14 +167,14 @@ func (c *ACKCoalescer) decide(
 	}
 	if f.mayHold(ack, int(pkt.GSOOptions.MSS), s) && c.enqueue(f, place) {
 		if f.held != nil {
-			c.save(f.take())
+			c.save(f.removeHeld())
 		}
 		f.held, f.heldACK, f.heldWindow = pkt.IncRef(), ack, s.Window()
 		c.held.Add(1)
 		return nil, true
 	}
 	pure := s.Payload == 0 && flags == hdr.FlagACK
-	if held := f.take(); held != nil {
+	if held := f.removeHeld(); held != nil {
 		// The same number again is a duplicate ACK, so both go.
 		if pure && ack == f.heldACK || flags&hdr.FlagACK == 0 || hdr.Before(ack, f.heldACK) {
 			first = held
@@ -235,8 +235,8 @@ func (c *ACKCoalescer) enqueue(f *ackFlow, place uint32) bool {
 	return true
 }
 
-// take removes the held ACK, if any; the caller gets the reference.
-func (f *ackFlow) take() *gstack.PacketBuffer {
+// removeHeld removes the held ACK, if any; the caller gets the reference.
+func (f *ackFlow) removeHeld() *gstack.PacketBuffer {
 	held := f.held
 	f.held = nil
 	return held
@@ -271,7 +271,7 @@ func (c *ACKCoalescer) due() int {
 				return n
 			}
 			f.acked, f.window = f.heldACK, f.heldWindow
-			c.burst[n] = f.take()
+			c.burst[n] = f.removeHeld()
 			n++
 		}
 		q.tail++
@@ -304,7 +304,7 @@ func (c *ACKCoalescer) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range c.flows {
-		if held := c.flows[i].take(); held != nil {
+		if held := c.flows[i].removeHeld(); held != nil {
 			held.DecRef()
 		}
 	}

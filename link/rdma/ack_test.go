@@ -47,7 +47,7 @@ func (l *wireLog) writeBurst(pkts []*gstack.PacketBuffer) {
 	}
 }
 
-func (l *wireLog) take() string {
+func (l *wireLog) drain() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := strings.Join(l.log, " ")
@@ -160,17 +160,17 @@ func TestACKRules(t *testing.T) {
 					}
 					pkt.DecRef()
 				}
-				if got := wire.take(); got != tc.now {
+				if got := wire.drain(); got != tc.now {
 					t.Errorf("%s (IPv6 %v): at once %q, want %q", tc.name, v6, got, tc.now)
 				}
 				time.Sleep(defaultACKDelay)
 				synctest.Wait()
-				if got := wire.take(); got != tc.later {
+				if got := wire.drain(); got != tc.later {
 					t.Errorf("%s (IPv6 %v): later %q, want %q", tc.name, v6, got, tc.later)
 				}
 				time.Sleep(time.Hour)
 				synctest.Wait()
-				if got := wire.take(); got != "" {
+				if got := wire.drain(); got != "" {
 					t.Errorf("%s (IPv6 %v): much later %q", tc.name, v6, got)
 				}
 			})
@@ -193,44 +193,44 @@ func TestACKDeadline(t *testing.T) {
 		}
 		write(1, 100)
 		write(2, 1000)
-		wire.take()
+		wire.drain()
 		write(1, 200)
 		time.Sleep(6 * time.Millisecond)
 		write(1, 300)
 		write(2, 1100)
 		time.Sleep(3 * time.Millisecond)
 		synctest.Wait()
-		if got := wire.take(); got != "" {
+		if got := wire.drain(); got != "" {
 			t.Errorf("after 9 ms: %q", got)
 		}
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
-		if got := wire.take(); got != "300" {
+		if got := wire.drain(); got != "300" {
 			t.Errorf("after 10 ms: %q", got)
 		}
 		time.Sleep(6 * time.Millisecond)
 		synctest.Wait()
-		if got := wire.take(); got != "1100" {
+		if got := wire.drain(); got != "1100" {
 			t.Errorf("after 16 ms: %q", got)
 		}
 		write(1, 2250) // less than two segments beyond what the timer sent
 		write(1, 2350)
-		if got := wire.take(); got != "2350" {
+		if got := wire.drain(); got != "2350" {
 			t.Errorf("after the timer: %q", got)
 		}
 		write(1, 2400)
 		time.Sleep(6 * time.Millisecond)
 		write(1, 5000) // takes it along
 		write(1, 5100)
-		wire.take()
+		wire.drain()
 		time.Sleep(6 * time.Millisecond)
 		synctest.Wait()
-		if got := wire.take(); got != "" {
+		if got := wire.drain(); got != "" {
 			t.Errorf("held with the deadline of another: %q", got)
 		}
 		time.Sleep(4 * time.Millisecond)
 		synctest.Wait()
-		if got := wire.take(); got != "5100" {
+		if got := wire.drain(); got != "5100" {
 			t.Errorf("after its own deadline: %q", got)
 		}
 		if s := c.Stats(); s.Held != 6 || s.Saved != 3 || s.Timed != 3 {
@@ -240,11 +240,11 @@ func TestACKDeadline(t *testing.T) {
 		c.Close()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if got := wire.take(); got != "" {
+		if got := wire.drain(); got != "" {
 			t.Errorf("after Close: %q", got)
 		}
 		write(1, 500)
-		if got := wire.take(); got != "500" {
+		if got := wire.drain(); got != "500" {
 			t.Errorf("written after Close: %q", got)
 		}
 		c.Close()
@@ -261,7 +261,7 @@ func TestACKOff(t *testing.T) {
 		c.WritePacket(pkt)
 		pkt.DecRef()
 	}
-	if got := wire.take(); got != "0 100 200" {
+	if got := wire.drain(); got != "0 100 200" {
 		t.Error(got)
 	}
 }

@@ -168,7 +168,7 @@ func (w *worker) packet(r *run) *gstack.PacketBuffer {
 // payload joins what a run's frames carry: mss bytes each, but for the last, which may have less.
 func (w *worker) payload(r *run) *buffer.View {
 	if r.payload > chunkMin {
-		if v := w.chunks.take(); v != nil {
+		if v := w.chunks.get(); v != nil {
 			w.fill(v, r)
 			return v.Clone()
 		}

@@ -26,9 +26,9 @@ type chunks struct {
 	head, tail uint32
 }
 
-// take returns an empty view of a chunk of 64 KiB that has no other. It stays ours; the stack is
+// get returns an empty view of a chunk of 64 KiB that has no other. It stays ours; the stack is
 // given a clone. Nil: all are in use.
-func (c *chunks) take() *buffer.View {
+func (c *chunks) get() *buffer.View {
 	c.collect()
 	var v *buffer.View
 	switch n := len(c.free); {
@@ -40,12 +40,12 @@ func (c *chunks) take() *buffer.View {
 	default:
 		return nil
 	}
-	c.give(v)
+	c.lend(v)
 	return v
 }
 
-// give notes that the stack is about to have v's chunk.
-func (c *chunks) give(v *buffer.View) {
+// lend notes that the stack is about to have v's chunk.
+func (c *chunks) lend(v *buffer.View) {
 	c.given[c.head%maxChunks] = v
 	c.head++
 }
@@ -57,7 +57,7 @@ func (c *chunks) collect() {
 		v := c.given[c.tail%maxChunks]
 		c.tail++
 		if !unshared(v) {
-			c.give(v)
+			c.lend(v)
 			return
 		}
 		c.free = append(c.free, v)

@@ -49,20 +49,20 @@ func TestChunksAllInUse(t *testing.T) {
 	defer c.release()
 	var held []*buffer.View
 	for i := range maxChunks {
-		v := c.take()
+		v := c.get()
 		if v == nil {
 			t.Fatalf("none after %d", i)
 		}
 		held = append(held, v.Clone())
 	}
-	if c.take() != nil {
+	if c.get() != nil {
 		t.Fatal("one too many")
 	}
 	for _, i := range []int{7, maxChunks - 1, 0} { // whichever comes back is found, if not at once
 		held[i].Release()
 		var v *buffer.View
 		for range maxChunks {
-			if v = c.take(); v != nil {
+			if v = c.get(); v != nil {
 				break
 			}
 		}
@@ -75,7 +75,7 @@ func TestChunksAllInUse(t *testing.T) {
 		v.Release()
 	}
 	for range 10 * maxChunks {
-		if c.take() == nil {
+		if c.get() == nil {
 			t.Fatal("none, although all came back")
 		}
 	}
@@ -111,8 +111,9 @@ type heldPacket struct {
 	want []byte
 }
 
-// keep takes what parts of the stack would: a clone of the packet, of its bytes, or of its views.
-func keep(pkt *gstack.PacketBuffer, headers, way int, want []byte) heldPacket {
+// holdPacket takes what parts of the stack would: a clone of the packet, of its bytes, or of its
+// views.
+func holdPacket(pkt *gstack.PacketBuffer, headers, way int, want []byte) heldPacket {
 	h := heldPacket{want: want}
 	switch way % 3 {
 	case 0:
@@ -154,7 +155,7 @@ func TestHeldPayload(t *testing.T) {
 		}
 		w.classifyAndMerge(w.load(dv.RxL3OK|dv.RxL4OK, frames...))
 		pkt := w.buildPackets()[0]
-		h := keep(pkt, hdr.EthLen+hdr.IPv4Len+hdr.TCPLen, rng.IntN(3), want)
+		h := holdPacket(pkt, hdr.EthLen+hdr.IPv4Len+hdr.TCPLen, rng.IntN(3), want)
 		pkt.DecRef()
 		packets <- h
 	}
@@ -166,10 +167,10 @@ func TestHeldPayload(t *testing.T) {
 func TestChunksRelease(t *testing.T) {
 	var c chunks
 	want := data(1000, 1)
-	v := c.take()
+	v := c.get()
 	v.Write(want)
 	theirs := v.Clone()
-	c.take()
+	c.get()
 	c.release()
 	c.release()
 	if c.head != c.tail || len(c.free) > 0 || !bytes.Equal(theirs.AsSlice(), want) {

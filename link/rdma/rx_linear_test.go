@@ -56,13 +56,14 @@ func TestJumbo(t *testing.T) {
 	}
 }
 
-// keeper is a stack that keeps what it gets.
-type keeper struct {
+// recordingStack is a stack that keeps what it gets.
+type recordingStack struct {
 	sink
 	packets [][]byte
 }
 
-func (k *keeper) DeliverNetworkPacket(_ tcpip.NetworkProtocolNumber, pkt *gstack.PacketBuffer) {
+func (k *recordingStack) DeliverNetworkPacket(_ tcpip.NetworkProtocolNumber,
+	pkt *gstack.PacketBuffer) {
 	k.packets = append(k.packets, pkt.Data().AsRange().ToSlice())
 }
 
@@ -75,7 +76,7 @@ func TestJoined(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	k := &keeper{}
+	k := &recordingStack{}
 	w := e.newWorker(&attachment{dispatcher: k}, 0)
 	frame := func(seq uint32, payload, pad int) tcpFrame {
 		f := segment(0)

@@ -28,7 +28,7 @@ func cabledWorld(t *testing.T) *world {
 	if err := lab.Cable(server, cable, client, cable); err != nil {
 		t.Fatal(err)
 	}
-	plug(t, server, client)
+	connect(t, server, client)
 	address(t, server, netip.PrefixFrom(w.server4, 24), netip.PrefixFrom(w.alias4, 24),
 		netip.PrefixFrom(w.server6, 64))
 	address(t, client, netip.PrefixFrom(w.client4, 24), netip.PrefixFrom(w.client6, 64))
@@ -63,9 +63,9 @@ func newHost(t *testing.T, name string) *lab.Net {
 	return n
 }
 
-// plug sets both ends of the cable up and waits until they send: until a kernel has noted that the
-// other end is there, it drops everything.
-func plug(t *testing.T, hosts ...*lab.Net) {
+// connect sets both ends of the cable up and waits until they send: until a kernel has noted that
+// the other end is there, it drops everything.
+func connect(t *testing.T, hosts ...*lab.Net) {
 	t.Helper()
 	for _, n := range hosts {
 		if err := n.Do(func() error { return lab.Up(cable, lab.Setup{}) }); err != nil {

@@ -51,7 +51,7 @@ func functionRows() (rows []check) {
 const functionTime = 2 * time.Minute
 
 // testFunctions tries each under one kernel.
-func testFunctions(t *testing.T, ctx context.Context, p *parts, version string, tab *table) {
+func testFunctions(t *testing.T, ctx context.Context, p *machineParts, version string, tab *table) {
 	for _, f := range pciFunctions {
 		ran := false
 		ok := t.Run(strings.NewReplacer(" ", "-", ",", "").Replace(f.name), func(t *testing.T) {

@@ -107,7 +107,7 @@ func TestStockKernels(t *testing.T) {
 }
 
 // testKernel does all checks under one kernel, until the machine is over.
-func testKernel(t *testing.T, ctx context.Context, p *parts, version string, tab *table) {
+func testKernel(t *testing.T, ctx context.Context, p *machineParts, version string, tab *table) {
 	need.That(t, "time", timeFor(t, kernelTime))
 	w := boot(t, ctx, p, version, simnic.Config{Seed: uint64(len(version)),
 		Card: cardUnder(version)}, pcie.Config{})

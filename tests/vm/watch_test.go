@@ -24,7 +24,7 @@ func testOver(t *testing.T, w *world) {
 }
 
 func testServerDies(t *testing.T, w *world) {
-	err := w.duringRequest(t, w.vm.Unplug)
+	err := w.duringRequest(t, w.vm.Disconnect)
 	if !errors.Is(err, rig.ErrServerGone) {
 		t.Errorf("the request ended with: %v", err)
 	}

@@ -31,8 +31,8 @@ var (
 	slice4, slice6     = netip.MustParsePrefix("10.77.0.3/24"), netip.MustParsePrefix("fd77::3/64")
 )
 
-// parts is what every machine is made of; it is fetched and built once.
-type parts struct {
+// machineParts is what every machine is made of; it is fetched and built once.
+type machineParts struct {
 	cache *rig.Cache
 	qemu  *rig.QEMU
 	tools *rig.Tools
@@ -40,9 +40,9 @@ type parts struct {
 }
 
 // gather fetches and builds, or skips where the packages can not be had.
-func gather(t *testing.T, ctx context.Context) *parts {
+func gather(t *testing.T, ctx context.Context) *machineParts {
 	t.Helper()
-	p := &parts{dir: t.TempDir()}
+	p := &machineParts{dir: t.TempDir()}
 	var err error
 	p.cache, err = rig.OpenCache()
 	need.That(t, "packages", err)
@@ -58,10 +58,10 @@ func gather(t *testing.T, ctx context.Context) *parts {
 	return p
 }
 
-func (p *parts) init() string       { return filepath.Join(p.dir, "init") }
-func (p *parts) binary() string     { return filepath.Join(p.dir, "rdma-netstack") }
-func (p *parts) dvTest() string     { return filepath.Join(p.dir, "dv.test") }
-func (p *parts) uverbsTest() string { return filepath.Join(p.dir, "uverbs.test") }
+func (p *machineParts) init() string       { return filepath.Join(p.dir, "init") }
+func (p *machineParts) binary() string     { return filepath.Join(p.dir, "rdma-netstack") }
+func (p *machineParts) dvTest() string     { return filepath.Join(p.dir, "dv.test") }
+func (p *machineParts) uverbsTest() string { return filepath.Join(p.dir, "uverbs.test") }
 
 // build makes a static binary: a program ("build") or the tests of a package ("test"). It has no
 // symbols: the guest copies all of them into memory when it boots.
@@ -96,14 +96,14 @@ type world struct {
 }
 
 // boot starts a machine with two processors, so that there are two completion vectors.
-func boot(t *testing.T, ctx context.Context, p *parts, version string, nic simnic.Config,
+func boot(t *testing.T, ctx context.Context, p *machineParts, version string, nic simnic.Config,
 	look pcie.Config) *world {
 	t.Helper()
 	w := &world{T: t, ctx: ctx, log: &rig.Log{}}
 	var err error
 	w.kernel, err = p.cache.Kernel(ctx, version)
 	need.That(t, "packages", err)
-	w.plug(nic, look)
+	w.addNIC(nic, look)
 	dir := t.TempDir()
 	initrd := filepath.Join(dir, "initrd")
 	files := map[string]string{
@@ -126,8 +126,8 @@ func boot(t *testing.T, ctx context.Context, p *parts, version string, nic simni
 	return w
 }
 
-// plug makes the NIC, and the namespace outside with a TAP as its wire.
-func (w *world) plug(nic simnic.Config, look pcie.Config) {
+// addNIC makes the NIC, and the namespace outside with a TAP as its wire.
+func (w *world) addNIC(nic simnic.Config, look pcie.Config) {
 	w.Helper()
 	logger := slog.New(slog.NewMultiHandler(
 		slog.NewTextHandler(testWriter{w.T}, &slog.HandlerOptions{Level: slog.LevelWarn}),

@@ -44,8 +44,8 @@ func openClient(t *testing.T, nic *simnic.NIC, linux *Linux) *client {
 	return c
 }
 
-// take gives out memory, page by page.
-func (c *client) take(n int) *mmio.Region {
+// alloc gives out memory, page by page.
+func (c *client) alloc(n int) *mmio.Region {
 	r := c.mem.Sub(c.at, n)
 	c.at += (n + 4095) &^ 4095
 	return r
@@ -80,7 +80,7 @@ type clientCQ struct {
 // cq makes a completion queue of n entries, none of which looks valid.
 func (c *client) cq(n int, ch *uverbs.CompChannel) *clientCQ {
 	c.t.Helper()
-	q := &clientCQ{buf: c.take(n * 64), dbr: c.take(8), n: n}
+	q := &clientCQ{buf: c.alloc(n * 64), dbr: c.alloc(8), n: n}
 	for i := range n {
 		q.buf.Bytes()[i*64+63] = mlx5.OpOwn(mlx5.CQEInvalid, 0, 0, 1)
 	}
@@ -124,8 +124,8 @@ type receiver struct {
 func (c *client) receiver(ch *uverbs.CompChannel) *receiver {
 	t := c.t
 	t.Helper()
-	r := &receiver{cq: c.cq(8, ch), dbr: c.take(8), frames: c.take(8 * 2048)}
-	ring := c.take(8 * 16)
+	r := &receiver{cq: c.cq(8, ch), dbr: c.alloc(8), frames: c.alloc(8 * 2048)}
+	ring := c.alloc(8 * 16)
 	r.mr = must(c.pd.RegMR(r.frames, uverbs.AccessLocalWrite))(t)
 	r.wq = must(c.pd.CreateWQ(uverbs.WQAttr{CQ: r.cq.CQ, Entries: 8, Buf: ring, DBR: r.dbr,
 		UserIndex: 5, UserHandle: 0xb1}))(t)
@@ -160,7 +160,7 @@ type sender struct {
 func (c *client) sender() *sender {
 	t := c.t
 	t.Helper()
-	s := &sender{cq: c.cq(64, nil), ring: c.take(64 * 64), dbr: c.take(8), buf: c.take(2048)}
+	s := &sender{cq: c.cq(64, nil), ring: c.alloc(64 * 64), dbr: c.alloc(8), buf: c.alloc(2048)}
 	s.mr = must(c.pd.RegMR(s.buf, 0))(t)
 	s.qp = must(c.pd.CreateRawQP(uverbs.QPAttr{CQ: s.cq.CQ, Entries: 64, SQBuf: s.ring, DBR: s.dbr,
 		UserIndex: 7, UserHandle: 0xa1}))(t)

@@ -66,7 +66,7 @@ func getContextWrite(c *call) unix.Errno {
 		errno = c.openContext()
 	}
 	if errno != 0 {
-		async.shut()
+		async.end()
 		_ = unix.Close(async.fd)
 		return errno
 	}
@@ -127,7 +127,7 @@ func (c *call) contextRequest() (req uverbs.Mlx5AllocUcontextReqV2, errno unix.E
 	if n := c.uhw.in.n; n != 8 && n < 16 {
 		return req, unix.EINVAL
 	}
-	if errno := c.uhw.in.take(&req); errno != 0 {
+	if errno := c.uhw.in.copyStruct(&req); errno != 0 {
 		return req, errno
 	}
 	switch {

@@ -111,7 +111,7 @@ func (c *call) countersBinding() ([]uverbs.Mlx5FlowCountersDesc, unix.Errno) {
 	if in.n < at {
 		return nil, unix.EOPNOTSUPP
 	}
-	if errno := in.take(&hdr); errno != 0 {
+	if errno := in.copyStruct(&hdr); errno != 0 {
 		return nil, errno
 	}
 	whole := at + int(min(hdr.NCountersData, 2))*uverbs.SizeOf(data)

@@ -23,7 +23,7 @@ func createCompChannel(c *call) unix.Errno {
 		return errno
 	}
 	if errno := c.respond(uverbs.CreateCompChannelResp{FD: uint32(e.fd)}); errno != 0 {
-		e.shut()
+		e.end()
 		_ = unix.Close(e.fd)
 		return errno
 	}
@@ -148,7 +148,7 @@ func (c *call) cqDriver() (req cqDriverReq, errno unix.Errno) {
 	if c.uhw.in.n < cqDriverMin {
 		return req, unix.EINVAL
 	}
-	if errno := c.uhw.in.take(&req); errno != 0 {
+	if errno := c.uhw.in.copyStruct(&req); errno != 0 {
 		return req, errno
 	}
 	known := uverbs.Mlx5CreateCQ128BPad

@@ -55,7 +55,7 @@ func newEventFile(name string) (*eventFile, unix.Errno) {
 		e.raw, err = e.file.SyscallConn()
 	}
 	if err != nil {
-		e.shut()
+		e.end()
 		_ = unix.Close(fds[1])
 		return nil, errnoOf(err)
 	}
@@ -129,14 +129,14 @@ func (e *eventFile) abandoned() bool {
 		gone = err == nil && p[0].Revents&unix.POLLHUP != 0
 	})
 	if err == nil && gone {
-		e.shut()
+		e.end()
 	}
 	return gone || err != nil
 }
 
-// shut closes our end: what was sent can still be read, then the client reads
+// end closes our end: what was sent can still be read, then the client reads
 // end of file.
-func (e *eventFile) shut() {
+func (e *eventFile) end() {
 	e.mu.Lock()
 	e.dead, e.backlog = true, nil
 	e.mu.Unlock()

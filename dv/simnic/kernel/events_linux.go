@@ -15,7 +15,7 @@ type eventSet struct {
 	async    []*eventFile // the first is the one objects report to
 	channels []*eventFile
 	cancel   func() // of the port's and the device's events
-	shut     bool
+	ended    bool
 }
 
 // open starts listening to the port and the device.
@@ -77,17 +77,17 @@ func (s *eventSet) device(ev simnic.Event) {
 		}
 	}
 	if ev.Type == simnic.EventDeviceFatal {
-		s.shutAll()
+		s.endFiles()
 	}
 }
 
-func (s *eventSet) shutAll() {
-	if s.shut {
+func (s *eventSet) endFiles() {
+	if s.ended {
 		return
 	}
-	s.shut = true
+	s.ended = true
 	for _, e := range append(s.async, s.channels...) {
-		e.shut()
+		e.end()
 	}
 }
 
@@ -96,7 +96,7 @@ func (s *eventSet) close() {
 	s.mu.Lock()
 	cancel := s.cancel
 	s.cancel = nil
-	s.shutAll()
+	s.endFiles()
 	s.mu.Unlock()
 	if cancel != nil {
 		cancel()

@@ -248,7 +248,7 @@ func TestEventsAreRecords(t *testing.T) {
 	if _, err := unix.Read(e.fd, b[:]); err != unix.EAGAIN {
 		t.Errorf("nothing more: %v", err)
 	}
-	e.shut()
+	e.end()
 	if got, err := unix.Read(e.fd, b[:]); got != 0 || err != nil {
 		t.Errorf("after the end: %d, %v", got, err)
 	}
@@ -264,7 +264,7 @@ func TestCompletionEventDoesNotAllocate(t *testing.T) {
 		t.Fatal(errno)
 	}
 	defer unix.Close(e.fd)
-	defer e.shut()
+	defer e.end()
 	var b [8]byte
 	n := testing.AllocsPerRun(100, func() {
 		e.completion(7)
@@ -289,7 +289,7 @@ func TestEventToClosedEnd(t *testing.T) {
 	if !e.dead {
 		t.Error("events are still sent")
 	}
-	e.shut()
+	e.end()
 }
 
 func TestEventDescriptorFlags(t *testing.T) {

@@ -240,7 +240,7 @@ func (c *call) qpDriver() (drv uverbs.Mlx5CreateQPReq, errno unix.Errno) {
 	if !c.uhw.in.cleared(qpDriverWhole) {
 		return drv, unix.EINVAL
 	}
-	if errno := c.uhw.in.take(&drv); errno != 0 {
+	if errno := c.uhw.in.copyStruct(&drv); errno != 0 {
 		return drv, errno
 	}
 	flags := qpFlags

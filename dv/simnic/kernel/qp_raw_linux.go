@@ -23,7 +23,7 @@ func (c *call) createRaw(q *qp, req uverbs.ExCreateQPReq, objs qpObjects) unix.E
 		return errno
 	}
 	q.bfregs = &c.node.ctx.bfregs
-	q.bfreg = q.bfregs.take()
+	q.bfreg = q.bfregs.alloc()
 	if errno := c.makeRaw(q, req, drv, objs); errno != 0 {
 		_ = q.destroy()
 		return errno

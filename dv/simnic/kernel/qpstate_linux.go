@@ -132,7 +132,7 @@ func (c *call) modifyDriver() (drv uverbs.Mlx5ModifyQPReq, errno unix.Errno) {
 	if c.uhw.in.n < uverbs.SizeOf(drv) {
 		return drv, unix.EINVAL
 	}
-	if errno := c.uhw.in.take(&drv); errno != 0 {
+	if errno := c.uhw.in.copyStruct(&drv); errno != 0 {
 		return drv, errno
 	}
 	if drv.CompMask != 0 || drv.BurstInfo.Reserved != 0 {

@@ -118,7 +118,7 @@ func (c *call) createRSS(q *qp, req uverbs.ExCreateQPReq, objs qpObjects) unix.E
 	if c.uhw.in.n < uverbs.SizeOf(drv) || c.uhw.out.n < 4 || !c.uhw.in.cleared(uverbs.SizeOf(drv)) {
 		return unix.EINVAL
 	}
-	if errno := c.uhw.in.take(&drv); errno != 0 {
+	if errno := c.uhw.in.copyStruct(&drv); errno != 0 {
 		return errno
 	}
 	if drv.Flags&^qpFlagsSelfLB != 0 || req.CreateFlags != 0 || objs.send != nil {

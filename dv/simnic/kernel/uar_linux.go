@@ -41,9 +41,9 @@ func (b *bfregs) init(n *node, req uverbs.Mlx5AllocUcontextReqV2) unix.Errno {
 	return 0
 }
 
-// take gives a queue pair a register: one of its own while there are any, else
+// alloc gives a queue pair a register: one of its own while there are any, else
 // a shared one, else register 0 (alloc_bfreg in qp.c).
-func (b *bfregs) take() uint32 {
+func (b *bfregs) alloc() uint32 {
 	high := b.total - b.low
 	for i := high; i < b.total; i++ {
 		if b.users[i] == 0 {

@@ -53,9 +53,9 @@ func (u *userIn) cleared(off int) bool {
 	return true
 }
 
-// take fills the uAPI struct v points to with what was given of it, and zeroes
+// copyStruct fills the uAPI struct v points to with what was given of it, and zeroes
 // for the rest.
-func (u *userIn) take(v any) unix.Errno {
+func (u *userIn) copyStruct(v any) unix.Errno {
 	b, errno := u.read(0, min(u.n, uverbs.SizeOf(v)))
 	if errno != 0 {
 		return errno
@@ -157,7 +157,7 @@ func (c *call) answer(u userOut, v any) unix.Errno {
 // request fills the command struct v points to. What the client gives beyond
 // it must be zero: EOPNOTSUPP.
 func (c *call) request(v any) unix.Errno {
-	if errno := c.core.in.take(v); errno != 0 {
+	if errno := c.core.in.copyStruct(v); errno != 0 {
 		return errno
 	}
 	if !c.core.in.cleared(uverbs.SizeOf(v)) {

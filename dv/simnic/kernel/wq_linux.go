@@ -145,7 +145,7 @@ func (c *call) wqDriver(req uverbs.ExCreateWQReq) (drv uverbs.Mlx5CreateWQReq, e
 	if !c.uhw.in.cleared(uverbs.SizeOf(drv)) {
 		return drv, unix.EOPNOTSUPP
 	}
-	if errno := c.uhw.in.take(&drv); errno != 0 {
+	if errno := c.uhw.in.copyStruct(&drv); errno != 0 {
 		return drv, errno
 	}
 	if drv.CompMask&^uverbs.Mlx5CreateWQMaskStridingRQ != 0 {
@@ -230,7 +230,7 @@ func (c *call) modifyWQDriver() unix.Errno {
 	if !c.uhw.in.cleared(uverbs.SizeOf(drv)) {
 		return unix.EOPNOTSUPP
 	}
-	if errno := c.uhw.in.take(&drv); errno != 0 {
+	if errno := c.uhw.in.copyStruct(&drv); errno != 0 {
 		return errno
 	}
 	if drv.CompMask != 0 || drv.Reserved != 0 {

@@ -136,7 +136,7 @@ var (
 const maxQueueCounters = 64
 
 func (f *Function) allocQueueCounter(_, out []byte) error {
-	n, err := f.numbers[kindCounter].take(1)
+	n, err := f.numbers[kindCounter].alloc(1)
 	if err != nil {
 		return err
 	}

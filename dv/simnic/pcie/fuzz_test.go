@@ -25,8 +25,8 @@ func (s *script) command(op opcode, mod byte, body []byte) *script {
 	return s
 }
 
-// poke adds bytes to be written to guest memory.
-func (s *script) poke(at uint32, b []byte) *script {
+// writeMemory adds bytes to be written to guest memory.
+func (s *script) writeMemory(at uint32, b []byte) *script {
 	s.do(doPoke, byte(at>>16), byte(at>>8), byte(at), byte(len(b)))
 	s.b = append(s.b, b...)
 	return s
@@ -142,16 +142,16 @@ func traffic(s *script, sqn, key uint32) {
 		b = binary.BigEndian.AppendUint32(b, key<<8)
 		return binary.BigEndian.AppendUint64(b, fuzzFrame)
 	}
-	s.poke(fuzzRQ, pointer(2048))
-	s.poke(fuzzRecords+128, []byte{0, 0, 0, 1})
+	s.writeMemory(fuzzRQ, pointer(2048))
+	s.writeMemory(fuzzRecords+128, []byte{0, 0, 0, 1})
 	s.do(doFrame, 60)
 	s.b = append(s.b, make([]byte, 74)...)
 	wqe := make([]byte, 48)
 	wqe[3], wqe[7], wqe[11] = 0x0a, 3, 8
 	putU24(wqe[4:], sqn)
 	copy(wqe[32:], pointer(60))
-	s.poke(fuzzSQ, wqe)
-	s.poke(fuzzRecords+68, []byte{0, 0, 0, 1})
+	s.writeMemory(fuzzSQ, wqe)
+	s.writeMemory(fuzzRecords+68, []byte{0, 0, 0, 1})
 	s.do(doUAR, 3, 0, 1)
 	s.b = append(s.b, wqe[:8]...)
 	s.do(doUAR, 0, 0, 0, 1, 0, 0, 0)
@@ -178,7 +178,8 @@ func FuzzHostileGuest(f *testing.F) {
 	entry[entryInLen+1], entry[entryOutLen+1] = 0x10, 0x10
 	binary.BigEndian.PutUint64(entry[entryInPtr:], inBoxAt)
 	binary.BigEndian.PutUint64(entry[entryOutPtr:], inBoxAt)
-	f.Add((&script{}).poke(inBoxAt+boxNext, []byte{0, 0, 0, 0, 0, 1, 0, 0}).do(doEntry, entry...).b)
+	f.Add((&script{}).writeMemory(inBoxAt+boxNext, []byte{0, 0, 0, 0, 0, 1, 0, 0}).do(doEntry,
+		entry...).b)
 	f.Add((&script{}).do(doMessage, byte(cmdDMAMap), 32, 0).do(doMessage, byte(cmdSetIRQs), 20, 0,
 		20, 0, 0, 0, 0x24, 0, 0, 0, 2, 0, 0, 0, 255, 255, 255, 255, 1).b)
 	f.Fuzz(func(t *testing.T, input []byte) {

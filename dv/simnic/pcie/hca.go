@@ -148,7 +148,7 @@ func (f *Function) accepted(_, _ []byte) error { return nil }
 // domains, counters.
 
 func (f *Function) allocUAR(_, out []byte) error {
-	n, err := f.numbers[kindUAR].take(firstUAR)
+	n, err := f.numbers[kindUAR].alloc(firstUAR)
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (f *Function) allocUAR(_, out []byte) error {
 // alloc returns a command that hands out a number of its kind, and free one that takes it back.
 func alloc(k numberKind) func(*Function, []byte, []byte) error {
 	return func(f *Function, _, out []byte) error {
-		n, err := f.numbers[k].take(1)
+		n, err := f.numbers[k].alloc(1)
 		number.set(out, uint64(n))
 		return err
 	}

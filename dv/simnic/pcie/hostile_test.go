@@ -115,7 +115,7 @@ func (h *hostile) byte() byte {
 	return b
 }
 
-func (h *hostile) take(n int) []byte {
+func (h *hostile) next(n int) []byte {
 	b := make([]byte, n)
 	h.input = h.input[copy(b, h.input):]
 	return b
@@ -123,7 +123,7 @@ func (h *hostile) take(n int) []byte {
 
 // number is up to n big-endian bytes.
 func (h *hostile) number(n int) (v uint64) {
-	for _, b := range h.take(n) {
+	for _, b := range h.next(n) {
 		v = v<<8 | uint64(b)
 	}
 	return v
@@ -155,32 +155,32 @@ func (h *hostile) step() {
 	case doCommand:
 		op := h.ops[int(h.byte())%len(h.ops)]
 		mod, n := uint16(h.byte()), int(h.number(2))%2048
-		h.command(op, mod, h.take(n))
+		h.command(op, mod, h.next(n))
 	case doEntry:
-		copy(h.ram[queueAt:], h.take(cmdEntrySize))
+		copy(h.ram[queueAt:], h.next(cmdEntrySize))
 		h.doorbell()
 	case doBAR:
 		off := h.number(3)
-		h.fn.write(regionBAR0, off, h.take(4))
+		h.fn.write(regionBAR0, off, h.next(4))
 		h.fn.read(regionBAR0, off, make([]byte, 8))
 	case doConfig:
 		off := h.number(2)
-		h.fn.write(regionConfig, off, h.take(4))
+		h.fn.write(regionConfig, off, h.next(4))
 		h.fn.read(regionConfig, off, make([]byte, 4))
 	case doUAR:
 		off := []int{uarEQArm, uarEQUpdate, 0x20, 0x800, 0x900, 0xa00, 0xb00}[h.byte()%7]
-		h.fn.writeUAR(firstUAR+uint32(h.byte()%4), off, h.take(4+4*int(h.byte()%2)))
+		h.fn.writeUAR(firstUAR+uint32(h.byte()%4), off, h.next(4+4*int(h.byte()%2)))
 	case doPoke:
 		at := int(h.number(3)) % guestRAM
-		copy(h.ram[at:], h.take(int(h.byte())))
+		copy(h.ram[at:], h.next(int(h.byte())))
 	case doFrame:
-		h.wire.recv([]frame.Frame{{Data: append(h.take(int(h.byte())+14), make([]byte, 50)...)}})
+		h.wire.recv([]frame.Frame{{Data: append(h.next(int(h.byte())+14), make([]byte, 50)...)}})
 	case doMessage:
 		c, n, fd := command(h.byte()%16), int(h.byte()), -1
 		if h.byte()%2 == 0 {
 			fd = h.ramFD
 		}
-		h.message(c, h.take(n), fd)
+		h.message(c, h.next(n), fd)
 	}
 }
 

@@ -23,8 +23,8 @@ type numbers struct{ used map[uint32]bool }
 // maxNumbers is how many numbers of a space may be in use.
 const maxNumbers = 1 << 15
 
-// take returns the lowest free number that is at least first.
-func (n *numbers) take(first uint32) (uint32, error) {
+// alloc returns the lowest free number that is at least first.
+func (n *numbers) alloc(first uint32) (uint32, error) {
 	if n.used == nil {
 		n.used = map[uint32]bool{}
 	}

@@ -113,7 +113,7 @@ func (f *Function) ring(in []byte, off, shift, offset, size int) (*simnic.Memory
 
 // createPlain makes an object the model keeps nothing of but its number.
 func (f *Function) createPlain(_, out []byte) error {
-	n, err := f.numbers[kindQueue].take(firstPlain)
+	n, err := f.numbers[kindQueue].alloc(firstPlain)
 	if err != nil {
 		return err
 	}

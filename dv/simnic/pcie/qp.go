@@ -78,7 +78,7 @@ func (f *Function) createQP(in, out []byte) error {
 			q.number = q.sq.Number()
 		}
 	} else {
-		q.number, err = f.numbers[kindQueue].take(firstPlain)
+		q.number, err = f.numbers[kindQueue].alloc(firstPlain)
 	}
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ var tiscDomain = field{296, 24}
 const createTISContext = 32
 
 func (f *Function) createTIS(in, out []byte) error {
-	n, err := f.numbers[kindTIS].take(1)
+	n, err := f.numbers[kindTIS].alloc(1)
 	if err != nil {
 		return err
 	}

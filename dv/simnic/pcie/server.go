@@ -131,8 +131,8 @@ func closeAll(fds []int) {
 	}
 }
 
-// take hands descriptor i of the message to the caller, or -1 when there is none.
-func (m *message) take(i int) int {
+// takeFD hands descriptor i of the message to the caller, or -1 when there is none.
+func (m *message) takeFD(i int) int {
 	if i >= len(m.fds) {
 		return -1
 	}
@@ -175,7 +175,7 @@ func (s *server) dmaMap(m *message) error {
 	if len(m.body) < 32 {
 		return fmt.Errorf("DMA map of %d bytes: %w", len(m.body), unix.EINVAL)
 	}
-	return s.fn.dma.add(m.u64(16), m.u64(24), m.take(0), int64(m.u64(8)), m.u32(4)&2 != 0)
+	return s.fn.dma.add(m.u64(16), m.u64(24), m.takeFD(0), int64(m.u64(8)), m.u32(4)&2 != 0)
 }
 
 // setIRQs: argsz u32, flags u32, index u32, start u32, count u32; flags 0x24 = eventfds,
@@ -194,7 +194,7 @@ func (s *server) setIRQs(m *message) error {
 			start+count, numVectors, unix.EINVAL)
 	}
 	for i := range count {
-		s.fn.irq.set(int(start+i), m.take(int(i)))
+		s.fn.irq.set(int(start+i), m.takeFD(int(i)))
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ type sharedQueue struct {
 
 func createShared(k *sharedKind) func(*Function, []byte, []byte) error {
 	return func(f *Function, in, out []byte) error {
-		n, err := f.numbers[kindQueue].take(firstPlain)
+		n, err := f.numbers[kindQueue].alloc(firstPlain)
 		if err != nil {
 			return err
 		}

@@ -59,9 +59,9 @@ func (f *Faulty) Stats() (sent, received FaultStats) {
 
 // Close closes the inner wire. Frames still held back or delayed are gone.
 func (f *Faulty) Close() error {
-	f.out.shut()
+	f.out.end()
 	err := f.inner.Close()
-	f.in.shut()
+	f.in.end()
 	return err
 }
 
@@ -77,7 +77,7 @@ type faultLine struct {
 	cfg FaultConfig
 	// called without mu, so that directions cannot wait for each other
 	deliver func([]frame.Frame) (int, error)
-	timers  *gate // timer functions at work
+	timers  *callGuard // timer functions at work
 
 	mu      sync.Mutex // covers what follows
 	rng     *rand.Rand
@@ -103,7 +103,7 @@ type delayedFrame struct {
 func newFaultLine(c FaultConfig, stream uint64,
 	deliver func([]frame.Frame) (int, error)) *faultLine {
 	return &faultLine{cfg: c, rng: rand.New(rand.NewPCG(c.Seed, stream)),
-		deliver: deliver, timers: newGate()}
+		deliver: deliver, timers: newCallGuard()}
 }
 
 func (l *faultLine) snapshot() FaultStats {
@@ -279,8 +279,8 @@ func (l *faultLine) late(frames []frame.Frame) {
 	l.mu.Unlock()
 }
 
-// shut stops the line and waits for its timers.
-func (l *faultLine) shut() {
+// end stops the line and waits for its timers.
+func (l *faultLine) end() {
 	l.mu.Lock()
 	l.shutUp = true
 	l.held, l.delayed = nil, nil
@@ -290,7 +290,7 @@ func (l *faultLine) shut() {
 		}
 	}
 	l.mu.Unlock()
-	l.timers.shut()
+	l.timers.closeAndWait()
 }
 
 // clone copies a frame with its data.

@@ -271,7 +271,7 @@ func TestFaultsCutFirst(t *testing.T) {
 func TestFaultySendReportsErrors(t *testing.T) {
 	a, b := Pair()
 	w := WithFaults(a, FaultConfig{})
-	if n, err := w.Send([]frame.Frame{numbered(0)}); n != 0 || !errors.Is(err, ErrUnplugged) {
+	if n, err := w.Send([]frame.Frame{numbered(0)}); n != 0 || !errors.Is(err, ErrDisconnected) {
 		t.Errorf("to nobody: %d, %v", n, err)
 	}
 	if err := errors.Join(w.Close(), b.Close()); err != nil {

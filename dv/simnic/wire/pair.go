@@ -11,8 +11,8 @@ import (
 var (
 	// ErrClosed is what a wire returns after its Close.
 	ErrClosed = errors.New("wire: the wire is closed")
-	// ErrUnplugged means that no receiver is at the other end: frames are lost.
-	ErrUnplugged = errors.New("wire: nothing is connected to the other end of the wire")
+	// ErrDisconnected means that no receiver is at the other end: frames are lost.
+	ErrDisconnected = errors.New("wire: nothing is connected to the other end of the wire")
 	// ErrStarted is what a second Start returns.
 	ErrStarted = errors.New("wire: the wire is started already")
 )
@@ -28,7 +28,7 @@ func Pair() (Wire, Wire) { return PairCarrying(0) }
 // PairCarrying is Pair for frames that still have work to be done on them, as
 // between two NICs that trust each other not to need it.
 func PairCarrying(o frame.Offload) (Wire, Wire) {
-	a, b := &pairEnd{offloads: o, in: newGate()}, &pairEnd{offloads: o, in: newGate()}
+	a, b := &pairEnd{offloads: o, in: newCallGuard()}, &pairEnd{offloads: o, in: newCallGuard()}
 	a.peer, b.peer = b, a
 	return a, b
 }
@@ -38,7 +38,7 @@ type pairEnd struct {
 	peer     *pairEnd
 	offloads frame.Offload
 	recv     atomic.Pointer[func([]frame.Frame)]
-	in       *gate
+	in       *callGuard
 }
 
 func (p *pairEnd) Start(recv func([]frame.Frame)) error {
@@ -58,7 +58,7 @@ func (p *pairEnd) Send(frames []frame.Frame) (int, error) {
 	}
 	recv := p.peer.recv.Load()
 	if recv == nil || !p.peer.in.enter() {
-		return 0, ErrUnplugged
+		return 0, ErrDisconnected
 	}
 	defer p.peer.in.leave()
 	(*recv)(frames)
@@ -68,6 +68,6 @@ func (p *pairEnd) Send(frames []frame.Frame) (int, error) {
 func (p *pairEnd) Offloads() frame.Offload { return p.offloads }
 
 func (p *pairEnd) Close() error {
-	p.in.shut()
+	p.in.closeAndWait()
 	return nil
 }

@@ -81,7 +81,7 @@ func TestPairStates(t *testing.T) {
 	if got := a.Offloads(); got != frame.OffloadCsum|frame.OffloadTSO4 {
 		t.Errorf("carries %v", got)
 	}
-	if n, err := a.Send([]frame.Frame{numbered(1)}); n != 0 || !errors.Is(err, ErrUnplugged) {
+	if n, err := a.Send([]frame.Frame{numbered(1)}); n != 0 || !errors.Is(err, ErrDisconnected) {
 		t.Errorf("send to nobody: %d, %v", n, err)
 	}
 	recv := func([]frame.Frame) {}
@@ -94,7 +94,7 @@ func TestPairStates(t *testing.T) {
 	if err := errors.Join(b.Close(), b.Close()); err != nil {
 		t.Errorf("close twice: %v", err)
 	}
-	if n, err := a.Send([]frame.Frame{numbered(1)}); n != 0 || !errors.Is(err, ErrUnplugged) {
+	if n, err := a.Send([]frame.Frame{numbered(1)}); n != 0 || !errors.Is(err, ErrDisconnected) {
 		t.Errorf("send to a closed end: %d, %v", n, err)
 	}
 	if n, err := b.Send([]frame.Frame{numbered(1)}); n != 0 || !errors.Is(err, ErrClosed) {

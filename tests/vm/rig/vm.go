@@ -21,17 +21,17 @@ import (
 // VM is a running virtual machine with a software ConnectX in it.
 type VM struct {
 	*Agent
-	m       Machine
-	cmd     *exec.Cmd
-	console *Log
-	serial  *line
-	cancel  context.CancelFunc // of everything
-	unplug  context.CancelFunc // of the device's server
-	served  outcome            // of the device's Serve
-	exited  outcome            // of QEMU
-	closing chan struct{}
-	once    sync.Once
-	silence atomic.Int64 // how long the guest may say nothing, a time.Duration
+	m          Machine
+	cmd        *exec.Cmd
+	console    *Log
+	serial     *line
+	cancel     context.CancelFunc // of everything
+	disconnect context.CancelFunc // of the device's server
+	served     outcome            // of the device's Serve
+	exited     outcome            // of QEMU
+	closing    chan struct{}
+	once       sync.Once
+	silence    atomic.Int64 // how long the guest may say nothing, a time.Duration
 }
 
 // outcome is how something ended; err is valid when done is closed.
@@ -74,7 +74,7 @@ func Start(ctx context.Context, q *QEMU, m Machine, fn *pcie.Function, dir strin
 		return nil, fmt.Errorf("start QEMU: %w", err)
 	}
 	serving, unplug := context.WithCancel(ctx)
-	vm.unplug = unplug
+	vm.disconnect = unplug
 	go func() { vm.served.is(fn.Serve(serving, dev)); dev.Close() }()
 	go func() { vm.exited.is(vm.cmd.Wait()); ser.Close() }()
 	if err := vm.connect(ctx, ser); err != nil {
@@ -116,8 +116,8 @@ func (vm *VM) connect(ctx context.Context, ser *net.UnixListener) error {
 // Console is what the guest's kernel and init have printed so far.
 func (vm *VM) Console() string { return vm.console.String() }
 
-// Unplug ends the device's server, as if its process had died.
-func (vm *VM) Unplug() { vm.unplug() }
+// Disconnect ends the device's server, as if its process had died.
+func (vm *VM) Disconnect() { vm.disconnect() }
 
 // HangsAfter sets how long the guest may say nothing.
 func (vm *VM) HangsAfter(d time.Duration) { vm.silence.Store(int64(d)) }

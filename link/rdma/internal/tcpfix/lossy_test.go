@@ -229,8 +229,8 @@ func (r *lossyRun) send(f []byte, to *lossyEnd) {
 	r.clock.AfterFunc(d, func() { to.arrive(f) })
 }
 
-// quiet carries frames until nothing moves at this point of time.
-func (r *lossyRun) quiet() {
+// settle carries frames until nothing moves at this point of time.
+func (r *lossyRun) settle() {
 	for r.settle(); r.carry(r.ends[0], r.ends[1]) || r.carry(r.ends[1], r.ends[0]); r.settle() {
 	}
 }
@@ -300,7 +300,7 @@ func (o lossy) run() outcome {
 	r.ends = [2]*lossyEnd{r.newLossyEnd(&r.clock, 1), r.newLossyEnd(&r.clock, 2)}
 	done := make(chan error, 1)
 	stop := r.start(done)
-	for r.quiet(); len(done) == 0 && r.clock.now < lossyLimit && r.clock.step(); r.quiet() {
+	for r.settle(); len(done) == 0 && r.clock.now < lossyLimit && r.clock.step(); r.settle() {
 	}
 	r.took = r.clock.now
 	r.done = len(done) > 0 && <-done == nil
@@ -313,7 +313,7 @@ func (o lossy) run() outcome {
 		e.stack.Close()
 	}
 	for n := 0; n < 200 && r.clock.step(); n++ {
-		r.quiet()
+		r.settle()
 	}
 	return r.outcome
 }
