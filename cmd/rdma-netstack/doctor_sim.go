@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
@@ -30,6 +31,9 @@ func simContact(cfg card.Config, undo *cleanup) (card.Config, error) {
 	}
 	useSim(&cfg.NIC, nic)
 	cfg.OpenNode = cfg.NIC.Kernel
+	list := &listedAddresses{}
+	cfg.NIC.Addresses = func() (dv.AddressList, error) { return list, nil }
+	cfg.UnicastList = func() ([]net.HardwareAddr, error) { return list.macs, nil }
 	cfg.LinuxAddress, cfg.NetdevMAC = netip.MustParseAddr("192.0.2.1"), nic.MAC()
 	cfg.Wire, cfg.Netdev = far, arpHost{farNetdev, cfg.LinuxAddress, nic.MAC()}
 	cfg.Environment = []doctor.Fact{{Name: "card",
@@ -43,6 +47,19 @@ func simContact(cfg card.Config, undo *cleanup) (card.Config, error) {
 	}
 	return cfg, nil
 }
+
+// listedAddresses is what the software NIC's netdev, which has no e-switch before it, was asked to
+// receive. It is used by one goroutine.
+type listedAddresses struct{ macs []net.HardwareAddr }
+
+func (l *listedAddresses) Add(mac net.HardwareAddr) error {
+	l.macs = append(l.macs, mac)
+	return nil
+}
+
+func (l *listedAddresses) Remove(net.HardwareAddr) error { return nil }
+
+func (l *listedAddresses) Close() error { return nil }
 
 // arpHost is a wire's end with a host at it that answers ARP for its address.
 type arpHost struct {

@@ -55,10 +55,26 @@ func arpReply(ask []byte) []byte {
 	return f
 }
 
+// list is the addresses that the netdev of the model takes, as its kernel keeps it.
+type list struct {
+	*kernel.PacketSocket
+	macs []net.HardwareAddr
+	err  error // of Add
+}
+
+func (l *list) Add(mac net.HardwareAddr) error {
+	if l.err != nil {
+		return l.err
+	}
+	l.macs = append(l.macs, mac)
+	return l.PacketSocket.Add(mac)
+}
+
 // rig is a card of the model with somebody at both sides of its port.
 type rig struct {
 	nic   *simnic.NIC
 	linux *linux
+	list  *list
 	cfg   card.Config
 }
 
@@ -78,13 +94,18 @@ func newRig(t *testing.T, cfg simnic.Config) *rig {
 	if err := nic.ConnectNetdev(nearNetdev); err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{nic: nic, linux: &linux{Wire: farNetdev}}
+	r := &rig{nic: nic, linux: &linux{Wire: farNetdev}, list: &list{}}
+	host := kernel.New(nic, kernel.Config{})
 	r.cfg = card.Config{
-		NIC: dv.Config{Kernel: kernel.Opener(nic), MAC: ourMAC, Facts: dv.PortFacts{
-			Name: nic.Config().Name, Netdev: nic.Config().Netdev, MAC: netdevMAC}},
+		NIC: dv.Config{Kernel: host.OpenNode, MAC: ourMAC, Facts: dv.PortFacts{
+			Name: nic.Config().Name, Netdev: nic.Config().Netdev, MAC: netdevMAC},
+			Addresses: func() (l dv.AddressList, err error) {
+				r.list.PacketSocket, err = host.OpenPacketSocket()
+				return r.list, err
+			}},
 		Wire: far, Netdev: r.linux, NetdevMAC: netdevMAC, LinuxAddress: linuxIP,
 		UnicastList: func() ([]net.HardwareAddr, error) {
-			return []net.HardwareAddr{ourMAC}, nil
+			return r.list.macs, nil
 		},
 		Environment: []doctor.Fact{{Name: "kernel", Value: "the model's"}},
 		Patience:    2 * time.Second,
@@ -146,6 +167,8 @@ func TestSound(t *testing.T) {
 		{"no compression", simnic.Config{Caps: plain}, 1,
 			[]string{"no compression of completions"}},
 		{"jumbo frames", simnic.Config{MTU: 9000}, 0, nil},
+		{"SR-IOV on", simnic.Config{Function: simnic.Function{Kind: simnic.SwitchPF}}, 0, nil},
+		{"VF", simnic.Config{Function: simnic.Function{Kind: simnic.VF}}, 0, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, tt.cfg)

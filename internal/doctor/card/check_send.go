@@ -35,7 +35,8 @@ func (s *session) firstSend() (string, error) {
 	if s.wire != nil && !s.await(func() bool {
 		return s.wire.take(func(got []byte) bool { return bytes.Equal(got, f) })
 	}) {
-		return "", errors.New("the completion came, and the frame did not come out of the port")
+		return "", errors.New("the completion came, and the frame did not come out of the " +
+			"port, as behind an e-switch with spoof check on")
 	}
 	return fmt.Sprintf("completed after %d us", took.Microseconds()), nil
 }

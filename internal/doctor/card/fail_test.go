@@ -2,7 +2,6 @@ package card_test
 
 import (
 	"errors"
-	"net"
 	"os"
 	"strings"
 	"testing"
@@ -82,9 +81,7 @@ func brokenCases() []brokenCase {
 		{"queue stays broken", "send error recovery", "after the queue was replaced", fault(
 			simnic.QueueFault{Kind: simnic.FaultSendError, Skip: wentAround + 1, Syndrome: 2})},
 		{"not registered", "e-switch registration", "is not in the netdev's unicast list",
-			func(_ *testing.T, r *rig) {
-				r.cfg.UnicastList = func() ([]net.HardwareAddr, error) { return nil, nil }
-			}},
+			func(_ *testing.T, r *rig) { r.list.err = unix.EPERM }},
 		{"nobody pulls", "cable", "the link stayed up", func(_ *testing.T, r *rig) {
 			r.cfg.Ask, r.cfg.PullPatience = func(string) {}, 50*time.Millisecond
 		}},
@@ -133,6 +130,31 @@ func TestEachCheckFails(t *testing.T) {
 				if before.State == doctor.Failed {
 					t.Errorf("%q failed before: %s", before.Check, before.Saw)
 				}
+			}
+			r.nothingLeft(t)
+		})
+	}
+}
+
+// TestBehindSwitch wants the checks to show what an e-switch drops.
+func TestBehindSwitch(t *testing.T) {
+	for _, tt := range []struct {
+		name, check, saw string
+		fn               simnic.Function
+		err              error // of the netdev's list
+	}{
+		{"not registered", "receive start", "a frame for 02:00:00:00:00:02 was sent and did not",
+			simnic.Function{Kind: simnic.VF}, unix.EPERM},
+		{"spoof check", "first send", "the frame did not come out of the port",
+			simnic.Function{Kind: simnic.VF, SpoofCheck: true}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, simnic.Config{Function: tt.fn})
+			r.list.err, r.cfg.Patience = tt.err, 100*time.Millisecond
+			report := card.Run(t.Context(), r.cfg)
+			if got := line(t, report, tt.check); got.State != doctor.Failed ||
+				!strings.Contains(got.Saw, tt.saw) {
+				t.Errorf("%+v", got)
 			}
 			r.nothingLeft(t)
 		})
