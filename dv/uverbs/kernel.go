@@ -31,6 +31,11 @@ type Kernel interface {
 	Close() error
 }
 
+// AllocMemory returns at least size bytes of zeroed memory in whole pages, for rings, doorbell
+// records and frames of programs that make queues without package dv. It is the caller's, who
+// closes it once no object uses it any more.
+func AllocMemory(size int) (*mmio.Region, error) { return mmio.Alloc(size) }
+
 // Page is one mapped page of device registers. Pages of the real node have Mem. Pages of the
 // in-process model have Trap, and may have TrapCopy: the model acts on the caller's goroutine,
 // before Store64 or Copy returns.

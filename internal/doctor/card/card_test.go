@@ -24,9 +24,11 @@ var (
 	linuxIP   = netip.MustParseAddr("192.0.2.1")
 )
 
-// linux is the host's side of the port: it answers ARP for its address, from bytes.
+// linux is a host at the end of a wire, the port's own or another: it answers ARP for its address,
+// from bytes.
 type linux struct {
 	wire.Wire
+	ip   netip.Addr
 	mute bool // it does not answer
 }
 
@@ -35,8 +37,8 @@ func (l *linux) Start(recv func([]frame.Frame)) error {
 	return l.Wire.Start(func(frames []frame.Frame) {
 		for _, f := range frames {
 			if b := f.Data; len(b) >= 42 && b[12] == 0x08 && b[13] == 0x06 && b[21] == 1 &&
-				bytes.Equal(b[38:42], linuxIP.AsSlice()) && !l.mute {
-				l.Wire.Send([]frame.Frame{{Data: arpReply(b)}})
+				bytes.Equal(b[38:42], l.ip.AsSlice()) && !l.mute {
+				l.Wire.Send([]frame.Frame{{Data: arpReply(b, l.ip)}})
 			}
 		}
 		recv(frames)
@@ -44,13 +46,13 @@ func (l *linux) Start(recv func([]frame.Frame)) error {
 }
 
 // arpReply answers an ARP request (RFC 826).
-func arpReply(ask []byte) []byte {
+func arpReply(ask []byte, ip netip.Addr) []byte {
 	f := make([]byte, 60)
 	copy(f, ask[6:12])
 	copy(f[6:], netdevMAC)
 	copy(f[12:], []byte{0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 2})
 	copy(f[22:], netdevMAC)
-	copy(f[28:], linuxIP.AsSlice())
+	copy(f[28:], ip.AsSlice())
 	copy(f[32:], ask[22:32])
 	return f
 }
@@ -94,7 +96,7 @@ func newRig(t *testing.T, cfg simnic.Config) *rig {
 	if err := nic.ConnectNetdev(nearNetdev); err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{nic: nic, linux: &linux{Wire: farNetdev}, list: &list{}}
+	r := &rig{nic: nic, linux: &linux{Wire: farNetdev, ip: linuxIP}, list: &list{}}
 	host := kernel.New(nic, kernel.Config{})
 	r.cfg = card.Config{
 		NIC: dv.Config{Kernel: host.OpenNode, MAC: ourMAC, Facts: dv.PortFacts{
@@ -103,7 +105,8 @@ func newRig(t *testing.T, cfg simnic.Config) *rig {
 				r.list.PacketSocket, err = host.OpenPacketSocket()
 				return r.list, err
 			}},
-		Wire: far, Netdev: r.linux, NetdevMAC: netdevMAC, LinuxAddress: linuxIP,
+		OpenNode: host.OpenNode,
+		Wire:     far, Netdev: r.linux, NetdevMAC: netdevMAC, LinuxAddress: linuxIP,
 		UnicastList: func() ([]net.HardwareAddr, error) {
 			return r.list.macs, nil
 		},
@@ -160,8 +163,10 @@ func TestSound(t *testing.T) {
 		skipped int
 		facts   []string
 	}{
-		{"as usual", simnic.Config{}, 0, []string{"is a counter that runs on"}},
-		{"record before ready ignored", simnic.Config{RecordAfterReady: true}, 0, nil},
+		{"as usual", simnic.Config{}, 0, []string{"is a counter that runs on",
+			"before it is taken, too"}},
+		{"record before ready ignored", simnic.Config{RecordAfterReady: true}, 0,
+			[]string{"before it is ignored until it is written again"}},
 		{"ring index", simnic.Config{RingIndex: true}, 0, []string{"is the place in the ring"}},
 		{"headers inline", simnic.Config{Caps: small}, 0, nil},
 		{"no compression", simnic.Config{Caps: plain}, 1,
@@ -238,7 +243,7 @@ func TestBytes(t *testing.T) {
 // TestByLoopback has frames come from the netdev of the same port, as on a card in a machine.
 func TestByLoopback(t *testing.T) {
 	r := newRig(t, simnic.Config{})
-	r.cfg.OpenNode, r.cfg.Wire = r.cfg.NIC.Kernel, nil
+	r.cfg.Wire = nil
 	report := card.Run(t.Context(), r.cfg)
 	said := text(t, report)
 	if report.Count(doctor.Failed) > 0 || report.Count(doctor.Skipped) != 1 {
@@ -251,4 +256,23 @@ func TestByLoopback(t *testing.T) {
 		}
 	}
 	r.nothingLeft(t)
+}
+
+// TestByNeighbour has nothing come by loopback, and the gateway answer ARP.
+func TestByNeighbour(t *testing.T) {
+	r := newRig(t, simnic.Config{})
+	router := &linux{Wire: r.cfg.Wire, ip: netip.MustParseAddr("192.0.2.254")}
+	if err := router.Start(func([]frame.Frame) {}); err != nil {
+		t.Fatal(err)
+	}
+	r.cfg.Wire, r.cfg.OpenNode, r.cfg.Patience = nil, nil, 100*time.Millisecond
+	r.cfg.Neighbours = []netip.Addr{netip.MustParseAddr("192.0.2.253"), router.ip}
+	report := card.Run(t.Context(), r.cfg)
+	if got := line(t, report, "receive start"); got.State != doctor.OK ||
+		!strings.Contains(got.Saw, "the ARP answer of 192.0.2.254 came in") {
+		t.Errorf("%+v", got)
+	}
+	if report.Count(doctor.Failed) > 0 || report.Count(doctor.Skipped) != 4 {
+		t.Errorf("%s", text(t, report))
+	}
 }

@@ -65,35 +65,3 @@ func (s *session) sendOne() error {
 	}
 	return nil
 }
-
-// doorbellRecord looks at what the records say, and at when the receive queue's was first written.
-func (s *session) doorbellRecord() (string, error) {
-	send, recv := s.tap.queues()
-	posted, err := recv.counter(mlx5.DBRRecv)
-	if err != nil {
-		return "", err
-	}
-	told, err := send.counter(mlx5.DBRSend)
-	if err != nil {
-		return "", err
-	}
-	s.note("receive",
-		"%d WQEs posted, %d frames taken; the record said %d when the queue became ready",
-		posted, s.got, recv.atReady)
-	s.note("send", "%d blocks posted", told)
-	switch ahead := posted - uint16(s.got); {
-	case recv.atReady != 0:
-		return "", fmt.Errorf(
-			"the record said %d when the queue became ready: cards differ in whether they "+
-				"take that",
-			recv.atReady)
-	case s.got == 0:
-		return "", skip("no frame came in that could show what the card makes of it")
-	case ahead == 0 || int(ahead) > recv.ring.entries:
-		return "", fmt.Errorf(
-			"the record says %d WQEs and %d frames came in: a ring of %d is not between them",
-			posted, s.got, recv.ring.entries)
-	}
-	return "written after the queue became ready, and taken; counts WQEs and runs on over 16 bits",
-		nil
-}

@@ -29,6 +29,9 @@ type Config struct {
 	// and answers ARP for.
 	NetdevMAC    net.HardwareAddr
 	LinuxAddress netip.Addr
+	// Neighbours are hosts on the link, with IPv4 addresses: they are asked by ARP if nothing
+	// comes from the netdev.
+	Neighbours []netip.Addr
 
 	// UnicastList lists the addresses besides its own that the netdev has asked the e-switch for.
 	UnicastList func() ([]net.HardwareAddr, error)

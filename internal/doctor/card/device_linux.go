@@ -52,6 +52,11 @@ func device(cfg Config, i dv.DeviceInfo) (Config, func() error, error) {
 			break
 		}
 	}
+	for _, a := range network.Gateways {
+		if a.Is4() {
+			cfg.Neighbours = append(cfg.Neighbours, a)
+		}
+	}
 	return cfg, side.Close, nil
 }
 
