@@ -3,6 +3,7 @@ package rdma
 import (
 	"hash/maphash"
 	"sync/atomic"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
@@ -22,6 +23,7 @@ type admission struct {
 	seed  maphash.Seed // of the segments that are shown
 	peers recent       // remote addresses to which data was sent
 	flood atomic.Pointer[floodTables]
+	hold  pressureHold
 }
 
 // floodTables are made when many segments wait for the first time, and stay then.
@@ -33,13 +35,14 @@ type floodTables struct {
 const (
 	// recentPeers is for how many addresses there is room.
 	recentPeers = 4096
-	// recentHandshakes is for how many SYNs, and SYN-ACKs, there is room, 4 bytes each: those of
-	// a second of a flood.
-	recentHandshakes = 1 << 16
+	// recentSYNs and recentSYNACKs are for how many of them there is room, 4 bytes each. A SYN that
+	// is repeated after a second is known with 50,000 others between in two of three cases.
+	recentSYNs    = 1 << 17
+	recentSYNACKs = 1 << 16
 )
 
 func newAdmission(seed maphash.Seed) *admission {
-	return &admission{seed: seed, peers: newRecent(recentPeers)}
+	return &admission{seed: seed, peers: newRecent(recentPeers), hold: pressureHold{now: time.Now}}
 }
 
 // sent takes note of an outgoing segment.
@@ -74,7 +77,7 @@ func handshake(s *hdr.Segment, seq uint32) uint64 {
 func (a *admission) begin() {
 	if a.flood.Load() == nil {
 		a.flood.CompareAndSwap(nil, &floodTables{
-			syns: newRecent(recentHandshakes), synACKs: newRecent(recentHandshakes)})
+			syns: newRecent(recentSYNs), synACKs: newRecent(recentSYNACKs)})
 	}
 }
 

@@ -58,6 +58,7 @@ func segment(n int) tcpFrame {
 func testWorker() *worker {
 	e := &Endpoint{rxLimit: DefaultRxLimit}
 	e.flows = tcpfix.New(tcpip.NewStdClock(), e.resend)
+	e.admission = newAdmission(e.flows.Seed())
 	e.SetLinkAddress(ourMAC)
 	return &worker{e: e, attachment: new(attachment), count: new(rxCounters),
 		merge: newMerger(batchFrames)}

@@ -140,8 +140,11 @@ func (e *Endpoint) waitingBytes() uint64 {
 	return uint64(packets) * uint64(waitingSize)
 }
 
-// pressure classifies what waits, once per batch.
-func (w *worker) pressure() pressure {
+// pressure classifies what waits, or did a moment ago, once per batch.
+func (w *worker) pressure() pressure { return w.e.admission.hold.apply(w.pressureNow()) }
+
+// pressureNow classifies what waits.
+func (w *worker) pressureNow() pressure {
 	limit := w.e.rxLimit
 	if w.e.waitingBytes() < limit/2 {
 		return pressureNone
