@@ -16,6 +16,10 @@
 // three. Counters account for every copy of it; Counters.Check says whether
 // they add up.
 //
+// Config.Function puts an e-switch in front: what the wire brings then reaches the
+// NIC only if the lists of its vport context have the address. A driver in a virtual
+// machine writes them; in this process kernel.PacketSocket does.
+//
 // A doorbell acts on the goroutine that writes it: it executes what was posted,
 // and delivers it at the other end of a wire.Pair. Only when a frame has had to
 // wait for a receiver does a goroutine of the NIC take over the send queue, until

@@ -109,13 +109,21 @@ func (w *world) isFunction(t *testing.T, f function) {
 	}
 }
 
+// announced is when a slice has told its neighbours of itself for the last time, and more.
+const announced = 5 * time.Second
+
 // servesGiven serves on given addresses, to clients that have to find the slice first: by ARP and
-// by neighbour discovery.
+// by neighbour discovery, when it announces itself no longer.
 func (w *world) servesGiven(t *testing.T, f function) {
 	t.Helper()
 	s := w.serveAs(t, f, "--address", slice4.String(), "--address", slice6.String())
+	for start, over := time.Now(), false; !over; {
+		over = time.Since(start) > announced
+		w.forgetNeighbours(t)
+		w.pinged(t, slice4.Addr())
+		w.pinged(t, slice6.Addr())
+	}
 	for _, to := range []netip.Prefix{slice4, slice6} {
-		w.pinged(t, to.Addr())
 		if err := w.client.Download(w.ctx, url(to, 80), bulk/8); err != nil {
 			t.Error(err)
 		}

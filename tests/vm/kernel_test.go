@@ -37,6 +37,7 @@ var checks = []check{
 	{"our DNS", testDNS},
 	{"netdev beside us", testBeside},
 	{"isolation", testIsolation},
+	{"loopback", testLoopback},
 	{"error cases", testErrors},
 	{"recovery", testRecovery},
 	{"link", testLink},

@@ -45,6 +45,26 @@ func testIsolation(t *testing.T, w *world) {
 	s.stop(t)
 }
 
+// testLoopback pings a slice from the guest's own netdev: mlx5 lets a port's users hear each other
+// only while two processes use it.
+func testLoopback(t *testing.T, w *world) {
+	s := w.serve(t, "http")
+	reaches := func() bool {
+		out, _ := w.try(t, "ping", "-c", "2", "-i", "0.2", "-W", "1", slice4.Addr().String())
+		return strings.Contains(out, " 2 received")
+	}
+	if reaches() {
+		t.Error("the netdev reaches the only slice")
+	}
+	second := w.sliceBy(t, []string{"/init", "slice", "-mac", "02:aa:00:00:00:04"})
+	eventually(t, func() string { return "the netdev to reach a slice, of two" }, reaches)
+	second.stop(t)
+	eventually(t, func() string { return "loopback to be off again" },
+		func() bool { return !reaches() })
+	w.pinged(t, slice4.Addr())
+	s.stop(t)
+}
+
 // testTeardown ends our binary in order and by kill -9: either way the kernel holds nothing of it
 // afterwards, and the next one can start.
 func testTeardown(t *testing.T, w *world) {
