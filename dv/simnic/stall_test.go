@@ -59,6 +59,7 @@ func TestSendQueuesStandStill(t *testing.T) {
 			for range 2 {
 				cq.mustPoll(t)
 			}
+			n.Close() // waits for what looks at the other queue, whose memory goes with the test
 		})
 	}
 }
