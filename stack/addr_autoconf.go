@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// autoconfSource is where routes and resolvers were learned from.
+// autoconfSource is where routes and resolvers come from.
 type autoconfSource string
 
 const (
@@ -22,8 +22,8 @@ const (
 // sourcePrecedence lists the sources by the precedence of their routes and resolvers.
 var sourcePrecedence = []autoconfSource{fromDHCPv4, fromDHCPv6, fromRA, fromLinux}
 
-// autoconf is what the network has configured while the stack runs, by source. What Config says
-// precedes it.
+// autoconf is what the network has configured while the stack runs, by source. Config has
+// precedence over it.
 type autoconf struct {
 	applying sync.Mutex // held from a change until it is in force; locked before mu
 	logLimit rateLimit  // limits the lines logged about changes; guarded by applying
@@ -99,8 +99,8 @@ func (s *Stack) applyAutoconf(from autoconfSource, routes []Route, dns []netip.A
 	s.net.SetRouteTable(table)
 	s.epoch.Add(1)
 	if ok, missed := s.autoconf.logLimit.allows(time.Now()); ok {
-		s.log.Info("learned", "interface", s.name, "from", string(from), "routes", len(routes),
-			"dns", len(dns), "changes_not_logged", missed)
+		s.log.Info("network configuration", "interface", s.name, "from", string(from), "routes",
+			len(routes), "dns", len(dns), "changes_not_logged", missed)
 	}
 	return nil
 }

@@ -43,10 +43,10 @@ func (s *Stack) disableDetection() {
 	}
 }
 
-// addAddresses takes our addresses into use once nobody has objected. All are probed at the same
+// addAddresses takes our addresses into use after duplicate detection. All are probed at the same
 // time; those of a family are added in the order of the configuration, for netstack sends to a
-// group from the first that was added, as Linux does. The link-local address, which nobody asked
-// for, is only missed where there is no other, or where DHCPv6 is to be sent from it.
+// group from the first that was added, as Linux does. A failure of the link-local address,
+// which is not configured, is an error only if there is no other, or if DHCPv6 needs it.
 func (s *Stack) addAddresses(ctx context.Context, mac tcpip.LinkAddress) error {
 	all := s.cfg.Addresses
 	if len(all) >= manyAddresses {

@@ -11,8 +11,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
-// Config says who the stack is on its link. The zero value is useful: an IPv6 link-local address,
-// loopback, and no gateway.
+// Config configures a stack: its device, addresses, routes and protocols. The zero value is useful:
+// an IPv6 link-local address, loopback, and no gateway.
 type Config struct {
 	// NIC is the device that [Open] opens; [New] does not look at it. Its Logger defaults to
 	// Logger.
@@ -40,12 +40,11 @@ type Config struct {
 	// from there.
 	Addresses []netip.Prefix
 
-	// Auto asks for addresses whoever answers: DHCPv4, routers (SLAAC), and DHCPv6 if routers say
-	// so, be it for an address or for resolvers only. [New] returns once there is an address, and
-	// fails if there is none after AddressTimeout; who answers later is heard as well. From the
-	// port's Linux interface [Open] takes default routers and, from /etc/resolv.conf, resolvers and
-	// search domains; they count where the network names none. (The MTU is always the interface's
-	// unless NIC says otherwise.)
+	// Auto asks for addresses by DHCPv4 and SLAAC, and by DHCPv6 if a router advertises addresses
+	// or resolvers there. [New] returns once there is an address, and fails if there is none after
+	// AddressTimeout; later answers are used as well. Where the network names no default router,
+	// [Open] uses that of the port's Linux interface; where it names no resolvers or search
+	// domains, those of /etc/resolv.conf. (The MTU is always the interface's unless NIC has one.)
 	Auto bool
 
 	// DHCPv4 asks a DHCP server for an IPv4 address, router and resolvers (RFC 2131) and keeps the

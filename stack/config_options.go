@@ -14,7 +14,7 @@ type BufferRange struct {
 	Max     int // how far automatic tuning and the setters can go
 }
 
-// TCPOptions are the named knobs of TCP. The zero value is what was measured to serve best.
+// TCPOptions are the options of TCP. The zero value is what measured best.
 type TCPOptions struct {
 	// CongestionControl is "cubic" (RFC 9438, the default) or "reno" (RFC 5681).
 	CongestionControl string
@@ -65,9 +65,9 @@ type TCPOptions struct {
 	TimeWait time.Duration
 	// FinTimeout is how long a connection closed by us waits for the peer's FIN. Default 60 s.
 	FinTimeout time.Duration
-	// OrphanTimeout is how long a closed connection keeps what it has not sent while the peer takes
-	// nothing of it, be it mute or be its window shut; then it is reset. Default 100 s, which is
-	// what Linux's tcp_orphan_retries of 8 come to. A peer that takes a little now and then has
+	// OrphanTimeout is how long a closed connection keeps unsent data while the peer acknowledges
+	// nothing, because it is silent or its window is zero; then it is reset. Default 100 s, the
+	// time of Linux's tcp_orphan_retries of 8. A peer that acknowledges a little now and then has
 	// this time in total, and a second more for each 4 KiB of the connection's send buffer.
 	OrphanTimeout time.Duration
 	// ReuseTimeWait lets a dial take over a port pair in TIME-WAIT that is older than 1 s, when
@@ -75,7 +75,7 @@ type TCPOptions struct {
 	ReuseTimeWait bool
 }
 
-// UDPOptions are the named knobs of UDP.
+// UDPOptions are the options of UDP.
 type UDPOptions struct {
 	// ReadBuffer is how many bytes of payload may wait to be read before datagrams are dropped.
 	// Default 4 MiB: with 32 KiB nine of ten datagrams of a 64-byte burst are lost.

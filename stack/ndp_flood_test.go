@@ -65,7 +65,7 @@ func TestRouterFlood(t *testing.T) {
 	if n := len(s.Netstack().GetRouteTable()); n > 40 {
 		t.Errorf("%d routes", n)
 	}
-	if n := log.lines("learned"); n > 20 || len(log.String()) > 20<<10 {
+	if n := log.lines("network configuration"); n > 20 || len(log.String()) > 20<<10 {
 		t.Errorf("%d lines, %d bytes of log", n, len(log.String()))
 	}
 	t.Logf("%d lines, %d bytes of log, %d addresses, %d routes", strings.Count(log.String(), "\n"),

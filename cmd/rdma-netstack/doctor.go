@@ -65,15 +65,7 @@ func runDoctor(ctx context.Context, args []string, out streams) error {
 	fs.BoolVar(&f.contact, "first-contact", false, "")
 	fs.BoolVar(&f.pull, "pull", false, "")
 	fs.BoolVar(&f.asJSON, "json", false, "")
-	fs.Func("mac", "", func(s string) (err error) {
-		if f.netdevMAC = s == "netdev"; f.netdevMAC {
-			return nil
-		}
-		if f.mac, err = net.ParseMAC(s); err != nil || len(f.mac) != 6 {
-			return errors.New("want six bytes, such as 02:00:5e:10:00:01, or netdev")
-		}
-		return nil
-	})
+	macOrNetdevFlag(fs, &f.mac, &f.netdevMAC)
 	if err := parse(fs, args); err != nil {
 		return err
 	}

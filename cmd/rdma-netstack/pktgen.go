@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"sync"
@@ -89,11 +88,7 @@ func pktgenTx(ctx context.Context, args []string, out streams) (err error) {
 	}
 	var undo cleanup
 	defer func() { err = errors.Join(err, undo.close()) }()
-	dev, err := f.open(
-		ctx,
-		slog.New(slog.NewTextHandler(out.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		&undo,
-	)
+	dev, err := f.open(ctx, warningLog(out.stderr), &undo)
 	if err != nil {
 		return err
 	}
@@ -230,11 +225,7 @@ func pktgenRx(ctx context.Context, args []string, out streams) (err error) {
 	}
 	var undo cleanup
 	defer func() { err = errors.Join(err, undo.close()) }()
-	dev, err := f.open(
-		ctx,
-		slog.New(slog.NewTextHandler(out.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		&undo,
-	)
+	dev, err := f.open(ctx, warningLog(out.stderr), &undo)
 	if err != nil {
 		return err
 	}

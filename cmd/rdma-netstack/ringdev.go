@@ -77,6 +77,24 @@ func macFlag(fs *flag.FlagSet, name string, mac *net.HardwareAddr) {
 	})
 }
 
+// macOrNetdevFlag is --mac with a MAC address, or with netdev for the port's own.
+func macOrNetdevFlag(fs *flag.FlagSet, mac *net.HardwareAddr, netdev *bool) {
+	fs.Func("mac", "", func(s string) (err error) {
+		if *netdev = s == "netdev"; *netdev {
+			return nil
+		}
+		if *mac, err = net.ParseMAC(s); err != nil || len(*mac) != 6 {
+			return errors.New("want six bytes, such as 02:00:5e:10:00:01, or netdev")
+		}
+		return nil
+	})
+}
+
+// warningLog logs warnings and errors as text.
+func warningLog(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
 func (f *ringFlags) check(fs *flag.FlagSet) error {
 	if f.device == "" {
 		return usageError{

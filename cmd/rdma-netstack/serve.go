@@ -98,15 +98,7 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.device, "device", "", "")
 	fs.Func("address", "", f.address)
 	addrList(fs, "gateway", &f.gateways)
-	fs.Func("mac", "", func(s string) (err error) {
-		if f.netdevMAC = s == "netdev"; f.netdevMAC {
-			return nil
-		}
-		if f.mac, err = net.ParseMAC(s); err != nil || len(f.mac) != 6 {
-			return errors.New("want six bytes, such as 02:00:5e:10:00:01, or netdev")
-		}
-		return nil
-	})
+	macOrNetdevFlag(fs, &f.mac, &f.netdevMAC)
 	fs.IntVar(&f.queues, "queues", 1, "")
 	fs.TextVar(&f.rxMode, "rx-mode", stack.RxAdaptive, "")
 	fs.IntVar(&f.mtu, "mtu", 0, "")
@@ -234,7 +226,7 @@ func (f *serveFlags) logger(w io.Writer) *slog.Logger {
 	if f.jsonLogs {
 		return slog.New(slog.NewJSONHandler(w, nil))
 	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	return warningLog(w)
 }
 
 // announce prints the one start-up line. A server that cannot tell where it is ends.

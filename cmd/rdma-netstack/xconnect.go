@@ -84,7 +84,7 @@ func xconnect(ctx context.Context, args []string, out streams) (err error) {
 	if err := f.parse(args); err != nil {
 		return err
 	}
-	log := slog.New(slog.NewTextHandler(out.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	log := warningLog(out.stderr)
 	var undo cleanup
 	defer func() { err = errors.Join(err, undo.close()) }()
 	paths, about, err := f.connect(ctx, log, &undo)

@@ -190,7 +190,7 @@ func TestAddressesFromTheNetwork(t *testing.T) {
 	}
 }
 
-// dials checks that the stack reaches an address behind the router by the route it learned.
+// dials checks that the stack reaches an address behind the router by an advertised route.
 func dials(t *testing.T, n *network, s *stack.Stack, from netip.Addr) {
 	t.Helper()
 	beyond := netip.MustParseAddr("198.51.100.7")
@@ -217,7 +217,7 @@ func dials(t *testing.T, n *network, s *stack.Stack, from netip.Addr) {
 		c, err = s.DialContext(ctx, "tcp", ln.Addr().String())
 	}
 	if err != nil {
-		t.Fatalf("dial over the learned router: %v", err)
+		t.Fatalf("dial over the advertised router: %v", err)
 	}
 	defer c.Close()
 	if got := netip.MustParseAddrPort(c.LocalAddr().String()).Addr(); got.Is4() != from.Is4() {

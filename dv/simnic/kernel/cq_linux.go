@@ -4,9 +4,10 @@ import (
 	"math/bits"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
-	"golang.org/x/sys/unix"
 )
 
 // createCompChannel is CREATE_COMP_CHANNEL. Channels are descriptors, not
@@ -194,14 +195,8 @@ func (c *call) makeCQ(q *cq, req uverbs.ExCreateCQReq, entries uint32) (*uobject
 		r.free()
 		return nil, errno
 	}
-	release := func() error {
-		err := q.hw.Destroy()
-		if err == nil {
-			r.free()
-		}
-		return err
-	}
-	return &uobject{kind: uverbs.ObjectCQ, impl: q, user: q.user, release: release}, 0
+	return &uobject{kind: uverbs.ObjectCQ, impl: q, user: q.user,
+		release: r.freeAfter(q.hw.Destroy)}, 0
 }
 
 // attr pins the queue's memory and says where its events go.

@@ -1,9 +1,10 @@
 package kernel
 
 import (
+	"golang.org/x/sys/unix"
+
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
-	"golang.org/x/sys/unix"
 )
 
 // umem is memory of the client that the device may use (struct ib_umem). The
@@ -151,4 +152,16 @@ func (r *ring) free() {
 		r.node.unmapRecord(r.record)
 	}
 	r.bufs, r.mapped = nil, false
+}
+
+// freeAfter is destroy, and then free if that succeeded: the hardware may use the
+// ring until then.
+func (r *ring) freeAfter(destroy func() error) func() error {
+	return func() error {
+		err := destroy()
+		if err == nil {
+			r.free()
+		}
+		return err
+	}
 }

@@ -3,9 +3,10 @@ package kernel
 import (
 	"math/bits"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
-	"golang.org/x/sys/unix"
 )
 
 // wq is a receive work queue of the client.
@@ -93,14 +94,8 @@ func (c *call) makeWQ(req uverbs.ExCreateWQReq, p *pd, completions *cq) (*uobjec
 		r.free()
 		return nil, errno
 	}
-	release := func() error {
-		err := q.hw.Destroy()
-		if err == nil {
-			r.free()
-		}
-		return err
-	}
-	return &uobject{kind: uverbs.ObjectWQ, impl: q, user: q.user, release: release}, 0
+	return &uobject{kind: uverbs.ObjectWQ, impl: q, user: q.user,
+		release: r.freeAfter(q.hw.Destroy)}, 0
 }
 
 // make pins the memory, checks the features, and makes the queue.
