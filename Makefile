@@ -24,7 +24,7 @@ test: deps check ## check, then every test with the race detector, in random ord
 	sort -u $$skips; rm -f $$skips; $(if $(SHORT),,tests/race.sh again;) exit $$status
 
 test-vm: ## stock kernels with their own mlx5 driver on the model, in QEMU; KERNEL=6.12 for one
-	go test -count=1 -v -timeout 15m -run StockKernels ./tests/vm
+	go test -count=1 -v -timeout 25m -run StockKernels ./tests/vm
 
 test-arm64: ## tests of the driver on an emulated arm64 processor under a stock kernel: 2 to 10 minutes
 	ARM64=1 go test -count=1 -v -timeout 30m ./tests/vm/arm64

@@ -30,6 +30,8 @@ var checks = []check{
 	{"netdev TCP", testNetdevTCP},
 	{"ibv_devinfo", testDevinfo},
 	{"perftest", testPerftest},
+	{"other verbs", testOtherVerbs},
+	{"ethtool", testEthtool},
 	{"our open", testOpen},
 	{"our features", testFeatures},
 	{"our doctor", testDoctor},
@@ -132,7 +134,7 @@ func testKernel(t *testing.T, ctx context.Context, p *machineParts, version stri
 // testProbe loads the kernel's own modules: they must make a netdev and an RDMA device out of the
 // model.
 func testProbe(t *testing.T, w *world) {
-	w.must(t, rig.Request{Op: "load"})
+	w.must(t, rig.Request{Op: "load", Timeout: patience})
 	w.appeared(t)
 }
 

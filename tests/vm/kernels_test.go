@@ -11,13 +11,13 @@ import (
 
 func TestKernelsNamed(t *testing.T) {
 	all, err := kernels("")
-	if err != nil || !slices.Equal(all, rig.KernelVersions()) || len(all) != 3 {
+	if err != nil || !slices.Equal(all, rig.KernelVersions()) || len(all) != 4 {
 		t.Errorf("none named: %v, %v", all, err)
 	}
 	if one, err := kernels("6.12"); err != nil || !slices.Equal(one, []string{"6.12"}) {
 		t.Errorf("6.12: %v, %v", one, err)
 	}
-	want := "KERNEL=6.13: no such kernel is known, choose one of 6.1, 6.12, 7.2"
+	want := "KERNEL=6.13: no such kernel is known, choose one of 6.1, 6.12, 7.2, 7.3"
 	if _, err := kernels("6.13"); err == nil || err.Error() != want {
 		t.Errorf("6.13: %v, want %s", err, want)
 	}

@@ -88,11 +88,7 @@ func testTeardown(t *testing.T, w *world) {
 
 // testReprobe removes the driver and loads it again: the same device must come back and serve.
 func testReprobe(t *testing.T, w *world) {
-	var names []string
-	for _, m := range slices.Backward(w.kernel.Modules) {
-		names = append(names, strings.TrimSuffix(filepath.Base(m), ".ko"))
-	}
-	w.must(t, rig.Request{Op: "unload", Argv: names, Timeout: patience})
+	testUnload(t, w)
 	testProbe(t, w)
 	testNetdevPing(t, w)
 	s := w.serve(t, "http", "--debug-endpoints")
@@ -100,4 +96,13 @@ func testReprobe(t *testing.T, w *world) {
 		t.Error(err)
 	}
 	s.stop(t)
+}
+
+// testUnload removes the kernel's modules.
+func testUnload(t *testing.T, w *world) {
+	var names []string
+	for _, m := range slices.Backward(w.kernel.Modules) {
+		names = append(names, strings.TrimSuffix(filepath.Base(m), ".ko"))
+	}
+	w.must(t, rig.Request{Op: "unload", Argv: names, Timeout: patience})
 }

@@ -37,6 +37,8 @@ type machineParts struct {
 	qemu  *rig.QEMU
 	tools *rig.Tools
 	dir   string // binaries built for the guest
+
+	verbsErr error // why there is no verbs
 }
 
 // gather fetches and builds, or skips where the packages can not be had.
@@ -55,11 +57,23 @@ func gather(t *testing.T, ctx context.Context) *machineParts {
 	build(t, "build", p.binary(), "../../cmd/rdma-netstack")
 	build(t, "test", p.uverbsTest(), "../../dv/uverbs")
 	build(t, "test", p.dvTest(), "../../dv")
+	p.verbsErr = compile(p.verbs(), "testdata/verbs.c")
 	return p
+}
+
+// compile makes a program of a C file that uses rdma-core, with the libraries of this machine: the
+// guest's are those of Debian 12.
+func compile(out, source string) error {
+	cmd := exec.Command("gcc", "-O2", "-Wall", "-Werror", "-o", out, source, "-libverbs")
+	if b, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("compile %s: %w\n%s", source, err, b)
+	}
+	return nil
 }
 
 func (p *machineParts) init() string       { return filepath.Join(p.dir, "init") }
 func (p *machineParts) binary() string     { return filepath.Join(p.dir, "rdma-netstack") }
+func (p *machineParts) verbs() string      { return filepath.Join(p.dir, "verbs") }
 func (p *machineParts) dvTest() string     { return filepath.Join(p.dir, "dv.test") }
 func (p *machineParts) uverbsTest() string { return filepath.Join(p.dir, "uverbs.test") }
 
@@ -90,6 +104,7 @@ type world struct {
 	client  *probe.Client
 
 	log        *rig.Log          // what the model logs
+	verbsErr   error             // why the guest has no verbs
 	broken     bool              // the machine is over, as a test wanted
 	complaints int               // of the model, known by now
 	refusals   map[string]uint64 // firmware commands refused, known by now
@@ -110,6 +125,9 @@ func boot(t *testing.T, ctx context.Context, p *machineParts, version string, ni
 		"/bin/rdma-netstack": p.binary(), "/bin/uverbs.test": p.uverbsTest(),
 		"/bin/dv.test":      p.dvTest(),
 		"/etc/example.zone": "testdata/example.zone",
+	}
+	if w.verbsErr = p.verbsErr; p.verbsErr == nil {
+		files["/bin/verbs"] = p.verbs()
 	}
 	if err := rig.Initramfs(initrd, w.kernel, p.tools, p.init(), files); err != nil {
 		t.Fatal(err)

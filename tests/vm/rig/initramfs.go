@@ -17,7 +17,7 @@ type Tools struct{ root string }
 var toolPrograms = []string{
 	"usr/bin/ibv_devinfo", "usr/bin/ibv_devices", "usr/bin/raw_ethernet_bw",
 	"usr/bin/raw_ethernet_lat",
-	"bin/ip", "bin/ping", "sbin/ethtool", "bin/rdma",
+	"bin/ip", "bin/ping", "sbin/ethtool", "bin/rdma", "sbin/devlink",
 }
 
 // Tools fetches Debian 12's rdma-core, perftest and network tools, once.

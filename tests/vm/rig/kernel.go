@@ -11,7 +11,7 @@ import (
 
 // Kernel is one stock kernel: its boot image and the modules the tests load, in order.
 type Kernel struct {
-	Version string   // as the tests name it: "6.1", "6.12", "7.2"
+	Version string   // as the tests name it: "6.1", "6.12"
 	Release string   // uname -r
 	Image   string   // host path of vmlinuz
 	Modules []string // host paths of uncompressed modules, dependencies first
@@ -32,6 +32,9 @@ var kernelSources = map[string]kernelSource{
 	"7.2": {[]string{"trixie", "trixie-backports"},
 		[]string{`linux-binary-7\.2\.[0-9]+\+deb13-amd64`,
 			`linux-modules-7\.2\.[0-9]+\+deb13-amd64`}},
+	"7.3": {[]string{"trixie", "trixie-backports"},
+		[]string{`linux-binary-7\.3\.[0-9]+\+deb13-amd64`,
+			`linux-modules-7\.3\.[0-9]+\+deb13-amd64`}},
 }
 
 // wantedModules are the roots of the closure that is loaded in the guest.
@@ -55,7 +58,7 @@ func (c *Cache) Kernel(ctx context.Context, version string) (*Kernel, error) {
 }
 
 // KernelVersions lists the known kernels, oldest first.
-func KernelVersions() []string { return []string{"6.1", "6.12", "7.2"} }
+func KernelVersions() []string { return []string{"6.1", "6.12", "7.2", "7.3"} }
 
 // fetchKernel downloads and unpacks a kernel and leaves vmlinuz, release, order and the modules in
 // dir.
