@@ -31,7 +31,8 @@ const defaultCard = "cx6dx"
 // 22.36.1010. Inline modes and VLAN insertion follow DPDK drivers/net/mlx5/mlx5.c
 // (mlx5_set_min_inline), multi-packet sends linux/mlx5_os.c beside it. No output of
 // ConnectX-7 and BlueField-2 was found: they are like ConnectX-6 Dx, which the one
-// succeeds and the other contains.
+// succeeds and the other contains. Time stamps are of the free-running clock on all of
+// them, which is the model's choice: real time is an option of the newer ones' firmware.
 func Cards() []Card {
 	return []Card{
 		{Name: "cx4lx", Title: "ConnectX-4 Lx", DeviceID: 0x1015, VirtualID: 0x1016,
