@@ -72,6 +72,12 @@ func BenchmarkResend(b *testing.B) {
 		b.Run(fmt.Sprint("loss ", loss), func(b *testing.B) {
 			lanes := []*resendLane{newResendLane(b, "with", loss, false),
 				newResendLane(b, "without", loss, true)}
+			b.Cleanup(func() { // before the hosts of either are looked at for workers
+				for _, l := range lanes {
+					l.server.ep.Close()
+					l.client.ep.Close()
+				}
+			})
 			b.SetBytes(2 * size)
 			for i := 0; b.Loop(); i++ {
 				lanes[i%2].transfer(b, size)

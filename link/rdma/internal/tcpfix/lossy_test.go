@@ -231,7 +231,9 @@ func (r *lossyRun) send(f []byte, to *lossyEnd) {
 
 // settle carries frames until nothing moves at this point of time.
 func (r *lossyRun) settle() {
-	for r.settle(); r.carry(r.ends[0], r.ends[1]) || r.carry(r.ends[1], r.ends[0]); r.settle() {
+	for moved := true; moved; {
+		r.settler.settle()
+		moved = r.carry(r.ends[0], r.ends[1]) || r.carry(r.ends[1], r.ends[0])
 	}
 }
 
