@@ -27,6 +27,8 @@ const (
 	pace     = 100 * time.Millisecond // between the requests of one client
 	patience = 3 * time.Second        // with one request: a lost SYN is repeated after one second
 	asks     = 10                     // of each client after the attack
+	least    = 100                    // requests during an attack, of which a share says something
+	longest  = 4                      // times the attack's time, in which so many are waited for
 )
 
 // client makes one request in a way of its own and returns nil if it was answered rightly.
@@ -86,9 +88,25 @@ func (y *tally) String() string {
 	return s
 }
 
+// enough closes done when the attack's time is over and there were enough requests; where the
+// machine is busy with other things too, that takes longer.
+func (y *tally) enough(done chan<- struct{}) {
+	defer close(done)
+	began := time.Now()
+	time.Sleep(*attackTime)
+	for time.Since(began) < longest**attackTime {
+		y.mu.Lock()
+		asked := y.asked
+		y.mu.Unlock()
+		if asked >= least {
+			return
+		}
+		time.Sleep(pace)
+	}
+}
+
 // until lets clients make requests at their pace until done is closed.
-func until(done <-chan struct{}, newClient func() client) *tally {
-	y := &tally{}
+func (y *tally) until(done <-chan struct{}, newClient func() client) {
 	var all sync.WaitGroup
 	for range clients {
 		all.Go(func() {
@@ -106,7 +124,6 @@ func until(done <-chan struct{}, newClient func() client) *tally {
 		})
 	}
 	all.Wait()
-	return y
 }
 
 // some lets each of the clients make a number of requests.
@@ -135,11 +152,13 @@ func (w *world) under(name string, newClient func() client, attack func(done <-c
 	w.baseline, w.peak = w.rss(), 0
 	done, watched := make(chan struct{}), make(chan struct{})
 	go func() { defer close(watched); w.watchMemory(done) }()
-	time.AfterFunc(*attackTime, func() { close(done) })
+	during, began := &tally{}, time.Now()
+	go during.enough(done)
 	var all sync.WaitGroup
 	all.Go(func() { attack(done) })
-	during := until(done, newClient)
+	during.until(done, newClient)
 	all.Wait()
+	w.lasted = time.Since(began)
 	<-watched
 	time.Sleep(recovery) // the criterion itself: clients are served from then on
 	after := some(newClient)

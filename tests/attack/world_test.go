@@ -40,8 +40,9 @@ type world struct {
 
 	wire string // where the server is plugged in, if not into a TAP of its own
 
-	baseline int64 // resident memory before the attack, bytes
-	peak     int64 // the most since; guarded by watch
+	lasted   time.Duration // the attack
+	baseline int64         // resident memory before the attack, bytes
+	peak     int64         // the most since; guarded by watch
 	watch    sync.Mutex
 }
 
@@ -205,6 +206,6 @@ func netipFrom(b [16]byte) netip.Addr { return netip.AddrFrom16(b) }
 func sprintf(format string, args ...any) string { return fmt.Sprintf(format, args...) }
 
 // rate describes how much an attack did.
-func rate(n int, what string) string {
-	return fmt.Sprintf("%.0f %s/s", float64(n)/attackTime.Seconds(), what)
+func (w *world) rate(n int, what string) string {
+	return fmt.Sprintf("%.0f %s/s", float64(n)/w.lasted.Seconds(), what)
 }
