@@ -263,7 +263,7 @@ func TestShutdownGivesUp(t *testing.T) {
 	server, client := netpair.New(t, netpair.Faults{})
 	s, _ := pair(t, server, client)
 	for n := 0; n == 0; { // where all processors are busy the deadline may pass before Write begins
-		must(t, s.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)))
+		must(t, s.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
 		n, _ = s.Write(make([]byte, 64<<20))
 	}
 	must(t, s.Close())
