@@ -1,6 +1,7 @@
 package dv
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -80,10 +81,14 @@ type Network struct {
 
 // NetworkOf asks the kernel, by netlink, about the netdev of the port that cfg
 // names, in the network namespace of the calling thread: about the VLAN
-// interface on top of it if cfg says VLAN. Nothing is opened. A port without
-// that interface there gives an error that is ErrNotFound.
+// interface on top of it if cfg says VLAN. A netdev that is no port of an RDMA device is asked
+// about, too. Nothing is opened. A port without that interface there gives an error that is
+// ErrNotFound.
 func NetworkOf(cfg Config) (Network, error) {
 	t, err := locate(&cfg)
+	if cfg.Kernel == nil && (errors.Is(err, ErrNoRDMA) || errors.Is(err, ErrNotMlx5)) {
+		t, err = &target{facts: PortFacts{Name: cfg.Device, Netdev: cfg.Device}}, nil
+	}
 	if err != nil {
 		return Network{}, err
 	}

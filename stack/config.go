@@ -18,6 +18,10 @@ type Config struct {
 	// Logger.
 	NIC dv.Config
 
+	// Backend is what [Open] puts under the stack: BackendAuto (the default) takes packet sockets
+	// where NIC.Device has no rings. [New] does not look at it.
+	Backend Backend
+
 	// RxMode is how [Open] has the receive queues of NIC wait for frames: RxAdaptive (the default),
 	// RxPolling or RxInterrupt. [New] does not look at it.
 	RxMode RxMode
@@ -186,6 +190,9 @@ func (c Config) Validate() error {
 		}
 	}
 	if err := (rdma.Options{RxMode: c.RxMode, RxLimit: c.RxLimit}).Validate(); err != nil {
+		return err
+	}
+	if err := c.Backend.Validate(); err != nil {
 		return err
 	}
 	if err := validateDSCP(c.DSCP); err != nil {

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
 )
 
 // watch follows the device: it acts on changes of the link, and ends the stack when the device
@@ -15,12 +16,12 @@ func (s *Stack) watch() {
 		select {
 		case <-s.ctx.Done():
 			return
-		case <-s.device.LinkChanged():
-			s.linkChanged(s.device.LinkUp())
-		case <-s.device.Done():
-			err := s.device.Err()
-			if errors.Is(err, dv.ErrClosed) { // stopped by somebody else
-				err = nil
+		case <-s.nic.LinkChanged():
+			s.linkChanged(s.nic.LinkUp())
+		case <-s.nic.Done():
+			err := s.nic.Err()
+			if errors.Is(err, dv.ErrClosed) || errors.Is(err, packet.ErrClosed) {
+				err = nil // stopped by somebody else
 			}
 			s.end(err)
 			return

@@ -5,11 +5,11 @@ import (
 	"errors"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
-// Open opens the RDMA device cfg.NIC and makes a stack on its queues. ctx bounds opening only; the
-// error then says what it was waiting for.
+// Open opens the RDMA device cfg.NIC and makes a stack on its queues. Where that names a netdev
+// without an mlx5 device, packet sockets take their place, with a line in the log: see
+// [Config.Backend]. ctx bounds opening only; the error then says what it was waiting for.
 //
 // If the device fails later, the stack ends as by Close, with an error that says why; see
 // [Stack.Err].
@@ -33,12 +33,7 @@ func Open(ctx context.Context, cfg Config) (*Stack, error) {
 
 // open gives s a device and its link. What it has opened is closed by Close, if not by itself.
 func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
-	dev, err := dv.Open(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	s.device = dev
-	link, err := rdma.New(dev, rdma.Options{RxMode: s.cfg.RxMode, RxLimit: s.cfg.RxLimit})
+	link, err := s.openBackend(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -49,7 +44,3 @@ func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
 	go s.watch()
 	return nil
 }
-
-// Device is the RDMA device underneath, for its counters; nil if the stack was made by [New].
-// It belongs to the stack.
-func (s *Stack) Device() *dv.Device { return s.device }

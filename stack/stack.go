@@ -19,6 +19,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
@@ -62,7 +63,9 @@ type Stack struct {
 	udpPorts  udpPortTable       // UDP sockets by port; the link finds sinks in it
 	udp       tcpip.UDPStats
 
-	device  *dv.Device    // nil unless made by Open; closed after the link
+	nic     nic           // nil unless made by Open; closed after the link
+	device  *dv.Device    // nil unless that is one
+	packets *packet.Port  // nil unless that is one
 	watched chan struct{} // closed when the device's watcher has ended; nil unless made by Open
 
 	failedDials atomic.Uint64
@@ -311,8 +314,8 @@ func (s *Stack) end(cause error) {
 	s.abortAll()
 	s.background.Wait()
 	s.net.Wait()
-	if s.device != nil {
-		s.endErr = s.device.Close()
+	if s.nic != nil {
+		s.endErr = s.nic.Close()
 	}
 }
 

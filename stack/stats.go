@@ -90,11 +90,15 @@ func (s *Stack) Stats() Stats {
 }
 
 func (s *Stack) port() (up bool, changes uint64) {
-	if s.device == nil {
-		return true, 0
+	switch {
+	case s.device != nil:
+		st := s.device.Stats()
+		return st.LinkUp, st.LinkChanges
+	case s.packets != nil:
+		st := s.packets.Stats()
+		return st.LinkUp, st.LinkChanges
 	}
-	st := s.device.Stats()
-	return st.LinkUp, st.LinkChanges
+	return true, 0
 }
 
 func total(m *tcpip.IntegralStatCounterMap) (sum uint64) {

@@ -94,18 +94,20 @@ var layers = map[string]layer{
 		others: []string{gvisor}},
 	"stack": {
 		// x/net: the type of a batch
-		module: []string{"link/rdma", "dv"}, others: []string{gvisor, dhcp, xnet},
+		module: []string{"link/rdma", "link/packet", "dv"},
+		others: []string{gvisor, dhcp, xnet, xsys},
 		tests: []string{"dv/simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd",
 			"tests/netpair", netlink, dns},
 	},
-	"stack/metrics":   {module: []string{"stack", "dv"}, tests: []string{"stack/stacktest"}},
+	"stack/metrics": {module: []string{"stack", "dv", "link/packet"},
+		tests: []string{"stack/stacktest"}},
 	"stack/stacktest": {module: []string{"stack"}, others: []string{gvisor}},
 	"apps/httpd":      {},
 	"apps/dnsd":       {others: []string{dns, xnet}}, // x/net: the type of a batch of datagrams
 	"apps/iperf3d":    {},
 	"cmd/rdma-netstack/...": {
-		module: []string{"stack", "dv", "dv/simnic/...", "apps/httpd", "apps/dnsd", "apps/iperf3d",
-			"cmd/rdma-netstack/...", "internal/probe", "internal/doctor/..."},
+		module: []string{"stack", "dv", "link/packet", "dv/simnic/...", "apps/httpd", "apps/dnsd",
+			"apps/iperf3d", "cmd/rdma-netstack/...", "internal/probe", "internal/doctor/..."},
 		others: []string{netlink, xsys, dns},
 	},
 	"internal/doctor":      {},

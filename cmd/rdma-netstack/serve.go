@@ -23,7 +23,12 @@ const serveFlagsHelp = `
 The slice:
   --device NAME       RDMA device (mlx5_0), its network interface (enp1s0f0), or sim: a software
                       ConnectX in this process, which needs no hardware. "rdma-netstack devices"
-                      lists the devices of this machine
+                      lists the devices of this machine. An interface of another make (eth0) is
+                      served through packet sockets
+  --backend NAME      rings of an mlx5 device, packet sockets on any Ethernet interface, or auto:
+                      rings where there are any, else packet (the default). Packet sockets need
+                      CAP_NET_RAW; the machine itself cannot reach the slice through them, other
+                      hosts can. --mac netdev and the software NIC have rings only
   --address CIDR      IP address of the slice with its prefix length, such as 192.0.2.10/24.
                       Repeat the flag for more addresses, IPv4 or IPv6. Without a prefix length
                       (192.0.2.10) the port's network interface supplies it, and the router, and
@@ -86,6 +91,7 @@ type serveFlags struct {
 	netdevMAC bool
 	queues    int
 	rxMode    stack.RxMode
+	backend   stack.Backend
 	mtu       int
 	vlan      int
 	dscp      int
@@ -100,6 +106,7 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 	addrList(fs, "gateway", &f.gateways)
 	macOrNetdevFlag(fs, &f.mac, &f.netdevMAC)
 	fs.IntVar(&f.queues, "queues", 1, "")
+	fs.TextVar(&f.backend, "backend", stack.BackendAuto, "")
 	fs.TextVar(&f.rxMode, "rx-mode", stack.RxAdaptive, "")
 	fs.IntVar(&f.mtu, "mtu", 0, "")
 	fs.IntVar(&f.vlan, "vlan", 0, "")
@@ -157,6 +164,10 @@ func (f *serveFlags) check(given map[string]bool) error {
 		if err := f.simAddresses(); err != nil {
 			return err
 		}
+	}
+	if f.backend == stack.BackendPacket && (f.netdevMAC || f.device == simDevice) {
+		return errors.New("--backend packet is for an interface of this machine, and a MAC of " +
+			"our own: leave out --mac netdev, or --backend")
 	}
 	for _, name := range simFlagNames {
 		if given[name] && f.device != simDevice {

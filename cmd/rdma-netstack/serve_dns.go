@@ -102,7 +102,7 @@ func serveDNS(ctx context.Context, args []string, out streams) (err error) {
 	if err := f.announce(out, s, "DNS", try); err != nil {
 		return err
 	}
-	return serveUntilDone(ctx, app, s.stack.Device(), serve...)
+	return serveUntilDone(ctx, app, s.device(), serve...)
 }
 
 // listenDNS opens a TCP and a UDP socket on the same port for each place to listen. It returns what

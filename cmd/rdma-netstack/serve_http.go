@@ -82,7 +82,7 @@ func serveHTTP(ctx context.Context, args []string, out streams) (err error) {
 	var s *slice
 	h.Logger = log
 	h.Status = func() any { return status(s.stack, s.sim) }
-	h.Checks = []httpd.Check{{Name: "device", Run: func() error { return s.stack.Device().Err() }}}
+	h.Checks = []httpd.Check{{Name: "device", Run: func() error { return s.device().Err() }}}
 	if err := h.complete(f.device, givenFlags(fs)); err != nil {
 		return err
 	}
@@ -111,5 +111,5 @@ func serveHTTP(ctx context.Context, args []string, out streams) (err error) {
 		log.Warn("debug endpoints are on, because --device sim is a demonstration; " +
 			"--debug-endpoints=false turns them off")
 	}
-	return serveUntilDone(ctx, app, s.stack.Device(), serve...)
+	return serveUntilDone(ctx, app, s.device(), serve...)
 }

@@ -127,7 +127,7 @@ func (f *serveFlags) nicConfig(log *slog.Logger) dv.Config {
 // stackConfig is what the flags say of the stack.
 func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 	return stack.Config{
-		Addresses: f.addresses, Gateways: f.gateways, RxMode: f.rxMode,
+		Addresses: f.addresses, Gateways: f.gateways, RxMode: f.rxMode, Backend: f.backend,
 		DSCP: uint8(f.dscp), Logger: log,
 		DHCPv4: f.sources.dhcp4, DHCPv6: f.sources.dhcp6,
 		SLAAC: f.sources.slaac, Auto: f.sources.auto,
@@ -137,6 +137,14 @@ func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 // closeAfter closes everything, in the order that lets the last answers out, and joins what goes
 // wrong then to err.
 func (s *slice) closeAfter(err error) error { return errors.Join(err, s.cleanup.close()) }
+
+// device is what the stack is on.
+func (s *slice) device() lifetime {
+	if p := s.stack.PacketPort(); p != nil {
+		return p
+	}
+	return s.stack.Device()
+}
 
 // String describes the slice in the start-up line.
 func (s *slice) String() string {
@@ -158,7 +166,11 @@ func status(st *stack.Stack, sim *simnic.NIC) any {
 	out := map[string]any{
 		"mac": st.HardwareAddr().String(), "addresses": st.Addrs(),
 		"stack": st.Stats(), "link": st.LinkStats(), "acks": st.ACKStats(),
-		"device": st.Device().Stats(),
+	}
+	if p := st.PacketPort(); p != nil {
+		out["device"] = p.Stats()
+	} else {
+		out["device"] = st.Device().Stats()
 	}
 	if sim != nil {
 		out["nic"] = sim.Counters()

@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
@@ -20,12 +21,14 @@ const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 // prefix of all names.
 const prefix = "rdma_netstack_"
 
-// Source is what is measured; a [stack.Stack] is one. Device may return nil.
+// Source is what is measured; a [stack.Stack] is one. Device and PacketPort may return
+// nil.
 type Source interface {
 	Stats() stack.Stats
 	Counters() iter.Seq2[string, uint64]
 	Gauges() iter.Seq2[string, uint64]
 	Device() *dv.Device
+	PacketPort() *packet.Port
 }
 
 // Handler answers a scrape. It may be used from any goroutine.
@@ -44,6 +47,11 @@ func Write(w io.Writer, from Source) error {
 	}
 	var b bytes.Buffer
 	list(&b, from.Stats(), device)
+	if p := from.PacketPort(); p != nil {
+		sockets := p.Stats()
+		queues(&b, "rx", sockets.Rx)
+		queues(&b, "tx", sockets.Tx)
+	}
 	named(&b, from.Counters(), false)
 	named(&b, from.Gauges(), true)
 	_, err := w.Write(b.Bytes())

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
+)
+
+// vethLab is a namespace to serve in, on veth0, and one whose kernel is the clients'.
+func vethLab(t *testing.T) (server, client *lab.Net) {
+	t.Helper()
+	need.NetNS(t)
+	nets := [2]*lab.Net{}
+	for i, name := range []string{"server", "client"} {
+		n, err := lab.New(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { n.Close() })
+		nets[i] = n
+	}
+	err := lab.Cable(nets[0], "veth0", nets[1], "veth0")
+	for i, p := range []string{"192.0.2.2/24", "192.0.2.1/24"} {
+		if err == nil {
+			err = nets[i].Do(func() error {
+				return lab.Up("veth0",
+					lab.Setup{Addresses: []netip.Prefix{netip.MustParsePrefix(p)}})
+			})
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nets[0], nets[1]
+}
+
+// TestServeOnAnyInterface serves on a veth interface, and has the kernel behind the other end ask
+// with curl and dig.
+func TestServeOnAnyInterface(t *testing.T) {
+	for _, c := range []struct{ what, args, said, client, want string }{
+		{"http", "--root .", "veth0 is a veth: served through AF_PACKET, not from rings",
+			"curl -sS --max-time 30 http://192.0.2.10/page", "a page\n"},
+		{"http", "--backend packet --queues 2 --root .", "",
+			"curl -sS --max-time 30 http://192.0.2.10/page", "a page\n"},
+		{"dns", "--zone z", "served through AF_PACKET", "dig -r +short @192.0.2.10 ns.example A",
+			"192.0.2.53\n"},
+		{"dns", "--zone z --vlan 7", "served through AF_PACKET", "", ""},
+	} {
+		t.Run(c.what+" "+c.args, func(t *testing.T) {
+			server, client := vethLab(t)
+			s := &script{t: t, dir: t.TempDir(), net: server}
+			s.unpack("-- page --\na page\n-- z --\n$ORIGIN example.\n" +
+				"@ 60 IN SOA ns host 1 2 3 4 5\n@ 60 IN NS ns\nns 60 IN A 192.0.2.53\n")
+			if err := s.start(append([]string{"serve", c.what, "--device", "veth0",
+				"--address", "192.0.2.10/24"}, strings.Fields(c.args)...)); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.out.await("try: "); err != nil {
+				t.Fatal(err, s.errs)
+			}
+			if said := s.errs.String(); !strings.Contains(said, c.said) ||
+				c.said == "" && strings.Contains(said, "AF_PACKET") {
+				t.Errorf("said %q, want %q", said, c.said)
+			}
+			if c.client != "" {
+				words := strings.Fields(c.client)
+				k := &script{t: t, dir: t.TempDir(), net: client}
+				if err := k.run(k.command(append([]string{need.Tool(t, words[0])},
+					words[1:]...))); err != nil || k.stdout != c.want {
+					t.Errorf("%s: %v, %q, %s; want %q", c.client, err, k.stdout, k.stderr, c.want)
+				}
+			}
+			s.stop(t)
+		})
+	}
+}
+
+// TestPacketRefusals wants one sentence that says what to do.
+func TestPacketRefusals(t *testing.T) {
+	server, _ := vethLab(t)
+	for _, c := range []struct {
+		name, args, want string
+		nobody           bool
+		code             int
+	}{
+		{name: "rings", args: "--device veth0 --backend rings", code: 1, want: "RDMA"},
+		{name: "no such interface", args: "--device eth7 --backend packet", code: 1,
+			want: `there is no interface eth7 here: "ip link" lists those there are`},
+		{name: "nobody", args: "--device veth0", nobody: true, code: 1,
+			want: "packet sockets need CAP_NET_RAW: setcap cap_net_raw+ep on the program, " +
+				"docker --cap-add NET_RAW, or be root"},
+		{name: "word", args: "--device veth0 --backend xdp", code: 2,
+			want: "want auto, rings or packet"},
+		{name: "the netdev's MAC", args: "--device veth0 --backend packet --mac netdev", code: 2,
+			want: "leave out --mac netdev, or --backend"},
+		{name: "the netdev's MAC, auto", args: "--device veth0 --mac netdev", code: 1,
+			want: "packet sockets cannot take frames from Linux"},
+		{name: "sim", args: "--device sim --backend packet", code: 2,
+			want: "--backend packet is for"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := &script{t: t, dir: t.TempDir(), net: server, nobody: c.nobody}
+			args := append([]string{"serve", "http", "--address", "192.0.2.10/24"},
+				strings.Fields(c.args)...)
+			if err := s.run(s.program(args)); err != nil {
+				t.Fatal(err)
+			}
+			if s.code != c.code || !strings.Contains(s.stderr, c.want) ||
+				strings.Count(s.stderr, "\n") != 1 {
+				t.Errorf("code %d, %q; want code %d, %q", s.code, s.stderr, c.code, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,135 @@
+package stack
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+)
+
+// Backend is what [Open] puts under a stack. It reads and writes text, so that it can be a flag.
+type Backend uint8
+
+// The backends.
+const (
+	// BackendAuto is rings where NIC.Device has an mlx5 device, else packet sockets.
+	BackendAuto Backend = iota
+	// BackendRings is the rings of an mlx5 device, or an error.
+	BackendRings
+	// BackendPacket is packet sockets (package link/packet) on a netdev of any make. Of NIC only
+	// Device, MAC, RxQueues, VLAN and MTU count.
+	BackendPacket
+)
+
+var backends = [...]string{BackendAuto: "auto", BackendRings: "rings", BackendPacket: "packet"}
+
+// String implements fmt.Stringer.
+func (b Backend) String() string {
+	if int(b) < len(backends) {
+		return backends[b]
+	}
+	return fmt.Sprintf("Backend(%d)", uint8(b))
+}
+
+// Validate says in one sentence what is wrong with b, or nil.
+func (b Backend) Validate() error {
+	if int(b) >= len(backends) {
+		return fmt.Errorf("there is no %s; use BackendAuto, BackendRings or BackendPacket", b)
+	}
+	return nil
+}
+
+// MarshalText implements encoding.TextMarshaler. It never fails.
+func (b Backend) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler: auto, rings, packet.
+func (b *Backend) UnmarshalText(text []byte) error {
+	for i, name := range backends {
+		if name == string(text) {
+			*b = Backend(i)
+			return nil
+		}
+	}
+	return errors.New("want auto, rings or packet")
+}
+
+// nic is what a stack of Open is on: a dv.Device or a packet.Port.
+type nic interface {
+	LinkUp() bool
+	LinkChanged() <-chan struct{}
+	Done() <-chan struct{}
+	Err() error
+	Close() error
+}
+
+// openBackend opens what s.cfg.Backend says, and returns its link.
+func (s *Stack) openBackend(ctx context.Context, cfg dv.Config) (*rdma.Endpoint, error) {
+	if s.cfg.Backend == BackendPacket {
+		return s.openPacket(cfg)
+	}
+	dev, err := dv.Open(ctx, cfg)
+	if err == nil {
+		s.device, s.nic = dev, dev
+		return rdma.New(dev, s.linkOptions())
+	}
+	if s.cfg.Backend == BackendRings || cfg.Kernel != nil || !noRings(err) {
+		return nil, err
+	}
+	link, instead := s.openPacket(cfg)
+	switch {
+	case errors.Is(instead, unix.ENODEV):
+		return nil, err // it is no netdev either
+	case instead != nil:
+		return nil, instead
+	}
+	s.log.Warn(fmt.Sprintf("%s is a %s: served through AF_PACKET, not from rings", s.packets.Name(),
+		cmp.Or(s.packets.Driver(), "netdev without a driver")))
+	return link, nil
+}
+
+// noRings is true for a device that is there, and is not one that package dv drives.
+func noRings(err error) bool {
+	return errors.Is(err, dv.ErrNoRDMA) || errors.Is(err, dv.ErrNotMlx5)
+}
+
+func (s *Stack) linkOptions() rdma.Options {
+	return rdma.Options{RxMode: s.cfg.RxMode, RxLimit: s.cfg.RxLimit}
+}
+
+// openPacket opens packet sockets on the netdev that cfg names, or on that of the port it names.
+func (s *Stack) openPacket(cfg dv.Config) (*rdma.Endpoint, error) {
+	if cfg.Kernel != nil {
+		return nil, errors.New("packet sockets are for a netdev, and NIC.Kernel names none; " +
+			"leave Backend unset")
+	}
+	if cfg.AllowNetdevMAC || cfg.Promiscuous {
+		return nil, fmt.Errorf("packet sockets cannot take frames from Linux, which answers those "+
+			"to %s itself; leave MAC unset for an address of our own", cfg.Device)
+	}
+	name := cfg.Device
+	if n, err := dv.NetworkOf(dv.Config{Device: name}); err == nil {
+		name = n.Netdev
+	}
+	port, err := packet.Open(packet.Config{Device: name, MAC: net.HardwareAddr(cfg.MAC),
+		Queues: cfg.RxQueues, VLAN: cfg.VLAN, MTU: cfg.MTU})
+	if err != nil {
+		return nil, err
+	}
+	s.packets, s.nic = port, port
+	return rdma.NewOverPort(port, s.linkOptions())
+}
+
+// Device is the RDMA device underneath, for its counters; nil if the stack was made by [New] or is
+// on packet sockets. It belongs to the stack.
+func (s *Stack) Device() *dv.Device { return s.device }
+
+// PacketPort is the packet sockets underneath, for their counters; nil if there are none. It
+// belongs to the stack.
+func (s *Stack) PacketPort() *packet.Port { return s.packets }
