@@ -224,7 +224,7 @@ func (d *Device) Close() error {
 	d.close.Do(func() {
 		d.Stop()
 		for _, q := range d.tx {
-			q.Lock() // whoever posts now is the last
+			q.Lock() // a packet being posted now is the last
 			defer q.Unlock()
 		}
 		err := d.cleanup.unwind()

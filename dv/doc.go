@@ -35,8 +35,8 @@
 // An RxQueue has one owner, the goroutine that polls it; only Wake, Stats and
 // the constants may be used by others. A TxQueue is not safe for concurrent
 // use either, but has Lock and Unlock for the common case of many senders;
-// Device.Close takes the same lock. Whoever owns an RxQueue, or uses a TxQueue
-// without its lock, must have stopped before Device.Close: call Device.Stop,
+// Device.Close takes the same lock. The owner of an RxQueue, and a user of a
+// TxQueue without its lock, must have stopped before Device.Close: call Device.Stop,
 // which makes Poll return 0 and Wait return ErrClosed, and join them. Close
 // also takes back the memory behind every Packet still held.
 //

@@ -13,7 +13,7 @@ type Feature struct {
 	Name string
 	On   bool
 	// Why is how it is used, if On; else the reason it is not, which begins with
-	// "choice:", "device:", "kernel:" or "driver:", whoever it lies with.
+	// "choice:", "device:", "kernel:" or "driver:", by what turned it off.
 	Why string
 }
 

@@ -1,7 +1,7 @@
 package dv
 
 // Frame names a frame buffer of the device's Pool. A frame has one owner at a
-// time; whoever holds the number owns the frame.
+// time; the holder of the number owns the frame.
 type Frame uint32
 
 // NoFrame is no frame.

@@ -50,7 +50,7 @@ func (p *Pool) hold(frames ...Frame) {
 }
 
 // chain makes the frames of a pool nobody has taken from yet ones that can be
-// linked: whoever holds the first of a chain holds all of it.
+// linked: the holder of the first of a chain holds all of it.
 func (p *Pool) chain() {
 	p.next = make([]Frame, p.count)
 	for i := range p.next {

@@ -10,8 +10,9 @@ import (
 // A striding ring has one large buffer, a slab, per entry. The NIC fills it
 // from its start with one frame after the other, each in whole strides; when
 // the next does not fit it says so with a completion without a frame and goes
-// on to the next slab. A slab is a Frame of the pool that many hold: the ring,
-// and whoever has a Packet in it. It is used again when the last has let go.
+// on to the next slab. A slab is a Frame of the pool with several holders: the
+// ring, and the holder of each Packet in it. It is used again after the last has
+// released it.
 
 // Geometry of every striding ring: the fewest strides per slab that all devices
 // take. Larger frames than a slab there are not.

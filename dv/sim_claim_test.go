@@ -12,7 +12,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// Frames for one MAC go to one device: whoever claims it as well is refused in one sentence,
+// Frames for one MAC go to one device: another claim is refused in one sentence,
 // and the first gets every frame once, before, meanwhile and after.
 func TestSecondClaimOfMAC(t *testing.T) {
 	for _, tc := range []struct {

@@ -7,7 +7,7 @@ import (
 )
 
 // Check is something that /-/healthz looks at beside what the server knows itself. Run is called at
-// each request, from many goroutines, and returns at once; its error is shown to whoever asks.
+// each request, from many goroutines, and returns at once; its error is part of the answer.
 type Check struct {
 	Name string // such as "device"
 	Run  func() error

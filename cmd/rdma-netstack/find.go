@@ -89,7 +89,7 @@ func names(of []command) string {
 func lines(of []command) string {
 	var b strings.Builder
 	for _, c := range of {
-		fmt.Fprintf(&b, "  %-12s %s\n", c.name, c.line)
+		fmt.Fprintf(&b, "  %-12s  %s\n", c.name, c.line)
 	}
 	return b.String()
 }

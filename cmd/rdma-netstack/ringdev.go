@@ -31,7 +31,7 @@ The device:
   --no-compression    no compressed completions: one 64-byte CQE per received frame
   --sim-wire WIRE     with --device sim: tap:NAME, packet:IFNAME or none (default tap:slice0)
   --sim-netdev WIRE   the port's Linux side, in the same form (default none)
-  --sim-card CARD     what it is: cx4lx, cx5, cx6dx, cx7 or bf2 (default cx6dx)
+  --sim-card CARD     model of that NIC: cx4lx, cx5, cx6dx, cx7 or bf2 (default cx6dx)
   --faults LIST       faults of that wire, such as drop=1%,reorder=5%
 `
 

@@ -69,8 +69,8 @@ With --device sim:
                         none           nothing
   --sim-netdev WIRE   what the port's Linux side is connected to, in the same form (default none)
   --sim-record FILE   write every frame on the wire to a pcap file
-  --sim-card CARD     what the software NIC is: cx4lx, cx5, cx6dx, cx7 or bf2, with what these can
-                      do (default cx6dx)
+  --sim-card CARD     card that the software NIC imitates: cx4lx, cx5, cx6dx, cx7 or bf2 (default
+                      cx6dx)
   --faults LIST       faults of the wire, such as drop=1%,reorder=5%,dup=1%,delay=2ms
 
 SIGINT (Ctrl-C) or SIGTERM stops the server: requests in progress have 5 s to finish.

@@ -108,13 +108,6 @@ func (p wireSpec) open() (wire.Wire, error) {
 	return nil, nil
 }
 
-func (p wireSpec) String() string {
-	if p.name == "" {
-		return p.kind
-	}
-	return p.kind + " " + p.name
-}
-
 // openSim makes the software NIC and connects it. undo has what it opened, also when it fails.
 func openSim(
 	s simFlags,

@@ -158,7 +158,7 @@ func TestKeyDestroyedInUse(t *testing.T) {
 	}
 	before := string(q.buf)
 	if _, _, mine := q.key.span(1, q.addr, 1); mine {
-		t.Error("whoever found the key before may still use it")
+		t.Error("a key that was found before its end may still be used")
 	}
 	wg.Wait()
 	if string(q.buf) != before {

@@ -66,7 +66,7 @@ func serve(ctx context.Context, ln net.Listener) error {
 	state := health.NewServer()
 	grpc_health_v1.RegisterHealthServer(srv, state)
 	stop := context.AfterFunc(ctx, func() {
-		state.Shutdown() // whoever watches is told
+		state.Shutdown() // clients that watch the health service are told
 		srv.GracefulStop()
 	})
 	defer stop()

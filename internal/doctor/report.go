@@ -26,7 +26,7 @@ type Result struct {
 	Saw string `json:"saw"`
 	// Do is what to do about a failure.
 	Do string `json:"do,omitempty"`
-	// Facts are details for whoever reads the report elsewhere.
+	// Facts are details for readers without access to the machine.
 	Facts []Fact `json:"facts,omitempty"`
 }
 

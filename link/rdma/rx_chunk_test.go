@@ -133,7 +133,7 @@ func holdPacket(pkt *gstack.PacketBuffer, headers, way int, want []byte) heldPac
 }
 
 // TestHeldPayload: the bytes of a packet stay what they are for as long as anybody has them,
-// whoever lets go of others meanwhile.
+// also while others are released.
 func TestHeldPayload(t *testing.T) {
 	const size, rounds = 1448, 400
 	rng := seed(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// zone has a small answer, and a large one for those who want to amplify.
+// zone has a small answer, and a large one for amplification.
 func zone(t *testing.T) string {
 	t.Helper()
 	text := "$ORIGIN example.\n$TTL 60\n@ SOA ns hostmaster 1 3600 600 86400 60\n@ NS ns\nns A " +

@@ -13,7 +13,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 )
 
-// rival is the hardware address of whoever claims what is the server's.
+// rival is the hardware address of the host that claims the server's address.
 var rival = net.HardwareAddr{2, 0, 0x66, 0x66, 0x66, 0x66}
 
 // TestLinkLocalTaken: somebody answers duplicate detection of the IPv6 link-local address (RFC 4862

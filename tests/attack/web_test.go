@@ -120,7 +120,7 @@ func special(t *testing.T, dir string) []string {
 	return []string{"/fifo", "/zero", "/out", "/page.txt%00"}
 }
 
-// TestSpecialFiles: what is no file in the root directory is not found, and takes nobody's time.
+// TestSpecialFiles: special files in the root directory are not found, and delay no other request.
 func TestSpecialFiles(t *testing.T) {
 	t.Parallel()
 	dir := site(t)

@@ -48,7 +48,7 @@ func Long(t testing.TB, why string) {
 	}
 }
 
-// Note tells a result that whoever runs all tests wants to see: make test prints
+// Note records a result that is of interest to the reader of a test run: make test prints
 // it at its end.
 func Note(t testing.TB, text string) {
 	t.Helper()

@@ -1,4 +1,4 @@
-// Package vm lets stock Linux kernels judge the software ConnectX and the driver.
+// Package vm tests the software ConnectX and the driver under stock Linux kernels.
 //
 // A virtual machine boots an unmodified Debian kernel whose own mlx5 modules bind the model, shown
 // to it as a PCI function (dv/simnic/pcie). The port's wire ends in a TAP of a network namespace on

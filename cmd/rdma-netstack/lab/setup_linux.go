@@ -20,7 +20,7 @@ type Setup struct {
 }
 
 // Up gives the interface of the calling thread's namespace its addresses and sets it up. IPv6
-// addresses are usable at once: duplicate address detection is off, since whoever uses this made
+// addresses are usable at once: duplicate address detection is off, since the caller made
 // the whole network.
 func Up(ifname string, s Setup) error {
 	link, err := netlink.LinkByName(ifname)

@@ -74,7 +74,7 @@ func (r *Region) LoadBE32(off int) uint32 {
 }
 
 // StoreBE32 writes v big-endian at off in one atomic access that releases:
-// earlier stores of this goroutine are visible to whoever sees it.
+// earlier stores of this goroutine are visible to a reader that sees it.
 func (r *Region) StoreBE32(off int, v uint32) {
 	atomic.StoreUint32((*uint32)(r.word(off, 4)), be32(v))
 }

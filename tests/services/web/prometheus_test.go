@@ -29,7 +29,7 @@ scrape_configs:
   - targets: ["192.0.2.10:80", "[2001:db8::10]:80"]
 `
 
-// TestPrometheus has a Prometheus scrape a server and asks it what it learnt.
+// TestPrometheus has a Prometheus scrape a server and queries it.
 func TestPrometheus(t *testing.T) {
 	world.Tool(t, "prometheus", `version ([\d.]+)`, "--version")
 	world.Module(t, "github.com/prometheus/client_golang")

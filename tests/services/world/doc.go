@@ -3,6 +3,6 @@
 // host is a stack on a slice of a software ConnectX whose wire is a TAP interface of that namespace
 // or, as the control of an experiment, another namespace's kernel.
 //
-// The services themselves are in modules of their own beside this package, so that whoever embeds
-// the stack does not get their dependencies.
+// The services themselves are in modules of their own beside this package, so that a program that
+// embeds the stack does not get their dependencies.
 package world

@@ -33,7 +33,7 @@ func ListenLocal(network, address string) (net.Listener, error, bool) {
 	return &listener{ln, asked}, nil, true
 }
 
-// DialLocal reaches what ListenLocal made, from the other slice. Whoever traces ctx has been told
+// DialLocal reaches what ListenLocal made, from the other slice. The trace of ctx has been called
 // already.
 func DialLocal(ctx context.Context, network, address string) (net.Conn, error, bool) {
 	to, err := netip.ParseAddrPort(address)
