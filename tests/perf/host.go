@@ -58,6 +58,9 @@ func (e end) open() (host, error) {
 	case stackGvisor:
 		return openGvisor(e)
 	case stackOurs:
+		if e.Link == linkPacket {
+			return openPacket(e)
+		}
 		return openOurs(e)
 	}
 	return nil, fmt.Errorf("no stack %q", e.Stack)

@@ -16,6 +16,7 @@ const (
 	linkPipe   = "pipe"
 	linkInline = "inline"
 	linkSim    = "sim"
+	linkPacket = "packet"
 )
 
 // Plumbing between server and client.
@@ -82,6 +83,7 @@ func peers() []*peer {
 
 func kernelEnd() end { return end{Stack: stackKernel} }
 func ourEnd() end    { return end{Stack: stackOurs, Link: linkSim, Queues: 1} }
+func packetEnd() end { return end{Stack: stackOurs, Link: linkPacket, Queues: 1} }
 func xdpEnd() end    { return end{Stack: stackGvisor, Link: linkXDP, FIFO: true} }
 
 // vethPeers reach the clients over a veth pair.
@@ -106,6 +108,8 @@ func vethPeers() []*peer {
 			End: fd("mmap", ""), Plumbing: plumbVeth, Extra: true},
 		{Name: "ours/veth", About: "ours: software ConnectX on AF_PACKET", End: ourEnd(),
 			Plumbing: plumbVeth},
+		{Name: "packet", About: "ours: packet sockets (link/packet), no NIC of any kind",
+			End: packetEnd(), Plumbing: plumbVeth},
 	}
 }
 
