@@ -11,7 +11,7 @@ ROUNDS      ?= 10
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-vm test-arm64 test-services test-attacks test-suites check deps demo bench bench-go bench-peers fuzz fuzz-short help
+.PHONY: build test test-vm test-vm-users test-arm64 test-services test-attacks test-suites check deps demo bench bench-go bench-peers fuzz fuzz-short help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -25,6 +25,9 @@ test: deps check ## check, then every test with the race detector, in random ord
 
 test-vm: ## stock kernels with their own mlx5 driver on the model, in QEMU; KERNEL=6.12 for one
 	go test -count=1 -v -timeout 25m -run StockKernels ./tests/vm
+
+test-vm-users: ## DPDK's testpmd on the model under a stock kernel, in QEMU: 2 to 10 minutes
+	USERS=1 go test -count=1 -v -timeout 30m -run 'TestUsers' ./tests/vm
 
 test-arm64: ## tests of the driver on an emulated arm64 processor under a stock kernel: 2 to 10 minutes
 	ARM64=1 go test -count=1 -v -timeout 30m ./tests/vm/arm64

@@ -38,13 +38,15 @@ type machineParts struct {
 	tools *rig.Tools
 	dir   string // binaries built for the guest
 
-	verbsErr error // why there is no verbs
+	verbsErr error  // why there is no verbs
+	memory   int    // MiB of a machine
+	cmdline  string // what its kernel is told besides
 }
 
 // gather fetches and builds, or skips where the packages can not be had.
 func gather(t *testing.T, ctx context.Context) *machineParts {
 	t.Helper()
-	p := &machineParts{dir: t.TempDir()}
+	p := &machineParts{dir: t.TempDir(), memory: 512}
 	var err error
 	p.cache, err = rig.OpenCache()
 	need.That(t, "packages", err)
@@ -133,8 +135,8 @@ func boot(t *testing.T, ctx context.Context, p *machineParts, version string, ni
 		t.Fatal(err)
 	}
 	start := time.Now()
-	w.vm, err = rig.Start(ctx, p.qemu, rig.Machine{Kernel: w.kernel, Initrd: initrd, Memory: 512,
-		CPUs: 2, Log: w.log}, w.fn, dir)
+	w.vm, err = rig.Start(ctx, p.qemu, rig.Machine{Kernel: w.kernel, Initrd: initrd,
+		Memory: p.memory, Append: p.cmdline, CPUs: 2, Log: w.log}, w.fn, dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,6 @@ var (
 	mcqsLast     = field{0, 1}
 	mcqsKind     = field{48, 16}
 	mcqiKind     = field{91, 5}
-	mcqiSize     = field{176, 16}
 	mcqiVersion  = field{192 + 32, 32}
 	mcqsBootCode = uint64(1)
 	mcqiVersions = uint64(1)

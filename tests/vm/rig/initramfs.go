@@ -11,7 +11,11 @@ import (
 
 // Tools is an unpacked set of the programs that judge the model from inside a guest: rdma-core's,
 // iproute2's, ping.
-type Tools struct{ root string }
+type Tools struct {
+	root     string
+	programs []string // by path below root
+	plugins  []string // shared libraries that programs open by name
+}
 
 // toolPrograms are the programs put into the guest, by path below the root of their packages.
 var toolPrograms = []string{
@@ -20,11 +24,25 @@ var toolPrograms = []string{
 	"bin/ip", "bin/ping", "sbin/ethtool", "bin/rdma", "sbin/devlink",
 }
 
+// toolPackages are the packages of toolPrograms.
+var toolPackages = []string{"ibverbs-utils", "ibverbs-providers", "perftest", "iproute2",
+	"iputils-ping", "ethtool"}
+
 // Tools fetches Debian 12's rdma-core, perftest and network tools, once.
 func (c *Cache) Tools(ctx context.Context) (*Tools, error) {
-	root, err := c.tree(ctx, "tools", "", []string{"bookworm"},
-		"ibverbs-utils", "ibverbs-providers", "perftest", "iproute2", "iputils-ping", "ethtool")
-	return &Tools{root: root}, err
+	root, err := c.tree(ctx, "tools", "", []string{"bookworm"}, toolPackages...)
+	return &Tools{root: root, programs: toolPrograms}, err
+}
+
+// UserTools fetches DPDK's testpmd with the driver for the card, beside Tools, once.
+func (c *Cache) UserTools(ctx context.Context) (*Tools, error) {
+	root, err := c.tree(ctx, "users", "", []string{"bookworm"},
+		append([]string{"dpdk-dev"}, toolPackages...)...)
+	return &Tools{root: root,
+		programs: append([]string{"usr/bin/dpdk-testpmd"}, toolPrograms...),
+		plugins: []string{"librte_net_mlx5.so.23", "librte_common_mlx5.so.23",
+			"librte_bus_pci.so.23", "librte_bus_auxiliary.so.23", "librte_mempool_ring.so.23"},
+	}, err
 }
 
 // find returns the host path of a program, wherever its package put it (Debian is moving /bin to
@@ -90,7 +108,17 @@ const loaderDir, libraryDir = "/lib64/", "/lib/x86_64-linux-gnu/"
 // where libibverbs expects it.
 func (t *Tools) pack(add func(guest, host string, mode os.FileMode) error) error {
 	programs := []string{filepath.Join(t.root, mlx5Driver)}
-	for _, name := range toolPrograms {
+	for _, name := range t.plugins {
+		p, err := findLibrary(t.root, name)
+		if err != nil {
+			return err
+		}
+		programs = append(programs, p)
+		if err := add(libraryDir+name, p, 0o755); err != nil {
+			return err
+		}
+	}
+	for _, name := range t.programs {
 		p, err := t.find(name)
 		if err != nil {
 			return err

@@ -1,0 +1,158 @@
+//go:build linux
+
+package vm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/pcie"
+	"github.com/rdma-netstack/rdma-netstack/internal/probe"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
+)
+
+// TestUsers has DPDK use the card, which was not written for it, under one kernel. It is not a part
+// of make test.
+func TestUsers(t *testing.T) {
+	if os.Getenv("USERS") == "" {
+		need.That(t, "users", fmt.Errorf("make test-vm-users runs it, in 2 to 10 minutes"))
+	}
+	need.TUN(t)
+	version := os.Getenv("KERNEL")
+	if version == "" {
+		version = "6.12"
+	}
+	ctx := t.Context()
+	p := gather(t, ctx)
+	var err error
+	p.tools, err = p.cache.UserTools(ctx)
+	need.That(t, "packages", err)
+	p.memory, p.cmdline = 1280, "hugepages=192"
+	w := boot(t, ctx, p, version, simnic.Config{}, pcie.Config{})
+	t.Run("probe", func(t *testing.T) { testProbe(t, w) })
+	for _, m := range dpdkModes {
+		t.Run("testpmd/"+m.name, func(t *testing.T) {
+			m.run(t, w)
+			w.noComplaints(t)
+			w.cleanLog(t)
+		})
+	}
+}
+
+// cleanLog fails the test if the guest's kernel has warned of itself.
+func (w *world) cleanLog(t *testing.T) {
+	t.Helper()
+	log := w.must(t, rig.Request{Op: "dmesg"}).Output
+	for line := range strings.Lines(log) {
+		if strings.Contains(line, "WARNING:") || strings.Contains(line, "BUG:") ||
+			strings.Contains(line, "Call Trace") {
+			t.Errorf("the guest's kernel says: %s", line)
+		}
+	}
+}
+
+// dpdkMode is one way to run testpmd.
+type dpdkMode struct {
+	name    string
+	devargs string // of the driver
+	args    string // of testpmd
+	size    int    // bytes of a frame
+}
+
+var dpdkModes = []dpdkMode{
+	{"default", "", "", 200},
+	{"vector off", "rx_vec_en=0", "", 200},
+	{"striding", "mprq_en=1,rxqs_min_mprq=1", "", 200},
+	{"inline", "txq_inline_max=256,txqs_min_inline=0", "", 200},
+	{"no inline", "txq_inline_max=0", "", 200},
+	{"no compression", "rxq_cqe_comp_en=0", "", 200},
+	{"4 queues", "", "--rxq=4 --txq=4", 200},
+	{"multi-segment", "", "--mbuf-size=512 --enable-scatter --tx-offloads=0x8000", 1400},
+	{"no multi-packet", "txq_mpw_en=0", "", 200},
+}
+
+// burst is how many frames are on their way, and rounds how often, with testpmd.
+const burst, rounds = 16, 8
+
+// run has testpmd send every frame back, with its addresses swapped.
+func (m *dpdkMode) run(t *testing.T, w *world) {
+	argv := []string{"dpdk-testpmd", "-l", "0,1", "--in-memory", "-m", "256",
+		"-a", "0000:01:00.0," + m.devargs, "-d", "librte_net_mlx5.so.23",
+		"-d", "librte_mempool_ring.so.23", "--", "--forward-mode=macswap", "--auto-start",
+		"--stats-period=1", "--total-num-mbufs=32768"}
+	argv[7] = strings.TrimSuffix(argv[7], ",")
+	job := w.start(t, append(argv, strings.Fields(m.args)...)...)
+	eventually(t, func() string { return "testpmd forwarding: " + w.output(t, job) },
+		func() bool { return strings.Contains(w.output(t, job), "Rx-pps") })
+	mac, err := net.ParseMAC(strings.TrimSpace(w.must(t,
+		rig.Request{Op: "read", Path: "/sys/class/net/eth0/address"}).Output))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.swapped(mac, m.size); err != nil {
+		t.Errorf("%v; testpmd:\n%s", err, w.output(t, job))
+	}
+	r, err := w.vm.Do(rig.Request{Op: "stop", Job: job, Signal: 15, Timeout: patience})
+	if err != nil || r.Code != 0 {
+		t.Errorf("testpmd ended with %d, %v:\n%s", r.Code, err, r.Output)
+	}
+}
+
+// swapped sends frames to an address and wants each back, unchanged but for its addresses.
+func (w *world) swapped(mac net.HardwareAddr, size int) error {
+	return w.outside.Do(func() error {
+		port, err := lab.OpenPort("wire0")
+		if err != nil {
+			return err
+		}
+		defer port.Close()
+		for round := range rounds {
+			missing := map[string]bool{}
+			for i := range burst {
+				f := numbered(mac, port.MAC, size, uint32(round*burst+i))
+				missing[string(f[12:])] = true
+				if err := port.Send(f); err != nil {
+					return err
+				}
+			}
+			if err := collect(port, mac, missing); err != nil {
+				return fmt.Errorf("round %d: %w", round, err)
+			}
+		}
+		return nil
+	})
+}
+
+// numbered is a frame with a number, and content that follows from it.
+func numbered(dst, src net.HardwareAddr, size int, n uint32) []byte {
+	payload := bytes.Repeat([]byte{byte(n), byte(n >> 8), 0x5a}, size/3)
+	binary.BigEndian.PutUint32(payload, n)
+	return probe.EtherFrame(dst, src, probe.Experimental, payload)
+}
+
+// collect receives frames from an address until none is missing.
+func collect(port *lab.Port, from net.HardwareAddr, missing map[string]bool) error {
+	buf := make([]byte, 2048)
+	for deadline := time.Now().Add(patience); len(missing) > 0; {
+		f, err := port.Recv(buf, deadline)
+		if err != nil {
+			return fmt.Errorf("%d frames did not come back: %w", len(missing), err)
+		}
+		if bytes.Equal(f[6:12], from) && bytes.Equal(f[:6], port.MAC) {
+			if !missing[string(f[12:])] {
+				return fmt.Errorf("a frame that was not sent, or came back before: % x", f)
+			}
+			delete(missing, string(f[12:]))
+		}
+	}
+	return nil
+}
