@@ -47,7 +47,6 @@ func TestServeOnAnyInterface(t *testing.T) {
 			"curl -sS --max-time 30 http://192.0.2.10/page", "a page\n"},
 		{"dns", "--zone z", "served through AF_PACKET", "dig -r +short @192.0.2.10 ns.example A",
 			"192.0.2.53\n"},
-		{"dns", "--zone z --vlan 7", "served through AF_PACKET", "", ""},
 	} {
 		t.Run(c.what+" "+c.args, func(t *testing.T) {
 			server, client := vethLab(t)
@@ -65,13 +64,11 @@ func TestServeOnAnyInterface(t *testing.T) {
 				c.said == "" && strings.Contains(said, "AF_PACKET") {
 				t.Errorf("said %q, want %q", said, c.said)
 			}
-			if c.client != "" {
-				words := strings.Fields(c.client)
-				k := &script{t: t, dir: t.TempDir(), net: client}
-				if err := k.run(k.command(append([]string{need.Tool(t, words[0])},
-					words[1:]...))); err != nil || k.stdout != c.want {
-					t.Errorf("%s: %v, %q, %s; want %q", c.client, err, k.stdout, k.stderr, c.want)
-				}
+			words := strings.Fields(c.client)
+			k := &script{t: t, dir: t.TempDir(), net: client}
+			if err := k.run(k.command(append([]string{need.Tool(t, words[0])},
+				words[1:]...))); err != nil || k.stdout != c.want {
+				t.Errorf("%s: %v, %q, %s; want %q", c.client, err, k.stdout, k.stderr, c.want)
 			}
 			s.stop(t)
 		})
