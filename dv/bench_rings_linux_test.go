@@ -27,7 +27,7 @@ func BenchmarkRings(b *testing.B) {
 			}
 			for _, f := range txFeatures {
 				b.Run(benchName("tx", size, f.name, batch),
-					func(b *testing.B) { benchTx(b, f.limits, f.flame, size, batch) })
+					func(b *testing.B) { benchTx(b, f.limits, f.blueFlame, size, batch) })
 			}
 			b.Run(benchName("floor", size, "swap,copy", batch),
 				func(b *testing.B) { benchFloor(b, size, batch) })
@@ -102,9 +102,9 @@ func strideFeed(b testing.TB, compressed bool) feed {
 }
 
 var txFeatures = []struct {
-	name   string
-	limits txLimits
-	flame  uint32 // size of the doorbell register, for descriptors flushed alone
+	name      string
+	limits    txLimits
+	blueFlame uint32 // size of the doorbell register, for descriptors flushed alone
 }{
 	{"send+inline", txLimits{frame: 1518}, 0},
 	{"send+inline+BlueFlame", txLimits{frame: 1518}, 256},
@@ -166,9 +166,9 @@ func newBenchTx(b *testing.B, limits txLimits) (*txRig, func()) {
 	return r, cqePrinter(b, r)
 }
 
-func benchTx(b *testing.B, limits txLimits, flame uint32, size, batch int) {
+func benchTx(b *testing.B, limits txLimits, blueFlame uint32, size, batch int) {
 	r, complete := newBenchTx(b, limits)
-	r.q.blueFlame.size = flame
+	r.q.blueFlame.size = blueFlame
 	bufs := [1][]byte{make([]byte, size)}
 	p := TxPacket{Bufs: bufs[:], Flags: TxL3Csum | TxL4Csum}
 	m := newMeter(b)

@@ -33,8 +33,8 @@ type Config struct {
 	// set, multicast always.
 	MAC net.HardwareAddr
 	// AllowNetdevMAC permits MAC to be the port's own, which is then the default.
-	// Linux receives no unicast frame on this port any more, whoever is logged in
-	// over it. For a virtual function that is given away whole.
+	// Linux receives no unicast frame on this port any more, its users over the
+	// network included. For a virtual function that is given away whole.
 	AllowNetdevMAC bool
 	// Promiscuous takes every unicast frame of the port, whatever its MAC.
 	// Linux receives none of them any more.

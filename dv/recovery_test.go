@@ -36,8 +36,8 @@ func TestRecoveryPauses(t *testing.T) {
 	}
 }
 
-// Resets are logged once per second at most, each of them in the count of some line, whoever
-// comes to report the last ones.
+// Resets are logged once per second at most, each of them in the count of some line; any caller
+// reports the last ones.
 func TestResetLog(t *testing.T) {
 	t.Run("send", func(t *testing.T) {
 		r := newTxRig(t, 64, 128<<10, defaultLimits)

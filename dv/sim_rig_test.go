@@ -66,7 +66,7 @@ func (p *wireEnd) send(t testing.TB, frames ...[]byte) {
 	}
 }
 
-// sim is a software NIC, with a plug at its port and one at its netdev.
+// sim is a software NIC, with a wire at its port and one at its netdev.
 type sim struct {
 	nic          *simnic.NIC
 	linux        *kernel.Linux

@@ -266,10 +266,10 @@ func TestPostFrameRefusals(t *testing.T) {
 func TestTxAllocations(t *testing.T) {
 	type limits = txLimits
 	for _, c := range []struct {
-		name   string
-		limits limits
-		flame  uint32
-		want   TxStats // of each round, for what must have been used
+		name      string
+		limits    limits
+		blueFlame uint32
+		want      TxStats // of each round, for what must have been used
 	}{
 		{"own descriptors", limits{frame: 1518, tso: 64 << 10, lsoHeader: 256}, 0,
 			TxStats{Packets: 30, Inline: 12, LSO: 6, ZeroCopy: 6}},
@@ -282,7 +282,7 @@ func TestTxAllocations(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newTxRig(t, 256, 512<<10, c.limits)
-			r.q.blueFlame.size = c.flame
+			r.q.blueFlame.size = c.blueFlame
 			short, mid, long := [1][]byte{make([]byte, 60)},
 				[3][]byte{make([]byte, 54), make([]byte, 700), make([]byte, 1)},
 				[2][]byte{make([]byte, 54), make([]byte, 20000)}

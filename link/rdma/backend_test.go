@@ -44,7 +44,7 @@ func (q *lazyQueue) Flush() {
 }
 
 // TestPacketsAreHeldUntilFlush has segments wait, their stack let go of them, and then room come:
-// whoever reads them at the doorbell finds them whole, and afterwards they are released.
+// they are whole when they are read at the doorbell, and afterwards they are released.
 func TestPacketsAreHeldUntilFlush(t *testing.T) {
 	for name, drain := range map[string]func(*sender){
 		"worker": (*sender).tryDrain, "timer": (*sender).expire, "completions": (*sender).check,

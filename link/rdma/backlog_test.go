@@ -159,7 +159,7 @@ func (s *sending) fill(t testing.TB, n uint32) *holder {
 }
 
 // TestBacklogDrains fills the ring of a NIC that reports nothing as sent. The segments that find no
-// room are kept, and go out in order when it reports, whoever comes first.
+// room are kept, and go out in order when it reports, to any caller.
 func TestBacklogDrains(t *testing.T) {
 	const n = 1000
 	eventually := func(t *testing.T, s *sending, do func()) {

@@ -139,7 +139,7 @@ func (e *Endpoint) SetLinkAddress(address tcpip.LinkAddress) {
 
 // SetGroups says which multicast addresses are ours, in place of those of the call before, so that
 // an e-switch in front of the port passes frames to them; see dv.Device.SetGroups. netstack tells
-// its links nothing about groups: whoever runs the stack does.
+// its links nothing about groups: the owner of the stack does.
 func (e *Endpoint) SetGroups(groups []net.HardwareAddr) error {
 	return e.queues.SetGroups(groups)
 }

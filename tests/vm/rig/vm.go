@@ -73,8 +73,8 @@ func Start(ctx context.Context, q *QEMU, m Machine, fn *pcie.Function, dir strin
 		dev.Close()
 		return nil, fmt.Errorf("start QEMU: %w", err)
 	}
-	serving, unplug := context.WithCancel(ctx)
-	vm.disconnect = unplug
+	serving, stop := context.WithCancel(ctx)
+	vm.disconnect = stop
 	go func() { vm.served.is(fn.Serve(serving, dev)); dev.Close() }()
 	go func() { vm.exited.is(vm.cmd.Wait()); ser.Close() }()
 	if err := vm.connect(ctx, ser); err != nil {
