@@ -32,10 +32,12 @@ func detection(d time.Duration) gstack.DADConfigurations {
 	}
 }
 
-// disableDetection ends duplicate detection, on a link without hardware addresses.
-func (s *Stack) disableDetection() {
+// disableDetection ends duplicate detection on an interface: of a link without hardware addresses,
+// and of loopback, where Linux has none either (IFA_F_NODAD). There the probe comes back to its
+// sender, and netstack panics if the interface is closed meanwhile.
+func (s *Stack) disableDetection(nic tcpip.NICID) {
 	for _, p := range []tcpip.NetworkProtocolNumber{header.ARPProtocolNumber, ipv6Protocol} {
-		if ep, err := s.net.GetNetworkEndpoint(nicID, p); err == nil {
+		if ep, err := s.net.GetNetworkEndpoint(nic, p); err == nil {
 			if d, ok := ep.(gstack.DuplicateAddressDetector); ok {
 				d.SetDADConfigurations(gstack.DADConfigurations{})
 			}

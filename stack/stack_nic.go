@@ -84,7 +84,7 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 		return asError("create interface "+s.name, err)
 	}
 	if s.resolves = link.Capabilities()&gstack.CapabilityResolutionRequired != 0; !s.resolves {
-		s.disableDetection()
+		s.disableDetection(nicID)
 	}
 	if !ours {
 		return nil
@@ -101,6 +101,7 @@ func (s *Stack) addLoopback() error {
 		gstack.NICOptions{Name: "lo"}); err != nil {
 		return asError("create interface lo", err)
 	}
+	s.disableDetection(loopbackID)
 	for _, p := range []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"),
 		netip.MustParsePrefix("::1/128")} {
 		if err := s.net.AddProtocolAddress(loopbackID, protocolAddress(p),
