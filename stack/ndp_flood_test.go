@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,4 +85,28 @@ func TestResolverEnds(t *testing.T) {
 	st.send(advertised("fe80::1", resolvers(2, "2001:db8::53")))
 	eventually(t, "the resolver used", func() bool { return len(s.Servers()) == 1 })
 	eventually(t, "the resolver forgotten", func() bool { return len(s.Servers()) == 0 })
+}
+
+// TestTwoHourRule: an advertisement cannot end an address at once (RFC 4862 section 5.5.3 e): one
+// that says 1 s for a prefix that was good for a day leaves it two hours. An address whose prefix
+// begins with 2 s ends then.
+func TestTwoHourRule(t *testing.T) {
+	need.Long(t, "a lifetime of 2 s")
+	s, st := onStation(t, stack.Config{DuplicateDetection: -1, SLAAC: true,
+		AddressTimeout: time.Millisecond})
+	addressIn := func(p string) func() bool {
+		return func() bool {
+			return slices.ContainsFunc(s.Addrs(),
+				func(a netip.Prefix) bool { return netip.MustParsePrefix(p).Contains(a.Addr()) })
+		}
+	}
+	st.send(advertised("fe80::1", prefix("2001:db8:1::", 86400, 86400), prefix("2001:db8:2::", 2, 2)))
+	eventually(t, "an address of the first prefix", addressIn("2001:db8:1::/64"))
+	eventually(t, "an address of the second prefix", addressIn("2001:db8:2::/64"))
+	st.send(advertised("fe80::1", prefix("2001:db8:1::", 1, 1)))
+	eventually(t, "the second prefix's address gone",
+		func() bool { return !addressIn("2001:db8:2::/64")() })
+	if !addressIn("2001:db8:1::/64")() {
+		t.Error("an advertisement ended the first prefix's address")
+	}
 }

@@ -78,7 +78,7 @@ func (q *RxQueue) Receive(dst []Frame) int {
 	}
 	n, size := 0, uint64(0)
 	for n < len(dst) && q.next < q.n {
-		if q.take(&dst[n]) {
+		if q.decode(&dst[n]) {
 			size += uint64(len(dst[n].Data))
 			n++
 		}
@@ -113,8 +113,8 @@ func (q *RxQueue) fill() bool {
 	}
 }
 
-// take makes a frame of the next message. False: that was none.
-func (q *RxQueue) take(f *Frame) bool {
+// decode makes a frame of the next message. False: it held none.
+func (q *RxQueue) decode(f *Frame) bool {
 	i := q.next
 	m := &q.msgs[i]
 	if q.cutting {

@@ -131,7 +131,7 @@ func qpTransition(to qpState, from ...qpState) func(*Function, []byte, []byte) e
 			return errorf(statusBadState, "queue pair %#x is in state %d", q.number, now)
 		}
 		if len(in) >= qpContext+qpContextSize {
-			q.take(in[qpContext:])
+			q.modify(in[qpContext:])
 		}
 		qpcState.set(q.ctx[:], uint64(to))
 		return q.follow(to)
@@ -165,9 +165,9 @@ var qpcPaths = [2]int{24, 68}
 
 const qpcPathSize = 44
 
-// take merges the context of a modify command: what it leaves zero keeps its value, as the
+// modify merges the context of a modify command: what it leaves zero keeps its value, as the
 // driver names only what changes.
-func (q *queuePair) take(ctx []byte) {
+func (q *queuePair) modify(ctx []byte) {
 	for _, f := range qpcModified {
 		if f.is(ctx) {
 			f.set(q.ctx[:], f.get(ctx))

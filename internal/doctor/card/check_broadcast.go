@@ -22,7 +22,7 @@ func (s *session) broadcastCopy() (string, error) {
 	}
 	linux := "whether Linux gets its own was not seen"
 	if s.wire != nil && s.netdev != nil {
-		if !s.await(func() bool { return s.netdev.take(isMarked(s.sent - 1)) }) {
+		if !s.await(func() bool { return s.netdev.received(isMarked(s.sent - 1)) }) {
 			return "", errors.New("a broadcast came to us and not to Linux")
 		}
 		linux = "Linux got its own"
@@ -96,7 +96,7 @@ func (s *session) askWire(ask []byte, answer func([]byte) bool) bool {
 	if n, _ := s.source.Send([]frame.Frame{{Data: ask}}); n != 1 {
 		return false
 	}
-	return s.await(func() bool { return s.wire.take(answer) })
+	return s.await(func() bool { return s.wire.received(answer) })
 }
 
 func (s *session) askRing(ask []byte, answer func([]byte) bool) (found bool, err error) {

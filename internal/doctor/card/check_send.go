@@ -33,7 +33,7 @@ func (s *session) firstSend() (string, error) {
 	}
 	s.sendIndex, s.sendCount = uint16(mlx5.CtrlIndex.Get(p.bytes)), cqe.WQECounter()
 	if s.wire != nil && !s.await(func() bool {
-		return s.wire.take(func(got []byte) bool { return bytes.Equal(got, f) })
+		return s.wire.received(func(got []byte) bool { return bytes.Equal(got, f) })
 	}) {
 		return "", errors.New("the completion came, and the frame did not come out of the " +
 			"port, as behind an e-switch with spoof check on")

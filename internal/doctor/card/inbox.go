@@ -41,8 +41,8 @@ func (in *inbox) recv(frames []frame.Frame) {
 	}
 }
 
-// take reports whether a frame like this came, and forgets all that came before it.
-func (in *inbox) take(like func(frame []byte) bool) bool {
+// received reports whether a frame like this came, and forgets all that came before it.
+func (in *inbox) received(like func(frame []byte) bool) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for i, f := range in.got {

@@ -108,7 +108,7 @@ func (e *echo) work(i, segments int) {
 		tx.Lock()
 		for j := range pkts[:n] {
 			clock = e.stamp(&pkts[j], clock)
-			e.take(i, tx, &pkts[j], segments)
+			e.answer(i, tx, &pkts[j], segments)
 		}
 		tx.Flush()
 		tx.Reclaim()
@@ -126,9 +126,9 @@ func (e *echo) stamp(p *dv.Packet, before uint64) uint64 {
 	return p.Timestamp
 }
 
-// take looks at one packet and answers it: odd queues send the very frame they received if they
+// answer looks at one packet and answers it: odd queues send the very frame they received if they
 // can, even queues a copy.
-func (e *echo) take(queue int, tx *dv.TxQueue, p *dv.Packet, segments int) {
+func (e *echo) answer(queue int, tx *dv.TxQueue, p *dv.Packet, segments int) {
 	if p.Data[0]&1 != 0 {
 		e.groups.Add(1)
 		return
