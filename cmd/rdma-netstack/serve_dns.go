@@ -120,10 +120,19 @@ func (f *dnsFlags) listenDNS(s *slice, app *dnsd.Server) (serve []func() error, 
 			return nil, listenError("DNS over UDP", at, err)
 		}
 		serve = append(serve,
-			func() error { return app.ServeUDP(pc) },
-			func() error { return app.ServeTCP(ln) })
+			func() error { return notShutDown(app.ServeUDP(pc)) },
+			func() error { return notShutDown(app.ServeTCP(ln)) })
 	}
 	return serve, nil
+}
+
+// notShutDown is err, or nil if a socket began to serve after a shutdown, which a signal right
+// after the start brings about: it is served to its end, as the others are.
+func notShutDown(err error) error {
+	if errors.Is(err, dnsd.ErrClosed) {
+		return nil
+	}
+	return err
 }
 
 // resolver reads where to forward to; port 53 unless said otherwise.

@@ -3,7 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"net"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/apps/dnsd"
 )
 
 // fakeApp serves until it is shut down, and then ends in order.
@@ -48,3 +51,36 @@ func TestUntilToldToStop(t *testing.T) {
 type failedDevice struct{ context.Context }
 
 func (d failedDevice) Err() error { return context.Cause(d.Context) }
+
+// TestToldToStopAtOnce: a signal that comes before a socket is served is no failure.
+func TestToldToStopAtOnce(t *testing.T) {
+	app, err := dnsd.New(dnsd.Config{Forward: []string{"192.0.2.1:53"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	told, tell := context.WithCancel(t.Context())
+	tell()
+	down := make(chan struct{})
+	err = serveUntilDone(told, afterShutdown{app, down}, context.Background(), func() error {
+		<-down
+		return notShutDown(app.ServeTCP(ln))
+	})
+	if err != nil {
+		t.Errorf("%v, want nil", err)
+	}
+}
+
+// afterShutdown is a server that says when it is shut down.
+type afterShutdown struct {
+	server
+	down chan struct{}
+}
+
+func (a afterShutdown) Shutdown(ctx context.Context) error {
+	defer close(a.down)
+	return a.server.Shutdown(ctx)
+}
