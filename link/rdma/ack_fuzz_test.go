@@ -1,6 +1,8 @@
 package rdma
 
 import (
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,13 +47,17 @@ type ackWritten struct {
 type ackRig struct {
 	t        *testing.T
 	c        *ACKCoalescer
-	flows    [8]ackModel // IPv6 in the upper half
 	made     int
-	released int
+	released atomic.Int64
+
+	mu    sync.Mutex  // guards what follows: the coalescer's timer writes segments, too
+	flows [8]ackModel // IPv6 in the upper half
 }
 
 // writePacket finds the segment by its sequence number, which is its index. A timer calls it, too.
 func (r *ackRig) writePacket(_ *gstack.PacketBuffer, s hdr.Segment) tcpip.Error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	tcp := header.TCP(s.TCP())
 	m, i := &r.flows[tcp.SourcePort()-1], int(tcp.SequenceNumber())
 	if i < m.sent {
@@ -80,6 +86,18 @@ func (r *ackRig) write(op []byte) {
 	time.Sleep(time.Duration(op[0]>>3) * 200 * time.Microsecond)
 	synctest.Wait()
 	r.inTime()
+	pkt, m := r.make(op)
+	if err := r.c.WritePacket(pkt); err != nil {
+		r.t.Fatal(err)
+	}
+	pkt.DecRef()
+	r.atOnce(m)
+}
+
+// make makes a segment as the script has it, and adds it to its connection.
+func (r *ackRig) make(op []byte) (*gstack.PacketBuffer, *ackModel) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	f := segment(0)
 	f.V6, f.Payload, f.Flags = op[0]&4 != 0, nil, header.TCPFlags(op[2])^header.TCPFlagAck
 	flow := op[0] & 7
@@ -104,21 +122,19 @@ func (r *ackRig) write(op []byte) {
 		ends:  f.Flags&(header.TCPFlagSyn|header.TCPFlagRst) != 0, sack: op[3]&8 != 0,
 		pure: f.Flags == header.TCPFlagAck && f.Payload == nil}
 	r.made++
-	pkt := releasedPacket(f, func() { r.released++ })
+	pkt := releasedPacket(f, func() { r.released.Add(1) })
 	if op[3]&32 != 0 {
 		pkt.GSOOptions.MSS, w.mss = 0, smallMSS
 	}
 	m.written = append(m.written, w)
-	if err := r.c.WritePacket(pkt); err != nil {
-		r.t.Fatal(err)
-	}
-	pkt.DecRef()
-	r.atOnce(m)
+	return pkt, m
 }
 
 // atOnce wants the segment just written to be out if nothing allows to hold it, and what is held to
 // be less than two segments.
 func (r *ackRig) atOnce(m *ackModel) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	i := len(m.written) - 1
 	if m.sent > i {
 		return
@@ -139,11 +155,24 @@ func (r *ackRig) atOnce(m *ackModel) {
 
 // inTime wants no connection to wait for an ACK longer than the delay.
 func (r *ackRig) inTime() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for i := range r.flows {
 		m := &r.flows[i]
 		if m.sent < len(m.written) && time.Since(m.written[m.sent].when) > r.c.delay {
 			r.t.Fatalf("segment %d of %d has waited for %v", m.sent, i,
 				time.Since(m.written[m.sent].when))
+		}
+	}
+}
+
+// settled wants nothing to wait.
+func (r *ackRig) settled() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.flows {
+		if m := &r.flows[i]; m.sent != len(m.written) {
+			r.t.Fatalf("connection %d: %d of %d segments settled in the end", i, m.sent, len(m.written))
 		}
 	}
 }
@@ -161,20 +190,15 @@ func (s ackScript) run(t *testing.T) {
 	held := r.c.Stats()
 	time.Sleep(r.c.delay)
 	synctest.Wait()
-	for i := range r.flows {
-		if m := &r.flows[i]; m.sent != len(m.written) {
-			t.Fatalf("connection %d: %d of %d segments settled in the end",
-				i, m.sent, len(m.written))
-		}
-	}
+	r.settled()
 	got := r.c.Stats()
 	if got.Waiting != 0 || got.WaitingBytes != 0 || got.Held < got.Saved+got.Timed ||
 		got.Timed != held.Timed+held.Waiting {
 		t.Fatalf("%+v, before the delay %+v", got, held)
 	}
 	r.c.Close()
-	if r.released != r.made {
-		t.Fatalf("%d packets released, %d made", r.released, r.made)
+	if int(r.released.Load()) != r.made {
+		t.Fatalf("%d packets released, %d made", r.released.Load(), r.made)
 	}
 }
 

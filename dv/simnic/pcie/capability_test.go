@@ -244,7 +244,7 @@ func (d *driver) pairs(cqn uint32) {
 	for _, op := range []uint16{0x502, 0x50e, 0x503, 0x504, 0x505} {
 		d.do("a transition", about(op, qpn, 272), 16)
 	}
-	qpcState.set(d.fn.objects.qps[qpn].ctx[:], uint64(qpSendErr))
+	d.between(func() { qpcState.set(d.fn.objects.qps[qpn].ctx[:], uint64(qpSendErr)) })
 	for _, op := range []uint16{0x506, 0x507, 0x50a} {
 		d.do("a transition", about(op, qpn, 272), 16)
 	}

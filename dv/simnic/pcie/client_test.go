@@ -106,6 +106,16 @@ func dmaMapBody(addr, size uint64, flags uint32) []byte {
 	return binary.LittleEndian.AppendUint64(b, size)
 }
 
+// config reads n bytes of the configuration space.
+func (c *client) config(off uint64, n int) []byte {
+	c.t.Helper()
+	errno, p := c.call(cmdRegionRead, access(regionConfig, off, n))
+	if errno != 0 || len(p) != 16+n {
+		c.t.Fatalf("read of the configuration space at %#x: errno %d, %d bytes", off, errno, len(p))
+	}
+	return p[16:]
+}
+
 // load and store access BAR 0.
 func (c *client) load(off uint64, n int) []byte {
 	c.t.Helper()

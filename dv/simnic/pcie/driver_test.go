@@ -103,3 +103,12 @@ func (d *driver) cqe(i int) []byte {
 	}
 	return e
 }
+
+// between calls look between two commands, in which it may touch what the function's goroutine
+// owns: locks order it behind the last command and before the next.
+func (d *driver) between(look func()) {
+	d.fn.Commands()
+	d.fn.eqs.mu.Lock()
+	defer d.fn.eqs.mu.Unlock()
+	look()
+}

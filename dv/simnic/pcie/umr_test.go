@@ -148,7 +148,9 @@ func TestUMR(t *testing.T) {
 					e[56],
 					tt.fail)
 			}
-			a := d.fn.objects.mkeys[tt.key>>8].Attr()
+			key := d.fn.objects.mkeys[tt.key>>8]
+			defer key.Attr() // its lock is between the reads below and the next WQE
+			a := key.Attr()
 			mem := a.Mem
 			if a.Mem, a.UMR, a.Variant = nil, nil, nil; a != tt.want {
 				t.Errorf("key %+v, want %+v", a, tt.want)

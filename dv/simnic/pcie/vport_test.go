@@ -90,12 +90,10 @@ func TestVportLists(t *testing.T) {
 func TestVirtualFunction(t *testing.T) {
 	mac := [6]byte{2, 0xcc, 0, 0, 0, 1}
 	for want, cfg := range map[uint16]Config{0x101e: {}, 0x1018: {DeviceID: 0x1018}} {
-		c, fn, nic := newClientOf(t,
+		c, _, nic := newClientOf(t,
 			simnic.Config{MAC: mac[:], Function: simnic.Function{Kind: simnic.VF}}, cfg)
 		c.mapRAM()
-		id := make([]byte, 2)
-		fn.config.read(pciDevice, id)
-		if got := binary.LittleEndian.Uint16(id); got != want {
+		if got := binary.LittleEndian.Uint16(c.config(pciDevice, 2)); got != want {
 			t.Errorf("PCI device id %#x, want %#x", got, want)
 		}
 		out := c.command(input(0x754, 0, 16), 16+264)
