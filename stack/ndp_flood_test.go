@@ -100,7 +100,8 @@ func TestTwoHourRule(t *testing.T) {
 				func(a netip.Prefix) bool { return netip.MustParsePrefix(p).Contains(a.Addr()) })
 		}
 	}
-	st.send(advertised("fe80::1", prefix("2001:db8:1::", 86400, 86400), prefix("2001:db8:2::", 2, 2)))
+	st.send(advertised("fe80::1", prefix("2001:db8:1::", 86400, 86400),
+		prefix("2001:db8:2::", 2, 2)))
 	eventually(t, "an address of the first prefix", addressIn("2001:db8:1::/64"))
 	eventually(t, "an address of the second prefix", addressIn("2001:db8:2::/64"))
 	st.send(advertised("fe80::1", prefix("2001:db8:1::", 1, 1)))

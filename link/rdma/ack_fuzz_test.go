@@ -172,7 +172,8 @@ func (r *ackRig) settled() {
 	defer r.mu.Unlock()
 	for i := range r.flows {
 		if m := &r.flows[i]; m.sent != len(m.written) {
-			r.t.Fatalf("connection %d: %d of %d segments settled in the end", i, m.sent, len(m.written))
+			r.t.Fatalf("connection %d: %d of %d segments settled in the end", i, m.sent,
+				len(m.written))
 		}
 	}
 }
