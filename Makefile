@@ -41,7 +41,7 @@ test-services: ## real services on the stack with the clients people have; SERVI
 
 test-attacks: ## a server under attack, and its clients: one table. 3 minutes; LONG=1: attacks of 60 s, or DURATION=20s
 	@tests/deps.sh attacks
-	ATTACKS=1 go test -count=1 -parallel 8 -timeout $(if $(LONG),90m,20m) ./tests/attack -for $(or $(DURATION),$(if $(LONG),60s,5s))
+	cd tests/attack && ATTACKS=1 go test -count=1 -parallel 8 -timeout $(if $(LONG),90m,20m) -for $(or $(DURATION),$(if $(LONG),60s,5s))
 
 test-suites: ## Go's own tests of net and net/http on a slice, beside the host's results; SHORT=1: those of go test -short
 	go run ./tests/suites $(if $(SHORT),-short)
