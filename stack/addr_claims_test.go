@@ -15,13 +15,13 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// garpOf is what announces 192.0.2.1 as ours: a gratuitous request.
+// garpOf is an announcement of 192.0.2.1 as ours: a gratuitous request.
 func garpOf(mac []byte, ip string) []byte {
 	return arpFrame(1, mac, ip, make([]byte, 6), ip)
 }
 
-// TestConflicts: another host that uses an address of ours is answered by an announcement, once in
-// 10 s however often it does, and every time is counted. Who only asks is no conflict.
+// TestConflicts: another host that uses an address of ours is answered by an announcement, at most
+// once in 10 s, and every conflict is counted. A request alone is no conflict.
 func TestConflicts(t *testing.T) {
 	const v4, v6 = "192.0.2.1", "2001:db8::1"
 	ask := func(from string) []byte { // a solicitation for our address, by whom its option says
@@ -60,7 +60,7 @@ func TestConflicts(t *testing.T) {
 			for range 5 {
 				st.send(c.frame)
 			}
-			st.send(garpOf(macOurs, "192.0.2.7")) // what comes last: it was all seen
+			st.send(garpOf(macOurs, "192.0.2.7")) // the last frame: all before it were seen
 			eventually(t, "the last frame",
 				func() bool { return s.Stats().HardwareAddrConflicts == 1 })
 			if n := s.Stats().AddressConflicts; n != c.conflicts {
@@ -155,7 +155,7 @@ func TestNewContext(t *testing.T) {
 	}
 }
 
-// closing is a link that remembers that it was closed.
+// closing is a link that records that it was closed.
 type closing struct {
 	gstack.LinkEndpoint
 	closed atomic.Bool

@@ -34,7 +34,7 @@ func (l refusing) WritePackets(pkts gstack.PacketBufferList) (int, tcpip.Error) 
 	return l.LinkEndpoint.WritePackets(pkts)
 }
 
-// newWithin is stack.New, which may not take long.
+// newWithin is stack.New with a time limit.
 func newWithin(t *testing.T, link gstack.LinkEndpoint,
 	cfg stack.Config) (s *stack.Stack, err error) {
 	t.Helper()
@@ -44,7 +44,7 @@ func newWithin(t *testing.T, link gstack.LinkEndpoint,
 	return s, err
 }
 
-// TestLinkRefusesProbes: what the link says to a probe is the outcome of the probe.
+// TestLinkRefusesProbes: the link's error for a probe is the result of the probe.
 func TestLinkRefusesProbes(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -83,8 +83,8 @@ func TestLinkRefusesProbes(t *testing.T) {
 
 func isIPv6(p tcpip.NetworkProtocolNumber) bool { return p == header.IPv6ProtocolNumber }
 
-// TestNoARP: a link whose neighbours have no hardware addresses carries IP packets and nothing
-// else, and detecting duplicates is not even tried.
+// TestNoARP: a link whose neighbours have no hardware addresses carries IP packets only, and
+// duplicate detection is not attempted.
 func TestNoARP(t *testing.T) {
 	a, b := pipe.New("", "", 1500)
 	notIP := func(p tcpip.NetworkProtocolNumber) bool {
@@ -113,7 +113,7 @@ func TestNoARP(t *testing.T) {
 	}
 }
 
-// TestNoARPNoDHCP: who has no hardware address cannot ask for an IP address.
+// TestNoARPNoDHCP: without a hardware address there is no DHCP.
 func TestNoARPNoDHCP(t *testing.T) {
 	a, _ := pipe.New("", "", 1500)
 	_, err := newWithin(t, a, stack.Config{DHCPv4: true})
@@ -122,7 +122,7 @@ func TestNoARPNoDHCP(t *testing.T) {
 	}
 }
 
-// TestNoLink: a stack without a link is no stack.
+// TestNoLink: New without a link fails.
 func TestNoLink(t *testing.T) {
 	if _, err := newWithin(t, nil, stack.Config{}); err == nil ||
 		!strings.Contains(err.Error(), "link is nil") {
@@ -130,7 +130,7 @@ func TestNoLink(t *testing.T) {
 	}
 }
 
-// TestLinkLocalTaken: a reply to detection of the link-local address takes that away, and no more.
+// TestLinkLocalTaken: a reply to detection of the link-local address removes only that address.
 func TestLinkLocalTaken(t *testing.T) {
 	need.Long(t, "probes for duplicates, 3 s")
 	const linkLocal = "fe80::ff:fe00:a"

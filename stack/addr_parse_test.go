@@ -190,7 +190,7 @@ func TestDuplicateAddress(t *testing.T) {
 	}
 }
 
-// TestNoDuplicate takes addresses that nobody has, with detection on, and uses them at once.
+// TestNoDuplicate takes addresses that no host has, with detection on, and uses them at once.
 func TestNoDuplicate(t *testing.T) {
 	server, client := netpair.New(t, netpair.Faults{},
 		netpair.Both(func(c *stack.Config) { c.DuplicateDetection = 3 * time.Millisecond }))
@@ -203,11 +203,11 @@ func TestNoDuplicate(t *testing.T) {
 	}
 }
 
-// TestAnnounce looks at the frames that tell neighbours of our addresses.
+// TestAnnounce checks the frames that announce our addresses to neighbours.
 func TestAnnounce(t *testing.T) {
 	mac := []byte{2, 0, 0, 0, 0, 0xa}
 	garp := bytes.Join([][]byte{
-		{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, mac, {8, 6}, // to everybody, ARP
+		{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, mac, {8, 6}, // broadcast, ARP
 		{0, 1, 8, 0, 6, 4, 0, 1}, mac, {192, 0, 2, 1}, {0, 0, 0, 0, 0, 0}, {192, 0, 2, 1},
 	}, nil)
 	// Version, payload of 32, ICMPv6, hop limit 255; from the address to all nodes; type 136 with
@@ -261,7 +261,7 @@ func sum16(b []byte) uint32 {
 	return s
 }
 
-// TestNoAnnounce is silent about IPv4.
+// TestNoAnnounce sends no announcement for IPv4.
 func TestNoAnnounce(t *testing.T) {
 	var mu sync.Mutex
 	arps := 0

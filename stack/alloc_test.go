@@ -13,8 +13,8 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// fullEndpoint stands for netstack where only our own allocations are to be counted: every second
-// call would block, and wakes the caller at once.
+// fullEndpoint replaces netstack where only our own allocations are counted: every second call
+// would block, and wakes the caller at once.
 type fullEndpoint struct {
 	tcpip.Endpoint
 	q       *waiter.Queue
@@ -111,7 +111,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// sink is a link that swallows packets; neighbours need no resolution.
+// sink is a link that discards packets; neighbours need no resolution.
 type sink struct {
 	gstack.LinkEndpoint
 	sent int
@@ -164,7 +164,7 @@ func TestUDPWriteAllocates(t *testing.T) {
 	}
 }
 
-// TestRouteCache: a change of addresses or routes makes sockets look again.
+// TestRouteCache: after a change of addresses or routes, sockets find their routes again.
 func TestRouteCache(t *testing.T) {
 	s, _ := onSink(t)
 	var c routeCache
@@ -208,7 +208,7 @@ func BenchmarkUDPWriteTo(b *testing.B) {
 			c.WriteTo(payload, to)
 		}
 	})
-	b.Run("endpoint/64B", func(b *testing.B) { // what netstack does by itself
+	b.Run("endpoint/64B", func(b *testing.B) { // netstack alone
 		b.ReportAllocs()
 		full := tcpip.FullAddress{Addr: tcpip.AddrFrom4([4]byte{192, 0, 2, 9}), Port: 5353}
 		for b.Loop() {

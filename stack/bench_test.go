@@ -13,8 +13,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// piped are two stacks on gVisor's pipe, which delivers in the sender's goroutine: what is measured
-// is this package and netstack, both ends of them.
+// piped are two stacks on gVisor's pipe, which delivers in the sender's goroutine: the figures are
+// those of this package and netstack, for both ends.
 func piped(b *testing.B) (server, client *stack.Stack) {
 	x, y := pipe.New("\x02\x00\x00\x00\x00\x0a", "\x02\x00\x00\x00\x00\x0b", 1500)
 	open := func(l *pipe.Endpoint, address string) *stack.Stack {

@@ -31,7 +31,7 @@ func seconds(code byte, n uint32) []byte {
 
 var mask24 = []byte{1, 4, 255, 255, 255, 0}
 
-// TestLease4 takes apart what servers send, of which not everything makes sense.
+// TestLease4 parses what servers send, including invalid values.
 func TestLease4(t *testing.T) {
 	const minute = time.Minute
 	hour := leaseTerms{30 * minute, 52*minute + 30*time.Second, 60 * minute}
@@ -165,7 +165,7 @@ func TestLease6(t *testing.T) {
 	}
 }
 
-// TestSchedule: messages are repeated ever later.
+// TestSchedule: messages are repeated at growing intervals.
 func TestSchedule(t *testing.T) {
 	double, got := doubling(time.Second, 64*time.Second), []time.Duration{}
 	for wait := double(0); len(got) < 8; wait = double(wait) {
@@ -183,7 +183,7 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// FuzzLease4: whatever a server sends, a lease is one that can be kept.
+// FuzzLease4: whatever a server sends, an accepted lease can be kept.
 func FuzzLease4(f *testing.F) {
 	f.Add(ackBytes(mask24, seconds(51, 3600), seconds(58, 0), []byte{3, 4, 192, 0, 2, 1}))
 	f.Add(ackBytes([]byte{1, 4, 255, 0, 255, 0},

@@ -10,8 +10,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
-// TestDHCPDeclinedRenewal: a renewal gives another address, which somebody has. It is declined, and
-// the client waits before it asks for another (RFC 2131 section 3.1 point 5).
+// TestDHCPDeclinedRenewal: a renewal gives another address, which another host has. It is declined,
+// and the client waits before it asks again (RFC 2131 section 3.1 point 5).
 func TestDHCPDeclinedRenewal(t *testing.T) {
 	need.Long(t, "a lease of 2 s, and the wait after a DECLINE")
 	const wait = 2 * time.Second

@@ -20,8 +20,8 @@ type dhcpServer struct {
 	conn      *stack.UDPConn
 	give      atomic.Pointer[net.IP]
 	mute      atomic.Bool
-	refuse    atomic.Bool // says no to who asks for an address from before
-	fickle    atomic.Bool // says no, once, to who takes the offer
+	refuse    atomic.Bool // refuses requests for an address of an earlier lease
+	fickle    atomic.Bool // refuses, once, a request for its offer
 	fallback  string      // the address to give after a DECLINE
 	acks      atomic.Int32
 	declined  atomic.Int64 // when somebody declined, in ns since 1970
@@ -132,7 +132,7 @@ func hasAddr(s *stack.Stack, want string) bool {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	// nothing tells of it
+	// no event reports it
 	for deadline := time.Now().Add(hangs); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
@@ -170,8 +170,8 @@ func TestDHCPAddressChanges(t *testing.T) {
 	})
 }
 
-// TestDHCPSecondTry: an address that somebody has is declined, and a server that changes its mind
-// is asked again.
+// TestDHCPSecondTry: an address that another host has is declined, and a server that refuses its
+// own offer is asked again.
 func TestDHCPSecondTry(t *testing.T) {
 	need.Long(t, "a client that is refused asks again after 5 s or more")
 	for _, c := range []struct {
@@ -232,7 +232,7 @@ func TestDHCPTinyLease(t *testing.T) {
 		DuplicateDetection: -1, AddressTimeout: hangs})
 	must(t, err)
 	defer client.Close()
-	time.Sleep(500 * time.Millisecond) // for what should not happen
+	time.Sleep(500 * time.Millisecond) // for an event that must not happen
 	if n, sent := d.acks.Load(), client.Stats().DHCPSent; n != 1 || sent > 4 ||
 		!hasAddr(client, "192.0.2.50") {
 		t.Errorf("%d leases, %d messages, addresses %v", n, sent, client.Addrs())

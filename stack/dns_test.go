@@ -19,7 +19,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
-// zone answers A and AAAA questions from names; others do not exist.
+// zone answers A and AAAA questions from names; other names do not exist.
 type zone struct {
 	names   map[string][]string
 	rcode   int  // if not 0, the only answer
@@ -172,7 +172,7 @@ func TestSearchDomain(t *testing.T) {
 	c.Close()
 }
 
-// TestDNSFailover has a first server that does not exist, refuses, fails or is deaf.
+// TestDNSFailover has a first server that does not exist, refuses, fails or does not answer.
 func TestDNSFailover(t *testing.T) {
 	need.Long(t, "a resolver that does not answer, 2.5 s")
 	good, failing, refusing := &zone{names: homeZone}, &zone{rcode: dns.RcodeServerFailure},
@@ -228,8 +228,8 @@ func TestNoDNS(t *testing.T) {
 	c.Close()
 }
 
-// TestSilentResolver: a lookup gives up when resolv.conf says so, however long the caller would
-// wait.
+// TestSilentResolver: a lookup gives up after the timeout of resolv.conf, however long the caller
+// would wait.
 func TestSilentResolver(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "resolv.conf")
 	must(t, os.WriteFile(name, []byte("nameserver 192.0.2.1\noptions timeout:1 attempts:1\n"),
@@ -281,7 +281,7 @@ func TestLookupCancelled(t *testing.T) {
 	}
 }
 
-// dropTo makes frames to one IP address vanish.
+// dropTo drops frames to one IP address.
 func dropTo(ip netip.Addr) func(int, []byte) bool {
 	b := ip.As16()
 	at := 38 // destination in an Ethernet frame of IPv6
@@ -298,7 +298,7 @@ func dropTo(ip netip.Addr) func(int, []byte) bool {
 	}
 }
 
-// TestHappyEyeballs dials a name whose preferred address is dead.
+// TestHappyEyeballs dials a name whose preferred address does not answer.
 func TestHappyEyeballs(t *testing.T) {
 	z := &zone{names: homeZone}
 	server, client := dnsPair(t, netpair.Faults{Tap: dropTo(netpair.ServerIP6)}, netpair.ServerIP4)

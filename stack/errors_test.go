@@ -14,7 +14,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
-// TestErrno has every error that netstack's endpoints return for what a server does.
+// TestErrno checks every error of netstack's endpoints that servers depend on.
 func TestErrno(t *testing.T) {
 	for _, c := range []struct {
 		from tcpip.Error
@@ -88,7 +88,7 @@ func TestDialErrors(t *testing.T) {
 	}
 }
 
-// TestNoFile: there is no descriptor to have, and the error says so.
+// TestNoFile: there is no descriptor, and the error says so.
 func TestNoFile(t *testing.T) {
 	s, _ := onSink(t)
 	l, err := s.ListenTCP("tcp", nil)

@@ -17,8 +17,8 @@ func WithDeclineWait(cfg Config, wait time.Duration) Config {
 	return cfg
 }
 
-// WithOrphanRate is cfg with another least rate at which a closed connection's peer takes what is
-// left, in bytes per second.
+// WithOrphanRate is cfg with another least rate at which a closed connection's peer must receive
+// what is left, in bytes per second.
 func WithOrphanRate(cfg Config, rate int) Config {
 	cfg.orphanRate = rate
 	return cfg

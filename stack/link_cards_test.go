@@ -45,7 +45,7 @@ func onCard(n *simnic.NIC, queues int, addresses ...string) stack.Config {
 	return cfg
 }
 
-// cable is how two software NICs are joined.
+// cable is the configuration of two joined software NICs.
 type cable struct {
 	queues int // of each NIC
 	mtu    int // 0: 1500
@@ -60,8 +60,8 @@ type joined struct {
 	moved          *moving.Meter
 }
 
-// join makes a cable. Its faults are on the server's side and what moves is counted on the
-// client's, so that each attempt of the client to connect counts, lost or not.
+// join makes a cable. Its faults are on the server's side and progress is counted on the client's,
+// so that each attempt of the client to connect counts, lost or not.
 func join(t *testing.T, c cable) *joined {
 	t.Helper()
 	netpair.CheckLeaks(t)

@@ -46,15 +46,15 @@ func switched(t *testing.T, fn simnic.Function, registered bool) (server, client
 		open(other, "192.0.2.2/24", "2001:db8::2/64"), nic
 }
 
-// functions are those whose e-switch goes by their lists.
+// functions are those whose e-switch follows their lists.
 var functions = map[string]simnic.Function{
 	"PF with SR-IOV": {Kind: simnic.SwitchPF},
 	"VF":             {Kind: simnic.VF},
 	"trusted VF":     {Kind: simnic.VF, Trusted: true},
 }
 
-// TestNeighbourDiscoveryBehindSwitch: solicitations go to a group of our address. Unless the port
-// lists that and our MAC, nobody reaches us.
+// TestNeighbourDiscoveryBehindSwitch: solicitations are sent to a group of our address. Unless the
+// port lists the group and our MAC, we are unreachable.
 func TestNeighbourDiscoveryBehindSwitch(t *testing.T) {
 	for name, fn := range functions {
 		for _, registered := range []bool{true, false} {
@@ -86,7 +86,8 @@ func TestNeighbourDiscoveryBehindSwitch(t *testing.T) {
 	}
 }
 
-// TestGroupsBehindSwitch: what sockets join comes, from when they join until they leave or close.
+// TestGroupsBehindSwitch: datagrams of a group arrive from when sockets join until they leave or
+// close.
 func TestGroupsBehindSwitch(t *testing.T) {
 	for name, fn := range functions {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
-// TestRxMode wants the mode to have reached the queues: polling alone asks for no event.
+// TestRxMode checks that the mode reaches the queues: polling alone requests no event.
 func TestRxMode(t *testing.T) {
 	for _, mode := range []stack.RxMode{stack.RxAdaptive, stack.RxPolling, stack.RxInterrupt} {
 		t.Run(mode.String(), func(t *testing.T) {

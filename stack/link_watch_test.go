@@ -20,7 +20,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
-// overheard is a wire that remembers what was sent on it.
+// overheard is a wire that records the frames sent on it.
 type overheard struct {
 	wire.Wire
 	mu     sync.Mutex
@@ -42,7 +42,7 @@ func (w *overheard) forget() {
 	w.frames = nil
 }
 
-// heard says whether a frame begins with head and ends with tail.
+// heard reports whether a frame begins with head and ends with tail.
 func (w *overheard) heard(head, tail []byte) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -70,7 +70,7 @@ func onWire(t *testing.T, cfg stack.Config, other func(far wire.Wire)) (*stack.S
 	return s, n, wire
 }
 
-// flap takes the link away, looks at what the stack says of it, and gives it back.
+// flap takes the link down, checks what the stack reports, and restores the link.
 func flap(t *testing.T, s *stack.Stack, n *simnic.NIC, w *overheard) {
 	t.Helper()
 	n.SetLink(false)
@@ -84,8 +84,8 @@ func flap(t *testing.T, s *stack.Stack, n *simnic.NIC, w *overheard) {
 	})
 }
 
-// TestLinkComesBack: neighbours and switches are told again where we are, and routers asked who
-// they are.
+// TestLinkComesBack: after the link is restored, neighbours and switches get announcements again,
+// and routers a solicitation.
 func TestLinkComesBack(t *testing.T) {
 	nobody := func(far wire.Wire) { must(t, far.Start(func([]frame.Frame) {})) }
 	addresses := []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"),
@@ -130,8 +130,8 @@ func TestLinkComesBack(t *testing.T) {
 	}
 }
 
-// TestLinkComesBackDHCP: the server is asked whether the address is still ours; if it refuses,
-// another is asked for.
+// TestLinkComesBackDHCP: the client asks the server whether its address is still valid; if the
+// server refuses, it asks for another.
 func TestLinkComesBackDHCP(t *testing.T) {
 	var d *dhcpServer
 	server := func(far wire.Wire) {
@@ -163,7 +163,8 @@ func TestLinkComesBackDHCP(t *testing.T) {
 	})
 }
 
-// isReboot says whether m asks for an address from before: RFC 2131 section 4.3.2, INIT-REBOOT.
+// isReboot reports whether m requests an address from an earlier lease: RFC 2131 section 4.3.2,
+// INIT-REBOOT.
 func isReboot(m *dhcpv4.DHCPv4) bool {
 	return m.MessageType() == dhcpv4.MessageTypeRequest && m.ServerIdentifier() == nil &&
 		m.RequestedIPAddress() != nil && m.ClientIPAddr.Equal(net.IPv4zero)

@@ -37,7 +37,7 @@ func prefix(p string, valid, preferred uint32) []byte {
 }
 
 // TestRouterFlood: thousands of advertisements, each from another router with other prefixes,
-// routes and resolvers, leave little behind, and next to nothing in the log.
+// routes and resolvers, use a bounded amount of memory and of log.
 func TestRouterFlood(t *testing.T) {
 	const frames = 3000
 	var log logged
@@ -52,7 +52,7 @@ func TestRouterFlood(t *testing.T) {
 		st.send(advertised(fmt.Sprintf("fe80::%x", i%500+1),
 			prefix(fmt.Sprintf("2001:db8:%x::", i%7), 7200, lasts),
 			resolvers(lasts, fmt.Sprintf("2001:db8::%x", i+1), fmt.Sprintf("2001:db8:1::%x", i+1))))
-		if i%100 == 99 { // netpair drops what a port cannot hold
+		if i%100 == 99 { // netpair drops frames beyond a port's queue
 			eventually(t, "the frames taken",
 				func() bool { return routerAdverts(s) == uint64(i+1) })
 		}

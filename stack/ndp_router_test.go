@@ -31,7 +31,7 @@ func advert(from string, options ...[]byte) header.ICMPv6 {
 	return m
 }
 
-// TestAdvertisedResolvers feeds advertisements at given times and looks at what is known then.
+// TestAdvertisedResolvers sends advertisements at given times and checks the resolvers known then.
 func TestAdvertisedResolvers(t *testing.T) {
 	type told struct {
 		at     int // seconds from the start
@@ -55,7 +55,7 @@ func TestAdvertisedResolvers(t *testing.T) {
 		at      int
 		want    string
 		refused uint64
-		next    int // when something is over, in seconds; 0: never
+		next    int // when an entry expires, in seconds; 0: never
 	}{
 		{"one", []told{{0, "fe80::1", rdnss(60, "2001:db8::1")}}, 59, "[2001:db8::1]", 0, 60},
 		{"over", []told{{0, "fe80::1", rdnss(60, "2001:db8::1")}}, 60, "[]", 0, 0},
@@ -107,7 +107,7 @@ func addresses(list []string) (all []netip.Addr) {
 	return all
 }
 
-// FuzzRouterAdvert: whatever routers advertise, what is remembered is bounded.
+// FuzzRouterAdvert: whatever routers advertise, the state kept is bounded.
 func FuzzRouterAdvert(f *testing.F) {
 	f.Add([]byte(advert("fe80::1", rdnss(60, "2001:db8::1", "2001:db8::2"))), byte(1))
 	f.Add([]byte(advert("fe80::1", []byte{1, 1, 2, 0, 0, 0, 0, 0xb}, rdnss(0, "2001:db8::1"))),
@@ -138,7 +138,7 @@ func FuzzRouterAdvert(f *testing.F) {
 	})
 }
 
-// FuzzParseAddress: what is accepted is an address of a host, and is read again as it is written.
+// FuzzParseAddress: an accepted address is a host's, and its text parses to the same address.
 func FuzzParseAddress(f *testing.F) {
 	for _, s := range []string{"192.0.2.10/24", "2001:db8::10/64", "192.0.2.10", "10.0.0.0/31",
 		"::ffff:192.0.2.10/120", "fe80::1%eth0", "", "0.0.0.0/0", "ff02::1/64"} {

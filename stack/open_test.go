@@ -20,8 +20,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
-// TestOpen serves HTTP through everything: net/http, this package, netstack, the link endpoint, the
-// rings, and the software NIC's idea of them.
+// TestOpen serves HTTP through all layers: net/http, this package, netstack, the link endpoint, the
+// rings, and the software NIC.
 func TestOpen(t *testing.T) {
 	body := strings.Repeat("through the rings ", 20000)
 	for _, c := range []struct {
@@ -112,7 +112,7 @@ func TestOpenFails(t *testing.T) {
 	}
 }
 
-// TestDeviceFails: everybody is told why.
+// TestDeviceFails: every pending call returns the reason.
 func TestDeviceFails(t *testing.T) {
 	server, client, nic := cards(t, 1)
 	s, _ := pair(t, server, client)
@@ -135,7 +135,7 @@ func TestDeviceFails(t *testing.T) {
 	}
 }
 
-// TestOpenTooLate says what was waited for.
+// TestOpenTooLate checks that the error says what Open waited for.
 func TestOpenTooLate(t *testing.T) {
 	netpair.CheckLeaks(t)
 	n := card(t, "sim_a", 1)

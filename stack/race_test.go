@@ -2,5 +2,5 @@
 
 package stack
 
-// raceDetector: sync.Pool forgets at random, so that allocations cannot be counted.
+// raceDetector: sync.Pool drops items at random, so that allocations cannot be counted.
 const raceDetector = true

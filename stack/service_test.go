@@ -144,7 +144,7 @@ func TestHTTPShutdown(t *testing.T) {
 	must(t, result(t, "client", got))
 }
 
-// TestServeEndsQuietly: servers take an Accept after Close for the end, not for a failure.
+// TestServeEndsQuietly: servers treat an Accept after Close as the end, not as a failure.
 func TestServeEndsQuietly(t *testing.T) {
 	server, _ := netpair.New(t, netpair.Faults{})
 	l, err := server.Listen("tcp", ":80")
@@ -184,7 +184,7 @@ func TestHTTPTrace(t *testing.T) {
 	}
 }
 
-// TestPing sends echo requests from the client's netstack and wants the server's to answer.
+// TestPing sends echo requests from the client's netstack and requires answers from the server's.
 func TestPing(t *testing.T) {
 	server, client := netpair.New(t, netpair.Faults{})
 	linkLocal := server.Addrs()[0].Addr()

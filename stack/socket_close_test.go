@@ -18,7 +18,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
-// hangs is how long a call may take that should return at once.
+// hangs is the time limit of a call that should return at once.
 const hangs = 30 * time.Second
 
 // result waits for an error that must come soon.
@@ -40,9 +40,8 @@ func background(f func() error) <-chan error {
 	return errs
 }
 
-// redial dials until it is connected: on a bad cable the three questions for the neighbour's
-// address may be lost, or several SYNs, between which ever more seconds pass. A client then dials
-// again.
+// redial dials until it is connected: on a bad cable the three ARP or neighbour requests may be
+// lost, or several SYNs, between which the delay grows. A client then dials again.
 func redial(client *stack.Stack, to string) (conn net.Conn, err error) {
 	for end := time.Now().Add(2 * hangs); ; {
 		conn, err = client.DialTimeout("tcp", to, 2*time.Second)
@@ -77,7 +76,7 @@ func must(t testing.TB, err error) {
 // at joins an address and the port of a.
 func at(ip netip.Addr, a net.Addr) string { return net.JoinHostPort(ip.String(), port(a)) }
 
-// TestStackCloseWakesEverybody blocks in every call there is and closes the stack.
+// TestStackCloseWakesEverybody blocks in every kind of call and closes the stack.
 func TestStackCloseWakesEverybody(t *testing.T) {
 	blackhole := netip.MustParseAddr("192.0.2.99")
 	server, client := netpair.New(t, netpair.Faults{}, netpair.Both(func(c *stack.Config) {
@@ -131,7 +130,7 @@ func TestStackCloseWakesEverybody(t *testing.T) {
 	}
 }
 
-// TestAfterStackClose wants an answer from every call on a stack that is closed.
+// TestAfterStackClose requires every call on a closed stack to return.
 func TestAfterStackClose(t *testing.T) {
 	server, client := netpair.New(t, netpair.Faults{})
 	l, err := server.Listen("tcp", ":0")
@@ -258,11 +257,11 @@ func TestShutdownDelivers(t *testing.T) {
 // quick makes lost segments cheap.
 func quick(c *stack.Config) { c.TCP.MinRTO = 10 * time.Millisecond }
 
-// TestShutdownGivesUp: a peer that does not read cannot hold a shutdown up for ever.
+// TestShutdownGivesUp: a peer that does not read cannot delay a shutdown forever.
 func TestShutdownGivesUp(t *testing.T) {
 	server, client := netpair.New(t, netpair.Faults{})
 	s, _ := pair(t, server, client)
-	for n := 0; n == 0; { // where all processors are busy the deadline may pass before Write begins
+	for n := 0; n == 0; { // on a busy machine the deadline may pass before Write begins
 		must(t, s.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
 		n, _ = s.Write(make([]byte, 64<<20))
 	}

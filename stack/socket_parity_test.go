@@ -10,7 +10,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// TestMethodParity wants every method of net's types on ours, with the same parameters and results.
+// TestMethodParity requires every method of net's types on ours, with the same parameters and
+// results.
 func TestMethodParity(t *testing.T) {
 	for _, c := range []struct{ net, ours any }{
 		{(*net.TCPConn)(nil), (*stack.TCPConn)(nil)},

@@ -17,7 +17,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
-// classTap notes which protocols left with which traffic class and VLAN tag.
+// classTap records which protocols were sent with which traffic class and VLAN tag.
 type classTap struct {
 	wire.Wire
 	mu   sync.Mutex

@@ -19,7 +19,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// lastTimer is a clock that notes what its timers are set to.
+// lastTimer is a clock that records the durations of its timers.
 type lastTimer struct {
 	tcpip.Clock
 	tcpip.Timer
@@ -40,7 +40,7 @@ func TestPatientTimers(t *testing.T) {
 	}
 }
 
-// TestStackIsPatient: the stack has that clock.
+// TestStackIsPatient: the stack uses the patient clock.
 func TestStackIsPatient(t *testing.T) {
 	a, _ := onSink(t)
 	if _, ok := a.net.Clock().(probeDelayClock); !ok {

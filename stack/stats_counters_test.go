@@ -53,7 +53,7 @@ func TestHeldACKs(t *testing.T) {
 	server, client, _ := cards(t, 1)
 	s, c := pair(t, server, client)
 	buf := make([]byte, 1)
-	for range 100 { // the ACK of what came rides on what goes back
+	for range 100 { // the ACK is carried by the answer
 		for _, conn := range []net.Conn{c, s} {
 			_, err := conn.Write(buf)
 			must(t, err)

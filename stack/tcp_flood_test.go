@@ -12,11 +12,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
-// TestSYNFlood: connections that nobody means to complete take a bounded amount of memory, and do
-// not keep others out.
+// TestSYNFlood: handshakes that are never completed take a bounded amount of memory, and do not
+// block other connections.
 func TestSYNFlood(t *testing.T) {
 	const backlog, flood = 8, 1000
-	noReset := func(end int, f []byte) bool { // the flooder does not take anything back
+	noReset := func(end int, f []byte) bool { // the flooder sends no resets
 		return end == 1 && len(f) > 47 && f[12] == 8 && f[13] == 0 && f[23] == 6 &&
 			f[47]&byte(header.TCPFlagRst) != 0
 	}
@@ -43,7 +43,7 @@ func TestSYNFlood(t *testing.T) {
 	}
 }
 
-// sendSYN begins a handshake of the client, from a port, that its stack knows nothing of.
+// sendSYN begins a handshake of the client, from a port, of which the client's stack has no state.
 func sendSYN(t *testing.T, client, server *stack.Stack, from, to uint16) {
 	t.Helper()
 	src, dst := tcpip.AddrFrom4(netpair.ClientIP4.As4()), tcpip.AddrFrom4(netpair.ServerIP4.As4())

@@ -14,7 +14,7 @@ import (
 )
 
 // TestOrphanIsReset: a connection closed with data that does not fit into the peer's window, which
-// stays shut while the peer answers probes, is there for OrphanTimeout and no longer.
+// stays zero while the peer answers probes, exists for OrphanTimeout and no longer.
 func TestOrphanIsReset(t *testing.T) {
 	const patience = 2 * time.Second
 	server, client := netpair.New(t, netpair.Faults{}, netpair.Both(func(cfg *stack.Config) {
@@ -47,7 +47,7 @@ func TestOrphanIsReset(t *testing.T) {
 	})
 }
 
-// TestOrphanDelivers: a peer that takes what is left after a while gets all of it.
+// TestOrphanDelivers: a peer that reads the rest after a while gets all of it.
 func TestOrphanDelivers(t *testing.T) {
 	const size = 64 << 10
 	server, client := netpair.New(t, netpair.Faults{}, netpair.Both(func(cfg *stack.Config) {
@@ -65,8 +65,8 @@ func TestOrphanDelivers(t *testing.T) {
 	}
 }
 
-// TestOrphanIsResetInTotal: a peer that takes a little of what a closed connection has left, again
-// and again, is reset although each time comes before the user timeout.
+// TestOrphanIsResetInTotal: a peer that reads a little of the rest of a closed connection, again
+// and again, is reset although each read comes before the user timeout.
 func TestOrphanIsResetInTotal(t *testing.T) {
 	need.Long(t, "a peer that reads for 5 s")
 	const patience, rate, size = 3 * time.Second, 64 << 10, 64 << 10

@@ -58,7 +58,7 @@ func TestBadCable(t *testing.T) {
 			j := join(t, cable{queues: 1, mtu: c.mtu, faults: c.faults, change: c.change})
 			s, conn := pair(t, j.server, j.client)
 			limit, size := moving.Limit, 512<<10
-			if c.faults.Drop > 0.1 { // where five losses in a row are no rarity
+			if c.faults.Drop > 0.1 { // five losses in a row are common
 				limit, size = 6*limit, 32<<10
 			}
 			j.mustMove(t, limit)
@@ -68,8 +68,8 @@ func TestBadCable(t *testing.T) {
 }
 
 // exchange sends size random bytes each way at the same time and compares. The ends half-close when
-// both have everything: netstack sends no SACK once it has (it does so in ESTABLISHED only), and a
-// peer that gets none, and more data all the while, recovers from a loss after seconds.
+// both have all data: netstack sends SACK in ESTABLISHED only. A peer that gets none after that,
+// while it still receives data, recovers from a loss after seconds.
 func exchange(t *testing.T, a, b *stack.TCPConn, size int, seed uint64) {
 	t.Helper()
 	rnd := rand.NewChaCha8([32]byte{byte(seed)})
@@ -103,7 +103,7 @@ func exchange(t *testing.T, a, b *stack.TCPConn, size int, seed uint64) {
 	}
 }
 
-// cut is a cable that can be cut. It counts what is sent into it then.
+// cut is a cable that can be cut. It counts the segments sent while it is cut.
 type cut struct {
 	off  atomic.Bool
 	lost atomic.Int64
@@ -118,7 +118,7 @@ func (c *cut) tap(end int, f []byte) bool {
 	return off
 }
 
-// TestKeepAlive: a peer that vanished is noticed by an idle connection.
+// TestKeepAlive: an idle connection detects that its peer has vanished.
 func TestKeepAlive(t *testing.T) {
 	var cable cut
 	fast := net.KeepAliveConfig{Enable: true, Idle: 20 * time.Millisecond,
@@ -137,7 +137,7 @@ func TestKeepAlive(t *testing.T) {
 	}
 }
 
-// TestKeepAliveDefaults looks at what Accept and Dial set.
+// TestKeepAliveDefaults checks the options that Accept and Dial set.
 func TestKeepAliveDefaults(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -181,7 +181,7 @@ func TestKeepAliveDefaults(t *testing.T) {
 	}
 }
 
-// TestRetransmissionTimeout: a peer that vanished is noticed by a connection with data to send.
+// TestRetransmissionTimeout: a connection with data to send detects that its peer has vanished.
 func TestRetransmissionTimeout(t *testing.T) {
 	var cable cut
 	server, client := netpair.New(t, netpair.Faults{Tap: cable.tap},
@@ -202,7 +202,7 @@ func TestRetransmissionTimeout(t *testing.T) {
 	}
 }
 
-// TestNoNeighbour dials an address of the link that nobody has.
+// TestNoNeighbour dials an address of the link that no host has.
 func TestNoNeighbour(t *testing.T) {
 	need.Long(t, "three ARP requests, 3 s")
 	_, client := netpair.New(t, netpair.Faults{})
@@ -212,7 +212,7 @@ func TestNoNeighbour(t *testing.T) {
 	}
 }
 
-// TestSYNRetries: a host that is there but deaf.
+// TestSYNRetries: a host that answers ARP but no IP packet.
 func TestSYNRetries(t *testing.T) {
 	need.Long(t, "SYNs that are not answered, 3 s")
 	deaf := func(_ int, f []byte) bool { return f[12] == 8 && f[13] == 0 } // no IPv4, but ARP
@@ -258,7 +258,7 @@ func TestBacklog(t *testing.T) {
 	c.Close()
 }
 
-// TestOptions wants every option to have reached netstack.
+// TestOptions checks that every option reaches netstack.
 func TestOptions(t *testing.T) {
 	server, _ := netpair.New(t, netpair.Faults{}, netpair.Server(func(c *stack.Config) {
 		c.TCP = stack.TCPOptions{

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// batchConn is what the PacketConn types of x/net have.
+// batchConn has the methods of x/net's PacketConn types.
 type batchConn interface {
 	ReadBatch(ms []ipv4.Message, flags int) (int, error)
 	WriteBatch(ms []ipv4.Message, flags int) (int, error)
@@ -36,8 +36,8 @@ func messages(to netip.AddrPort, payloads ...[]byte) []Message {
 	return ms
 }
 
-// TestBatch sends batches with datagrams of all kinds among them, with and without the fast path,
-// and wants them in order.
+// TestBatch sends batches with datagrams of all kinds, with and without the fast path, and requires
+// them in order.
 func TestBatch(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		for network, at := range map[string][2]string{
@@ -124,7 +124,7 @@ func TestBatchRingsOnce(t *testing.T) {
 	}
 }
 
-// TestBatchErrors: a batch ends at what cannot be sent, and the next call reports it.
+// TestBatchErrors: a batch ends at a datagram that cannot be sent, and the next call reports it.
 func TestBatchErrors(t *testing.T) {
 	r := newDirectRig(t, false)
 	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
@@ -177,7 +177,7 @@ func TestBatchErrors(t *testing.T) {
 	refused("closed", from, 0, true, net.ErrClosed)
 }
 
-// TestBatchAddr: an address that the caller still has is not written to; one that is offered is.
+// TestBatchAddr: an address that the caller still holds is not written to; one that is offered is.
 func TestBatchAddr(t *testing.T) {
 	r := newDirectRig(t, false)
 	for network, at := range map[string]struct{ listen, dial string }{

@@ -10,8 +10,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// TestDatagramsAddUp sends more than a socket holds, to a socket whose datagrams come past netstack
-// and to others, cut up on their way or not, and wants each to be read or counted as dropped.
+// TestDatagramsAddUp sends more than a socket holds, to a socket whose datagrams bypass netstack
+// and to others, fragmented or not, and requires each to be read or counted as dropped.
 func TestDatagramsAddUp(t *testing.T) {
 	need.Long(t, "counts 3000 datagrams many times, 5 s")
 	const sent, buffer = 600, 64 << 10
@@ -83,9 +83,9 @@ func TestDatagramsAddUp(t *testing.T) {
 	}
 }
 
-// TestGroupsOnTheNIC: what the device copies to us comes to members, in the order in which it was
-// sent, between what is for the host alone; and a socket hears nothing of a group that the stack is
-// not in.
+// TestGroupsOnTheNIC: multicast frames that the device copies to us reach the members, in the order
+// in which they were sent, mixed with unicast; and a socket receives nothing of a group that the
+// stack is not in.
 func TestGroupsOnTheNIC(t *testing.T) {
 	for _, group := range []netip.Addr{netip.MustParseAddr("224.0.0.251"),
 		netip.MustParseAddr("ff05::fb")} {

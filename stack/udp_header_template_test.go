@@ -21,10 +21,10 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
-// tap is a wire that remembers the UDP frames that left through it.
+// tap is a wire that records the UDP frames sent through it.
 type tap struct {
 	wire.Wire
-	deaf   atomic.Bool // remember nothing
+	deaf   atomic.Bool // record nothing
 	mu     sync.Mutex
 	frames [][]byte
 }
@@ -53,7 +53,7 @@ func (w *tap) drain() [][]byte {
 	return f
 }
 
-// directly counts datagrams that go to the link directly, and refuses them if told so.
+// directly counts datagrams that go to the link directly, and refuses them on request.
 type directly struct {
 	datagramLink
 	n      atomic.Int64
@@ -142,8 +142,7 @@ func send(t *testing.T, from, to *UDPConn, at netip.AddrPort, b []byte) {
 // sizes of payload: around what is written into descriptors, and what has to be fragmented.
 var sizes = []int{0, 1, 17, 18, 19, 63, 64, 500, 1452, 1453, 1472, 1473, 2000}
 
-// TestHeaderTemplateFrames compares frames that were made directly with those that netstack makes,
-// byte for byte.
+// TestHeaderTemplateFrames compares frames that were made directly with netstack's, byte for byte.
 func TestHeaderTemplateFrames(t *testing.T) {
 	for _, tt := range []struct {
 		network, local, remote string
@@ -180,7 +179,7 @@ func TestHeaderTemplateFrames(t *testing.T) {
 	}
 }
 
-// same wants frames to be equal but for the identification of fragments.
+// same requires frames to be equal except for the identification of fragments.
 func same(t *testing.T, got, want [][]byte) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -237,7 +236,7 @@ func TestHeaderTemplateGoesStale(t *testing.T) {
 	}
 }
 
-// TestHeaderTemplateErrors: what the link says reaches the caller as netstack's errors do.
+// TestHeaderTemplateErrors: an error of the link reaches the caller as netstack's errors do.
 func TestHeaderTemplateErrors(t *testing.T) {
 	r := newDirectRig(t, false)
 	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
@@ -259,7 +258,7 @@ func TestHeaderTemplateErrors(t *testing.T) {
 	}
 }
 
-// TestHeaderTemplateDoesNotAllocate on the direct way.
+// TestHeaderTemplateDoesNotAllocate on the direct path.
 func TestHeaderTemplateDoesNotAllocate(t *testing.T) {
 	r := newDirectRig(t, false)
 	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
@@ -275,8 +274,8 @@ func TestHeaderTemplateDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestTTL looks at what leaves, on either way and by either version of IP, before SetTTL, after it,
-// and with the default again.
+// TestTTL checks the frames sent, on either path and by either version of IP, before SetTTL, after
+// it, and with the default again.
 func TestTTL(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		r := newDirectRig(t, closed)

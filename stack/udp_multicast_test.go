@@ -54,7 +54,7 @@ var reports = []struct {
 	}},
 }
 
-// reporter remembers the frames that a stack sends to groups of routers that listen to reports.
+// reporter records the frames that a stack sends to the groups of multicast routers.
 type reporter struct {
 	mu     sync.Mutex
 	frames [][]byte
@@ -77,7 +77,7 @@ func (r *reporter) tap(end int, frame []byte) bool {
 	return false
 }
 
-// find is the first report that has the bytes, which is taken out, or nil.
+// find removes and returns the first report that contains the bytes, or nil.
 func (r *reporter) find(want []byte) []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,7 +92,7 @@ func (r *reporter) find(want []byte) []byte {
 	return nil
 }
 
-// await is find that waits.
+// await waits until find returns a report.
 func (r *reporter) await(t *testing.T, what string, want []byte) []byte {
 	t.Helper()
 	for late := time.After(hangs); ; {
@@ -107,8 +107,8 @@ func (r *reporter) await(t *testing.T, what string, want []byte) []byte {
 	}
 }
 
-// TestGroupReports joins groups and leaves them in each way there is, and wants the routers to be
-// told, byte for byte.
+// TestGroupReports joins groups and leaves them in every possible way, and requires the reports to
+// routers to match byte for byte.
 func TestGroupReports(t *testing.T) {
 	for name, leave := range map[string]func(*stack.Stack, *stack.UDPConn, net.Addr) error{
 		"LeaveGroup": func(_ *stack.Stack, c *stack.UDPConn,
@@ -215,7 +215,7 @@ func TestGroupIsSentToFromTheFirstAddress(t *testing.T) {
 	}
 }
 
-// TestGroupRefusals gives what is no group, interface or TTL, and closed sockets.
+// TestGroupRefusals passes invalid groups, interfaces and TTLs, and uses closed sockets.
 func TestGroupRefusals(t *testing.T) {
 	server, _ := netpair.New(t, netpair.Faults{})
 	c, err := server.ListenUDP("udp4", nil)
@@ -299,8 +299,8 @@ func TestGroupsWhileClosing(t *testing.T) {
 	}
 }
 
-// TestControlMessagesOfOthers: what programs on x/net's PacketConn know about destinations is in
-// what we read, too.
+// TestControlMessagesOfOthers: control messages contain the destination for programs on x/net's
+// PacketConn, too.
 func TestControlMessagesOfOthers(t *testing.T) {
 	server, client := netpair.New(t, netpair.Faults{})
 	g := &net.UDPAddr{IP: mdns4, Port: 5353}

@@ -15,12 +15,12 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
-// queued is how many datagrams came through netstack.
+// queued is the number of datagrams that came through netstack.
 func (c *UDPConn) queued() uint64 {
 	return c.ep.Stats().(*tcpip.TransportEndpointStats).PacketsReceived.Value()
 }
 
-// put is what the link does with a datagram for c.
+// put delivers a datagram for c as the link does.
 func put(t testing.TB, c *UDPConn, from string, payload []byte) bool {
 	t.Helper()
 	a := netip.MustParseAddrPort(from)
@@ -33,8 +33,8 @@ func put(t testing.TB, c *UDPConn, from string, payload []byte) bool {
 	return c.rxq.Deliver(ip, udp)
 }
 
-// TestRxQueueAndEndpointAreAlike sends the same with the queue in use and with all datagrams going
-// through netstack, and wants readers to see no difference.
+// TestRxQueueAndEndpointAreAlike sends the same datagrams with the queue in use and with all of
+// them through netstack, and requires the same results for readers.
 func TestRxQueueAndEndpointAreAlike(t *testing.T) {
 	for _, network := range []struct{ of, local, remote string }{
 		{"udp4", "192.0.2.1:7", "192.0.2.2:53"}, {"udp4", "0.0.0.0:7", "0.0.0.0:53"},
@@ -62,7 +62,7 @@ func TestRxQueueAndEndpointAreAlike(t *testing.T) {
 	}
 }
 
-// converse sends datagrams and says what reading them returns.
+// converse sends datagrams and returns the results of reading them.
 func (r *directRig) converse(t *testing.T, from, to *UDPConn, at netip.AddrPort) (saw []string) {
 	t.Helper()
 	must(t, to.SetReadDeadline(time.Now().Add(time.Minute)))
@@ -90,8 +90,7 @@ func (r *directRig) converse(t *testing.T, from, to *UDPConn, at netip.AddrPort)
 	return saw
 }
 
-// TestRxQueueKeepsOrder mixes datagrams that are cut up on their way, which netstack puts together,
-// with others.
+// TestRxQueueKeepsOrder mixes fragmented datagrams, which netstack reassembles, with others.
 func TestRxQueueKeepsOrder(t *testing.T) {
 	r := newDirectRig(t, false)
 	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
@@ -122,8 +121,8 @@ func TestRxQueueKeepsOrder(t *testing.T) {
 	}
 }
 
-// TestRxQueueIsForItsSocket: who is bound to an address, or connected to a peer, gets no other's
-// datagrams.
+// TestRxQueueIsForItsSocket: a socket that is bound to an address, or connected to a peer, gets no
+// other's datagrams.
 func TestRxQueueIsForItsSocket(t *testing.T) {
 	r := newDirectRig(t, false)
 	at := net.UDPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.2:53"))
@@ -199,8 +198,8 @@ func TestUDPPortTable(t *testing.T) {
 	}
 }
 
-// TestRxQueueLimit: what does not fit the receive buffer is lost and counted, and there is room
-// again when something was read.
+// TestRxQueueLimit: a datagram that does not fit the receive buffer is lost and counted, and there
+// is room again after a read.
 func TestRxQueueLimit(t *testing.T) {
 	r := newDirectRig(t, false)
 	_, c, _ := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
@@ -236,7 +235,7 @@ func TestRxQueueLimit(t *testing.T) {
 	}
 }
 
-// TestRxQueueReportsRefusal: an error that came back is read before what waits.
+// TestRxQueueReportsRefusal: an ICMP error is read before the waiting datagrams.
 func TestRxQueueReportsRefusal(t *testing.T) {
 	r := newDirectRig(t, false)
 	c, err := r.sender.DialUDP("udp4", nil,
@@ -250,8 +249,8 @@ func TestRxQueueReportsRefusal(t *testing.T) {
 	}
 }
 
-// TestRxQueueConcurrently reads, puts and closes at once; the race detector is the judge, and that
-// everything ends.
+// TestRxQueueConcurrently reads, puts and closes at once; it checks that everything ends, and runs
+// for the race detector.
 func TestRxQueueConcurrently(t *testing.T) {
 	r := newDirectRig(t, false)
 	_, c, _ := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")

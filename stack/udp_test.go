@@ -30,8 +30,8 @@ func viaServer(server bool, c *stack.Config) {
 	}
 }
 
-// TestUDPAnswersFromWhereItWasAsked asks every address of the server, in turns from one socket, and
-// wants each answer from the address asked.
+// TestUDPAnswersFromWhereItWasAsked sends to every address of the server, in turn from one socket,
+// and requires each answer to come from the address that was used.
 func TestUDPAnswersFromWhereItWasAsked(t *testing.T) {
 	server, client := netpair.New(t, netpair.Faults{}, manyAddresses, viaServer)
 	linkLocal := func(s *stack.Stack) netip.Addr {
@@ -208,7 +208,7 @@ func TestUDPBatch(t *testing.T) {
 	}
 }
 
-// TestUDPBurst: the default buffer holds a burst that nobody reads.
+// TestUDPBurst: the default buffer holds a burst that is not read meanwhile.
 func TestUDPBurst(t *testing.T) {
 	server, client := netpair.New(t, netpair.Faults{})
 	p, err := server.ListenUDP("udp4", &net.UDPAddr{IP: netpair.ServerIP4.AsSlice()})
@@ -232,8 +232,8 @@ func TestUDPBurst(t *testing.T) {
 	}
 }
 
-// TestUDPFragments: a datagram that fits a packet must not be cut up on its way, a larger one is
-// cut by us, and its fragments may be cut again.
+// TestUDPFragments: a datagram that fits a packet must not be fragmented on its way, a larger one
+// is fragmented by us, and its fragments may be fragmented again.
 func TestUDPFragments(t *testing.T) {
 	type packet struct{ dont, fragment bool }
 	packets := make(chan packet, 100)

@@ -69,14 +69,14 @@ func (st *station) DeliverNetworkPacket(_ tcpip.NetworkProtocolNumber, pkt *gsta
 // DeliverLinkPacket implements gstack.NetworkDispatcher.
 func (*station) DeliverLinkPacket(tcpip.NetworkProtocolNumber, *gstack.PacketBuffer) {}
 
-// onFrame has f called for each frame that comes from now on.
+// onFrame has f called for each frame that arrives from now on.
 func (st *station) onFrame(f func([]byte)) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.answer = f
 }
 
-// count is how many frames that came begin with head and are ok.
+// count is the number of received frames that begin with head and are ok.
 func (st *station) count(head []byte, ok func([]byte) bool) (n int) {
 	st.mu.Lock()
 	defer st.mu.Unlock()

@@ -25,7 +25,7 @@ func packed(t testing.TB, name string) []byte {
 	return b
 }
 
-// TestAllocs: the second time, a query costs no allocation.
+// TestAllocs: a repeated query allocates nothing.
 func TestAllocs(t *testing.T) {
 	w, q := worker(t), packed(t, "www.example.org.")
 	if n := testing.AllocsPerRun(100, func() {
@@ -43,7 +43,7 @@ func TestAllocs(t *testing.T) {
 	}
 }
 
-// TestCacheIsBounded floods a worker with names that do not repeat.
+// TestCacheIsBounded floods a worker with names that are all different.
 func TestCacheIsBounded(t *testing.T) {
 	w := worker(t)
 	name := []byte("aaaaaaaa.wild.example.org.")

@@ -1,13 +1,13 @@
 package dnsd
 
-// An answer from a zone depends on nothing but the query's bytes, less its ID and the case of its
-// question. Each UDP worker keeps the packed answers of queries it has seen and answers them again
-// by one copy.
+// An answer from a zone depends only on the query's bytes without its ID and the case of its
+// question. Each UDP worker keeps the packed answers of queries it has seen and copies them for
+// later ones.
 
 const (
 	cacheKey   = 128     // longest query kept, bytes
-	cacheBytes = 1 << 20 // keys and answers kept per worker; then it begins anew
-	entryCost  = 64      // what the map adds to an entry, about
+	cacheBytes = 1 << 20 // keys and answers kept per worker; when it is full it is cleared
+	entryCost  = 64      // memory of a map entry, about
 )
 
 // cache belongs to one goroutine.
@@ -16,8 +16,8 @@ type cache struct {
 	bytes   int
 }
 
-// keyOf writes the cache key of a query into buf; nil when such queries are not kept: odd flags or
-// counts are for the full check, and EDNS options (cookies) differ each time.
+// keyOf writes the cache key of a query into buf; nil when such queries are not kept: unusual flags
+// or counts need the full check, and EDNS options (cookies) differ each time.
 func keyOf(query []byte, buf *[cacheKey]byte) []byte {
 	if len(query) < headerLen || len(query) > cacheKey {
 		return nil

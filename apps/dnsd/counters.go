@@ -10,18 +10,18 @@ import (
 type Counters struct {
 	UDP       uint64 `json:"udp"`       // queries read
 	TCP       uint64 `json:"tcp"`       // queries read
-	Cached    uint64 `json:"cached"`    // answered again from packed answers
+	Cached    uint64 `json:"cached"`    // answered from packed answers
 	Dropped   uint64 `json:"dropped"`   // not queries
-	Truncated uint64 `json:"truncated"` // answers that did not fit
+	Truncated uint64 `json:"truncated"` // answers that were cut to fit
 	// queries above the rate of their prefix
 	Limited       uint64            `json:"limited"`
 	Slipped       uint64            `json:"slipped"`        // of these, told to use TCP
-	Forwarded     uint64            `json:"forwarded"`      // questions sent on
-	Merged        uint64            `json:"merged"`         // queries that waited for one under way
-	ForwardFailed uint64            `json:"forward_failed"` // questions sent on without an answer
-	ForwardFull   uint64            `json:"forward_full"`   // queries for which there was no room
-	TCPEvicted    uint64            `json:"tcp_evicted"`    // silent connections that made room
-	WriteErrors   uint64            `json:"write_errors"`   // answers the conn did not take
+	Forwarded     uint64            `json:"forwarded"`      // questions forwarded
+	Merged        uint64            `json:"merged"`         // queries merged into one in progress
+	ForwardFailed uint64            `json:"forward_failed"` // forwarded questions without an answer
+	ForwardFull   uint64            `json:"forward_full"`   // queries that found no room
+	TCPEvicted    uint64            `json:"tcp_evicted"`    // idle connections closed for new ones
+	WriteErrors   uint64            `json:"write_errors"`   // answers that the conn refused
 	Answers       map[string]uint64 `json:"answers"`        // by response code: "NOERROR" ...
 }
 

@@ -10,12 +10,12 @@ import (
 
 // Bounds of forwarding.
 const (
-	maxForwards    = 256  // questions under way
-	maxWaiting     = 4096 // askers of all of them
-	maxWaitingEach = 256  // askers of one client
+	maxForwards    = 256  // questions in progress
+	maxWaiting     = 4096 // waiters of all of them
+	maxWaitingEach = 256  // waiters of one client
 )
 
-// question is what makes queries the same to a resolver.
+// question is the part of a query that determines the answer of a resolver.
 type question struct {
 	name                     string // canonical
 	qtype                    uint16
@@ -23,8 +23,8 @@ type question struct {
 	network                  string // that the query came over
 }
 
-// flight is a question under way. It belongs to the client that asked first; others with the same
-// question wait for the same answer.
+// flight is a forwarded question in progress. It belongs to the client that asked first; others
+// with the same question wait for the same answer.
 type flight struct {
 	question question
 	client   netip.Prefix
@@ -33,14 +33,14 @@ type flight struct {
 	waiting  []waiter
 }
 
-// waiter is who wants the answer; deliver is called once, with nil when there is none.
+// waiter is a query that waits for the answer; deliver is called once, with nil when there is none.
 type waiter struct {
 	client  netip.Prefix
 	deliver func(*dns.Msg)
 }
 
-// flights are the questions under way, shared out among clients: one alone may have all, but when
-// another one comes, who has most gives one up.
+// flights are the questions in progress, shared among clients: a single client may use all, but
+// when another one arrives, the client with the most loses one.
 type flights struct {
 	mu      sync.Mutex
 	all     map[question]*flight
@@ -56,8 +56,8 @@ func newFlights() *flights {
 	}
 }
 
-// join lets w wait for q, and returns the flight if it is a new one, for the caller to fly. False:
-// there is no room, and w is not called.
+// join lets w wait for q, and returns the flight if it is a new one, which the caller must forward.
+// False: there is no room, and w is not called.
 func (f *flights) join(q question, w waiter, cancel context.CancelFunc) (fresh *flight, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,7 +81,7 @@ func (f *flights) join(q question, w waiter, cancel context.CancelFunc) (fresh *
 	return fresh, true
 }
 
-// makeRoom gives up the oldest flight of the client that has most, if that is more than client
+// makeRoom drops the oldest flight of the client that has the most, if that is more than client
 // would have.
 func (f *flights) makeRoom(client netip.Prefix) bool {
 	var greedy netip.Prefix
@@ -105,7 +105,7 @@ func (f *flights) makeRoom(client netip.Prefix) bool {
 	return true
 }
 
-// forget takes a flight out, once; it needs mu.
+// forget removes a flight, once; it needs mu.
 func (f *flights) forget(fl *flight) {
 	if f.all[fl.question] == fl {
 		delete(f.all, fl.question)
@@ -113,14 +113,14 @@ func (f *flights) forget(fl *flight) {
 	}
 }
 
-// lower takes one off a count, and the entry with the last.
+// lower decrements a count, and deletes the entry at zero.
 func lower(counts map[netip.Prefix]int, client netip.Prefix) {
 	if counts[client]--; counts[client] <= 0 {
 		delete(counts, client)
 	}
 }
 
-// complete ends a flight: everybody who waits gets the answer, which nobody may change.
+// complete ends a flight: all waiters get the same answer, which none may change.
 func (f *flights) complete(fl *flight, answer *dns.Msg) {
 	f.mu.Lock()
 	f.forget(fl)

@@ -10,9 +10,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// forward asks for the question of q, which came over network from client, together with others who
-// ask the same. deliver is called once, later, with the answer or nil. False: too many are under
-// way.
+// forward asks a resolver for the question of q, which came over network from client, together with
+// others with the same question. deliver is called once, later, with the answer or nil. False: too
+// many are in progress.
 func (s *Server) forward(
 	q, r *dns.Msg,
 	network string,
@@ -44,14 +44,15 @@ func (s *Server) forward(
 	return ok
 }
 
-// shareOf is what counts as one client: an IPv4 address, or a /64 of IPv6.
+// shareOf is the prefix that counts as one client: an IPv4 address, or a /64 of IPv6.
 func shareOf(a netip.Addr) netip.Prefix {
 	p, _ := a.Prefix(min(a.BitLen(), 64)) // the zero Prefix of the zero Addr
 	return p
 }
 
-// lookUp is what the first resolver that answers says, or nil. A query that came over TCP is asked
-// again over TCP when the answer over UDP is cut short; a UDP asker is told so instead.
+// lookUp returns the answer of the first resolver that answers, or nil. A query that came over TCP
+// is repeated over TCP when the answer over UDP is truncated; a UDP client gets the truncated
+// answer.
 func (s *Server) lookUp(ctx context.Context, what question) *dns.Msg {
 	ask := new(dns.Msg)
 	ask.SetQuestion(what.name, what.qtype)
@@ -103,8 +104,8 @@ var (
 	errOtherCase     = errors.New("answer with the question in other letters")
 )
 
-// exchange asks one resolver, from a port of its own and with a spelling of its own, and takes only
-// an answer to this very question. Over TCP, which nobody can forge into, the spelling may be lost.
+// exchange asks one resolver, from a port of its own and in a random case of its own, and accepts
+// only an answer to this question. Over TCP, where forging is impossible, the case may be lost.
 func (s *Server) exchange(
 	ctx context.Context,
 	ask *dns.Msg,
@@ -137,8 +138,8 @@ func (s *Server) exchange(
 	return a, nil
 }
 
-// mixedCase spells a name with capitals at random: one bit for each letter that who forges an
-// answer has to guess (draft-vixie-dnsext-dns0x20). Escapes (\065) have no letters.
+// mixedCase spells a name in random case: each letter is one more bit that a forged answer has to
+// guess (draft-vixie-dnsext-dns0x20). Escapes (\065) have no letters.
 func mixedCase(name string) string {
 	b := []byte(strings.ToLower(name))
 	bits := make([]byte, (len(b)+7)/8)
@@ -151,7 +152,7 @@ func mixedCase(name string) string {
 	return string(b)
 }
 
-// lowerNames takes our capitals out of the names that an answer has compressed to the question's.
+// lowerNames restores lower case in the names that an answer has compressed to the question's.
 func lowerNames(a *dns.Msg, name string) {
 	for _, section := range [][]dns.RR{a.Answer, a.Ns, a.Extra} {
 		for _, rr := range section {

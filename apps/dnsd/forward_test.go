@@ -79,8 +79,8 @@ func TestForwardNobodyAnswers(t *testing.T) {
 	}
 }
 
-// TestForwardLiar gives answers that must not be believed: another ID, another question, not an
-// answer at all.
+// TestForwardLiar sends answers that must be ignored: another ID, another question, not an answer
+// at all.
 func TestForwardLiar(t *testing.T) {
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -125,8 +125,7 @@ func TestForwardLiar(t *testing.T) {
 	}
 }
 
-// TestShutdownCutsForwards: a query that waits for a silent resolver does not outlive Shutdown's
-// context.
+// TestShutdownCutsForwards: a query that waits for a silent resolver ends with Shutdown's context.
 func TestShutdownCutsForwards(t *testing.T) {
 	dialled := make(chan struct{}, 1)
 	resolver := silent(t)
@@ -150,7 +149,7 @@ func TestShutdownCutsForwards(t *testing.T) {
 	}
 }
 
-// swapCase makes capitals small and small letters capitals.
+// swapCase swaps upper and lower case letters.
 func swapCase(s string) string {
 	return strings.Map(func(c rune) rune {
 		if unicode.IsUpper(c) {
@@ -160,8 +159,8 @@ func swapCase(s string) string {
 	}, s)
 }
 
-// upstream is a resolver on UDP and TCP that hands each query to answer, which returns nil for
-// none.
+// upstream is a resolver on UDP and TCP that passes each query to answer, which returns nil for no
+// answer.
 func upstream(t *testing.T, answer func(network string, q *dns.Msg) *dns.Msg) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -195,7 +194,7 @@ func addressed(q *dns.Msg) *dns.Msg {
 	return r
 }
 
-// TestForwardMerges: who asks what is being asked already waits for that answer.
+// TestForwardMerges: a query for a question in progress waits for that answer.
 func TestForwardMerges(t *testing.T) {
 	const clients = 50
 	var asked atomic.Int64
@@ -227,8 +226,8 @@ func TestForwardMerges(t *testing.T) {
 	}
 }
 
-// TestForwardShares: a client that has every slot under way with names that nobody answers gives
-// one up when another client asks.
+// TestForwardShares: a client whose unanswered questions take all slots loses one when another
+// client asks.
 func TestForwardShares(t *testing.T) {
 	resolver := upstream(t, func(_ string, q *dns.Msg) *dns.Msg {
 		if strings.EqualFold(q.Question[0].Name, "good.test.") {
@@ -262,11 +261,11 @@ func TestForwardShares(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	s.Shutdown(ctx) // nobody waits a minute for the rest
+	s.Shutdown(ctx) // does not wait a minute for the rest
 }
 
-// TestForwardMixesCase: names go out with capitals at random, an answer that lost them is not
-// believed over UDP but asked for over TCP, and clients see none of them.
+// TestForwardMixesCase: names are sent in random case. A UDP answer in another case is ignored and
+// the question repeated over TCP, and clients see their own spelling.
 func TestForwardMixesCase(t *testing.T) {
 	var mu sync.Mutex
 	spelt := map[string]bool{}

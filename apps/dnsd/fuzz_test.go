@@ -12,8 +12,8 @@ import (
 // many finds a $GENERATE with a number of more than two digits.
 var many = regexp.MustCompile(`(?i)\$GENERATE[^\n]*[0-9]{3}`)
 
-// FuzzZone: whatever a zone file holds is refused in one line, or is a zone that answers for each
-// of its names with messages that can be packed.
+// FuzzZone: a zone file is either refused with one line, or is a zone that answers for each of its
+// names with messages that can be packed.
 func FuzzZone(f *testing.F) {
 	example, err := os.ReadFile(exampleZone.File)
 	if err != nil {
@@ -23,7 +23,7 @@ func FuzzZone(f *testing.F) {
 	f.Add("@ 60 SOA ns h 1 2 3 4 5\n@ 60 NS ns\n*.w 60 CNAME a.w\n", "a.test")
 	f.Fuzz(func(t *testing.T, text, origin string) {
 		if many.MatchString(text) || strings.ContainsAny(origin, "\n\r") {
-			return // one line may make 65536 records; who configures an origin writes it in one
+			return // one line may make 65536 records
 		}
 		z, line, err := readZone(strings.NewReader(text), origin)
 		if err != nil {

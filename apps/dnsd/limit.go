@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// DefaultResponseRate is how many answers per second a prefix gets over UDP when
+// DefaultResponseRate is the number of answers per second that a prefix gets over UDP when
 // Config.ResponseRate is 0.
 const DefaultResponseRate = 200
 
-// limitBuckets is how many prefixes are told apart, about.
+// limitBuckets is about the number of prefixes that are counted separately.
 const limitBuckets = 1 << 15
 
 // limiter bounds the answers over UDP to each prefix, /24 of IPv4 and /56 of IPv6, so that queries
-// with a forged source make nobody a victim. A prefix has a burst of one second's answers; above
-// its rate every second query gets an empty answer with TC, so that who is really there asks again
+// with a forged source address cannot flood a victim. A prefix has a burst of one second's answers;
+// above its rate every second query gets an empty answer with TC, so that a real client repeats it
 // over TCP, and the others get none. Loopback is not limited. All methods may be called from any
 // goroutine.
 type limiter struct {
@@ -25,7 +25,7 @@ type limiter struct {
 	seed     maphash.Seed
 	began    time.Time
 	slip     atomic.Uint64
-	// by hash of the prefix: when what was answered would be due at the rate
+	// by hash of the prefix: the time at which the answers sent so far are due at the rate
 	due []atomic.Int64
 }
 
@@ -40,7 +40,7 @@ func newLimiter(perSecond int) *limiter {
 	}
 }
 
-// allowed says whether from gets an answer, and if not, whether it is told to use TCP.
+// allowed reports whether from gets an answer, and if not, whether it is told to use TCP.
 func (l *limiter) allowed(from asker) (answer, slip bool) {
 	addr := from.ip()
 	if l.interval == 0 || !addr.IsValid() || addr.IsLoopback() {
@@ -85,18 +85,19 @@ func (a asker) ip() netip.Addr {
 	}
 }
 
-// optRecord is the OPT record of an answer that says nothing but that EDNS is understood (RFC
-// 6891).
+// optRecord is the OPT record of an answer without options: it says only that EDNS is supported
+// (RFC 6891).
 var optRecord = [11]byte{0, 0, 41, udpSize >> 8, udpSize & 0xff}
 
-// truncated writes an empty answer with TC to query into out; nil when the query is no plain one.
+// truncated writes an empty answer with TC to query into out; nil when the query is not a simple
+// one.
 func truncated(query, out []byte) []byte {
 	n := headerLen + questionLen(query)
 	if n == headerLen || query[2]&0xf8 != 0 || query[4] != 0 || query[5] != 1 {
 		return nil
 	}
 	out = append(out[:0], query[:n]...)
-	out[2] = 0x82 | query[2]&1 // QR and TC, RD as asked
+	out[2] = 0x82 | query[2]&1 // QR and TC, RD as in the query
 	out[3] = 0
 	clear(out[6:12])
 	if query[10] != 0 || query[11] != 0 {

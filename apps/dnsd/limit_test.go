@@ -14,8 +14,8 @@ import (
 
 func from(addr string) asker { return asker{addrPort: netip.MustParseAddrPort(addr)} }
 
-// TestResponseRate: a prefix gets its rate of answers, half of what is above it is told to use TCP,
-// and others do not suffer.
+// TestResponseRate: a prefix gets its rate of answers, half of the queries above the rate are told
+// to use TCP, and other prefixes are not affected.
 func TestResponseRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := worker(t)
@@ -84,7 +84,7 @@ func TestTruncatedReply(t *testing.T) {
 	}
 }
 
-// silence opens n connections that say nothing.
+// silence opens n connections that send nothing.
 func silence(t *testing.T, l *pipes.Listener, n int) (all []net.Conn) {
 	t.Helper()
 	for range n {
@@ -94,8 +94,8 @@ func silence(t *testing.T, l *pipes.Listener, n int) (all []net.Conn) {
 	return all
 }
 
-// TestSilentTCPClients: while the table is more than half full they have 2 s, else 30 s; and
-// however many there are, one that asks is answered.
+// TestSilentTCPClients: while the table is more than half full they have 2 s, else 30 s; and a
+// client that sends a query is answered, however many silent ones there are.
 func TestSilentTCPClients(t *testing.T) {
 	for _, tt := range []struct {
 		name      string

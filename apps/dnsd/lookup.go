@@ -33,15 +33,15 @@ func (s *Server) answer(r *dns.Msg) bool {
 			return true
 		}
 		if z = s.zoneOf(target); z == nil {
-			return true // the resolver goes on from here
+			return true // the resolver continues from here
 		}
 		name = target
 	}
 	return true
 }
 
-// answer adds what z knows of name and returns the name to go on with when that is a CNAME. r's
-// slices are never written through: they may be the zone's own.
+// answer adds the records of z for name and returns the next name when that is a CNAME. r's slices
+// are never written through: they may be the zone's own.
 func (z *zone) answer(r *dns.Msg, name string, qtype uint16) (target string) {
 	n, closest, cut := z.find(name, qtype)
 	if cut != "" {
@@ -108,7 +108,7 @@ func (z *zone) find(name string, qtype uint16) (n node, closest, cut string) {
 	}
 }
 
-// refer sends the asker on to the name servers of a delegated name.
+// refer refers the client to the name servers of a delegated name.
 func (z *zone) refer(r *dns.Msg, cut string) {
 	if len(r.Answer) == 0 {
 		r.Authoritative = false
@@ -118,7 +118,7 @@ func (z *zone) refer(r *dns.Msg, cut string) {
 	z.addGlue(r, set)
 }
 
-// addGlue adds the addresses the zone has for the hosts that records of set name.
+// addGlue adds the addresses that the zone has for the hosts named in the records of set.
 func (z *zone) addGlue(r *dns.Msg, set []dns.RR) {
 	for _, rr := range set {
 		var host string
@@ -139,7 +139,7 @@ func (z *zone) addGlue(r *dns.Msg, set []dns.RR) {
 	}
 }
 
-// renamed copies records of a wildcard for the name that was asked.
+// renamed copies records of a wildcard for the name in the query.
 func renamed(set []dns.RR, name string) []dns.RR {
 	out := make([]dns.RR, len(set))
 	for i, rr := range set {

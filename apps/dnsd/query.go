@@ -6,19 +6,19 @@ import (
 
 const (
 	headerLen = 12
-	// udpSize is the largest answer sent over UDP, and what EDNS0 says we take: fits one IPv6
-	// packet on any link.
+	// udpSize is the largest answer sent over UDP, and the size that EDNS0 announces: it fits one
+	// IPv6 packet on any link.
 	udpSize = 1232
 )
 
-// action is what becomes of one query.
+// action is the result of processing one query.
 type action int
 
 const (
 	drop    action = iota // not a query: no answer
 	reply                 // r is the answer
-	known                 // as reply, from a zone: the same query gets the same answer again
-	forward               // r waits for what the forwarders say
+	known                 // as reply, from a zone: the same query gets the same answer
+	forward               // r waits for the resolvers' answer
 )
 
 // answerTo turns the query in wire form into an answer to be packed; q is the decoded query when
@@ -64,7 +64,7 @@ func (s *Server) resolve(q, r *dns.Msg) action {
 		return reply
 	}
 	// Names in the answer are lower case, so that those equal to the question compress to it,
-	// whatever case that comes in; pack puts the question's own spelling back.
+	// whatever the case of the question; pack restores the question's own spelling.
 	question.Name = dns.CanonicalName(question.Name)
 	if s.answer(r) {
 		return known
@@ -76,7 +76,7 @@ func (s *Server) resolve(q, r *dns.Msg) action {
 	return reply
 }
 
-// sizeFor is the largest answer the asker of q takes over UDP.
+// sizeFor is the largest answer that the client of q accepts over UDP.
 func sizeFor(q *dns.Msg) int {
 	if opt := q.IsEdns0(); opt != nil {
 		return min(max(int(opt.UDPSize()), dns.MinMsgSize), udpSize)
@@ -84,9 +84,9 @@ func sizeFor(q *dns.Msg) int {
 	return dns.MinMsgSize
 }
 
-// pack encodes r into buf, cut to size, with the question spelled as in the query wire. Addresses
-// that come as an extra are left out before anything is truncated, except in a referral, which is
-// nothing without them (RFC 9471).
+// pack encodes r into buf, cut to size, with the question spelled as in the query wire. Additional
+// addresses are left out before anything is truncated, except in a referral, which is useless
+// without them (RFC 9471).
 func pack(r *dns.Msg, wire, buf []byte, size int) ([]byte, error) {
 	if r.Authoritative && r.Len() > size {
 		opt := r.IsEdns0()

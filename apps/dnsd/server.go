@@ -48,7 +48,7 @@ type Config struct {
 	// excepted; above it every second query gets an empty answer with TC, the others none. 0 means
 	// DefaultResponseRate, less than 0 no limit.
 	ResponseRate int
-	// Logger hears of resolvers that do not answer; nil is silence.
+	// Logger gets errors of resolvers that do not answer; nil logs nothing.
 	Logger *slog.Logger
 }
 
@@ -119,8 +119,8 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Shutdown stops reading, lets queries under way be answered, and closes every conn and listener.
-// When ctx ends first it cuts the rest off and returns the context's error. It may be called again.
+// Shutdown stops reading, lets queries in progress be answered, and closes every conn and listener.
+// When ctx ends first it aborts the rest and returns the context's error. It may be called again.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.closing = true
@@ -146,7 +146,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// wake ends a read under way: by a deadline, so that answers can still be written, or for a
+// wake ends a read in progress: by a deadline, so that answers can still be written, or for a
 // listener by Close.
 func wake(c closer) {
 	if d, ok := c.(interface{ SetReadDeadline(time.Time) error }); ok &&

@@ -154,7 +154,7 @@ func TestTruncation(t *testing.T) {
 			t.Errorf("%s: TC %v, %d bytes, OPT %v", tc.name, r.Truncated, r.Len(), r.IsEdns0())
 		}
 	}
-	// Addresses that come as an extra are left out rather than the answer cut short.
+	// Additional addresses are left out before the answer is truncated.
 	if r := ask(t, "udp", addr,
 		new(dns.Msg).SetQuestion("many.example.org.", dns.TypeMX)); r.Truncated ||
 		len(r.Answer) != 12 || len(r.Extra) != 0 {
@@ -172,8 +172,8 @@ func TestTruncation(t *testing.T) {
 	}
 }
 
-// TestGarbage sends what is no query and expects silence or a format error, and a server that still
-// answers.
+// TestGarbage sends invalid queries and expects no answer or a format error, and a server that
+// still answers.
 func TestGarbage(t *testing.T) {
 	s, addr := serve(t, Config{Zones: []Zone{exampleZone}, UDPWorkers: 1}, nil)
 	conn, err := net.Dial("udp", addr)
@@ -190,7 +190,7 @@ func TestGarbage(t *testing.T) {
 	cut := good[:len(good)-3]
 	conn.Write(cut)
 	buf := make([]byte, 1500)
-	n, err := conn.Read(buf) // one worker answers in order: the first answer is the one to cut
+	n, err := conn.Read(buf) // one worker answers in order: the first answer is truncated
 	if err != nil || n < 12 || buf[0] != cut[0] || buf[1] != cut[1] ||
 		buf[3]&15 != dns.RcodeFormatError {
 		t.Errorf("cut query: %x, %v", buf[:n], err)

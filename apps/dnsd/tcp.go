@@ -13,7 +13,7 @@ import (
 
 // ServeTCP answers queries on connections of ln until Shutdown, and then returns nil; any other end
 // is returned as an error. It closes ln. All listeners together have 512 connections; one more
-// takes the place of the one that has been silent for longest.
+// replaces the one that has been idle longest.
 func (s *Server) ServeTCP(ln net.Listener) error {
 	if !s.enter(ln) {
 		ln.Close()
@@ -44,7 +44,7 @@ func (s *Server) ServeTCP(ln net.Listener) error {
 	}
 }
 
-// serveConn answers the queries of one connection in order, until it errs, the next query takes
+// serveConn answers the queries of one connection in order, until it fails, the next query takes
 // more than 30 s, or 2 s when more than half of the connections are in use, or the server shuts
 // down.
 func (s *Server) serveConn(conn *tcpConn) {
@@ -88,7 +88,7 @@ func (s *Server) allowTime(conn *tcpConn) error {
 	return s.tcp.wait(conn)
 }
 
-// answerTCP returns the answer with its length before it, ready to be written at once.
+// answerTCP returns the answer after its length, ready to be written at once.
 func (s *Server) answerTCP(query []byte, client netip.Addr) []byte {
 	var q, r dns.Msg
 	switch s.answerTo(query, &q, &r) {

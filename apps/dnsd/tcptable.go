@@ -18,11 +18,11 @@ type tcpConn struct {
 type tcpTable struct {
 	mu      sync.Mutex
 	open    map[*tcpConn]*list.Element // its place in waiting; nil while a query is answered
-	waiting list.List                  // of *tcpConn, the longest silent first
+	waiting list.List                  // of *tcpConn, the longest idle first
 	short   bool                       // the deadlines of those waiting are short
 }
 
-// admit takes a connection in; when there are too many, the one that is silent for longest goes.
+// admit adds a connection; when there are too many, the one that has been idle longest is closed.
 // False: all have queries that are being answered.
 func (t *tcpTable) admit(c *tcpConn, evicted *atomic.Uint64) bool {
 	t.mu.Lock()
@@ -42,8 +42,8 @@ func (t *tcpTable) admit(c *tcpConn, evicted *atomic.Uint64) bool {
 	return true
 }
 
-// adjust shortens the deadlines of those that wait when more than half of the table is in use.
-// Those that begin to wait while it is not get long ones.
+// adjust shortens the deadlines of idle connections when more than half of the table is in use.
+// Connections that become idle while it is not get long ones.
 func (t *tcpTable) adjust() {
 	crowded := len(t.open) > maxTCPConns/2
 	if crowded && !t.short {
@@ -55,7 +55,7 @@ func (t *tcpTable) adjust() {
 	t.short = crowded
 }
 
-// wait gives c the time until its next query has come.
+// wait sets the deadline of c's next query.
 func (t *tcpTable) wait(c *tcpConn) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,7 +73,7 @@ func (t *tcpTable) wait(c *tcpConn) error {
 	return c.SetDeadline(c.since.Add(tcpIdle))
 }
 
-// busy notes that a query of c is being answered.
+// busy records that a query of c is being answered.
 func (t *tcpTable) busy(c *tcpConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -83,7 +83,7 @@ func (t *tcpTable) busy(c *tcpConn) {
 	}
 }
 
-// drop forgets c; again is no harm.
+// drop removes c; it may be called again.
 func (t *tcpTable) drop(c *tcpConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

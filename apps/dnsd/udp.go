@@ -12,13 +12,14 @@ import (
 // maxQuery is the longest query read over UDP; longer ones are cut and get a format error.
 const maxQuery = 4096
 
-// addrPortConn is what conns offer that need no allocation for an address: net.UDPConn and ours.
+// addrPortConn has the methods of conns that need no allocation for an address: net.UDPConn and
+// ours.
 type addrPortConn interface {
 	ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error)
 	WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error)
 }
 
-// asker is where a query came from, in the form its conn likes.
+// asker is the source of a query, in the form that its conn uses.
 type asker struct {
 	addrPort netip.AddrPort
 	addr     net.Addr
@@ -52,8 +53,8 @@ func (c *udpConn) write(b []byte, to asker) error {
 	return err
 }
 
-// udpWorker is one goroutine that reads a conn, answers from the zones on the spot, and hands
-// queries to be forwarded to goroutines of their own.
+// udpWorker is one goroutine that reads a conn, answers from the zones at once, and passes queries
+// to be forwarded to goroutines of their own.
 type udpWorker struct {
 	s        *Server
 	conn     *udpConn
@@ -80,7 +81,7 @@ func (s *Server) ServeUDP(pc net.PacketConn) error {
 		w := &udpWorker{s: s, conn: conn, forwards: &forwards, out: make([]byte, udpSize)}
 		workers.Go(func() {
 			errs <- w.run()
-			wake(pc) // one ends, all end
+			wake(pc) // when one worker ends, all end
 		})
 	}
 	workers.Wait()
@@ -114,7 +115,7 @@ func (w *udpWorker) send(answer []byte, to asker) {
 	}
 }
 
-// answer returns what to send now, in w.out or memory of its own; nil when that is nothing.
+// answer returns the message to send now, in w.out or its own memory; nil when there is none.
 func (w *udpWorker) answer(query []byte, from asker) []byte {
 	if ok, slip := w.s.limiter.allowed(from); !ok {
 		w.s.counters.limited.Add(1)
@@ -152,8 +153,7 @@ func (w *udpWorker) answer(query []byte, from asker) []byte {
 	return out
 }
 
-// forward has the query answered later, when others have been asked; false when too many are under
-// way.
+// forward has the query answered later, by the resolvers; false when too many are in progress.
 func (w *udpWorker) forward(query []byte, q, r *dns.Msg, from asker) bool {
 	wire, size, answer := append([]byte(nil), query...), sizeFor(q), r.Copy()
 	w.forwards.Add(1)

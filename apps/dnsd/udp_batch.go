@@ -6,17 +6,17 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// batchSize is how many queries are read, and then answered, at once at most.
+// batchSize is the most queries that are read, and then answered, at once.
 const batchSize = 32
 
-// batchConn is what conns offer that move many datagrams at once, with the methods of PacketConn in
-// golang.org/x/net/ipv4: this project's, or x/net's around a socket of the kernel.
+// batchConn has the methods of conns that move many datagrams at once, those of PacketConn in
+// golang.org/x/net/ipv4: this project's, or x/net's on a socket of the kernel.
 type batchConn interface {
 	ReadBatch(ms []ipv4.Message, flags int) (int, error)
 	WriteBatch(ms []ipv4.Message, flags int) (int, error)
 }
 
-// batch is the queries of one read and their answers. Message i of either kind has memory i.
+// batch is the queries of one read and their answers. Query and answer i each have their memory i.
 type batch struct {
 	queries, answers [batchSize]ipv4.Message
 	n                int // answers to be sent
@@ -34,8 +34,8 @@ func newBatch() *batch {
 	return b
 }
 
-// offerAddrs has ReadBatch put addresses into the batch's memory, if the conn can do that: it looks
-// for an empty IP with room for an address.
+// offerAddrs makes ReadBatch put addresses into the batch's memory, if the conn supports that: the
+// conn looks for an empty IP with capacity for an address.
 func (b *batch) offerAddrs() {
 	for i := range b.queries {
 		b.addrs[i].IP = b.ips[i][:0]
@@ -61,7 +61,7 @@ func (w *udpWorker) runBatches(conn batchConn) error {
 	}
 }
 
-// answerMessage puts the answer to a query, if there is one to be sent now, into the batch.
+// answerMessage adds the answer to a query to the batch, if there is one to send now.
 func (w *udpWorker) answerMessage(b *batch, query *ipv4.Message) {
 	from := asker{addr: query.Addr}
 	if a, ok := query.Addr.(*net.UDPAddr); ok {
@@ -75,7 +75,7 @@ func (w *udpWorker) answerMessage(b *batch, query *ipv4.Message) {
 	}
 }
 
-// sendBatch sends the answers; one that the conn does not take is left out.
+// sendBatch sends the answers; it skips one that the conn refuses.
 func (w *udpWorker) sendBatch(conn batchConn, b *batch) {
 	for sent := 0; sent < b.n; {
 		n, err := conn.WriteBatch(b.answers[sent:b.n], 0)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// batches is a conn that moves several datagrams at once: it waits for a second one of the same
-// batch, if it is told to, and does not take the first answer of every batch.
+// batches is a conn that moves several datagrams at once. It can be told to wait for a second
+// datagram of a batch, and it refuses the first answer of every batch.
 type batches struct {
 	*net.UDPConn
 	pairs, refuse atomic.Bool
@@ -42,8 +42,8 @@ func (c *batches) WriteBatch(ms []ipv4.Message, _ int) (int, error) {
 	return len(ms), nil
 }
 
-// TestBatches asks in pairs: each gets its own answer, garbage none, and an answer that is refused
-// does not take the next one with it.
+// TestBatches queries in pairs: each query gets its own answer, garbage gets none, and an answer
+// that the conn refuses does not affect the next one.
 func TestBatches(t *testing.T) {
 	var conn *batches
 	s, addr := serve(t, Config{Zones: []Zone{{File: "testdata/example.org.zone"}}, UDPWorkers: 1},

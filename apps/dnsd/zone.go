@@ -22,7 +22,7 @@ type zone struct {
 // node is one name's records by type; each set has one TTL.
 type node map[uint16][]dns.RR
 
-// lineReader counts the lines that the zone parser has taken.
+// lineReader counts the lines that the zone parser has read.
 type lineReader struct {
 	*bufio.Reader
 	lines int // newlines read
@@ -85,8 +85,8 @@ func readZone(r io.Reader, origin string) (z *zone, line int, err error) {
 	return z, lines.line(), nil
 }
 
-// withoutText is the parser's error less what it quotes: a file that is no zone may be a secret
-// one.
+// withoutText is the parser's error without the text it quotes: a file that is not a zone may
+// contain a secret.
 func withoutText(err error) error {
 	var syntax *dns.ParseError
 	if !errors.As(err, &syntax) {
@@ -139,7 +139,7 @@ func (z *zone) add(rr dns.RR) error {
 	return z.node(name).add(rr)
 }
 
-// node returns the node of name, made together with the empty ones above it if need be.
+// node returns the node of name, and makes it and the empty ones above it if necessary.
 func (z *zone) node(name string) node {
 	n, ok := z.nodes[name]
 	if !ok {

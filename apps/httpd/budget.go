@@ -2,10 +2,10 @@ package httpd
 
 import "time"
 
-// budget is how long a peer may still keep a transfer waiting. It starts at most, time spent
-// waiting takes from it, and every floor bytes moved put one second back, up to most again. A peer
-// that moves floor bytes per second or more never uses it up; one that moves less lasts most and a
-// little. It belongs to the goroutine that moves the bytes.
+// budget is how long a peer may still delay a transfer. It starts at most, waiting time is
+// subtracted, and every floor bytes moved add one second, up to most again. A peer that moves floor
+// bytes per second or more never uses it up; a slower one lasts for most and a little longer. It
+// belongs to the goroutine that moves the bytes.
 type budget struct {
 	floor int64 // bytes per second
 	most  time.Duration
@@ -16,7 +16,7 @@ func newBudget(floor int64, most time.Duration) budget {
 	return budget{floor: floor, most: most, left: most}
 }
 
-// waited charges d for the n bytes that moved meanwhile.
+// waited subtracts d and adds the time of the n bytes that moved meanwhile.
 func (b *budget) waited(d time.Duration, n int) {
 	b.left = min(b.left-d+timeFor(int64(n), b.floor), b.most)
 }

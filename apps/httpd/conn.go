@@ -10,33 +10,34 @@ import (
 )
 
 const (
-	// piece is the largest write whose progress is not looked at, in bytes. At the floor it takes
+	// piece is the largest write whose progress is not checked, in bytes. At the floor it takes
 	// less than the grace time.
 	piece = 64 << 10
-	// residue is how much of a closed connection may be left to the network stack, in bytes.
+	// residue is the largest part of a closed connection that the network stack may still send, in
+	// bytes.
 	maxUnsent = 64 << 10
-	// maxOwed is the largest send buffer that is reckoned with, in bytes.
+	// maxOwed is the largest send buffer that is assumed, in bytes.
 	maxOwed = 4 << 20
 )
 
 // conn is an accepted connection that its peer must keep moving. Writes have a deadline that
-// progress renews; one of net/http's goroutines writes at a time. See Close for what becomes of
-// data that the peer has not taken.
+// progress renews; one of net/http's goroutines writes at a time. Close documents what happens to
+// data that the peer has not received.
 type conn struct {
 	net.Conn
 	table *table
-	out   budget // the writer's
+	out   budget // used by the writer
 
 	late   atomic.Bool // the peer missed the deadline of a write
 	closed atomic.Bool
 
 	mu   sync.Mutex
-	owed int64     // bytes that the peer may not have taken yet if it takes no more than the floor
-	sent int64     // bytes ever written
-	at   time.Time // when owed was right
+	owed int64     // bytes that the peer may not have received yet if it reads at the floor
+	sent int64     // total bytes written
+	at   time.Time // time of owed
 }
 
-// Write sends p in pieces, each with the deadline that the progress so far earned.
+// Write sends p in pieces, each with the deadline that the progress so far allows.
 func (c *conn) Write(p []byte) (n int, err error) {
 	for {
 		m, err := c.writePiece(p[n:min(len(p), n+piece)])
@@ -75,8 +76,8 @@ func (c *conn) stillOwed(now time.Time) int64 {
 	return max(0, c.owed-int64(now.Sub(c.at).Seconds()*float64(c.out.floor)))
 }
 
-// Close ends the connection so that nothing of it stays for long. What the peer has not taken would
-// remain in the send buffer for as long as the peer answers the stack's probes:
+// Close ends the connection so that nothing of it stays for long. Data that the peer has not read
+// would remain in the send buffer for as long as the peer answers the stack's probes:
 //   - a peer that missed the deadline of a write gets a reset;
 //   - else, if the buffer may hold much, the peer has the time that the floor gives it for that,
 //     and then gets a reset, which is nothing to one that has everything;
@@ -97,7 +98,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// reset closes the connection and throws away what was not sent, where the connection can.
+// reset closes the connection and discards unsent data, where the connection can.
 func (c *conn) reset() error {
 	if l, ok := c.Conn.(interface{ SetLinger(sec int) error }); ok {
 		_ = l.SetLinger(0) // it fails on a closed connection, as Close will
@@ -105,7 +106,7 @@ func (c *conn) reset() error {
 	return c.Conn.Close()
 }
 
-// closeWrite sends a FIN behind the data and wakes a read under way; false when the connection
+// closeWrite sends a FIN after the data and wakes a read in progress; false when the connection
 // cannot.
 func (c *conn) closeWrite() bool {
 	w, ok := c.Conn.(interface{ CloseWrite() error })

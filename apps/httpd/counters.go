@@ -10,16 +10,16 @@ import (
 
 // Counters is a snapshot of what the server has done since New.
 type Counters struct {
-	Requests    uint64 `json:"requests"`    // begun
-	InFlight    int64  `json:"in_flight"`   // begun and not ended
+	Requests    uint64 `json:"requests"`    // started
+	InFlight    int64  `json:"in_flight"`   // started and not ended
 	Connections int64  `json:"connections"` // open now
-	Accepted    uint64 `json:"accepted"`    // connections ever
+	Accepted    uint64 `json:"accepted"`    // total connections
 	// of these, closed without a request to make room
 	Evicted uint64 `json:"evicted"`
-	// connections not accepted: all others had requests
+	// connections refused: all others had requests
 	Refused   uint64           `json:"refused"`
 	TooSlow   uint64           `json:"too_slow"`  // connections whose peer missed a deadline
-	BytesIn   int64            `json:"bytes_in"`  // body bytes taken by /-/echo
+	BytesIn   int64            `json:"bytes_in"`  // body bytes received by /-/echo
 	BytesOut  int64            `json:"bytes_out"` // body bytes written
 	Answers   map[string]int64 `json:"answers"`   // by class: "2xx" ...
 	UptimeSec float64          `json:"uptime_seconds"`
@@ -64,7 +64,7 @@ func (s *Server) counted(h http.Handler) http.Handler {
 	})
 }
 
-// recorder sees the status and size of an answer.
+// recorder records the status and size of an answer.
 type recorder struct {
 	http.ResponseWriter
 	status  int

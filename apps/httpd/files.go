@@ -12,15 +12,15 @@ import (
 )
 
 // files is the static files below a directory: regular files and directories. Devices, FIFOs and
-// sockets are never opened: to open one may wait for ever, or do something.
+// sockets are never opened: opening one may block forever, or have a side effect.
 type files struct {
 	root     *os.Root
 	listings bool // of directories without an index.html
 	dotFiles bool
 }
 
-// Open implements fs.FS. Whatever is not to be had does not exist, as far as a client can tell;
-// only missing permission and failures of the system are told apart.
+// Open implements fs.FS. For a client, a file that is not served does not exist; only missing
+// permission and failures of the system are reported as such.
 func (f files) Open(name string) (fs.File, error) {
 	file, err := f.open(name)
 	if err != nil {
@@ -49,7 +49,7 @@ func (f files) open(name string) (fs.File, error) {
 			return nil, fs.ErrNotExist
 		}
 	}
-	// Without waiting: a FIFO may have taken the file's place since.
+	// Open does not wait: a FIFO may have replaced the file meanwhile.
 	file, err := f.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func (f files) open(name string) (fs.File, error) {
 }
 
 // hidden reports whether an element of the path begins with a dot. The directory .well-known at the
-// top is for clients to look into (RFC 8615).
+// top is public (RFC 8615).
 func hidden(name string) bool {
 	rest := strings.TrimPrefix(name, ".well-known/")
 	for e := range strings.SplitSeq(rest, "/") {
@@ -73,7 +73,7 @@ func hidden(name string) bool {
 	return false
 }
 
-// withoutDetail maps errors to those that net/http tells apart. A path that leads out of the root
+// withoutDetail maps errors to those that net/http distinguishes. A path that leads out of the root
 // has an error without a number.
 func withoutDetail(err error) error {
 	var number syscall.Errno
@@ -104,7 +104,7 @@ func (v visible) ReadDir(n int) ([]fs.DirEntry, error) {
 	return slices.DeleteFunc(all, func(e fs.DirEntry) bool { return hidden(e.Name()) }), err
 }
 
-// pages serves the files, or points to where there is something to see when there are none.
+// pages serves the files or, without any, redirects to the status or health page.
 func (s *Server) pages() http.Handler {
 	if s.root != nil {
 		return http.FileServerFS(files{s.root, s.cfg.DebugEndpoints, s.cfg.DotFiles})

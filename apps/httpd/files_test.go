@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// strangeRoot is a directory with everything in it that a web server is not to serve.
+// strangeRoot is a directory with all kinds of entries that a web server must not serve.
 func strangeRoot(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -97,7 +97,7 @@ func TestStrangeFiles(t *testing.T) {
 	})
 }
 
-// TestHealth: the page says what was checked, and fails when one of it does.
+// TestHealth: the page lists the checks, and fails when one of them does.
 func TestHealth(t *testing.T) {
 	bad := errors.New("the port is down")
 	var failing error

@@ -29,7 +29,7 @@ func (s *Server) routes() http.Handler {
 	return s.counted(unreadBodies(mux))
 }
 
-// unreadBodies bounds the time that net/http takes after the handler to read what is left of a
+// unreadBodies bounds the time that net/http spends after the handler on reading the rest of a
 // body.
 func unreadBodies(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -52,9 +52,9 @@ func only(h http.Handler, allowed ...string) http.Handler {
 	})
 }
 
-// echo sends the body back as it arrives, so it holds one copy buffer whatever the size. A client
-// must read while it writes, as curl and net/http do. Over-long bodies get 413; found out only in
-// the middle, a broken connection.
+// echo sends the body back as it arrives, so it holds one copy buffer for any size. A client must
+// read while it writes, as curl and net/http do. A body that is too long gets 413, or a broken
+// connection if that shows only after the answer has begun.
 func (s *Server) echo(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength > s.cfg.MaxBody {
 		w.Header().Set("Connection", "close")
@@ -66,7 +66,7 @@ func (s *Server) echo(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", strconv.FormatInt(r.ContentLength, 10))
 	}
 	rc := http.NewResponseController(w)
-	_ = rc.EnableFullDuplex() // a transport that has none needs none
+	_ = rc.EnableFullDuplex() // a transport without it needs none
 	body := &paced{
 		ReadCloser: r.Body,
 		rc:         rc,

@@ -6,15 +6,14 @@ import (
 	"strings"
 )
 
-// Check is something that /-/healthz looks at beside what the server knows itself. Run is called at
-// each request, from many goroutines, and returns at once; its error is part of the answer.
+// Check is a check that /-/healthz runs in addition to the server's own. Run is called at each
+// request, from many goroutines, and returns at once; its error is part of the answer.
 type Check struct {
 	Name string // such as "device"
 	Run  func() error
 }
 
-// healthz answers 200 and "ok", or 503 and "failing", and then one line for each thing that was
-// checked.
+// healthz answers 200 and "ok", or 503 and "failing", and then one line for each check.
 func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {
 	var lines strings.Builder
 	verdict, status := "ok", http.StatusOK

@@ -8,16 +8,17 @@ import (
 	"strings"
 )
 
-// Limits of Config.MaxConns when it is not given.
+// Limits of Config.MaxConns when it is not set.
 const (
-	connMemory = 1 << 20 // bytes that a peer which takes nothing can keep in a send buffer
+	connMemory = 1 << 20 // bytes in the send buffer of a peer that reads nothing
 	fewConns   = 256
 	manyConns  = 1 << 16
 )
 
-// connsForMemory is how many connections fit into half of the memory this process may use.
+// connsForMemory is the number of connections that fit into half of the memory this process may
+// use.
 func connsForMemory() int {
-	meminfo, _ := os.ReadFile("/proc/meminfo") // no such file: no limit from it
+	meminfo, _ := os.ReadFile("/proc/meminfo") // without the file there is no limit from it
 	cgroup, _ := os.ReadFile("/sys/fs/cgroup/memory.max")
 	memory := min(totalOf(string(meminfo)), bytesOf(string(cgroup)), debug.SetMemoryLimit(-1))
 	return int(min(max(memory/2/connMemory, fewConns), manyConns))

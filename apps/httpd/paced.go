@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// paced is a request's body that the client must keep coming.
+// paced is a request's body that must arrive at the floor's rate or faster.
 type paced struct {
 	io.ReadCloser
 	rc      *http.ResponseController
@@ -17,7 +17,7 @@ type paced struct {
 	tooSlow *atomic.Uint64
 }
 
-// Read has the deadline that the progress so far earned. The end of the body has none: a later read
+// Read has the deadline that the progress so far allows. The end of the body has none: a later read
 // is net/http's own, for the next request.
 func (p *paced) Read(b []byte) (int, error) {
 	began := time.Now()

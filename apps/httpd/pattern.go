@@ -6,9 +6,9 @@ import (
 	"io"
 )
 
-// FillPattern writes into p what /-/bytes serves at offset off: the little-endian 64-bit word
-// number w (from 0) is (w+1)*0x9e3779b97f4a7c15, so that lost, doubled, moved or swapped bytes do
-// not go unseen.
+// FillPattern writes into p the bytes of /-/bytes at offset off: the little-endian 64-bit word
+// number w (from 0) is (w+1)*0x9e3779b97f4a7c15, so that lost, duplicated, moved or swapped bytes
+// are detected.
 func FillPattern(p []byte, off int64) {
 	var word [8]byte
 	for len(p) > 0 {

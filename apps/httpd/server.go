@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// What the fields of Config mean when they are 0.
+// Values of the fields of Config that are 0.
 const (
 	DefaultMaxBody = 256 << 20
 	DefaultMinRate = 16 << 10
@@ -31,33 +31,35 @@ const (
 
 // Config says what to serve. The zero value serves /-/healthz only.
 type Config struct {
-	// Root is the directory of static files; empty: none. Nothing outside it is reachable, symbolic
-	// links included, and nothing but regular files: the rest does not exist.
+	// Root is the directory of static files; empty: none. Nothing outside it is reachable, not even
+	// by symbolic links, and only regular files are served.
 	Root string
-	// DotFiles has files and directories of Root served whose names begin with a dot. Without it
-	// only those below /.well-known/ are (RFC 8615).
+	// DotFiles serves files and directories of Root whose names begin with a dot. Without it only
+	// those below /.well-known/ are served (RFC 8615).
 	DotFiles bool
-	// DebugEndpoints has /-/status, /-/status.json, /-/bytes/N, /-/echo and listings of directories
-	// served: they tell strangers much, or cost much, and are for tests and demonstrations.
+	// DebugEndpoints serves /-/status, /-/status.json, /-/bytes/N, /-/echo and listings of
+	// directories: they expose much information, or cost much, and are for tests and
+	// demonstrations.
 	DebugEndpoints bool
-	// Status is asked for facts to show on the status page, at each request, from many goroutines;
-	// its answer must be something encoding/json can encode. Nil: the server's own counters only.
+	// Status returns facts for the status page, at each request, from many goroutines;
+	// encoding/json must be able to encode its result. Nil: the server's own counters only.
 	Status func() any
-	// Checks are what /-/healthz looks at beside the server's own.
+	// Checks are those of /-/healthz in addition to the server's own.
 	Checks []Check
-	// MaxBody is the most that /-/echo takes and /-/bytes sends, in bytes; 0 means DefaultMaxBody.
+	// MaxBody is the most that /-/echo accepts and /-/bytes sends, in bytes; 0 means
+	// DefaultMaxBody.
 	MaxBody int64
-	// MaxConns is how many connections may be open. One more takes the place of the one that has
-	// been longest without a request; if all have one, it is closed. 0: as many as half of the
-	// memory of the machine, its control group or GOMEMLIMIT has room for, at 1 MiB each, from 256
+	// MaxConns is the most connections that may be open. One more replaces the one that has been
+	// longest without a request; if all have one, the new one is closed. 0: as many as fit into
+	// half of the memory of the machine, its control group or GOMEMLIMIT, at 1 MiB each, from 256
 	// to 65536.
 	MaxConns int
-	// MinRate is the floor of a transfer, in bytes per second: a peer may be slower, or stand
-	// still, for Grace in all, which progress above the floor gives back. Then it is cut off. 0
-	// means DefaultMinRate and DefaultGrace. Grace is long enough for 64 KiB at MinRate.
+	// MinRate is the floor of a transfer, in bytes per second: a peer may be slower, or stop, for
+	// Grace in total; progress above the floor restores that time. Then the connection is closed. 0
+	// means DefaultMinRate and DefaultGrace. Grace must allow 64 KiB at MinRate.
 	MinRate int64
 	Grace   time.Duration
-	// Logger hears of broken connections and panicking handlers; nil is silence.
+	// Logger gets errors of broken connections and panicking handlers; nil logs nothing.
 	Logger *slog.Logger
 }
 
@@ -146,8 +148,8 @@ func (s *Server) Serve(ln net.Listener) error {
 	return fmt.Errorf("serve HTTP on %v: %w", ln.Addr(), err)
 }
 
-// Shutdown closes the listeners, lets requests under way finish, and closes idle connections. When
-// ctx ends first it cuts the rest off and returns the context's error.
+// Shutdown closes the listeners, lets requests in progress finish, and closes idle connections.
+// When ctx ends first it aborts the rest and returns the context's error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	err := s.http.Shutdown(ctx)
 	if err != nil {
@@ -157,7 +159,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return s.closeRoot()
 }
 
-// Close cuts everything off at once. It may be called again.
+// Close ends everything at once. It may be called again.
 func (s *Server) Close() error {
 	s.table.close()
 	return errors.Join(s.http.Close(), s.closeRoot())

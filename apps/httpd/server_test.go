@@ -138,7 +138,7 @@ func TestPages(t *testing.T) {
 func TestBytes(t *testing.T) {
 	_, url, c := serve(t, Config{DebugEndpoints: true})
 	want := make([]byte, 100003)
-	for i := range want { // byte by byte, so that every alignment of FillPattern is met
+	for i := range want { // byte by byte, so that every alignment of FillPattern is tested
 		FillPattern(want[i:i+1], int64(i))
 	}
 	if _, got := get(t, c, "GET", url+"/-/bytes/100003"); !bytes.Equal(got, want) {
@@ -220,7 +220,7 @@ func TestManyClients(t *testing.T) {
 	}
 }
 
-// hold is a Status func that keeps its request under way until released.
+// hold is a Status func that keeps its request in progress until released.
 func hold(t *testing.T) (status func() any, entered <-chan struct{}, release func()) {
 	in, out := make(chan struct{}, 1), make(chan struct{})
 	return func() any { in <- struct{}{}; <-out; return nil }, in,

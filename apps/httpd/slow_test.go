@@ -25,7 +25,7 @@ func piped(t *testing.T, cfg Config) (*Server, *pipes.Listener) {
 }
 
 // TestSlowPeersAreCut: a peer below the floor of 16 KiB/s loses its connection after the grace
-// time, whatever the size of the transfer; one above it keeps it.
+// time, whatever the size of the transfer; a peer above the floor keeps it.
 func TestSlowPeersAreCut(t *testing.T) {
 	const large = "GET /-/bytes/268435456 HTTP/1.1\r\nHost: x\r\n\r\n"
 	const medium = "GET /-/bytes/16777216 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -34,7 +34,7 @@ func TestSlowPeersAreCut(t *testing.T) {
 		name, request string
 		bytes         int // that the peer moves per second
 		reads         bool
-		least, most   time.Duration // that the connection stands
+		least, most   time.Duration // that the connection lasts
 	}{
 		{"a window of a few bytes", large, 4, true, 29 * time.Second, 40 * time.Second},
 		{"no window", large, 0, true, 29 * time.Second, 40 * time.Second},
@@ -60,7 +60,7 @@ func TestSlowPeersAreCut(t *testing.T) {
 				trickled := make(chan struct{})
 				go func() {
 					defer close(trickled)
-					time.Sleep(time.Second / 2) // it never wakes at the moment when this test looks
+					time.Sleep(time.Second / 2) // never wakes at the moment of this test's check
 					trickle(c, tt.bytes, tt.reads)
 				}()
 				for time.Sleep(time.Second); s.Counters().Connections > 0 &&
@@ -69,7 +69,7 @@ func TestSlowPeersAreCut(t *testing.T) {
 				}
 				held := time.Since(began)
 				c.Close()
-				<-trickled // the bubble's time stands still once this goroutine has ended
+				<-trickled // virtual time stops once this goroutine has ended
 				if held < tt.least || held > tt.most {
 					t.Errorf("held for %v, want %v to %v", held, tt.least, tt.most)
 				}
@@ -122,8 +122,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestCutIsAReset: what a slow peer did not take is thrown away, not kept in the send buffer; also
-// when everything fitted into the buffer and the server has closed the connection.
+// TestCutIsAReset: data that a slow peer did not receive is discarded, not kept in the send buffer;
+// also when everything fitted into the buffer and the server has closed the connection.
 func TestCutIsAReset(t *testing.T) {
 	for _, tt := range []struct{ name, request string }{
 		{"while the server writes", "GET /-/bytes/268435456 HTTP/1.1\r\nHost: x\r\n\r\n"},

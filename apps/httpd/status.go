@@ -16,7 +16,7 @@ const pageHead = `<!DOCTYPE html>
 </head><body><h1>Status</h1><table>
 `
 
-// status is what both status pages show.
+// status is the data of both status pages.
 type status struct {
 	Server Counters `json:"server"`
 	Status any      `json:"status,omitempty"`
@@ -58,8 +58,8 @@ func (s *Server) statusPage(w http.ResponseWriter, _ *http.Request) {
 	w.Write(page.Bytes())
 }
 
-// rows writes one table row per leaf of the JSON value that dec stands before, named by its path,
-// in the value's own order.
+// rows writes one table row per leaf of the JSON value that dec reads next, named by its path, in
+// the value's own order.
 func rows(page *bytes.Buffer, dec *json.Decoder, path string) {
 	tok, err := dec.Token()
 	if err != nil {

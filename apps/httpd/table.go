@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// table is the connections of a server: those open, at most max, and those closed by us whose last
-// data is on its way, at most a quarter of that.
+// table is the connections of a server: those open, at most max, and those closed by the server
+// whose last data is in flight, at most a quarter of that.
 type table struct {
 	max                                 int
 	accepted, evicted, refused, tooSlow atomic.Uint64
@@ -19,7 +19,7 @@ type table struct {
 	open      map[*conn]*list.Element // its place in waiting; nil while it has a request
 	waiting   list.List               // of *conn without a request, the longest waiting first
 	lingering list.List               // of lingerer, the oldest first
-	shut      bool                    // closes linger no more
+	shut      bool                    // closed connections linger no more
 }
 
 // lingerer is a closed connection and the timer that resets it.
@@ -28,7 +28,7 @@ type lingerer struct {
 	timer *time.Timer
 }
 
-// listener hands out the connections of a listener that the table admits.
+// listener returns the connections of a listener that the table admits.
 type listener struct {
 	net.Listener
 	s *Server
@@ -48,8 +48,8 @@ func (l listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit takes a connection in. When the table is full, the one that has waited longest without a
-// request makes room; when all have requests, the new one is refused.
+// admit adds a connection. When the table is full, the connection that has waited longest without a
+// request is closed; when all have requests, the new one is refused.
 func (t *table) admit(c *conn) bool {
 	t.mu.Lock()
 	var victim *conn
@@ -73,7 +73,7 @@ func (t *table) admit(c *conn) bool {
 	return true
 }
 
-// drop forgets a connection; it needs mu. Again is no harm.
+// drop removes a connection; it needs mu and may be called again.
 func (t *table) drop(c *conn) {
 	if e := t.open[c]; e != nil {
 		t.waiting.Remove(e)
@@ -99,15 +99,15 @@ func (t *table) state(nc net.Conn, state http.ConnState) {
 	}
 }
 
-// size is how many connections are open.
+// size is the number of open connections.
 func (t *table) size() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.open)
 }
 
-// linger lets what c wrote arrive for d and resets it then, or earlier when there are too many such
-// connections. False: c is to be closed at once.
+// linger gives c's data the time d to arrive and then resets c, or earlier when there are too many
+// such connections. False: c must be closed at once.
 func (t *table) linger(c *conn, d time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,8 +136,7 @@ func (t *table) endLinger(e *list.Element) {
 	}
 }
 
-// close lets go of the lingering connections: their stack delivers the rest. From now on none
-// linger.
+// close releases the lingering connections: their stack delivers the rest. From now on none linger.
 func (t *table) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// hello dials, and asks for /-/healthz unless silent.
+// hello dials, and requests /-/healthz unless silent.
 func hello(t *testing.T, url string, silent bool) (net.Conn, *http.Response) {
 	t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
@@ -33,8 +33,8 @@ func hello(t *testing.T, url string, silent bool) (net.Conn, *http.Response) {
 	return c, resp
 }
 
-// TestFullTableMakesRoom: silent and idle connections never keep a new client out; the one that
-// waits longest goes.
+// TestFullTableMakesRoom: silent and idle connections never block a new client; the one that has
+// waited longest is closed.
 func TestFullTableMakesRoom(t *testing.T) {
 	s, url, _ := serve(t, Config{MaxConns: 8})
 	first, _ := hello(t, url, true)
@@ -79,7 +79,7 @@ func TestFullOfRequests(t *testing.T) {
 	}
 }
 
-// TestLingererMakesRoom: connections closed by us are bounded, too.
+// TestLingererMakesRoom: connections closed by the server are limited, too.
 func TestLingererMakesRoom(t *testing.T) {
 	s, url, c := serve(t, Config{MaxConns: 8, DebugEndpoints: true})
 	for range 20 {

@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// One test at a time. A client that is idle for maxIdle gives way to the next.
+// One test at a time. A client that is idle for maxIdle loses its turn to the next.
 const (
-	maxIdle          = 2 * time.Second        // of silence, and the test is the next client's
-	progressInterval = 250 * time.Millisecond // between looks at whether the streams move
-	admitInterval    = 50 * time.Millisecond  // between looks of a client that waits
+	maxIdle          = 2 * time.Second        // of silence; a waiting client then gets the turn
+	progressInterval = 250 * time.Millisecond // between checks whether the streams move
+	admitInterval    = 50 * time.Millisecond  // between checks of a waiting client
 )
 
 var errIdle = errors.New("the client said nothing while another one waited")
 
-// markActive notes that the client did something.
+// markActive records that the client did something.
 func (s *session) markActive() { s.lastActive.Store(time.Now().UnixNano()) }
 
-// idleTime is how long the client has done nothing beyond what the rate it asked for explains.
+// idleTime is how long the client has done nothing, beyond the pauses of its requested rate.
 func (s *session) idleTime() time.Duration {
 	d := time.Since(time.Unix(0, s.lastActive.Load()))
 	if s.running.Load() {
@@ -27,10 +27,10 @@ func (s *session) idleTime() time.Duration {
 	return d
 }
 
-// admit returns the test under way that a connection with cookie k belongs to, or a new one that is
-// the connection's (mine); nil when the server is busy. While the test under way is at a step of
-// the protocol, or its streams stand still, the connection waits: the client may be gone already,
-// and if it is silent for maxIdle the test is ended.
+// admit returns the current test if a connection with cookie k belongs to it, or a new one that
+// belongs to the connection (mine); nil when the server is busy. While the current test is at a
+// step of the protocol, or its streams do not move, the connection waits: its client may have
+// disconnected, and if it is silent for maxIdle the test is ended.
 func (s *Server) admit(c net.Conn, k cookie) (t *session, mine bool) {
 	look := time.NewTicker(admitInterval)
 	defer look.Stop()
@@ -46,7 +46,7 @@ func (s *Server) admit(c net.Conn, k cookie) (t *session, mine bool) {
 	}
 }
 
-// tryAdmit is admit without waiting; it says whether to wait.
+// tryAdmit is admit without waiting; it reports whether to wait.
 func (s *Server) tryAdmit(c net.Conn, k cookie) (t *session, mine, wait bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,5 @@
 // Package iperf3d answers iperf3 clients: TCP both ways, parallel streams, both directions at once,
-// and UDP with loss and jitter. It knows nothing of the network under it: give it a net.Listener
+// and UDP with loss and jitter. It does not depend on the network under it: give it a net.Listener
 // and, for UDP, a net.PacketConn.
 //
 //	client                                server
@@ -15,10 +15,10 @@
 //	  │ ── results ── results ────────────▶ │  results.go
 //	  │ ◀─ DISPLAY_RESULTS ──────────────── │
 //
-// One test at a time, as iperf3's own server: while its streams move others are told that the
-// server is busy. A client that says nothing for 2 s, at any step, loses its turn to one that
-// waits; without one it has 10 s for each step, 20 s for its streams, and 30 s more than the time
-// it gave its test. One that hangs up makes room at once. There is no authentication and no
-// encryption. The protocol is that of iperf 3.1 and later, as its sources (src/iperf_api.c,
-// iperf_server_api.c, iperf_udp.c) and its traffic show it.
+// It runs one test at a time, as iperf3's own server does: while a test's streams move, other
+// clients are told that the server is busy. A client that sends nothing for 2 s, at any step, loses
+// its turn to a waiting one; if none waits it has 10 s for each step, 20 s for its streams, and 30
+// s more than the time it gave its test. A client that hangs up makes room at once. There is no
+// authentication and no encryption. The protocol is that of iperf 3.1 and later, as its sources
+// (src/iperf_api.c, iperf_server_api.c, iperf_udp.c) and its traffic show it.
 package iperf3d

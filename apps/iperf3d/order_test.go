@@ -10,8 +10,8 @@ import (
 )
 
 // TestStreamsInOrderOfComing: of a test both ways the first connection carries the client's bytes
-// and the second ours, whichever cookie is read first. Then the client ends the test, reads nothing
-// more of it, and another is let in at once.
+// and the second ours, whichever cookie is read first. Then the client ends the test without
+// reading its results, and another client is admitted at once.
 func TestStreamsInOrderOfComing(t *testing.T) {
 	_, port := serveLoopback(t)
 	ctl := dial(t, port, 'a')
@@ -65,7 +65,7 @@ func TestStreamsInOrderOfComing(t *testing.T) {
 	}
 }
 
-// TestCollectSorts: cookies are read by several goroutines, so that arrivals overtake each other.
+// TestCollectSorts: several goroutines read cookies, so that arrivals may be out of order.
 func TestCollectSorts(t *testing.T) {
 	s := newSession(New(Config{}), nil, cookie{})
 	s.params.Parallel, s.params.Bidirectional = 1, 1

@@ -10,7 +10,7 @@ type params struct {
 	TCP           bool    `json:"tcp"`
 	UDP           bool    `json:"udp"`
 	SCTP          bool    `json:"sctp"`
-	Omit          int     `json:"omit"` // seconds not to count
+	Omit          int     `json:"omit"` // seconds that are not counted
 	Time          int     `json:"time"` // seconds; 0 with Num or Blocks
 	Parallel      int     `json:"parallel"`
 	Reverse       int     `json:"-"`
@@ -27,14 +27,14 @@ type params struct {
 	RawCounters64    any `json:"udp_counters_64bit"`
 }
 
-// Limits of what a client may ask for.
+// Limits of a client's parameters.
 const (
 	maxStreams  = 128
 	maxBlock    = 1 << 20
 	maxDatagram = 65507
 	maxTime     = 24 * time.Hour
 	maxSeconds  = int(maxTime / time.Second)
-	overtime    = 30 * time.Second // that a test may take longer than its client said
+	overtime    = 30 * time.Second // that a test may exceed the time its client gave
 	maxPause    = 10 * time.Second
 )
 
@@ -44,7 +44,7 @@ const (
 	defaultDatagram = 1460
 )
 
-// normalise fills in defaults and refuses what the server does not do.
+// normalise fills in defaults and refuses what the server does not support.
 func (p *params) normalise() error {
 	p.Reverse, p.Bidirectional = parseBool(p.RawReverse), parseBool(p.RawBidirectional)
 	p.NoDelay, p.Counters64 = parseBool(p.RawNoDelay) != 0, parseBool(p.RawCounters64) != 0
@@ -78,8 +78,8 @@ func (p *params) normalise() error {
 	return nil
 }
 
-// longest is how long the streams may run: as the client said, or the most there is for tests of a
-// number of bytes.
+// longest is the time limit of the streams: the client's, or the maximum for tests of a number of
+// bytes.
 func (p *params) longest() time.Duration {
 	if p.Time == 0 {
 		return maxTime + overtime
@@ -87,7 +87,7 @@ func (p *params) longest() time.Duration {
 	return time.Duration(p.Time+p.Omit)*time.Second + overtime
 }
 
-// pause is how long a stream stands still between two writes at the rate that the client asked for.
+// pause is the time between two writes of a stream at the rate in the client's parameters.
 func (p *params) pause() time.Duration {
 	if p.Bandwidth <= 0 {
 		return 0
@@ -111,8 +111,8 @@ func parseBool(v any) int {
 	return 0
 }
 
-// streams is how many there will be, and which of them, in order of their making, the server sends
-// on.
+// streams is how many there will be, and which of them, in the order of their creation, the server
+// sends on.
 func (p *params) streams() (n int, sends func(i int) bool) {
 	switch {
 	case p.Bidirectional != 0:

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestPacerOfTinyRate: a rate so small that the next write is due after the end of time is waited
-// for, not taken for none.
+// TestPacerOfTinyRate: a rate so small that the time of the next write overflows is waited for, and
+// not treated as no rate.
 func TestPacerOfTinyRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stop := make(chan struct{})
@@ -40,8 +40,8 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// FuzzParams: whatever a client sends as its parameters is refused or within the limits. The corpus
-// has what iperf3 3.12 sends.
+// FuzzParams: a client's parameters are refused or within the limits. The corpus contains those of
+// iperf3 3.12.
 func FuzzParams(f *testing.F) {
 	f.Add([]byte(`{"tcp":true,"time":9223372037}`))
 	f.Add([]byte(`{"udp":true,"bandwidth":1e-300,"len":65507}`))

@@ -12,7 +12,7 @@ import (
 
 // Config says how to serve. The zero value is ready.
 type Config struct {
-	Logger *slog.Logger // hears of tests that failed; nil is silence
+	Logger *slog.Logger // gets errors of tests; nil logs nothing
 }
 
 // Server answers iperf3 clients. All methods may be called from any goroutine.
@@ -23,7 +23,7 @@ type Server struct {
 
 	mu        sync.Mutex
 	listeners map[io.Closer]bool
-	current   *session // the test under way
+	current   *session // the current test
 	udp       *udpPort
 	work      sync.WaitGroup
 }
@@ -38,9 +38,8 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// ServeUDP takes the datagrams of UDP tests from pc, which has the same port as the listener, until
-// Shutdown or Close, and then returns nil. It closes pc. To be called before the first UDP test,
-// once.
+// ServeUDP reads the datagrams of UDP tests from pc, which has the same port as the listener, until
+// Shutdown or Close, and then returns nil. It closes pc. Call it once, before the first UDP test.
 func (s *Server) ServeUDP(pc net.PacketConn) error {
 	if !s.track(pc) {
 		return pc.Close()
@@ -52,7 +51,7 @@ func (s *Server) ServeUDP(pc net.PacketConn) error {
 	return s.unlessClosed(u.serve())
 }
 
-// Serve takes control and data connections from ln until Shutdown or Close, and then returns nil.
+// Serve accepts control and data connections from ln until Shutdown or Close, and then returns nil.
 // It closes ln.
 func (s *Server) Serve(ln net.Listener) error {
 	if !s.track(ln) {
@@ -68,7 +67,7 @@ func (s *Server) Serve(ln net.Listener) error {
 	}
 }
 
-// track notes what Shutdown is to close; false: it is too late.
+// track records what Shutdown must close; false: it is too late.
 func (s *Server) track(c io.Closer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,8 +85,9 @@ func (s *Server) unlessClosed(err error) error {
 	return err
 }
 
-// welcome reads the cookie of a connection that came as number at: the test under way gets its data
-// connections, the first of a new cookie starts a test, and others hear that the server is busy.
+// welcome reads the cookie of a connection that arrived as number at: the current test gets its
+// data connections, the first connection with a new cookie starts a test, and others are told that
+// the server is busy.
 func (s *Server) welcome(c net.Conn, at uint64) {
 	var k cookie
 	c.SetDeadline(time.Now().Add(stepTime))
@@ -127,7 +127,7 @@ func (s *Server) runTest(t *session) {
 	}
 }
 
-// Shutdown closes the listeners and ends the test under way; the client is told. It waits for all
+// Shutdown closes the listeners and ends the current test; the client is told. It waits for all
 // goroutines, at most until ctx ends.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.cancel()

@@ -61,7 +61,7 @@ func serveLoopback(t *testing.T) (*Server, int) {
 	return s, port
 }
 
-// report is what iperf3 -J prints, as far as it is looked at.
+// report is the output of iperf3 -J, as far as the tests read it.
 type report struct {
 	Error string `json:"error"`
 	End   struct {
@@ -189,7 +189,7 @@ func TestBusyServerSaysSo(t *testing.T) {
 	wantState(t, dial(t, port, 'b'), accessDenied)
 	first.Close()
 	deadline := time.Now().Add(10 * time.Second)
-	for { // the next test can begin as soon as the first is gone
+	for { // the next test can begin when the first client has closed
 		c := dial(t, port, 'c')
 		if s, err := readState(c); err == nil && s == paramExchange {
 			return

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// Times a client has for each step while nobody else waits.
+// Time limits of a client for each step while no other client waits.
 const (
 	stepTime       = 10 * time.Second
 	streamTime     = 20 * time.Second
-	finalWriteTime = 100 * time.Millisecond // to take the byte that says that all is over
+	finalWriteTime = 100 * time.Millisecond // to read the final byte
 )
 
 // session is one test: its control connection and its streams.
@@ -32,18 +32,18 @@ type session struct {
 	stop      chan struct{} // closed: senders stop
 	pumps     sync.WaitGroup
 	ended     chan struct{} // closed: the session takes no more streams
-	over      chan struct{} // closed: there is room for the next
+	over      chan struct{} // closed: the next test may begin
 	ctx       context.Context
 	cancel    context.CancelCauseFunc // the cause is why the test ends early
-	clientEnd chan error              // what the client said meanwhile; nil is TEST_END
+	clientEnd chan error              // what the client sent meanwhile; nil is TEST_END
 
-	lastActive atomic.Int64 // ns of Unix time: when the client last did something
-	running    atomic.Bool  // the streams are
+	lastActive atomic.Int64 // ns of Unix time: the client's last action
+	running    atomic.Bool  // the streams are running
 }
 
 // arrival is a data connection or flow whose test may not have its parameters yet.
 type arrival struct {
-	at     uint64 // place in the order of coming: the client means its streams in that order
+	at     uint64 // place in the order of arrival: the client assigns its streams in that order
 	stream func(p *params) *stream
 	close  func()
 }
@@ -117,7 +117,7 @@ func (s *session) prepare() error {
 	return s.collect()
 }
 
-// listen waits for the next word of the client; its connection's end is one too.
+// listen waits for the next byte of the client, or the end of its connection.
 func (s *session) listen() {
 	st, err := readState(s.ctl)
 	switch {
@@ -135,7 +135,7 @@ func (s *session) sendState(st state) error {
 	return writeState(s.ctl, st)
 }
 
-// expect sends a state byte and reads the JSON it asks for.
+// expect sends a state byte and reads the JSON that it requests.
 func (s *session) expect(st state, v any) error {
 	if err := s.sendState(st); err != nil {
 		return err
@@ -146,7 +146,7 @@ func (s *session) expect(st state, v any) error {
 	return err
 }
 
-// offer hands what arrived to the session; what comes too late is closed.
+// offer passes an arrival to the session; one that is too late is closed.
 func (s *session) offer(a arrival) {
 	select {
 	case s.incoming <- a:
@@ -163,8 +163,7 @@ func closeAll(all []arrival) {
 	}
 }
 
-// collect waits until all streams are there, and gives them their parts in the order in which they
-// came.
+// collect waits until all streams have arrived, and assigns their roles in the order of arrival.
 func (s *session) collect() error {
 	n, sends := s.params.streams()
 	late := time.NewTimer(streamTime)
@@ -221,8 +220,8 @@ func (s *session) measure() error {
 	return s.exchange(&mine)
 }
 
-// untilEnd waits for the client's word; meanwhile the omitted time may pass. A client that does not
-// keep to its own time is not waited for.
+// untilEnd waits for the client's end of the test; meanwhile the omitted time may pass. It does not
+// wait for a client that exceeds its own time.
 func (s *session) untilEnd(begin *time.Time) error {
 	var omitted <-chan time.Time
 	if s.params.Omit > 0 {
@@ -254,8 +253,8 @@ func (s *session) untilEnd(begin *time.Time) error {
 	}
 }
 
-// What the client sent before the end may still be on its way: settle waits until nothing has come
-// for quiet, at most settleTime.
+// Data that the client sent before the end may still be in flight: settle waits until nothing has
+// arrived for quiet, at most settleTime.
 const quiet, settleTime = 20 * time.Millisecond, 500 * time.Millisecond
 
 func (s *session) settle() {
@@ -269,7 +268,7 @@ func (s *session) settle() {
 	}
 }
 
-// received is how many bytes have come on all streams together.
+// received is the number of bytes received on all streams together.
 func (s *session) received() (n int64) {
 	for _, st := range s.streams {
 		if !st.sends {
@@ -279,7 +278,7 @@ func (s *session) received() (n int64) {
 	return n
 }
 
-// moved is how many bytes have come and gone.
+// moved is the number of bytes sent and received.
 func (s *session) moved() (n int64) {
 	for _, st := range s.streams {
 		n += st.bytes.Load()
@@ -287,8 +286,8 @@ func (s *session) moved() (n int64) {
 	return n
 }
 
-// exchange tells the client our results and hears his. The streams end first: a client that reads
-// whole blocks reads nothing else before it has the rest of one, or the end.
+// exchange sends our results to the client and reads the client's. The streams end first: a client
+// that reads whole blocks reads nothing else before it has the rest of a block, or the end.
 func (s *session) exchange(mine *results) error {
 	s.hangUp()
 	var his json.RawMessage // nothing in them changes ours
@@ -306,7 +305,7 @@ func (s *session) exchange(mine *results) error {
 	return nil
 }
 
-// hangUp stops and closes the streams; again is no harm.
+// hangUp stops and closes the streams; it may be called again.
 func (s *session) hangUp() {
 	select {
 	case <-s.stop:

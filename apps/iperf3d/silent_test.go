@@ -30,8 +30,8 @@ func (w world) dial(t *testing.T, letter byte) net.Conn {
 	return c
 }
 
-// until takes a client through the protocol to the state; it has one stream, whose other end it
-// returns.
+// until takes a client through the protocol to the state; the test has one stream, whose other end
+// it returns.
 func (w world) until(t *testing.T, ctl net.Conn, letter byte, want state,
 	params string) (data net.Conn) {
 	t.Helper()
@@ -62,8 +62,8 @@ func (w world) until(t *testing.T, ctl net.Conn, letter byte, want state,
 	}
 }
 
-// blocked is how long another client waits for its turn, trying again every 100 ms when it is sent
-// away.
+// blocked is how long another client waits for its turn, when it retries every 100 ms after a
+// refusal.
 func blocked(t *testing.T, w world) time.Duration {
 	t.Helper()
 	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
@@ -79,8 +79,8 @@ func blocked(t *testing.T, w world) time.Duration {
 	}
 }
 
-// TestHangUpFreesAtOnce: at no step of the protocol does a client that is gone keep another one
-// out.
+// TestHangUpFreesAtOnce: at no step of the protocol does a client that has disconnected block
+// another one.
 func TestHangUpFreesAtOnce(t *testing.T) {
 	for name, step := range steps {
 		t.Run(name, func(t *testing.T) {
@@ -97,8 +97,8 @@ func TestHangUpFreesAtOnce(t *testing.T) {
 	}
 }
 
-// TestSilenceBlocksTwoSeconds: at no step of the protocol does a client that says nothing keep
-// another one out for longer.
+// TestSilenceBlocksTwoSeconds: at no step of the protocol does a silent client block another one
+// for longer.
 func TestSilenceBlocksTwoSeconds(t *testing.T) {
 	for name, step := range steps {
 		t.Run(name, func(t *testing.T) {

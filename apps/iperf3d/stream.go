@@ -17,7 +17,7 @@ type stream struct {
 	late    atomic.Int64 // UDP: out of order
 	jitter  atomic.Int64 // UDP, ns
 
-	// up to the end of the omitted time; the session's
+	// up to the end of the omitted time; owned by the session
 	omitted struct{ bytes, packets, errors int64 }
 	run     func(s *stream, stop <-chan struct{})
 	close   func()
@@ -31,7 +31,7 @@ func streamID(i int) int {
 	return i + 2
 }
 
-// omit forgets what was counted so far.
+// omit discards the counts so far.
 func (s *stream) omit() {
 	s.omitted.bytes, s.omitted.packets, s.omitted.errors = s.bytes.Load(),
 		s.packets.Load(), s.errors.Load()
@@ -39,11 +39,11 @@ func (s *stream) omit() {
 
 // pacer spaces writes so that their sum keeps to a rate.
 type pacer struct {
-	bitsPerSecond float64 // 0: as fast as it goes
+	bitsPerSecond float64 // 0: unlimited
 	start         time.Time
 }
 
-// wait blocks until sent bytes are due, or stop is closed; it reports whether to go on.
+// wait blocks until sent bytes are due, or stop is closed; it reports whether to continue.
 func (p *pacer) wait(sent int64, stop <-chan struct{}) bool {
 	select {
 	case <-stop:

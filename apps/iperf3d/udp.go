@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Greeting of a UDP stream, 4 bytes in the order of the client's processor: all that is checked is
-// its length.
+// Greeting of a UDP stream, 4 bytes in the byte order of the client's processor: only its length is
+// checked.
 const greetingSize = 4
 
 // greetingReply is what the server answers: "6789".
@@ -39,7 +39,7 @@ type udpFlow struct {
 	done chan struct{}
 }
 
-// udpBacklog is how many datagrams a stream may have waiting.
+// udpBacklog is the number of datagrams that a stream may queue.
 const udpBacklog = 4096
 
 // serve reads datagrams until the socket is closed.
@@ -54,7 +54,7 @@ func (u *udpPort) serve() error {
 	}
 }
 
-// route gives a datagram to its flow; a greeting from a new address makes one.
+// route passes a datagram to its flow; a greeting from a new address makes one.
 func (u *udpPort) route(b []byte, from net.Addr) {
 	u.mu.Lock()
 	f := u.streams[from.String()]
@@ -70,7 +70,7 @@ func (u *udpPort) route(b []byte, from net.Addr) {
 	}
 	u.mu.Unlock()
 	if f == nil || len(b) < udpHeader32 {
-		if f != nil { // the greeting again: our answer was lost
+		if f != nil { // a repeated greeting: our answer was lost
 			u.conn.WriteTo(greetingReply, from)
 		}
 		return
@@ -81,7 +81,7 @@ func (u *udpPort) route(b []byte, from net.Addr) {
 	}
 }
 
-// setAccept says who gets new flows; nil refuses them.
+// setAccept sets the function that gets new flows; nil refuses them.
 func (u *udpPort) setAccept(accept func(*udpFlow)) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -111,7 +111,7 @@ func udpStream(f *udpFlow, p *params) *stream {
 	return s
 }
 
-// sendUDP sends numbered datagrams at the asked rate until told to stop.
+// sendUDP sends numbered datagrams at the requested rate until told to stop.
 func sendUDP(s *stream, f *udpFlow, p *params, stop <-chan struct{}) {
 	b := make([]byte, p.Len)
 	pace := pacer{bitsPerSecond: p.Bandwidth, start: time.Now()}
@@ -169,7 +169,7 @@ func packetNumber(b []byte, wide bool) (int64, bool) {
 	return int64(binary.BigEndian.Uint32(b[8:])), true
 }
 
-// account notes a datagram's number: a gap is loss until those in it come late.
+// account records a datagram's number: a gap is loss until its datagrams arrive late.
 func (s *stream) account(n int64) {
 	last := s.packets.Load()
 	if n > last {

@@ -92,10 +92,11 @@ func compare(ctx context.Context, args []string, out streams) error {
 	return results.print(f, out.stdout)
 }
 
-// rounds is how often each load is put on each stack.
+// rounds is the number of times that each load runs on each stack.
 const rounds = 2
 
-// runCompare measures. Host and slice take turns, so that both see the same machine.
+// runCompare measures. Host and slice take turns, so that other load on the machine affects both
+// alike.
 func runCompare(ctx context.Context, f compareFlags) (all comparison, err error) {
 	var undo cleanup
 	defer func() { err = errors.Join(err, undo.close()) }()

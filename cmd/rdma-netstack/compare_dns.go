@@ -12,7 +12,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// dnsAsker asks for one address from one socket.
+// dnsAsker queries for one address from one socket.
 func dnsAsker(ctx context.Context, s *contender) (func() error, func(), error) {
 	conn, err := s.dial(ctx, "udp", compareDNS)
 	if err != nil {
@@ -26,10 +26,10 @@ func dnsAsker(ctx context.Context, s *contender) (func() error, func(), error) {
 	return func() error { return q.ask(ctx) }, func() { conn.Close() }, nil
 }
 
-// askAgain is after how long a question is put again whose datagram, or answer, was lost.
+// askAgain is the time after which a query is repeated whose datagram, or answer, was lost.
 const askAgain = time.Second
 
-// dnsQuestion is one that is put again and again, from one socket.
+// dnsQuestion is a query that is sent repeatedly, from one socket.
 type dnsQuestion struct {
 	conn       net.Conn
 	query, buf []byte
@@ -53,7 +53,7 @@ func (q *dnsQuestion) ask(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// await passes over late answers to earlier questions.
+// await skips late answers to earlier queries.
 func (q *dnsQuestion) await() error {
 	for {
 		n, err := q.conn.Read(q.buf)

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// compareLoad is one kind of load and what is measured of it.
+// compareLoad is one kind of load and its quantities.
 type compareLoad struct {
 	Name  string `json:"name"`
 	Unit  string `json:"unit"`
@@ -61,11 +61,11 @@ func compareLoads(wrk string) []compareLoad {
 	return all
 }
 
-// requester opens what one client needs and returns how it asks once.
+// requester opens what one client needs and returns a function that sends one request.
 type requester func(ctx context.Context, s *contender) (ask func() error, stop func(), err error)
 
-// closedLoop has n clients ask, each as soon as it has its answer, and makes one figure of how long
-// answers took.
+// closedLoop has n clients send requests, each after its previous answer, and computes one figure
+// from the times the answers took.
 func closedLoop(
 	n int,
 	open requester,
@@ -106,7 +106,7 @@ func closedLoop(
 	}
 }
 
-// oneClient warms up with one question, waits for the others, and then asks for d.
+// oneClient warms up with one request, waits for the others, and then sends requests for d.
 func oneClient(
 	ctx context.Context,
 	s *contender,
@@ -155,8 +155,8 @@ func httpRequester(size int) requester {
 	}
 }
 
-// httpOnce opens a connection for each question. One thread of the namespace opens all of a
-// client's: to enter it takes longer than what is measured.
+// httpOnce opens a connection for each request. One thread of the namespace opens all of a client's
+// connections: entering the namespace takes longer than what is measured.
 func httpOnce(ctx context.Context, s *contender) (func() error, func(), error) {
 	const size = 100
 	request := fmt.Appendf(
@@ -215,7 +215,7 @@ func fetch(conn net.Conn, r *bufio.Reader, request []byte, size int) error {
 	return err
 }
 
-// dial connects a kernel socket; it works until ctx says that time is up.
+// dial connects a kernel socket; it works until ctx ends.
 func (s *contender) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := s.client.DialContext(ctx, network, address)
 	if err != nil {
@@ -238,7 +238,7 @@ func until(ctx context.Context, conn net.Conn) error {
 
 var wrkRate = regexp.MustCompile(`Requests/sec:\s+([\d.]+)`)
 
-// runWrk has the installed program do it, for whole seconds.
+// runWrk runs the installed program, for whole seconds.
 func runWrk(path string) func(context.Context, *contender, time.Duration) (float64, error) {
 	return func(ctx context.Context, s *contender, d time.Duration) (float64, error) {
 		ctx, cancel := context.WithTimeout(ctx, d+20*time.Second)

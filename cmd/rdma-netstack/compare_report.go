@@ -19,7 +19,7 @@ type compared struct {
 
 type comparison []compared
 
-// ratio is above 1 where the slice does better.
+// ratio is above 1 where the slice is better.
 func (c compared) ratio() float64 {
 	if c.load.Lower {
 		return c.Host / c.Slice
@@ -27,7 +27,8 @@ func (c compared) ratio() float64 {
 	return c.Slice / c.Host
 }
 
-// even is how far from 1 a ratio may be for nobody to have won: less than such short runs can tell.
+// even is the deviation of a ratio from 1 below which neither side is better: such short runs
+// cannot show less.
 const even = 0.1
 
 func (c compared) winner() string {
@@ -87,7 +88,7 @@ func (all comparison) print(f compareFlags, w io.Writer) error {
 	return err
 }
 
-// verdict says what the figures mean, whether more of them is better or less.
+// verdict says what the figures mean, whether higher or lower ones are better.
 func (c compared) verdict() string {
 	switch r := c.ratio(); c.winner() {
 	case "slice":
@@ -99,7 +100,7 @@ func (c compared) verdict() string {
 	}
 }
 
-// digits shows what such a measurement can know.
+// digits formats a value with the precision of such a measurement.
 func digits(v float64) string {
 	if v < 100 {
 		return fmt.Sprintf("%.1f", v)

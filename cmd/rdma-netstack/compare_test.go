@@ -8,7 +8,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// TestCompare runs all loads for a moment on both stacks.
+// TestCompare runs all loads for a short time on both stacks.
 func TestCompare(t *testing.T) {
 	need.Long(t, "runs every load twice, 5 s")
 	need.NetNS(t)

@@ -30,7 +30,7 @@ type contender struct {
 	client *lab.Net
 }
 
-// sockets are what a server needs of a stack.
+// sockets are the methods that a server needs of a stack.
 type sockets interface {
 	Listen(network, address string) (net.Listener, error)
 	ListenPacket(network, address string) (net.PacketConn, error)
@@ -93,7 +93,7 @@ func newSliceSide(ctx context.Context, queues int, undo *cleanup) (*contender, e
 	cfg := stack.Config{
 		NIC:                dv.Config{RxQueues: queues, TxQueues: queues},
 		Addresses:          []netip.Prefix{netip.MustParsePrefix(compareServer)},
-		DuplicateDetection: -1, // nobody else is here
+		DuplicateDetection: -1, // no other host is on this link
 	}
 	serveSim(&cfg.NIC, nic)
 	st, err := stack.Open(ctx, cfg)
@@ -139,7 +139,7 @@ func compareServe(at sockets, undo *cleanup) error {
 	return nil
 }
 
-// compareShutdown ends a server with the comparison; clients are gone by then.
+// compareShutdown ends a server with the comparison; its clients have disconnected by then.
 func compareShutdown(app server, undo *cleanup) {
 	undo.add(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), stopServers)

@@ -43,7 +43,7 @@ func demoCommand() command {
 	return command{"demo", "demonstrate everything on this machine, without a NIC", demoHelp, demo}
 }
 
-// demoFlags say how the demo is to run.
+// demoFlags say how the demo runs.
 type demoFlags struct {
 	json, stay     bool
 	clients, links string
@@ -51,10 +51,10 @@ type demoFlags struct {
 	record         string
 	faults         wire.FaultConfig
 	limit          time.Duration       // for one check
-	tamper         func(*stack.Config) // for tests: makes the slice what it should not be
+	tamper         func(*stack.Config) // for tests: misconfigures the slice
 }
 
-// How long one check may take, on a good wire and on a bad one.
+// Time limits of one check, on a good wire and on a bad one.
 const (
 	demoTimeout       = time.Minute
 	faultyDemoTimeout = 3 * time.Minute
@@ -85,7 +85,7 @@ func (f *demoFlags) check() error {
 // faulty reports whether the wire may lose frames.
 func (f *demoFlags) faulty() bool { return f.faults != wire.FaultConfig{} }
 
-// lossy reports whether so many frames vanish that large transfers take minutes.
+// lossy reports whether so many frames are lost that large transfers take minutes.
 func (f *demoFlags) lossy() bool { return f.faults.Drop+f.faults.Corrupt > 0.02 }
 
 func demo(ctx context.Context, args []string, out streams) error {
@@ -114,7 +114,8 @@ func demo(ctx context.Context, args []string, out streams) error {
 	return p.verdict()
 }
 
-// demoInUserNamespace runs the same command again where it may do what it needs.
+// demoInUserNamespace runs the same command again in a user namespace, where it has the privileges
+// it needs.
 func demoInUserNamespace(args []string, f demoFlags, out streams) error {
 	code, err := lab.RunAsNamespaceRoot(append([]string{"demo"}, args...),
 		out.stdout.to, out.stderr)

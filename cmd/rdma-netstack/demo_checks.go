@@ -11,7 +11,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
 )
 
-// demoCheck is one thing the demo shows. run returns what was seen.
+// demoCheck is one check of the demo. run returns a description of what was seen.
 type demoCheck struct {
 	name string
 	run  func(w *world, ctx context.Context) (string, error)
@@ -54,12 +54,12 @@ func demoChecks() []demoCheck {
 const (
 	smallBody = 1 << 10
 	bulkBody  = 10 << 20
-	lossyBody = 1 << 20 // instead, where netstack spends its time waiting for retransmission timers
+	lossyBody = 1 << 20 // instead, where most of the time is retransmission timeouts
 	crowd     = 64
 	crowdBody = 32 << 10
 )
 
-// result is how a check went.
+// result is the result of a check.
 type result struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
@@ -76,11 +76,10 @@ func (w *world) try(ctx context.Context, c demoCheck) result {
 	return result{c.name, true, detail}
 }
 
-// pingTries is how often ping may be repeated: on a busy machine it does not wait for a late
-// answer.
+// pingTries is the most runs of ping: on a busy machine it does not wait for a late answer.
 const pingTries = 3
 
-// ping wants every request of a try answered, or on a bad wire some.
+// ping requires an answer to every request of a run, or on a bad wire to some.
 func (w *world) ping(ctx context.Context, to netip.Addr) (string, error) {
 	count, enough := 3, 3
 	if w.flags.faulty() {
@@ -166,7 +165,7 @@ func (w *world) checkDNS(ctx context.Context, network string) (string, error) {
 	), nil
 }
 
-// checkNetdev comes last: it also judges the load that ran beside all the others.
+// checkNetdev runs last: it also checks the load that ran during all the others.
 func (w *world) checkNetdev(ctx context.Context) (string, error) {
 	for _, url := range []string{w.netdev.url4(), w.netdev.url6()} {
 		if err := w.probe.Download(ctx, url, smallBody); err != nil {

@@ -8,14 +8,14 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
 )
 
-// burstSize is how many raw frames each of these checks sends. Other traffic of the slice meanwhile
-// (neighbours asking) is a frame or two, so that a burst cannot be mistaken for it.
+// burstSize is the number of raw frames that each of these checks sends. Other traffic of the slice
+// meanwhile (address resolution) is a frame or two, and cannot be mistaken for a burst.
 const burstSize = 64
 
 // quietTries is how often a burst is repeated to find a moment without such other traffic.
 const quietTries = 10
 
-// thirdMAC is nobody's.
+// thirdMAC is a MAC that no party has.
 var thirdMAC = net.HardwareAddr{0x02, 0x00, 0x5e, 0x00, 0x53, 0x99}
 
 // tapped runs a check with raw ports open.
@@ -28,15 +28,15 @@ func (w *world) tapped(check func(t *frameMonitor) (string, error)) (string, err
 	return check(t)
 }
 
-// received runs one burst and returns how many frames the NIC gave to the slice beyond our own echo
-// requests.
+// received runs one burst and returns how many frames the NIC passed to the slice in addition to
+// our own echo requests.
 func (t *frameMonitor) received(ctx context.Context, frames [][]byte) (int, error) {
 	before := t.w.nic.Counters().Slice.RxPackets
 	err := t.burst(ctx, frames...)
 	return int(t.w.nic.Counters().Slice.RxPackets - before - t.asked), err
 }
 
-// checkIsolation sends frames for a third party: neither owner of the port may see one.
+// checkIsolation sends frames for a third party: neither owner of the port may receive one.
 func (w *world) checkIsolation(ctx context.Context) (string, error) {
 	return w.tapped(func(t *frameMonitor) (string, error) {
 		others, nobodys := 0, w.nic.Counters().Drops.SteerMissed
@@ -73,7 +73,7 @@ func (w *world) checkIsolation(ctx context.Context) (string, error) {
 	})
 }
 
-// strays is how many extra frames the wire may make up on its own: none, unless it was told to
+// strays is how many extra frames the wire may produce by itself: none, unless it is configured to
 // duplicate.
 func (w *world) strays() int {
 	if w.flags.faulty() {
@@ -90,7 +90,7 @@ func (t *frameMonitor) echoAnswers() int {
 	)
 }
 
-// checkBroadcast sends frames to everybody: both owners must get each.
+// checkBroadcast sends broadcast frames: both owners must receive each.
 func (w *world) checkBroadcast(ctx context.Context) (string, error) {
 	return w.tapped(func(t *frameMonitor) (string, error) {
 		var frames [][]byte
@@ -119,8 +119,8 @@ func (w *world) checkBroadcast(ctx context.Context) (string, error) {
 	})
 }
 
-// checkNetdevMAC sends the netdev frames with the slice's IP address in them, which the slice may
-// not answer, and asks who has which address, to which only the owner may answer.
+// checkNetdevMAC sends the netdev frames with the slice's IP address in them, which the slice must
+// not answer, and ARP requests for each address, which only the owner may answer.
 func (w *world) checkNetdevMAC(ctx context.Context) (string, error) {
 	return w.tapped(func(t *frameMonitor) (string, error) {
 		var frames [][]byte
@@ -154,7 +154,7 @@ func (w *world) checkNetdevMAC(ctx context.Context) (string, error) {
 	})
 }
 
-// onlyAnswers wants ARP replies for the party's address from the party's MAC, and none from
+// onlyAnswers requires ARP replies for the party's address from the party's MAC, and none from
 // another.
 func (t *frameMonitor) onlyAnswers(p station) error {
 	about := func(s probe.Frame) bool { return s.ARPSender == p.v4.Addr() }

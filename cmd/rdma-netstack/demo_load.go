@@ -10,10 +10,10 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
 )
 
-// loadSize is what each request of the load fetches, in bytes.
+// loadSize is the size of each response of the load, in bytes.
 const loadSize = 16 << 10
 
-// load keeps one kernel HTTP client busy with the netdev's server while the checks run.
+// load runs one kernel HTTP client against the netdev's server during the checks.
 type load struct {
 	probe *probe.Client
 	url   string
@@ -22,7 +22,7 @@ type load struct {
 	cancel context.CancelFunc
 
 	mu       sync.Mutex
-	requests int           // answered rightly
+	requests int           // answered correctly
 	slowest  time.Duration // of those
 	err      error         // the first
 }
@@ -56,7 +56,7 @@ func (l *load) stop() {
 	l.done.Wait()
 }
 
-// verdict says how it went so far.
+// verdict is the result so far.
 func (l *load) verdict() (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -22,7 +22,7 @@ type traffic struct {
 // demoReport is what demo --json prints.
 type demoReport struct {
 	OK bool `json:"ok"`
-	// what kept the demo from running to its end
+	// the error that ended the demo early
 	Error    string             `json:"error,omitempty"`
 	Checks   []result           `json:"checks"`
 	Counters map[string]traffic `json:"counters"`
@@ -30,7 +30,7 @@ type demoReport struct {
 	Try      []string           `json:"try,omitempty"` // with --stay: commands for another terminal
 }
 
-// printer tells of the demo while it runs, or at its end as JSON.
+// printer reports on the demo while it runs, or at its end as JSON.
 type printer struct {
 	flags  demoFlags
 	out    streams
@@ -97,7 +97,7 @@ func (p *printer) check(r result) {
 	p.say("  %s  %-16s %s\n", verdict, r.Name, r.Detail)
 }
 
-// counters prints the table that says who got which frames.
+// counters prints the table of received frames by receiver.
 func (p *printer) counters(w *world, took time.Duration) {
 	c := w.nic.Counters()
 	p.report.Seconds = took.Round(time.Millisecond).Seconds()
@@ -147,9 +147,9 @@ func (p *printer) flush() {
 	}
 }
 
-// failed is for a demo that did not come to its end; it returns err for its one line on stderr.
+// failed is for a demo that ended early; it returns err for its one line on stderr.
 func (p *printer) failed(err error) error {
-	if p.report.Seconds == 0 { // the object is not out yet
+	if p.report.Seconds == 0 { // the object is not printed yet
 		p.report.Error = err.Error()
 		p.flush()
 	}
@@ -164,7 +164,7 @@ func (p *printer) verdict() error {
 	return nil
 }
 
-// commands reach the demo from another terminal.
+// commands are commands for another terminal that reach the demo.
 func (w *world) commands() (all []string) {
 	enter := "nsenter --net="
 	if inUserNamespace() {

@@ -9,8 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// TestDemoFindsFaults makes the slice what it should not be and wants the check that is about it to
-// say so.
+// TestDemoFindsFaults misconfigures the slice and requires that the matching check reports it.
 func TestDemoFindsFaults(t *testing.T) {
 	need.Long(t, "clients give up after 5 s in each case")
 	need.NetNS(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// wantChecks are names that others rely on.
+// wantChecks are names that other programs rely on.
 var wantChecks = []string{"ping4", "ping6", "http", "http_bulk", "http_concurrent", "dns_udp",
 	"dns_tcp", "netdev_http", "isolation"}
 

@@ -13,16 +13,16 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
 )
 
-// frameMonitor sends raw frames from "outside" and watches what comes back there and what reaches
-// "host". A burst is followed by an echo request to each owner of the port: when both have
-// answered, everything before has been dealt with.
+// frameMonitor sends raw frames from "outside" and records the frames that return there and those
+// that reach "host". A burst is followed by an echo request to each owner of the port: when both
+// have answered, all earlier frames have been processed.
 type frameMonitor struct {
 	w             *world
 	outside, host *lab.Port
 	id, seq       uint16
 	buf           []byte
-	// sequence numbers of the echo requests that follow bursts; a bad wire brings answers late and
-	// twice
+	// sequence numbers of the echo requests that follow bursts; on a bad wire answers may be late
+	// and duplicated
 	pings map[uint16]bool
 
 	// that came back outside since the last burst, except those to our echo requests
@@ -52,14 +52,13 @@ func (w *world) newFrameMonitor() (*frameMonitor, error) {
 
 func (t *frameMonitor) close() { t.outside.Close(); t.host.Close() }
 
-// echo makes an echo request of the client to an address that names another owner than the MAC,
-// perhaps.
+// echo makes an echo request of the client to an IP address whose owner may differ from the MAC's.
 func (t *frameMonitor) echo(mac net.HardwareAddr, to netip.Addr) []byte {
 	t.seq++
 	return probe.EchoFrame(mac, t.w.client.mac, t.w.client.v4.Addr(), to, t.id, t.seq)
 }
 
-// burst sends the frames and returns when both owners have dealt with all that reached them.
+// burst sends the frames and returns when both owners have processed all that reached them.
 func (t *frameMonitor) burst(ctx context.Context, frames ...[]byte) error {
 	t.answers, t.onHost, t.asked = nil, nil, 0
 	for _, f := range frames {
@@ -73,7 +72,7 @@ func (t *frameMonitor) burst(ctx context.Context, frames ...[]byte) error {
 	return t.barrier(ctx, t.w.netdev, true)
 }
 
-// barrier pings the party until it answers, noting everything else that is seen meanwhile.
+// barrier pings the party until it answers, and records all other frames meanwhile.
 func (t *frameMonitor) barrier(ctx context.Context, to station, onHost bool) error {
 	for ctx.Err() == nil {
 		ping := t.echo(to.mac, to.v4.Addr())
@@ -99,7 +98,7 @@ func (t *frameMonitor) barrier(ctx context.Context, to station, onHost bool) err
 	return fmt.Errorf("no answer from %s to an echo request in a raw frame: %w", to.name, ctx.Err())
 }
 
-// watch notes what a port receives until the frame that is waited for, and reports whether it came.
+// watch records what a port receives until the expected frame, and reports whether that arrived.
 func (t *frameMonitor) watch(
 	port *lab.Port,
 	into *[]probe.Frame,
@@ -119,7 +118,7 @@ func (t *frameMonitor) watch(
 	}
 }
 
-// count is how many of the sightings are as wanted.
+// count is the number of the frames that match.
 func count(all []probe.Frame, wanted func(probe.Frame) bool) (n int) {
 	for _, s := range all {
 		if wanted(s) {

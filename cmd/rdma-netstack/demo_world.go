@@ -21,7 +21,7 @@ import (
 )
 
 // station is one of the three on the demo's wire. The addresses are those that RFC 5737, RFC 3849
-// and RFC 7042 keep for documentation.
+// and RFC 7042 reserve for documentation.
 type station struct {
 	name   string
 	v4, v6 netip.Prefix
@@ -75,7 +75,7 @@ type world struct {
 	cleanup               cleanup
 }
 
-// newWorld makes the world. Nothing of it is left when it fails.
+// newWorld makes the world. When it fails it closes everything.
 func newWorld(ctx context.Context, f demoFlags) (*world, error) {
 	w := &world{
 		flags: f,
@@ -195,7 +195,7 @@ func (w *world) openStack(ctx context.Context) (err error) {
 		},
 		Addresses:          w.slice.addresses(),
 		Logger:             log,
-		DuplicateDetection: -1, // nobody else is here
+		DuplicateDetection: -1, // no other host is on this link
 	}
 	serveSim(&cfg.NIC, w.nic)
 	if w.flags.tamper != nil {

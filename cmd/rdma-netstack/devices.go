@@ -139,7 +139,7 @@ func printBlocks(w io.Writer, all []device) error {
 	return t.Flush()
 }
 
-// printFeatures asks the device what would be used of it.
+// printFeatures prints the features of the device that would be used.
 func printFeatures(w io.Writer, d device) {
 	if !d.Usable {
 		return
@@ -161,7 +161,7 @@ func dash(s string) string {
 	return s
 }
 
-// number is empty for what is not known.
+// number is empty for an unknown value.
 func number(n int) string {
 	if n == 0 {
 		return ""

@@ -47,7 +47,7 @@ func doctorCommand() command {
 	}
 }
 
-// contactTime bounds the checks of --first-contact; what the user is asked for adds to it.
+// contactTime bounds the checks of --first-contact; steps of the user add to it.
 const contactTime = 28 * time.Second
 
 // doctorFlags are those of the doctor.
@@ -101,7 +101,7 @@ func (f *doctorFlags) check(given map[string]bool) error {
 	return nil
 }
 
-// print prints the report, and makes failed checks the exit code.
+// print prints the report, and returns an exit code for failed checks.
 func (f *doctorFlags) print(r *doctor.Report, out streams, text func(io.Writer) error) error {
 	write := text
 	if f.asJSON {
@@ -116,7 +116,7 @@ func (f *doctorFlags) print(r *doctor.Report, out streams, text func(io.Writer) 
 	return nil
 }
 
-// firstContact runs the checks on the card.
+// firstContact runs the checks on the device.
 func (f *doctorFlags) firstContact(ctx context.Context, out streams) (r *doctor.Report, err error) {
 	log := slog.New(slog.NewTextHandler(out.stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	cfg := card.Config{NIC: dv.Config{Device: f.device, MAC: f.mac,

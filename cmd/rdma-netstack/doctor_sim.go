@@ -14,7 +14,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
 )
 
-// simContact makes the software NIC the card to try, between two cables in memory.
+// simContact makes the software NIC the device to test, between two cables in memory.
 func simContact(cfg card.Config, undo *cleanup) (card.Config, error) {
 	nic, err := simnic.New(simnic.Config{})
 	if err != nil {
@@ -48,8 +48,8 @@ func simContact(cfg card.Config, undo *cleanup) (card.Config, error) {
 	return cfg, nil
 }
 
-// listedAddresses is what the software NIC's netdev, which has no e-switch before it, was asked to
-// receive. It is used by one goroutine.
+// listedAddresses are the addresses that the software NIC's netdev, which has no e-switch, has been
+// told to receive. One goroutine uses it.
 type listedAddresses struct{ macs []net.HardwareAddr }
 
 func (l *listedAddresses) Add(mac net.HardwareAddr) error {
@@ -68,7 +68,7 @@ type arpHost struct {
 	mac  net.HardwareAddr
 }
 
-// Start has requests answered before recv sees them.
+// Start answers requests before recv sees them.
 func (h arpHost) Start(recv func([]frame.Frame)) error {
 	return h.Wire.Start(func(frames []frame.Frame) {
 		for _, f := range frames {
@@ -78,7 +78,7 @@ func (h arpHost) Start(recv func([]frame.Frame)) error {
 	})
 }
 
-// Places in an ARP frame (RFC 826): who asks, and for whom.
+// Offsets in an ARP frame (RFC 826): the sender, and the requested address.
 const (
 	arpSender = 22
 	arpTarget = 38

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ended waits until a process that need not be ours has ended.
+// ended waits until a process, not necessarily a child, has ended.
 func ended(pid int, patience time.Duration) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err == unix.ESRCH {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// find returns the command that args begin with and what follows it.
+// find returns the command at the start of args and its arguments.
 func find(args []string) (*command, []string, error) {
 	if len(args) == 0 {
 		return nil, nil,
@@ -29,8 +29,8 @@ func find(args []string) (*command, []string, error) {
 	return findGroup(args)
 }
 
-// findGroup reports what is wrong, or missing, after the first word of a command of two words. It
-// returns the help of the group if that is asked for.
+// findGroup reports an unknown or missing second word of a command of two words. It returns the
+// help of the group if that is requested.
 func findGroup(args []string) (*command, []string, error) {
 	group := groupOf(args[0])
 	switch {

@@ -13,8 +13,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// TestServeFootprint wants an idle server to be idle and small. The figures it logs are the
-// machine's at that moment; what fails is a server that spins or hoards.
+// TestServeFootprint requires an idle server to use little CPU and memory. The figures it logs are
+// the machine's at that moment; a server that spins or allocates without bound fails.
 func TestServeFootprint(t *testing.T) {
 	need.Long(t, "measures memory under load, 4 s")
 	need.NetNS(t)

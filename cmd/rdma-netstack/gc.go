@@ -7,18 +7,18 @@ import (
 	"runtime/metrics"
 )
 
-// What a server's heap may grow by between two garbage collections. With Go's default of 100 % of
-// what is in use, collections take 9 % of an HTTP request's CPU, at 400 % no less than at 200 %.
-// But at 200 % a flood takes three times the memory of what it makes the stack hold. So where
-// 200 % is more than gcHeadroom the percentage is less, and Go's default at least.
+// Most that a server's heap may grow by between two garbage collections. With Go's default of 100 %
+// of the heap in use, collections take 9 % of an HTTP request's CPU; 400 % takes no less than 200
+// %. But at 200 % a flood takes three times the memory that it makes the stack hold. So where 200 %
+// is more than gcHeadroom the percentage is lower, and Go's default at least.
 const (
 	gcPercent    = 200
 	minGCPercent = 100
 	gcHeadroom   = 32 << 20 // bytes
 )
 
-// setGCPercent sets the percentage after each collection until ctx ends, unless the user has an
-// opinion: GOGC, as it is in the environment.
+// setGCPercent sets the percentage after each collection until ctx ends, unless the user has set
+// GOGC in the environment.
 func setGCPercent(ctx context.Context, opinion string) {
 	if opinion != "" {
 		return
@@ -33,20 +33,20 @@ func setGCPercent(ctx context.Context, opinion string) {
 	})
 }
 
-// gcPercentFor is the percentage for a heap of which live bytes are in use.
+// gcPercentFor is the percentage for a heap with live bytes in use.
 func gcPercentFor(live uint64) int {
 	return int(min(gcPercent, max(minGCPercent, gcHeadroom*100/max(live, 1))))
 }
 
-// liveHeap is how many bytes the last collection found in use.
+// liveHeap is the number of bytes that the last collection found in use.
 func liveHeap() uint64 {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)
 	return live[0].Value.Uint64()
 }
 
-// gcMark is garbage once it is made. It has pointers, for the runtime puts several small objects
-// without any into one block, which is freed as a whole.
+// gcMark becomes garbage at once. It contains pointers, because the runtime puts several small
+// objects without any into one block, which is freed as a whole.
 type gcMark struct{ _ [4]*byte }
 
 // afterGC calls f soon after each collection until ctx ends, one call at a time.

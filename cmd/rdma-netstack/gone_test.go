@@ -24,8 +24,8 @@ func gone(mark string) error {
 	}
 }
 
-// marked lists the processes with this in their environment. Those that ended meanwhile, and
-// others' that we may not look at, are not.
+// marked lists the processes with this in their environment. It skips processes that ended
+// meanwhile, and those of other users that it may not read.
 func marked(mark string) (pids []int, err error) {
 	environs, err := filepath.Glob("/proc/[0-9]*/environ")
 	for _, path := range environs {

@@ -1,7 +1,7 @@
 // Command rdma-netstack runs ordinary Go servers on a slice of an mlx5 port: its frames go from the
 // NIC's descriptor rings to a TCP/IP stack in this process and never enter the Linux kernel, which
-// keeps the rest of the port. With the software NIC it does all of it on a machine that has none;
-// see "rdma-netstack demo".
+// keeps the rest of the port. With the software NIC all of this works on a machine without such a
+// NIC; see "rdma-netstack demo".
 package main
 
 import (
@@ -27,7 +27,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run does what args ask for and returns the exit code. SIGINT and SIGTERM end it in order; a
+// run does what args request and returns the exit code. SIGINT and SIGTERM end it in order; a
 // second one ends it at once.
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
@@ -42,7 +42,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return report(cmd, err, out, stderr)
 }
 
-// report tells the user how it ended and returns the exit code.
+// report prints the error, if any, and returns the exit code.
 func report(cmd *command, err error, stdout *output, stderr io.Writer) int {
 	if errors.Is(err, errHelp) {
 		fmt.Fprint(stdout, cmd.help)
@@ -70,7 +70,7 @@ func report(cmd *command, err error, stdout *output, stderr io.Writer) int {
 	return exitFailed
 }
 
-// command is one thing the program does.
+// command is one command of the program.
 type command struct {
 	name string // as typed
 	line string // what it does, in half a line
@@ -100,12 +100,12 @@ func commands() []command {
 	}
 }
 
-// usageError is the user's to mend by typing something else.
+// usageError is an error that the user corrects by another command line.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// exitCode ends the program without a further word.
+// exitCode ends the program without a further message.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// output is the standard output. It keeps the first error, which is the program's: results that
-// nobody gets are none. It may be used from any goroutine.
+// output is the standard output. It keeps the first error, which becomes the program's: results
+// that cannot be written are a failure. It may be used from any goroutine.
 type output struct {
 	to io.Writer
 

@@ -9,7 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// vethLab is a namespace to serve in, on veth0, and one whose kernel is the clients'.
+// vethLab is a namespace in which the server runs, on veth0, and one whose kernel is the clients'.
 func vethLab(t *testing.T) (server, client *lab.Net) {
 	t.Helper()
 	need.NetNS(t)
@@ -37,8 +37,8 @@ func vethLab(t *testing.T) (server, client *lab.Net) {
 	return nets[0], nets[1]
 }
 
-// TestServeOnAnyInterface serves on a veth interface, and has the kernel behind the other end ask
-// with curl and dig.
+// TestServeOnAnyInterface serves on a veth interface, and sends requests from the kernel behind the
+// other end with curl and dig.
 func TestServeOnAnyInterface(t *testing.T) {
 	for _, c := range []struct{ what, args, said, client, want string }{
 		{"http", "--root .", "veth0 is a veth: served through AF_PACKET, not from rings",
@@ -75,7 +75,7 @@ func TestServeOnAnyInterface(t *testing.T) {
 	}
 }
 
-// TestPacketRefusals wants one sentence that says what to do.
+// TestPacketRefusals requires one sentence that says what to do.
 func TestPacketRefusals(t *testing.T) {
 	server, _ := vethLab(t)
 	for _, c := range []struct {

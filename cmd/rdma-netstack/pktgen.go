@@ -193,8 +193,8 @@ func sent(gens []*rings.Generator) (frames, bytes, waits uint64) {
 	return frames, bytes, waits
 }
 
-// onQueues runs work for each queue in a goroutine of its own, and watch beside them. When all work
-// is done, or one fails, everything ends.
+// onQueues runs work for each queue in a goroutine of its own, and watch at the same time. When all
+// work is done, or one fails, everything ends.
 func onQueues(
 	ctx context.Context,
 	cancel context.CancelFunc,
@@ -263,7 +263,7 @@ func tally(counters []*rings.Counter) (sum rings.Tally) {
 	return sum
 }
 
-// reportReceived prints totals, and what the sequence numbers and the rings say of losses.
+// reportReceived prints totals, and the losses according to sequence numbers and rings.
 func reportReceived(out streams, counters []*rings.Counter, stats dv.Stats) {
 	t := tally(counters)
 	fmt.Fprintf(out.stdout, "received %d frames, %d bytes\n", t.Frames, t.Bytes)

@@ -2,4 +2,4 @@
 
 package main
 
-const raceDetector = true // its shadow memory is not ours
+const raceDetector = true // the figures include its shadow memory

@@ -18,7 +18,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// readmeHead is what a reader writes before the code that README begins with.
+// readmeHead is the code that a reader adds before the code at the beginning of README.
 const readmeHead = `package main
 
 import (
@@ -33,7 +33,7 @@ import (
 
 `
 
-// readmeCard stands for the card of README's server.
+// readmeCard replaces the NIC of README's server.
 const readmeCard = `package main
 
 import (
@@ -62,7 +62,7 @@ func card() dv.Config {
 }
 `
 
-// readmeCode is the server that README begins with.
+// readmeCode is the server at the beginning of README.
 func readmeCode(t *testing.T) string {
 	t.Helper()
 	readme, err := os.ReadFile("../../README.md")
@@ -109,7 +109,7 @@ func buildHere(t *testing.T, files map[string]string) (program string) {
 	return program
 }
 
-// TestReadmeServer compiles the server that README begins with, as it is.
+// TestReadmeServer compiles the server at the beginning of README, unchanged.
 func TestReadmeServer(t *testing.T) {
 	need.Long(t, "builds programs, 6 s")
 	code := readmeCode(t)
@@ -119,7 +119,7 @@ func TestReadmeServer(t *testing.T) {
 	buildHere(t, map[string]string{"main.go": readmeHead + code})
 }
 
-// TestReadmeServerServes runs it on a software NIC, and asks it for a file.
+// TestReadmeServerServes runs it on a software NIC, and requests a file.
 func TestReadmeServerServes(t *testing.T) {
 	need.Long(t, "builds a program, 3 s")
 	need.TUN(t)
@@ -156,14 +156,14 @@ func TestReadmeServerServes(t *testing.T) {
 	}
 }
 
-// fetchFrom asks for url, from the interface slice0 of host, as soon as there is one and somebody
-// answers.
+// fetchFrom requests url, from the interface slice0 of host, as soon as the interface exists and a
+// server answers.
 func fetchFrom(host *lab.Net, url string) (body string, err error) {
 	transport := &http.Transport{DialContext: host.DialContext}
 	defer transport.CloseIdleConnections()
 	web := &http.Client{Transport: transport, Timeout: 10 * time.Second}
 	up := false
-	// the server starts
+	// while the server starts
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(
 		20 * time.Millisecond) {
 		if !up {

@@ -116,7 +116,7 @@ func (f *ringFlags) check(fs *flag.FlagSet) error {
 	return nil
 }
 
-// open opens the device. undo has what it opened, also when it fails.
+// open opens the device. undo closes what it opened, also when open fails.
 func (f *ringFlags) open(ctx context.Context, log *slog.Logger, undo *cleanup) (*dv.Device, error) {
 	cfg := dv.Config{
 		Device: f.device, MAC: f.mac, Promiscuous: f.promiscuous,

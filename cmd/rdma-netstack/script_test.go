@@ -22,8 +22,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// The files of testdata/script are sessions as a user would have them, one word-split line per
-// step:
+// The files of testdata/script are sessions of a user, one step per line, split into words:
 //
 //	need netns tun tool:curl      skip, with the reason, where the machine lacks one of these
 //	netns                         what follows runs in a network namespace made for the script
@@ -60,7 +59,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// TestMain lets the test binary be the program: as the scripts run it, and as the program runs
+// TestMain lets the test binary be the program: when a script runs it, and when the program runs
 // itself.
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
@@ -75,7 +74,7 @@ const (
 	nobodyUser = 65534
 )
 
-// script is one session being played.
+// script is one running session.
 type script struct {
 	t   *testing.T
 	dir string
@@ -129,7 +128,7 @@ func (s *script) unpack(text string) (steps string) {
 	return steps
 }
 
-// split cuts a line into words; ' keeps what it encloses together.
+// split splits a line into words; text between ' stays one word.
 func split(line string) (words []string) {
 	for _, m := range regexp.MustCompile(`'([^']*)'|(\S+)`).FindAllStringSubmatch(line, -1) {
 		words = append(words, m[1]+m[2])
@@ -226,14 +225,14 @@ func (s *script) command(args []string) *exec.Cmd {
 	cmd.Dir = s.dir
 	cmd.Env = append(os.Environ(), s.mark(), "PROGRAM="+self, "GORACE=atexit_sleep_ms=0")
 	if s.nobody && os.Geteuid() == 0 {
-		cmd.Dir = "/" // ours is out of his reach
+		cmd.Dir = "/" // the current directory is not accessible to that user
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyUser,
 			Gid: nobodyUser}}
 	}
 	return cmd
 }
 
-// mark is in the environment of everything the script begins.
+// mark is in the environment of all processes that the script starts.
 func (s *script) mark() string {
 	return fmt.Sprintf("%s=%d/%s",
 		asProgram, os.Getpid(), s.t.Name())
@@ -316,7 +315,7 @@ func (s *script) end() error {
 	return nil
 }
 
-// growing is an output that can be waited for.
+// growing is a buffer whose growth can be waited for.
 type growing struct {
 	mu   sync.Mutex
 	text bytes.Buffer

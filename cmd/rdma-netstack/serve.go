@@ -78,7 +78,7 @@ The environment variable GOGC sets the garbage collector's target percentage (de
 most 32 MiB are in use, less above).
 `
 
-// shutdownTime is how long requests under way have when we are told to stop.
+// shutdownTime is how long requests in progress may take after a signal to stop.
 const shutdownTime = 5 * time.Second
 
 // serveFlags are those of all serve commands.
@@ -116,10 +116,10 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 	f.sim.define(fs)
 }
 
-// addressSources is whom to ask for addresses.
+// addressSources are the sources of addresses.
 type addressSources struct{ dhcp4, dhcp6, slaac, auto bool }
 
-// address takes one --address.
+// address parses one --address.
 func (f *serveFlags) address(s string) error {
 	switch s {
 	case "dhcp":
@@ -139,7 +139,7 @@ func (f *serveFlags) address(s string) error {
 }
 
 // parse reads the command line and checks what can be checked without opening anything. listen is
-// where to listen by default.
+// the default listen address.
 func (f *serveFlags) parse(fs *flag.FlagSet, args []string, listen string) error {
 	if err := parse(fs, args); err != nil {
 		return err
@@ -207,7 +207,7 @@ func (f *serveFlags) check(given map[string]bool) error {
 }
 
 // simAddresses refuses an address without its prefix length where no interface has it, and a router
-// in a subnet that is yet to be chosen.
+// in a subnet that is not chosen yet.
 func (f *serveFlags) simAddresses() error {
 	if f.choosesSubnet() && len(f.gateways) > 0 {
 		return fmt.Errorf(
@@ -240,7 +240,7 @@ func (f *serveFlags) logger(w io.Writer) *slog.Logger {
 	return warningLog(w)
 }
 
-// announce prints the one start-up line. A server that cannot tell where it is ends.
+// announce prints the one start-up line. A server that cannot print it ends.
 func (f *serveFlags) announce(out streams, s *slice, what, try string) error {
 	if f.jsonLogs {
 		json.NewEncoder(out.stdout).Encode(map[string]any{
@@ -253,8 +253,7 @@ func (f *serveFlags) announce(out streams, s *slice, what, try string) error {
 	return out.stdout.err()
 }
 
-// withBoundPort is the place to listen with the port that the listener there has, for port 0 is
-// any.
+// withBoundPort is the listen address with the listener's actual port, because port 0 means any.
 func withBoundPort(at string, l net.Addr) string {
 	host, _, _ := net.SplitHostPort(at)
 	_, port, _ := net.SplitHostPort(l.String())
@@ -262,7 +261,7 @@ func withBoundPort(at string, l net.Addr) string {
 }
 
 // reachable is one of the slice's addresses that a user would try, IPv4 if there is one, with the
-// port we listen on.
+// listener's port.
 func (f *serveFlags) reachable(s *slice) netip.AddrPort {
 	best := netip.IPv6Unspecified()
 	for _, p := range s.addresses {
@@ -282,7 +281,7 @@ func (f *serveFlags) reachable(s *slice) netip.AddrPort {
 	return netip.AddrPortFrom(best, uint16(number))
 }
 
-// url is the base of a web server there.
+// url is the base URL of a web server there.
 func url(at netip.AddrPort) string {
 	if at.Port() != 80 {
 		return "http://" + at.String()
@@ -310,14 +309,15 @@ type server interface {
 	Shutdown(ctx context.Context) error
 }
 
-// lifetime is what can end under a server; a context has the same methods, and so has a device.
+// lifetime ends when the device or context under a server ends; a context has the same methods, and
+// so has a device.
 type lifetime interface {
 	Done() <-chan struct{}
 	Err() error // why, when Done is closed
 }
 
 // serveUntilDone runs the serving functions and shuts the app down when ctx ends, the device fails
-// or one of them does. The failure of the device is its own error, whatever else came of it.
+// or one of them returns. A failure of the device is returned alone, in place of any other error.
 func serveUntilDone(ctx context.Context, app server, device lifetime, serve ...func() error) error {
 	results := make(chan error, len(serve))
 	for _, fn := range serve {
@@ -335,7 +335,7 @@ func serveUntilDone(ctx context.Context, app server, device lifetime, serve ...f
 	defer cancel()
 	err := app.Shutdown(stopping)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = nil // the rest was cut off, as promised
+		err = nil // the rest was aborted, as documented
 	}
 	for ; running > 0; running-- {
 		err = errors.Join(err, <-results)

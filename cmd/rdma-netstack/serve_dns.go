@@ -105,8 +105,8 @@ func serveDNS(ctx context.Context, args []string, out streams) (err error) {
 	return serveUntilDone(ctx, app, s.device(), serve...)
 }
 
-// listenDNS opens a TCP and a UDP socket on the same port for each place to listen. It returns what
-// serves them. The stack closes them.
+// listenDNS opens a TCP and a UDP socket on the same port for each listen address. It returns their
+// serving functions. The stack closes the sockets.
 func (f *dnsFlags) listenDNS(s *slice, app *dnsd.Server) (serve []func() error, err error) {
 	for i, at := range f.listen {
 		ln, err := s.stack.Listen("tcp", at)
@@ -150,7 +150,7 @@ func resolver(s string) (string, error) {
 	return forwardTo(at)
 }
 
-// forwardTo refuses addresses that are nobody's.
+// forwardTo refuses addresses that no resolver can have.
 func forwardTo(at netip.AddrPort) (string, error) {
 	a := at.Addr().Unmap()
 	if a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {

@@ -40,7 +40,7 @@ func serveHTTPCommand() command {
 // httpFlags are those of the web server.
 type httpFlags struct {
 	httpd.Config
-	demonstration bool // the debug endpoints are on though nobody asked for them
+	demonstration bool // the debug endpoints are on by default
 }
 
 func (h *httpFlags) define(fs *flag.FlagSet) {
@@ -50,7 +50,7 @@ func (h *httpFlags) define(fs *flag.FlagSet) {
 	fs.IntVar(&h.MaxConns, "max-conns", 0, "")
 }
 
-// complete checks what was given, and turns the debug endpoints on for a demonstration.
+// complete checks the flags, and turns the debug endpoints on for a demonstration.
 func (h *httpFlags) complete(device string, given map[string]bool) error {
 	if given["max-conns"] && h.MaxConns < 1 {
 		return usageError{fmt.Errorf("--max-conns %d: want at least 1", h.MaxConns)}

@@ -10,8 +10,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// TestServeAnyPort has each server listen on port 0: what it prints is the port that it has, of UDP
-// and TCP alike.
+// TestServeAnyPort has each server listen on port 0: it prints the port that it has, the same for
+// UDP and TCP.
 func TestServeAnyPort(t *testing.T) {
 	need.NetNS(t)
 	need.TUN(t)
@@ -54,7 +54,7 @@ func TestServeAnyPort(t *testing.T) {
 	}
 }
 
-// answers runs a client that is to get the zone's address.
+// answers runs a client that must get the zone's address.
 func (s *script) answers(t *testing.T, client string, args ...string) {
 	t.Helper()
 	cmd := s.command(append([]string{need.Tool(t, client)}, args...))

@@ -26,10 +26,10 @@ const (
 // simFlags describe the software NIC of --device sim.
 type simFlags struct {
 	wire, netdev string
-	wireFlag     string // that wire was given with, without dashes
+	wireFlag     string // the flag of that wire, without dashes
 	record       string
 	faults       wire.FaultConfig
-	card         string // what the NIC is, by a name of simnic.Cards; "": the default one
+	card         string // the NIC's model, by a name of simnic.Cards; "": the default one
 }
 
 func (s *simFlags) define(fs *flag.FlagSet) {
@@ -51,7 +51,7 @@ var simFlagNames = []string{"sim-wire", "sim-netdev", "sim-record", "sim-card", 
 // wireSpec is what one port of the software NIC is connected to, as written on the command line.
 type wireSpec struct {
 	kind, name string
-	flag       string // that it was given with, without dashes
+	flag       string // that specified the wire, without dashes
 }
 
 func parseWireSpec(flagName, s string) (wireSpec, error) {
@@ -108,7 +108,8 @@ func (p wireSpec) open() (wire.Wire, error) {
 	return nil, nil
 }
 
-// openSim makes the software NIC and connects it. undo has what it opened, also when it fails.
+// openSim makes the software NIC and connects it. undo closes what it opened, also when openSim
+// fails.
 func openSim(
 	s simFlags,
 	mtu int,
@@ -142,8 +143,7 @@ func openSim(
 		lab.Setup{MTU: nic.MTU(), Addresses: host}, middle)
 }
 
-// connectSpec opens a wire, sets its interface up if it is one that was made for this, and connects
-// it.
+// connectSpec opens a wire, sets its interface up if it was made for the wire, and connects it.
 func connectSpec(
 	connect func(wire.Wire) error,
 	p wireSpec,
@@ -169,8 +169,8 @@ func connectSpec(
 	return nil
 }
 
-// middleware wraps the wire as the flags ask: faults nearest to the NIC, so that a recording shows
-// the other side's view.
+// middleware wraps the wire as the flags request: faults nearest to the NIC, so that a capture
+// shows the other side's view.
 func (s simFlags) middleware(undo *cleanup) (func(wire.Wire) (wire.Wire, error), error) {
 	record := func(w wire.Wire) (wire.Wire, error) { return w, nil }
 	if s.record != "" {

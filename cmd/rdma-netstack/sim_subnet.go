@@ -11,13 +11,14 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/subnet"
 )
 
-// choosesSubnet tells whether the slice's addresses are ours to choose.
+// choosesSubnet reports whether the program chooses the slice's addresses.
 func (f *serveFlags) choosesSubnet() bool {
 	return f.device == simDevice && len(f.addresses) == 0 && f.sources == (addressSources{})
 }
 
-// openSim makes the software NIC for addresses that it settles first. Meanwhile no other server of
-// this network namespace does, so that two that start at once do not find the same subnet free.
+// openSim makes the software NIC after it has settled its addresses. Meanwhile no other server of
+// this network namespace does the same, so that two that start at once do not choose the same
+// subnet.
 func (s *slice) openSim(f *serveFlags, log *slog.Logger) (err error) {
 	unlock, err := subnet.Lock()
 	if err != nil {
@@ -38,15 +39,15 @@ func (s *slice) openSim(f *serveFlags, log *slog.Logger) (err error) {
 	return nil
 }
 
-// settle chooses addresses in subnets that nothing on this machine uses, or refuses those given if
-// something does.
+// settle chooses addresses in subnets that nothing on this machine uses, or refuses given addresses
+// that are in use.
 func (f *serveFlags) settle() error {
 	wire, err := parseWireSpec(f.sim.wireFlag, f.sim.wire)
 	if err != nil {
 		return err
 	}
 	ours := ""
-	if wire.kind == "tap" { // what a TAP interface that is kept there has is for us
+	if wire.kind == "tap" { // addresses of a persistent TAP interface are meant for us
 		ours = wire.name
 	}
 	uses, err := subnet.InUse(ours)
@@ -72,14 +73,14 @@ func listed(all []netip.Prefix) string {
 	return strings.Join(texts, " and ")
 }
 
-// The last byte of the slice's address in a subnet that was chosen; both read "10".
+// The last byte of the slice's address in a chosen subnet; both print as "10".
 const (
 	slicePart4 = 10
 	slicePart6 = 0x10
 )
 
-// pick takes an address of each IP version. A TAP interface gets none of IPv6 where the kernel has
-// that off.
+// pick chooses an address of each IP version. A TAP interface gets none of IPv6 where the kernel
+// has IPv6 off.
 func (f *serveFlags) pick(uses []subnet.Use, wire wireSpec) error {
 	v4, err := subnet.Free4(uses)
 	if err != nil {
@@ -105,8 +106,8 @@ func within(p netip.Prefix, last byte) netip.Prefix {
 	return netip.PrefixFrom(a, p.Bits())
 }
 
-// conflictError says who has what an address would take from the machine: all of its subnet if an
-// interface is made for it, only the address itself on a network that is there.
+// conflictError says what uses an address that would be taken from the machine: any address of its
+// subnet if an interface is made for it, only the address itself on an existing network.
 func conflictError(p netip.Prefix, wire wireSpec, uses []subnet.Use) error {
 	for _, u := range uses {
 		switch {
@@ -125,18 +126,18 @@ func conflictError(p netip.Prefix, wire wireSpec, uses []subnet.Use) error {
 	return nil
 }
 
-// hasIPv6 tells whether a new interface of this namespace may have IPv6 addresses.
+// hasIPv6 reports whether a new interface of this namespace may have IPv6 addresses.
 func hasIPv6() bool {
 	off, err := os.ReadFile("/proc/sys/net/ipv6/conf/default/disable_ipv6")
 	return err == nil && strings.TrimSpace(string(off)) == "0"
 }
 
-// hostSide is the address the machine itself gets on the wire's interface for each of ours: the
-// gateway if one is in the subnet, else the subnet's first free address.
+// hostSide is the address that the machine itself gets on the wire's interface for each address of
+// the slice: the gateway if one is in the subnet, else the subnet's first free address.
 func hostSide(ours []netip.Prefix, gateways []netip.Addr) []netip.Prefix {
 	var host []netip.Prefix
 	for _, p := range ours {
-		if p.Bits() < 0 { // the subnet is there already
+		if p.Bits() < 0 { // the subnet exists already
 			continue
 		}
 		host = append(host, netip.PrefixFrom(neighbour(p, ours, gateways), p.Bits()))

@@ -101,7 +101,7 @@ func getFrom(t *testing.T, n *lab.Net, url string) string {
 	return string(body)
 }
 
-// serving starts a server and returns the addresses that it says it has, and the URL of its status
+// serving starts a server and returns the addresses that it reports, and the URL of its status
 // page.
 func serving(t *testing.T, s *script, args ...string) (addrs []netip.Addr, url string) {
 	t.Helper()
@@ -131,8 +131,8 @@ func (s *script) stop(t *testing.T) {
 }
 
 // TestServeSimLeavesTheNetworkAlone starts README's first server on machines whose network, with
-// its default gateway, is where the server would be: it goes elsewhere, says where, answers there,
-// and the gateway still answers.
+// its default gateway, uses the server's default subnet: the server chooses another, reports it,
+// answers there, and the gateway still answers.
 func TestServeSimLeavesTheNetworkAlone(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -187,8 +187,8 @@ func TestServeSimLeavesTheNetworkAlone(t *testing.T) {
 	}
 }
 
-// TestServeSimRefusesTheNetwork gives it addresses that the machine needs for something: one
-// sentence says who has them.
+// TestServeSimRefusesTheNetwork gives the server addresses that the machine uses: one sentence says
+// what uses them.
 func TestServeSimRefusesTheNetwork(t *testing.T) {
 	s := inANetworkOf(t, "192.0.2.0/24", "2001:db8::/64")
 	ip(t, s, "route", "add", "10.1.0.0/16", "via", "192.0.2.1")
@@ -233,8 +233,8 @@ func TestServeSimOnAWireThatIsThere(t *testing.T) {
 	s.stop(t)
 }
 
-// TestServeSimTogether starts servers at once, each on a TAP interface of its own: no two choose
-// the same subnet.
+// TestServeSimTogether starts several servers at once, each on a TAP interface of its own: no two
+// choose the same subnet.
 func TestServeSimTogether(t *testing.T) {
 	first := inANetworkOf(t, "10.0.0.0/24")
 	all := []*script{first, {t: t, dir: t.TempDir(), net: first.net},
@@ -275,7 +275,7 @@ func TestServeSimWithoutIPv6(t *testing.T) {
 	s.stop(t)
 }
 
-// TestNamespacesNeedNoFreeSubnet runs what lives in namespaces of its own on a machine in
+// TestNamespacesNeedNoFreeSubnet runs commands that use their own namespaces on a machine in
 // TEST-NET-1.
 func TestNamespacesNeedNoFreeSubnet(t *testing.T) {
 	need.Long(t, "runs compare and demo, 6 s")

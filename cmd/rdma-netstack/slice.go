@@ -25,7 +25,7 @@ type slice struct {
 	cleanup   cleanup
 }
 
-// openSlice opens the device the flags name. Nothing stays open when it fails.
+// openSlice opens the device that the flags name. When it fails it closes everything.
 func openSlice(ctx context.Context, f serveFlags, log *slog.Logger) (*slice, error) {
 	s := &slice{about: f.device}
 	if err := s.open(ctx, f, log); err != nil {
@@ -57,8 +57,8 @@ func (s *slice) open(ctx context.Context, f serveFlags, log *slog.Logger) error 
 	return nil
 }
 
-// hostAddresses are those others may use: what was given on the command line, then what the network
-// gave, or else the link-local one.
+// hostAddresses are the addresses under which others reach the slice: those of the command line,
+// then those from the network, or else the link-local one.
 func hostAddresses(st *stack.Stack, given []netip.Prefix) []netip.Prefix {
 	ours := st.Addrs()
 	var all []netip.Prefix
@@ -80,7 +80,7 @@ func hostAddresses(st *stack.Stack, given []netip.Prefix) []netip.Prefix {
 	return all
 }
 
-// flushTime is how long data of closed connections may take to arrive at the end.
+// flushTime is the most time that data of closed connections may take to arrive at shutdown.
 const flushTime = time.Second
 
 // shutdownStack closes the stack once everything that was written has arrived, or after flushTime.
@@ -105,7 +105,7 @@ func useSim(cfg *dv.Config, nic *simnic.NIC) {
 }
 
 // serveSim is useSim for a stack: frames wait for buffers. A kernel behind a TAP sends 64 KiB at
-// once, 46 frames, many times in a row, and would have to repeat what a full ring drops.
+// once, 46 frames, many times in a row, and would have to retransmit what a full ring drops.
 func serveSim(cfg *dv.Config, nic *simnic.NIC) {
 	useSim(cfg, nic)
 	cfg.DelayDrop = true
@@ -124,7 +124,7 @@ func (f *serveFlags) nicConfig(log *slog.Logger) dv.Config {
 	}
 }
 
-// stackConfig is what the flags say of the stack.
+// stackConfig is the stack's configuration from the flags.
 func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 	return stack.Config{
 		Addresses: f.addresses, Gateways: f.gateways, RxMode: f.rxMode, Backend: f.backend,
@@ -134,11 +134,11 @@ func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 	}
 }
 
-// closeAfter closes everything, in the order that lets the last answers out, and joins what goes
-// wrong then to err.
+// closeAfter closes everything, in an order that lets the last answers out, and joins errors of
+// that to err.
 func (s *slice) closeAfter(err error) error { return errors.Join(err, s.cleanup.close()) }
 
-// device is what the stack is on.
+// device is the device under the stack.
 func (s *slice) device() lifetime {
 	if p := s.stack.PacketPort(); p != nil {
 		return p
@@ -160,7 +160,7 @@ func (s *slice) String() string {
 	)
 }
 
-// status is what the web server's status page shows beside its own counters. sim is nil on
+// status is the part of the web server's status page besides its own counters. sim is nil on
 // hardware.
 func status(st *stack.Stack, sim *simnic.NIC) any {
 	out := map[string]any{

@@ -1,7 +1,7 @@
 package simnic
 
-// span finds where [addr, addr+n) of a key lies in its memory. The caller holds
-// k.mu for reading.
+// span finds the offset of [addr, addr+n) of a key in its memory. The caller holds k.mu for
+// reading.
 func (k *MKey) span(pd uint32, addr uint64, n int) (off uint64, ok, mine bool) {
 	if k.dead || k.attr.Free || k.attr.PD != pd {
 		return 0, false, false
@@ -17,8 +17,8 @@ func (k *MKey) span(pd uint32, addr uint64, n int) (off uint64, ok, mine bool) {
 // released, so that many descriptors cost one look-up.
 type keyHold struct{ key *MKey }
 
-// find is the key of that number, nil if there is none. It is held until release, or until
-// another one is.
+// find returns the key of that number, nil if there is none. It is held until release, or until
+// find holds another key.
 func (h *keyHold) find(n *NIC, lkey uint32) *MKey {
 	if h.key != nil && h.key.key == lkey {
 		return h.key
@@ -57,9 +57,8 @@ func (h *keyHold) read(sq *SQ, lkey uint32, addr uint64, dst []byte) fault {
 	return fault{}
 }
 
-// write copies src to addr in the memory lkey names, for a receive queue. room
-// is what the WQE says may be written there: a driver that promises more than is
-// registered is told so, even if this packet fits.
+// write copies src to addr in the memory lkey names, for a receive queue. room is the length that
+// the WQE allows there: if it exceeds the registered memory, write fails even if this packet fits.
 func (h *keyHold) write(rq *RQ, lkey uint32, addr uint64, src []byte, room int) fault {
 	k := h.find(rq.nic, lkey)
 	if k == nil {

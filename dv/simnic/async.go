@@ -6,8 +6,8 @@ import (
 )
 
 // doorbell is the doorbell register of a send queue. Its lock is never held while
-// WQEs are executed, unlike the queue's: a driver that writes the doorbell does not
-// wait for what is being sent.
+// WQEs are executed, unlike the queue's: a driver that writes the doorbell does not wait for WQEs
+// in execution.
 //
 // WQEs are executed by the goroutine that writes the doorbell, or by the queue's
 // asynchronous sender, a goroutine of the NIC (SQ.sendAsync):
@@ -38,8 +38,8 @@ type doorbell struct {
 
 func newDoorbell() doorbell { return doorbell{wake: make(chan struct{}, 1)} }
 
-// takeDoorbell checks a doorbell, which tells the producer index it announces, and
-// notes that. It reports whether the asynchronous sender executes what it announces.
+// takeDoorbell checks a doorbell and records the producer index that it announces. It reports
+// whether the asynchronous sender executes the WQEs announced.
 func (sq *SQ) takeDoorbell(v uint64, check func(*SQ, uint64) uint16) (delegated bool) {
 	b := &sq.db
 	b.mu.Lock()
@@ -68,7 +68,7 @@ func (b *doorbell) restart(on bool, announced uint16) {
 	b.on, b.announced, b.blueFlamed = on, announced, false
 }
 
-// remove ends the asynchronous sender. The queue's memory is not read any more.
+// remove ends the asynchronous sender. The queue's memory is not read after that.
 func (b *doorbell) remove() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -83,14 +83,13 @@ func (b *doorbell) wakeUp() {
 	}
 }
 
-// asyncLinger is how long the asynchronous sender stays after a frame last had to
-// wait: longer than most pauses within one congestion.
+// asyncLinger is how long the asynchronous sender runs after the last frame that had to wait:
+// longer than most gaps within one congestion.
 const asyncLinger = 100 * time.Millisecond
 
-// delegate starts the asynchronous sender, which executes what is left, and what is
-// announced as long as frames have to wait. A device returns from a doorbell at
-// once; a goroutine that waits here for a receiver may hold locks that others
-// need, the receiver among them. Called with the lock held.
+// delegate starts the asynchronous sender, which executes the remaining WQEs, and those announced
+// while frames have to wait. A real doorbell returns at once; a goroutine that waits here for a
+// receiver may hold locks that others need, the receiver among them. Called with the lock held.
 func (sq *SQ) delegate() {
 	b := &sq.db
 	b.mu.Lock()
@@ -101,8 +100,8 @@ func (sq *SQ) delegate() {
 	}
 }
 
-// sendAsync executes what is posted until no frame has had to wait for asyncLinger,
-// the queue is destroyed or the NIC closed. NIC.Close waits for it.
+// sendAsync executes posted WQEs until no frame has had to wait for asyncLinger, the queue is
+// destroyed or the NIC closed. NIC.Close waits for it.
 func (sq *SQ) sendAsync() {
 	t := time.NewTimer(asyncLinger)
 	defer t.Stop()
@@ -111,7 +110,7 @@ func (sq *SQ) sendAsync() {
 		sq.mu.Lock()
 		waited = sq.run()
 		sq.mu.Unlock()
-		if waited { // something may be left
+		if waited { // WQEs may be left
 			last = time.Now()
 			continue
 		}
@@ -124,8 +123,8 @@ func (sq *SQ) sendAsync() {
 	}
 }
 
-// asyncDone ends the asynchronous sender if its time is over and there was no
-// doorbell since it looked, or if the queue or the NIC is gone.
+// asyncDone ends the asynchronous sender if asyncLinger has passed and there was no doorbell since
+// its last pass, or if the queue is destroyed or the NIC closed.
 func (sq *SQ) asyncDone(over bool) bool {
 	b := &sq.db
 	b.mu.Lock()

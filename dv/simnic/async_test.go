@@ -11,12 +11,12 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
-// holdWire is a wire whose far end has every frame wait until the test lets it go.
+// holdWire is a wire on which every frame waits until the test releases it.
 type holdWire struct {
 	mu   sync.Mutex
-	seen []uint32      // numbers of the frames that were taken
+	seen []uint32      // numbers of the frames sent
 	held chan struct{} // one entry per Send that waits
-	let  chan struct{} // one entry lets one go; closed: all
+	let  chan struct{} // one entry releases one frame; closed: all
 }
 
 func newHoldWire() *holdWire {
@@ -43,7 +43,7 @@ func (w *holdWire) Send(fs []frame.Frame) (int, error) {
 	return len(fs), nil
 }
 
-// open reports whether nothing waits any more.
+// open reports whether frames no longer wait.
 func (w *holdWire) open() bool {
 	select {
 	case <-w.let:
@@ -59,8 +59,8 @@ func (w *holdWire) numbers() []uint32 {
 	return append([]uint32(nil), w.seen...)
 }
 
-// asyncRig is a send queue over a holdWire, with the asynchronous sender at work: frame 0
-// waited while its sender did.
+// asyncRig is a send queue over a holdWire, with the asynchronous sender running: frame 0 waited
+// while its sender did.
 type asyncRig struct {
 	nic  *NIC
 	wire *holdWire
@@ -88,7 +88,7 @@ func newAsyncRig(t *testing.T) *asyncRig {
 	return r
 }
 
-// post posts the next frame, which has its number in it.
+// post posts the next frame, which contains its number.
 func (r *asyncRig) post() {
 	f := append([]byte(nil), frame60...)
 	binary.BigEndian.PutUint32(f[14:], r.n)
@@ -110,7 +110,7 @@ func (r *asyncRig) ring(t *testing.T, frames int) {
 	within(t, "the doorbell", rung)
 }
 
-// within fails the test when something does not happen.
+// within fails the test if nothing arrives on c within 30 s.
 func within[T any](t *testing.T, what string, c <-chan T) {
 	t.Helper()
 	select {
@@ -137,7 +137,7 @@ func (r *asyncRig) atWork() bool {
 }
 
 // TestAsyncSender: while frames wait, doorbells return; frames and completions keep their
-// order; when nothing waits any more, doorbells send as they did before.
+// order; when frames no longer wait, doorbells send synchronously again.
 func TestAsyncSender(t *testing.T) {
 	r := newAsyncRig(t)
 	r.ring(t, 1)
@@ -167,9 +167,9 @@ func TestAsyncSender(t *testing.T) {
 	clean(t, r.nic)
 }
 
-// TestAsyncSenderAndTheEndOfTheQueue does away with the queue, or the NIC, while frames
-// wait. What is done returns once the frame on the wire is let go; nothing looks at the
-// queue's memory after.
+// TestAsyncSenderAndTheEndOfTheQueue destroys the queue, or closes the NIC, while frames wait. The
+// call returns once the frame on the wire is released; the queue's memory is not accessed
+// afterwards.
 func TestAsyncSenderAndTheEndOfTheQueue(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, r *asyncRig){
 		"destroy": func(t *testing.T, r *asyncRig) { worked(t, r.sq.Destroy()) },
@@ -218,8 +218,8 @@ func TestAsyncSenderAndTheEndOfTheQueue(t *testing.T) {
 }
 
 // TestAsyncSenderForSlowReceiver sends to a queue that delays drops and whose driver is
-// slower than the sender: whatever is not dropped for want of a buffer arrives in order,
-// and every frame is completed.
+// slower than the sender: frames not dropped for lack of a buffer arrive in order, and every frame
+// is completed.
 func TestAsyncSenderForSlowReceiver(t *testing.T) {
 	const count = 3000
 	wa, wb := wire.Pair()

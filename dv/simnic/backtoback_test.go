@@ -65,7 +65,8 @@ func (q *pairOfQueues) send(dst [6]byte, count, size int) {
 	}
 }
 
-// receive takes what has arrived, checks that numbers only grow, and reposts.
+// receive polls the received frames, checks that their numbers only increase, and reposts the
+// buffers.
 func (q *pairOfQueues) receive(t testing.TB) (n int) {
 	for e := q.rx.poll(); e != nil; e = q.rx.poll() {
 		at := int(be16(e[0x3c:])) % 32 * 2048
@@ -110,7 +111,7 @@ func TestBackToBack(t *testing.T) {
 		})
 	}
 	churn := make(chan struct{})
-	senders.Go(func() { // the control path goes on beside the data path
+	senders.Go(func() { // control path concurrent with the data path
 		defer close(churn)
 		for i := range 200 {
 			n := ends[i%2].nic

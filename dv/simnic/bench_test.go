@@ -52,8 +52,7 @@ func BenchmarkFrame(b *testing.B) {
 }
 
 // BenchmarkLSO is 64 KB of payload in one WQE, cut into 45 packets by the sender or by the
-// receiver and received with compressed completions, into buffers of which there are more
-// than a second-level cache holds.
+// receiver and received with compressed completions, into buffers that exceed a second-level cache.
 func BenchmarkLSO(b *testing.B) {
 	for _, bench := range []struct {
 		name string

@@ -60,9 +60,8 @@ func (n *NIC) getBurst() *rxBurst {
 	return b
 }
 
-// begin initialises an egress in place. A composite literal would take 5 KiB of
-// stack first, which the stack of a goroutine started for one packet would have to
-// grow for.
+// begin initialises an egress in place. A composite literal would first take 5 KiB of stack, for
+// which the stack of a goroutine started for one packet would have to grow.
 func (c *egress) begin(b *rxBurst, s *port, o owner, lost counter) {
 	c.nic, c.burst, c.port, c.owner, c.lost = b.nic, b, s, o, lost
 }
@@ -92,7 +91,8 @@ func (b *rxBurst) leave() {
 	}
 }
 
-// finish completes what receive queues hold back, counts, and sends what the netdev gets.
+// finish writes the completions that receive queues hold back, updates counters, and sends the
+// frames for the netdev.
 func (b *rxBurst) finish() {
 	for i, rq := range b.open {
 		b.lock(rq)
@@ -105,7 +105,7 @@ func (b *rxBurst) finish() {
 	b.netdev.flush()
 }
 
-// count shows in the NIC's counters what became of the packets so far.
+// count adds the results of the packets so far to the NIC's counters.
 func (b *rxBurst) count() {
 	b.entered.flush()
 	b.received.flush()
@@ -151,7 +151,7 @@ func (b *rxBurst) setFrame(f *frame.Frame) {
 		pk.add(b.header[:head])
 		data = data[head:]
 		b.setVerified(f.Data)
-	default: // not a checksum this parser knows, as of a tunnel: rare enough for a copy
+	default: // a checksum unknown to this parser, such as a tunnel's: rare enough for a copy
 		whole := *f
 		whole.Data = append([]byte(nil), data...)
 		whole.CompleteChecksum()
@@ -176,7 +176,7 @@ func (b *rxBurst) setSegment(header, payload []byte) {
 	b.setVerified(header)
 }
 
-// types is the status bits of the headers found, without those of checksums.
+// types returns the status bits of the headers found, without those of checksums.
 func (b *rxBurst) types(data []byte) (status uint16) {
 	p := &b.p
 	status = mlx5.HdrL2OK | uint16(p.L3)<<mlx5.HdrL3Shift | l4Type(p, data)<<mlx5.HdrL4Shift

@@ -13,8 +13,8 @@ const (
 )
 
 // Caps is what the device can do. Sizes are bytes and log fields base-2
-// logarithms of the unit they name. The zero Caps in a Config stands for those
-// of its card; a partly filled one is taken as it is.
+// logarithms of the unit they name. The zero Caps in a Config stands for those of its card; a
+// partly filled one is used unchanged.
 type Caps struct {
 	MaxSendWQE  int // bytes of one send WQE
 	MaxRecvWQE  int // bytes of one receive WQE

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// Card is one generation of cards: what a NIC that takes it on tells of itself, on
-// either face.
+// Card is one generation of cards: the identity that a NIC of that card reports, through package
+// kernel and through package pcie.
 type Card struct {
 	Name  string // as Config.Card has it
-	Title string // as people call it
+	Title string // product name
 
 	DeviceID  uint16    // PCI device id of a physical function
 	VirtualID uint16    // of a virtual one
@@ -21,7 +21,7 @@ type Card struct {
 // defaultCard is what Config has when it names none.
 const defaultCard = "cx6dx"
 
-// Cards are the cards there are, oldest first.
+// Cards returns the supported cards, oldest first.
 //
 // PCI ids are those of linux drivers/net/ethernet/mellanox/mlx5/core/main.c and of DPDK
 // drivers/common/mlx5/mlx5_common.h; firmware versions the ones that NVIDIA's network
@@ -30,9 +30,9 @@ const defaultCard = "cx6dx"
 // them: of parts 4117 with firmware 14.27.1016, 4119 with 16.31.1014, 4125 with
 // 22.36.1010. Inline modes and VLAN insertion follow DPDK drivers/net/mlx5/mlx5.c
 // (mlx5_set_min_inline), multi-packet sends linux/mlx5_os.c beside it. No output of
-// ConnectX-7 and BlueField-2 was found: they are like ConnectX-6 Dx, which the one
-// succeeds and the other contains. Time stamps are of the free-running clock on all of
-// them, which is the model's choice: real time is an option of the newer ones' firmware.
+// ConnectX-7 and BlueField-2 was found: they have the values of ConnectX-6 Dx, which the one
+// succeeds and the other contains. Time stamps are of the free-running clock on all of them, which
+// is the model's choice: real time is an option of the newer ones' firmware.
 func Cards() []Card {
 	return []Card{
 		{Name: "cx4lx", Title: "ConnectX-4 Lx", DeviceID: 0x1015, VirtualID: 0x1016,
@@ -80,15 +80,15 @@ func (c Card) FirmwareVersion() string {
 // enhanced multi-packet sends.
 func connectX5Caps() Caps {
 	c := DefaultCaps()
-	c.VLANInsert = true // DPDK does not use it: a fault of the hardware breaks pausing then
+	c.VLANInsert = true // DPDK does not use it: a hardware bug then breaks pausing
 	c.MiniFormats = 1<<MiniHash | 1<<MiniChecksum | 1<<MiniChecksumStride
 	c.LogMinStrides = 9
 	c.FrequencyKHz = 156250
 	return c
 }
 
-// connectX4LxCaps are those of a card that wants at least the Ethernet header in each
-// send WQE, physical function or virtual.
+// connectX4LxCaps are those of a card that requires at least the Ethernet header inline in each
+// send WQE, on physical and virtual functions.
 func connectX4LxCaps() Caps {
 	c := connectX5Caps()
 	c.MinInline = InlineL2

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Each card has a name, ids and firmware of its own, and makes a NIC that is it; a VF of newer ones
-// shares its id, as in linux drivers/net/ethernet/mellanox/mlx5/core/main.c.
+// Each card has a name, ids and firmware of its own, and New returns a NIC with them; a VF of newer
+// ones shares its id, as in linux drivers/net/ethernet/mellanox/mlx5/core/main.c.
 func TestCards(t *testing.T) {
 	seen := map[any]string{}
 	for _, c := range Cards() {

@@ -11,18 +11,17 @@ import (
 type Destination struct {
 	TIR   *TIR
 	Tag   uint32     // 24 bits, appears in the completion
-	Drop  bool       // a rule wants the frame to end here
-	Count *FlowCount // counts the frame; nil: nothing does
+	Drop  bool       // a rule ends the classification here
+	Count *FlowCount // counts the frame; nil: not counted
 }
 
-// Classifier appends to out where a frame with this key goes; nothing means that
-// it has no receiver. It is called from many goroutines at once and must not keep
-// its arguments.
+// Classifier appends to out the destinations of a frame with this key; none means that it has no
+// receiver. It is called from many goroutines at once and must not keep its arguments.
 type Classifier func(k *MatchKey, out []Destination) []Destination
 
-// SetClassifier puts c in the place of the netdev port and the leftover rules,
-// for a face whose driver builds the flow tables of the netdev itself. Frames on
-// their way may still meet the one before. nil restores the netdev port.
+// SetClassifier replaces the netdev port and the leftover rules by c, for a driver that builds the
+// flow tables of the netdev itself. Frames in progress may still use the previous classifier. nil
+// restores the netdev port.
 func (n *NIC) SetClassifier(c Classifier) {
 	if c == nil {
 		n.classifier.Store(nil)
@@ -31,9 +30,9 @@ func (n *NIC) SetClassifier(c Classifier) {
 	n.classifier.Store(&c)
 }
 
-// SetSniffers has rx see a copy of every frame that comes in from the wire, and tx of every
-// frame that an owner of the port sends, besides what else becomes of them. Either may be
-// nil. A sniffer's TIR gets what its own transport domain sends, too.
+// SetSniffers gives rx a copy of every frame received from the wire, and tx one of every frame that
+// the netdev or a user queue sends. Their other delivery is unchanged. Either may be nil. A
+// sniffer's TIR gets what its own transport domain sends, too.
 func (n *NIC) SetSniffers(rx, tx Classifier) {
 	for i, c := range []Classifier{rx, tx} {
 		if c == nil {
@@ -47,7 +46,7 @@ func (n *NIC) SetSniffers(rx, tx Classifier) {
 // Members of NIC.sniffers.
 const sniffReceived, sniffSent = 0, 1
 
-// sniff shows a frame to the sniffers of one direction.
+// sniff delivers copies of a frame to the sniffers of one direction.
 func (n *NIC) sniff(b *rxBurst, direction int, f *frame.Frame) {
 	c := n.sniffers[direction].Load()
 	if c == nil {
@@ -57,13 +56,13 @@ func (n *NIC) sniff(b *rxBurst, direction int, f *frame.Frame) {
 	if direction == sniffReceived {
 		o.owner = ownerWire
 	}
-	b.waited = nil // a sniffer holds nobody up
+	b.waited = nil // a sniffer does not delay senders
 	b.p = frame.Parse(f.Data)
 	matchKey(&b.p, f.Data, &b.key)
 	n.classify(*c, b, o, f, castOf(macBits(f.Data)))
 }
 
-// classify delivers a frame to whom the classifier says.
+// classify delivers a frame to the destinations that the classifier returns.
 func (n *NIC) classify(c Classifier, b *rxBurst, o frameOrigin, f *frame.Frame,
 	kind cast) (copies int) {
 	b.found = c(&b.key, b.found[:0])
@@ -85,9 +84,8 @@ func (n *NIC) classify(c Classifier, b *rxBurst, o frameOrigin, f *frame.Frame,
 	return copies
 }
 
-// SetLocalMACs says, for a classifier, to which unicast addresses it sends frames
-// because of their address alone: such frames of the port's own queues are
-// delivered here and do not leave.
+// SetLocalMACs sets, for a classifier, the unicast addresses to which it delivers frames by address
+// alone: such frames of the port's own queues are delivered here and do not leave.
 func (n *NIC) SetLocalMACs(macs [][6]byte) {
 	var sorted []uint64
 	for _, m := range macs {
@@ -97,7 +95,8 @@ func (n *NIC) SetLocalMACs(macs [][6]byte) {
 	n.localMACs.Store(&sorted)
 }
 
-// inside reports whether a frame of an owner of the port is offered to the others.
+// inside reports whether a frame that the netdev or a user queue sends is offered to the port's
+// other receivers.
 func (n *NIC) inside(dst uint64, kind cast, t *tables) bool {
 	if !n.eswitch.passes(dst, kind) {
 		return false

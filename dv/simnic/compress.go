@@ -7,16 +7,16 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
-// cqeBlock is completions of one receive queue kept back to be written as a title
-// and mini CQEs. It lasts no longer than a batch of frames, so that the same
-// frames always compress the same way. Guarded by the queue's lock.
+// cqeBlock holds completions of one receive queue, to be written as a title and mini CQEs. It is
+// flushed at the end of a batch of frames, so that the same frames always compress the same way.
+// Guarded by the queue's lock.
 type cqeBlock struct {
 	entries [][mlx5.CQESize]byte
 	next    uint16 // counter that the next entry must have
 }
 
-// hold keeps a completion for the block, ending the one before if it does not
-// fit. It reports false when the completion queue failed.
+// hold adds a completion to the block; if it does not fit, hold flushes the block and starts
+// another. It reports false when the completion queue failed.
 func (rq *RQ) hold(b *rxBurst, c *mlx5.RxCQE) bool {
 	s, cq := &rq.block, rq.attr.CQ
 	n := len(s.entries)
@@ -46,9 +46,9 @@ func (rq *RQ) advance(c *mlx5.RxCQE) uint16 {
 	return 1
 }
 
-// fits reports whether c, in bytes e, has what the block's title says, but for
-// what minis keep per packet. It reads e in the words that it was written in: a
-// processor would otherwise wait until its stores are done, the packet's too.
+// fits reports whether c, in bytes e, equals the block's title, except in the fields that mini CQEs
+// have. It reads e in words of the size in which it was written: otherwise the processor would wait
+// until its stores are done, including those of the packet.
 func (s *cqeBlock) fits(c *mlx5.RxCQE, e *[mlx5.CQESize]byte, cq *CQ) bool {
 	title := &s.entries[0]
 	if cq.attr.MiniFormat.hasStride() {
@@ -68,8 +68,8 @@ func (s *cqeBlock) fits(c *mlx5.RxCQE, e *[mlx5.CQESize]byte, cq *CQ) bool {
 
 func (f MiniFormat) hasStride() bool { return f >= MiniFlowTagStride }
 
-// common masks, in a completion, all but what differs inside a block: the
-// fields of a mini, and those that the format gives up.
+// common masks a completion, without the fields that differ inside a block: those of a mini CQE,
+// and those that the format omits.
 func (f MiniFormat) common() (words [mlx5.CQESize / 8]uint64) {
 	c := bytes.Repeat([]byte{0xff}, mlx5.CQESize)
 	clear(c[0x0c:0x10]) // hash
@@ -88,8 +88,8 @@ func (f MiniFormat) common() (words [mlx5.CQESize / 8]uint64) {
 	return words
 }
 
-// mini writes what the format keeps of e. The flow tag and header type are where
-// DPDK drivers/common/mlx5/mlx5_prm.h and its receive paths look for them.
+// mini writes the mini CQE of e in the block's format. The flow tag and header type are where DPDK
+// drivers/common/mlx5/mlx5_prm.h and its receive paths look for them.
 func (f MiniFormat) mini(dst []byte, e *[mlx5.CQESize]byte) {
 	copy(dst[4:8], e[0x2c:0x30])
 	switch f {
@@ -110,8 +110,8 @@ func (f MiniFormat) mini(dst []byte, e *[mlx5.CQESize]byte) {
 	copy(dst[2:4], e[0x3c:0x3e])
 }
 
-// flushBlock writes what is kept: as it is when it is one completion or does not
-// fit into the ring, else compressed. It reports whether the queue took all.
+// flushBlock writes the completions of the block: uncompressed if there is only one or the block
+// does not fit into the ring, else compressed. It reports whether the queue took all.
 func (rq *RQ) flushBlock() bool {
 	s := &rq.block
 	ok := true
@@ -126,8 +126,8 @@ func (rq *RQ) flushBlock() bool {
 
 // putCompressed writes completions as one compressed block: the minis first, 8 to an entry,
 // in entries 1, 8, 16 ... behind the title, the title's last word at the end. The
-// other entries of the block keep what they held. It reports false, and has
-// done nothing, when they do not fit or a fault wants to see them one by one.
+// other entries of the block keep what they held. It reports false, and has written nothing, if
+// they do not fit or a fault needs them one by one.
 func (cq *CQ) putCompressed(entries [][mlx5.CQESize]byte) bool {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
@@ -154,7 +154,7 @@ func (cq *CQ) putCompressed(entries [][mlx5.CQESize]byte) bool {
 	return cq.notify()
 }
 
-// title is the first completion made the title of a block of n.
+// title makes the first completion the title of a block of n.
 func (f MiniFormat) title(first *[mlx5.CQESize]byte, n uint32) [mlx5.CQESize]byte {
 	t := *first
 	switch f {

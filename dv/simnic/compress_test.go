@@ -212,7 +212,7 @@ func TestCompressionFormats(t *testing.T) {
 	}
 }
 
-// TestCompressionOrder is that nothing overtakes a session: an error, or a merge.
+// TestCompressionOrder checks that neither an error nor a merge overtakes a session.
 func TestCompressionOrder(t *testing.T) {
 	now := uint64(0)
 	a := hashTIR(false, true)

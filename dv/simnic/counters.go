@@ -13,7 +13,7 @@ type Traffic struct {
 	TxUnicast, TxMulticast, TxBroadcast    uint64
 }
 
-// Drops counts copies of packets by the reason they went nowhere.
+// Drops counts copies of packets by the reason for dropping them.
 type Drops struct {
 	// where the packet entered
 	WireOversize uint64 // longer than MTU + 18 (rx_oversize_pkts_phy)
@@ -25,7 +25,7 @@ type Drops struct {
 	// on the way out
 	WireUnplugged uint64 // no wire, or it refused
 	WireTooLong   uint64 // sent, longer than MTU + 18
-	NetdevLost    uint64 // no netdev port, or it refused
+	NetdevLost    uint64 // no netdev port, or its wire refused
 	SteerMissed   uint64 // no receiver for it (rx_steer_missed_packets)
 	FlowDropped   uint64 // by a drop rule
 	Loopback      uint64 // would have returned to its own sender
@@ -33,12 +33,12 @@ type Drops struct {
 	NotReady      uint64 // receive queue not in the ready state
 	TooLong       uint64 // longer than the receive WQE, dropped (eth_wqe_too_small)
 	LengthError   uint64 // longer than the receive WQE, error completion
-	Protection    uint64 // receive WQE pointed where it must not
+	Protection    uint64 // receive WQE named memory that the queue may not write
 	CQError       uint64 // completion queue failed
-	Fault         uint64 // an injected fault took it
+	Fault         uint64 // dropped by an injected fault
 }
 
-// Counters is a snapshot of what a NIC has counted since it was made.
+// Counters is a snapshot of the counts of a NIC since its creation.
 type Counters struct {
 	Slice  Traffic // user queues: completed into receive queues; sent by WQEs
 	Netdev Traffic // netdev port: given to it; sent by it
@@ -61,7 +61,7 @@ type Counters struct {
 	Violations              uint64
 }
 
-// owner is one of the places frames come from and go to.
+// owner is one of the sources and destinations of frames.
 type owner uint8
 
 const (
@@ -144,8 +144,7 @@ func (d *direction) add(c cast, packets, bytes int) {
 	d.bytes.Add(uint64(bytes))
 }
 
-// tally adds up what goes to one direction, so that a batch costs one atomic
-// addition.
+// tally sums the packets of one direction, so that a batch costs one atomic addition.
 type tally struct {
 	to             *direction
 	kind           cast
@@ -200,7 +199,7 @@ func (c *counters) traffic(o owner) Traffic {
 	return t
 }
 
-// Counters is a snapshot. It is exact when no frame is on its way.
+// Counters returns a snapshot. It is exact while no frame is in progress.
 func (n *NIC) Counters() Counters {
 	c := &n.counters
 	n.strict.mu.Lock()
@@ -234,14 +233,14 @@ func (n *NIC) Counters() Counters {
 	}
 }
 
-// Entered is how many packets came from anywhere.
+// Entered is the number of packets from all sources.
 func (c Counters) Entered() uint64 {
 	return c.Wire.RxPackets + c.Slice.TxPackets + c.Netdev.TxPackets
 }
 
-// Check says whether every packet is accounted for: each that entered was
-// dropped where it entered or copied to one or more destinations, and each copy ended
-// in exactly one counter. Meant for when no frame is on its way.
+// Check reports whether every packet is accounted for: each that entered was dropped at its entry
+// or copied to one or more destinations, and each copy is in exactly one counter. Call it while no
+// frame is in progress.
 func (c Counters) Check() error {
 	atEntry := c.Drops.WireOversize + c.Drops.WireRunt + c.Drops.LinkDown +
 		c.Drops.SwitchFilter + c.Drops.Spoofed

@@ -39,8 +39,8 @@ type CQAttr struct {
 	MaxCount   uint16
 	PeriodUsec uint16
 
-	// Completion is called when an armed queue gets a completion, once per arming.
-	// It runs with the queue's lock held: take note, do not call the NIC.
+	// Completion is called when an armed queue gets a completion, once per arming. It runs with the
+	// queue's lock held and must not call the NIC.
 	Completion func(*CQ)
 	Events     func(Event) // EventCQError; same rule
 }
@@ -67,9 +67,9 @@ type CQ struct {
 
 	mu       sync.Mutex
 	pi       uint32 // next entry to write, free-running; 24 bits are visible
-	ci       uint32 // what the record said when last looked at
+	ci       uint32 // consumer index last read from the record
 	arm      arming
-	held     [][64]byte // completions a fault holds back
+	held     [][64]byte // completions that a fault holds back
 	holding  bool
 	attached []failer // queues that stop when this one fails
 }
@@ -77,8 +77,8 @@ type CQ struct {
 // failer is a queue that completes into a CQ.
 type failer interface{ cqFailed() }
 
-// CreateCQ makes a completion queue. The caller has written every
-// entry's last byte so that none looks valid.
+// CreateCQ creates a completion queue. The caller has written every entry's last byte so that none
+// looks valid.
 func (n *NIC) CreateCQ(a CQAttr) (*CQ, error) {
 	if err := n.Usable(); err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func (cq *CQ) Attr() CQAttr {
 	return cq.attr
 }
 
-// Status tells whether the queue still takes completions.
+// Status reports whether the queue still takes completions.
 func (cq *CQ) Status() CQStatus { return CQStatus(cq.status.Load()) }
 
 // Indices are the next entry to write and the next one to read as far as the NIC knows,
@@ -157,7 +157,7 @@ func (cq *CQ) Destroy() error {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	cq.arm.stop()
-	cq.held = nil // the memory may be gone when they would be released
+	cq.held = nil // the memory may be unmapped when they would be released
 	cq.nic.numbers.remove(cq.number)
 	return nil
 }

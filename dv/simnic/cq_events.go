@@ -6,14 +6,14 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
-// arming is what a completion queue knows about the event its driver wants.
-// Guarded by the queue's lock.
+// arming is the state of the event that the driver of a completion queue requests. Guarded by the
+// queue's lock.
 type arming struct {
 	on        bool
 	only      bool   // solicited and error completions only
-	ci        uint32 // completions from this index on count
+	ci        uint32 // completions from this index on raise the event
 	events    uint32 // delivered so far; the driver's sn follows it
-	solicited uint32 // index behind the last solicited or error completion
+	solicited uint32 // index after the last solicited or error completion
 	timer     *time.Timer
 	gone      bool
 }
@@ -26,9 +26,9 @@ func (a *arming) stop() {
 }
 
 // ArmWord takes the driver's request for an event: w as in mlx5.ArmWord, which
-// the driver has also put into the record. If a completion it has not seen is
-// there already the event is raised at once. A request with the number of an
-// event already delivered is stale: that event will wake the driver.
+// the driver has also put into the record. If there is already a completion that the driver has not
+// consumed, the event is raised at once. A request with the number of an event already delivered is
+// stale: that event wakes the driver.
 func (cq *CQ) ArmWord(w uint32) {
 	if got := cq.attr.Record.LoadBE32(mlx5.RecordArm); got != w {
 		cq.nic.strict.add("completion queue %#x: armed with %#08x, the record has %#08x", cq.number,
@@ -55,7 +55,7 @@ func (cq *CQ) armed(w uint32) {
 	cq.notify()
 }
 
-// stale counts a request that is late by one event, and notes any other.
+// stale counts a request that is late by one event, and records a violation for any other.
 func (cq *CQ) stale(sn uint32) {
 	cq.nic.counters.add(ctrStaleArms, 1)
 	if (sn+1)&3 != cq.arm.events&3 {
@@ -64,8 +64,7 @@ func (cq *CQ) stale(sn uint32) {
 	}
 }
 
-// notify raises the event if one is wanted and due. Called with the lock held;
-// always true.
+// notify raises the event if one is requested and due. Called with the lock held; always true.
 func (cq *CQ) notify() bool {
 	waiting := cq.waiting()
 	if !cq.arm.on || waiting == 0 {
@@ -79,7 +78,7 @@ func (cq *CQ) notify() bool {
 	return true
 }
 
-// waiting is how many completions behind the armed index count.
+// waiting is how many completions after the armed index raise the event.
 func (cq *CQ) waiting() uint32 {
 	if !cq.arm.only {
 		return cq.pi - cq.arm.ci

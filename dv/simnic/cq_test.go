@@ -88,7 +88,7 @@ func TestArm(t *testing.T) {
 	}
 	a.arm(9, false) // ahead of the producer
 	a.sn = 6
-	a.arm(7, false) // two events that never were
+	a.arm(7, false) // two events that were not raised
 	if v := a.nic.Violations(); len(v) != 2 {
 		t.Errorf("violations %q", v)
 	}
@@ -217,7 +217,7 @@ func TestConsumerIndexIsChecked(t *testing.T) {
 	cq := newCQ(t, n, 2, nil)
 	sq := newSQ(t, n, cq, 5, nil)
 	sq.nops(4)
-	cq.rec.StoreBE32(0, 0x04000000>>8) // byte order mistaken
+	cq.rec.StoreBE32(0, 0x04000000>>8) // wrong byte order
 	sq.nops(1)
 	if v := n.Violations(); len(v) != 1 || cq.Status() != CQOverflow {
 		t.Errorf("status %d, violations %q", cq.Status(), v)

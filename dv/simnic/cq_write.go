@@ -8,8 +8,8 @@ import (
 
 const indexMask = mlx5.RecordIndexMask
 
-// put writes a completion, all 64 bytes but for the owner bit, which it adds.
-// It reports whether the queue took it.
+// put writes a completion: the 64 bytes without the owner bit, which it adds. It reports whether
+// the queue took it.
 func (cq *CQ) put(e *[64]byte) bool {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
@@ -35,8 +35,7 @@ func (cq *CQ) put(e *[64]byte) bool {
 // wrongBy is how far off a wrong wqe_counter is: less than any ring.
 const wrongBy = 7
 
-// ReleaseHeld writes the completions that a fault holds back, and no longer
-// holds any.
+// ReleaseHeld writes the completions that a fault holds back, and ends the holding.
 func (cq *CQ) ReleaseHeld() {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
@@ -71,8 +70,7 @@ func (cq *CQ) write(e *[64]byte) bool {
 // phase is the owner bit of the entry with that index: 0 in the first pass.
 func (cq *CQ) phase(index uint32) byte { return byte(index >> cq.attr.LogSize & 1) }
 
-// slot is where the 64 bytes of an entry are in the ring: the upper half of a
-// larger entry.
+// slot is the offset of the 64 bytes of an entry in the ring: the upper half of a larger entry.
 func (cq *CQ) slot(index uint32) uint64 {
 	size := uint64(cq.attr.EntrySize)
 	if cq.attr.Collapsed {
@@ -89,8 +87,8 @@ func (cq *CQ) store(index uint32, e *[64]byte, owner byte) {
 	cq.attr.Ring.StoreBE32(at+mlx5.CQEOwnWord, last&^1|uint32(owner))
 }
 
-// fits reports whether n entries are free. The driver's index is read only when
-// the one known says no.
+// fits reports whether n entries are free. The driver's index is read only if there is no room by
+// the last one read.
 func (cq *CQ) fits(n uint32) bool {
 	size := uint32(1) << cq.attr.LogSize
 	if n > size {
@@ -103,8 +101,8 @@ func (cq *CQ) fits(n uint32) bool {
 	return cq.pi-cq.ci+n <= size
 }
 
-// readIndex takes over the consumer index from the record. One that went
-// backwards or ahead of the producer is noted and not believed.
+// readIndex reads the consumer index from the record. If it went backwards or ahead of the
+// producer, readIndex records a violation and ignores it.
 func (cq *CQ) readIndex() {
 	ci := cq.attr.Record.LoadBE32(mlx5.RecordConsumer) & indexMask
 	forward := (ci - cq.ci) & indexMask

@@ -8,12 +8,12 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
-// frameOrigin is where a frame entered.
+// frameOrigin says where a frame entered.
 type frameOrigin struct {
 	owner  owner
 	domain bool // sent by a send queue of transport domain td
 	td     uint32
-	waited *atomic.Bool // set when a frame had to wait for its receiver; nil: not wanted
+	waited *atomic.Bool // set when a frame had to wait for its receiver; nil: not needed
 }
 
 // blocked reports whether a TIR must not get the frame because its own
@@ -36,10 +36,10 @@ func (n *NIC) ConnectWire(w wire.Wire) error { return n.wire.attach(w, n.fromWir
 // the netdev's MAC, broadcast and multicast, and sends beside the user queues.
 func (n *NIC) ConnectNetdev(w wire.Wire) error { return n.netdev.attach(w, n.fromNetdev) }
 
-// maxFrame is the longest frame the port takes, without FCS.
+// maxFrame is the longest frame that the port accepts, without FCS.
 func (n *NIC) maxFrame() int { return n.MTU() + frame.EtherHeader + frame.VLANTag }
 
-// enter counts a frame where it comes in and reports whether it gets further.
+// enter counts a frame at its entry and reports whether it is processed further.
 func (n *NIC) enter(b *rxBurst, o owner, f *frame.Frame) bool {
 	packets := f.Packets()
 	if len(f.Data) < frame.EtherHeader {
@@ -67,7 +67,7 @@ func (n *NIC) enter(b *rxBurst, o owner, f *frame.Frame) bool {
 	return true
 }
 
-// entry is where to count what an owner sent, or what came in from the wire.
+// entry returns the counter for frames that an owner sent, or that came from the wire.
 func (c *counters) entry(o owner) *direction {
 	if o == ownerWire {
 		return &c.rx[o]
@@ -95,13 +95,13 @@ func (n *NIC) fromWire(frames []frame.Frame) {
 	b.finish()
 }
 
-// fromNetdev takes a batch that the netdev sends.
+// fromNetdev processes a batch that the netdev sends.
 func (n *NIC) fromNetdev(frames []frame.Frame) {
 	n.forward(frameOrigin{owner: ownerNetdev}, frames, false)
 }
 
-// forward takes frames that one owner of the port sends: to the wire, to the
-// other owner, or both. mine says that the frames may be changed in place.
+// forward processes frames that one owner of the port sends: to the wire, to the other owner, or
+// both. mine says that the frames may be changed in place.
 func (n *NIC) forward(o frameOrigin, frames []frame.Frame, mine bool) {
 	b := n.getBurst()
 	defer n.putBurst(b)
@@ -133,8 +133,7 @@ func (n *NIC) forward(o frameOrigin, frames []frame.Frame, mine bool) {
 	b.out.flush()
 }
 
-// offloadsTo is what can be done to frames with these headers after they were
-// handed on, wherever they go.
+// offloadsTo returns the offloads that every destination of frames with these headers can apply.
 func (n *NIC) offloadsTo(header []byte) frame.Offload {
 	dst := macBits(header)
 	switch {
@@ -146,7 +145,7 @@ func (n *NIC) offloadsTo(header []byte) frame.Offload {
 	return n.wire.offloads()
 }
 
-// steer delivers a frame to whom the flow tables and the netdev's filter say.
+// steer delivers a frame to the destinations that the flow tables and the netdev's filter select.
 // It returns how many copies were made: 0 means it has no receiver.
 func (n *NIC) steer(b *rxBurst, o frameOrigin, f *frame.Frame) (copies int) {
 	b.waited = f.Waited
@@ -174,7 +173,8 @@ func (n *NIC) steer(b *rxBurst, o frameOrigin, f *frame.Frame) (copies int) {
 	return copies + more
 }
 
-// walk applies tables in order. trapped says that a rule took the frame for good.
+// walk applies tables in order. trapped says that a rule dropped the frame or took it without
+// DONT_TRAP.
 func (n *NIC) walk(b *rxBurst, ts []table, o frameOrigin, f *frame.Frame,
 	kind cast) (copies int, trapped bool) {
 	for i := range ts {
@@ -235,9 +235,8 @@ func (n *NIC) toTIR(b *rxBurst, tir *TIR, o frameOrigin, f *frame.Frame, kind ca
 	rq.deliver(b)
 }
 
-// hashOf is the RSS hash of a frame and what went into it. A frame of another
-// kind than the TIR selects has hash 0 (model's choice: linux and DPDK install a
-// TIR for each kind).
+// hashOf returns the RSS hash of a frame and its hash type. A frame of another kind than the TIR
+// selects has hash 0 (model's choice: linux and DPDK install a TIR for each kind).
 func (t *TIR) hashOf(a *TIRAttr, data []byte, p *frame.Headers) (hash uint32, kind uint8) {
 	var in [36]byte
 	s := a.Selection

@@ -1,29 +1,25 @@
-// Package simnic is a ConnectX made of Go: the NIC side of the rings that a
-// driver writes.
+// Package simnic is a software ConnectX: the NIC side of the rings that a driver writes.
 //
 // The core is a set of objects with the names the hardware uses: memory keys
 // (MKey), completion queues (CQ), send and receive queues (SQ, RQ), indirection
 // tables (RQT), transport receive objects (TIR) and flow rules (Flow). Another
 // package creates them for its driver and tells the core when a doorbell was
-// written: package kernel for a driver in this process, that uses the uverbs
-// calls, and package pcie for one in a virtual machine. Everything else the core
-// reads from and writes to memory, as silicon would: it checks each address
-// against a memory key, each descriptor against the rules of the device, and
-// answers a mistake with the same error completion.
+// written: package kernel for a driver in this process that uses uverbs, and package pcie for one
+// in a virtual machine. The core reads all other input from memory and writes its output there, as
+// hardware does: it checks each address against a memory key and each descriptor against the rules
+// of the device, and reports a mistake with the same error completion.
 //
-// A frame enters at one of three places: the wire, the netdev port (what Linux
-// would have of the NIC) or a send queue. It leaves to one or more of the same
-// three. Counters account for every copy of it; Counters.Check says whether
-// they add up.
+// A frame enters at one of three places: the wire, the netdev port (Linux's interface of the NIC)
+// or a send queue. It leaves to the wire, the netdev port or receive queues, or several of them.
+// Counters account for every copy of it; Counters.Check verifies their sums.
 //
-// Config.Function puts an e-switch in front: what the wire brings then reaches the
-// NIC only if the lists of its vport context have the address. A driver in a virtual
-// machine writes them; in this process kernel.PacketSocket does.
+// Config.Function adds an e-switch between wire and NIC: a frame from the wire then reaches the NIC
+// only if the lists of its vport context have the address. A driver in a virtual machine writes
+// them; in this process kernel.PacketSocket does.
 //
-// A doorbell acts on the goroutine that writes it: it executes what was posted,
-// and delivers it at the other end of a wire.Pair. Only when a frame has had to
-// wait for a receiver does a goroutine of the NIC take over the send queue, until
-// nothing has waited for 100 ms.
+// The goroutine that writes a doorbell executes the posted WQEs, and delivers the frames at the
+// other end of a wire.Pair. If a frame has to wait for a receiver, a goroutine of the NIC executes
+// the send queue until no frame has waited for 100 ms.
 //
 //	nic, err := simnic.New(simnic.Config{})
 //	tap, err := wire.OpenTAP("slice0")             // or Pair, OpenPacket, NewReplay
@@ -35,12 +31,12 @@
 // the device with NIC.Inject, at the port and the device with NIC.SetLink,
 // NIC.FailDevice and CQ.Fail.
 //
-// Locks are taken in the order SQ, its doorbell, RQ, CQ, one of each at most, and none covers
-// the NIC as a whole, so that two NICs may be wired back to back and both send.
-// A wire may call back into a NIC from inside Send.
+// Locks are taken in the order SQ, its doorbell, RQ, CQ, one of each at most, and no lock covers
+// the whole NIC, so that two NICs may be connected back to back and both send. A wire may call back
+// into a NIC from inside Send.
 //
 // Sources: linux 6.12 drivers/net/ethernet/mellanox/mlx5 and
 // include/linux/mlx5/device.h, rdma-core providers/mlx5, and the drivers of DPDK
-// and VPP for how the rings are used. What no public driver shows is marked
-// "model's choice" where it is decided.
+// and VPP for how the rings are used. Behaviour that no public driver shows is marked "model's
+// choice" in the code.
 package simnic

@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// Status is the answer of the device to a control command, with the numbers of
-// its command interface (MLX5_CMD_STAT_* in linux include/linux/mlx5/device.h).
+// Status is the status of a control command, with the numbers of the device's command interface
+// (MLX5_CMD_STAT_* in linux include/linux/mlx5/device.h).
 type Status uint8
 
-// Statuses the core answers with. Success is a nil error, not a Status.
+// Statuses that the core returns. Success is a nil error, not a Status.
 const (
 	StatusInternal   Status = 0x01 // the device failed
 	StatusBadParam   Status = 0x03 // a value is outside what the device takes
@@ -40,7 +40,7 @@ func (s Status) Error() string {
 	return fmt.Sprintf("status %#02x", uint8(s))
 }
 
-// StatusOf is the device status inside err, StatusInternal when there is none.
+// StatusOf returns the device status inside err, StatusInternal if there is none.
 func StatusOf(err error) Status {
 	var s Status
 	if errors.As(err, &s) {
@@ -49,7 +49,7 @@ func StatusOf(err error) Status {
 	return StatusInternal
 }
 
-// errorf says what was refused and why, with the status s.
+// errorf returns an error with the status s: what was refused and why.
 func errorf(s Status, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), s)
 }

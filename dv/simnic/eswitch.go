@@ -16,16 +16,16 @@ const (
 	VF                           // virtual function
 )
 
-// Function says what the e-switch in front of a NIC lets through (linux drivers/net/ethernet/
-// mellanox/mlx5/core/eswitch.c and esw/legacy.c). Broadcast passes always, unicast and
-// multicast if the function's lists have the address or its mode takes it: promiscuous and
-// all-multicast count for physical functions and trusted virtual ones.
+// Function describes which frames the e-switch in front of a NIC passes (linux
+// drivers/net/ethernet/mellanox/mlx5/core/eswitch.c and esw/legacy.c). Broadcast always passes;
+// unicast and multicast pass if the function's lists have the address or its receive mode accepts
+// it. Promiscuous and all-multicast apply to physical functions and trusted virtual ones.
 type Function struct {
 	Kind FunctionKind
 	// Trusted is that of `ip link set PF vf N trust on` (esw_update_vport_rx_mode).
 	Trusted bool
-	// SpoofCheck is that of `ip link set PF vf N spoofchk on`: what a virtual function sends
-	// from another MAC than its permanent one, Config.MAC, is dropped.
+	// SpoofCheck is that of `ip link set PF vf N spoofchk on`: frames that a virtual function sends
+	// from another MAC than its permanent one, Config.MAC, are dropped.
 	SpoofCheck bool
 }
 
@@ -38,14 +38,13 @@ type eswitch struct {
 	mu    sync.Mutex // one change at a time
 }
 
-// vportRules is what the driver of the netdev has written into the NIC vport context. A
-// snapshot does not change.
+// vportRules is an immutable snapshot of the NIC vport context as the netdev's driver wrote it.
 type vportRules struct {
 	unicast, multicast []uint64 // sorted
 	promisc, allGroups bool
 }
 
-// init starts with the lists of a netdev that nobody has asked for more.
+// init sets the lists of a netdev with only its own address.
 func (s *eswitch) init(cfg *Config) {
 	s.fn = cfg.Function
 	own := macBits(cfg.MAC)
@@ -55,7 +54,7 @@ func (s *eswitch) init(cfg *Config) {
 	s.rules.Store(&vportRules{unicast: []uint64{own}})
 }
 
-// passes reports whether a frame to dst gets from the e-switch to the function.
+// passes reports whether the e-switch passes a frame to dst to the function.
 func (s *eswitch) passes(dst uint64, kind cast) bool {
 	if s.fn.Kind == LonePF || kind == broadcast {
 		return true

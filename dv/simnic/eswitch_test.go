@@ -87,7 +87,7 @@ func TestSpoofCheck(t *testing.T) {
 	}
 }
 
-// TestNetdevLists counts who wants an address: it passes until the last one does not.
+// TestNetdevLists checks the count of users of an address: it passes until the last one removes it.
 func TestNetdevLists(t *testing.T) {
 	nic := newNIC(t, Config{MAC: macNetdev[:], Function: Function{Kind: VF, Trusted: true}})
 	passes := func(mac [6]byte) bool {

@@ -8,8 +8,8 @@ import (
 )
 
 // QueueFaultKind says what goes wrong between a driver's rings and the NIC.
-// What goes wrong with the port, the device or a whole completion queue has a
-// method of its own: NIC.SetLink, NIC.FailDevice, CQ.Fail.
+// Faults of the port, the device or a whole completion queue have their own methods: NIC.SetLink,
+// NIC.FailDevice, CQ.Fail.
 type QueueFaultKind uint8
 
 // Kinds of QueueFault.
@@ -17,27 +17,26 @@ const (
 	FaultSendError QueueFaultKind = iota + 1 // a send WQE fails with Syndrome and Vendor
 	// a frame consumes a receive WQE with Syndrome and Vendor
 	FaultReceiveError
-	// a frame finds its receive queue empty, whatever is posted
+	// a frame finds its receive queue empty, although WQEs are posted
 	FaultStarve
 	FaultLoseCompletion // a completion is never written
-	// a completion, and those behind it, come Delay later
+	// a completion, and those after it, are written Delay later
 	FaultLateCompletion
-	// a doorbell is not noticed; the next one makes up for it
+	// a doorbell is lost; the next one announces its WQEs too
 	FaultLoseDoorbell
-	// a completion names another WQE than the one that it is for
+	// a completion has the wqe_counter of another WQE
 	FaultWrongCounter
-	// the other end of the wire pauses the port (IEEE 802.3 annex 31B): send queues stand still,
+	// the other end of the wire pauses the port (IEEE 802.3 annex 31B): send queues stop executing,
 	// for Delay or, if that is 0, until the fault is removed. Reception goes on.
 	FaultPause
-	// send queues stand still while the link is down, instead of completing into nothing
+	// send queues stop executing while the link is down, instead of completing WQEs without sending
 	FaultHoldWithoutLink
 )
 
-// QueueFault is a fault and whom it strikes: of the events of its kind at one
-// queue, or all, the first Skip pass, and then Count are struck, or all if
-// Count is 0. Rate strikes only that share of them, drawn from Seed; 0 is all.
-// A fault that has queues stand still strikes each time one of them looks for
-// work; leave Skip, Count and Rate 0.
+// QueueFault is a fault and the events it applies to: of the events of its kind at one queue, or
+// all queues, it skips the first Skip, and then applies to Count, or to all if Count is 0. With
+// Rate it applies only to that fraction of them, drawn from Seed; 0 is all. A fault that stops
+// queues applies each time one of them looks for WQEs; leave Skip, Count and Rate 0.
 type QueueFault struct {
 	Kind  QueueFaultKind
 	Queue uint32 // number of the send, receive or (for completions) completion queue; 0: any
@@ -67,9 +66,8 @@ type injections struct {
 	list []*Injection
 }
 
-// Inject puts a fault in force until it is removed. Of several faults that could
-// strike the same event the one injected first does. Injections use the NIC's
-// hooks: SetHooks undoes them.
+// Inject puts a fault in force until it is removed. Of several faults that match the same event,
+// the one injected first applies. Injections use the NIC's hooks: SetHooks removes them.
 func (n *NIC) Inject(f QueueFault) *Injection {
 	i := &Injection{nic: n, fault: f, rng: rand.New(rand.NewPCG(f.Seed, 0x6661756c74))}
 	n.injected.mu.Lock()
@@ -82,8 +80,8 @@ func (n *NIC) Inject(f QueueFault) *Injection {
 	return i
 }
 
-// Remove ends the fault. Completions that it holds back still come late; send queues
-// that stood still do what is posted before Remove returns.
+// Remove ends the fault. Completions that it holds back are still written late; send queues that it
+// stopped execute the posted WQEs before Remove returns.
 func (i *Injection) Remove() {
 	i.unhook()
 	if i.fault.Kind == FaultPause || i.fault.Kind == FaultHoldWithoutLink {
@@ -91,7 +89,7 @@ func (i *Injection) Remove() {
 	}
 }
 
-// unhook takes the fault out of those in force.
+// unhook removes the fault from those in force.
 func (i *Injection) unhook() {
 	in := &i.nic.injected
 	in.mu.Lock()
@@ -102,14 +100,14 @@ func (i *Injection) unhook() {
 	}
 }
 
-// Hits is how often the fault has struck.
+// Hits is the number of events the fault was applied to.
 func (i *Injection) Hits() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.hits
 }
 
-// strikes decides about one event at the queue with that number.
+// strikes reports whether the fault applies to one event at the queue with that number.
 func (i *Injection) strikes(queue uint32) bool {
 	if i.fault.Queue != 0 && i.fault.Queue != queue {
 		return false
@@ -126,7 +124,7 @@ func (i *Injection) strikes(queue uint32) bool {
 	return true
 }
 
-// strike is the first of the faults of these kinds that strikes, nil if none.
+// strike returns the first of the faults of these kinds that applies, nil if none.
 type strike func(queue uint32) *Injection
 
 // of returns the strike function for some kinds, nil when no fault of them is in
@@ -151,7 +149,7 @@ func (in *injections) of(kinds ...QueueFaultKind) strike {
 	}
 }
 
-// rehook installs what the faults in force need. Called with their lock held.
+// rehook installs the hooks that the faults in force need. Called with their lock held.
 func (n *NIC) rehook() {
 	h := &Hooks{}
 	if s := n.injected.of(FaultSendError); s != nil {
@@ -197,7 +195,7 @@ func (n *NIC) rehook() {
 	n.SetHooks(h)
 }
 
-// hold is the hook of the faults that have send queues stand still, nil without any.
+// hold is the hook of the faults that stop send queues, nil without any.
 func (n *NIC) hold() func(sq *SQ) bool {
 	paused, unlinked := n.injected.of(FaultPause), n.injected.of(FaultHoldWithoutLink)
 	if paused == nil && unlinked == nil {
@@ -209,7 +207,7 @@ func (n *NIC) hold() func(sq *SQ) bool {
 	}
 }
 
-// resumeSends has every send queue do what is posted. Those that a fault held back may.
+// resumeSends makes every send queue execute its posted WQEs, unless another fault stops it.
 func (n *NIC) resumeSends() {
 	for _, sq := range all[*SQ](&n.numbers) {
 		sq.mu.Lock()

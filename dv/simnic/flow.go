@@ -7,14 +7,14 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
-// FlowType says where in the order of tables a rule sits.
+// FlowType is the position of a rule in the order of tables.
 type FlowType uint8
 
 // Flow types, in the numbers of verbs (IB_FLOW_ATTR_*).
 const (
 	FlowNormal           FlowType = 0 // before the netdev
-	FlowAllDefault       FlowType = 1 // everything the netdev did not want
-	FlowMulticastDefault FlowType = 2 // multicast the netdev did not want
+	FlowAllDefault       FlowType = 1 // frames that the netdev does not accept
+	FlowMulticastDefault FlowType = 2 // multicast that the netdev does not accept
 	FlowSniffer          FlowType = 3 // refused: the device lacks the capability
 )
 
@@ -44,10 +44,10 @@ type FlowCount struct{ packets, bytes atomic.Uint64 }
 // Packets is how many packets matched so far.
 func (c *FlowCount) Packets() uint64 { return c.packets.Load() }
 
-// Bytes is how long they were together, without FCS.
+// Bytes is the sum of their lengths, without FCS.
 func (c *FlowCount) Bytes() uint64 { return c.bytes.Load() }
 
-// Clear sets both to zero and returns what they were.
+// Clear sets both to zero and returns the previous values.
 func (c *FlowCount) Clear() (packets, bytes uint64) {
 	return c.packets.Swap(0), c.bytes.Swap(0)
 }
@@ -61,16 +61,16 @@ func (c *FlowCount) add(f *frame.Frame) {
 type Flow struct {
 	nic  *NIC
 	attr FlowAttr
-	tag  uint32 // of the entry that it is in: of who made that
+	tag  uint32 // of its entry: the tag of the rule that created the entry
 }
 
 // Attr is what the rule was created with.
 func (f *Flow) Attr() FlowAttr { return f.attr }
 
 // CreateFlow puts a rule in force at once. A rule with the same match in the
-// same table as another one adds its TIR to it: each gets a copy. ErrFlowConflict
-// if that one has another action, or if a has a tag and that one another or none; a
-// rule without a tag takes over the tag that it finds.
+// same table as another one adds its TIR to it: each gets a copy. ErrFlowConflict if the other rule
+// has another action, or if a has a tag and the other rule a different one or none; a rule without
+// a tag gets the tag of the entry.
 func (n *NIC) CreateFlow(a FlowAttr) (*Flow, error) {
 	if err := n.Usable(); err != nil {
 		return nil, err
@@ -82,5 +82,5 @@ func (n *NIC) CreateFlow(a FlowAttr) (*Flow, error) {
 	return f, nil
 }
 
-// Destroy takes the rule out of force. A frame on its way may still arrive.
+// Destroy takes the rule out of force. A frame in progress may still arrive.
 func (f *Flow) Destroy() error { return f.nic.steering.remove(f) }

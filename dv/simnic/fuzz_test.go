@@ -9,8 +9,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
-// hostile is a driver that does whatever the bytes say, against a NIC whose
-// memory has guards around everything the driver registered.
+// hostile is a driver whose actions come from the input, on a NIC with guards around all memory
+// that the driver registered.
 type hostile struct {
 	t     testing.TB
 	nic   *NIC
@@ -128,8 +128,7 @@ func (h *hostile) step() {
 	}
 }
 
-// realise puts the real key and a near-miss of the real address into the last n
-// data segments.
+// realise writes the real key and an address close to the real one into the last n data segments.
 func (h *hostile) realise(w []byte, n int) {
 	for i := 1; i <= n && i*16 <= len(w); i++ {
 		s := w[len(w)-i*16:]
@@ -139,7 +138,7 @@ func (h *hostile) realise(w []byte, n int) {
 	}
 }
 
-// check is what must hold whatever the driver does.
+// check tests the invariants that hold for every driver.
 func (h *hostile) check() {
 	all := h.all.Bytes()
 	poison := bytes.Repeat([]byte{0xa5}, guard)
@@ -179,7 +178,7 @@ func FuzzHostileDriver(f *testing.F) {
 		[]byte{34, 16, 54, 100}, []byte{7, 6, 1, 2, 3}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		h := newHostile(t, len(data)%2 == 1)
-		h.input = data[:min(len(data), 4096)] // more finds nothing new
+		h.input = data[:min(len(data), 4096)] // more input finds nothing new
 		for len(h.input) > 0 {
 			h.step()
 		}
@@ -204,8 +203,8 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// TestHostileDriver runs random drivers that are right most of the time, so that
-// they get far before they go wrong.
+// TestHostileDriver runs random drivers that are correct most of the time, so that they make
+// progress before they fail.
 func TestHostileDriver(t *testing.T) {
 	rnd := testRand(t)
 	frames := [][]byte{frame60, tcpSegment(0, 1400, 0x10), tcpSegment(1400, 1400, 0x18),

@@ -59,7 +59,7 @@ func newRecvRig(t testing.TB, o recvOptions) *recvRig {
 	return r
 }
 
-// give has the wire deliver frames in one batch.
+// give makes the wire deliver frames in one batch.
 func (r *recvRig) give(frames ...[]byte) {
 	var fs []frame.Frame
 	for _, f := range frames {
@@ -144,7 +144,7 @@ func TestGoldenReceiveErrors(t *testing.T) {
 0010: 00000000 00000000 00000000 00000000
 0020: 00000009 00000000 00000000 00002336
 0030: 00000000 00000001 00000000 010300e2`))
-		r.give(frame60) // the queue lives on
+		r.give(frame60) // the queue stays ready
 		if e := r.cq.mustPoll(t); e[0x3f]>>4 != 2 || be16(e[0x3c:]) != 0x104 {
 			t.Errorf("completion %x", e)
 		}

@@ -115,7 +115,7 @@ func TestGoldenSend(t *testing.T) {
 			now := uint64(0x1122334455)
 			r := newSendRig(t, Config{Caps: caps, Clock: fixedClock(&now)}, tc.start)
 			copy(r.buf[tc.buf:], frame60)
-			if tc.start == 6 { // what is in the checksum fields does not matter
+			if tc.start == 6 { // the contents of the checksum fields do not matter
 				r.buf[24], r.buf[40] = 0x55, 0x55
 			}
 			r.post(tc.wqe)
@@ -208,7 +208,7 @@ func TestGoldenLSO(t *testing.T) {
 	}
 	clean(t, r.nic)
 
-	// the same WQE over a wire that takes it whole, cut by the receiving side
+	// the same WQE over a wire that carries unsegmented frames; the receiving side segments it
 	a, b := newSendRig(t, Config{}, 8), newNIC(t, Config{})
 	a.wire.can = frame.OffloadCsum | frame.OffloadTSO4
 	lsoPayload(a.buf)

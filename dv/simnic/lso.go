@@ -6,9 +6,8 @@ import (
 )
 
 // lso sends the payload of the data segments behind copies of the inlined
-// headers, cut into pieces of mss bytes: as one unsegmented frame per 64 KiB
-// where that is where it goes, else packet by packet. Packets ahead of a payload
-// byte that cannot be read are sent.
+// headers, cut into pieces of mss bytes: as one unsegmented frame per 64 KiB if all destinations
+// accept it, else packet by packet. Packets ahead of a payload byte that cannot be read are sent.
 func (sq *SQ) lso(w *wqe, e *eth) fault {
 	payload, f := w.measure(e.dataAt)
 	if f.syndrome != 0 {
@@ -67,7 +66,7 @@ func (sq *SQ) emitSegments(w *wqe, e *eth, s *frame.Segmenter, n int) fault {
 	return fault{}
 }
 
-// source reads the data segments of a WQE as one stream.
+// source reads the data segments of a WQE as one byte stream.
 type source struct {
 	sq  *SQ
 	w   *wqe

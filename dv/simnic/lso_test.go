@@ -28,8 +28,8 @@ func verify(t *testing.T, f []byte) {
 }
 
 // TestLSOKinds sends the same WQE over a wire that takes unsegmented frames, which
-// the receiving port cuts, and over one that does not: the packets must be the
-// same, right, and carry the payload.
+// the receiving port cuts, and over one that does not: the packets must be the same, correct, and
+// carry the payload.
 func TestLSOKinds(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, udp := range []bool{false, true} {
@@ -110,7 +110,7 @@ func testLSOKind(t *testing.T, v6, udp bool, tags, total int) {
 	}
 }
 
-// cutByNeighbour returns what was sent as the netdev of a neighbour sees it.
+// cutByNeighbour returns the frames sent as the netdev of a neighbour receives them.
 func (r *sendRig) cutByNeighbour(t *testing.T, whole bool) (out [][]byte) {
 	frames := r.wire.drain()
 	if whole && frames[0].GSO == frame.GSONone || !whole && frames[0].GSO != frame.GSONone {
@@ -131,7 +131,7 @@ func (r *sendRig) cutByNeighbour(t *testing.T, whole bool) (out [][]byte) {
 	return out
 }
 
-// TestNetdevOffloads is what the netdev port leaves to the port to finish.
+// TestNetdevOffloads checks the offloads that the netdev port leaves to the port.
 func TestNetdevOffloads(t *testing.T) {
 	for _, can := range []frame.Offload{0, frame.OffloadCsum | frame.OffloadTSO4} {
 		w := newWorld(t, Config{})

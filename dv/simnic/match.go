@@ -7,12 +7,12 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
-// MatchKey is what a flow rule can see of a frame: the words, most significant
-// byte first, of the device's layer 2 to 4 match set (fte_match_set_lyr_2_4 in
-// linux include/linux/mlx5/mlx5_ifc.h), and one word with the IPv6 flow label.
+// MatchKey holds the fields of a frame that a flow rule can match: the words, most significant byte
+// first, of the device's layer 2 to 4 match set (fte_match_set_lyr_2_4 in linux
+// include/linux/mlx5/mlx5_ifc.h), and one word with the IPv6 flow label.
 type MatchKey [9]uint64
 
-// Match is a value under a mask. The zero Match takes every frame.
+// Match is a value under a mask. The zero Match matches every frame.
 type Match struct{ Value, Mask MatchKey }
 
 // field is a run of bits of one word of a MatchKey.
@@ -54,22 +54,22 @@ func (m *Match) set(f field, value, mask uint64) {
 	}
 }
 
-// SetDstMAC asks for a destination address; bits outside the mask do not matter.
+// SetDstMAC matches a destination address; bits outside the mask do not matter.
 func (m *Match) SetDstMAC(value, mask [6]byte) {
 	m.set(fieldDstMAC, macBits(value[:]), macBits(mask[:]))
 }
 
-// SetSrcMAC asks for a source address.
+// SetSrcMAC matches a source address.
 func (m *Match) SetSrcMAC(value, mask [6]byte) {
 	m.set(fieldSrcMAC, macBits(value[:]), macBits(mask[:]))
 }
 
-// SetEtherType asks for the type behind the last VLAN tag.
+// SetEtherType matches the type after the last VLAN tag.
 func (m *Match) SetEtherType(value, mask uint16) {
 	m.set(fieldEtherType, uint64(value), uint64(mask))
 }
 
-// SetVLAN asks for a C-tag with this TCI. A zero mask asks for nothing.
+// SetVLAN matches a C-tag with this TCI. With a zero mask it adds no condition.
 func (m *Match) SetVLAN(value, mask uint16) {
 	if mask != 0 {
 		m.set(fieldVLAN, uint64(value), uint64(mask))
@@ -77,21 +77,21 @@ func (m *Match) SetVLAN(value, mask uint16) {
 	}
 }
 
-// SetIPVersion asks for IPv4 (4) or IPv6 (6).
+// SetIPVersion matches IPv4 (4) or IPv6 (6).
 func (m *Match) SetIPVersion(v uint8) { m.set(fieldIPVersion, uint64(v), 0xf) }
 
-// SetProto asks for an IP protocol; fragments match too.
+// SetProto matches an IP protocol; fragments match too.
 func (m *Match) SetProto(value, mask uint8) { m.set(fieldProto, uint64(value), uint64(mask)) }
 
-// SetTOS asks for the IPv4 TOS or IPv6 traffic class byte.
+// SetTOS matches the IPv4 TOS or IPv6 traffic class byte.
 func (m *Match) SetTOS(value, mask uint8) { m.set(fieldTOS, uint64(value), uint64(mask)) }
 
-// SetFlowLabel asks for an IPv6 flow label.
+// SetFlowLabel matches an IPv6 flow label.
 func (m *Match) SetFlowLabel(value, mask uint32) {
 	m.set(fieldFlowLabel, uint64(value), uint64(mask))
 }
 
-// SetIPv4 asks for source and destination addresses.
+// SetIPv4 matches source and destination addresses.
 func (m *Match) SetIPv4(src, srcMask, dst, dstMask [4]byte) {
 	m.set(fieldSrcIPv4, uint64(binary.BigEndian.Uint32(src[:])),
 		uint64(binary.BigEndian.Uint32(srcMask[:])))
@@ -99,7 +99,7 @@ func (m *Match) SetIPv4(src, srcMask, dst, dstMask [4]byte) {
 		uint64(binary.BigEndian.Uint32(dstMask[:])))
 }
 
-// SetIPv6 asks for source and destination addresses.
+// SetIPv6 matches source and destination addresses.
 func (m *Match) SetIPv6(src, srcMask, dst, dstMask [16]byte) {
 	for i := range uint(2) {
 		m.set(field{4 + i, 0, 64}, binary.BigEndian.Uint64(src[8*i:]),
@@ -109,14 +109,14 @@ func (m *Match) SetIPv6(src, srcMask, dst, dstMask [16]byte) {
 	}
 }
 
-// SetTCP asks for TCP, not a fragment, and ports.
+// SetTCP matches TCP, not a fragment, and ports.
 func (m *Match) SetTCP(src, srcMask, dst, dstMask uint16) {
 	m.setL4(frame.ProtoTCP)
 	m.set(fieldTCPSrc, uint64(src), uint64(srcMask))
 	m.set(fieldTCPDst, uint64(dst), uint64(dstMask))
 }
 
-// SetUDP asks for UDP, not a fragment, and ports.
+// SetUDP matches UDP, not a fragment, and ports.
 func (m *Match) SetUDP(src, srcMask, dst, dstMask uint16) {
 	m.setL4(frame.ProtoUDP)
 	m.set(fieldUDPSrc, uint64(src), uint64(srcMask))
@@ -149,13 +149,13 @@ func (m *Match) Takes(k *MatchKey) bool {
 	return true
 }
 
-// exactDst is the unicast destination the match insists on, if it does.
+// exactDst returns the unicast destination that the match requires, if any.
 func (m *Match) exactDst() (mac uint64, ok bool) {
 	mac = fieldDstMAC.get(&m.Value)
 	return mac, fieldDstMAC.get(&m.Mask) == 1<<48-1 && mac>>40&1 == 0
 }
 
-// multicast reports whether the match insists on a multicast destination.
+// multicast reports whether the match requires a multicast destination.
 func (m *Match) multicast() bool {
 	const group = uint64(1) << 40
 	if fieldDstMAC.get(&m.Mask)&fieldDstMAC.get(&m.Value)&group != 0 {

@@ -7,7 +7,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
-// matchKey fills k with what flow rules can match.
+// matchKey fills k with the fields that flow rules can match.
 func matchKey(p *frame.Headers, b []byte, k *MatchKey) {
 	*k = MatchKey{}
 	k[0] = macBits(b[6:])<<16 | uint64(p.EtherType)

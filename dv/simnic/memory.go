@@ -7,12 +7,12 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// Memory is a stretch of memory the device may reach, seen as one range of
-// offsets. It may consist of pieces that are not adjacent: the pages of a
-// guest, or the banks of its physical memory with holes between them.
+// Memory is memory that the device may access, as one range of offsets. It may consist of pieces
+// that are not adjacent: the pages of a guest, or the banks of its physical memory with holes
+// between them.
 //
-// A Memory does not own what it shows. Its creator keeps it mapped until
-// every object made with it is destroyed.
+// A Memory does not own its regions. Its creator keeps it mapped until every object made with it is
+// destroyed.
 type Memory struct {
 	pieces []piece
 	one    *mmio.Region // all of it, when it is one region
@@ -27,14 +27,13 @@ type piece struct {
 	mem *mmio.Region
 }
 
-// NewMemory shows one region as it is.
+// NewMemory returns a Memory of one region.
 func NewMemory(r *mmio.Region) *Memory {
 	return &Memory{one: r, size: uint64(r.Len())}
 }
 
-// NewPagedMemory shows length bytes that start offset bytes into the first of
-// pages. All pages have the same size, a power of two, as in the page list of a
-// firmware command.
+// NewPagedMemory returns a Memory of length bytes that start offset bytes into the first of pages.
+// All pages have the same size, a power of two, as in the page list of a firmware command.
 func NewPagedMemory(pages []*mmio.Region, offset, length int) (*Memory, error) {
 	if len(pages) == 0 || offset < 0 || length < 0 {
 		return nil, errorf(StatusBadParam, "memory of %d pages, %d bytes at offset %d",
@@ -65,8 +64,8 @@ type Bank struct {
 	Mem  *mmio.Region
 }
 
-// NewBankedMemory shows banks at their addresses, with holes between them that
-// fault when touched. It is the memory of a physical-address key.
+// NewBankedMemory returns a Memory of banks at their addresses. The holes between them fault on
+// access. It is the memory of a physical-address key.
 func NewBankedMemory(banks []Bank) (*Memory, error) {
 	m := &Memory{}
 	for _, b := range banks {
@@ -99,7 +98,7 @@ func (m *Memory) Slice(off uint64, n int) []byte {
 	return p.Slice(int(at), n)
 }
 
-// find is the piece that holds off, and where in it.
+// find returns the piece that holds off, and the offset in it.
 func (m *Memory) find(off uint64) (*mmio.Region, uint64) {
 	if m.one == nil {
 		return m.search(off)
@@ -110,7 +109,7 @@ func (m *Memory) find(off uint64) (*mmio.Region, uint64) {
 	return m.one, off
 }
 
-// search is find among several pieces.
+// search is find for several pieces.
 func (m *Memory) search(off uint64) (*mmio.Region, uint64) {
 	i := 0
 	if m.shift != 0 {

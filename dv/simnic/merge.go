@@ -27,13 +27,13 @@ type merge struct {
 	sum      uint16 // of the payload
 }
 
-// maxSegments is as many as the completion can say.
+// maxSegments is the maximum that the completion can report.
 const maxSegments = 255
 
 // segment is a TCP segment that may be merged.
 type segment struct {
 	flow    MatchKey
-	header  []byte // all headers, as they came
+	header  []byte // all headers, as received
 	tcp     []byte
 	payload int
 }
@@ -85,9 +85,8 @@ func (m *merge) continues(s *segment, headerBytes int) bool {
 		m.next == binary.BigEndian.Uint32(s.tcp[4:]) && m.bytes+s.payload <= m.limit
 }
 
-// tryMerge takes the burst's packet, arranged and stripped or not, into a merge,
-// or opens one with it. It reports false when the packet has to go its own way;
-// then no merge is open.
+// tryMerge adds the burst's packet, arranged and stripped or not, to a merge, or opens one with it.
+// It reports false if the packet cannot be merged; then no merge is open.
 func (rq *RQ) tryMerge(b *rxBurst, s *segment, stripped bool) (ended counter, done bool) {
 	header := len(s.header)
 	if stripped {
@@ -121,7 +120,7 @@ func btoi(b bool) int {
 	return 0
 }
 
-// openMerge readies a WQE for a merge that starts with the burst's packet.
+// openMerge prepares a WQE for a merge that starts with the burst's packet.
 func (rq *RQ) openMerge(b *rxBurst, s *segment, header int, stripped bool) bool {
 	if !rq.available(b) || !rq.makeRoom(b, header+s.payload) || !rq.available(b) {
 		return false
@@ -142,7 +141,7 @@ func (rq *RQ) openMerge(b *rxBurst, s *segment, header int, stripped bool) bool 
 	return true
 }
 
-// note takes over what the completion says of the segments.
+// note records the fields of the segments that the completion reports.
 func (m *merge) note(s *segment, sum uint16) {
 	if m.segments == 0 {
 		m.bytes = m.header
@@ -226,7 +225,7 @@ func (pk *rxPacket) drop(n int) {
 	}
 }
 
-// truncate cuts the packet to n bytes: padding is no payload.
+// truncate cuts the packet to n bytes, without padding.
 func (pk *rxPacket) truncate(n int) {
 	pk.length = min(pk.length, n)
 	for i := range pk.parts[:pk.n] {

@@ -17,7 +17,7 @@ type MKeyAttr struct {
 	LocalWrite bool   // receive queues may write
 	Variant    *uint8 // low byte of the key; nil: the core chooses
 
-	Free bool             // names nothing yet: UMR WQEs fill it in; Mem may be nil
+	Free bool             // no memory yet: UMR WQEs fill it in; Mem may be nil
 	UMR  *KeyTranslations // UMR WQEs may change the key; nil: they may not
 }
 
@@ -25,13 +25,13 @@ type MKeyAttr struct {
 type KeyTranslations struct {
 	LogPage      int      // bytes of a page, log2
 	List         []uint64 // bus addresses; the low three bits are flags
-	Translations int      // what List may grow to
+	Translations int      // maximum length of List
 	// Page finds n bytes at a bus address. It is called with the key locked.
 	Page func(addr uint64, n int) (*mmio.Region, error)
 }
 
-// MKey is a registered memory region. A WQE may touch [Start, Start+Len)
-// through its key, from queues of the same protection domain.
+// MKey is a registered memory region. A WQE may access [Start, Start+Len) through its key, from
+// queues of the same protection domain.
 type MKey struct {
 	nic  *NIC
 	attr MKeyAttr
@@ -105,7 +105,7 @@ func (k *MKey) Key() uint32 {
 	return k.key
 }
 
-// Attr is what the key was created with, or what UMR WQEs have made of it.
+// Attr returns the attributes the key was created with, as changed by UMR WQEs.
 func (k *MKey) Attr() MKeyAttr {
 	k.mu.RLock()
 	defer k.mu.RUnlock()

@@ -6,7 +6,7 @@ import (
 )
 
 // mpw sends one packet per data segment of an enhanced multi-packet WQE.
-// What the Ethernet segment asks for applies to all of them.
+// The Ethernet segment applies to all of them.
 func (sq *SQ) mpw(w *wqe, e *eth) fault {
 	if !sq.nic.caps.EnhancedMPW || !sq.attr.MPW || len(e.header) != 0 || e.insert != 0 ||
 		e.mss != 0 || sq.nic.caps.MinInline != InlineNone {
@@ -20,8 +20,8 @@ func (sq *SQ) mpw(w *wqe, e *eth) fault {
 const maxLegacyMPW = 6
 
 // legacyMPW sends one packet per data segment of a multi-packet WQE of the older kind, all
-// of the length that mss has. It takes pointers only, and none of a packet inline, also
-// where other WQEs need some (DPDK drivers/net/mlx5/mlx5_tx_mpw.c).
+// of the length that mss has. It takes pointers only, and no inline bytes, even if other WQEs need
+// some (DPDK drivers/net/mlx5/mlx5_tx_mpw.c).
 func (sq *SQ) legacyMPW(w *wqe, e *eth) fault {
 	if len(e.header) != 0 || e.insert != 0 || e.mss == 0 ||
 		(len(w.raw)-e.dataAt)/mlx5.DataSegSize > maxLegacyMPW {

@@ -7,8 +7,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
-// A legacy multi-packet WQE sends a packet per segment, all of the size that stands where
-// the MSS is; queues and devices without it refuse it.
+// A legacy multi-packet WQE sends a packet per segment, all of the size in the MSS field; queues
+// and devices without the capability refuse it.
 func TestLegacyMPW(t *testing.T) {
 	other := append(append([]byte(nil), frame60[:59]...), 0xee)
 	for _, tt := range []struct {

@@ -1,7 +1,6 @@
 package simnic
 
-// Named is a counter under the name linux mlx5 has for it in ethtool -S or in
-// sysfs hw_counters.
+// Named is a counter with its name in ethtool -S or in sysfs hw_counters of linux mlx5.
 type Named struct {
 	Name  string
 	Value uint64

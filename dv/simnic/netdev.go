@@ -2,17 +2,17 @@ package simnic
 
 import "sync"
 
-// netdevLists is what the netdev of the in-process face has been asked to receive besides its
-// own address, as dev_uc_add, dev_mc_add and dev_set_allmulti of linux keep it. The driver of
-// the netdev writes all of it into the NIC vport context at each change (mlx5e_set_rx_mode_work
-// in drivers/net/ethernet/mellanox/mlx5/core/en_fs.c).
+// netdevLists are the addresses that the netdev of package kernel receives besides its own, as
+// dev_uc_add, dev_mc_add and dev_set_allmulti of linux keep it. The driver of the netdev writes all
+// of it into the NIC vport context at each change (mlx5e_set_rx_mode_work in
+// drivers/net/ethernet/mellanox/mlx5/core/en_fs.c).
 type netdevLists struct {
 	mu        sync.Mutex
 	refs      map[[6]byte]int // guarded by mu, as is allGroups
 	allGroups int
 }
 
-// AddAddress has the netdev receive frames to mac, until as many calls of RemoveAddress.
+// AddAddress makes the netdev receive frames to mac, until as many calls of RemoveAddress.
 func (n *NIC) AddAddress(mac [6]byte) {
 	n.updateNetdev(func(l *netdevLists) { l.refs[mac]++ })
 }
@@ -26,7 +26,7 @@ func (n *NIC) RemoveAddress(mac [6]byte) {
 	})
 }
 
-// AddAllMulticast has the netdev receive frames to every group, until as many calls of
+// AddAllMulticast makes the netdev receive frames to every group, until as many calls of
 // RemoveAllMulticast.
 func (n *NIC) AddAllMulticast() { n.updateNetdev(func(l *netdevLists) { l.allGroups++ }) }
 

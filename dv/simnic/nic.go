@@ -15,30 +15,30 @@ type Config struct {
 	Name   string           // RDMA device name; default "mlx5_sim0"
 	Netdev string           // name of the port's netdev; default "sim0"
 	MAC    net.HardwareAddr // of the netdev; default derived from Seed, locally administered
-	MTU    int              // bytes of L3 the netdev takes; default 1500, 68 to 65535
-	Card   string           // what card it is, by a name of Cards(); default "cx6dx"
+	MTU    int              // bytes of L3 that the netdev accepts; default 1500, 68 to 65535
+	Card   string           // name of a card of Cards(); default "cx6dx"
 	Caps   Caps             // default those of the card
-	Seed   uint64           // of object numbers and every other choice the model makes
+	Seed   uint64           // of object numbers and all other random choices
 
 	// Function is the kind of PCI function the NIC is, and what its e-switch does. The
 	// zero value has none.
 	Function Function
 
-	// Lenient accepts what no known driver should do but not every silicon
-	// refuses: a non-zero immediate on SEND, a frame of 18 bytes or less, less
-	// inline than the port's minimum. Violations are counted either way.
+	// Lenient accepts WQEs that no known driver should post but not all hardware refuses: a
+	// non-zero immediate on SEND, a frame of 18 bytes or less, less inline than the port's minimum.
+	// Violations are counted either way.
 	Lenient bool
 	// SelfLoopback lets a transport domain receive its own broadcasts, multicasts
 	// and frames to itself. Off, as Linux sets it up for a single user.
 	SelfLoopback bool
-	// RecordAfterReady has a receive queue ignore what its doorbell record said when
-	// the queue became ready, until the record says something else. Off, it is taken.
+	// RecordAfterReady makes a receive queue ignore the value of its doorbell record when the queue
+	// became ready, until the record changes. Off, the value is used.
 	RecordAfterReady bool
-	// RingIndex has completions name a WQE by its place in the ring (wqe_counter, and
-	// wqe_id of striding queues). Off, by a counter that runs over 65,536.
+	// RingIndex makes completions name a WQE by its index in the ring (wqe_counter, and wqe_id of
+	// striding queues). Off, by a counter modulo 65,536.
 	RingIndex bool
-	// DropTooLong drops a frame that is longer than its receive WQE and counts it,
-	// as newer firmware does, instead of an error completion.
+	// DropTooLong drops and counts a frame that is longer than its receive WQE, as newer firmware
+	// does, instead of writing an error completion.
 	DropTooLong bool
 
 	Clock  func() time.Time // of timestamps; default time.Now
@@ -51,7 +51,7 @@ type NIC struct {
 	cfg   Config
 	card  Card
 	caps  Caps
-	since func(time.Time) time.Duration // what Config.Clock says has passed
+	since func(time.Time) time.Duration // time passed by Config.Clock
 	start time.Time
 	log   *slog.Logger
 
@@ -65,7 +65,7 @@ type NIC struct {
 	hooks      atomic.Pointer[Hooks]
 	injected   injections
 	classifier atomic.Pointer[Classifier]
-	sniffers   [2]atomic.Pointer[Classifier] // of what comes in from the wire, of what is sent
+	sniffers   [2]atomic.Pointer[Classifier] // of frames from the wire, of frames sent
 	localMACs  atomic.Pointer[[]uint64]      // sorted
 	loopback   loopback
 	bursts     pool[rxBurst]
@@ -88,7 +88,7 @@ type NIC struct {
 	done       chan struct{} // closed by Close
 }
 
-// New makes a NIC with its link up and no wire.
+// New creates a NIC with its link up and no wire.
 func New(cfg Config) (*NIC, error) {
 	since := time.Since // cheaper than time.Now and Sub
 	if clock := cfg.Clock; clock != nil {
@@ -147,20 +147,20 @@ func (cfg Config) withDefaults(card Card) Config {
 	return cfg
 }
 
-// Config is what the NIC was made with, defaults filled in.
+// Config returns the configuration of the NIC, defaults filled in.
 func (n *NIC) Config() Config { return n.cfg }
 
-// Card is the card that the NIC is; Caps may differ from the card's.
+// Card returns the card of the NIC; Caps may differ from the card's.
 func (n *NIC) Card() Card { return n.card }
 
-// Caps is what the device can do.
+// Caps returns the capabilities of the device.
 func (n *NIC) Caps() Caps { return n.caps }
 
 // MAC is the address of the netdev.
 func (n *NIC) MAC() net.HardwareAddr { return macAddr(n.mac.Load()) }
 
-// GUID is the node GUID: the MAC the NIC was made with as an EUI-64 (IEEE
-// Guidelines for EUI, without the inverted bit that IPv6 wants).
+// GUID is the node GUID: the MAC the NIC was created with as an EUI-64 (IEEE Guidelines for EUI,
+// without the inverted bit that IPv6 wants).
 func (n *NIC) GUID() uint64 {
 	mac := macBits(n.cfg.MAC)
 	return mac>>24<<40 | 0xfffe<<24 | mac&0xffffff
@@ -202,9 +202,8 @@ func (n *NIC) Now() uint64 {
 // Link reports whether the port is up.
 func (n *NIC) Link() bool { return n.linkUp.Load() }
 
-// SetLink raises or drops the link. While it is down send queues keep completing into
-// nothing, unless FaultHoldWithoutLink has them stand still, and nothing is received. A
-// change raises a port event.
+// SetLink raises or drops the link. While it is down send queues complete WQEs without sending,
+// unless FaultHoldWithoutLink stops them, and nothing is received. A change raises a port event.
 func (n *NIC) SetLink(up bool) {
 	if n.linkUp.Swap(up) == up {
 		return
@@ -238,7 +237,7 @@ func (n *NIC) Usable() error {
 	return nil
 }
 
-// Close unplugs the wires and stops every queue. Closing again does nothing.
+// Close closes the wires and stops every queue. Closing again does nothing.
 func (n *NIC) Close() error {
 	if n.closed.Swap(true) {
 		return nil

@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// numbers hands out object numbers: sparse and out of order, so that a driver
-// that swaps bytes or mixes two of them up misses. All kinds share one space,
-// because a stock driver files queues of different kinds under their number.
+// numbers allocates object numbers: sparse and out of order, so that a driver that swaps bytes or
+// confuses two of them fails. All kinds share one space, because the mlx5 driver keeps queues of
+// different kinds in one table by number.
 type numbers struct {
 	mu   sync.Mutex
 	rand *rand.Rand
@@ -19,7 +19,7 @@ func (t *numbers) init(seed uint64) {
 	t.used = map[uint32]any{}
 }
 
-// add files obj under a fresh number of at most bits bits, never 0 or 1.
+// add stores obj under a free number of at most bits bits, never 0 or 1.
 func (t *numbers) add(obj any, bits uint) uint32 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -32,14 +32,14 @@ func (t *numbers) add(obj any, bits uint) uint32 {
 	}
 }
 
-// AllocNumber gives owner a fresh number of at most bits bits out of the space
-// that all objects of the NIC share. FreeNumber ends it.
+// AllocNumber gives owner a free number of at most bits bits from the space that all objects of the
+// NIC share. FreeNumber frees it.
 func (n *NIC) AllocNumber(owner any, bits uint) uint32 { return n.numbers.add(owner, bits) }
 
-// FreeNumber gives a number of AllocNumber back.
+// FreeNumber frees a number of AllocNumber.
 func (n *NIC) FreeNumber(number uint32) { n.numbers.remove(number) }
 
-// Objects is how many objects of a NIC exist, for tests of what is left behind.
+// Objects is how many objects of a NIC exist, for tests that look for leaks.
 type Objects struct {
 	Numbers     int // queues, tables, TIRs and what AllocNumber numbers
 	Flows       int // flow rules

@@ -8,7 +8,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
-// TestDestroyOrder is who keeps whom alive.
+// TestDestroyOrder checks which objects cannot be destroyed before others.
 func TestDestroyOrder(t *testing.T) {
 	n := newNIC(t, Config{})
 	cq := newCQ(t, n, 4, nil)

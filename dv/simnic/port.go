@@ -7,7 +7,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
-// port is one of the two places of a NIC that a wire connects to.
+// port is one of the two attachment points of a NIC for a wire.
 type port struct{ wire atomic.Pointer[wire.Wire] }
 
 // attach starts reception from w. A second wire is refused: StatusBadState.
@@ -30,7 +30,7 @@ func (p *port) detach() error {
 	return nil
 }
 
-// offloads is what the wire takes; none without a wire.
+// offloads are those of the wire; none without a wire.
 func (p *port) offloads() frame.Offload {
 	if w := p.wire.Load(); w != nil {
 		return (*w).Offloads()
@@ -105,7 +105,7 @@ func (c *egress) room(n int) []byte {
 	return b
 }
 
-// space is the workspace, held until flush.
+// space is the workspace, kept until flush.
 func (c *egress) space() *workspace {
 	if c.work == nil {
 		c.work = c.nic.spaces.get()
@@ -132,7 +132,7 @@ func (c *egress) segment(f *frame.Frame) {
 	}
 }
 
-// send gives the wire what is queued.
+// send passes the queued frames to the wire.
 func (c *egress) send() {
 	if c.n == 0 {
 		return
@@ -141,7 +141,7 @@ func (c *egress) send() {
 	frames := c.frames[:c.n]
 	sent := 0
 	if w := c.port.wire.Load(); w != nil {
-		sent, _ = (*w).Send(frames) // why the rest was not carried does not matter: it is counted
+		sent, _ = (*w).Send(frames) // the error does not matter: the rest is counted as dropped
 	}
 	var t tally
 	for i := range frames[:sent] {
@@ -158,7 +158,7 @@ func (c *egress) send() {
 	}
 }
 
-// exit is where to count what was sent.
+// exit returns the counter of sent frames.
 func (c *egress) exit() *direction {
 	if c.owner == ownerWire {
 		return &c.nic.counters.tx[c.owner]
@@ -166,7 +166,7 @@ func (c *egress) exit() *direction {
 	return &c.nic.counters.rx[c.owner]
 }
 
-// flush sends what is left and gives the memory back.
+// flush sends the remaining frames and returns the workspace to its pool.
 func (c *egress) flush() {
 	c.send()
 	if c.work != nil {

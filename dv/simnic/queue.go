@@ -5,7 +5,7 @@ type State uint8
 
 // Queue states.
 const (
-	StateReset State = 0 // takes nothing; counters are 0 when it is left
+	StateReset State = 0 // executes nothing; counters are 0 when the queue leaves it
 	StateReady State = 1
 	StateError State = 3 // every WQE is flushed
 )
@@ -22,8 +22,8 @@ func (s State) String() string {
 	return "invalid"
 }
 
-// checkTransition refuses what the device refuses: a wrong idea of the current
-// state, an unknown state, and ERR to RDY without a reset between.
+// checkTransition refuses the transitions that the device refuses: a wrong current state, an
+// unknown state, and ERR to RDY without RST between.
 func checkTransition(kind string, number uint32, real, cur, next State) error {
 	if cur != real {
 		return errorf(StatusBadState, "%s %#x is in state %v, not %v", kind, number, real, cur)

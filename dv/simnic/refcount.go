@@ -2,15 +2,15 @@ package simnic
 
 import "sync"
 
-// refCount counts the objects that use this one, which cannot be destroyed before
-// them. Safe for concurrent use.
+// refCount counts the objects that use an object, which cannot be destroyed before them. Safe for
+// concurrent use.
 type refCount struct {
 	mu    sync.Mutex
 	users int
 	gone  bool
 }
 
-// acquire adds a user. It fails when the object is destroyed.
+// acquire adds a user. It fails if the object is destroyed.
 func (u *refCount) acquire() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -27,7 +27,7 @@ func (u *refCount) release() {
 	u.users--
 }
 
-// retire marks the object destroyed, or says why it cannot be.
+// retire marks the object destroyed, or returns the reason why it cannot be destroyed.
 func (u *refCount) retire() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -41,7 +41,7 @@ func (u *refCount) retire() error {
 	return nil
 }
 
-// background is goroutines that Close waits for and then allows no more of.
+// background is a group of goroutines: Close waits for them and lets no more start.
 type background struct {
 	mu      sync.Mutex
 	stopped bool
@@ -57,7 +57,7 @@ func (b *background) run(f func()) {
 	}
 }
 
-// stop waits for what runs.
+// stop waits for the running goroutines.
 func (b *background) stop() {
 	b.mu.Lock()
 	b.stopped = true

@@ -15,8 +15,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/internal/simtest"
 )
 
-// A rig is a bare driver: it writes descriptors and reads completions as bytes,
-// with its own idea of the rules.
+// A rig is a minimal driver: it writes descriptors and reads completions as bytes, with its own
+// implementation of the rules.
 
 // mem is page-backed memory poisoned with 0xa5.
 func mem(t testing.TB, n int) *mmio.Region {
@@ -74,7 +74,7 @@ func checkCounters(n *NIC) error {
 	return c.Check()
 }
 
-// recorder is a wire that keeps what is sent and lets a test inject frames.
+// recorder is a wire that records the frames sent and lets a test inject frames.
 type recorder struct {
 	mu     sync.Mutex
 	can    frame.Offload
@@ -95,7 +95,7 @@ func (w *recorder) Send(fs []frame.Frame) (int, error) {
 	return len(fs), nil
 }
 
-// drain returns and forgets what was sent.
+// drain returns and removes the frames sent.
 func (w *recorder) drain() []frame.Frame {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -237,7 +237,7 @@ func (s *testSQ) postRaw(w []byte) {
 	}
 }
 
-// ring publishes what was posted and rings the doorbell.
+// ring publishes the posted WQEs and rings the doorbell.
 func (s *testSQ) doorbell() {
 	s.rec.StoreBE32(4, uint32(s.pc))
 	s.Doorbell(s.last)
@@ -302,7 +302,7 @@ func newKey(t testing.TB, n *NIC, r *mmio.Region, change func(*MKeyAttr)) *MKey 
 	return k
 }
 
-// newTIR makes a TIR of transport domain 2, so that frames of newSQ reach it.
+// newTIR creates a TIR of transport domain 2, so that frames of newSQ reach it.
 func newTIR(t testing.TB, n *NIC, a TIRAttr) *TIR {
 	t.Helper()
 	if a.TD == 0 {

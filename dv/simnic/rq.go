@@ -16,10 +16,10 @@ type RQAttr struct {
 	UserIndex  uint32  // echoed in completions, 24 bits
 	StartIndex uint16  // counter to begin with after reset; 0 on silicon
 
-	LinkedList bool      // WQEs have a next segment and are taken in its order
+	LinkedList bool      // WQEs have a next segment and are consumed in its order
 	Striding   *Striding // nil: one packet per WQE
 
-	VLANStrip  bool // outermost C-tag moves from the frame to the completion
+	VLANStrip  bool // the outermost C-tag moves from the frame to the completion
 	ScatterFCS bool // the FCS follows the frame
 	EndPad     bool // writes may run to the end of the cache line
 	DelayDrop  bool // a packet waits for a WQE, up to delayDrop
@@ -32,10 +32,10 @@ type RQAttr struct {
 // QueueCount counts for receive queues that share it; nil counts nothing.
 type QueueCount struct{ outOfBuffer atomic.Uint64 }
 
-// OutOfBuffer is how many packets found no WQE.
+// OutOfBuffer is the number of packets that found no WQE.
 func (c *QueueCount) OutOfBuffer() uint64 { return c.outOfBuffer.Load() }
 
-// Clear sets the counters to zero and returns OutOfBuffer as it was.
+// Clear sets the counters to zero and returns the previous OutOfBuffer.
 func (c *QueueCount) Clear() uint64 { return c.outOfBuffer.Swap(0) }
 
 // Striding makes a WQE hold many packets, each in whole strides.
@@ -65,17 +65,17 @@ type RQ struct {
 	mu      sync.Mutex
 	state   State
 	hwCI    uint16 // WQEs consumed
-	ignored uint16 // what the record said when the queue became ready
-	ignores bool   // and it still says so: Config.RecordAfterReady
+	ignored uint16 // value of the record when the queue became ready
+	ignores bool   // the record has not changed since: Config.RecordAfterReady
 	stride  int    // strides used of the WQE at hwCI
 	head    uint16 // linked list: slot of the WQE at hwCI
-	dropNow bool   // a packet has waited delayDrop in vain: drop until there is a WQE
+	dropNow bool   // a packet has waited delayDrop without success: drop until there is a WQE
 	wqe     [maxRecvWQE]byte
 	block   cqeBlock
 	merge   merge
 }
 
-// CreateRQ makes a receive queue in the reset state.
+// CreateRQ creates a receive queue in the reset state.
 func (n *NIC) CreateRQ(a RQAttr) (*RQ, error) {
 	if err := n.Usable(); err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func (rq *RQ) Attr() RQAttr {
 // Netdev reports whether frames count as the netdev's. Hooks may ask.
 func (rq *RQ) Netdev() bool { return rq.attr.Netdev }
 
-// State is the state the device has the queue in.
+// State returns the device's state of the queue.
 func (rq *RQ) State() State {
 	rq.mu.Lock()
 	defer rq.mu.Unlock()
@@ -173,7 +173,7 @@ func (rq *RQ) SetVLANStrip(on bool) error {
 	return nil
 }
 
-// SetCount has another counter count from now on.
+// SetCount replaces the counter of the queue.
 func (rq *RQ) SetCount(c *QueueCount) {
 	rq.mu.Lock()
 	defer rq.mu.Unlock()

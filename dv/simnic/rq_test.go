@@ -2,8 +2,8 @@ package simnic
 
 import "testing"
 
-// A receive queue takes what its record said when it became ready, or ignores that until the
-// record changes. Then all WQEs up to the record are there.
+// A receive queue uses the value of its record when it became ready, or ignores it until the record
+// changes. Then all WQEs up to the record are posted.
 func TestRecordBeforeReady(t *testing.T) {
 	for _, tc := range []struct {
 		cfg    Config
@@ -34,7 +34,7 @@ func TestRecordBeforeReady(t *testing.T) {
 	}
 }
 
-// count forgets completions and returns how many there were.
+// count consumes completions and returns their number.
 func count(cq *testCQ) (n int) {
 	for e := cq.poll(); e != nil; e = cq.poll() {
 		n++
@@ -42,7 +42,7 @@ func count(cq *testCQ) (n int) {
 	return n
 }
 
-// Completions name WQEs by their place in the ring, however far the counter is.
+// Completions name WQEs by their index in the ring, for any value of the counter.
 func TestRingIndex(t *testing.T) {
 	r := newRecvRig(t, recvOptions{cfg: Config{RingIndex: true},
 		rq: func(a *RQAttr) { a.StartIndex = 65000 }})

@@ -18,8 +18,8 @@ var DefaultHashKey = [40]byte{
 	0x3b, 0xbe, 0xac, 0x01, 0xfa,
 }
 
-// toeplitz holds, for each of the 36 bytes of the longest input and each value of
-// that byte, what it adds to the hash.
+// toeplitz holds, for each of the 36 bytes of the longest input and each value of that byte, its
+// contribution to the hash.
 type toeplitz [36][256]uint32
 
 // hashTable is the table of a key, and the key. A NIC keeps the last one: the TIRs
@@ -79,8 +79,8 @@ const (
 	hashTypeDpt  = 6
 )
 
-// addresses appends the selected addresses to in. It returns nil when the frame
-// is of the other IP version or of none.
+// addresses appends the selected addresses to in. It returns nil if the frame has the other IP
+// version or none.
 func (s *HashSelection) addresses(in, data []byte, p *frame.Headers, kind *uint8) []byte {
 	at, size, code := p.L3At+12, 4, uint8(1)
 	want := uint8(mlx5.L3IPv4)
@@ -122,8 +122,8 @@ func (s *HashSelection) ports(in, data []byte, p *frame.Headers, kind *uint8) []
 	return in
 }
 
-// orderTuple puts the smaller of two addresses, and of two ports, first, so that both
-// directions of a flow hash alike.
+// orderTuple puts the smaller of two addresses, and of two ports, first, so that both directions of
+// a flow have the same hash.
 func (s *HashSelection) orderTuple(in []byte) {
 	if s.Fields&HashSrcIP != 0 && s.Fields&HashDstIP != 0 {
 		size := 4

@@ -186,7 +186,7 @@ func TestSymmetricHash(t *testing.T) {
 	}
 }
 
-// The exclusive or of addresses and ports, in reverse order of bits.
+// The exclusive or of addresses and ports, with bits in reverse order.
 func TestXOR8(t *testing.T) {
 	n := newNIC(t, Config{})
 	w := &recorder{}

@@ -25,7 +25,7 @@ func (rq *RQ) deliver(b *rxBurst) {
 	rq.end(b, ended, b.packet.length)
 }
 
-// end counts what became of the burst's packet, of n bytes.
+// end counts the result for the burst's packet, of n bytes.
 func (rq *RQ) end(b *rxBurst, ended counter, n int) {
 	if ended != delivered {
 		rq.lose(ended)
@@ -50,7 +50,7 @@ func (rq *RQ) deliverAlone(b *rxBurst, stripped bool) counter {
 	return rq.deliverCyclic(b, stripped)
 }
 
-// delivered is no counter: the packet is in the queue's memory.
+// delivered stands for no drop counter: the packet is in the queue's memory.
 const delivered = numCounters
 
 func (rq *RQ) owner() owner {
@@ -97,7 +97,7 @@ func (rq *RQ) ready(b *rxBurst) bool {
 	return false
 }
 
-// arrange applies what the queue does to every packet.
+// arrange applies the operations of the queue to every packet.
 func (rq *RQ) arrange(b *rxBurst) (stripped bool) {
 	if rq.attr.ScatterFCS {
 		b.addFCS()
@@ -109,7 +109,7 @@ func (rq *RQ) arrange(b *rxBurst) (stripped bool) {
 	return false
 }
 
-// record is the count of WQEs that the driver says it has written.
+// record returns the number of WQEs that the driver has posted, from the doorbell record.
 func (rq *RQ) record() uint16 { return uint16(rq.attr.Record.LoadBE32(mlx5.RecordRecv)) }
 
 // posted is how many WQEs wait in the ring.
@@ -122,8 +122,8 @@ func (rq *RQ) posted() uint16 {
 	return written - rq.hwCI
 }
 
-// available reports whether there is a WQE for a packet, waiting for one if the
-// queue delays drops. It notes a counter that cannot be.
+// available reports whether there is a WQE for a packet, and waits for one if the queue delays
+// drops. It records a violation for an impossible counter.
 func (rq *RQ) available(b *rxBurst) bool {
 	n := rq.posted()
 	if int(n) > 1<<rq.attr.LogSize {
@@ -133,17 +133,17 @@ func (rq *RQ) available(b *rxBurst) bool {
 	return n > 0 || rq.attr.DelayDrop && rq.await(b)
 }
 
-// How long a packet waits for a WQE, and how often it looks. linux 6.12 mlx5_ib
-// sets 100 ms. Here it is the sender's goroutine that waits, which may be the one
-// that the receiver waits for: hence asynchronous senders.
+// How long a packet waits for a WQE, and how often it polls. linux 6.12 mlx5_ib sets 100 ms. In the
+// model the sender's goroutine waits, which may be the one that the receiver waits for: hence
+// asynchronous senders.
 const (
 	delayDrop      = 100 * time.Millisecond
 	delayDropPoll  = 10 * time.Microsecond
-	delayDropYield = 20 // looks before the first sleep: a driver that is at work needs no more
+	delayDropYield = 20 // polls before the first sleep: enough for a running driver
 )
 
-// await holds the packet, and with it whatever is behind it on the wire, until
-// the driver posts a WQE. Nothing but the queue stays locked meanwhile.
+// await delays the packet, and all packets after it on the wire, until the driver posts a WQE. Only
+// the queue stays locked meanwhile.
 func (rq *RQ) await(b *rxBurst) bool {
 	b.mem.release()
 	b.count()
@@ -154,7 +154,7 @@ func (rq *RQ) await(b *rxBurst) bool {
 		if looks < delayDropYield {
 			runtime.Gosched()
 		} else {
-			time.Sleep(delayDropPoll) // not a mere yield: the driver may be woken by an event
+			time.Sleep(delayDropPoll) // not only a yield: an event may have to wake the driver
 		}
 		switch {
 		case rq.posted() > 0:
@@ -232,7 +232,7 @@ func (rq *RQ) deliverCyclic(b *rxBurst, stripped bool) counter {
 	return rq.complete(b, &c)
 }
 
-// capacity is how many bytes a scatter list takes, counted no further than n.
+// capacity returns how many bytes a scatter list holds, counted up to n.
 func capacity(list []byte, n int) (sum int) {
 	for ; len(list) >= mlx5.DataSegSize && sum < n; list = list[mlx5.DataSegSize:] {
 		count := binary.BigEndian.Uint32(list) &^ startPadding
@@ -249,8 +249,8 @@ func capacity(list []byte, n int) (sum int) {
 // (MLX5_HW_START_PADDING, linux include/linux/mlx5/qp.h; mlx5e sets it always).
 const startPadding = 1 << 31
 
-// scatter writes the pieces of the packet into the scatter list from byte skip
-// of it on. Entries that are not reached are not looked at.
+// scatter writes the pieces of the packet into the scatter list from its byte skip on. It does not
+// check entries that it does not reach.
 func (rq *RQ) scatter(b *rxBurst, list []byte, skip int) fault {
 	parts := b.packet.parts[:b.packet.n]
 	var part []byte
@@ -280,8 +280,8 @@ func (rq *RQ) scatter(b *rxBurst, list []byte, skip int) fault {
 	return fault{}
 }
 
-// pad fills the rest of the cache line behind the packet when the queue asks for
-// that, inside the segment only.
+// pad fills the rest of the cache line after the packet if the queue requires it, inside the
+// segment only.
 func (rq *RQ) pad(b *rxBurst, lkey uint32, addr uint64, room int) fault {
 	n := min(room, int(-addr&63), len(zeros))
 	if !rq.attr.EndPad || n == 0 {
@@ -290,8 +290,7 @@ func (rq *RQ) pad(b *rxBurst, lkey uint32, addr uint64, room int) fault {
 	return b.mem.write(rq, lkey, addr, zeros[:n], room)
 }
 
-// describe fills a zero c with the completion of the burst's packet, but for length
-// and index.
+// describe fills a zero c with the completion of the burst's packet, without length and index.
 func (rq *RQ) describe(c *mlx5.RxCQE, b *rxBurst, stripped bool) {
 	pk := &b.packet
 	c.Hash, c.HashType, c.FlowTag = pk.hash, pk.hashType, pk.tag
@@ -331,8 +330,8 @@ func (rq *RQ) completeError(f fault, bytes uint32) {
 	rq.attr.CQ.put(&e)
 }
 
-// fail consumes the next WQE with an error. Any but a length error puts the queue
-// in error and flushes the rest.
+// fail consumes the next WQE with an error. Any error but a length error puts the queue in error
+// and flushes the rest.
 func (rq *RQ) fail(f fault, bytes int) {
 	w := rq.load()
 	if f.syndrome == mlx5.SynLocalLength {
@@ -356,7 +355,7 @@ func (rq *RQ) flush() {
 	}
 }
 
-// cqFailed puts the queue in error because it has nowhere to complete into.
+// cqFailed puts the queue in error because its CQ failed.
 func (rq *RQ) cqFailed() {
 	rq.mu.Lock()
 	defer rq.mu.Unlock()
@@ -369,7 +368,8 @@ func (rq *RQ) cqFailed() {
 	}
 }
 
-// finish ends what the queue holds back at the end of a batch. Called with the lock held.
+// finish writes the completions that the queue holds back at the end of a batch. Called with the
+// lock held.
 func (rq *RQ) finish() {
 	rq.closeMerge()
 	rq.flushBlock()

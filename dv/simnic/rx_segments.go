@@ -39,10 +39,9 @@ func (n *NIC) deliverSegments(b *rxBurst, rq *RQ, f *frame.Frame) bool {
 }
 
 // deliverSegment writes the packet of segment g, with a header of hdr bytes, where
-// the queue's next WQE points, without assembling it elsewhere first. It reports
-// false, and has done nothing, when that takes more than copying: deliver handles
-// every case. The checksum status of the packet before holds for one of the same
-// length, as b.p.end says.
+// the queue's next WQE points, without assembling it elsewhere first. It reports false, and has
+// done nothing, if that needs more than copying: deliver handles every case. The checksum status of
+// the packet before holds for one of the same length, as b.p.end says.
 func (rq *RQ) deliverSegment(b *rxBurst, g *frame.Segment, hdr int, piece []byte, sum uint16) bool {
 	n := hdr + len(piece)
 	if posted := int(rq.posted()); posted == 0 || posted > 1<<rq.attr.LogSize || b.packet.padded &&
@@ -68,7 +67,8 @@ func (rq *RQ) deliverSegment(b *rxBurst, g *frame.Segment, hdr int, piece []byte
 	return true
 }
 
-// copiesUnchanged reports whether a packet goes into the queue as it is, and by itself.
+// copiesUnchanged reports whether a packet is copied into the queue unchanged, with its own
+// completion.
 func (rq *RQ) copiesUnchanged(b *rxBurst) bool {
 	a, h := &rq.attr, rq.nic.hooks.Load()
 	return rq.state == StateReady && a.Striding == nil &&
@@ -77,8 +77,8 @@ func (rq *RQ) copiesUnchanged(b *rxBurst) bool {
 		a.CQ.Status() == CQOK && !rq.nic.fatal.Load() && (h == nil || h.Deliver == nil)
 }
 
-// firstBuffer is the n bytes that the first entry of a scatter list points to, nil if
-// they are not all there or if there is anything to be said about them.
+// firstBuffer returns the n bytes that the first entry of a scatter list points to, nil if they are
+// not adjacent memory of the key or need an error.
 func (rq *RQ) firstBuffer(b *rxBurst, list []byte, n int) []byte {
 	room := int(binary.BigEndian.Uint32(list) &^ startPadding)
 	if room < n {

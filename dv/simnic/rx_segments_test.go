@@ -30,8 +30,8 @@ func cutRig(t *testing.T, v6, udp bool, split bool, change func(*RQAttr),
 	return r
 }
 
-// TestCutInPlace: packets that are cut straight into a queue's memory are those that are
-// put together first and then scattered, with the same completions, counters and mistakes.
+// TestCutInPlace: packets that are segmented directly into a queue's memory equal those that are
+// assembled first and then scattered, with the same completions, counters and errors.
 func TestCutInPlace(t *testing.T) {
 	type change func(*RQAttr)
 	good := func(_ int, lkey uint32) (uint32, int) { return lkey, 2048 }

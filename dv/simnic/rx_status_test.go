@@ -7,7 +7,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
-// TestVerdicts is what a completion says about headers.
+// TestVerdicts checks the header status in completions.
 func TestVerdicts(t *testing.T) {
 	change := func(f []byte, at int, v byte) []byte {
 		f = append([]byte(nil), f...)
@@ -76,7 +76,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestOffloadedFrames is frames that arrive with work left to do.
+// TestOffloadedFrames delivers frames that arrive with offloads left to do.
 func TestOffloadedFrames(t *testing.T) {
 	r := newRecvRig(t, recvOptions{tir: hashTIR(false, false)})
 	for i := range 8 {

@@ -35,8 +35,7 @@ func TestScatterList(t *testing.T) {
 	}
 }
 
-// What a scatter list must not say is refused as soon as a frame reaches it, and
-// not before.
+// An invalid entry of a scatter list is refused when a frame reaches it, and not before.
 func TestScatterListMisuse(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
@@ -157,7 +156,7 @@ func TestEmptyQueue(t *testing.T) {
 	}
 }
 
-// TestDelayedDrop gives a queue that delays drops packets before it has WQEs.
+// TestDelayedDrop delivers packets to a queue that delays drops, before it has WQEs.
 func TestDelayedDrop(t *testing.T) {
 	r := newRecvRig(t, recvOptions{rq: func(a *RQAttr) { a.DelayDrop = true }})
 	given := make(chan struct{})
@@ -165,7 +164,7 @@ func TestDelayedDrop(t *testing.T) {
 		defer close(given)
 		r.give(frame60, frame60)
 	}()
-	for range 2 { // the second is looked at once the first has its place
+	for range 2 { // the second is processed once the first has its WQE
 		r.rq.post(seg(2048, r.key.Key(), r.addr))
 	}
 	<-given
@@ -177,7 +176,7 @@ func TestDelayedDrop(t *testing.T) {
 	if waited := time.Since(start); waited < delayDrop {
 		t.Errorf("dropped after %s", waited)
 	}
-	r.give(frame60, frame60) // nobody waits twice for the same driver
+	r.give(frame60, frame60) // no packet waits again for the same driver
 	if c := r.nic.Counters(); c.Drops.OutOfBuffer != 3 || c.Slice.RxPackets != 2 {
 		t.Errorf("without: %+v", c)
 	}

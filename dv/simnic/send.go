@@ -14,7 +14,7 @@ const maxSend = 65535
 // Config.Lenient: DPDK refuses to send up to this many bytes.
 const shortest = 18
 
-// execute does what a WQE says.
+// execute executes a WQE.
 func (sq *SQ) execute(w *wqe) fault {
 	switch w.op {
 	case mlx5.OpNOP:
@@ -45,7 +45,7 @@ func (sq *SQ) execute(w *wqe) fault {
 	return sq.send(w, &e)
 }
 
-// countOffloads counts what a WQE leaves to the device.
+// countOffloads counts the offloads of a WQE.
 func (sq *SQ) countOffloads(w *wqe, e *eth) {
 	if w.op == mlx5.OpLSO && !w.legacyMPW() {
 		sq.burst.lso++
@@ -55,7 +55,7 @@ func (sq *SQ) countOffloads(w *wqe, e *eth) {
 	}
 }
 
-// send puts one packet together from the inline header and all data segments.
+// send assembles one packet from the inline header and all data segments.
 func (sq *SQ) send(w *wqe, e *eth) fault {
 	body, f := w.measure(e.dataAt)
 	if f.syndrome != 0 {
@@ -92,8 +92,8 @@ func (sq *SQ) checkLength(w *wqe, n int) fault {
 	return fault{}
 }
 
-// checkInline reports whether enough of the packet was inlined. A packet that
-// was not is dropped without a word in lenient mode, as DPDK says cards do.
+// checkInline reports whether enough of the packet was inlined. In lenient mode a packet with less
+// is dropped without an error, as cards do according to DPDK.
 func (sq *SQ) checkInline(w *wqe, inlined int, b []byte) (ok bool, f fault) {
 	if inlined >= sq.nic.caps.minInline(b) {
 		return true, f
@@ -121,8 +121,8 @@ func (c *Caps) minInline(b []byte) int {
 	return min(n, len(b))
 }
 
-// room is space for n bytes and padding in the arena. It hands on what is there
-// when that is needed to make room.
+// room is space for n bytes and padding in the arena. If needed it hands on the collected frames to
+// make room.
 func (sq *SQ) room(n int) []byte {
 	b := sq.burst
 	n = max(n, frame.MinFrame+frame.VLANTag)
@@ -150,7 +150,7 @@ func (sq *SQ) gather(w *wqe, at int, dst []byte) fault {
 }
 
 // emit adds the packet of n bytes that starts vlanTag bytes into b, the arena's
-// next room, to the burst, with what the Ethernet segment asks to be done to it.
+// next room, to the burst, with the offloads that the Ethernet segment requests.
 func (sq *SQ) emit(b []byte, n int, e *eth) {
 	fr := b[frame.VLANTag : frame.VLANTag+n]
 	if e.insert != 0 {
@@ -166,8 +166,7 @@ func (sq *SQ) emit(b []byte, n int, e *eth) {
 	sq.burst.used += max(n+frame.VLANTag, frame.MinFrame+frame.VLANTag)
 }
 
-// insertTag moves the MAC addresses of the frame at b[4:] to b[0:] and writes
-// the tag behind them.
+// insertTag moves the MAC addresses of the frame at b[4:] to b[0:] and writes the tag after them.
 func insertTag(b []byte, insert, tci uint16) []byte {
 	copy(b, b[frame.VLANTag:frame.VLANTag+12])
 	tpid := uint16(frame.EtherVLAN)
@@ -179,9 +178,9 @@ func insertTag(b []byte, insert, tci uint16) []byte {
 	return b
 }
 
-// checksumFlags does or promises the checksums that flags ask for. What the frame has
-// in their place is ignored; a frame they do not apply to stays as it is. The
-// flags for inner headers do nothing: this parser knows no tunnel.
+// checksumFlags computes, or leaves to the wire, the checksums that flags request. It ignores the
+// checksum fields of the frame; a frame they do not apply to is unchanged. The flags for inner
+// headers do nothing: this parser knows no tunnel.
 func checksumFlags(f *frame.Frame, flags uint8) {
 	if flags&(mlx5.CsumL3|mlx5.CsumL4) == 0 {
 		return
@@ -194,7 +193,7 @@ func checksumFlags(f *frame.Frame, flags uint8) {
 		return
 	}
 	f.NeedsCsum, f.CsumStart, f.CsumOffset = true, uint16(p.L4At), uint16(p.ChecksumAt()-p.L4At)
-	if p.End != len(f.Data) { // the sum must not run into what follows the datagram
+	if p.End != len(f.Data) { // the sum must not include bytes after the datagram
 		datagram := *f
 		datagram.Data = f.Data[:p.End]
 		datagram.CompleteChecksum()

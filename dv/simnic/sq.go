@@ -16,7 +16,7 @@ type SQAttr struct {
 	UserIndex  uint32  // echoed in completions, 24 bits
 	StartIndex uint16  // counter to begin with after reset; 0 on silicon
 	MPW        bool    // takes enhanced multi-packet WQEs
-	LegacyMPW  bool    // takes multi-packet WQEs of the older kind
+	LegacyMPW  bool    // takes legacy multi-packet WQEs
 	UMR        bool    // takes WQEs that change memory keys
 	Netdev     bool    // frames count as the netdev's, not a user's
 	Events     func(Event)
@@ -32,8 +32,8 @@ type SQAttr struct {
 //	 +-----------------+---------------------------------------+
 //	      Modify: counters return to the start
 //
-// ERR with stopped set flushes nothing: the CQ is lost, or more is posted than the
-// ring holds. Only RST clears it.
+// ERR with stopped set flushes nothing: the CQ failed, or more is posted than the ring holds. Only
+// RST clears it.
 type SQ struct {
 	nic    *NIC
 	attr   SQAttr
@@ -50,7 +50,7 @@ type SQ struct {
 	waited  atomic.Bool // a frame of the burst had to wait; the receiving side sets it
 }
 
-// frameOrigin is what the frames of the queue are known by.
+// frameOrigin identifies the frames of the queue.
 func (sq *SQ) frameOrigin() frameOrigin {
 	if sq.attr.Netdev {
 		return frameOrigin{ownerNetdev, true, sq.attr.TD, &sq.waited}
@@ -58,7 +58,7 @@ func (sq *SQ) frameOrigin() frameOrigin {
 	return frameOrigin{ownerSlice, true, sq.attr.TD, &sq.waited}
 }
 
-// CreateSQ makes a send queue in the reset state.
+// CreateSQ creates a send queue in the reset state.
 func (n *NIC) CreateSQ(a SQAttr) (*SQ, error) {
 	if err := n.Usable(); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (sq *SQ) Number() uint32 { return sq.number }
 // Attr is what the queue was created with.
 func (sq *SQ) Attr() SQAttr { return sq.attr }
 
-// State is the state the device has the queue in.
+// State returns the device's state of the queue.
 func (sq *SQ) State() State {
 	sq.mu.Lock()
 	defer sq.mu.Unlock()
@@ -112,8 +112,8 @@ func (sq *SQ) Modify(cur, next State) error {
 	return nil
 }
 
-// Destroy removes the queue; WQEs not executed yet never are. It waits for those
-// being executed, as Modify does: up to 100 ms where a receiver has no buffers.
+// Destroy removes the queue without executing the remaining WQEs. It waits for those in execution,
+// as Modify does: up to 100 ms if a receiver has no buffers.
 func (sq *SQ) Destroy() error {
 	if err := sq.use.retire(); err != nil {
 		return errorf(StatusOf(err), "destroy send queue %#x", sq.number)

@@ -14,8 +14,8 @@ func nop() []byte {
 	return b
 }
 
-// A fault that has send queues stand still holds what is posted, of the named queue or of all, and
-// lets it go when it ends: by Remove, by itself, with the link.
+// A fault that stops send queues holds posted WQEs, of the named queue or of all, until it ends: by
+// Remove, by itself, with the link.
 func TestSendQueuesStandStill(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -59,12 +59,12 @@ func TestSendQueuesStandStill(t *testing.T) {
 			for range 2 {
 				cq.mustPoll(t)
 			}
-			n.Close() // waits for what looks at the other queue, whose memory goes with the test
+			n.Close() // waits for the goroutine of the other queue, whose memory ends with the test
 		})
 	}
 }
 
-// A queue that stands still is flushed, reset and destroyed as any other.
+// A stopped queue is flushed, reset and destroyed as any other.
 func TestStandingStillEnds(t *testing.T) {
 	n := newNIC(t, Config{})
 	n.Inject(QueueFault{Kind: FaultPause})

@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 )
 
-// Order of flow tables (linux 6.12 drivers/net/ethernet/mellanox/mlx5/core/
-// fs_core.c): normal rules by priority, those that do not trap first; multicast
-// rules that trap, whatever their priority; then the netdev; then the leftovers.
+// Order of flow tables (linux 6.12 drivers/net/ethernet/mellanox/mlx5/core/fs_core.c): normal rules
+// by priority, those that do not trap first; multicast rules that trap, whatever their priority;
+// then the netdev; then the leftovers.
 const (
 	tableMulticast = 2 * 16
 	tableNetdev    = 100
@@ -32,7 +32,7 @@ type steering struct {
 type tables struct {
 	before []table // ahead of the netdev
 	after  []table
-	macs   []uint64 // unicast destinations some rule insists on, sorted
+	macs   []uint64 // unicast destinations that rules require, sorted
 }
 
 // table is rules of one priority. The first match wins.
@@ -41,7 +41,7 @@ type table struct {
 	entries []entry // grouped by mask in order of the masks' first appearance
 }
 
-// entry is a match and where what matches goes.
+// entry is a match and the destinations of matching frames.
 type entry struct {
 	match    Match
 	tirs     []*TIR
@@ -56,7 +56,7 @@ func (s *steering) init(n *NIC) {
 	s.now.Store(&tables{})
 }
 
-// table is where the rule belongs.
+// table returns the table of the rule.
 func (a *FlowAttr) table() int {
 	switch {
 	case a.Type != FlowNormal:
@@ -100,7 +100,7 @@ func (s *steering) add(f *Flow) error {
 
 func (s *steering) check(a *FlowAttr) error {
 	switch {
-	case a.Type > FlowMulticastDefault: // a sniffer needs a capability that this device has not
+	case a.Type > FlowMulticastDefault: // a sniffer needs a capability that this device lacks
 		return errorf(StatusBadParam, "flow rule of type %d", a.Type)
 	case a.Priority > MaxPriority || a.Tag >= 1<<24 || a.Tag != 0 && !a.HasTag:
 		return errorf(StatusBadParam, "flow rule with priority %d, tag %#x", a.Priority, a.Tag)
@@ -123,7 +123,7 @@ func (f *Flow) conflicts(newcomer *FlowAttr) bool {
 	return newcomer.HasTag && newcomer.Tag != f.tag || newcomer.Drop != f.attr.Drop
 }
 
-// remove takes f out of force.
+// remove removes f from the rules in force.
 func (s *steering) remove(f *Flow) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +157,7 @@ func (s *steering) publish() {
 	s.now.Store(t)
 }
 
-// leftover is what a default rule matches.
+// leftover returns the match of a default rule.
 func (a *FlowAttr) leftover() Match {
 	var m Match
 	if a.Type == FlowMulticastDefault {
@@ -166,8 +166,8 @@ func (a *FlowAttr) leftover() Match {
 	return m
 }
 
-// addRule files a rule: into the entry with the same match, else behind the last
-// entry with the same mask, else at the end.
+// addRule adds a rule: to the entry with the same match, else after the last entry with the same
+// mask, else at the end.
 func addRule(ts []table, f *Flow, m Match) []table {
 	a := &f.attr
 	i, found := slices.BinarySearchFunc(ts, a.table(),
@@ -199,14 +199,14 @@ func addRule(ts []table, f *Flow, m Match) []table {
 	return ts
 }
 
-// count makes the entry count into c as well.
+// count makes the entry also count into c.
 func (e *entry) count(c *FlowCount) {
 	if c != nil && !slices.Contains(e.counts, c) {
 		e.counts = append(e.counts, c)
 	}
 }
 
-// find is the table's first entry that takes the frame.
+// find returns the table's first entry that matches the frame.
 func (t *table) find(k *MatchKey) *entry {
 	for i := range t.entries {
 		if e := &t.entries[i]; e.match.Takes(k) {
@@ -216,7 +216,7 @@ func (t *table) find(k *MatchKey) *entry {
 	return nil
 }
 
-// local reports whether some rule insists on that unicast destination.
+// local reports whether a rule requires that unicast destination.
 func (t *tables) local(mac uint64) bool {
 	_, ok := slices.BinarySearch(t.macs, mac)
 	return ok

@@ -52,7 +52,7 @@ func (w *world) sink(td uint32) *sink {
 	return &sink{cq, newTIR(w.t, w.nic, TIRAttr{TD: td, RQ: rq.RQ})}
 }
 
-// got counts and forgets completions; tag is the last one's flow tag.
+// got consumes completions and returns their number; tag is the last one's flow tag.
 func (s *sink) got() (n int, tag uint32) {
 	for e := s.cq.poll(); e != nil; e = s.cq.poll() {
 		n++

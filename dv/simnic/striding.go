@@ -2,7 +2,7 @@ package simnic
 
 import "github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 
-// shift is how many bytes stay free in front of each packet.
+// shift is the number of free bytes before each packet.
 func (s *Striding) shift() int {
 	if s.TwoByteShift {
 		return 2
@@ -27,8 +27,8 @@ func (rq *RQ) makeRoom(b *rxBurst, n int) bool {
 }
 
 // deliverStriding puts the packet into the next free strides of the current WQE.
-// A packet never crosses into another WQE: what is left of one that is too
-// small is skipped by a filler completion.
+// A packet never crosses into another WQE: if the rest of a WQE is too small, a filler completion
+// skips it.
 func (rq *RQ) deliverStriding(b *rxBurst, stripped bool) counter {
 	s, n := rq.attr.Striding, b.packet.length
 	if s.strides(n) > 1<<s.LogStrides {
@@ -59,14 +59,14 @@ func (rq *RQ) deliverStriding(b *rxBurst, stripped bool) counter {
 	return rq.complete(b, &c)
 }
 
-// strideAt is where the next packet goes in the current WQE's list, in bytes.
+// strideAt is the offset of the next packet in the current WQE's list, in bytes.
 func (rq *RQ) strideAt() int {
 	s := rq.attr.Striding
 	return rq.stride<<s.LogStrideBytes + s.shift()
 }
 
-// takeStrides gives the strides of n bytes to the completion c. The WQE copied
-// last is the current one.
+// takeStrides assigns the strides of n bytes to the completion c. The WQE copied last is the
+// current one.
 func (rq *RQ) takeStrides(c *mlx5.RxCQE, n int) {
 	s := rq.attr.Striding
 	need := s.strides(n)

@@ -7,7 +7,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
-// TestSwitching is who sees what an owner of the port sends.
+// TestSwitching checks which receivers get the frames that an owner of the port sends.
 func TestSwitching(t *testing.T) {
 	type seen struct{ wire, netdev, same, other int }
 	for _, self := range []bool{false, true} {
@@ -115,7 +115,7 @@ func TestLoopbackOff(t *testing.T) {
 	}
 }
 
-// TestLocalMACs switches inside what a classifier's driver has claimed by address.
+// TestLocalMACs checks that frames to the local addresses of a classifier stay inside the NIC.
 func TestLocalMACs(t *testing.T) {
 	w := newWorld(t, Config{})
 	s := w.sink(2)

@@ -7,7 +7,7 @@ type RQTAttr struct {
 	RQs []*RQ // a power of two of them; queues may repeat
 }
 
-// RQT spreads packets over receive queues by the low bits of their hash.
+// RQT distributes packets over receive queues by the low bits of their hash.
 type RQT struct {
 	nic    *NIC
 	number uint32
@@ -15,7 +15,7 @@ type RQT struct {
 	rqs    atomic.Pointer[[]*RQ]
 }
 
-// CreateRQT makes an indirection table.
+// CreateRQT creates an indirection table.
 func (n *NIC) CreateRQT(a RQTAttr) (*RQT, error) {
 	if err := n.Usable(); err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ const (
 	HashToeplitz HashFunction = 2
 )
 
-// HashFields selects what goes into the hash, in the bits of the device.
+// HashFields selects the fields of the hash, in the bits of the device.
 type HashFields uint8
 
 // Members of HashFields.
@@ -104,8 +104,8 @@ type LROAttr struct {
 	MaxPayload int // bytes of L3 and up of a merged packet, multiple of 256
 }
 
-// TIRAttr describes a transport receive object: where frames go that a flow rule
-// matched. Exactly one of RQ and Table is set.
+// TIRAttr describes a transport receive object: the destination of frames that a flow rule matched.
+// Exactly one of RQ and Table is set.
 type TIRAttr struct {
 	TD        uint32 // transport domain
 	RQ        *RQ
@@ -129,7 +129,7 @@ type TIR struct {
 	hash   atomic.Pointer[toeplitz]
 }
 
-// CreateTIR makes a transport receive object.
+// CreateTIR creates a transport receive object.
 func (n *NIC) CreateTIR(a TIRAttr) (*TIR, error) {
 	if err := n.Usable(); err != nil {
 		return nil, err
@@ -177,10 +177,10 @@ func (t *TIR) set(a TIRAttr) {
 // Number is the TIRN.
 func (t *TIR) Number() uint32 { return t.number }
 
-// Attr is what the object does at the moment.
+// Attr returns the current attributes of the object.
 func (t *TIR) Attr() TIRAttr { return *t.attr.Load() }
 
-// Modify replaces everything but where packets go. It must not run concurrently
+// Modify replaces all attributes except the destination of packets. It must not run concurrently
 // with another change of the same object.
 func (t *TIR) Modify(a TIRAttr) error {
 	old := t.attr.Load()

@@ -11,12 +11,12 @@ import (
 // hands them on.
 const maxBurst = 64
 
-// arenaSize is where a send queue puts the frames of a burst together: two of
+// arenaSize is the size of the memory in which a send queue assembles the frames of a burst: two of
 // the longest.
 const arenaSize = 2 * 65536
 
-// burst is what a send queue has executed and not handed on. Guarded by the
-// queue's lock.
+// burst holds the frames and completions that a send queue has executed and not handed on. Guarded
+// by the queue's lock.
 type burst struct {
 	arena  []byte
 	used   int
@@ -30,7 +30,7 @@ type burst struct {
 	wqes, lso, checksums int // not counted yet
 }
 
-// completion is a WQE that asked for one.
+// completion is a WQE that requested a CQE.
 type completion struct {
 	op     mlx5.Opcode
 	index  uint16
@@ -38,14 +38,12 @@ type completion struct {
 	failed fault
 }
 
-// Doorbell tells the queue that its record was advanced: it executes everything
-// new before it returns, unless frames have to wait. v is the register value, the
-// first 8 bytes of the last WQE. Safe for concurrent use, though a driver rings
-// one queue from one place.
+// Doorbell tells the queue that its record was advanced: it executes all new WQEs before it
+// returns, unless frames have to wait. v is the register value, the first 8 bytes of the last WQE.
+// Safe for concurrent use, though a driver rings one queue from one place.
 func (sq *SQ) Doorbell(v uint64) { sq.onDoorbell(v, (*SQ).checkDoorbell) }
 
-// onDoorbell executes what is new, after check, or leaves it to the asynchronous
-// sender.
+// onDoorbell executes the new WQEs, after check, or leaves them to the asynchronous sender.
 func (sq *SQ) onDoorbell(v uint64, check func(*SQ, uint64) uint16) {
 	if h := sq.nic.hooks.Load(); h != nil && h.Doorbell != nil && h.Doorbell(sq) {
 		return
@@ -61,9 +59,9 @@ func (sq *SQ) onDoorbell(v uint64, check func(*SQ, uint64) uint16) {
 	}
 }
 
-// checkDoorbell notes what silicon lets pass but a correct driver does not do.
-// The register must carry the last WQE posted: convention of all drivers. What the
-// record says is announced.
+// checkDoorbell records violations that hardware accepts but a correct driver does not make. The
+// register value must be that of the last WQE posted: a convention of all drivers. The doorbell
+// announces the producer index of the record.
 func (sq *SQ) checkDoorbell(v uint64) (announced uint16) {
 	pi := sq.record()
 	index, ds := uint16(v>>40), int(v&0x3f)
@@ -80,7 +78,7 @@ func (sq *SQ) checkDoorbell(v uint64) (announced uint16) {
 	return pi
 }
 
-// record is the count of basic blocks that the driver says it has posted.
+// record returns the number of basic blocks that the driver has posted, from the doorbell record.
 func (sq *SQ) record() uint16 { return uint16(sq.attr.Record.LoadBE32(mlx5.RecordSend)) }
 
 // checkRung compares a doorbell with the WQE it is a copy of.
@@ -101,9 +99,9 @@ func (sq *SQ) slot(index uint16) uint64 {
 	return uint64(index) & (1<<sq.attr.LogSize - 1) * mlx5.BB
 }
 
-// run executes what doorbells have announced, or in the error state flushes what the
-// record says was posted. It stops when a frame had to wait, and reports that. Called
-// with the lock held.
+// run executes the WQEs that doorbells have announced, or in the error state flushes those posted
+// according to the record. It stops when a frame had to wait, and reports that. Called with the
+// lock held.
 func (sq *SQ) run() (waited bool) {
 	if sq.state == StateReset || sq.stopped || sq.nic.fatal.Load() || sq.nic.closed.Load() ||
 		sq.held() {
@@ -129,13 +127,13 @@ func (sq *SQ) run() (waited bool) {
 	return sq.waited.Load()
 }
 
-// held asks whether the queue is to stand still. In error it flushes all the same.
+// held reports whether a fault stops the queue. In error the queue flushes anyway.
 func (sq *SQ) held() bool {
 	h := sq.nic.hooks.Load()
 	return h != nil && h.Hold != nil && sq.state == StateReady && h.Hold(sq)
 }
 
-// prepare gets the burst ready; the first one allocates it.
+// prepare prepares the burst; the first call allocates it.
 func (sq *SQ) prepare() {
 	if sq.burst == nil {
 		sq.burst = &burst{
@@ -172,7 +170,7 @@ func (sq *SQ) step(avail uint16) {
 	sq.hwCI += w.blocks
 }
 
-// inject asks whether this WQE is to fail.
+// inject reports whether a fault makes this WQE fail.
 func (sq *SQ) inject(w *wqe) fault {
 	if h := sq.nic.hooks.Load(); h != nil && h.SendWQE != nil {
 		syndrome, vendor := h.SendWQE(sq, w.index)
@@ -181,7 +179,7 @@ func (sq *SQ) inject(w *wqe) fault {
 	return fault{}
 }
 
-// fetch copies the WQE at hwCI and checks what its control segment says.
+// fetch copies the WQE at hwCI and checks its control segment.
 func (sq *SQ) fetch(w *wqe, avail uint16) fault {
 	buf := sq.burst.raw[:]
 	at := sq.slot(sq.hwCI)
@@ -211,7 +209,7 @@ func (sq *SQ) fetch(w *wqe, avail uint16) fault {
 	return fault{}
 }
 
-// fetchRest copies the blocks behind the first, around the end of the ring.
+// fetchRest copies the blocks after the first, across the end of the ring.
 func (sq *SQ) fetchRest(w *wqe) {
 	for b := uint16(1); b < w.blocks; b++ {
 		at := int(b) * mlx5.BB
@@ -219,7 +217,7 @@ func (sq *SQ) fetchRest(w *wqe) {
 	}
 }
 
-// knows reports whether a raw Ethernet queue has the operation.
+// knows reports whether a raw Ethernet queue supports the operation.
 func (sq *SQ) knows(w *wqe) bool {
 	switch w.op {
 	case mlx5.OpNOP, mlx5.OpSend, mlx5.OpEnhancedMPW:
@@ -259,7 +257,7 @@ func (sq *SQ) handOn() {
 	b.done = b.done[:0]
 }
 
-// count shows in the NIC's counters what was executed.
+// count adds the executed WQEs to the NIC's counters.
 func (b *burst) count(c *counters) {
 	if b.wqes > 0 {
 		c.add(ctrSendWQEs, b.wqes)

@@ -1,15 +1,15 @@
 package simnic
 
-// fail answers a WQE with an error completion, whatever it asked for, and puts
-// the queue in error: all that follows is flushed.
+// fail completes a WQE with an error, even if it requested no completion, and puts the queue in
+// error: all later WQEs are flushed.
 func (sq *SQ) fail(w *wqe, f fault) {
 	sq.complete(completion{op: w.op, index: sq.hwCI, failed: f})
 	sq.state, sq.failed = StateError, true
 	sq.hwCI += w.blocks
 }
 
-// flush completes a WQE unexecuted. One that wants a completion only for the
-// first error of the queue stays silent once there was one.
+// flush completes a WQE unexecuted. A WQE that requests a completion only for the first error of
+// the queue gets none after that error.
 func (sq *SQ) flush(w *wqe) {
 	if !sq.failed || w.ce != 1 {
 		sq.complete(completion{op: w.op, index: sq.hwCI, failed: faultFlush})
@@ -18,8 +18,8 @@ func (sq *SQ) flush(w *wqe) {
 	sq.hwCI += w.blocks
 }
 
-// stop puts the queue in error without a completion to tell: only a reset gets
-// it out. Raises the queue's fatal event.
+// stop puts the queue in error without a completion; only a reset ends that state. Raises the
+// queue's fatal event.
 func (sq *SQ) stop() {
 	sq.state, sq.stopped = StateError, true
 	if sq.attr.Events != nil {
@@ -27,7 +27,7 @@ func (sq *SQ) stop() {
 	}
 }
 
-// cqFailed stops the queue because it has nowhere to complete into.
+// cqFailed stops the queue because its CQ failed.
 func (sq *SQ) cqFailed() {
 	sq.mu.Lock()
 	defer sq.mu.Unlock()

@@ -18,7 +18,7 @@ func TestSendErrorFlush(t *testing.T) {
 	r.sq.post(ce(good, 0))
 	r.sq.post(ce(bad, 0))
 	r.sq.post(ce(good, 0))
-	r.sq.post(ce(good, 1)) // silent after the first error
+	r.sq.post(ce(good, 1)) // no completion after the first error
 	r.sq.post(ce(good, 2))
 	r.sq.doorbell()
 	for _, want := range []struct {
@@ -59,7 +59,7 @@ func TestSendErrorFlush(t *testing.T) {
 	}
 }
 
-// TestSendResetForgets is that nothing of an error survives a reset.
+// TestSendResetForgets checks that a reset clears all state of an error.
 func TestSendResetForgets(t *testing.T) {
 	r := newSendRig(t, Config{}, 0)
 	reset := func() {

@@ -7,7 +7,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
-// wire segments of a WQE: ctrl and Ethernet, then whatever follows.
+// wire segments of a WQE: ctrl and Ethernet, then any others.
 func ctrl(op byte, ds int) []byte {
 	return append([]byte{0, 0, 0, op, 0, 0, 0, byte(ds)}, 0, 0, 0, 8, 0, 0, 0, 0)
 }
@@ -27,7 +27,7 @@ func concat(parts ...[]byte) (b []byte) {
 	return b
 }
 
-// legacy is a multi-packet WQE of the older kind: n segments, each a packet of mss bytes.
+// legacy is a legacy multi-packet WQE: n segments, each a packet of mss bytes.
 func legacy(mss uint16, n int, segment func(r *sendRig) []byte) func(r *sendRig) []byte {
 	return func(r *sendRig) []byte {
 		w := concat(ctrl(0x0e, 2+n), ethSeg(0, mss, 0))
@@ -57,7 +57,7 @@ func TestLegacyMultiPacket(t *testing.T) {
 	}
 }
 
-// TestSendValidation is the list of what an SQ refuses, one mistake per row.
+// TestSendValidation lists the mistakes that an SQ refuses, one per row.
 func TestSendValidation(t *testing.T) {
 	inline := func(n int) []byte { return binary.BigEndian.AppendUint32(nil, 1<<31|uint32(n)) }
 	tcpHeader54 := dump(
@@ -86,7 +86,7 @@ func TestSendValidation(t *testing.T) {
 		caps     func(*Caps)
 		syndrome byte
 		vendor   byte
-		eats     bool // takes all that is posted for one WQE
+		eats     bool // takes all posted blocks for one WQE
 	}
 	ok := func(r *sendRig) []byte { return seg(60, r.key.Key(), r.addr) }
 	with := func(op byte, ds int, e []byte, more ...func(r *sendRig) []byte) func(*sendRig) []byte {

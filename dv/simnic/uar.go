@@ -17,7 +17,7 @@ func (n *NIC) UARWrite(uar uint32, off int, v uint64) {
 	n.uarWrite(uar, off, v, (*SQ).Doorbell, (*CQ).ArmWord)
 }
 
-// uarWrite hands a store to the queue it is for.
+// uarWrite passes a store to its queue.
 func (n *NIC) uarWrite(uar uint32, off int, v uint64,
 	doorbell func(*SQ, uint64), arm func(*CQ, uint32)) {
 	switch {

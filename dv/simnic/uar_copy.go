@@ -8,10 +8,9 @@ import (
 )
 
 // UARCopy is a BlueFlame copy: b, a WQE in whole basic blocks, is written to half
-// a doorbell register at offset off of page uar. combined says that the page is
-// mapped write-combining, so that the copy arrives as one. The queue acts before
-// UARCopy returns, on the WQE in its ring: silicon may take either, so they must
-// be the same.
+// a doorbell register at offset off of page uar. combined says that the page is mapped
+// write-combining, so that the copy arrives as one. The queue executes the WQE in its ring before
+// UARCopy returns. Hardware may use either the copy or the ring, so they must be equal.
 func (n *NIC) UARCopy(uar uint32, off int, b []byte, combined bool) {
 	if off < uarSend || off%uarHalf != 0 || len(b) == 0 || len(b) > uarHalf || len(b)%mlx5.BB != 0 {
 		n.strict.add("copy of %d bytes to offset %#x of UAR page %d", len(b), off, uar)
@@ -30,9 +29,8 @@ func (n *NIC) UARCopy(uar uint32, off int, b []byte, combined bool) {
 	}, (*CQ).ArmWord)
 }
 
-// checkCopy notes what would have silicon execute something else than the ring
-// says, or lose a copy: one in the same half as that before it may be merged
-// with it in the processor.
+// checkCopy records violations that make hardware execute a WQE different from that in the ring, or
+// lose a copy: the processor may merge a copy with the previous one in the same half.
 func (sq *SQ) checkCopy(index uint16, ds, off int, b []byte) {
 	var ring [uarHalf]byte
 	size := min(ds*mlx5.DSSize, len(b))

@@ -7,8 +7,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
-// Register writes that arrive late find records that are ahead of them: that is
-// in order, what was never posted is not. Each is executed no further than it says.
+// When a register write arrives late, the records may be ahead of it. That is legal; a doorbell for
+// WQEs never posted is not. The queue executes no further than the write says.
 func TestLateDoorbell(t *testing.T) {
 	n := newNIC(t, Config{})
 	sq := newSQ(t, n, newCQ(t, n, 3, nil), 4, nil)
@@ -56,7 +56,7 @@ func TestDoorbellsLateByMoreThanTheRing(t *testing.T) {
 	sq := newSQ(t, n, cq, log, nil)
 	nop := make([]byte, 64)
 	mlx5.PutCtrl(nop, mlx5.OpNOP, 0, 0, 0, 1, mlx5.CEOnError)
-	var late []uint64 // doorbells on their way
+	var late []uint64 // doorbells not yet arrived
 	for posted := 0; posted < 40000; posted += batch {
 		for uint64(posted+batch) > n.Counters().SendWQEs+1<<log { // the ring is full
 			n.UARWriteLate(0, 0x800, late[0])
@@ -80,7 +80,7 @@ func TestDoorbellsLateByMoreThanTheRing(t *testing.T) {
 	}
 }
 
-// An arm request may arrive when its queue is gone.
+// An arm request may arrive after its queue is destroyed.
 func TestLateArmOfDestroyedQueue(t *testing.T) {
 	n := newNIC(t, Config{})
 	cq := newCQ(t, n, 3, nil)

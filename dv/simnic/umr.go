@@ -7,10 +7,10 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
-// A UMR WQE changes a memory key: behind the control segment, whose immediate names the
-// key, come 48 bytes of what to change, the key's context of 64 bytes, and new
-// translations, in the WQE or behind a data segment (linux include/linux/mlx5/qp.h,
-// struct mlx5_wqe_umr_ctrl_seg; context: include/linux/mlx5/mlx5_ifc.h, mkc).
+// A UMR WQE changes a memory key: after the control segment, whose immediate names the key, come 48
+// bytes that select the changes, the key's context of 64 bytes, and new translations, in the WQE or
+// in memory of a data segment (linux include/linux/mlx5/qp.h, struct mlx5_wqe_umr_ctrl_seg;
+// context: include/linux/mlx5/mlx5_ifc.h, mkc).
 const (
 	umrControlAt = mlx5.CtrlSegSize
 	umrContextAt = umrControlAt + 48
@@ -38,10 +38,10 @@ const (
 	umrPageSize5  = 1 << 42
 )
 
-// maxTranslations bounds what UMR WQEs make a key hold.
+// maxTranslations is the maximum number of translations that UMR WQEs give a key.
 const maxTranslations = 1 << 20
 
-// faultUMR is a UMR WQE that the key does not take (MLX5_CQE_SYNDROME_MW_BIND_ERR).
+// faultUMR is the fault of a UMR WQE that the key refuses (MLX5_CQE_SYNDROME_MW_BIND_ERR).
 var faultUMR = fault{mlx5.Syndrome(0x06), 0, 0}
 
 // keyUpdate is a UMR WQE, decoded.
@@ -98,7 +98,7 @@ func (sq *SQ) umrList(w *wqe, flags uint8, n int) ([]byte, fault) {
 	return b, sq.burst.mem.read(sq, s.lkey, s.addr, b)
 }
 
-// update applies a UMR WQE to the key, wholly or not at all.
+// update applies a UMR WQE to the key completely or not at all.
 func (k *MKey) update(u *keyUpdate) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -124,7 +124,7 @@ func (k *MKey) update(u *keyUpdate) bool {
 	return true
 }
 
-// updateContext takes over the members of the context that mask selects.
+// updateContext copies the members of the context that mask selects.
 func (k *MKey) updateContext(mask uint64, context []byte) {
 	a := &k.attr
 	if mask&umrLength != 0 {
@@ -144,8 +144,8 @@ func (k *MKey) updateContext(mask uint64, context []byte) {
 	}
 }
 
-// translate replaces translations from number first on, and shows pages of 1<<shift
-// bytes. A page that is not there faults when touched.
+// translate replaces translations from number first on, with pages of 1<<shift bytes. A missing
+// page faults on access.
 func (k *MKey) translate(first int, list []uint64, shift int) {
 	x := k.attr.UMR
 	if n := first + len(list) - len(x.List); n > 0 {

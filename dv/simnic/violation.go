@@ -5,15 +5,15 @@ import (
 	"sync"
 )
 
-// violations are things a driver did that silicon lets pass, or answers with
-// less than an error, and that are wrong all the same.
+// violations are mistakes of a driver that hardware ignores, or reports without an error
+// completion.
 type violations struct {
 	mu       sync.Mutex
 	count    uint64
 	messages []string
 }
 
-// maxViolations is how many messages are kept; all are counted.
+// maxViolations is the maximum number of messages stored; all violations are counted.
 const maxViolations = 64
 
 func (v *violations) add(format string, args ...any) {
@@ -25,8 +25,8 @@ func (v *violations) add(format string, args ...any) {
 	}
 }
 
-// Violations are the first 64 rules the driver broke that have no error
-// completion of their own, as text. A correct driver leaves it empty.
+// Violations returns the first 64 violations of rules without their own error completion, as text.
+// It is empty for a correct driver.
 func (n *NIC) Violations() []string {
 	n.strict.mu.Lock()
 	defer n.strict.mu.Unlock()

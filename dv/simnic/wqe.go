@@ -13,8 +13,8 @@ type fault struct {
 	hw       uint8
 }
 
-// Faults of send WQEs. The vendor part is this model's choice where captures of
-// silicon do not show one.
+// Faults of send WQEs. The vendor part is this model's choice if captures of hardware do not show
+// one.
 var (
 	faultFormat   = fault{mlx5.SynLocalQPOp, mlx5.VendorWQEFormat, 0}
 	faultOpcode   = fault{mlx5.SynLocalQPOp, mlx5.VendorOpcode, 0}
@@ -32,8 +32,8 @@ var (
 	faultRxLength = fault{mlx5.SynLocalLength, 0, 0}
 )
 
-// wqe is one send WQE, copied out of the ring before it is looked at: the
-// driver may scribble, and silicon too fetches it once.
+// wqe is one send WQE, copied out of the ring before it is decoded: the driver may overwrite it,
+// and hardware also fetches it once.
 type wqe struct {
 	raw    []byte // ds*16 bytes of the queue's scratch
 	op     mlx5.Opcode
@@ -64,11 +64,11 @@ type eth struct {
 	insert  uint16 // insert bits; 0 without
 	tci     uint16
 	header  []byte // inlined
-	dataAt  int    // where data segments start in the WQE
+	dataAt  int    // offset of the data segments in the WQE
 	trailer bool
 }
 
-// eth reads the Ethernet segment. The inline header is inside the WQE when ok.
+// eth reads the Ethernet segment. If ok, the inline header is inside the WQE.
 func (w *wqe) eth() (e eth, ok bool) {
 	b := w.raw[mlx5.CtrlSegSize:]
 	e.csum, e.mss = b[4], int(binary.BigEndian.Uint16(b[6:]))
@@ -96,7 +96,7 @@ type dataSeg struct {
 	addr   uint64
 }
 
-// segment reads the data segment at at and says where the next one starts.
+// segment reads the data segment at offset at and returns the offset of the next one.
 func (w *wqe) segment(at int) (s dataSeg, next int, f fault) {
 	b := w.raw[at:]
 	count := binary.BigEndian.Uint32(b)
@@ -116,7 +116,7 @@ func (w *wqe) segment(at int) (s dataSeg, next int, f fault) {
 	return s, at + mlx5.DataSegSize, f
 }
 
-// measure is the sum of the data segments from at on.
+// measure returns the sum of the lengths of the data segments from at on.
 func (w *wqe) measure(at int) (total int, f fault) {
 	for at < len(w.raw) {
 		s, next, f := w.segment(at)

@@ -29,8 +29,8 @@ func PutStruct(dst []byte, v any) int {
 }
 
 // GetStruct fills the uAPI struct that v points to from src. As in the kernel's own copies, bytes
-// that src does not have read as zero and surplus bytes of src are ignored: that is how a struct
-// grows between kernel versions.
+// that src does not have read as zero and surplus bytes of src are ignored. This allows a struct to
+// grow between kernel versions.
 func GetStruct(src []byte, v any) {
 	n := SizeOf(v)
 	if len(src) < n {
@@ -41,7 +41,7 @@ func GetStruct(src []byte, v any) {
 	}
 }
 
-// BE16, BE32 and BE64 are fields the uAPI keeps in network byte order (__be16, __be32, __be64).
+// BE16, BE32 and BE64 are fields that the uAPI has in network byte order (__be16, __be32, __be64).
 type (
 	BE16 [2]byte
 	BE32 [4]byte

@@ -21,7 +21,7 @@ const (
 
 // Attribute flags of IoctlAttr.Flags.
 const (
-	// the kernel must refuse the call when it does not know the attribute
+	// the kernel must refuse the call if it does not know the attribute
 	AttrMandatory   uint16 = 1
 	AttrValidOutput uint16 = 2 // set by the kernel, in place, on outputs it wrote
 )
@@ -77,7 +77,7 @@ const (
 	AttrCountersFlags  uint16 = 2 // MethodCountersRead: in, 4 bytes
 )
 
-// CountersPreferCached lets a counters read answer from the driver's last poll.
+// CountersPreferCached allows a counters read to return the values of the driver's last poll.
 const CountersPreferCached uint32 = 1
 
 // CoreSupportOptionalMRAccess is the bit of AttrCoreSupport that says that unknown bits of
@@ -216,18 +216,18 @@ const (
 // Values of FlowAttrHdr.Type.
 const (
 	FlowNormal     uint32 = 0 // before the kernel netdev's tables
-	FlowAllDefault uint32 = 1 // after them: what Linux did not want
+	FlowAllDefault uint32 = 1 // after them: frames that Linux does not accept
 	FlowMCDefault  uint32 = 2 // after them, multicast only
-	FlowSniffer    uint32 = 3 // a copy of all the port receives and sends
+	FlowSniffer    uint32 = 3 // a copy of all frames that the port receives and sends
 )
 
 // Bits of FlowAttrHdr.Flags.
 const (
-	FlowFlagDontTrap uint32 = 2 // take a copy and let the frame go on
+	FlowFlagDontTrap uint32 = 2 // deliver a copy, and let later rules match the frame
 	FlowFlagEgress   uint32 = 4 // not used
 )
 
-// MaxFlowSpecs is the most specifications one rule may have.
+// MaxFlowSpecs is the maximum number of specifications of a rule.
 const MaxFlowSpecs = 10
 
 // Values of FlowSpecHdr.Type.
@@ -239,7 +239,7 @@ const (
 	FlowSpecTypeUDP         uint32 = 0x41
 	FlowSpecTypeVXLAN       uint32 = 0x50
 	FlowSpecTypeGRE         uint32 = 0x51
-	FlowSpecTypeInner       uint32 = 0x100 // or-ed in: the header inside a tunnel
+	FlowSpecTypeInner       uint32 = 0x100 // or-ed in: a header inside a tunnel
 	FlowSpecTypeActionTag   uint32 = 0x1000
 	FlowSpecTypeActionDrop  uint32 = 0x1001
 	FlowSpecTypeActionCount uint32 = 0x1003

@@ -3,11 +3,12 @@ package uverbs
 import "structs"
 
 // Structs of include/uapi/rdma/rdma_user_ioctl_cmds.h and ib_user_verbs.h, host byte order except
-// BE fields, every byte spelt out. The tag is the C field name; the comment of each type is the C
-// struct name. Fields called Reserved must be sent as zero. "response" fields belong to the older
-// write() transport: the kernel ignores them here.
+// BE fields, with every padding byte declared. The tag is the C field name; the comment of each
+// type is the C struct name. Fields called Reserved must be sent as zero. "response" fields belong
+// to the older write() transport: the kernel ignores them here.
 
-// IoctlHdr is struct ib_uverbs_ioctl_hdr: the head of every ioctl, followed by NumAttrs IoctlAttr.
+// IoctlHdr is struct ib_uverbs_ioctl_hdr: the header of every ioctl, followed by NumAttrs
+// IoctlAttr.
 type IoctlHdr struct {
 	_         structs.HostLayout
 	Length    uint16 `c:"length"` // bytes, header and attributes
@@ -190,7 +191,7 @@ type QueryPortResp struct {
 	Reserved      uint8  `c:"reserved"`
 }
 
-// QueryPortRespEx is struct ib_uverbs_query_port_resp_ex, the native method's answer.
+// QueryPortRespEx is struct ib_uverbs_query_port_resp_ex, the native method's reply.
 type QueryPortRespEx struct {
 	_             structs.HostLayout
 	Legacy        QueryPortResp `c:"legacy_resp"`
@@ -258,7 +259,7 @@ type CreateCompChannelResp struct {
 type ExCreateCQReq struct {
 	_          structs.HostLayout
 	UserHandle uint64 `c:"user_handle"`
-	// entries wanted; the kernel makes cqe+1 rounded up to a power of two
+	// requested entries; the kernel creates cqe+1 rounded up to a power of two
 	CQE         uint32 `c:"cqe"`
 	CompVector  uint32 `c:"comp_vector"`
 	CompChannel int32  `c:"comp_channel"` // descriptor or -1

@@ -278,11 +278,11 @@ type DestroyFlowReq struct {
 	FlowHandle uint32 `c:"flow_handle"`
 }
 
-// FlowSpecHdr is struct ib_uverbs_flow_spec_hdr: the head of every specification.
+// FlowSpecHdr is struct ib_uverbs_flow_spec_hdr: the header of every specification.
 type FlowSpecHdr struct {
 	_        structs.HostLayout
 	Type     uint32 `c:"type"`
-	Size     uint16 `c:"size"` // bytes, head included
+	Size     uint16 `c:"size"` // bytes, header included
 	Reserved uint16 `c:"reserved"`
 }
 

@@ -2,8 +2,8 @@ package uverbs
 
 import "structs"
 
-// Structs and numbers of include/uapi/rdma/mlx5-abi.h and mlx5_user_ioctl_cmds.h: what travels in
-// AttrUHWIn and AttrUHWOut when the driver is mlx5_ib. Conventions as in abi_core.go.
+// Structs and numbers of include/uapi/rdma/mlx5-abi.h and mlx5_user_ioctl_cmds.h: the contents of
+// AttrUHWIn and AttrUHWOut if the driver is mlx5_ib. Conventions as in abi_core.go.
 
 // Values of Mlx5AllocUcontextReqV2.LibCaps.
 const (
@@ -14,7 +14,7 @@ const (
 // Mlx5AllocUctxDEVX is the only flag of Mlx5AllocUcontextReqV2.Flags; never set here.
 const Mlx5AllocUctxDEVX uint32 = 1
 
-// Mlx5MaxBfregs is the most static doorbell registers one context gets (linux
+// Mlx5MaxBfregs is the maximum number of static doorbell registers of a context (linux
 // drivers/infiniband/hw/mlx5).
 const Mlx5MaxBfregs = 512
 
@@ -187,8 +187,8 @@ const (
 	Mlx5CreateCQRealTimeTS   uint16 = 4
 )
 
-// Mlx5CreateCQReq is the first 24 bytes of struct mlx5_ib_create_cq, all that linux 5.4 knows: the
-// whole of what is sent. The rest of the struct names a UAR page, which contexts with static pages
+// Mlx5CreateCQReq is the first 24 bytes of struct mlx5_ib_create_cq, all that linux 5.4 knows.
+// Exactly this is sent. The rest of the struct names a UAR page, which contexts with static pages
 // do not need.
 type Mlx5CreateCQReq struct {
 	_                structs.HostLayout
@@ -223,7 +223,7 @@ const (
 )
 
 // Mlx5CreateQPReq is the first 48 bytes of struct mlx5_ib_create_qp: all that linux 5.4 knows and
-// the least that linux 6.x takes. Exactly this is sent.
+// the minimum that linux 6.x accepts. Exactly this is sent.
 type Mlx5CreateQPReq struct {
 	_          structs.HostLayout
 	BufAddr    uint64 `c:"buf_addr"` // receive ring
@@ -242,7 +242,7 @@ type Mlx5CreateQPResp struct {
 	_          structs.HostLayout
 	BfregIndex uint32 `c:"bfreg_index"`
 	ECEOptions uint32 `c:"ece_options"`
-	CompMask   uint32 `c:"comp_mask"` // which of the next five are valid: none without DEVX
+	CompMask   uint32 `c:"comp_mask"` // valid ones of the next five: none without DEVX
 	TIRN       uint32 `c:"tirn"`
 	TISN       uint32 `c:"tisn"`
 	RQN        uint32 `c:"rqn"`
@@ -311,7 +311,7 @@ type Mlx5CreateWQReq struct {
 	DBAddr           uint64 `c:"db_addr"`
 	RQWQECount       uint32 `c:"rq_wqe_count"`
 	RQWQEShift       uint32 `c:"rq_wqe_shift"` // log2 of bytes per WQE
-	UserIndex        uint32 `c:"user_index"`   // 24 bits, comes back in completions
+	UserIndex        uint32 `c:"user_index"`   // 24 bits, returned in completions
 	Flags            uint32 `c:"flags"`
 	CompMask         uint32 `c:"comp_mask"`
 	StrideLogBytes   uint32 `c:"single_stride_log_num_of_bytes"`
@@ -343,7 +343,7 @@ const (
 type Mlx5FlowCountersDesc struct {
 	_           structs.HostLayout
 	Description uint32 `c:"description"`
-	Index       uint32 `c:"index"` // slot in the array a read returns
+	Index       uint32 `c:"index"` // index in the array that a read returns
 }
 
 // Mlx5FlowCountersData is struct mlx5_ib_flow_counters_data.
@@ -375,10 +375,10 @@ type Mlx5ClockInfo struct {
 	OverflowPeriod uint64 `c:"overflow_period"`
 }
 
-// What a page of the node is, in the offset given to mmap: page number = command<<8 | index&0xff |
+// Kinds of pages of the node, in the offset passed to mmap: page number = command<<8 | index&0xff |
 // (index>>8)<<16 (enum mlx5_ib_mmap_cmd).
 const (
-	MmapRegularPage        = 0 // static UAR page, write-combining where the machine can
+	MmapRegularPage        = 0 // static UAR page, write-combining if the machine supports it
 	MmapGetContiguousPages = 1 // removed: ENOSYS
 	MmapWCPage             = 2 // static UAR page, write-combining or EPERM
 	MmapNCPage             = 3 // static UAR page, uncached
@@ -391,10 +391,10 @@ const (
 // Geometry of a UAR, the 4 KiB doorbell page of the device (PRM 8.9.3).
 const (
 	UARSize          = 4096
-	UARCQDoorbell    = 0x20  // arm cell of completion queues
+	UARCQDoorbell    = 0x20  // arm register of completion queues
 	UARBfregBase     = 0x800 // first send doorbell register
 	BfregsPerUAR     = 2     // usable send registers
-	BfregIndexPerUAR = 4     // register numbers one UAR takes in Mlx5CreateQPResp.BfregIndex
+	BfregIndexPerUAR = 4     // register numbers per UAR in Mlx5CreateQPResp.BfregIndex
 	// bytes of a doorbell record; word 0 receive or CQ consumer, word 1 send or arm
 	DoorbellRecordLen = 8
 )

@@ -145,7 +145,7 @@ func fields(v any) []field {
 	return list
 }
 
-// layout renders the structs as Go has them, as the C program prints them.
+// layout renders the layout of the Go structs in the format of the C program.
 func layout() string {
 	var b strings.Builder
 	for _, s := range cStructs {
@@ -157,8 +157,8 @@ func layout() string {
 	return b.String()
 }
 
-// layoutProgram writes the C program that prints layout's text. Fields that the headers are too old
-// for are printed as Go has them, and the size of their struct then ends before them.
+// layoutProgram writes the C program that prints layout's text. Fields that older headers lack are
+// printed with their Go layout, and the size of their struct then ends before them.
 func layoutProgram(has func(structName, field string) bool) string {
 	b := programHead()
 	for _, s := range cStructs {
@@ -222,7 +222,7 @@ func runC(t *testing.T, cc, src string) string {
 	return string(out)
 }
 
-// golden compares text with a file of testdata that -update wrote from what the C compiler said.
+// golden compares text with a file of testdata that -update wrote from the output of the C program.
 func golden(t *testing.T, name, have string) {
 	t.Helper()
 	want, err := os.ReadFile(filepath.Join("testdata", name))
@@ -262,7 +262,7 @@ func TestLayoutAgainstHeaders(t *testing.T) {
 
 func TestLayoutAgainstGolden(t *testing.T) { golden(t, "layout.txt", layout()) }
 
-// TestEveryStructIsListed finds structs that the two tests above do not know.
+// TestEveryStructIsListed finds structs that are missing in the tables of the two tests above.
 func TestEveryStructIsListed(t *testing.T) {
 	listed := map[string]bool{}
 	for _, s := range cStructs {
@@ -296,7 +296,7 @@ func TestNoImplicitPadding(t *testing.T) {
 	}
 }
 
-// TestStructBytes writes and reads every struct from bytes that differ everywhere.
+// TestStructBytes writes and reads every struct with bytes that are all different.
 func TestStructBytes(t *testing.T) {
 	for _, s := range cStructs {
 		v := reflect.New(reflect.TypeOf(s.goType))

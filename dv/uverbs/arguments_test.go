@@ -10,8 +10,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// TestBadArguments: what the kernel would refuse or not notice is refused with a reason, and not
-// sent.
+// TestBadArguments: arguments that the kernel would refuse, or accept by mistake, are refused with
+// a reason and not sent.
 func TestBadArguments(t *testing.T) {
 	f := newFixture(t)
 	ring, dbr := f.cqAttr.Buf, f.cqAttr.DBR

@@ -8,12 +8,12 @@ type EventType uint32
 // Events that raw packet queues and their port can have. Others exist for RDMA queues and may be
 // ignored.
 const (
-	// element: CQ user handle. Overrun or failed write: recreate it and all on it
+	// element: CQ user handle. Overrun or failed write: recreate it and all queues on it
 	EventCQError     EventType = 0
 	EventQPFatal     EventType = 1 // element: QP user handle. Recreate it
 	EventQPReqError  EventType = 2 // element: QP user handle
 	EventQPAccess    EventType = 3 // element: QP user handle
-	EventDeviceFatal EventType = 8 // the device died or is removed: stop, close, rediscover
+	EventDeviceFatal EventType = 8 // the device failed or is removed: stop, close, rediscover
 	EventPortActive  EventType = 9 // element: port number. The netdev has carrier
 	// element: port number. Carrier lost or netdev down; queues stay valid
 	EventPortError EventType = 10
@@ -61,9 +61,9 @@ func newAsyncEvents(fd int) (*AsyncEvents, error) {
 	return &AsyncEvents{e}, nil
 }
 
-// ReadEvent parks until there is an event. The error wraps ErrClosed after Context.Close and EIO
-// when the device is gone, which EventDeviceFatal precedes. Several readers share the events among
-// them.
+// ReadEvent blocks until there is an event. The error wraps ErrClosed after Context.Close and EIO
+// if the device has failed or was removed, after EventDeviceFatal. Each event goes to one of
+// several concurrent readers.
 func (a *AsyncEvents) ReadEvent() (AsyncEvent, error) {
 	a.events.mu.Lock()
 	defer a.events.mu.Unlock()

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// DeviceCaps is what a device and its kernel driver told when the context was opened: GET_CONTEXT
-// and EX_QUERY_DEVICE, decoded. Each field's tag says what it means; Facts lists them. A capability
-// the kernel did not report reads as zero.
+// DeviceCaps are the capabilities that a device and its kernel driver reported when the context was
+// opened: GET_CONTEXT and EX_QUERY_DEVICE, decoded. Each field's tag says what it means; Facts
+// lists them. A capability the kernel did not report reads as zero.
 type DeviceCaps struct {
 	Firmware     string `says:"firmware version, major.minor.sub"`
 	NodeGUID     uint64 `says:"identity of the device, stable across reboots and renames"`
@@ -91,7 +91,7 @@ type DeviceCaps struct {
 	BounceBuffers bool `says:"no DMA to user memory (confidential virtual machine): unusable"`
 }
 
-// decodeCaps puts the three answers together.
+// decodeCaps decodes the three replies.
 func decodeCaps(a contextAnswer, core ExQueryDeviceResp, drv Mlx5QueryDeviceResp) DeviceCaps {
 	var d DeviceCaps
 	d.fromContext(a)
@@ -109,7 +109,7 @@ func (d *DeviceCaps) fromContext(a contextAnswer) {
 	d.MaxSendBlocks, d.MaxRecvWR = u.MaxSendWQEBB, u.MaxRecvWR
 	d.InlineMode, d.MinInline = u.EthMinInline, minInline(u.EthMinInline)
 	d.Bfregs, d.BFRegSize = u.TotBfregs, u.BFRegSize
-	d.UARsPerPage = max(1, u.NumUARsPerPage) // 0 on kernels that know one per page only
+	d.UARsPerPage = max(1, u.NumUARsPerPage) // 0 on kernels that report one per page only
 	d.ClockPage = u.CompMask&Mlx5UcontextCoreClockOffset != 0
 	d.ClockPageAt = u.HCACoreClockOffset
 	d.ClockInfo = u.ClockInfoVersions&1 != 0
@@ -117,7 +117,7 @@ func (d *DeviceCaps) fromContext(a contextAnswer) {
 }
 
 // minInline is how many bytes rdma-core's providers/mlx5 puts inline for a mode. A device in mode 3
-// or 4 may want more: the whole header.
+// or 4 may require more: the whole header.
 func minInline(mode uint8) int {
 	if mode == Mlx5InlineNone {
 		return 0
@@ -173,8 +173,7 @@ func (d *DeviceCaps) fromDriver(r Mlx5QueryDeviceResp) {
 }
 
 // Check returns nil if the device can carry raw packet queues, and otherwise an error that wraps
-// ErrUnsupported and says what is missing. Link layer, link state and privileges are other
-// questions.
+// ErrUnsupported and says what is missing. It does not check link layer, link state and privileges.
 func (d DeviceCaps) Check() error {
 	var missing []string
 	for _, need := range []struct {

@@ -33,7 +33,7 @@ func TestCapsDecoded(t *testing.T) {
 	}
 }
 
-// TestCapsSayWhatTheyMean: each field has a sentence to show.
+// TestCapsSayWhatTheyMean: each field has a description.
 func TestCapsSayWhatTheyMean(t *testing.T) {
 	facts := DeviceCaps{}.Facts()
 	if len(facts) != reflect.TypeFor[DeviceCaps]().NumField() {
@@ -48,7 +48,7 @@ func TestCapsSayWhatTheyMean(t *testing.T) {
 	}
 }
 
-// TestCapsOfOldDevices: absent parts read as zero, whatever their neighbours say.
+// TestCapsOfOldDevices: absent parts read as zero, whatever the other parts contain.
 func TestCapsOfOldDevices(t *testing.T) {
 	d := decodeCaps(contextAnswer{driver: Mlx5AllocUcontextResp{EthMinInline: Mlx5InlineL2}},
 		ExQueryDeviceResp{},

@@ -2,8 +2,8 @@ package uverbs
 
 import "encoding/binary"
 
-// CompChannel is a completion channel: a descriptor on which the kernel announces completion queues
-// that were armed and have something to poll. It may serve several queues; one channel per worker
+// CompChannel is a completion channel: a descriptor on which the kernel sends an event when an
+// armed completion queue gets a completion. It may serve several queues; one channel per worker
 // wakes exactly one goroutine.
 type CompChannel struct {
 	c      *Context
@@ -11,7 +11,7 @@ type CompChannel struct {
 	events *events
 }
 
-// CreateCompChannel makes a completion channel. Its descriptor is closed by Close or by
+// CreateCompChannel creates a completion channel. Its descriptor is closed by Close or by
 // Context.Close.
 func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	c.mu.Lock()
@@ -31,12 +31,12 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	return ch, nil
 }
 
-// Wait parks the goroutine until a queue of the channel has had a completion event, then reads all
-// that are there. It returns how many it read, or 0 after Wake. An armed queue gives one event and
-// has to be armed again, with its event counter advanced by one per event.
+// Wait blocks until a queue of the channel has a completion event, then reads all pending events.
+// It returns how many it read, or 0 after Wake. An armed queue gives one event and has to be armed
+// again, with its event counter advanced by one per event.
 //
-// The error wraps ErrClosed after Close, EIO when the device is gone. Wait does not allocate. Wait,
-// Next and Drain exclude each other; Wake and Close may be called at any time.
+// The error wraps ErrClosed after Close, EIO if the device has failed or was removed. Wait does not
+// allocate. Wait, Next and Drain exclude each other; Wake and Close may be called at any time.
 func (ch *CompChannel) Wait() (int, error) {
 	ch.events.mu.Lock()
 	defer ch.events.mu.Unlock()
@@ -44,7 +44,8 @@ func (ch *CompChannel) Wait() (int, error) {
 }
 
 // Next is Wait for channels that several queues share: it reads one event and returns the user
-// handle of its queue, or ok false after Wake. Events of a queue destroyed since may still come.
+// handle of its queue, or ok false after Wake. Events of a queue that was destroyed meanwhile may
+// still come.
 func (ch *CompChannel) Next() (userHandle uint64, ok bool, err error) {
 	ch.events.mu.Lock()
 	defer ch.events.mu.Unlock()
@@ -52,21 +53,19 @@ func (ch *CompChannel) Next() (userHandle uint64, ok bool, err error) {
 	return binary.NativeEndian.Uint64(ch.events.buf[:]), n > 0, err
 }
 
-// Drain reads the events that are there and returns how many there were. It does not park or
-// allocate.
+// Drain reads the pending events and returns their number. It does not block or allocate.
 func (ch *CompChannel) Drain() (int, error) {
 	ch.events.mu.Lock()
 	defer ch.events.mu.Unlock()
 	return ch.events.drain()
 }
 
-// Wake makes the Wait or Next that is running, or else the next one, return at once. Several Wakes
-// may be answered by one return; whatever was done before the last of them is visible to the waiter
-// after it.
+// Wake makes the running Wait or Next, or else the next one, return at once. One return may serve
+// several Wakes; writes before the last of them are visible to the waiter after it.
 func (ch *CompChannel) Wake() { ch.events.wake() }
 
-// Close closes the descriptor. Queues that use the channel stay usable but cannot announce anything
-// any more. Closing again returns nil.
+// Close closes the descriptor. Queues that use the channel stay usable but send no more events.
+// Closing again returns nil.
 func (ch *CompChannel) Close() error {
 	ch.c.mu.Lock()
 	delete(ch.c.channels, ch)

@@ -10,14 +10,14 @@ const (
 	hdrLen  = 24 // sizeof(struct ib_uverbs_ioctl_hdr)
 	attrLen = 16 // sizeof(struct ib_uverbs_attr)
 
-	// inlineMax is the longest input that travels in the attribute itself.
+	// inlineMax is the longest input in the attribute itself.
 	inlineMax = 8
 
-	// maxAttrs is the most attributes a write command has.
+	// maxAttrs is the maximum number of attributes of a write command.
 	maxAttrs = 5
 )
 
-// direction says how an attribute travels.
+// direction says how an attribute is passed.
 type direction uint8
 
 const (
@@ -32,8 +32,8 @@ const (
 type attr struct {
 	id       uint16
 	dir      direction
-	bytes    []byte         // dirIn: what to send. dirOut: where the answer goes
-	value    *uint64        // dirConstant, dirHandle: what to send. dirNew: where the answer goes
+	bytes    []byte         // dirIn: bytes to send. dirOut: destination of the reply
+	value    *uint64        // dirConstant, dirHandle: to send. dirNew: for the reply
 	embedded *embeddedBytes // dirIn: memory that bytes must point to
 }
 
@@ -47,7 +47,7 @@ type embeddedBytes struct {
 // align8 rounds up to a multiple of 8.
 func align8(n int) int { return (n + 7) &^ 7 }
 
-// space is how much memory of the scratch region an attribute takes outside the ioctl buffer.
+// space is how many bytes of the scratch region an attribute takes outside the ioctl buffer.
 func (a attr) space() int {
 	switch {
 	case a.dir == dirOut, a.dir == dirIn && len(a.bytes) > inlineMax:
@@ -60,8 +60,8 @@ func (a attr) space() int {
 	return 0
 }
 
-// exchange lays out one command in memory outside the Go heap, runs it, and copies the answers out.
-// All of mem that is used is cleared first, so outputs the kernel leaves alone read as zero.
+// exchange lays out one command in memory outside the Go heap, runs it, and copies the replies out.
+// The used part of mem is cleared first, so outputs that the kernel does not write read as zero.
 // Outputs are set only on success.
 func exchange(k Kernel, driver uint32, object, method uint16,
 	attrs []attr, mem *mmio.Region) error {
@@ -128,7 +128,7 @@ func (a attr) encode(mem *mmio.Region, at int) IoctlAttr {
 	return w
 }
 
-// collect takes the attribute's answer, if it has one.
+// collect copies the attribute's reply, if it has one.
 func (a attr) collect(raw []byte, mem *mmio.Region, at int) {
 	switch a.dir {
 	case dirOut:
@@ -140,9 +140,9 @@ func (a attr) collect(raw []byte, mem *mmio.Region, at int) {
 	}
 }
 
-// write is one command that travels by MethodInvokeWrite: the struct of the older write() transport
-// without its header. in, out, uhwIn and uhwOut are uAPI structs (pointers for the answers), or
-// []byte, or nil when the command has none.
+// write is one command sent by MethodInvokeWrite: the struct of the older write() transport without
+// its header. in, out, uhwIn and uhwOut are uAPI structs (pointers for the replies), or []byte, or
+// nil if the command has none.
 type write struct {
 	op            *op
 	noun          string // for messages
@@ -153,7 +153,7 @@ type write struct {
 	needs         uint64         // bytes of memory the command pins
 }
 
-// attrs returns the attributes of w and a function that decodes the answers.
+// attrs returns the attributes of w and a function that decodes the replies.
 func (w write) attrs() ([]attr, func()) {
 	number := uint64(w.op.cmd)
 	list := make([]attr, 0, maxAttrs)

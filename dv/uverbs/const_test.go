@@ -9,7 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// cConst pairs a number with the C expression it stands for.
+// cConst pairs a number with its C expression.
 type cConst struct {
 	c     string
 	value uint64
@@ -252,7 +252,7 @@ func TestConstantsAgainstGolden(t *testing.T) {
 	golden(t, "const_verbs.txt", constText(verbsConsts))
 }
 
-// TestEventNames: every event this package names has a name to print.
+// TestEventNames: every event constant of this package has a string.
 func TestEventNames(t *testing.T) {
 	for n := EventType(0); n <= EventSpeedChange; n++ {
 		if strings.HasPrefix(n.String(), "event ") {

@@ -8,7 +8,7 @@ import (
 )
 
 // Context is one process's use of a device: the opened node after GET_CONTEXT. Its methods, and
-// those of the objects made through it, may be called concurrently; commands run one at a time.
+// those of the objects created through it, may be called concurrently; commands run one at a time.
 type Context struct {
 	driver uint32
 	caps   DeviceCaps
@@ -18,13 +18,13 @@ type Context struct {
 
 	mu       sync.Mutex
 	kernel   Kernel                    // nil once closed
-	scratch  *mmio.Region              // where commands are built
+	scratch  *mmio.Region              // memory for commands
 	channels map[*CompChannel]struct{} // open ones
 	pinned   uint64                    // bytes pinned for all objects
 }
 
-// Caps returns what the device and its kernel driver can do, as answered when the context was
-// opened.
+// Caps returns the capabilities of the device and its kernel driver, as reported when the context
+// was opened.
 func (c *Context) Caps() DeviceCaps { return c.caps }
 
 // AsyncEvents returns the source of events about queues, ports and the device. It ends with the
@@ -40,9 +40,9 @@ func (c *Context) Pinned() uint64 {
 }
 
 // Close unmaps the doorbell pages, closes all event descriptors (their readers return ErrClosed)
-// and closes the node, upon which the kernel destroys every object that is left, in the right
-// order. The caller must have stopped ringing doorbells. Memory given to objects may be freed
-// afterwards. Closing again returns nil.
+// and closes the node. The kernel then destroys all remaining objects in the right order. The
+// caller must have stopped ringing doorbells. Memory given to objects may be freed afterwards.
+// Closing again returns nil.
 func (c *Context) Close() error {
 	c.mu.Lock()
 	k := c.kernel
@@ -74,7 +74,7 @@ func (c *Context) Close() error {
 	return nil
 }
 
-// firstError keeps the first error of several steps that are all taken.
+// firstError records the first error of several steps that all run.
 type firstError struct{ err error }
 
 func (f *firstError) add(err error) {
@@ -83,14 +83,14 @@ func (f *firstError) add(err error) {
 	}
 }
 
-// write runs one command whose objects are all alive.
+// write runs one command whose objects all exist.
 func (c *Context) write(w write) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.writeLocked(w)
 }
 
-// create runs a creating command and completes o, whose handle the answer holds at *handle.
+// create runs a creating command and completes o, whose handle in the reply is at *handle.
 func (c *Context) create(o *object, handle *uint32, w write) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -5,15 +5,15 @@ import "encoding/binary"
 // Counters counts the frames and bytes that one or more flow rules match, in the device.
 type Counters struct{ object }
 
-// slots of the array a counters read returns, as bound by counterBinding.
+// indexes of the array that a counters read returns, as bound by counterBinding.
 const (
 	slotPackets = 0
 	slotBytes   = 1
 	slotCount   = 2
 )
 
-// CreateCounters makes a counters object, to be named by Count when a rule is created. EOPNOTSUPP
-// or EPROTONOSUPPORT: the device or kernel has none.
+// CreateCounters creates a counters object for Count in a rule. EOPNOTSUPP or EPROTONOSUPPORT: the
+// device or kernel has no counters.
 func (c *Context) CreateCounters() (*Counters, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -29,8 +29,8 @@ func (c *Context) CreateCounters() (*Counters, error) {
 	return n, nil
 }
 
-// counterBinding is the driver's part of a rule that counts: which number goes to which slot of a
-// read. The table of numbers is outside the struct and referred to by address.
+// counterBinding is the driver's part of a rule that counts: which count a read returns at which
+// index. The table of counts is outside the struct and referred to by address.
 func counterBinding() ([]byte, *embeddedBytes) {
 	var table [slotCount * 8]byte
 	PutStruct(table[slotPackets*8:],

@@ -26,10 +26,10 @@ type CQAttr struct {
 	// Vector is the interrupt vector, below DeviceCaps.CompVectors.
 	Vector uint32
 
-	// Channel, if not nil, announces completions of the queue when it is armed.
+	// Channel, if not nil, gets the completion events of the queue when it is armed.
 	Channel *CompChannel
 
-	// UserHandle comes back in events about the queue.
+	// UserHandle is returned in events of the queue.
 	UserHandle uint64
 
 	// Compression is the format of compressed completions, Mlx5CQEFormatHash and so on; 0 for none.
@@ -46,18 +46,18 @@ type CQAttr struct {
 	IgnoreOverrun bool
 }
 
-// CQ is a completion queue. The device writes completions into its ring; software publishes how far
-// it has consumed them in word 0 of the doorbell record.
+// CQ is a completion queue. The device writes completions into its ring; software publishes its
+// consumer counter in word 0 of the doorbell record.
 type CQ struct {
 	object
-	CQN       uint32 // number the device knows it by
+	CQN       uint32 // number of the queue in the device
 	Entries   int
-	ArmPage   *Page // where it is armed, at ArmOffset: arm word in the upper half, CQN in the lower
+	ArmPage   *Page // to arm, at ArmOffset: arm word in the upper half, CQN in the lower
 	ArmOffset int
 }
 
-// CreateCQ makes a completion queue. The memory of a is the caller's and must live until Close
-// returned nil.
+// CreateCQ creates a completion queue. The caller owns the memory of a, which must stay mapped
+// until Close returned nil.
 func (c *Context) CreateCQ(a CQAttr) (*CQ, error) {
 	if a.CQESize == 0 {
 		a.CQESize = 64
@@ -132,9 +132,9 @@ func (a CQAttr) check(noun string) error {
 	return checkRing(opCreateCQ, noun, a.Entries, a.CQESize, a.Buf, a.DBR)
 }
 
-// checkRing refuses what the kernel would refuse, or, worse, would not notice: it takes the
-// logarithm of a number of entries without looking whether it is a power of two, and linux 5.4
-// drops the offset of a ring in its page.
+// checkRing refuses rings that the kernel would refuse, or accept by mistake: the kernel takes the
+// logarithm of the number of entries without a check for a power of two, and linux 5.4 drops the
+// offset of a ring in its page.
 func checkRing(o *op, noun string, entries, entrySize int, buf, dbr *mmio.Region) error {
 	switch {
 	case entries <= 0 || bits.OnesCount(uint(entries)) != 1:
@@ -149,7 +149,7 @@ func checkRing(o *op, noun string, entries, entrySize int, buf, dbr *mmio.Region
 	return nil
 }
 
-// Moderate lets the device hold completion events back until count completions have come or period
+// Moderate makes the device delay completion events until count completions are written or period
 // microseconds have passed, at most 65535 and 4095; 0, 0 turns it off. Only events are affected,
 // not completions.
 func (cq *CQ) Moderate(count, period uint16) error {

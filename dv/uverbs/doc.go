@@ -1,7 +1,8 @@
-// Package uverbs is the kernel control path of an mlx5 NIC in pure Go: everything a process does
-// through /dev/infiniband/uverbsN to own raw Ethernet queues, without rdma-core and without cgo.
+// Package uverbs is the kernel control path of an mlx5 NIC in pure Go: it creates and controls raw
+// Ethernet queues through /dev/infiniband/uverbsN, without rdma-core and without cgo.
 //
-// The objects depend on each other like this; an arrow points at what must outlive its tail:
+// The objects depend on each other like this; an arrow points at the object that must outlive the
+// one at its tail:
 //
 //	Flow ─> RSS QP ─> IndTable ─> WQ ─┐
 //	                                  ├─> CQ ─> CompChannel ─┐
@@ -9,8 +10,8 @@
 //	              MR, QP, WQ ─────────────> PD ──────────────┘
 //
 // Each object has Close, which may be called twice and concurrently, and which fails with EBUSY
-// (and leaves the object alone) while another object still uses it. Context.Close ends everything
-// at once: the kernel destroys what is left in the right order.
+// (and leaves the object alone) while another object still uses it. Context.Close closes all
+// objects at once: the kernel destroys the remaining ones in the right order.
 //
 // Every command is one ioctl whose bytes live in memory outside the Go heap (one scratch region per
 // Context, under a mutex). The seam below is Kernel: the real node, the software NIC of dv/simnic,

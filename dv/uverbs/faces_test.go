@@ -20,15 +20,14 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// The recordings in testdata are talks with stock kernels, on whose PCI bus was the software NIC.
-// tests/vm makes them anew (make test-vm UPDATE=1).
+// The recordings in testdata are of unmodified kernels with the software NIC as a PCI function.
+// tests/vm creates them (make test-vm UPDATE=1).
 
-// releases are the kernels there are recordings of, and which release of the in-process face plays
-// them.
+// releases are the kernels with recordings, and the release of package kernel that models each.
 var releases = map[string]kernel.Release{"6.1": kernel.Linux612,
 	"6.12": kernel.Linux612, "7.2": kernel.Linux72}
 
-// talk is a conversation, and what the process that holds it may do.
+// talk is a sequence of steps to record, and the privileges of its process.
 type talk struct {
 	steps func() []step
 	linux kernel.Config
@@ -50,7 +49,7 @@ var talks = map[string]talk{
 	}},
 }
 
-// each runs a test for every kernel and talk.
+// each runs a test for every kernel and recording.
 func each(t *testing.T, test func(t *testing.T, kernel, name string)) {
 	for kernel := range releases {
 		for name := range talks {
@@ -59,7 +58,7 @@ func each(t *testing.T, test func(t *testing.T, kernel, name string)) {
 	}
 }
 
-// recording is what a kernel said in a talk.
+// recording is the trace of a kernel's replies.
 func recording(t *testing.T, kernel, name string) []byte {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "linux-"+kernel+"."+name+".gz"))
@@ -78,8 +77,8 @@ func recording(t *testing.T, kernel, name string) []byte {
 	return b
 }
 
-// TestTalkWithStockKernels asks recordings of stock kernels: the requests are the same to the last
-// byte, so the errnos are those of the kernels.
+// TestTalkWithStockKernels replays recordings of unmodified kernels: the requests are equal in
+// every byte, so the errnos are those of the kernels.
 func TestTalkWithStockKernels(t *testing.T) {
 	each(t, func(t *testing.T, kernel, name string) {
 		k, err := uverbs.Replay(bytes.NewReader(recording(t, kernel, name)))
@@ -90,13 +89,13 @@ func TestTalkWithStockKernels(t *testing.T) {
 	})
 }
 
-// TestTalkWithSoftwareNIC asks the in-process face the same, and compares its answers with the
-// kernels'.
+// TestTalkWithSoftwareNIC sends the same requests to package kernel, and compares its replies with
+// the kernels'.
 func TestTalkWithSoftwareNIC(t *testing.T) {
 	each(t, func(t *testing.T, sys, name string) {
 		caps := simnic.DefaultCaps()
-		caps.DelayDrop = false // the firmware face has it not
-		caps.LegacyMPW = false // nor had the card that the kernels were asked about
+		caps.DelayDrop = false // package pcie does not have it
+		caps.LegacyMPW = false // the card of the recordings does not have it
 		nic, err := simnic.New(simnic.Config{Seed: 1, Caps: caps})
 		if err != nil {
 			t.Fatal(err)
@@ -114,8 +113,8 @@ func TestTalkWithSoftwareNIC(t *testing.T) {
 	})
 }
 
-// withClock answers for the one page that the in-process face has not: memory of the process does
-// not tick by itself.
+// withClock provides the one page that package kernel does not have: process memory cannot be a
+// running clock.
 type withClock struct{ uverbs.Kernel }
 
 func (k *withClock) Mmap(offset int64, length int, writable bool) (*uverbs.Page, error) {
@@ -126,8 +125,8 @@ func (k *withClock) Mmap(offset int64, length int, writable bool) (*uverbs.Page,
 	return p, err
 }
 
-// TestTalkWithDevice holds the talks that fit this process with a device for tests. TALK_TRACE
-// names a file for the recording.
+// TestTalkWithDevice runs the steps that the privileges of this process allow on a device for
+// tests. TALK_TRACE names a file for the recording.
 func TestTalkWithDevice(t *testing.T) {
 	need.Hardware(t)
 	for name, talk := range talks {
@@ -196,13 +195,13 @@ func decode(t *testing.T, trace []byte) (all []said) {
 	return all
 }
 
-// span is bytes of an answer, and why two machines may answer differently there.
+// span is a range of bytes of a reply, and the reason why two machines may differ there.
 type span struct {
 	attr, from, to int
 	why            string
 }
 
-// differences are those parts of answers, by command.
+// differences are the spans of replies that may differ, by command.
 var differences = map[string][]span{
 	"GET_CONTEXT": {
 		{uhwOut, 4, 8, "whether the machine combines writes"},
@@ -230,8 +229,8 @@ var differences = map[string][]span{
 
 const coreOut, uhwOut = 1, 0x1001
 
-// compare wants the same errnos, the same lengths of answers, and the same bytes but for the known
-// differences.
+// compare requires the same errnos, the same lengths of replies, and the same bytes except the
+// known differences.
 func compare(t *testing.T, got, want []said) {
 	t.Helper()
 	if len(got) != len(want) {

@@ -11,17 +11,16 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// fakeKernel plays the kernel's side of the conversation by bytes at offsets, as a single-port
-// ConnectX-6 Dx on a kernel with native GET_CONTEXT would. It knows nothing of this package's
-// structs.
+// fakeKernel executes commands with bytes at offsets, like a kernel with native GET_CONTEXT and a
+// single-port ConnectX-6 Dx. It does not use this package's structs.
 type fakeKernel struct {
 	t testing.TB
 
 	mu      sync.Mutex
 	calls   []*call
-	handles map[uint32]string // living objects: handle -> "QP" and so on
+	handles map[uint32]string // existing objects: handle -> "QP" and so on
 	refuse  func(c *call) error
-	patch   func(c *call) // changes an answer before it goes out
+	patch   func(c *call) // changes a reply before it is returned
 	mmaps   []mmapCall
 	mmapErr error
 	wcErr   error          // of write-combining pages
@@ -150,7 +149,7 @@ func (k *fakeKernel) Ioctl(buf []byte) error {
 	return err
 }
 
-// answer fills in what the kernel would. Offsets are those of the uAPI structs.
+// answer fills in the kernel's reply. Offsets are those of the uAPI structs.
 func (k *fakeKernel) answer(c *call, buf []byte) error {
 	core, uhw := c.out[1], c.out[0x1001]
 	switch c.name {
@@ -214,7 +213,7 @@ func (k *fakeKernel) answer(c *call, buf []byte) error {
 	return nil
 }
 
-// destroy answers a destroying command, whose handle is at a different place in each.
+// destroy executes a destroying command; each has its handle at a different offset.
 func (k *fakeKernel) destroy(c *call) error {
 	d := map[string]struct {
 		kind string
@@ -231,7 +230,7 @@ func (k *fakeKernel) destroy(c *call) error {
 	return nil
 }
 
-// born takes the lowest free handle.
+// born allocates the lowest free handle.
 func (k *fakeKernel) born(kind string) uint32 {
 	h := uint32(0)
 	for k.handles[h] != "" {
@@ -241,7 +240,7 @@ func (k *fakeKernel) born(kind string) uint32 {
 	return h
 }
 
-// newFD makes an event descriptor and keeps the other end.
+// newFD creates an event descriptor and keeps the other end.
 func (k *fakeKernel) newFD() int {
 	r, w, err := packetPipe()
 	if err != nil {
@@ -365,7 +364,7 @@ func (k *fakeKernel) refuseWith(name string, errno unix.Errno) {
 	}
 }
 
-// alive is how many objects the kernel still has.
+// alive returns how many objects the kernel still has.
 func (k *fakeKernel) alive() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()

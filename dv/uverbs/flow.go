@@ -2,34 +2,35 @@ package uverbs
 
 import "fmt"
 
-// FlowAttr is one steering rule: which frames the port receives go to the queue pair.
+// FlowAttr is one steering rule: it selects the received frames of the port that go to the queue
+// pair.
 //
-// Rules live in the device's tables before those of the kernel's netdev, so a matching frame is
-// taken away from Linux, whatever ethtool or RoCE say, unless DontTrap copies it. Tables are
-// ordered by priority (and, within one, copying rules before taking ones); in one table the first
-// matching rule wins, and the order of rules whose masks differ must not be relied on. The same
-// match in the same table twice, also by another process, delivers to both.
+// Rules live in the device's tables before those of the kernel's netdev, so Linux does not get a
+// matching frame, whatever the ethtool or RoCE rules, unless DontTrap copies it. Tables are ordered
+// by priority (and, within one, copying rules before taking ones); in one table the first matching
+// rule applies, and the order of rules with different masks is undefined. The same match in the
+// same table twice, also by another process, delivers to both.
 //
 // One exception of the driver: a taking rule whose first specification matches an Ethernet
 // multicast destination goes to a last table of its own, whatever its priority.
 type FlowAttr struct {
-	// Type is FlowNormal unless frames that Linux left over are wanted.
+	// Type is FlowNormal, or a default type for the frames that Linux does not accept.
 	Type uint32
 
 	// Priority is 0 (first) to 15.
 	Priority uint16
 
-	// Port the frame came in by, counted from 1; default 1.
+	// Port that receives the frame, counted from 1; default 1.
 	Port uint8
 
-	// DontTrap takes a copy and lets the frame go on to later rules and to Linux. Not with the
-	// default types. EOPNOTSUPP where the device cannot. A frame that two copying rules of
+	// DontTrap delivers a copy and lets later rules and Linux get the frame. Not with the default
+	// types. EOPNOTSUPP if the device does not support it. A frame that two copying rules of
 	// different priorities match arrives twice.
 	DontTrap bool
 
 	// Specs are the conditions, all of which must hold, and the actions: outer headers before inner
-	// ones, link layer before network before transport, at most MaxFlowSpecs. None matches every
-	// frame.
+	// ones, link layer before network before transport, at most MaxFlowSpecs. No conditions match
+	// every frame.
 	Specs []FlowSpec
 }
 
@@ -88,7 +89,7 @@ func (a FlowAttr) encode(noun string, qp uint32) ([]byte, *Counters, error) {
 	return append(bytesOf(req), specs...), counters, nil
 }
 
-// Close removes the rule; frames it matched go where the remaining rules say.
+// Close removes the rule; the remaining rules then apply to the frames it matched.
 func (f *Flow) Close() error {
 	return f.destroy(write{op: opDestroyFlow, in: DestroyFlowReq{FlowHandle: f.handle}})
 }

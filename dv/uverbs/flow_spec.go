@@ -6,13 +6,13 @@ import "fmt"
 // methods of the match types, or with Tag, Drop and Count.
 type FlowSpec struct {
 	raw      []byte
-	wrong    string // why it cannot be sent
+	wrong    string // error that prevents sending it
 	counters *Counters
 }
 
 // EthMatch matches the Ethernet header. Bits outside a mask must be zero in the value. A zero
-// VLANMask matches tagged and untagged frames alike; "untagged only" cannot be said. EtherType is
-// the one behind the last tag.
+// VLANMask matches tagged and untagged frames; "untagged only" cannot be expressed. EtherType is
+// the one after the last tag.
 type EthMatch struct {
 	Dst, DstMask   [6]byte
 	Src, SrcMask   [6]byte
@@ -33,7 +33,7 @@ func (m EthMatch) Spec() FlowSpec {
 			VLANTag: ToBE16(m.VLANMask)})
 }
 
-// ExactMAC is the mask of a MAC address that must match whole.
+// ExactMAC is the mask of a MAC address of which all bits must match.
 var ExactMAC = [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
 // IPv4Match matches the IPv4 header; the zero value matches any. (TTL and flags cannot be matched
@@ -102,7 +102,7 @@ func Tag(id uint32) FlowSpec {
 	return s
 }
 
-// Count makes c count matching frames and bytes.
+// Count makes c count the matching frames and their bytes.
 func Count(c *Counters) FlowSpec {
 	const n = 16
 	return FlowSpec{counters: c,
@@ -120,7 +120,7 @@ func (s FlowSpec) Inner() FlowSpec {
 	return s
 }
 
-// newSpec encodes head, value and mask.
+// newSpec encodes header, value and mask.
 func newSpec(kind uint32, value, mask any) FlowSpec {
 	v, m := bytesOf(value), bytesOf(mask)
 	head := bytesOf(FlowSpecHdr{Type: kind, Size: uint16(8 + len(v) + len(m))})

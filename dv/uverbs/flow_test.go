@@ -78,7 +78,7 @@ func TestFlowHeader(t *testing.T) {
 		0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0})
 }
 
-// TestFlowCounters: the driver part points to a table that says which number goes where.
+// TestFlowCounters: the driver's part points to a table of counts and their indexes.
 func TestFlowCounters(t *testing.T) {
 	f := newFixture(t)
 	var table []byte

@@ -2,7 +2,7 @@ package uverbs
 
 import "testing"
 
-// FuzzParse takes ioctl buffers apart. Pointers in them are not followed.
+// FuzzParse parses ioctl buffers. Pointers in them are not followed.
 func FuzzParse(f *testing.F) {
 	k, c := openFake(f, Options{})
 	must[*PD](f)(c.AllocPD())
@@ -21,8 +21,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzCaps decodes answers of any content: no division by zero, no negative sizes, and always
-// something to print.
+// FuzzCaps decodes replies of any content: no division by zero, no negative sizes, and a list of
+// facts that is not empty.
 func FuzzCaps(f *testing.F) {
 	f.Add([]byte{}, []byte{}, []byte{})
 	k := &fakeKernel{}
@@ -48,7 +48,7 @@ func FuzzCaps(f *testing.F) {
 	})
 }
 
-// FuzzBfreg finds registers for any answer: the offset always lies in its page.
+// FuzzBfreg finds registers for any reply: the offset always lies in its page.
 func FuzzBfreg(f *testing.F) {
 	f.Add(uint32(29), uint32(1), uint32(512))
 	f.Add(uint32(8), uint32(16), uint32(0))

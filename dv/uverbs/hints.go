@@ -6,14 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory is what is known about pinned memory when a command fails, for the hint.
+// memory holds the figures of pinned memory when a command fails, for the hint.
 type memory struct {
 	needed uint64 // bytes this command pins; 0 for a command that pins none
 	pinned uint64 // bytes this context had pinned before
 	env    func() (Environment, error)
 }
 
-// hint returns what to tell the user about errno as the answer to o.
+// hint returns the text for the user about errno as the result of o.
 func hint(o *op, errno unix.Errno, m memory) string {
 	if m.needed > 0 && (errno == unix.ENOMEM || errno == unix.EPERM) && !isCapError(o, errno) {
 		return memlockHint(m)
@@ -35,7 +35,7 @@ func hint(o *op, errno unix.Errno, m memory) string {
 	return "unexpected; the kernel log may say why: dmesg | grep mlx5"
 }
 
-// isCapError reports commands whose EPERM is about a capability and not about locked memory: the
+// isCapError reports commands whose EPERM means a missing capability and not locked memory: the
 // kernel checks the capability first.
 func isCapError(o *op, errno unix.Errno) bool {
 	return errno == unix.EPERM && (o == opCreateQP || o == opCreateWQ)
@@ -66,7 +66,7 @@ func memlockHint(m memory) string {
 	return text
 }
 
-// size prints a number of bytes in the largest unit that keeps it whole or nearly so.
+// size prints a number of bytes in the largest unit in which it is an integer or close to one.
 func size(n uint64) string {
 	switch {
 	case n >= 1<<20 && n%(1<<20) == 0:
@@ -92,7 +92,7 @@ const (
 	hintFallback = "the device does not have the feature: create it without"
 )
 
-// opHints say what an errno means as the answer to one command.
+// opHints give the meaning of an errno of one command.
 var opHints = map[string]map[unix.Errno]string{
 	"open": {
 		unix.ENOENT: "no such node: load ib_uverbs, or give the container --device " +
@@ -222,13 +222,13 @@ var opHints = map[string]map[unix.Errno]string{
 	},
 }
 
-// destroyHints say what an errno means as the answer to any destroy command.
+// destroyHints give the meaning of an errno of any destroy command.
 var destroyHints = map[unix.Errno]string{
 	unix.EBUSY:  "another object still uses it: close users first",
 	unix.ENOENT: "it was destroyed already: a bug",
 }
 
-// anyHints say what an errno means whatever was asked.
+// anyHints give the meaning of an errno of any command.
 var anyHints = map[unix.Errno]string{
 	unix.EIO:    hintRemoved,
 	unix.ENODEV: hintRemoved,

@@ -6,9 +6,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// Kernel is one opened device node: everything a process may ask of /dev/infiniband/uverbsN. It is
-// implemented by the real node (OpenNode), by the software NIC (dv/simnic) and by a recorded
-// conversation (Replay).
+// Kernel is one opened device node: all operations of a process on /dev/infiniband/uverbsN. It is
+// implemented by the real node (OpenNode), by the software NIC (dv/simnic) and by a recording
+// (Replay).
 //
 // Event descriptors (asynchronous events, completion channels) need no method: they appear in
 // replies as real file descriptors of this process, close-on-exec and blocking, one record per
@@ -17,7 +17,7 @@ import (
 // All methods may be called concurrently, Close included; calls after Close fail with EBADF. A
 // Kernel may implement PortCounters, too.
 type Kernel interface {
-	// Ioctl is ioctl(fd, RDMA_VERBS_IOCTL, buf). buf is an IoctlHdr and its IoctlAttr, edited in
+	// Ioctl is ioctl(fd, RDMA_VERBS_IOCTL, buf). buf is an IoctlHdr and its IoctlAttr, modified in
 	// place; addresses in attributes are addresses of this process outside the Go heap. buf itself
 	// is outside the Go heap too. The error is a unix.Errno.
 	Ioctl(buf []byte) error
@@ -26,26 +26,26 @@ type Kernel interface {
 	// is a unix.Errno.
 	Mmap(offset int64, length int, writable bool) (*Page, error)
 
-	// Close closes the descriptor. The kernel destroys what was created through it once no mapping
-	// is left.
+	// Close closes the descriptor. The kernel destroys the objects created through it once no
+	// mapping is left.
 	Close() error
 }
 
 // AllocMemory returns at least size bytes of zeroed memory in whole pages, for rings, doorbell
-// records and frames of programs that make queues without package dv. It is the caller's, who
-// closes it once no object uses it any more.
+// records and frames of programs that create queues without package dv. The caller owns it and
+// closes it once no object uses it.
 func AllocMemory(size int) (*mmio.Region, error) { return mmio.Alloc(size) }
 
 // Page is one mapped page of device registers. Pages of the real node have Mem. Pages of the
-// in-process model have Trap, and may have TrapCopy: the model acts on the caller's goroutine,
-// before Store64 or Copy returns.
+// in-process model have Trap, and may have TrapCopy: the model executes the store on the caller's
+// goroutine, before Store64 or Copy returns.
 type Page struct {
 	Mem      *mmio.Region
 	Trap     func(off int, v uint64)
-	TrapCopy func(off int, b []byte) // nil: a copy is as many stores
+	TrapCopy func(off int, b []byte) // nil: a copy is a sequence of stores
 
-	// WriteCombining says that the page is mapped so. Each store is flushed then, before the next
-	// may join it.
+	// WriteCombining says that the page is mapped write-combining. Each store is then flushed
+	// before the next can be merged with it.
 	WriteCombining bool
 }
 
@@ -64,7 +64,7 @@ func (p *Page) Store64(off int, v uint64) {
 }
 
 // Copy writes b, whole lines of 64 bytes, at byte offset off, a multiple of 64, first to last: a
-// work request into a doorbell register ("BlueFlame"), which is to be on a write-combining page. b
+// work request into a doorbell register ("BlueFlame"), which must be on a write-combining page. b
 // must not change meanwhile.
 func (p *Page) Copy(off int, b []byte) {
 	switch {
@@ -81,7 +81,8 @@ func (p *Page) Copy(off int, b []byte) {
 	mmio.FlushWC()
 }
 
-// Close unmaps the page; it may be called more than once. Nobody may be storing into the page.
+// Close unmaps the page; it may be called more than once. No goroutine may be storing into the
+// page.
 func (p *Page) Close() error {
 	if p == nil || p.Mem == nil {
 		return nil

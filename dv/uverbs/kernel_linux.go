@@ -11,13 +11,13 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// node is an opened /dev/infiniband/uverbsN. os.File counts its users, so Close cannot give the
-// descriptor number to somebody else while an ioctl runs.
+// node is an opened /dev/infiniband/uverbsN. os.File counts its users, so the descriptor number
+// cannot be reused while an ioctl runs.
 type node struct{ file *os.File }
 
 // OpenNode opens a uverbs device node. The error wraps the errno: ENOENT no such node, EACCES its
 // mode forbids it, EPERM the device cgroup or the RDMA network namespace forbids it, ENXIO, ENODEV,
-// EIO the device is going away.
+// EIO the device is being removed.
 func OpenNode(path string) (Kernel, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

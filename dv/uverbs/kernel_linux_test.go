@@ -21,7 +21,7 @@ func TestOpenNodeErrors(t *testing.T) {
 	}
 }
 
-// TestNodeIsNotUverbs runs the real system calls against a node that is none.
+// TestNodeIsNotUverbs runs the real system calls on a node that is not a uverbs node.
 func TestNodeIsNotUverbs(t *testing.T) {
 	k, err := OpenNode("/dev/null")
 	if err != nil {
@@ -41,7 +41,7 @@ func TestNodeIsNotUverbs(t *testing.T) {
 	}
 }
 
-// TestNodeMmap maps shared memory of a device that has some: the zero device.
+// TestNodeMmap maps shared memory of the zero device.
 func TestNodeMmap(t *testing.T) {
 	before := descriptors(t)
 	k, err := OpenNode("/dev/zero")

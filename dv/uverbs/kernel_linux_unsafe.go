@@ -10,8 +10,8 @@ import (
 
 // ioctl is the one system call of this package that takes memory. buf, and all memory its
 // attributes point to, is outside the Go heap, so it neither moves nor is collected while the
-// kernel works on it. Firmware commands take up to a minute when things go wrong, so the scheduler
-// is told (Syscall, not RawSyscall).
+// kernel works on it. Firmware commands may take up to a minute in case of a failure, so the
+// scheduler must know of the call (Syscall, not RawSyscall).
 func ioctl(fd int, buf []byte) error {
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), IoctlCode,
 		uintptr(unsafe.Pointer(unsafe.SliceData(buf))))

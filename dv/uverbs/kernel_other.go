@@ -9,7 +9,7 @@ func OpenNode(path string) (Kernel, error) {
 	return nil, failure(opOpenNode, path, unix.ENOSYS, memory{})
 }
 
-// deviceNode finds nothing, as above.
+// deviceNode finds no node, as uverbs nodes exist on Linux only.
 func (s sysfs) deviceNode(uverbs string, major, minor uint32) (path string, present bool) {
 	return s.path("dev/infiniband", uverbs), false
 }

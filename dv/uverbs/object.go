@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// object is what all kernel objects have in common. A handle is an index into the table of the
+// object is the common part of all kernel objects. A handle is an index into the table of the
 // opened node; 0 is a valid one.
 type object struct {
 	c      *Context
@@ -18,10 +18,11 @@ type object struct {
 	gone bool // guarded by c.mu
 }
 
-// Handle returns the kernel's handle of the object, unique among the living objects of the context.
+// Handle returns the kernel's handle of the object, unique among the existing objects of the
+// context.
 func (o *object) Handle() uint32 { return o.handle }
 
-// destroy runs the destroying command once. The object stays, and may be closed again, when the
+// destroy runs the destroying command once. The object stays, and may be closed again, if the
 // kernel still has it.
 func (o *object) destroy(w write) error {
 	o.c.mu.Lock()
@@ -43,7 +44,7 @@ func (o *object) settle(err error) {
 	}
 }
 
-// usable returns nil if commands about the object make sense; c.mu is held.
+// usable returns nil if commands on the object are possible; c.mu is held.
 func (o *object) usable() error {
 	if o.gone || o.c.kernel == nil {
 		return fmt.Errorf("use %s: %w", o.noun, ErrClosed)

@@ -47,7 +47,7 @@ func newFixture(t testing.TB) *fixture {
 	return f
 }
 
-// fill makes the objects on f.c.
+// fill creates the objects on f.c.
 func (f *fixture) fill(t testing.TB) {
 	t.Helper()
 	c := f.c
@@ -160,8 +160,8 @@ func TestCloseConcurrently(t *testing.T) {
 	}
 }
 
-// TestCloseContextFirst: the kernel frees everything with the node, so later Closes have nothing to
-// do.
+// TestCloseContextFirst: the kernel destroys all objects with the node, so later Closes have no
+// effect.
 func TestCloseContextFirst(t *testing.T) {
 	f := newFixture(t)
 	if err := f.c.Close(); err != nil {
@@ -177,8 +177,8 @@ func TestCloseContextFirst(t *testing.T) {
 	}
 }
 
-// TestCloseAgainstUse runs commands while everything is closed: none may reach a dead handle or a
-// closed node, which the fake kernel would notice.
+// TestCloseAgainstUse runs commands while objects and context are closed: none may use a freed
+// handle or a closed node, which the fake kernel would report.
 func TestCloseAgainstUse(t *testing.T) {
 	f := newFixture(t)
 	var wg sync.WaitGroup
@@ -200,7 +200,7 @@ func TestCloseAgainstUse(t *testing.T) {
 func TestDestroyErrors(t *testing.T) {
 	for _, tc := range []struct {
 		errno unix.Errno
-		again bool // whether Close asks the kernel again
+		again bool // whether Close sends the command again
 	}{{unix.EBUSY, true}, {unix.EINVAL, true}, {unix.EIO, false}, {unix.ENOENT, false}} {
 		f := newFixture(t)
 		for _, o := range f.closers() {
@@ -306,7 +306,7 @@ func methods() []method {
 	}
 }
 
-// TestErrnoTable crosses what a kernel can answer with everything that can be asked.
+// TestErrnoTable combines all errnos of a kernel with all commands.
 func TestErrnoTable(t *testing.T) {
 	errnos := []unix.Errno{unix.EPERM, unix.ENOENT, unix.EINTR, unix.EIO, unix.EBADF, unix.EAGAIN,
 		unix.ENOMEM, unix.EACCES, unix.EFAULT, unix.EBUSY,

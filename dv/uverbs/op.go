@@ -1,11 +1,10 @@
 package uverbs
 
-// op is one thing that can be asked of the kernel: how it is called in messages and which command
-// it is.
+// op is one operation of the kernel: its name in messages and its command.
 type op struct {
 	name string // the kernel's name, which also selects the hints
 	verb string
-	cmd  uint32 // value of AttrWriteCmd, when it travels by MethodInvokeWrite
+	cmd  uint32 // value of AttrWriteCmd, if it is sent by MethodInvokeWrite
 }
 
 var (

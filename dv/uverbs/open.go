@@ -12,23 +12,23 @@ import (
 
 // Options say how to open a context. The zero value is useful.
 type Options struct {
-	// TxQPs is how many transmit queue pairs will want a doorbell register of their own, at most
-	// 511; further ones share register 0, which is correct but slower. Default 15.
+	// TxQPs is how many transmit queue pairs get their own doorbell register, at most 511; further
+	// ones share register 0, which is correct but slower. Default 15.
 	TxQPs int
 
-	// WriteCombining asks for doorbell pages that take whole work requests (QP.BlueFlameSize).
-	// Where the machine refuses, or the device has no use for it, they are mapped uncached as ever.
+	// WriteCombining requests doorbell pages that accept whole work requests (QP.BlueFlameSize). If
+	// the machine refuses, or the device does not use it, they are mapped uncached.
 	WriteCombining bool
 
 	// DriverID is the kernel driver of the device (enum rdma_driver_id), as RDMA netlink
-	// GET_CHARDEV tells it. Default DriverMLX5; any other driver's device refuses with EINVAL.
+	// GET_CHARDEV reports it. Default DriverMLX5; any other driver's device refuses with EINVAL.
 	DriverID uint32
 
-	// Environment tells what the process may do, for messages about locked memory. Default
-	// ReadEnvironment.
+	// Environment returns the limits and capabilities of the process, for messages about locked
+	// memory. Default ReadEnvironment.
 	Environment func() (Environment, error)
 
-	// before asking again when the device is not active yet; default 100 ms
+	// before a retry if the device is not active yet; default 100 ms
 	retryDelay time.Duration
 	pageSize   int // default the system's
 }
@@ -56,11 +56,11 @@ func (o Options) withDefaults() Options {
 // its own.
 const scratchLen = 4096
 
-// Open makes k a device context: GET_CONTEXT, the asynchronous event descriptor, the device's
-// capabilities and its doorbell pages. It owns k from here on: k is closed by Context.Close, or
-// before Open returns an error.
+// Open opens a device context on k: GET_CONTEXT, the asynchronous event descriptor, the device's
+// capabilities and its doorbell pages. It takes ownership of k: Context.Close closes k, and Open
+// closes it before it returns an error.
 //
-// Open does not judge whether the device can carry raw packet queues: DeviceCaps.Check does.
+// Open does not check whether the device supports raw packet queues: DeviceCaps.Check does.
 func Open(k Kernel, o Options) (*Context, error) {
 	o = o.withDefaults()
 	scratch, err := mmio.Alloc(scratchLen)
@@ -77,7 +77,7 @@ func Open(k Kernel, o Options) (*Context, error) {
 	return c, nil
 }
 
-// bringUp runs the opening conversation.
+// bringUp runs the commands that open the context.
 func (c *Context) bringUp(o Options) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,18 +99,18 @@ func (c *Context) bringUp(o Options) error {
 	return c.mapUARs(o)
 }
 
-// contextAnswer is what GET_CONTEXT told.
+// contextAnswer is the reply of GET_CONTEXT.
 type contextAnswer struct {
 	vectors     uint32
 	coreSupport uint64
-	asyncFD     int // -1: not part of the answer
+	asyncFD     int // -1: not part of the reply
 	driver      Mlx5AllocUcontextResp
 }
 
 const contextNoun = "device context"
 
-// getContext asks natively and, on kernels before 5.6, through the write command. (Newer kernels,
-// about 6.15 on, do not answer the write command by ioctl: they take its attribute 2 for an array
+// getContext uses the native method and, on kernels before 5.6, the write command. (Newer kernels,
+// about 6.15 on, do not execute the write command by ioctl: they read its attribute 2 as an array
 // of descriptors.)
 func (c *Context) getContext(ask Mlx5AllocUcontextReqV2) (contextAnswer, error) {
 	a, err := c.getContextNative(ask)
@@ -145,7 +145,7 @@ func (c *Context) getContextWrite(ask Mlx5AllocUcontextReqV2) (contextAnswer, er
 	return a, err
 }
 
-// openAsync makes the asynchronous event descriptor, unless the context's answer brought one.
+// openAsync creates the asynchronous event descriptor, unless the reply of GET_CONTEXT has one.
 // Objects bind to it when they are created, so it comes first.
 func (c *Context) openAsync(a contextAnswer) (*AsyncEvents, error) {
 	if a.asyncFD >= 0 {
@@ -161,7 +161,7 @@ func (c *Context) openAsync(a contextAnswer) (*AsyncEvents, error) {
 	return newAsyncEvents(int(fd))
 }
 
-// queryDevice asks for the rest of the capabilities.
+// queryDevice queries the other capabilities.
 func (c *Context) queryDevice(a contextAnswer) error {
 	var core ExQueryDeviceResp
 	var drv Mlx5QueryDeviceResp
@@ -174,9 +174,9 @@ func (c *Context) queryDevice(a contextAnswer) error {
 	return nil
 }
 
-// Probe asks an opened node, before it has a context, whether this package can talk to it: nil, or
-// an error that wraps ENOTTY or EPROTONOSUPPORT for a kernel before 5.0 or a file that is not a
-// uverbs node. It changes nothing.
+// Probe checks whether this package supports an opened node, before it has a context. It returns
+// nil, or an error that wraps ENOTTY or EPROTONOSUPPORT for a kernel before 5.0 or a file that is
+// not a uverbs node. It changes nothing.
 func Probe(k Kernel) error {
 	const noun = "uverbs node"
 	scratch, err := mmio.Alloc(scratchLen)

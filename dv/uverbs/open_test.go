@@ -90,7 +90,7 @@ func TestOpenRetriesOnce(t *testing.T) {
 	}
 }
 
-// TestOpenFailures: whatever step fails, nothing is left open and the node is closed once.
+// TestOpenFailures: whichever step fails, nothing is left open and the node is closed once.
 func TestOpenFailures(t *testing.T) {
 	for _, step := range []string{"native GET_CONTEXT",
 		"ASYNC_EVENT_ALLOC", "QUERY_DEVICE", "mmap"} {
@@ -159,7 +159,7 @@ func TestCloseUnmaps(t *testing.T) {
 	}
 }
 
-// TestOpenBadAsyncDescriptor: the kernel answers with a descriptor that is none.
+// TestOpenBadAsyncDescriptor: the kernel returns an invalid descriptor.
 func TestOpenBadAsyncDescriptor(t *testing.T) {
 	k := newFake(t)
 	k.refuseWith("native GET_CONTEXT", unix.EPROTONOSUPPORT)
@@ -220,8 +220,7 @@ func TestQueryPort(t *testing.T) {
 		[]byte{0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0})
 }
 
-// TestRelaxedOrdering: the bit goes out only where it cannot fail, and a refusal is retried without
-// it.
+// TestRelaxedOrdering: the bit is sent only if it cannot fail, and a refusal is retried without it.
 func TestRelaxedOrdering(t *testing.T) {
 	f := newFixture(t)
 	access := func() uint32 { return u32(f.k.last("REG_MR").in[0][36:]) }
@@ -249,7 +248,7 @@ func TestRelaxedOrdering(t *testing.T) {
 	}
 }
 
-// TestMemlockFigures: the error of a registration has what was needed, what was pinned before and
+// TestMemlockFigures: the error of a registration has the bytes needed, the bytes pinned before and
 // the limit.
 func TestMemlockFigures(t *testing.T) {
 	k := newFake(t)
@@ -282,8 +281,7 @@ func TestPageStoreIsBigEndian(t *testing.T) {
 	}
 }
 
-// A copy is the bytes as they are, on memory, to a model that takes copies, and to one that knows
-// only stores.
+// A copy writes unchanged bytes: to memory, to a model with TrapCopy, and to one with only Trap.
 func TestPageCopy(t *testing.T) {
 	mem, b := region(t, 4096), make([]byte, 128)
 	for i := range b {
@@ -304,8 +302,8 @@ func TestPageCopy(t *testing.T) {
 	same(t, "stores", got, b)
 }
 
-// TestWriteCombining: doorbell pages are write-combining when that is asked for and to be had, all
-// of them; only then do queue pairs with a register of their own take copies.
+// TestWriteCombining: all doorbell pages are write-combining if that is requested and supported;
+// only then do queue pairs with their own register accept copies.
 func TestWriteCombining(t *testing.T) {
 	for _, tc := range []struct {
 		name    string

@@ -14,11 +14,11 @@ import (
 // is enough.
 type PD struct{ object }
 
-// AllocPD makes a protection domain.
+// AllocPD creates a protection domain.
 func (c *Context) AllocPD() (*PD, error) {
 	pd := new(PD)
 	var r AllocPDResp
-	var drv Mlx5AllocPDResp // unused, but kernels up to 6.12 answer EFAULT without
+	var drv Mlx5AllocPDResp // unused, but kernels up to 6.12 return EFAULT without it
 	err := c.create(&pd.object, &r.PDHandle, write{op: opAllocPD, noun: "protection domain",
 		in: AllocPDReq{}, out: &r, uhwOut: &drv})
 	if err != nil {
@@ -32,17 +32,17 @@ func (pd *PD) Close() error {
 	return pd.destroy(write{op: opDeallocPD, in: DeallocPDReq{PDHandle: pd.handle}})
 }
 
-// MR is a memory region: memory the device may reach, by virtual address and local key.
+// MR is a memory region: memory that the device may access, by virtual address and local key.
 type MR struct {
 	object
 	LKey uint32 // goes into work requests, in host order here
 }
 
 // RegMR registers mem with access rights (AccessLocalWrite and so on). The kernel pins its pages
-// until the region is closed. AccessRelaxedOrdering is left out where the kernel does not know it
-// or refuses it.
+// until the region is closed. AccessRelaxedOrdering is omitted if the kernel does not know it or
+// refuses it.
 //
-// ENOMEM or EPERM mean the memory lock limit; the error has the figures. mem is the caller's: free
+// ENOMEM or EPERM mean the memory lock limit; the error has the figures. The caller owns mem: free
 // it after Close.
 func (pd *PD) RegMR(mem *mmio.Region, access uint32) (*MR, error) {
 	if !pd.c.caps.OptionalMRAccess {
@@ -70,13 +70,14 @@ func (pd *PD) regMR(mem *mmio.Region, access uint32) (*MR, error) {
 	return mr, nil
 }
 
-// pages rounds n bytes up to whole pages, in bytes: what pinning n bytes counts for.
+// pages rounds n bytes up to whole pages, in bytes: this is what the kernel counts for n pinned
+// bytes.
 func pages(n int) uint64 {
 	p := os.Getpagesize()
 	return uint64((n + p - 1) / p * p)
 }
 
-// Close unregisters the memory. Work requests that name its key complete in error from here on.
+// Close unregisters the memory. Work requests that name its key then complete in error.
 func (mr *MR) Close() error {
 	return mr.destroy(write{op: opDeregMR, in: DeregMRReq{MRHandle: mr.handle}})
 }

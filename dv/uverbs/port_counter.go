@@ -5,19 +5,19 @@ import (
 	"fmt"
 )
 
-// PortCounters is what a Kernel may have besides: the counters that it keeps of a port. They are in
-// sysfs, not behind the device node.
+// PortCounters is an optional interface of a Kernel: the counters of a port. They are in sysfs, not
+// behind the device node.
 type PortCounters interface {
 	// PortCounter reads a counter of a port, which is counted from 1, by its name in the port's
 	// hw_counters. It may be called concurrently with all methods of Kernel.
 	PortCounter(port uint8, name string) (uint64, error)
 }
 
-// PortCounter reads a counter that the kernel keeps of a port, by its name in the directory
+// PortCounter reads a counter of a port from the kernel, by its name in the directory
 // ports/<port>/hw_counters of the RDMA device in sysfs, such as "out_of_buffer". Each call is a
-// command to the firmware, of some 10 us, unless the last was less than the file "lifespan" says
-// ago. The error is errors.ErrUnsupported for a Kernel without PortCounters, and fs.ErrNotExist
-// where sysfs has no such counter.
+// command to the firmware, of some 10 us, unless the last call was less than the time in the file
+// "lifespan" ago. The error is errors.ErrUnsupported for a Kernel without PortCounters, and
+// fs.ErrNotExist where sysfs has no such counter.
 func (c *Context) PortCounter(port uint8, name string) (uint64, error) {
 	c.mu.Lock()
 	k := c.kernel

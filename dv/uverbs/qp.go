@@ -21,11 +21,11 @@ type QPAttr struct {
 	// DBR is the doorbell record: 8 bytes, 8-aligned, zero. Word 1 is the send counter.
 	DBR *mmio.Region
 
-	// UserIndex comes back in completions (24 bits, below 0xffffff). Give each queue of a context
-	// its own.
+	// UserIndex is returned in completions (24 bits, below 0xffffff). Each queue of a context needs
+	// a different one.
 	UserIndex uint32
 
-	// UserHandle comes back in events about the queue.
+	// UserHandle is returned in events of the queue.
 	UserHandle uint64
 
 	// MaxSendWR is informational; default Entries.
@@ -39,8 +39,8 @@ type QP struct {
 	SQN       uint32 // send queue number, for control segments
 	Reg       *Page  // doorbell register, at byte RegOffset: nil for an RSS queue pair
 	RegOffset int
-	// bytes of each of the register's two halves, which take a work request in turn; 0: they must
-	// not
+	// bytes of each of the register's two halves, which accept work requests alternately; 0: no
+	// copies
 	BlueFlameSize int
 
 	pd    *PD
@@ -49,8 +49,8 @@ type QP struct {
 
 const basicBlock = 64
 
-// CreateRawQP makes a raw packet queue pair in state RESET. EPERM means CAP_NET_RAW is missing. The
-// memory of a is the caller's and must live until Close returned nil.
+// CreateRawQP creates a raw packet queue pair in state RESET. EPERM means CAP_NET_RAW is missing.
+// The caller owns the memory of a, which must stay mapped until Close returned nil.
 func (pd *PD) CreateRawQP(a QPAttr) (*QP, error) {
 	noun := fmt.Sprintf("raw packet queue pair of %d blocks", a.Entries)
 	if err := a.check(noun); err != nil {
@@ -99,7 +99,7 @@ func (a QPAttr) driver() Mlx5CreateQPReq {
 		SQBufAddr: a.SQBuf.Addr()}
 }
 
-// bind finds the doorbell register the kernel chose.
+// bind finds the doorbell register that the kernel chose.
 func (qp *QP) bind(index uint32) error {
 	caps := &qp.c.caps
 	page, offset := bfregAddress(index, caps.UARsPerPage, caps.BFRegSize)
@@ -109,7 +109,7 @@ func (qp *QP) bind(index uint32) error {
 			index, page, len(qp.c.uars))
 	}
 	qp.Reg, qp.RegOffset = qp.c.uars[page], offset
-	// register 0 is for all queues that have none of their own
+	// register 0 is for all queues without their own register
 	if qp.Reg.WriteCombining && index != 0 {
 		qp.BlueFlameSize = int(caps.BFRegSize) / 2
 	}

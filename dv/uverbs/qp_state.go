@@ -20,8 +20,8 @@ type QPState uint8
 //	  └───────────────────────────────────────────┘
 //
 // Forbidden, and refused here with EINVAL before the kernel is asked: skipping a state upwards,
-// going down other than to RESET or ERR, RESET to ERR, and everything from ERR but RESET. (SQD and
-// SQE exist for RDMA queues only.)
+// transitions down other than to RESET or ERR, RESET to ERR, and ERR to any state but RESET. (SQD
+// and SQE exist for RDMA queues only.)
 const (
 	QPReset QPState = 0 // ring empty, counters zero
 	QPInit  QPState = 1 // has a port; a receive queue would receive
@@ -34,7 +34,7 @@ const (
 
 var qpStateNames = []string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
 
-// String returns the name of the state as the kernel has it.
+// String returns the kernel's name of the state.
 func (s QPState) String() string {
 	if int(s) < len(qpStateNames) {
 		return qpStateNames[s]
@@ -42,8 +42,8 @@ func (s QPState) String() string {
 	return fmt.Sprintf("state %d", uint8(s))
 }
 
-// mayBecome reports whether the kernel allows the step (linux drivers/infiniband/core/verbs.c,
-// qp_state_table).
+// mayBecome reports whether the kernel allows the transition (linux
+// drivers/infiniband/core/verbs.c, qp_state_table).
 func (s QPState) mayBecome(to QPState) bool {
 	switch to {
 	case QPReset:
@@ -56,14 +56,14 @@ func (s QPState) mayBecome(to QPState) bool {
 	return false
 }
 
-// QPInfo is what QUERY_QP tells.
+// QPInfo is the result of QUERY_QP.
 type QPInfo struct {
 	State QPState // the kernel's record: a send queue that hit an error may still be in RTS here
 	Port  uint8
 }
 
 // ToReady takes the queue pair from RESET to RTS on port (counted from 1). The send word of the
-// doorbell record must be zero. On failure the queue pair is left where it got to.
+// doorbell record must be zero. On failure the queue pair stays in the state it reached.
 func (qp *QP) ToReady(port uint8) error {
 	if err := qp.Init(port); err != nil {
 		return err
@@ -80,8 +80,8 @@ func (qp *QP) Init(port uint8) error {
 		QPState: uint8(QPInit), PortNum: port})
 }
 
-// Modify takes the queue pair to a state other than INIT. A step the state diagram forbids fails
-// with EINVAL. An RSS queue pair has no states: ENOSYS.
+// Modify takes the queue pair to a state other than INIT. A transition that the state diagram
+// forbids fails with EINVAL. An RSS queue pair has no states: ENOSYS.
 func (qp *QP) Modify(to QPState) error {
 	return qp.modify(ModifyQPReq{AttrMask: QPAttrState, QPState: uint8(to)})
 }
@@ -102,7 +102,7 @@ func (qp *QP) modify(r ModifyQPReq) error {
 	return err
 }
 
-// allowed checks a step against the diagram; c.mu is held.
+// allowed checks a transition against the diagram; c.mu is held.
 func (qp *QP) allowed(noun string, to QPState, mask uint32) error {
 	switch {
 	case qp.gone || qp.c.kernel == nil:
@@ -118,7 +118,7 @@ func (qp *QP) allowed(noun string, to QPState, mask uint32) error {
 	return nil
 }
 
-// Query asks for the state. It also makes the kernel read the state of the hardware's send queue,
+// Query queries the state. It also makes the kernel read the state of the hardware's send queue,
 // which the next Modify presents to the firmware.
 func (qp *QP) Query() (QPInfo, error) {
 	var r QueryQPResp
@@ -128,9 +128,9 @@ func (qp *QP) Query() (QPInfo, error) {
 }
 
 // Reset takes a queue pair whose send queue hit an error back to RESET. It queries first: the
-// firmware refuses a step from a state it is not in, and the kernel's record does not follow
-// errors. Afterwards: drop stale completions of SQN, clear the doorbell record, start at index 0,
-// ToReady.
+// firmware refuses a transition if the current state in the command is wrong, and the kernel's
+// record does not follow errors. Afterwards: drop stale completions of SQN, clear the doorbell
+// record, start at index 0, ToReady.
 func (qp *QP) Reset() error {
 	if _, err := qp.Query(); err != nil {
 		return err
@@ -138,10 +138,10 @@ func (qp *QP) Reset() error {
 	return qp.Modify(QPReset)
 }
 
-// Replace is the other way out of an error, with fewer assumptions about firmware: it destroys the
-// queue pair, makes a new one from a (which needs a cleared ring and doorbell record, and a user
-// index of its own so that late completions can be told apart) and takes it to RTS. On failure the
-// old queue pair may or may not be closed; the new one is.
+// Replace is the alternative recovery from an error, with fewer assumptions about firmware: it
+// destroys the queue pair, creates a new one from a (which needs a cleared ring and doorbell
+// record, and a different user index so that late completions can be told apart) and takes it to
+// RTS. On failure the old queue pair may or may not be closed; the new one is.
 func (qp *QP) Replace(a QPAttr, port uint8) (*QP, error) {
 	if err := qp.Close(); err != nil {
 		return nil, err

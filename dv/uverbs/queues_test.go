@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestQPTransitions tries every step from every state: allowed ones reach the kernel, others do
-// not.
+// TestQPTransitions tries every transition from every state: allowed ones reach the kernel, others
+// do not.
 func TestQPTransitions(t *testing.T) {
 	allowed := map[[2]QPState]bool{
 		{QPReset, QPReset}: true, {QPReset, QPInit}: true,
@@ -51,7 +51,7 @@ func TestQPStateNeedsPort(t *testing.T) {
 	}
 }
 
-// TestQPStaysOnFailure: a refused step does not change the record.
+// TestQPStaysOnFailure: a refused transition does not change the recorded state.
 func TestQPStaysOnFailure(t *testing.T) {
 	f := newFixture(t)
 	n := 0
@@ -127,7 +127,7 @@ func TestQPRecovery(t *testing.T) {
 	}
 }
 
-// TestQPReplaceFails: nothing is left over of the new one.
+// TestQPReplaceFails: nothing is left of the new one.
 func TestQPReplaceFails(t *testing.T) {
 	for _, step := range []string{"DESTROY_QP", "CREATE_QP", "MODIFY_QP"} {
 		f := newFixture(t)
@@ -146,8 +146,8 @@ func TestQPReplaceFails(t *testing.T) {
 	}
 }
 
-// TestQPRegisterOutside: a register on a page that is not there is refused, and the queue pair
-// undone.
+// TestQPRegisterOutside: a register on a page that is not mapped is refused, and the queue pair
+// destroyed.
 func TestQPRegisterOutside(t *testing.T) {
 	f := newFixture(t)
 	alive := f.k.alive()

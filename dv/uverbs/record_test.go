@@ -11,11 +11,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// Record returns a Kernel that passes everything on to k and writes each call, with what was asked
-// and what was answered, to w: one line of JSON per call, which Replay reads. Calls run one at a
-// time. Doorbell stores, and events read from descriptors, are not recorded.
+// Record returns a Kernel that passes all calls on to k and writes each call, with request and
+// reply, to w: one line of JSON per call, which Replay reads. Calls run one at a time. Doorbell
+// stores, and events read from descriptors, are not recorded.
 //
-// A failure to write ends the recording, not the conversation; Close reports it.
+// A failure to write ends the recording, but calls still reach k; Close reports it.
 func Record(k Kernel, w io.Writer) Kernel {
 	return &recorder{kernel: k, out: json.NewEncoder(w), names: map[int32]int32{}}
 }
@@ -50,7 +50,7 @@ func (r *recorder) Ioctl(buf []byte) error {
 	return answer
 }
 
-// collect adds the answers in buf to t.
+// collect adds the replies in buf to t.
 func (r *recorder) collect(p parsed, t *tracedIoctl, buf []byte) error {
 	for i, a := range p.attrs {
 		b, err := a.given(buf)
@@ -66,7 +66,7 @@ func (r *recorder) collect(p parsed, t *tracedIoctl, buf []byte) error {
 	return nil
 }
 
-// given returns the bytes of an answer, nil for inputs.
+// given returns the bytes of a reply, nil for inputs.
 func (a parsedAttr) given(buf []byte) ([]byte, error) {
 	switch a.dir {
 	case dirOut:

@@ -15,14 +15,14 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// ErrReplay is wrapped by errors of a replayed Kernel that is asked something else than it was when
-// it was recorded.
+// ErrReplay is wrapped by errors of a replayed Kernel whose requests differ from those of the
+// recording.
 var ErrReplay = errors.New("conversation differs from the recorded one")
 
-// Replay returns a Kernel that answers as the one did from which Record made the trace r. It must
-// be asked the same, in the same order; the first difference is returned as an error that wraps
-// ErrReplay, from that call and all later ones. Event descriptors are real and stay silent.
-// Doorbell stores go nowhere. Close fails if the trace has calls left that were not made.
+// Replay returns a Kernel with the replies of the trace r, which Record wrote. The requests must be
+// the same, in the same order. The first difference is returned as an error that wraps ErrReplay,
+// from that call and all later ones. Event descriptors are real but get no events. Doorbell stores
+// have no effect. Close fails if the trace has calls that were not made.
 func Replay(r io.Reader) (Kernel, error) {
 	p := &player{live: map[int32]int32{}}
 	for d := json.NewDecoder(r); ; {
@@ -96,7 +96,7 @@ func (p *player) next(asked tracedCall) (tracedCall, error) {
 	return c, nil
 }
 
-// question renders a call without its answers.
+// question renders a call without its replies.
 func (c tracedCall) question() string {
 	c.Errno, c.Name = "", ""
 	if c.Ioctl != nil {
@@ -121,7 +121,7 @@ func (p *player) differ(how string) error {
 	return p.err
 }
 
-// answer puts the recorded answer of one attribute where the caller expects it.
+// answer writes the recorded reply of one attribute to the caller's memory.
 func (p *player) answer(asked parsed, a parsedAttr, rec tracedAttr, buf []byte) error {
 	if a.dir != dirOut && a.dir != dirNew {
 		return nil
@@ -146,7 +146,7 @@ func (p *player) answer(asked parsed, a parsedAttr, rec tracedAttr, buf []byte) 
 	return nil
 }
 
-// open makes an event descriptor that stays silent until p is closed.
+// open creates an event descriptor without events until p is closed.
 func (p *player) open(name int32) (int, error) {
 	var fds [2]int
 	syscall.ForkLock.RLock()
@@ -184,7 +184,7 @@ func (p *player) Mmap(offset int64, length int, writable bool) (*Page, error) {
 	return &Page{Trap: func(int, uint64) {}}, nil
 }
 
-// Close ends the conversation.
+// Close ends the replay.
 func (p *player) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,13 +7,13 @@ import (
 )
 
 // IndTable is an indirection table: the low bits of a frame's hash choose the entry, the entry
-// names the receive queue. Its entries are fixed for life.
+// names the receive queue. Its entries cannot change.
 type IndTable struct {
 	object
 	Entries int
 }
 
-// CreateIndirectionTable makes a table of 1<<logSize entries, at most DeviceCaps.MaxIndTableSize,
+// CreateIndirectionTable creates a table of 1<<logSize entries, at most DeviceCaps.MaxIndTableSize,
 // in which entry i names wqs[i mod len(wqs)].
 func (c *Context) CreateIndirectionTable(wqs []*WQ, logSize int) (*IndTable, error) {
 	noun := fmt.Sprintf("indirection table of 1<<%d entries for %d queues", logSize, len(wqs))
@@ -63,7 +63,7 @@ func (t *IndTable) Close() error {
 	return t.destroy(write{op: opDestroyIndTbl, in: ExDestroyRWQIndTblReq{IndTblHandle: t.handle}})
 }
 
-// RSSAttr describes how frames are spread over the queues of a table.
+// RSSAttr describes how frames are distributed over the queues of a table.
 type RSSAttr struct {
 	Table *IndTable
 
@@ -77,12 +77,12 @@ type RSSAttr struct {
 	// Flags are Mlx5QPFlagTunnelOffloads, Mlx5QPFlagAllowSelfLBUC and Mlx5QPFlagAllowSelfLBMC.
 	Flags uint32
 
-	// UserHandle comes back in events about the queue pair.
+	// UserHandle is returned in events of the queue pair.
 	UserHandle uint64
 }
 
-// CreateRSSQP makes a queue pair that is nothing but a target for flows: it has no queues and no
-// states of its own. EPERM means CAP_NET_RAW is missing.
+// CreateRSSQP creates a queue pair that is only a destination of flow rules: it has no queues and
+// no states. EPERM means CAP_NET_RAW is missing.
 func (pd *PD) CreateRSSQP(a RSSAttr) (*QP, error) {
 	noun := fmt.Sprintf("RSS queue pair of fields %#x", a.Fields)
 	if a.Table == nil {

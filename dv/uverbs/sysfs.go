@@ -15,8 +15,8 @@ import (
 var ErrNoRDMA = errors.New(
 	"no RDMA stack: load mlx5_ib and ib_uverbs (modprobe), or mount /sys in the container")
 
-// NodeInfo is what sysfs says about one RDMA device and its uverbs node. What the driver does not
-// publish is empty.
+// NodeInfo is the information of sysfs about one RDMA device and its uverbs node. Fields that the
+// driver does not publish are empty.
 type NodeInfo struct {
 	IBDev     string // RDMA device name, "mlx5_0"; not stable across boots
 	Node      string // path of the device node to open
@@ -36,7 +36,7 @@ type NodeInfo struct {
 	Vendor   uint32 // PCI vendor, 0x15b3; 0 without
 	Device   uint32 // PCI device
 	NUMANode int    // -1 unknown
-	// a virtual function, by its link to the physical one or, as in a guest, by its PCI id
+	// a virtual function, detected by its link to the physical one or, as in a guest, by its PCI id
 	VF bool
 
 	Ports []PortInfo
@@ -44,7 +44,7 @@ type NodeInfo struct {
 	Netdevs []string
 }
 
-// PortInfo is what sysfs says about one port.
+// PortInfo is the information of sysfs about one port.
 type PortInfo struct {
 	Num       int // from 1
 	State     string
@@ -55,8 +55,8 @@ type PortInfo struct {
 }
 
 // Discover lists the RDMA devices found in sysfs under root ("" or "/" for the system's), sorted by
-// name. Node paths are under root too. It wraps ErrNoRDMA, and the errno, when there is no RDMA
-// stack; a device that goes away while it is read is left out.
+// name. Node paths are under root too. It wraps ErrNoRDMA, and the errno, if there is no RDMA
+// stack; a device that is removed while it is read is omitted.
 func Discover(root string) ([]NodeInfo, error) {
 	if root == "" {
 		root = "/"
@@ -83,8 +83,8 @@ func Discover(root string) ([]NodeInfo, error) {
 	return list, nil
 }
 
-// Check returns nil if, as far as sysfs tells, raw packet queues can be had on port (counted from
-// 1), and else an error with what to do.
+// Check returns nil if, according to sysfs, port (counted from 1) supports raw packet queues, and
+// else an error with the fix.
 func (n NodeInfo) Check(port int) error {
 	if n.Driver != "" && !strings.HasPrefix(n.Driver, "mlx5_core") ||
 		n.Driver == "" && n.HCAType == "" {
@@ -159,7 +159,7 @@ func (s sysfs) names(parts ...string) []string {
 	return names
 }
 
-// target is the last element of what a symbolic link points to.
+// target is the last element of the path in a symbolic link.
 func (s sysfs) target(parts ...string) string {
 	to, err := os.Readlink(s.path(parts...))
 	if err != nil {
@@ -168,7 +168,7 @@ func (s sysfs) target(parts ...string) string {
 	return filepath.Base(to)
 }
 
-// node reads one uverbsN; false if it is none or is going away.
+// node reads one uverbsN; false if it is not a uverbs node or is being removed.
 func (s sysfs) node(uverbs string) (NodeInfo, bool) {
 	verbs := filepath.Join("sys/class/infiniband_verbs", uverbs)
 	n := NodeInfo{IBDev: s.text(verbs, "ibdev"), DriverABI: s.number(0, verbs, "abi_version")}

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// tree makes files and links below a new directory: "path" -> content, or "path" -> "-> target" for
-// a link.
+// tree creates files and links below a new directory: "path" -> content, or "path" -> "-> target"
+// for a link.
 func tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -47,7 +47,7 @@ func machine() map[string]string {
 		"sys/class/infiniband_verbs/uverbs2/ibdev":       "rxe0\n",
 		"sys/class/infiniband_verbs/uverbs2/abi_version": "2\n",
 		"sys/class/infiniband_verbs/uverbs2/dev":         "231:194\n",
-		"sys/class/infiniband_verbs/uverbs3/dev":         "231:195\n", // going away
+		"sys/class/infiniband_verbs/uverbs3/dev":         "231:195\n", // being removed
 		"dev/infiniband/uverbs0":                         "-> /dev/null",
 		"dev/infiniband/renamed":                         "-> /dev/zero",
 		"dev/infiniband/uverbs2":                         "not a device",
@@ -196,7 +196,7 @@ func TestDiscoverNothing(t *testing.T) {
 	}
 }
 
-// TestDiscoverHere runs on the machine's own sysfs, whatever is there.
+// TestDiscoverHere runs on the machine's own sysfs, with any devices.
 func TestDiscoverHere(t *testing.T) {
 	list, err := Discover("")
 	if err != nil && !errors.Is(err, ErrNoRDMA) {

@@ -6,8 +6,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// confinedSteps is the talk of a process without CAP_NET_RAW and CAP_IPC_LOCK, which may lock 16
-// pages.
+// confinedSteps are the recorded steps of a process without CAP_NET_RAW and CAP_IPC_LOCK, which may
+// lock 16 pages.
 func confinedSteps() []step {
 	page := func(n uint64) func(*talker) error {
 		return regMR(func(_ *talker, r *uverbs.RegMRReq) { r.Length = n * 4096 })
@@ -46,7 +46,7 @@ func confinedSteps() []step {
 	}
 }
 
-// locklessSteps is the talk of a process that may lock nothing.
+// locklessSteps are the recorded steps of a process that may not lock memory.
 func locklessSteps() []step {
 	return []step{
 		{"open", open, 0, 0},

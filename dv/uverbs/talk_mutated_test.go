@@ -11,19 +11,19 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// anything is the errno of steps of which only one thing is known: every kernel answers the same.
+// anything is the errno of steps without an expected errno: every kernel must return the same.
 const anything = unix.Errno(0xfffe)
 
-// template is a right request of which words are changed.
+// template is a correct request of which words are changed.
 type template struct {
 	name       string
 	cmd        uint32
 	core, uhw  func(c *talker) []byte
-	keepCore   []int // words (offsets) that stay: addresses and sizes of memory, descriptors
+	keepCore   []int // offsets of constant words: addresses and sizes of memory, descriptors
 	keepUHW    []int
-	coreLen    int // what the command answers
+	coreLen    int // length of the reply
 	uhwLen     int
-	handle     int // where the answer has the handle of a new object, -1: nowhere
+	handle     int // offset of a new object's handle in the reply, -1: none
 	undo       func(h func(*talker) *uint32) func(*talker) error
 	mutateFrom int // the first word of core that may change
 }
@@ -104,12 +104,12 @@ func templates() []template {
 	}
 }
 
-// values are what a changed word becomes; the last ones change the word that is there.
+// values are the new values of a changed word; the last ones modify the present value.
 var values = []uint32{0, 1, 2, 3, 4, 7, 8, 0x10, 0x20, 0x40, 0x80, 0x100, 0x800, 0x1000, 0xffff,
 	1 << 16, 1 << 20, 1 << 24, 1 << 31, ^uint32(0)}
 
-// mutatedSteps are right requests with one or two words changed. What they made is destroyed at
-// once.
+// mutatedSteps are correct requests with one or two words changed. Objects that they create are
+// destroyed at once.
 func mutatedSteps() []step {
 	random := rand.New(rand.NewPCG(7, 7))
 	var steps []step
@@ -144,7 +144,7 @@ func (tm *template) ask(c *talker, random []uint64) error {
 	return tm.exchange(c, core, uhw, tm.coreLen, tm.uhwLen)
 }
 
-// send sends a core part with the right driver's part.
+// send sends a core part with the correct driver's part.
 func (tm *template) send(c *talker, core []byte, coreRoom, uhwRoom int) error {
 	if tm.uhw == nil {
 		return tm.exchange(c, core, nil, coreRoom, uhwRoom)
@@ -152,7 +152,7 @@ func (tm *template) send(c *talker, core []byte, coreRoom, uhwRoom int) error {
 	return tm.exchange(c, core, tm.uhw(c), coreRoom, uhwRoom)
 }
 
-// exchange runs the command, and destroys what it made.
+// exchange runs the command, and destroys the object it created.
 func (tm *template) exchange(c *talker, core, uhw []byte, coreRoom, uhwRoom int) error {
 	out := make([]byte, coreRoom)
 	var coreAnswer, uhwIn, uhwAnswer any
@@ -175,7 +175,7 @@ func (tm *template) exchange(c *talker, core, uhw []byte, coreRoom, uhwRoom int)
 	return err
 }
 
-// change changes one word from offset first on that is not to be kept.
+// change changes one word from offset first on, except those to keep.
 func change(b []byte, first int, keep []int, r uint64) {
 	at := first + int(r>>8)%((len(b)-first)/4)*4
 	if slices.Contains(keep, at) {

@@ -9,7 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// Handles of the talk.
+// Handles in the recordings.
 func txCQ(c *talker) *uint32 { return &c.txCQ }
 
 func rxCQ(c *talker) *uint32 { return &c.rxCQ }
@@ -36,10 +36,10 @@ func dropped(c *talker) *uint32 { return &c.dropped }
 
 func copied(c *talker) *uint32 { return &c.copied }
 
-// nowhere is a handle that nothing has.
+// nowhere is a handle without an object.
 const nowhere = 999
 
-// allSteps is the talk of a process that may do everything.
+// allSteps are the recorded steps of a process with all capabilities.
 func allSteps() []step {
 	return slices.Concat(openSteps(), memorySteps(), cqSteps(), qpSteps(), wqSteps(), rssSteps(),
 		flowSteps(), surplusSteps(), lengthSteps(), mutatedSteps(), destroySteps())

@@ -6,8 +6,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// surplusSteps send more than a kernel knows, as programs of the future will, and less than it
-// needs.
+// surplusSteps send longer requests than a kernel knows, as future programs will, and shorter ones
+// than it needs.
 func surplusSteps() []step {
 	raw := func(cmd uint32, core func(c *talker) any, uhw func(c *talker) any) func(*talker) error {
 		return func(c *talker) error {
@@ -75,8 +75,7 @@ func surplusSteps() []step {
 	}
 }
 
-// lengthSteps send the beginning of right requests, and leave room for no more of the answer than
-// the handle.
+// lengthSteps send the beginning of correct requests, with room in the reply for the handle only.
 func lengthSteps() (steps []step) {
 	for _, tm := range templates() {
 		for _, cut := range []int{1, 4, 8, 16, 24} {

@@ -11,11 +11,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// A talk is a conversation with a kernel: one command after the other, right ones and wrong ones,
-// each with the errno that a stock kernel answers. It is held with the software NIC, with
-// recordings of stock kernels, and, on a machine with a device for tests, with that.
+// A recording is made from a list of steps: correct and wrong commands in order, each with the
+// errno that an unmodified kernel returns. The steps run on the software NIC, on recordings of
+// unmodified kernels, and, on a machine with a device for tests, on that.
 
-// talker holds one talk.
+// talker runs the steps of one recording.
 type talker struct {
 	t      testing.TB
 	k      uverbs.Kernel
@@ -32,12 +32,12 @@ type talker struct {
 type step struct {
 	name string
 	ask  func(c *talker) error
-	want unix.Errno // 0: it is done
+	want unix.Errno // 0: success
 
-	older unix.Errno // what linux 6.1 answers, if that is another errno
+	older unix.Errno // errno of linux 6.1, if different
 }
 
-// hold asks everything in order.
+// hold runs all steps in order.
 func hold(t testing.TB, k uverbs.Kernel, steps []step) {
 	t.Helper()
 	c := &talker{t: t, k: k, mem: alloc(t, 1<<16), queues: alloc(t, queuesLen)}
@@ -57,7 +57,7 @@ func hold(t testing.TB, k uverbs.Kernel, steps []step) {
 	}
 }
 
-// answered reports whether err is the right answer.
+// answered reports whether err is the expected result.
 func (s *step) answered(err error) bool {
 	switch s.want {
 	case 0:
@@ -90,14 +90,14 @@ func (c *talker) close() {
 	}
 }
 
-// Where things are in the memory for queues: pages of 4 KiB, records at the end.
+// Offsets in the memory for queues: pages of 4 KiB, doorbell records at the end.
 const (
 	txCQAt, rxCQAt, sqAt, rqAt, rq2At, dataAt = 0x0000, 0x2000, 0x4000, 0x8000, 0x9000, 0xa000
 
 	recordsAt = 0x40000
 	queuesLen = 0x41000
 
-	// unmapped is below what Linux lets anybody map.
+	// unmapped is below the lowest address that Linux maps.
 	unmapped = 0x7000
 )
 
@@ -108,7 +108,7 @@ func (c *talker) ask(cmd uint32, in, out, uhwIn, uhwOut any) error {
 	return uverbs.Ask(c.k, c.mem, cmd, in, out, uhwIn, uhwOut)
 }
 
-// open opens the context as the package does it.
+// open opens the context as this package does.
 func open(c *talker) (err error) {
 	c.ctx, err = uverbs.Open(c.k, uverbs.Options{TxQPs: 2})
 	return err
@@ -121,7 +121,7 @@ func allocPD(c *talker) error {
 	return err
 }
 
-// regMR registers memory; change makes the request what the step is about.
+// regMR registers memory; change modifies the request for the step.
 func regMR(change func(c *talker, r *uverbs.RegMRReq)) func(*talker) error {
 	return func(c *talker) error {
 		req := uverbs.RegMRReq{Start: c.at(dataAt), HCAVA: c.at(dataAt), Length: 0x10000,
@@ -149,7 +149,8 @@ func createChannel(c *talker) error {
 
 type cqChange func(c *talker, core *uverbs.ExCreateCQReq, drv *uverbs.Mlx5CreateCQReq)
 
-// createCQ makes a completion queue of 64 entries and notes its handle in keep, if that is not nil.
+// createCQ creates a completion queue of 64 entries and stores its handle in keep, if that is not
+// nil.
 func createCQ(keep func(*talker) *uint32, at, record uint64, change cqChange) func(*talker) error {
 	return func(c *talker) error {
 		core := uverbs.ExCreateCQReq{UserHandle: 0xc1, CQE: 63, CompChannel: -1}
@@ -168,7 +169,7 @@ func createCQ(keep func(*talker) *uint32, at, record uint64, change cqChange) fu
 
 type qpChange func(c *talker, core *uverbs.ExCreateQPReq, drv *uverbs.Mlx5CreateQPReq)
 
-// createQP makes a raw packet queue pair that sends.
+// createQP creates a raw packet queue pair that sends.
 func createQP(change qpChange) func(*talker) error {
 	return func(c *talker) error {
 		core := uverbs.ExCreateQPReq{UserHandle: 0xa1, PDHandle: c.pd,
@@ -205,7 +206,7 @@ func modifyQP(state uint8, change func(r *uverbs.ModifyQPReq)) func(*talker) err
 // States of a queue pair (enum ib_qp_state).
 const qpReset, qpInit, qpRTR, qpRTS, qpError = 0, 1, 2, 3, 6
 
-// queryQP wants the queue pair in a state.
+// queryQP expects the queue pair in a state.
 func queryQP(state uint8) func(*talker) error {
 	return func(c *talker) error {
 		var r uverbs.QueryQPResp
@@ -220,7 +221,7 @@ func queryQP(state uint8) func(*talker) error {
 
 type wqChange func(c *talker, core *uverbs.ExCreateWQReq, drv *uverbs.Mlx5CreateWQReq)
 
-// createWQ makes a receive queue of 64 entries of one segment.
+// createWQ creates a receive queue of 64 entries of one segment.
 func createWQ(keep func(*talker) *uint32, at, record uint64, change wqChange) func(*talker) error {
 	return func(c *talker) error {
 		core := uverbs.ExCreateWQReq{UserHandle: 0xb1, PDHandle: c.pd,
@@ -261,7 +262,7 @@ func wqStep(from, to uint32) func(*talker) error {
 // States of a receive queue.
 const wqReset, wqReady, wqError = 0, 1, 2
 
-// createTable makes an indirection table of 1<<log entries that name wqs in turn.
+// createTable creates an indirection table of 1<<log entries that name wqs in turn.
 func createTable(keep func(*talker) *uint32, log uint32,
 	wqs func(c *talker) []uint32) func(*talker) error {
 	return func(c *talker) error {
@@ -284,7 +285,7 @@ func createTable(keep func(*talker) *uint32, log uint32,
 
 type rssChange func(c *talker, core *uverbs.ExCreateQPReq, drv *uverbs.Mlx5CreateQPRSSReq)
 
-// createRSS makes an RSS queue pair for TCP over IPv4.
+// createRSS creates an RSS queue pair for TCP over IPv4.
 func createRSS(keep func(*talker) *uint32, change rssChange) func(*talker) error {
 	return func(c *talker) error {
 		core := uverbs.ExCreateQPReq{UserHandle: 0xa2, PDHandle: c.pd,
@@ -307,7 +308,7 @@ func createRSS(keep func(*talker) *uint32, change rssChange) func(*talker) error
 	}
 }
 
-// createFlow makes a rule of these conditions for the RSS queue pair.
+// createFlow creates a rule with these conditions for the RSS queue pair.
 func createFlow(keep func(*talker) *uint32, change func(c *talker, r *uverbs.CreateFlowReq),
 	specs ...[]byte) func(*talker) error {
 	return func(c *talker) error {
@@ -330,7 +331,7 @@ func createFlow(keep func(*talker) *uint32, change func(c *talker, r *uverbs.Cre
 	}
 }
 
-// Destroying commands, of the object whose handle is kept.
+// Commands that destroy the object with the stored handle.
 
 func destroyFlow(h func(*talker) *uint32) func(*talker) error {
 	return func(c *talker) error {
@@ -375,7 +376,7 @@ func deallocPD(c *talker) error {
 	return c.ask(uverbs.CmdDeallocPD, uverbs.DeallocPDReq{PDHandle: c.pd}, nil, nil, nil)
 }
 
-// note keeps a handle where keep says; nil is for objects that should not have been made.
+// note stores a handle in keep; nil is for objects that should not have been created.
 func note(c *talker, keep func(*talker) *uint32, handle uint32) {
 	if keep != nil {
 		*keep(c) = handle

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// everyCall does one of everything, with a refusal on the way, and closes it all.
+// everyCall makes each call once, with one refusal, and closes all objects.
 func everyCall(t testing.TB, k Kernel) error {
 	t.Helper()
 	c, err := Open(k, Options{})
@@ -108,7 +108,7 @@ func TestReplayOfReplay(t *testing.T) {
 	compareLines(t, "first trace", string(trace), second.String())
 }
 
-// TestReplayNotices: a change anywhere in what is asked is an error that names the call.
+// TestReplayNotices: any change of a request is an error that names the call.
 func TestReplayNotices(t *testing.T) {
 	trace := string(recorded(t))
 	for _, tc := range []struct{ name, old, new string }{
@@ -192,7 +192,7 @@ func TestReplayBadTraces(t *testing.T) {
 	}
 }
 
-// failingWriter takes n bytes and then fails.
+// failingWriter accepts n bytes and then fails.
 type failingWriter struct{ n int }
 
 func (w *failingWriter) Write(b []byte) (int, error) {
@@ -202,7 +202,7 @@ func (w *failingWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestRecordFailure: the conversation goes on when the trace cannot be written, and Close says so.
+// TestRecordFailure: calls still succeed if the trace cannot be written, and Close reports it.
 func TestRecordFailure(t *testing.T) {
 	k := newFake(t)
 	k.refuse = func(c *call) error {
@@ -234,7 +234,8 @@ func TestErrnoNames(t *testing.T) {
 	}
 }
 
-// FuzzReplay feeds traces: reading one may fail but not panic, nor may talking to what was read.
+// FuzzReplay feeds traces: reading one may fail but not panic, nor may calls to the replayed
+// Kernel.
 func FuzzReplay(f *testing.F) {
 	f.Add([]byte(`{"call":"mmap","mmap":{"offset":3145728,"length":4096,"writable":true}}`))
 	f.Add([]byte(`{"call":"ioctl","ioctl":{"object":0,"method":3,"driver":1,"attrs":[{"id":0,"dir":"out","len":4,"out":"08"},{"id":1,"dir":"out","len":8,"out":"zz"}]}}`))

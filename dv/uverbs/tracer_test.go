@@ -11,8 +11,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// A trace is a conversation with a device node as text, one JSON object per call. Addresses of the
-// process and numbers of event descriptors differ from run to run, so they are written down as
+// A trace is the recorded calls to a device node as text, one JSON object per call. Addresses of
+// the process and numbers of event descriptors differ from run to run, so they are written as
 // names: an address keeps its offset in its page, a descriptor is numbered in order of appearance.
 // Event records themselves are not part of a trace.
 
@@ -38,8 +38,8 @@ type tracedIoctl struct {
 	Attrs  []tracedAttr `json:"attrs"`
 }
 
-// tracedAttr is one attribute. In has what was sent: the bytes, or the 8 bytes of a constant or
-// handle. Out has what came back, and Len how much room it was given.
+// tracedAttr is one attribute. In has the input: the bytes, or the 8 bytes of a constant or handle.
+// Out has the output, and Len the room for it.
 type tracedAttr struct {
 	ID  uint16 `json:"id"`
 	Dir string `json:"dir"` // "in", "out", "constant", "handle", "new"
@@ -51,7 +51,7 @@ type tracedAttr struct {
 var dirNames = []string{dirIn: "in", dirOut: "out", dirConstant: "constant",
 	dirHandle: "handle", dirNew: "new"}
 
-// methodAttrs says how each attribute of a method travels: the buffer does not.
+// methodAttrs says how each attribute of a method is passed, which the buffer does not.
 var methodAttrs = map[[2]uint16]map[uint16]direction{
 	{ObjectDevice, MethodInvokeWrite}: {AttrCoreIn: dirIn, AttrCoreOut: dirOut,
 		AttrWriteCmd: dirConstant, AttrUHWIn: dirIn, AttrUHWOut: dirOut},
@@ -71,7 +71,7 @@ type writeAttr struct {
 	id  uint16
 }
 
-// addressFields are the offsets of addresses of the process in what is sent.
+// addressFields are the offsets of addresses of the process in inputs.
 var addressFields = map[writeAttr][]int{
 	{CmdRegMR, AttrCoreIn}:       {8, 24},
 	{ExCmdCreateCQ, AttrUHWIn}:   {0, 8},
@@ -80,7 +80,7 @@ var addressFields = map[writeAttr][]int{
 	{ExCmdCreateFlow, AttrUHWIn}: {8},
 }
 
-// fdSent is where descriptor numbers are in what is sent.
+// fdSent are the offsets of descriptor numbers in inputs.
 var fdSent = map[writeAttr]int{{ExCmdCreateCQ, AttrCoreIn}: 16}
 
 // maskAddress replaces an address by its offset in a 4 KiB page, marked so that it differs from no
@@ -92,10 +92,10 @@ func maskAddress(addr uint64) uint64 {
 	return addr&0xfff | 0x1000
 }
 
-// errNotCommand is about a buffer that is not a command of this package.
+// errNotCommand reports a buffer that is not a command of this package.
 var errNotCommand = errors.New("not a command that can be traced")
 
-// parsed is an ioctl buffer taken apart.
+// parsed is a parsed ioctl buffer.
 type parsed struct {
 	hdr   IoctlHdr
 	cmd   uint32 // of MethodInvokeWrite
@@ -108,7 +108,7 @@ type parsedAttr struct {
 	dir direction
 }
 
-// parse takes an ioctl buffer apart.
+// parse parses an ioctl buffer.
 func parse(buf []byte) (p parsed, err error) {
 	GetStruct(buf, &p.hdr)
 	dirs, ok := methodAttrs[[2]uint16{p.hdr.ObjectID, p.hdr.MethodID}]
@@ -131,7 +131,7 @@ func parse(buf []byte) (p parsed, err error) {
 	return p, nil
 }
 
-// fdGiven is where the answer in a has the number of a new descriptor, if it has one.
+// fdGiven is the offset of a new descriptor's number in the reply in a, if it has one.
 func (p parsed) fdGiven(a parsedAttr) (at int, ok bool) {
 	if p.hdr.ObjectID != ObjectDevice {
 		return 0, p.hdr.ObjectID == ObjectAsyncEvent && a.dir == dirNew
@@ -140,7 +140,7 @@ func (p parsed) fdGiven(a parsedAttr) (at int, ok bool) {
 		(p.cmd == CmdCreateCompChannel || p.cmd == CmdGetContext)
 }
 
-// sent returns the bytes an attribute carries to the kernel, nil for outputs.
+// sent returns the input bytes of an attribute, nil for outputs.
 func (a parsedAttr) sent() ([]byte, error) {
 	switch {
 	case a.dir == dirIn && a.Len > inlineMax:
@@ -154,8 +154,8 @@ func (a parsedAttr) sent() ([]byte, error) {
 	return nil, nil
 }
 
-// neutral removes from b, bytes sent in an attribute of command cmd, what differs from run to run.
-// name gives descriptors their names.
+// neutral removes from b, bytes sent in an attribute of command cmd, the values that differ from
+// run to run. name gives descriptors their names.
 func neutral(cmd uint32, id uint16, b []byte, name func(fd int32) int32) []byte {
 	key := writeAttr{cmd, id}
 	if cmd == ExCmdCreateQP && len(b) == SizeOf(Mlx5CreateQPRSSReq{}) {
@@ -173,7 +173,7 @@ func neutral(cmd uint32, id uint16, b []byte, name func(fd int32) int32) []byte 
 	return b
 }
 
-// request renders what was asked, before it is: outputs have only their length.
+// request renders a request before the call: outputs have only their length.
 func (p parsed) request(name func(fd int32) int32) (*tracedIoctl, error) {
 	t := &tracedIoctl{Object: p.hdr.ObjectID, Method: p.hdr.MethodID, Driver: p.hdr.DriverID}
 	for _, a := range p.attrs {
@@ -191,7 +191,7 @@ func (p parsed) request(name func(fd int32) int32) (*tracedIoctl, error) {
 	return t, nil
 }
 
-// name is what was asked, for readers of a trace.
+// name is the name of the command, for readers of a trace.
 func (p parsed) name() string {
 	for _, o := range []*op{opGetContext, opQueryPort, opAllocPD, opDeallocPD, opRegMR, opDeregMR,
 		opCreateChannel, opCreateCQ,

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A UAR is 4 KiB of doorbell registers. A context has a number of them, fixed when it is opened, in
-// system pages that each hold one UAR or (64 KiB pages) sixteen. Of each UAR two send registers
-// ("bfregs") are usable, and one cell where completion queues are armed:
+// A UAR is 4 KiB of doorbell registers. A context has a fixed number of them from its opening on,
+// in system pages that each hold one UAR or (64 KiB pages) sixteen. Of each UAR two send registers
+// ("bfregs") are usable, and one register that arms completion queues:
 //
 //	0x020  arm cell, 8 bytes: arm word, completion queue number
 //	0x800  send register 0: first 8 bytes of a work request's control segment
@@ -18,9 +18,9 @@ import (
 // linux drivers/infiniband/hw/mlx5/main.c (calc_total_bfregs, alloc_bfreg), rdma-core
 // providers/mlx5/mlx5.c.
 
-// contextRequest asks for enough registers that each of nTx queue pairs gets a private one.
-// Register 0 is the shared fallback and the last num_low_latency ones are private; between the two
-// would be a shared class, of which there is none when only register 0 is left to it.
+// contextRequest requests enough registers that each of nTx queue pairs gets a private one.
+// Register 0 is the shared fallback and the last num_low_latency ones are private; those between
+// the two would be a shared class, which is empty if only register 0 remains.
 func contextRequest(nTx, pageSize int) Mlx5AllocUcontextReqV2 {
 	granule := BfregsPerUAR * max(1, pageSize/UARSize)
 	total := max(16, nTx+1)
@@ -33,14 +33,14 @@ func contextRequest(nTx, pageSize int) Mlx5AllocUcontextReqV2 {
 	}
 }
 
-// mmapOffset is the offset in the node of a page: what it is, and which one of its kind.
+// mmapOffset is the offset of a page in the node: its kind, and its index in the kind.
 func mmapOffset(command, index, pageSize int) int64 {
 	page := command<<8 | index&0xff | index>>8<<16
 	return int64(page) * int64(pageSize)
 }
 
-// bfregAddress finds the register the kernel chose for a queue pair: the mapped page and the byte
-// offset in it.
+// bfregAddress finds the register that the kernel chose for a queue pair: the mapped page and the
+// byte offset in it.
 func bfregAddress(index, uarsPerPage, bfRegSize uint32) (page, offset int) {
 	uar, k := index/BfregIndexPerUAR, index%BfregIndexPerUAR
 	page = int(uar / uarsPerPage)
@@ -48,8 +48,8 @@ func bfregAddress(index, uarsPerPage, bfRegSize uint32) (page, offset int) {
 	return page, offset
 }
 
-// mapUARs maps the context's doorbell pages, all uncached or all write-combining: one page more
-// than once, or under two memory types, must not be. c.mu is held.
+// mapUARs maps the context's doorbell pages, all uncached or all write-combining: a page must not
+// be mapped more than once, or with two memory types. c.mu is held.
 func (c *Context) mapUARs(o Options) error {
 	pages := int(uint64(c.caps.Bfregs) / (BfregsPerUAR * uint64(c.caps.UARsPerPage)))
 	command := MmapNCPage

@@ -9,9 +9,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// The vectors below came out of a C program over the uAPI headers (little-endian host), groups of 4
-// bytes in memory order. Addresses in them are made up, so regions that are never touched stand at
-// those addresses.
+// A C program over the uAPI headers wrote the vectors below (little-endian host), groups of 4 bytes
+// in memory order. Addresses in them are invented; the tests use regions at those addresses that
+// are never accessed.
 
 // vec reads a vector.
 func vec(t *testing.T, s string) []byte {

@@ -25,16 +25,16 @@ type WQAttr struct {
 	// DBR is the doorbell record: 8 bytes, 8-aligned, zero. Word 0 is the receive counter.
 	DBR *mmio.Region
 
-	// UserIndex comes back in completions, 24 bits.
+	// UserIndex is returned in completions, 24 bits.
 	UserIndex uint32
 
-	// UserHandle comes back in events about the queue (not on linux 5.4).
+	// UserHandle is returned in events of the queue (not on linux 5.4).
 	UserHandle uint64
 
 	// Features of DeviceCaps with these names; creation fails with EOPNOTSUPP on a device without.
 	VLANStrip, ScatterFCS, DelayDrop, WriteEndPadding bool
 
-	// Striding, if not nil, makes each work request take many frames.
+	// Striding, if not nil, makes each work request hold many frames.
 	Striding *Striding
 }
 
@@ -73,7 +73,7 @@ func (s WQState) String() string {
 	return fmt.Sprintf("state %d", uint32(s))
 }
 
-// mayBecome reports whether a step makes sense; staying is allowed.
+// mayBecome reports whether a transition is possible; staying is allowed.
 func (s WQState) mayBecome(to WQState) bool {
 	if s > WQErr || to > WQErr {
 		return false
@@ -81,15 +81,14 @@ func (s WQState) mayBecome(to WQState) bool {
 	return !(s == WQReset && to == WQErr || s == WQErr && to == WQReady)
 }
 
-// WQ is a receive work queue. It becomes reachable through an indirection table and an RSS queue
-// pair.
+// WQ is a receive work queue. It receives through an indirection table and an RSS queue pair.
 type WQ struct {
 	object
-	WQN uint32 // number the device knows it by
+	WQN uint32 // number of the queue in the device
 }
 
-// CreateWQ makes a receive work queue in state RESET. The memory of a is the caller's and must live
-// until Close returned nil.
+// CreateWQ creates a receive work queue in state RESET. The caller owns the memory of a, which must
+// stay mapped until Close returned nil.
 func (pd *PD) CreateWQ(a WQAttr) (*WQ, error) {
 	if a.LogStride == 0 {
 		a.LogStride = 4
@@ -169,7 +168,7 @@ func (a WQAttr) driver() Mlx5CreateWQReq {
 	return r
 }
 
-// Ready takes the queue from RESET to RDY: from now on it receives.
+// Ready takes the queue from RESET to RDY, in which it receives.
 func (wq *WQ) Ready() error { return wq.Modify(WQReset, WQReady) }
 
 // Modify takes the queue from state from, which must be the hardware's, to state to. The kernel's
@@ -185,7 +184,7 @@ func (wq *WQ) Modify(from, to WQState) error {
 		WQState: uint32(to), CurrWQState: uint32(from)})
 }
 
-// modify sends a change. The driver's part of it must be there, all zero.
+// modify sends a change. The driver's part must be present and zero.
 func (wq *WQ) modify(noun string, r ExModifyWQReq) error {
 	r.WQHandle = wq.handle
 	return wq.c.write(write{op: opModifyWQ, noun: noun, in: r, uhwIn: Mlx5ModifyWQReq{},

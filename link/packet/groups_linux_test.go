@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestGroups wants every group until some are named, then those, and every one again when there are
-// too many; and the interface to list what the NIC has to pass.
+// TestGroups expects every group until some are named, then only those, and every group again when
+// there are too many. The interface must list the groups that the NIC has to pass.
 func TestGroups(t *testing.T) {
 	w := newWorld(t)
 	p := w.open(t, Config{})
@@ -26,7 +26,7 @@ func TestGroups(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name   string
-		groups []net.HardwareAddr // nil: not told
+		groups []net.HardwareAddr // nil: not set
 		want   []int
 		listed int // of ours, by the interface
 	}{

@@ -20,7 +20,7 @@ func runTool(name string, args ...string) error {
 	return nil
 }
 
-// TestRefusals wants one sentence with what to do, and no descriptor left.
+// TestRefusals requires one sentence that says what to do, and no descriptor left open.
 func TestRefusals(t *testing.T) {
 	w := newWorld(t)
 	files := func() int {
@@ -94,7 +94,8 @@ func TestWithoutPrivilege(t *testing.T) {
 	}
 }
 
-// TestFacts wants a port to say what it is on, and a random address to be one that may be made up.
+// TestFacts requires a port to report its interface, and a random address to be locally
+// administered.
 func TestFacts(t *testing.T) {
 	w := newWorld(t)
 	p := openIn(t, w.ours, Config{Device: ifname})

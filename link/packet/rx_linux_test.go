@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFilter sends frames of every kind and wants ours, and only ours, in order.
+// TestFilter sends frames of every kind and expects ours, and only ours, in order.
 func TestFilter(t *testing.T) {
 	tag := func(tci uint16, f []byte) []byte {
 		tagged := append([]byte(nil), f[:12]...)
@@ -115,8 +115,8 @@ func vnetOf(frame []byte, gso uint16) []byte {
 }
 
 // TestUnfinishedChecksum has the peer's kernel send a datagram, whose checksum a veth pair leaves
-// out, and wants it vouched for; and one with a wrong checksum from a packet socket not vouched
-// for.
+// out, and expects it marked as verified; a datagram with a wrong checksum from a packet socket
+// must not be.
 func TestUnfinishedChecksum(t *testing.T) {
 	w := newWorld(t)
 	p := w.open(t, Config{})
@@ -140,7 +140,7 @@ func TestUnfinishedChecksum(t *testing.T) {
 }
 
 // TestSplitDatagrams has the peer's kernel send 50 datagrams with one call (UDP_SEGMENT), which a
-// veth pair passes on in one frame.
+// veth pair passes in one frame.
 func TestSplitDatagrams(t *testing.T) {
 	for _, to := range []netip.Addr{ourIP.Addr(), ourIPv6.Addr()} {
 		t.Run(to.String(), func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestSplitDatagrams(t *testing.T) {
 	}
 }
 
-// TestFanout wants every flow on one queue, every queue to have some, and no frame twice.
+// TestFanout requires every flow on one queue, flows on every queue, and no duplicated frame.
 func TestFanout(t *testing.T) {
 	w := newWorld(t)
 	p := w.open(t, Config{Queues: 4})

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzSplit cuts up whatever a neighbour may have sent: no payload may be lost or invented, and the
-// frame must be as before.
+// FuzzSplit cuts up any frame that a neighbour may send: no payload may be lost or invented, and
+// the frame must be unchanged afterwards.
 func FuzzSplit(f *testing.F) {
 	mac := bytes.Repeat([]byte{2}, 6)
 	for _, to := range []string{"192.0.2.1", "2001:db8::1"} {

@@ -51,8 +51,8 @@ func next(t testing.TB, raw int) []byte {
 	}
 }
 
-// TestSegmentsLeaveWhole sends 20 KB of TCP in one frame, cut into buffers in odd places, and wants
-// the peer to see the same frame with what a kernel would say of it.
+// TestSegmentsLeaveWhole sends 20 KB of TCP in one frame, cut into buffers in odd places, and
+// requires the peer to see the same frame with the offload metadata of a kernel.
 func TestSegmentsLeaveWhole(t *testing.T) {
 	for _, to := range []netip.Addr{peerIP.Addr(), peerIPv6.Addr()} {
 		from, headers := ourIP.Addr(), ethLen+ipv4Len+tcpLen
@@ -99,8 +99,9 @@ func finish(f []byte) {
 	binary.BigEndian.PutUint16(f[at+16:], ^checksum(f[at:]))
 }
 
-// TestKernelFinishes has our end without offloads, as a NIC that has none: the kernel cuts up and
-// completes what we send, and the peer sees right checksums on right segments, tagged or not.
+// TestKernelFinishes turns the offloads of our end off, as on a NIC without any: the kernel
+// segments and completes what we send, and the peer sees correct checksums on correct segments,
+// tagged or not.
 func TestKernelFinishes(t *testing.T) {
 	tool := need.Tool(t, "ethtool")
 	for _, tagged := range []bool{false, true} {
@@ -158,8 +159,7 @@ func wantFinished(t *testing.T, f []byte) {
 	}
 }
 
-// TestKernelAccepts sends a datagram to the peer's kernel, which leaves the checksum out and is
-// believed.
+// TestKernelAccepts sends a datagram without its checksum to the peer's kernel, which accepts it.
 func TestKernelAccepts(t *testing.T) {
 	w := newWorld(t)
 	conn, err := w.peer.ListenPacket("udp", peerIP.Addr().String()+":53")
@@ -177,8 +177,7 @@ func TestKernelAccepts(t *testing.T) {
 	}
 }
 
-// kernelStandIn has a socket pair take the place of the packet socket: one that is full until it is
-// read from.
+// kernelStandIn replaces the packet socket by a socket pair: it is full until it is read from.
 func kernelStandIn(t *testing.T) (q *TxQueue, peer int) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
@@ -189,7 +188,7 @@ func kernelStandIn(t *testing.T) (q *TxQueue, peer int) {
 }
 
 // TestFullBuffer posts more than there is room for: the rest waits, in order, in memory of its own;
-// from some number on frames are refused; and all that was taken arrives.
+// above some number frames are refused; and all frames that were accepted arrive.
 func TestFullBuffer(t *testing.T) {
 	q, peer := kernelStandIn(t)
 	frame := make([]byte, 1000)
@@ -227,8 +226,8 @@ func TestFullBuffer(t *testing.T) {
 	}
 }
 
-// TestFrameSizes wants frames that the interface would not send refused, and those at the limits
-// sent.
+// TestFrameSizes requires that frames which the interface would not send are refused, and those at
+// the limits sent.
 func TestFrameSizes(t *testing.T) {
 	q, _ := kernelStandIn(t)
 	for _, tt := range []struct {

@@ -104,7 +104,7 @@ func awaitLink(t testing.TB, p *Port, up bool) {
 	}
 }
 
-// rawSocket is a plain packet socket of the peer's, which sends and sees what it is told.
+// rawSocket is a plain packet socket of the peer, which sends any frame and sees all.
 func (w *world) rawSocket(t testing.TB, vnet int) (fd int) {
 	t.Helper()
 	must(t, w.peer.Do(func() error {
@@ -180,7 +180,7 @@ func ethernet(dst, src net.HardwareAddr, etherType uint16, payload []byte) []byt
 	return append(binary.BigEndian.AppendUint16(f, etherType), payload...)
 }
 
-// ip is an IP packet, with a right header checksum.
+// ip is an IP packet with a correct header checksum.
 func ip(src, dst netip.Addr, proto byte, payload []byte) []byte {
 	if src.Is6() {
 		h := make([]byte, ipv6Len)
@@ -219,7 +219,7 @@ func udp(srcPort, dstPort uint16, payload []byte) []byte {
 	return append(h, payload...)
 }
 
-// checksum is written here again, in another way: the sum in 64 bits, folded at the end.
+// checksum is a second implementation: the sum in 64 bits, folded at the end.
 func checksum(parts ...[]byte) uint16 {
 	total := uint64(0)
 	for _, b := range parts {

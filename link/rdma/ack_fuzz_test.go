@@ -23,8 +23,8 @@ import (
 //	        SACK, malformed; bit 4: payload; bit 5: segment size unknown
 type ackScript []byte
 
-// ackModel is a connection as the rules of RFC 1122 section 4.2.3.2, RFC 5681 section 4.2 and the
-// documentation of ACKCoalescer see it: by what was written and what went out.
+// ackModel is a connection according to RFC 1122 section 4.2.3.2, RFC 5681 section 4.2 and the
+// documentation of ACKCoalescer: the segments written and those sent.
 type ackModel struct {
 	written []ackWritten
 	sent    int // how many of written are settled: sent, or made needless by one that was sent
@@ -81,7 +81,7 @@ func (r *ackRig) writeBurst(pkts []*gstack.PacketBuffer) {
 	}
 }
 
-// write gives one segment of the script to the coalescer.
+// write passes one segment of the script to the coalescer.
 func (r *ackRig) write(op []byte) {
 	time.Sleep(time.Duration(op[0]>>3) * 200 * time.Microsecond)
 	synctest.Wait()
@@ -130,8 +130,8 @@ func (r *ackRig) make(op []byte) (*gstack.PacketBuffer, *ackModel) {
 	return pkt, m
 }
 
-// atOnce wants the segment just written to be out if nothing allows to hold it, and what is held to
-// be less than two segments.
+// atOnce requires the segment just written to be sent if no rule allows holding it, and what is
+// held to be less than two segments.
 func (r *ackRig) atOnce(m *ackModel) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +153,7 @@ func (r *ackRig) atOnce(m *ackModel) {
 	}
 }
 
-// inTime wants no connection to wait for an ACK longer than the delay.
+// inTime requires that no connection waits for an ACK longer than the delay.
 func (r *ackRig) inTime() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -203,7 +203,7 @@ func (s ackScript) run(t *testing.T) {
 	}
 }
 
-// FuzzACK compares what goes out with what may be held, see ackModel.
+// FuzzACK compares the segments sent with those that may be held, see ackModel.
 func FuzzACK(f *testing.F) {
 	const sack, payload, zero, unknown, later = 8, 16, 2, 32, 25 << 3
 	const v6, fin, syn, reset, noACK = 4, 1, 2, 4, 16

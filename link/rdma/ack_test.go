@@ -17,7 +17,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-// wireLog is a link that writes down the ACK numbers it is given, '+' behind those with payload.
+// wireLog is a link that records the ACK numbers it receives, with '+' after those with payload.
 type wireLog struct {
 	seed maphash.Seed
 	mu   sync.Mutex
@@ -58,7 +58,7 @@ func (l *wireLog) drain() string {
 // outPacket makes a packet as the stack hands it to its link.
 func outPacket(f tcpFrame) *gstack.PacketBuffer { return releasedPacket(f, nil) }
 
-// releasedPacket is outPacket with a function that is called when nobody refers to the packet.
+// releasedPacket is outPacket with a function that is called at its last release.
 func releasedPacket(f tcpFrame, released func()) *gstack.PacketBuffer {
 	b := f.Bytes()
 	n := len(b) - len(f.Payload)
@@ -178,7 +178,7 @@ func TestACKRules(t *testing.T) {
 	}
 }
 
-// TestACKDeadline: an ACK that takes another's place takes its deadline too, and each flow has its
+// TestACKDeadline: an ACK that replaces another one takes over its deadline, and each flow has its
 // own.
 func TestACKDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -220,7 +220,7 @@ func TestACKDeadline(t *testing.T) {
 		}
 		write(1, 2400)
 		time.Sleep(6 * time.Millisecond)
-		write(1, 5000) // takes it along
+		write(1, 5000) // carries the ACK
 		write(1, 5100)
 		wire.drain()
 		time.Sleep(6 * time.Millisecond)

@@ -38,7 +38,7 @@ func synACKFor(t *testing.T, e *Endpoint, ack []byte) *hdr.Segment {
 	return &s
 }
 
-// greet serves connections that get a word and nothing else.
+// greet serves connections: it sends one word to each.
 func greet(ln net.Listener) {
 	for {
 		conn, err := ln.Accept()
@@ -49,8 +49,8 @@ func greet(ln net.Listener) {
 	}
 }
 
-// TestHandshakesInFlood: while segments wait for a listener that works nothing off, more than the
-// limit lets in, connections to another are made.
+// TestHandshakesInFlood: while more segments than the limit admits wait for a listener that does
+// not process them, connections to another listener are accepted.
 func TestHandshakesInFlood(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -126,7 +126,7 @@ func greeted(t *testing.T, conn net.Conn) {
 	}
 }
 
-// TestRecent: what was noted last is remembered, as much as there is room for, and nothing else is.
+// TestRecent: the latest entries are remembered, as many as there is room for, and no others.
 func TestRecent(t *testing.T) {
 	const size = 1 << 10
 	rng := seed(t)
@@ -161,7 +161,7 @@ func TestRecent(t *testing.T) {
 	}
 }
 
-// BenchmarkAdmissionSent is what an outgoing segment with data costs.
+// BenchmarkAdmissionSent is the cost of an outgoing segment with data.
 func BenchmarkAdmissionSent(b *testing.B) {
 	a := newAdmission(maphash.MakeSeed())
 	f := segment(0)

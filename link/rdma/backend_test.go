@@ -43,8 +43,9 @@ func (q *lazyQueue) Flush() {
 	}
 }
 
-// TestPacketsAreHeldUntilFlush has segments wait, their stack let go of them, and then room come:
-// they are whole when they are read at the doorbell, and afterwards they are released.
+// TestPacketsAreHeldUntilFlush makes segments wait, releases the stack's references, and then makes
+// room: the packets are intact when they are read at the doorbell, and afterwards they are
+// released.
 func TestPacketsAreHeldUntilFlush(t *testing.T) {
 	for name, drain := range map[string]func(*sender){
 		"worker": (*sender).tryDrain, "timer": (*sender).expire, "completions": (*sender).check,

@@ -15,7 +15,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-// arrivals is a stack that keeps the sequence numbers that came, by source port.
+// arrivals is a stack that records the sequence numbers it receives, by source port.
 type arrivals struct {
 	mu   sync.Mutex
 	seqs map[uint16][]uint32
@@ -61,8 +61,8 @@ func (a *arrivals) await(t testing.TB, n int) {
 	}
 }
 
-// sending is an endpoint that may have more to send than its NIC takes, and what arrives at the
-// other end of the cable.
+// sending is an endpoint that may have more to send than its NIC accepts, and the segments that
+// arrive at the other end of the cable.
 type sending struct {
 	*Endpoint
 	s       *sender
@@ -120,7 +120,7 @@ func udpPacket() *gstack.PacketBuffer {
 	return pkt
 }
 
-// still keeps the timer away from the segments that wait, on whose account it always comes again.
+// still keeps the timer from running for waiting segments, for which it is always armed again.
 func (s *sending) still(t testing.TB) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !s.stopTimer(); time.Sleep(time.Millisecond) {
@@ -130,22 +130,23 @@ func (s *sending) still(t testing.TB) {
 	}
 }
 
-// alone keeps the timer away from an endpoint with nothing that waits.
+// alone keeps the timer from running on an endpoint without waiting segments.
 func (s *sending) alone() {
 	s.s.q.Lock()
 	defer s.s.q.Unlock()
 	s.s.backlog.armed = true
 }
 
-// stopTimer reports whether the timer was waiting. It believes to be armed from then on, and so is
-// not armed again.
+// stopTimer reports whether the timer was waiting. The endpoint then considers it armed, and does
+// not arm it again.
 func (s *sending) stopTimer() bool {
 	s.s.q.Lock()
 	defer s.s.q.Unlock()
 	return s.s.backlog.timer.Stop()
 }
 
-// fill has the NIC report nothing as sent, and n segments of flow 1 taken, of which some must wait.
+// fill makes the NIC delay all completions, and sends n segments of flow 1, of which some must
+// wait.
 func (s *sending) fill(t testing.TB, n uint32) *holder {
 	t.Helper()
 	held := hold(s.nic)
@@ -158,8 +159,8 @@ func (s *sending) fill(t testing.TB, n uint32) *holder {
 	return held
 }
 
-// TestBacklogDrains fills the ring of a NIC that reports nothing as sent. The segments that find no
-// room are kept, and go out in order when it reports, to any caller.
+// TestBacklogDrains fills the ring of a NIC that delays all completions. The segments that find no
+// room are kept, and are sent in order after the completions, by any caller.
 func TestBacklogDrains(t *testing.T) {
 	const n = 1000
 	eventually := func(t *testing.T, s *sending, do func()) {
@@ -204,12 +205,12 @@ func TestBacklogDrains(t *testing.T) {
 	}
 }
 
-// TestBacklogOfManyWriters has several flows outrun a NIC that reports late.
+// TestBacklogOfManyWriters has several flows send faster than a NIC that delays completions.
 func TestBacklogOfManyWriters(t *testing.T) {
 	const flows, n = 8, 200
 	s := newSending(t)
 	s.nic.Inject(simnic.QueueFault{Kind: simnic.FaultLateCompletion, Delay: 50 * time.Millisecond})
-	// until a segment had to wait, as none does when this goroutine is slower than the NIC is late
+	// until a segment has waited: none does when this goroutine is slower than the delay
 	held := hold(s.nic)
 	var wg sync.WaitGroup
 	for port := range uint16(flows) {
@@ -227,8 +228,8 @@ func TestBacklogOfManyWriters(t *testing.T) {
 	}
 }
 
-// TestBacklogBound: when no more can be kept a writer waits, in vain here, and its segment is
-// refused and counted.
+// TestBacklogBound: when no more can be kept a writer waits, here until its time is over, and its
+// segment is refused and counted.
 func TestBacklogBound(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -269,8 +270,8 @@ func TestBacklogBound(t *testing.T) {
 	}
 }
 
-// TestBacklogIsLetGo: what waits when the endpoint is detached or closed is dropped, counted, and
-// no packet is held any more.
+// TestBacklogIsLetGo: waiting packets are dropped and counted when the endpoint is detached or
+// closed, and no packet is held any more.
 func TestBacklogIsLetGo(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -309,7 +310,8 @@ func TestBacklogIsLetGo(t *testing.T) {
 	}
 }
 
-// TestBacklogClosed: a writer that was late has its packet refused, for nobody would let go of it.
+// TestBacklogClosed: a packet written after the close is refused, because it would never be
+// released.
 func TestBacklogClosed(t *testing.T) {
 	s := newSending(t)
 	s.Close()
@@ -322,8 +324,8 @@ func TestBacklogClosed(t *testing.T) {
 	}
 }
 
-// TestBacklogTurns: what is urgent goes before segments that wait, datagrams have a share, and wait
-// for more of it; a reset goes behind the segments.
+// TestBacklogTurns: urgent packets go before waiting segments, datagrams have a share and wait when
+// they exceed it; a reset goes after the segments.
 func TestBacklogTurns(t *testing.T) {
 	s := newSending(t)
 	held := s.fill(t, 500)

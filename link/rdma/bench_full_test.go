@@ -12,8 +12,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 )
 
-// BenchmarkFullRing has 16 flows outrun the sender's NIC, which reports late what it has sent: as
-// much as the staging memory holds, 1 MiB, goes out per delay.
+// BenchmarkFullRing has 16 flows send faster than the sender's NIC, which delays its completions:
+// per delay the staging memory's contents, 1 MiB, are sent.
 func BenchmarkFullRing(b *testing.B) {
 	for _, delay := range []time.Duration{500 * time.Microsecond, 2 * time.Millisecond} {
 		b.Run(fmt.Sprint(delay), func(b *testing.B) {
@@ -46,7 +46,7 @@ func BenchmarkFullRing(b *testing.B) {
 	}
 }
 
-// swallow reads all that comes on any connection.
+// swallow reads and discards the data of all connections.
 func swallow(ln net.Listener) {
 	for {
 		conn, err := ln.Accept()

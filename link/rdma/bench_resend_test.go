@@ -11,7 +11,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
-// resendLane is a pair of hosts and what its transfers took.
+// resendLane is a pair of hosts and the times of its transfers.
 type resendLane struct {
 	name           string
 	server, client *host
@@ -21,7 +21,7 @@ type resendLane struct {
 	stalled        int
 }
 
-// newResendLane makes the hosts. Their link sends nothing again if off.
+// newResendLane makes the hosts. With off their link retransmits nothing.
 func newResendLane(b *testing.B, name string, loss float64, off bool) *resendLane {
 	l := &resendLane{name: name, done: make(chan int64, 1)}
 	l.server, l.client = pair(b, setup{dv: dv.Config{DelayDrop: true},
@@ -46,7 +46,7 @@ func newResendLane(b *testing.B, name string, loss float64, off bool) *resendLan
 	return l
 }
 
-// stallTime is after how long a transfer is taken to stand still for good.
+// stallTime is the time after which a transfer counts as stalled forever.
 const stallTime = 20 * time.Second
 
 // transfer sends size bytes over a connection of their own.

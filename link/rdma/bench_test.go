@@ -11,7 +11,8 @@ import (
 )
 
 // Two stacks on an in-memory cable, one process: the time includes both ends and the software NICs
-// between them. cpu-ns/op is the process's, which a busy machine falsifies less.
+// between them. cpu-ns/op is the processor time of the process, which depends less on the load of
+// the machine.
 
 // cpuTime is the processor time this process has used.
 func cpuTime(b *testing.B) time.Duration {

@@ -42,7 +42,7 @@ func datagram(from, to *host, v6 bool, n int) []byte {
 	return append(append(eth, ip...), udp...)
 }
 
-// TestDatagram has another stack judge what arrives: it verifies every checksum.
+// TestDatagram sends to another stack, which verifies every checksum.
 func TestDatagram(t *testing.T) {
 	a, b := pair(t, setup{dv: dv.Config{TxQueues: 2}})
 	for _, v6 := range []bool{false, true} {
@@ -197,7 +197,7 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// TestDatagramsStop where the ring is full, or one is too long.
+// TestDatagramsStop where the ring is full, or where a datagram is too long.
 func TestDatagramsStop(t *testing.T) {
 	a, b := pair(t, setup{dv: dv.Config{TxQueueSize: 256}})
 	small, long := Datagram{datagram(a, b, false, 1000), make([]byte, 1000)},

@@ -97,7 +97,7 @@ func TestAttachDetach(t *testing.T) {
 		e.Attach(nil)
 		e.Attach(nil)
 		e.Wait()
-		e.lastAttachment.workers.Wait() // frames that a worker has in hand are lost
+		e.lastAttachment.workers.Wait() // frames that a worker still holds are lost
 		if e.IsAttached() {
 			t.Error("still attached")
 		}
@@ -183,7 +183,7 @@ func TestLifetimeConcurrently(t *testing.T) {
 	}
 }
 
-// TestNothingAfterClose: no packet reaches the stack when Close has returned.
+// TestNothingAfterClose: no packet reaches the stack after Close has returned.
 func TestNothingAfterClose(t *testing.T) {
 	_, devs := devices(t, setup{})
 	for range 20 {

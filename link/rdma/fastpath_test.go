@@ -24,7 +24,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-// judge is a stack that hears frames from a worker and whose answers can be looked at.
+// judge is a stack that receives frames from a worker and whose answers the test reads.
 type judge struct {
 	*channel.Endpoint
 	dispatcher gstack.NetworkDispatcher
@@ -92,7 +92,7 @@ func (j *judge) hear(frames ...[]byte) {
 	j.worker.deliverAll(j.worker.buildPackets())
 }
 
-// said is what came back: for each packet its protocol and what tells answers apart.
+// said is the answers: for each packet its protocol and the fields that distinguish answers.
 func (j *judge) said() (out []string) {
 	for pkt := j.Read(); pkt != nil; pkt = j.Read() {
 		s := fmt.Sprintf("%d to %s", pkt.NetworkProtocolNumber, pkt.Network().DestinationAddress())
@@ -149,15 +149,15 @@ func collect(name string, v reflect.Value, out map[string]uint64) {
 	}
 }
 
-// changed is a frame with some bytes of its IP packet replaced and no checksum made good: what the
-// NIC vouches for is right.
+// changed is a frame with some bytes of its IP packet replaced and no checksum corrected: the NIC
+// reports it as verified.
 func changed(frame []byte, at int, to ...byte) []byte {
 	copy(frame[hdr.EthLen+at:], to)
 	return frame
 }
 
-// TestFastPath compares the fast path with the ordinary way: what comes back, what is counted, what
-// is read.
+// TestFastPath compares the fast path with the ordinary path: the answers, the counters, and the
+// data read.
 func TestFastPath(t *testing.T) {
 	syn := segment(0)
 	syn.Flags, syn.Payload = header.TCPFlagSyn, nil
@@ -313,7 +313,7 @@ func TestFastPath(t *testing.T) {
 	}
 }
 
-// compare wants two stacks to have fared alike.
+// compare requires the same results of two stacks.
 func compare(t *testing.T, fast, ordinary *judge) {
 	t.Helper()
 	if a, b := fast.said(), ordinary.said(); !slices.Equal(a, b) {
@@ -330,7 +330,7 @@ func compare(t *testing.T, fast, ordinary *judge) {
 	}
 }
 
-// read takes what waits in the socket.
+// read reads all datagrams that wait in the socket.
 func (j *judge) read(t *testing.T) (out []string) {
 	t.Helper()
 	for {
@@ -372,7 +372,8 @@ func TestFastPathFollowsAddresses(t *testing.T) {
 	}
 }
 
-// TestFastPathDoesNotAllocate counts what the fast path itself needs, without the transport layer.
+// TestFastPathDoesNotAllocate counts the allocations of the fast path alone, without the transport
+// layer.
 func TestFastPathDoesNotAllocate(t *testing.T) {
 	h := newLocalAddrs(
 		[]netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/64")})

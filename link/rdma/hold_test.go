@@ -6,7 +6,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 )
 
-// holder has a NIC hold every completion back, as a busy one does.
+// holder makes a NIC delay all its completions, as a busy one does.
 type holder struct {
 	nic *simnic.NIC
 	mu  sync.Mutex
@@ -28,7 +28,7 @@ func (h *holder) complete(cq *simnic.CQ) (lose, hold bool) {
 	return false, h.cqs != nil
 }
 
-// release writes them, and holds no more.
+// release writes the held completions, and holds no more.
 func (h *holder) release() {
 	h.nic.SetHooks(nil)
 	h.mu.Lock()

@@ -12,9 +12,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/moving"
 )
 
-// TestLossInSuperSegment loses one frame of a super-segment that is all there is in flight:
-// netstack must notice before its retransmission timeout. Cutting into segments itself, as a
-// control, it does.
+// TestLossInSuperSegment loses one frame of a super-segment that is all the data in flight:
+// netstack must detect the loss before its retransmission timeout. When netstack segments itself,
+// as a control, it does.
 func TestLossInSuperSegment(t *testing.T) {
 	const mss, frames = 1420, 10 // netstack's first window
 	for _, noSegmentation := range []bool{false, true} {

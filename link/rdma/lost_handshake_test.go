@@ -15,7 +15,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// filter is a wire that loses what lose says.
+// filter is a wire that drops the frames for which lose returns true.
 type filter struct {
 	wire.Wire
 	lose func(frame []byte) bool
@@ -33,7 +33,7 @@ func (w *filter) Send(frames []frame.Frame) (int, error) {
 	return len(frames), nil
 }
 
-// info reads what a stack's only TCP connection knows of its path.
+// info reads the state of a stack's only TCP connection.
 func (h *host) info(t *testing.T) (info tcpip.TCPInfoOption) {
 	t.Helper()
 	for _, e := range h.stack.RegisteredEndpoints() {
@@ -47,8 +47,8 @@ func (h *host) info(t *testing.T) (info tcpip.TCPInfoOption) {
 	return info
 }
 
-// attempts runs try up to five times, each with hosts of its own, until it is content. For what a
-// busy machine may spoil, which stops for as long as netstack's timeouts, but not each time.
+// attempts runs try up to five times, each with hosts of its own, until it succeeds. It is for
+// tests that fail on a machine that stops for as long as netstack's timeouts, but not each time.
 func attempts(t *testing.T, s setup, try func(t *testing.T, a, b *host) (complaint string)) {
 	t.Helper()
 	complaint := ""

@@ -23,7 +23,7 @@ func (w *worker) classifySlow(frames []dv.Packet) {
 	}
 }
 
-// agree fails the test if frames are not sorted into the same runs both ways.
+// agree fails the test if the two ways sort frames into different runs.
 func agree(t *testing.T, frames []dv.Packet) {
 	t.Helper()
 	long, short := testWorker(), testWorker()
@@ -62,7 +62,7 @@ func threeFrames(v6 bool, options []byte) []dv.Packet {
 	return frames
 }
 
-// TestNextTakes: the short way is taken where it can be.
+// TestNextTakes: the short path is taken where possible.
 func TestNextTakes(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -92,8 +92,8 @@ func TestNextTakes(t *testing.T) {
 	}
 }
 
-// TestNextAgreesOnBits changes one bit of the headers of the second of three segments, and of what
-// the NIC says of it.
+// TestNextAgreesOnBits changes one bit of the headers of the second of three segments, and of the
+// NIC's metadata for it.
 func TestNextAgreesOnBits(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, options := range [][]byte{nil, stamps} {

@@ -181,7 +181,7 @@ func TestMergeOff(t *testing.T) {
 	}
 }
 
-// TestMergedPacket looks at every byte of a merged packet.
+// TestMergedPacket checks every byte of a merged packet.
 func TestMergedPacket(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		var frames [][]byte
@@ -223,7 +223,7 @@ func TestMergedPacket(t *testing.T) {
 	}
 }
 
-// TestMergeLimit: no merged packet is longer than IP can say.
+// TestMergeLimit: no merged packet exceeds the length field of IP.
 func TestMergeLimit(t *testing.T) {
 	for n := range 4 {
 		v6, flags := n%2 == 1, dv.RxFlags(n/2)*vouched
@@ -252,7 +252,7 @@ func TestMergeLimit(t *testing.T) {
 	}
 }
 
-// delivered is one segment as the stack would see it.
+// delivered is one segment as the stack receives it.
 type delivered struct {
 	flow    uint16
 	seq     uint32
@@ -292,7 +292,7 @@ func TestMergeKeepsStreams(t *testing.T) {
 			case 0:
 				next[flow]++ // lost
 			case 1:
-				next[flow]-- // twice
+				next[flow]-- // duplicated
 			case 2:
 				f.Flags |= header.TCPFlagPsh
 			case 3:
@@ -304,7 +304,7 @@ func TestMergeKeepsStreams(t *testing.T) {
 			}
 			frames = append(frames, f.Bytes())
 		}
-		for range rng.IntN(20) { // some change places
+		for range rng.IntN(20) { // some are reordered
 			if i := rng.IntN(len(frames)); i > 0 {
 				frames[i], frames[i-1] = frames[i-1], frames[i]
 			}
@@ -336,7 +336,7 @@ func TestMergeKeepsStreams(t *testing.T) {
 	}
 }
 
-// TestMergeAllocs: judging, merging and copying a batch costs no allocation.
+// TestMergeAllocs: classifying, merging and copying a batch allocates nothing.
 func TestMergeAllocs(t *testing.T) {
 	var frames [][]byte
 	for n := range 64 {

@@ -7,8 +7,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// TestOutOfBuffer: of frames that come while nobody takes any from the ring, those it has no buffer
-// for are counted, and the others are delivered: together as many as were sent.
+// TestOutOfBuffer: of frames that arrive while the ring is not read, those without a buffer are
+// counted, and the others are delivered: together as many as were sent.
 func TestOutOfBuffer(t *testing.T) {
 	const ring, sent = 64, 1000
 	_, devs := devices(t, setup{dv: dv.Config{RxQueueSize: ring}})
@@ -26,7 +26,7 @@ func TestOutOfBuffer(t *testing.T) {
 	}
 	s := ep.Stats()
 	for end := time.Now().Add(alive); s.RxOutOfBuffer < sent-ring && time.Now().Before(end); {
-		time.Sleep(time.Millisecond) // nothing tells of it
+		time.Sleep(time.Millisecond) // no event reports it
 		s = ep.Stats()
 	}
 	ep.Attach(new(sink))

@@ -41,7 +41,7 @@ type host struct {
 	v6      netip.Addr
 }
 
-// setup is what tests vary.
+// setup is the part of the configuration that tests vary.
 type setup struct {
 	faults wire.FaultConfig
 	lose   func(frame []byte) bool // on the way from either end
@@ -134,7 +134,7 @@ func pair(t testing.TB, s setup) (a, b *host) {
 	return hosts[0], hosts[1]
 }
 
-// knows tells h the hardware address of another host.
+// knows adds the hardware address of another host to h's neighbours.
 func (h *host) knows(t testing.TB, other *host) {
 	t.Helper()
 	for _, a := range []netip.Addr{other.v4, other.v6} {
@@ -238,8 +238,8 @@ func (h *host) dial(t testing.TB, a netip.Addr, port uint16) net.Conn {
 	return conn
 }
 
-// unreachable tells that the neighbour was asked for its address three times and did not answer, as
-// happens on a bad cable. A client then dials again.
+// unreachable reports that address resolution failed: three requests without an answer, as happens
+// on a bad cable. A client then dials again.
 func unreachable(err error) bool {
 	return err != nil && strings.Contains(err.Error(), (&tcpip.ErrHostUnreachable{}).String())
 }
@@ -264,7 +264,7 @@ func (h *host) udp(t testing.TB, local, remote netip.AddrPort) *gonet.UDPConn {
 	return conn
 }
 
-// echo serves connections that return what they get.
+// echo serves connections that return what they receive.
 func echo(ln net.Listener) {
 	for {
 		conn, err := ln.Accept()

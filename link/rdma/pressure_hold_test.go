@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestPressureIsHeld: what the pressure counts as, and for how long, after it was high.
+// TestPressureIsHeld: the level at which the pressure is held, and for how long, after it was high.
 func TestPressureIsHeld(t *testing.T) {
 	now := time.Unix(1000, 0)
 	h := pressureHold{now: func() time.Time { return now }}

@@ -2,5 +2,5 @@
 
 package rdma
 
-// raceDetector: sync.Pool forgets things on purpose, so that allocation counts mean nothing.
+// raceDetector: sync.Pool drops items on purpose, so that allocation counts are meaningless.
 const raceDetector = true

@@ -19,8 +19,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// alive bounds what must happen soon: far above what it takes, and below the minutes that a queue
-// nobody looks after costs.
+// alive is the limit for events that must happen soon: far above what they take, and below the
+// minutes that an unattended queue costs.
 const alive = 20 * time.Second
 
 // answers sends one small request over conn and reports whether it came back in time.
@@ -39,14 +39,14 @@ func answers(conn net.Conn, patience time.Duration) error {
 	return nil
 }
 
-// sendErrors strikes send descriptors of a NIC as FaultSendError does.
+// sendErrors makes sends of a NIC fail as FaultSendError does.
 func sendErrors(count int, rate float64, seed uint64) simnic.QueueFault {
 	return simnic.QueueFault{Kind: simnic.FaultSendError, Syndrome: 4,
 		Count: count, Rate: rate, Seed: seed}
 }
 
-// TestSendErrors: whatever number of sends of a server fail, one on an idle connection or many in
-// a row, it answers soon after the last.
+// TestSendErrors: however many sends of a server fail, one on an idle connection or many in a row,
+// it answers soon after the last failure.
 func TestSendErrors(t *testing.T) {
 	for _, count := range []int{1, 3, 32} {
 		t.Run(fmt.Sprint(count), func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestSendErrors(t *testing.T) {
 				t.Fatal(err)
 			}
 			fault := server.nic.Inject(sendErrors(count, 0, 0))
-			if count > 1 { // or TCP's timeouts, ever longer, would be the pace
+			if count > 1 { // otherwise TCP's growing timeouts would set the pace
 				strike(t, server, fault, count-1)
 			}
 			start := time.Now()
@@ -116,8 +116,8 @@ func TestReceiveErrors(t *testing.T) {
 	}
 }
 
-// TestSendErrorsOnEveryQueue: connections spread over four queues, all of which fail, go on or
-// can be made anew.
+// TestSendErrorsOnEveryQueue: connections spread over four queues, all of which fail, continue or
+// can be reopened.
 func TestSendErrorsOnEveryQueue(t *testing.T) {
 	server, client := pair(t, setup{dv: dv.Config{RxQueues: 4, TxQueues: 4}})
 	go echo(server.listen(t, server.v4, 80))
@@ -144,8 +144,8 @@ func TestSendErrorsOnEveryQueue(t *testing.T) {
 	}
 }
 
-// TestManySendErrors: while one send in five fails the server need not serve, soon after that it
-// must.
+// TestManySendErrors: while one send in five fails the server may fail requests; soon after that it
+// must serve.
 func TestManySendErrors(t *testing.T) {
 	server, client := pair(t, setup{})
 	go echo(server.listen(t, server.v4, 80))
@@ -166,7 +166,7 @@ func TestManySendErrors(t *testing.T) {
 		})
 	}
 	for time.Now().Before(end) {
-		time.Sleep(10 * time.Millisecond) // the attack's length
+		time.Sleep(10 * time.Millisecond) // duration of the attack
 	}
 	fault.Remove()
 	over := time.Now()
@@ -195,8 +195,8 @@ func (w *tap) Send(frames []frame.Frame) (int, error) {
 	return w.Wire.Send(frames)
 }
 
-// TestFirstPacketAfterSendError: the packet after one that failed goes out at once, nobody having
-// to send more.
+// TestFirstPacketAfterSendError: the packet after one that failed leaves at once, without any
+// further send.
 func TestFirstPacketAfterSendError(t *testing.T) {
 	cable := &tap{sent: make(chan struct{}, 1024)}
 	nics, devs := devices(t,
@@ -234,7 +234,7 @@ func TestFirstPacketAfterSendError(t *testing.T) {
 	}
 }
 
-// writeSome makes an endpoint with nobody behind it write packets.
+// writeSome makes an endpoint without a peer write packets.
 func writeSome(t *testing.T, dev *dv.Device, packets int) *Endpoint {
 	t.Helper()
 	e, err := New(dev, Options{})
@@ -252,7 +252,7 @@ func writeSome(t *testing.T, dev *dv.Device, packets int) *Endpoint {
 	return e
 }
 
-// soon waits until a send queue's counters are as wanted.
+// soon waits until a send queue's counters have the expected values.
 func soon(t *testing.T, q *dv.TxQueue, want func(s dv.TxStats) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(alive); !want(q.Stats()); time.Sleep(time.Millisecond) {
@@ -262,7 +262,7 @@ func soon(t *testing.T, q *dv.TxQueue, want func(s dv.TxStats) bool) {
 	}
 }
 
-// TestCountersSettle: what was sent last is in the counters soon, though nothing is sent after it.
+// TestCountersSettle: the last packet is counted soon, although no other follows.
 func TestCountersSettle(t *testing.T) {
 	_, devs := devices(t, setup{})
 	start := time.Now()
@@ -274,7 +274,7 @@ func TestCountersSettle(t *testing.T) {
 	t.Logf("all counted after %v", time.Since(start).Round(time.Millisecond))
 }
 
-// TestLastSendFails: a queue whose last packet failed is replaced, though nothing is sent after it.
+// TestLastSendFails: a queue whose last packet failed is replaced, although no other follows.
 func TestLastSendFails(t *testing.T) {
 	nics, devs := devices(t, setup{})
 	nics[0].Inject(sendErrors(1, 0, 0))
@@ -284,7 +284,7 @@ func TestLastSendFails(t *testing.T) {
 	t.Logf("replaced after %v", time.Since(start).Round(time.Millisecond))
 }
 
-// TestLastSendPaused: what the other end of the wire held back is looked after until it is sent.
+// TestLastSendPaused: a packet held back by the other end of the wire is polled until it is sent.
 func TestLastSendPaused(t *testing.T) {
 	nics, devs := devices(t, setup{})
 	nics[0].Inject(simnic.QueueFault{Kind: simnic.FaultPause, Delay: time.Second})

@@ -51,8 +51,8 @@ func TestResendIsLetGo(t *testing.T) {
 	}
 }
 
-// TestResendOnTheWire: netstack's own copies of a segment vanish, the link's do not. After a
-// retransmission at 120 ms the link, which knows no round trip, waits for a second in which
+// TestResendOnTheWire: netstack's own retransmissions are dropped, the link's are not. After a
+// retransmission at 120 ms the link, which has no round-trip sample, waits for a second in which
 // netstack sends nothing: from 1.8 s to 2.8.
 func TestResendOnTheWire(t *testing.T) {
 	need.Long(t, "retransmission timeouts in real time, 5 s")

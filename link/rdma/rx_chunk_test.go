@@ -12,8 +12,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-// TestUnshared: it is said of a view alone that it is alone, and looking changes nothing that
-// others see.
+// TestUnshared: only a view without other references counts as unshared, and the check has no side
+// effect on others.
 func TestUnshared(t *testing.T) {
 	v := buffer.NewView(buffer.MaxChunkSize)
 	defer v.Release()
@@ -43,7 +43,7 @@ func TestUnshared(t *testing.T) {
 	}
 }
 
-// TestChunksAllInUse: a worker keeps only so many, and does without when the stack has all.
+// TestChunksAllInUse: a worker keeps a limited number, and works without when the stack holds all.
 func TestChunksAllInUse(t *testing.T) {
 	var c chunks
 	defer c.release()
@@ -58,7 +58,7 @@ func TestChunksAllInUse(t *testing.T) {
 	if c.get() != nil {
 		t.Fatal("one too many")
 	}
-	for _, i := range []int{7, maxChunks - 1, 0} { // whichever comes back is found, if not at once
+	for _, i := range []int{7, maxChunks - 1, 0} { // any that is released is found, if not at once
 		held[i].Release()
 		var v *buffer.View
 		for range maxChunks {
@@ -111,7 +111,7 @@ type heldPacket struct {
 	want []byte
 }
 
-// holdPacket takes what parts of the stack would: a clone of the packet, of its bytes, or of its
+// holdPacket takes references as the stack does: a clone of the packet, of its bytes, or of its
 // views.
 func holdPacket(pkt *gstack.PacketBuffer, headers, way int, want []byte) heldPacket {
 	h := heldPacket{want: want}
@@ -132,8 +132,8 @@ func holdPacket(pkt *gstack.PacketBuffer, headers, way int, want []byte) heldPac
 	return h
 }
 
-// TestHeldPayload: the bytes of a packet stay what they are for as long as anybody has them,
-// also while others are released.
+// TestHeldPayload: the bytes of a packet are unchanged for as long as a reference exists, also
+// while other packets are released.
 func TestHeldPayload(t *testing.T) {
 	const size, rounds = 1448, 400
 	rng := seed(t)
@@ -147,7 +147,7 @@ func TestHeldPayload(t *testing.T) {
 	for range rounds {
 		var frames [][]byte
 		var want []byte
-		for n := range 20 + rng.IntN(26) { // on either side of 32 KiB
+		for n := range 20 + rng.IntN(26) { // below and above 32 KiB
 			f := segment(0)
 			f.Seq, f.Payload = uint32(n*size), data(size, rng.Uint64())
 			want = append(want, f.Payload...)
@@ -163,7 +163,7 @@ func TestHeldPayload(t *testing.T) {
 	holders.Wait()
 }
 
-// TestChunksRelease: the stack keeps what it has when the worker ends.
+// TestChunksRelease: the stack's references stay valid when the worker ends.
 func TestChunksRelease(t *testing.T) {
 	var c chunks
 	want := data(1000, 1)

@@ -14,8 +14,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-// TestJumbo sends segments and datagrams of 9000 bytes, which come in several buffers of the ring,
-// or in one.
+// TestJumbo sends segments and datagrams of 9000 bytes, which arrive in several buffers of the
+// ring, or in one.
 func TestJumbo(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -56,7 +56,7 @@ func TestJumbo(t *testing.T) {
 	}
 }
 
-// recordingStack is a stack that keeps what it gets.
+// recordingStack is a stack that keeps the packets it receives.
 type recordingStack struct {
 	sink
 	packets [][]byte
@@ -67,8 +67,8 @@ func (k *recordingStack) DeliverNetworkPacket(_ tcpip.NetworkProtocolNumber,
 	k.packets = append(k.packets, pkt.Data().AsRange().ToSlice())
 }
 
-// TestJoined: a long frame is verified, freed of its tag and its padding, merged, or delivered
-// alone like any other.
+// TestJoined: a long frame is verified, its tag and padding are removed, and it is merged or
+// delivered alone like any other.
 func TestJoined(t *testing.T) {
 	_, devs := devices(t, setup{mtu: 9000})
 	e, err := New(devs[0], Options{})

@@ -21,8 +21,8 @@ func udpFrame(f tcpFrame) []byte {
 	return f.Encode(header.UDPProtocolNumber, udp, 6)
 }
 
-// TestVerify breaks every bit of frames that the NIC did not vouch for: each must be dropped,
-// except where no checksum covers the bit or the break makes it another protocol's or the stack's
+// TestVerify flips every bit of frames that the NIC did not verify: each must be dropped, except
+// where no checksum covers the bit or the change makes the frame another protocol's or the stack's
 // business.
 func TestVerify(t *testing.T) {
 	odd := segment(0)
@@ -94,7 +94,7 @@ func TestUDPWithoutChecksum(t *testing.T) {
 	}
 }
 
-// TestAdmit: which frames reach the stack at all.
+// TestAdmit: which frames reach the stack.
 func TestAdmit(t *testing.T) {
 	arp := func(dst, src tcpip.LinkAddress, etherType uint16, rest ...byte) []byte {
 		b := append([]byte(dst+src), byte(etherType>>8), byte(etherType))
@@ -143,7 +143,7 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// recorder is a stack that writes down what it is given.
+// recorder is a stack that records what it receives.
 type recorder struct {
 	types     []tcpip.PacketType
 	protocols []tcpip.NetworkProtocolNumber
@@ -159,7 +159,7 @@ func (r *recorder) DeliverNetworkPacket(proto tcpip.NetworkProtocolNumber,
 
 func (*recorder) DeliverLinkPacket(tcpip.NetworkProtocolNumber, *gstack.PacketBuffer) {}
 
-// FuzzReceive cuts its input into frames: a length of two bytes, then so many bytes behind our
+// FuzzReceive cuts its input into frames: a length of two bytes, then that many bytes after our
 // address. Nothing may panic, every admitted frame must be in exactly one run, and no merged packet
 // may have lost or gained a byte.
 func FuzzReceive(f *testing.F) {

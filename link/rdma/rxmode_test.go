@@ -24,7 +24,7 @@ func atRest(t *testing.T, q *dv.RxQueue) dv.RxStats {
 	return last
 }
 
-// oneByOne delivers n frames, each once the one before has come and pause has passed.
+// oneByOne delivers n frames, each after the previous one has arrived and pause has passed.
 func oneByOne(t *testing.T, e *Endpoint, from *dv.TxQueue, n int, pause time.Duration) {
 	t.Helper()
 	s := newSink()
@@ -36,7 +36,7 @@ func oneByOne(t *testing.T, e *Endpoint, from *dv.TxQueue, n int, pause time.Dur
 	}
 }
 
-// TestRxModes tells by the counters of the queue which mode is on.
+// TestRxModes determines the mode from the counters of the queue.
 func TestRxModes(t *testing.T) {
 	const frames = 50
 	open := func(t *testing.T, mode RxMode) (*Endpoint, *dv.RxQueue, *dv.TxQueue) {
@@ -80,7 +80,7 @@ func TestRxModes(t *testing.T) {
 	})
 }
 
-// TestPollingEndsWithTheDevice: a worker that never sleeps notices by itself.
+// TestPollingEndsWithTheDevice: a worker that never sleeps detects the end of the device by itself.
 func TestPollingEndsWithTheDevice(t *testing.T) {
 	_, devs := devices(t, setup{})
 	e, err := New(devs[0], Options{RxMode: RxPolling})
@@ -133,8 +133,8 @@ func TestRxModesCarryData(t *testing.T) {
 	}
 }
 
-// TestIdleYield: on a slow machine an idle yield takes longer, and the worker parks all the same;
-// one that lets others run does not count.
+// TestIdleYield: on a slow machine an idle yield takes longer, and the worker parks all the same; a
+// yield that lets other goroutines run does not count.
 func TestIdleYield(t *testing.T) {
 	us := time.Microsecond
 	for _, tt := range []struct {

@@ -9,7 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-// recordingSink is a sink that remembers what it was told.
+// recordingSink is a sink that records its calls.
 type recordingSink struct {
 	refuse bool
 	heard  []string // copies: the bytes are borrowed
@@ -43,7 +43,7 @@ func query(change func(*tcpFrame)) []byte {
 	return udpFrame(f)
 }
 
-// TestDatagramSink: what is delivered, in which order, and that a batch ends with one flush.
+// TestDatagramSink: the datagrams delivered, their order, and one flush at the end of a batch.
 func TestDatagramSink(t *testing.T) {
 	j := newJudge(t, true)
 	var v4, v6 recordingSink
@@ -73,8 +73,8 @@ func TestDatagramSink(t *testing.T) {
 	}
 }
 
-// TestSinkCounts compares the counters with those of the ordinary way. There a datagram counts as
-// received by UDP, too; here the sink counts that.
+// TestSinkCounts compares the counters with those of the ordinary path. There UDP also counts a
+// datagram as received; here the sink counts it.
 func TestSinkCounts(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		direct, ordinary := newJudge(t, true), newJudge(t, false)
@@ -102,8 +102,8 @@ func TestSinkCounts(t *testing.T) {
 	}
 }
 
-// TestSinkIsNotOffered: netstack gets what may not take the fast path, what is for a port without a
-// sink, and what is refused.
+// TestSinkIsNotOffered: netstack gets datagrams that must not take the fast path, those for a port
+// without a sink, and those that the sink refuses.
 func TestSinkIsNotOffered(t *testing.T) {
 	plain := func(*tcpFrame) {}
 	for _, tt := range []struct {
@@ -153,7 +153,7 @@ func TestSinkIsNotOffered(t *testing.T) {
 	}
 }
 
-// discardSink takes everything.
+// discardSink accepts everything.
 type discardSink struct{ bytes int }
 
 func (h *discardSink) Deliver(ip, udp []byte) bool { h.bytes += len(udp); return true }
@@ -173,8 +173,8 @@ func TestSinkDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestSinkKeepsOrder: in a batch nothing is delivered to a sink behind what goes to netstack's
-// queue of the same socket.
+// TestSinkKeepsOrder: within a batch no datagram is delivered to a sink after one that goes to
+// netstack's queue of the same socket.
 func TestSinkKeepsOrder(t *testing.T) {
 	plain, fragment := query(func(*tcpFrame) {}), query(func(f *tcpFrame) { f.Fragment = 8 })
 	for _, tt := range []struct {
@@ -195,8 +195,8 @@ func TestSinkKeepsOrder(t *testing.T) {
 	}
 }
 
-// TestSinkOvertakesNothing: behind a datagram to its port that netstack has to look at, the sink is
-// offered none of the batch.
+// TestSinkOvertakesNothing: after a datagram to its port that netstack must process, the sink is
+// offered no other of the batch.
 func TestSinkOvertakesNothing(t *testing.T) {
 	for _, tt := range []struct {
 		name    string

@@ -82,8 +82,8 @@ func dialIn(t testing.TB, n *lab.Net, network string, a netip.AddrPort) net.Conn
 	return conn
 }
 
-// TestOverPort exchanges 8 MiB with a kernel each way, in both IP versions: segments come merged
-// and leave unsegmented, without checksums.
+// TestOverPort exchanges 8 MiB with a kernel in each direction, in both IP versions: segments
+// arrive merged and leave unsegmented, without checksums.
 func TestOverPort(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -116,8 +116,8 @@ func TestOverPort(t *testing.T) {
 	}
 }
 
-// TestOverPortInterfaceDeleted removes the interface in the middle of a transfer: the workers end
-// by themselves.
+// TestOverPortInterfaceDeleted removes the interface during a transfer: the workers end by
+// themselves.
 func TestOverPortInterfaceDeleted(t *testing.T) {
 	h, peer, port := overPort(t, packet.Config{Queues: 2}, Options{})
 	go echo(h.listen(t, h.v4, 80))
@@ -147,8 +147,8 @@ type endless struct{}
 
 func (endless) Read(b []byte) (int, error) { return len(b), nil }
 
-// TestOverPortDatagrams answers datagrams on the fast path, the peer's cut from one (UDP_SEGMENT),
-// and wants none lost and none with a wrong checksum.
+// TestOverPortDatagrams answers datagrams on the fast path, where the peer's are cut from one
+// (UDP_SEGMENT), and requires that none is lost and none has a wrong checksum.
 func TestOverPortDatagrams(t *testing.T) {
 	h, peer, _ := overPort(t, packet.Config{}, Options{})
 	h.ep.SetLocalAddresses([]netip.Prefix{netip.PrefixFrom(h.v4, 24), netip.PrefixFrom(h.v6, 64)})

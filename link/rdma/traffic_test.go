@@ -23,7 +23,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// data is n bytes in which none can be exchanged for another unseen.
+// data is n bytes in which an exchange of any two parts is detected.
 func data(n int, stream uint64) []byte { return hdrtest.Data(n, stream) }
 
 // exchange sends want over conn, which echoes, and compares what comes back.
@@ -31,7 +31,8 @@ func exchange(conn net.Conn, want []byte) error {
 	return exchangeAmong(conn, want, new(moving.Meter), moving.Limit)
 }
 
-// exchangeAmong is exchange beside others that share meter, none of which may move for limit.
+// exchangeAmong is exchange with others that share meter; it fails when none of them moves for
+// limit.
 func exchangeAmong(c net.Conn, want []byte, meter *moving.Meter, limit time.Duration) error {
 	conn := moving.Conn(c, meter, limit)
 	sent := make(chan error, 1)
@@ -80,7 +81,7 @@ func TestBulk(t *testing.T) {
 					conn := b.dial(t, address, 80)
 					wg.Go(func() {
 						limit := moving.Limit
-						if tc.faults.Drop > 0.1 { // where five losses in a row are no rarity
+						if tc.faults.Drop > 0.1 { // five losses in a row are common
 							limit *= 6
 						}
 						err := exchangeAmong(conn, data(tc.size, uint64(i)), meter, limit)
@@ -214,9 +215,8 @@ func unseen(got, want []byte) bool {
 	return broken == 2
 }
 
-// TestFullRing holds completions back, so that the ring fills: packets wait, are refused and
-// counted, urgent ones still find room and do not wait; when the completions come, a packet that
-// waits goes out.
+// TestFullRing delays completions, so that the ring fills: packets wait, are refused and counted,
+// urgent ones still find room and do not wait; after the completions, a waiting packet is sent.
 func TestFullRing(t *testing.T) {
 	nics, devs := devices(t, setup{dv: dv.Config{TxQueueSize: 256}})
 	e, err := New(devs[0], Options{})
@@ -299,7 +299,7 @@ func TestAllocs(t *testing.T) {
 	e.Close()
 }
 
-// TestIdle: workers without traffic sleep: no poll is counted while nothing happens.
+// TestIdle: workers without traffic sleep: no poll is counted while the link is idle.
 func TestIdle(t *testing.T) {
 	_, devs := devices(t, setup{})
 	e, err := New(devs[0], Options{})

@@ -100,8 +100,8 @@ func (w *tags) Send(frames []frame.Frame) (int, error) {
 	return w.Wire.Send(frames)
 }
 
-// TestInAVLAN: two hosts of one VLAN talk by TCP, with segmentation by the NIC, by UDP and by whole
-// datagrams, and nothing leaves without a tag.
+// TestInAVLAN: two hosts of one VLAN exchange data by TCP, with segmentation by the NIC, by UDP and
+// by whole datagrams, and no frame leaves without a tag.
 func TestInAVLAN(t *testing.T) {
 	var cable *tags
 	a, b := pair(t, setup{dv: dv.Config{VLAN: 100}, wire: func(w wire.Wire) wire.Wire {
@@ -138,7 +138,7 @@ func TestInAVLAN(t *testing.T) {
 	}
 }
 
-// TestOtherVLAN: who is in none does not hear who is in one.
+// TestOtherVLAN: a host outside the VLAN receives nothing from a host in it.
 func TestOtherVLAN(t *testing.T) {
 	w := testWorker()
 	w.vlan = 100

@@ -32,7 +32,7 @@ func strangerFrame(rng *rand.Rand, flags header.TCPFlags) []byte {
 	return b
 }
 
-// fixChecksums makes those of a TCP segment in IPv4 right.
+// fixChecksums corrects those of a TCP segment in IPv4.
 func fixChecksums(frame []byte) {
 	ip, segment := header.IPv4(frame[hdr.EthLen:]), header.TCP(frame[hdr.EthLen+hdr.IPv4Len:])
 	ip.SetChecksum(0)
@@ -63,9 +63,9 @@ func heapInUse() uint64 {
 	return m.HeapAlloc
 }
 
-// TestACKFlood: ACKs of strangers to a listening port that nobody works off take no more memory
-// than the limit. Connections are served meanwhile, and new ones are made as soon as there is
-// anybody to make them.
+// TestACKFlood: ACKs of strangers to a listening port whose queue is not processed take no more
+// memory than the limit. Existing connections are served meanwhile, and new ones are accepted as
+// soon as the queue is processed again.
 func TestACKFlood(t *testing.T) {
 	need.Long(t, "two floods, 3 s")
 	for _, fast := range []bool{false, true} {
@@ -85,7 +85,7 @@ func floodWithACKs(t *testing.T, fast bool) {
 		t.Fatal(err)
 	}
 	listener := server.listener(t)
-	listener.LockUser() // nothing is worked off from here on
+	listener.LockUser() // the queue is not processed from here on
 	rng := seed(t)
 	before := heapInUse()
 	most := uint64(0)
@@ -126,8 +126,8 @@ func floodWithACKs(t *testing.T, fast bool) {
 	}
 }
 
-// TestSlowReader: what a slow reader leaves unread is bounded by its receive buffer, and does not
-// count.
+// TestSlowReader: data that a slow reader leaves unread is bounded by its receive buffer, and does
+// not count.
 func TestSlowReader(t *testing.T) {
 	server, client := pair(t, setup{opts: Options{RxLimit: minRxLimit},
 		dv: dv.Config{DelayDrop: true}})
@@ -151,7 +151,7 @@ func TestSlowReader(t *testing.T) {
 			t.Fatalf("%d bytes were taken, %v", total+n, err)
 		}
 	}
-	for err := error(nil); err == nil; { // until no more fits
+	for err := error(nil); err == nil; { // until the buffers are full
 		conn.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
 		_, err = conn.Write(piece)
 	}
@@ -162,7 +162,7 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// TestShedding: who goes first when much waits.
+// TestShedding: which packets are dropped first when much waits.
 func TestShedding(t *testing.T) {
 	server, client := pair(t, setup{})
 	go echo(server.listen(t, server.v4, 80))
@@ -191,7 +191,7 @@ func TestShedding(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		frame []byte
-		from  pressure // the first pressure at which it is shed; 0: never
+		from  pressure // the lowest pressure at which it is dropped; 0: never
 	}{
 		{"ACK of a stranger", strangerFrame(rng, hdr.FlagACK), pressureHalf},
 		{"FIN of a stranger", strangerFrame(rng, hdr.FlagACK|hdr.FlagFIN), pressureHalf},
@@ -215,8 +215,8 @@ func TestShedding(t *testing.T) {
 	}
 }
 
-// TestWaitingSamples: whatever the order in which packets are let go of, the estimate is near the
-// truth, and 0 in the end.
+// TestWaitingSamples: whatever the order in which packets are released, the estimate is close to
+// the real value, and 0 at the end.
 func TestWaitingSamples(t *testing.T) {
 	rng := seed(t)
 	var q waiting

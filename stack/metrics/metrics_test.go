@@ -51,7 +51,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestPromtool has Prometheus' own program judge the page, and a broken one.
+// TestPromtool has Prometheus' promtool check the page, and a broken one.
 func TestPromtool(t *testing.T) {
 	promtool := need.Tool(t, "promtool")
 	check := func(page []byte) ([]byte, error) {
@@ -80,7 +80,7 @@ func TestPromtool(t *testing.T) {
 	}
 }
 
-// TestHandler scrapes a stack through itself: what it counts grows.
+// TestHandler scrapes a stack through itself: its own traffic raises the counters.
 func TestHandler(t *testing.T) {
 	server, client := stacktest.Pair(t)
 	ln, err := server.Listen("tcp", ":9100")
@@ -119,7 +119,7 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// refusing takes nothing.
+// refusing fails every write.
 type refusing struct{}
 
 var errRefused = errors.New("refused")

@@ -52,7 +52,7 @@ func fetch(t *testing.T, server, client *stack.Stack, url string) string {
 	return string(body)
 }
 
-// TestPairChanges hands out both configurations.
+// TestPairChanges passes both configurations to the function that changes them.
 func TestPairChanges(t *testing.T) {
 	server, client := stacktest.Pair(t, func(server, client *stack.Config) {
 		server.Name,
@@ -63,8 +63,8 @@ func TestPairChanges(t *testing.T) {
 	}
 }
 
-// TestPairLeavesNothing looks for goroutines as the package's documentation says: in a cleanup that
-// was registered first, and after both were closed.
+// TestPairLeavesNothing checks for goroutines as the package's documentation says: in a cleanup
+// that was registered first, and after both were closed.
 func TestPairLeavesNothing(t *testing.T) {
 	for name, test := range map[string]func(t *testing.T){
 		"cleanup": func(t *testing.T) {
@@ -84,8 +84,7 @@ func TestPairLeavesNothing(t *testing.T) {
 	}
 }
 
-// noneOfStacks looks for up to 10 s, as leak checkers do: nobody tells when a goroutine that has
-// nothing left to do is gone.
+// noneOfStacks checks for up to 10 s, as leak checkers do: no event reports the end of a goroutine.
 func noneOfStacks(t *testing.T) {
 	t.Helper()
 	var left []string

@@ -26,14 +26,14 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
-// network is a namespace with a router that runs dnsmasq, and a NIC plugged into it.
+// network is a namespace with a router that runs dnsmasq, and a NIC connected to it.
 type network struct {
 	ns  *lab.Net
 	nic *simnic.NIC
 	log journal
 }
 
-// journal is what a program prints, while it does.
+// journal collects the output of a running program.
 type journal struct {
 	mu   sync.Mutex
 	text strings.Builder // guarded by mu
@@ -127,7 +127,7 @@ func has(s *stack.Stack, p netip.Prefix) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// await is has that waits: with auto the second address may come later.
+// await waits until has reports true: with auto the second address may come later.
 func await(t *testing.T, s *stack.Stack, p netip.Prefix) netip.Addr {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -141,7 +141,7 @@ func await(t *testing.T, s *stack.Stack, p netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// What dnsmasq is to give, and where that is.
+// The options of dnsmasq, and the prefixes of the addresses that it gives.
 var (
 	dhcp4 = []string{"--dhcp-range=10.50.0.100,10.50.0.110,2m"}
 	slaac = []string{"--enable-ra", "--dhcp-range=fd50::,ra-only,64,2m"}
@@ -225,8 +225,8 @@ func dials(t *testing.T, n *network, s *stack.Stack, from netip.Addr) {
 	}
 }
 
-// TestLinkComesBack: when the cable is in again, servers are asked whether the addresses are still
-// good, and they are.
+// TestLinkComesBack: when the cable is connected again, the servers are asked whether the addresses
+// are still valid, and they are.
 func TestLinkComesBack(t *testing.T) {
 	n := newNetwork(t, slices.Concat(dhcp4, dhcp6, []string{"--log-dhcp"})...)
 	s, err := n.open(t, stack.Config{Auto: true})
@@ -274,7 +274,7 @@ func TestResolversFromTheNetwork(t *testing.T) {
 	}
 }
 
-// TestResolversFromDHCPv6: routers that give addresses may leave the resolvers to DHCPv6.
+// TestResolversFromDHCPv6: routers that advertise addresses may leave the resolvers to DHCPv6.
 func TestResolversFromDHCPv6(t *testing.T) {
 	need.Long(t, "router and DHCPv6 server, 3 s")
 	n := newNetwork(t, "--enable-ra", "--dhcp-range=fd50::,ra-stateless,64,2m", "--log-dhcp")

@@ -25,8 +25,8 @@ var linux4, linux6 = netip.MustParsePrefix("10.50.0.5/24"), netip.MustParsePrefi
 
 const netdev = "port0"
 
-// machine is what is left of a computer whose port is that NIC: a namespace in which Linux has the
-// port's netdev, with addresses and a default route for each IP version.
+// machine is a computer whose port belongs to that NIC: a namespace in which Linux has the port's
+// netdev, with addresses and a default route for each IP version.
 func (n *network) machine(t *testing.T) *lab.Net {
 	t.Helper()
 	m, err := lab.New("machine")
@@ -89,8 +89,8 @@ func (n *network) openOn(t *testing.T, m *lab.Net, cfg stack.Config) (s *stack.S
 // lacking is an address without its prefix length.
 func lacking(a string) netip.Prefix { return netip.PrefixFrom(netip.MustParseAddr(a), -1) }
 
-// TestAddressOfTheSubnet: who gives nothing but an address is a host of the subnet that Linux is
-// in, with its routers.
+// TestAddressOfTheSubnet: a slice that is given only an address uses the subnet of Linux's netdev,
+// and its routers.
 func TestAddressOfTheSubnet(t *testing.T) {
 	n := newNetwork(t)
 	m := n.machine(t)
@@ -108,8 +108,8 @@ func TestAddressOfTheSubnet(t *testing.T) {
 	}
 }
 
-// TestNetdevFillsGaps: the address is the DHCP server's to give, and the router, of whom it does
-// not speak, Linux's.
+// TestNetdevFillsGaps: the DHCP server gives the address. It names no router, so that Linux's is
+// used.
 func TestNetdevFillsGaps(t *testing.T) {
 	need.Long(t, "networks with servers of their own, 3 s")
 	n := newNetwork(t, "--dhcp-range=10.50.0.100,10.50.0.110,2m", "--dhcp-option=3")
@@ -125,8 +125,8 @@ func TestNetdevFillsGaps(t *testing.T) {
 	dials(t, n, s, addr)
 }
 
-// TestNotLinuxAddress: what Linux has on the port is refused before anything is opened, and what
-// cannot be known is said.
+// TestNotLinuxAddress: an address that Linux has on the port is refused before anything is opened,
+// and missing information is reported.
 func TestNotLinuxAddress(t *testing.T) {
 	n := newNetwork(t)
 	m := n.machine(t)

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// page is what web clients ask for.
+// page is the file that web clients request.
 const page = "what legitimate clients ask for\n"
 
 // site makes a directory with the page.
@@ -26,7 +26,7 @@ func site(t *testing.T) string {
 	return dir
 }
 
-// browsers returns a maker of web clients, half of which keep their connection.
+// browsers returns a function that makes web clients, half of which keep their connection.
 func (w *world) browsers() func() client {
 	var n atomic.Int32
 	return func() client {
@@ -59,8 +59,8 @@ func get(ctx context.Context, h *http.Client, url string) error {
 	return err
 }
 
-// hold opens n connections, writes hello on each, and returns them. They are closed with the test.
-// A connection that the server refuses is not in the list.
+// hold opens n connections, writes hello on each, and returns them. They are closed when the test
+// ends. A connection that the server refuses is not in the list.
 func (w *world) hold(n int, address, hello string, prepare func(net.Conn)) []net.Conn {
 	w.t.Helper()
 	var conns []net.Conn

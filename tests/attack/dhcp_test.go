@@ -14,26 +14,26 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 )
 
-// offer is what a DHCP server says beside the address. Times in seconds.
+// offer is what a DHCP server sends besides the address. Times in seconds.
 type offer struct {
 	lease, t1, t2 uint32
 	mask, router  [4]byte
 }
 
-// requestLimit is how many messages a client may send: a DISCOVER and a REQUEST each time it tries,
-// after 0, 1, 3, 7 and 15 s of its start, and then every 16 s (RFC 2131 section 4.1 has it wait
-// longer and longer). One with a lease sends less.
+// requestLimit is the most messages that a client may send: a DISCOVER and a REQUEST at each
+// attempt, 0, 1, 3, 7 and 15 s after its start, and then every 16 s (RFC 2131 section 4.1 demands
+// growing delays). A client with a lease sends fewer.
 func requestLimit() int32 { return 2 * (5 + int32(*attackTime/(16*time.Second))) }
 
-// TestHostileDHCP: a DHCP server gives leases that make the client ask all the time, or a subnet or
-// router that cannot be.
+// TestHostileDHCP: a DHCP server gives leases that make the client renew continuously, or an
+// impossible subnet or router.
 func TestHostileDHCP(t *testing.T) {
 	mask, router := [4]byte{255, 255, 255, 0}, [4]byte{192, 0, 2, 1}
 	for _, tt := range []struct {
 		name    string
 		offer   offer
 		refused bool // by a line in the log
-		judged  bool // clients are served with what is left
+		judged  bool // clients are served with the valid part of the lease
 	}{
 		{"T1 and T2 zero", offer{3600, 0, 0, mask, router}, false, true},
 		{"T1 after the end", offer{3600, 1 << 31, 1 << 31, mask, router}, false, true},
@@ -108,7 +108,7 @@ func messageType(m []byte) byte {
 	return 0
 }
 
-// lease is a server's answer to a DHCP message (RFC 2131 section 2), sent to everybody.
+// lease is a server's answer to a DHCP message (RFC 2131 section 2), sent as broadcast.
 func (f *forge) lease(request []byte, kind byte, o offer) []byte {
 	m := make([]byte, 240)
 	m[0], m[1], m[2] = 2, 1, 6
@@ -130,7 +130,7 @@ func (f *forge) lease(request []byte, kind byte, o offer) []byte {
 	return f.broadcast(frame)
 }
 
-// broadcast makes a datagram to the server one to everybody: the addresses, and the checksums that
+// broadcast turns a datagram to the server into a broadcast: the addresses, and the checksums that
 // cover them.
 func (f *forge) broadcast(frame []byte) []byte {
 	copy(frame, net.HardwareAddr{255, 255, 255, 255, 255, 255})

@@ -42,8 +42,8 @@ func question(t testing.TB, name string, kind uint16) []byte {
 	return b
 }
 
-// askers returns a maker of DNS clients that repeat a question after a second, as resolvers do.
-// name makes the name of each question.
+// askers returns a function that makes DNS clients which repeat a query after a second, as
+// resolvers do.
 func (w *world) askers(network string, name func() string) func() client {
 	return func() client {
 		return func(ctx context.Context) (err error) {
@@ -78,7 +78,7 @@ func (w *world) lookup(ctx context.Context, network, name string) error {
 	case err != nil:
 		return fmt.Errorf("%s query without answer", network)
 	case a.Truncated && network == "udp":
-		return w.lookup(ctx, "tcp", name) // RFC 7766: what an honest client does
+		return w.lookup(ctx, "tcp", name) // RFC 7766: what a legitimate client does
 	case a.Rcode != dns.RcodeSuccess || len(a.Answer) == 0:
 		return fmt.Errorf("%s with %d answers", dns.RcodeToString[a.Rcode], len(a.Answer))
 	}
@@ -87,7 +87,7 @@ func (w *world) lookup(ctx context.Context, network, name string) error {
 
 func www() string { return "www.example." }
 
-// TestAmplification: questions that claim to come from a victim, whose answers are larger.
+// TestAmplification: queries with a victim's source address, whose answers are larger.
 func TestAmplification(t *testing.T) {
 	w := newServer(t, "dns", "--zone", zone(t))
 	p, ear := w.port(), w.port()
@@ -122,10 +122,10 @@ func TestAmplification(t *testing.T) {
 	w.judge(r)
 }
 
-// silentClients is more than a server takes connections.
+// silentClients is more than the connections that a server accepts.
 const silentClients = 600
 
-// TestSilentDNSClients: connections that ask nothing, and stay.
+// TestSilentDNSClients: connections that send no query, and stay open.
 func TestSilentDNSClients(t *testing.T) {
 	t.Parallel()
 	w := newServer(t, "dns", "--zone", zone(t))
@@ -137,18 +137,18 @@ func TestSilentDNSClients(t *testing.T) {
 		conns = w.hold(silentClients, server4+":53", "", nil)
 		<-done
 	})
-	after := some(w.askers("tcp", www)) // while they still are there
+	after := some(w.askers("tcp", www)) // while they are still open
 	r.after = after.share()
 	r.note = fmt.Sprintf("%d connections; after: over TCP, with them still there: %v", len(conns),
 		after)
 	w.judge(r)
 }
 
-// upstream is a resolver in the namespace that answers names which begin with "ok", and never
-// others.
+// upstream is a resolver in the namespace that answers queries for names which begin with "ok", and
+// no others.
 type upstream struct {
 	conn  net.PacketConn
-	asked atomic.Int64 // about names it does not answer
+	asked atomic.Int64 // queries for names it does not answer
 }
 
 func newUpstream(t *testing.T, w *world) *upstream {
@@ -187,12 +187,12 @@ func (u *upstream) serve() {
 	}
 }
 
-// TestForwarding: questions whose answers never come, so that they take a place for as long as one
-// may wait.
+// TestForwarding: queries that upstream never answers, each of which occupies a place for the
+// longest time that a query may wait.
 func TestForwarding(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		fresh bool // a new name each time, rather than always the same
+		fresh bool // a new name for each query, instead of always the same
 	}{{"DNS: one name, forwarded", false}, {"DNS: random names, forwarded", true}} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newCable(t)

@@ -18,8 +18,8 @@ import (
 // rival is the hardware address of the host that claims the server's address.
 var rival = net.HardwareAddr{2, 0, 0x66, 0x66, 0x66, 0x66}
 
-// TestLinkLocalTaken: somebody answers duplicate detection of the IPv6 link-local address (RFC 4862
-// section 5.4).
+// TestLinkLocalTaken: another host answers duplicate detection of the IPv6 link-local address (RFC
+// 4862 section 5.4).
 func TestLinkLocalTaken(t *testing.T) {
 	t.Parallel()
 	w := newCable(t)
@@ -68,15 +68,15 @@ func answerProbes(p *lab.Port, f *forge, answered *atomic.Int32) {
 }
 
 const (
-	// quiet is how long after its start a server may still announce its addresses unasked: twice,
-	// two seconds apart (RFC 5227 section 2.3).
+	// quiet is how long after its start a server may still announce its addresses: twice, two
+	// seconds apart (RFC 5227 section 2.3).
 	quiet = 4 * time.Second
-	// defenceTime is how long it may take to answer a claim.
+	// defenceTime is the longest that the answer to a claim may take.
 	defenceTime = time.Second
 )
 
-// TestAddressClaimed: somebody claims the IPv4 address while the server uses it (RFC 5227 section
-// 2.4).
+// TestAddressClaimed: another host claims the IPv4 address while the server uses it (RFC 5227
+// section 2.4).
 func TestAddressClaimed(t *testing.T) {
 	t.Parallel()
 	w := newServer(t, "http", "--root", site(t))
@@ -85,7 +85,7 @@ func TestAddressClaimed(t *testing.T) {
 	defended := time.Duration(-1)
 	r := w.under("IPv4 address claimed by another host", w.browsers(), func(done <-chan struct{}) {
 		ours := addr(server4)
-		time.Sleep(time.Until(w.began.Add(quiet))) // no event tells of the last announcement
+		time.Sleep(time.Until(w.began.Add(quiet))) // the last announcement causes no event
 		must(t, p.Send(f.arp(1, rival, ours, ours)))
 		defended = defence(p, ours, time.Now())
 		<-done
@@ -104,8 +104,8 @@ func TestAddressClaimed(t *testing.T) {
 	w.judge(r)
 }
 
-// defence waits for an ARP announcement of the server, which goes to everybody, and returns how
-// long it took; negative if none came.
+// defence waits for an ARP announcement of the server, a broadcast, and returns how long it took;
+// negative if none arrived.
 func defence(p *lab.Port, ours netip.Addr, began time.Time) time.Duration {
 	mac := mustMAC()
 	buf := make([]byte, 2048)

@@ -20,7 +20,7 @@ func mustMAC() net.HardwareAddr {
 	return mac
 }
 
-// newFaulty starts this program as a server whose NIC fails when told to.
+// newFaulty starts this program as a server whose NIC fails on request.
 func newFaulty(t *testing.T, queues int) (w *world, order func(format string, args ...any)) {
 	t.Helper()
 	w = newWorld(t)
@@ -48,11 +48,11 @@ func newFaulty(t *testing.T, queues int) (w *world, order func(format string, ar
 	}
 }
 
-// singles is how many single errors are tried, one after another.
+// singles is the number of single errors that are injected, one after another.
 const singles = 20
 
-// silence is how long the server may send nothing after one error, and between how many packets:
-// one is asked for every few milliseconds, so that a ring which must fill before an error is seen
+// silence is how long the server may send nothing after one error, and between how many packets: a
+// request is sent every few milliseconds, so that an error which shows only when a ring is full
 // takes longer.
 const (
 	silence = 250 * time.Millisecond
@@ -90,11 +90,11 @@ func TestSingleErrors(t *testing.T) {
 	}
 }
 
-// longestMute is how long a mute server is waited for.
+// longestMute is the longest wait for a server that sends nothing.
 const longestMute = 10 * time.Second
 
-// untilPong sends an echo request each beat until one is answered, and returns the time it took.
-// The first of them is struck by the fault.
+// untilPong sends echo requests at an interval until one is answered, and returns the time it took.
+// The fault hits the first of them.
 func (w *world) untilPong(id uint16) time.Duration {
 	w.t.Helper()
 	p := w.port()
@@ -118,7 +118,7 @@ func (w *world) untilPong(id uint16) time.Duration {
 	return time.Since(began)
 }
 
-// TestErrorRate: a fifth of all WQEs fails for a while; a second after the end everything is as
+// TestErrorRate: a fifth of all WQEs fails for a while; a second after the end, everything works as
 // before.
 func TestErrorRate(t *testing.T) {
 	for _, tt := range []struct {

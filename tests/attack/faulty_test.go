@@ -21,15 +21,15 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// kinds are the faults that a faulty server takes orders for.
+// kinds are the faults that a faulty server can be told to inject.
 var kinds = map[string]simnic.QueueFaultKind{"send": simnic.FaultSendError,
 	"receive": simnic.FaultReceiveError, "pause": simnic.FaultPause,
 	"unlink": simnic.FaultHoldWithoutLink}
 
 // faultyServer is the child process of the tests of NIC faults: a web server on a slice of a
-// software NIC whose faults are ordered on in, one line each: "send COUNT RATE" and likewise
-// "receive", "pause" and "unlink" put a fault in force in place of the one before, "none" ends it.
-// "unlink" takes the link away, too. Each order is answered by a line.
+// software NIC. Its faults are controlled by lines of standard input: "send COUNT RATE" and
+// likewise "receive", "pause" and "unlink" replace the current fault, "none" ends it. "unlink" also
+// takes the link down. Each command is answered by a line.
 func faultyServer(queues string, in io.Reader, out, log io.Writer) int {
 	n, err := strconv.Atoi(queues)
 	if err != nil {

@@ -14,12 +14,12 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 )
 
-// floodRate is how many frames a flood sends at most in a second of a processor's time that a
-// thread gets: what a server has to stand on a machine of its own is that much less on a busy one,
-// where it runs for a part of the time only and its ring overflows in the rest.
+// floodRate is the most frames that a flood sends per second of processor time that a thread gets.
+// On a busy machine the server runs only a part of the time, and its ring overflows in the rest:
+// the flood must be slower by the same factor as the server.
 const floodRate = 50000
 
-// processorShare is the part of a processor's time that one busy thread gets now, up to 1.
+// processorShare is the share of a processor's time that one busy thread gets now, up to 1.
 func processorShare(t *testing.T) float64 {
 	t.Helper()
 	runtime.LockOSThread()
@@ -35,8 +35,8 @@ func processorShare(t *testing.T) float64 {
 	return min(float64(used()-before)/float64(time.Since(began)), 1)
 }
 
-// flood sends frames at a rate until done is closed, and returns how many. Frames that the
-// interface's queue has no room for are lost, as on a wire.
+// flood sends frames at a rate until done is closed, and returns how many. Frames that do not fit
+// into the interface's queue are lost, as on a wire.
 func flood(t *testing.T, p *lab.Port, rate int, done <-chan struct{},
 	next func() []byte) (sent int) {
 	began := time.Now()
@@ -111,22 +111,22 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// resolvers is how many of them one advertisement names.
+// resolvers is the number of resolvers that one advertisement names.
 const resolvers = 8
 
-// advertisement is a router advertisement of a router that nobody heard of, with a resolver, a
-// search domain, a prefix and a route that are new as well (RFC 4861, RFC 8106, RFC 4191).
+// advertisement is a router advertisement of an unknown router, with a resolver, a search domain, a
+// prefix and a route that are new as well (RFC 4861, RFC 8106, RFC 4191).
 func (f *forge) advertisement() []byte {
 	m := []byte{134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0}
 	prefix := func() []byte {
 		return binary.BigEndian.AppendUint32([]byte{0x20, 0x01, 0x0d, 0xb8}, f.rng.Uint32())
 	}
 	rest := make([]byte, 8)
-	m = append(m, 25, 2*resolvers+1, 0, 0, 255, 255, 255, 255) // RDNSS for ever
+	m = append(m, 25, 2*resolvers+1, 0, 0, 255, 255, 255, 255) // RDNSS, infinite lifetime
 	for range resolvers {
 		m = append(append(m, prefix()...), 0, 0, 0, 0, 0, 0, 0, 53)
 	}
-	m = append(m, 31, 3, 0, 0, 255, 255, 255, 255) // DNSSL for ever
+	m = append(m, 31, 3, 0, 0, 255, 255, 255, 255) // DNSSL, infinite lifetime
 	m = append(m, 4, 'a'+byte(f.rng.IntN(26)), 'a'+byte(f.rng.IntN(26)),
 		'a'+byte(f.rng.IntN(26)), 'a'+byte(f.rng.IntN(26)),
 		7, 'e', 'x', 'a', 'm', 'p', 'l', 'e', 0, 0, 0)
@@ -140,7 +140,7 @@ func (f *forge) advertisement() []byte {
 	return f.icmp6(netipFrom(src), addr("ff02::1"), m)
 }
 
-// logLimit is what a server may log during one attack, bytes.
+// logLimit is the most that a server may log during one attack, in bytes.
 const logLimit = 1 << 20
 
 func TestRouterAdvertisements(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 )
 
-// forge builds frames that claim to come from the client's interface or from anybody. Everything is
-// written from the RFCs, by hand: what the stack parses is not made by its own code.
+// forge builds frames with the source address of the client's interface or any other. Every header
+// is written by hand from the RFCs: the frames that the stack parses are not made by its own code.
 type forge struct {
 	rng      *rand.Rand
 	src, dst net.HardwareAddr
@@ -93,7 +93,7 @@ func (f *forge) echo(src netip.Addr, id, seq uint16) []byte {
 	return f.ip4(src, 1, 0, b)
 }
 
-// icmp6 is an ICMPv6 message to a multicast address (RFC 4443), with hop limit 255 as NDP wants it.
+// icmp6 is an ICMPv6 message to a multicast address (RFC 4443), with hop limit 255 as NDP requires.
 func (f *forge) icmp6(src, dst netip.Addr, message []byte) []byte {
 	b := make([]byte, 40, 40+len(message))
 	b[0], b[6], b[7] = 0x60, 58, 255
@@ -106,7 +106,7 @@ func (f *forge) icmp6(src, dst netip.Addr, message []byte) []byte {
 	return f.eth(append(mac, dst.AsSlice()[12:]...), 0x86dd, append(b, message...))
 }
 
-// arp is an ARP packet for everybody (RFC 826): op 1 asks, 2 answers.
+// arp is a broadcast ARP packet (RFC 826): op 1 is a request, 2 a reply.
 func (f *forge) arp(op byte, mac net.HardwareAddr, sender, target netip.Addr) []byte {
 	b := []byte{0, 1, 8, 0, 6, 4, 0, op}
 	b = append(append(b, mac...), sender.AsSlice()...)
@@ -114,7 +114,7 @@ func (f *forge) arp(op byte, mac net.HardwareAddr, sender, target netip.Addr) []
 	return f.eth(net.HardwareAddr{255, 255, 255, 255, 255, 255}, 0x0806, b)
 }
 
-// stranger is a random address that is nobody's: benchmarking (RFC 2544), 198.18.0.0/15.
+// stranger is a random address that no host has: benchmarking (RFC 2544), 198.18.0.0/15.
 func (f *forge) stranger() netip.Addr {
 	n := f.rng.Uint32()
 	return netip.AddrFrom4([4]byte{198, 18 | byte(n>>24)&1, byte(n >> 8), byte(n)})

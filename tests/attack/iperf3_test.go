@@ -16,26 +16,26 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// States of iperf3's protocol that a client is told.
+// States that an iperf3 server sends to a client.
 const (
 	paramExchange = 9
 	createStreams = 10
 )
 
-// blocked is how long one client may keep the next one waiting, with what an iperf3 client takes
-// itself.
+// blocked is the longest that one client may delay the next one, including the time that an iperf3
+// client takes itself.
 const blocked = 2*time.Second + 2*time.Second
 
-// TestIperf3Blocked: clients that hang up or fall silent anywhere in the protocol, and ones that
-// ask for the impossible. Each time a stock client comes at once.
+// TestIperf3Blocked: clients that hang up or send nothing at any step of the protocol, and clients
+// with impossible requests. After each of them a stock client connects at once.
 func TestIperf3Blocked(t *testing.T) {
 	need.Tool(t, "iperf3")
 	ordinary := `{"tcp":true,"time":10,"parallel":1,"len":131072}`
 	for _, tt := range []struct {
 		name   string
 		steps  int    // states to wait for
-		params string // what to ask for after the first
-		silent bool   // stay, rather than hang up
+		params string // parameters sent after the first state
+		silent bool   // keep the connection instead of closing it
 	}{
 		{"hangs up before its cookie", -1, "", false},
 		{"hangs up after its cookie", 0, "", false},
@@ -81,7 +81,7 @@ func TestIperf3Blocked(t *testing.T) {
 	}
 }
 
-// bother goes some steps into iperf3's protocol. -1 connects only, 0 sends the cookie, 1 and 2 wait
+// bother takes some steps of iperf3's protocol. -1 connects only, 0 sends the cookie, 1 and 2 wait
 // for that many states; the parameters, if any, follow the first.
 func (w *world) bother(steps int, params string) net.Conn {
 	w.t.Helper()
@@ -122,7 +122,7 @@ func state(c net.Conn, want byte) error {
 	return nil
 }
 
-// iperf3 runs a stock client until it is served, or gives up after ten seconds.
+// iperf3 runs a stock client repeatedly until it is served, or fails after ten seconds.
 func (w *world) iperf3(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

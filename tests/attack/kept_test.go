@@ -12,8 +12,8 @@ import (
 )
 
 // kept waits until the server has closed or reset all of the connections, or the time is over, and
-// returns how many it has not. The kernel of the namespace knows: a connection is ESTABLISHED until
-// the other side's FIN or RST arrives (proc_net_tcp(5)).
+// returns the number of open ones. They are counted in the namespace's kernel: a connection is
+// ESTABLISHED until the other side's FIN or RST arrives (proc_net_tcp(5)).
 func (w *world) kept(conns []net.Conn, limit time.Duration) (n int) {
 	w.t.Helper()
 	ports := map[string]bool{}
@@ -27,8 +27,7 @@ func (w *world) kept(conns []net.Conn, limit time.Duration) (n int) {
 	}
 }
 
-// established counts the namespace's connections from these ports, written as the kernel writes
-// them.
+// established counts the namespace's connections from these ports, given in the kernel's format.
 func (w *world) established(ports map[string]bool) (n int) {
 	must(w.t, w.ns.Do(func() error {
 		f, err := os.Open("/proc/thread-self/net/tcp")

@@ -17,10 +17,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// attackTime is how long each attack that is a flood or a queue of clients goes on.
+// attackTime is the duration of each attack that is a flood or a queue of clients.
 var attackTime = flag.Duration("for", 5*time.Second, "how long each attack goes on")
 
-// childEnv, a number of queues, tells this program to be a server with faults instead of the tests.
+// childEnv, a number of queues, makes this program a server with faults instead of running the
+// tests.
 const childEnv = "ATTACK_CHILD"
 
 func TestMain(m *testing.M) {
@@ -36,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// required goes on where attacks were asked for and can be made.
+// required continues only where attacks are requested and possible.
 func required(t *testing.T) {
 	t.Helper()
 	var err error
@@ -77,13 +78,13 @@ func program(t *testing.T) string {
 	return server.path
 }
 
-// table is what the tests found, in the order they ended.
+// table is the results of the tests, in the order they ended.
 type table struct {
 	mu   sync.Mutex
 	rows []row
 }
 
-// row is one attack. Shares are of requests; one that was not measured is negative.
+// row is one attack. Shares are fractions of requests; a share that was not measured is negative.
 type row struct {
 	attack        string
 	during, after float64

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// What is asked of a server: memory it may grow by, shares of legitimate requests during the attack
-// and from a second after its end.
+// Limits for a server: growth of its memory, and shares of legitimate requests that are answered
+// during the attack and from a second after its end.
 const (
 	growthLimit = 64 << 20
 	duringLimit = 0.95
@@ -23,17 +23,17 @@ const (
 	recovery    = time.Second
 )
 
-// How legitimate clients behave.
+// Behaviour of legitimate clients.
 const (
 	clients  = 4
 	pace     = 100 * time.Millisecond // between the requests of one client
-	patience = 3 * time.Second        // with one request: a lost SYN is repeated after one second
+	patience = 3 * time.Second        // of one request: a lost SYN is repeated after one second
 	asks     = 10                     // of each client after the attack
-	least    = 100                    // requests during an attack, of which a share says something
-	longest  = 4                      // times the attack's time, in which so many are waited for
+	least    = 100                    // requests during an attack for a meaningful share
+	longest  = 4                      // times the attack's time, the limit for reaching least
 )
 
-// client makes one request in a way of its own and returns nil if it was answered rightly.
+// client makes one request and returns nil if the answer is correct.
 type client func(ctx context.Context) error
 
 // tally counts requests.
@@ -90,8 +90,8 @@ func (y *tally) String() string {
 	return s
 }
 
-// enough closes done when the attack's time is over and there were enough requests; where the
-// machine is busy with other things too, that takes longer.
+// enough closes done when the attack's time is over and there were enough requests. On a busy
+// machine that takes longer.
 func (y *tally) enough(done chan<- struct{}) {
 	defer close(done)
 	began := time.Now()
@@ -107,7 +107,7 @@ func (y *tally) enough(done chan<- struct{}) {
 	}
 }
 
-// until lets clients make requests at their pace until done is closed.
+// until has clients make requests at their pace until done is closed.
 func (y *tally) until(done <-chan struct{}, newClient func() client) {
 	var all sync.WaitGroup
 	for range clients {
@@ -128,7 +128,7 @@ func (y *tally) until(done <-chan struct{}, newClient func() client) {
 	all.Wait()
 }
 
-// some lets each of the clients make a number of requests.
+// some has each of the clients make a number of requests.
 func some(newClient func() client) *tally {
 	y := &tally{}
 	var all sync.WaitGroup
@@ -144,8 +144,8 @@ func some(newClient func() client) *tally {
 	return y
 }
 
-// under measures an attack, for which done is closed when its time is over. It returns when the
-// clients after it have been served, or not.
+// under measures an attack, for which done is closed when its time is over. It returns after the
+// requests that follow the attack.
 func (w *world) under(name string, newClient func() client, attack func(done <-chan struct{})) row {
 	w.t.Helper()
 	if y := some(newClient); y.share() < 1 {
@@ -170,7 +170,7 @@ func (w *world) under(name string, newClient func() client, attack func(done <-c
 	return r
 }
 
-// judge applies the limits that all attacks have in common, and puts the row into the table.
+// judge applies the limits common to all attacks, and adds the row to the table.
 func (w *world) judge(r row) {
 	w.t.Helper()
 	if r.during >= 0 && r.during < duringLimit {
@@ -188,7 +188,7 @@ func (w *world) judge(r row) {
 	results.add(r)
 }
 
-// watchMemory notes the most memory the server has until done is closed.
+// watchMemory records the server's peak memory until done is closed.
 func (w *world) watchMemory(done <-chan struct{}) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// longLived is how many connections wait for an answer through a pause.
+// longLived is the number of connections that wait for an answer through a pause.
 const longLived = 16
 
-// afterPause is how long such an answer may take once the pause is over, beside as much again as
-// the pause took: TCP's timeout has doubled each time that it struck.
+// afterPause is the most that such an answer may take after the pause, in addition to the length of
+// the pause: TCP's retransmission timeout doubles each time it expires.
 const afterPause = 10 * time.Second
 
-// TestPaused: the switch pauses the server's port, under load. Connections survive it, and the NIC
-// is not given up. LONG=1 makes it 60 s.
+// TestPaused: the switch pauses the server's port, under load. Connections survive, and the server
+// does not close the NIC. LONG=1 makes the pause 60 s.
 func TestPaused(t *testing.T) {
 	for _, tt := range []struct{ name, order string }{
 		{"port paused", "pause 0 0"}, {"no link, sends held", "unlink 0 0"},
@@ -54,7 +54,7 @@ func TestPaused(t *testing.T) {
 			if len(conns) != longLived || survived != longLived {
 				t.Errorf("%d of %d connections survived", survived, longLived)
 			}
-			r.during = -1 // nothing leaves
+			r.during = -1 // no frame leaves
 			r.note = fmt.Sprintf("%v; %d connections with an answer on its way survived",
 				*attackTime, survived)
 			w.judge(r)
@@ -62,7 +62,7 @@ func TestPaused(t *testing.T) {
 	}
 }
 
-// answered reads the answer to a request that was made on c.
+// answered reads the answer to a request that was sent on c.
 func answered(c net.Conn, r *bufio.Reader, limit time.Duration) error {
 	if err := c.SetReadDeadline(time.Now().Add(limit)); err != nil {
 		return err

@@ -20,18 +20,19 @@ import (
 
 const (
 	slowClients = 200
-	// giveUp is how long after the attack a server may keep connections whose clients do next to
-	// nothing.
+	// giveUp is how long after the attack a server may keep connections whose clients are almost
+	// idle.
 	giveUp = 40 * time.Second
-	// unread is what a connection that does not read may hold until then, in bytes: a send buffer
-	// of 1 MiB, and a quarter of that for the rest.
+	// unread is the memory that a connection which does not read may use until then, in bytes: a
+	// send buffer of 1 MiB, and a quarter of that for the rest.
 	unread = 5 << 18
 )
 
-// mostBytes asks for as much as there is: more is refused at once (httpd.DefaultMaxBody).
+// mostBytes requests the largest body that is allowed: a larger one is refused at once
+// (httpd.DefaultMaxBody).
 const mostBytes = "GET /-/bytes/268435456 HTTP/1.1\r\nHost: a\r\n\r\n"
 
-// narrow opens a connection with the smallest window there is.
+// narrow opens a connection with the smallest possible window.
 func (w *world) narrow(address string) (conn net.Conn, err error) {
 	d := net.Dialer{Timeout: patience, Control: func(_, _ string, c syscall.RawConn) (err error) {
 		if cerr := c.Control(func(fd uintptr) {
@@ -46,12 +47,12 @@ func (w *world) narrow(address string) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// TestSlowClients: clients that hold a connection by doing next to nothing are served for a while,
-// and then no more.
+// TestSlowClients: clients that hold a connection and are almost idle are served for a while, and
+// then disconnected.
 func TestSlowClients(t *testing.T) {
 	for _, tt := range []struct {
 		name, hello string
-		drip        func(net.Conn) // what each does once a second
+		drip        func(net.Conn) // what each client does once a second
 		limit       int64          // of growth in bytes; 0: the usual one
 	}{
 		{"never reads /-/bytes", mostBytes, func(net.Conn) {}, slowClients * unread},
@@ -96,7 +97,7 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// drip lets all connections do something once a second.
+// drip calls the function once a second for all connections.
 func drip(conns []net.Conn, do func(net.Conn), end <-chan struct{}) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -113,7 +114,7 @@ func drip(conns []net.Conn, do func(net.Conn), end <-chan struct{}) {
 	}
 }
 
-// special makes files in a directory that are none, and says what each is asked for by.
+// special makes special files in a directory, and returns the request path of each.
 func special(t *testing.T, dir string) []string {
 	t.Helper()
 	must(t, unix.Mkfifo(filepath.Join(dir, "fifo"), 0o644))

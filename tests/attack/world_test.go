@@ -16,8 +16,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 )
 
-// The hosts, from prefixes kept for documentation. The kernel of the namespace has the client's
-// addresses, and is the router of the server.
+// The hosts, from prefixes reserved for documentation. The kernel of the namespace has the client's
+// addresses, and is the server's router.
 const (
 	server4   = "192.0.2.10"
 	server6   = "2001:db8::10"
@@ -27,7 +27,7 @@ const (
 	port      = "slice0" // the interface of the namespace
 )
 
-// startTime is how long a server may take to say that it serves.
+// startTime is the longest that a server may take to report that it serves.
 const startTime = 20 * time.Second
 
 // world is one server on a slice, in a namespace with its clients and attackers.
@@ -40,7 +40,7 @@ type world struct {
 	began   time.Time   // when the server was started
 	answers chan string // lines after the first, of a faulty server
 
-	wire string // where the server is plugged in, if not into a TAP of its own
+	wire string // the interface that is the server's wire, if not a TAP of its own
 
 	lasted   time.Duration // the attack
 	baseline int64         // resident memory before the attack, bytes
@@ -48,14 +48,14 @@ type world struct {
 	watch    sync.Mutex
 }
 
-// journal keeps the beginning of what a process writes and counts all of it.
+// journal keeps the beginning of a process's output and counts all of it.
 type journal struct {
 	mu   sync.Mutex
 	text strings.Builder // guarded by mu
 	size int64           // guarded by mu
 }
 
-// journalSize is how much of it is kept, bytes.
+// journalSize is the number of bytes that a journal keeps.
 const journalSize = 256 << 10
 
 func (j *journal) Write(b []byte) (int, error) {
@@ -75,7 +75,7 @@ func (j *journal) written() (string, int64) {
 	return j.text.String(), j.size
 }
 
-// newWorld makes the namespace only.
+// newWorld makes only the namespace.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	required(t)
@@ -85,8 +85,8 @@ func newWorld(t *testing.T) *world {
 	return &world{t: t, ns: ns}
 }
 
-// newCable is newWorld with the interface there before the server is: it is one end of a cable,
-// into the other end of which the server's NIC goes.
+// newCable is newWorld with an interface that exists before the server: it is one end of a cable,
+// and the other end is connected to the server's NIC.
 func newCable(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -102,7 +102,7 @@ func newCable(t *testing.T) *world {
 	return w
 }
 
-// newServer starts the program with a command, its slice having the usual addresses.
+// newServer starts the program with a command and a slice with the usual addresses.
 func newServer(t *testing.T, command string, args ...string) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -120,7 +120,7 @@ func (w *world) start(command string, args ...string) {
 	}
 }
 
-// tryStart is start that reports whether it serves.
+// tryStart is start that returns whether the server serves.
 func (w *world) tryStart(command string, args ...string) bool {
 	w.t.Helper()
 	wire := "tap:" + port
@@ -132,8 +132,8 @@ func (w *world) tryStart(command string, args ...string) bool {
 	return w.run(exec.Command(program(w.t), args...), "serving")
 }
 
-// run starts a server process in the namespace and reports whether it prints a line with sign in
-// it.
+// run starts a server process in the namespace and reports whether it prints a line that contains
+// sign.
 func (w *world) run(cmd *exec.Cmd, sign string) bool {
 	w.t.Helper()
 	out, writer, err := os.Pipe()
@@ -165,7 +165,7 @@ func (w *world) run(cmd *exec.Cmd, sign string) bool {
 	}
 }
 
-// stop ends the server at once: how it ends in order is not what is judged here.
+// stop kills the server at once: its orderly end is not tested here.
 func (w *world) stop() {
 	w.cmd.Process.Kill()
 	w.cmd.Wait()
@@ -185,8 +185,7 @@ func (w *world) port() *lab.Port {
 	return p
 }
 
-// tool runs a program in the namespace until it ends by itself or after limit, and returns what it
-// printed.
+// tool runs a program in the namespace until it exits or limit passes, and returns its output.
 func (w *world) tool(limit time.Duration, name string, args ...string) (string, error) {
 	var out journal
 	cmd := exec.Command(name, args...)
@@ -207,7 +206,7 @@ func netipFrom(b [16]byte) netip.Addr { return netip.AddrFrom16(b) }
 
 func sprintf(format string, args ...any) string { return fmt.Sprintf(format, args...) }
 
-// rate describes how much an attack did.
+// rate describes the rate of an attack.
 func (w *world) rate(n int, what string) string {
 	return fmt.Sprintf("%.0f %s/s", float64(n)/w.lasted.Seconds(), what)
 }

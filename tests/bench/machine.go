@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// machine names the computer and says how busy others keep it.
+// machine describes the computer and the load of other processes.
 func machine() string {
 	model := "unknown processor"
 	if data, err := os.ReadFile("/proc/cpuinfo"); err == nil {

@@ -1,9 +1,9 @@
-// Command bench measures the driver alone, on rings filled ahead, and prints one table: nanoseconds
-// per packet by path, frame size, features and batch. It runs the benchmarks of package dv in
-// interleaved rounds, so that what disturbs the machine for a while disturbs all of them alike, and
+// Command bench measures the driver alone, on rings filled in advance, and prints one table:
+// nanoseconds per packet by path, frame size, features and batch. It runs the benchmarks of package
+// dv in interleaved rounds, so that temporary load on the machine affects all of them alike, and
 // takes the median. A second table is TCP across the software NIC, between two stacks and between a
-// stack and a kernel, with offloads on and off; the NIC's model and the wire, which real ones would
-// do, are in its figures. The raw lines are kept for benchstat.
+// stack and a kernel, with offloads on and off; its figures include the NIC's model and the wire,
+// whose work real hardware would do. The raw lines are kept for benchstat.
 package main
 
 import (
@@ -119,7 +119,7 @@ func runStreams(o options, lines, out io.Writer) (err error) {
 	return printStreams(out, s.list)
 }
 
-// progress shows how far it is, on one line of the terminal; nothing, to end that.
+// progress shows the progress on one line of the terminal; an empty text ends it.
 func progress(what string, round, rounds int) {
 	if what == "" {
 		fmt.Fprint(os.Stderr, "\r\x1b[K")

@@ -23,8 +23,8 @@ type slice struct {
 	link *rdma.Endpoint
 }
 
-// newSlice plugs a NIC into wire and puts a stack on it. The wire is the slice's, also when it
-// fails.
+// newSlice connects a NIC to wire and puts a stack on it. The slice owns the wire, also when
+// newSlice fails.
 func newSlice(wire wire.Wire, at netip.Prefix, opts rdma.Options) (*slice, error) {
 	nic, err := simnic.New(simnic.Config{})
 	if err != nil {
@@ -38,7 +38,7 @@ func newSlice(wire wire.Wire, at netip.Prefix, opts rdma.Options) (*slice, error
 	if s.dev, err = dv.Open(context.Background(), dv.Config{
 		Kernel: kernel.Opener(nic),
 		Facts:  dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()},
-		MAC:    mac, DelayDrop: true, // as "serve --device sim" has it
+		MAC:    mac, DelayDrop: true, // as in "serve --device sim"
 	}); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
@@ -52,7 +52,7 @@ func newSlice(wire wire.Wire, at netip.Prefix, opts rdma.Options) (*slice, error
 	return s, nil
 }
 
-// close ends what there is of s.
+// close closes what s has opened.
 func (s *slice) close() error {
 	var errs []error
 	if s.Stack != nil {

@@ -26,11 +26,11 @@ type sample struct {
 // perSecond is MB/s of payload.
 func (s sample) perSecond() float64 { return float64(s.bytes) / 1e6 / s.wall.Seconds() }
 
-// perKiB is nanoseconds of processor time, of both ends, the NICs' models and what the kernel does
-// for this process.
+// perKiB is nanoseconds of processor time of this process per KiB: both ends, the NICs' models and
+// the kernel's work for it.
 func (s sample) perKiB() float64 { return float64(s.cpu.Nanoseconds()) / (float64(s.bytes) / 1024) }
 
-// sockets are what a stream needs of either end.
+// sockets are the methods that a stream needs of either end.
 type sockets interface {
 	Listen(network, address string) (net.Listener, error)
 }
@@ -55,7 +55,7 @@ func connect(name string, dial func(address string) (net.Conn, error), to socket
 		sink: make([]byte, 256<<10)}, nil
 }
 
-// patience is how long a stream may stand still.
+// patience is the longest time without progress of a stream.
 const patience = time.Minute
 
 // last is the byte that ends a measurement; all others are 0.
@@ -111,7 +111,7 @@ func (s *stream) close() error { return errors.Join(s.from.Close(), s.to.Close()
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic(err) // the arguments are right
+		panic(err) // cannot fail with these arguments
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

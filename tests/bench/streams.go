@@ -12,7 +12,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
-// Addresses of the two ends, each pair of them in a network of its own.
+// Addresses of the two ends; each pair of ends has a network of its own.
 var (
 	prefixA = netip.MustParsePrefix("192.0.2.1/24")
 	prefixB = netip.MustParsePrefix("192.0.2.2/24")
@@ -50,8 +50,8 @@ func (s *streams) close() (err error) {
 	return err
 }
 
-// offloads are what each row switches: segmentation by the NIC where data is sent, merging of
-// segments where it is received.
+// offloads are the settings of each row: segmentation by the NIC on the sending side, merging of
+// segments on the receiving side.
 var offloads = []struct {
 	name string
 	opts rdma.Options
@@ -81,7 +81,7 @@ func (s *streams) inMemory() error {
 	return nil
 }
 
-// kernelRows are streams to and from a kernel behind a TAP interface, which segments and merges for
+// kernelRows are streams to and from a kernel behind a TAP interface, which segments and merges by
 // itself.
 var kernelRows = []struct {
 	name     string
@@ -148,8 +148,8 @@ func dialer(c caller) func(string) (net.Conn, error) {
 	}
 }
 
-// measure runs every stream in turn, rounds times, so that what disturbs the machine for a while
-// disturbs all alike.
+// measure runs every stream in turn, rounds times, so that temporary load on the machine affects
+// all alike.
 func (s *streams) measure(rounds int, length time.Duration, progress func(round int)) error {
 	for i := range rounds {
 		progress(i)

@@ -8,8 +8,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// Every stream carries data, rounds after each other, and what its row says is on was used, what is
-// off was not.
+// Every stream carries data in each round. Offloads that are on in its row were used, those that
+// are off were not.
 func TestStreams(t *testing.T) {
 	s := &streams{}
 	defer func() {
@@ -31,8 +31,8 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// used sends on until what counts shows that the offload is used, if the stream's name has it; else
-// it must be 0.
+// used continues to send until the offload's count rises, if the stream's name contains the
+// offload; otherwise the count must be 0.
 func used(t *testing.T, st *stream, offload string, count func() uint64) {
 	t.Helper()
 	if !strings.Contains(st.name, offload) {
@@ -77,7 +77,7 @@ func TestStreamsWithKernel(t *testing.T) {
 	}
 }
 
-// checkTable looks for a line per stream in the table, and one per round in the raw lines.
+// checkTable checks for a line per stream in the table, and one per round in the raw lines.
 func checkTable(t *testing.T, s *streams, rounds int) {
 	t.Helper()
 	var table, raw strings.Builder

@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 )
 
-// median of what of gives for each sample.
+// median is the median of the values of of over the samples.
 func (s *stream) median(of func(sample) float64) float64 {
 	v := make([]float64, len(s.samples))
 	for i, m := range s.samples {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Lines as go test prints them become medians, per row and batch; others are passed over.
+// Lines of go test become medians, per row and batch; other lines are ignored.
 func TestTable(t *testing.T) {
 	tab := newTable()
 	for line := range strings.Lines(`goos: linux

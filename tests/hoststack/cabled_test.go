@@ -19,8 +19,8 @@ import (
 )
 
 // cabledWorld is two kernels on a cable: two network namespaces with the addresses of the two
-// stacks. Loopback, where server and client are one host and every address is that host's, cannot
-// show what depends on the link.
+// stacks. Loopback cannot show what depends on the link: server and client are one host, which has
+// every address.
 func cabledWorld(t *testing.T) *world {
 	need.NetNS(t)
 	w := pairWorld("kernel")
@@ -37,10 +37,10 @@ func cabledWorld(t *testing.T) *world {
 	return w
 }
 
-// cable is the name of its ends.
+// cable is the name of the cable's ends.
 const cable = "cable"
 
-// pairWorld is a world with the addresses of tests/netpair, and nobody who has them.
+// pairWorld is a world with the addresses of tests/netpair, which no host has yet.
 func pairWorld(name string) *world {
 	w := &world{
 		name:    name,
@@ -63,8 +63,8 @@ func newHost(t *testing.T, name string) *lab.Net {
 	return n
 }
 
-// connect sets both ends of the cable up and waits until they send: until a kernel has noted that
-// the other end is there, it drops everything.
+// connect sets both ends of the cable up and waits until they send: a kernel drops all frames until
+// it has noticed that the other end is up.
 func connect(t *testing.T, hosts ...*lab.Net) {
 	t.Helper()
 	for _, n := range hosts {
@@ -80,7 +80,7 @@ func connect(t *testing.T, hosts ...*lab.Net) {
 	}
 }
 
-// await repeats ready on a thread of n until it returns true.
+// await calls ready on a thread of n until it returns true.
 func await(t *testing.T, n *lab.Net, what string, ready func(netlink.Link) (bool, error)) {
 	t.Helper()
 	for end := soon(); ; time.Sleep(time.Millisecond) {
@@ -103,8 +103,8 @@ func await(t *testing.T, n *lab.Net, what string, ready func(netlink.Link) (bool
 	}
 }
 
-// address gives a host's end of the cable its addresses, and a route to the groups of IPv4, for
-// which there is none by itself.
+// address gives a host's end of the cable its addresses, and a route to the groups of IPv4, which
+// Linux does not add by itself.
 func address(t *testing.T, n *lab.Net, addrs ...netip.Prefix) {
 	t.Helper()
 	err := n.Do(func() error {
@@ -125,7 +125,7 @@ func address(t *testing.T, n *lab.Net, addrs ...netip.Prefix) {
 	await(t, n, "addresses in use", func(link netlink.Link) (bool, error) {
 		list, err := netlink.AddrList(link, netlink.FAMILY_V6)
 		tentative := func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 }
-		// the link-local one, too
+		// including the link-local address
 		if err != nil || len(list) < 2 || slices.ContainsFunc(list, tentative) {
 			return false, err
 		}
@@ -133,14 +133,14 @@ func address(t *testing.T, n *lab.Net, addrs ...netip.Prefix) {
 	})
 }
 
-// remote says whether what is sent to an address leaves the host: its route to itself comes a
-// moment after the address.
+// remote reports whether packets to an address leave the host: the local route appears shortly
+// after the address is added.
 func remote(p netip.Prefix) bool {
 	routes, err := netlink.RouteGet(p.Addr().AsSlice())
 	return err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL
 }
 
-// inside opens the sockets of a network namespace. Where they are, they stay.
+// inside opens sockets in a network namespace. A socket stays in the namespace where it was opened.
 type inside struct{ n *lab.Net }
 
 // enter runs open on a thread of the namespace.

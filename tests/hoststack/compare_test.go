@@ -11,7 +11,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// behaviour is one thing a socket does.
+// behaviour is one tested use of a socket.
 type behaviour struct {
 	name string
 	run  func(r *run)
@@ -74,7 +74,7 @@ func known(name string) bool {
 	return false
 }
 
-// compare says whether a behaviour differs, which is a failure without a reason.
+// compare reports whether a behaviour differs, and fails the test if there is no reason for it.
 func compare(t *testing.T, name string, kernel *world, b behaviour) (differs bool) {
 	want := observe(t, kernel, b)
 	got := observe(t, stackWorld(t), b)

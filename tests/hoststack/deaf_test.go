@@ -28,7 +28,8 @@ func (r *run) deaf() string {
 	return net.JoinHostPort(host, port)
 }
 
-// fill dials until nobody answers, twice in a row: once may be a machine that is busy.
+// fill dials until no dial is answered, twice in a row: a single failure may be caused by a busy
+// machine.
 func (r *run) fill(addr string) {
 	r.Helper()
 	for unanswered, dials := 0, 0; unanswered < 2; dials++ {
@@ -60,7 +61,7 @@ func (r *run) deafKernel() string {
 	return addr
 }
 
-// deafStack needs a stack of its own, for the backlog is the stack's.
+// deafStack uses a stack of its own, because the backlog is an option of the stack.
 func (r *run) deafStack() string {
 	r.Helper()
 	server, client := netpair.New(r, netpair.Faults{},
@@ -74,8 +75,8 @@ func (r *run) deafStack() string {
 	return addr
 }
 
-// timeoutOnly hides which of the two deadline sentinels err is: package net reports one or the
-// other, depending on who notices first.
+// timeoutOnly hides which of the two deadline sentinels err is: package net reports either,
+// depending on which timer expires first.
 type timeoutOnly struct{ error }
 
 func (e timeoutOnly) Timeout() bool { return e.error.(net.Error).Timeout() }

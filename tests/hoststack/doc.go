@@ -9,8 +9,8 @@
 // The kernel is the machine's loopback, server and client in one, for most tables. What depends on
 // the link, or on a host's having more addresses, runs in two network namespaces on a cable.
 //
-// How many were compared and how many differ is at the end of what go test -v prints, and make
-// test.
+// The number of compared behaviours and of differences is at the end of the output of go test -v,
+// and of make test.
 //
 // To add a behaviour, add a row to one of the tables in the table_*_test.go files.
 package hoststack

@@ -20,7 +20,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// grouped is what a UDP socket can do about groups: methods of [stack.UDPConn], and on the kernel's
+// grouped has a UDP socket's operations on groups: methods of [stack.UDPConn], and on the kernel's
 // sockets those of golang.org/x/net.
 type grouped interface {
 	JoinGroup(ifi *net.Interface, group net.Addr) error
@@ -32,7 +32,7 @@ type grouped interface {
 
 var _ grouped = (*stack.UDPConn)(nil)
 
-// groups are the methods of p about groups.
+// groups returns the operations of p on groups.
 func groups(p net.PacketConn) grouped {
 	if c, ok := p.(*net.UDPConn); ok {
 		return kernelGroups{ipv4.NewPacketConn(c), ipv6.NewPacketConn(c),
@@ -41,8 +41,8 @@ func groups(p net.PacketConn) grouped {
 	return p.(*stack.UDPConn)
 }
 
-// kernelGroups does what is asked for in the one package of golang.org/x/net or the other: a
-// group's version of IP decides, or the socket's.
+// kernelGroups calls one of the two packages of golang.org/x/net: the group's IP version selects
+// it, or the socket's.
 type kernelGroups struct {
 	v4  *ipv4.PacketConn
 	v6  *ipv6.PacketConn
@@ -84,7 +84,7 @@ func (k kernelGroups) SetMulticastLoopback(on bool) error {
 	return k.v4.SetMulticastLoopback(on)
 }
 
-// onCable is the frames that the server has sent to groups, and short ones.
+// onCable is the frames that the server has sent to groups, and short frames.
 type onCable struct {
 	mu     sync.Mutex
 	frames [][]byte // guarded by mu
@@ -107,7 +107,7 @@ func (o *onCable) tap(end int, frame []byte) (drop bool) {
 	return false
 }
 
-// listen has what comes in at the other end of a kernel's cable remembered.
+// listen records the frames that arrive at the other end of a kernel's cable.
 func (o *onCable) listen(t *testing.T, other *lab.Net) {
 	t.Helper()
 	var port *lab.Port
@@ -134,7 +134,7 @@ func (o *onCable) listen(t *testing.T, other *lab.Net) {
 	})
 }
 
-// find waits for a frame of which f returns more than "", and returns that.
+// find waits for a frame for which f returns a non-empty string, and returns that string.
 func (r *run) find(what string, f func(packet []byte) string) string {
 	r.Helper()
 	for late := time.After(patience); ; {
@@ -175,14 +175,14 @@ func (r *run) report(group netip.Addr, record byte) string {
 				return fmt.Sprintf("type %d, TTL %d to %v, options %x, record %x", message[0],
 					ttl, to, alert, records[:at])
 			}
-			records = records[at:] // nobody here asks for sources
+			records = records[at:] // no socket here requests sources
 		}
 		return ""
 	})
 }
 
-// datagram waits for a datagram with this payload and returns its time to live and the addresses it
-// is from and to. Which of the server's two addresses it is from does not matter.
+// datagram waits for a datagram with this payload and returns its time to live and its source and
+// destination addresses. Which of the server's two addresses is the source does not matter.
 func (r *run) datagram(payload string) string {
 	from := func(ip []byte) string {
 		return strings.Replace(r.plain(net.IP(ip).String()), "ALIAS4",

@@ -15,8 +15,8 @@ import (
 	"syscall"
 )
 
-// notes is what one run of a behaviour saw, in a form that does not depend on the world: addresses
-// are replaced by their role, ports by the name they were given.
+// notes is the record of one run of a behaviour, in a form that does not depend on the world:
+// addresses are replaced by their role, ports by their name.
 type notes struct {
 	world *world
 	names map[string]string // "port" -> name
@@ -28,12 +28,12 @@ func (n *notes) Value(name string, v any) {
 	n.lines = append(n.lines, fmt.Sprintf("%s: %s", name, n.plain(fmt.Sprintf("%#v", v))))
 }
 
-// Text notes a sentence as it is.
+// Text notes a sentence unchanged.
 func (n *notes) Text(name, text string) {
 	n.lines = append(n.lines, name+": "+n.plain(text))
 }
 
-// Err notes everything that a caller could find in err.
+// Err notes all properties of err that a caller could check.
 func (n *notes) Err(name string, err error) {
 	n.lines = append(n.lines, name+": "+n.describe(err))
 }
@@ -76,7 +76,7 @@ func (n *notes) addr(a net.Addr) string {
 	return fmt.Sprintf("%s %s (%d bytes)", a.Network(), n.plain(a.String()), size)
 }
 
-// sentinels are what programs ask errors.Is for.
+// sentinels are the errors that programs pass to errors.Is.
 var sentinels = []struct {
 	name string
 	err  error
@@ -103,7 +103,7 @@ var sentinels = []struct {
 	{"EINVAL", syscall.EINVAL},
 }
 
-// describe says what err is: the OpError's fields, what is inside, what errors.Is finds, Timeout,
+// describe describes err: the OpError's fields, the wrapped errors, what errors.Is finds, Timeout,
 // Temporary and the text.
 func (n *notes) describe(err error) string {
 	if err == nil {
@@ -140,7 +140,7 @@ func (n *notes) sentinels(err error) string {
 	return fmt.Sprint(is)
 }
 
-// opAddr also tells a nil interface from a nil pointer inside one.
+// opAddr also distinguishes a nil interface from a nil pointer inside one.
 func (n *notes) opAddr(a net.Addr) string {
 	if a == nil {
 		return "nil"
@@ -148,7 +148,7 @@ func (n *notes) opAddr(a net.Addr) string {
 	return n.plain(a.String())
 }
 
-// roles maps the addresses of a world to what they stand for.
+// roles maps the addresses of a world to their roles.
 func roles(w *world) *strings.Replacer {
 	var pairs []string
 	add := func(a netip.Addr, role string) {

@@ -16,8 +16,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// tcpConn, tcpListener and udpConn are what servers and libraries type-assert: the methods of net's
-// types without the descriptor's.
+// tcpConn, tcpListener and udpConn have the methods that servers and libraries type-assert: those
+// of net's types, except those of the descriptor.
 type (
 	tcpConn interface {
 		net.Conn
@@ -60,7 +60,7 @@ var (
 	_, _ udpConn     = (*net.UDPConn)(nil), (*stack.UDPConn)(nil)
 )
 
-// sockets is one host's way of opening sockets.
+// sockets is how one host opens sockets.
 type sockets interface {
 	Listen(network, address string) (net.Listener, error)
 	ListenTCP(network string, laddr *net.TCPAddr) (tcpListener, error)
@@ -136,7 +136,7 @@ func (kernel) DialUDP(network string, laddr, raddr *net.UDPAddr) (udpConn, error
 	return some[udpConn](net.DialUDP(network, laddr, raddr))
 }
 
-// netstack opens sockets of ours.
+// netstack opens sockets of our stack.
 type netstack struct{ *stack.Stack }
 
 func (n netstack) ListenTCP(network string, laddr *net.TCPAddr) (tcpListener, error) {
@@ -180,7 +180,7 @@ func (n netstack) DialUDP(network string, laddr, raddr *net.UDPAddr) (udpConn, e
 	return some[udpConn](n.Stack.DialUDP(network, laddr, raddr))
 }
 
-// some keeps a nil pointer from becoming an interface that is not nil.
+// some converts a nil pointer to a nil interface.
 func some[I any, P any](p P, err error) (i I, _ error) {
 	if err != nil {
 		return i, err

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// hostAddresses are behaviours of a host that has more addresses than those of loopback.
+// hostAddresses are behaviours of a host that has more addresses than loopback.
 var hostAddresses = []behaviour{
 	{"a udp socket bound to IPv6 sends to IPv4", func(r *run) {
 		for _, to := range []netip.Addr{r.server4, r.client4, r.alias4,
@@ -116,8 +116,8 @@ var hostAddresses = []behaviour{
 	}},
 }
 
-// converse has the server ask its own socket p at the address to, from the address from, and p
-// answer.
+// converse has the server send a request to its own socket p at the address to, from the address
+// from, and has p answer.
 func (r *run) converse(p udpConn, from, to netip.Addr) {
 	q, err := r.server.ListenPacket("udp", net.JoinHostPort(from.String(), "0"))
 	r.must(err)
@@ -137,7 +137,7 @@ func (r *run) converse(p udpConn, from, to netip.Addr) {
 	n, asked, err := q.ReadFrom(b)
 	r.Text("answer bytes", string(b[:n]))
 	r.Err("read the answer", err)
-	// else it is the table of UDP data's to compare
+	// otherwise the table of UDP data compares the transfer
 	if !p.LocalAddr().(*net.UDPAddr).IP.IsUnspecified() {
 		r.Addr("answer from", asked)
 	}

@@ -77,7 +77,7 @@ var tcpDeadlines = []behaviour{
 		r.must(c.SetWriteBuffer(16 << 10))
 		r.must(s.SetReadBuffer(16 << 10))
 		n, err := 0, error(nil)
-		// where all processors are busy it may pass before Write begins
+		// when all processors are busy, it may pass before Write begins
 		for tries := 0; n == 0 && tries < 5; tries++ {
 			r.must(c.SetWriteDeadline(time.Now().Add(ample)))
 			n, err = c.Write(make([]byte, 16<<20))

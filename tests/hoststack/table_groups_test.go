@@ -12,8 +12,8 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// The groups of multicast DNS (RFC 6762) and others that nobody is in; 6 are of the scope of the
-// site, whose addresses have no zone.
+// The groups of multicast DNS (RFC 6762) and others without members; mdns6 and other6 have site
+// scope, and their addresses have no zone.
 var (
 	mdns4, mdns6   = netip.MustParseAddr("224.0.0.251"), netip.MustParseAddr("ff05::fb")
 	other4, other6 = netip.MustParseAddr("239.1.2.3"), netip.MustParseAddr("ff05::1:3")
@@ -28,7 +28,7 @@ func udpAddr(a netip.Addr, p net.PacketConn) *net.UDPAddr {
 	return u
 }
 
-// member is a socket of the server from ListenMulticastUDP, on the port of like, or a new one.
+// member is a socket of the server from ListenMulticastUDP, on the port of like, or on a new port.
 func (r *run) member(network string, group netip.Addr, like net.PacketConn) udpConn {
 	r.Helper()
 	c, err := r.server.ListenMulticastUDP(network, udpAddr(group, like))
@@ -50,7 +50,8 @@ func (r *run) tell(group netip.Addr, p net.PacketConn, what string) {
 	r.must(err)
 }
 
-// hears notes whether p hears a group. What is sent to the host afterwards is heard in any case.
+// hears notes whether p receives datagrams to a group. The datagram to the host that follows ends
+// the loop: p always receives it.
 func (r *run) hears(name string, p net.PacketConn, group netip.Addr) {
 	r.Helper()
 	r.tell(group, p, "group")

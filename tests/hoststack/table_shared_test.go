@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// Sockets that share a port, and what a program does who wants the descriptor.
+// Sockets that share a port, and the calls of a program that wants the descriptor.
 var sharedSockets = []behaviour{
 	{"listeners with SO_REUSEPORT share the connections", func(r *run) {
 		a, b := r.twoListeners(r.server4.String())
@@ -103,7 +103,7 @@ var sharedSockets = []behaviour{
 		}
 		for i := range 64 {
 			c := r.connected(socks[0])
-			for range 2 { // a peer stays with its socket
+			for range 2 { // the same socket serves the same peer each time
 				r.write(c, fmt.Sprint("peer ", i))
 				r.noteRead("client", c)
 			}

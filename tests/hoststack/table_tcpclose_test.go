@@ -111,7 +111,7 @@ var tcpClose = []behaviour{
 		r.must(c.CloseRead())
 		_, err := s.Write([]byte("unwanted"))
 		r.Err("write", err)
-		r.write(c, "echo") // arrives after whatever the unwanted bytes have provoked
+		r.write(c, "echo") // arrives after any reaction to the unwanted bytes
 		r.readFull("server", s, 4)
 		_, err = s.Write([]byte("unwanted"))
 		r.Err("second write", err)
@@ -170,7 +170,7 @@ var tcpClose = []behaviour{
 		r.readFull("first half", c, 3)
 		r.must(s.SetLinger(0))
 		r.must(s.Close())
-		r.Err("write", r.failure(c)) // the reset is in
+		r.Err("write", r.failure(c)) // the reset has arrived
 		r.noteRead("second half", c)
 		r.noteRead("then", c)
 		r.noteRead("and then", c)
@@ -184,7 +184,7 @@ var tcpClose = []behaviour{
 			_, err := c.Write(make([]byte, 16<<20))
 			errs <- err
 		}()
-		s.Read(make([]byte, 1)) // Write is under way
+		s.Read(make([]byte, 1)) // Write is in progress
 		time.AfterFunc(brief, func() {
 			s.SetLinger(0)
 			s.Close()
@@ -258,7 +258,7 @@ var tcpClose = []behaviour{
 		r.must(c.SetWriteBuffer(16 << 10))
 		r.must(s.SetReadBuffer(16 << 10))
 		go func() {
-			s.Read(make([]byte, 1)) // Write is under way
+			s.Read(make([]byte, 1)) // Write is in progress
 			time.AfterFunc(brief, func() { c.Close() })
 		}()
 		n, err := c.Write(make([]byte, 16<<20))
@@ -293,7 +293,7 @@ var tcpClose = []behaviour{
 		r.must(c.SetWriteBuffer(64 << 10))
 		r.must(s.SetReadBuffer(16 << 10))
 		r.must(c.SetLinger(1))
-		_, err := c.Write(make([]byte, 48<<10)) // more than the peer takes
+		_, err := c.Write(make([]byte, 48<<10)) // more than the peer accepts
 		r.must(err)
 		c.SetWriteDeadline(time.Now().Add(2 * brief))
 		c.Write(make([]byte, 16<<20)) // more than fits

@@ -183,7 +183,7 @@ var udpData = []behaviour{
 		p := r.packet("udp", "")
 		c := r.connected(p)
 		buf := make([]byte, 8)
-		r.write(c, "hello") // datagrams that wait for the neighbour's address may be overtaken
+		r.write(c, "hello") // datagrams that wait for address resolution may be overtaken
 		_, err := p.Read(buf)
 		r.must(err)
 		for i := range 100 {

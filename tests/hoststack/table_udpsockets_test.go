@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// to is where p can be reached on the server's IPv4 address.
+// to is p's address on the server's IPv4 address.
 func (r *run) to(p net.PacketConn) *net.UDPAddr {
 	return &net.UDPAddr{IP: r.server4.AsSlice(), Port: p.LocalAddr().(*net.UDPAddr).Port}
 }
@@ -18,7 +18,7 @@ func (r *run) to6(p net.PacketConn) *net.UDPAddr {
 	return &net.UDPAddr{IP: r.server6.AsSlice(), Port: p.LocalAddr().(*net.UDPAddr).Port}
 }
 
-// noteReadFrom receives once and notes everything.
+// noteReadFrom receives once and notes all results.
 func (r *run) noteReadFrom(name string, p net.PacketConn, size int) net.Addr {
 	buf := make([]byte, size)
 	n, from, err := p.ReadFrom(buf)

@@ -52,16 +52,17 @@ func stackWorld(t *testing.T) *world {
 	return w
 }
 
-// run is what a behaviour gets: a world, notes, and helpers that end the behaviour when what they
-// need does not work.
+// run is the argument of a behaviour: a world, notes, and helpers that end the behaviour when a
+// call that it depends on fails.
 type run struct {
 	*testing.T
 	*world
 	notes
 }
 
-// patience is how long anything may take that must happen, brief how long a thing is watched that
-// must not, and ample is time for what usually takes no time, also where all processors are busy.
+// patience is the time limit for expected events, brief is how long a test watches for an event
+// that must not happen, and ample is enough for a step that usually takes no time, also when all
+// processors are busy.
 const (
 	patience = 30 * time.Second
 	brief    = 50 * time.Millisecond
@@ -79,7 +80,7 @@ func (r *run) must(err error) {
 // closed closes c when the behaviour ends.
 func (r *run) closed(c io.Closer) { r.Cleanup(func() { c.Close() }) }
 
-// soon is a deadline that is only reached when something hangs.
+// soon is a deadline that passes only when something hangs.
 func soon() time.Time { return time.Now().Add(patience) }
 
 // at joins an address and the port of a.
@@ -176,7 +177,7 @@ func (r *run) readFull(name string, c io.Reader, n int) {
 	r.Err(name, err)
 }
 
-// within notes whether f returns in time; if not, it goes on in the background.
+// within notes whether f returns in time; if not, f continues in the background.
 func (r *run) within(d time.Duration, f func()) bool {
 	done := make(chan struct{})
 	go func() {
@@ -191,7 +192,7 @@ func (r *run) within(d time.Duration, f func()) bool {
 	}
 }
 
-// until repeats f until it returns true; what f waits for has no event to wait on.
+// until repeats f until it returns true; there is no event for what f waits for.
 func (r *run) until(what string, f func() bool) {
 	r.Helper()
 	for end := soon(); !f(); time.Sleep(time.Millisecond) {

@@ -21,7 +21,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// hangs is how long a call may take that should return at once.
+// hangs is the time limit of a call that should return at once.
 const hangs = 20 * time.Second
 
 func interfaceIndex(t *testing.T, name string) int {
@@ -38,7 +38,7 @@ func open(t *testing.T, link gstack.LinkEndpoint, last byte) *stack.Stack {
 	return s
 }
 
-// closes fails the test if a stack that many close at once does not end in time.
+// closes fails the test if concurrent calls of Close do not end a stack in time.
 func closes(t *testing.T, stacks ...*stack.Stack) {
 	t.Helper()
 	done := make(chan struct{})
@@ -58,8 +58,8 @@ func closes(t *testing.T, stacks ...*stack.Stack) {
 	}
 }
 
-// TestCloseInUse exchanges data over each link and closes both stacks while more is under way,
-// several times over.
+// TestCloseInUse exchanges data over each link and closes both stacks during further exchanges,
+// several times.
 func TestCloseInUse(t *testing.T) {
 	for _, c := range cables() {
 		t.Run(c.name, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestCloseSharedMemory(t *testing.T) {
 	closeInUse(t, server, client)
 }
 
-// TestMuxed: a link that cannot be an interface of netstack is refused in words.
+// TestMuxed: a link that cannot be an interface of netstack is refused with a message.
 func TestMuxed(t *testing.T) {
 	_, err := stack.New(muxed.NewInjectableEndpoint(nil), stack.Config{Addresses: addresses(1)})
 	if err == nil || !strings.Contains(err.Error(), "give the link below it") {

@@ -88,7 +88,7 @@ func openPipe(*testing.T) (a, b gstack.LinkEndpoint) {
 	return left, right
 }
 
-// sniffed writes what passes a link to nowhere, as pcap.
+// sniffed writes the packets of a link as pcap and discards the output.
 func sniffed(t *testing.T, link gstack.LinkEndpoint) gstack.LinkEndpoint {
 	t.Helper()
 	s, err := sniffer.NewWithWriter(link, io.Discard, 128)
@@ -149,7 +149,7 @@ func withPorts(t *testing.T, open func(index int, mac tcpip.LinkAddress)) {
 			}
 		}
 		for port, mac := range map[string]tcpip.LinkAddress{"a": macA, "b": macB} {
-			p, err := lab.OpenPort(port) // keeps the interface promiscuous
+			p, err := lab.OpenPort(port) // makes the interface promiscuous
 			if err != nil {
 				return err
 			}
@@ -174,7 +174,7 @@ func openPackets(t *testing.T, mode fdbased.PacketDispatchMode) (a, b gstack.Lin
 	return a, b
 }
 
-// openShared opens the two ends of a shared memory.
+// openShared opens the two ends of a shared memory link.
 func openShared(t *testing.T) (client, server gstack.LinkEndpoint) {
 	t.Helper()
 	q, err := sharedmem.NewQueuePair(sharedmem.QueueOptions{})
@@ -193,7 +193,7 @@ func openShared(t *testing.T) (client, server gstack.LinkEndpoint) {
 // protocolAll is ETH_P_ALL in network byte order.
 const protocolAll = unix.ETH_P_ALL << 8
 
-// openXDP opens one AF_XDP socket, without a program that would direct frames there.
+// openXDP opens one AF_XDP socket, without a program that redirects frames to it.
 func openXDP(t *testing.T) (link gstack.LinkEndpoint) {
 	withPorts(t, func(index int, mac tcpip.LinkAddress) {
 		if mac != macA {

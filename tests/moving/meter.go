@@ -11,25 +11,26 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
-// looks is how often within a limit a meter is looked at.
+// looks is the number of times that a meter is checked within a limit.
 const looks = 20
 
-// Meter counts what moves. Its zero value is ready. Its methods may be called concurrently.
+// Meter counts progress. Its zero value is ready. Its methods may be called concurrently.
 type Meter struct {
 	moved atomic.Uint64
 	lossy atomic.Pointer[wire.Faulty]
 }
 
-// Move counts one more thing that has moved.
+// Move counts one step of progress.
 func (m *Meter) Move() { m.moved.Add(1) }
 
-// Losses has the meter count what w drops, too: a sender whose retransmissions are lost has not
-// stopped, and waits twice as long each time (RFC 6298 section 5.5). Of a wire that drops 5 % each
-// way four round trips in a row fail once in 10,000, which is 5 s of silence for Linux. A
-// connection that has stopped has nothing to drop. It is called once, before the meter is used.
+// Losses makes the meter count what w drops, too: a sender whose retransmissions are lost has not
+// stopped, and waits twice as long each time (RFC 6298 section 5.5). On a wire that drops 5 % in
+// each direction four round trips in a row fail once in 10,000, which is 5 s of silence for Linux.
+// A stopped connection sends nothing that could be dropped. Call Losses once, before the meter is
+// used.
 func (m *Meter) Losses(w *wire.Faulty) { m.lossy.Store(w) }
 
-// count is how much has moved.
+// count is the progress so far.
 func (m *Meter) count() uint64 {
 	n := m.moved.Load()
 	if w := m.lossy.Load(); w != nil {
@@ -40,8 +41,8 @@ func (m *Meter) count() uint64 {
 }
 
 // Watch returns a context that ends, with ErrStopped as its cause, when the meter has not moved for
-// the limit. The time in which the whole process stands still does not count: looks are counted,
-// not seconds. The caller calls stop when there is no more work.
+// the limit. Time in which the whole process is stopped does not count: Watch counts checks, not
+// seconds. The caller calls stop when there is no more work.
 func (m *Meter) Watch(parent context.Context,
 	limit time.Duration) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
@@ -63,7 +64,7 @@ func (m *Meter) Watch(parent context.Context,
 	return ctx, func() { cancel(nil) }
 }
 
-// Context is Watch for as long as the test lasts, which fails if nothing has moved for the limit.
+// Context is Watch for the duration of the test, which fails if nothing has moved for the limit.
 func (m *Meter) Context(t testing.TB, limit time.Duration) context.Context {
 	ctx, stop := m.Watch(t.Context(), limit)
 	t.Cleanup(func() {

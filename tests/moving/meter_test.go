@@ -10,7 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
-// TestWatch: what stands still ends the context, with the reason.
+// TestWatch: without progress the context ends, with the reason.
 func TestWatch(t *testing.T) {
 	var m Meter
 	ctx, stop := m.Watch(t.Context(), 20*time.Millisecond)
@@ -21,7 +21,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatchMoves: what moves goes on for several limits, and no reason is left at the end of work.
+// TestWatchMoves: with progress the context lasts for several limits, and has no cause at the end
+// of work.
 func TestWatchMoves(t *testing.T) {
 	const limit = time.Second
 	var m Meter
@@ -36,7 +37,8 @@ func TestWatchMoves(t *testing.T) {
 	}
 }
 
-// TestWatchLosses: what a wire drops is an attempt; when there are none any more, the context ends.
+// TestWatchLosses: a frame that a wire drops is an attempt; without further attempts, the context
+// ends.
 func TestWatchLosses(t *testing.T) {
 	const limit = time.Second
 	a, b := wire.Pair()

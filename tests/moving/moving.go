@@ -1,4 +1,4 @@
-// Package moving fails what waits for a connection that has stopped, instead of waiting on.
+// Package moving fails tests that wait for a stalled connection, instead of letting them hang.
 package moving
 
 import (
@@ -8,28 +8,28 @@ import (
 	"time"
 )
 
-// Limit is how long nothing may move on a connection while there is work. A retransmission timer
-// that runs has had several turns by then.
+// Limit is the longest time without progress on a connection that has work. A running
+// retransmission timer has expired several times by then.
 const Limit = 5 * time.Second
 
-// ErrStopped is the error of a Read or Write in which nothing has moved for too long.
+// ErrStopped is the error of a Read or Write without progress for too long.
 var ErrStopped = errors.New("nothing has moved")
 
-// piece is how much is written at a time, in bytes, so that what moves can be seen.
+// piece is the number of bytes written at a time, so that progress is visible.
 const piece = 16 << 10
 
-// conn is a connection that has to move.
+// conn is a connection that must make progress.
 type conn struct {
 	net.Conn
 	meter *Meter
 	limit time.Duration
 }
 
-// Conn wraps c: a Read that gets nothing, or a Write that gets rid of no more, for the time limit
-// fails with ErrStopped, unless meter has moved meanwhile: connections that compete for a link or a
-// processor share one, and each counts there what it moves. It is for work in progress: a Read
-// while the peer has nothing to say fails, too. Deadlines are the wrapper's. Its methods may be
-// called as those of c.
+// Conn wraps c: a Read that receives nothing, or a Write that sends nothing more, for the time
+// limit fails with ErrStopped, unless meter counts progress meanwhile: connections that compete for
+// a link or a processor share one, and each counts its progress there. It is for work in progress:
+// a Read while the peer has nothing to send fails, too. Deadlines are the wrapper's. Its methods
+// may be called like those of c.
 func Conn(c net.Conn, meter *Meter, limit time.Duration) net.Conn { return &conn{c, meter, limit} }
 
 // Read implements net.Conn.
@@ -48,8 +48,8 @@ func (c *conn) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// try calls op, each time with a deadline of the limit, until it does something, fails, or nothing
-// has moved anywhere.
+// try calls op, each time with a deadline of the limit, until it makes progress or fails, or there
+// is no progress anywhere.
 func (c *conn) try(what string, deadline func(time.Time) error,
 	op func() (int, error)) (int, error) {
 	for {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestStopped: a connection that has stopped is found in either direction, and says so.
+// TestStopped: a stalled connection is detected in either direction, with the error.
 func TestStopped(t *testing.T) {
 	a, b := net.Pipe()
 	defer a.Close()
@@ -23,7 +23,7 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// TestMoves: what goes on slowly is left alone, and arrives whole.
+// TestMoves: a slow transfer is not stopped, and arrives complete.
 func TestMoves(t *testing.T) {
 	a, b := net.Pipe()
 	const limit = time.Second
@@ -52,7 +52,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// TestOthersMove: a connection may wait as long as another one moves, and no longer.
+// TestOthersMove: a connection may wait as long as another one makes progress, and no longer.
 func TestOthersMove(t *testing.T) {
 	a, b := net.Pipe()
 	defer a.Close()

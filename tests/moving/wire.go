@@ -8,7 +8,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
-// metered is a wire on which a meter counts.
+// metered is a wire whose progress a meter counts.
 type metered struct {
 	wire.Wire
 	meter *Meter
@@ -20,16 +20,16 @@ type metered struct {
 // flow is one direction of a TCP connection: addresses and ports as in its segments.
 type flow [36]byte
 
-// reached is how far a flow is.
+// reached is the progress of a flow.
 type reached struct {
 	syn      uint32 // sequence number of its SYN
 	seq, ack uint32 // the highest that were seen
 	acked    bool   // ack is valid
 }
 
-// Wire wraps w, on the side of the NIC, so that m counts what moves. That is, of TCP, a sequence or
-// acknowledgement number beyond all before it, and a RST: neither what is sent again nor keepalive
-// or window probes are progress. Of UDP, which has no such numbers, every datagram counts.
+// Wire wraps w, on the side of the NIC, so that m counts progress. For TCP that is a sequence or
+// acknowledgement number beyond all previous ones, and a RST: retransmissions and keepalive or
+// window probes are not progress. For UDP, which has no such numbers, every datagram counts.
 func Wire(w wire.Wire, m *Meter) wire.Wire {
 	return &metered{Wire: w, meter: m, flows: map[flow]reached{}}
 }
@@ -48,7 +48,7 @@ func (w *metered) Send(frames []frame.Frame) (int, error) {
 	return w.Wire.Send(frames)
 }
 
-// look counts the frames that are progress.
+// look counts the frames that make progress.
 func (w *metered) look(frames []frame.Frame) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -67,7 +67,7 @@ func (w *metered) look(frames []frame.Frame) {
 // Flags of TCP, RFC 9293 section 3.1.
 const flagFIN, flagSYN, flagRST, flagACK = 0x01, 0x02, 0x04, 0x10
 
-// advances looks at one TCP segment. With mu held.
+// advances reports whether a TCP segment is progress. With mu held.
 func (w *metered) advances(b []byte, p *frame.Headers) bool {
 	tcp := b[p.L4At:]
 	flags, key := tcp[13], flowOf(b, p)

@@ -34,10 +34,10 @@ func udp() []byte {
 	return b
 }
 
-// padded is a frame with padding behind its datagram.
+// padded is a frame with padding after its datagram.
 func padded(b []byte) []byte { return append(b, 0, 0, 0, 0, 0, 0) }
 
-// TestWire: of each frame, in either direction, is it progress?
+// TestWire: for each frame, in either direction, whether it is progress.
 func TestWire(t *testing.T) {
 	const high = 1 << 31 // sequence numbers wrap
 	near, far := wire.Pair()

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// Root goes on with effective user id 0.
+// Root continues with effective user id 0.
 func Root(t testing.TB) {
 	t.Helper()
 	var err error
@@ -22,29 +22,27 @@ func Root(t testing.TB) {
 	That(t, "root", err)
 }
 
-// NetNS goes on where this process may make network namespaces.
+// NetNS continues where this process may make network namespaces.
 func NetNS(t testing.TB) {
 	t.Helper()
 	That(t, "netns", probeNetNS())
 }
 
-// UserNS goes on where a child of this process may have a user namespace with
-// a network namespace in it, which needs no privilege on most distributions.
+// UserNS continues where a child of this process may have a user namespace with a network namespace
+// in it, which needs no privilege on most distributions.
 func UserNS(t testing.TB) {
 	t.Helper()
 	That(t, "userns", probeUserNS())
 }
 
-// TUN goes on where this process may make a network namespace with a TAP
-// interface in it.
+// TUN continues where this process may make a network namespace with a TAP interface in it.
 func TUN(t testing.TB) {
 	t.Helper()
 	That(t, "tun", probeTUN())
 }
 
-// Hardware returns the name of the RDMA device that tests may use. They never
-// choose one: claiming queues on a card that serves somebody else is not for a
-// test to decide. RDMA_DEVICE names it.
+// Hardware returns the name of the RDMA device that tests may use. Tests never choose one
+// themselves: they must not claim queues on a NIC that is in use. RDMA_DEVICE names it.
 func Hardware(t testing.TB) string {
 	t.Helper()
 	dev := os.Getenv("RDMA_DEVICE")
@@ -67,7 +65,7 @@ func checkHardware(root, dev string) error {
 	return nil
 }
 
-// KVM goes on where virtual machines run at the processor's speed.
+// KVM continues where virtual machines run at the processor's speed.
 func KVM(t testing.TB) {
 	t.Helper()
 	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)

@@ -1,5 +1,5 @@
-// Package need is where tests say what they need of the machine. Every skip of
-// the project happens here, with its reason:
+// Package need declares what tests need of the machine. Every skip of the project happens here,
+// with its reason:
 //
 //	ip := need.Tool(t, "ip")
 //	need.NetNS(t)
@@ -38,9 +38,9 @@ func That(t testing.TB, what string, err error) {
 	t.Skip(reason)
 }
 
-// Long skips a test that takes seconds when go test has -short. why says what it waits for. That is
-// a wish of the caller, no lack of the machine: NEED does not turn it into a failure, and NEED_LOG
-// does not list it.
+// Long skips a test that takes seconds when go test has -short. why says what it waits for. The
+// skip is the caller's choice, not a lack of the machine: NEED does not turn it into a failure, and
+// NEED_LOG does not list it.
 func Long(t testing.TB, why string) {
 	t.Helper()
 	if testing.Short() {

@@ -22,7 +22,7 @@ func (f *fake) Skip(args ...any) {
 }
 func (f *fake) Fatalf(string, ...any) { f.failed = "yes"; panic(f) }
 
-// run calls need with a fake test and returns what became of it.
+// run calls need with a fake test and returns the result.
 func run(need func(testing.TB)) (f *fake) {
 	f = &fake{}
 	defer func() {
@@ -156,8 +156,8 @@ func TestQEMUVersion(t *testing.T) {
 	}
 }
 
-// TestProbes runs every probe of the machine: whatever the answer, it must come
-// with a reason and leave nothing behind.
+// TestProbes runs every probe of the machine: a failed probe must give a reason, and none may leave
+// anything behind.
 func TestProbes(t *testing.T) {
 	for name, probe := range map[string]func() error{"netns": probeNetNS,
 		"userns": probeUserNS, "tun": probeTUN} {

@@ -24,8 +24,8 @@ func inNetNS(f func() error) error {
 	return <-result
 }
 
-// offMainThread runs f in a goroutine, never on the process's first thread:
-// that one cannot end, and is the one others see as the process.
+// offMainThread runs f in a goroutine, never on the process's first thread: that thread cannot end,
+// and other processes see its namespaces as those of the process.
 func offMainThread(f func()) {
 	go func() {
 		runtime.LockOSThread()
@@ -39,7 +39,7 @@ func offMainThread(f func()) {
 			close(elsewhere)
 			f()
 		}()
-		<-elsewhere // until then this goroutine keeps the first thread to itself
+		<-elsewhere // this goroutine occupies the first thread until then
 		runtime.UnlockOSThread()
 	}()
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// TestRaceDetectorIsMissed has the script of make test say when there is no race detector, and why;
-// make test runs it twice.
+// TestRaceDetectorIsMissed checks that the script of make test reports a missing race detector, and
+// the reason; make test runs it twice.
 func TestRaceDetectorIsMissed(t *testing.T) {
 	need.Long(t, "builds with the race detector")
 	sh := need.Tool(t, "sh")

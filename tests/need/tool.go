@@ -42,7 +42,7 @@ func Header(t testing.TB, names ...string) string {
 	return cc
 }
 
-// lookPath also looks where a user's PATH often does not.
+// lookPath also searches directories that a user's PATH often lacks.
 func lookPath(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	for _, dir := range []string{"/usr/sbin", "/sbin"} {

@@ -1,6 +1,6 @@
 // Package netpair connects two stacks by a cable in memory, so that tests of package stack need no
-// device and no privilege. It is a link like gVisor's own, without what link/rdma does for
-// netstack: a connection can stand still for good where frames are lost. Tests on a bad wire are on
+// device and no privilege. It is a link like gVisor's own, without link/rdma's additions for
+// netstack: a connection can stop forever where frames are lost. Tests on a bad wire therefore use
 // two software NICs.
 package netpair
 
@@ -14,12 +14,13 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// queueFrames is how many frames a port holds for its stack; more are dropped, as by a NIC.
+// queueFrames is the number of frames that a port holds for its stack; more are dropped, as by a
+// NIC.
 const queueFrames = 16384
 
-// Faults are what happens to frames on a cable. The zero value is a perfect cable.
+// Faults change the frames on a cable. The zero value is a perfect cable.
 type Faults struct {
-	// Tap, if set, sees every frame, and may say that it is to vanish. end is 0 for frames of the
+	// Tap, if set, sees every frame, and drops it by returning true. end is 0 for frames of the
 	// first port. It is called from the sender's goroutines.
 	Tap func(end int, frame []byte) (drop bool)
 }
@@ -94,7 +95,7 @@ func (p *Port) receive() {
 	}
 }
 
-// deliver gives one frame to the stack if it is for us.
+// deliver passes one frame to the stack if it is addressed to it.
 func (p *Port) deliver(f []byte) {
 	p.mu.RLock()
 	d := p.dispatcher

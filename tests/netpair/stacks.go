@@ -40,8 +40,8 @@ func Server(change func(*stack.Config)) Option {
 	}
 }
 
-// New returns two stacks on one cable. They are closed when the test ends, which then fails if a
-// goroutine of theirs is left.
+// New returns two stacks on one cable. They are closed when the test ends, which then fails if one
+// of their goroutines remains.
 func New(t testing.TB, faults Faults, opts ...Option) (server, client *stack.Stack) {
 	t.Helper()
 	CheckLeaks(t)
@@ -84,18 +84,18 @@ func Seed(t testing.TB) uint64 {
 }
 
 // CheckLeaks fails the test if, once it has ended, a goroutine runs code of a stack that did not
-// exist when CheckLeaks was called. It is to be called before anything that registers a cleanup
-// which ends such goroutines.
+// exist when CheckLeaks was called. Call it before anything that registers a cleanup which ends
+// such goroutines.
 func CheckLeaks(t testing.TB) { checkLeaks(t, 30*time.Second) }
 
-// checkLeaks gives goroutines that have nothing left to do patience to be gone. It tells them apart
-// by number and does not count them, because the trace of one that has not run yet names no code of
-// a stack. For the same reason it waits for new ones that are about to run.
+// checkLeaks waits up to patience for goroutines that are about to end. It identifies them by
+// number and does not count them, because the trace of a goroutine that has not run yet names no
+// code of a stack. For the same reason it waits for new ones that are about to run.
 func checkLeaks(t testing.TB, patience time.Duration) {
 	before := goroutines()
 	t.Cleanup(func() {
 		var left []string
-		for end := time.Now().Add(patience); time.Now().Before(end); { // nobody tells of it
+		for end := time.Now().Add(patience); time.Now().Before(end); { // no event reports their end
 			waiting := false
 			left = left[:0]
 			for id, trace := range goroutines() {
@@ -120,7 +120,7 @@ func checkLeaks(t testing.TB, patience time.Duration) {
 	})
 }
 
-// goroutines are the traces of all but the caller, by number, which is never used again.
+// goroutines are the traces of all except the caller, by number, which is never used again.
 func goroutines() map[string]string {
 	buf := make([]byte, 4<<20)
 	buf = buf[:runtime.Stack(buf, true)]
@@ -132,16 +132,16 @@ func goroutines() map[string]string {
 	return all
 }
 
-// ofStack says whether a goroutine runs code of a stack.
+// ofStack reports whether a goroutine runs code of a stack.
 func ofStack(trace string) bool {
 	return strings.Contains(trace, "gvisor.dev/gvisor") ||
 		strings.Contains(trace, "rdma-netstack/stack.") ||
 		strings.Contains(trace, "netpair.(*Port)")
 }
 
-// Acquaint tells s the hardware address of each address of other. Netstack lets datagrams overtake
-// those that wait for it to be resolved; and nothing covers ARP: what a bad wire made of it is
-// believed for a minute.
+// Acquaint adds the hardware address of each address of other to s's neighbour tables. Netstack
+// lets datagrams overtake those that wait for address resolution; and ARP has no checksum: an entry
+// that a bad wire corrupted is valid for a minute.
 func Acquaint(t testing.TB, s, other *stack.Stack) {
 	t.Helper()
 	for _, p := range other.Addrs() {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// recorder is a test whose end and failures the test of a helper sees.
+// recorder is a test that records its cleanups and failures, for tests of a helper.
 type recorder struct {
 	testing.TB
 	cleanups []func()
@@ -17,14 +17,14 @@ type recorder struct {
 func (r *recorder) Cleanup(f func())      { r.cleanups = append(r.cleanups, f) }
 func (r *recorder) Errorf(string, ...any) { r.failures++ }
 
-// end is the end of the test.
+// end runs the cleanups, as at the end of the test.
 func (r *recorder) end() {
 	for _, f := range slices.Backward(r.cleanups) {
 		f()
 	}
 }
 
-// running lets others run until n goroutines show code of a stack.
+// running yields until n goroutines show code of a stack.
 func running(n int) {
 	for shown := 0; shown < n; runtime.Gosched() {
 		shown = 0
@@ -36,8 +36,8 @@ func running(n int) {
 	}
 }
 
-// TestCheckLeaks: goroutines that were made before the check are no leak, whether they have run by
-// then or not; later ones are, also when as many of the earlier ones have ended.
+// TestCheckLeaks: goroutines that were started before the check are no leak, whether or not they
+// have run by then; later ones are, even if as many of the earlier ones have ended.
 func TestCheckLeaks(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // a new goroutine runs when this one waits
 	var r recorder

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// aim is one thing a run is to show of a configuration of ours: a median that is at least (of
-// quantities where less is better: at most) factor times the best peer's, or an absolute bound.
+// aim is a goal for one of our configurations: a median that is at least (of quantities where lower
+// is better: at most) factor times the best peer's, or an absolute bound.
 type aim struct {
 	what    string
 	us, key string
@@ -38,7 +38,7 @@ func aims() []aim {
 	}...)
 }
 
-// clientAims are those with a kernel's client, which were set for both ways of sharing processors.
+// clientAims are those with a kernel's client. They apply to both ways of sharing processors.
 func clientAims(how, us string, kernel, fdbased, link func(*column) bool) []aim {
 	return []aim{
 		{what: how + "HTTP keep-alive: twice gVisor's fdbased", us: us, key: "http",
@@ -58,13 +58,12 @@ func clientAims(how, us string, kernel, fdbased, link func(*column) bool) []aim 
 	}
 }
 
-// plainLink is true for gVisor on a link whose frames are no longer than on a wire, none of them
-// merged beforehand.
+// plainLink is true for gVisor on a link with frames within the MTU, none of them merged before.
 func plainLink(c *column) bool {
 	return c.gvisorLink() && c.Group == groupShared && c.Plumbing == plumbPlain
 }
 
-// aimRows says of each aim whether it was reached.
+// aimRows reports for each aim whether it was reached.
 func (r *results) aimRows() [][]string {
 	rows := [][]string{{"aim", "ours", "compared with", "ratio", ""}}
 	for _, a := range aims() {

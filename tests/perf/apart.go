@@ -9,22 +9,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A peer whose server and clients are kept apart: what Linux's scheduler makes of their threads on
-// two processors is then no part of the figures. On a machine that is shared, a client woken by a
-// frame takes the processor from the server that sent it, while the other one may be idle.
+// Peers whose server and clients run on separate processors: the decisions of Linux's scheduler
+// between two processors then do not affect the figures. On shared processors, a client that a
+// frame wakes takes the processor from the server that sent it, while the other processor may be
+// idle.
 
-// side is who a processor is for.
+// side is the user of a processor.
 type side int
 
 const (
-	serverSide side = iota // the server, and what is its NIC or its cable
+	serverSide side = iota // the server, and its NIC or its cable
 	clientSide
 )
 
-// processor is the one for a side, of those this process may use.
+// processor is the one for a side, of those that this process may use.
 func (s side) processor() (int, error) {
 	var allowed unix.CPUSet
-	// of the first thread, which is never kept
+	// of the first thread, which keepThread never changes
 	if err := unix.SchedGetaffinity(os.Getpid(), &allowed); err != nil {
 		return 0, fmt.Errorf("ask which processors may be used: %w", err)
 	}
@@ -42,7 +43,7 @@ func (s side) processor() (int, error) {
 			allowed.Count())
 }
 
-// keepThread has this thread, and the processes it starts, run on the side's processor.
+// keepThread binds this thread, and the processes it starts, to the side's processor.
 func (s side) keepThread() error {
 	n, err := s.processor()
 	if err != nil {
@@ -51,13 +52,13 @@ func (s side) keepThread() error {
 	return keep(0, n)
 }
 
-// keepProcess has this process run on processor n only, whichever its parent's thread had.
+// keepProcess binds this process to processor n, independent of the parent thread's binding.
 func keepProcess(n int) error {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return fmt.Errorf("list the threads of this process: %w", err)
 	}
-	for _, t := range threads { // threads to come inherit it
+	for _, t := range threads { // future threads inherit it
 		id, err := strconv.Atoi(t.Name())
 		if err != nil {
 			return fmt.Errorf("thread %q: %w", t.Name(), err)
@@ -69,7 +70,7 @@ func keepProcess(n int) error {
 	return nil
 }
 
-// keep has a thread, 0 being this one, run on processor n only.
+// keep binds a thread, 0 being this one, to processor n.
 func keep(thread, n int) error {
 	var set unix.CPUSet
 	set.Set(n)

@@ -15,15 +15,15 @@ import (
 // arena is one configuration, up and running.
 type arena struct {
 	*peer
-	client, cable *lab.Net // where the client is, and where its cable ends
+	client, cable *lab.Net // where the client runs, and where its cable ends
 	server        *proc
 	loads         *proc // the load process; the server itself in memory
 	relay         *proc
-	many          bool // memory is measured with very many connections, too
+	many          bool // memory is also measured with very many connections
 	undo          []func() error
 }
 
-// openArena sets a configuration up. Nothing is left when it fails.
+// openArena sets a configuration up. When it fails it closes everything.
 func openArena(p *peer, zone string) (*arena, error) {
 	a := &arena{peer: p}
 	if err := a.open(zone); err != nil {
@@ -147,7 +147,7 @@ func (a *arena) openVeth(spec childSpec) (err error) {
 	return err
 }
 
-// offloadsOff makes the cable carry finished frames no longer than its MTU.
+// offloadsOff makes the cable carry only frames within its MTU, with checksums.
 func offloadsOff(at *lab.Net) error {
 	cmd := exec.Command("ethtool", "-K", port, "tx", "off", "tso", "off", "gso", "off", "sg", "off")
 	if err := at.Start(cmd); err != nil {
@@ -159,8 +159,8 @@ func offloadsOff(at *lab.Net) error {
 	return nil
 }
 
-// clientSettings and serverSettings keep rounds from using up ports for the next: a kernel forgets
-// connections in TIME-WAIT at once.
+// clientSettings and serverSettings keep a round from using up the ports of the next: the kernel
+// deletes connections in TIME-WAIT at once.
 func clientSettings() error {
 	return sysctl(map[string]string{"ip_local_port_range": "1024 65535", "tcp_max_tw_buckets": "1"})
 }

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// bench is one load and what is recorded of it.
+// bench is one load and the quantities recorded for it.
 type bench struct {
 	name  string
 	quick bool // also in quick runs
 	extra bool // also for peers that are extra
-	apart bool // also for those of them whose clients have a processor of their own
+	apart bool // also for extra peers whose clients have a processor of their own
 	once  bool // in the first round only
 	for_  func(*peer) bool
 	run   func(*sample) error
@@ -26,8 +26,8 @@ type sample struct {
 	scale float64
 	keep  string  // prefix of profiles; empty: none are kept
 	out   metrics // by name of the catalogue
-	more  metrics // what the server's host counted
-	noise float64 // processors that others kept busy
+	more  metrics // counters of the server's host
+	noise float64 // processors in use by others
 }
 
 func kernelClient(p *peer) bool { return !p.memory() }
@@ -62,7 +62,7 @@ func benches() []bench {
 	}
 }
 
-// during runs a load between the server's begin and end, and takes note of who used the machine
+// during runs a load between the server's begin and end, and records who used the machine
 // meanwhile. It returns what the server used and what the client's side used, in seconds of CPU.
 func (s *sample) during(load func() error) (server *usage, client float64, err error) {
 	procs := []*proc{s.server}
@@ -92,9 +92,9 @@ func (s *sample) during(load func() error) (server *usage, client float64, err e
 		switch {
 		case p == s.server:
 			server = r.Usage
-		case server == nil: // failed, and so does the sample
+		case server == nil: // it failed, and so does the sample
 		case p == s.relay:
-			server.CPU += r.Usage.CPU // a cable made of a process, as ours is
+			server.CPU += r.Usage.CPU // a cable that is a process, as ours is
 			server.Model += r.Usage.Model
 		default:
 			client += r.Usage.CPU

@@ -1,6 +1,6 @@
 package main
 
-// The benches proper. Each fills s.out with values of the catalogue.
+// The benchmarks. Each fills s.out with values of the catalogue.
 
 const (
 	webConns   = 64
@@ -81,7 +81,8 @@ func bulk(kind string, flows int) func(*sample) error {
 	}
 }
 
-// measured runs a load of the load process and records costs per unit of one of its counts.
+// measured runs a load of the load process and records the server's costs per unit of one of its
+// counts.
 func (s *sample) measured(l load, name, work string, unit float64) (m metrics, err error) {
 	u, client, err := s.during(func() (err error) {
 		m, err = s.loads.load(l)

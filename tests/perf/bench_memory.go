@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// idle measures a server that has nothing to do, in percent of a core.
+// idle measures the CPU of an idle server, in percent of a core.
 func (s *sample) idle() error {
-	time.Sleep(200 * time.Millisecond) // until the work before has faded away
+	time.Sleep(200 * time.Millisecond) // until the previous work has ended
 	u, _, err := s.during(func() error { time.Sleep(time.Second); return nil })
 	if err != nil {
 		return err
@@ -19,12 +19,12 @@ func (s *sample) idle() error {
 	return nil
 }
 
-// manyConns is where memory is measured for good. A kernel's server cannot have more than its
-// process may have files.
+// manyConns is the number of connections for the final memory figures. A kernel's server is limited
+// by the number of files that a process may open.
 const manyConns = 50000
 
-// memory measures what an idle keep-alive connection costs the server's process, and the kernel on
-// both ends.
+// memory measures the memory of an idle keep-alive connection: in the server's process, and in the
+// kernel for both ends.
 func (s *sample) memory() error {
 	if err := s.memoryAt("idle conn", memoryStep); err != nil || !s.many {
 		return err
@@ -67,12 +67,12 @@ func (s *sample) memoryAt(name string, n int) error {
 	s.out[name] = (after.Metrics["rss"] - before.Metrics["rss"]) / got
 	s.out[name+" heap"] = (after.Metrics["heap"] +
 		after.Metrics["stack"] - before.Metrics["heap"] - before.Metrics["stack"]) / got
-	// of both ends: the client's is in there
+	// of both ends: it includes the client's
 	s.out[name+" kernel"] = (kernelMemory() - kernel) / got
 	return nil
 }
 
-// clients are processes that may have n connections in all. Their connections end with them.
+// clients are processes that may open n connections together. Their connections end with them.
 func (s *sample) clients(n int) (all []*proc, err error) {
 	each := min(n, raiseLimit())
 	if each <= 0 {
@@ -90,7 +90,7 @@ func (s *sample) clients(n int) (all []*proc, err error) {
 	return all, nil
 }
 
-// kernelMemory is what the kernel has allocated for itself, in bytes.
+// kernelMemory is the memory that the kernel has allocated for itself, in bytes.
 func kernelMemory() (sum float64) {
 	data, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

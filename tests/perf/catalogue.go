@@ -1,18 +1,18 @@
 package main
 
-// quantity is something measured.
+// quantity is one measured quantity.
 type quantity struct {
 	Key, Title, Unit string
-	Less             bool // less is better
+	Less             bool // lower is better
 	Digits           int
 	Main             bool // in the chart and the short table
 }
 
 // catalogue is all quantities in the order of the table. CPU figures are of the server: "cpu" is
-// all of it, "own" is without the software NIC and its wire, which a card does. For kernel/tap it
-// is without the process between the TAPs, but with the server's kernel's work on what it receives,
-// which is done there; for kernel/veth that work is charged to the client, and in "both" only,
-// which has the client's CPU added to all.
+// all of it, "own" excludes the software NIC and its wire, whose work a real NIC does. For
+// kernel/tap "own" excludes the process between the TAPs, but includes what the server's kernel
+// does in that process for received frames. For kernel/veth the kernel charges that work to the
+// client: only "both", which adds the client's CPU, contains it.
 func catalogue() []quantity {
 	var c quantities
 	c.web()

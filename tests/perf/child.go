@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A child process has a server's end, or a client's, or both. It is told what to do by one JSON
-// object per line on its standard input, and answers likewise on its standard output.
+// A child process has a server's end, or a client's, or both. It reads commands as one JSON object
+// per line from its standard input, and writes its answers likewise to its standard output.
 
 const childCommand = "child"
 
-// childSpec says what a child process has.
+// childSpec says which ends a child process has.
 type childSpec struct {
 	Server, Client *end // nil: no such end
-	Pair           bool // both, joined in memory; Server says on what
+	Pair           bool // both, joined in memory; Server is the stack of both
 	// the path of another namespace: no stack at all, frames are carried between it and this one
 	Relay     string
 	Procs     int    // GOMAXPROCS; 0: all
@@ -109,8 +109,8 @@ func (c *child) open(s childSpec) (err error) {
 	return err
 }
 
-// serve answers requests until the input ends. The process then just ends: its stacks have nothing
-// to save.
+// serve answers requests until the input ends. The process then exits at once: its stacks have
+// nothing to save.
 func (c *child) serve(in io.Reader) error {
 	lines := json.NewDecoder(bufio.NewReader(in))
 	for {
@@ -149,11 +149,11 @@ func (c *child) do(q *request) (r reply, err error) {
 	return r, err
 }
 
-// raiseLimit lets this process have as many connections as are measured, or as it may, and returns
-// how many that is.
+// raiseLimit raises this process's limit of open files to the connections measured, or to the
+// maximum allowed, and returns the possible number of connections.
 func raiseLimit() int {
 	const files = 2 * manyConns
-	// takes CAP_SYS_RESOURCE
+	// needs CAP_SYS_RESOURCE
 	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: files})
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
@@ -165,5 +165,5 @@ func raiseLimit() int {
 // gcPercent is what "rdma-netstack serve" sets; here all stacks have it.
 const gcPercent = 200
 
-// spareFiles are what a process needs besides connections.
+// spareFiles is the number of files that a process needs in addition to connections.
 const spareFiles = 1000

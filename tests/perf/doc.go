@@ -1,4 +1,4 @@
-// Command perf measures the stack against what people would pick instead, on one machine, in one
+// Command perf compares the stack with the alternatives that users have, on one machine, in one
 // interleaved run, with the same servers: "make bench-peers".
 //
 // Every configuration gets network namespaces of its own (cmd/rdma-netstack/lab). A server process
@@ -16,6 +16,6 @@
 //	table.go svg.go     medians, spreads, ratios
 //	markdown.go aims.go the short tables and the aims; page.go writes docs/performance.md
 //
-// This is a module of its own, because loading an XDP program and reading a CPU profile take
-// libraries that nothing else here needs.
+// This is a module of its own, because loading an XDP program and reading a CPU profile need
+// libraries that nothing else here uses.
 package main

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// host is one end: a stack with sockets. The addresses are those that RFC 5737 keeps for
+// host is one end: a stack with sockets. The addresses are those that RFC 5737 reserves for
 // documentation.
 type host interface {
 	Listen(port int) (net.Listener, error)
@@ -21,12 +21,12 @@ type host interface {
 	Close() error
 }
 
-// counting is a host that can say more about what it did.
+// counting is a host with counters.
 type counting interface{ counters() metrics }
 
 var (
 	clientPrefix = netip.MustParsePrefix("192.0.2.1/24")
-	morePrefixes = []netip.Prefix{ // of the client, too
+	morePrefixes = []netip.Prefix{ // also of the client
 		netip.MustParsePrefix("192.0.2.2/24"), netip.MustParsePrefix("192.0.2.3/24"),
 		netip.MustParsePrefix("192.0.2.4/24"),
 	}
@@ -36,14 +36,14 @@ var (
 	serverMAC = net.HardwareAddr{0x02, 0x00, 0x5e, 0x00, 0x53, 0x10}
 )
 
-// What every stack gets alike.
+// Settings that are equal on every stack.
 const (
 	udpBuffer  = 4 << 20
 	tcpSendMax = 6 << 20
 	tcpRecvMax = 8 << 20
 	tcpStart   = 1 << 20
-	// timeWait is short everywhere, so that a round of new connections does not use up the ports
-	// for the next.
+	// timeWait is short on every stack, so that a round of new connections does not use up the
+	// ports of the next.
 	timeWait = 10 * time.Millisecond
 )
 
@@ -67,7 +67,7 @@ func (e end) open() (host, error) {
 }
 
 // kernelHost is the kernel of the process's own namespace. It dials from the address given, if any:
-// the ports of one address do not suffice for as many connections as are measured.
+// the ports of one address are too few for the connections that are measured.
 type kernelHost struct{ from netip.Addr }
 
 func (kernelHost) Listen(port int) (net.Listener, error) {
@@ -99,7 +99,7 @@ func (h kernelHost) Dial(ctx context.Context, network, address string) (net.Conn
 
 func (kernelHost) Close() error { return nil }
 
-// portAtConnect has the kernel choose the port by the whole connection, not for the address alone.
+// portAtConnect has the kernel choose the port for the four-tuple, not for the address alone.
 func portAtConnect(c syscall.RawConn) (err error) {
 	control := c.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)

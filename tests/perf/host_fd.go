@@ -23,8 +23,8 @@ func openLink(e end) (gstack.LinkEndpoint, error) {
 	opts := &fdbased.Options{
 		FDs: []int{fd}, MTU: 1500, EthernetHeader: true, Address: tcpip.LinkAddress(serverMAC),
 		PacketDispatchMode: dispatchModes[e.Dispatch], GRO: e.GRO,
-		// The kernel vouches for what it hands over: veth and packet sockets carry sums that nobody
-		// has computed yet.
+		// The checksums need no check: the kernel has verified them or, on veth and packet sockets,
+		// not computed them yet.
 		RXChecksumOffload: true,
 	}
 	if e.Inline {
@@ -40,8 +40,8 @@ var dispatchModes = map[string]fdbased.PacketDispatchMode{
 	"readv": fdbased.Readv, "recvmmsg": fdbased.RecvMMsg, "mmap": fdbased.PacketMMap,
 }
 
-// openFD opens a packet socket on the interface, or the interface itself where it is a TAP that is
-// still to be made.
+// openFD opens a packet socket on the interface, or makes the interface if it is a TAP and opens
+// it.
 func openFD(e end) (int, error) {
 	ifc, err := net.InterfaceByName(port)
 	if err != nil {
@@ -55,7 +55,7 @@ func openFD(e end) (int, error) {
 		err = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1)
 	}
 	promiscuous := &unix.PacketMreq{Ifindex: int32(ifc.Index), Type: unix.PACKET_MR_PROMISC}
-	const size = 4 << 20 // as runsc has it
+	const size = 4 << 20 // as in runsc
 	return fd, errors.Join(err,
 		unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, promiscuous),
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, size),
@@ -66,7 +66,7 @@ func openFD(e end) (int, error) {
 // ethPAll is ETH_P_ALL in network byte order.
 const ethPAll = unix.ETH_P_ALL << 8
 
-// openTAP makes the interface and returns the other side of it.
+// openTAP makes the interface and returns its file descriptor.
 func openTAP() (int, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 )
 
-// gvisorHost is netstack with its own adapters (gonet), as its users have it.
+// gvisorHost is netstack with its own adapters (gonet), as its users run it.
 type gvisorHost struct {
 	stack *gstack.Stack
 	addr  tcpip.FullAddress
@@ -35,12 +35,12 @@ func openGvisor(e end) (host, error) {
 	}
 	var opts gstack.NICOptions
 	if e.FIFO {
-		opts.QDisc = fifo.New(link, runtime.GOMAXPROCS(0), 1000) // as runsc has it
+		opts.QDisc = fifo.New(link, runtime.GOMAXPROCS(0), 1000) // as in runsc
 	}
 	return newGvisor(link, serverPrefix, opts)
 }
 
-// newGvisor makes a stack on link, with the options that ours has where netstack's defaults differ.
+// newGvisor makes a stack on link, with the options of our stack where netstack's defaults differ.
 func newGvisor(link gstack.LinkEndpoint, at netip.Prefix,
 	opts gstack.NICOptions) (*gvisorHost, error) {
 	s := gstack.New(gstack.Options{
@@ -120,7 +120,7 @@ func (h *gvisorHost) Dial(ctx context.Context, network, address string) (net.Con
 	return gonet.DialContextTCP(ctx, h.stack, remote, ipv4.ProtocolNumber)
 }
 
-// Close only stops the sockets: the process ends next, and some links never end.
+// Close only stops the sockets: the process exits next, and some links never end.
 func (h *gvisorHost) Close() error {
 	h.stack.Close()
 	return nil

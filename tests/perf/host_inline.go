@@ -8,8 +8,8 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// inlineLink hands packets, 64 KiB segments included, to the other stack in the sender's goroutine,
-// without a copy and without a checksum: what netstack itself costs, and nothing else.
+// inlineLink passes packets, 64 KiB segments included, to the other stack in the sender's
+// goroutine, without a copy and without a checksum: it measures netstack alone.
 type inlineLink struct {
 	peer       *inlineLink
 	dispatcher atomic.Pointer[gstack.NetworkDispatcher]

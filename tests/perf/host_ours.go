@@ -20,8 +20,8 @@ type ourHost struct {
 	nic   *simnic.NIC
 }
 
-// openOurs makes the server's end: the card plugged into the interface of the process's namespace,
-// or into a TAP that is made there.
+// openOurs makes the server's end: the NIC connected to the interface of the process's namespace,
+// or to a TAP that is made there.
 func openOurs(e end) (host, error) {
 	var w wire.Wire
 	if _, err := net.InterfaceByName(port); err == nil {
@@ -40,7 +40,7 @@ func openOurs(e end) (host, error) {
 	return newOurs(e, w, serverPrefix, serverMAC)
 }
 
-// netdevMAC is the address of the Linux side of the card's port, which has nothing plugged in.
+// netdevMAC is the address of the netdev of the NIC's port, which is connected to nothing.
 var netdevMAC = net.HardwareAddr{0x02, 0x00, 0x5e, 0x00, 0x53, 0x20}
 
 func newOurs(e end, wire wire.Wire, at netip.Prefix, mac net.HardwareAddr) (*ourHost, error) {
@@ -56,7 +56,7 @@ func newOurs(e end, wire wire.Wire, at netip.Prefix, mac net.HardwareAddr) (*our
 			Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim", Netdev: "sim0",
 				MAC: nic.MAC(), MTU: nic.MTU()},
 			MAC: mac, RxQueues: e.Queues, TxQueues: e.Queues,
-			DelayDrop: true, // as "serve --device sim" has it
+			DelayDrop: true, // as in "serve --device sim"
 		},
 		Addresses: []netip.Prefix{at}, DuplicateDetection: -1,
 		TCP: stack.TCPOptions{TimeWait: timeWait},
@@ -79,8 +79,8 @@ func (h *ourHost) Dial(ctx context.Context, network, address string) (net.Conn, 
 	return h.stack.DialContext(ctx, network, address)
 }
 
-// counters are what explains the figures: how much one poll finds, how much goes in one packet,
-// what was lost.
+// counters are the counters that explain the figures: completions per poll, frames per packet,
+// losses.
 func (h *ourHost) counters() metrics {
 	m := metrics{}
 	device := h.stack.Device().Stats()

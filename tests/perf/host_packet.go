@@ -38,7 +38,7 @@ func (h *packetHost) Dial(ctx context.Context, network, address string) (net.Con
 	return h.stack.DialContext(ctx, network, address)
 }
 
-// counters are what explains the figures, as ourHost has them.
+// counters are the counters that explain the figures, as for ourHost.
 func (h *packetHost) counters() metrics {
 	m, sockets, st := metrics{}, h.stack.PacketPort().Stats(), h.stack.Stats()
 	for i, q := range sockets.Rx {

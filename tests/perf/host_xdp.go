@@ -13,8 +13,8 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// openXDP sends everything that the interface receives on queue 0 to an AF_XDP socket. Program and
-// map live as long as the process.
+// openXDP redirects everything that the interface receives on queue 0 to an AF_XDP socket. Program
+// and map live as long as the process.
 func openXDP(native bool) (gstack.LinkEndpoint, error) {
 	ifc, err := net.InterfaceByName(port)
 	if err != nil {
@@ -71,5 +71,5 @@ func redirect(ifindex, socket int, native bool) error {
 	return err
 }
 
-// alive keeps what must not be collected: its finalizer would detach it.
+// alive keeps the program from garbage collection: its finalizer would detach it.
 var alive []any

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// load is what a client does to a server, in Go. Kinds are in loadKinds.
+// load is what a client sends to a server, in Go. Kinds are in loadKinds.
 type load struct {
 	Kind    string
 	Seconds float64
@@ -22,7 +22,7 @@ type load struct {
 // time is how long the load lasts.
 func (l *load) time() time.Duration { return time.Duration(l.Seconds * float64(time.Second)) }
 
-// runner has what a load in progress needs.
+// runner is the state of a load in progress.
 type runner struct {
 	*load
 	host host
@@ -37,7 +37,7 @@ var loadKinds = map[string]func(*runner) (metrics, error){
 	"idle":     (*runner).idle,
 }
 
-// grace is how long a load may take beyond its time.
+// grace is the most that a load may exceed its time.
 const grace = 20 * time.Second
 
 func (l *load) run(h host) (metrics, error) {
@@ -82,7 +82,7 @@ type latencies []float64
 
 func (l *latencies) add(d time.Duration) { *l = append(*l, float64(d.Nanoseconds())/1e3) }
 
-// percentile sorts.
+// percentile sorts its argument.
 func (l latencies) percentile(p float64) float64 {
 	if len(l) == 0 {
 		return 0

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// up sends to the sink on every connection, and takes the server's word for how much arrived by
-// when.
+// up sends to the sink on every connection; the server reports how many bytes arrived and when.
 func (r *runner) up() (metrics, error) {
 	return r.bulk(portSink, func(c net.Conn, end time.Time) (uint64, error) {
 		buf := make([]byte, bulkBuffer)

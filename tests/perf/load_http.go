@@ -19,7 +19,7 @@ type webConn struct {
 	in   *bufio.Reader
 }
 
-// get asks once and reads the whole answer.
+// get sends one request and reads the whole answer.
 func (w *webConn) get() error {
 	if _, err := w.conn.Write(httpRequest); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (w *webConn) get() error {
 	return err
 }
 
-// http asks as fast as answers come, on every connection.
+// http sends requests as fast as answers arrive, on every connection.
 func (r *runner) http() (metrics, error) {
 	return r.web(func(w *webConn, _ int, end time.Time, l *latencies) error {
 		for now := time.Now(); now.Before(end); {
@@ -64,8 +64,8 @@ func (r *runner) http() (metrics, error) {
 	})
 }
 
-// paced asks Rate times a second in all, so that every server has the same to do, and measures a
-// byte's round trip meanwhile.
+// paced sends Rate requests a second in all, so that every server has the same work, and measures
+// the round trip of a byte meanwhile.
 func (r *runner) paced() (metrics, error) {
 	probe := make(chan metrics, 1)
 	go func() {
@@ -99,7 +99,7 @@ func (r *runner) pacedWeb() (metrics, error) {
 			}
 			l.add(time.Since(sent))
 			for next = next.Add(interval); next.Before(sent); {
-				// skips what it missed and keeps its place among the others: no convoys
+				// skips missed requests and keeps its phase: connections do not synchronise
 				next = next.Add(interval)
 			}
 		}

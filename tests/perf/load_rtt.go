@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// rtt sends one byte over TCP and waits for it to come back, again and again.
+// rtt sends one byte over TCP and waits for its echo, repeatedly.
 func (r *runner) rtt() (metrics, error) {
 	r.Flows = 1
 	conns, err := r.dial(portEcho)
@@ -28,7 +28,7 @@ func (r *runner) rtt() (metrics, error) {
 		}
 		done := time.Now()
 		l.add(done.Sub(now))
-		if now = done; r.Rate > 0 { // beside another load: a probe, not a load
+		if now = done; r.Rate > 0 { // with another load: only a probe
 			time.Sleep(probePause)
 			now = time.Now()
 		}
@@ -38,13 +38,13 @@ func (r *runner) rtt() (metrics, error) {
 	return m, nil
 }
 
-// probePause is between two probes of a busy server.
+// probePause is the time between two probes of a busy server.
 const probePause = 2 * time.Millisecond
 
-// idlers are connections that do nothing. They last as long as the process.
+// idlers are idle connections. They last as long as the process.
 var idlers []net.Conn
 
-// idle opens Flows keep-alive connections, asks once on each, and leaves them open.
+// idle opens Flows keep-alive connections, sends one request on each, and leaves them open.
 func (r *runner) idle() (metrics, error) {
 	const dialers = 64
 	var wg sync.WaitGroup

@@ -25,7 +25,7 @@ func (r *runner) udpUp() (metrics, error) {
 			}
 		}
 	}
-	time.Sleep(20 * time.Millisecond) // what waits in the server's socket is counted, too
+	time.Sleep(20 * time.Millisecond) // datagrams in the server's socket buffer are counted, too
 	return metrics{"sent": float64(sent), "failed": float64(failed)}, nil
 }
 

@@ -20,7 +20,7 @@ Measures HTTP, DNS, bulk TCP, UDP, latency, processor time and memory of the sta
 
 `
 
-// flags of a run.
+// flags are the flags of a run.
 type flags struct {
 	quick       bool
 	rounds      int
@@ -65,7 +65,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// act measures, or looks at what was measured before, and prints.
+// act measures, or reads the results of an earlier run, and prints.
 func act(ctx context.Context, f flags, stdout, stderr io.Writer) (err error) {
 	var r *results
 	if f.again {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// The short tables, for a page: what a reader would ask first, of all kinds of peers, losses
-// included.
+// The short tables, for a page: the most important quantities, for all kinds of peers, including
+// those where ours is worse.
 
 // shortKeys are the rows of the table of kernel clients.
 var shortKeys = []string{
@@ -63,8 +63,8 @@ func (r *results) markdown() string {
 	return b.String()
 }
 
-// shortRows has a column for each of some peers, the best of gVisor's links between them and ours,
-// and our ratio to one peer and to that best.
+// shortRows has a column for each of some peers, the best of gVisor's links and ours, and our ratio
+// to one peer and to that best link.
 func (r *results) shortRows(keys []string, us, them string, left, right []string) [][]string {
 	group := ""
 	if c := r.column(us); c != nil {
@@ -89,7 +89,7 @@ func (r *results) shortRows(keys []string, us, them string, left, right []string
 	return filled(rows)
 }
 
-// filled leaves out what was not measured: rows that say nothing but their title.
+// filled removes rows without any measured value.
 func filled(rows [][]string) [][]string {
 	return slices.DeleteFunc(rows, func(row []string) bool {
 		return !slices.ContainsFunc(row[1:], func(c string) bool { return c != "-" })
@@ -143,7 +143,7 @@ func (c *column) gvisorLink() bool {
 	return c.Group != groupMemory && !c.Ours && !strings.HasPrefix(c.Name, stackKernel)
 }
 
-// best is the column with the best median among some; nil if none has the quantity.
+// best is the column with the best median; nil if none has the quantity.
 func (r *results) best(q quantity, among func(*column) bool) (best *column) {
 	top := 0.0
 	for _, c := range r.Peers {
@@ -201,7 +201,7 @@ func shortCell(c *column, q quantity) string {
 	return fmt.Sprintf("%s [%s..%s]", short(s.median), short(s.low), short(s.high))
 }
 
-// short is a number of three digits.
+// short formats a number with three digits.
 func short(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 999500:

@@ -19,8 +19,8 @@ func TestShortNumbers(t *testing.T) {
 	}
 }
 
-// someResults are of one round in which gVisor's second link is the best of its links, and ours
-// wins and loses.
+// someResults are of one round in which gVisor's second link is the best of its links, and ours is
+// better in some quantities and worse in others.
 func someResults() *results {
 	r := &results{Rounds: 1}
 	for _, p := range peers() {
@@ -63,7 +63,7 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
-// hasRow compares without the blanks that align columns.
+// hasRow compares rows, ignoring the blanks that align columns.
 func hasRow(text, row string) bool {
 	for line := range strings.Lines(text) {
 		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
@@ -83,7 +83,7 @@ func TestPaste(t *testing.T) {
 		0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, tables := range []string{"one\n", "two\n"} { // again and again
+	for _, tables := range []string{"one\n", "two\n"} { // repeatedly
 		if err := pasteInto(name, tables); err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +100,7 @@ func TestPaste(t *testing.T) {
 	}
 }
 
-// TestAgain prints what an earlier run has saved.
+// TestAgain prints the saved results of an earlier run.
 func TestAgain(t *testing.T) {
 	dir := t.TempDir()
 	if err := someResults().save(dir); err != nil {

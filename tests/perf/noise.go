@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stopwatch tells how much of the machine others used while it ran.
+// stopwatch measures how much of the machine others used while it ran.
 type stopwatch struct {
 	start     time.Time
 	busy, own float64
@@ -25,14 +25,14 @@ func ownCPU() float64 { return cpuOf(unix.RUSAGE_SELF) + cpuOf(unix.RUSAGE_CHILD
 // ours is the processor time of this process and its programs, in seconds.
 func (w stopwatch) ours() float64 { return ownCPU() - w.own }
 
-// others is the processors that others kept busy: known is what our children that still run have
+// others is the number of processors that others used: known is what our running children have
 // used, in seconds.
 func (w stopwatch) others(known float64) float64 {
 	wall := time.Since(w.start).Seconds()
 	return max(0, machineCPU()-w.busy-w.ours()-known) / wall
 }
 
-// machineCPU is the processor time of everybody, stolen time included, in seconds since boot.
+// machineCPU is the processor time of all processes, stolen time included, in seconds since boot.
 func machineCPU() (busy float64) {
 	data, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// The short tables stand between these lines of a page.
+// The short tables are between these lines of a page.
 const (
 	tablesBegin = "<!-- tables of make bench-peers -->\n"
 	tablesEnd   = "<!-- end of tables -->\n"
 )
 
-// paste replaces what stands between the marks of a text.
+// paste replaces the part of a text between the marks.
 func paste(text, tables string) (string, error) {
 	before, rest, ok := strings.Cut(text, tablesBegin)
 	_, after, ended := strings.Cut(rest, tablesEnd)

@@ -21,14 +21,14 @@ const (
 
 // Plumbing between server and client.
 const (
-	plumbVeth  = "veth"       // offloads on: 64 KiB super-segments cross
+	plumbVeth  = "veth"       // offloads on: 64 KiB super-segments pass
 	plumbPlain = "veth plain" // offloads off on both ends: frames as on a wire
 	plumbTAP   = "tap"
 	plumbRelay = "tap relay" // two TAPs and a process that carries frames between them
 	plumbMem   = "memory"    // both ends in one process
 )
 
-// end says which stack on which link.
+// end is a stack and its link.
 type end struct {
 	Stack, Link string
 	Dispatch    string // of fdbased: readv, recvmmsg, mmap
@@ -57,7 +57,7 @@ type peer struct {
 func (p *peer) ours() bool   { return p.End.Stack == stackOurs }
 func (p *peer) memory() bool { return p.Plumbing == plumbMem }
 
-// group is whom the peer is compared with.
+// group is the peers that a peer is compared with.
 func (p *peer) group() string {
 	switch {
 	case p.memory():
@@ -113,8 +113,8 @@ func vethPeers() []*peer {
 	}
 }
 
-// plainPeers reach them over a veth pair without offloads, so that frames have
-// the MTU as on a network.
+// plainPeers reach them over a veth pair without offloads, so that frames are within the MTU as on
+// a network.
 func plainPeers() []*peer {
 	plain, plainGSO := fd("recvmmsg", ""), fd("recvmmsg", "gvisor")
 	plain.Inline, plain.GRO, plainGSO.FIFO = true, true, true

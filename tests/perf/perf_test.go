@@ -53,7 +53,7 @@ func TestSpreadAndRatio(t *testing.T) {
 		t.Error("spread of nothing")
 	}
 	a := &column{Samples: map[string][]float64{"x": {10, 40, 90}}}
-	b := &column{Samples: map[string][]float64{"x": {10, 20, 30}}} // a noisy round hits both
+	b := &column{Samples: map[string][]float64{"x": {10, 20, 30}}} // a noisy round affects both
 	if r, ok := ratio(a, b, "x"); !ok || r.median != 2 || r.low != 1 || r.high != 3 {
 		t.Errorf("ratio %v", r)
 	}
@@ -233,8 +233,8 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// runs runs a load for a moment, and for longer on a machine on which a moment is too short for
-// anything to get through.
+// runs runs a load for a moment, and longer on a machine too slow for anything to arrive in that
+// time.
 func runs(l load, h host) (err error) {
 	for l.Seconds = 0.05; l.Seconds < 10; l.Seconds *= 10 {
 		var m metrics
@@ -248,7 +248,7 @@ func runs(l load, h host) (err error) {
 	return err
 }
 
-// achieved wants something of everything that was counted.
+// achieved checks that every count is above zero.
 func achieved(m metrics) error {
 	for _, name := range []string{"rate", "bytes", "requests", "connections"} {
 		if v, ok := m[name]; ok && v == 0 {

@@ -69,7 +69,7 @@ func (p *proc) load(l load) (metrics, error) {
 	return r.Metrics, err
 }
 
-// close ends the child, which gets a moment to do so by itself.
+// close ends the child, after a short time to end by itself.
 func (p *proc) close() error {
 	p.in.Close()
 	done := make(chan error, 1)

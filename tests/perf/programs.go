@@ -15,7 +15,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 )
 
-// report is what wrk prints at the end: its own summary has no p99.9.
+// report is the output of a wrk script: wrk's own summary has no p99.9.
 const report = `done = function(s, latency, r)
   io.write(string.format('{"requests":%d,"micros":%d,"errors":%d,"p50":%d,"p99":%d,"p999":%d}\n', s.requests, s.duration,
     s.errors.connect + s.errors.read + s.errors.write + s.errors.status + s.errors.timeout,
@@ -30,7 +30,7 @@ ns 3600 IN A 192.0.2.10
 www 3600 IN A 192.0.2.80
 `
 
-// files are what the programs and the DNS server read.
+// files are the files that the programs and the DNS server read.
 type files struct{ script, queries, zone string }
 
 func writeFiles(dir string) (f files, err error) {
@@ -47,7 +47,7 @@ func writeFiles(dir string) (f files, err error) {
 	return f, nil
 }
 
-// program runs a program in a namespace and returns what it printed.
+// program runs a program in a namespace and returns its output.
 func program(ctx context.Context, at *lab.Net, name string, args ...string) (string, error) {
 	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
@@ -61,7 +61,7 @@ func program(ctx context.Context, at *lab.Net, name string, args ...string) (str
 	return out.String(), nil
 }
 
-// wrk asks for the page on conns connections for whole seconds.
+// wrk requests the page on conns connections for whole seconds.
 func wrk(ctx context.Context, at *lab.Net, script string, seconds, conns int,
 	headers ...string) (metrics, error) {
 	args := []string{"-t1", "-c" + strconv.Itoa(conns), fmt.Sprintf("-d%ds", seconds),
@@ -86,7 +86,7 @@ func parseWrk(out string) (metrics, error) {
 	return m, nil
 }
 
-// dnsperf keeps 100 queries under way.
+// dnsperf keeps 100 queries in flight.
 func dnsperf(ctx context.Context, at *lab.Net, queries string, seconds int) (metrics, error) {
 	out, err := program(ctx, at, "dnsperf", "-s", serverPrefix.Addr().String(), "-d", queries, "-l",
 		strconv.Itoa(seconds), "-c", "4", "-q", "100", "-t", "1")
@@ -101,7 +101,7 @@ func dnsperf(ctx context.Context, at *lab.Net, queries string, seconds int) (met
 	})
 }
 
-// ping sends count echo requests, each as soon as the one before is answered.
+// ping sends count echo requests, each when the previous one is answered.
 func ping(ctx context.Context, at *lab.Net, count int) (metrics, error) {
 	out, err := program(ctx, at, "ping", "-q", "-f", "-c", strconv.Itoa(count), "-w", "3",
 		serverPrefix.Addr().String())
@@ -115,7 +115,7 @@ func ping(ctx context.Context, at *lab.Net, count int) (metrics, error) {
 	})
 }
 
-// parse takes numbers out of what a program printed.
+// parse extracts numbers from a program's output.
 func parse(out string, fields map[string]*regexp.Regexp) (metrics, error) {
 	m := metrics{}
 	for name, re := range fields {

@@ -10,7 +10,7 @@ import (
 )
 
 // relay makes a TAP in this namespace and one in the namespace of that path, and carries frames
-// between them: what a kernel stack pays when its cable is a process, as ours is.
+// between them: the cost for a kernel stack of a cable that is a process, as ours is.
 func relay(path string) error {
 	here, err := vnetTAP()
 	if err != nil {
@@ -48,7 +48,7 @@ func tapAt(path string) (int, error) {
 // Offloads of a TAP (include/uapi/linux/if_tun.h): checksum, TSO for IPv4 and IPv6, ECN.
 const tunOffloads = 1 | 2 | 4 | 8
 
-// vnetTAP makes a TAP whose frames have a virtio-net header, so that super-segments cross.
+// vnetTAP makes a TAP whose frames have a virtio-net header, so that super-segments pass.
 func vnetTAP() (int, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -78,12 +78,12 @@ func carry(from int, to func(frame []byte)) {
 	}
 }
 
-// relayServer is the function in which the server's kernel takes a frame: the write goes on into
-// its TCP, up to the socket.
+// relayServer is the function in which the server's kernel receives a frame: the write continues
+// into its TCP, up to the socket.
 const relayServer = "main.toServer"
 
 func toServer(fd int, frame []byte) {
-	_, _ = unix.Write(fd, frame) // a full queue loses frames, as cables do
+	_, _ = unix.Write(fd, frame) // a full queue loses frames, as a cable does
 }
 
 func toClient(fd int, frame []byte) { _, _ = unix.Write(fd, frame) }

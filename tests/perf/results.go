@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// results is everything a run found out; it is saved as it is.
+// results is everything that a run measured; it is saved unchanged.
 type results struct {
 	Date    time.Time
 	Machine machine
 	Rounds  int
 	Seconds float64
-	Noise   []float64 // of every sample: processors that others kept busy
+	Noise   []float64 // of every sample: processors in use by others
 	Peers   []*column
 	Failed  []failure
 }
@@ -29,9 +29,9 @@ type column struct {
 	Name, About string
 	Plumbing    string
 	Samples     map[string][]float64 // by quantity
-	Counters    map[string]metrics   // of ours, by bench: what the last sample counted
+	Counters    map[string]metrics   // of ours, by bench: the counters of the last sample
 	Ours        bool
-	Group       string // compared with others of it
+	Group       string // the peers of the same group are compared
 }
 
 type failure struct{ Peer, What, Why string }
@@ -119,7 +119,7 @@ func (r *results) save(dir string) error {
 	return nil
 }
 
-// spread is the middle and the ends of some values.
+// spread is the median, minimum and maximum of some values.
 type spread struct{ median, low, high float64 }
 
 func spreadOf(values []float64) (s spread, ok bool) {
@@ -137,8 +137,8 @@ func spreadOf(values []float64) (s spread, ok bool) {
 // of is a column's spread of a quantity.
 func (c *column) of(key string) (spread, bool) { return spreadOf(c.Samples[key]) }
 
-// ratio is the median of a's samples over b's, round by round where both have one: noise that lasts
-// hits both.
+// ratio is the median of a's samples over b's, computed per round where both have a sample: noise
+// that lasts affects both.
 func ratio(a, b *column, key string) (spread, bool) {
 	x, y := a.Samples[key], b.Samples[key]
 	var rs []float64

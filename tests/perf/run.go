@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// noisy is how many processors others may keep busy before a sample is taken again, if there is
-	// time.
+	// noisy is the number of processors in use by others above which a sample is repeated, if there
+	// is time.
 	noisy   = 0.3
 	retries = 1
-	// extraRounds is how many rounds the peers that are extra take part in.
+	// extraRounds is the number of rounds that extra peers take part in.
 	extraRounds = 3
 )
 
-// measure does a whole run and saves what it found.
+// measure does a whole run and saves the results.
 func measure(ctx context.Context, f flags, stderr io.Writer) (*results, error) {
 	if err := lab.CanMakeNets(); err != nil {
 		return nil, fmt.Errorf("make network namespaces: %w (run as root)", err)
@@ -74,7 +74,8 @@ func (r *session) close() {
 	}
 }
 
-// openArenas sets up what is to be measured. A peer that does not work here is a result, too.
+// openArenas sets up all configurations. A peer that does not work on this machine is recorded as
+// such.
 func (r *session) openArenas(ctx context.Context) error {
 	for _, p := range peers() {
 		if ctx.Err() != nil {
@@ -105,9 +106,9 @@ func (r *session) openArenas(ctx context.Context) error {
 // manyPeers are those whose memory is measured with 50,000 connections.
 var manyPeers = map[string]bool{"kernel/veth": true, "fd-gso": true, "ours/tap": true}
 
-// rounds runs every bench on every arena, bench by bench, so that all arenas meet the same noise.
+// rounds runs every bench on every arena, bench by bench, so that noise affects all arenas alike.
 func (r *session) rounds(ctx context.Context) {
-	start, last := time.Now(), time.Duration(0) // how long the last round took
+	start, last := time.Now(), time.Duration(0) // duration of the last round
 	for round := range r.flags.rounds {
 		before := time.Since(start)
 		if before+last > r.flags.budget {
@@ -119,7 +120,7 @@ func (r *session) rounds(ctx context.Context) {
 				continue
 			}
 			for i := range r.arenas {
-				a := r.arenas[(i+round)%len(r.arenas)] // nobody is always after the same one
+				a := r.arenas[(i+round)%len(r.arenas)] // the order rotates
 				if ctx.Err() != nil {
 					return
 				}
@@ -139,8 +140,8 @@ func (r *session) skips(b *bench, round int) bool {
 	return r.flags.quick && !b.quick || b.once && round > 0 || !r.flags.loads.MatchString(b.name)
 }
 
-// sample runs one bench on one arena, again if others used the machine meanwhile, and keeps the
-// quieter one.
+// sample runs one bench on one arena, repeats it if others used the machine meanwhile, and keeps
+// the sample with less noise.
 func (r *session) sample(ctx context.Context, a *arena, b bench, round int) {
 	var best *sample
 	for range 1 + retries {

@@ -17,10 +17,10 @@ import (
 const (
 	portHTTP   = 80
 	portDNS    = 53
-	portSink   = 5001 // takes what comes; at the end it says how much that was
+	portSink   = 5001 // reads everything; at the end it reports the count
 	portSource = 5002 // sends until the connection ends
 	portEcho   = 5003 // TCP and UDP
-	portUDP    = 5004 // counts datagrams; one that says so has it send some
+	portUDP    = 5004 // counts datagrams; a burst request makes it send some
 )
 
 const bulkBuffer = 256 << 10 // bytes per read or write of a bulk transfer
@@ -31,7 +31,7 @@ type services struct {
 	received, datagrams, sent, failed atomic.Uint64
 }
 
-// counts is what services have done so far.
+// counts is the counters of the services.
 type counts struct {
 	received, datagrams, sent, failed float64
 	more                              metrics // of the host, if it counts
@@ -156,7 +156,7 @@ func (s *services) echoUDP(conn net.PacketConn) error {
 	}
 }
 
-// udpBurst is a datagram that asks for datagrams of some size, for some milliseconds.
+// udpBurst is a datagram that requests datagrams of some size, for some milliseconds.
 type udpBurst struct{ size, millis int }
 
 const burstMark = 0xb5
@@ -166,7 +166,7 @@ func (b udpBurst) encode() []byte {
 		uint32(b.size)), uint32(b.millis))
 }
 
-// udp counts datagrams, and sends some when asked to.
+// udp counts datagrams, and sends some on request.
 func (s *services) udp(conn net.PacketConn) error {
 	buf := make([]byte, 64<<10)
 	for {

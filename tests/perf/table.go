@@ -68,7 +68,7 @@ func (r *results) printGroup(w io.Writer, columns []*column, group string) {
 	}
 }
 
-// printRatios says how one of ours compares with each peer.
+// printRatios compares one of our configurations with each peer.
 func (r *results) printRatios(w io.Writer, us *column, columns []*column) {
 	var others []*column
 	for _, c := range columns {

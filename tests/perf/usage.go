@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// usage is what a process used between begin and end.
+// usage is the resources that a process used between begin and end.
 type usage struct {
 	Wall, CPU float64 // seconds
-	// seconds of CPU in the software NIC and the wire under it, by profile; of a relay: all but
+	// seconds of CPU in the software NIC and the wire under it, by profile; of a relay: all except
 	// what the server's kernel did in it
 	Model        float64
-	Received     float64 // bytes that the TCP sink took
-	Datagrams    float64 // that the UDP sink took
+	Received     float64 // bytes that the TCP sink received
+	Datagrams    float64 // datagrams that the UDP sink received
 	Samples      float64 // of the profile
 	Sent, Failed float64 // datagrams the UDP source sent, and writes that failed
-	More         metrics // what the host counted
+	More         metrics // counters of the host
 }
 
 // meter measures one process. Its profile's clock is 100 Hz.
@@ -35,7 +35,7 @@ type meter struct {
 	counts   counts
 	profile  bytes.Buffer
 	measures bool
-	relays   bool // the process is a cable
+	relays   bool // the process is a relay
 }
 
 func (m *meter) begin(s *services) error {
@@ -57,7 +57,7 @@ func (m *meter) end(s *services, keep string) (*usage, error) {
 		return nil, errors.New("end without begin")
 	}
 	u := &usage{Wall: time.Since(m.start).Seconds(), CPU: selfCPU() - m.cpu}
-	pprof.StopCPUProfile() // takes up to 100 ms, and is not measured
+	pprof.StopCPUProfile() // takes up to 100 ms, which is not measured
 	m.measures = false
 	now := s.snapshot()
 	u.Received, u.Datagrams = now.received-m.counts.received, now.datagrams-m.counts.datagrams
@@ -85,10 +85,10 @@ func cpuOf(who int) float64 {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano()).Seconds()
 }
 
-// modelPath is the package path of the software NIC: what a card would do.
+// modelPath is the package path of the software NIC: the work of a real NIC.
 const modelPath = "github.com/rdma-netstack/rdma-netstack/dv/simnic."
 
-// modelShare is the part of the process's profile that is no server's work.
+// modelShare is the share of the process's profile that is not the server's work.
 func (m *meter) modelShare() (share, samples float64, err error) {
 	if m.relays {
 		share, samples, err = shareOf(m.profile.Bytes(), relayServer)
@@ -98,8 +98,8 @@ func (m *meter) modelShare() (share, samples float64, err error) {
 	return shareOf(m.profile.Bytes(), modelPath)
 }
 
-// shareOf is the part of a CPU profile that was spent in functions whose names begin so or in what
-// they called, and how many samples there are.
+// shareOf returns the share of a CPU profile spent in functions whose names begin with these
+// prefixes, or in functions that they call, and the number of samples.
 func shareOf(data []byte, prefix string) (share, samples float64, err error) {
 	p, err := profile.ParseData(data)
 	if err != nil || len(p.Sample) == 0 {
@@ -127,7 +127,7 @@ func within(s *profile.Sample, prefix string) bool {
 	return false
 }
 
-// memory is what the process holds when all garbage is gone.
+// memory is the memory of the process after garbage collection.
 func memory() metrics {
 	runtime.GC()
 	debug.FreeOSMemory()

@@ -1,5 +1,5 @@
-// Package pipes gives servers connections in memory that have no buffers, so that a peer's silence
-// or slowness shows at once and passes in virtual time (testing/synctest).
+// Package pipes gives servers connections in memory that have no buffers, so that a silent or slow
+// peer has an immediate effect, and timeouts pass in virtual time (testing/synctest).
 package pipes
 
 import (
@@ -17,8 +17,8 @@ type Listener struct {
 
 var _ net.Listener = (*Listener)(nil)
 
-// Serve runs a server on a new listener until the test ends. stop ends the server, and serve has to
-// return nil then.
+// Serve runs a server on a new listener until the test ends. stop ends the server; serve must then
+// return nil.
 func Serve(t testing.TB, serve func(net.Listener) error, stop func()) *Listener {
 	t.Helper()
 	l := Listen()

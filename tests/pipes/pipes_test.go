@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// TestServe: a peer's silence passes in virtual time, and the server's end is waited for.
+// TestServe: a silent peer's timeouts pass in virtual time, and the end of the server is waited
+// for.
 func TestServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l *Listener

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// comparison is what came of one suite.
+// comparison is the result of one suite.
 type comparison struct {
 	suite  string
 	side   map[string]results
@@ -22,8 +22,8 @@ type difference struct {
 	reason            string // "": it should not
 }
 
-// repeats is how often a test that ended differently is run again by itself, on both sides, before
-// it counts: some of Go's own tests fail now and then on a busy machine.
+// repeats is the number of times that a test with different results is repeated alone, on both
+// sides, before it counts: some of Go's own tests fail occasionally on a busy machine.
 const repeats = 2
 
 // compare runs a suite on both sides.
@@ -64,7 +64,7 @@ func (w *workshop) compare(s *suite, reasons map[string]string) (*comparison, er
 	return c, nil
 }
 
-// settle notes whether a test ended differently.
+// settle records whether a test ended differently.
 func (w *workshop) settle(c *comparison, s *suite, test string, reasons map[string]string) error {
 	reason := reasons[s.name+" "+test]
 	for range repeats {
@@ -88,8 +88,8 @@ func (w *workshop) settle(c *comparison, s *suite, test string, reasons map[stri
 	return nil
 }
 
-// neither lists the tests that pass on neither side, though nothing skips them: they do not say
-// anything.
+// neither lists the tests that pass on neither side although they are not skipped: they show
+// nothing.
 func (c *comparison) neither() (list []string) {
 	for test, h := range c.side[host] {
 		o := c.side[onSlice][test]
@@ -101,7 +101,7 @@ func (c *comparison) neither() (list []string) {
 	return list
 }
 
-// report prints the table and what differs, and fails where that is not by design.
+// report prints the table and the differences, and fails if one is not by design.
 func report(out io.Writer, all []*comparison, reasons map[string]string, short bool) error {
 	const line = "%-10s %-6s %6s %6s %6s %6s\n"
 	fmt.Fprintf(out, line, "tests of", "on", "pass", "fail", "skip", "crash")

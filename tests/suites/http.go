@@ -11,7 +11,7 @@ const (
 	listenLine = "func Listen(network, address string) (Listener, error) {"
 	listenHook = "\tif SuiteListen != nil {\n\t\tif l, err, ours := SuiteListen(network, " +
 		"address); ours {\n\t\t\treturn l, err\n\t\t}\n\t}"
-	// in dialSingle, after the name was looked up and the trace begun
+	// in dialSingle, after the name is resolved and the trace has begun
 	dialLine = "\tla := sd.LocalAddr"
 	dialHook = "\tif SuiteDial != nil {\n\t\tif c, err, ours := SuiteDial(ctx, sd.network, " +
 		"ra.String()); ours {\n\t\t\treturn c, err\n\t\t}\n\t}"
@@ -41,7 +41,7 @@ func init() {
 	slice.Default()
 }
 `
-	// theirs and ours are the path of the package as functions' names have it.
+	// theirs and ours are the path of the package in functions' names.
 	theirs = "net/http_test."
 	ours   = "suites/http_test."
 
@@ -87,7 +87,7 @@ func (w *workshop) httpSuite() (*suite, error) {
 	return s, w.buildPruned(s)
 }
 
-// hookNet lets package net ask before it listens and dials.
+// hookNet makes package net call the hooks before it listens and dials.
 func (w *workshop) hookNet() error {
 	if err := w.replace("net/suites_hooks.go", []byte(hooks)); err != nil {
 		return err

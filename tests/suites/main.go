@@ -21,7 +21,7 @@ func main() {
 	}
 }
 
-// errDiffers says that the slice did not do as the host, other than by design.
+// errDiffers reports a difference between slice and host that is not by design.
 var errDiffers = errors.New("the slice differs from the host where it should not")
 
 // workshop is the temporary module.
@@ -104,14 +104,14 @@ func (w *workshop) write(name string, text []byte) error {
 	return os.WriteFile(path, text, 0o644)
 }
 
-// replace makes a file of GOROOT that is one, or is another one, for all builds of the module.
+// replace replaces or adds a file of GOROOT for all builds of the module.
 func (w *workshop) replace(name string, text []byte) error {
 	mine := filepath.Join("overlay", strings.ReplaceAll(name, "/", "_"))
 	w.over[filepath.Join(w.goroot, "src", name)] = filepath.Join(w.dir, mine)
 	return w.write(mine, text)
 }
 
-// output runs a command of the toolchain in the directory we are in.
+// output runs a command of the toolchain in the current directory.
 func output(name string, args ...string) (string, error) {
 	out, err := exec.Command(name, args...).Output()
 	if err != nil {

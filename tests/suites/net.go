@@ -8,7 +8,7 @@ import (
 	"regexp"
 )
 
-// sides are build tags and names: what the tests run on.
+// sides are build tags and names of the stacks under test.
 var sides = []string{host, onSlice}
 
 const (
@@ -59,7 +59,7 @@ func (w *workshop) netSuite() (*suite, error) {
 var word = regexp.MustCompile(`[A-Za-z_][A-Za-z0-9_]*`)
 
 // insidesUsed are the unexported names of package net that its tests may use. Variables are not
-// among them: they are hooks, and mean something to package net only.
+// among them: they are hooks, which have an effect in package net only.
 func (w *workshop) insidesUsed(all map[string]kind, files []string) (map[string]kind, error) {
 	used := map[string]kind{}
 	for _, name := range files {
@@ -84,8 +84,8 @@ func (w *workshop) exportInsides(insides map[string]kind) error {
 	return w.replace("net/suites_insides.go", b.Bytes())
 }
 
-// writeNames makes the package that the tests are compiled in: for each side a file with what
-// differs, and one with the rest.
+// writeNames makes the package in which the tests are compiled: for each side a file with the
+// side's names, and one with the common names.
 func (w *workshop) writeNames(all, insides map[string]kind) error {
 	dir := filepath.Join(w.repo, "tests", "suites", "slice")
 	ours, err := names(dir, []string{"net.go", "funcs.go"})

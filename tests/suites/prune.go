@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// rounds is how often declarations are taken out before it is given up: each round takes those that
-// used what went in the round before.
+// rounds is the most rounds in which declarations are removed: each round removes those that used
+// what the previous one removed.
 const rounds = 20
 
 // build compiles the tests of a package of the module. tags choose the side.
@@ -38,7 +38,7 @@ func (w *workshop) build(pkg, tags, binary string) (errorsAt []string, err error
 	return errorsAt, nil
 }
 
-// position is that of an error in a test file.
+// position is the position of an error in a test file.
 var position = regexp.MustCompile(`(?m)^[^\s:]+_test\.go:\d+:\d+: .*$`)
 
 // buildPruned builds both sides, without the declarations that do not compile on one of them.
@@ -62,7 +62,7 @@ func (w *workshop) buildPruned(s *suite) error {
 	return errors.New("declarations that do not compile are left after all rounds")
 }
 
-// takeOut blanks the declarations that errors are in. Lines keep their numbers.
+// takeOut blanks the declarations that contain errors. Lines keep their numbers.
 func (w *workshop) takeOut(wrong []string) error {
 	lines := map[string][]int{}
 	for _, e := range wrong {
@@ -89,7 +89,7 @@ func (w *workshop) takeOut(wrong []string) error {
 	return nil
 }
 
-// blank takes out of a file the declarations that cover these lines: functions, types, and
+// blank removes from a file the declarations that cover these lines: functions, types, and
 // variables with their whole group.
 func blank(name string, text []byte, lines []int) ([]byte, error) {
 	fset := token.NewFileSet()
@@ -111,8 +111,8 @@ func blank(name string, text []byte, lines []int) ([]byte, error) {
 	return text, nil
 }
 
-// covering is the declaration at a line, or in a group of imports or variables the one of the
-// group.
+// covering is the declaration at a line; in a group of types, imports or variables, the member of
+// the group.
 func covering(fset *token.FileSet, f *ast.File, line int) ast.Node {
 	covers := func(n ast.Node) bool {
 		return fset.Position(n.Pos()).Line <= line && line <= fset.Position(n.End()).Line

@@ -21,7 +21,7 @@ const (
 	crashed = "crash" // the process ended in it
 )
 
-// limit is how long one run of all tests of a package may take, and alone one of a single test.
+// limit is the time limit of one run of all tests of a package, and alone that of a single test.
 const (
 	limit = 4 * time.Minute
 	alone = 20 * time.Second
@@ -39,7 +39,7 @@ func (r results) count(outcome string) (n int) {
 	return n
 }
 
-// verdict is a line of go test -v about a whole test, not a part of it.
+// verdict is a line of go test -v about a whole test, not a subtest.
 var verdict = regexp.MustCompile(`^\x16?--- (PASS|FAIL|SKIP): (Test[^\s/]*) \(`)
 
 var began = regexp.MustCompile(`^\x16?=== RUN   (Test[^\s/]*)$`)
@@ -47,8 +47,8 @@ var began = regexp.MustCompile(`^\x16?=== RUN   (Test[^\s/]*)$`)
 var outcomes = map[string]string{"PASS": passed, "FAIL": failed, "SKIP": skipped}
 
 // runAll runs all tests of one side. When the process ends early, with the panic of a test, the
-// tests that were under way count as crashed, and it goes on with the rest. Those in apart are run
-// first, one by one: they are known to end the process, or to wait for ever.
+// running tests count as crashed, and it continues with the rest. Those in apart are run first, one
+// by one: they are known to end the process, or to hang.
 func (w *workshop) runAll(s *suite, side string, apart []string) (results, string, error) {
 	all := results{}
 	for _, test := range apart {
@@ -92,7 +92,7 @@ func (w *workshop) runSome(s *suite, side, test string) (string, error) {
 	return one[test], nil
 }
 
-// runOnce runs the binary and reports whether it came to its end.
+// runOnce runs the binary and reports whether it completed.
 func (w *workshop) runOnce(s *suite, side string, limit time.Duration,
 	args ...string) (out []byte, ended bool, err error) {
 	args = append([]string{"-test.v=test2json", "-test.timeout", limit.String()}, args...)
@@ -110,7 +110,7 @@ func (w *workshop) runOnce(s *suite, side string, limit time.Duration,
 	return out, err == nil || exit.ExitCode() == 1, nil
 }
 
-// scan adds what the output says of tests, and returns those that began and did not end.
+// scan adds the results in the output, and returns the tests that began and did not end.
 func scan(out []byte, all results) (open []string) {
 	running := map[string]bool{}
 	lines := bufio.NewScanner(bytes.NewReader(out))
@@ -118,7 +118,7 @@ func scan(out []byte, all results) (open []string) {
 	for lines.Scan() {
 		line := lines.Text()
 		if i := strings.LastIndexByte(line, 0x16); i > 0 {
-			line = line[i:] // behind what a test printed without a newline
+			line = line[i:] // after output of a test without a newline
 		}
 		if m := began.FindStringSubmatch(line); m != nil {
 			running[m[1]] = true
@@ -134,7 +134,7 @@ func scan(out []byte, all results) (open []string) {
 	return open
 }
 
-// exactly is a pattern of these tests.
+// exactly is a pattern that matches these tests only.
 func exactly(all results) string {
 	if len(all) == 0 {
 		return "^$"
@@ -149,7 +149,7 @@ func exactly(all results) string {
 // tail is the end of a text.
 func tail(s string) string { return s[max(0, len(s)-4096):] }
 
-// writeOverlay writes the file that tells go build of the replaced files.
+// writeOverlay writes the file that lists the replaced files for go build.
 func (w *workshop) writeOverlay() (string, error) {
 	text, err := json.Marshal(map[string]any{"Replace": w.over})
 	if err != nil {

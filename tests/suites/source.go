@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// context is how all of it is built.
+// context is the build context of all packages.
 func (w *workshop) context() *build.Context {
 	c := build.Default
 	c.GOROOT, c.CgoEnabled = w.goroot, false
@@ -26,7 +26,7 @@ func (w *workshop) standard(path string) (*build.Package, error) {
 	return w.context().ImportDir(filepath.Join(w.goroot, "src", path), 0)
 }
 
-// kind is what a name of a package stands for.
+// kind is the kind of object that a name of a package denotes.
 type kind string
 
 const (
@@ -37,7 +37,7 @@ const (
 )
 
 // names maps the names that the files of a package declare to their kinds. Generic functions and
-// types are left out: they cannot be handed on by an assignment.
+// types are left out: an assignment cannot forward them.
 func names(dir string, files []string) (map[string]kind, error) {
 	out := map[string]kind{}
 	for _, name := range files {
@@ -78,8 +78,8 @@ func declared(d ast.Decl, out map[string]kind) {
 	}
 }
 
-// handOn writes declarations by which a package has names of another. rename makes the name that
-// the other has it by.
+// handOn writes declarations by which a package gets names of another. own and theirs map a name to
+// its names in the two packages.
 func handOn(b *bytes.Buffer, from string, list map[string]kind, own, theirs func(string) string) {
 	var sorted []string
 	for n := range list {
@@ -102,8 +102,7 @@ func handOn(b *bytes.Buffer, from string, list map[string]kind, own, theirs func
 func same(name string) string     { return name }
 func exported(name string) string { return "Suite_" + name }
 
-// reexport makes a package of GOROOT that anybody may import of an internal one, and returns its
-// path.
+// reexport makes a package of GOROOT that re-exports an internal one, and returns its path.
 func (w *workshop) reexport(path string) (string, error) {
 	p, err := w.standard(path)
 	if err != nil {
@@ -124,14 +123,14 @@ func (w *workshop) reexport(path string) (string, error) {
 	if len(all) == 0 {
 		b.WriteString("var _ = was.X\n")
 	}
-	// only what is below the parent may import it
+	// only packages below the parent may import it
 	parent, rest, _ := strings.Cut("/"+path, "/internal/")
 	open := strings.TrimPrefix(parent+"/suites/"+strings.ReplaceAll(rest, "/", "-"), "/")
 	return open, w.replace(open+"/reexport.go", b.Bytes())
 }
 
-// takeTests copies tests from GOROOT into a package of the module, with imports of internal
-// packages led to their re-exports. edit may change a file's text.
+// takeTests copies tests from GOROOT into a package of the module, and changes imports of internal
+// packages to their re-exports. edit may change a file's text.
 func (w *workshop) takeTests(from string, files []string, to string,
 	edit func(name, text string) (string, error)) error {
 	for _, name := range files {
@@ -153,7 +152,7 @@ func (w *workshop) takeTests(from string, files []string, to string,
 	return nil
 }
 
-// openImports leads a file's imports of internal packages to re-exports.
+// openImports changes a file's imports of internal packages to re-exports.
 func (w *workshop) openImports(name, text string) (string, error) {
 	fset := token.NewFileSet()
 	f, err := parser.ParseFile(fset, name, text, parser.ImportsOnly)
@@ -179,7 +178,7 @@ func (w *workshop) openImports(name, text string) (string, error) {
 	return text, nil
 }
 
-// insert puts text behind a line that a file must have exactly once.
+// insert puts text after a line that a file must have exactly once.
 func insert(text, line, more string) (string, error) {
 	if n := strings.Count(text, line+"\n"); n != 1 {
 		return "", fmt.Errorf("%d lines %q, want one: this Go is not one that suites knows", n,

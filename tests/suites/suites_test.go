@@ -102,8 +102,8 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestRunAllGoesOn: the process ends in a test that it says failed, in one that it says nothing of,
-// and then not.
+// TestRunAllGoesOn: the process ends in a test that reports a failure, then in one that reports
+// nothing, and then not at all.
 func TestRunAllGoesOn(t *testing.T) {
 	dir := t.TempDir()
 	script := `#!/bin/sh

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// testDoctor has our doctor try the card out on a stock kernel, where frames for it come from the
-// kernel's own netdev by loopback, and look for what is wrong with the machine.
+// testDoctor has our doctor test the NIC on a stock kernel, where its frames come from the kernel's
+// own netdev by loopback, and check the machine's configuration.
 func testDoctor(t *testing.T, w *world) {
 	out, code := w.try(t, "rdma-netstack", "doctor", "--device", "mlx5_0", "--first-contact",
 		"--mac", sliceMAC)

@@ -20,8 +20,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// TestUsers has DPDK use the card, which was not written for it, under one kernel. It is not a part
-// of make test.
+// TestUsers has DPDK, which was not written for the model, use it under one kernel. It is not a
+// part of make test.
 func TestUsers(t *testing.T) {
 	if os.Getenv("USERS") == "" {
 		need.That(t, "users", fmt.Errorf("make test-vm-users runs it, in 2 to 10 minutes"))
@@ -48,7 +48,7 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-// cleanLog fails the test if the guest's kernel has warned of itself.
+// cleanLog fails the test if the guest's kernel has logged a warning about its own state.
 func (w *world) cleanLog(t *testing.T) {
 	t.Helper()
 	log := w.must(t, rig.Request{Op: "dmesg"}).Output
@@ -80,7 +80,7 @@ var dpdkModes = []dpdkMode{
 	{"no multi-packet", "txq_mpw_en=0", "", 200},
 }
 
-// burst is how many frames are on their way, and rounds how often, with testpmd.
+// burst is the number of frames sent at once, and rounds the number of bursts, with testpmd.
 const burst, rounds = 16, 8
 
 // run has testpmd send every frame back, with its addresses swapped.
@@ -107,7 +107,8 @@ func (m *dpdkMode) run(t *testing.T, w *world) {
 	}
 }
 
-// swapped sends frames to an address and wants each back, unchanged but for its addresses.
+// swapped sends frames to an address and checks that each returns, unchanged except for its
+// addresses.
 func (w *world) swapped(mac net.HardwareAddr, size int) error {
 	return w.outside.Do(func() error {
 		port, err := lab.OpenPort("wire0")
@@ -132,14 +133,14 @@ func (w *world) swapped(mac net.HardwareAddr, size int) error {
 	})
 }
 
-// numbered is a frame with a number, and content that follows from it.
+// numbered is a frame with a number, and contents derived from the number.
 func numbered(dst, src net.HardwareAddr, size int, n uint32) []byte {
 	payload := bytes.Repeat([]byte{byte(n), byte(n >> 8), 0x5a}, size/3)
 	binary.BigEndian.PutUint32(payload, n)
 	return probe.EtherFrame(dst, src, probe.Experimental, payload)
 }
 
-// collect receives frames from an address until none is missing.
+// collect receives frames from an address until all have arrived.
 func collect(port *lab.Port, from net.HardwareAddr, missing map[string]bool) error {
 	buf := make([]byte, 2048)
 	for deadline := time.Now().Add(patience); len(missing) > 0; {

@@ -18,14 +18,14 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// What goes wrong, against the real kernel: wrong requests, missing privileges, a process that ends
-// badly, a driver that is removed, a device that fails.
+// Errors, against the real kernel: wrong requests, missing privileges, a process that is killed, a
+// driver that is removed, a device that fails.
 
 // Capability numbers (include/uapi/linux/capability.h).
 const capNetRaw, capIPCLock, capRawIO = 13, 14, 17
 
-// confined is the command line of a program with fewer capabilities and a limit of locked memory;
-// below 0: none.
+// confined is the command line of a program with fewer capabilities and a limit of locked memory; a
+// limit below 0 is none.
 func confined(memlock int, drop []int, argv ...string) []string {
 	list := strings.Trim(strings.ReplaceAll(fmt.Sprint(drop), " ", ","), "[]")
 	return append([]string{"/init", "confine", "-memlock", fmt.Sprint(memlock), "-drop", list},
@@ -55,7 +55,7 @@ func (w *world) runTests(t *testing.T, env []string, argv ...string) {
 	}
 }
 
-// expectRefused wants these firmware commands, and no others, to have been refused by now.
+// expectRefused checks that exactly these firmware commands have been refused so far.
 func (w *world) expectRefused(t *testing.T, want ...string) {
 	t.Helper()
 	got := w.refused()
@@ -66,7 +66,7 @@ func (w *world) expectRefused(t *testing.T, want ...string) {
 	w.refusals = got
 }
 
-// testTalks holds the talks of package uverbs with this kernel, and compares them with the
+// testTalks runs the exchanges of package uverbs with this kernel, and compares them with the
 // recordings that its tests use.
 func testTalks(t *testing.T, w *world) {
 	talk := func(name string) []string {
@@ -123,8 +123,8 @@ func readRecording(t *testing.T, file string) string {
 	return string(b)
 }
 
-// firstDifference compares two recordings call by call: what was asked and with which errno it was
-// answered. Keys and numbers in the answers differ from run to run.
+// firstDifference compares two recordings call by call: the request, and the errno of the answer.
+// Keys and numbers in the answers differ from run to run.
 func firstDifference(t *testing.T, a, b string) string {
 	t.Helper()
 	x, y := strings.Split(strings.TrimSpace(a), "\n"), strings.Split(strings.TrimSpace(b), "\n")
@@ -142,8 +142,8 @@ func firstDifference(t *testing.T, a, b string) string {
 	return ""
 }
 
-// testPrivileges starts our binary without what it needs: one line that says what to do, and
-// nothing left behind.
+// testPrivileges starts our binary without a privilege it needs: it prints one line that says what
+// to do, and leaves nothing behind.
 func testPrivileges(t *testing.T, w *world) {
 	serve := []string{"rdma-netstack", "serve", "http", "--device", "mlx5_0",
 		"--address", slice4.String()}
@@ -170,7 +170,7 @@ func testPrivileges(t *testing.T, w *world) {
 	t.Run("enough", func(t *testing.T) { testEnough(t, w) })
 }
 
-// testEnough gives the process just what it needs: CAP_NET_RAW, and 32 MiB to lock.
+// testEnough gives the process only what it needs: CAP_NET_RAW, and 32 MiB of locked memory.
 func testEnough(t *testing.T, w *world) {
 	argv := confined(32<<20, []int{capIPCLock}, "/init", "slice", "-mac", sliceMAC)
 	s := w.sliceBy(t, argv)
@@ -178,9 +178,9 @@ func testEnough(t *testing.T, w *world) {
 	s.stop(t)
 }
 
-// testMAC asks for addresses that others have: the netdev's is refused, and so is one of another
-// slice, which gets every frame as before; a slice with another address can be beside it, their
-// rules for broadcast and multicast being equal.
+// testMAC opens slices with addresses in use: the netdev's is refused, and so is that of another
+// slice, which still receives every frame; a slice with another address can run at the same time,
+// although its rules for broadcast and multicast are equal.
 func testMAC(t *testing.T, w *world) {
 	mac := strings.TrimSpace(w.must(t,
 		rig.Request{Op: "read", Path: "/sys/class/net/eth0/address"}).Output)
@@ -205,7 +205,7 @@ func testMAC(t *testing.T, w *world) {
 	a.stop(t)
 }
 
-// testClosing closes slices while the NIC has work in every send ring, and frames come in.
+// testClosing closes slices while the NIC has work in every send ring, and frames arrive.
 func testClosing(t *testing.T, w *world) {
 	stop := w.flooding(t)
 	before := w.nic.Counters().SendWQEs
@@ -220,8 +220,8 @@ func testClosing(t *testing.T, w *world) {
 	}
 }
 
-// testKilling ends a slice with kill -9 while frames come in: the kernel takes everything back, and
-// frames for its address are nobody's again.
+// testKilling ends a slice with kill -9 while frames arrive: the kernel releases all its objects,
+// and no rule matches its address any more.
 func testKilling(t *testing.T, w *world) {
 	s := w.slice(t)
 	stop := w.flooding(t)

@@ -13,10 +13,10 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// What the device and the kernel do to us while we run.
+// Failures that the device and the kernel cause while the driver runs.
 
-// testRecovery makes sends and receives fail: the queues go into error for the kernel as well, are
-// reset through it, and work on.
+// testRecovery makes sends and receives fail: the queues enter the error state in the kernel as
+// well, are reset through it, and continue.
 func testRecovery(t *testing.T, w *world) {
 	s := w.slice(t)
 	w.datagrams(t, slice4.Addr())
@@ -45,7 +45,7 @@ func testRecovery(t *testing.T, w *world) {
 	if tx != 2 || rx < 1 || !strings.Contains(r.Err, "closed") {
 		t.Errorf("%d resets of send queues, %d of receive queues, ended with %q", tx, rx, r.Err)
 	}
-	w.forgive() // what a driver asks of a queue whose state it has to guess
+	w.forgive() // commands may be refused: the driver does not know the state of such a queue
 }
 
 func when(yes bool, syndrome uint8) uint8 {
@@ -55,8 +55,8 @@ func when(yes bool, syndrome uint8) uint8 {
 	return 0
 }
 
-// strike has the next event at the slice's queues fail, once, and waits until everything works
-// again. faults makes the hooks, which ask whether to strike.
+// strike makes the next event at the slice's queues fail, once, and waits until everything works
+// again. faults makes the hooks, which ask whether to fail.
 func (w *world) strike(t *testing.T, faults func(struck func(netdev bool) bool) *simnic.Hooks) {
 	t.Helper()
 	var done atomic.Bool
@@ -66,7 +66,7 @@ func (w *world) strike(t *testing.T, faults func(struck func(netdev bool) bool) 
 	}))
 	defer w.nic.SetHooks(nil)
 	eventually(t, func() string { return "the fault striking" }, func() bool {
-		w.datagram(slice4.Addr(), 100*time.Millisecond) // lost, when it strikes
+		w.datagram(slice4.Addr(), 100*time.Millisecond) // lost, if it is the one that fails
 		return done.Load()
 	})
 	var err error
@@ -79,12 +79,12 @@ func (w *world) strike(t *testing.T, faults func(struck func(netdev bool) bool) 
 	})
 }
 
-// forgive takes what the model has noticed so far as known.
+// forgive accepts what the model has complained of so far.
 func (w *world) forgive() {
 	w.complaints, w.refusals = len(w.nic.Violations()), w.refused()
 }
 
-// testLink takes the carrier away and gives it back: the guest's kernel sees it, and so does the
+// testLink takes the carrier away and restores it: the guest's kernel sees it, and so does the
 // slice.
 func testLink(t *testing.T, w *world) {
 	s := w.slice(t)
@@ -115,8 +115,8 @@ func testLink(t *testing.T, w *world) {
 	s.stop(t)
 }
 
-// testRemoved removes the RDMA driver under a running slice and a running server: both end in
-// order, saying why.
+// testRemoved removes the RDMA driver under a running slice and a running server: both end cleanly
+// and report why.
 func testRemoved(t *testing.T, w *world) {
 	s := w.slice(t)
 	stop := w.flooding(t)
@@ -130,15 +130,15 @@ func testRemoved(t *testing.T, w *world) {
 	if out, code := server.ended(t); code != 1 || !strings.Contains(out, "was removed") {
 		t.Errorf("the server ended with %d:\n%s", code, out)
 	}
-	w.forgive() // a doorbell rung between the kernel's destroying the queue and our being told
+	w.forgive() // a doorbell rung after the kernel destroyed the queue, before the event
 	w.pingsOutside(t, outside4.Addr())
 	w.must(t, rig.Request{Op: "load"})
 	w.appeared(t)
 	w.works(t)
 }
 
-// testFailure lets the device fail: its firmware says so, the kernel notices, tells us, resets the
-// device and brings it back by itself.
+// testFailure makes the device fail: its firmware reports it, the kernel notices, notifies the
+// driver, resets the device and restores it by itself.
 func testFailure(t *testing.T, w *world) {
 	s := w.slice(t)
 	stop := w.flooding(t)
@@ -174,7 +174,8 @@ func (s *server) ended(t *testing.T) (output string, code int) {
 	return r.Output, r.Code
 }
 
-// checkGone wants a slice whose device went away to know it, and every call to say so.
+// checkGone checks that a slice whose device was removed reports it, and that every call returns
+// the error.
 func checkGone(t *testing.T, r rig.SliceReport) {
 	t.Helper()
 	for what, said := range map[string]string{"Err": r.Err, "Post": r.Posted, "Wait": r.Waited} {

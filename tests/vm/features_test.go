@@ -20,8 +20,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// What the driver gets of the device through stock kernels, each with a counter that shows that it
-// was used.
+// Features of the device that the driver uses through stock kernels. Each test reads a counter that
+// shows that the feature was used.
 
 func testFeatures(t *testing.T, w *world) {
 	t.Run("defaults", func(t *testing.T) { testDefaults(t, w) })
@@ -33,7 +33,7 @@ func testFeatures(t *testing.T, w *world) {
 	t.Run("VLAN", func(t *testing.T) { testVLAN(t, w) })
 }
 
-// features wants these to be on.
+// features fails the test unless these features are on.
 func (r *bareSlice) features(t *testing.T, names ...string) {
 	t.Helper()
 	on := map[string]bool{}
@@ -47,7 +47,8 @@ func (r *bareSlice) features(t *testing.T, names ...string) {
 	}
 }
 
-// testDefaults floods a slice as it comes: completions are compressed, and frames stamped.
+// testDefaults floods a slice with default settings: completions are compressed, and frames have
+// time stamps.
 func testDefaults(t *testing.T, w *world) {
 	before := w.nic.Counters()
 	s := w.slice(t)
@@ -82,7 +83,7 @@ func testDefaults(t *testing.T, w *world) {
 	}
 }
 
-// testSharedDescriptors has frames share send descriptors, if the card can.
+// testSharedDescriptors has frames share send descriptors, if the NIC can.
 func testSharedDescriptors(t *testing.T, w *world) {
 	before := w.nic.Counters()
 	out := w.run(t, "/init", "flood", "-mac", sliceMAC, "-settle")
@@ -112,24 +113,24 @@ func testStriding(t *testing.T, w *world) {
 	}
 }
 
-// testModeration has events held back: the kernel passes it on to the device.
+// testModeration turns event moderation on: the kernel passes the setting on to the device.
 func testModeration(t *testing.T, w *world) {
 	modified := func() uint64 { return w.fn.Commands()["MODIFY_CQ"].Done }
 	before := modified()
 	s := w.slice(t, "-events", "8")
 	s.features(t, "event moderation")
-	if n := modified() - before; n < 2 { // more if the netdev's own moderation is at work
+	if n := modified() - before; n < 2 { // more if the netdev's own moderation is active
 		t.Errorf("%d completion queues of 2 hold events back", n)
 	}
 	w.datagrams(t, slice4.Addr())
 	s.stop(t)
 }
 
-// jumbo is the MTU of a port for long frames.
+// jumbo is the MTU of a port for jumbo frames.
 const jumbo = 9000
 
-// testJumbo has the guest raise the port's MTU, as its user would, and sends datagrams there and
-// back that take several buffers of a receive descriptor.
+// testJumbo has the guest raise the port's MTU, as its user would, and sends datagrams both ways
+// that take several buffers of a receive descriptor.
 func testJumbo(t *testing.T, w *world) {
 	w.mtu(t, jumbo)
 	defer w.mtu(t, 1500)
@@ -169,9 +170,9 @@ func (w *world) mtu(t *testing.T, mtu int) {
 }
 
 // testBlueFlame sends descriptors with their doorbells, through a page of the device that the
-// kernel maps write-combining. From
-// 6.12 on kernels try that first, which an emulated device does not pass, and offer none: then it
-// is off, which is said, and all goes on.
+// kernel maps write-combining. Kernels from 6.12 on test write-combining first. An emulated device
+// fails that test, and the kernel offers no such page: then BlueFlame is off, the device reports
+// why, and everything else works.
 func testBlueFlame(t *testing.T, w *world) {
 	s := w.slice(t, "-blueflame")
 	i := slices.IndexFunc(s.opened.Features,
@@ -191,7 +192,7 @@ func testBlueFlame(t *testing.T, w *world) {
 	}
 }
 
-// testVLAN gets the frames of one network, without their tags, and not those of another.
+// testVLAN receives the frames of one VLAN, without their tags, and none of another.
 func testVLAN(t *testing.T, w *world) {
 	s := w.slice(t, "-vlan", "100")
 	s.features(t, "VLAN stripping", "VLAN steering")

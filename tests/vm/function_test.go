@@ -22,16 +22,16 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// Functions behind an e-switch that goes by the lists which the guest's own driver writes: a
-// machine of its own for each.
+// Functions behind an e-switch that follows the lists which the guest's own driver writes. Each
+// function runs in its own machine.
 
 // function is one row of the table.
 type function struct {
 	name   string
 	kind   simnic.Function
 	device uint16 // PCI device id
-	ownMAC bool   // the slice may have a MAC of its own
-	groups bool   // all-multicast mode counts
+	ownMAC bool   // the slice may use a MAC of its own
+	groups bool   // all-multicast mode has an effect
 }
 
 var pciFunctions = []function{
@@ -41,7 +41,7 @@ var pciFunctions = []function{
 	{"PF with SR-IOV", simnic.Function{Kind: simnic.SwitchPF}, 0x101d, true, true},
 }
 
-// functionRows are the rows of the table for them.
+// functionRows are the rows of the table for the functions.
 func functionRows() (rows []check) {
 	for _, f := range pciFunctions {
 		rows = append(rows, check{name: f.name})
@@ -49,10 +49,10 @@ func functionRows() (rows []check) {
 	return rows
 }
 
-// functionTime is enough for one of them.
+// functionTime is enough for one function.
 const functionTime = 2 * time.Minute
 
-// testFunctions tries each under one kernel.
+// testFunctions tests each function under one kernel.
 func testFunctions(t *testing.T, ctx context.Context, p *machineParts, version string, tab *table) {
 	for _, f := range pciFunctions {
 		ran := false
@@ -76,7 +76,7 @@ func testFunctions(t *testing.T, ctx context.Context, p *machineParts, version s
 	}
 }
 
-// mac is what the slice is to be told of its address.
+// mac is the value of the slice's MAC option.
 func (f function) mac() string {
 	if f.ownMAC {
 		return sliceMAC
@@ -85,7 +85,7 @@ func (f function) mac() string {
 }
 
 // isFunction checks what the guest sees: the device id, no link to a physical function, and the MAC
-// that the hypervisor gave.
+// that the hypervisor assigned.
 func (w *world) isFunction(t *testing.T, f function) {
 	t.Helper()
 	read := func(path string) string {
@@ -111,11 +111,11 @@ func (w *world) isFunction(t *testing.T, f function) {
 	}
 }
 
-// announced is when a slice has told its neighbours of itself for the last time, and more.
+// announced is longer than a slice sends announcements of its addresses.
 const announced = 5 * time.Second
 
-// servesGiven serves on given addresses, to clients that have to find the slice first: by ARP and
-// by neighbour discovery, when it announces itself no longer.
+// servesGiven serves on given addresses. The clients must resolve the slice's address by ARP and by
+// neighbour discovery, after its announcements have ended.
 func (w *world) servesGiven(t *testing.T, f function) {
 	t.Helper()
 	s := w.serveAs(t, f, "--address", slice4.String(), "--address", slice6.String())
@@ -145,7 +145,7 @@ func (w *world) serveAs(t *testing.T, f function, args ...string) *server {
 	return s
 }
 
-// forgetNeighbours has the outside ask anew who has an address.
+// forgetNeighbours empties the neighbour tables outside, so that addresses are resolved again.
 func (w *world) forgetNeighbours(t *testing.T) {
 	t.Helper()
 	cmd := exec.Command("ip", "neigh", "flush", "dev", "wire0")
@@ -159,7 +159,7 @@ func (w *world) forgetNeighbours(t *testing.T) {
 
 var servingOn = regexp.MustCompile(`serving HTTP on (\S+) and (\S+) `)
 
-// servesLearned serves on addresses that DHCP and a router give.
+// servesLearned serves on addresses from DHCP and router advertisements.
 func (w *world) servesLearned(t *testing.T, f function) {
 	t.Helper()
 	stop := w.dnsmasq(t)
@@ -197,8 +197,8 @@ func (w *world) dnsmasq(t *testing.T) (stop func()) {
 	return func() { cmd.Process.Kill(); cmd.Wait() }
 }
 
-// spoofs shows what becomes of a slice with a MAC of its own while the spoof check is on: what it
-// sends is dropped, and counted.
+// spoofs tests a slice with a MAC of its own while the spoof check is on: its frames are dropped,
+// and counted.
 func (w *world) spoofs(t *testing.T, f function) {
 	t.Helper()
 	if f.ownMAC {
@@ -214,8 +214,8 @@ func (w *world) spoofs(t *testing.T, f function) {
 	s.stop(t)
 }
 
-// filters sends frames from outside that the function has not listed, once the slice is gone, and
-// with all-multicast mode on.
+// filters sends frames from outside to addresses that the function has not listed, after the slice
+// has ended, and with all-multicast mode on.
 func (w *world) filters(t *testing.T, f function) {
 	t.Helper()
 	group := net.HardwareAddr{0x33, 0x33, 0xff, 0x77, 0x77, 0x77}
@@ -239,7 +239,7 @@ func (w *world) filters(t *testing.T, f function) {
 // reaches sends frames from outside and reports whether the e-switch passes them.
 func (w *world) reaches(t *testing.T, dst net.HardwareAddr) bool {
 	t.Helper()
-	const frames = 50 // other frames come meanwhile, but not so many
+	const frames = 50 // other frames arrive meanwhile, but fewer
 	before := w.nic.Counters()
 	if err := w.outside.Do(func() error {
 		port, err := lab.OpenPort("wire0")

@@ -18,7 +18,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// check is one row of the table: what is tried in every guest, in this order.
+// check is one row of the table: a test that runs in every guest, in this order.
 type check struct {
 	name string
 	run  func(t *testing.T, w *world)
@@ -50,7 +50,7 @@ var checks = []check{
 	{"machine over", testOver},
 }
 
-// kernels are those to run: all, or the one that is named.
+// kernels are the kernels to test: all, or the one named.
 func kernels(name string) ([]string, error) {
 	known := rig.KernelVersions()
 	if name == "" {
@@ -63,9 +63,9 @@ func kernels(name string) ([]string, error) {
 	return []string{name}, nil
 }
 
-// cardUnder is the card that the model is under a kernel: one of three generations, so that each is
-// tried in the time of one. CARD names another. What package uverbs is tested with is recorded of
-// ConnectX-6 Dx.
+// cardUnder is the NIC that the model emulates under a kernel: one of three generations, so that
+// all are tested in the time of one. CARD names another. The recordings for the tests of package
+// uverbs are of a ConnectX-6 Dx.
 func cardUnder(version string) string {
 	switch name := os.Getenv("CARD"); {
 	case name != "":
@@ -76,12 +76,10 @@ func cardUnder(version string) string {
 	return map[string]string{"6.1": "cx5", "6.12": "cx4lx", "7.2": "cx7"}[version]
 }
 
-// kernelTime and checkTime are enough for a kernel and for one check, on a machine that is slow or
-// busy.
+// kernelTime and checkTime are enough for a kernel and for one check, on a slow or busy machine.
 const kernelTime, checkTime = 3 * time.Minute, 90 * time.Second
 
-// timeFor is an error when the time limit of go test may strike in the middle of something that
-// takes so long.
+// timeFor returns an error when less time than that is left until the time limit of go test.
 func timeFor(t *testing.T, what time.Duration) error {
 	if deadline, ok := t.Deadline(); ok && time.Until(deadline) < what {
 		return fmt.Errorf("%v are left of go test -timeout, this may take %v",
@@ -109,7 +107,7 @@ func TestStockKernels(t *testing.T) {
 	t.Logf("what stock kernels say:\n%s", tab)
 }
 
-// testKernel does all checks under one kernel, until the machine is over.
+// testKernel runs all checks under one kernel, until the machine ends.
 func testKernel(t *testing.T, ctx context.Context, p *machineParts, version string, tab *table) {
 	need.That(t, "time", timeFor(t, kernelTime))
 	w := boot(t, ctx, p, version, simnic.Config{Seed: uint64(len(version)),
@@ -131,14 +129,15 @@ func testKernel(t *testing.T, ctx context.Context, p *machineParts, version stri
 	}
 }
 
-// testProbe loads the kernel's own modules: they must make a netdev and an RDMA device out of the
+// testProbe loads the kernel's own modules: they must create a netdev and an RDMA device for the
 // model.
 func testProbe(t *testing.T, w *world) {
 	w.must(t, rig.Request{Op: "load", Timeout: patience})
 	w.appeared(t)
 }
 
-// appeared waits until the kernel shows netdev and RDMA device, and gives the netdev its addresses.
+// appeared waits until the kernel has created the netdev and the RDMA device, and gives the netdev
+// its addresses.
 func (w *world) appeared(t *testing.T) {
 	t.Helper()
 	glob := func(pattern string) string {
@@ -155,7 +154,8 @@ func (w *world) appeared(t *testing.T) {
 	w.run(t, "ip", "addr", "replace", netdev6.String(), "dev", "eth0", "nodad")
 }
 
-// testNetdevPing pings the guest kernel's netdev from outside, and outside from the guest.
+// testNetdevPing pings the guest kernel's netdev from outside, and the outside address from the
+// guest.
 func testNetdevPing(t *testing.T, w *world) {
 	for _, a := range []struct {
 		guest,

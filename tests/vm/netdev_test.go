@@ -17,11 +17,11 @@ const (
 	outsidePort = 8082 // outside
 )
 
-// bulk is enough for many windows, and small enough for an emulated processor.
+// bulk is enough for many TCP windows, and small enough for an emulated processor.
 const bulk = 8 << 20
 
-// testNetdevTCP moves bytes over the guest kernel's TCP, both ways and as server and client, with
-// checksum offload and segmentation left on, as the kernel has them by default.
+// testNetdevTCP transfers bytes over the guest kernel's TCP, both ways and as server and client,
+// with checksum offload and segmentation on, as they are by default.
 func testNetdevTCP(t *testing.T, w *world) {
 	contains(t, w.run(t, "ethtool", "-k", "eth0"), "tx-checksumming: on", "rx-checksumming: on",
 		"tcp-segmentation-offload: on")

@@ -18,7 +18,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// Package dv without a stack on top, on the real node: rings, events, spreading, offloads.
+// Package dv without a stack, on a real kernel's device node: rings, events, RSS, offloads.
 
 // bareSlice is the echo program in the guest.
 type bareSlice struct {
@@ -33,7 +33,7 @@ func (w *world) slice(t *testing.T, args ...string) *bareSlice {
 	return w.sliceBy(t, append([]string{"/init", "slice", "-mac", sliceMAC}, args...))
 }
 
-// sliceBy starts the echo program by this command line.
+// sliceBy starts the echo program with this command line.
 func (w *world) sliceBy(t *testing.T, argv []string) *bareSlice {
 	t.Helper()
 	s := &bareSlice{w: w, job: w.start(t, argv...)}
@@ -70,7 +70,7 @@ func (s *bareSlice) now(t *testing.T) rig.SliceReport {
 	return report(t, out)
 }
 
-// stop ends the program and returns what it reports then.
+// stop ends the program and returns its last report.
 func (s *bareSlice) stop(t *testing.T) rig.SliceReport {
 	t.Helper()
 	r, err := s.w.vm.Do(rig.Request{Op: "stop", Job: s.job, Signal: 15, Timeout: patience})
@@ -80,8 +80,8 @@ func (s *bareSlice) stop(t *testing.T) rig.SliceReport {
 	return report(t, r.Output)
 }
 
-// neighbours tells the outside where the slice is: without a stack nobody answers ARP. It is
-// forgotten when the test ends.
+// neighbours adds the slice's link address to the neighbour tables outside: without a stack, ARP
+// requests get no answer. The entries are removed when the test ends.
 func (w *world) neighbours(t *testing.T) {
 	t.Helper()
 	mac, err := net.ParseMAC(sliceMAC)
@@ -110,7 +110,7 @@ func (w *world) neighbours(t *testing.T) {
 	t.Cleanup(func() { each(netlink.NeighDel) })
 }
 
-// Flows of the echo test, and the segments of the packet each of them has the NIC cut.
+// Flows of the echo test, and the number of segments into which the NIC cuts each packet.
 const flows, segments = 32, 20
 
 // testOpen opens two receive and two send queues and echoes datagrams of many flows.
@@ -152,7 +152,7 @@ func testOpen(t *testing.T, w *world) {
 	}
 }
 
-// checkSpread wants every queue used, by events, and nothing lost.
+// checkSpread checks that every queue was used, by events, and that nothing was lost.
 func checkSpread(t *testing.T, r rig.SliceReport) {
 	t.Helper()
 	for i, q := range r.Stats.Rx {
@@ -172,7 +172,7 @@ func checkSpread(t *testing.T, r rig.SliceReport) {
 	}
 }
 
-// interrupts adds up the guest's interrupts whose names start with that.
+// interrupts returns the sum of the guest's interrupts whose names start with that prefix.
 func (w *world) interrupts(t *testing.T, name string) (sum int) {
 	t.Helper()
 	for line := range strings.Lines(w.must(t,

@@ -14,7 +14,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// testDevinfo asks rdma-core what it sees.
+// testDevinfo runs rdma-core's tools that describe the device.
 func testDevinfo(t *testing.T, w *world) {
 	contains(t, w.run(t, "ibv_devinfo"),
 		"hca_id: mlx5_0", "fw_ver: "+w.nic.Card().FirmwareVersion(), "vendor_id: 0x02c9",
@@ -27,8 +27,7 @@ func testDevinfo(t *testing.T, w *world) {
 	testDevices(t, w)
 }
 
-// testDevices has our own binary describe the device: in the words and with the values of
-// ibv_devinfo.
+// testDevices has our own binary describe the device: with the names and values of ibv_devinfo.
 func testDevices(t *testing.T, w *world) {
 	values := map[string]string{}
 	for line := range strings.Lines(w.run(t, "ibv_devinfo")) {
@@ -60,23 +59,23 @@ func testDevices(t *testing.T, w *world) {
 // perftestA and perftestB are the two ends of perftest's raw Ethernet tests, both in the guest.
 const perftestA, perftestB = "02:aa:00:00:00:0a", "02:aa:00:00:00:0b"
 
-// perftestArgs are of one end of a raw Ethernet test.
+// perftestArgs are the arguments of one end of a raw Ethernet test.
 func perftestArgs(program, end, from, to string, more ...string) []string {
 	return append([]string{program, "-d", "mlx5_0", end, "-B", from, "-E", to}, more...)
 }
 
-// clockComplaint is how perftest ends, after all its traffic, when waits that it measured to learn
-// the processor's frequency took longer than asked for, as they do on a busy machine (perftest
-// src/get_clock.c).
+// clockComplaint is the error with which perftest ends, after all its traffic, when the sleeps by
+// which it measures the processor's frequency took longer than requested, as on a busy machine
+// (perftest src/get_clock.c).
 const clockComplaint = "Can't produce a report"
 
-// perftestTries is how often a test is run that ends with the clock's complaint.
+// perftestTries is the number of runs of a test that ends with the clock's complaint.
 const perftestTries = 5
 
-// perftest runs both ends of a test, the sending one in the foreground, and has check look at what
-// the NIC counted meanwhile. It returns the sender's figures: those below the header line that
-// starts with #bytes. There are none, which is logged, when the guest's clock was unsteady every
-// time.
+// perftest runs both ends of a test, the sender in the foreground, and passes the NIC's counters
+// from before and after to check. It returns the sender's figures: those below the header line that
+// starts with #bytes. It returns none, and logs that, if every run found the guest's clock
+// unsteady.
 func (w *world) perftest(t *testing.T, receiver, sender []string,
 	check func(before, after simnic.Counters)) (row []float64) {
 	t.Helper()
@@ -124,7 +123,8 @@ func testPerftest(t *testing.T, w *world) {
 // frames and their size in the bandwidth test, round trips in the latency test.
 const perftestFrames, perftestSize, perftestTrips = 5000, 1024, 100
 
-// testBandwidth floods: what the receiver has no room for is dropped, and counted.
+// testBandwidth sends as fast as possible: frames for which the receiver has no buffer are dropped,
+// and counted.
 func testBandwidth(t *testing.T, w *world) {
 	size := fmt.Sprint(perftestSize)
 	row := w.perftest(t,
@@ -153,7 +153,7 @@ func testBandwidth(t *testing.T, w *world) {
 	}
 }
 
-// testLatency passes one frame to and fro.
+// testLatency sends one frame back and forth.
 func testLatency(t *testing.T, w *world) {
 	trips := []string{"-s", "256", "-n", fmt.Sprint(perftestTrips)}
 	row := w.perftest(t,
@@ -180,7 +180,7 @@ func testLatency(t *testing.T, w *world) {
 	}
 }
 
-// receiver starts the receiving end of a test and waits until its flow rule is in the NIC.
+// receiver starts the receiving end of a test and waits until its flow rule is installed.
 func (w *world) receiver(t *testing.T, argv ...string) (job int) {
 	t.Helper()
 	rules := func() uint64 { return w.fn.Commands()["SET_FLOW_TABLE_ENTRY"].Done }

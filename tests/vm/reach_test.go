@@ -16,16 +16,16 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
 )
 
-// Small traffic that shows who can reach whom.
+// Small traffic that tests which hosts are reachable.
 
-// pingsOutside has the guest's kernel ping the outside until three answers came.
+// pingsOutside has the guest's kernel ping outside until three answers have arrived.
 func (w *world) pingsOutside(t *testing.T, to netip.Addr) {
 	t.Helper()
 	contains(t, w.run(t, "ping", "-c", "3", "-i", "0.2", "-w", fmt.Sprint(patience.Seconds()),
 		to.String()), " 3 received")
 }
 
-// pinged pings from outside until three requests in a row were answered in time.
+// pinged pings from outside until three requests in a row are answered in time.
 func (w *world) pinged(t *testing.T, to netip.Addr) {
 	t.Helper()
 	var said string
@@ -37,7 +37,7 @@ func (w *world) pinged(t *testing.T, to netip.Addr) {
 		})
 }
 
-// datagrams sends one datagram of each flow to the slice and wants each back, byte for byte.
+// datagrams sends one datagram of each flow to the slice and checks that each is echoed unchanged.
 func (w *world) datagrams(t *testing.T, to netip.Addr) {
 	t.Helper()
 	if err := w.tryDatagrams(to, patience); err != nil {
@@ -45,7 +45,7 @@ func (w *world) datagrams(t *testing.T, to netip.Addr) {
 	}
 }
 
-// tryDatagrams does that and returns the first error.
+// tryDatagrams sends one datagram of each flow and returns the first error.
 func (w *world) tryDatagrams(to netip.Addr, limit time.Duration) error {
 	random := rand.New(rand.NewPCG(1, uint64(to.BitLen())))
 	for i := range flows {
@@ -65,7 +65,7 @@ func (w *world) datagram(to netip.Addr, limit time.Duration) error {
 	return w.exchange(to, []byte("one"), limit)
 }
 
-// exchange sends a datagram of a new flow and wants it back, byte for byte.
+// exchange sends a datagram of a new flow and checks that it is echoed unchanged.
 func (w *world) exchange(to netip.Addr, want []byte, limit time.Duration) error {
 	c, err := w.outside.DialContext(w.ctx, "udp", netip.AddrPortFrom(to, 7).String())
 	if err != nil {
@@ -84,7 +84,7 @@ func (w *world) exchange(to netip.Addr, want []byte, limit time.Duration) error 
 	return err
 }
 
-// works shows that netdev and slice are in order.
+// works checks that netdev and slice carry traffic.
 func (w *world) works(t *testing.T) {
 	t.Helper()
 	w.pingsOutside(t, outside4.Addr())
@@ -122,7 +122,7 @@ func (w *world) flooding(t *testing.T) (stop func()) {
 				return
 			case <-tick.C:
 				for range 8 {
-					port.Send(frame) // a full queue of the TAP is no matter
+					port.Send(frame) // frames lost at a full TAP queue do not matter
 				}
 			}
 		}

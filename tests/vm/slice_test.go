@@ -14,8 +14,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// Our own binary on /dev/infiniband/uverbs0: servers on the slice, with clients outside, beside the
-// kernel's netdev.
+// Our own binary on /dev/infiniband/uverbs0: servers on the slice, with clients outside, while the
+// kernel's netdev uses the same port.
 
 // sliceMAC is the address of the slice.
 const sliceMAC = "02:aa:00:00:00:03"
@@ -26,7 +26,7 @@ type server struct {
 	job int
 }
 
-// serve starts our binary in the guest and waits until it says that it serves.
+// serve starts our binary in the guest and waits until it reports that it serves.
 func (w *world) serve(t *testing.T, what string, args ...string) *server {
 	t.Helper()
 	argv := append([]string{"rdma-netstack", "serve", what, "--device", "mlx5_0", "--mac", sliceMAC,
@@ -39,7 +39,7 @@ func (w *world) serve(t *testing.T, what string, args ...string) *server {
 	return s
 }
 
-// stop tells the server to end, which it must do by itself and without a complaint.
+// stop tells the server to end. It must exit by itself and log no complaint.
 func (s *server) stop(t *testing.T) {
 	t.Helper()
 	r, err := s.w.vm.Do(rig.Request{Op: "stop", Job: s.job, Signal: 15, Timeout: patience})
@@ -113,7 +113,7 @@ func testBeside(t *testing.T, w *world) {
 	s.stop(t)
 }
 
-// leftovers asks the guest's kernel what user programs hold of the device; there must be nothing.
+// leftovers checks that the guest's kernel holds no object of the device for a user program.
 func (w *world) leftovers(t *testing.T) string {
 	t.Helper()
 	var held []string

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// table is kernel by check.
+// table has a row per check and a column per kernel.
 type table struct {
 	rows []string
 	mu   sync.Mutex
@@ -24,7 +24,7 @@ func newTable(checks []check) *table {
 	return t
 }
 
-// set notes the outcome of a check under a kernel.
+// set records the result of a check under a kernel.
 func (t *table) set(kernel, check string, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,10 +14,10 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// strays is how many frames for nobody are sent.
+// strays is the number of frames sent to an address that no user has.
 const strays = 64
 
-// testIsolation sends frames for a third MAC: neither owner may get one.
+// testIsolation sends frames for a third MAC: neither netdev nor slice may receive one.
 func testIsolation(t *testing.T, w *world) {
 	s := w.serve(t, "http", "--debug-endpoints")
 	missed := func() uint64 { return w.nic.Counters().Drops.SteerMissed }
@@ -45,8 +45,8 @@ func testIsolation(t *testing.T, w *world) {
 	s.stop(t)
 }
 
-// testLoopback pings a slice from the guest's own netdev: mlx5 lets a port's users hear each other
-// only while two processes use it.
+// testLoopback pings a slice from the guest's own netdev: mlx5 switches frames between users of a
+// port only while two processes use it.
 func testLoopback(t *testing.T, w *world) {
 	s := w.serve(t, "http")
 	reaches := func() bool {
@@ -65,8 +65,8 @@ func testLoopback(t *testing.T, w *world) {
 	s.stop(t)
 }
 
-// testTeardown ends our binary in order and by kill -9: either way the kernel holds nothing of it
-// afterwards, and the next one can start.
+// testTeardown ends our binary normally and by kill -9: either way the kernel holds none of its
+// objects afterwards, and the next process can start.
 func testTeardown(t *testing.T, w *world) {
 	w.serve(t, "http", "--debug-endpoints").stop(t)
 	if held := w.leftovers(t); held != "" {
@@ -86,7 +86,7 @@ func testTeardown(t *testing.T, w *world) {
 	s.stop(t)
 }
 
-// testReprobe removes the driver and loads it again: the same device must come back and serve.
+// testReprobe removes the driver and loads it again: the same device must reappear and serve.
 func testReprobe(t *testing.T, w *world) {
 	testUnload(t, w)
 	testProbe(t, w)

@@ -14,8 +14,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// What other users of the card do: verbs that our driver has no need of, and the tools of the
-// netdev.
+// Other users of the NIC: verbs that our driver does not need, and the netdev's tools.
 
 // testOtherVerbs runs testdata/verbs.c in the guest.
 func testOtherVerbs(t *testing.T, w *world) {
@@ -27,7 +26,7 @@ func testOtherVerbs(t *testing.T, w *world) {
 	t.Run("sniff", func(t *testing.T) { testSniffing(t, w) })
 }
 
-// verbs starts a part of verbs.c that says when it is ready.
+// verbs starts a part of verbs.c that reports when it is ready.
 func (w *world) verbs(t *testing.T, name, ready string) (job int) {
 	t.Helper()
 	job = w.start(t, "/bin/verbs", name)
@@ -36,7 +35,7 @@ func (w *world) verbs(t *testing.T, name, ready string) (job int) {
 	return job
 }
 
-// testCounting sends frames past a flow counter that a program waits for.
+// testCounting sends frames past a flow counter whose count a program waits for.
 func testCounting(t *testing.T, w *world) {
 	job := w.verbs(t, "count", "counting")
 	w.frames(t, net.HardwareAddr{2, 0xaa, 0, 0, 0, 0x55}, strays)
@@ -46,7 +45,7 @@ func testCounting(t *testing.T, w *world) {
 	}
 }
 
-// frames sends so many frames to an address, from outside.
+// frames sends the given number of frames to an address, from outside.
 func (w *world) frames(t *testing.T, to net.HardwareAddr, n int) {
 	t.Helper()
 	err := w.outside.Do(func() error {
@@ -68,8 +67,8 @@ func (w *world) frames(t *testing.T, to net.HardwareAddr, n int) {
 	}
 }
 
-// testSniffing pings past a sniffer, which must see the netdev's requests and the answers, as a
-// packet capture on the RDMA device does.
+// testSniffing pings while a sniffer runs, which must see the netdev's requests and the answers, as
+// a packet capture on the RDMA device does.
 func testSniffing(t *testing.T, w *world) {
 	job := w.verbs(t, "sniff", "sniffing")
 	w.pingsOutside(t, outside4.Addr())
@@ -81,7 +80,8 @@ func testSniffing(t *testing.T, w *world) {
 	})
 }
 
-// testEthtool asks for what a user of the netdev sees first, and changes what may be changed.
+// testEthtool reads what a user of the netdev reads first, and changes the settings that can be
+// changed.
 func testEthtool(t *testing.T, w *world) {
 	contains(t, w.run(t, "ethtool", "--show-fec", "eth0"), "Active FEC encoding: RS")
 	w.run(t, "ethtool", "--set-fec", "eth0", "encoding", "baser")

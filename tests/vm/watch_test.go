@@ -11,8 +11,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// What the rig does when a machine fails: these tests break one on purpose. A request that waits
-// must fail, with the reason and both logs, long before its own time is over.
+// Failures of a machine, each made by the test. A pending request must fail, with the reason and
+// both logs, long before its own timeout.
 
 func testOver(t *testing.T, w *world) {
 	w.broken = true
@@ -49,8 +49,7 @@ func testGuestHangs(t *testing.T, w *world) {
 		"--- model ---", "virtual machine connected")
 }
 
-// duringRequest breaks the machine while the guest does something long, and returns how that
-// request ended.
+// duringRequest makes the machine fail during a long request, and returns how that request ended.
 func (w *world) duringRequest(t *testing.T, breaks func()) error {
 	t.Helper()
 	job := w.start(t, "ping", "-q", "-c", "3600", "127.0.0.1")

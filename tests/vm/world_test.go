@@ -31,7 +31,7 @@ var (
 	slice4, slice6     = netip.MustParsePrefix("10.77.0.3/24"), netip.MustParsePrefix("fd77::3/64")
 )
 
-// machineParts is what every machine is made of; it is fetched and built once.
+// machineParts are the parts common to all machines; they are fetched and built once.
 type machineParts struct {
 	cache *rig.Cache
 	qemu  *rig.QEMU
@@ -40,10 +40,10 @@ type machineParts struct {
 
 	verbsErr error  // why there is no verbs
 	memory   int    // MiB of a machine
-	cmdline  string // what its kernel is told besides
+	cmdline  string // more kernel command line
 }
 
-// gather fetches and builds, or skips where the packages can not be had.
+// gather fetches and builds the parts, or skips the test where the packages are not available.
 func gather(t *testing.T, ctx context.Context) *machineParts {
 	t.Helper()
 	p := &machineParts{dir: t.TempDir(), memory: 512}
@@ -63,8 +63,8 @@ func gather(t *testing.T, ctx context.Context) *machineParts {
 	return p
 }
 
-// compile makes a program of a C file that uses rdma-core, with the libraries of this machine: the
-// guest's are those of Debian 12.
+// compile builds a program from a C file that uses rdma-core, with this machine's libraries; the
+// guest has those of Debian 12.
 func compile(out, source string) error {
 	cmd := exec.Command("gcc", "-O2", "-Wall", "-Werror", "-o", out, source, "-libverbs")
 	if b, err := cmd.CombinedOutput(); err != nil {
@@ -94,7 +94,7 @@ func build(t *testing.T, what, out, pkg string) {
 	}
 }
 
-// world is one running machine and the namespace its port is plugged into.
+// world is one running machine and the network namespace that its port is connected to.
 type world struct {
 	*testing.T
 	ctx     context.Context
@@ -107,9 +107,9 @@ type world struct {
 
 	log        *rig.Log          // what the model logs
 	verbsErr   error             // why the guest has no verbs
-	broken     bool              // the machine is over, as a test wanted
-	complaints int               // of the model, known by now
-	refusals   map[string]uint64 // firmware commands refused, known by now
+	broken     bool              // the test made the machine fail
+	complaints int               // of the model, known so far
+	refusals   map[string]uint64 // firmware commands refused, known so far
 }
 
 // boot starts a machine with two processors, so that there are two completion vectors.
@@ -146,7 +146,7 @@ func boot(t *testing.T, ctx context.Context, p *machineParts, version string, ni
 	return w
 }
 
-// addNIC makes the NIC, and the namespace outside with a TAP as its wire.
+// addNIC makes the NIC, and the namespace of the host with a TAP as the NIC's wire.
 func (w *world) addNIC(nic simnic.Config, look pcie.Config) {
 	w.Helper()
 	logger := slog.New(slog.NewMultiHandler(
@@ -180,8 +180,8 @@ func (w *world) addNIC(nic simnic.Config, look pcie.Config) {
 	w.client = probe.New(w.outside, "ping", "curl", "dig")
 }
 
-// noComplaints fails the test if the model noticed something that no driver does, or an account
-// that does not add up.
+// noComplaints fails the test if the model has logged a use that no driver makes, or if counters do
+// not add up.
 func (w *world) noComplaints(t *testing.T) {
 	t.Helper()
 	if v := w.nic.Violations(); len(v) > w.complaints {
@@ -194,7 +194,7 @@ func (w *world) noComplaints(t *testing.T) {
 	}
 }
 
-// refused counts the firmware commands that the model has not done.
+// refused counts the firmware commands that the model has refused.
 func (w *world) refused() map[string]uint64 {
 	names := map[string]uint64{}
 	for name, s := range w.fn.Commands() {
@@ -205,7 +205,7 @@ func (w *world) refused() map[string]uint64 {
 	return names
 }
 
-// end powers off; a failed test shows what the guest's kernel said.
+// end powers the machine off; after a failed test it logs the guest kernel's messages.
 func (w *world) end() {
 	if w.Failed() {
 		w.Logf("--- guest console ---\n%s", w.vm.Console())
@@ -226,8 +226,8 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// patience is how long the tests wait for what must come: the guest's processors are emulated, and
-// the machine may have much else to do.
+// patience is the time limit for an expected event: the guest's processors are emulated, and the
+// machine may be busy.
 const patience = time.Minute
 
 // run runs a program in the guest, which must succeed, and returns its output.
@@ -250,7 +250,7 @@ func (w *world) try(t *testing.T, argv ...string) (string, int) {
 	return r.Output, r.Code
 }
 
-// must does a request of another kind, which must succeed.
+// must sends a request of another kind, which must succeed.
 func (w *world) must(t *testing.T, q rig.Request) rig.Reply {
 	t.Helper()
 	r, err := w.vm.Do(q)
@@ -260,8 +260,8 @@ func (w *world) must(t *testing.T, q rig.Request) rig.Reply {
 	return r
 }
 
-// start runs a program in the guest's background and returns its number; it is killed when the test
-// ends.
+// start runs a program in the guest's background and returns its job number; it is killed when the
+// test ends.
 func (w *world) start(t *testing.T, argv ...string) int {
 	t.Helper()
 	job := w.must(t, rig.Request{Op: "start", Argv: argv}).ID
@@ -275,7 +275,7 @@ func (w *world) output(t *testing.T, job int) string {
 	return w.must(t, rig.Request{Op: "stop", Job: job}).Output
 }
 
-// eventually waits until ok reports true; what tells what for, when it never does.
+// eventually waits until ok reports true; what describes the event in the error.
 func eventually(t *testing.T, what func() string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)

@@ -1,8 +1,8 @@
-// Package lab makes small private networks on one Linux machine and takes them away again.
+// Package lab makes small private networks on one Linux machine and removes them again.
 //
 // A Net is an anonymous network namespace. It has no name in /run/netns: it lives as long as a
-// descriptor of this process, so nothing is left behind whatever way the process ends, kill -9
-// included. Others can still enter it while it lives, through the path that Net.Path gives.
+// descriptor of this process, so nothing remains however the process ends, kill -9 included. Other
+// processes can enter it while it lives, through the path that Net.Path gives.
 //
 //	outside, err := lab.New("outside")
 //	err = outside.Do(func() error { return lab.Up("tap0", lab.Setup{Addresses: addrs}) })
@@ -12,6 +12,6 @@
 //	err = outside.Start(exec.Command("ping", "192.0.2.10"))
 //	outside.Close()
 //
-// Making a namespace needs CAP_SYS_ADMIN. A process without it can run itself once more as root of
-// a user namespace of its own, see RunAsNamespaceRoot.
+// Making a namespace needs CAP_SYS_ADMIN. A process without it can run itself again as root of a
+// user namespace of its own, see RunAsNamespaceRoot.
 package lab

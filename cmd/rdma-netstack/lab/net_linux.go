@@ -38,8 +38,8 @@ func New(name string) (*Net, error) {
 	return n, nil
 }
 
-// runWork makes the namespace and then runs what it is handed. It is the parent thread of every
-// child process of this namespace: they are told to die when it ends.
+// runWork makes the namespace and then runs the functions it receives. It is the parent thread of
+// every child process of this namespace: they are killed when it ends.
 func (n *Net) runWork(ready chan<- error) {
 	defer n.home.Done()
 	err := unix.Unshare(unix.CLONE_NEWNET)
@@ -61,7 +61,8 @@ func (n *Net) runWork(ready chan<- error) {
 // Name returns the name given to New.
 func (n *Net) Name() string { return n.name }
 
-// Path is where another process may enter the namespace, with nsenter --net=PATH, while it lives.
+// Path is the path by which another process may enter the namespace, with nsenter --net=PATH, while
+// it lives.
 func (n *Net) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd()) }
 
 // Do runs fn on a thread inside the namespace and returns its error. Sockets and devices that fn
@@ -105,7 +106,7 @@ func (n *Net) ListenPacket(network, address string) (conn net.PacketConn, err er
 }
 
 // Start starts the command inside the namespace. It is killed when the namespace is closed and when
-// this process dies in whatever way. The caller waits for it, as after cmd.Start.
+// this process ends for any reason. The caller waits for it, as after cmd.Start.
 func (n *Net) Start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -118,7 +119,7 @@ func (n *Net) Start(cmd *exec.Cmd) error {
 	return <-done
 }
 
-// submit gives fn to the home thread and reports whether there still is one.
+// submit passes fn to the home thread and reports whether that still exists.
 func (n *Net) submit(fn func()) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -129,9 +130,9 @@ func (n *Net) submit(fn func()) bool {
 	return true
 }
 
-// Close gives the namespace up: children die, and the kernel removes it with all its interfaces
-// once no socket and no device of it is open any more. It may be called twice and from any
-// goroutine.
+// Close releases the namespace: children are killed, and the kernel removes it with all its
+// interfaces once none of its sockets and devices is open any more. It may be called twice and from
+// any goroutine.
 func (n *Net) Close() error {
 	n.mu.Lock()
 	if n.closed {

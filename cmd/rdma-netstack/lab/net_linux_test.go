@@ -135,8 +135,7 @@ func TestNothingIsLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	timeout := time.After(patience)
-	// the kernel takes a namespace apart in the background, and the cable's near end goes with the
-	// far one
+	// the kernel removes a namespace in the background, and the cable's near end with the far one
 	for {
 		select {
 		case u := <-updates:

@@ -24,7 +24,7 @@ func CanMakeNets() error { return errNotLinux }
 // RunAsNamespaceRoot fails outside Linux.
 func RunAsNamespaceRoot(_ []string, _, _ io.Writer) (code int, err error) { return 1, errNotLinux }
 
-// Setup is what an interface is to have.
+// Setup describes an interface.
 type Setup struct {
 	MAC       net.HardwareAddr
 	MTU       int

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Setup is what an interface is to have. Zero fields are left as they are.
+// Setup describes an interface. Zero fields are left unchanged.
 type Setup struct {
 	MAC       net.HardwareAddr
 	MTU       int // bytes, without the Ethernet header
@@ -20,8 +20,8 @@ type Setup struct {
 }
 
 // Up gives the interface of the calling thread's namespace its addresses and sets it up. IPv6
-// addresses are usable at once: duplicate address detection is off, since the caller made
-// the whole network.
+// addresses are usable at once: duplicate address detection is off, since the caller made the whole
+// network.
 func Up(ifname string, s Setup) error {
 	link, err := netlink.LinkByName(ifname)
 	if err != nil {
@@ -66,8 +66,8 @@ func addAddress(link netlink.Link, p netip.Prefix) error {
 	return nil
 }
 
-// quietIPv6 turns duplicate address detection and router solicitation off. A kernel without IPv6
-// has nothing to turn off.
+// quietIPv6 turns duplicate address detection and router solicitation off. On a kernel without IPv6
+// it does nothing.
 func quietIPv6(ifname string) error {
 	for _, name := range []string{"accept_dad", "router_solicitations"} {
 		err := os.WriteFile("/proc/sys/net/ipv6/conf/"+ifname+"/"+name, []byte("0"), 0)

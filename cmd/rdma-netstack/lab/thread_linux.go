@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onThread runs fn on an operating system thread of its own, which ends when fn returns. Whatever
-// fn does to the thread (namespaces) ends with it. The caller is not held up.
+// onThread runs fn on an operating system thread of its own, which ends when fn returns. All
+// changes that fn makes to the thread (namespaces) end with it. The caller does not wait.
 func onThread(fn func()) {
 	go func() {
 		runtime.LockOSThread() // never unlocked: that is what ends the thread
@@ -28,7 +28,7 @@ func onThread(fn func()) {
 	}()
 }
 
-// onThreadWait is onThread for callers who want the result.
+// onThreadWait is onThread for callers that need the result.
 func onThreadWait(fn func() error) error {
 	done := make(chan error, 1)
 	onThread(func() { done <- fn() })

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// insideEnv tells a process that it already is the one RunAsNamespaceRoot started.
+// insideEnv tells a process that RunAsNamespaceRoot started it.
 const insideEnv = "RDMA_NETSTACK_NAMESPACE_ROOT"
 
 // CanMakeNets returns nil when this process may call New, and otherwise why not.
@@ -22,13 +22,13 @@ func CanMakeNets() error {
 	return onThreadWait(func() error { return unix.Unshare(unix.CLONE_NEWNET) })
 }
 
-// ErrNoUserNamespaces means that this machine lets only root make namespaces.
+// ErrNoUserNamespaces means that on this machine only root may make namespaces.
 var ErrNoUserNamespaces = errors.New("user namespaces are not to be had")
 
-// RunAsNamespaceRoot runs this program again, same arguments, as root of a user and network
-// namespace made for it, and returns its exit code. Signals that ask a program to end are passed
-// on; if this process dies, so does that one. The error is ErrNoUserNamespaces, with the setting
-// that is in the way, where the machine refuses.
+// RunAsNamespaceRoot runs this program again, with the same arguments, as root of a user and
+// network namespace made for it, and returns its exit code. Signals that request a program's end
+// are passed on; if this process dies, so does the child. Where the machine refuses, the error is
+// ErrNoUserNamespaces with the setting that causes it.
 func RunAsNamespaceRoot(args []string, stdout, stderr io.Writer) (code int, err error) {
 	if os.Getenv(insideEnv) != "" {
 		return 0, fmt.Errorf(
@@ -40,7 +40,7 @@ func RunAsNamespaceRoot(args []string, stdout, stderr io.Writer) (code int, err 
 	}
 	cmd := exec.Command(
 		"/proc/self/exe",
-		args...) // also where the program's own path is gone or out of reach
+		args...) // also where the program's own path is not accessible
 	cmd.Args[0] = os.Args[0]
 	cmd.Env = append(os.Environ(), insideEnv+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, stdout, stderr
@@ -92,7 +92,7 @@ func exitCode(cmd *exec.Cmd, err error) (int, error) {
 }
 
 // refusal names the setting under root (/proc/sys) that keeps ordinary users from making
-// namespaces, with the way out.
+// namespaces, and how to change it.
 func refusal(root string) string {
 	for _, s := range []struct{ file, refuses, hint string }{
 		{"kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"},

@@ -17,8 +17,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// The test binary plays the program that runs itself again when RDMA_NETSTACK_LAB_TEST is set to a
-// role.
+// The test binary acts as the program that runs itself again when RDMA_NETSTACK_LAB_TEST is set to
+// a role.
 func TestMain(m *testing.M) {
 	switch role := os.Getenv("RDMA_NETSTACK_LAB_TEST"); role {
 	case "":
@@ -58,7 +58,7 @@ func playInside(role string) int {
 }
 
 func nobody(role string, args ...string) *exec.Cmd {
-	cmd := exec.Command("/proc/self/exe", args...) // others may not reach the path of a test binary
+	cmd := exec.Command("/proc/self/exe", args...) // the test binary's path may be inaccessible
 	cmd.Env = append(os.Environ(), "RDMA_NETSTACK_LAB_TEST="+role)
 	if os.Getuid() == 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534,
@@ -139,7 +139,7 @@ func TestInnerDiesWithTheOuter(t *testing.T) {
 	}
 	cmd.Process.Kill()
 	var rest bytes.Buffer
-	rest.ReadFrom(stdout) // ends when the last holder of the pipe, the inner program, is gone
+	rest.ReadFrom(stdout) // ends when the inner program, the last with the pipe open, has ended
 	cmd.Wait()
 	if strings.Contains(rest.String(), "got") {
 		t.Errorf("the inner program ended in order, as if told to: %q", rest.String())

@@ -32,8 +32,8 @@ func newClient(t *testing.T, cfg simnic.Config, linux Config) *client {
 	return openClient(t, nic, New(nic, linux))
 }
 
-// openClient opens the node as one more process. What it makes is gone before the
-// NIC is.
+// openClient opens the node like another process. Its objects are destroyed before the NIC is
+// closed.
 func openClient(t *testing.T, nic *simnic.NIC, linux *Linux) *client {
 	t.Helper()
 	c := &client{t: t, nic: nic, mem: must(mmio.Alloc(1 << 20))(t)}
@@ -44,7 +44,7 @@ func openClient(t *testing.T, nic *simnic.NIC, linux *Linux) *client {
 	return c
 }
 
-// alloc gives out memory, page by page.
+// alloc allocates memory in whole pages.
 func (c *client) alloc(n int) *mmio.Region {
 	r := c.mem.Sub(c.at, n)
 	c.at += (n + 4095) &^ 4095
@@ -70,7 +70,7 @@ func connect(t *testing.T, a, b *client) {
 	}
 }
 
-// clientCQ is a completion queue with its memory and what of it was read.
+// clientCQ is a completion queue with its memory and its consumer counter.
 type clientCQ struct {
 	*uverbs.CQ
 	buf, dbr *mmio.Region
@@ -89,7 +89,7 @@ func (c *client) cq(n int, ch *uverbs.CompChannel) *clientCQ {
 	return q
 }
 
-// next is the next completion, nil if there is none.
+// next returns the next completion, nil if there is none.
 func (q *clientCQ) next() *mlx5.CQE {
 	e := (*mlx5.CQE)(q.buf.Slice(q.ci%q.n*64, 64))
 	if e.Opcode() == mlx5.CQEInvalid || int(e.Owner()) != q.ci/q.n&1 {
@@ -100,7 +100,7 @@ func (q *clientCQ) next() *mlx5.CQE {
 	return e
 }
 
-// arm asks for an event for the next completion, the sn-th so far.
+// arm requests an event for the next completion, the sn-th event so far.
 func (q *clientCQ) arm(sn uint32) {
 	word := mlx5.ArmWord(sn, false, uint32(q.ci))
 	q.dbr.StoreBE32(4, word)
@@ -175,7 +175,7 @@ func (c *client) sender() *sender {
 	return s
 }
 
-// frame is what send sends.
+// frame is the frame that send sends.
 func (s *sender) frame() []byte { return s.buf.Slice(0, 100) }
 
 // post writes a WQE and publishes it, without the doorbell.
@@ -230,7 +230,7 @@ func TestFrameThroughTheNode(t *testing.T) {
 	}
 }
 
-// The client library copes with every release, and events reach it there.
+// The client library works with every release, and receives events.
 func TestClientOnEveryRelease(t *testing.T) {
 	for _, release := range []Release{Linux54, Linux612, Linux72} {
 		a, b := newClient(t, simnic.Config{Seed: 1}, Config{Release: release}),
@@ -251,8 +251,8 @@ func TestClientOnEveryRelease(t *testing.T) {
 	}
 }
 
-// What a wire hands over half done arrives finished: a partial checksum is
-// completed, an unsegmented frame comes in segments.
+// Frames of a wire with offload metadata are completed before delivery: a partial checksum is
+// computed, an unsegmented frame arrives in segments.
 func TestUnfinishedFramesArriveFinished(t *testing.T) {
 	c := newClient(t, simnic.Config{Seed: 1}, Config{})
 	near, far := wire.PairCarrying(frame.OffloadCsum | frame.OffloadTSO4)
@@ -293,7 +293,7 @@ func TestUnfinishedFramesArriveFinished(t *testing.T) {
 	}
 }
 
-// newTestNIC is a NIC whose counters have to add up in the end.
+// newTestNIC returns a NIC whose counters are checked for consistency at the end of the test.
 func newTestNIC(t testing.TB, cfg simnic.Config) *simnic.NIC {
 	t.Helper()
 	n, err := simnic.New(cfg)

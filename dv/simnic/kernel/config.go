@@ -1,12 +1,11 @@
-// Package kernel is the uverbs face of a software NIC: the device node of a Linux
-// machine that the NIC is in. It answers the ioctls of a stock kernel byte for
-// byte, pins memory, gives out event descriptors, and passes stores to doorbell
-// pages on to the NIC on the goroutine that stores.
+// Package kernel implements the Linux uverbs device node of a software NIC. It executes ioctls with
+// the byte-exact results of an unmodified kernel, pins memory, creates event descriptors, and
+// passes stores to doorbell pages on to the NIC on the goroutine that stores.
 //
 //	cfg := dv.Config{Kernel: kernel.Opener(nic)}
 //
-// A Config makes a machine that lacks a capability or runs another release.
-// Close of the node destroys everything made through it.
+// A Config selects another release or a machine without a capability. Close of the node destroys
+// all objects created through it.
 //
 // Sources: linux 6.12 drivers/infiniband/core/uverbs_*.c and
 // drivers/infiniband/hw/mlx5.
@@ -17,19 +16,19 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// Release is the age of the kernel that a Linux behaves as.
+// Release is the range of kernel versions that a Linux behaves as.
 type Release uint8
 
-// Releases that differ in what a client sees. Between them nothing does that
-// the commands of package uverbs depend on.
+// Releases that differ in what a client sees. Versions within one release do not differ in anything
+// that the commands of package uverbs depend on.
 const (
 	Linux612 Release = iota // 5.6 to 6.14
 	Linux54                 // before 5.6: no native GET_CONTEXT, EINVAL for unknown handles
 	Linux72                 // 6.15 and later: no INVOKE_WRITE(GET_CONTEXT), no unknown driver data
 )
 
-// Config describes the machine around the NIC. The zero value is a recent
-// Linux and a process that may do everything.
+// Config describes the machine around the NIC. The zero value is a recent Linux and a process with
+// all capabilities.
 type Config struct {
 	Release Release
 
@@ -37,7 +36,7 @@ type Config struct {
 	NoRawIO  bool // the process lacks CAP_SYS_RAWIO
 
 	// Memlock is how many bytes the process may pin; 0 means no limit
-	// (CAP_IPC_LOCK), a negative number a limit of nothing at all.
+	// (CAP_IPC_LOCK), a negative number a limit of zero bytes.
 	Memlock int64
 
 	InfiniBand       bool   // the port's link layer
@@ -56,10 +55,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Opener returns what opens the NIC's device node on a Linux of default
-// configuration, in the form that dv.Config.Kernel has: the node answers as a
-// stock kernel would, from the ioctl down. Each call is another open of the node,
-// as by another process.
+// Opener returns a function for dv.Config.Kernel that opens the NIC's device node on a Linux with
+// the default configuration. The node executes each ioctl as an unmodified kernel does. Each call
+// is another open of the node, as by another process.
 func Opener(n *simnic.NIC) func() (uverbs.Kernel, error) {
 	return New(n, Config{}).OpenNode
 }

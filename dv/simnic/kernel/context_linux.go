@@ -5,7 +5,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ucontext is what GET_CONTEXT makes (struct mlx5_ib_ucontext).
+// ucontext is the object that GET_CONTEXT creates (struct mlx5_ib_ucontext).
 type ucontext struct {
 	td      uint32 // transport domain
 	bfregs  bfregs
@@ -14,7 +14,7 @@ type ucontext struct {
 	records map[uint64]*recordPage // pages with doorbell records, by address
 }
 
-// release gives the context's resources back.
+// release frees the context's resources.
 func (u *ucontext) release(n *node) {
 	for _, uar := range u.bfregs.uars {
 		n.nic.FreeNumber(uar)
@@ -31,7 +31,7 @@ func getContextNative(c *call) unix.Errno {
 	return c.openContext()
 }
 
-// tellCore answers what GET_CONTEXT and QUERY_CONTEXT say of the core.
+// tellCore writes the core's part of the replies of GET_CONTEXT and QUERY_CONTEXT.
 func (c *call) tellCore() unix.Errno {
 	support := uint64(uverbs.CoreSupportOptionalMRAccess)
 	for _, o := range []struct {
@@ -50,8 +50,7 @@ func (c *call) tellCore() unix.Errno {
 	return 0
 }
 
-// getContextWrite is the write command, whose answer has the asynchronous event
-// descriptor in it.
+// getContextWrite is the write command, whose reply contains the asynchronous event descriptor.
 func getContextWrite(c *call) unix.Errno {
 	if errno := c.request(&uverbs.GetContextReq{}); errno != 0 {
 		return errno
@@ -74,7 +73,7 @@ func getContextWrite(c *call) unix.Errno {
 	return 0
 }
 
-// openContext makes the context (ib_init_ucontext, mlx5_ib_alloc_ucontext).
+// openContext creates the context (ib_init_ucontext, mlx5_ib_alloc_ucontext).
 func (c *call) openContext() unix.Errno {
 	n := c.node
 	if errno := n.alive(); errno != 0 {
@@ -112,8 +111,8 @@ func (c *call) openContext() unix.Errno {
 }
 
 // capabilityFDs is the check that makes INVOKE_WRITE(GET_CONTEXT) fail since
-// about 6.15: attribute 2 is taken for an array of descriptors, which must all
-// be of a kind that does not exist here.
+// about 6.15: attribute 2 is read as an array of descriptors, all of a kind that does not exist
+// here.
 func (c *call) capabilityFDs() unix.Errno {
 	if c.node.linux.is(Linux72) && c.in(attrGetContextFDs).given {
 		return unix.EBADF
@@ -121,8 +120,8 @@ func (c *call) capabilityFDs() unix.Errno {
 	return 0
 }
 
-// contextRequest reads the driver's part of the request. Older libraries send
-// less of it; 8 bytes are the first version.
+// contextRequest reads the driver's part of the request. Older libraries send a shorter one; the
+// first version has 8 bytes.
 func (c *call) contextRequest() (req uverbs.Mlx5AllocUcontextReqV2, errno unix.Errno) {
 	if n := c.uhw.in.n; n != 8 && n < 16 {
 		return req, unix.EINVAL
@@ -143,7 +142,7 @@ func (c *call) contextRequest() (req uverbs.Mlx5AllocUcontextReqV2, errno unix.E
 	return req, 0
 }
 
-// describe fills the answer in (mlx5_ib set_ucontext_resp).
+// describe fills in the reply (mlx5_ib set_ucontext_resp).
 func (n *node) describe(u *ucontext) uverbs.Mlx5AllocUcontextResp {
 	caps := n.nic.Caps()
 	r := uverbs.Mlx5AllocUcontextResp{
@@ -172,7 +171,7 @@ func (n *node) describe(u *ucontext) uverbs.Mlx5AllocUcontextResp {
 }
 
 // updatesTags is MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_MKEY_UPDATE_TAG, set by every
-// driver since 5.19. There is no clock page, so nothing is said of one.
+// driver since 5.19. There is no clock page, so the reply does not describe one.
 const updatesTags = 0x20
 
 // queryContext is UVERBS_METHOD_QUERY_CONTEXT.
@@ -186,8 +185,8 @@ func queryContext(c *call) unix.Errno {
 	return c.answer(c.out(attrQueryContextOut), c.node.ctx.resp)
 }
 
-// allocAsyncEvents is UVERBS_METHOD_ASYNC_EVENT_ALLOC: the first descriptor is
-// the one that objects made from then on report to.
+// allocAsyncEvents is UVERBS_METHOD_ASYNC_EVENT_ALLOC: objects created after the first call report
+// to the first descriptor.
 func allocAsyncEvents(c *call) unix.Errno {
 	async, errno := newEventFile("asynchronous events")
 	if errno != 0 {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// counterSet is a counters object: what its flow rules matched, and which number
-// goes to which slot of a read.
+// counterSet is a counters object: the counts of its flow rules, and which count a read returns at
+// which index.
 type counterSet struct {
 	hits  simnic.FlowCount
 	descs []uverbs.Mlx5FlowCountersDesc // nil until a rule is bound
@@ -44,7 +44,7 @@ func destroyCounters(c *call) unix.Errno {
 	return c.destroys(uverbs.ObjectCounters, uint32(c.in(uverbs.AttrCountersHandle).addr))
 }
 
-// readCounters fills an array of numbers (UVERBS_METHOD_COUNTERS_READ in
+// readCounters fills an array of counts (UVERBS_METHOD_COUNTERS_READ in
 // uverbs_std_types_counters.c, mlx5_ib_read_counters in counters.c).
 func readCounters(c *call) unix.Errno {
 	_, s, errno := find[*counterSet](c.node, uverbs.ObjectCounters,
@@ -85,7 +85,7 @@ func readCounters(c *call) unix.Errno {
 	return 0
 }
 
-// lookupUsers is how many rules count into s.
+// lookupUsers returns how many rules count into s.
 func (n *node) lookupUsers(s *counterSet) int {
 	for _, o := range n.handles {
 		if o != nil && o.impl == any(s) {
@@ -95,11 +95,11 @@ func (n *node) lookupUsers(s *counterSet) int {
 	return 0
 }
 
-// maxCounterDescs is MAX_COUNTERS_NUM, what one binding may name.
+// maxCounterDescs is MAX_COUNTERS_NUM, the maximum number of descriptions in one binding.
 const maxCounterDescs = 64
 
-// countersBinding reads the driver's part of CREATE_FLOW: at most one list of
-// what is to be counted where. A nil list is none.
+// countersBinding reads the driver's part of CREATE_FLOW: at most one list of count types and their
+// indexes. Without a list it returns nil.
 func (c *call) countersBinding() ([]uverbs.Mlx5FlowCountersDesc, unix.Errno) {
 	in := &c.uhw.in
 	if in.n == 0 {
@@ -154,8 +154,8 @@ func readDescs(data uverbs.Mlx5FlowCountersData) ([]uverbs.Mlx5FlowCountersDesc,
 	return descs, 0
 }
 
-// bind makes the object count for one more rule. The first says what is counted
-// where, the others must be silent about it.
+// bind makes the object count for one more rule. The first rule has the list of count types and
+// indexes, the others must have none.
 func (s *counterSet) bind(descs []uverbs.Mlx5FlowCountersDesc) (*simnic.FlowCount, unix.Errno) {
 	if (s.descs == nil) == (descs == nil) {
 		return nil, unix.EINVAL

@@ -41,7 +41,7 @@ type cq struct {
 	async   reports
 }
 
-// reports is where an object's asynchronous events go, and how many went.
+// reports is the descriptor of an object's asynchronous events, and how many were sent.
 type reports struct {
 	file *eventFile
 	sent atomic.Uint32
@@ -84,7 +84,7 @@ func exCreateCQ(c *call) unix.Errno {
 	return c.createCQ(req)
 }
 
-// createCQ answers both: the older answer is the first part of the newer one.
+// createCQ executes both: the older reply is the first part of the newer one.
 func (c *call) createCQ(req uverbs.ExCreateCQReq) unix.Errno {
 	n := c.node
 	if req.CompVector >= n.linux.cfg.Vectors {
@@ -116,7 +116,7 @@ func (c *call) createCQ(req uverbs.ExCreateCQReq) unix.Errno {
 	})
 }
 
-// cqEntries is how many entries the queue gets (mlx5_ib_create_cq in
+// cqEntries returns the number of entries of the queue (mlx5_ib_create_cq in
 // drivers/infiniband/hw/mlx5/cq.c).
 func (n *node) cqEntries(req uverbs.ExCreateCQReq) (uint32, unix.Errno) {
 	limit := uint32(1) << n.nic.Caps().LogMaxCQ
@@ -133,8 +133,8 @@ func (n *node) cqEntries(req uverbs.ExCreateCQReq) (uint32, unix.Errno) {
 	return entries, 0
 }
 
-// cqDriverReq is the whole of struct mlx5_ib_create_cq; clients may leave out what
-// follows cqDriverMin bytes.
+// cqDriverReq is the whole of struct mlx5_ib_create_cq; clients may omit the bytes after the first
+// cqDriverMin.
 type cqDriverReq struct {
 	uverbs.Mlx5CreateCQReq
 	UARPageIndex, Reserved0 uint16
@@ -168,7 +168,7 @@ func (c *call) cqDriver() (req cqDriverReq, errno unix.Errno) {
 	return req, 0
 }
 
-// makeCQ makes the queue and tells the driver's part of the client its number.
+// makeCQ creates the queue and returns its number in the driver's part of the reply.
 func (c *call) makeCQ(q *cq, req uverbs.ExCreateCQReq, entries uint32) (*uobject, unix.Errno) {
 	drv, errno := c.cqDriver()
 	if errno != 0 {
@@ -199,11 +199,11 @@ func (c *call) makeCQ(q *cq, req uverbs.ExCreateCQReq, entries uint32) (*uobject
 		release: r.freeAfter(q.hw.Destroy)}, 0
 }
 
-// attr pins the queue's memory and says where its events go.
+// attr pins the queue's memory and sets the destination of its events.
 func (q *cq) attr(r *ring, drv cqDriverReq, entries uint32) (a simnic.CQAttr, errno unix.Errno) {
 	n := r.node
 	if n.linux.is(Linux54) {
-		drv.BufAddr &^= n.linux.page - 1 // an offset in the page is not seen there
+		drv.BufAddr &^= n.linux.page - 1 // linux 5.4 drops an offset in the page
 	}
 	a = simnic.CQAttr{LogSize: bits.Len32(entries) - 1, EntrySize: int(drv.CQESize),
 		UAR: n.ctx.bfregs.uars[0]}
@@ -232,7 +232,7 @@ var miniFormats = map[uint8]simnic.MiniFormat{
 	uverbs.Mlx5CQEFormatCsumStrIdx: simnic.MiniChecksumStride,
 }
 
-// compression turns compression and padding on, if asked for and to be had.
+// compression enables compression and padding, if requested and supported.
 func (n *node) compression(a *simnic.CQAttr, drv cqDriverReq) unix.Errno {
 	caps := n.nic.Caps()
 	if drv.CQECompEn == 1 {
@@ -279,8 +279,8 @@ func exModifyCQ(c *call) unix.Errno {
 	return errnoOf(q.hw.Moderate(req.CQCount, req.CQPeriod))
 }
 
-// destroyCQ is DESTROY_CQ. The answer counts the events sent; linux counts those
-// that were read.
+// destroyCQ is DESTROY_CQ. The reply has the number of events sent; linux returns that of events
+// read.
 func destroyCQ(c *call) unix.Errno {
 	var req uverbs.DestroyCQReq
 	if errno := c.request(&req); errno != 0 {

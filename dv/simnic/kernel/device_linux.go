@@ -40,7 +40,7 @@ func exQueryDevice(c *call) unix.Errno {
 	return c.respond(resp)
 }
 
-// deviceAttr is what every kernel tells of the device.
+// deviceAttr are the device attributes that every kernel returns.
 func (n *node) deviceAttr() uverbs.QueryDeviceResp {
 	caps, fw := n.nic.Caps(), n.nic.Card().Firmware
 	guid := uverbs.ToBE64(n.nic.GUID())
@@ -64,19 +64,19 @@ func (n *node) deviceAttr() uverbs.QueryDeviceResp {
 		MaxPkeys:       128,
 		PhysPortCnt:    1,
 
-		// of RDMA, which the model does not do
+		// limits of RDMA, which the model does not implement
 		MaxQPRdAtom: 16, MaxQPInitRdAtom: 16, MaxResRdAtom: 1 << 22,
 		MaxMcastGrp: 1 << 10, MaxMcastQPAttach: 8, MaxTotalMcastQPAttach: 1 << 13, MaxAH: 1<<31 - 1,
 		MaxSRQ: 1 << 16, MaxSRQWR: 1<<15 - 1, MaxSRQSGE: 31,
 	}
 }
 
-// alwaysFlags are what the driver says of every device: automatic path
-// migration, change of port, port events, system image GUID, RNR NAK, XRC.
+// alwaysFlags are the flags that the driver sets for every device: automatic path migration, change
+// of port, port events, system image GUID, RNR NAK, XRC.
 const alwaysFlags = 0x101c30
 
-// raw reports whether the port carries Ethernet, without which the driver tells
-// nothing of raw packets.
+// raw reports whether the port carries Ethernet; otherwise the driver returns no raw packet
+// capabilities.
 func (n *node) raw() bool { return !n.linux.cfg.InfiniBand }
 
 func (n *node) deviceFlags() uint64 {
@@ -94,7 +94,7 @@ func (n *node) deviceFlags() uint64 {
 	return flags
 }
 
-// deviceCaps is what newer kernels tell.
+// deviceCaps are the capabilities that newer kernels return.
 func (n *node) deviceCaps() uverbs.ExQueryDeviceResp {
 	caps := n.nic.Caps()
 	r := uverbs.ExQueryDeviceResp{
@@ -135,8 +135,8 @@ const (
 	maxModerationPeriod = 4095
 )
 
-// driverCaps writes the driver's part of the answer, if asked for
-// (mlx5_ib_query_device in drivers/infiniband/hw/mlx5/main.c).
+// driverCaps writes the driver's part of the reply, if requested (mlx5_ib_query_device in
+// drivers/infiniband/hw/mlx5/main.c).
 func (c *call) driverCaps() unix.Errno {
 	out := c.uhw.out
 	if out.n != 0 && out.n < 8 {
@@ -155,14 +155,14 @@ func (c *call) driverCaps() unix.Errno {
 	return out.put(r.resp[:r.length])
 }
 
-// driverCaps is the answer being put together. length counts the parts written,
-// so it comes out short when one in the middle is left out: so it does in linux.
+// driverCaps is the reply under construction. length is the sum of the parts written, so it is too
+// short when a part in the middle is left out, as in linux.
 type driverCaps struct {
 	room, length int
 	resp         []byte
 }
 
-// part writes v at its offset if there is room for it, and if it is told of.
+// part writes v at its offset if the client has room for it and told is set.
 func (d *driverCaps) part(off int, told bool, v any) {
 	n := uverbs.SizeOf(v)
 	if off+n > d.room || !told {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// statusErrno is how mlx5_core turns a refusal of the firmware into an error
-// number (cmd_status_to_err in linux drivers/net/ethernet/mellanox/mlx5/core/cmd.c).
+// statusErrno maps a firmware status to an error number, as mlx5_core does (cmd_status_to_err in
+// linux drivers/net/ethernet/mellanox/mlx5/core/cmd.c).
 var statusErrno = map[simnic.Status]unix.Errno{
 	simnic.StatusBadParam:   unix.EINVAL,
 	simnic.StatusBadRes:     unix.EINVAL,
@@ -18,7 +18,7 @@ var statusErrno = map[simnic.Status]unix.Errno{
 	simnic.StatusNoResource: unix.EAGAIN,
 }
 
-// errnoOf is the error number for what the core returned.
+// errnoOf returns the error number for an error of the core.
 func errnoOf(err error) unix.Errno {
 	var errno unix.Errno
 	switch {

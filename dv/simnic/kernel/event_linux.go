@@ -12,31 +12,31 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// eventFile is the kernel's side of an event descriptor. The client's side is
-// the other end of a socket pair that keeps records apart: one read returns one
-// event. The client owns its end and closes it whenever it likes.
+// eventFile is the kernel's side of an event descriptor. The client's side is the other end of a
+// socket pair that preserves message boundaries: one read returns one event. The client owns its
+// end and may close it at any time.
 //
-// It is called with locks of queues held, so it never waits: what the socket
-// does not take is kept, and a goroutine delivers it as the client reads.
+// It is called with locks of queues held, so it never waits: records that the socket does not
+// accept go to a backlog, which a goroutine delivers as the client reads.
 type eventFile struct {
 	mu      sync.Mutex // covers what follows
 	file    *os.File   // our end
 	raw     syscall.RawConn
-	fd      int    // number of the client's end when it was made
+	fd      int    // number of the client's end when it was created
 	inode   uint64 // of the client's end: the number may be another file's by now
 	backlog [][]byte
 	dead    bool
 
-	record []byte // being sent, in room
+	record []byte // record being sent, in room
 	room   [16]byte
 	result error
-	sendFn func(fd uintptr) // made once, so that sending does not allocate
+	sendFn func(fd uintptr) // created once, so that sending does not allocate
 }
 
-// maxBacklog bounds what is kept for a client that does not read, in events.
+// maxBacklog is the maximum backlog for a client that does not read, in events.
 const maxBacklog = 1 << 16
 
-// newEventFile returns it with the client's descriptor, which is close-on-exec and
+// newEventFile returns an eventFile and the client's descriptor, which is close-on-exec and
 // blocking.
 func newEventFile(name string) (*eventFile, unix.Errno) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -85,7 +85,7 @@ func (e *eventFile) post(record []byte) {
 	}
 }
 
-// send reports whether the record is taken care of: delivered, or in vain.
+// send reports whether the record is done: delivered, or dropped because the client closed its end.
 func (e *eventFile) send() bool {
 	err := e.raw.Control(e.sendFn)
 	if err == nil && e.result == unix.EAGAIN {
@@ -119,8 +119,8 @@ func (e *eventFile) drain() {
 	})
 }
 
-// abandoned reports whether the client closed its end, and closes ours then. Queues
-// that still post to it do so in vain, as in linux.
+// abandoned reports whether the client closed its end, and then closes ours. Later records of
+// queues are dropped, as in linux.
 func (e *eventFile) abandoned() bool {
 	gone := false
 	err := e.raw.Control(func(fd uintptr) {
@@ -134,8 +134,7 @@ func (e *eventFile) abandoned() bool {
 	return gone || err != nil
 }
 
-// end closes our end: what was sent can still be read, then the client reads
-// end of file.
+// end closes our end: the client can still read the records sent, then it reads end of file.
 func (e *eventFile) end() {
 	e.mu.Lock()
 	e.dead, e.backlog = true, nil
@@ -143,7 +142,7 @@ func (e *eventFile) end() {
 	_ = e.file.Close()
 }
 
-// async posts an asynchronous event. A nil file is a client that asked for none.
+// async posts an asynchronous event. A nil file is a client without asynchronous events.
 func (e *eventFile) async(t uverbs.EventType, element uint64) {
 	if e == nil {
 		return

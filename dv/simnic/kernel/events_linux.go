@@ -8,17 +8,17 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// eventSet is the event descriptors of one open file. Its lock is the innermost
-// but those of the descriptors: events come while queues are locked.
+// eventSet holds the event descriptors of one open file. Only locks of descriptors are taken inside
+// its lock: events come while queues are locked.
 type eventSet struct {
 	mu       sync.Mutex
-	async    []*eventFile // the first is the one objects report to
+	async    []*eventFile // objects report to the first
 	channels []*eventFile
-	cancel   func() // of the port's and the device's events
+	cancel   func() // cancels the subscription to the port's and the device's events
 	ended    bool
 }
 
-// open starts listening to the port and the device.
+// open subscribes to events of the port and the device.
 func (s *eventSet) open(n *simnic.NIC) {
 	cancel := n.Subscribe(s.device)
 	s.mu.Lock()
@@ -38,8 +38,7 @@ func (s *eventSet) addChannel(e *eventFile) {
 	s.channels = append(slices.DeleteFunc(s.channels, (*eventFile).abandoned), e)
 }
 
-// reporter is the descriptor that an object made now reports to, nil if there is
-// none yet.
+// reporter returns the descriptor to which an object created now reports, nil if there is none yet.
 func (s *eventSet) reporter() *eventFile {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +48,7 @@ func (s *eventSet) reporter() *eventFile {
 	return s.async[0]
 }
 
-// channel finds the completion channel that the client's descriptor is.
+// channel finds the completion channel of the client's descriptor.
 func (s *eventSet) channel(fd int) *eventFile {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,8 +60,8 @@ func (s *eventSet) channel(fd int) *eventFile {
 	return nil
 }
 
-// device passes events of the port and the device on. A fatal one is the last:
-// the kernel then takes the device away, and the descriptors end.
+// device passes on events of the port and the device. A fatal one is the last: the kernel then
+// removes the device, and the descriptors read end of file.
 func (s *eventSet) device(ev simnic.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +90,7 @@ func (s *eventSet) endFiles() {
 	}
 }
 
-// close ends everything.
+// close ends the subscription and all descriptors.
 func (s *eventSet) close() {
 	s.mu.Lock()
 	cancel := s.cancel

@@ -110,7 +110,7 @@ func (c *call) driverCreateFlow(a *uverbs.FlowAttrHdr, q *qp, r *rule) (*simnic.
 	}
 	if !attr.Drop {
 		if attr.TIR = q.tir; attr.TIR == nil {
-			// a queue pair that only sends: the firmware knows no such destination
+			// a queue pair that only sends cannot be a destination
 			return nil, unix.EINVAL
 		}
 	}
@@ -130,7 +130,7 @@ func exDestroyFlow(c *call) unix.Errno {
 	return c.destroys(uverbs.ObjectFlow, req.FlowHandle)
 }
 
-// rule is a rule as the client wrote it, its specifications taken apart.
+// rule is a rule as the client wrote it, with its specifications parsed.
 type rule struct {
 	node     *node
 	uses     []*uobject
@@ -146,7 +146,7 @@ type flowSpec struct {
 	tag         uint32
 }
 
-// parse takes the specifications apart (kern_spec_to_ib_spec).
+// parse parses the specifications (kern_spec_to_ib_spec).
 func (r *rule) parse(b []byte, count, size int) unix.Errno {
 	parsed := 0
 	for parsed < count && len(b) >= 8 {
@@ -213,8 +213,8 @@ var filterSizes = map[uint32]int{
 	uverbs.FlowSpecTypeGRE:   8,
 }
 
-// filter takes a filter, which may be shorter than the kernel's, or longer if
-// its mask has only zeroes there (ib_uverbs_kern_spec_to_ib_spec_filter).
+// filter reads a filter, which may be shorter than the kernel's, or longer if the rest of its mask
+// is zero (ib_uverbs_kern_spec_to_ib_spec_filter).
 func (r *rule) filter(kind uint32, b []byte) unix.Errno {
 	half := len(b) / 2
 	size, known := filterSizes[kind&^uverbs.FlowSpecTypeInner]

@@ -10,12 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// enotsupp is ENOTSUPP of include/linux/errno.h, which older drivers let out of
-// the kernel.
+// enotsupp is ENOTSUPP of include/linux/errno.h, which older drivers return to user space.
 const enotsupp unix.Errno = 524
 
-// translate makes the hardware's match of the specifications (is_valid_attr,
-// parse_flow_attr in drivers/infiniband/hw/mlx5/fs.c).
+// translate turns the specifications into the hardware's match (is_valid_attr, parse_flow_attr in
+// drivers/infiniband/hw/mlx5/fs.c).
 func (r *rule) translate(a *simnic.FlowAttr) unix.Errno {
 	if !r.typesAgree() || !r.protocolsAgree() {
 		return unix.EINVAL
@@ -30,7 +29,7 @@ func (r *rule) translate(a *simnic.FlowAttr) unix.Errno {
 	}
 	if a.Type != simnic.FlowNormal {
 		a.HasTag, a.Tag = false, 0
-		return 0 // made without the conditions
+		return 0 // created without these conditions
 	}
 	for i := range r.specs {
 		if r.specs[i].outsideMask(r.hasTransport()) {
@@ -40,8 +39,8 @@ func (r *rule) translate(a *simnic.FlowAttr) unix.Errno {
 	return 0
 }
 
-// typesAgree reports whether an Ethernet type fits the IP specification behind
-// it: it is that of the version, and whole.
+// typesAgree reports whether an Ethernet type fits the IP specification after it: it is that of the
+// IP version, with a full mask.
 func (r *rule) typesAgree() bool {
 	mask, etherType := uint16(0), uint16(0)
 	agree := func(want uint16) bool { return mask == 0 || mask == 0xffff && etherType == want }
@@ -58,8 +57,8 @@ func (r *rule) typesAgree() bool {
 	return true
 }
 
-// protocolsAgree reports whether the IP protocol, where one is asked for, is that
-// of the transport specification behind it (set_proto in fs.c).
+// protocolsAgree reports whether the IP protocol, if matched, is that of the transport
+// specification after it (set_proto in fs.c).
 func (r *rule) protocolsAgree() bool {
 	mask, proto := uint8(0), uint8(0)
 	agree := func(want uint8) bool { return mask == 0 || mask == 0xff && proto == want }
@@ -77,10 +76,9 @@ func (r *rule) protocolsAgree() bool {
 	return true
 }
 
-// outsideMask reports whether the value has bits that the mask has not, which
-// the steering code refuses. The tag is not looked at when its mask is zero, and
-// what cannot be matched at all is not either. A transport specification puts
-// its own IP protocol there.
+// outsideMask reports whether the value has bits outside the mask, which the steering code refuses.
+// It ignores a tag whose mask is zero, and fields that cannot be matched. A transport specification
+// sets the IP protocol.
 func (s *flowSpec) outsideMask(transport bool) bool {
 	for i, v := range s.value {
 		var ignored bool
@@ -132,7 +130,7 @@ func (s *flowSpec) translate(a *simnic.FlowAttr) unix.Errno {
 		a.Drop = true
 	case uverbs.FlowSpecTypeActionCount:
 	default:
-		return unix.EOPNOTSUPP // tunnels, and what is inside them
+		return unix.EOPNOTSUPP // tunnels and inner headers
 	}
 	return 0
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// fuzzPlaces are where a hostile caller's pointers may point: into memory of its
-// own, and nowhere. (Elsewhere in this process they would hit the test itself.)
+// fuzzPlaces are the addresses for a hostile caller's pointers: its own memory, and unmapped
+// addresses. (Other addresses in this process belong to the test itself.)
 const fuzzPlaces = 8
 
 // place picks an address for v.
@@ -22,7 +22,7 @@ func (r *rawNode) place(v uint64) uint64 {
 	case 2:
 		return ^uint64(0) - 7
 	case 3:
-		return r.mem.Addr() + uint64(r.mem.Len()) - 4 // ends in the middle
+		return r.mem.Addr() + uint64(r.mem.Len()) - 4 // the block ends in the middle
 	}
 	return r.mem.Addr() + 4096 + v/fuzzPlaces%uint64(r.mem.Len()-8192)
 }
@@ -39,7 +39,7 @@ var pointers = map[uint32]struct{ core, uhw []int }{
 	uverbs.ExCmdCreateFlow: {uhw: []int{8}},
 }
 
-// tame makes the addresses in a block point to places.
+// tame replaces the addresses in a block with those of fuzzPlaces.
 func (r *rawNode) tame(b []byte, at []int) {
 	for _, i := range at {
 		if i+8 <= len(b) {
@@ -50,7 +50,7 @@ func (r *rawNode) tame(b []byte, at []int) {
 
 // FuzzWriteCommands sends sequences of commands with hostile content. Each is
 // {command index, lengths of core and driver input, of core and driver output,
-// content}. Nothing may panic, hang, or stay behind.
+// content}. Nothing may panic, hang, or leak.
 func FuzzWriteCommands(f *testing.F) {
 	seed := func(cmds ...write) {
 		var b []byte
@@ -108,7 +108,7 @@ func FuzzWriteCommands(f *testing.F) {
 				copy(w.core[24:32], w.core[8:16]) // the address in descriptors is the address
 			}
 			if w.cmd == uverbs.CmdCreateCompChannel || w.cmd == uverbs.CmdGetContext {
-				continue // real descriptors, which nobody would close
+				continue // real descriptors, which the test does not close
 			}
 			r.do(&w)
 		}
@@ -124,7 +124,7 @@ func FuzzWriteCommands(f *testing.F) {
 	})
 }
 
-// commands is every write command, and some that are none.
+// commands are all write commands, and some invalid ones.
 var commands = []uint32{
 	uverbs.CmdGetContext, uverbs.CmdQueryDevice, uverbs.ExCmdQueryDevice,
 	uverbs.CmdQueryPort, uverbs.CmdAllocPD,
@@ -174,7 +174,7 @@ func FuzzIoctlHeader(f *testing.F) {
 			}
 			if len(buf) >= 8 && binary.NativeEndian.Uint16(buf[2:]) == uverbs.ObjectAsyncEvent ||
 				commandOf(buf) {
-				return // real descriptors, which nobody would close
+				return // real descriptors, which the test does not close
 			}
 			if len(buf) > 0 {
 				r.ioctl(buf)
@@ -200,7 +200,7 @@ func outputAttr(buf []byte, id uint16) bool {
 	return false
 }
 
-// specs is what is known of the attributes of a method, nothing for none.
+// specs returns the attributes of a method, nil for an unknown method.
 func (m *method) specs() []attrSpec {
 	if m == nil {
 		return nil
@@ -208,7 +208,7 @@ func (m *method) specs() []attrSpec {
 	return m.attrs
 }
 
-// commandOf reports whether the buffer invokes a command that makes descriptors.
+// commandOf reports whether the buffer invokes a command that creates descriptors.
 func commandOf(buf []byte) bool {
 	for at := 24; at+16 <= len(buf); at += 16 {
 		if binary.NativeEndian.Uint16(buf[at:]) == uverbs.AttrWriteCmd {

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// uobject is what a handle stands for (struct ib_uobject).
+// uobject is the object of a handle (struct ib_uobject).
 type uobject struct {
 	handle uint32
 	kind   uint16 // uverbs.ObjectPD and so on
@@ -15,10 +15,10 @@ type uobject struct {
 
 	users   int // objects that use this one; destroying it is EBUSY while there are any
 	uses    []*uobject
-	release func() error // gives the hardware objects back
+	release func() error // frees the hardware objects
 }
 
-// find looks a handle up for use. T is the type of what is wanted.
+// find looks up a handle for use. T is the type of the object.
 func find[T any](n *node, kind uint16, handle uint32) (*uobject, T, unix.Errno) {
 	var none T
 	o, errno := n.lookup(kind, handle)
@@ -27,16 +27,15 @@ func find[T any](n *node, kind uint16, handle uint32) (*uobject, T, unix.Errno) 
 	}
 	if errno != 0 {
 		if n.linux.is(Linux54) && errno != unix.EIO {
-			errno = unix.EINVAL // commands there did not look at the reason
+			errno = unix.EINVAL // commands of that release ignored the reason
 		}
 		return nil, none, errno
 	}
 	return o, o.impl.(T), 0
 }
 
-// lookup finds a handle: ENOENT when there is none, EINVAL when something of
-// another kind has (rdma_lookup_get_uobject in
-// drivers/infiniband/core/rdma_core.c).
+// lookup finds a handle: ENOENT if the handle is free, EINVAL if it is that of an object of another
+// kind (rdma_lookup_get_uobject in drivers/infiniband/core/rdma_core.c).
 func (n *node) lookup(kind uint16, handle uint32) (*uobject, unix.Errno) {
 	if uint64(handle) >= uint64(len(n.handles)) || n.handles[handle] == nil {
 		return nil, unix.ENOENT
@@ -48,7 +47,7 @@ func (n *node) lookup(kind uint16, handle uint32) (*uobject, unix.Errno) {
 	return o, 0
 }
 
-// add gives o the lowest free handle and takes what it uses into use.
+// add gives o the lowest free handle and counts o as a user of the objects it uses.
 func (n *node) add(o *uobject) {
 	i := slices.Index(n.handles, nil)
 	if i < 0 {
@@ -62,7 +61,7 @@ func (n *node) add(o *uobject) {
 	}
 }
 
-// destroy removes an object on the client's demand.
+// destroy destroys an object at the client's request.
 func (n *node) destroy(kind uint16, handle uint32) (*uobject, unix.Errno) {
 	o, errno := n.lookup(kind, handle)
 	if errno != 0 {
@@ -85,7 +84,7 @@ func (n *node) forget(o *uobject) {
 	}
 }
 
-// destroyAll removes everything, round after round what is not used any more.
+// destroyAll destroys all objects, in each pass those without users.
 func (n *node) destroyAll() {
 	for progress := true; progress; {
 		progress = false

@@ -146,7 +146,7 @@ func TestGetContextChecks(t *testing.T) {
 			}
 			again := unix.EINVAL
 			if tt.errno != 0 {
-				again = 0 // nothing is left of the failed one
+				again = 0 // the failed command left nothing
 			}
 			if errno := r.getContext(contextRequest(16, 15), 72); errno != again {
 				t.Errorf("once more: %v, want %v", errno, again)
@@ -155,7 +155,7 @@ func TestGetContextChecks(t *testing.T) {
 	}
 }
 
-// Each object in use refuses to go, and goes once its users have.
+// Destroying an object in use fails, and succeeds once its users are destroyed.
 func TestHandlesDestroyOrder(t *testing.T) {
 	r := newRawNode(t, simnic.Config{Seed: 1}, Config{})
 	r.open()
@@ -196,8 +196,8 @@ func TestHandlesDestroyOrder(t *testing.T) {
 	}
 }
 
-// A handle of another kind is EINVAL, one nobody has ENOENT; 5.4 does not tell
-// them apart except when destroying.
+// A handle of another kind is EINVAL, a free one ENOENT; 5.4 does not tell them apart except when
+// destroying.
 func TestHandlesOfOtherKinds(t *testing.T) {
 	for release, want := range map[Release][2]unix.Errno{Linux612: {unix.EINVAL, unix.ENOENT},
 		Linux54: {unix.EINVAL, unix.EINVAL}, Linux72: {unix.EINVAL, unix.ENOENT}} {

@@ -10,7 +10,7 @@ const (
 	ioctlAttrLen = 16 // struct ib_uverbs_attr
 )
 
-// attrKind is how an attribute travels.
+// attrKind is how an attribute is passed.
 type attrKind uint8
 
 const (
@@ -20,8 +20,8 @@ const (
 	attrNew                    // filled in with the new object's handle or descriptor
 )
 
-// attrSpec is what a method says about one of its attributes (struct
-// uverbs_attr_spec). Lengths are bytes; max 0 is any length.
+// attrSpec describes one attribute of a method (struct uverbs_attr_spec). Lengths are bytes; max 0
+// allows any length.
 type attrSpec struct {
 	id        uint16
 	kind      attrKind
@@ -30,7 +30,7 @@ type attrSpec struct {
 	object    uint16 // attrHandle: kind of object
 }
 
-// method is one thing the node can be asked (struct uverbs_method_def).
+// method is one method of the node (struct uverbs_method_def).
 type method struct {
 	attrs []attrSpec
 	uhw   bool // the driver has attributes of its own
@@ -54,10 +54,10 @@ const (
 	attrQueryContextOut = 0x1000 // MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX
 )
 
-// methodKey is an object and a method of it, by number.
+// methodKey is the number of an object and that of its method.
 type methodKey struct{ object, method uint16 }
 
-// methodTable is all that a release knows.
+// methodTable holds all methods of a release.
 func methodTable(r Release) map[methodKey]*method {
 	const device = uverbs.ObjectDevice
 	t := map[methodKey]*method{
@@ -159,7 +159,7 @@ func (c *call) execute(m *method) unix.Errno {
 	return errno
 }
 
-// spec finds what the method knows of an attribute.
+// spec finds the method's description of an attribute.
 func (m *method) spec(id uint16) *attrSpec {
 	for i := range m.attrs {
 		if m.attrs[i].id == id {

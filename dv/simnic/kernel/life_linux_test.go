@@ -21,7 +21,7 @@ func openFDs(t *testing.T) int {
 	return len(entries)
 }
 
-// Open, use, close, twice, and again: nothing of it stays.
+// Open, use, close, twice, repeatedly: nothing leaks.
 func TestNodeLifetime(t *testing.T) {
 	nic := newTestNIC(t, simnic.Config{Seed: 1})
 	linux := New(nic, Config{})
@@ -84,8 +84,7 @@ func TestNodeAfterClose(t *testing.T) {
 	}
 }
 
-// Two processes have the node open: handles are each one's own, numbers the
-// device's.
+// Two processes have the node open: handles belong to the process, numbers to the device.
 func TestTwoFiles(t *testing.T) {
 	linux := New(newTestNIC(t, simnic.Config{Seed: 1}), Config{})
 	a, b := openRawNode(t, linux), openRawNode(t, linux)
@@ -101,7 +100,7 @@ func TestTwoFiles(t *testing.T) {
 	if n := linux.nic.Objects().Flows; n != 2 {
 		t.Errorf("%d rules in force", n)
 	}
-	// A channel of the other file is not one of ours.
+	// A channel of the other file is refused.
 	var fd uint32
 	for _, r := range []*rawNode{b, a} {
 		w := r.must(write{cmd: uverbs.CmdCreateCompChannel,
@@ -141,7 +140,7 @@ func TestClosedChannelsAreReaped(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, q, _ := find[*cq](r.node, uverbs.ObjectCQ, handle)
-		q.channel.completion(1) // in vain
+		q.channel.completion(1) // dropped
 		r.must(destroyCommand(uverbs.CmdDestroyCQ, handle))
 		r.at = 0
 	}
@@ -155,7 +154,7 @@ func TestClosedChannelsAreReaped(t *testing.T) {
 	}
 }
 
-// A descriptor number that was a channel once and is something else now.
+// A descriptor number that was a channel and is now another file.
 func TestChannelNumberReused(t *testing.T) {
 	r := newRawNode(t, simnic.Config{Seed: 1}, Config{})
 	r.open()
@@ -212,7 +211,7 @@ func TestNodeConcurrently(t *testing.T) {
 	}
 }
 
-// Events come one a read, and none is lost when nobody reads for long.
+// One read returns one event, and none is lost when the client does not read for a long time.
 func TestEventsAreRecords(t *testing.T) {
 	e, errno := newEventFile("test")
 	if errno != 0 {
@@ -275,7 +274,7 @@ func TestCompletionEventDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// A client that closed its end gets no more events, and nobody minds.
+// A client that closed its end gets no more events, and the queues go on.
 func TestEventToClosedEnd(t *testing.T) {
 	e, errno := newEventFile("test")
 	if errno != 0 {
@@ -308,8 +307,8 @@ func TestEventDescriptorFlags(t *testing.T) {
 	}
 }
 
-// Memory is counted in pages, records share theirs, and what is freed can be
-// used again.
+// Pinned memory is counted in pages, doorbell records share pages, and freed memory can be pinned
+// again.
 func TestMemlock(t *testing.T) {
 	r := newRawNode(t, simnic.Config{Seed: 1}, Config{Memlock: 5 * 4096})
 	r.open()

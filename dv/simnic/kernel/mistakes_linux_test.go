@@ -5,9 +5,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// orders are, for each command, what can be wrong with it in the order in which
-// linux 6.12 looks (drivers/infiniband/core/uverbs_cmd.c and hw/mlx5). Where two
-// are wrong at once, the earlier one decides.
+// orders are, for each command, its possible mistakes in the order in which linux 6.12 checks them
+// (drivers/infiniband/core/uverbs_cmd.c and hw/mlx5). Of two mistakes at once, the earlier one
+// determines the error.
 func orders(r *rawNode, o objects) map[string]order {
 	return map[string]order{
 		"REG_MR":           regMRMistakes(r, o),

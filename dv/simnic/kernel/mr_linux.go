@@ -22,7 +22,8 @@ func allocPD(c *call) unix.Errno {
 	p.number = n.nic.AllocNumber(p, 24)
 	o := &uobject{kind: uverbs.ObjectPD, impl: p,
 		release: func() error { n.nic.FreeNumber(p.number); return nil }}
-	// Newer kernels do without the driver's answer, older ones write it to nowhere.
+	// Newer kernels accept a request without room for the driver's reply, older ones fail to write
+	// it.
 	if c.uhw.out.given || !n.linux.is(Linux72) {
 		if errno := c.uhw.out.put(host32(p.number)); errno != 0 {
 			n.nic.FreeNumber(p.number)
@@ -99,7 +100,7 @@ func regMR(c *call) unix.Errno {
 	})
 }
 
-// register pins the memory and makes the key.
+// register pins the memory and creates the key.
 func (n *node) register(req uverbs.RegMRReq, p *pd) (*uobject, uint32, unix.Errno) {
 	write := req.AccessFlags&uverbs.AccessLocalWrite != 0
 	mem, errno := n.linux.pin(req.Start, req.Length, write)

@@ -12,9 +12,8 @@ import (
 
 // Linux is the kernel around a NIC, as seen through the uverbs device node: the
 // core of linux drivers/infiniband/core/uverbs_*.c and the part of
-// drivers/infiniband/hw/mlx5 that raw packet queues need. Each command makes
-// the checks of the original in the original's order, and answers with its
-// error numbers. Its methods may be called from any goroutine.
+// drivers/infiniband/hw/mlx5 that raw packet queues need. Each command makes the checks of linux in
+// the same order, and returns the same error numbers. Its methods may be called from any goroutine.
 type Linux struct {
 	nic    *simnic.NIC
 	cfg    Config
@@ -28,22 +27,21 @@ type Linux struct {
 	writes  map[uint32]writeCommand
 }
 
-// Refused is how many changes of a queue's state the firmware refused because that was another one
-// than was said: each is a line in the kernel's log, whether the caller is told or not. A correct
-// driver causes none.
+// Refused is how many changes of a queue's state the firmware refused because the current state in
+// the command was wrong. Each is a line in the kernel's log, even if the command reports success. A
+// correct driver causes none.
 func (l *Linux) Refused() int64 { return l.refused.Load() }
 
-// New makes a kernel whose only RDMA device is n. It needs no closing.
+// New returns a kernel whose only RDMA device is n. It need not be closed.
 func New(n *simnic.NIC, cfg Config) *Linux {
 	return &Linux{nic: n, cfg: cfg.withDefaults(), page: uint64(os.Getpagesize()),
 		populates: canPopulate(), methods: methodTable(cfg.Release), writes: writeTable()}
 }
 
-// is reports whether the kernel is of the given age.
+// is reports whether the kernel is of the given release.
 func (l *Linux) is(r Release) bool { return l.cfg.Release == r }
 
-// OpenNode opens the device node. The error is a unix.Errno: EIO when the device
-// is gone.
+// OpenNode opens the device node. The error is a unix.Errno: EIO if the device has failed.
 func (l *Linux) OpenNode() (uverbs.Kernel, error) {
 	if l.nic.Usable() != nil {
 		return nil, unix.EIO
@@ -80,9 +78,8 @@ func (n *node) Ioctl(buf []byte) error {
 	return nil
 }
 
-// Close closes the file, upon which everything made through it is destroyed:
-// users before what they use. Event descriptors already handed out stay open and
-// signal end of file.
+// Close closes the file and destroys all objects created through it, each before the objects it
+// uses. Event descriptors of the client stay open and signal end of file.
 func (n *node) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -99,8 +96,7 @@ func (n *node) Close() error {
 	return nil
 }
 
-// alive is the check for a device that is still there, made where the kernel
-// looks for it.
+// alive returns an error if the device has failed. It is called where the kernel makes this check.
 func (n *node) alive() unix.Errno {
 	if n.nic.Usable() != nil {
 		return unix.EIO
@@ -108,8 +104,7 @@ func (n *node) alive() unix.Errno {
 	return 0
 }
 
-// context is what queries begin with: the device is there, and GET_CONTEXT was
-// called.
+// context makes the first checks of queries: the device works, and GET_CONTEXT was called.
 func (n *node) context() unix.Errno {
 	if errno := n.alive(); errno != 0 {
 		return errno

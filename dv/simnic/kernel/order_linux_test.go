@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mistake is one thing wrong with a command that is right otherwise.
+// mistake is one error in an otherwise correct command.
 type mistake struct {
 	name  string
 	make  func(r *rawNode, w *write)
 	errno unix.Errno
 }
 
-// set32 is a mistake that is a number at an offset of the command struct.
+// set32 is the mistake of a wrong number at an offset of the command struct.
 func set32(name string, at int, v uint32, errno unix.Errno) mistake {
 	return mistake{name, func(_ *rawNode,
 		w *write) {
@@ -23,7 +23,7 @@ func set32(name string, at int, v uint32, errno unix.Errno) mistake {
 	}, errno}
 }
 
-// uhw32 is one at an offset of the driver's part, if that is still there.
+// uhw32 is the mistake of a wrong number at an offset of the driver's part, if there is one.
 func uhw32(name string, at int, v uint32, errno unix.Errno) mistake {
 	return mistake{name, func(_ *rawNode, w *write) {
 		if at+4 <= len(w.uhw) {
@@ -32,7 +32,7 @@ func uhw32(name string, at int, v uint32, errno unix.Errno) mistake {
 	}, errno}
 }
 
-// uhwLen is a driver's part of another length, longer ones ending in ones.
+// uhwLen is the mistake of a driver's part of another length; bytes added to it are ones.
 func uhwLen(name string, n int, errno unix.Errno) mistake {
 	return mistake{name, func(_ *rawNode, w *write) {
 		for len(w.uhw) < n {
@@ -42,18 +42,18 @@ func uhwLen(name string, n int, errno unix.Errno) mistake {
 	}, errno}
 }
 
-// tail is bytes of ones behind the command struct.
+// tail is the mistake of bytes of ones after the command struct.
 func tail(errno unix.Errno) mistake {
 	return mistake{"tail not zero",
 		func(_ *rawNode, w *write) { w.core = append(w.core, 1, 1, 1, 1, 1, 1, 1, 1) }, errno}
 }
 
-// machine is a mistake of the machine instead.
+// machine is a mistake in the machine's state.
 func machine(name string, change func(*Config), errno unix.Errno) mistake {
 	return mistake{name, func(r *rawNode, _ *write) { change(&r.linux.cfg) }, errno}
 }
 
-const nobody = 0x7777 // a handle nobody has
+const nobody = 0x7777 // a free handle
 
 // order is a command that succeeds, and its mistakes in order.
 type order struct {
@@ -99,7 +99,7 @@ func TestCommandsWork(t *testing.T) {
 	o := r.objects()
 	for name, order := range orders(r, o) {
 		if name == "MODIFY_QP" {
-			continue // its base is a wrong transition, to be changed by nothing
+			continue // its base is an invalid transition already
 		}
 		r.at = 1 << 19
 		w := order.make()

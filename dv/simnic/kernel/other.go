@@ -11,11 +11,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// Linux is the kernel around a NIC. It can be played on linux only, whose
-// descriptors and error numbers it gives out.
+// Linux is the kernel around a NIC. It works on linux only, as it returns linux descriptors and
+// error numbers.
 type Linux struct{}
 
-// New puts a kernel around n.
+// New returns a kernel around n.
 func New(*simnic.NIC, Config) *Linux { return &Linux{} }
 
 // Refused is 0.

@@ -57,7 +57,7 @@ func (s *PacketSocket) Remove(mac net.HardwareAddr) error {
 	case s.closed:
 		return unix.EBADF
 	case n == 0:
-		return nil // so linux does
+		return nil // as in linux
 	case n > 1:
 		s.members[string(mac)]--
 		return nil
@@ -66,7 +66,7 @@ func (s *PacketSocket) Remove(mac net.HardwareAddr) error {
 	return nil
 }
 
-// drop takes an address off the netdev's lists.
+// drop removes an address from the netdev's lists.
 func (s *PacketSocket) drop(mac string) {
 	delete(s.members, mac)
 	if mac == "" {

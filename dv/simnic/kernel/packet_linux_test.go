@@ -13,7 +13,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// The errors are those of af_packet.c, and what passes follows the memberships.
+// The errors are those of af_packet.c, and the memberships determine which frames pass.
 func TestPacketSocket(t *testing.T) {
 	nic := newTestNIC(t, simnic.Config{Function: simnic.Function{Kind: simnic.VF, Trusted: true}})
 	near, far := wire.Pair()
@@ -37,7 +37,7 @@ func TestPacketSocket(t *testing.T) {
 		name       string
 		do         func() error
 		err        error
-		own, group bool // what passes afterwards
+		own, group bool // frames that pass afterwards
 	}{
 		{"nothing", func() error { return nil }, nil, false, false},
 		{"7 bytes", func() error { return s.Add(make(net.HardwareAddr, 7)) },
@@ -66,8 +66,9 @@ func TestPacketSocket(t *testing.T) {
 	}
 }
 
-// A port's owners hear each other from the second context on, as linux sets the port up: a frame
-// of the netdev for the first context leaves by the wire until then.
+// The netdev and the contexts of a port receive each other's frames once there is a second context,
+// as linux configures the port. Until then a frame of the netdev for the first context leaves by
+// the wire.
 func TestLoopbackFollowsContexts(t *testing.T) {
 	nic := newTestNIC(t, simnic.Config{})
 	linux := New(nic, Config{})

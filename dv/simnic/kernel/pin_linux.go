@@ -7,9 +7,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 )
 
-// umem is memory of the client that the device may use (struct ib_umem). The
-// real kernel holds on to its pages; here it is the client's duty, as it is for
-// its own sake, to keep it mapped until the object is destroyed.
+// umem is memory of the client that the device may use (struct ib_umem). The real kernel holds
+// references to its pages; here the client must keep it mapped until the object is destroyed.
 type umem struct {
 	linux *Linux
 	pages int64
@@ -17,8 +16,8 @@ type umem struct {
 }
 
 // pin pins size bytes at addr (ib_umem_get in drivers/infiniband/core/umem.c):
-// EPERM where nothing may be pinned, ENOMEM beyond the limit, EFAULT where there
-// is no memory, or none the device may write to.
+// EPERM if the limit is zero, ENOMEM beyond the limit, EFAULT if there is no memory at addr, or the
+// device may not write to it.
 func (l *Linux) pin(addr, size uint64, writable bool) (*umem, unix.Errno) {
 	if addr+size < addr || addr+size+l.page < addr {
 		return nil, unix.EINVAL
@@ -51,8 +50,8 @@ func (u *umem) unpin() {
 	}
 }
 
-// present faults the pages in, as pinning does, and reports whether they are all
-// there and may be used so.
+// present faults the pages in, as pinning does, and reports whether all are mapped with the access
+// rights requested.
 func (l *Linux) present(addr, size uint64, writable bool) bool {
 	if size > 1<<47 || !mmio.Mapped(addr, int(size)) {
 		return false
@@ -68,8 +67,8 @@ func (l *Linux) present(addr, size uint64, writable bool) bool {
 }
 
 // canPopulate reports whether the machine's kernel can be asked to fault pages
-// in (linux 5.14). Elsewhere what is mapped passes for usable: the answer to a
-// page without the rights is the same as to an unknown question.
+// in (linux 5.14). On older kernels mapped memory is taken as usable: the error for a page without
+// the rights is the same as for an unknown request.
 func canPopulate() bool {
 	page, err := mmio.Alloc(1)
 	if err != nil {
@@ -86,7 +85,7 @@ type recordPage struct {
 	users int
 }
 
-// mapRecord pins the page of the doorbell record at addr and shows the record.
+// mapRecord pins the page of the doorbell record at addr and returns the record.
 func (n *node) mapRecord(addr uint64) (*simnic.Memory, unix.Errno) {
 	if addr%8 != 0 {
 		return nil, unix.EINVAL
@@ -122,8 +121,8 @@ type ring struct {
 	mapped bool
 }
 
-// buffer pins a queue's buffer. Only multiples of 1/64 of a page can be told to
-// the device as its start.
+// buffer pins a queue's buffer. Its start must be a multiple of 1/64 of a page, the unit of the
+// page offset in the hardware.
 func (r *ring) buffer(addr, size uint64, writable bool) (*simnic.Memory, unix.Errno) {
 	u, errno := r.node.linux.pin(addr, size, writable)
 	if errno != 0 {
@@ -143,7 +142,7 @@ func (r *ring) doorbell(addr uint64) (*simnic.Memory, unix.Errno) {
 	return m, errno
 }
 
-// free gives all memory back.
+// free unpins all memory.
 func (r *ring) free() {
 	for _, u := range r.bufs {
 		u.unpin()
@@ -154,8 +153,8 @@ func (r *ring) free() {
 	r.bufs, r.mapped = nil, false
 }
 
-// freeAfter is destroy, and then free if that succeeded: the hardware may use the
-// ring until then.
+// freeAfter calls destroy, and then free if that succeeded: the hardware may use the ring until
+// then.
 func (r *ring) freeAfter(destroy func() error) func() error {
 	return func() error {
 		err := destroy()

@@ -9,7 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// A node tells the counters that the RDMA device has in sysfs, until it is closed.
+// A node returns the counters that the RDMA device has in sysfs, until it is closed.
 func TestPortCounter(t *testing.T) {
 	nic, err := simnic.New(simnic.Config{})
 	if err != nil {

@@ -39,7 +39,7 @@ func queryPortNative(c *call) unix.Errno {
 // (include/rdma/ib_verbs.h).
 const (
 	portCapCM       = 1 << 16
-	portSpeedEDR    = 32 // 25 Gbit/s a lane
+	portSpeedEDR    = 32 // 25 Gbit/s per lane
 	portWidth4X     = 2
 	physLinkUp      = 5
 	physDisabled    = 3

@@ -8,8 +8,8 @@ import (
 )
 
 // qp is a queue pair of the client: a raw packet one, with a send queue, a
-// receive queue or both, or an RSS one, which is only a destination of flow rules
-// and has no states.
+// receive queue or both, or an RSS queue pair, which is only a destination of flow rules and has no
+// states.
 //
 // MODIFY_QP moves a raw packet queue pair through the states of verbs, and the
 // driver moves the hardware's queues with it (qp_state_table in
@@ -25,10 +25,10 @@ import (
 //	RTS ─ ─ ─ ─ ─ ─ ─ ─ ─ ─▶ SQE      the SQ has failed by itself, the RQ works: found by
 //	                                 QUERY_QP; left through RESET or ERR
 //
-// Everything else is EINVAL. So is SQD, which verbs has and mlx5's raw packet
-// queues cannot enter, and the way from SQE back to RTS.
+// All other transitions are EINVAL. So are SQD, which verbs has and mlx5's raw packet queues cannot
+// enter, and the transition from SQE back to RTS.
 type qp struct {
-	// Set by CREATE_QP; read only afterwards.
+	// Set by CREATE_QP, read-only afterwards.
 	sq         *simnic.SQ  // nil without a send side
 	rq         *simnic.RQ  // nil without a receive side
 	tir        *simnic.TIR // nil without a receive side
@@ -43,7 +43,7 @@ type qp struct {
 
 	// Changed by MODIFY_QP and QUERY_QP, under the node's lock.
 	state          uint8        // of the verbs queue pair
-	sqSeen, rqSeen simnic.State // what the driver believes of the hardware's queues
+	sqSeen, rqSeen simnic.State // states of the hardware's queues as the driver recorded them
 }
 
 // createQPReq is struct ib_uverbs_create_qp.
@@ -80,9 +80,8 @@ func exCreateQP(c *call) unix.Errno {
 	return c.createQP(req)
 }
 
-// Queue pair types beside the raw packet one that the core knows (enum
-// ib_uverbs_qp_type), and flags of creation it lets through (enum
-// ib_uverbs_qp_create_flags).
+// Queue pair types other than raw packet that the core accepts (enum ib_uverbs_qp_type), and
+// creation flags it accepts (enum ib_uverbs_qp_create_flags).
 const (
 	qpTypeRC      = 2
 	qpTypeUC      = 3
@@ -96,7 +95,7 @@ const (
 		uverbs.QPCreatePCIWriteEndPadding
 )
 
-// qpObjects are the objects a queue pair is made of.
+// qpObjects are the objects that a queue pair uses.
 type qpObjects struct {
 	pd         *pd
 	send, recv *cq
@@ -129,7 +128,7 @@ func (c *call) createQP(req uverbs.ExCreateQPReq) unix.Errno {
 	return c.driverCreateQP(req, objs)
 }
 
-// qpObjects looks up what the request names, in the core's order.
+// qpObjects looks up the objects that the request names, in the core's order.
 func (n *node) qpObjects(req uverbs.ExCreateQPReq) (p qpObjects, errno unix.Errno) {
 	var u *uobject
 	take := func(u *uobject, errno unix.Errno) unix.Errno {
@@ -150,7 +149,7 @@ func (n *node) qpObjects(req uverbs.ExCreateQPReq) (p qpObjects, errno unix.Errn
 		hasSQ = req.MaxSendWR != 0
 	}
 	if req.IsSRQ != 0 {
-		return p, unix.EINVAL // no shared receive queue can have been made
+		return p, unix.EINVAL // no shared receive queue can exist
 	}
 	if p.table == nil && req.RecvCQHandle != req.SendCQHandle {
 		u, p.recv, errno = find[*cq](n, uverbs.ObjectCQ, req.RecvCQHandle)
@@ -207,8 +206,8 @@ func (c *call) driverCreateQP(req uverbs.ExCreateQPReq, objs qpObjects) unix.Err
 	})
 }
 
-// number is the QPN: that of the send queue, of the receive queue without one,
-// 0 for an RSS queue pair.
+// number is the QPN: that of the send queue, or of the receive queue if there is no send queue, 0
+// for an RSS queue pair.
 func (q *qp) number() uint32 {
 	switch {
 	case q.sq != nil:
@@ -219,8 +218,8 @@ func (q *qp) number() uint32 {
 	return 0
 }
 
-// qpFlags are the flags of the driver's request that are served, or dropped
-// without harm (process_vendor_flags in qp.c). Signatures and tunnels are not.
+// qpFlags are the flags of the driver's request that are supported, or can be ignored
+// (process_vendor_flags in qp.c). Signatures and tunnels are not.
 const (
 	qpFlags = uverbs.Mlx5QPFlagScatterCQE | qpFlagAllowScatter | qpFlagsSelfLB
 
@@ -228,8 +227,8 @@ const (
 	qpFlagsSelfLB      = uverbs.Mlx5QPFlagAllowSelfLBUC | uverbs.Mlx5QPFlagAllowSelfLBMC
 )
 
-// qpDriverWhole is sizeof(struct mlx5_ib_create_qp). What is behind the part in
-// package uverbs concerns other kinds of queue pair.
+// qpDriverWhole is sizeof(struct mlx5_ib_create_qp). The fields after the part in package uverbs
+// concern other kinds of queue pair.
 const qpDriverWhole = 56
 
 // qpDriver reads the driver's part of a request for a raw packet queue pair.
@@ -253,11 +252,11 @@ func (c *call) qpDriver() (drv uverbs.Mlx5CreateQPReq, errno unix.Errno) {
 	return drv, 0
 }
 
-// event passes a catastrophic error of one of the queues on.
+// event passes on a catastrophic error of one of the queues.
 func (q *qp) event(simnic.Event) { q.async.report(uverbs.EventQPFatal, q.user) }
 
-// destroy gives everything back. It works in whatever state the queues are, and
-// however far creation came.
+// destroy frees all resources. It works in any state of the queues, and after an incomplete
+// creation.
 func (q *qp) destroy() error {
 	if q.tir != nil {
 		if err := q.ring.node.destroyTIR(q.tir); err != nil {
@@ -267,7 +266,7 @@ func (q *qp) destroy() error {
 	}
 	if !q.rss && q.state != qpReset &&
 		q.move(simnic.StateReset, simnic.StateReset, true) == unix.EINVAL {
-		// and on with it (destroy_qp_common in drivers/infiniband/hw/mlx5/qp.c)
+		// and continue (destroy_qp_common in drivers/infiniband/hw/mlx5/qp.c)
 		q.ring.node.linux.refused.Add(1)
 	}
 	if q.rq != nil {

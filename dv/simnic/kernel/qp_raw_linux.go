@@ -9,7 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// createRaw makes send and receive queue of a raw packet queue pair.
+// createRaw creates the send and receive queue of a raw packet queue pair.
 func (c *call) createRaw(q *qp, req uverbs.ExCreateQPReq, objs qpObjects) unix.Errno {
 	drv, errno := c.qpDriver()
 	if errno != 0 {
@@ -31,7 +31,7 @@ func (c *call) createRaw(q *qp, req uverbs.ExCreateQPReq, objs qpObjects) unix.E
 	return 0
 }
 
-// rawFlags refuses flags of creation that this device does not serve.
+// rawFlags refuses creation flags that this device does not support.
 func rawFlags(flags uint32, caps simnic.Caps) unix.Errno {
 	serves := uint32(0)
 	if caps.ScatterFCS {
@@ -65,7 +65,7 @@ func rawSizes(req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPReq, caps simnic.
 	return 0
 }
 
-// makeRaw pins the memory and makes the queues.
+// makeRaw pins the memory and creates the queues.
 func (c *call) makeRaw(q *qp, req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPReq,
 	objs qpObjects) unix.Errno {
 	var rqRing *simnic.Memory

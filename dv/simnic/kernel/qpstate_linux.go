@@ -21,8 +21,8 @@ const (
 // qpStep is a transition from one state to another.
 type qpStep struct{ from, to uint8 }
 
-// qpStepMask is the attributes a transition of a raw packet queue pair needs, and
-// those it allows beside the state itself.
+// qpStepMask is the attributes that a transition of a raw packet queue pair requires, and those it
+// allows besides the state itself.
 type qpStepMask struct{ needs, allows uint32 }
 
 // qpSteps are the transitions of a raw packet queue pair, drawn at type qp
@@ -47,8 +47,8 @@ var qpSteps = map[qpStep]qpStepMask{
 	{qpErr, qpErr}:     {},
 }
 
-// Attributes of MODIFY_QP the core lets through (IB_QP_ATTR_STANDARD_BITS), and
-// the address ones, which name ports.
+// Attributes of MODIFY_QP that the core accepts (IB_QP_ATTR_STANDARD_BITS), and the address
+// attributes, which name ports.
 const (
 	qpAttrStandard = 1<<21 - 1
 	qpAttrAV       = 1 << 7
@@ -141,8 +141,7 @@ func (c *call) modifyDriver() (drv uverbs.Mlx5ModifyQPReq, errno unix.Errno) {
 	return drv, 0
 }
 
-// stepAllowed says whether verbs allows a transition with these attributes
-// (ib_modify_qp_is_ok).
+// stepAllowed reports whether verbs allows a transition with these attributes (ib_modify_qp_is_ok).
 func stepAllowed(from, to uint8, mask uint32) bool {
 	if mask&uverbs.QPAttrCurState != 0 && (from < qpRTR || from > qpSQE) {
 		return false
@@ -151,8 +150,8 @@ func stepAllowed(from, to uint8, mask uint32) bool {
 	return known && mask&m.needs == m.needs && mask&^(m.needs|m.allows|uverbs.QPAttrState) == 0
 }
 
-// step brings the queues to where a verbs state wants them: the receive queue
-// runs from INIT on, the send queue from RTS on.
+// step moves the queues to the states that a verbs state requires: the receive queue runs from INIT
+// on, the send queue from RTS on.
 func (q *qp) step(from, to uint8) unix.Errno {
 	if from == qpReset && to == qpReset {
 		return 0
@@ -176,8 +175,8 @@ func (q *qp) step(from, to uint8) unix.Errno {
 	return errno
 }
 
-// move asks the hardware for new states, from those the driver believes in:
-// EINVAL when it is wrong about them (modify_raw_packet_qp).
+// move requests new states of the hardware, from those the driver recorded: EINVAL if the recorded
+// states are wrong (modify_raw_packet_qp).
 func (q *qp) move(rq, sq simnic.State, receive bool) unix.Errno {
 	if q.rq != nil && receive {
 		if err := q.rq.Modify(q.rqSeen, rq); err != nil {
@@ -194,7 +193,7 @@ func (q *qp) move(rq, sq simnic.State, receive bool) unix.Errno {
 	return 0
 }
 
-// queryQP is QUERY_QP. It also tells the driver the true states of the queues.
+// queryQP is QUERY_QP. It also updates the driver's record of the states of the queues.
 func queryQP(c *call) unix.Errno {
 	var req uverbs.QueryQPReq
 	if errno := c.request(&req); errno != 0 {
@@ -221,8 +220,8 @@ func queryQP(c *call) unix.Errno {
 	return c.respond(resp)
 }
 
-// refresh takes the queues' true states over and derives the verbs state from
-// them: it stays what it was unless they say otherwise (sqrq_state_to_qp_state).
+// refresh records the actual states of the queues and derives the verbs state from them: it does
+// not change unless they contradict it (sqrq_state_to_qp_state).
 func (q *qp) refresh() unix.Errno {
 	if q.sq != nil {
 		q.sqSeen = q.sq.State()

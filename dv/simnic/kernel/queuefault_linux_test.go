@@ -29,7 +29,7 @@ func newFaultBench(t *testing.T) *faultBench {
 	return f
 }
 
-// Every syndrome that has a name comes out as it was put in, on either side.
+// Every named syndrome that a fault sets is in the CQE, on either side.
 func TestInjectSyndromes(t *testing.T) {
 	for _, syndrome := range mlx5.Syndromes() {
 		t.Run(syndrome.String(), func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestInjectLostAndLateCompletions(t *testing.T) {
 	}
 }
 
-// A completion that is late wakes the driver when it comes.
+// A delayed completion wakes the driver when it is written.
 func TestLateCompletionComes(t *testing.T) {
 	a, b := newClient(t, simnic.Config{Seed: 1}, Config{}),
 		newClient(t, simnic.Config{Seed: 2}, Config{})
@@ -169,7 +169,7 @@ func TestInjectLostDoorbell(t *testing.T) {
 	}
 }
 
-// A share is drawn from the seed, and two faults share the hooks.
+// Faults with a rate draw from their seed, and two faults can use the hooks.
 func TestInjectRateAndSeveral(t *testing.T) {
 	f := newFaultBench(t)
 	seed := simtest.Seed(t)
@@ -190,7 +190,7 @@ func TestInjectRateAndSeveral(t *testing.T) {
 	lose.Remove()
 }
 
-// An overrun stops the queue and all that completes into it, and is told.
+// An overrun stops the CQ and all queues that complete into it, and raises an event.
 func TestOverrunReachesTheClient(t *testing.T) {
 	f := newFaultBench(t)
 	q, _ := f.b.nic.CQ(f.r.cq.CQN)
@@ -228,7 +228,7 @@ func TestPortEventsReachTheClient(t *testing.T) {
 	}
 }
 
-// The death of a device is told first; then its descriptors end, commands fail,
+// A fatal device error first raises an event; then the descriptors read end of file, commands fail,
 // and destroying still works.
 func TestDeviceFatalReachesTheClient(t *testing.T) {
 	f := newFaultBench(t)

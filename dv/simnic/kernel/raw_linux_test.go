@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rawNode is an open node that is spoken to in bytes.
+// rawNode is an open node with commands given as bytes.
 type rawNode struct {
 	t     testing.TB
 	linux *Linux
 	node  *node
-	mem   *mmio.Region // the ioctl buffer in its first page, then what it points to
+	mem   *mmio.Region // the ioctl buffer in its first page, then the blocks it points to
 	queue *mmio.Region // memory for queues
 	at    int
 }
@@ -46,7 +46,7 @@ func openRawNode(t testing.TB, l *Linux) *rawNode {
 	return r
 }
 
-// alloc gives out queue memory, page by page.
+// alloc allocates queue memory in whole pages.
 func (r *rawNode) alloc(n int) uint64 {
 	at := r.at
 	r.at += (n + 4095) &^ 4095
@@ -62,7 +62,7 @@ func hexBytes(s string) []byte {
 	return b
 }
 
-// bytesOf is the C image of uAPI structs, one behind the other.
+// bytesOf is the C layout of uAPI structs, one after the other.
 func bytesOf(parts ...any) (b []byte) {
 	for _, p := range parts {
 		if raw, ok := p.([]byte); ok {
@@ -91,8 +91,8 @@ func (r *rawNode) ioctl(buf []byte) unix.Errno {
 	return errno
 }
 
-// write is a write command: inputs, and how much room there is for answers, -1
-// for none at all. Room is poisoned.
+// write is a write command: inputs, and the room for replies in bytes, -1 for no reply. The room is
+// poisoned.
 type write struct {
 	cmd           uint32
 	core, uhw     []byte
@@ -100,7 +100,7 @@ type write struct {
 	gotOut, gotUH []byte
 }
 
-// Places of a write's blocks in the scratch memory.
+// Offsets of a write's blocks in the scratch memory.
 const (
 	atCore   = 4096
 	atOut    = 4096 + 64<<10
@@ -129,7 +129,7 @@ func (r *rawNode) output(id uint16, at, n int) uverbs.IoctlAttr {
 		Data: r.mem.Addr() + uint64(at)}
 }
 
-// do runs w and fills in its answers.
+// do runs w and fills in its replies.
 func (r *rawNode) do(w *write) unix.Errno {
 	attrs := []uverbs.IoctlAttr{{AttrID: uverbs.AttrWriteCmd, Len: 8,
 		Flags: uverbs.AttrMandatory, Data: uint64(w.cmd)}}
@@ -170,7 +170,7 @@ func (r *rawNode) must(w write) write {
 	return w
 }
 
-// open makes the context, as the release wants it, and returns its answer.
+// open creates the context with the command of the release, and returns its reply.
 func (r *rawNode) open() (resp uverbs.Mlx5AllocUcontextResp) {
 	r.t.Helper()
 	req := contextRequest(16, 15)
@@ -203,7 +203,7 @@ func (r *rawNode) getContext(uhw []byte, room int) unix.Errno {
 		r.input(uverbs.AttrUHWIn, atUHW, uhw), r.output(uverbs.AttrUHWOut, atUHWOut, room)))
 }
 
-// objects are one of each kind, made with the least ceremony.
+// objects are one of each kind, created with minimal requests.
 type objects struct {
 	pd, mr, cq, wq, table, rss, qp, flow uint32
 	cqn, qpn                             uint32

@@ -64,7 +64,7 @@ func exCreateIndTable(c *call) unix.Errno {
 	})
 }
 
-// tableEntries looks the work queues of a table up.
+// tableEntries looks up the work queues of a table.
 func (n *node) tableEntries(handles []byte) (uses []*uobject, rqs []*simnic.RQ, errno unix.Errno) {
 	for ; len(handles) > 0; handles = handles[4:] {
 		o, q, errno := find[*wq](n, uverbs.ObjectWQ, binary.NativeEndian.Uint32(handles))
@@ -76,7 +76,7 @@ func (n *node) tableEntries(handles []byte) (uses []*uobject, rqs []*simnic.RQ, 
 	return uses, rqs, 0
 }
 
-// tableDriver is the driver's checks (mlx5_ib_create_rwq_ind_table in
+// tableDriver makes the driver's checks (mlx5_ib_create_rwq_ind_table in
 // drivers/infiniband/hw/mlx5/qp.c).
 func (c *call) tableDriver(req uverbs.ExCreateRWQIndTblReq) unix.Errno {
 	if !c.uhw.in.cleared(0) {
@@ -111,7 +111,7 @@ const (
 	supportedHash = hashV4 | hashV6 | hashTCP | hashUDP
 )
 
-// createRSS makes the receive side of an RSS queue pair, which is all it has
+// createRSS creates the receive side of an RSS queue pair, which has no send side
 // (create_rss_raw_qp_tir in qp.c).
 func (c *call) createRSS(q *qp, req uverbs.ExCreateQPReq, objs qpObjects) unix.Errno {
 	var drv uverbs.Mlx5CreateQPRSSReq
@@ -141,8 +141,8 @@ func (c *call) createRSS(q *qp, req uverbs.ExCreateQPReq, objs qpObjects) unix.E
 	return 0
 }
 
-// createTIR makes a TIR; one that may receive what its own context sends switches the
-// port's loopback on.
+// createTIR creates a TIR; one that may receive what its own context sends enables the port's
+// loopback.
 func (n *node) createTIR(a simnic.TIRAttr) (*simnic.TIR, error) {
 	t, err := n.nic.CreateTIR(a)
 	if err == nil {
@@ -197,7 +197,7 @@ func rssAttr(drv uverbs.Mlx5CreateQPRSSReq, entries int) (a simnic.TIRAttr, errn
 	return a, 0
 }
 
-// kinds counts the groups of which a field is asked for.
+// kinds counts the groups with a requested field.
 func kinds(fields uint64, groups ...uint64) (n int) {
 	for _, g := range groups {
 		n += min(1, bits.OnesCount64(fields&g))

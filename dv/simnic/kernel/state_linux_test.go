@@ -70,8 +70,7 @@ func TestQueuePairStates(t *testing.T) {
 	}
 }
 
-// A send queue that failed by itself: the kernel presents a stale state until
-// QUERY_QP has told it better.
+// A send queue that failed by itself: the kernel returns a stale state until QUERY_QP updates it.
 func TestQueuePairRecovery(t *testing.T) {
 	r := newRawNode(t, simnic.Config{Seed: 1}, Config{})
 	r.open()
@@ -123,7 +122,7 @@ func TestQueuePairRecovery(t *testing.T) {
 	}
 }
 
-// What the releases differ in.
+// Differences between the releases.
 func TestReleases(t *testing.T) {
 	native := func(r *rawNode, object, method uint16) unix.Errno {
 		return r.ioctl(r.command(object, method, uverbs.IoctlAttr{AttrID: 0, Flags: 1}))
@@ -232,7 +231,7 @@ func TestMissingFeatures(t *testing.T) {
 	}
 }
 
-// A port of InfiniBand: nothing is told of raw packets, and there are none.
+// An InfiniBand port: no raw packet capabilities and no raw packet queue pairs.
 func TestInfiniBandPort(t *testing.T) {
 	r := newRawNode(t, simnic.Config{Seed: 1}, Config{InfiniBand: true})
 	r.open()
@@ -256,8 +255,8 @@ func TestInfiniBandPort(t *testing.T) {
 	}
 }
 
-// The driver's part of QUERY_DEVICE has what fits, and a length that is the sum
-// of the parts: short when one in the middle is left out.
+// The driver's part of QUERY_DEVICE has the parts that fit, and a length that is their sum: too
+// short when a part in the middle is left out.
 func TestQueryDeviceLengths(t *testing.T) {
 	noTSO := simnic.DefaultCaps()
 	noTSO.MaxLSO = 0
@@ -306,7 +305,7 @@ func TestQueryDeviceLengths(t *testing.T) {
 	}
 }
 
-// A shorter answer is cut, a longer one filled with zeroes.
+// A reply with less room is cut, one with more room is filled with zeroes.
 func TestAnswerLengths(t *testing.T) {
 	r := newRawNode(t, simnic.Config{Seed: 1}, Config{})
 	r.open()

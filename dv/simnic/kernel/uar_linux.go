@@ -6,8 +6,8 @@ import (
 )
 
 // bfregs is a context's static doorbell registers (struct mlx5_bfreg_info).
-// Register 0 is everybody's; the last low ones are given to one queue pair
-// each; those between are shared, the least used first.
+// Register 0 is shared by all queue pairs. The last low-latency registers serve one queue pair
+// each. Those between are shared, the least used first.
 type bfregs struct {
 	total       uint32
 	low         uint32
@@ -16,8 +16,8 @@ type bfregs struct {
 	users       []int    // queue pairs per register
 }
 
-// init takes what was asked for, rounded up to whole system pages
-// (calc_total_bfregs, allocate_uars in drivers/infiniband/hw/mlx5/main.c).
+// init allocates the registers requested, rounded up to whole system pages (calc_total_bfregs,
+// allocate_uars in drivers/infiniband/hw/mlx5/main.c).
 func (b *bfregs) init(n *node, req uverbs.Mlx5AllocUcontextReqV2) unix.Errno {
 	if req.TotalNumBfregs == 0 {
 		return unix.EINVAL
@@ -63,18 +63,17 @@ func (b *bfregs) alloc() uint32 {
 
 func (b *bfregs) give(i uint32) { b.users[i]-- }
 
-// uar is the number of the page register i is on.
+// uar returns the number of the UAR page of register i.
 func (b *bfregs) uar(i uint32) uint32 { return b.uars[i/uverbs.BfregsPerUAR] }
 
-// index is how the client is told register i: in a space of four to a UAR.
+// index is the client's number of register i, with four registers per UAR.
 func (b *bfregs) index(i uint32) uint32 {
 	return i/uverbs.BfregsPerUAR*uverbs.BfregIndexPerUAR + i%uverbs.BfregsPerUAR
 }
 
 func roundUp(v, to uint32) uint32 { return (v + to - 1) / to * to }
 
-// Mmap maps a page of the node (mlx5_ib_mmap in main.c). What is stored into it
-// reaches the device at once.
+// Mmap maps a page of the node (mlx5_ib_mmap in main.c). Stores into it reach the device at once.
 func (n *node) Mmap(offset int64, length int, writable bool) (*uverbs.Page, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -108,8 +107,8 @@ func (n *node) Mmap(offset int64, length int, writable bool) (*uverbs.Page, erro
 	return nil, unix.EINVAL
 }
 
-// clockErrno: the clock pages are not offered, because reads of a model's page
-// cannot be served as they happen.
+// clockErrno: the clock pages are not offered, because the model cannot intercept loads from a
+// page.
 func clockErrno(whole, writable bool) unix.Errno {
 	switch {
 	case !whole:

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Registers of the doorbells: numbers of queue pairs, offsets of pages.
+// Doorbell registers: the number for each queue pair, the offsets of pages.
 func TestDoorbellRegisters(t *testing.T) {
 	if os.Getpagesize() != 4096 {
 		need.That(t, "4kpages", errors.New("the numbers are for pages of 4 KiB"))
 	}
 	r := newRawNode(t, simnic.Config{Seed: 1}, Config{})
 	r.open()
-	o := r.objects() // has taken register 1
+	o := r.objects() // uses register 1
 	var got []uint32
 	var qps []uint32
 	for range 16 {

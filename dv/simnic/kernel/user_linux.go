@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// userIn is a block of bytes the client gives: up to 8 of them are in the
-// attribute itself. The zero userIn is one that was not given.
+// userIn is a block of input bytes of the client: up to 8 of them are in the attribute itself. The
+// zero userIn is an absent block.
 type userIn struct {
 	given  bool
 	n      int
@@ -53,8 +53,7 @@ func (u *userIn) cleared(off int) bool {
 	return true
 }
 
-// copyStruct fills the uAPI struct v points to with what was given of it, and zeroes
-// for the rest.
+// copyStruct fills the uAPI struct that v points to with the bytes given, and zeroes for the rest.
 func (u *userIn) copyStruct(v any) unix.Errno {
 	b, errno := u.read(0, min(u.n, uverbs.SizeOf(v)))
 	if errno != 0 {
@@ -64,7 +63,7 @@ func (u *userIn) copyStruct(v any) unix.Errno {
 	return 0
 }
 
-// userOut is room the client gives for an answer.
+// userOut is the client's room for a reply.
 type userOut struct {
 	given bool
 	index int // of the attribute
@@ -72,8 +71,7 @@ type userOut struct {
 	addr  uint64
 }
 
-// put writes b whole, whatever room there is said to be: that is how drivers
-// answer (ib_copy_to_udata).
+// put writes all of b and ignores the stated room, as drivers do (ib_copy_to_udata).
 func (u *userOut) put(b []byte) unix.Errno {
 	if len(b) > 0 && mmio.WriteUser(u.addr, b) != nil {
 		return unix.EFAULT
@@ -88,11 +86,11 @@ func (u *userOut) putUpTo(v any) unix.Errno {
 	return u.put(b[:min(len(b), u.n)])
 }
 
-// call is one command at work.
+// call is one command in progress.
 type call struct {
 	node  *node
-	buf   []byte             // what ioctl was given, edited in place
-	attrs []uverbs.IoctlAttr // copies: the client may change its own meanwhile
+	buf   []byte             // argument of ioctl, modified in place
+	attrs []uverbs.IoctlAttr // copies: the client may change its memory meanwhile
 	index map[uint16]int     // attributes present, by id
 
 	core, uhw struct {
@@ -131,13 +129,13 @@ func (c *call) written(u userOut) {
 	binary.NativeEndian.PutUint16(flags, c.attrs[u.index].Flags|uverbs.AttrValidOutput)
 }
 
-// returns puts a new handle or descriptor into an attribute.
+// returns writes a new handle or descriptor into an attribute.
 func (c *call) returns(id uint16, v uint64) {
 	binary.NativeEndian.PutUint64(c.buf[ioctlHdrLen+c.index[id]*ioctlAttrLen+8:], v)
 }
 
-// answer writes the uAPI struct v (or bytes) to an output: as much as there is
-// room for, and zeroes after it.
+// answer writes the uAPI struct v (or bytes) to an output attribute: as much as there is room for,
+// and zeroes after it.
 func (c *call) answer(u userOut, v any) unix.Errno {
 	b, ok := v.([]byte)
 	if !ok {
@@ -154,8 +152,8 @@ func (c *call) answer(u userOut, v any) unix.Errno {
 	return 0
 }
 
-// request fills the command struct v points to. What the client gives beyond
-// it must be zero: EOPNOTSUPP.
+// request fills the command struct that v points to. Bytes of the client after it must be zero:
+// else EOPNOTSUPP.
 func (c *call) request(v any) unix.Errno {
 	if errno := c.core.in.copyStruct(v); errno != 0 {
 		return errno
@@ -166,10 +164,10 @@ func (c *call) request(v any) unix.Errno {
 	return 0
 }
 
-// respond writes the answer of a write command.
+// respond writes the reply of a write command.
 func (c *call) respond(v any) unix.Errno { return c.answer(c.core.out, v) }
 
-// responseLength is how much of an answer v the client has room for.
+// responseLength returns for how many bytes of a reply v the client has room.
 func (c *call) responseLength(v any) uint32 {
 	return uint32(min(c.core.out.n, uverbs.SizeOf(v)))
 }
@@ -199,7 +197,7 @@ func (r *reader) start(v any) unix.Errno {
 	return errno
 }
 
-// finish refuses anything but zeroes behind the array.
+// finish refuses nonzero bytes after the array.
 func (r *reader) finish() unix.Errno {
 	if !r.in.cleared(r.off) {
 		return unix.EOPNOTSUPP

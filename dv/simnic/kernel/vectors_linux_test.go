@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Commands as a C program made them from the uapi headers (linux-libc-dev), with
-// addresses that are put right before use.
+// Commands that a C program built from the uapi headers (linux-libc-dev). Addresses are filled in
+// before use.
 const (
 	vecGetContext = `58000000 03000400 00000000 00000000 01000000 00000000 00000400 01000000
 		00001111 11111111 01000800 01000000 08001111 11111111 00102000 01000000
@@ -41,13 +41,13 @@ const (
 		40000000 10000000 00500000 ffff0000`
 )
 
-// put64 puts an address right.
+// put64 fills in an address.
 func put64(b []byte, at int, v uint64) []byte {
 	binary.NativeEndian.PutUint64(b[at:], v)
 	return b
 }
 
-// put32 puts a handle right.
+// put32 fills in a handle.
 func put32(b []byte, at int, v uint32) []byte {
 	binary.NativeEndian.PutUint32(b[at:], v)
 	return b
@@ -60,8 +60,8 @@ func wantBytes(t *testing.T, what string, got, want []byte) {
 	}
 }
 
-// The whole conversation of bringing a queue of each kind up, in the bytes of
-// the headers' structs, and its answers.
+// The whole command sequence that creates a queue of each kind, in the bytes of the headers'
+// structs, and its replies.
 func TestVectors(t *testing.T) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		need.That(t, "little-endian", errors.New("the vectors are of a little-endian machine"))
@@ -102,8 +102,8 @@ func TestVectors(t *testing.T) {
 	for _, pd := range []uint32{0, 2, 3, 4} {
 		r.must(destroyCommand(uverbs.CmdDeallocPD, pd))
 	}
-	// PD 1 is left. The vectors want CQ 2, QP 3, WQ 4, table 6, RSS QP 7: handles
-	// are the lowest free ones, so 0 is filled first.
+	// PD 1 remains. The vectors expect CQ 2, QP 3, WQ 4, table 6, RSS QP 7. New handles are the
+	// lowest free ones, so 0 is used first.
 	filler := put32(bytesOf(uverbs.RegMRReq{}), 32, 1)
 	addr := r.alloc(4096)
 	put64(put64(put64(filler, 8, addr), 16, 4096), 24, addr)

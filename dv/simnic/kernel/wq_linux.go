@@ -98,7 +98,7 @@ func (c *call) makeWQ(req uverbs.ExCreateWQReq, p *pd, completions *cq) (*uobjec
 		release: r.freeAfter(q.hw.Destroy)}, 0
 }
 
-// make pins the memory, checks the features, and makes the queue.
+// make pins the memory, checks the features, and creates the queue.
 func (q *wq) make(n *node, r *ring, a *simnic.RQAttr, flags uint32,
 	drv uverbs.Mlx5CreateWQReq) (errno unix.Errno) {
 	if a.Ring, errno = r.buffer(drv.BufAddr,
@@ -216,7 +216,7 @@ func exModifyWQ(c *call) unix.Errno {
 	return q.modify(c.node.linux, from, to, req.Flags, req.FlagsMask)
 }
 
-// modifyWQDriver checks the driver's part, which must be there and be zero.
+// modifyWQDriver checks the driver's part, which must be present and zero.
 func (c *call) modifyWQDriver() unix.Errno {
 	var drv uverbs.Mlx5ModifyWQReq
 	if c.uhw.in.n < uverbs.SizeOf(drv) {

@@ -8,16 +8,15 @@ import (
 )
 
 // writeCommand is a command of the older write() interface, which INVOKE_WRITE
-// runs: the least bytes of its request and of room for its answer. The extended
-// commands have neither: what is missing of a request reads as zero, and of an
-// answer as much is told as there is room for.
+// runs: the minimum bytes of its request and of the room for its reply. The extended commands have
+// neither: missing bytes of a request read as zero, and a reply is cut to the room.
 type writeCommand struct {
 	request, response int
 	run               func(*call) unix.Errno
 }
 
-// writeTable is all commands that the driver serves
-// (drivers/infiniband/core/uverbs_cmd.c, uverbs_def_write_intf).
+// writeTable holds all commands that the driver supports (drivers/infiniband/core/uverbs_cmd.c,
+// uverbs_def_write_intf).
 func writeTable() map[uint32]writeCommand {
 	return map[uint32]writeCommand{
 		uverbs.CmdGetContext:         {8, 8, getContextWrite},
@@ -66,8 +65,8 @@ func invokeWrite(c *call) unix.Errno {
 	return w.run(c)
 }
 
-// create is the end of every creating command: it gives o a handle, which
-// respond then tells the client. If that fails the object is gone again.
+// create is the last step of every creating command: it gives o a handle, which respond then
+// returns to the client. If that fails, create destroys the object.
 func (c *call) create(o *uobject, respond func() unix.Errno) unix.Errno {
 	c.node.add(o)
 	errno := respond()
@@ -81,8 +80,7 @@ func (c *call) create(o *uobject, respond func() unix.Errno) unix.Errno {
 	return errno
 }
 
-// destroys is a destroying command whose request is a handle, and nothing more
-// is told.
+// destroys runs a destroying command whose request is a handle and whose reply is empty.
 func (c *call) destroys(kind uint16, handle uint32) unix.Errno {
 	_, errno := c.node.destroy(kind, handle)
 	return errno

@@ -2,7 +2,7 @@ package pcie
 
 import "encoding/binary"
 
-// barSize is BAR 0: the initialisation segment in the first 64 KiB, UAR pages behind it.
+// barSize is BAR 0: the initialisation segment in the first 64 KiB, then the UAR pages.
 const barSize = 32 << 20
 
 // Initialisation segment, big-endian words (linux include/linux/mlx5/device.h, struct
@@ -21,8 +21,8 @@ const (
 	segHealth       = 0x1010
 )
 
-// UAR pages: 4 KiB each, number n at n<<12; the first number handed out leaves the
-// initialisation segment free.
+// UAR pages: 4 KiB each, number n at n<<12; the first number that is allocated lies above the
+// initialisation segment.
 const (
 	uarShift = 12
 	firstUAR = 16
@@ -41,8 +41,8 @@ const commandRevision = 5
 // logCmdEntries and logCmdStride describe the command queue: 32 entries of 64 bytes.
 const logCmdEntries, logCmdStride = 5, 6
 
-// States of the driver's interface (bits 8 to 10 of segCmdQueueLow): driven, off, and
-// asking for a reset of the firmware. That it may ask is bit 30 of segInitializing.
+// States of the driver's interface (bits 8 to 10 of segCmdQueueLow): in use, disabled, and firmware
+// reset requested. Bit 30 of segInitializing says that the driver may request a reset.
 const (
 	interfaceShift = 8
 	interfaceMask  = 7
@@ -52,7 +52,7 @@ const (
 	resetSupported = 1 << 30
 )
 
-// readBAR answers a load from BAR 0, of any size.
+// readBAR executes a load of any size from BAR 0.
 func (f *Function) readBAR(off uint64, p []byte) {
 	var word [4]byte
 	for len(p) > 0 {
@@ -62,10 +62,9 @@ func (f *Function) readBAR(off uint64, p []byte) {
 	}
 }
 
-// What the health buffer says of a device that has failed (linux
-// include/linux/mlx5/device.h, struct health_buffer and
-// drivers/net/ethernet/mellanox/mlx5/core/health.c): firmware asks to be reset, after an
-// internal error.
+// Contents of the health buffer of a failed device (linux include/linux/mlx5/device.h, struct
+// health_buffer and drivers/net/ethernet/mellanox/mlx5/core/health.c): an internal error, after
+// which the firmware requests a reset.
 const (
 	healthReset = 1 << 31
 	healthError = 0x01 << 16
@@ -95,13 +94,13 @@ func (f *Function) segmentWord(off uint64) uint32 {
 	case segHardwareID:
 		return uint32(flag(f.fatal.Load())) * healthError
 	case segHealth:
-		f.health++ // a counter that stands still means dead firmware to the driver
+		f.health++ // if it does not change, the driver takes the firmware for dead
 		return f.health
 	}
 	return 0
 }
 
-// writeBAR acts on a store to BAR 0.
+// writeBAR executes a store to BAR 0.
 func (f *Function) writeBAR(off uint64, p []byte) {
 	if off >= firstUAR<<uarShift {
 		f.writeUAR(uint32(off>>uarShift), int(off&(1<<uarShift-1)), p)
@@ -122,8 +121,8 @@ func (f *Function) writeBAR(off uint64, p []byte) {
 	}
 }
 
-// setInterface takes what the driver wants of the interface. A reset makes a failed device
-// work again; the interface is off then, until the driver starts anew.
+// setInterface sets the state of the interface that the driver requests. A reset makes a failed
+// device work again; the interface is then disabled until the driver starts it.
 func (f *Function) setInterface(v uint32) {
 	if f.nicInterface = v; v != interfaceReset {
 		return
@@ -133,8 +132,8 @@ func (f *Function) setInterface(v uint32) {
 	f.nicInterface = interfaceOff
 }
 
-// writeUAR acts on a store to a UAR page: event queues are ours, completion queues and
-// send queues the core's.
+// writeUAR executes a store to a UAR page: this package handles event queues, the core handles
+// completion queues and send queues.
 func (f *Function) writeUAR(page uint32, off int, p []byte) {
 	switch {
 	case (off == uarEQArm || off == uarEQUpdate) && len(p) == 4:

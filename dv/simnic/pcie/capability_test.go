@@ -8,7 +8,7 @@ import (
 )
 
 // behind names, for each capability, the commands that a driver may send because of it. A
-// capability that is a size, or says how WQEs and CQEs look, has none of its own.
+// capability that is a size, or describes the layout of WQEs and CQEs, has none.
 var behind = map[string][]string{
 	"log_max_cq": {"CREATE_CQ", "QUERY_CQ", "DESTROY_CQ"}, "log_max_cq_sz": nil,
 	"cq_resize": {"MODIFY_CQ"}, "cq_moderation": {"MODIFY_CQ"},
@@ -86,8 +86,8 @@ var behind = map[string][]string{
 	"log_max_flow_counter": nil, "log_max_destination": nil, "log_max_flow": nil,
 }
 
-// TestCapabilities: each capability that is advertised is known to behind, and each command
-// behind it does its work in a conversation of a driver that uses everything.
+// TestCapabilities: each advertised capability is in the table behind, and each command listed
+// there succeeds in the sequence of a driver that uses every kind of object.
 func TestCapabilities(t *testing.T) {
 	d := newDriver(t)
 	d.everything()
@@ -143,13 +143,13 @@ func (d *driver) everything() {
 	d.do("DISABLE_HCA", input(0x105, 0, 16), 16)
 }
 
-// object is one to be destroyed, and the command for it.
+// object is an object to destroy, and the command for it.
 type object struct {
 	op uint16
 	n  uint32
 }
 
-// lifecycle is what a driver says of the function before it creates anything.
+// lifecycle runs the commands about the function that a driver sends before it creates objects.
 func (d *driver) lifecycle() {
 	d.t.Helper()
 	hca := input(0x109, 0, 16+capSize)
@@ -214,7 +214,7 @@ func (d *driver) rqt(op uint16, n, rqn uint32) uint32 {
 	return number.u32(d.do("an indirection table", in, 16))
 }
 
-// steers builds flow tables with a counted entry to a TIR, and takes them down.
+// steers builds flow tables with a counted entry to a TIR, and destroys them.
 func (d *driver) steers(tirn uint32) {
 	d.t.Helper()
 	c := counterID.u32(d.do("ALLOC_FLOW_COUNTER", input(0x939, 0, 16), 16))
@@ -235,7 +235,7 @@ func (d *driver) steers(tirn uint32) {
 	d.do("DEALLOC_FLOW_COUNTER", in, 16)
 }
 
-// pairs takes a queue pair through its states, once into an error of sending.
+// pairs takes a queue pair through its states, once into the send queue error state.
 func (d *driver) pairs(cqn uint32) {
 	d.t.Helper()
 	in := input(0x500, 0, 280)

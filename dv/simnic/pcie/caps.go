@@ -16,7 +16,7 @@ const (
 // capSize is one capability group, in bytes.
 const capSize = 4096
 
-// capValue is one field of a capability group and what the model answers.
+// capValue is one field of a capability group and the model's value.
 type capValue struct {
 	name string
 	f    field
@@ -24,8 +24,8 @@ type capValue struct {
 }
 
 // generalCaps is what mlx5_core, mlx5e and mlx5_ib need of group 0 (linux
-// include/linux/mlx5/mlx5_ifc.h, cmd_hca_cap). What is absent is zero: no RoCE, no
-// e-switch, no DevX, no on-demand paging.
+// include/linux/mlx5/mlx5_ifc.h, cmd_hca_cap). Fields not listed are zero: no RoCE, no e-switch, no
+// DevX, no on-demand paging.
 var generalCaps = []capValue{
 	{"log_max_srq_sz", field{128, 8}, 15},
 	{"log_max_qp", field{155, 5}, 18},
@@ -100,7 +100,7 @@ var generalCaps = []capValue{
 	{"num_of_uars_per_page", field{1312, 32}, 1},
 }
 
-// How many addresses the lists of the NIC vport context hold, as logarithms.
+// Maximum number of addresses in the lists of the NIC vport context, log2.
 const logMulticastList, logUnicastList = 8, 7
 
 // flowTableFixed is group 7, from byte 64 on (NIC receive, flow_table_prop_layout).
@@ -119,7 +119,7 @@ var flowTableFixed = []capValue{
 	{"log_max_flow", field{184, 8}, 16},
 }
 
-// matchFields are the header fields flow rules may match, as bits of the supported-fields
+// matchFields are the header fields that flow rules may match, as bits of the supported-fields
 // words of group 7.
 var matchFields = []int{0, 1, 2, 3, 4, 5, 6, 12, 13, 14, 15, 18, 19, 20, 21}
 
@@ -133,7 +133,7 @@ const (
 	flowTableSniffTx    = 384
 )
 
-// nicCaps is what of group 0 the NIC's own capabilities say.
+// nicCaps are the fields of group 0 that follow from the NIC's capabilities.
 func (f *Function) nicCaps() []capValue {
 	c := f.nic.Caps()
 	return []capValue{
@@ -161,7 +161,7 @@ func setCaps(b []byte, values []capValue) {
 	}
 }
 
-// generalCapBytes is group 0 before the driver changes it.
+// generalCapBytes is group 0 before the driver changes fields.
 func (f *Function) generalCapBytes() []byte {
 	b := make([]byte, capSize)
 	setCaps(b, generalCaps)
@@ -169,8 +169,7 @@ func (f *Function) generalCapBytes() []byte {
 	return b
 }
 
-// ethernetCaps is group 1 (per_protocol_networking_offload_caps), as the NIC's own
-// capabilities say.
+// ethernetCaps is group 1 (per_protocol_networking_offload_caps), made from the NIC's capabilities.
 func (f *Function) ethernetCaps() []capValue {
 	c := f.nic.Caps()
 	values := []capValue{
@@ -199,8 +198,8 @@ func (f *Function) ethernetCaps() []capValue {
 // lroPeriods is lro_timer_supported_periods: four words.
 const lroPeriods = 384
 
-// multiPathTIRs is nic_rx_multi_path_tirs: an entry may send frames to a TIR and to the
-// next table, which is what rules that leave Linux its copy are made of.
+// multiPathTIRs is nic_rx_multi_path_tirs: an entry may send frames to a TIR and to the next table.
+// DONT_TRAP rules, which leave Linux a copy, need it.
 var multiPathTIRs = field{0, 1}
 
 // sharedSnifferTIR is allow_sniffer_and_nic_rx_shared_tir: entries of all kinds of tables
@@ -223,7 +222,7 @@ func (f *Function) flowTableCaps(b []byte) {
 // Values of wqe_inline_mode (linux include/linux/mlx5/vport.h, MLX5_CAP_INLINE_MODE_*).
 const inlineByVport, inlineNotRequired = 1, 2
 
-// inlineMode is who says how much of a frame must be inside its send WQE.
+// inlineMode says which setting determines how many bytes of a frame a send WQE must hold inline.
 func inlineMode(least simnic.InlineMode) uint64 {
 	if least == simnic.InlineNone {
 		return inlineNotRequired

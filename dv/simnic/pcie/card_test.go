@@ -7,8 +7,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 )
 
-// A driver sees the card that the NIC is: its id on the bus, its firmware, and what it wants in a
-// send WQE. Fields and values are those of linux include/linux/mlx5/mlx5_ifc.h.
+// A driver sees the card that the NIC models: its PCI device id, its firmware version, and the
+// inline bytes that a send WQE needs. Fields and values are those of linux
+// include/linux/mlx5/mlx5_ifc.h.
 func TestCard(t *testing.T) {
 	for _, card := range simnic.Cards() {
 		t.Run(card.Name, func(t *testing.T) {
@@ -34,7 +35,7 @@ func TestCard(t *testing.T) {
 			if err := fn.queryVport(make([]byte, 16), vport); err != nil {
 				t.Fatal(err)
 			}
-			// the card leaves it to the vport's context, which says L2; or wants none
+			// set by the vport context, which says L2, or no inline bytes
 			want := map[bool][2]uint64{true: {1, 1}, false: {2, 0}}[card.Name == "cx4lx"]
 			mode, least := field{18, 2}, field{5, 3}
 			if got := [2]uint64{mode.get(caps), least.get(vport[16:])}; got != want {

@@ -2,7 +2,7 @@ package pcie
 
 import "github.com/rdma-netstack/rdma-netstack/dv/simnic"
 
-// pipeline is an immutable picture of the flow tables, for classification without locks.
+// pipeline is an immutable snapshot of the flow tables, for classification without locks.
 type pipeline struct {
 	root   uint32
 	tables map[uint32]stage
@@ -18,7 +18,7 @@ type stage struct {
 // lead only to tables of higher levels, but each entry may name many of them.
 const maxStages, maxCopies = 256, 256
 
-// publish makes the flow tables as they are now the ones frames meet.
+// publish makes the current flow tables the ones that classify frames.
 func (f *Function) publish() {
 	var macs [][6]byte
 	for _, t := range f.objects.tables {
@@ -48,13 +48,13 @@ func (t *objectTable) classifier(k tableKind) simnic.Classifier {
 	return p.classify
 }
 
-// classify appends where a frame with this key goes. Every TIR gets its own copy.
+// classify appends the destinations of a frame with this key. Every TIR gets its own copy.
 func (p *pipeline) classify(k *simnic.MatchKey, out []simnic.Destination) []simnic.Destination {
 	left := maxStages
 	return p.walk(p.root, &left, k, out)
 }
 
-// walk follows a frame from one table on, which may lead to left tables.
+// walk follows a frame from one table on, through at most left tables.
 func (p *pipeline) walk(id uint32, left *int, k *simnic.MatchKey,
 	out []simnic.Destination) []simnic.Destination {
 	for *left > 0 {
@@ -102,10 +102,10 @@ func (t *stage) first(k *simnic.MatchKey) *flowEntry {
 	return nil
 }
 
-// dmacWord is the word of a match key that has the destination address, in its upper 48 bits.
+// dmacWord is the word of a match key that holds the destination address, in its upper 48 bits.
 const dmacWord, dmacShift = 1, 16
 
-// unicast is the one address whose frames the entry takes, if it is about one.
+// unicast returns the destination address that the entry matches, if it matches exactly one.
 func (e *flowEntry) unicast() (mac [6]byte, ok bool) {
 	v := e.match.Value[dmacWord]
 	for i := range mac {

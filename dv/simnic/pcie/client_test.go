@@ -13,7 +13,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 )
 
-// client speaks vfio-user as QEMU does: the bytes of the other side.
+// client is a vfio-user client: it sends the bytes that QEMU sends.
 type client struct {
 	t    *testing.T
 	conn *net.UnixConn
@@ -29,7 +29,7 @@ func newClient(t *testing.T) (*client, *Function, *simnic.NIC) {
 	return newClientOf(t, simnic.Config{Seed: 1}, Config{})
 }
 
-// newClientOf is newClient with a NIC and a function of these kinds.
+// newClientOf is newClient with these configurations of the NIC and the function.
 func newClientOf(t *testing.T, n simnic.Config, cfg Config) (*client, *Function, *simnic.NIC) {
 	t.Helper()
 	nic, err := simnic.New(n)

@@ -18,7 +18,7 @@ const (
 	entryOutPtr   = 0x30
 	entryOutLen   = 0x38
 	entryToken    = 0x3c
-	entryStatus   = 0x3c // the word that holds token, signature and ownership; ownership is bit 0
+	entryStatus   = 0x3c // word with token, signature and ownership; ownership is bit 0
 	entryInline   = 16
 	ownerHardware = 1
 )
@@ -36,8 +36,8 @@ const (
 // Ki entries.
 const maxCommand = 1 << 20
 
-// runCommands executes the commands of the slots named by the doorbell, lowest first, and
-// reports them.
+// runCommands executes the commands in the slots that the doorbell names, lowest first, and raises
+// their completion events.
 func (f *Function) runCommands(slots uint32) {
 	for ; slots != 0; slots &= slots - 1 {
 		slot := bits.TrailingZeros32(slots)

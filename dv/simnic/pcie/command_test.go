@@ -46,7 +46,7 @@ func (c *client) command(in []byte, outLen int) []byte {
 	return c.output(e, outLen)
 }
 
-// chain links mailboxes for n bytes and lets fill write each one's data.
+// chain links mailboxes for n bytes; fill writes the data of each.
 func chain(ram []byte, at, n int, fill func([]byte)) {
 	for ; n > 0; n -= boxData {
 		b := ram[at : at+boxSize]
@@ -154,7 +154,7 @@ func TestEventQueue(t *testing.T) {
 		t.Fatalf("CREATE_EQ: status %#x, number %d", out[0], n)
 	}
 	nic.SetLink(false)
-	for i := range 6 { // two more than there is room for
+	for i := range 6 { // two more than fit
 		nic.SetLink(i%2 == 0)
 	}
 	for i, sub := range []byte{portDown, portUp, portDown, portUp} {

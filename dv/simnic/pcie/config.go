@@ -30,8 +30,8 @@ const (
 	msixPBA        = 0x3000
 )
 
-// configSpace is the function's PCI configuration space. Writes change only what a driver
-// may change; sizing of the BAR is done by the client.
+// configSpace is the function's PCI configuration space. Writes change only the bits in writable;
+// the client implements sizing of the BAR.
 type configSpace struct {
 	b        [configSize]byte
 	writable [configSize]byte // bits a write may change
@@ -87,8 +87,8 @@ func (c *configSpace) allow(off, n int) {
 	}
 }
 
-// read copies configuration space at off; beyond its end reads ones, as a bus without a
-// function answers.
+// read copies configuration space at off; bytes beyond its end read as ones, as on a bus without a
+// function.
 func (c *configSpace) read(off uint64, p []byte) {
 	for i := range p {
 		p[i] = 0xff

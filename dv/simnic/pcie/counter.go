@@ -9,7 +9,7 @@ import (
 // Flow counters (linux include/linux/mlx5/mlx5_ifc.h, alloc_flow_counter_in and the like).
 // One command allocates one, or adjacent ones in units of bulkUnit.
 var (
-	counterID        = field{64, 32} // of ALLOC's reply and of DEALLOC
+	counterID        = field{64, 32} // in ALLOC's reply and in DEALLOC
 	counterBulk      = field{120, 8}
 	queryCounterID   = field{224, 32}
 	queryCounters    = field{194, 30}
@@ -29,7 +29,7 @@ const (
 	logMaxCounterQuery = 10
 )
 
-// flowCounters is adjacent counters that were allocated together.
+// flowCounters are adjacent counters that one command allocated.
 type flowCounters struct {
 	base   uint32
 	counts []simnic.FlowCount
@@ -37,7 +37,7 @@ type flowCounters struct {
 
 func (c *flowCounters) end() uint32 { return c.base + uint32(len(c.counts)) }
 
-// allocFlowCounter executes ALLOC_FLOW_COUNTER: the lowest numbers that are free.
+// allocFlowCounter executes ALLOC_FLOW_COUNTER: it takes the lowest free numbers.
 func (f *Function) allocFlowCounter(in, out []byte) error {
 	n := max(1, bulkUnit*counterBulk.u32(in))
 	all := f.objects.counters
@@ -66,7 +66,7 @@ func (t *objectTable) flowCounter(n uint32) *simnic.FlowCount {
 	return &t.counters[i].counts[n-t.counters[i].base]
 }
 
-// deallocFlowCounter executes DEALLOC_FLOW_COUNTER for all that were allocated together.
+// deallocFlowCounter executes DEALLOC_FLOW_COUNTER for all counters of one allocation.
 func (f *Function) deallocFlowCounter(in, _ []byte) error {
 	n, all := counterID.u32(in), f.objects.counters
 	for i, c := range all {
@@ -96,8 +96,8 @@ func (t *objectTable) counting(c *flowCounters) bool {
 	return false
 }
 
-// queryFlowCounter executes QUERY_FLOW_COUNTER: adjacent counters, as the reply has room.
-// Those that are not allocated read as zero, but for the case that none is.
+// queryFlowCounter executes QUERY_FLOW_COUNTER: adjacent counters, as many as the reply has room
+// for. A counter that is not allocated reads as zero; if none is allocated, the command fails.
 func (f *Function) queryFlowCounter(in, out []byte) error {
 	first, n := queryCounterID.u32(in), max(1, queryCounters.u32(in))
 	if queryToMemory.is(in) || n > 1<<logMaxCounterQuery {
@@ -125,7 +125,7 @@ func (f *Function) queryFlowCounter(in, out []byte) error {
 	return nil
 }
 
-// Sets of queue counters. Only out_of_buffer counts: the others are about RoCE.
+// Sets of queue counters. Only out_of_buffer counts: the others count RoCE events.
 var (
 	rqcCounterSet = field{96, 8}
 	queryQueueSet = field{248, 8}

@@ -7,7 +7,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
-// wired connects the NIC to a wire of the test's.
+// wired connects the NIC to a wire of the test.
 func (d *driver) wired() *hostileWire {
 	d.t.Helper()
 	w := &hostileWire{}
@@ -17,7 +17,7 @@ func (d *driver) wired() *hostileWire {
 	return w
 }
 
-// frameTo is a frame of 60 bytes with a destination and a type.
+// frameTo is a frame of 60 bytes with a destination address and an EtherType.
 func frameTo(mac [6]byte, etherType uint16) frame.Frame {
 	b := make([]byte, 60)
 	copy(b, mac[:])

@@ -73,8 +73,8 @@ func (f *Function) createCQ(in, out []byte) error {
 	return nil
 }
 
-// What MODIFY_CQ changes: a selection of the context's members (MLX5_CQ_MODIFY_*), or the
-// ring, when its operation modifier says so.
+// MODIFY_CQ changes selected members of the context (MLX5_CQ_MODIFY_*), or the ring if its
+// operation modifier is cqResize.
 var modifyCQSelect = field{96, 32}
 
 const (
@@ -83,8 +83,8 @@ const (
 	selectMaxCount = 1 << 1
 )
 
-// modifyCQ executes MODIFY_CQ. From when a period counts (its mode) makes no difference
-// here: an event is never early.
+// modifyCQ executes MODIFY_CQ. The period mode (what starts the period) makes no difference here:
+// an event is never early.
 func (f *Function) modifyCQ(in, _ []byte) error {
 	cq, err := find(f.objects.cqs, "completion queue", number.u32(in))
 	if err != nil {

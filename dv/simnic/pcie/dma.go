@@ -12,14 +12,14 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
-// errNoMemory says that the guest named an address at which it has no memory the device can reach.
+// errNoMemory says that the guest named an address without memory that the device can access.
 var errNoMemory = errors.New("address outside the guest's memory")
 
-// dmaMap is what the device may reach of guest memory: ranges of guest physical addresses,
-// each mapped here from the descriptor the client sent. Look-ups take no lock: they read a
-// snapshot that add and unmap replace.
+// dmaMap is the guest memory that the device may access: ranges of guest physical addresses, each
+// mapped here from the descriptor the client sent. Look-ups take no lock: they read a snapshot that
+// add and unmap replace.
 //
-// A range that goes away stays mapped until close: a queue may still be using it, and the
+// A range that unmap removes stays mapped until close: a queue may still be using it, and the
 // client keeps the memory alive through the descriptor anyway.
 type dmaMap struct {
 	mu     sync.Mutex // serialises writers
@@ -28,8 +28,7 @@ type dmaMap struct {
 }
 
 // dmaRange is one range of guest physical addresses; mem is nil where the client sent no
-// descriptor or the device must not write (ROM): what a driver gives a device is ordinary
-// memory.
+// descriptor or the device must not write (ROM): drivers give a device only RAM.
 type dmaRange struct {
 	addr, size uint64
 	mem        *mmio.Region
@@ -42,8 +41,8 @@ func (d *dmaMap) snapshot() []dmaRange {
 	return nil
 }
 
-// add maps size bytes of fd at off as guest address addr. It takes ownership of fd; -1
-// means memory out of our reach.
+// add maps size bytes of fd at off as guest address addr. It takes ownership of fd; -1 means memory
+// that the device cannot access.
 func (d *dmaMap) add(addr, size uint64, fd int, off int64, writable bool) error {
 	if size == 0 || addr+size < addr {
 		return fmt.Errorf("DMA range %#x+%#x: %w", addr, size, unix.EINVAL)
@@ -70,8 +69,8 @@ func (d *dmaMap) add(addr, size uint64, fd int, off int64, writable bool) error 
 	return nil
 }
 
-// holds reports whether a file has size bytes at off: touching what it has not would end
-// this process.
+// holds reports whether a file has size bytes at off: access beyond the end of a file would end
+// this process (SIGBUS).
 func holds(fd int, off int64, size uint64) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

@@ -1,12 +1,12 @@
-// Package pcie shows the software ConnectX to a virtual machine as a PCI function, so that
-// a stock Linux kernel binds it with its own mlx5 driver.
+// Package pcie presents the software ConnectX to a virtual machine as a PCI function. An unmodified
+// Linux kernel drives it with its mlx5 driver.
 //
 // A virtual machine monitor that speaks vfio-user (QEMU 10.1 and later) connects to a unix
 // socket. Guest memory arrives as file descriptors and is mapped here; register accesses
-// arrive as messages; interrupts go back as eventfd writes. Behind the registers sits the
-// firmware interface: initialisation segment, command queue, event queues. What the
-// commands create are objects of package simnic, the same ones the in-process face
-// creates: queues, memory keys, steering and offloads exist once.
+// arrive as messages; interrupts go back as eventfd writes. The registers lead to the firmware
+// interface: initialisation segment, command queue, event queues. The commands create objects of
+// package simnic, the same ones that package kernel creates: queues, memory keys, steering and
+// offloads are implemented once.
 //
 //	message.go  the vfio-user wire format
 //	server.go   one connection: messages to register accesses, memory maps, interrupts

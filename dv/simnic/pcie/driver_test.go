@@ -7,7 +7,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 )
 
-// driver is a guest's driver at work: it writes commands, WQEs and doorbells as bytes.
+// driver acts as the driver of a guest: it writes commands, WQEs and doorbells as bytes.
 type driver struct {
 	*client
 	fn  *Function
@@ -15,7 +15,7 @@ type driver struct {
 	eqn uint32
 }
 
-// Where a driver keeps its queues in guest memory.
+// Addresses of the driver's queues in guest memory.
 const (
 	eqAt     = 0x40000
 	cqAt     = 0x50000
@@ -56,7 +56,7 @@ func (d *driver) refused(what string, in []byte, outLen int, want simnic.Status)
 	}
 }
 
-// about is the input of a command that is about one object.
+// about is the input of a command on one object.
 func about(op uint16, n uint32, size int) []byte {
 	in := input(op, 0, size)
 	number.set(in, uint64(n))
@@ -87,14 +87,15 @@ func (d *driver) store64(off, v uint64) {
 	}
 }
 
-// ring publishes pc basic blocks of a send queue, of which the WQE w is the last.
+// ring rings the doorbell of a send queue with producer counter pc (basic blocks); w is the last
+// WQE.
 func (d *driver) ring(w []byte, pc uint32) {
 	d.t.Helper()
 	binary.BigEndian.PutUint32(d.ram[recordAt+64+4:], pc)
 	d.store64(firstUAR<<uarShift|0x800, binary.BigEndian.Uint64(w))
 }
 
-// cqe is entry i of the completion queue, which must be new in the first pass.
+// cqe returns entry i of the completion queue, which must be owned by the driver in the first pass.
 func (d *driver) cqe(i int) []byte {
 	d.t.Helper()
 	e := d.ram[cqAt+64*i : cqAt+64*i+64]

@@ -46,7 +46,7 @@ const (
 	createEQPages   = 272
 )
 
-// maxLogEQ is the largest event queue offered, log2 entries.
+// maxLogEQ is the maximum size of an event queue, log2 entries.
 const maxLogEQ = 16
 
 // eq is an event queue in guest memory. The device owns the producer index; the driver
@@ -62,7 +62,7 @@ type eq struct {
 	pi    uint32 // guarded by mu; free running
 	ci    uint32 // guarded by mu; 24 bits as published
 	armed bool   // guarded by mu
-	lost  uint64 // guarded by mu; events without a place
+	lost  uint64 // guarded by mu; events dropped because the queue was full
 }
 
 // slot returns the memory of entry i.
@@ -91,8 +91,8 @@ func (q *eq) push(typ, sub byte, data [28]byte) (fire bool) {
 	return fire
 }
 
-// update takes a new consumer index, and arms the queue if asked. Arming a queue that
-// already holds events the driver has not seen fires at once.
+// update takes a new consumer index, and arms the queue if asked. Arming a queue that holds events
+// the driver has not consumed fires at once.
 func (q *eq) update(ci uint32, arm bool) (fire bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -117,7 +117,7 @@ func (t *eqTable) get(n uint32) *eq {
 	return t.m[n]
 }
 
-// listeners are the queues that subscribed to an event type.
+// listeners returns the queues that subscribe to an event type.
 func (t *eqTable) listeners(typ byte) []*eq {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -150,7 +150,7 @@ func (t *eqTable) completion(eqn, cqn uint32) {
 	t.raise([]*eq{q}, eventCompletion, 0, data)
 }
 
-// updateEQ is the driver's store to an EQ doorbell of a UAR page.
+// updateEQ executes the driver's store to an EQ doorbell of a UAR page.
 func (f *Function) updateEQ(eqn, ci uint32, arm bool) {
 	if q := f.eqs.get(eqn); q != nil && q.update(ci, arm) {
 		f.irq.fire(q.vector)
@@ -184,7 +184,7 @@ func (f *Function) createEQ(in, out []byte) error {
 		return errorf(statusBadParam, "event queue on vector %d of %d", q.vector, numVectors)
 	}
 	for i := range uint32(1) << q.log {
-		q.slot(i).StoreBE32(eqeOwner, 1) // not ours on the first lap
+		q.slot(i).StoreBE32(eqeOwner, 1) // owned by the device in the first pass
 	}
 	f.eqs.mu.Lock()
 	defer f.eqs.mu.Unlock()
@@ -207,8 +207,8 @@ func (f *Function) destroyEQ(in, _ []byte) error {
 	return nil
 }
 
-// pages maps the page list of a queue: the physical addresses from off to the end of the
-// command, each of 1<<shift bytes, together at least size bytes.
+// pages maps the page list of a queue: the physical addresses from off to the end of the command,
+// one per page of 1<<shift bytes, together at least size bytes.
 func (f *Function) pages(in []byte, off, shift, size int) ([]*mmio.Region, error) {
 	var out []*mmio.Region
 	for _, a := range addresses(in, off) {

@@ -7,8 +7,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 )
 
-// Statuses of the command interface that only the firmware face has (linux
-// include/linux/mlx5/device.h, MLX5_CMD_STAT_*); the others are simnic's.
+// Statuses of the command interface that only this package uses (linux include/linux/mlx5/device.h,
+// MLX5_CMD_STAT_*); the others are simnic's.
 const (
 	statusBadOp       simnic.Status = 0x02
 	statusBadParam                  = simnic.StatusBadParam
@@ -20,7 +20,7 @@ const (
 	statusBadOutput   simnic.Status = 0x51
 )
 
-// errorf says what a command was refused for, and with which status.
+// errorf returns the reason for refusing a command, with its status.
 func errorf(s simnic.Status, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), s)
 }
@@ -28,8 +28,8 @@ func errorf(s simnic.Status, format string, args ...any) error {
 // opcode is a firmware command (linux include/linux/mlx5/mlx5_ifc.h, MLX5_CMD_OP_*).
 type opcode uint16
 
-// commandSpec is one firmware command: its name, the least input and output bytes, and
-// what it does. run gets the whole input and a zeroed output; status and syndrome are
+// commandSpec is one firmware command: its name, the minimum input and output bytes, and the
+// function that runs it. run gets the whole input and a zeroed output; status and syndrome are
 // filled in by execute.
 type commandSpec struct {
 	name    string
@@ -49,7 +49,7 @@ func (f *Function) execute(in, out []byte) {
 	status := simnic.StatusInternal
 	errors.As(err, &status)
 	out[0] = byte(status)
-	// ours: names the command and the status in the driver's log line
+	// our value: the opcode and the status, for the driver's log line
 	syndrome := uint32(op)<<8 | uint32(status)
 	out[4], out[5], out[6], out[7] = byte(syndrome>>24), byte(syndrome>>16),
 		byte(syndrome>>8), byte(syndrome)

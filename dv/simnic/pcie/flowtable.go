@@ -7,9 +7,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 )
 
-// Flow tables of the receive side, as the driver builds them: tables of entries in groups
-// of one match mask each. A frame starts at the root table; the matching entry with the
-// lowest index decides, else the table's miss action.
+// Flow tables of the receive side, as the driver builds them: a table has groups of entries, and a
+// group has one match mask. A frame starts at the root table. The matching entry with the lowest
+// index applies; if none matches, the table's miss action.
 
 // flow_table_context, at byte 24 of CREATE_FLOW_TABLE.
 var (
@@ -46,7 +46,7 @@ const (
 	enableOuter   = 1
 )
 
-// tableKind is what a flow table's frames are, in the numbers of the commands.
+// tableKind is the table_type of the commands: which frames a flow table classifies.
 type tableKind uint8
 
 // Kinds of flow tables: frames received, and copies of those received and sent.
@@ -68,8 +68,8 @@ const (
 	matchSetSize  = 512
 )
 
-// flowTable is one table. Classification reads it from any goroutine, so it is replaced,
-// never changed, once in use.
+// flowTable is one table. Classification reads it from any goroutine, so once in use it is
+// replaced, never changed.
 type flowTable struct {
 	id      uint32
 	kind    tableKind
@@ -96,7 +96,7 @@ type flowEntry struct {
 	tables []uint32
 	tirs   []*simnic.TIR
 
-	counters []uint32 // numbers of counts
+	counters []uint32 // numbers of flow counters
 	counts   []*simnic.FlowCount
 }
 
@@ -138,8 +138,7 @@ func (f *Function) modifyFlowTable(in, _ []byte) error {
 	return nil
 }
 
-// setMiss takes the miss action of a table: the next table, which must be of a higher
-// level, or none.
+// setMiss sets the miss action of a table: the next table, which must have a higher level, or none.
 func (f *Function) setMiss(t *flowTable, ctx []byte) error {
 	if ftcMiss.get(ctx) != missForward {
 		t.miss = 0
@@ -198,7 +197,7 @@ func (f *Function) setFlowTableRoot(in, _ []byte) error {
 	return nil
 }
 
-// ofKind counts the flow tables of a kind.
+// ofKind returns the number of flow tables of a kind.
 func (t *objectTable) ofKind(k tableKind) (n int) {
 	for _, table := range t.tables {
 		if table.kind == k {
@@ -236,7 +235,7 @@ func (f *Function) createFlowGroup(in, out []byte) error {
 	return nil
 }
 
-// setMask takes the group's criteria. Only outer headers can be matched.
+// setMask sets the match criteria of the group. Only outer headers can be matched.
 func (g *flowGroup) setMask(enable uint64, criteria []byte) error {
 	if enable&^enableOuter != 0 {
 		return errorf(statusBadParam, "flow group with match criteria %#x", enable)
@@ -313,7 +312,7 @@ func (f *Function) flowEntry(t *flowTable, in []byte) (*flowEntry, error) {
 	return e, f.entryCounters(e, in, flowDest+8*n, int(fcCounters.get(ctx)))
 }
 
-// entryCounters decodes the list of n counters at byte at of the command.
+// entryCounters decodes the list of n counters that starts at byte at of the command.
 func (f *Function) entryCounters(e *flowEntry, in []byte, at, n int) error {
 	if n > 256 {
 		return errorf(statusBadParam, "flow entry with %d counters", n)
@@ -329,7 +328,7 @@ func (f *Function) entryCounters(e *flowEntry, in []byte, at, n int) error {
 	return nil
 }
 
-// destinations decodes where an entry sends frames.
+// destinations decodes the destinations of an entry.
 func (f *Function) destinations(t *flowTable, e *flowEntry, in []byte, n int) error {
 	if n > 256 {
 		return errorf(statusBadParam, "flow entry with %d destinations", n)

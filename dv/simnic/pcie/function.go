@@ -13,17 +13,17 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 )
 
-// Config says how the NIC looks from the PCI bus.
+// Config configures the PCI function.
 type Config struct {
 	DeviceID uint16       // PCI device id; default that of the NIC
 	Logger   *slog.Logger // default: silent
 }
 
-// Function is a software ConnectX as a PCI function of a virtual machine. It serves one
+// Function is a software ConnectX as a PCI function of a virtual machine. It serves one virtual
 // machine at a time.
 //
-// One goroutine, the one in Serve, reads the machine's messages and owns all state that is
-// not marked otherwise; completions and events come from any goroutine.
+// The goroutine in Serve reads the machine's messages and owns all state not marked otherwise.
+// Completions and events come from any goroutine.
 type Function struct {
 	nic *simnic.NIC
 	log *slog.Logger
@@ -51,14 +51,14 @@ type Function struct {
 	statsMu sync.Mutex
 	stats   map[string]CommandStats // guarded by statsMu
 
-	fatal       atomic.Bool // the initialisation segment shows it
+	fatal       atomic.Bool // shown in the initialisation segment
 	unsubscribe func()
 }
 
 // CommandStats counts one firmware command.
 type CommandStats struct{ Done, Refused uint64 }
 
-// New shows nic as a PCI function. The caller keeps nic and closes it after the function.
+// New presents nic as a PCI function. The caller keeps nic and closes it after the function.
 func New(nic *simnic.NIC, cfg Config) *Function {
 	if cfg.DeviceID == 0 {
 		cfg.DeviceID = nic.DeviceID()
@@ -74,7 +74,7 @@ func New(nic *simnic.NIC, cfg Config) *Function {
 	return f
 }
 
-// Close ends the function's interest in the NIC. Serve must have returned.
+// Close ends the function's subscription to the NIC's events. Serve must have returned.
 func (f *Function) Close() error {
 	f.unsubscribe()
 	return nil
@@ -92,15 +92,15 @@ func (f *Function) event(e simnic.Event) {
 	}
 }
 
-// reset puts the function into its power-on state: queues and event queues are gone,
-// memory maps stay.
+// reset puts the function into its power-on state: it destroys queues and event queues and keeps
+// memory maps.
 func (f *Function) reset() {
 	f.resetFirmware()
 	f.irq.clear()
 	f.config = newConfigSpace(f.cfg.DeviceID)
 }
 
-// resetFirmware is reset for what is not on the PCI bus: the firmware's state.
+// resetFirmware resets the state of the firmware, without PCI configuration space and interrupts.
 func (f *Function) resetFirmware() {
 	f.objects.destroyAll(f)
 	f.eqs.mu.Lock()
@@ -120,8 +120,8 @@ func (f *Function) resetFirmware() {
 	f.numbers = [numKinds]numbers{}
 }
 
-// Serve accepts one machine on l and answers it until it disconnects, which returns nil,
-// or ctx ends. All objects the machine created are gone then.
+// Serve accepts one machine on l and serves it until it disconnects, which returns nil, or ctx
+// ends. It destroys all objects that the machine created before it returns.
 func (f *Function) Serve(ctx context.Context, l *net.UnixListener) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
@@ -141,7 +141,7 @@ func (f *Function) Serve(ctx context.Context, l *net.UnixListener) error {
 	return err
 }
 
-// read answers a load from a region.
+// read executes a load from a region.
 func (f *Function) read(region uint32, off uint64, p []byte) error {
 	switch region {
 	case regionBAR0:
@@ -154,7 +154,7 @@ func (f *Function) read(region uint32, off uint64, p []byte) error {
 	return nil
 }
 
-// write acts on a store to a region.
+// write executes a store to a region.
 func (f *Function) write(region uint32, off uint64, p []byte) error {
 	switch region {
 	case regionBAR0:
@@ -167,7 +167,7 @@ func (f *Function) write(region uint32, off uint64, p []byte) error {
 	return nil
 }
 
-// count notes the outcome of a command.
+// count records the outcome of a command.
 func (f *Function) count(op opcode, err error) {
 	f.statsMu.Lock()
 	defer f.statsMu.Unlock()

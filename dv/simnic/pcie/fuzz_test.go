@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// script is hostile input in the making.
+// script builds hostile input.
 type script struct {
 	b   []byte
 	ops []opcode
@@ -38,16 +38,17 @@ const (
 	fuzzRecords, fuzzFrame         = 0x80000, 0x90000
 )
 
-// body is the input of a command from byte 8 on, size bytes of input in all; set fills it
-// in, by the offsets of the whole.
+// body is the input of a command from byte 8 on. size is the length of the whole input; set writes
+// fields at offsets of the whole input.
 func body(size int, set func(in []byte)) []byte {
 	in := make([]byte, size)
 	set(in)
 	return in[8:]
 }
 
-// bringUp is what a driver does until frames can flow: event queue, completion queue, key,
-// both work queues, a target and rules. Numbers are asked of a guest that does the same.
+// bringUp is the sequence of a driver until frames can flow: event queue, completion queue, key,
+// both work queues, a TIR and rules. Object numbers are those that a guest with the same sequence
+// gets.
 func bringUp(t testing.TB, s *script) {
 	h := newHostile(t)
 	defer h.close()
@@ -135,7 +136,8 @@ func bringUp(t testing.TB, s *script) {
 	traffic(s, sqn, key)
 }
 
-// traffic posts a buffer and a frame, has one come in, and arms what can be armed.
+// traffic posts a receive buffer and a send WQE, injects one frame, and arms the queues that can be
+// armed.
 func traffic(s *script, sqn, key uint32) {
 	pointer := func(n uint32) []byte {
 		b := binary.BigEndian.AppendUint32(nil, n)
@@ -157,8 +159,8 @@ func traffic(s *script, sqn, key uint32) {
 	s.do(doUAR, 0, 0, 0, 1, 0, 0, 0)
 }
 
-// FuzzHostileGuest lets the input drive commands, registers, memory, frames and the
-// monitor's messages.
+// FuzzHostileGuest takes commands, register accesses, memory writes, frames and the monitor's
+// messages from the input.
 func FuzzHostileGuest(f *testing.F) {
 	s := &script{}
 	for op := range commands {
@@ -192,7 +194,7 @@ func FuzzHostileGuest(f *testing.F) {
 	})
 }
 
-// TestBringUp shows that the script which fuzzing starts from makes frames flow both ways.
+// TestBringUp checks that the seed script of the fuzz test makes frames flow both ways.
 func TestBringUp(t *testing.T) {
 	h := newHostile(t)
 	defer h.close()

@@ -4,7 +4,7 @@ import "encoding/binary"
 
 // Commands of the function itself: bring-up, pages, capabilities, teardown.
 
-// issi: supported are interface steps 0 and 1; the driver uses the highest both know.
+// issi: interface steps 0 and 1 are supported; the driver uses the highest that both sides support.
 var (
 	currentISSI   = field{80, 16}
 	supportedISSI = field{864, 32}
@@ -35,8 +35,9 @@ func (f *Function) setISSI(in, _ []byte) error {
 	return nil
 }
 
-// Pages the device asks the driver for, at boot and at INIT_HCA. The model keeps its state
-// in Go, so it only takes them, as the driver insists, and gives them back.
+// Pages that the device requests from the driver, at boot and at INIT_HCA. The model keeps its
+// state in Go and does not use them. It accepts them because the driver requires it, and returns
+// them.
 const (
 	bootPages = 8
 	initPages = 16
@@ -99,7 +100,7 @@ func (f *Function) initHCA(_, _ []byte) error {
 	return nil
 }
 
-// teardownHCA ends the driver's use of the function: queues it left behind are destroyed.
+// teardownHCA ends the driver's use of the function: it destroys the queues that the driver left.
 func (f *Function) teardownHCA(_, _ []byte) error {
 	f.objects.destroyAll(f)
 	return nil
@@ -120,7 +121,7 @@ func (f *Function) queryHCACap(in, out []byte) error {
 	return nil
 }
 
-// setHCACap stores the general capabilities the driver chose.
+// setHCACap stores the general capabilities that the driver chose.
 func (f *Function) setHCACap(in, _ []byte) error {
 	if opMod(in)>>1 == capGeneral {
 		copy(f.general, in[16:])
@@ -131,17 +132,17 @@ func (f *Function) setHCACap(in, _ []byte) error {
 // adapterVendor is ieee_vendor_id of query_adapter_param_block: the OUI 00-02-C9.
 var adapterVendor = field{8 * 25, 24}
 
-// queryAdapter names vendor and board.
+// queryAdapter executes QUERY_ADAPTER: vendor and board id.
 func (f *Function) queryAdapter(_, out []byte) error {
 	adapterVendor.set(out[16:], 0x0002c9)
 	copy(out[len(out)-16:], boardID)
 	return nil
 }
 
-// boardID is the parameter-set id a driver shows as board_id; SIM marks the model.
+// boardID is the parameter-set id that a driver shows as board_id; SIM marks the model.
 const boardID = "SIM0000000001"
 
-// accepted is a command that needs no answer beyond success.
+// accepted executes a command whose reply is only success.
 func (f *Function) accepted(_, _ []byte) error { return nil }
 
 // ALLOC_UAR and the allocations of plain numbers: protection and transport domains, XRC
@@ -160,7 +161,7 @@ func (f *Function) allocUAR(_, out []byte) error {
 	return nil
 }
 
-// alloc returns a command that hands out a number of its kind, and free one that takes it back.
+// alloc returns a command that allocates a number of its kind, and free one that frees it.
 func alloc(k numberKind) func(*Function, []byte, []byte) error {
 	return func(f *Function, _, out []byte) error {
 		n, err := f.numbers[k].alloc(1)

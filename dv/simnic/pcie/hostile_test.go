@@ -12,10 +12,10 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
-// A guest, and a monitor, that mean harm: whatever they say, the function may refuse it,
-// but not end, hang, or touch memory that it was not given.
+// Tests of a hostile guest and a hostile monitor. The function may refuse their input, but must not
+// panic, hang, or access memory that it was not given.
 
-// hostile is such a guest. It acts as its input says.
+// hostile is a hostile guest. Its input is a list of actions.
 type hostile struct {
 	t     testing.TB
 	fn    *Function
@@ -28,7 +28,7 @@ type hostile struct {
 	ops   []opcode // all known commands, in order
 }
 
-// hostileWire takes what the NIC sends.
+// hostileWire receives the frames that the NIC sends.
 type hostileWire struct{ recv func([]frame.Frame) }
 
 func (w *hostileWire) Start(recv func([]frame.Frame)) error { w.recv = recv; return nil }
@@ -64,7 +64,7 @@ func newHostile(t testing.TB) *hostile {
 	return h
 }
 
-// ramFile is memory that a file descriptor names, as a monitor's guest has it.
+// ramFile is memory behind a file descriptor, as a monitor passes it.
 func ramFile(t testing.TB, size int) (fd int, mem []byte) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ram")
@@ -90,7 +90,7 @@ func (h *hostile) close() {
 	h.nic.Close()
 }
 
-// message is one of the monitor's, with a copy of fd unless that is negative.
+// message sends a message of the monitor, with a copy of fd unless fd is negative.
 func (h *hostile) message(c command, body []byte, fd int) []byte {
 	m := &message{command: c, body: body}
 	if fd >= 0 {
@@ -121,7 +121,7 @@ func (h *hostile) next(n int) []byte {
 	return b
 }
 
-// number is up to n big-endian bytes.
+// number reads up to n big-endian bytes.
 func (h *hostile) number(n int) (v uint64) {
 	for _, b := range h.next(n) {
 		v = v<<8 | uint64(b)
@@ -129,11 +129,11 @@ func (h *hostile) number(n int) (v uint64) {
 	return v
 }
 
-// What a byte of the input begins.
+// Actions: the first byte of each selects one.
 const (
-	// a firmware command in good form: opcode's place in the table, op_mod, length, bytes from 8 on
+	// a well-formed firmware command: index of the opcode, op_mod, length, bytes from 8 on
 	doCommand = iota
-	doEntry   // a command queue entry, as it is
+	doEntry   // raw bytes of a command queue entry
 	doBAR
 	doConfig
 	doUAR
@@ -184,7 +184,7 @@ func (h *hostile) step() {
 	}
 }
 
-// command runs a command whose input is as long as it must be at least, with body from byte 8 on.
+// command runs a command whose input has its minimum length, with body from byte 8 on.
 func (h *hostile) command(op opcode, mod uint16, body []byte) (out []byte) {
 	spec := commands[op]
 	in := make([]byte, max(spec.in, 8+len(body), entryInline))
@@ -210,8 +210,8 @@ func (h *hostile) doorbell() {
 	h.fn.write(regionBAR0, segDoorbell, binary.BigEndian.AppendUint32(nil, 1))
 }
 
-// TestHostileMailboxes: a command whose mailboxes are not what they should be is not done,
-// or done with what is there; the next one is served.
+// TestHostileMailboxes: a command with malformed mailboxes is either not completed, or executed
+// with the readable part of its input. The next command is executed.
 func TestHostileMailboxes(t *testing.T) {
 	loop := func(ram []byte, at uint64) { binary.BigEndian.PutUint64(ram[at+boxNext:], at) }
 	for _, c := range []struct {
@@ -219,7 +219,7 @@ func TestHostileMailboxes(t *testing.T) {
 		inLen, outLen uint32
 		in, out       uint64
 		prepare       func(ram []byte)
-		done          bool // ownership handed back
+		done          bool // ownership returned
 	}{
 		{"input chain that loops", maxCommand, 16, inBoxAt, outBoxAt,
 			func(ram []byte) { loop(ram, inBoxAt) }, true},
@@ -265,8 +265,8 @@ func TestHostileMailboxes(t *testing.T) {
 	}
 }
 
-// TestHostileFlowTables: tables that lead back to themselves would have a frame go round
-// for ever, and tables that name the next ones again and again would multiply it.
+// TestHostileFlowTables: a loop of tables would keep a frame in it for ever, and tables whose
+// entries name the next table many times would multiply it.
 func TestHostileFlowTables(t *testing.T) {
 	h := newHostile(t)
 	defer h.close()
@@ -322,7 +322,7 @@ func TestHostileFlowTables(t *testing.T) {
 	}
 }
 
-// TestHostileMonitor: what a monitor must not ask.
+// TestHostileMonitor: invalid requests of a monitor are refused.
 func TestHostileMonitor(t *testing.T) {
 	for _, c := range []struct {
 		name string

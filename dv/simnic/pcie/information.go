@@ -1,15 +1,15 @@
 package pcie
 
-// Registers that describe firmware and port to who asks (linux
-// include/linux/mlx5/mlx5_ifc.h, pcam_reg and the like).
+// Registers that describe firmware and port (linux include/linux/mlx5/mlx5_ifc.h, pcam_reg and the
+// like).
 const (
-	regPMLP = 0x5002 // which module serves the port
+	regPMLP = 0x5002 // module of the port
 	regPPLM = 0x5023 // forward error correction
-	regPCAM = 0x507f // which port registers there are
+	regPCAM = 0x507f // port registers that exist
 	regMCIA = 0x9014 // memory of a module
 	regMCQS = 0x9060 // firmware components
-	regMCQI = 0x9061 // one of them
-	regMCAM = 0x907f // which management registers there are
+	regMCQI = 0x9061 // one firmware component
+	regMCAM = 0x907f // management registers that exist
 )
 
 // Fields of those registers.
@@ -28,7 +28,7 @@ var (
 	mcqiVersions = uint64(1)
 )
 
-// information answers a register of this file. Others are echoed.
+// information executes the read of a register of this file. Others are echoed.
 func (f *Function) information(id uint64, data []byte, read bool) {
 	switch id {
 	case regPCAM, regMCAM:
@@ -57,10 +57,10 @@ func (f *Function) information(id uint64, data []byte, read bool) {
 	}
 }
 
-// clearAfter zeroes a register behind its first n bytes, which select what is asked for.
+// clearAfter zeroes a register after its first n bytes, which select the information.
 func clearAfter(data []byte, n int) { clear(data[min(n, len(data)):]) }
 
-// firmwareInformation answers MCQI about the running firmware.
+// firmwareInformation executes MCQI: the running firmware.
 func (f *Function) firmwareInformation(data []byte) {
 	if mcqiKind.get(data) != mcqiVersions {
 		return
@@ -69,7 +69,7 @@ func (f *Function) firmwareInformation(data []byte) {
 	mcqiVersion.set(data, uint64(v[0])<<24|uint64(v[1])<<16|uint64(v[2]))
 }
 
-// Fields of MCIA: who is asked for what, and the answer.
+// Fields of MCIA: module, status, I2C address, page, address in the page, size.
 var (
 	mciaModule  = field{8, 8}
 	mciaStatus  = field{24, 8}
@@ -90,8 +90,8 @@ const (
 	sfpPage        = 256
 )
 
-// readModule answers MCIA: there is one module, a copper cable. It measures nothing, so
-// that its second page is zero.
+// readModule executes MCIA: the only module is a copper cable. It has no diagnostic monitoring, so
+// its second page is zero.
 func readModule(data []byte) {
 	n := min(int(mciaSize.get(data)), mciaMaxData)
 	i2c, page, at := mciaI2C.get(data), mciaPage.get(data), int(mciaAddress.get(data))
@@ -138,8 +138,8 @@ func sfpCable() []byte {
 	return b
 }
 
-// Fields of PPLM for the speeds the port has: what is supported, what the driver wants, and
-// what is in force, as bits.
+// Fields of PPLM for the speeds the port has: supported, requested by the driver, and active modes,
+// as bits.
 var (
 	pplmActive  = field{104, 24}
 	pplmCap40G  = field{156, 4}
@@ -155,16 +155,16 @@ const (
 	fecRS       = 1 << 2
 )
 
-// fecPolicy is what the driver wants for each speed; 0 leaves it to the port.
+// fecPolicy is the mode that the driver requests for each speed; with 0 the port chooses.
 type fecPolicy struct{ at40G, at25G uint64 }
 
-// access answers PPLM, after taking what a write wants.
+// access executes PPLM: a write stores the requested modes, and both return the register.
 func (p *fecPolicy) access(data []byte, read bool) {
 	if !read {
 		p.at40G, p.at25G = pplmWant40G.get(data), pplmWant25G.get(data)
 	}
 	clearAfter(data, 4)
-	active := uint64(fecRS) // of a cable of this length
+	active := uint64(fecRS) // for a cable of this length
 	if p.at25G != 0 {
 		active = p.at25G & -p.at25G
 	}

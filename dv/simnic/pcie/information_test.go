@@ -16,8 +16,8 @@ func (d *driver) register(id uint64, write bool, n int, set func(b []byte)) []by
 	return d.do("ACCESS_REG", in, registerData+n)[registerData:]
 }
 
-// The firmware's version as devlink asks for it: the component with the boot image, its
-// version, and that none is pending.
+// The firmware version as devlink reads it: the component with the boot image, its version, and no
+// pending version.
 func TestFirmwareVersion(t *testing.T) {
 	d := newDriver(t)
 	cam := d.register(regMCAM, false, 72, nil)
@@ -84,7 +84,7 @@ func TestModule(t *testing.T) {
 	}
 }
 
-// What a driver wants of error correction is in force, and is shown.
+// The FEC mode that a driver requests becomes active, and reads show it.
 func TestFEC(t *testing.T) {
 	d := newDriver(t)
 	if !pcamPPLM.is(d.register(regPCAM, false, 80, nil)) {

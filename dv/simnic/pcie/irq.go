@@ -10,7 +10,7 @@ import (
 // numVectors is the number of MSI-X vectors of the function.
 const numVectors = 32
 
-// irqs are the eventfds behind the MSI-X vectors; -1 where the client has none.
+// irqs are the eventfds of the MSI-X vectors; -1 where the client has none.
 type irqs struct {
 	mu    sync.Mutex
 	fd    [numVectors]int // guarded by mu
@@ -25,9 +25,8 @@ func newIRQs() *irqs {
 	return q
 }
 
-// set makes fd the eventfd of a vector and takes ownership of it; -1 takes the vector
-// away. The client sends the same vector again, with another descriptor, when the guest
-// masks and unmasks it.
+// set makes fd the eventfd of a vector and takes ownership of it; -1 removes the eventfd. The
+// client sends the same vector again, with another descriptor, when the guest masks and unmasks it.
 func (q *irqs) set(vector, fd int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -37,15 +36,14 @@ func (q *irqs) set(vector, fd int) {
 	q.fd[vector] = fd
 }
 
-// clear takes all vectors away.
+// clear removes the eventfds of all vectors.
 func (q *irqs) clear() {
 	for v := range numVectors {
 		q.set(v, -1)
 	}
 }
 
-// fire raises a vector. A vector without an eventfd is lost, as an interrupt is while it
-// is not set up.
+// fire raises a vector. If the vector has no eventfd, the interrupt is lost.
 func (q *irqs) fire(vector int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -39,8 +39,8 @@ func (f field) set(b []byte, v uint64) {
 func (f field) is(b []byte) bool    { return f.get(b) != 0 }
 func (f field) u32(b []byte) uint32 { return uint32(f.get(b)) }
 
-// number is the 24-bit object number at bytes 9 to 11, where nearly every command names
-// its object and where the reply to a create command puts the new one.
+// number is the 24-bit object number at bytes 9 to 11, where nearly every command names its object
+// and where the reply to a create command has the new one.
 var number = field{72, 24}
 
 // part returns b[off:off+n], or zeros where b is shorter, so that a context can be decoded

@@ -9,7 +9,7 @@ import (
 // the header), flags u32, errno u32 (QEMU docs/interop/vfio-user.rst, "Header").
 const headerSize = 16
 
-// maxMessage bounds one message: the largest transfer offered in the version reply plus its header.
+// maxMessage is the maximum size of one message: maxTransfer of the version reply plus the header.
 const maxMessage = maxTransfer + 64
 
 const (
@@ -34,8 +34,8 @@ const (
 	cmdReset         command = 13
 )
 
-// message is one request of the client with the descriptors that came along. Its handler
-// owns the descriptors it takes out of fds; the server closes the rest.
+// message is one request of the client with its descriptors. Its handler owns the descriptors it
+// takes out of fds; the server closes the rest.
 type message struct {
 	id      uint16
 	command command

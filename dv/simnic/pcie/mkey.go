@@ -34,7 +34,7 @@ func (f *Function) createMKey(in, out []byte) error {
 		attr.Mem, err = simnic.NewBankedMemory(f.dma.banks())
 	case modeMTT:
 		err = f.translated(&attr, in, ctx)
-	default: // a key of keys, which no queue here uses: a number with nothing behind it
+	default: // a key of keys: no queue of the model uses it, so only its number is kept
 		return f.createPlain(in, out)
 	}
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 )
 
-// A completion queue moves to a larger ring: a completion in the old one says so, and the
-// new one goes on behind it (libmlx5, mlx5_cq_resize_copy_cqes).
+// A completion queue moves to a larger ring: a CQE in the old ring marks the move, and the next CQE
+// is in the new ring (libmlx5, mlx5_cq_resize_copy_cqes).
 func TestResizeCQ(t *testing.T) {
 	d := newDriver(t)
 	cqn := d.cq(2)
@@ -43,7 +43,7 @@ func TestResizeCQ(t *testing.T) {
 	d.refused("entries of another size", in, 16, statusBadParam)
 }
 
-// Moderation changes by its members, as they are selected.
+// MODIFY_CQ changes only the selected members of the moderation.
 func TestModerateCQ(t *testing.T) {
 	d := newDriver(t)
 	cqn := d.cq(2)
@@ -66,7 +66,7 @@ func TestModerateCQ(t *testing.T) {
 	}
 }
 
-// Queue pairs of programs are kept as their driver describes them, through their states.
+// The context of a program's queue pair is stored as its driver writes it, in each state.
 func TestQueryQP(t *testing.T) {
 	d := newDriver(t)
 	cqn := d.cq(2)

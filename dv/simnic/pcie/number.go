@@ -1,7 +1,6 @@
 package pcie
 
-// numberKind is a space of numbers the firmware hands out that stand for nothing in the
-// model but themselves.
+// numberKind is a space of numbers that the firmware allocates without an object in the model.
 type numberKind int
 
 const (
@@ -17,7 +16,7 @@ const (
 	numKinds
 )
 
-// numbers hands out the lowest free number of a space. The server's goroutine owns it.
+// numbers allocates the lowest free number of a space. The server's goroutine owns it.
 type numbers struct{ used map[uint32]bool }
 
 // maxNumbers is how many numbers of a space may be in use.
@@ -39,7 +38,7 @@ func (n *numbers) alloc(first uint32) (uint32, error) {
 	return v, nil
 }
 
-// give returns a number and reports whether it was taken.
+// give frees a number and reports whether it was allocated.
 func (n *numbers) give(v uint32) bool {
 	ok := n.used[v]
 	delete(n.used, v)

@@ -9,8 +9,8 @@ import (
 // destroyer is an object of the NIC's core.
 type destroyer interface{ Destroy() error }
 
-// objectTable is what the driver has created, by object number. The core's numbers are
-// unique across kinds. The server's goroutine owns it.
+// objectTable holds the objects that the driver has created, by object number. The core's numbers
+// are unique across kinds. The server's goroutine owns it.
 type objectTable struct {
 	cqs    map[uint32]*simnic.CQ
 	sqs    map[uint32]*simnic.SQ
@@ -20,7 +20,7 @@ type objectTable struct {
 	mkeys  map[uint32]*simnic.MKey
 	qps    map[uint32]*queuePair
 	srqs   map[uint32]*sharedQueue
-	plain  map[uint32]bool   // memory keys of keys: numbers with nothing behind them
+	plain  map[uint32]bool   // memory keys of keys: only their numbers
 	tis    map[uint32]uint32 // transport domain of a TIS
 	tables map[uint32]*flowTable
 	roots  map[tableKind]uint32 // flow tables where frames start
@@ -29,7 +29,7 @@ type objectTable struct {
 	queueCounters map[uint32]*simnic.QueueCount
 }
 
-// destroyAll removes everything, users before what they use.
+// destroyAll destroys all objects, each before the objects it uses.
 func (t *objectTable) destroyAll(f *Function) {
 	f.nic.SetClassifier(nil)
 	f.nic.SetSniffers(nil, nil)
@@ -51,7 +51,7 @@ func (t *objectTable) destroyAll(f *Function) {
 	}
 }
 
-// destroyEach destroys a map of objects in a fixed order, so that a run can be repeated.
+// destroyEach destroys the objects of a map in a fixed order, so that runs are repeatable.
 func destroyEach[T destroyer](m map[uint32]T) {
 	var keys []uint32
 	for n := range m {
@@ -72,7 +72,7 @@ func find[T any](m map[uint32]T, kind string, n uint32) (T, error) {
 	return o, nil
 }
 
-// destroy removes the object a command names.
+// destroy destroys the object that a command names.
 func destroy[T destroyer](pick func(*objectTable) map[uint32]T,
 	kind string) func(*Function, []byte, []byte) error {
 	return func(f *Function, in, _ []byte) error {
@@ -111,7 +111,7 @@ func (f *Function) ring(in []byte, off, shift, offset, size int) (*simnic.Memory
 	return simnic.NewPagedMemory(pages, offset, size)
 }
 
-// createPlain makes an object the model keeps nothing of but its number.
+// createPlain creates an object of which the model keeps only the number.
 func (f *Function) createPlain(_, out []byte) error {
 	n, err := f.numbers[kindQueue].alloc(firstPlain)
 	if err != nil {
@@ -135,7 +135,7 @@ func (f *Function) destroyPlain(in, _ []byte) error {
 	return nil
 }
 
-// banks are the guest's physical memory, for keys that address it directly.
+// banks returns the guest's physical memory, for keys that address it directly.
 func (d *dmaMap) banks() []simnic.Bank {
 	var out []simnic.Bank
 	for _, r := range d.snapshot() {

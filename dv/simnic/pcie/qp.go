@@ -6,12 +6,12 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 )
 
-// Queue pairs of other kinds than raw packet, which are made of send and receive queues.
-// The driver has one that changes memory keys; a send queue is behind it. Those of
-// programs (RC, UC, UD) are kept as their driver describes them, and carry nothing.
+// Queue pairs other than raw packet, which consists of a send and a receive queue. The driver has
+// one that changes memory keys; a send queue executes its WQEs. For those of programs (RC, UC, UD)
+// the model stores the context that the driver writes; they carry no traffic.
 
 // Queue pair context (linux include/linux/mlx5/mlx5_ifc.h, qpc), at byte 24 of the commands
-// that have one; the page list of CREATE_QP is behind it.
+// that have one; the page list of CREATE_QP follows it.
 var (
 	qpcState       = field{0, 4}
 	qpcType        = field{8, 8}
@@ -52,15 +52,15 @@ const (
 	qpError    qpState = 6
 )
 
-// queuePair is a queue pair: its context as the driver gave it, and the send queue that
-// executes what changes memory keys.
+// queuePair is a queue pair: its context as the driver wrote it, and the send queue that executes
+// WQEs which change memory keys.
 type queuePair struct {
 	number uint32
 	ctx    [qpContextSize]byte
 	sq     *simnic.SQ // nil: nothing is executed
 }
 
-// Destroy removes what is behind the queue pair.
+// Destroy destroys the send queue of the queue pair.
 func (q *queuePair) Destroy() error {
 	if q.sq == nil {
 		return nil
@@ -115,8 +115,8 @@ func (f *Function) keyQueue(in, ctx []byte) (*simnic.SQ, error) {
 		Netdev: true, Events: f.queueEvent})
 }
 
-// qpTransition is a command that moves a queue pair into a state; from are those it may be
-// in, none: any.
+// qpTransition is a command that moves a queue pair into a state; from lists the states it may be
+// in; an empty list allows any.
 func qpTransition(to qpState, from ...qpState) func(*Function, []byte, []byte) error {
 	return func(f *Function, in, _ []byte) error {
 		q, err := find(f.objects.qps, "queue pair", number.u32(in))
@@ -138,7 +138,7 @@ func qpTransition(to qpState, from ...qpState) func(*Function, []byte, []byte) e
 	}
 }
 
-// qpcModified are the fields that a driver changes after creation, but for the paths.
+// qpcModified are the fields that a driver changes after creation, except the address paths.
 var qpcModified = []field{
 	{19, 2},    // pm_state
 	{64, 3},    // mtu
@@ -165,8 +165,8 @@ var qpcPaths = [2]int{24, 68}
 
 const qpcPathSize = 44
 
-// modify merges the context of a modify command: what it leaves zero keeps its value, as the
-// driver names only what changes.
+// modify merges the context of a modify command: a field that is zero there keeps its value, as the
+// driver fills in only the fields it changes.
 func (q *queuePair) modify(ctx []byte) {
 	for _, f := range qpcModified {
 		if f.is(ctx) {
@@ -181,7 +181,7 @@ func (q *queuePair) modify(ctx []byte) {
 	}
 }
 
-// follow moves the send queue along with its queue pair.
+// follow moves the send queue into the state of its queue pair.
 func (q *queuePair) follow(to qpState) error {
 	if q.sq == nil {
 		return nil
@@ -194,7 +194,7 @@ func (q *queuePair) follow(to qpState) error {
 	return q.sq.Modify(q.sq.State(), next)
 }
 
-// queryQP executes QUERY_QP. A send queue that failed shows as such.
+// queryQP executes QUERY_QP. A failed send queue shows as the state ERR.
 func (f *Function) queryQP(in, out []byte) error {
 	q, err := find(f.objects.qps, "queue pair", number.u32(in))
 	if err != nil {

@@ -2,7 +2,7 @@ package pcie
 
 // Counters as the driver reads them.
 
-// queryContextOut is where QUERY_SQ and QUERY_RQ put the queue's context.
+// queryContextOut is the offset of the queue's context in the reply of QUERY_SQ and QUERY_RQ.
 const queryContextOut = 32
 
 func (f *Function) querySQ(in, out []byte) error {
@@ -31,8 +31,8 @@ var (
 	vportTxUnicastOctets = field{0x540, 64}
 )
 
-// queryVportCounter answers QUERY_VPORT_COUNTER: all traffic of the function, both owners'
-// together.
+// queryVportCounter executes QUERY_VPORT_COUNTER: all traffic of the function, of the netdev and of
+// programs.
 func (f *Function) queryVportCounter(_, out []byte) error {
 	c := f.nic.Counters()
 	vportRxUnicast.set(out, c.Slice.RxPackets+c.Netdev.RxPackets)
@@ -53,11 +53,11 @@ var (
 
 const groupIEEE = 0
 
-// fcsBytes is what a frame has on the wire beyond what the model carries.
+// fcsBytes is the length of the FCS, which frames of the model do not have.
 const fcsBytes = 4
 
-// portCounters fills in the counter group a PPCNT access asks for; groups the model does
-// not keep read zero.
+// portCounters fills in the counter group that a PPCNT access selects. Groups that the model does
+// not have read as zero.
 func (f *Function) portCounters(data []byte) {
 	group := ppcntGroup.get(data)
 	if len(data) > 8 {
@@ -73,7 +73,7 @@ func (f *Function) portCounters(data []byte) {
 	ieeeRxOctets.set(data, w.RxBytes+fcsBytes*w.RxPackets)
 }
 
-// What MODIFY_TIR may change.
+// Bits of MODIFY_TIR that select the fields to change.
 var modifyTIRBits = field{128, 64}
 
 const (

@@ -58,7 +58,7 @@ func (f *Function) createSQ(in, out []byte) error {
 	if err != nil {
 		return err
 	}
-	var td uint32 // a queue without TIS sends nothing to the wire: the driver's internal ones
+	var td uint32 // 0 for a queue without TIS, which sends no frames: the driver's internal queues
 	if sqcTISCount.is(ctx) {
 		if td, err = find(f.objects.tis, "TIS", sqcTIS.u32(ctx)); err != nil {
 			return err
@@ -71,8 +71,8 @@ func (f *Function) createSQ(in, out []byte) error {
 	sq, err := f.nic.CreateSQ(simnic.SQAttr{
 		PD: wqPD.u32(wq), TD: td, CQ: cq, Ring: ring, LogSize: int(wqLogSize.get(wq)), Record: rec,
 		UAR: wqUAR.u32(wq), UserIndex: queueIndex.u32(ctx),
-		// allow_multi_pkt_send_wqe is about the legacy form only: linux 6.12 mlx5e sends
-		// enhanced ones without it.
+		// allow_multi_pkt_send_wqe concerns only legacy multi-packet WQEs: linux 6.12 mlx5e sends
+		// eMPWs without it.
 		MPW: f.nic.Caps().EnhancedMPW, LegacyMPW: sqcLegacyMPW.is(ctx),
 		UMR:    sqcUMR.is(ctx),
 		Netdev: f.isNetdev(wq), Events: f.queueEvent,
@@ -97,8 +97,8 @@ func (f *Function) workQueue(in, wq []byte) (ring, rec *simnic.Memory, err error
 	return ring, rec, err
 }
 
-// isNetdev tells the netdev's queues from users': they are in the first protection domain
-// the driver allocates.
+// isNetdev tells the netdev's queues from those of programs: the netdev's are in the first
+// protection domain that the driver allocates.
 func (f *Function) isNetdev(wq []byte) bool { return wqPD.u32(wq) == firstPD }
 
 const firstPD = 1
@@ -111,7 +111,7 @@ func (f *Function) modifySQ(in, _ []byte) error {
 	return sq.Modify(stateChange(in))
 }
 
-// stateChange is the state the driver believes a queue is in, and the one it wants.
+// stateChange is the state in which the driver takes the queue to be, and the one it requests.
 func stateChange(in []byte) (cur, next simnic.State) {
 	return simnic.State(modifyState.get(in)),
 		simnic.State(queueState.get(part(in, queueContext, queueContextSize)))
@@ -151,8 +151,8 @@ func (f *Function) createRQ(in, out []byte) error {
 	return nil
 }
 
-// striding decodes the stride fields: the stride size counts from 64 bytes, the number of
-// strides from 512, as a signed number where the device takes fewer.
+// striding decodes the stride fields: the stride size is log2 relative to 64 bytes, the number of
+// strides log2 relative to 512, signed where the device supports fewer.
 func striding(wq []byte) *simnic.Striding {
 	n := int(wqLogStrides.get(wq))
 	if n > 7 {
@@ -162,7 +162,7 @@ func striding(wq []byte) *simnic.Striding {
 		TwoByteShift: wqByteShift.is(wq)}
 }
 
-// modifyRQBits of MODIFY_RQ select what besides the state changes.
+// modifyRQBits of MODIFY_RQ select the fields that change besides the state.
 var (
 	modifyRQBits = field{128, 64}
 )
@@ -190,7 +190,7 @@ func (f *Function) modifyRQ(in, _ []byte) error {
 	return rq.Modify(stateChange(in))
 }
 
-// queueEvent tells the driver of a queue that failed. It may run with the queue's lock held.
+// queueEvent tells the driver that a queue failed. It may run with the queue's lock held.
 func (f *Function) queueEvent(e simnic.Event) {
 	typ, n := byte(eventWQCatas), uint32(0)
 	switch {

@@ -2,7 +2,7 @@ package pcie
 
 import "github.com/rdma-netstack/rdma-netstack/dv/simnic"
 
-// TIS: only its transport domain matters (mlx5_ifc.h, tisc).
+// TIS: the model uses only its transport domain (mlx5_ifc.h, tisc).
 var tiscDomain = field{296, 24}
 
 const createTISContext = 32
@@ -112,7 +112,7 @@ func (f *Function) createTIR(in, out []byte) error {
 	return nil
 }
 
-// tirAttr decodes a TIR context, all but where frames go.
+// tirAttr decodes a TIR context, except the destination of frames.
 func tirAttr(ctx []byte) simnic.TIRAttr {
 	a := simnic.TIRAttr{
 		TD: tircDomain.u32(ctx), Hash: simnic.HashFunction(tircHash.get(ctx)),
@@ -130,12 +130,12 @@ func tirAttr(ctx []byte) simnic.TIRAttr {
 	}
 	copy(a.Key[:], ctx[tircKey:])
 	if a.Hash == simnic.HashXOR8 && a.Selection.Fields == 0 {
-		a.Hash = simnic.HashNone // over no fields; linux mlx5e sets it on TIRs of a single queue
+		a.Hash = simnic.HashNone // no hash fields; linux mlx5e sets it on TIRs of a single queue
 	}
 	return a
 }
 
-// tirTarget finds the queue or table a TIR context names.
+// tirTarget finds the queue or indirection table that a TIR context names.
 func (f *Function) tirTarget(ctx []byte, a *simnic.TIRAttr) (err error) {
 	switch tircDispatch.get(ctx) {
 	case 0:

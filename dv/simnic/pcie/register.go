@@ -13,7 +13,7 @@ const (
 	regHostEndia = 0x7004
 )
 
-// registerData is where a register's contents start in the command.
+// registerData is the offset of a register's contents in the command.
 const registerData = 16
 
 // Register fields (linux include/linux/mlx5/mlx5_ifc.h, ptys_reg, pmtu_reg, paos_reg).
@@ -43,8 +43,8 @@ const (
 // maxFrame is the largest port MTU, with Ethernet header, one tag and FCS.
 const maxFrame = 10000
 
-// accessRegister reads (op_mod 1) or writes (op_mod 0) a register. A register the model
-// keeps nothing of is echoed.
+// accessRegister reads (op_mod 1) or writes (op_mod 0) a register. A register that the model does
+// not have is echoed.
 func (f *Function) accessRegister(in, out []byte) error {
 	copy(out[registerData:], in[registerData:])
 	data := out[registerData:]
@@ -76,8 +76,8 @@ func (f *Function) accessRegister(in, out []byte) error {
 	return nil
 }
 
-// setPortAdmin takes the port up or down; the driver is told when that changes its state. A
-// virtual function has no say in it.
+// setPortAdmin sets the port up or down; the driver gets an event when that changes its state. A
+// virtual function cannot change it.
 func (f *Function) setPortAdmin(v uint32) {
 	if v == f.portAdmin || v != paosUp && v != paosDown {
 		return
@@ -88,7 +88,7 @@ func (f *Function) setPortAdmin(v uint32) {
 	}
 }
 
-// portState is what PAOS shows as operational.
+// portState is the operational state in PAOS.
 func (f *Function) portState() uint32 {
 	if f.nic.Link() {
 		return paosUp

@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxTransfer is the largest register access offered to the client, in bytes.
+// maxTransfer is the maximum size of a register access, in bytes, as announced to the client.
 const maxTransfer = 1 << 20
 
-// maxFDs is the most descriptors taken with one message.
+// maxFDs is the maximum number of descriptors with one message.
 const maxFDs = 8
 
-// versionReply is our half of the version handshake: no migration, no multiple writes in
-// one message, so that every guest store is one message.
+// versionReply is our reply in the version handshake: no migration, no multiple writes in one
+// message, so that every guest store is one message.
 const versionReply = `{"capabilities":{"max_msg_fds":8,"max_data_xfer_size":1048576,"pgsizes":4096,"max_dma_maps":65535}}`
 
-// server is one client's connection. A single goroutine reads messages and acts on each
-// before it reads the next, so guest accesses keep their order.
+// server is one client's connection. A single goroutine reads messages and executes each before it
+// reads the next, so guest accesses keep their order.
 type server struct {
 	conn *net.UnixConn
 	fn   *Function
@@ -49,8 +49,7 @@ func (s *server) serve() error {
 	}
 }
 
-// answer sends the reply the client asked for. A request that was refused is answered even
-// when it did not ask.
+// answer sends the reply if the client requested one. A refused request is always answered.
 func (s *server) answer(m *message, payload []byte, err error) error {
 	if err == nil && !m.wantsReply() {
 		return nil
@@ -73,7 +72,7 @@ func (s *server) answer(m *message, payload []byte, err error) error {
 	return nil
 }
 
-// receive reads one message. Descriptors ride with its first byte.
+// receive reads one message. Descriptors come with its first byte.
 func (s *server) receive() (message, error) {
 	n, oobn, _, _, err := s.conn.ReadMsgUnix(s.head[:], s.oob[:])
 	if err == nil && n == 0 {
@@ -131,7 +130,7 @@ func closeAll(fds []int) {
 	}
 }
 
-// takeFD hands descriptor i of the message to the caller, or -1 when there is none.
+// takeFD passes descriptor i of the message to the caller, -1 if there is none.
 func (m *message) takeFD(i int) int {
 	if i >= len(m.fds) {
 		return -1
@@ -141,7 +140,7 @@ func (m *message) takeFD(i int) int {
 	return fd
 }
 
-// handle acts on one message and returns the payload of the reply.
+// handle executes one message and returns the payload of the reply.
 func (s *server) handle(m *message) ([]byte, error) {
 	switch m.command {
 	case cmdVersion:
@@ -169,8 +168,8 @@ func (s *server) handle(m *message) ([]byte, error) {
 	return nil, fmt.Errorf("vfio-user command %d: %w", m.command, unix.ENOSYS)
 }
 
-// dmaMap: argsz u32, flags u32 (1 read, 2 write), offset u64, address u64, size u64,
-// perhaps one descriptor.
+// dmaMap: argsz u32, flags u32 (1 read, 2 write), offset u64, address u64, size u64, optionally one
+// descriptor.
 func (s *server) dmaMap(m *message) error {
 	if len(m.body) < 32 {
 		return fmt.Errorf("DMA map of %d bytes: %w", len(m.body), unix.EINVAL)

@@ -22,8 +22,8 @@ func (d *driver) buffers(key uint32, n int) [][]byte {
 }
 
 // Sniffer tables of both directions lead to one TIR, as linux mlx5_ib builds them for
-// IBV_FLOW_ATTR_SNIFFER: it gets copies of what comes in and of what is sent, and everything
-// else is as before.
+// IBV_FLOW_ATTR_SNIFFER: it gets copies of received and of sent frames, and all other delivery is
+// unchanged.
 func TestSniffer(t *testing.T) {
 	d := newDriver(t)
 	w := d.wired()
@@ -54,7 +54,7 @@ func TestSniffer(t *testing.T) {
 	w.recv([]frame.Frame{frameTo(mac, 0x1111), frameTo(other, 0x2222)})
 	send := make([]byte, 128)
 	binary.BigEndian.PutUint32(send[4:], d.sender(cqn)[0].n<<8|6)
-	send[3], send[29] = 0x0a, 60 // SEND, its frame inline
+	send[3], send[29] = 0x0a, 60 // SEND with the frame inline
 	copy(send[30:], frameTo(other, 0x3333).Data)
 	copy(d.ram[sqAt:], send)
 	d.ring(send, 2)

@@ -1,17 +1,17 @@
 package pcie
 
-// Receive queues that several queue pairs share: XRC SRQs, and memory pools (RMP), which
-// is what the driver makes of a verbs SRQ. They are kept as their driver describes them:
-// no queue pair takes receive WQEs out of them.
+// Receive queues that several queue pairs share: XRC SRQs, and memory pools (RMP), with which the
+// driver implements a verbs SRQ. The model stores the context that the driver writes; no queue pair
+// consumes their receive WQEs.
 
-// sharedKind says where a kind of shared queue has its context.
+// sharedKind is the position of the context of a kind of shared queue.
 type sharedKind struct {
 	at, size int   // in commands and replies, bytes
 	limit    field // low water mark of receive WQEs, in the context
 }
 
-// Contexts (linux include/linux/mlx5/mlx5_ifc.h): xrc_srqc at byte 16; rmpc at byte 32, with
-// the work queue at byte 48 of it.
+// Contexts (linux include/linux/mlx5/mlx5_ifc.h): xrc_srqc at byte 16; rmpc at byte 32, with the
+// work queue at byte 48 of rmpc.
 var (
 	xrcQueue   = &sharedKind{16, xrcContextSize, field{224, 16}}
 	memoryPool = &sharedKind{queueContext, queueContextSize, field{8*queueWQ + 48, 16}}
@@ -26,7 +26,7 @@ const (
 	srqPages       = 272
 )
 
-// sharedQueue is one of them: its context.
+// sharedQueue is a shared receive queue: its context.
 type sharedQueue struct {
 	kind *sharedKind
 	ctx  []byte
@@ -55,8 +55,7 @@ func (f *Function) queryShared(in, out []byte) error {
 	return nil
 }
 
-// armXRC executes ARM_XRC_SRQ: the driver wants to know when fewer WQEs than a limit are
-// left.
+// armXRC executes ARM_XRC_SRQ: the driver requests an event when fewer WQEs than a limit are left.
 func (f *Function) armXRC(in, _ []byte) error {
 	q, err := find(f.objects.srqs, "shared receive queue", number.u32(in))
 	if err != nil {
@@ -66,7 +65,7 @@ func (f *Function) armXRC(in, _ []byte) error {
 	return nil
 }
 
-// modifyRMP executes MODIFY_RMP: state and limit of a memory pool.
+// modifyRMP executes MODIFY_RMP: state and limit of an RMP.
 func (f *Function) modifyRMP(in, _ []byte) error {
 	q, err := find(f.objects.srqs, "memory pool", number.u32(in))
 	if err != nil {

@@ -2,8 +2,8 @@ package pcie
 
 import "github.com/rdma-netstack/rdma-netstack/dv/simnic"
 
-// commands are the firmware commands the function knows. Input and output sizes are the
-// least a driver may give.
+// commands are the firmware commands of the function. Input and output sizes are the minimum
+// lengths.
 var commands = map[opcode]commandSpec{
 	0x100: {"QUERY_HCA_CAP", 16, 16 + capSize, (*Function).queryHCACap},
 	0x101: {"QUERY_ADAPTER", 8, 32, (*Function).queryAdapter},
@@ -98,7 +98,7 @@ var commands = map[opcode]commandSpec{
 	0x93c: {"MODIFY_FLOW_TABLE", 64, 8, (*Function).modifyFlowTable},
 }
 
-// refusedNames are commands a driver may try and the function refuses, for its log.
+// refusedNames are the names of commands that drivers try and the function refuses, for its log.
 var refusedNames = map[opcode]string{
 	0x203: "QUERY_SPECIAL_CONTEXTS", 0x700: "CREATE_SRQ", 0x702: "QUERY_SRQ",
 	0x740: "CREATE_VHCA_STATE",

@@ -27,7 +27,7 @@ func (d *driver) umrQP(cqn uint32) uint32 {
 	return qpn
 }
 
-// mkey creates a key over pages, free if there are none.
+// mkey creates a key over pages, or a free key if there are no pages.
 func (d *driver) mkey(pd uint32, start, length uint64, pages ...uint64) uint32 {
 	d.t.Helper()
 	in := input(0x200, 0, 272)
@@ -63,7 +63,7 @@ func (u umrWQE) bytes(index uint16, qpn, key uint32) []byte {
 	b[3] = 0x25
 	binary.BigEndian.PutUint16(b[1:], index)
 	binary.BigEndian.PutUint32(b[4:], qpn<<8|uint32(size/16))
-	b[11] = 8 // completion wanted
+	b[11] = 8 // completion requested
 	binary.BigEndian.PutUint32(b[12:], key)
 	b[16] = u.flags
 	binary.BigEndian.PutUint16(b[20:], uint16((8*len(u.list)+15)/16))
@@ -87,8 +87,8 @@ func mkc(pd uint32, write, free uint64, start, length uint64) (c [64]byte) {
 	return c
 }
 
-// What linux mlx5_ib and mlx5e do with UMR WQEs: change PD and access (ibv_rereg_mr),
-// revoke, fill a free key in, and refusals, each with its completion.
+// UMR WQEs of linux mlx5_ib and mlx5e: change PD and access (ibv_rereg_mr), revoke, fill in a free
+// key; and refused WQEs, each with its CQE.
 func TestUMR(t *testing.T) {
 	d := newDriver(t)
 	qpn := d.umrQP(d.cq(4))
@@ -102,7 +102,7 @@ func TestUMR(t *testing.T) {
 		wqe  umrWQE
 		fail bool
 		want simnic.MKeyAttr // PD, LocalWrite, Free, Start, Len
-		read map[uint64]byte // what is seen at offsets of the memory
+		read map[uint64]byte // bytes read at offsets of the memory
 	}{
 		{"PD and access", full, umrWQE{flags: inline | ifTaken, mask: setPD | setAccess,
 			context: mkc(7, 0, 0, 0, 0)}, false,
@@ -173,7 +173,7 @@ func TestUMR(t *testing.T) {
 	}
 }
 
-// The list of translations may be in memory that a key names.
+// The list of translations may be in memory that a memory key names.
 func TestUMRListInMemory(t *testing.T) {
 	d := newDriver(t)
 	qpn := d.umrQP(d.cq(4))

@@ -5,8 +5,8 @@ import "encoding/binary"
 // NIC vport context (linux include/linux/mlx5/mlx5_ifc.h, nic_vport_context, 264 bytes).
 const (
 	vportContextSize = 264
-	vportQueryOut    = 16  // where QUERY_NIC_VPORT_CONTEXT puts it
-	vportModifyIn    = 256 // where MODIFY_NIC_VPORT_CONTEXT has it
+	vportQueryOut    = 16  // offset in the reply of QUERY_NIC_VPORT_CONTEXT
+	vportModifyIn    = 256 // offset in MODIFY_NIC_VPORT_CONTEXT
 )
 
 var (
@@ -36,8 +36,8 @@ const (
 	selectLocalUC = 1 << 11
 )
 
-// vportList is where the addresses of a list start in the context, 8 bytes each with the
-// MAC in the last 6.
+// vportList is the offset of the address list in the context; an address has 8 bytes, the last 6
+// are the MAC.
 const vportList = 256
 
 // Values of allowed_list_type (linux include/linux/mlx5/device.h, MLX5_NVPRT_LIST_TYPE_*).
@@ -90,7 +90,7 @@ func (f *Function) modifyVport(in, _ []byte) error {
 	return nil
 }
 
-// setVportList takes the list of addresses that the netdev is to receive.
+// setVportList sets the list of addresses that the netdev receives.
 func (f *Function) setVportList(ctx []byte) error {
 	kind, n := vportListType.get(ctx), int(vportListSize.get(ctx))
 	limit, set := 1<<logUnicastList, f.nic.SetUnicastList
@@ -98,7 +98,7 @@ func (f *Function) setVportList(ctx []byte) error {
 	case listMulticast:
 		limit, set = 1<<logMulticastList, f.nic.SetMulticastList
 	case listVLAN:
-		return nil // an e-switch in legacy mode does not look at it
+		return nil // an e-switch in legacy mode ignores it
 	}
 	if kind > listVLAN || n > limit {
 		return errorf(statusBadParam, "address list of type %d with %d entries", kind, n)
@@ -114,11 +114,11 @@ func (f *Function) setVportList(ctx []byte) error {
 	return nil
 }
 
-// portOverhead is what the driver adds to the netdev's MTU for the port's: Ethernet
-// header, one tag, FCS.
+// portOverhead is what the driver adds to the netdev's MTU to get the port's: Ethernet header, one
+// tag, FCS.
 const portOverhead = 22
 
-// setPortMTU takes the port's MTU as the driver programs it.
+// setPortMTU sets the port's MTU to the value that the driver writes.
 func (f *Function) setPortMTU(bytes int) {
 	f.portMTU = min(bytes, maxFrame)
 	if mtu := f.portMTU - portOverhead; mtu >= 68 {
@@ -131,7 +131,7 @@ var (
 	vportState      = field{124, 4}
 )
 
-// queryVportState executes QUERY_VPORT_STATE: up follows the port.
+// queryVportState executes QUERY_VPORT_STATE: the state is that of the port.
 func (f *Function) queryVportState(_, out []byte) error {
 	vportAdminState.set(out, 1)
 	vportState.set(out, flag(f.nic.Link()))

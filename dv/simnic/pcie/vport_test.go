@@ -31,7 +31,7 @@ func promiscInput(multicast, all byte) []byte {
 	return b
 }
 
-// loose is a wire whose other end is the test's.
+// loose is a wire whose other end the test holds.
 type loose struct{ recv func([]frame.Frame) }
 
 func (w *loose) Start(recv func([]frame.Frame)) error { w.recv = recv; return nil }
@@ -39,7 +39,7 @@ func (w *loose) Send(fs []frame.Frame) (int, error)   { return len(fs), nil }
 func (w *loose) Offloads() frame.Offload              { return 0 }
 func (w *loose) Close() error                         { return nil }
 
-// TestVportLists is what the e-switch passes after the commands of the netdev's driver.
+// TestVportLists checks which frames the e-switch passes after the commands of the netdev's driver.
 func TestVportLists(t *testing.T) {
 	c, _, nic := newClientOf(t, simnic.Config{Seed: 1,
 		Function: simnic.Function{Kind: simnic.VF, Trusted: true}}, Config{})
@@ -85,8 +85,8 @@ func TestVportLists(t *testing.T) {
 	}
 }
 
-// TestVirtualFunction is a VF as its guest sees it: a device id of its own, the MAC that the
-// hypervisor gave it, and no say in the port's state.
+// TestVirtualFunction checks a VF as its guest sees it: its own device id, the MAC that the
+// hypervisor set, and no control of the port's state.
 func TestVirtualFunction(t *testing.T) {
 	mac := [6]byte{2, 0xcc, 0, 0, 0, 1}
 	for want, cfg := range map[uint16]Config{0x101e: {}, 0x1018: {DeviceID: 0x1018}} {

@@ -1,4 +1,4 @@
-// Package caddy runs Caddy on the stack, as a network that its configuration names.
+// Package caddy runs Caddy on the stack, which its configuration names as a network.
 package caddy
 
 import (
@@ -26,8 +26,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/services/world"
 )
 
-// host is where Caddy's sockets of the networks "slice" and "sliceudp" are opened. Networks are
-// registered once per process.
+// host is the host on which Caddy opens the sockets of the networks "slice" and "sliceudp".
+// Networks are registered once per process.
 var host atomic.Pointer[world.Host]
 
 func TestMain(m *testing.M) {
@@ -100,7 +100,7 @@ func TestCaddy(t *testing.T) {
 	})
 }
 
-// files makes a directory files in a root, with a file in it.
+// files makes a root directory that contains a directory "files" with one file.
 func files(t *testing.T) (root string, big []byte) {
 	t.Helper()
 	root = t.TempDir()
@@ -115,7 +115,7 @@ func files(t *testing.T) (root string, big []byte) {
 	return root, big
 }
 
-// start runs Caddy until the test ends. It is one per process.
+// start runs Caddy until the test ends. Only one Caddy can run per process.
 func start(t *testing.T, w *world.World, config string) {
 	t.Helper()
 	host.Store(&w.Server)

@@ -14,8 +14,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/services/world"
 )
 
-// TestCoreDNS hands listeners to CoreDNS's server, which has methods for that. Only a program built
-// by "make coredns" opens its sockets itself, from the addresses in its Corefile.
+// TestCoreDNS passes listeners to methods of CoreDNS's server. Only a program built by "make
+// coredns" opens its sockets itself, from the addresses in its Corefile.
 func TestCoreDNS(t *testing.T) {
 	world.Module(t, "github.com/coredns/coredns")
 	log.SetOutput(io.Discard)
@@ -53,7 +53,7 @@ func site(t *testing.T, transport, port string, plugins map[string]string) *dnss
 	c := caddy.NewTestController("dns", "")
 	config := dnsserver.GetConfig(c)
 	config.Zone, config.Transport, config.Port = "example.org.", transport, port
-	for _, name := range dnsserver.Directives { // in the order that they run in
+	for _, name := range dnsserver.Directives { // in the order in which they run
 		line, wanted := plugins[name]
 		if !wanted {
 			continue

@@ -14,8 +14,8 @@ import (
 
 const zoneFile = "testdata/example.org.zone"
 
-// zone answers from a zone file, as far as these tests go: names, types, aliases; truncated where
-// it must be.
+// zone answers from a zone file with the features these tests need: names, types, aliases; answers
+// are truncated where they must be.
 type zone map[string][]dns.RR
 
 func readZone(t *testing.T) zone {

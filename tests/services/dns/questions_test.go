@@ -6,7 +6,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/services/world"
 )
 
-// questions asks the server with the programs people have, over UDP, TCP and TLS.
+// questions queries the server with common DNS clients, over UDP, TCP and TLS.
 func questions(t *testing.T, w *world.World, id *world.Identity) {
 	t.Run("dig", func(t *testing.T) {
 		world.Tool(t, "dig", `DiG ([\d.]+)`, "-v")
@@ -43,7 +43,7 @@ func questions(t *testing.T, w *world.World, id *world.Identity) {
 		for _, mode := range []string{"udp", "tcp", "dot"} {
 			port := map[string]string{"udp": "53", "tcp": "53", "dot": "853"}[mode]
 			lost, wait := "0", "30"
-			if w.Wire != "" && mode == "udp" { // it does not ask again
+			if w.Wire != "" && mode == "udp" { // it does not repeat the query
 				lost, wait = `\d+`, "1"
 			}
 			out := w.Run(t, "dnsperf", "-s", world.Server4, "-p", port, "-m", mode, "-d",

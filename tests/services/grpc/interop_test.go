@@ -21,7 +21,7 @@ import (
 )
 
 // cases are those of https://github.com/grpc/grpc/blob/master/doc/interop-test-descriptions.md that
-// need no cloud. Of cancel_after_begin there is cancelAfterBegin.
+// need no cloud service. cancel_after_begin is replaced by cancelAfterBegin.
 var cases = []struct {
 	name string
 	run  func(context.Context, testgrpc.TestServiceClient, ...grpc.CallOption)
@@ -72,8 +72,8 @@ func serve(t *testing.T, h world.Host, at string, port int, opts ...grpc.ServerO
 	return fmt.Sprintf("%s:%d", at, port)
 }
 
-// patience is how long one case may take, also on a bad wire; a connection that stops for good
-// takes longer.
+// patience is the time limit of one case, also on a bad wire; a connection that stops forever takes
+// longer.
 const patience = 20 * time.Second
 
 // suite runs all cases over one connection. The cases end the process when they fail, with a
@@ -104,9 +104,9 @@ func suite(t *testing.T, w *world.World, address string, client world.Host,
 	})
 }
 
-// cancelAfterBegin cancels a call that waits for the answer. interop.DoCancelAfterBegin ends the
-// request, too, which the server may answer before the client has seen that the call is cancelled:
-// on the kernel's loopback, too, the call then succeeds now and then, and the process ends.
+// cancelAfterBegin cancels a call that waits for the answer. interop.DoCancelAfterBegin also ends
+// the request. The server may then answer before the client has seen the cancellation: the call
+// sometimes succeeds, on the kernel's loopback as well, and the process ends.
 func cancelAfterBegin(t *testing.T, ctx context.Context, service testgrpc.TestServiceClient) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

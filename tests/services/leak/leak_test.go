@@ -1,4 +1,5 @@
-// Package leak has go.uber.org/goleak judge the recipes of package stacktest, which ignore nothing.
+// Package leak checks the recipes of package stacktest with go.uber.org/goleak, without any ignored
+// goroutine.
 package leak
 
 import (
@@ -13,17 +14,17 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/stacktest"
 )
 
-// TestMain is the first recipe: no goroutine is left after all tests.
+// TestMain is the first recipe: no goroutine remains after all tests.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestCleanup is the second: a cleanup that is registered first looks last.
+// TestCleanup is the second: the cleanup that is registered first runs last.
 func TestCleanup(t *testing.T) {
 	t.Cleanup(func() { goleak.VerifyNone(t) })
 	server, client := stacktest.Pair(t)
 	use(t, server, client)
 }
 
-// TestDefer is the third: both stacks are closed before a deferred look.
+// TestDefer is the third: both stacks are closed before a deferred check.
 func TestDefer(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	server, client := stacktest.Pair(t)
@@ -32,7 +33,7 @@ func TestDefer(t *testing.T) {
 	use(t, server, client)
 }
 
-// TestLeakIsFound: while the stacks are there goleak finds their goroutines.
+// TestLeakIsFound: while the stacks are open, goleak finds their goroutines.
 func TestLeakIsFound(t *testing.T) {
 	server, client := stacktest.Pair(t)
 	use(t, server, client)
@@ -41,7 +42,7 @@ func TestLeakIsFound(t *testing.T) {
 	}
 }
 
-// use echoes over TCP; the connection is left open for the stacks' Close.
+// use echoes over TCP; Close of the stacks must end the open connection.
 func use(t *testing.T, server, client *stack.Stack) {
 	t.Helper()
 	ln, err := server.Listen("tcp", ":7")

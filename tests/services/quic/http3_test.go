@@ -51,7 +51,7 @@ func TestHTTP3(t *testing.T) {
 	})
 }
 
-// serve answers with what it is sent, and its digest in a trailer.
+// serve answers with the request's body, and its digest in a trailer.
 func serve(t *testing.T, h world.Host, config *tls.Config) {
 	t.Helper()
 	pc, err := h.ListenPacket("udp", ":443")

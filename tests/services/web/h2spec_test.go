@@ -19,11 +19,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/services/world"
 )
 
-// h2specReport tells this program that it is to be h2spec and where its report goes.
+// h2specReport makes this program run h2spec, and names its report file.
 const h2specReport = "H2SPEC_REPORT"
 
-// TestMain is h2spec if asked to be: its connections must come from the client's namespace, which
-// is a process's matter.
+// TestMain runs h2spec if h2specReport is set: its connections must come from the client's
+// namespace, which takes a process of its own.
 func TestMain(m *testing.M) {
 	report := os.Getenv(h2specReport)
 	if report == "" {
@@ -38,13 +38,13 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// attempts is how often hosts that differ are compared again: some cases race with the server,
-// whatever is under it.
+// attempts is the number of runs when the results of the hosts differ: some cases race with the
+// server, on any stack.
 const attempts = 4
 
-// TestH2spec: net/http on the stack passes and fails exactly what it does on the kernel. A case
-// differs if no verdict was seen on both. On a bad wire there is nothing to compare: h2spec takes
-// what is late for wrong.
+// TestH2spec: net/http on the stack passes and fails the same cases as on the kernel. A case
+// differs if no verdict was seen on both. On a bad wire nothing is compared: h2spec reports late
+// frames as errors.
 func TestH2spec(t *testing.T) {
 	world.Module(t, "github.com/summerwind/h2spec")
 	kernel, ours := results{}, results{}
@@ -66,7 +66,7 @@ func TestH2spec(t *testing.T) {
 	}
 }
 
-// results are the verdicts seen of each case.
+// results are the verdicts seen for each case.
 type results map[string]map[string]bool
 
 func (r results) add(verdicts map[string]string) {
@@ -100,14 +100,14 @@ func (r results) failed() (names []string) {
 	return names
 }
 
-// patient reads all that is sent before it answers, as h2spec supposes of every server.
+// patient reads the whole request before it answers, as h2spec expects of every server.
 func patient(w http.ResponseWriter, r *http.Request) {
 	io.Copy(io.Discard, r.Body)
-	time.Sleep(10 * time.Millisecond) // the request stays open for frames that are on their way
+	time.Sleep(10 * time.Millisecond) // the request stays open for frames still in flight
 	fmt.Fprintln(w, "done")
 }
 
-// verdicts runs h2spec and returns what became of each of its cases.
+// verdicts runs h2spec and returns the verdict of each case.
 func verdicts(t *testing.T, w *world.World) map[string]string {
 	t.Helper()
 	site(t, w, http.HandlerFunc(patient))

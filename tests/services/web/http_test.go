@@ -1,4 +1,4 @@
-// Package web runs net/http's servers on the stack, with the clients people have.
+// Package web runs net/http's servers on the stack, with common HTTP clients.
 package web
 
 import (
@@ -20,8 +20,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/services/world"
 )
 
-// handler answers with who asked and how, or with so many bytes, or with the digest of what it is
-// sent, and with an error when that is not the digest in the request's header.
+// handler answers with the client's address and the protocol, or with the requested number of
+// bytes, or with the digest of the request's body, and with an error when that is not the digest in
+// the request's header.
 func handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter,
@@ -50,7 +51,7 @@ var big = func() []byte {
 	return b
 }()
 
-// body is what is carried over the wire: less where that takes long.
+// body is the content of a transfer: shorter where transfers are slow.
 func body(w *world.World) []byte {
 	if w.Wire != "" {
 		return big[:256<<10+5]
@@ -76,11 +77,11 @@ func site(t *testing.T, w *world.World, h http.Handler) *world.Identity {
 	return id
 }
 
-// oneWrite is as much as curl 7.88.1 can send in clear with HTTP/2 on a bad wire. Of more it sends
-// a block of 64 KiB twice when the socket takes only a part of it: 1 upload of 36 of 256 KiB, seen
-// at the client's own end of the wire; the server then rightly answers PROTOCOL_ERROR, as the body
-// is longer than its content-length (RFC 9113 section 8.1.1). Of 360 uploads of this size none
-// failed. TestH2load uploads more.
+// oneWrite is the most that curl 7.88.1 can send with HTTP/2 without TLS on a bad wire. When it
+// sends more and the socket takes only a part of a block of 64 KiB, curl sends the block twice: 1
+// upload of 36 of 256 KiB, seen at the client's own end of the wire. The server then correctly
+// answers PROTOCOL_ERROR, as the body is longer than its content-length (RFC 9113 section 8.1.1).
+// Of 360 uploads of this size none failed. TestH2load uploads more.
 const oneWrite = 48 << 10
 
 // save writes the file and returns its name.
@@ -192,8 +193,8 @@ func TestOpenSSL(t *testing.T) {
 	})
 }
 
-// TestGoClient keeps HTTP/1.1 and HTTP/2 connections alive, cancels, and watches what the server is
-// told.
+// TestGoClient keeps HTTP/1.1 and HTTP/2 connections alive, cancels requests, and checks that the
+// server's handler sees it.
 func TestGoClient(t *testing.T) {
 	world.Each(t, func(t *testing.T, w *world.World) {
 		gone := make(chan struct{}, 1)

@@ -29,7 +29,7 @@ scrape_configs:
   - targets: ["192.0.2.10:80", "[2001:db8::10]:80"]
 `
 
-// TestPrometheus has a Prometheus scrape a server and queries it.
+// TestPrometheus runs a Prometheus that scrapes a server, and queries it.
 func TestPrometheus(t *testing.T) {
 	world.Tool(t, "prometheus", `version ([\d.]+)`, "--version")
 	world.Module(t, "github.com/prometheus/client_golang")
@@ -73,10 +73,11 @@ func startPrometheus(t *testing.T, w *world.World) {
 	})
 }
 
-// startup is longer than Prometheus takes until it scrapes, once a second from then on.
+// startup is longer than Prometheus takes until its first scrape; after that it scrapes once a
+// second.
 const startup = 20 * time.Second
 
-// await asks Prometheus until its answer names the instance.
+// await queries Prometheus until its answer names the instance.
 func await(t *testing.T, w *world.World, query, instance string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(w.Moving(t, startup), world.Patience)

@@ -9,8 +9,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
-// recorded returns the wire with what passes on this side of the faults captured to a pcap file in
-// the directory WIRE_CAPTURE, if that is set. The file of a test that passes is removed.
+// recorded returns the wire with a capture: what passes on this side of the faults is written to a
+// pcap file in the directory WIRE_CAPTURE, if that is set. The file is removed when the test
+// passes.
 func recorded(t testing.TB, side string, w wire.Wire) wire.Wire {
 	t.Helper()
 	dir := os.Getenv("WIRE_CAPTURE")

@@ -10,7 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/moving"
 )
 
-// TestStopped: a server that accepts and says nothing is found, by programs and in the process.
+// TestStopped: a server that accepts and sends nothing is detected, by programs and in the process.
 func TestStopped(t *testing.T) {
 	const limit = 200 * time.Millisecond
 	w := New(t, "")

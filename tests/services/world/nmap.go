@@ -7,15 +7,16 @@ import (
 	"time"
 )
 
-// scans is how often nmap may look on a bad wire, where it takes what is late for absent.
+// scans is the number of nmap runs on a bad wire, where nmap reports a port with a late answer as
+// closed.
 const scans = 5
 
-// banner is longer than nmap waits, in silence, for what a server says unasked or to a probe: 5 to
-// 7.5 s, totalwaitms of nmap-service-probes.
+// banner is longer than nmap waits for data that a server sends unasked or in answer to a probe: 5
+// to 7.5 s, totalwaitms of nmap-service-probes.
 const banner = 15 * time.Second
 
-// Nmap has nmap tell what is behind ports of the server, written as "80,443". All patterns must
-// match what it prints.
+// Nmap runs nmap's service detection on ports of the server, written as "80,443". All patterns must
+// match its output.
 func (w *World) Nmap(t testing.TB, ports string, patterns ...string) {
 	t.Helper()
 	Tool(t, "nmap", `Nmap version ([\d.]+)`, "--version")

@@ -17,11 +17,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// Patience is how long one thing may take that a client does, such as a run of a program, while
-// something moves all the time.
+// Patience is the time limit of one step of a client, such as a run of a program, while frames keep
+// moving.
 const Patience = 3 * time.Minute
 
-// Run runs a program on the client and returns what it printed. It has to end well.
+// Run runs a program on the client and returns its output. The program must exit with 0.
 func (w *World) Run(t testing.TB, program string, args ...string) string {
 	t.Helper()
 	return w.Feed(t, nil, program, args...)
@@ -37,13 +37,14 @@ func (w *World) Feed(t testing.TB, stdin io.Reader, program string, args ...stri
 	return out
 }
 
-// Try is Feed for programs that may fail. One during which nothing moves for moving.Limit does.
+// Try is Feed for programs that may fail. It fails a program during which nothing moves for
+// moving.Limit.
 func (w *World) Try(t testing.TB, stdin io.Reader, program string, args ...string) (string, error) {
 	t.Helper()
 	return w.try(t, moving.Limit, stdin, program, args...)
 }
 
-// try is Try with a limit for how long nothing may move.
+// try is Try with a limit for the time without movement.
 func (w *World) try(t testing.TB, limit time.Duration, stdin io.Reader, program string,
 	args ...string) (string, error) {
 	t.Helper()
@@ -83,11 +84,11 @@ func Want(t testing.TB, out, pattern string) {
 	}
 }
 
-// Tool skips the test where the program is missing and else records its version: what the pattern's
-// group matches in what the program prints for these arguments.
+// Tool skips the test where the program is missing. Otherwise it records the program's version: the
+// match of the pattern's group in the output for these arguments.
 func Tool(t testing.TB, program, pattern string, args ...string) {
 	t.Helper()
-	// some end with an error
+	// some exit with an error
 	out, _ := exec.Command(need.Tool(t, program), args...).CombinedOutput()
 	m := regexp.MustCompile(pattern).FindSubmatch(out)
 	if m == nil {

@@ -19,14 +19,14 @@ import (
 // ServerName is the name in the certificate, beside the server's addresses.
 const ServerName = "server.test"
 
-// Identity is a certificate that is its own authority.
+// Identity is a self-signed certificate.
 type Identity struct {
 	TLS       tls.Certificate
-	Pool      *x509.CertPool // whom to trust
+	Pool      *x509.CertPool // the trusted certificates
 	Cert, Key string         // names of PEM files
 }
 
-// NewIdentity makes one that lasts as long as the test.
+// NewIdentity makes an identity that lasts as long as the test.
 func NewIdentity(t testing.TB) *Identity {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

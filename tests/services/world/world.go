@@ -22,7 +22,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// The hosts' addresses, from the prefixes that RFC 5737 and RFC 3849 keep for documentation.
+// The hosts' addresses, from the prefixes that RFC 5737 and RFC 3849 reserve for documentation.
 const (
 	Server4 = "192.0.2.10"
 	Server6 = "2001:db8::10"
@@ -36,11 +36,11 @@ const closedPort = "9"
 // port is the name of the client's interface.
 const port = "eth0"
 
-// BadWire is what every service has to live with: one frame of twenty is lost, each way, and as
-// many are late.
+// BadWire is the bad wire of all service tests: one frame of twenty is lost, in each direction, and
+// as many are late.
 const BadWire = "drop=5%,reorder=5%"
 
-// Host has sockets. *stack.Stack and *lab.Net are hosts.
+// Host opens sockets. *stack.Stack and *lab.Net are hosts.
 type Host interface {
 	Listen(network, address string) (net.Listener, error)
 	ListenPacket(network, address string) (net.PacketConn, error)
@@ -55,15 +55,16 @@ var (
 // World is two hosts that can reach each other.
 type World struct {
 	Server Host
-	Client *lab.Net // a kernel
-	Wire   string   // what happens to frames, as simnic.ParseFaults reads it
+	Client *lab.Net // the host is a kernel
+	Wire   string   // faults of the wire, in the syntax of simnic.ParseFaults
 
-	moved moving.Meter // of the wire of a server that is a stack
-	stack bool         // the server is one
+	moved moving.Meter // of the wire of a server that runs on a stack
+	stack bool         // the server runs on a stack
 }
 
-// Moving returns a context for work that lasts as long as the test at most. When nothing has moved
-// on the wire for the limit, it ends and the test fails. Between kernels it does not look.
+// Moving returns a context for work that lasts at most as long as the test. If nothing moves on the
+// wire for the limit, the context ends and the test fails. Between two kernels it does not check
+// that.
 func (w *World) Moving(t testing.TB, limit time.Duration) context.Context {
 	if !w.stack {
 		return t.Context()
@@ -77,7 +78,8 @@ func Each(t *testing.T, test func(t *testing.T, w *World)) {
 	t.Run("bad wire", func(t *testing.T) { test(t, New(t, BadWire)) })
 }
 
-// New makes a world whose server is a stack. The random numbers of the faults begin at TEST_SEED.
+// New makes a world whose server runs on a stack. TEST_SEED is the seed of the faults' random
+// numbers.
 func New(t testing.TB, faults string) *World {
 	t.Helper()
 	need.NetNS(t)
@@ -119,10 +121,10 @@ func New(t testing.TB, faults string) *World {
 	return w
 }
 
-// resolve has the client look for the server's link addresses until it knows them. Linux repeats a
-// lost ARP request after a second and takes that second for the round-trip time of the SYN which
-// waits for it: its retransmission timeout begins at 3 s, and two losses in a row make 7 s of
-// silence, whatever the server does.
+// resolve has the client resolve the server's link addresses until they are known. Linux repeats a
+// lost ARP request after a second and counts that second in the round-trip time of the SYN that
+// waits for it: the retransmission timeout begins at 3 s, and two losses in a row make 7 s of
+// silence, independent of the server.
 func (w *World) resolve(t testing.TB) {
 	t.Helper()
 	for _, host := range []string{Server4, Server6} {
@@ -140,7 +142,7 @@ func (w *World) resolve(t testing.TB) {
 	}
 }
 
-// end closes the stack, which must not take long nor have failed before.
+// end closes the stack, which must not take long and must not have failed before.
 func end(t testing.TB, st *stack.Stack) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -149,7 +151,7 @@ func end(t testing.TB, st *stack.Stack) {
 	}
 }
 
-// NewKernel makes a world whose server is a kernel, too.
+// NewKernel makes a world whose server runs on a kernel, too.
 func NewKernel(t testing.TB) *World {
 	t.Helper()
 	need.NetNS(t)

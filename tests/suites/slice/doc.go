@@ -1,5 +1,5 @@
-// Package slice has package net's names for what a slice does in place of the kernel: sockets of
-// TCP and UDP. The generator of tests/suites puts them into the package that Go's own tests of
-// package net are compiled in, so the names, and that there is one stack for the whole process, are
-// package net's. Other networks ("unix", "ip") are left to package net.
+// Package slice has package net's names for the sockets of TCP and UDP, which a slice provides
+// instead of the kernel. The generator of tests/suites adds them to the package in which Go's own
+// tests of package net are compiled. The names, and the single stack of the whole process,
+// therefore follow package net. Other networks ("unix", "ip") are left to package net.
 package slice

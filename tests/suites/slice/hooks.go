@@ -10,10 +10,10 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// ListenLocal listens where a test of net/http means to: on loopback, for tests and nobody else. It
-// is the server's slice, whose clients are DialLocal's, so that all traffic crosses two NICs and
-// the wire between them. The listener says that it has the address asked for, which certificates
-// are made out for, and so do connections. The last result is false for what is the kernel's.
+// ListenLocal listens where a test of net/http wants to: on loopback, for tests only. It listens on
+// the server's slice, whose clients use DialLocal, so that all traffic crosses two NICs and the
+// wire between them. The listener and its connections report the requested address, for which
+// certificates are issued. The last result is false if the kernel should listen.
 func ListenLocal(network, address string) (net.Listener, error, bool) {
 	if !strings.HasPrefix(network, "tcp") {
 		return nil, nil, false
@@ -33,8 +33,8 @@ func ListenLocal(network, address string) (net.Listener, error, bool) {
 	return &listener{ln, asked}, nil, true
 }
 
-// DialLocal reaches what ListenLocal made, from the other slice. The trace of ctx has been called
-// already.
+// DialLocal connects to a listener of ListenLocal, from the other slice. The trace of ctx has been
+// called already.
 func DialLocal(ctx context.Context, network, address string) (net.Conn, error, bool) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil || !strings.HasPrefix(network, "tcp") || !to.Addr().IsLoopback() {
@@ -55,7 +55,7 @@ type untraced struct{ context.Context }
 
 func (untraced) Value(any) any { return nil }
 
-// there is the server's address for a loopback one; others are as they were.
+// there is the server's address for a loopback one; other addresses are unchanged.
 func there(host string) string {
 	a, err := netip.ParseAddr(host)
 	switch {
@@ -67,7 +67,7 @@ func there(host string) string {
 	return host
 }
 
-// listener is one that was asked to be on a loopback address.
+// listener reports the loopback address that was requested.
 type listener struct {
 	net.Listener
 	asked netip.Addr
@@ -83,7 +83,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	return loopback(c, l.asked), nil
 }
 
-// conn is a connection that says that both its ends are on loopback.
+// conn reports that both its ends are on loopback.
 type conn struct {
 	*stack.TCPConn
 	local, remote net.Addr

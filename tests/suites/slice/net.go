@@ -9,7 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// The types that have other methods than package net's.
+// The types whose methods differ from package net's.
 type (
 	TCPConn     = stack.TCPConn
 	TCPListener = stack.TCPListener

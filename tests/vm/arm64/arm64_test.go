@@ -18,11 +18,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// packages are those whose tests run: everything that touches memory the NIC sees, and what stands
-// on it.
+// packages are those whose tests run: all that access memory shared with the NIC, and the packages
+// above them.
 var packages = []string{"dv/internal/mmio", "dv/mlx5", "dv/uverbs", "dv/simnic", "dv", "link/rdma"}
 
-// bootTime is for an emulated machine beside other tests.
+// bootTime is enough for an emulated machine while other tests run.
 const bootTime = 20 * time.Minute
 
 func TestDriver(t *testing.T) {
@@ -55,7 +55,7 @@ func TestDriver(t *testing.T) {
 	}
 }
 
-// wanted says whether somebody wants these minutes of an emulated processor.
+// wanted reports whether the tests on the emulated processor, which take minutes, are requested.
 func wanted() error {
 	if os.Getenv("ARM64") == "" {
 		return errors.New("an emulated processor takes minutes: make test-arm64")
@@ -65,7 +65,7 @@ func wanted() error {
 
 func name(pkg string) string { return strings.ReplaceAll(pkg, "/", "_") }
 
-// files are the test programs with their testdata and, for those that read it, source, by path in
+// files are the test programs with their testdata and, for tests that read it, source, by path in
 // the guest.
 func files(t *testing.T) map[string]string {
 	all := map[string]string{}

@@ -38,7 +38,7 @@ func confine(args []string) error {
 			return err
 		}
 	}
-	// the bounding set is the thread's, and it is the thread that becomes the program
+	// The bounding set belongs to the thread, and this thread executes the program.
 	runtime.LockOSThread()
 	for _, s := range strings.FieldsFunc(*drop, func(r rune) bool { return r == ',' }) {
 		n, err := strconv.Atoi(s)

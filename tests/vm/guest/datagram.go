@@ -37,8 +37,7 @@ func parseDatagram(p *dv.Packet) (d datagram, ok bool) {
 	return d, true
 }
 
-// turn makes the frame its own answer. Its checksums become rubbish: computing them is left to the
-// NIC.
+// turn swaps the frame's addresses and ports. The checksums become invalid: the NIC computes them.
 func (d *datagram) turn() {
 	swap(d.frame[0:6], d.frame[6:12])
 	swap(d.frame[d.addrs:d.addrs+d.l3], d.frame[d.addrs+d.l3:d.addrs+2*d.l3])

@@ -14,9 +14,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// flood is the subcommand: it opens a slice, fills every send ring, and closes at once, so that the
-// device has work in all rings when they go away. It does that as often as it is told. With -settle
-// it waits for the work to be done before.
+// flood is the subcommand: it opens a slice, fills every send ring, and closes at once, so that all
+// rings still contain work when they are destroyed. It repeats that the given number of times. With
+// -settle it waits for the work to complete before it closes.
 func flood(args []string) error {
 	fs := flag.NewFlagSet("flood", flag.ExitOnError)
 	mac, rounds := fs.String("mac", "", ""), fs.Int("rounds", 1, "")
@@ -51,7 +51,7 @@ func flood(args []string) error {
 	return nil
 }
 
-// maxFlood is more frames than a send ring has room for.
+// maxFlood is more frames than a send ring has space for.
 const maxFlood = 1 << 14
 
 // fill fills every send ring and returns how many frames that took.
@@ -77,8 +77,9 @@ func fill(d *dv.Device) (posted int, err error) {
 	return posted, nil
 }
 
-// settled waits until so many frames are known to have shared their descriptors, or for half a
-// minute. Send queues count them when they find completions.
+// settled waits until the send queues have counted the given number of frames in shared
+// descriptors, for at most half a minute. Send queues count these frames when they poll
+// completions.
 func settled(d *dv.Device, frames uint64) {
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(
 		deadline); runtime.Gosched() {

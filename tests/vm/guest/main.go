@@ -51,7 +51,7 @@ func subcommand(args []string) int {
 	return 0
 }
 
-// boot mounts the file systems and reaps orphans, as init must.
+// boot mounts the file systems and reaps orphaned processes, as init must.
 func boot() error {
 	for _, m := range []struct{ kind, at string }{
 		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"},
@@ -107,7 +107,7 @@ func serve(tty string) error {
 	return s.Err()
 }
 
-// rawMode makes the terminal carry bytes as they are.
+// rawMode makes the terminal pass all bytes unchanged.
 func rawMode(f *os.File) error {
 	t, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	if err != nil {

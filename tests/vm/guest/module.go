@@ -34,7 +34,7 @@ func loadModules() (string, error) {
 	return strings.Join(loaded, " "), nil
 }
 
-// kernelLog is what the kernel has logged: also what it does not show on the console.
+// kernelLog is the kernel's log, including messages that the console does not show.
 func kernelLog() (string, error) {
 	b := make([]byte, 1<<20)
 	n, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, b)

@@ -32,8 +32,8 @@ func run(q rig.Request) (int, string, error) {
 	return code, string(out), err
 }
 
-// exitCode turns the error of a program that ran into its exit code; a signal is 128 and its
-// number.
+// exitCode turns the error of a program that was started into its exit code; a signal is 128 plus
+// its number.
 func exitCode(err error) (int, error) {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
@@ -89,7 +89,7 @@ func (a *agent) start(q rig.Request) error {
 	return nil
 }
 
-// job is the background program that a request is about.
+// job returns the background program that a request names.
 func (a *agent) job(q rig.Request) (*job, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -99,7 +99,7 @@ func (a *agent) job(q rig.Request) (*job, error) {
 	return nil, fmt.Errorf("no job %d", q.Job)
 }
 
-// stop sends a signal (0: none) to a background program, waits for its end if the signal was one
+// stop sends a signal (0: none) to a background program, waits for its end if the signal is one
 // that ends it, and returns its output so far.
 func (a *agent) stop(q rig.Request) (int, string, error) {
 	j, err := a.job(q)

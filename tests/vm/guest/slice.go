@@ -20,7 +20,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// echo is a slice without a stack: it answers every UDP datagram, by the rings of package dv alone.
+// echo is a slice without a stack: it answers every UDP datagram through the rings of package dv
+// alone.
 type echo struct {
 	shared                                                bool // several frames share a buffer
 	dev                                                   *dv.Device
@@ -78,7 +79,7 @@ func (e *echo) run(segments int) {
 	workers.Wait()
 }
 
-// untilOver reports when asked, until told to stop or the device ends.
+// untilOver reports on request, until told to stop or until the device ends.
 func (e *echo) untilOver(stop, ask <-chan os.Signal) {
 	for {
 		select {
@@ -117,8 +118,8 @@ func (e *echo) work(i, segments int) {
 	}
 }
 
-// stamp looks at a packet's time stamp and returns it; before is that of the packet before it in
-// the queue.
+// stamp checks a packet's time stamp and returns it; before is that of the previous packet in the
+// queue.
 func (e *echo) stamp(p *dv.Packet, before uint64) uint64 {
 	if p.Timestamp == 0 || p.Timestamp < before {
 		e.unstamped.Add(1)
@@ -165,7 +166,7 @@ func (e *echo) answer(queue int, tx *dv.TxQueue, p *dv.Packet, segments int) {
 	}
 }
 
-// report is the state of affairs.
+// report is the current state.
 func (e *echo) report() rig.SliceReport {
 	d := e.dev
 	return rig.SliceReport{
@@ -177,7 +178,8 @@ func (e *echo) report() rig.SliceReport {
 	}
 }
 
-// obituary is the last report: it has why the device is over, and what calls say then.
+// obituary is the last report: it contains why the device ended, and the errors that calls return
+// after that.
 func (e *echo) obituary() rig.SliceReport {
 	r := e.report()
 	if err := e.dev.Err(); err != nil {

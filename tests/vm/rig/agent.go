@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// HelloID is the ID of the reply the guest sends unasked when it is ready.
+// HelloID is the ID of the reply that the guest sends without a request when it is ready.
 const HelloID = -1
 
 // Request is one line from the host to the guest.
@@ -23,10 +23,10 @@ type Request struct {
 	Path    string        // read: file; glob: pattern
 	Job     int           // stop, signal, wait: the ID of the start
 	Signal  int           // stop, signal: number
-	Timeout time.Duration // of the work asked for: default 30 s
+	Timeout time.Duration // of the work requested: default 30 s
 }
 
-// Reply is the guest's answer: what a program printed and how it ended. Code is -1 when it could
+// Reply is the guest's answer: a program's output and exit code. Code is -1 when the program could
 // not be run.
 type Reply struct {
 	ID     int
@@ -43,12 +43,12 @@ type Agent struct {
 	next    int
 	waiting map[int]chan Reply
 	dead    error
-	ready   chan struct{} // closed when the guest says hello, or is over
+	ready   chan struct{} // closed when the guest says hello, or has ended
 	hello   sync.Once
 	hungUp  chan struct{} // closed when the line is
 }
 
-// NewAgent speaks to the guest over rw, and to nobody else, until fail is called.
+// NewAgent speaks to the guest over rw, as its only user, until fail is called.
 func NewAgent(rw io.ReadWriter) *Agent {
 	a := &Agent{w: rw, waiting: map[int]chan Reply{}, ready: make(chan struct{}),
 		hungUp: make(chan struct{})}
@@ -56,8 +56,8 @@ func NewAgent(rw io.ReadWriter) *Agent {
 	return a
 }
 
-// read hands replies to those who wait. Lines that are no reply (the UART's noise at boot) are
-// skipped.
+// read passes replies to the waiting requests. Lines that are no reply (the UART's noise at boot)
+// are skipped.
 func (a *Agent) read(r io.Reader) {
 	s := bufio.NewScanner(r)
 	s.Buffer(nil, 16<<20)
@@ -80,14 +80,14 @@ func (a *Agent) read(r io.Reader) {
 	close(a.hungUp)
 }
 
-// Err is why no request is answered any more, nil while they are.
+// Err is why requests are no longer answered, nil while they are.
 func (a *Agent) Err() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.dead
 }
 
-// fail ends all waiting calls, and those to come, with err; later failures come of the first.
+// fail ends all pending and future calls with err; later failures follow from the first.
 func (a *Agent) fail(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -102,7 +102,7 @@ func (a *Agent) fail(err error) {
 	}
 }
 
-// Do sends a request and waits for its answer, at most the request's timeout and ten seconds.
+// Do sends a request and waits for its answer, at most for the request's timeout plus ten seconds.
 func (a *Agent) Do(q Request) (Reply, error) {
 	if q.Timeout == 0 {
 		q.Timeout = 30 * time.Second

@@ -13,19 +13,19 @@ import (
 	"strings"
 )
 
-// ErrNoMirror says that this machine has no apt sources to take a Debian mirror from.
+// ErrNoMirror says that this machine has no apt sources that name a Debian mirror.
 var ErrNoMirror = errors.New("no Debian mirror in this machine's apt sources")
 
 // apt is a private apt installation: its own sources, package lists and archive directory below
-// dir, and an empty package database, so that dependencies resolve to everything and nothing on the
-// machine is touched.
+// dir, and an empty package database, so that all dependencies are resolved and nothing on the
+// machine changes.
 type apt struct {
 	dir  string
 	opts []string
 }
 
-// archive is one Debian archive of the machine's own sources: where it is, and the keyring that
-// signs it.
+// archive is one Debian archive of the machine's own sources: its URL, and the keyring that signs
+// it.
 type archive struct{ main, security string }
 
 // keyring holds the archive keys of all supported Debian releases (package debian-archive-keyring).
@@ -60,7 +60,7 @@ func machineArchive(ctx context.Context) (archive, error) {
 }
 
 // newApt prepares a private apt below dir for the named suites and fetches their package lists.
-// More are further options.
+// More are additional options.
 func newApt(ctx context.Context, dir string, a archive, suites, more []string) (*apt, error) {
 	for _, d := range []string{"state/lists/partial", "cache/archives/partial", "log"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
@@ -81,7 +81,7 @@ func newApt(ctx context.Context, dir string, a archive, suites, more []string) (
 	return p, nil
 }
 
-// privateOptions points every directory apt reads or writes below dir.
+// privateOptions makes apt read and write only directories below dir.
 func privateOptions(dir string) []string {
 	var opts []string
 	for _, o := range []string{

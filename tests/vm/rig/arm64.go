@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// ARM64 is an arm64 machine under emulation: a stock kernel, and a QEMU for it. It has no device of
-// ours: it is there to run programs on another processor.
+// ARM64 is an emulated arm64 machine: a stock kernel, and a QEMU for it. It has no software
+// ConnectX: it runs programs on another processor.
 type ARM64 struct {
 	Release            string // uname -r
 	image, qemu, tools string
@@ -38,7 +38,8 @@ func (c *Cache) ARM64(ctx context.Context) (*ARM64, error) {
 		qemu: root, tools: loader}, err
 }
 
-// fetchARM64 leaves vmlinuz and release in dir. No modules: what is needed is built in.
+// fetchARM64 leaves vmlinuz and release in dir. It needs no modules: all drivers needed are built
+// in.
 func (c *Cache) fetchARM64(ctx context.Context, dir string) error {
 	p, err := c.apt(ctx, []string{"bookworm", "bookworm-security"}, "-o", "APT::Architecture=arm64",
 		"-o", "APT::Architectures=arm64")
@@ -71,7 +72,7 @@ func (c *Cache) fetchARM64(ctx context.Context, dir string) error {
 	return os.RemoveAll(root)
 }
 
-// Command is the QEMU command line for two processors and so many MiB of memory. The guest's
+// Command is the QEMU command line for two processors and the given MiB of memory. The guest's
 // console is its standard output.
 func (m *ARM64) Command(ctx context.Context, initrd string, memory int) *exec.Cmd {
 	var lib []string

@@ -31,8 +31,8 @@ func OpenCache() (*Cache, error) {
 	return &Cache{dir: dir, apts: map[string]*apt{}}, os.MkdirAll(dir, 0o755)
 }
 
-// apt returns the private apt for these suites, with fresh package lists. More are options of its
-// own.
+// apt returns the private apt for these suites, with fresh package lists. More are additional apt
+// options.
 func (c *Cache) apt(ctx context.Context, suites []string, more ...string) (*apt, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,7 +57,7 @@ func (c *Cache) apt(ctx context.Context, suites []string, more ...string) (*apt,
 	return p, nil
 }
 
-// Close removes the package lists; what was unpacked stays.
+// Close removes the package lists and keeps unpacked packages.
 func (c *Cache) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package rig builds and runs the virtual machines in which stock Linux kernels judge the software
+// Package rig builds and runs the virtual machines in which stock Linux kernels test the software
 // ConnectX.
 //
 // It fetches, by Debian package name and from the mirror that this machine's own apt already uses,

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// libraryDirs are where Debian's packages put shared libraries, below the root they were unpacked
-// into.
+// libraryDirs are the directories in which Debian's packages put shared libraries, below the root
+// of an unpacked package.
 var libraryDirs = []string{"usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu",
 	"usr/lib64", "lib64", "usr/lib"}
 
@@ -25,8 +25,8 @@ func findLibrary(root, name string) (string, error) {
 	return "", fmt.Errorf("shared library %s is in none of the packages unpacked in %s", name, root)
 }
 
-// neededLibraries returns the shared libraries (host path by soname) that the programs need, with
-// theirs in turn.
+// neededLibraries returns the shared libraries (host path by soname) that the programs need,
+// directly or through other libraries.
 func neededLibraries(root string, programs ...string) (map[string]string, error) {
 	found := map[string]string{}
 	for queue := programs; len(queue) > 0; queue = queue[1:] {

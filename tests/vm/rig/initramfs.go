@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Tools is an unpacked set of the programs that judge the model from inside a guest: rdma-core's,
+// Tools is an unpacked set of programs that test the model from inside a guest: rdma-core's,
 // iproute2's, ping.
 type Tools struct {
 	root     string
@@ -34,7 +34,7 @@ func (c *Cache) Tools(ctx context.Context) (*Tools, error) {
 	return &Tools{root: root, programs: toolPrograms}, err
 }
 
-// UserTools fetches DPDK's testpmd with the driver for the card, beside Tools, once.
+// UserTools fetches DPDK's testpmd with the driver for the NIC, together with Tools, once.
 func (c *Cache) UserTools(ctx context.Context) (*Tools, error) {
 	root, err := c.tree(ctx, "users", "", []string{"bookworm"},
 		append([]string{"dpdk-dev"}, toolPackages...)...)
@@ -45,8 +45,8 @@ func (c *Cache) UserTools(ctx context.Context) (*Tools, error) {
 	}, err
 }
 
-// find returns the host path of a program, wherever its package put it (Debian is moving /bin to
-// /usr/bin).
+// find returns the host path of a program in any of the directories that packages use (Debian is
+// moving /bin to /usr/bin).
 func (t *Tools) find(name string) (string, error) {
 	for _, d := range []string{"bin", "usr/bin", "sbin", "usr/sbin"} {
 		p := filepath.Join(t.root, d, path.Base(name))
@@ -57,7 +57,8 @@ func (t *Tools) find(name string) (string, error) {
 	return "", fmt.Errorf("program %s is in none of the packages", name)
 }
 
-// mlx5Driver is libmlx5, which libibverbs opens at run time, and the file by which it finds it.
+// mlx5Driver is libmlx5, which libibverbs opens at run time, and the file that tells libibverbs of
+// it.
 const (
 	mlx5Driver = "usr/lib/x86_64-linux-gnu/libibverbs/libmlx5-rdmav34.so"
 	mlx5Config = "etc/libibverbs.d/mlx5.driver"
@@ -65,8 +66,8 @@ const (
 
 // Initramfs packs a static init, other files of the host by guest path, the kernel's modules (in
 // /mod, with /mod/order) and, if tools is not nil, its programs with their libraries, and writes
-// the archive to out. It is not compressed: the guest's emulated processor would spend seconds on
-// it.
+// the archive to out. It is not compressed: decompression would take seconds on the guest's
+// emulated processor.
 func Initramfs(out string, k *Kernel, tools *Tools, init string, extra map[string]string) error {
 	files := map[string]archiveFile{"/dev": dir(), "/proc": dir(), "/sys": dir(),
 		"/tmp": dir(), "/run": dir()}
@@ -101,11 +102,11 @@ func Initramfs(out string, k *Kernel, tools *Tools, init string, extra map[strin
 
 func dir() archiveFile { return archiveFile{mode: os.ModeDir | 0o755} }
 
-// Where Debian's dynamic loader is, and where it looks for libraries.
+// The path of Debian's dynamic loader, and the directories that it searches for libraries.
 const loaderDir, libraryDir = "/lib64/", "/lib/x86_64-linux-gnu/"
 
-// pack adds the programs to /bin, every library they need to where the loader looks, and libmlx5
-// where libibverbs expects it.
+// pack adds the programs to /bin, every library they need to a directory that the loader searches,
+// and libmlx5 where libibverbs expects it.
 func (t *Tools) pack(add func(guest, host string, mode os.FileMode) error) error {
 	programs := []string{filepath.Join(t.root, mlx5Driver)}
 	for _, name := range t.plugins {

@@ -11,7 +11,7 @@ import (
 
 // Kernel is one stock kernel: its boot image and the modules the tests load, in order.
 type Kernel struct {
-	Version string   // as the tests name it: "6.1", "6.12"
+	Version string   // as in the tests: "6.1", "6.12"
 	Release string   // uname -r
 	Image   string   // host path of vmlinuz
 	Modules []string // host paths of uncompressed modules, dependencies first
@@ -37,10 +37,10 @@ var kernelSources = map[string]kernelSource{
 			`linux-modules-7\.3\.[0-9]+\+deb13-amd64`}},
 }
 
-// wantedModules are the roots of the closure that is loaded in the guest.
+// wantedModules are the modules that the guest loads, together with what they depend on.
 var wantedModules = []string{"mlx5_core", "mlx5_ib", "ib_uverbs"}
 
-// Kernel fetches the kernel of that version, once, and returns where its parts are.
+// Kernel fetches the kernel of that version, once, and returns the paths of its parts.
 func (c *Cache) Kernel(ctx context.Context, version string) (*Kernel, error) {
 	src, ok := kernelSources[version]
 	if !ok {

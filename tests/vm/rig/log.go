@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Log collects lines: what the guest's console prints, what the model logs. Its methods may be
-// called concurrently.
+// Log collects lines: the guest's console, or the model's log. Its methods may be called
+// concurrently.
 type Log struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -34,7 +34,7 @@ func (l *Log) tail(n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// line is the host's end of a serial line; it knows when it last heard something.
+// line is the host's end of a serial line; it records when data last arrived.
 type line struct {
 	net.Conn
 	heard atomic.Int64 // Unix nanoseconds
@@ -52,5 +52,5 @@ func (l *line) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// silence is how long nothing has been heard.
+// silence is the time since data last arrived.
 func (l *line) silence() time.Duration { return time.Since(time.Unix(0, l.heard.Load())) }

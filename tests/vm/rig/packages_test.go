@@ -10,8 +10,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// Machines on which packages can not be had, played by an apt-get that is a script. The sources it
-// lists name no mirror.
+// Machines on which packages are not available: apt-get is a script. The sources that it lists name
+// no mirror.
 func TestNoPackages(t *testing.T) {
 	for _, c := range []struct {
 		name, apt string // script; empty: there is no apt-get
@@ -51,7 +51,7 @@ func TestNoPackages(t *testing.T) {
 	}
 }
 
-// oneLine has a test skipped for this reason, and wants one line of it in the log of skips.
+// oneLine checks that a test is skipped for this reason, with one line of it in the log of skips.
 func oneLine(t *testing.T, reason error) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "skips")

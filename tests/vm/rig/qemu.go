@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// QEMU is an unpacked qemu-system-x86 that knows vfio-user-pci (10.1 or later).
+// QEMU is an unpacked qemu-system-x86 that has vfio-user-pci (10.1 or later).
 type QEMU struct{ root, loader string }
 
-// QEMU fetches Debian's backported QEMU, once. It is run from where it was unpacked, through its
-// own dynamic loader.
+// QEMU fetches Debian's backported QEMU, once. It runs from the directory where it was unpacked,
+// through its own dynamic loader.
 func (c *Cache) QEMU(ctx context.Context) (*QEMU, error) {
 	root, err := c.tree(ctx, "qemu", "trixie-backports",
 		[]string{"trixie", "trixie-backports"}, "qemu-system-x86")
@@ -39,7 +39,7 @@ const qemuMajor, qemuMinor = 10, 1
 
 var qemuVersion = regexp.MustCompile(`version (\d+)\.(\d+)`)
 
-// checkVersion judges what qemu --version prints.
+// checkVersion checks the version that qemu --version prints.
 func checkVersion(said string) error {
 	m := qemuVersion.FindStringSubmatch(said)
 	if m == nil {
@@ -55,8 +55,8 @@ func checkVersion(said string) error {
 	return nil
 }
 
-// exec is the command that runs QEMU with these arguments, where it was unpacked and through its
-// own loader.
+// exec is the command that runs QEMU with these arguments, from the directory where it was unpacked
+// and through its own loader.
 func (q *QEMU) exec(ctx context.Context, args ...string) *exec.Cmd {
 	lib := make([]string, 0, len(libraryDirs))
 	for _, d := range libraryDirs {
@@ -83,8 +83,8 @@ type Machine struct {
 	Log *Log // what the model logs, for error messages; nil: nothing
 }
 
-// Command is the QEMU command line for m. The guest's console is its standard output; it has no
-// network but the device, and the process needs no privilege.
+// Command is the QEMU command line for m. The guest's console is its standard output. The machine
+// has no network other than the device, and the process needs no privilege.
 func (q *QEMU) Command(ctx context.Context, m Machine) *exec.Cmd {
 	args := []string{
 		"-L", filepath.Join(q.root, "usr/share/qemu"), "-L",

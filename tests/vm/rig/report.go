@@ -2,7 +2,7 @@ package rig
 
 import "github.com/rdma-netstack/rdma-netstack/dv"
 
-// SliceReport is what the guest's bare slice (guest slice) prints as JSON, one line when it is up
+// SliceReport is what the guest's bare slice (guest slice) prints as JSON: one line when it is open
 // and one when it ends.
 type SliceReport struct {
 	Name, Netdev, MAC string
@@ -12,14 +12,14 @@ type SliceReport struct {
 
 	Echoed     uint64 // frames answered
 	Astray     uint64 // frames on another queue than Device.QueueFor says
-	Unverified uint64 // frames the NIC did not vouch for
-	// frames without a time stamp, or with one that is before that of the frame before it
+	Unverified uint64 // frames whose checksums the NIC did not verify
+	// frames without a time stamp, or with one earlier than that of the frame before
 	Unstamped uint64
-	Tagged    uint64 // frames whose VLAN tag the NIC took out
+	Tagged    uint64 // frames whose VLAN tag the NIC removed
 	Groups    uint64 // broadcast and multicast frames received
 	Features  []dv.Feature
 	Stats     dv.Stats
-	Err       string // why the device is over
+	Err       string // why the device ended
 
-	Posted, Waited string // what TxQueue.Post and RxQueue.Wait say then
+	Posted, Waited string // errors of TxQueue.Post and RxQueue.Wait after that
 }

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// once runs build into a fresh directory and renames it to dir when all went well, so that a
-// directory that exists is complete. A second caller finds it there.
+// once runs build into a fresh directory and renames it to dir when build succeeds, so that a
+// directory that exists is complete. A second caller uses the existing one.
 func once(dir string, build func(tmp string) error) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil

@@ -31,7 +31,7 @@ type VM struct {
 	exited     outcome            // of QEMU
 	closing    chan struct{}
 	once       sync.Once
-	silence    atomic.Int64 // how long the guest may say nothing, a time.Duration
+	silence    atomic.Int64 // longest time without a line from the guest, a time.Duration
 }
 
 // outcome is how something ended; err is valid when done is closed.
@@ -42,11 +42,11 @@ type outcome struct {
 
 func (o *outcome) is(err error) { o.err = err; close(o.done) }
 
-// bootTimeout bounds the way from starting QEMU to the guest's first word.
+// bootTimeout bounds the time from starting QEMU to the guest's first line.
 const bootTimeout = 2 * time.Minute
 
 // Start boots m with fn as its PCI device; dir takes the sockets. It returns when the guest's init
-// is ready for requests. When ctx ends, machine and device are stopped.
+// accepts requests. When ctx ends, machine and device are stopped.
 func Start(ctx context.Context, q *QEMU, m Machine, fn *pcie.Function, dir string) (*VM, error) {
 	m.Socket, m.Serial = filepath.Join(dir, "mlx.sock"), filepath.Join(dir, "serial.sock")
 	if m.Log == nil {
@@ -119,13 +119,13 @@ func (vm *VM) Console() string { return vm.console.String() }
 // Disconnect ends the device's server, as if its process had died.
 func (vm *VM) Disconnect() { vm.disconnect() }
 
-// HangsAfter sets how long the guest may say nothing.
+// HangsAfter sets the longest time that the guest may send nothing.
 func (vm *VM) HangsAfter(d time.Duration) { vm.silence.Store(int64(d)) }
 
-// Freeze stops QEMU's process, so that the guest hangs with all its processors.
+// Freeze stops QEMU's process, so that all processors of the guest stop.
 func (vm *VM) Freeze() error { return vm.cmd.Process.Signal(unix.SIGSTOP) }
 
-// Close powers the machine off, or ends it if it is over already, and waits for QEMU and the
+// Close powers the machine off, or cleans up if it has ended already, and waits for QEMU and the
 // device. The first call's error says whether the device failed; later calls return nil.
 func (vm *VM) Close() (err error) {
 	vm.once.Do(func() { err = vm.close() })

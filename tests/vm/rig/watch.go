@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// A machine fails in ways that a request alone would only show after its own time limit, if at all:
-// QEMU goes on when the device's server dies, and its exit code says nothing. What watches here
-// ends all requests at once, with both logs.
+// Some failures of a machine would show in a request only when it times out, if at all: QEMU
+// continues when the device's server dies, and its exit code says nothing. The code here detects
+// such failures and ends all requests at once, with both logs.
 
-// Why a machine is over.
+// Reasons why a machine ended.
 var (
 	ErrServerGone   = errors.New("the server of the device has ended")
 	ErrServerSilent = errors.New("the server of the device does not answer")
@@ -19,26 +19,25 @@ var (
 	ErrGuestHangs   = errors.New("the guest hangs")
 )
 
-// defaultSilence is how long a guest may say nothing although it is asked every second: much, as
-// its processors are emulated and the machine may be busy.
+// defaultSilence is the longest time that a guest may send nothing although it gets a ping every
+// second. It is long because its processors are emulated and the machine may be busy.
 const defaultSilence = 45 * time.Second
 
-// qemuTimeout is what QEMU prints when a register access had no answer in five seconds (QEMU
+// qemuTimeout is what QEMU prints when a register access gets no answer for five seconds (QEMU
 // hw/vfio-user/proxy.c).
 const qemuTimeout = "timed out waiting for reply"
 
 // logLines is how much of each log goes into an error.
 const logLines = 40
 
-// watch ends the agent's requests, those that wait and those to come, when the machine is over
-// before Close.
+// watch ends the agent's requests, pending and future ones, when the machine ends before Close.
 func (vm *VM) watch() {
 	if err := vm.over(); err != nil {
 		vm.fail(vm.withLogs(err))
 	}
 }
 
-// over waits until the machine is over, and says why; nil if that is Close.
+// over waits until the machine ends, and returns why; nil if Close ended it.
 func (vm *VM) over() error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -62,14 +61,14 @@ func (vm *VM) over() error {
 	}
 }
 
-// guestGone says how QEMU ended, whose end of the line is closed.
+// guestGone says how QEMU ended after it closed its end of the line.
 func (vm *VM) guestGone() error {
 	<-vm.exited.done
 	return fmt.Errorf("%w: %v", ErrGuestGone, vm.cmd.ProcessState)
 }
 
-// serverGone says how the server of the device ended. A QEMU that ends takes it along, and is the
-// cause then.
+// serverGone says how the device's server ended. When QEMU ends the server ends too: then QEMU's
+// end is reported as the cause.
 func (vm *VM) serverGone() error {
 	select {
 	case <-vm.exited.done:
@@ -82,7 +81,7 @@ func (vm *VM) serverGone() error {
 	return ErrServerGone
 }
 
-// withLogs adds the ends of both logs.
+// withLogs adds the last lines of both logs.
 func (vm *VM) withLogs(err error) error {
 	return fmt.Errorf("%w\n--- guest console ---\n%s\n--- model ---\n%s", err,
 		vm.console.tail(logLines), vm.m.Log.tail(logLines))

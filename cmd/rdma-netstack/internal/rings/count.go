@@ -9,18 +9,18 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// Counter receives on one queue, counts, and looks at the sequence numbers of generated frames.
-// Those of one run that come on several queues are counted per queue.
+// Counter receives on one queue, counts, and checks the sequence numbers of generated frames.
+// Frames of one run that arrive on several queues are counted per queue.
 type Counter struct {
 	frames, bytes, marked, late atomic.Uint64
 	next                        map[uint32]uint64 // highest sequence number seen, plus one, by run
 }
 
-// Tally is what a counter has seen.
+// Tally is the counts of a counter.
 type Tally struct {
 	Frames, Bytes uint64
 	Marked        uint64 // generated frames
-	Late          uint64 // generated frames that came behind a later one, or again
+	Late          uint64 // generated frames after a later one, or duplicated
 }
 
 // Tally may be called from any goroutine.
@@ -28,7 +28,8 @@ func (c *Counter) Tally() Tally {
 	return Tally{c.frames.Load(), c.bytes.Load(), c.marked.Load(), c.late.Load()}
 }
 
-// Highest is, by run, how many frames were sent at least. Only after Receive has returned.
+// Highest is, by run, the least number of frames that were sent. Call it only after Receive has
+// returned.
 func (c *Counter) Highest() map[uint32]uint64 { return c.next }
 
 // Receive runs until ctx ends or the device fails.
@@ -46,7 +47,7 @@ func (c *Counter) Receive(ctx context.Context, q *dv.RxQueue) error {
 	})
 }
 
-// look notes a generated frame's number.
+// look records a generated frame's number.
 func (c *Counter) look(f []byte) {
 	run, seq, ok := readMark(f)
 	if !ok {
@@ -63,7 +64,7 @@ func (c *Counter) look(f []byte) {
 // idlePolls is how often an empty ring is polled before the goroutine parks.
 const idlePolls = 2000
 
-// poll takes batches off the ring until ctx ends. An idle ring is waited for without using the
+// poll takes batches off the ring until ctx ends. It waits for an idle ring without using the
 // processor.
 func poll(ctx context.Context, q *dv.RxQueue, take func([]dv.Packet)) error {
 	stop := context.AfterFunc(ctx, q.Wake)

@@ -1,7 +1,7 @@
-// Package rings moves frames with nothing but a device's rings, no TCP/IP stack: a generator, a
-// counter of what arrives, and a forwarder between two ports. It is what the commands pktgen and
-// xconnect run, and shows package dv by itself.
+// Package rings moves frames through a device's rings alone, without a TCP/IP stack: a generator, a
+// counter of received frames, and a forwarder between two ports. The commands pktgen and xconnect
+// use it; it also shows the use of package dv alone.
 //
 // Each worker is one goroutine that owns one queue and spins, as benchmarks of rings do; it ends
-// with its context. Progress is read from other goroutines through atomic counters.
+// with its context. Other goroutines read its progress through atomic counters.
 package rings

@@ -10,23 +10,23 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// Forwarder sends what comes in on one queue out of another, without looking further than the
+// Forwarder sends the frames that one queue receives out of another. It reads nothing but the MAC
 // addresses.
 type Forwarder struct {
 	// To and From become the frames' addresses. Both nil: the frame's own are swapped, so that it
-	// goes back where it came from.
+	// returns to its sender.
 	To, From net.HardwareAddr
 
 	frames, bytes, dropped atomic.Uint64
 }
 
-// Forwarded is frames and bytes sent on, and frames dropped because the other ring was full.
+// Forwarded is frames and bytes forwarded, and frames dropped because the other ring was full.
 func (f *Forwarder) Forwarded() (frames, bytes, dropped uint64) {
 	return f.frames.Load(), f.bytes.Load(), f.dropped.Load()
 }
 
 // Bounce forwards within one device, without copying: the NIC sends the buffer it received into.
-// The send queue is the caller's to lock.
+// The caller must lock the send queue.
 func (f *Forwarder) Bounce(
 	ctx context.Context,
 	rx *dv.RxQueue,
@@ -80,7 +80,7 @@ func (f *Forwarder) cross(pkts []dv.Packet, rx *dv.RxQueue, tx *dv.TxQueue, out 
 	rx.Release(pkts)
 }
 
-// address rewrites the frame's addresses in place: it is ours until it is sent.
+// address rewrites the frame's addresses in place: the forwarder owns it until it is sent.
 func (f *Forwarder) address(b []byte) {
 	if f.To == nil && f.From == nil {
 		dst, src := binary.BigEndian.Uint64(b)>>16, binary.BigEndian.Uint64(b[4:])&(1<<48-1)

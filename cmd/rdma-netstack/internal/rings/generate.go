@@ -10,7 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// burst is how many frames go out per doorbell, and are polled at a time.
+// burst is the number of frames sent per doorbell, and of completions per poll.
 const burst = 32
 
 // Generator sends frames on one queue.
@@ -19,7 +19,7 @@ type Generator struct {
 	Marked bool
 	Run    uint32
 	Flows  int    // of marked frames; at least 1
-	Rate   uint64 // frames per second, 0: as fast as it goes
+	Rate   uint64 // frames per second, 0: unlimited
 	Count  uint64 // frames to send, 0: until the context ends
 
 	sent, bytes, waits atomic.Uint64
@@ -30,8 +30,8 @@ func (g *Generator) Sent() (frames, bytes, waits uint64) {
 	return g.sent.Load(), g.bytes.Load(), g.waits.Load()
 }
 
-// Send runs until Count frames are with the NIC, ctx ends or the device fails. The queue is the
-// caller's to lock.
+// Send runs until Count frames have been posted to the NIC, ctx ends or the device fails. The
+// caller must lock the queue.
 func (g *Generator) Send(ctx context.Context, q *dv.TxQueue) error {
 	p := dv.TxPacket{Bufs: make([][]byte, 1)}
 	start := time.Now()
@@ -56,7 +56,7 @@ func (g *Generator) Send(ctx context.Context, q *dv.TxQueue) error {
 	return g.drain(ctx, q)
 }
 
-// due is how many of the next burst may go out now.
+// due is how many of the next burst may be sent now.
 func (g *Generator) due(seq uint64, start time.Time) int {
 	n := uint64(burst)
 	if g.Count != 0 {

@@ -49,7 +49,7 @@ func pair(t *testing.T, mtu int) (a, b *dv.Device) {
 	return open(t, macA, wa, mtu), open(t, macB, wb, mtu)
 }
 
-// sizes is frames that come in one buffer of the ring, and in several.
+// sizes are lengths of frames that arrive in one buffer of the ring, and in several.
 var sizes = []struct{ mtu, frame int }{{1500, 1514}, {9000, 9014}}
 
 // until waits for a condition.
@@ -202,7 +202,7 @@ func TestTemplate(t *testing.T) {
 
 func TestNothingAllocatesPerFrame(t *testing.T) {
 	a, _ := pair(t, 1500)
-	f, _ := Template(macA, macB, 64) // to ourselves: leaves, and nobody takes it
+	f, _ := Template(macA, macB, 64) // to ourselves: it is sent, and no port receives it
 	g := Generator{Frames: [][]byte{f}, Marked: true}
 	p := dv.TxPacket{Bufs: make([][]byte, 1)}
 	q := a.Tx(0)
@@ -212,8 +212,8 @@ func TestNothingAllocatesPerFrame(t *testing.T) {
 	}
 }
 
-// Forwarding allocates nothing either: neither when the frame goes out of the buffer it came in,
-// nor when it is copied, whether it is in one buffer or in several.
+// Forwarding allocates nothing either: neither when the received buffer is sent, nor when the frame
+// is copied, whether it is in one buffer or in several.
 func TestForwardingAllocatesNothing(t *testing.T) {
 	for _, size := range sizes {
 		a, b := pair(t, size.mtu)

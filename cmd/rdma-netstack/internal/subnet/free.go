@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// Use is a part of the address space that the machine needs for something.
+// Use is a part of the address space that the machine uses.
 type Use struct {
 	Prefix netip.Prefix // of an interface's address: that address, with its length
 	By     string       // who has it, as "eth0 has 192.0.2.7/24"
 }
 
-// pool is a prefix to take subnets of one length from: the first of each step, which is a prefix
-// length too.
+// pool is a prefix that is divided into subnets of one length: the first subnet of each step, which
+// is a prefix length too.
 type pool struct {
 	from       netip.Prefix
 	step, bits int
@@ -36,7 +36,7 @@ func Free4(uses []Use) (netip.Prefix, error) {
 
 // Free6 is the first IPv6 subnet, of 64 bits, that no use overlaps, of the documentation prefixes
 // (RFC 3849, RFC 9637), the benchmark prefix (RFC 5180) and a local one (RFC 4193) with a global ID
-// of this program's.
+// of this program.
 func Free6(uses []Use) (netip.Prefix, error) {
 	return free(uses, []pool{
 		{netip.MustParsePrefix("2001:db8::/32"), 40, 64},

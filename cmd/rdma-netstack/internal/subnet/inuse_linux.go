@@ -78,7 +78,7 @@ func routes(name map[int]string, except string) (uses []Use, err error) {
 	return uses, nil
 }
 
-// routers are the next hops of a route, but for link-local ones.
+// routers are the next hops of a route, except link-local ones.
 func routers(r netlink.Route) (all []netip.Addr) {
 	hops := []net.IP{r.Gw}
 	for _, h := range r.MultiPath {
@@ -92,7 +92,7 @@ func routers(r netlink.Route) (all []netip.Addr) {
 	return all
 }
 
-// everywhere recognizes routes that are not in the way of a subnet: the default route, also in two
+// everywhere reports routes that do not conflict with a subnet: the default route, also in two
 // halves (VPNs) or as 2000::/3, and those to link-local and multicast addresses, which every
 // interface has.
 func everywhere(p netip.Prefix) bool {
@@ -103,7 +103,7 @@ func everywhere(p netip.Prefix) bool {
 	return p.Bits() <= widest || p.Addr().IsLinkLocalUnicast() || p.Addr().IsMulticast()
 }
 
-// resolvers are none where the file cannot be read.
+// resolvers are empty where the file cannot be read.
 func resolvers() (uses []Use) {
 	if _, err := os.Stat(resolvConf); err != nil {
 		return nil

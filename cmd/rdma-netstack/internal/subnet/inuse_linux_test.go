@@ -20,7 +20,8 @@ func TestEverywhere(t *testing.T) {
 	}
 }
 
-// TestInUse finds the loopback address of every machine, and not when its interface does not count.
+// TestInUse finds the loopback address of every machine, and does not when its interface is
+// excepted.
 func TestInUse(t *testing.T) {
 	has := func(uses []Use) bool {
 		for _, u := range uses {
@@ -47,8 +48,8 @@ func TestInUse(t *testing.T) {
 	}
 }
 
-// TestLock tries to take it again through another descriptor, as another process would, while it is
-// held and then.
+// TestLock takes the lock again through another descriptor, as another process would, while it is
+// held and after its release.
 func TestLock(t *testing.T) {
 	unlock, err := Lock()
 	if err != nil {

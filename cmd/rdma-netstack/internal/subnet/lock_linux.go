@@ -8,9 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lock waits until no other process of this network namespace holds the lock, and takes it: who
-// finds a subnet free keeps it until the subnet is on an interface. It ends with unlock, or with
-// the process. It locks the namespace's own inode, so that it needs no directory to write to.
+// Lock waits until no other process of this network namespace holds the lock, and takes it: a
+// process that finds a free subnet keeps the lock until the subnet is on an interface. It ends with
+// unlock, or with the process. It locks the namespace's own inode, so that it needs no directory to
+// write to.
 func Lock() (unlock func() error, err error) {
 	f, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {

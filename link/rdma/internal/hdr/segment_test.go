@@ -26,7 +26,7 @@ func example() hdrtest.TCPFrame {
 	}
 }
 
-// TestParseSent: what is found in the headers of an outgoing packet.
+// TestParseSent: the fields parsed from the headers of an outgoing packet.
 func TestParseSent(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
@@ -90,7 +90,7 @@ func TestFlowBothWays(t *testing.T) {
 	}
 }
 
-// FuzzParseSent: no headers make a reader go beyond them.
+// FuzzParseSent: no headers make the parser read beyond them.
 func FuzzParseSent(f *testing.F) {
 	seed := maphash.MakeSeed()
 	six := example()

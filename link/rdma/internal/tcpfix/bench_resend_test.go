@@ -42,8 +42,8 @@ func BenchmarkLossyWire(b *testing.B) {
 	}
 }
 
-// BenchmarkResendIdle is what the resender costs where nothing is lost: a segment with data goes
-// out, an ACK comes in.
+// BenchmarkResendIdle is the cost of the resender without losses: a segment with data is sent, an
+// ACK arrives.
 func BenchmarkResendIdle(b *testing.B) {
 	r := newResending()
 	r.resender.clock = tcpip.NewStdClock()

@@ -10,7 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
 
-// TestGSOSACK: our side has sent super-segments 1000-3000 and 3000-6000; which SACKs are taken out.
+// TestGSOSACK: our side has sent super-segments 1000-3000 and 3000-6000; which SACKs are removed.
 func TestGSOSACK(t *testing.T) {
 	ours := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
 		Ports: [2]uint16{80, 4000}, Flags: header.TCPFlagAck, TTL: 64,
@@ -96,7 +96,7 @@ func TestGSOSACK(t *testing.T) {
 	}
 }
 
-// TestGSOSACKForgets: a flow that takes another's place starts afresh.
+// TestGSOSACKForgets: a flow that replaces another one starts with no state.
 func TestGSOSACKForgets(t *testing.T) {
 	s := new(gsoSACKFilter)
 	f := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC,

@@ -14,15 +14,15 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// oneProcessor makes runs go the same way each time.
+// oneProcessor makes runs reproducible.
 func oneProcessor(t *testing.T) {
 	before := runtime.GOMAXPROCS(1)
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 }
 
-// TestNetstackStalls: seeds on which netstack without resender stops for good, with no timer left,
-// after it took what is in flight for nothing. When none does any more, resend.go is not needed any
-// more.
+// TestNetstackStalls: seeds on which netstack without resender stops forever, with no timer left,
+// because it takes data in flight for nothing. When no seed stalls any more, resend.go is not
+// needed any more.
 func TestNetstackStalls(t *testing.T) {
 	oneProcessor(t)
 	stalled := 0
@@ -33,7 +33,7 @@ func TestNetstackStalls(t *testing.T) {
 	}{
 		{true, 0.05, 450}, {false, 0.01, 54}, {false, 0.05, 734},
 	} {
-		var server atomic.Pointer[tcp.TCPSenderState] // when it looked at a segment last
+		var server atomic.Pointer[tcp.TCPSenderState] // at its last segment
 		r := lossy{seed: tc.seed, loss: tc.loss, gso: tc.gso, alone: true,
 			see: func(s *tcp.TCPEndpointState) {
 				if s.ID.LocalPort == 80 {
@@ -53,7 +53,7 @@ func TestNetstackStalls(t *testing.T) {
 	}
 }
 
-// lossyKind is what differs between runs besides the seed.
+// lossyKind is the difference between runs besides the seed.
 type lossyKind struct {
 	loss        float64
 	gso, upload bool
@@ -63,7 +63,7 @@ func (k lossyKind) run(seed uint64) outcome {
 	return lossy{seed: seed, loss: k.loss, gso: k.gso, upload: k.upload}.run()
 }
 
-// wrong says what is wrong with a run. Handshakes of which nothing gets through for two minutes do
+// wrong describes the fault of a run. Handshakes without a frame that arrives for two minutes do
 // not count.
 func (k lossyKind) wrong(r outcome) string {
 	took, still := time.Minute, 20*time.Second
@@ -83,7 +83,7 @@ func (k lossyKind) wrong(r outcome) string {
 	return ""
 }
 
-// TestLossyWireStalled: seeds on which a connection stopped for good, or for minutes, before there
+// TestLossyWireStalled: seeds on which a connection stopped forever, or for minutes, before there
 // was a resender.
 func TestLossyWireStalled(t *testing.T) {
 	oneProcessor(t)
@@ -107,7 +107,7 @@ func TestLossyWireStalled(t *testing.T) {
 	}
 }
 
-// seeds is which are run of each kind: LOSSY_SEEDS, from LOSSY_FROM on, or a few.
+// seeds are the seeds to run of each kind: LOSSY_SEEDS, from LOSSY_FROM on, or a few.
 func seeds(t *testing.T) (from, to uint64) {
 	from, n := uint64(0), uint64(100)
 	if raceDetector {
@@ -124,7 +124,7 @@ func seeds(t *testing.T) (from, to uint64) {
 	return from, from + n
 }
 
-// TestLossyWire: no connection stops for good, and none stands still for long, whatever is lost.
+// TestLossyWire: no connection stops forever, and none stalls for long, whatever is lost.
 // LOSSY_SEEDS=5000 makes it 60,000 runs. `make test` runs 1800, without the race detector, which
 // makes it ten times slower.
 func TestLossyWire(t *testing.T) {

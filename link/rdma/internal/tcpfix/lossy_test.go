@@ -23,23 +23,23 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
 
-// lossy is one run on virtual time: two netstacks, each with what the link does for TCP, and a wire
-// that loses frames between them. With GOMAXPROCS at 1 the same run goes the same way each time.
+// lossy is one run on virtual time: two netstacks, each with the link's functions for TCP, and a
+// wire that loses frames between them. With GOMAXPROCS at 1 the run is reproducible.
 type lossy struct {
 	seed   uint64
 	loss   float64 // probability that a frame is lost, and that it is late by up to 1 ms
 	gso    bool    // the NIC cuts segments
-	upload bool    // the client sends much, not the server
+	upload bool    // the client sends the bulk data, not the server
 	alone  bool    // netstack without the link's help, with its own timers
 	noRACK bool
-	// the link sends nothing again
+	// the link retransmits nothing
 	noResend bool
-	see      func(*tcp.TCPEndpointState) // called for each segment that netstack has looked at
+	see      func(*tcp.TCPEndpointState) // called for each segment that netstack has processed
 }
 
-// outcome is how a run went.
+// outcome is the result of a run.
 type outcome struct {
-	done      bool          // false: it stood still for good, or did not end in lossyLimit
+	done      bool          // false: it stopped forever, or did not end in lossyLimit
 	connected bool          // data was sent
 	took      time.Duration // of virtual time
 	still     time.Duration // the longest time without a frame since the first data
@@ -80,7 +80,7 @@ func (e *lossyEnd) WritePackets(list gstack.PacketBufferList) (int, tcpip.Error)
 	return e.Endpoint.WritePackets(list)
 }
 
-// post is the resender's.
+// post is called by the resender.
 func (e *lossyEnd) post(_ *gstack.PacketBuffer, build func() *gstack.PacketBuffer) {
 	if pkt := build(); pkt != nil {
 		var list gstack.PacketBufferList
@@ -90,7 +90,7 @@ func (e *lossyEnd) post(_ *gstack.PacketBuffer, build func() *gstack.PacketBuffe
 	}
 }
 
-// arrive takes a frame from the wire.
+// arrive receives a frame from the wire.
 func (e *lossyEnd) arrive(frame []byte) {
 	if e.flows != nil {
 		e.flows.Received(frame, hdrtest.Parse(frame))
@@ -143,7 +143,7 @@ func must(err tcpip.Error) {
 	}
 }
 
-// tune sets what package stack sets.
+// tune sets the options that package stack sets.
 func (o *lossy) tune(s *gstack.Stack) {
 	sack, cubic, recovery := tcpip.TCPSACKEnabled(true), tcpip.CongestionControlOption("cubic"),
 		tcpip.TCPRACKLossDetection
@@ -196,7 +196,7 @@ type lossyRun struct {
 	outcome
 }
 
-// carry moves what one end has sent onto the wire, and reports whether there was anything.
+// carry moves the frames that one end has sent onto the wire, and reports whether there were any.
 func (r *lossyRun) carry(from, to *lossyEnd) bool {
 	any := false
 	for pkt := from.Read(); pkt != nil; pkt = from.Read() {
@@ -229,7 +229,7 @@ func (r *lossyRun) send(f []byte, to *lossyEnd) {
 	r.clock.AfterFunc(d, func() { to.arrive(f) })
 }
 
-// settle carries frames until nothing moves at this point of time.
+// settle carries frames until none are left at this point of time.
 func (r *lossyRun) settle() {
 	for moved := true; moved; {
 		r.settler.settle()
@@ -237,7 +237,8 @@ func (r *lossyRun) settle() {
 	}
 }
 
-// answer sends much and two small writes, as gRPC's trailer and window update, for each request.
+// answer sends bulk data and two small writes, like gRPC's trailer and window update, for each
+// request.
 func answer(c net.Conn) error {
 	for range lossyRounds {
 		if _, err := io.ReadFull(c, make([]byte, 13)); err != nil {
@@ -266,7 +267,7 @@ func ask(c net.Conn) error {
 	return c.Close()
 }
 
-// start begins the work. The asking side's outcome is sent to done.
+// start begins the transfers. The requesting side's outcome is sent to done.
 func (r *lossyRun) start(done chan error) (stop func()) {
 	addr := tcpip.FullAddress{NIC: 1, Addr: tcpip.AddrFrom4([4]byte{10, 0, 0, 1}), Port: 80}
 	ln, err := gonet.ListenTCP(r.ends[0].stack, addr, ipv4.ProtocolNumber)
@@ -296,7 +297,7 @@ func (r *lossyRun) start(done chan error) (stop func()) {
 	return func() { _ = ln.Close() }
 }
 
-// run goes on until all answers have arrived.
+// run continues until all answers have arrived.
 func (o lossy) run() outcome {
 	r := &lossyRun{lossy: o, settler: newSettler(), rand: rand.New(rand.NewPCG(o.seed, 1))}
 	r.ends = [2]*lossyEnd{r.newLossyEnd(&r.clock, 1), r.newLossyEnd(&r.clock, 2)}

@@ -41,7 +41,7 @@ func newResending() *resending {
 	return r
 }
 
-// pass shows the resender a packet on its way.
+// pass shows the resender an outgoing packet.
 func (r *resending) pass(pkt *gstack.PacketBuffer) {
 	if s := hdr.ParseSent(pkt, r.seed); s.IsTCP() {
 		r.sent(pkt, &s)
@@ -58,7 +58,7 @@ func ours(seq uint32, size int) hdrtest.TCPFrame {
 	}
 }
 
-// packetOf is f as netstack hands it to the link.
+// packetOf is f as netstack passes it to the link.
 func packetOf(f hdrtest.TCPFrame) *gstack.PacketBuffer {
 	frame := f.Bytes()
 	n := len(frame) - len(f.Payload)
@@ -68,7 +68,7 @@ func packetOf(f hdrtest.TCPFrame) *gstack.PacketBuffer {
 	return pkt
 }
 
-// kept is how many references to packets the resender has.
+// kept is the number of references to packets that the resender holds.
 func (r *resending) kept() (n int64) {
 	for _, pkt := range r.pkts {
 		n += pkt.ReadRefs() - 1
@@ -101,7 +101,7 @@ func (r *resending) answer(ack, echo uint32, flags header.TCPFlags) {
 	r.received(&s)
 }
 
-// wait lets time go by.
+// wait advances the time.
 func (r *resending) wait(d time.Duration) {
 	end := r.clock.now + d
 	for len(r.clock.timers) > 0 && r.clock.timers[0].at <= end {
@@ -117,8 +117,8 @@ func (r *resending) repeated() {
 	r.write(ours(2000, 1000), 0)
 }
 
-// TestResend: netstack repeats something and then sends no more, for 10 s. What the link sends, and
-// when.
+// TestResend: netstack repeats something and then sends nothing, for 10 s. The table has what the
+// link sends, and when.
 func TestResend(t *testing.T) {
 	const ack = header.TCPFlagAck
 	type segment struct {
@@ -244,8 +244,8 @@ func TestResend(t *testing.T) {
 	}
 }
 
-// TestResendTellsTheLatest: a segment sent again has its own payload, and the ACK number, window
-// and time of now.
+// TestResendTellsTheLatest: a retransmitted segment has its own payload, and the current ACK
+// number, window and time.
 func TestResendTellsTheLatest(t *testing.T) {
 	r := newResending()
 	r.write(ours(0, 100), 0)
@@ -266,8 +266,8 @@ func TestResendTellsTheLatest(t *testing.T) {
 	}
 }
 
-// TestResendGivesUp: a peer that is gone is sent 15 copies in 11 minutes, and nothing is left of
-// the flow then.
+// TestResendGivesUp: a peer that does not answer gets 15 copies in 11 minutes; then the flow is
+// deleted.
 func TestResendGivesUp(t *testing.T) {
 	r := newResending()
 	r.write(ours(0, 100), 0)
@@ -287,7 +287,7 @@ func TestResendGivesUp(t *testing.T) {
 }
 
 // TestResendIsBounded: flows and packets beyond the bounds are not kept, and all references are
-// given back.
+// released.
 func TestResendIsBounded(t *testing.T) {
 	r := newResending()
 	for i := range 2 * resendShards * maxResendFlows {

@@ -90,8 +90,8 @@ func TestSYNRTT(t *testing.T) {
 	}
 }
 
-// TestSYNRTTIsBounded: SYN-ACKs that nobody answers do not pile up, and cost nothing once they have
-// expired.
+// TestSYNRTTIsBounded: SYN-ACKs without an answer do not accumulate, and cost nothing once they
+// have expired.
 func TestSYNRTTIsBounded(t *testing.T) {
 	s, now := clocked()
 	f := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, Flags: header.TCPFlagSyn,

@@ -10,7 +10,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
-// virtualClock is a tcpip.Clock that stands still until somebody calls step.
+// virtualClock is a tcpip.Clock whose time advances only when step is called.
 type virtualClock struct {
 	mu     sync.Mutex
 	now    time.Duration
@@ -109,8 +109,8 @@ func (c *virtualClock) step() bool {
 	return true
 }
 
-// settler waits until every goroutine but the caller waits for something. With one processor it
-// makes what netstack's goroutines do a function of what they were given.
+// settler waits until all other goroutines wait. With one processor the actions of netstack's
+// goroutines then depend on their input only.
 type settler []metrics.Sample
 
 func newSettler() settler {
@@ -128,7 +128,7 @@ func (s settler) settle() {
 	}
 }
 
-// patience is a clock whose timers of 1 to 10 ms run for 10 ms, as package stack has it.
+// patience is a clock whose timers of 1 to 10 ms run for 10 ms, as in package stack.
 type patience struct{ *virtualClock }
 
 func (c patience) AfterFunc(d time.Duration, f func()) tcpip.Timer {

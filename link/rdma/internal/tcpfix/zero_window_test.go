@@ -87,7 +87,7 @@ func TestZeroWindow(t *testing.T) {
 	}
 }
 
-// TestZeroWindowsAreBounded: connections that die with their window shut do not pile up.
+// TestZeroWindowsAreBounded: connections that end with a zero window do not accumulate.
 func TestZeroWindowsAreBounded(t *testing.T) {
 	var s zeroWindow
 	f := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC,
@@ -101,7 +101,7 @@ func TestZeroWindowsAreBounded(t *testing.T) {
 	}
 }
 
-// noteSent has s take note of an outgoing frame.
+// noteSent makes s record an outgoing frame.
 func noteSent(f interface{ sent(*hdr.Segment) }, frame []byte) { noteData(f, frame, 0) }
 
 // noteData is noteSent with size bytes of data behind the frame.
@@ -115,7 +115,7 @@ func noteData(f interface{ sent(*hdr.Segment) }, frame []byte, size int) {
 	}
 }
 
-// noteReceived has f look at a received frame, and reports whether it changed that.
+// noteReceived passes a received frame to f, and reports whether f changed it.
 func noteReceived(f interface{ received(*hdr.Segment) bool }, frame []byte) bool {
 	s := hdr.Received(frame, hdrtest.Parse(frame), testSeed)
 	return f.received(&s)

@@ -30,7 +30,7 @@ func main() {
 	unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 }
 
-// run runs the tests of one package in their directory, which has their testdata.
+// run runs the tests of one package in their directory, which contains their testdata.
 func run(program string) {
 	cmd := exec.Command(program, "-test.short", "-test.timeout=10m")
 	cmd.Dir = filepath.Dir(program)
