@@ -4,8 +4,8 @@ package dv
 // for the port, not for the ring (Device.OutOfBuffer). That it was empty shows only in that the
 // completion of the last descriptor published is there when the next is published.
 
-// maxStallSteps is how many entries are looked at to find that out, where CQE blocks have to be
-// walked.
+// maxStallSteps is how many CQE blocks one publication looks at, at most, to find that out. No block
+// is looked at twice.
 const maxStallSteps = 64
 
 // noteStall counts the ring's being empty, once until the next publication.
@@ -29,8 +29,8 @@ func (q *RxQueue) drained() bool {
 func (q *striding) drained() bool { return q.posted == q.cc }
 
 // written reports whether the NIC has written entry n > 0 from ci on, counted from 1, the first of
-// which are known to be written. Where there are many CQE blocks before it, or many entries, it may
-// say no although it has.
+// which are known to be written. Where there are many CQE blocks before it that no call has looked
+// at yet, it may say no although it has.
 //
 // An entry inside a CQE block is marked as not written, unless it is one of those with minis, whose
 // last byte may be anything. So one that looks as if it were ours has been written in this pass.
@@ -38,19 +38,23 @@ func (c *compRing) written(first, n uint32) bool {
 	if _, ours := c.owned(c.ci + n - 1); ours || !c.compressed {
 		return ours
 	}
+	if int32(c.seen-c.ci-first) < 0 {
+		c.seen = c.ci + first
+	}
 	for range maxStallSteps {
-		own, ours := c.owned(c.ci + first)
+		if int32(c.seen-c.ci-n) >= 0 {
+			return true
+		}
+		own, ours := c.owned(c.seen)
 		if !ours {
 			return false
 		}
 		step := uint32(1)
 		if own&0xfc == titleReceive {
 			c.acquire(1)
-			step = max(1, blockLen(c.at(c.ci+first), c.mask+1))
+			step = max(1, blockLen(c.at(c.seen), c.mask+1))
 		}
-		if first += step; first >= n {
-			return true
-		}
+		c.seen += step
 	}
 	return false
 }
