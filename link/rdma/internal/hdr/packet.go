@@ -35,10 +35,10 @@ const fragmentBits = 0x3fff
 
 // Packet is where the headers of one frame are. Offsets count from the frame's first byte.
 type Packet struct {
-	EtherType uint16
 	L3        int // the IP header
 	L4        int // the transport header; 0: none, or a fragment
 	End       int // the end of the IP packet; Ethernet padding may follow
+	EtherType uint16
 	Proto     uint8
 	Fragment  bool
 	Plain     bool // received, with an IP header without options or extensions

@@ -18,19 +18,19 @@ type Segment struct {
 	Payload int
 
 	seed     maphash.Seed
+	hash     uint64
+	tuple    Tuple
 	received bool
 	keyed    bool // tuple and hash are valid
-	tuple    Tuple
-	hash     uint64
 	read     bool // options is valid
-	options  Options
+	options  optionOffsets
 }
 
 // ParseSent finds the headers of a packet that netstack has made. All callers that pass the result
 // on to each other use the same seed.
-func ParseSent(pkt *gstack.PacketBuffer, seed maphash.Seed) Segment {
-	s := Segment{Frame: SentHeaders(pkt), Payload: pkt.Data().Size(), seed: seed}
-	s.Packet.ParseSent(s.Frame)
+func ParseSent(pkt *gstack.PacketBuffer, seed maphash.Seed) (s Segment) {
+	s.Frame, s.Payload, s.seed = SentHeaders(pkt), pkt.Data().Size(), seed
+	s.parseSent(s.Frame)
 	return s
 }
 
@@ -39,6 +39,10 @@ func ParseSent(pkt *gstack.PacketBuffer, seed maphash.Seed) Segment {
 // EtherType is 0 if the frame is shorter than any IP packet's.
 func (p *Packet) ParseSent(frame []byte) {
 	*p = Packet{}
+	p.parseSent(frame)
+}
+
+func (p *Packet) parseSent(frame []byte) {
 	if len(frame) < EthLen+IPv4Len {
 		return
 	}
@@ -88,12 +92,13 @@ func (s *Segment) Flow() (*Tuple, uint64) {
 	return &s.tuple, s.hash
 }
 
-// Options are read once.
-func (s *Segment) Options() *Options {
+// Options are read once. The slices refer to Frame.
+func (s *Segment) Options() (o Options) {
+	tcp := s.TCP()
 	if !s.read {
-		s.options, s.read = OptionsOf(s.TCP()), true
+		s.options, s.read = offsetsOf(tcp), true
 	}
-	return &s.options
+	return s.options.in(tcp)
 }
 
 // SentHeaders is the first bytes of an outgoing packet, its Ethernet header first. netstack pushes

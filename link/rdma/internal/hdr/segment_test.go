@@ -59,7 +59,7 @@ func TestParseSent(t *testing.T) {
 		if tc.tcp && (s.Flags() != hdr.FlagACK || s.Window() != 7 ||
 			s.Options().Timestamp[5] != 8) {
 			t.Errorf("%s: flags %#x, window %d, options %+v", tc.name,
-				s.Flags(), s.Window(), *s.Options())
+				s.Flags(), s.Window(), s.Options())
 		}
 		pkt.DecRef()
 	}

@@ -39,42 +39,57 @@ type Options struct {
 	Malformed bool
 }
 
-// ParseOptions reads the first timestamp and the first SACK option. It stops at the first option
-// that makes no sense.
-func ParseOptions(options []byte) (o Options) {
-	stamped := false
-	for len(options) > 0 {
-		switch options[0] {
-		case OptEnd:
-			return o
-		case OptNop:
-			options = options[1:]
-			continue
-		}
-		if len(options) < 2 || options[1] < 2 || int(options[1]) > len(options) {
-			o.Malformed = true
-			return o
-		}
-		option := options[:options[1]]
-		switch {
-		case option[0] == OptSACK && o.SACK == nil:
-			o.SACK = option
-		case option[0] == OptTimestamp && !stamped:
-			if stamped = true; len(option) == TimestampLen {
-				o.Timestamp = option
-			}
-		}
-		options = options[len(option):]
+// optionOffsets are Options as offsets from the TCP header, so that a Segment is small; 0: none.
+type optionOffsets struct {
+	stamp, sack, sackLen uint8
+	malformed            bool
+}
+
+func (f optionOffsets) in(tcp []byte) (o Options) {
+	if f.stamp != 0 {
+		o.Timestamp = tcp[f.stamp:][:TimestampLen:TimestampLen]
 	}
+	if f.sack != 0 {
+		o.SACK = tcp[f.sack:][:f.sackLen:f.sackLen]
+	}
+	o.Malformed = f.malformed
 	return o
 }
 
-// OptionsOf are the options of a TCP segment; none if its header length makes no sense.
-func OptionsOf(tcp []byte) (o Options) {
-	if n := int(tcp[12]>>4) * 4; n > TCPLen && n <= len(tcp) {
-		return ParseOptions(tcp[TCPLen:n])
+// OptionsOf reads the first timestamp and the first SACK option of a TCP segment. It stops at the
+// first option that makes no sense. There are none if the header length makes no sense.
+func OptionsOf(tcp []byte) Options { return offsetsOf(tcp).in(tcp) }
+
+func offsetsOf(tcp []byte) (f optionOffsets) {
+	end := int(tcp[12]>>4) * 4
+	if end > len(tcp) {
+		return f
 	}
-	return o
+	stamped := false
+	for at := TCPLen; at < end; {
+		switch tcp[at] {
+		case OptEnd:
+			return f
+		case OptNop:
+			at++
+			continue
+		}
+		if at+1 == end || tcp[at+1] < 2 || int(tcp[at+1]) > end-at {
+			f.malformed = true
+			return f
+		}
+		n := tcp[at+1]
+		switch {
+		case tcp[at] == OptSACK && f.sack == 0:
+			f.sack, f.sackLen = uint8(at), n
+		case tcp[at] == OptTimestamp && !stamped:
+			if stamped = true; n == TimestampLen {
+				f.stamp = uint8(at)
+			}
+		}
+		at += int(n)
+	}
+	return f
 }
 
 // Before is true if sequence number a comes before b, RFC 9293 section 3.4.
