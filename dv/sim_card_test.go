@@ -119,20 +119,8 @@ func TestCardReceives(t *testing.T) {
 			{"striding", dv.Config{Striding: true}, simnic.MiniChecksumStride},
 		} {
 			t.Run(ring.name, func(t *testing.T) {
-				s := newSim(t, simnic.Config{Card: card.Name, MTU: ring.cfg.MTU}, kernel.Config{})
-				ring.cfg.RxQueueSize, ring.cfg.TxQueueSize = 64, 64
-				d := s.open(t, ring.cfg)
-				wrapRings(t, s, d)
-				s.nic.Inject(simnic.QueueFault{Kind: simnic.FaultReceiveError, Count: 1,
-					Syndrome: 4})
-				s.wire.send(t, frame(ourMAC, peerMAC, 0x88b5, 100))
-				poll(d.Rx(0))
-				wrapRings(t, s, d)
-				st := d.Stats()
-				if st.Rx[0].Resets != 1 || st.Tx[0].Resets != 0 {
-					t.Errorf("%d resets of the receive queue, want 1; %d of the send queue, want 0",
-						st.Rx[0].Resets, st.Tx[0].Resets)
-				}
+				nic := simnic.Config{Card: card.Name, MTU: ring.cfg.MTU}
+				st := wrapsAfterError(t, nic, ring.cfg)
 				knows := card.Caps.MiniFormats>>ring.format&1 != 0
 				if n := st.Rx[0].Compressed; (n > 0) != knows {
 					t.Errorf("%d frames in compressed completions, the card knows them: %v", n,

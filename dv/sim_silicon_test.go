@@ -34,22 +34,30 @@ func TestEitherSilicon(t *testing.T) {
 			t.Run(nic.name+"/"+ring.name, func(t *testing.T) {
 				c := nic.cfg
 				c.MTU = ring.cfg.MTU
-				s := newSim(t, c, kernel.Config{})
-				ring.cfg.RxQueueSize, ring.cfg.TxQueueSize = 64, 64
-				d := s.open(t, ring.cfg)
-				wrapRings(t, s, d)
-				s.nic.Inject(simnic.QueueFault{Kind: simnic.FaultReceiveError, Count: 1,
-					Syndrome: 4})
-				s.wire.send(t, frame(ourMAC, peerMAC, 0x88b5, 100))
-				poll(d.Rx(0))
-				wrapRings(t, s, d)
-				if st := d.Stats(); st.Rx[0].Resets != 1 || st.Tx[0].Resets != 0 {
-					t.Errorf("%d resets of the receive queue, want 1; %d of the send queue, want 0",
-						st.Rx[0].Resets, st.Tx[0].Resets)
-				}
+				wrapsAfterError(t, c, ring.cfg)
 			})
 		}
 	}
+}
+
+// wrapsAfterError has a device's rings wrap, a receive ring reset because of an error, and the
+// rings wrap again. It returns the device's counters.
+func wrapsAfterError(t *testing.T, nic simnic.Config, cfg dv.Config) dv.Stats {
+	t.Helper()
+	s := newSim(t, nic, kernel.Config{})
+	cfg.RxQueueSize, cfg.TxQueueSize = 64, 64
+	d := s.open(t, cfg)
+	wrapRings(t, s, d)
+	s.nic.Inject(simnic.QueueFault{Kind: simnic.FaultReceiveError, Count: 1, Syndrome: 4})
+	s.wire.send(t, frame(ourMAC, peerMAC, 0x88b5, 100))
+	poll(d.Rx(0))
+	wrapRings(t, s, d)
+	st := d.Stats()
+	if st.Rx[0].Resets != 1 || st.Tx[0].Resets != 0 {
+		t.Errorf("%d resets of the receive queue, want 1; %d of the send queue, want 0",
+			st.Rx[0].Resets, st.Tx[0].Resets)
+	}
+	return st
 }
 
 // wrapRings has d receive and send so many frames that both rings wrap more than once.

@@ -89,16 +89,24 @@ func groupMAC(group tcpip.Address) tcpip.LinkAddress {
 	return header.EthernetAddressFromMulticastIPv6Address(group)
 }
 
-// watchIPv4 wraps netstack's IPv4 so that m notes which groups are joined.
-func (m *memberships) watchIPv4(
-	factory gstack.NetworkProtocolFactory) gstack.NetworkProtocolFactory {
+// wrapProtocol has wrap applied to what factory makes, if netstack finds all it wants in it.
+func wrapProtocol[Whole gstack.NetworkProtocol](factory gstack.NetworkProtocolFactory,
+	wrap func(Whole) gstack.NetworkProtocol) gstack.NetworkProtocolFactory {
 	return func(g *gstack.Stack) gstack.NetworkProtocol {
 		p := factory(g)
-		if full, ok := p.(ipv4Whole); ok {
-			return ipv4Watched{full, m}
+		if whole, ok := p.(Whole); ok {
+			return wrap(whole)
 		}
 		return p
 	}
+}
+
+// watchIPv4 wraps netstack's IPv4 so that m notes which groups are joined.
+func (m *memberships) watchIPv4(
+	factory gstack.NetworkProtocolFactory) gstack.NetworkProtocolFactory {
+	return wrapProtocol(factory, func(p ipv4Whole) gstack.NetworkProtocol {
+		return ipv4Watched{p, m}
+	})
 }
 
 // ipv4Whole is what netstack wants of the IPv4 protocol.

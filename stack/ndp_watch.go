@@ -19,13 +19,9 @@ type ndpWatch struct {
 }
 
 func (w ndpWatch) wrap(factory gstack.NetworkProtocolFactory) gstack.NetworkProtocolFactory {
-	return func(g *gstack.Stack) gstack.NetworkProtocol {
-		p := factory(g)
-		if full, ok := p.(ipv6Whole); ok {
-			return ipv6Watched{full, w}
-		}
-		return p
-	}
+	return wrapProtocol(factory, func(p ipv6Whole) gstack.NetworkProtocol {
+		return ipv6Watched{p, w}
+	})
 }
 
 // ipv6Whole is what netstack wants of the IPv6 protocol.

@@ -45,7 +45,7 @@ func BenchmarkFaultyPair(b *testing.B) {
 }
 
 // What it costs to hand the kernel a frame of 1514 bytes, and an unsegmented one
-// of 60 KiB. Nobody wants them there.
+// of 60 KiB. No socket there receives them.
 func BenchmarkTAPSend(b *testing.B) {
 	for name, n := range map[string]int{"1460": 1460, "60000": 60000} {
 		b.Run(name, func(b *testing.B) {

@@ -122,7 +122,7 @@ func (o *outcome) add(f frame.Frame, from int) {
 	o.frames, o.from = append(o.frames, f), append(o.from, from)
 }
 
-// pass draws the fate of each frame and delivers what is due. The result counts
+// pass decides what happens to each frame and delivers what is due. The result counts
 // frames given, as Wire.Send has it.
 func (l *faultLine) pass(frames []frame.Frame) (int, error) {
 	l.mu.Lock()

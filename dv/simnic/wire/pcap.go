@@ -87,7 +87,7 @@ func (c *captured) Close() error {
 }
 
 // Replay is a capture file as a wire: the port receives what is in the file, and
-// what it sends vanishes; put Capture around it to keep that.
+// what it sends is dropped; put Capture around it to keep that.
 type Replay struct {
 	in    *pcapReader
 	speed float64

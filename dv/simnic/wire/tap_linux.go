@@ -35,7 +35,7 @@ const (
 // namespace, or attaches to one that exists there. An empty name, or
 // one with %d in it ("sim%d"), lets the kernel choose. The interface goes away
 // at Close unless it is persistent. Bringing it up and giving it addresses is
-// the caller's business; until then Send fails with unix.EIO.
+// left to the caller; until then Send fails with unix.EIO.
 //
 // It needs CAP_NET_ADMIN over the namespace (unix.EPERM) and /dev/net/tun.
 func OpenTAP(name string) (*TAP, error) {

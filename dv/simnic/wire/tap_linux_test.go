@@ -95,7 +95,7 @@ func (ns *netns) openPacket(name string) *Packet {
 	return p
 }
 
-// up gives the interface an address and raises it, without the chatter of IPv6.
+// up gives the interface an address and raises it, without what IPv6 sends by itself.
 func (ns *netns) up(name, addr string) {
 	ns.t.Helper()
 	ns.ip("link set " + name + " addrgenmode none")
@@ -119,7 +119,7 @@ func (ns *netns) awaitRunning(name string, want bool) {
 	}
 }
 
-// bridge plugs two wires into each other and counts what passes unsegmented.
+// bridge connects two wires and counts what passes unsegmented.
 func bridge(t *testing.T, a, b Wire) (unsegmented, partial *atomic.Int64) {
 	t.Helper()
 	unsegmented, partial = new(atomic.Int64), new(atomic.Int64)
