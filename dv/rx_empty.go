@@ -4,8 +4,8 @@ package dv
 // for the port, not for the ring (Device.OutOfBuffer). That it was empty shows only in that the
 // completion of the last descriptor published is there when the next is published.
 
-// maxStallSteps is how many CQE blocks one publication looks at, at most, to find that out. No block
-// is looked at twice.
+// maxStallSteps is how many CQE blocks one publication looks at to find that out, at most. No
+// block is looked at twice.
 const maxStallSteps = 64
 
 // noteStall counts the ring's being empty, once until the next publication.
