@@ -41,6 +41,11 @@ type layer struct {
 // stack only: rings are useful without a TCP stack. The apps are ordinary Go
 // servers, which their imports show.
 var layers = map[string]layer{
+	"clock":             {},
+	"clock/clocktest":   {module: []string{"clock"}},
+	"internal/random":   {},
+	"internal/netclock": {module: []string{"clock"}, others: []string{gvisor}},
+
 	"dv/internal/mmio":   {others: []string{xsys}},
 	"dv/internal/netdev": {others: []string{xsys, netlink}},
 	"dv/mlx5":            {},
@@ -94,7 +99,8 @@ var layers = map[string]layer{
 		others: []string{gvisor}},
 	"stack": {
 		// x/net: the type of a batch
-		module: []string{"link/rdma", "link/packet", "dv"},
+		module: []string{"link/rdma", "link/packet", "dv", "clock", "internal/random",
+			"internal/netclock"},
 		others: []string{gvisor, dhcp, xnet, xsys},
 		tests: []string{"dv/simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd",
 			"tests/netpair", netlink, dns},
@@ -158,7 +164,8 @@ var services = []string{
 }
 
 // anyTest is what every test file may import.
-var anyTest = []string{"tests/need", "tests/moving", "tests/pipes", xsys, xnet}
+var anyTest = []string{"tests/need", "tests/moving", "tests/pipes", "clock", "clock/clocktest",
+	xsys, xnet}
 
 // unsafeFiles are the files (patterns) that may import unsafe; assembly is
 // allowed in the first one's directory.
