@@ -56,7 +56,7 @@ func newConfigSpace(device uint16) *configSpace {
 	c.allow(pciCommand, 2)
 	c.allow(pciCacheLine, 4)
 	c.allow(pciInterrupt, 2)
-	c.allow(capExpress+8, 2)
+	c.allow(expressControl, 2)
 	c.allow(capMSIX+2, 2)
 	return c
 }
@@ -96,6 +96,20 @@ func (c *configSpace) read(off uint64, p []byte) {
 			p[i] = c.b[a]
 		}
 	}
+}
+
+// Initiate function-level reset, in the second byte of device control (PCI Express Base
+// Specification 7.5.3.4). It always reads 0.
+const (
+	expressControl = capExpress + 8
+	initiateFLR    = 0x80
+)
+
+// takeReset reports whether the last write has asked for a function-level reset.
+func (c *configSpace) takeReset() bool {
+	asked := c.b[expressControl+1]&initiateFLR != 0
+	c.b[expressControl+1] &^= initiateFLR
+	return asked
 }
 
 // write changes the bits a driver may change.

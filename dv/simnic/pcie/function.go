@@ -100,12 +100,16 @@ func (f *Function) reset() {
 	f.config = newConfigSpace(f.cfg.DeviceID)
 }
 
+// functionReset is a function-level reset: as reset, but for the configuration space, which the
+// virtual machine monitor owns and restores, and the interrupts, which it sets up through that.
+func (f *Function) functionReset() {
+	f.log.Warn("function-level reset")
+	f.resetFirmware()
+}
+
 // resetFirmware resets the state of the firmware, without PCI configuration space and interrupts.
 func (f *Function) resetFirmware() {
-	f.objects.destroyAll(f)
-	f.eqs.mu.Lock()
-	f.eqs.m = map[uint32]*eq{}
-	f.eqs.mu.Unlock()
+	f.releaseAll()
 	f.nic.RestoreDevice()
 	f.fatal.Store(false)
 	f.cmdQueue, f.given, f.enabled, f.issi, f.nicInterface = 0, nil, false, 0, 0
@@ -117,6 +121,14 @@ func (f *Function) resetFirmware() {
 	f.nic.SetReceiveMode(false, false)
 	f.portAdmin, f.portMTU = paosDown, f.nic.MTU()+portOverhead
 	f.portFEC = fecPolicy{}
+}
+
+// releaseAll destroys the driver's objects and event queues, and frees all numbers.
+func (f *Function) releaseAll() {
+	f.objects.destroyAll(f)
+	f.eqs.mu.Lock()
+	f.eqs.m = map[uint32]*eq{}
+	f.eqs.mu.Unlock()
 	f.numbers = [numKinds]numbers{}
 }
 
@@ -161,6 +173,9 @@ func (f *Function) write(region uint32, off uint64, p []byte) error {
 		f.writeBAR(off, p)
 	case regionConfig:
 		f.config.write(off, p)
+		if f.config.takeReset() {
+			f.functionReset()
+		}
 	default:
 		return fmt.Errorf("write of region %d: %w", region, unix.EINVAL)
 	}

@@ -100,9 +100,9 @@ func (f *Function) initHCA(_, _ []byte) error {
 	return nil
 }
 
-// teardownHCA ends the driver's use of the function: it destroys the queues that the driver left.
+// teardownHCA ends the driver's use of the function: what the driver left behind is destroyed.
 func (f *Function) teardownHCA(_, _ []byte) error {
-	f.objects.destroyAll(f)
+	f.releaseAll()
 	return nil
 }
 
