@@ -40,6 +40,7 @@ type RxQueue struct {
 	control [rxBatch][controlLen]byte
 	mem     []byte // rxBatch slots
 	n, next int    // messages received, and the next to hand out
+	empty   bool   // the next Receive need not ask the kernel
 	split   splitter
 	cutting bool // message next is being cut up by split
 
@@ -69,11 +70,12 @@ func (q *RxQueue) init(p *Port, index int, file *os.File, raw syscall.RawConn, f
 func (q *RxQueue) Index() int { return q.index }
 
 // Receive fills dst with received frames and returns how many, 0 if there are none. It does not
-// wait. The frames before are gone.
+// wait. The frames before are gone. The Receive after one that left the socket empty returns 0
+// without a look at it, which would be in vain mostly, and costs a system call.
 func (q *RxQueue) Receive(dst []Frame) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed || q.next == q.n && !q.fill() {
+	if q.closed || q.next == q.n && (q.skip() || !q.fill()) {
 		return 0
 	}
 	n, size := 0, uint64(0)
@@ -88,6 +90,21 @@ func (q *RxQueue) Receive(dst []Frame) int {
 	return n
 }
 
+// skip reports whether this look at the socket is left out.
+func (q *RxQueue) skip() bool {
+	was := q.empty
+	q.empty = false
+	return was
+}
+
+// Arm has the next Receive return 0 without a look at the socket, unless it has frames already: the
+// Wait behind it looks itself.
+func (q *RxQueue) Arm() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.empty = true
+}
+
 // fill asks the kernel for frames and reports whether there are any.
 func (q *RxQueue) fill() bool {
 	for i := range q.n {
@@ -100,7 +117,7 @@ func (q *RxQueue) fill() bool {
 		n, err := receiveNow(q.fd, q.msgs[:])
 		switch err {
 		case nil:
-			q.n = n
+			q.n, q.empty = n, n < len(q.msgs)
 			q.count.hits.Add(1)
 			return true
 		case unix.EINTR:

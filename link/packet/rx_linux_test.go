@@ -247,3 +247,46 @@ func TestDropsAreCounted(t *testing.T) {
 		t.Errorf("%d drops, then %d", s.Dropped, again.Dropped)
 	}
 }
+
+// TestLooksInVain counts system calls: a look at a socket just emptied, or just before Wait, which
+// looks itself, costs none.
+func TestLooksInVain(t *testing.T) {
+	w := newWorld(t)
+	p := w.open(t, Config{})
+	must(t, p.SetGroups(nil)) // what the peer's kernel announces does not count
+	q, raw, frame := p.Rx(0), w.rawSocket(t, 0), ethernet(ourMAC, peerMAC, 0x88b5, payload(60))
+	var batch [2 * rxBatch]Frame
+	for q.Receive(batch[:]) > 0 || q.empty {
+		continue
+	}
+	calls := func() uint64 { return q.stats().Calls }
+	look := func(what string, frames, cost int) {
+		t.Helper()
+		before := calls()
+		if n := q.Receive(batch[:]); n != frames || calls()-before != uint64(cost) {
+			t.Errorf("%s: %d frames for %d calls, want %d for %d", what, n, calls()-before, frames,
+				cost)
+		}
+	}
+	for range rxBatch + 1 {
+		must(t, unix.Send(raw, frame, 0))
+	}
+	look("a full batch", rxBatch, 1)
+	look("the frame behind it", 1, 1)
+	look("behind the last frame", 0, 0)
+	look("later", 0, 1)
+	q.Arm()
+	look("when armed", 0, 0)
+	must(t, unix.Send(raw, frame, 0))
+	before := calls()
+	must(t, q.Wait())
+	if n := calls() - before; n != 1 {
+		t.Errorf("Wait took %d calls, want 1", n)
+	}
+	look("what Wait has found", 1, 0)
+	q.Arm()
+	must(t, unix.Send(raw, frame, 0))
+	look("when armed, with a frame", 0, 0)
+	must(t, q.Wait())
+	look("then", 1, 0)
+}

@@ -73,9 +73,6 @@ func (q *rxSocket) Segments(to [][]byte, _ *dv.Packet) [][]byte { return to }
 // Release implements rxQueue: the next Poll uses the memory again.
 func (q *rxSocket) Release([]dv.Packet) {}
 
-// Arm implements rxQueue: Wait looks at the socket before it parks.
-func (q *rxSocket) Arm() {}
-
 // txSocket is a socket as a send queue.
 type txSocket struct {
 	*packet.TxQueue

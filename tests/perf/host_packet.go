@@ -44,9 +44,14 @@ func (h *packetHost) counters() metrics {
 	for i, q := range sockets.Rx {
 		m["rx frames"] += float64(q.Frames)
 		m["rx polls"] += float64(q.Hits)
+		m["rx calls"] += float64(q.Calls)
+		m["rx waits"] += float64(q.Waits)
 		m["rx dropped"] += float64(q.Dropped)
 		m["tx packets"] += float64(sockets.Tx[i].Frames)
+		m["tx bytes"] += float64(sockets.Tx[i].Bytes)
 		m["tx calls"] += float64(sockets.Tx[i].Calls)
+		m["tx full"] += float64(sockets.Tx[i].Full)
+		m["tx waited"] += float64(sockets.Tx[i].Waited)
 	}
 	m["tcp timeouts"], m["tcp retransmits"] = float64(st.TCPTimeouts), float64(st.TCPRetransmits)
 	return m
