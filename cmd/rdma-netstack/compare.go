@@ -5,12 +5,16 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
+	"net/netip"
 	"os/exec"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
 const compareHelp = `Usage: rdma-netstack compare [flags]
@@ -25,9 +29,24 @@ NIC. The figures of the slice include the work of that software NIC; a veth pair
 almost nothing. The figures therefore do not predict those of a real NIC. Clients and servers share
 the processors of this machine.
 
-  --json       print the results as one JSON object
-  --time T     duration of each load (default 600ms). Each runs twice on both, in turn
-  --queues N   receive and send queues of the slice (default 2)
+With --device both servers run on a real network interface, and the clients on another machine:
+
+  rdma-netstack compare --device eth0 --address 192.0.2.10/24
+  rdma-netstack compare --host 192.0.2.2:8053 --slice 192.0.2.10:8053
+
+The first command serves until it is interrupted, from the host's address on eth0 and from a slice
+of eth0 at the address given, and prints the second, which is for another machine of that network
+and needs no privilege. The servers answer everybody, without a limit: do not leave them running.
+
+  --json          print the results as one JSON object
+  --time T        duration of each load (default 600ms). Each runs twice on both, in turn
+  --queues N      receive and send queues of the slice (default 2)
+  --device NAME   serve on this RDMA device or network interface
+  --address CIDR  with --device: address of the slice, as for serve http
+  --backend NAME  with --device: rings, packet or auto (default), as for serve http
+  --port N        with --device: TCP port of HTTP and UDP port of DNS (default 8053)
+  --host ADDR:PORT, --slice ADDR:PORT
+                  compare these two servers, which another machine runs
 `
 
 func compareCommand() command {
@@ -41,25 +60,71 @@ func compareCommand() command {
 
 // compareFlags say how to measure.
 type compareFlags struct {
-	json   bool
-	time   time.Duration
-	queues int
+	json        bool
+	time        time.Duration
+	port        int
+	slice       serveFlags // with a device: only the servers
+	host, other netip.AddrPort
 }
 
 func (f *compareFlags) define(fs *flag.FlagSet) {
 	fs.BoolVar(&f.json, "json", false, "")
 	fs.DurationVar(&f.time, "time", 600*time.Millisecond, "")
-	fs.IntVar(&f.queues, "queues", 2, "")
+	fs.IntVar(&f.slice.queues, "queues", 2, "")
+	fs.StringVar(&f.slice.device, "device", "", "")
+	fs.Func("address", "", f.slice.address)
+	fs.TextVar(&f.slice.backend, "backend", stack.BackendAuto, "")
+	fs.IntVar(&f.port, "port", 8053, "")
+	serverFlag(fs, "host", &f.host)
+	serverFlag(fs, "slice", &f.other)
 }
 
-func (f *compareFlags) check() error {
+func serverFlag(fs *flag.FlagSet, name string, at *netip.AddrPort) {
+	fs.Func(name, "", func(s string) (err error) {
+		if *at, err = netip.ParseAddrPort(s); err != nil || at.Port() == 0 {
+			return errors.New("want the server's ADDR:PORT, such as 192.0.2.2:8053")
+		}
+		return nil
+	})
+}
+
+// Flags of one kind of comparison only.
+var (
+	compareServerFlags = []string{"address", "backend", "port"}
+	compareClientFlags = []string{"json", "time"}
+)
+
+func (f *compareFlags) check(given map[string]bool) error {
+	serves := f.slice.device != ""
 	switch {
 	case f.time < 10*time.Millisecond || f.time > time.Minute:
-		return usageError{fmt.Errorf("--time %v: want 10ms to 1m", f.time)}
-	case f.queues < 1 || f.queues > 64:
-		return usageError{fmt.Errorf("--queues %d: want 1 to 64", f.queues)}
+		return fmt.Errorf("--time %v: want 10ms to 1m", f.time)
+	case f.slice.queues < 1 || f.slice.queues > 64:
+		return fmt.Errorf("--queues %d: want 1 to 64", f.slice.queues)
+	case f.port < 1 || f.port > 65535:
+		return fmt.Errorf("--port %d: want 1 to 65535", f.port)
+	case given["host"] != given["slice"]:
+		return errors.New("--host and --slice go together: both servers are compared")
+	case serves && given["host"]:
+		return errors.New("--device is for the servers' machine, --host and --slice are for " +
+			"another: a machine does not reach its own slice")
+	case f.slice.device == simDevice:
+		return errors.New("--device sim: leave --device out, which compares on the software NIC")
 	}
-	return nil
+	only, where := compareServerFlags, "goes with --device"
+	if serves {
+		only, where = compareClientFlags, "is for the clients' machine, not for --device"
+	}
+	for _, name := range only {
+		if given[name] {
+			return fmt.Errorf("--%s %s", name, where)
+		}
+	}
+	if !serves {
+		return nil
+	}
+	f.slice.listen = []string{net.JoinHostPort("", strconv.Itoa(f.port))}
+	return f.slice.check(given)
 }
 
 func compare(ctx context.Context, args []string, out streams) error {
@@ -69,8 +134,18 @@ func compare(ctx context.Context, args []string, out streams) error {
 	if err := parse(fs, args); err != nil {
 		return err
 	}
-	if err := f.check(); err != nil {
-		return err
+	if err := f.check(givenFlags(fs)); err != nil {
+		return usageError{err}
+	}
+	switch {
+	case f.slice.device != "":
+		return compareServers(ctx, f, out)
+	case f.host.IsValid():
+		results, err := measure(ctx, f, remoteScene(f.host, f.other))
+		if err != nil {
+			return err
+		}
+		return results.print(f, out.stdout)
 	}
 	if err := lab.CanMakeNets(); errors.Is(err, unix.EPERM) {
 		code, err := lab.RunAsNamespaceRoot(
@@ -85,29 +160,31 @@ func compare(ctx context.Context, args []string, out streams) error {
 	} else if err != nil {
 		return fmt.Errorf("make network namespaces: %w", err)
 	}
-	results, err := runCompare(ctx, f)
+	results, err := compareHere(ctx, f)
 	if err != nil {
 		return err
 	}
 	return results.print(f, out.stdout)
 }
 
+// compareHere makes servers, NIC and clients on this machine, measures, and removes them.
+func compareHere(ctx context.Context, f compareFlags) (all *comparison, err error) {
+	var undo cleanup
+	defer func() { err = errors.Join(err, undo.close()) }()
+	s, err := localScene(ctx, f.slice.queues, &undo)
+	if err != nil {
+		return nil, err
+	}
+	return measure(ctx, f, s)
+}
+
 // rounds is the number of times that each load runs on each stack.
 const rounds = 2
 
-// runCompare measures. Host and slice take turns, so that other load on the machine affects both
+// measure runs all loads. Host and slice take turns, so that other load on the machine affects both
 // alike.
-func runCompare(ctx context.Context, f compareFlags) (all comparison, err error) {
-	var undo cleanup
-	defer func() { err = errors.Join(err, undo.close()) }()
-	host, err := newHostSide(&undo)
-	if err != nil {
-		return nil, err
-	}
-	slice, err := newSliceSide(ctx, f.queues, &undo)
-	if err != nil {
-		return nil, err
-	}
+func measure(ctx context.Context, f compareFlags, s *scene) (*comparison, error) {
+	all := &comparison{scene: s}
 	wrk, _ := exec.LookPath("wrk")
 	for _, l := range compareLoads(wrk) {
 		row := compared{load: l}
@@ -115,7 +192,7 @@ func runCompare(ctx context.Context, f compareFlags) (all comparison, err error)
 			for _, turn := range []struct {
 				side *contender
 				sum  *float64
-			}{{host, &row.Host}, {slice, &row.Slice}} {
+			}{{s.host, &row.Host}, {s.slice, &row.Slice}} {
 				v, err := l.run(ctx, turn.side, f.time)
 				if err != nil {
 					return nil, fmt.Errorf("%s on %s: %w", l.Name, turn.side.name, err)
@@ -123,7 +200,7 @@ func runCompare(ctx context.Context, f compareFlags) (all comparison, err error)
 				*turn.sum += v / rounds
 			}
 		}
-		all = append(all, row)
+		all.rows = append(all.rows, row)
 	}
 	return all, nil
 }

@@ -14,7 +14,7 @@ import (
 
 // dnsAsker queries for one address from one socket.
 func dnsAsker(ctx context.Context, s *contender) (func() error, func(), error) {
-	conn, err := s.dial(ctx, "udp", compareDNS)
+	conn, err := s.dial(ctx, "udp", s.dns)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -146,7 +146,7 @@ func median(took []time.Duration, _ time.Duration) float64 {
 func httpRequester(size int) requester {
 	request := fmt.Appendf(nil, "GET /-/bytes/%d HTTP/1.1\r\nHost: slice\r\n\r\n", size)
 	return func(ctx context.Context, s *contender) (func() error, func(), error) {
-		conn, err := s.dial(ctx, "tcp", compareHTTP)
+		conn, err := s.dial(ctx, "tcp", s.http)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -168,7 +168,7 @@ func httpOnce(ctx context.Context, s *contender) (func() error, func(), error) {
 	go s.client.Do(func() error {
 		var d net.Dialer
 		for range wanted {
-			conn, err := d.DialContext(ctx, "tcp", compareHTTP)
+			conn, err := d.DialContext(ctx, "tcp", s.http)
 			opened <- dialResult{conn, err}
 		}
 		return nil
@@ -250,7 +250,7 @@ func runWrk(path string) func(context.Context, *contender, time.Duration) (float
 			"-t2",
 			"-c64",
 			fmt.Sprintf("-d%ds", max(1, int(d.Seconds()))),
-			"http://"+compareHTTP+"/-/bytes/1024",
+			"http://"+s.http+"/-/bytes/1024",
 		)
 		cmd.Stdout, cmd.Stderr = &out, &out
 		err := s.client.Start(cmd)

@@ -17,7 +17,11 @@ type compared struct {
 	Slice float64
 }
 
-type comparison []compared
+// comparison is the results, and of what.
+type comparison struct {
+	*scene
+	rows []compared
+}
 
 // ratio is above 1 where the slice is better.
 func (c compared) ratio() float64 {
@@ -41,26 +45,15 @@ func (c compared) winner() string {
 	return "even"
 }
 
-func (all comparison) print(f compareFlags, w io.Writer) error {
+func (all *comparison) print(f compareFlags, w io.Writer) error {
 	if f.json {
 		return all.printJSON(f, w)
 	}
-	fmt.Fprintf(
-		w,
-		"The same servers on the host's stack (%s, veth) and on a slice (software NIC, TAP);\n",
-		kernelRelease(),
-	)
-	fmt.Fprintf(
-		w,
-		"%d processors for clients, servers and NIC; %s, mean of %d runs of %v, in turn.\n\n",
-		runtime.NumCPU(),
-		runtime.Version(),
-		rounds,
-		f.time,
-	)
+	fmt.Fprintf(w, "%s; %s, mean of %d runs of %v, in turn.\n\n", all.intro, runtime.Version(),
+		rounds, f.time)
 	fmt.Fprintf(w, "  %-44s %10s %10s  %-10s  %s\n", "", "host", "slice", "", "the slice is")
 	wins := map[string]int{}
-	for _, c := range all {
+	for _, c := range all.rows {
 		wins[c.winner()]++
 		fmt.Fprintf(
 			w,
@@ -80,11 +73,7 @@ func (all comparison) print(f compareFlags, w io.Writer) error {
 		even*100,
 		wins["even"],
 	)
-	_, err := fmt.Fprintln(
-		w,
-		"What the software NIC costs is in the slice's figures, and a veth pair costs next to "+
-			"nothing: see --help.",
-	)
+	_, err := io.WriteString(w, all.note)
 	return err
 }
 
@@ -108,7 +97,7 @@ func digits(v float64) string {
 	return fmt.Sprintf("%.0f", v)
 }
 
-func (all comparison) printJSON(f compareFlags, w io.Writer) error {
+func (all *comparison) printJSON(f compareFlags, w io.Writer) error {
 	type result struct {
 		compareLoad
 		Host   float64 `json:"host"`
@@ -117,7 +106,7 @@ func (all comparison) printJSON(f compareFlags, w io.Writer) error {
 		Winner string  `json:"winner"`
 	}
 	var results []result
-	for _, c := range all {
+	for _, c := range all.rows {
 		results = append(results, result{c.load, c.Host, c.Slice, c.ratio(), c.winner()})
 	}
 	enc := json.NewEncoder(w)
@@ -127,7 +116,8 @@ func (all comparison) printJSON(f compareFlags, w io.Writer) error {
 			UTC().
 			Format(time.RFC3339),
 		"kernel": kernelRelease(), "go": runtime.Version(), "processors": runtime.NumCPU(),
-		"host_wire": "veth", "slice_wire": "TAP and software NIC", "rounds": rounds,
+		"host_wire": all.hostWire, "slice_wire": all.sliceWire, "rounds": rounds,
+		"host": all.host.http, "slice": all.slice.http,
 		"seconds_each": f.time.Seconds(), "results": results,
 	})
 }

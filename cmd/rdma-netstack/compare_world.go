@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os/exec"
+	"runtime"
 
 	"github.com/rdma-netstack/rdma-netstack/apps/dnsd"
 	"github.com/rdma-netstack/rdma-netstack/apps/httpd"
@@ -24,10 +26,42 @@ const (
 	compareDNS    = "192.0.2.10:53"
 )
 
-// contender is a server on one of the stacks and the network its clients are in.
+// contender is the two servers on one of the stacks and the network their clients are in.
 type contender struct {
-	name   string
-	client *lab.Net
+	name      string
+	http, dns string // ADDRESS:PORT
+	client    clientNet
+}
+
+// clientNet is a network as its clients see it: a *lab.Net, or that of this machine.
+type clientNet interface {
+	Do(fn func() error) error
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+	Start(cmd *exec.Cmd) error
+}
+
+// scene is what is compared.
+type scene struct {
+	host, slice         *contender
+	hostWire, sliceWire string // how the clients reach them
+	intro, note         string // before and after the results
+}
+
+// localScene makes both sides on this machine.
+func localScene(ctx context.Context, queues int, undo *cleanup) (s *scene, err error) {
+	s = &scene{
+		hostWire: "veth", sliceWire: "TAP and software NIC",
+		intro: fmt.Sprintf("The same servers on the host's stack (%s, veth) and on a slice "+
+			"(software NIC, TAP);\n%d processors for clients, servers and NIC",
+			kernelRelease(), runtime.NumCPU()),
+		note: "What the software NIC costs is in the slice's figures, and a veth pair costs next " +
+			"to nothing: see --help.\n",
+	}
+	if s.host, err = newHostSide(undo); err != nil {
+		return nil, err
+	}
+	s.slice, err = newSliceSide(ctx, queues, undo)
+	return s, err
 }
 
 // sockets are the methods that a server needs of a stack.
@@ -68,7 +102,7 @@ func newHostSide(undo *cleanup) (*contender, error) {
 		compareUp(server, compareServer)); err != nil {
 		return nil, err
 	}
-	return &contender{"the host's stack", client}, compareServe(server, undo)
+	return localSide("the host's stack", client), compareServe(server, ":80", ":53", undo)
 }
 
 // newSliceSide serves from a slice of a software NIC that is connected to a TAP interface.
@@ -101,11 +135,15 @@ func newSliceSide(ctx context.Context, queues int, undo *cleanup) (*contender, e
 		return nil, err
 	}
 	undo.add(func() error { return shutdownStack(st) })
-	return &contender{"the slice", client}, compareServe(st, undo)
+	return localSide("the slice", client), compareServe(st, ":80", ":53", undo)
+}
+
+func localSide(name string, client *lab.Net) *contender {
+	return &contender{name: name, http: compareHTTP, dns: compareDNS, client: client}
 }
 
 // compareServe starts both servers.
-func compareServe(at sockets, undo *cleanup) error {
+func compareServe(at sockets, http, dns string, undo *cleanup) error {
 	web, err := httpd.New(httpd.Config{DebugEndpoints: true})
 	if err != nil {
 		return err
@@ -126,14 +164,14 @@ func compareServe(at sockets, undo *cleanup) error {
 		return err
 	}
 	compareShutdown(names, undo)
-	ln, err := at.Listen("tcp", ":80")
+	ln, err := at.Listen("tcp", http)
 	if err != nil {
-		return fmt.Errorf("listen for HTTP: %w", err)
+		return fmt.Errorf("listen for HTTP on %s: %w", http, err)
 	}
 	go web.Serve(ln)
-	pc, err := at.ListenPacket("udp", ":53")
+	pc, err := at.ListenPacket("udp", dns)
 	if err != nil {
-		return fmt.Errorf("listen for DNS: %w", err)
+		return fmt.Errorf("listen for DNS on %s: %w", dns, err)
 	}
 	go names.ServeUDP(pc)
 	return nil

@@ -278,6 +278,10 @@ func (s *script) match(words []string) error {
 
 func (s *script) start(args []string) error {
 	s.background = s.program(args)
+	return s.launchBackground()
+}
+
+func (s *script) launchBackground() error {
 	s.out, s.errs = newGrowing(), newGrowing()
 	s.background.Stdout, s.background.Stderr = s.out, s.errs
 	if err := s.launch(s.background); err != nil {
