@@ -19,13 +19,6 @@ func (s *Stack) announceTwice() {
 	s.announcer.Reset(announceAgain)
 }
 
-// newAnnouncer is the timer of announceTwice, not yet running.
-func newAnnouncer(s *Stack) *time.Timer {
-	t := time.AfterFunc(announceAgain, s.Announce)
-	t.Stop()
-	return t
-}
-
 // Announce tells every neighbour that our addresses are at our hardware address: by gratuitous ARP
 // (RFC 5227 section 2.3) and unsolicited neighbour advertisements (RFC 4861 section 7.2.6). It is
 // done at start and when the device's link has come up again; call it when an address has moved

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"time"
 )
 
 // autoconfSource is where routes and resolvers come from.
@@ -98,7 +97,7 @@ func (s *Stack) applyAutoconf(from autoconfSource, routes []Route, dns []netip.A
 	}
 	s.net.SetRouteTable(table)
 	s.epoch.Add(1)
-	if ok, missed := s.autoconf.logLimit.allows(time.Now()); ok {
+	if ok, missed := s.autoconf.logLimit.allows(s.clock.Now()); ok {
 		s.log.Info("network configuration", "interface", s.name, "from", string(from), "routes",
 			len(routes), "dns", len(dns), "changes_not_logged", missed)
 	}

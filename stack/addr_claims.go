@@ -84,7 +84,7 @@ func (s *Stack) guard() {
 		case c := <-s.claims.seen:
 			if c.addr.IsValid() {
 				s.defend(c, defended)
-			} else if ok, missed := twins.allows(time.Now()); ok {
+			} else if ok, missed := twins.allows(s.clock.Now()); ok {
 				s.log.Warn("frames come from our own hardware address: "+
 					"another process or host uses it, or the network sends ours back; give each "+
 					"slice its own MAC",
@@ -107,7 +107,7 @@ func (s *Stack) removeUndecided() {
 
 // defend announces an address that another host uses, unless the rate limit is reached.
 func (s *Stack) defend(c claim, defended map[netip.Addr]*rateLimit) {
-	now := time.Now()
+	now := s.clock.Now()
 	if len(defended) >= manyDefended {
 		for a, d := range defended {
 			if now.Sub(d.since) >= defendInterval {

@@ -20,7 +20,7 @@ func (s *Stack) configure(ctx context.Context) error {
 	if s.cfg.SLAAC {
 		s.background.Go(func() { s.follow(s.raEvents) })
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, s.cfg.AddressTimeout, s.unanswered())
+	limited, cancel := s.clock.WithTimeoutCause(ctx, s.cfg.AddressTimeout, s.unanswered())
 	defer cancel()
 	if err := s.ask(limited); err != nil {
 		return err
@@ -74,19 +74,20 @@ func (s *Stack) unanswered() error {
 // and otherVersion has passed. Later answers are taken into use when they come.
 func (s *Stack) auto(ctx context.Context) error {
 	s.acquireLeaseLater(newDHCP4)
-	tick := time.NewTicker(routerPoll)
+	tick := s.clock.NewTimer(routerPoll)
 	defer tick.Stop()
 	var first time.Time // when there was an address of one version
 	for {
 		v4, v6 := s.provided()
 		switch {
-		case v4 && v6, (v4 || v6) && !first.IsZero() && time.Since(first) > otherVersion:
+		case v4 && v6, (v4 || v6) && !first.IsZero() && s.clock.Since(first) > otherVersion:
 			return nil
 		case (v4 || v6) && first.IsZero():
-			first = time.Now()
+			first = s.clock.Now()
 		}
 		select {
 		case <-tick.C:
+			tick.Reset(routerPoll)
 		case <-ctx.Done():
 			if v4 || v6 {
 				return nil
@@ -120,16 +121,12 @@ func (s *Stack) provided() (v4, v6 bool) {
 // awaitRouter waits until a router's prefixes and routes are in use. A link without routers is no
 // error: what it advertises is taken into use when one appears.
 func (s *Stack) awaitRouter(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, routerWait)
+	ctx, cancel := s.clock.WithTimeout(ctx, routerWait)
 	defer cancel()
-	tick := time.NewTicker(routerPoll)
-	defer tick.Stop()
 	for !s.routed() {
-		select {
-		case <-ctx.Done():
+		if s.clock.Sleep(ctx, routerPoll) != nil {
 			s.log.Warn("no router has advertised a prefix", "interface", s.name)
 			return nil
-		case <-tick.C:
 		}
 	}
 	return nil

@@ -102,7 +102,7 @@ func (s *Stack) addInTurn(ctx context.Context, p netip.Prefix,
 	turn <-chan struct{}, pass func()) error {
 	// a probe that comes back starts another round
 	limit := detectionSlack + 2*max(s.cfg.DuplicateDetection, 0)
-	ctx, cancel := context.WithTimeoutCause(ctx, limit,
+	ctx, cancel := s.clock.WithTimeoutCause(ctx, limit,
 		fmt.Errorf("duplicate detection has not ended in %v", limit))
 	defer cancel()
 	if p.Addr().Is4() {

@@ -11,6 +11,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // fullEndpoint replaces netstack where only our own allocations are counted: every second call
@@ -64,8 +66,8 @@ func TestTCPAllocatesNothing(t *testing.T) {
 	s, ep := newFull()
 	c := &TCPConn{ep: ep, laddr: &net.TCPAddr{}, raddr: &net.TCPAddr{}}
 	c.stack = s
-	c.rd.register(ep.q, waiter.ReadableEvents)
-	c.wr.register(ep.q, waiter.WritableEvents)
+	c.rd.register(clock.Clock{}, ep.q, waiter.ReadableEvents)
+	c.wr.register(clock.Clock{}, ep.q, waiter.WritableEvents)
 	c.SetDeadline(time.Now().Add(time.Hour))
 	buf := make([]byte, 2500)
 	for name, call := range map[string]func() error{
@@ -88,7 +90,7 @@ func TestUDPReadAllocatesNothing(t *testing.T) {
 	s, ep := newFull()
 	c := &UDPConn{ep: ep, laddr: &net.UDPAddr{}}
 	c.stack, c.rxq.conn = s, c
-	c.rd.register(ep.q, waiter.ReadableEvents)
+	c.rd.register(clock.Clock{}, ep.q, waiter.ReadableEvents)
 	buf := make([]byte, 2500)
 	if n := testing.AllocsPerRun(200, func() {
 		_, _, err := c.ReadFromUDPAddrPort(buf)

@@ -3,10 +3,12 @@ package stack
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
@@ -115,6 +117,15 @@ type Config struct {
 	// Logger receives the few events worth a line: addresses taken into use, a duplicate address.
 	// Nothing is logged per packet or per connection. Nil is silence.
 	Logger *slog.Logger
+
+	// Clock is the time that all of the stack goes by, its device and link included: TCP's timers,
+	// deadlines, leases. The zero value is the system's clock. With another, deadlines of conns and
+	// of contexts are times of that clock; those of package time are not reached. For simulations,
+	// see package clock/clocktest.
+	Clock clock.Clock
+	// Random is where all random numbers come from, and may be read by any goroutine; nil:
+	// crypto/rand. For simulations: what should be hard to guess is what Random makes it.
+	Random io.Reader
 
 	renewal     time.Duration // least time between renewals of a lease; a test may shorten it
 	declineWait time.Duration // after a DECLINE; likewise

@@ -41,8 +41,8 @@ const (
 )
 
 // awaitTime waits until t, or until the link comes up again, or ctx ends.
-func awaitTime(ctx context.Context, t time.Time, linkUp <-chan struct{}) wakeReason {
-	timer := time.NewTimer(time.Until(t))
+func (s *Stack) awaitTime(ctx context.Context, t time.Time, linkUp <-chan struct{}) wakeReason {
+	timer := s.clock.NewTimer(s.clock.Until(t))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -54,7 +54,7 @@ func awaitTime(ctx context.Context, t time.Time, linkUp <-chan struct{}) wakeRea
 	}
 }
 
-// sleepUntil waits, and reports whether ctx has not ended.
-func sleepUntil(ctx context.Context, t time.Time) bool {
-	return awaitTime(ctx, t, nil) == timeReached
+// pause waits for d, and reports whether ctx has not ended.
+func (s *Stack) pause(ctx context.Context, d time.Duration) bool {
+	return s.clock.Sleep(ctx, d) == nil
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv6"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // ackBytes is a DHCPACK (RFC 2131 section 2) that gives 192.0.2.50, with more options.
@@ -174,11 +176,11 @@ func TestSchedule(t *testing.T) {
 	if want := []time.Duration{1, 2, 4, 8, 16, 32, 64, 64}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	half := halving(time.Now().Add(time.Hour), time.Minute)(0)
+	half := halving(clock.Clock{}, time.Now().Add(time.Hour), time.Minute)(0)
 	if half > 30*time.Minute || half < 29*time.Minute {
 		t.Errorf("half an hour before the deadline: %v", half)
 	}
-	if last := halving(time.Now(), time.Minute)(half); last != time.Minute {
+	if last := halving(clock.Clock{}, time.Now(), time.Minute)(half); last != time.Minute {
 		t.Errorf("at the deadline: %v", last)
 	}
 }

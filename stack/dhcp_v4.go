@@ -88,12 +88,12 @@ func (d *dhcp4) acquire(ctx context.Context) error {
 				return d.use(l)
 			}
 		}
-		pause := jitter(wait)
+		pause := d.s.jitter(wait)
 		switch {
 		case errors.Is(err, ErrDuplicateAddress):
 			d.decline(l)
 			enough := d.s.cfg.declineWait + dhcpFirstWait + max(d.s.cfg.DuplicateDetection, 0)
-			if end, limited := ctx.Deadline(); !limited || time.Until(end) > enough {
+			if end, limited := ctx.Deadline(); !limited || d.s.clock.Until(end) > enough {
 				pause = max(pause, d.s.cfg.declineWait)
 			}
 		case !errors.Is(err, errBadLease):
@@ -101,7 +101,7 @@ func (d *dhcp4) acquire(ctx context.Context) error {
 		}
 		d.s.dhcp.refused.Add(1)
 		d.s.log.Warn("DHCP", "interface", d.s.name, "error", err)
-		if !sleepUntil(ctx, time.Now().Add(pause)) {
+		if !d.s.pause(ctx, pause) {
 			return noLease(ctx, d.s, err)
 		}
 	}
@@ -124,7 +124,8 @@ func (d *dhcp4) use(l *lease4) error {
 
 // offer is DISCOVER, OFFER, REQUEST, ACK.
 func (d *dhcp4) offer(ctx context.Context) (*lease4, error) {
-	discover, err := dhcpv4.NewDiscovery(d.s.HardwareAddr(), dhcpv4.WithBroadcast(true),
+	discover, err := dhcpv4.NewDiscovery(d.s.HardwareAddr(), d.s.newXID4(),
+		dhcpv4.WithBroadcast(true),
 		dhcpv4.WithRequestedOptions(dhcpWanted...))
 	if err != nil {
 		return nil, err
@@ -139,7 +140,7 @@ func (d *dhcp4) offer(ctx context.Context) (*lease4, error) {
 	if err != nil {
 		return nil, err
 	}
-	asked := time.Now()
+	asked := d.s.clock.Now()
 	ack, err := d.ask(ctx, request, d.broadcast, repeat,
 		dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak)
 	if err != nil {
@@ -150,7 +151,7 @@ func (d *dhcp4) offer(ctx context.Context) (*lease4, error) {
 
 // decline tells the server that somebody uses the address (RFC 2131 section 3.1 step 5).
 func (d *dhcp4) decline(l *lease4) {
-	m, err := dhcpv4.New(dhcpv4.WithHwAddr(d.s.HardwareAddr()),
+	m, err := dhcpv4.New(d.s.newXID4(), dhcpv4.WithHwAddr(d.s.HardwareAddr()),
 		dhcpv4.WithMessageType(dhcpv4.MessageTypeDecline),
 		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(l.prefix.Addr().AsSlice())),
 		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(l.server.AsSlice())))
@@ -170,7 +171,7 @@ func (d *dhcp4) ask(ctx context.Context, m *dhcpv4.DHCPv4, send func(*dhcpv4.DHC
 		if err := send(m); err != nil {
 			return nil, fmt.Errorf("send %v: %w", m.MessageType(), err)
 		}
-		d.conn.SetReadDeadline(time.Now().Add(jitter(wait)))
+		d.conn.SetReadDeadline(d.s.clock.Now().Add(d.s.jitter(wait)))
 		for ctx.Err() == nil {
 			answer, err := d.read()
 			if err != nil {

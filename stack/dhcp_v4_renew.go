@@ -1,7 +1,6 @@
 package stack
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -29,7 +28,7 @@ func (d *dhcp4) keep() {
 		d.s.applyAutoconf(fromDHCPv4, nil, nil)
 		if err := d.acquire(d.s.ctx); err != nil {
 			d.s.log.Warn("DHCP", "interface", d.s.name, "error", err)
-			sleepUntil(d.s.ctx, time.Now().Add(dhcpLongestWait))
+			d.s.pause(d.s.ctx, dhcpLongestWait)
 		}
 	}
 }
@@ -41,7 +40,7 @@ func (d *dhcp4) replaceLease(l *lease4) bool {
 			d.s.log.Warn("a renewed address", "interface", d.s.name, "error", err)
 			if errors.Is(err, ErrDuplicateAddress) {
 				d.decline(l)
-				sleepUntil(d.s.ctx, time.Now().Add(d.s.cfg.declineWait))
+				d.s.pause(d.s.ctx, d.s.cfg.declineWait)
 			}
 			return false
 		}
@@ -57,7 +56,7 @@ func (d *dhcp4) replaceLease(l *lease4) bool {
 // awaitRenewal waits for the time to renew, or until the link comes up again, and returns the lease
 // as it is then; nil when it is over or the stack ends.
 func (d *dhcp4) awaitRenewal(l *lease4) *lease4 {
-	switch awaitTime(d.s.ctx, l.renew, d.linkUp) {
+	switch d.s.awaitTime(d.s.ctx, l.renew, d.linkUp) {
 	case stackEnded:
 		return nil
 	case linkCameUp:
@@ -79,10 +78,11 @@ func (d *dhcp4) renew(l *lease4, deadline time.Time,
 		if err != nil {
 			return nil, err
 		}
-		next, err := d.extend(l, request, deadline, send, halving(deadline, d.s.cfg.renewal))
-		again := time.Now().Add(d.s.cfg.renewal)
+		next, err := d.extend(l, request, deadline, send,
+			halving(d.s.clock, deadline, d.s.cfg.renewal))
+		again := d.s.clock.Now().Add(d.s.cfg.renewal)
 		if err == nil || errors.Is(err, errBadLease) || !again.Before(deadline) ||
-			!sleepUntil(d.s.ctx, again) {
+			!d.s.pause(d.s.ctx, d.s.cfg.renewal) {
 			return next, err
 		}
 	}
@@ -91,20 +91,20 @@ func (d *dhcp4) renew(l *lease4, deadline time.Time,
 // confirm asks whether the address is good for the link we are on now (RFC 2131 section 3.2).
 // Without an answer it is.
 func (d *dhcp4) confirm(l *lease4) *lease4 {
-	request, err := dhcpv4.New(dhcpv4.WithHwAddr(d.s.HardwareAddr()),
+	request, err := dhcpv4.New(d.s.newXID4(), dhcpv4.WithHwAddr(d.s.HardwareAddr()),
 		dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest),
 		dhcpv4.WithBroadcast(true), dhcpv4.WithRequestedOptions(dhcpWanted...),
 		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(l.prefix.Addr().AsSlice())))
 	if err != nil {
 		return l
 	}
-	deadline := time.Now().Add(confirmTime)
+	deadline := d.s.clock.Now().Add(confirmTime)
 	if l.ends.Before(deadline) {
 		deadline = l.ends
 	}
 	next, err := d.extend(l, request, deadline, d.broadcast,
 		doubling(dhcpFirstWait, dhcpLongestWait))
-	if err != nil && !errors.Is(err, errBadLease) && time.Now().Before(l.ends) {
+	if err != nil && !errors.Is(err, errBadLease) && d.s.clock.Now().Before(l.ends) {
 		return l
 	}
 	return next
@@ -114,9 +114,9 @@ func (d *dhcp4) confirm(l *lease4) *lease4 {
 // errBadLease says that the lease is over.
 func (d *dhcp4) extend(l *lease4, request *dhcpv4.DHCPv4, deadline time.Time,
 	send func(*dhcpv4.DHCPv4) error, repeat schedule) (*lease4, error) {
-	ctx, cancel := context.WithDeadline(d.s.ctx, deadline)
+	ctx, cancel := d.s.clock.WithDeadline(d.s.ctx, deadline)
 	defer cancel()
-	asked := time.Now()
+	asked := d.s.clock.Now()
 	ack, err := d.ask(ctx, request, send, repeat, dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak)
 	if err != nil {
 		return nil, err

@@ -78,7 +78,7 @@ func (d *dhcp6) acquire(ctx context.Context) error {
 		}
 		d.s.dhcp.refused.Add(1)
 		d.s.log.Warn("DHCPv6", "interface", d.s.name, "error", err)
-		if !sleepUntil(ctx, time.Now().Add(jitter(wait))) {
+		if !d.s.pause(ctx, d.s.jitter(wait)) {
 			return noLease(ctx, d.s, err)
 		}
 	}
@@ -91,12 +91,12 @@ func (d *dhcp6) servers() *net.UDPAddr {
 
 // offer is SOLICIT, ADVERTISE, REQUEST, REPLY.
 func (d *dhcp6) offer(ctx context.Context) (*lease6, error) {
-	solicit, err := dhcpv6.NewSolicit(d.s.HardwareAddr())
+	solicit, err := dhcpv6.NewSolicit(d.s.HardwareAddr(), dhcpv6.WithClientID(d.s.duid()))
 	if err != nil {
 		return nil, err
 	}
 	repeat := doubling(dhcpFirstWait, dhcpLongestWait)
-	advertise, err := d.ask(ctx, solicit, repeat, dhcpv6.MessageTypeAdvertise)
+	advertise, err := d.ask(ctx, d.s.renumber6(solicit), repeat, dhcpv6.MessageTypeAdvertise)
 	if err != nil {
 		return nil, err
 	}
@@ -104,13 +104,13 @@ func (d *dhcp6) offer(ctx context.Context) (*lease6, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d.request(ctx, request, repeat)
+	return d.request(ctx, d.s.renumber6(request), repeat)
 }
 
 // request sends a request and takes the reply apart.
 func (d *dhcp6) request(ctx context.Context, request *dhcpv6.Message,
 	repeat schedule) (*lease6, error) {
-	asked := time.Now()
+	asked := d.s.clock.Now()
 	reply, err := d.ask(ctx, request, repeat, dhcpv6.MessageTypeReply)
 	if err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func (d *dhcp6) ask(ctx context.Context, m *dhcpv6.Message, repeat schedule,
 		if _, err := d.conn.WriteTo(m.ToBytes(), d.servers()); err != nil {
 			return nil, fmt.Errorf("send %v: %w", m.MessageType, err)
 		}
-		d.conn.SetReadDeadline(time.Now().Add(jitter(wait)))
+		d.conn.SetReadDeadline(d.s.clock.Now().Add(d.s.jitter(wait)))
 		if answer := d.read(ctx, m, want); answer != nil {
 			return answer, nil
 		}

@@ -30,9 +30,9 @@ func (s *Stack) refreshDHCP6Info() {
 		if err := s.applyAutoconf(fromDHCPv6, nil, addrs(reply.Options.DNS())); err != nil {
 			s.log.Warn("resolvers from DHCPv6", "interface", s.name, "error", err)
 		}
-		again := time.Now().Add(max(reply.Options.InformationRefreshTime(informedFor),
+		again := s.clock.Now().Add(max(reply.Options.InformationRefreshTime(informedFor),
 			informedLeast))
-		if awaitTime(s.ctx, again, d.linkUp) == stackEnded {
+		if s.awaitTime(s.ctx, again, d.linkUp) == stackEnded {
 			return
 		}
 	}
@@ -40,11 +40,7 @@ func (s *Stack) refreshDHCP6Info() {
 
 // inform is INFORMATION-REQUEST, REPLY.
 func (d *dhcp6) inform() (*dhcpv6.Message, error) {
-	m, err := dhcpv6.NewMessage()
-	if err != nil {
-		return nil, err
-	}
-	m.MessageType = dhcpv6.MessageTypeInformationRequest
+	m := d.s.renumber6(&dhcpv6.Message{MessageType: dhcpv6.MessageTypeInformationRequest})
 	m.AddOption(dhcpv6.OptRequestedOption(dhcpv6.OptionDNSRecursiveNameServer,
 		dhcpv6.OptionInformationRefreshTime))
 	m.AddOption(dhcpv6.OptElapsedTime(0))

@@ -1,7 +1,6 @@
 package stack
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -27,7 +26,7 @@ func (d *dhcp6) keep() {
 		d.s.applyAutoconf(fromDHCPv6, nil, nil)
 		if err := d.acquire(d.s.ctx); err != nil {
 			d.s.log.Warn("DHCPv6", "interface", d.s.name, "error", err)
-			sleepUntil(d.s.ctx, time.Now().Add(dhcpLongestWait))
+			d.s.pause(d.s.ctx, dhcpLongestWait)
 		}
 	}
 }
@@ -35,7 +34,7 @@ func (d *dhcp6) keep() {
 // awaitRenewal waits for the time to renew, or until the link comes up again, and returns the lease
 // as it is then; nil when it is over or the stack ends.
 func (d *dhcp6) awaitRenewal(l *lease6) *lease6 {
-	switch awaitTime(d.s.ctx, l.renew, d.linkUp) {
+	switch d.s.awaitTime(d.s.ctx, l.renew, d.linkUp) {
 	case stackEnded:
 		return nil
 	case linkCameUp:
@@ -54,13 +53,13 @@ const renewFirstWait, renewLongestWait = 10 * time.Second, 10 * time.Minute
 // extend asks for the same address again until the deadline. A message that cannot be sent is as
 // good as one that is lost.
 func (d *dhcp6) extend(l *lease6, how dhcpv6.MessageType, deadline time.Time) (*lease6, error) {
-	ctx, cancel := context.WithDeadline(d.s.ctx, deadline)
+	ctx, cancel := d.s.clock.WithDeadline(d.s.ctx, deadline)
 	defer cancel()
 	for {
 		next, err := d.request(ctx, d.messageFor(l, how),
 			doubling(renewFirstWait, renewLongestWait))
 		if err == nil || errors.Is(err, errBadLease) ||
-			!sleepUntil(ctx, time.Now().Add(d.s.cfg.renewal)) {
+			!d.s.pause(ctx, d.s.cfg.renewal) {
 			return next, err
 		}
 	}
@@ -69,16 +68,16 @@ func (d *dhcp6) extend(l *lease6, how dhcpv6.MessageType, deadline time.Time) (*
 // confirm asks whether the address is good for the link we are on now (RFC 8415 section 18.2.3).
 // Without an answer it is.
 func (d *dhcp6) confirm(l *lease6) *lease6 {
-	deadline := time.Now().Add(confirmTime)
+	deadline := d.s.clock.Now().Add(confirmTime)
 	if l.ends.Before(deadline) {
 		deadline = l.ends
 	}
-	ctx, cancel := context.WithDeadline(d.s.ctx, deadline)
+	ctx, cancel := d.s.clock.WithDeadline(d.s.ctx, deadline)
 	defer cancel()
 	reply, err := d.ask(ctx, d.messageFor(l, dhcpv6.MessageTypeConfirm),
 		doubling(dhcpFirstWait, dhcpLongestWait), dhcpv6.MessageTypeReply)
 	if err != nil {
-		if time.Now().Before(l.ends) {
+		if d.s.clock.Now().Before(l.ends) {
 			return l
 		}
 		return nil
@@ -93,10 +92,7 @@ func (d *dhcp6) confirm(l *lease6) *lease6 {
 // messageFor is a message of type t that names the lease: renewing, confirming, declining. Any
 // server may confirm or rebind.
 func (d *dhcp6) messageFor(l *lease6, t dhcpv6.MessageType) *dhcpv6.Message {
-	m := &dhcpv6.Message{MessageType: t, TransactionID: l.reply.TransactionID}
-	if id, err := dhcpv6.GenerateTransactionID(); err == nil {
-		m.TransactionID = id
-	}
+	m := d.s.renumber6(&dhcpv6.Message{MessageType: t})
 	for _, o := range l.reply.Options.Options {
 		switch o.Code() {
 		case dhcpv6.OptionClientID, dhcpv6.OptionIANA:

@@ -98,14 +98,14 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 func (d *Dialer) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	end := d.Deadline
 	if d.Timeout != 0 {
-		if t := time.Now().Add(d.Timeout); end.IsZero() || t.Before(end) {
+		if t := d.stack.clock.Now().Add(d.Timeout); end.IsZero() || t.Before(end) {
 			end = t
 		}
 	}
 	if end.IsZero() {
 		return ctx, func() {}
 	}
-	return context.WithDeadline(ctx, end)
+	return d.stack.clock.WithDeadline(ctx, end)
 }
 
 // orClosed is net.ErrClosed if the stack has ended, else err.
@@ -232,7 +232,7 @@ func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
 	if err != nil {
 		return err
 	}
-	a.wr.register(a.q, waiter.WritableEvents)
+	a.wr.register(a.stack.clock, a.q, waiter.WritableEvents)
 	terr := a.ep.Connect(to)
 	if _, ok := terr.(*tcpip.ErrConnectStarted); !ok && terr != nil {
 		return syscallError("connect", terr)
@@ -247,7 +247,7 @@ func handshakeLimit(retries int) time.Duration { return (1<<(retries+1) - 1) * t
 // wait returns when the handshake is complete or has failed, when ctx is done, or after limit:
 // netstack knows a number of SYN retries but does not heed it.
 func (a *attempt) wait(ctx context.Context, limit time.Duration) error {
-	giveUp := time.NewTimer(limit)
+	giveUp := a.stack.clock.NewTimer(limit)
 	defer giveUp.Stop()
 	for {
 		select {

@@ -51,7 +51,7 @@ type outcome struct {
 func (d *Dialer) staggered(ctx context.Context, network string, list targets) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	results := make(chan outcome, len(list))
-	delay := time.NewTimer(0)
+	delay := d.stack.clock.NewTimer(0)
 	defer delay.Stop()
 
 	errs := make([]error, len(list))
@@ -123,10 +123,10 @@ func (d *Dialer) withShare(ctx context.Context, network string, t target,
 			Addr: t.addr(network), Err: d.stack.orClosed(fromContext(ctx.Err(), false))}
 	}
 	if end, ok := ctx.Deadline(); ok && remaining > 1 {
-		left := time.Until(end)
+		left := d.stack.clock.Until(end)
 		share := max(left/time.Duration(remaining), min(left, shortestShare))
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, share)
+		ctx, cancel = d.stack.clock.WithTimeout(ctx, share)
 		defer cancel()
 	}
 	return d.dialOne(ctx, network, t)

@@ -65,7 +65,7 @@ func (r *resolver) lookup(ctx context.Context, name string) ([]netip.Addr, error
 // lookupAbsolute looks up an absolute name, for as long as our resolv.conf says: package net goes
 // by the host's.
 func (r *resolver) lookupAbsolute(ctx context.Context, full string) ([]netip.Addr, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.conf.lookupLimit(len(r.servers())))
+	ctx, cancel := r.stack.clock.WithTimeout(ctx, r.conf.lookupLimit(len(r.servers())))
 	defer cancel()
 	return r.net.LookupNetIP(ctx, "ip", full)
 }
@@ -155,13 +155,14 @@ func (e *exchange) askOne(server netip.Addr) error {
 // share is when to give up on the current server: the time left is divided among those not yet
 // asked.
 func (e *exchange) share() time.Time {
-	end := e.deadline
-	if limit := time.Now().Add(e.resolver.conf.timeout); end.IsZero() ||
-		len(e.servers) > 1 && limit.Before(end) {
+	end, clock := e.deadline, e.resolver.stack.clock
+	own := len(e.servers) > 1 || clock.Virtual() // package net's is of the system's clock
+	limit := clock.Now().Add(e.resolver.conf.timeout)
+	if end.IsZero() || own && limit.Before(end) {
 		end = limit
 	}
 	left := len(e.servers) - e.tried + 1
-	return time.Now().Add(time.Until(end) / time.Duration(left))
+	return clock.Now().Add(clock.Until(end) / time.Duration(left))
 }
 
 // Read implements net.Conn.

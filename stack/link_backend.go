@@ -100,7 +100,8 @@ func noRings(err error) bool {
 }
 
 func (s *Stack) linkOptions() rdma.Options {
-	return rdma.Options{RxMode: s.cfg.RxMode, RxLimit: s.cfg.RxLimit}
+	return rdma.Options{RxMode: s.cfg.RxMode, RxLimit: s.cfg.RxLimit, Clock: s.cfg.Clock,
+		Random: s.cfg.Random}
 }
 
 // openPacket opens packet sockets on the netdev that cfg names, or on that of the port it names.

@@ -8,6 +8,8 @@ import (
 	gsync "gvisor.dev/gvisor/pkg/sync"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // detachTime is how long a link may take for each step of its end.
@@ -26,6 +28,7 @@ const detachTime = time.Second
 type detachable struct {
 	gstack.LinkEndpoint
 	log     *slog.Logger
+	clock   clock.Clock
 	in, out *gsync.Gate // of packets that the link delivers and is given
 }
 
@@ -35,8 +38,8 @@ type detachableGSO struct {
 	gstack.GSOEndpoint
 }
 
-func newDetachable(link gstack.LinkEndpoint, log *slog.Logger) *detachable {
-	return &detachable{link, log, new(gsync.Gate), new(gsync.Gate)}
+func newDetachable(link gstack.LinkEndpoint, log *slog.Logger, c clock.Clock) *detachable {
+	return &detachable{link, log, c, new(gsync.Gate), new(gsync.Gate)}
 }
 
 // refusal is why netstack cannot have link as an interface, nil if it can.
@@ -99,7 +102,7 @@ func (d *detachable) bounded(fault string, step func()) bool {
 		defer close(done)
 		step()
 	}()
-	timeout := time.NewTimer(detachTime)
+	timeout := d.clock.NewTimer(detachTime)
 	defer timeout.Stop()
 	select {
 	case <-done:

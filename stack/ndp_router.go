@@ -222,7 +222,7 @@ const followPause = 50 * time.Millisecond
 // resolvers.
 func (s *Stack) follow(n *raEvents) {
 	ask := s.cfg.Auto
-	over := time.NewTimer(0)
+	over := s.clock.NewTimer(0)
 	over.Stop()
 	for {
 		select {
@@ -231,9 +231,9 @@ func (s *Stack) follow(n *raEvents) {
 		case <-s.ctx.Done():
 			return
 		}
-		routes, dns, until := n.snapshot(time.Now())
+		routes, dns, until := n.snapshot(s.clock.Now())
 		if !until.IsZero() {
-			over.Reset(time.Until(until))
+			over.Reset(s.clock.Until(until))
 		}
 		if err := s.applyAutoconf(fromRA, routes, dns); err != nil {
 			s.log.Warn("what a router advertises", "interface", s.name, "error", err)
@@ -247,7 +247,7 @@ func (s *Stack) follow(n *raEvents) {
 			ask = false
 			s.background.Go(s.refreshDHCP6Info)
 		}
-		if !sleepUntil(s.ctx, time.Now().Add(followPause)) {
+		if !s.pause(s.ctx, followPause) {
 			return
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // ndpWatch wraps netstack's IPv6 to inspect messages of neighbour discovery: which other hosts use
@@ -16,6 +18,7 @@ type ndpWatch struct {
 	claims      *claims
 	memberships *memberships
 	events      *raEvents // nil: router advertisements are ignored
+	clock       clock.Clock
 }
 
 func (w ndpWatch) wrap(factory gstack.NetworkProtocolFactory) gstack.NetworkProtocolFactory {
@@ -104,7 +107,7 @@ func (e *ipv6Endpoint) inspect(pkt *gstack.PacketBuffer) {
 	}
 	e.checkSender(m)
 	if e.watch.events != nil && len(m.servers) > 0 {
-		e.watch.events.advertised(m, time.Now())
+		e.watch.events.advertised(m, e.watch.clock.Now())
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // connState is embedded in every conn and listener: whether it, or its stack, is closed.
@@ -72,18 +74,21 @@ type ioSide struct {
 
 	deadline struct {
 		mu    sync.Mutex
-		at    time.Time // guarded by mu; zero: none
-		timer *time.Timer
+		at    time.Time   // guarded by mu; zero: none
+		timer clock.Timer // nil: not needed yet
 	}
+	clock clock.Clock // of the deadline; set by register
 }
 
-// register registers the side with q for the events of mask and for errors.
-func (d *ioSide) register(q *waiter.Queue, mask waiter.EventMask) {
-	d.registerAs(d, q, mask)
+// register registers the side with q for the events of mask and for errors. Its deadline goes by c.
+func (d *ioSide) register(c clock.Clock, q *waiter.Queue, mask waiter.EventMask) {
+	d.registerAs(d, c, q, mask)
 }
 
 // registerAs is register for a listener that does more than to notify the side.
-func (d *ioSide) registerAs(l waiter.EventListener, q *waiter.Queue, mask waiter.EventMask) {
+func (d *ioSide) registerAs(l waiter.EventListener, c clock.Clock, q *waiter.Queue,
+	mask waiter.EventMask) {
+	d.clock = c
 	d.wake = make(chan struct{}, 1)
 	d.entry.Init(l, mask|waiter.EventErr|waiter.EventHUp)
 	q.EventRegister(&d.entry)
@@ -114,14 +119,14 @@ func (d *ioSide) setDeadline(t time.Time) {
 		d.stopTimer()
 		return
 	}
-	left := time.Until(t)
+	left := d.clock.Until(t)
 	d.expired.Store(left <= 0)
 	switch {
 	case left <= 0:
 		d.stopTimer()
 		d.notify()
 	case dl.timer == nil:
-		dl.timer = time.AfterFunc(left, d.expire)
+		dl.timer = d.clock.AfterFunc(left, d.expire)
 	default:
 		dl.timer.Reset(left)
 	}
@@ -132,7 +137,7 @@ func (d *ioSide) expire() {
 	dl := &d.deadline
 	dl.mu.Lock()
 	defer dl.mu.Unlock()
-	left := time.Until(dl.at)
+	left := d.clock.Until(dl.at)
 	switch {
 	case dl.at.IsZero():
 	case left > 0: // the deadline moved, or the wall clock did

@@ -18,7 +18,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
@@ -36,6 +38,8 @@ type Stack struct {
 	cfg           Config
 	name          string
 	log           *slog.Logger
+	clock         clock.Clock
+	random        random.Source
 	dns           *resolver
 	addressCounts addressCounts
 
@@ -81,7 +85,7 @@ type Stack struct {
 	ended  chan struct{} // closed when nothing of the stack is left
 	endErr error         // of the device's Close; written before ended is closed
 
-	announcer *time.Timer // repeats the announcement once
+	announcer clock.Timer // repeats the announcement once
 	linkUp    linkUpWaiters
 
 	orphans orphans // closed connections with something left to send
@@ -156,12 +160,13 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	s := &Stack{
 		raEvents: events, claims: claims, memberships: groups, netdev: linux, net: g,
 		cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{}),
+		clock: cfg.Clock, random: random.From(cfg.Random), orphans: orphans{clock: cfg.Clock},
 	}
 	s.autoconf.logLimit = rateLimit{burst: 10, period: time.Minute}
 	s.udp = g.Stats().UDP
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.listeners = make(map[*TCPListener]struct{})
-	s.announcer = newAnnouncer(s)
+	s.announcer = s.clock.NewStopped(s.Announce)
 	s.dns = newResolver(s, conf)
 	return s, nil
 }
@@ -233,7 +238,7 @@ const flushPoll = 2 * time.Millisecond
 // to it and had its FIN acknowledged, or until ctx is done, and then calls Close. Connections still
 // open do not hold it up; close them first, for example with http.Server.Shutdown.
 func (s *Stack) Shutdown(ctx context.Context) error {
-	tick := time.NewTicker(flushPoll)
+	tick := s.clock.NewTimer(flushPoll)
 	defer tick.Stop()
 	for s.flushing() {
 		select {
@@ -243,6 +248,7 @@ func (s *Stack) Shutdown(ctx context.Context) error {
 		case <-s.ended:
 			return nil
 		case <-tick.C:
+			tick.Reset(flushPoll)
 		}
 	}
 	return s.Close()

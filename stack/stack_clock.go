@@ -4,7 +4,18 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
+
+// netstackRandom has netstack draw from a source of ours. It implements math/rand.Source.
+type netstackRandom struct{ random.Source }
+
+// Int63 implements math/rand.Source.
+func (r netstackRandom) Int63() int64 { return int64(r.Uint64() >> 1) }
+
+// Seed implements math/rand.Source. It has no effect: the source has its seed.
+func (r netstackRandom) Seed(int64) {}
 
 // probeDelayClock is the clock for netstack, with timers of 1 to 10 ms prolonged to 10 ms.
 //

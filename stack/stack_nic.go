@@ -71,12 +71,13 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 	s.claims.own = link.LinkAddress()
 	b, ours := link.(fastLink)
 	if !ours {
-		s.foreign = newDetachable(link, s.log)
+		s.foreign = newDetachable(link, s.log, s.clock)
 		link = s.foreign.endpoint()
 	}
 	opts := gstack.NICOptions{Name: s.name}
 	if d := s.cfg.TCP.ACKDelay; d >= 0 {
-		s.acks = rdma.NewACKCoalescer(link, rdma.ACKOptions{Delay: d})
+		s.acks = rdma.NewACKCoalescer(link, rdma.ACKOptions{Delay: d, Clock: s.clock,
+			Random: s.cfg.Random})
 		opts.QDisc = s.acks
 	}
 	s.link, _ = link.(*rdma.Endpoint)

@@ -16,6 +16,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/netclock"
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
 
 // ports handed out when a caller asks for port 0: Linux's ip_local_port_range.
@@ -47,11 +50,11 @@ func newNetstack(cfg Config, events *raEvents, c *claims,
 	m *memberships) (*gstack.Stack, error) {
 	installLogFilter()
 	dad := detection(cfg.DuplicateDetection)
-	watch := ndpWatch{claims: c, memberships: m}
+	watch := ndpWatch{claims: c, memberships: m, clock: cfg.Clock}
 	if cfg.SLAAC {
 		watch.events = events
 	}
-	g := gstack.New(gstack.Options{
+	opts := gstack.Options{
 		NetworkProtocols: []gstack.NetworkProtocolFactory{
 			c.watchARP(arp.NewProtocolWithOptions(arp.Options{DADConfigs: dad})),
 			m.watchIPv4(ipv4.NewProtocolWithOptions(
@@ -61,9 +64,13 @@ func newNetstack(cfg Config, events *raEvents, c *claims,
 		TransportProtocols: []gstack.TransportProtocolFactory{
 			tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
 		},
-		Clock:       probeDelayClock{tcpip.NewStdClock()},
+		Clock:       probeDelayClock{netclock.New(cfg.Clock)},
 		HandleLocal: true, // we can dial our own address
-	})
+	}
+	if r := random.From(cfg.Random); r.Seeded() {
+		opts.RandSource, opts.SecureRNG = netstackRandom{r}, r
+	}
+	g := gstack.New(opts)
 	for _, err := range []error{
 		tuneTCP(g, cfg.TCP),
 		tuneUDP(g, cfg.UDP),

@@ -34,8 +34,8 @@ func newTCPConn(s *Stack, ep tcpip.Endpoint, q *waiter.Queue, network string,
 	laddr, raddr *net.TCPAddr, keepAlive net.KeepAliveConfig) *TCPConn {
 	c := &TCPConn{ep: ep, network: network, laddr: laddr, raddr: raddr}
 	c.stack = s
-	c.rd.register(q, waiter.ReadableEvents)
-	c.wr.register(q, waiter.WritableEvents)
+	c.rd.register(s.clock, q, waiter.ReadableEvents)
+	c.wr.register(s.clock, q, waiter.WritableEvents)
 	c.keepAlive(keepAlive)
 	return c
 }
@@ -68,13 +68,9 @@ func (c *TCPConn) Close() error {
 
 // linger waits until the peer has acknowledged everything, at most for d.
 func (c *TCPConn) linger(d time.Duration) {
-	tick := time.NewTicker(flushPoll)
-	defer tick.Stop()
-	end := time.Now().Add(d)
-	for unflushed(c.ep) && time.Now().Before(end) {
-		select {
-		case <-tick.C:
-		case <-c.stack.ctx.Done():
+	s := c.stack
+	for end := s.clock.Now().Add(d); unflushed(c.ep) && s.clock.Now().Before(end); {
+		if s.clock.Sleep(s.ctx, flushPoll) != nil {
 			return
 		}
 	}

@@ -69,7 +69,7 @@ func (l *TCPListener) open(laddr *net.TCPAddr, backlog int) error {
 				return syscallError("getsockname", terr)
 			}
 			l.ep, l.laddr = ep, s.tcpAddr(l.family, bound)
-			l.rd.register(q, waiter.ReadableEvents)
+			l.rd.register(s.clock, q, waiter.ReadableEvents)
 			s.listeners[l] = struct{}{}
 			return nil
 		})

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 const (
@@ -19,9 +21,11 @@ const (
 // was sent. Each has a time by which that must be done: the user timeout, which netstack keeps,
 // begins again whenever the peer takes something, be it a byte.
 type orphans struct {
+	clock clock.Clock
+
 	mu     sync.Mutex // guards what follows; held during a sweep
 	all    []orphan
-	timer  *time.Timer // nil: not needed yet
+	timer  clock.Timer // nil: not needed yet
 	armed  bool
 	closed bool
 }
@@ -42,7 +46,7 @@ func (o *orphans) add(ep tcpip.Endpoint, d time.Duration) {
 	if o.closed {
 		return
 	}
-	o.all = append(o.all, orphan{ep, time.Now().Add(d)})
+	o.all = append(o.all, orphan{ep, o.clock.Now().Add(d)})
 	o.arm()
 }
 
@@ -51,7 +55,7 @@ func (o *orphans) arm() {
 	switch {
 	case o.armed:
 	case o.timer == nil:
-		o.timer = time.AfterFunc(orphanSweep, o.sweep)
+		o.timer = o.clock.AfterFunc(orphanSweep, o.sweep)
 	default:
 		o.timer.Reset(orphanSweep)
 	}
@@ -62,7 +66,7 @@ func (o *orphans) arm() {
 func (o *orphans) sweep() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now, left := time.Now(), o.all[:0]
+	now, left := o.clock.Now(), o.all[:0]
 	for _, x := range o.all {
 		switch {
 		case !unflushed(x.ep):

@@ -157,7 +157,7 @@ func (c *UDPConn) writeDirect(s *batchScratch, ms []Message) int {
 	if r.epoch != c.stack.epoch.Load() {
 		return 0
 	}
-	n, now := 0, time.Now()
+	n, now := 0, c.stack.clock.Now()
 	for n < min(len(ms), maxBatch) && c.addDirect(s, n, &ms[n], now) {
 		n++
 	}

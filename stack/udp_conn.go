@@ -149,8 +149,8 @@ func (s *Stack) openUDP(c *UDPConn, network string, choose func(string, net.IP) 
 			if err := c.connect(raddr); err != nil {
 				return err
 			}
-			c.rd.registerAs(endpointEvents{c}, q, waiter.ReadableEvents)
-			c.wr.register(q, waiter.WritableEvents)
+			c.rd.registerAs(endpointEvents{c}, c.stack.clock, q, waiter.ReadableEvents)
+			c.wr.register(c.stack.clock, q, waiter.WritableEvents)
 			return nil
 		})
 	if err != nil {

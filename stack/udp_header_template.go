@@ -38,7 +38,7 @@ type headerTemplate struct {
 
 // buildTemplate makes a template from what netstack knows of the route, or returns nil if the
 // neighbour is not resolved or the route does not leave through the link.
-func buildTemplate(r *gstack.Route) (h *headerTemplate) {
+func buildTemplate(r *gstack.Route, now time.Time) (h *headerTemplate) {
 	if r.OutgoingNIC() != nicID || r.Loop() != gstack.PacketOut || r.ResolvedFields(nil) != nil {
 		return nil
 	}
@@ -47,7 +47,7 @@ func buildTemplate(r *gstack.Route) (h *headerTemplate) {
 	got := make(chan *headerTemplate, 1)
 	_ = r.ResolvedFields(func(f gstack.ResolvedFieldsResult) {
 		if f.Err == nil {
-			got <- newHeaderTemplate(r, &f.RouteInfo)
+			got <- newHeaderTemplate(r, &f.RouteInfo, now)
 		}
 	})
 	select {
@@ -57,13 +57,14 @@ func buildTemplate(r *gstack.Route) (h *headerTemplate) {
 	return h
 }
 
-func newHeaderTemplate(r *gstack.Route, info *gstack.RouteInfo) *headerTemplate {
+func newHeaderTemplate(r *gstack.Route, info *gstack.RouteInfo,
+	now time.Time) *headerTemplate {
 	if len(info.LocalLinkAddress) != header.EthernetAddressSize ||
 		len(info.RemoteLinkAddress) != header.EthernetAddressSize {
 		return nil
 	}
 	h := &headerTemplate{ip: header.EthernetMinimumSize, v6: info.NetProto == ipv6Protocol,
-		limit: int(r.MTU()), built: time.Now()}
+		limit: int(r.MTU()), built: now}
 	header.Ethernet(h.bytes[:]).Encode(&header.EthernetFields{
 		SrcAddr: info.LocalLinkAddress, DstAddr: info.RemoteLinkAddress, Type: info.NetProto,
 	})
@@ -113,7 +114,7 @@ type datagramLink interface {
 
 // sendDirect sends b with the path's template; false if there is none, or the link cannot send it.
 func (c *UDPConn) sendDirect(p *path, b []byte, to uint16) (tcpip.Error, bool) {
-	h := p.freshTemplate(header.UDPMinimumSize+len(b), time.Now())
+	h := p.freshTemplate(header.UDPMinimumSize+len(b), c.stack.clock.Now())
 	if h == nil {
 		return nil, false
 	}

@@ -84,16 +84,16 @@ var layers = map[string]layer{
 	"link/packet": {others: []string{xsys}, tests: []string{netlink, "cmd/rdma-netstack/lab"}},
 	"link/rdma": {
 		module: []string{"dv", "link/packet", "link/rdma/internal/tcpfix",
-			"link/rdma/internal/hdr"},
+			"link/rdma/internal/hdr", "clock", "internal/random", "internal/netclock"},
 		others: []string{gvisor},
 		tests: []string{"dv/simnic/...", "dv/uverbs", "link/rdma/internal/hdrtest", netlink,
 			"cmd/rdma-netstack/lab"},
 	},
 	"link/rdma/internal/tcpfix": {
-		module: []string{"link/rdma/internal/hdr"}, others: []string{gvisor},
+		module: []string{"link/rdma/internal/hdr", "internal/random"}, others: []string{gvisor},
 		tests: []string{"link/rdma/internal/hdrtest"},
 	},
-	"link/rdma/internal/hdr": {others: []string{gvisor},
+	"link/rdma/internal/hdr": {module: []string{"internal/random"}, others: []string{gvisor},
 		tests: []string{"link/rdma/internal/hdrtest"}},
 	"link/rdma/internal/hdrtest": {module: []string{"link/rdma/internal/hdr"},
 		others: []string{gvisor}},
@@ -165,7 +165,7 @@ var services = []string{
 
 // anyTest is what every test file may import.
 var anyTest = []string{"tests/need", "tests/moving", "tests/pipes", "clock", "clock/clocktest",
-	xsys, xnet}
+	"internal/random", xsys, xnet}
 
 // unsafeFiles are the files (patterns) that may import unsafe; assembly is
 // allowed in the first one's directory.

@@ -71,6 +71,7 @@ func TestTree(t *testing.T) {
 		{"sizes", checkSizes},
 		{"columns", checkColumns},
 		{"doc names", checkDocNames},
+		{"one clock", checkClock},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, f := range files {

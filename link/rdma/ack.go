@@ -1,7 +1,7 @@
 package rdma
 
 import (
-	"hash/maphash"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -9,6 +9,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
@@ -27,6 +29,10 @@ type ACKOptions struct {
 	Delay time.Duration
 	// Off passes every packet on at once.
 	Off bool
+	// Clock is the time, and Random the random numbers, that the coalescer goes by; the zero values
+	// are the system's. In front of an *Endpoint both are the Endpoint's.
+	Clock  clock.Clock
+	Random io.Reader
 }
 
 // ACKStats counts what an ACKCoalescer did with pure ACKs.
@@ -56,8 +62,9 @@ type ACKCoalescer struct {
 	lower  packetWriter
 	delay  time.Duration
 	off    bool
-	seed   maphash.Seed
-	timer  *time.Timer
+	clock  clock.Clock
+	key    random.HashKey
+	timer  clock.Timer
 	closed atomic.Bool
 
 	held, saved, savedBytes, timed atomic.Uint64
@@ -104,8 +111,9 @@ type packetWriter interface {
 // makes.
 func NewACKCoalescer(lower gstack.LinkWriter, opts ACKOptions) *ACKCoalescer {
 	if e, ok := lower.(*Endpoint); ok {
+		opts.Clock = e.opts.Clock
 		c := newACKCoalescer(e, opts)
-		c.seed = e.flows.Seed()
+		c.key = e.flows.Key()
 		return c
 	}
 	return newACKCoalescer(linkWriter{lower}, opts)
@@ -117,21 +125,21 @@ func newACKCoalescer(lower packetWriter, opts ACKOptions) *ACKCoalescer {
 	}
 	c := &ACKCoalescer{
 		lower: lower, delay: min(opts.Delay, maxACKDelay), off: opts.Off,
-		seed: maphash.MakeSeed(), flows: make([]ackFlow, ackFlows),
+		clock: opts.Clock, key: random.From(opts.Random).HashKey(),
+		flows: make([]ackFlow, ackFlows),
 	}
-	c.timer = time.AfterFunc(time.Hour, c.expire)
-	c.timer.Stop()
+	c.timer = c.clock.NewStopped(c.expire)
 	return c
 }
 
 // WritePacket implements gstack.QueueingDiscipline. The headers are parsed here, once, and handed
 // to the link with the packet.
 func (c *ACKCoalescer) WritePacket(pkt *gstack.PacketBuffer) tcpip.Error {
-	s := hdr.ParseSent(pkt, c.seed)
+	s := hdr.ParseSent(pkt, c.key)
 	if !c.off && s.IsTCP() && !c.closed.Load() {
 		first, hold := c.decide(pkt, &s)
 		if first != nil {
-			_ = c.lower.writePacket(first, hdr.ParseSent(first, c.seed)) // lost like any packet
+			_ = c.lower.writePacket(first, hdr.ParseSent(first, c.key)) // lost like any packet
 			first.DecRef()
 		}
 		if hold {
@@ -228,7 +236,7 @@ func (c *ACKCoalescer) enqueue(f *ackFlow, place uint32) bool {
 		return false
 	}
 	f.turn++
-	q.entries[q.head%maxHeld] = ackDeadline{place, f.turn, time.Now().Add(c.delay)}
+	q.entries[q.head%maxHeld] = ackDeadline{place, f.turn, c.clock.Now().Add(c.delay)}
 	if q.head++; q.head-q.tail == 1 {
 		c.timer.Reset(c.delay)
 	}
@@ -261,7 +269,7 @@ func (c *ACKCoalescer) expire() {
 
 // due moves ACKs whose time is over to burst, as many as go in, and returns their number.
 func (c *ACKCoalescer) due() int {
-	q, now, n := &c.queue, time.Now(), 0
+	q, now, n := &c.queue, c.clock.Now(), 0
 	for q.tail != q.head && n < len(c.burst) {
 		e := &q.entries[q.tail%maxHeld]
 		f := &c.flows[e.flow]

@@ -77,7 +77,7 @@ func (r *ackRig) writePacket(_ *gstack.PacketBuffer, s hdr.Segment) tcpip.Error 
 
 func (r *ackRig) writeBurst(pkts []*gstack.PacketBuffer) {
 	for _, pkt := range pkts {
-		r.writePacket(pkt, hdr.ParseSent(pkt, r.c.seed))
+		r.writePacket(pkt, hdr.ParseSent(pkt, r.c.key))
 	}
 }
 

@@ -2,7 +2,6 @@ package rdma
 
 import (
 	"fmt"
-	"hash/maphash"
 	"strings"
 	"sync"
 	"testing"
@@ -14,12 +13,13 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // wireLog is a link that records the ACK numbers it receives, with '+' after those with payload.
 type wireLog struct {
-	seed maphash.Seed
+	seed random.HashKey
 	mu   sync.Mutex
 	log  []string
 }
@@ -118,7 +118,7 @@ func TestACKRules(t *testing.T) {
 	} {
 		for _, v6 := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				wire := &wireLog{seed: maphash.MakeSeed()}
+				wire := &wireLog{seed: random.Source{}.HashKey()}
 				c := newACKCoalescer(wire, ACKOptions{})
 				defer c.Close()
 				for _, word := range strings.Fields(tc.script) {
@@ -182,7 +182,7 @@ func TestACKRules(t *testing.T) {
 // own.
 func TestACKDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		wire := &wireLog{seed: maphash.MakeSeed()}
+		wire := &wireLog{seed: random.Source{}.HashKey()}
 		c := newACKCoalescer(wire, ACKOptions{Delay: 10 * time.Millisecond})
 		write := func(port uint16, ack uint32) {
 			f := segment(0)
@@ -252,7 +252,7 @@ func TestACKDeadline(t *testing.T) {
 }
 
 func TestACKOff(t *testing.T) {
-	wire := &wireLog{seed: maphash.MakeSeed()}
+	wire := &wireLog{seed: random.Source{}.HashKey()}
 	c := newACKCoalescer(wire, ACKOptions{Off: true})
 	for ack := range uint32(3) {
 		f := segment(0)
@@ -270,7 +270,7 @@ func TestACKOff(t *testing.T) {
 // last must be the highest written, and no packet may be leaked or released twice (the reference
 // counter would panic).
 func TestACKConcurrent(t *testing.T) {
-	wire := &wireLog{seed: maphash.MakeSeed()}
+	wire := &wireLog{seed: random.Source{}.HashKey()}
 	c := newACKCoalescer(wire, ACKOptions{Delay: time.Microsecond})
 	var wg sync.WaitGroup
 	for port := range uint16(8) {

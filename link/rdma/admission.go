@@ -1,10 +1,10 @@
 package rdma
 
 import (
-	"hash/maphash"
 	"sync/atomic"
-	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
@@ -20,8 +20,8 @@ import (
 //
 // All of it is in tables of fixed size. Any goroutine may use it.
 type admission struct {
-	seed  maphash.Seed // of the segments that are shown
-	peers recent       // remote addresses to which data was sent
+	key   random.HashKey // of the segments that are shown
+	peers recent         // remote addresses to which data was sent
 	flood atomic.Pointer[floodTables]
 	hold  pressureHold
 }
@@ -41,8 +41,8 @@ const (
 	recentSYNACKs = 1 << 16
 )
 
-func newAdmission(seed maphash.Seed) *admission {
-	return &admission{seed: seed, peers: newRecent(recentPeers), hold: pressureHold{now: time.Now}}
+func newAdmission(key random.HashKey, c clock.Clock) *admission {
+	return &admission{key: key, peers: newRecent(recentPeers), hold: pressureHold{now: c.Now}}
 }
 
 // sent takes note of an outgoing segment.
@@ -64,7 +64,7 @@ func (a *admission) sent(s *hdr.Segment) {
 // peer is the hash of a segment's remote address.
 func (a *admission) peer(s *hdr.Segment) uint64 {
 	flow, _ := s.Flow()
-	return maphash.Bytes(a.seed, flow.Destination())
+	return a.key.Bytes(flow.Destination())
 }
 
 // handshake is the hash of a segment's flow and a sequence number.

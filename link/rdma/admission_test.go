@@ -2,7 +2,6 @@ package rdma
 
 import (
 	"encoding/binary"
-	"hash/maphash"
 	"io"
 	"net"
 	"runtime"
@@ -14,7 +13,9 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
@@ -34,7 +35,7 @@ func synACKFor(t *testing.T, e *Endpoint, ack []byte) *hdr.Segment {
 	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: len(frame)})
 	t.Cleanup(pkt.DecRef)
 	copy(pkt.LinkHeader().Push(len(frame)), frame)
-	s := hdr.ParseSent(pkt, e.flows.Seed())
+	s := hdr.ParseSent(pkt, e.flows.Key())
 	return &s
 }
 
@@ -163,12 +164,12 @@ func TestRecent(t *testing.T) {
 
 // BenchmarkAdmissionSent is the cost of an outgoing segment with data.
 func BenchmarkAdmissionSent(b *testing.B) {
-	a := newAdmission(maphash.MakeSeed())
+	a := newAdmission(random.Source{}.HashKey(), clock.Clock{})
 	f := segment(0)
 	frame := f.Bytes()
 	b.ReportAllocs()
 	for b.Loop() {
-		s := hdr.Received(frame, parsed(frame), a.seed)
+		s := hdr.Received(frame, parsed(frame), a.key)
 		s.Flow() // known by then
 		a.sent(&s)
 	}

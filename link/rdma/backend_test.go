@@ -3,12 +3,13 @@ package rdma
 import (
 	"sync"
 	"testing"
-	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/tcpfix"
 )
 
@@ -53,10 +54,11 @@ func TestPacketsAreHeldUntilFlush(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := &lazyQueue{t: t}
-			flows := tcpfix.New(tcpip.NewStdClock(),
+			flows := tcpfix.New(tcpip.NewStdClock(), random.Source{},
 				func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) {})
 			defer flows.Close()
-			s := newSender(q, 0, flows, newAdmission(flows.Seed()))
+			still := clocktest.New().Clock() // no timer drains before the test does
+			s := newSender(q, 0, still, flows, newAdmission(flows.Key(), still))
 			defer s.close()
 			q.Lock()
 			for i := range 3 {
@@ -67,7 +69,6 @@ func TestPacketsAreHeldUntilFlush(t *testing.T) {
 				}
 				pkt.DecRef()
 			}
-			s.backlog.timer.Reset(time.Hour)
 			q.room = 1024
 			q.Unlock()
 			drain(s)

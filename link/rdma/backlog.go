@@ -6,6 +6,7 @@ import (
 
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
@@ -48,7 +49,7 @@ type backlog struct {
 	released   uint32                 // the packets from here to tail are posted, and still held
 	bytes      int                    // of these
 	bypassed   int                    // bytes of other packets posted since one of these was
-	timer      *time.Timer
+	timer      clock.Timer
 	armed      bool // the timer is set
 	pause      time.Duration
 	closed     bool

@@ -1,6 +1,10 @@
 package rdma
 
-import "time"
+import (
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
+)
 
 // completionInterval is how often completions are read while a send queue has something
 // outstanding, and how old its counters get.
@@ -9,13 +13,8 @@ const completionInterval = 100 * time.Millisecond
 // completionTimer reads the completions of a send queue that nobody writes to any more: what was
 // sent last may have failed, or the NIC may stand still. The queue's lock guards it.
 type completionTimer struct {
-	timer *time.Timer
+	timer clock.Timer
 	armed bool // the timer is set
-}
-
-func (c *completionTimer) init(check func()) {
-	c.timer = time.AfterFunc(time.Hour, check)
-	c.timer.Stop()
 }
 
 // flush rings the doorbell for what was posted and arms the timer. The queue's lock is held.

@@ -1,8 +1,6 @@
 package rdma
 
 import (
-	"time"
-
 	"gvisor.dev/gvisor/pkg/tcpip"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
@@ -87,7 +85,7 @@ func (s *sender) awaitDatagram(d *Datagram) error {
 	err := s.tryDatagram(d.Headers, d.Payload)
 	if err == dv.ErrRingFull {
 		s.count.waits.Add(1)
-		for start := time.Now(); err == dv.ErrRingFull && s.makeRoom(start, fullRingWait); {
+		for start := s.clock.Now(); err == dv.ErrRingFull && s.makeRoom(start, fullRingWait); {
 			err = s.tryDatagram(d.Headers, d.Payload)
 		}
 	}

@@ -3,6 +3,7 @@ package rdma
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -11,7 +12,10 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/internal/netclock"
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/tcpfix"
 )
@@ -36,6 +40,11 @@ type Options struct {
 	// RxLimit is how many bytes of received TCP segments without payload may wait for the stack to
 	// work them off; DefaultRxLimit if 0, and 256 KiB at least. See waiting.go.
 	RxLimit int
+	// Clock is the time, and Random the random numbers, that the endpoint goes by; the zero values
+	// are the system's, and any goroutine may read from Random. With a clock that is not the
+	// system's RxMode is RxInterrupt, and no sender waits for room.
+	Clock  clock.Clock
+	Random io.Reader
 }
 
 // Validate says in one sentence what is wrong with o, or nil.
@@ -96,12 +105,17 @@ func newEndpoint(dev backend, opts Options) (*Endpoint, error) {
 		return nil, fmt.Errorf("make link endpoint of %s: %w", dev.Name(), err)
 	}
 	e := &Endpoint{queues: dev, opts: opts, rx: make([]rxCounters, dev.NumRx())}
-	e.flows = tcpfix.New(tcpip.NewStdClock(), e.resend)
-	e.admission = newAdmission(e.flows.Seed())
+	r := random.From(opts.Random)
+	for i := range e.rx {
+		e.rx[i].waiting.random = r
+	}
+	e.flows = tcpfix.New(netclock.New(opts.Clock), r, e.resend)
+	e.admission = newAdmission(e.flows.Key(), opts.Clock)
 	e.mtu.Store(uint32(dev.MTU()))
 	e.SetLinkAddress(tcpip.LinkAddress(mac))
 	for i := range dev.NumTx() {
-		e.tx = append(e.tx, newSender(dev.txQueue(i), dev.VLAN(), e.flows, e.admission))
+		e.tx = append(e.tx, newSender(dev.txQueue(i), dev.VLAN(), opts.Clock, e.flows,
+			e.admission))
 	}
 	if e.rxLimit = uint64(opts.RxLimit); e.rxLimit == 0 {
 		e.rxLimit = DefaultRxLimit

@@ -10,7 +10,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/tcpfix"
@@ -57,8 +59,8 @@ func segment(n int) tcpFrame {
 // testWorker is a worker without a queue or a stack.
 func testWorker() *worker {
 	e := &Endpoint{rxLimit: DefaultRxLimit}
-	e.flows = tcpfix.New(tcpip.NewStdClock(), e.resend)
-	e.admission = newAdmission(e.flows.Seed())
+	e.flows = tcpfix.New(tcpip.NewStdClock(), random.Source{}, e.resend)
+	e.admission = newAdmission(e.flows.Key(), clock.Clock{})
 	e.SetLinkAddress(ourMAC)
 	return &worker{e: e, attachment: new(attachment), count: new(rxCounters),
 		merge: newMerger(batchFrames)}
@@ -74,5 +76,5 @@ func (w *worker) load(flags dv.RxFlags, frames ...[]byte) []dv.Packet {
 
 // writeOne has the endpoint send a packet as a queueing discipline does.
 func (e *Endpoint) writeOne(pkt *gstack.PacketBuffer) tcpip.Error {
-	return e.writePacket(pkt, hdr.ParseSent(pkt, e.flows.Seed()))
+	return e.writePacket(pkt, hdr.ParseSent(pkt, e.flows.Key()))
 }

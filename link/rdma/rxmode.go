@@ -80,7 +80,11 @@ const (
 func (w *worker) run() {
 	defer w.chunks.release()
 	defer w.count.waiting.release()
-	switch w.e.opts.RxMode {
+	mode := w.e.opts.RxMode
+	if w.e.opts.Clock.Virtual() {
+		mode = RxInterrupt // time stands still while others spin
+	}
+	switch mode {
 	case RxPolling:
 		w.runPolling()
 	case RxInterrupt:
@@ -145,12 +149,12 @@ func (w *worker) spin() bool {
 // too, so the batch will be larger.
 func (w *worker) linger() bool {
 	for idle := 0; idle < idleYields && !w.attachment.stopped(); {
-		before := time.Now()
+		before := w.e.opts.Clock.Now()
 		runtime.Gosched()
 		if w.poll() {
 			return true
 		}
-		if w.idleYield(time.Since(before)) {
+		if w.idleYield(w.e.opts.Clock.Since(before)) {
 			idle++
 		} else {
 			idle = 0

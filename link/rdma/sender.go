@@ -3,6 +3,7 @@ package rdma
 import (
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/tcpfix"
@@ -42,6 +43,7 @@ type sender struct {
 	flows   *tcpfix.Flows
 	admit   *admission
 	vlan    uint16 // 0: frames are sent without a tag
+	clock   clock.Clock
 
 	// Guarded by the lock of q.
 	packet      dv.TxPacket // scratch
@@ -52,16 +54,16 @@ type sender struct {
 	count txCounters
 }
 
-func newSender(q txQueue, vlan uint16, flows *tcpfix.Flows, admit *admission) *sender {
+func newSender(q txQueue, vlan uint16, c clock.Clock, flows *tcpfix.Flows,
+	admit *admission) *sender {
 	blocks := q.Free()
 	s := &sender{
-		q: q, vlan: vlan, flows: flows, admit: admit,
+		q: q, vlan: vlan, clock: c, flows: flows, admit: admit,
 		packet:  dv.TxPacket{Bufs: make([][]byte, 0, 8)},
 		reserve: min(2*reservedPackets, blocks/8),
 	}
-	s.completions.init(s.check)
-	s.backlog.timer = time.AfterFunc(time.Hour, s.expire)
-	s.backlog.timer.Stop()
+	s.completions.timer = c.NewStopped(s.check)
+	s.backlog.timer = c.NewStopped(s.expire)
 	return s
 }
 

@@ -22,7 +22,7 @@ func (e *Endpoint) writeBurst(pkts []*gstack.PacketBuffer) {
 	_, _ = e.write(pkts, 0)
 }
 
-// writePacket writes one packet, whose headers p are, by the seed of e.flows.
+// writePacket writes one packet, whose headers p are, by the key of e.flows.
 func (e *Endpoint) writePacket(pkt *gstack.PacketBuffer, p hdr.Segment) tcpip.Error {
 	if e.closed.Load() {
 		return &tcpip.ErrClosedForSend{}
@@ -50,7 +50,7 @@ func (e *Endpoint) write(pkts []*gstack.PacketBuffer, maxWait time.Duration) (in
 	var err tcpip.Error
 	first, done := 0, 0 // the first packet for locked
 	for ; done < len(pkts); done++ {
-		p := hdr.ParseSent(pkts[done], e.flows.Seed())
+		p := hdr.ParseSent(pkts[done], e.flows.Key())
 		s := e.senderOf(pkts[done], &p)
 		if s != locked {
 			locked.finish(done - first)
@@ -99,7 +99,7 @@ func (e *Endpoint) resend(like *gstack.PacketBuffer, build func() *gstack.Packet
 	if e.closed.Load() {
 		return
 	}
-	p := hdr.ParseSent(like, e.flows.Seed())
+	p := hdr.ParseSent(like, e.flows.Key())
 	s := e.senderOf(like, &p)
 	s.q.Lock()
 	defer s.q.Unlock()
@@ -109,7 +109,7 @@ func (e *Endpoint) resend(like *gstack.PacketBuffer, build func() *gstack.Packet
 	}
 	defer pkt.DecRef()
 	s.reclaim()
-	p = hdr.ParseSent(pkt, e.flows.Seed())
+	p = hdr.ParseSent(pkt, e.flows.Key())
 	if s.send(pkt, &p, 0) == nil { // else lost like any packet
 		s.count.packets.Add(1)
 	}
@@ -152,7 +152,7 @@ func (s *sender) awaitRoom(pkt *gstack.PacketBuffer, k kind, maxWait time.Durati
 		maxWait = 0
 	}
 	s.count.waits.Add(1)
-	for start := time.Now(); s.makeRoom(start, maxWait); {
+	for start := s.clock.Now(); s.makeRoom(start, maxWait); {
 		err := s.tryPost(pkt, k)
 		if err == dv.ErrRingFull && s.queueable(k) {
 			err = s.enqueue(pkt)
@@ -171,7 +171,7 @@ func (s *sender) makeRoom(start time.Time, maxWait time.Duration) bool {
 	if s.reclaim() {
 		return true
 	}
-	if time.Since(start) >= maxWait {
+	if s.clock.Virtual() || s.clock.Since(start) >= maxWait {
 		return false
 	}
 	s.q.Unlock()

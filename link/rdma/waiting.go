@@ -10,6 +10,7 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
@@ -49,6 +50,8 @@ type waiting struct {
 	samples    []*buffer.View // a ring, a power of two long; nil until needed
 	head, tail uint32         // free-running: the samples from tail to head are in use
 	skip       uint32         // packets until the next sample
+	random     random.Source  // seeds draw; written before the worker starts
+	draw       *rand.Rand     // nil until needed
 	packets    atomic.Int64   // estimated to wait
 }
 
@@ -58,7 +61,7 @@ func (q *waiting) add(v *buffer.View) buffer.Buffer {
 		q.skip--
 		return buffer.MakeWithView(v)
 	}
-	q.skip = rand.Uint32N(2*sampleShare - 1)
+	q.skip = q.stream().Uint32N(2*sampleShare - 1)
 	q.collect()
 	if int(q.head-q.tail) == len(q.samples) {
 		q.grow()
@@ -79,6 +82,14 @@ func marked(v, mark *buffer.View) buffer.Buffer {
 	v.Grow(1)
 	mark.CapLength(0)
 	return b
+}
+
+// stream is what samples are drawn by.
+func (q *waiting) stream() *rand.Rand {
+	if q.draw == nil {
+		q.draw = q.random.Stream()
+	}
+	return q.draw
 }
 
 func (q *waiting) publish() { q.packets.Store(int64(q.head-q.tail) * sampleShare) }
@@ -188,7 +199,7 @@ func (w *worker) mayPass(frame []byte, l *hdr.Packet, p pressure) bool {
 	if p == pressureFull || l.Fragment {
 		return false
 	}
-	s := hdr.Received(frame, l, w.e.flows.Seed())
+	s := hdr.Received(frame, l, w.e.flows.Key())
 	if s.Flags()&(hdr.FlagSYN|hdr.FlagACK) == hdr.FlagSYN {
 		return p == pressureHalf || p == pressureHigh && w.e.admission.prefersSYN(&s)
 	}

@@ -2,9 +2,10 @@ package hdr
 
 import (
 	"encoding/binary"
-	"hash/maphash"
 
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
 
 // Segment is one packet that is sent, or one TCP segment that was received, with what its readers
@@ -17,7 +18,7 @@ type Segment struct {
 	// Payload is the bytes behind the headers.
 	Payload int
 
-	seed     maphash.Seed
+	key      random.HashKey
 	hash     uint64
 	tuple    Tuple
 	received bool
@@ -27,9 +28,9 @@ type Segment struct {
 }
 
 // ParseSent finds the headers of a packet that netstack has made. All callers that pass the result
-// on to each other use the same seed.
-func ParseSent(pkt *gstack.PacketBuffer, seed maphash.Seed) (s Segment) {
-	s.Frame, s.Payload, s.seed = SentHeaders(pkt), pkt.Data().Size(), seed
+// on to each other use the same key.
+func ParseSent(pkt *gstack.PacketBuffer, key random.HashKey) (s Segment) {
+	s.Frame, s.Payload, s.key = SentHeaders(pkt), pkt.Data().Size(), key
 	s.parseSent(s.Frame)
 	return s
 }
@@ -61,8 +62,8 @@ func (p *Packet) parseSent(frame []byte) {
 }
 
 // Received is a TCP segment that was received: p has been parsed from frame, and IsTCP.
-func Received(frame []byte, p *Packet, seed maphash.Seed) Segment {
-	s := Segment{Packet: *p, Frame: frame[:p.End], seed: seed, received: true}
+func Received(frame []byte, p *Packet, key random.HashKey) Segment {
+	s := Segment{Packet: *p, Frame: frame[:p.End], key: key, received: true}
 	s.Payload = p.End - p.L4 - int(frame[p.L4+12]>>4)*4
 	return s
 }
@@ -79,7 +80,7 @@ func (s *Segment) Flags() byte { return s.Frame[s.L4+13] }
 // Window is the window field, not scaled.
 func (s *Segment) Window() uint16 { return binary.BigEndian.Uint16(s.Frame[s.L4+14:]) }
 
-// Flow is the tuple of the flow in the direction that we send, and its hash by the seed. Both are
+// Flow is the tuple of the flow in the direction that we send, and its hash by the key. Both are
 // computed once.
 func (s *Segment) Flow() (*Tuple, uint64) {
 	if !s.keyed {
@@ -87,7 +88,7 @@ func (s *Segment) Flow() (*Tuple, uint64) {
 		if s.received {
 			s.tuple = s.tuple.reversed()
 		}
-		s.hash = maphash.Bytes(s.seed, s.tuple[:])
+		s.hash = s.key.Bytes(s.tuple[:])
 	}
 	return &s.tuple, s.hash
 }

@@ -1,13 +1,14 @@
 package hdr_test
 
 import (
-	"hash/maphash"
 	"testing"
 
-	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
-	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
 
 // sent is a packet with these headers and no payload.
@@ -51,7 +52,7 @@ func TestParseSent(t *testing.T) {
 		}
 		frame := f.Bytes()
 		pkt := sent(frame[:len(frame)-tc.cut])
-		s := hdr.ParseSent(pkt, maphash.MakeSeed())
+		s := hdr.ParseSent(pkt, random.Source{}.HashKey())
 		if s.IsTCP() != tc.tcp || s.Fragment != tc.fragment || s.L4 != tc.l4 {
 			t.Errorf("%s: TCP %v, fragment %v, transport header at %d", tc.name,
 				s.IsTCP(), s.Fragment, s.L4)
@@ -67,7 +68,7 @@ func TestParseSent(t *testing.T) {
 
 // TestFlowBothWays: a segment sent and one received of the same connection have the same key.
 func TestFlowBothWays(t *testing.T) {
-	seed := maphash.MakeSeed()
+	seed := random.Source{}.HashKey()
 	for _, v6 := range []bool{false, true} {
 		f := example()
 		f.V6 = v6
@@ -92,7 +93,7 @@ func TestFlowBothWays(t *testing.T) {
 
 // FuzzParseSent: no headers make the parser read beyond them.
 func FuzzParseSent(f *testing.F) {
-	seed := maphash.MakeSeed()
+	seed := random.Source{}.HashKey()
 	six := example()
 	six.V6 = true
 	f.Add(example().Bytes())

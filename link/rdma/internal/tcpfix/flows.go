@@ -1,17 +1,16 @@
 package tcpfix
 
 import (
-	"hash/maphash"
-
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // Flows is what one endpoint keeps of TCP connections.
 type Flows struct {
-	seed       maphash.Seed // of hdr.Segment.Flow
+	key        random.HashKey // of hdr.Segment.Flow
 	zeroWindow zeroWindow
 	synRTT     synRTTFix
 	synEcho    synEchoFix
@@ -19,15 +18,15 @@ type Flows struct {
 	resend     resender
 }
 
-// New makes flows that send by post, on the time of clock.
-func New(clock tcpip.Clock, post Poster) *Flows {
-	f := &Flows{seed: maphash.MakeSeed(), synRTT: newSYNRTTFix(), synEcho: newSYNEchoFix()}
+// New makes flows that send by post, on the time of clock, with hashes by a key from r.
+func New(clock tcpip.Clock, r random.Source, post Poster) *Flows {
+	f := &Flows{key: r.HashKey(), synRTT: newSYNRTTFix(clock), synEcho: newSYNEchoFix()}
 	f.resend.open(clock, post)
 	return f
 }
 
-// Seed is that of the segments given to Sent.
-func (f *Flows) Seed() maphash.Seed { return f.seed }
+// Key is that of the segments given to Sent.
+func (f *Flows) Key() random.HashKey { return f.key }
 
 // Sent takes note of an outgoing packet, whose headers s are, and changes the timestamp echo of a
 // SYN-ACK where that is needed, its checksum too. It is called with the lock of the packet's send
@@ -62,7 +61,7 @@ func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
 	if !p.IsTCP() || !f.concerned(frame[p.L4:p.End]) {
 		return 0
 	}
-	s := hdr.Received(frame, p, f.seed)
+	s := hdr.Received(frame, p, f.key)
 	if f.zeroWindow.received(&s) {
 		c |= ZeroWindow
 	}

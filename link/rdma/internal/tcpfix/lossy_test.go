@@ -19,6 +19,7 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
@@ -73,7 +74,7 @@ func (e *lossyEnd) AddHeader(pkt *gstack.PacketBuffer) {
 func (e *lossyEnd) WritePackets(list gstack.PacketBufferList) (int, tcpip.Error) {
 	if e.flows != nil {
 		for _, pkt := range list.AsSlice() {
-			s := hdr.ParseSent(pkt, e.flows.Seed())
+			s := hdr.ParseSent(pkt, e.flows.Key())
 			e.flows.Sent(pkt, &s)
 		}
 	}
@@ -110,8 +111,7 @@ func (o *lossy) newLossyEnd(c *virtualClock, n byte) *lossyEnd {
 	}
 	var clock tcpip.Clock = c
 	if !o.alone {
-		e.flows = New(c, e.post)
-		e.flows.synRTT.since = c.since
+		e.flows = New(c, random.Source{}, e.post)
 		if o.noResend {
 			e.flows.resend.close()
 		}

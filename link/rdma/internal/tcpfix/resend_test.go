@@ -2,7 +2,6 @@ package tcpfix
 
 import (
 	"bytes"
-	"hash/maphash"
 	"slices"
 	"sync"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
@@ -19,7 +19,7 @@ import (
 // resending is a resender on virtual time, with what it has sent and when.
 type resending struct {
 	resender
-	seed   maphash.Seed
+	seed   random.HashKey
 	clock  virtualClock
 	frames [][]byte
 	times  []time.Duration
@@ -29,7 +29,7 @@ type resending struct {
 }
 
 func newResending() *resending {
-	r := &resending{seed: maphash.MakeSeed()}
+	r := &resending{seed: random.Source{}.HashKey()}
 	r.open(&r.clock, func(_ *gstack.PacketBuffer, build func() *gstack.PacketBuffer) {
 		if pkt := build(); pkt != nil {
 			defer pkt.DecRef()

@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
+
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
@@ -39,11 +41,11 @@ type synRecord struct {
 // synTimeout is how long after the last copy an answer may come. netstack gives up then.
 const synTimeout = 2 * time.Minute
 
-func newSYNRTTFix() synRTTFix {
-	start := time.Now()
+func newSYNRTTFix(clock tcpip.Clock) synRTTFix {
+	start := clock.NowMonotonic()
 	return synRTTFix{
 		syns:  newSYNTable[synRecord](),
-		since: func() time.Duration { return time.Since(start) },
+		since: func() time.Duration { return clock.NowMonotonic().Sub(start) },
 	}
 }
 

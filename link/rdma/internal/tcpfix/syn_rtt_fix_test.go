@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
@@ -14,7 +15,7 @@ import (
 
 // clocked is a synRTTFix with a clock that the test sets.
 func clocked() (*synRTTFix, *time.Duration) {
-	s, now := newSYNRTTFix(), new(time.Duration)
+	s, now := newSYNRTTFix(tcpip.NewStdClock()), new(time.Duration)
 	s.since = func() time.Duration { return *now }
 	return &s, now
 }

@@ -2,13 +2,13 @@ package tcpfix
 
 import (
 	"bytes"
-	"hash/maphash"
 	"testing"
 
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
@@ -121,4 +121,4 @@ func noteReceived(f interface{ received(*hdr.Segment) bool }, frame []byte) bool
 	return f.received(&s)
 }
 
-var testSeed = maphash.MakeSeed()
+var testSeed = random.Source{}.HashKey()
