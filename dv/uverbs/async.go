@@ -53,8 +53,8 @@ func (e AsyncEvent) String() string { return fmt.Sprintf("%v of %#x", e.Type, e.
 // AsyncEvents is the stream of asynchronous events of a context.
 type AsyncEvents struct{ events *events }
 
-func newAsyncEvents(fd int) (*AsyncEvents, error) {
-	e, err := newEvents(fd, SizeOf(AsyncEventDesc{}), "asynchronous event descriptor")
+func newAsyncEvents(k Kernel, fd int) (*AsyncEvents, error) {
+	e, err := newEvents(k, fd, SizeOf(AsyncEventDesc{}), "asynchronous event descriptor")
 	if err != nil {
 		return nil, err
 	}

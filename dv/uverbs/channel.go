@@ -22,7 +22,7 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := newEvents(int(r.FD), SizeOf(CompEventDesc{}), "completion channel")
+	e, err := newEvents(c.kernel, int(r.FD), SizeOf(CompEventDesc{}), "completion channel")
 	if err != nil {
 		return nil, err
 	}

@@ -12,11 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// events reads fixed-size records from an event descriptor through the Go network poller, without
-// allocating. One read of the descriptor returns exactly one record.
+// events reads fixed-size records from an event source, without allocating. One read returns
+// exactly one record.
 type events struct {
-	file   *os.File
-	raw    syscall.RawConn
+	// where they come from: a descriptor in the Go network poller, or a queueSource as all three
+	file interface {
+		SetReadDeadline(t time.Time) error
+		Close() error
+	}
+	raw  syscall.RawConn
+	read func(fd int, b []byte) (int, error)
+
 	size   int // bytes of a record
 	what   string
 	closed atomic.Bool
@@ -30,30 +36,41 @@ type events struct {
 	rest  func(fd uintptr)
 }
 
-// newEvents takes over fd, also on failure.
-func newEvents(fd, size int, what string) (*events, error) {
+// newEvents takes over fd, a number in a reply of k, also on failure.
+func newEvents(k Kernel, fd, size int, what string) (*events, error) {
 	e := &events{size: size, what: what}
-	if err := unix.SetNonblock(fd, true); err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("set up %s: %w", what, err)
-	}
-	e.file = os.NewFile(uintptr(fd), what)
-	err := e.file.SetReadDeadline(time.Time{}) // fails if the poller did not take the descriptor
-	if err == nil {
-		e.raw, err = e.file.SyscallConn()
-	}
-	if err != nil {
-		e.file.Close()
+	if q := queueOf(k, fd); q != nil {
+		s := &queueSource{queue: q}
+		e.file, e.raw, e.read = s, s, func(_ int, b []byte) (int, error) { return q.Read(b) }
+	} else if err := e.open(fd); err != nil {
 		return nil, fmt.Errorf("set up %s: %w", what, err)
 	}
 	e.one, e.all, e.rest = e.readOne, e.readAll, e.readRest
 	return e, nil
 }
 
+// open puts fd into the network poller. It takes over fd, also on failure.
+func (e *events) open(fd int) error {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return err
+	}
+	f := os.NewFile(uintptr(fd), e.what)
+	e.file, e.read = f, unix.Read
+	err := f.SetReadDeadline(time.Time{}) // fails if the poller did not take the descriptor
+	if err == nil {
+		e.raw, err = f.SyscallConn()
+	}
+	if err != nil {
+		f.Close()
+	}
+	return err
+}
+
 // readRecord reads one record. It returns false if there is none.
 func (e *events) readRecord(fd int) bool {
 	for {
-		n, err := unix.Read(fd, e.buf[:e.size])
+		n, err := e.read(fd, e.buf[:e.size])
 		switch {
 		case err == unix.EINTR:
 			continue

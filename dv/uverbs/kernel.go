@@ -15,7 +15,7 @@ import (
 // read.
 //
 // All methods may be called concurrently, Close included; calls after Close fail with EBADF. A
-// Kernel may implement PortCounters, too.
+// Kernel may implement PortCounters and EventQueues, too.
 type Kernel interface {
 	// Ioctl is ioctl(fd, RDMA_VERBS_IOCTL, buf). buf is an IoctlHdr and its IoctlAttr, modified in
 	// place; addresses in attributes are addresses of this process outside the Go heap. buf itself

@@ -149,7 +149,7 @@ func (c *Context) getContextWrite(ask Mlx5AllocUcontextReqV2) (contextAnswer, er
 // Objects bind to it when they are created, so it comes first.
 func (c *Context) openAsync(a contextAnswer) (*AsyncEvents, error) {
 	if a.asyncFD >= 0 {
-		return newAsyncEvents(a.asyncFD)
+		return newAsyncEvents(c.kernel, a.asyncFD)
 	}
 	var fd uint64
 	err := c.callLocked(opAsyncEvents, "asynchronous event descriptor", nil, 0,
@@ -158,7 +158,7 @@ func (c *Context) openAsync(a contextAnswer) (*AsyncEvents, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newAsyncEvents(int(fd))
+	return newAsyncEvents(c.kernel, int(fd))
 }
 
 // queryDevice queries the other capabilities.

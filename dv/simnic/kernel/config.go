@@ -43,6 +43,10 @@ type Config struct {
 	NoWriteCombining bool   // the machine maps device memory uncached only
 	DriverID         uint32 // of the RDMA driver, default that of mlx5
 	Vectors          uint32 // completion vectors, default 8
+
+	// EventQueues has the node report events in queues of this process instead of descriptors, see
+	// uverbs.EventQueues. For simulations: no goroutine waits in the network poller then.
+	EventQueues bool
 }
 
 func (c Config) withDefaults() Config {

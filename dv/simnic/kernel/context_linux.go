@@ -55,7 +55,7 @@ func getContextWrite(c *call) unix.Errno {
 	if errno := c.request(&uverbs.GetContextReq{}); errno != 0 {
 		return errno
 	}
-	async, errno := newEventFile("asynchronous events")
+	async, errno := c.node.newEventFile("asynchronous events")
 	if errno != 0 {
 		return errno
 	}
@@ -65,8 +65,7 @@ func getContextWrite(c *call) unix.Errno {
 		errno = c.openContext()
 	}
 	if errno != 0 {
-		async.end()
-		_ = unix.Close(async.fd)
+		async.discard()
 		return errno
 	}
 	c.node.events.addAsync(async)
@@ -188,7 +187,7 @@ func queryContext(c *call) unix.Errno {
 // allocAsyncEvents is UVERBS_METHOD_ASYNC_EVENT_ALLOC: objects created after the first call report
 // to the first descriptor.
 func allocAsyncEvents(c *call) unix.Errno {
-	async, errno := newEventFile("asynchronous events")
+	async, errno := c.node.newEventFile("asynchronous events")
 	if errno != 0 {
 		return errno
 	}

@@ -19,13 +19,12 @@ func createCompChannel(c *call) unix.Errno {
 	if errno := c.node.context(); errno != 0 {
 		return errno
 	}
-	e, errno := newEventFile("completion channel")
+	e, errno := c.node.newEventFile("completion channel")
 	if errno != 0 {
 		return errno
 	}
 	if errno := c.respond(uverbs.CreateCompChannelResp{FD: uint32(e.fd)}); errno != 0 {
-		e.end()
-		_ = unix.Close(e.fd)
+		e.discard()
 		return errno
 	}
 	c.node.events.addChannel(e)

@@ -19,6 +19,8 @@ import (
 // It is called with locks of queues held, so it never waits: records that the socket does not
 // accept go to a backlog, which a goroutine delivers as the client reads.
 type eventFile struct {
+	queue *eventQueue // instead of all that follows but fd; nil: a descriptor
+
 	mu      sync.Mutex // covers what follows
 	file    *os.File   // our end
 	raw     syscall.RawConn
@@ -64,12 +66,19 @@ func newEventFile(name string) (*eventFile, unix.Errno) {
 
 // is reports whether descriptor fd of the client is this file.
 func (e *eventFile) is(fd int) bool {
+	if e.queue != nil {
+		return fd == e.fd && !e.queue.abandoned()
+	}
 	var st unix.Stat_t
 	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK && st.Ino == e.inode
 }
 
 // post queues a record for the client.
 func (e *eventFile) post(record []byte) {
+	if e.queue != nil {
+		e.queue.post(record)
+		return
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.dead || len(e.backlog) >= maxBacklog {
@@ -122,6 +131,9 @@ func (e *eventFile) drain() {
 // abandoned reports whether the client closed its end, and then closes ours. Later records of
 // queues are dropped, as in linux.
 func (e *eventFile) abandoned() bool {
+	if e.queue != nil {
+		return e.queue.abandoned()
+	}
 	gone := false
 	err := e.raw.Control(func(fd uintptr) {
 		p := []unix.PollFd{{Fd: int32(fd)}}
@@ -136,10 +148,22 @@ func (e *eventFile) abandoned() bool {
 
 // end closes our end: the client can still read the records sent, then it reads end of file.
 func (e *eventFile) end() {
+	if e.queue != nil {
+		e.queue.end()
+		return
+	}
 	e.mu.Lock()
 	e.dead, e.backlog = true, nil
 	e.mu.Unlock()
 	_ = e.file.Close()
+}
+
+// discard closes both ends: the client was not told of its own.
+func (e *eventFile) discard() {
+	e.end()
+	if e.queue == nil {
+		_ = unix.Close(e.fd)
+	}
 }
 
 // async posts an asynchronous event. A nil file is a client without asynchronous events.

@@ -32,6 +32,9 @@ type Linux struct {
 // correct driver causes none.
 func (l *Linux) Refused() int64 { return l.refused.Load() }
 
+// Pinned is how many bytes of its clients' memory the kernel holds, in whole pages.
+func (l *Linux) Pinned() int64 { return l.pinned.Load() * int64(l.page) }
+
 // New returns a kernel whose only RDMA device is n. It need not be closed.
 func New(n *simnic.NIC, cfg Config) *Linux {
 	return &Linux{nic: n, cfg: cfg.withDefaults(), page: uint64(os.Getpagesize()),
@@ -60,10 +63,14 @@ type node struct {
 	handles []*uobject // by handle, nil where free
 
 	events eventSet
+	queues eventQueues
 	gone   atomic.Bool // closed: doorbells do nothing
 }
 
-var _ uverbs.Kernel = (*node)(nil)
+var (
+	_ uverbs.Kernel      = (*node)(nil)
+	_ uverbs.EventQueues = (*node)(nil)
+)
 
 // Ioctl is ioctl(fd, RDMA_VERBS_IOCTL, buf).
 func (n *node) Ioctl(buf []byte) error {

@@ -21,6 +21,9 @@ func New(*simnic.NIC, Config) *Linux { return &Linux{} }
 // Refused is 0.
 func (*Linux) Refused() int64 { return 0 }
 
+// Pinned is 0.
+func (*Linux) Pinned() int64 { return 0 }
+
 // OpenNode needs linux.
 func (*Linux) OpenNode() (uverbs.Kernel, error) {
 	return nil, fmt.Errorf("kernel: uverbs node: %w outside linux", errors.ErrUnsupported)
