@@ -89,6 +89,11 @@ var layers = map[string]layer{
 		tests: []string{"dv/simnic/...", "dv/uverbs", "link/rdma/internal/hdrtest", netlink,
 			"cmd/rdma-netstack/lab"},
 	},
+	// what an endpoint works on while its device is away
+	"link/failover": {
+		module: []string{"link/rdma"}, others: []string{xsys},
+		only: map[string][]string{xsys: {"*_linux.go"}},
+	},
 	"link/rdma/internal/tcpfix": {
 		module: []string{"link/rdma/internal/hdr", "internal/random"}, others: []string{gvisor},
 		tests: []string{"link/rdma/internal/hdrtest"},
@@ -99,11 +104,12 @@ var layers = map[string]layer{
 		others: []string{gvisor}},
 	"stack": {
 		// x/net: the type of a batch
-		module: []string{"link/rdma", "link/packet", "dv", "clock", "internal/random",
+		module: []string{"link/rdma", "link/packet", "link/failover", "dv",
+			"clock", "internal/random",
 			"internal/netclock"},
 		others: []string{gvisor, dhcp, xnet, xsys},
 		tests: []string{"dv/simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd",
-			"tests/netpair", netlink, dns},
+			"cmd/rdma-netstack/lab", "tests/netpair", netlink, dns},
 	},
 	"stack/metrics": {module: []string{"stack", "dv", "link/packet"},
 		tests: []string{"stack/stacktest"}},

@@ -18,6 +18,7 @@ type groups struct {
 	mu     sync.Mutex
 	joined [][6]byte // guarded by mu, as is all
 	all    bool
+	muted  bool // nothing passes
 }
 
 // SetGroups says which multicast addresses are ours, in place of those of the call before; until
@@ -81,6 +82,9 @@ func (p *Port) changeGroups(wanted [][6]byte, all bool) error {
 func (p *Port) filter(joined [][6]byte, all bool) error {
 	ours := append([][6]byte{[6]byte(p.cfg.MAC), {255, 255, 255, 255, 255, 255}}, joined...)
 	program := frameFilter(ours, all, p.cfg.VLAN)
+	if p.groups.muted {
+		program = nothing()
+	}
 	for _, q := range p.rx {
 		if err := setFilter(q.fd, program); err != nil {
 			return fmt.Errorf("attach the filter of %s: %w", p.name, err)

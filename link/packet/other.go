@@ -17,6 +17,8 @@ type port interface {
 	MAC() net.HardwareAddr
 	MTU() int
 	SetGroups([]net.HardwareAddr) error
+	Mute() error
+	Unmute() error
 	LinkUp() bool
 	LinkChanged() <-chan struct{}
 	Done() <-chan struct{}

@@ -49,7 +49,7 @@ type RxQueue struct {
 
 type rxCounts struct {
 	frames, bytes, merged, split, calls, hits, waits atomic.Uint64
-	dropped, tooLong, malformed                      atomic.Uint64
+	dropped, tooLong, malformed, discarded           atomic.Uint64
 }
 
 func (q *RxQueue) init(p *Port, index int, file *os.File, raw syscall.RawConn, fd int) {
@@ -249,5 +249,6 @@ func (q *RxQueue) stats() RxStats {
 		Frames: c.frames.Load(), Bytes: c.bytes.Load(), Merged: c.merged.Load(),
 		Split: c.split.Load(), Calls: c.calls.Load(), Hits: c.hits.Load(), Waits: c.waits.Load(),
 		Dropped: c.dropped.Load(), TooLong: c.tooLong.Load(), Malformed: c.malformed.Load(),
+		Discarded: c.discarded.Load(),
 	}
 }

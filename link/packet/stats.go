@@ -23,6 +23,8 @@ type RxStats struct {
 	Dropped uint64
 	// TooLong frames, above 64 KiB, and Malformed ones, which the kernel could not describe.
 	TooLong, Malformed uint64
+	// Discarded by Mute.
+	Discarded uint64
 }
 
 // TxStats counts what one queue sent.

@@ -1,14 +1,55 @@
 package rdma
 
 import (
+	"fmt"
 	"net"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
+// BackendKind is what sort of queues an endpoint works on.
+type BackendKind uint8
+
+// The kinds.
+const (
+	BackendRings  BackendKind = iota // rings of a device
+	BackendPacket                    // packet sockets of an interface
+	BackendNone                      // nothing: frames to send are counted and dropped
+	backendKinds
+)
+
+var backendNames = [backendKinds]string{"rings", "packet", "none"}
+
+// String implements fmt.Stringer.
+func (k BackendKind) String() string {
+	if k < backendKinds {
+		return backendNames[k]
+	}
+	return fmt.Sprintf("BackendKind(%d)", uint8(k))
+}
+
+// Backend is queues for [Endpoint.Switch]. The zero value is that of None.
+type Backend struct{ queues backend }
+
+// Rings is all queues of dev.
+func Rings(dev *dv.Device) Backend { return Backend{rings{dev}} }
+
+// None is no queues at all: nothing is received, and what is sent is dropped and counted.
+func None() Backend { return Backend{noQueues{}} }
+
+// Kind is the sort of b's queues.
+func (b Backend) Kind() BackendKind {
+	if b.queues == nil {
+		return BackendNone
+	}
+	return b.queues.kind()
+}
+
 // backend is the queues that an endpoint works on: rings of a device, or packet sockets
-// of an interface (sockets_linux.go). Frames have the types of package dv in both.
+// of an interface (sockets_linux.go). Frames have the types of package dv in both. Values of
+// one backend are equal.
 type backend interface {
+	kind() BackendKind
 	Name() string
 	MAC() net.HardwareAddr
 	VLAN() uint16
@@ -56,6 +97,7 @@ type txQueue interface {
 // rings is a device as a backend.
 type rings struct{ *dv.Device }
 
+func (r rings) kind() BackendKind     { return BackendRings }
 func (r rings) rxQueue(i int) rxQueue { return r.Rx(i) }
 func (r rings) txQueue(i int) txQueue { return r.Tx(i) }
 func (r rings) offloads() (bool, int) { return r.Caps().TxCsum, r.Caps().MaxTSO }

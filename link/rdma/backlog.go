@@ -154,10 +154,10 @@ func (s *sender) drain() bool {
 // tryDrain drains the backlog if something waits, unless a sender holds the lock, which does so
 // itself. It does not wait.
 func (s *sender) tryDrain() {
-	if s.backlog.waiting.Load() == 0 || !s.q.TryLock() {
+	if s.backlog.waiting.Load() == 0 || !s.tryLock() {
 		return
 	}
-	defer s.q.Unlock()
+	defer s.unlock()
 	s.reclaim()
 	s.ring()
 }
@@ -171,8 +171,8 @@ func (e *Endpoint) tryDrainAll() {
 
 // expire is called by the timer. It arms that again while something waits.
 func (s *sender) expire() {
-	s.q.Lock()
-	defer s.q.Unlock()
+	s.lock()
+	defer s.unlock()
 	b := &s.backlog
 	b.armed = false
 	if b.stale.Swap(false) {
@@ -214,8 +214,8 @@ func (s *sender) dropQueued() {
 // close sends what there is room for and drops the rest. Nothing waits any more, and the queue is
 // not used by the timer, when it returns.
 func (s *sender) close() {
-	s.q.Lock()
-	defer s.q.Unlock()
+	s.lock()
+	defer s.unlock()
 	s.reclaim()
 	s.ring()
 	s.backlog.closed = true

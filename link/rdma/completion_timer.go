@@ -27,6 +27,10 @@ func (s *sender) flush() {
 // queue's lock is held.
 func (s *sender) ring() {
 	s.q.Flush()
+	if s.posted > 0 {
+		s.count.frames[s.kind].Add(s.posted)
+		s.posted = 0
+	}
 	s.backlog.release()
 }
 
@@ -40,8 +44,8 @@ func (s *sender) armCheck() {
 
 // check is called by the timer. It arms that again while anything is outstanding.
 func (s *sender) check() {
-	s.q.Lock()
-	defer s.q.Unlock()
+	s.lock()
+	defer s.unlock()
 	s.completions.armed = false
 	if s.backlog.closed {
 		return
@@ -57,10 +61,10 @@ func (s *sender) check() {
 // tryReclaim reads completions unless a sender holds the lock, which does so itself. The worker
 // that received something calls it: a queue in error works again before the answer is written.
 func (s *sender) tryReclaim() {
-	if !s.q.TryLock() {
+	if !s.tryLock() {
 		return
 	}
-	defer s.q.Unlock()
+	defer s.unlock()
 	if s.reclaim() {
 		s.ring()
 	}

@@ -64,8 +64,8 @@ func (x *fastPath) countDatagrams(ds []Datagram) {
 
 // writeDatagrams sends one or more. It stops at the first that cannot be sent.
 func (s *sender) writeDatagrams(ds []Datagram) (int, tcpip.Error) {
-	s.q.Lock()
-	defer s.q.Unlock()
+	s.lock()
+	defer s.unlock()
 	s.reclaim()
 	var err error
 	sent := 0
@@ -114,5 +114,8 @@ func (s *sender) postDatagram(headers, payload []byte) error {
 	s.addVLAN()
 	err := s.q.Post(p)
 	clear(p.Bufs) // they are the caller's
+	if err == nil {
+		s.posted++
+	}
 	return err
 }

@@ -60,18 +60,22 @@ func (o Options) Validate() error {
 // Endpoint is one device as a link of one stack. All methods may be called from any goroutine.
 type Endpoint struct {
 	// Set once.
-	queues  backend
 	opts    Options
 	tx      []*sender
-	rx      []rxCounters
+	steered net.HardwareAddr // whose frames the backends take
+	vlan    uint16
+	maxMTU  int    // bytes
 	gsoMax  uint32 // 0: none
 	csum    bool   // the device computes checksums
 	rxLimit uint64 // bytes of segments without payload that may wait in the stack
 	flows   *tcpfix.Flows
+	random  random.Source
 	// knows which segments to let in when too many wait
 	admission *admission
 
 	// Read for each packet or batch, without a lock.
+	queues     atomic.Pointer[current]       // written with switching held
+	rx         atomic.Pointer[[]*rxCounters] // by worker; grows, with switching held
 	mtu        atomic.Uint32
 	mac        atomic.Uint64
 	address    atomic.Pointer[tcpip.LinkAddress]
@@ -80,10 +84,16 @@ type Endpoint struct {
 	sinks      atomic.Pointer[sinkFinder] // nil: there are none
 	closed     atomic.Bool
 
-	mu             sync.Mutex  // guards what follows; no delivery happens with it held
-	attachment     *attachment // nil when not attached
-	lastAttachment *attachment // whose workers may still run
-	onClose        func()
+	// of backends that are not in use any more, since New
+	pastOutOfBuffer, switches atomic.Uint64
+
+	switching sync.Mutex         // held while the backend changes; taken before mu
+	groups    []net.HardwareAddr // guarded by switching; nil until SetGroups
+
+	mu         sync.Mutex   // guards what follows; no delivery happens with it held
+	attachment *attachment  // nil when not attached
+	workers    *workerGroup // started last; some may still run
+	onClose    func()
 }
 
 var (
@@ -104,18 +114,18 @@ func newEndpoint(dev backend, opts Options) (*Endpoint, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("make link endpoint of %s: %w", dev.Name(), err)
 	}
-	e := &Endpoint{queues: dev, opts: opts, rx: make([]rxCounters, dev.NumRx())}
-	r := random.From(opts.Random)
-	for i := range e.rx {
-		e.rx[i].waiting.random = r
-	}
-	e.flows = tcpfix.New(netclock.New(opts.Clock), r, e.resend)
+	e := &Endpoint{opts: opts, steered: mac, vlan: dev.VLAN(), maxMTU: dev.MTU(),
+		random: random.From(opts.Random)}
+	e.queues.Store(&current{backend: dev})
+	e.addCounters(dev.NumRx())
+	e.flows = tcpfix.New(netclock.New(opts.Clock), e.random, e.resend)
 	e.admission = newAdmission(e.flows.Key(), opts.Clock)
 	e.mtu.Store(uint32(dev.MTU()))
 	e.SetLinkAddress(tcpip.LinkAddress(mac))
 	for i := range dev.NumTx() {
 		e.tx = append(e.tx, newSender(dev.txQueue(i), dev.VLAN(), opts.Clock, e.flows,
 			e.admission))
+		e.tx[i].kind = dev.kind()
 	}
 	if e.rxLimit = uint64(opts.RxLimit); e.rxLimit == 0 {
 		e.rxLimit = DefaultRxLimit
@@ -132,7 +142,7 @@ func newEndpoint(dev backend, opts Options) (*Endpoint, error) {
 func (e *Endpoint) MTU() uint32 { return e.mtu.Load() }
 
 // SetMTU implements gstack.LinkEndpoint. The device's own MTU is the limit.
-func (e *Endpoint) SetMTU(mtu uint32) { e.mtu.Store(min(mtu, uint32(e.queues.MTU()))) }
+func (e *Endpoint) SetMTU(mtu uint32) { e.mtu.Store(min(mtu, uint32(e.maxMTU))) }
 
 // MaxHeaderLength implements gstack.LinkEndpoint.
 func (e *Endpoint) MaxHeaderLength() uint16 { return hdr.EthLen }
@@ -155,7 +165,9 @@ func (e *Endpoint) SetLinkAddress(address tcpip.LinkAddress) {
 // an e-switch in front of the port passes frames to them; see dv.Device.SetGroups. netstack tells
 // its links nothing about groups: the owner of the stack does.
 func (e *Endpoint) SetGroups(groups []net.HardwareAddr) error {
-	return e.queues.SetGroups(groups)
+	e.switching.Lock()
+	defer e.switching.Unlock()
+	return e.setGroups(groups)
 }
 
 // Capabilities implements gstack.LinkEndpoint.
@@ -207,10 +219,8 @@ func (e *Endpoint) Attach(dispatcher gstack.NetworkDispatcher) {
 	if dispatcher == nil || e.closed.Load() {
 		return
 	}
-	s := &attachment{dispatcher: dispatcher, previous: e.lastAttachment}
-	e.attachment, e.lastAttachment = s, s
-	s.workers.Add(e.queues.NumRx() + 1)
-	go e.startWorkers(s)
+	e.attachment = &attachment{dispatcher: dispatcher}
+	e.startWorkers(e.attachment, e.queues.Load().backend)
 }
 
 // detach is called with mu held.
@@ -221,24 +231,25 @@ func (e *Endpoint) detach() {
 			t.dropQueued()
 		}
 		e.flows.Forget()
-		e.attachment.stopWorkers(e.queues)
+		e.attachment.stopping.Store(true)
+		e.workers.wake()
 		e.attachment = nil
 	}
 }
 
-// startWorkers runs the workers as soon as those of the attachment before have left the queues.
-func (e *Endpoint) startWorkers(s *attachment) {
-	defer s.workers.Done()
-	if s.previous != nil {
-		s.previous.workers.Wait()
-		s.previous = nil
-	}
-	for i := range e.queues.NumRx() {
-		go func() {
-			defer s.workers.Done()
-			e.newWorker(s, i).run()
-		}()
-	}
+// startWorkers runs the workers of an attachment on queues as soon as those before have ended. It
+// is called with mu held.
+func (e *Endpoint) startWorkers(s *attachment, queues backend) {
+	g, previous := &workerGroup{queues: queues}, e.workers
+	e.workers = g
+	g.running.Go(func() {
+		if previous != nil {
+			previous.running.Wait()
+		}
+		for i := range queues.NumRx() {
+			g.running.Go(func() { e.newWorker(s, g, i).run() })
+		}
+	})
 }
 
 // BindStack delivers IP fragments directly to the network layer of the stack's NIC id, on which the
@@ -292,10 +303,10 @@ func (e *Endpoint) Close() {
 	e.mu.Lock()
 	e.closed.Store(true)
 	e.detach()
-	last := e.lastAttachment
+	last := e.workers
 	e.mu.Unlock()
 	if last != nil {
-		last.workers.Wait()
+		last.running.Wait()
 	}
 	e.flows.Close()
 	for _, t := range e.tx {

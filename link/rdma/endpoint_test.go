@@ -97,16 +97,16 @@ func TestAttachDetach(t *testing.T) {
 		e.Attach(nil)
 		e.Attach(nil)
 		e.Wait()
-		e.lastAttachment.workers.Wait() // frames that a worker still holds are lost
+		e.workers.running.Wait() // frames that a worker still holds are lost
 		if e.IsAttached() {
 			t.Error("still attached")
 		}
 	}
 	first, second := newSink(), newSink()
 	e.Attach(first)
-	before := e.lastAttachment
+	before := e.workers
 	e.Attach(second) // without a nil between
-	before.workers.Wait()
+	before.running.Wait()
 	post(t, devs[1].Tx(0), arpFrame())
 	second.await(t, 1)
 	e.Close()
@@ -222,7 +222,7 @@ func TestDeviceGoesAway(t *testing.T) {
 	post(t, devs[1].Tx(0), arpFrame())
 	s.await(t, 1)
 	devs[0].Stop()
-	e.lastAttachment.workers.Wait()
+	e.workers.running.Wait()
 	pkt := ackPacket(1)
 	if err := e.writeOne(pkt); err == nil {
 		t.Error("written to a stopped device")

@@ -66,6 +66,11 @@ func testWorker() *worker {
 		merge: newMerger(batchFrames)}
 }
 
+// lone is the worker of receive queue 0, for a test to run.
+func (e *Endpoint) lone(s *attachment) *worker {
+	return e.newWorker(s, &workerGroup{queues: e.queues.Load().backend}, 0)
+}
+
 // load puts frames into the worker's batch, with the same flags for all.
 func (w *worker) load(flags dv.RxFlags, frames ...[]byte) []dv.Packet {
 	for i, f := range frames {

@@ -33,7 +33,8 @@ type host struct {
 	nic *simnic.NIC
 	dev *dv.Device
 
-	backend backend // nil: dev
+	backend backend                             // nil: dev
+	netns   interface{ Do(func() error) error } // of overPort
 	ep      *Endpoint
 	acks    *ACKCoalescer
 	stack   *gstack.Stack

@@ -104,6 +104,7 @@ func (w *worker) deliverAll(packets []*gstack.PacketBuffer) {
 	}
 	clear(packets)
 	w.count.packets.Add(uint64(delivered))
+	w.count.byBackend[w.kind].Add(uint64(delivered))
 	w.countFastPath()
 }
 

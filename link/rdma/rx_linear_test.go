@@ -77,7 +77,7 @@ func TestJoined(t *testing.T) {
 	}
 	defer e.Close()
 	k := &recordingStack{}
-	w := e.newWorker(&attachment{dispatcher: k}, 0)
+	w := e.lone(&attachment{dispatcher: k})
 	frame := func(seq uint32, payload, pad int) tcpFrame {
 		f := segment(0)
 		f.Dst, f.Src = "\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02"

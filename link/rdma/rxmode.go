@@ -76,7 +76,7 @@ const (
 	pollsPerYield = 64
 )
 
-// run works until the attachment or the device ends.
+// run works until the attachment or the device ends, or the queue is replaced.
 func (w *worker) run() {
 	defer w.chunks.release()
 	defer w.count.waiting.release()
@@ -92,11 +92,12 @@ func (w *worker) run() {
 	default:
 		w.runParking(func() bool { return w.spin() || w.linger() })
 	}
+	w.deliverRest()
 }
 
 // runParking sleeps when there is nothing and look, too, finds nothing.
 func (w *worker) runParking(look func() bool) {
-	for !w.attachment.stopped() {
+	for !w.ending() {
 		if w.poll() || look() {
 			continue
 		}
@@ -113,7 +114,7 @@ func (w *worker) runParking(look func() bool) {
 
 // runPolling does not sleep.
 func (w *worker) runPolling() {
-	for !w.attachment.stopped() {
+	for !w.ending() {
 		found := false
 		for range pollsPerYield {
 			found = w.poll() || found
@@ -122,7 +123,7 @@ func (w *worker) runPolling() {
 			continue
 		}
 		select {
-		case <-w.e.queues.Done():
+		case <-w.group.queues.Done():
 			return
 		default:
 			runtime.Gosched()
@@ -148,7 +149,7 @@ func (w *worker) spin() bool {
 // run, or after 10 ms, by when a ring has long overrun. Goroutines about to send get their turn,
 // too, so the batch will be larger.
 func (w *worker) linger() bool {
-	for idle := 0; idle < idleYields && !w.attachment.stopped(); {
+	for idle := 0; idle < idleYields && !w.ending(); {
 		before := w.e.opts.Clock.Now()
 		runtime.Gosched()
 		if w.poll() {

@@ -89,7 +89,7 @@ func TestPollingEndsWithTheDevice(t *testing.T) {
 	}
 	e.Attach(newSink())
 	devs[0].Stop()
-	e.lastAttachment.workers.Wait()
+	e.workers.running.Wait()
 	e.Close()
 }
 

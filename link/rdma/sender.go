@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
@@ -38,14 +39,18 @@ const (
 // anything is outstanding (check).
 type sender struct {
 	// Set once.
-	q       txQueue
-	reserve int // blocks that ordinary packets leave free
-	flows   *tcpfix.Flows
-	admit   *admission
-	vlan    uint16 // 0: frames are sent without a tag
-	clock   clock.Clock
+	flows *tcpfix.Flows
+	admit *admission
+	vlan  uint16 // 0: frames are sent without a tag
+	clock clock.Clock
 
-	// Guarded by the lock of q.
+	queue atomic.Pointer[txQueue] // q, for lock; replaced by swap
+
+	// Guarded by the lock of q. It is the sender's lock: see lock.
+	q           txQueue
+	kind        BackendKind
+	reserve     int         // blocks that ordinary packets leave free
+	posted      uint64      // frames, since q came into use or ring
 	packet      dv.TxPacket // scratch
 	backlog     backlog     // but for its atomic fields
 	completions completionTimer
@@ -56,15 +61,71 @@ type sender struct {
 
 func newSender(q txQueue, vlan uint16, c clock.Clock, flows *tcpfix.Flows,
 	admit *admission) *sender {
-	blocks := q.Free()
 	s := &sender{
-		q: q, vlan: vlan, clock: c, flows: flows, admit: admit,
-		packet:  dv.TxPacket{Bufs: make([][]byte, 0, 8)},
-		reserve: min(2*reservedPackets, blocks/8),
+		vlan: vlan, clock: c, flows: flows, admit: admit,
+		packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
 	}
+	s.use(q)
 	s.completions.timer = c.NewStopped(s.check)
 	s.backlog.timer = c.NewStopped(s.expire)
 	return s
+}
+
+// use makes q the queue; its lock is held, and that of the queue before, or nobody knows it yet.
+func (s *sender) use(q txQueue) {
+	s.q, s.reserve = q, min(2*reservedPackets, q.Free()/8)
+	s.queue.Store(&q)
+}
+
+// lock takes the lock of the queue, of the present one. Of several senders that share a queue one
+// is at it at a time.
+func (s *sender) lock() {
+	for {
+		q := s.queue.Load()
+		(*q).Lock()
+		if s.queue.Load() == q {
+			return
+		}
+		(*q).Unlock()
+	}
+}
+
+// tryLock is lock if that takes no waiting, and reports whether it did.
+func (s *sender) tryLock() bool {
+	q := s.queue.Load()
+	if !(*q).TryLock() {
+		return false
+	}
+	if s.queue.Load() == q {
+		return true
+	}
+	(*q).Unlock()
+	return false
+}
+
+// unlock gives the lock back. It is a method so that a deferred one finds the queue as it is then.
+func (s *sender) unlock() { s.q.Unlock() }
+
+// swap puts q in the place of the queue. What was posted gets its doorbell there; what waits goes
+// to q, ahead of all else.
+func (s *sender) swap(q txQueue, kind BackendKind) {
+	s.lock()
+	defer s.unlock()
+	if s.backlog.closed {
+		return
+	}
+	s.ring()
+	q.Lock()
+	old := s.q
+	s.use(q)
+	s.kind = kind
+	old.Unlock()
+	s.drain()
+	s.flush()
+	if !s.backlog.empty() && !s.backlog.armed {
+		s.backlog.pause = backlogPause
+		s.armDrain()
+	}
 }
 
 // kind is how a packet is treated when there is no room.

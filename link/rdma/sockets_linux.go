@@ -14,8 +14,13 @@ func NewOverPort(port *packet.Port, opts Options) (*Endpoint, error) {
 	return newEndpoint(sockets{port}, opts)
 }
 
+// Sockets is all queues of port.
+func Sockets(port *packet.Port) Backend { return Backend{sockets{port}} }
+
 // sockets is a port as a backend.
 type sockets struct{ *packet.Port }
+
+func (p sockets) kind() BackendKind { return BackendPacket }
 
 func (p sockets) NumRx() int { return p.NumQueues() }
 func (p sockets) NumTx() int { return p.NumQueues() }

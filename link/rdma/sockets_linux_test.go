@@ -63,7 +63,7 @@ func overPort(t testing.TB, cfg packet.Config, opts Options) (*host, *lab.Net, *
 			t.Fatal("no carrier")
 		}
 	}
-	h.backend = sockets{port}
+	h.backend, h.netns = sockets{port}, nets[0]
 	h.open(t, setup{opts: opts})
 	return h, nets[1], port
 }
@@ -137,9 +137,9 @@ func TestOverPortInterfaceDeleted(t *testing.T) {
 	}
 	<-port.Done()
 	h.ep.mu.Lock()
-	s := h.ep.attachment
+	g := h.ep.workers
 	h.ep.mu.Unlock()
-	s.workers.Wait()
+	g.running.Wait()
 }
 
 // endless never ends.

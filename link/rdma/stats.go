@@ -1,6 +1,9 @@
 package rdma
 
-import "sync/atomic"
+import (
+	"slices"
+	"sync/atomic"
+)
 
 // Stats is a snapshot of the endpoint's counters since New, summed over the queues. Those of the
 // rings themselves are in dv.Device.Stats.
@@ -17,8 +20,9 @@ type Stats struct {
 	RxOtherMAC    uint64 // dropped: for another unicast address
 	RxOwn         uint64 // dropped: sent by ourselves
 	RxOtherVLAN   uint64 // dropped: of a VLAN that is not ours, or of none when we are in one
-	// RxOutOfBuffer is dv.Device.OutOfBuffer: dropped by the NIC as the receive queue they were for
-	// had no buffer, since the device was opened. It has frames for other users of the port, too.
+	// RxOutOfBuffer is dropped by the NIC as the receive queue they were for had no buffer
+	// (dv.Device.OutOfBuffer, which has frames for other users of the port, too), or by the kernel
+	// as a packet socket had none.
 	RxOutOfBuffer uint64
 	RxShed        uint64 // dropped: TCP without payload, while too much of that waited in the stack
 	RxWaiting     uint64 // bytes of that which wait now, estimated; see waiting.go
@@ -35,6 +39,17 @@ type Stats struct {
 	TxBacklogMax     uint64 // the most that have waited for one queue
 	TxBacklogged     uint64 // that had to wait
 	TxBacklogDropped uint64 // of these, dropped when the endpoint was detached or closed
+
+	// Switches is how often another backend came into use; see Endpoint.Switch. Each frame is in
+	// the counters of one backend.
+	Switches            uint64
+	Rings, Packet, None BackendStats
+}
+
+// BackendStats is what went through backends of one kind.
+type BackendStats struct {
+	RxPackets uint64 // delivered to the stack
+	TxFrames  uint64 // posted; of BackendNone, dropped
 }
 
 // rxCounters is one worker's; a cache line or more apart from the next.
@@ -43,21 +58,49 @@ type rxCounters struct {
 	zeroWindow, synRTTFixed, sackRemoved           atomic.Uint64
 	badChecksum, otherMAC, own, otherVLAN, shed    atomic.Uint64
 
-	waiting waiting
-	_       [64]byte
+	byBackend [backendKinds]atomic.Uint64 // packets
+	waiting   waiting
+	_         [64]byte
 }
 
 type txCounters struct {
 	packets, lso, waits, dropped, errors   atomic.Uint64
 	backlogged, backlogMax, backlogDropped atomic.Uint64
+	frames                                 [backendKinds]atomic.Uint64
 	_                                      [64]byte
+}
+
+// rxCounters are the workers' counters, by number.
+func (e *Endpoint) rxCounters() []*rxCounters {
+	if all := e.rx.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// addCounters has counters for n workers at least. The former stay.
+func (e *Endpoint) addCounters(n int) {
+	all := slices.Clone(e.rxCounters())
+	for len(all) < n {
+		c := new(rxCounters)
+		c.waiting.random = e.random
+		all = append(all, c)
+	}
+	e.rx.Store(&all)
+}
+
+// outOfBuffer is of all backends. A backend that comes or goes at this moment may count twice or
+// not at all.
+func (e *Endpoint) outOfBuffer() uint64 {
+	now := e.queues.Load()
+	return e.pastOutOfBuffer.Load() + now.OutOfBuffer() - now.outOfBuffer
 }
 
 // Stats may be called at any time.
 func (e *Endpoint) Stats() Stats {
 	var s Stats
-	for i := range e.rx {
-		c := &e.rx[i]
+	backends := [backendKinds]*BackendStats{&s.Rings, &s.Packet, &s.None}
+	for _, c := range e.rxCounters() {
 		s.RxPackets += c.packets.Load()
 		s.RxMerged += c.merged.Load()
 		s.RxVerified += c.verified.Load()
@@ -71,8 +114,11 @@ func (e *Endpoint) Stats() Stats {
 		s.RxOwn += c.own.Load()
 		s.RxOtherVLAN += c.otherVLAN.Load()
 		s.RxShed += c.shed.Load()
+		for k, of := range backends {
+			of.RxPackets += c.byBackend[k].Load()
+		}
 	}
-	s.RxOutOfBuffer = e.queues.OutOfBuffer()
+	s.RxOutOfBuffer, s.Switches = e.outOfBuffer(), e.switches.Load()
 	s.RxWaiting = e.waitingBytes()
 	for _, t := range e.tx {
 		c := &t.count
@@ -85,6 +131,9 @@ func (e *Endpoint) Stats() Stats {
 		s.TxBacklogMax = max(s.TxBacklogMax, c.backlogMax.Load())
 		s.TxBacklogged += c.backlogged.Load()
 		s.TxBacklogDropped += c.backlogDropped.Load()
+		for k, of := range backends {
+			of.TxFrames += c.frames[k].Load()
+		}
 	}
 	s.TxResent = e.flows.Resent()
 	return s

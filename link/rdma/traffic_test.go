@@ -266,7 +266,7 @@ func TestAllocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &attachment{dispatcher: newSink()}
-	w := e.newWorker(s, 0)
+	w := e.lone(s)
 	f := segment(0)
 	f.Dst, f.Src = "\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02"
 	frame := dv.TxPacket{Bufs: [][]byte{f.Bytes()}}

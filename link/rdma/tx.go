@@ -28,8 +28,8 @@ func (e *Endpoint) writePacket(pkt *gstack.PacketBuffer, p hdr.Segment) tcpip.Er
 		return &tcpip.ErrClosedForSend{}
 	}
 	s := e.senderOf(pkt, &p)
-	s.q.Lock()
-	defer s.q.Unlock()
+	s.lock()
+	defer s.unlock()
 	s.reclaim()
 	err := s.send(pkt, &p, fullRingWait)
 	if err == nil {
@@ -68,7 +68,7 @@ func (e *Endpoint) write(pkts []*gstack.PacketBuffer, maxWait time.Duration) (in
 // begin takes the queue's lock and looks for completions: one of them may say that the queue is in
 // error, which nobody else might find out.
 func (s *sender) begin() {
-	s.q.Lock()
+	s.lock()
 	s.reclaim()
 }
 
@@ -79,7 +79,7 @@ func (s *sender) finish(n int) {
 	}
 	s.flush()
 	s.count.packets.Add(uint64(n))
-	s.q.Unlock()
+	s.unlock()
 }
 
 // senderOf is the queue of a packet's flow.
@@ -101,8 +101,8 @@ func (e *Endpoint) resend(like *gstack.PacketBuffer, build func() *gstack.Packet
 	}
 	p := hdr.ParseSent(like, e.flows.Key())
 	s := e.senderOf(like, &p)
-	s.q.Lock()
-	defer s.q.Unlock()
+	s.lock()
+	defer s.unlock()
 	pkt := build()
 	if pkt == nil {
 		return
@@ -174,9 +174,9 @@ func (s *sender) makeRoom(start time.Time, maxWait time.Duration) bool {
 	if s.clock.Virtual() || s.clock.Since(start) >= maxWait {
 		return false
 	}
-	s.q.Unlock()
+	s.unlock()
 	runtime.Gosched()
-	s.q.Lock()
+	s.lock()
 	s.reclaim()
 	return true
 }

@@ -52,6 +52,7 @@ func (s *sender) post(pkt *gstack.PacketBuffer, k kind) error {
 	if err != nil {
 		return err
 	}
+	s.posted++
 	if p.MSS > 0 {
 		s.count.lso.Add(1)
 	}

@@ -145,8 +145,8 @@ const (
 // waitingBytes is what is estimated to wait, of all workers.
 func (e *Endpoint) waitingBytes() uint64 {
 	packets := int64(0)
-	for i := range e.rx {
-		packets += e.rx[i].waiting.packets.Load()
+	for _, c := range e.rxCounters() {
+		packets += c.waiting.packets.Load()
 	}
 	return uint64(packets) * uint64(waitingSize)
 }

@@ -17,13 +17,22 @@ import (
 // batchFrames are taken from the ring at most before delivery; bounds what can be merged, too.
 const batchFrames = 256
 
-// attachment is one attachment to a stack: a dispatcher and the workers that deliver to it.
+// maxRest is how many batches are taken from a queue that is replaced: a whole ring or socket.
+const maxRest = 256
+
+// attachment is one attachment to a stack: the dispatcher that workers deliver to.
 type attachment struct {
 	dispatcher gstack.NetworkDispatcher
 	networks   atomic.Pointer[networks]
 	stopping   atomic.Bool
-	workers    sync.WaitGroup
-	previous   *attachment // whose workers own the queues until they have ended; nil from then on
+}
+
+// workerGroup is the workers of one attachment on one backend: a change of either starts another,
+// whose workers wait until those before have ended.
+type workerGroup struct {
+	queues   backend
+	replaced atomic.Bool // they deliver what there is, and end
+	running  sync.WaitGroup
 }
 
 // networks is what Endpoint.BindStack found.
@@ -36,11 +45,16 @@ type networks struct {
 
 func (s *attachment) stopped() bool { return s.stopping.Load() }
 
-// stopWorkers tells the workers to stop.
-func (s *attachment) stopWorkers(queues backend) {
-	s.stopping.Store(true)
-	for i := range queues.NumRx() {
-		queues.rxQueue(i).Wake()
+// replace has the workers end once they have delivered what there is.
+func (g *workerGroup) replace() {
+	g.replaced.Store(true)
+	g.wake()
+}
+
+// wake has the workers look at what they are told.
+func (g *workerGroup) wake() {
+	for i := range g.queues.NumRx() {
+		g.queues.rxQueue(i).Wake()
 	}
 }
 
@@ -58,12 +72,14 @@ func (s *attachment) network(proto tcpip.NetworkProtocolNumber) gstack.NetworkEn
 	return nil
 }
 
-// worker is the owner of one receive queue during one attachment.
+// worker is the owner of one receive queue, as a member of its group.
 type worker struct {
 	e          *Endpoint
 	attachment *attachment
+	group      *workerGroup
 	q          rxQueue
 	count      *rxCounters
+	kind       BackendKind
 	vlan       uint16 // ours, 0: none
 	merge      *merger
 	chunks     chunks
@@ -84,17 +100,32 @@ type worker struct {
 // traffic is packets and their bytes.
 type traffic struct{ packets, bytes uint64 }
 
-func (e *Endpoint) newWorker(s *attachment, i int) *worker {
+func (e *Endpoint) newWorker(s *attachment, g *workerGroup, i int) *worker {
 	w := &worker{
-		e: e, attachment: s, q: e.queues.rxQueue(i), count: &e.rx[i],
-		vlan: e.queues.VLAN(), merge: newMerger(batchFrames),
+		e: e, attachment: s, group: g, q: g.queues.rxQueue(i), count: e.rxCounters()[i],
+		kind: g.queues.kind(), vlan: e.vlan, merge: newMerger(batchFrames),
 	}
 	w.merge.off = e.opts.NoMerge
-	if runtime.GOMAXPROCS(0) > e.queues.NumRx()+1 { // else spinning takes the senders' time
-		w.limit = e.queues.spins()
+	if runtime.GOMAXPROCS(0) > g.queues.NumRx()+1 { // else spinning takes the senders' time
+		w.limit = g.queues.spins()
 	}
 	w.spins = min(minSpins, w.limit)
 	return w
+}
+
+// ending reports whether the worker is to end.
+func (w *worker) ending() bool { return w.attachment.stopped() || w.group.replaced.Load() }
+
+// deliverRest delivers what a queue that is replaced has received, up to a limit: it may go on to
+// receive. A packet socket may leave out one look.
+func (w *worker) deliverRest() {
+	for n, misses := 0, 0; n < maxRest && misses < 2 && !w.attachment.stopped(); n++ {
+		if w.poll() {
+			misses = 0
+		} else {
+			misses++
+		}
+	}
 }
 
 // poll delivers what there is and reports whether there was any.

@@ -86,6 +86,10 @@ func (f *Flows) concerned(tcp []byte) bool {
 // option but a timestamp.
 func (f *Flows) LeavesData() bool { return f.synRTT.repeated.Load() == 0 }
 
+// Repeat sends the first unacknowledged segment of every flow that waits for an acknowledgement
+// since netstack has repeated something: the link works again. Each flow then waits anew.
+func (f *Flows) Repeat() { f.resend.repeat() }
+
 // Resent counts the segments that were sent again.
 func (f *Flows) Resent() uint64 { return f.resend.count.Load() }
 

@@ -32,6 +32,7 @@ type resendFlow struct {
 	told  bool                // the peer has acknowledged something
 	moved tcpip.MonotonicTime // when data was sent, or some acknowledged
 	tries int                 // since the peer acknowledged something
+	due   bool                // to be sent now
 	rtt   time.Duration       // the shortest; 0: not known
 
 	ack    uint32 // sent last

@@ -180,6 +180,17 @@ func TestResend(t *testing.T) {
 			r.write(ours(0, 1000), 0)
 			r.answer(3000, 5000, ack)
 		}, nil},
+		{"the link is back", func(r *resending) {
+			r.repeated()
+			r.wait(2000 * ms)
+			r.repeat()
+		}, []segment{{1000 * ms, 2000, 1000, true}, {2000 * ms, 2000, 1000, true},
+			{4000 * ms, 2000, 1000, true}, {8000 * ms, 2000, 1000, true}}},
+		{"the link is back, and nothing is missing", func(r *resending) {
+			r.repeated()
+			r.answer(3000, 5000, ack)
+			r.repeat()
+		}, nil},
 		{"all is acknowledged", func(r *resending) { r.repeated(); r.answer(3000, 5000, ack) },
 			nil},
 		{"forgotten a second after all was acknowledged", func(r *resending) {

@@ -29,6 +29,27 @@ func (r *resender) expire() {
 	r.mu.Lock()
 	r.armed = false
 	r.mu.Unlock()
+	r.sendDue()
+	if r.number.Load() > 0 {
+		r.begin()
+	}
+}
+
+// repeat has all flows wait anew, and sends something of each.
+func (r *resender) repeat() {
+	for i := range r.shards {
+		shard := &r.shards[i]
+		shard.mu.Lock()
+		for _, f := range shard.flows {
+			f.tries, f.due = 0, true
+		}
+		shard.mu.Unlock()
+	}
+	r.sendDue()
+}
+
+// sendDue sends what is due.
+func (r *resender) sendDue() {
 	for i := range r.shards {
 		shard := &r.shards[i]
 		for _, d := range r.due(shard) {
@@ -40,9 +61,6 @@ func (r *resender) expire() {
 			d.like.DecRef()
 			r.count.Add(1)
 		}
-	}
-	if r.number.Load() > 0 {
-		r.begin()
 	}
 }
 
@@ -56,8 +74,8 @@ func (r *resender) due(shard *resendShard) (due []resendDue) {
 		switch still := now.Sub(f.moved); {
 		case len(f.parts) == 0 && still >= resendIdle, f.tries == maxResends && still >= f.wait():
 			r.drop(shard, t)
-		case len(f.parts) > 0 && still >= f.wait():
-			f.tries++
+		case len(f.parts) > 0 && (f.due || still >= f.wait()):
+			f.tries, f.due = f.tries+1, false
 			f.moved = now
 			due = append(due, resendDue{f, f.parts[0].pkt.IncRef()})
 		}

@@ -1,0 +1,120 @@
+package failover
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+)
+
+// Endpoint is what works on the backends; *rdma.Endpoint is one.
+type Endpoint interface {
+	Switch(to rdma.Backend) error
+}
+
+// Device is a device or port that a backend is on: *dv.Device and *packet.Port are. Nobody uses it
+// any more when Close is called.
+type Device interface {
+	LinkUp() bool
+	LinkChanged() <-chan struct{}
+	Done() <-chan struct{}
+	Err() error
+	Close() error
+}
+
+// Port is a Device that can be kept for later; *packet.Port is one.
+type Port interface {
+	Device
+	Mute() error
+	Unmute() error
+}
+
+// Opened is a device at work.
+type Opened struct {
+	Device
+	Backend rdma.Backend
+	// Name is the RDMA device's, such as mlx5_0, and Ifindex the number of its netdev, for signals;
+	// "" and 0 if there are none.
+	Name    string
+	Ifindex int
+}
+
+// OpenedPort is a packet port at work, muted.
+type OpenedPort struct {
+	Port
+	Backend rdma.Backend
+	Name    string // of the netdev
+}
+
+// Config says what a Link is to do. The zero value of every field but Endpoint and Open is useful.
+type Config struct {
+	Endpoint Endpoint
+	// Open opens the device, which may have another name by now, or be another model. It is called
+	// after each loss until it works; the error is the reason that [Link.Status] tells.
+	Open func(context.Context) (Opened, error)
+	// OpenPort opens the packet port, muted; nil: there is none, and frames are dropped while the
+	// device is away. It is called before each Open while there is no port.
+	OpenPort func() (OpenedPort, error)
+	// Signals are the kernel's, see Watch; nil: there are none.
+	Signals <-chan Signal
+	// MaxOutage is how long there may be neither device nor port before Changed is told Expired;
+	// 0: for ever.
+	MaxOutage time.Duration
+	// Grace is how long a device that has come back must work: one that fails sooner is not opened
+	// again before Recover. 0: it always is.
+	Grace time.Duration
+	// Changed is told every change, in order, by the link's goroutine, which waits for it. It must
+	// not call Close.
+	Changed func(Change)
+	// Logger receives a line per change. Nil is silence.
+	Logger *slog.Logger
+}
+
+// State is where a Link is.
+type State uint8
+
+// The states, see the package comment.
+const (
+	Up State = iota
+	Lost
+	Fallback
+	Probing
+)
+
+var stateNames = [...]string{"up", "lost", "fallback", "probing"}
+
+// String implements fmt.Stringer.
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return fmt.Sprintf("State(%d)", uint8(s))
+}
+
+// Change is a change of the state or of the backend. Attempts that fail are none.
+type Change struct {
+	State   State
+	Backend rdma.BackendKind // at work from now on
+	LinkUp  bool             // of what is at work
+	Cause   error            // why the device or the port is not used any more; nil if it came back
+	// Expired: there has been neither device nor port for MaxOutage.
+	Expired bool
+	// Away is for how long the device has been away.
+	Away time.Duration
+}
+
+// Status is a snapshot of a Link.
+type Status struct {
+	State   State
+	Backend rdma.BackendKind
+	Since   time.Time // of this backend
+	Reason  error     // why the device is not at work; nil when Up
+	Expired bool      // as in Change
+	Held    bool      // the device failed within Config.Grace, and is opened on Recover only
+	// Losses is how often the device was lost, Returns how often it came back, Refused how often it
+	// could not be opened, PortLosses how often the packet port ended.
+	Losses, Returns, Refused, PortLosses uint64
+	LinkChanges                          uint64 // told by what was at work
+}

@@ -1,0 +1,140 @@
+package failover
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Watcher listens to the kernel: uevents of RDMA devices, rtnetlink's about netdevs of the network
+// namespace in which it was made. No privilege is needed.
+type Watcher struct {
+	files   []*os.File
+	signals chan Signal
+	done    chan struct{}
+	running sync.WaitGroup
+	once    sync.Once
+}
+
+// Watch begins to listen. Signals that come while nobody reads the channel are missed: the kernel
+// drops what its socket has no room for.
+func Watch() (*Watcher, error) {
+	w := &Watcher{signals: make(chan Signal), done: make(chan struct{})}
+	for _, s := range []struct {
+		protocol int
+		groups   uint32
+		parse    func([]byte) []Signal
+	}{
+		{unix.NETLINK_KOBJECT_UEVENT, 1, uevent},
+		{unix.NETLINK_ROUTE, unix.RTMGRP_LINK, linkMessages},
+	} {
+		file, err := listen(s.protocol, s.groups)
+		if err != nil {
+			return nil, errors.Join(err, w.Close())
+		}
+		w.files = append(w.files, file)
+		w.running.Go(func() { w.run(file, s.parse) })
+	}
+	return w, nil
+}
+
+func listen(protocol int, groups uint32) (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
+		protocol)
+	if err != nil {
+		return nil, fmt.Errorf("watch devices: %w", err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK,
+		Groups: groups}); err != nil {
+		return nil, errors.Join(fmt.Errorf("watch devices: %w", err), unix.Close(fd))
+	}
+	return os.NewFile(uintptr(fd), "netlink"), nil
+}
+
+// Signals is where they come. It is never closed.
+func (w *Watcher) Signals() <-chan Signal { return w.signals }
+
+// run reads one socket.
+func (w *Watcher) run(file *os.File, parse func([]byte) []Signal) {
+	message := make([]byte, 64<<10)
+	for {
+		n, err := file.Read(message)
+		signals := []Signal{{}} // ENOBUFS: something was missed
+		if err == nil {
+			signals = parse(message[:n])
+		} else if !errors.Is(err, unix.ENOBUFS) {
+			return
+		}
+		for _, s := range signals {
+			select {
+			case w.signals <- s:
+			case <-w.done:
+				return
+			}
+		}
+	}
+}
+
+// Close ends the watcher. It may be called again.
+func (w *Watcher) Close() error {
+	var errs []error
+	w.once.Do(func() {
+		close(w.done)
+		for _, f := range w.files {
+			errs = append(errs, f.Close())
+		}
+		w.running.Wait()
+	})
+	return errors.Join(errs...)
+}
+
+// uevent reads a message of lib/kobject_uevent.c: "add@/devices/...", then KEY=value, each ended by
+// a zero. Those about RDMA devices count.
+func uevent(message []byte) []Signal {
+	var name []byte
+	rdma := false
+	header, rest, _ := bytes.Cut(message, []byte{0})
+	action, path, ok := bytes.Cut(header, []byte("@"))
+	for _, field := range bytes.Split(rest, []byte{0}) {
+		rdma = rdma || bytes.Equal(field, []byte("SUBSYSTEM=infiniband"))
+	}
+	if !ok || !rdma {
+		return nil
+	}
+	name = path[bytes.LastIndexByte(path, '/')+1:]
+	switch string(action) {
+	case "remove":
+		return []Signal{{Gone: true, Name: string(name)}}
+	case "add", "bind", "online":
+		return []Signal{{}}
+	}
+	return nil
+}
+
+// linkMessages reads messages of rtnetlink(7) about netdevs.
+func linkMessages(message []byte) (signals []Signal) {
+	ne := binary.NativeEndian
+	for len(message) >= unix.SizeofNlMsghdr+unix.SizeofIfInfomsg {
+		size := int(ne.Uint32(message))
+		if size < unix.SizeofNlMsghdr+unix.SizeofIfInfomsg || size > len(message) {
+			return signals
+		}
+		index := int(int32(ne.Uint32(message[unix.SizeofNlMsghdr+4:])))
+		switch ne.Uint16(message[4:]) {
+		case unix.RTM_DELLINK:
+			// A bridge tells about its ports by this message, too (family AF_BRIDGE).
+			if message[unix.SizeofNlMsghdr] == unix.AF_UNSPEC {
+				signals = append(signals, Signal{Gone: true, Ifindex: index})
+			}
+		case unix.RTM_NEWLINK:
+			signals = append(signals, Signal{Ifindex: index})
+		}
+		message = message[min((size+3)&^3, len(message)):]
+	}
+	return signals
+}

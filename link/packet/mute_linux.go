@@ -1,0 +1,53 @@
+package packet
+
+// Mute has the kernel drop every frame for the port, and drops what it has not delivered or sent:
+// for a port that is kept for later. The NIC goes on to pass our addresses. A closed port does
+// nothing.
+func (p *Port) Mute() error {
+	if err := p.setMuted(true); err != nil {
+		return err
+	}
+	for i := range p.rx {
+		p.rx[i].discard()
+		p.tx[i].discard()
+	}
+	return nil
+}
+
+// Unmute ends Mute: frames arrive from then on.
+func (p *Port) Unmute() error { return p.setMuted(false) }
+
+func (p *Port) setMuted(muted bool) error {
+	g := &p.groups
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g.muted = muted
+	if p.closed {
+		return nil
+	}
+	return p.filter(g.joined, g.all)
+}
+
+// discard drops what has been received and not delivered.
+func (q *RxQueue) discard() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for n := q.n - q.next; !q.closed; n = q.n {
+		q.count.discarded.Add(uint64(n))
+		q.next, q.cutting = q.n, false
+		if !q.fill() {
+			return
+		}
+	}
+}
+
+// discard drops what waits for room.
+func (q *TxQueue) discard() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.count.dropped.Add(uint64(len(q.waiting)))
+	q.spare = append(q.spare, q.waiting...)
+	q.waiting = q.waiting[:0]
+}

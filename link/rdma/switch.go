@@ -1,0 +1,121 @@
+package rdma
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+)
+
+// What is under an endpoint may change while the stack above keeps its connections. MTU, checksum
+// offload and segmentation are those of the first backend for good: netstack has them in its
+// connections.
+
+// current is the backend in use.
+type current struct {
+	backend
+	outOfBuffer uint64 // of the backend, when it came into use
+}
+
+// Switch puts to's queues in the place of those in use, which are not used any more when it
+// returns: their owner may close them. Connections and what waits to be sent stay. Frames that have
+// been received are delivered before any that the new queues receive, and a flow's segments go out
+// in order; what the old queues had not sent is lost like frames on a wire. A later Switch may put
+// the old queues back. to must outlive its time in the endpoint.
+//
+// Queues with another MAC address or VLAN, or with a smaller MTU or fewer offloads than those the
+// endpoint was made with, are refused, and nothing changes. The error is dv.ErrClosed after Close.
+// Switch waits for receive workers, so it must not be called from inside a delivery, nor with a
+// lock that one may want. Calls at the same time take turns.
+func (e *Endpoint) Switch(to Backend) error {
+	next := to.queues
+	if next == nil {
+		next = noQueues{}
+	}
+	e.switching.Lock()
+	defer e.switching.Unlock()
+	if e.closed.Load() {
+		return dv.ErrClosed
+	}
+	old := e.queues.Load()
+	if next == old.backend {
+		return nil
+	}
+	if err := e.fits(next); err != nil {
+		return err
+	}
+	var err error
+	if e.groups != nil {
+		err = next.SetGroups(e.groups)
+	}
+	e.pastOutOfBuffer.Add(old.OutOfBuffer() - old.outOfBuffer)
+	e.queues.Store(&current{next, next.OutOfBuffer()})
+	for i, s := range e.tx {
+		s.swap(next.txQueue(i%next.NumTx()), next.kind())
+	}
+	e.addCounters(next.NumRx())
+	e.replaceWorkers(next)
+	e.switches.Add(1)
+	if next.kind() != BackendNone {
+		e.flows.Repeat()
+	}
+	if err != nil {
+		return fmt.Errorf("tell %s our groups: %w", next.Name(), err)
+	}
+	return nil
+}
+
+// Repeat sends the first unacknowledged segment of each connection whose segments have not been
+// acknowledged in time, for a link that carries frames again: netstack would wait for its own
+// timer, which after a minute may take another. Switch does so by itself.
+func (e *Endpoint) Repeat() { e.flows.Repeat() }
+
+// fits says in one sentence why the endpoint cannot work on queues, or nil.
+func (e *Endpoint) fits(queues backend) error {
+	csum, maxTSO := queues.offloads()
+	switch {
+	case queues.kind() == BackendNone:
+		return nil
+	case !bytes.Equal(queues.MAC(), e.steered):
+		return fmt.Errorf("%s takes frames for %v, this link has %v: open it with that address",
+			queues.Name(), queues.MAC(), e.steered)
+	case queues.VLAN() != e.vlan:
+		return fmt.Errorf("%s is in VLAN %d, this link in %d: open it with that VLAN",
+			queues.Name(), queues.VLAN(), e.vlan)
+	case queues.MTU() < e.maxMTU:
+		return fmt.Errorf("%s has an MTU of %d bytes, this link %d: raise it with ip link",
+			queues.Name(), queues.MTU(), e.maxMTU)
+	case e.csum && !csum:
+		return fmt.Errorf("%s computes no checksums, which connections here rely on",
+			queues.Name())
+	case maxTSO < int(e.gsoMax):
+		return fmt.Errorf("%s segments %d bytes at most, connections here rely on %d",
+			queues.Name(), maxTSO, e.gsoMax)
+	}
+	return nil
+}
+
+// replaceWorkers has the workers of the present backend deliver what there is and end, and starts
+// those of the next behind them. It returns when the former have ended.
+func (e *Endpoint) replaceWorkers(next backend) {
+	e.mu.Lock()
+	old := e.workers
+	if e.attachment != nil {
+		e.startWorkers(e.attachment, next)
+	}
+	e.mu.Unlock()
+	if old != nil {
+		old.replace()
+		old.running.Wait()
+	}
+}
+
+// setGroups is SetGroups, with switching held.
+func (e *Endpoint) setGroups(groups []net.HardwareAddr) error {
+	e.groups = append([]net.HardwareAddr{}, groups...)
+	return e.queues.Load().SetGroups(groups)
+}
+
+// Backend is the kind of queues in use.
+func (e *Endpoint) Backend() BackendKind { return e.queues.Load().kind() }

@@ -1,0 +1,273 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+)
+
+// another opens a device on a NIC of its own that takes frames for the address of device 1, and
+// joins it to a new NIC, whose device is returned, too.
+func another(t testing.TB, change func(*dv.Config)) (dev, peer *dv.Device) {
+	t.Helper()
+	nic, err := simnic.New(simnic.Config{MAC: net.HardwareAddr{2, 0, 0, 1, 0, 7}, Seed: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := dv.Config{Kernel: kernel.Opener(nic), MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1},
+		Facts: dv.PortFacts{Name: "sim7", Netdev: "net7", MAC: nic.MAC(), MTU: nic.MTU()}}
+	if change != nil {
+		change(&cfg)
+	}
+	if dev, err = dv.Open(context.Background(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(dev.Close(), nic.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	peerNIC, peer := openDevice(t, 2, setup{})
+	a, b := wire.Pair()
+	for n, w := range map[*simnic.NIC]wire.Wire{nic: a, peerNIC: b} {
+		if err := n.ConnectWire(w); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { w.Close() })
+	}
+	return dev, peer
+}
+
+// TestSwitchKeepsOrder has segments wait for a NIC that delays completions, and puts another NIC in
+// its place: all arrive, in order, and each counts for one of the two.
+func TestSwitchKeepsOrder(t *testing.T) {
+	const n = 1000
+	s := newSending(t)
+	s.alone()
+	dev, peer := another(t, func(c *dv.Config) { c.TxQueueSize = 2048 })
+	end, err := New(peer, Options{NoMerge: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(end.Close)
+	end.Attach(s.arrived)
+	held := s.fill(t, n)
+	before := s.Stats()
+	s.arrived.await(t, int(before.Rings.TxFrames)) // the two wires have no order
+	if err := s.Switch(Rings(dev)); err != nil {
+		t.Fatal(err)
+	}
+	s.arrived.await(t, n)
+	s.send(t, 1, n, n+10)
+	s.arrived.await(t, n+10)
+	got := s.Stats()
+	if got.TxBacklog != 0 || got.TxBacklogDropped != 0 || got.Rings.TxFrames != n+10 ||
+		before.Rings.TxFrames+before.TxBacklog != n || got.Switches != 1 {
+		t.Errorf("before %+v, at the end %+v", before, got)
+	}
+	if dev.Stats().Tx[0].Packets != before.TxBacklog+10 {
+		t.Errorf("the second device sent %d frames", dev.Stats().Tx[0].Packets)
+	}
+	held.release()
+}
+
+// TestSwitchToNone: what is sent meanwhile is dropped, and counts for nothing but that.
+func TestSwitchToNone(t *testing.T) {
+	s := newSending(t)
+	s.send(t, 1, 0, 10)
+	s.arrived.await(t, 10)
+	first := s.queues.Load().backend.(rings).Device
+	if err := s.Switch(None()); err != nil {
+		t.Fatal(err)
+	}
+	if s.Backend() != BackendNone {
+		t.Errorf("on %s", s.Backend())
+	}
+	s.send(t, 2, 0, 5)
+	if err := s.Switch(Rings(first)); err != nil {
+		t.Fatal(err)
+	}
+	s.send(t, 1, 10, 20)
+	s.arrived.await(t, 20)
+	got := s.Stats()
+	if got.Rings.TxFrames != 20 || got.None.TxFrames != 5 || got.TxPackets != 25 ||
+		got.Switches != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestSwitchDeliversTheRest: frames that the old queues have are delivered, before those of the new
+// ones, and each counts once.
+func TestSwitchDeliversTheRest(t *testing.T) {
+	const n = 600 // more than a batch
+	_, devs := devices(t, setup{})
+	dev, peer := another(t, nil)
+	e, err := New(devs[0], Options{NoMerge: true, RxMode: RxInterrupt})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	k := &slowStack{sink: newSink(), entered: make(chan struct{}), leave: make(chan struct{})}
+	e.Attach(k)
+	post(t, devs[1].Tx(0), frameOf(0))
+	<-k.entered
+	for i := 1; i < n; i++ {
+		post(t, devs[1].Tx(0), frameOf(i))
+	}
+	switched := make(chan error, 1)
+	go func() { switched <- e.Switch(Rings(dev)) }()
+	for e.queues.Load().Name() != "sim7" {
+		runtime.Gosched()
+	}
+	post(t, peer.Tx(0), frameOf(n))
+	close(k.leave)
+	if err := <-switched; err != nil {
+		t.Fatal(err)
+	}
+	k.await(t, n+1)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i, got := range k.numbers {
+		if got != i {
+			t.Fatalf("frame %d came in place of %d", got, i)
+		}
+	}
+	if s := e.Stats(); s.RxPackets != n+1 || s.Rings.RxPackets != n+1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// slowStack records the numbers of frames, and is held up by the first.
+type slowStack struct {
+	*sink
+	once    sync.Once
+	entered chan struct{}
+	leave   chan struct{}
+	numbers []int
+}
+
+func (s *slowStack) DeliverNetworkPacket(p tcpip.NetworkProtocolNumber, pkt *gstack.PacketBuffer) {
+	s.once.Do(func() {
+		close(s.entered)
+		<-s.leave
+	})
+	b := pkt.Data().AsRange().ToSlice()
+	s.mu.Lock()
+	s.numbers = append(s.numbers, int(b[0])<<8|int(b[1]))
+	s.mu.Unlock()
+	s.sink.DeliverNetworkPacket(p, pkt)
+}
+
+// frameOf is an ARP frame to device 1 with a number.
+func frameOf(i int) []byte {
+	f := arpFrame()
+	f[14], f[15] = byte(i>>8), byte(i)
+	return f
+}
+
+// TestSwitchRefuses: queues that connections could not go on with change nothing.
+func TestSwitchRefuses(t *testing.T) {
+	_, devs := devices(t, setup{})
+	e, err := New(devs[0], Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	for name, tt := range map[string]struct {
+		change func(*dv.Config)
+		want   string
+	}{
+		"address": {func(c *dv.Config) { c.MAC = net.HardwareAddr{2, 0, 0, 0, 0, 9} },
+			"sim7 takes frames for 02:00:00:00:00:09, this link has 02:00:00:00:00:01"},
+		"VLAN": {func(c *dv.Config) { c.VLAN = 5 }, "sim7 is in VLAN 5, this link in 0"},
+		"MTU": {func(c *dv.Config) { c.MTU = 1400 },
+			"sim7 has an MTU of 1400 bytes, this link 1500"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dev, _ := another(t, tt.change)
+			err := e.Switch(Rings(dev))
+			if err == nil || !strings.HasPrefix(err.Error(), tt.want) {
+				t.Errorf("%v, want %s", err, tt.want)
+			}
+			if e.Stats().Switches != 0 || e.queues.Load().backend != (rings{devs[0]}) {
+				t.Error("something has changed")
+			}
+		})
+	}
+}
+
+// TestSwitchConcurrently switches, attaches, sends and closes at the same time, and twice.
+func TestSwitchConcurrently(t *testing.T) {
+	_, devs := devices(t, setup{dv: dv.Config{RxQueues: 2, TxQueues: 2}})
+	dev, peer := another(t, func(c *dv.Config) { c.RxQueues, c.TxQueues = 3, 1 })
+	e, err := New(devs[0], Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	e.flows.Close() // nobody acknowledges what is sent here
+	backends := []Backend{Rings(devs[0]), Rings(dev), None(), Rings(dev)}
+	for first := range backends {
+		wg.Go(func() {
+			for i := range 20 {
+				if err := e.Switch(backends[(first+i)%len(backends)]); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		for range 20 {
+			e.Attach(newSink())
+			e.Attach(nil)
+		}
+		e.Attach(newSink())
+	})
+	for port := range uint16(2) {
+		wg.Go(func() {
+			for seq := range uint32(500) {
+				pkt := segmentOf(port, seq)
+				e.writeOne(pkt)
+				pkt.DecRef()
+				e.Stats()
+			}
+		})
+	}
+	wg.Go(func() {
+		for range 500 {
+			post(t, peer.Tx(0), arpFrame())
+			post(t, devs[1].Tx(0), arpFrame())
+		}
+	})
+	wg.Wait()
+	s := e.Stats()
+	if sent := s.Rings.TxFrames + s.None.TxFrames; sent+s.TxBacklogDropped+s.TxBacklog !=
+		s.TxPackets || s.Switches == 0 {
+		t.Errorf("%d frames posted, %+v", sent, s)
+	}
+	for range 2 {
+		wg.Go(e.Close)
+		wg.Go(func() {
+			if err := e.Switch(None()); err != nil && !errors.Is(err, dv.ErrClosed) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	e.Close()
+	if err := e.Switch(Rings(devs[0])); !errors.Is(err, dv.ErrClosed) {
+		t.Errorf("switch after close: %v", err)
+	}
+}
