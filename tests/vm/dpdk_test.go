@@ -51,13 +51,21 @@ func TestUsers(t *testing.T) {
 // cleanLog fails the test if the guest's kernel has logged a warning about its own state.
 func (w *world) cleanLog(t *testing.T) {
 	t.Helper()
-	log := w.must(t, rig.Request{Op: "dmesg"}).Output
-	for line := range strings.Lines(log) {
+	for _, line := range w.warnings(t) {
+		t.Errorf("the guest's kernel says: %s", line)
+	}
+}
+
+// warnings are the lines of the guest's log in which its kernel warns about its own state.
+func (w *world) warnings(t *testing.T) (lines []string) {
+	t.Helper()
+	for line := range strings.Lines(w.must(t, rig.Request{Op: "dmesg"}).Output) {
 		if strings.Contains(line, "WARNING:") || strings.Contains(line, "BUG:") ||
 			strings.Contains(line, "Call Trace") {
-			t.Errorf("the guest's kernel says: %s", line)
+			lines = append(lines, line)
 		}
 	}
+	return lines
 }
 
 // dpdkMode is one way to run testpmd.

@@ -137,23 +137,6 @@ func testRemoved(t *testing.T, w *world) {
 	w.works(t)
 }
 
-// testFailure makes the device fail: its firmware reports it, the kernel notices, notifies the
-// driver, resets the device and restores it by itself.
-func testFailure(t *testing.T, w *world) {
-	s := w.slice(t)
-	stop := w.flooding(t)
-	w.nic.FailDevice()
-	checkGone(t, s.ended(t))
-	stop()
-	eventually(t, func() string { return "the kernel recovering the device" }, func() bool {
-		return strings.Contains(w.must(t, rig.Request{Op: "dmesg"}).Output,
-			"health recovery succeeded")
-	})
-	w.appeared(t)
-	w.works(t)
-	w.forgive()
-}
-
 // ended waits until the slice ends by itself and returns what it reports.
 func (s *bareSlice) ended(t *testing.T) rig.SliceReport {
 	t.Helper()

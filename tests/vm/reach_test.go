@@ -97,7 +97,13 @@ func (w *world) works(t *testing.T) {
 // ends.
 func (w *world) flooding(t *testing.T) (stop func()) {
 	t.Helper()
-	mac, err := net.ParseMAC(sliceMAC)
+	return w.floodingTo(t, sliceMAC)
+}
+
+// floodingTo is flooding for another address.
+func (w *world) floodingTo(t *testing.T, address string) (stop func()) {
+	t.Helper()
+	mac, err := net.ParseMAC(address)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -153,6 +153,8 @@ func (a *agent) handle(q rig.Request) rig.Reply {
 		var b []byte
 		b, err = os.ReadFile(q.Path)
 		r.Output = string(b)
+	case "write":
+		err = os.WriteFile(q.Path, []byte(q.Argv[0]), 0)
 	case "glob":
 		var m []string
 		m, err = filepath.Glob(q.Path)
