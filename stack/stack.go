@@ -66,6 +66,7 @@ type Stack struct {
 	datagrams datagramLink       // nil: all datagrams go through netstack
 	udpPorts  udpPortTable       // UDP sockets by port; the link finds sinks in it
 	udp       tcpip.UDPStats
+	conns     openConns
 
 	nic     nic           // nil unless made by Open; closed after the link
 	device  *dv.Device    // nil unless that is one

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -25,6 +26,9 @@ type TCPConn struct {
 
 	wr  ioSide
 	src bytes.Reader // what a Write still has to send; guarded by wr.mu
+
+	// Bytes that netstack has taken from writes, and given to reads.
+	written, received atomic.Uint64
 }
 
 var _ net.Conn = (*TCPConn)(nil)
@@ -37,6 +41,7 @@ func newTCPConn(s *Stack, ep tcpip.Endpoint, q *waiter.Queue, network string,
 	c.rd.register(s.clock, q, waiter.ReadableEvents)
 	c.wr.register(s.clock, q, waiter.WritableEvents)
 	c.keepAlive(keepAlive)
+	s.conns.add(ep, c)
 	return c
 }
 
@@ -58,6 +63,7 @@ func (c *TCPConn) Close() error {
 	linger := c.ep.SocketOptions().GetLinger()
 	orphan := tcpip.TCPUserTimeoutOption(c.stack.cfg.TCP.OrphanTimeout)
 	c.ep.SetSockOpt(&orphan) // answers to zero window probes do not prolong it
+	c.stack.conns.remove(c.ep)
 	c.ep.Close()
 	c.stack.orphaned(c.ep)
 	if linger.Enabled && linger.Timeout > 0 {

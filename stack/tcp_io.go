@@ -41,6 +41,7 @@ func (c *TCPConn) read(b []byte) (int, error) {
 		c.dst = nil
 		switch terr.(type) {
 		case nil:
+			c.received.Add(uint64(res.Count))
 			c.tune(res.Count)
 			return res.Count, nil
 		case *tcpip.ErrWouldBlock:
@@ -83,6 +84,7 @@ func (c *TCPConn) write(b []byte) (n int, err error) {
 		c.src.Reset(b[n:])
 		m, terr := c.ep.Write(&c.src, tcpip.WriteOptions{})
 		n += int(m)
+		c.written.Add(uint64(m))
 		switch {
 		case terr != nil && !wouldBlock(terr):
 			return n, c.orClosedErr(syscallError("write", terr))

@@ -22,6 +22,7 @@ type TCPListener struct {
 	laddr     *net.TCPAddr
 	keepAlive net.KeepAliveConfig
 	shared    bool // with other listeners: ListenConfig.ReusePort
+	backlog   int  // set by open
 
 	rd   ioSide
 	peer tcpip.FullAddress // of the connection just accepted; guarded by rd.mu
@@ -68,7 +69,7 @@ func (l *TCPListener) open(laddr *net.TCPAddr, backlog int) error {
 			if terr != nil {
 				return syscallError("getsockname", terr)
 			}
-			l.ep, l.laddr = ep, s.tcpAddr(l.family, bound)
+			l.ep, l.laddr, l.backlog = ep, s.tcpAddr(l.family, bound), backlog
 			l.rd.register(s.clock, q, waiter.ReadableEvents)
 			s.listeners[l] = struct{}{}
 			return nil

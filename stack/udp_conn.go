@@ -157,6 +157,7 @@ func (s *Stack) openUDP(c *UDPConn, network string, choose func(string, net.IP) 
 		return nil, err
 	}
 	c.rxq.open(c)
+	s.conns.add(c.ep, c)
 	if !c.shared() {
 		s.udpPorts.add(&c.rxq)
 	}
@@ -249,6 +250,7 @@ func (c *UDPConn) Close() error {
 	}
 	c.rxq.close()
 	c.groups.Lock()
+	c.stack.conns.remove(c.ep)
 	c.ep.Close() // leaves all groups
 	c.groups.Unlock()
 	c.routes.drop()

@@ -25,7 +25,8 @@ const chargeLeast = 64
 type udpRxQueue struct {
 	conn    *UDPConn
 	counts  *tcpip.UDPStats
-	charged atomic.Int64 // bytes charged for what waits to be read
+	charged atomic.Int64  // bytes charged for what waits to be read
+	dropped atomic.Uint64 // datagrams for which there was no room
 
 	mu       sync.Mutex
 	incoming datagramQueue // guarded by mu
@@ -60,6 +61,7 @@ func (q *udpRxQueue) Deliver(ip, udp []byte) bool {
 	q.counts.PacketsReceived.Increment()
 	if q.charged.Load() >= q.conn.ep.SocketOptions().GetReceiveBufferSize() {
 		q.counts.ReceiveBufferErrors.Increment()
+		q.dropped.Add(1)
 		return true
 	}
 	q.charged.Add(charge(n))

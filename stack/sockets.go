@@ -1,0 +1,167 @@
+package stack
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+)
+
+// Socket is one TCP or UDP socket as ss of iproute2 shows it. The JSON names are stable.
+type Socket struct {
+	Network string `json:"network"` // tcp or udp
+	State   string `json:"state"`   // LISTEN, ESTAB, TIME-WAIT ... as ss prints them
+	// RecvQ and SendQ are bytes: received and not read; written and not acknowledged. Of a
+	// listener they are connections: not accepted yet, and the most of these. SendQ of a UDP
+	// socket is 0: datagrams go out at once. Of datagrams that wait in netstack, as those do that
+	// were fragmented, RecvQ has the first only.
+	RecvQ int `json:"recv_q"`
+	SendQ int `json:"send_q"`
+	// Local and Remote are the ends; the address is unspecified (0.0.0.0, ::) for any, and the
+	// port of Remote 0 where there is no peer.
+	Local  netip.AddrPort `json:"local"`
+	Remote netip.AddrPort `json:"remote"`
+	// Drops are datagrams for which the receive buffer had no room, on a UDP socket.
+	Drops uint64   `json:"drops,omitempty"`
+	TCP   *TCPInfo `json:"tcp,omitempty"` // of a connection
+}
+
+// TCPInfo is what ss -i prints of a connection. Durations are nanoseconds in JSON.
+type TCPInfo struct {
+	Congestion string        `json:"congestion"`
+	RTO        time.Duration `json:"rto_ns"`
+	RTT        time.Duration `json:"rtt_ns"` // smoothed; 0: not measured yet
+	RTTVar     time.Duration `json:"rttvar_ns"`
+	MSS        int           `json:"mss"`      // bytes of payload per segment sent
+	Cwnd       int           `json:"cwnd"`     // segments
+	Ssthresh   int           `json:"ssthresh"` // segments
+	Unacked    int           `json:"unacked"`  // segments in flight
+	SegsOut    uint64        `json:"segs_out"`
+	SegsIn     uint64        `json:"segs_in"`
+	Retrans    uint64        `json:"retrans"` // segments sent again since the connection began
+	// Bytes written and acknowledged, and received in order, since the connection began. They are
+	// known while the program has the connection open, and 0 after its Close.
+	BytesAcked    uint64 `json:"bytes_acked"`
+	BytesReceived uint64 `json:"bytes_received"`
+}
+
+// openConns has the connections and UDP sockets that the program holds, by endpoint. Its mutex is
+// held for an entry or a lookup.
+type openConns struct {
+	mu    sync.Mutex
+	conns map[tcpip.Endpoint]any // *TCPConn or *UDPConn
+}
+
+func (o *openConns) add(ep tcpip.Endpoint, conn any) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.conns == nil {
+		o.conns = map[tcpip.Endpoint]any{}
+	}
+	o.conns[ep] = conn
+}
+
+func (o *openConns) remove(ep tcpip.Endpoint) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.conns, ep)
+}
+
+func (o *openConns) get(ep tcpip.Endpoint) any {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.conns[ep]
+}
+
+// Sockets lists every TCP and UDP socket, in the order listeners first, then by local and remote
+// address. It may be called at any time, from any goroutine. It takes each socket's lock for a
+// moment; the values of one socket belong together, those of different sockets need not.
+func (s *Stack) Sockets() []Socket {
+	seen := map[gstack.TransportEndpoint]bool{}
+	var all []Socket
+	for _, ep := range s.net.RegisteredEndpoints() {
+		if seen[ep] { // once for each version of IP
+			continue
+		}
+		seen[ep] = true
+		switch ep := ep.(type) {
+		case *tcp.Endpoint:
+			all = append(all, s.tcpSocket(ep))
+		case tcpip.Endpoint:
+			if so, ok := s.udpSocket(ep); ok {
+				all = append(all, so)
+			}
+		}
+	}
+	waiting(all)
+	slices.SortFunc(all, func(a, b Socket) int {
+		return cmp.Or(cmp.Compare(a.Network, b.Network), cmp.Compare(order(a), order(b)),
+			a.Local.Compare(b.Local), a.Remote.Compare(b.Remote))
+	})
+	for i := range all {
+		if all[i].State == notAccepted {
+			all[i].State = "ESTAB"
+		}
+	}
+	return all
+}
+
+// order puts listeners before connections.
+func order(s Socket) int {
+	if s.State == "LISTEN" {
+		return 0
+	}
+	return 1
+}
+
+// notAccepted is the state of connections that no Accept has returned, until they are counted.
+const notAccepted = "ESTAB, not accepted"
+
+// waiting counts the connections that wait for Accept, for each listener.
+func waiting(all []Socket) {
+	for i := range all {
+		l := &all[i]
+		if l.State != "LISTEN" {
+			continue
+		}
+		for _, c := range all {
+			if c.State == notAccepted && c.Local.Port() == l.Local.Port() &&
+				(l.Local.Addr().IsUnspecified() || l.Local.Addr() == c.Local.Addr()) {
+				l.RecvQ++
+			}
+		}
+	}
+}
+
+// udpSocket describes a UDP endpoint; ok is false of endpoints of other kinds.
+func (s *Stack) udpSocket(ep tcpip.Endpoint) (so Socket, ok bool) {
+	conn, ok := s.conns.get(ep).(*UDPConn)
+	if !ok {
+		return so, false
+	}
+	queued, _ := ep.GetSockOptInt(tcpip.ReceiveQueueSizeOption)
+	so = Socket{Network: "udp", State: "UNCONN",
+		RecvQ: queued + int(conn.rxq.charged.Load()),
+		Local: conn.laddr.AddrPort(), Remote: anyPort(conn.laddr.AddrPort().Addr())}
+	if conn.raddr != nil {
+		so.State, so.Remote = "ESTAB", conn.raddr.AddrPort()
+	}
+	if st, is := ep.Stats().(*tcpip.TransportEndpointStats); is {
+		so.Drops = st.ReceiveErrors.ReceiveBufferOverflow.Value()
+	}
+	so.Drops += conn.rxq.dropped.Load()
+	return so, true
+}
+
+// anyPort is the unspecified address of a's version, with port 0.
+func anyPort(a netip.Addr) netip.AddrPort {
+	if a.Is4() || a.Is4In6() {
+		return netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.AddrPortFrom(netip.IPv6Unspecified(), 0)
+}

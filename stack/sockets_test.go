@@ -1,0 +1,132 @@
+package stack_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/stack/stacktest"
+)
+
+// find returns the one socket with these words.
+func find(t *testing.T, s *stack.Stack, network, state string) stack.Socket {
+	t.Helper()
+	var found []stack.Socket
+	for _, so := range s.Sockets() {
+		if so.Network == network && so.State == state {
+			found = append(found, so)
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("%d %s sockets in state %s, want 1: %+v", len(found), network, state, s.Sockets())
+	}
+	return found[0]
+}
+
+// has says whether a socket is in a state.
+func has(s *stack.Stack, state string) bool {
+	return slices.ContainsFunc(s.Sockets(), func(so stack.Socket) bool { return so.State == state })
+}
+
+// TestSockets follows a connection from the listener's queue to its end: what is listed is what
+// was sent, read and left.
+func TestSockets(t *testing.T) {
+	server, client := stacktest.Pair(t)
+	if all := server.Sockets(); len(all) != 0 {
+		t.Fatalf("a new stack has sockets: %+v", all)
+	}
+	ln, err := server.Listen("tcp", ":80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := stacktest.Used().ServerIP4.Addr()
+	out, err := client.Dial("tcp", netip.AddrPortFrom(at, 80).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "one connection waits", func() bool {
+		return find(t, server, "tcp", "LISTEN").RecvQ == 1
+	})
+	if l := find(t, server, "tcp", "LISTEN"); l.SendQ == 0 || l.Local.Port() != 80 ||
+		!l.Local.Addr().IsUnspecified() || l.TCP != nil {
+		t.Errorf("listener with one connection waiting: %+v", l)
+	}
+	in, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := find(t, server, "tcp", "LISTEN"); l.RecvQ != 0 {
+		t.Errorf("listener with no connection waiting: %+v", l)
+	}
+	const sent, read = 3 << 20, 1 << 20
+	done := background(func() error { _, err := out.Write(make([]byte, sent)); return err })
+	if _, err := io.CopyN(io.Discard, in, read); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "netstack has all bytes", func() bool {
+		c, s := find(t, client, "tcp", "ESTAB"), find(t, server, "tcp", "ESTAB")
+		return s.TCP.BytesReceived == c.TCP.BytesAcked && s.RecvQ > 0 && c.SendQ > 0
+	})
+	c, s := find(t, client, "tcp", "ESTAB"), find(t, server, "tcp", "ESTAB")
+	if s.Local != c.Remote || s.Remote != c.Local {
+		t.Errorf("ends: %v to %v, and %v to %v", s.Local, s.Remote, c.Local, c.Remote)
+	}
+	if s.TCP.BytesReceived != read+uint64(s.RecvQ) {
+		t.Errorf("%d bytes received, %d read and %d left", s.TCP.BytesReceived, read, s.RecvQ)
+	}
+	if i := c.TCP; i.RTO <= 0 || i.RTT <= 0 || i.MSS < 1000 || i.Cwnd < 1 || i.SegsOut < 10 ||
+		i.SegsIn == 0 || i.Congestion == "" {
+		t.Errorf("of the sender: %+v", *i)
+	}
+	if _, err := io.CopyN(io.Discard, in, sent-read); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "everything is acknowledged", func() bool {
+		c := find(t, client, "tcp", "ESTAB")
+		return c.SendQ == 0 && c.TCP.BytesAcked == sent && c.TCP.Unacked == 0
+	})
+	out.Close()
+	eventually(t, "the peer's FIN is there", func() bool { return has(server, "CLOSE-WAIT") })
+	in.Close()
+	eventually(t, "both FINs are acknowledged", func() bool { return has(client, "TIME-WAIT") })
+	ln.Close()
+}
+
+// TestSocketsUDP lists what waits and what was dropped.
+func TestSocketsUDP(t *testing.T) {
+	server, client := stacktest.Pair(t)
+	conn, err := server.ListenUDP("udp", &net.UDPAddr{Port: 53})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.SetReadBuffer(4096)
+	to := netip.AddrPortFrom(stacktest.Used().ServerIP4.Addr(), 53)
+	peer, err := client.Dial("udp", to.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		fmt.Fprintf(peer, "%0200d", i)
+	}
+	eventually(t, "100 datagrams wait or are dropped", func() bool {
+		so := find(t, server, "udp", "UNCONN")
+		return so.RecvQ >= 200 && so.Drops > 0
+	})
+	if so := find(t, server, "udp", "UNCONN"); so.Local.Port() != 53 || so.Remote.Port() != 0 {
+		t.Errorf("%+v", so)
+	}
+	if so := find(t, client, "udp", "ESTAB"); so.Remote != to {
+		t.Errorf("connected to %v, want %v", so.Remote, to)
+	}
+	conn.Close()
+	if all := server.Sockets(); len(all) != 0 {
+		t.Errorf("after Close: %+v", all)
+	}
+}
