@@ -111,15 +111,20 @@ var layers = map[string]layer{
 		tests: []string{"dv/simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd",
 			"cmd/rdma-netstack/lab", "tests/netpair", netlink, dns},
 	},
-	"stack/metrics": {module: []string{"stack", "dv", "link/packet"},
+	"stack/metrics": {module: []string{"stack", "stack/internal/fields", "dv", "link/packet"},
 		tests: []string{"stack/stacktest"}},
-	"stack/stacktest": {module: []string{"stack"}, others: []string{gvisor}},
-	"apps/httpd":      {},
-	"apps/dnsd":       {others: []string{dns, xnet}}, // x/net: the type of a batch of datagrams
-	"apps/iperf3d":    {},
+	"stack/admin": {
+		module: []string{"stack", "stack/metrics", "stack/internal/fields", "dv", "link/packet"},
+		tests:  []string{"stack/stacktest"},
+	},
+	"stack/internal/fields": {},
+	"stack/stacktest":       {module: []string{"stack"}, others: []string{gvisor}},
+	"apps/httpd":            {},
+	"apps/dnsd":             {others: []string{dns, xnet}}, // x/net: the type of a batch of datagrams
+	"apps/iperf3d":          {},
 	"cmd/rdma-netstack/...": {
-		module: []string{"stack", "dv", "link/packet", "dv/simnic/...", "apps/httpd", "apps/dnsd",
-			"apps/iperf3d", "cmd/rdma-netstack/...", "internal/probe", "internal/doctor/..."},
+		module: []string{"stack", "stack/admin", "dv", "link/packet", "dv/simnic/...",
+			"apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/...", "internal/probe", "internal/doctor/..."},
 		others: []string{netlink, xsys, dns},
 	},
 	"internal/doctor":      {},

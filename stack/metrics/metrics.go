@@ -6,13 +6,12 @@ import (
 	"io"
 	"iter"
 	"net/http"
-	"reflect"
 	"strings"
-	"unicode"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/fields"
 )
 
 // ContentType is that of what [Write] writes.
@@ -60,10 +59,10 @@ func Write(w io.Writer, from Source) error {
 
 // list writes all families: of the stack, then of the device's queues.
 func list(b *bytes.Buffer, of stack.Stats, device dv.Stats) {
-	for _, f := range flatten("", reflect.ValueOf(of)) {
-		family(b, "stack_"+f.name, f.name == "link_up" ||
-			f.name == "tcp_current_established", "of the stack")
-		fmt.Fprintf(b, " %d\n", f.value)
+	for _, f := range fields.Of(of) {
+		family(b, "stack_"+f.Name, f.Name == "link_up" ||
+			f.Name == "tcp_current_established", "of the stack")
+		fmt.Fprintf(b, " %d\n", f.Value)
 	}
 	queues(b, "rx", device.Rx)
 	queues(b, "tx", device.Tx)
@@ -74,7 +73,7 @@ func named(b *bytes.Buffer, all iter.Seq2[string, uint64], gauge bool) {
 	for name, value := range all {
 		parts := strings.Split(name, ".")
 		for i, p := range parts {
-			parts[i] = snake(p)
+			parts[i] = fields.Snake(p)
 		}
 		family(b, strings.Join(parts, "_"), gauge, "as "+name+" of Stack.Counters and Stack.Gauges")
 		fmt.Fprintf(b, " %d\n", value)
@@ -95,60 +94,18 @@ func family(b *bytes.Buffer, name string, gauge bool, about string) {
 
 // queues writes the counters of all queues of one direction, a family at a time.
 func queues[Q any](b *bytes.Buffer, direction string, all []Q) {
-	var values [][]field
+	var values [][]fields.Field
 	for _, q := range all {
-		values = append(values, flatten("", reflect.ValueOf(q)))
+		values = append(values, fields.Of(q))
 	}
 	for i := 0; len(values) > 0 && i < len(values[0]); i++ {
-		name := "device_" + direction + "_" + values[0][i].name
+		name := "device_" + direction + "_" + values[0][i].Name
 		family(b, name, false, "of a queue of the device")
 		for queue, of := range values {
 			if queue > 0 {
 				fmt.Fprintf(b, "%s%s_total", prefix, name)
 			}
-			fmt.Fprintf(b, "{queue=\"%d\"} %d\n", queue, of[i].value)
+			fmt.Fprintf(b, "{queue=\"%d\"} %d\n", queue, of[i].Value)
 		}
 	}
-}
-
-// field is one number of a struct of counters.
-type field struct {
-	name  string
-	value uint64
-}
-
-// flatten lists the numbers and truths of a struct, those of structs in it with their field's name
-// in front.
-func flatten(under string, v reflect.Value) (all []field) {
-	for i := range v.NumField() {
-		name := under + snake(v.Type().Field(i).Name)
-		switch f := v.Field(i); f.Kind() {
-		case reflect.Uint64:
-			all = append(all, field{name, f.Uint()})
-		case reflect.Bool:
-			n := uint64(0)
-			if f.Bool() {
-				n = 1
-			}
-			all = append(all, field{name, n})
-		case reflect.Struct:
-			all = append(all, flatten(name+"_", f)...)
-		}
-	}
-	return all
-}
-
-// snake writes a Go name as Prometheus does: TCPFailedDials is tcp_failed_dials.
-func snake(name string) string {
-	letters := []rune(name)
-	var b strings.Builder
-	for i, l := range letters {
-		begins := i > 0 && unicode.IsUpper(l) &&
-			(unicode.IsLower(letters[i-1]) || i+1 < len(letters) && unicode.IsLower(letters[i+1]))
-		if begins {
-			b.WriteByte('_')
-		}
-		b.WriteRune(unicode.ToLower(l))
-	}
-	return b.String()
 }

@@ -132,15 +132,3 @@ func TestWriteFails(t *testing.T) {
 		t.Errorf("%v, want %v", err, errRefused)
 	}
 }
-
-func TestSnake(t *testing.T) {
-	for name, want := range map[string]string{
-		"TCPFailedDials": "tcp_failed_dials", "RxPackets": "rx_packets", "LSO": "lso",
-		"BlueFlames": "blue_flames", "IPSent": "ip_sent",
-		"UDPReceiveBufferErr": "udp_receive_buffer_err",
-	} {
-		if got := snake(name); got != want {
-			t.Errorf("%s is %s, want %s", name, got, want)
-		}
-	}
-}

@@ -1,0 +1,115 @@
+package admin_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/stack/admin"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/fields"
+	"github.com/rdma-netstack/rdma-netstack/stack/stacktest"
+)
+
+// get answers a request, and decodes JSON into v unless that is nil.
+func get(t *testing.T, h http.Handler, path string, v any) (code int, body string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+	if v != nil {
+		if err := json.Unmarshal(w.Body.Bytes(), v); err != nil {
+			t.Fatalf("GET %s: %v in %q", path, err, w.Body)
+		}
+	}
+	return w.Code, w.Body.String()
+}
+
+func TestHandler(t *testing.T) {
+	server, client := stacktest.Pair(t)
+	var broken error
+	h := admin.Handler(admin.Config{Stack: server, Command: []string{"prog", "--x"}, About: "veth",
+		Checks: []admin.Check{{Name: "disk", Run: func() error { return broken }}}})
+	var info admin.Info
+	if code, _ := get(t, h, "/info", &info); code != 200 || info.PID == 0 || info.MTU != 1500 ||
+		info.MAC != server.HardwareAddr().String() || !slices.Equal(info.Addresses,
+		server.Addrs()) || info.Command[0] != "prog" || info.Backend != "link" {
+		t.Errorf("%d: %+v", code, info)
+	}
+	if _, err := client.Dial("tcp", stacktest.Used().ServerIP4.Addr().String()+":81"); err == nil {
+		t.Fatal("something listens")
+	}
+	conn, err := server.ListenUDP("udp", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sockets []stack.Socket
+	port := conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+	if get(t, h, "/sockets", &sockets); len(sockets) != 1 || sockets[0].Local.Port() != port {
+		t.Errorf("%+v", sockets)
+	}
+	var c admin.Counters
+	get(t, h, "/stats", &c)
+	if n, ok := c.Value("tcp_resets_sent"); !ok || n != 1 {
+		t.Errorf("%d resets sent, known: %v; want 1", n, ok)
+	}
+	if code, body := get(t, h, "/metrics", nil); code != 200 || len(body) < 1000 {
+		t.Errorf("metrics: %d, %d bytes", code, len(body))
+	}
+	for _, path := range []string{"/healthz", "/readyz"} {
+		broken = nil
+		if code, body := get(t, h, path, nil); code != 200 || body != "ok\n" {
+			t.Errorf("%s: %d %q", path, code, body)
+		}
+		broken = errors.New("full")
+		if code, body := get(t, h, path, nil); code != 503 || body != "failing\ndisk: full\n" {
+			t.Errorf("%s with a full disk: %d %q", path, code, body)
+		}
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("POST", "/stats", nil))
+	if w.Code != http.StatusMethodNotAllowed {
+		t.Errorf("POST: %d", w.Code)
+	}
+}
+
+// TestProblems has counters that are not 0, which appear with their meaning in the order of the
+// path, and others, which do not appear.
+func TestProblems(t *testing.T) {
+	got := admin.Problems(admin.Counters{Counters: map[string]uint64{
+		"udp_unknown_port_errors": 3, "rx12_stalls": 7, "rx0_stalls": 0, "rx0_packets": 9}})
+	if len(got) != 2 || got[0].Name != "rx12_stalls" || got[0].Count != 7 ||
+		got[1].Name != "udp_unknown_port_errors" || got[1].Meaning == "" || got[1].Advice == "" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestEveryDropIsExplained: what is named as a drop or an error has an explanation.
+func TestEveryDropIsExplained(t *testing.T) {
+	server, _ := stacktest.Pair(t)
+	names := admin.Count(server).Names()
+	for direction, queue := range map[string][]any{"rx0_": {dv.RxStats{}, packet.RxStats{}},
+		"tx0_": {dv.TxStats{}, packet.TxStats{}}} {
+		for _, q := range queue {
+			for _, f := range fields.Of(q) {
+				names = append(names, direction+f.Name)
+			}
+		}
+	}
+	sounds := regexp.MustCompile(`err|drop|bad_|malformed|overflow|invalid|refused|timeout|_shed|` +
+		`conflict|lost|stall|out_of|resets$|too_long|_full$`)
+	// what is done, not what goes wrong
+	fine := regexp.MustCompile(`^(tcp_established_closed|.*_resets_(sent|received)|tcp_resets.*|` +
+		`tcp_spurious.*|stack_tcp_resets.*)$`)
+	for _, name := range names {
+		if sounds.MatchString(name) && !fine.MatchString(name) && !admin.Explained(name) {
+			t.Errorf("%s has no explanation", name)
+		}
+	}
+}

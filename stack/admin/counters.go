@@ -1,0 +1,93 @@
+package admin
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/fields"
+)
+
+// Counters is a snapshot. What is in Counters never falls; what is in Gauges is as of now.
+type Counters struct {
+	Time     time.Time         `json:"time"`
+	Counters map[string]uint64 `json:"counters"`
+	Gauges   map[string]uint64 `json:"gauges"`
+}
+
+// Source is what is counted; a [stack.Stack] is one. Device and PacketPort may return nil.
+type Source interface {
+	Stats() stack.Stats
+	Counters() iter.Seq2[string, uint64]
+	Gauges() iter.Seq2[string, uint64]
+	Device() *dv.Device
+	PacketPort() *packet.Port
+}
+
+// Count reads every counter.
+func Count(from Source) Counters {
+	c := Counters{time.Now(), map[string]uint64{}, map[string]uint64{}}
+	for name, n := range from.Counters() {
+		c.Counters[joined(name)] = n
+	}
+	for name, n := range from.Gauges() {
+		c.Gauges[joined(name)] = n
+	}
+	for _, f := range fields.Of(from.Stats()) {
+		switch f.Name {
+		case "link_up", "tcp_current_established":
+			c.Gauges["stack_"+f.Name] = f.Value
+		default:
+			c.Counters["stack_"+f.Name] = f.Value
+		}
+	}
+	if d := from.Device(); d != nil {
+		st := d.Stats()
+		queues(c.Counters, "rx", st.Rx)
+		queues(c.Counters, "tx", st.Tx)
+	}
+	if p := from.PacketPort(); p != nil {
+		st := p.Stats()
+		queues(c.Counters, "rx", st.Rx)
+		queues(c.Counters, "tx", st.Tx)
+	}
+	return c
+}
+
+// joined is a dotted name with underscores: TCP.Retransmits is tcp_retransmits.
+func joined(name string) string {
+	parts := strings.Split(name, ".")
+	for i, p := range parts {
+		parts[i] = fields.Snake(p)
+	}
+	return strings.Join(parts, "_")
+}
+
+// queues adds the counters of each queue: rx0_packets.
+func queues[Q any](to map[string]uint64, direction string, all []Q) {
+	for i, q := range all {
+		for _, f := range fields.Of(q) {
+			to[fmt.Sprintf("%s%d_%s", direction, i, f.Name)] = f.Value
+		}
+	}
+}
+
+// Names are the names of both kinds, in order.
+func (c Counters) Names() []string {
+	names := slices.Collect(maps.Keys(c.Counters))
+	return slices.Sorted(slices.Values(slices.AppendSeq(names, maps.Keys(c.Gauges))))
+}
+
+// Value is the value of a name; ok is false if there is none.
+func (c Counters) Value(name string) (n uint64, ok bool) {
+	if n, ok = c.Counters[name]; !ok {
+		n, ok = c.Gauges[name]
+	}
+	return n, ok
+}

@@ -1,0 +1,20 @@
+// Package admin shows a running stack to tools and people over HTTP:
+//
+//	go http.Serve(listener, admin.Handler(admin.Config{Stack: st}))
+//
+// The listener is the host's: a unix socket that only the user may open, or an address of the
+// machine. What is served discloses addresses and ports of peers, so it does not belong on the
+// slice. All of it is GET, and JSON unless said otherwise:
+//
+//	/info      Info: the process, the stack's name and addresses, the device
+//	/sockets   []stack.Socket
+//	/stats     Counters: every counter and gauge by name
+//	/errors    []Problem: every counter of drops and errors that is not 0
+//	/metrics   Prometheus text, see package stack/metrics
+//	/healthz   text: ok, or 503 and the checks that fail
+//	/readyz    text: ok, or 503 while the server should get no requests
+//
+// Names of counters are those of the kernel's tools where they have one: rx0_packets is of receive
+// queue 0, as ethtool -S prints it; what netstack counts keeps its name (tcp_retransmits). JSON
+// names are stable: new ones may come, none changes its meaning.
+package admin

@@ -1,0 +1,129 @@
+package admin
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/stack/metrics"
+)
+
+// Config says what is shown. Stack is needed.
+type Config struct {
+	Stack *stack.Stack
+	// Command is the program and its arguments; empty: os.Args.
+	Command []string
+	// About describes the device, in a few words.
+	About string
+	// Checks are run by /healthz, besides that the stack has not ended.
+	Checks []Check
+	// Ready is asked by /readyz: an error says why there should be no requests now. nil: healthy is
+	// ready.
+	Ready func() error
+}
+
+// Check is one line of /healthz. Run is called from many goroutines and returns at once.
+type Check struct {
+	Name string
+	Run  func() error
+}
+
+// Info describes the process.
+type Info struct {
+	PID       int            `json:"pid"`
+	Command   []string       `json:"command"`
+	Started   time.Time      `json:"started"` // when the handler was made
+	Name      string         `json:"name"`
+	MAC       string         `json:"mac"`
+	Addresses []netip.Prefix `json:"addresses"`
+	MTU       int            `json:"mtu"`
+	Backend   string         `json:"backend"` // rings or packet
+	About     string         `json:"about,omitempty"`
+}
+
+// handler has what Config has, and when it was made.
+type handler struct {
+	Config
+	started time.Time
+}
+
+// Handler serves what the package comment lists. It may be used from any goroutine, and after the
+// stack's end.
+func Handler(cfg Config) http.Handler {
+	if len(cfg.Command) == 0 {
+		cfg.Command = os.Args
+	}
+	h := &handler{cfg, time.Now()}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /info", show(h.info))
+	mux.HandleFunc("GET /sockets", show(func() any { return cfg.Stack.Sockets() }))
+	mux.HandleFunc("GET /stats", show(func() any { return Count(cfg.Stack) }))
+	mux.HandleFunc("GET /errors", show(func() any { return Problems(Count(cfg.Stack)) }))
+	mux.Handle("GET /metrics", metrics.Handler(cfg.Stack))
+	mux.HandleFunc("GET /healthz", h.healthz)
+	mux.HandleFunc("GET /readyz", h.readyz)
+	return mux
+}
+
+// show answers with the JSON of what get returns.
+func show(get func() any) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		json.NewEncoder(w).Encode(get()) // who asked is gone if it fails
+	}
+}
+
+func (h *handler) info() any {
+	st := h.Stack
+	backend := "rings"
+	switch {
+	case st.PacketPort() != nil:
+		backend = "packet"
+	case st.Device() == nil:
+		backend = "link"
+	}
+	return Info{PID: os.Getpid(), Command: h.Command, Started: h.started, Name: st.Name(),
+		MAC: st.HardwareAddr().String(), Addresses: st.Addrs(), MTU: st.MTU(), Backend: backend,
+		About: h.About}
+}
+
+// healthz says ok, or which checks fail.
+func (h *handler) healthz(w http.ResponseWriter, _ *http.Request) {
+	checks := append([]Check{{"stack", h.Stack.Err}}, h.Checks...)
+	var failing strings.Builder
+	for _, c := range checks {
+		if err := c.Run(); err != nil {
+			fmt.Fprintf(&failing, "%s: %v\n", c.Name, err)
+		}
+	}
+	verdict(w, failing.String())
+}
+
+func (h *handler) readyz(w http.ResponseWriter, r *http.Request) {
+	if h.Ready == nil {
+		h.healthz(w, r)
+		return
+	}
+	if err := h.Ready(); err != nil {
+		verdict(w, err.Error()+"\n")
+		return
+	}
+	verdict(w, "")
+}
+
+func verdict(w http.ResponseWriter, failing string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if failing != "" {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprint(w, "failing\n"+failing)
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}

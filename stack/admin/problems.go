@@ -1,0 +1,139 @@
+package admin
+
+import (
+	"regexp"
+	"slices"
+)
+
+// Problem is a counter of drops or errors that is not 0.
+type Problem struct {
+	Name    string `json:"name"`
+	Count   uint64 `json:"count"`
+	Meaning string `json:"meaning"`
+	Advice  string `json:"advice"`
+}
+
+// explanation is what is said of the counters whose whole name matches.
+type explanation struct {
+	name            string // a regular expression
+	meaning, advice string
+}
+
+// explanations are in the order of the path of a frame: ring, link, IP, TCP, UDP.
+func explanations() []explanation {
+	return []explanation{
+		{`rx\d+_drops_too_long`, "received frames longer than a buffer",
+			"a sender has a larger MTU: give --mtu, or mend the sender's"},
+		{`rx\d+_drops_flushed`, "receive buffers returned by a queue in error",
+			"no frame was lost by these; rxN_resets and the log say what happened"},
+		{`rx\d+_drops_error`, "receive completions with an error",
+			"the log has the syndrome; rdma-netstack doctor checks the card"},
+		{`rx\d+_drops_malformed`, "completions that a NIC should not write",
+			"report it with rdma-netstack devices --verbose"},
+		{`rx\d+_stalls`, "times that a receive ring had no buffer left",
+			"the process did not get to run in time: more --queues, --rx-mode polling, or fewer " +
+				"other loads on its processors"},
+		{`rx\d+_resets|tx\d+_resets`, "times that a queue was replaced after an error",
+			"the log has the syndrome; now and then is normal where a port is paused"},
+		{`tx\d+_drops_refused`, "packets that the send queue does not take: too short or too long",
+			"the MTU of the stack and of the port differ: see --mtu"},
+		{`tx\d+_drops_lost`, "packets in a send queue that was replaced",
+			"TCP sends them again; the log says why the queue was replaced"},
+		{`tx\d+_stalls`, "posts that found the send ring full",
+			"normal under load; if it keeps rising with a slow link, pause frames are the cause"},
+		{`rx\d+_dropped`, "frames for which the packet socket had no room",
+			"the process did not get to run in time: more --queues, or rings of an mlx5 device"},
+		{`rx\d+_too_long|rx\d+_malformed`, "frames that the packet socket could not describe",
+			"turn large receive offload of the interface off: ethtool -K IF lro off"},
+		{`tx\d+_dropped`, "frames that the interface refused",
+			"it is down, or its MTU is smaller than the stack's"},
+		{`tx\d+_full`, "sends that found the packet socket or the interface's queue full",
+			"normal under load"},
+		{`link_rx_out_of_buffer`, "frames that the NIC dropped for want of a receive buffer",
+			"as for rxN_stalls; others who use the port are counted, too"},
+		{`link_rx_bad_checksum`, "frames with a wrong checksum",
+			"a cable, a switch or a peer's offload damages frames: ethtool -S of both ends"},
+		{`link_rx_shed|stack_rx_shed`, "segments without data dropped, as too many waited",
+			"a flood of ACKs or SYNs; ss -a shows where from. Config.RxLimit is the bound"},
+		{`link_tx_dropped|link_tx_errors`, "packets that found no room in time, or were refused",
+			"the link is down or slower than what is sent; TCP sends them again"},
+		{`link_tx_backlog_dropped`, "segments that waited when the device went",
+			"TCP sends them again"},
+		{`stack_rx_unknown`, "frames of protocols that the stack does not speak",
+			"harmless: LLDP, spanning tree and the like"},
+		{`dropped_packets|nics_tx_packets_dropped_no_buffer_space`,
+			"packets that netstack dropped", "see the counters of the protocols"},
+		{`stack_address_conflicts`, "packets by which another host claims an address of ours",
+			"two hosts have the address: give one another. The log has the other's MAC"},
+		{`stack_hardware_addr_conflicts`, "packets of another host with our MAC",
+			"two servers were given the same --mac"},
+		{`stack_dhcp_refused`, "answers of DHCP servers that are no lease",
+			"a server is misconfigured, or hostile; the log has its address"},
+		{`stack_resolvers_refused`, "resolvers that routers advertised beyond what is remembered",
+			"a router is misconfigured, or hostile"},
+		{`arp_(malformed|disabled)_packets_received|arp_outgoing_.*(dropped|errors)`,
+			"ARP messages that could not be used or sent", "see link_tx_dropped"},
+		{`nics_(malformed_l4_rcvd|disabled_rx)_(packets|bytes)`, "packets with broken headers",
+			"as for ip_malformed_packets_received"},
+		{`nics_neighbor_dropped_.*|nics_neighbor_unreachable_entry_lookups`,
+			"neighbours that do not answer, or answered what nobody asked",
+			"a host or router is gone, or somebody forges ARP: arping shows who answers"},
+		{`icmp_v[46]_packets_received_(dst_unreachable|time_exceeded)`,
+			"ICMP errors for packets of ours", "routers or hosts refuse what we send: check routes"},
+		{`icmp_v[46]_packets_(received_invalid|sent_dropped)|icmp_v6_.*dropped_by_host|` +
+			`igmp_.*(errors|invalid|dropped)`, "messages that could not be used or sent",
+			"a few are normal"},
+		{`ip_malformed_(packets|fragments)_received|stack_ip_malformed|ip_option_unknown_received|` +
+			`ip_disabled_packets_received`,
+			"IP packets whose headers make no sense", "a peer is broken or hostile"},
+		{`ip_invalid_(destination|source)_addresses_received|stack_ip_invalid_destination`,
+			"packets for or from addresses that cannot be",
+			"harmless where broadcasts of other subnets pass; else a peer has stale ARP entries"},
+		{`ip_outgoing_packet_errors`, "packets that the link refused", "see link_tx_dropped"},
+		{`ip_ip_tables_.*_dropped|ip_forwarding_.*`, "packets that netstack's tables dropped",
+			"the program has set rules in Netstack()"},
+		{`(stack_)?tcp_checksum_errors|(stack_)?udp_checksum_errors`,
+			"TCP segments or datagrams with a wrong checksum", "as for link_rx_bad_checksum"},
+		{`tcp_invalid_segments_received|udp_malformed_packets_received`,
+			"segments or datagrams whose header makes no sense", "a peer is broken or hostile"},
+		{`(stack_)?tcp_retransmits|tcp_(fast|slow_start)_retransmits|(stack_)?tcp_timeouts`,
+			"segments sent again, and timeouts before",
+			"frames get lost on the way: compare the counters of switch and peer; ss -i shows " +
+				"which connections"},
+		{`stack_tcp_failed_dials|tcp_failed_(connection_attempts|port_reservations)`,
+			"dials that failed", "the peer refuses or does not answer; the program has the error"},
+		{`stack_tcp_listen_drops|tcp_listen_overflow_.*|tcp_forward_max_in_flight_drop`,
+			"connection attempts beyond a listener's backlog",
+			"the program accepts too slowly, or a SYN flood: see Recv-Q in ss -l"},
+		{`tcp_established_(resets|timedout)`, "connections that ended by a reset or a timeout",
+			"peers went away; ss -i before shows retransmissions"},
+		{`tcp_segment_send_errors|udp_packet_send_errors`, "segments or datagrams not sent",
+			"no route, no neighbour, or no room: see link_tx_dropped"},
+		{`(stack_)?udp_receive_buffer_err(ors)?`, "datagrams dropped as nobody read them in time",
+			"the program is too slow, or its buffer small: SetReadBuffer; ss -u shows the socket"},
+		{`(stack_)?udp_unknown_port(_errors)?`, "datagrams to ports without a socket",
+			"a client has the wrong port, or the service is not running"},
+	}
+}
+
+// Problems lists the counters of drops and errors that are not 0, with what they mean, in the order
+// of a frame's path.
+func Problems(c Counters) []Problem {
+	all, names := []Problem{}, c.Names()
+	for _, e := range explanations() {
+		is := regexp.MustCompile("^(" + e.name + ")$")
+		for _, name := range names {
+			if n := c.Counters[name]; n > 0 && is.MatchString(name) {
+				all = append(all, Problem{name, n, e.meaning, e.advice})
+			}
+		}
+	}
+	return all
+}
+
+// Explained reports whether Problems knows a name.
+func Explained(name string) bool {
+	return slices.ContainsFunc(explanations(), func(e explanation) bool {
+		return regexp.MustCompile("^(" + e.name + ")$").MatchString(name)
+	})
+}
