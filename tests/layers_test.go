@@ -109,7 +109,7 @@ var layers = map[string]layer{
 			"internal/netclock"},
 		others: []string{gvisor, dhcp, xnet, xsys},
 		tests: []string{"dv/simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd",
-			"cmd/rdma-netstack/lab", "tests/netpair", netlink, dns},
+			"cmd/rdma-netstack/lab", "tests/netpair", "stack/stacktest", netlink, dns},
 	},
 	"stack/metrics": {module: []string{"stack", "stack/internal/fields", "dv", "link/packet"},
 		tests: []string{"stack/stacktest"}},
@@ -120,11 +120,13 @@ var layers = map[string]layer{
 	"stack/internal/fields": {},
 	"stack/stacktest":       {module: []string{"stack"}, others: []string{gvisor}},
 	"apps/httpd":            {},
-	"apps/dnsd":             {others: []string{dns, xnet}}, // x/net: the type of a batch of datagrams
-	"apps/iperf3d":          {},
+	// x/net: the type of a batch of datagrams
+	"apps/dnsd":    {others: []string{dns, xnet}},
+	"apps/iperf3d": {},
 	"cmd/rdma-netstack/...": {
 		module: []string{"stack", "stack/admin", "dv", "link/packet", "dv/simnic/...",
-			"apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/...", "internal/probe", "internal/doctor/..."},
+			"apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/...",
+			"internal/probe", "internal/doctor/..."},
 		others: []string{netlink, xsys, dns},
 	},
 	"internal/doctor":      {},

@@ -21,6 +21,10 @@ type explanation struct {
 
 // explanations are in the order of the path of a frame: ring, link, IP, TCP, UDP.
 func explanations() []explanation {
+	return slices.Concat(ringExplanations(), networkExplanations(), transportExplanations())
+}
+
+func ringExplanations() []explanation {
 	return []explanation{
 		{`rx\d+_drops_too_long`, "received frames longer than a buffer",
 			"a sender has a larger MTU: give --mtu, or mend the sender's"},
@@ -59,6 +63,11 @@ func explanations() []explanation {
 			"the link is down or slower than what is sent; TCP sends them again"},
 		{`link_tx_backlog_dropped`, "segments that waited when the device went",
 			"TCP sends them again"},
+	}
+}
+
+func networkExplanations() []explanation {
+	return []explanation{
 		{`stack_rx_unknown`, "frames of protocols that the stack does not speak",
 			"harmless: LLDP, spanning tree and the like"},
 		{`dropped_packets|nics_tx_packets_dropped_no_buffer_space`,
@@ -79,7 +88,8 @@ func explanations() []explanation {
 			"neighbours that do not answer, or answered what nobody asked",
 			"a host or router is gone, or somebody forges ARP: arping shows who answers"},
 		{`icmp_v[46]_packets_received_(dst_unreachable|time_exceeded)`,
-			"ICMP errors for packets of ours", "routers or hosts refuse what we send: check routes"},
+			"ICMP errors for packets of ours",
+			"routers or hosts refuse what we send: check routes"},
 		{`icmp_v[46]_packets_(received_invalid|sent_dropped)|icmp_v6_.*dropped_by_host|` +
 			`igmp_.*(errors|invalid|dropped)`, "messages that could not be used or sent",
 			"a few are normal"},
@@ -92,6 +102,11 @@ func explanations() []explanation {
 		{`ip_outgoing_packet_errors`, "packets that the link refused", "see link_tx_dropped"},
 		{`ip_ip_tables_.*_dropped|ip_forwarding_.*`, "packets that netstack's tables dropped",
 			"the program has set rules in Netstack()"},
+	}
+}
+
+func transportExplanations() []explanation {
+	return []explanation{
 		{`(stack_)?tcp_checksum_errors|(stack_)?udp_checksum_errors`,
 			"TCP segments or datagrams with a wrong checksum", "as for link_rx_bad_checksum"},
 		{`tcp_invalid_segments_received|udp_malformed_packets_received`,
