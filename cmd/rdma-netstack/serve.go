@@ -58,6 +58,10 @@ The slice:
                       priority
   --json-logs         write the start-up line (stdout) and the log (stderr) as JSON, one object
                       per line
+  --admin ADDR:PORT   also serve /healthz, /readyz, /metrics (Prometheus) and, as JSON, /stats,
+                      /errors, /sockets and /info on an address of this machine, not of the slice.
+                      They are always served on a unix socket of the user, where the commands ss,
+                      stats and errors find them
 
 With --device sim:
   --sim-wire WIRE     what the port is connected to (default tap:slice0).
@@ -97,6 +101,7 @@ type serveFlags struct {
 	dscp      int
 	listen    []string // ADDRESS:PORT
 	jsonLogs  bool
+	admin     string // ADDRESS:PORT of this machine
 	sim       simFlags
 }
 
@@ -113,6 +118,7 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 	fs.IntVar(&f.dscp, "dscp", 0, "")
 	stringList(fs, "listen", &f.listen)
 	fs.BoolVar(&f.jsonLogs, "json-logs", false, "")
+	fs.StringVar(&f.admin, "admin", "", "")
 	f.sim.define(fs)
 }
 
@@ -199,6 +205,9 @@ func (f *serveFlags) check(given map[string]bool) error {
 		if _, _, err := net.SplitHostPort(l); err != nil {
 			return fmt.Errorf("--listen %q: want ADDRESS:PORT or :PORT, such as :80", l)
 		}
+	}
+	if err := checkAdmin(f.admin); err != nil {
+		return err
 	}
 	if f.choosesSubnet() {
 		return nil

@@ -54,7 +54,7 @@ func (s *slice) open(ctx context.Context, f serveFlags, log *slog.Logger) error 
 	}
 	s.stack, s.addresses = st, hostAddresses(st, f.addresses)
 	s.cleanup.add(func() error { return shutdownStack(st) })
-	return nil
+	return s.serveAdmin(&f, log)
 }
 
 // hostAddresses are the addresses under which others reach the slice: those of the command line,

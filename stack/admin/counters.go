@@ -41,10 +41,11 @@ func Count(from Source) Counters {
 	}
 	for _, f := range fields.Of(from.Stats()) {
 		switch f.Name {
-		case "link_up", "tcp_current_established":
-			c.Gauges["stack_"+f.Name] = f.Value
-		default:
-			c.Counters["stack_"+f.Name] = f.Value
+		case "link_up":
+			c.Gauges[f.Name] = f.Value
+		case "rx_unknown", "link_changes", "address_conflicts", "address_defences", "hardware_addr_conflicts",
+			"resolvers_refused", "dhcp_sent", "dhcp_refused", "tcp_failed_dials":
+			c.Counters[f.Name] = f.Value // the others are among netstack's
 		}
 	}
 	if d := from.Device(); d != nil {

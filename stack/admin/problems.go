@@ -57,7 +57,7 @@ func ringExplanations() []explanation {
 			"as for rxN_stalls; others who use the port are counted, too"},
 		{`link_rx_bad_checksum`, "frames with a wrong checksum",
 			"a cable, a switch or a peer's offload damages frames: ethtool -S of both ends"},
-		{`link_rx_shed|stack_rx_shed`, "segments without data dropped, as too many waited",
+		{`link_rx_shed`, "segments without data dropped, as too many waited",
 			"a flood of ACKs or SYNs; ss -a shows where from. Config.RxLimit is the bound"},
 		{`link_tx_dropped|link_tx_errors`, "packets that found no room in time, or were refused",
 			"the link is down or slower than what is sent; TCP sends them again"},
@@ -68,17 +68,17 @@ func ringExplanations() []explanation {
 
 func networkExplanations() []explanation {
 	return []explanation{
-		{`stack_rx_unknown`, "frames of protocols that the stack does not speak",
+		{`rx_unknown`, "frames of protocols that the stack does not speak",
 			"harmless: LLDP, spanning tree and the like"},
 		{`dropped_packets|nics_tx_packets_dropped_no_buffer_space`,
 			"packets that netstack dropped", "see the counters of the protocols"},
-		{`stack_address_conflicts`, "packets by which another host claims an address of ours",
+		{`address_conflicts`, "packets by which another host claims an address of ours",
 			"two hosts have the address: give one another. The log has the other's MAC"},
-		{`stack_hardware_addr_conflicts`, "packets of another host with our MAC",
+		{`hardware_addr_conflicts`, "packets of another host with our MAC",
 			"two servers were given the same --mac"},
-		{`stack_dhcp_refused`, "answers of DHCP servers that are no lease",
+		{`dhcp_refused`, "answers of DHCP servers that are no lease",
 			"a server is misconfigured, or hostile; the log has its address"},
-		{`stack_resolvers_refused`, "resolvers that routers advertised beyond what is remembered",
+		{`resolvers_refused`, "resolvers that routers advertised beyond what is remembered",
 			"a router is misconfigured, or hostile"},
 		{`arp_(malformed|disabled)_packets_received|arp_outgoing_.*(dropped|errors)`,
 			"ARP messages that could not be used or sent", "see link_tx_dropped"},
@@ -93,10 +93,10 @@ func networkExplanations() []explanation {
 		{`icmp_v[46]_packets_(received_invalid|sent_dropped)|icmp_v6_.*dropped_by_host|` +
 			`igmp_.*(errors|invalid|dropped)`, "messages that could not be used or sent",
 			"a few are normal"},
-		{`ip_malformed_(packets|fragments)_received|stack_ip_malformed|ip_option_unknown_received|` +
+		{`ip_malformed_(packets|fragments)_received|ip_option_unknown_received|` +
 			`ip_disabled_packets_received`,
 			"IP packets whose headers make no sense", "a peer is broken or hostile"},
-		{`ip_invalid_(destination|source)_addresses_received|stack_ip_invalid_destination`,
+		{`ip_invalid_(destination|source)_addresses_received`,
 			"packets for or from addresses that cannot be",
 			"harmless where broadcasts of other subnets pass; else a peer has stale ARP entries"},
 		{`ip_outgoing_packet_errors`, "packets that the link refused", "see link_tx_dropped"},
@@ -107,26 +107,26 @@ func networkExplanations() []explanation {
 
 func transportExplanations() []explanation {
 	return []explanation{
-		{`(stack_)?tcp_checksum_errors|(stack_)?udp_checksum_errors`,
+		{`tcp_checksum_errors|udp_checksum_errors`,
 			"TCP segments or datagrams with a wrong checksum", "as for link_rx_bad_checksum"},
 		{`tcp_invalid_segments_received|udp_malformed_packets_received`,
 			"segments or datagrams whose header makes no sense", "a peer is broken or hostile"},
-		{`(stack_)?tcp_retransmits|tcp_(fast|slow_start)_retransmits|(stack_)?tcp_timeouts`,
+		{`tcp_retransmits|tcp_(fast|slow_start)_retransmits|tcp_timeouts`,
 			"segments sent again, and timeouts before",
 			"frames get lost on the way: compare the counters of switch and peer; ss -i shows " +
 				"which connections"},
-		{`stack_tcp_failed_dials|tcp_failed_(connection_attempts|port_reservations)`,
+		{`tcp_failed_dials|tcp_failed_(connection_attempts|port_reservations)`,
 			"dials that failed", "the peer refuses or does not answer; the program has the error"},
-		{`stack_tcp_listen_drops|tcp_listen_overflow_.*|tcp_forward_max_in_flight_drop`,
+		{`tcp_listen_overflow_.*|tcp_forward_max_in_flight_drop`,
 			"connection attempts beyond a listener's backlog",
 			"the program accepts too slowly, or a SYN flood: see Recv-Q in ss -l"},
 		{`tcp_established_(resets|timedout)`, "connections that ended by a reset or a timeout",
 			"peers went away; ss -i before shows retransmissions"},
 		{`tcp_segment_send_errors|udp_packet_send_errors`, "segments or datagrams not sent",
 			"no route, no neighbour, or no room: see link_tx_dropped"},
-		{`(stack_)?udp_receive_buffer_err(ors)?`, "datagrams dropped as nobody read them in time",
+		{`udp_receive_buffer_errors`, "datagrams dropped as nobody read them in time",
 			"the program is too slow, or its buffer small: SetReadBuffer; ss -u shows the socket"},
-		{`(stack_)?udp_unknown_port(_errors)?`, "datagrams to ports without a socket",
+		{`udp_unknown_port_errors`, "datagrams to ports without a socket",
 			"a client has the wrong port, or the service is not running"},
 	}
 }

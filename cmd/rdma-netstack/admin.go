@@ -1,0 +1,72 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/running"
+	"github.com/rdma-netstack/rdma-netstack/stack/admin"
+)
+
+// adminTime is how long a client of the admin socket may take for its request.
+const adminTime = 10 * time.Second
+
+// serveAdmin serves the admin endpoint on the unix socket where the commands look for it, and on
+// --admin. Without a directory for the socket the server runs without it, and says so.
+func (s *slice) serveAdmin(f *serveFlags, log *slog.Logger) error {
+	srv := &http.Server{
+		Handler: admin.Handler(admin.Config{
+			Stack: s.stack, About: s.about,
+			Checks: []admin.Check{{Name: "device", Run: func() error { return s.device().Err() }}},
+		}),
+		ReadHeaderTimeout: adminTime,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	s.cleanup.add(srv.Close)
+	l, err := running.Listen(running.Directories(os.Getenv))
+	switch {
+	case err == nil:
+		go srv.Serve(l)
+	default:
+		log.Info("the commands ss, stats and errors will not find this server", "reason", err)
+	}
+	if f.admin == "" {
+		return nil
+	}
+	tcp, err := net.Listen("tcp", f.admin)
+	if err != nil {
+		return fmt.Errorf("--admin: %w", err)
+	}
+	go srv.Serve(tcp)
+	return nil
+}
+
+// checkAdmin refuses what cannot be listened on.
+func checkAdmin(at string) error {
+	if at == "" {
+		return nil
+	}
+	if _, port, err := net.SplitHostPort(at); err != nil || port == "" {
+		return fmt.Errorf("--admin %q: want ADDRESS:PORT of this machine, such as 127.0.0.1:9100",
+			at)
+	}
+	return nil
+}
+
+// lookFlags are those of the commands that look at a running server.
+type lookFlags struct {
+	pid  int
+	json bool
+}
+
+const lookFlagsHelp = `  --pid PID   which server, if several run
+  --json      print JSON
+`
+
+// errSeveral is what Find's caller says when --pid is missing.
+var errSeveral = errors.New("several servers run; say which by --pid")

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/running"
+	"github.com/rdma-netstack/rdma-netstack/stack/admin"
+)
+
+const statsHelp = `Usage: rdma-netstack stats [--interval DURATION] [--count N] [--all] [--pid PID] [--json]
+
+Prints every counter of a running server that is not 0: of the rings (rx0_packets is of receive
+queue 0), the link and netstack, as ethtool -S and nstat do.
+
+  --interval DURATION  print what was added since the line before, each time, such as 1s
+  --count N            how often (default: until Ctrl-C)
+  --all                print those that are 0, too
+` + lookFlagsHelp
+
+const errorsHelp = `Usage: rdma-netstack errors [--pid PID] [--json]
+
+Prints every counter of drops and errors of a running server that is not 0, with what it means and
+what to do.
+
+` + lookFlagsHelp
+
+func statsCommand() command {
+	return command{"stats", "counters of a running server", statsHelp, stats}
+}
+
+func errorsCommand() command {
+	return command{"errors", "drops and errors of a running server", errorsHelp, listErrors}
+}
+
+func (f *lookFlags) define(fs *flag.FlagSet) {
+	fs.IntVar(&f.pid, "pid", 0, "")
+	fs.BoolVar(&f.json, "json", false, "")
+}
+
+// server is the one that the flags mean.
+func (f *lookFlags) server(ctx context.Context) (running.Server, error) {
+	all, err := running.Find(ctx, running.Directories(os.Getenv))
+	if err != nil {
+		return running.Server{}, err
+	}
+	var pids []string
+	for _, s := range all {
+		if s.PID == f.pid {
+			return s, nil
+		}
+		pids = append(pids, fmt.Sprint(s.PID))
+	}
+	switch {
+	case len(all) == 0:
+		return running.Server{}, running.ErrNone
+	case f.pid != 0:
+		return running.Server{}, fmt.Errorf("process %d is no server; those that run: %s", f.pid,
+			strings.Join(pids, ", "))
+	case len(all) > 1:
+		return running.Server{}, usageError{fmt.Errorf("%w: one of %s", errSeveral,
+			strings.Join(pids, ", "))}
+	}
+	return all[0], nil
+}
+
+func stats(ctx context.Context, args []string, out streams) error {
+	var f lookFlags
+	fs := newFlags()
+	f.define(fs)
+	interval := fs.Duration("interval", 0, "")
+	count := fs.Int("count", 0, "")
+	zeros := fs.Bool("all", false, "")
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	if *interval < 0 || *count < 0 || *count > 0 && *interval == 0 {
+		return usageError{fmt.Errorf("--interval %v --count %d: want a time, such as 1s, and a "+
+			"number", *interval, *count)}
+	}
+	server, err := f.server(ctx)
+	if err != nil {
+		return err
+	}
+	var before admin.Counters
+	if err := server.Get(ctx, "/stats", &before); err != nil {
+		return err
+	}
+	if *interval == 0 {
+		return printCounters(out, before, admin.Counters{}, *zeros, f.json)
+	}
+	tick := time.NewTicker(*interval)
+	defer tick.Stop()
+	for n := 0; *count == 0 || n < *count; n++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		var now admin.Counters
+		if err := server.Get(ctx, "/stats", &now); err != nil {
+			return err
+		}
+		if err := printCounters(out, now, before, *zeros, f.json); err != nil {
+			return err
+		}
+		before = now
+	}
+	return nil
+}
+
+// printCounters prints what was added since before, and gauges as they are.
+func printCounters(out streams, now, before admin.Counters, zeros, asJSON bool) error {
+	for name, n := range before.Counters {
+		now.Counters[name] -= min(n, now.Counters[name])
+	}
+	if asJSON {
+		return json.NewEncoder(out.stdout).Encode(now)
+	}
+	if !before.Time.IsZero() {
+		fmt.Fprintf(out.stdout, "%s, in %.3f s:\n", now.Time.Format(time.RFC3339),
+			now.Time.Sub(before.Time).Seconds())
+	}
+	for _, name := range now.Names() {
+		if n, _ := now.Value(name); n != 0 || zeros {
+			fmt.Fprintf(out.stdout, "     %s: %d\n", name, n)
+		}
+	}
+	return out.stdout.err()
+}
+
+func listErrors(ctx context.Context, args []string, out streams) error {
+	var f lookFlags
+	fs := newFlags()
+	f.define(fs)
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	server, err := f.server(ctx)
+	if err != nil {
+		return err
+	}
+	var all []admin.Problem
+	if err := server.Get(ctx, "/errors", &all); err != nil {
+		return err
+	}
+	switch {
+	case f.json:
+		return json.NewEncoder(out.stdout).Encode(all)
+	case len(all) == 0:
+		_, err := fmt.Fprintln(out.stdout, "no drops, no errors")
+		return err
+	}
+	t := tabwriter.NewWriter(out.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "COUNT\tNAME\tMEANING\tADVICE")
+	for _, p := range all {
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\n", p.Count, p.Name, p.Meaning, p.Advice)
+	}
+	return t.Flush()
+}

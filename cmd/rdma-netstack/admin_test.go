@@ -1,0 +1,101 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/stack/admin"
+)
+
+// look runs a command and returns what it prints.
+func look(args ...string) (stdout, stderr string, code int) {
+	var out, errs bytes.Buffer
+	code = run(args, &out, &errs)
+	return out.String(), errs.String(), code
+}
+
+// TestLook looks at a server of this process with each command, and after its end.
+func TestLook(t *testing.T) {
+	t.Setenv("RUNTIME_DIRECTORY", t.TempDir())
+	if err := os.Chmod(os.Getenv("RUNTIME_DIRECTORY"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	fs, f := newFlags(), serveFlags{}
+	f.define(fs)
+	if err := f.parse(fs, []string{"--device", "sim", "--sim-wire", "none", "--address",
+		"192.0.2.10/24", "--admin", "127.0.0.1:0"}, ":80"); err != nil {
+		t.Fatal(err)
+	}
+	s, err := openSlice(t.Context(), f, warningLog(os.Stderr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.closeAfter(nil)
+	if _, err := s.stack.Listen("tcp", "192.0.2.10:80"); err != nil {
+		t.Fatal(err)
+	}
+	pid := []string{"--pid", number(os.Getpid())}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"ss", "-tlnp"}, "tcp    LISTEN  0       2048    192.0.2.10:80       0.0.0.0:*"},
+		{[]string{"ss", "-u", "-a"}, "Netid"},
+		{[]string{"errors"}, ""},
+		{[]string{"stats", "--all"}, "     rx0_packets: 0\n"},
+		{[]string{"stats", "--interval", "1ms", "--count", "2"}, " s:\n"},
+	} {
+		stdout, stderr, code := look(append(c.args, pid...)...)
+		if code != exitDone || stderr != "" || !strings.Contains(stdout, c.want) {
+			t.Errorf("%v: code %d, %q\n%s", c.args, code, stderr, stdout)
+		}
+	}
+	var sockets []stack.Socket
+	var counters admin.Counters
+	var problems []admin.Problem
+	for command, v := range map[string]any{"ss": &sockets, "stats": &counters,
+		"errors": &problems} {
+		stdout, _, _ := look(append([]string{command, "--json"}, pid...)...)
+		if err := json.Unmarshal([]byte(stdout), v); err != nil {
+			t.Errorf("%s --json: %v", command, err)
+		}
+	}
+	s.closeAfter(nil)
+	if _, stderr, code := look(append([]string{"ss"}, pid...)...); code != exitFailed ||
+		!strings.Contains(stderr, "server") {
+		t.Errorf("after the end: code %d, %q", code, stderr)
+	}
+}
+
+// TestAdminAddress: what is wrong with --admin is said before anything is opened, and what is taken
+// is said when it is.
+func TestAdminAddress(t *testing.T) {
+	for _, at := range []string{"9100", "127.0.0.1:"} {
+		_, stderr, code := look("serve", "http", "--device", "sim", "--admin", at)
+		if code != exitUsage || !strings.Contains(stderr, "such as 127.0.0.1:9100") {
+			t.Errorf("--admin %s: code %d, %q", at, code, stderr)
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, stderr, code := look("serve", "http", "--device", "sim", "--sim-wire", "none", "--admin",
+		l.Addr().String())
+	if code != exitFailed || !strings.Contains(stderr, "--admin: listen tcp") {
+		t.Errorf("code %d, %q", code, stderr)
+	}
+}
+
+func TestApart(t *testing.T) {
+	got := apart([]string{"-tuln", "--pid", "7", "-x", "-tx", "-i"}, "tulanip")
+	if want := "-t -u -l -n --pid 7 -x -tx -i"; strings.Join(got, " ") != want {
+		t.Errorf("%v, want %s", got, want)
+	}
+}

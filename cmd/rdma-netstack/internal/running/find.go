@@ -1,0 +1,100 @@
+package running
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Server is one that runs.
+type Server struct {
+	PID    int
+	client *http.Client
+}
+
+// ErrNone means that no server runs that we may look at.
+var ErrNone = errors.New("no server of this user runs here, as far as the directories say where " +
+	"servers have their admin sockets; start one with \"rdma-netstack serve\", or look as its user")
+
+// askTime is how long a server may take for an answer.
+const askTime = 10 * time.Second
+
+// Find lists the servers with a socket in one of the directories, by process id. A socket without a
+// server behind it is passed over.
+func Find(ctx context.Context, directories []string) ([]Server, error) {
+	var all []Server
+	seen := map[string]bool{}
+	for _, dir := range directories {
+		names, _ := filepath.Glob(filepath.Join(dir, "*"+suffix))
+		for _, path := range names {
+			pid, ok := processOf(path)
+			if !ok || seen[path] {
+				continue
+			}
+			seen[path] = true
+			if conn, err := dial(ctx, path); err == nil {
+				conn.Close()
+				all = append(all, Server{pid, client(path)})
+			} else if errors.Is(err, os.ErrPermission) {
+				return nil, fmt.Errorf("the admin socket of process %d: %w; look as its user", pid,
+					os.ErrPermission)
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Server) int { return a.PID - b.PID })
+	return all, nil
+}
+
+// processOf reads the process id in the name of a socket: 123.sock, and 123-2.sock for its second
+// stack.
+func processOf(path string) (pid int, ok bool) {
+	name, _, _ := strings.Cut(strings.TrimSuffix(filepath.Base(path), suffix), "-")
+	pid, err := strconv.Atoi(name)
+	return pid, err == nil
+}
+
+func dial(ctx context.Context, path string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", path)
+}
+
+func client(path string) *http.Client {
+	return &http.Client{Timeout: askTime, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dial(ctx, path)
+		},
+	}}
+}
+
+// Get asks the server for the JSON at path and decodes it into v.
+func (s Server) Get(ctx context.Context, path string, v any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://server"+path, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return fmt.Errorf("ask process %d: %w", s.PID, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+		return fmt.Errorf("process %d answers %s: %s", s.PID, resp.Status,
+			strings.TrimSpace(string(text)))
+	}
+	if err := json.NewDecoder(resp.Body).Decode(v); err != nil {
+		return fmt.Errorf("decode what process %d says of %s: %w", s.PID, path, err)
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+// Package running connects the commands that look at a server to the server that runs: each server
+// has a unix socket named after its process in a directory that only its user can enter.
+package running
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// suffix of the name of a socket, after the process id.
+const suffix = ".sock"
+
+// Directories are where sockets are, the best first: what systemd has made for the service, then
+// root's, then the user's. A directory need not exist.
+func Directories(env func(string) string) (all []string) {
+	if d := env("RUNTIME_DIRECTORY"); d != "" {
+		all = append(all, d)
+	}
+	all = append(all, "/run/rdma-netstack")
+	if d := env("XDG_RUNTIME_DIR"); d != "" {
+		all = append(all, filepath.Join(d, "rdma-netstack"))
+	}
+	return all
+}
+
+// Listen makes this process's socket in the first directory where it can. Others than the user may
+// not connect. Closing the listener removes the socket.
+func Listen(directories []string) (net.Listener, error) {
+	var errs []error
+	for _, dir := range directories {
+		l, err := listenIn(dir)
+		if err == nil {
+			return l, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("no directory for the admin socket: %w", errors.Join(errs...))
+}
+
+func listenIn(dir string) (net.Listener, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := private(dir); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, strconv.Itoa(os.Getpid())+suffix)
+	for n := 2; serves(path); n++ { // a process may have several stacks
+		path = filepath.Join(dir, fmt.Sprintf("%d-%d%s", os.Getpid(), n, suffix))
+	}
+	// what is there is of a process that had our id before
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// serves reports whether a server is behind a socket.
+func serves(path string) bool {
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
+// private refuses a directory that others own or can write to.
+func private(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("%s belongs to another user, or others may write to it", dir)
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package running
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestFound: a server is found by its socket, answers, and is gone after Close.
+func TestFound(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	dirs := []string{filepath.Join(t.TempDir(), "no", "\x00"), dir}
+	if all, err := Find(t.Context(), dirs); len(all) != 0 || err != nil {
+		t.Fatalf("found %v, %v before there is one", all, err)
+	}
+	l, err := Listen(dirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/info" {
+			http.Error(w, "no such thing", http.StatusNotFound)
+			return
+		}
+		json.NewEncoder(w).Encode(7)
+	})}
+	go srv.Serve(l)
+	for path, mode := range map[string]os.FileMode{dir: 0o700, l.Addr().String(): 0o600} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s has mode %v, %v; want %v", path, info.Mode().Perm(), err, mode)
+		}
+	}
+	all, err := Find(t.Context(), append(dirs, dir))
+	if err != nil || len(all) != 1 || all[0].PID != os.Getpid() {
+		t.Fatalf("found %v, %v", all, err)
+	}
+	n := 0
+	if err := all[0].Get(t.Context(), "/info", &n); err != nil || n != 7 {
+		t.Errorf("%d, %v", n, err)
+	}
+	if err := all[0].Get(t.Context(), "/x", &n); err == nil ||
+		!strings.Contains(err.Error(), "404 Not Found: no such thing") {
+		t.Errorf("of a path that is not there: %v", err)
+	}
+	srv.Close()
+	if all, err := Find(t.Context(), dirs); len(all) != 0 || err != nil {
+		t.Errorf("found %v, %v after Close", all, err)
+	}
+}
+
+// TestTwoStacks: a process with two stacks has two sockets.
+func TestTwoStacks(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	for range 2 {
+		l, err := Listen([]string{dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+	}
+	all, err := Find(t.Context(), []string{dir})
+	if err != nil || len(all) != 2 || all[0].PID != all[1].PID {
+		t.Errorf("found %v, %v", all, err)
+	}
+}
+
+// TestStaleSocket: a socket that a killed process left is passed over, and replaced by a new
+// process of the same id.
+func TestStaleSocket(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	left, err := listenIn(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left.(*net.UnixListener).SetUnlinkOnClose(false)
+	left.Close()
+	if all, err := Find(t.Context(), []string{dir}); len(all) != 0 || err != nil {
+		t.Errorf("found %v, %v", all, err)
+	}
+	l, err := Listen([]string{dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+}
+
+// TestDirectoryOfOthers: a directory that others can write to is refused.
+func TestDirectoryOfOthers(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := Listen([]string{dir}); err == nil {
+		l.Close()
+		t.Error("accepted")
+	}
+}
+
+func TestDirectories(t *testing.T) {
+	env := map[string]string{"RUNTIME_DIRECTORY": "/run/x", "XDG_RUNTIME_DIR": "/run/user/7"}
+	got := Directories(func(name string) string { return env[name] })
+	if strings.Join(got, " ") != "/run/x /run/rdma-netstack /run/user/7/rdma-netstack" {
+		t.Errorf("%q", got)
+	}
+}
