@@ -22,39 +22,37 @@ func (c Clock) NewTimer(d time.Duration) ChanTimer {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.set(d)
-	t.timer = c.source.AfterFunc(d, t.expire)
 	return ChanTimer{t.c, t}
 }
 
 // sending is the Timer of a ChanTimer that does not go by the system's clock.
 type sending struct {
 	source Source
-	timer  Timer
 	c      chan time.Time
 
 	mu      sync.Mutex // guards what follows, and sending on c
+	timer   Timer      // of the last setting
+	setting uint64     // counts them
 	running bool
-	due     time.Time
 }
 
-// set notes when to send. mu is held.
+// set makes a setting. mu is held.
 func (t *sending) set(d time.Duration) {
-	t.running, t.due = true, t.source.Now().Add(max(d, 0))
+	t.running = true
+	t.setting++
+	this := t.setting
+	t.timer = t.source.AfterFunc(d, func() { t.expire(this) })
 }
 
-// expire sends, unless it is called for a setting that has ended.
-func (t *sending) expire() {
+// expire sends, unless its setting has ended.
+func (t *sending) expire(setting uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now := t.source.Now()
-	if !t.running || now.Before(t.due) {
+	if !t.running || t.setting != setting {
 		return
 	}
 	t.running = false
-	select {
-	case t.c <- now:
-	default:
-	}
+	t.c <- t.source.Now() // what was sent before is taken out by end, or was received
 }
 
 // Stop implements Timer.
@@ -70,7 +68,6 @@ func (t *sending) Reset(d time.Duration) bool {
 	defer t.mu.Unlock()
 	was := t.end()
 	t.set(d)
-	t.timer.Reset(d)
 	return was
 }
 

@@ -99,6 +99,9 @@ type holding struct {
 }
 
 func (h *holding) AfterFunc(d time.Duration, f func()) clock.Timer {
+	if h.late != nil {
+		return h.Clock.AfterFunc(d, f)
+	}
 	h.late, h.came = f, make(chan struct{}, 1)
 	return h.Clock.AfterFunc(d, func() { h.came <- struct{}{} })
 }

@@ -81,7 +81,7 @@ func (d *Device) openContext(t *target) error {
 			k = d.config.Interpose(k)
 		}
 		d.context, err = uverbs.Open(k, uverbs.Options{TxQPs: d.plan.tx, DriverID: t.driver,
-			WriteCombining: d.config.BlueFlame})
+			WriteCombining: d.config.BlueFlame, Clock: d.config.Clock})
 		return err
 	}, func() error {
 		err := d.context.Close()
@@ -104,7 +104,7 @@ func (d *Device) checkDevice() error {
 		return withKind(ErrNotMlx5, err)
 	}
 	d.linkUp.Store(port.Active())
-	d.outOfBuffer.open(func() (uint64, error) {
+	d.outOfBuffer.open(d.config.Clock, func() (uint64, error) {
 		return d.context.PortCounter(d.port, "out_of_buffer")
 	})
 	d.caps = capsOf(&caps, &d.plan)
@@ -183,6 +183,7 @@ func (d *Device) makeTx() error {
 			cqMem: d.memory.ring(d.plan.txCQBytes()), cqRec: d.memory.record()}
 		p.q = newTxQueue(i, d.plan.txBlocks, p.ring, p.rec, d.pool, d.stageOf(i), d.txLimits())
 		p.q.queueControl, p.q.log = d.queueControl(p.halt, p.start), d.log
+		p.q.recovery = newRecovery(d.config.Clock)
 		if err := d.cleanup.run(fmt.Sprintf("send queue %d", i), p.start, p.halt); err != nil {
 			return err
 		}
@@ -207,7 +208,8 @@ func (d *Device) makeRx() error {
 		p.q = d.newRx(i, p.ring, p.rec, cq)
 		p.q.cq.compressed = d.compression() != 0
 		p.q.queueControl, p.q.log = d.queueControl(p.halt, p.start), d.log
-		p.q.wakeAfter = func(pause time.Duration) { time.AfterFunc(pause, p.q.Wake) }
+		p.q.recovery = newRecovery(d.config.Clock)
+		p.q.wakeAfter = func(pause time.Duration) { d.config.Clock.AfterFunc(pause, p.q.Wake) }
 		if err := d.cleanup.run(fmt.Sprintf("receive queue %d", i), p.make, p.destroy); err != nil {
 			return err
 		}

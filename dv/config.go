@@ -1,9 +1,11 @@
 package dv
 
 import (
+	"io"
 	"log/slog"
 	"net"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
@@ -115,6 +117,11 @@ type Config struct {
 	// RSSKey is the hash key that spreads flows over receive queues. Default
 	// SymmetricRSSKey.
 	RSSKey RSSKey
+
+	// Clock is the time that the driver goes by, and Random where its random numbers come
+	// from, which any goroutine may read; the zero values are the system's. For simulations.
+	Clock  clock.Clock
+	Random io.Reader
 
 	// Logger gets set-up, faults and recoveries, never packets; at level Debug also what is on and
 	// off. nil: silence.

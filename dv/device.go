@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
 
 // Device is one port of an mlx5 NIC, opened. Its methods may be called from
@@ -77,8 +78,9 @@ func Open(ctx context.Context, cfg Config) (*Device, error) {
 }
 
 func newDevice(cfg Config, t *target) *Device {
-	d := &Device{config: cfg, facts: t.facts, port: t.facts.Port, flowTag: newFlowTag(),
-		log: cfg.Logger, done: make(chan struct{}), linkChanged: make(chan struct{}, 1)}
+	d := &Device{config: cfg, facts: t.facts, port: t.facts.Port,
+		flowTag: newFlowTag(random.From(cfg.Random)),
+		log:     cfg.Logger, done: make(chan struct{}), linkChanged: make(chan struct{}, 1)}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}

@@ -2,8 +2,9 @@ package dv
 
 import (
 	"bytes"
-	"crypto/rand"
 	"net"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
 
 // macLen is the length of an Ethernet address in bytes.
@@ -35,7 +36,7 @@ func chooseMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
 				"check off and set another MAC",
 			f.Name, f.MAC, f.linux())
 	case mac == nil:
-		return randomMAC(), nil
+		return randomMAC(random.From(cfg.Random)), nil
 	case len(mac) != macLen:
 		return nil, errorf(ErrMAC, "MAC %v has %d bytes, an Ethernet address has 6", mac, len(mac))
 	case bytes.Equal(mac, make([]byte, macLen)):
@@ -62,9 +63,9 @@ func (f *PortFacts) linux() string {
 }
 
 // randomMAC is a random, locally administered unicast address.
-func randomMAC() net.HardwareAddr {
+func randomMAC(r random.Source) net.HardwareAddr {
 	mac := make(net.HardwareAddr, macLen)
-	rand.Read(mac)
+	r.Read(mac)
 	mac[0] = mac[0]&^1 | 2
 	return mac
 }

@@ -3,6 +3,8 @@ package dv
 import (
 	"sync"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // portCounterLife is how old a counter of the port may be: to read one is a command to the
@@ -12,6 +14,7 @@ const portCounterLife = 100 * time.Millisecond
 // portCounter follows a counter that the kernel keeps of the port, from open on.
 type portCounter struct {
 	mu    sync.Mutex // guards what follows
+	clock clock.Clock
 	ask   func() (uint64, error)
 	known uint64 // as last asked for
 	at    time.Time
@@ -19,11 +22,12 @@ type portCounter struct {
 }
 
 // open begins to count. Where the counter cannot be read there is nothing to count, for good.
-func (p *portCounter) open(ask func() (uint64, error)) {
+func (p *portCounter) open(c clock.Clock, ask func() (uint64, error)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.clock = c
 	if n, err := ask(); err == nil {
-		p.ask, p.known, p.at = ask, n, time.Now()
+		p.ask, p.known, p.at = ask, n, p.clock.Now()
 	}
 }
 
@@ -32,7 +36,7 @@ func (p *portCounter) open(ask func() (uint64, error)) {
 func (p *portCounter) value() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ask == nil || time.Since(p.at) < portCounterLife {
+	if p.ask == nil || p.clock.Since(p.at) < portCounterLife {
 		return p.sum
 	}
 	n, err := p.ask()
@@ -44,7 +48,7 @@ func (p *portCounter) value() uint64 {
 		more = uint64(uint32(more))
 	}
 	p.sum += more
-	p.known, p.at = n, time.Now()
+	p.known, p.at = n, p.clock.Now()
 	return p.sum
 }
 

@@ -1,6 +1,10 @@
 package dv
 
-import "time"
+import (
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
+)
 
 const (
 	// More than maxConsecutiveResets resets in a row, over more than consecutiveResetsTime and
@@ -30,6 +34,8 @@ type recovery struct {
 	cause    string    // of the last one
 	pending  string    // why a reset was put off
 }
+
+func newRecovery(c clock.Clock) recovery { return recovery{now: c.Now} }
 
 // wait is how long the next reset is to be put off.
 func (r *recovery) wait() time.Duration {

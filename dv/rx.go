@@ -3,8 +3,8 @@ package dv
 import (
 	"fmt"
 	"log/slog"
-	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
@@ -104,7 +104,7 @@ func newRing(index, entries, wqe int, ring, rec *mmio.Region, cq compRing, pool 
 		mask: uint32(entries - 1), batch: uint32(min(32, entries/4)), low: uint32(entries / 2),
 		longest: uint32(pool.size), headerStatus: newHeaderStatusTable(),
 		log:      slog.New(slog.DiscardHandler),
-		recovery: recovery{now: time.Now},
+		recovery: newRecovery(clock.Clock{}),
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 func TestRxErrorCompletions(t *testing.T) {
@@ -170,6 +172,6 @@ func (r *rxRig) survive(t *testing.T, stream []byte, audit func()) {
 		audit()
 		r.nic.pi = r.q.cq.ci // what is left is overwritten
 	}
-	r.failure, r.q.recovery = nil, recovery{now: time.Now}
+	r.failure, r.q.recovery = nil, newRecovery(clock.Clock{})
 	r.q.signals.bits.Store(0)
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
@@ -66,11 +67,11 @@ func TestDelayDrop(t *testing.T) {
 func TestTimestamps(t *testing.T) {
 	var mu sync.Mutex
 	now := time.Unix(1700000000, 0)
-	s := newSim(t, simnic.Config{Clock: func() time.Time {
+	s := newSim(t, simnic.Config{Clock: clocktest.Showing(func() time.Time {
 		mu.Lock()
 		defer mu.Unlock()
 		return now
-	}}, kernel.Config{})
+	})}, kernel.Config{})
 	d := s.open(t, dv.Config{})
 	clock, ok := d.Clock()
 	if !ok {

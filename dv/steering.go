@@ -3,11 +3,11 @@ package dv
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
 
 // class is one kind of unicast traffic. A hash covers one family and one
@@ -60,7 +60,7 @@ func (d *Device) unicastRule(c class) uverbs.FlowAttr {
 }
 
 // newFlowTag is 24 random bits, not all 0: 0 is what rules without a tag have.
-func newFlowTag() uint32 { return 1 + rand.N(uint32(1<<24-1)) }
+func newFlowTag(r random.Source) uint32 { return 1 + r.Rand().Uint32N(1<<24-1) }
 
 // unicast is what our frames have in common: the MAC, or in promiscuous mode
 // only that the group bit is clear.

@@ -3,8 +3,8 @@ package dv
 import (
 	"log/slog"
 	"sync"
-	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
@@ -106,7 +106,7 @@ func newTxQueue(index, blocks int, ring, rec *mmio.Region, pool *Pool, stage sta
 	q := &TxQueue{
 		index: index, pool: pool, ring: ring.Slice(0, blocks*mlx5.BB), rec: rec,
 		size: uint32(blocks), mask: uint32(blocks - 1), quarter: uint32(blocks / 4),
-		limits: limits, log: slog.New(slog.DiscardHandler), recovery: recovery{now: time.Now},
+		limits: limits, log: slog.New(slog.DiscardHandler), recovery: newRecovery(clock.Clock{}),
 		stage: stage, marks: make([]mark, blocks),
 		inFlightFrames: inFlightRing{ring: make([]inFlightFrame, blocks*dsPerBB)},
 	}

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // Whatever the NIC reports but success, the queue is replaced, frames come
@@ -253,7 +255,7 @@ func FuzzTxCompletions(f *testing.F) {
 			if r.q.cc != r.q.pc { // the first was taken for something else
 				r.q.reset("test")
 			}
-			r.failure, r.q.recovery = nil, recovery{now: time.Now}
+			r.failure, r.q.recovery = nil, newRecovery(clock.Clock{})
 			r.q.signals.bits.Store(0)
 		}
 		if r.pool.Free() != r.pool.Frames() {

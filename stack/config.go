@@ -16,8 +16,8 @@ import (
 // Config configures a stack: its device, addresses, routes and protocols. The zero value is useful:
 // an IPv6 link-local address, loopback, and no gateway.
 type Config struct {
-	// NIC is the device that [Open] opens; [New] does not look at it. Its Logger defaults to
-	// Logger.
+	// NIC is the device that [Open] opens; [New] does not look at it. Its Logger, Clock and Random
+	// default to those of the stack.
 	NIC dv.Config
 
 	// Backend is what [Open] puts under the stack: BackendAuto (the default) takes packet sockets

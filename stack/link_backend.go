@@ -119,7 +119,7 @@ func (s *Stack) openPacket(cfg dv.Config) (*rdma.Endpoint, error) {
 		name = n.Netdev
 	}
 	port, err := packet.Open(packet.Config{Device: name, MAC: net.HardwareAddr(cfg.MAC),
-		Queues: cfg.RxQueues, VLAN: cfg.VLAN, MTU: cfg.MTU})
+		Queues: cfg.RxQueues, VLAN: cfg.VLAN, MTU: cfg.MTU, Random: cfg.Random})
 	if err != nil {
 		return nil, err
 	}

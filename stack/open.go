@@ -17,6 +17,12 @@ func Open(ctx context.Context, cfg Config) (*Stack, error) {
 	if cfg.NIC.Logger == nil {
 		cfg.NIC.Logger = cfg.Logger
 	}
+	if !cfg.NIC.Clock.Virtual() {
+		cfg.NIC.Clock = cfg.Clock
+	}
+	if cfg.NIC.Random == nil {
+		cfg.NIC.Random = cfg.Random
+	}
 	linux, err := readNetdevConfig(&cfg) // before the device is touched
 	if err != nil {
 		return nil, err

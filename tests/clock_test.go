@@ -13,7 +13,9 @@ import (
 // onOneClock are the packages (patterns) that go by the clock and the random numbers of their
 // Config, so that a simulation decides both. Their tests need not.
 var onOneClock = []string{
-	"stack", "link/rdma", "link/rdma/internal/hdr", "link/rdma/internal/tcpfix",
+	"apps/dnsd", "dv", "dv/uverbs", "dv/internal/...", "dv/mlx5", "dv/simnic", "dv/simnic/frame",
+	"dv/simnic/kernel", "dv/simnic/pcie", "dv/simnic/wire",
+	"link/packet", "link/rdma", "link/rdma/internal/hdr", "link/rdma/internal/tcpfix", "stack",
 }
 
 // ownClock has the exceptions, file:name, each with its reason. An entry that is not needed any

@@ -49,19 +49,21 @@ var layers = map[string]layer{
 	"dv/internal/mmio":   {others: []string{xsys}},
 	"dv/internal/netdev": {others: []string{xsys, netlink}},
 	"dv/mlx5":            {},
-	"dv/uverbs": {module: []string{"dv/internal/mmio"}, others: []string{xsys},
+	"dv/uverbs": {module: []string{"dv/internal/mmio", "clock"}, others: []string{xsys},
 		tests: []string{"dv/simnic/..."}},
 	"dv": {
-		module: []string{"dv/uverbs", "dv/mlx5", "dv/internal/mmio", "dv/internal/netdev"},
+		module: []string{"dv/uverbs", "dv/mlx5", "dv/internal/mmio", "dv/internal/netdev", "clock",
+			"internal/random"},
 		others: []string{xsys},
 		tests:  []string{"dv/simnic/..."},
 	},
 	"dv/simnic": {
-		module: []string{"dv/simnic/wire", "dv/simnic/frame", "dv/mlx5", "dv/internal/mmio"},
-		tests:  []string{"dv/simnic/kernel", "dv/simnic/internal/simtest"},
+		module: []string{"dv/simnic/wire", "dv/simnic/frame", "dv/mlx5", "dv/internal/mmio",
+			"clock"},
+		tests: []string{"dv/simnic/kernel", "dv/simnic/internal/simtest"},
 	},
 	"dv/simnic/wire": {
-		module: []string{"dv/simnic/frame", "dv/internal/mmio"},
+		module: []string{"dv/simnic/frame", "dv/internal/mmio", "clock"},
 		others: []string{xsys},
 		only:   map[string][]string{xsys: {"*_linux.go"}},
 		tests:  []string{"dv/simnic/internal/simtest", netlink},
@@ -81,7 +83,8 @@ var layers = map[string]layer{
 		tests: []string{"dv/simnic/frame"},
 	},
 	// frames by packet sockets; knows no RDMA
-	"link/packet": {others: []string{xsys}, tests: []string{netlink, "cmd/rdma-netstack/lab"}},
+	"link/packet": {module: []string{"internal/random"}, others: []string{xsys},
+		tests: []string{netlink, "cmd/rdma-netstack/lab"}},
 	"link/rdma": {
 		module: []string{"dv", "link/packet", "link/rdma/internal/tcpfix",
 			"link/rdma/internal/hdr", "clock", "internal/random", "internal/netclock"},
@@ -121,12 +124,12 @@ var layers = map[string]layer{
 	"stack/stacktest":       {module: []string{"stack"}, others: []string{gvisor}},
 	"apps/httpd":            {},
 	// x/net: the type of a batch of datagrams
-	"apps/dnsd":    {others: []string{dns, xnet}},
+	"apps/dnsd":    {module: []string{"clock", "internal/random"}, others: []string{dns, xnet}},
 	"apps/iperf3d": {},
 	"cmd/rdma-netstack/...": {
 		module: []string{"stack", "stack/admin", "dv", "link/packet", "dv/simnic/...",
 			"apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/...",
-			"internal/probe", "internal/doctor/..."},
+			"internal/probe", "internal/doctor/...", "clock"},
 		others: []string{netlink, xsys, dns},
 	},
 	"internal/doctor":      {},
@@ -161,7 +164,7 @@ var layers = map[string]layer{
 	},
 	// Modules of their own, too: what they prove is that services neither know nor need gVisor.
 	"tests/services/world": {module: []string{"cmd/rdma-netstack/lab", "dv", "dv/simnic/...",
-		"stack", "tests/moving", "tests/need"}},
+		"stack", "tests/moving", "tests/need", "clock"}},
 	"tests/services/...": {module: []string{"tests/services/world", "tests/netpair", "stack"},
 		others: services},
 	"tests/services/leak": {module: []string{"stack", "stack/stacktest"},

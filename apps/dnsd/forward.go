@@ -2,7 +2,6 @@ package dnsd
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"net/netip"
 	"strings"
@@ -111,7 +110,7 @@ func (s *Server) exchange(
 	ask *dns.Msg,
 	network, resolver string,
 ) (*dns.Msg, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.ForwardTimeout)
+	ctx, cancel := s.cfg.Clock.WithTimeout(ctx, s.cfg.ForwardTimeout)
 	defer cancel()
 	conn, err := s.cfg.Dial(ctx, network, resolver)
 	if err != nil {
@@ -121,7 +120,7 @@ func (s *Server) exchange(
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	want := &ask.Question[0]
-	ask.Id, want.Name = dns.Id(), mixedCase(want.Name)
+	ask.Id, want.Name = uint16(s.random.Uint64()), s.mixedCase(want.Name)
 	client := dns.Client{Net: network, UDPSize: udpSize, Timeout: s.cfg.ForwardTimeout}
 	a, _, err := client.ExchangeWithConnContext(ctx, ask, &dns.Conn{Conn: conn, UDPSize: udpSize})
 	switch {
@@ -140,10 +139,10 @@ func (s *Server) exchange(
 
 // mixedCase spells a name in random case: each letter is one more bit that a forged answer has to
 // guess (draft-vixie-dnsext-dns0x20). Escapes (\065) have no letters.
-func mixedCase(name string) string {
+func (s *Server) mixedCase(name string) string {
 	b := []byte(strings.ToLower(name))
 	bits := make([]byte, (len(b)+7)/8)
-	rand.Read(bits) // never fails
+	s.random.Read(bits)
 	for i, c := range b {
 		if 'a' <= c && c <= 'z' && bits[i/8]>>(i%8)&1 == 1 {
 			b[i] = c - 'a' + 'A'

@@ -1,11 +1,13 @@
 package dnsd
 
 import (
-	"hash/maphash"
 	"net"
 	"net/netip"
 	"sync/atomic"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
 
 // DefaultResponseRate is the number of answers per second that a prefix gets over UDP when
@@ -22,20 +24,21 @@ const limitBuckets = 1 << 15
 // goroutine.
 type limiter struct {
 	interval int64 // ns between answers; 0: no limit
-	seed     maphash.Seed
+	key      random.HashKey
+	clock    clock.Clock
 	began    time.Time
 	slip     atomic.Uint64
 	// by hash of the prefix: the time at which the answers sent so far are due at the rate
 	due []atomic.Int64
 }
 
-func newLimiter(perSecond int) *limiter {
+func newLimiter(perSecond int, c clock.Clock, r random.Source) *limiter {
 	if perSecond < 0 {
 		return &limiter{}
 	}
 	return &limiter{
 		interval: int64(time.Second) / int64(perSecond),
-		seed:     maphash.MakeSeed(), began: time.Now(),
+		key:      r.HashKey(), clock: c, began: c.Now(),
 		due: make([]atomic.Int64, limitBuckets),
 	}
 }
@@ -46,8 +49,9 @@ func (l *limiter) allowed(from asker) (answer, slip bool) {
 	if l.interval == 0 || !addr.IsValid() || addr.IsLoopback() {
 		return true, false
 	}
-	due := &l.due[maphash.Comparable(l.seed, prefixOf(addr))%limitBuckets]
-	now := int64(time.Since(l.began))
+	prefix := prefixOf(addr).Addr().As16()
+	due := &l.due[l.key.Bytes(prefix[:])%limitBuckets]
+	now := int64(l.clock.Since(l.began))
 	for {
 		old := due.Load()
 		next := max(old, now) + l.interval

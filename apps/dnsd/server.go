@@ -6,11 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
 
 const (
@@ -50,6 +54,11 @@ type Config struct {
 	ResponseRate int
 	// Logger gets errors of resolvers that do not answer; nil logs nothing.
 	Logger *slog.Logger
+	// Clock is the time that the server goes by, which has to be that of its conns, and Random
+	// where its random numbers come from, which any goroutine may read; the zero values are the
+	// system's. For simulations.
+	Clock  clock.Clock
+	Random io.Reader
 }
 
 // Server answers queries on any number of conns and listeners. All methods may be called from any
@@ -60,6 +69,7 @@ type Server struct {
 	counters counters
 	flights  *flights
 	limiter  *limiter
+	random   random.Source
 	tcp      tcpTable
 	ctx      context.Context
 	cancel   context.CancelFunc
@@ -79,9 +89,11 @@ func New(cfg Config) (*Server, error) {
 		cfg:     cfg,
 		zones:   map[string]*zone{},
 		flights: newFlights(),
+		random:  random.From(cfg.Random),
 		open:    map[closer]struct{}{},
 	}
-	s.limiter = newLimiter(cmp.Or(cfg.ResponseRate, DefaultResponseRate))
+	s.limiter = newLimiter(cmp.Or(cfg.ResponseRate, DefaultResponseRate), cfg.Clock, s.random)
+	s.tcp.clock = cfg.Clock
 	s.tcp.open = map[*tcpConn]*list.Element{}
 	for _, f := range cfg.Zones {
 		z, err := loadZone(f.File, f.Origin)

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // tcpConn is a connection of the table.
@@ -16,6 +18,8 @@ type tcpConn struct {
 
 // tcpTable is the TCP connections of a server.
 type tcpTable struct {
+	clock clock.Clock
+
 	mu      sync.Mutex
 	open    map[*tcpConn]*list.Element // its place in waiting; nil while a query is answered
 	waiting list.List                  // of *tcpConn, the longest idle first
@@ -63,7 +67,7 @@ func (t *tcpTable) wait(c *tcpConn) error {
 	if !open {
 		return net.ErrClosed
 	}
-	c.since = time.Now()
+	c.since = t.clock.Now()
 	if place == nil {
 		t.open[c] = t.waiting.PushBack(c)
 	}

@@ -142,3 +142,15 @@ func (c *Clock) Run() (stop func()) {
 		<-done
 	})
 }
+
+// Showing is a clock that shows what now returns, for tests of what is done with the time. Its
+// timers are the system's.
+func Showing(now func() time.Time) clock.Clock { return clock.New(showing(now)) }
+
+type showing func() time.Time
+
+// Now implements clock.Source.
+func (s showing) Now() time.Time { return s() }
+
+// AfterFunc implements clock.Source.
+func (s showing) AfterFunc(d time.Duration, f func()) clock.Timer { return time.AfterFunc(d, f) }

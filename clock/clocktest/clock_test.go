@@ -108,6 +108,16 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestShowing shows the function's time, and has the system's timers.
+func TestShowing(t *testing.T) {
+	at := time.Unix(1, 0)
+	c := clocktest.Showing(func() time.Time { return at })
+	if at = at.Add(time.Minute); c.Now() != at {
+		t.Errorf("it is %v, want %v", c.Now(), at)
+	}
+	<-c.NewTimer(0).C
+}
+
 // TestRandom: one seed gives the same bytes again, however they are read; another, others.
 func TestRandom(t *testing.T) {
 	read := func(seed uint64) (b [64]byte) {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/rings"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
@@ -161,7 +162,7 @@ func readPcap(name string) ([][]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
-	r, err := wire.NewReplay(file, 0)
+	r, err := wire.NewReplay(file, 0, clock.Clock{})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}

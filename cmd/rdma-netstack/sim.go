@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
@@ -180,7 +181,7 @@ func (s simFlags) middleware(undo *cleanup) (func(wire.Wire) (wire.Wire, error),
 		}
 		out := bufio.NewWriter(f)
 		undo.add(func() error { return errors.Join(out.Flush(), f.Close()) })
-		record = func(w wire.Wire) (wire.Wire, error) { return wire.Capture(w, out) }
+		record = func(w wire.Wire) (wire.Wire, error) { return wire.Capture(w, out, clock.Clock{}) }
 	}
 	return func(w wire.Wire) (wire.Wire, error) {
 		w, err := record(w)

@@ -103,15 +103,16 @@ func (sq *SQ) delegate() {
 // sendAsync executes posted WQEs until no frame has had to wait for asyncLinger, the queue is
 // destroyed or the NIC closed. NIC.Close waits for it.
 func (sq *SQ) sendAsync() {
-	t := time.NewTimer(asyncLinger)
+	clock := sq.nic.clock
+	t := clock.NewTimer(asyncLinger)
 	defer t.Stop()
 	waited := true
-	for last := time.Now(); !sq.asyncDone(!waited && time.Since(last) >= asyncLinger); {
+	for last := clock.Now(); !sq.asyncDone(!waited && clock.Since(last) >= asyncLinger); {
 		sq.mu.Lock()
 		waited = sq.run()
 		sq.mu.Unlock()
 		if waited { // WQEs may be left
-			last = time.Now()
+			last = clock.Now()
 			continue
 		}
 		t.Reset(asyncLinger)

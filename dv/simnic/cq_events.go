@@ -3,6 +3,7 @@ package simnic
 import (
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
@@ -10,11 +11,11 @@ import (
 // queue's lock.
 type arming struct {
 	on        bool
-	only      bool   // solicited and error completions only
-	ci        uint32 // completions from this index on raise the event
-	events    uint32 // delivered so far; the driver's sn follows it
-	solicited uint32 // index after the last solicited or error completion
-	timer     *time.Timer
+	only      bool        // solicited and error completions only
+	ci        uint32      // completions from this index on raise the event
+	events    uint32      // delivered so far; the driver's sn follows it
+	solicited uint32      // index after the last solicited or error completion
+	timer     clock.Timer // nil: not needed yet
 	gone      bool
 }
 
@@ -99,7 +100,7 @@ func (cq *CQ) fire() {
 func (cq *CQ) later() {
 	period := time.Duration(cq.attr.PeriodUsec) * time.Microsecond
 	if cq.arm.timer == nil {
-		cq.arm.timer = time.AfterFunc(period, cq.overdue)
+		cq.arm.timer = cq.nic.clock.AfterFunc(period, cq.overdue)
 		return
 	}
 	cq.arm.timer.Reset(period)

@@ -75,7 +75,7 @@ func (n *NIC) Inject(f QueueFault) *Injection {
 	n.injected.list = append(n.injected.list, i)
 	n.rehook()
 	if f.Kind == FaultPause && f.Delay > 0 {
-		time.AfterFunc(f.Delay, func() { n.background.run(i.Remove) })
+		n.clock.AfterFunc(f.Delay, func() { n.background.run(i.Remove) })
 	}
 	return i
 }
@@ -178,7 +178,7 @@ func (n *NIC) rehook() {
 			if i == nil || i.fault.Kind == FaultLoseCompletion {
 				return i != nil, false
 			}
-			time.AfterFunc(i.fault.Delay, cq.ReleaseHeld)
+			n.clock.AfterFunc(i.fault.Delay, cq.ReleaseHeld)
 			return false, true
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // Config describes a software ConnectX. The zero value is a ConnectX-6 Dx with
@@ -41,8 +43,8 @@ type Config struct {
 	// does, instead of writing an error completion.
 	DropTooLong bool
 
-	Clock  func() time.Time // of timestamps; default time.Now
-	Logger *slog.Logger     // default: silent
+	Clock  clock.Clock  // of timestamps and delays; default the system's
+	Logger *slog.Logger // default: silent
 }
 
 // NIC is one port of a ConnectX and the objects created on it. All methods may
@@ -51,7 +53,7 @@ type NIC struct {
 	cfg   Config
 	card  Card
 	caps  Caps
-	since func(time.Time) time.Duration // time passed by Config.Clock
+	clock clock.Clock
 	start time.Time
 	log   *slog.Logger
 
@@ -90,10 +92,6 @@ type NIC struct {
 
 // New creates a NIC with its link up and no wire.
 func New(cfg Config) (*NIC, error) {
-	since := time.Since // cheaper than time.Now and Sub
-	if clock := cfg.Clock; clock != nil {
-		since = func(t time.Time) time.Duration { return clock().Sub(t) }
-	}
 	card, err := CardNamed(cfg.Card)
 	if err != nil {
 		return nil, errorf(StatusBadParam, "%v", err)
@@ -103,10 +101,10 @@ func New(cfg Config) (*NIC, error) {
 		return nil, errorf(StatusBadParam, "netdev MAC %v is not a unicast address of 6 bytes",
 			cfg.MAC)
 	}
-	n := &NIC{cfg: cfg, card: card, caps: cfg.Caps, since: since, log: cfg.Logger,
+	n := &NIC{cfg: cfg, card: card, caps: cfg.Caps, clock: cfg.Clock, log: cfg.Logger,
 		sinks: map[int]func(Event){},
 		done:  make(chan struct{})}
-	n.start = cfg.Clock()
+	n.start = n.clock.Now()
 	n.numbers.init(cfg.Seed)
 	n.keys.init()
 	n.steering.init(n)
@@ -137,9 +135,6 @@ func (cfg Config) withDefaults(card Card) Config {
 	}
 	if cfg.Caps == (Caps{}) {
 		cfg.Caps = card.Caps
-	}
-	if cfg.Clock == nil {
-		cfg.Clock = time.Now
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -192,7 +187,7 @@ func (n *NIC) SetMTU(mtu int) error {
 // Now is the free-running counter that stamps completions, in ticks of
 // Caps.FrequencyKHz.
 func (n *NIC) Now() uint64 {
-	ns := uint64(n.since(n.start))
+	ns := uint64(n.clock.Since(n.start))
 	if n.caps.FrequencyKHz == 1000000 {
 		return ns
 	}

@@ -1,7 +1,9 @@
 package simnic
 
 import (
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 )
 
@@ -74,12 +76,12 @@ func lookup[T any](t *numbers, n uint32) (obj T, ok bool) {
 	return obj, ok
 }
 
-// all is every object of type T, in no order.
+// all is every object of type T, in the order of their numbers.
 func all[T any](t *numbers) (objs []T) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, o := range t.used {
-		if obj, ok := o.(T); ok {
+	for _, n := range slices.Sorted(maps.Keys(t.used)) {
+		if obj, ok := t.used[n].(T); ok {
 			objs = append(objs, obj)
 		}
 	}

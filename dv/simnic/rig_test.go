@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
@@ -40,16 +42,16 @@ func record(t testing.TB) *mmio.Region {
 }
 
 // fixedClock makes NIC.Now return the given tick.
-func fixedClock(now *uint64) func() time.Time {
+func fixedClock(now *uint64) clock.Clock {
 	base := time.Unix(1000, 0)
 	first := true
-	return func() time.Time {
+	return clocktest.Showing(func() time.Time {
 		if first {
 			first = false
 			return base
 		}
 		return base.Add(time.Duration(*now))
-	}
+	})
 }
 
 func testRand(t testing.TB) *rand.Rand { return rand.New(rand.NewPCG(simtest.Seed(t), 1)) }

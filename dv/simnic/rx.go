@@ -1,6 +1,7 @@
 package simnic
 
 import (
+	"context"
 	"encoding/binary"
 	"runtime"
 	"time"
@@ -150,16 +151,18 @@ func (rq *RQ) await(b *rxBurst) bool {
 	if b.waited != nil {
 		b.waited.Store(true)
 	}
-	for looks, start := 0, time.Now(); !rq.dropNow; looks++ {
+	clock := rq.nic.clock
+	for looks, start := 0, clock.Now(); !rq.dropNow; looks++ {
 		if looks < delayDropYield {
 			runtime.Gosched()
 		} else {
-			time.Sleep(delayDropPoll) // not only a yield: an event may have to wake the driver
+			// not only a yield: an event may have to wake the driver
+			_ = clock.Sleep(context.Background(), delayDropPoll)
 		}
 		switch {
 		case rq.posted() > 0:
 			return true
-		case rq.nic.closed.Load() || rq.nic.fatal.Load() || time.Since(start) > delayDrop:
+		case rq.nic.closed.Load() || rq.nic.fatal.Load() || clock.Since(start) > delayDrop:
 			rq.dropNow = true
 		}
 	}

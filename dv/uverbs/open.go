@@ -1,12 +1,14 @@
 package uverbs
 
 import (
+	"context"
 	"errors"
 	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
@@ -23,6 +25,9 @@ type Options struct {
 	// DriverID is the kernel driver of the device (enum rdma_driver_id), as RDMA netlink
 	// GET_CHARDEV reports it. Default DriverMLX5; any other driver's device refuses with EINVAL.
 	DriverID uint32
+
+	// Clock is the time that Open goes by; the zero value is the system's.
+	Clock clock.Clock
 
 	// Environment returns the limits and capabilities of the process, for messages about locked
 	// memory. Default ReadEnvironment.
@@ -84,7 +89,7 @@ func (c *Context) bringUp(o Options) error {
 	ask := contextRequest(o.TxQPs, o.pageSize)
 	a, err := c.getContext(ask)
 	if errors.Is(err, unix.EAGAIN) {
-		time.Sleep(o.retryDelay)
+		_ = o.Clock.Sleep(context.Background(), o.retryDelay) // which never ends
 		a, err = c.getContext(ask)
 	}
 	if err != nil {

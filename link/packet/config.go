@@ -2,11 +2,13 @@ package packet
 
 import (
 	"bytes"
-	"crypto/rand"
 	"fmt"
+	"io"
 	"net"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
 
 // Config says which interface to open and how. The zero value of every field but Device is useful.
@@ -23,6 +25,8 @@ type Config struct {
 	// MTU is the largest IP packet sent, in bytes, at most the interface's. Default the
 	// interface's.
 	MTU int
+	// Random is where a random MAC comes from; nil: the system's.
+	Random io.Reader
 }
 
 const maxQueues = 64
@@ -41,7 +45,7 @@ func (c *Config) complete() error {
 		return fmt.Errorf("VLAN %d: networks have numbers from 1 to 4094", c.VLAN)
 	case c.MAC == nil:
 		c.MAC = make(net.HardwareAddr, 6)
-		rand.Read(c.MAC)
+		random.From(c.Random).Read(c.MAC)
 		c.MAC[0] = c.MAC[0]&^1 | 2
 	case len(c.MAC) != 6 || c.MAC[0]&1 != 0 || bytes.Equal(c.MAC, make([]byte, 6)):
 		return fmt.Errorf("MAC %v is no address of one Ethernet host: "+

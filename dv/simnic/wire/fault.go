@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
@@ -84,9 +85,9 @@ type faultLine struct {
 	stats   FaultStats
 	scratch []byte
 	held    []heldFrame    // reordered, waiting to be overtaken
-	flush   *time.Timer    // for held
+	flush   clock.Timer    // for held
 	delayed []delayedFrame // in order of time
-	release *time.Timer    // for delayed; set while one is due
+	release clock.Timer    // for delayed; set while one is due
 	shutUp  bool
 }
 
@@ -188,7 +189,7 @@ func (l *faultLine) draw(o *outcome, f frame.Frame, from int) {
 func (l *faultLine) hold(f frame.Frame, overtake int) {
 	l.held = append(l.held, heldFrame{f, overtake})
 	if len(l.held) == 1 {
-		l.flush = time.AfterFunc(maxHeldBack, l.flushHeld)
+		l.flush = l.cfg.Clock.AfterFunc(maxHeldBack, l.flushHeld)
 	}
 }
 
@@ -230,7 +231,7 @@ func (l *faultLine) flushHeld() {
 
 // delay queues copies of frames.
 func (l *faultLine) delay(frames []frame.Frame) {
-	due := time.Now().Add(l.cfg.Delay)
+	due := l.cfg.Clock.Now().Add(l.cfg.Delay)
 	for _, f := range frames {
 		if len(l.delayed) >= maxDelayed {
 			l.stats.Overflow++
@@ -239,7 +240,7 @@ func (l *faultLine) delay(frames []frame.Frame) {
 		l.delayed = append(l.delayed, delayedFrame{clone(f), due})
 	}
 	if l.release == nil && len(l.delayed) > 0 && !l.shutUp {
-		l.release = time.AfterFunc(l.cfg.Delay, l.releaseDelayed)
+		l.release = l.cfg.Clock.AfterFunc(l.cfg.Delay, l.releaseDelayed)
 	}
 }
 
@@ -250,7 +251,7 @@ func (l *faultLine) releaseDelayed() {
 	}
 	defer l.timers.leave()
 	l.mu.Lock()
-	now, frames := time.Now(), []frame.Frame(nil)
+	now, frames := l.cfg.Clock.Now(), []frame.Frame(nil)
 	for len(l.delayed) > 0 && !l.delayed[0].due.After(now) {
 		frames = append(frames, l.delayed[0].frame)
 		l.delayed = l.delayed[1:]
@@ -261,7 +262,7 @@ func (l *faultLine) releaseDelayed() {
 	defer l.mu.Unlock()
 	l.release = nil
 	if len(l.delayed) > 0 && !l.shutUp {
-		l.release = time.AfterFunc(time.Until(l.delayed[0].due), l.releaseDelayed)
+		l.release = l.cfg.Clock.AfterFunc(l.cfg.Clock.Until(l.delayed[0].due), l.releaseDelayed)
 	}
 }
 
@@ -284,7 +285,7 @@ func (l *faultLine) end() {
 	l.mu.Lock()
 	l.shutUp = true
 	l.held, l.delayed = nil, nil
-	for _, t := range []*time.Timer{l.flush, l.release} {
+	for _, t := range []clock.Timer{l.flush, l.release} {
 		if t != nil {
 			t.Stop()
 		}

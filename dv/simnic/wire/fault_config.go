@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // FaultConfig says what goes wrong on a wire. Drop, Duplicate, Reorder and
@@ -17,6 +19,7 @@ type FaultConfig struct {
 	Reorder   float64       // held back until 1 to 8 later frames have passed, 10 ms at most
 	Corrupt   float64       // one bit of the frame flips, as in a switch whose memory fails
 	Delay     time.Duration // of every frame; order is kept
+	Clock     clock.Clock   // of delays; default the system's
 	Seed      uint64
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 )
 
@@ -56,29 +57,30 @@ func (r *Recorder) Err() error {
 }
 
 // Capture returns w with everything that passes in either direction recorded to
-// out. A failure to record does not disturb the wire; Close reports it.
-func Capture(w Wire, out io.Writer) (Wire, error) {
+// out, with the time of c. A failure to record does not disturb the wire; Close reports it.
+func Capture(w Wire, out io.Writer, c clock.Clock) (Wire, error) {
 	r, err := NewRecorder(out)
 	if err != nil {
 		return nil, err
 	}
-	return &captured{Wire: w, rec: r}, nil
+	return &captured{Wire: w, rec: r, clock: c}, nil
 }
 
 type captured struct {
 	Wire
-	rec *Recorder
+	rec   *Recorder
+	clock clock.Clock
 }
 
 func (c *captured) Start(recv func([]frame.Frame)) error {
 	return c.Wire.Start(func(frames []frame.Frame) {
-		c.rec.Record(time.Now(), frames...)
+		c.rec.Record(c.clock.Now(), frames...)
 		recv(frames)
 	})
 }
 
 func (c *captured) Send(frames []frame.Frame) (int, error) {
-	c.rec.Record(time.Now(), frames...)
+	c.rec.Record(c.clock.Now(), frames...)
 	return c.Wire.Send(frames)
 }
 
@@ -91,6 +93,7 @@ func (c *captured) Close() error {
 type Replay struct {
 	in    *pcapReader
 	speed float64
+	clock clock.Clock
 	done  chan struct{}
 	quit  chan struct{}
 
@@ -103,14 +106,15 @@ type Replay struct {
 var _ Wire = (*Replay)(nil)
 
 // NewReplay reads in, a pcap file of Ethernet frames, from the Start of the
-// wire on. Speed 1 keeps the pace of the recording, 2 doubles it, 0 waits for
+// wire on. Speed 1 keeps the pace of the recording by c, 2 doubles it, 0 waits for
 // nothing. The caller keeps in and closes it after the wire.
-func NewReplay(in io.Reader, speed float64) (*Replay, error) {
+func NewReplay(in io.Reader, speed float64, c clock.Clock) (*Replay, error) {
 	r, err := newPcapReader(in)
 	if err != nil {
 		return nil, err
 	}
-	return &Replay{in: r, speed: speed, done: make(chan struct{}), quit: make(chan struct{})}, nil
+	return &Replay{in: r, speed: speed, clock: c,
+		done: make(chan struct{}), quit: make(chan struct{})}, nil
 }
 
 // Start begins to replay on a goroutine of its own.
@@ -145,7 +149,7 @@ func (r *Replay) play(recv func([]frame.Frame)) error {
 			return fmt.Errorf("replay: %w", err)
 		}
 		if began.IsZero() {
-			first, began = at, time.Now()
+			first, began = at, r.clock.Now()
 		}
 		if !r.wait(first, began, at) {
 			return ErrClosed
@@ -159,7 +163,7 @@ func (r *Replay) play(recv func([]frame.Frame)) error {
 func (r *Replay) wait(first, began, at time.Time) bool {
 	var due time.Duration
 	if r.speed > 0 {
-		due = time.Until(began.Add(time.Duration(float64(at.Sub(first)) / r.speed)))
+		due = r.clock.Until(began.Add(time.Duration(float64(at.Sub(first)) / r.speed)))
 	}
 	if due <= 0 {
 		select {
@@ -169,7 +173,7 @@ func (r *Replay) wait(first, began, at time.Time) bool {
 			return true
 		}
 	}
-	t := time.NewTimer(due)
+	t := r.clock.NewTimer(due)
 	defer t.Stop()
 	select {
 	case <-r.quit:

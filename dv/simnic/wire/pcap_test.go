@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
@@ -91,7 +92,7 @@ func FuzzPcapReader(f *testing.F) {
 func TestCaptureAndReplay(t *testing.T) {
 	a, b := Pair()
 	var file bytes.Buffer
-	w, err := Capture(a, &file)
+	w, err := Capture(a, &file, clock.Clock{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +112,7 @@ func TestCaptureAndReplay(t *testing.T) {
 	if err := errors.Join(w.Close(), b.Close()); err != nil {
 		t.Fatal(err)
 	}
-	r, err := NewReplay(bytes.NewReader(file.Bytes()), 1)
+	r, err := NewReplay(bytes.NewReader(file.Bytes()), 1, clock.Clock{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +140,7 @@ func TestReplayStops(t *testing.T) {
 	}
 	rec.Record(time.Unix(0, 0), numbered(0))
 	rec.Record(time.Unix(3600, 0), numbered(1))
-	r, err := NewReplay(&file, 1)
+	r, err := NewReplay(&file, 1, clock.Clock{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,11 +167,11 @@ func (w *brokenWriter) Write(b []byte) (int, error) {
 }
 
 func TestCaptureErrorDoesNotStopTheWire(t *testing.T) {
-	if _, err := Capture(nil, &brokenWriter{}); !errors.Is(err, io.ErrShortWrite) {
+	if _, err := Capture(nil, &brokenWriter{}, clock.Clock{}); !errors.Is(err, io.ErrShortWrite) {
 		t.Errorf("no header: %v", err)
 	}
 	a, b := Pair()
-	w, err := Capture(a, &brokenWriter{left: 2})
+	w, err := Capture(a, &brokenWriter{left: 2}, clock.Clock{})
 	if err != nil {
 		t.Fatal(err)
 	}

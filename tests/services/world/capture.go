@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 )
 
@@ -29,7 +30,7 @@ func recorded(t testing.TB, side string, w wire.Wire) wire.Wire {
 		}
 		t.Logf("the frames at the %s's end: %s", side, filepath.Clean(file.Name()))
 	})
-	captured, err := wire.Capture(w, file)
+	captured, err := wire.Capture(w, file, clock.Clock{})
 	must(t, err)
 	return captured
 }
