@@ -30,6 +30,7 @@ programs() {
 		dnsmasq-base dnsmasq
 		curl curl
 		prometheus promtool
+		systemd systemd-analyze
 	END
 	[ "$1" != perf ] || cat <<-END
 		wrk wrk
