@@ -81,6 +81,34 @@ func NewBankedMemory(banks []Bank) (*Memory, error) {
 	return m, nil
 }
 
+// MemoryPart is Len bytes of a Memory from Offset on.
+type MemoryPart struct {
+	Mem         *Memory
+	Offset, Len uint64
+}
+
+// maxPieces is the maximum number of pieces of joined memory.
+const maxPieces = 1 << 20
+
+// NewJoinedMemory returns a Memory of parts of others, one behind the other. It is the memory of a
+// key of keys. StatusBadParam: a part has a hole or is not there, or there are too many pieces.
+func NewJoinedMemory(parts []MemoryPart) (*Memory, error) {
+	m := &Memory{}
+	for i, p := range parts {
+		for off, left := p.Offset, p.Len; left > 0; {
+			mem, at := p.Mem.find(off)
+			if mem == nil || off >= p.Mem.size || len(m.pieces) == maxPieces {
+				return nil, errorf(StatusBadParam, "part %d of joined memory ends at %d of %d bytes",
+					i, off, p.Mem.size)
+			}
+			n := min(uint64(mem.Len())-at, p.Mem.size-off, left)
+			m.pieces = append(m.pieces, piece{m.size, mem.Sub(int(at), int(n))})
+			m.size, off, left = m.size+n, off+n, left-n
+		}
+	}
+	return m, nil
+}
+
 // Len is the size in bytes, holes included.
 func (m *Memory) Len() uint64 { return m.size }
 

@@ -180,13 +180,21 @@ func (t *TIR) Number() uint32 { return t.number }
 // Attr returns the current attributes of the object.
 func (t *TIR) Attr() TIRAttr { return *t.attr.Load() }
 
-// Modify replaces all attributes except the destination of packets. It must not run concurrently
-// with another change of the same object.
+// Modify replaces all attributes except a single queue; a nil Table stays as it is. It must not run
+// concurrently with another change of the same object.
 func (t *TIR) Modify(a TIRAttr) error {
 	old := t.attr.Load()
-	a.RQ, a.Table = old.RQ, old.Table
+	if a.RQ = old.RQ; a.Table == nil {
+		a.Table = old.Table
+	}
 	if err := t.check(a); err != nil {
 		return err
+	}
+	if a.Table != old.Table {
+		if err := a.target().acquire(); err != nil {
+			return errorf(StatusOf(err), "indirection table %#x is destroyed", a.Table.Number())
+		}
+		defer old.target().release()
 	}
 	t.set(a)
 	return nil

@@ -34,6 +34,13 @@ var behind = map[string][]string{
 	"umr_ptr_rlky": {"CREATE_QP"}, "umr_modify_entity_size_disabled": nil,
 	"umr_indirect_mkey_disabled": nil, "reg_umr_sq": {"CREATE_SQ"},
 
+	// A program creates all of these by commands of its own, in a UMEM.
+	"log_max_uctx": {"CREATE_UCTX", "DESTROY_UCTX", "QUERY_HCA_CAP", "QUERY_TIS",
+		"ALLOC_Q_COUNTER", "ALLOC_FLOW_COUNTER", "CREATE_TIR", "MODIFY_TIR", "CREATE_RQT"},
+	"log_max_umem": {"CREATE_UMEM", "DESTROY_UMEM", "CREATE_CQ", "MODIFY_CQ", "CREATE_SQ",
+		"CREATE_RQ", "CREATE_QP", "CREATE_MKEY", "CREATE_RMP", "CREATE_XRC_SRQ"},
+	"uctx_cap": {"CREATE_UCTX", "CREATE_TIS", "CREATE_SQ"},
+
 	"log_max_pd":               {"ALLOC_PD", "DEALLOC_PD"},
 	"log_max_transport_domain": {"ALLOC_TRANSPORT_DOMAIN", "DEALLOC_TRANSPORT_DOMAIN"},
 	"uar_sz":                   {"ALLOC_UAR", "DEALLOC_UAR"}, "bf": nil, "log_bf_reg_size": nil,
@@ -55,6 +62,7 @@ var behind = map[string][]string{
 	"max_flow_counter_15_0": {"ALLOC_FLOW_COUNTER", "QUERY_FLOW_COUNTER",
 		"DEALLOC_FLOW_COUNTER"},
 	"flow_counter_bulk_alloc":   {"ALLOC_FLOW_COUNTER"},
+	"flow_counters_dump":        {"QUERY_FLOW_COUNTER"},
 	"log_max_flow_counter_bulk": {"QUERY_FLOW_COUNTER"},
 
 	"mcam_reg": {"ACCESS_REG"}, "pcam_reg": {"ACCESS_REG"}, "port_type": {"ACCESS_REG"},
@@ -76,6 +84,7 @@ var behind = map[string][]string{
 	"wqe_inline_mode": {"QUERY_NIC_VPORT_CONTEXT"}, "rss_ind_tbl_cap": {"CREATE_RQT"},
 	"scatter_fcs": {"CREATE_RQ"}, "enhanced_multi_pkt_send_wqe": nil,
 
+	"eth_virt": {"QUERY_NIC_VPORT_CONTEXT", "MODIFY_NIC_VPORT_CONTEXT"},
 	"nic_flow_table": {"CREATE_FLOW_TABLE", "DESTROY_FLOW_TABLE", "CREATE_FLOW_GROUP",
 		"DESTROY_FLOW_GROUP", "SET_FLOW_TABLE_ENTRY", "DELETE_FLOW_TABLE_ENTRY"},
 	"ft_support": {"CREATE_FLOW_TABLE"}, "flow_counter": {"SET_FLOW_TABLE_ENTRY",
@@ -134,6 +143,7 @@ func (d *driver) everything() {
 	}(), 256)
 	d.pairs(cqn)
 	d.pools()
+	d.program(queues[1].n)
 	for _, o := range append([]object{{0x902, tirn}, {0x918, table}, {0x90a, rqn}, {0x772, 1}},
 		append(queues, object{0x401, cqn}, object{0x302, d.eqn}, object{0x202, d.mkey(1, 0,
 			4096) >> 8})...) {
@@ -250,6 +260,42 @@ func (d *driver) pairs(cqn uint32) {
 	}
 	d.do("QUERY_QP", about(0x50b, qpn, 16), 272)
 	d.do("DESTROY_QP", about(0x501, qpn, 16), 16)
+}
+
+// program creates and destroys one of each object that can be in a UMEM, as a program that issues
+// commands of its own.
+func (d *driver) program(tis uint32) {
+	d.t.Helper()
+	p := d.newProgram()
+	m := p.register(0, 0x94000, 0x90000)
+	p.do("QUERY_TIS", about(0x915, tis, 16), queryTISOut)
+	key, cqn := p.key(m, userAddress), p.cq(m, umemCQ, umemRecords)
+	rqn, sqn := p.rq(m, cqn), number.u32(p.do("CREATE_SQ", p.sqIn(m, cqn, tis), 16))
+	in := about(0x403, cqn, 272)
+	in[7] = cqResize
+	cqcLogSize.set(in[createCQContext:], 4)
+	m.put(cqRingUMEM, in, umemCQ)
+	p.do("MODIFY_CQ, resize", in, 16)
+	table, tir := p.tirOf(rqn, 0)
+	in = about(0x901, tir, 272)
+	modifyTIRBits.set(in, modifyTable)
+	tircTable.set(in[queueContext:], uint64(table))
+	p.do("MODIFY_TIR", in, 16)
+	c := counterID.u32(p.do("ALLOC_FLOW_COUNTER", p.in(0x939, 16), 16))
+	in = p.in(0x93b, 32)
+	queryToMemory.set(in, 1)
+	queryCounters.set(in, 1)
+	queryCounterID.set(in, uint64(c))
+	queryKey.set(in, uint64(key))
+	queryAddress.set(in, userAddress)
+	p.do("QUERY_FLOW_COUNTER", in, 32)
+	for _, o := range []object{{0x902, tir}, {0x918, table}, {0x90a, rqn}, {0x906, sqn},
+		{0x401, cqn}, {0x202, key >> 8}, {0xa0a, m.id}} {
+		p.do("a destroy command", about(o.op, o.n, 16), 16)
+	}
+	in = input(0xa06, 0, 16)
+	contextNumber.set(in, uint64(p.uid))
+	d.do("DESTROY_UCTX", in, 16)
 }
 
 // pools creates, changes and destroys both kinds of shared receive queues.

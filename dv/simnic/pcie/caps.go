@@ -25,7 +25,7 @@ type capValue struct {
 
 // generalCaps is what mlx5_core, mlx5e and mlx5_ib need of group 0 (linux
 // include/linux/mlx5/mlx5_ifc.h, cmd_hca_cap). Fields not listed are zero: no RoCE, no e-switch, no
-// DevX, no on-demand paging.
+// on-demand paging.
 var generalCaps = []capValue{
 	{"log_max_srq_sz", field{128, 8}, 15},
 	{"log_max_qp", field{155, 5}, 18},
@@ -45,6 +45,7 @@ var generalCaps = []capValue{
 	{"vport_counters", field{385, 1}, 1},
 	{"modify_rq_counter_set_id", field{388, 1}, 1},
 	{"max_qp_cnt", field{390, 10}, maxQueueCounters},
+	{"eth_virt", field{419, 1}, 1},
 	{"nic_flow_table", field{422, 1}, 1},
 	{"mcam_reg", field{425, 1}, 1},
 	{"pcam_reg", field{426, 1}, 1},
@@ -80,6 +81,7 @@ var generalCaps = []capValue{
 	{"flow_counter_bulk_alloc", field{784, 8}, 7},
 	{"log_max_flow_counter_bulk", field{840, 8}, logMaxCounterQuery},
 	{"max_flow_counter_15_0", field{848, 16}, maxFlowCounters},
+	{"flow_counters_dump", field{865, 1}, 1},
 	{"log_max_rq", field{867, 5}, 20},
 	{"log_max_sq", field{875, 5}, 20},
 	{"log_max_tir", field{883, 5}, 20},
@@ -97,7 +99,10 @@ var generalCaps = []capValue{
 	{"log_max_vlan_list", field{1003, 5}, 8},
 	{"log_max_current_mc_list", field{1011, 5}, logMulticastList},
 	{"log_max_current_uc_list", field{1019, 5}, logUnicastList},
+	{"log_max_uctx", field{1123, 5}, logMaxContexts},
+	{"log_max_umem", field{1131, 5}, logMaxUMEMs},
 	{"num_of_uars_per_page", field{1312, 32}, 1},
+	{"uctx_cap", field{1696, 32}, contextSendsRaw},
 }
 
 // Maximum number of addresses in the lists of the NIC vport context, log2.

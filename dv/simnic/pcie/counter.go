@@ -15,6 +15,8 @@ var (
 	queryCounters    = field{194, 30}
 	queryClear       = field{192, 1} // of flow counters and of sets of queue counters
 	queryToMemory    = field{193, 1}
+	queryKey         = field{96, 32}
+	queryAddress     = field{128, 64}
 	statisticPackets = field{0, 64}
 	statisticOctets  = field{64, 64}
 )
@@ -97,13 +99,43 @@ func (t *objectTable) counting(c *flowCounters) bool {
 }
 
 // queryFlowCounter executes QUERY_FLOW_COUNTER: adjacent counters, as many as the reply has room
-// for. A counter that is not allocated reads as zero; if none is allocated, the command fails.
+// for, or into memory. A counter that is not allocated reads as zero; if none is allocated, the
+// command fails.
 func (f *Function) queryFlowCounter(in, out []byte) error {
-	first, n := queryCounterID.u32(in), max(1, queryCounters.u32(in))
-	if queryToMemory.is(in) || n > 1<<logMaxCounterQuery {
-		return errorf(statusBadParam, "query of %d flow counters, or into memory", n)
+	n := max(1, queryCounters.u32(in))
+	if n > 1<<logMaxCounterQuery {
+		return errorf(statusBadParam, "query of %d flow counters, at most %d", n,
+			1<<logMaxCounterQuery)
 	}
-	found := false
+	if !queryToMemory.is(in) {
+		return f.readCounters(in, n, out[statisticsAt:])
+	}
+	list := make([]byte, statisticsSize*n)
+	if err := f.readCounters(in, n, list); err != nil {
+		return err
+	}
+	return f.writeMemory(queryKey.u32(in), queryAddress.get(in), list)
+}
+
+// writeMemory writes to an address of a memory key.
+func (f *Function) writeMemory(key uint32, addr uint64, b []byte) error {
+	k, err := find(f.objects.mkeys, "memory key", key>>8)
+	if err != nil {
+		return err
+	}
+	a := k.Attr()
+	if k.Key() != key || !a.LocalWrite || a.Mem == nil || addr < a.Start ||
+		addr-a.Start > a.Len || uint64(len(b)) > a.Len-(addr-a.Start) ||
+		!a.Mem.Scatter(addr-a.Start, b) {
+		return errorf(statusBadParam, "%d bytes at %#x of memory key %#x cannot be written",
+			len(b), addr, key)
+	}
+	return nil
+}
+
+// readCounters writes n counters to out, as many as there is room for.
+func (f *Function) readCounters(in []byte, n uint32, out []byte) error {
+	first, found := queryCounterID.u32(in), false
 	for i := range n {
 		c := f.objects.flowCounter(first + i)
 		if c == nil {
@@ -114,7 +146,7 @@ func (f *Function) queryFlowCounter(in, out []byte) error {
 		if queryClear.is(in) {
 			packets, octets = c.Clear()
 		}
-		if at := statisticsAt + statisticsSize*int(i); at+statisticsSize <= len(out) {
+		if at := statisticsSize * int(i); at+statisticsSize <= len(out) {
 			statisticPackets.set(out[at:], packets)
 			statisticOctets.set(out[at:], octets)
 		}

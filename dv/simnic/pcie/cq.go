@@ -23,6 +23,12 @@ var (
 	cqcRecord      = field{448, 64}
 )
 
+// Places of ring and doorbell record in a UMEM: in the command, and in the context.
+var (
+	cqRingUMEM   = umemPlace{field{736, 1}, field{704, 32}, field{640, 64}}
+	cqRecordUMEM = umemPlace{field{6, 1}, field{32, 32}, cqcRecord}
+)
+
 const (
 	createCQContext = 16
 	createCQPages   = 272
@@ -41,17 +47,17 @@ func cqEntrySize(ctx []byte) int {
 
 func (f *Function) createCQ(in, out []byte) error {
 	ctx := part(in, createCQContext, 64)
-	size := cqEntrySize(ctx)
-	log, shift := int(cqcLogSize.get(ctx)), 12+int(cqcLogPageSize.get(ctx))
-	ring, err := f.ring(in, createCQPages, shift, pageOffsetBytes(cqcPageOffset.get(ctx), shift),
-		size<<log)
+	size, log, use := cqEntrySize(ctx), int(cqcLogSize.get(ctx)), umemUse{}
+	ring, id, err := f.cqRing(in, ctx, size<<log)
 	if err != nil {
 		return err
 	}
-	rec, err := f.record(cqcRecord.get(ctx))
+	use.ring = id
+	rec, id, err := f.recordOf(cqRecordUMEM, ctx)
 	if err != nil {
 		return err
 	}
+	use.record = id
 	eqn := cqcEQ.u32(ctx) & 0xff
 	if f.eqs.get(eqn) == nil {
 		return errorf(statusBadParam, "completion queue on event queue %d, which does not exist",
@@ -69,8 +75,16 @@ func (f *Function) createCQ(in, out []byte) error {
 		return err
 	}
 	f.objects.cqs[cq.Number()] = cq
+	f.objects.uses(cq.Number(), use)
 	number.set(out, uint64(cq.Number()))
 	return nil
+}
+
+// cqRing maps the ring of a completion queue.
+func (f *Function) cqRing(in, ctx []byte, size int) (*simnic.Memory, uint32, error) {
+	shift := 12 + int(cqcLogPageSize.get(ctx))
+	return f.ringOf(cqRingUMEM, in, pageList{in, createCQPages, shift,
+		pageOffsetBytes(cqcPageOffset.get(ctx), shift), 0}, size)
 }
 
 // MODIFY_CQ changes selected members of the context (MLX5_CQ_MODIFY_*), or the ring if its
@@ -111,13 +125,16 @@ func (f *Function) resizeCQ(cq *simnic.CQ, in, ctx []byte) error {
 		return errorf(statusBadParam, "completion queue of %d-byte entries resized to %d-byte ones",
 			a.EntrySize, cqEntrySize(ctx))
 	}
-	log, shift := int(cqcLogSize.get(ctx)), 12+int(cqcLogPageSize.get(ctx))
-	ring, err := f.ring(in, createCQPages, shift, pageOffsetBytes(cqcPageOffset.get(ctx), shift),
-		a.EntrySize<<log)
+	log := int(cqcLogSize.get(ctx))
+	ring, id, err := f.cqRing(in, ctx, a.EntrySize<<log)
 	if err != nil {
 		return err
 	}
-	return cq.Resize(ring, log)
+	if err := cq.Resize(ring, log); err != nil {
+		return err
+	}
+	f.objects.uses(cq.Number(), umemUse{id, f.objects.inUMEM[cq.Number()].record})
+	return nil
 }
 
 // queryCQ executes QUERY_CQ.

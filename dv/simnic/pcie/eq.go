@@ -210,8 +210,13 @@ func (f *Function) destroyEQ(in, _ []byte) error {
 // pages maps the page list of a queue: the physical addresses from off to the end of the command,
 // one per page of 1<<shift bytes, together at least size bytes.
 func (f *Function) pages(in []byte, off, shift, size int) ([]*mmio.Region, error) {
+	return f.mapPages(addresses(in, off), shift, size)
+}
+
+// mapPages maps as many of the listed pages as size bytes need.
+func (f *Function) mapPages(list []uint64, shift, size int) ([]*mmio.Region, error) {
 	var out []*mmio.Region
-	for _, a := range addresses(in, off) {
+	for _, a := range list {
 		if len(out)<<shift >= size {
 			break
 		}

@@ -66,6 +66,9 @@ func (f *Function) dispatch(op opcode, in, out []byte) error {
 	case len(out) < spec.out:
 		return errorf(statusBadOutput, "%d bytes of output, want %d", len(out), spec.out)
 	}
+	if _, err := f.context(in); err != nil {
+		return err
+	}
 	return spec.run(f, in, out)
 }
 

@@ -16,11 +16,15 @@ var (
 	mkcLogPageSize  = field{474, 6}
 )
 
+// mkeyUMEM is the place of a key's memory in a UMEM.
+var mkeyUMEM = umemPlace{field{97, 1}, field{800, 32}, field{832, 64}}
+
 const (
 	mkeyContext = 16
 	mkeyPages   = 272
 	modePhys    = 0
 	modeMTT     = 1
+	modeList    = 2 // KLM: pieces of other keys
 )
 
 func (f *Function) createMKey(in, out []byte) error {
@@ -28,13 +32,18 @@ func (f *Function) createMKey(in, out []byte) error {
 	variant := uint8(mkcVariant.get(ctx))
 	attr := simnic.MKeyAttr{PD: mkcPD.u32(ctx), LocalWrite: mkcLocalWrite.is(ctx),
 		Variant: &variant, Free: mkcFree.is(ctx)}
-	var err error
-	switch mkcMode.get(ctx) {
-	case modePhys:
+	user, err := f.context(in)
+	switch mode := mkcMode.get(ctx); {
+	case err != nil:
+	case mode == modePhys && user != nil:
+		err = errorf(statusBadParam, "a key for physical addresses in a user context")
+	case mode == modePhys:
 		attr.Mem, err = simnic.NewBankedMemory(f.dma.banks())
-	case modeMTT:
+	case mode == modeList && !attr.Free && !mkcUMR.is(ctx) && mkeyListed.is(in):
+		err = f.joined(&attr, in, ctx)
+	case mode == modeMTT:
 		err = f.translated(&attr, in, ctx)
-	default: // a key of keys: no queue of the model uses it, so only its number is kept
+	default: // a key of keys that WQEs fill in: no WQE of the model does, so only its number is kept
 		return f.createPlain(in, out)
 	}
 	if err != nil {
@@ -45,6 +54,9 @@ func (f *Function) createMKey(in, out []byte) error {
 		return err
 	}
 	f.objects.mkeys[k.Key()>>8] = k
+	if mkeyUMEM.valid.is(in) && !attr.Free {
+		f.objects.uses(k.Key()>>8, umemUse{ring: mkeyUMEM.id.u32(in)})
+	}
 	number.set(out, uint64(k.Key()>>8))
 	return nil
 }
@@ -68,11 +80,72 @@ func (f *Function) translated(a *simnic.MKeyAttr, in, ctx []byte) error {
 		return nil
 	}
 	skew := int(a.Start & (1<<shift - 1))
-	mem, err := f.ring(in, mkeyPages, shift, skew, int(a.Len))
-	if a.Mem = mem; err == nil && a.UMR != nil {
-		n := (skew + int(a.Len) + 1<<shift - 1) >> shift
-		a.UMR.List = addresses(in[:mkeyPages+8*n], mkeyPages)
+	list, err := f.translations(in, shift, skew, int(a.Len))
+	if err != nil {
+		return err
 	}
+	pages, err := f.mapPages(list, shift, skew+int(a.Len))
+	if err != nil {
+		return err
+	}
+	if a.UMR != nil {
+		a.UMR.List = list[:len(pages)]
+	}
+	a.Mem, err = simnic.NewPagedMemory(pages, skew, int(a.Len))
+	return err
+}
+
+// translations are the pages of a key: those of a UMEM, or those that the command lists.
+func (f *Function) translations(in []byte, shift, skew, size int) ([]uint64, error) {
+	if !mkeyUMEM.valid.is(in) {
+		return addresses(in, mkeyPages), nil
+	}
+	u, err := find(f.objects.umems, "UMEM", mkeyUMEM.id.u32(in))
+	if err != nil {
+		return nil, err
+	}
+	return u.pageAddresses(mkeyUMEM.offset.get(in), shift, skew, size)
+}
+
+// An entry of the list of a key of keys (klm), and the number of entries, in units of octowords.
+var (
+	klmSize    = field{0, 32}
+	klmKey     = field{32, 32}
+	klmAddress = field{64, 64}
+	mkeyListed = field{768, 32}
+)
+
+const klmEntry = 16
+
+// joined fills in a key over pieces of other keys. It has the memory that those keys have now: a
+// key that is destroyed later does not take it away.
+func (f *Function) joined(a *simnic.MKeyAttr, in, ctx []byte) error {
+	n := int(mkeyListed.get(in))
+	if n > (len(in)-mkeyPages)/klmEntry {
+		return errorf(statusBadInput, "key of %d keys in a command of %d bytes", n, len(in))
+	}
+	var parts []simnic.MemoryPart
+	for list := in[mkeyPages : mkeyPages+n*klmEntry]; len(list) > 0; list = list[klmEntry:] {
+		size, key, addr := klmSize.get(list), klmKey.u32(list), klmAddress.get(list)
+		if size == 0 {
+			continue // the list is padded
+		}
+		k, err := find(f.objects.mkeys, "memory key", key>>8)
+		if err != nil {
+			return err
+		}
+		of := k.Attr()
+		if k.Key() != key || of.PD != a.PD || of.Mem == nil || addr < of.Start ||
+			addr-of.Start > of.Len || size > of.Len-(addr-of.Start) {
+			return errorf(statusBadParam, "%d bytes at %#x of memory key %#x cannot be a part of "+
+				"another", size, addr, key)
+		}
+		a.LocalWrite = a.LocalWrite && of.LocalWrite
+		parts = append(parts, simnic.MemoryPart{Mem: of.Mem, Offset: addr - of.Start, Len: size})
+	}
+	var err error
+	a.Start, a.Len = mkcStart.get(ctx), mkcLength.get(ctx)
+	a.Mem, err = simnic.NewJoinedMemory(parts)
 	return err
 }
 
@@ -87,5 +160,6 @@ func (f *Function) destroyMKey(in, out []byte) error {
 		return err
 	}
 	delete(f.objects.mkeys, n)
+	delete(f.objects.inUMEM, n)
 	return k.Destroy()
 }

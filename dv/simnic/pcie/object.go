@@ -25,6 +25,10 @@ type objectTable struct {
 	tables map[uint32]*flowTable
 	roots  map[tableKind]uint32 // flow tables where frames start
 
+	contexts map[uint32]*userContext
+	umems    map[uint32]*umem
+	inUMEM   map[uint32]umemUse // by the number of the object that uses UMEMs
+
 	counters      []*flowCounters // in order of their numbers
 	queueCounters map[uint32]*simnic.QueueCount
 }
@@ -46,7 +50,9 @@ func (t *objectTable) destroyAll(f *Function) {
 		mkeys: map[uint32]*simnic.MKey{}, qps: map[uint32]*queuePair{},
 		srqs:  map[uint32]*sharedQueue{},
 		plain: map[uint32]bool{}, tis: map[uint32]uint32{}, tables: map[uint32]*flowTable{},
-		roots:         map[tableKind]uint32{},
+		roots:    map[tableKind]uint32{},
+		contexts: map[uint32]*userContext{}, umems: map[uint32]*umem{},
+		inUMEM:        map[uint32]umemUse{},
 		queueCounters: map[uint32]*simnic.QueueCount{},
 	}
 }
@@ -85,6 +91,7 @@ func destroy[T destroyer](pick func(*objectTable) map[uint32]T,
 			return err
 		}
 		delete(m, n)
+		delete(f.objects.inUMEM, n)
 		return nil
 	}
 }

@@ -29,6 +29,12 @@ var (
 	qpcRQKind      = field{1381, 3}
 )
 
+// Places of ring and doorbell record in a UMEM: in the command, and in the context.
+var (
+	qpRingUMEM   = umemPlace{field{2144, 1}, field{2112, 32}, field{2048, 64}}
+	qpRecordUMEM = umemPlace{field{1667, 1}, field{1824, 32}, qpcRecord}
+)
+
 const (
 	qpContext     = 24
 	qpContextSize = 232
@@ -98,21 +104,26 @@ func (f *Function) keyQueue(in, ctx []byte) (*simnic.SQ, error) {
 		return nil, errorf(statusBadParam, "queue pair for memory keys without a send queue")
 	}
 	shift, log := 12+int(qpcLogPageSize.get(ctx)), int(qpcLogSQ.get(ctx))
-	at := pageOffsetBytes(qpcPageOffset.get(ctx), shift)
+	skew, receive := pageOffsetBytes(qpcPageOffset.get(ctx), shift), 0
 	if qpcRQKind.get(ctx) == rqInQP && qpcLogRQ.is(ctx) {
-		at += 1 << (qpcLogRQ.get(ctx) + qpcLogRQStride.get(ctx) + rqStrideMin)
+		receive = 1 << (qpcLogRQ.get(ctx) + qpcLogRQStride.get(ctx) + rqStrideMin)
 	}
-	ring, err := f.ring(in, qpPages, shift, at, 64<<log)
+	ring, ringID, err := f.ringOf(qpRingUMEM, in, pageList{in, qpPages, shift, skew, receive},
+		64<<log)
 	if err != nil {
 		return nil, err
 	}
-	rec, err := f.record(qpcRecord.get(ctx))
+	rec, recordID, err := f.recordOf(qpRecordUMEM, ctx)
 	if err != nil {
 		return nil, err
 	}
-	return f.nic.CreateSQ(simnic.SQAttr{PD: qpcPD.u32(ctx), CQ: cq, Ring: ring, LogSize: log,
+	sq, err := f.nic.CreateSQ(simnic.SQAttr{PD: qpcPD.u32(ctx), CQ: cq, Ring: ring, LogSize: log,
 		Record: rec, UAR: qpcUAR.u32(ctx), UserIndex: qpcUserIndex.u32(ctx), UMR: true,
 		Netdev: true, Events: f.queueEvent})
+	if err == nil {
+		f.objects.uses(sq.Number(), umemUse{ringID, recordID})
+	}
+	return sq, err
 }
 
 // qpTransition is a command that moves a queue pair into a state; from lists the states it may be
@@ -216,6 +227,7 @@ func (f *Function) destroyQP(in, _ []byte) error {
 		return err
 	}
 	delete(f.objects.qps, q.number)
+	delete(f.objects.inUMEM, q.number)
 	if q.sq == nil {
 		f.numbers[kindQueue].give(q.number)
 	}

@@ -78,6 +78,7 @@ var modifyTIRBits = field{128, 64}
 
 const (
 	modifyMerge        = 1 << 0
+	modifyTable        = 1 << 1
 	modifyHash         = 1 << 2
 	modifySelfLoopback = 1 << 4
 )
@@ -99,6 +100,12 @@ func (f *Function) modifyTIR(in, _ []byte) error {
 	}
 	if what&modifyMerge != 0 {
 		a.LRO = want.LRO
+	}
+	if what&modifyTable != 0 {
+		table := tircTable.u32(part(in, queueContext, tircSize))
+		if a.Table, err = find(f.objects.rqts, "indirection table", table); err != nil {
+			return err
+		}
 	}
 	return t.Modify(a)
 }

@@ -19,6 +19,12 @@ var (
 	wqLogStrideSz = field{317, 3}
 )
 
+// Places of ring and doorbell record in a UMEM.
+var (
+	wqRingUMEM   = umemPlace{field{289, 1}, field{352, 32}, field{384, 64}}
+	wqRecordUMEM = umemPlace{field{288, 1}, field{320, 32}, wqRecord}
+)
+
 // Kinds of receive work queues.
 const (
 	wqLinked         = 0
@@ -48,6 +54,8 @@ var (
 	rqcFCS       = field{2, 1}
 	rqcVSD       = field{3, 1}
 	rqcDelayDrop = field{1, 1}
+	rqcMemory    = field{4, 4} // mem_rq_type
+	rqcHairpin   = field{14, 1}
 	modifyState  = field{64, 4}
 )
 
@@ -63,8 +71,11 @@ func (f *Function) createSQ(in, out []byte) error {
 		if td, err = find(f.objects.tis, "TIS", sqcTIS.u32(ctx)); err != nil {
 			return err
 		}
+		if err = f.sendsRaw(in); err != nil {
+			return err
+		}
 	}
-	ring, rec, err := f.workQueue(in, wq)
+	ring, rec, use, err := f.workQueue(in, wq)
 	if err != nil {
 		return err
 	}
@@ -81,20 +92,21 @@ func (f *Function) createSQ(in, out []byte) error {
 		return err
 	}
 	f.objects.sqs[sq.Number()] = sq
+	f.objects.uses(sq.Number(), use)
 	number.set(out, uint64(sq.Number()))
 	return nil
 }
 
 // workQueue maps a queue's ring and doorbell record.
-func (f *Function) workQueue(in, wq []byte) (ring, rec *simnic.Memory, err error) {
+func (f *Function) workQueue(in, wq []byte) (ring, rec *simnic.Memory, use umemUse, err error) {
 	shift := 12 + int(wqLogPageSize.get(wq))
 	size := 1 << (wqLogSize.get(wq) + wqLogStride.get(wq))
-	if ring, err = f.ring(in, queuePages, shift, pageOffsetBytes(wqPageOffset.get(wq), shift),
-		size); err != nil {
-		return nil, nil, err
+	ring, use.ring, err = f.ringOf(wqRingUMEM, wq, pageList{in, queuePages, shift,
+		pageOffsetBytes(wqPageOffset.get(wq), shift), 0}, size)
+	if err == nil {
+		rec, use.record, err = f.recordOf(wqRecordUMEM, wq)
 	}
-	rec, err = f.record(wqRecord.get(wq))
-	return ring, rec, err
+	return ring, rec, use, err
 }
 
 // isNetdev tells the netdev's queues from those of programs: the netdev's are in the first
@@ -124,7 +136,11 @@ func (f *Function) createRQ(in, out []byte) error {
 	if err != nil {
 		return err
 	}
-	ring, rec, err := f.workQueue(in, wq)
+	if rqcMemory.is(ctx) || rqcHairpin.is(ctx) {
+		return errorf(statusBadParam, "receive queue in memory of kind %d: there are rings of its "+
+			"own (0)", rqcMemory.get(ctx))
+	}
+	ring, rec, use, err := f.workQueue(in, wq)
 	if err != nil {
 		return err
 	}
@@ -147,6 +163,7 @@ func (f *Function) createRQ(in, out []byte) error {
 		return err
 	}
 	f.objects.rqs[rq.Number()] = rq
+	f.objects.uses(rq.Number(), use)
 	number.set(out, uint64(rq.Number()))
 	return nil
 }

@@ -5,7 +5,11 @@ import "github.com/rdma-netstack/rdma-netstack/dv/simnic"
 // TIS: the model uses only its transport domain (mlx5_ifc.h, tisc).
 var tiscDomain = field{296, 24}
 
-const createTISContext = 32
+const (
+	createTISContext = 32
+	queryTISContext  = 16
+	queryTISOut      = queryTISContext + 160
+)
 
 func (f *Function) createTIS(in, out []byte) error {
 	n, err := f.numbers[kindTIS].alloc(1)
@@ -25,6 +29,13 @@ func (f *Function) destroyTIS(in, _ []byte) error {
 	delete(f.objects.tis, n)
 	f.numbers[kindTIS].give(n)
 	return nil
+}
+
+// queryTIS executes QUERY_TIS.
+func (f *Function) queryTIS(in, out []byte) error {
+	td, err := find(f.objects.tis, "TIS", number.u32(in))
+	tiscDomain.set(out[queryTISContext:], uint64(td))
+	return err
 }
 
 // Indirection table context (rqtc), at byte 32.

@@ -79,6 +79,7 @@ var commands = map[opcode]commandSpec{
 	0x90f: {"QUERY_RMP", 16, 272, (*Function).queryShared},
 	0x912: {"CREATE_TIS", 192, 16, (*Function).createTIS},
 	0x913: {"MODIFY_TIS", 16, 8, (*Function).accepted},
+	0x915: {"QUERY_TIS", 16, queryTISOut, (*Function).queryTIS},
 	0x914: {"DESTROY_TIS", 16, 8, (*Function).destroyTIS},
 	0x916: {"CREATE_RQT", 272, 16, (*Function).createRQT},
 	0x917: {"MODIFY_RQT", 272, 8, (*Function).modifyRQT},
@@ -96,6 +97,10 @@ var commands = map[opcode]commandSpec{
 	0x93a: {"DEALLOC_FLOW_COUNTER", 16, 8, (*Function).deallocFlowCounter},
 	0x93b: {"QUERY_FLOW_COUNTER", 32, 32, (*Function).queryFlowCounter},
 	0x93c: {"MODIFY_FLOW_TABLE", 64, 8, (*Function).modifyFlowTable},
+	0xa04: {"CREATE_UCTX", 20, 16, (*Function).createContext},
+	0xa06: {"DESTROY_UCTX", 16, 8, (*Function).destroyContext},
+	0xa08: {"CREATE_UMEM", umemPages, 16, (*Function).createUMEM},
+	0xa0a: {"DESTROY_UMEM", 16, 8, (*Function).destroyUMEM},
 }
 
 // refusedNames are the names of commands that drivers try and the function refuses, for its log.
@@ -104,5 +109,4 @@ var refusedNames = map[opcode]string{
 	0x740: "CREATE_VHCA_STATE",
 	0x752: "QUERY_ESW_VPORT_CONTEXT", 0x760: "QUERY_ROCE_ADDRESS", 0x762: "QUERY_HCA_VPORT_CONTEXT",
 	0x7df: "SET_MONITOR_COUNTER", 0x823: "SET_WOL_ROL", 0xa00: "CREATE_GENERAL_OBJECT",
-	0xa04: "CREATE_UCTX", 0xa08: "CREATE_UMEM",
 }
