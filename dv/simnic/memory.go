@@ -98,8 +98,8 @@ func NewJoinedMemory(parts []MemoryPart) (*Memory, error) {
 		for off, left := p.Offset, p.Len; left > 0; {
 			mem, at := p.Mem.find(off)
 			if mem == nil || off >= p.Mem.size || len(m.pieces) == maxPieces {
-				return nil, errorf(StatusBadParam, "part %d of joined memory ends at %d of %d bytes",
-					i, off, p.Mem.size)
+				return nil, errorf(StatusBadParam,
+					"part %d of joined memory ends at %d of %d bytes", i, off, p.Mem.size)
 			}
 			n := min(uint64(mem.Len())-at, p.Mem.size-off, left)
 			m.pieces = append(m.pieces, piece{m.size, mem.Sub(int(at), int(n))})

@@ -36,12 +36,25 @@ func TestUsers(t *testing.T) {
 	var err error
 	p.tools, err = p.cache.UserTools(ctx)
 	need.That(t, "packages", err)
-	p.memory, p.cmdline = 1280, "hugepages=192"
+	p.memory, p.cmdline, p.finished = 1280, "hugepages=192", true
 	w := boot(t, ctx, p, version, simnic.Config{}, pcie.Config{})
 	t.Run("probe", func(t *testing.T) { testProbe(t, w) })
 	for _, m := range dpdkModes {
 		t.Run("testpmd/"+m.name, func(t *testing.T) {
 			m.run(t, w)
+			w.noComplaints(t)
+			w.cleanLog(t)
+		})
+	}
+	for _, r := range testRules {
+		t.Run("testpmd/rules/"+r.name, func(t *testing.T) {
+			defer func() {
+				if t.Failed() {
+					t.Logf("the guest's kernel says:\n%s",
+						w.must(t, rig.Request{Op: "dmesg"}).Output)
+				}
+			}()
+			r.run(t, w)
 			w.noComplaints(t)
 			w.cleanLog(t)
 		})
@@ -74,18 +87,22 @@ type dpdkMode struct {
 	devargs string // of the driver
 	args    string // of testpmd
 	size    int    // bytes of a frame
+	verbs   bool   // the queues are made by verbs, not by DEVX
 }
 
 var dpdkModes = []dpdkMode{
-	{"default", "", "", 200},
-	{"vector off", "rx_vec_en=0", "", 200},
-	{"striding", "mprq_en=1,rxqs_min_mprq=1", "", 200},
-	{"inline", "txq_inline_max=256,txqs_min_inline=0", "", 200},
-	{"no inline", "txq_inline_max=0", "", 200},
-	{"no compression", "rxq_cqe_comp_en=0", "", 200},
-	{"4 queues", "", "--rxq=4 --txq=4", 200},
-	{"multi-segment", "", "--mbuf-size=512 --enable-scatter --tx-offloads=0x8000", 1400},
-	{"no multi-packet", "txq_mpw_en=0", "", 200},
+	{"default", "", "", 200, false},
+	{"vector off", "rx_vec_en=0", "", 200, false},
+	{"striding", "mprq_en=1,rxqs_min_mprq=1", "", 200, false},
+	{"inline", "txq_inline_max=256,txqs_min_inline=0", "", 200, false},
+	{"no inline", "txq_inline_max=0", "", 200, false},
+	{"no compression", "rxq_cqe_comp_en=0", "", 200, false},
+	{"4 queues", "", "--rxq=4 --txq=4", 200, false},
+	{"multi-segment", "", "--mbuf-size=512 --enable-scatter --tx-offloads=0x8000", 1400, false},
+	{"no multi-packet", "txq_mpw_en=0", "", 200, false},
+	{"verbs", "dv_flow_en=0", "", 200, true},
+	{"verbs, 4 queues", "dv_flow_en=0", "--rxq=4 --txq=4", 200, true},
+	{"verbs, striding", "dv_flow_en=0,mprq_en=1,rxqs_min_mprq=1", "", 200, true},
 }
 
 // burst is the number of frames sent at once, and rounds the number of bursts, with testpmd.
@@ -93,26 +110,40 @@ const burst, rounds = 16, 8
 
 // run has testpmd send every frame back, with its addresses swapped.
 func (m *dpdkMode) run(t *testing.T, w *world) {
-	argv := []string{"dpdk-testpmd", "-l", "0,1", "--in-memory", "-m", "256",
-		"-a", "0000:01:00.0," + m.devargs, "-d", "librte_net_mlx5.so.23",
-		"-d", "librte_mempool_ring.so.23", "--", "--forward-mode=macswap", "--auto-start",
-		"--stats-period=1", "--total-num-mbufs=32768"}
-	argv[7] = strings.TrimSuffix(argv[7], ",")
+	memories := w.fn.Commands()["CREATE_UMEM"].Done
+	argv := append(testpmdArgv(m.devargs), "--forward-mode=macswap", "--auto-start",
+		"--stats-period=1", "--total-num-mbufs=32768")
 	job := w.start(t, append(argv, strings.Fields(m.args)...)...)
 	eventually(t, func() string { return "testpmd forwarding: " + w.output(t, job) },
 		func() bool { return strings.Contains(w.output(t, job), "Rx-pps") })
-	mac, err := net.ParseMAC(strings.TrimSpace(w.must(t,
-		rig.Request{Op: "read", Path: "/sys/class/net/eth0/address"}).Output))
-	if err != nil {
-		t.Fatal(err)
+	if made := w.fn.Commands()["CREATE_UMEM"].Done - memories; (made == 0) != m.verbs {
+		t.Errorf("%d UMEMs for queues; by verbs: %v", made, m.verbs)
 	}
-	if err := w.swapped(mac, m.size); err != nil {
+	if err := w.swapped(w.netdevMAC(t), m.size); err != nil {
 		t.Errorf("%v; testpmd:\n%s", err, w.output(t, job))
 	}
 	r, err := w.vm.Do(rig.Request{Op: "stop", Job: job, Signal: 15, Timeout: patience})
 	if err != nil || r.Code != 0 {
 		t.Errorf("testpmd ended with %d, %v:\n%s", r.Code, err, r.Output)
 	}
+}
+
+// testpmdArgv is the command line of testpmd up to its own arguments.
+func testpmdArgv(devargs string) []string {
+	return []string{"dpdk-testpmd", "-l", "0,1", "--in-memory", "--no-telemetry", "-m", "256",
+		"-a", strings.TrimSuffix("0000:01:00.0,"+devargs, ","), "-d", "librte_net_mlx5.so.23",
+		"-d", "librte_mempool_ring.so.23", "--"}
+}
+
+// netdevMAC is the address of the guest's netdev.
+func (w *world) netdevMAC(t *testing.T) net.HardwareAddr {
+	t.Helper()
+	mac, err := net.ParseMAC(strings.TrimSpace(w.must(t,
+		rig.Request{Op: "read", Path: "/sys/class/net/eth0/address"}).Output))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mac
 }
 
 // swapped sends frames to an address and checks that each returns, unchanged except for its

@@ -41,6 +41,7 @@ type machineParts struct {
 	verbsErr error  // why there is no verbs
 	memory   int    // MiB of a machine
 	cmdline  string // more kernel command line
+	finished bool   // the wire takes only frames whose checksums are there, of the MTU's length
 }
 
 // gather fetches and builds the parts, or skips the test where the packages are not available.
@@ -106,6 +107,7 @@ type world struct {
 	client  *probe.Client
 
 	log        *rig.Log          // what the model logs
+	finished   bool              // as machineParts has it
 	verbsErr   error             // why the guest has no verbs
 	broken     bool              // the test made the machine fail
 	complaints int               // of the model, known so far
@@ -116,7 +118,7 @@ type world struct {
 func boot(t *testing.T, ctx context.Context, p *machineParts, version string, nic simnic.Config,
 	look pcie.Config) *world {
 	t.Helper()
-	w := &world{T: t, ctx: ctx, log: &rig.Log{}}
+	w := &world{T: t, ctx: ctx, log: &rig.Log{}, finished: p.finished}
 	var err error
 	w.kernel, err = p.cache.Kernel(ctx, version)
 	need.That(t, "packages", err)
@@ -171,6 +173,9 @@ func (w *world) addNIC(nic simnic.Config, look pcie.Config) {
 		if err := lab.Up("wire0",
 			lab.Setup{Addresses: []netip.Prefix{outside4, outside6}}); err != nil {
 			return err
+		}
+		if w.finished {
+			return w.nic.ConnectWire(wire.WithFaults(tap, wire.FaultConfig{}))
 		}
 		return w.nic.ConnectWire(tap)
 	})

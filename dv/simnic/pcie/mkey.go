@@ -43,7 +43,7 @@ func (f *Function) createMKey(in, out []byte) error {
 		err = f.joined(&attr, in, ctx)
 	case mode == modeMTT:
 		err = f.translated(&attr, in, ctx)
-	default: // a key of keys that WQEs fill in: no WQE of the model does, so only its number is kept
+	default: // a key of keys that WQEs fill in: none of the model does, so only its number is kept
 		return f.createPlain(in, out)
 	}
 	if err != nil {

@@ -55,8 +55,9 @@ func subcommand(args []string) int {
 func boot() error {
 	for _, m := range []struct{ kind, at string }{
 		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"},
-		{"debugfs", "/sys/kernel/debug"},
+		{"debugfs", "/sys/kernel/debug"}, {"devpts", "/dev/pts"},
 	} {
+		os.MkdirAll(m.at, 0o755)
 		if err := unix.Mount(m.kind, m.at, m.kind, 0, ""); err != nil && m.kind != "debugfs" {
 			return fmt.Errorf("mount %s: %w", m.at, err)
 		}
@@ -143,6 +144,8 @@ func (a *agent) handle(q rig.Request) rig.Reply {
 		r.Code, r.Output, err = a.stop(q)
 	case "signal":
 		err = a.signal(q)
+	case "type":
+		err = a.typeText(q)
 	case "wait":
 		r.Code, r.Output, err = a.wait(q)
 	case "load":

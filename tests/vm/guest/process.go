@@ -51,6 +51,8 @@ type job struct {
 	out  lockedBuffer
 	done chan struct{}
 	err  error // valid after done
+
+	terminal *os.File // nil: none
 }
 
 // lockedBuffer collects output while the program runs.
@@ -71,16 +73,26 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// start runs a program in the background; the request's ID names it.
+// start runs a program in the background, on a terminal if there is something to type; the
+// request's ID names it.
 func (a *agent) start(q rig.Request) error {
 	j := &job{cmd: exec.Command(q.Argv[0], q.Argv[1:]...), done: make(chan struct{})}
 	j.cmd.Env = append(os.Environ(), q.Env...)
-	j.cmd.Stdout, j.cmd.Stderr = &j.out, &j.out
-	if err := j.cmd.Start(); err != nil {
+	copied := make(chan struct{})
+	var err error
+	if q.Input != "" {
+		j.terminal, copied, err = startOnTerminal(j.cmd, &j.out, q.Input)
+	} else {
+		j.cmd.Stdout, j.cmd.Stderr = &j.out, &j.out
+		err = j.cmd.Start()
+		close(copied)
+	}
+	if err != nil {
 		return err
 	}
 	go func() {
 		j.err = j.cmd.Wait()
+		<-copied
 		close(j.done)
 	}()
 	a.mu.Lock()

@@ -15,14 +15,15 @@ const HelloID = -1
 // Request is one line from the host to the guest.
 type Request struct {
 	ID int
-	// "run", "start", "stop", "signal", "wait", "load", "unload", "read", "write", "glob", "dmesg",
-	// "ping", "serve", "fetch", "upload"
+	// "run", "start", "stop", "signal", "type", "wait", "load", "unload", "read", "write", "glob",
+	// "dmesg", "ping", "serve", "fetch", "upload"
 	Op      string
 	Argv    []string      // run, start: program and arguments; fetch: URL; write: text
 	Env     []string      // run, start: more environment, NAME=VALUE
 	Path    string        // read, write: file; glob: pattern
-	Job     int           // stop, signal, wait: the ID of the start
+	Job     int           // stop, signal, type, wait: the ID of the start
 	Signal  int           // stop, signal: number
+	Input   string        // start: what to type on a terminal, "" for no terminal; type: what
 	Timeout time.Duration // of the work requested: default 30 s
 }
 
