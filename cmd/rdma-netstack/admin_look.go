@@ -88,31 +88,16 @@ func stats(ctx context.Context, args []string, out streams) error {
 	if err != nil {
 		return err
 	}
-	var before admin.Counters
-	if err := server.Get(ctx, "/stats", &before); err != nil {
+	if *interval > 0 {
+		return each(ctx, server, *interval, *count, func(before, now admin.Counters) error {
+			return printCounters(out, now, before, *zeros, f.json)
+		})
+	}
+	var now admin.Counters
+	if err := server.Get(ctx, "/stats", &now); err != nil {
 		return err
 	}
-	if *interval == 0 {
-		return printCounters(out, before, admin.Counters{}, *zeros, f.json)
-	}
-	tick := time.NewTicker(*interval)
-	defer tick.Stop()
-	for n := 0; *count == 0 || n < *count; n++ {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		var now admin.Counters
-		if err := server.Get(ctx, "/stats", &now); err != nil {
-			return err
-		}
-		if err := printCounters(out, now, before, *zeros, f.json); err != nil {
-			return err
-		}
-		before = now
-	}
-	return nil
+	return printCounters(out, now, admin.Counters{}, *zeros, f.json)
 }
 
 // printCounters prints what was added since before, and gauges as they are.

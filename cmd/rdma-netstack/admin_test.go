@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/stack/admin"
@@ -48,6 +49,8 @@ func TestLook(t *testing.T) {
 		{[]string{"ss", "-u", "-a"}, "Netid"},
 		{[]string{"errors"}, ""},
 		{[]string{"stats", "--all"}, "     rx0_packets: 0\n"},
+		{[]string{"top", "--interval", "1ms", "--count", "2"}, "connections, 0 opened/s"},
+		{[]string{"top", "--interval", "1ms", "--count", "1", "--json"}, `"queues":[{"queue":0,`},
 		{[]string{"stats", "--interval", "1ms", "--count", "2"}, " s:\n"},
 	} {
 		stdout, stderr, code := look(append(c.args, pid...)...)
@@ -97,5 +100,25 @@ func TestApart(t *testing.T) {
 	got := apart([]string{"-tuln", "--pid", "7", "-x", "-tx", "-i"}, "tulanip")
 	if want := "-t -u -l -n --pid 7 -x -tx -i"; strings.Join(got, " ") != want {
 		t.Errorf("%v, want %s", got, want)
+	}
+}
+
+// TestPicture: rates are of what was added, of rings and of packet sockets.
+func TestPicture(t *testing.T) {
+	at := time.Unix(1000, 0)
+	before := admin.Counters{Time: at, Counters: map[string]uint64{"rx0_packets": 100,
+		"rx0_bytes": 0, "rx0_hits": 0, "rx0_polls": 0, "tx0_packets": 7, "tx0_doorbells": 0,
+		"rx1_frames": 0, "rx1_bytes": 0}}
+	now := admin.Counters{Time: at.Add(2 * time.Second), Counters: map[string]uint64{
+		"rx0_packets": 300, "rx0_bytes": 500000, "rx0_hits": 20, "rx0_polls": 50,
+		"rx0_drops_error": 4, "tx0_packets": 107, "tx0_doorbells": 25, "rx1_frames": 8,
+		"rx1_bytes": 1, "tcp_retransmits": 6}, Gauges: map[string]uint64{
+		"tcp_current_established": 3}}
+	got := pictureOf(before, now)
+	want := queueRates{Queue: 0, RxPackets: 100, RxMbit: 2, Batch: 10, EmptyPolls: 15, RxDrops: 2,
+		TxPackets: 50, PerDoorbell: 4}
+	if len(got.Queues) != 2 || got.Queues[0] != want || got.Queues[1].RxPackets != 4 ||
+		got.Connections != 3 || got.Retransmits != 3 {
+		t.Errorf("%+v, want %+v first", got, want)
 	}
 }

@@ -94,6 +94,7 @@ func commands() []command {
 		pktgenRxCommand(),
 		xconnectCommand(),
 		ssCommand(),
+		topCommand(),
 		statsCommand(),
 		errorsCommand(),
 		compareCommand(),

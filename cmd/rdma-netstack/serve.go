@@ -61,7 +61,7 @@ The slice:
   --admin ADDR:PORT   also serve /healthz, /readyz, /metrics (Prometheus) and, as JSON, /stats,
                       /errors, /sockets and /info on an address of this machine, not of the slice.
                       They are always served on a unix socket of the user, where the commands ss,
-                      stats and errors find them
+                      top, stats and errors find them
 
 With --device sim:
   --sim-wire WIRE     what the port is connected to (default tap:slice0).
