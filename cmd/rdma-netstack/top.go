@@ -186,8 +186,8 @@ func (p *picture) print(w io.Writer) {
 	fmt.Fprintln(t, "QUEUE\tRX/s\tRX Mbit/s\tBATCH\tEMPTY/s\tWAKE/s\tDROP/s\t"+
 		"TX/s\tTX Mbit/s\tPER DB\tFULL/s\t")
 	for _, q := range p.Queues {
-		fmt.Fprintf(t, "%d\t%.0f\t%.1f\t%.1f\t%.0f\t%.0f\t%.0f\t%.0f\t%.1f\t%.1f\t%.0f\t\n", q.Queue,
-			q.RxPackets, q.RxMbit, q.Batch, q.EmptyPolls, q.Wakes, q.RxDrops, q.TxPackets, q.TxMbit,
+		fmt.Fprintf(t, "%d\t%.0f\t%.1f\t%.1f\t%.0f\t%.0f\t%.0f\t%.0f\t%.1f\t%.1f\t%.0f\t\n",
+			q.Queue, q.RxPackets, q.RxMbit, q.Batch, q.EmptyPolls, q.Wakes, q.RxDrops, q.TxPackets, q.TxMbit,
 			q.PerDoorbell, q.TxFull)
 	}
 	t.Flush()
