@@ -187,8 +187,8 @@ func (p *picture) print(w io.Writer) {
 		"TX/s\tTX Mbit/s\tPER DB\tFULL/s\t")
 	for _, q := range p.Queues {
 		fmt.Fprintf(t, "%d\t%.0f\t%.1f\t%.1f\t%.0f\t%.0f\t%.0f\t%.0f\t%.1f\t%.1f\t%.0f\t\n",
-			q.Queue, q.RxPackets, q.RxMbit, q.Batch, q.EmptyPolls, q.Wakes, q.RxDrops, q.TxPackets, q.TxMbit,
-			q.PerDoorbell, q.TxFull)
+			q.Queue, q.RxPackets, q.RxMbit, q.Batch, q.EmptyPolls, q.Wakes, q.RxDrops,
+			q.TxPackets, q.TxMbit, q.PerDoorbell, q.TxFull)
 	}
 	t.Flush()
 }
