@@ -55,7 +55,7 @@ func TestPacketsAreHeldUntilFlush(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			q := &lazyQueue{t: t}
 			flows := tcpfix.New(tcpip.NewStdClock(), random.Source{},
-				func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) {})
+				func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) bool { return true })
 			defer flows.Close()
 			still := clocktest.New().Clock() // no timer drains before the test does
 			s := newSender(q, 0, still, flows, newAdmission(flows.Key(), still))

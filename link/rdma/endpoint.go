@@ -278,6 +278,16 @@ func (e *Endpoint) BindStack(s *gstack.Stack, id tcpip.NICID) error {
 	return nil
 }
 
+// bound is what BindStack found; nil if the endpoint is not bound.
+func (e *Endpoint) bound() *networks {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.attachment == nil {
+		return nil
+	}
+	return e.attachment.networks.Load()
+}
+
 // IsAttached implements gstack.LinkEndpoint.
 func (e *Endpoint) IsAttached() bool {
 	e.mu.Lock()

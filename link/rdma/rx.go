@@ -43,8 +43,11 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 		if w.sheds(frames[i].Data, &l, pressure) {
 			continue
 		}
-		w.countChanges(w.e.flows.Received(frames[i].Data, &l))
-		w.merge.add(i, &l)
+		changes := w.e.flows.Received(frames[i].Data, &l)
+		w.countChanges(changes)
+		if changes&tcpfix.Forged == 0 {
+			w.merge.add(i, &l)
+		}
 	}
 }
 
@@ -61,6 +64,12 @@ func (w *worker) countChanges(c tcpfix.Changes) {
 	}
 	if c&tcpfix.SACKRemoved != 0 {
 		w.count.sackRemoved.Add(1)
+	}
+	if c&tcpfix.PathMTU != 0 {
+		w.count.pathMTU.Add(1)
+	}
+	if c&tcpfix.Forged != 0 {
+		w.count.forged.Add(1)
 	}
 }
 

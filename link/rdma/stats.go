@@ -14,9 +14,11 @@ type Stats struct {
 	RxZeroWindow  uint64 // ACKs changed because netstack had announced window 0, see tcpfix
 	RxSYNRTTFixed uint64 // segments that echo a SYN sent several times, see tcpfix/syn_rtt_fix.go
 	RxSACKRemoved uint64 // ACKs whose SACK was taken out, see tcpfix/gso_sack_filter.go
+	RxPathMTU     uint64 // messages with too small an MTU, see tcpfix/path_mtu_fix.go
 	RxFastPath    uint64 // packets that went to the transport layer directly, see fastpath.go
 	RxFragments   uint64 // IP fragments whose checksum was left to the stack
 	RxBadChecksum uint64 // dropped: checksum wrong
+	RxForged      uint64 // dropped: ICMP about TCP that was never sent, see tcpfix/forged_icmp.go
 	RxOtherMAC    uint64 // dropped: for another unicast address
 	RxOwn         uint64 // dropped: sent by ourselves
 	RxOtherVLAN   uint64 // dropped: of a VLAN that is not ours, or of none when we are in one
@@ -55,8 +57,9 @@ type BackendStats struct {
 // rxCounters is one worker's; a cache line or more apart from the next.
 type rxCounters struct {
 	packets, merged, verified, fastPath, fragments atomic.Uint64
-	zeroWindow, synRTTFixed, sackRemoved           atomic.Uint64
+	zeroWindow, synRTTFixed, sackRemoved, pathMTU  atomic.Uint64
 	badChecksum, otherMAC, own, otherVLAN, shed    atomic.Uint64
+	forged                                         atomic.Uint64
 
 	byBackend [backendKinds]atomic.Uint64 // packets
 	waiting   waiting
@@ -107,9 +110,11 @@ func (e *Endpoint) Stats() Stats {
 		s.RxZeroWindow += c.zeroWindow.Load()
 		s.RxSYNRTTFixed += c.synRTTFixed.Load()
 		s.RxSACKRemoved += c.sackRemoved.Load()
+		s.RxPathMTU += c.pathMTU.Load()
 		s.RxFastPath += c.fastPath.Load()
 		s.RxFragments += c.fragments.Load()
 		s.RxBadChecksum += c.badChecksum.Load()
+		s.RxForged += c.forged.Load()
 		s.RxOtherMAC += c.otherMAC.Load()
 		s.RxOwn += c.own.Load()
 		s.RxOtherVLAN += c.otherVLAN.Load()

@@ -95,17 +95,17 @@ func (e *Endpoint) senderOf(pkt *gstack.PacketBuffer, p *hdr.Segment) *sender {
 }
 
 // resend is the tcpfix.Poster.
-func (e *Endpoint) resend(like *gstack.PacketBuffer, build func() *gstack.PacketBuffer) {
-	if e.closed.Load() {
-		return
-	}
+func (e *Endpoint) resend(like *gstack.PacketBuffer, build func() *gstack.PacketBuffer) bool {
 	p := hdr.ParseSent(like, e.flows.Key())
+	if e.closed.Load() || !e.bound().connected(&p) {
+		return false
+	}
 	s := e.senderOf(like, &p)
 	s.lock()
 	defer s.unlock()
 	pkt := build()
 	if pkt == nil {
-		return
+		return true
 	}
 	defer pkt.DecRef()
 	s.reclaim()
@@ -114,6 +114,7 @@ func (e *Endpoint) resend(like *gstack.PacketBuffer, build func() *gstack.Packet
 		s.count.packets.Add(1)
 	}
 	s.flush()
+	return true
 }
 
 // reclaim looks for completions and gives the room to what waits for it first. It reports whether
@@ -128,7 +129,9 @@ func (s *sender) reclaim() bool {
 
 // send posts one packet, or has it wait for room: a TCP segment in the backlog, any other here.
 func (s *sender) send(pkt *gstack.PacketBuffer, p *hdr.Segment, maxWait time.Duration) tcpip.Error {
-	s.flows.Sent(pkt, p)
+	if s.flows.Sent(pkt, p) {
+		return nil
+	}
 	s.admit.sent(p)
 	k := kindOf(p)
 	err := s.tryPost(pkt, k)

@@ -1,13 +1,10 @@
 package rdma
 
 import (
-	"encoding/binary"
 	"math/rand/v2"
 	"sync/atomic"
 
 	"gvisor.dev/gvisor/pkg/buffer"
-	"gvisor.dev/gvisor/pkg/tcpip"
-	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
@@ -203,28 +200,5 @@ func (w *worker) mayPass(frame []byte, l *hdr.Packet, p pressure) bool {
 	if s.Flags()&(hdr.FlagSYN|hdr.FlagACK) == hdr.FlagSYN {
 		return p == pressureHalf || p == pressureHigh && w.e.admission.prefersSYN(&s)
 	}
-	return w.connected(frame, l) || w.e.admission.answersSYNACK(&s)
-}
-
-// connected reports whether a TCP segment is of a connection, be it a new one; true if nobody can
-// tell.
-func (w *worker) connected(frame []byte, l *hdr.Packet) bool {
-	n := w.attachment.networks.Load()
-	if n == nil {
-		return true
-	}
-	h, size, at := frame[l.L3:], 4, 12
-	if l.EtherType == hdr.TypeIPv6 {
-		size, at = 16, 8
-	}
-	id := gstack.TransportEndpointID{
-		RemoteAddress: tcpip.AddrFromSlice(h[at : at+size]),
-		LocalAddress:  tcpip.AddrFromSlice(h[at+size : at+2*size]),
-		RemotePort:    binary.BigEndian.Uint16(frame[l.L4:]),
-		LocalPort:     binary.BigEndian.Uint16(frame[l.L4+2:]),
-	}
-	network := tcpip.NetworkProtocolNumber(l.EtherType)
-	found := n.stack.FindTransportEndpoint(network, tcp.ProtocolNumber, id, n.nic)
-	ep, ok := found.(interface{ State() uint32 })
-	return ok && tcp.EndpointState(ep.State()) != tcp.StateListen
+	return w.attachment.networks.Load().connected(&s) || w.e.admission.answersSYNACK(&s)
 }

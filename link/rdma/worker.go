@@ -9,6 +9,7 @@ import (
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
@@ -41,6 +42,28 @@ type networks struct {
 	nic        tcpip.NICID
 	ipv4, ipv6 gstack.NetworkEndpoint
 	fastPath   *fastPath // nil: there is none
+}
+
+// connected reports whether netstack has the connection of a TCP segment, be it a new one; true if
+// nobody can tell.
+func (n *networks) connected(s *hdr.Segment) bool {
+	if n == nil {
+		return true
+	}
+	flow, _ := s.Flow()
+	size := 4
+	if s.EtherType == hdr.TypeIPv6 {
+		size = 16
+	}
+	id := gstack.TransportEndpointID{
+		LocalAddress:  tcpip.AddrFromSlice(flow.Source()[:size]),
+		RemoteAddress: tcpip.AddrFromSlice(flow.Destination()[:size]),
+	}
+	id.LocalPort, id.RemotePort = flow.Ports()
+	found := n.stack.FindTransportEndpoint(tcpip.NetworkProtocolNumber(s.EtherType),
+		tcp.ProtocolNumber, id, n.nic)
+	ep, ok := found.(interface{ State() uint32 })
+	return ok && tcp.EndpointState(ep.State()) != tcp.StateListen
 }
 
 func (s *attachment) stopped() bool { return s.stopping.Load() }

@@ -104,6 +104,15 @@ func Numbers(tcp []byte) (seq, ack uint32) {
 // IPv4 address in the first four, then source and destination port.
 type Tuple [36]byte
 
+// Source is the source address with zeros behind an IPv4 address; of a flow in the direction that
+// we send ours.
+func (t *Tuple) Source() []byte { return t[:16] }
+
+// Ports are the source and the destination port.
+func (t *Tuple) Ports() (from, to uint16) {
+	return binary.BigEndian.Uint16(t[32:]), binary.BigEndian.Uint16(t[34:])
+}
+
 // Destination is the destination address with zeros behind an IPv4 address; of a flow in the
 // direction that we send the peer's.
 func (t *Tuple) Destination() []byte { return t[16:32] }

@@ -14,6 +14,7 @@ type Flows struct {
 	zeroWindow zeroWindow
 	synRTT     synRTTFix
 	synEcho    synEchoFix
+	synBurst   synBurstFix
 	gsoSACK    gsoSACKFilter
 	resend     resender
 }
@@ -21,6 +22,7 @@ type Flows struct {
 // New makes flows that send by post, on the time of clock, with hashes by a key from r.
 func New(clock tcpip.Clock, r random.Source, post Poster) *Flows {
 	f := &Flows{key: r.HashKey(), synRTT: newSYNRTTFix(clock), synEcho: newSYNEchoFix()}
+	f.synBurst = newSYNBurstFix(clock)
 	f.resend.open(clock, post)
 	return f
 }
@@ -29,11 +31,15 @@ func New(clock tcpip.Clock, r random.Source, post Poster) *Flows {
 func (f *Flows) Key() random.HashKey { return f.key }
 
 // Sent takes note of an outgoing packet, whose headers s are, and changes the timestamp echo of a
-// SYN-ACK where that is needed, its checksum too. It is called with the lock of the packet's send
-// queue held, so that the segments of a flow come in the order of the wire.
-func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) {
+// SYN-ACK where that is needed, its checksum too. It reports whether the packet is not to be sent
+// at all. It is called with the lock of the packet's send queue held, so that the segments of a
+// flow come in the order of the wire.
+func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) (drop bool) {
 	if !s.IsTCP() {
-		return
+		return false
+	}
+	if f.synBurst.sent(s) {
+		return true
 	}
 	f.zeroWindow.sent(s)
 	f.synRTT.sent(s)
@@ -43,9 +49,10 @@ func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) {
 	if gso.Type != gstack.GSONone && s.Payload >= int(gso.MSS) {
 		f.gsoSACK.sent(s)
 	}
+	return false
 }
 
-// Changes says what Received has changed in a segment.
+// Changes says what Received has changed in a packet, or that it is to be dropped.
 type Changes uint8
 
 // The bits of Changes.
@@ -53,12 +60,17 @@ const (
 	ZeroWindow  Changes = 1 << iota // the sequence number: netstack had announced window 0
 	SYNRTT                          // the timestamp echo: it answers a SYN sent several times
 	SACKRemoved                     // the SACK option is taken out
+	PathMTU                         // the MTU in a message that a packet was too big
+	Forged                          // nothing: it is a message about what was never sent; drop it
 )
 
 // Received changes a received frame where that is needed. p has been parsed from it, and its
-// checksums are verified. The TCP checksum is not made good again.
+// checksums are verified, but for that of ICMP. The TCP checksum is not made good again.
 func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
-	if !p.IsTCP() || !f.concerned(frame[p.L4:p.End]) {
+	if !p.IsTCP() {
+		return f.receivedOther(frame, p)
+	}
+	if !f.concerned(frame[p.L4:p.End]) {
 		return 0
 	}
 	s := hdr.Received(frame, p, f.key)
@@ -74,6 +86,18 @@ func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
 		c |= SACKRemoved
 	}
 	return c
+}
+
+// receivedOther is Received for packets that are not TCP.
+func (f *Flows) receivedOther(frame []byte, p *hdr.Packet) (c Changes) {
+	switch {
+	case p.Proto != hdr.ProtoICMP && p.Proto != hdr.ProtoICMPv6:
+	case f.forged(frame, p):
+		return Forged
+	case raisePathMTU(frame, p):
+		return PathMTU
+	}
+	return 0
 }
 
 // concerned reports whether any of the fixes may have use for a received segment.

@@ -82,13 +82,14 @@ func (e *lossyEnd) WritePackets(list gstack.PacketBufferList) (int, tcpip.Error)
 }
 
 // post is called by the resender.
-func (e *lossyEnd) post(_ *gstack.PacketBuffer, build func() *gstack.PacketBuffer) {
+func (e *lossyEnd) post(_ *gstack.PacketBuffer, build func() *gstack.PacketBuffer) bool {
 	if pkt := build(); pkt != nil {
 		var list gstack.PacketBufferList
 		list.PushBack(pkt)
 		_, _ = e.WritePackets(list)
 		pkt.DecRef()
 	}
+	return true
 }
 
 // arrive receives a frame from the wire.

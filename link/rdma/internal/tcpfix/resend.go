@@ -43,8 +43,9 @@ type resender struct {
 }
 
 // Poster posts what build returns, if anything, to the queue of the packet like, with nothing of
-// its flow posted in between.
-type Poster func(like *gstack.PacketBuffer, build func() *gstack.PacketBuffer)
+// its flow posted in between. It returns false if netstack has given the connection up: nothing of
+// it is to be sent any more.
+type Poster func(like *gstack.PacketBuffer, build func() *gstack.PacketBuffer) (alive bool)
 
 // resendShard is a part of the flows. Its mutex is taken with that of a send queue held.
 type resendShard struct {
@@ -123,14 +124,17 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment) {
 // repeats reports whether data from seq to end has been sent before, as far as is known, and where
 // the flow's data ends.
 func (r *resender) repeats(hash uint64, seq, end uint32) (last uint32, repeated bool) {
-	slot := &r.ends[hash&(resendEnds-1)]
-	known := slot.Load()
-	last = uint32(known)
-	if known>>32 == hash>>32 && known != 0 && hdr.Before(seq, last) {
+	if last, known := r.end(hash); known && hdr.Before(seq, last) {
 		return last, true
 	}
-	slot.Store(hash>>32<<32 | uint64(end))
+	r.ends[hash&(resendEnds-1)].Store(hash>>32<<32 | uint64(end))
 	return end, false
+}
+
+// end is where the data of a flow ends that has been sent, if that is known.
+func (r *resender) end(hash uint64) (last uint32, known bool) {
+	slot := r.ends[hash&(resendEnds-1)].Load()
+	return uint32(slot), slot>>32 == hash>>32 && slot != 0
 }
 
 // received takes note of what an incoming segment acknowledges.

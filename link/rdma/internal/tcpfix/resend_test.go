@@ -26,17 +26,22 @@ type resending struct {
 	pkts   []*gstack.PacketBuffer // all that netstack sent, a reference each
 	origin uint32                 // of our sequence numbers
 	v6     bool
+	gone   bool // netstack has given the connection up
 }
 
 func newResending() *resending {
 	r := &resending{seed: random.Source{}.HashKey()}
-	r.open(&r.clock, func(_ *gstack.PacketBuffer, build func() *gstack.PacketBuffer) {
+	r.open(&r.clock, func(_ *gstack.PacketBuffer, build func() *gstack.PacketBuffer) bool {
+		if r.gone {
+			return false
+		}
 		if pkt := build(); pkt != nil {
 			defer pkt.DecRef()
 			r.pass(pkt)
 			r.frames = append(r.frames, bytes.Clone(pkt.ToView().AsSlice()))
 			r.times = append(r.times, r.clock.now)
 		}
+		return true
 	})
 	return r
 }
@@ -274,6 +279,24 @@ func TestResendTellsTheLatest(t *testing.T) {
 	want.Ack, want.Window, want.Options = 99, 3, hdrtest.Stamped(6000, 77)
 	if got, want := r.frames[0], want.Bytes(); !bytes.Equal(got, want) {
 		t.Errorf("\n got %x\nwant %x", got, want)
+	}
+}
+
+// TestResendOfADeadConnection: when netstack has given a connection up, nothing of it is sent
+// again, and nothing is kept.
+func TestResendOfADeadConnection(t *testing.T) {
+	r := newResending()
+	r.write(ours(0, 100), 0)
+	r.write(ours(0, 100), 0)
+	r.wait(1100 * time.Millisecond)
+	r.gone = true
+	r.wait(10 * time.Second)
+	if n := len(r.times); n != 1 || r.count.Load() != 1 {
+		t.Errorf("%d sent, %d counted", n, r.count.Load())
+	}
+	if kept, timers := r.kept(), len(r.clock.timers); kept != 0 ||
+		r.number.Load() != 0 || timers != 0 {
+		t.Errorf("%d references, %d flows, %d timers left", kept, r.number.Load(), timers)
 	}
 }
 

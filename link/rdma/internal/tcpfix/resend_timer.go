@@ -1,6 +1,10 @@
 package tcpfix
 
-import gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+import (
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+)
 
 // begin arms the timer, and reports whether flows may be kept.
 func (r *resender) begin() bool {
@@ -20,6 +24,7 @@ func (r *resender) begin() bool {
 
 // resendDue is a flow to send something of.
 type resendDue struct {
+	key  hdr.Tuple
 	flow *resendFlow
 	like *gstack.PacketBuffer // of the flow; a reference
 }
@@ -53,14 +58,26 @@ func (r *resender) sendDue() {
 	for i := range r.shards {
 		shard := &r.shards[i]
 		for _, d := range r.due(shard) {
-			r.post(d.like, func() *gstack.PacketBuffer {
-				shard.mu.Lock()
-				defer shard.mu.Unlock()
-				return d.flow.first(r.clock.NowMonotonic())
-			})
+			r.send(shard, d)
 			d.like.DecRef()
-			r.count.Add(1)
 		}
+	}
+}
+
+// send sends the first segment of a flow again, or forgets the flow.
+func (r *resender) send(shard *resendShard, d resendDue) {
+	if r.post(d.like, func() *gstack.PacketBuffer {
+		shard.mu.Lock()
+		defer shard.mu.Unlock()
+		return d.flow.first(r.clock.NowMonotonic())
+	}) {
+		r.count.Add(1)
+		return
+	}
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	if shard.flows[d.key] == d.flow {
+		r.drop(shard, d.key)
 	}
 }
 
@@ -77,7 +94,7 @@ func (r *resender) due(shard *resendShard) (due []resendDue) {
 		case len(f.parts) > 0 && (f.due || still >= f.wait()):
 			f.tries, f.due = f.tries+1, false
 			f.moved = now
-			due = append(due, resendDue{f, f.parts[0].pkt.IncRef()})
+			due = append(due, resendDue{t, f, f.parts[0].pkt.IncRef()})
 		}
 	}
 	return due

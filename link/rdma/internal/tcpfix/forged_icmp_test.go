@@ -1,0 +1,74 @@
+package tcpfix
+
+import (
+	"testing"
+
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+)
+
+// unreachable is a router's message about a segment of flow ours with this sequence number.
+func unreachable(seq uint32) []byte {
+	quoted := ours(seq, 0)
+	message := append([]byte{3, 1, 0, 0, 0, 0, 0, 0}, quoted.Bytes()[hdr.EthLen:]...)
+	f := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 9, To: 1, TTL: 64}
+	return f.Encode(hdr.ProtoICMP, message, 2)
+}
+
+// before is n bytes before seq.
+func before(seq, n uint32) uint32 { return seq - n }
+
+// TestForged has segments sent, and then messages come about others.
+func TestForged(t *testing.T) {
+	syn := func(seq uint32, flags header.TCPFlags) hdrtest.TCPFrame {
+		f := ours(seq, 0)
+		f.Flags = flags
+		return f
+	}
+	const flag, ack = header.TCPFlagSyn, header.TCPFlagAck
+	for _, tc := range []struct {
+		name   string
+		sent   []hdrtest.TCPFrame
+		seq    uint32
+		forged bool
+	}{
+		{"nothing is known", nil, 5, false},
+		{"the data", []hdrtest.TCPFrame{ours(1000, 100)}, 1000, false},
+		{"behind the data", []hdrtest.TCPFrame{ours(1000, 100)}, 1100, false},
+		{"further behind", []hdrtest.TCPFrame{ours(1000, 100)}, 1101, true},
+		{"long before", []hdrtest.TCPFrame{ours(1000, 100)}, before(1100, maxQuoted),
+			false},
+		{"longer before", []hdrtest.TCPFrame{ours(1000, 100)}, before(1099, maxQuoted),
+			true},
+		{"more data", []hdrtest.TCPFrame{ours(1000, 100), ours(1100, 50)}, 1150, false},
+		{"data again", []hdrtest.TCPFrame{ours(1100, 50), ours(1000, 100)}, 1150, false},
+		{"the SYN", []hdrtest.TCPFrame{syn(77, flag)}, 77, false},
+		{"behind the SYN", []hdrtest.TCPFrame{syn(77, flag)}, 78, false},
+		{"further behind the SYN", []hdrtest.TCPFrame{syn(77, flag)}, 79, true},
+		{"before the SYN", []hdrtest.TCPFrame{syn(77, flag)}, 76, true},
+		{"a SYN-ACK", []hdrtest.TCPFrame{syn(77, flag|ack)}, 5, false},
+		{"a SYN-ACK after a SYN", []hdrtest.TCPFrame{syn(77, flag), syn(99, flag|ack)}, 99, false},
+		{"data after a SYN", []hdrtest.TCPFrame{syn(77, flag), ours(78, 10)}, 88, false},
+		{"a new SYN after data", []hdrtest.TCPFrame{ours(1000, 100), syn(77, flag)}, 77, false},
+	} {
+		flows := New(new(virtualClock), random.Source{},
+			func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) bool { return true })
+		for _, f := range tc.sent {
+			pkt := packetOf(f)
+			s := hdr.ParseSent(pkt, flows.Key())
+			if flows.Sent(pkt, &s) {
+				t.Errorf("%s: dropped", tc.name)
+			}
+			pkt.DecRef()
+		}
+		frame := unreachable(tc.seq)
+		if got := flows.Received(frame, hdrtest.Parse(frame)) == Forged; got != tc.forged {
+			t.Errorf("%s: forged: %v", tc.name, got)
+		}
+		flows.Close()
+	}
+}

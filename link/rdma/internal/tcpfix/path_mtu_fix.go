@@ -1,0 +1,60 @@
+package tcpfix
+
+import (
+	"encoding/binary"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+)
+
+// pathMTU keeps forged messages from making segments tiny.
+//
+// Behaviour: netstack takes any next-hop MTU from a message of a router that a packet was too big,
+// and one below the least that IP allows for 0: the connection then sends segments of one byte,
+// for good. Who sends such a message has to know addresses and ports, no sequence number (RFC 5927
+// section 7). RFC 8201 section 4 has an MTU below 1280 discarded, and Linux heeds none below 552
+// (net.ipv4.route.min_pmtu).
+//
+// Fix: a smaller MTU becomes the least.
+//
+// Upstream: no issue is known. No longer needed when netstack has such a least itself.
+const (
+	// leastMTU4 and leastMTU6 are in bytes of IP packets.
+	leastMTU4 = 552
+	leastMTU6 = 1280
+)
+
+// raisePathMTU changes a message that a packet was too big, its checksum too (RFC 1624), and
+// reports whether it did. A wrong checksum stays wrong.
+func raisePathMTU(frame []byte, p *hdr.Packet) bool {
+	const headerLen = 8
+	if p.L4 == 0 || p.End-p.L4 < headerLen {
+		return false
+	}
+	h := frame[p.L4 : p.L4+headerLen]
+	switch {
+	case p.Proto == hdr.ProtoICMP && h[0] == 3 && h[1] == 4: // fragmentation needed
+		if binary.BigEndian.Uint16(h[6:]) < leastMTU4 {
+			return setPathMTU(h, leastMTU4|uint32(binary.BigEndian.Uint16(h[4:]))<<16)
+		}
+	case p.Proto == hdr.ProtoICMPv6 && h[0] == 2:
+		if binary.BigEndian.Uint32(h[4:]) < leastMTU6 {
+			return setPathMTU(h, leastMTU6)
+		}
+	}
+	return false
+}
+
+// setPathMTU writes bytes 4 to 7 of an ICMP header.
+func setPathMTU(h []byte, to uint32) bool {
+	sum := uint32(^binary.BigEndian.Uint16(h[2:]))
+	for at := 4; at < 8; at += 2 {
+		word := uint16(to >> (8 * (6 - at)))
+		sum += uint32(^binary.BigEndian.Uint16(h[at:])) + uint32(word)
+		binary.BigEndian.PutUint16(h[at:], word)
+	}
+	for sum > 0xffff {
+		sum = sum&0xffff + sum>>16
+	}
+	binary.BigEndian.PutUint16(h[2:], ^uint16(sum))
+	return true
+}
