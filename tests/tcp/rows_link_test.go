@@ -1,0 +1,282 @@
+package tcp
+
+import (
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
+
+// held are the rules by which the link holds ACKs.
+func held() []row {
+	return []row{
+		{name: "an ACK of little waits 5 ms",
+			source: "RFC 9293 3.8.6.3",
+			linux:  "40 ms, and less at the beginning, net/ipv4/tcp_input.c tcp_quickack",
+			script: `
+				0      open mss 1000
+				       < PA 1+100 ack 1
+				5ms    > A 1 ack 101
+				       count held 1
+				       count timed 1`},
+		{name: "an ACK rides on data",
+			source: "RFC 9293 3.8.6.3",
+			script: `
+				0      open mss 1000
+				       < PA 1+100 ack 1
+				       read 100
+				1ms    write 50
+				       > PA 1+50 ack 101
+				       count saved 1
+				11ms   < A 101 ack 51`},
+		{name: "two segments of data are acknowledged at once",
+			source: "RFC 9293 3.8.6.3, RFC 5681 4.2",
+			script: `
+				0      open mss 1000
+				       < A 1+1000 ack 1
+				1ms    < A 1001+1000 ack 1
+				       > A 1 ack 2001
+				2ms    < A 2001+1000 ack 1
+				3ms    < PA 3001+1000 ack 1
+				       > A 1 ack 4001`},
+		{name: "a later ACK takes an earlier one's place, not its time",
+			source: "RFC 9293 3.8.6.3: less than 0.5 s",
+			script: `
+				0      open mss 1000
+				       < PA 1+100 ack 1
+				3ms    < PA 101+100 ack 1
+				5ms    > A 1 ack 201
+				6ms    < PA 201+100 ack 1
+				11ms   > A 1 ack 301`},
+		{name: "duplicate ACKs are sent at once, and the one that ends them",
+			source: "RFC 5681 4.2; packetdrill: out-of-order data",
+			script: `
+				0      open mss 1000
+				       < A 101+100 ack 1
+				       > A 1 ack 1
+				       < A 201+100 ack 1
+				       > A 1 ack 1
+				       < A 301+100 ack 1
+				       > A 1 ack 1
+				1ms    < A 1+100 ack 1
+				       > A 1 ack 401
+				2ms    < A 401+100 ack 1
+				7ms    > A 1 ack 501`},
+		{name: "a held ACK is not lost before a duplicate",
+			source: "RFC 5681 4.2",
+			script: `
+				0      open mss 1000
+				       < A 1+100 ack 1
+				1ms    < A 201+100 ack 1
+				       > A 1 ack 101
+				       > A 1 ack 101
+				2ms    < A 101+100 ack 1
+				       > A 1 ack 301`},
+		{name: "as long as configured",
+			source: "TCPOptions.ACKDelay",
+			config: func(c *stack.Config) { c.TCP.ACKDelay = 40 * time.Millisecond },
+			script: `
+				0      open mss 1000
+				       < PA 1+100 ack 1
+				40ms   > A 1 ack 101`},
+		{name: "not at all",
+			source: "TCPOptions.ACKDelay",
+			config: func(c *stack.Config) { c.TCP.ACKDelay = -1 },
+			script: `
+				0      open mss 1000
+				       < PA 1+100 ack 1
+				       > A 1 ack 101`},
+		{name: "a reset follows the ACK that was held",
+			source: "RFC 9293 3.6.1",
+			script: `
+				0      open mss 1000
+				       < PA 1+100 ack 1
+				1ms    reset
+				       > RA 1 ack 101`},
+		{name: "a held ACK is sent although a reset has come",
+			source: "RFC 9293 3.10.7.4 second (the connection is gone by then)",
+			linux:  "sends nothing",
+			script: `
+				0      open mss 1000
+				       < PA 1+100 ack 1
+				1ms    < R 101
+				5ms    > A 1 ack 101`},
+	}
+}
+
+// merging are the rules by which the link joins received segments.
+func merging() []row {
+	return []row{
+		{name: "segments that came together are one",
+			source: "GRO: net/ipv4/tcp_offload.c",
+			script: `
+				0      open mss 1000
+				       <+ A 1+1000 ack 1
+				       <+ A 1001+1000 ack 1
+				       < PA 2001+500 ack 1
+				       > A 1 ack 2501
+				       count merged 3
+				       read 2500`},
+		{name: "nothing is joined across a gap",
+			source: "GRO: net/ipv4/tcp_offload.c",
+			script: `
+				0      open mss 1036 sackok
+				       <+ A 1+1000 ack 1
+				       < A 2001+1000 ack 1
+				       > A 1 ack 1001 sack 2001-3001
+				       count merged 0
+				1ms    < A 1001+1000 ack 1
+				       > A 1 ack 3001
+				       read 3000`},
+		{name: "PSH ends what is joined",
+			source: "GRO: net/ipv4/tcp_offload.c",
+			script: `
+				0      open mss 1000
+				       <+ A 1+1000 ack 1
+				       <+ PA 1001+1000 ack 1
+				       < A 2001+100 ack 1
+				       > A 1 ack 2101
+				       count merged 2
+				       read 2100`},
+		{name: "a FIN is joined, and closes",
+			source: "GRO: net/ipv4/tcp_offload.c",
+			script: `
+				0      open mss 1000
+				       <+ A 1+1000 ack 1
+				       < FA 1001+1000 ack 1
+				       > A 1 ack 2002
+				       count merged 2
+				       read 2000
+				       read 1 = EOF`},
+		{name: "a changed acknowledgement is not lost",
+			source: "GRO: net/ipv4/tcp_offload.c",
+			script: `
+				0      open mss 1000
+				       write 2000
+				       > A 1+1000 ack 1
+				       > PA 1001+1000 ack 1
+				10ms   <+ A 1+1000 ack 1001
+				       < A 1001+1000 ack 2001
+				       > A 2001 ack 2001
+				       count merged 0
+				       read 2000`},
+		{name: "a shorter segment ends what is joined",
+			source: "GRO: net/ipv4/tcp_offload.c",
+			script: `
+				0      open mss 1000
+				       <+ A 1+1000 ack 1
+				       <+ A 1001+500 ack 1
+				       < A 1501+1000 ack 1
+				       > A 1 ack 2501
+				       count merged 2
+				       read 2500`},
+		{name: "another timestamp is not joined",
+			source: "GRO: net/ipv4/tcp_offload.c",
+			script: `
+				0      open mss 1040 sackok ts
+				       <+ A 1+1000 ack 1 ts 2000000 0
+				       < A 1001+1000 ack 1 ts 2000001 0
+				       > A 1 ack 2001 ts 10 2000000
+				       count merged 0
+				       read 2000`},
+		{name: "a wrong checksum in the middle is a gap",
+			source: "GRO: net/ipv4/tcp_offload.c",
+			script: `
+				0      open mss 1036 sackok
+				       <+ A 1+1000 ack 1
+				       <+ A 1001+1000 ack 1 badsum
+				       < A 2001+1000 ack 1
+				       > A 1 ack 1001 sack 2001-3001
+				       count badsum 1`},
+	}
+}
+
+// fixes are the workarounds for netstack's faults on lossy networks.
+func fixes() []row {
+	return []row{
+		{name: "a lost SYN-ACK does not make a round trip of 1 s",
+			source: "docs/netstack-workarounds.md: syn_rtt_fix.go",
+			script: `
+				0      listen
+				       < S 0 mss 1000 ts 5000 0
+				       > SA 0 ack 1 mss own ts 0 5000
+				1s     > SA 0 ack 1 mss own ts 0 5000
+				1010ms < A 1 ack 1 ts 6010 0
+				       accept
+				       count synrtt 1
+				       write 100
+				       > PA 1+100 ack 1 ts 1010 6010
+				1130ms > PA 1+100 ack 1 ts 1130 6010
+				1140ms < A 1 ack 101`},
+		{name: "a lost SYN does not make a round trip of 1 s",
+			source: "docs/netstack-workarounds.md: syn_rtt_fix.go",
+			script: `
+				0      dial ...
+				       > S 0 mss own sackok ts 0 0 ws 8
+				1s     > S 0 mss own sackok ts 0 0 ws 8
+				1010ms < SA 0 ack 1 mss 1000 ts 5000 0
+				       > A 1 ack 1 ts 1010 5000
+				       done dial
+				       count synrtt 1
+				       write 100
+				       > PA 1+100 ack 1
+				1130ms > PA 1+100 ack 1
+				1140ms < A 1 ack 101`},
+		{name: "a SYN-ACK echoes the last SYN",
+			source: "RFC 7323 4.3; docs/netstack-workarounds.md: syn_echo_fix.go",
+			script: `
+				0      listen
+				       < S 0 mss 1000 ts 5000 0
+				       > SA 0 ack 1 mss own ts 0 5000
+				990ms  < S 0 mss 1000 ts 5990 0
+				       > A 1 ack 1
+				1s     > SA 0 ack 1 mss own ts 0 5990`},
+		{name: "a loss within a super-segment is probed for",
+			source: "docs/netstack-workarounds.md: gso_sack_filter.go",
+			script: `
+				0      open mss 1036 sackok
+				       write 3000
+				       > A 1+1000 ack 1
+				       > A 1001+1000 ack 1
+				       > PA 2001+1000 ack 1
+				       count lso 1
+				10ms   < A 1 ack 1001 sack 2001-3001
+				       count sackremoved 1
+				30ms   > A 1001+1000 ack 1
+				40ms   < A 1 ack 3001`},
+		{name: "an ACK is taken behind a window that was rounded to 0",
+			source: "docs/netstack-workarounds.md: zero_window.go",
+			config: func(c *stack.Config) {
+				c.TCP.ReceiveBuffer = stack.BufferRange{Min: 4096, Default: 8192}
+			},
+			script: `
+				0      open mss 1000 ws 7
+				       < A 1+1000 ack 1
+				       < A 1001+1000 ack 1
+				       > A 1 ack 2001
+				       < A 2001+1000 ack 1
+				       < A 3001+1000 ack 1
+				       > A 1 ack 4001
+				       write 100
+				       > PA 1+100 ack 4001 win 0
+				10ms   < A 4050 ack 101
+				       count zerowindow 1
+				1s`},
+		{name: "the link sends again what netstack is slow to send",
+			source: "docs/netstack-workarounds.md: resend.go",
+			linux:  "at its own timeouts only",
+			script: `
+				0       open mss 1000
+				        write 100
+				        > PA 1+100 ack 1
+				120ms   > PA 1+100 ack 1
+				360ms   > PA 1+100 ack 1
+				840ms   > PA 1+100 ack 1
+				1800ms  > PA 1+100 ack 1
+				2820ms  > PA 1+100 ack 1
+				        count resent 1
+				3720ms  > PA 1+100 ack 1
+				5720ms  > PA 1+100 ack 1
+				7560ms  > PA 1+100 ack 1
+				7570ms  < A 1 ack 101`},
+	}
+}
