@@ -181,7 +181,9 @@ func (s *sender) expire() {
 	if b.closed || b.empty() {
 		return
 	}
-	s.q.Reclaim()
+	if s.q.Reclaim() > 0 {
+		s.moved()
+	}
 	if s.drain() {
 		b.pause = backlogPause
 	} else {

@@ -85,7 +85,7 @@ func (s *sender) awaitDatagram(d *Datagram) error {
 	err := s.tryDatagram(d.Headers, d.Payload)
 	if err == dv.ErrRingFull {
 		s.count.waits.Add(1)
-		for start := s.clock.Now(); err == dv.ErrRingFull && s.makeRoom(start, fullRingWait); {
+		for w := s.startWait(fullRingWait); err == dv.ErrRingFull && s.makeRoom(&w); {
 			err = s.tryDatagram(d.Headers, d.Payload)
 		}
 	}

@@ -54,6 +54,8 @@ type sender struct {
 	packet      dv.TxPacket // scratch
 	backlog     backlog     // but for its atomic fields
 	completions completionTimer
+	progress    uint64 // how often there were completions
+	still       bool   // none came while a packet waited for as long as it may
 
 	// Written with the lock of q held, read by anybody.
 	count txCounters
@@ -118,7 +120,7 @@ func (s *sender) swap(q txQueue, kind BackendKind) {
 	q.Lock()
 	old := s.q
 	s.use(q)
-	s.kind = kind
+	s.kind, s.still = kind, false
 	old.Unlock()
 	s.drain()
 	s.flush()

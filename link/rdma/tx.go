@@ -120,11 +120,12 @@ func (e *Endpoint) resend(like *gstack.PacketBuffer, build func() *gstack.Packet
 // reclaim looks for completions and gives the room to what waits for it first. It reports whether
 // there were any.
 func (s *sender) reclaim() bool {
-	done := s.q.Reap() > 0
-	if done {
-		s.drain()
+	if s.q.Reap() == 0 {
+		return false
 	}
-	return done
+	s.moved()
+	s.drain()
+	return true
 }
 
 // send posts one packet, or has it wait for room: a TCP segment in the backlog, any other here.
@@ -148,14 +149,15 @@ func (s *sender) send(pkt *gstack.PacketBuffer, p *hdr.Segment, maxWait time.Dur
 }
 
 // awaitRoom waits for room, with the queue's lock released in between, so that packets which may
-// use the reserve get it. Urgent packets do not wait: their sender may be a worker in the middle of
-// a delivery.
+// use the reserve get it: by polling while the ring moves, and asleep once it is known to stand
+// still, as while the port is paused. Urgent packets do not wait: their sender may be a worker in
+// the middle of a delivery.
 func (s *sender) awaitRoom(pkt *gstack.PacketBuffer, k kind, maxWait time.Duration) error {
 	if k.urgent() {
 		maxWait = 0
 	}
 	s.count.waits.Add(1)
-	for start := s.clock.Now(); s.makeRoom(start, maxWait); {
+	for w := s.startWait(maxWait); s.makeRoom(&w); {
 		err := s.tryPost(pkt, k)
 		if err == dv.ErrRingFull && s.queueable(k) {
 			err = s.enqueue(pkt)
@@ -167,19 +169,48 @@ func (s *sender) awaitRoom(pkt *gstack.PacketBuffer, k kind, maxWait time.Durati
 	return dv.ErrRingFull
 }
 
+// roomWait is one packet's wait for room.
+type roomWait struct {
+	until    time.Time
+	progress uint64 // sender.progress when it began
+	polls    int    // looks for completions after the first
+}
+
+func (s *sender) startWait(d time.Duration) roomWait {
+	return roomWait{until: s.clock.Now().Add(d), progress: s.progress}
+}
+
+// standstillPolls is how many looks for completions in vain, during one wait, show that the ring
+// stands still. There are fewer in a wait during which other goroutines had the processor.
+const standstillPolls = 100
+
 // makeRoom looks for completions. If there are none it lets others run, with the queue's lock
-// released; false once this has gone on for longer than maxWait.
-func (s *sender) makeRoom(start time.Time, maxWait time.Duration) bool {
+// released; false once the wait is over.
+func (s *sender) makeRoom(w *roomWait) bool {
 	s.ring()
 	if s.reclaim() {
 		return true
 	}
-	if s.clock.Virtual() || s.clock.Since(start) >= maxWait {
+	left := s.clock.Until(w.until)
+	if s.clock.Virtual() || left <= 0 {
+		s.still = s.still || w.polls >= standstillPolls && s.progress == w.progress
 		return false
 	}
+	w.polls++
+	still := s.still
 	s.unlock()
-	runtime.Gosched()
+	if still {
+		time.Sleep(left)
+	} else {
+		runtime.Gosched()
+	}
 	s.lock()
 	s.reclaim()
 	return true
+}
+
+// moved takes note of completions.
+func (s *sender) moved() {
+	s.progress++
+	s.still = false
 }
