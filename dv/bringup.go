@@ -209,6 +209,7 @@ func (d *Device) makeRx() error {
 		p.q.cq.compressed = d.compression() != 0
 		p.q.queueControl, p.q.log = d.queueControl(p.halt, p.start), d.log
 		p.q.recovery = newRecovery(d.config.Clock)
+		p.q.haltFailed = p.haltFailed
 		p.q.wakeAfter = func(pause time.Duration) { d.config.Clock.AfterFunc(pause, p.q.Wake) }
 		if err := d.cleanup.run(fmt.Sprintf("receive queue %d", i), p.make, p.destroy); err != nil {
 			return err

@@ -42,6 +42,7 @@ type rxKernelObjects struct {
 	channel *uverbs.CompChannel
 	cq      *uverbs.CQ
 	wq      *uverbs.WQ
+	halted  bool // by haltFailed, and not started since
 
 	ring, rec, cqMem *mmio.Region
 }
@@ -92,13 +93,19 @@ func (p *rxKernelObjects) make() (err error) {
 // rxUserIndex keeps the user indices of receive queues clear of send queues'.
 const rxUserIndex = 1 << 12
 
-func (p *rxKernelObjects) start() error { return p.wq.Ready() }
+func (p *rxKernelObjects) start() error {
+	p.halted = false
+	return p.wq.Ready()
+}
 
 // halt stops reception. The NIC's state is RDY or ERR, depending on what went wrong, and the
 // firmware insists on being told which; a wrong one is a line in the kernel's log. No command asks
 // for it (linux include/uapi/rdma/ib_user_verbs.h), so it is what completions and events said. The
 // other one is tried, too: the ring may have failed since the last of them.
 func (p *rxKernelObjects) halt() error {
+	if p.halted {
+		return nil
+	}
 	state, other := uverbs.WQReady, uverbs.WQErr
 	if p.q.inError {
 		state, other = other, state
@@ -108,6 +115,16 @@ func (p *rxKernelObjects) halt() error {
 		return p.wq.Modify(other, uverbs.WQReset)
 	}
 	return err
+}
+
+// haltFailed stops reception if the ring is in its error state, and reports whether it was.
+func (p *rxKernelObjects) haltFailed() (bool, error) {
+	err := p.wq.Modify(uverbs.WQErr, uverbs.WQReset)
+	if errors.Is(err, unix.EINVAL) {
+		return false, nil
+	}
+	p.halted = err == nil
+	return true, err
 }
 
 func (p *rxKernelObjects) destroy() error {

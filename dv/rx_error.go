@@ -81,10 +81,22 @@ func (q *RxQueue) handleSignals() bool {
 		return false
 	}
 	if q.signals.clearReset() {
+		if q.recovery.pending == "" && q.receives() {
+			return true
+		}
 		q.inError = true
 	}
 	q.reset(q.recovery.takePending())
 	return !q.signals.stopped()
+}
+
+// receives reports whether a ring that only an event says is in its error state is in none. Such an
+// event is about an earlier life of the ring. A send queue is made anew by a reset, and the handle
+// in its events names the life. A receive queue stays the same kernel object, as the indirection
+// table names it, and its handle cannot. If the ring is in error it is halted.
+func (q *RxQueue) receives() bool {
+	failed, err := q.haltFailed()
+	return err == nil && !failed
 }
 
 // reset brings the queue from any state back to work; frames in the ring stay

@@ -64,18 +64,19 @@ func (d *Device) onQueueError(e uverbs.AsyncEvent) {
 	case kind == handleRxCQ:
 		d.fail(fmt.Errorf("completion queue of receive queue %d is in error", i))
 	case kind == handleRxWQ && i < len(d.rx):
-		d.resetRx(d.rx[i], signalReset|signalInError)
+		d.resetRx(d.rx[i])
 	case (kind == handleTxCQ || kind == handleTxQP) && i < len(d.tx) &&
 		generation == d.txObjects[i].generation.Load()&generationMask:
 		d.tx[i].signals.raise(signalReset)
 	case e.Type == uverbs.EventWQFatal && e.Element == 0: // linux 5.4 does not say which
 		for _, q := range d.rx {
-			d.resetRx(q, signalReset)
+			d.resetRx(q)
 		}
 	}
 }
 
-func (d *Device) resetRx(q *RxQueue, signals uint32) {
-	q.signals.raise(signals)
+// resetRx has a queue reset if it is in error.
+func (d *Device) resetRx(q *RxQueue) {
+	q.signals.raise(signalReset | signalInError)
 	q.Wake()
 }
