@@ -24,8 +24,11 @@ type Caps struct {
 	// MinInline is how many header bytes the device demands inside the
 	// descriptor of a sent frame: 0, 18, 78 or 138.
 	MinInline int
-	// ClockKHz is the rate of Packet.Timestamp, 0 if unknown.
+	// ClockKHz is the rate of the NIC's free-running clock, 0 if unknown.
 	ClockKHz uint64
+	// RealTimeStamps: Packet.Timestamp is wall time, as the NIC has no other stamps. Else it is of
+	// the free-running clock.
+	RealTimeStamps bool
 	// MaxRxQueues is the largest number of receive queues RSS can spread over.
 	MaxRxQueues int
 	// CQECompression: the device can compress receive completions.

@@ -12,14 +12,19 @@ import (
 type Clock struct {
 	khz   uint64
 	mask  uint64 // valid bits of a time stamp
+	real  bool   // time stamps are wall time
 	ticks uint64
 	at    time.Time
 }
 
-// Clock returns a clock of the device that is not set. ok is false if the
-// kernel does not tell the clock's rate.
+// Clock returns a clock of the device that is not set. With Caps.RealTimeStamps it is the NIC's
+// wall time until it is set, which is right if somebody synchronises the NIC (phc2sys, ptp4l). ok
+// is false if the kernel does not tell the clock's rate.
 func (d *Device) Clock() (c Clock, ok bool) {
 	caps := d.context.Caps()
+	if d.caps.RealTimeStamps {
+		return Clock{real: true, at: wallTime(0)}, true
+	}
 	c = Clock{khz: caps.CoreClockKHz, mask: caps.TimestampMask}
 	if c.mask == 0 {
 		c.mask = ^uint64(0)
@@ -34,11 +39,19 @@ func (c *Clock) Set(ticks uint64, at time.Time) { c.ticks, c.at = ticks, at }
 // Time is when the time stamp ticks was taken: up to half the counter's range
 // before or after the moment it was set to.
 func (c *Clock) Time(ticks uint64) time.Time {
+	if c.real {
+		return c.at.Add(wallTime(ticks).Sub(wallTime(c.ticks)))
+	}
 	after := (ticks - c.ticks) & c.mask
 	if after > c.mask/2 {
 		return c.at.Add(-c.span((c.ticks - ticks) & c.mask))
 	}
 	return c.at.Add(c.span(after))
+}
+
+// wallTime is a time stamp of the real-time format.
+func wallTime(stamp uint64) time.Time {
+	return time.Unix(int64(stamp>>32), int64(uint32(stamp)))
 }
 
 // span is how long n ticks are; at most as long as a Duration can be.

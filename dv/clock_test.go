@@ -30,6 +30,23 @@ func TestClock(t *testing.T) {
 	}
 }
 
+// A real-time stamp is wall time, and relative to a moment once the clock is set.
+func TestRealTimeClock(t *testing.T) {
+	at := time.Unix(1700000000, 999999999)
+	stamp := func(t time.Time) uint64 { return uint64(t.Unix())<<32 | uint64(t.Nanosecond()) }
+	clock := Clock{real: true, at: wallTime(0)}
+	for _, off := range []time.Duration{0, 1, -1, time.Hour, -time.Hour} {
+		if got, want := clock.Time(stamp(at.Add(off))), at.Add(off); !got.Equal(want) {
+			t.Errorf("%v after %v: %v", off, at, got)
+		}
+	}
+	system := at.Add(37 * time.Second)
+	clock.Set(stamp(at), system)
+	if got, want := clock.Time(stamp(at.Add(5))), system.Add(5); !got.Equal(want) {
+		t.Errorf("set: %v, want %v", got, want)
+	}
+}
+
 func TestVLANTag(t *testing.T) {
 	for _, c := range []struct {
 		priority uint8

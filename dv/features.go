@@ -97,7 +97,8 @@ func (d *Device) rxFeatures() []Feature {
 			obstacle{caps.ModerationMaxCount == 0, "device: cannot hold events back"},
 			obstacle{c.EventFrames == 0, "choice: EventFrames is 0"}),
 		feature("receive timestamps", "Packet.Timestamp",
-			obstacle{caps.CoreClockKHz == 0, "kernel: does not tell the rate of the clock"}),
+			obstacle{caps.CoreClockKHz == 0 && !d.caps.RealTimeStamps,
+				"kernel: does not tell the rate of the clock"}),
 		feature("receive coalescing by the NIC (LRO)", "",
 			obstacle{true,
 				"kernel: verbs cannot ask for it, only DEVX can; segments are merged in software " +

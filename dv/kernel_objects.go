@@ -47,13 +47,29 @@ type rxKernelObjects struct {
 	ring, rec, cqMem *mmio.Region
 }
 
-// make creates it all and starts reception into the ring.
-func (p *rxKernelObjects) make() (err error) {
+// make creates it all and starts reception into the ring. Time stamps are those of the free-running
+// clock, or real time if the device has nothing else, which only its refusal tells.
+func (p *rxKernelObjects) make() error {
+	caps := &p.d.caps
+	err := p.create()
+	if caps.RealTimeStamps || !errors.Is(err, unix.EOPNOTSUPP) {
+		return err
+	}
+	caps.RealTimeStamps = true
+	if p.create() == nil {
+		return nil
+	}
+	caps.RealTimeStamps = false // the refusal was about something else
+	return err
+}
+
+func (p *rxKernelObjects) create() (err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.destroy())
 		}
 	}()
+	p.channel, p.cq, p.wq = nil, nil, nil
 	d, q := p.d, p.q
 	if p.channel, err = d.context.CreateCompChannel(); err != nil {
 		return err
@@ -63,6 +79,7 @@ func (p *rxKernelObjects) make() (err error) {
 		Vector:      uint32(q.index) % max(1, d.context.Caps().CompVectors),
 		UserHandle:  handle(handleRxCQ, q.index, 0),
 		Compression: d.compression(),
+		Timestamps:  !d.caps.RealTimeStamps, RealTime: d.caps.RealTimeStamps,
 	}); err != nil {
 		return err
 	}

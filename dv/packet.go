@@ -37,8 +37,9 @@ type Packet struct {
 	// NIC's buffer, with its whole remaining room as capacity; it belongs to
 	// the holder of the Packet until Release or PostFrame.
 	Data []byte
-	// Timestamp is the NIC's clock at reception, in cycles of Caps.ClockKHz.
-	// Frames that were completed in one CQE block have that of the first.
+	// Timestamp is the NIC's clock at reception, in cycles of Caps.ClockKHz; with
+	// Caps.RealTimeStamps seconds since 1970 in the upper half and nanoseconds in the lower. Clock
+	// reads both. Frames that were completed in one CQE block have that of the first.
 	Timestamp uint64
 	// Frame is the buffer that holds Data, and stands for those that hold the rest.
 	Frame Frame

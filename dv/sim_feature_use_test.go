@@ -63,19 +63,29 @@ func TestDelayDrop(t *testing.T) {
 }
 
 // Time stamps are those of the NIC's clock, also in compressed completions, and
-// Clock turns them into time.
+// Clock turns them into time: those of the free-running clock where the device has them, and real
+// time, which needs no known moment, where it has nothing else.
 func TestTimestamps(t *testing.T) {
+	for name, has := range map[string]simnic.TimestampCap{"free-running": simnic.StampsFreeRunning,
+		"real time": simnic.StampsRealTime, "both": simnic.StampsBoth} {
+		t.Run(name, func(t *testing.T) { testTimestamps(t, has) })
+	}
+}
+
+func testTimestamps(t *testing.T, has simnic.TimestampCap) {
 	var mu sync.Mutex
 	now := time.Unix(1700000000, 0)
-	s := newSim(t, simnic.Config{Clock: clocktest.Showing(func() time.Time {
+	caps := simnic.DefaultCaps()
+	caps.Timestamps = has
+	s := newSim(t, simnic.Config{Caps: caps, Clock: clocktest.Showing(func() time.Time {
 		mu.Lock()
 		defer mu.Unlock()
 		return now
 	})}, kernel.Config{})
-	d := s.open(t, dv.Config{})
+	d := s.open(t, dv.Config{RxQueues: 2})
 	clock, ok := d.Clock()
-	if !ok {
-		t.Fatal("no clock")
+	if real := has == simnic.StampsRealTime; !ok || d.Caps().RealTimeStamps != real {
+		t.Fatalf("a clock: %v; capabilities %+v", ok, d.Caps())
 	}
 	f := flows(1)["UDP over IPv4"]
 	for i, burst := range []int{1, 1, 8, 1} {
@@ -84,11 +94,11 @@ func TestTimestamps(t *testing.T) {
 		want := now
 		mu.Unlock()
 		s.sendBurst(t, slicesOf(packet(f.Src, f.Dst, f.Proto, 100), burst))
-		got := poll(d.Rx(0))
+		got := poll(d.Rx(d.QueueFor(f)))
 		if len(got) != burst {
 			t.Fatalf("%d frames", len(got))
 		}
-		if i == 0 {
+		if i == 0 && has != simnic.StampsRealTime {
 			clock.Set(got[0].Timestamp, want)
 		}
 		for _, p := range got {
@@ -97,7 +107,7 @@ func TestTimestamps(t *testing.T) {
 			}
 		}
 	}
-	if n := d.Stats().Rx[0].Compressed; n != 8 {
+	if n := d.Stats().Rx[d.QueueFor(f)].Compressed; n != 8 {
 		t.Errorf("%d compressed", n)
 	}
 }

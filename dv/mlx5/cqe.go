@@ -128,8 +128,8 @@ func (c *CQE) HashType() uint8 { return c[0x10] }
 // coalesced receive, of its TCP payload.
 func (c *CQE) Checksum() uint16 { return binary.BigEndian.Uint16(c[0x14:0x16]) }
 
-// Timestamp is in cycles of the device's clock, or in nanoseconds where the
-// completion queue was created so.
+// Timestamp is in cycles of the device's clock, or, with the real-time format, seconds since 1970
+// in the upper half and nanoseconds in the lower.
 func (c *CQE) Timestamp() uint64 { return binary.BigEndian.Uint64(c[0x30:0x38]) }
 
 // UIdx is the user index of the queue, 24 bits.

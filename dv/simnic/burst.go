@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"sync/atomic"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
@@ -13,7 +14,7 @@ import (
 // used by one goroutine.
 type rxBurst struct {
 	nic    *NIC
-	now    uint64        // time stamp of the batch; 0 until a receive queue needs it
+	passed time.Duration // when the batch came, after NIC.start; 0 until a receive queue needs it
 	p      frame.Headers // of the frame, or packet of it, being delivered
 	key    MatchKey
 	packet rxPacket
@@ -56,7 +57,7 @@ func (n *NIC) getBurst() *rxBurst {
 		b.out.begin(b, &n.wire, ownerWire, ctrWireUnplugged)
 		b.netdev.begin(b, &n.netdev, ownerNetdev, ctrNetdevLost)
 	}
-	b.now = 0
+	b.passed = 0
 	return b
 }
 

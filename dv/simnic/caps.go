@@ -48,7 +48,8 @@ type Caps struct {
 	MultiPathFlows bool // DontTrap rules
 	LogMaxFlows    int  // rules of all tables together
 	CQModeration   bool
-	FrequencyKHz   uint32 // of the timestamp counter
+	FrequencyKHz   uint32 // of the free-running clock of time stamps
+	Timestamps     TimestampCap
 }
 
 // DefaultCaps are those of a ConnectX-6 Dx.
@@ -85,5 +86,6 @@ func DefaultCaps() Caps {
 		LogMaxFlows:    16,
 		CQModeration:   true,
 		FrequencyKHz:   1000000,
+		Timestamps:     StampsBoth,
 	}
 }

@@ -31,8 +31,8 @@ const defaultCard = "cx6dx"
 // 22.36.1010. Inline modes and VLAN insertion follow DPDK drivers/net/mlx5/mlx5.c
 // (mlx5_set_min_inline), multi-packet sends linux/mlx5_os.c beside it. No output of
 // ConnectX-7 and BlueField-2 was found: they have the values of ConnectX-6 Dx, which the one
-// succeeds and the other contains. Time stamps are of the free-running clock on all of them, which
-// is the model's choice: real time is an option of the newer ones' firmware.
+// succeeds and the other contains. Real-time stamps are an option of the firmware of ConnectX-6 Dx
+// and later (REAL_TIME_CLOCK_ENABLE), which is on in the model.
 func Cards() []Card {
 	return []Card{
 		{Name: "cx4lx", Title: "ConnectX-4 Lx", DeviceID: 0x1015, VirtualID: 0x1016,
@@ -84,6 +84,7 @@ func connectX5Caps() Caps {
 	c.MiniFormats = 1<<MiniHash | 1<<MiniChecksum | 1<<MiniChecksumStride
 	c.LogMinStrides = 9
 	c.FrequencyKHz = 156250
+	c.Timestamps = StampsFreeRunning
 	return c
 }
 

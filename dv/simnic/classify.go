@@ -46,10 +46,10 @@ func (n *NIC) SetSniffers(rx, tx Classifier) {
 // Members of NIC.sniffers.
 const sniffReceived, sniffSent = 0, 1
 
-// sniff delivers copies of a frame to the sniffers of one direction.
+// sniff delivers copies of a frame to the sniffers of one direction and to the sniffer rules.
 func (n *NIC) sniff(b *rxBurst, direction int, f *frame.Frame) {
-	c := n.sniffers[direction].Load()
-	if c == nil {
+	c, rules := n.sniffers[direction].Load(), n.steering.now.Load().sniff
+	if c == nil && len(rules) == 0 {
 		return
 	}
 	o := frameOrigin{owner: ownerSlice}
@@ -59,7 +59,11 @@ func (n *NIC) sniff(b *rxBurst, direction int, f *frame.Frame) {
 	b.waited = nil // a sniffer does not delay senders
 	b.p = frame.Parse(f.Data)
 	matchKey(&b.p, f.Data, &b.key)
-	n.classify(*c, b, o, f, castOf(macBits(f.Data)))
+	kind := castOf(macBits(f.Data))
+	if c != nil {
+		n.classify(*c, b, o, f, kind)
+	}
+	n.walk(b, rules, o, f, kind)
 }
 
 // classify delivers a frame to the destinations that the classifier returns.

@@ -209,8 +209,8 @@ func (n *NIC) toTIR(b *rxBurst, tir *TIR, o frameOrigin, f *frame.Frame, kind ca
 		n.counters.add(ctrLoopback, f.Packets())
 		return
 	}
-	if b.now == 0 {
-		b.now = n.Now()
+	if b.passed == 0 {
+		b.passed = n.passed()
 	}
 	pk := &b.packet
 	*pk = rxPacket{kind: kind, tag: tag, padded: o.owner == ownerWire}

@@ -15,7 +15,7 @@ const (
 	FlowNormal           FlowType = 0 // before the netdev
 	FlowAllDefault       FlowType = 1 // frames that the netdev does not accept
 	FlowMulticastDefault FlowType = 2 // multicast that the netdev does not accept
-	FlowSniffer          FlowType = 3 // refused: the device lacks the capability
+	FlowSniffer          FlowType = 3 // copies of all frames received from the wire and of all sent
 )
 
 // Refusals of a flow rule that are not statuses of the firmware but decisions of

@@ -67,7 +67,9 @@ func TestFlowRefusals(t *testing.T) {
 		{"tag", FlowAttr{Match: m, TIR: b.tir, HasTag: true, Tag: 1 << 24}, StatusBadParam},
 		{"tag that was not asked for", FlowAttr{Match: m, TIR: b.tir, Tag: 5}, StatusBadParam},
 		{"tag 0 beside another", FlowAttr{Match: m, TIR: b.tir, HasTag: true}, ErrFlowConflict},
-		{"sniffer", FlowAttr{Type: FlowSniffer, TIR: b.tir}, StatusBadParam},
+		{"type nobody knows", FlowAttr{Type: FlowSniffer + 1, TIR: b.tir}, StatusBadParam},
+		{"sniffer that does not trap", FlowAttr{Type: FlowSniffer, TIR: b.tir, DontTrap: true},
+			StatusBadParam},
 		{"leftover that does not trap", FlowAttr{Type: FlowAllDefault, TIR: b.tir, DontTrap: true},
 			StatusBadParam},
 	} {
@@ -93,4 +95,45 @@ func TestFlowRefusals(t *testing.T) {
 	if n, tag := b.got(); n != 1 || tag != 6 {
 		t.Errorf("%d completions, tag %d", n, tag)
 	}
+}
+
+// Sniffers get a copy of each frame from the wire and of each sent one, whoever gets the frame
+// itself, and nothing else changes.
+func TestSnifferRules(t *testing.T) {
+	w := newWorld(t, Config{})
+	a, b, receiver := w.sink(1), w.sink(2), w.sink(3)
+	w.flow(FlowAttr{Match: dstMatch(macTwo, macExact), TIR: receiver.tir, HasTag: true, Tag: 5})
+	first := w.flow(FlowAttr{Type: FlowSniffer, TIR: a.tir})
+	second := w.flow(FlowAttr{Type: FlowSniffer, TIR: b.tir})
+	again := w.flow(FlowAttr{Type: FlowSniffer, TIR: b.tir})
+	traffic := func(when string, wantA, wantB int) {
+		t.Helper()
+		missed := w.nic.Counters().Drops.SteerMissed
+		w.wire.recv([]frame.Frame{{Data: to(macTwo, macThird)}, {Data: to(macThird, macTwo)},
+			{Data: to(macNetdev, macThird)}})
+		w.netdev.recv([]frame.Frame{{Data: to(macThird, macNetdev)}})
+		for i, s := range []*sink{a, b} {
+			if n, tag := s.got(); n != []int{wantA, wantB}[i] || tag != 0 {
+				t.Errorf("%s: sniffer %d got %d frames, tag %d", when, i, n, tag)
+			}
+		}
+		if n, tag := receiver.got(); n != 1 || tag != 5 {
+			t.Errorf("%s: the receiver got %d frames, tag %d", when, n, tag)
+		}
+		if n, m := len(w.netdev.drain()), len(w.wire.drain()); n != 1 || m != 1 {
+			t.Errorf("%s: %d frames to the netdev, %d to the wire", when, n, m)
+		}
+		if n := w.nic.Counters().Drops.SteerMissed - missed; n != 1 {
+			t.Errorf("%s: %d frames without a receiver", when, n)
+		}
+	}
+	traffic("both", 4, 4)
+	if err := errors.Join(first.Destroy(), second.Destroy()); err != nil {
+		t.Fatal(err)
+	}
+	traffic("without the first", 0, 4)
+	if err := again.Destroy(); err != nil {
+		t.Fatal(err)
+	}
+	traffic("none", 0, 0)
 }

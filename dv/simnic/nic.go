@@ -184,16 +184,6 @@ func (n *NIC) SetMTU(mtu int) error {
 	return nil
 }
 
-// Now is the free-running counter that stamps completions, in ticks of
-// Caps.FrequencyKHz.
-func (n *NIC) Now() uint64 {
-	ns := uint64(n.clock.Since(n.start))
-	if n.caps.FrequencyKHz == 1000000 {
-		return ns
-	}
-	return ns/1000000*uint64(n.caps.FrequencyKHz) + ns%1000000*uint64(n.caps.FrequencyKHz)/1000000
-}
-
 // Link reports whether the port is up.
 func (n *NIC) Link() bool { return n.linkUp.Load() }
 

@@ -16,6 +16,8 @@ type RQAttr struct {
 	UserIndex  uint32  // echoed in completions, 24 bits
 	StartIndex uint16  // counter to begin with after reset; 0 on silicon
 
+	Timestamps TimestampFormat // of completions
+
 	LinkedList bool      // WQEs have a next segment and are consumed in its order
 	Striding   *Striding // nil: one packet per WQE
 
@@ -103,6 +105,9 @@ func (n *NIC) checkRQ(a RQAttr) error {
 	}
 	if a.CQ == nil {
 		return errorf(StatusBadParam, "receive queue without completion queue")
+	}
+	if err := n.checkStamps(a.Timestamps); err != nil {
+		return err
 	}
 	if s := a.Striding; s != nil {
 		c := n.caps

@@ -298,12 +298,15 @@ func (rq *RQ) describe(c *mlx5.RxCQE, b *rxBurst, stripped bool) {
 	pk := &b.packet
 	c.Hash, c.HashType, c.FlowTag = pk.hash, pk.hashType, pk.tag
 	c.Checksum, c.Status = pk.sum, pk.status
-	c.UIdx, c.Timestamp = rq.attr.UserIndex, b.now
+	c.UIdx, c.Timestamp = rq.attr.UserIndex, rq.stamp(b)
 	c.OpOwn = mlx5.OpOwn(mlx5.CQERecv, 0, 0, 0)
 	if stripped {
 		c.VLAN = b.p.TCI
 	}
 }
+
+// stamp is the time stamp of the burst's packets.
+func (rq *RQ) stamp(b *rxBurst) uint64 { return rq.nic.stamp(rq.attr.Timestamps, b.passed) }
 
 // complete writes a completion, or keeps it for a block of compressed ones.
 func (rq *RQ) complete(b *rxBurst, c *mlx5.RxCQE) counter {

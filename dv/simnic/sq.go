@@ -11,14 +11,15 @@ type SQAttr struct {
 	CQ         *CQ
 	Ring       *Memory // 1<<LogSize basic blocks of 64 bytes
 	LogSize    int
-	Record     *Memory // 8 bytes; the send counter is the second word
-	UAR        uint32  // page whose doorbell registers serve this queue
-	UserIndex  uint32  // echoed in completions, 24 bits
-	StartIndex uint16  // counter to begin with after reset; 0 on silicon
-	MPW        bool    // takes enhanced multi-packet WQEs
-	LegacyMPW  bool    // takes legacy multi-packet WQEs
-	UMR        bool    // takes WQEs that change memory keys
-	Netdev     bool    // frames count as the netdev's, not a user's
+	Record     *Memory         // 8 bytes; the send counter is the second word
+	UAR        uint32          // page whose doorbell registers serve this queue
+	UserIndex  uint32          // echoed in completions, 24 bits
+	StartIndex uint16          // counter to begin with after reset; 0 on silicon
+	Timestamps TimestampFormat // of completions
+	MPW        bool            // takes enhanced multi-packet WQEs
+	LegacyMPW  bool            // takes legacy multi-packet WQEs
+	UMR        bool            // takes WQEs that change memory keys
+	Netdev     bool            // frames count as the netdev's, not a user's
 	Events     func(Event)
 }
 
@@ -69,6 +70,9 @@ func (n *NIC) CreateSQ(a SQAttr) (*SQ, error) {
 	}
 	if a.CQ == nil {
 		return nil, errorf(StatusBadParam, "send queue without completion queue")
+	}
+	if err := n.checkStamps(a.Timestamps); err != nil {
+		return nil, err
 	}
 	if err := a.CQ.use.acquire(); err != nil {
 		return nil, errorf(StatusBadRes, "send queue on completion queue %#x", a.CQ.number)

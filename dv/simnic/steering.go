@@ -14,6 +14,7 @@ const (
 	tableMulticast = 2 * 16
 	tableNetdev    = 100
 	tableLeftover  = 101
+	tableSniffer   = 102 // beside this order: it gets copies of all frames
 )
 
 // MaxPriority is the highest priority of a flow rule; 0 comes first.
@@ -32,6 +33,7 @@ type steering struct {
 type tables struct {
 	before []table // ahead of the netdev
 	after  []table
+	sniff  []table  // of copies
 	macs   []uint64 // unicast destinations that rules require, sorted
 }
 
@@ -59,6 +61,8 @@ func (s *steering) init(n *NIC) {
 // table returns the table of the rule.
 func (a *FlowAttr) table() int {
 	switch {
+	case a.Type == FlowSniffer:
+		return tableSniffer
 	case a.Type != FlowNormal:
 		return tableLeftover
 	case a.DontTrap:
@@ -100,7 +104,7 @@ func (s *steering) add(f *Flow) error {
 
 func (s *steering) check(a *FlowAttr) error {
 	switch {
-	case a.Type > FlowMulticastDefault: // a sniffer needs a capability that this device lacks
+	case a.Type > FlowSniffer:
 		return errorf(StatusBadParam, "flow rule of type %d", a.Type)
 	case a.Priority > MaxPriority || a.Tag >= 1<<24 || a.Tag != 0 && !a.HasTag:
 		return errorf(StatusBadParam, "flow rule with priority %d, tag %#x", a.Priority, a.Tag)
@@ -147,9 +151,12 @@ func (s *steering) publish() {
 		if mac, ok := a.Match.exactDst(); ok && !slices.Contains(t.macs, mac) {
 			t.macs = append(t.macs, mac)
 		}
-		if a.table() < tableNetdev {
+		switch order := a.table(); {
+		case order < tableNetdev:
 			t.before = addRule(t.before, f, a.Match)
-		} else {
+		case order == tableSniffer:
+			t.sniff = addRule(t.sniff, f, Match{})
+		default:
 			t.after = addRule(t.after, f, a.leftover())
 		}
 	}

@@ -79,7 +79,7 @@ func (rq *RQ) takeStrides(c *mlx5.RxCQE, n int) {
 
 // fill completes the rest of the current WQE without a packet.
 func (rq *RQ) fill(b *rxBurst, strides int) bool {
-	c := mlx5.RxCQE{UIdx: rq.attr.UserIndex, Timestamp: b.now, WQEID: rq.index(),
+	c := mlx5.RxCQE{UIdx: rq.attr.UserIndex, Timestamp: rq.stamp(b), WQEID: rq.index(),
 		Counter:   uint16(rq.stride),
 		ByteCount: 1<<31 | uint32(strides)<<16, OpOwn: mlx5.OpOwn(mlx5.CQERecv, 0, 0, 0)}
 	rq.stride = 0

@@ -142,7 +142,7 @@ func (sq *SQ) prepare() {
 			done:   make([]completion, 0, maxBurst),
 		}
 	}
-	sq.burst.now = sq.nic.Now()
+	sq.burst.now = sq.nic.stamp(sq.attr.Timestamps, sq.nic.passed())
 }
 
 // step takes the WQE at hwCI, of which at most avail blocks are posted.

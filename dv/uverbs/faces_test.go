@@ -25,7 +25,7 @@ import (
 
 // releases are the kernels with recordings, and the release of package kernel that models each.
 var releases = map[string]kernel.Release{"6.1": kernel.Linux612,
-	"6.12": kernel.Linux612, "7.2": kernel.Linux72}
+	"6.12": kernel.Linux612, "7.2": kernel.Linux72, "7.3": kernel.Linux72}
 
 // talk is a sequence of steps to record, and the privileges of its process.
 type talk struct {
@@ -95,7 +95,6 @@ func TestTalkWithSoftwareNIC(t *testing.T) {
 	each(t, func(t *testing.T, sys, name string) {
 		caps := simnic.DefaultCaps()
 		caps.DelayDrop = false // package pcie does not have it
-		caps.LegacyMPW = false // the card of the recordings does not have it
 		nic, err := simnic.New(simnic.Config{Seed: 1, Caps: caps})
 		if err != nil {
 			t.Fatal(err)

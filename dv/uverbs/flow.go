@@ -14,7 +14,8 @@ import "fmt"
 // One exception of the driver: a taking rule whose first specification matches an Ethernet
 // multicast destination goes to a last table of its own, whatever its priority.
 type FlowAttr struct {
-	// Type is FlowNormal, or a default type for the frames that Linux does not accept.
+	// Type is FlowNormal, a default type for the frames that Linux does not accept, or FlowSniffer,
+	// which ignores conditions.
 	Type uint32
 
 	// Priority is 0 (first) to 15.

@@ -103,6 +103,14 @@ func flowSteps() []step {
 					r.FlowAttr.Priority, r.FlowAttr.Flags = 3,
 						uverbs.FlowFlagDontTrap
 				}), bc), 0, 0},
+		{"sniffer",
+			createFlow(sniffer, with(func(r req) { r.FlowAttr.Type = uverbs.FlowSniffer })), 0, 0},
+		{"second sniffer, with conditions and a copy flag",
+			createFlow(sniffer2,
+				with(func(r req) {
+					r.FlowAttr.Type, r.FlowAttr.Flags = uverbs.FlowSniffer,
+						uverbs.FlowFlagDontTrap
+				}), ours, tag), anything, 0},
 		{"for no queue pair", createFlow(nil, with(func(r req) { r.QPHandle = nowhere }), ours),
 			unix.ENOENT, 0},
 		{"port 0", createFlow(nil, with(func(r req) { r.FlowAttr.Port = 0 }), ours), unix.EINVAL,

@@ -36,6 +36,14 @@ func dropped(c *talker) *uint32 { return &c.dropped }
 
 func copied(c *talker) *uint32 { return &c.copied }
 
+func sniffer(c *talker) *uint32 { return &c.sniffer }
+
+func sniffer2(c *talker) *uint32 { return &c.sniffer2 }
+
+func stampedCQ(c *talker) *uint32 { return &c.stampedCQ }
+
+func stampedWQ(c *talker) *uint32 { return &c.stampedWQ }
+
 // nowhere is a handle without an object.
 const nowhere = 999
 
@@ -177,6 +185,9 @@ func cqSteps() []step {
 		{"two compressions at once",
 			wrong(func(_ *talker, _ core, d drv) { d.CQECompEn, d.CQECompResFormat = 1, 3 }),
 			unix.EINVAL, 0},
+		{"real-time stamps", createCQ(stampedCQ, stampedCQAt, 5, func(_ *talker, _ core, d drv) {
+			d.Flags = uverbs.Mlx5CreateCQRealTimeTS
+		}), 0, 0},
 		{"moderation", moderate(txCQ, uverbs.CQAttrModerate, 32, 8), 0, 0},
 		{"moderation for too long", moderate(txCQ, uverbs.CQAttrModerate, 32, 4096), unix.EINVAL,
 			0},
@@ -274,6 +285,8 @@ func wqSteps() []step {
 		{"receive queue", createWQ(wq, rqAt, 3, nil), 0, 0},
 		{"second receive queue",
 			createWQ(wq2, rq2At, 4, func(_ *talker, _ core, d drv) { d.UserIndex = 8 }), 0, 0},
+		{"receive queue with real-time stamps", createWQ(stampedWQ, stampedRQAt, 6,
+			func(c *talker, r core, d drv) { r.CQHandle, d.UserIndex = c.stampedCQ, 9 }), 0, 0},
 		{"receive queue of no type", wrong(func(_ *talker, r core, _ drv) { r.WQType = 1 }),
 			unix.EINVAL, 0},
 		{"in no domain", wrong(func(_ *talker, r core, _ drv) { r.PDHandle = nowhere }),
@@ -328,6 +341,8 @@ func destroySteps() []step {
 		{"rule with a tag", destroyFlow(tagged), 0, 0},
 		{"rule that drops", destroyFlow(dropped), 0, 0},
 		{"rule that copies", destroyFlow(copied), 0, 0},
+		{"sniffer", destroyFlow(sniffer), 0, 0},
+		{"second sniffer", destroyFlow(sniffer2), anything, 0},
 		{"rule that is gone", destroyFlow(flow), unix.ENOENT, 0},
 		{"RSS queue pair", destroyQP(rss), 0, 0},
 		{"other RSS queue pair", destroyQP(anyQP), 0, 0},
@@ -335,6 +350,8 @@ func destroySteps() []step {
 		{"table of one", destroyTable(one), 0, 0},
 		{"receive queue", destroyWQ(wq), 0, 0},
 		{"second receive queue", destroyWQ(wq2), 0, 0},
+		{"receive queue with real-time stamps", destroyWQ(stampedWQ), 0, 0},
+		{"its completion queue", destroyCQ(stampedCQ), 0, 0},
 		{"queue pair", destroyQP(txQP), 0, 0},
 		{"completion queue", destroyCQ(txCQ), 0, 0},
 		{"other completion queue", destroyCQ(rxCQ), 0, 0},

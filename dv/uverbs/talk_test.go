@@ -25,7 +25,7 @@ type talker struct {
 	fds    []int
 
 	pd, mr, txCQ, rxCQ, txQP, wq, wq2, table, one, rss, any, flow, tagged,
-	dropped, copied, channel uint32
+	dropped, copied, sniffer, sniffer2, stampedCQ, stampedWQ, channel uint32
 }
 
 // step is one command.
@@ -93,6 +93,8 @@ func (c *talker) close() {
 // Offsets in the memory for queues: pages of 4 KiB, doorbell records at the end.
 const (
 	txCQAt, rxCQAt, sqAt, rqAt, rq2At, dataAt = 0x0000, 0x2000, 0x4000, 0x8000, 0x9000, 0xa000
+
+	stampedCQAt, stampedRQAt = 0x20000, 0x22000
 
 	recordsAt = 0x40000
 	queuesLen = 0x41000

@@ -36,6 +36,7 @@ type cq struct {
 	hw      *simnic.CQ
 	channel *eventFile
 	user    uint64
+	stamps  stamps
 	events  atomic.Uint32 // completion events sent
 	async   reports
 }
@@ -178,6 +179,8 @@ func (c *call) makeCQ(q *cq, req uverbs.ExCreateCQReq, entries uint32) (*uobject
 	attr, errno := q.attr(r, drv, entries)
 	if errno == 0 {
 		attr.IgnoreOverrun = req.Flags&uverbs.CQFlagIgnoreOverrun != 0
+		q.stamps = stamps{real: drv.Flags&uverbs.Mlx5CreateCQRealTimeTS != 0,
+			freeRunning: req.Flags&uverbs.CQFlagTimestampCompletion != 0}
 		errno = n.compression(&attr, drv)
 	}
 	if errno == 0 {
@@ -247,7 +250,7 @@ func (n *node) compression(a *simnic.CQAttr, drv cqDriverReq) unix.Errno {
 		}
 		a.Compress, a.MiniFormat = true, format
 	}
-	if drv.Flags&(uverbs.Mlx5CreateCQ128BPad|uverbs.Mlx5CreateCQRealTimeTS) != 0 {
+	if drv.Flags&uverbs.Mlx5CreateCQ128BPad != 0 {
 		return unix.EOPNOTSUPP
 	}
 	return 0

@@ -66,14 +66,13 @@ func (n *node) deviceAttr() uverbs.QueryDeviceResp {
 
 		// limits of RDMA, which the model does not implement
 		MaxQPRdAtom: 16, MaxQPInitRdAtom: 16, MaxResRdAtom: 1 << 22,
-		MaxMcastGrp: 1 << 10, MaxMcastQPAttach: 8, MaxTotalMcastQPAttach: 1 << 13, MaxAH: 1<<31 - 1,
-		MaxSRQ: 1 << 16, MaxSRQWR: 1<<15 - 1, MaxSRQSGE: 31,
+		MaxMcastGrp: 1, MaxAH: 1<<31 - 1, MaxSRQ: 1 << 16, MaxSRQWR: 1<<15 - 1, MaxSRQSGE: 31,
 	}
 }
 
-// alwaysFlags are the flags that the driver sets for every device: automatic path migration, change
-// of port, port events, system image GUID, RNR NAK, XRC.
-const alwaysFlags = 0x101c30
+// alwaysFlags are the flags that the driver sets for every device: change of port, port events,
+// system image GUID, RNR NAK, XRC.
+const alwaysFlags = 0x101c20
 
 // raw reports whether the port carries Ethernet; otherwise the driver returns no raw packet
 // capabilities.

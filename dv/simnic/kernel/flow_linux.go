@@ -94,19 +94,13 @@ func (c *call) driverCreateFlow(a *uverbs.FlowAttrHdr, q *qp, r *rule) (*simnic.
 	case a.Flags&^(uverbs.FlowFlagDontTrap|uverbs.FlowFlagEgress) != 0,
 		leftover && (egress || a.NumOfSpecs > 0 && c.node.linux.is(Linux72)):
 		return nil, unix.EINVAL
-	case egress, a.Type >= uverbs.FlowSniffer, // no other type has a table
+	case egress, a.Type > uverbs.FlowSniffer, // no other type has a table
 		a.Flags&uverbs.FlowFlagDontTrap != 0 && !caps.MultiPathFlows:
 		return nil, unix.EOPNOTSUPP
 	}
-	attr := simnic.FlowAttr{Type: simnic.FlowType(a.Type), Priority: uint8(a.Priority),
-		DontTrap: a.Flags&uverbs.FlowFlagDontTrap != 0}
-	if errno := r.translate(&attr); errno != 0 {
+	attr, errno := r.attr(a, binding)
+	if errno != 0 {
 		return nil, errno
-	}
-	if r.counters != nil {
-		if attr.Count, errno = r.counters.bind(binding); errno != 0 {
-			return nil, errno
-		}
 	}
 	if !attr.Drop {
 		if attr.TIR = q.tir; attr.TIR == nil {
@@ -116,6 +110,23 @@ func (c *call) driverCreateFlow(a *uverbs.FlowAttrHdr, q *qp, r *rule) (*simnic.
 	}
 	f, err := c.node.nic.CreateFlow(attr)
 	return f, errnoOf(err)
+}
+
+// attr is the rule without its destination. The specifications of a sniffer are parsed only
+// (create_sniffer_rule in fs.c).
+func (r *rule) attr(a *uverbs.FlowAttrHdr,
+	binding []uverbs.Mlx5FlowCountersDesc) (simnic.FlowAttr, unix.Errno) {
+	attr := simnic.FlowAttr{Type: simnic.FlowType(a.Type)}
+	if attr.Type == simnic.FlowSniffer {
+		return attr, 0
+	}
+	attr.Priority, attr.DontTrap = uint8(a.Priority), a.Flags&uverbs.FlowFlagDontTrap != 0
+	if errno := r.translate(&attr); errno != 0 || r.counters == nil {
+		return attr, errno
+	}
+	var errno unix.Errno
+	attr.Count, errno = r.counters.bind(binding)
+	return attr, errno
 }
 
 // exDestroyFlow is DESTROY_FLOW.

@@ -241,9 +241,9 @@ func flowMistakes(r *rawNode, o objects) order {
 		{"driver's part short", func(_ *rawNode, w *write) { w.uhw = make([]byte, 7) },
 			unix.EOPNOTSUPP},
 		{"priority", func(_ *rawNode, w *write) { w.core[14] = 16 }, unix.ENOMEM},
-		{"sniffer", func(_ *rawNode, w *write) {
+		{"type without a table", func(_ *rawNode, w *write) {
 			if w.core[8] == 0 {
-				w.core[8] = 3
+				w.core[8] = 4
 			}
 		}, unix.EOPNOTSUPP},
 		{"type and IP differ", func(_ *rawNode, w *write) { w.core[flowEthAt+8+13] = 6 },

@@ -95,6 +95,10 @@ func (c *call) makeRaw(q *qp, req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPR
 func (c *call) makeSQ(q *qp, drv uverbs.Mlx5CreateQPReq, objs qpObjects,
 	record *simnic.Memory) unix.Errno {
 	n := c.node
+	format, errno := objs.send.stamps.format(n.nic.Caps().Timestamps)
+	if errno != 0 {
+		return errno
+	}
 	mem, errno := q.ring.buffer(drv.SQBufAddr, uint64(drv.SQWQECount)*64, false)
 	if errno != 0 {
 		return errno
@@ -102,7 +106,7 @@ func (c *call) makeSQ(q *qp, drv uverbs.Mlx5CreateQPReq, objs qpObjects,
 	sq, err := n.nic.CreateSQ(simnic.SQAttr{
 		PD: objs.pd.number, TD: n.ctx.td, CQ: objs.send.hw, Ring: mem,
 		LogSize: bits.Len32(drv.SQWQECount) - 1,
-		Record:  record, UAR: q.bfregs.uar(q.bfreg), UserIndex: drv.UIDX,
+		Record:  record, UAR: q.bfregs.uar(q.bfreg), UserIndex: drv.UIDX, Timestamps: format,
 		MPW: n.nic.Caps().EnhancedMPW, LegacyMPW: n.nic.Caps().LegacyMPW, Events: q.event,
 	})
 	q.sq = sq
@@ -115,10 +119,14 @@ func (c *call) makeRQ(q *qp, req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPRe
 	if mem == nil {
 		return unix.EINVAL
 	}
+	format, errno := objs.recv.stamps.format(n.nic.Caps().Timestamps)
+	if errno != 0 {
+		return errno
+	}
 	rq, err := n.nic.CreateRQ(simnic.RQAttr{
 		PD: objs.pd.number, CQ: objs.recv.hw, Ring: mem, LogSize: bits.Len32(drv.RQWQECount) - 1,
 		LogStride: int(drv.RQWQEShift),
-		Record:    record, UserIndex: drv.UIDX, Events: q.event,
+		Record:    record, UserIndex: drv.UIDX, Timestamps: format, Events: q.event,
 		VLANStrip:  req.CreateFlags&uverbs.QPCreateCVLANStripping != 0,
 		ScatterFCS: req.CreateFlags&uverbs.QPCreateScatterFCS != 0,
 		EndPad:     req.CreateFlags&uverbs.QPCreatePCIWriteEndPadding != 0,

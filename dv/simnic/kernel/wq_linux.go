@@ -83,7 +83,10 @@ func (c *call) makeWQ(req uverbs.ExCreateWQReq, p *pd, completions *cq) (*uobjec
 		LogStride: int(drv.RQWQEShift),
 		UserIndex: drv.UserIndex & 0xffffff, Striding: stridingOf(drv),
 		Events: func(simnic.Event) { q.async.report(uverbs.EventWQFatal, q.user) }}
-	if errno = q.make(n, r, &attr, req.CreateFlags, drv); errno == 0 {
+	if attr.Timestamps, errno = completions.stamps.format(n.nic.Caps().Timestamps); errno == 0 {
+		errno = q.make(n, r, &attr, req.CreateFlags, drv)
+	}
+	if errno == 0 {
 		errno = c.uhw.out.putUpTo(uverbs.Mlx5CreateWQResp{ResponseLength: uint32(min(c.uhw.out.n,
 			8))})
 		if errno != 0 {

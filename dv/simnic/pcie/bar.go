@@ -19,6 +19,8 @@ const (
 	segTimerHigh    = 0x1000
 	segTimerLow     = 0x1004
 	segHealth       = 0x1010
+	segRealTimeHigh = 0x1040
+	segRealTimeLow  = 0x1044
 )
 
 // UAR pages: 4 KiB each, number n at n<<12; the first number that is allocated lies above the
@@ -89,6 +91,10 @@ func (f *Function) segmentWord(off uint64) uint32 {
 		return uint32(f.nic.Now() >> 32)
 	case segTimerLow:
 		return uint32(f.nic.Now())
+	case segRealTimeHigh:
+		return uint32(f.nic.RealTime() >> 32)
+	case segRealTimeLow:
+		return uint32(f.nic.RealTime())
 	case segSeverity:
 		return uint32(flag(f.fatal.Load())) * healthReset
 	case segHardwareID:

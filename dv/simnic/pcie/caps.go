@@ -150,6 +150,8 @@ func (f *Function) nicCaps() []capValue {
 		{"log_max_rqt_size", field{915, 5}, uint64(c.LogMaxRQT)},
 		{"ext_stride_num_range", field{928, 1}, flag(c.LogMinStrides < 9)},
 		{"log_max_wq_sz", field{987, 5}, uint64(c.LogMaxQueue)},
+		{"sq_ts_format", field{1088, 2}, uint64(c.Timestamps)},
+		{"rq_ts_format", field{1090, 2}, uint64(c.Timestamps)},
 		{"device_frequency_mhz", field{1216, 32}, uint64(c.FrequencyKHz / 1000)},
 		{"device_frequency_khz", field{1248, 32}, uint64(c.FrequencyKHz)},
 		{"mini_cqe_resp_stride_index", field{1468, 1},

@@ -132,9 +132,14 @@ func TestFlowCounters(t *testing.T) {
 // and a TIR for it.
 func (d *driver) receiver(cqn, set uint32) (rqn, tirn uint32) {
 	d.t.Helper()
+	return d.receiverOf(cqn, func(ctx []byte) { rqcCounterSet.set(ctx, uint64(set)) })
+}
+
+// receiveContext is a CREATE_RQ whose context change completes.
+func (d *driver) receiveContext(cqn uint32, change func(ctx []byte)) []byte {
 	in := input(0x908, 0, queuePages)
 	ctx := in[queueContext:]
-	rqcCounterSet.set(ctx, uint64(set))
+	change(ctx)
 	rqcVSD.set(ctx, 1)
 	queueCQ.set(ctx, uint64(cqn))
 	wq := ctx[queueWQ:]
@@ -143,12 +148,17 @@ func (d *driver) receiver(cqn, set uint32) (rqn, tirn uint32) {
 	wqRecord.set(wq, recordAt+128)
 	wqLogStride.set(wq, 4)
 	wqLogSize.set(wq, 4)
-	in = binary.BigEndian.AppendUint64(in, rqAt)
-	rqn = number.u32(d.do("CREATE_RQ", in, 16))
+	return binary.BigEndian.AppendUint64(in, rqAt)
+}
+
+// receiverOf is receiver with a receive queue whose context change completes.
+func (d *driver) receiverOf(cqn uint32, change func(ctx []byte)) (rqn, tirn uint32) {
+	d.t.Helper()
+	rqn = number.u32(d.do("CREATE_RQ", d.receiveContext(cqn, change), 16))
 	ready := about(0x909, rqn, 272)
 	queueState.set(ready[queueContext:], 1)
 	d.do("MODIFY_RQ", ready, 16)
-	in = input(0x900, 0, 272)
+	in := input(0x900, 0, 272)
 	tircRQ.set(in[queueContext:], uint64(rqn))
 	return rqn, number.u32(d.do("CREATE_TIR", in, 16))
 }

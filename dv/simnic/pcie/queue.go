@@ -56,6 +56,7 @@ var (
 	rqcDelayDrop = field{1, 1}
 	rqcMemory    = field{4, 4} // mem_rq_type
 	rqcHairpin   = field{14, 1}
+	queueStamps  = field{26, 2}
 	modifyState  = field{64, 4}
 )
 
@@ -82,6 +83,7 @@ func (f *Function) createSQ(in, out []byte) error {
 	sq, err := f.nic.CreateSQ(simnic.SQAttr{
 		PD: wqPD.u32(wq), TD: td, CQ: cq, Ring: ring, LogSize: int(wqLogSize.get(wq)), Record: rec,
 		UAR: wqUAR.u32(wq), UserIndex: queueIndex.u32(ctx),
+		Timestamps: simnic.TimestampFormat(queueStamps.get(ctx)),
 		// allow_multi_pkt_send_wqe concerns only legacy multi-packet WQEs: linux 6.12 mlx5e sends
 		// eMPWs without it.
 		MPW: f.nic.Caps().EnhancedMPW, LegacyMPW: sqcLegacyMPW.is(ctx),
@@ -149,6 +151,7 @@ func (f *Function) createRQ(in, out []byte) error {
 		PD: wqPD.u32(wq), CQ: cq, Ring: ring, LogSize: int(wqLogSize.get(wq)),
 		LogStride: int(wqLogStride.get(wq)),
 		Record:    rec, UserIndex: queueIndex.u32(ctx),
+		Timestamps: simnic.TimestampFormat(queueStamps.get(ctx)),
 		LinkedList: kind == wqLinked || kind == wqLinkedStriding,
 		VLANStrip:  !rqcVSD.is(ctx), ScatterFCS: rqcFCS.is(ctx), EndPad: wqEndPad.is(wq),
 		DelayDrop: rqcDelayDrop.is(ctx),

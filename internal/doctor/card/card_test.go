@@ -157,6 +157,8 @@ func TestSound(t *testing.T) {
 	small.MinInline = simnic.InlineL2
 	plain := simnic.DefaultCaps()
 	plain.Compression = false
+	realTime := simnic.DefaultCaps()
+	realTime.Timestamps = simnic.StampsRealTime
 	for _, tt := range []struct {
 		name    string
 		cfg     simnic.Config
@@ -168,6 +170,7 @@ func TestSound(t *testing.T) {
 		{"record before ready ignored", simnic.Config{RecordAfterReady: true}, 0,
 			[]string{"before it is ignored until it is written again"}},
 		{"ring index", simnic.Config{RingIndex: true}, 0, []string{"is the place in the ring"}},
+		{"real time", simnic.Config{Caps: realTime}, 0, []string{"stamps of real time: "}},
 		{"headers inline", simnic.Config{Caps: small}, 0, nil},
 		{"no compression", simnic.Config{Caps: plain}, 1,
 			[]string{"no compression of completions"}},
@@ -183,7 +186,7 @@ func TestSound(t *testing.T) {
 			report := card.Run(t.Context(), r.cfg)
 			said := text(t, report)
 			if report.Count(doctor.Failed) > 0 || report.Count(doctor.Skipped) != tt.skipped ||
-				len(report.Results) != 11 {
+				len(report.Results) != 12 {
 				t.Errorf("%s", said)
 			}
 			for _, want := range tt.facts {
@@ -272,7 +275,7 @@ func TestByNeighbour(t *testing.T) {
 		!strings.Contains(got.Saw, "the ARP answer of 192.0.2.254 came in") {
 		t.Errorf("%+v", got)
 	}
-	if report.Count(doctor.Failed) > 0 || report.Count(doctor.Skipped) != 4 {
+	if report.Count(doctor.Failed) > 0 || report.Count(doctor.Skipped) != 5 {
 		t.Errorf("%s", text(t, report))
 	}
 }

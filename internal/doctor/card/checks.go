@@ -22,6 +22,8 @@ func checks() []check {
 		{name: "compression", run: (*session).compression,
 			advice: "use --no-compression (dv.Config.Compression = dv.NoCompression), " +
 				"and report it"},
+		{name: "time stamps", run: (*session).timeStamps,
+			advice: "do not use Packet.Timestamp, and report it with the firmware version"},
 		{name: "send error recovery", run: (*session).sendError,
 			advice: "look for mlx5_core lines in dmesg and at \"devlink health\", and report it"},
 		{name: "e-switch registration", run: (*session).registration,

@@ -19,3 +19,14 @@ func SpoilRecord(buf []byte) error {
 	c.get(uverbs.AttrUHWIn, &hw)
 	return poke(hw.DBAddr, binary.BigEndian.AppendUint32(nil, 5))
 }
+
+// SpoilClock makes the answer of EX_QUERY_DEVICE say that the clock has this rate.
+func SpoilClock(buf []byte, khz uint64) error {
+	c, _ := parseCall(buf)
+	var told uverbs.ExQueryDeviceResp
+	c.get(uverbs.AttrCoreOut, &told)
+	told.HCACoreClock = khz
+	b := make([]byte, uverbs.SizeOf(told))
+	uverbs.PutStruct(b, told)
+	return poke(c.attrs[uverbs.AttrCoreOut].Data, b)
+}

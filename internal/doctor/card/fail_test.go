@@ -81,6 +81,16 @@ func brokenCases() []brokenCase {
 		}},
 		{"completion lost in a burst", "compression", "of 32 frames came in", fault(
 			simnic.QueueFault{Kind: simnic.FaultLoseCompletion, Skip: 3 * wentAround, Count: 1})},
+		{"wrong rate", "time stamps", "stamps of a clock of 500000 kHz",
+			func(_ *testing.T, r *rig) {
+				r.otherwise(func(buf []byte, pass func([]byte) error) error {
+					err := pass(buf)
+					if card.Command(buf) == uverbs.ExCmdQueryDevice {
+						err = errors.Join(err, card.SpoilClock(buf, 500000))
+					}
+					return err
+				})
+			}},
 		{"queue stays broken", "send error recovery", "after the queue was replaced", fault(
 			simnic.QueueFault{Kind: simnic.FaultSendError, Skip: wentAround + 1, Syndrome: 2})},
 		{"not registered", "e-switch registration", "is not in the netdev's unicast list",
@@ -188,7 +198,7 @@ func TestSkipsWithoutPeers(t *testing.T) {
 	cfg := r.cfg
 	cfg.Wire, cfg.Netdev, cfg.UnicastList = nil, nil, nil
 	report := card.Run(t.Context(), cfg)
-	if report.Count(doctor.Failed) > 0 || report.Count(doctor.Skipped) != 7 {
+	if report.Count(doctor.Failed) > 0 || report.Count(doctor.Skipped) != 8 {
 		t.Errorf("%s", text(t, report))
 	}
 }
