@@ -42,7 +42,7 @@ type queueControl struct {
 	// halt makes the NIC let go of the ring: afterwards it reads and writes
 	// none of the queue's memory. start gives it the ring, rewound, anew.
 	halt, start func() error
-	// haltFailed is halt for a receive queue if it is in its error state, and reports whether it was.
+	// haltFailed is halt for a receive queue that is in its error state. It reports whether it is.
 	haltFailed func() (bool, error)
 	// fail ends the device.
 	fail func(error)

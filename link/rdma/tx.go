@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"context"
 	"runtime"
 	"time"
 
@@ -200,7 +201,7 @@ func (s *sender) makeRoom(w *roomWait) bool {
 	still := s.still
 	s.unlock()
 	if still {
-		time.Sleep(left)
+		_ = s.clock.Sleep(context.Background(), left)
 	} else {
 		runtime.Gosched()
 	}
