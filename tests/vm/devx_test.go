@@ -107,6 +107,7 @@ var testRules = []struct {
 }{
 	{"killed", testKilled}, {"counters", testFlowCounts}, {"drop", testFlowDrop},
 	{"rss", testFlowRSS}, {"mark", testFlowMark}, {"checksum", testChecksumForward},
+	{"HWS", testNoHWS},
 }
 
 // datagrams are frames of UDP datagrams to a port, from many ports, all of them different.
@@ -174,6 +175,16 @@ func testKilled(t *testing.T, w *world) {
 	p.do("set fwd macswap")
 	p.do("start")
 	w.returned(t, p.mac, 4010, 20, nil)
+	p.quit()
+}
+
+// testNoHWS asks for rules by queues (HWS), which the device does not have: the driver says so.
+func testNoHWS(t *testing.T, w *world) {
+	p := w.testpmd(t, "dv_flow_en=2")
+	p.do("port stop 0")
+	p.do("flow configure 0 queues_number 1 queues_size 64 counters_number 8 "+
+		"aging_counters_number 0 meters_number 0",
+		"HWS is not supported", "Operation not supported")
 	p.quit()
 }
 

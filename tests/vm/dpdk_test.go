@@ -37,7 +37,8 @@ func TestUsers(t *testing.T) {
 	p.tools, err = p.cache.UserTools(ctx)
 	need.That(t, "packages", err)
 	p.memory, p.cmdline, p.finished = 1280, "hugepages=192", true
-	w := boot(t, ctx, p, version, simnic.Config{}, pcie.Config{})
+	card := simnic.Config{Card: os.Getenv("CARD")}
+	w := boot(t, ctx, p, version, card, pcie.Config{})
 	t.Run("probe", func(t *testing.T) { testProbe(t, w) })
 	for _, m := range dpdkModes {
 		t.Run("testpmd/"+m.name, func(t *testing.T) {

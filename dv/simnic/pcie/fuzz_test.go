@@ -136,6 +136,68 @@ func bringUp(t testing.TB, s *script) {
 	traffic(s, sqn, key)
 }
 
+// inUMEM creates a UMEM, queues and keys in it, and a key of those keys, resizes a queue, and
+// destroys the UMEM in use.
+func inUMEM(t testing.TB, s *script) {
+	h := newHostile(t)
+	defer h.close()
+	made := func(op opcode, mod byte, b []byte) uint32 {
+		s.command(op, mod, b)
+		out := h.command(op, uint16(mod), b)
+		if out[0] != 0 {
+			t.Fatalf("%v: status %#x", op, out[0])
+		}
+		return number.u32(out)
+	}
+	eqn := made(0x301, 0, body(280, func(in []byte) {
+		eqcLogSize.set(in[createEQContext:], 4)
+		binary.BigEndian.PutUint64(in[createEQPages:], fuzzEQ)
+	}))
+	made(0xa04, 0, body(64, func(in []byte) { contextCaps.set(in, contextSendsRaw) }))
+	m := &memory{id: made(0xa08, 0, body(umemPages+16, func(in []byte) {
+		umemPageCount.set(in, 2)
+		binary.BigEndian.PutUint64(in[umemPages:], fuzzCQ)
+		binary.BigEndian.PutUint64(in[umemPages+8:], fuzzSQ)
+	}))}
+	cqn := made(0x400, 0, body(272, func(in []byte) {
+		cqcLogSize.set(in[createCQContext:], 4)
+		cqcEQ.set(in[createCQContext:], uint64(eqn))
+		m.put(cqRingUMEM, in, 0)
+		m.put(cqRecordUMEM, in[createCQContext:], 4096)
+	}))
+	made(0x403, cqResize, body(272, func(in []byte) {
+		number.set(in, uint64(cqn))
+		cqcLogSize.set(in[createCQContext:], 3)
+		m.put(cqRingUMEM, in, 1024)
+	}))
+	for _, op := range []opcode{0x904, 0x908} {
+		made(op, 0, body(queuePages, func(in []byte) {
+			queueCQ.set(in[queueContext:], uint64(cqn))
+			wq := in[queueContext+queueWQ:]
+			wqType.set(wq, wqCyclic)
+			wqLogStride.set(wq, 6)
+			wqLogSize.set(wq, 3)
+			m.put(wqRingUMEM, wq, 2048)
+			m.put(wqRecordUMEM, wq, 4096+64)
+		}))
+	}
+	key := made(0x200, 0, body(mkeyPages, func(in []byte) {
+		mkcMode.set(in[mkeyContext:], modeMTT)
+		mkcLength.set(in[mkeyContext:], 8192)
+		mkcLogPageSize.set(in[mkeyContext:], 12)
+		m.put(mkeyUMEM, in, 0)
+	}))
+	made(0x200, 0, body(mkeyPages+klmEntry, func(in []byte) {
+		mkcMode.set(in[mkeyContext:], modeList)
+		mkcLength.set(in[mkeyContext:], 100)
+		mkeyListed.set(in, 1)
+		klmSize.set(in[mkeyPages:], 100)
+		klmKey.set(in[mkeyPages:], uint64(key)<<8)
+		klmAddress.set(in[mkeyPages:], 4090)
+	}))
+	s.command(0xa0a, 0, body(16, func(in []byte) { number.set(in, uint64(m.id)) }))
+}
+
 // traffic posts a receive buffer and a send WQE, injects one frame, and arms the queues that can be
 // armed.
 func traffic(s *script, sqn, key uint32) {
@@ -170,6 +232,9 @@ func FuzzHostileGuest(f *testing.F) {
 	for _, op := range s.ops {
 		s.command(op, 0, nil).command(op, 1, []byte{0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff})
 	}
+	f.Add(s.b)
+	s.b = nil
+	inUMEM(f, s)
 	f.Add(s.b)
 	s.b = nil
 	bringUp(f, s)
