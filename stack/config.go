@@ -24,6 +24,29 @@ type Config struct {
 	// where NIC.Device has no rings. [New] does not look at it.
 	Backend Backend
 
+	// MaxOutage is for how long [Open]'s stack may be without a link before connections end, and
+	// new ones are refused, with ENETDOWN; listeners and UDP sockets stay, and serve again when the
+	// link is back. Default 2 min. It counts while the device has failed or is removed and there
+	// are no packet sockets (Fallback) in its place; a connection's own TCP_USER_TIMEOUT
+	// holds as well. Negative: the stack ends with its device, see [Stack.Err].
+	MaxOutage time.Duration
+
+	// Fallback is the netdev whose packet sockets carry the frames while NIC's device is away.
+	// Default: the netdev that the port's is a member of (a bond, or the netvsc or net_failover
+	// device of a virtual function), or else the port's own; "none": nothing does. With NIC.Kernel
+	// there is no default, and none where the stack has the port's own MAC address.
+	Fallback string
+
+	// GracePeriod is how long a device that has come back must work: one that fails sooner is not
+	// looked for again, but by [Stack.Recover]. Default 0: it always is, as virtual functions are
+	// taken away and given back as routine.
+	GracePeriod time.Duration
+
+	// HealthChanged is told every change of [Stack.Health], one at a time and in order; resets of
+	// queues within a second. It may be called before [Open] returns, and must not call Close. Nil:
+	// nobody is told.
+	HealthChanged func(Health)
+
 	// RxMode is how [Open] has the receive queues of NIC wait for frames: RxAdaptive (the default),
 	// RxPolling or RxInterrupt. [New] does not look at it.
 	RxMode RxMode
@@ -169,6 +192,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.AddressTimeout == 0 {
 		c.AddressTimeout = defaultAddressTimeout
+	}
+	if c.MaxOutage == 0 {
+		c.MaxOutage = defaultMaxOutage
 	}
 	c.renewal = orDefault(c.renewal, leastRenewal)
 	c.declineWait = orDefault(c.declineWait, declineWait)

@@ -181,6 +181,10 @@ func (d *Dialer) dialTCP(ctx context.Context, network string,
 func (d *Dialer) connect(ctx context.Context, network string,
 	laddr, raddr *net.TCPAddr) (*TCPConn, error) {
 	s := d.stack
+	if err := s.outage.refuse("connect"); err != nil {
+		return nil, err
+	}
+	outages := s.outage.count.Load()
 	var local net.IP
 	if laddr != nil {
 		local = laddr.IP
@@ -197,6 +201,9 @@ func (d *Dialer) connect(ctx context.Context, network string,
 	}
 	if err := a.wait(ctx, handshakeLimit(s.cfg.TCP.SYNRetries)); err != nil {
 		a.ep.Close()
+		if down := s.outage.since(outages); down != nil {
+			err = os.NewSyscallError("connect", down)
+		}
 		return nil, err
 	}
 	return a.conn(network, keepAlive(d.KeepAlive, d.KeepAliveConfig, s.cfg.TCP.KeepAlive))

@@ -118,8 +118,8 @@ func (s *Stack) openPacket(cfg dv.Config) (*rdma.Endpoint, error) {
 	if n, err := dv.NetworkOf(dv.Config{Device: name}); err == nil {
 		name = n.Netdev
 	}
-	port, err := packet.Open(packet.Config{Device: name, MAC: net.HardwareAddr(cfg.MAC),
-		Queues: cfg.RxQueues, VLAN: cfg.VLAN, MTU: cfg.MTU, Random: cfg.Random})
+	cfg.Device = name
+	port, err := packet.Open(s.portConfig(cfg))
 	if err != nil {
 		return nil, err
 	}
@@ -127,10 +127,29 @@ func (s *Stack) openPacket(cfg dv.Config) (*rdma.Endpoint, error) {
 	return rdma.NewOverPort(port, s.linkOptions())
 }
 
-// Device is the RDMA device underneath, for its counters; nil if the stack was made by [New] or is
-// on packet sockets. It belongs to the stack.
-func (s *Stack) Device() *dv.Device { return s.device }
+// portConfig is what packet sockets have of cfg.
+func (s *Stack) portConfig(cfg dv.Config) packet.Config {
+	return packet.Config{Device: cfg.Device, MAC: net.HardwareAddr(cfg.MAC),
+		Queues: cfg.RxQueues, VLAN: cfg.VLAN, MTU: cfg.MTU, Random: cfg.Random}
+}
 
-// PacketPort is the packet sockets underneath, for their counters; nil if there are none. It
-// belongs to the stack.
-func (s *Stack) PacketPort() *packet.Port { return s.packets }
+// Device is the RDMA device underneath, for its counters; nil if the stack was made by [New] or is
+// on packet sockets, or while the device is away. It belongs to the stack, which closes it when it
+// fails: another one takes its place.
+func (s *Stack) Device() *dv.Device {
+	if s.failover == nil {
+		return s.device
+	}
+	device, _ := s.failover.AtWork().(*dv.Device)
+	return device
+}
+
+// PacketPort is the packet sockets underneath, for their counters; nil if there are none at work.
+// It belongs to the stack.
+func (s *Stack) PacketPort() *packet.Port {
+	if s.failover == nil {
+		return s.packets
+	}
+	port, _ := s.failover.AtWork().(*packet.Port)
+	return port
+}

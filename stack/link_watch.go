@@ -3,17 +3,31 @@ package stack
 import (
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 )
 
+// healthInterval is how often resets of queues are looked for, if anybody is to be told.
+const healthInterval = time.Second
+
+var errLinkDown = errors.New("the port has no link")
+
 // watch follows the device: it acts on changes of the link, and ends the stack when the device
-// fails.
+// fails for good.
 func (s *Stack) watch() {
 	defer close(s.watched)
+	samples := s.clock.NewTimer(healthInterval)
+	if s.cfg.HealthChanged == nil {
+		samples.Stop()
+	}
+	defer samples.Stop()
 	for {
 		select {
+		case <-samples.C:
+			s.health.sample(s.Device())
+			samples.Reset(healthInterval)
 		case <-s.ctx.Done():
 			return
 		case <-s.nic.LinkChanged():
@@ -33,10 +47,21 @@ func (s *Stack) watch() {
 // before.
 func (s *Stack) linkChanged(up bool) {
 	if !up {
+		s.health.report(reportLink, errLinkDown)
 		s.log.Warn("the link is down", "interface", s.name)
 		return
 	}
 	s.log.Warn("the link is up", "interface", s.name)
+	s.linkIsUp()
+}
+
+// linkIsUp makes the stack known on a link that carries frames again, and has what was lost
+// repeated.
+func (s *Stack) linkIsUp() {
+	s.health.report(reportLink, nil)
+	if s.link != nil {
+		s.link.Repeat()
+	}
 	if !s.cfg.NoAnnounce {
 		s.announceTwice()
 	}

@@ -11,8 +11,8 @@ import (
 // without an mlx5 device, packet sockets take their place, with a line in the log: see
 // [Config.Backend]. ctx bounds opening only; the error then says what it was waiting for.
 //
-// If the device fails later, the stack ends as by Close, with an error that says why; see
-// [Stack.Err].
+// If the device fails or is removed later, the stack goes on, on packet sockets or on nothing until
+// a device is there again: see [Config.MaxOutage].
 func Open(ctx context.Context, cfg Config) (*Stack, error) {
 	if cfg.NIC.Logger == nil {
 		cfg.NIC.Logger = cfg.Logger
@@ -45,6 +45,10 @@ func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
 	}
 	if err := s.attach(ctx, link); err != nil {
 		return err
+	}
+	s.keepLink(cfg)
+	if !s.nic.LinkUp() {
+		s.health.report(reportLink, errLinkDown)
 	}
 	s.watched = make(chan struct{})
 	go s.watch()

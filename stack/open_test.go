@@ -114,7 +114,8 @@ func TestOpenFails(t *testing.T) {
 
 // TestDeviceFails: every pending call returns the reason.
 func TestDeviceFails(t *testing.T) {
-	server, client, nic := cards(t, 1)
+	j := join(t, cable{queues: 1, change: func(c *stack.Config) { c.MaxOutage = -1 }})
+	server, client, nic := j.server, j.client, j.nic
 	s, _ := pair(t, server, client)
 	l, err := server.Listen("tcp", ":0")
 	must(t, err)

@@ -21,6 +21,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
+	"github.com/rdma-netstack/rdma-netstack/link/failover"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
@@ -68,10 +69,14 @@ type Stack struct {
 	udp       tcpip.UDPStats
 	conns     openConns
 
-	nic     nic           // nil unless made by Open; closed after the link
-	device  *dv.Device    // nil unless that is one
-	packets *packet.Port  // nil unless that is one
-	watched chan struct{} // closed when the device's watcher has ended; nil unless made by Open
+	nic      nic               // nil unless made by Open; closed after the link
+	device   *dv.Device        // the first nic, nil unless that is one
+	packets  *packet.Port      // the first nic, nil unless that is one
+	failover *failover.Link    // nil: the stack ends with its nic
+	watcher  *failover.Watcher // nil: there is none
+	outage   outage
+	health   health
+	watched  chan struct{} // closed when the device's watcher has ended; nil unless made by Open
 
 	failedDials atomic.Uint64
 	dhcp        struct{ sent, refused atomic.Uint64 } // as in Stats
@@ -164,6 +169,7 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 		clock: cfg.Clock, random: random.From(cfg.Random), orphans: orphans{clock: cfg.Clock},
 	}
 	s.autoconf.logLimit = rateLimit{burst: 10, period: time.Minute}
+	s.health.init(cfg.Clock, cfg.HealthChanged)
 	s.udp = g.Stats().UDP
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.listeners = make(map[*TCPListener]struct{})
@@ -286,8 +292,12 @@ func (s *Stack) Close() error {
 	return s.endErr
 }
 
+// Done is closed when the stack has ended, by Close or by itself; see [Stack.Err].
+func (s *Stack) Done() <-chan struct{} { return s.ended }
+
 // Err is nil while the stack works or after Close, and else says why it ended by itself: its device
-// has failed. Every operation then fails with an error that is both net.ErrClosed and this one.
+// has failed for good, see [Config.MaxOutage]. Every operation then fails with an error that is
+// both net.ErrClosed and this one.
 func (s *Stack) Err() error {
 	if !s.closed.Load() {
 		return nil
@@ -308,6 +318,9 @@ func (s *Stack) end(cause error) {
 		return
 	}
 	defer close(s.ended)
+	if cause != nil {
+		s.health.report(reportStack, cause)
+	}
 	s.cancel()
 	s.announcer.Stop()
 	s.orphans.end()
@@ -323,6 +336,9 @@ func (s *Stack) end(cause error) {
 	s.net.Wait()
 	if s.nic != nil {
 		s.endErr = s.nic.Close()
+	}
+	if s.watcher != nil {
+		s.endErr = errors.Join(s.endErr, s.watcher.Close())
 	}
 }
 

@@ -91,6 +91,9 @@ func (s *Stack) Stats() Stats {
 
 func (s *Stack) port() (up bool, changes uint64) {
 	switch {
+	case s.failover != nil:
+		st := s.failover.Status()
+		return s.failover.LinkUp(), st.LinkChanges
 	case s.device != nil:
 		st := s.device.Stats()
 		return st.LinkUp, st.LinkChanges

@@ -19,6 +19,7 @@ type TCPConn struct {
 	ep           tcpip.Endpoint
 	network      string
 	laddr, raddr *net.TCPAddr
+	outages      uint64 // Stack.outage.count when it was made
 
 	rd      ioSide
 	dst     tcpip.SliceWriter // where a Read wants its bytes; guarded by rd.mu
@@ -37,7 +38,7 @@ var _ net.Conn = (*TCPConn)(nil)
 func newTCPConn(s *Stack, ep tcpip.Endpoint, q *waiter.Queue, network string,
 	laddr, raddr *net.TCPAddr, keepAlive net.KeepAliveConfig) *TCPConn {
 	c := &TCPConn{ep: ep, network: network, laddr: laddr, raddr: raddr}
-	c.stack = s
+	c.stack, c.outages = s, s.outage.count.Load()
 	c.rd.register(s.clock, q, waiter.ReadableEvents)
 	c.wr.register(s.clock, q, waiter.WritableEvents)
 	c.keepAlive(keepAlive)

@@ -159,6 +159,9 @@ func (c *UDPConn) send(b []byte, to tcpip.FullAddress, from tcpip.Address, call 
 	if err := c.check(&c.wr); err != nil {
 		return err
 	}
+	if err := c.stack.outage.refuse(call); err != nil {
+		return err
+	}
 	if e := c.checkSend(b, to); e != 0 {
 		return os.NewSyscallError(call, e)
 	}

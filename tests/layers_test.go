@@ -94,7 +94,7 @@ var layers = map[string]layer{
 	},
 	// what an endpoint works on while its device is away
 	"link/failover": {
-		module: []string{"link/rdma"}, others: []string{xsys},
+		module: []string{"link/rdma", "clock"}, others: []string{xsys},
 		only: map[string][]string{xsys: {"*_linux.go"}},
 	},
 	"link/rdma/internal/tcpfix": {

@@ -22,7 +22,7 @@ func (s *slice) serveAdmin(f *serveFlags, log *slog.Logger) error {
 	srv := &http.Server{
 		Handler: admin.Handler(admin.Config{
 			Stack: s.stack, About: s.about,
-			Checks: []admin.Check{{Name: "device", Run: func() error { return s.device().Err() }}},
+			Checks: []admin.Check{{Name: "device", Run: s.stack.Unhealthy}},
 		}),
 		ReadHeaderTimeout: adminTime,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),

@@ -29,6 +29,12 @@ The slice:
                       rings where there are any, else packet (the default). Packet sockets need
                       CAP_NET_RAW; the machine itself cannot reach the slice through them, other
                       hosts can. --mac netdev and the software NIC have rings only
+  --fallback NAME     interface whose packet sockets carry the frames while the device is away
+                      (removed, reset, failed), or none. Default: the interface that the port's is
+                      a member of, such as a bond, or else the port's own
+  --max-outage TIME   how long the device may be away with nothing in its place before connections
+                      end (default 2m). The server goes on listening, and serves again when the
+                      device is back. -1s: the server ends with its device
   --address CIDR      IP address of the slice with its prefix length, such as 192.0.2.10/24.
                       Repeat the flag for more addresses, IPv4 or IPv6. Without a prefix length
                       (192.0.2.10) the port's network interface supplies it, and the router, and
@@ -96,6 +102,8 @@ type serveFlags struct {
 	queues    int
 	rxMode    stack.RxMode
 	backend   stack.Backend
+	fallback  string
+	maxOutage time.Duration
 	mtu       int
 	vlan      int
 	dscp      int
@@ -112,6 +120,8 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 	macOrNetdevFlag(fs, &f.mac, &f.netdevMAC)
 	fs.IntVar(&f.queues, "queues", 1, "")
 	fs.TextVar(&f.backend, "backend", stack.BackendAuto, "")
+	fs.StringVar(&f.fallback, "fallback", "", "")
+	fs.DurationVar(&f.maxOutage, "max-outage", 2*time.Minute, "")
 	fs.TextVar(&f.rxMode, "rx-mode", stack.RxAdaptive, "")
 	fs.IntVar(&f.mtu, "mtu", 0, "")
 	fs.IntVar(&f.vlan, "vlan", 0, "")

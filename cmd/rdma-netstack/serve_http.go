@@ -82,7 +82,7 @@ func serveHTTP(ctx context.Context, args []string, out streams) (err error) {
 	var s *slice
 	h.Logger = log
 	h.Status = func() any { return status(s.stack, s.sim) }
-	h.Checks = []httpd.Check{{Name: "device", Run: func() error { return s.device().Err() }}}
+	h.Checks = []httpd.Check{{Name: "device", Run: func() error { return s.stack.Unhealthy() }}}
 	if err := h.complete(f.device, givenFlags(fs)); err != nil {
 		return err
 	}

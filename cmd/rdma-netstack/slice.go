@@ -128,6 +128,7 @@ func (f *serveFlags) nicConfig(log *slog.Logger) dv.Config {
 func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 	return stack.Config{
 		Addresses: f.addresses, Gateways: f.gateways, RxMode: f.rxMode, Backend: f.backend,
+		Fallback: f.fallback, MaxOutage: f.maxOutage,
 		DSCP: uint8(f.dscp), Logger: log,
 		DHCPv4: f.sources.dhcp4, DHCPv6: f.sources.dhcp6,
 		SLAAC: f.sources.slaac, Auto: f.sources.auto,
@@ -138,13 +139,8 @@ func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 // that to err.
 func (s *slice) closeAfter(err error) error { return errors.Join(err, s.cleanup.close()) }
 
-// device is the device under the stack.
-func (s *slice) device() lifetime {
-	if p := s.stack.PacketPort(); p != nil {
-		return p
-	}
-	return s.stack.Device()
-}
+// device is what a server ends with: the stack, which outlives its device.
+func (s *slice) device() lifetime { return s.stack }
 
 // String describes the slice in the start-up line.
 func (s *slice) String() string {
@@ -169,9 +165,15 @@ func status(st *stack.Stack, sim *simnic.NIC) any {
 	}
 	if p := st.PacketPort(); p != nil {
 		out["device"] = p.Stats()
-	} else {
-		out["device"] = st.Device().Stats()
+	} else if d := st.Device(); d != nil {
+		out["device"] = d.Stats()
 	}
+	health := map[string]any{}
+	for _, h := range st.Health() {
+		health[h.Reporter] = map[string]any{"state": h.State, "error": h.Error,
+			"recover": h.Recover, "since": h.Since}
+	}
+	out["health"] = health
 	if sim != nil {
 		out["nic"] = sim.Counters()
 	}

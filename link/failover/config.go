@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
@@ -68,6 +69,8 @@ type Config struct {
 	// Changed is told every change, in order, by the link's goroutine, which waits for it. It must
 	// not call Close.
 	Changed func(Change)
+	// Clock is the time that pauses and limits go by; the zero value is the system's.
+	Clock clock.Clock
 	// Logger receives a line per change. Nil is silence.
 	Logger *slog.Logger
 }

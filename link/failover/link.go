@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
@@ -40,14 +41,14 @@ type Link struct {
 	// run's.
 	signals <-chan Signal
 	pause   time.Duration // before the first attempt, and the shortest
-	retry   *time.Timer
-	limit   *time.Timer   // MaxOutage
-	closing chan struct{} // closed when the lost device is; nil: there is none
-	opening bool          // an attempt is under way
-	opened  chan attempt  // its result
-	again   bool          // a signal came meanwhile
-	hurried bool          // retry is set for signalPause
-	since   time.Time     // the last change between up and away
+	retry   clock.ChanTimer
+	limit   clock.ChanTimer // MaxOutage
+	closing chan struct{}   // closed when the lost device is; nil: there is none
+	opening bool            // an attempt is under way
+	opened  chan attempt    // its result
+	again   bool            // a signal came meanwhile
+	hurried bool            // retry is set for signalPause
+	since   time.Time       // the last change between up and away
 
 	mu     sync.Mutex // guards what follows, which run writes
 	device *Opened    // nil: away
@@ -68,7 +69,8 @@ func Start(device Opened, cfg Config) *Link {
 	l := &Link{cfg: cfg, log: cfg.Logger, signals: cfg.Signals, pause: firstPause, device: &device,
 		changed: make(chan struct{}, 1), recover: make(chan struct{}, 1), done: make(chan struct{}),
 		ended: make(chan struct{}),
-		retry: stoppedTimer(), limit: stoppedTimer(), opened: make(chan attempt)}
+		retry: stoppedTimer(cfg.Clock),
+		limit: stoppedTimer(cfg.Clock), opened: make(chan attempt)}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
 	}
@@ -76,7 +78,7 @@ func Start(device Opened, cfg Config) *Link {
 		l.cfg.Changed = func(Change) {}
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.since = time.Now()
+	l.since = cfg.Clock.Now()
 	l.status = Status{Backend: device.Backend.Kind(), Since: l.since}
 	if cfg.OpenPort != nil {
 		port, err := cfg.OpenPort()
@@ -90,8 +92,8 @@ func Start(device Opened, cfg Config) *Link {
 	return l
 }
 
-func stoppedTimer() *time.Timer {
-	t := time.NewTimer(time.Hour)
+func stoppedTimer(c clock.Clock) clock.ChanTimer {
+	t := c.NewTimer(time.Hour)
 	t.Stop()
 	return t
 }

@@ -108,17 +108,17 @@ func (l *Link) lose(cause error) {
 	l.device = nil
 	l.status.Losses++
 	l.mu.Unlock()
-	if l.cfg.Grace > 0 && l.status.Returns > 0 && time.Since(l.since) < l.cfg.Grace {
+	if l.cfg.Grace > 0 && l.status.Returns > 0 && l.cfg.Clock.Since(l.since) < l.cfg.Grace {
 		l.hold(true)
 		l.log.Error("the device failed again within the grace period, and is left alone",
 			"device", old.Name, "grace", l.cfg.Grace)
 	}
-	if time.Since(l.since) >= steady {
+	if l.cfg.Clock.Since(l.since) >= steady {
 		l.pause = firstPause
 	} else {
 		l.pause = min(2*l.pause, longestPause)
 	}
-	l.since = time.Now()
+	l.since = l.cfg.Clock.Now()
 	l.set(Lost, l.status.Backend, cause)
 	l.fallBack(cause)
 	l.closing = make(chan struct{})
@@ -255,7 +255,7 @@ func (l *Link) take(a attempt) {
 	if a.err != nil {
 		l.refused(a.err)
 	}
-	l.retry.Reset(max(l.pause, min(time.Since(l.since)/8, longestPause)))
+	l.retry.Reset(max(l.pause, min(l.cfg.Clock.Since(l.since)/8, longestPause)))
 	if l.again {
 		l.soon()
 	}
@@ -294,7 +294,7 @@ func (l *Link) takeDevice(device *Opened) error {
 			l.log.Warn("the packet port cannot be muted", "netdev", l.port.Name, "error", err)
 		}
 	}
-	away := time.Since(l.since)
+	away := l.cfg.Clock.Since(l.since)
 	l.mu.Lock()
 	l.device = device
 	l.status.Returns++
@@ -302,7 +302,7 @@ func (l *Link) takeDevice(device *Opened) error {
 	l.log.Warn("the device is back", "device", device.Name, "backend",
 		device.Backend.Kind().String(), "away", away.Round(time.Millisecond))
 	l.set(Up, device.Backend.Kind(), nil)
-	l.since = time.Now()
+	l.since = l.cfg.Clock.Now()
 	return nil
 }
 
@@ -314,7 +314,7 @@ func (l *Link) expire() {
 	l.log.Error("there has been neither device nor packet port for too long", "limit",
 		l.cfg.MaxOutage)
 	l.cfg.Changed(Change{State: l.status.State, Backend: rdma.BackendNone, Expired: true,
-		Cause: l.status.Reason, Away: time.Since(l.since)})
+		Cause: l.status.Reason, Away: l.cfg.Clock.Since(l.since)})
 }
 
 // set notes a change and tells it.
@@ -322,14 +322,14 @@ func (l *Link) set(state State, backend rdma.BackendKind, cause error) {
 	l.mu.Lock()
 	s := &l.status
 	if backend != s.Backend {
-		s.Backend, s.Since = backend, time.Now()
+		s.Backend, s.Since = backend, l.cfg.Clock.Now()
 	}
 	s.State, s.Reason = state, cause
 	s.Expired = s.Expired && backend == rdma.BackendNone
 	expired := s.Expired
 	l.mu.Unlock()
 	l.cfg.Changed(Change{State: state, Backend: backend, Cause: cause, Expired: expired,
-		LinkUp: l.LinkUp(), Away: time.Since(l.since)})
+		LinkUp: l.LinkUp(), Away: l.cfg.Clock.Since(l.since)})
 }
 
 // end closes what there is.

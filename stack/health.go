@@ -1,0 +1,183 @@
+package stack
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/dv"
+)
+
+// HealthState is that of a reporter, in the words of devlink-health(8).
+type HealthState string
+
+// The states.
+const (
+	Healthy HealthState = "healthy"
+	InError HealthState = "error"
+)
+
+// Health is what one reporter says.
+type Health struct {
+	// Reporter is the part that it is about:
+	//
+	//	tx, rx  the device's send and receive queues, which recover at once from an error
+	//	link    the port's link
+	//	device  whether it is there and works; see Config.MaxOutage and Config.GracePeriod
+	//	stack   whether connections can be: not after MaxOutage, nor when the stack has ended
+	Reporter string
+	State    HealthState
+	// Error is how often the part went into error, Recover how often out of it.
+	Error, Recover uint64
+	Since          time.Time // of the last change; when the stack was made if there was none
+	Reason         error     // of the last error; nil if there was none
+}
+
+// The reporters, in the order of Stack.Health.
+const (
+	reportTx = iota
+	reportRx
+	reportLink
+	reportDevice
+	reportStack
+	reporters
+)
+
+// health is the reporters of a stack.
+type health struct {
+	clock   clock.Clock
+	changed func(Health) // called one at a time; nil: by nobody
+
+	mu      sync.Mutex // guards what follows; not held while changed is called
+	all     [reporters]Health
+	untold  []Health   // that changed is to be called with, in order
+	telling bool       // somebody calls it
+	sampled *dv.Device // whose resets are counted
+	resets  [2]uint64  // of its queues, by reporter
+}
+
+func (h *health) init(c clock.Clock, changed func(Health)) {
+	h.clock, h.changed = c, changed
+	for i, name := range [reporters]string{"tx", "rx", "link", "device", "stack"} {
+		h.all[i] = Health{Reporter: name, State: Healthy, Since: c.Now()}
+	}
+}
+
+// report notes that a part is in error, or not if err is nil.
+func (h *health) report(i int, err error) {
+	state := Healthy
+	if err != nil {
+		state = InError
+	}
+	h.change(i, func(r *Health) bool {
+		if r.State == state {
+			return false
+		}
+		r.State = state
+		if err == nil {
+			r.Recover++
+			return true
+		}
+		r.Error++
+		r.Reason = err
+		return true
+	})
+}
+
+// change changes a reporter, and has it told if change returns true: by this goroutine, or by the
+// one that tells others now.
+func (h *health) change(i int, change func(*Health) bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := &h.all[i]
+	if !change(r) {
+		return
+	}
+	r.Since = h.clock.Now()
+	if h.changed == nil {
+		return
+	}
+	if h.untold = append(h.untold, *r); h.telling {
+		return
+	}
+	h.telling = true
+	for len(h.untold) > 0 {
+		next := h.untold[0]
+		h.untold = h.untold[1:]
+		h.mu.Unlock()
+		h.changed(next)
+		h.mu.Lock()
+	}
+	h.telling, h.untold = false, nil
+}
+
+// sample counts resets of the queues of d, which may be nil.
+func (h *health) sample(d *dv.Device) {
+	if d == nil {
+		return
+	}
+	st, resets := d.Stats(), [2]uint64{}
+	for i := range st.Tx {
+		resets[reportTx] += st.Tx[i].Resets
+	}
+	for i := range st.Rx {
+		resets[reportRx] += st.Rx[i].Resets
+	}
+	h.mu.Lock()
+	before := h.resets
+	if h.sampled != d {
+		before = [2]uint64{}
+	}
+	h.sampled, h.resets = d, resets
+	h.mu.Unlock()
+	for i := range resets {
+		more := resets[i] - before[i]
+		h.change(i, func(r *Health) bool {
+			if more == 0 || more > resets[i] { // another has counted meanwhile
+				return false
+			}
+			r.Error += more
+			r.Recover += more
+			r.Reason = errors.New("queues were in error and were reset")
+			return true
+		})
+	}
+}
+
+// Health is what the reporters say: tx, rx, link, device and stack, in this order.
+func (s *Stack) Health() []Health {
+	s.health.sample(s.Device())
+	s.health.mu.Lock()
+	defer s.health.mu.Unlock()
+	all := s.health.all
+	return all[:]
+}
+
+// Unhealthy says why the stack should get no new clients: it has ended, it has had no link for
+// longer than Config.MaxOutage, or its device is not recovered any more (Config.GracePeriod). Nil:
+// it can serve.
+func (s *Stack) Unhealthy() error {
+	if err := s.done(); err != nil {
+		return err
+	}
+	if s.outage.now.Load() {
+		return fmt.Errorf("no link for longer than %v: %w", s.cfg.MaxOutage, unix.ENETDOWN)
+	}
+	if st := s.LinkStatus(); st.Held {
+		return fmt.Errorf("the device failed twice within %v and is not recovered: %w",
+			s.cfg.GracePeriod, st.Reason)
+	}
+	return nil
+}
+
+// Recover looks for the device now, also if it is not recovered by itself any more: see
+// Config.GracePeriod. It does not wait, and does nothing while the device works.
+func (s *Stack) Recover() {
+	if s.failover != nil {
+		s.failover.Recover()
+	}
+}

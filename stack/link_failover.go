@@ -1,0 +1,220 @@
+package stack
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/failover"
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+)
+
+// defaultMaxOutage is Config.MaxOutage if that is 0.
+const defaultMaxOutage = 2 * time.Minute
+
+// noFallback is the Config.Fallback that says so.
+const noFallback = "none"
+
+// keepLink has the link outlive its device, unless cfg says that the stack is to end with it.
+func (s *Stack) keepLink(cfg dv.Config) {
+	if s.cfg.MaxOutage < 0 {
+		return
+	}
+	c := failover.Config{Endpoint: s.link, MaxOutage: s.cfg.MaxOutage, Grace: s.cfg.GracePeriod,
+		Changed: s.backendChanged, Logger: s.log, Clock: s.cfg.Clock}
+	var first failover.Opened
+	if s.device != nil {
+		id := identify(s.device, cfg)
+		first = opened(s.device, id.ifindex)
+		c.Open = func(ctx context.Context) (failover.Opened, error) { return id.open(ctx) }
+		if netdev := s.fallback(id); netdev != "" {
+			c.OpenPort = func() (failover.OpenedPort, error) { return s.openFallback(netdev, id) }
+		}
+	} else {
+		first = failover.Opened{Device: s.packets, Backend: rdma.Sockets(s.packets),
+			Name: s.packets.Name()}
+		again := s.portConfig(cfg)
+		again.Device, again.MAC, again.MTU = s.packets.Name(), s.packets.MAC(), s.packets.MTU()
+		c.Open = func(context.Context) (failover.Opened, error) {
+			port, err := packet.Open(again)
+			if err != nil {
+				return failover.Opened{}, err
+			}
+			return failover.Opened{Device: port, Backend: rdma.Sockets(port),
+				Name: again.Device}, nil
+		}
+	}
+	if cfg.Kernel == nil {
+		w, err := failover.Watch()
+		if err != nil {
+			s.log.Warn("the return of a lost device is noticed late", "error", err)
+		} else {
+			c.Signals, s.watcher = w.Signals(), w
+		}
+	}
+	s.failover = failover.Start(first, c)
+	s.nic = s.failover
+}
+
+func opened(dev *dv.Device, ifindex int) failover.Opened {
+	return failover.Opened{Device: dev, Backend: rdma.Rings(dev), Name: dev.Name(),
+		Ifindex: ifindex}
+}
+
+// identity is by what a device is known when it comes back: names such as mlx5_0, and the numbers
+// of netdevs, may be others by then.
+type identity struct {
+	cfg     dv.Config        // with the MAC address that the stack has
+	mac     net.HardwareAddr // of the port's netdev; nil: not known
+	netdev  string           // as it was called
+	ifindex int
+	upper   string // the netdev that it is a member of, such as a bond; "": none
+	queues  int
+	mtu     int
+}
+
+// identify is what there is to know of a device at work.
+func identify(dev *dv.Device, cfg dv.Config) identity {
+	id := identity{cfg: cfg, netdev: dev.Netdev(), queues: dev.NumRx(), mtu: dev.MTU()}
+	id.cfg.MAC = dev.MAC()
+	if cfg.Kernel != nil {
+		return id
+	}
+	if i, err := net.InterfaceByName(id.netdev); err == nil {
+		id.mac, id.ifindex = i.HardwareAddr, i.Index
+		id.upper = upperOf(id.netdev)
+	}
+	return id
+}
+
+// upperOf is the netdev that netdev is a member of: a bond, or the netvsc or net_failover device of
+// a virtual function.
+func upperOf(netdev string) string {
+	target, err := os.Readlink(filepath.Join("/sys/class/net", netdev, "master"))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(target)
+}
+
+// open opens the device that is there now. One that has fewer queues, or smaller rings, is taken
+// with what it has.
+func (id *identity) open(ctx context.Context) (failover.Opened, error) {
+	cfg := id.cfg
+	ifindex := 0
+	if id.mac != nil {
+		found, err := id.find()
+		if err != nil {
+			return failover.Opened{}, err
+		}
+		cfg.Device = found.Name
+		if i, err := net.InterfaceByName(found.Netdev); err == nil {
+			ifindex = i.Index
+		}
+	}
+	dev, err := dv.Open(ctx, cfg)
+	if errors.Is(err, dv.ErrConfig) || errors.Is(err, dv.ErrNotSupported) {
+		cfg = dv.Config{Device: cfg.Device, Kernel: cfg.Kernel, Facts: cfg.Facts, MAC: cfg.MAC,
+			VLAN: cfg.VLAN, MTU: cfg.MTU, AllowNetdevMAC: cfg.AllowNetdevMAC,
+			Promiscuous: cfg.Promiscuous, Addresses: cfg.Addresses, Interpose: cfg.Interpose,
+			Logger: cfg.Logger, Clock: cfg.Clock, Random: cfg.Random}
+		dev, err = dv.Open(ctx, cfg)
+	}
+	if err != nil {
+		return failover.Opened{}, err
+	}
+	return opened(dev, ifindex), nil
+}
+
+// find is the device whose netdev has the address, or is a member of the same netdev; of several
+// one that can be used.
+func (id *identity) find() (dv.DeviceInfo, error) {
+	all, err := dv.List()
+	if err != nil {
+		return dv.DeviceInfo{}, err
+	}
+	err = fmt.Errorf("no RDMA device here has a netdev with address %v: %w", id.mac,
+		dv.ErrNotFound)
+	for _, d := range all {
+		same := bytes.Equal(d.MAC, id.mac) ||
+			id.upper != "" && d.Netdev != "" && upperOf(d.Netdev) == id.upper
+		switch {
+		case same && d.Usable():
+			return d, nil
+		case same:
+			err = d.Why
+		}
+	}
+	return dv.DeviceInfo{}, err
+}
+
+// fallback is the netdev for packet sockets while the device is away, "" for none.
+func (s *Stack) fallback(id identity) string {
+	switch {
+	case s.cfg.Fallback == noFallback:
+		return ""
+	case s.cfg.Fallback != "":
+		return s.cfg.Fallback
+	case id.mac == nil || bytes.Equal(id.cfg.MAC, id.mac) || id.cfg.Promiscuous:
+		return "" // Linux has the frames then
+	case id.upper != "":
+		return id.upper
+	}
+	return id.netdev
+}
+
+// openFallback opens packet sockets that nothing comes to yet.
+func (s *Stack) openFallback(netdev string, id identity) (failover.OpenedPort, error) {
+	port, err := packet.Open(packet.Config{Device: netdev, MAC: net.HardwareAddr(id.cfg.MAC),
+		Queues: id.queues, VLAN: id.cfg.VLAN, MTU: id.mtu, Random: id.cfg.Random})
+	if err != nil {
+		return failover.OpenedPort{}, err
+	}
+	// no groups: the netdev is not to pass all of them for a port that is muted
+	if err := errors.Join(port.SetGroups(nil), port.Mute()); err != nil {
+		return failover.OpenedPort{}, errors.Join(err, port.Close())
+	}
+	return failover.OpenedPort{Port: port, Backend: rdma.Sockets(port), Name: netdev}, nil
+}
+
+// backendChanged acts on what has become of the device.
+func (s *Stack) backendChanged(c failover.Change) {
+	switch c.State {
+	case failover.Lost:
+		s.health.report(reportDevice, c.Cause)
+		return
+	case failover.Up:
+		s.health.report(reportDevice, nil)
+	}
+	switch {
+	case c.Expired:
+		s.outage.begin()
+		s.health.report(reportStack, syscall.ENETDOWN)
+		s.abortConnections()
+	case c.Backend != rdma.BackendNone:
+		s.outage.end()
+		s.health.report(reportStack, nil)
+	}
+	if c.LinkUp {
+		s.linkIsUp()
+	} else {
+		s.health.report(reportLink, errLinkDown)
+	}
+}
+
+// LinkStatus says what carries the stack's frames, and what has become of its device; the zero
+// value if the stack ends with its device, or was made by [New].
+func (s *Stack) LinkStatus() failover.Status {
+	if s.failover == nil {
+		return failover.Status{}
+	}
+	return s.failover.Status()
+}
