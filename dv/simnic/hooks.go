@@ -17,7 +17,8 @@ type Hooks struct {
 	// Doorbell is called when a doorbell arrives; true loses it.
 	Doorbell func(sq *SQ) (lose bool)
 	// Hold is called before a send queue looks for WQEs to execute; true stops the queue until the
-	// next call, at the next doorbell or link change.
+	// next call, at the next doorbell or link change. A queue without transport domain, which sends
+	// no frames, is not asked.
 	Hold func(sq *SQ) bool
 }
 

@@ -7,7 +7,7 @@ import (
 
 // SQAttr describes a send queue.
 type SQAttr struct {
-	PD, TD     uint32 // protection and transport domain
+	PD, TD     uint32 // protection and transport domain; TD 0: the queue sends no frames
 	CQ         *CQ
 	Ring       *Memory // 1<<LogSize basic blocks of 64 bytes
 	LogSize    int

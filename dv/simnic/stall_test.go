@@ -85,3 +85,17 @@ func TestStandingStillEnds(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A queue of no transport domain sends no frames, only WQEs that change memory keys, by which the
+// driver gives a striding receive queue its buffers: it executes them during a pause.
+func TestPauseLeavesInternalQueues(t *testing.T) {
+	n := newNIC(t, Config{})
+	n.Inject(QueueFault{Kind: FaultPause})
+	cq := newCQ(t, n, 4, nil)
+	sq := newSQ(t, n, cq, 4, func(a *SQAttr) { a.TD, a.UMR = 0, true })
+	sq.post(nop())
+	sq.doorbell()
+	if e := cq.mustPoll(t); (*mlx5.CQE)(e).Opcode().IsError() {
+		t.Errorf("completion %x", e)
+	}
+}

@@ -127,10 +127,11 @@ func (sq *SQ) run() (waited bool) {
 	return sq.waited.Load()
 }
 
-// held reports whether a fault stops the queue. In error the queue flushes anyway.
+// held reports whether a fault stops the queue. In error the queue flushes anyway. A queue that
+// sends no frames never waits for the wire.
 func (sq *SQ) held() bool {
 	h := sq.nic.hooks.Load()
-	return h != nil && h.Hold != nil && sq.state == StateReady && h.Hold(sq)
+	return h != nil && h.Hold != nil && sq.state == StateReady && sq.attr.TD != 0 && h.Hold(sq)
 }
 
 // prepare prepares the burst; the first call allocates it.
