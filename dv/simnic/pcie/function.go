@@ -47,9 +47,13 @@ type Function struct {
 	portFEC      fecPolicy
 	numbers      [numKinds]numbers
 	objects      objectTable
+	abandoned    map[string]int // as Abandoned returns it
 
 	statsMu sync.Mutex
 	stats   map[string]CommandStats // guarded by statsMu
+
+	// mu is held while a message is executed, so that Resources sees the state between two.
+	mu sync.Mutex
 
 	fatal       atomic.Bool // shown in the initialisation segment
 	unsubscribe func()
@@ -148,7 +152,9 @@ func (f *Function) Serve(ctx context.Context, l *net.UnixListener) error {
 	s := &server{conn: conn, fn: f}
 	err = s.serve()
 	f.log.Info("virtual machine gone", "error", err)
+	f.mu.Lock()
 	f.reset()
+	f.mu.Unlock()
 	f.dma.close()
 	return err
 }

@@ -102,6 +102,8 @@ func (f *Function) initHCA(_, _ []byte) error {
 
 // teardownHCA ends the driver's use of the function: what the driver left behind is destroyed.
 func (f *Function) teardownHCA(_, _ []byte) error {
+	f.abandoned = f.resources()
+	delete(f.abandoned, pageCount)
 	f.releaseAll()
 	return nil
 }

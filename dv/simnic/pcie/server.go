@@ -142,6 +142,8 @@ func (m *message) takeFD(i int) int {
 
 // handle executes one message and returns the payload of the reply.
 func (s *server) handle(m *message) ([]byte, error) {
+	s.fn.mu.Lock()
+	defer s.fn.mu.Unlock()
 	switch m.command {
 	case cmdVersion:
 		return append([]byte{0, 0, 0, 0}, append([]byte(versionReply), 0)...), nil
