@@ -26,8 +26,9 @@ test: deps check ## check, then every test with the race detector, in random ord
 test-vm: ## stock kernels with their own mlx5 driver on the model, in QEMU; KERNEL=6.12 for one
 	go test -count=1 -v -timeout 25m -run StockKernels ./tests/vm
 
-test-vm-users: ## DPDK's testpmd on the model under a stock kernel, in QEMU: 2 to 10 minutes
-	USERS=1 go test -count=1 -v -timeout 30m -run 'TestUsers' ./tests/vm
+test-vm-users: ## other users of the model under a stock kernel, in QEMU (DPDK, ethtool under load, tcpdump, reloads): 8 to 25 minutes
+	@tests/deps.sh users
+	USERS=1 go test -count=1 -v -timeout 45m -run '^TestUser' ./tests/vm
 
 test-arm64: ## tests of the driver on an emulated arm64 processor under a stock kernel: 2 to 10 minutes
 	ARM64=1 go test -count=1 -v -timeout 30m ./tests/vm/arm64

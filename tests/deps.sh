@@ -3,7 +3,8 @@
 # apt and the user is root. Elsewhere it says in one line what is missing, and
 # the tests that need it are skipped with that reason. With the argument perf it
 # also looks for what "make bench-peers" uses, with services for the clients of
-# "make test-services", with attacks for those of "make test-attacks".
+# "make test-services", with attacks for those of "make test-attacks", with users for
+# what "make test-vm-users" builds and runs.
 set -uo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -39,6 +40,13 @@ programs() {
 	END
 	[ "$1" != attacks ] || cat <<-END
 		iperf3 iperf3
+	END
+	[ "$1" != users ] || cat <<-END
+		iperf3 iperf3
+		make make
+		flex flex
+		bison bison
+		dpkg-dev dpkg-source
 	END
 	[ "$1" != services ] || cat <<-END
 		nghttp2-client h2load

@@ -180,13 +180,16 @@ func testLatency(t *testing.T, w *world) {
 	}
 }
 
-// receiver starts the receiving end of a test and waits until its flow rule is installed.
+// receiver starts the receiving end of a test and waits until its flow rule is installed. The rule
+// has a flow table of its own; the netdev adds rules at any time, but no tables.
 func (w *world) receiver(t *testing.T, argv ...string) (job int) {
 	t.Helper()
-	rules := func() uint64 { return w.fn.Commands()["SET_FLOW_TABLE_ENTRY"].Done }
-	before := rules()
+	before := w.fn.Resources()
 	job = w.start(t, argv...)
 	eventually(t, func() string { return "a flow rule; the receiver says:\n" + w.output(t, job) },
-		func() bool { return rules() > before })
+		func() bool {
+			now := w.fn.Resources()
+			return now["tables"] > before["tables"] && now["entries"] > before["entries"]
+		})
 	return job
 }

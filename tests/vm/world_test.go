@@ -38,10 +38,12 @@ type machineParts struct {
 	tools *rig.Tools
 	dir   string // binaries built for the guest
 
-	verbsErr error  // why there is no verbs
-	memory   int    // MiB of a machine
-	cmdline  string // more kernel command line
-	finished bool   // the wire takes only frames whose checksums are there, of the MTU's length
+	verbsErr   error             // why there is no verbs
+	libpcapErr error             // why there is no libpcap for captures on RDMA devices
+	files      map[string]string // more files of the host for the guest, by path in the guest
+	memory     int               // MiB of a machine
+	cmdline    string            // more kernel command line
+	finished   bool              // the wire takes only frames with checksums, of the MTU's length
 }
 
 // gather fetches and builds the parts, or skips the test where the packages are not available.
@@ -109,7 +111,9 @@ type world struct {
 	log        *rig.Log          // what the model logs
 	finished   bool              // as machineParts has it
 	verbsErr   error             // why the guest has no verbs
+	libpcapErr error             // why it has no libpcap for captures on RDMA devices
 	broken     bool              // the test made the machine fail
+	serving    bool              // the web server on the guest kernel's own sockets runs
 	complaints int               // of the model, known so far
 	refusals   map[string]uint64 // firmware commands refused, known so far
 }
@@ -130,6 +134,8 @@ func boot(t *testing.T, ctx context.Context, p *machineParts, version string, ni
 		"/bin/dv.test":      p.dvTest(),
 		"/etc/example.zone": "testdata/example.zone",
 	}
+	maps.Copy(files, p.files)
+	w.libpcapErr = p.libpcapErr
 	if w.verbsErr = p.verbsErr; p.verbsErr == nil {
 		files["/bin/verbs"] = p.verbs()
 	}

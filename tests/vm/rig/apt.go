@@ -101,6 +101,9 @@ func privateOptions(dir string) []string {
 	return opts
 }
 
+// sourcesOf before the name of a suite stands for its source packages.
+const sourcesOf = "deb-src "
+
 // sourcesList is the one-line-style source list of the suites. Signatures are checked against the
 // Debian archive keyring where the machine has it; a machine without it uses the keys its own apt
 // trusts.
@@ -111,13 +114,16 @@ func sourcesList(a archive, suites []string) []byte {
 		signed = "[signed-by=" + keyring + "] "
 	}
 	for _, s := range suites {
-		uri := a.main
+		kind, uri := "deb", a.main
+		if name, ok := strings.CutPrefix(s, sourcesOf); ok {
+			kind, s = "deb-src", name
+		}
 		if strings.HasSuffix(s, "-security") {
 			if uri = a.security; uri == "" {
 				continue
 			}
 		}
-		fmt.Fprintf(&b, "deb %s%s %s main\n", signed, uri, s)
+		fmt.Fprintf(&b, "%s %s%s %s main\n", kind, signed, uri, s)
 	}
 	return b.Bytes()
 }
@@ -165,6 +171,19 @@ func (p *apt) one(ctx context.Context, pkg string) (string, error) {
 		return "", fmt.Errorf("package %s was not downloaded", pkg)
 	}
 	return m[len(m)-1], nil
+}
+
+// source downloads and unpacks a source package, with Debian's patches applied, and returns its
+// directory.
+func (p *apt) source(ctx context.Context, pkg string) (string, error) {
+	if _, err := p.run(ctx, "apt-get", "source", "-q", pkg); err != nil {
+		return "", err
+	}
+	m, err := filepath.Glob(filepath.Join(p.dir, "cache", "archives", pkg+"-*", "configure"))
+	if err != nil || len(m) != 1 {
+		return "", fmt.Errorf("source package %s was not unpacked", pkg)
+	}
+	return filepath.Dir(m[0]), nil
 }
 
 func (p *apt) debs() ([]string, error) {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -34,12 +35,17 @@ func (c *Cache) Tools(ctx context.Context) (*Tools, error) {
 	return &Tools{root: root, programs: toolPrograms}, err
 }
 
-// UserTools fetches DPDK's testpmd with the driver for the NIC, together with Tools, once.
+// userPackages are the packages of programs that were not written for the model.
+var userPackages = []string{"dpdk-dev", "iperf3", "tcpdump"}
+
+// UserTools fetches DPDK's testpmd with the driver for the NIC, iperf3 and tcpdump, together with
+// Tools, once.
 func (c *Cache) UserTools(ctx context.Context) (*Tools, error) {
-	root, err := c.tree(ctx, "users", "", []string{"bookworm"},
-		append([]string{"dpdk-dev"}, toolPackages...)...)
+	root, err := c.tree(ctx, "users-"+strings.Join(userPackages, "-"), "", []string{"bookworm"},
+		slices.Concat(userPackages, toolPackages)...)
 	return &Tools{root: root,
-		programs: append([]string{"usr/bin/dpdk-testpmd"}, toolPrograms...),
+		programs: slices.Concat([]string{"usr/bin/dpdk-testpmd", "usr/bin/iperf3",
+			"usr/bin/tcpdump"}, toolPrograms),
 		plugins: []string{"librte_net_mlx5.so.23", "librte_common_mlx5.so.23",
 			"librte_bus_pci.so.23", "librte_bus_auxiliary.so.23", "librte_mempool_ring.so.23"},
 	}, err
