@@ -220,6 +220,9 @@ func (w *world) refused() map[string]uint64 {
 func (w *world) end() {
 	if w.Failed() {
 		w.Logf("--- guest console ---\n%s", w.vm.Console())
+		if r, err := w.vm.Do(rig.Request{Op: "dmesg", Timeout: 10 * time.Second}); err == nil {
+			w.Logf("--- guest kernel ---\n%s", r.Output)
+		}
 		w.Logf("the model's complaints: %q; firmware commands refused: %v",
 			w.nic.Violations(), w.refused())
 	}

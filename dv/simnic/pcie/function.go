@@ -100,7 +100,7 @@ func (f *Function) event(e simnic.Event) {
 // memory maps.
 func (f *Function) reset() {
 	f.resetFirmware()
-	f.irq.clear()
+	f.irq.reset()
 	f.config = newConfigSpace(f.cfg.DeviceID)
 }
 

@@ -10,11 +10,15 @@ import (
 // numVectors is the number of MSI-X vectors of the function.
 const numVectors = 32
 
-// irqs are the eventfds of the MSI-X vectors; -1 where the client has none.
+// irqs are the eventfds of the MSI-X vectors; -1 where the client has none. The client takes all
+// away for a moment whenever the guest enables another vector: an interrupt of that time is
+// pending, as in the pending bit array of MSI-X (PCI Express Base Specification 7.7.2), until the
+// vector has an eventfd again.
 type irqs struct {
-	mu    sync.Mutex
-	fd    [numVectors]int // guarded by mu
-	fired uint64          // guarded by mu
+	mu      sync.Mutex
+	fd      [numVectors]int  // guarded by mu
+	pending [numVectors]bool // guarded by mu
+	fired   uint64           // guarded by mu
 }
 
 func newIRQs() *irqs {
@@ -34,6 +38,9 @@ func (q *irqs) set(vector, fd int) {
 		unix.Close(old)
 	}
 	q.fd[vector] = fd
+	if q.pending[vector] {
+		q.raise(vector)
+	}
 }
 
 // clear removes the eventfds of all vectors.
@@ -43,11 +50,26 @@ func (q *irqs) clear() {
 	}
 }
 
-// fire raises a vector. If the vector has no eventfd, the interrupt is lost.
+// reset removes the eventfds, and what is pending.
+func (q *irqs) reset() {
+	q.clear()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.pending = [numVectors]bool{}
+}
+
+// fire raises a vector.
 func (q *irqs) fire(vector int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if vector < 0 || vector >= numVectors || q.fd[vector] < 0 {
+	if vector >= 0 && vector < numVectors {
+		q.raise(vector)
+	}
+}
+
+// raise raises a vector, or leaves it pending. Called with the lock held.
+func (q *irqs) raise(vector int) {
+	if q.pending[vector] = q.fd[vector] < 0; q.pending[vector] {
 		return
 	}
 	q.fired++
