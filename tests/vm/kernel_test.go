@@ -53,6 +53,18 @@ var checks = []check{
 	{"machine over", testOver},
 }
 
+// rowsOf are the rows that a kernel runs, where these are not all: 5.10 shows that the driver and
+// the model work under the oldest kernel, in a minute.
+var rowsOf = map[string][]string{"5.10": {"probe", "netdev ping", "ibv_devinfo", "our open",
+	"our HTTP", "our DNS", "isolation", "recovery", "link", "driver removed", "clean teardown",
+	"re-probe"}}
+
+// runs reports whether a kernel runs a row.
+func runs(version, row string) bool {
+	rows, some := rowsOf[version]
+	return !some || slices.Contains(rows, row)
+}
+
 // kernels are the kernels to test: all, or the one named.
 func kernels(name string) ([]string, error) {
 	known := rig.KernelVersions()
@@ -116,6 +128,9 @@ func testKernel(t *testing.T, ctx context.Context, p *machineParts, version stri
 	w := boot(t, ctx, p, version, simnic.Config{Seed: uint64(len(version)),
 		Card: cardUnder(version)}, pcie.Config{})
 	for _, c := range checks {
+		if !runs(version, c.name) {
+			continue
+		}
 		ran := false
 		ok := t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
 			need.That(t, "time", timeFor(t, checkTime))

@@ -117,7 +117,11 @@ func testBeside(t *testing.T, w *world) {
 func (w *world) leftovers(t *testing.T) string {
 	t.Helper()
 	var held []string
-	for _, kind := range []string{"qp", "cq", "mr", "pd", "ctx"} {
+	kinds := []string{"qp", "cq", "mr", "pd", "ctx"}
+	if w.kernel.Version == "5.10" {
+		kinds = kinds[:4] // which cannot list contexts
+	}
+	for _, kind := range kinds {
 		for line := range strings.Lines(w.run(t, "rdma", "resource", "show", kind)) {
 			if strings.Contains(line, "pid ") {
 				held = append(held, fmt.Sprintf("%s: %s", kind, strings.TrimSpace(line)))

@@ -25,6 +25,8 @@ type kernelSource struct {
 
 // kernelSources are the kernels the tests know, by version.
 var kernelSources = map[string]kernelSource{
+	"5.10": {[]string{"bullseye", "bullseye-security"},
+		[]string{`linux-image-5\.10\.0-[0-9]+-amd64`}},
 	"6.1": {[]string{"bookworm", "bookworm-security"},
 		[]string{`linux-image-6\.1\.0-[0-9]+-amd64`}},
 	"6.12": {[]string{"bookworm", "bookworm-backports"},
@@ -58,7 +60,7 @@ func (c *Cache) Kernel(ctx context.Context, version string) (*Kernel, error) {
 }
 
 // KernelVersions lists the known kernels, oldest first.
-func KernelVersions() []string { return []string{"6.1", "6.12", "7.2", "7.3"} }
+func KernelVersions() []string { return []string{"5.10", "6.1", "6.12", "7.2", "7.3"} }
 
 // fetchKernel downloads and unpacks a kernel and leaves vmlinuz, release, order and the modules in
 // dir.
