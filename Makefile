@@ -11,7 +11,7 @@ ROUNDS      ?= 10
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-vm test-vm-users test-arm64 test-services test-attacks test-suites check deps demo bench bench-go bench-peers fuzz fuzz-short help
+.PHONY: build test test-vm test-vm-users test-arm64 test-services test-attacks test-suites sim sim-mutants check deps demo bench bench-go bench-peers fuzz fuzz-short help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -19,7 +19,7 @@ build: ## build bin/rdma-netstack
 test: deps check ## check, then every test with the race detector, in random order; SHORT=1: no long waits, no race detector
 	@skips=$$(mktemp); $(if $(SHORT),race=-short,race=$$(tests/race.sh)); \
 	NEED_LOG=$$skips go test $$race -shuffle=on -timeout $(TIMEOUT) ./...; status=$$?; \
-	$(if $(SHORT),,LOSSY_SEEDS=150 go test -count=1 -timeout $(TIMEOUT) -run 'TestLossyWire$$' ./link/rdma/internal/tcpfix || status=1;) \
+	$(if $(SHORT),,LOSSY_SEEDS=150 go test -count=1 -timeout $(TIMEOUT) -run 'TestLossyWire$$' ./link/rdma/internal/tcpfix || status=1; $(MAKE) --no-print-directory sim || status=1;) \
 	for d in tests/perf examples/grpc; do (cd $$d && CGO_ENABLED=0 go test -shuffle=on -timeout $(TIMEOUT) .) || status=1; done; \
 	sort -u $$skips; rm -f $$skips; $(if $(SHORT),,tests/race.sh again;) exit $$status
 
@@ -46,6 +46,12 @@ test-attacks: ## a server under attack, and its clients: one table. 3 minutes; L
 
 test-suites: ## Go's own tests of net and net/http on a slice, beside the host's results; SHORT=1: those of go test -short
 	go run ./tests/suites $(if $(SHORT),-short)
+
+sim: ## hosts on a bad network, on virtual time: 2,000 worlds, each from its number; SEEDS=100000 for more, TWICE=1: each twice
+	CGO_ENABLED=0 go run ./tests/sim/run -seeds $(or $(SEEDS),2000) $(if $(TWICE),-twice)
+
+sim-mutants: ## plant ten faults into the layers, one after the other, and have make sim find each: 5 minutes
+	MUTANTS=1 CGO_ENABLED=0 go test -count=1 -v -timeout 60m -run 'TestMutants$$' ./tests/sim
 
 check: ## gofmt, vet for amd64, arm64 and macOS, staticcheck, import map and other rules of the tree
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }

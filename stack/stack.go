@@ -201,7 +201,8 @@ func (s *Stack) HardwareAddr() net.HardwareAddr {
 	return nil
 }
 
-// Addrs are the addresses in use on the link, the link-local one included, loopback not.
+// Addrs are the addresses in use on the link, the link-local one included, loopback not, in
+// ascending order: those of IPv4 first.
 func (s *Stack) Addrs() []netip.Prefix {
 	var out []netip.Prefix
 	for _, a := range s.net.AllAddresses()[nicID] {
@@ -210,6 +211,9 @@ func (s *Stack) Addrs() []netip.Prefix {
 			out = append(out, netip.PrefixFrom(fromAddress(p.Address), p.PrefixLen))
 		}
 	}
+	slices.SortFunc(out, func(a, b netip.Prefix) int { // netstack's order is that of a map
+		return a.Addr().Compare(b.Addr())
+	})
 	return out
 }
 

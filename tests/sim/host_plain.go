@@ -1,0 +1,148 @@
+package sim
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/channel"
+	"gvisor.dev/gvisor/pkg/tcpip/link/ethernet"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
+	"github.com/rdma-netstack/rdma-netstack/internal/netclock"
+)
+
+// plainHost is gVisor's netstack as it is: the peer of ours, without any code of ours in it.
+type plainHost struct {
+	plan  HostPlan
+	index int
+	port  *port
+	clock *timers
+	mtu   int
+	seed  uint64
+	link  *channel.Endpoint
+	stack *gstack.Stack
+}
+
+// plainQueue is how many packets the link holds until the scheduler takes them.
+const plainQueue = 1 << 14
+
+func (h *plainHost) up(context.Context) error {
+	h.link = channel.New(plainQueue, uint32(h.mtu), tcpip.LinkAddress(hardware(h.index)))
+	h.link.LinkEPCapabilities |= gstack.CapabilityResolutionRequired
+	if h.plan.SoftwareGSO {
+		h.link.SupportedGSOKind = gstack.GVisorGSOSupported
+	}
+	random := clocktest.Random(h.seed)
+	h.stack = gstack.New(gstack.Options{
+		Clock: netclock.New(clock.New(h.clock)), SecureRNG: random, RandSource: source{random},
+		NetworkProtocols: []gstack.NetworkProtocolFactory{ipv4.NewProtocol, arp.NewProtocol},
+		TransportProtocols: []gstack.TransportProtocolFactory{tcp.NewProtocolCUBIC, udp.NewProtocol,
+			icmp.NewProtocol4},
+	})
+	sack := tcpip.TCPSACKEnabled(true)
+	if err := h.stack.SetTransportProtocolOption(tcp.ProtocolNumber, &sack); err != nil {
+		return fmt.Errorf("switch SACK on: %v", err)
+	}
+	if err := h.stack.CreateNIC(1, ethernet.New(h.link)); err != nil {
+		return fmt.Errorf("create NIC: %v", err)
+	}
+	if err := h.stack.AddProtocolAddress(1, tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber,
+		AddressWithPrefix: tcpip.AddressWithPrefix{Address: toAddress(address(h.index)),
+			PrefixLen: 24}}, gstack.AddressProperties{}); err != nil {
+		return fmt.Errorf("add address: %v", err)
+	}
+	h.stack.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}})
+	h.port.connect(h.receive)
+	return nil
+}
+
+func toAddress(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }
+
+// receive delivers frames to netstack.
+func (h *plainHost) receive(frames [][]byte) {
+	for _, f := range frames {
+		if len(f) < header.EthernetMinimumSize {
+			continue
+		}
+		pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: buffer.MakeWithData(f)})
+		h.link.InjectInbound(tcpip.NetworkProtocolNumber(header.Ethernet(f).Type()), pkt)
+		pkt.DecRef()
+	}
+}
+
+// send gives the switch what netstack has written.
+func (h *plainHost) send() {
+	if h.link == nil {
+		return
+	}
+	for pkt := h.link.Read(); pkt != nil; pkt = h.link.Read() {
+		view := pkt.ToView()
+		h.port.put(append([]byte(nil), view.AsSlice()...))
+		view.Release()
+		pkt.DecRef()
+	}
+}
+
+func (h *plainHost) full(p netip.AddrPort) tcpip.FullAddress {
+	return tcpip.FullAddress{NIC: 1, Addr: toAddress(p.Addr()), Port: p.Port()}
+}
+
+func (h *plainHost) listen(port uint16) (net.Listener, error) {
+	return gonet.ListenTCP(h.stack, h.full(netip.AddrPortFrom(address(h.index), port)),
+		ipv4.ProtocolNumber)
+}
+
+func (h *plainHost) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	return gonet.DialContextTCP(ctx, h.stack, h.full(to), ipv4.ProtocolNumber)
+}
+
+func (h *plainHost) packets(port uint16) (net.PacketConn, error) {
+	local := h.full(netip.AddrPortFrom(address(h.index), port))
+	return gonet.DialUDP(h.stack, &local, nil, ipv4.ProtocolNumber)
+}
+
+func (h *plainHost) check() error { return nil }
+
+func (h *plainHost) connections() []string { return tcpEndpoints(h.stack) }
+
+func (h *plainHost) down() error {
+	h.stack.Close()
+	for _, ep := range h.stack.CleanupEndpoints() {
+		ep.Abort()
+	}
+	h.port.connect(nil)
+	h.stack.RemoveNIC(1)
+	h.stack.Wait()
+	h.link.Drain()
+	return nil
+}
+
+func (h *plainHost) left() error { return h.clock.left() }
+
+// source makes random numbers of a reader. It implements math/rand.Source.
+type source struct{ io.Reader }
+
+// Int63 implements math/rand.Source.
+func (s source) Int63() int64 {
+	var b [8]byte
+	_, _ = s.Read(b[:])
+	return int64(binary.LittleEndian.Uint64(b[:]) >> 1)
+}
+
+// Seed implements math/rand.Source. It has no effect: the reader has its seed.
+func (s source) Seed(int64) {}

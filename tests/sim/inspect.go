@@ -1,0 +1,106 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+)
+
+// inspector looks at what one host sends: each frame must be right by itself, and in some runs the
+// new data of each TCP flow must come in order.
+type inspector struct {
+	mtu     int
+	ordered bool // nothing that the host sends may get lost before it reaches the switch
+	next    map[[12]byte]uint32
+}
+
+// frame says what is wrong with a frame.
+func (i *inspector) frame(f []byte) error {
+	if len(f) < header.EthernetMinimumSize || len(f) > header.EthernetMinimumSize+i.mtu {
+		return fmt.Errorf("a frame of %d bytes was sent", len(f))
+	}
+	if header.Ethernet(f).Type() != header.IPv4ProtocolNumber {
+		return nil
+	}
+	ip := header.IPv4(f[header.EthernetMinimumSize:])
+	if !ip.IsValid(len(ip)) || !ip.IsChecksumValid() {
+		return fmt.Errorf("a frame with a bad IPv4 header was sent: %x", f)
+	}
+	if ip.More() || ip.FragmentOffset() > 0 {
+		return nil
+	}
+	payload := ip.Payload()
+	switch ip.TransportProtocol() {
+	case header.TCPProtocolNumber:
+		return i.segment(ip, payload)
+	case header.UDPProtocolNumber:
+		return checkUDP(ip, payload)
+	}
+	return nil
+}
+
+func checkUDP(ip header.IPv4, b []byte) error {
+	if len(b) < header.UDPMinimumSize || int(header.UDP(b).Length()) != len(b) {
+		return errors.New("a datagram of another length than it says was sent")
+	}
+	if u := header.UDP(b); u.Checksum() != 0 && !u.IsChecksumValid(ip.SourceAddress(),
+		ip.DestinationAddress(), checksum.Checksum(u.Payload(), 0)) {
+		return errors.New("a datagram with a wrong checksum was sent")
+	}
+	return nil
+}
+
+// segment checks a TCP segment.
+func (i *inspector) segment(ip header.IPv4, b []byte) error {
+	if len(b) < header.TCPMinimumSize || int(header.TCP(b).DataOffset()) > len(b) {
+		return errors.New("a segment shorter than its header was sent")
+	}
+	s := header.TCP(b)
+	if !s.IsChecksumValid(ip.SourceAddress(), ip.DestinationAddress(),
+		checksum.Checksum(s.Payload(), 0), uint16(len(s.Payload()))) {
+		return errors.New("a segment with a wrong checksum was sent")
+	}
+	if i.ordered && s.Flags()&header.TCPFlagRst == 0 {
+		return i.inOrder(ip, s)
+	}
+	return nil
+}
+
+// inOrder says whether a segment skips data that was never sent.
+func (i *inspector) inOrder(ip header.IPv4, s header.TCP) error {
+	key := [12]byte(append(append([]byte(nil), ip[12:20]...), s[:4]...))
+	end := s.SequenceNumber() + uint32(len(s.Payload()))
+	if s.Flags()&(header.TCPFlagSyn|header.TCPFlagFin) != 0 {
+		end++
+	}
+	next, known := i.next[key]
+	ahead := int32(s.SequenceNumber() - next)
+	if s.Flags()&header.TCPFlagSyn == 0 && known && ahead > 0 {
+		return fmt.Errorf("port %d sent a segment to port %d before the %d bytes in front of it",
+			s.SourcePort(), s.DestinationPort(), ahead)
+	}
+	if s.Flags()&header.TCPFlagSyn != 0 || !known || int32(end-next) > 0 {
+		i.next[key] = end
+	}
+	return nil
+}
+
+// ordered reports whether what host i sends reaches the switch in order: nothing is lost, and the
+// faults of its NIC are none that lose or reset anything.
+func (p *Plan) ordered(i int) bool {
+	if p.Hosts[i].Kind != Ours || p.Net.Harm.Lose > 0 || p.Net.Harm.Corrupt > 0 {
+		return false
+	}
+	for _, f := range p.Faults {
+		switch f.Kind {
+		case Paused, LateCompletion:
+		default:
+			if !f.Off {
+				return false
+			}
+		}
+	}
+	return true
+}

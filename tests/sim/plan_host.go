@@ -1,0 +1,112 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
+
+// HostKind is what a host runs.
+type HostKind uint8
+
+// The kinds of hosts.
+const (
+	Ours     HostKind = iota // package stack over link/rdma, dv and a software NIC
+	Plain                    // gVisor's netstack on a link without our additions
+	Scripted                 // no stack
+)
+
+// HostPlan is one host.
+type HostPlan struct {
+	Kind HostKind
+
+	// Of Ours.
+	Card        string
+	Device      dv.Config // sizes and options
+	RxMode      stack.RxMode
+	ACKDelay    time.Duration
+	NoFastPath  bool
+	DisableSACK bool
+	DisableRACK bool
+	Detection   time.Duration // of duplicate addresses
+	Buffers     stack.BufferRange
+	RxLimit     int
+
+	// Of Plain: netstack cuts super-segments in software.
+	SoftwareGSO bool
+}
+
+// String lists what differs from the defaults.
+func (h HostPlan) String() string {
+	switch h.Kind {
+	case Scripted:
+		return "a script"
+	case Plain:
+		return fmt.Sprintf("netstack, segmentation in software %v", h.SoftwareGSO)
+	}
+	d := &h.Device
+	return fmt.Sprintf("ours on %s, queues %d+%d of %d+%d, stage %d, spare %d, striding %v, "+
+		"no compression %v, no multi-packet %v, no multi-segment %v, BlueFlame %v, "+
+		"events %d/%dus, "+
+		"delay drop %v, inline %d, mode %v, ACK delay %v, no fast path %v, no SACK %v, "+
+		"no RACK %v, "+
+		"detection %v, buffers %+v, limit %d", h.Card, d.RxQueues, d.TxQueues, d.RxQueueSize,
+		d.TxQueueSize, d.TxBufferSize, d.SpareFrames, d.Striding, d.NoCompression,
+		d.NoMultiPacketSend, d.NoMultiSegment, d.BlueFlame, d.EventFrames, d.EventMicroseconds,
+		d.DelayDrop, d.TxInline, h.RxMode, h.ACKDelay, h.NoFastPath, h.DisableSACK, h.DisableRACK,
+		h.Detection, h.Buffers, h.RxLimit)
+}
+
+// newHostPlans draws two or three hosts.
+func newHostPlans(d dice, mtu int) []HostPlan {
+	hosts := []HostPlan{newOurs(d, mtu)}
+	for range 1 + d.IntN(2) {
+		if d.chance(0.5) {
+			hosts = append(hosts, HostPlan{Kind: Plain, SoftwareGSO: d.chance(0.5)})
+		} else {
+			hosts = append(hosts, newOurs(d, mtu))
+		}
+	}
+	if d.chance(0.3) {
+		hosts = append(hosts, HostPlan{Kind: Scripted})
+	}
+	return hosts
+}
+
+func newOurs(d dice, mtu int) HostPlan {
+	h := HostPlan{
+		Kind: Ours, Card: one(d, "cx4lx", "cx5", "cx6dx", "cx7", "bf2"),
+		RxMode:     one(d, stack.RxAdaptive, stack.RxInterrupt),
+		ACKDelay:   one(d, 0, 0, -1, time.Millisecond, 40*time.Millisecond),
+		NoFastPath: d.chance(0.2), DisableSACK: d.chance(0.1), DisableRACK: d.chance(0.2),
+		Detection: one(d, -1, 0, time.Second), RxLimit: one(d, 0, 0, 256<<10),
+	}
+	if d.chance(0.2) {
+		n := max(one(d, 16, 64, 256)<<10, 8*mtu)
+		h.Buffers = stack.BufferRange{Min: 4 << 10, Default: n, Max: 4 * n}
+	}
+	h.Device = newDevice(d, h.Card, mtu)
+	return h
+}
+
+// newDevice draws sizes that make rings wrap and run full.
+func newDevice(d dice, card string, mtu int) dv.Config {
+	c := dv.Config{
+		RxQueues: one(d, 1, 1, 2, 4), TxQueues: one(d, 1, 1, 2, 4),
+		RxQueueSize: one(d, 64, 64, 128, 512), TxQueueSize: one(d, 64, 128, 256, 1024),
+		TxBufferSize: one(d, 128, 256) << 10, SpareFrames: one(d, 1, 16, 256),
+		NoCompression: d.chance(0.3), NoMultiPacketSend: d.chance(0.3),
+		NoMultiSegment: d.chance(0.5), BlueFlame: d.chance(0.3), DelayDrop: d.chance(0.1),
+	}
+	striding := d.chance(0.3)
+	c.Striding = striding && card != "cx4lx" && card != "cx5"
+	if d.chance(0.3) {
+		c.EventFrames, c.EventMicroseconds = uint16(one(d, 2, 8, 64)), uint16(one(d, 8, 50, 500))
+	}
+	if d.chance(0.3) {
+		c.TxInline = one(d, 60, 200, 900)
+	}
+	return c
+}

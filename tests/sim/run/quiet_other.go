@@ -1,0 +1,6 @@
+//go:build !linux
+
+package main
+
+// quietMonitor does nothing.
+func quietMonitor() {}

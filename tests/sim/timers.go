@@ -1,0 +1,96 @@
+package sim
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
+)
+
+// timers is the clock of one host: that of the run, which also knows who has set timers.
+type timers struct {
+	clock.Source
+
+	mu  sync.Mutex
+	set map[*hostTimer]bool // guarded by mu
+}
+
+// hostTimer is a timer of a host.
+type hostTimer struct {
+	clock.Timer
+	of      *timers
+	creator [24]uintptr
+}
+
+// AfterFunc implements clock.Source.
+func (s *timers) AfterFunc(d time.Duration, f func()) clock.Timer {
+	t := &hostTimer{of: s}
+	runtime.Callers(2, t.creator[:])
+	s.note(t, true)
+	t.Timer = s.Source.AfterFunc(d, func() {
+		s.note(t, false)
+		f()
+	})
+	return t
+}
+
+// note takes note that a timer is set or not.
+func (s *timers) note(t *hostTimer, set bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if set {
+		s.set[t] = true
+	} else {
+		delete(s.set, t)
+	}
+}
+
+// Stop implements clock.Timer.
+func (t *hostTimer) Stop() bool {
+	t.of.note(t, false)
+	return t.Timer.Stop()
+}
+
+// Reset implements clock.Timer.
+func (t *hostTimer) Reset(d time.Duration) bool {
+	t.of.note(t, true)
+	return t.Timer.Reset(d)
+}
+
+// left reports timers that are set, but for netstack's own, which has some left when it is closed:
+// those of its neighbour tables among others.
+func (s *timers) left() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for t := range s.set {
+		if name := t.name(); !strings.HasPrefix(name, "gvisor.dev/") {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	return fmt.Errorf("timers are left of %s", strings.Join(names, ", "))
+}
+
+// passing are packages and types that make timers for others.
+var passing = []string{"/clock.", "/internal/netclock.", "stack.probeDelayClock", "/tests/sim."}
+
+// name is the function that has made the timer.
+func (t *hostTimer) name() string {
+	frames := runtime.CallersFrames(t.creator[:])
+	for {
+		f, more := frames.Next()
+		if !more || !slices.ContainsFunc(passing, func(p string) bool {
+			return strings.Contains(f.Function, p)
+		}) {
+			return f.Function
+		}
+	}
+}

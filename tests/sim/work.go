@@ -1,0 +1,140 @@
+package sim
+
+import (
+	"fmt"
+	"net"
+	"sync"
+)
+
+// startWork starts the tasks of all work.
+func (w *world) startWork() {
+	for i, p := range w.plan.Work {
+		if p.Off {
+			continue
+		}
+		j := &job{w: w, plan: p, port: uint16(1000 + i), sessions: map[int]*session{},
+			name: fmt.Sprintf("work %d (%v)", i, p.Kind)}
+		w.jobs = append(w.jobs, j)
+		switch p.Kind {
+		case Datagrams:
+			j.datagrams()
+		case Web:
+			j.web()
+		case Script:
+			j.script()
+		default:
+			j.streams()
+		}
+	}
+}
+
+// job is a piece of work under way.
+type job struct {
+	w    *world
+	plan WorkPlan
+	port uint16
+	name string
+
+	mu       sync.Mutex
+	sessions map[int]*session // by the client's port; guarded by mu
+	over     []*session       // whose port another one has; guarded by mu
+}
+
+// session is one connection as both its ends see it.
+type session struct {
+	there, back     *flow
+	dialled, served bool // each written by one end, read when all have ended
+}
+
+// session returns the connection from a client's port. fresh says that it is a new one.
+func (j *job) session(port int, fresh bool) *session {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s := j.sessions[port]
+	if s != nil && fresh && s.dialled {
+		j.over = append(j.over, s)
+		s = nil
+	}
+	if s == nil {
+		at := uint64(j.port)<<16 | uint64(port)
+		s = &session{&flow{pattern: pattern{j.w.table, at * 7919}},
+			&flow{pattern: pattern{j.w.table, at*104729 + 1}}, false, false}
+		j.sessions[port] = s
+	}
+	return s
+}
+
+// check says what is wrong with a connection once all tasks have ended.
+func (j *job) check() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	all := j.over
+	for _, s := range j.sessions {
+		all = append(all, s)
+	}
+	for _, s := range all {
+		if err := j.checkSession(s); err != nil {
+			return fmt.Errorf("%s: %w", j.name, err)
+		}
+	}
+	return nil
+}
+
+func (j *job) checkSession(s *session) error {
+	mayFail := j.plan.Kind == Reset
+	if !s.served && !mayFail {
+		return fmt.Errorf("a connection was never accepted")
+	}
+	if err := s.there.check(mayFail || !s.served); err != nil {
+		return fmt.Errorf("client to server: %w", err)
+	}
+	if err := s.back.check(mayFail || !s.served); err != nil {
+		return fmt.Errorf("server to client: %w", err)
+	}
+	return nil
+}
+
+// streams runs work of TCP connections: one client, and a server for each connection.
+func (j *job) streams() {
+	j.serving(func(t *task) error {
+		t.sleep(j.plan.Start)
+		for n := range j.plan.Count {
+			if err := j.connection(t, n); err != nil {
+				return fmt.Errorf("connection %d: %w", n, err)
+			}
+		}
+		return nil
+	}, j.accept)
+}
+
+// serving runs a client once there is a listener that accept serves, and closes the listener when
+// the client has ended.
+func (j *job) serving(client func(*task) error, accept func(net.Listener)) {
+	j.w.spawn(j.name+", client", func(t *task) error {
+		t.calls("listen")
+		ln, err := j.w.hosts[j.plan.Server].listen(j.port)
+		if err != nil {
+			return err
+		}
+		accept(ln)
+		err = client(t)
+		t.calls("close listener")
+		ln.Close()
+		return err
+	})
+}
+
+// accept starts a task that accepts connections until ln is closed.
+func (j *job) accept(ln net.Listener) {
+	j.w.spawn(j.name+", acceptor", func(t *task) error {
+		for n := 0; ; n++ {
+			t.calls("accept")
+			c, err := ln.Accept()
+			if err != nil {
+				return nil
+			}
+			j.w.spawn(fmt.Sprintf("%s, server of connection %d", j.name, n),
+				func(t *task) error { return j.serve(t, c) })
+		}
+	})
+}

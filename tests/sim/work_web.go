@@ -1,0 +1,80 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+)
+
+// web runs a server and a client of net/http. Each request has a body and each response another.
+func (j *job) web() {
+	server := &http.Server{Handler: http.HandlerFunc(j.handle),
+		ErrorLog: log.New(io.Discard, "", 0)}
+	j.serving(func(t *task) error {
+		t.sleep(j.plan.Start)
+		err := j.requests(t)
+		return errors.Join(err, server.Close())
+	}, func(ln net.Listener) {
+		j.w.spawn(j.name+", server", func(t *task) error {
+			t.calls("serve")
+			if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+				return err
+			}
+			return nil
+		})
+	})
+}
+
+func (j *job) request() pattern  { return pattern{j.w.table, uint64(j.port) * 7919} }
+func (j *job) response() pattern { return pattern{j.w.table, uint64(j.port)*104729 + 1} }
+
+// handle answers one request.
+func (j *job) handle(w http.ResponseWriter, r *http.Request) {
+	w.Header()["Date"] = nil // it has the time of the machine
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	if i := j.request().wrong(body, 0); i >= 0 || len(body) != j.plan.Bytes {
+		http.Error(w, fmt.Sprintf("a request of %d bytes, wrong at %d", len(body), i), 500)
+		return
+	}
+	b := make([]byte, j.plan.Back)
+	j.response().fill(b, 0)
+	_, _ = w.Write(b)
+}
+
+// requests makes the requests of the work, over one connection while that works.
+func (j *job) requests(t *task) error {
+	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn,
+		error) {
+		return t.dial(j.plan.Client, j.plan.Server, j.port)
+	}}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+	body := make([]byte, j.plan.Bytes)
+	j.request().fill(body, 0)
+	url := "http://" + netip.AddrPortFrom(address(j.plan.Server), j.port).String() + "/"
+	for n := range j.plan.Count {
+		t.calls(fmt.Sprintf("request %d", n))
+		r, err := client.Post(url, "application/octet-stream", bytes.NewReader(body))
+		if err != nil {
+			return err
+		}
+		b, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		if i := j.response().wrong(b, 0); err != nil || i >= 0 || len(b) != j.plan.Back ||
+			r.StatusCode != http.StatusOK {
+			return fmt.Errorf("response %d: %s, %d bytes, wrong at %d: %.200q, %v", n, r.Status,
+				len(b), i, b, err)
+		}
+		t.sleep(j.plan.Pause)
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+// Package sim runs hosts, a switch and what goes wrong between them on virtual time, all of it from
+// one number, the seed. A run repeats exactly.
+package sim
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// Result is what came of a run.
+type Result struct {
+	Seed    uint64
+	Err     error  // nil: every invariant held
+	Trace   uint64 // hash over all frames sent, and when
+	Virtual time.Duration
+	Frames  uint64
+	Steps   uint64 // timers that fired
+	Log     []string
+	Stacks  string // of all goroutines, if Err is not nil
+}
+
+// world is one run.
+type world struct {
+	plan   Plan
+	clock  *ticker
+	net    *network
+	hosts  []host
+	settle settler
+	calls  busy
+	table  []byte // of patterns
+	steps  uint64
+	began  time.Duration // when the work began
+	calm   time.Duration // when the last fault ends
+
+	jobs []*job
+
+	mu       sync.Mutex // covers what follows
+	tasks    []*task
+	sleeping int           // tasks that wait on purpose
+	awake    time.Duration // when the last of them went on
+	failed   []error       // invariants that tasks found violated
+	log      []string      // what happened besides frames
+}
+
+// Limits of a run, in virtual time unless said otherwise.
+const (
+	upLimit   = time.Minute
+	workLimit = 120 * time.Second // after the last fault
+	goneLimit = 130 * time.Second // two maximum segment lifetimes, and what a FIN takes
+	downLimit = 30 * time.Second
+	maxSteps  = 3_000_000 // timers
+)
+
+// Run runs a plan. GOMAXPROCS must be 1, and the garbage collector off, for runs to repeat. No two
+// runs may take place in a process at once.
+func Run(p Plan) Result {
+	before := runtime.NumGoroutine()
+	w := newWorld(p)
+	err := w.run()
+	if err == nil {
+		err = w.leftovers(before)
+	}
+	r := Result{Seed: p.Seed, Trace: w.net.trace, Virtual: w.clock.now(),
+		Frames: w.net.count.Sent, Steps: w.steps, Log: w.log}
+	if err != nil {
+		r.Err, r.Stacks = fmt.Errorf("after %v: %w", w.clock.now(), err), goroutines()
+	}
+	return r
+}
+
+func newWorld(p Plan) *world {
+	w := &world{plan: p, clock: newTicker(), settle: newSettler(), table: newPatternTable(p.Seed)}
+	w.net = newNetwork(p.Net, w.clock, p.Seed)
+	w.net.watch = p.Watch
+	for i, hp := range p.Hosts {
+		w.hosts = append(w.hosts, w.newHost(i, hp))
+	}
+	return w
+}
+
+func (w *world) newHost(i int, p HostPlan) host {
+	port, seed := w.net.plug(w.plan.ordered(i)), w.plan.Seed<<8+uint64(i)
+	c := &timers{Source: w.clock, set: map[*hostTimer]bool{}}
+	switch p.Kind {
+	case Plain:
+		return &plainHost{plan: p, index: i, port: port, clock: c, mtu: w.plan.Net.MTU, seed: seed}
+	case Scripted:
+		return &scriptHost{index: i, port: port}
+	}
+	return &ourHost{plan: p, index: i, port: port, clock: c, mtu: w.plan.Net.MTU, seed: seed,
+		busy: &w.calls, lenient: w.plan.has(LostDoorbell),
+		late: w.plan.has(LateCompletion), opened: make(chan struct{})}
+}
+
+// run takes the world from its beginning to its end.
+func (w *world) run() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for i, h := range w.hosts {
+		w.spawn(fmt.Sprintf("host %d comes up", i), func(t *task) error { return h.up(ctx) })
+		if err := w.rest(); err != nil { // one after the other: system calls change the order
+			return err
+		}
+	}
+	if err := w.until(w.idle, upLimit); err != nil {
+		return err
+	}
+	w.began = w.clock.now()
+	w.startFaults()
+	w.startWork()
+	if err := w.until(w.idle, w.calm-w.began+workLimit); err != nil {
+		return err
+	}
+	for _, j := range w.jobs {
+		if err := j.check(); err != nil {
+			return err
+		}
+	}
+	if err := w.until(w.gone, w.calm-w.clock.now()+goneLimit); err != nil {
+		return err
+	}
+	for i, h := range w.hosts {
+		w.spawn(fmt.Sprintf("host %d goes down", i), func(*task) error { return h.down() })
+		if err := w.rest(); err != nil {
+			return err
+		}
+	}
+	return w.until(w.idle, downLimit)
+}
+
+// idle: no task is left.
+func (w *world) idle() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, t := range w.tasks {
+		if !t.done {
+			return false
+		}
+	}
+	return true
+}
+
+// gone: no connection is left, and the last fault is over.
+func (w *world) gone() bool {
+	return w.endpointList() == "" && w.clock.now() >= w.calm
+}
+
+// leftovers reports what is left when all hosts are down.
+func (w *world) leftovers(before int) error {
+	for i, h := range w.hosts {
+		if err := h.left(); err != nil {
+			return fmt.Errorf("host %d has gone down: %w", i, err)
+		}
+	}
+	if n := runtime.NumGoroutine(); n > before {
+		return fmt.Errorf("%d goroutines are left", n-before)
+	}
+	return nil
+}
+
+// goroutines is the stacks of all goroutines.
+func goroutines() string {
+	buf := make([]byte, 1<<20)
+	return string(buf[:runtime.Stack(buf, true)])
+}
