@@ -14,7 +14,6 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
@@ -132,7 +131,6 @@ func TestNoLink(t *testing.T) {
 
 // TestLinkLocalTaken: a reply to detection of the link-local address removes only that address.
 func TestLinkLocalTaken(t *testing.T) {
-	need.Long(t, "probes for duplicates, 3 s")
 	const linkLocal = "fe80::ff:fe00:a"
 	for _, c := range []struct {
 		name      string
@@ -147,6 +145,7 @@ func TestLinkLocalTaken(t *testing.T) {
 			"our own hardware address"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			v := newVirtualTime(t)
 			near, st := newStation(t)
 			st.onFrame(func(f []byte) { // a solicitation for the link-local address
 				if len(f) > 78 && f[12] == 0x86 && f[54] == 135 &&
@@ -155,7 +154,8 @@ func TestLinkLocalTaken(t *testing.T) {
 				}
 			})
 			var log logged
-			cfg := stack.Config{DuplicateDetection: time.Second, Logger: log.logger()}
+			cfg := stack.Config{DuplicateDetection: time.Second, Logger: log.logger(),
+				Clock: v.Clock.Clock()}
 			for _, a := range c.addresses {
 				cfg.Addresses = append(cfg.Addresses, netip.MustParsePrefix(a))
 			}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
@@ -168,14 +167,14 @@ func TestZeroConfig(t *testing.T) {
 
 // TestDuplicateAddress takes an address that another host has.
 func TestDuplicateAddress(t *testing.T) {
-	need.Long(t, "probes for duplicates, 4 s")
+	clock := newVirtualTime(t).Clock.Clock()
 	for _, dup := range []string{"192.0.2.1/24", "2001:db8::1/64"} {
 		a, b := netpair.NewPorts(netpair.Faults{})
 		owner, err := stack.New(a,
 			stack.Config{Addresses: []netip.Prefix{netip.MustParsePrefix(dup)},
-				DuplicateDetection: -1})
+				DuplicateDetection: -1, Clock: clock})
 		must(t, err)
-		cfg := stack.Config{DuplicateDetection: 2 * time.Second,
+		cfg := stack.Config{DuplicateDetection: 2 * time.Second, Clock: clock,
 			Addresses: []netip.Prefix{netip.MustParsePrefix(dup),
 				netip.MustParsePrefix("192.0.2.50/24")}}
 		_, err = stack.New(b, cfg)

@@ -6,24 +6,24 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
 // TestDHCPDeclinedRenewal: a renewal gives another address, which another host has. It is declined,
 // and the client waits before it asks again (RFC 2131 section 3.1 point 5).
 func TestDHCPDeclinedRenewal(t *testing.T) {
-	need.Long(t, "a lease of 2 s, and the wait after a DECLINE")
 	const wait = 2 * time.Second
+	clock := newVirtualTime(t).Clock.Clock()
 	netpair.CheckLeaks(t)
 	a, b := netpair.NewPorts(netpair.Faults{})
-	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Addresses: []netip.Prefix{
+	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Clock: clock, Addresses: []netip.Prefix{
 		netip.PrefixFrom(netpair.ServerIP4, 24), netip.MustParsePrefix("192.0.2.70/24")}})
 	must(t, err)
 	defer server.Close()
-	d := &dhcpServer{lasts: 2 * time.Second, fallback: "192.0.2.60"}
+	d := &dhcpServer{lasts: 2 * time.Second, fallback: "192.0.2.60", clock: clock}
 	d.start(t, server, "192.0.2.50")
-	cfg := stack.WithRenewal(stack.Config{DHCPv4: true, AddressTimeout: hangs}, time.Second)
+	cfg := stack.WithRenewal(stack.Config{DHCPv4: true, AddressTimeout: hangs, Clock: clock},
+		time.Second)
 	client, err := stack.New(b, stack.WithDeclineWait(cfg, wait))
 	must(t, err)
 	defer client.Close()

@@ -10,8 +10,8 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
@@ -24,10 +24,11 @@ type dhcpServer struct {
 	fickle    atomic.Bool // refuses, once, a request for its offer
 	fallback  string      // the address to give after a DECLINE
 	acks      atomic.Int32
-	declined  atomic.Int64 // when somebody declined, in ns since 1970
+	declined  atomic.Int64 // when somebody declined by clock, in ns since 1970
 	paused    atomic.Int64 // from then to the next DISCOVER
 	confirmed atomic.Int32 // of them, to who asked for an address from before
 	lasts     time.Duration
+	clock     clock.Clock
 }
 
 func (d *dhcpServer) serve() {
@@ -47,10 +48,10 @@ func (d *dhcpServer) answer(m *dhcpv4.DHCPv4) {
 	if m.MessageType() == dhcpv4.MessageTypeDecline &&
 		m.RequestedIPAddress().Equal(*d.give.Load()) {
 		d.offer(d.fallback)
-		d.declined.Store(time.Now().UnixNano())
+		d.declined.Store(d.clock.Now().UnixNano())
 	}
 	if at := d.declined.Load(); at != 0 && m.MessageType() == dhcpv4.MessageTypeDiscover {
-		d.paused.CompareAndSwap(0, time.Now().UnixNano()-at)
+		d.paused.CompareAndSwap(0, d.clock.Now().UnixNano()-at)
 	}
 	kind := map[dhcpv4.MessageType]dhcpv4.MessageType{
 		dhcpv4.MessageTypeDiscover: dhcpv4.MessageTypeOffer,
@@ -82,12 +83,13 @@ func (d *dhcpServer) answer(m *dhcpv4.DHCPv4) {
 	d.conn.WriteTo(reply.ToBytes(), to)
 }
 
-// leased makes a server and a client that has got its address from it.
+// leased makes a server and a client that has got its address from it, in virtual time.
 func leased(t *testing.T, lasts time.Duration) (*dhcpServer, *stack.Stack) {
 	t.Helper()
+	c := newVirtualTime(t).Clock.Clock()
 	netpair.CheckLeaks(t)
 	a, b := netpair.NewPorts(netpair.Faults{})
-	server, err := stack.New(a, stack.Config{DuplicateDetection: -1,
+	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Clock: c,
 		Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}})
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +97,7 @@ func leased(t *testing.T, lasts time.Duration) (*dhcpServer, *stack.Stack) {
 	t.Cleanup(func() { server.Close() })
 	d := newDHCPServer(t, server, "192.0.2.50", lasts)
 	client, err := stack.New(b, stack.WithRenewal(stack.Config{DHCPv4: true, DuplicateDetection: -1,
-		AddressTimeout: hangs}, time.Second))
+		Clock: c, AddressTimeout: hangs}, time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +154,6 @@ func TestDHCPRenews(t *testing.T) {
 }
 
 func TestDHCPLeaseRunsOut(t *testing.T) {
-	need.Long(t, "a lease of seconds, 3 s")
 	d, client := leased(t, 2*time.Second)
 	d.mute.Store(true)
 	eventually(t, "the address given up", func() bool { return !hasAddr(client, "192.0.2.50") })
@@ -173,7 +174,6 @@ func TestDHCPAddressChanges(t *testing.T) {
 // TestDHCPSecondTry: an address that another host has is declined, and a server that refuses its
 // own offer is asked again.
 func TestDHCPSecondTry(t *testing.T) {
-	need.Long(t, "a client that is refused asks again after 5 s or more")
 	for _, c := range []struct {
 		name        string
 		others      []string      // addresses in use on the link
@@ -189,9 +189,10 @@ func TestDHCPSecondTry(t *testing.T) {
 		{"the server takes its offer back", nil, stack.DeclineWait, 0, 0, true, "192.0.2.50"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			clock := newVirtualTime(t).Clock.Clock()
 			netpair.CheckLeaks(t)
 			a, b := netpair.NewPorts(netpair.Faults{})
-			cfg := stack.Config{DuplicateDetection: -1,
+			cfg := stack.Config{DuplicateDetection: -1, Clock: clock,
 				Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}}
 			for _, o := range c.others {
 				cfg.Addresses = append(cfg.Addresses, netip.MustParsePrefix(o))
@@ -199,10 +200,10 @@ func TestDHCPSecondTry(t *testing.T) {
 			server, err := stack.New(a, cfg)
 			must(t, err)
 			defer server.Close()
-			d := &dhcpServer{lasts: time.Hour, fallback: "192.0.2.60"}
+			d := &dhcpServer{lasts: time.Hour, fallback: "192.0.2.60", clock: clock}
 			d.fickle.Store(c.fickle)
 			d.start(t, server, "192.0.2.50")
-			cfg = stack.Config{DHCPv4: true,
+			cfg = stack.Config{DHCPv4: true, Clock: clock,
 				DuplicateDetection: 2 * time.Second, AddressTimeout: hangs}
 			client, err := stack.New(b, stack.WithDeclineWait(cfg, c.wait))
 			must(t, err)
@@ -221,20 +222,25 @@ func TestDHCPSecondTry(t *testing.T) {
 // TestDHCPTinyLease: a lease for no time at all is renewed once a minute, not as fast as the server
 // answers.
 func TestDHCPTinyLease(t *testing.T) {
+	v := newVirtualTime(t)
 	netpair.CheckLeaks(t)
 	a, b := netpair.NewPorts(netpair.Faults{})
-	server, err := stack.New(a, stack.Config{DuplicateDetection: -1,
+	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Clock: v.Clock.Clock(),
 		Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}})
 	must(t, err)
 	defer server.Close()
 	d := newDHCPServer(t, server, "192.0.2.50", 0)
-	client, err := stack.New(b, stack.Config{DHCPv4: true,
+	client, err := stack.New(b, stack.Config{DHCPv4: true, Clock: v.Clock.Clock(),
 		DuplicateDetection: -1, AddressTimeout: hangs})
 	must(t, err)
 	defer client.Close()
-	time.Sleep(500 * time.Millisecond) // for an event that must not happen
+	v.stop()
+	v.Advance(50 * time.Second)
 	if n, sent := d.acks.Load(), client.Stats().DHCPSent; n != 1 || sent > 4 ||
 		!hasAddr(client, "192.0.2.50") {
 		t.Errorf("%d leases, %d messages, addresses %v", n, sent, client.Addrs())
+	}
+	if !v.AdvanceUntil(15*time.Second, func() bool { return d.acks.Load() == 2 }) {
+		t.Error("not renewed after a minute")
 	}
 }

@@ -14,8 +14,8 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
@@ -96,8 +96,14 @@ var homeZone = map[string][]string{
 // dnsPair is a pair whose client asks servers; the server has more addresses.
 func dnsPair(t *testing.T, faults netpair.Faults,
 	servers ...netip.Addr) (server, client *stack.Stack) {
+	return dnsPairAt(t, clock.Clock{}, faults, servers...)
+}
+
+// dnsPairAt is dnsPair by a clock.
+func dnsPairAt(t *testing.T, at clock.Clock, faults netpair.Faults,
+	servers ...netip.Addr) (server, client *stack.Stack) {
 	return netpair.New(t, faults, manyAddresses, func(server bool, c *stack.Config) {
-		if !server {
+		if c.Clock = at; !server {
 			c.DNS = servers
 		}
 	})
@@ -174,7 +180,6 @@ func TestSearchDomain(t *testing.T) {
 
 // TestDNSFailover has a first server that does not exist, refuses, fails or does not answer.
 func TestDNSFailover(t *testing.T) {
-	need.Long(t, "a resolver that does not answer, 2.5 s")
 	good, failing, refusing := &zone{names: homeZone}, &zone{rcode: dns.RcodeServerFailure},
 		&zone{rcode: dns.RcodeRefused}
 	for name, first := range map[string]func(t *testing.T, s *stack.Stack){
@@ -188,7 +193,8 @@ func TestDNSFailover(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server, client := dnsPair(t, netpair.Faults{}, secondIP, netpair.ServerIP4)
+			server, client := dnsPairAt(t, newVirtualTime(t).Clock.Clock(), netpair.Faults{}, secondIP,
+				netpair.ServerIP4)
 			first(t, server)
 			good.serve(t, server, netpair.ServerIP4)
 			for range 2 { // the second time the good server is asked first
@@ -343,9 +349,9 @@ func TestEyeballsFail(t *testing.T) {
 
 // TestSharesOfTimeout: without fallback each address gets its share of the time.
 func TestSharesOfTimeout(t *testing.T) {
-	need.Long(t, "a resolver that does not answer, 2.5 s")
 	z := &zone{names: homeZone}
-	server, client := dnsPair(t, netpair.Faults{Tap: dropTo(netpair.ServerIP6)}, netpair.ServerIP4)
+	server, client := dnsPairAt(t, newVirtualTime(t).Clock.Clock(),
+		netpair.Faults{Tap: dropTo(netpair.ServerIP6)}, netpair.ServerIP4)
 	z.serve(t, server, netpair.ServerIP4)
 	l, err := server.Listen("tcp", ":0")
 	must(t, err)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
 // advertised is a router's advertisement (RFC 4861 section 4.2) to all nodes: a default route for
@@ -79,21 +78,32 @@ func routerAdverts(s *stack.Stack) uint64 {
 
 // TestResolverEnds: resolvers that a router advertises are used until their lifetime is over.
 func TestResolverEnds(t *testing.T) {
-	need.Long(t, "a lifetime of 2 s")
+	v := newVirtualTime(t)
 	s, st := onStation(t, stack.Config{DuplicateDetection: -1, SLAAC: true,
-		AddressTimeout: time.Millisecond})
+		AddressTimeout: time.Millisecond, Clock: v.Clock.Clock()})
+	v.stop()
 	st.send(advertised("fe80::1", resolvers(2, "2001:db8::53")))
-	eventually(t, "the resolver used", func() bool { return len(s.Servers()) == 1 })
-	eventually(t, "the resolver forgotten", func() bool { return len(s.Servers()) == 0 })
+	servers := func(n int) func() bool { return func() bool { return len(s.Servers()) == n } }
+	if began := v.Now(); !v.AdvanceUntil(time.Second, servers(1)) ||
+		!v.AdvanceUntil(3*time.Second, servers(0)) || v.Now().Sub(began) < 2*time.Second {
+		t.Errorf("servers %v after %v", s.Servers(), v.Now().Sub(began))
+	}
 }
 
 // TestTwoHourRule: an advertisement cannot end an address at once (RFC 4862 section 5.5.3 e): one
 // that says 1 s for a prefix that was good for a day leaves it two hours. An address whose prefix
 // begins with 2 s ends then.
 func TestTwoHourRule(t *testing.T) {
-	need.Long(t, "a lifetime of 2 s")
+	v := newVirtualTime(t)
 	s, st := onStation(t, stack.Config{DuplicateDetection: -1, SLAAC: true,
-		AddressTimeout: time.Millisecond})
+		AddressTimeout: time.Millisecond, Clock: v.Clock.Clock()})
+	v.stop()
+	within := func(d time.Duration, what string, ok func() bool) {
+		t.Helper()
+		if !v.AdvanceUntil(d, ok) {
+			t.Fatalf("not in %v: %s", d, what)
+		}
+	}
 	addressIn := func(p string) func() bool {
 		return func() bool {
 			return slices.ContainsFunc(s.Addrs(),
@@ -102,10 +112,10 @@ func TestTwoHourRule(t *testing.T) {
 	}
 	st.send(advertised("fe80::1", prefix("2001:db8:1::", 86400, 86400),
 		prefix("2001:db8:2::", 2, 2)))
-	eventually(t, "an address of the first prefix", addressIn("2001:db8:1::/64"))
-	eventually(t, "an address of the second prefix", addressIn("2001:db8:2::/64"))
+	within(time.Second, "an address of the first prefix", addressIn("2001:db8:1::/64"))
+	within(time.Second, "an address of the second prefix", addressIn("2001:db8:2::/64"))
 	st.send(advertised("fe80::1", prefix("2001:db8:1::", 1, 1)))
-	eventually(t, "the second prefix's address gone",
+	within(3*time.Second, "the second prefix's address gone",
 		func() bool { return !addressIn("2001:db8:2::/64")() })
 	if !addressIn("2001:db8:1::/64")() {
 		t.Error("an advertisement ended the first prefix's address")

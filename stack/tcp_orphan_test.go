@@ -9,15 +9,16 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
 // TestOrphanIsReset: a connection closed with data that does not fit into the peer's window, which
 // stays zero while the peer answers probes, exists for OrphanTimeout and no longer.
 func TestOrphanIsReset(t *testing.T) {
+	v := newVirtualTime(t)
 	const patience = 2 * time.Second
 	server, client := netpair.New(t, netpair.Faults{}, netpair.Both(func(cfg *stack.Config) {
+		v.option(cfg)
 		cfg.TCP.OrphanTimeout = patience
 		cfg.TCP.ReceiveBuffer = stack.BufferRange{Default: 8 << 10, Max: 8 << 10}
 	}))
@@ -37,9 +38,9 @@ func TestOrphanIsReset(t *testing.T) {
 	}
 	open := len(server.Netstack().RegisteredEndpoints())
 	must(t, s.Close())
-	began := time.Now()
+	began := v.Now()
 	eventually(t, "the data given up", func() bool { return timedOut() == 1 })
-	if held := time.Since(began); held < patience/2 {
+	if held := v.Now().Sub(began); held < patience/2 {
 		t.Errorf("given up after %v, want about %v", held, patience)
 	}
 	eventually(t, "the connection gone", func() bool {
@@ -68,10 +69,11 @@ func TestOrphanDelivers(t *testing.T) {
 // TestOrphanIsResetInTotal: a peer that reads a little of the rest of a closed connection, again
 // and again, is reset although each read comes before the user timeout.
 func TestOrphanIsResetInTotal(t *testing.T) {
-	need.Long(t, "a peer that reads for 5 s")
+	v := newVirtualTime(t)
 	const patience, rate, size = 3 * time.Second, 64 << 10, 64 << 10
 	server, client := netpair.New(t, netpair.Faults{}, netpair.Both(func(cfg *stack.Config) {
 		*cfg = stack.WithOrphanRate(*cfg, rate)
+		v.option(cfg)
 		cfg.TCP.OrphanTimeout = patience
 		cfg.TCP.SendBuffer = stack.BufferRange{Default: size, Max: size}
 		cfg.TCP.ReceiveBuffer = stack.BufferRange{Default: 8 << 10, Max: 8 << 10}
@@ -81,16 +83,16 @@ func TestOrphanIsResetInTotal(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, s.Close())
-	began, total, buf := time.Now(), 0, make([]byte, 1<<10)
+	began, total, buf := v.Now(), 0, make([]byte, 1<<10)
 	for err := error(nil); err == nil; {
-		time.Sleep(200 * time.Millisecond) // the peer's pace: 13 s for all of it
+		v.sleep(t, 200*time.Millisecond) // the peer's pace: 13 s for all of it
 		var n int
 		n, err = c.Read(buf)
 		if total += n; errors.Is(err, io.EOF) {
-			t.Fatalf("all %d bytes were delivered, in %v", total, time.Since(began))
+			t.Fatalf("all %d bytes were delivered, in %v", total, v.Now().Sub(began))
 		}
 	}
-	if held := time.Since(began); held < patience || total < 5<<10 {
+	if held := v.Now().Sub(began); held < patience || total < 5<<10 {
 		t.Errorf("reset after %v and %d bytes, want %v at least", held, total, patience)
 	}
 	eventually(t, "the connection gone", func() bool {

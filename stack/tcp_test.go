@@ -22,7 +22,6 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/moving"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
@@ -204,8 +203,7 @@ func TestRetransmissionTimeout(t *testing.T) {
 
 // TestNoNeighbour dials an address of the link that no host has.
 func TestNoNeighbour(t *testing.T) {
-	need.Long(t, "three ARP requests, 3 s")
-	_, client := netpair.New(t, netpair.Faults{})
+	_, client := netpair.New(t, netpair.Faults{}, netpair.Both(newVirtualTime(t).option))
 	errs := background(func() error { _, err := client.Dial("tcp", "192.0.2.99:80"); return err })
 	if err := result(t, "Dial", errs); !errors.Is(err, syscall.EHOSTUNREACH) {
 		t.Errorf("%v, want EHOSTUNREACH", err)
@@ -214,9 +212,9 @@ func TestNoNeighbour(t *testing.T) {
 
 // TestSYNRetries: a host that answers ARP but no IP packet.
 func TestSYNRetries(t *testing.T) {
-	need.Long(t, "SYNs that are not answered, 3 s")
 	deaf := func(_ int, f []byte) bool { return f[12] == 8 && f[13] == 0 } // no IPv4, but ARP
 	_, client := netpair.New(t, netpair.Faults{Tap: deaf},
+		netpair.Both(newVirtualTime(t).option),
 		netpair.Both(func(c *stack.Config) { c.TCP.SYNRetries = 1 }))
 	errs := background(func() error {
 		_, err := client.Dial("tcp", at(netpair.ServerIP4, &net.TCPAddr{Port: 80}))
@@ -231,8 +229,7 @@ func TestSYNRetries(t *testing.T) {
 
 // TestBacklog fills a listener; the stack counts what it drops, and Accept makes room.
 func TestBacklog(t *testing.T) {
-	need.Long(t, "SYNs that are not answered, 5 s")
-	server, client := netpair.New(t, netpair.Faults{},
+	server, client := netpair.New(t, netpair.Faults{}, netpair.Both(newVirtualTime(t).option),
 		netpair.Server(func(c *stack.Config) { c.TCP.Backlog = 4 }))
 	l, err := server.Listen("tcp", ":0")
 	must(t, err)

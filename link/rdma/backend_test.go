@@ -83,3 +83,18 @@ func TestPacketsAreHeldUntilFlush(t *testing.T) {
 		})
 	}
 }
+
+// TestFullRingInVirtualTime: where time stands still, a datagram that finds no room is refused, and
+// not waited for without end.
+func TestFullRingInVirtualTime(t *testing.T) {
+	flows := tcpfix.New(tcpip.NewStdClock(), random.Source{},
+		func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) {})
+	defer flows.Close()
+	still := clocktest.New().Clock()
+	s := newSender(&lazyQueue{t: t}, 0, still, flows, newAdmission(flows.Key(), still))
+	defer s.close()
+	n, err := s.writeDatagrams([]Datagram{{make([]byte, 42), []byte("x")}})
+	if _, full := err.(*tcpip.ErrNoBufferSpace); n != 0 || !full {
+		t.Errorf("%d written, %v", n, err)
+	}
+}

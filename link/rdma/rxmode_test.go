@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
@@ -78,6 +79,25 @@ func TestRxModes(t *testing.T) {
 		}
 		e.Close() // which waits for the worker
 	})
+}
+
+// TestVirtualTimeDoesNotSpin: where time stands still, every mode sleeps as soon as the ring is
+// empty.
+func TestVirtualTimeDoesNotSpin(t *testing.T) {
+	for _, mode := range []RxMode{RxAdaptive, RxPolling, RxInterrupt} {
+		t.Run(mode.String(), func(t *testing.T) {
+			_, devs := devices(t, setup{})
+			e, err := New(devs[0], Options{RxMode: mode, Clock: clocktest.New().Clock()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(e.Close)
+			oneByOne(t, e, devs[1].Tx(0), 10, 0)
+			if s := atRest(t, devs[0].Rx(0)); s.Arms == 0 || s.Polls-s.Hits > 2*s.Arms {
+				t.Errorf("%+v: want events asked for, and two looks in vain before each", s)
+			}
+		})
+	}
 }
 
 // TestPollingEndsWithTheDevice: a worker that never sleeps detects the end of the device by itself.
