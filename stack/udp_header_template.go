@@ -10,6 +10,7 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
@@ -38,7 +39,7 @@ type headerTemplate struct {
 
 // buildTemplate makes a template from what netstack knows of the route, or returns nil if the
 // neighbour is not resolved or the route does not leave through the link.
-func buildTemplate(r *gstack.Route, now time.Time) (h *headerTemplate) {
+func buildTemplate(r *gstack.Route, c clock.Clock) (h *headerTemplate) {
 	if r.OutgoingNIC() != nicID || r.Loop() != gstack.PacketOut || r.ResolvedFields(nil) != nil {
 		return nil
 	}
@@ -47,7 +48,7 @@ func buildTemplate(r *gstack.Route, now time.Time) (h *headerTemplate) {
 	got := make(chan *headerTemplate, 1)
 	_ = r.ResolvedFields(func(f gstack.ResolvedFieldsResult) {
 		if f.Err == nil {
-			got <- newHeaderTemplate(r, &f.RouteInfo, now)
+			got <- newHeaderTemplate(r, &f.RouteInfo, c.Now())
 		}
 	})
 	select {

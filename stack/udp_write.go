@@ -224,7 +224,7 @@ func (c *UDPConn) transmit(p *path, b []byte, port uint16) tcpip.Error {
 		return err
 	}
 	err := c.write(p.route, b, port)
-	p.template.Store(buildTemplate(p.route, c.stack.clock.Now()))
+	p.template.Store(buildTemplate(p.route, c.stack.clock))
 	return err
 }
 
