@@ -122,7 +122,7 @@ var layers = map[string]layer{
 	},
 	"stack/internal/fields": {},
 	"stack/stacktest":       {module: []string{"stack"}, others: []string{gvisor}},
-	"apps/httpd":            {},
+	"apps/httpd":            {module: []string{"clock"}},
 	// x/net: the type of a batch of datagrams
 	"apps/dnsd":    {module: []string{"clock", "internal/random"}, others: []string{dns, xnet}},
 	"apps/iperf3d": {},

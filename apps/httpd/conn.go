@@ -48,12 +48,13 @@ func (c *conn) Write(p []byte) (n int, err error) {
 }
 
 func (c *conn) writePiece(p []byte) (int, error) {
-	began := time.Now()
+	clock := c.table.clock
+	began := clock.Now()
 	if err := c.Conn.SetWriteDeadline(began.Add(c.out.left)); err != nil {
 		return 0, err
 	}
 	n, err := c.Conn.Write(p)
-	ended := time.Now()
+	ended := clock.Now()
 	c.out.waited(ended.Sub(began), n)
 	c.wrote(n, ended)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -90,7 +91,7 @@ func (c *conn) Close() error {
 		return c.reset()
 	}
 	c.mu.Lock()
-	owed, sent := c.stillOwed(time.Now()), c.sent
+	owed, sent := c.stillOwed(c.table.clock.Now()), c.sent
 	c.mu.Unlock()
 	if sent > maxUnsent && c.table.linger(c, timeFor(owed, c.out.floor)+time.Second) {
 		return nil

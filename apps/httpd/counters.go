@@ -39,7 +39,7 @@ func (s *Server) Counters() Counters {
 		Accepted: t.accepted.Load(), Evicted: t.evicted.Load(), Refused: t.refused.Load(),
 		TooSlow: t.tooSlow.Load(),
 		BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(), Answers: map[string]int64{},
-		UptimeSec: time.Since(s.started).Round(time.Millisecond).Seconds(),
+		UptimeSec: s.cfg.Clock.Since(s.started).Round(time.Millisecond).Seconds(),
 	}
 	for i := 1; i < len(c.class); i++ {
 		if n := c.class[i].Load(); n > 0 {

@@ -26,15 +26,15 @@ func (s *Server) routes() http.Handler {
 		mux.Handle("/-/echo", only(http.HandlerFunc(s.echo), http.MethodPost))
 	}
 	mux.Handle("/-/", http.NotFoundHandler())
-	return s.counted(unreadBodies(mux))
+	return s.counted(s.unreadBodies(mux))
 }
 
 // unreadBodies bounds the time that net/http spends after the handler on reading the rest of a
 // body.
-func unreadBodies(h http.Handler) http.Handler {
+func (s *Server) unreadBodies(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
+			_ = http.NewResponseController(w).SetReadDeadline(s.cfg.Clock.Now().Add(bodyTimeout))
 		}
 		h.ServeHTTP(w, r)
 	})
@@ -72,6 +72,7 @@ func (s *Server) echo(w http.ResponseWriter, r *http.Request) {
 		rc:         rc,
 		in:         newBudget(s.cfg.MinRate, s.cfg.Grace),
 		tooSlow:    &s.table.tooSlow,
+		clock:      s.cfg.Clock,
 	}
 	n, err := io.Copy(w, http.MaxBytesReader(w, body, s.cfg.MaxBody))
 	s.counters.bytesIn.Add(n)

@@ -13,6 +13,8 @@ import (
 	"net/http"
 	"os"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // Values of the fields of Config that are 0.
@@ -61,6 +63,10 @@ type Config struct {
 	Grace   time.Duration
 	// Logger gets errors of broken connections and panicking handlers; nil logs nothing.
 	Logger *slog.Logger
+	// Clock is the time that the server goes by, which has to be that of its connections; the zero
+	// value is the system's. For simulations: the limits that net/http keeps itself, on headers and
+	// idle connections, are always times of the system's.
+	Clock clock.Clock
 }
 
 // Server serves one Config on any number of listeners. All methods may be called from any
@@ -80,7 +86,8 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, started: time.Now()}
+	s := &Server{cfg: cfg, started: cfg.Clock.Now()}
+	s.table.clock = cfg.Clock
 	s.table.max, s.table.open = cfg.MaxConns, map[*conn]*list.Element{}
 	if cfg.Root != "" {
 		root, err := os.OpenRoot(cfg.Root)

@@ -7,11 +7,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // table is the connections of a server: those open, at most max, and those closed by the server
 // whose last data is in flight, at most a quarter of that.
 type table struct {
+	clock                               clock.Clock
 	max                                 int
 	accepted, evicted, refused, tooSlow atomic.Uint64
 
@@ -25,7 +28,7 @@ type table struct {
 // lingerer is a closed connection and the timer that resets it.
 type lingerer struct {
 	c     *conn
-	timer *time.Timer
+	timer clock.Timer
 }
 
 // listener returns the connections of a listener that the table admits.
@@ -115,7 +118,7 @@ func (t *table) linger(c *conn, d time.Duration) bool {
 		return false
 	}
 	e := t.lingering.PushBack(nil)
-	e.Value = lingerer{c, time.AfterFunc(d, func() { t.endLinger(e) })}
+	e.Value = lingerer{c, t.clock.AfterFunc(d, func() { t.endLinger(e) })}
 	if t.lingering.Len() > max(t.max/4, 1) {
 		go t.endLinger(t.lingering.Front())
 	}

@@ -126,7 +126,8 @@ func TestRandom(t *testing.T) {
 		}
 		return b
 	}
-	if read(1) != read(1) || read(1) == read(2) {
-		t.Errorf("seed 1: %x, %x; seed 2: %x", read(1), read(1), read(2))
+	one, again, other := read(1), read(1), read(2)
+	if one != again || one == other {
+		t.Errorf("seed 1: %x, %x; seed 2: %x", one, again, other)
 	}
 }
