@@ -18,11 +18,10 @@ import (
 // TestDeadlineOfClock: deadlines of conns and of dials are times of Config.Clock; one of the
 // system's clock is not reached.
 func TestDeadlineOfClock(t *testing.T) {
-	virtual := clocktest.New()
-	server, client := netpair.New(t, netpair.Faults{}, netpair.Both(func(c *stack.Config) {
-		c.Clock = virtual.Clock()
-	}))
+	virtual := newVirtualTime(t)
+	server, client := netpair.New(t, netpair.Faults{}, netpair.Both(virtual.option))
 	s, c := pair(t, server, client)
+	virtual.stop()
 	u, err := client.ListenUDP("udp4", nil)
 	must(t, err)
 	defer u.Close()
@@ -59,18 +58,27 @@ func firstSYN(t *testing.T, seed uint64) []byte {
 		}
 		return false
 	}
+	virtual := clocktest.New()
 	server, client := netpair.New(t, netpair.Faults{Tap: tap},
 		func(server bool, c *stack.Config) {
-			if c.Clock = clocktest.New().Clock(); !server {
+			if c.Clock = virtual.Clock(); !server {
 				c.Random = clocktest.Random(seed)
 			}
 		})
 	l, err := server.ListenTCP("tcp4", &net.TCPAddr{Port: 80})
 	must(t, err)
-	c, err := client.DialTCP("tcp", nil,
-		net.TCPAddrFromAddrPort(netip.AddrPortFrom(netpair.ServerIP4, 80)))
-	must(t, err)
-	must(t, c.Close())
+	errs := background(func() error {
+		c, err := client.DialTCP("tcp", nil,
+			net.TCPAddrFromAddrPort(netip.AddrPortFrom(netpair.ServerIP4, 80)))
+		if err == nil {
+			c.Close()
+		}
+		return err
+	})
+	for len(errs) == 0 { // the neighbour is asked by a timer that expires at once
+		virtual.Advance(0)
+	}
+	must(t, <-errs)
 	must(t, l.Close())
 	mu.Lock()
 	defer mu.Unlock()

@@ -16,8 +16,9 @@ func TestDHCPDeclinedRenewal(t *testing.T) {
 	clock := newVirtualTime(t).Clock.Clock()
 	netpair.CheckLeaks(t)
 	a, b := netpair.NewPorts(netpair.Faults{})
-	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Clock: clock, Addresses: []netip.Prefix{
-		netip.PrefixFrom(netpair.ServerIP4, 24), netip.MustParsePrefix("192.0.2.70/24")}})
+	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Clock: clock,
+		Addresses: []netip.Prefix{
+			netip.PrefixFrom(netpair.ServerIP4, 24), netip.MustParsePrefix("192.0.2.70/24")}})
 	must(t, err)
 	defer server.Close()
 	d := &dhcpServer{lasts: 2 * time.Second, fallback: "192.0.2.60", clock: clock}

@@ -193,8 +193,8 @@ func TestDNSFailover(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server, client := dnsPairAt(t, newVirtualTime(t).Clock.Clock(), netpair.Faults{}, secondIP,
-				netpair.ServerIP4)
+			server, client := dnsPairAt(t, newVirtualTime(t).Clock.Clock(), netpair.Faults{},
+				secondIP, netpair.ServerIP4)
 			first(t, server)
 			good.serve(t, server, netpair.ServerIP4)
 			for range 2 { // the second time the good server is asked first

@@ -247,9 +247,11 @@ func TestBacklog(t *testing.T) {
 		t.Errorf("%d connected with a backlog of 4, %d drops counted", connected,
 			server.Stats().TCPListenDrops)
 	}
-	s, err := l.Accept()
-	must(t, err)
-	s.Close()
+	go func() { // more than one: a fifth may be half open, and take the room of the first
+		for s, err := l.Accept(); err == nil; s, err = l.Accept() {
+			s.Close()
+		}
+	}()
 	c, err := client.DialTimeout("tcp", to, hangs)
 	must(t, err)
 	c.Close()
