@@ -88,7 +88,7 @@ func TestPacketsAreHeldUntilFlush(t *testing.T) {
 // not waited for without end.
 func TestFullRingInVirtualTime(t *testing.T) {
 	flows := tcpfix.New(tcpip.NewStdClock(), random.Source{},
-		func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) {})
+		func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) bool { return true })
 	defer flows.Close()
 	still := clocktest.New().Clock()
 	s := newSender(&lazyQueue{t: t}, 0, still, flows, newAdmission(flows.Key(), still))
