@@ -112,10 +112,11 @@ func TestStockKernels(t *testing.T) {
 	need.TUN(t)
 	ctx := t.Context()
 	p := gather(t, ctx)
-	tab := newTable(slices.Concat(checks, functionRows()))
+	tab := newTable(slices.Concat(checks, outageRows(), functionRows()))
 	for _, v := range versions {
 		t.Run("linux-"+v, func(t *testing.T) {
 			testKernel(t, ctx, p, v, tab)
+			testOutages(t, ctx, p, v, tab)
 			testFunctions(t, ctx, p, v, tab)
 		})
 	}

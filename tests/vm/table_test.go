@@ -38,12 +38,12 @@ func (t *table) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-16s", "")
+	fmt.Fprintf(&b, "%-24s", "")
 	for _, k := range t.cols {
 		fmt.Fprintf(&b, "%8s", k)
 	}
 	for _, r := range t.rows {
-		fmt.Fprintf(&b, "\n%-16s", r)
+		fmt.Fprintf(&b, "\n%-24s", r)
 		for _, k := range t.cols {
 			v := t.cell[[2]string{k, r}]
 			if v == "" {

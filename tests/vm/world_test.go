@@ -44,6 +44,7 @@ type machineParts struct {
 	memory     int               // MiB of a machine
 	cmdline    string            // more kernel command line
 	finished   bool              // the wire takes only frames with checksums, of the MTU's length
+	standby    bool              // with a second way to the same network
 }
 
 // gather fetches and builds the parts, or skips the test where the packages are not available.
@@ -127,6 +128,11 @@ func boot(t *testing.T, ctx context.Context, p *machineParts, version string, ni
 	w.kernel, err = p.cache.Kernel(ctx, version)
 	need.That(t, "packages", err)
 	w.addNIC(nic, look)
+	machine := rig.Machine{Kernel: w.kernel, Memory: p.memory, Append: p.cmdline, CPUs: 2,
+		Log: w.log}
+	if p.standby {
+		w.addStandby(p, &machine)
+	}
 	dir := t.TempDir()
 	initrd := filepath.Join(dir, "initrd")
 	files := map[string]string{
@@ -143,8 +149,8 @@ func boot(t *testing.T, ctx context.Context, p *machineParts, version string, ni
 		t.Fatal(err)
 	}
 	start := time.Now()
-	w.vm, err = rig.Start(ctx, p.qemu, rig.Machine{Kernel: w.kernel, Initrd: initrd,
-		Memory: p.memory, Append: p.cmdline, CPUs: 2, Log: w.log}, w.fn, dir)
+	machine.Initrd = initrd
+	w.vm, err = rig.Start(ctx, p.qemu, machine, w.fn, dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -149,7 +150,7 @@ func (a *agent) handle(q rig.Request) rig.Reply {
 	case "wait":
 		r.Code, r.Output, err = a.wait(q)
 	case "load":
-		r.Output, err = loadModules()
+		r.Output, err = loadModules(cmp.Or(q.Path, "order"))
 	case "unload":
 		err = unloadModules(q.Argv)
 	case "read":

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loadModules loads the modules of /mod in their order.
-func loadModules() (string, error) {
-	order, err := os.ReadFile("/mod/order")
+// loadModules loads the modules of a set of /mod in their order.
+func loadModules(set string) (string, error) {
+	order, err := os.ReadFile(filepath.Join("/mod", set))
 	if err != nil {
 		return "", err
 	}

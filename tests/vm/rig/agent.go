@@ -20,7 +20,7 @@ type Request struct {
 	Op      string
 	Argv    []string      // run, start: program and arguments; fetch: URL; write: text
 	Env     []string      // run, start: more environment, NAME=VALUE
-	Path    string        // read, write: file; glob: pattern
+	Path    string        // read, write: file; glob: pattern; load: set, "" for the drivers
 	Job     int           // stop, signal, type, wait: the ID of the start
 	Signal  int           // stop, signal: number
 	Input   string        // start: what to type on a terminal, "" for no terminal; type: what

@@ -3,6 +3,7 @@ package rig
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -71,9 +72,9 @@ const (
 )
 
 // Initramfs packs a static init, other files of the host by guest path, the kernel's modules (in
-// /mod, with /mod/order) and, if tools is not nil, its programs with their libraries, and writes
-// the archive to out. It is not compressed: decompression would take seconds on the guest's
-// emulated processor.
+// /mod, with /mod/order and a file of the name of each set) and, if tools is not nil, its programs
+// with their libraries, and writes the archive to out. It is not compressed: decompression would
+// take seconds on the guest's emulated processor.
 func Initramfs(out string, k *Kernel, tools *Tools, init string, extra map[string]string) error {
 	files := map[string]archiveFile{"/dev": dir(), "/proc": dir(), "/sys": dir(),
 		"/tmp": dir(), "/run": dir()}
@@ -90,14 +91,21 @@ func Initramfs(out string, k *Kernel, tools *Tools, init string, extra map[strin
 			return err
 		}
 	}
-	var order []string
-	for _, m := range k.Modules {
-		order = append(order, filepath.Base(m))
-		if err := add("/mod/"+filepath.Base(m), m, 0o644); err != nil {
-			return err
-		}
+	sets := maps.Clone(k.Sets)
+	if sets == nil {
+		sets = map[string][]string{}
 	}
-	files["/mod/order"] = archiveFile{mode: 0o644, data: []byte(strings.Join(order, "\n"))}
+	sets["order"] = k.Modules
+	for name, modules := range sets {
+		var order []string
+		for _, m := range modules {
+			order = append(order, filepath.Base(m))
+			if err := add("/mod/"+filepath.Base(m), m, 0o644); err != nil {
+				return err
+			}
+		}
+		files["/mod/"+name] = archiveFile{mode: 0o644, data: []byte(strings.Join(order, "\n"))}
+	}
 	if tools != nil {
 		if err := tools.pack(add); err != nil {
 			return err

@@ -15,6 +15,8 @@ type Kernel struct {
 	Release string   // uname -r
 	Image   string   // host path of vmlinuz
 	Modules []string // host paths of uncompressed modules, dependencies first
+	// Sets are more modules, by the name under which the guest loads them, likewise.
+	Sets map[string][]string
 }
 
 // kernelSource says which packages hold a kernel. Debian splits image and modules from 7.x on.
@@ -51,12 +53,34 @@ func (c *Cache) Kernel(ctx context.Context, version string) (*Kernel, error) {
 	}
 	dir := filepath.Join(c.dir, "kernel-"+version)
 	if err := once(dir, func(tmp string) error {
-		return c.fetchKernel(ctx,
-			tmp, src)
+		return c.fetchKernel(ctx, tmp, src, wantedModules)
 	}); err != nil {
 		return nil, fmt.Errorf("kernel %s: %w", version, err)
 	}
 	return openKernel(dir, version)
+}
+
+// AddModules fetches more modules of k with what they depend on, once, and adds them as a set.
+func (c *Cache) AddModules(ctx context.Context, k *Kernel, set string, modules ...string) error {
+	dir := filepath.Join(c.dir, "kernel-"+k.Version+"-"+set)
+	if err := once(dir, func(tmp string) error {
+		return c.fetchKernel(ctx, tmp, kernelSources[k.Version], modules)
+	}); err != nil {
+		return fmt.Errorf("modules %s of kernel %s: %w", set, k.Version, err)
+	}
+	more, err := openKernel(dir, k.Version)
+	if err != nil {
+		return err
+	}
+	if more.Release != k.Release {
+		return fmt.Errorf("modules %s are of kernel %s, not %s: remove %s", set, more.Release,
+			k.Release, filepath.Join(c.dir, "kernel-"+k.Version+"*"))
+	}
+	if k.Sets == nil {
+		k.Sets = map[string][]string{}
+	}
+	k.Sets[set] = more.Modules
+	return nil
 }
 
 // KernelVersions lists the known kernels, oldest first.
@@ -64,7 +88,8 @@ func KernelVersions() []string { return []string{"5.10", "6.1", "6.12", "7.2", "
 
 // fetchKernel downloads and unpacks a kernel and leaves vmlinuz, release, order and the modules in
 // dir.
-func (c *Cache) fetchKernel(ctx context.Context, dir string, src kernelSource) error {
+func (c *Cache) fetchKernel(ctx context.Context, dir string, src kernelSource,
+	modules []string) error {
 	p, err := c.apt(ctx, src.suites)
 	if err != nil {
 		return err
@@ -84,14 +109,14 @@ func (c *Cache) fetchKernel(ctx context.Context, dir string, src kernelSource) e
 		}
 		os.Remove(deb)
 	}
-	if err := keepKernel(ctx, root, dir); err != nil {
+	if err := keepKernel(ctx, root, dir, modules); err != nil {
 		return err
 	}
 	return os.RemoveAll(root)
 }
 
 // keepKernel moves what the guest needs from the unpacked packages into dir.
-func keepKernel(ctx context.Context, root, dir string) error {
+func keepKernel(ctx context.Context, root, dir string, modules []string) error {
 	release, image, err := bootImage(root)
 	if err != nil {
 		return err
@@ -99,7 +124,7 @@ func keepKernel(ctx context.Context, root, dir string) error {
 	if err := os.Rename(image, filepath.Join(dir, "vmlinuz")); err != nil {
 		return err
 	}
-	order, err := moduleClosure(ctx, root, dir)
+	order, err := moduleClosure(ctx, root, dir, modules)
 	if err != nil {
 		return err
 	}
@@ -125,7 +150,7 @@ func bootImage(root string) (release, image string, err error) {
 
 // moduleClosure decompresses the wanted modules and what they depend on into dir and returns their
 // names in load order.
-func moduleClosure(ctx context.Context, root, dir string) ([]string, error) {
+func moduleClosure(ctx context.Context, root, dir string, wanted []string) ([]string, error) {
 	files, err := moduleFiles(root)
 	if err != nil {
 		return nil, err
@@ -158,7 +183,7 @@ func moduleClosure(ctx context.Context, root, dir string) ([]string, error) {
 		order = append(order, name)
 		return os.WriteFile(filepath.Join(dir, name+".ko"), image, 0o644)
 	}
-	for _, m := range wantedModules {
+	for _, m := range wanted {
 		if err := load(m); err != nil {
 			return nil, err
 		}

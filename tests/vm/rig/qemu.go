@@ -3,6 +3,7 @@ package rig
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -79,6 +80,10 @@ type Machine struct {
 	Memory int    // MiB
 	CPUs   int
 	Serial string // unix socket path for a second serial line (ttyS1); empty: none
+	// Standby is a TAP behind a virtio netdev with the MAC of StandbyMAC, which the guest's
+	// net_failover pairs with a netdev of the same MAC; nil: none. The caller's.
+	Standby    *os.File
+	StandbyMAC net.HardwareAddr
 
 	Log *Log // what the model logs, for error messages; nil: nothing
 }
@@ -104,5 +109,15 @@ func (q *QEMU) Command(ctx context.Context, m Machine) *exec.Cmd {
 			fmt.Sprintf(`{"driver":"vfio-user-pci","id":"mlx","bus":"rp0","socket":{"type":"unix","path":%q}}`,
 				m.Socket))
 	}
-	return q.exec(ctx, args...)
+	var files []*os.File
+	if m.Standby != nil {
+		const firstExtra = 3 // os/exec, Cmd.ExtraFiles
+		files = append(files, m.Standby)
+		args = append(args, "-netdev", fmt.Sprintf("tap,id=standby,fd=%d", firstExtra),
+			"-device", "virtio-net-pci,netdev=standby,romfile=,failover=on,mac="+
+				m.StandbyMAC.String())
+	}
+	cmd := q.exec(ctx, args...)
+	cmd.ExtraFiles = files
+	return cmd
 }
