@@ -76,7 +76,10 @@ func (o outage) underLoad(t *testing.T, w *world, l *clients) {
 	o.leave(t, w)
 	eventually(t, func() string { return "frames of ours from the virtio netdev" },
 		func() bool { return standby.first.Load() != 0 })
-	silence := time.Duration(standby.first.Load() - rings.last.Load())
+	silence := "a time not seen"
+	if last, d := rings.last.Load(), standby.first.Load()-rings.last.Load(); last != 0 && d > 0 {
+		silence = time.Duration(d).String()
+	}
 	l.progress(t, "over the virtio netdev")
 	o.back(t, w)
 	w.appeared(t)
