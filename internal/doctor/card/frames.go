@@ -52,7 +52,9 @@ func (s *session) toCard(dst net.HardwareAddr, n, size int) (first uint32, err e
 		frames[i].Data = marked(dst, s.sourceMAC, s.sent, size)
 		s.sent++
 	}
-	if m, err := s.source.Send(frames); m < n {
+	m := 0
+	onOneProcessor(func() { m, err = s.source.Send(frames) })
+	if m < n {
 		return first, fmt.Errorf("only %d of %d frames could be sent to the card: %w", m, n, err)
 	}
 	return first, nil

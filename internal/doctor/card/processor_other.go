@@ -1,0 +1,5 @@
+//go:build !linux
+
+package card
+
+func onOneProcessor(f func()) { f() }
