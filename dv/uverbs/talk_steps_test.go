@@ -353,10 +353,10 @@ func destroySteps() []step {
 		{"second receive queue", destroyWQ(wq2), 0, 0},
 		{"receive queue with real-time stamps", func(c *talker) error {
 			if c.stampedWQ == 0 { // the card has no such clock
-				return unix.EOPNOTSUPP
+				c.stampedWQ = nowhere
 			}
 			return destroyWQ(stampedWQ)(c)
-		}, 0, unix.EOPNOTSUPP},
+		}, 0, unix.ENOENT},
 		{"its completion queue", destroyCQ(stampedCQ), 0, 0},
 		{"queue pair", destroyQP(txQP), 0, 0},
 		{"completion queue", destroyCQ(txCQ), 0, 0},
