@@ -4,6 +4,7 @@ import (
 	"errors"
 	"runtime"
 	"runtime/metrics"
+	"time"
 )
 
 // settler waits until all other goroutines of the process wait. With one processor (GOMAXPROCS) and
@@ -24,14 +25,23 @@ func (s settler) quiet() bool {
 	return s[0].Value.Uint64() == 0 && s[1].Value.Uint64() <= 1 && s[2].Value.Uint64() == 0
 }
 
-// maxYields ends a run whose goroutines never wait.
-const maxYields = 1_000_000
+// A run whose goroutines never wait ends after maxYields, and then maxRests, which give the
+// processor to threads that the system keeps waiting: on a busy machine one can be in a goroutine,
+// and not run, for longer than a million yields take.
+const (
+	maxYields = 1_000_000
+	maxRests  = 10_000
+	rest      = time.Millisecond
+)
 
 var errSpins = errors.New("a goroutine runs for ever: it neither waits nor ends")
 
 // settle waits until nothing can run, and nothing is in a system call by b's count.
 func (s settler) settle(b *busy) error {
-	for range maxYields {
+	for n := range maxYields + maxRests {
+		if n >= maxYields {
+			time.Sleep(rest)
+		}
 		runtime.Gosched()
 		if s.quiet() && b.Load() == 0 {
 			return nil
