@@ -46,12 +46,14 @@ func (n *NIC) SetSniffers(rx, tx Classifier) {
 // Members of NIC.sniffers.
 const sniffReceived, sniffSent = 0, 1
 
+// sniffs reports whether sniff has anything to do.
+func (n *NIC) sniffs(direction int) bool {
+	return n.sniffers[direction].Load() != nil || len(n.steering.now.Load().sniff) != 0
+}
+
 // sniff delivers copies of a frame to the sniffers of one direction and to the sniffer rules.
 func (n *NIC) sniff(b *rxBurst, direction int, f *frame.Frame) {
 	c, rules := n.sniffers[direction].Load(), n.steering.now.Load().sniff
-	if c == nil && len(rules) == 0 {
-		return
-	}
 	o := frameOrigin{owner: ownerSlice}
 	if direction == sniffReceived {
 		o.owner = ownerWire

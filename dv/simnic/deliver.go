@@ -42,14 +42,15 @@ func (n *NIC) maxFrame() int { return n.MTU() + frame.EtherHeader + frame.VLANTa
 // enter counts a frame at its entry and reports whether it is processed further.
 func (n *NIC) enter(b *rxBurst, o owner, f *frame.Frame) bool {
 	packets := f.Packets()
+	bytes := len(f.Data) + (packets-1)*int(f.HdrLen)
 	if len(f.Data) < frame.EtherHeader {
-		b.entered.add(n.counters.entry(o), unicast, packets, f.Bytes())
+		b.entered.add(n.counters.entry(o), unicast, packets, bytes)
 		n.counters.add(ctrWireRunt, packets)
 		return false
 	}
 	dst := macBits(f.Data)
 	kind := castOf(dst)
-	b.entered.add(n.counters.entry(o), kind, packets, f.Bytes())
+	b.entered.add(n.counters.entry(o), kind, packets, bytes)
 	switch {
 	case !n.linkUp.Load() || n.closed.Load() || n.fatal.Load():
 		n.counters.add(ctrLinkDown, packets)
@@ -60,7 +61,7 @@ func (n *NIC) enter(b *rxBurst, o owner, f *frame.Frame) bool {
 	case o == ownerWire && !n.eswitch.passes(dst, kind):
 		n.counters.add(ctrSwitchFilter, packets)
 		return false
-	case o != ownerWire && n.eswitch.spoofed(macBits(f.Data[6:])):
+	case o != ownerWire && n.eswitch.spoof != 0 && n.eswitch.spoof != macBits(f.Data[6:]):
 		n.counters.add(ctrSpoofed, packets)
 		return false
 	}
@@ -86,7 +87,9 @@ func (n *NIC) fromWire(frames []frame.Frame) {
 		if !n.enter(b, ownerWire, &f) {
 			continue
 		}
-		n.sniff(b, sniffReceived, &f)
+		if n.sniffs(sniffReceived) {
+			n.sniff(b, sniffReceived, &f)
+		}
 		if n.steer(b, o, &f) == 0 {
 			b.routed += f.Packets()
 			n.counters.add(ctrSteerMissed, f.Packets())
@@ -116,7 +119,9 @@ func (n *NIC) forward(o frameOrigin, frames []frame.Frame, mine bool) {
 		if !n.enter(b, o.owner, &f) {
 			continue
 		}
-		n.sniff(b, sniffSent, &f)
+		if n.sniffs(sniffSent) {
+			n.sniff(b, sniffSent, &f)
+		}
 		dst := macBits(f.Data)
 		kind := castOf(dst)
 		inside := n.inside(dst, kind, t)

@@ -56,9 +56,11 @@ func (s *eswitch) init(cfg *Config) {
 
 // passes reports whether the e-switch passes a frame to dst to the function.
 func (s *eswitch) passes(dst uint64, kind cast) bool {
-	if s.fn.Kind == LonePF || kind == broadcast {
-		return true
-	}
+	return s.fn.Kind == LonePF || kind == broadcast || s.listed(dst, kind)
+}
+
+// listed is passes behind an e-switch for what is no broadcast.
+func (s *eswitch) listed(dst uint64, kind cast) bool {
 	r := s.rules.Load()
 	trusted := s.fn.Kind == SwitchPF || s.fn.Trusted
 	list, mode := r.unicast, r.promisc
@@ -71,9 +73,6 @@ func (s *eswitch) passes(dst uint64, kind cast) bool {
 	_, found := slices.BinarySearch(list, dst)
 	return found
 }
-
-// spoofed reports whether the e-switch drops what the function sends from src.
-func (s *eswitch) spoofed(src uint64) bool { return s.spoof != 0 && src != s.spoof }
 
 // change publishes the rules as edit changes them.
 func (s *eswitch) change(edit func(*vportRules)) {

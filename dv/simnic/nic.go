@@ -1,6 +1,7 @@
 package simnic
 
 import (
+	"encoding/binary"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -237,8 +238,7 @@ func (n *NIC) Close() error {
 }
 
 func macBits(mac []byte) uint64 {
-	return uint64(mac[0])<<40 | uint64(mac[1])<<32 | uint64(mac[2])<<24 | uint64(mac[3])<<16 |
-		uint64(mac[4])<<8 | uint64(mac[5])
+	return uint64(binary.BigEndian.Uint32(mac))<<16 | uint64(binary.BigEndian.Uint16(mac[4:]))
 }
 
 func macAddr(v uint64) net.HardwareAddr {

@@ -160,7 +160,8 @@ func (c *ACKCoalescer) decide(
 	_, hash := s.Flow()
 	key := hash | 1
 	_, ack := hdr.Numbers(s.TCP())
-	flags := s.Flags()
+	flags, window := s.Flags(), s.Window()
+	pure := s.Payload == 0 && flags == hdr.FlagACK
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	place := uint32(key>>32) & (ackFlows - 1)
@@ -168,20 +169,19 @@ func (c *ACKCoalescer) decide(
 	if f.key != key {
 		first = f.removeHeld()
 		*f = ackFlow{
-			key: key, acked: ack, window: s.Window(), turn: f.turn,
-			loss: flags&hdr.FlagACK == 0 || s.Payload == 0 && hasSACK(s),
+			key: key, acked: ack, window: window, turn: f.turn,
+			loss: flags&hdr.FlagACK == 0 || s.Payload == 0 && s.MayHaveSACK(),
 		}
 		return first, false
 	}
-	if f.mayHold(ack, int(pkt.GSOOptions.MSS), s) && c.enqueue(f, place) {
+	if pure && f.mayHold(ack, window, int(pkt.GSOOptions.MSS), s) && c.enqueue(f, place) {
 		if f.held != nil {
 			c.save(f.removeHeld())
 		}
-		f.held, f.heldACK, f.heldWindow = pkt.IncRef(), ack, s.Window()
+		f.held, f.heldACK, f.heldWindow = pkt.IncRef(), ack, window
 		c.held.Add(1)
 		return nil, true
 	}
-	pure := s.Payload == 0 && flags == hdr.FlagACK
 	if held := f.removeHeld(); held != nil {
 		// The same number again is a duplicate ACK, so both go.
 		if pure && ack == f.heldACK || flags&hdr.FlagACK == 0 || hdr.Before(ack, f.heldACK) {
@@ -190,18 +190,12 @@ func (c *ACKCoalescer) decide(
 			c.save(held)
 		}
 	}
-	f.loss = pure && (ack == f.acked || first != nil || hasSACK(s))
-	f.acked, f.window = ack, s.Window()
+	f.loss = pure && (ack == f.acked || first != nil || s.MayHaveSACK())
+	f.acked, f.window = ack, window
 	if flags&(hdr.FlagSYN|hdr.FlagRST) != 0 {
 		f.key = 0
 	}
 	return first, false
-}
-
-// hasSACK is true, too, of options that make no sense.
-func hasSACK(s *hdr.Segment) bool {
-	o := s.Options()
-	return o.SACK != nil || o.Malformed
 }
 
 // save lets go of an ACK that need not be sent.
@@ -211,12 +205,11 @@ func (c *ACKCoalescer) save(held *gstack.PacketBuffer) {
 	held.DecRef()
 }
 
-// mayHold decides whether a segment may be held, by the rules above. mss is 0 if it is not known.
-func (f *ackFlow) mayHold(ack uint32, mss int, s *hdr.Segment) bool {
-	if s.Payload > 0 || s.Flags() != hdr.FlagACK || f.loss || s.Window() == 0 || f.window == 0 {
-		return false
-	}
-	if f.held != nil && !hdr.Before(f.heldACK, ack) || hasSACK(s) {
+// mayHold decides whether s, a pure ACK, may be held, by the rules above. mss is 0 if it is not
+// known.
+func (f *ackFlow) mayHold(ack uint32, window uint16, mss int, s *hdr.Segment) bool {
+	if f.loss || window == 0 || f.window == 0 || f.held != nil && !hdr.Before(f.heldACK, ack) ||
+		s.MayHaveSACK() {
 		return false
 	}
 	if mss == 0 {

@@ -95,11 +95,23 @@ func (s *Segment) Flow() (*Tuple, uint64) {
 
 // Options are read once. The slices refer to Frame.
 func (s *Segment) Options() (o Options) {
-	tcp := s.TCP()
-	if !s.read {
-		s.options, s.read = offsetsOf(tcp), true
+	s.readOptions()
+	return s.options.in(s.TCP())
+}
+
+// MayHaveSACK reports whether there is a SACK option, or options that make no sense.
+func (s *Segment) MayHaveSACK() bool {
+	if tcp := s.TCP(); tcp[12]>>4 == TCPLen/4 || StampOnly(tcp) {
+		return false
 	}
-	return s.options.in(tcp)
+	s.readOptions()
+	return s.options.sack != 0 || s.options.malformed
+}
+
+func (s *Segment) readOptions() {
+	if !s.read {
+		s.options, s.read = offsetsOf(s.TCP()), true
+	}
 }
 
 // SentHeaders is the first bytes of an outgoing packet, its Ethernet header first. netstack pushes

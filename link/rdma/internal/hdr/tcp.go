@@ -60,7 +60,23 @@ func (f optionOffsets) in(tcp []byte) (o Options) {
 // first option that makes no sense. There are none if the header length makes no sense.
 func OptionsOf(tcp []byte) Options { return offsetsOf(tcp).in(tcp) }
 
+// StampOnly reports whether the options of a TCP segment are two NOPs and a timestamp, as most
+// senders lay it out (RFC 7323 appendix A), and nothing else.
+func StampOnly(tcp []byte) bool {
+	const layout = OptNop<<24 | OptNop<<16 | OptTimestamp<<8 | TimestampLen
+	return tcp[12]>>4 == (TCPLen+2+TimestampLen)/4 && len(tcp) >= TCPLen+2+TimestampLen &&
+		binary.BigEndian.Uint32(tcp[TCPLen:]) == layout
+}
+
 func offsetsOf(tcp []byte) (f optionOffsets) {
+	if StampOnly(tcp) {
+		return optionOffsets{stamp: TCPLen + 2}
+	}
+	return offsetsOfAny(tcp)
+}
+
+// offsetsOfAny is offsetsOf for any layout.
+func offsetsOfAny(tcp []byte) (f optionOffsets) {
 	end := int(tcp[12]>>4) * 4
 	if end > len(tcp) {
 		return f

@@ -20,6 +20,9 @@ func TestOptions(t *testing.T) {
 	}{
 		{name: "none"},
 		{name: "timestamp", options: stamp, stamp: stamp},
+		{name: "as most lay it out", options: hdrtest.Stamped(1, 2), stamp: stamp},
+		{name: "as long as that", options: join([]byte{1, 1, 5, 10}, make([]byte, 8)),
+			sack: append([]byte{5, 10}, make([]byte, 8)...)},
 		{name: "both", options: join(stamp, sack), stamp: stamp, sack: sack},
 		{name: "the other way round", options: join(sack, stamp), stamp: stamp, sack: sack},
 		{name: "behind others", options: join([]byte{2, 4, 5, 180, 1, 3, 3, 7}, stamp),
@@ -71,6 +74,13 @@ func FuzzOptions(f *testing.F) {
 				!bytes.Contains(tcp, option) {
 				t.Fatalf("%x in %x", option, options)
 			}
+		}
+		if o.Malformed || len(tcp) > hdr.TCPLen+36 {
+			return
+		}
+		longer := hdr.OptionsOf(segment(append(tcp[hdr.TCPLen:], 1, 1, 1, 1)))
+		if !bytes.Equal(longer.Timestamp, o.Timestamp) || !bytes.Equal(longer.SACK, o.SACK) {
+			t.Fatalf("%x: %+v, with four NOPs behind %+v", options, o, longer)
 		}
 	})
 }

@@ -102,8 +102,9 @@ func (f *Flows) receivedOther(frame []byte, p *hdr.Packet) (c Changes) {
 
 // concerned reports whether any of the fixes may have use for a received segment.
 func (f *Flows) concerned(tcp []byte) bool {
-	return tcp[12]>>4 >= sackWords || tcp[13]&hdr.FlagSYN != 0 || f.zeroWindow.count.Load() != 0 ||
-		f.synRTT.repeated.Load() != 0 || f.resend.number.Load() != 0
+	return tcp[12]>>4 >= sackWords && !hdr.StampOnly(tcp) || tcp[13]&hdr.FlagSYN != 0 ||
+		f.zeroWindow.count.Load() != 0 || f.synRTT.repeated.Load() != 0 ||
+		f.resend.number.Load() != 0
 }
 
 // LeavesData reports whether Received changes nothing, at present, in a segment with data and no
