@@ -21,7 +21,7 @@ func (d *Device) decide(t *target) (err error) {
 	if d.config.MAC, err = chooseMAC(&d.config, &t.facts); err != nil {
 		return err
 	}
-	if d.facts.Netvsc != "" {
+	if d.facts.Netvsc != "" && !d.config.HostMode {
 		d.log.Warn("broadcasts do not come to this virtual function but to the Hyper-V device "+
 			"before it: ARP requests and DHCP's broadcasts are not heard",
 			"device", d.Name(), "netvsc", d.facts.Netvsc)

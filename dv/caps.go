@@ -21,6 +21,9 @@ type Caps struct {
 	// SharedMulticast: broadcast and multicast are copied to us and still reach
 	// Linux.
 	SharedMulticast bool
+	// RulesToLinux: rules of host mode can leave frames to Linux, see PriorityLinux. True until
+	// one is refused.
+	RulesToLinux bool
 	// MinInline is how many header bytes the device demands inside the
 	// descriptor of a sent frame: 0, 18, 78 or 138.
 	MinInline int
@@ -48,6 +51,7 @@ func capsOf(c *uverbs.DeviceCaps, p *plan) Caps {
 		RxCsum:          c.Checksums,
 		VLANStrip:       c.VLANStrip,
 		SharedMulticast: true,
+		RulesToLinux:    true,
 		MinInline:       minInline(c),
 		ClockKHz:        c.CoreClockKHz,
 		MaxRxQueues:     max(1, int(c.MaxIndTableSize)),

@@ -46,6 +46,11 @@ type Config struct {
 	// refused; where copies work it has no effect.
 	TakeMulticast bool
 
+	// HostMode leaves the port's MAC to Linux: MAC is the netdev's own, and nothing comes to us but
+	// what the rules of Device.AddRule steer, by address and port. Broadcast and multicast stay
+	// with Linux. The port may be a virtual function, and needs no trust.
+	HostMode bool
+
 	// RxQueues and TxQueues are the numbers of queues [num-rx-queues]. Default 1.
 	RxQueues, TxQueues int
 	// RxQueueSize is the number of frames a receive ring holds [rx-queue-size],

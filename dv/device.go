@@ -47,7 +47,9 @@ type Device struct {
 	rxObjects []*rxKernelObjects
 	hashed    hashed
 	txObjects []*txKernelObjects
-	watch     sync.WaitGroup // the reader of asynchronous events
+	// of rules that are made once
+	fixedRules []RuleInfo
+	watch      sync.WaitGroup // the reader of asynchronous events
 
 	registered  registration // our addresses in the list of the port's netdev
 	outOfBuffer portCounter
@@ -126,6 +128,9 @@ func (d *Device) VLAN() uint16 { return d.config.VLAN }
 func (d *Device) stripsVLAN() bool {
 	return d.config.StripVLAN || d.config.VLAN != 0 && d.context.Caps().VLANStrip
 }
+
+// HostMode reports whether Config.HostMode is set.
+func (d *Device) HostMode() bool { return d.config.HostMode }
 
 // MTU is the largest IP packet received and sent, in bytes.
 func (d *Device) MTU() int { return d.plan.mtu }

@@ -16,6 +16,8 @@ const macLen = 6
 func chooseMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
 	mac := cfg.MAC
 	switch {
+	case cfg.HostMode:
+		return hostMAC(cfg, f)
 	case mac == nil && cfg.AllowNetdevMAC && len(f.MAC) == macLen:
 		return bytes.Clone(f.MAC), nil
 	case mac == nil && cfg.AllowNetdevMAC:

@@ -16,7 +16,8 @@ type hashed struct {
 	mu       sync.Mutex
 	table    *uverbs.IndTable
 	targets  []*uverbs.QP
-	rules    []*uverbs.Flow // of the classes, in their order
+	rules    []*uverbs.Flow // of the classes, in their order; none in host mode
+	byPort   []*Rule        // in host mode
 	priority uint16         // of the first class
 
 	// retired is what was used before, without rules. A frame may have been on its
@@ -128,11 +129,16 @@ func (d *Device) Rebalance(weights []int) error {
 	if err := next.addTargets(d, at); err != nil {
 		return fmt.Errorf("rebalance %s: %w", d.Name(), err)
 	}
-	if err := next.addRules(d); err != nil {
+	take := func() error { return next.addRules(d) }
+	if d.config.HostMode {
+		take = func() error { return h.moveRules(next) }
+	}
+	if err := take(); err != nil {
 		return errors.Join(fmt.Errorf("rebalance %s: %w", d.Name(), err), next.closeTargets())
 	}
 	h.retired = &hashed{table: h.table, targets: h.targets, rules: h.rules}
 	h.table, h.targets, h.rules, h.priority = next.table, next.targets, next.rules, next.priority
+	h.byPort = next.byPort
 	d.spread.Store(&spread{d.spread.Load().hash, at})
 	return h.retired.closeRules()
 }

@@ -38,8 +38,8 @@ type registration struct {
 // register puts our MAC into the list of the port's netdev for as long as the device is open.
 // Where that fails the device works all the same without an e-switch, so it goes on.
 func (d *Device) register(t *target) {
-	if t.addresses == nil {
-		return
+	if t.addresses == nil || d.config.HostMode {
+		return // in host mode the addresses are the netdev's, and no multicast comes to us
 	}
 	if err := d.cleanup.run("addresses of the netdev", func() error { return d.openList(t) },
 		d.closeList); err != nil {

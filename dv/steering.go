@@ -114,6 +114,9 @@ func copyRule(match uverbs.EthMatch, port uint8) uverbs.FlowAttr {
 // its priority never changes, so if another device has an equal one this one is refused
 // before it has taken any frame.
 func (d *Device) steer() error {
+	if d.config.HostMode {
+		return d.steerByPort()
+	}
 	other, err := d.targets()
 	if err != nil {
 		return err
@@ -155,12 +158,17 @@ func (d *Device) targets() (other *uverbs.QP, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.cleanup.run("targets by class",
-		func() error { return d.hashed.addTargets(d, d.spread.Load().queueAt) },
-		d.hashed.closeTargets); err != nil {
+	if err := d.classTargets(); err != nil {
 		return nil, err
 	}
 	return d.addTarget(classOther(), single)
+}
+
+// classTargets makes the targets of the hashed classes.
+func (d *Device) classTargets() error {
+	return d.cleanup.run("targets by class",
+		func() error { return d.hashed.addTargets(d, d.spread.Load().queueAt) },
+		d.hashed.closeTargets)
 }
 
 // logTable is log2 of the size of the indirection table for n queues.
@@ -191,9 +199,23 @@ func (d *Device) addTarget(c class, table *uverbs.IndTable) (qp *uverbs.QP, err 
 func (d *Device) addRule(name string, qp *uverbs.QP, rule uverbs.FlowAttr) error {
 	var flow *uverbs.Flow
 	return d.cleanup.run("rule for "+name, func() (err error) {
-		flow, err = qp.CreateFlow(rule)
+		if flow, err = qp.CreateFlow(rule); err == nil {
+			d.fixedRules = append(d.fixedRules, d.fixedRule(name, rule))
+		}
 		return err
 	}, func() error { return flow.Close() })
+}
+
+// fixedRule describes a rule that is made once.
+func (d *Device) fixedRule(name string, rule uverbs.FlowAttr) RuleInfo {
+	info := RuleInfo{Priority: rule.Priority, To: "queue 0", Match: name}
+	switch {
+	case rule.DontTrap:
+		info.To = "queue 0 and " + toLinux
+	case name == classOther().name:
+		info.Match, info.Tag = d.describe(name), d.flowTag
+	}
+	return info
 }
 
 // addGroup installs a group rule that copies or, on a device that cannot copy

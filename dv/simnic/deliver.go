@@ -178,8 +178,8 @@ func (n *NIC) steer(b *rxBurst, o frameOrigin, f *frame.Frame) (copies int) {
 	return copies + more
 }
 
-// walk applies tables in order. trapped says that a rule dropped the frame or took it without
-// DONT_TRAP.
+// walk applies tables in order, up to a rule that leads past the rest. trapped says that a rule
+// dropped the frame or took it without DONT_TRAP.
 func (n *NIC) walk(b *rxBurst, ts []table, o frameOrigin, f *frame.Frame,
 	kind cast) (copies int, trapped bool) {
 	for i := range ts {
@@ -201,7 +201,7 @@ func (n *NIC) walk(b *rxBurst, ts []table, o frameOrigin, f *frame.Frame,
 			copies++
 		}
 		if !e.dontTrap {
-			return copies, true
+			return copies, !e.miss
 		}
 	}
 	return copies, false

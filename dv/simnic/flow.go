@@ -31,8 +31,9 @@ type FlowAttr struct {
 	Priority uint8 // 0 first, 15 last; only of normal rules
 	DontTrap bool  // copy, and let the next tables see the frame too
 	Match    Match
-	TIR      *TIR       // where the frame goes; nil with Drop
+	TIR      *TIR       // where the frame goes; nil with Drop or Miss
 	Drop     bool       // instead of a TIR
+	Miss     bool       // instead of a TIR: past the other normal rules, to the netdev's tables
 	HasTag   bool       // Tag was asked for, 0 included
 	Tag      uint32     // 24 bits, appears in the completion; 0 without HasTag
 	Count    *FlowCount // nil: not counted

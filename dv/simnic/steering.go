@@ -51,6 +51,7 @@ type entry struct {
 	tag      uint32
 	drop     bool
 	dontTrap bool
+	miss     bool
 }
 
 func (s *steering) init(n *NIC) {
@@ -108,8 +109,10 @@ func (s *steering) check(a *FlowAttr) error {
 		return errorf(StatusBadParam, "flow rule of type %d", a.Type)
 	case a.Priority > MaxPriority || a.Tag >= 1<<24 || a.Tag != 0 && !a.HasTag:
 		return errorf(StatusBadParam, "flow rule with priority %d, tag %#x", a.Priority, a.Tag)
-	case (a.TIR == nil) != a.Drop:
-		return errorf(StatusBadParam, "flow rule needs a destination or to drop")
+	case (a.TIR == nil) != (a.Drop || a.Miss) || a.Drop && a.Miss:
+		return errorf(StatusBadParam, "flow rule needs one of a destination, to drop and to miss")
+	case a.Miss && (a.Type != FlowNormal || a.DontTrap || !s.nic.caps.MultiPathFlows):
+		return errorf(StatusBadParam, "flow rule that leads to the netdev")
 	case a.DontTrap && (a.Type != FlowNormal || !s.nic.caps.MultiPathFlows):
 		return errorf(StatusBadParam, "flow rule that does not trap")
 	}
@@ -190,6 +193,7 @@ func addRule(ts []table, f *Flow, m Match) []table {
 			if a.TIR != nil && !slices.Contains(e.tirs, a.TIR) {
 				e.tirs = append(e.tirs, a.TIR)
 			}
+			e.miss = e.miss || a.Miss
 			e.count(a.Count)
 			return ts
 		}
@@ -197,7 +201,7 @@ func addRule(ts []table, f *Flow, m Match) []table {
 			at = j + 1
 		}
 	}
-	e := entry{match: m, tag: f.tag, drop: a.Drop, dontTrap: a.DontTrap}
+	e := entry{match: m, tag: f.tag, drop: a.Drop, dontTrap: a.DontTrap, miss: a.Miss}
 	if a.TIR != nil {
 		e.tirs = []*TIR{a.TIR}
 	}

@@ -191,6 +191,34 @@ func TestSteeringWhoGetsIt(t *testing.T) {
 			flows: func(a, _ *sink) []FlowAttr {
 				return []FlowAttr{{Type: FlowMulticastDefault, TIR: a.tir}}
 			}},
+		{name: "missed: past the priorities behind", dst: macNetdev, want: expect{netdev: 1},
+			flows: func(a, _ *sink) []FlowAttr {
+				m := dstMatch(macNetdev, macExact)
+				return []FlowAttr{{Match: m, Miss: true}, {Match: m, TIR: a.tir, Priority: 1}}
+			}},
+		{name: "missed, but a priority before takes it", dst: macNetdev, want: expect{a: 1},
+			flows: func(a, _ *sink) []FlowAttr {
+				m := dstMatch(macNetdev, macExact)
+				return []FlowAttr{{Match: m, Miss: true, Priority: 1}, {Match: m, TIR: a.tir}}
+			}},
+		{name: "missed to nobody", dst: macTwo, miss: 1, flows: func(a, _ *sink) []FlowAttr {
+			m := dstMatch(macTwo, macExact)
+			return []FlowAttr{{Match: m, Miss: true}, {Match: m, TIR: a.tir, Priority: 1}}
+		}},
+		{name: "missed to the leftovers", dst: macTwo, want: expect{b: 1},
+			flows: func(a, b *sink) []FlowAttr {
+				m := dstMatch(macTwo, macExact)
+				return []FlowAttr{{Match: m, Miss: true}, {Match: m, TIR: a.tir, Priority: 1},
+					{Type: FlowAllDefault, TIR: b.tir}}
+			}},
+		// add_rule_fg in linux 6.12 drivers/net/ethernet/mellanox/mlx5/core/fs_core.c appends
+		// destinations, the next namespace's table included.
+		{name: "missed and taken by one entry", dst: macNetdev, want: expect{a: 1, netdev: 1},
+			flows: func(a, _ *sink) []FlowAttr {
+				m := dstMatch(macNetdev, macExact)
+				return []FlowAttr{{Match: m, TIR: a.tir, HasTag: true, Tag: 5},
+					{Match: m, Miss: true}, {Match: m, Miss: true}}
+			}},
 		{name: "dropped", dst: macNetdev, flows: func(a, _ *sink) []FlowAttr {
 			return []FlowAttr{{Match: dstMatch(macNetdev, macExact), Drop: true}}
 		}},

@@ -39,6 +39,8 @@ const (
 	ObjectWQ          uint16 = 12
 	ObjectCounters    uint16 = 15
 	ObjectAsyncEvent  uint16 = 16
+
+	ObjectFlowMatcher uint16 = 0x1003 // of mlx5 (enum mlx5_ib_objects)
 )
 
 // Methods of the objects used natively.
@@ -53,6 +55,11 @@ const (
 	MethodCountersCreate  uint16 = 0 // ObjectCounters
 	MethodCountersDestroy uint16 = 1 // ObjectCounters
 	MethodCountersRead    uint16 = 2 // ObjectCounters
+
+	MethodFlowMatcherCreate  uint16 = 0x1000 // ObjectFlowMatcher
+	MethodFlowMatcherDestroy uint16 = 0x1001 // ObjectFlowMatcher
+	MethodRawFlowCreate      uint16 = 0x1000 // ObjectFlow
+	MethodRawFlowDestroy     uint16 = 0x1001 // ObjectFlow
 )
 
 // Attribute ids.
@@ -75,6 +82,30 @@ const (
 	AttrCountersHandle uint16 = 0 // all counters methods
 	AttrCountersBuffer uint16 = 1 // MethodCountersRead: out, array of uint64
 	AttrCountersFlags  uint16 = 2 // MethodCountersRead: in, 4 bytes
+
+	AttrFlowMatcherHandle   uint16 = 0x1000 // both methods of flow matchers
+	AttrFlowMatcherMask     uint16 = 0x1001 // create: in, up to 640 bytes
+	AttrFlowMatcherType     uint16 = 0x1002 // create: in, 2 bytes: the priority of normal rules
+	AttrFlowMatcherCriteria uint16 = 0x1003 // create: in, 1 byte
+	AttrFlowMatcherFlags    uint16 = 0x1004 // create: in, 4 bytes
+	AttrFlowMatcherTable    uint16 = 0x1005 // create: a constant of 8 bytes
+
+	AttrRawFlowHandle  uint16 = 0x1000 // both raw methods of flows
+	AttrRawFlowValue   uint16 = 0x1001 // create: in, up to 640 bytes
+	AttrRawFlowQP      uint16 = 0x1002 // create: a queue pair
+	AttrRawFlowMatcher uint16 = 0x1004 // create: a flow matcher
+	AttrRawFlowTag     uint16 = 0x1006 // create: in, 4 bytes
+	AttrRawFlowFlags   uint16 = 0x1009 // create: in, 4 bytes; since linux 5.6
+)
+
+// MatchOuterHeaders is the bit of AttrFlowMatcherCriteria for the first 64 bytes of a mask.
+const MatchOuterHeaders uint8 = 1
+
+// Bits of AttrRawFlowFlags (enum mlx5_ib_create_flow_flags). One at most, and none with a queue
+// pair.
+const (
+	RawFlowDefaultMiss uint32 = 1 // to the tables behind those of user rules
+	RawFlowDrop        uint32 = 2
 )
 
 // CountersPreferCached allows a counters read to return the values of the driver's last poll.

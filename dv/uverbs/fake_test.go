@@ -88,7 +88,8 @@ var fakeNames = map[string]string{
 	"0/0/2147483702": "DESTROY_WQ", "0/0/2147483703": "CREATE_RWQ_IND_TBL",
 	"0/0/2147483704": "DESTROY_RWQ_IND_TBL", "0/0/2147483705": "MODIFY_CQ",
 	"0/3": "native GET_CONTEXT", "16/0": "ASYNC_EVENT_ALLOC", "15/0": "COUNTERS_CREATE",
-	"15/1": "COUNTERS_DESTROY", "15/2": "COUNTERS_READ",
+	"15/1": "COUNTERS_DESTROY", "15/2": "COUNTERS_READ", "9/4096": "CREATE_RAW_FLOW",
+	"4099/4096": "FLOW_MATCHER_CREATE", "4099/4097": "FLOW_MATCHER_DESTROY",
 }
 
 func (k *fakeKernel) parse(buf []byte) *call {
@@ -199,8 +200,10 @@ func (k *fakeKernel) answer(c *call, buf []byte) error {
 		p32(core[8:], k.born("TBL"))
 	case "CREATE_FLOW":
 		p32(core[4:], k.born("FLOW"))
-	case "COUNTERS_CREATE":
-		p64(buf[c.newAt:], uint64(k.born("COUNTERS")))
+	case "FLOW_MATCHER_CREATE", "CREATE_RAW_FLOW", "COUNTERS_CREATE":
+		kind := map[string]string{"FLOW_MATCHER_CREATE": "MATCHER", "CREATE_RAW_FLOW": "FLOW",
+			"COUNTERS_CREATE": "COUNTERS"}[c.name]
+		p64(buf[c.newAt:], uint64(k.born(kind)))
 	case "COUNTERS_READ":
 		p64(c.out[1], 11)
 		p64(c.out[1][8:], 1111)
@@ -218,11 +221,13 @@ func (k *fakeKernel) destroy(c *call) error {
 	d := map[string]struct {
 		kind string
 		at   int
-	}{"DEALLOC_PD": {"PD", 0}, "DEREG_MR": {"MR", 0}, "DESTROY_CQ": {"CQ", 8},
-		"DESTROY_QP": {"QP", 8}, "DESTROY_WQ": {"WQ", 4},
-		"DESTROY_RWQ_IND_TBL": {"TBL", 4}, "DESTROY_FLOW": {"FLOW", 4},
-		"COUNTERS_DESTROY": {"COUNTERS", 0}}[c.name]
-	h := u32(c.in[0][d.at:])
+		id   uint16 // of the attribute
+	}{"DEALLOC_PD": {"PD", 0, 0}, "DEREG_MR": {"MR", 0, 0}, "DESTROY_CQ": {"CQ", 8, 0},
+		"DESTROY_QP": {"QP", 8, 0}, "DESTROY_WQ": {"WQ", 4, 0},
+		"DESTROY_RWQ_IND_TBL": {"TBL", 4, 0}, "DESTROY_FLOW": {"FLOW", 4, 0},
+		"COUNTERS_DESTROY":     {"COUNTERS", 0, 0},
+		"FLOW_MATCHER_DESTROY": {"MATCHER", 0, 0x1000}}[c.name]
+	h := u32(c.in[d.id][d.at:])
 	if k.handles[h] != d.kind {
 		return unix.ENOENT
 	}

@@ -1,7 +1,10 @@
 package uverbs
 
 import (
+	"errors"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
@@ -95,4 +98,87 @@ func TestFlowCounters(t *testing.T) {
 	if h := f.k.last("CREATE_FLOW").in[0][32:36]; u32(h) != f.counters.Handle() {
 		t.Errorf("counters handle % x", h)
 	}
+}
+
+// TestMissFlow: a matcher with the mask, then a rule with the value, at the offsets of
+// fte_match_set_lyr_2_4; both are destroyed, the rule first.
+func TestMissFlow(t *testing.T) {
+	exact := [6]byte{255, 255, 255, 255, 255, 255}
+	for _, tc := range []struct {
+		name        string
+		match       HeaderMatch
+		value, mask string
+	}{
+		{"nothing", HeaderMatch{}, "", ""},
+		{"fragments of a VLAN", HeaderMatch{Dst: [6]byte{0x10, 0x11, 0x12, 0x13, 0x14, 0x15},
+			DstMask: exact, VLAN: 0x123, VLANMask: 0xfff, Fragment: true},
+			"00000000 00000000 10111213 14150123 0000a000 00000000",
+			"00000000 00000000 ffffffff ffff0fff 0000a000 00000000"},
+		{"TCP over IPv4", HeaderMatch{IPVersion: 4, Addr: []byte{10, 0, 0, 1}, Proto: 6,
+			Port: 443, PortMask: 0xffff},
+			"00000000 00000000 00000000 00000000 06000800 000001bb 00000000 00000000 " +
+				"00000000 00000000 00000000 00000000 00000000 00000000 00000000 0a000001",
+			"00000000 00000000 00000000 00000000 ff001e00 0000ffff 00000000 00000000 " +
+				"00000000 00000000 00000000 00000000 00000000 00000000 00000000 ffffffff"},
+		{"UDP over IPv6", HeaderMatch{IPVersion: 6, Addr: []byte{0xfd, 15: 2}, Proto: 17,
+			Port: 0xf000, PortMask: 0xff00},
+			"00000000 00000000 00000000 00000000 11000c00 00000000 00000000 0000f000 " +
+				"00000000 00000000 00000000 00000000 fd000000 00000000 00000000 00000002",
+			"00000000 00000000 00000000 00000000 ff001e00 00000000 00000000 0000ff00 " +
+				"00000000 00000000 00000000 00000000 ffffffff ffffffff ffffffff ffffffff"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := newFixture(t)
+			rule := must[*MissFlow](t)(f.c.CreateMissFlow(3, tc.match))
+			whole := func(s string) []byte { return append(vec(t, s), make([]byte, 64)...)[:64] }
+			m, r := f.k.last("FLOW_MATCHER_CREATE"), f.k.last("CREATE_RAW_FLOW")
+			same(t, "mask", m.in[0x1001], whole(tc.mask))
+			same(t, "priority", m.in[0x1002], []byte{3, 0})
+			same(t, "criteria", m.in[0x1003], []byte{1})
+			same(t, "value", r.in[0x1001], whole(tc.value))
+			same(t, "flags", r.in[0x1009], []byte{1, 0, 0, 0})
+			if f.k.handles[u32(r.in[0x1004])] != "MATCHER" {
+				t.Errorf("matcher handle % x", r.in[0x1004])
+			}
+			for range 2 {
+				if err := rule.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+			if n := f.k.count("MATCHER") + f.k.count("FLOW"); n != 1 { // the fixture's rule
+				t.Errorf("%d matchers and rules are left", n)
+			}
+		})
+	}
+}
+
+// TestMissFlowRefused: nothing is left of a rule that is refused.
+func TestMissFlowRefused(t *testing.T) {
+	for _, name := range []string{"FLOW_MATCHER_CREATE", "CREATE_RAW_FLOW"} {
+		f := newFixture(t)
+		f.k.refuse = func(c *call) error {
+			if c.name == name {
+				return unix.EOPNOTSUPP
+			}
+			return nil
+		}
+		if _, err := f.c.CreateMissFlow(0, HeaderMatch{}); !errors.Is(err, unix.EOPNOTSUPP) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if n := f.k.count("MATCHER"); n != 0 {
+			t.Errorf("%s: %d matchers are left", name, n)
+		}
+	}
+}
+
+// count is how many objects of a kind exist.
+func (k *fakeKernel) count(kind string) (n int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, have := range k.handles {
+		if have == kind {
+			n++
+		}
+	}
+	return n
 }

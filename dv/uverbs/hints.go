@@ -214,6 +214,13 @@ var opHints = map[string]map[unix.Errno]string{
 			"(rdma resource show qp)",
 		unix.ENOSPC: "the device's rule table is full: use fewer rules or fewer different masks",
 	},
+	"CREATE_RAW_FLOW": {
+		unix.EPERM: hintNetRaw,
+		unix.EOPNOTSUPP: "the device cannot lead frames on to Linux (nic_rx_multi_path_tirs): go " +
+			"without",
+		unix.EPROTONOSUPPORT: "linux 5.6 or later can lead frames on to Linux: go without",
+		unix.EINVAL:          "a malformed rule, or a field that the device cannot match",
+	},
 	"COUNTERS_CREATE": {
 		unix.EOPNOTSUPP: "the device does not count flows",
 	},

@@ -36,6 +36,9 @@ var (
 	opDestroyIndTbl  = &op{"DESTROY_RWQ_IND_TBL", "destroy", ExCmdDestroyRWQIndTbl}
 	opCreateFlow     = &op{"CREATE_FLOW", "create", ExCmdCreateFlow}
 	opDestroyFlow    = &op{"DESTROY_FLOW", "destroy", ExCmdDestroyFlow}
+	opCreateMatcher  = &op{"FLOW_MATCHER_CREATE", "create", 0}
+	opDestroyMatcher = &op{"FLOW_MATCHER_DESTROY", "destroy", 0}
+	opCreateMiss     = &op{"CREATE_RAW_FLOW", "create", 0}
 	opCreateCounters = &op{"COUNTERS_CREATE", "create", 0}
 	opReadCounters   = &op{"COUNTERS_READ", "read", 0}
 	opDestroyCount   = &op{"COUNTERS_DESTROY", "destroy", 0}

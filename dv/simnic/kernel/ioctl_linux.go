@@ -18,6 +18,7 @@ const (
 	attrOut                    // an address to write to
 	attrHandle                 // a handle
 	attrNew                    // filled in with the new object's handle or descriptor
+	attrEnum                   // bytes, as many as the kind that the attribute names has
 )
 
 // attrSpec describes one attribute of a method (struct uverbs_attr_spec). Lengths are bytes; max 0
@@ -28,6 +29,7 @@ type attrSpec struct {
 	min, max  int
 	mandatory bool
 	object    uint16 // attrHandle: kind of object
+	sizes     []int  // attrEnum: bytes, by kind
 }
 
 // method is one method of the node (struct uverbs_method_def).
@@ -78,6 +80,7 @@ func methodTable(r Release) map[methodKey]*method {
 		}, run: queryPortNative},
 	}
 	countersMethods(t)
+	rawFlowMethods(t, r)
 	if r != Linux54 {
 		contextMethods(t, r)
 	}
@@ -187,7 +190,7 @@ func (c *call) accept(m *method, i int) unix.Errno {
 	if _, twice := c.index[a.AttrID]; twice {
 		return unix.EINVAL
 	}
-	if a.AttrData != 0 {
+	if a.AttrData != 0 && s.kind != attrEnum {
 		return unix.EINVAL
 	}
 	if errno := c.fits(s, a); errno != 0 {
@@ -201,6 +204,14 @@ func (c *call) fits(s *attrSpec, a *uverbs.IoctlAttr) unix.Errno {
 	switch s.kind {
 	case attrIn, attrOut:
 		if int(a.Len) < s.min || s.max != 0 && int(a.Len) > s.max {
+			return unix.EINVAL
+		}
+	case attrEnum: // kind in the low byte of what the header calls attr_data
+		kind := int(a.AttrData & 0xff)
+		if kind >= len(s.sizes) {
+			return unix.EOPNOTSUPP
+		}
+		if a.AttrData>>8 != 0 || int(a.Len) != s.sizes[kind] {
 			return unix.EINVAL
 		}
 	case attrHandle:

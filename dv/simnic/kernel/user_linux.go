@@ -111,6 +111,15 @@ func (c *call) in(id uint16) userIn {
 	return u
 }
 
+// enum is the kind that an attribute of attrEnum names.
+func (c *call) enum(id uint16) uint8 {
+	i, ok := c.index[id]
+	if !ok {
+		return 0
+	}
+	return uint8(c.attrs[i].AttrData)
+}
+
 // out is the output attribute with this id.
 func (c *call) out(id uint16) userOut {
 	i, ok := c.index[id]
