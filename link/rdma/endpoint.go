@@ -72,6 +72,7 @@ type Endpoint struct {
 	random  random.Source
 	// knows which segments to let in when too many wait
 	admission *admission
+	rules     *hostRules
 
 	// Read for each packet or batch, without a lock.
 	queues     atomic.Pointer[current]       // written with switching held
@@ -115,7 +116,7 @@ func newEndpoint(dev backend, opts Options) (*Endpoint, error) {
 		return nil, fmt.Errorf("make link endpoint of %s: %w", dev.Name(), err)
 	}
 	e := &Endpoint{opts: opts, steered: mac, vlan: dev.VLAN(), maxMTU: dev.MTU(),
-		random: random.From(opts.Random)}
+		random: random.From(opts.Random), rules: newHostRules()}
 	e.queues.Store(&current{backend: dev})
 	e.addCounters(dev.NumRx())
 	e.flows = tcpfix.New(netclock.New(opts.Clock), e.random, e.resend)
@@ -306,12 +307,13 @@ func (e *Endpoint) SetOnCloseAction(f func()) {
 	e.onClose = f
 }
 
-// Close implements gstack.LinkEndpoint: no packet is delivered any more when it returns, and new
-// ones to send are refused. It may be called again, but not from inside a delivery. The device
-// stays open.
+// Close implements gstack.LinkEndpoint: no packet is delivered any more when it returns, new ones
+// to send are refused, and the rules of host mode are gone. It may be called again, but not from
+// inside a delivery. The device stays open.
 func (e *Endpoint) Close() {
-	e.mu.Lock()
 	e.closed.Store(true)
+	e.rules.close()
+	e.mu.Lock()
 	e.detach()
 	last := e.workers
 	e.mu.Unlock()

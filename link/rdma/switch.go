@@ -24,6 +24,8 @@ type current struct {
 // in order; what the old queues had not sent is lost like frames on a wire. A later Switch may put
 // the old queues back. to must outlive its time in the endpoint.
 //
+// Rules of host mode move along: see AddRule.
+//
 // Queues with another MAC address or VLAN, or with a smaller MTU or fewer offloads than those the
 // endpoint was made with, are refused, and nothing changes. The error is dv.ErrClosed after Close.
 // Switch waits for receive workers, so it must not be called from inside a delivery, nor with a
@@ -50,12 +52,15 @@ func (e *Endpoint) Switch(to Backend) error {
 		err = next.SetGroups(e.groups)
 	}
 	e.pastOutOfBuffer.Add(old.OutOfBuffer() - old.outOfBuffer)
-	e.queues.Store(&current{next, next.OutOfBuffer()})
+	rules := e.rules.switchTo(next, func() {
+		e.queues.Store(&current{next, next.OutOfBuffer()})
+	})
 	for i, s := range e.tx {
 		s.swap(next.txQueue(i%next.NumTx()), next.kind())
 	}
 	e.addCounters(next.NumRx())
 	e.replaceWorkers(next)
+	e.rules.follow(next, rules)
 	e.switches.Add(1)
 	if next.kind() != BackendNone {
 		e.flows.Repeat()

@@ -1,0 +1,242 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+)
+
+// In host mode (dv.Config.HostMode) the NIC leads to an endpoint what its rules say. They are the
+// endpoint's: whatever device is under it has them, and packet sockets, which need none, do not.
+
+// hostRules is the rules of an endpoint.
+type hostRules struct {
+	turn chan struct{} // of capacity 1: full while somebody reads or changes what follows
+	list []*hostRule   // in order of their addition
+}
+
+// hostRule is one rule.
+type hostRule struct {
+	dv.HostRule
+	at  *dv.Rule // nil: the device has it not
+	err error    // why not; nil also while there is no device
+}
+
+func newHostRules() *hostRules { return &hostRules{turn: make(chan struct{}, 1)} }
+
+func (h *hostRules) lock()   { h.turn <- struct{}{} }
+func (h *hostRules) unlock() { <-h.turn }
+
+// find is the rule in the list, nil if it is not there. Called with the lock held.
+func (h *hostRules) find(r dv.HostRule) *hostRule {
+	for _, have := range h.list {
+		if have.HostRule == r {
+			return have
+		}
+	}
+	return nil
+}
+
+// normal is r with the defaults filled in, so that equal rules are equal values.
+func normal(r dv.HostRule) dv.HostRule {
+	r.Ports = max(r.Ports, 1)
+	return r
+}
+
+// AddRule has the NIC lead the frames of r here, from now on and after each Switch to a device,
+// until RemoveRule or Close. A rule that is there already stays, and counts once. The error is
+// unix.EADDRINUSE if another process has these frames; then the endpoint has no such rule. ctx
+// bounds the wait for other calls. On packet sockets, or on nothing, the rule waits for a device.
+func (e *Endpoint) AddRule(ctx context.Context, r dv.HostRule) error {
+	r = normal(r)
+	if err := r.Validate(); err != nil {
+		return err
+	}
+	h := e.rules
+	select {
+	case h.turn <- struct{}{}:
+		defer h.unlock()
+	case <-ctx.Done():
+		return fmt.Errorf("add the rule for %v: %w", r, context.Cause(ctx))
+	}
+	if e.closed.Load() {
+		return dv.ErrClosed
+	}
+	have := h.find(r)
+	if have != nil && have.at != nil {
+		return nil
+	}
+	added := &hostRule{HostRule: r}
+	if err := added.install(e.queues.Load().backend); err != nil {
+		return err
+	}
+	if have != nil {
+		*have = *added
+	} else {
+		h.list = append(h.list, added)
+	}
+	return nil
+}
+
+// install gives the rule to a backend, if that has rules.
+func (r *hostRule) install(queues backend) error {
+	r.at, r.err = nil, nil
+	if dev, ok := queues.(rings); ok {
+		r.at, r.err = dev.AddRule(r.HostRule)
+	}
+	return r.err
+}
+
+// RemoveRule undoes AddRule: the frames go to Linux. Removing what is not there does nothing.
+func (e *Endpoint) RemoveRule(r dv.HostRule) error {
+	h := e.rules
+	h.lock()
+	defer h.unlock()
+	have := h.find(normal(r))
+	if have == nil {
+		return nil
+	}
+	h.list = slices.DeleteFunc(h.list, func(o *hostRule) bool { return o == have })
+	if have.at == nil {
+		return nil
+	}
+	return have.at.Close()
+}
+
+// AddBlock adds the rules for the block of dv.BlockPorts ports from first on, of TCP and UDP on
+// each address: all of them, or none. unix.EADDRINUSE: another process has one, so try the next of
+// Blocks. Addresses may be added later by another call.
+func (e *Endpoint) AddBlock(ctx context.Context, first uint16, addrs ...netip.Addr) error {
+	var added []dv.HostRule
+	for _, r := range blockRules(first, addrs) {
+		if e.hasRule(r) {
+			continue
+		}
+		if err := e.AddRule(ctx, r); err != nil {
+			for _, a := range added {
+				err = errors.Join(err, e.RemoveRule(a))
+			}
+			return err
+		}
+		added = append(added, r)
+	}
+	return nil
+}
+
+// RemoveBlock undoes AddBlock for these addresses.
+func (e *Endpoint) RemoveBlock(first uint16, addrs ...netip.Addr) error {
+	var errs []error
+	for _, r := range blockRules(first, addrs) {
+		errs = append(errs, e.RemoveRule(r))
+	}
+	return errors.Join(errs...)
+}
+
+func (e *Endpoint) hasRule(r dv.HostRule) bool {
+	e.rules.lock()
+	defer e.rules.unlock()
+	have := e.rules.find(normal(r))
+	return have != nil && have.err == nil
+}
+
+func blockRules(first uint16, addrs []netip.Addr) (rules []dv.HostRule) {
+	for _, a := range addrs {
+		for _, proto := range []tcpip.TransportProtocolNumber{header.TCPProtocolNumber,
+			header.UDPProtocolNumber} {
+			rules = append(rules, dv.HostRule{Priority: dv.PriorityBlock, Proto: uint8(proto),
+				Addr: a, Port: first, Ports: dv.BlockPorts})
+		}
+	}
+	return rules
+}
+
+// Blocks is the first ports of the blocks to try, in order.
+func Blocks() (firsts []uint16) {
+	for p := dv.FirstBlock; p < 1<<16; p += dv.BlockPorts {
+		firsts = append(firsts, uint16(p))
+	}
+	return firsts
+}
+
+// RuleInfo is a rule of the device, or one that waits for a device.
+type RuleInfo struct {
+	dv.RuleInfo
+	// Waiting says why the device does not have the rule; "": it has.
+	Waiting string `json:"waiting,omitempty"`
+}
+
+// Rules lists the rules of the device at work, in their order, then those that wait.
+func (e *Endpoint) Rules() (list []RuleInfo) {
+	h := e.rules
+	h.lock()
+	defer h.unlock()
+	if dev, ok := e.queues.Load().backend.(rings); ok {
+		for _, r := range dev.Rules() {
+			list = append(list, RuleInfo{RuleInfo: r})
+		}
+	}
+	for _, r := range h.list {
+		if r.at != nil {
+			continue
+		}
+		why := "no device"
+		if r.err != nil {
+			why = r.err.Error()
+		}
+		list = append(list, RuleInfo{dv.RuleInfo{Priority: uint16(r.Priority), To: "queues",
+			Match: r.HostRule.String()}, why})
+	}
+	return list
+}
+
+// switchTo gives the rules to the backend that use is about to take into use, and returns those of
+// the one before. A rule that is refused waits, with the reason: frames of the others must come.
+// No rule is changed while use runs.
+func (h *hostRules) switchTo(next backend, use func()) (old []*dv.Rule) {
+	h.lock()
+	defer h.unlock()
+	for _, r := range h.list {
+		if r.at != nil {
+			old = append(old, r.at)
+		}
+		_ = r.install(next) // kept in r.err
+	}
+	use()
+	return old
+}
+
+// follow removes the rules of the backend before, and adds those that were in the way of next.
+func (h *hostRules) follow(next backend, old []*dv.Rule) {
+	for _, r := range old {
+		_ = r.Close() // what cannot be removed goes with its device
+	}
+	if len(old) == 0 {
+		return
+	}
+	h.lock()
+	defer h.unlock()
+	for _, r := range h.list {
+		if r.err != nil {
+			_ = r.install(next) // kept in r.err
+		}
+	}
+}
+
+// close removes all rules. What the device cannot remove goes with it.
+func (h *hostRules) close() {
+	h.lock()
+	defer h.unlock()
+	for _, r := range slices.Backward(h.list) {
+		if r.at != nil {
+			_ = r.at.Close()
+		}
+	}
+	h.list = nil
+}
