@@ -33,7 +33,8 @@ func (s *slice) serveAdmin(f *serveFlags, log *slog.Logger) error {
 	case err == nil:
 		go srv.Serve(l)
 	default:
-		log.Info("the commands ss, stats and errors will not find this server", "reason", err)
+		log.Info("the commands ss, stats, errors and rules will not find this server", "reason",
+			err)
 	}
 	if f.admin == "" {
 		return nil

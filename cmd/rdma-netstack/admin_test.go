@@ -48,6 +48,7 @@ func TestLook(t *testing.T) {
 		{[]string{"ss", "-tlnp"}, "tcp    LISTEN  0       2048    192.0.2.10:80       0.0.0.0:*"},
 		{[]string{"ss", "-u", "-a"}, "Netid"},
 		{[]string{"errors"}, ""},
+		{[]string{"rules"}, "queue 0 and Linux  "},
 		{[]string{"stats", "--all"}, "     rx0_packets: 0\n"},
 		{[]string{"top", "--interval", "1ms", "--count", "2"}, "connections, 0 opened/s"},
 		{[]string{"top", "--interval", "1ms", "--count", "1", "--json"}, `"queues":[{"queue":0,`},
@@ -61,8 +62,9 @@ func TestLook(t *testing.T) {
 	var sockets []stack.Socket
 	var counters admin.Counters
 	var problems []admin.Problem
+	var rules []ownedRule
 	for command, v := range map[string]any{"ss": &sockets, "stats": &counters,
-		"errors": &problems} {
+		"errors": &problems, "rules": &rules} {
 		stdout, _, _ := look(append([]string{command, "--json"}, pid...)...)
 		if err := json.Unmarshal([]byte(stdout), v); err != nil {
 			t.Errorf("%s --json: %v", command, err)

@@ -97,6 +97,7 @@ func commands() []command {
 		topCommand(),
 		statsCommand(),
 		errorsCommand(),
+		rulesCommand(),
 		compareCommand(),
 		devicesCommand(),
 		doctorCommand(),

@@ -10,6 +10,7 @@
 //	/sockets   []stack.Socket
 //	/stats     Counters: every counter and gauge by name
 //	/errors    []Problem: every counter of drops and errors that is not 0
+//	/rules     []stack.Rule: what the device leads to the stack
 //	/metrics   Prometheus text, see package stack/metrics
 //	/healthz   text: ok, or 503 and the checks that fail
 //	/readyz    text: ok, or 503 while the server should get no requests

@@ -64,6 +64,7 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("GET /sockets", show(func() any { return cfg.Stack.Sockets() }))
 	mux.HandleFunc("GET /stats", show(func() any { return Count(cfg.Stack) }))
 	mux.HandleFunc("GET /errors", show(func() any { return Problems(Count(cfg.Stack)) }))
+	mux.HandleFunc("GET /rules", show(func() any { return cfg.Stack.Rules() }))
 	mux.Handle("GET /metrics", metrics.Handler(cfg.Stack))
 	mux.HandleFunc("GET /healthz", h.healthz)
 	mux.HandleFunc("GET /readyz", h.readyz)
