@@ -18,6 +18,9 @@ type Config struct {
 	// MAC is the address whose frames come to us. Default: a random, locally administered one. The
 	// interface's own is refused: Linux would answer the same frames.
 	MAC net.HardwareAddr
+	// Host takes the interface's own MAC, and of its frames what [Port.SetPorts] says only. Linux
+	// has all frames as well, and is kept from answering ours by whoever holds the ports there.
+	Host bool
 	// Queues is the number of sockets, 1 to 64. Default 1.
 	Queues int
 	// VLAN is the 802.1Q network whose frames come to us, 1 to 4094; 0: frames without a tag.
@@ -43,6 +46,12 @@ func (c *Config) complete() error {
 		return fmt.Errorf("%d queues: 1 to %d are possible", c.Queues, maxQueues)
 	case c.VLAN > 4094:
 		return fmt.Errorf("VLAN %d: networks have numbers from 1 to 4094", c.VLAN)
+	case c.Host && c.MAC != nil:
+		return fmt.Errorf("MAC %v: the host's is that of %s; leave it unset", c.MAC, c.Device)
+	case c.Host && c.VLAN != 0:
+		return fmt.Errorf("VLAN %d: the host's addresses are on a netdev of the VLAN; name that",
+			c.VLAN)
+	case c.Host:
 	case c.MAC == nil:
 		c.MAC = make(net.HardwareAddr, 6)
 		random.From(c.Random).Read(c.MAC)
@@ -59,6 +68,9 @@ func (c *Config) fit(i *iface) error {
 	if c.MTU == 0 {
 		c.MTU = i.mtu
 	}
+	if c.Host {
+		c.MAC = i.mac
+	}
 	switch {
 	case !i.ethernet:
 		return fmt.Errorf("%s is no Ethernet interface: "+
@@ -68,7 +80,7 @@ func (c *Config) fit(i *iface) error {
 			c.Device, unix.ENETDOWN)
 	case c.MTU > i.mtu || c.MTU < 68:
 		return fmt.Errorf("MTU %d: %s has %d bytes", c.MTU, c.Device, i.mtu)
-	case bytes.Equal(c.MAC, i.mac):
+	case bytes.Equal(c.MAC, i.mac) && !c.Host:
 		return fmt.Errorf("MAC %v is that of %s itself, and Linux would answer the same frames: "+
 			"leave it unset for a random one", c.MAC, c.Device)
 	}

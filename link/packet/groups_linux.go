@@ -22,8 +22,12 @@ type groups struct {
 }
 
 // SetGroups says which multicast addresses are ours, in place of those of the call before; until
-// the first, all are. Broadcast always comes. A closed port does nothing.
+// the first, all are. Broadcast always comes. A closed port does nothing, nor does one with the
+// host's MAC, whose groups Linux has.
 func (p *Port) SetGroups(macs []net.HardwareAddr) error {
+	if p.cfg.Host {
+		return nil
+	}
 	var wanted [][6]byte
 	for _, mac := range macs {
 		if len(mac) != 6 || mac[0]&1 == 0 {
@@ -82,6 +86,9 @@ func (p *Port) changeGroups(wanted [][6]byte, all bool) error {
 func (p *Port) filter(joined [][6]byte, all bool) error {
 	ours := append([][6]byte{[6]byte(p.cfg.MAC), {255, 255, 255, 255, 255, 255}}, joined...)
 	program := frameFilter(ours, all, p.cfg.VLAN)
+	if p.cfg.Host {
+		program = p.ports.Load().filter()
+	}
 	if p.groups.muted {
 		program = nothing()
 	}

@@ -17,6 +17,7 @@ type port interface {
 	MAC() net.HardwareAddr
 	MTU() int
 	SetGroups([]net.HardwareAddr) error
+	SetPorts([]Ports) error
 	Mute() error
 	Unmute() error
 	LinkUp() bool

@@ -29,6 +29,7 @@ type Port struct {
 	tx    []*TxQueue
 
 	groups groups
+	ports  atomic.Pointer[portTable] // Config.Host: what comes to us; else nil
 
 	linkUp      atomic.Bool
 	linkChanges atomic.Uint64
@@ -66,10 +67,18 @@ func Open(cfg Config) (*Port, error) {
 	if err := p.watcher.start(p); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	if err := p.changeGroups(nil, true); err != nil {
+	if err := p.begin(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", cfg.Device, err), p.Close())
 	}
 	return p, nil
+}
+
+// begin has frames come.
+func (p *Port) begin() error {
+	if p.cfg.Host {
+		return p.SetPorts(nil)
+	}
+	return p.changeGroups(nil, true)
 }
 
 // openSockets makes the sockets and sets them up but for the filter, so that no frame has come.
@@ -103,8 +112,11 @@ func openSockets(cfg *Config, i *iface) (fds []int, err error) {
 	if err := cfg.fit(i); err != nil {
 		return fds, err
 	}
-	if err := errors.Join(member(fds[0], i.index, unix.PACKET_ADD_MEMBERSHIP, cfg.MAC),
-		joinFanout(fds)); err != nil {
+	err = joinFanout(fds)
+	if !cfg.Host {
+		err = errors.Join(err, member(fds[0], i.index, unix.PACKET_ADD_MEMBERSHIP, cfg.MAC))
+	}
+	if err != nil {
 		return fds, fmt.Errorf("open %s: %w", cfg.Device, err)
 	}
 	return fds, nil

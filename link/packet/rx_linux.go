@@ -50,6 +50,7 @@ type RxQueue struct {
 type rxCounts struct {
 	frames, bytes, merged, split, calls, hits, waits atomic.Uint64
 	dropped, tooLong, malformed, discarded           atomic.Uint64
+	unclaimed                                        atomic.Uint64
 }
 
 func (q *RxQueue) init(p *Port, index int, file *os.File, raw syscall.RawConn, fd int) {
@@ -148,6 +149,10 @@ func (q *RxQueue) decode(f *Frame) bool {
 		return false
 	}
 	vnet, data := slot[:vnetLen], slot[vnetLen:m.n]
+	if t := q.port.ports.Load(); t != nil && !t.ours(data) {
+		q.count.unclaimed.Add(1)
+		return false
+	}
 	if vnet[1]&^vnetECN == vnetUDPL4 && q.split.begin(data, int(gsoSize(vnet))) {
 		q.next--
 		q.cutting = true
@@ -249,6 +254,6 @@ func (q *RxQueue) stats() RxStats {
 		Frames: c.frames.Load(), Bytes: c.bytes.Load(), Merged: c.merged.Load(),
 		Split: c.split.Load(), Calls: c.calls.Load(), Hits: c.hits.Load(), Waits: c.waits.Load(),
 		Dropped: c.dropped.Load(), TooLong: c.tooLong.Load(), Malformed: c.malformed.Load(),
-		Discarded: c.discarded.Load(),
+		Discarded: c.discarded.Load(), Unclaimed: c.unclaimed.Load(),
 	}
 }

@@ -25,6 +25,8 @@ type RxStats struct {
 	TooLong, Malformed uint64
 	// Discarded by Mute.
 	Discarded uint64
+	// Unclaimed frames were for the host's MAC, and are Linux's: see Config.Host.
+	Unclaimed uint64
 }
 
 // TxStats counts what one queue sent.

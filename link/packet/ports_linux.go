@@ -1,0 +1,118 @@
+package packet
+
+import (
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// SetPorts says which ports of the host's addresses are ours, in place of those of the call before.
+// It is for a port with Config.Host; a closed one does nothing.
+func (p *Port) SetPorts(list []Ports) error {
+	if !p.cfg.Host {
+		return fmt.Errorf("%s has a MAC of its own, whose ports are all ours", p.name)
+	}
+	g := &p.groups
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.ports.Store(newPortTable(list))
+	return p.filter(nil, false)
+}
+
+// filterPorts is how many ports of TCP, and of UDP, the kernel's filter knows one by one. Of more
+// it passes all, and what is not ours is dropped here.
+const filterPorts = 256
+
+// Where the kernel's filter finds what: offsets in a frame, and what it knows beside the frame.
+const (
+	adPacketType = -0x1000 + 4
+	packetHost   = 0 // PACKET_HOST: sent to the interface's own address
+
+	atType, atFragment, atProto4 = 12, ethLen + 6, ethLen + 9
+	atProto6, atTransport6       = ethLen + 6, ethLen + ipv6Len
+	moreFragmentsOrOffset        = 0x3fff
+	offsetPort, offsetTypeOfICMP = 2, 0
+	indirect                     = unix.BPF_LD | unix.BPF_IND
+	loadIPv4HeaderLength         = unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH
+	loadIndexImmediate           = unix.BPF_LDX | unix.BPF_W | unix.BPF_IMM
+)
+
+// filter is a classic BPF program that passes what may be ours: the addresses are not looked at.
+// Every test is followed by its own return, so that no jump is long.
+func (t *portTable) filter() []unix.SockFilter {
+	program := []unix.SockFilter{
+		load(unix.BPF_W, adPacketType), jump(unix.BPF_JEQ, packetHost, 1, 0), drop,
+		load(unix.BPF_W, adVLANPresent), jump(unix.BPF_JEQ, 0, 4, 0), // a mere priority is no tag
+		load(unix.BPF_H, adVLANTag),
+		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: vlanID},
+		jump(unix.BPF_JEQ, 0, 1, 0), drop,
+		load(unix.BPF_H, atType), jump(unix.BPF_JEQ, typeARP, 0, 3),
+		load(unix.BPF_H, arpOpcode), jump(unix.BPF_JEQ, arpReply, 0, 1), pass,
+	}
+	tcp, udp := t.tests(false), t.tests(true)
+	v4 := slices.Concat([]unix.SockFilter{
+		load(unix.BPF_H, atFragment), jump(unix.BPF_JSET, moreFragmentsOrOffset, 0, 1), drop,
+		{Code: loadIPv4HeaderLength, K: ethLen},
+		load(unix.BPF_B, atProto4),
+	}, byProtocol(tcp, udp, protoICMP, icmpUnreachable, icmpTimeExceeded, icmpParameter))
+	v6 := slices.Concat([]unix.SockFilter{
+		{Code: loadIndexImmediate, K: atTransport6 - ethLen},
+		load(unix.BPF_B, atProto6),
+	}, byProtocol(tcp, udp, protoICMPv6, icmpv6FirstError, 2, 3, icmpv6LastError,
+		neighborAdvertisement))
+	program = append(program, load(unix.BPF_H, atType))
+	program = append(program, only(typeIPv4, v4)...)
+	program = append(program, only(typeIPv6, v6)...)
+	return append(program, drop)
+}
+
+// only runs the rest, which ends with a return, if the accumulator has a value.
+func only(value uint32, rest []unix.SockFilter) []unix.SockFilter {
+	skip := toVLAN
+	skip.K = uint32(len(rest))
+	return append([]unix.SockFilter{jump(unix.BPF_JEQ, value, 1, 0), skip}, rest...)
+}
+
+// byProtocol goes on by the protocol in the accumulator. The index register has the length of the
+// IP header.
+func byProtocol(tcp, udp []unix.SockFilter, icmp byte, types ...uint32) []unix.SockFilter {
+	messages := []unix.SockFilter{{Code: indirect | unix.BPF_B, K: ethLen + offsetTypeOfICMP}}
+	for _, kind := range types {
+		messages = append(messages, jump(unix.BPF_JEQ, kind, 0, 1), pass)
+	}
+	return slices.Concat(only(protoTCP, tcp), only(protoUDP, udp),
+		only(uint32(icmp), append(messages, drop)), []unix.SockFilter{drop})
+}
+
+// tests look at the destination port.
+func (t *portTable) tests(udp bool) []unix.SockFilter {
+	program := []unix.SockFilter{{Code: indirect | unix.BPF_H, K: ethLen + offsetPort}}
+	seen := map[uint16]bool{}
+	for _, b := range t.blocks {
+		if b.UDP != udp || seen[b.First] {
+			continue
+		}
+		seen[b.First] = true
+		program = append(program, jump(unix.BPF_JGE, uint32(b.First), 0, 2),
+			jump(unix.BPF_JGT, uint32(b.Last), 1, 0), pass)
+	}
+	clear(seen)
+	for k := range t.single {
+		if k.udp == udp {
+			seen[k.port] = true
+		}
+	}
+	if len(seen) > filterPorts {
+		return []unix.SockFilter{pass}
+	}
+	for port := range seen {
+		program = append(program, jump(unix.BPF_JEQ, uint32(port), 0, 1), pass)
+	}
+	return append(program, drop)
+}

@@ -1,0 +1,189 @@
+package packet
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestHostPorts sends every kind of frame to a port on the host's MAC, and requires those that are
+// ours, in order: with a filter in the kernel that knows the ports, and with one that has too many.
+func TestHostPorts(t *testing.T) {
+	w := newWorld(t)
+	p := openIn(t, w.ours, Config{Device: ifname, Host: true})
+	if !bytes.Equal(p.MAC(), netdev) {
+		t.Fatalf("MAC %v, want %v", p.MAC(), netdev)
+	}
+	must(t, p.SetGroups([]net.HardwareAddr{{1, 0, 0x5e, 0, 0, 1}}))
+	raw := w.rawSocket(t, 0)
+	v4, v6 := ourIP.Addr(), ourIPv6.Addr()
+	ports := []Ports{
+		{Addr: v4, First: 8080, Last: 8080}, {Addr: v6, First: 8080, Last: 8080},
+		{UDP: true, Addr: v4, First: 53, Last: 53},
+		{Addr: v4, First: 0xf000, Last: 0xf0ff}, {UDP: true, Addr: v6, First: 0xf000, Last: 0xf0ff},
+	}
+	many := ports
+	for port := range uint16(filterPorts) {
+		many = append(many, Ports{Addr: v4, First: 20000 + port, Last: 20000 + port},
+			Ports{UDP: true, Addr: v6, First: 20000 + port, Last: 20000 + port})
+	}
+	for _, c := range []struct {
+		name  string
+		ports []Ports
+	}{{"in the kernel", ports}, {"here", many}} {
+		t.Run(c.name, func(t *testing.T) {
+			must(t, p.SetPorts(c.ports))
+			var want []string
+			frames := hostFrames()
+			for _, f := range frames {
+				if _, err := unix.Write(raw, f.bytes); err != nil {
+					t.Fatalf("%s: %v", f.name, err)
+				}
+				if f.ours {
+					want = append(want, f.name)
+				}
+			}
+			got := receive(t, p.Rx(0), len(want))
+			for i, g := range got {
+				for _, f := range frames {
+					if f.name == want[i] && !bytes.HasPrefix(g.Data, f.bytes) {
+						t.Fatalf("frame %d is % x, not %q", i, g.Data[:min(60, len(g.Data))],
+							f.name)
+					}
+				}
+			}
+		})
+	}
+	if s := p.Stats().Rx[0]; s.Unclaimed == 0 {
+		t.Errorf("nothing unclaimed came past the kernel's filter: %+v", s)
+	}
+}
+
+type hostFrame struct {
+	name  string
+	ours  bool
+	bytes []byte
+}
+
+// hostFrames are frames with and without what makes them ours. The last one is.
+func hostFrames() []hostFrame {
+	v4, v6, peer4, peer6 := ourIP.Addr(), ourIPv6.Addr(), peerIP.Addr(), peerIPv6.Addr()
+	other4 := netip.MustParseAddr("192.0.2.11")
+	to := func(dst net.HardwareAddr, etherType uint16, payload []byte) []byte {
+		return ethernet(dst, peerMAC, etherType, payload)
+	}
+	four := func(p []byte) []byte { return to(netdev, typeIPv4, p) }
+	six := func(p []byte) []byte { return to(netdev, typeIPv6, p) }
+	seg := func(port uint16) []byte { return tcp(999, port, 2, []byte("x")) }
+	dgram := func(port uint16) []byte { return udp(999, port, []byte("x")) }
+	arp := func(op byte) []byte {
+		b := make([]byte, 46)
+		copy(b, []byte{0, 1, 8, 0, 6, 4, 0, op})
+		return b
+	}
+	fragment := ip(peer4, v4, protoUDP, dgram(53))
+	fragment[6] = 0x20 // more follow
+	binary.BigEndian.PutUint16(fragment[10:], 0)
+	binary.BigEndian.PutUint16(fragment[10:], ^checksum(fragment[:ipv4Len]))
+	options := ip(peer4, v4, protoTCP, append(make([]byte, 4), seg(8080)...))
+	options[0] = 0x46
+	icmp := func(kind byte, body []byte) []byte {
+		return append([]byte{kind, 4, 0, 0, 0, 0, 2, 88}, body...)
+	}
+	sent4 := func(from netip.Addr, proto byte, port uint16) []byte {
+		return ip(from, peer4, proto, tcp(port, 999, 16, nil))
+	}
+	sent6 := func(port uint16) []byte { return ip(v6, peer6, protoTCP, tcp(port, 999, 16, nil)) }
+	return []hostFrame{
+		{"TCP to a listener", true, four(ip(peer4, v4, protoTCP, seg(8080)))},
+		{"TCP to another port", false, four(ip(peer4, v4, protoTCP, seg(8081)))},
+		{"TCP to another address", false, four(ip(peer4, other4, protoTCP, seg(8080)))},
+		{"UDP to TCP's port", false, four(ip(peer4, v4, protoUDP, dgram(8080)))},
+		{"UDP", true, four(ip(peer4, v4, protoUDP, dgram(53)))},
+		{"TCP to UDP's port", false, four(ip(peer4, v4, protoTCP, seg(53)))},
+		{"TCP behind options", true, four(options)},
+		{"a fragment", false, four(fragment)},
+		{"below the block", false, four(ip(peer4, v4, protoTCP, seg(0xefff)))},
+		{"first of the block", true, four(ip(peer4, v4, protoTCP, seg(0xf000)))},
+		{"last of the block", true, four(ip(peer4, v4, protoTCP, seg(0xf0ff)))},
+		{"above the block", false, four(ip(peer4, v4, protoTCP, seg(0xf100)))},
+		{"TCP over IPv6", true, six(ip(peer6, v6, protoTCP, seg(8080)))},
+		{"UDP over IPv6, of the block", true, six(ip(peer6, v6, protoUDP, dgram(0xf012)))},
+		{"UDP over IPv6 to a port of IPv4's", false, six(ip(peer6, v6, protoUDP, dgram(53)))},
+		{"to another MAC", false, to(ourMAC, typeIPv4, ip(peer4, v4, protoTCP, seg(8080)))},
+		{"broadcast", false, to(net.HardwareAddr{255, 255, 255, 255, 255, 255}, typeIPv4,
+			ip(peer4, v4, protoUDP, dgram(53)))},
+		{"a VLAN's", false, to(netdev, typeVLAN, append([]byte{0, 5, 8, 0},
+			ip(peer4, v4, protoTCP, seg(8080))...))},
+		{"ARP request", false, to(netdev, typeARP, arp(1))},
+		{"ARP reply", true, to(netdev, typeARP, arp(arpReply))},
+		{"echo request", false, four(ip(peer4, v4, protoICMP, icmp(8, sent4(v4, protoTCP, 8080))))},
+		{"fragmentation needed", true, four(ip(peer4, v4, protoICMP,
+			icmp(icmpUnreachable, sent4(v4, protoTCP, 8080))))},
+		{"fragmentation needed for the kernel", false, four(ip(peer4, v4, protoICMP,
+			icmp(icmpUnreachable, sent4(v4, protoTCP, 22))))},
+		{"time exceeded, UDP", true, four(ip(peer4, v4, protoICMP,
+			icmp(icmpTimeExceeded, sent4(v4, protoUDP, 53))))},
+		{"an error about another protocol", false, four(ip(peer4, v4, protoICMP,
+			icmp(icmpUnreachable, sent4(v4, protoICMP, 8080))))},
+		{"an error that is cut off", false, four(ip(peer4, v4, protoICMP,
+			icmp(icmpUnreachable, sent4(v4, protoTCP, 8080)[:ipv4Len+3])))},
+		{"packet too big", true, six(ip(peer6, v6, protoICMPv6, icmp(2, sent6(8080))))},
+		{"packet too big for the kernel", false, six(ip(peer6, v6, protoICMPv6,
+			icmp(2, sent6(22))))},
+		{"neighbour solicitation", false,
+			six(ip(peer6, v6, protoICMPv6, icmp(135, make([]byte, 16))))},
+		{"neighbour advertisement", true, six(ip(peer6, v6, protoICMPv6,
+			icmp(neighborAdvertisement, make([]byte, 16))))},
+		{"ICMPv6 echo", false, six(ip(peer6, v6, protoICMPv6, icmp(128, sent6(8080))))},
+		{"the last", true, four(ip(peer4, v4, protoTCP, seg(0xf001)))},
+	}
+}
+
+// TestHostRefusals requires one sentence that says what to do.
+func TestHostRefusals(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []struct {
+		name, want string
+		cfg        Config
+	}{
+		{"a MAC", "MAC 02:00:00:00:00:0a: the host's is that of eth0; leave it unset",
+			Config{MAC: ourMAC}},
+		{"a VLAN", "VLAN 5: the host's addresses are on a netdev of the VLAN; name that",
+			Config{VLAN: 5}},
+	} {
+		c.cfg.Device, c.cfg.Host = ifname, true
+		must(t, w.ours.Do(func() error {
+			if _, err := Open(c.cfg); err == nil || err.Error() != c.want {
+				t.Errorf("%s: %v, want %s", c.name, err, c.want)
+			}
+			return nil
+		}))
+	}
+	p := w.open(t, Config{})
+	if err := p.SetPorts(nil); err == nil ||
+		err.Error() != "eth0 has a MAC of its own, whose ports are all ours" {
+		t.Error(err)
+	}
+	h := openIn(t, w.ours, Config{Device: ifname, Host: true})
+	must(t, h.Close())
+	must(t, h.SetPorts(nil)) // nothing, as it is closed
+}
+
+// FuzzOurs looks at any frame; seeds are those of TestHostPorts.
+func FuzzOurs(f *testing.F) {
+	for _, frame := range hostFrames() {
+		f.Add(frame.bytes)
+	}
+	table := newPortTable([]Ports{{Addr: ourIP.Addr(), First: 8080, Last: 8080},
+		{Addr: ourIPv6.Addr(), First: 0xf000, Last: 0xf0ff}})
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		if table.ours(frame) && len(frame) < ethLen+ipv4Len {
+			t.Errorf("ours: % x", frame)
+		}
+	})
+}

@@ -1,0 +1,117 @@
+package backing
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// BlockSize is how many ports a Block has.
+const BlockSize = 256
+
+// Where blocks are: above Linux's ip_local_port_range, which ends at 60999.
+const (
+	firstBlock = 0xf000
+	lastBlock  = 0xff00
+)
+
+// Block is BlockSize ports of the host, of TCP and of UDP, to connect from. One test of a port's
+// upper byte tells whether it is of the block.
+type Block struct {
+	First   uint16
+	device  Device
+	sockets map[netip.Addr][]*Socket
+}
+
+// OpenBlock takes the first block of which every address has every port.
+func OpenBlock(addrs []netip.Addr, d Device) (*Block, error) {
+	var first error
+	for port := firstBlock; port <= lastBlock; port += BlockSize {
+		b := &Block{First: uint16(port), device: d, sockets: map[netip.Addr][]*Socket{}}
+		err := b.addAll(addrs)
+		if err == nil {
+			return b, nil
+		}
+		err = errors.Join(err, b.Close())
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return nil, err
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return nil, fmt.Errorf("no block of %d ports from %d on is free to connect from: %w; "+
+		"another process has ports in each of them (ss -tuln)", BlockSize, firstBlock, first)
+}
+
+func (b *Block) addAll(addrs []netip.Addr) error {
+	for _, a := range addrs {
+		if err := b.Add(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Add takes the block's ports of one more address.
+func (b *Block) Add(a netip.Addr) (err error) {
+	all := make([]*Socket, 0, 2*BlockSize)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, closeAll(all))
+		}
+	}()
+	for i := range uint16(BlockSize) {
+		for _, p := range []Protocol{TCP, UDP} {
+			s, err := Open(p, netip.AddrPortFrom(a, b.First+i), b.device)
+			if errors.Is(err, unix.EMFILE) {
+				err = fmt.Errorf("%w: %d sockets per address are needed; raise LimitNOFILE, "+
+					"ulimit -n", err, 2*BlockSize)
+			}
+			if err != nil {
+				return err
+			}
+			all = append(all, s)
+		}
+	}
+	b.sockets[a] = all
+	return nil
+}
+
+// Socket is that of a port, nil if the block does not have it. It is the block's.
+func (b *Block) Socket(p Protocol, at netip.AddrPort) *Socket {
+	all, i := b.sockets[at.Addr()], int(at.Port())-int(b.First)
+	if all == nil || i < 0 || i >= BlockSize {
+		return nil
+	}
+	return all[2*i+int(p)]
+}
+
+// Remove gives the ports of an address back.
+func (b *Block) Remove(a netip.Addr) error {
+	all := b.sockets[a]
+	delete(b.sockets, a)
+	return closeAll(all)
+}
+
+// Close gives all ports back.
+func (b *Block) Close() error {
+	var errs []error
+	for a := range b.sockets {
+		errs = append(errs, b.Remove(a))
+	}
+	return errors.Join(errs...)
+}
+
+func closeAll(all []*Socket) error {
+	var errs []error
+	for _, s := range all {
+		if err := s.Close(); err != nil {
+			errs = append(errs, os.NewSyscallError("close", err))
+		}
+	}
+	return errors.Join(errs...)
+}

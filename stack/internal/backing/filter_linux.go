@@ -1,0 +1,59 @@
+package backing
+
+import "golang.org/x/sys/unix"
+
+// Device is the network device whose packets the kernel's sockets are not to have.
+type Device struct {
+	// Index is the ifindex of received packets (skb->dev): of a bond or a netvsc device that of the
+	// upper one.
+	Index int
+	// MTU is its largest IP packet, in bytes. A longer datagram has come in fragments: the kernel
+	// puts these together, and the other stack never sees them.
+	MTU int
+}
+
+const (
+	adIfindex  = -0x1000 + 8 // SKF_AD_OFF + SKF_AD_IFINDEX (include/uapi/linux/filter.h)
+	ipv4Header = 20
+)
+
+var (
+	drop = unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0}
+	pass = unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff}
+)
+
+// silent drops everything.
+func silent() []unix.SockFilter { return []unix.SockFilter{drop} }
+
+// segments passes what has not come in by the device.
+func (d Device) segments() []unix.SockFilter {
+	return append(d.load(), d.is(0, 1), drop, pass)
+}
+
+// datagrams passes what has not come in by the device, and what has come in fragments. A datagram's
+// length is that from its UDP header on; the shortest IP header is taken for all.
+func (d Device) datagrams() []unix.SockFilter {
+	return append(d.load(), d.is(0, 3),
+		unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_LEN},
+		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K,
+			K: uint32(d.MTU - ipv4Header), Jt: 1},
+		drop, pass)
+}
+
+// load takes the ifindex.
+func (d Device) load() []unix.SockFilter {
+	at := int32(adIfindex)
+	return []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: uint32(at)}}
+}
+
+// is leaves out so many instructions if the ifindex is the device's, or is not.
+func (d Device) is(yes, no uint8) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(d.Index),
+		Jt: yes, Jf: no}
+}
+
+// attach puts a filter in the place of the one before.
+func attach(fd int, program []unix.SockFilter) error {
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+}

@@ -1,0 +1,60 @@
+//go:build !linux
+
+package backing
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+)
+
+// Protocol is TCP or UDP.
+type Protocol uint8
+
+// The protocols.
+const (
+	TCP Protocol = iota
+	UDP
+)
+
+// Device needs linux.
+type Device struct{ Index, MTU int }
+
+// BlockSize is how many ports a Block has.
+const BlockSize = 256
+
+// Socket needs linux.
+type Socket struct{}
+
+// Open needs linux.
+func Open(Protocol, netip.AddrPort, Device) (*Socket, error) { return nil, errors.ErrUnsupported }
+
+// Listener needs linux.
+func (*Socket) Listener(int) (*net.TCPListener, error) { return nil, errors.ErrUnsupported }
+
+// Conn needs linux.
+func (*Socket) Conn() (*net.UDPConn, error) { return nil, errors.ErrUnsupported }
+
+// Silence needs linux.
+func (*Socket) Silence() error { return errors.ErrUnsupported }
+
+// Close needs linux.
+func (*Socket) Close() error { return errors.ErrUnsupported }
+
+// Block needs linux.
+type Block struct{ First uint16 }
+
+// OpenBlock needs linux.
+func OpenBlock([]netip.Addr, Device) (*Block, error) { return nil, errors.ErrUnsupported }
+
+// Add needs linux.
+func (*Block) Add(netip.Addr) error { return errors.ErrUnsupported }
+
+// Remove needs linux.
+func (*Block) Remove(netip.Addr) error { return errors.ErrUnsupported }
+
+// Socket needs linux.
+func (*Block) Socket(Protocol, netip.AddrPort) *Socket { return nil }
+
+// Close needs linux.
+func (*Block) Close() error { return errors.ErrUnsupported }

@@ -1,0 +1,198 @@
+package backing
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Protocol is TCP or UDP.
+type Protocol uint8
+
+// The protocols.
+const (
+	TCP Protocol = iota
+	UDP
+)
+
+// String is tcp or udp.
+func (p Protocol) String() string {
+	if p == UDP {
+		return "udp"
+	}
+	return "tcp"
+}
+
+// Socket is the kernel's socket of one port. Its methods may be called from any goroutine.
+//
+//	Open ──▶ silent ◀──────────────▶ serving ──▶ closed
+//	         nothing passes   Listener, Conn;
+//	                          Silence
+type Socket struct {
+	protocol Protocol
+	at       netip.AddrPort
+	device   Device
+
+	mu sync.Mutex
+	fd int // guarded by mu; -1: closed
+}
+
+// Open takes a port of the host for the calling thread's network namespace. Nothing that is sent
+// to it passes until Listener or Conn. An error that is EADDRINUSE or EADDRNOTAVAIL says so.
+func Open(p Protocol, at netip.AddrPort, d Device) (*Socket, error) {
+	fd, err := open(p, at)
+	if err != nil {
+		return nil, fmt.Errorf("take port %s of %s from the kernel: %w", p, at, err)
+	}
+	return &Socket{protocol: p, at: at, device: d, fd: fd}, nil
+}
+
+// open makes a socket whose filter is in place before anything can come.
+func open(p Protocol, at netip.AddrPort) (int, error) {
+	family, kind := unix.AF_INET, unix.SOCK_STREAM
+	if at.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	if p == UDP {
+		kind = unix.SOCK_DGRAM
+	}
+	fd, err := unix.Socket(family, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	if err := prepare(fd, p, at); err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
+func prepare(fd int, p Protocol, at netip.AddrPort) error {
+	if at.Addr().Is6() {
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+			return os.NewSyscallError("setsockopt IPV6_V6ONLY", err)
+		}
+	}
+	if p == TCP { // an earlier server's connections do not keep the port
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+			return os.NewSyscallError("setsockopt SO_REUSEADDR", err)
+		}
+	}
+	if err := attach(fd, silent()); err != nil {
+		return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", err)
+	}
+	sa, err := sockaddr(at)
+	if err != nil {
+		return err
+	}
+	if err := unix.Bind(fd, sa); err != nil {
+		return os.NewSyscallError("bind", err)
+	}
+	if p == TCP {
+		return os.NewSyscallError("listen", unix.Listen(fd, 0))
+	}
+	return nil
+}
+
+// sockaddr is at for the kernel. A zone is a device's name or number.
+func sockaddr(at netip.AddrPort) (unix.Sockaddr, error) {
+	if at.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}, nil
+	}
+	sa := &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
+	if zone := at.Addr().Zone(); zone != "" {
+		if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
+			sa.ZoneId = uint32(n)
+			return sa, nil
+		}
+		i, err := net.InterfaceByName(zone)
+		if err != nil {
+			return nil, fmt.Errorf("zone of %s: %w", at, err)
+		}
+		sa.ZoneId = uint32(i.Index)
+	}
+	return sa, nil
+}
+
+// Listener has the kernel accept connections of TCP that do not come by the device, backlog of them
+// at a time. The caller closes it, and then calls Silence: connections that the kernel has
+// completed wait for the next Listener otherwise.
+func (s *Socket) Listener(backlog int) (*net.TCPListener, error) {
+	var l net.Listener
+	err := s.serve(s.device.segments(), func(f *os.File) (err error) {
+		if err = unix.Listen(int(f.Fd()), backlog); err == nil {
+			l, err = net.FileListener(f)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.TCPListener), nil
+}
+
+// Conn has the kernel deliver datagrams that do not come by the device, and those that have come by
+// it in fragments. The caller closes it, and then calls Silence.
+func (s *Socket) Conn() (*net.UDPConn, error) {
+	var c net.PacketConn
+	err := s.serve(s.device.datagrams(), func(f *os.File) (err error) {
+		c, err = net.FilePacketConn(f)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.UDPConn), nil
+}
+
+// serve changes the filter and hands a copy of the descriptor to use.
+func (s *Socket) serve(filter []unix.SockFilter, use func(*os.File) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fd < 0 {
+		return net.ErrClosed
+	}
+	if err := attach(s.fd, filter); err != nil {
+		return fmt.Errorf("have the kernel serve %s port %s: %w", s.protocol, s.at, err)
+	}
+	fd, err := unix.FcntlInt(uintptr(s.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("fcntl", err)
+	}
+	f := os.NewFile(uintptr(fd), "")
+	defer f.Close()
+	if err := use(f); err != nil {
+		return fmt.Errorf("have the kernel serve %s port %s: %w", s.protocol, s.at, err)
+	}
+	return nil
+}
+
+// Silence has the kernel drop everything that is sent to the port from now on.
+func (s *Socket) Silence() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fd < 0 {
+		return nil
+	}
+	return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", attach(s.fd, silent()))
+}
+
+// Addr is the port.
+func (s *Socket) Addr() netip.AddrPort { return s.at }
+
+// Close gives the port back to the kernel. Listener and Conn keep it for as long as they are open.
+func (s *Socket) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fd < 0 {
+		return nil
+	}
+	fd := s.fd
+	s.fd = -1
+	return os.NewSyscallError("close", unix.Close(fd))
+}

@@ -1,0 +1,31 @@
+// Package hostnet reads what Linux's network configuration has for one network device, and which
+// way the kernel would send, by rtnetlink(7). It changes nothing and needs no privileges.
+package hostnet
+
+import "net/netip"
+
+// Network is how Linux has configured a device.
+type Network struct {
+	Index, MTU int
+	Up         bool
+	// Addresses that may be used, in the order in which the kernel has them: not those that are
+	// being probed for, or that another host has.
+	Addresses []netip.Prefix
+	// Routes of the main table that leave by the device; of one destination the one with the
+	// lowest metric.
+	Routes []Route
+}
+
+// Route is one of them.
+type Route struct {
+	Destination netip.Prefix
+	Gateway     netip.Addr // the zero Addr: the destination is on the link
+	MTU         int        // in bytes; 0: the device's
+}
+
+// Way is how the kernel would send to an address.
+type Way struct {
+	Index  int        // ifindex of the device it would leave by
+	Local  bool       // it is an address of this host
+	Source netip.Addr // the kernel's choice
+}
