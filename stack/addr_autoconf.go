@@ -128,7 +128,7 @@ func (s *Stack) addressesChanged() {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	addresses := s.Addrs()
-	if s.netdev != nil {
+	if s.netdev != nil && s.host == nil {
 		if err := s.applyAutoconf(fromLinux, s.netdev.routes(addresses), s.netdev.dns); err != nil {
 			s.log.Warn("routes of the netdev", "interface", s.name, "error", err)
 		}

@@ -40,7 +40,7 @@ type claim struct {
 }
 
 func newClaims(cfg Config) *claims {
-	return &claims{shared: cfg.NIC.AllowNetdevMAC || cfg.NIC.Promiscuous,
+	return &claims{shared: cfg.NIC.AllowNetdevMAC || cfg.NIC.Promiscuous || cfg.Host,
 		seen: make(chan claim, claimQueue)}
 }
 

@@ -58,7 +58,7 @@ func (s *Stack) addAddresses(ctx context.Context, mac tcpip.LinkAddress) error {
 	errs := make([]error, len(all))
 	var linkLocal error
 	var wg sync.WaitGroup
-	if header.IsValidUnicastEthernetAddress(mac) {
+	if header.IsValidUnicastEthernetAddress(mac) && s.host == nil {
 		p := netip.PrefixFrom(fromAddress(header.LinkLocalAddr(mac)), 64)
 		wg.Go(func() { linkLocal = s.addAddress(ctx, p) })
 	}

@@ -69,6 +69,22 @@ type Config struct {
 	// from there.
 	Addresses []netip.Prefix
 
+	// Host has [Open]'s stack serve on the host's own addresses and MAC: on those of the netdev
+	// that NIC.Device names, or whose port it is. The ports that the program listens on, and a
+	// block of 256 above 61439 that it connects from, are the stack's on that netdev; all else
+	// stays Linux's, which answers ARP and ping and has its own servers on other ports. Addresses
+	// and routes are the netdev's, also when they change: connections of an address that is removed
+	// are reset. A port that another process of the host has is refused with EADDRINUSE, and the
+	// other way round.
+	//
+	// The kernel has a socket for each of these ports, too. It serves who does not come by that
+	// netdev: processes of this host, its containers, other interfaces. Their connections come out
+	// of the same listener as *[net.TCPConn] ([TCPListener.AcceptTCP] leaves them), their datagrams
+	// out of the same [UDPConn]. So do [Stack.DialContext] and [Dialer.DialContext] connect to what
+	// the kernel reaches otherwise than by the netdev. Not available there: multicast, NIC.MAC,
+	// NIC.VLAN, Fallback; the stack ends when the netdev is removed.
+	Host bool
+
 	// Auto asks for addresses by DHCPv4 and SLAAC, and by DHCPv6 if a router advertises addresses
 	// or resolvers there. [New] returns once there is an address, and fails if there is none after
 	// AddressTimeout; later answers are used as well. Where the network names no default router,
@@ -150,6 +166,8 @@ type Config struct {
 	// crypto/rand. For simulations: what should be hard to guess is what Random makes it.
 	Random io.Reader
 
+	hostAddresses []netip.Prefix // of the netdev, with Host; set by Open
+
 	renewal     time.Duration // least time between renewals of a lease; a test may shorten it
 	declineWait time.Duration // after a DECLINE; likewise
 	orphanRate  int           // bytes per second; a test may raise it
@@ -211,6 +229,9 @@ func (c Config) withDefaults() Config {
 // Validate says in one sentence what is wrong with c and how to put it right, or nil.
 func (c Config) Validate() error {
 	c = c.withDefaults()
+	if err := c.validateHost(); err != nil {
+		return err
+	}
 	if err := c.validateAddresses(); err != nil {
 		return err
 	}

@@ -148,6 +148,9 @@ func (d *Dialer) dialable(network string, list targets) (targets, error) {
 
 // dialOne connects to one address.
 func (d *Dialer) dialOne(ctx context.Context, network string, t target) (net.Conn, error) {
+	if h := d.stack.host; h != nil && h.byKernel(t.ip) {
+		return d.dialKernel(ctx, network, t)
+	}
 	if network[0] == 'u' {
 		laddr, _ := d.LocalAddr.(*net.UDPAddr)
 		c, err := d.stack.DialUDP(network, laddr, t.udp())
@@ -182,6 +185,9 @@ func (d *Dialer) connect(ctx context.Context, network string,
 	laddr, raddr *net.TCPAddr) (*TCPConn, error) {
 	s := d.stack
 	if err := s.outage.refuse("connect"); err != nil {
+		return nil, err
+	}
+	if err := s.refuseKernel(raddr.IP); err != nil {
 		return nil, err
 	}
 	outages := s.outage.count.Load()
@@ -226,6 +232,9 @@ func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
 		}
 		if terr := a.ep.Bind(at); terr != nil {
 			return syscallError("bind", terr)
+		}
+		if err := a.stack.dialFromHost(laddr); err != nil {
+			return err
 		}
 	}
 	ip, err := a.family.address(raddr.IP)

@@ -130,7 +130,7 @@ func (s *Stack) openPacket(cfg dv.Config) (*rdma.Endpoint, error) {
 // portConfig is what packet sockets have of cfg.
 func (s *Stack) portConfig(cfg dv.Config) packet.Config {
 	return packet.Config{Device: cfg.Device, MAC: net.HardwareAddr(cfg.MAC),
-		Queues: cfg.RxQueues, VLAN: cfg.VLAN, MTU: cfg.MTU, Random: cfg.Random}
+		Host: s.cfg.Host, Queues: cfg.RxQueues, VLAN: cfg.VLAN, MTU: cfg.MTU, Random: cfg.Random}
 }
 
 // Device is the RDMA device underneath, for its counters; nil if the stack was made by [New] or is

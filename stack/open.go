@@ -23,6 +23,9 @@ func Open(ctx context.Context, cfg Config) (*Stack, error) {
 	if cfg.NIC.Random == nil {
 		cfg.NIC.Random = cfg.Random
 	}
+	if cfg.Host {
+		return openHost(ctx, cfg)
+	}
 	linux, err := readNetdevConfig(&cfg) // before the device is touched
 	if err != nil {
 		return nil, err

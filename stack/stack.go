@@ -72,6 +72,7 @@ type Stack struct {
 	nic      nic               // nil unless made by Open; closed after the link
 	device   *dv.Device        // the first nic, nil unless that is one
 	packets  *packet.Port      // the first nic, nil unless that is one
+	host     *host             // nil unless Config.Host
 	failover *failover.Link    // nil: the stack ends with its nic
 	watcher  *failover.Watcher // nil: there is none
 	outage   outage
@@ -133,6 +134,10 @@ func NewContext(ctx context.Context, link gstack.LinkEndpoint, cfg Config) (*Sta
 		link.Close()
 		return nil, err
 	}
+	if cfg.Host {
+		link.Close()
+		return nil, errors.New("with Host a netdev is needed: use Open")
+	}
 	s, err := build(cfg, nil)
 	if err != nil {
 		link.Close()
@@ -154,6 +159,9 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 		return nil, withoutLength(cfg.Addresses[i].Addr())
 	}
 	cfg = cfg.withDefaults()
+	if cfg.Host {
+		cfg.Addresses = cfg.hostAddresses
+	}
 	conf, err := loadResolvConf(cfg, linux)
 	if err != nil {
 		return nil, err
@@ -340,6 +348,9 @@ func (s *Stack) end(cause error) {
 	s.net.Wait()
 	if s.nic != nil {
 		s.endErr = s.nic.Close()
+	}
+	if s.host != nil {
+		s.endErr = errors.Join(s.endErr, s.host.close())
 	}
 	if s.watcher != nil {
 		s.endErr = errors.Join(s.endErr, s.watcher.Close())

@@ -136,8 +136,10 @@ func (s *Stack) routeTable() ([]tcpip.Route, error) {
 	for _, p := range onLinkAlways {
 		all = append(all, Route{Destination: netip.MustParsePrefix(p)})
 	}
-	for _, p := range s.cfg.Addresses {
-		all = append(all, Route{Destination: p.Masked()})
+	if s.host == nil { // whose own routes are all
+		for _, p := range s.cfg.Addresses {
+			all = append(all, Route{Destination: p.Masked()})
+		}
 	}
 	all = append(all, s.cfg.Routes...)
 	for _, g := range s.cfg.Gateways {

@@ -58,8 +58,8 @@ func newNetstack(cfg Config, events *raEvents, c *claims,
 		NetworkProtocols: []gstack.NetworkProtocolFactory{
 			c.watchARP(arp.NewProtocolWithOptions(arp.Options{DADConfigs: dad})),
 			m.watchIPv4(ipv4.NewProtocolWithOptions(
-				ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: true}})),
-			watch.wrap(ipv6.NewProtocolWithOptions(ipv6Options(dad, events, cfg.SLAAC))),
+				ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: !cfg.Host}})),
+			watch.wrap(ipv6.NewProtocolWithOptions(ipv6Options(cfg, dad, events))),
 		},
 		TransportProtocols: []gstack.TransportProtocolFactory{
 			tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
@@ -84,17 +84,17 @@ func newNetstack(cfg Config, events *raEvents, c *claims,
 	return g, nil
 }
 
-// ipv6Options enables router advertisements only if routers is set. Addresses are made of a
+// ipv6Options enables router advertisements only if cfg wants them. Addresses are made of a
 // hardware address only: a server has no use for temporary ones (RFC 8981), and each costs time per
 // packet.
-func ipv6Options(dad gstack.DADConfigurations, events *raEvents, routers bool) ipv6.Options {
+func ipv6Options(cfg Config, dad gstack.DADConfigurations, events *raEvents) ipv6.Options {
 	o := ipv6.Options{
 		DADConfigs: dad,
-		MLD:        ipv6.MLDOptions{Enabled: true},
+		MLD:        ipv6.MLDOptions{Enabled: !cfg.Host},
 		NDPConfigs: ipv6.NDPConfigurations{HandleRAs: ipv6.HandlingRAsDisabled},
 		NDPDisp:    events,
 	}
-	if routers {
+	if cfg.SLAAC {
 		o.NDPConfigs = ipv6.DefaultNDPConfigurations()
 		o.NDPConfigs.AutoGenTempGlobalAddresses = false
 	}

@@ -24,6 +24,10 @@ type TCPListener struct {
 	shared    bool // with other listeners: ListenConfig.ReusePort
 	backlog   int  // set by open
 
+	// Config.Host: what the kernel has accepted, and the ports there. Nil otherwise.
+	kernel  *kernelQueue
+	binding *binding
+
 	rd   ioSide
 	peer tcpip.FullAddress // of the connection just accepted; guarded by rd.mu
 }
@@ -62,15 +66,19 @@ func (l *TCPListener) open(laddr *net.TCPAddr, backlog int) error {
 			if terr := ep.Bind(at); terr != nil {
 				return syscallError("bind", terr)
 			}
-			if terr := ep.Listen(backlog); terr != nil {
-				return syscallError("listen", terr)
-			}
 			bound, terr := ep.GetLocalAddress()
 			if terr != nil {
 				return syscallError("getsockname", terr)
 			}
 			l.ep, l.laddr, l.backlog = ep, s.tcpAddr(l.family, bound), backlog
 			l.rd.register(s.clock, q, waiter.ReadableEvents)
+			if err := l.listenOnHost(bound); err != nil {
+				return err
+			}
+			if terr := ep.Listen(backlog); terr != nil {
+				l.leaveHost()
+				return syscallError("listen", terr)
+			}
 			s.listeners[l] = struct{}{}
 			return nil
 		})
@@ -125,39 +133,51 @@ func covers(f family, a tcpip.Address) (v4, v6 bool) {
 	return f != inet6, f != inet4
 }
 
-// Accept waits for the next connection. The returned value is a *TCPConn.
+// Accept waits for the next connection. The returned value is a *TCPConn; with [Config.Host] that
+// of a peer that has not come by our netdev is a *net.TCPConn.
 func (l *TCPListener) Accept() (net.Conn, error) {
-	c, err := l.AcceptTCP()
-	if err != nil {
-		return nil, err
+	c, byKernel, err := l.accept(l.kernel)
+	switch {
+	case err != nil:
+		return nil, l.opError("accept", err)
+	case byKernel != nil:
+		return byKernel, nil
 	}
 	return c, nil
 }
 
-// AcceptTCP is Accept with the concrete type. Keep-alive is on as [TCPOptions] says.
+// AcceptTCP is Accept with the concrete type. Keep-alive is on as [TCPOptions] says. Connections
+// of the kernel wait for Accept.
 func (l *TCPListener) AcceptTCP() (*TCPConn, error) {
-	c, err := l.accept()
+	c, _, err := l.accept(nil)
 	if err != nil {
 		return nil, l.opError("accept", err)
 	}
 	return c, nil
 }
 
-func (l *TCPListener) accept() (*TCPConn, error) {
+// accept waits for a connection of netstack, or of the kernel in a queue, which may be nil.
+func (l *TCPListener) accept(kernel *kernelQueue) (*TCPConn, *net.TCPConn, error) {
 	l.rd.mu.Lock()
 	defer l.rd.mu.Unlock()
 	for {
 		if err := l.check(&l.rd); err != nil {
-			return nil, err
+			return nil, nil, err
+		}
+		if c := kernel.takeInTurn(); c != nil {
+			return nil, c, nil
 		}
 		ep, q, terr := l.ep.Accept(&l.peer)
 		switch {
 		case terr == nil:
-			return l.conn(ep, q), nil
+			return l.conn(ep, q), nil, nil
 		case wouldBlock(terr):
+			if c := kernel.take(); c != nil {
+				return nil, c, nil
+			}
 			l.rd.park()
 		default:
-			return nil, l.orClosedErr(syscallError("accept4", terr))
+			return nil, nil, l.orClosedErr(syscallError("accept4", terr))
 		}
 	}
 }
@@ -186,6 +206,7 @@ func (l *TCPListener) Close() error {
 	delete(s.listeners, l)
 	l.ep.Close()
 	s.mu.Unlock()
+	l.leaveHost()
 	l.rd.stop()
 	return nil
 }

@@ -59,6 +59,7 @@ type UDPConn struct {
 	remote    tcpip.FullAddress // if connected
 	reusePort bool              // ListenConfig.ReusePort
 	forGroup  bool              // bound to a group's port, which others may have, too
+	binding   *binding          // the kernel's sockets for the port, with Config.Host; else nil
 
 	// Reading. rd.mu is held by one reader at a time.
 	rd      ioSide
@@ -161,6 +162,10 @@ func (s *Stack) openUDP(c *UDPConn, network string, choose func(string, net.IP) 
 	if !c.shared() {
 		s.udpPorts.add(&c.rxq)
 	}
+	if err := c.openOnHost(); err != nil {
+		c.Close()
+		return nil, err
+	}
 	return c, nil
 }
 
@@ -245,6 +250,7 @@ func (c *UDPConn) Close() error {
 	}
 	c.rd.stop()
 	c.wr.stop()
+	c.leaveHost()
 	if !c.shared() {
 		c.stack.udpPorts.remove(&c.rxq)
 	}

@@ -95,6 +95,10 @@ func (c *UDPConn) member(ifi *net.Interface, ip net.IP, zone string,
 	if len(ip) == 0 {
 		return errMissingAddress
 	}
+	if c.stack.host != nil {
+		return fmt.Errorf("groups on the host's MAC are Linux's, see Config.Host: %w",
+			errors.ErrUnsupported)
+	}
 	if ifi != nil && ifi.Name != c.stack.name {
 		return errors.Join(os.NewSyscallError("setsockopt", syscall.ENODEV),
 			fmt.Errorf("the stack's only interface is %s, not %s: give nil", c.stack.name,

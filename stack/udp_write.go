@@ -165,6 +165,12 @@ func (c *UDPConn) send(b []byte, to tcpip.FullAddress, from tcpip.Address, call 
 	if e := c.checkSend(b, to); e != 0 {
 		return os.NewSyscallError(call, e)
 	}
+	if done, err := c.sendByKernel(b, to, from); done {
+		if err != nil {
+			err = c.orClosedErr(err)
+		}
+		return err
+	}
 	if c.raddr != nil { // an ICMP error that came back belongs to this call
 		if terr := c.ep.LastError(); terr != nil {
 			return syscallError(call, terr)

@@ -108,7 +108,7 @@ var layers = map[string]layer{
 	"stack": {
 		// x/net: the type of a batch
 		module: []string{"link/rdma", "link/packet", "link/failover", "dv",
-			"clock", "internal/random",
+			"stack/internal/backing", "stack/internal/hostnet", "clock", "internal/random",
 			"internal/netclock"},
 		others: []string{gvisor, dhcp, xnet, xsys},
 		tests: []string{"dv/simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd",
@@ -121,18 +121,24 @@ var layers = map[string]layer{
 		tests:  []string{"stack/stacktest"},
 	},
 	"stack/internal/fields": {},
-	"stack/stacktest":       {module: []string{"stack"}, others: []string{gvisor}},
-	"apps/httpd":            {module: []string{"clock"}},
+	// the host's own ports and addresses; neither knows TCP/IP of ours
+	"stack/internal/backing": {others: []string{xsys},
+		tests: []string{netlink, "cmd/rdma-netstack/lab"}},
+	"stack/internal/hostnet": {others: []string{xsys, netlink},
+		tests: []string{"cmd/rdma-netstack/lab"}},
+	"stack/stacktest": {module: []string{"stack"}, others: []string{gvisor}},
+	"apps/httpd":      {module: []string{"clock"}},
 	// x/net: the type of a batch of datagrams
 	"apps/dnsd":    {module: []string{"clock", "internal/random"}, others: []string{dns, xnet}},
 	"apps/iperf3d": {},
 	"cmd/rdma-netstack/...": {
 		module: []string{"stack", "stack/admin", "dv", "link/packet", "dv/simnic/...",
 			"apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/...",
-			"internal/probe", "internal/doctor/...", "clock"},
+			"internal/probe", "internal/doctor/...", "internal/firewall", "clock"},
 		others: []string{netlink, xsys, dns},
 	},
 	"internal/doctor":      {},
+	"internal/firewall":    {}, // rules of the host that a server beside Linux does not see
 	"internal/doctor/host": {module: []string{"internal/doctor"}, others: []string{netlink}},
 	"internal/doctor/card": {
 		// wire: what frames come from; the rest of the model is for tests

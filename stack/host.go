@@ -1,0 +1,201 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
+)
+
+// host is what a stack has more that serves on the host's own addresses (Config.Host). The kernel
+// has those addresses as well: for each port of ours it has a socket (package backing), which keeps
+// it from answering what we answer, and has it serve who does not come by our netdev.
+type host struct {
+	stack   *Stack
+	netdev  string
+	device  backing.Device
+	kernel  *hostnet.Kernel
+	watcher *hostnet.Watcher
+	link    *packet.Port   // what the ports are told to; nil until the link is there
+	ended   sync.WaitGroup // goroutines that serve what the kernel brings
+	ways    ways
+
+	accepted, dialled atomic.Uint64 // connections of the kernel
+	received, sent    atomic.Uint64 // datagrams by the kernel
+
+	mu       sync.RWMutex
+	block    *backing.Block // guarded by mu, as is what follows
+	addrs    []netip.Prefix // in use, those of IPv6 without zones
+	ports    map[hostKey]*hostPort
+	bindings map[*binding]struct{}
+}
+
+// HostStats counts what a stack on the host's own addresses leaves to the kernel, see
+// [Config.Host].
+type HostStats struct {
+	// Netdev whose addresses the stack serves on.
+	Netdev string
+	// FirstPort and LastPort are what connections are made from.
+	FirstPort, LastPort uint16
+	// Accepted connections that did not come by Netdev, and Dialled ones that did not leave by it.
+	Accepted, Dialled uint64
+	// Received and Sent datagrams, likewise.
+	Received, Sent uint64
+}
+
+// HostStats returns these counters; ok is false unless [Config.Host] is set.
+func (s *Stack) HostStats() (stats HostStats, ok bool) {
+	h := s.host
+	if h == nil {
+		return stats, false
+	}
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	first := h.block.First
+	return HostStats{Netdev: h.netdev, FirstPort: first, LastPort: first + backing.BlockSize - 1,
+		Accepted: h.accepted.Load(), Dialled: h.dialled.Load(), Received: h.received.Load(),
+		Sent: h.sent.Load()}, true
+}
+
+// validateHost refuses what the host decides.
+func (c Config) validateHost() error {
+	switch {
+	case !c.Host:
+		return nil
+	case len(c.Addresses) > 0 || c.dynamic():
+		return errors.New("with Host the addresses are the netdev's; leave out all others")
+	case len(c.Gateways) > 0 || len(c.Routes) > 0:
+		return errors.New("with Host the routes are the netdev's; leave out Gateways and Routes")
+	case c.NIC.MAC != nil || c.NIC.AllowNetdevMAC || c.NIC.Promiscuous:
+		return errors.New("with Host the MAC is the netdev's; " +
+			"leave out MAC, AllowNetdevMAC and Promiscuous")
+	case c.NIC.VLAN != 0:
+		return fmt.Errorf("VLAN %d: the host's addresses in a VLAN are on a netdev of its own; "+
+			"name that as NIC.Device", c.NIC.VLAN)
+	case c.NIC.Kernel != nil:
+		return errors.New("with Host a netdev of this machine is needed, and NIC.Kernel names none")
+	case c.Backend == BackendRings:
+		return errors.New("with Host there are packet sockets only; leave Backend unset")
+	}
+	return nil
+}
+
+// openHost makes a stack on the host's own addresses.
+func openHost(ctx context.Context, cfg Config) (*Stack, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	h := &host{ports: map[hostKey]*hostPort{}, bindings: map[*binding]struct{}{}}
+	found, err := h.read(cfg)
+	if err != nil {
+		return nil, errors.Join(err, h.close())
+	}
+	cfg.hostAddresses, cfg.NIC.Device = found.Addresses, h.netdev
+	cfg.DuplicateDetection, cfg.NoAnnounce = -1, true // the kernel has done so
+	s, err := build(cfg, &netdevConfig{Network: dv.Network{Netdev: h.netdev}})
+	if err != nil {
+		return nil, errors.Join(err, h.close())
+	}
+	s.host, h.stack = h, s
+	if err := s.openOnHost(ctx, found); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// read finds the netdev, and takes the ports of its addresses. Changes are noted from before.
+func (h *host) read(cfg Config) (found hostnet.Network, err error) {
+	network, err := dv.NetworkOf(dv.Config{Device: cfg.NIC.Device})
+	if err != nil {
+		return found, err
+	}
+	h.netdev = network.Netdev
+	if h.watcher, err = hostnet.Watch(); err != nil {
+		return found, err
+	}
+	if h.kernel, err = hostnet.Open(); err != nil {
+		return found, err
+	}
+	if found, err = h.kernel.Read(h.netdev); err != nil {
+		return found, err
+	}
+	if len(found.Addresses) == 0 {
+		return found, fmt.Errorf("%s has no address: ip address add 192.0.2.10/24 dev %[1]s, "+
+			"or give the stack an address of its own in place of Host", h.netdev)
+	}
+	h.device = backing.Device{Index: found.Index, MTU: found.MTU}
+	h.addrs = found.Addresses
+	var addrs []netip.Addr
+	for _, p := range found.Addresses {
+		addrs = append(addrs, h.zoned(p.Addr()))
+	}
+	h.block, err = backing.OpenBlock(addrs, h.device)
+	return found, err
+}
+
+// openOnHost gives s its link and the host's configuration.
+func (s *Stack) openOnHost(ctx context.Context, found hostnet.Network) error {
+	h := s.host
+	first := h.block.First
+	if err := asError("set ephemeral ports",
+		s.net.SetPortRange(first, first+backing.BlockSize-1)); err != nil {
+		return err
+	}
+	link, err := s.openPacket(s.cfg.NIC)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	h.link = s.packets
+	err = h.tellPorts()
+	h.mu.Unlock()
+	if err != nil {
+		link.Close()
+		return err
+	}
+	if err := s.attach(ctx, link); err != nil {
+		return err
+	}
+	if err := h.useRoutes(found.Routes); err != nil {
+		return err
+	}
+	s.background.Go(h.follow)
+	if !s.nic.LinkUp() {
+		s.health.report(reportLink, errLinkDown)
+	}
+	s.watched = make(chan struct{})
+	go s.watch()
+	return nil
+}
+
+// close gives all ports back to the kernel. Connections that a program has from there stay its own.
+func (h *host) close() error {
+	var errs []error
+	if h.watcher != nil {
+		errs = append(errs, h.watcher.Close())
+	}
+	if h.kernel != nil {
+		h.kernel.Close()
+	}
+	h.mu.Lock()
+	for b := range h.bindings {
+		b.end()
+	}
+	for _, p := range h.ports {
+		errs = append(errs, p.close())
+	}
+	clear(h.ports)
+	if h.block != nil {
+		errs = append(errs, h.block.Close())
+	}
+	h.mu.Unlock()
+	h.ended.Wait()
+	return errors.Join(errs...)
+}

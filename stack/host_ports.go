@@ -1,0 +1,239 @@
+package stack
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
+)
+
+// binding is a listener or UDP socket of a program, and where it is bound.
+type binding struct {
+	protocol backing.Protocol
+	family   family
+	addr     netip.Addr // the zero Addr: every address of the family
+	port     uint16
+
+	listener *TCPListener // of TCP
+	conn     *UDPConn     // of UDP
+
+	at map[netip.Addr]*hostPort // by address; guarded by host.mu
+}
+
+func newBinding(p backing.Protocol, f family, bound tcpip.FullAddress) *binding {
+	return &binding{protocol: p, family: f, addr: fromAddress(bound.Addr), port: bound.Port,
+		at: map[netip.Addr]*hostPort{}}
+}
+
+// covers says whether what is sent to an address of ours reaches the socket.
+func (b *binding) covers(a netip.Addr) bool {
+	if b.addr.IsValid() {
+		return a == b.addr
+	}
+	v4, v6 := covers(b.family, tcpip.Address{})
+	return a.Is4() && v4 || a.Is6() && v6
+}
+
+// end ends what waits in the binding.
+func (b *binding) end() {
+	if b.listener != nil {
+		b.listener.kernel.close()
+	}
+}
+
+type hostKey struct {
+	protocol backing.Protocol
+	at       netip.AddrPort
+}
+
+// hostPort is a port of ours and the kernel's socket for it.
+//
+//	          first binding               last binding of UDP
+//	(none) ──────────────────▶ serving ─────────────────────────▶ (none)
+//	   │  dial from it                    │ last binding of TCP
+//	   └──────────▶ silent                └──▶ connections of the kernel are reset
+//
+// A port of TCP stays ours until the stack ends: connections from before may still be there.
+type hostPort struct {
+	key      hostKey
+	socket   *backing.Socket
+	ofBlock  bool // the socket is the block's
+	listener *net.TCPListener
+	conn     *net.UDPConn
+	users    []*binding // guarded by host.mu
+	turn     int        // whose the next connection is; guarded by host.mu
+}
+
+// zoned is an address as the kernel's sockets want it.
+func (h *host) zoned(a netip.Addr) netip.Addr {
+	if a.Is6() && a.IsLinkLocalUnicast() {
+		return a.WithZone(strconv.Itoa(h.device.Index))
+	}
+	return a
+}
+
+// bind takes the ports of b at all addresses there are, and at those that come to be later.
+func (h *host) bind(b *binding) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	addrs := []netip.Addr{b.addr}
+	if !b.addr.IsValid() {
+		addrs = nil
+		for _, p := range h.addrs {
+			if b.covers(p.Addr()) {
+				addrs = append(addrs, p.Addr())
+			}
+		}
+	}
+	for _, a := range addrs {
+		if err := h.join(b, a); err != nil {
+			return errors.Join(err, h.leave(b))
+		}
+	}
+	h.bindings[b] = struct{}{}
+	return h.tellPorts()
+}
+
+// unbind ends what bind began.
+func (h *host) unbind(b *binding) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, bound := h.bindings[b]; !bound {
+		return nil
+	}
+	delete(h.bindings, b)
+	return errors.Join(h.leave(b), h.tellPorts())
+}
+
+// hold takes a port that a connection is made from.
+func (h *host) hold(a netip.Addr, port uint16) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.addrs {
+		if a.IsValid() && a != p.Addr() {
+			continue
+		}
+		if _, err := h.port(hostKey{backing.TCP, netip.AddrPortFrom(p.Addr(), port)}); err != nil {
+			return err
+		}
+	}
+	return h.tellPorts()
+}
+
+// join adds b to the users of its port at a. mu is held.
+func (h *host) join(b *binding, a netip.Addr) error {
+	p, err := h.port(hostKey{b.protocol, netip.AddrPortFrom(a, b.port)})
+	if err != nil {
+		return err
+	}
+	if err := h.serve(p, b); err != nil {
+		return err
+	}
+	p.users = append(p.users, b)
+	b.at[a] = p
+	return nil
+}
+
+// serve has the kernel serve at p, if it does not yet. mu is held.
+func (h *host) serve(p *hostPort, b *binding) (err error) {
+	switch {
+	case b.protocol == backing.TCP && p.listener == nil:
+		if p.listener, err = p.socket.Listener(b.listener.backlog); err == nil {
+			h.ended.Go(func() { h.acceptFrom(p) })
+		}
+	case b.protocol == backing.UDP && p.conn == nil:
+		if p.conn, err = p.socket.Conn(); err == nil {
+			h.ended.Go(func() { h.readFrom(p, p.conn) })
+		}
+	}
+	return err
+}
+
+// port is the port of a key, which is taken if it is not ours yet. mu is held.
+func (h *host) port(k hostKey) (*hostPort, error) {
+	if p := h.ports[k]; p != nil {
+		return p, nil
+	}
+	at := netip.AddrPortFrom(h.zoned(k.at.Addr()), k.at.Port())
+	p := &hostPort{key: k, socket: h.block.Socket(k.protocol, at)}
+	if p.ofBlock = p.socket != nil; !p.ofBlock {
+		var err error
+		if p.socket, err = backing.Open(k.protocol, at, h.device); err != nil {
+			if errors.Is(err, syscall.EADDRINUSE) {
+				err = hostPortTaken{err}
+			}
+			return nil, err
+		}
+	}
+	h.ports[k] = p
+	return p, nil
+}
+
+// hostPortTaken says that another process of the host has a port.
+type hostPortTaken struct{ error }
+
+func (e hostPortTaken) Error() string {
+	return e.error.Error() + " (another process of this host has the port: ss -tulpn)"
+}
+
+func (e hostPortTaken) Unwrap() error { return e.error }
+
+// leave takes b from its ports. Those of UDP that nobody uses any more are given back. mu is held.
+func (h *host) leave(b *binding) error {
+	var errs []error
+	for a, p := range b.at {
+		delete(b.at, a)
+		p.users = slices.DeleteFunc(p.users, func(u *binding) bool { return u == b })
+		if len(p.users) == 0 && p.key.protocol == backing.UDP {
+			delete(h.ports, p.key)
+			errs = append(errs, p.close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// close gives the port back to the kernel, or to the block.
+func (p *hostPort) close() error {
+	var errs []error
+	if p.listener != nil {
+		errs = append(errs, p.listener.Close())
+	}
+	if p.conn != nil {
+		errs = append(errs, p.conn.Close())
+	}
+	if p.ofBlock {
+		return errors.Join(append(errs, p.socket.Silence())...)
+	}
+	return errors.Join(append(errs, p.socket.Close())...)
+}
+
+// tellPorts tells the link what is ours. mu is held.
+func (h *host) tellPorts() error {
+	if h.link == nil {
+		return nil
+	}
+	var list []packet.Ports
+	last := h.block.First + backing.BlockSize - 1
+	own := map[netip.Addr]bool{}
+	for _, p := range h.addrs {
+		own[p.Addr()] = true
+		for _, udp := range []bool{false, true} {
+			list = append(list, packet.Ports{UDP: udp, Addr: p.Addr(), First: h.block.First,
+				Last: last})
+		}
+	}
+	for k, p := range h.ports {
+		if !p.ofBlock && own[k.at.Addr()] {
+			list = append(list, packet.Ports{UDP: k.protocol == backing.UDP, Addr: k.at.Addr(),
+				First: k.at.Port(), Last: k.at.Port()})
+		}
+	}
+	return h.link.SetPorts(list)
+}

@@ -1,0 +1,206 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
+)
+
+// kernelQueue is the connections that the kernel has accepted for a listener. Nil is none.
+type kernelQueue struct {
+	limit int
+
+	mu     sync.Mutex
+	room   sync.Cond // there is room, or the queue is closed
+	conns  []*net.TCPConn
+	closed bool
+	first  bool // this queue has the next turn
+}
+
+func newKernelQueue(limit int) *kernelQueue {
+	q := &kernelQueue{limit: max(limit, 1)}
+	q.room.L = &q.mu
+	return q
+}
+
+// put adds a connection, and waits for room: the others then wait in the kernel.
+func (q *kernelQueue) put(c *net.TCPConn) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.conns) >= q.limit && !q.closed {
+		q.room.Wait()
+	}
+	if !q.closed {
+		q.conns = append(q.conns, c)
+	}
+	return !q.closed
+}
+
+// take is the oldest connection, or nil.
+func (q *kernelQueue) take() *net.TCPConn {
+	if q == nil {
+		return nil
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.conns) == 0 {
+		return nil
+	}
+	c := q.conns[0]
+	q.conns = q.conns[1:]
+	q.room.Signal()
+	return c
+}
+
+// takeInTurn is take every second time, and nil else: neither the kernel's connections nor
+// netstack's keep the others waiting.
+func (q *kernelQueue) takeInTurn() *net.TCPConn {
+	if q == nil {
+		return nil
+	}
+	if q.first = !q.first; q.first { // guarded by the listener's rd.mu
+		return q.take()
+	}
+	return nil
+}
+
+// close resets what has not been accepted.
+func (q *kernelQueue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	for _, c := range q.conns {
+		reset(c)
+	}
+	q.conns = nil
+	q.room.Broadcast()
+}
+
+// reset closes a connection of the kernel with RST.
+func reset(c *net.TCPConn) {
+	_ = c.SetLinger(0) // the connection may be over already
+	_ = c.Close()
+}
+
+// listenOnHost takes the ports of a listener that is bound.
+func (l *TCPListener) listenOnHost(bound tcpip.FullAddress) error {
+	h := l.stack.host
+	if h == nil {
+		return nil
+	}
+	b := newBinding(backing.TCP, l.family, bound)
+	b.listener, l.kernel = l, newKernelQueue(l.backlog)
+	if err := h.bind(b); err != nil {
+		return err
+	}
+	l.binding = b
+	return nil
+}
+
+// leaveHost ends the listener's use of its ports.
+func (l *TCPListener) leaveHost() {
+	if l.binding == nil {
+		return
+	}
+	if err := l.stack.host.unbind(l.binding); err != nil {
+		l.stack.log.Warn("close a listener", "interface", l.stack.name, "error", err)
+	}
+	l.kernel.close()
+}
+
+// acceptPause is how long is waited where there is no descriptor for a connection.
+const acceptPause = 10 * time.Millisecond
+
+// acceptFrom hands connections of the kernel to listeners.
+func (h *host) acceptFrom(p *hostPort) {
+	for {
+		c, err := p.listener.AcceptTCP()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			if h.stack.clock.Sleep(h.stack.ctx, acceptPause) != nil {
+				return
+			}
+			continue
+		}
+		l := h.nextListener(p)
+		if l == nil {
+			reset(c)
+			continue
+		}
+		h.accepted.Add(1)
+		if err := c.SetKeepAliveConfig(l.keepAlive); err != nil || !l.kernel.put(c) {
+			reset(c)
+			continue
+		}
+		l.rd.notify()
+	}
+}
+
+// nextListener is the one of p's listeners whose turn it is; nil: none is left.
+func (h *host) nextListener(p *hostPort) *TCPListener {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(p.users) == 0 {
+		return nil
+	}
+	p.turn++
+	return p.users[p.turn%len(p.users)].listener
+}
+
+// errByKernel is why DialTCP does not connect.
+type errByKernel struct{ to netip.Addr }
+
+func (e errByKernel) Error() string {
+	return fmt.Sprintf("the kernel's route to %s does not leave by our netdev, and such a "+
+		"connection is a *net.TCPConn: use DialContext", e.to)
+}
+
+// refuseKernel refuses what only the kernel reaches.
+func (s *Stack) refuseKernel(ip net.IP) error {
+	to, _ := netip.AddrFromSlice(ip)
+	if to = to.Unmap(); s.host != nil && s.host.byKernel(to) {
+		return errByKernel{to}
+	}
+	return nil
+}
+
+// dialFromHost takes the port that a connection is to be made from, if it is a given one.
+func (s *Stack) dialFromHost(laddr *net.TCPAddr) error {
+	if s.host == nil || laddr == nil || laddr.Port == 0 {
+		return nil
+	}
+	a, _ := netip.AddrFromSlice(laddr.IP)
+	if a = a.Unmap(); a.IsUnspecified() {
+		a = netip.Addr{}
+	}
+	return s.host.hold(a, uint16(laddr.Port))
+}
+
+// dialKernel connects by the kernel to what it reaches otherwise than by our netdev.
+func (d *Dialer) dialKernel(ctx context.Context, network string, t target) (net.Conn, error) {
+	k := keepAlive(d.KeepAlive, d.KeepAliveConfig, d.stack.cfg.TCP.KeepAlive)
+	by := net.Dialer{LocalAddr: d.LocalAddr, KeepAliveConfig: k}
+	if !k.Enable {
+		by.KeepAlive = -1
+	}
+	host := ""
+	if t.ip.IsValid() {
+		host = t.ip.String()
+	}
+	c, err := by.DialContext(ctx, network, net.JoinHostPort(host, strconv.Itoa(t.port)))
+	if err == nil {
+		d.stack.host.dialled.Add(1)
+	}
+	return c, err
+}

@@ -1,0 +1,159 @@
+package stack
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
+)
+
+// openOnHost takes the ports of a socket that is bound.
+func (c *UDPConn) openOnHost() error {
+	h := c.stack.host
+	if h == nil {
+		return nil
+	}
+	b := newBinding(backing.UDP, c.family, c.local)
+	b.conn = c
+	if err := h.bind(b); err != nil {
+		return err
+	}
+	c.binding = b
+	return nil
+}
+
+// leaveHost ends the socket's use of its ports.
+func (c *UDPConn) leaveHost() {
+	if c.binding == nil {
+		return
+	}
+	if err := c.stack.host.unbind(c.binding); err != nil {
+		c.stack.log.Warn("close a UDP socket", "interface", c.stack.name, "error", err)
+	}
+}
+
+// headroom is for the headers that come before the payload of a datagram of the kernel.
+const headroom = header.IPv6MinimumSize + header.UDPMinimumSize
+
+// readFrom delivers datagrams of the kernel to sockets.
+func (h *host) readFrom(p *hostPort, conn *net.UDPConn) {
+	buf := make([]byte, headroom+maxPayload6)
+	for {
+		n, from, err := conn.ReadFromUDPAddrPort(buf[headroom:])
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			if h.stack.clock.Sleep(h.stack.ctx, acceptPause) != nil {
+				return
+			}
+			continue
+		}
+		h.received.Add(1)
+		from = netip.AddrPortFrom(from.Addr().Unmap().WithZone(""), from.Port())
+		if c := h.receiver(p, from); c != nil {
+			c.deliverKernel(buf[:headroom+n], from, p.key.at)
+		}
+	}
+}
+
+// receiver is the socket for a datagram; of several that share the port each has its peers.
+func (h *host) receiver(p *hostPort, from netip.AddrPort) *UDPConn {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	if len(p.users) == 0 {
+		return nil
+	}
+	return p.users[int(from.Port())%len(p.users)].conn
+}
+
+// deliverKernel takes a datagram in, whose payload is in buf behind headroom.
+func (c *UDPConn) deliverKernel(buf []byte, from, to netip.AddrPort) {
+	m := datagramMeta{from: toAddress(from.Addr()), to: toAddress(to.Addr()), port: from.Port()}
+	if !c.rxq.accepts(&m) {
+		return
+	}
+	ip, udp := putHeaders(buf, from, to)
+	if !c.rxq.Deliver(ip, udp) {
+		c.deliverByEndpoint(ip, udp, &m, to.Port())
+	}
+	c.rxq.Flush()
+}
+
+// putHeaders writes the headers of a datagram before its payload.
+func putHeaders(buf []byte, from, to netip.AddrPort) (ip, udp []byte) {
+	udp = buf[headroom-header.UDPMinimumSize:]
+	binary.BigEndian.PutUint16(udp, from.Port())
+	binary.BigEndian.PutUint16(udp[2:], to.Port())
+	binary.BigEndian.PutUint16(udp[4:], uint16(len(udp)))
+	binary.BigEndian.PutUint16(udp[6:], 0) // no checksum; nobody looks at it
+	ip = buf[:header.IPv6MinimumSize]
+	if from.Addr().Is4() {
+		ip = ip[header.IPv6MinimumSize-header.IPv4MinimumSize:]
+		header.IPv4(ip).Encode(&header.IPv4Fields{TTL: 64,
+			Protocol:    uint8(header.UDPProtocolNumber),
+			TotalLength: uint16(len(ip) + len(udp)), SrcAddr: toAddress(from.Addr()),
+			DstAddr: toAddress(to.Addr())})
+		return ip, udp
+	}
+	header.IPv6(ip).Encode(&header.IPv6Fields{HopLimit: 64,
+		TransportProtocol: header.UDPProtocolNumber, PayloadLength: uint16(len(udp)),
+		SrcAddr: toAddress(from.Addr()), DstAddr: toAddress(to.Addr())})
+	return ip, udp
+}
+
+// deliverByEndpoint queues a datagram in netstack's endpoint, where others wait already, or which
+// the socket's own queue has no room for.
+func (c *UDPConn) deliverByEndpoint(ip, udp []byte, m *datagramMeta, port uint16) {
+	ep, ok := c.ep.(gstack.TransportEndpoint)
+	if !ok {
+		return
+	}
+	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: headroom,
+		Payload: buffer.MakeWithData(udp[header.UDPMinimumSize:])})
+	defer pkt.DecRef()
+	copy(pkt.TransportHeader().Push(header.UDPMinimumSize), udp)
+	copy(pkt.NetworkHeader().Push(len(ip)), ip)
+	pkt.NICID, pkt.RXChecksumValidated = nicID, true
+	pkt.TransportProtocolNumber = header.UDPProtocolNumber
+	pkt.NetworkProtocolNumber = ipv6Protocol
+	if len(ip) == header.IPv4MinimumSize {
+		pkt.NetworkProtocolNumber = ipv4Protocol
+	}
+	ep.HandlePacket(gstack.TransportEndpointID{LocalPort: port, LocalAddress: m.to,
+		RemotePort: m.port, RemoteAddress: m.from}, pkt)
+}
+
+// sendByKernel sends a datagram to what the kernel reaches otherwise than by our netdev; done is
+// false for all others.
+func (c *UDPConn) sendByKernel(b []byte, to tcpip.FullAddress,
+	from tcpip.Address) (done bool, err error) {
+	h := c.stack.host
+	if h == nil || c.binding == nil || to.Addr.Len() == 0 {
+		return false, nil
+	}
+	a := fromAddress(to.Addr)
+	w := h.way(a)
+	if !w.kernel {
+		return false, nil
+	}
+	conn, err := h.sender(c.binding, fromAddress(from), a, w)
+	if err == nil {
+		_, err = conn.WriteToUDPAddrPort(b, netip.AddrPortFrom(h.zoned(a), to.Port))
+	}
+	var op *net.OpError
+	if errors.As(err, &op) {
+		err = op.Err
+	}
+	if err == nil {
+		h.sent.Add(1)
+	}
+	return true, err
+}

@@ -1,0 +1,102 @@
+package stack
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+)
+
+// maxWays bounds what is remembered of the kernel's routes, in addresses.
+const maxWays = 4096
+
+// ways remembers which way the kernel sends to an address, until its configuration changes.
+type ways struct {
+	mu    sync.RWMutex
+	known map[netip.Addr]way // guarded by mu
+}
+
+// way is how an address is reached.
+type way struct {
+	kernel bool       // not by our netdev
+	source netip.Addr // from where, as the kernel chooses
+}
+
+func (w *ways) get(a netip.Addr) (way, bool) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	found, ok := w.known[a]
+	return found, ok
+}
+
+func (w *ways) set(a netip.Addr, found way) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.known == nil || len(w.known) >= maxWays {
+		w.known = map[netip.Addr]way{}
+	}
+	w.known[a] = found
+}
+
+func (w *ways) forget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.known = nil
+}
+
+// byKernel says whether the kernel is to connect to an address: one of this host, or one whose
+// route does not leave by our netdev. So is one without a route, as the kernel knows the reason.
+func (h *host) byKernel(a netip.Addr) bool { return h.way(a).kernel }
+
+// way asks the kernel, once per address. Groups and broadcast go by our netdev.
+func (h *host) way(a netip.Addr) way {
+	switch {
+	case !a.IsValid() || a.IsUnspecified() || a.IsLoopback():
+		return way{kernel: true}
+	case a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return way{}
+	case a.Is6() && a.IsLinkLocalUnicast():
+		return way{kernel: h.has(a)}
+	}
+	if w, ok := h.ways.get(a); ok {
+		return w
+	}
+	to, err := h.kernel.WayTo(a)
+	w := way{kernel: err != nil || to.Local || to.Index != h.device.Index, source: to.Source}
+	h.ways.set(a, w)
+	return w
+}
+
+// has says whether a is an address that the stack serves on.
+func (h *host) has(a netip.Addr) bool {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	for _, p := range h.addrs {
+		if p.Addr() == a.WithZone("") {
+			return true
+		}
+	}
+	return false
+}
+
+// sender is the kernel's socket from which a socket of ours sends to a: the one of the address
+// from, or else of the kernel's choice, or else any of a's version of IP.
+func (h *host) sender(b *binding, from, a netip.Addr, w way) (*net.UDPConn, error) {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	p := b.at[from]
+	if p == nil && !from.IsValid() {
+		p = b.at[w.source]
+	}
+	for _, own := range h.addrs {
+		if p == nil && !from.IsValid() && own.Addr().Is4() == a.Is4() &&
+			own.Addr().IsLinkLocalUnicast() == a.IsLinkLocalUnicast() {
+			p = b.at[own.Addr()]
+		}
+	}
+	if p == nil || p.conn == nil {
+		return nil, os.NewSyscallError("sendto", syscall.EADDRNOTAVAIL)
+	}
+	return p.conn, nil
+}

@@ -1,0 +1,126 @@
+package hostmode
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+)
+
+// capture looks at the TCP segments over IPv4 with SYN or RST that come to eth0 of a namespace.
+type capture struct {
+	fd   int
+	done sync.WaitGroup
+
+	mu       sync.Mutex
+	resets   map[uint16]int             // by port of the sender
+	openings map[netip.AddrPort]opening // by the destination of a SYN with ACK
+	twice    int                        // SYNs that two TCPs have answered
+}
+
+type opening struct {
+	port     uint16
+	sequence uint32
+}
+
+// watch begins a capture.
+func watch(t testing.TB, n *lab.Net) *capture {
+	t.Helper()
+	c := &capture{resets: map[uint16]int{}, openings: map[netip.AddrPort]opening{}}
+	must(t, n.Do(func() (err error) {
+		i, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		if c.fd, err = unix.Socket(unix.AF_PACKET,
+			unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		const flags = 13 // of TCP, behind an IPv4 header without options
+		program := []unix.SockFilter{
+			{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 9},
+			{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.IPPROTO_TCP, Jf: 3},
+			{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 20 + flags},
+			{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: 2 | 4, Jf: 1},
+			{Code: unix.BPF_RET | unix.BPF_K, K: 0xffff},
+			{Code: unix.BPF_RET | unix.BPF_K},
+		}
+		if err := unix.SetsockoptSockFprog(c.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}); err != nil {
+			return err
+		}
+		for option, value := range map[int]int{unix.SO_RCVBUFFORCE: 32 << 20} {
+			if err := unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, option, value); err != nil {
+				return err
+			}
+		}
+		if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO,
+			&unix.Timeval{Usec: 100000}); err != nil {
+			return err
+		}
+		var protocol [2]byte
+		binary.BigEndian.PutUint16(protocol[:], unix.ETH_P_IP)
+		return unix.Bind(c.fd, &unix.SockaddrLinklayer{Ifindex: i.Index,
+			Protocol: binary.NativeEndian.Uint16(protocol[:])})
+	}))
+	stop := make(chan struct{})
+	c.done.Go(func() { c.run(stop) })
+	t.Cleanup(func() { close(stop); c.done.Wait(); unix.Close(c.fd) })
+	return c
+}
+
+func (c *capture) run(stop <-chan struct{}) {
+	var b [64]byte
+	for {
+		n, from, err := unix.Recvfrom(c.fd, b[:], 0)
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		if ll, ok := from.(*unix.SockaddrLinklayer); err != nil || n < 40 || !ok ||
+			ll.Pkttype == unix.PACKET_OUTGOING {
+			continue
+		}
+		c.note(b[:n])
+	}
+}
+
+func (c *capture) note(ip []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	tcp := ip[20:]
+	o := opening{binary.BigEndian.Uint16(tcp), binary.BigEndian.Uint32(tcp[4:])}
+	if tcp[13]&4 != 0 {
+		c.resets[o.port]++
+		return
+	}
+	if tcp[13]&16 == 0 {
+		return // a dial
+	}
+	to := netip.AddrPortFrom(netip.AddrFrom4([4]byte(ip[16:])), binary.BigEndian.Uint16(tcp[2:]))
+	if was, known := c.openings[to]; known && was.port == o.port && was.sequence != o.sequence {
+		c.twice++
+	}
+	c.openings[to] = o
+}
+
+// counts are resets from some ports, and SYNs that were answered twice.
+func (c *capture) counts(ports ...uint16) (resets, twice int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range ports {
+		resets += c.resets[p]
+	}
+	for p, n := range c.resets {
+		if p >= 0xf000 {
+			resets += n
+		}
+	}
+	return resets, c.twice
+}

@@ -1,0 +1,208 @@
+package hostmode
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
+)
+
+// load is how many connections there are of each kind.
+type load struct{ outside, dials, local, container, parallel int }
+
+var (
+	short = load{outside: 200, dials: 40, local: 40, container: 40, parallel: 32}
+	long  = load{outside: 10000, dials: 1000, local: 1000, container: 1000, parallel: 128}
+)
+
+// TestMany has clients everywhere at the same time, while the server connects to others. All of it
+// is byte exact, each client is served by whom it should be, and nobody is answered twice or reset.
+func TestMany(t *testing.T) { many(t, short) }
+
+// TestManyLong is TestMany with the numbers of make test-host, which sets HOST.
+func TestManyLong(t *testing.T) {
+	if os.Getenv("HOST") != "" {
+		many(t, long)
+	}
+}
+
+func many(t *testing.T, n load) {
+	w := newWorld(t)
+	echoServer(t, w.outside, ":9100")
+	echoServer(t, w.host, ":9000") // a kernel's server on the same address
+	echoServer(t, w.container, ":9100")
+	s := w.start(t, "tcp :8080", "udp :5300")
+	seen := watch(t, w.outside)
+	resets := w.kernelCounter(t, "Tcp", "OutRsts")
+	unreachable := w.kernelCounter(t, "Icmp", "OutDestUnreachs")
+
+	began := time.Now()
+	visits := func(from *lab.Net, to, owner string, n, parallel int) func() error {
+		return func() error {
+			return each(n, parallel, func(i int) error {
+				c, err := dial(from, to)
+				if err != nil {
+					return err
+				}
+				return visit(c, owner, i, 20000)
+			})
+		}
+	}
+	var dialled, byKernel string
+	jobs := map[string]func() error{
+		"from outside":    visits(w.outside, hostIP+":8080", "stack", n.outside, n.parallel),
+		"from the host":   visits(w.host, hostIP+":8080", "kernel", n.local, n.parallel/4),
+		"from containers": visits(w.container, hostIP+":8080", "kernel", n.container, n.parallel/4),
+		"over IPv6": visits(w.outside, "["+hostIPv6+"]:8080", "stack", n.local/4,
+			n.parallel/4),
+		"dials out": func() error {
+			dialled = s.do(fmt.Sprintf("dial %s:9100 %d", outsideIP, n.dials))
+			byKernel = s.do(fmt.Sprintf("dial %s:9100 %d", containerIP, 4))
+			return nil
+		},
+		"the kernel's server": func() error {
+			return each(n.local, n.parallel/4, func(i int) error {
+				c, err := dial(w.outside, hostIP+":9000")
+				if err != nil {
+					return err
+				}
+				return echo(c, payload(i, 20000))
+			})
+		},
+		"datagrams from outside": func() error {
+			return datagrams(w.outside, hostIP, n.local,
+				100)
+		},
+		"large datagrams":         func() error { return datagrams(w.outside, hostIP, 20, 20000) },
+		"datagrams from the host": func() error { return datagrams(w.host, hostIP, n.local, 100) },
+		"datagrams from a container": func() error {
+			return datagrams(w.container, hostIP, n.local, 40000)
+		},
+		"ping": func() error { return ping(t, w.outside, hostIP) },
+	}
+	results := make(chan error, len(jobs))
+	for name, job := range jobs {
+		go func() {
+			err := job()
+			if err != nil {
+				err = fmt.Errorf("%s: %w", name, err)
+			}
+			results <- err
+		}()
+	}
+	for range jobs {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	if want := fmt.Sprintf("dialled: stack %d, kernel 0", n.dials); dialled != want {
+		t.Errorf("%s; want %s", dialled, want)
+	}
+	if want := "dialled: stack 0, kernel 4"; byKernel != want {
+		t.Errorf("to the container %s; want %s", byKernel, want)
+	}
+	took := time.Since(began)
+	if got := w.kernelCounter(t, "Tcp", "OutRsts") - resets; got != 0 {
+		t.Errorf("the kernel has sent %d RSTs", got)
+	}
+	if got := w.kernelCounter(t, "Icmp", "OutDestUnreachs") - unreachable; got != 0 {
+		t.Errorf("the kernel has sent %d ICMP errors", got)
+	}
+	// The stack resets what comes behind the end of a connection: an ACK that another processor
+	// of the client sent has been overtaken by its last one.
+	own, err := strconv.Atoi(s.ok("resets"))
+	must(t, err)
+	if rst, twice := seen.counts(8080); rst > own || twice != 0 {
+		t.Errorf("%d RSTs on the wire, %d of them the stack's; %d SYNs answered twice", rst, own,
+			twice)
+	}
+	need.Note(t,
+		fmt.Sprintf("host mode: %d from outside, %d dials, %d local, %d from a container: "+
+			"%v; open with 256 ports to dial from %v; %s", n.outside, n.dials, n.local, n.container,
+			took.Round(time.Millisecond), s.opened.Round(time.Millisecond), s.ok("stats")))
+	s.stop()
+}
+
+// echoServer echoes connections on a kernel socket of a namespace.
+func echoServer(t testing.TB, n *lab.Net, at string) {
+	t.Helper()
+	ln, err := n.Listen("tcp", at)
+	must(t, err)
+	t.Cleanup(func() { ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				io.Copy(c, c)
+			}()
+		}
+	}()
+}
+
+// datagrams sends n datagrams of a size, and requires each back once.
+func datagrams(from *lab.Net, to string, n, size int) error {
+	pc, err := from.ListenPacket("udp4", ":0")
+	if err != nil {
+		return err
+	}
+	defer pc.Close()
+	addr := &net.UDPAddr{IP: net.ParseIP(to), Port: 5300}
+	b := make([]byte, 65536)
+	for i := range n {
+		sent := payload(i, size)
+		if err := exchange(pc, addr, sent, b); err != nil {
+			return fmt.Errorf("datagram %d: %w", i, err)
+		}
+	}
+	pc.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	if k, _, err := pc.ReadFrom(b); err == nil {
+		return fmt.Errorf("a second answer of %d bytes", k)
+	}
+	return nil
+}
+
+// exchange sends a datagram, up to four times if no answer comes.
+func exchange(pc net.PacketConn, to net.Addr, sent, b []byte) error {
+	for range 4 {
+		if _, err := pc.WriteTo(sent, to); err != nil {
+			return err
+		}
+		pc.SetReadDeadline(time.Now().Add(5 * time.Second))
+		n, _, err := pc.ReadFrom(b)
+		if err != nil {
+			continue
+		}
+		if string(b[:n]) != string(sent) {
+			return fmt.Errorf("%d bytes came back, not the %d sent", n, len(sent))
+		}
+		return nil
+	}
+	return fmt.Errorf("no answer")
+}
+
+// ping requires that every echo request is answered once.
+func ping(t testing.TB, from *lab.Net, to string) error {
+	cmd := exec.Command(need.Tool(t, "ping"), "-c", "5", "-i", "0.2", to)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := from.Start(cmd); err != nil {
+		return err
+	}
+	if err := cmd.Wait(); err != nil || strings.Contains(out.String(), "DUP!") ||
+		!strings.Contains(out.String(), "5 received") {
+		return fmt.Errorf("ping: %v: %s", err, out.String())
+	}
+	return nil
+}

@@ -1,0 +1,174 @@
+package hostmode
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
+
+// serverEnv names the netdev in the environment of a process that is a server.
+const serverEnv = "HOSTMODE_SERVER"
+
+// TestMain is the server's main function in such a process: all threads of a server are in one
+// namespace, as those of a real one are.
+func TestMain(m *testing.M) {
+	if netdev := os.Getenv(serverEnv); netdev != "" {
+		if err := serve(netdev); err != nil {
+			fmt.Println("error", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// serve opens a stack on the netdev's addresses and does what each line of standard input says. It
+// answers each with one line.
+func serve(netdev string) error {
+	began := time.Now()
+	st, err := stack.Open(context.Background(), stack.Config{Host: true,
+		NIC:    dv.Config{Device: netdev},
+		TCP:    stack.TCPOptions{Backlog: 16384},
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	if err != nil {
+		return err
+	}
+	fmt.Println("open", time.Since(began))
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		answer, err := command(st, strings.Fields(in.Text()))
+		if err != nil {
+			answer = "error " + strings.ReplaceAll(err.Error(), "\n", "; ")
+		}
+		fmt.Println(answer)
+	}
+	return st.Close()
+}
+
+func command(st *stack.Stack, words []string) (string, error) {
+	switch words[0] {
+	case "tcp":
+		ln, err := st.Listen("tcp", words[1])
+		if err != nil {
+			return "", err
+		}
+		go acceptAll(ln)
+		return "listening on " + ln.Addr().String(), nil
+	case "udp":
+		pc, err := st.ListenPacket("udp", words[1])
+		if err != nil {
+			return "", err
+		}
+		go echoDatagrams(pc)
+		return "listening on " + pc.LocalAddr().String(), nil
+	case "dial":
+		n, err := strconv.Atoi(words[2])
+		if err != nil {
+			return "", err
+		}
+		return dialMany(st, words[1], n)
+	case "ask":
+		return ask(st, words[1])
+	case "resets": // of the stack, not of the kernel
+		return strconv.FormatUint(st.Netstack().Stats().TCP.ResetsSent.Value(), 10), nil
+	case "stats":
+		s, _ := st.HostStats()
+		b, err := json.Marshal(s)
+		return string(b), err
+	}
+	return "", errors.New("what?")
+}
+
+// owner says whose a connection is.
+func owner(c net.Conn) string {
+	if _, ok := c.(*stack.TCPConn); ok {
+		return "stack"
+	}
+	return "kernel"
+}
+
+func acceptAll(ln net.Listener) {
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			if c.LocalAddr().(*net.TCPAddr).Port == bulkPort {
+				c.Write(bytes.Repeat(pattern, bulkSize/len(pattern)))
+				return
+			}
+			fmt.Fprintf(c, "%s %s\n", owner(c), c.RemoteAddr())
+			io.Copy(c, c)
+		}()
+	}
+}
+
+func echoDatagrams(pc net.PacketConn) {
+	b := make([]byte, 65536)
+	for {
+		n, from, err := pc.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		pc.WriteTo(b[:n], from)
+	}
+}
+
+// dialMany makes n connections to echo servers, 64 at a time, and says whose they were.
+func dialMany(st *stack.Stack, to string, n int) (string, error) {
+	owners := map[string]int{}
+	var mu sync.Mutex
+	err := each(n, 64, func(i int) error {
+		c, err := st.DialTimeout("tcp", to, time.Minute)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		owners[owner(c)]++
+		mu.Unlock()
+		return echo(c, payload(i, 20000))
+	})
+	return fmt.Sprintf("dialled: stack %d, kernel %d", owners["stack"], owners["kernel"]), err
+}
+
+// ask sends a datagram to an echo server from an unconnected socket.
+func ask(st *stack.Stack, to string) (string, error) {
+	pc, err := st.ListenPacket("udp", ":0")
+	if err != nil {
+		return "", err
+	}
+	defer pc.Close()
+	addr, err := net.ResolveUDPAddr("udp", to)
+	if err != nil {
+		return "", err
+	}
+	b := make([]byte, 100)
+	for range 5 {
+		if _, err := pc.WriteTo([]byte("question"), addr); err != nil {
+			return "", err
+		}
+		pc.SetReadDeadline(time.Now().Add(4 * time.Second))
+		n, from, err := pc.ReadFrom(b)
+		if err == nil {
+			return fmt.Sprintf("%s from %s", b[:n], from), nil
+		}
+	}
+	return "", errors.New("no answer")
+}
