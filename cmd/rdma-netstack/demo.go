@@ -33,6 +33,9 @@ Needs root, or unprivileged user namespaces.
   --links KIND    tap, or veth with packet sockets (default: tap where /dev/net/tun can be opened,
                   else veth)
   --queues N      receive and send queues of the slice (default 2)
+  --address host  the other demonstration: HTTP and DNS servers of this process on an address and a
+                  MAC that Linux has, too, with a kernel HTTP server on another port, and clients
+                  outside and on the host itself. There is no NIC: packet sockets
   --faults LIST   faults of the wire, such as drop=1%,reorder=5%,dup=1%,delay=2ms
   --record FILE   write every frame on the wire to a pcap file
 
@@ -46,6 +49,7 @@ func demoCommand() command {
 // demoFlags say how the demo runs.
 type demoFlags struct {
 	json, stay     bool
+	host           bool // on the host's own address
 	clients, links string
 	queues         int
 	record         string
@@ -63,6 +67,12 @@ const (
 func (f *demoFlags) define(fs *flag.FlagSet) {
 	fs.BoolVar(&f.json, "json", false, "")
 	fs.BoolVar(&f.stay, "stay", false, "")
+	fs.Func("address", "", func(s string) error {
+		if f.host = s == "host"; !f.host {
+			return errors.New("want host")
+		}
+		return nil
+	})
 	fs.StringVar(&f.clients, "clients", "programs", "")
 	fs.StringVar(&f.links, "links", "", "")
 	fs.IntVar(&f.queues, "queues", 2, "")
@@ -78,6 +88,9 @@ func (f *demoFlags) check() error {
 		return usageError{fmt.Errorf("--links %q: want tap or veth", f.links)}
 	case f.queues < 1 || f.queues > 64:
 		return usageError{fmt.Errorf("--queues %d: want 1 to 64", f.queues)}
+	case f.host && (f.links != "" || f.record != "" || f.faulty()):
+		return usageError{errors.New("--links, --record and --faults are for the software NIC: " +
+			"leave them out with --address host")}
 	}
 	return nil
 }
@@ -108,7 +121,11 @@ func demo(ctx context.Context, args []string, out streams) error {
 		return fmt.Errorf("make network namespaces: %w", err)
 	}
 	p := newPrinter(f, out)
-	if err := runDemo(ctx, f, p); err != nil {
+	run := runDemo
+	if f.host {
+		run = runHostDemo
+	}
+	if err := run(ctx, f, p); err != nil {
 		return p.failed(err)
 	}
 	return p.verdict()

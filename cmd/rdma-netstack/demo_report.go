@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
 // traffic is simnic.Traffic as it is printed: frames as they are on the wire, and their bytes
@@ -26,6 +27,7 @@ type demoReport struct {
 	Error    string             `json:"error,omitempty"`
 	Checks   []result           `json:"checks"`
 	Counters map[string]traffic `json:"counters"`
+	Host     *stack.HostStats   `json:"host,omitempty"` // with --address host
 	Seconds  float64            `json:"seconds"`
 	Try      []string           `json:"try,omitempty"` // with --stay: commands for another terminal
 }

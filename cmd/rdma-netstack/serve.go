@@ -43,6 +43,10 @@ The slice:
                         dhcp6   DHCPv6
                         slaac   IPv6 router advertisements
                         auto    all three; DHCPv6 only if a router advertises it
+                        host    the addresses of the network interface itself, and its MAC: the
+                                ports of --listen are this server's there, all else stays Linux's.
+                                Programs of this machine and its containers reach the server, too.
+                                Through packet sockets
                       A router or resolvers that these do not supply come from the port's network
                       interface and /etc/resolv.conf.
                       Default with sim: 192.0.2.10/24 and 2001:db8::10/64. If this machine uses
@@ -133,7 +137,7 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 }
 
 // addressSources are the sources of addresses.
-type addressSources struct{ dhcp4, dhcp6, slaac, auto bool }
+type addressSources struct{ dhcp4, dhcp6, slaac, auto, host bool }
 
 // address parses one --address.
 func (f *serveFlags) address(s string) error {
@@ -146,6 +150,8 @@ func (f *serveFlags) address(s string) error {
 		f.sources.slaac = true
 	case "auto":
 		f.sources.auto = true
+	case "host":
+		f.sources.host = true
 	default:
 		p, err := stack.ParseAddress(s)
 		f.addresses = append(f.addresses, p)
@@ -180,6 +186,9 @@ func (f *serveFlags) check(given map[string]bool) error {
 		if err := f.simAddresses(); err != nil {
 			return err
 		}
+	}
+	if err := f.checkHost(given); err != nil {
+		return err
 	}
 	if f.backend == stack.BackendPacket && (f.netdevMAC || f.device == simDevice) {
 		return errors.New("--backend packet is for an interface of this machine, and a MAC of " +
@@ -225,6 +234,28 @@ func (f *serveFlags) check(given map[string]bool) error {
 	return f.stackConfig(nil).Validate()
 }
 
+// checkHost refuses what the host decides.
+func (f *serveFlags) checkHost(given map[string]bool) error {
+	if !f.sources.host {
+		return nil
+	}
+	if len(f.addresses) > 0 || f.sources != (addressSources{host: true}) {
+		return errors.New("--address host takes all addresses of the interface: " +
+			"leave out the other --address")
+	}
+	for _, name := range []string{"gateway", "mac", "vlan", "fallback"} {
+		if given[name] {
+			return fmt.Errorf("--%s is for a slice with a MAC of its own: "+
+				"leave it out with --address host", name)
+		}
+	}
+	if f.device == simDevice {
+		return errors.New("--address host is for an interface of this machine, and the software " +
+			"NIC has none: name one that \"ip link\" lists as --device")
+	}
+	return nil
+}
+
 // simAddresses refuses an address without its prefix length where no interface has it, and a router
 // in a subnet that is not chosen yet.
 func (f *serveFlags) simAddresses() error {
@@ -261,6 +292,9 @@ func (f *serveFlags) logger(w io.Writer) *slog.Logger {
 
 // announce prints the one start-up line. A server that cannot print it ends.
 func (f *serveFlags) announce(out streams, s *slice, what, try string) error {
+	if h, ok := s.stack.HostStats(); ok {
+		warnOfRules(f.logger(out.stderr), h, f.listen)
+	}
 	if f.jsonLogs {
 		json.NewEncoder(out.stdout).Encode(map[string]any{
 			"serving": what, "addresses": s.addresses, "listen": f.listen,
@@ -315,7 +349,7 @@ func url(at netip.AddrPort) string {
 func listenError(what, at string, err error) error {
 	hint := ""
 	switch {
-	case errors.Is(err, unix.EADDRINUSE):
+	case errors.Is(err, unix.EADDRINUSE) && !strings.Contains(err.Error(), "another process"):
 		hint = ": --listen names this port twice, choose another"
 	case errors.Is(err, unix.EADDRNOTAVAIL):
 		hint = ": not an address of the slice, see --address"

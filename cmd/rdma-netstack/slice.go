@@ -131,7 +131,7 @@ func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 		Fallback: f.fallback, MaxOutage: f.maxOutage,
 		DSCP: uint8(f.dscp), Logger: log,
 		DHCPv4: f.sources.dhcp4, DHCPv6: f.sources.dhcp6,
-		SLAAC: f.sources.slaac, Auto: f.sources.auto,
+		SLAAC: f.sources.slaac, Auto: f.sources.auto, Host: f.sources.host,
 	}
 }
 
@@ -147,6 +147,9 @@ func (s *slice) String() string {
 	var addrs []string
 	for _, p := range s.addresses {
 		addrs = append(addrs, p.Addr().String())
+	}
+	if h, ok := s.stack.HostStats(); ok {
+		return fmt.Sprintf("%s (the host's own on %s)", strings.Join(addrs, " and "), h.Netdev)
 	}
 	return fmt.Sprintf(
 		"%s (MAC %s, a slice of %s)",
@@ -167,6 +170,9 @@ func status(st *stack.Stack, sim *simnic.NIC) any {
 		out["device"] = p.Stats()
 	} else if d := st.Device(); d != nil {
 		out["device"] = d.Stats()
+	}
+	if h, ok := st.HostStats(); ok {
+		out["host"] = h
 	}
 	health := map[string]any{}
 	for _, h := range st.Health() {
