@@ -33,8 +33,8 @@ func (p Ports) randomPorts(where string) string {
 
 // redirects is the line about NAT of a port that we serve.
 func (p Ports) redirects(where string, port int) string {
-	return fmt.Sprintf("%s leads port %d elsewhere, which is not done to what comes by %s: that is "+
-		"this server's", where, port, p.Netdev)
+	return fmt.Sprintf("%s leads port %d elsewhere, which is not done to what comes by %s: that "+
+		"is this server's", where, port, p.Netdev)
 }
 
 // filters is the line about a rule for a port that we serve.

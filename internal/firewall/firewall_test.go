@@ -27,7 +27,8 @@ func TestIPTables(t *testing.T) {
 		"iptables -t filter ufw-user-input ACCEPT is about port 53, and has no effect on what " +
 			"comes by eth0 for this server",
 		"iptables -t nat KUBE-POSTROUTING MASQUERADE gives connections random ports, and the " +
-			"answers to those from 61440 to 61695 come to this server: limit it to ports below 61440",
+			"answers to those from 61440 to 61695 come to this server: limit it to ports below " +
+			"61440",
 		"iptables -t nat DOCKER DNAT leads port 80 elsewhere, which is not done to what comes by " +
 			"eth0: that is this server's",
 	}
