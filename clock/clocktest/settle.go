@@ -3,6 +3,7 @@ package clocktest
 import (
 	"runtime"
 	"runtime/metrics"
+	"syscall"
 	"time"
 )
 
@@ -13,43 +14,55 @@ const (
 	notInGo  = "/sched/goroutines/not-in-go:goroutines"
 )
 
-// callLimit is how long Settle waits for system calls, of the system's time: what takes longer
-// waits for something.
-const callLimit = 20 * time.Millisecond
-
 // patientLooks is after how many looks Settle begins to sleep between them.
 const patientLooks = 100
 
-// settleLimit is how long Settle waits, of the system's time. A goroutine that the system does not
-// let run counts as running.
-const settleLimit = time.Second
+// workLimit is how much processor time the process may use while Settle waits. It is not the
+// system's time: a process that gets no processor does nothing, and has not settled.
+const workLimit = 60 * time.Second
 
 // Settle returns when no goroutine but the caller's can run: each waits for a timer, for the
-// network or for another. With runtime.GOMAXPROCS(1) that is exact, but for goroutines that wait
-// for a descriptor, or for 20 ms in a system call: these count as waiting for good. With more
-// processors a goroutine may be on its way from one to another, and Settle looks twice. It gives
-// up after a second: tests that it is for do not run in parallel with others.
+// network or for another. A goroutine that could run and has no processor can run, however long the
+// system makes it wait for one. One in a system call counts as waiting for good if its thread
+// sleeps, on Linux; elsewhere, if the call takes longer than 20 ms. With more than one processor a
+// goroutine may be on its way from one to another, and Settle looks twice.
+//
+// It panics when the process has used a minute of processor time meanwhile: some goroutine never
+// waits. Tests that it is for do not run in parallel with others.
 func Settle() {
 	samples := []metrics.Sample{{Name: runnable}, {Name: running}, {Name: notInGo}}
 	looks := 1
 	if runtime.GOMAXPROCS(0) > 1 {
 		looks = 2
 	}
-	began := time.Now()
+	var calls callWatch
+	began := time.Duration(-1)
 	for quiet, busy := 0, 0; quiet < looks; {
 		runtime.Gosched()
 		metrics.Read(samples)
 		if samples[0].Value.Uint64() == 0 && samples[1].Value.Uint64() <= 1 &&
-			(samples[2].Value.Uint64() == 0 || time.Since(began) > callLimit) {
+			(samples[2].Value.Uint64() == 0 || calls.wait()) {
 			quiet++
 			continue
 		}
 		quiet, busy = 0, busy+1
-		if busy > patientLooks {
-			if time.Since(began) > settleLimit {
-				return
-			}
-			time.Sleep(50 * time.Microsecond)
+		if busy <= patientLooks {
+			continue
 		}
+		if used := processorTime(); began < 0 {
+			began = used
+		} else if used-began > workLimit {
+			panic("clocktest: a goroutine runs for ever: it neither waits nor ends")
+		}
+		time.Sleep(50 * time.Microsecond)
 	}
+}
+
+// processorTime is how much the process has used.
+func processorTime() time.Duration {
+	var r syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
+		return 0
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }

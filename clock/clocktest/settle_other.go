@@ -1,0 +1,20 @@
+//go:build !linux
+
+package clocktest
+
+import "time"
+
+// callLimit is how long Settle waits for system calls, of the system's time: what takes longer
+// waits for something.
+const callLimit = 20 * time.Millisecond
+
+// callWatch tells system calls that wait from those that work.
+type callWatch struct{ since time.Time }
+
+// wait reports whether a system call has been there for callLimit.
+func (c *callWatch) wait() bool {
+	if c.since.IsZero() {
+		c.since = time.Now()
+	}
+	return time.Since(c.since) > callLimit
+}
