@@ -13,7 +13,7 @@ import (
 // onOneClock are the packages (patterns) that go by the clock and the random numbers of their
 // Config, so that a simulation decides both. Their tests need not.
 var onOneClock = []string{
-	"apps/dnsd", "apps/httpd",
+	"apps/dnsd", "apps/httpd", "apps/iperf3d",
 	"dv", "dv/uverbs", "dv/internal/...", "dv/mlx5",
 	"dv/simnic", "dv/simnic/frame", "dv/simnic/kernel", "dv/simnic/pcie", "dv/simnic/wire",
 	"link/packet", "link/rdma", "link/rdma/internal/hdr", "link/rdma/internal/tcpfix", "stack",

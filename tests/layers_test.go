@@ -130,7 +130,7 @@ var layers = map[string]layer{
 	"apps/httpd":      {module: []string{"clock"}},
 	// x/net: the type of a batch of datagrams
 	"apps/dnsd":    {module: []string{"clock", "internal/random"}, others: []string{dns, xnet}},
-	"apps/iperf3d": {},
+	"apps/iperf3d": {module: []string{"clock"}},
 	"cmd/rdma-netstack/...": {
 		module: []string{"stack", "stack/admin", "dv", "link/packet", "dv/simnic/...",
 			"apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/...",

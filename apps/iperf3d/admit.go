@@ -16,11 +16,11 @@ const (
 var errIdle = errors.New("the client said nothing while another one waited")
 
 // markActive records that the client did something.
-func (s *session) markActive() { s.lastActive.Store(time.Now().UnixNano()) }
+func (s *session) markActive() { s.lastActive.Store(s.clock().Now().UnixNano()) }
 
 // idleTime is how long the client has done nothing, beyond the pauses of its requested rate.
 func (s *session) idleTime() time.Duration {
-	d := time.Since(time.Unix(0, s.lastActive.Load()))
+	d := s.clock().Since(time.Unix(0, s.lastActive.Load()))
 	if s.running.Load() {
 		d -= s.params.pause()
 	}
@@ -32,7 +32,7 @@ func (s *session) idleTime() time.Duration {
 // step of the protocol, or its streams do not move, the connection waits: its client may have
 // disconnected, and if it is silent for maxIdle the test is ended.
 func (s *Server) admit(c net.Conn, k cookie) (t *session, mine bool) {
-	look := time.NewTicker(admitInterval)
+	look := s.clock.NewTimer(admitInterval)
 	defer look.Stop()
 	for {
 		t, mine, wait := s.tryAdmit(c, k)
@@ -42,6 +42,7 @@ func (s *Server) admit(c net.Conn, k cookie) (t *session, mine bool) {
 		select {
 		case <-t.over:
 		case <-look.C:
+			look.Reset(admitInterval)
 		}
 	}
 }

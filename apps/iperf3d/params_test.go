@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // TestPacerOfTinyRate: a rate so small that the time of the next write overflows is waited for, and
@@ -15,7 +17,7 @@ func TestPacerOfTinyRate(t *testing.T) {
 		stop := make(chan struct{})
 		time.AfterFunc(time.Hour, func() { close(stop) })
 		began := time.Now()
-		pace := pacer{bitsPerSecond: 1e-300, start: began}
+		pace := newPacer(1e-300, clock.Clock{})
 		if pace.wait(1, stop) || time.Since(began) != time.Hour {
 			t.Errorf("sent after %v", time.Since(began))
 		}

@@ -8,16 +8,20 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // Config says how to serve. The zero value is ready.
 type Config struct {
 	Logger *slog.Logger // gets errors of tests; nil logs nothing
+	Clock  clock.Clock  // of the listeners' deadlines; the zero value is the system's
 }
 
 // Server answers iperf3 clients. All methods may be called from any goroutine.
 type Server struct {
 	log    *slog.Logger
+	clock  clock.Clock
 	ctx    context.Context
 	cancel context.CancelFunc
 
@@ -30,7 +34,7 @@ type Server struct {
 
 // New makes a server; Shutdown or Close ends it.
 func New(cfg Config) *Server {
-	s := &Server{log: cfg.Logger, listeners: map[io.Closer]bool{}}
+	s := &Server{log: cfg.Logger, clock: cfg.Clock, listeners: map[io.Closer]bool{}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -90,7 +94,7 @@ func (s *Server) unlessClosed(err error) error {
 // the server is busy.
 func (s *Server) welcome(c net.Conn, at uint64) {
 	var k cookie
-	c.SetDeadline(time.Now().Add(stepTime))
+	c.SetDeadline(s.clock.Now().Add(stepTime))
 	if _, err := io.ReadFull(c, k[:]); err != nil {
 		c.Close()
 		return
@@ -107,7 +111,7 @@ func (s *Server) welcome(c net.Conn, at uint64) {
 		cur.offer(
 			arrival{
 				at:     at,
-				stream: func(p *params) *stream { return tcpStream(c, p) },
+				stream: func(p *params) *stream { return tcpStream(c, p, s.clock) },
 				close:  func() { c.Close() },
 			},
 		)

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // Time limits of a client for each step while no other client waits.
@@ -59,6 +61,9 @@ func newSession(srv *Server, ctl net.Conn, k cookie) *session {
 	return s
 }
 
+// clock is the server's.
+func (s *session) clock() clock.Clock { return s.srv.clock }
+
 // run conducts the test. The control connection is closed when it returns.
 func (s *session) run() error {
 	defer s.ctl.Close()
@@ -66,7 +71,7 @@ func (s *session) run() error {
 	told := make(chan struct{})
 	unhook := context.AfterFunc(s.ctx, func() {
 		defer close(told)
-		s.ctl.SetDeadline(time.Now().Add(finalWriteTime))
+		s.ctl.SetDeadline(s.clock().Now().Add(finalWriteTime))
 		writeState(s.ctl, serverTerminate)
 		s.ctl.Close()
 	})
@@ -83,7 +88,7 @@ func (s *session) run() error {
 func (s *session) runTest() error {
 	if err := s.prepare(); err != nil {
 		if s.ctx.Err() == nil {
-			s.ctl.SetWriteDeadline(time.Now().Add(finalWriteTime))
+			s.ctl.SetWriteDeadline(s.clock().Now().Add(finalWriteTime))
 			writeState(s.ctl, serverError)
 		}
 		return err
@@ -104,7 +109,7 @@ func (s *session) prepare() error {
 			return errors.New("UDP asked for, and the server has no UDP port")
 		}
 		s.srv.udp.setAccept(func(f *udpFlow) {
-			s.offer(arrival{stream: func(p *params) *stream { return udpStream(f, p) },
+			s.offer(arrival{stream: func(p *params) *stream { return udpStream(f, p, s.clock()) },
 				close: f.Close})
 		})
 		defer s.srv.udp.setAccept(nil)
@@ -131,7 +136,7 @@ func (s *session) listen() {
 
 // sendState sends a state byte in time.
 func (s *session) sendState(st state) error {
-	s.ctl.SetWriteDeadline(time.Now().Add(stepTime))
+	s.ctl.SetWriteDeadline(s.clock().Now().Add(stepTime))
 	return writeState(s.ctl, st)
 }
 
@@ -140,7 +145,7 @@ func (s *session) expect(st state, v any) error {
 	if err := s.sendState(st); err != nil {
 		return err
 	}
-	s.ctl.SetReadDeadline(time.Now().Add(stepTime))
+	s.ctl.SetReadDeadline(s.clock().Now().Add(stepTime))
 	err := readJSON(s.ctl, v)
 	s.markActive()
 	return err
@@ -166,7 +171,7 @@ func closeAll(all []arrival) {
 // collect waits until all streams have arrived, and assigns their roles in the order of arrival.
 func (s *session) collect() error {
 	n, sends := s.params.streams()
-	late := time.NewTimer(streamTime)
+	late := s.clock().NewTimer(streamTime)
 	defer late.Stop()
 	var here []arrival
 	for len(here) < n {
@@ -199,7 +204,7 @@ func (s *session) measure() error {
 		return err
 	}
 	s.running.Store(true)
-	begin, cpu := time.Now(), readCPU()
+	begin, cpu := s.clock().Now(), readCPU()
 	for _, st := range s.streams {
 		s.pumps.Go(func() { st.run(st, s.stop) })
 	}
@@ -209,7 +214,7 @@ func (s *session) measure() error {
 	if err != nil {
 		return err
 	}
-	took := time.Since(begin)
+	took := s.clock().Since(begin)
 	s.settle()
 	mine := results{HasRetransmits: 0}
 	mine.CPUUser, mine.CPUSystem = cpu.percent(took)
@@ -225,13 +230,13 @@ func (s *session) measure() error {
 func (s *session) untilEnd(begin *time.Time) error {
 	var omitted <-chan time.Time
 	if s.params.Omit > 0 {
-		t := time.NewTimer(time.Duration(s.params.Omit) * time.Second)
+		t := s.clock().NewTimer(time.Duration(s.params.Omit) * time.Second)
 		defer t.Stop()
 		omitted = t.C
 	}
-	late := time.NewTimer(s.params.longest())
+	late := s.clock().NewTimer(s.params.longest())
 	defer late.Stop()
-	look := time.NewTicker(progressInterval)
+	look := s.clock().NewTimer(progressInterval)
 	defer look.Stop()
 	for seen := int64(0); ; {
 		select {
@@ -239,8 +244,9 @@ func (s *session) untilEnd(begin *time.Time) error {
 			for _, st := range s.streams {
 				st.omit()
 			}
-			*begin = time.Now()
+			*begin = s.clock().Now()
 		case <-look.C:
+			look.Reset(progressInterval)
 			if now := s.moved(); now != seen {
 				seen = now
 				s.markActive()
@@ -258,8 +264,9 @@ func (s *session) untilEnd(begin *time.Time) error {
 const quiet, settleTime = 20 * time.Millisecond, 500 * time.Millisecond
 
 func (s *session) settle() {
-	for seen, deadline := s.received(), time.Now().Add(settleTime); time.Now().Before(deadline); {
-		<-time.After(quiet)
+	end := s.clock().Now().Add(settleTime)
+	for seen := s.received(); s.clock().Now().Before(end); {
+		<-s.clock().NewTimer(quiet).C
 		now := s.received()
 		if now == seen {
 			return
@@ -300,7 +307,7 @@ func (s *session) exchange(mine *results) error {
 	if err := s.sendState(displayResults); err != nil {
 		return err
 	}
-	s.ctl.SetReadDeadline(time.Now().Add(stepTime))
+	s.ctl.SetReadDeadline(s.clock().Now().Add(stepTime))
 	readState(s.ctl) // IPERF_DONE, or the connection's end
 	return nil
 }

@@ -3,6 +3,8 @@ package iperf3d
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // stream is one flow of a test in one direction. Its pump writes the counters, the session reads
@@ -39,8 +41,14 @@ func (s *stream) omit() {
 
 // pacer spaces writes so that their sum keeps to a rate.
 type pacer struct {
+	clock         clock.Clock
 	bitsPerSecond float64 // 0: unlimited
 	start         time.Time
+}
+
+// newPacer is a pacer that starts now.
+func newPacer(bitsPerSecond float64, c clock.Clock) pacer {
+	return pacer{c, bitsPerSecond, c.Now()}
 }
 
 // wait blocks until sent bytes are due, or stop is closed; it reports whether to continue.
@@ -54,11 +62,11 @@ func (p *pacer) wait(sent int64, stop <-chan struct{}) bool {
 		return true
 	}
 	seconds := min(float64(sent)*8/p.bitsPerSecond, (2 * maxTime).Seconds())
-	early := time.Until(p.start.Add(time.Duration(seconds * float64(time.Second))))
+	early := p.clock.Until(p.start.Add(time.Duration(seconds * float64(time.Second))))
 	if early <= 0 {
 		return true
 	}
-	t := time.NewTimer(early)
+	t := p.clock.NewTimer(early)
 	defer t.Stop()
 	select {
 	case <-stop:

@@ -2,15 +2,16 @@ package iperf3d
 
 import (
 	"net"
-	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // tcpStream makes a stream of a data connection whose cookie has been read.
-func tcpStream(c net.Conn, p *params) *stream {
+func tcpStream(c net.Conn, p *params, at clock.Clock) *stream {
 	s := &stream{close: func() { c.Close() }}
 	s.run = func(s *stream, stop <-chan struct{}) {
 		if s.sends {
-			sendTCP(s, c, p, stop)
+			sendTCP(s, c, p, at, stop)
 		} else {
 			receiveTCP(s, c)
 		}
@@ -22,12 +23,12 @@ func tcpStream(c net.Conn, p *params) *stream {
 }
 
 // sendTCP writes until told to stop or the client closes.
-func sendTCP(s *stream, c net.Conn, p *params, stop <-chan struct{}) {
+func sendTCP(s *stream, c net.Conn, p *params, at clock.Clock, stop <-chan struct{}) {
 	block := make([]byte, p.Len)
 	for i := range block {
 		block[i] = byte('0' + i%10)
 	}
-	pace := pacer{bitsPerSecond: p.Bandwidth, start: time.Now()}
+	pace := newPacer(p.Bandwidth, at)
 	for pace.wait(s.bytes.Load(), stop) {
 		n, err := c.Write(block)
 		s.bytes.Add(int64(n))

@@ -5,6 +5,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // Greeting of a UDP stream, 4 bytes in the byte order of the client's processor: only its length is
@@ -99,25 +101,25 @@ func (f *udpFlow) Close() {
 }
 
 // udpStream makes a stream of a flow.
-func udpStream(f *udpFlow, p *params) *stream {
+func udpStream(f *udpFlow, p *params, c clock.Clock) *stream {
 	s := &stream{close: f.Close}
 	s.run = func(s *stream, stop <-chan struct{}) {
 		if s.sends {
-			sendUDP(s, f, p, stop)
+			sendUDP(s, f, p, c, stop)
 		} else {
-			receiveUDP(s, f, p)
+			receiveUDP(s, f, p, c)
 		}
 	}
 	return s
 }
 
 // sendUDP sends numbered datagrams at the requested rate until told to stop.
-func sendUDP(s *stream, f *udpFlow, p *params, stop <-chan struct{}) {
+func sendUDP(s *stream, f *udpFlow, p *params, c clock.Clock, stop <-chan struct{}) {
 	b := make([]byte, p.Len)
-	pace := pacer{bitsPerSecond: p.Bandwidth, start: time.Now()}
+	pace := newPacer(p.Bandwidth, c)
 	for pace.wait(s.bytes.Load(), stop) {
 		n := s.packets.Add(1)
-		now := time.Now()
+		now := c.Now()
 		binary.BigEndian.PutUint32(b[0:], uint32(now.Unix()))
 		binary.BigEndian.PutUint32(b[4:], uint32(now.Nanosecond()/1000))
 		if p.Counters64 {
@@ -133,7 +135,7 @@ func sendUDP(s *stream, f *udpFlow, p *params, stop <-chan struct{}) {
 }
 
 // receiveUDP counts datagrams, gaps and jitter until the flow is closed.
-func receiveUDP(s *stream, f *udpFlow, p *params) {
+func receiveUDP(s *stream, f *udpFlow, p *params, c clock.Clock) {
 	var transit time.Duration
 	for {
 		var b []byte
@@ -150,7 +152,7 @@ func receiveUDP(s *stream, f *udpFlow, p *params) {
 		s.account(n)
 		sent := time.Unix(int64(binary.BigEndian.Uint32(b)),
 			int64(binary.BigEndian.Uint32(b[4:]))*1000)
-		t := time.Since(sent)
+		t := c.Since(sent)
 		if transit != 0 {
 			// RFC 1889 section 6.3.1
 			s.jitter.Add((int64((t - transit).Abs()) - s.jitter.Load()) / 16)
