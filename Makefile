@@ -11,7 +11,7 @@ ROUNDS      ?= 10
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-vm test-vm-users test-host test-arm64 test-services test-attacks test-suites sim sim-mutants check deps demo bench bench-go bench-peers fuzz fuzz-short help
+.PHONY: build test test-vm test-vm-users test-host test-arm64 test-services test-attacks test-suites sim sim-mutants check deps demo bench bench-go bench-peers instructions fuzz fuzz-short help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -53,7 +53,7 @@ test-suites: ## Go's own tests of net and net/http on a slice, beside the host's
 sim: ## hosts on a bad network, on virtual time: 2,000 worlds, each from its number; SEEDS=100000 for more, TWICE=1: each twice
 	CGO_ENABLED=0 go run ./tests/sim/run -seeds $(or $(SEEDS),2000) $(if $(TWICE),-twice)
 
-sim-mutants: ## plant ten faults into the layers, one after the other, and have make sim find each: 5 minutes
+sim-mutants: ## plant ten faults into the layers, one after the other, and have make sim find each, a table
 	MUTANTS=1 CGO_ENABLED=0 go test -count=1 -v -timeout 60m -run 'TestMutants$$' ./tests/sim
 
 check: ## gofmt, vet for amd64, arm64 and macOS, staticcheck, import map and other rules of the tree
@@ -77,6 +77,9 @@ bench: ## the driver alone on rings filled ahead: ns per packet; then TCP across
 
 bench-go: ## every benchmark whose name matches BENCH, for BENCHTIME each
 	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) ./...
+
+instructions: ## instructions of one operation: BENCH='BenchmarkACK$$/held' PKG=./link/rdma, BEFORE=COMMIT to compare; needs valgrind
+	tests/instructions.sh $(PKG) '$(BENCH)' $(BEFORE)
 
 bench-peers: ## measure against the kernel and gVisor's own links, 20 minutes; into docs/performance.md; QUICK=1: five, printed only
 	@tests/deps.sh perf

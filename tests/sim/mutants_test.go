@@ -1,15 +1,20 @@
 package sim
 
 import (
-	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"text/tabwriter"
 
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/sim/build"
 )
 
 // mutant is a fault that is planted into the product to see whether the simulation finds it.
@@ -90,49 +95,74 @@ func TestMutantsApply(t *testing.T) {
 	}
 }
 
+// quick are the mutants that TestMutants plants without being asked: those that the first worlds
+// find.
+var quick = []string{}
+
 // TestMutants: 2,000 seeds find each planted fault. It builds the command once for each.
 func TestMutants(t *testing.T) {
-	if os.Getenv("MUTANTS") == "" {
-		need.That(t, "mutants", errors.New("they take minutes; make sim-mutants asks for them"))
-	}
+	need.Long(t, "builds the simulation with faults planted into it")
+	var table strings.Builder
+	tabs := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tabs, "fault\tfirst seed\tseeds run\tfound by")
 	for _, m := range mutants {
+		if os.Getenv("MUTANTS") == "" && !slices.Contains(quick, m.name) {
+			continue
+		}
 		t.Run(m.name, func(t *testing.T) {
-			out, err := exec.Command(m.build(t), "-seeds", "2000", "-first").CombinedOutput()
-			if err == nil {
-				t.Fatalf("no seed found it: %s", out)
+			f, err := m.find(t)
+			if err != nil {
+				t.Fatal(err)
 			}
-			first, _, _ := strings.Cut(string(out), "\n")
-			t.Logf("found: %.300s", first)
+			fmt.Fprintf(tabs, "%s\t%d\t%d\t%.110s\n", m.name, f.seed, f.run, f.why)
 		})
 	}
+	tabs.Flush()
+	t.Logf("\n%s", table.String())
 }
 
-// build builds the command with the fault, by go build's -overlay.
+// finding is the first world that shows a mutant.
+type finding struct {
+	seed uint64
+	run  int    // how many were run
+	why  string // what was violated
+}
+
+var failure = regexp.MustCompile(`(?s)^seed (\d+): (.*?)\n  repeat: `)
+
+// find runs worlds one after the other, until one fails.
+func (m *mutant) find(t *testing.T) (f finding, err error) {
+	out, err := exec.Command(m.build(t), "-seeds", "2000", "-jobs", "1", "-first").Output()
+	found := failure.FindSubmatch(out)
+	if err == nil || found == nil {
+		return f, fmt.Errorf("no seed found it (%v): %s", err, out)
+	}
+	if f.seed, err = strconv.ParseUint(string(found[1]), 10, 64); err != nil {
+		return f, err
+	}
+	f.run = int(f.seed) + 1
+	f.why = strings.Join(strings.Fields(string(found[2])), " ")
+	return f, nil
+}
+
+// build builds the command with the fault.
 func (m *mutant) build(t *testing.T) (program string) {
 	text, err := m.plant()
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	bad, overlay := filepath.Join(dir, "bad.go"), filepath.Join(dir, "overlay.json")
-	program = filepath.Join(dir, "run")
+	bad := filepath.Join(dir, "bad.go")
+	program = filepath.Join(dir, "worlds")
 	at, err := filepath.Abs(filepath.Join(root, m.file))
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := json.Marshal(map[string]map[string]string{"Replace": {at: bad}})
-	if err != nil {
+	if err := os.WriteFile(bad, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for name, b := range map[string][]byte{bad: []byte(text), overlay: list} {
-		if err := os.WriteFile(name, b, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	c := exec.Command("go", "build", "-overlay", overlay, "-o", program, "./tests/sim/run")
-	c.Dir = root
-	if out, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	if _, err := build.World(program, map[string]string{at: bad}); err != nil {
+		t.Fatal(err)
 	}
 	return program
 }

@@ -21,7 +21,8 @@ type network struct {
 	ports []*port
 	where map[[6]byte]*port
 	watch func(at time.Duration, host int, frame []byte) // nil: nobody
-	trace uint64                                         // hash over every frame sent, and when
+	// hash over frames sent and timers, and when
+	trace uint64
 	count netCounts
 	wrong error         // the first frame that should not have been sent
 	moved time.Duration // when a frame was sent last

@@ -18,6 +18,8 @@ type Plan struct {
 
 	// Watch is called for each frame sent, if it is not nil.
 	Watch func(at time.Duration, host int, frame []byte)
+	// Step is called for each timer that fires, if it is not nil.
+	Step func(at time.Duration)
 }
 
 // Harm is what a wire does to frames: probabilities for each.

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -79,4 +80,11 @@ func newFaultPlans(d dice, hosts []HostPlan) []FaultPlan {
 		all = append(all, f)
 	}
 	return all
+}
+
+// faulty reports whether a fault is in the NIC of host i.
+func (p *Plan) faulty(i int) bool {
+	return slices.ContainsFunc(p.Faults, func(f FaultPlan) bool {
+		return f.Host == i && f.Kind >= LinkDown && !f.Off
+	})
 }

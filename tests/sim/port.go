@@ -25,6 +25,8 @@ type port struct {
 	sent     [][]byte
 	inbox    [][]byte // arrived, while receive is busy
 	busy     bool
+	came     uint64         // frames that the host has sent
+	handed   uint64         // frames that it was given
 	receive  func([][]byte) // nil: nobody is there
 	finished sync.Cond      // busy was set to false
 }
@@ -44,6 +46,14 @@ func (p *port) put(f []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sent = append(p.sent, f)
+	p.came++
+}
+
+// counts is how many frames the host has sent and was given. idle says that it works on none.
+func (p *port) counts() (came, handed uint64, idle bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.came, p.handed, !p.busy
 }
 
 // take returns what the host has sent.
@@ -76,6 +86,7 @@ func (p *port) drain() {
 	for len(p.inbox) > 0 && p.receive != nil {
 		frames, receive := p.inbox, p.receive
 		p.inbox = nil
+		p.handed += uint64(len(frames))
 		p.mu.Unlock()
 		receive(frames)
 		p.mu.Lock()

@@ -29,6 +29,20 @@ func (w *world) until(done func() bool, limit time.Duration) error {
 		if !w.clock.Step() {
 			return fmt.Errorf("nothing can happen any more: no timer is left: %s", w.waiting())
 		}
+		w.stepped()
+	}
+}
+
+// stepped takes note of a timer that has fired, and collects garbage now and then, while nothing
+// else runs.
+func (w *world) stepped() {
+	now := w.clock.now()
+	w.net.note(uint64(now))
+	if w.plan.Step != nil {
+		w.plan.Step(now)
+	}
+	if w.steps%tidyEvery == 0 {
+		tidy()
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"runtime"
 	"runtime/metrics"
+	"syscall"
 	"time"
 )
 
@@ -25,27 +26,41 @@ func (s settler) quiet() bool {
 	return s[0].Value.Uint64() == 0 && s[1].Value.Uint64() <= 1 && s[2].Value.Uint64() == 0
 }
 
-// A run whose goroutines never wait ends after maxYields, and then maxRests, which give the
-// processor to threads that the system keeps waiting: on a busy machine one can be in a goroutine,
-// and not run, for longer than a million yields take.
+// A run whose goroutines never wait ends when the process has used spinLimit of processor time
+// behind maxYields. Real time does not count: a thread in a goroutine may wait for a processor for
+// long, to which a rest gives its turn.
 const (
 	maxYields = 1_000_000
-	maxRests  = 10_000
 	rest      = time.Millisecond
+	spinLimit = 10 * time.Second
 )
 
 var errSpins = errors.New("a goroutine runs for ever: it neither waits nor ends")
 
 // settle waits until nothing can run, and nothing is in a system call by b's count.
 func (s settler) settle(b *busy) error {
-	for n := range maxYields + maxRests {
-		if n >= maxYields {
-			time.Sleep(rest)
-		}
+	var began time.Duration
+	for n := 0; ; n++ {
 		runtime.Gosched()
 		if s.quiet() && b.Load() == 0 {
 			return nil
 		}
+		switch {
+		case n == maxYields:
+			began = processorTime()
+		case n > maxYields && processorTime()-began > spinLimit:
+			return errSpins
+		case n > maxYields:
+			time.Sleep(rest)
+		}
 	}
-	return errSpins
+}
+
+// processorTime is how much the process has used.
+func processorTime() time.Duration {
+	var r syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
+		return 0
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }

@@ -30,7 +30,7 @@ func (j *job) datagrams() {
 			return err
 		}
 		defer client.Close()
-		j.w.spawn(j.name+", server", func(t *task) error { return reflect(t, server) })
+		j.w.spawn(j.name+", server", func(t *task) error { return echo(t, server) })
 		answers := make(chan []byte, 2*questionTries)
 		j.w.spawn(j.name+", reader", func(t *task) error { return collect(t, client, answers) })
 		t.sleep(j.plan.Start)
@@ -38,8 +38,8 @@ func (j *job) datagrams() {
 	})
 }
 
-// reflect sends each datagram back until c is closed.
-func reflect(t *task, c net.PacketConn) error {
+// echo sends each datagram back until c is closed.
+func echo(t *task, c net.PacketConn) error {
 	buf := make([]byte, maxQuestion+1)
 	for {
 		t.calls("read datagram")

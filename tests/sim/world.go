@@ -14,7 +14,7 @@ import (
 type Result struct {
 	Seed    uint64
 	Err     error  // nil: every invariant held
-	Trace   uint64 // hash over all frames sent, and when
+	Trace   uint64 // hash over all frames sent, and when, and over the times of all timers
 	Virtual time.Duration
 	Frames  uint64
 	Steps   uint64 // timers that fired
@@ -57,6 +57,7 @@ const (
 // Run runs a plan. GOMAXPROCS must be 1, and the garbage collector off, for runs to repeat. No two
 // runs may take place in a process at once.
 func Run(p Plan) Result {
+	seedRuntime(p.Seed)
 	before := runtime.NumGoroutine()
 	w := newWorld(p)
 	err := w.run()
@@ -65,6 +66,7 @@ func Run(p Plan) Result {
 	}
 	r := Result{Seed: p.Seed, Trace: w.net.trace, Virtual: w.clock.now(),
 		Frames: w.net.count.Sent, Steps: w.steps, Log: w.log}
+	tidy()
 	if err != nil {
 		r.Err, r.Stacks = fmt.Errorf("after %v: %w", w.clock.now(), err), goroutines()
 	}
@@ -92,7 +94,7 @@ func (w *world) newHost(i int, p HostPlan) host {
 	}
 	return &ourHost{plan: p, index: i, port: port, clock: c, mtu: w.plan.Net.MTU, seed: seed,
 		busy: &w.calls, lenient: w.plan.has(LostDoorbell),
-		late: w.plan.has(LateCompletion), opened: make(chan struct{})}
+		late: w.plan.has(LateCompletion), faulty: w.plan.faulty(i), opened: make(chan struct{})}
 }
 
 // run takes the world from its beginning to its end.
@@ -121,6 +123,13 @@ func (w *world) run() error {
 	}
 	if err := w.until(w.gone, w.calm-w.clock.now()+goneLimit); err != nil {
 		return err
+	}
+	for i, h := range w.hosts {
+		if o, ok := h.(*ourHost); ok {
+			w.spawn(fmt.Sprintf("host %d without connections", i), func(*task) error {
+				return o.drained()
+			})
+		}
 	}
 	for i, h := range w.hosts {
 		w.spawn(fmt.Sprintf("host %d goes down", i), func(*task) error { return h.down() })
@@ -159,6 +168,21 @@ func (w *world) leftovers(before int) error {
 		return fmt.Errorf("%d goroutines are left", n-before)
 	}
 	return nil
+}
+
+// Memory: a run collects garbage when there is more than heapFloor, which it looks at after so many
+// timers.
+const (
+	tidyEvery = 2048
+	heapFloor = 96 << 20
+)
+
+// tidy collects garbage if there is much of it.
+func tidy() {
+	var m runtime.MemStats
+	if runtime.ReadMemStats(&m); m.HeapAlloc > heapFloor {
+		runtime.GC()
+	}
 }
 
 // goroutines is the stacks of all goroutines.

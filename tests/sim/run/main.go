@@ -1,174 +1,55 @@
-// Command run simulates hosts on a bad network, one world for each seed, on virtual time, and says
-// which seeds break an invariant:
+// Command run builds the command worlds so that its runs repeat, and runs it with the same
+// arguments:
 //
-//	go run ./tests/sim/run -seeds 2000        seeds 0 to 1999, on all processors
-//	go run ./tests/sim/run -seed 17           one seed, with its plan and its log
-//	go run ./tests/sim/run -seed 17 -minimise the least work and faults with which it fails
+//	go run ./tests/sim/run -seeds 2000          seeds 0 to 1999, on all processors
+//	go run ./tests/sim/run -seeds 2000 -twice   each twice, compared
+//	go run ./tests/sim/run -seed 17             one seed, with its plan and its log
+//	go run ./tests/sim/run -seed 17 -twice      where two runs of it differ first
+//	go run ./tests/sim/run -seed 17 -minimise   the least work and faults with which it fails
 package main
 
 import (
-	"encoding/json"
-	"flag"
+	"errors"
 	"fmt"
 	"os"
-	"runtime"
-	"runtime/debug"
-	"strconv"
-	"strings"
-	"time"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
 
-	"github.com/rdma-netstack/rdma-netstack/tests/sim"
+	"github.com/rdma-netstack/rdma-netstack/tests/sim/build"
 )
 
-// options are the command's flags.
-type options struct {
-	seed         int64
-	from, seeds  uint64
-	jobs         int
-	twice, first bool
-	minimise     bool
-	worker       bool
-	stacks       bool
-	frames       bool
-	work, faults list
-}
+func main() { os.Exit(run(os.Args[1:])) }
 
-// list is numbers with commas between; nil is all.
-type list []int
-
-// String implements flag.Value.
-func (l *list) String() string {
-	if *l == nil {
-		return "all"
+// run returns the exit code of worlds, 2 if there is none.
+func run(args []string) int {
+	dir, err := os.MkdirTemp("", "sim")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sim:", err)
+		return 2
 	}
-	text := make([]string, len(*l))
-	for i, n := range *l {
-		text[i] = strconv.Itoa(n)
+	defer os.RemoveAll(dir)
+	program := filepath.Join(dir, "worlds")
+	repeats, err := build.World(program, nil)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sim:", err)
+		return 2
 	}
-	return strings.Join(text, ",")
-}
-
-// Set implements flag.Value. "none" leaves out all.
-func (l *list) Set(s string) error {
-	*l = list{}
-	if s == "none" {
-		return nil
+	if !repeats {
+		fmt.Fprintln(os.Stderr, "sim: this version of Go is not the one that tests/sim/build "+
+			"knows: one run of a thousand may not repeat")
 	}
-	for _, f := range strings.Split(s, ",") {
-		n, err := strconv.Atoi(f)
-		if err != nil {
-			return err
-		}
-		*l = append(*l, n)
-	}
-	return nil
-}
-
-func main() {
-	o := options{}
-	flag.Int64Var(&o.seed, "seed", -1, "run this seed only, and print its plan and its log")
-	flag.Uint64Var(&o.seeds, "seeds", 2000, "how many seeds to run")
-	flag.Uint64Var(&o.from, "from", 0, "the first of them")
-	flag.IntVar(&o.jobs, "jobs", runtime.NumCPU(), "how many processes run at once")
-	flag.BoolVar(&o.twice, "twice", false, "run each seed twice, and compare")
-	flag.BoolVar(&o.first, "first", false, "stop at the first seed that fails")
-	flag.BoolVar(&o.minimise, "minimise", false, "with -seed: look for the least that fails")
-	flag.BoolVar(&o.frames, "frames", false, "with -seed: print every frame sent")
-	flag.BoolVar(&o.stacks, "stacks", false, "with -seed: print all goroutines if it fails")
-	flag.BoolVar(&o.worker, "worker", false, "print a line of JSON per seed; used by run itself")
-	flag.Var(&o.work, "work", "numbers of the work to keep, or none")
-	flag.Var(&o.faults, "faults", "numbers of the faults to keep, or none")
-	flag.Parse()
-	os.Exit(o.run())
-}
-
-// run returns the exit code.
-func (o *options) run() int {
+	signal.Notify(make(chan os.Signal, 1), os.Interrupt) // worlds gets it, too, and ends
+	c := exec.Command(program, args...)
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err = c.Run()
+	var exit *exec.ExitError
 	switch {
-	case o.worker:
-		o.runWorker()
+	case err == nil:
 		return 0
-	case o.minimise && o.seed >= 0:
-		return o.runMinimise()
-	case o.seed >= 0:
-		return o.runOne()
+	case errors.As(err, &exit):
+		return max(1, exit.ExitCode())
 	}
-	return o.runAll()
-}
-
-// alone makes this process one in which runs repeat.
-func alone() {
-	quietMonitor()
-	runtime.GOMAXPROCS(1)
-	debug.SetGCPercent(-1)
-}
-
-func (o *options) plan(seed uint64) sim.Plan {
-	p := sim.NewPlan(seed)
-	p.Keep(o.work, o.faults)
-	return p
-}
-
-// runOne runs one seed and prints everything about it.
-func (o *options) runOne() int {
-	alone()
-	p := o.plan(uint64(o.seed))
-	fmt.Print(p.String())
-	if o.frames {
-		p.Watch = func(at time.Duration, host int, f []byte) {
-			fmt.Printf("%v host %d: %d bytes, %x\n", at, host, len(f), f[:min(len(f), 74)])
-		}
-	}
-	r := sim.Run(p)
-	for _, line := range r.Log {
-		fmt.Println(line)
-	}
-	fmt.Printf("%v of virtual time, %d frames, %d timers, trace %016x\n", r.Virtual, r.Frames,
-		r.Steps, r.Trace)
-	if r.Err != nil {
-		fmt.Printf("FAIL: %v\n", r.Err)
-		if o.stacks {
-			fmt.Print(r.Stacks)
-		}
-		return 1
-	}
-	fmt.Println("ok")
-	return 0
-}
-
-// outcome is the line that a worker prints for a seed.
-type outcome struct {
-	Seed    uint64
-	Err     string
-	Virtual float64 // seconds
-	Frames  uint64
-	Steps   uint64
-}
-
-// runsPerCollection is after how many runs a worker collects garbage.
-const runsPerCollection = 8
-
-// runWorker runs o.seeds seeds from o.from on.
-func (o *options) runWorker() {
-	alone()
-	out := json.NewEncoder(os.Stdout)
-	for i := range o.seeds {
-		seed := o.from + i
-		r := sim.Run(o.plan(seed))
-		line := outcome{Seed: seed, Virtual: r.Virtual.Seconds(), Frames: r.Frames, Steps: r.Steps}
-		if r.Err != nil {
-			line.Err = r.Err.Error()
-		} else if o.twice {
-			if again := sim.Run(o.plan(seed)); again.Trace != r.Trace {
-				line.Err = fmt.Sprintf("does not repeat: trace %016x, then %016x", r.Trace,
-					again.Trace)
-			}
-		}
-		if out.Encode(line) != nil {
-			return
-		}
-		if i%runsPerCollection == runsPerCollection-1 {
-			runtime.GC()
-		}
-	}
+	fmt.Fprintln(os.Stderr, "sim:", err)
+	return 2
 }

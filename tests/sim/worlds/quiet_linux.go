@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"slices"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,4 +31,26 @@ func quietMonitor() {
 	}
 	idle := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}
 	_ = unix.SchedSetAttr(threads[1], &idle, 0) // without it, runs repeat on an idle machine only
+}
+
+// processorTime is how much a process has used, 0 if that cannot be read.
+func processorTime(pid int) time.Duration {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0
+	}
+	// behind the name: proc_pid_stat(5) numbers them from 3 on
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	var ticks time.Duration
+	for _, i := range []int{14, 15} {
+		if i-3 >= len(fields) {
+			return 0
+		}
+		n, err := strconv.ParseUint(string(fields[i-3]), 10, 63)
+		if err != nil {
+			return 0
+		}
+		ticks += time.Duration(n)
+	}
+	return ticks * time.Second / 100 // USER_HZ
 }

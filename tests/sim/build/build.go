@@ -1,0 +1,163 @@
+// Package build builds the command that runs worlds, with changes to Go's own packages that make
+// goroutines run in an order which their input alone decides.
+package build
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// change is text that replaces other text in a file below GOROOT/src.
+type change struct{ file, old, new string }
+
+// changes take four things away that differ from run to run with one processor: random numbers
+// (select, order of maps, their hash functions), preemption by time, which also takes the processor
+// from goroutines in system calls, and the handing over of mutexes after a millisecond.
+var changes = []change{
+	{"runtime/rand.go", `
+	mp := getg().m
+	c := &mp.chacha8
+`, `
+	if simulated {
+		return simulatedRand()
+	}
+	mp := getg().m
+	c := &mp.chacha8
+`},
+	{"runtime/rand.go", `
+	globalRand.state.Init(*seed)
+`, `
+	*seed = [32]byte{1}
+	globalRand.state.Init(*seed)
+`},
+	{"runtime/rand.go", `
+// rand32 is uint32(rand()), called from compiler-generated code.
+`, `
+var (
+	simulated      bool
+	simulatedState uint64
+)
+
+// Simulate has random numbers follow from seed, and ends preemption.
+func Simulate(seed uint64) { simulated, simulatedState = true, seed }
+
+// simulatedRand is SplitMix64.
+//
+//go:nosplit
+func simulatedRand() uint64 {
+	simulatedState += 0x9e3779b97f4a7c15
+	z := simulatedState
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// rand32 is uint32(rand()), called from compiler-generated code.
+`},
+	{"runtime/select.go", `
+		j := cheaprandn(uint32(norder + 1))
+`, `
+		j := randn(uint32(norder + 1))
+`},
+	{"runtime/proc.go", `
+func retake(now int64) uint32 {
+`, `
+func retake(now int64) uint32 {
+	if simulated {
+		return 0
+	}
+`},
+	{"internal/sync/mutex.go", `
+	starvationThresholdNs = 1e6
+`, `
+	starvationThresholdNs = 1e18
+`},
+}
+
+// Tag is the build tag of files that use the changed packages.
+const Tag = "simulated"
+
+// World builds the command into the file program. replaced has files of the module that others take
+// the place of. It reports whether Go's own packages are the changed ones: those of another version
+// of Go may differ too much, and runs then do not all repeat.
+func World(program string, replaced map[string]string) (repeats bool, err error) {
+	dir, err := os.MkdirTemp("", "sim")
+	if err != nil {
+		return false, err
+	}
+	defer os.RemoveAll(dir)
+	files, repeats, err := changed(dir)
+	if err != nil {
+		return false, err
+	}
+	for file, by := range replaced {
+		files[file] = by
+	}
+	list, err := json.Marshal(map[string]map[string]string{"Replace": files})
+	if err != nil {
+		return false, err
+	}
+	overlay := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(overlay, list, 0o644); err != nil {
+		return false, err
+	}
+	args := []string{"build", "-overlay", overlay, "-o", program}
+	if repeats {
+		args = append(args, "-tags", Tag)
+	}
+	c := exec.Command("go", append(args, module+"/tests/sim/worlds")...)
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := c.CombinedOutput(); err != nil {
+		return false, fmt.Errorf("build tests/sim/worlds: %w\n%s", err, out)
+	}
+	return repeats, nil
+}
+
+const module = "github.com/rdma-netstack/rdma-netstack"
+
+// changed writes the changed files of Go into dir, and returns which take the place of which; none
+// if a change does not fit, or if Go is itself in the module cache, where go build replaces
+// nothing.
+func changed(dir string) (files map[string]string, fit bool, err error) {
+	out, err := exec.Command("go", "env", "GOROOT", "GOMODCACHE").Output()
+	if err != nil {
+		return nil, false, fmt.Errorf("go env: %w", err)
+	}
+	root, cache, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	texts, fit, err := apply(filepath.Join(root, "src"))
+	files = map[string]string{}
+	if err != nil || !fit || strings.HasPrefix(root, cache+string(filepath.Separator)) {
+		return files, false, err
+	}
+	for file, text := range texts {
+		files[file] = filepath.Join(dir, fmt.Sprintf("%d.go", len(files)))
+		if err := os.WriteFile(files[file], []byte(text), 0o644); err != nil {
+			return nil, false, err
+		}
+	}
+	return files, true, nil
+}
+
+// apply returns the texts of changed files by their names, false if a change does not fit.
+func apply(src string) (texts map[string]string, fit bool, err error) {
+	texts = map[string]string{}
+	for _, c := range changes {
+		file := filepath.Join(src, filepath.FromSlash(c.file))
+		if texts[file] == "" {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				return nil, false, err
+			}
+			texts[file] = string(b)
+		}
+		if !strings.Contains(texts[file], c.old) {
+			return nil, false, nil
+		}
+		texts[file] = strings.ReplaceAll(texts[file], c.old, c.new)
+	}
+	return texts, true, nil
+}

@@ -1,0 +1,76 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+)
+
+func (h *ourHost) check() error {
+	if h.nic == nil {
+		return nil
+	}
+	counters := h.nic.Counters()
+	errs := []error{h.checkWire(&counters)}
+	if !h.plan.Device.DelayDrop { // a frame that waits for a buffer is in no counter yet
+		errs = append(errs, counters.Check())
+	}
+	if v := h.nic.Violations(); len(v) > 0 && !h.lenient {
+		errs = append(errs, fmt.Errorf("the driver broke rules of the NIC: %s",
+			strings.Join(v, "; ")))
+	}
+	return errors.Join(append(errs, h.checkFrames())...)
+}
+
+// checkWire checks that the NIC has counted each frame that the switch gave it, or got of it.
+func (h *ourHost) checkWire(c *simnic.Counters) error {
+	came, handed, idle := h.port.counts()
+	if idle && (c.Wire.TxPackets != came || c.Wire.RxPackets != handed) {
+		return fmt.Errorf("the NIC has sent %d frames and got %d, the switch got %d and gave %d",
+			c.Wire.TxPackets, c.Wire.RxPackets, came, handed)
+	}
+	return nil
+}
+
+// checkFrames checks that each frame buffer has one owner.
+func (h *ourHost) checkFrames() error {
+	select {
+	case <-h.opened:
+	default:
+		return nil
+	}
+	if h.stack == nil || raceDetector {
+		return nil
+	}
+	dev := h.stack.Device()
+	if dev == nil {
+		return nil
+	}
+	if h.books == nil || h.books.dev != dev {
+		h.books = newFrameBooks(dev)
+	}
+	return h.books.check()
+}
+
+// drained reports what is left on the way when no connection is left: segments to send, or frames
+// that the NIC has completed and the driver has not seen.
+func (h *ourHost) drained() error {
+	if n := h.stack.LinkStats().TxBacklog; n > 0 {
+		return fmt.Errorf("%d segments wait for room in a send queue", n)
+	}
+	dev := h.stack.Device()
+	if h.faulty || dev == nil {
+		return nil
+	}
+	seen := uint64(0)
+	for _, q := range dev.Stats().Rx {
+		seen += q.Packets
+	}
+	if c := h.nic.Counters(); c.Slice.RxPackets != seen {
+		return fmt.Errorf("the NIC has completed %d frames and the driver has seen %d",
+			c.Slice.RxPackets, seen)
+	}
+	return nil
+}

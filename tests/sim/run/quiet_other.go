@@ -1,6 +1,0 @@
-//go:build !linux
-
-package main
-
-// quietMonitor does nothing.
-func quietMonitor() {}
