@@ -37,6 +37,7 @@ var subcommands = map[string]func(args []string) error{
 	"slice":   slice,
 	"flood":   flood,
 	"confine": confine,
+	"rules":   rules,
 }
 
 // subcommand runs one and returns the exit code.

@@ -1,5 +1,6 @@
 // Verbs that programs use and the driver does not, through rdma-core: one per call,
 // named by the first argument. Prints "ok" and details, or what failed.
+#include <endian.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>
@@ -168,13 +169,48 @@ static void sniff(void)
 	check(ibv_destroy_flow(flow), "destroy_flow");
 }
 
+// merge has two contexts take the same UDP port without a tag: each gets all 16 datagrams.
+static void merge(void)
+{
+	struct {
+		struct ibv_flow_attr attr;
+		struct ibv_flow_spec_ipv4 ip;
+		struct ibv_flow_spec_tcp_udp udp;
+	} __attribute__((packed, aligned(8))) f = {
+		{.type = IBV_FLOW_ATTR_NORMAL, .size = sizeof f, .num_of_specs = 2, .port = 1},
+		{.type = IBV_FLOW_SPEC_IPV4, .size = sizeof f.ip,
+		 .val.dst_ip = htobe32(0x0a4d0002), .mask.dst_ip = 0xffffffff},
+		{.type = IBV_FLOW_SPEC_UDP, .size = sizeof f.udp,
+		 .val.dst_port = htobe16(5000), .mask.dst_port = 0xffff},
+	};
+	struct ibv_cq *cq[2];
+	int got[2] = {};
+	for (int i = 0; i < 2; i++) {
+		if (i == 1) {
+			ctx = ibv_open_device(ibv_get_device_list(NULL)[0]);
+			need(ctx != NULL, "open again");
+			pd = ibv_alloc_pd(ctx);
+			need(pd && !posix_memalign((void **)&buf, 4096, SIZE), "memory");
+		}
+		cq[i] = completions(FRAMES);
+		need(ibv_create_flow(raw(cq[i]), (void *)&f) != NULL, "create_flow");
+	}
+	puts("merged");
+	fflush(stdout);
+	for (struct ibv_wc wc; got[0] < 16 || got[1] < 16; usleep(1000))
+		for (int i = 0; i < 2; i++)
+			got[i] += ibv_poll_cq(cq[i], 1, &wc);
+	need(got[0] == 16 && got[1] == 16, "frames");
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
 		const char *name;
 		void (*run)(void);
 	} all[] = {{"rereg", rereg}, {"resize", resize}, {"pairs", pairs},
-		   {"srq", srq}, {"count", count}, {"sniff", sniff}};
+		   {"srq", srq}, {"count", count}, {"sniff", sniff},
+		   {"merge", merge}};
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	need(argc == 2 && list && list[0], "device");
 	ctx = ibv_open_device(list[0]);
@@ -182,7 +218,7 @@ int main(int argc, char **argv)
 	pd = ibv_alloc_pd(ctx);
 	need(pd && !posix_memalign((void **)&buf, 4096, SIZE), "memory");
 	memset(buf, 0, SIZE);
-	for (int i = 0; i < 6; i++)
+	for (int i = 0; i < 7; i++)
 		if (!strcmp(all[i].name, argv[1])) {
 			all[i].run();
 			puts("ok");
