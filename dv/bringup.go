@@ -231,5 +231,6 @@ func (d *Device) newRx(i int, ring, rec *mmio.Region, cq compRing) *RxQueue {
 }
 
 func (d *Device) queueControl(halt, start func() error) queueControl {
-	return queueControl{halt: halt, start: start, fail: d.fail, linkUp: d.LinkUp, ended: d.Err}
+	return queueControl{halt: halt, start: start, fail: d.fail, linkUp: d.LinkUp, ended: d.Err,
+		dumped: d.config.Dumped}
 }

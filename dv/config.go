@@ -128,6 +128,11 @@ type Config struct {
 	Clock  clock.Clock
 	Random io.Reader
 
+	// Dumped is told what the rings of a queue held when it went into error, at most once a second
+	// for each queue, and when a failed device is closed those of all. The queue's user waits for
+	// it: it must return at once, and not call the device. nil: nobody wants to know.
+	Dumped func(Dump)
+
 	// Logger gets set-up, faults and recoveries, never packets; at level Debug also what is on and
 	// off. nil: silence.
 	Logger *slog.Logger

@@ -234,6 +234,9 @@ func (d *Device) Close() error {
 			q.Lock() // a packet being posted now is the last
 			defer q.Unlock()
 		}
+		if failed := d.Err(); errors.Is(failed, ErrFailed) {
+			d.tellDumps(failed)
+		}
 		err := d.cleanup.unwind()
 		if failed := d.Err(); err != nil && errors.Is(failed, ErrFailed) {
 			d.log.Warn("objects of the failed device could not be destroyed",

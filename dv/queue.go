@@ -16,6 +16,7 @@ const (
 	signalFailed              // the device failed for good
 	signalReset               // the queue is to be reset without having said so itself
 	signalInError             // the NIC says that the queue is in its error state
+	signalDump                // of a receive queue: somebody waits for a Dump
 )
 
 // raise adds bits.
@@ -29,6 +30,11 @@ func (a *ownerSignals) stopped() bool { return a.bits.Load()&(signalStopped|sign
 
 // wantsReset reports whether a reset is due.
 func (a *ownerSignals) wantsReset() bool { return a.bits.Load()&signalReset != 0 }
+
+// clearDump forgets that a dump was asked for, and reports whether it was.
+func (a *ownerSignals) clearDump() bool {
+	return a.bits.Load()&signalDump != 0 && a.bits.And(^uint32(signalDump))&signalDump != 0
+}
 
 // clearReset forgets that a reset was due, and reports whether the NIC had said that the queue is
 // in its error state.
@@ -52,4 +58,6 @@ type queueControl struct {
 	linkUp func() bool
 	// ended says why the queue must not be used any more.
 	ended func() error
+	// dumped is Config.Dumped.
+	dumped func(Dump)
 }

@@ -29,6 +29,7 @@ type recovery struct {
 	next              time.Time // no reset before; zero: at any time
 	timed             time.Time // the value of next that a timer is set for
 
+	dumped   time.Time // the last dump
 	logged   time.Time // the last line
 	unlogged int       // resets since
 	cause    string    // of the last one
@@ -91,6 +92,16 @@ func (r *recovery) good() {
 	if r.consecutiveResets > 0 {
 		r.consecutiveResets, r.next = 0, time.Time{}
 	}
+}
+
+// dumpDue reports whether the last dump that it was asked about is a second old, or there was none.
+func (r *recovery) dumpDue() bool {
+	now := r.now()
+	if !r.dumped.IsZero() && now.Sub(r.dumped) < resetLogPause {
+		return false
+	}
+	r.dumped = now
+	return true
 }
 
 // owes reports whether the reset just begun is the first since the last line of log that has

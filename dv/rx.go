@@ -3,6 +3,7 @@ package dv
 import (
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
@@ -37,6 +38,7 @@ type RxQueue struct {
 	pool         *Pool
 	ring         []byte       // descriptors, as the NIC reads them; the owner writes them
 	wqe          int          // bytes of a descriptor
+	head         int          // of these, ahead of its data segments
 	rec          *mmio.Region // doorbell record: posted, which the owner writes, the NIC reads
 	slots        []Frame      // which frame buffer is where in the ring; the owner's
 	mask         uint32       // ring entries - 1
@@ -63,6 +65,8 @@ type RxQueue struct {
 
 	signals ownerSignals // atomic: written by any goroutine, read by the owner
 	count   rxCounts     // written by the owner, shown to others by atomics
+
+	dumpTo atomic.Pointer[chan Dump] // where signalDump wants it; of capacity 1
 }
 
 // Smallest frame that can have an Ethernet header, and the size that shorter

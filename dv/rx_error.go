@@ -56,6 +56,7 @@ func (q *RxQueue) dropOne(l perFrameFormat) {
 // failed resets the queue, or has handleSignals do so if there were many resets in a row. Nothing
 // of what is in the completion ring is looked at any more.
 func (q *RxQueue) failed(cause string) {
+	q.tellDump(cause)
 	if q.recovery.wait() == 0 {
 		q.reset(cause)
 		return
@@ -70,6 +71,9 @@ func (q *RxQueue) failed(cause string) {
 func (q *RxQueue) handleSignals() bool {
 	if q.signals.stopped() {
 		return false
+	}
+	if q.signals.clearDump() {
+		q.answerDump()
 	}
 	if !q.signals.wantsReset() {
 		return true
@@ -105,6 +109,7 @@ func (q *RxQueue) reset(cause string) {
 	q.count.resets.n++
 	defer q.count.showFaults()
 	hope := q.recovery.begin(cause)
+	q.tellDump(cause)
 	q.report()
 	if q.recovery.owes() {
 		q.wakeAfter(resetLogPause)

@@ -43,6 +43,7 @@ func newStridingRxQueue(index, entries int, ring, rec *mmio.Region,
 	cq compRing, pool *Pool) *RxQueue {
 	q := newRing(index, entries, stridingWQE, ring, rec, cq, pool)
 	q.slots, q.format, q.batch = make([]Frame, entries), &striding{RxQueue: q}, 1
+	q.head = stridingWQE - mlx5.DataSegSize
 	for at := 0; at < len(q.ring); at += stridingWQE {
 		mlx5.PutNext(q.ring[at:], 0)
 		mlx5.PutData(q.ring[at+mlx5.DataSegSize:], uint32(pool.size), pool.lkey, 0)

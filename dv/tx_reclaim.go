@@ -118,6 +118,7 @@ func (q *TxQueue) countReset() {
 	q.count.resets.n++
 	q.count.lost.n += q.count.packets.n - q.done
 	q.count.showFaults()
+	q.tellDump(q.recovery.cause)
 	q.report()
 }
 
