@@ -108,6 +108,17 @@ type Change struct {
 	Away time.Duration
 }
 
+// spend adds time that has passed since the last change.
+func (s *Status) spend(d time.Duration) {
+	if s.State == Up {
+		return
+	}
+	s.Away += d
+	if s.Backend == rdma.BackendNone {
+		s.Dark += d
+	}
+}
+
 // Status is a snapshot of a Link.
 type Status struct {
 	State   State
@@ -119,5 +130,14 @@ type Status struct {
 	// Losses is how often the device was lost, Returns how often it came back, Refused how often it
 	// could not be opened, PortLosses how often the packet port ended.
 	Losses, Returns, Refused, PortLosses uint64
-	LinkChanges                          uint64 // told by what was at work
+	// Failed and Removed are the Losses that the device itself told, and those that the kernel
+	// told first, which removes the device or its netdev.
+	Failed, Removed uint64
+	// Holds is how often Held became true, Recovers how often Recover was called, Expirations how
+	// often Expired became true.
+	Holds, Recovers, Expirations uint64
+	// Away is for how long the device has been away, all in all, and Dark for how long there was no
+	// packet port meanwhile either.
+	Away, Dark  time.Duration
+	LinkChanges uint64 // told by what was at work
 }

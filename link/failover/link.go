@@ -54,6 +54,7 @@ type Link struct {
 	device *Opened    // nil: away
 	port   *OpenedPort
 	status Status
+	spent  time.Time // what has passed until then is in status
 }
 
 // attempt is what came of opening.
@@ -79,6 +80,7 @@ func Start(device Opened, cfg Config) *Link {
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.since = cfg.Clock.Now()
+	l.spent = l.since
 	l.status = Status{Backend: device.Backend.Kind(), Since: l.since}
 	if cfg.OpenPort != nil {
 		port, err := cfg.OpenPort()
@@ -147,7 +149,9 @@ func (l *Link) Recover() {
 func (l *Link) Status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.status
+	s := l.status
+	s.spend(l.cfg.Clock.Since(l.spent))
+	return s
 }
 
 // AtWork is the device or port at work, nil if there is none. It may be closed at any time.

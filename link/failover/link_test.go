@@ -73,6 +73,49 @@ func TestLossAndReturn(t *testing.T) {
 	}
 }
 
+// TestAccounts: losses are counted by who told them, and the time away and that on nothing is
+// added up.
+func TestAccounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = time.Minute
+		w := start(t, Config{MaxOutage: limit, Grace: time.Hour}, true)
+		account := func(want Status) {
+			t.Helper()
+			synctest.Wait()
+			s := w.link.Status()
+			got := Status{Losses: s.Losses, Failed: s.Failed, Removed: s.Removed, Away: s.Away,
+				Dark: s.Dark, Holds: s.Holds, Recovers: s.Recovers, Expirations: s.Expirations}
+			if got != want {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+		}
+		account(Status{})
+		w.set(func() { w.refuse = errGone })
+		w.signals <- Signal{Gone: true, Name: "mlx5_0"}
+		time.Sleep(3 * time.Second)
+		account(Status{Losses: 1, Removed: 1, Away: 3 * time.Second})
+		w.set(func() { w.noPort = errGone })
+		w.ports[0].fail(errGone)
+		time.Sleep(2 * limit)
+		want := Status{Losses: 1, Removed: 1, Away: 2*limit + 3*time.Second, Dark: 2 * limit,
+			Expirations: 1}
+		account(want)
+		w.set(func() { w.refuse = nil })
+		w.link.Recover()
+		time.Sleep(signalPause)
+		w.is(Up, rdma.BackendRings)
+		time.Sleep(time.Second)
+		want.Recovers, want.Away, want.Dark = 1, want.Away+signalPause, want.Dark+signalPause
+		account(want)
+		w.devices[1].fail(errGone)
+		time.Sleep(time.Second)
+		want.Losses, want.Failed, want.Holds = 2, 1, 1
+		want.Away, want.Dark = want.Away+time.Second, want.Dark+time.Second
+		account(want)
+		w.shut()
+	})
+}
+
 // TestNoPort: without a port frames are dropped until the device is back.
 func TestNoPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -18,7 +18,7 @@ func (l *Link) run() {
 			l.end()
 			return
 		case <-l.deviceDone():
-			l.lose(l.device.Err())
+			l.lose(l.device.Err(), &l.status.Failed)
 		case <-l.portDone():
 			l.losePort(l.port.Err())
 		case <-l.linkChanges():
@@ -30,6 +30,7 @@ func (l *Link) run() {
 			}
 			l.hear(s)
 		case <-l.recover:
+			l.count(&l.status.Recovers)
 			l.hold(false)
 			l.soon()
 		case <-l.retry.C:
@@ -66,9 +67,7 @@ func (l *Link) linkChanges() <-chan struct{} {
 
 // tell puts a token into LinkChanged.
 func (l *Link) tell() {
-	l.mu.Lock()
-	l.status.LinkChanges++
-	l.mu.Unlock()
+	l.count(&l.status.LinkChanges)
 	select {
 	case l.changed <- struct{}{}:
 	default:
@@ -82,9 +81,9 @@ func (l *Link) hear(s Signal) {
 		l.soon()
 	case l.device == nil:
 	case s.Name != "" && s.Name == l.device.Name:
-		l.lose(fmt.Errorf("the kernel removes RDMA device %s", s.Name))
+		l.lose(fmt.Errorf("the kernel removes RDMA device %s", s.Name), &l.status.Removed)
 	case s.Ifindex != 0 && s.Ifindex == l.device.Ifindex:
-		l.lose(fmt.Errorf("the kernel removes the netdev of %s", l.device.Name))
+		l.lose(fmt.Errorf("the kernel removes the netdev of %s", l.device.Name), &l.status.Removed)
 	}
 }
 
@@ -101,15 +100,18 @@ func (l *Link) soon() {
 	}
 }
 
-// lose puts the packet port, or nothing, in the device's place, and has the device closed.
-func (l *Link) lose(cause error) {
+// lose puts the packet port, or nothing, in the device's place, and has the device closed. counter
+// is that of such losses.
+func (l *Link) lose(cause error, counter *uint64) {
 	old := l.device
 	l.mu.Lock()
 	l.device = nil
 	l.status.Losses++
+	*counter++
 	l.mu.Unlock()
 	if l.cfg.Grace > 0 && l.status.Returns > 0 && l.cfg.Clock.Since(l.since) < l.cfg.Grace {
 		l.hold(true)
+		l.count(&l.status.Holds)
 		l.log.Error("the device failed again within the grace period, and is left alone",
 			"device", old.Name, "grace", l.cfg.Grace)
 	}
@@ -130,6 +132,13 @@ func (l *Link) lose(cause error) {
 		}
 	}(l.closing)
 	l.retry.Reset(l.pause)
+}
+
+// count adds one to a counter of the status.
+func (l *Link) count(counter *uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	*counter++
 }
 
 // hold says whether the device is left alone.
@@ -310,6 +319,7 @@ func (l *Link) takeDevice(device *Opened) error {
 func (l *Link) expire() {
 	l.mu.Lock()
 	l.status.Expired = true
+	l.status.Expirations++
 	l.mu.Unlock()
 	l.log.Error("there has been neither device nor packet port for too long", "limit",
 		l.cfg.MaxOutage)
@@ -321,6 +331,8 @@ func (l *Link) expire() {
 func (l *Link) set(state State, backend rdma.BackendKind, cause error) {
 	l.mu.Lock()
 	s := &l.status
+	s.spend(l.cfg.Clock.Since(l.spent))
+	l.spent = l.cfg.Clock.Now()
 	if backend != s.Backend {
 		s.Backend, s.Since = backend, l.cfg.Clock.Now()
 	}
