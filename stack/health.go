@@ -35,6 +35,13 @@ type Health struct {
 	Error, Recover uint64
 	Since          time.Time // of the last change; when the stack was made if there was none
 	Reason         error     // of the last error; nil if there was none
+	// GracePeriod is Config.GracePeriod for the device, 0 for others.
+	GracePeriod time.Duration
+	// AutoRecover: what is in error is recovered by itself. Not a device within its grace period,
+	// nor anything once the stack has ended.
+	AutoRecover bool
+	// LastDump is when a dump was kept last, see Stack.KeptDumps; the zero time: there is none.
+	LastDump time.Time
 }
 
 // The reporters, in the order of Stack.Health.
@@ -58,6 +65,7 @@ type health struct {
 	telling bool       // somebody calls it
 	sampled *dv.Device // whose resets are counted
 	resets  [2]uint64  // of its queues, by reporter
+	dumps   [reporters][]dv.Dump
 }
 
 func (h *health) init(c clock.Clock, changed func(Health)) {
@@ -151,9 +159,19 @@ func (h *health) sample(d *dv.Device) {
 // Health is what the reporters say: tx, rx, link, device and stack, in this order.
 func (s *Stack) Health() []Health {
 	s.health.sample(s.Device())
+	ended, held := s.done() != nil, s.LinkStatus().Held
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
 	all := s.health.all
+	for i := range all {
+		all[i].AutoRecover = !ended
+		if kept := s.health.dumps[i]; len(kept) > 0 {
+			all[i].LastDump = kept[len(kept)-1].Time
+		}
+	}
+	device := &all[reportDevice]
+	device.GracePeriod = s.cfg.GracePeriod
+	device.AutoRecover = s.failover != nil && !ended && !held
 	return all[:]
 }
 
@@ -171,6 +189,31 @@ func (s *Stack) Unhealthy() error {
 		return fmt.Errorf("the device failed twice within %v and is not recovered: %w",
 			s.cfg.GracePeriod, st.Reason)
 	}
+	return nil
+}
+
+// RecoverReporter has a part recovered that is in error: for device, link and stack that is
+// [Stack.Recover]. It does not wait. The error is [ErrNoRecovery] where there is nothing to do.
+func (s *Stack) RecoverReporter(reporter string) error {
+	i, err := s.health.reporterOf(reporter)
+	if err != nil {
+		return err
+	}
+	s.health.mu.Lock()
+	state, away := s.health.all[i].State, s.health.all[reportDevice].State == InError
+	s.health.mu.Unlock()
+	switch {
+	case s.done() != nil:
+		return fmt.Errorf("the stack has ended: %w; start the server again", ErrNoRecovery)
+	case i == reportTx || i == reportRx:
+		return fmt.Errorf("queues recover by themselves, at once: %w", ErrNoRecovery)
+	case state == Healthy:
+		return fmt.Errorf("reporter %s is healthy: %w", reporter, ErrNoRecovery)
+	case !away:
+		return fmt.Errorf("the device works, and its port has no link: %w here; look at ip link, "+
+			"the cable and the switch", ErrNoRecovery)
+	}
+	s.Recover()
 	return nil
 }
 

@@ -126,7 +126,7 @@ func (id *identity) open(ctx context.Context) (failover.Opened, error) {
 			VLAN: cfg.VLAN, MTU: cfg.MTU, AllowNetdevMAC: cfg.AllowNetdevMAC,
 			HostMode: cfg.HostMode, Promiscuous: cfg.Promiscuous,
 			Addresses: cfg.Addresses, Interpose: cfg.Interpose,
-			Logger: cfg.Logger, Clock: cfg.Clock, Random: cfg.Random}
+			Dumped: cfg.Dumped, Logger: cfg.Logger, Clock: cfg.Clock, Random: cfg.Random}
 		dev, err = dv.Open(ctx, cfg)
 	}
 	if err != nil {

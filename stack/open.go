@@ -34,7 +34,7 @@ func Open(ctx context.Context, cfg Config) (*Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.open(ctx, cfg.NIC); err != nil {
+	if err := s.open(ctx, s.health.dumped(cfg.NIC)); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil

@@ -131,5 +131,32 @@ func (s *Stack) ACKStats() rdma.ACKStats {
 	return s.acks.Stats()
 }
 
+// FailoverStats counts what became of the device.
+type FailoverStats struct {
+	// Failed and Removed are losses of the device: it told itself that it had failed or was gone,
+	// or the kernel told first that it removes it. PortLosses are ends of the packet sockets.
+	Failed, Removed, PortLosses uint64
+	// Returned is how often a device was there again and taken into use, Refused how often one
+	// could not be, Recovers how often [Stack.Recover] was called.
+	Returned, Refused, Recovers uint64
+	// Outages is how often Config.MaxOutage was reached, Held how often a device failed within
+	// Config.GracePeriod and was left alone.
+	Outages, Held uint64
+	// AwayMilliseconds is how long the device has been away, all in all, DarkMilliseconds how much
+	// of this without packet sockets in its place.
+	AwayMilliseconds, DarkMilliseconds uint64
+}
+
+// FailoverStats returns the present values; all 0 if the stack ends with its device, or was made
+// by [New].
+func (s *Stack) FailoverStats() FailoverStats {
+	st := s.LinkStatus()
+	return FailoverStats{Failed: st.Failed, Removed: st.Removed,
+		PortLosses: st.PortLosses, Returned: st.Returns, Refused: st.Refused,
+		Recovers: st.Recovers, Outages: st.Expirations, Held: st.Holds,
+		AwayMilliseconds: uint64(st.Away.Milliseconds()),
+		DarkMilliseconds: uint64(st.Dark.Milliseconds())}
+}
+
 // less is n without some of it that may have been counted before n.
 func less(n, some uint64) uint64 { return n - min(n, some) }

@@ -17,9 +17,10 @@ var gauges = []string{
 }
 
 // Counters yields every counter of netstack as a dotted name, such as "TCP.Retransmits" or
-// "IP.PacketsDelivered", and its value, and those of [Stack.LinkStats] and [Stack.ACKStats] as
-// "Link." and "ACK.". None of them ever falls. What netstack counts as sent is without the ACKs
-// that are held or were not sent after all. What rises and falls is in [Stack.Gauges].
+// "IP.PacketsDelivered", and its value, and those of [Stack.LinkStats], [Stack.ACKStats] and
+// [Stack.FailoverStats] as "Link.", "ACK." and "Failover.". None of them ever falls. What netstack
+// counts as sent is without the ACKs that are held or were not sent after all. What rises
+// and falls is in [Stack.Gauges].
 func (s *Stack) Counters() iter.Seq2[string, uint64] {
 	return s.values(func(name string) bool { return !slices.Contains(gauges, name) })
 }
@@ -42,7 +43,8 @@ func (s *Stack) values(wanted func(name string) bool) iter.Seq2[string, uint64] 
 		}
 		_ = walk("", reflect.ValueOf(s.net.Stats()), some) &&
 			walk("Link", reflect.ValueOf(s.LinkStats()), some) &&
-			walk("ACK", reflect.ValueOf(s.ACKStats()), some)
+			walk("ACK", reflect.ValueOf(s.ACKStats()), some) &&
+			walk("Failover", reflect.ValueOf(s.FailoverStats()), some)
 	}
 }
 

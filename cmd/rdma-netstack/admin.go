@@ -33,7 +33,7 @@ func (s *slice) serveAdmin(f *serveFlags, log *slog.Logger) error {
 	case err == nil:
 		go srv.Serve(l)
 	default:
-		log.Info("the commands ss, stats, errors and rules will not find this server", "reason",
+		log.Info("the commands ss, stats, health and rules will not find this server", "reason",
 			err)
 	}
 	if f.admin == "" {
@@ -43,7 +43,10 @@ func (s *slice) serveAdmin(f *serveFlags, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("--admin: %w", err)
 	}
-	go srv.Serve(tcp)
+	public := &http.Server{Handler: admin.ReadOnly(srv.Handler),
+		ReadHeaderTimeout: adminTime, ErrorLog: srv.ErrorLog}
+	s.cleanup.add(public.Close)
+	go public.Serve(tcp)
 	return nil
 }
 

@@ -49,6 +49,11 @@ func TestLook(t *testing.T) {
 		{[]string{"ss", "-u", "-a"}, "Netid"},
 		{[]string{"errors"}, ""},
 		{[]string{"rules"}, "queue 0 and Linux  "},
+		{[]string{"health"}, "  reporter device\n    state healthy error 0 recover 0 " +
+			"grace_period 0 auto_recover true auto_dump true\n"},
+		{[]string{"health", "show", "rx"}, "  reporter rx\n"},
+		{[]string{"health", "dump", "tx"}, "tx0 at "},
+		{[]string{"health", "dump", "--now", "rx"}, "  wqe  0     posted"},
 		{[]string{"stats", "--all"}, "     rx0_packets: 0\n"},
 		{[]string{"top", "--interval", "1ms", "--count", "2"}, "connections, 0 opened/s"},
 		{[]string{"top", "--interval", "1ms", "--count", "1", "--json"}, `"queues":[{"queue":0,`},
@@ -62,12 +67,43 @@ func TestLook(t *testing.T) {
 	var sockets []stack.Socket
 	var counters admin.Counters
 	var problems []admin.Problem
+	var reporters []admin.Reporter
+	var dumps []admin.Dump
+	var info admin.Info
 	var rules []ownedRule
 	for command, v := range map[string]any{"ss": &sockets, "stats": &counters,
-		"errors": &problems, "rules": &rules} {
-		stdout, _, _ := look(append([]string{command, "--json"}, pid...)...)
+		"errors": &problems, "health": &reporters, "health dump device": &dumps,
+		"rules": &rules} {
+		stdout, _, _ := look(append(append(strings.Fields(command), "--json"), pid...)...)
 		if err := json.Unmarshal([]byte(stdout), v); err != nil {
 			t.Errorf("%s --json: %v", command, err)
+		}
+	}
+	if len(reporters) != 5 || len(dumps) != 2 || len(dumps[1].WQEs) == 0 {
+		t.Errorf("%d reporters, %d dumps: %+v", len(reporters), len(dumps), dumps)
+	}
+	_, stderr, code := look(append([]string{"health", "recover", "device"}, pid...)...)
+	if code != exitFailed || !strings.Contains(stderr, "reporter device is healthy") {
+		t.Errorf("recover of what is healthy: code %d, %q", code, stderr)
+	}
+	server, err := (&lookFlags{pid: os.Getpid()}).server(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	backend := func() string {
+		t.Helper()
+		if err := server.Get(t.Context(), "/info", &info); err != nil {
+			t.Fatal(err)
+		}
+		return info.Backend
+	}
+	if b := backend(); b != "rings" {
+		t.Errorf("backend %s", b)
+	}
+	s.sim.FailDevice()
+	for deadline := time.Now().Add(time.Minute); backend() != "none"; {
+		if time.Now().After(deadline) {
+			t.Fatalf("backend %s without a device", info.Backend)
 		}
 	}
 	s.closeAfter(nil)
@@ -95,6 +131,24 @@ func TestAdminAddress(t *testing.T) {
 		l.Addr().String())
 	if code != exitFailed || !strings.Contains(stderr, "--admin: listen tcp") {
 		t.Errorf("code %d, %q", code, stderr)
+	}
+}
+
+// TestHealthUsage: what is wrong with the command line is said before a server is looked for.
+func TestHealthUsage(t *testing.T) {
+	for line, want := range map[string]string{
+		"heal":              `no reporter "heal": want one of tx, rx, link, device, stack`,
+		"dump":              "dump needs a reporter: one of tx,",
+		"recover --json":    "recover needs a reporter",
+		"show tx rx":        `unexpected argument "rx"`,
+		"dump tx --pid x":   `invalid value "x" for --pid`,
+		"show --now tx":     "--now is for dump",
+		"dump tx --now --x": "unknown flag --x",
+	} {
+		args := append([]string{"health"}, strings.Fields(line)...)
+		if _, stderr, code := look(args...); code != exitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("health %s: code %d, %q", line, code, stderr)
+		}
 	}
 }
 

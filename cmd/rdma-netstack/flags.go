@@ -18,16 +18,28 @@ func newFlags() *flag.FlagSet {
 
 // parse parses args, which may be flags only. Its errors are usage errors, or errHelp.
 func parse(fs *flag.FlagSet, args []string) error {
-	err := fs.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return errHelp
-	case err != nil:
-		return usageError{errors.New(rewordFlagError(err.Error()))}
-	case fs.NArg() > 0:
-		return usageError{fmt.Errorf("unexpected argument %q", fs.Arg(0))}
+	words, err := parseWords(fs, args)
+	if err == nil && len(words) > 0 {
+		err = usageError{fmt.Errorf("unexpected argument %q", words[0])}
 	}
-	return nil
+	return err
+}
+
+// parseWords parses args, which may be flags and words in any order, and returns the words. Its
+// errors are usage errors, or errHelp.
+func parseWords(fs *flag.FlagSet, args []string) (words []string, err error) {
+	for {
+		err := fs.Parse(args)
+		switch {
+		case errors.Is(err, flag.ErrHelp):
+			return nil, errHelp
+		case err != nil:
+			return nil, usageError{errors.New(rewordFlagError(err.Error()))}
+		case fs.NArg() == 0:
+			return words, nil
+		}
+		words, args = append(words, fs.Arg(0)), fs.Args()[1:]
+	}
 }
 
 // rewordFlagError rewrites the messages of package flag: two dashes, as in the help texts.

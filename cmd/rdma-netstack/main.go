@@ -98,6 +98,7 @@ func commands() []command {
 		statsCommand(),
 		errorsCommand(),
 		rulesCommand(),
+		healthCommand(),
 		compareCommand(),
 		devicesCommand(),
 		doctorCommand(),

@@ -62,6 +62,34 @@ func TestHandler(t *testing.T) {
 	if code, body := get(t, h, "/metrics", nil); code != 200 || len(body) < 1000 {
 		t.Errorf("metrics: %d, %d bytes", code, len(body))
 	}
+	var health []admin.Reporter
+	if get(t, h, "/health", &health); len(health) != 5 || health[0].Reporter != "tx" ||
+		health[0].State != stack.Healthy || !health[0].AutoDump {
+		t.Errorf("%+v", health)
+	}
+	for path, want := range map[string]int{"/health/dump?reporter=tx": 409,
+		"/health/dump?reporter=x": 400, "/health/dump": 400} {
+		if code, body := get(t, h, path, nil); code != want {
+			t.Errorf("%s: %d %q, want %d", path, code, body, want)
+		}
+	}
+	for path, want := range map[string]int{"/health/recover?reporter=tx": 409,
+		"/health/recover?reporter=x": 400} {
+		for _, h := range []http.Handler{h, admin.ReadOnly(h)} {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest("POST", path, nil))
+			if w.Code != want {
+				t.Errorf("POST %s: %d %q, want %d", path, w.Code, w.Body, want)
+			}
+			want = http.StatusMethodNotAllowed
+		}
+	}
+	if code, _ := get(t, admin.ReadOnly(h), "/health/dump?reporter=tx", nil); code != 403 {
+		t.Errorf("a dump for everybody: %d", code)
+	}
+	if code, _ := get(t, admin.ReadOnly(h), "/info", nil); code != 200 {
+		t.Errorf("/info for everybody: %d", code)
+	}
 	for _, path := range []string{"/healthz", "/readyz"} {
 		broken = nil
 		if code, body := get(t, h, path, nil); code != 200 || body != "ok\n" {
@@ -103,7 +131,8 @@ func TestEveryDropIsExplained(t *testing.T) {
 		}
 	}
 	sounds := regexp.MustCompile(`err|drop|bad_|malformed|overflow|invalid|refused|timeout|_shed|` +
-		`conflict|lost|stall|out_of|resets$|too_long|_full$`)
+		`conflict|lost|stall|out_of|resets$|too_long|_full$|` +
+		`^failover_(failed|removed|port_losses|refused|outages|held|.*_milliseconds)$`)
 	// what is done, not what goes wrong
 	fine := regexp.MustCompile(`^(tcp_established_closed|.*_resets_(sent|received)|tcp_resets.*|` +
 		`tcp_spurious.*|stack_tcp_resets.*)$`)

@@ -26,6 +26,7 @@ type Source interface {
 	Stats() stack.Stats
 	Counters() iter.Seq2[string, uint64]
 	Gauges() iter.Seq2[string, uint64]
+	Health() []stack.Health
 	Device() *dv.Device
 	PacketPort() *packet.Port
 }
@@ -48,6 +49,10 @@ func Count(from Source) Counters {
 			"tcp_failed_dials":
 			c.Counters[f.Name] = f.Value // the others are among netstack's
 		}
+	}
+	for _, h := range from.Health() {
+		c.Counters["health_"+h.Reporter+"_error"] = h.Error
+		c.Counters["health_"+h.Reporter+"_recover"] = h.Recover
 	}
 	if d := from.Device(); d != nil {
 		st := d.Stats()

@@ -4,16 +4,25 @@
 //
 // The listener is the host's: a unix socket that only the user may open, or an address of the
 // machine. What is served discloses addresses and ports of peers, so it does not belong on the
-// slice. All of it is GET, and JSON unless said otherwise:
+// slice. All of it but /health/recover is GET, and JSON unless said otherwise:
 //
 //	/info      Info: the process, the stack's name and addresses, the device
 //	/sockets   []stack.Socket
 //	/stats     Counters: every counter and gauge by name
 //	/errors    []Problem: every counter of drops and errors that is not 0
 //	/rules     []stack.Rule: what the device leads to the stack
+//	/health    []Reporter: in the words of devlink-health(8)
+//	/health/dump?reporter=tx
+//	           []Dump: the descriptors and completions kept at the last errors; &now=1, or if
+//	           none are kept: those that the rings hold now
+//	/health/recover?reporter=device
+//	           POST: looks for a device that is away now; []Reporter
 //	/metrics   Prometheus text, see package stack/metrics
 //	/healthz   text: ok, or 503 and the checks that fail
 //	/readyz    text: ok, or 503 while the server should get no requests
+//
+// A dump tells addresses of memory and keys, and asks the receive workers for a moment; /health/
+// recover changes something: [ReadOnly] refuses both, for a listener that others reach.
 //
 // Names of counters are those of the kernel's tools where they have one: rx0_packets is of receive
 // queue 0, as ethtool -S prints it; what netstack counts keeps its name (tcp_retransmits). JSON

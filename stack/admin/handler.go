@@ -42,8 +42,10 @@ type Info struct {
 	MAC       string         `json:"mac"`
 	Addresses []netip.Prefix `json:"addresses"`
 	MTU       int            `json:"mtu"`
-	Backend   string         `json:"backend"` // rings or packet
-	About     string         `json:"about,omitempty"`
+	// Backend is what carries the frames now: rings, packet or none; link if the stack was made by
+	// stack.New.
+	Backend string `json:"backend"`
+	About   string `json:"about,omitempty"`
 }
 
 // handler has what Config has, and when it was made.
@@ -66,6 +68,9 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("GET /errors", show(func() any { return Problems(Count(cfg.Stack)) }))
 	mux.HandleFunc("GET /rules", show(func() any { return cfg.Stack.Rules() }))
 	mux.Handle("GET /metrics", metrics.Handler(cfg.Stack))
+	mux.HandleFunc("GET /health", show(func() any { return healthOf(cfg.Stack) }))
+	mux.HandleFunc("GET /health/dump", h.dump)
+	mux.HandleFunc("POST /health/recover", h.recover)
 	mux.HandleFunc("GET /healthz", h.healthz)
 	mux.HandleFunc("GET /readyz", h.readyz)
 	return mux
@@ -82,16 +87,23 @@ func show(get func() any) http.HandlerFunc {
 
 func (h *handler) info() any {
 	st := h.Stack
-	backend := "rings"
-	switch {
-	case st.PacketPort() != nil:
-		backend = "packet"
-	case st.Device() == nil:
-		backend = "link"
-	}
 	return Info{PID: os.Getpid(), Command: h.Command, Started: h.started, Name: st.Name(),
-		MAC: st.HardwareAddr().String(), Addresses: st.Addrs(), MTU: st.MTU(), Backend: backend,
-		About: h.About}
+		MAC: st.HardwareAddr().String(), Addresses: st.Addrs(), MTU: st.MTU(),
+		Backend: backendOf(st), About: h.About}
+}
+
+// backendOf says what carries a stack's frames.
+func backendOf(st *stack.Stack) string {
+	link := st.LinkStatus()
+	switch {
+	case !link.Since.IsZero():
+		return link.Backend.String()
+	case st.PacketPort() != nil:
+		return "packet"
+	case st.Device() != nil:
+		return "rings"
+	}
+	return "link"
 }
 
 // healthz says ok, or which checks fail.

@@ -21,7 +21,37 @@ type explanation struct {
 
 // explanations are in the order of the path of a frame: ring, link, IP, TCP, UDP.
 func explanations() []explanation {
-	return slices.Concat(ringExplanations(), networkExplanations(), transportExplanations())
+	return slices.Concat(healthExplanations(), ringExplanations(), networkExplanations(),
+		transportExplanations())
+}
+
+func healthExplanations() []explanation {
+	return []explanation{
+		{`health_(tx|rx)_error`, "times that queues went into error, and were reset",
+			"health dump shows the descriptor and completion of the last; the log its syndrome"},
+		{`health_link_error`, "times that the link went away",
+			"the cable, the switch, or the device itself: see health show"},
+		{`health_device_error`, "times that the device failed or was removed",
+			"routine for a virtual function; else see dmesg and devlink health"},
+		{`health_stack_error`, "times that connections could not be",
+			"see failover_outages, and the log for the end of the stack"},
+		{`failover_failed`, "losses of the device that it told itself",
+			"see dmesg and devlink health; health dump device shows its rings then"},
+		{`failover_removed`, "losses of the device that the kernel told first",
+			"it was removed, unbound or reloaded: routine for a virtual function"},
+		{`failover_port_losses`, "ends of the packet sockets that stand in for the device",
+			"their interface was removed: name one that stays by --fallback"},
+		{`failover_refused`, "looks for the device that found none, or one that cannot serve",
+			"normal while it is away; the log and health show have the reason"},
+		{`failover_outages`, "times without any link for longer than --max-outage",
+			"connections ended with ENETDOWN: see --fallback, and why the device stayed away"},
+		{`failover_held`, "times that the device failed again within the grace period",
+			"it is left alone until health recover device"},
+		{`failover_away_milliseconds`, "how long the device has been away, all in all",
+			"frames went through packet sockets meanwhile, or were dropped"},
+		{`failover_dark_milliseconds`, "how long there was no link of any kind",
+			"name an interface that stays by --fallback"},
+	}
 }
 
 func ringExplanations() []explanation {

@@ -26,6 +26,7 @@ type Source interface {
 	Stats() stack.Stats
 	Counters() iter.Seq2[string, uint64]
 	Gauges() iter.Seq2[string, uint64]
+	Health() []stack.Health
 	Device() *dv.Device
 	PacketPort() *packet.Port
 }
@@ -51,6 +52,7 @@ func Write(w io.Writer, from Source) error {
 		queues(&b, "rx", sockets.Rx)
 		queues(&b, "tx", sockets.Tx)
 	}
+	reporters(&b, from.Health())
 	named(&b, from.Counters(), false)
 	named(&b, from.Gauges(), true)
 	_, err := w.Write(b.Bytes())
@@ -68,14 +70,50 @@ func list(b *bytes.Buffer, of stack.Stats, device dv.Stats) {
 	queues(b, "tx", device.Tx)
 }
 
-// named writes values with dotted names: TCP.Retransmits is tcp_retransmits.
+// reporters writes what the health reporters say, a family at a time.
+func reporters(b *bytes.Buffer, all []stack.Health) {
+	for _, f := range []struct {
+		name  string
+		gauge bool
+		of    func(stack.Health) uint64
+	}{
+		{"health_error", false, func(h stack.Health) uint64 { return h.Error }},
+		{"health_recover", false, func(h stack.Health) uint64 { return h.Recover }},
+		{"health_in_error", true, func(h stack.Health) uint64 {
+			if h.State == stack.InError {
+				return 1
+			}
+			return 0
+		}},
+	} {
+		for i, h := range all {
+			if i == 0 {
+				family(b, f.name, f.gauge, "of a health reporter")
+			} else if f.gauge {
+				fmt.Fprintf(b, "%s%s", prefix, f.name)
+			} else {
+				fmt.Fprintf(b, "%s%s_total", prefix, f.name)
+			}
+			fmt.Fprintf(b, "{reporter=\"%s\"} %d\n", h.Reporter, f.of(h))
+		}
+	}
+}
+
+// named writes values with dotted names: TCP.Retransmits is tcp_retransmits. Milliseconds become
+// seconds, Prometheus' base unit.
 func named(b *bytes.Buffer, all iter.Seq2[string, uint64], gauge bool) {
 	for name, value := range all {
 		parts := strings.Split(name, ".")
 		for i, p := range parts {
 			parts[i] = fields.Snake(p)
 		}
-		family(b, strings.Join(parts, "_"), gauge, "as "+name+" of Stack.Counters and Stack.Gauges")
+		metric, about := strings.Join(parts, "_"), "as "+name+" of Stack.Counters and Stack.Gauges"
+		if of, ok := strings.CutSuffix(metric, "_milliseconds"); ok {
+			family(b, of+"_seconds", gauge, about)
+			fmt.Fprintf(b, " %d.%03d\n", value/1000, value%1000)
+			continue
+		}
+		family(b, metric, gauge, about)
 		fmt.Fprintf(b, " %d\n", value)
 	}
 }

@@ -108,6 +108,11 @@ func TestHandler(t *testing.T) {
 			"gauge\nrdma_netstack_tcp_current_established 1\n",
 		"\nrdma_netstack_link_rx_shed_total 0\n", "\nrdma_netstack_ack_held_total ",
 		"\n# TYPE rdma_netstack_ack_waiting gauge\n",
+		"\nrdma_netstack_health_error_total{reporter=\"tx\"} 0\n" +
+			"rdma_netstack_health_error_total{reporter=\"rx\"} 0\n",
+		"\nrdma_netstack_health_in_error{reporter=\"device\"} 0\n",
+		"\nrdma_netstack_failover_failed_total 0\n",
+		"\nrdma_netstack_failover_away_seconds_total 0.000\n",
 	} {
 		if !strings.Contains(string(page), line) {
 			t.Errorf("not there: %q", line)

@@ -79,7 +79,16 @@ func client(path string) *http.Client {
 
 // Get asks the server for the JSON at path and decodes it into v.
 func (s Server) Get(ctx context.Context, path string, v any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://server"+path, nil)
+	return s.ask(ctx, http.MethodGet, path, v)
+}
+
+// Post has the server do what path names, and decodes its answer into v.
+func (s Server) Post(ctx context.Context, path string, v any) error {
+	return s.ask(ctx, http.MethodPost, path, v)
+}
+
+func (s Server) ask(ctx context.Context, method, path string, v any) error {
+	req, err := http.NewRequestWithContext(ctx, method, "http://server"+path, nil)
 	if err != nil {
 		return err
 	}
