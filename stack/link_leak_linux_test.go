@@ -1,0 +1,134 @@
+package stack_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/link/failover"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+)
+
+// holdings is what a process and the software NIC under it hold. Heap is apart, as it varies.
+type holdings struct {
+	nic        simnic.Objects
+	pinned     int64 // bytes of memory regions
+	mappings   int   // kept from forked children, as those are that a device may see
+	fds        int
+	goroutines int
+}
+
+// holdingsOf counts, and measures the heap after a collection.
+func holdingsOf(t *testing.T, nic *simnic.NIC, linux *kernel.Linux) (h holdings, heap uint64) {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	maps, err := os.ReadFile("/proc/self/smaps")
+	must(t, err)
+	h = holdings{nic: nic.Objects(), pinned: linux.Pinned(), fds: len(fds),
+		goroutines: runtime.NumGoroutine()}
+	for line := range strings.Lines(string(maps)) {
+		if strings.HasPrefix(line, "VmFlags:") && strings.Contains(line, " dc") {
+			h.mappings++
+		}
+	}
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return h, m.HeapAlloc
+}
+
+// TestNothingLeftBehind removes the device 200 times and returns it, under a connection, which
+// stays: at the end there are no more queues, memory regions, descriptors and goroutines than
+// after the first few times.
+func TestNothingLeftBehind(t *testing.T) {
+	netpair.CheckLeaks(t)
+	nic, other := card(t, "sim_a", 1), card(t, "sim_b", 2)
+	near, far := wire.Pair()
+	must(t, nic.ConnectWire(near))
+	must(t, other.ConnectWire(far))
+	linux := kernel.New(nic, kernel.Config{})
+	cfg := onCard(nic, 1, "192.0.2.1/24")
+	cfg.NIC.Kernel = linux.OpenNode
+	cfg.NIC.RxQueueSize, cfg.NIC.TxQueueSize, cfg.NIC.SpareFrames = 64, 64, 64 // quick to register
+	cfg.NIC.TxBufferSize = 128 << 10
+	quick(&cfg)
+	server, err := stack.Open(context.Background(), cfg)
+	need.That(t, "simnic", onlyUnsupported(err))
+	must(t, err)
+	defer server.Close()
+	c := cable{queues: 1}
+	client := c.open(t, other, "192.0.2.2/24")
+	serveEcho(t, server, 7)
+	conn, err := client.Dial("tcp", "192.0.2.1:7")
+	must(t, err)
+	defer conn.Close()
+
+	const removals, warm = 200, 20
+	var before holdings
+	var heap uint64
+	began := time.Now()
+	for i := range uint64(removals) {
+		nic.FailDevice()
+		awaitLink(t, server, func(s failover.Status) bool { return s.Losses == i+1 })
+		nic.RestoreDevice()
+		for n := uint64(0); server.LinkStatus().Returns <= i; n++ {
+			if n%1000 == 0 {
+				server.Recover()
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+		echoed(t, conn)
+		if i == warm {
+			before, heap = holdingsOf(t, nic, linux)
+		}
+	}
+	took := time.Since(began)
+	after, heapAfter := holdingsOf(t, nic, linux)
+	for deadline := time.Now().Add(hangs); after.goroutines > before.goroutines &&
+		time.Now().Before(deadline); time.Sleep(time.Millisecond) { // some are about to end
+		after, heapAfter = holdingsOf(t, nic, linux)
+	}
+	if after.goroutines <= before.goroutines {
+		after.goroutines = before.goroutines
+	}
+	if after != before {
+		t.Errorf("after %d removals %+v\nafter %d %+v", removals, after, warm, before)
+	}
+	if heapAfter > heap+4<<20 {
+		t.Errorf("%d bytes of heap after %d removals, %d after %d", heapAfter, removals, heap, warm)
+	}
+	t.Logf("%d removals in %v: %+v, heap %d -> %d bytes, %v", removals, took, after, heap,
+		heapAfter, server.FailoverStats())
+}
+
+// awaitLink waits until the link of a stack is as wanted.
+func awaitLink(t *testing.T, s *stack.Stack, ok func(failover.Status) bool) {
+	t.Helper()
+	for deadline := time.Now().Add(hangs); !ok(s.LinkStatus()); {
+		if time.Now().After(deadline) {
+			t.Fatalf("%+v", s.LinkStatus())
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// echoed sends a byte and waits for it.
+func echoed(t *testing.T, c net.Conn) {
+	t.Helper()
+	must(t, c.SetDeadline(time.Now().Add(hangs)))
+	_, err := c.Write([]byte{7})
+	must(t, err)
+	_, err = io.ReadFull(c, make([]byte, 1))
+	must(t, err)
+}
