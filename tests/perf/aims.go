@@ -24,6 +24,7 @@ func aims() []aim {
 	linkApart := func(c *column) bool { return c.gvisorLink() && c.Group == groupApart }
 	fdApart := func(c *column) bool { return linkApart(c) && strings.HasPrefix(c.Name, "fd") }
 	list = append(list, clientAims("apart: ", "ours/tap-apart", kernelApart, fdApart, linkApart)...)
+	list = append(list, packetAims()...)
 	return append(list, []aim{
 		{what: "bulk on frames as on a wire, to server: twice gVisor's best", us: "ours/plain",
 			key: "up 1", peers: plainLink, factor: 2},
@@ -36,6 +37,19 @@ func aims() []aim {
 		{what: "in memory, one core: 48,000 HTTP requests/s", us: "mem-ours",
 			key: "mem http", bound: 48000},
 	}...)
+}
+
+// packetAims are those of packet sockets: to be as good as gVisor's link on the same cable.
+func packetAims() (list []aim) {
+	for _, a := range []struct{ what, key string }{
+		{"HTTP keep-alive", "http"}, {"DNS", "dns"}, {"bulk to server", "up 1"},
+		{"bulk to server, 8 flows", "up 8"}, {"bulk from server", "down 1"},
+		{"bulk from server, 8 flows", "down 8"},
+	} {
+		list = append(list, aim{what: "packet sockets: " + a.what + ": gVisor's fdbased",
+			us: "packet", key: a.key, peers: (*column).onVeth, factor: 1})
+	}
+	return list
 }
 
 // clientAims are those with a kernel's client. They apply to both ways of sharing processors.

@@ -30,6 +30,13 @@ var shortApartKeys = []string{
 	"paced p99", "rtt p50", "rtt p99",
 }
 
+// shortPacketKeys are the rows of the table of packet sockets.
+var shortPacketKeys = []string{
+	"http", "http p50", "http p99", "http cpu", "paced p99", "conns", "dns", "dns lost", "dns cpu",
+	"up 1", "up 1 cpu", "up 8", "down 1", "down 1 cpu", "down 8", "udp rx", "udp tx got",
+	"rtt p50", "rtt p99", "idle", "idle conn",
+}
+
 // shortMemoryKeys are the rows of the table of pairs in one process.
 var shortMemoryKeys = []string{
 	"mem http", "mem http p50", "mem http p99", "mem http own", "mem http cpu", "up 1", "up 1 own",
@@ -49,9 +56,12 @@ func (r *results) markdown() string {
 	fmt.Fprintf(&b, "\nA kernel's client, over a TAP or a veth pair:\n\n")
 	write(&b, r.shortRows(shortKeys, "ours/tap", "kernel/tap",
 		[]string{"kernel/veth", "kernel/tap"}, []string{"ours/tap", "ours/veth"}))
+	fmt.Fprintf(&b, "\nWithout a NIC of any kind: packet sockets (`--backend packet`) beside "+
+		"gVisor's fdbased on the same veth pair:\n\n")
+	write(&b, r.packetRows())
 	fmt.Fprintf(&b,
-		"\nThe same, the server with its NIC or cable on one processor, the clients on the "+
-			"other:\n\n")
+		"\nA kernel's client as in the first table, the server with its NIC or cable on one "+
+			"processor, the clients on the other:\n\n")
 	write(&b, r.shortRows(shortApartKeys, "ours/tap-apart", "kernel/tap-apart",
 		[]string{"kernel/tap-apart"}, []string{"ours/tap-apart"}))
 	fmt.Fprintf(&b, "\nBoth ends in one process, on one core:\n\n")
@@ -85,6 +95,26 @@ func (r *results) shortRows(keys []string, us, them string, left, right []string
 			row = append(row, shortCell(r.column(name), q))
 		}
 		rows = append(rows, append(row, r.times(us, r.column(them), q), r.times(us, best, q)))
+	}
+	return filled(rows)
+}
+
+// onVeth is true for gVisor's fdbased over a veth pair that carries super-segments, shared with the
+// client.
+func (c *column) onVeth() bool {
+	return c.gvisorLink() && c.Group == groupShared && c.Plumbing == plumbVeth
+}
+
+// packetRows compares packet sockets with fdbased and the kernel on the same plumbing.
+func (r *results) packetRows() [][]string {
+	const us, them = "packet", "kernel/veth"
+	rows := [][]string{{"", them, "best of fdbased", us, us + " ÷ " + them, "÷ best"}}
+	for _, key := range shortPacketKeys {
+		q := quantityOf(key)
+		best := r.best(q, (*column).onVeth)
+		rows = append(rows, []string{strings.TrimSuffix(q.Title+", "+q.Unit, ", "),
+			shortCell(r.column(them), q), named(best, q), shortCell(r.column(us), q),
+			r.times(us, r.column(them), q), r.times(us, best, q)})
 	}
 	return filled(rows)
 }

@@ -28,9 +28,11 @@ func someResults() *results {
 	}
 	for name, v := range map[string]map[string]float64{
 		"kernel/tap": {"http": 50000, "http own": 12, "dns": 100000, "paced p99": 4000},
-		"fd":         {"http": 10000, "http own": 50}, "fd-gso": {"http": 20000, "http own": 30},
+		"fd":         {"http": 10000, "http own": 50}, "fd-gso": {"http": 20000,
+			"http own": 30, "up 1": 1000},
 		"ours/tap": {"http": 50000, "http own": 15, "dns": 90000, "dns lost": 0,
 			"idle": 0.3, "paced p99": 3000},
+		"packet":   {"http": 21000, "up 1": 740},
 		"mem-ours": {"up 1": 3600, "mem http": 40000},
 	} {
 		for key, x := range v {
@@ -50,6 +52,11 @@ func TestMarkdown(t *testing.T) {
 		"p99 at equal load: the kernel's | 3000 us | 4000 kernel/tap | 0.75 | reached",
 		"DNS: the kernel's | 90.0k q/s | 100.0k kernel/tap | 0.90 | missed",
 		"DNS queries lost: none | 0 | - | - | reached",
+		"HTTP keep-alive, 64 conns, req/s | - | 20.0k fd-gso | 21.0k | - | 1.05",
+		"packet sockets: HTTP keep-alive: gVisor's fdbased | 21.0k req/s | 20.0k fd-gso | 1.05 | " +
+			"reached",
+		"packet sockets: bulk to server: gVisor's fdbased | 740 MB/s | 1000 fd-gso | 0.74 | " +
+			"missed",
 		"CPU when idle: under 1 % of a core | 0.30 % of a core | - | - | reached",
 		"in memory, one core, 1 flow: 3.6 GB/s | 3600 MB/s | - | - | reached",
 		"in memory, one core: 48,000 HTTP requests/s | 40.0k req/s | - | - | missed",

@@ -148,7 +148,8 @@ func TestPeersAndCatalogueAreConsistent(t *testing.T) {
 		}
 		keys[q.Key] = true
 	}
-	for _, key := range slices.Concat(shortKeys, shortApartKeys, shortMemoryKeys) {
+	for _, key := range slices.Concat(shortKeys, shortApartKeys, shortPacketKeys,
+		shortMemoryKeys) {
 		if !keys[key] {
 			t.Errorf("no quantity %s for the short tables", key)
 		}
