@@ -71,11 +71,11 @@ type Config struct {
 
 	// Host has [Open]'s stack serve on the host's own addresses and MAC: on those of the netdev
 	// that NIC.Device names, or whose port it is. The ports that the program listens on, and a
-	// block of 256 above 61439 that it connects from, are the stack's on that netdev; all else
-	// stays Linux's, which answers ARP and ping and has its own servers on other ports. Addresses
-	// and routes are the netdev's, also when they change: connections of an address that is removed
-	// are reset. A port that another process of the host has is refused with EADDRINUSE, and the
-	// other way round.
+	// block of 256 above 61439 that it connects from (TCP.ReuseTimeWait is set), are the stack's on
+	// that netdev; all else stays Linux's, which answers ARP and ping and has its own servers on
+	// other ports. Addresses and routes are the netdev's, also when they change: connections of an
+	// address that is removed are reset. A port that another process of the host has is refused
+	// with EADDRINUSE, and the other way round.
 	//
 	// The kernel has a socket for each of these ports, too. It serves who does not come by that
 	// netdev: processes of this host, its containers, other interfaces. Their connections come out
@@ -221,6 +221,7 @@ func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.TCP.ReuseTimeWait = c.TCP.ReuseTimeWait || c.Host // there are few ports
 	c.TCP = c.TCP.withDefaults()
 	c.UDP = c.UDP.withDefaults()
 	return c

@@ -18,20 +18,22 @@ type capture struct {
 	done sync.WaitGroup
 
 	mu       sync.Mutex
-	resets   map[uint16]int             // by port of the sender
-	openings map[netip.AddrPort]opening // by the destination of a SYN with ACK
-	twice    int                        // SYNs that two TCPs have answered
+	resets   map[uint16]int     // by port of the sender
+	openings map[opening]uint32 // the sequence number of the answer
+	twice    int                // SYNs that two TCPs have answered
 }
 
+// opening is a SYN that has been answered. A port that a client uses again has another number.
 type opening struct {
-	port     uint16
-	sequence uint32
+	to     netip.AddrPort
+	from   uint16
+	number uint32 // of the SYN, and one
 }
 
 // watch begins a capture.
 func watch(t testing.TB, n *lab.Net) *capture {
 	t.Helper()
-	c := &capture{resets: map[uint16]int{}, openings: map[netip.AddrPort]opening{}}
+	c := &capture{resets: map[uint16]int{}, openings: map[opening]uint32{}}
 	must(t, n.Do(func() (err error) {
 		i, err := net.InterfaceByName("eth0")
 		if err != nil {
@@ -95,19 +97,21 @@ func (c *capture) note(ip []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	tcp := ip[20:]
-	o := opening{binary.BigEndian.Uint16(tcp), binary.BigEndian.Uint32(tcp[4:])}
+	from := binary.BigEndian.Uint16(tcp)
 	if tcp[13]&4 != 0 {
-		c.resets[o.port]++
+		c.resets[from]++
 		return
 	}
 	if tcp[13]&16 == 0 {
 		return // a dial
 	}
-	to := netip.AddrPortFrom(netip.AddrFrom4([4]byte(ip[16:])), binary.BigEndian.Uint16(tcp[2:]))
-	if was, known := c.openings[to]; known && was.port == o.port && was.sequence != o.sequence {
+	o := opening{netip.AddrPortFrom(netip.AddrFrom4([4]byte(ip[16:])),
+		binary.BigEndian.Uint16(tcp[2:])), from, binary.BigEndian.Uint32(tcp[8:])}
+	sequence := binary.BigEndian.Uint32(tcp[4:])
+	if was, known := c.openings[o]; known && was != sequence {
 		c.twice++
 	}
-	c.openings[to] = o
+	c.openings[o] = sequence
 }
 
 // counts are resets from some ports, and SYNs that were answered twice.

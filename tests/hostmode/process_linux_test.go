@@ -100,3 +100,22 @@ func TestKilled(t *testing.T) {
 		ln.Close()
 	}
 }
+
+// TestPortsAgain connects to one port more often than there are ports to connect from: those in
+// TIME-WAIT are used again after a second.
+func TestPortsAgain(t *testing.T) {
+	w := newWorld(t)
+	echoServer(t, w.outside, ":9100")
+	s := w.start(t)
+	for range 2 {
+		for end := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+			got := s.do("dial " + outsideIP + ":9100 200")
+			if got == "dialled: stack 200, kernel 0" {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatal(got)
+			}
+		}
+	}
+}
