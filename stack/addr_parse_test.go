@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
@@ -103,6 +104,7 @@ func TestConfigValidate(t *testing.T) {
 		{"ACK delay", stack.Config{TCP: stack.TCPOptions{ACKDelay: time.Second}},
 			"longer than TCP allows"},
 		{"UDP", stack.Config{UDP: stack.UDPOptions{ReadBuffer: 1}}, "not ascending"},
+		{"host mode of the device", stack.Config{NIC: dv.Config{HostMode: true}}, "set Host"},
 		{"UDP large", stack.Config{UDP: stack.UDPOptions{ReadBuffer: 64 << 20}}, ""},
 	} {
 		err := c.cfg.Validate()

@@ -67,6 +67,9 @@ func (s *Stack) HostStats() (stats HostStats, ok bool) {
 // validateHost refuses what the host decides.
 func (c Config) validateHost() error {
 	switch {
+	case c.NIC.HostMode:
+		return errors.New("NIC.HostMode takes no frames without rules, and a stack adds none; " +
+			"leave it out, and set Host for the host's own addresses")
 	case !c.Host:
 		return nil
 	case len(c.Addresses) > 0 || c.dynamic():

@@ -124,8 +124,7 @@ func (id *identity) open(ctx context.Context) (failover.Opened, error) {
 	if errors.Is(err, dv.ErrConfig) || errors.Is(err, dv.ErrNotSupported) {
 		cfg = dv.Config{Device: cfg.Device, Kernel: cfg.Kernel, Facts: cfg.Facts, MAC: cfg.MAC,
 			VLAN: cfg.VLAN, MTU: cfg.MTU, AllowNetdevMAC: cfg.AllowNetdevMAC,
-			HostMode: cfg.HostMode, Promiscuous: cfg.Promiscuous,
-			Addresses: cfg.Addresses, Interpose: cfg.Interpose,
+			Promiscuous: cfg.Promiscuous, Addresses: cfg.Addresses, Interpose: cfg.Interpose,
 			Dumped: cfg.Dumped, Logger: cfg.Logger, Clock: cfg.Clock, Random: cfg.Random}
 		dev, err = dv.Open(ctx, cfg)
 	}
