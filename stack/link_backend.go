@@ -82,12 +82,12 @@ func (s *Stack) openBackend(ctx context.Context, cfg dv.Config) (*rdma.Endpoint,
 	if s.cfg.Backend == BackendRings || cfg.Kernel != nil || !noRings(err) {
 		return nil, err
 	}
-	link, instead := s.openPacket(cfg)
+	link, packetErr := s.openPacket(cfg)
 	switch {
-	case errors.Is(instead, unix.ENODEV):
+	case errors.Is(packetErr, unix.ENODEV):
 		return nil, err // it is no netdev either
-	case instead != nil:
-		return nil, instead
+	case packetErr != nil:
+		return nil, packetErr
 	}
 	s.log.Warn(fmt.Sprintf("%s is a %s: served through AF_PACKET, not from rings", s.packets.Name(),
 		cmp.Or(s.packets.Driver(), "netdev without a driver")))

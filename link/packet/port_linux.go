@@ -61,7 +61,7 @@ func Open(cfg Config) (*Port, error) {
 	p.linkUp.Store(p.iface.up && p.iface.carrier)
 	for i, fd := range fds {
 		if err := p.addQueue(i, fd); err != nil {
-			return nil, errors.Join(err, p.abandon(fds[i:]))
+			return nil, errors.Join(err, p.cleanup(fds[i:]))
 		}
 	}
 	if err := p.watcher.start(p); err != nil {
@@ -135,8 +135,8 @@ func (p *Port) addQueue(i, fd int) error {
 	return nil
 }
 
-// abandon closes what Open has made, and sockets that are no queues yet.
-func (p *Port) abandon(fds []int) error {
+// cleanup closes what Open has made, and sockets that are no queues yet.
+func (p *Port) cleanup(fds []int) error {
 	for _, fd := range fds {
 		unix.Close(fd)
 	}

@@ -16,29 +16,16 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/pcie"
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
 // TestUsers has DPDK, which was not written for the model, use it under one kernel. It is not a
 // part of make test.
 func TestUsers(t *testing.T) {
-	if os.Getenv("USERS") == "" {
-		need.That(t, "users", fmt.Errorf("make test-vm-users runs it, in 2 to 10 minutes"))
-	}
-	need.TUN(t)
-	version := os.Getenv("KERNEL")
-	if version == "" {
-		version = "6.12"
-	}
-	ctx := t.Context()
-	p := gather(t, ctx)
-	var err error
-	p.tools, err = p.cache.UserTools(ctx)
-	need.That(t, "packages", err)
+	p, version := gatherForUsers(t, "2 to 10 minutes")
 	p.memory, p.cmdline, p.finished = 1280, "hugepages=192", true
 	card := simnic.Config{Card: os.Getenv("CARD")}
-	w := boot(t, ctx, p, version, card, pcie.Config{})
+	w := boot(t, t.Context(), p, version, card, pcie.Config{})
 	t.Run("probe", func(t *testing.T) { testProbe(t, w) })
 	for _, m := range dpdkModes {
 		t.Run("testpmd/"+m.name, func(t *testing.T) {

@@ -55,13 +55,7 @@ const functionTime = 2 * time.Minute
 // testFunctions tests each function under one kernel.
 func testFunctions(t *testing.T, ctx context.Context, p *machineParts, version string, tab *table) {
 	for _, f := range pciFunctions {
-		if !runs(version, f.name) {
-			continue
-		}
-		ran := false
-		ok := t.Run(strings.NewReplacer(" ", "-", ",", "").Replace(f.name), func(t *testing.T) {
-			need.That(t, "time", timeFor(t, functionTime))
-			ran = true
+		tab.run(t, version, f.name, functionTime, func(t *testing.T) {
 			w := boot(t, ctx, p, version, simnic.Config{Seed: 1, Function: f.kind},
 				pcie.Config{DeviceID: f.device})
 			testProbe(t, w)
@@ -73,9 +67,6 @@ func testFunctions(t *testing.T, ctx context.Context, p *machineParts, version s
 			w.filters(t, f)
 			w.noComplaints(t)
 		})
-		if ran {
-			tab.set(version, f.name, ok)
-		}
 	}
 }
 

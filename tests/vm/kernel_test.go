@@ -134,19 +134,10 @@ func testKernel(t *testing.T, ctx context.Context, p *machineParts, version stri
 	w := boot(t, ctx, p, version, simnic.Config{Seed: uint64(len(version)),
 		Card: cardUnder(version)}, pcie.Config{})
 	for _, c := range checks {
-		if !runs(version, c.name) {
-			continue
-		}
-		ran := false
-		ok := t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
-			need.That(t, "time", timeFor(t, checkTime))
-			ran = true
+		tab.run(t, version, c.name, checkTime, func(t *testing.T) {
 			c.run(t, w)
 			w.noComplaints(t)
 		})
-		if ran {
-			tab.set(version, c.name, ok)
-		}
 		if err := w.vm.Err(); err != nil && !w.broken {
 			t.Fatal(err)
 		}

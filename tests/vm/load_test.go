@@ -30,17 +30,9 @@ var programs = []check{
 // device through libibverbs, and has its user change the netdev's settings. It is not a part of
 // make test.
 func TestUserPrograms(t *testing.T) {
-	if os.Getenv("USERS") == "" {
-		need.That(t, "users", fmt.Errorf("make test-vm-users runs it, in 5 to 12 minutes"))
-	}
-	need.TUN(t)
-	p := gather(t, t.Context())
-	var err error
-	p.tools, err = p.cache.UserTools(t.Context())
-	need.That(t, "packages", err)
+	p, version := gatherForUsers(t, "5 to 12 minutes")
 	p.libpcap(t)
 	p.memory = 896
-	version := cmp.Or(os.Getenv("KERNEL"), "6.12")
 	w := boot(t, t.Context(), p, version, simnic.Config{}, pcie.Config{})
 	t.Run("probe", func(t *testing.T) { testProbe(t, w) })
 	for _, c := range programs {
@@ -50,6 +42,21 @@ func TestUserPrograms(t *testing.T) {
 			w.cleanLog(t)
 		})
 	}
+}
+
+// gatherForUsers is gather for tests of other users of the model, with their programs, and the
+// kernel to run them under. It skips the test, which takes that long, unless USERS is set.
+func gatherForUsers(t *testing.T, takes string) (p *machineParts, version string) {
+	t.Helper()
+	if os.Getenv("USERS") == "" {
+		need.That(t, "users", fmt.Errorf("make test-vm-users runs it, in %s", takes))
+	}
+	need.TUN(t)
+	p = gather(t, t.Context())
+	var err error
+	p.tools, err = p.cache.UserTools(t.Context())
+	need.That(t, "packages", err)
+	return p, cmp.Or(os.Getenv("KERNEL"), "6.12")
 }
 
 // load is iperf3 between the netdev and outside: TCP in both directions at once.

@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
 // table has a row per check and a column per kernel.
@@ -32,6 +36,24 @@ func (t *table) set(kernel, check string, ok bool) {
 		t.cols = append(t.cols, kernel)
 	}
 	t.cell[[2]string{kernel, check}] = map[bool]string{true: "yes", false: "NO"}[ok]
+}
+
+// run runs a check under a kernel as a subtest, and records the result. A check that is not for the
+// kernel, or that time no longer suffices for, has none.
+func (t *table) run(parent *testing.T, kernel, check string, takes time.Duration,
+	f func(*testing.T)) {
+	if !runs(kernel, check) {
+		return
+	}
+	ran := false
+	ok := parent.Run(strings.NewReplacer(" ", "-", ",", "").Replace(check), func(s *testing.T) {
+		need.That(s, "time", timeFor(s, takes))
+		ran = true
+		f(s)
+	})
+	if ran {
+		t.set(kernel, check, ok)
+	}
 }
 
 func (t *table) String() string {
