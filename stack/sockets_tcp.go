@@ -83,18 +83,24 @@ func tcpInfo(ep *tcp.Endpoint) *TCPInfo {
 }
 
 // unacked returns the bytes that are written and not acknowledged, and sets what else netstack
-// does not tell: the segment size and the number of segments in flight. The fields are read by
-// name: their lock is exported, they are not (tcp.sender, tcp.sndQueueInfo).
+// does not tell: the segment size and the number of segments in flight.
 func (i *TCPInfo) unacked(ep *tcp.Endpoint) (bytes int) {
+	readSender(ep, func(snd, queue reflect.Value) {
+		i.MSS = int(snd.FieldByName("MaxPayloadSize").Int())
+		i.Unacked = max(0, int(snd.FieldByName("Outstanding").Int()))
+		bytes = max(0, int(queue.FieldByName("SndBufUsed").Int()))
+	})
+	return bytes
+}
+
+// readSender calls read with netstack's sender of a connection (tcp.sender) and its send queue
+// (tcp.sndQueueInfo) while their lock is held; not for an endpoint that has no sender yet. Fields
+// are read by name: their lock is exported, they are not.
+func readSender(ep *tcp.Endpoint, read func(snd, queue reflect.Value)) {
 	ep.LockUser()
 	defer ep.UnlockUser()
 	v := reflect.ValueOf(ep).Elem()
-	snd := v.FieldByName("snd")
-	if snd.IsNil() {
-		return 0
+	if snd := v.FieldByName("snd"); !snd.IsNil() {
+		read(snd.Elem(), v.FieldByName("sndQueueInfo"))
 	}
-	snd = snd.Elem()
-	i.MSS = int(snd.FieldByName("MaxPayloadSize").Int())
-	i.Unacked = max(0, int(snd.FieldByName("Outstanding").Int()))
-	return max(0, int(v.FieldByName("sndQueueInfo").FieldByName("SndBufUsed").Int()))
 }

@@ -97,11 +97,11 @@ func waitsForNothing(ep tcpip.Endpoint) bool {
 	if !ok || tcp.EndpointState(ep.State()) != tcp.StateClosing {
 		return false
 	}
-	t.LockUser()
-	defer t.UnlockUser()
-	snd := reflect.ValueOf(t).Elem().FieldByName("snd")
-	return !snd.IsNil() &&
-		snd.Elem().FieldByName("SndUna").Uint() == snd.Elem().FieldByName("SndNxt").Uint()
+	acked := false
+	readSender(t, func(snd, _ reflect.Value) {
+		acked = snd.FieldByName("SndUna").Uint() == snd.FieldByName("SndNxt").Uint()
+	})
+	return acked
 }
 
 // end forgets all of them. No sweep runs any more when it returns.
