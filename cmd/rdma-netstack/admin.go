@@ -72,5 +72,5 @@ const lookFlagsHelp = `  --pid PID   which server, if several run
   --json      print JSON
 `
 
-// errSeveral is what Find's caller says when --pid is missing.
+// errSeveral refuses to look without --pid at one of several servers.
 var errSeveral = errors.New("several servers run; say which by --pid")

@@ -3,6 +3,7 @@ package admin
 import (
 	"regexp"
 	"slices"
+	"sync"
 )
 
 // Problem is a counter of drops or errors that is not 0.
@@ -19,11 +20,21 @@ type explanation struct {
 	meaning, advice string
 }
 
-// explanations are in the order of the path of a frame: ring, link, IP, TCP, UDP.
-func explanations() []explanation {
-	return slices.Concat(healthExplanations(), ringExplanations(), networkExplanations(),
-		transportExplanations())
+// matcher is an explanation whose name is compiled.
+type matcher struct {
+	explanation
+	is *regexp.Regexp
 }
+
+// matchers are in the order of the path of a frame: ring, link, IP, TCP, UDP; health comes
+// first. Their names are compiled once, at the first use.
+var matchers = sync.OnceValue(func() (all []matcher) {
+	for _, e := range slices.Concat(healthExplanations(), ringExplanations(),
+		networkExplanations(), transportExplanations()) {
+		all = append(all, matcher{e, regexp.MustCompile("^(" + e.name + ")$")})
+	}
+	return all
+})
 
 func healthExplanations() []explanation {
 	return []explanation{
@@ -165,11 +176,10 @@ func transportExplanations() []explanation {
 // of a frame's path.
 func Problems(c Counters) []Problem {
 	all, names := []Problem{}, c.Names()
-	for _, e := range explanations() {
-		is := regexp.MustCompile("^(" + e.name + ")$")
+	for _, m := range matchers() {
 		for _, name := range names {
-			if n := c.Counters[name]; n > 0 && is.MatchString(name) {
-				all = append(all, Problem{name, n, e.meaning, e.advice})
+			if n := c.Counters[name]; n > 0 && m.is.MatchString(name) {
+				all = append(all, Problem{name, n, m.meaning, m.advice})
 			}
 		}
 	}
@@ -178,7 +188,7 @@ func Problems(c Counters) []Problem {
 
 // Explained reports whether Problems knows a name.
 func Explained(name string) bool {
-	return slices.ContainsFunc(explanations(), func(e explanation) bool {
-		return regexp.MustCompile("^(" + e.name + ")$").MatchString(name)
+	return slices.ContainsFunc(matchers(), func(m matcher) bool {
+		return m.is.MatchString(name)
 	})
 }
