@@ -27,5 +27,14 @@ func WithOrphanRate(cfg Config, rate int) Config {
 // DeclineWait is that time.
 const DeclineWait = declineWait
 
+// Rounds is how often a test repeats what costs ten times as much with the race detector, which
+// sees as much in two rounds.
+func Rounds(n int) int {
+	if raceDetector {
+		return min(n, 2)
+	}
+	return n
+}
+
 // Servers are the resolvers in use.
 func (s *Stack) Servers() []netip.Addr { return s.dns.servers() }

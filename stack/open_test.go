@@ -48,7 +48,7 @@ func TestOpen(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 4 {
 				wg.Go(func() {
-					for range 5 {
+					for range stack.Rounds(5) {
 						resp, err := web.Get(site.URL)
 						if err != nil {
 							t.Error(err)

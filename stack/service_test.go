@@ -88,7 +88,7 @@ func TestHTTP(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 8 {
 				wg.Go(func() {
-					for range 5 {
+					for range stack.Rounds(5) {
 						resp, err := web.Post(site.URL, "text/plain", strings.NewReader(body))
 						if err != nil {
 							t.Error(err)
