@@ -136,9 +136,10 @@ func TestNewContext(t *testing.T) {
 			stack.Config{DuplicateDetection: -1, Auto: true, AddressTimeout: time.Hour}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			c.cfg.Clock = newVirtualTime(t).Clock.Clock() // ends ctx when all of it waits
 			near, _ := newStation(t)
 			link := &closing{LinkEndpoint: near}
-			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+			ctx, cancel := c.cfg.Clock.WithTimeout(context.Background(), 50*time.Millisecond)
 			defer cancel()
 			made := background(func() error {
 				_, err := stack.NewContext(ctx, link, c.cfg)

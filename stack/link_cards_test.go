@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
@@ -32,10 +33,13 @@ func cardWith(t *testing.T, cfg simnic.Config) *simnic.NIC {
 	return n
 }
 
-// onCard is the configuration of a stack on n.
+// onCard is the configuration of a stack on n, by n's clock: if that is virtual, events do not come
+// by descriptors, which time would not wait for.
 func onCard(n *simnic.NIC, queues int, addresses ...string) stack.Config {
-	cfg := stack.Config{DuplicateDetection: -1, NIC: dv.Config{
-		Kernel: kernel.Opener(n), RxQueues: queues, TxQueues: queues,
+	clock := n.Config().Clock
+	linux := kernel.New(n, kernel.Config{EventQueues: clock.Virtual()})
+	cfg := stack.Config{DuplicateDetection: -1, Clock: clock, NIC: dv.Config{
+		Kernel: linux.OpenNode, RxQueues: queues, TxQueues: queues,
 		Facts: dv.PortFacts{Name: n.Config().Name, Netdev: n.Config().Netdev,
 			MAC: n.MAC(), MTU: n.MTU()},
 	}}
@@ -50,6 +54,7 @@ type cable struct {
 	queues int // of each NIC
 	mtu    int // 0: 1500
 	faults wire.FaultConfig
+	clock  clock.Clock         // of all of it
 	change func(*stack.Config) // of both stacks; may be nil
 }
 
@@ -65,9 +70,10 @@ type joined struct {
 func join(t *testing.T, c cable) *joined {
 	t.Helper()
 	netpair.CheckLeaks(t)
-	a := cardWith(t, simnic.Config{Name: "sim_a", Seed: 1, MTU: c.mtu})
-	b := cardWith(t, simnic.Config{Name: "sim_b", Seed: 2, MTU: c.mtu})
+	a := cardWith(t, simnic.Config{Name: "sim_a", Seed: 1, MTU: c.mtu, Clock: c.clock})
+	b := cardWith(t, simnic.Config{Name: "sim_b", Seed: 2, MTU: c.mtu, Clock: c.clock})
 	wa, wb := wire.Pair()
+	c.faults.Clock = c.clock
 	j := &joined{nic: a, moved: new(moving.Meter)}
 	must(t, a.ConnectWire(wire.WithFaults(wa, c.faults)))
 	must(t, b.ConnectWire(moving.Wire(wb, j.moved)))

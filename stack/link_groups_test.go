@@ -20,11 +20,13 @@ import (
 func switched(t *testing.T, fn simnic.Function, registered bool) (server, client *stack.Stack,
 	nic *simnic.NIC) {
 	t.Helper()
+	clock := newVirtualTime(t).Clock.Clock()
 	netpair.CheckLeaks(t)
-	nic, err := simnic.New(simnic.Config{Name: "sim_vf", Netdev: "vf", Seed: 1, Function: fn})
+	nic, err := simnic.New(simnic.Config{Name: "sim_vf", Netdev: "vf", Seed: 1, Function: fn,
+		Clock: clock})
 	must(t, err)
 	t.Cleanup(func() { nic.Close() })
-	other := card(t, "sim_b", 2)
+	other := cardWith(t, simnic.Config{Name: "sim_b", Seed: 2, Clock: clock})
 	near, far := wire.Pair()
 	must(t, nic.ConnectWire(near))
 	must(t, other.ConnectWire(far))
@@ -67,7 +69,7 @@ func TestNeighbourDiscoveryBehindSwitch(t *testing.T) {
 					}
 					l, err := server.Listen("tcp", net.JoinHostPort(addr, "80"))
 					must(t, err)
-					ctx, cancel := context.WithTimeout(context.Background(), limit)
+					ctx, cancel := nic.Config().Clock.WithTimeout(context.Background(), limit)
 					c, err := client.DialContext(ctx, "tcp", l.Addr().String())
 					cancel()
 					if (err == nil) != registered {
@@ -112,10 +114,15 @@ func TestGroupsBehindSwitch(t *testing.T) {
 				in, err := server.ListenMulticastUDP("udp", nil, gaddr)
 				must(t, err)
 				eventually(t, group+" to pass once a socket has joined", passes)
-				b := make([]byte, 64)
-				must(t, in.SetReadDeadline(time.Now().Add(20*time.Second)))
-				if n, err := in.Read(b); err != nil || string(b[:n]) != "to all" {
-					t.Errorf("read %q, %v", b[:n], err)
+				got := ""
+				must(t, result(t, "Read", background(func() error {
+					b := make([]byte, 64)
+					n, err := in.Read(b)
+					got = string(b[:n])
+					return err
+				})))
+				if got != "to all" {
+					t.Errorf("read %q", got)
 				}
 				must(t, in.LeaveGroup(nil, gaddr))
 				if passes() {

@@ -172,13 +172,28 @@ func TestManyRemovals(t *testing.T) {
 	done := background(func() error { return bulk(c, &stop) })
 	goroutines := 0
 	for i := range 10 {
-		r.remove(t, rdma.BackendPacket)
-		r.back(t)
-		time.Sleep(time.Second) // a device that fails sooner is looked for later
-		if n := runtime.NumGoroutine(); i == 1 {
-			goroutines = n
-		} else if i > 1 && n > goroutines+4 {
-			t.Fatalf("%d goroutines after %d removals, %d after 2", n, i+1, goroutines)
+		before := r.stack.LinkStatus()
+		r.nic.FailDevice()
+		r.await(t, "on packet sockets",
+			func(s failover.Status) bool { return s.Backend == rdma.BackendPacket })
+		r.await(t, "closed", func(s failover.Status) bool {
+			r.stack.Recover() // a device that fails this soon is looked for later and later
+			return s.Refused > before.Refused
+		})
+		r.nic.RestoreDevice()
+		r.await(t, "back", func(s failover.Status) bool {
+			r.stack.Recover()
+			return s.Returns == before.Returns+1
+		})
+		frames := r.stack.LinkStats().Rings.RxPackets
+		eventually(t, "the transfer on rings",
+			func() bool { return r.stack.LinkStats().Rings.RxPackets > frames })
+		if i == 1 {
+			goroutines = runtime.NumGoroutine()
+		}
+		if i > 1 { // those of the old device end soon
+			eventually(t, "as many goroutines as after two removals",
+				func() bool { return runtime.NumGoroutine() <= goroutines+4 })
 		}
 	}
 	stop.Store(true)

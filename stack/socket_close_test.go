@@ -234,7 +234,8 @@ func within(d time.Duration, f func()) bool {
 
 // TestShutdownDelivers closes a connection with unsent data and shuts the stack down.
 func TestShutdownDelivers(t *testing.T) {
-	j := join(t, cable{queues: 1, faults: wire.FaultConfig{Drop: 0.05, Seed: netpair.Seed(t)}})
+	j := join(t, cable{queues: 1, faults: wire.FaultConfig{Drop: 0.05, Seed: netpair.Seed(t)},
+		clock: newVirtualTime(t).Clock.Clock()})
 	s, c := pair(t, j.server, j.client)
 	j.mustMove(t, moving.Limit)
 	const size = 1 << 20
