@@ -5,6 +5,13 @@ TIMEOUT     ?= 20m
 BENCHTIME   ?= 1s
 FUZZTIME    ?= 30s
 BENCH       ?= .
+
+# TESTFLAGS of make test: make check has vetted all, and nobody reads DWARF.
+TESTFLAGS := -vet=off -ldflags=-w -shuffle=on -timeout $(TIMEOUT)
+
+# LONGEST are the packages whose tests take longest. They come first, so that none of them runs
+# alone at the end; the virtual machines come last.
+LONGEST := ./cmd/rdma-netstack ./stack ./link/rdma ./dv ./tests/hoststack ./tests/addresses ./dv/simnic
 SERVICES    ?= web grpc quic dns ssh caddy leak
 ROUNDS      ?= 10
 
@@ -17,10 +24,11 @@ build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
 
 test: deps check ## check, then every test with the race detector, in random order; SHORT=1: no long waits, no race detector
-	@skips=$$(mktemp); $(if $(SHORT),race=-short,race=$$(tests/race.sh)); \
-	NEED_LOG=$$skips go test $$race -shuffle=on -timeout $(TIMEOUT) ./...; status=$$?; \
-	$(if $(SHORT),,LOSSY_SEEDS=150 go test -count=1 -timeout $(TIMEOUT) -run 'TestLossyWire$$' ./link/rdma/internal/tcpfix || status=1; $(MAKE) --no-print-directory sim || status=1;) \
-	for d in tests/perf examples/grpc; do (cd $$d && CGO_ENABLED=0 go test -shuffle=on -timeout $(TIMEOUT) .) || status=1; done; \
+	@skips=$$(mktemp); $(if $(SHORT),race=-short; export CGO_ENABLED=0,race=$$(tests/race.sh)); \
+	NEED_LOG=$$skips go test $$race $(TESTFLAGS) -p $$(($$(getconf _NPROCESSORS_ONLN) * 2)) \
+		$(LONGEST) $$(go list ./... | grep -vE '/tests(/vm)?$$') ./tests/vm; status=$$?; \
+	$(if $(SHORT),,LOSSY_SEEDS=150 CGO_ENABLED=0 go test -count=1 $(TESTFLAGS) -run 'TestLossyWire' ./link/rdma/internal/tcpfix || status=1; $(MAKE) --no-print-directory sim || status=1;) \
+	for d in tests/perf examples/grpc; do (cd $$d && CGO_ENABLED=0 go test $(TESTFLAGS) .) || status=1; done; \
 	sort -u $$skips; rm -f $$skips; $(if $(SHORT),,tests/race.sh again;) exit $$status
 
 test-vm: ## stock kernels with their own mlx5 driver on the model, in QEMU; KERNEL=6.12 for one
@@ -64,7 +72,7 @@ check: ## gofmt, vet for amd64, arm64 and macOS, staticcheck, import map and oth
 	cd tests/perf && CGO_ENABLED=0 go vet ./...
 	cd examples/grpc && CGO_ENABLED=0 go vet ./...
 	CGO_ENABLED=0 go run $(STATICCHECK) ./...
-	go test ./tests
+	CGO_ENABLED=0 go test -vet=off ./tests
 
 deps: ## install what the tests use, by apt if root; else say what is missing
 	@tests/deps.sh

@@ -103,6 +103,7 @@ func buildHere(t *testing.T, files map[string]string) (program string) {
 	cmd := exec.Command(need.Tool(t, "go"), "build", "-overlay", filepath.Join(dir, "overlay.json"),
 		"-o", program, "./readme")
 	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as make check and make build compile it
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
