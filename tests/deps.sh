@@ -31,6 +31,8 @@ programs() {
 		dnsmasq-base dnsmasq
 		curl curl
 		prometheus promtool
+		tcpdump tcpdump
+		tshark tshark
 		systemd systemd-analyze
 	END
 	[ "$1" != perf ] || cat <<-END

@@ -85,8 +85,10 @@ var layers = map[string]layer{
 	// frames by packet sockets; knows no RDMA
 	"link/packet": {module: []string{"internal/random"}, others: []string{xsys},
 		tests: []string{netlink, "cmd/rdma-netstack/lab"}},
+	// pcapng files of the frames of a link; x/net: programs of tcpdump's
+	"link/capture": {module: []string{"clock"}, others: []string{xnet}},
 	"link/rdma": {
-		module: []string{"dv", "link/packet", "link/rdma/internal/tcpfix",
+		module: []string{"dv", "link/capture", "link/packet", "link/rdma/internal/tcpfix",
 			"link/rdma/internal/hdr", "clock", "internal/random", "internal/netclock"},
 		others: []string{gvisor},
 		tests: []string{"dv/simnic/...", "dv/uverbs", "link/rdma/internal/hdrtest", netlink,
@@ -107,7 +109,7 @@ var layers = map[string]layer{
 		others: []string{gvisor}},
 	"stack": {
 		// x/net: the type of a batch
-		module: []string{"link/rdma", "link/packet", "link/failover", "dv",
+		module: []string{"link/rdma", "link/capture", "link/packet", "link/failover", "dv",
 			"stack/internal/backing", "stack/internal/hostnet", "clock", "internal/random",
 			"internal/netclock"},
 		others: []string{gvisor, dhcp, xnet, xsys},
@@ -117,8 +119,9 @@ var layers = map[string]layer{
 	"stack/metrics": {module: []string{"stack", "stack/internal/fields", "dv", "link/packet"},
 		tests: []string{"stack/stacktest"}},
 	"stack/admin": {
-		module: []string{"stack", "stack/metrics", "stack/internal/fields", "dv", "link/packet"},
-		tests:  []string{"stack/stacktest"},
+		module: []string{"stack", "stack/metrics", "stack/internal/fields", "dv", "link/capture",
+			"link/packet"},
+		tests: []string{"stack/stacktest"},
 	},
 	"stack/internal/fields": {},
 	// the host's own ports and addresses; neither knows TCP/IP of ours
@@ -132,7 +135,8 @@ var layers = map[string]layer{
 	"apps/dnsd":    {module: []string{"clock", "internal/random"}, others: []string{dns, xnet}},
 	"apps/iperf3d": {module: []string{"clock"}},
 	"cmd/rdma-netstack/...": {
-		module: []string{"stack", "stack/admin", "dv", "link/packet", "dv/simnic/...",
+		module: []string{"stack", "stack/admin", "dv", "link/capture", "link/packet",
+			"dv/simnic/...",
 			"apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/...",
 			"internal/probe", "internal/doctor/...", "internal/firewall", "clock"},
 		others: []string{netlink, xsys, dns},

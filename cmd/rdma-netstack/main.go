@@ -35,6 +35,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	context.AfterFunc(ctx, stop)
 
 	out := &output{to: stdout}
+	if asksExtcap(args) {
+		return report(nil, extcap(ctx, args, streams{out, stderr}), out, stderr)
+	}
 	cmd, rest, err := find(args)
 	if err == nil {
 		err = cmd.run(ctx, rest, streams{out, stderr})
@@ -95,6 +98,7 @@ func commands() []command {
 		xconnectCommand(),
 		ssCommand(),
 		topCommand(),
+		captureCommand(),
 		statsCommand(),
 		errorsCommand(),
 		rulesCommand(),

@@ -38,31 +38,35 @@ func BenchmarkBulk(b *testing.B) {
 		b.Run(bc.name, func(b *testing.B) {
 			bc.dv = dv.Config{DelayDrop: true}
 			server, client := pair(b, bc.setup)
-			ln := server.listen(b, server.v4, 80)
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				if conn, err := ln.Accept(); err == nil {
-					io.CopyBuffer(struct{ io.Writer }{io.Discard}, conn, make([]byte, 256<<10))
-				}
-			}()
-			conn := client.dial(b, server.v4, 80)
-			chunk := make([]byte, 256<<10)
-			b.SetBytes(int64(len(chunk)))
-			start := cpuTime(b)
-			for b.Loop() {
-				if _, err := conn.Write(chunk); err != nil {
-					b.Fatal(err)
-				}
-			}
-			conn.Close()
-			<-done
-			b.ReportMetric(float64(cpuTime(b)-start)/float64(b.N), "cpu-ns/op")
-			s := server.ep.Stats()
-			b.ReportMetric(float64(s.RxPackets)/float64(b.N), "rx-pkts/op")
-			b.ReportMetric(float64(s.TxPackets)/float64(b.N), "acks/op")
+			benchBulk(b, server, client)
 		})
 	}
+}
+
+func benchBulk(b *testing.B, server, client *host) {
+	ln := server.listen(b, server.v4, 80)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if conn, err := ln.Accept(); err == nil {
+			io.CopyBuffer(struct{ io.Writer }{io.Discard}, conn, make([]byte, 256<<10))
+		}
+	}()
+	conn := client.dial(b, server.v4, 80)
+	chunk := make([]byte, 256<<10)
+	b.SetBytes(int64(len(chunk)))
+	start := cpuTime(b)
+	for b.Loop() {
+		if _, err := conn.Write(chunk); err != nil {
+			b.Fatal(err)
+		}
+	}
+	conn.Close()
+	<-done
+	b.ReportMetric(float64(cpuTime(b)-start)/float64(b.N), "cpu-ns/op")
+	s := server.ep.Stats()
+	b.ReportMetric(float64(s.RxPackets)/float64(b.N), "rx-pkts/op")
+	b.ReportMetric(float64(s.TxPackets)/float64(b.N), "acks/op")
 }
 
 func BenchmarkRequest(b *testing.B) {

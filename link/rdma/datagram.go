@@ -113,6 +113,9 @@ func (s *sender) postDatagram(headers, payload []byte) error {
 	p.Flags, p.MSS, p.Bufs = dv.TxL3Csum|dv.TxL4Csum, 0, append(p.Bufs[:0], headers, payload)
 	s.addVLAN()
 	err := s.q.Post(p)
+	if taps := s.taps.Load(); taps != nil && err == nil {
+		s.capture(*taps)
+	}
 	clear(p.Bufs) // they are the caller's
 	if err == nil {
 		s.posted++

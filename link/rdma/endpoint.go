@@ -83,6 +83,7 @@ type Endpoint struct {
 	localAddrs atomic.Pointer[localAddrs] // nil: no fast path for what is received
 	fastPath   atomic.Pointer[fastPath]   // nil: none for what is sent; written with mu held
 	sinks      atomic.Pointer[sinkFinder] // nil: there are none
+	taps       taps
 	closed     atomic.Bool
 
 	// of backends that are not in use any more, since New
@@ -127,6 +128,7 @@ func newEndpoint(dev backend, opts Options) (*Endpoint, error) {
 		e.tx = append(e.tx, newSender(dev.txQueue(i), dev.VLAN(), opts.Clock, e.flows,
 			e.admission))
 		e.tx[i].kind = dev.kind()
+		e.tx[i].taps, e.tx[i].number = &e.taps, i
 	}
 	if e.rxLimit = uint64(opts.RxLimit); e.rxLimit == 0 {
 		e.rxLimit = DefaultRxLimit

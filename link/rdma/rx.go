@@ -18,7 +18,13 @@ import (
 func (w *worker) receive(n int) {
 	frames := w.frames[:n]
 	linear := w.linearize(frames)
+	if taps := w.e.taps.Load(); taps != nil {
+		w.capture(*taps, frames)
+	}
 	w.classifyAndMerge(frames)
+	if w.captured.Active() {
+		w.captured.Commit()
+	}
 	packets := w.buildPackets()
 	if linear {
 		w.releaseLinear(frames)
@@ -37,17 +43,25 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 			continue
 		}
 		var l hdr.Packet
-		if !w.acceptEthernet(&frames[i], mac, &l) || !w.verifyChecksums(&frames[i], &l) {
-			continue
-		}
-		if w.sheds(frames[i].Data, &l, pressure) {
+		if !w.acceptEthernet(&frames[i], mac, &l) || !w.verifyChecksums(&frames[i], &l) ||
+			w.sheds(frames[i].Data, &l, pressure) {
+			w.refused(i)
 			continue
 		}
 		changes := w.e.flows.Received(frames[i].Data, &l)
 		w.countChanges(changes)
-		if changes&tcpfix.Forged == 0 {
-			w.merge.add(i, &l)
+		if changes&tcpfix.Forged != 0 {
+			w.refused(i)
+			continue
 		}
+		w.merge.add(i, &l)
+	}
+}
+
+// refused notes that frame i is dropped, and why.
+func (w *worker) refused(i int) {
+	if w.captured.Active() {
+		w.captured.Drop(i, w.refusal)
 	}
 }
 
@@ -70,6 +84,7 @@ func (w *worker) countChanges(c tcpfix.Changes) {
 	}
 	if c&tcpfix.Forged != 0 {
 		w.count.forged.Add(1)
+		w.refusal = "it is an ICMP message about a packet that was never sent"
 	}
 }
 
@@ -123,14 +138,17 @@ func (w *worker) acceptEthernet(p *dv.Packet, mac uint64, l *hdr.Packet) bool {
 	frame := p.Data
 	if frame[0]&1 == 0 && binary.BigEndian.Uint64(frame)>>16 != mac {
 		w.count.otherMAC.Add(1)
+		w.refusal = "it is for another Ethernet address"
 		return false
 	}
 	if binary.BigEndian.Uint64(frame[4:])&macMask == mac { // our own broadcast come back
 		w.count.own.Add(1)
+		w.refusal = "it is our own broadcast come back"
 		return false
 	}
 	if !w.stripVLAN(p, l) {
 		w.count.otherVLAN.Add(1)
+		w.refusal = "it is of another VLAN"
 		return false
 	}
 	return true
@@ -142,6 +160,7 @@ func (w *worker) verifyChecksums(p *dv.Packet, l *hdr.Packet) bool {
 	l.Parse(p.Data)
 	if p.Flags&dv.RxL3OK == 0 && !l.HeaderOK(p.Data) {
 		w.count.badChecksum.Add(1)
+		w.refusal = "a checksum is wrong"
 		return false
 	}
 	if p.Flags&dv.RxL4OK != 0 || l.L4 == 0 || l.Proto != hdr.ProtoTCP && l.Proto != hdr.ProtoUDP {
@@ -150,6 +169,7 @@ func (w *worker) verifyChecksums(p *dv.Packet, l *hdr.Packet) bool {
 	w.count.verified.Add(1)
 	if !l.TransportOK(p.Data) {
 		w.count.badChecksum.Add(1)
+		w.refusal = "a checksum is wrong"
 		return false
 	}
 	return true

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/capture"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/tcpfix"
 )
@@ -44,6 +45,9 @@ type sender struct {
 	vlan  uint16 // 0: frames are sent without a tag
 	clock clock.Clock
 
+	taps   *taps // the endpoint's
+	number int   // of the queue
+
 	queue atomic.Pointer[txQueue] // q, for lock; replaced by swap
 
 	// Guarded by the lock of q. It is the sender's lock: see lock.
@@ -52,7 +56,8 @@ type sender struct {
 	reserve     int         // blocks that ordinary packets leave free
 	posted      uint64      // frames, since q came into use or ring
 	packet      dv.TxPacket // scratch
-	backlog     backlog     // but for its atomic fields
+	captured    capture.Batch
+	backlog     backlog // but for its atomic fields
 	completions completionTimer
 	progress    uint64 // how often there were completions
 	still       bool   // none came while a packet waited for as long as it may

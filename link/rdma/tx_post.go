@@ -48,6 +48,9 @@ func (s *sender) post(pkt *gstack.PacketBuffer, k kind) error {
 	}
 	s.addVLAN()
 	err := s.q.Post(p)
+	if taps := s.taps.Load(); taps != nil && err == nil {
+		s.capture(*taps)
+	}
 	clear(p.Bufs) // the views are the caller's
 	if err != nil {
 		return err

@@ -188,6 +188,7 @@ func (w *worker) sheds(frame []byte, l *hdr.Packet, p pressure) bool {
 		return false
 	}
 	w.count.shed.Add(1)
+	w.refusal = "too much waits for the stack already"
 	return true
 }
 

@@ -12,6 +12,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/capture"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
@@ -115,6 +116,10 @@ type worker struct {
 	packets  [batchFrames]*gstack.PacketBuffer
 	linear   [batchFrames]*buffer.View // frames that came in several pieces, by number in the batch
 	segments [][]byte                  // of one such frame; scratch memory
+
+	captured capture.Batch // of this batch, while there are taps
+	refusal  string        // why the frame at hand is dropped
+	nicTime  nicTime
 
 	fast4, fast6 traffic        // by the fast path, of this batch
 	sinks        []DatagramSink // that have taken datagrams of this batch

@@ -17,6 +17,10 @@
 //	           none are kept: those that the rings hold now
 //	/health/recover?reporter=device
 //	           POST: looks for a device that is away now; []Reporter
+//	/capture   a pcapng file, without an end: frames as they come. Parameters: filter, snaplen
+//	           (bytes), count (frames), direction (in, out, inout), queue (may be repeated), wire,
+//	           time=nic, buffer (bytes); see capture.Options. With POST it ends when the body of
+//	           the request does, and the file then has the counts at its end
 //	/metrics   Prometheus text, see package stack/metrics
 //	/healthz   text: ok, or 503 and the checks that fail
 //	/readyz    text: ok, or 503 while the server should get no requests

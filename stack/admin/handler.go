@@ -67,6 +67,8 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("GET /stats", show(func() any { return Count(cfg.Stack) }))
 	mux.HandleFunc("GET /errors", show(func() any { return Problems(Count(cfg.Stack)) }))
 	mux.HandleFunc("GET /rules", show(func() any { return cfg.Stack.Rules() }))
+	mux.HandleFunc("GET /capture", h.capture)
+	mux.HandleFunc("POST /capture", h.capture)
 	mux.Handle("GET /metrics", metrics.Handler(cfg.Stack))
 	mux.HandleFunc("GET /health", show(func() any { return healthOf(cfg.Stack) }))
 	mux.HandleFunc("GET /health/dump", h.dump)

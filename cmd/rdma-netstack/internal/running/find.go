@@ -107,3 +107,23 @@ func (s Server) ask(ctx context.Context, method, path string, v any) error {
 	}
 	return nil
 }
+
+// Stream posts to the server and returns the answer as it comes, however long that takes. The
+// server ends it once body ends. The caller closes the answer.
+func (s Server) Stream(ctx context.Context, path string, body io.Reader) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://server"+path, body)
+	if err != nil {
+		return nil, err
+	}
+	patient := http.Client{Transport: s.client.Transport}
+	resp, err := patient.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("ask process %d: %w", s.PID, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+		return nil, fmt.Errorf("process %d: %s", s.PID, strings.TrimSpace(string(text)))
+	}
+	return resp.Body, nil
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/running"
+	"github.com/rdma-netstack/rdma-netstack/link/capture"
+)
+
+// Wireshark runs the programs in its extcap directory to list interfaces and to capture from them
+// (doc/extcap.adoc of Wireshark): here the running servers, one interface each.
+
+// extcapPrefix is in front of the process id in the name of an interface.
+const extcapPrefix = "rdma-netstack-"
+
+// extcapOptions are what Wireshark's dialogue for an interface offers.
+const extcapOptions = "arg {number=0}{call=--wire}{type=boolflag}{default=false}" +
+	"{display=Cut sent segments as the NIC does}\n" +
+	"arg {number=1}{call=--count}{type=unsigned}{default=0}" +
+	"{display=End after so many frames (0: never)}\n"
+
+// asksExtcap reports whether Wireshark has started the program.
+func asksExtcap(args []string) bool {
+	for _, a := range args {
+		if strings.HasPrefix(a, "--extcap-") {
+			return true
+		}
+	}
+	return false
+}
+
+// extcapFlags are Wireshark's.
+type extcapFlags struct {
+	interfaces, dlts, config, capture bool
+	name, fifo, filter, version       string
+
+	wire  bool // as --extcap-config has it
+	count int
+}
+
+func extcap(ctx context.Context, args []string, out streams) error {
+	var f extcapFlags
+	fs := newFlags()
+	fs.BoolVar(&f.interfaces, "extcap-interfaces", false, "")
+	fs.BoolVar(&f.dlts, "extcap-dlts", false, "")
+	fs.BoolVar(&f.config, "extcap-config", false, "")
+	fs.BoolVar(&f.capture, "capture", false, "")
+	fs.StringVar(&f.name, "extcap-interface", "", "")
+	fs.StringVar(&f.fifo, "fifo", "", "")
+	fs.StringVar(&f.filter, "extcap-capture-filter", "", "")
+	fs.StringVar(&f.version, "extcap-version", "", "")
+	fs.BoolVar(&f.wire, "wire", false, "")
+	fs.IntVar(&f.count, "count", 0, "")
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	switch {
+	case f.interfaces:
+		return listInterfaces(ctx, out)
+	case f.dlts:
+		_, err := fmt.Fprintln(out.stdout, "dlt {number=1}{name=EN10MB}{display=Ethernet}")
+		return err
+	case f.config:
+		_, err := fmt.Fprint(out.stdout, extcapOptions)
+		return err
+	case f.capture:
+		return f.run(ctx, out)
+	case f.filter != "": // is it right?
+		if _, err := capture.ParseFilter(f.filter); err != nil {
+			fmt.Fprintln(out.stdout, err) // Wireshark shows what is printed
+		}
+		return nil
+	}
+	return usageError{errors.New("want one of --extcap-interfaces, --extcap-dlts, " +
+		"--extcap-config and --capture, as Wireshark gives them")}
+}
+
+// listInterfaces prints a line for each server that runs.
+func listInterfaces(ctx context.Context, out streams) error {
+	fmt.Fprintln(out.stdout, "extcap {version=1.0}{help=https://github.com/rdma-netstack/"+
+		"rdma-netstack}{display=rdma-netstack}")
+	all, err := running.Find(ctx, running.Directories(os.Getenv))
+	for _, s := range all {
+		var info struct{ Name, MAC string }
+		if s.Get(ctx, "/info", &info) == nil {
+			fmt.Fprintf(out.stdout, "interface {value=%s%d}{display=slice %s of process %d}\n",
+				extcapPrefix, s.PID, info.MAC, s.PID)
+		}
+	}
+	return err
+}
+
+// run captures into Wireshark's FIFO.
+func (f *extcapFlags) run(ctx context.Context, out streams) error {
+	pid, err := strconv.Atoi(strings.TrimPrefix(f.name, extcapPrefix))
+	if err != nil {
+		return fmt.Errorf("interface %q is not of --extcap-interfaces", f.name)
+	}
+	c := captureFlags{file: f.fifo, direction: "inout", time: "host", filter: f.filter,
+		count: f.count, wire: f.wire, progress: out.stderr, results: out.stdout}
+	c.pid = pid
+	server, err := c.server(ctx)
+	if err != nil {
+		return err
+	}
+	return c.run(ctx, server)
+}

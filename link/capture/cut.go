@@ -1,0 +1,57 @@
+package capture
+
+import (
+	"encoding/binary"
+	"time"
+)
+
+// TCP flags, RFC 9293 section 3.1: those of the last segment only, and of the first only.
+const (
+	flagsLast  = 0x01 | 0x08 // FIN, PSH
+	flagsFirst = 0x80        // CWR
+)
+
+// cut records the segments into which the NIC cuts a frame: each with the headers of the whole, its
+// own lengths, IPv4 identification and sequence number.
+func (t *Tap) cut(s *shard, b *Batch, h *held, order time.Time) {
+	frame := b.data[h.from : h.from+h.kept]
+	if h.headers > len(frame) {
+		return
+	}
+	p := parse(frame)
+	if p.l4 == 0 || p.proto != protoTCP || p.l4+tcpLen > h.headers {
+		t.record(s, b, h, frame, h.length, order)
+		return
+	}
+	payload := frame[h.headers:]
+	for done, i := 0, 0; done < h.length-h.headers; done, i = done+h.mss, i+1 {
+		size := min(h.mss, h.length-h.headers-done)
+		s.segment = append(s.segment[:0], frame[:h.headers]...)
+		if done < len(payload) {
+			s.segment = append(s.segment, payload[done:min(done+size, len(payload))]...)
+		}
+		last := done+size == h.length-h.headers
+		rewrite(s.segment, &p, i, done, h.headers+size, last)
+		completeSums(s.segment, h.headers+size, false)
+		t.record(s, b, h, s.segment, h.headers+size, order)
+	}
+}
+
+// rewrite makes the headers those of segment i, whose payload begins done bytes into that of the
+// whole. length is the segment's, in bytes.
+func rewrite(frame []byte, p *headers, i, done, length int, last bool) {
+	ip, tcp := frame[p.l3:], frame[p.l4:]
+	if p.etherType == typeIPv4 {
+		binary.BigEndian.PutUint16(ip[2:], uint16(length-p.l3))
+		binary.BigEndian.PutUint16(ip[4:], binary.BigEndian.Uint16(ip[4:])+uint16(i))
+	} else {
+		binary.BigEndian.PutUint16(ip[4:], uint16(length-p.l3-ipv6Len))
+	}
+	binary.BigEndian.PutUint32(tcp[4:], binary.BigEndian.Uint32(tcp[4:])+uint32(done))
+	if !last {
+		tcp[13] &^= flagsLast
+	}
+	if i > 0 {
+		tcp[13] &^= flagsFirst
+	}
+}
