@@ -13,8 +13,10 @@ import (
 
 const (
 	// firstPause is how long after a loss the device is looked for first. Further pauses are an
-	// eighth of the time that it has been away, up to longestPause.
+	// eighth of the time that it has been away, up to closePause. After two minutes, for which
+	// connections wait by default, they are a 120th of that time, up to longestPause.
 	firstPause   = 250 * time.Millisecond
+	closePause   = time.Second
 	longestPause = 5 * time.Second
 	// signalPause is how long after a signal the device is looked for.
 	signalPause = 20 * time.Millisecond

@@ -132,8 +132,9 @@ func TestNoPort(t *testing.T) {
 }
 
 // TestPauses: the device is looked for after 250 ms, then after pauses of an eighth of the time
-// that it has been away, 250 ms to 5 s, and at once when the kernel tells of one. The reason is
-// kept.
+// that it has been away, 250 ms to 1 s for two minutes, so that an outage that connections survive
+// is over 1 s after its end, then up to 5 s; and at once when the kernel tells of one. The reason
+// is kept.
 func TestPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, Config{}, true)
@@ -141,7 +142,7 @@ func TestPauses(t *testing.T) {
 		begin := time.Now()
 		w.devices[0].fail(errors.New("died"))
 		at, n := firstPause, 0
-		for at < 2*time.Minute {
+		for at < 15*time.Minute {
 			time.Sleep(time.Until(begin.Add(at - 1)))
 			synctest.Wait()
 			if w.attempts() != n {
@@ -154,7 +155,11 @@ func TestPauses(t *testing.T) {
 				s.State != Fallback || s.Refused != uint64(n) {
 				t.Errorf("%d attempts after %v, want %d, %+v", w.attempts(), at, n, s)
 			}
-			at += min(max(at/8, firstPause), longestPause)
+			pause := min(at/8, time.Second)
+			if at > 2*time.Minute {
+				pause = min(at/120, longestPause)
+			}
+			at += max(pause, firstPause)
 		}
 		for range 10 {
 			w.signals <- Signal{Ifindex: 3}

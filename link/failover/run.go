@@ -264,10 +264,16 @@ func (l *Link) take(a attempt) {
 	if a.err != nil {
 		l.refused(a.err)
 	}
-	l.retry.Reset(max(l.pause, min(l.cfg.Clock.Since(l.since)/8, longestPause)))
+	l.retry.Reset(l.nextPause())
 	if l.again {
 		l.soon()
 	}
+}
+
+// nextPause is how long after an attempt the device is looked for again.
+func (l *Link) nextPause() time.Duration {
+	away := l.cfg.Clock.Since(l.since)
+	return max(l.pause, min(away/8, max(closePause, away/120), longestPause))
 }
 
 // refused notes why the device is not at work. A reason makes a line of log once.
