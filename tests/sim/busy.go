@@ -11,7 +11,12 @@ import (
 // busy counts goroutines that are, or soon will be, in a system call. When one of these ends and
 // there is no processor for its goroutine, that counts neither as running nor as runnable for a
 // moment.
-type busy struct{ atomic.Int64 }
+type busy struct {
+	atomic.Int64
+	// maps: since the last rest, memory may have been mapped or unmapped by goroutines that are not
+	// counted: a lost device is looked for, or its driver has closed it.
+	maps atomic.Bool
+}
 
 // busyKernel counts the commands of a device node that are under way: the software NIC's kernel
 // makes system calls to look at the driver's memory.

@@ -21,7 +21,7 @@ func (w *world) startFaults() {
 				w.logf("fault %d ends", i)
 			})
 		})
-		w.calm = max(w.calm, w.clock.now()+f.At+f.For)
+		w.calm = max(w.calm, w.clock.now()+f.At+f.For+f.settling())
 	}
 }
 
@@ -40,7 +40,10 @@ func (w *world) faultOf(f FaultPlan) (begin func() (end func())) {
 			return func() { w.net.change(func() { p.cut = false }) }
 		}
 	}
-	return faultOfNIC(w.hosts[f.Host].(*ourHost).nic, w.plan.Seed, f)
+	if f.Kind >= numFaults {
+		return w.deviceFault(f)
+	}
+	return faultOfNIC(w.hosts[f.Host].(*ourHost).slot.card(), w.plan.Seed, f)
 }
 
 // queueFaults are the faults of queues, by the name that the software NIC has for them.

@@ -10,9 +10,9 @@ import (
 // scheduler must not call them. check and left are the scheduler's, while nothing runs.
 type host interface {
 	up(ctx context.Context) error
-	listen(port uint16) (net.Listener, error)
+	listen(at netip.AddrPort) (net.Listener, error)
 	dial(ctx context.Context, to netip.AddrPort) (net.Conn, error)
-	packets(port uint16) (net.PacketConn, error)
+	packets(at netip.AddrPort) (net.PacketConn, error)
 	// send takes what the host has put on its link but not yet given to the switch.
 	send()
 	// check reports a violated invariant. quiet says that no frame is in progress.
@@ -26,6 +26,11 @@ type host interface {
 
 // address is that of host i.
 func address(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}) }
+
+// address6 is that of host i in IPv6.
+func address6(i int) netip.Addr {
+	return netip.AddrFrom16([16]byte{0xfd, 0x10, 15: byte(i + 1)})
+}
 
 // hardware is the hardware address of host i.
 func hardware(i int) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, byte(i + 1)} }

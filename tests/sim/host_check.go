@@ -9,15 +9,16 @@ import (
 )
 
 func (h *ourHost) check() error {
-	if h.nic == nil {
+	nic := h.slot.card()
+	if nic == nil {
 		return nil
 	}
-	counters := h.nic.Counters()
+	counters := nic.Counters()
 	errs := []error{h.checkWire(&counters)}
 	if !h.plan.Device.DelayDrop { // a frame that waits for a buffer is in no counter yet
 		errs = append(errs, counters.Check())
 	}
-	if v := h.nic.Violations(); len(v) > 0 && !h.lenient {
+	if v := nic.Violations(); len(v) > 0 && !h.lenient {
 		errs = append(errs, fmt.Errorf("the driver broke rules of the NIC: %s",
 			strings.Join(v, "; ")))
 	}
@@ -27,9 +28,11 @@ func (h *ourHost) check() error {
 // checkWire checks that the NIC has counted each frame that the switch gave it, or got of it.
 func (h *ourHost) checkWire(c *simnic.Counters) error {
 	came, handed, idle := h.port.counts()
-	if idle && (c.Wire.TxPackets != came || c.Wire.RxPackets != handed) {
+	sent, got := h.slot.past()
+	sent, got = sent+c.Wire.TxPackets, got+c.Wire.RxPackets
+	if idle && (sent != came || got != handed) {
 		return fmt.Errorf("the NIC has sent %d frames and got %d, the switch got %d and gave %d",
-			c.Wire.TxPackets, c.Wire.RxPackets, came, handed)
+			sent, got, came, handed)
 	}
 	return nil
 }
@@ -68,7 +71,7 @@ func (h *ourHost) drained() error {
 	for _, q := range dev.Stats().Rx {
 		seen += q.Packets
 	}
-	if c := h.nic.Counters(); c.Slice.RxPackets != seen {
+	if c := h.slot.card().Counters(); c.Slice.RxPackets != seen {
 		return fmt.Errorf("the NIC has completed %d frames and the driver has seen %d",
 			c.Slice.RxPackets, seen)
 	}

@@ -7,12 +7,11 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
@@ -33,59 +32,90 @@ type ourHost struct {
 	late bool
 	// something goes wrong in the NIC, so that it may count what never reaches the driver
 	faulty bool
-	nic    *simnic.NIC
-	linux  *kernel.Linux
+	slot   slot
 	stack  *stack.Stack // nil until the host is up
 	books  *frameBooks  // of the device that was there at the last check
 
 	opened chan struct{} // closed when up has ended
+	ending atomic.Bool   // down has begun
 }
 
-// up opens the device, and the stack on it. System calls are made until the driver has its memory,
-// and in commands.
-func (h *ourHost) up(ctx context.Context) (err error) {
+// up opens the device, and the stack on it.
+func (h *ourHost) up(ctx context.Context) error {
 	defer close(h.opened)
 	h.busy.Add(1)
-	begun := sync.OnceFunc(func() { h.busy.Add(-1) })
-	defer begun()
-	h.nic, err = simnic.New(simnic.Config{Name: fmt.Sprint("mlx5_", h.index), MTU: h.mtu,
-		Card: h.plan.Card, Seed: h.seed, Clock: clock.New(h.clock)})
+	err := h.insert(h.plan.Card)
+	h.busy.Add(-1)
 	if err != nil {
 		return err
 	}
-	if err := h.nic.ConnectWire(cable{h.port}); err != nil {
-		return err
+	if h.plan.Refusals > 0 {
+		if err := h.refused(ctx); err != nil {
+			return err
+		}
 	}
-	h.linux = kernel.New(h.nic, kernel.Config{EventQueues: true})
+	return h.open(ctx)
+}
+
+// refused has the device opened while too little memory may be locked: that is refused in words,
+// and nothing is left.
+func (h *ourHost) refused(ctx context.Context) error {
+	for range h.plan.Refusals {
+		h.slot.refuse(1)
+		if err := h.open(ctx); !errors.Is(err, dv.ErrMemlock) {
+			return fmt.Errorf("opened where memory cannot be locked: %w", err)
+		}
+		if err := h.slot.empty(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open opens the stack. System calls are made until the driver has its memory, and in commands.
+func (h *ourHost) open(ctx context.Context) error {
+	ended := make(chan struct{})
+	defer close(ended)
+	h.busy.Add(1)
+	begun := sync.OnceFunc(func() { h.busy.Add(-1) })
+	defer begun()
+	var s *stack.Stack
+	cfg := h.config()
+	cfg.NIC.Interpose = func(k uverbs.Kernel) uverbs.Kernel {
+		return busyKernel{k, h.busy, begun, func() { h.closing(ended, &s) }}
+	}
+	s, err := stack.Open(ctx, cfg)
+	h.stack = s
+	return err
+}
+
+func (h *ourHost) config() stack.Config {
 	cfg := h.plan.Device
-	cfg.Kernel, cfg.MAC = h.linux.OpenNode, hardware(h.index)
-	cfg.Interpose = func(k uverbs.Kernel) uverbs.Kernel {
-		return busyKernel{k, h.busy, begun, h.closing}
-	}
+	cfg.Kernel, cfg.MAC = h.slot.open, hardware(h.index)
 	cfg.Facts = dv.PortFacts{Name: fmt.Sprint("mlx5_", h.index), Netdev: fmt.Sprint("eth", h.index),
-		MAC: h.nic.MAC(), MTU: h.mtu}
-	h.stack, err = stack.Open(ctx, stack.Config{
+		MAC: h.slot.card().MAC(), MTU: h.mtu}
+	return stack.Config{
 		NIC: cfg, RxMode: h.plan.RxMode, RxLimit: h.plan.RxLimit, NoFastPath: h.plan.NoFastPath,
-		Addresses:          []netip.Prefix{netip.PrefixFrom(address(h.index), 24)},
+		Addresses: h.plan.prefixes(h.index), MaxOutage: h.plan.MaxOutage,
 		DuplicateDetection: h.plan.Detection,
 		TCP: stack.TCPOptions{ACKDelay: h.plan.ACKDelay, DisableSACK: h.plan.DisableSACK,
 			DisableRACK: h.plan.DisableRACK, SendBuffer: h.plan.Buffers,
 			ReceiveBuffer: h.plan.Buffers},
+		DHCPv4: h.plan.Leased, AddressTimeout: upLimit,
 		Clock: clock.New(h.clock), Random: clocktest.Random(h.seed),
-	})
-	return err
+	}
 }
 
-func (h *ourHost) listen(port uint16) (net.Listener, error) {
-	return h.stack.Listen("tcp", netip.AddrPortFrom(address(h.index), port).String())
+func (h *ourHost) listen(at netip.AddrPort) (net.Listener, error) {
+	return h.stack.Listen("tcp", at.String())
 }
 
 func (h *ourHost) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	return h.stack.DialContext(ctx, "tcp", to.String())
 }
 
-func (h *ourHost) packets(port uint16) (net.PacketConn, error) {
-	return h.stack.ListenPacket("udp", netip.AddrPortFrom(address(h.index), port).String())
+func (h *ourHost) packets(at netip.AddrPort) (net.PacketConn, error) {
+	return h.stack.ListenPacket("udp", at.String())
 }
 
 // send does nothing: the NIC sends on its own.
@@ -98,30 +128,35 @@ func (h *ourHost) connections() []string {
 	return tcpEndpoints(h.stack.Netstack())
 }
 
-// closing is called when the driver closes its device node: it frees memory until the stack has
-// ended.
-func (h *ourHost) closing() {
+// closing is called when the driver closes its device node. If it does so because the stack ends,
+// memory is freed until *s has ended; if that was never opened, until ended is closed.
+func (h *ourHost) closing(ended <-chan struct{}, s **stack.Stack) {
+	select {
+	case <-ended:
+		if !h.ending.Load() {
+			h.busy.maps.Store(true) // the device was lost
+			return
+		}
+	default:
+	}
 	h.busy.Add(1)
 	go func() {
-		<-h.opened
-		if h.stack != nil {
-			h.stack.Close()
+		<-ended
+		if *s != nil {
+			(*s).Close()
 		}
 		h.busy.Add(-1)
 	}()
 }
 
-func (h *ourHost) down() error { return errors.Join(h.stack.Close(), h.nic.Close()) }
+func (h *ourHost) down() error {
+	h.ending.Store(true)
+	return errors.Join(h.stack.Close(), h.slot.card().Close())
+}
 
 func (h *ourHost) left() error {
-	if o := h.nic.Objects(); o != (simnic.Objects{}) {
-		return fmt.Errorf("objects of the NIC are left: %+v", o)
-	}
-	if n := h.linux.Pinned(); n != 0 {
-		return fmt.Errorf("%d bytes are still pinned", n)
-	}
-	if n := h.linux.Refused(); n != 0 && !h.late {
-		return fmt.Errorf("the firmware refused %d changes of queues' states", n)
+	if err := h.slot.left(h.late); err != nil {
+		return err
 	}
 	return h.clock.left()
 }

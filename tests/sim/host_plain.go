@@ -102,17 +102,16 @@ func (h *plainHost) full(p netip.AddrPort) tcpip.FullAddress {
 	return tcpip.FullAddress{NIC: 1, Addr: toAddress(p.Addr()), Port: p.Port()}
 }
 
-func (h *plainHost) listen(port uint16) (net.Listener, error) {
-	return gonet.ListenTCP(h.stack, h.full(netip.AddrPortFrom(address(h.index), port)),
-		ipv4.ProtocolNumber)
+func (h *plainHost) listen(at netip.AddrPort) (net.Listener, error) {
+	return gonet.ListenTCP(h.stack, h.full(at), ipv4.ProtocolNumber)
 }
 
 func (h *plainHost) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	return gonet.DialContextTCP(ctx, h.stack, h.full(to), ipv4.ProtocolNumber)
 }
 
-func (h *plainHost) packets(port uint16) (net.PacketConn, error) {
-	local := h.full(netip.AddrPortFrom(address(h.index), port))
+func (h *plainHost) packets(at netip.AddrPort) (net.PacketConn, error) {
+	local := h.full(at)
 	return gonet.DialUDP(h.stack, &local, nil, ipv4.ProtocolNumber)
 }
 

@@ -67,17 +67,17 @@ func (h *scriptHost) arp(op header.ARPOp, mac, ip []byte) {
 	h.port.put(f)
 }
 
-func (h *scriptHost) listen(uint16) (net.Listener, error) { return nil, errNoSockets }
+func (h *scriptHost) listen(netip.AddrPort) (net.Listener, error) { return nil, errNoSockets }
 
 func (h *scriptHost) dial(context.Context, netip.AddrPort) (net.Conn, error) {
 	return nil, errNoSockets
 }
 
-func (h *scriptHost) packets(uint16) (net.PacketConn, error) { return nil, errNoSockets }
-func (h *scriptHost) send()                                  {}
-func (h *scriptHost) check() error                           { return nil }
-func (h *scriptHost) connections() []string                  { return nil }
-func (h *scriptHost) left() error                            { return nil }
+func (h *scriptHost) packets(netip.AddrPort) (net.PacketConn, error) { return nil, errNoSockets }
+func (h *scriptHost) send()                                          {}
+func (h *scriptHost) check() error                                   { return nil }
+func (h *scriptHost) connections() []string                          { return nil }
+func (h *scriptHost) left() error                                    { return nil }
 
 func (h *scriptHost) down() error {
 	h.port.connect(nil)

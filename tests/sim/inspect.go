@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
@@ -13,7 +14,13 @@ import (
 type inspector struct {
 	mtu     int
 	ordered bool // nothing that the host sends may get lost before it reaches the switch
-	next    map[[12]byte]uint32
+	next    map[flowKey]uint32
+}
+
+// flowKey is a direction of a connection: addresses and ports.
+type flowKey struct {
+	from, to tcpip.Address
+	ports    [4]byte
 }
 
 // frame says what is wrong with a frame.
@@ -21,56 +28,60 @@ func (i *inspector) frame(f []byte) error {
 	if len(f) < header.EthernetMinimumSize || len(f) > header.EthernetMinimumSize+i.mtu {
 		return fmt.Errorf("a frame of %d bytes was sent", len(f))
 	}
-	if header.Ethernet(f).Type() != header.IPv4ProtocolNumber {
-		return nil
+	b := f[header.EthernetMinimumSize:]
+	switch header.Ethernet(f).Type() {
+	case header.IPv4ProtocolNumber:
+		return i.ipv4(b)
+	case header.IPv6ProtocolNumber:
+		return i.ipv6(b)
 	}
-	ip := header.IPv4(f[header.EthernetMinimumSize:])
+	return nil
+}
+
+func (i *inspector) ipv4(b []byte) error {
+	ip := header.IPv4(b)
 	if !ip.IsValid(len(ip)) || !ip.IsChecksumValid() {
-		return fmt.Errorf("a frame with a bad IPv4 header was sent: %x", f)
+		return fmt.Errorf("a packet with a bad IPv4 header was sent: %x", b)
 	}
 	if ip.More() || ip.FragmentOffset() > 0 {
 		return nil
 	}
-	payload := ip.Payload()
-	switch ip.TransportProtocol() {
+	return i.transport(ip, ip.TransportProtocol(), ip.Payload())
+}
+
+// ipv6 looks at what has no extension headers.
+func (i *inspector) ipv6(b []byte) error {
+	ip := header.IPv6(b)
+	if !ip.IsValid(len(ip)) {
+		return fmt.Errorf("a packet with a bad IPv6 header was sent: %x", b)
+	}
+	return i.transport(ip, tcpip.TransportProtocolNumber(ip.NextHeader()), ip.Payload())
+}
+
+// packet is what both versions of IP have.
+type packet interface {
+	SourceAddress() tcpip.Address
+	DestinationAddress() tcpip.Address
+}
+
+func (i *inspector) transport(ip packet, p tcpip.TransportProtocolNumber, payload []byte) error {
+	switch p {
 	case header.TCPProtocolNumber:
 		return i.segment(ip, payload)
 	case header.UDPProtocolNumber:
 		return checkUDP(ip, payload)
-	}
-	return nil
-}
-
-func checkUDP(ip header.IPv4, b []byte) error {
-	if len(b) < header.UDPMinimumSize || int(header.UDP(b).Length()) != len(b) {
-		return errors.New("a datagram of another length than it says was sent")
-	}
-	if u := header.UDP(b); u.Checksum() != 0 && !u.IsChecksumValid(ip.SourceAddress(),
-		ip.DestinationAddress(), checksum.Checksum(u.Payload(), 0)) {
-		return errors.New("a datagram with a wrong checksum was sent")
-	}
-	return nil
-}
-
-// segment checks a TCP segment.
-func (i *inspector) segment(ip header.IPv4, b []byte) error {
-	if len(b) < header.TCPMinimumSize || int(header.TCP(b).DataOffset()) > len(b) {
-		return errors.New("a segment shorter than its header was sent")
-	}
-	s := header.TCP(b)
-	if !s.IsChecksumValid(ip.SourceAddress(), ip.DestinationAddress(),
-		checksum.Checksum(s.Payload(), 0), uint16(len(s.Payload()))) {
-		return errors.New("a segment with a wrong checksum was sent")
-	}
-	if i.ordered && s.Flags()&header.TCPFlagRst == 0 {
-		return i.inOrder(ip, s)
+	case header.ICMPv6ProtocolNumber:
+		if sum := header.PseudoHeaderChecksum(p, ip.SourceAddress(), ip.DestinationAddress(),
+			uint16(len(payload))); checksum.Checksum(payload, sum) != 0xffff {
+			return errors.New("an ICMPv6 message with a wrong checksum was sent")
+		}
 	}
 	return nil
 }
 
 // inOrder says whether a segment skips data that was never sent.
-func (i *inspector) inOrder(ip header.IPv4, s header.TCP) error {
-	key := [12]byte(append(append([]byte(nil), ip[12:20]...), s[:4]...))
+func (i *inspector) inOrder(ip packet, s header.TCP) error {
+	key := flowKey{ip.SourceAddress(), ip.DestinationAddress(), [4]byte(s[:4])}
 	end := s.SequenceNumber() + uint32(len(s.Payload()))
 	if s.Flags()&(header.TCPFlagSyn|header.TCPFlagFin) != 0 {
 		end++
@@ -83,6 +94,33 @@ func (i *inspector) inOrder(ip header.IPv4, s header.TCP) error {
 	}
 	if s.Flags()&header.TCPFlagSyn != 0 || !known || int32(end-next) > 0 {
 		i.next[key] = end
+	}
+	return nil
+}
+
+func checkUDP(ip packet, b []byte) error {
+	if len(b) < header.UDPMinimumSize || int(header.UDP(b).Length()) != len(b) {
+		return errors.New("a datagram of another length than it says was sent")
+	}
+	if u := header.UDP(b); u.Checksum() != 0 && !u.IsChecksumValid(ip.SourceAddress(),
+		ip.DestinationAddress(), checksum.Checksum(u.Payload(), 0)) {
+		return errors.New("a datagram with a wrong checksum was sent")
+	}
+	return nil
+}
+
+// segment checks a TCP segment.
+func (i *inspector) segment(ip packet, b []byte) error {
+	if len(b) < header.TCPMinimumSize || int(header.TCP(b).DataOffset()) > len(b) {
+		return errors.New("a segment shorter than its header was sent")
+	}
+	s := header.TCP(b)
+	if !s.IsChecksumValid(ip.SourceAddress(), ip.DestinationAddress(),
+		checksum.Checksum(s.Payload(), 0), uint16(len(s.Payload()))) {
+		return errors.New("a segment with a wrong checksum was sent")
+	}
+	if i.ordered && s.Flags()&header.TCPFlagRst == 0 {
+		return i.inOrder(ip, s)
 	}
 	return nil
 }

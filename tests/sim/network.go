@@ -132,7 +132,7 @@ func (n *network) send(from, to *port, f []byte) {
 		n.lost = n.clock.now()
 		return
 	}
-	if spoil < h.Corrupt && isIPv4(f) { // ARP has no checksum
+	if spoil < h.Corrupt && isIP(f) { // ARP has no checksum
 		n.count.Corrupt++
 		n.lost = n.clock.now()
 		f[int(bit>>3)%len(f)] ^= 1 << (bit & 7)
@@ -189,5 +189,8 @@ func (n *network) land() bool {
 	return any
 }
 
-// isIPv4 reports whether a frame has an IPv4 packet in it.
-func isIPv4(f []byte) bool { return header.Ethernet(f).Type() == header.IPv4ProtocolNumber }
+// isIP reports whether a frame has an IP packet in it.
+func isIP(f []byte) bool {
+	t := header.Ethernet(f).Type()
+	return t == header.IPv4ProtocolNumber || t == header.IPv6ProtocolNumber
+}

@@ -72,11 +72,13 @@ func NewPlan(seed uint64) Plan {
 	p := Plan{Seed: seed}
 	p.Net = newNetPlan(newDice(seed, 1))
 	p.Hosts = newHostPlans(newDice(seed, 2), p.Net.MTU)
-	p.Faults = newFaultPlans(newDice(seed, 4), p.Hosts)
+	p.Faults = append(newFaultPlans(newDice(seed, 4), p.Hosts),
+		newOutages(newDice(seed, 6), p.Hosts)...)
 	if p.harmful() {
 		p.replacePlain(newDice(seed, 5))
 	}
 	p.Work = newWorkPlans(newDice(seed, 3), p.Hosts)
+	p.vary(newDice(seed, 7))
 	return p
 }
 

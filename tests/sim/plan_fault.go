@@ -28,7 +28,7 @@ const (
 
 var faultNames = [...]string{"wire", "unplugged", "link down", "send errors", "receive errors",
 	"starved", "lost completion", "late completion", "lost doorbell", "wrong counter", "paused",
-	"held without link"}
+	"held without link", "removed", "replaced", "flapping", "lease taken back"}
 
 // String is the kind's name.
 func (k FaultKind) String() string { return faultNames[k] }
@@ -52,6 +52,9 @@ func (f FaultPlan) String() string {
 	s := fmt.Sprintf("%v at host %d after %v for %v", f.Kind, f.Host, f.At, f.For)
 	if f.Kind == Wire {
 		return fmt.Sprintf("%s: %+v", s, f.Harm)
+	}
+	if f.Kind >= numFaults {
+		return fmt.Sprintf("%s, %d refusals, pause %v", s, f.Count, f.Delay)
 	}
 	if f.Kind >= SendErrors && f.Kind <= WrongCounter {
 		s += fmt.Sprintf(", rate %v, count %d, skip %d, delay %v, syndrome %#x", f.Rate, f.Count,

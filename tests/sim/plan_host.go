@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
@@ -16,11 +17,15 @@ const (
 	Ours     HostKind = iota // package stack over link/rdma, dv and a software NIC
 	Plain                    // gVisor's netstack on a link without our additions
 	Scripted                 // no stack
+	Leases                   // no stack: a DHCP server
 )
 
 // HostPlan is one host.
 type HostPlan struct {
 	Kind HostKind
+	IPv6 bool // beside IPv4
+	// Leased: the address of IPv4 comes from a DHCP server.
+	Leased bool
 
 	// Of Ours.
 	Card        string
@@ -33,6 +38,8 @@ type HostPlan struct {
 	Detection   time.Duration // of duplicate addresses
 	Buffers     stack.BufferRange
 	RxLimit     int
+	MaxOutage   time.Duration
+	Refusals    int // of memory that is to be locked, when the device is opened first
 
 	// Of Plain: netstack cuts super-segments in software.
 	SoftwareGSO bool
@@ -43,6 +50,8 @@ func (h HostPlan) String() string {
 	switch h.Kind {
 	case Scripted:
 		return "a script"
+	case Leases:
+		return "a DHCP server"
 	case Plain:
 		return fmt.Sprintf("netstack, segmentation in software %v", h.SoftwareGSO)
 	}
@@ -52,11 +61,24 @@ func (h HostPlan) String() string {
 		"events %d/%dus, "+
 		"delay drop %v, inline %d, mode %v, ACK delay %v, no fast path %v, no SACK %v, "+
 		"no RACK %v, "+
-		"detection %v, buffers %+v, limit %d", h.Card, d.RxQueues, d.TxQueues, d.RxQueueSize,
+		"detection %v, buffers %+v, limit %d, outage %v, refusals %d, IPv6 %v, leased %v",
+		h.Card, d.RxQueues, d.TxQueues, d.RxQueueSize,
 		d.TxQueueSize, d.TxBufferSize, d.SpareFrames, d.Striding, d.NoCompression,
 		d.NoMultiPacketSend, d.NoMultiSegment, d.BlueFlame, d.EventFrames, d.EventMicroseconds,
 		d.DelayDrop, d.TxInline, h.RxMode, h.ACKDelay, h.NoFastPath, h.DisableSACK, h.DisableRACK,
-		h.Detection, h.Buffers, h.RxLimit)
+		h.Detection, h.Buffers, h.RxLimit, h.MaxOutage, h.Refusals, h.IPv6, h.Leased)
+}
+
+// prefixes are the addresses of a host with this number.
+func (h *HostPlan) prefixes(i int) []netip.Prefix {
+	var all []netip.Prefix
+	if !h.Leased {
+		all = append(all, netip.PrefixFrom(address(i), 24))
+	}
+	if h.IPv6 {
+		all = append(all, netip.PrefixFrom(address6(i), 64))
+	}
+	return all
 }
 
 // newHostPlans draws two or three hosts.

@@ -19,11 +19,12 @@ const (
 	Datagrams                  // UDP questions, asked again until answered
 	SlowReader                 // the server reads in pauses, so that the window closes
 	numWork
-	Script = numWork // a peer without a stack leaves a gap in its data
+	Script = numWork     // a peer without a stack leaves a gap in its data
+	Names  = numWork + 1 // questions to dnsd, over UDP and TCP
 )
 
 var workNames = [...]string{"bulk", "web", "short", "half-close", "reset", "deadline", "datagrams",
-	"slow reader", "script"}
+	"slow reader", "script", "names"}
 
 // String is the kind's name.
 func (k WorkKind) String() string { return workNames[k] }
@@ -37,13 +38,15 @@ type WorkPlan struct {
 	Back           int           // to the client
 	Count          int           // connections or requests
 	Pause          time.Duration
+	IPv6           bool
 	Off            bool // left out
 }
 
 // String describes the work.
 func (w WorkPlan) String() string {
 	return fmt.Sprintf("%v: host %d serves host %d after %v, %d bytes there, %d back, %d times, "+
-		"pause %v", w.Kind, w.Server, w.Client, w.Start, w.Bytes, w.Back, w.Count, w.Pause)
+		"pause %v, IPv6 %v", w.Kind, w.Server, w.Client, w.Start, w.Bytes, w.Back, w.Count, w.Pause,
+		w.IPv6)
 }
 
 // newWorkPlans draws up to four pieces of work. Our first host takes part in all.

@@ -81,6 +81,9 @@ func (w *world) check() error {
 // silence is how long no frame may move while there is work.
 const silence = 5 * time.Second
 
+// keepAlive is after how long a peer that only reads asks whether its connection is still there.
+const keepAlive = 15 * time.Second
+
 // stall reports that nothing has moved for too long although there is work.
 func (w *world) stall() error {
 	now := w.clock.now()
@@ -93,6 +96,9 @@ func (w *world) stall() error {
 	}
 	if w.plan.resets() {
 		limit += resetLimit
+	}
+	if w.plan.cuts() {
+		limit += keepAlive
 	}
 	w.mu.Lock()
 	busy, awake := w.sleeping == 0 && w.busy(), w.awake

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"runtime"
 	"runtime/metrics"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -42,7 +43,8 @@ func (s settler) settle(b *busy) error {
 	var began time.Duration
 	for n := 0; ; n++ {
 		runtime.Gosched()
-		if s.quiet() && b.Load() == 0 {
+		if s.quiet() && b.Load() == 0 && (!b.maps.Load() || allWait()) {
+			b.maps.Store(false)
 			return nil
 		}
 		switch {
@@ -63,4 +65,22 @@ func processorTime() time.Duration {
 		return 0
 	}
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
+// allWait reports whether all other goroutines wait, by a list of them: that takes long, and shows
+// those that a system call has just ended for, too.
+func allWait() bool {
+	list, others := goroutines(), false
+	for line := range strings.SplitSeq(list, "\n") {
+		_, state, header := strings.Cut(line, " [")
+		if !header || !strings.HasPrefix(line, "goroutine ") {
+			continue
+		}
+		if strings.HasPrefix(state, "syscall") || strings.HasPrefix(state, "runnable") ||
+			others && strings.HasPrefix(state, "running") {
+			return false
+		}
+		others = true // the first is this one
+	}
+	return true
 }

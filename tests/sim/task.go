@@ -78,19 +78,22 @@ const dialTries = 12
 // dialPause is between them.
 const dialPause = 500 * time.Millisecond
 
-// dial connects to a port of a host. It tries again until the work must be over.
-func (t *task) dial(from, to int, port uint16) (net.Conn, error) {
+// dial connects a host to an address. It tries again until the work must be over.
+func (t *task) dial(from int, to netip.AddrPort) (net.Conn, error) {
 	var last error
-	for range dialTries {
-		t.calls(fmt.Sprintf("dial %d", port))
+	for n := 0; n < dialTries; {
+		t.calls(fmt.Sprintf("dial %v", to))
 		ctx, cancel := context.WithCancel(context.Background())
-		c, err := t.w.hosts[from].dial(ctx, netip.AddrPortFrom(address(to), port))
+		c, err := t.w.hosts[from].dial(ctx, to)
 		cancel()
 		if err == nil {
 			return c, nil
 		}
 		t.w.logf("%s: dial: %v", t.name, err)
 		last = err
+		if !t.w.plan.loses() || t.w.clock.now() > t.w.calm {
+			n++
+		}
 		t.sleep(dialPause)
 	}
 	return nil, fmt.Errorf("dial %d times: %w", dialTries, last)

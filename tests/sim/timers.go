@@ -14,6 +14,7 @@ import (
 // timers is the clock of one host: that of the run, which also knows who has set timers.
 type timers struct {
 	clock.Source
+	busy *busy
 
 	mu  sync.Mutex
 	set map[*hostTimer]bool // guarded by mu
@@ -24,15 +25,21 @@ type hostTimer struct {
 	clock.Timer
 	of      *timers
 	creator [24]uintptr
+	// probes: link/failover has set it, and looks for a device when it fires
+	probes func() bool
 }
 
 // AfterFunc implements clock.Source.
 func (s *timers) AfterFunc(d time.Duration, f func()) clock.Timer {
 	t := &hostTimer{of: s}
 	runtime.Callers(2, t.creator[:])
+	t.probes = sync.OnceValue(func() bool { return strings.Contains(t.name(), "link/failover.") })
 	s.note(t, true)
 	t.Timer = s.Source.AfterFunc(d, func() {
 		s.note(t, false)
+		if t.probes() {
+			s.busy.maps.Store(true)
+		}
 		f()
 	})
 	return t

@@ -3,7 +3,9 @@ package sim
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
+	"time"
 )
 
 // startWork starts the tasks of all work.
@@ -22,6 +24,8 @@ func (w *world) startWork() {
 			j.web()
 		case Script:
 			j.script()
+		case Names:
+			j.names()
 		default:
 			j.streams()
 		}
@@ -40,10 +44,19 @@ type job struct {
 	over     []*session       // whose port another one has; guarded by mu
 }
 
+// at is where the job's socket on a host is.
+func (j *job) at(host int) netip.AddrPort {
+	if j.plan.IPv6 {
+		return netip.AddrPortFrom(address6(host), j.port)
+	}
+	return netip.AddrPortFrom(address(host), j.port)
+}
+
 // session is one connection as both its ends see it.
 type session struct {
 	there, back     *flow
 	dialled, served bool // each written by one end, read when all have ended
+	born            time.Duration
 }
 
 // session returns the connection from a client's port. fresh says that it is a new one.
@@ -58,7 +71,7 @@ func (j *job) session(port int, fresh bool) *session {
 	if s == nil {
 		at := uint64(j.port)<<16 | uint64(port)
 		s = &session{&flow{pattern: pattern{j.w.table, at * 7919}},
-			&flow{pattern: pattern{j.w.table, at*104729 + 1}}, false, false}
+			&flow{pattern: pattern{j.w.table, at*104729 + 1}}, false, false, j.w.clock.now()}
 		j.sessions[port] = s
 	}
 	return s
@@ -81,9 +94,12 @@ func (j *job) check() error {
 }
 
 func (j *job) checkSession(s *session) error {
-	mayFail := j.plan.Kind == Reset
-	if !s.served && !mayFail {
+	mayFail := j.plan.Kind == Reset || j.w.cutOff(s.born) || !s.served && j.w.handshakeLost(s.born)
+	switch {
+	case !s.served && !mayFail:
 		return fmt.Errorf("a connection was never accepted")
+	case !s.served && j.plan.Kind != Reset:
+		return nil // it was cut off before
 	}
 	if err := s.there.check(mayFail || !s.served); err != nil {
 		return fmt.Errorf("client to server: %w", err)
@@ -103,7 +119,7 @@ func (j *job) streams() {
 				return fmt.Errorf("connection %d: %w", n, err)
 			}
 		}
-		return nil
+		return j.afterCutOff(t)
 	}, j.accept)
 }
 
@@ -112,7 +128,7 @@ func (j *job) streams() {
 func (j *job) serving(client func(*task) error, accept func(net.Listener)) {
 	j.w.spawn(j.name+", client", func(t *task) error {
 		t.calls("listen")
-		ln, err := j.w.hosts[j.plan.Server].listen(j.port)
+		ln, err := j.w.hosts[j.plan.Server].listen(j.at(j.plan.Server))
 		if err != nil {
 			return err
 		}

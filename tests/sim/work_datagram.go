@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
-	"net/netip"
 	"time"
 )
 
@@ -20,12 +19,12 @@ const (
 func (j *job) datagrams() {
 	j.w.spawn(j.name+", client", func(t *task) error {
 		t.calls("open sockets")
-		server, err := j.w.hosts[j.plan.Server].packets(j.port)
+		server, err := j.w.hosts[j.plan.Server].packets(j.at(j.plan.Server))
 		if err != nil {
 			return err
 		}
 		defer server.Close()
-		client, err := j.w.hosts[j.plan.Client].packets(j.port)
+		client, err := j.w.hosts[j.plan.Client].packets(j.at(j.plan.Client))
 		if err != nil {
 			return err
 		}
@@ -70,7 +69,7 @@ func collect(t *task, c net.PacketConn, answers chan<- []byte) error {
 
 // questions asks all questions of the work.
 func (j *job) questions(t *task, c net.PacketConn, answers <-chan []byte) error {
-	to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(address(j.plan.Server), j.port))
+	to := net.UDPAddrFromAddrPort(j.at(j.plan.Server))
 	for id := range j.plan.Count {
 		q := make([]byte, 8+j.plan.Bytes%(maxQuestion-8))
 		pattern{j.w.table, uint64(id) * 7919}.fill(q[8:], 0)

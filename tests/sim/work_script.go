@@ -28,8 +28,9 @@ func (j *job) script() {
 		for n := range j.plan.Count {
 			p := &peer{host: h, to: j.plan.Server, local: uint16(20000 + 100*n + int(j.port)%100),
 				remote: j.port, seq: uint32(t.dice.Uint64())}
+			began := j.w.clock.now()
 			err := j.gap(t, p)
-			if errors.Is(err, errPeerReset) && j.w.clock.now() < j.w.calm {
+			if errors.Is(err, errPeerReset) && (j.w.clock.now() < j.w.calm || j.w.cutOff(began)) {
 				continue // a segment came twice, or damaged
 			}
 			if err != nil {

@@ -9,7 +9,6 @@ import (
 	"log"
 	"net"
 	"net/http"
-	"net/netip"
 )
 
 // web runs a server and a client of net/http. Each request has a body and each response another.
@@ -54,27 +53,49 @@ func (j *job) handle(w http.ResponseWriter, r *http.Request) {
 func (j *job) requests(t *task) error {
 	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn,
 		error) {
-		return t.dial(j.plan.Client, j.plan.Server, j.port)
+		return t.dial(j.plan.Client, j.at(j.plan.Server))
 	}}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport}
 	body := make([]byte, j.plan.Bytes)
 	j.request().fill(body, 0)
-	url := "http://" + netip.AddrPortFrom(address(j.plan.Server), j.port).String() + "/"
-	for n := range j.plan.Count {
+	url := "http://" + j.at(j.plan.Server).String() + "/"
+	for n, late := 0, 0; n < j.plan.Count; {
 		t.calls(fmt.Sprintf("request %d", n))
-		r, err := client.Post(url, "application/octet-stream", bytes.NewReader(body))
-		if err != nil {
-			return err
+		err := j.post(client, url, body)
+		switch {
+		case err == nil:
+			n++
+			t.sleep(j.plan.Pause)
+		case j.w.cutOff(j.w.clock.now()) || j.w.plan.cuts() && late < lateFailures:
+			if !j.w.cutOff(j.w.clock.now()) {
+				late++
+			}
+			transport.CloseIdleConnections()
+			t.sleep(dialPause)
+		default:
+			return fmt.Errorf("request %d: %w", n, err)
 		}
-		b, err := io.ReadAll(r.Body)
-		r.Body.Close()
-		if i := j.response().wrong(b, 0); err != nil || i >= 0 || len(b) != j.plan.Back ||
-			r.StatusCode != http.StatusOK {
-			return fmt.Errorf("response %d: %s, %d bytes, wrong at %d: %.200q, %v", n, r.Status,
-				len(b), i, b, err)
-		}
-		t.sleep(j.plan.Pause)
+	}
+	return nil
+}
+
+// lateFailures is how many requests may fail after an outage that cut connections off: those that
+// began before its end or use a connection from before.
+const lateFailures = 2
+
+// post makes one request.
+func (j *job) post(client *http.Client, url string, body []byte) error {
+	r, err := client.Post(url, "application/octet-stream", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	b, err := io.ReadAll(r.Body)
+	r.Body.Close()
+	if i := j.response().wrong(b, 0); err != nil || i >= 0 || len(b) != j.plan.Back ||
+		r.StatusCode != http.StatusOK {
+		return fmt.Errorf("response %s, %d bytes, wrong at %d: %.200q, %v", r.Status, len(b), i, b,
+			err)
 	}
 	return nil
 }

@@ -85,12 +85,14 @@ func newWorld(p Plan) *world {
 
 func (w *world) newHost(i int, p HostPlan) host {
 	port, seed := w.net.plug(w.plan.ordered(i)), w.plan.Seed<<8+uint64(i)
-	c := &timers{Source: w.clock, set: map[*hostTimer]bool{}}
+	c := &timers{Source: w.clock, busy: &w.calls, set: map[*hostTimer]bool{}}
 	switch p.Kind {
 	case Plain:
 		return &plainHost{plan: p, index: i, port: port, clock: c, mtu: w.plan.Net.MTU, seed: seed}
 	case Scripted:
 		return &scriptHost{index: i, port: port}
+	case Leases:
+		return &leaseHost{scriptHost: scriptHost{index: i, port: port}}
 	}
 	return &ourHost{plan: p, index: i, port: port, clock: c, mtu: w.plan.Net.MTU, seed: seed,
 		busy: &w.calls, lenient: w.plan.has(LostDoorbell),
@@ -99,18 +101,9 @@ func (w *world) newHost(i int, p HostPlan) host {
 
 // run takes the world from its beginning to its end.
 func (w *world) run() error {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	for i, h := range w.hosts {
-		w.spawn(fmt.Sprintf("host %d comes up", i), func(t *task) error { return h.up(ctx) })
-		if err := w.rest(); err != nil { // one after the other: system calls change the order
-			return err
-		}
-	}
-	if err := w.until(w.idle, upLimit); err != nil {
+	if err := w.bringUp(); err != nil {
 		return err
 	}
-	w.began = w.clock.now()
 	w.startFaults()
 	w.startWork()
 	if err := w.until(w.idle, w.calm-w.began+workLimit); err != nil {
@@ -124,6 +117,28 @@ func (w *world) run() error {
 	if err := w.until(w.gone, w.calm-w.clock.now()+goneLimit); err != nil {
 		return err
 	}
+	return w.takeDown()
+}
+
+// bringUp brings all hosts up.
+func (w *world) bringUp() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for i, h := range w.hosts {
+		w.spawn(fmt.Sprintf("host %d comes up", i), func(t *task) error { return h.up(ctx) })
+		if err := w.rest(); err != nil { // one after the other: system calls change the order
+			return err
+		}
+	}
+	if err := w.until(w.idle, upLimit); err != nil {
+		return err
+	}
+	w.began = w.clock.now()
+	return nil
+}
+
+// takeDown takes all hosts down.
+func (w *world) takeDown() error {
 	for i, h := range w.hosts {
 		if o, ok := h.(*ourHost); ok {
 			w.spawn(fmt.Sprintf("host %d without connections", i), func(*task) error {

@@ -1,0 +1,120 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/link/failover"
+)
+
+// deviceFault is faultOf for faults of a device as a whole.
+func (w *world) deviceFault(f FaultPlan) (begin func() (end func())) {
+	h := w.hosts[f.Host].(*ourHost)
+	switch f.Kind {
+	case Flapping:
+		return func() func() { return w.flap(h.slot.card(), f.Delay) }
+	case TakenBack:
+		return func() func() { return w.takeBack(h) }
+	}
+	return func() func() {
+		h.slot.remove()
+		if limit := w.plan.maxOutage(f.Host); f.For > limit {
+			w.clock.AfterFunc(limit+expirySlack, func() { w.note(h.expired()) })
+		}
+		return func() {
+			w.note(h.slot.empty())
+			h.slot.refuse(f.Count)
+			if f.Kind == Replaced {
+				w.note(h.replace(otherCard(h.plan.Card)))
+			} else {
+				h.slot.restore()
+			}
+			w.clock.AfterFunc(f.settling(), func() { w.note(h.back()) })
+		}
+	}
+}
+
+// otherCard is a card of another kind.
+func otherCard(card string) string {
+	if card == "cx5" {
+		return "cx6dx"
+	}
+	return "cx5"
+}
+
+// expirySlack is how long after the limit of an outage connections may still be there.
+const expirySlack = time.Second
+
+// expired says what is wrong with a host whose device has been away for longer than it may.
+func (h *ourHost) expired() error {
+	if s := h.stack.LinkStatus(); !s.Expired {
+		return fmt.Errorf("host %d: the device has been away for too long, and %+v", h.index, s)
+	}
+	for _, c := range h.connections() {
+		if !strings.HasSuffix(c, "LISTEN") {
+			return fmt.Errorf("host %d: %v after the limit of an outage it has %s", h.index,
+				expirySlack, c)
+		}
+	}
+	return nil
+}
+
+// back says what is wrong with a host whose device has been there again for long enough.
+func (h *ourHost) back() error {
+	if s := h.stack.LinkStatus(); s.State != failover.Up || s.Expired {
+		return fmt.Errorf("host %d: the device is there again, and %+v", h.index, s)
+	}
+	return nil
+}
+
+// note takes note of a violated invariant, if err is one.
+func (w *world) note(err error) {
+	if err == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.failed = append(w.failed, err)
+}
+
+// flap has a link go down and come up again and again, until end.
+func (w *world) flap(nic *simnic.NIC, pause time.Duration) (end func()) {
+	var over atomic.Bool
+	var set func(up bool)
+	set = func(up bool) {
+		if !over.Load() {
+			nic.SetLink(up)
+			w.clock.AfterFunc(pause, func() { set(!up) })
+		}
+	}
+	set(false)
+	return func() {
+		over.Store(true)
+		nic.SetLink(true)
+	}
+}
+
+// cutOff reports whether a connection made at this time may be lost to an outage that lasts for
+// longer than connections wait.
+func (w *world) cutOff(made time.Duration) bool { return w.plan.cuts() && made < w.calm }
+
+// handshakeLost reports whether the end of the handshake of a connection made at this time may be
+// lost to an outage: netstack gives up a connection in SYN-RECEIVED when its neighbour does not
+// answer, while its peer has a connection.
+func (w *world) handshakeLost(made time.Duration) bool { return w.plan.loses() && made < w.calm }
+
+// afterCutOff makes one more connection after an outage that cut others off: the listener is to
+// serve it.
+func (j *job) afterCutOff(t *task) error {
+	if !j.w.plan.cuts() {
+		return nil
+	}
+	t.sleep(j.w.calm + time.Second - j.w.clock.now())
+	if err := j.connection(t, j.plan.Count); err != nil {
+		return fmt.Errorf("connection after the outage: %w", err)
+	}
+	return nil
+}
