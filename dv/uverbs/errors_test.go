@@ -74,7 +74,7 @@ func TestHintTables(t *testing.T) {
 		opQueryDevice, opQueryPort, opMapUAR, opAllocPD, opRegMR,
 		opCreateChannel, opCreateCQ, opModifyCQ, opCreateQP, opCreateRSSQP, opModifyQP,
 		opQueryQP, opCreateWQ, opModifyWQ,
-		opCreateIndTable, opCreateFlow, opCreateCounters} {
+		opCreateIndTable, opCreateFlow, opCreateMatcher, opCreateMiss, opCreateCounters} {
 		names[o.name] = true
 	}
 	for name, row := range opHints {
