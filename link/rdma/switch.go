@@ -52,13 +52,13 @@ func (e *Endpoint) Switch(to Backend) error {
 		err = next.SetGroups(e.groups)
 	}
 	e.pastOutOfBuffer.Add(old.OutOfBuffer() - old.outOfBuffer)
+	e.addCounters(next.NumRx()) // first: Attach starts workers of what queues has
 	rules := e.rules.switchTo(next, func() {
 		e.queues.Store(&current{next, next.OutOfBuffer()})
 	})
 	for i, s := range e.tx {
 		s.swap(next.txQueue(i%next.NumTx()), next.kind())
 	}
-	e.addCounters(next.NumRx())
 	e.replaceWorkers(next)
 	e.rules.follow(next, rules)
 	e.switches.Add(1)
