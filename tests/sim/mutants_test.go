@@ -53,12 +53,15 @@ var mutants = []mutant{
 	{"merged across a gap", "link/rdma/merge_fast.go",
 		" | uint64(binary.BigEndian.Uint32(t[4:])^r.seq)", ""},
 	{"frame released twice", "dv/rx_single.go", `
-		pkts[i].Frame = NoFrame
-		if pc == full`, `
-		if pc%64 != 63 {
-			pkts[i].Frame = NoFrame
+		q.put(pc, f)
+		pc++
+`, `
+		q.put(pc, f)
+		if pc%64 == 63 {
+			q.pool.put([]Frame{f})
 		}
-		if pc == full`},
+		pc++
+`},
 	{"stale completions after recovery", "dv/rx_error.go", `
 	q.inError = false
 	q.cq.skip()
@@ -114,6 +117,7 @@ func TestMutants(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			t.Logf("world %d: %s", f.seed, f.why)
 			fmt.Fprintf(tabs, "%s\t%d\t%d\t%.110s\n", m.name, f.seed, f.run, f.why)
 		})
 	}
