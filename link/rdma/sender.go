@@ -45,7 +45,7 @@ type sender struct {
 	vlan  uint16 // 0: frames are sent without a tag
 	clock clock.Clock
 
-	taps   *taps // the endpoint's
+	taps   *taps // the endpoint's; of a sender without one its own
 	number int   // of the queue
 
 	queue atomic.Pointer[txQueue] // q, for lock; replaced by swap
@@ -69,7 +69,7 @@ type sender struct {
 func newSender(q txQueue, vlan uint16, c clock.Clock, flows *tcpfix.Flows,
 	admit *admission) *sender {
 	s := &sender{
-		vlan: vlan, clock: c, flows: flows, admit: admit,
+		vlan: vlan, clock: c, flows: flows, admit: admit, taps: new(taps),
 		packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
 	}
 	s.use(q)
