@@ -52,9 +52,21 @@ func (p *portCounter) value() uint64 {
 	return p.sum
 }
 
+// last is value as it was told last.
+func (p *portCounter) last() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sum
+}
+
 // OutOfBuffer is how many frames the NIC has dropped since Open as the receive queue they were for
 // had no buffer: the kernel's counter out_of_buffer of the port. It counts for all users of the
 // RDMA device, other processes too, and not for the netdev, which has rx_out_of_buffer in ethtool
 // -S. It is up to 100 ms old, and 0 where the kernel does not tell. RxStats.Stalls says which of
-// our queues it was.
-func (d *Device) OutOfBuffer() uint64 { return d.outOfBuffer.value() }
+// our queues it was. A device that is over is not asked again: a command to it may take seconds.
+func (d *Device) OutOfBuffer() uint64 {
+	if d.Err() != nil {
+		return d.outOfBuffer.last()
+	}
+	return d.outOfBuffer.value()
+}

@@ -13,6 +13,8 @@ import (
 // Endpoint is what works on the backends; *rdma.Endpoint is one.
 type Endpoint interface {
 	Switch(to rdma.Backend) error
+	// Regroup tells the backend our groups. It may wait for the kernel, so it comes last.
+	Regroup() error
 }
 
 // Device is a device or port that a backend is on: *dv.Device and *packet.Port are. Nobody uses it

@@ -66,6 +66,7 @@ type world struct {
 	noPort  error         // of OpenPort
 	unfit   error         // of Switch to rings
 	gate    chan struct{} // Open waits for it to be closed; nil: it does not
+	rtnl    chan struct{} // Regroup likewise
 	opens   int
 	expired int
 }
@@ -114,6 +115,17 @@ func (w *world) Switch(to rdma.Backend) error {
 		return w.unfit
 	}
 	w.events = append(w.events, "switch to "+to.Kind().String())
+	return nil
+}
+
+// Regroup implements Endpoint.
+func (w *world) Regroup() error {
+	w.mu.Lock()
+	rtnl := w.rtnl
+	w.mu.Unlock()
+	if rtnl != nil {
+		<-rtnl
+	}
 	return nil
 }
 

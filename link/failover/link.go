@@ -63,7 +63,8 @@ type Link struct {
 type attempt struct {
 	device *Opened
 	port   *OpenedPort
-	err    error // of the device
+	err    error         // of the device
+	took   time.Duration // to open the device
 }
 
 // Start takes over a device at work, which the endpoint of cfg works on. It opens the packet port;

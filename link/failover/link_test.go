@@ -116,6 +116,25 @@ func TestAccounts(t *testing.T) {
 	})
 }
 
+// TestGroupsComeLast: while the kernel removes a netdev nobody can tell it about groups. The port
+// is at work, and that was told, and the lost device is closed, without waiting for it.
+func TestGroupsComeLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, Config{}, true)
+		rtnl := make(chan struct{})
+		w.set(func() { w.rtnl = rtnl })
+		w.devices[0].fail(errGone)
+		w.happened("unmute", "switch to packet", "close mlx5_0")
+		w.is(Fallback, rdma.BackendPacket)
+		time.Sleep(time.Minute)
+		w.happened()
+		w.set(func() { w.rtnl = nil })
+		close(rtnl)
+		w.happened("open", "switch to rings", "mute")
+		w.shut()
+	})
+}
+
 // TestNoPort: without a port frames are dropped until the device is back.
 func TestNoPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

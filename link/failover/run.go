@@ -132,6 +132,15 @@ func (l *Link) lose(cause error, counter *uint64) {
 		}
 	}(l.closing)
 	l.retry.Reset(l.pause)
+	l.regroup()
+}
+
+// regroup has the backend pass our groups. Frames pass already: the kernel may keep it waiting for
+// as long as it takes to remove a netdev.
+func (l *Link) regroup() {
+	if err := l.cfg.Endpoint.Regroup(); err != nil {
+		l.log.Warn("multicast may not come", "error", err)
+	}
 }
 
 // count adds one to a counter of the status.
@@ -171,7 +180,8 @@ func (l *Link) fallBack(cause error) {
 	if to.Kind() == rdma.BackendNone {
 		l.switchToNone()
 	}
-	l.log.Warn("the device is away", "backend", to.Kind().String(), "cause", cause)
+	l.log.Warn("the device is away", "backend", to.Kind().String(), "after",
+		l.cfg.Clock.Since(l.since), "cause", cause)
 	l.set(Fallback, to.Kind(), cause)
 }
 
@@ -241,7 +251,9 @@ func (l *Link) try(open func(context.Context) (Opened, error), openPort func() (
 		if closing != nil {
 			<-closing
 		}
+		began := l.cfg.Clock.Now()
 		device, err := open(l.ctx)
+		a.took = l.cfg.Clock.Since(began)
 		if a.err = err; err == nil {
 			a.device = &device
 		}
@@ -256,7 +268,7 @@ func (l *Link) take(a attempt) {
 		l.takePort(a.port)
 	}
 	if a.device != nil {
-		a.err = l.takeDevice(a.device)
+		a.err = l.takeDevice(a.device, a.took)
 	}
 	if l.device != nil {
 		return
@@ -295,11 +307,13 @@ func (l *Link) takePort(port *OpenedPort) {
 	if l.device == nil && l.status.Backend == rdma.BackendNone {
 		l.limit.Stop()
 		l.fallBack(l.status.Reason)
+		l.regroup()
 	}
 }
 
-// takeDevice has the endpoint work on a device, unless the endpoint cannot.
-func (l *Link) takeDevice(device *Opened) error {
+// takeDevice has the endpoint work on a device, unless the endpoint cannot. took is how long it
+// took to open the device.
+func (l *Link) takeDevice(device *Opened, took time.Duration) error {
 	if err := l.cfg.Endpoint.Switch(device.Backend); err != nil {
 		return errors.Join(err, device.Close())
 	}
@@ -315,9 +329,11 @@ func (l *Link) takeDevice(device *Opened) error {
 	l.status.Returns++
 	l.mu.Unlock()
 	l.log.Warn("the device is back", "device", device.Name, "backend",
-		device.Backend.Kind().String(), "away", away.Round(time.Millisecond))
+		device.Backend.Kind().String(), "away", away.Round(time.Millisecond), "opening",
+		took.Round(time.Millisecond))
 	l.set(Up, device.Backend.Kind(), nil)
 	l.since = l.cfg.Clock.Now()
+	l.regroup()
 	return nil
 }
 

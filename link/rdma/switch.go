@@ -22,7 +22,8 @@ type current struct {
 // returns: their owner may close them. Connections and what waits to be sent stay. Frames that have
 // been received are delivered before any that the new queues receive, and a flow's segments go out
 // in order; what the old queues had not sent is lost like frames on a wire. A later Switch may put
-// the old queues back. to must outlive its time in the endpoint.
+// the old queues back. to must outlive its time in the endpoint. The new queues do not know our
+// groups before [Endpoint.Regroup].
 //
 // Rules of host mode move along: see AddRule.
 //
@@ -47,11 +48,6 @@ func (e *Endpoint) Switch(to Backend) error {
 	if err := e.fits(next); err != nil {
 		return err
 	}
-	var err error
-	if e.groups != nil {
-		err = next.SetGroups(e.groups)
-	}
-	e.pastOutOfBuffer.Add(old.OutOfBuffer() - old.outOfBuffer)
 	e.addCounters(next.NumRx()) // first: Attach starts workers of what queues has
 	rules := e.rules.switchTo(next, func() {
 		e.queues.Store(&current{next, next.OutOfBuffer()})
@@ -59,14 +55,31 @@ func (e *Endpoint) Switch(to Backend) error {
 	for i, s := range e.tx {
 		s.swap(next.txQueue(i%next.NumTx()), next.kind())
 	}
-	e.replaceWorkers(next)
-	e.rules.follow(next, rules)
+	replaced := e.replaceWorkers(next)
+	e.pastOutOfBuffer.Add(old.OutOfBuffer() - old.outOfBuffer)
 	e.switches.Add(1)
 	if next.kind() != BackendNone {
 		e.flows.Repeat()
 	}
-	if err != nil {
-		return fmt.Errorf("tell %s our groups: %w", next.Name(), err)
+	if replaced != nil {
+		replaced.running.Wait()
+	}
+	e.rules.follow(next, rules)
+	return nil
+}
+
+// Regroup tells the queues in use our groups, after Switch. It is a step of its own because it may
+// take a second while a device is removed: the kernel changes the lists of its netdevs with the
+// lock held (RTNL) with which it removes one. Frames pass meanwhile.
+func (e *Endpoint) Regroup() error {
+	e.switching.Lock()
+	defer e.switching.Unlock()
+	if e.groups == nil || e.closed.Load() {
+		return nil
+	}
+	queues := e.queues.Load()
+	if err := queues.SetGroups(e.groups); err != nil {
+		return fmt.Errorf("tell %s our groups: %w", queues.Name(), err)
 	}
 	return nil
 }
@@ -102,18 +115,19 @@ func (e *Endpoint) fits(queues backend) error {
 }
 
 // replaceWorkers has the workers of the present backend deliver what there is and end, and starts
-// those of the next behind them. It returns when the former have ended.
-func (e *Endpoint) replaceWorkers(next backend) {
+// those of the next behind them. It returns the former, which are to be waited for; nil if there
+// are none.
+func (e *Endpoint) replaceWorkers(next backend) (old *workerGroup) {
 	e.mu.Lock()
-	old := e.workers
+	old = e.workers
 	if e.attachment != nil {
 		e.startWorkers(e.attachment, next)
 	}
 	e.mu.Unlock()
 	if old != nil {
 		old.replace()
-		old.running.Wait()
 	}
+	return old
 }
 
 // setGroups is SetGroups, with switching held.

@@ -7,7 +7,9 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
@@ -105,6 +107,93 @@ func TestSwitchToNone(t *testing.T) {
 	if got.Rings.TxFrames != 20 || got.None.TxFrames != 5 || got.TxPackets != 25 ||
 		got.Switches != 2 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// slowGroups is a device whose kernel cannot change its lists before goOn is closed.
+type slowGroups struct {
+	rings
+	goOn chan struct{}
+	told *atomic.Int64 // how many groups
+}
+
+func (s slowGroups) SetGroups(groups []net.HardwareAddr) error {
+	<-s.goOn
+	s.told.Store(int64(len(groups)))
+	return nil
+}
+
+// TestSwitchBeforeGroups: frames go out of the new queues while the kernel cannot be told of
+// groups.
+func TestSwitchBeforeGroups(t *testing.T) {
+	s := newSending(t)
+	if err := s.SetGroups([]net.HardwareAddr{{0x33, 0x33, 0, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	dev, _ := another(t, nil)
+	slow := slowGroups{rings{dev}, make(chan struct{}), new(atomic.Int64)}
+	goOn := sync.OnceFunc(func() { close(slow.goOn) })
+	defer goOn()
+	switched := make(chan error, 1)
+	go func() { switched <- s.Switch(Backend{slow}) }()
+	select {
+	case err := <-switched:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("Switch waits for the kernel to take the groups")
+	}
+	regrouped := make(chan error, 1)
+	go func() { regrouped <- s.Regroup() }()
+	s.send(t, 1, 0, 10)
+	if n := dev.Stats().Tx[0].Packets; n != 10 {
+		t.Errorf("%d frames left", n)
+	}
+	goOn()
+	if err := <-regrouped; err != nil || slow.told.Load() != 1 {
+		t.Errorf("%v, %d groups", err, slow.told.Load())
+	}
+}
+
+// countsSlowly is a device whose kernel tells a counter at once the first time only.
+type countsSlowly struct {
+	rings
+	goOn  chan struct{}
+	asked *atomic.Int64
+}
+
+func (c countsSlowly) OutOfBuffer() uint64 {
+	if c.asked.Add(1) > 1 {
+		<-c.goOn
+	}
+	return 0
+}
+
+// TestSwitchBeforeCounting: frames go out of the new queues while the kernel does not tell what the
+// old ones have dropped.
+func TestSwitchBeforeCounting(t *testing.T) {
+	s := newSending(t)
+	first, _ := another(t, nil)
+	dev, _ := another(t, nil)
+	slow := countsSlowly{rings{first}, make(chan struct{}), new(atomic.Int64)}
+	if err := s.Switch(Backend{slow}); err != nil {
+		t.Fatal(err)
+	}
+	goOn := sync.OnceFunc(func() { close(slow.goOn) })
+	defer goOn()
+	switched := make(chan error, 1)
+	go func() { switched <- s.Switch(Rings(dev)) }()
+	for slow.asked.Load() < 2 {
+		runtime.Gosched()
+	}
+	s.send(t, 1, 0, 10)
+	if n := dev.Stats().Tx[0].Packets; n != 10 {
+		t.Errorf("%d frames left by the new device", n)
+	}
+	goOn()
+	if err := <-switched; err != nil {
+		t.Fatal(err)
 	}
 }
 
