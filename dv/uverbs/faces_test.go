@@ -21,11 +21,25 @@ import (
 )
 
 // The recordings in testdata are of unmodified kernels with the software NIC as a PCI function.
-// tests/vm creates them (make test-vm UPDATE=1).
+// tests/vm creates them (make test-vm UPDATE=1, which takes CARD=cx5 for another card than the
+// kernel's).
 
-// releases are the kernels with recordings, and the release of package kernel that models each.
-var releases = map[string]kernel.Release{"6.1": kernel.Linux612,
-	"6.12": kernel.Linux612, "7.2": kernel.Linux72, "7.3": kernel.Linux72}
+// machine is a kernel with a card, and the release of package kernel that models the kernel.
+type machine struct {
+	kernel, card string
+	models       kernel.Release
+}
+
+// machines are those with recordings: each kernel with a ConnectX-6 Dx, and with the card that it
+// has in tests/vm.
+var machines = []machine{
+	{"6.1", "cx6dx", kernel.Linux612}, {"6.1", "cx5", kernel.Linux612},
+	{"6.12", "cx6dx", kernel.Linux612}, {"6.12", "cx4lx", kernel.Linux612},
+	{"7.2", "cx6dx", kernel.Linux72}, {"7.2", "cx7", kernel.Linux72},
+	{"7.3", "cx6dx", kernel.Linux72},
+}
+
+func (m machine) String() string { return "linux-" + m.kernel + "-" + m.card }
 
 // talk is a sequence of steps to record, and the privileges of its process.
 type talk struct {
@@ -49,19 +63,19 @@ var talks = map[string]talk{
 	}},
 }
 
-// each runs a test for every kernel and recording.
-func each(t *testing.T, test func(t *testing.T, kernel, name string)) {
-	for kernel := range releases {
+// each runs a test for every machine and recording.
+func each(t *testing.T, test func(t *testing.T, m machine, name string)) {
+	for _, m := range machines {
 		for name := range talks {
-			t.Run("linux-"+kernel+"/"+name, func(t *testing.T) { test(t, kernel, name) })
+			t.Run(m.String()+"/"+name, func(t *testing.T) { test(t, m, name) })
 		}
 	}
 }
 
 // recording is the trace of a kernel's replies.
-func recording(t *testing.T, kernel, name string) []byte {
+func recording(t *testing.T, m machine, name string) []byte {
 	t.Helper()
-	f, err := os.Open(filepath.Join("testdata", "linux-"+kernel+"."+name+".gz"))
+	f, err := os.Open(filepath.Join("testdata", m.String()+"."+name+".gz"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,8 +94,8 @@ func recording(t *testing.T, kernel, name string) []byte {
 // TestTalkWithStockKernels replays recordings of unmodified kernels: the requests are equal in
 // every byte, so the errnos are those of the kernels.
 func TestTalkWithStockKernels(t *testing.T) {
-	each(t, func(t *testing.T, kernel, name string) {
-		k, err := uverbs.Replay(bytes.NewReader(recording(t, kernel, name)))
+	each(t, func(t *testing.T, m machine, name string) {
+		k, err := uverbs.Replay(bytes.NewReader(recording(t, m, name)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,23 +106,26 @@ func TestTalkWithStockKernels(t *testing.T) {
 // TestTalkWithSoftwareNIC sends the same requests to package kernel, and compares its replies with
 // the kernels'.
 func TestTalkWithSoftwareNIC(t *testing.T) {
-	each(t, func(t *testing.T, sys, name string) {
-		caps := simnic.DefaultCaps()
-		caps.DelayDrop = false // package pcie does not have it
-		nic, err := simnic.New(simnic.Config{Seed: 1, Caps: caps})
+	each(t, func(t *testing.T, m machine, name string) {
+		card, err := simnic.CardNamed(m.card)
+		if err != nil {
+			t.Fatal(err)
+		}
+		card.Caps.DelayDrop = false // package pcie does not have it
+		nic, err := simnic.New(simnic.Config{Seed: 1, Card: m.card, Caps: card.Caps})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer nic.Close()
 		linux := talks[name].linux
-		linux.Release, linux.Vectors = releases[sys], 2
+		linux.Release, linux.Vectors = m.models, 2
 		k, err := kernel.New(nic, linux).OpenNode()
 		if err != nil {
 			t.Fatal(err)
 		}
 		var trace bytes.Buffer
 		hold(t, uverbs.Record(&withClock{k}, &trace), talks[name].steps())
-		compare(t, decode(t, trace.Bytes()), decode(t, recording(t, sys, name)))
+		compare(t, decode(t, trace.Bytes()), decode(t, recording(t, m, name)))
 	})
 }
 
