@@ -3,17 +3,13 @@
 package vm
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"net"
 	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/pcie"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
@@ -67,7 +63,7 @@ func testOutages(t *testing.T, ctx context.Context, p *machineParts, version str
 		l.progress(t, "before all outages")
 		for _, o := range outages {
 			ok := t.Run(strings.ReplaceAll(o.name, " ", "-"), func(t *testing.T) {
-				o.underLoad(t, w, l)
+				o.underLoad(t, w, s, l)
 				w.noComplaints(t)
 			})
 			tab.set(version, o.row(), ok)
@@ -82,64 +78,21 @@ func testOutages(t *testing.T, ctx context.Context, p *machineParts, version str
 }
 
 // underLoad has the device leave and come back.
-func (o outage) underLoad(t *testing.T, w *world, l *clients) {
-	rings, standby := w.watch(t, "wire0"), w.watch(t, standbyName)
+func (o outage) underLoad(t *testing.T, w *world, s *server, l *clients) {
+	clock, signals := w.guestClock(t), w.start(t, "/init", "signals")
+	h := w.watchHandover(t)
+	eventually(t, func() string { return "frames of ours from the rings" },
+		func() bool { return h.ringsLast.Load() != 0 })
 	o.leave(t, w)
 	eventually(t, func() string { return "frames of ours from the virtio netdev" },
-		func() bool { return standby.first.Load() != 0 })
-	silence := "a time not seen"
-	if last, d := rings.last.Load(), standby.first.Load()-rings.last.Load(); last != 0 && d > 0 {
-		silence = time.Duration(d).String()
-	}
+		func() bool { return h.standbyFirst.Load() != 0 })
 	l.progress(t, "over the virtio netdev")
 	o.back(t, w)
 	w.appeared(t)
-	returned, frames := time.Now(), w.nic.Counters().Slice.TxPackets
+	frames := w.nic.Counters().Slice.TxPackets
 	eventually(t, func() string { return "frames of ours from the rings" },
 		func() bool { return w.nic.Counters().Slice.TxPackets > frames })
-	took := time.Since(returned)
 	l.progress(t, "from the rings")
 	w.forgiveDoorbells(t)
-	t.Logf("%v from the last frame of the rings to the first of the virtio netdev; "+
-		"from rings %v after the device was back", silence, took)
-}
-
-// sightings are when frames of the slice came by a port of the bridge, in ns of Unix time.
-type sightings struct{ first, last atomic.Int64 }
-
-// watch looks at a port of the bridge until the test ends.
-func (w *world) watch(t *testing.T, ifname string) *sightings {
-	t.Helper()
-	mac, err := net.ParseMAC(sliceMAC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var port *lab.Port
-	if err := w.outside.Do(func() (err error) {
-		port, err = lab.OpenPort(ifname)
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	s, ended := new(sightings), make(chan struct{})
-	go func() {
-		defer close(ended)
-		var header [14]byte
-		for far := time.Now().Add(time.Hour); ; {
-			f, err := port.Recv(header[:], far)
-			if err != nil {
-				return
-			}
-			if bytes.Equal(f[6:12], mac) {
-				now := time.Now().UnixNano()
-				s.first.CompareAndSwap(0, now)
-				s.last.Store(now)
-			}
-		}
-	}()
-	t.Cleanup(func() {
-		port.Close()
-		<-ended
-	})
-	return s
+	t.Log(h.account(t, clock, w.output(t, s.job), w.output(t, signals)))
 }

@@ -226,6 +226,11 @@ func (w *world) refused() map[string]uint64 {
 func (w *world) end() {
 	if w.Failed() {
 		w.Logf("--- guest console ---\n%s", w.vm.Console())
+		// w: stacks of the tasks that wait, l: of the processors (linux
+		// Documentation/admin-guide/sysrq.rst)
+		for _, key := range []string{"w", "l"} {
+			w.vm.Do(rig.Request{Op: "write", Path: "/proc/sysrq-trigger", Argv: []string{key}})
+		}
 		if r, err := w.vm.Do(rig.Request{Op: "dmesg", Timeout: 10 * time.Second}); err == nil {
 			w.Logf("--- guest kernel ---\n%s", r.Output)
 		}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -38,6 +39,7 @@ var subcommands = map[string]func(args []string) error{
 	"flood":   flood,
 	"confine": confine,
 	"rules":   rules,
+	"signals": signals,
 }
 
 // subcommand runs one and returns the exit code.
@@ -138,6 +140,8 @@ func (a *agent) handle(q rig.Request) rig.Reply {
 	var err error
 	switch q.Op {
 	case "ping":
+	case "clock":
+		r.Output = fmt.Sprint(time.Now().UnixNano())
 	case "run":
 		r.Code, r.Output, err = run(q)
 	case "start":

@@ -16,7 +16,7 @@ const HelloID = -1
 type Request struct {
 	ID int
 	// "run", "start", "stop", "signal", "type", "wait", "load", "unload", "read", "write", "glob",
-	// "dmesg", "ping", "serve", "fetch", "upload"
+	// "dmesg", "ping", "clock", "serve", "fetch", "upload"
 	Op      string
 	Argv    []string      // run, start: program and arguments; fetch: URL; write: text
 	Env     []string      // run, start: more environment, NAME=VALUE
