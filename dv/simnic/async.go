@@ -28,6 +28,7 @@ type doorbell struct {
 	mu         sync.Mutex    // taken after SQ.mu; covers what follows
 	on         bool          // the queue is not in the reset state: its memory may be read
 	announced  uint16        // producer index that doorbells have announced; wraps
+	rung       uint16        // the same with the doorbells that a fault lost
 	blueFlamed bool          // there was a BlueFlame copy since reset, the last one into half
 	half       int           // half of the register, 0 or 1
 	async      bool          // the asynchronous sender runs
@@ -46,12 +47,23 @@ func (sq *SQ) takeDoorbell(v uint64, check func(*SQ, uint64) uint16) (delegated 
 	defer b.mu.Unlock()
 	if b.on {
 		b.announced = check(sq, v)
+		b.rung = b.announced
 	}
 	if b.async {
 		b.again = true
 		b.wakeUp()
 	}
 	return b.async
+}
+
+// loseDoorbell checks a doorbell that a fault loses: it announces nothing, but the driver has rung.
+func (sq *SQ) loseDoorbell(v uint64, check func(*SQ, uint64) uint16) {
+	b := &sq.db
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.on {
+		b.rung = check(sq, v)
+	}
 }
 
 // announced is the producer index up to which doorbells let the queue execute.
@@ -65,7 +77,7 @@ func (sq *SQ) announced() uint16 {
 func (b *doorbell) restart(on bool, announced uint16) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.on, b.announced, b.blueFlamed = on, announced, false
+	b.on, b.announced, b.rung, b.blueFlamed = on, announced, announced, false
 }
 
 // remove ends the asynchronous sender. The queue's memory is not read after that.

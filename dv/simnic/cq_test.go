@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
@@ -264,6 +265,29 @@ func TestResize(t *testing.T) {
 	sq.nops(1)
 	if e := cq.mustPoll(t); be16(e[0x3c:]) != 2 {
 		t.Errorf("in the new ring: %x", e)
+	}
+}
+
+// TestNoCompletionAfterReset: completions that a fault holds back are written before a queue that
+// completes there is in the reset state, and none of it afterwards.
+func TestNoCompletionAfterReset(t *testing.T) {
+	virtual := clocktest.New()
+	r := newRecvRig(t, recvOptions{cfg: Config{Clock: virtual.Clock()}})
+	r.rq.post(seg(2048, r.key.Key(), r.addr))
+	r.nic.Inject(QueueFault{Kind: FaultLateCompletion, Delay: time.Hour})
+	r.give(frame60)
+	if n := count(r.cq); n != 0 {
+		t.Fatalf("%d completions are not held back", n)
+	}
+	if err := r.rq.Modify(StateReady, StateReset); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(r.cq); n != 1 {
+		t.Errorf("%d completions when the queue is reset, want 1", n)
+	}
+	virtual.Advance(2 * time.Hour)
+	if n := count(r.cq); n != 0 {
+		t.Errorf("%d completions came after the reset", n)
 	}
 }
 

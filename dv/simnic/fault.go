@@ -20,7 +20,8 @@ const (
 	// a frame finds its receive queue empty, although WQEs are posted
 	FaultStarve
 	FaultLoseCompletion // a completion is never written
-	// a completion, and those after it, are written Delay later
+	// a completion, and those after it, are written Delay later, or before a queue that completes
+	// there is reset
 	FaultLateCompletion
 	// a doorbell is lost; the next one announces its WQEs too
 	FaultLoseDoorbell

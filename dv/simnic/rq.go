@@ -145,7 +145,9 @@ func (rq *RQ) State() State {
 	return rq.state
 }
 
-// Modify moves the queue from state cur, which must be its real state, to next.
+// Modify moves the queue from state cur, which must be its real state, to next. No completion of it
+// is written once it is in the reset state: drivers clean their completion queues then and rely on
+// that (linux drivers/infiniband/hw/mlx5/qp.c __mlx5_ib_modify_qp).
 func (rq *RQ) Modify(cur, next State) error {
 	rq.mu.Lock()
 	defer rq.mu.Unlock()
@@ -154,6 +156,9 @@ func (rq *RQ) Modify(cur, next State) error {
 	}
 	rq.closeMerge()
 	rq.flushBlock()
+	if next == StateReset {
+		rq.attr.CQ.ReleaseHeld()
+	}
 	if next == StateReset || rq.state == StateReset {
 		rq.hwCI, rq.stride, rq.head = rq.attr.StartIndex, 0, 0
 	}

@@ -105,6 +105,9 @@ func (sq *SQ) Modify(cur, next State) error {
 	if err := checkTransition("send queue", sq.number, sq.state, cur, next); err != nil {
 		return err
 	}
+	if next == StateReset {
+		sq.attr.CQ.ReleaseHeld()
+	}
 	if next == StateReset || sq.state == StateReset {
 		sq.hwCI, sq.failed, sq.stopped = sq.attr.StartIndex, false, false
 		sq.db.restart(next != StateReset, sq.hwCI)

@@ -46,6 +46,7 @@ func (sq *SQ) Doorbell(v uint64) { sq.onDoorbell(v, (*SQ).checkDoorbell) }
 // onDoorbell executes the new WQEs, after check, or leaves them to the asynchronous sender.
 func (sq *SQ) onDoorbell(v uint64, check func(*SQ, uint64) uint16) {
 	if h := sq.nic.hooks.Load(); h != nil && h.Doorbell != nil && h.Doorbell(sq) {
+		sq.loseDoorbell(v, check)
 		return
 	}
 	sq.nic.counters.add(ctrDoorbells, 1)

@@ -43,8 +43,8 @@ func (sq *SQ) checkCopy(index uint16, ds, off int, b []byte) {
 		sq.violation("BlueFlame copy of WQE %#x goes on behind the end of the ring", index)
 	case !bytes.Equal(ring[:size], b[:size]):
 		sq.violation("BlueFlame copy of WQE %#x differs from the ring", index)
-	case index != sq.db.announced:
-		sq.violation("BlueFlame copy of WQE %#x while %#x was not rung for", index, sq.db.announced)
+	case index != sq.db.rung:
+		sq.violation("BlueFlame copy of WQE %#x while %#x was not rung for", index, sq.db.rung)
 	case sq.db.blueFlamed && sq.db.half == half:
 		sq.violation("BlueFlame copy of WQE %#x in the same half as that before it", index)
 	}

@@ -44,6 +44,24 @@ func TestBlueFlame(t *testing.T) {
 			r.sq.post(two)
 			r.sq.doorbell()
 		}, 2, ""},
+		{"behind lost ones", func(r *sendRig) {
+			lost := r.nic.Inject(QueueFault{Kind: FaultLoseDoorbell, Skip: 1})
+			for i := range 4 {
+				if i == 3 {
+					lost.Remove()
+				}
+				r.sq.post(two)
+				r.copyLast(i%2, 2, nil)
+			}
+		}, 4, ""},
+		{"behind a lost one, the same half twice", func(r *sendRig) {
+			lost := r.nic.Inject(QueueFault{Kind: FaultLoseDoorbell})
+			r.sq.post(two)
+			r.copyLast(1, 2, nil)
+			lost.Remove()
+			r.sq.post(two)
+			r.copyLast(1, 2, nil)
+		}, 2, "same half"},
 		{"the same half twice", func(r *sendRig) {
 			for range 2 {
 				r.sq.post(two)

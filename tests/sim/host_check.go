@@ -18,7 +18,7 @@ func (h *ourHost) check() error {
 	if !h.plan.Device.DelayDrop { // a frame that waits for a buffer is in no counter yet
 		errs = append(errs, counters.Check())
 	}
-	if v := nic.Violations(); len(v) > 0 && !h.lenient {
+	if v := nic.Violations(); len(v) > 0 {
 		errs = append(errs, fmt.Errorf("the driver broke rules of the NIC: %s",
 			strings.Join(v, "; ")))
 	}

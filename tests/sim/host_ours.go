@@ -25,11 +25,9 @@ type ourHost struct {
 	mtu   int
 	seed  uint64
 	busy  *busy
-	// doorbells get lost: the model takes a WQE in the doorbell register for a mistake then
-	lenient bool
-	// completions come late: some come of a queue that was reset meanwhile, which the driver resets
-	// once more then, in a state that it does not expect
-	late bool
+	// error completions of receive queues get lost or come late: the driver does not know then in
+	// what state the queue is that it resets, and tries both
+	unseen bool
 	// something goes wrong in the NIC, so that it may count what never reaches the driver
 	faulty bool
 	slot   slot
@@ -155,7 +153,7 @@ func (h *ourHost) down() error {
 }
 
 func (h *ourHost) left() error {
-	if err := h.slot.left(h.late); err != nil {
+	if err := h.slot.left(h.unseen); err != nil {
 		return err
 	}
 	return h.clock.left()

@@ -87,9 +87,11 @@ func (p *Plan) harmful() bool {
 	return len(p.Faults) > 0 || p.Net.Harm != (Harm{LateBy: p.Net.Harm.LateBy})
 }
 
-// has reports whether there is a fault of a kind.
-func (p *Plan) has(k FaultKind) bool {
-	return slices.ContainsFunc(p.Faults, func(f FaultPlan) bool { return f.Kind == k && !f.Off })
+// has reports whether there is a fault of one of these kinds.
+func (p *Plan) has(kinds ...FaultKind) bool {
+	return slices.ContainsFunc(p.Faults, func(f FaultPlan) bool {
+		return slices.Contains(kinds, f.Kind) && !f.Off
+	})
 }
 
 // resets reports whether connections are reset.

@@ -95,8 +95,8 @@ func (w *world) newHost(i int, p HostPlan) host {
 		return &leaseHost{scriptHost: scriptHost{index: i, port: port}}
 	}
 	return &ourHost{plan: p, index: i, port: port, clock: c, mtu: w.plan.Net.MTU, seed: seed,
-		busy: &w.calls, lenient: w.plan.has(LostDoorbell),
-		late: w.plan.has(LateCompletion), faulty: w.plan.faulty(i), opened: make(chan struct{})}
+		busy: &w.calls, faulty: w.plan.faulty(i), opened: make(chan struct{}),
+		unseen: w.plan.has(ReceiveErrors) && w.plan.has(LostCompletion, LateCompletion)}
 }
 
 // run takes the world from its beginning to its end.
