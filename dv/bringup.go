@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -210,7 +209,8 @@ func (d *Device) makeRx() error {
 		p.q.queueControl, p.q.log = d.queueControl(p.halt, p.start), d.log
 		p.q.recovery = newRecovery(d.config.Clock)
 		p.q.haltFailed = p.haltFailed
-		p.q.wakeAfter = func(pause time.Duration) { d.config.Clock.AfterFunc(pause, p.q.Wake) }
+		p.wake = wakeTimers{clock: d.config.Clock, wake: p.q.Wake}
+		p.q.wakeAfter = p.wake.after
 		if err := d.cleanup.run(fmt.Sprintf("receive queue %d", i), p.make, p.destroy); err != nil {
 			return err
 		}

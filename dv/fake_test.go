@@ -105,7 +105,7 @@ func newRxRigOf(t testing.TB, entries, frames, size int) *rxRig {
 		fail:  func(err error) { r.failure = err; r.q.signals.raise(signalFailed) },
 		ended: func() error { return errors.Join(ErrFailed, r.failure) },
 
-		wakeAfter: func(pause time.Duration) { r.pauses = append(r.pauses, pause) },
+		wakeAfter: func(_ wakeReason, pause time.Duration) { r.pauses = append(r.pauses, pause) },
 	}
 	r.q.page = &uverbs.Page{Trap: func(int, uint64) {}}
 	r.q.Refill()

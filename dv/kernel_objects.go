@@ -43,6 +43,7 @@ type rxKernelObjects struct {
 	cq      *uverbs.CQ
 	wq      *uverbs.WQ
 	halted  bool // by haltFailed, and not started since
+	wake    wakeTimers
 
 	ring, rec, cqMem *mmio.Region
 }
@@ -144,8 +145,10 @@ func (p *rxKernelObjects) haltFailed() (bool, error) {
 	return true, err
 }
 
+// destroy is for when the queue's owner has ended.
 func (p *rxKernelObjects) destroy() error {
 	var errs []error
+	p.wake.stop()
 	if p.wq != nil {
 		errs = append(errs, p.wq.Close())
 	}

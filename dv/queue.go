@@ -52,8 +52,9 @@ type queueControl struct {
 	haltFailed func() (bool, error)
 	// fail ends the device.
 	fail func(error)
-	// wakeAfter has a receive queue's owner look at it again after a while.
-	wakeAfter func(time.Duration)
+	// wakeAfter has a receive queue's owner look at it again after a while. A call replaces the
+	// last one for the same reason.
+	wakeAfter func(wakeReason, time.Duration)
 	// linkUp reports whether the port has a link: without one a NIC may send nothing.
 	linkUp func() bool
 	// ended says why the queue must not be used any more.

@@ -78,10 +78,7 @@ func (q *RxQueue) handleSignals() bool {
 	if !q.signals.wantsReset() {
 		return true
 	}
-	if q.recovery.wait() > 0 {
-		if pause := q.recovery.arrange(); pause > 0 {
-			q.wakeAfter(pause)
-		}
+	if q.putOff() {
 		return false
 	}
 	if q.signals.clearReset() {
@@ -92,6 +89,17 @@ func (q *RxQueue) handleSignals() bool {
 	}
 	q.reset(q.recovery.takePending())
 	return !q.signals.stopped()
+}
+
+// putOff reports whether a reset is due and put off, and sets a timer for it.
+func (q *RxQueue) putOff() bool {
+	if !q.signals.wantsReset() || q.recovery.wait() == 0 {
+		return false
+	}
+	if pause := q.recovery.arrange(); pause > 0 {
+		q.wakeAfter(wakeToReset, pause)
+	}
+	return true
 }
 
 // receives reports whether a ring that only an event says is in its error state is in none. Such an
@@ -112,7 +120,7 @@ func (q *RxQueue) reset(cause string) {
 	q.tellDump(cause)
 	q.report()
 	if q.recovery.owes() {
-		q.wakeAfter(resetLogPause)
+		q.wakeAfter(wakeToReport, resetLogPause)
 	}
 	if !hope {
 		q.fail(fmt.Errorf("receive queue %d: %d resets in a row did not help, last error: %s",

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
 func TestRxErrorCompletions(t *testing.T) {
@@ -112,6 +113,30 @@ func TestRxHopeless(t *testing.T) {
 			t.Errorf("%d resets, failure %v", r.starts, r.failure)
 		}
 	})
+}
+
+// While a reset is put off, no event is asked for: completions of frames that nobody looks at would
+// raise it at once, and the owner would spin (world 5670 of make sim). A timer wakes it.
+func TestRxArmWhileResetIsPutOff(t *testing.T) {
+	r := newRxRig(t, 64, 64)
+	clock, requests := newFakeClock(), 0
+	r.q.recovery.now = clock.now
+	r.q.page = &uverbs.Page{Trap: func(int, uint64) { requests++ }}
+	for range promptResets + 1 {
+		r.nic.put(failed(0xe0, 0x04, r.next))
+		r.q.Poll(make([]Packet, 1))
+	}
+	r.receive(1, 60)
+	r.q.Arm()
+	if requests != 0 || r.starts != promptResets || len(r.pauses) == 0 {
+		t.Errorf("%d requests after %d resets, pauses %v", requests, r.starts, r.pauses)
+	}
+	clock.add(firstPause)
+	r.q.Poll(make([]Packet, 1))
+	r.q.Arm()
+	if requests != 1 || r.starts != promptResets+1 {
+		t.Errorf("%d requests after %d resets, want 1 after %d", requests, r.starts, promptResets+1)
+	}
 }
 
 // An event about the queue from elsewhere resets it at the next poll; the

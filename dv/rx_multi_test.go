@@ -34,7 +34,7 @@ func newSegRig(t testing.TB, entries, frames int) *segRig {
 		halt:      func() error { r.halts++; return nil },
 		start:     func() error { r.starts++; r.next = 0; return nil },
 		fail:      func(err error) { r.failure = err; r.q.signals.raise(signalFailed) },
-		wakeAfter: func(time.Duration) {},
+		wakeAfter: func(wakeReason, time.Duration) {},
 		ended:     func() error { return errors.Join(ErrFailed, r.failure) },
 	}
 	r.q.page = &uverbs.Page{Trap: func(int, uint64) {}}

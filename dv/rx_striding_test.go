@@ -31,7 +31,7 @@ func newStrideRig(t testing.TB, slabs int) *strideRig {
 		halt:      func() error { r.halts++; return nil },
 		start:     func() error { r.starts++; r.next, r.at = 0, 0; return nil },
 		fail:      func(err error) { r.failure = err; r.q.signals.raise(signalFailed) },
-		wakeAfter: func(time.Duration) {},
+		wakeAfter: func(wakeReason, time.Duration) {},
 		ended:     func() error { return ErrFailed },
 	}
 	r.q.Refill()

@@ -22,8 +22,8 @@ type waiter struct {
 // Wait. A request that is still open is renewed. Buffers that Release has kept
 // back for its next batch go to the NIC, too.
 func (q *RxQueue) Arm() {
-	if q.signals.stopped() {
-		return
+	if q.signals.stopped() || q.putOff() {
+		return // completions that nobody looks at would raise the event at once, again and again
 	}
 	if q.pc != q.posted {
 		q.publish()
