@@ -53,16 +53,27 @@ func (p *peer) next(t *task, d time.Duration) header.TCP {
 	for {
 		select {
 		case b := <-p.host.segments:
-			ip := header.IPv4(b)
-			if !ip.IsValid(len(b)) || ip.TransportProtocol() != header.TCPProtocolNumber {
-				continue
-			}
-			s := header.TCP(ip.Payload())
-			if len(s) >= header.TCPMinimumSize && s.DestinationPort() == p.local {
+			if s := whole(b); s != nil && s.DestinationPort() == p.local {
 				return s
 			}
 		case <-over:
 			return nil
 		}
 	}
+}
+
+// whole is the TCP segment in an IPv4 packet, nil if it is none, or damaged.
+func whole(b []byte) header.TCP {
+	ip := header.IPv4(b)
+	if !ip.IsValid(len(b)) || !ip.IsChecksumValid() ||
+		ip.TransportProtocol() != header.TCPProtocolNumber {
+		return nil
+	}
+	s := header.TCP(ip.Payload())
+	if len(s) < header.TCPMinimumSize || int(s.DataOffset()) > len(s) ||
+		!s.IsChecksumValid(ip.SourceAddress(), ip.DestinationAddress(),
+			checksum.Checksum(s.Payload(), 0), uint16(len(s.Payload()))) {
+		return nil
+	}
+	return s
 }
