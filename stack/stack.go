@@ -243,6 +243,9 @@ func (s *Stack) newEndpoint(transport tcpip.TransportProtocolNumber, f family,
 		ep.SocketOptions().SetV6Only(true)
 	}
 	s.markDefault(ep)
+	if transport == tcp.ProtocolNumber {
+		limitSegments(ep, s.cfg.TCP.ReceiveBuffer.Default)
+	}
 	if err := use(ep, q); err != nil {
 		ep.Close()
 		return err

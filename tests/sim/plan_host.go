@@ -106,7 +106,7 @@ func newOurs(d dice, mtu int) HostPlan {
 		Detection: one(d, -1, 0, time.Second), RxLimit: one(d, 0, 0, 256<<10),
 	}
 	if d.chance(0.2) {
-		n := max(one(d, 16, 64, 256)<<10, 8*mtu)
+		n := one(d, 16, 64, 256) << 10
 		h.Buffers = stack.BufferRange{Min: 4 << 10, Default: n, Max: 4 * n}
 	}
 	h.Device = newDevice(d, h.Card, mtu)

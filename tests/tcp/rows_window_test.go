@@ -150,6 +150,21 @@ func windows() []row {
 				       read 3896
 				       > A 1 ack 4097 win 2000
 				       > A 1 ack 4097 win 2918`},
+		{name: "a window opens again after data has ended the handshake",
+			source: "RFC 9293 3.8.6.2.2: a quarter of the buffer is free, or a segment", only: 4,
+			linux: "half of the buffer is free for data, all of it without the records",
+			config: func(c *stack.Config) {
+				c.TCP.ReceiveBuffer = stack.BufferRange{Min: 4096, Default: 4096, Max: 4096}
+			},
+			script: `
+				0      listen
+				       < S 0 mss 1000
+				       > SA 0 ack 1 mss 642
+				10ms   < A 1+1440 ack 1
+				15ms   > A 1 ack 1441 win 608
+				20ms   accept
+				       read 1440
+				       > A 1 ack 1441 win 1013`},
 		{name: "an acknowledgement is taken while our window is closed",
 			source: "RFC 9293 3.8.6",
 			config: small,
