@@ -34,8 +34,9 @@ type orphans struct {
 
 // orphan is one of them. A connection that is done is kept until the next sweep.
 type orphan struct {
-	ep    tcpip.Endpoint
-	until time.Time
+	ep     tcpip.Endpoint
+	until  time.Time
+	probed bool // its peer is asked for an acknowledgement
 }
 
 // add has a connection reset if it has not delivered what is left after d.
@@ -48,7 +49,7 @@ func (o *orphans) add(ep tcpip.Endpoint, d time.Duration) {
 	if o.closed {
 		return
 	}
-	o.all = append(o.all, orphan{ep, o.clock.Now().Add(d)})
+	o.all = append(o.all, orphan{ep: ep, until: o.clock.Now().Add(d)})
 	o.arm()
 }
 
@@ -64,7 +65,8 @@ func (o *orphans) arm() {
 	o.armed = true
 }
 
-// sweep resets those that are late and forgets those that are done.
+// sweep resets those that are late, forgets those that are done, and has the peers of those asked
+// that wait for nothing.
 func (o *orphans) sweep() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -72,9 +74,9 @@ func (o *orphans) sweep() {
 	for _, x := range o.all {
 		switch {
 		case !unflushed(x.ep):
-		case waitsForNothing(x.ep):
-			x.ep.Abort()
+			x.endProbes()
 		case now.Before(x.until):
+			x.probe()
 			left = append(left, x)
 		default:
 			x.ep.Abort()
@@ -89,9 +91,35 @@ func (o *orphans) sweep() {
 	}
 }
 
-// waitsForNothing says whether a connection is in CLOSING although its FIN is acknowledged: after
-// both ends have closed at once, netstack may wait there, without a timer, for an acknowledgement
-// that has come (world 1291 of make sim).
+// probe has netstack ask the peer of a connection in CLOSING whose FIN is acknowledged for one more
+// acknowledgement, each second. Nothing else would come that ends CLOSING: the acknowledgement has
+// overtaken the peer's FIN. netstack compares only the number in the segment with the FIN what is
+// acknowledged (transport/tcp/rcv.go, consumeSegment), not what has been (RFC 9293 section 3.10.7.4,
+// eighth, FIN-WAIT-1), and has no timer in CLOSING.
+func (x *orphan) probe() {
+	if x.probed || !waitsForNothing(x.ep) {
+		return
+	}
+	x.probed = true
+	idle, interval := tcpip.KeepaliveIdleOption(orphanSweep),
+		tcpip.KeepaliveIntervalOption(orphanSweep)
+	for _, option := range []tcpip.SettableSocketOption{&idle, &interval} {
+		if x.ep.SetSockOpt(option) != nil {
+			return // it has ended meanwhile
+		}
+	}
+	x.ep.SocketOptions().SetKeepAlive(true)
+}
+
+// endProbes ends what probe began: netstack would go on in TIME-WAIT.
+func (x *orphan) endProbes() {
+	if x.probed {
+		x.ep.SocketOptions().SetKeepAlive(false)
+	}
+}
+
+// waitsForNothing says whether a connection is in CLOSING although its FIN is acknowledged. It may be
+// in CLOSING with data, and the FIN behind it, not sent yet.
 func waitsForNothing(ep tcpip.Endpoint) bool {
 	t, ok := ep.(*tcp.Endpoint)
 	if !ok || tcp.EndpointState(ep.State()) != tcp.StateClosing {
@@ -99,7 +127,8 @@ func waitsForNothing(ep tcpip.Endpoint) bool {
 	}
 	acked := false
 	readSender(t, func(snd, _ reflect.Value) {
-		acked = snd.FieldByName("SndUna").Uint() == snd.FieldByName("SndNxt").Uint()
+		acked = snd.FieldByName("finSent").Bool() &&
+			snd.FieldByName("SndUna").Uint() == snd.FieldByName("SndNxt").Uint()
 	})
 	return acked
 }
