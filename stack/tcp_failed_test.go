@@ -10,7 +10,8 @@ import (
 )
 
 // TestReadAfterFailedWrite: when a Write has been told that the peer has reset the connection, Read
-// says so, too, and again. io.EOF would say that all that was sent has come (world 2856 of make sim).
+// says so, too, and again. io.EOF would say that all that was sent has come (world 2856 of make
+// sim).
 func TestReadAfterFailedWrite(t *testing.T) {
 	server, client := netpair.New(t, netpair.Faults{})
 	s, c := pair(t, server, client)

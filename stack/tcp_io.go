@@ -57,9 +57,9 @@ func (c *TCPConn) read(b []byte) (int, error) {
 	}
 }
 
-// ended is what Read returns when nothing more comes: io.EOF, or ECONNRESET if the peer has not ended
-// its data. netstack tells of a failure once, which may have been to a Write meanwhile, and calls
-// what is left an end: half of what was sent would pass for all of it.
+// ended is what Read returns when nothing more comes: io.EOF, or ECONNRESET if the peer has not
+// ended its data. netstack tells of a failure once, which may have been to a Write meanwhile, and
+// calls what is left an end: half of what was sent would pass for all of it.
 func (c *TCPConn) ended() error {
 	if tcp.EndpointState(c.ep.State()) == tcp.StateError {
 		return os.NewSyscallError("read", syscall.ECONNRESET)

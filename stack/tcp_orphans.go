@@ -94,8 +94,8 @@ func (o *orphans) sweep() {
 // probe has netstack ask the peer of a connection in CLOSING whose FIN is acknowledged for one more
 // acknowledgement, each second. Nothing else would come that ends CLOSING: the acknowledgement has
 // overtaken the peer's FIN. netstack compares only the number in the segment with the FIN what is
-// acknowledged (transport/tcp/rcv.go, consumeSegment), not what has been (RFC 9293 section 3.10.7.4,
-// eighth, FIN-WAIT-1), and has no timer in CLOSING.
+// acknowledged (transport/tcp/rcv.go, consumeSegment), not what has been (RFC 9293 section
+// 3.10.7.4, eighth, FIN-WAIT-1), and has no timer in CLOSING.
 func (x *orphan) probe() {
 	if x.probed || !waitsForNothing(x.ep) {
 		return
@@ -118,8 +118,8 @@ func (x *orphan) endProbes() {
 	}
 }
 
-// waitsForNothing says whether a connection is in CLOSING although its FIN is acknowledged. It may be
-// in CLOSING with data, and the FIN behind it, not sent yet.
+// waitsForNothing says whether a connection is in CLOSING although its FIN is acknowledged. It may
+// be in CLOSING with data, and the FIN behind it, not sent yet.
 func waitsForNothing(ep tcpip.Endpoint) bool {
 	t, ok := ep.(*tcp.Endpoint)
 	if !ok || tcp.EndpointState(ep.State()) != tcp.StateClosing {
