@@ -11,7 +11,8 @@ var topics = []struct {
 	rows func() []row
 }{
 	{"handshake", handshakes}, {"listener", listeners}, {"resend", resends}, {"sack", selective},
-	{"window", windows}, {"close", closes}, {"invalid", invalid}, {"icmp", messages},
+	{"window", windows}, {"close", closes}, {"closing", closing}, {"invalid", invalid},
+	{"icmp", messages},
 	{"ack", held}, {"merge", merging}, {"fix", fixes},
 }
 
