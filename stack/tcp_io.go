@@ -3,12 +3,9 @@ package stack
 import (
 	"errors"
 	"io"
-	"os"
 	"sync"
-	"syscall"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
 const (
@@ -50,21 +47,11 @@ func (c *TCPConn) read(b []byte) (int, error) {
 		case *tcpip.ErrWouldBlock:
 			c.rd.park()
 		case *tcpip.ErrClosedForReceive:
-			return 0, c.orClosedErr(c.ended())
+			return 0, c.orClosedErr(io.EOF)
 		default:
 			return 0, c.orClosedErr(syscallError("read", terr))
 		}
 	}
-}
-
-// ended is what Read returns when nothing more comes: io.EOF, or ECONNRESET if the peer has not
-// ended its data. netstack tells of a failure once, which may have been to a Write meanwhile, and
-// calls what is left an end: half of what was sent would pass for all of it.
-func (c *TCPConn) ended() error {
-	if tcp.EndpointState(c.ep.State()) == tcp.StateError {
-		return os.NewSyscallError("read", syscall.ECONNRESET)
-	}
-	return io.EOF
 }
 
 // tune lets the receive buffer grow with the rate. rd.mu is held.

@@ -59,6 +59,7 @@ func (j *job) serve(t *task, c net.Conn) error {
 		timer := j.w.clock.AfterFunc(resetLimit, func() { c.Close() })
 		err = t.both(c, s.back, back, s.there, 0)
 		timer.Stop()
+		s.there.toldOnce(s.back.sendErr)
 	case Bulk:
 		err = t.both(c, s.back, back, s.there, 0)
 	case Short:
@@ -74,6 +75,14 @@ func (j *job) serve(t *task, c net.Conn) error {
 	t.calls("close")
 	c.Close()
 	return err
+}
+
+// toldOnce takes the end of a direction for what it is if the connection was reset: netstack tells
+// that once, as Linux does, here to the writer, and the reader reads the end.
+func (f *flow) toldOnce(writeErr error) {
+	if f.eof && f.got < f.sent && writeErr != nil {
+		f.eof, f.recvErr = false, writeErr
+	}
 }
 
 // ask sends, ends its direction, and reads what comes back.
