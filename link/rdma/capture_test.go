@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/capture"
@@ -14,6 +15,18 @@ import (
 
 // captured is the frames of a capture that runs until the function is called.
 func captured(t *testing.T, e *Endpoint, o capture.Options) (frames func() [][]byte) {
+	t.Helper()
+	blocks := capturedBlocks(t, e, o)
+	return func() (all [][]byte) {
+		for _, b := range blocks() {
+			all = append(all, b[28:][:binary.LittleEndian.Uint32(b[20:])])
+		}
+		return all
+	}
+}
+
+// capturedBlocks is captured for the enhanced packet blocks of the file.
+func capturedBlocks(t *testing.T, e *Endpoint, o capture.Options) (blocks func() [][]byte) {
 	t.Helper()
 	tap, err := capture.New(o)
 	if err != nil {
@@ -31,7 +44,7 @@ func captured(t *testing.T, e *Endpoint, o capture.Options) (frames func() [][]b
 		}
 		for b := file.Bytes(); len(b) > 0; b = b[binary.LittleEndian.Uint32(b[4:]):] {
 			if binary.LittleEndian.Uint32(b) == 6 { // enhanced packet block
-				all = append(all, b[28:][:binary.LittleEndian.Uint32(b[20:])])
+				all = append(all, b)
 			}
 		}
 		return all
@@ -117,6 +130,34 @@ func transfer(t *testing.T, server, client *host, data []byte) {
 	if !bytes.Equal(<-got, data) {
 		t.Fatal("the transfer itself is wrong")
 	}
+}
+
+// TestCaptureNICTime: received frames have the NIC's time, as the host's clock would tell it.
+func TestCaptureNICTime(t *testing.T) {
+	server, client := pair(t, setup{dv: dv.Config{DelayDrop: true}})
+	began := time.Now()
+	host := capturedBlocks(t, server.ep, capture.Options{Direction: capture.In})
+	nic := capturedBlocks(t, server.ep, capture.Options{Direction: capture.In, NICTime: true})
+	transfer(t, server, client, make([]byte, 1<<20))
+	byNIC, byHost, differ := nic(), host(), 0
+	for i := range min(len(byNIC), len(byHost)) {
+		at, other := timeOf(byNIC[i]), timeOf(byHost[i])
+		if at.Before(began.Add(-time.Second)) || at.After(time.Now()) {
+			t.Fatalf("frame %d: %v, by the host's clock %v", i, at, other)
+		}
+		if !at.Equal(other) {
+			differ++
+		}
+	}
+	if differ == 0 {
+		t.Error("all times are the host's")
+	}
+}
+
+// timeOf is the time of an enhanced packet block.
+func timeOf(b []byte) time.Time {
+	n := uint64(binary.LittleEndian.Uint32(b[12:]))<<32 | uint64(binary.LittleEndian.Uint32(b[16:]))
+	return time.Unix(0, int64(n))
 }
 
 // TestTaps adds and removes taps under traffic, twice each, and while no one reads.
