@@ -112,19 +112,22 @@ func (s *session) completion() (*mlx5.CQE, error) {
 		return nil, err
 	}
 	s.dev.Tx(0).Flush()
-	var cqe mlx5.CQE
+	at := -1
 	if !s.await(func() bool {
 		after, err := send.cq.read()
-		if err != nil {
-			return false
+		if err == nil {
+			at = send.cq.completed(before, after)
 		}
-		at := send.cq.changed(before, after)
-		if len(at) > 0 {
-			copy(cqe[:], after[(at[0]+1)*send.cq.size-mlx5.CQESize:])
-		}
-		return len(at) > 0
+		return at >= 0
 	}) {
 		return nil, fmt.Errorf("no completion came in %v", s.cfg.Patience)
 	}
+	// A copy in which the owner bit is new may hold other bytes from before it.
+	after, err := send.cq.read()
+	if err != nil {
+		return nil, err
+	}
+	var cqe mlx5.CQE
+	copy(cqe[:], after[(at+1)*send.cq.size-mlx5.CQESize:])
 	return &cqe, nil
 }

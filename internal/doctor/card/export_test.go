@@ -30,3 +30,8 @@ func SpoilClock(buf []byte, khz uint64) error {
 	uverbs.PutStruct(b, told)
 	return poke(c.attrs[uverbs.AttrCoreOut].Data, b)
 }
+
+// CompletedEntry is the entry of a completion ring that became the software's.
+func CompletedEntry(entries, size int, before, after []byte) int {
+	return ring{entries: entries, size: size}.completed(before, after)
+}

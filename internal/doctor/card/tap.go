@@ -179,3 +179,15 @@ func (r ring) changed(before, after []byte) (at []int) {
 	}
 	return at
 }
+
+// completed is the first entry of a completion ring that became the software's between two copies,
+// -1 if there is none. The NIC writes the byte with the owner bit last, and it differs from one
+// pass of the ring to the next: an entry with other bytes new is half written.
+func (r ring) completed(before, after []byte) int {
+	for i := range r.entries {
+		if last := (i+1)*r.size - 1; before[last] != after[last] {
+			return i
+		}
+	}
+	return -1
+}
