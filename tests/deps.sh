@@ -34,6 +34,9 @@ programs() {
 		tcpdump tcpdump
 		tshark tshark
 		systemd systemd-analyze
+		zsh zsh
+		fish fish
+		mandoc mandoc
 	END
 	[ "$1" != perf ] || cat <<-END
 		wrk wrk

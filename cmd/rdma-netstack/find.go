@@ -16,7 +16,7 @@ func find(args []string) (*command, []string, error) {
 	}
 	if asksHelp(args[0]) {
 		if len(args) == 1 {
-			return helpFor("", usage()), nil, nil
+			return helpFor("", usageText()), nil, nil
 		}
 		args = append(slices.Clone(args[1:]), "--help") // help serve http
 	}
@@ -94,7 +94,7 @@ func lines(of []command) string {
 	return b.String()
 }
 
-func usage() string {
+func usageText() string {
 	return `Usage: rdma-netstack COMMAND [flags]
 
 Runs Go servers on a TCP/IP stack in this process, on a slice of a Mellanox/NVIDIA ConnectX port:

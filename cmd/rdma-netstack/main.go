@@ -106,6 +106,8 @@ func commands() []command {
 		compareCommand(),
 		devicesCommand(),
 		doctorCommand(),
+		completionCommand(),
+		manCommand(),
 		versionCommand(),
 	}
 }

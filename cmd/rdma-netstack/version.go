@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 )
 
 const versionHelp = `Usage: rdma-netstack version [--json]
@@ -26,6 +27,8 @@ type build struct {
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 	GVisor   string `json:"gvisor,omitempty"`
+
+	date string // of the commit, such as 2026-11-22
 }
 
 func version(_ context.Context, args []string, out streams) error {
@@ -74,6 +77,8 @@ func thisBuild() build {
 		switch s.Key {
 		case "vcs.revision":
 			b.Commit = s.Value[:min(12, len(s.Value))]
+		case "vcs.time":
+			b.date, _, _ = strings.Cut(s.Value, "T")
 		case "vcs.modified":
 			b.Modified = s.Value == "true"
 		}
