@@ -7,9 +7,10 @@
 #	tests/instructions.sh ./link/rdma 'BenchmarkACK$/held' [COMMIT]
 #
 # N=1000 operations and FUNCTIONS=15 lines of functions are the defaults. A benchmark of one
-# goroutine gives the same count each time, to a tenth of a percent; in others the turns that the
-# scheduler takes count, too.
+# goroutine gives the same count again to 0.1 to 3 %: maps and hashes have a seed of each process,
+# and the turns that the scheduler takes count, too. Repeat it before you believe in less.
 set -euo pipefail
+"$(dirname "$0")/deps.sh" instructions
 package=$1 pattern=$2 commit=${3-}
 N=${N-1000} FUNCTIONS=${FUNCTIONS-15}
 

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+)
+
+// cell is one row of the table.
+type cell struct {
+	Load    string
+	Cores   int // GOMAXPROCS
+	Queues  int // receive and send queues, of each NIC
+	Sockets int // clients at once
+	Conns   int // idle TCP connections
+	Mode    string
+	Length  time.Duration
+}
+
+func (c cell) String() string {
+	return fmt.Sprintf("%s with %d cores, %d queues, %d sockets, %d connections", c.Load, c.Cores,
+		c.Queues, c.Sockets, c.Conns)
+}
+
+// warmUp is how long a load runs before it is measured.
+const warmUp = 100 * time.Millisecond
+
+// measure runs a cell in a process of its own.
+func (c cell) measure() (r result, err error) {
+	spec, err := json.Marshal(c)
+	if err != nil {
+		return r, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return r, err
+	}
+	cmd := exec.Command(self, "-cell", string(spec))
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return r, fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
+	}
+	return r, json.Unmarshal(out, &r)
+}
+
+// here measures a cell in this process, whose GOMAXPROCS it sets.
+func (c cell) here() (r result, err error) {
+	runtime.GOMAXPROCS(c.Cores)
+	debug.SetGCPercent(400) // as the command does: collections of a small heap would be most of it
+	var mode rdma.RxMode
+	if err := mode.UnmarshalText([]byte(c.Mode)); err != nil {
+		return r, fmt.Errorf("-rx-mode: %w", err)
+	}
+	w, err := newWorld(c.Queues, mode)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	if err := w.openIdle(c.Conns); err != nil {
+		return r, err
+	}
+	run, err := w.start(loads[c.Load], c.Sockets)
+	if err != nil {
+		return r, err
+	}
+	runtime.GC()
+	time.Sleep(warmUp)
+	before := w.read(run)
+	time.Sleep(c.Length)
+	after := w.read(run)
+	if err := run.stop(); err != nil {
+		return r, err
+	}
+	return after.since(before), nil
+}

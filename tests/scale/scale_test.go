@@ -1,0 +1,68 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Each load does its work, and what it cannot do without is counted.
+func TestCells(t *testing.T) {
+	for name := range loads {
+		c := cell{Load: name, Cores: 2, Queues: 2, Sockets: 2, Conns: 3, Mode: "adaptive",
+			Length: 50 * time.Millisecond}
+		r, err := c.here()
+		if err != nil {
+			t.Fatalf("%v: %v", c, err)
+		}
+		for _, count := range []struct {
+			name string
+			n    float64
+		}{{"operations", r.Ops}, {"CPU", r.CPU}, {"switches", r.Switches}, {"frames", r.Frames},
+			{"polls", r.Polls}, {"doorbells", r.Doorbells}} {
+			if !(count.n > 0) {
+				t.Errorf("%v: %s: %v", c, count.name, count.n)
+			}
+		}
+		if r.Hits > r.Polls || r.Hits > r.Frames {
+			t.Errorf("%v: %v polls, %v found %v frames", c, r.Polls, r.Hits, r.Frames)
+		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	o := options{loads: "echo", cores: "1,2", queues: "1", sockets: "8"}
+	cells, err := o.cells()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := printTable(&out, cells, [][]result{
+		{{Ops: 10, Seconds: 1, CPU: 1}, {Ops: 20, Seconds: 1, CPU: 1}, {Ops: 90, Seconds: 1}},
+		{{Ops: 30, Seconds: 1, CPU: 3, Switches: 60}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	for i, want := range [][]string{
+		{"load", "rate"}, {"echo", "64", "8", "1", "20"}, {"echo", "30", "2.00", "1.50"},
+	} {
+		fields := strings.Fields(lines[i])
+		for _, w := range want {
+			if !slices.Contains(fields, w) {
+				t.Errorf("line %q lacks %s", lines[i], w)
+			}
+		}
+	}
+}
+
+func TestWrongFlags(t *testing.T) {
+	for _, o := range []options{
+		{loads: "telnet", cores: "1"}, {loads: "echo", cores: "0"}, {loads: "echo", cores: "1,x"},
+	} {
+		if _, err := o.cells(); err == nil {
+			t.Errorf("%+v is accepted", o)
+		}
+	}
+}
