@@ -12,10 +12,6 @@ import (
 // first frame: all else, from its destination to its flow, is known of that one. All others are
 // parsed, with the same result.
 
-// timestampOnly begins the options of a segment that has a timestamp and nothing else, as everybody
-// writes it: two times hdr.OptNop, kind, length.
-const timestampOnly = hdr.OptNop<<24 | hdr.OptNop<<16 | hdr.OptTimestamp<<8 | hdr.TimestampLen
-
 // isRegular reports whether next may add frames to the run that begins with p: the NIC vouches for
 // them, and they have no option that flows.received would change.
 func (r *run) isRegular(p *dv.Packet) bool {
@@ -23,9 +19,7 @@ func (r *run) isRegular(p *dv.Packet) bool {
 	if p.Flags&vouched != vouched || r.L3 != hdr.EthLen {
 		return false
 	}
-	options := p.Data[r.L4+hdr.TCPLen : r.headers]
-	return len(options) == 0 || len(options) == 12 &&
-		binary.BigEndian.Uint32(options) == timestampOnly
+	return r.headers == r.L4+hdr.TCPLen || hdr.StampOnly(p.Data[r.L4:r.headers])
 }
 
 // next adds frame i to its flow's open run, if that is regular and obviously goes on. False:
