@@ -143,7 +143,8 @@ var layers = map[string]layer{
 	},
 	"internal/doctor":      {},
 	"internal/firewall":    {}, // rules of the host that a server beside Linux does not see
-	"internal/doctor/host": {module: []string{"internal/doctor"}, others: []string{netlink}},
+	"internal/doctor/host": {module: []string{"internal/doctor"}, others: []string{netlink, xsys},
+		only: map[string][]string{xsys: {"*_linux.go"}}},
 	"internal/doctor/card": {
 		// wire: what frames come from; the rest of the model is for tests
 		module: []string{"internal/doctor", "internal/probe", "dv", "dv/uverbs", "dv/mlx5",

@@ -19,8 +19,8 @@ const doctorHelp = `Usage: rdma-netstack doctor [--device NAME] [--json]
        rdma-netstack doctor --device NAME --first-contact [--mac MAC] [--pull] [--json]
 
 Without --first-contact: looks for what keeps a server from working well on a card, and prints one
-line for each with what to do: kernel, modules, node, capabilities, limits, cgroup, firmware, PCIe,
-NUMA, netdev, e-switch. Reads only.
+line for each with what to do: kernel, modules, node, capabilities, limits, cgroup, firmware, RoCE,
+PCIe, NUMA, interrupts, netdev, MTU, pause frames, rings, e-switch. Reads only.
 
 With --first-contact: tests a card that this program may never have run on: opens it, sends and
 receives through its rings, makes one send WQE fail on purpose, checks which frames Linux still

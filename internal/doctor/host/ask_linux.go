@@ -14,6 +14,12 @@ func (c *Config) ask() {
 	if c.VF == nil {
 		c.VF = vfOf
 	}
+	if c.Pause == nil {
+		c.Pause = pauseOf
+	}
+	if c.RxRing == nil {
+		c.RxRing = rxRingOf
+	}
 }
 
 func eswitchModeOf(pci string) (string, error) {

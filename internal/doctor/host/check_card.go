@@ -2,6 +2,8 @@ package host
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -32,16 +34,23 @@ func firmware(m *machine) []problem {
 
 // roce: with RoCE on, frames to UDP port 4791 are the card's own business (RoCE v2).
 func roce(m *machine) []problem {
+	types := map[string]int{}
 	for _, slot := range m.names(m.port("gid_attrs/types")) {
-		if m.text(m.port("gid_attrs/types"), slot) == "RoCE v2" {
-			return note("RoCE is on: UDP port 4791 is the card's, no server gets its frames",
-				"if a server needs that port: devlink dev param set pci/"+
-					m.target(m.dev,
-						"device")+" name enable_roce value false cmode driverinit, "+
-					"devlink dev reload")
+		if kind := m.text(m.port("gid_attrs/types"), slot); kind != "" {
+			types[kind]++
 		}
 	}
-	return nothing()
+	if types["RoCE v2"] == 0 {
+		return nothing()
+	}
+	var table []string
+	for _, kind := range slices.Sorted(maps.Keys(types)) {
+		table = append(table, fmt.Sprintf("%d of %s", types[kind], kind))
+	}
+	return note(fmt.Sprintf("RoCE is on: UDP port 4791 is the card's, no server gets its frames "+
+		"(GIDs: %s)", strings.Join(table, ", ")),
+		"if a server needs that port: devlink dev param set pci/"+m.target(m.dev, "device")+
+			" name enable_roce value false cmode driverinit, devlink dev reload")
 }
 
 func pcieLink(m *machine) []problem {
@@ -68,7 +77,7 @@ func numa(m *machine) []problem {
 	node, ok := m.number(m.bus, "numa_node")
 	allowed := cpus(m.status("Cpus_allowed_list"))
 	near := m.text("sys/devices/system/node", fmt.Sprintf("node%d", node), "cpulist")
-	if !ok || node < 0 || near == "" || len(allowed) == 0 || share(cpus(near), allowed) {
+	if !ok || node < 0 || near == "" || len(allowed) == 0 || share(m.near(), allowed) {
 		return nothing()
 	}
 	return fault(fmt.Sprintf("the card is on NUMA node %d, and none of its CPUs (%s) is allowed",

@@ -27,10 +27,16 @@ func checks() []check {
 		{"PCIe link", onDevice(pcieLink)},           // current_link_speed of sysfs-bus-pci
 		// iommu_group/type of sysfs-kernel-iommu_groups
 		{"IOMMU", onDevice(iommu)},
-		{"NUMA", onDevice(numa)},              // numa_node, /sys/devices/system/node
-		{"netdev here", onDevice(netdevHere)}, // device/net
-		{"netdev up", onNetdev(netdevUp)},     // flags, carrier of sysfs-class-net
-		{"MTU", onNetdev(mtu)},                // mtu
+		{"NUMA", onDevice(numa)},                // numa_node, /sys/devices/system/node
+		{"interrupts", onDevice(interrupts)},    // /proc/interrupts, /proc/irq
+		{"huge pages", onDevice(hugePages)},     // /proc/meminfo
+		{"netdev here", onDevice(netdevHere)},   // device/net
+		{"netdev up", onNetdev(netdevUp)},       // flags, carrier of sysfs-class-net
+		{"MTU", onNetdev(mtu)},                  // mtu
+		{"MTU of the port", onNetdev(mtuAbove)}, // physfn/net
+		{"link speed", onNetdev(linkSpeed)},     // speed, duplex
+		{"pause frames", onNetdev(pauseFrames)}, // ethtool and DCB netlink
+		{"ring sizes", onNetdev(ringSizes)},     // ethtool netlink
 		// statistics of sysfs-class-net-statistics
 		{"link errors", onNetdev(linkErrors)},
 		{"bond", onNetdev(bond)},                         // master

@@ -12,10 +12,13 @@ type Config struct {
 	// is asked but files and what follows.
 	Root string
 	// ESwitchMode is "legacy" or "switchdev", of the device at a PCI address; VF is how the
-	// physical function's netdev has its virtual function number n configured. nil: ask netlink
-	// with the machine's own root, else they are not known.
+	// physical function's netdev has its virtual function number n configured; Pause what a
+	// netdev's port says of pause frames; RxRing how many slots its receive rings have, and could.
+	// nil: ask netlink with the machine's own root, else they are not known.
 	ESwitchMode func(pci string) (string, error)
 	VF          func(pf string, n int) (VF, error)
+	Pause       func(netdev string) (Pause, error)
+	RxRing      func(netdev string) (size, most int, err error)
 }
 
 // VF is how a virtual function is configured.

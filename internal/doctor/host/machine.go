@@ -104,6 +104,15 @@ func cpus(list string) (all []int) {
 	return all
 }
 
+// near are the CPUs of the card's NUMA node; nil: it has none, or that is not known.
+func (m *machine) near() []int {
+	node, ok := m.number(m.bus, "numa_node")
+	if !ok || node < 0 {
+		return nil
+	}
+	return cpus(m.text("sys/devices/system/node", fmt.Sprintf("node%d", node), "cpulist"))
+}
+
 func share(a, b []int) bool {
 	return slices.ContainsFunc(a, func(c int) bool { return slices.Contains(b, c) })
 }

@@ -75,7 +75,9 @@ func plantedFaults() []planted {
 			lines: []string{ib + "fw_ver = 22.24.1500"}},
 		{name: "unknown firmware", check: "firmware", saw: "not known here", state: doctor.Note,
 			lines: []string{ib + "fw_ver = 40.48.1000"}},
-		{name: "RoCE", check: "RoCE", saw: "UDP port 4791 is the card's", state: doctor.Note,
+		{name: "RoCE", check: "RoCE", state: doctor.Note,
+			saw: "UDP port 4791 is the card's, no server gets its frames " +
+				"(GIDs: 1 of IB/RoCE v1, 1 of RoCE v2)",
 			lines: []string{ib + "ports/1/gid_attrs/types/0 = IB/RoCE v1",
 				ib + "ports/1/gid_attrs/types/1 = RoCE v2"}},
 		{name: "narrow slot", check: "PCIe link",
@@ -87,6 +89,8 @@ func plantedFaults() []planted {
 		{name: "far processors", check: "NUMA",
 			saw: "NUMA node 1, and none of its CPUs (8-15,24-31)",
 			lines: []string{pci + "numa_node = 1",
+				"proc/irq/132/effective_affinity_list = 8",
+				"proc/irq/133/effective_affinity_list = 9",
 				status + `CapEff:	0000000000002000\nCpus_allowed_list:	0-7,16`}},
 		{name: "netdev elsewhere", check: "netdev here", saw: "another network namespace",
 			state: doctor.Note, gone: []string{pci + "net/", "sys/class/net/"}},
@@ -96,6 +100,43 @@ func plantedFaults() []planted {
 			lines: []string{ifc + "carrier = 0"}},
 		{name: "small MTU", check: "MTU", saw: "is 1000: IPv6 needs 1280",
 			lines: []string{ifc + "mtu = 1000"}},
+		{name: "small MTU of the port", check: "MTU of the port",
+			saw:  "that of its port enp129s0f0 is 1500",
+			card: "connectx5_vf", device: "mlx5_2", lines: []string{
+				"sys/devices/pci0000:80/0000:81:00.0/net/enp129s0f0/mtu = 1500",
+				"sys/devices/pci0000:80/0000:81:00.2/net/enp129s0f0v0/mtu = 9000"}},
+		{name: "slow link", check: "link speed", saw: "runs at 1000 Mbit/s, full duplex",
+			state: doctor.Note, lines: []string{ifc + "speed = 1000"}},
+		{name: "half duplex", check: "link speed", saw: "half duplex",
+			state: doctor.Note, lines: []string{ifc + "duplex = half"}},
+		{name: "pause frames", check: "pause frames", state: doctor.Note,
+			saw: "global pause is on; 4711 pause frames received, 12 sent",
+			netlink: func(c *host.Config) {
+				c.Pause = func(string) (host.Pause, error) {
+					return host.Pause{Received: 4711, Sent: 12}, nil
+				}
+			}},
+		{name: "PFC", check: "pause frames", saw: "PFC for priorities 3, 4 is on",
+			state: doctor.Note,
+			netlink: func(c *host.Config) {
+				c.Pause = func(string) (host.Pause, error) { return host.Pause{PFC: 0x18}, nil }
+			}},
+		{name: "small rings", check: "ring sizes", saw: "have 128 of up to 8192 slots",
+			state: doctor.Note,
+			netlink: func(c *host.Config) {
+				c.RxRing = func(string) (int, int, error) { return 128, 8192, nil }
+			}},
+		{name: "all interrupts to one CPU", check: "interrupts",
+			saw: "all 2 completion interrupts of the card go to CPU 0", state: doctor.Note,
+			lines: []string{"proc/irq/133/effective_affinity_list = 0"}},
+		{name: "interrupts far away", check: "interrupts", saw: "CPUs of another NUMA node",
+			state: doctor.Note, lines: []string{"proc/irq/132/effective_affinity_list = 8",
+				"proc/irq/133/effective_affinity_list = 9"}},
+		{name: "huge pages", check: "huge pages", saw: "2048 MiB are set aside", state: doctor.Note,
+			lines: []string{`proc/meminfo = HugePages_Total:    1024
+` +
+				`HugePages_Free:     1024
+Hugepagesize:       2048 kB`}},
 		{name: "damaged frames", check: "link errors",
 			saw:   "rx_crc_errors of enp101s0f0np0 is 1842",
 			state: doctor.Note, lines: []string{ifc + "statistics/rx_crc_errors = 1842"}},
