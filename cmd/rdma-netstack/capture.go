@@ -38,9 +38,9 @@ FILTER is an expression of tcpdump's: host, net, port, portrange with src and ds
 tcp, udp, icmp, icmp6, sctp, vlan, broadcast, multicast, ether host, less, greater; and, or, not,
 parentheses. For all else there is "$(tcpdump -ddd -y EN10MB FILTER)".
 
-Received frames that the server drops have the reason as a comment. The program is an extcap plug-in
-of Wireshark, too: a link to it in Wireshark's directory for them (Help, About Wireshark, Folders)
-lists running servers among the interfaces.
+Frames that the server drops, received ones or its own, have the reason as a comment. The program is
+an extcap plug-in of Wireshark, too: a link to it in Wireshark's directory for them (Help, About
+Wireshark, Folders) lists running servers among the interfaces.
 `
 
 func captureCommand() command {

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bufio"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/rdma-netstack/rdma-netstack/link/capture"
 )
 
 // keepOpen is a writer that is not to be closed.
@@ -29,66 +29,34 @@ type captureFile struct {
 // captureCounts are frames.
 type captureCounts struct{ frames, lost uint64 }
 
-// Block types and the option of what was lost, as package capture writes them.
-const (
-	blockSection   = 0x0a0d0d0a
-	blockInterface = 1
-	blockStats     = 5
-	blockPacket    = 6
-	optLost        = 5
-	// maxBlock is more than any block has.
-	maxBlock = 1 << 20
-)
-
 // copy writes the blocks of from, whole ones, and counts them.
 func (c *captureFile) copy(from io.Reader) (n captureCounts, err error) {
-	in := bufio.NewReaderSize(from, maxBlock)
+	in := capture.NewSplitter(from)
 	for {
-		block, err := nextBlock(in)
+		block, err := in.Next()
 		if errors.Is(err, io.EOF) {
 			return n, nil
 		}
 		if err != nil {
 			return n, err
 		}
-		switch binary.LittleEndian.Uint32(block) {
-		case blockSection, blockInterface:
-			c.header = append(c.header, block...)
-			if binary.LittleEndian.Uint32(block) == blockInterface {
-				err = c.begin()
-			}
-		case blockPacket:
+		switch block.Kind {
+		case capture.BlockHeader:
+			c.header = append(c.header, block.Bytes...)
+		case capture.BlockLink:
+			c.header = append(c.header, block.Bytes...)
+			err = c.begin()
+		case capture.BlockFrame:
 			n.frames++
-			err = c.write(block)
-		default:
-			n.lost = lostOf(block)
-			err = c.write(block)
+			err = c.write(block.Bytes)
+		case capture.BlockCounts:
+			n.lost = block.Lost
+			err = c.write(block.Bytes)
 		}
 		if err != nil {
 			return n, err
 		}
 	}
-}
-
-// nextBlock reads one block. It is valid until the next call.
-func nextBlock(in *bufio.Reader) ([]byte, error) {
-	h, err := in.Peek(8)
-	if len(h) == 0 && err != nil {
-		return nil, err
-	}
-	if len(h) < 8 {
-		return nil, errors.New("the capture ends in the middle of a frame: the server has gone")
-	}
-	size := int(binary.LittleEndian.Uint32(h[4:]))
-	if size < 12 || size > maxBlock || size%4 != 0 {
-		return nil, fmt.Errorf("the capture has a block of %d bytes, which no server writes", size)
-	}
-	block, err := in.Peek(size)
-	if err != nil {
-		return nil, errors.New("the capture ends in the middle of a frame: the server has gone")
-	}
-	in.Discard(size)
-	return block, nil
 }
 
 // begin opens the next file, unless out is set from outside, and writes the header.
@@ -143,22 +111,4 @@ func (c *captureFile) close() error {
 	err := c.out.Close()
 	c.out = nil
 	return err
-}
-
-// lostOf reads how many frames were lost from a block of statistics; 0 from any other.
-func lostOf(block []byte) uint64 {
-	if binary.LittleEndian.Uint32(block) != blockStats || len(block) < 24 {
-		return 0
-	}
-	for o := block[20 : len(block)-4]; len(o) >= 4; {
-		code, size := binary.LittleEndian.Uint16(o), int(binary.LittleEndian.Uint16(o[2:]))
-		if code == optLost && size == 8 && len(o) >= 12 {
-			return binary.LittleEndian.Uint64(o[4:])
-		}
-		if size = 4 + (size+3)&^3; size > len(o) {
-			return 0
-		}
-		o = o[size:]
-	}
-	return 0
 }

@@ -7,6 +7,7 @@
 // (draft-ietf-opsawg-pcapng) and is the only reader.
 //
 // Received frames are recorded as the NIC delivered them, those that the link drops with the
-// reason. Sent frames are recorded when they have been posted; a segment that the NIC is to cut is
-// one frame, or is cut as the NIC does it, see [Options.Wire].
+// reason. Sent frames are recorded when they have been posted, and those that the link refuses with
+// the reason; a segment that the NIC is to cut is one frame, or is cut as the NIC does it, see
+// [Options.Wire]. A [Splitter] takes such a file apart into its blocks.
 package capture

@@ -143,10 +143,10 @@ func (s *sender) drain() bool {
 		if err == dv.ErrRingFull {
 			break
 		}
-		b.pop()
 		if err != nil {
-			_ = s.netstackError(err)
+			_ = s.refuse(b.front(), err)
 		}
+		b.pop()
 	}
 	return b.tail != before
 }
@@ -199,6 +199,7 @@ func (s *sender) expire() {
 func (s *sender) dropAll() {
 	b := &s.backlog
 	for ; !b.empty(); b.pop() {
+		s.captureRefused(b.front(), "it waited for room when the link went away")
 		s.count.backlogDropped.Add(1)
 	}
 	b.release()

@@ -62,21 +62,6 @@ func (w *worker) capture(taps []*capture.Tap, frames []dv.Packet) {
 	}
 }
 
-// capture records the packet that has just been posted. The queue's lock is held.
-func (s *sender) capture(taps []*capture.Tap) {
-	if !s.captured.Begin(taps, capture.Out, s.number) {
-		return
-	}
-	p := &s.packet
-	f := capture.Frame{Bufs: p.Bufs, Tag: p.VLAN, Tagged: p.Flags&dv.TxVLAN != 0,
-		Unsummed: p.Flags&dv.TxL4Csum != 0}
-	if p.MSS > 0 {
-		f.MSS, f.Headers = p.MSS, p.HdrLen
-	}
-	s.captured.Add(&f)
-	s.captured.Commit()
-}
-
 // nicTime is the NIC's clock as the worker knows it. The zero value knows nothing.
 type nicTime struct {
 	clock dv.Clock

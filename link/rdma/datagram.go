@@ -71,6 +71,7 @@ func (s *sender) writeDatagrams(ds []Datagram) (int, tcpip.Error) {
 	sent := 0
 	for sent < len(ds) {
 		if err = s.awaitDatagram(&ds[sent]); err != nil {
+			s.refuseDatagram(&ds[sent], err)
 			break
 		}
 		sent++
@@ -109,16 +110,21 @@ func (s *sender) postDatagram(headers, payload []byte) error {
 	if s.q.Free() < s.reserve+dv.MaxBlocks {
 		return dv.ErrRingFull
 	}
-	p := &s.packet
-	p.Flags, p.MSS, p.Bufs = dv.TxL3Csum|dv.TxL4Csum, 0, append(p.Bufs[:0], headers, payload)
-	s.addVLAN()
-	err := s.q.Post(p)
+	s.describeDatagram(headers, payload)
+	err := s.q.Post(&s.packet)
 	if taps := s.taps.Load(); taps != nil && err == nil {
-		s.capture(*taps)
+		s.capturePosted(*taps)
 	}
-	clear(p.Bufs) // they are the caller's
+	clear(s.packet.Bufs)
 	if err == nil {
 		s.posted++
 	}
 	return err
+}
+
+// describeDatagram makes s.packet the datagram, whose slices stay the caller's.
+func (s *sender) describeDatagram(headers, payload []byte) {
+	p := &s.packet
+	p.Flags, p.MSS, p.Bufs = dv.TxL3Csum|dv.TxL4Csum, 0, append(p.Bufs[:0], headers, payload)
+	s.addVLAN()
 }

@@ -59,6 +59,7 @@ func (e *Endpoint) write(pkts []*gstack.PacketBuffer, maxWait time.Duration) (in
 			s.begin()
 		}
 		if err = s.send(pkts[done], &p, maxWait); err != nil {
+			s.refuseRest(pkts[done+1:])
 			break
 		}
 	}
@@ -146,7 +147,7 @@ func (s *sender) send(pkt *gstack.PacketBuffer, p *hdr.Segment, maxWait time.Dur
 	if err == dv.ErrRingFull {
 		err = s.awaitRoom(pkt, k, maxWait)
 	}
-	return s.netstackError(err)
+	return s.refuse(pkt, err)
 }
 
 // awaitRoom waits for room, with the queue's lock released in between, so that packets which may

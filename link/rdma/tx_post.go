@@ -27,6 +27,24 @@ func (s *sender) post(pkt *gstack.PacketBuffer, k kind) error {
 	if s.q.Free() < s.reserve+dv.MaxBlocks && !k.urgent() {
 		return dv.ErrRingFull
 	}
+	s.describe(pkt)
+	err := s.q.Post(&s.packet)
+	if taps := s.taps.Load(); taps != nil && err == nil {
+		s.capturePosted(*taps)
+	}
+	clear(s.packet.Bufs) // the views are the caller's
+	if err != nil {
+		return err
+	}
+	s.posted++
+	if s.packet.MSS > 0 {
+		s.count.lso.Add(1)
+	}
+	return nil
+}
+
+// describe makes s.packet the packet, whose views stay the caller's.
+func (s *sender) describe(pkt *gstack.PacketBuffer) {
 	p := &s.packet
 	p.Flags, p.MSS = 0, 0
 	if gso := &pkt.GSOOptions; gso.Type != gstack.GSONone && gso.NeedsCsum {
@@ -47,19 +65,6 @@ func (s *sender) post(pkt *gstack.PacketBuffer, k kind) error {
 		offset = 0
 	}
 	s.addVLAN()
-	err := s.q.Post(p)
-	if taps := s.taps.Load(); taps != nil && err == nil {
-		s.capture(*taps)
-	}
-	clear(p.Bufs) // the views are the caller's
-	if err != nil {
-		return err
-	}
-	s.posted++
-	if p.MSS > 0 {
-		s.count.lso.Add(1)
-	}
-	return nil
 }
 
 // netstackError is what the stack is told, and counts it.
