@@ -64,6 +64,7 @@ func TestLook(t *testing.T) {
 			t.Errorf("%v: code %d, %q\n%s", c.args, code, stderr, stdout)
 		}
 	}
+	checkProfiles(t, pid)
 	var sockets []stack.Socket
 	var counters admin.Counters
 	var problems []admin.Problem

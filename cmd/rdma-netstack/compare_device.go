@@ -50,7 +50,7 @@ func remoteScene(host, slice netip.AddrPort) *scene {
 // compareServers serves from the host's address on a device's netdev and from a slice of the
 // device, until ctx or the device ends.
 func compareServers(ctx context.Context, f compareFlags, out streams) (err error) {
-	log := f.slice.logger(out.stderr)
+	log := f.slice.log.logger(out.stderr)
 	s, err := openSlice(ctx, f.slice, log)
 	if err != nil {
 		return err

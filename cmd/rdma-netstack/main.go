@@ -103,6 +103,7 @@ func commands() []command {
 		errorsCommand(),
 		rulesCommand(),
 		healthCommand(),
+		profileCommand(),
 		compareCommand(),
 		devicesCommand(),
 		doctorCommand(),

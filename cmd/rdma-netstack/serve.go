@@ -6,8 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -66,8 +64,11 @@ The slice:
                       (default: none)
   --dscp N            DSCP of sent packets, 0 to 63 (default 0). In a VLAN, N/8 is the 802.1p
                       priority
-  --json-logs         write the start-up line (stdout) and the log (stderr) as JSON, one object
-                      per line
+  --log-format NAME   text (default) or json: the start-up line (stdout) and the log (stderr), one
+                      object per line. --json-logs is --log-format json
+  --log-level LEVEL   debug, info, warn or error: the least that is logged (default warn, with json
+                      info). Of lines with one message 10 are written per 10 s; left_out says how
+                      many were not
   --admin ADDR:PORT   also serve /healthz, /readyz, /metrics (Prometheus) and, as JSON, /stats,
                       /errors, /sockets and /info on an address of this machine, not of the slice.
                       They are always served on a unix socket of the user, where the commands ss,
@@ -112,7 +113,7 @@ type serveFlags struct {
 	vlan      int
 	dscp      int
 	listen    []string // ADDRESS:PORT
-	jsonLogs  bool
+	log       logFlags
 	admin     string // ADDRESS:PORT of this machine
 	sim       simFlags
 }
@@ -131,7 +132,7 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 	fs.IntVar(&f.vlan, "vlan", 0, "")
 	fs.IntVar(&f.dscp, "dscp", 0, "")
 	stringList(fs, "listen", &f.listen)
-	fs.BoolVar(&f.jsonLogs, "json-logs", false, "")
+	f.log.define(fs)
 	fs.StringVar(&f.admin, "admin", "", "")
 	f.sim.define(fs)
 }
@@ -283,19 +284,12 @@ func (f *serveFlags) simAddresses() error {
 	return nil
 }
 
-func (f *serveFlags) logger(w io.Writer) *slog.Logger {
-	if f.jsonLogs {
-		return slog.New(slog.NewJSONHandler(w, nil))
-	}
-	return warningLog(w)
-}
-
 // announce prints the one start-up line. A server that cannot print it ends.
 func (f *serveFlags) announce(out streams, s *slice, what, try string) error {
 	if h, ok := s.stack.HostStats(); ok {
-		warnOfRules(f.logger(out.stderr), h, f.listen)
+		warnOfRules(f.log.logger(out.stderr), h, f.listen)
 	}
-	if f.jsonLogs {
+	if f.log.json {
 		json.NewEncoder(out.stdout).Encode(map[string]any{
 			"serving": what, "addresses": s.addresses, "listen": f.listen,
 			"mac": s.stack.HardwareAddr().String(), "device": s.about, "try": try,

@@ -74,7 +74,7 @@ func serveDNS(ctx context.Context, args []string, out streams) (err error) {
 	if err != nil {
 		return err
 	}
-	log := f.logger(out.stderr)
+	log := f.log.logger(out.stderr)
 	var s *slice
 	cfg := dnsd.Config{
 		Logger: log, ResponseRate: cmp.Or(f.rate, -1), Forward: f.forward,

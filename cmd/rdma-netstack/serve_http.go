@@ -78,7 +78,7 @@ func serveHTTP(ctx context.Context, args []string, out streams) (err error) {
 	if err := f.parse(fs, args, ":80"); err != nil {
 		return err
 	}
-	log := f.logger(out.stderr)
+	log := f.log.logger(out.stderr)
 	var s *slice
 	h.Logger = log
 	h.Status = func() any { return status(s.stack, s.sim) }

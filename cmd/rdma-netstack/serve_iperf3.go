@@ -33,7 +33,7 @@ func serveIperf3(ctx context.Context, args []string, out streams) (err error) {
 	if err := f.parse(fs, args, ":5201"); err != nil {
 		return err
 	}
-	log := f.logger(out.stderr)
+	log := f.log.logger(out.stderr)
 	s, err := openSlice(ctx, f, log)
 	if err != nil {
 		return err

@@ -30,6 +30,8 @@ func (e *Endpoint) WriteDatagrams(ds []Datagram) (int, tcpip.Error) {
 	case x == nil || !e.csum:
 		return 0, &tcpip.ErrNotSupported{}
 	}
+	r := region(regionTransmit)
+	defer endRegion(r)
 	sent := 0
 	for sent < len(ds) {
 		t, end := e.datagramQueue(&ds[sent]), sent+1

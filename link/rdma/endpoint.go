@@ -250,7 +250,7 @@ func (e *Endpoint) startWorkers(s *attachment, queues backend) {
 			previous.running.Wait()
 		}
 		for i := range queues.NumRx() {
-			g.running.Go(func() { e.newWorker(s, g, i).run() })
+			g.running.Go(func() { e.newWorker(s, g, i).runLabelled() })
 		}
 	})
 }

@@ -98,7 +98,10 @@ func (w *worker) run() {
 // runParking sleeps when there is nothing and look, too, finds nothing.
 func (w *worker) runParking(look func() bool) {
 	for !w.ending() {
-		if w.poll() || look() {
+		r := region(regionPoll)
+		found := w.poll() || look()
+		endRegion(r)
+		if found {
 			continue
 		}
 		w.q.Arm()
@@ -115,10 +118,11 @@ func (w *worker) runParking(look func() bool) {
 // runPolling does not sleep.
 func (w *worker) runPolling() {
 	for !w.ending() {
-		found := false
+		r, found := region(regionPoll), false
 		for range pollsPerYield {
 			found = w.poll() || found
 		}
+		endRegion(r)
 		if found {
 			continue
 		}

@@ -28,6 +28,8 @@ func (e *Endpoint) writePacket(pkt *gstack.PacketBuffer, p hdr.Segment) tcpip.Er
 	if e.closed.Load() {
 		return &tcpip.ErrClosedForSend{}
 	}
+	r := region(regionTransmit)
+	defer endRegion(r)
 	s := e.senderOf(pkt, &p)
 	s.lock()
 	defer s.unlock()
@@ -47,6 +49,7 @@ func (e *Endpoint) write(pkts []*gstack.PacketBuffer, maxWait time.Duration) (in
 	if e.closed.Load() {
 		return 0, &tcpip.ErrClosedForSend{}
 	}
+	r := region(regionTransmit)
 	var locked *sender
 	var err tcpip.Error
 	first, done := 0, 0 // the first packet for locked
@@ -64,6 +67,7 @@ func (e *Endpoint) write(pkts []*gstack.PacketBuffer, maxWait time.Duration) (in
 		}
 	}
 	locked.finish(done - first)
+	endRegion(r)
 	return done, err
 }
 

@@ -160,8 +160,10 @@ func (w *worker) deliverRest() {
 func (w *worker) poll() bool {
 	n := w.q.Poll(w.frames[:])
 	if n > 0 {
+		r := region(regionDeliver)
 		w.e.tx[w.q.Index()%len(w.e.tx)].tryReclaim()
 		w.receive(n)
+		endRegion(r)
 	}
 	w.e.tryDrainAll()
 	return n > 0

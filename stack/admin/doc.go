@@ -22,11 +22,18 @@
 //	           time=nic, buffer (bytes); see capture.Options. With POST it ends when the body of
 //	           the request does, and the file then has the counts at its end
 //	/metrics   Prometheus text, see package stack/metrics
+//	/debug/profile?seconds=5
+//	           a CPU profile for go tool pprof, with the labels device and queue
+//	/debug/trace?seconds=5
+//	           an execution trace for go tool trace, with the regions poll, deliver, transmit
+//	/debug/goroutines
+//	           text: the goroutines, with their labels
 //	/healthz   text: ok, or 503 and the checks that fail
 //	/readyz    text: ok, or 503 while the server should get no requests
 //
-// A dump tells addresses of memory and keys, and asks the receive workers for a moment; /health/
-// recover changes something: [ReadOnly] refuses both, for a listener that others reach.
+// A dump tells addresses of memory and keys, and asks the receive workers for a moment; /debug/
+// takes time of the server's; /health/recover changes something: [ReadOnly] refuses all of them,
+// for a listener that others reach.
 //
 // Names of counters are those of the kernel's tools where they have one: rx0_packets is of receive
 // queue 0, as ethtool -S prints it; what netstack counts keeps its name (tcp_retransmits). JSON

@@ -73,6 +73,9 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("GET /health", show(func() any { return healthOf(cfg.Stack) }))
 	mux.HandleFunc("GET /health/dump", h.dump)
 	mux.HandleFunc("POST /health/recover", h.recover)
+	mux.HandleFunc("GET /debug/profile", cpuProfile)
+	mux.HandleFunc("GET /debug/trace", executionTrace)
+	mux.HandleFunc("GET /debug/goroutines", goroutines)
 	mux.HandleFunc("GET /healthz", h.healthz)
 	mux.HandleFunc("GET /readyz", h.readyz)
 	return mux

@@ -111,7 +111,17 @@ func (s Server) ask(ctx context.Context, method, path string, v any) error {
 // Stream posts to the server and returns the answer as it comes, however long that takes. The
 // server ends it once body ends. The caller closes the answer.
 func (s Server) Stream(ctx context.Context, path string, body io.Reader) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://server"+path, body)
+	return s.open(ctx, http.MethodPost, path, body)
+}
+
+// Open returns the answer to a request as it comes, however long that takes. The caller closes it.
+func (s Server) Open(ctx context.Context, path string) (io.ReadCloser, error) {
+	return s.open(ctx, http.MethodGet, path, nil)
+}
+
+func (s Server) open(ctx context.Context, method, path string, body io.Reader) (io.ReadCloser,
+	error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://server"+path, body)
 	if err != nil {
 		return nil, err
 	}
