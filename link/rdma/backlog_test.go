@@ -302,6 +302,8 @@ func TestBacklogIsLetGo(t *testing.T) {
 				time.Now().Before(deadline); {
 				time.Sleep(time.Millisecond)
 			}
+			s.s.lock() // who drops them lets go of them before it gives the lock back
+			s.s.unlock()
 			if got, refs := s.Stats(), pkt.ReadRefs(); got.TxBacklog != 0 ||
 				got.TxBacklogDropped != kept || refs != 1 {
 				t.Errorf("%d references left: %+v", refs, got)
