@@ -65,7 +65,8 @@ The slice:
   --dscp N            DSCP of sent packets, 0 to 63 (default 0). In a VLAN, N/8 is the 802.1p
                       priority
   --log-format NAME   text (default) or json: the start-up line (stdout) and the log (stderr), one
-                      object per line. --json-logs is --log-format json
+                      object per line
+  --json-logs         --log-format json
   --log-level LEVEL   debug, info, warn or error: the least that is logged (default warn, with json
                       info). Of lines with one message 10 are written per 10 s; left_out says how
                       many were not
