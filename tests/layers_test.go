@@ -141,8 +141,8 @@ var layers = map[string]layer{
 			"internal/probe", "internal/doctor/...", "internal/firewall", "clock"},
 		others: []string{netlink, xsys, dns},
 	},
-	"internal/doctor":      {},
-	"internal/firewall":    {}, // rules of the host that a server beside Linux does not see
+	"internal/doctor":   {},
+	"internal/firewall": {}, // rules of the host that a server beside Linux does not see
 	"internal/doctor/host": {module: []string{"internal/doctor"}, others: []string{netlink, xsys},
 		only: map[string][]string{xsys: {"*_linux.go"}}},
 	"internal/doctor/card": {
