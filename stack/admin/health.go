@@ -98,7 +98,8 @@ func (h *handler) recover(w http.ResponseWriter, r *http.Request) {
 	json.NewEncoder(w).Encode(healthOf(h.Stack)) // who asked is gone if it fails
 }
 
-// ReadOnly is handler without dumps and profiles, which tell much and cost time, and without anything that changes the stack.
+// ReadOnly is handler without dumps and profiles, which tell much and cost time, and without
+// anything that changes the stack.
 func ReadOnly(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {

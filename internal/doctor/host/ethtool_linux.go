@@ -112,7 +112,8 @@ func pfcOf(netdev string) (p Pause, err error) {
 	req.AddData(nl.NewRtAttr(dcbIfname, nl.ZeroTerminated(netdev)))
 	answers, err := req.Execute(unix.NETLINK_ROUTE, 0)
 	if err != nil || len(answers) == 0 || len(answers[0]) < 4 {
-		return p, fmt.Errorf("ask DCB about %s: %w", netdev, errors.Join(err, errors.ErrUnsupported))
+		return p, fmt.Errorf("ask DCB about %s: %w", netdev,
+			errors.Join(err, errors.ErrUnsupported))
 	}
 	return parsePFC(answers[0][4:])
 }
