@@ -140,5 +140,6 @@ func hugePages(m *machine) []problem {
 		return nothing() // or somebody uses them
 	}
 	return note(fmt.Sprintf("%d MiB are set aside as huge pages, and nobody uses them",
-		total*kib>>10), "this program needs none: sysctl vm.nr_hugepages=0, if they were meant for it")
+		total*kib>>10),
+		"this program needs none: sysctl vm.nr_hugepages=0, if they were meant for it")
 }
