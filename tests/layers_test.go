@@ -46,6 +46,9 @@ var layers = map[string]layer{
 	"internal/random":   {},
 	"internal/netclock": {module: []string{"clock"}, others: []string{gvisor}},
 
+	// for all of a process; x/net: the assembler of filters
+	"privileges": {others: []string{xsys, xnet}, tests: []string{"tests/need"}},
+
 	"dv/internal/mmio":   {others: []string{xsys}},
 	"dv/internal/netdev": {others: []string{xsys, netlink}},
 	"dv/mlx5":            {},
@@ -201,6 +204,7 @@ var unsafeFiles = []string{
 	"dv/uverbs/kernel_linux_unsafe.go", // the ioctl
 	"dv/simnic/pcie/*_unsafe.go",       // memory of a virtual machine
 	"link/packet/mmsg_linux_unsafe.go", // recvmmsg, sendmmsg
+	"privileges/*_linux_unsafe.go",     // seccomp, capset, Landlock
 }
 
 // checkImports returns what is wrong with the imports of one file.
