@@ -135,6 +135,9 @@ func (d *Device) HostMode() bool { return d.config.HostMode }
 // MTU is the largest IP packet received and sent, in bytes.
 func (d *Device) MTU() int { return d.plan.mtu }
 
+// PinnedBytes is the memory that the NIC may write and read: frames, staging memory, rings.
+func (d *Device) PinnedBytes() int { return d.plan.pinned() }
+
 // NumRx is the number of receive queues.
 func (d *Device) NumRx() int { return len(d.rx) }
 

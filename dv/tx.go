@@ -140,6 +140,9 @@ func (q *TxQueue) TryLock() bool { return q.mu.TryLock() }
 // MaxBlocks, mostly one or two.
 func (q *TxQueue) Free() int { return int(q.room()) }
 
+// Size is how many blocks the ring has, see Free.
+func (q *TxQueue) Size() int { return int(q.size) }
+
 func (q *TxQueue) room() uint32 { return q.size - (q.pc - q.cc) }
 
 // allocStage returns the offset of n bytes of staging memory, false if there is no room now. With

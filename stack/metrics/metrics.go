@@ -1,149 +1,118 @@
 package metrics
 
 import (
-	"bytes"
-	"fmt"
 	"io"
-	"iter"
 	"net/http"
+	"runtime/debug"
 	"strings"
+	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/fields"
 )
 
-// ContentType is that of what [Write] writes.
-const ContentType = "text/plain; version=0.0.4; charset=utf-8"
-
-// prefix of all names.
-const prefix = "rdma_netstack_"
-
-// Source is what is measured; a [stack.Stack] is one. Device and PacketPort may return
-// nil.
-type Source interface {
-	Stats() stack.Stats
-	Counters() iter.Seq2[string, uint64]
-	Gauges() iter.Seq2[string, uint64]
-	Health() []stack.Health
-	Device() *dv.Device
-	PacketPort() *packet.Port
+// exporter answers scrapes of one stack.
+type exporter struct {
+	stack *stack.Stack
+	rtt   rtt
 }
 
-// Handler answers a scrape. It may be used from any goroutine.
-func Handler(from Source) http.Handler {
+// Handler answers a scrape. It may be used from any goroutine, and after the stack's end.
+func Handler(st *stack.Stack) http.Handler {
+	e := &exporter{stack: st}
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", ContentType)
-		Write(w, from) // who asked is gone if it fails
+		e.write(w) // who asked is gone if it fails
 	})
 }
 
-// Write writes the present values. Its errors are those of w.
-func Write(w io.Writer, from Source) error {
-	var device dv.Stats
-	if d := from.Device(); d != nil {
-		device = d.Stats()
-	}
-	var b bytes.Buffer
-	list(&b, from.Stats(), device)
-	if p := from.PacketPort(); p != nil {
-		sockets := p.Stats()
-		queues(&b, "rx", sockets.Rx)
-		queues(&b, "tx", sockets.Tx)
-	}
-	reporters(&b, from.Health())
-	named(&b, from.Counters(), false)
-	named(&b, from.Gauges(), true)
-	_, err := w.Write(b.Bytes())
+// write writes the present values. Its errors are those of w.
+func (e *exporter) write(w io.Writer) error {
+	var p page
+	st := e.stack
+	p.versions(debug.ReadBuildInfo())
+	r := readRings(st)
+	p.rings(r)
+	p.dropped(st, r)
+	p.link(st)
+	p.backend(st)
+	p.health(st.Health())
+	p.network(st)
+	p.host(st)
+	sockets := st.Sockets()
+	p.sockets(sockets)
+	e.rtt.look(sockets, time.Now())
+	e.rtt.write(&p)
+	p.events(st)
+	_, err := w.Write(p.Bytes())
 	return err
 }
 
-// list writes all families: of the stack, then of the device's queues.
-func list(b *bytes.Buffer, of stack.Stats, device dv.Stats) {
-	for _, f := range fields.Of(of) {
-		family(b, "stack_"+f.Name, f.Name == "link_up" ||
-			f.Name == "tcp_current_established", "of the stack")
-		fmt.Fprintf(b, " %d\n", f.Value)
-	}
-	queues(b, "rx", device.Rx)
-	queues(b, "tx", device.Tx)
-}
+// own is the module's name, as the build information has it.
+const own = "github.com/rdma-netstack/rdma-netstack"
 
-// reporters writes what the health reporters say, a family at a time.
-func reporters(b *bytes.Buffer, all []stack.Health) {
-	for _, f := range []struct {
-		name  string
-		gauge bool
-		of    func(stack.Health) uint64
-	}{
-		{"health_error", false, func(h stack.Health) uint64 { return h.Error }},
-		{"health_recover", false, func(h stack.Health) uint64 { return h.Recover }},
-		{"health_in_error", true, func(h stack.Health) uint64 {
-			if h.State == stack.InError {
-				return 1
-			}
-			return 0
-		}},
-	} {
-		for i, h := range all {
-			if i == 0 {
-				family(b, f.name, f.gauge, "of a health reporter")
-			} else if f.gauge {
-				fmt.Fprintf(b, "%s%s", prefix, f.name)
-			} else {
-				fmt.Fprintf(b, "%s%s_total", prefix, f.name)
-			}
-			fmt.Fprintf(b, "{reporter=\"%s\"} %d\n", h.Reporter, f.of(h))
+// versions writes which build this is.
+func (p *page) versions(info *debug.BuildInfo, ok bool) {
+	if !ok {
+		return
+	}
+	version, gvisor := "", ""
+	if info.Main.Path == own {
+		version = info.Main.Version
+	}
+	for _, m := range info.Deps {
+		switch m.Path {
+		case own:
+			version = m.Version
+		case "gvisor.dev/gvisor":
+			gvisor = m.Version
 		}
 	}
+	p.family(gauge, "build_info", "1, with the versions in labels.",
+		of(1, "version", version, "gvisor", gvisor, "go", info.GoVersion))
 }
 
-// named writes values with dotted names: TCP.Retransmits is tcp_retransmits. Milliseconds become
-// seconds, Prometheus' base unit.
-func named(b *bytes.Buffer, all iter.Seq2[string, uint64], gauge bool) {
-	for name, value := range all {
+// health writes what the health reporters say.
+func (p *page) health(all []stack.Health) {
+	var now, errors, recovers []sample
+	for _, h := range all {
+		now = append(now, truth(h.State == stack.InError, "reporter", h.Reporter))
+		errors = append(errors, of(h.Error, "reporter", h.Reporter))
+		recovers = append(recovers, of(h.Recover, "reporter", h.Reporter))
+	}
+	p.family(gauge, "health_in_error", "1 while what a health reporter is about is in error.",
+		now...)
+	p.family(counter, "health_errors_total", "Times that it went into error.", errors...)
+	p.family(counter, "health_recoveries_total", "Times that it came out of error.", recovers...)
+}
+
+// host writes what a stack on the host's own addresses shares with Linux.
+func (p *page) host(st *stack.Stack) {
+	h, ok := st.HostStats()
+	if !ok {
+		return
+	}
+	p.family(counter, "twin_accepts_total",
+		"Connections that came by Linux and were accepted from a kernel socket.", of(h.Accepted))
+	p.family(counter, "twin_dials_total",
+		"Connections that were dialled by a kernel socket.", of(h.Dialled))
+	p.family(counter, "twin_datagrams_total", "Datagrams by kernel sockets.",
+		of(h.Received, "direction", "rx"), of(h.Sent, "direction", "tx"))
+}
+
+// events writes every counter of netstack and the link, by the name that rdma-netstack stats has.
+func (p *page) events(st *stack.Stack) {
+	var all []sample
+	for name, n := range st.Counters() {
+		if strings.HasPrefix(name, "Failover.") {
+			continue // has families of its own, in seconds
+		}
 		parts := strings.Split(name, ".")
-		for i, p := range parts {
-			parts[i] = fields.Snake(p)
+		for i, part := range parts {
+			parts[i] = fields.Snake(part)
 		}
-		metric, about := strings.Join(parts, "_"), "as "+name+" of Stack.Counters and Stack.Gauges"
-		if of, ok := strings.CutSuffix(metric, "_milliseconds"); ok {
-			family(b, of+"_seconds", gauge, about)
-			fmt.Fprintf(b, " %d.%03d\n", value/1000, value%1000)
-			continue
-		}
-		family(b, metric, gauge, about)
-		fmt.Fprintf(b, " %d\n", value)
+		all = append(all, of(n, "name", strings.Join(parts, "_")))
 	}
-}
-
-// family writes what is said once of a name, and leaves the name of the sample behind.
-func family(b *bytes.Buffer, name string, gauge bool, about string) {
-	kind := "counter"
-	if gauge {
-		kind = "gauge"
-	} else {
-		name += "_total"
-	}
-	help := strings.ReplaceAll(name, "_", " ") + " " + about
-	fmt.Fprintf(b, "# HELP %s%s %s.\n# TYPE %[1]s%[2]s %[4]s\n%[1]s%[2]s", prefix, name, help, kind)
-}
-
-// queues writes the counters of all queues of one direction, a family at a time.
-func queues[Q any](b *bytes.Buffer, direction string, all []Q) {
-	var values [][]fields.Field
-	for _, q := range all {
-		values = append(values, fields.Of(q))
-	}
-	for i := 0; len(values) > 0 && i < len(values[0]); i++ {
-		name := "device_" + direction + "_" + values[0][i].Name
-		family(b, name, false, "of a queue of the device")
-		for queue, of := range values {
-			if queue > 0 {
-				fmt.Fprintf(b, "%s%s_total", prefix, name)
-			}
-			fmt.Fprintf(b, "{queue=\"%d\"} %d\n", queue, of[i].Value)
-		}
-	}
+	p.family(counter, "events_total",
+		"Every counter of the stack, by its name in rdma-netstack stats.", all...)
 }

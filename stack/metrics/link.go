@@ -1,0 +1,107 @@
+package metrics
+
+import "github.com/rdma-netstack/rdma-netstack/stack"
+
+// link writes what the link endpoint counts.
+func (p *page) link(st *stack.Stack) {
+	s, l := st.Stats(), st.LinkStats()
+	count := func(name, help string, n uint64) { p.family(counter, name, help, of(n)) }
+	p.family(gauge, "link_up", "1 while the port has a link.", truth(s.LinkUp))
+	count("link_changes_total", "Times that the port's link changed.", s.LinkChanges)
+	p.family(counter, "stack_packets_total", "Packets exchanged with netstack.",
+		of(s.RxPackets, "direction", "rx"), of(s.TxPackets, "direction", "tx"))
+	p.family(counter, "stack_bytes_total", "Their bytes.",
+		of(s.RxBytes, "direction", "rx"), of(s.TxBytes, "direction", "tx"))
+	count("rx_merged_segments_total", "Received frames that went into a packet with others.",
+		l.RxMerged)
+	count("checksum_software_total", "Received frames whose checksum was verified in software.",
+		l.RxVerified)
+	p.family(gauge, "rx_waiting_bytes", "Received segments without data that wait in the stack.",
+		of(l.RxWaiting))
+	count("tx_segmented_packets_total", "Sent packets that were left to the NIC to segment.",
+		l.TxLSO)
+	count("tx_waits_total", "Waits of a sender for room in a send queue.", l.TxWaits)
+	p.family(gauge, "tx_backlog_segments", "Segments that wait for room in a send queue.",
+		of(l.TxBacklog))
+	p.family(gauge, "tx_backlog_max_segments", "The most that have waited for one queue.",
+		of(l.TxBacklogMax))
+	rules := map[string]uint64{}
+	kinds := []string{}
+	for _, r := range st.Rules() {
+		if rules[r.To]++; rules[r.To] == 1 {
+			kinds = append(kinds, r.To)
+		}
+	}
+	var byKind []sample
+	for _, kind := range kinds {
+		byKind = append(byKind, of(rules[kind], "kind", kind))
+	}
+	p.family(gauge, "rules", "Rules of the device by where they lead frames.", byKind...)
+}
+
+// dropped writes what was dropped, and why: by rings or packet sockets, and above them.
+func (p *page) dropped(st *stack.Stack, r rings) {
+	s, l := st.Stats(), st.LinkStats()
+	var ring rxQueue
+	for _, q := range r.rx {
+		ring.tooLong += q.tooLong
+		ring.failed += q.failed
+		ring.malformed += q.malformed
+	}
+	p.family(counter, "rx_dropped_total", "Received frames that were dropped, by reason.",
+		of(l.RxOutOfBuffer, "reason", "out_of_buffer"), of(ring.tooLong, "reason", "too_long"),
+		of(ring.failed, "reason", "completion_error"), of(ring.malformed, "reason", "malformed"),
+		of(l.RxBadChecksum, "reason", "bad_checksum"), of(l.RxForged, "reason", "forged_icmp"),
+		of(l.RxOtherMAC, "reason", "other_mac"), of(l.RxOwn, "reason", "own"),
+		of(l.RxOtherVLAN, "reason", "other_vlan"), of(l.RxShed, "reason", "shed"),
+		of(s.RxUnknown, "reason", "unknown_protocol"))
+	var refused, lost uint64
+	for _, q := range r.tx {
+		refused += q.refused
+		lost += q.lost
+	}
+	p.family(counter, "tx_dropped_total", "Packets that were not sent, by reason.",
+		of(refused, "reason", "refused"), of(lost, "reason", "lost_in_reset"),
+		of(l.TxDropped, "reason", "no_room"), of(l.TxErrors, "reason", "error"),
+		of(l.TxBacklogDropped, "reason", "backlog"), of(l.None.TxFrames, "reason", "no_backend"))
+}
+
+// backends are the words for what carries the frames; link: one that stack.New was given.
+var backends = []string{"rings", "packet", "none", "link"}
+
+// backend writes what carries the frames now, and what became of the device.
+func (p *page) backend(st *stack.Stack) {
+	now := backendOf(st)
+	var all []sample
+	for _, b := range backends {
+		all = append(all, truth(b == now, "backend", b))
+	}
+	p.family(gauge, "backend_info", "1 for what carries the frames now, 0 for the others.", all...)
+	f := st.FailoverStats()
+	p.family(counter, "device_losses_total", "Losses of the device, by who told first.",
+		of(f.Failed, "cause", "failed"), of(f.Removed, "cause", "removed"))
+	count := func(name, help string, n uint64) { p.family(counter, name, help, of(n)) }
+	count("device_returns_total", "Times that the device was taken into use again.", f.Returned)
+	count("device_refused_total", "Looks for the device that found none that can serve.", f.Refused)
+	count("fallback_losses_total", "Ends of the packet sockets that stand in for the device.",
+		f.PortLosses)
+	count("outages_total", "Times without any link for longer than --max-outage.", f.Outages)
+	p.family(counter, "device_away_seconds_total", "How long the device has been away.",
+		fraction(float64(f.AwayMilliseconds)/1000))
+	p.family(counter, "dark_seconds_total", "How long there was no link of any kind.",
+		fraction(float64(f.DarkMilliseconds)/1000))
+}
+
+// backendOf says what carries the frames: one of backends.
+func backendOf(st *stack.Stack) string {
+	link := st.LinkStatus()
+	switch {
+	case !link.Since.IsZero():
+		return link.Backend.String()
+	case st.PacketPort() != nil:
+		return "packet"
+	case st.Device() != nil:
+		return "rings"
+	}
+	return "link"
+}

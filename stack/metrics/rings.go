@@ -1,0 +1,156 @@
+package metrics
+
+import (
+	"strconv"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
+
+// rings are the queues that carry frames: of a device, or of packet sockets.
+type rings struct {
+	device      string
+	info        []string // labels of device_info
+	rx          []rxQueue
+	tx          []txQueue
+	registered  int    // bytes; 0: no device
+	outOfBuffer uint64 // of the port
+}
+
+// rxQueue has what rings and packet sockets count alike.
+type rxQueue struct {
+	packets, bytes, polls, hits, wakeups, stalls, resets uint64
+	tooLong, failed, malformed                           uint64
+}
+
+type txQueue struct {
+	packets, bytes, doorbells, stalls, resets, refused, lost uint64
+	used                                                     float64 // of the ring, 0 to 1
+}
+
+// readRings reads what a stack is on; the zero value if it is on neither.
+func readRings(st *stack.Stack) rings {
+	if d := st.Device(); d != nil {
+		r := ofDevice(d.Name(), d.Stats())
+		r.registered = d.PinnedBytes()
+		r.info = []string{"device", d.Name(), "netdev", d.Netdev(), "fw", d.Caps().Firmware}
+		for i := range r.tx {
+			r.tx[i].used = used(d.Tx(i))
+		}
+		return r
+	}
+	if p := st.PacketPort(); p != nil {
+		r := ofPackets(p.Name(), p.Stats())
+		r.info = []string{"device", p.Name(), "netdev", p.Name(), "fw", ""}
+		return r
+	}
+	return rings{}
+}
+
+// used is how much of a send ring is in use. It waits for whoever sends.
+func used(q *dv.TxQueue) float64 {
+	q.Lock()
+	defer q.Unlock()
+	return 1 - float64(q.Free())/float64(q.Size())
+}
+
+func ofDevice(name string, s dv.Stats) rings {
+	r := rings{device: name, outOfBuffer: s.OutOfBuffer}
+	for _, q := range s.Rx {
+		r.rx = append(r.rx, rxQueue{packets: q.Packets, bytes: q.Bytes, polls: q.Polls,
+			hits: q.Hits, wakeups: q.Events, stalls: q.Stalls, resets: q.Resets,
+			tooLong: q.Drops.TooLong, failed: q.Drops.Error, malformed: q.Drops.Malformed})
+	}
+	for _, q := range s.Tx {
+		r.tx = append(r.tx, txQueue{packets: q.Packets, bytes: q.Bytes, doorbells: q.Doorbells,
+			stalls: q.Stalls, resets: q.Resets, refused: q.Drops.Refused, lost: q.Drops.Lost})
+	}
+	return r
+}
+
+func ofPackets(name string, s packet.Stats) rings {
+	r := rings{device: name}
+	for _, q := range s.Rx {
+		r.rx = append(r.rx, rxQueue{packets: q.Frames, bytes: q.Bytes, polls: q.Calls,
+			hits: q.Hits, wakeups: q.Waits, tooLong: q.TooLong, malformed: q.Malformed})
+	}
+	for _, q := range s.Tx {
+		r.tx = append(r.tx, txQueue{packets: q.Frames, bytes: q.Bytes, doorbells: q.Calls,
+			stalls: q.Full, refused: q.Dropped})
+	}
+	return r
+}
+
+// rings writes what the queues count.
+func (p *page) rings(r rings) {
+	if r.info != nil {
+		p.family(gauge, "device_info", "1, with what carries the frames in labels.",
+			of(1, r.info...))
+	}
+	if r.registered > 0 {
+		p.family(gauge, "memory_registered_bytes", "Memory that the device may write and read.",
+			of(uint64(r.registered)))
+		p.family(counter, "hw_events_total",
+			"Counters of the device itself, which have others' frames, too.",
+			of(r.outOfBuffer, "name", "out_of_buffer"))
+	}
+	queues(p, r, r.rx, []column[rxQueue]{
+		{"rx_packets_total", "Frames received.", func(q rxQueue) uint64 { return q.packets }},
+		{"rx_bytes_total", "Their bytes, without FCS.", func(q rxQueue) uint64 { return q.bytes }},
+		{"rx_wakeups_total", "Ends of a sleep of the receive worker.",
+			func(q rxQueue) uint64 { return q.wakeups }},
+		{"rx_stalls_total", "Times that a receive ring had no buffer left.",
+			func(q rxQueue) uint64 { return q.stalls }},
+	})
+	queues(p, r, r.tx, []column[txQueue]{
+		{"tx_packets_total", "Packets sent; one to be segmented counts once.",
+			func(q txQueue) uint64 { return q.packets }},
+		{"tx_bytes_total", "Their bytes.", func(q txQueue) uint64 { return q.bytes }},
+		{"tx_doorbells_total", "Doorbells, or system calls of packet sockets.",
+			func(q txQueue) uint64 { return q.doorbells }},
+		{"tx_stalls_total", "Posts that found the send ring full.",
+			func(q txQueue) uint64 { return q.stalls }},
+	})
+	p.ofQueues(r)
+}
+
+// column is a family with a sample for each queue.
+type column[Q any] struct {
+	name, help string
+	of         func(Q) uint64
+}
+
+func queues[Q any](p *page, r rings, all []Q, columns []column[Q]) {
+	for _, c := range columns {
+		var samples []sample
+		for i, q := range all {
+			samples = append(samples, of(c.of(q), "device", r.device, "queue", strconv.Itoa(i)))
+		}
+		p.family(counter, c.name, c.help, samples...)
+	}
+}
+
+// ofQueues writes the families of queues that have another label besides, or are no counts.
+func (p *page) ofQueues(r rings) {
+	var polls, recoveries, fill []sample
+	for i, q := range r.rx {
+		n := strconv.Itoa(i)
+		polls = append(polls, of(q.hits, "device", r.device, "queue", n, "result", "hit"),
+			of(q.polls-min(q.hits, q.polls), "device", r.device, "queue", n, "result", "empty"))
+		recoveries = append(recoveries,
+			of(q.resets, "device", r.device, "queue", n, "reporter", "rx"))
+	}
+	for i, q := range r.tx {
+		n := strconv.Itoa(i)
+		recoveries = append(recoveries,
+			of(q.resets, "device", r.device, "queue", n, "reporter", "tx"))
+		if r.registered > 0 {
+			fill = append(fill, fraction(q.used, "device", r.device, "queue", n))
+		}
+	}
+	p.family(counter, "rx_polls_total", "Looks at a receive ring, by whether it had frames.",
+		polls...)
+	p.family(counter, "queue_recoveries_total", "Queues replaced after an error.", recoveries...)
+	p.family(gauge, "tx_ring_used_ratio", "How much of a send ring is in use.", fill...)
+}
