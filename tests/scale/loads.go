@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,13 +21,18 @@ type kind struct {
 	network string
 	port    int
 	do      load
+	// patience is the longest that one answer may take.
+	patience time.Duration
 }
 
+// answerTime is after how long a datagram is taken for lost.
+const answerTime = time.Second
+
 var loads = map[string]*kind{
-	"echo": {"udp", portEcho, echoes},
-	"dns":  {"udp", portDNS, queries},
-	"http": {"tcp", portHTTP, requests},
-	"bulk": {"tcp", portSink, bulk},
+	"echo": {"udp", portEcho, echoes, answerTime},
+	"dns":  {"udp", portDNS, queries, answerTime},
+	"http": {"tcp", portHTTP, requests, patience},
+	"bulk": {"tcp", portSink, bulk, patience},
 }
 
 // padded is a client's count, on cache lines of its own.
@@ -57,7 +63,9 @@ func (w *world) start(k *kind, clients int) (*traffic, error) {
 		if err != nil {
 			return nil, errors.Join(err, r.stop())
 		}
-		if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		now := time.Now()
+		if err := errors.Join(c.SetReadDeadline(now.Add(k.patience)),
+			c.SetWriteDeadline(now.Add(patience))); err != nil {
 			return nil, errors.Join(err, c.Close(), r.stop())
 		}
 		r.clients.Go(func() {
@@ -93,6 +101,14 @@ func (r *traffic) operations() (n uint64) {
 	return n
 }
 
+// askAgain gives the next answers of a socket their time if err is that one did not come.
+func askAgain(c net.Conn, err error) (lost bool, _ error) {
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return false, err
+	}
+	return true, c.SetReadDeadline(time.Now().Add(answerTime))
+}
+
 // echoes sends a datagram and waits until it comes back.
 func echoes(r *traffic, c net.Conn, n *atomic.Uint64) error {
 	b := make([]byte, 64)
@@ -100,10 +116,12 @@ func echoes(r *traffic, c net.Conn, n *atomic.Uint64) error {
 		if _, err := c.Write(b); err != nil {
 			return err
 		}
-		if _, err := c.Read(b); err != nil {
+		_, err := c.Read(b)
+		if lost, err := askAgain(c, err); err != nil {
 			return err
+		} else if !lost {
+			n.Add(1)
 		}
-		n.Add(1)
 	}
 	return nil
 }
@@ -125,14 +143,18 @@ func queries(r *traffic, c net.Conn, n *atomic.Uint64) error {
 		}
 		for range inFlight {
 			size, err := c.Read(b)
+			lost, err := askAgain(c, err)
 			if err != nil {
 				return err
 			}
+			if lost {
+				break
+			}
+			n.Add(1)
 			if size < 12 || b[3]&0xf != 0 || b[7] != 1 {
 				return fmt.Errorf("DNS answer %x", b[:size])
 			}
 		}
-		n.Add(inFlight)
 	}
 	return nil
 }
