@@ -4,6 +4,7 @@ import "github.com/rdma-netstack/rdma-netstack/dv/simnic"
 
 // startFaults sets timers for all faults, and for the end of the network's own harm.
 func (w *world) startFaults() {
+	w.net.change(func() { w.net.plan.Harm = w.plan.Net.Harm })
 	w.clock.AfterFunc(w.plan.Net.HarmFor, func() {
 		w.net.change(func() { w.net.plan.Harm = Harm{} })
 	})
@@ -22,6 +23,10 @@ func (w *world) startFaults() {
 			})
 		})
 		w.calm = max(w.calm, w.clock.now()+f.At+f.For+f.settling())
+	}
+	if w.plan.has(TakenBack) {
+		w.calm += leaseSettling
+		w.clock.AfterFunc(w.calm-w.clock.now()-1, func() { w.note(w.hosts[0].(*ourHost).leased()) })
 	}
 }
 

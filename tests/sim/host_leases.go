@@ -144,10 +144,7 @@ func (w *world) takeBack(h *ourHost) (end func()) {
 	nic := h.slot.card()
 	nic.SetLink(false)
 	w.clock.AfterFunc(linkPause, func() { nic.SetLink(true) })
-	return func() {
-		l.refuses.Store(false)
-		w.clock.AfterFunc(leaseSettling-1, func() { w.note(h.leased()) })
-	}
+	return func() { l.refuses.Store(false) }
 }
 
 // errNoLease is a host without its address.

@@ -26,7 +26,8 @@ var mutants = []mutant{
 	{"staging memory wraps without room", "dv/memory.go", "skip = 0, s.size-at", "skip = 0, 0"},
 	{"one re-arm of 16 missed", "dv/rx_wait.go", `
 	word := mlx5.ArmWord(`, `
-	if q.count.arms.n++; q.count.arms.n%16 == 0 {
+	if q.count.arms.n%16 == 15 {
+		q.count.arms.n++
 		return
 	}
 	word := mlx5.ArmWord(`},

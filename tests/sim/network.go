@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/binary"
 	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
@@ -132,7 +133,7 @@ func (n *network) send(from, to *port, f []byte) {
 		n.lost = n.clock.now()
 		return
 	}
-	if spoil < h.Corrupt && isIP(f) { // ARP has no checksum
+	if spoil < h.Corrupt && noticed(f) {
 		n.count.Corrupt++
 		n.lost = n.clock.now()
 		f[int(bit>>3)%len(f)] ^= 1 << (bit & 7)
@@ -189,8 +190,17 @@ func (n *network) land() bool {
 	return any
 }
 
-// isIP reports whether a frame has an IP packet in it.
-func isIP(f []byte) bool {
-	t := header.Ethernet(f).Type()
-	return t == header.IPv4ProtocolNumber || t == header.IPv6ProtocolNumber
+// noticed reports whether a checksum tells that a bit of a frame has changed. ARP has none. One
+// bit in each of two fragments of a datagram may cancel out, so only the first fragment is damaged.
+func noticed(f []byte) bool {
+	ip := f[header.EthernetMinimumSize:]
+	switch header.Ethernet(f).Type() {
+	case header.IPv4ProtocolNumber:
+		return header.IPv4(ip).FragmentOffset() == 0
+	case header.IPv6ProtocolNumber:
+		const offset = 0xfff8 // of the fragment header's second word (RFC 8200 section 4.5)
+		return header.IPv6(ip).NextHeader() != uint8(header.IPv6FragmentExtHdrIdentifier) ||
+			binary.BigEndian.Uint16(ip[header.IPv6MinimumSize+2:])&offset == 0
+	}
+	return false
 }

@@ -46,8 +46,8 @@ func newOutages(d dice, hosts []HostPlan) (all []FaultPlan) {
 // linkPause is how long the link of a host is down whose lease is taken back.
 const linkPause = 2 * time.Millisecond
 
-// leaseSettling is how long after that a host may be without address: it asks after 1, 2, 4 and 8
-// s, several times if messages get lost, and looks whether others have the address.
+// leaseSettling is how long after the last fault a host may be without address: it asks after 1,
+// 2, 4 and 8 s, several times if messages got lost, and looks whether others have the address.
 const leaseSettling = 30 * time.Second
 
 // addLeases adds a DHCP server to a few worlds, which takes the lease of the first host back in
@@ -71,9 +71,6 @@ func (f FaultPlan) away() bool { return f.Kind == Removed || f.Kind == Replaced 
 // settling is how long after the fault its device may be away: it is looked for after a pause, and
 // once more for each time that memory cannot be locked.
 func (f FaultPlan) settling() time.Duration {
-	if f.Kind == TakenBack {
-		return leaseSettling
-	}
 	if !f.away() {
 		return 0
 	}
@@ -82,6 +79,10 @@ func (f FaultPlan) settling() time.Duration {
 
 // defaultMaxOutage is that of package stack.
 const defaultMaxOutage = 2 * time.Minute
+
+// leased reports whether a host's address comes from a DHCP server. The network does no harm then
+// until all hosts are up: it could take longer than any limit to get an address.
+func (p *Plan) leased() bool { return p.Hosts[0].Leased }
 
 // maxOutage is for how long connections of a host wait.
 func (p *Plan) maxOutage(host int) time.Duration {

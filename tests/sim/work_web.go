@@ -9,11 +9,12 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"sync/atomic"
 )
 
 // web runs a server and a client of net/http. Each request has a body and each response another.
 func (j *job) web() {
-	server := &http.Server{Handler: http.HandlerFunc(j.handle),
+	server := &http.Server{Handler: http.HandlerFunc(j.handle), ConnState: j.accepted,
 		ErrorLog: log.New(io.Discard, "", 0)}
 	j.serving(func(t *task) error {
 		t.sleep(j.plan.Start)
@@ -33,6 +34,26 @@ func (j *job) web() {
 func (j *job) request() pattern  { return pattern{j.w.table, uint64(j.port) * 7919} }
 func (j *job) response() pattern { return pattern{j.w.table, uint64(j.port)*104729 + 1} }
 
+// accepted takes note of a connection that the server has got.
+func (j *job) accepted(c net.Conn, state http.ConnState) {
+	remote, ok := c.RemoteAddr().(*net.TCPAddr)
+	if !ok || state != http.StateNew {
+		return
+	}
+	s := j.session(remote.Port, false)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s.served = true
+}
+
+// unknown reports whether the server has never got a connection, the end of whose handshake may
+// have been lost to an outage.
+func (j *job) unknown(s *session) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return s != nil && !s.served && j.w.handshakeLost(s.born)
+}
+
 // handle answers one request.
 func (j *job) handle(w http.ResponseWriter, r *http.Request) {
 	w.Header()["Date"] = nil // it has the time of the machine
@@ -51,9 +72,16 @@ func (j *job) handle(w http.ResponseWriter, r *http.Request) {
 
 // requests makes the requests of the work, over one connection while that works.
 func (j *job) requests(t *task) error {
+	var last atomic.Pointer[session]
 	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn,
 		error) {
-		return t.dial(j.plan.Client, j.at(j.plan.Server))
+		c, err := t.dial(j.plan.Client, j.at(j.plan.Server))
+		if err == nil {
+			s := j.session(c.LocalAddr().(*net.TCPAddr).Port, true)
+			s.dialled = true
+			last.Store(s)
+		}
+		return c, err
 	}}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport}
@@ -67,7 +95,8 @@ func (j *job) requests(t *task) error {
 		case err == nil:
 			n++
 			t.sleep(j.plan.Pause)
-		case j.w.cutOff(j.w.clock.now()) || j.w.plan.cuts() && late < lateFailures:
+		case j.unknown(last.Load()) || j.w.cutOff(j.w.clock.now()) ||
+			j.w.plan.cuts() && late < lateFailures:
 			if !j.w.cutOff(j.w.clock.now()) {
 				late++
 			}

@@ -51,7 +51,9 @@ const (
 	workLimit = 120 * time.Second // after the last fault
 	goneLimit = 130 * time.Second // two maximum segment lifetimes, and what a FIN takes
 	downLimit = 30 * time.Second
-	maxSteps  = 3_000_000 // timers
+	// drainPause is longer than events of received frames are held back (EventMicroseconds).
+	drainPause = 10 * time.Millisecond
+	maxSteps   = 3_000_000 // timers
 )
 
 // Run runs a plan. GOMAXPROCS must be 1, and the garbage collector off, for runs to repeat. No two
@@ -76,6 +78,9 @@ func Run(p Plan) Result {
 func newWorld(p Plan) *world {
 	w := &world{plan: p, clock: newTicker(), settle: newSettler(), table: newPatternTable(p.Seed)}
 	w.net = newNetwork(p.Net, w.clock, p.Seed)
+	if p.leased() {
+		w.net.plan.Harm = Harm{}
+	}
 	w.net.watch = p.Watch
 	for i, hp := range p.Hosts {
 		w.hosts = append(w.hosts, w.newHost(i, hp))
@@ -96,7 +101,8 @@ func (w *world) newHost(i int, p HostPlan) host {
 	}
 	return &ourHost{plan: p, index: i, port: port, clock: c, mtu: w.plan.Net.MTU, seed: seed,
 		busy: &w.calls, faulty: w.plan.faulty(i), opened: make(chan struct{}),
-		unseen: w.plan.has(ReceiveErrors) && w.plan.has(LostCompletion, LateCompletion)}
+		unseen: w.plan.has(ReceiveErrors) && w.plan.has(LostCompletion, LateCompletion,
+			WrongCounter) || w.plan.has(SendErrors) && w.plan.loses()}
 }
 
 // run takes the world from its beginning to its end.
@@ -114,7 +120,7 @@ func (w *world) run() error {
 			return err
 		}
 	}
-	if err := w.until(w.gone, w.calm-w.clock.now()+goneLimit); err != nil {
+	if err := w.until(w.gone, max(0, w.calm-w.clock.now())+goneLimit); err != nil {
 		return err
 	}
 	return w.takeDown()
@@ -141,10 +147,14 @@ func (w *world) bringUp() error {
 func (w *world) takeDown() error {
 	for i, h := range w.hosts {
 		if o, ok := h.(*ourHost); ok {
-			w.spawn(fmt.Sprintf("host %d without connections", i), func(*task) error {
+			w.spawn(fmt.Sprintf("host %d without connections", i), func(t *task) error {
+				t.sleep(drainPause)
 				return o.drained()
 			})
 		}
+	}
+	if err := w.until(w.idle, downLimit); err != nil {
+		return err
 	}
 	for i, h := range w.hosts {
 		w.spawn(fmt.Sprintf("host %d goes down", i), func(*task) error { return h.down() })
