@@ -65,10 +65,10 @@ func (c *TCPConn) Close() error {
 	orphan := tcpip.TCPUserTimeoutOption(c.stack.cfg.TCP.OrphanTimeout)
 	c.ep.SetSockOpt(&orphan) // answers to zero window probes do not prolong it
 	c.stack.conns.remove(c.ep)
-	// else netstack probes a peer that has closed, too, for as long as TIME-WAIT lasts
-	c.ep.SocketOptions().SetKeepAlive(false)
 	c.ep.Close()
-	c.stack.orphaned(c.ep)
+	if !c.stack.orphaned(c.ep) {
+		endKeepAlive(c.ep)
+	}
 	if linger.Enabled && linger.Timeout > 0 {
 		c.linger(linger.Timeout)
 	}

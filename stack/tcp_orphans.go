@@ -39,18 +39,20 @@ type orphan struct {
 	probed bool // its peer is asked for an acknowledgement
 }
 
-// add has a connection reset if it has not delivered what is left after d.
-func (o *orphans) add(ep tcpip.Endpoint, d time.Duration) {
+// add has a connection reset if it has not delivered what is left after d. It reports whether
+// there is something left; until there is not, TCP keepalive stays on if it is.
+func (o *orphans) add(ep tcpip.Endpoint, d time.Duration) bool {
 	if !unflushed(ep) {
-		return
+		return false
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
-		return
+		return false
 	}
 	o.all = append(o.all, orphan{ep: ep, until: o.clock.Now().Add(d)})
 	o.arm()
+	return true
 }
 
 // arm sets the timer, unless it is set. mu is held.
@@ -74,7 +76,7 @@ func (o *orphans) sweep() {
 	for _, x := range o.all {
 		switch {
 		case !unflushed(x.ep):
-			x.endProbes()
+			endKeepAlive(x.ep)
 		case now.Before(x.until):
 			x.probe()
 			left = append(left, x)
@@ -91,11 +93,14 @@ func (o *orphans) sweep() {
 	}
 }
 
-// probe has netstack ask the peer of a connection in CLOSING whose FIN is acknowledged for one more
-// acknowledgement, each second. Nothing else would come that ends CLOSING: the acknowledgement has
-// overtaken the peer's FIN. netstack compares only the number in the segment with the FIN what is
-// acknowledged (transport/tcp/rcv.go, consumeSegment), not what has been (RFC 9293 section
-// 3.10.7.4, eighth, FIN-WAIT-1), and has no timer in CLOSING.
+// probe has netstack ask the peer of a connection in FIN-WAIT-1 or CLOSING whose FIN is
+// acknowledged for one more acknowledgement, each second. Nothing else need come that ends these
+// states: the acknowledgement came in a segment behind a gap, or has overtaken the peer's FIN.
+// netstack looks for it in segments that it takes in order (transport/tcp/rcv.go, consumeSegment),
+// not at what has been acknowledged (RFC 9293 section 3.10.7.4, fifth, FIN-WAIT-1, and eighth), and
+// has no timer in these states. Keepalive must have stayed on since the connection was closed: a
+// keepalive timer that expires while it is off never starts again (transport/tcp/connect.go,
+// keepaliveTimerExpired, does not ask the timer then).
 func (x *orphan) probe() {
 	if x.probed || !waitsForNothing(x.ep) {
 		return
@@ -111,18 +116,20 @@ func (x *orphan) probe() {
 	x.ep.SocketOptions().SetKeepAlive(true)
 }
 
-// endProbes ends what probe began: netstack would go on in TIME-WAIT.
-func (x *orphan) endProbes() {
-	if x.probed {
-		x.ep.SocketOptions().SetKeepAlive(false)
-	}
-}
+// endKeepAlive ends keepalive of a closed connection: netstack would probe a peer that has closed,
+// too, for as long as TIME-WAIT lasts.
+func endKeepAlive(ep tcpip.Endpoint) { ep.SocketOptions().SetKeepAlive(false) }
 
-// waitsForNothing says whether a connection is in CLOSING although its FIN is acknowledged. It may
-// be in CLOSING with data, and the FIN behind it, not sent yet.
+// waitsForNothing says whether a connection is in FIN-WAIT-1 or CLOSING although its FIN is
+// acknowledged. It may be in these states with data, and the FIN behind it, not sent yet.
 func waitsForNothing(ep tcpip.Endpoint) bool {
 	t, ok := ep.(*tcp.Endpoint)
-	if !ok || tcp.EndpointState(ep.State()) != tcp.StateClosing {
+	if !ok {
+		return false
+	}
+	switch tcp.EndpointState(ep.State()) {
+	case tcp.StateFinWait1, tcp.StateClosing:
+	default:
 		return false
 	}
 	acked := false
@@ -143,8 +150,8 @@ func (o *orphans) end() {
 	}
 }
 
-// orphaned bounds how long a connection that was just closed goes on.
-func (s *Stack) orphaned(ep tcpip.Endpoint) {
+// orphaned bounds how long a connection that was just closed goes on, and reports whether it does.
+func (s *Stack) orphaned(ep tcpip.Endpoint) bool {
 	slow := time.Duration(ep.SocketOptions().GetSendBufferSize()) * time.Second
-	s.orphans.add(ep, s.cfg.TCP.OrphanTimeout+slow/time.Duration(s.cfg.orphanRate))
+	return s.orphans.add(ep, s.cfg.TCP.OrphanTimeout+slow/time.Duration(s.cfg.orphanRate))
 }

@@ -1,6 +1,6 @@
 package tcp
 
-// closing is CLOSING, and what would leave a connection there for good.
+// closing is CLOSING and FIN-WAIT-1, and what would leave a connection there for good.
 func closing() []row {
 	return []row{
 		{name: "the acknowledgement of our FIN overtakes the peer's FIN",
@@ -24,6 +24,34 @@ func closing() []row {
 				       > A 2 ack 2
 				120s   < FA 1 ack 2
 				       > R 2`},
+		{name: "the acknowledgement of our FIN comes behind a gap, and the peer goes away",
+			source: "RFC 9293 3.10.7.4 fifth: FIN-WAIT-1 becomes FIN-WAIT-2 if our FIN has been " +
+				"acknowledged",
+			linux: "in FIN-WAIT-2 by then, net/ipv4/tcp_input.c tcp_rcv_state_process: no probe",
+			script: `
+				0      open mss 1000
+				       closewrite
+				       > FA 1 ack 1
+				10ms   < A 1001+1000 ack 2
+				       > A 2 ack 1
+				20ms   close
+				2020ms > A 1 ack 1
+				2030ms < R 1
+				30s    < FA 1 ack 2
+				       > R 2`},
+		{name: "we close just before our keepalive timer expires, and the peer is gone",
+			source: "RFC 9293 3.8.4",
+			script: `
+				0       open mss 1000
+				        closewrite
+				        > FA 1 ack 1
+				10ms    < A 1001+1000 ack 2
+				        > A 2 ack 1
+				14500ms close
+				15010ms > A 1 ack 1
+				15020ms < R 1
+				30s     < FA 1 ack 2
+				        > R 2`},
 		{name: "data that waits for a window in CLOSING is delivered",
 			source: "RFC 9293 3.8.6, 3.6",
 			script: `
