@@ -44,6 +44,12 @@ type TCPInfo struct {
 	SegsOut    uint64        `json:"segs_out"`
 	SegsIn     uint64        `json:"segs_in"`
 	Retrans    uint64        `json:"retrans"` // segments sent again since the connection began
+	// What was agreed on in the handshake: timestamps and SACK, and by how many bits the windows
+	// that we get and give are shifted.
+	Timestamps bool `json:"timestamps"`
+	SACK       bool `json:"sack"`
+	SndWscale  int  `json:"snd_wscale"`
+	RcvWscale  int  `json:"rcv_wscale"`
 	// Bytes written and acknowledged, and received in order, since the connection began. They are
 	// known while the program has the connection open, and 0 after its Close.
 	BytesAcked    uint64 `json:"bytes_acked"`

@@ -83,9 +83,16 @@ func tcpInfo(ep *tcp.Endpoint) *TCPInfo {
 }
 
 // unacked returns the bytes that are written and not acknowledged, and sets what else netstack
-// does not tell: the segment size and the number of segments in flight.
+// does not tell: the segment size, the number of segments in flight, what was agreed on.
 func (i *TCPInfo) unacked(ep *tcp.Endpoint) (bytes int) {
 	readSender(ep, func(snd, queue reflect.Value) {
+		of := reflect.ValueOf(ep).Elem()
+		i.Timestamps = of.FieldByName("SendTSOk").Bool()
+		i.SACK = of.FieldByName("SACKPermitted").Bool()
+		i.SndWscale = int(snd.FieldByName("SndWndScale").Uint())
+		if rcv := of.FieldByName("rcv"); !rcv.IsNil() {
+			i.RcvWscale = int(rcv.Elem().FieldByName("RcvWndScale").Uint())
+		}
 		i.MSS = int(snd.FieldByName("MaxPayloadSize").Int())
 		i.Unacked = max(0, int(snd.FieldByName("Outstanding").Int()))
 		bytes = max(0, int(queue.FieldByName("SndBufUsed").Int()))

@@ -45,8 +45,10 @@ func TestLook(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"ss", "-tlnp"}, "tcp    LISTEN  0       2048    192.0.2.10:80       0.0.0.0:*"},
-		{[]string{"ss", "-u", "-a"}, "Netid"},
+		{[]string{"ss", "-tlnp"}, "LISTEN 0      2048      192.0.2.10:80        0.0.0.0:*    users:((\""},
+		{[]string{"ss", "-u", "-a"}, "State Recv-Q"},
+		{[]string{"ss", "-a"}, "Netid State  Recv-Q Send-Q Local Address:Port Peer Address:Port"},
+		{[]string{"netstat", "-s"}, "Tcp:\n    0 active connection openings\n"},
 		{[]string{"errors"}, ""},
 		{[]string{"rules"}, "queue 0 and Linux  "},
 		{[]string{"health"}, "  reporter device\n    state healthy error 0 recover 0 " +

@@ -100,6 +100,7 @@ func commands() []command {
 		topCommand(),
 		captureCommand(),
 		statsCommand(),
+		netstatCommand(),
 		errorsCommand(),
 		rulesCommand(),
 		healthCommand(),

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-const profileHelp = `Usage: rdma-netstack profile cpu|trace|goroutines [-w FILE] [--for DURATION] [--pid PID]
+const profileHelp = `Usage: rdma-netstack profile KIND [-w FILE] [--for DURATION] [--pid PID]
 
-Takes a profile of a running server, which goes on serving.
+Takes a profile of a running server, which goes on serving. KIND is
 
   cpu         where it spends its time: go tool pprof FILE. The labels device and queue tell the
               receive workers apart: go tool pprof -tagfocus queue=rx0 FILE
@@ -19,7 +19,7 @@ Takes a profile of a running server, which goes on serving.
               transmit are those of the link
   goroutines  what each goroutine waits for, as text, with the same labels
 
-  -w FILE         where to (default: standard output, which must be no terminal but for goroutines)
+  -w FILE         where to (default: standard output; cpu and trace want no terminal)
   --for DURATION  for how long (default 5s, at most 10m)
   --pid PID       which server, if several run
 `

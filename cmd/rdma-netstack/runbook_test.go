@@ -1,0 +1,391 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/internal/probe"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/stack/admin"
+)
+
+var updateRunbook = flag.Bool("update-runbook", false,
+	"write what the commands print into docs/runbook.md")
+
+const runbook = "../../docs/runbook.md"
+
+// sickWorld is a server that a problem is planted in, and what is behind its cable.
+type sickWorld struct {
+	t      *testing.T
+	server *stack.Stack
+	far    wire.Wire // ours to send frames by, if there is no client
+	client *stack.Stack
+	log    *syncBuffer
+}
+
+// plan is how a world is made.
+type plan struct {
+	nic       dv.Config // of the server
+	faults    wire.FaultConfig
+	clientMTU int // of a client; 0: there is none
+	portMTU   int // of the server's port; 0: 1500
+}
+
+var (
+	sickAddress = netip.MustParsePrefix("192.0.2.10/24")
+	otherMAC    = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x66}
+)
+
+// newSickWorld opens a server that the commands find by --pid, and a client if there is one.
+func newSickWorld(t *testing.T, p plan) *sickWorld {
+	t.Helper()
+	w := &sickWorld{t: t, log: &syncBuffer{}}
+	near, far := wire.Pair()
+	if p.faults != (wire.FaultConfig{}) {
+		near = wire.WithFaults(near, p.faults)
+	}
+	s := &slice{about: "sim"}
+	t.Cleanup(func() { s.closeAfter(nil) })
+	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelWarn,
+		ReplaceAttr: withoutTime}))
+	w.server = w.open(1, near, p.portMTU, stack.Config{NIC: p.nic, Logger: log,
+		Addresses: []netip.Prefix{sickAddress}})
+	s.stack = w.server
+	if err := s.serveAdmin(&serveFlags{}, log); err != nil {
+		t.Fatal(err)
+	}
+	if p.clientMTU == 0 {
+		w.far = far
+		if err := far.Start(func([]frame.Frame) {}); err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	w.client = w.open(2, far, p.clientMTU, stack.Config{NIC: dv.Config{MTU: p.clientMTU},
+		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
+	return w
+}
+
+// open makes a stack on a software NIC at the wire, whose port has an MTU.
+func (w *sickWorld) open(n byte, at wire.Wire, mtu int, cfg stack.Config) *stack.Stack {
+	w.t.Helper()
+	nic, err := simnic.New(simnic.Config{MAC: net.HardwareAddr{2, 0, 0, 1, 0, n}, Seed: uint64(n),
+		MTU: max(1500, mtu)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { nic.Close() })
+	if err := nic.ConnectWire(at); err != nil {
+		w.t.Fatal(err)
+	}
+	useSim(&cfg.NIC, nic)
+	cfg.NIC.MAC = net.HardwareAddr{2, 0, 0, 0, 0, n}
+	st, err := stack.Open(w.t.Context(), cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { shutdownStack(st) })
+	return st
+}
+
+func withoutTime(_ []string, a slog.Attr) slog.Attr {
+	if a.Key == slog.TimeKey {
+		return slog.Attr{}
+	}
+	return a
+}
+
+// syncBuffer is a buffer for several goroutines.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// udpFrame is a datagram to a port of the server, from a host that the server has not asked for.
+func udpFrame(port uint16, payload int) frame.Frame {
+	udp := make([]byte, 8+payload)
+	udp[0], udp[1], udp[2], udp[3] = 0x30, 0x39, byte(port>>8), byte(port)
+	udp[4], udp[5] = byte(len(udp)>>8), byte(len(udp)) // no checksum, RFC 768
+	ip := []byte{0x45, 0, byte((20 + len(udp)) >> 8), byte(20 + len(udp)), 0, 0, 0, 0, 64, 17, 0, 0,
+		192, 0, 2, 1, 192, 0, 2, 10}
+	sum := uint32(0)
+	for i := 0; i < len(ip); i += 2 {
+		sum += uint32(ip[i])<<8 | uint32(ip[i+1])
+	}
+	sum = sum&0xffff + sum>>16
+	ip[10], ip[11] = ^byte(sum>>8), ^byte(sum)
+	return frame.Frame{Data: probe.EtherFrame(net.HardwareAddr{2, 0, 0, 0, 0, 1}, otherMAC, 0x0800,
+		append(ip, udp...))}
+}
+
+// pageCommand is a command in the page: what it prints, as far as lines match.
+type pageCommand struct {
+	args string
+	only string // a regular expression of lines; empty: all
+}
+
+// sickness is a section of the page.
+type sickness struct {
+	name  string
+	plan  plan
+	plant func(w *sickWorld)
+	shows []pageCommand
+	wants []string // a regular expression each, of what is printed: what tells the cause
+}
+
+func sicknesses() []sickness {
+	return []sickness{
+		{"full ring", plan{nic: dv.Config{RxQueueSize: 64}}, fullRing,
+			[]pageCommand{{"errors", `^COUNT|link_rx_out_of_buffer|rx0_stalls`}},
+			[]string{`link_rx_out_of_buffer +frames that the NIC dropped`, `rx0_stalls`}},
+		{"lossy wire", plan{faults: wire.FaultConfig{Drop: 0.03, Seed: 1}, clientMTU: 1500},
+			lossyWire, []pageCommand{{"errors", `^COUNT|tcp_retransmits`},
+				{"ss -tin", ""}, {"netstat -s", `^Tcp:|segments`}},
+			[]string{`tcp_retransmits +segments sent again`, `retrans:0/[1-9]`,
+				`[1-9]\d* segments retransmitted`}},
+		{"wrong MTU", plan{nic: dv.Config{MTU: 1500}, portMTU: 9000, clientMTU: 9000}, wrongMTU,
+			[]pageCommand{{"errors", `^COUNT|rx0_drops_too_long`}, {"stats", `rx0_drops_too_long`}},
+			[]string{`rx0_drops_too_long +received frames longer than a buffer`}},
+		{"receive buffer too small", plan{clientMTU: 1500}, smallBuffer,
+			[]pageCommand{{"errors", `^COUNT|udp_receive_buffer_errors`}, {"ss -uani", ""}},
+			[]string{`udp_receive_buffer_errors +datagrams dropped as nobody read`,
+				`UNCONN +[1-9]`, `drops:[1-9]`}},
+		{"duplicate address", plan{}, duplicateAddress,
+			[]pageCommand{{"errors", `^COUNT|address_conflicts`}},
+			[]string{`address_conflicts +packets by which another host claims`}},
+	}
+}
+
+// await waits until a counter of the server has come to n.
+func (w *sickWorld) await(name string, n uint64) {
+	w.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		c, _ := admin.Count(w.server).Value(name)
+		if c >= n {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("%s is %d, want %d", name, c, n)
+		}
+	}
+}
+
+// fullRing sends more at once than the ring of a server that gets no processor has room for.
+func fullRing(w *sickWorld) {
+	burst := make([]frame.Frame, 4096)
+	for i := range burst {
+		burst[i] = udpFrame(9999, 100)
+	}
+	for range 20 {
+		if _, err := w.far.Send(burst); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.await("link_rx_out_of_buffer", 1)
+	w.await("rx0_stalls", 1)
+}
+
+// lossyWire sends 4 MiB to a client and leaves the connection open.
+func lossyWire(w *sickWorld) {
+	ln, err := w.server.Listen("tcp", "192.0.2.10:80")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	const size = 4 << 20
+	go func() {
+		conn, err := ln.Accept()
+		if err == nil {
+			conn.Write(make([]byte, size))
+		}
+	}()
+	conn, err := w.client.Dial("tcp", "192.0.2.10:80")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { conn.Close() })
+	if _, err := io.ReadFull(conn, make([]byte, size)); err != nil {
+		w.t.Fatal(err)
+	}
+	w.await("tcp_retransmits", 1)
+	for deadline := time.Now().Add(time.Minute); !w.acknowledged(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("not all is acknowledged: %+v", w.server.Sockets())
+		}
+	}
+}
+
+// acknowledged reports whether the server has no data under way.
+func (w *sickWorld) acknowledged() bool {
+	for _, s := range w.server.Sockets() {
+		if s.TCP != nil && (s.SendQ > 0 || s.TCP.Unacked > 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// wrongMTU has a client of MTU 9000 send to a server of 1500.
+func wrongMTU(w *sickWorld) {
+	conn, err := w.client.Dial("udp", "192.0.2.10:9999")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { conn.Close() })
+	for range 12 {
+		conn.Write(make([]byte, 8000)) // ICMP may refuse one; the rest goes
+	}
+	w.await("rx0_drops_too_long", 1)
+}
+
+// smallBuffer sends datagrams to a socket that nobody reads.
+func smallBuffer(w *sickWorld) {
+	server, err := w.server.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(192, 0, 2, 10), Port: 53})
+	if err == nil {
+		err = server.SetReadBuffer(8 << 10)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { server.Close() })
+	conn, err := w.client.Dial("udp", "192.0.2.10:53")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { conn.Close() })
+	for range 100 {
+		conn.Write(make([]byte, 1000))
+	}
+	w.await("udp_packets_received", 1)
+	w.await("udp_receive_buffer_errors", 1)
+}
+
+// duplicateAddress has another host say that the address is its own.
+func duplicateAddress(w *sickWorld) {
+	arp := []byte{0, 1, 8, 0, 6, 4, 0, 2}
+	us := sickAddress.Addr().AsSlice()
+	arp = append(append(append(arp, otherMAC...), us...), net.HardwareAddr{255, 255, 255, 255, 255,
+		255}...)
+	f := probe.EtherFrame(net.HardwareAddr{255, 255, 255, 255, 255, 255}, otherMAC, 0x0806,
+		append(arp, us...))
+	if _, err := w.far.Send([]frame.Frame{{Data: f}}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.await("address_conflicts", 1)
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(w.log.String(),
+		otherMAC.String()); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("the log is %q", w.log)
+		}
+	}
+}
+
+// TestRunbook plants each problem of docs/runbook.md and runs the commands that it shows. What they
+// print is what the page has, but for numbers and spaces.
+func TestRunbook(t *testing.T) {
+	t.Setenv("RUNTIME_DIRECTORY", t.TempDir())
+	if err := os.Chmod(os.Getenv("RUNTIME_DIRECTORY"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(runbook)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	for _, p := range sicknesses() {
+		t.Run(p.name, func(t *testing.T) {
+			w := newSickWorld(t, p.plan)
+			p.plant(w)
+			printed := p.run(t, w)
+			for _, want := range p.wants {
+				if !regexp.MustCompile(want).MatchString(printed) {
+					t.Errorf("nothing matches %s in\n%s", want, printed)
+				}
+			}
+			page = inPage(t, page, p.name, printed)
+		})
+	}
+	if *updateRunbook && !t.Failed() {
+		if err := os.WriteFile(runbook, []byte(page), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// run is the commands of a section with what they print.
+func (p *sickness) run(t *testing.T, w *sickWorld) string {
+	t.Helper()
+	var b strings.Builder
+	for _, c := range p.shows {
+		stdout, stderr, code := look(append(strings.Fields(c.args), "--pid",
+			fmt.Sprint(os.Getpid()))...)
+		if code != exitDone || stderr != "" {
+			t.Fatalf("%s: code %d, %s", c.args, code, stderr)
+		}
+		fmt.Fprintf(&b, "$ rdma-netstack %s\n", c.args)
+		for line := range strings.Lines(stdout) {
+			if c.only == "" || regexp.MustCompile(c.only).MatchString(line) {
+				b.WriteString(line)
+			}
+		}
+	}
+	if log := w.log.String(); strings.Contains(log, otherMAC.String()) {
+		b.WriteString("the server's log:\n")
+		b.WriteString(strings.TrimSpace(strings.SplitAfter(log, "\n")[0]) + "\n")
+	}
+	return b.String()
+}
+
+// inPage compares what was printed with the page's block of that name, and returns the page with
+// the block replaced.
+func inPage(t *testing.T, page, name, printed string) string {
+	t.Helper()
+	begin := "<!-- printed by the test: " + name + " -->\n```\n"
+	before, rest, ok := strings.Cut(page, begin)
+	block, after, closed := strings.Cut(rest, "```\n")
+	if !ok || !closed {
+		t.Fatalf("the page has no block that begins with %q", begin)
+	}
+	if alike(block) != alike(printed) && !*updateRunbook {
+		t.Errorf("the page has\n%s\nand the commands print\n%s\ngo test -run TestRunbook "+
+			"./cmd/rdma-netstack -update-runbook writes the page", block, printed)
+	}
+	return before + begin + printed + "```\n" + after
+}
+
+// alike is text with all numbers made one, and spaces.
+func alike(text string) string {
+	text = regexp.MustCompile(`[0-9.]+[0-9KM]*`).ReplaceAllString(text, "0")
+	lines := strings.Split(text, "\n")
+	for i, l := range lines {
+		lines[i] = strings.Join(strings.Fields(l), " ")
+	}
+	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return l == "" }), "\n")
+}
