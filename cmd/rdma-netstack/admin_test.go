@@ -45,7 +45,8 @@ func TestLook(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"ss", "-tlnp"}, "LISTEN 0      2048      192.0.2.10:80        0.0.0.0:*    users:((\""},
+		{[]string{"ss", "-tlnp"},
+			"LISTEN 0      2048      192.0.2.10:80        0.0.0.0:*    users:((\""},
 		{[]string{"ss", "-u", "-a"}, "State Recv-Q"},
 		{[]string{"ss", "-a"}, "Netid State  Recv-Q Send-Q Local Address:Port Peer Address:Port"},
 		{[]string{"netstat", "-s"}, "Tcp:\n    0 active connection openings\n"},
