@@ -2,10 +2,12 @@ package stack_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +79,7 @@ func TestNothingLeftBehind(t *testing.T) {
 	const removals, warm = 200, 20
 	var before holdings
 	var heap uint64
+	var resident []float64 // KiB, every warm removals
 	began := time.Now()
 	for i := range uint64(removals) {
 		nic.FailDevice()
@@ -91,6 +94,9 @@ func TestNothingLeftBehind(t *testing.T) {
 		echoed(t, conn)
 		if i == warm {
 			before, heap = holdingsOf(t, nic, linux)
+		}
+		if i >= warm && i%warm == 0 {
+			resident = append(resident, residentSet(t))
 		}
 	}
 	took := time.Since(began)
@@ -108,8 +114,35 @@ func TestNothingLeftBehind(t *testing.T) {
 	if heapAfter > heap+4<<20 {
 		t.Errorf("%d bytes of heap after %d removals, %d after %d", heapAfter, removals, heap, warm)
 	}
-	t.Logf("%d removals in %v: %+v, heap %d -> %d bytes, %v", removals, took, after, heap,
-		heapAfter, server.FailoverStats())
+	growth := slope(resident) / warm
+	t.Logf("%d removals in %v: %+v, heap %d -> %d bytes, resident %v KiB, %+.2f KiB each, %v",
+		removals, took, after, heap, heapAfter, resident, growth, server.FailoverStats())
+	if got := server.BackendSwitches(); len(got) != 2 || got[0].Count != removals ||
+		got[0].Cause != "device_returned" || got[1].Count != removals {
+		t.Errorf("%+v", got)
+	}
+}
+
+// residentSet is what the process has in memory, in KiB, without what it does not use.
+func residentSet(t *testing.T) (kib float64) {
+	t.Helper()
+	debug.FreeOSMemory()
+	status, err := os.ReadFile("/proc/self/status")
+	must(t, err)
+	_, rest, _ := strings.Cut(string(status), "VmRSS:")
+	_, err = fmt.Sscan(rest, &kib)
+	must(t, err)
+	return kib
+}
+
+// slope is that of the straight line closest to values (least squares).
+func slope(values []float64) float64 {
+	n := float64(len(values))
+	var x, y, xx, xy float64
+	for i, v := range values {
+		x, y, xx, xy = x+float64(i), y+v, xx+float64(i*i), xy+float64(i)*v
+	}
+	return (n*xy - x*y) / (n*xx - x*x)
 }
 
 // awaitLink waits until the link of a stack is as wanted.

@@ -1,6 +1,10 @@
 package stack
 
 import (
+	"cmp"
+	"slices"
+	"strings"
+
 	"gvisor.dev/gvisor/pkg/tcpip"
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
@@ -145,6 +149,31 @@ type FailoverStats struct {
 	// AwayMilliseconds is how long the device has been away, all in all, DarkMilliseconds how much
 	// of this without packet sockets in its place.
 	AwayMilliseconds, DarkMilliseconds uint64
+	// LastFallbackMicroseconds is how long after the last loss was known the packet sockets sent
+	// and received, LastOpenMilliseconds how long it took to open the device that came back last.
+	LastFallbackMicroseconds, LastOpenMilliseconds uint64
+}
+
+// BackendSwitch is a kind of change of what is under a stack, and how often it was made. From and
+// To are rings, packet or none; Cause is device_failed, device_removed, device_returned, port_lost
+// or port_returned.
+type BackendSwitch struct {
+	From, To, Cause string
+	Count           uint64
+}
+
+// BackendSwitches are all changes made since the stack was opened, in the order of their names.
+func (s *Stack) BackendSwitches() []BackendSwitch {
+	var all []BackendSwitch
+	for kind, n := range s.LinkStatus().Switches {
+		all = append(all, BackendSwitch{kind.From.String(), kind.To.String(), kind.Cause.String(),
+			n})
+	}
+	slices.SortFunc(all, func(a, b BackendSwitch) int {
+		return cmp.Or(strings.Compare(a.From, b.From), strings.Compare(a.To, b.To),
+			strings.Compare(a.Cause, b.Cause))
+	})
+	return all
 }
 
 // FailoverStats returns the present values; all 0 if the stack ends with its device, or was made
@@ -154,8 +183,10 @@ func (s *Stack) FailoverStats() FailoverStats {
 	return FailoverStats{Failed: st.Failed, Removed: st.Removed,
 		PortLosses: st.PortLosses, Returned: st.Returns, Refused: st.Refused,
 		Recovers: st.Recovers, Outages: st.Expirations, Held: st.Holds,
-		AwayMilliseconds: uint64(st.Away.Milliseconds()),
-		DarkMilliseconds: uint64(st.Dark.Milliseconds())}
+		AwayMilliseconds:         uint64(st.Away.Milliseconds()),
+		DarkMilliseconds:         uint64(st.Dark.Milliseconds()),
+		LastFallbackMicroseconds: uint64(st.FallbackTook.Microseconds()),
+		LastOpenMilliseconds:     uint64(st.OpenTook.Milliseconds())}
 }
 
 // less is n without some of it that may have been counted before n.

@@ -14,6 +14,7 @@ var gauges = []string{
 	"TCP.CurrentEstablished", "TCP.CurrentConnected",
 	"Link.RxWaiting", "Link.TxBacklog", "Link.TxBacklogMax",
 	"ACK.Waiting", "ACK.WaitingBytes",
+	"Failover.LastFallbackMicroseconds", "Failover.LastOpenMilliseconds",
 }
 
 // Counters yields every counter of netstack as a dotted name, such as "TCP.Retransmits" or

@@ -110,6 +110,35 @@ type Change struct {
 	Away time.Duration
 }
 
+// Cause is what made another backend come into use.
+type Cause uint8
+
+// The causes.
+const (
+	DeviceFailed   Cause = iota // the device told itself that it had failed or was gone
+	DeviceRemoved               // the kernel told first that it removes device or netdev
+	DeviceReturned              // it was opened again
+	PortLost                    // the packet port ended while the device was away
+	PortReturned                // the packet port was opened while the device was away
+)
+
+var causeNames = [...]string{"device_failed", "device_removed", "device_returned", "port_lost",
+	"port_returned"}
+
+// String implements fmt.Stringer.
+func (c Cause) String() string {
+	if int(c) < len(causeNames) {
+		return causeNames[c]
+	}
+	return fmt.Sprintf("Cause(%d)", uint8(c))
+}
+
+// Switch is a change from one backend to another.
+type Switch struct {
+	From, To rdma.BackendKind
+	Cause    Cause
+}
+
 // spend adds time that has passed since the last change.
 func (s *Status) spend(d time.Duration) {
 	if s.State == Up {
@@ -142,4 +171,9 @@ type Status struct {
 	// packet port meanwhile either.
 	Away, Dark  time.Duration
 	LinkChanges uint64 // told by what was at work
+	// Switches counts the changes of the backend.
+	Switches map[Switch]uint64
+	// FallbackTook is how long after the last loss was known the packet port carried frames, and
+	// OpenTook how long it took to open the device that came back last; 0: never yet.
+	FallbackTook, OpenTook time.Duration
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -51,6 +52,7 @@ type Link struct {
 	again   bool            // a signal came meanwhile
 	hurried bool            // retry is set for signalPause
 	since   time.Time       // the last change between up and away
+	cause   Cause           // of the next change of the backend
 
 	mu     sync.Mutex // guards what follows, which run writes
 	device *Opened    // nil: away
@@ -84,7 +86,8 @@ func Start(device Opened, cfg Config) *Link {
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.since = cfg.Clock.Now()
 	l.spent = l.since
-	l.status = Status{Backend: device.Backend.Kind(), Since: l.since}
+	l.status = Status{Backend: device.Backend.Kind(), Since: l.since,
+		Switches: map[Switch]uint64{}}
 	if cfg.OpenPort != nil {
 		port, err := cfg.OpenPort()
 		if err == nil {
@@ -153,6 +156,7 @@ func (l *Link) Status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.status
+	s.Switches = maps.Clone(s.Switches)
 	s.spend(l.cfg.Clock.Since(l.spent))
 	return s
 }
@@ -173,4 +177,18 @@ func (l *Link) atWork() Device {
 		return l.port.Port
 	}
 	return nil
+}
+
+// count adds one to a counter of the status.
+func (l *Link) count(counter *uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	*counter++
+}
+
+// hold says whether the device is left alone.
+func (l *Link) hold(held bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.status.Held = held
 }

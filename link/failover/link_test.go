@@ -85,7 +85,7 @@ func TestAccounts(t *testing.T) {
 			s := w.link.Status()
 			got := Status{Losses: s.Losses, Failed: s.Failed, Removed: s.Removed, Away: s.Away,
 				Dark: s.Dark, Holds: s.Holds, Recovers: s.Recovers, Expirations: s.Expirations}
-			if got != want {
+			if !reflect.DeepEqual(got, want) {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 		}

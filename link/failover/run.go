@@ -18,7 +18,7 @@ func (l *Link) run() {
 			l.end()
 			return
 		case <-l.deviceDone():
-			l.lose(l.device.Err(), &l.status.Failed)
+			l.lose(l.device.Err(), DeviceFailed)
 		case <-l.portDone():
 			l.losePort(l.port.Err())
 		case <-l.linkChanges():
@@ -81,9 +81,9 @@ func (l *Link) hear(s Signal) {
 		l.soon()
 	case l.device == nil:
 	case s.Name != "" && s.Name == l.device.Name:
-		l.lose(fmt.Errorf("the kernel removes RDMA device %s", s.Name), &l.status.Removed)
+		l.lose(fmt.Errorf("the kernel removes RDMA device %s", s.Name), DeviceRemoved)
 	case s.Ifindex != 0 && s.Ifindex == l.device.Ifindex:
-		l.lose(fmt.Errorf("the kernel removes the netdev of %s", l.device.Name), &l.status.Removed)
+		l.lose(fmt.Errorf("the kernel removes the netdev of %s", l.device.Name), DeviceRemoved)
 	}
 }
 
@@ -100,10 +100,14 @@ func (l *Link) soon() {
 	}
 }
 
-// lose puts the packet port, or nothing, in the device's place, and has the device closed. counter
-// is that of such losses.
-func (l *Link) lose(cause error, counter *uint64) {
-	old := l.device
+// lose puts the packet port, or nothing, in the device's place, and has the device closed. what is
+// DeviceFailed or DeviceRemoved.
+func (l *Link) lose(cause error, what Cause) {
+	old, counter := l.device, &l.status.Failed
+	if what == DeviceRemoved {
+		counter = &l.status.Removed
+	}
+	l.cause = what
 	l.mu.Lock()
 	l.device = nil
 	l.status.Losses++
@@ -143,20 +147,6 @@ func (l *Link) regroup() {
 	}
 }
 
-// count adds one to a counter of the status.
-func (l *Link) count(counter *uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	*counter++
-}
-
-// hold says whether the device is left alone.
-func (l *Link) hold(held bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.status.Held = held
-}
-
 // missing says whether there is something to look for.
 func (l *Link) missing() bool {
 	return l.device == nil && !l.status.Held || l.port == nil && l.cfg.OpenPort != nil
@@ -180,8 +170,13 @@ func (l *Link) fallBack(cause error) {
 	if to.Kind() == rdma.BackendNone {
 		l.switchToNone()
 	}
-	l.log.Warn("the device is away", "backend", to.Kind().String(), "after",
-		l.cfg.Clock.Since(l.since), "cause", cause)
+	after := l.cfg.Clock.Since(l.since)
+	if to.Kind() == rdma.BackendPacket {
+		l.mu.Lock()
+		l.status.FallbackTook = after
+		l.mu.Unlock()
+	}
+	l.log.Warn("the device is away", "backend", to.Kind().String(), "after", after, "cause", cause)
 	l.set(Fallback, to.Kind(), cause)
 }
 
@@ -203,6 +198,7 @@ func (l *Link) losePort(cause error) {
 	l.status.PortLosses++
 	l.mu.Unlock()
 	if l.device == nil && l.status.Backend == rdma.BackendPacket {
+		l.cause = PortLost
 		l.switchToNone()
 		l.log.Warn("the packet port is gone, too", "netdev", old.Name, "cause", cause)
 		l.set(l.status.State, rdma.BackendNone, cause)
@@ -306,6 +302,7 @@ func (l *Link) takePort(port *OpenedPort) {
 	l.mu.Unlock()
 	if l.device == nil && l.status.Backend == rdma.BackendNone {
 		l.limit.Stop()
+		l.cause = PortReturned
 		l.fallBack(l.status.Reason)
 		l.regroup()
 	}
@@ -324,9 +321,11 @@ func (l *Link) takeDevice(device *Opened, took time.Duration) error {
 		}
 	}
 	away := l.cfg.Clock.Since(l.since)
+	l.cause = DeviceReturned
 	l.mu.Lock()
 	l.device = device
 	l.status.Returns++
+	l.status.OpenTook = took
 	l.mu.Unlock()
 	l.log.Warn("the device is back", "device", device.Name, "backend",
 		device.Backend.Kind().String(), "away", away.Round(time.Millisecond), "opening",
@@ -356,6 +355,7 @@ func (l *Link) set(state State, backend rdma.BackendKind, cause error) {
 	s.spend(l.cfg.Clock.Since(l.spent))
 	l.spent = l.cfg.Clock.Now()
 	if backend != s.Backend {
+		s.Switches[Switch{s.Backend, backend, l.cause}]++
 		s.Backend, s.Since = backend, l.cfg.Clock.Now()
 	}
 	s.State, s.Reason = state, cause
