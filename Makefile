@@ -27,7 +27,7 @@ test: deps check ## check, then every test with the race detector, in random ord
 	@skips=$$(mktemp); $(if $(SHORT),race=-short; export CGO_ENABLED=0,race=$$(tests/race.sh)); \
 	NEED_LOG=$$skips go test $$race $(TESTFLAGS) -p $$(($$(getconf _NPROCESSORS_ONLN) * 2)) \
 		$(LONGEST) $$(go list ./... | grep -vE '/tests(/vm)?$$') ./tests/vm; status=$$?; \
-	$(if $(SHORT),,LOSSY_SEEDS=150 CGO_ENABLED=0 go test -count=1 $(TESTFLAGS) -run 'TestLossyWire' ./link/rdma/internal/tcpfix || status=1; $(MAKE) --no-print-directory sim || status=1;) \
+	$(if $(SHORT),,LOSSY_SEEDS=150 CGO_ENABLED=0 go test -count=1 $(TESTFLAGS) -run 'TestLossyWire|TestGoBack' ./link/rdma/internal/tcpfix || status=1; $(MAKE) --no-print-directory sim || status=1;) \
 	for d in tests/perf examples/grpc; do (cd $$d && CGO_ENABLED=0 go test $(TESTFLAGS) .) || status=1; done; \
 	sort -u $$skips; rm -f $$skips; $(if $(SHORT),,tests/race.sh again;) exit $$status
 

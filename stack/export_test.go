@@ -38,3 +38,6 @@ func Rounds(n int) int {
 
 // Servers are the resolvers in use.
 func (s *Stack) Servers() []netip.Addr { return s.dns.servers() }
+
+// LinkIsUp is what a stack does when its link is there again.
+func (s *Stack) LinkIsUp() { s.linkIsUp() }

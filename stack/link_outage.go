@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
@@ -45,6 +46,26 @@ func (s *Stack) abortConnections() {
 	for _, ep := range s.net.RegisteredEndpoints() {
 		if c, ok := ep.(*tcp.Endpoint); ok && tcp.EndpointState(c.State()) != tcp.StateListen {
 			c.Abort()
+		}
+	}
+}
+
+// restartSlowStart has connections whose retransmission timer has expired begin as on a new path:
+// with the initial window and threshold, which is what netstack does when the congestion control of
+// a connection is set. Else it would keep the threshold of two segments that it has after two
+// timeouts of one segment (RFC 5681 section 3.1 has it hold the first), and take a round trip for
+// each further segment.
+func (s *Stack) restartSlowStart() {
+	for _, ep := range s.net.RegisteredEndpoints() {
+		c, ok := ep.(*tcp.Endpoint)
+		if !ok || tcp.EndpointState(c.State()) != tcp.StateEstablished {
+			continue
+		}
+		var info tcpip.TCPInfoOption
+		var control tcpip.CongestionControlOption
+		if c.GetSockOpt(&info) == nil && info.CcState == tcpip.RTORecovery &&
+			c.GetSockOpt(&control) == nil {
+			_ = c.SetSockOpt(&control) // one that it has cannot be unknown
 		}
 	}
 }

@@ -59,6 +59,7 @@ func (s *Stack) linkChanged(up bool) {
 // repeated.
 func (s *Stack) linkIsUp() {
 	s.health.report(reportLink, nil)
+	s.restartSlowStart()
 	if s.link != nil {
 		s.link.Repeat()
 	}

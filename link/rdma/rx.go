@@ -79,6 +79,9 @@ func (w *worker) countChanges(c tcpfix.Changes) {
 	if c&tcpfix.SACKRemoved != 0 {
 		w.count.sackRemoved.Add(1)
 	}
+	if c&tcpfix.EchoAged != 0 {
+		w.count.echoAged.Add(1)
+	}
 	if c&tcpfix.PathMTU != 0 {
 		w.count.pathMTU.Add(1)
 	}

@@ -14,6 +14,7 @@ type Stats struct {
 	RxZeroWindow  uint64 // ACKs changed because netstack had announced window 0, see tcpfix
 	RxSYNRTTFixed uint64 // segments that echo a SYN sent several times, see tcpfix/syn_rtt_fix.go
 	RxSACKRemoved uint64 // ACKs whose SACK was taken out, see tcpfix/gso_sack_filter.go
+	RxEchoAged    uint64 // ACKs after an outage with an older echo, see tcpfix/go_back.go
 	RxPathMTU     uint64 // messages with too small an MTU, see tcpfix/path_mtu_fix.go
 	RxFastPath    uint64 // packets that went to the transport layer directly, see fastpath.go
 	RxFragments   uint64 // IP fragments whose checksum was left to the stack
@@ -58,6 +59,7 @@ type BackendStats struct {
 type rxCounters struct {
 	packets, merged, verified, fastPath, fragments atomic.Uint64
 	zeroWindow, synRTTFixed, sackRemoved, pathMTU  atomic.Uint64
+	echoAged                                       atomic.Uint64
 	badChecksum, otherMAC, own, otherVLAN, shed    atomic.Uint64
 	forged                                         atomic.Uint64
 
@@ -111,6 +113,7 @@ func (e *Endpoint) Stats() Stats {
 		s.RxSYNRTTFixed += c.synRTTFixed.Load()
 		s.RxSACKRemoved += c.sackRemoved.Load()
 		s.RxPathMTU += c.pathMTU.Load()
+		s.RxEchoAged += c.echoAged.Load()
 		s.RxFastPath += c.fastPath.Load()
 		s.RxFragments += c.fragments.Load()
 		s.RxBadChecksum += c.badChecksum.Load()

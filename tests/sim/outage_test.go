@@ -34,17 +34,24 @@ type outage struct {
 type watched struct {
 	first, megabyte time.Duration // when these had come after the outage
 	got             int           // since its end
+	before, after   int           // bytes in the second before it, and in the second after resumed
 	err             error
 }
 
-const outagePort = 7
+const (
+	outagePort = 7
+	// outageDelay is that of a frame: a flight is dozens of segments.
+	outageDelay = 5 * time.Millisecond
+	// resumed is how long after the end of an outage the rate is looked at.
+	resumed = time.Second
+)
 
 // runOutage has host 0's device be away for d, a second after traffic began.
 func runOutage(d time.Duration) (*outage, error) {
 	before := runtime.NumGoroutine()
 	host := HostPlan{Kind: Ours, Card: "cx6dx", Detection: -1, Device: dv.Config{RxQueues: 1,
 		TxQueues: 1, RxQueueSize: 512, TxQueueSize: 512, TxBufferSize: 256 << 10}}
-	w := newWorld(Plan{Seed: 1, Net: NetPlan{MTU: 1500, Delay: 100 * time.Microsecond,
+	w := newWorld(Plan{Seed: 1, Net: NetPlan{MTU: 1500, Delay: outageDelay,
 		Quantum: 10 * time.Microsecond}, Hosts: []HostPlan{host, host},
 		Faults: []FaultPlan{{Kind: Removed, At: time.Second, For: d}}})
 	if err := w.bringUp(); err != nil {
@@ -130,7 +137,7 @@ func (o *outage) failed(err error) error {
 
 // pump sends all the time, until what has seen enough, or an error.
 func (o *outage) pump(t *task, c net.Conn, what *watched) error {
-	for b := make([]byte, 16<<10); ; t.sleep(5 * time.Millisecond) {
+	for b := make([]byte, 32<<10); ; t.sleep(5 * time.Millisecond) {
 		_, err := c.Write(b)
 		if o.enough(what) {
 			return nil
@@ -145,7 +152,7 @@ func (o *outage) pump(t *task, c net.Conn, what *watched) error {
 func (o *outage) enough(what *watched) bool {
 	o.w.mu.Lock()
 	defer o.w.mu.Unlock()
-	return what.megabyte > 0
+	return what.megabyte > 0 && o.w.clock.now() > o.to+resumed+time.Second
 }
 
 // read reads until a megabyte has come after the outage.
@@ -167,14 +174,21 @@ func (o *outage) read(c net.Conn, what *watched) error {
 func (o *outage) note(what *watched, n int) {
 	o.w.mu.Lock()
 	defer o.w.mu.Unlock()
-	now := o.w.clock.now() - o.to
+	at := o.w.clock.now()
+	now := at - o.to
+	if at < o.from && at >= o.from-time.Second {
+		what.before += n
+	}
+	if now >= resumed && now < resumed+time.Second {
+		what.after += n
+	}
 	if now <= 0 || n == 0 {
 		return
 	}
 	if what.got += n; what.first == 0 {
 		what.first = now
 	}
-	if what.got > 1<<20 {
+	if what.got > 1<<20 && what.megabyte == 0 {
 		what.megabyte = now
 	}
 }
@@ -227,10 +241,10 @@ func ping(c net.Conn) error {
 }
 
 // TestOutages: host 0's device is away, and nothing is in its place. No outage shorter than
-// MaxOutage, 2 minutes, costs a connection, and what host 0 sends goes on within 2 s of its end. A
-// longer one ends all calls with ENETDOWN within 1 s of the limit, and the listener serves again
+// MaxOutage, 2 minutes, costs a connection, and what host 0 sends goes on within 2 s of its end,
+// with half of the rate of before at least. A longer one ends all calls with ENETDOWN within 1 s of the limit, and the listener serves again
 // when the device is back. What a peer sends goes on when its own retransmission timer, which has
-// doubled all the time, expires.
+// doubled all the time, expires; a megabyte takes it 2 s at most from then on.
 func TestOutages(t *testing.T) {
 	alone(t)
 	for _, d := range []time.Duration{time.Second, 10 * time.Second, time.Minute,
@@ -241,8 +255,10 @@ func TestOutages(t *testing.T) {
 				t.Fatalf("%v: %+v", err, o)
 			}
 			t.Logf("sends again after %v, 1 MiB after %v; receives again after %v, 1 MiB after "+
-				"%v; idle connection %v, new one %v; ENETDOWN after %v", o.sends.first,
-				o.sends.megabyte, o.receives.first, o.receives.megabyte, o.idle, o.made, o.down)
+				"%v; idle connection %v, new one %v; ENETDOWN after %v; sends %d bytes in the second "+
+				"before, %d in the second %v after", o.sends.first, o.sends.megabyte,
+				o.receives.first, o.receives.megabyte, o.idle, o.made, o.down, o.sends.before,
+				o.sends.after, resumed)
 			s := o.w.hosts[0].(*ourHost).stack.LinkStatus()
 			if s.State != failover.Up || s.Losses != 1 || s.Returns != 1 {
 				t.Errorf("%+v", s)
@@ -268,8 +284,15 @@ func (o *outage) survived(t *testing.T) {
 	if first := o.sends.first; first == 0 || first > resumeLimit {
 		t.Errorf("what it sends goes on after %v", first)
 	}
+	if o.sends.before == 0 || o.sends.after < o.sends.before/2 {
+		t.Errorf("it sends %d bytes in the second before, %d in the second %v after",
+			o.sends.before, o.sends.after, resumed)
+	}
 	if first := o.receives.first; first == 0 || first > o.to-o.from+resumeLimit {
 		t.Errorf("what it receives goes on after %v", first)
+	}
+	if whole := o.receives.megabyte; whole == 0 || whole > o.receives.first+resumeLimit {
+		t.Errorf("of what it receives 1 MiB has come after %v", whole)
 	}
 	if o.idle == 0 || o.idle > 2*resumeLimit {
 		t.Errorf("an idle connection goes on after %v", o.idle)

@@ -61,6 +61,7 @@ const (
 	SYNRTT                          // the timestamp echo: it answers a SYN sent several times
 	SACKRemoved                     // the SACK option is taken out
 	PathMTU                         // the MTU in a message that a packet was too big
+	EchoAged                        // the timestamp echo: it answers what was lost with the link
 	Forged                          // nothing: it is a message about what was never sent; drop it
 )
 
@@ -81,7 +82,9 @@ func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
 	if f.synRTT.received(&s) {
 		c |= SYNRTT
 	}
-	f.resend.received(&s)
+	if f.resend.received(&s) {
+		c |= EchoAged
+	}
 	if f.gsoSACK.received(&s) {
 		c |= SACKRemoved
 	}

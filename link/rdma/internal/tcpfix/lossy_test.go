@@ -1,6 +1,7 @@
 package tcpfix
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -35,7 +36,9 @@ type lossy struct {
 	noRACK bool
 	// the link retransmits nothing
 	noResend bool
-	see      func(*tcp.TCPEndpointState) // called for each segment that netstack has processed
+	delay    time.Duration                // of each frame; 0: it varies
+	dark     func(now time.Duration) bool // when all frames are lost; nil: never
+	see      func(*tcp.TCPEndpointState)  // called for each segment that netstack has processed
 }
 
 // outcome is the result of a run.
@@ -59,6 +62,7 @@ type lossyEnd struct {
 	*channel.Endpoint
 	flows *Flows // nil: none
 	stack *gstack.Stack
+	plain bool // netstack gets frames as they are
 }
 
 // MaxHeaderLength implements gstack.LinkEndpoint.
@@ -95,7 +99,11 @@ func (e *lossyEnd) post(_ *gstack.PacketBuffer, build func() *gstack.PacketBuffe
 // arrive receives a frame from the wire.
 func (e *lossyEnd) arrive(frame []byte) {
 	if e.flows != nil {
+		whole := bytes.Clone(frame)
 		e.flows.Received(frame, hdrtest.Parse(frame))
+		if e.plain {
+			frame = whole
+		}
 	}
 	pkt := gstack.NewPacketBuffer(
 		gstack.PacketBufferOptions{Payload: buffer.MakeWithData(frame[hdr.EthLen:])})
@@ -220,10 +228,13 @@ func (r *lossyRun) send(f []byte, to *lossyEnd) {
 	if r.connected {
 		r.last = r.clock.now
 	}
-	if r.rand.Float64() < r.loss {
+	if r.rand.Float64() < r.loss || r.dark != nil && r.dark(r.clock.now) {
 		return
 	}
 	d := time.Duration(30+r.rand.IntN(20)) * time.Microsecond
+	if r.delay > 0 {
+		d = r.delay
+	}
 	if r.rand.Float64() < r.loss {
 		d += time.Duration(r.rand.IntN(1000)) * time.Microsecond
 	}

@@ -115,9 +115,13 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment) {
 		r.number.Add(1)
 	}
 	now := r.clock.NowMonotonic()
+	timeout := f.timedOut(seq, now)
 	f.note(s, now)
 	if size > 0 {
 		f.add(pkt, seq, size, now)
+	}
+	if timeout && size > 0 {
+		f.goBack()
 	}
 }
 
@@ -137,22 +141,26 @@ func (r *resender) end(hash uint64) (last uint32, known bool) {
 	return uint32(slot), slot>>32 == hash>>32 && slot != 0
 }
 
-// received takes note of what an incoming segment acknowledges.
-func (r *resender) received(s *hdr.Segment) {
+// received takes note of what an incoming segment acknowledges. It reports whether it has changed
+// the timestamp that the segment echoes, see goBack.
+func (r *resender) received(s *hdr.Segment) (aged bool) {
 	if r.number.Load() == 0 {
-		return
+		return false
 	}
 	t, hash := s.Flow()
 	shard := r.shard(hash)
 	if s.Flags()&(hdr.FlagSYN|hdr.FlagRST) != 0 {
 		r.forget(shard, t)
-		return
+		return false
 	}
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	if f := shard.flows[*t]; f != nil && s.Flags()&hdr.FlagACK != 0 {
-		f.acknowledged(s, r.clock.NowMonotonic())
+	f := shard.flows[*t]
+	if f == nil || s.Flags()&hdr.FlagACK == 0 {
+		return false
 	}
+	f.acknowledged(s, r.clock.NowMonotonic())
+	return f.back.age(s)
 }
 
 // forget drops a flow that begins or ends.

@@ -40,6 +40,11 @@ type resendFlow struct {
 	stamp  uint32 // timestamp sent last; 0: none
 	echo   uint32
 	at     tcpip.MonotonicTime // when that was
+
+	dataAt    tcpip.MonotonicTime // when netstack sent data last
+	dataStamp uint32              // with this timestamp; 0: none
+	own       bool                // what is sent next comes from here, not from netstack
+	back      goBack
 }
 
 // resendPart is a packet with data, and a reference to it.
@@ -55,7 +60,14 @@ func (f *resendFlow) note(s *hdr.Segment, now tcpip.MonotonicTime) {
 	if stamp := s.Options().Timestamp; stamp != nil {
 		f.stamp, f.at = binary.BigEndian.Uint32(stamp[2:]), now
 		f.echo = binary.BigEndian.Uint32(stamp[6:])
+		if s.Payload > 0 && !f.own {
+			f.dataStamp = f.stamp
+		}
 	}
+	if s.Payload > 0 && !f.own {
+		f.dataAt = now
+	}
+	f.own = false
 }
 
 // add takes a reference to a packet with data, unless there is one that has it.
@@ -137,6 +149,7 @@ func (f *resendFlow) first(now tcpip.MonotonicTime) *gstack.PacketBuffer {
 	if len(f.parts) == 0 {
 		return nil
 	}
+	f.own = true
 	p := &f.parts[0]
 	skip := 0
 	if hdr.Before(p.seq, f.una) {

@@ -46,7 +46,7 @@ func (r *resender) repeat() {
 		shard := &r.shards[i]
 		shard.mu.Lock()
 		for _, f := range shard.flows {
-			f.tries, f.due = 0, true
+			f.linkUp()
 		}
 		shard.mu.Unlock()
 	}
