@@ -2,10 +2,12 @@ package rdma
 
 import (
 	"bytes"
+	"runtime"
 	"runtime/pprof"
 	"runtime/trace"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
@@ -32,14 +34,21 @@ func TestTraceRegions(t *testing.T) {
 // TestGoroutineLabels: a list of goroutines tells the workers of the queues apart.
 func TestGoroutineLabels(t *testing.T) {
 	pair(t, setup{dv: dv.Config{RxQueues: 2, TxQueues: 2}})
+	for _, want := range []string{`"device":"sim1", "queue":"rx0"`, `"device":"sim1", "queue":"rx1"`,
+		`"device":"sim2", "queue":"rx1"`} {
+		for began := time.Now(); !strings.Contains(goroutines(t), want); runtime.Gosched() {
+			if time.Since(began) > 30*time.Second { // a worker labels itself once it runs
+				t.Fatalf("no goroutine with %s", want)
+			}
+		}
+	}
+}
+
+// goroutines lists them, with their labels.
+func goroutines(t *testing.T) string {
 	var out bytes.Buffer
 	if err := pprof.Lookup("goroutine").WriteTo(&out, 1); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"device":"sim1", "queue":"rx0"`, `"device":"sim1", "queue":"rx1"`,
-		`"device":"sim2", "queue":"rx1"`} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("no goroutine with %s", want)
-		}
-	}
+	return out.String()
 }

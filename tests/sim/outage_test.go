@@ -242,9 +242,10 @@ func ping(c net.Conn) error {
 
 // TestOutages: host 0's device is away, and nothing is in its place. No outage shorter than
 // MaxOutage, 2 minutes, costs a connection, and what host 0 sends goes on within 2 s of its end,
-// with half of the rate of before at least. A longer one ends all calls with ENETDOWN within 1 s of the limit, and the listener serves again
-// when the device is back. What a peer sends goes on when its own retransmission timer, which has
-// doubled all the time, expires; a megabyte takes it 2 s at most from then on.
+// with half of the rate of before at least. A longer one ends all calls with ENETDOWN within 1 s of
+// the limit, and the listener serves again when the device is back. What a peer sends goes on when
+// its own retransmission timer, which has doubled all the time, expires; a megabyte takes it 2 s at
+// most from then on.
 func TestOutages(t *testing.T) {
 	alone(t)
 	for _, d := range []time.Duration{time.Second, 10 * time.Second, time.Minute,
@@ -255,8 +256,8 @@ func TestOutages(t *testing.T) {
 				t.Fatalf("%v: %+v", err, o)
 			}
 			t.Logf("sends again after %v, 1 MiB after %v; receives again after %v, 1 MiB after "+
-				"%v; idle connection %v, new one %v; ENETDOWN after %v; sends %d bytes in the second "+
-				"before, %d in the second %v after", o.sends.first, o.sends.megabyte,
+				"%v; idle connection %v, new one %v; ENETDOWN after %v; sends %d bytes in the "+
+				"second before, %d in the second %v after", o.sends.first, o.sends.megabyte,
 				o.receives.first, o.receives.megabyte, o.idle, o.made, o.down, o.sends.before,
 				o.sends.after, resumed)
 			s := o.w.hosts[0].(*ourHost).stack.LinkStatus()

@@ -21,8 +21,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// echoed has the peer acknowledge what came before ack, and returns the timestamp echo that netstack
-// gets.
+// echoed has the peer acknowledge what came before ack, and returns the timestamp echo that
+// netstack gets.
 func (r *resending) echoed(ack, echo uint32) uint32 {
 	f := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
 		Ports: [2]uint16{4000, 80}, TTL: 64, Ack: ack, Flags: header.TCPFlagAck,
