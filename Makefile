@@ -1,7 +1,7 @@
 # rdma-netstack: "make help" lists the targets.
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
-TIMEOUT     ?= 20m
+TIMEOUT     ?= 24m
 BENCHTIME   ?= 1s
 FUZZTIME    ?= 30s
 BENCH       ?= .
