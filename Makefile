@@ -1,7 +1,7 @@
 # rdma-netstack: "make help" lists the targets.
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
-TIMEOUT     ?= 24m
+TIMEOUT     ?= 20m
 BENCHTIME   ?= 1s
 FUZZTIME    ?= 30s
 BENCH       ?= .

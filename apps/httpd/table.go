@@ -120,23 +120,37 @@ func (t *table) linger(c *conn, d time.Duration) bool {
 	e := t.lingering.PushBack(nil)
 	e.Value = lingerer{c, t.clock.AfterFunc(d, func() { t.endLinger(e) })}
 	if t.lingering.Len() > max(t.max/4, 1) {
-		go t.endLinger(t.lingering.Front())
+		if oldest, there := t.take(t.lingering.Front()); there {
+			go oldest.end()
+		}
 	}
 	return true
 }
 
-func (t *table) endLinger(e *list.Element) {
-	t.mu.Lock()
+// take removes e's connection, whose end is the caller's; false when another has it already. The
+// caller holds mu.
+func (t *table) take(e *list.Element) (lingerer, bool) {
 	l, there := e.Value.(lingerer)
 	if there {
 		t.lingering.Remove(e)
 		e.Value = nil
 	}
+	return l, there
+}
+
+// endLinger ends e's connection when its time is over.
+func (t *table) endLinger(e *list.Element) {
+	t.mu.Lock()
+	l, there := t.take(e)
 	t.mu.Unlock()
 	if there {
-		l.timer.Stop()
-		l.c.reset()
+		l.end()
 	}
+}
+
+func (l lingerer) end() {
+	l.timer.Stop()
+	l.c.reset()
 }
 
 // close releases the lingering connections: their stack delivers the rest. From now on none linger.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -79,7 +80,8 @@ func TestFullOfRequests(t *testing.T) {
 	}
 }
 
-// TestLingererMakesRoom: connections closed by the server are limited, too.
+// TestLingererMakesRoom: connections closed by the server are limited, too, also when many are
+// closed at once: each makes room by another one, whose client may get a reset for it.
 func TestLingererMakesRoom(t *testing.T) {
 	s, url, c := serve(t, Config{MaxConns: 8, DebugEndpoints: true})
 	for range 20 {
@@ -88,6 +90,19 @@ func TestLingererMakesRoom(t *testing.T) {
 			t.Fatalf("%d bytes", len(b))
 		}
 	}
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for range 20 {
+				if resp, err := c.Get(url + "/-/bytes/200000"); err == nil {
+					io.Copy(io.Discard, resp.Body)
+					resp.Body.Close()
+				}
+				c.CloseIdleConnections()
+			}
+		})
+	}
+	clients.Wait()
 	for deadline := time.Now().Add(10 * time.Second); s.lingering() > 2; {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d closed connections linger, want 2", s.lingering())

@@ -17,6 +17,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
@@ -24,13 +25,20 @@ import (
 // shows that the feature was used.
 
 func testFeatures(t *testing.T, w *world) {
-	t.Run("defaults", func(t *testing.T) { testDefaults(t, w) })
-	t.Run("sending", func(t *testing.T) { testSharedDescriptors(t, w) })
-	t.Run("striding", func(t *testing.T) { testStriding(t, w) })
-	t.Run("moderation", func(t *testing.T) { testModeration(t, w) })
-	t.Run("jumbo frames", func(t *testing.T) { testJumbo(t, w) })
-	t.Run("BlueFlame", func(t *testing.T) { testBlueFlame(t, w) })
-	t.Run("VLAN", func(t *testing.T) { testVLAN(t, w) })
+	for _, f := range []check{
+		{"defaults", testDefaults},
+		{"sending", testSharedDescriptors},
+		{"striding", testStriding},
+		{"moderation", testModeration},
+		{"jumbo frames", testJumbo},
+		{"BlueFlame", testBlueFlame},
+		{"VLAN", testVLAN},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			need.That(t, "time", timeFor(t, checkTime))
+			f.run(t, w)
+		})
+	}
 }
 
 // features fails the test unless these features are on.

@@ -18,6 +18,11 @@ func TestKernelsNamed(t *testing.T) {
 	if err != nil || !slices.Equal(all, rig.KernelVersions()) || len(all) != 5 {
 		t.Errorf("none named: %v, %v", all, err)
 	}
+	for _, v := range all {
+		if place(v) < 0 {
+			t.Errorf("%s has no place in the order", v)
+		}
+	}
 	if one, err := kernels("6.12"); err != nil || !slices.Equal(one, []string{"6.12"}) {
 		t.Errorf("6.12: %v, %v", one, err)
 	}

@@ -37,7 +37,7 @@ func flood(args []string) error {
 		}
 		n, err := fill(d)
 		if *settle && err == nil {
-			settled(d, uint64(n))
+			settled(d)
 		}
 		if err := errors.Join(err, d.Close()); err != nil {
 			return err
@@ -77,18 +77,16 @@ func fill(d *dv.Device) (posted int, err error) {
 	return posted, nil
 }
 
-// settled waits until the send queues have counted the given number of frames in shared
-// descriptors, for at most half a minute. Send queues count these frames when they poll
-// completions.
-func settled(d *dv.Device, frames uint64) {
+// settled waits until the send queues have completed all frames, for at most half a minute.
+func settled(d *dv.Device) {
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(
 		deadline); runtime.Gosched() {
-		multi := uint64(0)
+		waiting := 0
 		for i := range d.NumTx() {
 			d.Tx(i).Reclaim()
-			multi += d.Tx(i).Stats().MultiPacket
+			waiting += d.Tx(i).Size() - d.Tx(i).Free()
 		}
-		if multi >= frames {
+		if waiting == 0 {
 			return
 		}
 	}
