@@ -82,6 +82,9 @@ func (w *worker) countChanges(c tcpfix.Changes) {
 	if c&tcpfix.EchoAged != 0 {
 		w.count.echoAged.Add(1)
 	}
+	if c&tcpfix.NarrowWindow != 0 {
+		w.count.narrowWindow.Add(1)
+	}
 	if c&tcpfix.PathMTU != 0 {
 		w.count.pathMTU.Add(1)
 	}

@@ -123,6 +123,16 @@ func handshakes() []row {
 				       accept
 				       read 1 = EOF
 				+5ms   > A 1 ack 2`},
+		{name: "the window is scaled in the answer to a SYN that comes again",
+			source: "RFC 7323 2.3", only: 4,
+			script: `
+				0      listen
+				       < S 0 mss 1000 ws 7
+				       > SA 0 ack 1 mss own ws 8 win 29184
+				10ms   < S 0 mss 1000 ws 7
+				       > A 1 ack 1 win 114
+				20ms   < A 1 ack 1
+				       accept`},
 		{name: "a SYN that comes again is acknowledged; the SYN-ACK comes by its timer only",
 			source: "RFC 9293 3.10.7.4 first; packetimpact: SYN in SYN-RCVD",
 			linux:  "sends the SYN-ACK again, net/ipv4/tcp_minisocks.c tcp_check_req",

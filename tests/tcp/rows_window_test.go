@@ -91,6 +91,29 @@ func windows() []row {
 				       > A 3001+1000 ack 1
 				       > PA 4001+1000 ack 1
 				30ms   < A 1 ack 5001`},
+		{name: "an acknowledgement that was overtaken has a small window",
+			source: "RFC 9293 3.10.7.4 fifth: SND.WL1, SND.WL2",
+			script: `
+				0      open mss 1000
+				       write 3000
+				       > A 1+1000 ack 1
+				       > A 1001+1000 ack 1
+				       > PA 2001+1000 ack 1
+				10ms   < A 1 ack 1001 win 8000
+				       < A 1 ack 1 win 500
+				130ms  > A 1001+1000 ack 1
+				140ms  < A 1 ack 3001`},
+		{name: "what was sent is sent again beyond a window that has shrunk, which is scaled",
+			source: "RFC 9293 3.8.6",
+			script: `
+				0      open mss 1000 ws 7 win 3000
+				       write 3000
+				       > A 1+1000 ack 1
+				       > A 1001+1000 ack 1
+				       > PA 2001+1000 ack 1
+				10ms   < A 1 ack 1001 win 3
+				130ms  > A 1001+1000 ack 1
+				140ms  < A 1 ack 3001`},
 		{name: "data behind a window that has closed becomes a probe",
 			source: "RFC 9293 3.8.6, 3.8.6.1",
 			linux:  "sends it again, net/ipv4/tcp_timer.c tcp_retransmit_timer",

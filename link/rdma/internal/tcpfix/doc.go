@@ -2,6 +2,8 @@
 // the link. It watches the segments of both directions and changes some of those received.
 //
 //	zero_window.go     a window announced as 0 takes back what was granted
+//	narrow_window.go   what was sent and no longer fits the window is never sent again
+//	syn_window_fix.go  the answer to a SYN that comes again has a window that is not scaled
 //	syn_rtt_fix.go     a SYN sent twice makes a first round trip of a second
 //	gso_sack_filter.go a loss inside a super-segment is noticed by the timeout only
 //	resend*.go         the count of segments in flight falls to 0, and no timer runs

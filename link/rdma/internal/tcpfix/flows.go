@@ -1,6 +1,8 @@
 package tcpfix
 
 import (
+	"encoding/binary"
+
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
@@ -15,15 +17,18 @@ type Flows struct {
 	synRTT     synRTTFix
 	synEcho    synEchoFix
 	synBurst   synBurstFix
+	synWindow  synWindowFix
 	gsoSACK    gsoSACKFilter
 	resend     resender
+	narrow     narrowWindow
 }
 
 // New makes flows that send by post, on the time of clock, with hashes by a key from r.
 func New(clock tcpip.Clock, r random.Source, post Poster) *Flows {
 	f := &Flows{key: r.HashKey(), synRTT: newSYNRTTFix(clock), synEcho: newSYNEchoFix()}
-	f.synBurst = newSYNBurstFix(clock)
+	f.synBurst, f.synWindow = newSYNBurstFix(clock), newSYNWindowFix(clock)
 	f.resend.open(clock, post)
+	f.narrow.open()
 	return f
 }
 
@@ -31,9 +36,9 @@ func New(clock tcpip.Clock, r random.Source, post Poster) *Flows {
 func (f *Flows) Key() random.HashKey { return f.key }
 
 // Sent takes note of an outgoing packet, whose headers s are, and changes the timestamp echo of a
-// SYN-ACK where that is needed, its checksum too. It reports whether the packet is not to be sent
-// at all. It is called with the lock of the packet's send queue held, so that the segments of a
-// flow come in the order of the wire.
+// SYN-ACK, and the window of an ACK in a handshake, where that is needed, their checksums too. It
+// reports whether the packet is not to be sent at all. It is called with the lock of the packet's
+// send queue held, so that the segments of a flow come in the order of the wire.
 func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) (drop bool) {
 	if !s.IsTCP() {
 		return false
@@ -44,6 +49,7 @@ func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) (drop bool) {
 	f.zeroWindow.sent(s)
 	f.synRTT.sent(s)
 	f.synEcho.sent(s)
+	f.synWindow.sent(s)
 	f.resend.sent(pkt, s)
 	gso := &pkt.GSOOptions
 	if gso.Type != gstack.GSONone && s.Payload >= int(gso.MSS) {
@@ -57,12 +63,13 @@ type Changes uint8
 
 // The bits of Changes.
 const (
-	ZeroWindow  Changes = 1 << iota // the sequence number: netstack had announced window 0
-	SYNRTT                          // the timestamp echo: it answers a SYN sent several times
-	SACKRemoved                     // the SACK option is taken out
-	PathMTU                         // the MTU in a message that a packet was too big
-	EchoAged                        // the timestamp echo: it answers what was lost with the link
-	Forged                          // nothing: it is a message about what was never sent; drop it
+	ZeroWindow   Changes = 1 << iota // the sequence number: netstack had announced window 0
+	SYNRTT                           // the timestamp echo: it answers a SYN sent several times
+	SACKRemoved                      // the SACK option is taken out
+	PathMTU                          // the MTU in a message that a packet was too big
+	EchoAged                         // the timestamp echo: it answers what was lost with the link
+	NarrowWindow                     // the window: it was less than what has been sent
+	Forged                           // nothing: it is a message about what was never sent; drop it
 )
 
 // Received changes a received frame where that is needed. p has been parsed from it, and its
@@ -79,8 +86,12 @@ func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
 		c |= ZeroWindow
 	}
 	f.synEcho.received(&s)
+	f.synWindow.received(&s)
 	if f.synRTT.received(&s) {
 		c |= SYNRTT
+	}
+	if f.narrow.received(&s, &f.resend) {
+		c |= NarrowWindow
 	}
 	if f.resend.received(&s) {
 		c |= EchoAged
@@ -107,7 +118,8 @@ func (f *Flows) receivedOther(frame []byte, p *hdr.Packet) (c Changes) {
 func (f *Flows) concerned(tcp []byte) bool {
 	return tcp[12]>>4 >= sackWords && !hdr.StampOnly(tcp) || tcp[13]&hdr.FlagSYN != 0 ||
 		f.zeroWindow.count.Load() != 0 || f.synRTT.repeated.Load() != 0 ||
-		f.resend.number.Load() != 0
+		f.resend.number.Load() != 0 ||
+		uint32(binary.BigEndian.Uint16(tcp[14:])) < f.narrow.limit.Load()
 }
 
 // LeavesData reports whether Received changes nothing, at present, in a segment with data and no

@@ -3,8 +3,6 @@ package tcpfix
 import (
 	"encoding/binary"
 
-	"gvisor.dev/gvisor/pkg/tcpip/checksum"
-
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
@@ -43,8 +41,7 @@ func (x *synEchoFix) received(s *hdr.Segment) {
 	h.key, h.of = key, synSeen{seq: seq, stamp: binary.BigEndian.Uint32(stamp[2:])}
 }
 
-// sent changes the timestamp that an outgoing SYN-ACK echoes, if a later one has come, and its
-// checksum (RFC 1624), which the NIC computes anew where it was asked to.
+// sent changes the timestamp that an outgoing SYN-ACK echoes, if a later one has come.
 func (x *synEchoFix) sent(s *hdr.Segment) {
 	const mask = hdr.FlagSYN | hdr.FlagACK
 	if s.Flags()&mask != mask {
@@ -63,9 +60,5 @@ func (x *synEchoFix) sent(s *hdr.Segment) {
 	if !known || ack != last.seq+1 || !hdr.Before(echo, last.stamp) {
 		return
 	}
-	tcp := s.TCP()[:int(s.TCP()[12]>>4)*4]
-	before := checksum.Checksum(tcp, 0)
-	binary.BigEndian.PutUint32(stamp[6:], last.stamp)
-	sum := checksum.Combine(^binary.BigEndian.Uint16(tcp[16:]), ^before)
-	binary.BigEndian.PutUint16(tcp[16:], ^checksum.Combine(sum, checksum.Checksum(tcp, 0)))
+	changeHeader(s, func([]byte) { binary.BigEndian.PutUint32(stamp[6:], last.stamp) })
 }

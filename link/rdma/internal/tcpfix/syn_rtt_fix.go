@@ -42,11 +42,7 @@ type synRecord struct {
 const synTimeout = 2 * time.Minute
 
 func newSYNRTTFix(clock tcpip.Clock) synRTTFix {
-	start := clock.NowMonotonic()
-	return synRTTFix{
-		syns:  newSYNTable[synRecord](),
-		since: func() time.Duration { return clock.NowMonotonic().Sub(start) },
-	}
+	return synRTTFix{syns: newSYNTable[synRecord](), since: since(clock)}
 }
 
 // sent takes note of an outgoing segment.

@@ -1,0 +1,110 @@
+package tcpfix
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+)
+
+// narrowWindow has netstack send again what does not fit a window that has become smaller.
+//
+// Behaviour: netstack takes the window of every acknowledgement, of one that others have overtaken
+// too (RFC 9293 section 3.10.7.4 has it compare SND.WL1 and SND.WL2). A window may also take back
+// what was granted, when the peer rounds it down or lowers it. While something is in flight
+// netstack sends a segment only if all of it fits, or one of the maximum size does
+// (transport/tcp/snd.go maybeSendSegment), lost segments too. After a timeout that sends nothing no
+// timer is armed: nothing counts as in flight, and only a window of 0 is probed. If the peer has
+// nothing to say the connection stands still for good.
+//
+// Fix: a window that is smaller than a segment and than what has been sent is raised to that. RFC
+// 9293 section 3.8.6 has what was sent before the window was lowered sent again.
+//
+// Not reported upstream. No longer needed when the row "an acknowledgement that was overtaken has a
+// small window" of tests/tcp passes without it.
+type narrowWindow struct {
+	// limit is above every window field that means less than a segment with any peer so far.
+	limit atomic.Uint32
+	peers []atomic.Uint64 // by hash: 32 bits of it, the MSS, and the window's scale
+}
+
+const (
+	narrowPeers = 1 << 14 // a power of two; of two flows in one place the later stays
+	// defaultMSS is that of a peer which announces none, RFC 9293 section 3.7.1.
+	defaultMSS = 536
+	// maxScale is the largest scale, RFC 7323 section 2.3.
+	maxScale = 14
+)
+
+func (n *narrowWindow) open() { n.peers = make([]atomic.Uint64, narrowPeers) }
+
+// received raises the window of a segment where that is needed, and reports whether it did. r knows
+// what was sent.
+func (n *narrowWindow) received(s *hdr.Segment, r *resender) bool {
+	window := uint32(s.Window())
+	if s.Flags()&(hdr.FlagSYN|hdr.FlagRST) != 0 {
+		if s.Flags()&hdr.FlagSYN != 0 {
+			n.begins(s)
+		}
+		return false
+	}
+	if window >= n.limit.Load() || window == 0 || s.Flags()&hdr.FlagACK == 0 {
+		return false
+	}
+	_, hash := s.Flow()
+	peer := n.peers[hash&(narrowPeers-1)].Load()
+	end, known := r.end(hash)
+	if !known || peer>>32 != hash>>32 {
+		return false
+	}
+	mss, scale := uint32(peer>>8&0xffff), peer&0xff
+	_, ack := hdr.Numbers(s.TCP())
+	sent := end - ack
+	if !hdr.Before(ack, end) || window<<scale >= min(mss, sent) {
+		return false
+	}
+	binary.BigEndian.PutUint16(s.TCP()[14:], uint16(min((sent-1)>>scale+1, 0xffff)))
+	return true
+}
+
+// begins takes note of a SYN or SYN-ACK.
+func (n *narrowWindow) begins(s *hdr.Segment) {
+	mss, scale := synOptions(s.TCP())
+	_, hash := s.Flow()
+	n.peers[hash&(narrowPeers-1)].Store(hash>>32<<32 | uint64(mss)<<8 | uint64(scale))
+	for limit := uint32(mss)>>scale + 1; ; {
+		old := n.limit.Load()
+		if limit <= old || n.limit.CompareAndSwap(old, limit) {
+			return
+		}
+	}
+}
+
+// synOptions are the maximum segment size and the scale of windows in the options of a SYN. It
+// stops at an option that makes no sense, as netstack does.
+func synOptions(tcp []byte) (mss uint16, scale uint8) {
+	const (
+		optMSS   = 2
+		optScale = 3
+	)
+	mss = defaultMSS
+	options := tcp[hdr.TCPLen:max(hdr.TCPLen, min(int(tcp[12]>>4)*4, len(tcp)))]
+	for len(options) > 0 && options[0] != hdr.OptEnd {
+		if options[0] == hdr.OptNop {
+			options = options[1:]
+			continue
+		}
+		if len(options) < 2 || options[1] < 2 || int(options[1]) > len(options) {
+			break
+		}
+		option := options[:options[1]]
+		switch {
+		case option[0] == optMSS && len(option) == 4:
+			mss = binary.BigEndian.Uint16(option[2:])
+		case option[0] == optScale && len(option) == 3:
+			scale = min(option[2], maxScale)
+		}
+		options = options[len(option):]
+	}
+	return mss, scale
+}
