@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
@@ -53,6 +54,22 @@ func inANetworkOf(t *testing.T, prefixes ...string) *script {
 		serveHello(t, gateway, p.Addr())
 	}
 	return s
+}
+
+// settledNetwork waits until the kernel has seen eth0's carrier and given it a link-local address,
+// which it does on its own after Up, and returns the addresses and routes.
+func settledNetwork(t *testing.T, s *script) string {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		network := ip(t, s, "-o", "address") + ip(t, s, "route")
+		if strings.Contains(network, "fe80::") && !strings.Contains(network, "linkdown") &&
+			!strings.Contains(network, "tentative") {
+			return network
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("eth0 is not up:\n%s", network)
+		}
+	}
 }
 
 func ip(t *testing.T, s *script, args ...string) string {
@@ -193,7 +210,7 @@ func TestServeSimRefusesTheNetwork(t *testing.T) {
 	s := inANetworkOf(t, "192.0.2.0/24", "2001:db8::/64")
 	ip(t, s, "route", "add", "10.1.0.0/16", "via", "192.0.2.1")
 	ip(t, s, "address", "add", "198.51.100.200/32", "dev", "lo")
-	before := ip(t, s, "-o", "address") + ip(t, s, "route")
+	before := settledNetwork(t, s)
 	for _, c := range []struct{ name, address, wire, want string }{
 		{"the network", "192.0.2.10/24", "tap:slice0",
 			`--address 192.0.2.10/24: eth0 has 192.0.2.7/24`},
