@@ -152,6 +152,8 @@ type PortFacts struct {
 	Down bool
 	// Virtual: an SR-IOV virtual function, whose switch passes only its own MAC.
 	Virtual bool
+	// Representor: the netdev stands for a function behind the e-switch (switchdev).
+	Representor bool
 	// Netvsc is the Hyper-V netdev whose data this port carries, "" if it is none's. The
 	// host's switch then passes only the port's own MAC, and broadcasts come to Netvsc.
 	Netvsc string

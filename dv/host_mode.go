@@ -21,6 +21,11 @@ func hostMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
 	case cfg.Promiscuous:
 		return nil, errorf(ErrConfig, "Promiscuous takes all frames, HostMode those of AddRule: "+
 			"set one of them")
+	case f.Representor:
+		return nil, errorf(ErrNotSupported, "%s is the representor of a function behind the "+
+			"e-switch (switchdev): what a rule here takes is what that function sent, and not "+
+			"what came from outside; use the function's own netdev, or that of the uplink",
+			f.linux())
 	case cfg.MAC == nil && len(f.MAC) != macLen:
 		return nil, errorf(ErrMAC,
 			"the MAC of the netdev of %s cannot be read, which may be in another network "+
@@ -34,8 +39,10 @@ func hostMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
 	return bytes.Clone(cfg.MAC), nil
 }
 
-// steerByPort makes the targets, and the rule that leaves fragments to Linux: it depends on the
-// device whether the first of a datagram, which has ports, matches a rule for these.
+// steerByPort makes the targets, and the rules that leave to Linux what no rule of a port is to
+// take: fragments, as it depends on the device whether the first of a datagram, which has ports,
+// matches a rule for these; and without Config.VLAN frames with a tag, as Linux has an interface of
+// its own for each VLAN, and a rule matches frames of all.
 func (d *Device) steerByPort() error {
 	if err := d.classTargets(); err != nil {
 		return err
@@ -46,17 +53,29 @@ func (d *Device) steerByPort() error {
 	}
 	fragments := headerMatch(d.unicast())
 	fragments.Fragment = true
+	if err := d.leave("fragments", "the first of a datagram may be taken, and the datagram lost",
+		fragments); err != nil || d.config.VLAN != 0 {
+		return err
+	}
+	tagged := headerMatch(d.unicast())
+	tagged.Tagged = true
+	return d.leave("frames with a VLAN tag", "a port's rule takes those of its address, too",
+		tagged)
+}
+
+// leave leaves frames to Linux for as long as the device is open. Where no rule can, it says in the
+// log what that means.
+func (d *Device) leave(what, otherwise string, m uverbs.HeaderMatch) error {
 	var rule flow
-	err := d.cleanup.run("rule for fragments", func() (err error) {
-		if rule, err = d.leaveToLinux(fragments); err == nil {
-			d.fixedRules = append(d.fixedRules, RuleInfo{Match: d.describe("fragments"),
-				To: toLinux})
+	err := d.cleanup.run("rule for "+what, func() (err error) {
+		if rule, err = d.leaveToLinux(m); err == nil {
+			d.fixedRules = append(d.fixedRules, RuleInfo{Match: d.describe(what), To: toLinux})
 		}
 		return err
 	}, func() error { return rule.Close() })
 	if errors.Is(err, ErrNotSupported) {
-		d.log.Warn("no rule can leave fragments to Linux: the first of a datagram may be taken, "+
-			"and the datagram lost", "device", d.Name(), "error", err)
+		d.log.Warn("no rule can leave "+what+" to Linux: "+otherwise, "device", d.Name(),
+			"error", err)
 		return nil
 	}
 	return err

@@ -227,6 +227,7 @@ func (m *host) target(n *node, port uint8) (*target, error) {
 		return nil, fmt.Errorf("ask about %s, the netdev of %s: %w", t.facts.Netdev, n.IBDev, err)
 	}
 	t.facts.MAC, t.facts.MTU, t.facts.Down = i.MAC, i.MTU, !i.Up
+	t.facts.Representor = netdev.IsRepresentor(m.root, t.facts.Netdev)
 	t.facts.Netvsc = netdev.NetvscOf(m.root, t.facts.Netdev)
 	return t, nil
 }

@@ -118,6 +118,8 @@ func TestHostMode(t *testing.T) {
 		{"behind the block", toHost(tcp, hostV4, 0xf100), false},
 		{"the other protocol's block", toHost(udp, hostV4, 0xf000), false},
 		{"last port of all", toHost(udp, hostV6, 0xffff), true},
+		{"with a VLAN tag", tagFrame(toHost(tcp, hostV4, 443), 5), false},
+		{"with a priority tag", tagFrame(toHost(tcp, hostV4, 443), 0), false},
 		{"first fragment", fragment(toHost(udp, hostV4, 53)), false},
 		{"ARP", frame(netdevMAC, peerMAC, 0x0806, 60), false},
 		{"broadcast", frame(broadcast, peerMAC, 0x0806, 60), false},
@@ -145,10 +147,11 @@ func TestHostMode(t *testing.T) {
 	}
 }
 
-// portRules is the rules of d but the one that leaves fragments to Linux.
+// portRules is the rules of d but those that leave fragments and other VLANs to Linux.
 func portRules(d *dv.Device) []dv.RuleInfo {
 	return slices.DeleteFunc(d.Rules(), func(r dv.RuleInfo) bool {
-		return strings.HasPrefix(r.Match, "fragments")
+		return strings.HasPrefix(r.Match, "fragments") ||
+			strings.HasPrefix(r.Match, "frames with a VLAN tag")
 	})
 }
 
@@ -318,6 +321,12 @@ func TestRulesRefused(t *testing.T) {
 			!errors.Is(err, dv.ErrConfig) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	representor := s.config(dv.Config{HostMode: true})
+	representor.Facts.Representor = true
+	if _, err := dv.Open(t.Context(), representor); !errors.Is(err, dv.ErrNotSupported) ||
+		!strings.Contains(err.Error(), "is the representor of a function") {
+		t.Errorf("representor: %v", err)
 	}
 	rule := addRule(t, d, good)
 	if err := d.Close(); err != nil {

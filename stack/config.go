@@ -77,6 +77,11 @@ type Config struct {
 	// address that is removed are reset. A port that another process of the host has is refused
 	// with EADDRINUSE, and the other way round.
 	//
+	// On an mlx5 port (or in a VLAN on one) rules lead the frames to these ports to rings, from
+	// which a listener's are gone when it is closed: connections from before then come by packet
+	// sockets of the netdev, as does all that no rule takes, and everything while the device is
+	// away. Other netdevs have packet sockets only.
+	//
 	// The kernel has a socket for each of these ports, too. It serves who does not come by that
 	// netdev: processes of this host, its containers, other interfaces. Their connections come out
 	// of the same listener as *[net.TCPConn] ([TCPListener.AcceptTCP] leaves them), their datagrams

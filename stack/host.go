@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
 )
@@ -24,6 +25,7 @@ type host struct {
 	kernel  *hostnet.Kernel
 	watcher *hostnet.Watcher
 	link    *packet.Port   // what the ports are told to; nil until the link is there
+	rules   *rdma.Endpoint // whose device has a rule for each port; nil: there is none
 	ended   sync.WaitGroup // goroutines that serve what the kernel brings
 	ways    ways
 
@@ -48,6 +50,11 @@ type HostStats struct {
 	Accepted, Dialled uint64
 	// Received and Sent datagrams, likewise.
 	Received, Sent uint64
+	// Rules says whether a device leads our frames to rings. Unsteered frames of ours have come by
+	// Netdev's packet sockets all the same: ARP replies, ICMP errors, and all frames while there is
+	// no rule for them. Without Rules these are all.
+	Rules     bool
+	Unsteered uint64
 }
 
 // HostStats returns these counters; ok is false unless [Config.Host] is set.
@@ -59,9 +66,13 @@ func (s *Stack) HostStats() (stats HostStats, ok bool) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	first := h.block.First
-	return HostStats{Netdev: h.netdev, FirstPort: first, LastPort: first + backing.BlockSize - 1,
+	stats = HostStats{Netdev: h.netdev, FirstPort: first, LastPort: first + backing.BlockSize - 1,
 		Accepted: h.accepted.Load(), Dialled: h.dialled.Load(), Received: h.received.Load(),
-		Sent: h.sent.Load()}, true
+		Sent: h.sent.Load(), Rules: h.rules != nil}
+	for _, q := range h.link.Stats().Rx {
+		stats.Unsteered += q.Frames
+	}
+	return stats, true
 }
 
 // validateHost refuses what the host decides.
@@ -82,10 +93,12 @@ func (c Config) validateHost() error {
 	case c.NIC.VLAN != 0:
 		return fmt.Errorf("VLAN %d: the host's addresses in a VLAN are on a netdev of its own; "+
 			"name that as NIC.Device", c.NIC.VLAN)
-	case c.NIC.Kernel != nil:
-		return errors.New("with Host a netdev of this machine is needed, and NIC.Kernel names none")
-	case c.Backend == BackendRings:
-		return errors.New("with Host there are packet sockets only; leave Backend unset")
+	case c.NIC.Kernel != nil && c.NIC.Facts.Netdev == "":
+		return errors.New("with Host a netdev of this machine is needed: name that of NIC.Kernel " +
+			"in NIC.Facts.Netdev")
+	case c.Fallback != "":
+		return errors.New("with Host packet sockets of the netdev carry the frames while its " +
+			"device is away; leave out Fallback")
 	}
 	return nil
 }
@@ -115,7 +128,7 @@ func openHost(ctx context.Context, cfg Config) (*Stack, error) {
 
 // read finds the netdev, and takes the ports of its addresses. Changes are noted from before.
 func (h *host) read(cfg Config) (found hostnet.Network, err error) {
-	network, err := dv.NetworkOf(dv.Config{Device: cfg.NIC.Device})
+	network, err := dv.NetworkOf(cfg.NIC)
 	if err != nil {
 		return found, err
 	}
@@ -136,30 +149,21 @@ func (h *host) read(cfg Config) (found hostnet.Network, err error) {
 	h.device = backing.Device{Index: found.Index, MTU: found.MTU}
 	h.addrs = found.Addresses
 	var addrs []netip.Addr
-	for _, p := range found.Addresses {
-		addrs = append(addrs, h.zoned(p.Addr()))
+	for _, a := range h.plainAddrs() {
+		addrs = append(addrs, h.zoned(a))
 	}
-	h.block, err = backing.OpenBlock(addrs, h.device)
+	h.block, err = backing.OpenBlock(backing.FirstBlock, addrs, h.device)
 	return found, err
 }
 
 // openOnHost gives s its link and the host's configuration.
 func (s *Stack) openOnHost(ctx context.Context, found hostnet.Network) error {
 	h := s.host
-	first := h.block.First
-	if err := asError("set ephemeral ports",
-		s.net.SetPortRange(first, first+backing.BlockSize-1)); err != nil {
-		return err
-	}
-	link, err := s.openPacket(s.cfg.NIC)
+	link, nic, err := h.openLink(ctx)
 	if err != nil {
 		return err
 	}
-	h.mu.Lock()
-	h.link = s.packets
-	err = h.tellPorts()
-	h.mu.Unlock()
-	if err != nil {
+	if err := h.claimBlock(ctx); err != nil {
 		link.Close()
 		return err
 	}
@@ -170,12 +174,23 @@ func (s *Stack) openOnHost(ctx context.Context, found hostnet.Network) error {
 		return err
 	}
 	s.background.Go(h.follow)
+	if s.device != nil {
+		s.keepLink(nic)
+	}
 	if !s.nic.LinkUp() {
 		s.health.report(reportLink, errLinkDown)
 	}
 	s.watched = make(chan struct{})
 	go s.watch()
 	return nil
+}
+
+// netdevGone is closed when the netdev is removed; nil if nobody watches it.
+func (h *host) netdevGone() <-chan struct{} {
+	if h == nil {
+		return nil
+	}
+	return h.link.Done()
 }
 
 // close gives all ports back to the kernel. Connections that a program has from there stay its own.
@@ -186,6 +201,9 @@ func (h *host) close() error {
 	}
 	if h.kernel != nil {
 		h.kernel.Close()
+	}
+	if h.link != nil {
+		errs = append(errs, h.link.Close())
 	}
 	h.mu.Lock()
 	for b := range h.bindings {

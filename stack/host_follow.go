@@ -85,6 +85,9 @@ func (h *host) addPorts(p netip.Prefix) error {
 	}
 	h.addrs = append(h.addrs, p)
 	var errs []error
+	if h.rules != nil {
+		errs = append(errs, h.rules.AddBlock(h.stack.ctx, h.block.First, p.Addr()))
+	}
 	for b := range h.bindings {
 		if !b.addr.IsValid() && b.covers(p.Addr()) {
 			errs = append(errs, h.join(b, p.Addr()))
@@ -126,7 +129,10 @@ func (h *host) removePorts(a netip.Addr) error {
 			delete(b.at, a)
 		}
 		delete(h.ports, k)
-		errs = append(errs, p.close())
+		errs = append(errs, h.unsteer(p), p.close())
+	}
+	if h.rules != nil {
+		errs = append(errs, h.rules.RemoveBlock(h.block.First, a))
 	}
 	return errors.Join(append(errs, h.block.Remove(h.zoned(a)), h.tellPorts())...)
 }

@@ -69,6 +69,7 @@ type hostPort struct {
 	conn     *net.UDPConn
 	users    []*binding // guarded by host.mu
 	turn     int        // whose the next connection is; guarded by host.mu
+	held     bool       // a connection was made from it; guarded by host.mu
 }
 
 // zoned is an address as the kernel's sockets want it.
@@ -77,6 +78,25 @@ func (h *host) zoned(a netip.Addr) netip.Addr {
 		return a.WithZone(strconv.Itoa(h.device.Index))
 	}
 	return a
+}
+
+// bound is b with its ports, or nil and why it cannot have them.
+func (h *host) bound(b *binding) (*binding, error) {
+	if err := h.bind(b); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// leave ends the use of the ports of a socket that is closed. Nil has none.
+func (b *binding) leave(s *Stack) {
+	if b == nil {
+		return
+	}
+	if err := s.host.unbind(b); err != nil {
+		s.log.Warn("close a socket", "interface", s.name, "error", err)
+	}
+	b.end()
 }
 
 // bind takes the ports of b at all addresses there are, and at those that come to be later.
@@ -120,7 +140,12 @@ func (h *host) hold(a netip.Addr, port uint16) error {
 		if a.IsValid() && a != p.Addr() {
 			continue
 		}
-		if _, err := h.port(hostKey{backing.TCP, netip.AddrPortFrom(p.Addr(), port)}); err != nil {
+		held, err := h.port(hostKey{backing.TCP, netip.AddrPortFrom(p.Addr(), port)})
+		if err == nil {
+			held.held = true
+			err = h.steer(held)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -129,11 +154,20 @@ func (h *host) hold(a netip.Addr, port uint16) error {
 
 // join adds b to the users of its port at a. mu is held.
 func (h *host) join(b *binding, a netip.Addr) error {
-	p, err := h.port(hostKey{b.protocol, netip.AddrPortFrom(a, b.port)})
+	k := hostKey{b.protocol, netip.AddrPortFrom(a, b.port)}
+	before := h.ports[k]
+	p, err := h.port(k)
 	if err != nil {
 		return err
 	}
-	if err := h.serve(p, b); err != nil {
+	err = h.serve(p, b)
+	if err == nil {
+		err = h.steer(p)
+	}
+	if err != nil && before == nil {
+		delete(h.ports, k)
+		return errors.Join(err, p.close())
+	} else if err != nil {
 		return err
 	}
 	p.users = append(p.users, b)
@@ -191,7 +225,13 @@ func (h *host) leave(b *binding) error {
 	for a, p := range b.at {
 		delete(b.at, a)
 		p.users = slices.DeleteFunc(p.users, func(u *binding) bool { return u == b })
-		if len(p.users) == 0 && p.key.protocol == backing.UDP {
+		if len(p.users) > 0 {
+			continue
+		}
+		if !p.held {
+			errs = append(errs, h.unsteer(p))
+		}
+		if p.key.protocol == backing.UDP {
 			delete(h.ports, p.key)
 			errs = append(errs, p.close())
 		}

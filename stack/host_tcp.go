@@ -92,29 +92,14 @@ func reset(c *net.TCPConn) {
 }
 
 // listenOnHost takes the ports of a listener that is bound.
-func (l *TCPListener) listenOnHost(bound tcpip.FullAddress) error {
-	h := l.stack.host
-	if h == nil {
+func (l *TCPListener) listenOnHost(bound tcpip.FullAddress) (err error) {
+	if l.stack.host == nil {
 		return nil
 	}
 	b := newBinding(backing.TCP, l.family, bound)
 	b.listener, l.kernel = l, newKernelQueue(l.backlog)
-	if err := h.bind(b); err != nil {
-		return err
-	}
-	l.binding = b
-	return nil
-}
-
-// leaveHost ends the listener's use of its ports.
-func (l *TCPListener) leaveHost() {
-	if l.binding == nil {
-		return
-	}
-	if err := l.stack.host.unbind(l.binding); err != nil {
-		l.stack.log.Warn("close a listener", "interface", l.stack.name, "error", err)
-	}
-	l.kernel.close()
+	l.binding, err = l.stack.host.bound(b)
+	return err
 }
 
 // acceptPause is how long is waited where there is no descriptor for a connection.

@@ -15,28 +15,14 @@ import (
 )
 
 // openOnHost takes the ports of a socket that is bound.
-func (c *UDPConn) openOnHost() error {
-	h := c.stack.host
-	if h == nil {
+func (c *UDPConn) openOnHost() (err error) {
+	if c.stack.host == nil {
 		return nil
 	}
 	b := newBinding(backing.UDP, c.family, c.local)
 	b.conn = c
-	if err := h.bind(b); err != nil {
-		return err
-	}
-	c.binding = b
-	return nil
-}
-
-// leaveHost ends the socket's use of its ports.
-func (c *UDPConn) leaveHost() {
-	if c.binding == nil {
-		return
-	}
-	if err := c.stack.host.unbind(c.binding); err != nil {
-		c.stack.log.Warn("close a UDP socket", "interface", c.stack.name, "error", err)
-	}
+	c.binding, err = c.stack.host.bound(b)
+	return err
 }
 
 // headroom is for the headers that come before the payload of a datagram of the kernel.

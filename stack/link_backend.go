@@ -147,9 +147,17 @@ func (s *Stack) Device() *dv.Device {
 // PacketPort is the packet sockets underneath, for their counters; nil if there are none at work.
 // It belongs to the stack.
 func (s *Stack) PacketPort() *packet.Port {
-	if s.failover == nil {
+	switch {
+	case s.failover == nil && s.device != nil:
+		return nil
+	case s.failover == nil:
 		return s.packets
 	}
-	port, _ := s.failover.AtWork().(*packet.Port)
-	return port
+	switch port := s.failover.AtWork().(type) {
+	case *packet.Port:
+		return port
+	case portBeside:
+		return port.Port
+	}
+	return nil
 }

@@ -33,9 +33,12 @@ func (s *Stack) keepLink(cfg dv.Config) {
 	var first failover.Opened
 	if s.device != nil {
 		id := identify(s.device, cfg)
-		first = opened(s.device, id.ifindex)
+		id.beside = s.besideRings()
+		first = id.opened(s.device, id.ifindex)
 		c.Open = func(ctx context.Context) (failover.Opened, error) { return id.open(ctx) }
-		if netdev := s.fallback(id); netdev != "" {
+		if id.beside != nil {
+			c.OpenPort = func() (failover.OpenedPort, error) { return openBeside(id) }
+		} else if netdev := s.fallback(id); netdev != "" {
 			c.OpenPort = func() (failover.OpenedPort, error) { return s.openFallback(netdev, id) }
 		}
 	} else {
@@ -64,9 +67,12 @@ func (s *Stack) keepLink(cfg dv.Config) {
 	s.nic = s.failover
 }
 
-func opened(dev *dv.Device, ifindex int) failover.Opened {
-	return failover.Opened{Device: dev, Backend: rdma.Rings(dev), Name: dev.Name(),
-		Ifindex: ifindex}
+func (id *identity) opened(dev *dv.Device, ifindex int) failover.Opened {
+	o := failover.Opened{Device: dev, Backend: rdma.Rings(dev), Name: dev.Name(), Ifindex: ifindex}
+	if id.beside != nil {
+		o.Backend = rdma.RingsAndSockets(dev, id.beside)
+	}
+	return o
 }
 
 // identity is by what a device is known when it comes back: names such as mlx5_0, and the numbers
@@ -79,6 +85,7 @@ type identity struct {
 	upper   string // the netdev that it is a member of, such as a bond; "": none
 	queues  int
 	mtu     int
+	beside  *packet.Port // Config.Host: receives beside the rings; else nil
 }
 
 // identify is what there is to know of a device at work.
@@ -124,14 +131,14 @@ func (id *identity) open(ctx context.Context) (failover.Opened, error) {
 	if errors.Is(err, dv.ErrConfig) || errors.Is(err, dv.ErrNotSupported) {
 		cfg = dv.Config{Device: cfg.Device, Kernel: cfg.Kernel, Facts: cfg.Facts, MAC: cfg.MAC,
 			VLAN: cfg.VLAN, MTU: cfg.MTU, AllowNetdevMAC: cfg.AllowNetdevMAC,
-			Promiscuous: cfg.Promiscuous, Addresses: cfg.Addresses, Interpose: cfg.Interpose,
-			Dumped: cfg.Dumped, Logger: cfg.Logger, Clock: cfg.Clock, Random: cfg.Random}
+			Promiscuous: cfg.Promiscuous, HostMode: cfg.HostMode, Addresses: cfg.Addresses,
+			Interpose: cfg.Interpose, Dumped: cfg.Dumped, Logger: cfg.Logger, Clock: cfg.Clock, Random: cfg.Random}
 		dev, err = dv.Open(ctx, cfg)
 	}
 	if err != nil {
 		return failover.Opened{}, err
 	}
-	return opened(dev, ifindex), nil
+	return id.opened(dev, ifindex), nil
 }
 
 // find is the device whose netdev has the address, or is a member of the same netdev; of several

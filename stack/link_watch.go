@@ -30,17 +30,24 @@ func (s *Stack) watch() {
 			samples.Reset(healthInterval)
 		case <-s.ctx.Done():
 			return
+		case <-s.host.netdevGone():
+			s.over(s.packets.Err())
+			return
 		case <-s.nic.LinkChanged():
 			s.linkChanged(s.nic.LinkUp())
 		case <-s.nic.Done():
-			err := s.nic.Err()
-			if errors.Is(err, dv.ErrClosed) || errors.Is(err, packet.ErrClosed) {
-				err = nil // stopped by somebody else
-			}
-			s.end(err)
+			s.over(s.nic.Err())
 			return
 		}
 	}
+}
+
+// over ends the stack with its device, which may have been stopped by somebody else.
+func (s *Stack) over(err error) {
+	if errors.Is(err, dv.ErrClosed) || errors.Is(err, packet.ErrClosed) {
+		err = nil
+	}
+	s.end(err)
 }
 
 // linkChanged makes the stack known on a link that is there again, which may be another one than

@@ -76,7 +76,7 @@ func (l *TCPListener) open(laddr *net.TCPAddr, backlog int) error {
 				return err
 			}
 			if terr := ep.Listen(backlog); terr != nil {
-				l.leaveHost()
+				l.binding.leave(s)
 				return syscallError("listen", terr)
 			}
 			s.listeners[l] = struct{}{}
@@ -206,7 +206,7 @@ func (l *TCPListener) Close() error {
 	delete(s.listeners, l)
 	l.ep.Close()
 	s.mu.Unlock()
-	l.leaveHost()
+	l.binding.leave(s)
 	l.rd.stop()
 	return nil
 }

@@ -250,7 +250,7 @@ func (c *UDPConn) Close() error {
 	}
 	c.rd.stop()
 	c.wr.stop()
-	c.leaveHost()
+	c.binding.leave(c.stack)
 	if !c.shared() {
 		c.stack.udpPorts.remove(&c.rxq)
 	}

@@ -35,7 +35,7 @@ Needs root, or unprivileged user namespaces.
   --queues N      receive and send queues of the slice (default 2)
   --address host  the other demonstration: HTTP and DNS servers of this process on an address and a
                   MAC that Linux has, too, with a kernel HTTP server on another port, and clients
-                  outside and on the host itself. There is no NIC: packet sockets
+                  outside and on the host itself. Rules of the software ConnectX tell them apart
   --faults LIST   faults of the wire, such as drop=1%,reorder=5%,dup=1%,delay=2ms
   --record FILE   write every frame on the wire to a pcap file
 
@@ -88,9 +88,6 @@ func (f *demoFlags) check() error {
 		return usageError{fmt.Errorf("--links %q: want tap or veth", f.links)}
 	case f.queues < 1 || f.queues > 64:
 		return usageError{fmt.Errorf("--queues %d: want 1 to 64", f.queues)}
-	case f.host && (f.links != "" || f.record != "" || f.faulty()):
-		return usageError{errors.New("--links, --record and --faults are for the software NIC: " +
-			"leave them out with --address host")}
 	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"text/tabwriter"
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/apps/httpd"
@@ -22,10 +21,10 @@ const kernelPort = 8080
 
 // hostWorld is the demo on one address:
 //
-//	namespace "outside"      namespace "host"
-//	client                   client
-//	kernel TCP/IP            kernel TCP/IP: port 8080, and all that comes by lo
-//	eth0 ────── cable ────── eth0 ── packet sockets ── HTTP and DNS servers in this process
+//	namespace "outside"       this process                        namespace "host"
+//	client                    HTTP and DNS servers: 80, 53        client
+//	kernel TCP/IP             stack, link/rdma, dv                kernel TCP/IP: 8080, and by lo
+//	eth0 ──────── wire ────── software ConnectX ─── netdev side ── eth0
 type hostWorld struct {
 	world
 	inside *probe.Client // in the namespace of the servers
@@ -38,7 +37,7 @@ func runHostDemo(ctx context.Context, f demoFlags, p *printer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
-	p.say("One address, two owners: %s and %s, MAC %s, on a cable between two namespaces.\n"+
+	p.say("One address, two owners: %s and %s, MAC %s, on the port of a software ConnectX.\n"+
 		"Ports 80 and 53 are servers in this process, port %d is a server on a kernel socket.\n\n",
 		w.netdev.v4.Addr(), w.netdev.v6.Addr(), w.netdev.mac, kernelPort)
 	for _, c := range w.hostChecks() {
@@ -47,7 +46,7 @@ func runHostDemo(ctx context.Context, f demoFlags, p *printer) (err error) {
 			return errors.New("interrupted")
 		}
 	}
-	p.owners(w, time.Since(began))
+	p.hostOwners(w, time.Since(began))
 	if f.stay {
 		p.report.Try = w.hostCommands()
 		p.tryThese(p.report.Try)
@@ -62,10 +61,10 @@ func runHostDemo(ctx context.Context, f demoFlags, p *printer) (err error) {
 // newHostWorld makes the world. When it fails it closes everything.
 func newHostWorld(ctx context.Context, f demoFlags) (*hostWorld, error) {
 	w := &hostWorld{world: world{flags: f, client: newStation("outside", 1),
-		netdev: newStation("host", 10)}}
+		netdev: newStation("host", 10), links: f.links}}
 	w.slice = w.netdev
-	for _, step := range []func(context.Context) error{w.makeNets, w.layCable, w.openOnHost,
-		w.serveOnHost} {
+	for _, step := range []func(context.Context) error{w.makeNets, w.makeNIC, w.connectNIC,
+		w.openOnHost, w.serveOnHost} {
 		if err := step(ctx); err != nil {
 			return nil, errors.Join(err, w.close())
 		}
@@ -78,24 +77,13 @@ func newHostWorld(ctx context.Context, f demoFlags) (*hostWorld, error) {
 	return w, nil
 }
 
-func (w *hostWorld) layCable(context.Context) error {
-	if err := lab.Cable(w.host, demoPort, w.outside, demoPort); err != nil {
-		return err
-	}
-	for n, s := range map[*lab.Net]station{w.host: w.netdev, w.outside: w.client} {
-		if err := n.Do(func() error {
-			return lab.Up(demoPort, lab.Setup{MAC: s.mac, Addresses: s.addresses()})
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
+// openOnHost opens the stack in the namespace whose address it serves on.
 func (w *hostWorld) openOnHost(ctx context.Context) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	cfg := stack.Config{Host: true, Logger: log,
-		NIC: dv.Config{Device: demoPort, RxQueues: w.flags.queues}}
+		NIC: dv.Config{RxQueues: w.flags.queues, TxQueues: w.flags.queues}}
+	serveSim(&cfg.NIC, w.nic)
+	cfg.NIC.Facts.Netdev = demoPort
 	if err := w.host.Do(func() (err error) {
 		w.stack, err = stack.Open(ctx, cfg)
 		return err
@@ -175,29 +163,14 @@ func (w *hostWorld) hostChecks() []demoCheck {
 	}
 }
 
-// owners prints who got how much of what came to the address.
-func (p *printer) owners(w *hostWorld, took time.Duration) {
+// hostOwners prints who got how much of what came to the address.
+func (p *printer) hostOwners(w *hostWorld, took time.Duration) {
 	p.report.Seconds = took.Round(time.Millisecond).Seconds()
-	var c traffic
-	port := w.stack.PacketPort().Stats()
-	for i := range port.Rx {
-		c.RxPackets += port.Rx[i].Frames
-		c.RxBytes += port.Rx[i].Bytes
-		c.TxPackets += port.Tx[i].Frames
-		c.TxBytes += port.Tx[i].Bytes
-	}
-	p.report.Counters["slice"] = c
+	p.owners(&w.world)
 	h, _ := w.stack.HostStats()
 	p.report.Host = &h
-	if !p.flags.json {
-		fmt.Fprintln(p.out.stdout)
-		t := tabwriter.NewWriter(p.out.stdout, 2, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprintln(t, "by packet sockets\tframes in\tbytes in\tframes out\tbytes out\t")
-		fmt.Fprintf(t, "\t%d\t%d\t%d\t%d\t\n", c.RxPackets, c.RxBytes, c.TxPackets, c.TxBytes)
-		t.Flush()
-		p.say("\nby the kernel, for the servers: %d connections, %d datagrams in, %d out\n",
-			h.Accepted, h.Received, h.Sent)
-	}
+	p.say("\nfor the servers, by the kernel: %d connections, %d datagrams in, %d out; "+
+		"frames that no rule took: %d\n", h.Accepted, h.Received, h.Sent, h.Unsteered)
 	p.say("\n%s in %.1f s.\n", p.summary(), took.Seconds())
 }
 

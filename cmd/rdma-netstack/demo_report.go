@@ -101,8 +101,14 @@ func (p *printer) check(r result) {
 
 // counters prints the table of received frames by receiver.
 func (p *printer) counters(w *world, took time.Duration) {
-	c := w.nic.Counters()
 	p.report.Seconds = took.Round(time.Millisecond).Seconds()
+	p.owners(w)
+	p.say("\n%s in %.1f s.\n", p.summary(), took.Seconds())
+}
+
+// owners prints what the NIC has received for each owner of its port, and sent.
+func (p *printer) owners(w *world) {
+	c := w.nic.Counters()
 	rows := []struct {
 		name string
 		simnic.Traffic
@@ -122,7 +128,6 @@ func (p *printer) counters(w *world, took time.Duration) {
 	if !p.flags.json {
 		t.Flush()
 	}
-	p.say("\n%s in %.1f s.\n", p.summary(), took.Seconds())
 }
 
 func (p *printer) summary() string {

@@ -44,7 +44,7 @@ The slice:
                         host    the addresses of the network interface itself, and its MAC: the
                                 ports of --listen are this server's there, all else stays Linux's.
                                 Programs of this machine and its containers reach the server, too.
-                                Through packet sockets
+                                Rules by port lead their frames to rings where there are some
                       A router or resolvers that these do not supply come from the port's network
                       interface and /etc/resolv.conf.
                       Default with sim: 192.0.2.10/24 and 2001:db8::10/64. If this machine uses

@@ -16,6 +16,7 @@ type HeaderMatch struct {
 	Proto          uint8  // IP protocol; 6 and 17 have ports
 	Port, PortMask uint16 // destination port
 	Fragment       bool   // fragments of a datagram, the first included
+	Tagged         bool   // frames with a customer tag, whatever its id
 }
 
 // matchSize is the size of fte_match_set_lyr_2_4 in bytes.
@@ -38,6 +39,8 @@ func (m HeaderMatch) encode() (value, mask [matchSize]byte) {
 	copy(mask[8:], m.DstMask[:])
 	if m.VLANMask != 0 {
 		put(1, 0, uint64(m.VLAN), uint64(m.VLANMask))
+	}
+	if m.VLANMask != 0 || m.Tagged {
 		put(2, 47, 1, 1) // cvlan_tag
 	}
 	if m.Proto != 0 {

@@ -94,10 +94,33 @@ type txQueue interface {
 	Check() bool
 }
 
+// onDevice is a backend that is on a device, alone or among others.
+type onDevice interface{ device() *dv.Device }
+
+// deviceOf is the device that queues are on, nil if there is none.
+func deviceOf(queues backend) *dv.Device {
+	if on, ok := queues.(onDevice); ok {
+		return on.device()
+	}
+	return nil
+}
+
+// parted is a backend whose receive queues are those of others.
+type parted interface{ part(i int) backend }
+
+// partOf is the backend whose own receive queue i is.
+func partOf(queues backend, i int) backend {
+	if p, ok := queues.(parted); ok {
+		return p.part(i)
+	}
+	return queues
+}
+
 // rings is a device as a backend.
 type rings struct{ *dv.Device }
 
 func (r rings) kind() BackendKind     { return BackendRings }
+func (r rings) device() *dv.Device    { return r.Device }
 func (r rings) rxQueue(i int) rxQueue { return r.Rx(i) }
 func (r rings) txQueue(i int) txQueue { return r.Tx(i) }
 func (r rings) offloads() (bool, int) { return r.Caps().TxCsum, r.Caps().MaxTSO }

@@ -75,9 +75,9 @@ const nicTimeSet = time.Second
 
 // follow compares the clock with the system's, by the newest frame, now and then.
 func (n *nicTime) follow(w *worker, frames []dv.Packet) {
-	r, ok := w.group.queues.(rings)
+	r := deviceOf(w.own)
 	now := w.e.opts.Clock.Now()
-	if !ok || n.known && now.Sub(n.set) < nicTimeSet {
+	if r == nil || n.known && now.Sub(n.set) < nicTimeSet {
 		return
 	}
 	if n.clock, n.known = r.Clock(); n.known {

@@ -88,7 +88,7 @@ func (e *Endpoint) AddRule(ctx context.Context, r dv.HostRule) error {
 // install gives the rule to a backend, if that has rules.
 func (r *hostRule) install(queues backend) error {
 	r.at, r.err = nil, nil
-	if dev, ok := queues.(rings); ok {
+	if dev := deviceOf(queues); dev != nil {
 		r.at, r.err = dev.AddRule(r.HostRule)
 	}
 	return r.err
@@ -177,7 +177,7 @@ func (e *Endpoint) Rules() (list []RuleInfo) {
 	h := e.rules
 	h.lock()
 	defer h.unlock()
-	if dev, ok := e.queues.Load().backend.(rings); ok {
+	if dev := deviceOf(e.queues.Load().backend); dev != nil {
 		for _, r := range dev.Rules() {
 			list = append(list, RuleInfo{RuleInfo: r})
 		}

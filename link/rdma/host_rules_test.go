@@ -55,12 +55,12 @@ func tcpPort(port uint16) dv.HostRule {
 	return dv.HostRule{Priority: dv.PriorityListener, Proto: 6, Addr: ruleAddr, Port: port}
 }
 
-// matches is what the rules of a list match, but for fragments; those that wait in brackets.
+// matches is what the rules of ports in a list match; those that wait in brackets.
 func matches(list []RuleInfo) (all []string) {
 	for _, r := range list {
 		match, _, _ := strings.Cut(r.Match, ", MAC")
 		switch {
-		case match == "fragments":
+		case match == "fragments", match == "frames with a VLAN tag":
 			continue
 		case r.Waiting != "":
 			match = "[" + match + ": " + r.Waiting + "]"

@@ -81,8 +81,8 @@ func (w *worker) run() {
 	defer w.chunks.release()
 	defer w.count.waiting.release()
 	mode := w.e.opts.RxMode
-	if w.e.opts.Clock.Virtual() {
-		mode = RxInterrupt // time stands still while others spin
+	if w.e.opts.Clock.Virtual() || w.kind != w.group.queues.kind() {
+		mode = RxInterrupt // time stands still while others spin; sockets beside rings have little
 	}
 	switch mode {
 	case RxPolling:

@@ -11,22 +11,42 @@ import (
 // make, which stays the caller's and must outlive the endpoint. Nobody else may use its receive
 // queues until Close has returned. What the endpoint promises is the same as over a device.
 func NewOverPort(port *packet.Port, opts Options) (*Endpoint, error) {
-	return newEndpoint(sockets{port}, opts)
+	return newEndpoint(sockets{Port: port}, opts)
 }
 
 // Sockets is all queues of port.
-func Sockets(port *packet.Port) Backend { return Backend{sockets{port}} }
+func Sockets(port *packet.Port) Backend { return Backend{sockets{Port: port}} }
+
+// SocketsInVLAN is all queues of port, which is on the netdev of a VLAN: the kernel takes the tag
+// out and puts it in. The endpoint's frames have it.
+func SocketsInVLAN(port *packet.Port, vlan uint16) Backend { return Backend{sockets{port, vlan}} }
 
 // sockets is a port as a backend.
-type sockets struct{ *packet.Port }
+type sockets struct {
+	*packet.Port
+	netdevVLAN uint16 // of the port's netdev; 0: none
+}
 
 func (p sockets) kind() BackendKind { return BackendPacket }
+
+// VLAN implements backend.
+func (p sockets) VLAN() uint16 {
+	if p.netdevVLAN != 0 {
+		return p.netdevVLAN
+	}
+	return p.Port.VLAN()
+}
 
 func (p sockets) NumRx() int { return p.NumQueues() }
 func (p sockets) NumTx() int { return p.NumQueues() }
 
-func (p sockets) rxQueue(i int) rxQueue { return &rxSocket{RxQueue: p.Rx(i)} }
-func (p sockets) txQueue(i int) txQueue { return &txSocket{TxQueue: p.Tx(i)} }
+func (p sockets) rxQueue(i int) rxQueue {
+	return &rxSocket{RxQueue: p.Rx(i), netdevVLAN: p.netdevVLAN}
+}
+
+func (p sockets) txQueue(i int) txQueue {
+	return &txSocket{TxQueue: p.Tx(i), netdevVLAN: p.netdevVLAN}
+}
 
 // OutOfBuffer implements backend: the kernel's drops.
 func (p sockets) OutOfBuffer() (n uint64) {
@@ -45,7 +65,8 @@ func (p sockets) spins() int { return maxSpins / 40 }
 // rxSocket is a socket as a receive queue.
 type rxSocket struct {
 	*packet.RxQueue
-	frames [64]packet.Frame
+	netdevVLAN uint16
+	frames     [64]packet.Frame
 }
 
 // Poll implements rxQueue. The frames are good until the next Poll.
@@ -54,6 +75,10 @@ func (q *rxSocket) Poll(dst []dv.Packet) int {
 	for i := range q.frames[:n] {
 		f := &q.frames[i]
 		dst[i] = dv.Packet{Data: f.Data, Frame: dv.NoFrame, VLAN: f.VLAN, Flags: rxFlags(f.Flags)}
+		if q.netdevVLAN != 0 {
+			dst[i].VLAN = q.netdevVLAN
+			dst[i].Flags |= dv.RxVLAN
+		}
 	}
 	return n
 }
@@ -81,7 +106,8 @@ func (q *rxSocket) Release([]dv.Packet) {}
 // txSocket is a socket as a send queue.
 type txSocket struct {
 	*packet.TxQueue
-	frame packet.TxFrame // scratch
+	netdevVLAN uint16
+	frame      packet.TxFrame // scratch
 }
 
 // roomy is the free blocks of a queue in which nothing waits, and tight those of one in which
@@ -106,7 +132,7 @@ func (q *txSocket) Post(p *dv.TxPacket) error {
 	if p.Flags&(dv.TxL3Csum|dv.TxL4Csum) != 0 {
 		f.Flags = packet.TxChecksum
 	}
-	if p.Flags&dv.TxVLAN != 0 {
+	if p.Flags&dv.TxVLAN != 0 && q.netdevVLAN == 0 {
 		f.Flags |= packet.TxTag
 	}
 	switch err := q.TxQueue.Post(f); {

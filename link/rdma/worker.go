@@ -101,6 +101,7 @@ type worker struct {
 	e          *Endpoint
 	attachment *attachment
 	group      *workerGroup
+	own        backend // whose q is, one of the group's queues or all of them
 	q          rxQueue
 	count      *rxCounters
 	kind       BackendKind
@@ -129,13 +130,14 @@ type worker struct {
 type traffic struct{ packets, bytes uint64 }
 
 func (e *Endpoint) newWorker(s *attachment, g *workerGroup, i int) *worker {
+	own := partOf(g.queues, i)
 	w := &worker{
-		e: e, attachment: s, group: g, q: g.queues.rxQueue(i), count: e.rxCounters()[i],
-		kind: g.queues.kind(), vlan: e.vlan, merge: newMerger(batchFrames),
+		e: e, attachment: s, group: g, own: own, q: g.queues.rxQueue(i), count: e.rxCounters()[i],
+		kind: own.kind(), vlan: e.vlan, merge: newMerger(batchFrames),
 	}
 	w.merge.off = e.opts.NoMerge
 	if runtime.GOMAXPROCS(0) > g.queues.NumRx()+1 { // else spinning takes the senders' time
-		w.limit = g.queues.spins()
+		w.limit = own.spins()
 	}
 	w.spins = min(minSpins, w.limit)
 	return w

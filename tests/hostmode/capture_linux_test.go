@@ -114,6 +114,13 @@ func (c *capture) note(ip []byte) {
 	c.openings[o] = sequence
 }
 
+// from is how many resets a port has sent.
+func (c *capture) from(port uint16) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.resets[port]
+}
+
 // counts are resets from some ports, and SYNs that were answered twice.
 func (c *capture) counts(ports ...uint16) (resets, twice int) {
 	c.mu.Lock()

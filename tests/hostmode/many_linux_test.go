@@ -29,17 +29,16 @@ const dialPorts = 8
 
 // TestMany has clients everywhere at the same time, while the server connects to others. All of it
 // is byte exact, each client is served by whom it should be, and nobody is answered twice or reset.
-func TestMany(t *testing.T) { many(t, short) }
+func TestMany(t *testing.T) { many(t, newWorld(t), short) }
 
 // TestManyLong is TestMany with the numbers of make test-host, which sets HOST.
 func TestManyLong(t *testing.T) {
 	if os.Getenv("HOST") != "" {
-		many(t, long)
+		many(t, newWorld(t), long)
 	}
 }
 
-func many(t *testing.T, n load) {
-	w := newWorld(t)
+func many(t *testing.T, w *world, n load) {
 	for i := range dialPorts {
 		echoServer(t, w.outside, fmt.Sprintf(":%d", 9100+i))
 	}
@@ -100,7 +99,7 @@ func many(t *testing.T, n load) {
 		"datagrams from a container": func() error {
 			return datagrams(w.container, hostIP, n.local, 40000)
 		},
-		"ping": func() error { return ping(t, w.outside, hostIP) },
+		"ping": func() error { return ping(t, w) },
 	}
 	results := make(chan error, len(jobs))
 	for name, job := range jobs {
@@ -118,8 +117,11 @@ func many(t *testing.T, n load) {
 		}
 	}
 	took := time.Since(began)
-	if got := w.kernelCounter(t, "Tcp", "OutRsts") - resets; got != 0 {
-		t.Errorf("the kernel has sent %d RSTs", got)
+	// With a card frames are lost and overtaken, and the kernel resets what comes behind the end of
+	// a connection to its own server.
+	other := seen.from(9000)
+	if got := w.kernelCounter(t, "Tcp", "OutRsts") - resets; got != 0 && got > other {
+		t.Errorf("the kernel has sent %d RSTs, %d of them for its own server", got, other)
 	}
 	if got := w.kernelCounter(t, "Icmp", "OutDestUnreachs") - unreachable; got != 0 {
 		t.Errorf("the kernel has sent %d ICMP errors", got)
@@ -136,6 +138,9 @@ func many(t *testing.T, n load) {
 		fmt.Sprintf("host mode: %d from outside, %d dials, %d local, %d from a container: "+
 			"%v; open with 256 ports to dial from %v; %s", n.outside, n.dials, n.local, n.container,
 			took.Round(time.Millisecond), s.opened.Round(time.Millisecond), s.ok("stats")))
+	if w.rings {
+		s.steered(t)
+	}
 	s.stop()
 }
 
@@ -200,12 +205,17 @@ func exchange(pc net.PacketConn, to net.Addr, sent, b []byte) error {
 	return fmt.Errorf("no answer")
 }
 
-// ping requires that every echo request is answered once.
-func ping(t testing.TB, from *lab.Net, to string) error {
-	cmd := exec.Command(need.Tool(t, "ping"), "-c", "5", "-i", "0.2", to)
+// ping requires that every echo request is answered once; of those that a software card may lose,
+// five. It is given a minute.
+func ping(t testing.TB, w *world) error {
+	args := []string{"-c", "5", "-i", "0.2"}
+	if w.rings {
+		args = append(args, "-w", "60") // until as many answers
+	}
+	cmd := exec.Command(need.Tool(t, "ping"), append(args, hostIP)...)
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := from.Start(cmd); err != nil {
+	if err := w.outside.Start(cmd); err != nil {
 		return err
 	}
 	if err := cmd.Wait(); err != nil || strings.Contains(out.String(), "DUP!") ||

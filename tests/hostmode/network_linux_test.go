@@ -18,8 +18,9 @@ import (
 
 // TestPathMTU has a router in the way whose next link takes packets of 600 bytes: it says so by
 // ICMP, and what the server sends must become that small.
-func TestPathMTU(t *testing.T) {
-	w := newWorld(t)
+func TestPathMTU(t *testing.T) { onBoth(t, pathMTU) }
+
+func pathMTU(t *testing.T, w *world) {
 	far := newNet(t, "far")
 	must(t, lab.Cable(w.outside, "eth1", far, "eth0"))
 	must(t, w.outside.Do(func() error { return lab.Up("eth1", lab.Setup{MTU: 600}) }))
@@ -43,9 +44,10 @@ func TestPathMTU(t *testing.T) {
 }
 
 // TestAddressesChange removes an address under connections and gives it back.
-func TestAddressesChange(t *testing.T) {
+func TestAddressesChange(t *testing.T) { onBoth(t, addressesChange) }
+
+func addressesChange(t *testing.T, w *world) {
 	const second = "10.9.0.5"
-	w := newWorld(t)
 	up(t, w.host, "eth0", second+"/24")
 	s := w.start(t, "tcp :8080", "udp :5300")
 	greeted := func(at string) net.Conn {
@@ -101,8 +103,9 @@ func TestAddressesChange(t *testing.T) {
 }
 
 // TestAsk sends datagrams from an unconnected socket to where the kernel sends otherwise.
-func TestAsk(t *testing.T) {
-	w := newWorld(t)
+func TestAsk(t *testing.T) { onBoth(t, ask) }
+
+func ask(t *testing.T, w *world) {
 	for at, n := range map[string]*lab.Net{outsideIP: w.outside, bridgeIP: w.host,
 		containerIP: w.container} {
 		pc, err := n.ListenPacket("udp", at+":9200")

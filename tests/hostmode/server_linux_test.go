@@ -40,24 +40,46 @@ func TestMain(m *testing.M) {
 // serve opens a stack on the netdev's addresses and does what each line of standard input says. It
 // answers each with one line.
 func serve(netdev string) error {
-	began := time.Now()
-	st, err := stack.Open(context.Background(), stack.Config{Host: true,
-		NIC:    dv.Config{Device: netdev},
+	cfg := stack.Config{Host: true, NIC: dv.Config{Device: netdev},
 		TCP:    stack.TCPOptions{Backlog: 16384},
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	var own *card
+	if taken, rings := os.LookupEnv(ringsEnv); rings {
+		var err error
+		if own, err = openCard(&cfg, taken); err != nil {
+			return err
+		}
+		defer own.close()
+	}
+	began := time.Now()
+	st, err := stack.Open(context.Background(), cfg)
 	if err != nil {
 		return err
 	}
 	fmt.Println("open", time.Since(began))
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
-		answer, err := command(st, strings.Fields(in.Text()))
+		words := strings.Fields(in.Text())
+		answer, err := own.command(st, words)
+		if err == nil && answer == "" {
+			answer, err = command(st, words)
+		}
 		if err != nil {
 			answer = "error " + strings.ReplaceAll(err.Error(), "\n", "; ")
 		}
 		fmt.Println(answer)
 	}
 	return st.Close()
+}
+
+// listening are the server's listeners.
+var listening []net.Listener
+
+func closeListeners() (err error) {
+	for _, ln := range listening {
+		err = errors.Join(err, ln.Close())
+	}
+	return err
 }
 
 func command(st *stack.Stack, words []string) (string, error) {
@@ -67,6 +89,7 @@ func command(st *stack.Stack, words []string) (string, error) {
 		if err != nil {
 			return "", err
 		}
+		listening = append(listening, ln)
 		go acceptAll(ln)
 		return "listening on " + ln.Addr().String(), nil
 	case "udp":
@@ -83,7 +106,7 @@ func command(st *stack.Stack, words []string) (string, error) {
 		}
 		return dialMany(st, words[1], n)
 	case "ask":
-		return ask(st, words[1])
+		return question(st, words[1])
 	case "resets": // of the stack, not of the kernel
 		return strconv.FormatUint(st.Netstack().Stats().TCP.ResetsSent.Value(), 10), nil
 	case "stats":
@@ -148,8 +171,8 @@ func dialMany(st *stack.Stack, to string, n int) (string, error) {
 	return fmt.Sprintf("dialled: stack %d, kernel %d", owners["stack"], owners["kernel"]), err
 }
 
-// ask sends a datagram to an echo server from an unconnected socket.
-func ask(st *stack.Stack, to string) (string, error) {
+// question sends a datagram to an echo server from an unconnected socket.
+func question(st *stack.Stack, to string) (string, error) {
 	pc, err := st.ListenPacket("udp", ":0")
 	if err != nil {
 		return "", err

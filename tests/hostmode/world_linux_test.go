@@ -30,16 +30,28 @@ const (
 // world is three namespaces:
 //
 //	outside ── cable ── eth0 host br0 ── cable ── container
+//
+// With rings eth0 is the netdev of a software ConnectX, which is in the server's process: a TAP,
+// and the cable ends at the card's port.
 type world struct {
 	host, outside, container *lab.Net
+	rings                    bool
+	netdev                   string // that the server is on
+	taken                    string // what another process has of the card: "61440/256", or none
 }
 
-func newWorld(t testing.TB) *world {
+func newWorld(t testing.TB) *world { return newWorldOn(t, false) }
+
+func newWorldOn(t testing.TB, rings bool) *world {
 	t.Helper()
 	need.NetNS(t)
 	w := &world{host: newNet(t, "host"), outside: newNet(t, "outside"),
-		container: newNet(t, "container")}
-	must(t, lab.Cable(w.host, "eth0", w.outside, "eth0"))
+		container: newNet(t, "container"), rings: rings, netdev: "eth0"}
+	if rings {
+		w.makeCard(t)
+	} else {
+		must(t, lab.Cable(w.host, "eth0", w.outside, "eth0"))
+	}
 	must(t, lab.Cable(w.host, "veth1", w.container, "eth0"))
 	up(t, w.host, "eth0", hostIP+"/24", hostIPv6+"/64")
 	up(t, w.outside, "eth0", outsideIP+"/24", outsideIPv6+"/64")
@@ -116,7 +128,10 @@ type server struct {
 func (w *world) start(t testing.TB, listeners ...string) *server {
 	t.Helper()
 	s := &server{t: t, cmd: exec.Command(os.Args[0])}
-	s.cmd.Env = append(os.Environ(), serverEnv+"=eth0")
+	s.cmd.Env = append(os.Environ(), serverEnv+"="+w.netdev)
+	if w.rings {
+		s.cmd.Env = append(s.cmd.Env, ringsEnv+"="+w.taken)
+	}
 	s.cmd.Stderr = os.Stderr
 	var err error
 	s.in, err = s.cmd.StdinPipe()

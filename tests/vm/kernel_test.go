@@ -44,6 +44,7 @@ var checks = []check{
 	{"merge without tag", testMergedRules},
 	{"DEFAULT_MISS", testLeftToLinux},
 	{"order against ntuple", testBeforeNtuple},
+	{"host mode", testHostMode},
 	{"loopback", testLoopback},
 	{"error cases", testErrors},
 	{"recovery", testRecovery},

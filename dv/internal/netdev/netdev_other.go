@@ -29,4 +29,6 @@ func (*Membership) Remove(net.HardwareAddr) error { return errors.ErrUnsupported
 
 func (*Membership) Close() error { return nil }
 
+func IsRepresentor(string, string) bool { return false }
+
 func NetvscOf(string, string) string { return "" }

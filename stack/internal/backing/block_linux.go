@@ -1,6 +1,7 @@
 package backing
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -14,7 +15,7 @@ const BlockSize = 256
 
 // Where blocks are: above Linux's ip_local_port_range, which ends at 60999.
 const (
-	firstBlock = 0xf000
+	FirstBlock = 0xf000
 	lastBlock  = 0xff00
 )
 
@@ -26,10 +27,10 @@ type Block struct {
 	sockets map[netip.Addr][]*Socket
 }
 
-// OpenBlock takes the first block of which every address has every port.
-func OpenBlock(addrs []netip.Addr, d Device) (*Block, error) {
+// OpenBlock takes the first block, of those from a port on, of which every address has every port.
+func OpenBlock(from int, addrs []netip.Addr, d Device) (*Block, error) {
 	var first error
-	for port := firstBlock; port <= lastBlock; port += BlockSize {
+	for port := from; port <= lastBlock; port += BlockSize {
 		b := &Block{First: uint16(port), device: d, sockets: map[netip.Addr][]*Socket{}}
 		err := b.addAll(addrs)
 		if err == nil {
@@ -44,7 +45,8 @@ func OpenBlock(addrs []netip.Addr, d Device) (*Block, error) {
 		}
 	}
 	return nil, fmt.Errorf("no block of %d ports from %d on is free to connect from: %w; "+
-		"another process has ports in each of them (ss -tuln)", BlockSize, firstBlock, first)
+		"other processes have ports in each of them (ss -tuln)", BlockSize, FirstBlock,
+		cmp.Or(first, error(unix.EADDRINUSE)))
 }
 
 func (b *Block) addAll(addrs []netip.Addr) error {

@@ -23,6 +23,9 @@ type Device struct{ Index, MTU int }
 // BlockSize is how many ports a Block has.
 const BlockSize = 256
 
+// FirstBlock is the first port of the first block.
+const FirstBlock = 0xf000
+
 // Socket needs linux.
 type Socket struct{}
 
@@ -45,7 +48,7 @@ func (*Socket) Close() error { return errors.ErrUnsupported }
 type Block struct{ First uint16 }
 
 // OpenBlock needs linux.
-func OpenBlock([]netip.Addr, Device) (*Block, error) { return nil, errors.ErrUnsupported }
+func OpenBlock(int, []netip.Addr, Device) (*Block, error) { return nil, errors.ErrUnsupported }
 
 // Add needs linux.
 func (*Block) Add(netip.Addr) error { return errors.ErrUnsupported }

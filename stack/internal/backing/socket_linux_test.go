@@ -210,14 +210,14 @@ func TestBlock(t *testing.T) {
 	defer other.Close()
 	must(t, w.host.Do(func() error {
 		began := time.Now()
-		b, err := OpenBlock([]netip.Addr{w.at}, w.device)
+		b, err := OpenBlock(FirstBlock, []netip.Addr{w.at}, w.device)
 		if err != nil {
 			return err
 		}
 		need.Note(t, fmt.Sprintf("%d ports of TCP and UDP held in %v, the first block in vain",
 			BlockSize, time.Since(began).Round(time.Millisecond)))
-		if b.First != firstBlock+BlockSize {
-			t.Errorf("first %d, want %d", b.First, firstBlock+BlockSize)
+		if b.First != FirstBlock+BlockSize {
+			t.Errorf("first %d, want %d", b.First, FirstBlock+BlockSize)
 		}
 		for _, p := range []Protocol{TCP, UDP} {
 			for _, port := range []uint16{b.First, b.First + BlockSize - 1} {
@@ -230,7 +230,7 @@ func TestBlock(t *testing.T) {
 		if s := b.Socket(TCP, netip.AddrPortFrom(w.at, b.First+BlockSize)); s != nil {
 			t.Errorf("beyond the block: %v", s.Addr())
 		}
-		second, err := OpenBlock([]netip.Addr{w.at}, w.device)
+		second, err := OpenBlock(FirstBlock, []netip.Addr{w.at}, w.device)
 		if err != nil {
 			return err
 		}
@@ -240,7 +240,7 @@ func TestBlock(t *testing.T) {
 		if err := errors.Join(b.Close(), b.Close(), second.Close()); err != nil {
 			return err
 		}
-		again, err := OpenBlock([]netip.Addr{w.at}, w.device)
+		again, err := OpenBlock(FirstBlock, []netip.Addr{w.at}, w.device)
 		if err != nil {
 			return err
 		}

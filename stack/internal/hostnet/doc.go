@@ -23,6 +23,15 @@ type Route struct {
 	MTU         int        // in bytes; 0: the device's
 }
 
+// Below is what carries the frames of a device that sends none itself.
+type Below struct {
+	// Devices are those below it: the one that a VLAN is on, the members of a bond, or the virtual
+	// function of a netvsc or net_failover device.
+	Devices []string
+	VLAN    uint16 // its id, if it is a VLAN's; else 0
+	Bond    bool
+}
+
 // Way is how the kernel would send to an address.
 type Way struct {
 	Index  int        // ifindex of the device it would leave by

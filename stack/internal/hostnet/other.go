@@ -19,6 +19,9 @@ func (*Kernel) Close() {}
 // Read needs linux.
 func (*Kernel) Read(string) (Network, error) { return Network{}, errors.ErrUnsupported }
 
+// Below needs linux.
+func (*Kernel) Below(string) (Below, error) { return Below{}, errors.ErrUnsupported }
+
 // WayTo needs linux.
 func (*Kernel) WayTo(netip.Addr) (Way, error) { return Way{}, errors.ErrUnsupported }
 

@@ -1,0 +1,202 @@
+package stack
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/failover"
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
+)
+
+// On an mlx5 device a rule per port of ours leads its frames to rings. Packet sockets of the netdev
+// bring the rest (rdma.RingsAndSockets), and all while the device is away. What is made first is
+// closed last: the kernel's sockets, rules, netstack's endpoints.
+
+// openLink opens packet sockets on the netdev, and before them the rings of its device, if it has
+// one. cfg is how the device is opened.
+func (h *host) openLink(ctx context.Context) (link *rdma.Endpoint, cfg dv.Config, err error) {
+	s := h.stack
+	port, err := packet.Open(s.portConfig(s.cfg.NIC))
+	if err != nil {
+		return nil, cfg, err
+	}
+	s.packets, s.nic, h.link = port, port, port
+	alone := func() (*rdma.Endpoint, dv.Config, error) {
+		link, err := rdma.NewOverPort(port, s.linkOptions())
+		return link, cfg, err
+	}
+	if s.cfg.Backend == BackendPacket {
+		return alone()
+	}
+	var dev *dv.Device
+	if cfg, err = h.deviceConfig(); err == nil {
+		dev, err = dv.Open(ctx, cfg)
+	}
+	switch {
+	case err == nil:
+	case s.cfg.Backend == BackendRings || !noRings(err):
+		return nil, cfg, err
+	default:
+		s.log.Warn(fmt.Sprintf("%s is a %s: served through AF_PACKET, not from rings", port.Name(),
+			cmp.Or(port.Driver(), "netdev without a driver")), "error", err)
+		return alone()
+	}
+	s.device, s.nic = dev, dev
+	link, err = rdma.NewOverRingsAndSockets(dev, port, s.linkOptions())
+	h.rules = link
+	return link, cfg, err
+}
+
+// deviceConfig says which device is below the netdev. An error that is dv.ErrNoRDMA says that there
+// is none, or that it cannot be used so.
+func (h *host) deviceConfig() (cfg dv.Config, err error) {
+	cfg = h.stack.health.dumped(h.stack.cfg.NIC)
+	cfg.HostMode = true
+	below, err := h.kernel.Below(h.netdev)
+	if err != nil {
+		return cfg, err
+	}
+	cfg.VLAN = below.VLAN
+	if cfg.Kernel != nil || len(below.Devices) == 0 {
+		return cfg, nil
+	}
+	if _, err := dv.NetworkOf(dv.Config{Device: h.netdev}); err == nil && h.isPort(h.netdev) {
+		return cfg, nil // a bond whose ports are one device (RoCE LAG): its rules are for all ports
+	}
+	if len(below.Devices) > 1 && below.Bond {
+		return cfg, fmt.Errorf("%s has a device for each of %s (no RoCE LAG), and a stack has the "+
+			"rings of one: %w", h.netdev, strings.Join(below.Devices, ", "), dv.ErrNoRDMA)
+	}
+	for _, name := range below.Devices {
+		if h.isPort(name) {
+			cfg.Device = name
+			return cfg, nil
+		}
+	}
+	cfg.Device = h.netdev // whose error says what is missing
+	return cfg, nil
+}
+
+// isPort says whether a netdev is the port of an RDMA device.
+func (h *host) isPort(netdev string) bool {
+	all, _ := dv.List() // an error: there are none
+	for _, d := range all {
+		if d.Netdev == netdev {
+			return true
+		}
+	}
+	return false
+}
+
+// claimBlock has the device lead the ports to dial from to us, another block of them if a process
+// that the kernel does not know of has rules for these, and tells the link.
+func (h *host) claimBlock(ctx context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for h.rules != nil {
+		err := h.rules.AddBlock(ctx, h.block.First, h.plainAddrs()...)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return err
+		}
+		if err := h.nextBlock(); err != nil {
+			return err
+		}
+	}
+	if err := h.tellPorts(); err != nil {
+		return err
+	}
+	first := h.block.First
+	return asError("set ephemeral ports",
+		h.stack.net.SetPortRange(first, first+backing.BlockSize-1))
+}
+
+// nextBlock takes another block in place of the present one. mu is held.
+func (h *host) nextBlock() error {
+	var addrs []netip.Addr
+	for _, a := range h.plainAddrs() {
+		addrs = append(addrs, h.zoned(a))
+	}
+	next, err := backing.OpenBlock(int(h.block.First)+backing.BlockSize, addrs, h.device)
+	if err != nil {
+		return err
+	}
+	old := h.block
+	h.block = next
+	return old.Close()
+}
+
+// plainAddrs are the addresses in use. mu is held, or nobody else knows h.
+func (h *host) plainAddrs() (addrs []netip.Addr) {
+	for _, p := range h.addrs {
+		addrs = append(addrs, p.Addr())
+	}
+	return addrs
+}
+
+// rule is the device's for a port of its own.
+func (p *hostPort) rule() dv.HostRule {
+	proto := uint8(unix.IPPROTO_TCP)
+	if p.key.protocol == backing.UDP {
+		proto = unix.IPPROTO_UDP
+	}
+	return dv.HostRule{Priority: dv.PriorityListener, Proto: proto, Addr: p.key.at.Addr(),
+		Port: p.key.at.Port()}
+}
+
+// steer has the device lead frames to p to the rings; those of the block's ports go there anyway.
+// mu is held.
+func (h *host) steer(p *hostPort) error {
+	if p.ofBlock || h.rules == nil {
+		return nil
+	}
+	return h.rules.AddRule(h.stack.ctx, p.rule())
+}
+
+// unsteer has frames to p go to the kernel, and come by packet sockets for as long as it is ours:
+// to connections from before. mu is held.
+func (h *host) unsteer(p *hostPort) error {
+	if p.ofBlock || h.rules == nil {
+		return nil
+	}
+	return h.rules.RemoveRule(p.rule())
+}
+
+// besideRings are the packet sockets beside the rings of the device, nil if there are none.
+func (s *Stack) besideRings() *packet.Port {
+	if s.host == nil {
+		return nil
+	}
+	return s.host.link
+}
+
+// portBeside is such sockets as those that carry the frames while the device is away. They are
+// never muted: they receive while the device is there, too.
+type portBeside struct{ *packet.Port }
+
+// Mute implements failover.Port.
+func (portBeside) Mute() error { return nil }
+
+// Unmute implements failover.Port.
+func (portBeside) Unmute() error { return nil }
+
+// openBeside gives the link the sockets that are open. It cannot have others: the stack ends with
+// their netdev.
+func openBeside(id identity) (failover.OpenedPort, error) {
+	if err := id.beside.Err(); err != nil {
+		return failover.OpenedPort{}, err
+	}
+	return failover.OpenedPort{Port: portBeside{id.beside}, Name: id.beside.Name(),
+		Backend: rdma.SocketsInVLAN(id.beside, id.cfg.VLAN)}, nil
+}
