@@ -119,8 +119,11 @@ func many(t *testing.T, w *world, n load) {
 	took := time.Since(began)
 	// With a card frames are lost and overtaken, and the kernel resets what comes behind the end of
 	// a connection to its own server.
-	other := seen.from(9000)
-	if got := w.kernelCounter(t, "Tcp", "OutRsts") - resets; got != 0 && got > other {
+	other := 0
+	if w.rings {
+		other = seen.from(9000)
+	}
+	if got := w.kernelCounter(t, "Tcp", "OutRsts") - resets; got > other {
 		t.Errorf("the kernel has sent %d RSTs, %d of them for its own server", got, other)
 	}
 	if got := w.kernelCounter(t, "Icmp", "OutDestUnreachs") - unreachable; got != 0 {
