@@ -132,7 +132,8 @@ func (id *identity) open(ctx context.Context) (failover.Opened, error) {
 		cfg = dv.Config{Device: cfg.Device, Kernel: cfg.Kernel, Facts: cfg.Facts, MAC: cfg.MAC,
 			VLAN: cfg.VLAN, MTU: cfg.MTU, AllowNetdevMAC: cfg.AllowNetdevMAC,
 			Promiscuous: cfg.Promiscuous, HostMode: cfg.HostMode, Addresses: cfg.Addresses,
-			Interpose: cfg.Interpose, Dumped: cfg.Dumped, Logger: cfg.Logger, Clock: cfg.Clock, Random: cfg.Random}
+			Interpose: cfg.Interpose, Dumped: cfg.Dumped, Logger: cfg.Logger, Clock: cfg.Clock,
+			Random: cfg.Random}
 		dev, err = dv.Open(ctx, cfg)
 	}
 	if err != nil {
