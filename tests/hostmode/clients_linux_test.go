@@ -78,21 +78,30 @@ func echo(c net.Conn, b []byte) error {
 	return nil
 }
 
-// visit reads the server's greeting, which says whose c is there and who the client is, and then
-// has n bytes echoed.
+// visit reads the server's greeting and then has n bytes echoed.
 func visit(c net.Conn, want string, i, n int) error {
+	met, err := meet(c, want)
+	if err != nil {
+		return err
+	}
+	return echo(met, payload(i, n))
+}
+
+// meet reads the server's greeting, which says whose c is there and who the client is. An error
+// closes c.
+func meet(c net.Conn, want string) (*buffered, error) {
 	c.SetDeadline(time.Now().Add(2 * time.Minute))
 	r := bufio.NewReader(c)
 	line, err := r.ReadString('\n')
 	if err != nil {
 		c.Close()
-		return err
+		return nil, err
 	}
 	if greeting := fmt.Sprintf("%s %s\n", want, c.LocalAddr()); line != greeting {
 		c.Close()
-		return fmt.Errorf("the server says %q, not %q", line, greeting)
+		return nil, fmt.Errorf("the server says %q, not %q", line, greeting)
 	}
-	return echo(&buffered{c.(*net.TCPConn), r}, payload(i, n))
+	return &buffered{c.(*net.TCPConn), r}, nil
 }
 
 // buffered is a connection of which something has been read.
