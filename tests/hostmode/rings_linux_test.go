@@ -167,7 +167,8 @@ func TestVLAN(t *testing.T) {
 		for _, n := range []*lab.Net{w.outside, w.host} {
 			c, err := dial(n, own+":8080")
 			must(t, err)
-			must(t, visit(c, map[*lab.Net]string{w.outside: "stack", w.host: "kernel"}[n], 1, 200000))
+			must(t, visit(c, map[*lab.Net]string{w.outside: "stack", w.host: "kernel"}[n], 1,
+				200000))
 			if err := datagrams(n, own, 3, 100); err != nil {
 				t.Errorf("%s: %v", when, err)
 			}

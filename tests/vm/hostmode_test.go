@@ -55,7 +55,8 @@ func testHostMode(t *testing.T, w *world) {
 		t.Error(err)
 	}
 	after := w.nic.Counters()
-	if sent, want := after.Slice.TxBytes-before.Slice.TxBytes, uint64(bulk/4+bulk/8)*2; sent < want {
+	if sent, want := after.Slice.TxBytes-before.Slice.TxBytes,
+		uint64(bulk/4+bulk/8)*2; sent < want {
 		t.Errorf("the rings sent %d bytes, want %d at least", sent, want)
 	}
 	if got := after.Slice.RxPackets - before.Slice.RxPackets; got < bulk/8/1500*2 {
