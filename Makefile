@@ -18,7 +18,7 @@ ROUNDS      ?= 10
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-vm test-vm-users test-host test-arm64 test-services test-attacks test-suites sim sim-mutants check deps demo bench bench-go bench-peers bench-scale instructions fuzz fuzz-short help
+.PHONY: build test test-vm test-vm-users test-vm-removals test-host test-arm64 test-services test-attacks test-suites sim sim-mutants check deps demo bench bench-go bench-peers bench-scale instructions fuzz fuzz-short help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -37,6 +37,9 @@ test-vm: ## stock kernels with their own mlx5 driver on the model, in QEMU; KERN
 test-vm-users: ## other users of the model under a stock kernel, in QEMU (DPDK, ethtool under load, tcpdump, reloads): 8 to 25 minutes
 	@tests/deps.sh users
 	USERS=1 go test -count=1 -v -timeout 45m -run '^TestUser' ./tests/vm
+
+test-vm-removals: ## the device taken away and given back 900 times an hour, for REMOVALS (10m), under transfers and clients, in QEMU
+	REMOVALS=$(or $(REMOVALS),10m) go test -count=1 -v -timeout 2h -run '^TestRemovals$$' ./tests/vm
 
 test-host: ## servers on the host's own address: 10,000 connections from outside, 1,000 dials, 1,000 local, 1,000 of a container: a minute
 	HOST=1 go test -count=1 -v -timeout $(TIMEOUT) ./tests/hostmode

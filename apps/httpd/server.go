@@ -58,7 +58,8 @@ type Config struct {
 	MaxConns int
 	// MinRate is the floor of a transfer, in bytes per second: a peer may be slower, or stop, for
 	// Grace in total; progress above the floor restores that time. Then the connection is closed. 0
-	// means DefaultMinRate and DefaultGrace. Grace must allow 64 KiB at MinRate.
+	// means DefaultMinRate, and DefaultGrace or the time that 64 KiB take at MinRate, whichever is
+	// longer. Grace must allow 64 KiB at MinRate.
 	MinRate int64
 	Grace   time.Duration
 	// Logger gets errors of broken connections and panicking handlers; nil logs nothing.
@@ -123,7 +124,7 @@ func (cfg *Config) complete() error {
 	}
 	cfg.MaxBody = cmp.Or(cfg.MaxBody, DefaultMaxBody)
 	cfg.MinRate = cmp.Or(cfg.MinRate, DefaultMinRate)
-	cfg.Grace = cmp.Or(cfg.Grace, DefaultGrace)
+	cfg.Grace = cmp.Or(cfg.Grace, max(DefaultGrace, timeFor(piece, cfg.MinRate)))
 	if cfg.MaxConns == 0 {
 		cfg.MaxConns = connsForMemory()
 	}

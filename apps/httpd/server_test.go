@@ -303,7 +303,7 @@ func TestLifecycle(t *testing.T) {
 		t.Errorf("absent root: %v", err)
 	}
 	for _, cfg := range []Config{{MaxBody: -1}, {MaxConns: -1}, {MinRate: -1},
-		{Grace: -1}, {MinRate: 1}} {
+		{Grace: -1}, {MinRate: 1, Grace: 1}} {
 		if _, err := New(cfg); err == nil {
 			t.Errorf("accepted %+v", cfg)
 		}

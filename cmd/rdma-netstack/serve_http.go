@@ -26,11 +26,11 @@ address; Linux keeps the port's network interface and all other frames.
   --max-conns N       largest number of connections (default: half of the memory at 1 MiB per
                       connection, between 256 and 65536). A new connection beyond it closes the one
                       that has been without a request for longest
+  --min-rate N        disconnect a transfer once it is 30 s behind this rate, in bytes per second
+                      (default 16384), or as long behind as 64 KiB take, if that is longer
   --debug-endpoints   also serve /-/status, /-/status.json, /-/bytes/N, /-/echo and directory
                       listings. They disclose internals and cost much CPU. Default: off, but on
                       with --device sim; --debug-endpoints=false turns them off
-
-A transfer slower than 16 KiB/s is disconnected once it is 30 s behind that rate.
 ` + serveFlagsHelp
 
 func serveHTTPCommand() command {
@@ -48,12 +48,16 @@ func (h *httpFlags) define(fs *flag.FlagSet) {
 	fs.BoolVar(&h.DotFiles, "dot-files", false, "")
 	fs.BoolVar(&h.DebugEndpoints, "debug-endpoints", false, "")
 	fs.IntVar(&h.MaxConns, "max-conns", 0, "")
+	fs.Int64Var(&h.MinRate, "min-rate", httpd.DefaultMinRate, "")
 }
 
 // complete checks the flags, and turns the debug endpoints on for a demonstration.
 func (h *httpFlags) complete(device string, given map[string]bool) error {
 	if given["max-conns"] && h.MaxConns < 1 {
 		return usageError{fmt.Errorf("--max-conns %d: want at least 1", h.MaxConns)}
+	}
+	if h.MinRate < 1 {
+		return usageError{fmt.Errorf("--min-rate %d: want at least 1", h.MinRate)}
 	}
 	if device == simDevice && !given["debug-endpoints"] {
 		h.DebugEndpoints, h.demonstration = true, true

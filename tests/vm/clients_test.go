@@ -36,12 +36,15 @@ type clients struct {
 }
 
 const (
-	bodyPiece = 16 << 10 // bytes
-	// bodySize, in bytes, gives a slow machine 38 s for a body before httpd disconnects its client
-	// for taking less than 16 KiB/s.
+	bodyPiece    = 16 << 10 // bytes
 	bodySize     = int64(128) << 10
 	requestPause = 250 * time.Millisecond // between two requests of a client
 )
+
+// minRate, in bytes per second, is what the server disconnects slower clients for once they are a
+// minute behind. Emulated processors on a busy machine may be slower than the usual 16 KiB/s for
+// half a minute, which would be taken for a lost connection.
+const minRate = "1024"
 
 // clientsOf starts the clients of a server at the address.
 func (w *world) clientsOf(t *testing.T, at string, bodies, requesters int) *clients {

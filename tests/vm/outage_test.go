@@ -34,8 +34,11 @@ func outageRows() (rows []check) {
 	for _, o := range outages {
 		rows = append(rows, check{name: o.row()})
 	}
-	return rows
+	return append(rows, check{name: removalsRow})
 }
+
+// removalsRow is the row of removals one after the other.
+const removalsRow = "no loss: removals"
 
 // outageKernel is the one kernel whose outages make test has time for.
 const outageKernel = "7.2"
@@ -58,7 +61,7 @@ func testOutages(t *testing.T, ctx context.Context, p *machineParts, version str
 			Card: cardUnder(version)}, pcie.Config{})
 		testProbe(t, w)
 		w.pairStandby(t)
-		s := w.serve(t, "http", "--debug-endpoints")
+		s := w.serve(t, "http", "--debug-endpoints", "--min-rate", minRate)
 		l := w.clientsOf(t, slice4.Addr().String()+":80", bodies, requesters)
 		l.progress(t, "before all outages")
 		for _, o := range outages {
@@ -68,6 +71,9 @@ func testOutages(t *testing.T, ctx context.Context, p *machineParts, version str
 			})
 			tab.set(version, o.row(), ok)
 		}
+		tab.run(t, version, removalsRow, checkTime, func(t *testing.T) {
+			w.removals(t, s, l, fewRemovals*removalPeriod)
+		})
 		l.stop()
 		if err := l.losses(); err != nil {
 			t.Errorf("connections lost: %v", err)
