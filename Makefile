@@ -32,7 +32,7 @@ test: deps check ## check, then every test with the race detector, in random ord
 	sort -u $$skips; rm -f $$skips; $(if $(SHORT),,tests/race.sh again;) exit $$status
 
 test-vm: ## stock kernels with their own mlx5 driver on the model, in QEMU; KERNEL=6.12 for one
-	VM=1 go test -count=1 -v -timeout 40m -run StockKernels ./tests/vm
+	VM=1 go test -count=1 -v -timeout 45m -run StockKernels ./tests/vm
 
 test-vm-users: ## other users of the model under a stock kernel, in QEMU (DPDK, ethtool under load, tcpdump, reloads): 8 to 25 minutes
 	@tests/deps.sh users

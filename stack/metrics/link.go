@@ -80,6 +80,7 @@ func (p *page) backend(st *stack.Stack) {
 	f := st.FailoverStats()
 	p.family(counter, "device_losses_total", "Losses of the device, by who told first.",
 		of(f.Failed, "cause", "failed"), of(f.Removed, "cause", "removed"))
+	p.switches(st.BackendSwitches())
 	count := func(name, help string, n uint64) { p.family(counter, name, help, of(n)) }
 	count("device_returns_total", "Times that the device was taken into use again.", f.Returned)
 	count("device_refused_total", "Looks for the device that found none that can serve.", f.Refused)
@@ -88,8 +89,23 @@ func (p *page) backend(st *stack.Stack) {
 	count("outages_total", "Times without any link for longer than --max-outage.", f.Outages)
 	p.family(counter, "device_away_seconds_total", "How long the device has been away.",
 		fraction(float64(f.AwayMilliseconds)/1000))
+	p.family(gauge, "fallback_last_seconds",
+		"How long the packet sockets took to carry the frames at the last loss of the device.",
+		fraction(float64(f.LastFallbackMicroseconds)/1e6))
+	p.family(gauge, "device_open_last_seconds",
+		"How long the device took to open at its last return.",
+		fraction(float64(f.LastOpenMilliseconds)/1000))
 	p.family(counter, "dark_seconds_total", "How long there was no link of any kind.",
 		fraction(float64(f.DarkMilliseconds)/1000))
+}
+
+// switches writes how often what carries the frames has changed.
+func (p *page) switches(all []stack.BackendSwitch) {
+	var samples []sample
+	for _, b := range all {
+		samples = append(samples, of(b.Count, "from", b.From, "to", b.To, "cause", b.Cause))
+	}
+	p.family(counter, "backend_switches_total", "Changes of what carries the frames.", samples...)
 }
 
 // backendOf says what carries the frames: one of backends.

@@ -35,6 +35,7 @@ func full(t *testing.T) string {
 	r.registered, r.tx[1].used = 4096, 0.25
 	r.info = []string{"device", "mlx5_0", "fw", `22 "\`}
 	p.rings(r)
+	p.switches([]stack.BackendSwitch{{From: "rings", To: "none", Cause: "device_failed", Count: 2}})
 	return b.String() + p.String()
 }
 
@@ -66,6 +67,8 @@ func TestPage(t *testing.T) {
 	text := full(t)
 	for _, want := range []string{
 		"# TYPE rdma_netstack_link_up gauge\nrdma_netstack_link_up 1\n",
+		"rdma_netstack_backend_switches_total{from=\"rings\",to=\"none\"," +
+			"cause=\"device_failed\"} 2\n",
 		"# TYPE rdma_netstack_rx_packets_total counter\n" +
 			"rdma_netstack_rx_packets_total{device=\"mlx5_0\",queue=\"0\"} 18446744073709551615\n" +
 			"rdma_netstack_rx_packets_total{device=\"mlx5_0\",queue=\"1\"} 7\n",

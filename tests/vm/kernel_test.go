@@ -105,11 +105,11 @@ const kernelTime, checkTime = 3 * time.Minute, 90 * time.Second
 
 // endTime is for what takes longer than it should, and for ending the machine: go test's limit
 // would take the results of all rows with it.
-const endTime = 4 * time.Minute
+const endTime = 6 * time.Minute
 
 // overTime is when a machine that still runs is stopped, before the limit of go test: what it was
 // doing then fails, with its console, and all other results are kept.
-const overTime = 2 * time.Minute
+const overTime = 90 * time.Second
 
 // beforeLimit returns a context that ends overTime before the limit of go test.
 func beforeLimit(t *testing.T) context.Context {
