@@ -18,7 +18,7 @@ ROUNDS      ?= 10
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-vm test-vm-users test-vm-removals test-host test-arm64 test-services test-attacks test-suites sim sim-mutants check deps demo bench bench-go bench-peers bench-scale instructions fuzz fuzz-short help
+.PHONY: build test test-vm test-vm-users test-vm-removals test-host test-browser test-arm64 test-services test-attacks test-suites sim sim-mutants check deps demo bench bench-go bench-peers bench-scale instructions fuzz fuzz-short help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -43,6 +43,10 @@ test-vm-removals: ## the device taken away and given back 900 times an hour, for
 
 test-host: ## servers on the host's own address: 10,000 connections from outside, 1,000 dials, 1,000 local, 1,000 of a container: a minute
 	HOST=1 go test -count=1 -v -timeout $(TIMEOUT) ./tests/hostmode
+
+test-browser: ## the status page in headless Chromium: 5 seconds, but Chromium's packages are 300 MB
+	@tests/deps.sh browser
+	go test -count=1 -v -timeout $(TIMEOUT) -run StatusPage ./tests/monitoring
 
 test-arm64: ## tests of the driver on an emulated arm64 processor under a stock kernel: 2 to 10 minutes
 	ARM64=1 go test -count=1 -v -timeout 30m ./tests/vm/arm64

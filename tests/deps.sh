@@ -4,7 +4,8 @@
 # the tests that need it are skipped with that reason. With the argument perf it
 # also looks for what "make bench-peers" uses, with services for the clients of
 # "make test-services", with attacks for those of "make test-attacks", with users for
-# what "make test-vm-users" builds and runs, with instructions for "make instructions".
+# what "make test-vm-users" builds and runs, with instructions for "make instructions", with
+# browser for "make test-browser".
 set -uo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -48,6 +49,9 @@ programs() {
 	END
 	[ "$1" != instructions ] || cat <<-END
 		valgrind valgrind
+	END
+	[ "$1" != browser ] || cat <<-END
+		chromium chromium
 	END
 	[ "$1" != users ] || cat <<-END
 		iperf3 iperf3

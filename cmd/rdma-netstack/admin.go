@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/running"
@@ -43,21 +44,37 @@ func (s *slice) serveAdmin(f *serveFlags, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("--admin: %w", err)
 	}
-	public := &http.Server{Handler: admin.ReadOnly(srv.Handler),
+	public := &http.Server{Handler: admin.OnlyHosts(admin.ReadOnly(srv.Handler), f.adminNames()...),
 		ReadHeaderTimeout: adminTime, ErrorLog: srv.ErrorLog}
 	s.cleanup.add(public.Close)
 	go public.Serve(tcp)
 	return nil
 }
 
-// checkAdmin refuses what cannot be listened on.
-func checkAdmin(at string) error {
-	if at == "" {
+// adminNames are the names by which others may ask --admin: this machine's, the one that it was
+// given, and those of --admin-host.
+func (f *serveFlags) adminNames() []string {
+	names := slices.Clone(f.adminHosts)
+	if name, err := os.Hostname(); err == nil {
+		names = append(names, name)
+	}
+	if name, _, err := net.SplitHostPort(f.admin); err == nil && name != "" {
+		names = append(names, name)
+	}
+	return names
+}
+
+// checkAdmin refuses what cannot be listened on, and names without an address.
+func (f *serveFlags) checkAdmin() error {
+	if f.admin == "" {
+		if len(f.adminHosts) > 0 {
+			return errors.New("--admin-host is for --admin ADDRESS:PORT: give that, too")
+		}
 		return nil
 	}
-	if _, port, err := net.SplitHostPort(at); err != nil || port == "" {
+	if _, port, err := net.SplitHostPort(f.admin); err != nil || port == "" {
 		return fmt.Errorf("--admin %q: want ADDRESS:PORT of this machine, such as 127.0.0.1:9100",
-			at)
+			f.admin)
 	}
 	return nil
 }

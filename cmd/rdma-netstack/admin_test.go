@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -135,6 +137,55 @@ func TestAdminAddress(t *testing.T) {
 		l.Addr().String())
 	if code != exitFailed || !strings.Contains(stderr, "--admin: listen tcp") {
 		t.Errorf("code %d, %q", code, stderr)
+	}
+}
+
+// TestAdminHosts: --admin answers those who ask for an address or a name that it was given, and
+// nobody else; it has the status page.
+func TestAdminHosts(t *testing.T) {
+	t.Setenv("RUNTIME_DIRECTORY", t.TempDir())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := l.Addr().String()
+	l.Close()
+	fs, f := newFlags(), serveFlags{}
+	f.define(fs)
+	if err := f.parse(fs, []string{"--device", "sim", "--sim-wire", "none", "--address",
+		"192.0.2.10/24", "--admin", at, "--admin-host", "node1.example"}, ":80"); err != nil {
+		t.Fatal(err)
+	}
+	s, err := openSlice(t.Context(), f, warningLog(os.Stderr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.closeAfter(nil)
+	name, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for host, want := range map[string]int{at: 200, "localhost:9100": 200, "node1.example": 200,
+		name: 200, "evil.example": 421} {
+		req, err := http.NewRequest("GET", "http://"+at+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = host
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if page := strings.Contains(string(text), "<h1"); err != nil || resp.StatusCode != want ||
+			page != (want == 200) {
+			t.Errorf("Host %s: %d, %.60q, %v; want %d", host, resp.StatusCode, text, err, want)
+		}
+	}
+	_, stderr, code := look("serve", "http", "--device", "sim", "--admin-host", "node1.example")
+	if code != exitUsage || !strings.Contains(stderr, "--admin-host is for --admin") {
+		t.Errorf("without --admin: code %d, %q", code, stderr)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,7 +28,8 @@ all that it made, however it ends.
 Needs root, or unprivileged user namespaces.
 
   --json          print one JSON object: ok, checks, counters
-  --stay          keep everything running after the checks, print commands to try, wait for Ctrl-C
+  --stay          keep everything running after the checks, print commands to try and the URL of the
+                  slice's status page, for a browser of this machine; wait for Ctrl-C
   --clients WHICH programs (ping, curl, dig where installed; default) or go (Go clients on kernel
                   sockets only)
   --links KIND    tap, or veth with packet sockets (default: tap where /dev/net/tun can be opened,
@@ -131,8 +133,15 @@ func demo(ctx context.Context, args []string, out streams) error {
 // demoInUserNamespace runs the same command again in a user namespace, where it has the privileges
 // it needs.
 func demoInUserNamespace(args []string, f demoFlags, out streams) error {
+	var files []*os.File
+	if f.stay {
+		if page := pageListener(); page != nil {
+			defer page.Close()
+			files = append(files, page)
+		}
+	}
 	code, err := lab.RunAsNamespaceRoot(append([]string{"demo"}, args...),
-		out.stdout.to, out.stderr)
+		out.stdout.to, out.stderr, files...)
 	if err != nil {
 		return newPrinter(f, out).failed(err)
 	}
@@ -160,8 +169,7 @@ func runDemo(ctx context.Context, f demoFlags, p *printer) (err error) {
 	w.load.stop()
 	p.counters(w, time.Since(began))
 	if f.stay {
-		p.report.Try = w.commands()
-		p.tryThese(p.report.Try)
+		p.offer(&w.cleanup, w.stack, "software ConnectX", w.commands())
 	}
 	p.flush()
 	if f.stay {

@@ -48,8 +48,7 @@ func runHostDemo(ctx context.Context, f demoFlags, p *printer) (err error) {
 	}
 	p.hostOwners(w, time.Since(began))
 	if f.stay {
-		p.report.Try = w.hostCommands()
-		p.tryThese(p.report.Try)
+		p.offer(&w.cleanup, w.stack, "packet sockets", w.hostCommands())
 	}
 	p.flush()
 	if f.stay {

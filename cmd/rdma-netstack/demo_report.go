@@ -30,6 +30,8 @@ type demoReport struct {
 	Host     *stack.HostStats   `json:"host,omitempty"` // with --address host
 	Seconds  float64            `json:"seconds"`
 	Try      []string           `json:"try,omitempty"` // with --stay: commands for another terminal
+	// with --stay: the URL of the status page
+	StatusPage string `json:"status_page,omitempty"`
 }
 
 // printer reports on the demo while it runs, or at its end as JSON.
@@ -194,18 +196,6 @@ func (w *world) commands() (all []string) {
 		fmt.Sprintf("%s%s ip -s link show %s   # the netdev's side",
 			enter, w.host.Path(), demoPort),
 	)
-}
-
-// tryThese prints the commands.
-func (p *printer) tryThese(commands []string) {
-	p.say(
-		"\nEverything stays up until Ctrl-C. From another terminal%s:\n\n",
-		map[bool]string{true: " of the same user"}[inUserNamespace()],
-	)
-	for _, c := range commands {
-		p.say("  %s\n", c)
-	}
-	p.say("\n")
 }
 
 // inUserNamespace reports whether this process is root only of a user namespace that it was started

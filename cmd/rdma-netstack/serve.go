@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -70,10 +69,13 @@ The slice:
   --log-level LEVEL   debug, info, warn or error: the least that is logged (default warn, with json
                       info). Of lines with one message 10 are written per 10 s; left_out says how
                       many were not
-  --admin ADDR:PORT   also serve /healthz, /readyz, /metrics (Prometheus) and, as JSON, /stats,
-                      /errors, /sockets and /info on an address of this machine, not of the slice.
-                      They are always served on a unix socket of the user, where the commands ss,
-                      top, stats and errors find them
+  --admin ADDR:PORT   also serve a status page for browsers (/), /healthz, /readyz, /metrics
+                      (Prometheus) and, as JSON, /status, /stats, /errors, /sockets and /info on an
+                      address of this machine, not of the slice. They are always served on a unix
+                      socket of the user, where the commands ss, top, stats and errors find them
+  --admin-host NAME   a name by which others ask --admin, besides IP addresses, localhost and this
+                      machine's name: requests for other names are refused (421), so that a web
+                      page elsewhere cannot read it by a browser here. Repeat the flag for more
 
 With --device sim:
   --sim-wire WIRE     what the port is connected to (default tap:slice0).
@@ -116,7 +118,9 @@ type serveFlags struct {
 	listen    []string // ADDRESS:PORT
 	log       logFlags
 	admin     string // ADDRESS:PORT of this machine
-	sim       simFlags
+	// adminHosts are the names besides this machine's by which it may be asked
+	adminHosts []string
+	sim        simFlags
 }
 
 func (f *serveFlags) define(fs *flag.FlagSet) {
@@ -135,6 +139,7 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 	stringList(fs, "listen", &f.listen)
 	f.log.define(fs)
 	fs.StringVar(&f.admin, "admin", "", "")
+	stringList(fs, "admin-host", &f.adminHosts)
 	f.sim.define(fs)
 }
 
@@ -227,7 +232,7 @@ func (f *serveFlags) check(given map[string]bool) error {
 			return fmt.Errorf("--listen %q: want ADDRESS:PORT or :PORT, such as :80", l)
 		}
 	}
-	if err := checkAdmin(f.admin); err != nil {
+	if err := f.checkAdmin(); err != nil {
 		return err
 	}
 	if f.choosesSubnet() {
@@ -350,46 +355,4 @@ func listenError(what, at string, err error) error {
 		hint = ": not an address of the slice, see --address"
 	}
 	return fmt.Errorf("listen for %s on %s: %w%s", what, at, err, hint)
-}
-
-// server is an app that serves until it is shut down.
-type server interface {
-	Shutdown(ctx context.Context) error
-}
-
-// lifetime ends when the device or context under a server ends; a context has the same methods, and
-// so has a device.
-type lifetime interface {
-	Done() <-chan struct{}
-	Err() error // why, when Done is closed
-}
-
-// serveUntilDone runs the serving functions and shuts the app down when ctx ends, the device fails
-// or one of them returns. A failure of the device is returned alone, in place of any other error.
-func serveUntilDone(ctx context.Context, app server, device lifetime, serve ...func() error) error {
-	results := make(chan error, len(serve))
-	for _, fn := range serve {
-		go func() { results <- fn() }()
-	}
-	var first error
-	running := len(serve)
-	select {
-	case <-ctx.Done():
-	case <-device.Done():
-	case first = <-results:
-		running--
-	}
-	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
-	defer cancel()
-	err := app.Shutdown(stopping)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = nil // the rest was aborted, as documented
-	}
-	for ; running > 0; running-- {
-		err = errors.Join(err, <-results)
-	}
-	if failed := device.Err(); failed != nil {
-		return failed
-	}
-	return errors.Join(first, err)
 }

@@ -6,6 +6,9 @@
 // machine. What is served discloses addresses and ports of peers, so it does not belong on the
 // slice. All of it but /health/recover is GET, and JSON unless said otherwise:
 //
+//	/          the status page, HTML
+//	/status    Status: what the page shows
+//	/events    the same each second, as server-sent events, to 32 viewers at most
 //	/info      Info: the process, the stack's name and addresses, the device
 //	/sockets   []stack.Socket
 //	/stats     Counters: every counter and gauge by name

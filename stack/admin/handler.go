@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
@@ -25,6 +26,9 @@ type Config struct {
 	// Ready is asked by /readyz: an error says why there should be no requests now. nil: healthy is
 	// ready.
 	Ready func() error
+	// Netdev is what the interface counts that Linux has on the same port. nil: it is read from
+	// sysfs, if the stack's device has an interface.
+	Netdev func() Traffic
 }
 
 // Check is one line of /healthz. Run is called from many goroutines and returns at once.
@@ -52,6 +56,8 @@ type Info struct {
 type handler struct {
 	Config
 	started time.Time
+	cache   statusCache
+	viewers atomic.Int32
 }
 
 // Handler serves what the package comment lists. It may be used from any goroutine, and after the
@@ -60,9 +66,12 @@ func Handler(cfg Config) http.Handler {
 	if len(cfg.Command) == 0 {
 		cfg.Command = os.Args
 	}
-	h := &handler{cfg, time.Now()}
+	h := &handler{Config: cfg, started: time.Now()}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /info", show(h.info))
+	mux.HandleFunc("GET /{$}", page())
+	mux.HandleFunc("GET /events", h.events)
+	mux.HandleFunc("GET /status", show(func() any { return h.status() }))
+	mux.HandleFunc("GET /info", show(func() any { return h.about() }))
 	mux.HandleFunc("GET /sockets", show(func() any { return cfg.Stack.Sockets() }))
 	mux.HandleFunc("GET /stats", show(func() any { return Count(cfg.Stack) }))
 	mux.HandleFunc("GET /errors", show(func() any { return Problems(Count(cfg.Stack)) }))
@@ -90,7 +99,7 @@ func show(get func() any) http.HandlerFunc {
 	}
 }
 
-func (h *handler) info() any {
+func (h *handler) about() Info {
 	st := h.Stack
 	return Info{PID: os.Getpid(), Command: h.Command, Started: h.started, Name: st.Name(),
 		MAC: st.HardwareAddr().String(), Addresses: st.Addrs(), MTU: st.MTU(),

@@ -63,7 +63,7 @@ func missing(expr, page string) (names []string) {
 // dashboard with at least one series, and evaluates every alert; none fires on a sound server.
 func TestExpressions(t *testing.T) {
 	need.Tool(t, "prometheus")
-	_, url := serve(t)
+	url := serve(t).page.URL
 	p := watch(t, url)
 	page := fetch(t, url+"/metrics")
 	if got := missing("rdma_netstack_link_up / rdma_netstack_no_such", page); !slices.Equal(got,

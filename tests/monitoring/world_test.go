@@ -21,14 +21,21 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
-// serve runs a server on a software NIC with two queues, and a client that asks it without end. It
-// returns the server's stack and the URL of its admin handler.
-func serve(t *testing.T) (server *stack.Stack, url string) {
+// server is a server on a software NIC with two queues, with a client that asks it without end.
+type server struct {
+	*stack.Stack
+	nic  *simnic.NIC
+	page *httptest.Server // its admin handler
+	quit func()           // ends the client
+}
+
+// serve starts a server, which ends with the test.
+func serve(t *testing.T) (s server) {
 	t.Helper()
 	a, b := wire.Pair()
-	server = open(t, "sim_a", a, "192.0.2.1/24")
-	client := open(t, "sim_b", b, "192.0.2.2/24")
-	ln, err := server.Listen("tcp", ":80")
+	s.Stack, s.nic = open(t, "sim_a", a, "192.0.2.1/24")
+	client, _ := open(t, "sim_b", b, "192.0.2.2/24")
+	ln, err := s.Listen("tcp", ":80")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,20 +44,22 @@ func serve(t *testing.T) (server *stack.Stack, url string) {
 	})}
 	go web.Serve(ln)
 	t.Cleanup(func() { web.Close() })
-	ask(t, client)
-	page := httptest.NewServer(admin.Handler(admin.Config{Stack: server}))
-	t.Cleanup(page.Close)
-	return server, page.URL
+	s.quit = ask(t, client)
+	s.page = httptest.NewServer(admin.Handler(admin.Config{Stack: s.Stack}))
+	t.Cleanup(s.page.Close)
+	return s
 }
 
-// ask has a client get pages and send datagrams that nobody takes, until the test ends.
-func ask(t *testing.T, client *stack.Stack) {
+// ask has a client get pages and send datagrams that nobody takes, until quit is called or the test
+// ends.
+func ask(t *testing.T, client *stack.Stack) (quit func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	var asking sync.WaitGroup
-	t.Cleanup(func() {
+	quit = func() {
 		stop()
 		asking.Wait()
-	})
+	}
+	t.Cleanup(quit)
 	c := client.HTTPClient()
 	conn, err := client.Dial("udp", "192.0.2.1:9")
 	if err != nil {
@@ -74,9 +83,10 @@ func ask(t *testing.T, client *stack.Stack) {
 			}
 		}
 	})
+	return quit
 }
 
-func open(t *testing.T, name string, w wire.Wire, address string) *stack.Stack {
+func open(t *testing.T, name string, w wire.Wire, address string) (*stack.Stack, *simnic.NIC) {
 	t.Helper()
 	n, err := simnic.New(simnic.Config{Name: name, Netdev: name + "net"})
 	if err != nil {
@@ -97,7 +107,7 @@ func open(t *testing.T, name string, w wire.Wire, address string) *stack.Stack {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return s
+	return s, n
 }
 
 // freeAddress is a TCP address of this machine on which nothing listens.

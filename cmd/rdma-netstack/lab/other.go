@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"time"
 )
@@ -22,7 +23,12 @@ var ErrNoUserNamespaces = errors.New("user namespaces are not to be had")
 func CanMakeNets() error { return errNotLinux }
 
 // RunAsNamespaceRoot fails outside Linux.
-func RunAsNamespaceRoot(_ []string, _, _ io.Writer) (code int, err error) { return 1, errNotLinux }
+func RunAsNamespaceRoot([]string, io.Writer, io.Writer, ...*os.File) (code int, err error) {
+	return 1, errNotLinux
+}
+
+// Given returns nil.
+func Given() *os.File { return nil }
 
 // Setup describes an interface.
 type Setup struct {

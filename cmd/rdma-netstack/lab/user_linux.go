@@ -27,9 +27,11 @@ var ErrNoUserNamespaces = errors.New("user namespaces are not to be had")
 
 // RunAsNamespaceRoot runs this program again, with the same arguments, as root of a user and
 // network namespace made for it, and returns its exit code. Signals that request a program's end
-// are passed on; if this process dies, so does the child. Where the machine refuses, the error is
-// ErrNoUserNamespaces with the setting that causes it.
-func RunAsNamespaceRoot(args []string, stdout, stderr io.Writer) (code int, err error) {
+// are passed on; if this process dies, so does the child. The child has the first of files by
+// Given. Where the machine refuses, the error is ErrNoUserNamespaces with the setting that causes
+// it.
+func RunAsNamespaceRoot(args []string, stdout, stderr io.Writer,
+	files ...*os.File) (code int, err error) {
 	if os.Getenv(insideEnv) != "" {
 		return 0, fmt.Errorf(
 			"%w: this process is root of its user namespace and still may not make a network "+
@@ -42,10 +44,22 @@ func RunAsNamespaceRoot(args []string, stdout, stderr io.Writer) (code int, err 
 		"/proc/self/exe",
 		args...) // also where the program's own path is not accessible
 	cmd.Args[0] = os.Args[0]
-	cmd.Env = append(os.Environ(), insideEnv+"=1")
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d files", insideEnv, len(files)))
+	cmd.ExtraFiles = files
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, stdout, stderr
 	cmd.SysProcAttr = namespaceRoot()
 	return runPassingSignals(cmd)
+}
+
+// Given is the file that RunAsNamespaceRoot was called with; nil if there is none. The caller
+// closes it, and calls Given once.
+func Given() *os.File {
+	if files := os.Getenv(insideEnv); files == "" || files == "0 files" {
+		return nil
+	}
+	const firstExtra = 3 // see exec.Cmd.ExtraFiles
+	unix.CloseOnExec(firstExtra)
+	return os.NewFile(firstExtra, "given")
 }
 
 func namespaceRoot() *syscall.SysProcAttr {
