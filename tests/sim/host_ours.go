@@ -96,6 +96,7 @@ func (h *ourHost) config() stack.Config {
 	return stack.Config{
 		NIC: cfg, RxMode: h.plan.RxMode, RxLimit: h.plan.RxLimit, NoFastPath: h.plan.NoFastPath,
 		Addresses: h.plan.prefixes(h.index), MaxOutage: h.plan.MaxOutage,
+		GracePeriod:        h.plan.Grace,
 		DuplicateDetection: h.plan.Detection,
 		TCP: stack.TCPOptions{ACKDelay: h.plan.ACKDelay, DisableSACK: h.plan.DisableSACK,
 			DisableRACK: h.plan.DisableRACK, SendBuffer: h.plan.Buffers,

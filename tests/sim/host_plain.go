@@ -16,6 +16,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/link/ethernet"
 	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
@@ -42,7 +43,8 @@ type plainHost struct {
 const plainQueue = 1 << 14
 
 func (h *plainHost) up(context.Context) error {
-	h.link = channel.New(plainQueue, uint32(h.mtu), tcpip.LinkAddress(hardware(h.index)))
+	h.link = channel.New(plainQueue, uint32(h.mtu+header.EthernetMinimumSize),
+		tcpip.LinkAddress(hardware(h.index)))
 	h.link.LinkEPCapabilities |= gstack.CapabilityResolutionRequired
 	if h.plan.SoftwareGSO {
 		h.link.SupportedGSOKind = gstack.GVisorGSOSupported
@@ -50,9 +52,10 @@ func (h *plainHost) up(context.Context) error {
 	random := clocktest.Random(h.seed)
 	h.stack = gstack.New(gstack.Options{
 		Clock: netclock.New(clock.New(h.clock)), SecureRNG: random, RandSource: source{random},
-		NetworkProtocols: []gstack.NetworkProtocolFactory{ipv4.NewProtocol, arp.NewProtocol},
+		NetworkProtocols: []gstack.NetworkProtocolFactory{ipv4.NewProtocol, arp.NewProtocol,
+			ipv6.NewProtocol},
 		TransportProtocols: []gstack.TransportProtocolFactory{tcp.NewProtocolCUBIC, udp.NewProtocol,
-			icmp.NewProtocol4},
+			icmp.NewProtocol4, icmp.NewProtocol6},
 	})
 	sack := tcpip.TCPSACKEnabled(true)
 	if err := h.stack.SetTransportProtocolOption(tcp.ProtocolNumber, &sack); err != nil {
@@ -61,17 +64,28 @@ func (h *plainHost) up(context.Context) error {
 	if err := h.stack.CreateNIC(1, ethernet.New(h.link)); err != nil {
 		return fmt.Errorf("create NIC: %v", err)
 	}
-	if err := h.stack.AddProtocolAddress(1, tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber,
-		AddressWithPrefix: tcpip.AddressWithPrefix{Address: toAddress(address(h.index)),
-			PrefixLen: 24}}, gstack.AddressProperties{}); err != nil {
-		return fmt.Errorf("add address: %v", err)
+	for _, p := range h.plan.prefixes(h.index) {
+		if err := h.stack.AddProtocolAddress(1, tcpip.ProtocolAddress{Protocol: version(p.Addr()),
+			AddressWithPrefix: tcpip.AddressWithPrefix{Address: toAddress(p.Addr()),
+				PrefixLen: p.Bits()}}, gstack.AddressProperties{}); err != nil {
+			return fmt.Errorf("add address: %v", err)
+		}
 	}
-	h.stack.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}})
+	h.stack.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1},
+		{Destination: header.IPv6EmptySubnet, NIC: 1}})
 	h.port.connect(h.receive)
 	return nil
 }
 
 func toAddress(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }
+
+// version is the protocol number of an address.
+func version(a netip.Addr) tcpip.NetworkProtocolNumber {
+	if a.Is6() {
+		return ipv6.ProtocolNumber
+	}
+	return ipv4.ProtocolNumber
+}
 
 // receive delivers frames to netstack.
 func (h *plainHost) receive(frames [][]byte) {
@@ -103,16 +117,16 @@ func (h *plainHost) full(p netip.AddrPort) tcpip.FullAddress {
 }
 
 func (h *plainHost) listen(at netip.AddrPort) (net.Listener, error) {
-	return gonet.ListenTCP(h.stack, h.full(at), ipv4.ProtocolNumber)
+	return gonet.ListenTCP(h.stack, h.full(at), version(at.Addr()))
 }
 
 func (h *plainHost) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
-	return gonet.DialContextTCP(ctx, h.stack, h.full(to), ipv4.ProtocolNumber)
+	return gonet.DialContextTCP(ctx, h.stack, h.full(to), version(to.Addr()))
 }
 
 func (h *plainHost) packets(at netip.AddrPort) (net.PacketConn, error) {
 	local := h.full(at)
-	return gonet.DialUDP(h.stack, &local, nil, ipv4.ProtocolNumber)
+	return gonet.DialUDP(h.stack, &local, nil, version(at.Addr()))
 }
 
 func (h *plainHost) check() error { return nil }

@@ -1,10 +1,12 @@
 package sim
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -34,14 +36,12 @@ var mutants = []mutant{
 	{"wake-up of a reader lost", "stack/socket_wait.go",
 		"(l, mask|waiter.EventErr|waiter.EventHUp)", "(l, waiter.EventErr)"},
 	{"duplicate ACK dropped", "link/rdma/ack.go", `
-	pure := s.Payload == 0 && flags == hdr.FlagACK
-`, `
-	pure := s.Payload == 0 && flags == hdr.FlagACK
+	if pure && f.mayHold(`, `
 	if pure && ack == f.acked && f.held == nil && c.enqueue(f, place) {
-		f.held, f.heldACK, f.heldWindow = pkt.IncRef(), ack, s.Window()
+		f.held, f.heldACK, f.heldWindow = pkt.IncRef(), ack, window
 		return nil, true
 	}
-`},
+	if pure && f.mayHold(`},
 	{"backlog in another order", "link/rdma/backlog.go", `
 	b.head++
 `, `
@@ -79,24 +79,69 @@ var mutants = []mutant{
 const root = "../.."
 
 // plant returns the text of the file with the fault in it.
-func (m *mutant) plant() (string, error) {
-	text, err := os.ReadFile(filepath.Join(root, m.file))
-	if err != nil {
-		return "", err
+func (m *mutant) plant() (string, error) { return m.plantIn("") }
+
+// plantIn is plant into text, or into the file as it is if that is "".
+func (m *mutant) plantIn(text string) (string, error) {
+	if text == "" {
+		b, err := os.ReadFile(filepath.Join(root, m.file))
+		if err != nil {
+			return "", err
+		}
+		text = string(b)
 	}
-	if strings.Count(string(text), m.old) != 1 {
+	if strings.Count(text, m.old) != 1 {
 		return "", errors.New("the place to plant it at is not there: the table is out of date")
 	}
-	return strings.Replace(string(text), m.old, m.bad, 1), nil
+	return strings.Replace(text, m.old, m.bad, 1), nil
 }
 
-// TestMutantsApply: each planted fault has its place in the source.
+// TestMutantsApply: each planted fault has its place in the source, and all of them together build.
 func TestMutantsApply(t *testing.T) {
+	need.Long(t, "builds three packages with faults planted into them")
+	texts, args := map[string]string{}, []string{"build"}
 	for _, m := range mutants {
-		if _, err := m.plant(); err != nil {
-			t.Errorf("%s, %s: %v", m.name, m.file, err)
+		text, err := m.plantIn(texts[m.file])
+		if err != nil {
+			t.Fatalf("%s, %s: %v", m.name, m.file, err)
 		}
+		if texts[m.file] == "" {
+			args = append(args, module+"/"+path.Dir(m.file))
+		}
+		texts[m.file] = text
 	}
+	dir, replace := t.TempDir(), map[string]string{}
+	for file, text := range texts {
+		replace[absolute(t, file)] = write(t, dir, fmt.Sprintf("%d.go", len(replace)), text)
+	}
+	list, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	args = slices.Insert(args, 1, "-overlay", write(t, dir, "overlay.json", string(list)))
+	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+const module = "github.com/rdma-netstack/rdma-netstack"
+
+// absolute is the path of a file of the module.
+func absolute(t *testing.T, file string) string {
+	at, err := filepath.Abs(filepath.Join(root, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// write makes a file, and returns its path.
+func write(t *testing.T, dir, name, text string) string {
+	at := filepath.Join(dir, name)
+	if err := os.WriteFile(at, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return at
 }
 
 // quick are the mutants that TestMutants plants without being asked: those that the first worlds
@@ -157,16 +202,9 @@ func (m *mutant) build(t *testing.T) (program string) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	bad := filepath.Join(dir, "bad.go")
+	bad := write(t, dir, "bad.go", text)
 	program = filepath.Join(dir, "worlds")
-	at, err := filepath.Abs(filepath.Join(root, m.file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(bad, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := build.World(program, map[string]string{at: bad}); err != nil {
+	if _, err := build.World(program, map[string]string{absolute(t, m.file): bad}); err != nil {
 		t.Fatal(err)
 	}
 	return program

@@ -20,6 +20,7 @@ func (w *world) deviceFault(f FaultPlan) (begin func() (end func())) {
 		return func() func() { return w.takeBack(h) }
 	}
 	return func() func() {
+		held := h.early()
 		h.slot.remove()
 		if limit := w.plan.maxOutage(f.Host); f.For > limit {
 			w.clock.AfterFunc(limit+expirySlack, func() { w.note(h.expired()) })
@@ -32,6 +33,7 @@ func (w *world) deviceFault(f FaultPlan) (begin func() (end func())) {
 			} else {
 				h.slot.restore()
 			}
+			w.note(h.recover(held))
 			w.clock.AfterFunc(f.settling(), func() { w.note(h.back()) })
 		}
 	}
@@ -58,6 +60,25 @@ func (h *ourHost) expired() error {
 			return fmt.Errorf("host %d: %v after the limit of an outage it has %s", h.index,
 				expirySlack, c)
 		}
+	}
+	return nil
+}
+
+// early reports whether a device that is lost now has worked for less than the grace period.
+func (h *ourHost) early() bool {
+	s := h.stack.LinkStatus()
+	return h.plan.Grace > 0 && s.State == failover.Up && s.Returns > 0 &&
+		h.clock.Now().Sub(s.Since) < h.plan.Grace
+}
+
+// recover has the device looked for that was left alone because it was lost early, and says what is
+// wrong if it was not.
+func (h *ourHost) recover(early bool) error {
+	if s := h.stack.LinkStatus(); s.Held != early {
+		return fmt.Errorf("host %d: lost within the grace period %v, and %+v", h.index, early, s)
+	}
+	if early {
+		h.stack.Recover()
 	}
 	return nil
 }

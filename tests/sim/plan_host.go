@@ -39,7 +39,8 @@ type HostPlan struct {
 	Buffers     stack.BufferRange
 	RxLimit     int
 	MaxOutage   time.Duration
-	Refusals    int // of memory that is to be locked, when the device is opened first
+	Grace       time.Duration // stack.Config.GracePeriod
+	Refusals    int           // of memory that is to be locked, when the device is opened first
 
 	// Of Plain: netstack cuts super-segments in software.
 	SoftwareGSO bool
@@ -53,7 +54,7 @@ func (h HostPlan) String() string {
 	case Leases:
 		return "a DHCP server"
 	case Plain:
-		return fmt.Sprintf("netstack, segmentation in software %v", h.SoftwareGSO)
+		return fmt.Sprintf("netstack, segmentation in software %v, IPv6 %v", h.SoftwareGSO, h.IPv6)
 	}
 	d := &h.Device
 	return fmt.Sprintf("ours on %s, queues %d+%d of %d+%d, stage %d, spare %d, striding %v, "+
@@ -61,12 +62,12 @@ func (h HostPlan) String() string {
 		"events %d/%dus, "+
 		"delay drop %v, inline %d, mode %v, ACK delay %v, no fast path %v, no SACK %v, "+
 		"no RACK %v, "+
-		"detection %v, buffers %+v, limit %d, outage %v, refusals %d, IPv6 %v, leased %v",
+		"detection %v, buffers %+v, limit %d, outage %v, grace %v, refusals %d, IPv6 %v, leased %v",
 		h.Card, d.RxQueues, d.TxQueues, d.RxQueueSize,
 		d.TxQueueSize, d.TxBufferSize, d.SpareFrames, d.Striding, d.NoCompression,
 		d.NoMultiPacketSend, d.NoMultiSegment, d.BlueFlame, d.EventFrames, d.EventMicroseconds,
 		d.DelayDrop, d.TxInline, h.RxMode, h.ACKDelay, h.NoFastPath, h.DisableSACK, h.DisableRACK,
-		h.Detection, h.Buffers, h.RxLimit, h.MaxOutage, h.Refusals, h.IPv6, h.Leased)
+		h.Detection, h.Buffers, h.RxLimit, h.MaxOutage, h.Grace, h.Refusals, h.IPv6, h.Leased)
 }
 
 // prefixes are the addresses of a host with this number.

@@ -114,7 +114,7 @@ func (p *Plan) vary(d dice) {
 	dual := d.chance(0.8)
 	for i := range p.Hosts {
 		h := &p.Hosts[i]
-		h.IPv6 = dual && h.Kind == Ours
+		h.IPv6 = dual && (h.Kind == Ours || h.Kind == Plain)
 		if d.chance(0.05) && h.Kind == Ours {
 			h.Refusals = 1 + d.IntN(2)
 		}
