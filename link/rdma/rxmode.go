@@ -65,9 +65,9 @@ const (
 	maxSpins = 2000
 	minSpins = 16
 
-	// A yield found nobody else to run if it took less than idleYield, or on a slow machine not
-	// much more than the shortest one so far, but no more than longestIdleYield. After idleYields
-	// of them in a row the worker parks.
+	// A yield found nobody else to run, or only other workers that look in vain, if it took less
+	// than what idleLimit says, or on a slow machine not much more than the shortest one so far,
+	// but no more than longestIdleYield. After idleYields of them in a row the worker parks.
 	idleYield        = time.Microsecond
 	longestIdleYield = 20 * time.Microsecond
 	idleYields       = 2
@@ -168,10 +168,18 @@ func (w *worker) linger() bool {
 	return false
 }
 
+// idleLimit is how long a yield takes at most that runs nothing but other workers, each of which
+// finds nothing: idleYield for each that may be on this processor, and as much again, for they are
+// not spread evenly. A limit without regard to them has workers take each other for work that is to
+// be done, none of them parks, and each yield wakes another processor.
+func idleLimit(queues, processors int) time.Duration {
+	return max(idleYield, 2*idleYield*time.Duration(queues)/time.Duration(processors))
+}
+
 // idleYield reports whether a yield that took so long found nothing to run.
 func (w *worker) idleYield(took time.Duration) bool {
 	if w.shortest == 0 || took < w.shortest {
 		w.shortest = max(took, 1)
 	}
-	return took < max(idleYield, min(2*w.shortest, longestIdleYield))
+	return took < max(w.idle, min(2*w.shortest, longestIdleYield))
 }

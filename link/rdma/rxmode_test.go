@@ -154,23 +154,28 @@ func TestRxModesCarryData(t *testing.T) {
 }
 
 // TestIdleYield: on a slow machine an idle yield takes longer, and the worker parks all the same; a
-// yield that lets other goroutines run does not count.
+// yield that lets other goroutines run does not count, unless these are workers that find nothing.
 func TestIdleYield(t *testing.T) {
 	us := time.Microsecond
 	for _, tt := range []struct {
-		name  string
-		yield []time.Duration
-		want  bool // of the last
+		name               string
+		queues, processors int
+		yield              []time.Duration
+		want               bool // of the last
 	}{
-		{"fast machine, nobody", []time.Duration{300, 400}, true},
-		{"fast machine, somebody", []time.Duration{300, 5 * us}, false},
-		{"slow machine, nobody", []time.Duration{6 * us, 7 * us}, true},
-		{"slow machine, somebody", []time.Duration{6 * us, 13 * us}, false},
-		{"always somebody", []time.Duration{500 * us, 400 * us}, false},
-		{"first of all", []time.Duration{5 * us}, true},
-		{"clock stands still", []time.Duration{0, 0}, true},
+		{"fast machine, nobody", 1, 2, []time.Duration{300, 400}, true},
+		{"fast machine, somebody", 1, 2, []time.Duration{300, 5 * us}, false},
+		{"slow machine, nobody", 1, 2, []time.Duration{6 * us, 7 * us}, true},
+		{"slow machine, somebody", 1, 2, []time.Duration{6 * us, 13 * us}, false},
+		{"always somebody", 1, 2, []time.Duration{500 * us, 400 * us}, false},
+		{"first of all", 1, 2, []time.Duration{5 * us}, true},
+		{"clock stands still", 1, 2, []time.Duration{0, 0}, true},
+		{"three other workers", 4, 2, []time.Duration{300, 3 * us}, true},
+		{"seven other workers", 8, 1, []time.Duration{300, 12 * us}, true},
+		{"other workers and somebody", 4, 2, []time.Duration{300, 9 * us}, false},
+		{"a processor for each worker, somebody", 16, 64, []time.Duration{300, 3 * us}, false},
 	} {
-		w, got := &worker{}, false
+		w, got := &worker{idle: idleLimit(tt.queues, tt.processors)}, false
 		for _, d := range tt.yield {
 			got = w.idleYield(d)
 		}

@@ -111,6 +111,7 @@ type worker struct {
 	spins      int // polls before parking; adapts to whether they pay
 	limit      int
 
+	idle     time.Duration // a yield that takes less found nothing to run
 	shortest time.Duration // of the worker's yields; 0: none yet
 
 	frames   [batchFrames]dv.Packet
@@ -134,6 +135,7 @@ func (e *Endpoint) newWorker(s *attachment, g *workerGroup, i int) *worker {
 	w := &worker{
 		e: e, attachment: s, group: g, own: own, q: g.queues.rxQueue(i), count: e.rxCounters()[i],
 		kind: own.kind(), vlan: e.vlan, merge: newMerger(batchFrames),
+		idle: idleLimit(g.queues.NumRx(), runtime.GOMAXPROCS(0)),
 	}
 	w.merge.off = e.opts.NoMerge
 	if runtime.GOMAXPROCS(0) > g.queues.NumRx()+1 { // else spinning takes the senders' time
