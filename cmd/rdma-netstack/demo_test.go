@@ -21,9 +21,8 @@ func TestDemoJSON(t *testing.T) {
 		nobody      bool
 	}{
 		{"programs on TAP", "--links tap", false},
-		{"Go clients on TAP", "--links tap --clients go", false},
+		{"Go clients on TAP, one queue", "--links tap --clients go --queues 1", false},
 		{"programs on veth", "--links veth", false},
-		{"one queue", "--queues 1", false},
 		{"ordinary user", "", true},
 		{"bad wire", "--faults drop=1%,reorder=2%,dup=1%,seed=1", false},
 	} {
