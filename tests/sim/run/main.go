@@ -9,12 +9,14 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"syscall"
 
 	"github.com/rdma-netstack/rdma-netstack/tests/sim/build"
 )
@@ -40,7 +42,10 @@ func run(args []string) int {
 			"knows: one run of a thousand may not repeat")
 	}
 	signal.Notify(make(chan os.Signal, 1), os.Interrupt) // worlds gets it, too, and ends
-	c := exec.Command(program, args...)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	c := exec.CommandContext(ctx, program, args...)
+	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err = c.Run()
 	var exit *exec.ExitError

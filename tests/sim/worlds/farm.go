@@ -3,10 +3,12 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"sync"
 	"syscall"
 	"time"
@@ -28,6 +30,7 @@ const progressEvery = 10_000
 // farm shares seeds between processes.
 type farm struct {
 	options *options
+	ctx     context.Context // ends with a signal, and the workers with it
 
 	mu     sync.Mutex // covers what follows
 	next   uint64
@@ -37,9 +40,11 @@ type farm struct {
 	sum    outcome // of the good ones
 }
 
-// runAll runs all seeds and prints a summary.
+// runAll runs all seeds, until a signal ends it, and prints a summary.
 func (o *options) runAll() int {
-	f := &farm{options: o, next: o.from}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	f := &farm{options: o, ctx: ctx, next: o.from}
 	began := time.Now()
 	var workers sync.WaitGroup
 	for range max(1, o.jobs) {
@@ -63,7 +68,7 @@ func (f *farm) work() {
 		f.mu.Lock()
 		from, end := f.next, f.options.from+f.options.seeds
 		n := min(chunk, end-from)
-		if n == 0 || f.options.first && f.failed > 0 {
+		if n == 0 || f.ctx.Err() != nil || f.options.first && f.failed > 0 {
 			f.mu.Unlock()
 			return
 		}
@@ -76,11 +81,11 @@ func (f *farm) work() {
 	}
 }
 
-// over reports whether the first failure was enough.
+// over reports whether the first failure was enough, or a signal has come.
 func (f *farm) over() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.options.first && f.failed > 0
+	return f.ctx.Err() != nil || f.options.first && f.failed > 0
 }
 
 // runChunk runs seeds in a process, and returns how many it got done: up to the first that fails.
@@ -93,7 +98,10 @@ func (f *farm) runChunk(from, n uint64) (ran uint64) {
 	if err == nil {
 		err = c.Start()
 	}
-	if err != nil {
+	switch {
+	case f.ctx.Err() != nil:
+		return n
+	case err != nil:
 		f.add(outcome{Seed: from, Err: err.Error()})
 		return n
 	}
@@ -113,7 +121,7 @@ func (f *farm) runChunk(from, n uint64) (ran uint64) {
 	}
 	err = c.Wait()
 	f.measure(c.ProcessState)
-	if ran == 0 || err != nil {
+	if f.ctx.Err() == nil && (ran == 0 || err != nil) {
 		text := stderr.Bytes()
 		f.add(outcome{Seed: from + ran, Err: fmt.Sprintf("the process died: %v\n%s", err,
 			text[:min(len(text), 6000)])})
@@ -164,7 +172,7 @@ func (f *farm) command(from, n uint64) *exec.Cmd {
 	if err != nil {
 		self = os.Args[0]
 	}
-	return exec.Command(self, args...)
+	return exec.CommandContext(f.ctx, self, args...)
 }
 
 // add takes the outcome of a seed.
