@@ -175,6 +175,9 @@ func TestFilterProgram(t *testing.T) {
 		{"netlink", auditArch, unix.SYS_SOCKET, [3]uint32{unix.AF_NETLINK}, allowed},
 		{"vsock", auditArch, unix.SYS_SOCKET, [3]uint32{unix.AF_VSOCK}, refused},
 		{"name of memory", auditArch, unix.SYS_PRCTL, [3]uint32{unix.PR_SET_VMA}, allowed},
+		{"own memory", auditArch, unix.SYS_PROCESS_VM_READV, [3]uint32{uint32(os.Getpid())},
+			allowed},
+		{"another's memory", auditArch, unix.SYS_PROCESS_VM_WRITEV, [3]uint32{1}, refused},
 		{"dumpable", auditArch, unix.SYS_PRCTL, [3]uint32{unix.PR_SET_DUMPABLE}, refused},
 	} {
 		data := binary.BigEndian.AppendUint32(nil, tt.number)

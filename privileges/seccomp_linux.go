@@ -4,6 +4,7 @@ package privileges
 
 import (
 	"fmt"
+	"os"
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
@@ -72,6 +73,10 @@ func filterProgram() ([]bpf.RawInstruction, error) {
 		unix.AF_NETLINK, unix.AF_PACKET)...)...)
 	// The runtime names its memory; the rest of prctl is for settings of the process.
 	p = append(p, onCall(unix.SYS_PRCTL, oneOf(0, unix.PR_SET_VMA)...)...)
+	// The software NIC copies to and from the process's own memory, which it knows by addresses.
+	for _, number := range []uint32{unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV} {
+		p = append(p, onCall(number, oneOf(0, uint32(os.Getpid()))...)...)
+	}
 	p = append(p, bpf.RetConstant{Val: refused})
 	return bpf.Assemble(p)
 }

@@ -138,7 +138,7 @@ var layers = map[string]layer{
 	"apps/dnsd":    {module: []string{"clock", "internal/random"}, others: []string{dns, xnet}},
 	"apps/iperf3d": {module: []string{"clock"}},
 	"cmd/rdma-netstack/...": {
-		module: []string{"stack", "stack/admin", "dv", "link/capture", "link/packet",
+		module: []string{"stack", "stack/admin", "dv", "link/capture", "link/packet", "privileges",
 			"dv/simnic/...",
 			"apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/...",
 			"internal/probe", "internal/doctor/...", "internal/firewall", "clock"},

@@ -77,6 +77,17 @@ The slice:
                       machine's name: requests for other names are refused (421), so that a web
                       page elsewhere cannot read it by a browser here. Repeat the flag for more
 
+Privileges, once the server listens:
+  --keep-privileges   keep all capabilities. Without this flag the server gives up those that it no
+                      longer needs, and those of programs it might execute. It keeps CAP_NET_RAW,
+                      for queues in error and devices that return, CAP_IPC_LOCK if the limit of
+                      locked memory is finite, and with --address host CAP_NET_BIND_SERVICE and
+                      CAP_NET_ADMIN. The log has the list with --json-logs
+  --seccomp           refuse system calls that a server does not make (seccomp)
+  --landlock          leave it, of the files of this machine, what it serves, /etc, /proc, /sys,
+                      /usr/share and the device nodes, and the directory of its admin socket
+                      (Landlock)
+
 With --device sim:
   --sim-wire WIRE     what the port is connected to (default tap:slice0).
                         tap:NAME       a TAP interface that is made on this machine and gets the
@@ -121,6 +132,7 @@ type serveFlags struct {
 	// adminHosts are the names besides this machine's by which it may be asked
 	adminHosts []string
 	sim        simFlags
+	confined   confinement
 }
 
 func (f *serveFlags) define(fs *flag.FlagSet) {
@@ -141,6 +153,7 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.admin, "admin", "", "")
 	stringList(fs, "admin-host", &f.adminHosts)
 	f.sim.define(fs)
+	f.confined.define(fs)
 }
 
 // addressSources are the sources of addresses.
@@ -290,10 +303,15 @@ func (f *serveFlags) simAddresses() error {
 	return nil
 }
 
-// announce prints the one start-up line. A server that cannot print it ends.
+// announce gives up what the server no longer needs and prints the one start-up line. A server that
+// cannot print it ends.
 func (f *serveFlags) announce(out streams, s *slice, what, try string) error {
+	log := f.log.logger(out.stderr)
 	if h, ok := s.stack.HostStats(); ok {
-		warnOfRules(f.log.logger(out.stderr), h, f.listen)
+		warnOfRules(log, h, f.listen)
+	}
+	if err := f.confine(log); err != nil {
+		return err
 	}
 	if f.log.json {
 		json.NewEncoder(out.stdout).Encode(map[string]any{

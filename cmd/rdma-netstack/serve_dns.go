@@ -97,6 +97,7 @@ func serveDNS(ctx context.Context, args []string, out streams) (err error) {
 	if err != nil {
 		return err
 	}
+	f.confined.readsFiles(f.zones)
 	at := f.reachable(s)
 	try := fmt.Sprintf("dig @%s -p %d %s SOA", at.Addr(), at.Port(), "example")
 	if err := f.announce(out, s, "DNS", try); err != nil {

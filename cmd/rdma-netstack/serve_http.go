@@ -108,6 +108,7 @@ func serveHTTP(ctx context.Context, args []string, out streams) (err error) {
 		f.listen[i] = withBoundPort(at, ln.Addr())
 		serve = append(serve, func() error { return app.Serve(ln) })
 	}
+	f.confined.reads = []string{h.Root}
 	if err := f.announce(out, s, "HTTP", "curl "+url(f.reachable(s))+h.first()); err != nil {
 		return err
 	}
