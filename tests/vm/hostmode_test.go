@@ -31,7 +31,7 @@ func (w *world) hostArgs(port int) []string {
 // rings, those in the guest from the guest's kernel, which keeps its own server on another port,
 // and answers pings.
 func testHostMode(t *testing.T, w *world) {
-	w.must(t, rig.Request{Op: "serve", Argv: []string{fmt.Sprintf(":%d", netdevPort)}})
+	w.served(t)
 	s := w.serveHost(t, 80)
 	before := w.nic.Counters()
 	for _, to := range []netip.Prefix{netdev4, netdev6} {

@@ -25,7 +25,7 @@ const bulk = 8 << 20
 func testNetdevTCP(t *testing.T, w *world) {
 	contains(t, w.run(t, "ethtool", "-k", "eth0"), "tx-checksumming: on", "rx-checksumming: on",
 		"tcp-segmentation-offload: on")
-	w.must(t, rig.Request{Op: "serve", Argv: []string{fmt.Sprintf(":%d", netdevPort)}})
+	w.served(t)
 	before := w.nic.Counters()
 	if err := w.client.Download(w.ctx, url(netdev4, netdevPort), bulk); err != nil {
 		t.Errorf("download from the guest: %v", err)
