@@ -18,7 +18,7 @@ ROUNDS      ?= 10
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-vm test-vm-users test-vm-removals test-host test-browser test-arm64 test-services test-attacks test-suites sim sim-mutants check deps demo bench bench-go bench-peers bench-scale instructions fuzz fuzz-short help
+.PHONY: build test test-vm test-vm-users test-vm-removals test-host test-browser test-deploy test-arm64 test-services test-attacks test-suites sim sim-mutants check deps demo bench bench-go bench-peers bench-scale instructions fuzz fuzz-short help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -47,6 +47,9 @@ test-host: ## servers on the host's own address: 10,000 connections from outside
 test-browser: ## the status page in headless Chromium: 5 seconds, but Chromium's packages are 300 MB
 	@tests/deps.sh browser
 	go test -count=1 -v -timeout $(TIMEOUT) -run StatusPage ./tests/monitoring
+
+test-deploy: ## what deploy/kubernetes says, built by kustomize and decoded strictly into the types of the API: a minute, with downloads
+	cd tests/kubernetes && CGO_ENABLED=0 go vet . && CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) .
 
 test-arm64: ## tests of the driver on an emulated arm64 processor under a stock kernel: 2 to 10 minutes
 	ARM64=1 go test -count=1 -v -timeout 30m ./tests/vm/arm64

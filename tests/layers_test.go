@@ -176,6 +176,8 @@ var layers = map[string]layer{
 	"tests/perf": {
 		module: []string{"..."}, others: []string{gvisor, xsys, netlink, ebpf, pprof},
 	},
+	// a module of its own: the types of Kubernetes' API and kustomize are large
+	"tests/kubernetes": {others: []string{"k8s.io/api/", "sigs.k8s.io/"}},
 	// Modules of their own, too: what they prove is that services neither know nor need gVisor.
 	"tests/services/world": {module: []string{"cmd/rdma-netstack/lab", "dv", "dv/simnic/...",
 		"stack", "tests/moving", "tests/need", "clock"}},
