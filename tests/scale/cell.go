@@ -33,6 +33,10 @@ func (c cell) String() string {
 // warmUp is how long a load runs before it is measured.
 const warmUp = 100 * time.Millisecond
 
+// fewest is how many operations a measurement has: on a busy machine it takes longer for them than
+// Length, but not longer than longest.
+const fewest, longest = 4, 30 * time.Second
+
 // measure runs a cell in a process of its own.
 func (c cell) measure() (r result, err error) {
 	spec, err := json.Marshal(c)
@@ -76,7 +80,12 @@ func (c cell) here() (r result, err error) {
 	runtime.GC()
 	time.Sleep(warmUp)
 	before := w.read(run)
-	time.Sleep(c.Length)
+	for began := time.Now(); ; {
+		time.Sleep(c.Length)
+		if run.operations() >= uint64(before.Ops)+fewest || time.Since(began) > longest {
+			break
+		}
+	}
 	after := w.read(run)
 	if err := run.stop(); err != nil {
 		return r, err
