@@ -95,6 +95,8 @@ type Stack struct {
 	announcer clock.Timer // repeats the announcement once
 	linkUp    linkUpWaiters
 
+	draining atomic.Bool // Drain was called
+
 	orphans orphans // closed connections with something left to send
 
 	mu        sync.Mutex

@@ -131,13 +131,18 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Shutdown stops reading, lets queries in progress be answered, and closes every conn and listener.
+// lastQuery is how long a TCP connection may still send a query after Shutdown: one that is on its
+// way.
+const lastQuery = 2 * time.Second
+
+// Shutdown stops reading, lets queries in progress be answered, and closes every conn and listener;
+// TCP connections that have none, two seconds later, as one may be on its way.
 // When ctx ends first it aborts the rest and returns the context's error. It may be called again.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.closing = true
 	for c := range s.open {
-		wake(c)
+		s.wake(c)
 	}
 	s.mu.Unlock()
 	done := make(chan struct{})
@@ -160,7 +165,11 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // wake ends a read in progress: by a deadline, so that answers can still be written, or for a
 // listener by Close.
-func wake(c closer) {
+func (s *Server) wake(c closer) {
+	if conn, ok := c.(*tcpConn); ok {
+		conn.SetReadDeadline(s.cfg.Clock.Now().Add(lastQuery))
+		return
+	}
 	if d, ok := c.(interface{ SetReadDeadline(time.Time) error }); ok &&
 		d.SetReadDeadline(time.Unix(1, 0)) == nil {
 		return

@@ -81,7 +81,7 @@ func (s *Server) ServeUDP(pc net.PacketConn) error {
 		w := &udpWorker{s: s, conn: conn, forwards: &forwards, out: make([]byte, udpSize)}
 		workers.Go(func() {
 			errs <- w.run()
-			wake(pc) // when one worker ends, all end
+			s.wake(pc) // when one worker ends, all end
 		})
 	}
 	workers.Wait()

@@ -12,6 +12,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
@@ -79,6 +81,10 @@ type Server struct {
 	counters counters
 	table    table
 	started  time.Time
+	draining atomic.Bool // answers are the last of their connections
+
+	mu        sync.Mutex
+	listeners map[net.Listener]struct{} // guarded by mu
 }
 
 // New opens Config.Root and prepares the server. The caller ends it with Shutdown or Close, even if
@@ -98,7 +104,7 @@ func New(cfg Config) (*Server, error) {
 		s.root = root
 	}
 	s.http = http.Server{
-		Handler:           s.routes(),
+		Handler:           s.sayingLast(s.routes()),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
@@ -149,16 +155,19 @@ func errorLog(l *slog.Logger) *log.Logger {
 // Serve answers connections of ln until Shutdown or Close, and then returns nil; any other end is
 // returned as an error. It closes ln.
 func (s *Server) Serve(ln net.Listener) error {
-	err := s.http.Serve(listener{ln, s})
-	if errors.Is(err, http.ErrServerClosed) {
+	err := s.http.Serve(s.track(ln))
+	if errors.Is(err, http.ErrServerClosed) || s.draining.Load() {
 		return nil
 	}
 	return fmt.Errorf("serve HTTP on %v: %w", ln.Addr(), err)
 }
 
-// Shutdown closes the listeners, lets requests in progress finish, and closes idle connections.
-// When ctx ends first it aborts the rest and returns the context's error.
+// Shutdown closes the listeners, lets requests in progress finish, and closes idle connections: at
+// their next answer, or two seconds later, as a request may be on its way. When ctx ends first it
+// aborts the rest and returns the context's error.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.refuse()
+	s.awaitRequests(ctx)
 	err := s.http.Shutdown(ctx)
 	if err != nil {
 		return errors.Join(err, s.Close())

@@ -1,6 +1,7 @@
 package httpd
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -329,4 +330,43 @@ func BenchmarkRequest1KiB(b *testing.B) {
 		io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
 	}
+}
+
+// TestShutdownAnswersWhatIsOnItsWay: a connection without a request may send one more after
+// Shutdown, and is told that it is the last.
+func TestShutdownAnswersWhatIsOnItsWay(t *testing.T) {
+	s, url, _ := serve(t, Config{Root: t.TempDir(), DebugEndpoints: true})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	answers := bufio.NewReader(conn)
+	for _, last := range []bool{false, true} {
+		if last {
+			defer func(done <-chan error) {
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			}(shutDown(s))
+		}
+		fmt.Fprint(conn, "GET /-/bytes/3 HTTP/1.1\r\nHost: h\r\n\r\n")
+		resp, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(resp.Body); len(got) != 3 || err != nil || resp.Close != last {
+			t.Errorf("%d bytes, %v, connection ends: %v, want %v", len(got), err, resp.Close, last)
+		}
+	}
+}
+
+// shutDown returns once Shutdown has begun.
+func shutDown(s *Server) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- s.Shutdown(context.Background()) }()
+	for !s.draining.Load() {
+		runtime.Gosched()
+	}
+	return done
 }

@@ -78,8 +78,8 @@ func compareServers(ctx context.Context, f compareFlags, out streams) (err error
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-s.device().Done():
-		return s.device().Err()
+	case <-s.stack.Done():
+		return s.stack.Err()
 	}
 }
 

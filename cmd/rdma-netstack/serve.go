@@ -88,6 +88,11 @@ Privileges, once the server listens:
                       /usr/share and the device nodes, and the directory of its admin socket
                       (Landlock)
 
+Ending:
+  --drain TIME        how long connections have to finish once SIGTERM or SIGINT has come (default
+                      30s). No new ones begin meanwhile, and /readyz of the admin endpoint answers
+                      503. The rest is cut. A second signal ends at once. docs/upgrades.md
+
 With --device sim:
   --sim-wire WIRE     what the port is connected to (default tap:slice0).
                         tap:NAME       a TAP interface that is made on this machine and gets the
@@ -102,13 +107,9 @@ With --device sim:
                       cx6dx)
   --faults LIST       faults of the wire, such as drop=1%,reorder=5%,dup=1%,delay=2ms
 
-SIGINT (Ctrl-C) or SIGTERM stops the server: requests in progress have 5 s to finish.
 The environment variable GOGC sets the garbage collector's target percentage (default 200 while at
 most 32 MiB are in use, less above).
 `
-
-// shutdownTime is how long requests in progress may take after a signal to stop.
-const shutdownTime = 5 * time.Second
 
 // serveFlags are those of all serve commands.
 type serveFlags struct {
@@ -131,6 +132,7 @@ type serveFlags struct {
 	admin     string // ADDRESS:PORT of this machine
 	// adminHosts are the names besides this machine's by which it may be asked
 	adminHosts []string
+	drain      time.Duration
 	sim        simFlags
 	confined   confinement
 }
@@ -152,6 +154,7 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 	f.log.define(fs)
 	fs.StringVar(&f.admin, "admin", "", "")
 	stringList(fs, "admin-host", &f.adminHosts)
+	fs.DurationVar(&f.drain, "drain", 30*time.Second, "")
 	f.sim.define(fs)
 	f.confined.define(fs)
 }
@@ -245,7 +248,7 @@ func (f *serveFlags) check(given map[string]bool) error {
 			return fmt.Errorf("--listen %q: want ADDRESS:PORT or :PORT, such as :80", l)
 		}
 	}
-	if err := f.checkAdmin(); err != nil {
+	if err := errors.Join(f.checkAdmin(), f.checkEnding()); err != nil {
 		return err
 	}
 	if f.choosesSubnet() {
@@ -299,6 +302,14 @@ func (f *serveFlags) simAddresses() error {
 				bits,
 			)
 		}
+	}
+	return nil
+}
+
+// checkEnding says in one sentence what is wrong with --drain, or nil.
+func (f *serveFlags) checkEnding() error {
+	if f.drain < 0 {
+		return fmt.Errorf("--drain %v: want a time that is not negative, such as 30s", f.drain)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/apps/dnsd"
 )
@@ -41,7 +42,8 @@ func TestUntilToldToStop(t *testing.T) {
 		if c.serve != nil {
 			serve = append(serve, c.serve)
 		}
-		if err := serveUntilDone(c.ctx, app, c.device, serve...); !errors.Is(err, c.want) {
+		if err := serveUntilDone(c.ctx, app, ending{device: c.device, limit: time.Minute},
+			serve...); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
@@ -65,7 +67,8 @@ func TestToldToStopAtOnce(t *testing.T) {
 	told, tell := context.WithCancel(t.Context())
 	tell()
 	down := make(chan struct{})
-	err = serveUntilDone(told, afterShutdown{app, down}, context.Background(), func() error {
+	err = serveUntilDone(told, afterShutdown{app, down}, ending{device: context.Background(),
+		limit: time.Minute}, func() error {
 		<-down
 		return notShutDown(app.ServeTCP(ln))
 	})

@@ -3,6 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"os"
+	"os/signal"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // server is an app that serves until it is shut down.
@@ -17,32 +23,102 @@ type lifetime interface {
 	Err() error // why, when Done is closed
 }
 
+// ending is how a server ends. The functions may be nil.
+type ending struct {
+	device lifetime
+	limit  time.Duration // for connections to finish
+	log    *slog.Logger
+	// drain has no connections begin any more, and returns when all that have are accepted.
+	drain func(context.Context) error
+	conns func() int // that are open
+	// flush waits until what was written has arrived.
+	flush func(context.Context) error
+}
+
+// brokenTime is how long a server has for its end whose device or listener has failed.
+const brokenTime = 5 * time.Second
+
+// errAgain ends the time that connections have.
+var errAgain = errors.New("another signal")
+
 // serveUntilDone runs the serving functions and shuts the app down when ctx ends, the device fails
 // or one of them returns. A failure of the device is returned alone, in place of any other error.
-func serveUntilDone(ctx context.Context, app server, device lifetime, serve ...func() error) error {
+func serveUntilDone(ctx context.Context, app server, e ending, serve ...func() error) error {
 	results := make(chan error, len(serve))
 	for _, fn := range serve {
 		go func() { results <- fn() }()
 	}
 	var first error
-	running := len(serve)
+	running, why, limit := len(serve), "", e.limit
 	select {
 	case <-ctx.Done():
-	case <-device.Done():
+		why = "a signal"
+	case <-e.device.Done():
+		limit = brokenTime
 	case first = <-results:
 		running--
+		limit = brokenTime
 	}
-	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
+	stopping, cancel := stopping(ctx, limit)
 	defer cancel()
+	if why != "" && e.drain != nil {
+		e.log.Warn("draining: no new connections", "reason", why, "connections", e.conns(),
+			"limit", limit)
+		e.drain(stopping)
+	}
 	err := app.Shutdown(stopping)
-	if errors.Is(err, context.DeadlineExceeded) {
+	if stopping.Err() != nil {
 		err = nil // the rest was aborted, as documented
 	}
 	for ; running > 0; running-- {
 		err = errors.Join(err, <-results)
 	}
-	if failed := device.Err(); failed != nil {
+	if failed := e.device.Err(); failed != nil {
 		return failed
 	}
+	if why != "" && e.flush != nil {
+		err = errors.Join(err, e.finish(stopping))
+	}
 	return errors.Join(first, err)
+}
+
+// stopping is the time that connections have to finish: limit, or until another signal comes.
+func stopping(ctx context.Context, limit time.Duration) (context.Context, func()) {
+	timed, cancelTime := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	both, cancel := context.WithCancelCause(timed)
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, unix.SIGINT, unix.SIGTERM)
+	go func() {
+		select {
+		case <-again:
+			cancel(errAgain)
+		case <-both.Done():
+		}
+		signal.Stop(again)
+	}()
+	return both, func() {
+		cancel(nil)
+		cancelTime()
+	}
+}
+
+// finish waits until what was written has arrived, and says how the draining has ended.
+func (e *ending) finish(stopping context.Context) error {
+	left := e.conns()
+	if stopping.Err() == nil {
+		err := e.flush(stopping)
+		if stopping.Err() == nil {
+			e.log.Warn("drained: no connection was cut")
+			return err
+		}
+	}
+	e.log.Warn("cut the connections that were left", "connections", left, "reason",
+		context.Cause(stopping))
+	return nil
+}
+
+// ending is that of the slice's server: it goes on until the stack ends, which outlives its device.
+func (s *slice) ending(f *serveFlags, log *slog.Logger) ending {
+	return ending{device: s.stack, limit: f.drain, log: log, drain: s.stack.Drain,
+		conns: s.stack.Conns, flush: s.stack.Shutdown}
 }

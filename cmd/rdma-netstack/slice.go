@@ -139,9 +139,6 @@ func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 // that to err.
 func (s *slice) closeAfter(err error) error { return errors.Join(err, s.cleanup.close()) }
 
-// device is what a server ends with: the stack, which outlives its device.
-func (s *slice) device() lifetime { return s.stack }
-
 // String describes the slice in the start-up line.
 func (s *slice) String() string {
 	var addrs []string

@@ -85,6 +85,7 @@ type Endpoint struct {
 	sinks      atomic.Pointer[sinkFinder] // nil: there are none
 	taps       taps
 	closed     atomic.Bool
+	refusing   atomic.Bool // see Refuse
 
 	// of backends that are not in use any more, since New
 	pastOutOfBuffer, switches atomic.Uint64

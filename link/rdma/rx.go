@@ -44,7 +44,7 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 		}
 		var l hdr.Packet
 		if !w.acceptEthernet(&frames[i], mac, &l) || !w.verifyChecksums(&frames[i], &l) ||
-			w.sheds(frames[i].Data, &l, pressure) {
+			w.refuses(frames[i].Data, &l) || w.sheds(frames[i].Data, &l, pressure) {
 			w.refused(i)
 			continue
 		}

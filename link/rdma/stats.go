@@ -30,6 +30,7 @@ type Stats struct {
 	// as a packet socket had none.
 	RxOutOfBuffer uint64
 	RxShed        uint64 // dropped: TCP without payload, while too much of that waited in the stack
+	RxRefused     uint64 // dropped: SYNs to listeners after Refuse
 	RxWaiting     uint64 // bytes of that which wait now, estimated; see waiting.go
 
 	TxPackets uint64 // taken from the stack
@@ -63,7 +64,7 @@ type rxCounters struct {
 	zeroWindow, synRTTFixed, sackRemoved, pathMTU  atomic.Uint64
 	echoAged, narrowWindow                         atomic.Uint64
 	badChecksum, otherMAC, own, otherVLAN, shed    atomic.Uint64
-	forged                                         atomic.Uint64
+	forged, refused                                atomic.Uint64
 
 	byBackend [backendKinds]atomic.Uint64 // packets
 	waiting   waiting
@@ -125,6 +126,7 @@ func (e *Endpoint) Stats() Stats {
 		s.RxOwn += c.own.Load()
 		s.RxOtherVLAN += c.otherVLAN.Load()
 		s.RxShed += c.shed.Load()
+		s.RxRefused += c.refused.Load()
 		for k, of := range backends {
 			of.RxPackets += c.byBackend[k].Load()
 		}

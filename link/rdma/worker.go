@@ -51,6 +51,15 @@ func (n *networks) connected(s *hdr.Segment) bool {
 	if n == nil {
 		return true
 	}
+	state, found := n.socket(s)
+	return found && state != tcp.StateListen
+}
+
+// socket is the state of the socket that netstack gives a TCP segment to, if there is one.
+func (n *networks) socket(s *hdr.Segment) (state tcp.EndpointState, found bool) {
+	if n == nil {
+		return 0, false
+	}
 	flow, _ := s.Flow()
 	size := 4
 	if s.EtherType == hdr.TypeIPv6 {
@@ -61,10 +70,12 @@ func (n *networks) connected(s *hdr.Segment) bool {
 		RemoteAddress: tcpip.AddrFromSlice(flow.Destination()[:size]),
 	}
 	id.LocalPort, id.RemotePort = flow.Ports()
-	found := n.stack.FindTransportEndpoint(tcpip.NetworkProtocolNumber(s.EtherType),
+	ep := n.stack.FindTransportEndpoint(tcpip.NetworkProtocolNumber(s.EtherType),
 		tcp.ProtocolNumber, id, n.nic)
-	ep, ok := found.(interface{ State() uint32 })
-	return ok && tcp.EndpointState(ep.State()) != tcp.StateListen
+	if ep, ok := ep.(interface{ State() uint32 }); ok {
+		return tcp.EndpointState(ep.State()), true
+	}
+	return 0, false
 }
 
 func (s *attachment) stopped() bool { return s.stopping.Load() }

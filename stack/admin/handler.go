@@ -133,6 +133,10 @@ func (h *handler) healthz(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (h *handler) readyz(w http.ResponseWriter, r *http.Request) {
+	if h.Stack.Draining() {
+		verdict(w, "draining\n")
+		return
+	}
 	if h.Ready == nil {
 		h.healthz(w, r)
 		return

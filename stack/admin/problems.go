@@ -100,6 +100,8 @@ func ringExplanations() []explanation {
 			"a cable, a switch or a peer's offload damages frames: ethtool -S of both ends"},
 		{`link_rx_shed`, "segments without data dropped, as too many waited",
 			"a flood of ACKs or SYNs; ss -a shows where from. Config.RxLimit is the bound"},
+		{`link_rx_refused`, "clients that came while the server drained, with its port open",
+			"none: they try again and are refused, or served by another"},
 		{`link_tx_dropped|link_tx_errors`, "packets that found no room in time, or were refused",
 			"the link is down or slower than what is sent; TCP sends them again"},
 		{`link_tx_backlog_dropped`, "segments that waited when the device went",

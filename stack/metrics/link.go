@@ -52,6 +52,7 @@ func (p *page) dropped(st *stack.Stack, r rings) {
 		of(l.RxOutOfBuffer, "reason", "out_of_buffer"), of(ring.tooLong, "reason", "too_long"),
 		of(ring.failed, "reason", "completion_error"), of(ring.malformed, "reason", "malformed"),
 		of(l.RxBadChecksum, "reason", "bad_checksum"), of(l.RxForged, "reason", "forged_icmp"),
+		of(l.RxRefused, "reason", "draining"),
 		of(l.RxOtherMAC, "reason", "other_mac"), of(l.RxOwn, "reason", "own"),
 		of(l.RxOtherVLAN, "reason", "other_vlan"), of(l.RxShed, "reason", "shed"),
 		of(s.RxUnknown, "reason", "unknown_protocol"))

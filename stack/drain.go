@@ -1,0 +1,86 @@
+package stack
+
+import (
+	"context"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+)
+
+const (
+	// drainTime is how long Drain waits for handshakes at most: a segment of one is lost, and sent
+	// again after a second.
+	drainTime = 3 * time.Second
+	// drainPoll is how often Drain looks.
+	drainPoll = 5 * time.Millisecond
+)
+
+// Drain begins the end of a server: no connection begins any more, and it returns once the program
+// has accepted those that have, so that closing the listeners then resets none; after 3 s at the
+// latest, or when ctx is done, with its error. Handshakes of clients that come meanwhile get no
+// answer and are tried again by the client a second later, when the port is closed.
+// [Stack.Draining] is true from then on. A server ends without a loss like this:
+//
+//	st.Drain(ctx)       // the program goes on to accept
+//	server.Shutdown(ctx) // closes the listeners; requests under way are answered
+//	st.Shutdown(ctx)     // what was written arrives
+//
+// On a link given to [New] connections do begin as long as there is a listener.
+func (s *Stack) Drain(ctx context.Context) error {
+	s.draining.Store(true)
+	if s.link != nil {
+		s.link.Refuse()
+	}
+	limit := s.clock.NewTimer(drainTime)
+	defer limit.Stop()
+	for seen := true; seen; { // and once more: Accept may not have returned yet
+		seen = s.unaccepted()
+		if err := s.clock.Sleep(ctx, drainPoll); err != nil {
+			return err
+		}
+		select {
+		case <-limit.C:
+			return nil
+		case <-s.ended:
+			return nil
+		default:
+		}
+	}
+	return nil
+}
+
+// Draining says whether Drain was called: the stack should get no new clients.
+func (s *Stack) Draining() bool { return s.draining.Load() }
+
+// unaccepted says whether there is a connection that the program has not got.
+func (s *Stack) unaccepted() bool {
+	for _, ep := range s.net.RegisteredEndpoints() {
+		ep, ok := ep.(*tcp.Endpoint)
+		if !ok {
+			continue
+		}
+		switch tcp.EndpointState(ep.State()) {
+		case tcp.StateSynRecv:
+			return true
+		case tcp.StateEstablished, tcp.StateCloseWait:
+			if s.conns.get(ep) == nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Conns is the number of TCP connections that are not over for the program or the peer.
+func (s *Stack) Conns() (n int) {
+	for _, ep := range s.net.RegisteredEndpoints() {
+		if ep, ok := ep.(*tcp.Endpoint); ok {
+			switch tcp.EndpointState(ep.State()) {
+			case tcp.StateEstablished, tcp.StateCloseWait, tcp.StateSynRecv, tcp.StateFinWait1,
+				tcp.StateClosing, tcp.StateLastAck:
+				n++
+			}
+		}
+	}
+	return n
+}
