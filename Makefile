@@ -48,7 +48,9 @@ test-browser: ## the status page in headless Chromium: 5 seconds, but Chromium's
 	@tests/deps.sh browser
 	go test -count=1 -v -timeout $(TIMEOUT) -run StatusPage ./tests/monitoring
 
-test-deploy: ## what deploy/kubernetes says, built by kustomize and decoded strictly into the types of the API: a minute, with downloads
+test-deploy: ## the images of deploy/Dockerfile, and deploy/kubernetes built by kustomize and decoded strictly into the API's types: a minute
+	@tests/deps.sh deploy
+	go test -count=1 -v -timeout $(TIMEOUT) -run Image ./tests/deploy
 	cd tests/kubernetes && CGO_ENABLED=0 go vet . && CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) .
 
 test-arm64: ## tests of the driver on an emulated arm64 processor under a stock kernel: 2 to 10 minutes

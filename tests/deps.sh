@@ -5,7 +5,7 @@
 # also looks for what "make bench-peers" uses, with services for the clients of
 # "make test-services", with attacks for those of "make test-attacks", with users for
 # what "make test-vm-users" builds and runs, with instructions for "make instructions", with
-# browser for "make test-browser".
+# browser for "make test-browser", with deploy for "make test-deploy".
 set -uo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -49,6 +49,10 @@ programs() {
 	END
 	[ "$1" != instructions ] || cat <<-END
 		valgrind valgrind
+	END
+	[ "$1" != deploy ] || cat <<-END
+		buildah buildah
+		libcap2-bin setcap
 	END
 	[ "$1" != browser ] || cat <<-END
 		chromium chromium
