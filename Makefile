@@ -48,7 +48,7 @@ test-browser: ## the status page in headless Chromium: 5 seconds, but Chromium's
 	@tests/deps.sh browser
 	go test -count=1 -v -timeout $(TIMEOUT) -run StatusPage ./tests/monitoring
 
-test-deploy: ## the images of deploy/Dockerfile, and deploy/kubernetes built by kustomize and decoded strictly into the API's types: a minute
+test-deploy: ## the images of deploy/Dockerfile, and deploy/kubernetes built by kustomize and decoded strictly into the API's types: half a minute, 3 with cold caches
 	@tests/deps.sh deploy
 	go test -count=1 -v -timeout $(TIMEOUT) -run Image ./tests/deploy
 	cd tests/kubernetes && CGO_ENABLED=0 go vet . && CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) .
