@@ -54,6 +54,22 @@ func (s *Stack) awaitTime(ctx context.Context, t time.Time, linkUp <-chan struct
 	}
 }
 
+// readUntilLinkUp ends the reads of c when the link comes up. The caller has set the deadline of
+// reads, and calls what is returned when it no longer reads: it reports whether the link came up.
+func readUntilLinkUp(c *UDPConn, linkUp <-chan struct{}) (done func() bool) {
+	reading, came := make(chan struct{}), make(chan bool, 1)
+	go func() {
+		select {
+		case <-linkUp:
+			c.SetReadDeadline(time.Unix(1, 0))
+			came <- true
+		case <-reading:
+			came <- false
+		}
+	}()
+	return func() bool { close(reading); return <-came }
+}
+
 // pause waits for d, and reports whether ctx has not ended.
 func (s *Stack) pause(ctx context.Context, d time.Duration) bool {
 	return s.clock.Sleep(ctx, d) == nil

@@ -161,30 +161,44 @@ func (d *dhcp4) decline(l *lease4) {
 }
 
 // ask sends m, as often as repeat has it, until an answer of one of the wanted types comes or ctx
-// ends.
+// ends. When the link comes up, repeat begins anew: what was sent before went nowhere.
 func (d *dhcp4) ask(ctx context.Context, m *dhcpv4.DHCPv4, send func(*dhcpv4.DHCPv4) error,
 	repeat schedule, want ...dhcpv4.MessageType) (*dhcpv4.DHCPv4, error) {
 	stop := context.AfterFunc(ctx, func() { d.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	for wait := repeat(0); ; wait = repeat(wait) {
+	for wait := repeat(0); ; {
 		d.s.dhcp.sent.Add(1)
 		if err := send(m); err != nil {
 			return nil, fmt.Errorf("send %v: %w", m.MessageType(), err)
 		}
 		d.conn.SetReadDeadline(d.s.clock.Now().Add(d.s.jitter(wait)))
-		for ctx.Err() == nil {
-			answer, err := d.read()
-			if err != nil {
-				break
-			}
-			if answer.TransactionID == m.TransactionID && wanted(answer.MessageType(), want) {
-				return answer, nil
-			}
+		linkCame := readUntilLinkUp(d.conn, d.linkUp)
+		answer := d.answer(ctx, m.TransactionID, want)
+		if wait = repeat(wait); linkCame() {
+			wait = repeat(0)
+		}
+		if answer != nil {
+			return answer, nil
 		}
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("%w on %s: %w", ErrNoLease, d.s.name, context.Cause(ctx))
 		}
 	}
+}
+
+// answer returns the answer to a message of ours, or nil at the deadline of reads.
+func (d *dhcp4) answer(ctx context.Context, id dhcpv4.TransactionID,
+	want []dhcpv4.MessageType) *dhcpv4.DHCPv4 {
+	for ctx.Err() == nil {
+		m, err := d.read()
+		if err != nil {
+			return nil
+		}
+		if m.TransactionID == id && wanted(m.MessageType(), want) {
+			return m
+		}
+	}
+	return nil
 }
 
 func wanted(t dhcpv4.MessageType, want []dhcpv4.MessageType) bool {

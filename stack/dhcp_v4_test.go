@@ -162,6 +162,34 @@ func TestDHCPLeaseRunsOut(t *testing.T) {
 	eventually(t, "another address", func() bool { return hasAddr(client, "192.0.2.60") })
 }
 
+// TestDHCPLinkUp: a client that has asked in vain for minutes, at last once a minute, asks at once
+// when the link comes up (world 51215 of tests/sim).
+func TestDHCPLinkUp(t *testing.T) {
+	v := newVirtualTime(t)
+	netpair.CheckLeaks(t)
+	a, b := netpair.NewPorts(netpair.Faults{})
+	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Clock: v.Clock.Clock(),
+		Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}})
+	must(t, err)
+	defer server.Close()
+	d := newDHCPServer(t, server, "192.0.2.50", 2*time.Second)
+	client, err := stack.New(b, stack.WithRenewal(stack.Config{DHCPv4: true, DuplicateDetection: -1,
+		Clock: v.Clock.Clock(), AddressTimeout: hangs}, time.Second))
+	must(t, err)
+	defer client.Close()
+	v.stop()
+	d.mute.Store(true)
+	v.Advance(3 * time.Minute)
+	d.mute.Store(false)
+	if hasAddr(client, "192.0.2.50") {
+		t.Fatal("the lease has not run out")
+	}
+	client.LinkIsUp()
+	if !v.AdvanceUntil(time.Second, func() bool { return hasAddr(client, "192.0.2.50") }) {
+		t.Error("no address a second after the link came up")
+	}
+}
+
 func TestDHCPAddressChanges(t *testing.T) {
 	d, client := leased(t, 2*time.Second)
 	d.offer("192.0.2.70")
