@@ -69,20 +69,39 @@ type nicTime struct {
 	set   time.Time // when the clock was compared with the system's
 }
 
-// nicTimeSet is how long the NIC's clock runs by itself. Crystals differ by 100 ppm at most, so the
-// error stays below 0.1 ms.
-const nicTimeSet = time.Second
+// nicTimeSet is how long the NIC's clock runs by itself, and nicTimeDrift by how much it may then
+// be behind: crystals differ by 100 ppm at most.
+const nicTimeSet, nicTimeDrift = time.Second, 100 * time.Microsecond
 
-// follow compares the clock with the system's, by the newest frame, now and then.
+// follow compares the clock with the system's, by the newest frame.
 func (n *nicTime) follow(w *worker, frames []dv.Packet) {
-	r := deviceOf(w.own)
-	now := w.e.opts.Clock.Now()
-	if r == nil || n.known && now.Sub(n.set) < nicTimeSet {
+	r, newest := deviceOf(w.own), frames[len(frames)-1].Timestamp
+	if r == nil || newest == 0 {
 		return
 	}
-	if n.clock, n.known = r.Clock(); n.known {
-		n.clock.Set(frames[len(frames)-1].Timestamp, now)
+	now := w.e.opts.Clock.Now()
+	if n.known {
+		n.adjust(newest, now)
+	} else if n.clock, n.known = r.Clock(); n.known {
+		n.clock.Set(newest, now)
 		n.set = now
+	}
+}
+
+// adjust takes into account that the newest frame was there at now. It came before: how long before
+// is not known, as the worker may have waited for a processor. So the clock is moved back whenever
+// it is ahead of the system's, and forward by no more than it can have lost.
+func (n *nicTime) adjust(newest uint64, now time.Time) {
+	at, due := n.clock.Time(newest), now.Sub(n.set) >= nicTimeSet
+	if due {
+		at = at.Add(time.Duration(float64(nicTimeDrift) * now.Sub(n.set).Seconds()))
+		n.set = now
+	}
+	if ahead := at.After(now); ahead || due {
+		if ahead {
+			at = now
+		}
+		n.clock.Set(newest, at)
 	}
 }
 

@@ -154,6 +154,42 @@ func TestCaptureNICTime(t *testing.T) {
 	}
 }
 
+// TestNICTimeAdjusts: a frame that its worker saw late makes the NIC's clock late only until the
+// next frame that it sees in time; no frame comes later than it was seen.
+func TestNICTimeAdjusts(t *testing.T) {
+	server, _ := pair(t, setup{})
+	var n nicTime
+	if n.clock, n.known = server.dev.Clock(); !n.known {
+		t.Fatal("the device has no clock")
+	}
+	start := time.Unix(1e9, 0)
+	n.clock.Set(0, start)
+	const ticks = 1 << 30
+	took := n.clock.Time(ticks).Sub(start).Seconds()
+	second := uint64(ticks / took)
+	came := func(ms uint64) uint64 { return second*10 + second*ms/1000 }
+	n.clock.Set(came(0), start.Add(449*time.Millisecond)) // seen 449 ms late
+	n.set = start
+	for _, c := range []struct {
+		name        string
+		at, seen    uint64 // ms after start
+		least, most time.Duration
+	}{
+		{"seen late again", 100, 549, 549 * time.Millisecond, 549 * time.Millisecond},
+		{"seen 2 ms late", 200, 202, 202 * time.Millisecond, 202 * time.Millisecond},
+		{"seen at once", 300, 300, 300 * time.Millisecond, 300 * time.Millisecond},
+		{"seen late, a second after", 1500, 1900, 1500 * time.Millisecond, 1501 * time.Millisecond},
+		{"at once, another second after", 2600, 2600, 2599 * time.Millisecond,
+			2600 * time.Millisecond},
+	} {
+		n.adjust(came(c.at), start.Add(time.Duration(c.seen)*time.Millisecond))
+		got := n.clock.Time(came(c.at)).Sub(start)
+		if got < c.least-time.Microsecond || got > c.most+time.Microsecond {
+			t.Errorf("%s: the frame came after %v, want %v to %v", c.name, got, c.least, c.most)
+		}
+	}
+}
+
 // timeOf is the time of an enhanced packet block.
 func timeOf(b []byte) time.Time {
 	n := uint64(binary.LittleEndian.Uint32(b[12:]))<<32 | uint64(binary.LittleEndian.Uint32(b[16:]))
