@@ -56,7 +56,8 @@ func (s *Stack) awaitTime(ctx context.Context, t time.Time, linkUp <-chan struct
 
 // readUntilLinkUp ends the reads of c when the link comes up. The caller has set the deadline of
 // reads, and calls what is returned when it no longer reads: it reports whether the link came up.
-func readUntilLinkUp(c *UDPConn, linkUp <-chan struct{}) (done func() bool) {
+// The last time, that was too late for what was asked: who waits for linkUp next is told.
+func readUntilLinkUp(c *UDPConn, linkUp chan struct{}) (done func(last bool) bool) {
 	reading, came := make(chan struct{}), make(chan bool, 1)
 	go func() {
 		select {
@@ -67,7 +68,17 @@ func readUntilLinkUp(c *UDPConn, linkUp <-chan struct{}) (done func() bool) {
 			came <- false
 		}
 	}()
-	return func() bool { close(reading); return <-came }
+	return func(last bool) bool {
+		close(reading)
+		up := <-came
+		if up && last {
+			select {
+			case linkUp <- struct{}{}:
+			default: // it came up once more
+			}
+		}
+		return up
+	}
 }
 
 // pause waits for d, and reports whether ctx has not ended.

@@ -48,8 +48,8 @@ var errBadLease = errors.New("no lease")
 type dhcp4 struct {
 	s      *Stack
 	conn   *UDPConn
-	linkUp <-chan struct{} // the link is up again
-	lease  *lease4         // nil until acquire succeeds
+	linkUp chan struct{} // the link is up again
+	lease  *lease4       // nil until acquire succeeds
 }
 
 // newDHCP4 opens the client's port. Close ends it.
@@ -174,7 +174,7 @@ func (d *dhcp4) ask(ctx context.Context, m *dhcpv4.DHCPv4, send func(*dhcpv4.DHC
 		d.conn.SetReadDeadline(d.s.clock.Now().Add(d.s.jitter(wait)))
 		linkCame := readUntilLinkUp(d.conn, d.linkUp)
 		answer := d.answer(ctx, m.TransactionID, want)
-		if wait = repeat(wait); linkCame() {
+		if wait = repeat(wait); linkCame(answer != nil || ctx.Err() != nil) {
 			wait = repeat(0)
 		}
 		if answer != nil {

@@ -1,8 +1,10 @@
 package stack_test
 
 import (
+	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/stack/stacktest"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
@@ -187,6 +190,37 @@ func TestDHCPLinkUp(t *testing.T) {
 	client.LinkIsUp()
 	if !v.AdvanceUntil(time.Second, func() bool { return hasAddr(client, "192.0.2.50") }) {
 		t.Error("no address a second after the link came up")
+	}
+}
+
+// TestReadUntilLinkUp: a link that comes up while the last answer is read is not forgotten.
+func TestReadUntilLinkUp(t *testing.T) {
+	s, _ := stacktest.Pair(t)
+	c, err := s.ListenUDP("udp4", &net.UDPAddr{Port: 68})
+	must(t, err)
+	for _, tt := range []struct {
+		name           string
+		comesUp, last  bool
+		came, toldNext bool
+	}{
+		{"it comes up", true, false, true, false},
+		{"it comes up at last", true, true, true, true},
+		{"it does not", false, false, false, false},
+		{"it does not, at last", false, true, false, false},
+	} {
+		linkUp := make(chan struct{}, 1)
+		c.SetReadDeadline(time.Time{})
+		done := stack.ReadUntilLinkUp(c, linkUp)
+		if tt.comesUp {
+			linkUp <- struct{}{}
+			if _, _, err := c.ReadFrom(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%s: the read ends with %v", tt.name, err)
+			}
+		}
+		if came := done(tt.last); came != tt.came || len(linkUp) == 1 != tt.toldNext {
+			t.Errorf("%s: it came up: %v, the next one is told: %v", tt.name, came,
+				len(linkUp) == 1)
+		}
 	}
 }
 

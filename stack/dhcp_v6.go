@@ -30,8 +30,8 @@ type lease6 struct {
 type dhcp6 struct {
 	s      *Stack
 	conn   *UDPConn
-	linkUp <-chan struct{} // the link is up again
-	lease  *lease6         // nil until acquire succeeds
+	linkUp chan struct{} // the link is up again
+	lease  *lease6       // nil until acquire succeeds
 }
 
 // newDHCP6 is openDHCP6 for addresses.
@@ -163,7 +163,7 @@ func (d *dhcp6) ask(ctx context.Context, m *dhcpv6.Message, repeat schedule,
 		d.conn.SetReadDeadline(d.s.clock.Now().Add(d.s.jitter(wait)))
 		linkCame := readUntilLinkUp(d.conn, d.linkUp)
 		answer := d.read(ctx, m, want)
-		if wait = repeat(wait); linkCame() {
+		if wait = repeat(wait); linkCame(answer != nil || ctx.Err() != nil) {
 			wait = repeat(0)
 		}
 		if answer != nil {

@@ -25,7 +25,7 @@ import (
 type holdings struct {
 	nic        simnic.Objects
 	pinned     int64 // bytes of memory regions
-	mappings   int   // kept from forked children, as those are that a device may see
+	mapped     int   // KiB kept from forked children, as is what a device may see
 	fds        int
 	goroutines int
 }
@@ -39,9 +39,11 @@ func holdingsOf(t *testing.T, nic *simnic.NIC, linux *kernel.Linux) (h holdings,
 	must(t, err)
 	h = holdings{nic: nic.Objects(), pinned: linux.Pinned(), fds: len(fds),
 		goroutines: runtime.NumGoroutine()}
+	size := 0 // of the mapping that the line is about; neighbours may be one mapping or two
 	for line := range strings.Lines(string(maps)) {
+		fmt.Sscanf(line, "Size: %d kB", &size)
 		if strings.HasPrefix(line, "VmFlags:") && strings.Contains(line, " dc") {
-			h.mappings++
+			h.mapped += size
 		}
 	}
 	runtime.GC()

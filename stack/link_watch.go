@@ -86,7 +86,7 @@ type linkUpWaiters struct {
 }
 
 // add returns a channel of capacity one that receives a token each time the link comes up.
-func (r *linkUpWaiters) add() <-chan struct{} {
+func (r *linkUpWaiters) add() chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := make(chan struct{}, 1)
