@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"syscall"
@@ -60,6 +61,35 @@ func TestRootWithoutCapability(t *testing.T) {
 	}
 	if s.code != exitFailed || strings.Count(s.stderr, "\n") != 1 ||
 		!strings.Contains(s.stderr, "packet sockets need CAP_NET_RAW: setcap") {
+		t.Errorf("code %d, %q", s.code, s.stderr)
+	}
+}
+
+// TestHostAddressWithoutNetAdmin is refused in one sentence by kernels that want CAP_NET_ADMIN for
+// the filters of the host's ports, and the doctor knows it before.
+func TestHostAddressWithoutNetAdmin(t *testing.T) {
+	need.Root(t)
+	server, _ := vethLab(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &script{t: t, dir: t.TempDir(), net: server}
+	run := func(args ...string) {
+		t.Helper()
+		argv := []string{need.Tool(t, "setpriv"), "--bounding-set=-net_admin",
+			"--inh-caps=-net_admin", self}
+		if err := s.run(s.command(append(argv, args...))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run("doctor")
+	if !strings.Contains(s.stdout, "--address host is refused") {
+		need.That(t, "kernel", errors.New("it lets anybody filter TCP sockets"))
+	}
+	run("serve", "http", "--address", "host", "--device", "veth0", "--backend", "packet")
+	if s.code != exitFailed || strings.Count(s.stderr, "\n") != 1 ||
+		!strings.Contains(s.stderr, "this kernel wants CAP_NET_ADMIN") {
 		t.Errorf("code %d, %q", s.code, s.stderr)
 	}
 }

@@ -1,12 +1,15 @@
 package host
 
 import (
+	"errors"
 	"fmt"
+	"os"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
-// ask has netlink tell what files do not.
+// ask has netlink and the kernel tell what files do not.
 func (c *Config) ask() {
 	if c.ESwitchMode == nil {
 		c.ESwitchMode = eswitchModeOf
@@ -20,6 +23,21 @@ func (c *Config) ask() {
 	if c.RxRing == nil {
 		c.RxRing = rxRingOf
 	}
+	if c.Filter == nil {
+		c.Filter = filterTCP
+	}
+}
+
+// filterTCP gives a TCP socket of this process a filter.
+func filterTCP() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	drop := unix.SockFilter{Code: unix.BPF_RET}
+	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: 1, Filter: &drop})
+	return errors.Join(os.NewSyscallError("setsockopt SO_ATTACH_FILTER", err), unix.Close(fd))
 }
 
 func eswitchModeOf(pci string) (string, error) {

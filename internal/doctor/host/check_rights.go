@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -57,6 +58,18 @@ func capabilities(m *machine) []problem {
 	return fault("CAP_NET_RAW is missing: the kernel refuses raw packet queues and flow rules",
 		"setcap cap_net_raw+ep PROGRAM, AmbientCapabilities=CAP_NET_RAW, docker --cap-add "+
 			"NET_RAW, or be root")
+}
+
+// hostFilters: kernels with Linux commit 5d39580f68e6 want CAP_NET_ADMIN for filters of TCP
+// sockets.
+func hostFilters(m *machine) []problem {
+	if m.cfg.Filter == nil || !errors.Is(m.cfg.Filter(), os.ErrPermission) {
+		return nothing()
+	}
+	return note("--address host is refused: this kernel wants CAP_NET_ADMIN for filters of TCP "+
+		"sockets",
+		"for --address host setcap cap_net_raw,cap_net_admin+ep PROGRAM, "+
+			"AmbientCapabilities=CAP_NET_RAW CAP_NET_ADMIN, docker --cap-add NET_ADMIN, or be root")
 }
 
 // userNamespace: up to linux 6.12 uverbs checks capabilities in the initial user namespace, whose

@@ -1,6 +1,6 @@
 package host
 
-// check is one thing to look at. Those but the first three find nothing where there is no device.
+// check is one thing to look at. Most find nothing where there is no device.
 type check struct {
 	name string
 	look func(*machine) []problem
@@ -16,6 +16,7 @@ func checks() []check {
 		{"link layer", onDevice(linkLayer)},         // ports/1/link_layer
 		{"node", onDevice(deviceNode)},              // /dev/infiniband
 		{"capabilities", onDevice(capabilities)},    // CapEff of proc_pid_status(5)
+		{"host's address", hostFilters},             // SO_ATTACH_FILTER of socket(7)
 		{"user namespace", onDevice(userNamespace)}, // /proc/self/uid_map
 		{"locked memory", onDevice(lockedMemory)},   // /proc/self/limits
 		{"cgroup rdma", onDevice(cgroupRDMA)},       // rdma.max of cgroup-v2.rst

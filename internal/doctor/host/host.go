@@ -13,12 +13,14 @@ type Config struct {
 	Root string
 	// ESwitchMode is "legacy" or "switchdev", of the device at a PCI address; VF is how the
 	// physical function's netdev has its virtual function number n configured; Pause what a
-	// netdev's port says of pause frames; RxRing how many slots its receive rings have, and could.
-	// nil: ask netlink with the machine's own root, else they are not known.
+	// netdev's port says of pause frames; RxRing how many slots its receive rings have, and could;
+	// Filter whether the kernel lets this process filter a TCP socket. nil: ask netlink or the
+	// kernel with the machine's own root, else they are not known.
 	ESwitchMode func(pci string) (string, error)
 	VF          func(pf string, n int) (VF, error)
 	Pause       func(netdev string) (Pause, error)
 	RxRing      func(netdev string) (size, most int, err error)
+	Filter      func() error
 }
 
 // VF is how a virtual function is configured.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor"
@@ -55,6 +56,11 @@ func plantedFaults() []planted {
 			lines: []string{"dev/infiniband/uverbs0 @0600 ="}},
 		{name: "no CAP_NET_RAW", check: "capabilities", saw: "CAP_NET_RAW is missing",
 			lines: []string{status + `CapEff:	0000000000000000\nCpus_allowed_list:	0-15`}},
+		{name: "no CAP_NET_ADMIN", check: "host's address", state: doctor.Note,
+			saw: "--address host is refused: this kernel wants CAP_NET_ADMIN",
+			netlink: func(c *host.Config) {
+				c.Filter = func() error { return os.NewSyscallError("setsockopt", syscall.EPERM) }
+			}},
 		{name: "user namespace", check: "user namespace", saw: "wants CAP_NET_RAW outside",
 			lines: []string{"proc/self/uid_map =          0     100000      65536"}},
 		{name: "memlock", check: "locked memory", saw: "may lock 0.1 MiB",

@@ -1,6 +1,12 @@
 package backing
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
 
 // Device is the network device whose packets the kernel's sockets are not to have.
 type Device struct {
@@ -52,8 +58,15 @@ func (d Device) is(yes, no uint8) unix.SockFilter {
 		Jt: yes, Jf: no}
 }
 
-// attach puts a filter in the place of the one before.
+// attach puts a filter in the place of the one before. Kernels with Linux commit 5d39580f68e6 want
+// CAP_NET_ADMIN for one of a TCP socket.
 func attach(fd int, program []unix.SockFilter) error {
-	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+	err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
 		&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+	if errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("this kernel wants CAP_NET_ADMIN for filters of TCP sockets, which the "+
+			"host's own address needs: setcap cap_net_raw,cap_net_admin+ep on the program, "+
+			"docker --cap-add NET_ADMIN, or be root: %w", err)
+	}
+	return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", err)
 }

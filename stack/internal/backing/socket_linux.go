@@ -84,7 +84,7 @@ func prepare(fd int, p Protocol, at netip.AddrPort) error {
 		}
 	}
 	if err := attach(fd, silent()); err != nil {
-		return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", err)
+		return err
 	}
 	sa, err := sockaddr(at)
 	if err != nil {
@@ -179,7 +179,7 @@ func (s *Socket) Silence() error {
 	if s.fd < 0 {
 		return nil
 	}
-	return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", attach(s.fd, silent()))
+	return attach(s.fd, silent())
 }
 
 // Addr is the port.
