@@ -56,8 +56,7 @@ func (s *Stack) awaitTime(ctx context.Context, t time.Time, linkUp <-chan struct
 
 // readUntilLinkUp ends the reads of c when the link comes up. The caller has set the deadline of
 // reads, and calls what is returned when it no longer reads: it reports whether the link came up.
-// The last time, that was too late for what was asked: who waits for linkUp next is told.
-func readUntilLinkUp(c *UDPConn, linkUp chan struct{}) (done func(last bool) bool) {
+func readUntilLinkUp(c *UDPConn, linkUp <-chan struct{}) (done func() bool) {
 	reading, came := make(chan struct{}), make(chan bool, 1)
 	go func() {
 		select {
@@ -68,16 +67,14 @@ func readUntilLinkUp(c *UDPConn, linkUp chan struct{}) (done func(last bool) boo
 			came <- false
 		}
 	}()
-	return func(last bool) bool {
-		close(reading)
-		up := <-came
-		if up && last {
-			select {
-			case linkUp <- struct{}{}:
-			default: // it came up once more
-			}
-		}
-		return up
+	return func() bool { close(reading); return <-came }
+}
+
+// notify puts a token into a channel that has none.
+func notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 

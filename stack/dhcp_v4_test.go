@@ -1,10 +1,8 @@
 package stack_test
 
 import (
-	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -14,7 +12,6 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/stack/stacktest"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
@@ -193,34 +190,32 @@ func TestDHCPLinkUp(t *testing.T) {
 	}
 }
 
-// TestReadUntilLinkUp: a link that comes up while the last answer is read is not forgotten.
-func TestReadUntilLinkUp(t *testing.T) {
-	s, _ := stacktest.Pair(t)
-	c, err := s.ListenUDP("udp4", &net.UDPAddr{Port: 68})
+// TestDHCPLinkUpTwice: a link that comes up while the client asks whether its address is good for
+// the link of the time before: it asks again.
+func TestDHCPLinkUpTwice(t *testing.T) {
+	v := newVirtualTime(t)
+	netpair.CheckLeaks(t)
+	a, b := netpair.NewPorts(netpair.Faults{})
+	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Clock: v.Clock.Clock(),
+		Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}})
 	must(t, err)
-	for _, tt := range []struct {
-		name           string
-		comesUp, last  bool
-		came, toldNext bool
-	}{
-		{"it comes up", true, false, true, false},
-		{"it comes up at last", true, true, true, true},
-		{"it does not", false, false, false, false},
-		{"it does not, at last", false, true, false, false},
-	} {
-		linkUp := make(chan struct{}, 1)
-		c.SetReadDeadline(time.Time{})
-		done := stack.ReadUntilLinkUp(c, linkUp)
-		if tt.comesUp {
-			linkUp <- struct{}{}
-			if _, _, err := c.ReadFrom(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("%s: the read ends with %v", tt.name, err)
-			}
-		}
-		if came := done(tt.last); came != tt.came || len(linkUp) == 1 != tt.toldNext {
-			t.Errorf("%s: it came up: %v, the next one is told: %v", tt.name, came,
-				len(linkUp) == 1)
-		}
+	defer server.Close()
+	d := newDHCPServer(t, server, "192.0.2.50", time.Hour)
+	client, err := stack.New(b, stack.Config{DHCPv4: true, DuplicateDetection: -1,
+		Clock: v.Clock.Clock(), AddressTimeout: hangs})
+	must(t, err)
+	defer client.Close()
+	v.stop()
+	d.mute.Store(true)
+	sent := client.Stats().DHCPSent
+	client.LinkIsUp()
+	eventually(t, "a question", func() bool { return client.Stats().DHCPSent > sent })
+	client.LinkIsUp()
+	eventually(t, "another", func() bool { return client.Stats().DHCPSent > sent+1 })
+	d.mute.Store(false)
+	if !v.AdvanceUntil(5*time.Second, func() bool { return d.confirmed.Load() >= 2 }) ||
+		!hasAddr(client, "192.0.2.50") {
+		t.Errorf("confirmed %d times, addresses %v", d.confirmed.Load(), client.Addrs())
 	}
 }
 

@@ -163,8 +163,9 @@ func (d *dhcp6) ask(ctx context.Context, m *dhcpv6.Message, repeat schedule,
 		d.conn.SetReadDeadline(d.s.clock.Now().Add(d.s.jitter(wait)))
 		linkCame := readUntilLinkUp(d.conn, d.linkUp)
 		answer := d.read(ctx, m, want)
-		if wait = repeat(wait); linkCame(answer != nil || ctx.Err() != nil) {
+		if wait = repeat(wait); linkCame() {
 			wait = repeat(0)
+			defer notify(d.linkUp) // the answer may be of the link before: it is to be confirmed
 		}
 		if answer != nil {
 			return answer, nil

@@ -41,8 +41,3 @@ func (s *Stack) Servers() []netip.Addr { return s.dns.servers() }
 
 // LinkIsUp is what a stack does when its link is there again.
 func (s *Stack) LinkIsUp() { s.linkIsUp() }
-
-// ReadUntilLinkUp is what a DHCP client waits with.
-func ReadUntilLinkUp(c *UDPConn, linkUp chan struct{}) func(last bool) bool {
-	return readUntilLinkUp(c, linkUp)
-}

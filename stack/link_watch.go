@@ -85,7 +85,8 @@ type linkUpWaiters struct {
 	waiters []chan struct{} // guarded by mu
 }
 
-// add returns a channel of capacity one that receives a token each time the link comes up.
+// add returns a channel of capacity one that receives a token each time the link comes up. Who
+// takes a token and leaves what it means to another puts it back.
 func (r *linkUpWaiters) add() chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,9 +100,6 @@ func (r *linkUpWaiters) wakeAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range r.waiters {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
+		notify(c)
 	}
 }

@@ -74,7 +74,10 @@ func onWire(t *testing.T, cfg stack.Config, other func(far wire.Wire)) (*stack.S
 func flap(t *testing.T, s *stack.Stack, n *simnic.NIC, w *overheard) {
 	t.Helper()
 	n.SetLink(false)
-	eventually(t, "the link down", func() bool { return !s.Stats().LinkUp })
+	eventually(t, "the link down", func() bool { // and told, so that up is a change of its own
+		st := s.Stats()
+		return !st.LinkUp && st.LinkChanges == 1
+	})
 	w.forget()
 	n.SetLink(true)
 	eventually(t, "the link up", func() bool {
