@@ -18,7 +18,7 @@ ROUNDS      ?= 10
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-vm test-vm-users test-vm-removals test-host test-browser test-deploy test-arm64 test-services test-attacks test-suites sim sim-mutants check deps demo bench bench-go bench-peers bench-scale instructions fuzz fuzz-short help
+.PHONY: build test test-vm test-vm-users test-vm-removals test-host test-browser test-deploy test-arm64 test-services test-attacks test-suites sim sim-mutants check deps demo bench bench-go bench-peers bench-scale bench-host instructions fuzz fuzz-short help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -107,6 +107,9 @@ bench-peers: ## measure against the kernel and gVisor's own links, 20 minutes; i
 
 bench-scale: ## what an operation costs with more cores, queues and sockets, in counts: 40 s; LONG=1: 64 to 50,000 connections, an hour
 	CGO_ENABLED=0 go run ./tests/scale $(if $(LONG),-long)
+
+bench-host: ## HTTP and DNS on the host's own address against an address and a MAC of its own, in turns: 2 minutes
+	RATES=1 CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) -run Rates ./tests/hostmode
 
 fuzz: ## every fuzz target, for FUZZTIME each
 	@tests/fuzz.sh $(FUZZTIME)

@@ -57,11 +57,20 @@ func serve(netdev string) error {
 		return err
 	}
 	fmt.Println("open", time.Since(began))
-	in := bufio.NewScanner(os.Stdin)
+	in, other := bufio.NewScanner(os.Stdin), (*stack.Stack)(nil)
 	for in.Scan() {
 		words := strings.Fields(in.Text())
 		answer, err := own.command(st, words)
-		if err == nil && answer == "" {
+		switch {
+		case err != nil || answer != "":
+		case words[0] == "own":
+			if other, err = openOwn(cfg, own, words[1]); err == nil {
+				answer = "open"
+				defer other.Close()
+			}
+		case words[0] == "ownrates":
+			answer, err = serveRates(other, words[1])
+		default:
 			answer, err = command(st, words)
 		}
 		if err != nil {
@@ -92,6 +101,8 @@ func command(st *stack.Stack, words []string) (string, error) {
 		listening = append(listening, ln)
 		go acceptAll(ln)
 		return "listening on " + ln.Addr().String(), nil
+	case "rates":
+		return serveRates(st, words[1])
 	case "udp":
 		pc, err := st.ListenPacket("udp", words[1])
 		if err != nil {
