@@ -86,7 +86,13 @@ func (d *dhcpServer) answer(m *dhcpv4.DHCPv4) {
 // leased makes a server and a client that has got its address from it, in virtual time.
 func leased(t *testing.T, lasts time.Duration) (*dhcpServer, *stack.Stack) {
 	t.Helper()
-	c := newVirtualTime(t).Clock.Clock()
+	return leasedIn(t, newVirtualTime(t), lasts)
+}
+
+// leasedIn is leased in a time that the test has.
+func leasedIn(t *testing.T, v virtualTime, lasts time.Duration) (*dhcpServer, *stack.Stack) {
+	t.Helper()
+	c := v.Clock.Clock()
 	netpair.CheckLeaks(t)
 	a, b := netpair.NewPorts(netpair.Faults{})
 	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Clock: c,
@@ -166,17 +172,7 @@ func TestDHCPLeaseRunsOut(t *testing.T) {
 // when the link comes up (world 51215 of tests/sim).
 func TestDHCPLinkUp(t *testing.T) {
 	v := newVirtualTime(t)
-	netpair.CheckLeaks(t)
-	a, b := netpair.NewPorts(netpair.Faults{})
-	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Clock: v.Clock.Clock(),
-		Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}})
-	must(t, err)
-	defer server.Close()
-	d := newDHCPServer(t, server, "192.0.2.50", 2*time.Second)
-	client, err := stack.New(b, stack.WithRenewal(stack.Config{DHCPv4: true, DuplicateDetection: -1,
-		Clock: v.Clock.Clock(), AddressTimeout: hangs}, time.Second))
-	must(t, err)
-	defer client.Close()
+	d, client := leasedIn(t, v, 2*time.Second)
 	v.stop()
 	d.mute.Store(true)
 	v.Advance(3 * time.Minute)
@@ -194,17 +190,7 @@ func TestDHCPLinkUp(t *testing.T) {
 // the link of the time before: it asks again.
 func TestDHCPLinkUpTwice(t *testing.T) {
 	v := newVirtualTime(t)
-	netpair.CheckLeaks(t)
-	a, b := netpair.NewPorts(netpair.Faults{})
-	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Clock: v.Clock.Clock(),
-		Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}})
-	must(t, err)
-	defer server.Close()
-	d := newDHCPServer(t, server, "192.0.2.50", time.Hour)
-	client, err := stack.New(b, stack.Config{DHCPv4: true, DuplicateDetection: -1,
-		Clock: v.Clock.Clock(), AddressTimeout: hangs})
-	must(t, err)
-	defer client.Close()
+	d, client := leasedIn(t, v, time.Hour)
 	v.stop()
 	d.mute.Store(true)
 	sent := client.Stats().DHCPSent
