@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"sync/atomic"
 
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
@@ -28,13 +30,7 @@ type narrowWindow struct {
 	peers []atomic.Uint64 // by hash: 32 bits of it, the MSS, and the window's scale
 }
 
-const (
-	narrowPeers = 1 << 14 // a power of two; of two flows in one place the later stays
-	// defaultMSS is that of a peer which announces none, RFC 9293 section 3.7.1.
-	defaultMSS = 536
-	// maxScale is the largest scale, RFC 7323 section 2.3.
-	maxScale = 14
-)
+const narrowPeers = 1 << 14 // a power of two; of two flows in one place the later stays
 
 func (n *narrowWindow) open() { n.peers = make([]atomic.Uint64, narrowPeers) }
 
@@ -80,31 +76,10 @@ func (n *narrowWindow) begins(s *hdr.Segment) {
 	}
 }
 
-// synOptions are the maximum segment size and the scale of windows in the options of a SYN. It
-// stops at an option that makes no sense, as netstack does.
+// synOptions are the maximum segment size and the scale of windows in the options of a SYN, as
+// netstack reads them.
 func synOptions(tcp []byte) (mss uint16, scale uint8) {
-	const (
-		optMSS   = 2
-		optScale = 3
-	)
-	mss = defaultMSS
-	options := tcp[hdr.TCPLen:max(hdr.TCPLen, min(int(tcp[12]>>4)*4, len(tcp)))]
-	for len(options) > 0 && options[0] != hdr.OptEnd {
-		if options[0] == hdr.OptNop {
-			options = options[1:]
-			continue
-		}
-		if len(options) < 2 || options[1] < 2 || int(options[1]) > len(options) {
-			break
-		}
-		option := options[:options[1]]
-		switch {
-		case option[0] == optMSS && len(option) == 4:
-			mss = binary.BigEndian.Uint16(option[2:])
-		case option[0] == optScale && len(option) == 3:
-			scale = min(option[2], maxScale)
-		}
-		options = options[len(option):]
-	}
-	return mss, scale
+	end := max(hdr.TCPLen, min(int(tcp[12]>>4)*4, len(tcp)))
+	o := header.ParseSynOptions(tcp[hdr.TCPLen:end], true)
+	return o.MSS, uint8(max(o.WS, 0)) // -1: there is none
 }

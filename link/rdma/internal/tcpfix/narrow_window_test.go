@@ -46,9 +46,9 @@ func TestNarrowWindow(t *testing.T) {
 			ack: func(f *hdrtest.TCPFrame) { f.Window = 999 }, want: 2000},
 		{name: "without options, a segment fits",
 			syn: func(f *hdrtest.TCPFrame) { f.Options = nil },
-			ack: func(f *hdrtest.TCPFrame) { f.Window = defaultMSS }},
+			ack: func(f *hdrtest.TCPFrame) { f.Window = header.TCPDefaultMSS }},
 		{name: "without options", syn: func(f *hdrtest.TCPFrame) { f.Options = nil },
-			ack: func(f *hdrtest.TCPFrame) { f.Window = defaultMSS - 1 }, want: 2000},
+			ack: func(f *hdrtest.TCPFrame) { f.Window = header.TCPDefaultMSS - 1 }, want: 2000},
 		{name: "a scale above 14", syn: func(f *hdrtest.TCPFrame) { f.Options[7] = 200 },
 			ack: func(f *hdrtest.TCPFrame) { f.Window = 1 }},
 	} {
@@ -99,13 +99,14 @@ func TestSYNOptions(t *testing.T) {
 		mss     uint16
 		scale   uint8
 	}{
-		{"none", nil, defaultMSS, 0},
+		{"none", nil, header.TCPDefaultMSS, 0},
+		{"an MSS of 0", []byte{2, 4, 0, 0, 3, 3, 9, 1}, header.TCPDefaultMSS, 0},
 		{"both", []byte{2, 4, 5, 180, 1, 3, 3, 9}, 1460, 9},
-		{"behind the end", []byte{0, 3, 3, 9}, defaultMSS, 0},
-		{"no length", []byte{1, 1, 1, 3}, defaultMSS, 0},
-		{"length 0", []byte{2, 0, 3, 3, 9, 1, 1, 1}, defaultMSS, 0},
-		{"longer than the header", []byte{3, 3, 5, 2, 8, 5, 180, 1}, defaultMSS, 5},
-		{"another length", []byte{3, 4, 5, 5, 2, 3, 5, 1}, defaultMSS, 0},
+		{"behind the end", []byte{0, 3, 3, 9}, header.TCPDefaultMSS, 0},
+		{"no length", []byte{1, 1, 1, 3}, header.TCPDefaultMSS, 0},
+		{"length 0", []byte{2, 0, 3, 3, 9, 1, 1, 1}, header.TCPDefaultMSS, 0},
+		{"longer than the header", []byte{3, 3, 5, 2, 8, 5, 180, 1}, header.TCPDefaultMSS, 5},
+		{"another length", []byte{3, 4, 5, 5, 2, 3, 5, 1}, header.TCPDefaultMSS, 0},
 	} {
 		tcp := append(make([]byte, hdr.TCPLen), tc.options...)
 		tcp[12] = byte(len(tcp)/4) << 4
