@@ -243,6 +243,39 @@ func fixes() []row {
 				       count sackremoved 1
 				30ms   > A 1001+1000 ack 1
 				40ms   < A 1 ack 3001`},
+		{name: "a FIN that was sent too often to be sent again by a timeout",
+			source: "docs/netstack-workarounds.md: fin_count.go",
+			linux:  "counts timeouts only, net/ipv4/tcp_timer.c tcp_write_timeout",
+			config: func(c *stack.Config) { c.TCP.MaxRetries = 3 },
+			script: `
+				0      open mss 1036 sackok
+				       write 1000
+				       > PA 1+1000 ack 1
+				       write 1000
+				       > PA 1001+1000 ack 1
+				       write 1000
+				       > PA 2001+1000 ack 1
+				       write 1000
+				       > PA 3001+1000 ack 1
+				       closewrite
+				       > FA 4001 ack 1
+				10ms   < A 1 ack 1001
+				20ms   > PA 1001+1000 ack 1
+				       > PA 2001+1000 ack 1
+				       > PA 3001+1000 ack 1
+				       > FA 4001 ack 1
+				30ms   < A 1 ack 2001
+				       > PA 2001+1000 ack 1
+				       > PA 3001+1000 ack 1
+				       > FA 4001 ack 1
+				40ms   < A 1 ack 3001
+				       > PA 3001+1000 ack 1
+				       > FA 4001 ack 1
+				50ms   < A 1 ack 4001
+				51ms   > FA 4001 ack 1
+				61ms   < FA 1 ack 4002
+				       read 1 = EOF
+				66ms   > A 4002 ack 2`},
 		{name: "an ACK is taken behind a window that was rounded to 0",
 			source: "docs/netstack-workarounds.md: zero_window.go",
 			config: func(c *stack.Config) {

@@ -103,6 +103,23 @@ func windows() []row {
 				       < A 1 ack 1 win 500
 				130ms  > A 1001+1000 ack 1
 				140ms  < A 1 ack 3001`},
+		{name: "an overtaken acknowledgement with a small window does not open a larger one",
+			source: "RFC 9293 3.10.7.4 fifth: SND.WL1, SND.WL2",
+			script: `
+				0      open mss 1000
+				       write 3000
+				       > A 1+1000 ack 1
+				       > A 1001+1000 ack 1
+				       > PA 2001+1000 ack 1
+				10ms   < A 1 ack 3001 win 1000
+				       write 5000
+				       > A 3001+1000 ack 1
+				11ms   < A 1 ack 1 win 500
+				20ms   < A 1 ack 4001 win 8000
+				       > A 4001+1000 ack 1
+				       > A 5001+1000 ack 1
+				       > A 6001+1000 ack 1
+				       > PA 7001+1000 ack 1`},
 		{name: "what was sent is sent again beyond a window that has shrunk, which is scaled",
 			source: "RFC 9293 3.8.6",
 			script: `

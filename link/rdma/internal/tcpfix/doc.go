@@ -6,6 +6,7 @@
 //	syn_window_fix.go  the answer to a SYN that comes again has a window that is not scaled
 //	syn_rtt_fix.go     a SYN sent twice makes a first round trip of a second
 //	gso_sack_filter.go a loss inside a super-segment is noticed by the timeout only
+//	fin_count.go       a FIN is given up that was sent again too often within one recovery
 //	resend*.go         the count of segments in flight falls to 0, and no timer runs
 //
 // Each file names the behaviour, its issue upstream if there is one, and the test that tells when

@@ -19,8 +19,11 @@ import (
 // timer is armed: nothing counts as in flight, and only a window of 0 is probed. If the peer has
 // nothing to say the connection stands still for good.
 //
-// Fix: a window that is smaller than a segment and than what has been sent is raised to that. RFC
-// 9293 section 3.8.6 has what was sent before the window was lowered sent again.
+// Fix: a window that is smaller than a segment and than what has been sent is raised to a segment,
+// or to what has been sent if that is less. RFC 9293 section 3.8.6 has what was sent before the
+// window was lowered sent again. It is not raised further: netstack takes the window of an
+// overtaken acknowledgement from the latest one on, where the peer may have no room. A netstack
+// that keeps what comes beyond its window has no memory left for what is missing.
 //
 // Not reported upstream. No longer needed when the row "an acknowledgement that was overtaken has a
 // small window" of tests/tcp passes without it.
@@ -55,11 +58,11 @@ func (n *narrowWindow) received(s *hdr.Segment, r *resender) bool {
 	}
 	mss, scale := uint32(peer>>8&0xffff), peer&0xff
 	_, ack := hdr.Numbers(s.TCP())
-	sent := end - ack
-	if !hdr.Before(ack, end) || window<<scale >= min(mss, sent) {
+	least := min(mss, end-ack)
+	if !hdr.Before(ack, end) || window<<scale >= least {
 		return false
 	}
-	binary.BigEndian.PutUint16(s.TCP()[14:], uint16(min((sent-1)>>scale+1, 0xffff)))
+	binary.BigEndian.PutUint16(s.TCP()[14:], uint16((least-1)>>scale+1))
 	return true
 }
 

@@ -29,11 +29,11 @@ func TestNarrowWindow(t *testing.T) {
 		ack  func(*hdrtest.TCPFrame)
 		want uint16 // 0: it stays as it is
 	}{
-		{name: "less than a segment", want: 16}, // of 128 bytes: 2000 and more
-		{name: "of all that was sent", ack: func(f *hdrtest.TCPFrame) { f.Ack = 5000 }, want: 24},
-		{name: "with data", ack: func(f *hdrtest.TCPFrame) { f.Payload = []byte("x") }, want: 16},
+		{name: "less than a segment", want: 8}, // of 128 bytes: 1000 and more
+		{name: "of all that was sent", ack: func(f *hdrtest.TCPFrame) { f.Ack = 5000 }, want: 8},
+		{name: "with data", ack: func(f *hdrtest.TCPFrame) { f.Payload = []byte("x") }, want: 8},
 		{name: "with a FIN", ack: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagFin },
-			want: 16},
+			want: 8},
 		{name: "a segment fits", ack: func(f *hdrtest.TCPFrame) { f.Window = 8 }},
 		{name: "what is left fits", ack: func(f *hdrtest.TCPFrame) { f.Ack = 7700 }},
 		{name: "what is left does not", ack: func(f *hdrtest.TCPFrame) { f.Ack = 7500 }, want: 4},
@@ -43,12 +43,13 @@ func TestNarrowWindow(t *testing.T) {
 		{name: "reset", ack: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagRst }},
 		{name: "another port", ack: func(f *hdrtest.TCPFrame) { f.Ports[0]++ }},
 		{name: "without a scale", syn: func(f *hdrtest.TCPFrame) { f.Options = f.Options[:4] },
-			ack: func(f *hdrtest.TCPFrame) { f.Window = 999 }, want: 2000},
+			ack: func(f *hdrtest.TCPFrame) { f.Window = 999 }, want: 1000},
 		{name: "without options, a segment fits",
 			syn: func(f *hdrtest.TCPFrame) { f.Options = nil },
 			ack: func(f *hdrtest.TCPFrame) { f.Window = header.TCPDefaultMSS }},
 		{name: "without options", syn: func(f *hdrtest.TCPFrame) { f.Options = nil },
-			ack: func(f *hdrtest.TCPFrame) { f.Window = header.TCPDefaultMSS - 1 }, want: 2000},
+			ack:  func(f *hdrtest.TCPFrame) { f.Window = header.TCPDefaultMSS - 1 },
+			want: header.TCPDefaultMSS},
 		{name: "a scale above 14", syn: func(f *hdrtest.TCPFrame) { f.Options[7] = 200 },
 			ack: func(f *hdrtest.TCPFrame) { f.Window = 1 }},
 	} {

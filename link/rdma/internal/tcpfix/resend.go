@@ -159,7 +159,10 @@ func (r *resender) received(s *hdr.Segment) (aged bool) {
 	if f == nil || s.Flags()&hdr.FlagACK == 0 {
 		return false
 	}
-	f.acknowledged(s, r.clock.NowMonotonic())
+	if f.acknowledged(s, r.clock.NowMonotonic()) && f.finLeft() {
+		f.due = true
+		r.soon()
+	}
 	return f.back.age(s)
 }
 

@@ -92,11 +92,12 @@ func (f *resendFlow) add(pkt *gstack.PacketBuffer, seq, size uint32, now tcpip.M
 	}
 }
 
-// acknowledged lets go of what a segment of the peer's acknowledges.
-func (f *resendFlow) acknowledged(s *hdr.Segment, now tcpip.MonotonicTime) {
+// acknowledged lets go of what a segment of the peer's acknowledges, and reports whether that is
+// anything new.
+func (f *resendFlow) acknowledged(s *hdr.Segment, now tcpip.MonotonicTime) bool {
 	_, ack := hdr.Numbers(s.TCP())
 	if f.told && !hdr.Before(f.una, ack) || hdr.Before(f.end, ack) {
-		return
+		return false
 	}
 	f.una, f.told, f.moved, f.tries = ack, true, now, 0
 	n := 0
@@ -108,6 +109,7 @@ func (f *resendFlow) acknowledged(s *hdr.Segment, now tcpip.MonotonicTime) {
 		ms := int32(f.stampAt(now) - binary.BigEndian.Uint32(stamp[6:]))
 		f.measure(time.Duration(ms) * time.Millisecond)
 	}
+	return true
 }
 
 // measure takes note of a round trip. What a peer echoes after an acknowledgement was lost makes it

@@ -177,8 +177,8 @@ func TestResend(t *testing.T) {
 				Ports: [2]uint16{80, 4000}, TTL: 64, Seq: 3000, Ack: 7,
 				Flags: ack | header.TCPFlagFin}, 0)
 			r.answer(3000, 5000, ack)
-		}, []segment{{300 * ms, 3000, 0, false}, {850 * ms, 3000, 0, false},
-			{1900 * ms, 3000, 0, false}, {3950 * ms, 3000, 0, false}, {8000 * ms, 3000, 0, false}}},
+		}, []segment{{finWait, 3000, 0, false}, {551 * ms, 3000, 0, false},
+			{1601 * ms, 3000, 0, false}, {3651 * ms, 3000, 0, false}, {7701 * ms, 3000, 0, false}}},
 		{"more is acknowledged than is kept", func(r *resending) {
 			r.write(ours(0, 1000), 0)
 			r.write(ours(1000, 2000), 1000)
