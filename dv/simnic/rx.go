@@ -143,11 +143,13 @@ const (
 	delayDropYield = 20 // polls before the first sleep: enough for a running driver
 )
 
-// await delays the packet, and all packets after it on the wire, until the driver posts a WQE. Only
-// the queue stays locked meanwhile.
+// await delays the packet, and all packets after it on the wire, until the driver posts a WQE. It
+// writes the completions that the queue holds back: the driver posts WQEs for those that it sees.
+// Only the queue stays locked meanwhile.
 func (rq *RQ) await(b *rxBurst) bool {
 	b.mem.release()
 	b.count()
+	rq.flushBlock()
 	if b.waited != nil {
 		b.waited.Store(true)
 	}
