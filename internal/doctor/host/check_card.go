@@ -29,6 +29,39 @@ func firmware(m *machine) []problem {
 		return fault(fmt.Sprintf("firmware %s is older than %d.%d.%04d", text, family, least[0],
 			least[1]), "update it: mlxfwmanager --online -u, or the vendor's own")
 	}
+	return knownBugs(text, family, [2]int{major, minor})
+}
+
+// firmwareBug is a fault of releases from one version up to the one that mends it.
+type firmwareBug struct {
+	family      int
+	from, fixed [2]int
+	what        string
+}
+
+// firmwareBugs are those of the vendor's release notes that take a port away from those who serve
+// on it: docs.nvidia.com, ConnectX-6 Dx Firmware 22.32.1010 "Bug Fixes History" (internal
+// references 2687283, 2598906), ConnectX-5 Firmware 16.35.2000 "Bug Fixes History" (3048162).
+func firmwareBugs() []firmwareBug {
+	return []firmwareBug{
+		{16, [2]int{34, 1002}, [2]int{35, 1012},
+			"too large a number of VFs and SFs ends the firmware (assert 0x888E)"},
+		{22, [2]int{30, 1004}, [2]int{31, 1014},
+			"the state of a virtual port, badly asked for, ends the firmware (assert 0x8274), " +
+				"and one port that goes down may take the other's link"},
+	}
+}
+
+// knownBugs is what the release notes say of a version.
+func knownBugs(text string, family int, version [2]int) []problem {
+	for _, b := range firmwareBugs() {
+		if b.family == family && slices.Compare(version[:], b.from[:]) >= 0 &&
+			slices.Compare(version[:], b.fixed[:]) < 0 {
+			return fault(fmt.Sprintf("firmware %s: %s", text, b.what),
+				fmt.Sprintf("update it to %d.%d.%04d or later: mlxfwmanager --online -u, or the "+
+					"vendor's own", b.family, b.fixed[0], b.fixed[1]))
+		}
+	}
 	return nothing()
 }
 
