@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
@@ -58,7 +59,7 @@ func (d *Device) bringUp(ctx context.Context, t *target) error {
 		if err := context.Cause(ctx); err != nil {
 			return fmt.Errorf("before %s: %w", stage.name, err)
 		}
-		if err := stage.do(); err != nil {
+		if err := d.timed(stage.name, stage.do); err != nil {
 			return err
 		}
 	}
@@ -208,6 +209,7 @@ func (d *Device) makeRx() error {
 		p.q.cq.compressed = d.compression() != 0
 		p.q.queueControl, p.q.log = d.queueControl(p.halt, p.start), d.log
 		p.q.recovery = newRecovery(d.config.Clock)
+		p.q.asleep = clock.NewAsleep(d.config.Clock)
 		p.q.haltFailed = p.haltFailed
 		p.wake = wakeTimers{clock: d.config.Clock, wake: p.q.Wake}
 		p.q.wakeAfter = p.wake.after

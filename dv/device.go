@@ -34,6 +34,7 @@ type Device struct {
 	tx      []*TxQueue
 	pool    *Pool
 	flowTag uint32 // of the unicast rules, 24 bits
+	stages  []OpeningStage
 
 	spread atomic.Pointer[spread] // replaced by Rebalance; read by any goroutine
 
@@ -72,17 +73,20 @@ type Device struct {
 // between two steps. On failure nothing is left behind, and the error is one
 // sentence that says what to do.
 func Open(ctx context.Context, cfg Config) (*Device, error) {
+	began := cfg.Clock.Now()
 	t, err := locate(&cfg)
 	if err != nil {
 		return nil, err
 	}
+	t.took = cfg.Clock.Since(began)
 	return open(ctx, cfg, t)
 }
 
 func newDevice(cfg Config, t *target) *Device {
 	d := &Device{config: cfg, facts: t.facts, port: t.facts.Port,
 		flowTag: newFlowTag(random.From(cfg.Random)),
-		log:     cfg.Logger, done: make(chan struct{}), linkChanged: make(chan struct{}, 1)}
+		log:     cfg.Logger, done: make(chan struct{}), linkChanged: make(chan struct{}, 1),
+		stages: []OpeningStage{{Name: "finding the device", Took: t.took}}}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -92,7 +96,7 @@ func newDevice(cfg Config, t *target) *Device {
 // open is Open for a device that was found.
 func open(ctx context.Context, cfg Config, t *target) (*Device, error) {
 	d := newDevice(cfg, t)
-	err := d.decide(t)
+	err := d.timed("checking limits", func() error { return d.decide(t) })
 	if err == nil {
 		err = d.bringUp(ctx, t)
 	}
@@ -107,6 +111,7 @@ func open(ctx context.Context, cfg Config, t *target) (*Device, error) {
 		d.MAC().String(), "vlan", d.VLAN(),
 		"firmware", d.caps.Firmware, "rx", d.NumRx(), "tx", d.NumTx(),
 		"pinned_bytes", d.plan.pinned())
+	d.log.Debug("opening a device takes time", "device", d.Name(), "took", d.Opening())
 	on, off := summary(d.Features())
 	d.log.Debug("features", "device", d.Name(), "on", on, "off", off)
 	return d, nil

@@ -18,9 +18,11 @@ type DeviceInfo struct {
 	Firmware, Type, GUID string
 	// Port is the number of the port that Netdev is at, 1 unless there are several.
 	Port int
-	// LinkLayer is "Ethernet" or "InfiniBand", State "ACTIVE" or "DOWN", Rate as
-	// sysfs has it ("100 Gb/sec (4X EDR)").
-	LinkLayer, State, Rate string
+	// LinkLayer is "Ethernet" or "InfiniBand".
+	LinkLayer string
+	// State is "ACTIVE" or "DOWN", Rate as sysfs has it ("100 Gb/sec (4X EDR)"). Find leaves them
+	// out.
+	State, Rate string
 	// MAC and MTU are the netdev's.
 	MAC net.HardwareAddr
 	MTU int
@@ -42,9 +44,33 @@ func (m *host) list() ([]DeviceInfo, error) {
 	}
 	infos := make([]DeviceInfo, len(nodes))
 	for i := range nodes {
+		nodes[i].ReadStates(m.root)
 		infos[i] = m.describe(&nodes[i])
 	}
 	return infos, nil
+}
+
+// Find returns the first RDMA device that is wanted and usable, by name; of those that are wanted
+// but not usable, the last one's reason. If none is wanted the error is ErrNotFound. It asks the
+// firmware nothing.
+func Find(wanted func(DeviceInfo) bool) (DeviceInfo, error) { return thisHost().find(wanted) }
+
+func (m *host) find(wanted func(DeviceInfo) bool) (DeviceInfo, error) {
+	nodes, err := m.nodes()
+	if err != nil {
+		return DeviceInfo{}, err
+	}
+	err = ErrNotFound
+	for i := range nodes {
+		switch d := m.describe(&nodes[i]); {
+		case !wanted(d):
+		case d.Usable():
+			return d, nil
+		default:
+			err = d.Why
+		}
+	}
+	return DeviceInfo{}, err
 }
 
 // describe puts together what sysfs, netlink and our own checks say.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/netdev"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
@@ -35,7 +36,8 @@ func thisHost() *host {
 // target is a port to be opened.
 type target struct {
 	facts  PortFacts
-	driver uint32 // enum rdma_driver_id, 0 unknown
+	driver uint32        // enum rdma_driver_id, 0 unknown
+	took   time.Duration // to find it
 	open   func() (uverbs.Kernel, error)
 	// allowed says whether this process may have what p asks for.
 	allowed func(p *plan) error
@@ -99,6 +101,9 @@ func (m *host) nodes() ([]node, error) {
 	nodes := make([]node, len(infos))
 	for i, info := range infos {
 		nodes[i] = node{info, m.rdma(info.IBDev)}
+		if len(nodes[i].rdma.Netdevs) < len(info.Ports) {
+			nodes[i].ReadNetdevs(m.root)
+		}
 	}
 	return nodes, nil
 }

@@ -258,3 +258,39 @@ func TestList(t *testing.T) {
 		t.Errorf("a machine without RDMA: %v", err)
 	}
 }
+
+// TestFind: the device that is wanted is found without a look at what takes time, the table of
+// addresses if netlink tells the netdev, and what the firmware is asked for.
+func TestFind(t *testing.T) {
+	m := usual(t)
+	m.rdma = func(name string) netdev.RDMAFacts {
+		return netdev.RDMAFacts{Netdevs: map[uint8]string{1: map[string]string{
+			"mlx5_0": "enp1s0f0", "mlx5_1": "ib0", "mlx5_2": "enp1s0v0"}[name]}}
+	}
+	named := func(name string) func(DeviceInfo) bool {
+		return func(d DeviceInfo) bool { return d.Netdev == name }
+	}
+	d, err := m.find(named("enp1s0v0"))
+	if err != nil || d.Name != "mlx5_2" || d.MTU != 1500 || d.State != "" || d.Rate != "" {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if _, err := m.find(named("ib0")); err == nil || !strings.Contains(err.Error(), "InfiniBand") {
+		t.Errorf("not usable: %v", err)
+	}
+	if _, err := m.find(named("eth9")); !errors.Is(err, ErrNotFound) {
+		t.Errorf("not there: %v", err)
+	}
+	nodes, err := m.nodes()
+	if err != nil || nodes[3].IBDev != "rxe0" || nodes[3].Ports[0].Netdevs != nil {
+		t.Errorf("the table of addresses was read: %+v, %v", nodes, err)
+	}
+	m.rdma = func(string) netdev.RDMAFacts { return netdev.RDMAFacts{} }
+	nodes, err = m.nodes()
+	if err != nil || len(nodes[3].Ports[0].Netdevs) != 1 {
+		t.Errorf("the table of addresses was not read: %+v, %v", nodes, err)
+	}
+	m.root = t.TempDir()
+	if _, err := m.find(named("enp1s0f0")); !errors.Is(err, ErrNoRDMA) {
+		t.Errorf("a machine without RDMA: %v", err)
+	}
+}

@@ -66,6 +66,9 @@ type RxQueue struct {
 	signals ownerSignals // atomic: written by any goroutine, read by the owner
 	count   rxCounts     // written by the owner, shown to others by atomics
 
+	asleep *clock.Asleep // Begin and End are the owner's; set by newRing, and at bring-up
+	left   atomic.Uint32 // descriptors that the NIC had before the last publication; the owner's
+
 	dumpTo atomic.Pointer[chan Dump] // where signalDump wants it; of capacity 1
 }
 
@@ -109,6 +112,7 @@ func newRing(index, entries, wqe int, ring, rec *mmio.Region, cq compRing, pool 
 		longest: uint32(pool.size), headerStatus: newHeaderStatusTable(),
 		log:      slog.New(slog.DiscardHandler),
 		recovery: newRecovery(clock.Clock{}),
+		asleep:   clock.NewAsleep(clock.Clock{}),
 	}
 }
 
@@ -220,6 +224,7 @@ func (q *RxQueue) publish() {
 	if most := q.format.most(); int32(pc-most) > 0 {
 		pc = most
 	}
+	q.left.Store(q.posted - q.cc)
 	q.cq.publish()
 	mmio.ToDevice()
 	q.rec.StoreBE32(mlx5.RecordRecv, pc&0xffff)
@@ -228,4 +233,15 @@ func (q *RxQueue) publish() {
 }
 
 // Stats returns the queue's counters; any goroutine may call it.
-func (q *RxQueue) Stats() RxStats { return q.count.stats() }
+func (q *RxQueue) Stats() RxStats {
+	s := q.count.stats()
+	s.AsleepNanos = uint64(q.asleep.Total())
+	return s
+}
+
+// Size is how many descriptors the ring has.
+func (q *RxQueue) Size() int { return int(q.mask) + 1 }
+
+// Left is how many of them had no frame yet, as far as Poll had seen, just before the NIC was given
+// more for the last time: near 0 it is about to drop frames. Any goroutine may call it.
+func (q *RxQueue) Left() int { return int(q.left.Load()) }

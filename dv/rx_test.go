@@ -49,6 +49,20 @@ func TestRxArmPublishes(t *testing.T) {
 	}
 }
 
+// Left is what there was before the NIC was given more, not what there is afterwards.
+func TestRxLeft(t *testing.T) {
+	r := newRxRig(t, 64, 64)
+	if r.q.Left() != 0 || r.q.Size() != 64 {
+		t.Errorf("%d of %d left before the first buffers, want 0 of 64", r.q.Left(), r.q.Size())
+	}
+	r.receive(24, 60)
+	pkts := make([]Packet, 24)
+	r.q.Release(pkts[:r.q.Poll(pkts)])
+	if got := r.q.Left(); got != 40 {
+		t.Errorf("%d left after 24 frames, want 40", got)
+	}
+}
+
 func TestRxPacketFields(t *testing.T) {
 	r := newRxRig(t, 64, 64)
 	cqe := receive(0, 72)

@@ -49,7 +49,9 @@ func (q *RxQueue) Wait() error {
 		runtime.Gosched()
 		return nil
 	}
+	q.asleep.Begin()
 	n, err := q.channel.Wait()
+	q.asleep.End()
 	q.sn += uint32(n)
 	q.count.events.n += uint64(n)
 	if n == 0 {

@@ -24,6 +24,8 @@ type RxStats struct {
 	Polls, Hits uint64
 	// Arms is events asked for, Events those that came, Wakes returns of Wait for another reason.
 	Arms, Events, Wakes uint64
+	// AsleepNanos is the nanoseconds spent in Wait, with those of one that is going on.
+	AsleepNanos uint64
 	// Refills is publications of new buffers (doorbell record stores).
 	Refills uint64
 	// Stalls is the times the ring was found without a single buffer for the NIC, which drops

@@ -16,7 +16,8 @@ var onOneClock = []string{
 	"apps/dnsd", "apps/httpd", "apps/iperf3d",
 	"dv", "dv/uverbs", "dv/internal/...", "dv/mlx5",
 	"dv/simnic", "dv/simnic/frame", "dv/simnic/kernel", "dv/simnic/pcie", "dv/simnic/wire",
-	"link/packet", "link/rdma", "link/rdma/internal/hdr", "link/rdma/internal/tcpfix", "stack",
+	"link/capture", "link/failover", "link/packet", "link/rdma", "link/rdma/internal/hdr",
+	"link/rdma/internal/tcpfix", "stack",
 }
 
 // ownClock has the exceptions, file:name, each with its reason. An entry that is not needed any

@@ -3,7 +3,9 @@ package uverbs
 import (
 	"fmt"
 	"sync"
+	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 )
 
@@ -16,7 +18,10 @@ type Context struct {
 	uars   []*Page
 	env    func() (Environment, error)
 
+	clock clock.Clock
+
 	mu       sync.Mutex
+	commands Commands
 	kernel   Kernel                    // nil once closed
 	scratch  *mmio.Region              // memory for commands
 	channels map[*CompChannel]struct{} // open ones
@@ -37,6 +42,19 @@ func (c *Context) Pinned() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.pinned
+}
+
+// Commands counts what the kernel was asked to do with a device.
+type Commands struct {
+	Count uint64
+	Took  time.Duration // inside the kernel, all in all
+}
+
+// Commands returns what has been asked through the context so far.
+func (c *Context) Commands() Commands {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.commands
 }
 
 // Close unmaps the doorbell pages, closes all event descriptors (their readers return ErrClosed)
@@ -123,7 +141,11 @@ func (c *Context) callLocked(o *op, noun string, uses []*object, needs uint64,
 			return fmt.Errorf("%s %s: %w", o.verb, noun, err)
 		}
 	}
-	if err := exchange(c.kernel, c.driver, object, method, attrs, c.scratch); err != nil {
+	began := c.clock.Now()
+	err := exchange(c.kernel, c.driver, object, method, attrs, c.scratch)
+	c.commands.Count++
+	c.commands.Took += c.clock.Since(began)
+	if err != nil {
 		return failure(o, noun, err, memory{needed: needs, pinned: c.pinned, env: c.env})
 	}
 	return nil

@@ -73,7 +73,8 @@ func Open(k Kernel, o Options) (*Context, error) {
 		k.Close()
 		return nil, err
 	}
-	c := &Context{driver: o.DriverID, env: o.Environment, kernel: k, scratch: scratch,
+	c := &Context{driver: o.DriverID, env: o.Environment, clock: o.Clock,
+		kernel: k, scratch: scratch,
 		channels: map[*CompChannel]struct{}{}}
 	if err := c.bringUp(o); err != nil {
 		c.Close()

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -46,17 +47,46 @@ type NodeInfo struct {
 
 // PortInfo is the information of sysfs about one port.
 type PortInfo struct {
-	Num       int // from 1
-	State     string
-	PhysState string
+	Num       int    // from 1
 	LinkLayer string // "Ethernet" is needed
-	Rate      string
-	Netdevs   []string // netdevs behind the port's addresses, in table order; empty with RoCE off
+
+	// State, PhysState and Rate are set by NodeInfo.ReadStates.
+	State, PhysState, Rate string
+	// Netdevs are those behind the port's addresses, in table order; empty with RoCE off. They are
+	// set by NodeInfo.ReadNetdevs.
+	Netdevs []string
+}
+
+// ReadStates adds the states and rates of all ports. For each of the three the kernel asks the
+// firmware.
+func (n *NodeInfo) ReadStates(root string) {
+	s := sysfs{cmp.Or(root, "/")}
+	for i := range n.Ports {
+		p, port := &n.Ports[i], n.portDir(i)
+		p.State, p.PhysState = afterColon(s.text(port, "state")),
+			afterColon(s.text(port, "phys_state"))
+		p.Rate = s.text(port, "rate")
+	}
+}
+
+// ReadNetdevs adds the netdevs of all ports, for a kernel whose netlink does not tell them: a file
+// is read for each place in the table of addresses, of which an mlx5 port has up to 256.
+func (n *NodeInfo) ReadNetdevs(root string) {
+	s := sysfs{cmp.Or(root, "/")}
+	for i := range n.Ports {
+		n.Ports[i].Netdevs = s.portNetdevs(n.portDir(i))
+	}
+}
+
+// portDir is the directory of port i of the list.
+func (n *NodeInfo) portDir(i int) string {
+	return filepath.Join("sys/class/infiniband", n.IBDev, "ports", strconv.Itoa(n.Ports[i].Num))
 }
 
 // Discover lists the RDMA devices found in sysfs under root ("" or "/" for the system's), sorted by
-// name. Node paths are under root too. It wraps ErrNoRDMA, and the errno, if there is no RDMA
-// stack; a device that is removed while it is read is omitted.
+// name, but for what ReadStates and ReadNetdevs add. Node paths are under root too. It wraps
+// ErrNoRDMA, and the errno, if there is no RDMA stack; a device that is removed while it is read is
+// omitted.
 func Discover(root string) ([]NodeInfo, error) {
 	if root == "" {
 		root = "/"
@@ -214,10 +244,7 @@ func (s sysfs) ports(dir string) []PortInfo {
 		if err != nil {
 			continue
 		}
-		p := filepath.Join(dir, name)
-		list = append(list, PortInfo{Num: num, State: afterColon(s.text(p, "state")),
-			PhysState: afterColon(s.text(p, "phys_state")),
-			LinkLayer: s.text(p, "link_layer"), Rate: s.text(p, "rate"), Netdevs: s.portNetdevs(p)})
+		list = append(list, PortInfo{Num: num, LinkLayer: s.text(dir, name, "link_layer")})
 	}
 	sort.Slice(list, func(i, j int) bool { return list[i].Num < list[j].Num })
 	return list

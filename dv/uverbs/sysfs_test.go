@@ -100,6 +100,13 @@ func TestDiscover(t *testing.T) {
 				Rate: "100 Gb/sec (4X EDR)", Netdevs: []string{"enp1s0f0", "enp1s0f0.7"}},
 			{Num: 2, State: "DOWN", LinkLayer: "Ethernet"},
 			{Num: 10, State: "DOWN", LinkLayer: "InfiniBand"}}}
+	for _, p := range list[1].Ports { // reading them takes time
+		if p.State != "" || p.PhysState != "" || p.Rate != "" || p.Netdevs != nil {
+			t.Errorf("not asked for: %+v", p)
+		}
+	}
+	list[1].ReadStates(root)
+	list[1].ReadNetdevs(root)
 	if !reflect.DeepEqual(list[1], pf) {
 		t.Errorf("have %+v\nwant %+v", list[1], pf)
 	}

@@ -13,6 +13,8 @@ import (
 // Endpoint is what works on the backends; *rdma.Endpoint is one.
 type Endpoint interface {
 	Switch(to rdma.Backend) error
+	// SendsSince is when the backend began to send. Switch takes longer.
+	SendsSince() time.Time
 	// Regroup tells the backend our groups. It may wait for the kernel, so it comes last.
 	Regroup() error
 }
@@ -60,6 +62,9 @@ type Config struct {
 	// OpenPort opens the packet port, muted; nil: there is none, and frames are dropped while the
 	// device is away. It is called before each Open while there is no port.
 	OpenPort func() (OpenedPort, error)
+	// Joined says that the device's backend receives by the packet port as well, so that without
+	// the port the device is lost, too.
+	Joined bool
 	// Signals are the kernel's, see Watch; nil: there are none.
 	Signals <-chan Signal
 	// MaxOutage is how long there may be neither device nor port before Changed is told Expired;
@@ -173,7 +178,8 @@ type Status struct {
 	LinkChanges uint64 // told by what was at work
 	// Switches counts the changes of the backend.
 	Switches map[Switch]uint64
-	// FallbackTook is how long after the last loss was known the packet port carried frames, and
-	// OpenTook how long it took to open the device that came back last; 0: never yet.
-	FallbackTook, OpenTook time.Duration
+	// FallbackTook is how long after the last loss was known frames were sent by the packet port,
+	// and ReceiveTook how long after it they were received: the device's are delivered first.
+	// OpenTook is how long it took to open the device that came back last. 0: never yet.
+	FallbackTook, ReceiveTook, OpenTook time.Duration
 }

@@ -68,7 +68,10 @@ type world struct {
 	gate    chan struct{} // Open waits for it to be closed; nil: it does not
 	rtnl    chan struct{} // Regroup likewise
 	opens   int
-	expired int
+
+	switched time.Time     // when Switch was called last
+	draining time.Duration // what Switch takes
+	expired  int
 }
 
 func (w *world) note(event string) {
@@ -115,7 +118,16 @@ func (w *world) Switch(to rdma.Backend) error {
 		return w.unfit
 	}
 	w.events = append(w.events, "switch to "+to.Kind().String())
+	w.switched = time.Now()
+	time.Sleep(w.draining)
 	return nil
+}
+
+// SendsSince implements Endpoint.
+func (w *world) SendsSince() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.switched
 }
 
 // Regroup implements Endpoint.

@@ -170,13 +170,14 @@ func (l *Link) fallBack(cause error) {
 	if to.Kind() == rdma.BackendNone {
 		l.switchToNone()
 	}
-	after := l.cfg.Clock.Since(l.since)
+	sends, receives := l.cfg.Endpoint.SendsSince().Sub(l.since), l.cfg.Clock.Since(l.since)
 	if to.Kind() == rdma.BackendPacket {
 		l.mu.Lock()
-		l.status.FallbackTook = after
+		l.status.FallbackTook, l.status.ReceiveTook = sends, receives
 		l.mu.Unlock()
 	}
-	l.log.Warn("the device is away", "backend", to.Kind().String(), "after", after, "cause", cause)
+	l.log.Warn("the device is away", "backend", to.Kind().String(), "sends_after", sends,
+		"receives_after", receives, "cause", cause)
 	l.set(Fallback, to.Kind(), cause)
 }
 
@@ -205,6 +206,9 @@ func (l *Link) losePort(cause error) {
 	}
 	if err := old.Close(); err != nil {
 		l.log.Debug("close the packet port", "netdev", old.Name, "error", err)
+	}
+	if l.cfg.Joined && l.device != nil {
+		l.lose(cause, DeviceRemoved)
 	}
 }
 

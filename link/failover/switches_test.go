@@ -47,3 +47,20 @@ func TestSwitchesCounted(t *testing.T) {
 		w.shut()
 	})
 }
+
+// TestFallbackTook tells how long it took until frames were sent from how long until they were
+// received, for which the endpoint delivers what the device had received.
+func TestFallbackTook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const draining = 300 * time.Millisecond
+		w := start(t, Config{}, true)
+		w.set(func() { w.draining, w.refuse = draining, errGone })
+		w.devices[0].fail(errGone)
+		time.Sleep(2 * draining)
+		w.is(Fallback, rdma.BackendPacket)
+		if s := w.link.Status(); s.FallbackTook != 0 || s.ReceiveTook != draining {
+			t.Errorf("sending took %v, receiving %v", s.FallbackTook, s.ReceiveTook)
+		}
+		w.shut()
+	})
+}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 const (
@@ -44,7 +46,8 @@ type RxQueue struct {
 	split   splitter
 	cutting bool // message next is being cut up by split
 
-	count rxCounts
+	count  rxCounts
+	asleep *clock.Asleep // Begin and End are the owner's
 }
 
 type rxCounts struct {
@@ -56,6 +59,7 @@ type rxCounts struct {
 func (q *RxQueue) init(p *Port, index int, file *os.File, raw syscall.RawConn, fd int) {
 	q.port, q.index, q.file, q.raw, q.fd = p, index, file, raw, fd
 	q.ready = q.readable
+	q.asleep = clock.NewAsleep(clock.Clock{})
 	q.mem = make([]byte, rxBatch*rxSlot)
 	for i := range q.msgs {
 		q.iovs[i].Base = &q.mem[i*rxSlot]
@@ -219,7 +223,9 @@ func (q *RxQueue) Wait() error {
 		return q.port.Err()
 	}
 	q.count.waits.Add(1)
+	q.asleep.Begin()
 	err := q.raw.Read(q.ready)
+	q.asleep.End()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = q.file.SetReadDeadline(time.Time{})
 	}
@@ -253,7 +259,8 @@ func (q *RxQueue) stats() RxStats {
 	return RxStats{
 		Frames: c.frames.Load(), Bytes: c.bytes.Load(), Merged: c.merged.Load(),
 		Split: c.split.Load(), Calls: c.calls.Load(), Hits: c.hits.Load(), Waits: c.waits.Load(),
-		Dropped: c.dropped.Load(), TooLong: c.tooLong.Load(), Malformed: c.malformed.Load(),
+		AsleepNanos: uint64(q.asleep.Total()), Dropped: c.dropped.Load(),
+		TooLong: c.tooLong.Load(), Malformed: c.malformed.Load(),
 		Discarded: c.discarded.Load(), Unclaimed: c.unclaimed.Load(),
 	}
 }

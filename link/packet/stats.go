@@ -19,6 +19,8 @@ type RxStats struct {
 	Split uint64
 	// Calls is system calls, Hits those that returned frames, Waits the times of waiting.
 	Calls, Hits, Waits uint64
+	// AsleepNanos is the nanoseconds of waiting, with those of a wait that is going on.
+	AsleepNanos uint64
 	// Dropped by the kernel for want of room in the socket's buffer (PACKET_STATISTICS).
 	Dropped uint64
 	// TooLong frames, above 64 KiB, and Malformed ones, which the kernel could not describe.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -84,14 +85,20 @@ type Endpoint struct {
 	fastPath   atomic.Pointer[fastPath]   // nil: none for what is sent; written with mu held
 	sinks      atomic.Pointer[sinkFinder] // nil: there are none
 	taps       taps
+	steering   atomic.Pointer[Steering]   // nil: all frames are ours
+	settling   atomic.Pointer[rendezvous] // nil: Settled was not called
+	passing    atomic.Pointer[rendezvous] // nil: Between was not called
+	injected   atomic.Pointer[rxCounters] // nil: nothing has been injected
 	closed     atomic.Bool
 	refusing   atomic.Bool // see Refuse
 
 	// of backends that are not in use any more, since New
 	pastOutOfBuffer, switches atomic.Uint64
 
+	injecting sync.Mutex         // held while an Injector delivers
 	switching sync.Mutex         // held while the backend changes; taken before mu
 	groups    []net.HardwareAddr // guarded by switching; nil until SetGroups
+	swapped   time.Time          // guarded by switching; see SendsSince
 
 	mu         sync.Mutex   // guards what follows; no delivery happens with it held
 	attachment *attachment  // nil when not attached
@@ -323,7 +330,9 @@ func (e *Endpoint) Close() {
 	if last != nil {
 		last.running.Wait()
 	}
+	e.injecting.Lock() // what is injected has been delivered
 	e.flows.Close()
+	e.injecting.Unlock()
 	for _, t := range e.tx {
 		t.close()
 	}

@@ -20,8 +20,8 @@ func (w *worker) refuses(frame []byte, l *hdr.Packet) bool {
 	if s.Flags()&(hdr.FlagSYN|hdr.FlagACK) != hdr.FlagSYN {
 		return false
 	}
-	state, found := w.attachment.networks.Load().socket(&s)
-	if !found || state != tcp.StateListen {
+	state, found := w.attachment.networks.Load().socket(l.EtherType, flowOf(frame, l))
+	if !found || tcp.EndpointState(state) != tcp.StateListen {
 		return false
 	}
 	w.count.refused.Add(1)

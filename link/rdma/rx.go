@@ -44,7 +44,8 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 		}
 		var l hdr.Packet
 		if !w.acceptEthernet(&frames[i], mac, &l) || !w.verifyChecksums(&frames[i], &l) ||
-			w.refuses(frames[i].Data, &l) || w.sheds(frames[i].Data, &l, pressure) {
+			!w.steered(frames[i].Data, &l) || w.refuses(frames[i].Data, &l) ||
+			w.sheds(frames[i].Data, &l, pressure) {
 			w.refused(i)
 			continue
 		}
@@ -182,10 +183,13 @@ func (w *worker) verifyChecksums(p *dv.Packet, l *hdr.Packet) bool {
 }
 
 // packet copies a run's frames into a new packet: one view for a frame, header and payload views
-// for several.
+// for several, and for one with so much payload that it takes a chunk.
 func (w *worker) packet(r *run) *gstack.PacketBuffer {
 	frame := w.frames[r.first].Data
 	if !r.merged() {
+		if pkt := w.large(r, frame); pkt != nil {
+			return pkt
+		}
 		v := w.view(r.first, r.End)
 		if unbounded(frame, &r.Packet) {
 			return gstack.NewPacketBuffer(
@@ -198,6 +202,22 @@ func (w *worker) packet(r *run) *gstack.PacketBuffer {
 	r.rewrite(headers, w.frames[r.last].Data)
 	data := buffer.MakeWithView(w.payload(r))
 	data.Prepend(buffer.NewViewWithData(headers))
+	return gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: data})
+}
+
+// large makes a packet of one frame whose payload is put into a chunk. Nil: it is too small for
+// that, has been copied already, or there is no chunk.
+func (w *worker) large(r *run, frame []byte) *gstack.PacketBuffer {
+	if r.payload <= chunkMin || w.linear[r.first] != nil {
+		return nil
+	}
+	v := w.chunks.get()
+	if v == nil {
+		return nil
+	}
+	v.Write(frame[r.headers : r.headers+r.payload])
+	data := buffer.MakeWithView(v.Clone())
+	data.Prepend(buffer.NewViewWithData(frame[:r.headers]))
 	return gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: data})
 }
 

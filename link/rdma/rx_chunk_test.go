@@ -147,9 +147,13 @@ func TestHeldPayload(t *testing.T) {
 	for range rounds {
 		var frames [][]byte
 		var want []byte
-		for n := range 20 + rng.IntN(26) { // below and above 32 KiB
+		n, each := 20+rng.IntN(26), size // below and above 32 KiB
+		if rng.IntN(3) == 0 {
+			n, each = 1, n*size // as one frame
+		}
+		for n := range n {
 			f := segment(0)
-			f.Seq, f.Payload = uint32(n*size), data(size, rng.Uint64())
+			f.Seq, f.Payload = uint32(n*each), data(each, rng.Uint64())
 			want = append(want, f.Payload...)
 			frames = append(frames, f.Bytes())
 		}
@@ -161,6 +165,32 @@ func TestHeldPayload(t *testing.T) {
 	}
 	close(packets)
 	holders.Wait()
+}
+
+// TestLargeFrame: a frame that the kernel has merged, of up to 64 KiB, is copied into memory that
+// is used again once the stack has let go of it, and arrives whole.
+func TestLargeFrame(t *testing.T) {
+	w := testWorker()
+	defer w.chunks.release()
+	for i, size := range []int{chunkMin, chunkMin + 1, 40000, 65495, 65495} {
+		f := segment(0)
+		f.Seq, f.Payload = uint32(i), data(size, uint64(i))
+		w.classifyAndMerge(w.load(dv.RxL3OK|dv.RxL4OK, f.Bytes()))
+		pkt := w.buildPackets()[0]
+		got := pkt.ToBuffer()
+		if view := got.Flatten(); !bytes.Equal(view, f.Bytes()) {
+			t.Errorf("%d bytes: %s", size, firstDifference(view, f.Bytes()))
+		}
+		got.Release()
+		pkt.DecRef()
+		want := 1
+		if size <= chunkMin {
+			want = 0
+		}
+		if c := &w.chunks; len(c.free)+int(c.head-c.tail) != want {
+			t.Errorf("%d bytes: %d chunks, want %d", size, len(c.free)+int(c.head-c.tail), want)
+		}
+	}
 }
 
 // TestChunksRelease: the stack's references stay valid when the worker ends.

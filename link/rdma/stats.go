@@ -33,6 +33,11 @@ type Stats struct {
 	RxRefused     uint64 // dropped: SYNs to listeners after Refuse
 	RxWaiting     uint64 // bytes of that which wait now, estimated; see waiting.go
 
+	// While two processes have the addresses, see Steering: RxSteered was not for this one. Of
+	// that, RxSentAway was given to the other one, or kept until it was known whose it is, and
+	// RxSentAwayDropped found no room there.
+	RxSteered, RxSentAway, RxSentAwayDropped uint64
+
 	TxPackets uint64 // taken from the stack
 	TxLSO     uint64 // of these, left to the NIC to segment
 	TxWaits   uint64 // waits for room: of a datagram, or of a segment as the backlog was full
@@ -64,7 +69,8 @@ type rxCounters struct {
 	zeroWindow, synRTTFixed, sackRemoved, pathMTU  atomic.Uint64
 	echoAged, narrowWindow                         atomic.Uint64
 	badChecksum, otherMAC, own, otherVLAN, shed    atomic.Uint64
-	forged, refused                                atomic.Uint64
+	forged, refused, steered                       atomic.Uint64
+	sentAway, sentAwayLost                         atomic.Uint64
 
 	byBackend [backendKinds]atomic.Uint64 // packets
 	waiting   waiting
@@ -84,6 +90,15 @@ func (e *Endpoint) rxCounters() []*rxCounters {
 		return *all
 	}
 	return nil
+}
+
+// allRxCounters are those of the workers and of the Injector.
+func (e *Endpoint) allRxCounters() []*rxCounters {
+	all := e.rxCounters()
+	if c := e.injected.Load(); c != nil {
+		return append(slices.Clone(all), c)
+	}
+	return all
 }
 
 // addCounters has counters for n workers at least. The former stay.
@@ -108,7 +123,7 @@ func (e *Endpoint) outOfBuffer() uint64 {
 func (e *Endpoint) Stats() Stats {
 	var s Stats
 	backends := [backendKinds]*BackendStats{&s.Rings, &s.Packet, &s.None}
-	for _, c := range e.rxCounters() {
+	for _, c := range e.allRxCounters() {
 		s.RxPackets += c.packets.Load()
 		s.RxMerged += c.merged.Load()
 		s.RxVerified += c.verified.Load()
@@ -127,6 +142,9 @@ func (e *Endpoint) Stats() Stats {
 		s.RxOtherVLAN += c.otherVLAN.Load()
 		s.RxShed += c.shed.Load()
 		s.RxRefused += c.refused.Load()
+		s.RxSteered += c.steered.Load()
+		s.RxSentAway += c.sentAway.Load()
+		s.RxSentAwayDropped += c.sentAwayLost.Load()
 		for k, of := range backends {
 			of.RxPackets += c.byBackend[k].Load()
 		}

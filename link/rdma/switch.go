@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
@@ -55,6 +56,7 @@ func (e *Endpoint) Switch(to Backend) error {
 	for i, s := range e.tx {
 		s.swap(next.txQueue(i%next.NumTx()), next.kind())
 	}
+	e.swapped = e.opts.Clock.Now()
 	replaced := e.replaceWorkers(next)
 	e.pastOutOfBuffer.Add(old.OutOfBuffer() - old.outOfBuffer)
 	e.switches.Add(1)
@@ -66,6 +68,14 @@ func (e *Endpoint) Switch(to Backend) error {
 	}
 	e.rules.follow(next, rules)
 	return nil
+}
+
+// SendsSince is when the queues in use began to send: before they received, which waits until what
+// the queues before had received is delivered. The zero time before the first Switch.
+func (e *Endpoint) SendsSince() time.Time {
+	e.switching.Lock()
+	defer e.switching.Unlock()
+	return e.swapped
 }
 
 // Regroup tells the queues in use our groups, after Switch. It is a step of its own because it may

@@ -51,31 +51,19 @@ func (n *networks) connected(s *hdr.Segment) bool {
 	if n == nil {
 		return true
 	}
-	state, found := n.socket(s)
-	return found && state != tcp.StateListen
-}
-
-// socket is the state of the socket that netstack gives a TCP segment to, if there is one.
-func (n *networks) socket(s *hdr.Segment) (state tcp.EndpointState, found bool) {
-	if n == nil {
-		return 0, false
-	}
-	flow, _ := s.Flow()
+	tuple, _ := s.Flow()
 	size := 4
 	if s.EtherType == hdr.TypeIPv6 {
 		size = 16
 	}
-	id := gstack.TransportEndpointID{
-		LocalAddress:  tcpip.AddrFromSlice(flow.Source()[:size]),
-		RemoteAddress: tcpip.AddrFromSlice(flow.Destination()[:size]),
+	f := Flow{
+		Proto:  hdr.ProtoTCP,
+		Local:  tcpip.AddrFromSlice(tuple.Source()[:size]),
+		Remote: tcpip.AddrFromSlice(tuple.Destination()[:size]),
 	}
-	id.LocalPort, id.RemotePort = flow.Ports()
-	ep := n.stack.FindTransportEndpoint(tcpip.NetworkProtocolNumber(s.EtherType),
-		tcp.ProtocolNumber, id, n.nic)
-	if ep, ok := ep.(interface{ State() uint32 }); ok {
-		return tcp.EndpointState(ep.State()), true
-	}
-	return 0, false
+	f.LocalPort, f.RemotePort = tuple.Ports()
+	state, found := n.socket(s.EtherType, f)
+	return found && tcp.EndpointState(state) != tcp.StateListen
 }
 
 func (s *attachment) stopped() bool { return s.stopping.Load() }
@@ -134,6 +122,11 @@ type worker struct {
 	refusal  string        // why the frame at hand is dropped
 	nicTime  nicTime
 
+	given bool   // frames are the other process's to give, see Injector
+	away  []byte // the frame at hand for Steering.Send
+
+	settled, passed *rendezvous // reached last
+
 	fast4, fast6 traffic        // by the fast path, of this batch
 	sinks        []DatagramSink // that have taken datagrams of this batch
 }
@@ -173,7 +166,7 @@ func (w *worker) deliverRest() {
 
 // poll delivers what there is and reports whether there was any.
 func (w *worker) poll() bool {
-	n := w.q.Poll(w.frames[:])
+	n := w.take()
 	if n > 0 {
 		r := region(regionDeliver)
 		w.e.tx[w.q.Index()%len(w.e.tx)].tryReclaim()
