@@ -16,24 +16,11 @@ const (
 )
 
 // connsForMemory is the number of connections that fit into half of the memory this process may
-// use.
+// use. It asks the kernel rather than /proc/meminfo, which a sandboxed service need not see.
 func connsForMemory() int {
-	meminfo, _ := os.ReadFile("/proc/meminfo") // without the file there is no limit from it
 	cgroup, _ := os.ReadFile("/sys/fs/cgroup/memory.max")
-	memory := min(totalOf(string(meminfo)), bytesOf(string(cgroup)), debug.SetMemoryLimit(-1))
+	memory := min(machineMemory(), bytesOf(string(cgroup)), debug.SetMemoryLimit(-1))
 	return int(min(max(memory/2/connMemory, fewConns), manyConns))
-}
-
-// totalOf is MemTotal of /proc/meminfo (proc(5)) in bytes.
-func totalOf(meminfo string) int64 {
-	for line := range strings.Lines(meminfo) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == "MemTotal:" && f[2] == "kB" {
-			if n := bytesOf(f[1]); n < math.MaxInt64>>10 {
-				return n << 10
-			}
-		}
-	}
-	return math.MaxInt64
 }
 
 // bytesOf reads a number; anything else, such as "max", is no limit.

@@ -83,6 +83,18 @@ func (b *Block) Add(a netip.Addr) (err error) {
 	return nil
 }
 
+// SetDevice puts d in the place of the device, for all sockets.
+func (b *Block) SetDevice(d Device) error {
+	b.device = d
+	var errs []error
+	for _, all := range b.sockets {
+		for _, s := range all {
+			errs = append(errs, s.SetDevice(d))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Socket is that of a port, nil if the block does not have it. It is the block's.
 func (b *Block) Socket(p Protocol, at netip.AddrPort) *Socket {
 	all, i := b.sockets[at.Addr()], int(at.Port())-int(b.First)

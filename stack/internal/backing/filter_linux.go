@@ -16,11 +16,16 @@ type Device struct {
 	// MTU is its largest IP packet, in bytes. A longer datagram has come in fragments: the kernel
 	// puts these together, and the other stack never sees them.
 	MTU int
+	// Last, unless 0, says that the device is gone, and may be made again with a number that is not
+	// known yet: what comes by a device with a larger ifindex than Last is not passed either.
+	// Linux gives rising numbers.
+	Last int
 }
 
 const (
 	adIfindex  = -0x1000 + 8 // SKF_AD_OFF + SKF_AD_IFINDEX (include/uapi/linux/filter.h)
 	ipv4Header = 20
+	ipv6Header = 40
 )
 
 var (
@@ -33,23 +38,28 @@ func silent() []unix.SockFilter { return []unix.SockFilter{drop} }
 
 // segments passes what has not come in by the device.
 func (d Device) segments() []unix.SockFilter {
-	return append(d.load(), d.is(0, 1), drop, pass)
+	return append(d.begin(), d.is(0, 1), drop, pass)
 }
 
 // datagrams passes what has not come in by the device, and what has come in fragments. A datagram's
-// length is that from its UDP header on; the shortest IP header is taken for all.
-func (d Device) datagrams() []unix.SockFilter {
-	return append(d.load(), d.is(0, 3),
+// length is that from its UDP header on; the shortest IP header, of that many bytes, counts.
+func (d Device) datagrams(header int) []unix.SockFilter {
+	return append(d.begin(), d.is(0, 3),
 		unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_LEN},
 		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K,
-			K: uint32(d.MTU - ipv4Header), Jt: 1},
+			K: uint32(d.MTU - header), Jt: 1},
 		drop, pass)
 }
 
-// load takes the ifindex.
-func (d Device) load() []unix.SockFilter {
+// begin loads the ifindex, and drops what is beyond Last.
+func (d Device) begin() []unix.SockFilter {
 	at := int32(adIfindex)
-	return []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: uint32(at)}}
+	program := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: uint32(at)}}
+	if d.Last == 0 {
+		return program
+	}
+	return append(program, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K,
+		K: uint32(d.Last), Jf: 1}, drop)
 }
 
 // is leaves out so many instructions if the ifindex is the device's, or is not.

@@ -18,7 +18,7 @@ const (
 )
 
 // Device needs linux.
-type Device struct{ Index, MTU int }
+type Device struct{ Index, MTU, Last int }
 
 // BlockSize is how many ports a Block has.
 const BlockSize = 256
@@ -38,6 +38,9 @@ func (*Socket) Listener(int) (*net.TCPListener, error) { return nil, errors.ErrU
 // Conn needs linux.
 func (*Socket) Conn() (*net.UDPConn, error) { return nil, errors.ErrUnsupported }
 
+// SetDevice needs linux.
+func (*Socket) SetDevice(Device) error { return errors.ErrUnsupported }
+
 // Silence needs linux.
 func (*Socket) Silence() error { return errors.ErrUnsupported }
 
@@ -55,6 +58,9 @@ func (*Block) Add(netip.Addr) error { return errors.ErrUnsupported }
 
 // Remove needs linux.
 func (*Block) Remove(netip.Addr) error { return errors.ErrUnsupported }
+
+// SetDevice needs linux.
+func (*Block) SetDevice(Device) error { return errors.ErrUnsupported }
 
 // Socket needs linux.
 func (*Block) Socket(Protocol, netip.AddrPort) *Socket { return nil }

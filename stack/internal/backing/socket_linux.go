@@ -37,10 +37,11 @@ func (p Protocol) String() string {
 type Socket struct {
 	protocol Protocol
 	at       netip.AddrPort
-	device   Device
 
-	mu sync.Mutex
-	fd int // guarded by mu; -1: closed
+	mu      sync.Mutex
+	fd      int // guarded by mu, as is what follows; -1: closed
+	device  Device
+	serving bool
 }
 
 // Open takes a port of the host for the calling thread's network namespace. Nothing that is sent
@@ -124,7 +125,7 @@ func sockaddr(at netip.AddrPort) (unix.Sockaddr, error) {
 // completed wait for the next Listener otherwise.
 func (s *Socket) Listener(backlog int) (*net.TCPListener, error) {
 	var l net.Listener
-	err := s.serve(s.device.segments(), func(f *os.File) (err error) {
+	err := s.serve(func(f *os.File) (err error) {
 		if err = unix.Listen(int(f.Fd()), backlog); err == nil {
 			l, err = net.FileListener(f)
 		}
@@ -140,7 +141,7 @@ func (s *Socket) Listener(backlog int) (*net.TCPListener, error) {
 // it in fragments. The caller closes it, and then calls Silence.
 func (s *Socket) Conn() (*net.UDPConn, error) {
 	var c net.PacketConn
-	err := s.serve(s.device.datagrams(), func(f *os.File) (err error) {
+	err := s.serve(func(f *os.File) (err error) {
 		c, err = net.FilePacketConn(f)
 		return err
 	})
@@ -151,15 +152,16 @@ func (s *Socket) Conn() (*net.UDPConn, error) {
 }
 
 // serve changes the filter and hands a copy of the descriptor to use.
-func (s *Socket) serve(filter []unix.SockFilter, use func(*os.File) error) error {
+func (s *Socket) serve(use func(*os.File) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fd < 0 {
 		return net.ErrClosed
 	}
-	if err := attach(s.fd, filter); err != nil {
+	if err := attach(s.fd, s.filter()); err != nil {
 		return fmt.Errorf("have the kernel serve %s port %s: %w", s.protocol, s.at, err)
 	}
+	s.serving = true
 	fd, err := unix.FcntlInt(uintptr(s.fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("fcntl", err)
@@ -172,10 +174,33 @@ func (s *Socket) serve(filter []unix.SockFilter, use func(*os.File) error) error
 	return nil
 }
 
+// filter is that of a socket which serves. mu is held.
+func (s *Socket) filter() []unix.SockFilter {
+	switch {
+	case s.protocol == TCP:
+		return s.device.segments()
+	case s.at.Addr().Is4():
+		return s.device.datagrams(ipv4Header)
+	}
+	return s.device.datagrams(ipv6Header)
+}
+
+// SetDevice puts d in the place of the device. No packet finds the socket without a filter.
+func (s *Socket) SetDevice(d Device) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.device = d
+	if s.fd < 0 || !s.serving {
+		return nil
+	}
+	return attach(s.fd, s.filter())
+}
+
 // Silence has the kernel drop everything that is sent to the port from now on.
 func (s *Socket) Silence() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.serving = false
 	if s.fd < 0 {
 		return nil
 	}

@@ -2,7 +2,10 @@
 // way the kernel would send, by rtnetlink(7). It changes nothing and needs no privileges.
 package hostnet
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // Network is how Linux has configured a device.
 type Network struct {
@@ -30,6 +33,20 @@ type Below struct {
 	Devices []string
 	VLAN    uint16 // its id, if it is a VLAN's; else 0
 	Bond    bool
+}
+
+// Conn is a connection of the kernel's, as ss(8) has it.
+type Conn struct {
+	Local, Remote             netip.AddrPort
+	State                     string // ESTAB, TIME-WAIT ... as ss prints them
+	RecvQ, SendQ              int    // bytes
+	RTO, RTT, RTTVar          time.Duration
+	MSS                       int // bytes
+	Cwnd, Ssthresh, Unacked   int // segments
+	SegsOut, SegsIn, Retrans  uint64
+	Timestamps, SACK          bool
+	SndWscale, RcvWscale      int
+	BytesAcked, BytesReceived uint64
 }
 
 // Way is how the kernel would send to an address.

@@ -2,6 +2,7 @@ package hostnet
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -15,17 +16,24 @@ import (
 // Kernel answers questions about the network namespace of the thread that called Open. Its methods
 // may be called from any goroutine.
 type Kernel struct {
+	diag *netlink.Handle // for Conns
+
 	mu     sync.RWMutex    // held for reading while a question is asked
 	handle *netlink.Handle // nil: closed; guarded by mu
 }
 
-// Open makes the socket for the questions.
+// Open makes the sockets for the questions.
 func Open() (*Kernel, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("ask for the host's configuration: %w", err)
 	}
-	return &Kernel{handle: h}, nil
+	diag, err := netlink.NewHandle(unix.NETLINK_INET_DIAG)
+	if err != nil {
+		h.Close()
+		return nil, fmt.Errorf("ask for the kernel's connections: %w", err)
+	}
+	return &Kernel{handle: h, diag: diag}, nil
 }
 
 // Close ends the questions: later ones fail with net.ErrClosed.
@@ -34,11 +42,13 @@ func (k *Kernel) Close() {
 	defer k.mu.Unlock()
 	if k.handle != nil {
 		k.handle.Close()
+		k.diag.Close()
 		k.handle = nil
 	}
 }
 
-// Read asks for the configuration of the device called name.
+// Read asks for the configuration of the device called name. An error that is unix.ENODEV says that
+// it is not there.
 func (k *Kernel) Read(name string) (Network, error) {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -46,6 +56,9 @@ func (k *Kernel) Read(name string) (Network, error) {
 		return Network{}, net.ErrClosed
 	}
 	link, err := k.handle.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		err = unix.ENODEV
+	}
 	if err != nil {
 		return Network{}, fmt.Errorf("read the configuration of %s: %w", name, err)
 	}
@@ -67,6 +80,25 @@ func (k *Kernel) Read(name string) (Network, error) {
 	}
 	n.Routes = usable(routes, a.Index)
 	return n, nil
+}
+
+// LastIndex is the largest ifindex of all devices but the one called name.
+func (k *Kernel) LastIndex(name string) (last int, err error) {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	if k.handle == nil {
+		return 0, net.ErrClosed
+	}
+	all, err := k.handle.LinkList()
+	if err != nil {
+		return 0, fmt.Errorf("list devices: %w", err)
+	}
+	for _, l := range all {
+		if a := l.Attrs(); a.Name != name {
+			last = max(last, a.Index)
+		}
+	}
+	return last, nil
 }
 
 // usable are the routes to hosts by device index, without those that a better one hides.

@@ -19,6 +19,14 @@ func (*Kernel) Close() {}
 // Read needs linux.
 func (*Kernel) Read(string) (Network, error) { return Network{}, errors.ErrUnsupported }
 
+// Conns needs linux.
+func (*Kernel) Conns(func(netip.AddrPort) bool) ([]Conn, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// LastIndex needs linux.
+func (*Kernel) LastIndex(string) (int, error) { return 0, errors.ErrUnsupported }
+
 // Below needs linux.
 func (*Kernel) Below(string) (Below, error) { return Below{}, errors.ErrUnsupported }
 
