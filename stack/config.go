@@ -24,6 +24,12 @@ type Config struct {
 	// where NIC.Device has no rings. [New] does not look at it.
 	Backend Backend
 
+	// Predecessor is a process whose place [Open]'s stack takes, with its MAC address: the stack
+	// receives what is for its own sockets only until [Stack.TakeOver]. Over packet sockets. The
+	// addresses are those of this Config, and are not looked for on the network before. Open and
+	// Close of the stack close it. Nil: there is none.
+	Predecessor *Predecessor
+
 	// MaxOutage is for how long [Open]'s stack may be without a link before connections end, and
 	// new ones are refused, with ENETDOWN; listeners and UDP sockets stay, and serve again when the
 	// link is back. Default 2 min. It counts while the device has failed or is removed and there
@@ -87,7 +93,12 @@ type Config struct {
 	// of the same listener as *[net.TCPConn] ([TCPListener.AcceptTCP] leaves them), their datagrams
 	// out of the same [UDPConn]. So do [Stack.DialContext] and [Dialer.DialContext] connect to what
 	// the kernel reaches otherwise than by the netdev. Not available there: multicast, NIC.MAC,
-	// NIC.VLAN, Fallback; the stack ends when the netdev is removed.
+	// NIC.VLAN, Fallback. A listener or socket bound to any address is on localhost as well, unless
+	// another process has the port there.
+	//
+	// A netdev that is removed and made again with its name, MAC and addresses, as by devlink
+	// reload, is served on again: connections wait for it for as long as MaxOutage says, and
+	// addresses that it does not have 30 s later are given up.
 	Host bool
 
 	// Auto asks for addresses by DHCPv4 and SLAAC, and by DHCPv6 if a router advertises addresses

@@ -187,9 +187,6 @@ func (d *Dialer) connect(ctx context.Context, network string,
 	if err := s.outage.refuse("connect"); err != nil {
 		return nil, err
 	}
-	if err := s.refuseKernel(raddr.IP); err != nil {
-		return nil, err
-	}
 	outages := s.outage.count.Load()
 	var local net.IP
 	if laddr != nil {
@@ -243,6 +240,9 @@ func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
 	}
 	if a.family == inet6 && ip.Len() == net.IPv4len || a.stack.isGroup(ip) {
 		return os.NewSyscallError("connect", syscall.ENETUNREACH)
+	}
+	if err := a.stack.refuseKernel(raddr.IP); err != nil {
+		return err
 	}
 	to, err := a.stack.full(ip, raddr.Port, raddr.Zone)
 	if err != nil {

@@ -18,8 +18,8 @@ const (
 // Drain begins the end of a server: no connection begins any more, and it returns once the program
 // has accepted those that have, so that closing the listeners then resets none; after 3 s at the
 // latest, or when ctx is done, with its error. Handshakes of clients that come meanwhile get no
-// answer and are tried again by the client a second later, when the port is closed.
-// [Stack.Draining] is true from then on. A server ends without a loss like this:
+// answer and are tried again by the client a second later, when the port is closed, or another
+// server's. [Stack.Draining] is true from then on. A server ends without a loss like this:
 //
 //	st.Drain(ctx)       // the program goes on to accept
 //	server.Shutdown(ctx) // closes the listeners; requests under way are answered
@@ -52,7 +52,8 @@ func (s *Stack) Drain(ctx context.Context) error {
 // Draining says whether Drain was called: the stack should get no new clients.
 func (s *Stack) Draining() bool { return s.draining.Load() }
 
-// unaccepted says whether there is a connection that the program has not got.
+// unaccepted says whether something has come that the program has not got: a connection, or, once
+// another process has the addresses, a datagram.
 func (s *Stack) unaccepted() bool {
 	for _, ep := range s.net.RegisteredEndpoints() {
 		ep, ok := ep.(*tcp.Endpoint)
@@ -66,6 +67,16 @@ func (s *Stack) unaccepted() bool {
 			if s.conns.get(ep) == nil {
 				return true
 			}
+		}
+	}
+	return s.other.Load() != nil && s.unread()
+}
+
+// unread says whether a UDP socket has datagrams that wait.
+func (s *Stack) unread() bool {
+	for _, so := range s.Sockets() {
+		if so.Network == "udp" && so.RecvQ > 0 {
+			return true
 		}
 	}
 	return false

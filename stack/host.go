@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
@@ -21,10 +22,9 @@ import (
 type host struct {
 	stack   *Stack
 	netdev  string
-	device  backing.Device
+	device  atomic.Pointer[backing.Device]
 	kernel  *hostnet.Kernel
 	watcher *hostnet.Watcher
-	link    *packet.Port   // what the ports are told to; nil until the link is there
 	rules   *rdma.Endpoint // whose device has a rule for each port; nil: there is none
 	ended   sync.WaitGroup // goroutines that serve what the kernel brings
 	ways    ways
@@ -32,8 +32,15 @@ type host struct {
 	accepted, dialled atomic.Uint64 // connections of the kernel
 	received, sent    atomic.Uint64 // datagrams by the kernel
 
+	returned chan struct{} // of capacity 1: a token says that the netdev is there again
+
+	following sync.Mutex // held while the host's configuration is taken over; before mu
+
 	mu       sync.RWMutex
-	block    *backing.Block // guarded by mu, as is what follows
+	link     *packet.Port // guarded by mu, as is what follows; nil until the link is there
+	past     uint64       // frames that links before it have received
+	again    time.Time    // when the netdev was opened again; zero: never
+	block    *backing.Block
 	addrs    []netip.Prefix // in use, those of IPv6 without zones
 	ports    map[hostKey]*hostPort
 	bindings map[*binding]struct{}
@@ -68,7 +75,7 @@ func (s *Stack) HostStats() (stats HostStats, ok bool) {
 	first := h.block.First
 	stats = HostStats{Netdev: h.netdev, FirstPort: first, LastPort: first + backing.BlockSize - 1,
 		Accepted: h.accepted.Load(), Dialled: h.dialled.Load(), Received: h.received.Load(),
-		Sent: h.sent.Load(), Rules: h.rules != nil}
+		Sent: h.sent.Load(), Rules: h.rules != nil, Unsteered: h.past}
 	for _, q := range h.link.Stats().Rx {
 		stats.Unsteered += q.Frames
 	}
@@ -108,7 +115,8 @@ func openHost(ctx context.Context, cfg Config) (*Stack, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	h := &host{ports: map[hostKey]*hostPort{}, bindings: map[*binding]struct{}{}}
+	h := &host{ports: map[hostKey]*hostPort{}, bindings: map[*binding]struct{}{},
+		returned: make(chan struct{}, 1)}
 	found, err := h.read(cfg)
 	if err != nil {
 		return nil, errors.Join(err, h.close())
@@ -146,13 +154,13 @@ func (h *host) read(cfg Config) (found hostnet.Network, err error) {
 		return found, fmt.Errorf("%s has no address: ip address add 192.0.2.10/24 dev %[1]s, "+
 			"or give the stack an address of its own in place of Host", h.netdev)
 	}
-	h.device = backing.Device{Index: found.Index, MTU: found.MTU}
+	h.device.Store(&backing.Device{Index: found.Index, MTU: found.MTU})
 	h.addrs = found.Addresses
 	var addrs []netip.Addr
 	for _, a := range h.plainAddrs() {
 		addrs = append(addrs, h.zoned(a))
 	}
-	h.block, err = backing.OpenBlock(backing.FirstBlock, addrs, h.device)
+	h.block, err = backing.OpenBlock(backing.FirstBlock, addrs, *h.device.Load())
 	return found, err
 }
 
@@ -174,9 +182,7 @@ func (s *Stack) openOnHost(ctx context.Context, found hostnet.Network) error {
 		return err
 	}
 	s.background.Go(h.follow)
-	if s.device != nil {
-		s.keepLink(nic)
-	}
+	s.keepLink(nic)
 	if !s.nic.LinkUp() {
 		s.health.report(reportLink, errLinkDown)
 	}
@@ -185,12 +191,19 @@ func (s *Stack) openOnHost(ctx context.Context, found hostnet.Network) error {
 	return nil
 }
 
-// netdevGone is closed when the netdev is removed; nil if nobody watches it.
-func (h *host) netdevGone() <-chan struct{} {
-	if h == nil {
+// sockets are the packet sockets that the ports are told to.
+func (h *host) sockets() *packet.Port {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.link
+}
+
+// netdevGone is closed when the netdev is removed with which the stack ends; nil: with none.
+func (s *Stack) netdevGone() <-chan struct{} {
+	if s.host == nil || s.failover != nil {
 		return nil
 	}
-	return h.link.Done()
+	return s.host.sockets().Done()
 }
 
 // close gives all ports back to the kernel. Connections that a program has from there stay its own.
@@ -202,10 +215,10 @@ func (h *host) close() error {
 	if h.kernel != nil {
 		h.kernel.Close()
 	}
+	h.mu.Lock()
 	if h.link != nil {
 		errs = append(errs, h.link.Close())
 	}
-	h.mu.Lock()
 	for b := range h.bindings {
 		b.end()
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"syscall"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
@@ -11,25 +12,31 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
 )
 
-// hostPause is the least time between two looks at the host's configuration.
-const hostPause = 20 * time.Millisecond
+const (
+	// hostPause is the least time between two looks at the host's configuration.
+	hostPause = 20 * time.Millisecond
+	// returnGrace is for how long addresses are kept that a netdev has not yet which is there
+	// again: whoever configures it does so in steps, and the kernel tries those of IPv6 first.
+	returnGrace = 30 * time.Second
+)
 
 // follow keeps addresses and routes as the host has them, until the stack ends.
 func (h *host) follow() {
 	s := h.stack
+	late := s.clock.NewTimer(time.Hour)
+	late.Stop()
+	defer late.Stop()
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
 		case <-h.watcher.Changed():
+		case <-h.returned:
+		case <-late.C:
 		}
 		h.ways.forget()
-		found, err := h.kernel.Read(h.netdev)
-		switch {
-		case err == nil && found.Index == h.device.Index:
-			h.take(found)
-		case s.packets.Err() == nil: // gone: the link says so
-			s.log.Warn("the host's configuration is not known", "interface", s.name, "error", err)
+		if wait := h.look(); wait > 0 {
+			late.Reset(wait)
 		}
 		if s.clock.Sleep(s.ctx, hostPause) != nil {
 			return
@@ -37,14 +44,40 @@ func (h *host) follow() {
 	}
 }
 
-// take makes the stack's addresses and routes those of the host.
-func (h *host) take(found hostnet.Network) {
+// look compares the host's configuration with ours, and says when to do so again; 0: when it
+// changes.
+func (h *host) look() (again time.Duration) {
+	h.following.Lock()
+	defer h.following.Unlock()
+	found, err := h.kernel.Read(h.netdev)
+	switch {
+	case err == nil:
+		err = h.rebind(found)
+	case errors.Is(err, syscall.ENODEV):
+		err = h.hide()
+	}
+	if err != nil && h.stack.ctx.Err() == nil {
+		h.stack.log.Warn("the host's configuration is not known", "interface", h.stack.name,
+			"error", err)
+	}
+	if err != nil || found.Index == 0 || h.sockets().Err() != nil {
+		return 0 // it is gone, or not opened yet
+	}
+	return h.take(found)
+}
+
+// take makes the stack's addresses and routes those of the host, and says when to look again.
+func (h *host) take(found hostnet.Network) (again time.Duration) {
 	s := h.stack
 	h.mu.RLock()
-	before := slices.Clone(h.addrs)
+	before, grace := slices.Clone(h.addrs), returnGrace-s.clock.Since(h.again)
 	h.mu.RUnlock()
 	for _, p := range before {
-		if !hasAddr(found.Addresses, p.Addr()) {
+		switch {
+		case hasAddr(found.Addresses, p.Addr()):
+		case grace > 0:
+			again = grace
+		default:
 			h.remove(p)
 		}
 	}
@@ -57,6 +90,7 @@ func (h *host) take(found hostnet.Network) {
 		s.log.Warn("the host's routes", "interface", s.name, "error", err)
 	}
 	s.addressesChanged()
+	return again
 }
 
 func hasAddr(list []netip.Prefix, a netip.Addr) bool {
@@ -76,7 +110,7 @@ func (h *host) add(p netip.Prefix) {
 	}
 }
 
-// addPorts takes the block's ports of an address, and those of all that is bound to any.
+// addPorts takes the block's ports of an address, and those of all that is bound to it or to any.
 func (h *host) addPorts(p netip.Prefix) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,7 +123,7 @@ func (h *host) addPorts(p netip.Prefix) error {
 		errs = append(errs, h.rules.AddBlock(h.stack.ctx, h.block.First, p.Addr()))
 	}
 	for b := range h.bindings {
-		if !b.addr.IsValid() && b.covers(p.Addr()) {
+		if b.covers(p.Addr()) {
 			errs = append(errs, h.join(b, p.Addr()))
 		}
 	}

@@ -75,7 +75,7 @@ type hostPort struct {
 // zoned is an address as the kernel's sockets want it.
 func (h *host) zoned(a netip.Addr) netip.Addr {
 	if a.Is6() && a.IsLinkLocalUnicast() {
-		return a.WithZone(strconv.Itoa(h.device.Index))
+		return a.WithZone(strconv.Itoa(h.device.Load().Index))
 	}
 	return a
 }
@@ -99,26 +99,32 @@ func (b *binding) leave(s *Stack) {
 	b.end()
 }
 
-// bind takes the ports of b at all addresses there are, and at those that come to be later.
+// bind takes the ports of b at all addresses there are, and at those that come to be later. One
+// that is bound to any address has localhost's as well, as far as they are free there.
 func (h *host) bind(b *binding) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	addrs := []netip.Addr{b.addr}
 	if !b.addr.IsValid() {
-		addrs = nil
-		for _, p := range h.addrs {
-			if b.covers(p.Addr()) {
-				addrs = append(addrs, p.Addr())
-			}
-		}
+		addrs = slices.DeleteFunc(h.plainAddrs(), func(a netip.Addr) bool { return !b.covers(a) })
 	}
 	for _, a := range addrs {
 		if err := h.join(b, a); err != nil {
 			return errors.Join(err, h.leave(b))
 		}
 	}
+	for _, a := range localhost() {
+		if !b.addr.IsValid() && b.covers(a) {
+			_ = h.join(b, a) // another process has the port there, or there is no IPv6
+		}
+	}
 	h.bindings[b] = struct{}{}
 	return h.tellPorts()
+}
+
+// localhost is the addresses that name this host everywhere.
+func localhost() []netip.Addr {
+	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 }
 
 // unbind ends what bind began.
@@ -199,7 +205,7 @@ func (h *host) port(k hostKey) (*hostPort, error) {
 	p := &hostPort{key: k, socket: h.block.Socket(k.protocol, at)}
 	if p.ofBlock = p.socket != nil; !p.ofBlock {
 		var err error
-		if p.socket, err = backing.Open(k.protocol, at, h.device); err != nil {
+		if p.socket, err = backing.Open(k.protocol, at, *h.device.Load()); err != nil {
 			if errors.Is(err, syscall.EADDRINUSE) {
 				err = hostPortTaken{err}
 			}

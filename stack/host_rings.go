@@ -128,7 +128,7 @@ func (h *host) nextBlock() error {
 	for _, a := range h.plainAddrs() {
 		addrs = append(addrs, h.zoned(a))
 	}
-	next, err := backing.OpenBlock(int(h.block.First)+backing.BlockSize, addrs, h.device)
+	next, err := backing.OpenBlock(int(h.block.First)+backing.BlockSize, addrs, *h.device.Load())
 	if err != nil {
 		return err
 	}
@@ -155,10 +155,10 @@ func (p *hostPort) rule() dv.HostRule {
 		Port: p.key.at.Port()}
 }
 
-// steer has the device lead frames to p to the rings; those of the block's ports go there anyway.
-// mu is held.
+// steer has the device lead frames to p to the rings; those of the block's ports go there anyway,
+// and none of localhost come by it. mu is held.
 func (h *host) steer(p *hostPort) error {
-	if p.ofBlock || h.rules == nil {
+	if p.ofBlock || h.rules == nil || p.key.at.Addr().IsLoopback() {
 		return nil
 	}
 	return h.rules.AddRule(h.stack.ctx, p.rule())
@@ -167,18 +167,10 @@ func (h *host) steer(p *hostPort) error {
 // unsteer has frames to p go to the kernel, and come by packet sockets for as long as it is ours:
 // to connections from before. mu is held.
 func (h *host) unsteer(p *hostPort) error {
-	if p.ofBlock || h.rules == nil {
+	if h.rules == nil || p.ofBlock {
 		return nil
 	}
 	return h.rules.RemoveRule(p.rule())
-}
-
-// besideRings are the packet sockets beside the rings of the device, nil if there are none.
-func (s *Stack) besideRings() *packet.Port {
-	if s.host == nil {
-		return nil
-	}
-	return s.host.link
 }
 
 // portBeside is such sockets as those that carry the frames while the device is away. They are
@@ -191,12 +183,15 @@ func (portBeside) Mute() error { return nil }
 // Unmute implements failover.Port.
 func (portBeside) Unmute() error { return nil }
 
-// openBeside gives the link the sockets that are open. It cannot have others: the stack ends with
-// their netdev.
-func openBeside(id identity) (failover.OpenedPort, error) {
-	if err := id.beside.Err(); err != nil {
-		return failover.OpenedPort{}, err
+// openBeside gives the link the sockets that are open, or others when the netdev is made again.
+func (h *host) openBeside(vlan uint16) (failover.OpenedPort, error) {
+	port := h.sockets()
+	if port.Err() != nil {
+		var err error
+		if port, err = h.reopen(); err != nil {
+			return failover.OpenedPort{}, err
+		}
 	}
-	return failover.OpenedPort{Port: portBeside{id.beside}, Name: id.beside.Name(),
-		Backend: rdma.SocketsInVLAN(id.beside, id.cfg.VLAN)}, nil
+	return failover.OpenedPort{Port: portBeside{port}, Name: port.Name(),
+		Backend: rdma.SocketsInVLAN(port, vlan)}, nil
 }

@@ -52,7 +52,9 @@ func (h *host) byKernel(a netip.Addr) bool { return h.way(a).kernel }
 // way asks the kernel, once per address. Groups and broadcast go by our netdev.
 func (h *host) way(a netip.Addr) way {
 	switch {
-	case !a.IsValid() || a.IsUnspecified() || a.IsLoopback():
+	case a.IsLoopback():
+		return way{kernel: true, source: localhost()[a.BitLen()/128]}
+	case !a.IsValid() || a.IsUnspecified():
 		return way{kernel: true}
 	case a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return way{}
@@ -63,7 +65,7 @@ func (h *host) way(a netip.Addr) way {
 		return w
 	}
 	to, err := h.kernel.WayTo(a)
-	w := way{kernel: err != nil || to.Local || to.Index != h.device.Index, source: to.Source}
+	w := way{kernel: err != nil || to.Local || to.Index != h.device.Load().Index, source: to.Source}
 	h.ways.set(a, w)
 	return w
 }

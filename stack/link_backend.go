@@ -85,7 +85,8 @@ func (s *Stack) openBackend(ctx context.Context, cfg dv.Config) (*rdma.Endpoint,
 	link, packetErr := s.openPacket(cfg)
 	switch {
 	case errors.Is(packetErr, unix.ENODEV):
-		return nil, err // it is no netdev either
+		return nil, fmt.Errorf("%w; nor is there an interface %s: \"ip link\" lists those there "+
+			"are", err, cfg.Device)
 	case packetErr != nil:
 		return nil, packetErr
 	}

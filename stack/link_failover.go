@@ -33,11 +33,14 @@ func (s *Stack) keepLink(cfg dv.Config) {
 	var first failover.Opened
 	if s.device != nil {
 		id := identify(s.device, cfg)
-		id.beside = s.besideRings()
+		id.host = s.host
 		first = id.opened(s.device, id.ifindex)
 		c.Open = func(ctx context.Context) (failover.Opened, error) { return id.open(ctx) }
-		if id.beside != nil {
-			c.OpenPort = func() (failover.OpenedPort, error) { return openBeside(id) }
+		if s.host != nil {
+			c.Joined = true
+			c.OpenPort = func() (failover.OpenedPort, error) {
+				return s.host.openBeside(id.cfg.VLAN)
+			}
 		} else if netdev := s.fallback(id); netdev != "" {
 			c.OpenPort = func() (failover.OpenedPort, error) { return s.openFallback(netdev, id) }
 		}
@@ -46,8 +49,12 @@ func (s *Stack) keepLink(cfg dv.Config) {
 			Name: s.packets.Name()}
 		again := s.portConfig(cfg)
 		again.Device, again.MAC, again.MTU = s.packets.Name(), s.packets.MAC(), s.packets.MTU()
+		open := func() (*packet.Port, error) { return packet.Open(again) }
+		if s.host != nil {
+			open = s.host.reopen
+		}
 		c.Open = func(context.Context) (failover.Opened, error) {
-			port, err := packet.Open(again)
+			port, err := open()
 			if err != nil {
 				return failover.Opened{}, err
 			}
@@ -69,8 +76,8 @@ func (s *Stack) keepLink(cfg dv.Config) {
 
 func (id *identity) opened(dev *dv.Device, ifindex int) failover.Opened {
 	o := failover.Opened{Device: dev, Backend: rdma.Rings(dev), Name: dev.Name(), Ifindex: ifindex}
-	if id.beside != nil {
-		o.Backend = rdma.RingsAndSockets(dev, id.beside)
+	if id.host != nil {
+		o.Backend = rdma.RingsAndSockets(dev, id.host.sockets())
 	}
 	return o
 }
@@ -85,7 +92,7 @@ type identity struct {
 	upper   string // the netdev that it is a member of, such as a bond; "": none
 	queues  int
 	mtu     int
-	beside  *packet.Port // Config.Host: receives beside the rings; else nil
+	host    *host // Config.Host: has packet sockets beside the rings; else nil
 }
 
 // identify is what there is to know of a device at work.
@@ -115,6 +122,9 @@ func upperOf(netdev string) string {
 // open opens the device that is there now. One that has fewer queues, or smaller rings, is taken
 // with what it has.
 func (id *identity) open(ctx context.Context) (failover.Opened, error) {
+	if id.host != nil && id.host.sockets().Err() != nil {
+		return failover.Opened{}, fmt.Errorf("%s is not there: %w", id.host.netdev, dv.ErrNotFound)
+	}
 	cfg := id.cfg
 	ifindex := 0
 	if id.mac != nil {
@@ -145,23 +155,14 @@ func (id *identity) open(ctx context.Context) (failover.Opened, error) {
 // find is the device whose netdev has the address, or is a member of the same netdev; of several
 // one that can be used.
 func (id *identity) find() (dv.DeviceInfo, error) {
-	all, err := dv.List()
-	if err != nil {
-		return dv.DeviceInfo{}, err
-	}
-	err = fmt.Errorf("no RDMA device here has a netdev with address %v: %w", id.mac,
-		dv.ErrNotFound)
-	for _, d := range all {
-		same := bytes.Equal(d.MAC, id.mac) ||
+	found, err := dv.Find(func(d dv.DeviceInfo) bool {
+		return bytes.Equal(d.MAC, id.mac) ||
 			id.upper != "" && d.Netdev != "" && upperOf(d.Netdev) == id.upper
-		switch {
-		case same && d.Usable():
-			return d, nil
-		case same:
-			err = d.Why
-		}
+	})
+	if err == dv.ErrNotFound {
+		err = fmt.Errorf("no RDMA device here has a netdev with address %v: %w", id.mac, err)
 	}
-	return dv.DeviceInfo{}, err
+	return found, err
 }
 
 // fallback is the netdev for packet sockets while the device is away, "" for none.

@@ -21,7 +21,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
-// holdings is what a process and the software NIC under it hold. Heap is apart, as it varies.
+// holdings is what a process and the software NIC under it hold. The heap is apart, as it varies.
 type holdings struct {
 	nic        simnic.Objects
 	pinned     int64 // bytes of memory regions
@@ -30,8 +30,24 @@ type holdings struct {
 	goroutines int
 }
 
-// holdingsOf counts, and measures the heap after a collection.
-func holdingsOf(t *testing.T, nic *simnic.NIC, linux *kernel.Linux) (h holdings, heap uint64) {
+// heap is what is reachable: objects, and their bytes.
+type heap struct{ objects, size uint64 }
+
+// least makes h the least of itself and what there is now. What pools keep is gone after two
+// collections.
+func (h *heap) least() {
+	for range 3 {
+		runtime.GC()
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	if h.objects == 0 || m.HeapObjects < h.objects {
+		*h = heap{m.HeapObjects, m.HeapAlloc}
+	}
+}
+
+// holdingsOf counts.
+func holdingsOf(t *testing.T, nic *simnic.NIC, linux *kernel.Linux) (h holdings) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
 	must(t, err)
@@ -46,15 +62,15 @@ func holdingsOf(t *testing.T, nic *simnic.NIC, linux *kernel.Linux) (h holdings,
 			h.mapped += size
 		}
 	}
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return h, m.HeapAlloc
+	return h
 }
 
 // TestNothingLeftBehind removes the device 200 times and returns it, under a connection, which
 // stays: at the end there are no more queues, memory regions, descriptors and goroutines than
-// after the first few times.
+// after the first few times, and of objects on the heap less than one more for each removal of the
+// second half. A leak has one at least; the runtime and netstack keep some for use again, about 100
+// in the first 300 removals and none afterwards. LONG=1 removes it 1,000 times. The resident set is
+// printed only: in the first few hundred removals it grows by pages of the program and stacks.
 func TestNothingLeftBehind(t *testing.T) {
 	netpair.CheckLeaks(t)
 	nic, other := card(t, "sim_a", 1), card(t, "sim_b", 2)
@@ -78,12 +94,16 @@ func TestNothingLeftBehind(t *testing.T) {
 	must(t, err)
 	defer conn.Close()
 
-	const removals, warm = 200, 20
+	const warm = 20
+	removals := uint64(200)
+	if os.Getenv("LONG") != "" {
+		removals = 1000
+	}
 	var before holdings
-	var heap uint64
+	var middle, end heap   // the least of the last few removals until then
 	var resident []float64 // KiB, every warm removals
 	began := time.Now()
-	for i := range uint64(removals) {
+	for i := range removals {
 		nic.FailDevice()
 		awaitLink(t, server, func(s failover.Status) bool { return s.Losses == i+1 })
 		nic.RestoreDevice()
@@ -95,17 +115,23 @@ func TestNothingLeftBehind(t *testing.T) {
 		}
 		echoed(t, conn)
 		if i == warm {
-			before, heap = holdingsOf(t, nic, linux)
+			before = holdingsOf(t, nic, linux)
+		}
+		if i < removals/2 && i+10 >= removals/2 {
+			middle.least()
+		}
+		if i+10 >= removals {
+			end.least()
 		}
 		if i >= warm && i%warm == 0 {
 			resident = append(resident, residentSet(t))
 		}
 	}
 	took := time.Since(began)
-	after, heapAfter := holdingsOf(t, nic, linux)
+	after := holdingsOf(t, nic, linux)
 	for deadline := time.Now().Add(hangs); after.goroutines > before.goroutines &&
 		time.Now().Before(deadline); time.Sleep(time.Millisecond) { // some are about to end
-		after, heapAfter = holdingsOf(t, nic, linux)
+		after = holdingsOf(t, nic, linux)
 	}
 	if after.goroutines <= before.goroutines {
 		after.goroutines = before.goroutines
@@ -113,17 +139,23 @@ func TestNothingLeftBehind(t *testing.T) {
 	if after != before {
 		t.Errorf("after %d removals %+v\nafter %d %+v", removals, after, warm, before)
 	}
-	if heapAfter > heap+4<<20 {
-		t.Errorf("%d bytes of heap after %d removals, %d after %d", heapAfter, removals, heap, warm)
+	if half := removals / 2; end.objects >= middle.objects+half ||
+		end.size > middle.size+half*heapEach {
+		t.Errorf("after %d removals a heap of %+v, after %d of %+v", removals, end, half, middle)
 	}
-	growth := slope(resident) / warm
-	t.Logf("%d removals in %v: %+v, heap %d -> %d bytes, resident %v KiB, %+.2f KiB each, %v",
-		removals, took, after, heap, heapAfter, resident, growth, server.FailoverStats())
+	second := resident[len(resident)/2:]
+	t.Logf("%d removals in %v: %+v, heap %+v -> %+v; resident %v KiB, in the second half "+
+		"%+.2f KiB each; %v", removals, took, after, middle, end, resident, slope(second)/warm,
+		server.FailoverStats())
 	if got := server.BackendSwitches(); len(got) != 2 || got[0].Count != removals ||
 		got[0].Cause != "device_returned" || got[1].Count != removals {
 		t.Errorf("%+v", got)
 	}
 }
+
+// heapEach is by how much the live heap may grow with a removal, in bytes: a connection's buffers
+// differ by so much over half the removals.
+const heapEach = 8 << 10
 
 // residentSet is what the process has in memory, in KiB, without what it does not use.
 func residentSet(t *testing.T) (kib float64) {

@@ -30,7 +30,7 @@ func (s *Stack) watch() {
 			samples.Reset(healthInterval)
 		case <-s.ctx.Done():
 			return
-		case <-s.host.netdevGone():
+		case <-s.netdevGone():
 			s.over(s.packets.Err())
 			return
 		case <-s.nic.LinkChanged():

@@ -23,9 +23,13 @@ func Open(ctx context.Context, cfg Config) (*Stack, error) {
 	if cfg.NIC.Random == nil {
 		cfg.NIC.Random = cfg.Random
 	}
+	if cfg.Host && cfg.Predecessor != nil {
+		return nil, errNoSteering
+	}
 	if cfg.Host {
 		return openHost(ctx, cfg)
 	}
+	cfg.adopt()
 	linux, err := readNetdevConfig(&cfg) // before the device is touched
 	if err != nil {
 		return nil, err
@@ -44,6 +48,10 @@ func Open(ctx context.Context, cfg Config) (*Stack, error) {
 func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
 	link, err := s.openBackend(ctx, cfg)
 	if err != nil {
+		return err
+	}
+	if err := s.join(link); err != nil {
+		link.Close()
 		return err
 	}
 	if err := s.attach(ctx, link); err != nil {

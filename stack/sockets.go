@@ -27,8 +27,11 @@ type Socket struct {
 	Local  netip.AddrPort `json:"local"`
 	Remote netip.AddrPort `json:"remote"`
 	// Drops are datagrams for which the receive buffer had no room, on a UDP socket.
-	Drops uint64   `json:"drops,omitempty"`
-	TCP   *TCPInfo `json:"tcp,omitempty"` // of a connection
+	Drops uint64 `json:"drops,omitempty"`
+	// Kernel says that it is a connection of the kernel's, which has come to a listener of ours
+	// otherwise than by our netdev (Config.Host).
+	Kernel bool     `json:"kernel,omitempty"`
+	TCP    *TCPInfo `json:"tcp,omitempty"` // of a connection
 }
 
 // TCPInfo is what ss -i prints of a connection. Durations are nanoseconds in JSON.
@@ -86,10 +89,12 @@ func (o *openConns) get(ep tcpip.Endpoint) any {
 
 // Sockets lists every TCP and UDP socket, in the order listeners first, then by local and remote
 // address. It may be called at any time, from any goroutine. It takes each socket's lock for a
-// moment; the values of one socket belong together, those of different sockets need not.
+// moment; the values of one socket belong together, those of different sockets need not. With
+// Config.Host those are listed as well that the kernel has accepted for us, see Socket.Kernel; what
+// it has dialled for us is not.
 func (s *Stack) Sockets() []Socket {
 	seen := map[gstack.TransportEndpoint]bool{}
-	var all []Socket
+	all := s.host.conns()
 	for _, ep := range s.net.RegisteredEndpoints() {
 		if seen[ep] { // once for each version of IP
 			continue

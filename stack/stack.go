@@ -95,7 +95,8 @@ type Stack struct {
 	announcer clock.Timer // repeats the announcement once
 	linkUp    linkUpWaiters
 
-	draining atomic.Bool // Drain was called
+	draining atomic.Bool          // Drain was called
+	other    atomic.Pointer[peer] // a process with the same addresses; nil: there is none
 
 	orphans orphans // closed connections with something left to send
 
@@ -341,6 +342,7 @@ func (s *Stack) end(cause error) {
 	s.cancel()
 	s.announcer.Stop()
 	s.orphans.end()
+	s.partPredecessor()
 	s.net.Close() // resets go out while there is still a link
 	if s.foreign != nil {
 		s.foreign.stopDelivery()
@@ -360,6 +362,7 @@ func (s *Stack) end(cause error) {
 	if s.watcher != nil {
 		s.endErr = errors.Join(s.endErr, s.watcher.Close())
 	}
+	s.endSuccessor()
 }
 
 // abortAll ends what would keep Netstack's Wait waiting: connections in TIME-WAIT, and those whose

@@ -58,6 +58,7 @@ func Count(from Source) Counters {
 		st := d.Stats()
 		queues(c.Counters, "rx", st.Rx)
 		queues(c.Counters, "tx", st.Tx)
+		ringsOf(c.Gauges, d)
 	}
 	if p := from.PacketPort(); p != nil {
 		st := p.Stats()
@@ -82,6 +83,23 @@ func queues[Q any](to map[string]uint64, direction string, all []Q) {
 		for _, f := range fields.Of(q) {
 			to[fmt.Sprintf("%s%d_%s", direction, i, f.Name)] = f.Value
 		}
+	}
+}
+
+// ringsOf adds how full the rings are. It waits for whoever sends.
+func ringsOf(to map[string]uint64, d *dv.Device) {
+	for i := range d.NumRx() {
+		q := d.Rx(i)
+		to[fmt.Sprintf("rx%d_ring_left", i)] = uint64(q.Left())
+		to[fmt.Sprintf("rx%d_ring_size", i)] = uint64(q.Size())
+	}
+	for i := range d.NumTx() {
+		q := d.Tx(i)
+		q.Lock()
+		free := q.Free()
+		q.Unlock()
+		to[fmt.Sprintf("tx%d_ring_used", i)] = uint64(q.Size() - free)
+		to[fmt.Sprintf("tx%d_ring_size", i)] = uint64(q.Size())
 	}
 }
 

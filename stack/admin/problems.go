@@ -98,6 +98,8 @@ func ringExplanations() []explanation {
 			"as for rxN_stalls; others who use the port are counted, too"},
 		{`link_rx_bad_checksum`, "frames with a wrong checksum",
 			"a cable, a switch or a peer's offload damages frames: ethtool -S of both ends"},
+		{`link_rx_sent_away_dropped`, "frames of an upgrade, held back or passed on, without room",
+			"TCP sends them again; a flood of SYNs or datagrams came during the upgrade"},
 		{`link_rx_shed`, "segments without data dropped, as too many waited",
 			"a flood of ACKs or SYNs; ss -a shows where from. Config.RxLimit is the bound"},
 		{`link_rx_refused`, "clients that came while the server drained, with its port open",

@@ -91,7 +91,7 @@ func (p *page) backend(st *stack.Stack) {
 	p.family(counter, "device_away_seconds_total", "How long the device has been away.",
 		fraction(float64(f.AwayMilliseconds)/1000))
 	p.family(gauge, "fallback_last_seconds",
-		"How long the packet sockets took to carry the frames at the last loss of the device.",
+		"How long after the last loss of the device was known packet sockets sent frames.",
 		fraction(float64(f.LastFallbackMicroseconds)/1e6))
 	p.family(gauge, "device_open_last_seconds",
 		"How long the device took to open at its last return.",

@@ -30,9 +30,10 @@ func full(t *testing.T) string {
 	}
 	var p page
 	r := ofDevice("mlx5_0", dv.Stats{OutOfBuffer: 3,
-		Rx: []dv.RxStats{{Packets: 1<<64 - 1, Polls: 9, Hits: 4}, {Packets: 7, Resets: 2}},
+		Rx: []dv.RxStats{{Packets: 1<<64 - 1, Polls: 9, Hits: 4, AsleepNanos: 1.5e9},
+			{Packets: 7, Resets: 2}},
 		Tx: []dv.TxStats{{Bytes: 8}, {}}})
-	r.registered, r.tx[1].used = 4096, 0.25
+	r.registered, r.tx[1].used, r.rx[1].left = 4096, 0.25, 0.75
 	r.info = []string{"device", "mlx5_0", "fw", `22 "\`}
 	p.rings(r)
 	p.switches([]stack.BackendSwitch{{From: "rings", To: "none", Cause: "device_failed", Count: 2}})
@@ -76,6 +77,8 @@ func TestPage(t *testing.T) {
 		"rdma_netstack_queue_recoveries_total{device=\"mlx5_0\",queue=\"1\",reporter=\"rx\"} 2\n",
 		"rdma_netstack_tx_bytes_total{device=\"mlx5_0\",queue=\"0\"} 8\n",
 		"rdma_netstack_tx_ring_used_ratio{device=\"mlx5_0\",queue=\"1\"} 0.25\n",
+		"rdma_netstack_rx_ring_left_ratio{device=\"mlx5_0\",queue=\"1\"} 0.75\n",
+		"rdma_netstack_rx_asleep_seconds_total{device=\"mlx5_0\",queue=\"0\"} 1.5\n",
 		"rdma_netstack_hw_events_total{name=\"out_of_buffer\"} 3\n",
 		"rdma_netstack_memory_registered_bytes 4096\n",
 		"rdma_netstack_device_info{device=\"mlx5_0\",fw=\"22 \\\"\\\\\"} 1\n",

@@ -22,6 +22,8 @@ type rings struct {
 type rxQueue struct {
 	packets, bytes, polls, hits, wakeups, stalls, resets uint64
 	tooLong, failed, malformed                           uint64
+	asleep                                               float64 // seconds
+	left                                                 float64 // of the ring, 0 to 1
 }
 
 type txQueue struct {
@@ -35,6 +37,9 @@ func readRings(st *stack.Stack) rings {
 		r := ofDevice(d.Name(), d.Stats())
 		r.registered = d.PinnedBytes()
 		r.info = []string{"device", d.Name(), "netdev", d.Netdev(), "fw", d.Caps().Firmware}
+		for i := range r.rx {
+			r.rx[i].left = float64(d.Rx(i).Left()) / float64(d.Rx(i).Size())
+		}
 		for i := range r.tx {
 			r.tx[i].used = used(d.Tx(i))
 		}
@@ -60,6 +65,7 @@ func ofDevice(name string, s dv.Stats) rings {
 	for _, q := range s.Rx {
 		r.rx = append(r.rx, rxQueue{packets: q.Packets, bytes: q.Bytes, polls: q.Polls,
 			hits: q.Hits, wakeups: q.Events, stalls: q.Stalls, resets: q.Resets,
+			asleep:  float64(q.AsleepNanos) / 1e9,
 			tooLong: q.Drops.TooLong, failed: q.Drops.Error, malformed: q.Drops.Malformed})
 	}
 	for _, q := range s.Tx {
@@ -73,7 +79,8 @@ func ofPackets(name string, s packet.Stats) rings {
 	r := rings{device: name}
 	for _, q := range s.Rx {
 		r.rx = append(r.rx, rxQueue{packets: q.Frames, bytes: q.Bytes, polls: q.Calls,
-			hits: q.Hits, wakeups: q.Waits, tooLong: q.TooLong, malformed: q.Malformed})
+			hits: q.Hits, wakeups: q.Waits, asleep: float64(q.AsleepNanos) / 1e9,
+			tooLong: q.TooLong, malformed: q.Malformed})
 	}
 	for _, q := range s.Tx {
 		r.tx = append(r.tx, txQueue{packets: q.Frames, bytes: q.Bytes, doorbells: q.Calls,
@@ -133,13 +140,17 @@ func queues[Q any](p *page, r rings, all []Q, columns []column[Q]) {
 
 // ofQueues writes the families of queues that have another label besides, or are no counts.
 func (p *page) ofQueues(r rings) {
-	var polls, recoveries, fill []sample
+	var polls, recoveries, fill, left, asleep []sample
 	for i, q := range r.rx {
 		n := strconv.Itoa(i)
 		polls = append(polls, of(q.hits, "device", r.device, "queue", n, "result", "hit"),
 			of(q.polls-min(q.hits, q.polls), "device", r.device, "queue", n, "result", "empty"))
 		recoveries = append(recoveries,
 			of(q.resets, "device", r.device, "queue", n, "reporter", "rx"))
+		asleep = append(asleep, fraction(q.asleep, "device", r.device, "queue", n))
+		if r.registered > 0 {
+			left = append(left, fraction(q.left, "device", r.device, "queue", n))
+		}
 	}
 	for i, q := range r.tx {
 		n := strconv.Itoa(i)
@@ -152,5 +163,9 @@ func (p *page) ofQueues(r rings) {
 	p.family(counter, "rx_polls_total", "Looks at a receive ring, by whether it had frames.",
 		polls...)
 	p.family(counter, "queue_recoveries_total", "Queues replaced after an error.", recoveries...)
+	p.family(counter, "rx_asleep_seconds_total",
+		"Time that the receive worker slept; the rest it was busy.", asleep...)
+	p.family(gauge, "rx_ring_left_ratio",
+		"How much of a receive ring was left to the NIC when it was given more buffers.", left...)
 	p.family(gauge, "tx_ring_used_ratio", "How much of a send ring is in use.", fill...)
 }

@@ -1,0 +1,67 @@
+package stack
+
+import (
+	"net/netip"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+)
+
+// handoverFlow is a TCP connection or a connected UDP socket of the process before, seen from
+// there.
+type handoverFlow struct {
+	Proto  uint8          `json:"proto"` // of IP
+	Local  netip.AddrPort `json:"local"`
+	Remote netip.AddrPort `json:"remote"`
+}
+
+func (f handoverFlow) link() rdma.Flow {
+	return rdma.Flow{
+		Proto: f.Proto,
+		Local: toAddress(f.Local.Addr()), LocalPort: f.Local.Port(),
+		Remote: toAddress(f.Remote.Addr()), RemotePort: f.Remote.Port(),
+	}
+}
+
+func fromFlow(f rdma.Flow) handoverFlow {
+	return handoverFlow{f.Proto, netip.AddrPortFrom(fromAddress(f.Local), f.LocalPort),
+		netip.AddrPortFrom(fromAddress(f.Remote), f.RemotePort)}
+}
+
+// addFlows adds our connections and connected UDP sockets.
+func (s *Stack) addFlows(to *rdma.Flows) {
+	for _, ep := range s.net.RegisteredEndpoints() {
+		proto := udp.ProtocolNumber
+		if t, ok := ep.(*tcp.Endpoint); ok {
+			if tcp.EndpointState(t.State()) == tcp.StateListen {
+				continue
+			}
+			proto = tcp.ProtocolNumber
+		}
+		has, ok := ep.(tcpip.Endpoint)
+		if !ok {
+			continue
+		}
+		if info, ok := has.Info().(*gstack.TransportEndpointInfo); ok && info.ID.RemotePort != 0 {
+			to.Add(rdma.Flow{
+				Proto: uint8(proto),
+				Local: info.ID.LocalAddress, LocalPort: info.ID.LocalPort,
+				Remote: info.ID.RemoteAddress, RemotePort: info.ID.RemotePort,
+			})
+		}
+	}
+}
+
+// unconnectedPorts are the ports of our UDP sockets that are not connected.
+func (s *Stack) unconnectedPorts() (ports []uint16) {
+	for _, so := range s.Sockets() {
+		if so.Network == "udp" && so.Remote.Port() == 0 {
+			ports = append(ports, so.Local.Port())
+		}
+	}
+	return ports
+}

@@ -1,0 +1,230 @@
+package stack_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+)
+
+// handoverWorld is an interface whose address is handed over from stack to stack, and a host at the
+// other end of its cable.
+type handoverWorld struct {
+	t    *testing.T
+	nets [2]*lab.Net
+	path string // of the socket that waits for a newcomer
+}
+
+func newHandoverWorld(t *testing.T) *handoverWorld {
+	t.Helper()
+	need.NetNS(t)
+	netpair.CheckLeaks(t)
+	h := &handoverWorld{t: t, path: filepath.Join(t.TempDir(), "handover")}
+	for i := range h.nets {
+		n, err := lab.New("hand-over test")
+		must(t, err)
+		t.Cleanup(func() { n.Close() })
+		h.nets[i] = n
+	}
+	must(t, lab.Cable(h.nets[0], "eth0", h.nets[1], "eth0"))
+	for i, setup := range []lab.Setup{{}, {Addresses: []netip.Prefix{
+		netip.MustParsePrefix("10.9.0.2/24")}}} {
+		must(t, h.nets[i].Do(func() error { return lab.Up("eth0", setup) }))
+	}
+	return h
+}
+
+// open opens a stack that echoes what comes to port 7 and says its name to who asks at the ports.
+func (h *handoverWorld) open(name string, p *stack.Predecessor, ports ...int) *stack.Stack {
+	h.t.Helper()
+	cfg := stack.Config{Backend: stack.BackendPacket, Predecessor: p, DuplicateDetection: -1,
+		Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24")}}
+	cfg.NIC.Device = "eth0"
+	var s *stack.Stack
+	must(h.t, h.nets[0].Do(func() (err error) {
+		s, err = stack.Open(h.t.Context(), cfg)
+		return err
+	}))
+	h.t.Cleanup(func() { s.Close() })
+	serveEcho(h.t, s, 7)
+	for _, port := range ports {
+		u, err := s.ListenPacket("udp", fmt.Sprint(":", port))
+		must(h.t, err)
+		go func() {
+			b := make([]byte, 100)
+			for _, from, err := u.ReadFrom(b); err == nil; _, from, err = u.ReadFrom(b) {
+				u.WriteTo([]byte(name), from)
+			}
+		}()
+	}
+	return s
+}
+
+// wait has a stack wait for a newcomer.
+func (h *handoverWorld) wait(s *stack.Stack) <-chan error {
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: h.path})
+	must(h.t, err)
+	return background(func() error { return s.HandOver(h.t.Context(), l) })
+}
+
+func (h *handoverWorld) meet() *stack.Predecessor {
+	h.t.Helper()
+	p, err := stack.MeetPredecessor(h.t.Context(), h.path)
+	must(h.t, err)
+	h.t.Cleanup(func() { p.Close() })
+	return p
+}
+
+func (h *handoverWorld) dial(network string, port int) net.Conn {
+	h.t.Helper()
+	c, err := h.nets[1].DialContext(h.t.Context(), network, fmt.Sprint("10.9.0.1:", port))
+	must(h.t, err)
+	h.t.Cleanup(func() { c.Close() })
+	must(h.t, c.SetDeadline(time.Now().Add(hangs)))
+	return c
+}
+
+// who asks for the name of the stack that receives datagrams to a port, on a socket of the kernel's
+// that nobody knows.
+func (h *handoverWorld) who(port int) string {
+	h.t.Helper()
+	c, b := h.dial("udp", port), make([]byte, 100)
+	_, err := c.Write([]byte("who"))
+	must(h.t, err)
+	n, err := c.Read(b)
+	must(h.t, err)
+	return string(b[:n])
+}
+
+// TestHandOver has several newcomers give up, and one take over: connections stay where they are,
+// new ones and datagrams go to the newcomer, or where there is a socket; all go to the stack before
+// again when the newcomer has ended.
+func TestHandOver(t *testing.T) {
+	h := newHandoverWorld(t)
+	before := h.open("before", nil, 53, 54)
+	handed := h.wait(before)
+	old := h.dial("tcp", 7)
+	echoed(t, old)
+	for _, messages := range [][]string{nil, {"x"}, {"h99"}, {"h1"}, {"h1", "x"}, {"h1", "t[]"}} {
+		c, err := net.Dial("unixpacket", h.path)
+		must(t, err)
+		for _, m := range messages {
+			_, err := c.Write([]byte(m))
+			must(t, err)
+		}
+		if len(messages) > 1 { // it answers to hello
+			_, err := c.Read(make([]byte, 1000))
+			must(t, err)
+		}
+		c.Close()
+		echoed(t, old)
+		echoed(t, h.dial("tcp", 7))
+	}
+	p := h.meet()
+	if mac := before.HardwareAddr(); p.MAC.String() != mac.String() ||
+		!slices.Equal(p.Addresses, before.Addrs()) {
+		t.Errorf("it has %v and %v, want %v and %v", p.MAC, p.Addresses, mac, before.Addrs())
+	}
+	after := h.open("after", p, 53, 55)
+	early := h.dial("tcp", 7)
+	echoed(t, early)
+	if n := after.Conns(); n != 0 {
+		t.Errorf("%d connections before it has taken over, want 0", n)
+	}
+	must(t, after.TakeOver(t.Context()))
+	must(t, result(t, "HandOver", handed))
+	late := h.dial("tcp", 7)
+	for _, c := range []net.Conn{old, early, late} {
+		echoed(t, c)
+	}
+	if n := after.Conns(); n != 1 {
+		t.Errorf("%d connections of the newcomer, want 1", n)
+	}
+	for port, want := range map[int]string{53: "after", 54: "before", 55: "after"} {
+		if got := h.who(port); got != want {
+			t.Errorf("port %d is %q's, want %q", port, got, want)
+		}
+	}
+	must(t, after.Close())
+	echoed(t, old)
+	eventually(t, "a new client of the stack before", func() bool {
+		c, err := h.nets[1].DialContext(t.Context(), "tcp", "10.9.0.1:7")
+		if err != nil {
+			return false
+		}
+		defer c.Close()
+		must(t, c.SetDeadline(time.Now().Add(hangs)))
+		_, err = c.Write([]byte("x"))
+		if err == nil {
+			_, err = io.ReadFull(c, make([]byte, 1))
+		}
+		return err == nil
+	})
+	if got := h.who(53); got != "before" {
+		t.Errorf("the newcomer has ended, but port 53 is %q's", got)
+	}
+}
+
+// TestHandOverEnds: the stack before ends, after it has handed over or between the meeting and
+// that. The newcomer has all frames then.
+func TestHandOverEnds(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		t.Run(fmt.Sprint("before the change: ", first), func(t *testing.T) {
+			h := newHandoverWorld(t)
+			before := h.open("before", nil)
+			handed := h.wait(before)
+			old := h.dial("tcp", 7)
+			echoed(t, old)
+			after := h.open("after", h.meet())
+			if first {
+				must(t, before.Close())
+			}
+			must(t, after.TakeOver(t.Context()))
+			late := h.dial("tcp", 7)
+			if !first {
+				must(t, result(t, "HandOver", handed))
+				must(t, before.Close())
+			}
+			echoed(t, late)
+			if _, err := old.Read(make([]byte, 1)); err == nil {
+				t.Error("a connection of the stack that has ended goes on")
+			}
+			echoed(t, h.dial("tcp", 7))
+		})
+	}
+}
+
+// TestHandOverRefused: only packet sockets can, and who waits stops with its context.
+func TestHandOverRefused(t *testing.T) {
+	h := newHandoverWorld(t)
+	j := join(t, cable{queues: 1})
+	if err := result(t, "HandOver", h.wait(j.server)); err == nil {
+		t.Error("a stack on rings hands over")
+	}
+	if _, err := stack.MeetPredecessor(t.Context(), h.path); err == nil {
+		t.Error("somebody listens after HandOver")
+	}
+	s := h.open("alone", nil)
+	must(t, s.TakeOver(t.Context())) // nothing to do
+	ctx, cancel := context.WithCancel(t.Context())
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: h.path})
+	must(t, err)
+	waiting := background(func() error { return s.HandOver(ctx, l) })
+	p := h.meet()
+	cancel()
+	if err := result(t, "HandOver", waiting); err == nil {
+		t.Error("HandOver goes on after its context has ended")
+	}
+	must(t, p.Close())
+	must(t, p.Close())
+}

@@ -1,0 +1,191 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+)
+
+// settleTime is how long the link's workers may take to find their queues empty. Beyond it those
+// are never empty, and datagrams that they hold may be lost; TCP sends again.
+const settleTime = time.Second
+
+// errNoSteering is of a stack whose link knows no other process.
+var errNoSteering = errors.New("a hand-over needs packet sockets and a MAC address of our own: " +
+	"Backend: BackendPacket, without Host")
+
+// canHandOver says why the stack can neither hand over nor take over, or nil.
+func (s *Stack) canHandOver() error {
+	if s.link == nil || s.packets == nil || s.host != nil {
+		return errNoSteering
+	}
+	return nil
+}
+
+// HandOver waits on l, a listener of network unixpacket that only we may connect to, for another
+// process that takes this one's place ([MeetPredecessor]), and returns nil once that receives all
+// new clients. What is to be done then is what [Stack.Drain] says; connections that there are go
+// on. A stack that has itself taken over lets its predecessor end first. HandOver closes l. Other
+// errors than ctx's mean that nobody can take over any more.
+func (s *Stack) HandOver(ctx context.Context, l *net.UnixListener) error {
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	defer l.Close()
+	if err := s.canHandOver(); err != nil {
+		return err
+	}
+	if p := s.other.Load(); p != nil {
+		select {
+		case <-p.ended:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	for {
+		conn, err := l.AcceptUnix()
+		if ctx.Err() != nil {
+			return errors.Join(ctx.Err(), closed(conn))
+		}
+		if err != nil {
+			return fmt.Errorf("wait for a process that takes over: %w", err)
+		}
+		if s.handOverTo(ctx, conn) {
+			return nil
+		}
+	}
+}
+
+func closed(conn *net.UnixConn) error {
+	if conn == nil {
+		return nil
+	}
+	return conn.Close()
+}
+
+// handOverTo reports whether the process behind conn has taken over. If so, its connection is
+// served until either ends.
+func (s *Stack) handOverTo(ctx context.Context, conn *net.UnixConn) bool {
+	p, err := newPeer(conn)
+	if err != nil {
+		return false
+	}
+	s.live.RLock() // Close finds the peer, or nobody becomes one
+	ended := s.closed.Load()
+	if !ended {
+		s.other.Store(p)
+	}
+	s.live.RUnlock()
+	if ended {
+		conn.Close()
+		return false
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	err = s.giveUpClients(p)
+	if err == nil && stop() {
+		go s.serveSuccessor(p)
+		return true
+	}
+	stop()
+	s.partSuccessor(p)
+	if !errors.Is(err, io.EOF) && ctx.Err() == nil && !s.closed.Load() {
+		s.log.Warn("another process did not take over", "interface", s.name, "reason", err)
+	} // else it only looked, or has changed its mind
+	return false
+}
+
+// giveUpClients tells a newcomer what it has to know, and keeps nothing but the connections that
+// there are once it asks for that. It returns nil when new clients are the newcomer's.
+func (s *Stack) giveUpClients(p *peer) error {
+	p.conn.SetReadDeadline(s.clock.Now().Add(handoverTime))
+	var version int
+	if err := p.expect(msgHello, &version); err != nil {
+		return err
+	}
+	if version != handoverVersion {
+		return fmt.Errorf("it wants version %d of the hand-over, this is %d", version,
+			handoverVersion)
+	}
+	flows := new(rdma.Flows)
+	s.link.Steer(&rdma.Steering{Share: rdma.ShareNote, Flows: flows})
+	if err := p.send(msgState, handoverState{Version: handoverVersion, PID: os.Getpid(),
+		MAC: s.HardwareAddr().String(), Addresses: s.Addrs()}); err != nil {
+		return err
+	}
+	p.conn.SetReadDeadline(time.Time{})
+	var ports []uint16
+	if err := p.expect(msgTake, &ports); err != nil {
+		return err
+	}
+	keep := &rdma.Steering{Share: rdma.ShareKeep, Flows: flows, Ports: map[uint16]bool{},
+		Send: p.sendFrame}
+	for _, port := range ports {
+		keep.Ports[port] = true
+	}
+	s.await(s.link.Settled()) // the newcomer has dropped what the queues hold
+	s.link.Steer(keep)
+	s.await(s.link.Between()) // nothing is noted any more
+	s.addFlows(flows)
+	for some := range slices.Chunk(flows.All(), flowsPerMessage) {
+		message := make([]handoverFlow, len(some))
+		for i, f := range some {
+			message[i] = fromFlow(f)
+		}
+		if err := p.send(msgFlows, message); err != nil {
+			return err
+		}
+	}
+	if err := p.send(msgTaken, nil); err != nil {
+		return err
+	}
+	return p.expect(msgMine, nil)
+}
+
+// await waits for the link's workers, up to settleTime.
+func (s *Stack) await(reached <-chan struct{}) {
+	limit := s.clock.NewTimer(settleTime)
+	defer limit.Stop()
+	select {
+	case <-reached:
+	case <-limit.C:
+	case <-s.ended:
+	}
+}
+
+// serveSuccessor waits until the successor ends, or we do.
+func (s *Stack) serveSuccessor(p *peer) {
+	for {
+		if _, _, err := p.receive(); err != nil {
+			break
+		}
+	}
+	if !s.closed.Load() {
+		s.log.Warn("the process that took over has ended", "interface", s.name)
+	}
+	s.partSuccessor(p)
+}
+
+// partSuccessor ends what there is with a successor: all frames are ours, unless we end, when what
+// is not for our connections stays the successor's to answer.
+func (s *Stack) partSuccessor(p *peer) {
+	p.conn.Close()
+	if !s.closed.Load() {
+		s.link.Steer(nil)
+	}
+	s.other.Store(nil)
+	close(p.ended)
+}
+
+// endSuccessor ends what there is with a successor, once the link is gone: it is silent until then
+// about what is ours.
+func (s *Stack) endSuccessor() {
+	if p := s.other.Load(); p != nil {
+		p.conn.Close()
+		<-p.ended
+	}
+}

@@ -1,0 +1,127 @@
+package stack
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+)
+
+// Two processes talk over a unix socket that keeps messages apart (SOCK_SEQPACKET). The first byte
+// of each says what it is; JSON follows, or a frame.
+//
+//	newcomer                 the process before
+//	hello ────────────────▶  it notes the connections that begin from here on
+//	      ◀──────────────── state
+//	take  ────────────────▶  it delivers what it has received, and then
+//	      ◀──────────────── flows   keeps these alone
+//	      ◀──────────────── taken
+//	mine  ────────────────▶  it drains
+//	      ◀──────────────── frame   that begins one of the flows anew: it is the newcomer's
+//
+// From the time of take to that of taken the newcomer holds back what may be its own. The end of
+// the connection is the end of either: the other one has all frames to itself again.
+const (
+	msgHello = 'h' // version
+	msgState = 's' // handoverState
+	msgTake  = 't' // []uint16: ports of its UDP sockets
+	msgFlows = 'l' // []handoverFlow, some of them
+	msgTaken = 'k'
+	msgMine  = 'm'
+	msgFrame = 'f' // as rdma.Injector takes it
+)
+
+// handoverVersion changes when messages do.
+const handoverVersion = 1
+
+// flowsPerMessage is how many flows msgFlows has at most: less than MaxSent bytes.
+const flowsPerMessage = 400
+
+// handoverTime is how long the other process may take for an answer.
+const handoverTime = 10 * time.Second
+
+// handoverState is what a newcomer has to know.
+type handoverState struct {
+	Version   int            `json:"version"`
+	PID       int            `json:"pid"`
+	MAC       string         `json:"mac"`
+	Addresses []netip.Prefix `json:"addresses"`
+}
+
+// peer is the connection to the other process.
+type peer struct {
+	conn  *net.UnixConn
+	raw   syscall.RawConn
+	buf   []byte        // of the reader
+	ended chan struct{} // closed when nobody reads any more
+}
+
+func newPeer(conn *net.UnixConn) (*peer, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &peer{conn: conn, raw: raw, buf: make([]byte, 1+rdma.MaxSent),
+		ended: make(chan struct{})}, nil
+}
+
+// send sends a message, with v as JSON unless that is nil.
+func (p *peer) send(kind byte, v any) error {
+	b := []byte{kind}
+	if v != nil {
+		text, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		b = append(b, text...)
+	}
+	_, err := p.conn.Write(b)
+	return err
+}
+
+// sendFrame is rdma.Steering's Send: it does not wait.
+func (p *peer) sendFrame(frame []byte) bool {
+	sent := false
+	err := p.raw.Control(func(fd uintptr) {
+		_, err := unix.SendmsgBuffers(int(fd), [][]byte{{msgFrame}, frame}, nil, nil,
+			unix.MSG_DONTWAIT)
+		sent = err == nil
+	})
+	return err == nil && sent
+}
+
+// receive waits for the next message. The body is good until the next call.
+func (p *peer) receive() (kind byte, body []byte, err error) {
+	n, err := p.conn.Read(p.buf)
+	if err == nil && n == 0 {
+		err = io.EOF
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	return p.buf[0], p.buf[1:n], nil
+}
+
+// expect waits for a message of one kind, and decodes it into v unless that is nil.
+func (p *peer) expect(kind byte, v any) error {
+	got, body, err := p.receive()
+	if err != nil {
+		return err
+	}
+	if got != kind {
+		return fmt.Errorf("the other process sends %q, want %q: it is of another version", got,
+			kind)
+	}
+	if v == nil {
+		return nil
+	}
+	return json.Unmarshal(body, v)
+}

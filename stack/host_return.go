@@ -1,0 +1,113 @@
+package stack
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
+)
+
+// A netdev that is removed and made again, as by devlink reload or when its driver is bound again,
+// has another ifindex, by which the kernel's sockets know what is ours:
+//
+//	removed     hide    whatever is made later is not passed to the kernel's sockets
+//	made again  rebind  the netdev is not, all else is
+//	            reopen  packet sockets on it, once it has an address
+//
+// Connections stay meanwhile, and addresses for a while longer: see returnGrace.
+
+// hide has the kernel's sockets drop what comes by devices which are made from now on: one of them
+// will be the netdev, and a segment of our connections must not find the kernel.
+func (h *host) hide() error {
+	d := *h.device.Load()
+	if d.Last != 0 {
+		return nil
+	}
+	last, err := h.kernel.LastIndex(h.netdev)
+	if err != nil {
+		return err
+	}
+	d.Last = max(last, 1)
+	return h.setDevice(d)
+}
+
+// rebind has the kernel's sockets drop what comes by the netdev as it is now. Link-local addresses
+// are removed from one that has another number: the kernel's sockets for them are bound to that.
+func (h *host) rebind(found hostnet.Network) error {
+	old, d := *h.device.Load(), backing.Device{Index: found.Index, MTU: found.MTU}
+	if old.Index == d.Index && old.Last == 0 {
+		return nil
+	}
+	if old.Index != d.Index {
+		h.mu.RLock()
+		addrs := slices.Clone(h.addrs)
+		h.mu.RUnlock()
+		for _, p := range addrs {
+			if p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() {
+				h.remove(p)
+			}
+		}
+	}
+	return h.setDevice(d)
+}
+
+// setDevice changes the filters of all sockets of the kernel.
+func (h *host) setDevice(d backing.Device) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.device.Store(&d)
+	h.ways.forget()
+	errs := []error{h.block.SetDevice(d)}
+	for _, p := range h.ports {
+		if !p.ofBlock {
+			errs = append(errs, p.socket.SetDevice(d))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// reopen opens packet sockets on a netdev that has been made again and has an address. The caller
+// closes those before them.
+func (h *host) reopen() (*packet.Port, error) {
+	h.following.Lock()
+	defer h.following.Unlock()
+	found, err := h.kernel.Read(h.netdev)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.ContainsFunc(found.Addresses, func(p netip.Prefix) bool {
+		return !p.Addr().IsLinkLocalUnicast()
+	}) {
+		return nil, fmt.Errorf("%s has no address yet", h.netdev)
+	}
+	if err := h.rebind(found); err != nil {
+		return nil, err
+	}
+	cfg := h.stack.portConfig(h.stack.cfg.NIC)
+	cfg.MTU = h.sockets().MTU()
+	port, err := packet.Open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	for _, q := range h.link.Stats().Rx {
+		h.past += q.Frames
+	}
+	h.link, h.again = port, h.stack.clock.Now()
+	err = h.tellPorts()
+	h.mu.Unlock()
+	if err != nil {
+		return nil, errors.Join(err, port.Close())
+	}
+	for _, protocol := range []tcpip.NetworkProtocolNumber{ipv4Protocol, ipv6Protocol} {
+		h.stack.net.ClearNeighbors(nicID, protocol) // as Linux has none of them either
+	}
+	notify(h.returned)
+	return port, nil
+}
