@@ -99,7 +99,7 @@ func many(t *testing.T, w *world, n load) {
 		"datagrams from a container": func() error {
 			return datagrams(w.container, hostIP, n.local, 40000)
 		},
-		"ping": func() error { return ping(t, w) },
+		"ping": func() error { return ping(t, w.outside, hostIP, w.rings) },
 	}
 	results := make(chan error, len(jobs))
 	for name, job := range jobs {
@@ -210,20 +210,20 @@ func exchange(pc net.PacketConn, to net.Addr, sent, b []byte) error {
 
 // ping requires that every echo request is answered once; of those that a software card may lose,
 // five. It is given a minute.
-func ping(t testing.TB, w *world) error {
+func ping(t testing.TB, from *lab.Net, to string, lossy bool) error {
 	args := []string{"-c", "5", "-i", "0.2"}
-	if w.rings {
+	if lossy {
 		args = append(args, "-w", "60") // until as many answers
 	}
-	cmd := exec.Command(need.Tool(t, "ping"), append(args, hostIP)...)
+	cmd := exec.Command(need.Tool(t, "ping"), append(args, to)...)
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := w.outside.Start(cmd); err != nil {
+	if err := from.Start(cmd); err != nil {
 		return err
 	}
 	if err := cmd.Wait(); err != nil || strings.Contains(out.String(), "DUP!") ||
 		!strings.Contains(out.String(), "5 received") {
-		return fmt.Errorf("ping: %v: %s", err, out.String())
+		return fmt.Errorf("ping %s: %v: %s", to, err, out.String())
 	}
 	return nil
 }

@@ -108,7 +108,8 @@ func TestPortsAgain(t *testing.T) {
 	echoServer(t, w.outside, ":9100")
 	s := w.start(t)
 	for range 2 {
-		for end := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		// between attempts the ports of the last one come to be free again
+		for end := time.Now().Add(time.Minute); ; time.Sleep(1500 * time.Millisecond) {
 			got := s.do("dial " + outsideIP + ":9100 200")
 			if got == "dialled: stack 200, kernel 0" {
 				break

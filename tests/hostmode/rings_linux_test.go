@@ -185,5 +185,25 @@ func TestVLAN(t *testing.T) {
 	s.ok("return")
 	s.awaitBackend("rings")
 	everything("rings again")
+	// without its netdev the stack has no addresses; the device is opened again with it
+	must(t, w.host.Do(func() error {
+		vlan, err := netlink.LinkByName("eth0.5")
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkDel(vlan); err != nil {
+			return err
+		}
+		parent, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkAdd(&netlink.Vlan{VlanId: 5, LinkAttrs: netlink.LinkAttrs{
+			Name: "eth0.5", ParentIndex: parent.Attrs().Index}})
+	}))
+	s.awaitBackend("none")
+	up(t, w.host, "eth0.5", own+"/24")
+	s.awaitBackend("rings")
+	everything("made again")
 	s.stop()
 }

@@ -120,6 +120,11 @@ func command(st *stack.Stack, words []string) (string, error) {
 		return question(st, words[1])
 	case "resets": // of the stack, not of the kernel
 		return strconv.FormatUint(st.Netstack().Stats().TCP.ResetsSent.Value(), 10), nil
+	case "sockets":
+		b, err := json.Marshal(st.Sockets())
+		return string(b), err
+	case "backend":
+		return st.LinkStatus().Backend.String(), nil
 	case "stats":
 		s, _ := st.HostStats()
 		b, err := json.Marshal(s)

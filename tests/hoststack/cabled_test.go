@@ -32,7 +32,7 @@ func cabledWorld(t *testing.T) *world {
 	address(t, server, netip.PrefixFrom(w.server4, 24), netip.PrefixFrom(w.alias4, 24),
 		netip.PrefixFrom(w.server6, 64))
 	address(t, client, netip.PrefixFrom(w.client4, 24), netip.PrefixFrom(w.client6, 64))
-	w.server, w.client = inside{server}, inside{client}
+	w.server, w.client = inside{server, kernel{}}, inside{client, kernel{}}
 	w.sent.listen(t, client)
 	return w
 }
@@ -140,8 +140,12 @@ func remote(p netip.Prefix) bool {
 	return err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL
 }
 
-// inside opens sockets in a network namespace. A socket stays in the namespace where it was opened.
-type inside struct{ n *lab.Net }
+// inside opens sockets in a network namespace. A socket stays in the namespace where it was opened,
+// and a stack on the host's address asks the kernel on the thread that calls it.
+type inside struct {
+	n       *lab.Net
+	sockets // the kernel's, or those of a stack on its addresses
+}
 
 // enter runs open on a thread of the namespace.
 func enter[T any](i inside, open func() (T, error)) (c T, _ error) {
@@ -153,36 +157,36 @@ func enter[T any](i inside, open func() (T, error)) (c T, _ error) {
 }
 
 func (i inside) Listen(network, address string) (net.Listener, error) {
-	return enter(i, func() (net.Listener, error) { return kernel{}.Listen(network, address) })
+	return enter(i, func() (net.Listener, error) { return i.sockets.Listen(network, address) })
 }
 
 func (i inside) ListenTCP(network string, laddr *net.TCPAddr) (tcpListener, error) {
-	return enter(i, func() (tcpListener, error) { return kernel{}.ListenTCP(network, laddr) })
+	return enter(i, func() (tcpListener, error) { return i.sockets.ListenTCP(network, laddr) })
 }
 
 func (i inside) ListenPacket(network, address string) (net.PacketConn, error) {
-	return enter(i, func() (net.PacketConn,
-		error) {
-		return kernel{}.ListenPacket(network, address)
+	return enter(i, func() (net.PacketConn, error) {
+		return i.sockets.ListenPacket(network, address)
 	})
 }
 
 func (i inside) ListenUDP(network string, laddr *net.UDPAddr) (udpConn, error) {
-	return enter(i, func() (udpConn, error) { return kernel{}.ListenUDP(network, laddr) })
+	return enter(i, func() (udpConn, error) { return i.sockets.ListenUDP(network, laddr) })
 }
 
 func (i inside) ListenMulticastUDP(network string, group *net.UDPAddr) (udpConn, error) {
-	return enter(i, func() (udpConn, error) { return kernel{}.ListenMulticastUDP(network, group) })
+	return enter(i, func() (udpConn, error) { return i.sockets.ListenMulticastUDP(network, group) })
 }
 
 func (i inside) ListenShared(network, address string) (net.Listener, error) {
-	return enter(i, func() (net.Listener, error) { return kernel{}.ListenShared(network, address) })
+	return enter(i, func() (net.Listener, error) {
+		return i.sockets.ListenShared(network, address)
+	})
 }
 
 func (i inside) ListenPacketShared(network, address string) (net.PacketConn, error) {
-	return enter(i, func() (net.PacketConn,
-		error) {
-		return kernel{}.ListenPacketShared(network, address)
+	return enter(i, func() (net.PacketConn, error) {
+		return i.sockets.ListenPacketShared(network, address)
 	})
 }
 
@@ -192,15 +196,22 @@ func (i inside) DialContext(ctx context.Context, network, address string) (net.C
 
 func (i inside) DialFrom(ctx context.Context, local net.Addr, timeout time.Duration,
 	network, address string) (net.Conn, error) {
-	// one after the other, on this thread
-	d := net.Dialer{LocalAddr: local, Timeout: timeout, FallbackDelay: -1}
-	return enter(i, func() (net.Conn, error) { return d.DialContext(ctx, network, address) })
+	return enter(i, func() (net.Conn, error) {
+		// a negative FallbackDelay: one after the other, on this thread
+		if ours, ok := i.sockets.(netstack); ok {
+			d := ours.Dialer()
+			d.LocalAddr, d.Timeout, d.FallbackDelay = local, timeout, -1
+			return d.DialContext(ctx, network, address)
+		}
+		d := net.Dialer{LocalAddr: local, Timeout: timeout, FallbackDelay: -1}
+		return d.DialContext(ctx, network, address)
+	})
 }
 
 func (i inside) DialTCP(network string, laddr, raddr *net.TCPAddr) (tcpConn, error) {
-	return enter(i, func() (tcpConn, error) { return kernel{}.DialTCP(network, laddr, raddr) })
+	return enter(i, func() (tcpConn, error) { return i.sockets.DialTCP(network, laddr, raddr) })
 }
 
 func (i inside) DialUDP(network string, laddr, raddr *net.UDPAddr) (udpConn, error) {
-	return enter(i, func() (udpConn, error) { return kernel{}.DialUDP(network, laddr, raddr) })
+	return enter(i, func() (udpConn, error) { return i.sockets.DialUDP(network, laddr, raddr) })
 }

@@ -36,27 +36,47 @@ var tables = []struct {
 	{"groups", udpGroups, cabledWorld},
 }
 
-// TestSameAsKernel runs every behaviour in both worlds and compares.
+// TestSameAsKernel runs every behaviour in the kernel's world and on stacks with addresses of their
+// own, and compares.
 func TestSameAsKernel(t *testing.T) {
 	need.Long(t, "each case on the kernel and on a slice, 30 s")
+	compareAll(t, "addresses of their own", stackWorld, byDesign)
+}
+
+// TestHostSameAsKernel does so on stacks on the host's own addresses, one pair for all behaviours.
+func TestHostSameAsKernel(t *testing.T) {
+	need.Long(t, "each case on the kernel and on the host's own address, 30 s")
+	w := hostWorld(t)
+	compareAll(t, "the host's own addresses", func(*testing.T) *world { return w }, byDesignOnHost)
+}
+
+// kernelNotes is what the kernel's world has shown, by behaviour.
+var kernelNotes = map[string][]string{}
+
+// compareAll compares all behaviours. on says which addresses the stacks have, reasons why one
+// differs.
+func compareAll(t *testing.T, on string, open func(*testing.T) *world, reasons map[string]string) {
 	compared, differ := 0, 0
 	for _, table := range tables {
 		for _, b := range table.rows {
 			name := table.subject + "/" + b.name
 			compared++
 			t.Run(name, func(t *testing.T) {
-				if compare(t, name, table.kernel(t), b) {
+				want, known := kernelNotes[name]
+				if !known {
+					want = observe(t, table.kernel(t), b, "")
+					kernelNotes[name] = want
+				}
+				if compare(t, reasons[name], want, observe(t, open(t), b, reasons[name])) {
 					differ++
 				}
 			})
-
 		}
 	}
-	need.Note(t,
-		fmt.Sprintf("compared %d behaviours with the kernel's sockets: %d differ, %d of them by "+
-			"design (tests/hoststack/bydesign_test.go)",
-			compared, differ, len(byDesign)))
-	for name := range byDesign {
+	need.Note(t, fmt.Sprintf("compared %d behaviours with the kernel's sockets, on %s: %d differ, "+
+		"%d of them by design (tests/hoststack/bydesign_test.go)", compared, on, differ,
+		len(reasons)))
+	for name := range reasons {
 		if !known(name) {
 			t.Errorf("byDesign names %q, which is no behaviour", name)
 		}
@@ -75,11 +95,8 @@ func known(name string) bool {
 }
 
 // compare reports whether a behaviour differs, and fails the test if there is no reason for it.
-func compare(t *testing.T, name string, kernel *world, b behaviour) (differs bool) {
-	want := observe(t, kernel, b)
-	got := observe(t, stackWorld(t), b)
+func compare(t *testing.T, reason string, want, got []string) (differs bool) {
 	differs = !slices.Equal(want, got)
-	reason := byDesign[name]
 	switch {
 	case differs && reason == "":
 		t.Errorf("differs from the kernel:\n%s", diff(want, got))
@@ -94,16 +111,23 @@ func compare(t *testing.T, name string, kernel *world, b behaviour) (differs boo
 	return differs
 }
 
-// observe runs b in w and returns its notes.
-func observe(t *testing.T, w *world, b behaviour) []string {
-	var lines []string
+// observe runs b in w and returns its notes. reason is why it differs by design, or "".
+func observe(t *testing.T, w *world, b behaviour, reason string) []string {
+	r := &run{world: w, notes: notes{world: w, names: map[string]string{}}, differs: reason != ""}
 	t.Run(w.name, func(t *testing.T) {
-		r := &run{T: t, world: w, notes: notes{world: w, names: map[string]string{}}}
+		r.T = t
+		defer func() {
+			if p := recover(); p != nil && p != any(cannotGoOn{}) {
+				panic(p)
+			}
+		}()
 		b.run(r)
-		lines = r.lines
 	})
-	return lines
+	return r.lines
 }
+
+// cannotGoOn ends a behaviour that differs by design.
+type cannotGoOn struct{}
 
 // diff shows both lists, marking what differs.
 func diff(kernel, stack []string) string {

@@ -17,12 +17,7 @@ import (
 // deaf returns the address of a listener whose backlog is full: it does not answer SYNs.
 func (r *run) deaf() string {
 	r.Helper()
-	var addr string
-	if r.server == (kernel{}) {
-		addr = r.deafKernel()
-	} else {
-		addr = r.deafStack()
-	}
+	addr := r.world.deaf(r)
 	host, port, _ := net.SplitHostPort(addr)
 	r.names[port] = "deaf"
 	return net.JoinHostPort(host, port)
@@ -47,7 +42,7 @@ func (r *run) fill(addr string) {
 }
 
 // deafKernel listens with a backlog of 1, which net.Listen cannot.
-func (r *run) deafKernel() string {
+func deafKernel(r *run) string {
 	r.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	r.must(err)
@@ -62,12 +57,18 @@ func (r *run) deafKernel() string {
 }
 
 // deafStack uses a stack of its own, because the backlog is an option of the stack.
-func (r *run) deafStack() string {
+func deafStack(r *run) string {
 	r.Helper()
 	server, client := netpair.New(r, netpair.Faults{},
 		netpair.Server(func(c *stack.Config) { c.TCP.Backlog = 1 }))
 	r.client = netstack{client}
-	l, err := server.Listen("tcp", net.JoinHostPort(netpair.ServerIP4.String(), "0"))
+	return r.full(netstack{server})
+}
+
+// full listens on a stack whose backlog is 1, and fills it.
+func (r *run) full(server sockets) string {
+	r.Helper()
+	l, err := server.Listen("tcp", net.JoinHostPort(r.server4.String(), "0"))
 	r.must(err)
 	r.closed(l)
 	addr := netip.MustParseAddrPort(l.Addr().String()).String()

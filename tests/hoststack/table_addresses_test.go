@@ -116,15 +116,27 @@ var hostAddresses = []behaviour{
 	}},
 }
 
+// unnamed is a UDP socket of the server on a port that has no name: of few ports one may be given
+// again, on another address.
+func (r *run) unnamed(at netip.Addr) net.PacketConn {
+	r.Helper()
+	for {
+		p, err := r.server.ListenPacket("udp", net.JoinHostPort(at.String(), "0"))
+		r.must(err)
+		r.closed(p)
+		if _, named := r.names[fmt.Sprint(p.LocalAddr().(*net.UDPAddr).Port)]; !named {
+			return p
+		}
+	}
+}
+
 // converse has the server send a request to its own socket p at the address to, from the address
 // from, and has p answer.
 func (r *run) converse(p udpConn, from, to netip.Addr) {
-	q, err := r.server.ListenPacket("udp", net.JoinHostPort(from.String(), "0"))
-	r.must(err)
-	r.closed(q)
+	q := r.unnamed(from)
 	r.must(q.SetDeadline(time.Now().Add(ample)))
 	r.must(p.SetDeadline(time.Now().Add(ample)))
-	_, err = q.WriteTo([]byte("question"),
+	_, err := q.WriteTo([]byte("question"),
 		net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, uint16(p.LocalAddr().(*net.UDPAddr).Port))))
 	r.Err("WriteTo "+r.plain(to.String()), err)
 	peer := r.noteReadFrom("question", p, 64)
