@@ -15,13 +15,17 @@ LONGEST := ./cmd/rdma-netstack ./stack ./link/rdma ./dv ./tests/hoststack ./test
 SERVICES    ?= web grpc quic dns ssh caddy leak
 ROUNDS      ?= 10
 
+# The profile that go build lays the command out by makes everything build anew, and is no concern
+# of tests.
+export GOFLAGS := $(strip $(GOFLAGS) -pgo=off)
+
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-vm test-vm-users test-vm-removals test-host test-browser test-deploy test-arm64 test-services test-attacks test-suites sim sim-mutants check deps demo bench bench-go bench-peers bench-scale bench-host instructions fuzz fuzz-short help
+.PHONY: build test test-vm test-vm-users test-vm-removals test-host test-upgrade test-looks test-browser test-deploy test-arm64 test-services test-attacks test-suites sim sim-mutants check deps demo bench bench-go bench-peers bench-scale bench-host instructions pgo fuzz fuzz-short help
 
 build: ## build bin/rdma-netstack
-	CGO_ENABLED=0 go build -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
+	CGO_ENABLED=0 go build -pgo=auto -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
 
 test: deps check ## check, then every test with the race detector, in random order; SHORT=1: no long waits, no race detector
 	@skips=$$(mktemp); $(if $(SHORT),race=-short; export CGO_ENABLED=0,race=$$(tests/race.sh)); \
@@ -43,6 +47,12 @@ test-vm-removals: ## the device taken away and given back 900 times an hour, for
 
 test-host: ## servers on the host's own address: 10,000 connections from outside, 1,000 dials, 1,000 local, 1,000 of a container: a minute
 	HOST=1 go test -count=1 -v -timeout $(TIMEOUT) ./tests/hostmode
+
+test-looks: ## ss -i, stats and capture on a server with 10,000 connections at full load, against what clients and their kernel count, with the p99: 75 seconds
+	MANY=$(or $(MANY),10000) CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) -run ManyConnections ./cmd/rdma-netstack
+
+test-upgrade: ## 20 upgrades in a row of a web and a DNS server, under clients, and 20 with the server before killed: a minute
+	RDMA_NETSTACK_UPGRADES=20 go test -count=1 -v -timeout $(TIMEOUT) -run '^TestUpgrade' ./cmd/rdma-netstack
 
 test-browser: ## the status page in headless Chromium: 5 seconds, but Chromium's packages are 300 MB
 	@tests/deps.sh browser
@@ -100,6 +110,9 @@ bench-go: ## every benchmark whose name matches BENCH, for BENCHTIME each
 
 instructions: ## instructions of one operation: BENCH='BenchmarkACK$$/held' PKG=./link/rdma, BEFORE=COMMIT to compare; needs valgrind
 	tests/instructions.sh $(PKG) '$(BENCH)' $(BEFORE)
+
+pgo: ## make cmd/rdma-netstack/default.pgo anew, by which go build lays the command out: 3 minutes
+	tests/pgo.sh
 
 bench-peers: ## measure against the kernel and gVisor's own links, 20 minutes; into docs/performance.md; QUICK=1: five, printed only
 	@tests/deps.sh perf

@@ -30,6 +30,7 @@ programs() {
 		iputils-ping ping
 		bind9-dnsutils dig
 		dnsmasq-base dnsmasq
+		udhcpc udhcpc
 		curl curl
 		prometheus promtool
 		tcpdump tcpdump

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -219,17 +220,28 @@ func TestPicture(t *testing.T) {
 	at := time.Unix(1000, 0)
 	before := admin.Counters{Time: at, Counters: map[string]uint64{"rx0_packets": 100,
 		"rx0_bytes": 0, "rx0_hits": 0, "rx0_polls": 0, "tx0_packets": 7, "tx0_doorbells": 0,
-		"rx1_frames": 0, "rx1_bytes": 0}}
+		"rx1_frames": 0, "rx1_bytes": 0, "rx1_asleep_nanos": 5}}
 	now := admin.Counters{Time: at.Add(2 * time.Second), Counters: map[string]uint64{
 		"rx0_packets": 300, "rx0_bytes": 500000, "rx0_hits": 20, "rx0_polls": 50,
 		"rx0_drops_error": 4, "tx0_packets": 107, "tx0_doorbells": 25, "rx1_frames": 8,
-		"rx1_bytes": 1, "tcp_retransmits": 6}, Gauges: map[string]uint64{
-		"tcp_current_established": 3}}
+		"rx1_bytes": 1, "tcp_retransmits": 6, "rx1_asleep_nanos": 1.5e9 + 5},
+		Gauges: map[string]uint64{"tcp_current_established": 3, "rx0_ring_left": 256,
+			"rx0_ring_size": 1024, "tx0_ring_used": 0, "tx0_ring_size": 512}}
 	got := pictureOf(before, now)
 	want := queueRates{Queue: 0, RxPackets: 100, RxMbit: 2, Batch: 10, EmptyPolls: 15, RxDrops: 2,
-		TxPackets: 50, PerDoorbell: 4}
-	if len(got.Queues) != 2 || got.Queues[0] != want || got.Queues[1].RxPackets != 4 ||
-		got.Connections != 3 || got.Retransmits != 3 {
+		TxPackets: 50, PerDoorbell: 4, Busy: 1, RxLeft: new(0.25), TxUsed: new(0.0)}
+	if len(got.Queues) != 2 || !reflect.DeepEqual(got.Queues[0], want) ||
+		got.Queues[1].RxPackets != 4 || got.Connections != 3 || got.Retransmits != 3 {
 		t.Errorf("%+v, want %+v first", got, want)
+	}
+	if q := got.Queues[1]; q.Busy != 0.25 || q.RxLeft != nil {
+		t.Errorf("packet sockets: busy %v, ring %v, want 0.25 and none", q.Busy, q.RxLeft)
+	}
+	var b strings.Builder
+	got.print(&b)
+	for _, line := range []string{"BUSY%  RX LEFT%", "  100        25 ", "   25         - "} {
+		if !strings.Contains(b.String(), line) {
+			t.Errorf("%q is not in:\n%s", line, b.String())
+		}
 	}
 }

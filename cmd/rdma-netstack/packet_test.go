@@ -86,6 +86,8 @@ func TestPacketRefusals(t *testing.T) {
 		{name: "rings", args: "--device veth0 --backend rings", code: 1, want: "RDMA"},
 		{name: "no such interface", args: "--device eth7 --backend packet", code: 1,
 			want: `there is no interface eth7 here: "ip link" lists those there are`},
+		{name: "neither", args: "--device eth7", code: 1,
+			want: `nor is there an interface eth7: "ip link" lists those there are`},
 		{name: "nobody", args: "--device veth0", nobody: true, code: 1,
 			want: "packet sockets need CAP_NET_RAW: setcap cap_net_raw+ep on the program, " +
 				"docker --cap-add NET_RAW, or be root"},

@@ -88,10 +88,16 @@ Privileges, once the server listens:
                       /usr/share and the device nodes, and the directory of its admin socket
                       (Landlock)
 
-Ending:
-  --drain TIME        how long connections have to finish once SIGTERM or SIGINT has come (default
-                      30s). No new ones begin meanwhile, and /readyz of the admin endpoint answers
-                      503. The rest is cut. A second signal ends at once. docs/upgrades.md
+Ending and upgrades:
+  --drain TIME        how long connections have to finish once SIGTERM or SIGINT has come, or
+                      another process has taken over (default 30s). No new ones begin meanwhile,
+                      and /readyz of the admin endpoint answers 503. The rest is cut. A second
+                      signal ends at once
+  --take-over PID     take the place of the server that runs as process PID, with its MAC address,
+                      or of the only one there is, if any: auto. New clients come to this process
+                      from its start-up line on; the other one finishes its connections, for --drain
+                      at most, and ends. Over packet sockets, as the same user; not with
+                      --address host. docs/upgrades.md
 
 With --device sim:
   --sim-wire WIRE     what the port is connected to (default tap:slice0).
@@ -133,6 +139,7 @@ type serveFlags struct {
 	// adminHosts are the names besides this machine's by which it may be asked
 	adminHosts []string
 	drain      time.Duration
+	takeOver   string // a process id, auto, or ""
 	sim        simFlags
 	confined   confinement
 }
@@ -155,6 +162,7 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 	fs.StringVar(&f.admin, "admin", "", "")
 	stringList(fs, "admin-host", &f.adminHosts)
 	fs.DurationVar(&f.drain, "drain", 30*time.Second, "")
+	fs.StringVar(&f.takeOver, "take-over", "", "")
 	f.sim.define(fs)
 	f.confined.define(fs)
 }
@@ -248,7 +256,7 @@ func (f *serveFlags) check(given map[string]bool) error {
 			return fmt.Errorf("--listen %q: want ADDRESS:PORT or :PORT, such as :80", l)
 		}
 	}
-	if err := errors.Join(f.checkAdmin(), f.checkEnding()); err != nil {
+	if err := errors.Join(f.checkAdmin(), f.checkEnding(given)); err != nil {
 		return err
 	}
 	if f.choosesSubnet() {
@@ -306,22 +314,17 @@ func (f *serveFlags) simAddresses() error {
 	return nil
 }
 
-// checkEnding says in one sentence what is wrong with --drain, or nil.
-func (f *serveFlags) checkEnding() error {
-	if f.drain < 0 {
-		return fmt.Errorf("--drain %v: want a time that is not negative, such as 30s", f.drain)
-	}
-	return nil
-}
-
-// announce gives up what the server no longer needs and prints the one start-up line. A server that
-// cannot print it ends.
+// announce gives up what the server no longer needs, takes over from another server if it is to,
+// and prints the one start-up line. A server that cannot print it ends.
 func (f *serveFlags) announce(out streams, s *slice, what, try string) error {
 	log := f.log.logger(out.stderr)
 	if h, ok := s.stack.HostStats(); ok {
 		warnOfRules(log, h, f.listen)
 	}
 	if err := f.confine(log); err != nil {
+		return err
+	}
+	if err := s.takeOver(); err != nil {
 		return err
 	}
 	if f.log.json {

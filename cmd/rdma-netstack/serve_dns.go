@@ -103,7 +103,7 @@ func serveDNS(ctx context.Context, args []string, out streams) (err error) {
 	if err := f.announce(out, s, "DNS", try); err != nil {
 		return err
 	}
-	return serveUntilDone(ctx, app, s.ending(&f.serveFlags, log), serve...)
+	return serveUntilDone(ctx, app, s.ending(ctx, &f.serveFlags, log), serve...)
 }
 
 // listenDNS opens a TCP and a UDP socket on the same port for each listen address. It returns their

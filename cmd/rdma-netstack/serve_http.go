@@ -116,5 +116,5 @@ func serveHTTP(ctx context.Context, args []string, out streams) (err error) {
 		log.Warn("debug endpoints are on, because --device sim is a demonstration; " +
 			"--debug-endpoints=false turns them off")
 	}
-	return serveUntilDone(ctx, app, s.ending(&f, log), serve...)
+	return serveUntilDone(ctx, app, s.ending(ctx, &f, log), serve...)
 }

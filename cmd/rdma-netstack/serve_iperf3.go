@@ -61,7 +61,7 @@ func serveIperf3(ctx context.Context, args []string, out streams) (err error) {
 	return serveUntilDone(
 		ctx,
 		app,
-		s.ending(&f, log),
+		s.ending(ctx, &f, log),
 		func() error { return app.Serve(ln) },
 		func() error { return app.ServeUDP(pc) },
 	)

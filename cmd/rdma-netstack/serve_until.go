@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/running"
 )
 
 // server is an app that serves until it is shut down.
@@ -28,6 +30,8 @@ type ending struct {
 	device lifetime
 	limit  time.Duration // for connections to finish
 	log    *slog.Logger
+	// taken is closed once another process has taken over.
+	taken <-chan struct{}
 	// drain has no connections begin any more, and returns when all that have are accepted.
 	drain func(context.Context) error
 	conns func() int // that are open
@@ -41,8 +45,9 @@ const brokenTime = 5 * time.Second
 // errAgain ends the time that connections have.
 var errAgain = errors.New("another signal")
 
-// serveUntilDone runs the serving functions and shuts the app down when ctx ends, the device fails
-// or one of them returns. A failure of the device is returned alone, in place of any other error.
+// serveUntilDone runs the serving functions and shuts the app down when ctx ends, another process
+// has taken over, the device fails or one of them returns. A failure of the device is returned
+// alone, in place of any other error.
 func serveUntilDone(ctx context.Context, app server, e ending, serve ...func() error) error {
 	results := make(chan error, len(serve))
 	for _, fn := range serve {
@@ -53,6 +58,8 @@ func serveUntilDone(ctx context.Context, app server, e ending, serve ...func() e
 	select {
 	case <-ctx.Done():
 		why = "a signal"
+	case <-e.taken:
+		why = "another process has taken over"
 	case <-e.device.Done():
 		limit = brokenTime
 	case first = <-results:
@@ -117,8 +124,28 @@ func (e *ending) finish(stopping context.Context) error {
 	return nil
 }
 
-// ending is that of the slice's server: it goes on until the stack ends, which outlives its device.
-func (s *slice) ending(f *serveFlags, log *slog.Logger) ending {
-	return ending{device: s.stack, limit: f.drain, log: log, drain: s.stack.Drain,
-		conns: s.stack.Conns, flush: s.stack.Shutdown}
+// ending is that of the slice's server: it goes on until the stack ends, which outlives its device,
+// and others may take over from it.
+func (s *slice) ending(ctx context.Context, f *serveFlags, log *slog.Logger) ending {
+	st, taken := s.stack, make(chan struct{})
+	e := ending{device: st, limit: f.drain, log: log, taken: taken,
+		drain: st.Drain, conns: st.Conns, flush: st.Shutdown}
+	l, err := running.ListenHandover(running.Directories(os.Getenv))
+	if err != nil {
+		return e // which the admin socket's absence has told
+	}
+	waiting, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if st.HandOver(waiting, l) == nil {
+			close(taken)
+		}
+	}()
+	s.cleanup.add(func() error {
+		cancel()
+		<-ended
+		return nil
+	})
+	return e
 }

@@ -45,6 +45,9 @@ func (s *slice) open(ctx context.Context, f serveFlags, log *slog.Logger) error 
 	if s.sim != nil {
 		serveSim(&cfg.NIC, s.sim)
 	}
+	if err := s.meet(ctx, &f, &cfg); err != nil {
+		return err
+	}
 	st, err := stack.Open(ctx, cfg)
 	if errors.Is(err, dv.ErrMAC) {
 		return fmt.Errorf("%w (AllowNetdevMAC is --mac netdev)", err)

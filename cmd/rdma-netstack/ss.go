@@ -26,6 +26,9 @@ unless -l or -a says otherwise. One-letter flags may be written together: -tulni
   -i          what TCP knows of each connection. Times in milliseconds
   -p          the process
   -H          without the titles
+
+A server on the host's own address has connections that the kernel accepted for it, from this machine
+and by other interfaces: -i has the word kernel first for these.
 ` + lookFlagsHelp
 
 func ssCommand() command {

@@ -25,6 +25,7 @@ func (f *ssFlags) infoLine(s stack.Socket) string {
 			b.WriteByte(' ')
 		}
 	}
+	word(s.Kernel, "kernel")
 	word(i.Timestamps, "ts")
 	word(i.SACK, "sack")
 	word(i.Congestion != "", "%s", i.Congestion)

@@ -23,6 +23,9 @@ in place, until Ctrl-C; else one is printed after the other.
   RX/TX Mbit/s their bytes                 EMPTY/s  looks that found none
   WAKE/s       ends of a sleep             PER DB   packets per doorbell
   DROP/s       frames dropped by the queue FULL/s   packets that found the send ring full
+  BUSY%        time that the worker was not asleep; 100 with --rx-mode polling
+  RX LEFT%     of the receive ring left to the NIC before it was given more: at 0 frames are dropped
+  TX USED%     of the send ring in use; both "-" with packet sockets, which have no rings
 
   --interval DURATION  how often (default 1s)
   --count N            how many times (default: until Ctrl-C)
@@ -40,11 +43,16 @@ type queueRates struct {
 	Batch       float64 `json:"batch"` // packets per poll that found some
 	EmptyPolls  float64 `json:"empty_polls"`
 	Wakes       float64 `json:"wakes"`
+	Busy        float64 `json:"busy"` // share of the time, 0 to 1
 	RxDrops     float64 `json:"rx_drops"`
 	TxPackets   float64 `json:"tx_packets"`
 	TxMbit      float64 `json:"tx_mbit"`
 	PerDoorbell float64 `json:"per_doorbell"`
 	TxFull      float64 `json:"tx_full"`
+
+	// Of the rings, 0 to 1; nil with packet sockets. RxLeft was free when it was refilled last.
+	RxLeft *float64 `json:"rx_left,omitempty"`
+	TxUsed *float64 `json:"tx_used,omitempty"`
 }
 
 // picture is what top shows at one time.
@@ -161,6 +169,9 @@ func pictureOf(before, now admin.Counters) picture {
 			TxPackets: tx, TxMbit: rate(i, "tx%d_bytes") * 8 / 1e6,
 			PerDoorbell: ratio(tx, rate(i, "tx%d_doorbells", "tx%d_calls")),
 			TxFull:      rate(i, "tx%d_stalls", "tx%d_full"),
+			Busy:        min(1, max(0, 1-rate(i, "rx%d_asleep_nanos")/1e9)),
+			RxLeft:      share(now, "rx%d_ring_left", "rx%d_ring_size", i),
+			TxUsed:      share(now, "tx%d_ring_used", "tx%d_ring_size", i),
 		})
 	}
 	return p
@@ -169,6 +180,24 @@ func pictureOf(before, now admin.Counters) picture {
 func hasQueue(c admin.Counters, i int) bool {
 	_, ok := c.Value(fmt.Sprintf("rx%d_bytes", i))
 	return ok
+}
+
+// share is one gauge of a queue by another; nil if there are none.
+func share(now admin.Counters, of, size string, queue int) *float64 {
+	n, ok := now.Gauges[fmt.Sprintf(of, queue)]
+	if !ok {
+		return nil
+	}
+	r := ratio(float64(n), float64(now.Gauges[fmt.Sprintf(size, queue)]))
+	return &r
+}
+
+// percent is "-" where there is no ring.
+func percent(share *float64) string {
+	if share == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f", 100**share)
 }
 
 // ratio is 0 where nothing happened.
@@ -183,12 +212,14 @@ func (p *picture) print(w io.Writer) {
 	fmt.Fprintf(w, "%s   %d connections, %.0f opened/s, %.0f retransmits/s\n",
 		p.Time.Format(time.TimeOnly), p.Connections, p.Opened, p.Retransmits)
 	t := tabwriter.NewWriter(w, 6, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "QUEUE\tRX/s\tRX Mbit/s\tBATCH\tEMPTY/s\tWAKE/s\tDROP/s\t"+
-		"TX/s\tTX Mbit/s\tPER DB\tFULL/s\t")
+	fmt.Fprintln(t, "QUEUE\tRX/s\tRX Mbit/s\tBATCH\tEMPTY/s\tWAKE/s\tBUSY%\tRX LEFT%\tDROP/s\t"+
+		"TX/s\tTX Mbit/s\tPER DB\tTX USED%\tFULL/s\t")
 	for _, q := range p.Queues {
-		fmt.Fprintf(t, "%d\t%.0f\t%.1f\t%.1f\t%.0f\t%.0f\t%.0f\t%.0f\t%.1f\t%.1f\t%.0f\t\n",
-			q.Queue, q.RxPackets, q.RxMbit, q.Batch, q.EmptyPolls, q.Wakes, q.RxDrops,
-			q.TxPackets, q.TxMbit, q.PerDoorbell, q.TxFull)
+		fmt.Fprintf(t, "%d\t%.0f\t%.1f\t%.1f\t%.0f\t%.0f\t%.0f\t%s\t%.0f\t"+
+			"%.0f\t%.1f\t%.1f\t%s\t%.0f\t\n",
+			q.Queue, q.RxPackets, q.RxMbit, q.Batch, q.EmptyPolls, q.Wakes, 100*q.Busy,
+			percent(q.RxLeft), q.RxDrops, q.TxPackets, q.TxMbit, q.PerDoorbell,
+			percent(q.TxUsed), q.TxFull)
 	}
 	t.Flush()
 }

@@ -109,10 +109,10 @@ func checkValues(b *browser, s server) {
 	}
 }
 
-// quiet reports whether two readings are of the same counts. Looking for frames goes on when none
-// come.
+// quiet reports whether two readings are of the same counts. Looking and sleeping go on when no
+// frames come.
 func quiet(a, b admin.Counters) bool {
-	looks := regexp.MustCompile(`_(polls|events|waits|arms|sleeps|wakeups)$`)
+	looks := regexp.MustCompile(`_(polls|events|waits|arms|asleep_nanos)$`)
 	for _, c := range []admin.Counters{a, b} {
 		maps.DeleteFunc(c.Counters, func(name string, _ uint64) bool {
 			return looks.MatchString(name)

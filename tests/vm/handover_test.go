@@ -22,8 +22,9 @@ import (
 // told apart from the rest by its log.
 //
 //	last frame        the kernel       sockets     first frame
-//	of the rings      tells us         at work     outside
+//	of the rings      tells us         send        outside
 //	  │───── kernel ─────│── our program ──│── guest ──│
+//	                     └───── deliveries of the rings ─────▶ sockets receive
 //
 //	RDMA device there                rings at work
 //	  │──── our program, opening it ─────│
@@ -109,8 +110,12 @@ func (c guestClock) ours(guest time.Time) int64 { return guest.Add(-c.ahead).Uni
 // Lines of our program's log: when it has switched, and how long after the kernel's word, or how
 // long it took to open the device.
 var (
-	awayLine = regexp.MustCompile(`time=(\S+) .*msg="the device is away" .*after=(\S+)`)
-	backLine = regexp.MustCompile(`time=(\S+) .*msg="the device is back" .*opening=(\S+)`)
+	awayLine = regexp.MustCompile(
+		`time=(\S+) .*msg="the device is away" .*receives_after=(\S+)`)
+	sendsLine = regexp.MustCompile(
+		`time=(\S+) .*msg="the device is away" .*sends_after=(\S+)`)
+	openingLine = regexp.MustCompile(`msg="opening a device takes time" device=\S+ (.*)`)
+	backLine    = regexp.MustCompile(`time=(\S+) .*msg="the device is back" .*opening=(\S+)`)
 )
 
 // logged is the last such line.
@@ -136,9 +141,10 @@ func logged(t *testing.T, log string, line *regexp.Regexp) (at time.Time, took t
 func (h *handover) account(t *testing.T, c guestClock, log, signals string) string {
 	t.Helper()
 	last, first := h.ringsLast.Load(), h.standbyFirst.Load()
-	away, after := logged(t, log, awayLine)
+	away, receives := logged(t, log, awayLine)
+	_, sends := logged(t, log, sendsLine)
 	again, opening := logged(t, log, backLine)
-	switched, serving := c.ours(away), c.ours(again)
+	told, serving := c.ours(away)-int64(receives), c.ours(again)
 	there := serving - int64(opening)
 	for line := range strings.Lines(signals) {
 		var ns int64
@@ -151,11 +157,17 @@ func (h *handover) account(t *testing.T, c guestClock, log, signals string) stri
 			}
 		}
 	}
+	parts := openingLine.FindAllStringSubmatch(log, -1)
+	if len(parts) < 2 { // of the start, and of the return
+		t.Errorf("no line like %v of the return in:\n%s", openingLine, log)
+		return ""
+	}
 	ms := func(ns int64) string {
 		return time.Duration(ns).Round(100 * time.Microsecond).String()
 	}
-	return fmt.Sprintf("silence %s: %s until the kernel told, %v until sockets were at work, %s "+
-		"until their first frame was outside; rings %s after the RDMA device was there, %v of it "+
-		"to open it; clocks agree within %v", ms(first-last), ms(switched-int64(after)-last), after,
-		ms(first-switched), ms(serving-there), opening, c.doubt.Round(100*time.Microsecond))
+	return fmt.Sprintf("silence %s: %s until the kernel told, %v until sockets sent (%v until "+
+		"they received), %s until their first frame was outside; rings %s after the RDMA device "+
+		"was there, %v of it to open it (%s); clocks agree within %v", ms(first-last),
+		ms(told-last), sends, receives, ms(first-told-int64(sends)), ms(serving-there), opening,
+		parts[len(parts)-1][1], c.doubt.Round(100*time.Microsecond))
 }

@@ -61,7 +61,7 @@ func testOutages(t *testing.T, ctx context.Context, p *machineParts, version str
 			Card: cardUnder(version)}, pcie.Config{})
 		testProbe(t, w)
 		w.pairStandby(t)
-		s := w.serve(t, "http", "--debug-endpoints", "--min-rate", minRate)
+		s := w.serve(t, "http", "--debug-endpoints", "--min-rate", minRate, "--log-level", "debug")
 		l := w.clientsOf(t, slice4.Addr().String()+":80", bodies, requesters)
 		l.progress(t, "before all outages")
 		for _, o := range outages {

@@ -9,12 +9,17 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
 // suffix of the name of a socket, after the process id.
 const suffix = ".sock"
+
+// handoverSuffix is that of sockets for a process that takes over.
+const handoverSuffix = ".handover"
 
 // Directories are where sockets are, the best first: what systemd has made for the service, then
 // root's, then the user's. A directory need not exist.
@@ -29,21 +34,51 @@ func Directories(env func(string) string) (all []string) {
 	return all
 }
 
+// ListenHandover makes this process's socket for another process that takes over from it, as
+// Listen does: of network unixpacket, which keeps messages apart.
+func ListenHandover(directories []string) (*net.UnixListener, error) {
+	l, err := listenAt(directories, "unixpacket", handoverSuffix)
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.UnixListener), nil
+}
+
+// Handover are the sockets of servers that another may take over from, by process id.
+func Handover(directories []string) map[int]string {
+	all := map[int]string{}
+	for _, dir := range slices.Backward(directories) { // the best directory last
+		names, _ := filepath.Glob(filepath.Join(dir, "*"+handoverSuffix))
+		for _, path := range names {
+			name, _, _ := strings.Cut(strings.TrimSuffix(filepath.Base(path), handoverSuffix), "-")
+			pid, err := strconv.Atoi(name)
+			if err == nil && pid != os.Getpid() && serves("unixpacket", path) {
+				all[pid] = path
+			}
+		}
+	}
+	return all
+}
+
 // Listen makes this process's socket in the first directory where it can. Others than the user may
 // not connect. Closing the listener removes the socket.
 func Listen(directories []string) (net.Listener, error) {
+	return listenAt(directories, "unix", suffix)
+}
+
+func listenAt(directories []string, network, suffix string) (net.Listener, error) {
 	var errs []error
 	for _, dir := range directories {
-		l, err := listenIn(dir)
+		l, err := listenIn(dir, network, suffix)
 		if err == nil {
 			return l, nil
 		}
 		errs = append(errs, err)
 	}
-	return nil, fmt.Errorf("no directory for the admin socket: %w", errors.Join(errs...))
+	return nil, fmt.Errorf("no directory for a socket: %w", errors.Join(errs...))
 }
 
-func listenIn(dir string) (net.Listener, error) {
+func listenIn(dir, network, suffix string) (net.Listener, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -51,14 +86,14 @@ func listenIn(dir string) (net.Listener, error) {
 		return nil, err
 	}
 	path := filepath.Join(dir, strconv.Itoa(os.Getpid())+suffix)
-	for n := 2; serves(path); n++ { // a process may have several stacks
+	for n := 2; serves(network, path); n++ { // a process may have several stacks
 		path = filepath.Join(dir, fmt.Sprintf("%d-%d%s", os.Getpid(), n, suffix))
 	}
 	// what is there is of a process that had our id before
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	l, err := net.Listen("unix", path)
+	l, err := net.Listen(network, path)
 	if err != nil {
 		return nil, err
 	}
@@ -69,8 +104,8 @@ func listenIn(dir string) (net.Listener, error) {
 }
 
 // serves reports whether a server is behind a socket.
-func serves(path string) bool {
-	conn, err := net.Dial("unix", path)
+func serves(network, path string) bool {
+	conn, err := net.Dial(network, path)
 	if err != nil {
 		return false
 	}

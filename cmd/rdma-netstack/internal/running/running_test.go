@@ -75,7 +75,7 @@ func TestStaleSocket(t *testing.T) {
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	left, err := listenIn(dir)
+	left, err := listenIn(dir, "unix", suffix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,6 +89,33 @@ func TestStaleSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Close()
+}
+
+// TestHandover: the sockets of servers that another may take over from are found by process id, but
+// for our own; those that a killed process left are not.
+func TestHandover(t *testing.T) {
+	dir := t.TempDir()
+	l, err := ListenHandover([]string{dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if all := Handover([]string{dir}); len(all) != 0 {
+		t.Errorf("found %v, want our own left out", all)
+	}
+	other, stale := filepath.Join(dir, "1.handover"), filepath.Join(dir, "2.handover")
+	if err := os.Link(l.Addr().String(), other); err != nil {
+		t.Fatal(err)
+	}
+	gone, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: stale})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.SetUnlinkOnClose(false)
+	gone.Close()
+	if all := Handover([]string{dir}); len(all) != 1 || all[1] != other {
+		t.Errorf("found %v, want that of process 1", all)
+	}
 }
 
 // TestDirectoryOfOthers: a directory that others can write to is refused.

@@ -1,0 +1,291 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+)
+
+// upgradesEnv is how many upgrades TestUpgrade makes. Default 2.
+const upgradesEnv = "RDMA_NETSTACK_UPGRADES"
+
+// upgraded is a server that is replaced by the next again and again.
+type upgraded struct {
+	*script
+	args []string
+	env  string // its runtime directory
+
+	cmd       *exec.Cmd
+	out, errs *growing
+}
+
+func newUpgraded(t *testing.T, n *lab.Net, dir, args string) *upgraded {
+	return &upgraded{script: &script{t: t, dir: dir, net: n},
+		env: "RUNTIME_DIRECTORY=" + t.TempDir(),
+		args: append(strings.Fields(args), "--take-over", "auto", "--backend", "packet",
+			"--log-level", "info")}
+}
+
+// next starts a server in the place of the one that runs, if any, and returns that.
+func (u *upgraded) next() (before *exec.Cmd, said *growing) {
+	u.t.Helper()
+	before, said = u.cmd, u.errs
+	u.cmd, u.out, u.errs = u.program(u.args), newGrowing(), newGrowing()
+	u.cmd.Env = append(u.cmd.Env, u.env)
+	u.cmd.Stdout, u.cmd.Stderr = u.out, u.errs
+	if err := u.launch(u.cmd); err != nil {
+		u.t.Fatal(err)
+	}
+	cmd := u.cmd
+	u.t.Cleanup(func() { cmd.Process.Kill() })
+	if err := u.out.await("try: "); err != nil {
+		u.t.Fatal(err, u.errs)
+	}
+	return before, said
+}
+
+// upgrade replaces the server; the one before has to end by itself, with nothing cut.
+func (u *upgraded) upgrade() {
+	u.t.Helper()
+	before, said := u.next()
+	if err := before.Wait(); err != nil ||
+		!strings.Contains(said.String(), "drained: no connection was cut") {
+		u.t.Errorf("the server before ended with %v: %s", err, said)
+	}
+}
+
+// end has the last server end by itself.
+func (u *upgraded) end() {
+	u.cmd.Process.Signal(os.Interrupt)
+	if err := u.cmd.Wait(); err != nil {
+		u.t.Errorf("the last server: %v, %s", err, u.errs)
+	}
+}
+
+// upgradeClients are clients of both servers.
+type upgradeClients struct {
+	t                         *testing.T
+	from                      *lab.Net
+	ctx                       context.Context
+	running                   sync.WaitGroup
+	requests, transfers, asks atomic.Int64
+	slowest                   atomic.Int64 // request or query so far, in nanoseconds
+}
+
+// took notes how long a request or query has taken.
+func (c *upgradeClients) took(since time.Time) {
+	d := int64(time.Since(since))
+	for {
+		most := c.slowest.Load()
+		if d <= most || c.slowest.CompareAndSwap(most, d) {
+			return
+		}
+	}
+}
+
+func newUpgradeClients(t *testing.T, from *lab.Net) (*upgradeClients, context.CancelFunc) {
+	ctx, stop := context.WithCancel(t.Context())
+	t.Cleanup(stop)
+	return &upgradeClients{t: t, from: from, ctx: ctx}, stop
+}
+
+// atWork waits until there have been n requests more.
+func (c *upgradeClients) atWork(n int64) {
+	for before := c.requests.Load(); c.requests.Load() < before+n && !c.t.Failed(); {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// echo posts again and again on connections that are kept, in a way that net/http does not repeat.
+func (c *upgradeClients) echo(n int) {
+	client := http.Client{Transport: &http.Transport{DialContext: c.from.DialContext},
+		Timeout: stepTime}
+	defer client.CloseIdleConnections()
+	for i := 0; c.ctx.Err() == nil; i++ {
+		body, began := fmt.Sprint(n, i), time.Now()
+		resp, err := client.Post("http://192.0.2.10/-/echo", "text/plain",
+			io.NopCloser(strings.NewReader(body)))
+		var got []byte
+		if err == nil {
+			got, err = io.ReadAll(resp.Body)
+			resp.Body.Close()
+		}
+		if err != nil || string(got) != body {
+			c.t.Errorf("request %d of client %d: %v, %q", i, n, err, got)
+			return
+		}
+		c.took(began)
+		c.requests.Add(1)
+		time.Sleep(5 * time.Millisecond) // a client's pace
+	}
+}
+
+// download transfers 2 MiB slowly again and again.
+func (c *upgradeClients) download() {
+	const size = 2 << 20
+	client := http.Client{Transport: &http.Transport{DialContext: c.from.DialContext,
+		DisableKeepAlives: true}, Timeout: stepTime}
+	for c.ctx.Err() == nil {
+		resp, err := client.Get(fmt.Sprint("http://192.0.2.10/-/bytes/", size))
+		n := int64(0)
+		for err == nil {
+			var m int64
+			m, err = io.CopyN(io.Discard, resp.Body, 64<<10)
+			n += m
+			time.Sleep(10 * time.Millisecond) // a slow line
+		}
+		if n != size {
+			c.t.Errorf("a transfer ended after %d of %d bytes: %v", n, size, err)
+			return
+		}
+		resp.Body.Close()
+		c.transfers.Add(1)
+	}
+}
+
+// ask queries the DNS server again and again, each time once.
+func (c *upgradeClients) ask(network string) {
+	q := new(dns.Msg)
+	for c.ctx.Err() == nil {
+		began := time.Now()
+		q.SetQuestion("ns.example.", dns.TypeA)
+		conn, err := c.from.DialContext(context.Background(), network, "192.0.2.11:53")
+		var r *dns.Msg
+		if err == nil {
+			r, _, err = (&dns.Client{Net: network, Timeout: 20 * time.Second}).
+				ExchangeWithConn(q, &dns.Conn{Conn: conn})
+			conn.Close()
+		}
+		if err != nil || len(r.Answer) != 1 {
+			c.t.Errorf("a query over %s: %v, %v", network, err, r)
+			return
+		}
+		c.took(began)
+		c.asks.Add(1)
+		time.Sleep(5 * time.Millisecond) // a client's pace
+	}
+}
+
+// upgrades is how many a test makes.
+func upgrades(t *testing.T) int {
+	if text := os.Getenv(upgradesEnv); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatal(upgradesEnv, err)
+		}
+		return n
+	}
+	return 2
+}
+
+const (
+	webServer  = "serve http --device veth0 --address 192.0.2.10/24 --debug-endpoints"
+	nameServer = "serve dns --device veth0 --address 192.0.2.11/24 --zone z --response-rate 0"
+)
+
+// TestUpgrade replaces a web and a DNS server by the next ones several times in a row, under 64
+// clients of the first, 8 transfers from it and 4 clients of the other, or a quarter of the first
+// two if it is not told how often: none may notice.
+func TestUpgrade(t *testing.T) {
+	server, client := vethLab(t)
+	part := 1
+	if os.Getenv(upgradesEnv) == "" {
+		part = 4
+	}
+	files := &script{t: t, dir: t.TempDir()}
+	files.unpack("-- z --\n$ORIGIN example.\n@ 60 IN SOA ns host 1 2 3 4 5\n@ 60 IN NS ns\n" +
+		"ns 60 IN A 192.0.2.53\n")
+	web := newUpgraded(t, server, files.dir, webServer)
+	names := newUpgraded(t, server, files.dir, nameServer)
+	web.next()
+	names.next()
+	c, stop := newUpgradeClients(t, client)
+	for n := range 64 / part {
+		c.running.Go(func() { c.echo(n) })
+	}
+	for range 8 / part {
+		c.running.Go(c.download)
+	}
+	for _, network := range []string{"udp", "udp", "tcp", "tcp"} {
+		c.running.Go(func() { c.ask(network) })
+	}
+	for i, n := 0, upgrades(t); i < n && !t.Failed(); i++ {
+		c.atWork(64 / int64(part))
+		began := time.Now()
+		web.upgrade()
+		names.upgrade()
+		t.Logf("upgrade %d: %v; %d requests, %d transfers, %d queries so far, the slowest in %v",
+			i+1, time.Since(began).Round(time.Millisecond), c.requests.Load(), c.transfers.Load(),
+			c.asks.Load(), time.Duration(c.slowest.Swap(0)).Round(time.Millisecond))
+	}
+	stop()
+	c.running.Wait()
+	if c.transfers.Load() == 0 || c.asks.Load() == 0 {
+		t.Errorf("%d transfers, %d queries: want some", c.transfers.Load(), c.asks.Load())
+	}
+	web.end()
+	names.end()
+}
+
+// TestUpgradeKilled kills the web server before, which still has connections, while clients use the
+// next: of these none may notice. The connections of the one that is killed end when their client
+// sends something.
+func TestUpgradeKilled(t *testing.T) {
+	server, client := vethLab(t)
+	web := newUpgraded(t, server, t.TempDir(), webServer)
+	web.next()
+	for i, n := 0, upgrades(t); i < n && !t.Failed(); i++ {
+		held, err := client.DialContext(t.Context(), "tcp", "192.0.2.10:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		held.SetDeadline(time.Now().Add(stepTime))
+		// a request whose body is under way: its server cannot end
+		fmt.Fprint(held, "POST /-/echo HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n"+
+			"Content-Length: 1000\r\n\r\n")
+		if line, err := bufio.NewReader(held).ReadString('\n'); err != nil ||
+			!strings.Contains(line, "100 Continue") {
+			t.Fatalf("the request before: %v, %q", err, line)
+		}
+		before, said := web.next()
+		c, stop := newUpgradeClients(t, client)
+		for n := range 16 {
+			c.running.Go(func() { c.echo(n) })
+		}
+		c.running.Go(c.download)
+		c.atWork(64)
+		before.Process.Kill()
+		if err := before.Wait(); err == nil {
+			t.Errorf("the server before has ended by itself: %s", said)
+		}
+		if err := web.errs.await("the process taken over from has ended"); err != nil {
+			t.Error(err)
+		}
+		fmt.Fprint(held, "some of the body")
+		if _, err := io.ReadAll(held); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a connection of the server that was killed: %v, want it reset", err)
+		}
+		held.Close()
+		c.atWork(64)
+		stop()
+		c.running.Wait()
+		t.Logf("kill %d: %d requests, %d transfers", i+1, c.requests.Load(), c.transfers.Load())
+	}
+	web.end()
+}
