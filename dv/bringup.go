@@ -64,6 +64,7 @@ func (d *Device) bringUp(ctx context.Context, t *target) error {
 		}
 	}
 	d.watch.Go(d.watchEvents)
+	d.watch.Go(d.watchCommands)
 	return nil
 }
 

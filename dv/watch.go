@@ -23,6 +23,21 @@ func (d *Device) watchEvents() {
 	}
 }
 
+// watchCommands ends the device when a command was answered as those of a lost device are and the
+// next one is, too. One alone may be a command that the firmware could not carry out.
+func (d *Device) watchCommands() {
+	for {
+		select {
+		case <-d.done:
+			return
+		case <-d.context.Refused():
+		}
+		if _, err := d.context.QueryPort(d.port); uverbs.IsGone(err) {
+			d.fail(fmt.Errorf("it refuses all commands: %w", err))
+		}
+	}
+}
+
 // onEvent acts on one event. Queues recover on their owners' goroutines: they
 // are only told.
 func (d *Device) onEvent(e uverbs.AsyncEvent) {

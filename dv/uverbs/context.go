@@ -1,9 +1,12 @@
 package uverbs
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
@@ -18,7 +21,8 @@ type Context struct {
 	uars   []*Page
 	env    func() (Environment, error)
 
-	clock clock.Clock
+	clock   clock.Clock
+	refused chan struct{} // of capacity 1
 
 	mu       sync.Mutex
 	commands Commands
@@ -56,6 +60,16 @@ func (c *Context) Commands() Commands {
 	defer c.mu.Unlock()
 	return c.commands
 }
+
+// Refused has a token in it when a command was answered with EIO or ENODEV since the last one was
+// taken. Every command is, once the device has failed or is being removed (linux
+// drivers/infiniband/core/uverbs_main.c, ib_uverbs_free_hw_resources), before the asynchronous
+// events tell so; a command that the firmware could not carry out may be as well. It is for one
+// reader and is never closed.
+func (c *Context) Refused() <-chan struct{} { return c.refused }
+
+// IsGone reports whether err is what a device answers with that has failed or is being removed.
+func IsGone(err error) bool { return errors.Is(err, unix.EIO) || errors.Is(err, unix.ENODEV) }
 
 // Close unmaps the doorbell pages, closes all event descriptors (their readers return ErrClosed)
 // and closes the node. The kernel then destroys all remaining objects in the right order. The
@@ -145,6 +159,12 @@ func (c *Context) callLocked(o *op, noun string, uses []*object, needs uint64,
 	err := exchange(c.kernel, c.driver, object, method, attrs, c.scratch)
 	c.commands.Count++
 	c.commands.Took += c.clock.Since(began)
+	if IsGone(err) {
+		select {
+		case c.refused <- struct{}{}:
+		default:
+		}
+	}
 	if err != nil {
 		return failure(o, noun, err, memory{needed: needs, pinned: c.pinned, env: c.env})
 	}

@@ -74,7 +74,7 @@ func Open(k Kernel, o Options) (*Context, error) {
 		return nil, err
 	}
 	c := &Context{driver: o.DriverID, env: o.Environment, clock: o.Clock,
-		kernel: k, scratch: scratch,
+		kernel: k, scratch: scratch, refused: make(chan struct{}, 1),
 		channels: map[*CompChannel]struct{}{}}
 	if err := c.bringUp(o); err != nil {
 		c.Close()
