@@ -130,30 +130,56 @@ func (h *host) addPorts(p netip.Prefix) error {
 	return errors.Join(append(errs, h.tellPorts())...)
 }
 
-// remove ends the use of an address: its connections are aborted, and its ports are the kernel's.
+// remove ends the use of an address: nothing more comes to it, its connections are aborted, and its
+// ports are the kernel's. What came before and is still on its way through the stack may open a
+// connection until the address is gone, so all are looked at again then.
 func (h *host) remove(p netip.Prefix) {
 	s := h.stack
-	for _, ep := range s.net.RegisteredEndpoints() {
-		c, ok := ep.(*tcp.Endpoint)
-		if !ok || tcp.EndpointState(c.State()) == tcp.StateListen {
-			continue
-		}
-		if local, terr := c.GetLocalAddress(); terr == nil &&
-			fromAddress(local.Addr) == p.Addr() {
-			c.Abort()
-		}
-	}
+	err := h.withdraw(p.Addr())
+	h.abort(p.Addr())
 	s.removeAddress(p)
-	if err := h.removePorts(p.Addr()); err != nil {
+	h.abort(p.Addr())
+	if err := errors.Join(err, h.closePorts(p.Addr())); err != nil {
 		s.log.Warn("give ports back", "interface", s.name, "address", p.String(), "error", err)
 	}
 }
 
-func (h *host) removePorts(a netip.Addr) error {
+// abort ends all connections of an address of ours.
+func (h *host) abort(a netip.Addr) {
+	for _, ep := range h.stack.net.RegisteredEndpoints() {
+		c, ok := ep.(*tcp.Endpoint)
+		if !ok || tcp.EndpointState(c.State()) == tcp.StateListen {
+			continue
+		}
+		if local, terr := c.GetLocalAddress(); terr == nil && fromAddress(local.Addr) == a {
+			c.Abort()
+		}
+	}
+}
+
+// withdraw has no frames to an address come to us any more. The kernel's sockets for its ports
+// stay, and keep it from answering them.
+func (h *host) withdraw(a netip.Addr) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.addrs = slices.DeleteFunc(slices.Clone(h.addrs),
 		func(p netip.Prefix) bool { return p.Addr() == a })
+	var errs []error
+	for k, p := range h.ports {
+		if k.at.Addr() == a {
+			errs = append(errs, h.unsteer(p))
+		}
+	}
+	if h.rules != nil {
+		errs = append(errs, h.rules.RemoveBlock(h.block.First, a))
+	}
+	return errors.Join(append(errs, h.tellPorts())...)
+}
+
+// closePorts gives the ports of an address back to the kernel.
+func (h *host) closePorts(a netip.Addr) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	var errs []error
 	for k, p := range h.ports {
 		if k.at.Addr() != a {
@@ -163,10 +189,7 @@ func (h *host) removePorts(a netip.Addr) error {
 			delete(b.at, a)
 		}
 		delete(h.ports, k)
-		errs = append(errs, h.unsteer(p), p.close())
-	}
-	if h.rules != nil {
-		errs = append(errs, h.rules.RemoveBlock(h.block.First, a))
+		errs = append(errs, h.unsteer(p), p.close()) // a socket may have been bound meanwhile
 	}
 	return errors.Join(append(errs, h.block.Remove(h.zoned(a)), h.tellPorts())...)
 }
