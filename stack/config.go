@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
@@ -42,6 +43,12 @@ type Config struct {
 	// device of a virtual function), or else the port's own; "none": nothing does. With NIC.Kernel
 	// there is no default, and none where the stack has the port's own MAC address.
 	Fallback string
+
+	// OpenInterface opens what carries frames where packet sockets would (BackendPacket, Fallback),
+	// for a program that has something of its own; nil: [packet.Open]. Zero fields of what it gets
+	// mean what [packet.Config] says of them. It is called again when the interface has ended, by
+	// any goroutine, until it succeeds. The stack closes what it returns. Not with Host.
+	OpenInterface func(packet.Config) (packet.Interface, error)
 
 	// GracePeriod is how long a device that has come back must work: one that fails sooner is not
 	// looked for again, but by [Stack.Recover]. Default 0: it always is, as virtual functions are

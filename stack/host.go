@@ -103,6 +103,9 @@ func (c Config) validateHost() error {
 	case c.NIC.Kernel != nil && c.NIC.Facts.Netdev == "":
 		return errors.New("with Host a netdev of this machine is needed: name that of NIC.Kernel " +
 			"in NIC.Facts.Netdev")
+	case c.OpenInterface != nil:
+		return errors.New("with Host packet sockets of the netdev are needed; leave out " +
+			"OpenInterface")
 	case c.Fallback != "":
 		return errors.New("with Host packet sockets of the netdev carry the frames while its " +
 			"device is away; leave out Fallback")

@@ -60,7 +60,7 @@ func (b *Backend) UnmarshalText(text []byte) error {
 	return errors.New("want auto, rings or packet")
 }
 
-// nic is what a stack of Open is on: a dv.Device or a packet.Port.
+// nic is what a stack of Open is on: a dv.Device or a packet.Interface.
 type nic interface {
 	LinkUp() bool
 	LinkChanged() <-chan struct{}
@@ -90,8 +90,10 @@ func (s *Stack) openBackend(ctx context.Context, cfg dv.Config) (*rdma.Endpoint,
 	case packetErr != nil:
 		return nil, packetErr
 	}
-	s.log.Warn(fmt.Sprintf("%s is a %s: served through AF_PACKET, not from rings", s.packets.Name(),
-		cmp.Or(s.packets.Driver(), "netdev without a driver")))
+	if port, ok := s.packets.(*packet.Port); ok {
+		s.log.Warn(fmt.Sprintf("%s is a %s: served through AF_PACKET, not from rings", port.Name(),
+			cmp.Or(port.Driver(), "netdev without a driver")))
+	}
 	return link, nil
 }
 
@@ -107,7 +109,7 @@ func (s *Stack) linkOptions() rdma.Options {
 
 // openPacket opens packet sockets on the netdev that cfg names, or on that of the port it names.
 func (s *Stack) openPacket(cfg dv.Config) (*rdma.Endpoint, error) {
-	if cfg.Kernel != nil {
+	if cfg.Kernel != nil && s.cfg.OpenInterface == nil {
 		return nil, errors.New("packet sockets are for a netdev, and NIC.Kernel names none; " +
 			"leave Backend unset")
 	}
@@ -115,17 +117,25 @@ func (s *Stack) openPacket(cfg dv.Config) (*rdma.Endpoint, error) {
 		return nil, fmt.Errorf("packet sockets cannot take frames from Linux, which answers those "+
 			"to %s itself; leave MAC unset for an address of our own", cfg.Device)
 	}
-	name := cfg.Device
-	if n, err := dv.NetworkOf(dv.Config{Device: name}); err == nil {
-		name = n.Netdev
+	if s.cfg.OpenInterface == nil {
+		if n, err := dv.NetworkOf(dv.Config{Device: cfg.Device}); err == nil {
+			cfg.Device = n.Netdev
+		}
 	}
-	cfg.Device = name
-	port, err := packet.Open(s.portConfig(cfg))
+	port, err := s.openInterface(s.portConfig(cfg))
 	if err != nil {
 		return nil, err
 	}
 	s.packets, s.nic = port, port
 	return rdma.NewOverPort(port, s.linkOptions())
+}
+
+// openInterface opens packet sockets, or what the program has in their place.
+func (s *Stack) openInterface(cfg packet.Config) (packet.Interface, error) {
+	if open := s.cfg.OpenInterface; open != nil {
+		return open(cfg)
+	}
+	return packet.Open(cfg)
 }
 
 // portConfig is what packet sockets have of cfg.
@@ -145,14 +155,15 @@ func (s *Stack) Device() *dv.Device {
 	return device
 }
 
-// PacketPort is the packet sockets underneath, for their counters; nil if there are none at work.
-// It belongs to the stack.
+// PacketPort is the packet sockets underneath, for their counters; nil if there are none at work,
+// or what Config.OpenInterface has made. It belongs to the stack.
 func (s *Stack) PacketPort() *packet.Port {
 	switch {
 	case s.failover == nil && s.device != nil:
 		return nil
 	case s.failover == nil:
-		return s.packets
+		port, _ := s.packets.(*packet.Port)
+		return port
 	}
 	switch port := s.failover.AtWork().(type) {
 	case *packet.Port:

@@ -49,9 +49,9 @@ func (s *Stack) keepLink(cfg dv.Config) {
 			Name: s.packets.Name()}
 		again := s.portConfig(cfg)
 		again.Device, again.MAC, again.MTU = s.packets.Name(), s.packets.MAC(), s.packets.MTU()
-		open := func() (*packet.Port, error) { return packet.Open(again) }
+		open := func() (packet.Interface, error) { return s.openInterface(again) }
 		if s.host != nil {
-			open = s.host.reopen
+			open = func() (packet.Interface, error) { return s.host.reopen() }
 		}
 		c.Open = func(context.Context) (failover.Opened, error) {
 			port, err := open()
@@ -62,7 +62,7 @@ func (s *Stack) keepLink(cfg dv.Config) {
 				Name: again.Device}, nil
 		}
 	}
-	if cfg.Kernel == nil {
+	if cfg.Kernel == nil && (s.device != nil || s.cfg.OpenInterface == nil) {
 		w, err := failover.Watch()
 		if err != nil {
 			s.log.Warn("the return of a lost device is noticed late", "error", err)
@@ -180,9 +180,10 @@ func (s *Stack) fallback(id identity) string {
 	return id.netdev
 }
 
-// openFallback opens packet sockets that nothing comes to yet.
+// openFallback opens packet sockets, or what the program has in their place, that nothing comes to
+// yet.
 func (s *Stack) openFallback(netdev string, id identity) (failover.OpenedPort, error) {
-	port, err := packet.Open(packet.Config{Device: netdev, MAC: net.HardwareAddr(id.cfg.MAC),
+	port, err := s.openInterface(packet.Config{Device: netdev, MAC: net.HardwareAddr(id.cfg.MAC),
 		Queues: id.queues, VLAN: id.cfg.VLAN, MTU: id.mtu, Random: id.cfg.Random})
 	if err != nil {
 		return failover.OpenedPort{}, err

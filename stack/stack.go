@@ -71,7 +71,7 @@ type Stack struct {
 
 	nic      nic               // nil unless made by Open; closed after the link
 	device   *dv.Device        // the first nic, nil unless that is one
-	packets  *packet.Port      // the first nic, or with Config.Host what is beside it; or nil
+	packets  packet.Interface  // the first nic, or with Config.Host what is beside it; or nil
 	host     *host             // nil unless Config.Host
 	failover *failover.Link    // nil: the stack ends with its nic
 	watcher  *failover.Watcher // nil: there is none

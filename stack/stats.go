@@ -7,6 +7,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
@@ -102,8 +103,10 @@ func (s *Stack) port() (up bool, changes uint64) {
 		st := s.device.Stats()
 		return st.LinkUp, st.LinkChanges
 	case s.packets != nil:
-		st := s.packets.Stats()
-		return st.LinkUp, st.LinkChanges
+		if port, ok := s.packets.(*packet.Port); ok {
+			changes = port.Stats().LinkChanges
+		}
+		return s.packets.LinkUp(), changes
 	}
 	return true, 0
 }

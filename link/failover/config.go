@@ -19,8 +19,8 @@ type Endpoint interface {
 	Regroup() error
 }
 
-// Device is a device or port that a backend is on: *dv.Device and *packet.Port are. Nobody uses it
-// any more when Close is called.
+// Device is a device or port that a backend is on: *dv.Device and each packet.Interface are. Nobody
+// uses it any more when Close is called.
 type Device interface {
 	LinkUp() bool
 	LinkChanged() <-chan struct{}
@@ -29,7 +29,7 @@ type Device interface {
 	Close() error
 }
 
-// Port is a Device that can be kept for later; *packet.Port is one.
+// Port is a Device that can be kept for later: each packet.Interface is one.
 type Port interface {
 	Device
 	Mute() error

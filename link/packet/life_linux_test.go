@@ -69,7 +69,7 @@ func TestInterfaceDeleted(t *testing.T) {
 }
 
 // waitLong receives until Wait fails.
-func waitLong(q *RxQueue) error {
+func waitLong(q Receiver) error {
 	var batch [8]Frame
 	for {
 		if q.Receive(batch[:]) > 0 {

@@ -2,30 +2,17 @@
 
 package packet
 
-import (
-	"errors"
-	"net"
-)
+import "errors"
 
 // Port needs linux.
 type Port struct{ port }
 
 // port is what nothing implements here.
 type port interface {
-	Name() string
+	Interface
 	Driver() string
-	MAC() net.HardwareAddr
-	MTU() int
-	SetGroups([]net.HardwareAddr) error
 	SetPorts([]Ports) error
-	Mute() error
-	Unmute() error
-	LinkUp() bool
-	LinkChanged() <-chan struct{}
-	Done() <-chan struct{}
-	Err() error
 	Stats() Stats
-	Close() error
 }
 
 // Open needs linux.

@@ -161,11 +161,11 @@ func (p *Port) MTU() int { return p.mtu }
 // NumQueues is the number of queues, in each direction.
 func (p *Port) NumQueues() int { return len(p.rx) }
 
-// Rx is receive queue i. A queue lives as long as its port.
-func (p *Port) Rx(i int) *RxQueue { return p.rx[i] }
+// Rx is receive queue i, a [*RxQueue]. A queue lives as long as its port.
+func (p *Port) Rx(i int) Receiver { return p.rx[i] }
 
-// Tx is send queue i.
-func (p *Port) Tx(i int) *TxQueue { return p.tx[i] }
+// Tx is send queue i, a [*TxQueue].
+func (p *Port) Tx(i int) Sender { return p.tx[i] }
 
 // LinkUp says whether the interface is up and has a carrier, as last told.
 func (p *Port) LinkUp() bool { return p.linkUp.Load() }
@@ -215,6 +215,14 @@ func (p *Port) Stats() Stats {
 		s.Tx = append(s.Tx, p.tx[i].stats())
 	}
 	return s
+}
+
+// Dropped is how many frames the kernel had no room for.
+func (p *Port) Dropped() (n uint64) {
+	for _, q := range p.Stats().Rx {
+		n += q.Dropped
+	}
+	return n
 }
 
 // Close stops the port and closes its sockets; the interface is as it was. It waits for calls of

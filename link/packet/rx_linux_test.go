@@ -254,7 +254,7 @@ func TestLooksInVain(t *testing.T) {
 	w := newWorld(t)
 	p := w.open(t, Config{})
 	must(t, p.SetGroups(nil)) // what the peer's kernel announces does not count
-	q, raw, frame := p.Rx(0), w.rawSocket(t, 0), ethernet(ourMAC, peerMAC, 0x88b5, payload(60))
+	q, raw, frame := p.rx[0], w.rawSocket(t, 0), ethernet(ourMAC, peerMAC, 0x88b5, payload(60))
 	var batch [2 * rxBatch]Frame
 	for q.Receive(batch[:]) > 0 || q.empty {
 		continue

@@ -16,7 +16,7 @@ import (
 )
 
 // send posts frames and flushes them.
-func send(t testing.TB, q *TxQueue, frames ...TxFrame) {
+func send(t testing.TB, q Sender, frames ...TxFrame) {
 	t.Helper()
 	q.Lock()
 	defer q.Unlock()

@@ -145,7 +145,7 @@ func (w *world) setLink(t testing.TB, change func(netlink.Link) error) {
 }
 
 // receive returns copies of the next n frames of a queue.
-func receive(t testing.TB, q *RxQueue, n int) (frames []Frame) {
+func receive(t testing.TB, q Receiver, n int) (frames []Frame) {
 	t.Helper()
 	stop := time.AfterFunc(20*time.Second, q.Wake)
 	defer stop.Stop()
@@ -160,7 +160,8 @@ func receive(t testing.TB, q *RxQueue, n int) (frames []Frame) {
 			continue
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%d frames of %d came: %+v", len(frames), n, q.stats())
+			t.Fatalf("%d frames of %d came: %+v", len(frames), n,
+				q.(*RxQueue).stats())
 		}
 		must(t, q.Wait())
 	}

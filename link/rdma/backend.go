@@ -46,7 +46,7 @@ func (b Backend) Kind() BackendKind {
 }
 
 // backend is the queues that an endpoint works on: rings of a device, or packet sockets
-// of an interface (sockets_linux.go). Frames have the types of package dv in both. Values of
+// of an interface (sockets.go). Frames have the types of package dv in both. Values of
 // one backend are equal.
 type backend interface {
 	kind() BackendKind

@@ -63,7 +63,7 @@ func overPort(t testing.TB, cfg packet.Config, opts Options) (*host, *lab.Net, *
 			t.Fatal("no carrier")
 		}
 	}
-	h.backend, h.netns = sockets{Port: port}, nets[0]
+	h.backend, h.netns = sockets{Interface: port}, nets[0]
 	h.open(t, setup{opts: opts})
 	return h, nets[1], port
 }

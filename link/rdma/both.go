@@ -9,13 +9,14 @@ import (
 // of port, which is on the host's MAC (packet.Config.Host) and brings what no rule of dev takes:
 // frames to our ports while a rule is not there, ARP replies, neighbour advertisements, ICMP
 // errors. All frames are sent by dev. port is on dev's netdev, or on that of its VLAN.
-func RingsAndSockets(dev *dv.Device, port *packet.Port) Backend {
+func RingsAndSockets(dev *dv.Device, port packet.Interface) Backend {
 	return Backend{newBoth(dev, port)}
 }
 
 // NewOverRingsAndSockets makes an endpoint over RingsAndSockets. Both stay the caller's and must
 // outlive the endpoint. Nobody else may use their receive queues until Close has returned.
-func NewOverRingsAndSockets(dev *dv.Device, port *packet.Port, opts Options) (*Endpoint, error) {
+func NewOverRingsAndSockets(dev *dv.Device, port packet.Interface, opts Options) (*Endpoint,
+	error) {
 	return newEndpoint(newBoth(dev, port), opts)
 }
 
@@ -25,7 +26,7 @@ type both struct {
 	sockets sockets
 }
 
-func newBoth(dev *dv.Device, port *packet.Port) both {
+func newBoth(dev *dv.Device, port packet.Interface) both {
 	return both{rings{dev}, sockets{port, dev.VLAN()}}
 }
 

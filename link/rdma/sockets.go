@@ -7,23 +7,26 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 )
 
-// NewOverPort makes an endpoint over all queues of port, packet sockets of an interface of any
-// make, which stays the caller's and must outlive the endpoint. Nobody else may use its receive
-// queues until Close has returned. What the endpoint promises is the same as over a device.
-func NewOverPort(port *packet.Port, opts Options) (*Endpoint, error) {
-	return newEndpoint(sockets{Port: port}, opts)
+// NewOverPort makes an endpoint over all queues of port, packet sockets of an interface of any make
+// or what a program has in their place, which stays the caller's and must outlive the endpoint.
+// Nobody else may use its receive queues until Close has returned. What the endpoint promises is
+// the same as over a device.
+func NewOverPort(port packet.Interface, opts Options) (*Endpoint, error) {
+	return newEndpoint(sockets{Interface: port}, opts)
 }
 
 // Sockets is all queues of port.
-func Sockets(port *packet.Port) Backend { return Backend{sockets{Port: port}} }
+func Sockets(port packet.Interface) Backend { return Backend{sockets{Interface: port}} }
 
 // SocketsInVLAN is all queues of port, which is on the netdev of a VLAN: the kernel takes the tag
 // out and puts it in. The endpoint's frames have it.
-func SocketsInVLAN(port *packet.Port, vlan uint16) Backend { return Backend{sockets{port, vlan}} }
+func SocketsInVLAN(port packet.Interface, vlan uint16) Backend {
+	return Backend{sockets{port, vlan}}
+}
 
 // sockets is a port as a backend.
 type sockets struct {
-	*packet.Port
+	packet.Interface
 	netdevVLAN uint16 // of the port's netdev; 0: none
 }
 
@@ -34,27 +37,22 @@ func (p sockets) VLAN() uint16 {
 	if p.netdevVLAN != 0 {
 		return p.netdevVLAN
 	}
-	return p.Port.VLAN()
+	return p.Interface.VLAN()
 }
 
 func (p sockets) NumRx() int { return p.NumQueues() }
 func (p sockets) NumTx() int { return p.NumQueues() }
 
 func (p sockets) rxQueue(i int) rxQueue {
-	return &rxSocket{RxQueue: p.Rx(i), netdevVLAN: p.netdevVLAN}
+	return &rxSocket{Receiver: p.Rx(i), netdevVLAN: p.netdevVLAN}
 }
 
 func (p sockets) txQueue(i int) txQueue {
-	return &txSocket{TxQueue: p.Tx(i), netdevVLAN: p.netdevVLAN}
+	return &txSocket{Sender: p.Tx(i), netdevVLAN: p.netdevVLAN}
 }
 
 // OutOfBuffer implements backend: the kernel's drops.
-func (p sockets) OutOfBuffer() (n uint64) {
-	for _, q := range p.Stats().Rx {
-		n += q.Dropped
-	}
-	return n
-}
+func (p sockets) OutOfBuffer() uint64 { return p.Dropped() }
 
 // offloads: the kernel does what the NIC does not.
 func (p sockets) offloads() (bool, int) { return true, gsoMaxSize }
@@ -64,7 +62,7 @@ func (p sockets) spins() int { return maxSpins / 40 }
 
 // rxSocket is a socket as a receive queue.
 type rxSocket struct {
-	*packet.RxQueue
+	packet.Receiver
 	netdevVLAN uint16
 	frames     [64]packet.Frame
 }
@@ -105,7 +103,7 @@ func (q *rxSocket) Release([]dv.Packet) {}
 
 // txSocket is a socket as a send queue.
 type txSocket struct {
-	*packet.TxQueue
+	packet.Sender
 	netdevVLAN uint16
 	frame      packet.TxFrame // scratch
 }
@@ -135,7 +133,7 @@ func (q *txSocket) Post(p *dv.TxPacket) error {
 	if p.Flags&dv.TxVLAN != 0 && q.netdevVLAN == 0 {
 		f.Flags |= packet.TxTag
 	}
-	switch err := q.TxQueue.Post(f); {
+	switch err := q.Sender.Post(f); {
 	case err == nil:
 		return nil
 	case errors.Is(err, packet.ErrFull):
