@@ -83,7 +83,7 @@ test-suites: ## Go's own tests of net and net/http on a slice, beside the host's
 sim: ## hosts on a bad network, on virtual time: 2,000 worlds, each from its number; SEEDS=100000 for more, TWICE=1: each twice
 	CGO_ENABLED=0 go run ./tests/sim/run -seeds $(or $(SEEDS),2000) $(if $(TWICE),-twice)
 
-sim-mutants: ## plant ten faults into the layers, one after the other, and have make sim find each, a table
+sim-mutants: ## plant faults into the layers, one after the other, and have make sim find each, a table
 	MUTANTS=1 CGO_ENABLED=0 go test -count=1 -v -timeout 60m -run 'TestMutants$$' ./tests/sim
 
 check: ## gofmt, vet for amd64, arm64 and macOS, staticcheck, import map and other rules of the tree

@@ -22,6 +22,9 @@ func (h *ourHost) check() error {
 		errs = append(errs, fmt.Errorf("the driver broke rules of the NIC: %s",
 			strings.Join(v, "; ")))
 	}
+	if h.netdev != nil {
+		errs = append(errs, h.netdev.check())
+	}
 	return errors.Join(append(errs, h.checkFrames())...)
 }
 
@@ -53,6 +56,7 @@ func (h *ourHost) checkFrames() error {
 	}
 	if h.books == nil || h.books.dev != dev {
 		h.books = newFrameBooks(dev)
+		h.devices = append(h.devices, dev)
 	}
 	return h.books.check()
 }
@@ -62,6 +66,9 @@ func (h *ourHost) checkFrames() error {
 func (h *ourHost) drained() error {
 	if n := h.stack.LinkStats().TxBacklog; n > 0 {
 		return fmt.Errorf("%d segments wait for room in a send queue", n)
+	}
+	if err := h.checkLink(); err != nil {
+		return err
 	}
 	dev := h.stack.Device()
 	if h.faulty || dev == nil {

@@ -32,8 +32,12 @@ type ourHost struct {
 	// something goes wrong in the NIC, so that it may count what never reaches the driver
 	faulty bool
 	slot   slot
+	netdev *netdev      // carries frames while the device is away; nil: nothing does
+	muted  uint64       // frames that it had dropped when it began to
 	stack  *stack.Stack // nil until the host is up
 	books  *frameBooks  // of the device that was there at the last check
+	// devices there have been, if frames are looked at
+	devices []*dv.Device
 
 	opened chan struct{} // closed when up has ended
 	ending atomic.Bool   // down has begun
@@ -61,6 +65,7 @@ func (h *ourHost) up(ctx context.Context) error {
 func (h *ourHost) refused(ctx context.Context) error {
 	for range h.plan.Refusals {
 		h.slot.refuse(1)
+		h.busy.maps.Store(true) // the driver frees its memory before it closes the node
 		if err := h.open(ctx); !errors.Is(err, dv.ErrMemlock) {
 			return fmt.Errorf("opened where memory cannot be locked: %w", err)
 		}
@@ -89,12 +94,21 @@ func (h *ourHost) open(ctx context.Context) error {
 }
 
 func (h *ourHost) config() stack.Config {
-	cfg := h.plan.Device
-	cfg.Kernel, cfg.MAC = h.slot.open, hardware(h.index)
-	cfg.Facts = dv.PortFacts{Name: fmt.Sprint("mlx5_", h.index), Netdev: fmt.Sprint("eth", h.index),
-		MAC: h.slot.card().MAC(), MTU: h.mtu}
+	c := h.options()
+	c.NIC = h.plan.Device
+	c.NIC.Kernel, c.NIC.MAC = h.slot.open, hardware(h.index)
+	c.NIC.Facts = dv.PortFacts{Name: fmt.Sprint("mlx5_", h.index),
+		Netdev: fmt.Sprint("eth", h.index), MAC: h.slot.card().MAC(), MTU: h.mtu}
+	if h.netdev != nil {
+		c.Fallback, c.OpenInterface = h.netdev.name, h.netdev.openSockets
+	}
+	return c
+}
+
+// options are the config but for the device.
+func (h *ourHost) options() stack.Config {
 	return stack.Config{
-		NIC: cfg, RxMode: h.plan.RxMode, RxLimit: h.plan.RxLimit, NoFastPath: h.plan.NoFastPath,
+		RxMode: h.plan.RxMode, RxLimit: h.plan.RxLimit, NoFastPath: h.plan.NoFastPath,
 		Addresses: h.plan.prefixes(h.index), MaxOutage: h.plan.MaxOutage,
 		GracePeriod:        h.plan.Grace,
 		DuplicateDetection: h.plan.Detection,
@@ -151,12 +165,21 @@ func (h *ourHost) closing(ended <-chan struct{}, s **stack.Stack) {
 
 func (h *ourHost) down() error {
 	h.ending.Store(true)
-	return errors.Join(h.stack.Close(), h.slot.card().Close())
+	err := h.stack.Close()
+	if h.netdev != nil {
+		h.netdev.port.connect(nil)
+	}
+	return errors.Join(err, h.slot.card().Close())
 }
 
 func (h *ourHost) left() error {
 	if err := h.slot.left(h.unseen); err != nil {
 		return err
+	}
+	if h.netdev != nil {
+		if err := h.netdev.left(); err != nil {
+			return err
+		}
 	}
 	return h.clock.left()
 }

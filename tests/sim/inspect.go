@@ -15,6 +15,21 @@ type inspector struct {
 	mtu     int
 	ordered bool // nothing that the host sends may get lost before it reaches the switch
 	next    map[flowKey]uint32
+	syns    *synCounts // of all ports of the host
+}
+
+// synCounts knows how often a SYN was sent once more.
+type synCounts struct {
+	last  map[flowKey]uint32
+	again uint64
+}
+
+// sent takes note of a SYN that opens a connection.
+func (c *synCounts) sent(key flowKey, seq uint32) {
+	if last, known := c.last[key]; known && last == seq {
+		c.again++
+	}
+	c.last[key] = seq
 }
 
 // flowKey is a direction of a connection: addresses and ports.
@@ -58,13 +73,13 @@ func (i *inspector) ipv6(b []byte) error {
 	return i.transport(ip, tcpip.TransportProtocolNumber(ip.NextHeader()), ip.Payload())
 }
 
-// packet is what both versions of IP have.
-type packet interface {
+// ipPacket is what both versions of IP have.
+type ipPacket interface {
 	SourceAddress() tcpip.Address
 	DestinationAddress() tcpip.Address
 }
 
-func (i *inspector) transport(ip packet, p tcpip.TransportProtocolNumber, payload []byte) error {
+func (i *inspector) transport(ip ipPacket, p tcpip.TransportProtocolNumber, payload []byte) error {
 	switch p {
 	case header.TCPProtocolNumber:
 		return i.segment(ip, payload)
@@ -80,7 +95,7 @@ func (i *inspector) transport(ip packet, p tcpip.TransportProtocolNumber, payloa
 }
 
 // inOrder says whether a segment skips data that was never sent.
-func (i *inspector) inOrder(ip packet, s header.TCP) error {
+func (i *inspector) inOrder(ip ipPacket, s header.TCP) error {
 	key := flowKey{ip.SourceAddress(), ip.DestinationAddress(), [4]byte(s[:4])}
 	end := s.SequenceNumber() + uint32(len(s.Payload()))
 	if s.Flags()&(header.TCPFlagSyn|header.TCPFlagFin) != 0 {
@@ -98,7 +113,7 @@ func (i *inspector) inOrder(ip packet, s header.TCP) error {
 	return nil
 }
 
-func checkUDP(ip packet, b []byte) error {
+func checkUDP(ip ipPacket, b []byte) error {
 	if len(b) < header.UDPMinimumSize || int(header.UDP(b).Length()) != len(b) {
 		return errors.New("a datagram of another length than it says was sent")
 	}
@@ -110,7 +125,7 @@ func checkUDP(ip packet, b []byte) error {
 }
 
 // segment checks a TCP segment.
-func (i *inspector) segment(ip packet, b []byte) error {
+func (i *inspector) segment(ip ipPacket, b []byte) error {
 	if len(b) < header.TCPMinimumSize || int(header.TCP(b).DataOffset()) > len(b) {
 		return errors.New("a segment shorter than its header was sent")
 	}
@@ -118,6 +133,10 @@ func (i *inspector) segment(ip packet, b []byte) error {
 	if !s.IsChecksumValid(ip.SourceAddress(), ip.DestinationAddress(),
 		checksum.Checksum(s.Payload(), 0), uint16(len(s.Payload()))) {
 		return errors.New("a segment with a wrong checksum was sent")
+	}
+	if s.Flags()&(header.TCPFlagSyn|header.TCPFlagAck) == header.TCPFlagSyn {
+		i.syns.sent(flowKey{ip.SourceAddress(), ip.DestinationAddress(), [4]byte(s[:4])},
+			s.SequenceNumber())
 	}
 	if i.ordered && s.Flags()&header.TCPFlagRst == 0 {
 		return i.inOrder(ip, s)

@@ -69,6 +69,14 @@ var mutants = []mutant{
 `, `
 	q.inError = false
 `},
+	{"backlog dropped at a switch", "link/rdma/sender.go", `
+	old.Unlock()
+	s.drain()
+`, `
+	old.Unlock()
+	for ; !s.backlog.empty(); s.backlog.pop() {
+	}
+`},
 	{"timer left behind", "link/rdma/backlog.go", `
 	s.completions.timer.Stop()
 `, `

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/link/failover"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
 // deviceFault is faultOf for faults of a device as a whole.
@@ -18,14 +19,30 @@ func (w *world) deviceFault(f FaultPlan) (begin func() (end func())) {
 		return func() func() { return w.flap(h.slot.card(), f.Delay) }
 	case TakenBack:
 		return func() func() { return w.takeBack(h) }
+	case NetdevGone:
+		return func() func() {
+			h.netdev.setGone(true)
+			return func() { h.netdev.setGone(false) }
+		}
+	case NetdevDown:
+		return func() func() {
+			h.netdev.setDown(true)
+			return func() { h.netdev.setDown(false) }
+		}
 	}
 	return func() func() {
 		held := h.early()
 		h.slot.remove()
-		if limit := w.plan.maxOutage(f.Host); f.For > limit {
+		if w.plan.carried(f.Host) {
+			w.clock.AfterFunc(fallbackSlack, func() { w.note(h.fellBack()) })
+		}
+		if limit := w.plan.maxOutage(f.Host); f.For > limit && !h.plan.Fallback {
 			w.clock.AfterFunc(limit+expirySlack, func() { w.note(h.expired()) })
 		}
 		return func() {
+			if w.plan.carried(f.Host) {
+				w.note(h.carried())
+			}
 			w.note(h.slot.empty())
 			h.slot.refuse(f.Count)
 			if f.Kind == Replaced {
@@ -49,6 +66,27 @@ func otherCard(card string) string {
 
 // expirySlack is how long after the limit of an outage connections may still be there.
 const expirySlack = time.Second
+
+// fallbackSlack is how long after the loss of a device frames may not pass. An outage is longer.
+const fallbackSlack = time.Millisecond
+
+// fellBack says what is wrong with a host whose device has been away for fallbackSlack.
+func (h *ourHost) fellBack() error {
+	if s := h.stack.LinkStatus(); s.State == failover.Up || s.Backend != rdma.BackendPacket {
+		return fmt.Errorf("host %d: the device is away, its packet sockets are there, and %+v",
+			h.index, s)
+	}
+	h.muted = h.netdev.counts().Muted
+	return nil
+}
+
+// carried says what is wrong with a host that has fallen back to its packet sockets.
+func (h *ourHost) carried() error {
+	if n := h.netdev.counts().Muted - h.muted; n > 0 {
+		return fmt.Errorf("host %d: its packet sockets are muted, and %d frames came", h.index, n)
+	}
+	return nil
+}
 
 // expired says what is wrong with a host whose device has been away for longer than it may.
 func (h *ourHost) expired() error {
@@ -85,8 +123,12 @@ func (h *ourHost) recover(early bool) error {
 
 // back says what is wrong with a host whose device has been there again for long enough.
 func (h *ourHost) back() error {
-	if s := h.stack.LinkStatus(); s.State != failover.Up || s.Expired {
+	if s := h.stack.LinkStatus(); s.State != failover.Up || s.Backend != rdma.BackendRings ||
+		s.Expired {
 		return fmt.Errorf("host %d: the device is there again, and %+v", h.index, s)
+	}
+	if h.netdev != nil {
+		return h.netdev.quiet()
 	}
 	return nil
 }

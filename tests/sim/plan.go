@@ -80,6 +80,7 @@ func NewPlan(seed uint64) Plan {
 	p.Work = newWorkPlans(newDice(seed, 3), p.Hosts)
 	p.vary(newDice(seed, 7))
 	p.extend(newDice(seed, 8))
+	p.addFallback(newDice(seed, 9))
 	return p
 }
 

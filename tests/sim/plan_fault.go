@@ -28,7 +28,8 @@ const (
 
 var faultNames = [...]string{"wire", "unplugged", "link down", "send errors", "receive errors",
 	"starved", "lost completion", "late completion", "lost doorbell", "wrong counter", "paused",
-	"held without link", "removed", "replaced", "flapping", "lease taken back"}
+	"held without link", "removed", "replaced", "flapping", "lease taken back", "netdev gone",
+	"netdev down"}
 
 // String is the kind's name.
 func (k FaultKind) String() string { return faultNames[k] }

@@ -22,6 +22,10 @@ func newOutages(d dice, hosts []HostPlan) (all []FaultPlan) {
 	if !d.chance(0.15) {
 		return nil
 	}
+	return drawOutages(d, hosts)
+}
+
+func drawOutages(d dice, hosts []HostPlan) (all []FaultPlan) {
 	at := d.within(0, 300*time.Millisecond)
 	for range 1 + d.IntN(3) {
 		f := FaultPlan{
@@ -89,17 +93,18 @@ func (p *Plan) maxOutage(host int) time.Duration {
 	return cmp.Or(p.Hosts[host].MaxOutage, defaultMaxOutage)
 }
 
-// loses reports whether devices or addresses leave.
+// loses reports whether devices leave, with nothing in their place, or addresses.
 func (p *Plan) loses() bool {
 	return slices.ContainsFunc(p.Faults, func(f FaultPlan) bool {
-		return (f.away() || f.Kind == TakenBack) && !f.Off
+		return (f.away() && !p.carried(f.Host) || f.Kind == TakenBack) && !f.Off
 	})
 }
 
-// cuts reports whether a device is away for longer than connections wait.
+// cuts reports whether a device is away for longer than connections wait, with nothing in its
+// place.
 func (p *Plan) cuts() bool {
 	return slices.ContainsFunc(p.Faults, func(f FaultPlan) bool {
-		return f.away() && !f.Off && f.For > p.maxOutage(f.Host)
+		return f.away() && !f.Off && !p.carried(f.Host) && f.For > p.maxOutage(f.Host)
 	})
 }
 

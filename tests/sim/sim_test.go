@@ -30,6 +30,26 @@ func seeds(t *testing.T) uint64 {
 	return n
 }
 
+// TestKinds: nor do worlds of which few seeds are, some of each kind.
+func TestKinds(t *testing.T) {
+	alone(t)
+	for _, kind := range []string{"fallback"} {
+		t.Run(kind, func(t *testing.T) {
+			for seed, left := uint64(0), seeds(t); left > 0; seed++ {
+				p := NewPlan(seed)
+				if !p.Has(kind) {
+					continue
+				}
+				left--
+				if r := Run(p); r.Err != nil {
+					t.Errorf("go run ./tests/sim/run -seed %d: %v", seed, r.Err)
+				}
+				runtime.GC()
+			}
+		})
+	}
+}
+
 // TestSeeds: no seed breaks an invariant. `make sim SEEDS=100000` runs more, on all processors.
 func TestSeeds(t *testing.T) {
 	alone(t)

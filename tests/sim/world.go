@@ -85,6 +85,13 @@ func newWorld(p Plan) *world {
 	for i, hp := range p.Hosts {
 		w.hosts = append(w.hosts, w.newHost(i, hp))
 	}
+	for i, hp := range p.Hosts { // behind the hosts: their ports have their numbers
+		if hp.Fallback {
+			h := w.hosts[i].(*ourHost)
+			h.netdev = w.net.plugNetdev(fmt.Sprint("eth", i), hp.Netdev)
+			h.netdev.port.inspect.syns = h.port.inspect.syns
+		}
+	}
 	return w
 }
 
@@ -102,7 +109,7 @@ func (w *world) newHost(i int, p HostPlan) host {
 	return &ourHost{plan: p, index: i, port: port, clock: c, mtu: w.plan.Net.MTU, seed: seed,
 		busy: &w.calls, faulty: w.plan.faulty(i), opened: make(chan struct{}),
 		unseen: w.plan.has(ReceiveErrors) && w.plan.has(LostCompletion, LateCompletion,
-			WrongCounter) || w.plan.has(SendErrors) && w.plan.loses()}
+			WrongCounter) || w.plan.has(SendErrors) && w.plan.leaves()}
 }
 
 // run takes the world from its beginning to its end.

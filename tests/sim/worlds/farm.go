@@ -168,6 +168,9 @@ func (f *farm) command(from, n uint64) *exec.Cmd {
 	if f.options.twice {
 		args = append(args, "-twice")
 	}
+	if f.options.only != "" {
+		args = append(args, "-only", f.options.only)
+	}
 	self, err := os.Executable()
 	if err != nil {
 		self = os.Args[0]
@@ -179,6 +182,9 @@ func (f *farm) command(from, n uint64) *exec.Cmd {
 func (f *farm) add(r outcome) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if r.Left {
+		return
+	}
 	f.done++
 	if r.Err != "" {
 		f.failed++

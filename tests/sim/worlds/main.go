@@ -26,6 +26,7 @@ type options struct {
 	twice, first bool
 	minimise     bool
 	worker       bool
+	only         string
 	stacks       bool
 	frames       bool
 	work, faults list
@@ -75,6 +76,7 @@ func main() {
 	flag.BoolVar(&o.frames, "frames", false, "with -seed: print every frame sent")
 	flag.BoolVar(&o.stacks, "stacks", false, "with -seed: print all goroutines if it fails")
 	flag.BoolVar(&o.worker, "worker", false, "print a line of JSON per seed; used by worlds itself")
+	flag.StringVar(&o.only, "only", "", "run those of the seeds only whose worlds have a fallback")
 	flag.Var(&o.work, "work", "numbers of the work to keep, or none")
 	flag.Var(&o.faults, "faults", "numbers of the faults to keep, or none")
 	flag.Parse()
@@ -183,6 +185,7 @@ type outcome struct {
 	Virtual float64 // seconds
 	Frames  uint64
 	Steps   uint64
+	Left    bool // out: the world is not one of those wanted
 }
 
 // runWorker runs o.seeds seeds from o.from on, up to the first that fails.
@@ -191,7 +194,14 @@ func (o *options) runWorker() {
 	out := json.NewEncoder(os.Stdout)
 	for i := range o.seeds {
 		seed := o.from + i
-		r := sim.Run(o.plan(seed))
+		p := o.plan(seed)
+		if o.only != "" && !p.Has(o.only) {
+			if out.Encode(outcome{Seed: seed, Left: true}) != nil {
+				return
+			}
+			continue
+		}
+		r := sim.Run(p)
 		line := outcome{Seed: seed, Virtual: r.Virtual.Seconds(), Frames: r.Frames, Steps: r.Steps}
 		if r.Err != nil {
 			line.Err = r.Err.Error()

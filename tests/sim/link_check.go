@@ -1,0 +1,66 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+)
+
+// checkLink checks, when no connection is left, that the link knows of each frame that the queues
+// of all devices, and packet sockets, have given it, and of each that it gave them.
+func (h *ourHost) checkLink() error {
+	if raceDetector {
+		return nil
+	}
+	s, rings := h.stack.LinkStats(), uint64(0)
+	received := uint64(0)
+	for _, d := range h.devices {
+		stats := d.Stats()
+		for i := range stats.Rx {
+			received += stats.Rx[i].Packets
+		}
+		for i := range stats.Tx {
+			rings += stats.Tx[i].Packets
+		}
+	}
+	var sockets socketCounts
+	if h.netdev != nil {
+		sockets = h.netdev.counts()
+	}
+	if rings != s.Rings.TxFrames || sockets.Posted != s.Packet.TxFrames {
+		return fmt.Errorf("the link has posted %d frames to rings and %d to packet sockets, these "+
+			"got %d and %d", s.Rings.TxFrames, s.Packet.TxFrames, rings, sockets.Posted)
+	}
+	return errors.Join(linkReceived(&s, received+sockets.Received),
+		linkSent(&s, h.port.inspect.syns.again))
+}
+
+// burst is how many times netstack sends a SYN again that was sent again within moments, which the
+// link does not send (tcpfix).
+const burst = 20
+
+// linkSent checks that each packet that the link took from the stack was posted, waits, or was
+// dropped for a reason.
+func linkSent(s *rdma.Stats, synsAgain uint64) error {
+	gone := s.Rings.TxFrames + s.Packet.TxFrames + s.None.TxFrames + s.TxBacklog +
+		s.TxBacklogDropped
+	if gone > s.TxPackets || gone+s.TxErrors+burst*synsAgain < s.TxPackets {
+		return fmt.Errorf("the link took %d packets from the stack and knows of %d: %+v",
+			s.TxPackets, gone, *s)
+	}
+	return nil
+}
+
+// linkReceived checks that each of n frames was dropped for one reason, delivered, or merged with
+// one other at least.
+func linkReceived(s *rdma.Stats, n uint64) error {
+	dropped := s.RxBadChecksum + s.RxForged + s.RxOtherMAC + s.RxOwn + s.RxOtherVLAN + s.RxShed +
+		s.RxRefused + s.RxSteered
+	least, most := dropped+s.RxPackets, dropped+s.RxPackets+s.RxMerged
+	if n < least+s.RxMerged-s.RxMerged/2 || n > most {
+		return fmt.Errorf("queues gave the link %d frames, it dropped %d, merged %d, and "+
+			"delivered %d packets", n, dropped, s.RxMerged, s.RxPackets)
+	}
+	return nil
+}

@@ -1,0 +1,62 @@
+package sim
+
+import (
+	"slices"
+	"time"
+)
+
+// The kinds of faults of the interface that a host falls back to.
+const (
+	NetdevGone FaultKind = TakenBack + 1 + iota // it is removed, and made again
+	NetdevDown                                  // it has no carrier
+)
+
+// addFallback gives hosts an interface with packet sockets, to which they fall back while their
+// devices are away: half of the worlds with such outages, and some without, which get outages.
+func (p *Plan) addFallback(d dice) {
+	some, alone := d.chance(0.5), d.chance(0.15)
+	outages := drawOutages(d, p.Hosts)
+	room := one(d, 0, 0, 1, 8, 100)
+	netdev := NetdevPlan{Room: room, Drain: d.within(time.Microsecond, 2*time.Millisecond),
+		Backlog: one(d, 0, 0, 0, 64, 512)}
+	switch leaves := p.leaves(); {
+	case p.leased() || p.has(TakenBack) || leaves && !some || !leaves && !alone:
+		return
+	case !leaves && slices.ContainsFunc(p.Hosts, func(h HostPlan) bool { return h.Kind == Plain }):
+		return // it is for networks that lose nothing
+	case !leaves:
+		p.Faults = append(p.Faults, outages...)
+	}
+	for i := range p.Hosts {
+		if h := &p.Hosts[i]; h.Kind == Ours {
+			h.Fallback, h.Netdev = true, netdev
+		}
+	}
+	for _, f := range p.Faults {
+		if f.away() && d.chance(0.3) {
+			p.Faults = append(p.Faults, FaultPlan{Kind: one(d, NetdevGone, NetdevDown),
+				Host: f.Host, At: f.At + d.within(0, f.For),
+				For: one(d, time.Millisecond, 100*time.Millisecond, 2*time.Second)})
+		}
+	}
+}
+
+// Has reports whether a plan has what is called so: "fallback".
+func (p *Plan) Has(what string) bool {
+	return slices.ContainsFunc(p.Hosts, func(h HostPlan) bool {
+		return what == "fallback" && h.Fallback
+	})
+}
+
+// leaves reports whether devices are away at times.
+func (p *Plan) leaves() bool {
+	return slices.ContainsFunc(p.Faults, func(f FaultPlan) bool { return f.away() && !f.Off })
+}
+
+// carried reports whether frames of a host pass all the time, but for its own faults: it falls back
+// to an interface that is there.
+func (p *Plan) carried(host int) bool {
+	return p.Hosts[host].Fallback && !slices.ContainsFunc(p.Faults, func(f FaultPlan) bool {
+		return f.Host == host && (f.Kind == NetdevGone || f.Kind == NetdevDown) && !f.Off
+	})
+}
