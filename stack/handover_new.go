@@ -34,7 +34,13 @@ func MeetPredecessor(ctx context.Context, path string) (*Predecessor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("meet the process to take over from: %w", err)
 	}
-	p, err := newPeer(conn.(*net.UnixConn))
+	return MeetPredecessorOn(ctx, conn)
+}
+
+// MeetPredecessorOn is [MeetPredecessor] over a connection that is there already: one of network
+// unixpacket, or a [MessageConn]. It owns conn.
+func MeetPredecessorOn(ctx context.Context, conn net.Conn) (*Predecessor, error) {
+	p, err := newPeer(conn)
 	if err != nil {
 		return nil, err
 	}

@@ -32,9 +32,10 @@ func (s *Stack) canHandOver() error {
 // HandOver waits on l, a listener of network unixpacket that only we may connect to, for another
 // process that takes this one's place ([MeetPredecessor]), and returns nil once that receives all
 // new clients. What is to be done then is what [Stack.Drain] says; connections that there are go
-// on. A stack that has itself taken over lets its predecessor end first. HandOver closes l. Other
-// errors than ctx's mean that nobody can take over any more.
-func (s *Stack) HandOver(ctx context.Context, l *net.UnixListener) error {
+// on. A stack that has itself taken over lets its predecessor end first. HandOver closes l, whose
+// connections may each be a [MessageConn] as well. Other errors than ctx's mean that nobody can
+// take over any more.
+func (s *Stack) HandOver(ctx context.Context, l net.Listener) error {
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	defer l.Close()
 	if err := s.canHandOver(); err != nil {
@@ -48,7 +49,7 @@ func (s *Stack) HandOver(ctx context.Context, l *net.UnixListener) error {
 		}
 	}
 	for {
-		conn, err := l.AcceptUnix()
+		conn, err := l.Accept()
 		if ctx.Err() != nil {
 			return errors.Join(ctx.Err(), closed(conn))
 		}
@@ -61,7 +62,7 @@ func (s *Stack) HandOver(ctx context.Context, l *net.UnixListener) error {
 	}
 }
 
-func closed(conn *net.UnixConn) error {
+func closed(conn net.Conn) error {
 	if conn == nil {
 		return nil
 	}
@@ -70,7 +71,7 @@ func closed(conn *net.UnixConn) error {
 
 // handOverTo reports whether the process behind conn has taken over. If so, its connection is
 // served until either ends.
-func (s *Stack) handOverTo(ctx context.Context, conn *net.UnixConn) bool {
+func (s *Stack) handOverTo(ctx context.Context, conn net.Conn) bool {
 	p, err := newPeer(conn)
 	if err != nil {
 		return false

@@ -56,21 +56,51 @@ type handoverState struct {
 	Addresses []netip.Prefix `json:"addresses"`
 }
 
-// peer is the connection to the other process.
-type peer struct {
-	conn  *net.UnixConn
-	raw   syscall.RawConn
-	buf   []byte        // of the reader
-	ended chan struct{} // closed when nobody reads any more
+// MessageConn is a connection between two processes for [Stack.HandOver] and [MeetPredecessorOn]
+// in place of one of network unixpacket: each Write is a message, which one Read returns whole.
+type MessageConn interface {
+	net.Conn
+	// TryWrite is Write if that need not wait, and reports whether it was. Several goroutines may
+	// call it at once, and must not be kept waiting.
+	TryWrite(message []byte) bool
 }
 
-func newPeer(conn *net.UnixConn) (*peer, error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
+// peer is the connection to the other process.
+type peer struct {
+	conn  net.Conn
+	try   func(kind byte, frame []byte) bool // sends a message without waiting, or not at all
+	buf   []byte                             // of the reader
+	ended chan struct{}                      // closed when nobody reads any more
+}
+
+func newPeer(conn net.Conn) (*peer, error) {
+	p := &peer{conn: conn, buf: make([]byte, 1+rdma.MaxSent), ended: make(chan struct{})}
+	switch c := conn.(type) {
+	case MessageConn:
+		p.try = func(kind byte, frame []byte) bool {
+			return c.TryWrite(append([]byte{kind}, frame...))
+		}
+	case syscall.Conn:
+		raw, err := c.SyscallConn()
+		if err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		p.try = func(kind byte, frame []byte) bool { return trySend(raw, kind, frame) }
+	default:
+		return nil, errors.Join(fmt.Errorf("%T does not keep messages apart: give a connection of "+
+			"network unixpacket", conn), conn.Close())
 	}
-	return &peer{conn: conn, raw: raw, buf: make([]byte, 1+rdma.MaxSent),
-		ended: make(chan struct{})}, nil
+	return p, nil
+}
+
+// trySend sends a message over a socket that has room for it.
+func trySend(raw syscall.RawConn, kind byte, frame []byte) (sent bool) {
+	err := raw.Control(func(fd uintptr) {
+		_, err := unix.SendmsgBuffers(int(fd), [][]byte{{kind}, frame}, nil, nil,
+			unix.MSG_DONTWAIT)
+		sent = err == nil
+	})
+	return err == nil && sent
 }
 
 // send sends a message, with v as JSON unless that is nil.
@@ -88,15 +118,7 @@ func (p *peer) send(kind byte, v any) error {
 }
 
 // sendFrame is rdma.Steering's Send: it does not wait.
-func (p *peer) sendFrame(frame []byte) bool {
-	sent := false
-	err := p.raw.Control(func(fd uintptr) {
-		_, err := unix.SendmsgBuffers(int(fd), [][]byte{{msgFrame}, frame}, nil, nil,
-			unix.MSG_DONTWAIT)
-		sent = err == nil
-	})
-	return err == nil && sent
-}
+func (p *peer) sendFrame(frame []byte) bool { return p.try(msgFrame, frame) }
 
 // receive waits for the next message. The body is good until the next call.
 func (p *peer) receive() (kind byte, body []byte, err error) {
