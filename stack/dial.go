@@ -193,6 +193,7 @@ func (d *Dialer) connect(ctx context.Context, network string,
 		local = laddr.IP
 	}
 	a := attempt{stack: s, family: dialFamily(network, local, raddr.IP)}
+	defer func() { s.host.dialEnds(a.from) }()
 	a.wr.wake = make(chan struct{}, 1)
 	err := s.newEndpoint(tcp.ProtocolNumber, a.family,
 		func(ep tcpip.Endpoint, q *waiter.Queue) error {
@@ -219,6 +220,7 @@ type attempt struct {
 	ep     tcpip.Endpoint
 	q      *waiter.Queue
 	wr     ioSide
+	from   []*hostPort // Config.Host: held while it is under way
 }
 
 func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
@@ -230,7 +232,7 @@ func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
 		if terr := a.ep.Bind(at); terr != nil {
 			return syscallError("bind", terr)
 		}
-		if err := a.stack.dialFromHost(laddr); err != nil {
+		if a.from, err = a.stack.dialFromHost(laddr); err != nil {
 			return err
 		}
 	}

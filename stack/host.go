@@ -33,6 +33,7 @@ type host struct {
 	received, sent    atomic.Uint64 // datagrams by the kernel
 
 	returned chan struct{} // of capacity 1: a token says that the netdev is there again
+	idle     chan struct{} // of capacity 1: a token says that a port waits for connections to end
 
 	following sync.Mutex // held while the host's configuration is taken over; before mu
 
@@ -44,6 +45,7 @@ type host struct {
 	addrs    []netip.Prefix // in use, those of IPv6 without zones
 	ports    map[hostKey]*hostPort
 	bindings map[*binding]struct{}
+	kept     map[kernelConn]struct{} // of the kernel, whose listener may be closed
 }
 
 // HostStats counts what a stack on the host's own addresses leaves to the kernel, see
@@ -119,7 +121,7 @@ func openHost(ctx context.Context, cfg Config) (*Stack, error) {
 		return nil, err
 	}
 	h := &host{ports: map[hostKey]*hostPort{}, bindings: map[*binding]struct{}{},
-		returned: make(chan struct{}, 1)}
+		returned: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
 	found, err := h.read(cfg)
 	if err != nil {
 		return nil, errors.Join(err, h.close())

@@ -9,6 +9,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
 )
 
@@ -23,13 +24,21 @@ const (
 // follow keeps addresses and routes as the host has them, until the stack ends.
 func (h *host) follow() {
 	s := h.stack
-	late := s.clock.NewTimer(time.Hour)
-	late.Stop()
-	defer late.Stop()
+	late, sweep := s.clock.NewTimer(time.Hour), s.clock.NewTimer(time.Hour)
+	for _, timer := range []clock.Timer{late, sweep} {
+		timer.Stop()
+		defer timer.Stop()
+	}
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
+		case <-h.idle:
+			sweep.Reset(portSweep)
+			continue
+		case <-sweep.C:
+			h.sweepPorts()
+			continue
 		case <-h.watcher.Changed():
 		case <-h.returned:
 		case <-late.C:

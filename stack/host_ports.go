@@ -55,12 +55,16 @@ type hostKey struct {
 
 // hostPort is a port of ours and the kernel's socket for it.
 //
-//	          first binding               last binding of UDP
-//	(none) ──────────────────▶ serving ─────────────────────────▶ (none)
-//	   │  dial from it                    │ last binding of TCP
-//	   └──────────▶ silent                └──▶ connections of the kernel are reset
+//	          first binding            last binding
+//	(none) ───────────────────▶ serving ───────────┐
+//	  ▲ │  dial from it            ▲               │
+//	  │ └────────────▶ silent ◀────┼───────────────┘
+//	  │                  │         │ binding
+//	  └──────────────────┴─────────┘
+//	  no dial or connection of ours is left, of TIME-WAIT neither
 //
-// A port of TCP stays ours until the stack ends: connections from before may still be there.
+// While it is silent the kernel answers nobody there: it would reset our connections. It refuses
+// who comes when it has the port back; see host_release.go.
 type hostPort struct {
 	key      hostKey
 	socket   *backing.Socket
@@ -70,6 +74,8 @@ type hostPort struct {
 	users    []*binding // guarded by host.mu
 	turn     int        // whose the next connection is; guarded by host.mu
 	held     bool       // a connection was made from it; guarded by host.mu
+	dials    int        // that are made from it now; guarded by host.mu
+	accepted bool       // the kernel has had connections there; guarded by host.mu
 }
 
 // zoned is an address as the kernel's sockets want it.
@@ -138,26 +144,6 @@ func (h *host) unbind(b *binding) error {
 	return errors.Join(h.leave(b), h.tellPorts())
 }
 
-// hold takes a port that a connection is made from.
-func (h *host) hold(a netip.Addr, port uint16) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, p := range h.addrs {
-		if a.IsValid() && a != p.Addr() {
-			continue
-		}
-		held, err := h.port(hostKey{backing.TCP, netip.AddrPortFrom(p.Addr(), port)})
-		if err == nil {
-			held.held = true
-			err = h.steer(held)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return h.tellPorts()
-}
-
 // join adds b to the users of its port at a. mu is held.
 func (h *host) join(b *binding, a netip.Addr) error {
 	k := hostKey{b.protocol, netip.AddrPortFrom(a, b.port)}
@@ -186,11 +172,13 @@ func (h *host) serve(p *hostPort, b *binding) (err error) {
 	switch {
 	case b.protocol == backing.TCP && p.listener == nil:
 		if p.listener, err = p.socket.Listener(b.listener.backlog); err == nil {
-			h.ended.Go(func() { h.acceptFrom(p) })
+			from := p.listener
+			h.ended.Go(func() { h.acceptFrom(p, from) })
 		}
 	case b.protocol == backing.UDP && p.conn == nil:
 		if p.conn, err = p.socket.Conn(); err == nil {
-			h.ended.Go(func() { h.readFrom(p, p.conn) })
+			from := p.conn
+			h.ended.Go(func() { h.readFrom(p, from) })
 		}
 	}
 	return err
@@ -225,9 +213,11 @@ func (e hostPortTaken) Error() string {
 
 func (e hostPortTaken) Unwrap() error { return e.error }
 
-// leave takes b from its ports. Those of UDP that nobody uses any more are given back. mu is held.
+// leave takes b from its ports. Those that nobody uses any more are silent, and given back once
+// they can be. mu is held.
 func (h *host) leave(b *binding) error {
 	var errs []error
+	var idle []*hostPort
 	for a, p := range b.at {
 		delete(b.at, a)
 		p.users = slices.DeleteFunc(p.users, func(u *binding) bool { return u == b })
@@ -237,16 +227,17 @@ func (h *host) leave(b *binding) error {
 		if !p.held {
 			errs = append(errs, h.unsteer(p))
 		}
-		if p.key.protocol == backing.UDP {
-			delete(h.ports, p.key)
-			errs = append(errs, p.close())
-		}
+		idle = append(idle, p)
 	}
-	return errors.Join(errs...)
+	h.keepConns(idle)
+	for _, p := range idle {
+		errs = append(errs, p.silence())
+	}
+	return errors.Join(append(errs, h.giveBack(idle))...)
 }
 
-// close gives the port back to the kernel, or to the block.
-func (p *hostPort) close() error {
+// silence ends what the kernel serves at the port.
+func (p *hostPort) silence() error {
 	var errs []error
 	if p.listener != nil {
 		errs = append(errs, p.listener.Close())
@@ -254,10 +245,17 @@ func (p *hostPort) close() error {
 	if p.conn != nil {
 		errs = append(errs, p.conn.Close())
 	}
+	p.listener, p.conn = nil, nil
+	return errors.Join(append(errs, p.socket.Silence())...)
+}
+
+// close gives the port back to the kernel, or to the block.
+func (p *hostPort) close() error {
+	err := p.silence()
 	if p.ofBlock {
-		return errors.Join(append(errs, p.socket.Silence())...)
+		return err
 	}
-	return errors.Join(append(errs, p.socket.Close())...)
+	return errors.Join(err, p.socket.Close())
 }
 
 // tellPorts tells the link what is ours. mu is held.

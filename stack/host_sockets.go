@@ -2,6 +2,7 @@ package stack
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
@@ -13,7 +14,11 @@ func (h *host) conns() (all []Socket) {
 	if h == nil {
 		return nil
 	}
-	list, err := h.kernel.Conns(h.serves)
+	list, err := h.kernel.Conns(func(local, remote netip.AddrPort) bool {
+		h.mu.RLock()
+		defer h.mu.RUnlock()
+		return h.serves(local, remote)
+	})
 	if err != nil {
 		h.stack.log.Debug("the kernel's connections", "interface", h.stack.name, "error", err)
 	}
@@ -23,10 +28,14 @@ func (h *host) conns() (all []Socket) {
 	return all
 }
 
-// serves says whether the kernel accepts connections for us at a port.
-func (h *host) serves(local netip.AddrPort) bool {
-	h.mu.RLock()
-	defer h.mu.RUnlock()
+// kernelConn is both ends of a connection of the kernel.
+type kernelConn struct{ local, remote netip.AddrPort }
+
+// serves says whether a connection of the kernel is one that it has accepted for us. mu is held.
+func (h *host) serves(local, remote netip.AddrPort) bool {
+	if _, kept := h.kept[kernelConn{local, remote}]; kept {
+		return true
+	}
 	p := h.ports[hostKey{backing.TCP, netip.AddrPortFrom(local.Addr().WithZone(""), local.Port())}]
 	return p != nil && p.listener != nil
 }
@@ -38,4 +47,21 @@ func kernelSocket(c hostnet.Conn) Socket {
 			SegsIn: c.SegsIn, Retrans: c.Retrans, Timestamps: c.Timestamps, SACK: c.SACK,
 			SndWscale: c.SndWscale, RcvWscale: c.RcvWscale, BytesAcked: c.BytesAcked,
 			BytesReceived: c.BytesReceived}}
+}
+
+// keepConns notes the connections that the kernel has, before it stops serving at ports of ours:
+// they go on, and the ports may be others' next. mu is held.
+func (h *host) keepConns(ports []*hostPort) {
+	if !slices.ContainsFunc(ports, func(p *hostPort) bool { return p.accepted }) {
+		return
+	}
+	list, err := h.kernel.Conns(h.serves)
+	if err != nil {
+		h.stack.log.Debug("the kernel's connections", "interface", h.stack.name, "error", err)
+		return
+	}
+	h.kept = map[kernelConn]struct{}{}
+	for _, c := range list {
+		h.kept[kernelConn{c.Local, c.Remote}] = struct{}{}
+	}
 }

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -106,9 +108,9 @@ func (l *TCPListener) listenOnHost(bound tcpip.FullAddress) (err error) {
 const acceptPause = 10 * time.Millisecond
 
 // acceptFrom hands connections of the kernel to listeners.
-func (h *host) acceptFrom(p *hostPort) {
+func (h *host) acceptFrom(p *hostPort, from *net.TCPListener) {
 	for {
-		c, err := p.listener.AcceptTCP()
+		c, err := from.AcceptTCP()
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
@@ -140,6 +142,7 @@ func (h *host) nextListener(p *hostPort) *TCPListener {
 		return nil
 	}
 	p.turn++
+	p.accepted = true
 	return p.users[p.turn%len(p.users)].listener
 }
 
@@ -160,10 +163,11 @@ func (s *Stack) refuseKernel(ip net.IP) error {
 	return nil
 }
 
-// dialFromHost takes the port that a connection is to be made from, if it is a given one.
-func (s *Stack) dialFromHost(laddr *net.TCPAddr) error {
+// dialFromHost takes the port that a connection is to be made from, if it is a given one. The
+// caller gives them to host.dialEnds once there is a connection, or none.
+func (s *Stack) dialFromHost(laddr *net.TCPAddr) ([]*hostPort, error) {
 	if s.host == nil || laddr == nil || laddr.Port == 0 {
-		return nil
+		return nil, nil
 	}
 	a, _ := netip.AddrFromSlice(laddr.IP)
 	if a = a.Unmap(); a.IsUnspecified() {
@@ -178,6 +182,10 @@ func (d *Dialer) dialKernel(ctx context.Context, network string, t target) (net.
 	by := net.Dialer{LocalAddr: d.LocalAddr, KeepAliveConfig: k, FallbackDelay: -1} // t is one
 	if !k.Enable {
 		by.KeepAlive = -1
+	}
+	if network[0] == 't' && d.stack.host.silent(netip.AddrPortFrom(t.ip, uint16(t.port))) {
+		return nil, &net.OpError{Op: "dial", Net: network, Source: d.LocalAddr, Addr: t.tcp(),
+			Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	}
 	host := ""
 	if t.ip.IsValid() {

@@ -155,8 +155,6 @@ func (c *card) command(st *stack.Stack, words []string) (string, error) {
 		return "lost", c.setGone(true)
 	case "return":
 		return "returned", c.setGone(false)
-	case "close":
-		return "closed", closeListeners()
 	case "rules": // of ports
 		var all []string
 		for _, r := range st.Rules() {

@@ -17,6 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
@@ -88,6 +91,7 @@ func closeListeners() (err error) {
 	for _, ln := range listening {
 		err = errors.Join(err, ln.Close())
 	}
+	listening = nil
 	return err
 }
 
@@ -101,6 +105,16 @@ func command(st *stack.Stack, words []string) (string, error) {
 		listening = append(listening, ln)
 		go acceptAll(ln)
 		return "listening on " + ln.Addr().String(), nil
+	case "close":
+		return "closed", closeListeners()
+	case "timewait": // a time for how long connections are in that state
+		d, err := time.ParseDuration(words[1])
+		option := tcpip.TCPTimeWaitTimeoutOption(d)
+		if terr := st.Netstack().SetTransportProtocolOption(header.TCPProtocolNumber,
+			&option); terr != nil {
+			err = errors.New(terr.String())
+		}
+		return "set", err
 	case "rates":
 		return serveRates(st, words[1])
 	case "udp":
@@ -116,6 +130,8 @@ func command(st *stack.Stack, words []string) (string, error) {
 			return "", err
 		}
 		return dialMany(st, words[1], n)
+	case "dialfrom": // a port, and to where
+		return dialFrom(st, words[1], words[2])
 	case "ask":
 		return question(st, words[1])
 	case "resets": // of the stack, not of the kernel
@@ -185,6 +201,21 @@ func dialMany(st *stack.Stack, to string, n int) (string, error) {
 		return echo(c, payload(i, 20000))
 	})
 	return fmt.Sprintf("dialled: stack %d, kernel %d", owners["stack"], owners["kernel"]), err
+}
+
+// dialFrom connects from a port to an echo server, and closes the connection first.
+func dialFrom(st *stack.Stack, port, to string) (string, error) {
+	from, err := net.ResolveTCPAddr("tcp", ":"+port)
+	if err != nil {
+		return "", err
+	}
+	d := st.Dialer()
+	d.LocalAddr, d.Timeout = from, time.Minute
+	c, err := d.DialContext(context.Background(), "tcp", to)
+	if err != nil {
+		return "", err
+	}
+	return "from " + c.LocalAddr().String(), echo(c, payload(1, 20000))
 }
 
 // question sends a datagram to an echo server from an unconnected socket.

@@ -121,8 +121,7 @@ func sockaddr(at netip.AddrPort) (unix.Sockaddr, error) {
 }
 
 // Listener has the kernel accept connections of TCP that do not come by the device, backlog of them
-// at a time. The caller closes it, and then calls Silence: connections that the kernel has
-// completed wait for the next Listener otherwise.
+// at a time. The caller closes it, and then calls Silence.
 func (s *Socket) Listener(backlog int) (*net.TCPListener, error) {
 	var l net.Listener
 	err := s.serve(func(f *os.File) (err error) {
@@ -196,15 +195,36 @@ func (s *Socket) SetDevice(d Device) error {
 	return attach(s.fd, s.filter())
 }
 
-// Silence has the kernel drop everything that is sent to the port from now on.
+// Silence has the kernel drop everything that is sent to the port from now on, and resets the
+// connections that it has completed and nobody has accepted.
 func (s *Socket) Silence() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	was := s.serving
 	s.serving = false
 	if s.fd < 0 {
 		return nil
 	}
-	return attach(s.fd, silent())
+	err := attach(s.fd, silent())
+	if was && s.protocol == TCP {
+		resetWaiting(s.fd)
+	}
+	return err
+}
+
+// resetWaiting resets the connections that wait at a listener which is not blocking.
+func resetWaiting(listener int) {
+	for {
+		fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
+		if errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return // EAGAIN: there are no more
+		}
+		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		_ = unix.Close(fd)
+	}
 }
 
 // Addr is the port.

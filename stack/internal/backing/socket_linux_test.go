@@ -113,6 +113,16 @@ func TestTCP(t *testing.T) {
 		must(t, s.Silence())
 	}
 	silent("by lo, silenced", w.host)
+	l, err := s.Listener(16)
+	must(t, err)
+	c, err := connect(w.host, 8080, patience)
+	must(t, err)
+	must(t, l.Close())
+	must(t, s.Silence())
+	if n, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("nobody has accepted it: %d bytes, %v", n, err)
+	}
+	c.Close()
 	must(t, s.Close())
 	must(t, s.Close())
 	if c, err := connect(w.peer, 8080, patience); !errors.Is(err, unix.ECONNREFUSED) {

@@ -15,8 +15,8 @@ var states = [...]string{1: "ESTAB", 2: "SYN-SENT", 3: "SYN-RECV", 4: "FIN-WAIT-
 	5: "FIN-WAIT-2", 6: "TIME-WAIT", 7: "UNCONN", 8: "CLOSE-WAIT", 9: "LAST-ACK", 10: "LISTEN",
 	11: "CLOSING"}
 
-// Conns lists the kernel's connections of TCP whose local end wanted says, by sock_diag(7).
-func (k *Kernel) Conns(wanted func(local netip.AddrPort) bool) (list []Conn, err error) {
+// Conns lists the kernel's connections of TCP that are wanted, by sock_diag(7).
+func (k *Kernel) Conns(wanted func(local, remote netip.AddrPort) bool) (list []Conn, err error) {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	if k.handle == nil {
@@ -31,7 +31,7 @@ func (k *Kernel) Conns(wanted func(local netip.AddrPort) bool) (list []Conn, err
 			m := s.InetDiagMsg
 			c := Conn{Local: end(m.ID.Source, m.ID.SourcePort),
 				Remote: end(m.ID.Destination, m.ID.DestinationPort)}
-			if c.Remote.Port() == 0 || int(m.State) >= len(states) || !wanted(c.Local) {
+			if c.Remote.Port() == 0 || int(m.State) >= len(states) || !wanted(c.Local, c.Remote) {
 				continue
 			}
 			c.State, c.RecvQ, c.SendQ = states[m.State], int(m.RQueue), int(m.WQueue)

@@ -20,7 +20,7 @@ func (*Kernel) Close() {}
 func (*Kernel) Read(string) (Network, error) { return Network{}, errors.ErrUnsupported }
 
 // Conns needs linux.
-func (*Kernel) Conns(func(netip.AddrPort) bool) ([]Conn, error) {
+func (*Kernel) Conns(func(local, remote netip.AddrPort) bool) ([]Conn, error) {
 	return nil, errors.ErrUnsupported
 }
 
