@@ -4,8 +4,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
@@ -17,10 +20,14 @@ type images struct {
 }
 
 func (i images) do(args ...string) (string, error) {
-	all := append([]string{"--storage-driver", "vfs", "--root", filepath.Join(i.dir, "root"),
-		"--runroot", filepath.Join(i.dir, "run")}, args...)
-	out, err := exec.Command(i.buildah, all...).CombinedOutput()
+	out, err := exec.Command(i.buildah, i.args(args...)...).CombinedOutput()
 	return strings.TrimSpace(string(out)), err
+}
+
+// args are those of a command on the storage.
+func (i images) args(args ...string) []string {
+	return append([]string{"--storage-driver", "vfs", "--root", filepath.Join(i.dir, "root"),
+		"--runroot", filepath.Join(i.dir, "run")}, args...)
 }
 
 // must is do, and returns the last line.
@@ -33,11 +40,12 @@ func (i images) must(t *testing.T, args ...string) string {
 	return out[strings.LastIndex(out, "\n")+1:]
 }
 
-// TestImage: both images have the program and nothing else, without a registry, and it runs; that
+// TestImage: both images have the program and nothing else, without a registry, and it serves; that
 // of the ordinary user has the capability on the file, so it wants a container that has it.
 func TestImage(t *testing.T) {
-	need.Long(t, "builds the program and two images, 5 s")
+	need.Long(t, "builds the program and two images, 10 s")
 	need.Root(t)
+	h := newHosts(t)
 	i := images{need.Tool(t, "buildah"), t.TempDir()}
 	setcap := need.Tool(t, "setcap")
 	bin := program(t)
@@ -70,9 +78,11 @@ func TestImage(t *testing.T) {
 		return i.do(append(append(append([]string{"run", "--isolation", "chroot"}, flags...),
 			container), version...)...)
 	}
-	if out, err := run(image("")); err != nil || !strings.HasPrefix(out, "rdma-netstack ") {
+	privileged := image("")
+	if out, err := run(privileged); err != nil || !strings.HasPrefix(out, "rdma-netstack ") {
 		t.Errorf("%v: %s", err, out)
 	}
+	h.serveIn(t, i, privileged)
 	if out, err := exec.Command(setcap, "cap_net_raw+ep", file).CombinedOutput(); err != nil {
 		need.That(t, "filecaps", err)
 		t.Log(string(out))
@@ -82,6 +92,7 @@ func TestImage(t *testing.T) {
 	if err != nil || !strings.HasPrefix(out, "rdma-netstack ") {
 		t.Errorf("%v: %s", err, out)
 	}
+	h.serveIn(t, i, nonroot)
 	if out, err := run(nonroot); err == nil || !strings.Contains(out, "not permitted") {
 		t.Errorf("without NET_RAW: %v: %s", err, out)
 	}
@@ -89,4 +100,45 @@ func TestImage(t *testing.T) {
 		"65532:65532" {
 		t.Errorf("it runs as %s", user)
 	}
+}
+
+// serveIn has the program in a container serve on the host's interface, and end in order.
+func (h hosts) serveIn(t *testing.T, i images, container string) {
+	t.Helper()
+	s := h.start(t, exec.Command(i.buildah, i.args("run", "--isolation", "chroot",
+		"--cap-add", "CAP_NET_RAW", container, "--", "/rdma-netstack", "serve", "http",
+		"--device", "veth0", "--address", "192.0.2.10/24", "--json-logs")...))
+	if got := h.get(t, "http://192.0.2.10/"); !strings.HasPrefix(got, "ok") {
+		t.Errorf("got %q", got)
+	}
+	if err := unix.Kill(h.program(t), unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if <-s.ended; s.err != nil {
+		t.Errorf("the server: %v: %s", s.err, &s.stderr)
+	}
+}
+
+// program is the process of a container on the host of servers: buildah does not pass signals on.
+func (h hosts) program(t *testing.T) (pid int) {
+	t.Helper()
+	ours, err := os.Readlink(h.server.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range all {
+		name, _ := os.ReadFile(filepath.Join(dir, "comm")) // an error: it has ended
+		if in, _ := os.Readlink(filepath.Join(dir, "ns/net")); in == ours &&
+			string(name) == "rdma-netstack\n" {
+			pid, err = strconv.Atoi(filepath.Base(dir))
+		}
+	}
+	if pid == 0 || err != nil {
+		t.Fatalf("no server in a container: %v", err)
+	}
+	return pid
 }
