@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -66,35 +65,12 @@ func (h *host) deviceConfig() (cfg dv.Config, err error) {
 		return cfg, err
 	}
 	cfg.VLAN = below.VLAN
-	if cfg.Kernel != nil || len(below.Devices) == 0 {
+	if cfg.Kernel != nil {
 		return cfg, nil
 	}
-	if _, err := dv.NetworkOf(dv.Config{Device: h.netdev}); err == nil && h.isPort(h.netdev) {
-		return cfg, nil // a bond whose ports are one device (RoCE LAG): its rules are for all ports
-	}
-	if len(below.Devices) > 1 && below.Bond {
-		return cfg, fmt.Errorf("%s has a device for each of %s (no RoCE LAG), and a stack has the "+
-			"rings of one: %w", h.netdev, strings.Join(below.Devices, ", "), dv.ErrNoRDMA)
-	}
-	for _, name := range below.Devices {
-		if h.isPort(name) {
-			cfg.Device = name
-			return cfg, nil
-		}
-	}
-	cfg.Device = h.netdev // whose error says what is missing
-	return cfg, nil
-}
-
-// isPort says whether a netdev is the port of an RDMA device.
-func (h *host) isPort(netdev string) bool {
 	all, _ := dv.List() // an error: there are none
-	for _, d := range all {
-		if d.Netdev == netdev {
-			return true
-		}
-	}
-	return false
+	cfg.Device, err = portBelow(h.netdev, below, all)
+	return cfg, err
 }
 
 // claimBlock has the device lead the ports to dial from to us, another block of them if a process

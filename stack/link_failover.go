@@ -128,12 +128,12 @@ func (id *identity) open(ctx context.Context) (failover.Opened, error) {
 	cfg := id.cfg
 	ifindex := 0
 	if id.mac != nil {
-		found, err := id.find()
+		name, netdev, err := id.find()
 		if err != nil {
 			return failover.Opened{}, err
 		}
-		cfg.Device = found.Name
-		if i, err := net.InterfaceByName(found.Netdev); err == nil {
+		cfg.Device = name
+		if i, err := net.InterfaceByName(netdev); err == nil {
 			ifindex = i.Index
 		}
 	}
@@ -152,9 +152,14 @@ func (id *identity) open(ctx context.Context) (failover.Opened, error) {
 	return id.opened(dev, ifindex), nil
 }
 
-// find is the device whose netdev has the address, or is a member of the same netdev; of several
-// one that can be used.
-func (id *identity) find() (dv.DeviceInfo, error) {
+// find is the device whose netdev has the address, or is a member of the same netdev, and that
+// netdev; of several one that can be used. On the host's own addresses it is what is below the
+// netdev now: members of a bond may have come or gone, and with them the device of a RoCE LAG.
+func (id *identity) find() (name, netdev string, err error) {
+	if id.host != nil {
+		cfg, err := id.host.deviceConfig()
+		return cfg.Device, cfg.Device, err
+	}
 	found, err := dv.Find(func(d dv.DeviceInfo) bool {
 		return bytes.Equal(d.MAC, id.mac) ||
 			id.upper != "" && d.Netdev != "" && upperOf(d.Netdev) == id.upper
@@ -162,7 +167,7 @@ func (id *identity) find() (dv.DeviceInfo, error) {
 	if err == dv.ErrNotFound {
 		err = fmt.Errorf("no RDMA device here has a netdev with address %v: %w", id.mac, err)
 	}
-	return found, err
+	return found.Name, found.Netdev, err
 }
 
 // fallback is the netdev for packet sockets while the device is away, "" for none.

@@ -3,6 +3,7 @@
 package hostnet
 
 import (
+	"net"
 	"net/netip"
 	"time"
 )
@@ -29,10 +30,19 @@ type Route struct {
 // Below is what carries the frames of a device that sends none itself.
 type Below struct {
 	// Devices are those below it: the one that a VLAN is on, the members of a bond, or the virtual
-	// function of a netvsc or net_failover device.
-	Devices []string
+	// function of a netvsc or net_failover device; those of the latter for a VLAN on them.
+	Devices []Port
 	VLAN    uint16 // its id, if it is a VLAN's; else 0
-	Bond    bool
+	Bond    bool   // it is one, or is on one
+	MAC     net.HardwareAddr
+}
+
+// Port is a device below another one.
+type Port struct {
+	Name string
+	MAC  net.HardwareAddr
+	Card string // PCI address without the function, "0000:c1:00", of an mlx5 one; else ""
+	RDMA bool   // the function has an RDMA device of its own
 }
 
 // Conn is a connection of the kernel's, as ss(8) has it.
