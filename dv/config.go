@@ -38,6 +38,10 @@ type Config struct {
 	// Linux receives no unicast frame on this port any more, its users over the
 	// network included. For a virtual function that is given away whole.
 	AllowNetdevMAC bool
+	// TakesOver has no unicast come before Device.TakeOver: MAC is another process's on this port,
+	// which goes on with its connections for a while. Not used with HostMode, where rules have
+	// PriorityHandOver for this.
+	TakesOver bool
 	// Promiscuous takes every unicast frame of the port, whatever its MAC.
 	// Linux receives none of them any more.
 	Promiscuous bool

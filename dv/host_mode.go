@@ -137,6 +137,10 @@ func (d *Device) Rules() []RuleInfo {
 		list = append(list, RuleInfo{Priority: c.priority + h.priority, To: "queues",
 			Match: d.describe(c.name), Tag: d.flowTag})
 	}
+	if h.other != nil {
+		list = append(list, RuleInfo{Priority: h.restPriority, To: "queue 0",
+			Match: d.describe(classOther().name), Tag: d.flowTag})
+	}
 	for _, r := range h.byPort {
 		info := RuleInfo{Priority: uint16(r.rule.Priority), To: "queues", Tag: d.flowTag,
 			Match: d.describe(r.rule.String()), Counted: r.counts != nil}
@@ -147,8 +151,7 @@ func (d *Device) Rules() []RuleInfo {
 		info.Packets, info.Bytes = hits.Packets, hits.Bytes
 		list = append(list, info)
 	}
-	slices.SortStableFunc(list, func(a,
-		b RuleInfo) int {
+	slices.SortStableFunc(list, func(a, b RuleInfo) int {
 		return int(a.Priority) - int(b.Priority)
 	})
 	return list

@@ -20,13 +20,14 @@ type hashed struct {
 	byPort   []*Rule        // in host mode
 	priority uint16         // of the first class
 
+	rest         *uverbs.QP   // the target of all other frames, see classOther
+	other        *uverbs.Flow // that leads there; nil: there are no rules
+	restPriority uint16       // of other
+
 	// retired is what was used before, without rules. A frame may have been on its
 	// way to it when its rule went, so it is kept until the next change.
 	retired *hashed
 }
-
-// hashedPriorities is how many priorities the hashed classes use at a time.
-const hashedPriorities = 2
 
 // addTargets makes the table, in which entry i leads to queue at[i], and the targets.
 func (h *hashed) addTargets(d *Device, at []int) (err error) {
@@ -53,6 +54,26 @@ func (h *hashed) addTargets(d *Device, at []int) (err error) {
 	return nil
 }
 
+// claim makes the rules for our MAC, at these priorities and those behind the first. The rule that
+// all our unicast matches comes first: if another device has an equal one, this one is refused
+// before it has taken any frame.
+func (h *hashed) claim(d *Device, priority, rest uint16) error {
+	c := classOther()
+	c.priority = rest
+	other, err := h.rest.CreateFlow(d.unicastRule(c))
+	if err != nil {
+		return fmt.Errorf("rule for %s: %w", c.name, err)
+	}
+	before := h.priority
+	h.priority = priority
+	if err := h.addRules(d); err != nil {
+		h.priority = before
+		return errors.Join(err, other.Close())
+	}
+	h.other, h.restPriority = other, rest
+	return nil
+}
+
 // addRules leads the classes to their targets, the most particular first.
 func (h *hashed) addRules(d *Device) (err error) {
 	for i, c := range classes() {
@@ -71,11 +92,20 @@ func (h *hashed) addRules(d *Device) (err error) {
 func (h *hashed) closeRules() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.endRules()
+}
+
+// endRules is closeRules, with the lock held.
+func (h *hashed) endRules() error {
 	var errs []error
 	for _, r := range slices.Backward(h.rules) {
 		errs = append(errs, r.Close())
 	}
 	h.rules = nil
+	if h.other != nil {
+		errs = append(errs, h.other.Close())
+		h.other = nil
+	}
 	return errors.Join(errs...)
 }
 
@@ -102,7 +132,7 @@ func (h *hashed) closeTargets() error {
 // as long as frames take less time through the NIC than passes between two calls,
 // but flows that change queues may be seen out of order. Frames that are not IP,
 // broadcast and multicast stay with queue 0. ErrConfig: not one weight per
-// queue, or all of them 0.
+// queue, or all of them 0, or before Device.Settle.
 //
 // A device cannot change the table that its targets use, so new ones take over:
 // the classes have two sets of priorities, in turn. New rules of the first set
@@ -119,13 +149,17 @@ func (d *Device) Rebalance(weights []int) error {
 	if err := d.Err(); err != nil {
 		return err
 	}
+	if d.takesOver(h) {
+		return errorf(ErrConfig, "%s takes its MAC over from another process: Settle comes before "+
+			"Rebalance", d.Name())
+	}
 	if h.retired != nil {
 		if err := h.retired.closeTargets(); err != nil {
 			return fmt.Errorf("rebalance %s: %w", d.Name(), err)
 		}
 		h.retired = nil
 	}
-	next := &hashed{priority: hashedPriorities - h.priority}
+	next := &hashed{priority: firstPriority + secondPriority - h.priority}
 	if err := next.addTargets(d, at); err != nil {
 		return fmt.Errorf("rebalance %s: %w", d.Name(), err)
 	}

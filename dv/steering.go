@@ -13,11 +13,10 @@ import (
 // class is one kind of unicast traffic. A hash covers one family and one
 // transport, so each class has a target ("RSS queue pair") of its own, and a
 // rule that leads its frames there. Rules of a lower priority number come
-// first: frames that are TCP are also IPv4, and all are frames. The hashed
-// classes have two sets of priorities, see Device.Rebalance.
+// first: frames that are TCP are also IPv4, and all are frames.
 type class struct {
 	name      string
-	priority  uint16
+	priority  uint16 // behind the first class
 	fields    uint64 // what is hashed
 	etherType uint16 // 0: any
 	above     []uverbs.FlowSpec
@@ -40,7 +39,22 @@ func classes() []class {
 
 // classOther is what no other class took: ARP, mostly. It is not hashed, and
 // comes to receive queue 0 with broadcast and multicast.
-func classOther() class { return class{name: "other frames", priority: 2 * hashedPriorities} }
+func classOther() class { return class{name: "other frames"} }
+
+// Priorities of the rules for a MAC of our own. The hashed classes have two sets of them, see
+// Device.Rebalance.
+const (
+	takeOverPriority = 0 // the classes and other frames, see Device.TakeOver
+	firstPriority    = takeOverPriority + hashedPriorities + 1
+	secondPriority   = firstPriority + hashedPriorities
+	otherPriority    = secondPriority + hashedPriorities
+	// groupPriority is behind all classes. All group rules share it: a frame that two of different
+	// priorities matched would come twice.
+	groupPriority = otherPriority + 1
+)
+
+// hashedPriorities is how many priorities the hashed classes use at a time.
+const hashedPriorities = 2
 
 const (
 	etherIPv4 = 0x0800
@@ -80,10 +94,6 @@ func (d *Device) tagged(m uverbs.EthMatch) uverbs.EthMatch {
 	return m
 }
 
-// groupPriority is behind all classes. All group rules share it: a frame that
-// two of different priorities matched would come twice.
-const groupPriority = 2*hashedPriorities + 1
-
 // group is a set of multicast addresses that we get a copy of.
 type group struct {
 	name      string
@@ -110,9 +120,7 @@ func copyRule(match uverbs.EthMatch, port uint8) uverbs.FlowAttr {
 }
 
 // steer makes the tables, targets and rules, as steps of the cleanup, rules last:
-// each works from its creation on. The rule that all our unicast matches is the first:
-// its priority never changes, so if another device has an equal one this one is refused
-// before it has taken any frame.
+// each works from its creation on. With Config.TakesOver those for unicast come later.
 func (d *Device) steer() error {
 	if d.config.HostMode {
 		return d.steerByPort()
@@ -121,11 +129,12 @@ func (d *Device) steer() error {
 	if err != nil {
 		return err
 	}
-	if err := d.addRule(classOther().name, other, d.unicastRule(classOther())); err != nil {
-		return d.claimed(err)
+	d.hashed.rest = other
+	claim := func() error { return d.hashed.claim(d, firstPriority, otherPriority) }
+	if d.config.TakesOver {
+		claim = func() error { return nil }
 	}
-	if err := d.cleanup.run("rules by class", func() error { return d.hashed.addRules(d) },
-		d.hashed.closeRules); err != nil {
+	if err := d.cleanup.run("rules by class", claim, d.hashed.closeRules); err != nil {
 		return d.claimed(err)
 	}
 	for _, g := range groups() {
@@ -200,20 +209,17 @@ func (d *Device) addRule(name string, qp *uverbs.QP, rule uverbs.FlowAttr) error
 	var flow *uverbs.Flow
 	return d.cleanup.run("rule for "+name, func() (err error) {
 		if flow, err = qp.CreateFlow(rule); err == nil {
-			d.fixedRules = append(d.fixedRules, d.fixedRule(name, rule))
+			d.fixedRules = append(d.fixedRules, fixedRule(name, rule))
 		}
 		return err
 	}, func() error { return flow.Close() })
 }
 
 // fixedRule describes a rule that is made once.
-func (d *Device) fixedRule(name string, rule uverbs.FlowAttr) RuleInfo {
+func fixedRule(name string, rule uverbs.FlowAttr) RuleInfo {
 	info := RuleInfo{Priority: rule.Priority, To: "queue 0", Match: name}
-	switch {
-	case rule.DontTrap:
+	if rule.DontTrap {
 		info.To = "queue 0 and " + toLinux
-	case name == classOther().name:
-		info.Match, info.Tag = d.describe(name), d.flowTag
 	}
 	return info
 }

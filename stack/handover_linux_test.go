@@ -8,10 +8,13 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
@@ -22,7 +25,24 @@ import (
 type handoverWorld struct {
 	t    *testing.T
 	nets [2]*lab.Net
-	path string // of the socket that waits for a newcomer
+	path string      // of the socket that waits for a newcomer
+	nic  *simnic.NIC // whose port the interface is; nil: there are packet sockets only
+}
+
+// overBoth runs a test on packet sockets, and on rings.
+func overBoth(t *testing.T, test func(*testing.T, *handoverWorld)) {
+	t.Run("packet sockets", func(t *testing.T) { test(t, newHandoverWorld(t)) })
+	t.Run("rings", func(t *testing.T) {
+		h := newHandoverWorld(t)
+		h.nic = card(t, "sim", 1)
+		var port wire.Wire
+		must(t, h.nets[0].Do(func() (err error) {
+			port, err = wire.OpenPacket("eth0")
+			return err
+		}))
+		must(t, h.nic.ConnectWire(port))
+		test(t, h)
+	})
 }
 
 func newHandoverWorld(t *testing.T) *handoverWorld {
@@ -47,9 +67,14 @@ func newHandoverWorld(t *testing.T) *handoverWorld {
 // open opens a stack that echoes what comes to port 7 and says its name to who asks at the ports.
 func (h *handoverWorld) open(name string, p *stack.Predecessor, ports ...int) *stack.Stack {
 	h.t.Helper()
-	cfg := stack.Config{Backend: stack.BackendPacket, Predecessor: p, DuplicateDetection: -1,
-		Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24")}}
+	cfg := stack.Config{Backend: stack.BackendPacket}
 	cfg.NIC.Device = "eth0"
+	if h.nic != nil {
+		cfg = onCard(h.nic, 2)
+		cfg.NIC.DelayDrop = true
+	}
+	cfg.Predecessor, cfg.DuplicateDetection = p, -1
+	cfg.Addresses = []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24")}
 	var s *stack.Stack
 	must(h.t, h.nets[0].Do(func() (err error) {
 		s, err = stack.Open(h.t.Context(), cfg)
@@ -109,8 +134,9 @@ func (h *handoverWorld) who(port int) string {
 // TestHandOver has several newcomers give up, and one take over: connections stay where they are,
 // new ones and datagrams go to the newcomer, or where there is a socket; all go to the stack before
 // again when the newcomer has ended.
-func TestHandOver(t *testing.T) {
-	h := newHandoverWorld(t)
+func TestHandOver(t *testing.T) { overBoth(t, testHandOver) }
+
+func testHandOver(t *testing.T, h *handoverWorld) {
 	before := h.open("before", nil, 53, 54)
 	handed := h.wait(before)
 	old := h.dial("tcp", 7)
@@ -179,8 +205,8 @@ func TestHandOver(t *testing.T) {
 // that. The newcomer has all frames then.
 func TestHandOverEnds(t *testing.T) {
 	for _, first := range []bool{true, false} {
-		t.Run(fmt.Sprint("before the change: ", first), func(t *testing.T) {
-			h := newHandoverWorld(t)
+		name := fmt.Sprint("before the change: ", first)
+		test := func(t *testing.T, h *handoverWorld) {
 			before := h.open("before", nil)
 			handed := h.wait(before)
 			old := h.dial("tcp", 7)
@@ -200,20 +226,56 @@ func TestHandOverEnds(t *testing.T) {
 				t.Error("a connection of the stack that has ended goes on")
 			}
 			echoed(t, h.dial("tcp", 7))
-		})
+		}
+		t.Run(name, func(t *testing.T) { overBoth(t, test) })
 	}
 }
 
-// TestHandOverRefused: only packet sockets can, and who waits stops with its context.
+// TestHandOverInTurn has stacks take over one after the other, each from the one before, which ends
+// with a connection.
+func TestHandOverInTurn(t *testing.T) {
+	overBoth(t, func(t *testing.T, h *handoverWorld) {
+		before := h.open("0", nil, 53)
+		for i := range 4 {
+			handed := h.wait(before)
+			old := h.dial("tcp", 7)
+			echoed(t, old)
+			p := h.meet()
+			next := h.open(fmt.Sprint(i+1), p, 53)
+			must(t, next.TakeOver(t.Context()))
+			must(t, result(t, "HandOver", handed))
+			echoed(t, old)
+			if got, want := h.who(53), fmt.Sprint(i+1); got != want {
+				t.Errorf("%s answers, want %s", got, want)
+			}
+			must(t, before.Close())
+			echoed(t, h.dial("tcp", 7))
+			before = next
+		}
+	})
+}
+
+// TestHandOverRefused: both have to be on one kind of link that Open makes, and who waits stops
+// with its context.
 func TestHandOverRefused(t *testing.T) {
 	h := newHandoverWorld(t)
-	j := join(t, cable{queues: 1})
-	if err := result(t, "HandOver", h.wait(j.server)); err == nil {
-		t.Error("a stack on rings hands over")
+	pair, _ := netpair.New(t, netpair.Faults{})
+	if err := result(t, "HandOver", h.wait(pair)); err == nil {
+		t.Error("a stack on a link of another kind hands over")
 	}
 	if _, err := stack.MeetPredecessor(t.Context(), h.path); err == nil {
 		t.Error("somebody listens after HandOver")
 	}
+	on := h.open("packet sockets", nil)
+	h.wait(on)
+	cfg := onCard(card(t, "sim", 1), 1, "10.9.0.1/24")
+	cfg.Predecessor = h.meet()
+	if _, err := stack.Open(t.Context(), cfg); err == nil ||
+		!strings.Contains(err.Error(), "serves on packet, and this one would on rings") {
+		t.Errorf("rings take over from packet sockets: %v", err)
+	}
+	must(t, on.Close())
+	h.path += "2"
 	s := h.open("alone", nil)
 	must(t, s.TakeOver(t.Context())) // nothing to do
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,8 +1,8 @@
 package stack
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
@@ -22,7 +25,8 @@ type Predecessor struct {
 	MAC       net.HardwareAddr
 	Addresses []netip.Prefix
 
-	peer *peer
+	backend string // of rdma.BackendKind, which its stack is on
+	peer    *peer
 }
 
 // MeetPredecessor connects to the unix socket on which another process waits in [Stack.HandOver].
@@ -57,69 +61,70 @@ func MeetPredecessorOn(ctx context.Context, conn net.Conn) (*Predecessor, error)
 		return nil, errors.Join(fmt.Errorf("meet the process to take over from: %w", err),
 			conn.Close())
 	}
-	return &Predecessor{PID: state.PID, MAC: mac, Addresses: state.Addresses, peer: p}, nil
+	return &Predecessor{PID: state.PID, MAC: mac, Addresses: state.Addresses, peer: p,
+		backend: cmp.Or(state.Backend, rdma.BackendPacket.String())}, nil
 }
 
 // Close leaves the predecessor alone, unless a stack has taken over from it. It may be called
 // again.
-func (p *Predecessor) Close() error {
-	if err := p.peer.conn.Close(); !errors.Is(err, net.ErrClosed) {
-		return err
-	}
-	return nil
-}
+func (p *Predecessor) Close() error { return p.peer.close() }
 
 // adopt makes cfg that of a stack that takes its predecessor's place.
 func (c *Config) adopt() {
 	if p := c.Predecessor; p != nil {
-		c.NIC.MAC = p.MAC
+		c.NIC.MAC, c.NIC.TakesOver = p.MAC, true
 		c.DuplicateDetection = -1 // somebody has the addresses
 	}
 }
 
 // join has the link take only what is for its own sockets.
 func (s *Stack) join(link *rdma.Endpoint) error {
-	if s.cfg.Predecessor == nil {
+	p := s.cfg.Predecessor
+	if p == nil {
 		return nil
 	}
-	if s.packets == nil {
-		return errNoSteering
+	if have := link.Backend().String(); have != p.backend {
+		return fmt.Errorf("process %d serves on %s, and this one would on %s: give both the same "+
+			"Backend, and wait until the device of either is there", p.PID, p.backend, have)
 	}
+	t := &taking{s: s, p: p.peer, in: link.NewInjector(), flows: new(rdma.Flows),
+		device: s.device}
+	s.taking = t
+	s.other.Store(t.p)
 	link.Steer(&rdma.Steering{Share: rdma.ShareWatch})
+	t.p.start(t.frame)
 	return nil
 }
 
 // TakeOver has the stack receive all new clients in place of Config.Predecessor's, which finishes
 // the connections that it has. Listen first. If the predecessor has ended meanwhile there is
-// nothing to take over, and all frames are ours. Without a predecessor TakeOver does nothing. Call
-// it once.
+// nothing to take over, and all frames are ours. After an error the stack is of no use, and is to
+// be closed. Without a predecessor TakeOver does nothing. Call it once.
 func (s *Stack) TakeOver(ctx context.Context) error {
-	if s.cfg.Predecessor == nil {
+	t := s.taking
+	if t == nil {
 		return nil
 	}
-	t := &taking{s: s, p: s.cfg.Predecessor.peer, flows: new(rdma.Flows)}
 	s.live.RLock()
 	err := s.done()
 	if err == nil {
-		s.other.Store(t.p)
+		t.begun = true // what ends is ours to end
 	}
 	s.live.RUnlock()
 	if err != nil {
 		return err
 	}
-	t.in = s.link.NewInjector()
-	stop := context.AfterFunc(ctx, func() { t.p.conn.SetReadDeadline(time.Unix(1, 0)) })
-	err = t.take()
-	if !stop() && ctx.Err() != nil {
-		t.end()
-		return fmt.Errorf("take over from process %d: %w", s.cfg.Predecessor.PID, ctx.Err())
-	}
-	if err != nil {
-		s.log.Warn("the process to take over from has ended", "interface", s.name, "reason", err)
-		t.end()
+	err = t.take(ctx)
+	switch {
+	case err == nil:
+		go t.serve()
 		return nil
+	case ctx.Err() != nil || errors.Is(err, unix.EADDRINUSE):
+		t.leave()
+		return fmt.Errorf("take over from process %d: %w", s.cfg.Predecessor.PID, err)
 	}
-	go t.serve()
+	s.log.Warn("the process to take over from has ended", "interface", s.name, "reason", err)
+	t.end()
 	return nil
 }
 
@@ -130,59 +135,76 @@ type taking struct {
 	in    *rdma.Injector
 	flows *rdma.Flows // the predecessor's
 	held  heldFrames
-	given [][]byte // frames that came before taken
+	begun bool // by TakeOver; written before the stack is closed
+
+	mu     sync.Mutex
+	taken  bool       // guarded by mu, as is what follows: new clients are ours
+	given  [][]byte   // frames that came before
+	device *dv.Device // that was opened last; nil on packet sockets
+	rules  ruleState
+}
+
+// frame delivers one that the predecessor sends.
+func (t *taking) frame(kind byte, frame []byte) {
+	if kind == msgRelay {
+		t.in.Relayed(frame)
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.taken {
+		t.given = append(t.given, slices.Clone(frame))
+		return
+	}
+	t.in.Give(frame)
 }
 
 // take is the change, at the end of which new clients are ours.
-func (t *taking) take() error {
-	t.s.link.Steer(&rdma.Steering{Share: rdma.ShareWatch, Send: t.held.add})
+func (t *taking) take(ctx context.Context) error {
+	t.s.link.Steer(&rdma.Steering{Share: rdma.ShareWatch, Send: t.held.add, Relay: t.p.relayFrame})
+	if err := t.setRules(rulesAhead); err != nil {
+		return err
+	}
 	if err := t.p.send(msgTake, t.s.unconnectedPorts()); err != nil {
 		return err
 	}
 	for {
-		kind, body, err := t.p.receive()
+		m, err := t.p.next(ctx)
 		if err != nil {
 			return err
 		}
-		switch kind {
-		case msgFlows:
-			var some []handoverFlow
-			if err := json.Unmarshal(body, &some); err != nil {
-				return err
-			}
-			for _, f := range some {
-				t.flows.Add(f.link())
-			}
-		case msgFrame:
-			t.given = append(t.given, slices.Clone(body))
-		case msgTaken:
-			t.s.link.Steer(&rdma.Steering{Share: rdma.ShareTake, Flows: t.flows})
-			t.release()
-			return t.p.send(msgMine, nil)
+		if m.kind == msgTaken {
+			break
+		}
+		var some []handoverFlow
+		if err := m.decode(msgFlows, &some); err != nil {
+			return err
+		}
+		for _, f := range some {
+			t.flows.Add(f.link())
 		}
 	}
+	t.s.link.Steer(&rdma.Steering{Share: rdma.ShareTake, Flows: t.flows, Relay: t.p.relayFrame})
+	t.release()
+	return t.p.send(msgMine, nil)
 }
 
 // release delivers what was held back as far as it is ours, and what we were given meanwhile.
 func (t *taking) release() {
 	t.s.await(t.s.link.Between()) // nothing is held back any more
 	t.in.Deliver(t.held.all())
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.taken = true
 	for _, frame := range t.given {
 		t.in.Give(frame)
 	}
 	t.given = nil
 }
 
-// serve delivers what the predecessor gives us, until either ends.
+// serve waits until the predecessor ends, or we do.
 func (t *taking) serve() {
-	for {
-		kind, body, err := t.p.receive()
-		if err != nil {
-			break
-		}
-		if kind == msgFrame {
-			t.in.Give(body)
-		}
+	for range t.p.messages {
 	}
 	if !t.s.closed.Load() {
 		t.s.log.Info("the process taken over from has ended", "interface", t.s.name)
@@ -192,11 +214,23 @@ func (t *taking) serve() {
 
 // end has all frames be ours, among them those that are held back.
 func (t *taking) end() {
-	t.p.conn.Close()
+	t.p.stop()
 	if !t.s.closed.Load() {
+		if err := t.setRules(rulesAhead); err != nil {
+			t.s.log.Warn("frames do not come here", "interface", t.s.name, "error", err)
+		}
 		t.s.link.Steer(nil)
 		t.release()
 	}
+	go func() {
+		t.settle()
+		t.leave()
+	}()
+}
+
+// leave ends what there is with the predecessor.
+func (t *taking) leave() {
+	t.p.stop()
 	t.in.Close()
 	t.s.other.Store(nil)
 	close(t.p.ended)
@@ -233,10 +267,16 @@ func (h *heldFrames) all() []byte {
 
 // partPredecessor ends what there is with a predecessor, before the link goes.
 func (s *Stack) partPredecessor() {
-	if p := s.cfg.Predecessor; p != nil {
-		p.Close()
-		if s.other.Load() == p.peer {
-			<-p.peer.ended
+	t := s.taking
+	if t == nil {
+		if p := s.cfg.Predecessor; p != nil {
+			p.Close()
 		}
+		return
 	}
+	t.p.close()
+	if !t.begun {
+		t.leave()
+	}
+	<-t.p.ended
 }

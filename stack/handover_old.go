@@ -18,12 +18,12 @@ import (
 const settleTime = time.Second
 
 // errNoSteering is of a stack whose link knows no other process.
-var errNoSteering = errors.New("a hand-over needs packet sockets and a MAC address of our own: " +
-	"Backend: BackendPacket, without Host")
+var errNoSteering = errors.New("a hand-over needs a MAC address of our own on a link that Open " +
+	"has made, without Host")
 
 // canHandOver says why the stack can neither hand over nor take over, or nil.
 func (s *Stack) canHandOver() error {
-	if s.link == nil || s.packets == nil || s.host != nil {
+	if s.link == nil || s.host != nil {
 		return errNoSteering
 	}
 	return nil
@@ -86,14 +86,15 @@ func (s *Stack) handOverTo(ctx context.Context, conn net.Conn) bool {
 		conn.Close()
 		return false
 	}
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	err = s.giveUpClients(p)
+	in := s.link.NewInjector()
+	stop := context.AfterFunc(ctx, func() { p.close() })
+	err = s.giveUpClients(ctx, p, in)
 	if err == nil && stop() {
-		go s.serveSuccessor(p)
+		go s.serveSuccessor(p, in)
 		return true
 	}
 	stop()
-	s.partSuccessor(p)
+	s.partSuccessor(p, in)
 	if !errors.Is(err, io.EOF) && ctx.Err() == nil && !s.closed.Load() {
 		s.log.Warn("another process did not take over", "interface", s.name, "reason", err)
 	} // else it only looked, or has changed its mind
@@ -102,7 +103,7 @@ func (s *Stack) handOverTo(ctx context.Context, conn net.Conn) bool {
 
 // giveUpClients tells a newcomer what it has to know, and keeps nothing but the connections that
 // there are once it asks for that. It returns nil when new clients are the newcomer's.
-func (s *Stack) giveUpClients(p *peer) error {
+func (s *Stack) giveUpClients(ctx context.Context, p *peer, in *rdma.Injector) error {
 	p.conn.SetReadDeadline(s.clock.Now().Add(handoverTime))
 	var version int
 	if err := p.expect(msgHello, &version); err != nil {
@@ -113,18 +114,20 @@ func (s *Stack) giveUpClients(p *peer) error {
 			handoverVersion)
 	}
 	flows := new(rdma.Flows)
-	s.link.Steer(&rdma.Steering{Share: rdma.ShareNote, Flows: flows})
+	s.link.Steer(&rdma.Steering{Share: rdma.ShareNote, Flows: flows, Relay: p.relayFrame})
 	if err := p.send(msgState, handoverState{Version: handoverVersion, PID: os.Getpid(),
-		MAC: s.HardwareAddr().String(), Addresses: s.Addrs()}); err != nil {
+		MAC: s.HardwareAddr().String(), Addresses: s.Addrs(),
+		Backend: s.link.Backend().String()}); err != nil {
 		return err
 	}
 	p.conn.SetReadDeadline(time.Time{})
+	p.start(func(_ byte, frame []byte) { in.Relayed(frame) })
 	var ports []uint16
-	if err := p.expect(msgTake, &ports); err != nil {
+	if err := p.await(ctx, msgTake, &ports); err != nil {
 		return err
 	}
 	keep := &rdma.Steering{Share: rdma.ShareKeep, Flows: flows, Ports: map[uint16]bool{},
-		Send: p.sendFrame}
+		Send: p.sendFrame, Relay: p.relayFrame}
 	for _, port := range ports {
 		keep.Ports[port] = true
 	}
@@ -144,7 +147,7 @@ func (s *Stack) giveUpClients(p *peer) error {
 	if err := p.send(msgTaken, nil); err != nil {
 		return err
 	}
-	return p.expect(msgMine, nil)
+	return p.await(ctx, msgMine, nil)
 }
 
 // await waits for the link's workers, up to settleTime.
@@ -159,25 +162,23 @@ func (s *Stack) await(reached <-chan struct{}) {
 }
 
 // serveSuccessor waits until the successor ends, or we do.
-func (s *Stack) serveSuccessor(p *peer) {
-	for {
-		if _, _, err := p.receive(); err != nil {
-			break
-		}
+func (s *Stack) serveSuccessor(p *peer, in *rdma.Injector) {
+	for range p.messages {
 	}
 	if !s.closed.Load() {
 		s.log.Warn("the process that took over has ended", "interface", s.name)
 	}
-	s.partSuccessor(p)
+	s.partSuccessor(p, in)
 }
 
 // partSuccessor ends what there is with a successor: all frames are ours, unless we end, when what
 // is not for our connections stays the successor's to answer.
-func (s *Stack) partSuccessor(p *peer) {
-	p.conn.Close()
+func (s *Stack) partSuccessor(p *peer, in *rdma.Injector) {
+	p.stop()
 	if !s.closed.Load() {
 		s.link.Steer(nil)
 	}
+	in.Close()
 	s.other.Store(nil)
 	close(p.ended)
 }
@@ -186,7 +187,7 @@ func (s *Stack) partSuccessor(p *peer) {
 // about what is ours.
 func (s *Stack) endSuccessor() {
 	if p := s.other.Load(); p != nil {
-		p.conn.Close()
+		p.close()
 		<-p.ended
 	}
 }

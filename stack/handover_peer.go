@@ -1,12 +1,15 @@
 package stack
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -26,9 +29,11 @@ import (
 //	      ◀──────────────── taken
 //	mine  ────────────────▶  it drains
 //	      ◀──────────────── frame   that begins one of the flows anew: it is the newcomer's
+//	relay ◀───────────────▶ relay   a frame that came to the sender's rings: it is the other one's
 //
-// From the time of take to that of taken the newcomer holds back what may be its own. The end of
-// the connection is the end of either: the other one has all frames to itself again.
+// From the time of take to that of taken the newcomer holds back what may be its own. On rings it
+// has the device lead the unicast frames to itself before take. The end of the connection is the
+// end of either: the other one has all frames to itself again.
 const (
 	msgHello = 'h' // version
 	msgState = 's' // handoverState
@@ -37,6 +42,7 @@ const (
 	msgTaken = 'k'
 	msgMine  = 'm'
 	msgFrame = 'f' // as rdma.Injector takes it
+	msgRelay = 'r' // likewise
 )
 
 // handoverVersion changes when messages do.
@@ -54,6 +60,7 @@ type handoverState struct {
 	PID       int            `json:"pid"`
 	MAC       string         `json:"mac"`
 	Addresses []netip.Prefix `json:"addresses"`
+	Backend   string         `json:"backend"` // of rdma.BackendKind, which is at work
 }
 
 // MessageConn is a connection between two processes for [Stack.HandOver] and [MeetPredecessorOn]
@@ -70,11 +77,24 @@ type peer struct {
 	conn  net.Conn
 	try   func(kind byte, frame []byte) bool // sends a message without waiting, or not at all
 	buf   []byte                             // of the reader
-	ended chan struct{}                      // closed when nobody reads any more
+	ended chan struct{}                      // closed when there is nothing left to do for it
+
+	reading  bool          // start was called
+	closing  chan struct{} // closed by close
+	once     sync.Once
+	messages chan peerMessage // from read, which closes it
+	err      error            // why read has ended; written before
+}
+
+// peerMessage is one that is no frame.
+type peerMessage struct {
+	kind byte
+	body []byte
 }
 
 func newPeer(conn net.Conn) (*peer, error) {
-	p := &peer{conn: conn, buf: make([]byte, 1+rdma.MaxSent), ended: make(chan struct{})}
+	p := &peer{conn: conn, buf: make([]byte, 1+rdma.MaxSent), ended: make(chan struct{}),
+		closing: make(chan struct{}), messages: make(chan peerMessage)}
 	switch c := conn.(type) {
 	case MessageConn:
 		p.try = func(kind byte, frame []byte) bool {
@@ -103,6 +123,74 @@ func trySend(raw syscall.RawConn, kind byte, frame []byte) (sent bool) {
 	return err == nil && sent
 }
 
+// close ends the connection. It may be called again.
+func (p *peer) close() error {
+	p.once.Do(func() { close(p.closing) })
+	if err := p.conn.Close(); !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// start has what comes handed out, until the connection ends: frames to a function, the rest to
+// next.
+func (p *peer) start(frame func(kind byte, frame []byte)) {
+	p.reading = true
+	go p.read(frame)
+}
+
+// stop ends the connection, and waits until nothing is handed out any more.
+func (p *peer) stop() {
+	p.close()
+	if p.reading {
+		for range p.messages {
+		}
+	}
+}
+
+func (p *peer) read(frame func(kind byte, frame []byte)) {
+	defer close(p.messages)
+	for {
+		kind, body, err := p.receive()
+		switch {
+		case err != nil:
+			p.err = err
+			return
+		case kind == msgFrame, kind == msgRelay:
+			frame(kind, body)
+			continue
+		}
+		select {
+		case p.messages <- peerMessage{kind, slices.Clone(body)}:
+		case <-p.closing:
+			p.err = net.ErrClosed
+			return
+		}
+	}
+}
+
+// next waits for a message that read has.
+func (p *peer) next(ctx context.Context) (peerMessage, error) {
+	select {
+	case m, ok := <-p.messages:
+		if !ok {
+			return m, p.err
+		}
+		return m, nil
+	case <-ctx.Done():
+		return peerMessage{}, ctx.Err()
+	}
+}
+
+// await waits for a message of one kind that read has, and decodes it into v unless that is nil.
+func (p *peer) await(ctx context.Context, kind byte, v any) error {
+	m, err := p.next(ctx)
+	if err != nil {
+		return err
+	}
+	return m.decode(kind, v)
+}
+
 // send sends a message, with v as JSON unless that is nil.
 func (p *peer) send(kind byte, v any) error {
 	b := []byte{kind}
@@ -119,6 +207,9 @@ func (p *peer) send(kind byte, v any) error {
 
 // sendFrame is rdma.Steering's Send: it does not wait.
 func (p *peer) sendFrame(frame []byte) bool { return p.try(msgFrame, frame) }
+
+// relayFrame is its Relay.
+func (p *peer) relayFrame(frame []byte) bool { return p.try(msgRelay, frame) }
 
 // receive waits for the next message. The body is good until the next call.
 func (p *peer) receive() (kind byte, body []byte, err error) {
@@ -138,12 +229,17 @@ func (p *peer) expect(kind byte, v any) error {
 	if err != nil {
 		return err
 	}
-	if got != kind {
-		return fmt.Errorf("the other process sends %q, want %q: it is of another version", got,
+	return peerMessage{got, body}.decode(kind, v)
+}
+
+// decode puts a message that must be of a kind into v, unless that is nil.
+func (m peerMessage) decode(kind byte, v any) error {
+	if m.kind != kind {
+		return fmt.Errorf("the other process sends %q, want %q: it is of another version", m.kind,
 			kind)
 	}
 	if v == nil {
 		return nil
 	}
-	return json.Unmarshal(body, v)
+	return json.Unmarshal(m.body, v)
 }

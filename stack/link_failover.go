@@ -33,7 +33,7 @@ func (s *Stack) keepLink(cfg dv.Config) {
 	var first failover.Opened
 	if s.device != nil {
 		id := identify(s.device, cfg)
-		id.host = s.host
+		id.host, id.use = s.host, s.useDevice
 		first = id.opened(s.device, id.ifindex)
 		c.Open = func(ctx context.Context) (failover.Opened, error) { return id.open(ctx) }
 		if s.host != nil {
@@ -93,6 +93,8 @@ type identity struct {
 	queues  int
 	mtu     int
 	host    *host // Config.Host: has packet sockets beside the rings; else nil
+
+	use func(*dv.Device) error // is told of each device
 }
 
 // identify is what there is to know of a device at work.
@@ -141,13 +143,16 @@ func (id *identity) open(ctx context.Context) (failover.Opened, error) {
 	if errors.Is(err, dv.ErrConfig) || errors.Is(err, dv.ErrNotSupported) {
 		cfg = dv.Config{Device: cfg.Device, Kernel: cfg.Kernel, Facts: cfg.Facts, MAC: cfg.MAC,
 			VLAN: cfg.VLAN, MTU: cfg.MTU, AllowNetdevMAC: cfg.AllowNetdevMAC,
-			Promiscuous: cfg.Promiscuous, HostMode: cfg.HostMode, Addresses: cfg.Addresses,
-			Interpose: cfg.Interpose, Dumped: cfg.Dumped, Logger: cfg.Logger, Clock: cfg.Clock,
-			Random: cfg.Random}
+			TakesOver: cfg.TakesOver, Promiscuous: cfg.Promiscuous, HostMode: cfg.HostMode,
+			Addresses: cfg.Addresses, Interpose: cfg.Interpose, Dumped: cfg.Dumped,
+			Logger: cfg.Logger, Clock: cfg.Clock, Random: cfg.Random}
 		dev, err = dv.Open(ctx, cfg)
 	}
 	if err != nil {
 		return failover.Opened{}, err
+	}
+	if err := id.use(dev); err != nil {
+		return failover.Opened{}, errors.Join(err, dev.Close())
 	}
 	return id.opened(dev, ifindex), nil
 }

@@ -97,6 +97,7 @@ type Stack struct {
 
 	draining atomic.Bool          // Drain was called
 	other    atomic.Pointer[peer] // a process with the same addresses; nil: there is none
+	taking   *taking              // from Config.Predecessor; set by Open
 
 	orphans orphans // closed connections with something left to send
 

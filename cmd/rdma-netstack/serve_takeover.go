@@ -26,10 +26,10 @@ func (f *serveFlags) checkEnding(given map[string]bool) error {
 		return nil
 	case f.takeOver != takeOverAuto && (err != nil || pid < 1):
 		return fmt.Errorf("--take-over %q: want the process id of a server, or auto", f.takeOver)
-	case f.device == simDevice || f.backend == stack.BackendRings:
-		return errors.New("--take-over is for servers on packet sockets: leave it out, or give " +
-			"--backend packet")
-	case f.sources.host || f.netdevMAC || given["mac"]:
+	case f.device == simDevice:
+		return errors.New("--take-over is for servers on one device, and each has a software NIC " +
+			"of its own: leave it out")
+	case f.sources.host || given["mac"] && !f.netdevMAC:
 		return errors.New("--take-over takes the other server's own MAC address: leave out --mac " +
 			"and --address host")
 	}

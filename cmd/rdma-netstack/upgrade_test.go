@@ -42,8 +42,8 @@ func newUpgraded(t *testing.T, n *lab.Net, dir, args string) *upgraded {
 			"--log-level", "info")}
 }
 
-// next starts a server in the place of the one that runs, if any, and returns that.
-func (u *upgraded) next() (before *exec.Cmd, said *growing) {
+// start starts a server in the place of the one that runs, if any, and returns that.
+func (u *upgraded) start() (before *exec.Cmd, said *growing) {
 	u.t.Helper()
 	before, said = u.cmd, u.errs
 	u.cmd, u.out, u.errs = u.program(u.args), newGrowing(), newGrowing()
@@ -60,10 +60,12 @@ func (u *upgraded) next() (before *exec.Cmd, said *growing) {
 	return before, said
 }
 
+func (u *upgraded) next() { u.start() }
+
 // upgrade replaces the server; the one before has to end by itself, with nothing cut.
 func (u *upgraded) upgrade() {
 	u.t.Helper()
-	before, said := u.next()
+	before, said := u.start()
 	if err := before.Wait(); err != nil ||
 		!strings.Contains(said.String(), "drained: no connection was cut") {
 		u.t.Errorf("the server before ended with %v: %s", err, said)
@@ -76,6 +78,30 @@ func (u *upgraded) end() {
 	if err := u.cmd.Wait(); err != nil {
 		u.t.Errorf("the last server: %v, %s", err, u.errs)
 	}
+}
+
+// replaceHeld replaces the server while it has a connection that it cannot finish, has meanwhile
+// called, kills the server before, and returns when the next one knows.
+func (u *upgraded) replaceHeld(meanwhile func()) {
+	u.t.Helper()
+	before, said := u.start()
+	meanwhile()
+	before.Process.Kill()
+	if err := before.Wait(); err == nil {
+		u.t.Errorf("the server before has ended by itself: %s", said)
+	}
+	if err := u.errs.await("the process taken over from has ended"); err != nil {
+		u.t.Error(err)
+	}
+}
+
+// upgradable is a server that is replaced by the next again and again: processes on packet sockets,
+// or stacks of this process on rings of one software NIC.
+type upgradable interface {
+	next() // the first
+	upgrade()
+	replaceHeld(meanwhile func())
+	end()
 }
 
 // upgradeClients are clients of both servers.
@@ -197,22 +223,41 @@ func upgrades(t *testing.T) int {
 const (
 	webServer  = "serve http --device veth0 --address 192.0.2.10/24 --debug-endpoints"
 	nameServer = "serve dns --device veth0 --address 192.0.2.11/24 --zone z --response-rate 0"
+	zoneOfNS   = "$ORIGIN example.\n@ 60 IN SOA ns host 1 2 3 4 5\n@ 60 IN NS ns\n" +
+		"ns 60 IN A 192.0.2.53\n"
 )
+
+// upgradeServers are a web and a DNS server, and the host of their clients.
+func upgradeServers(t *testing.T, rings bool) (web, names upgradable, client *lab.Net) {
+	server, client := vethLab(t)
+	if rings {
+		web, names = newRingServers(t, server)
+		return web, names, client
+	}
+	files := &script{t: t, dir: t.TempDir()}
+	files.unpack("-- z --\n" + zoneOfNS)
+	return newUpgraded(t, server, files.dir, webServer),
+		newUpgraded(t, server, files.dir, nameServer), client
+}
+
+// onEachLink runs a test on packet sockets, and on rings.
+func onEachLink(t *testing.T, test func(t *testing.T, rings bool)) {
+	for name, rings := range map[string]bool{"packet sockets": false, "rings": true} {
+		t.Run(name, func(t *testing.T) { test(t, rings) })
+	}
+}
 
 // TestUpgrade replaces a web and a DNS server by the next ones several times in a row, under 64
 // clients of the first, 8 transfers from it and 4 clients of the other, or a quarter of the first
 // two if it is not told how often: none may notice.
-func TestUpgrade(t *testing.T) {
-	server, client := vethLab(t)
+func TestUpgrade(t *testing.T) { onEachLink(t, testUpgrade) }
+
+func testUpgrade(t *testing.T, rings bool) {
+	web, names, client := upgradeServers(t, rings)
 	part := 1
 	if os.Getenv(upgradesEnv) == "" {
 		part = 4
 	}
-	files := &script{t: t, dir: t.TempDir()}
-	files.unpack("-- z --\n$ORIGIN example.\n@ 60 IN SOA ns host 1 2 3 4 5\n@ 60 IN NS ns\n" +
-		"ns 60 IN A 192.0.2.53\n")
-	web := newUpgraded(t, server, files.dir, webServer)
-	names := newUpgraded(t, server, files.dir, nameServer)
 	web.next()
 	names.next()
 	c, stop := newUpgradeClients(t, client)
@@ -246,9 +291,10 @@ func TestUpgrade(t *testing.T) {
 // TestUpgradeKilled kills the web server before, which still has connections, while clients use the
 // next: of these none may notice. The connections of the one that is killed end when their client
 // sends something.
-func TestUpgradeKilled(t *testing.T) {
-	server, client := vethLab(t)
-	web := newUpgraded(t, server, t.TempDir(), webServer)
+func TestUpgradeKilled(t *testing.T) { onEachLink(t, testUpgradeKilled) }
+
+func testUpgradeKilled(t *testing.T, rings bool) {
+	web, _, client := upgradeServers(t, rings)
 	web.next()
 	for i, n := 0, upgrades(t); i < n && !t.Failed(); i++ {
 		held, err := client.DialContext(t.Context(), "tcp", "192.0.2.10:80")
@@ -263,20 +309,14 @@ func TestUpgradeKilled(t *testing.T) {
 			!strings.Contains(line, "100 Continue") {
 			t.Fatalf("the request before: %v, %q", err, line)
 		}
-		before, said := web.next()
 		c, stop := newUpgradeClients(t, client)
-		for n := range 16 {
-			c.running.Go(func() { c.echo(n) })
-		}
-		c.running.Go(c.download)
-		c.atWork(64)
-		before.Process.Kill()
-		if err := before.Wait(); err == nil {
-			t.Errorf("the server before has ended by itself: %s", said)
-		}
-		if err := web.errs.await("the process taken over from has ended"); err != nil {
-			t.Error(err)
-		}
+		web.replaceHeld(func() {
+			for n := range 16 {
+				c.running.Go(func() { c.echo(n) })
+			}
+			c.running.Go(c.download)
+			c.atWork(64)
+		})
 		fmt.Fprint(held, "some of the body")
 		if _, err := io.ReadAll(held); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("a connection of the server that was killed: %v, want it reset", err)

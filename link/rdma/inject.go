@@ -10,14 +10,23 @@ import (
 const MaxSent = 2 + 0xffff
 
 // send gives a frame to the other process, or to a later moment, and reports whether it could.
-func (w *worker) send(frame []byte, s *Steering) bool {
-	if s.Send == nil {
+func (w *worker) send(frame []byte, s *Steering) bool { return w.sendBy(frame, s.Send) }
+
+// relay gives the other process a frame that only we have received.
+func (w *worker) relay(frame []byte, s *Steering) {
+	if w.kind == BackendRings && w.origin <= originHeld && frame[0]&1 == 0 {
+		w.sendBy(frame, s.Relay)
+	}
+}
+
+func (w *worker) sendBy(frame []byte, send func(frame []byte) bool) bool {
+	if send == nil {
 		return false
 	}
 	if len(frame) <= 0xffff {
 		w.away = binary.BigEndian.AppendUint16(w.away[:0], uint16(len(frame)))
 		w.away = append(w.away, frame...)
-		if s.Send(w.away) {
+		if send(w.away) {
 			w.count.sentAway.Add(1)
 			return true
 		}
@@ -26,7 +35,18 @@ func (w *worker) send(frame []byte, s *Steering) bool {
 	return false
 }
 
-// Injector delivers frames that have come by Steering.Send. It is for one goroutine.
+// origin is where a worker's frames come from.
+type origin uint8
+
+const (
+	originQueue   origin = iota
+	originHeld           // our own queues, earlier
+	originRelayed        // the other process, which has received them
+	originGiven          // likewise, and the flow is ours from here on
+)
+
+// Injector delivers frames that have come by Steering.Send or Relay. Any goroutine may call
+// its methods.
 type Injector struct {
 	e *Endpoint
 	w *worker // of the attachment delivered to last
@@ -35,22 +55,25 @@ type Injector struct {
 // NewInjector makes an Injector, the only one of e, as long as it is not closed.
 func (e *Endpoint) NewInjector() *Injector { return &Injector{e: e} }
 
-// Deliver delivers frames that Steering.Send was given, one after the other, as if they were
+// Deliver delivers frames that our own Send was given, one after the other, as if they were
 // received now. The caller keeps the memory. Without an attachment, and after Endpoint.Close, they
 // are dropped.
-func (i *Injector) Deliver(frames []byte) { i.deliver(frames, false) }
+func (i *Injector) Deliver(frames []byte) { i.deliver(frames, originHeld) }
 
-// Give is Deliver of frames whose flows belong to this endpoint from here on.
-func (i *Injector) Give(frames []byte) { i.deliver(frames, true) }
+// Relayed is Deliver of frames that the other process's Relay was given. They are not relayed back.
+func (i *Injector) Relayed(frames []byte) { i.deliver(frames, originRelayed) }
 
-func (i *Injector) deliver(frames []byte, given bool) {
+// Give is Relayed of frames that its Send was given: their flows are this endpoint's from here on.
+func (i *Injector) Give(frames []byte) { i.deliver(frames, originGiven) }
+
+func (i *Injector) deliver(frames []byte, from origin) {
 	i.e.injecting.Lock()
 	defer i.e.injecting.Unlock()
 	if !i.attach() {
 		return
 	}
 	w, n := i.w, 0
-	w.given = given
+	w.origin = from
 	for len(frames) >= 2 {
 		size := int(binary.BigEndian.Uint16(frames))
 		if frames = frames[2:]; size > len(frames) || size < minFrame {
@@ -86,13 +109,15 @@ func (i *Injector) attach() bool {
 	if s == nil || s.stopped() {
 		return false
 	}
+	kind := e.Backend()
 	if i.w != nil && i.w.attachment == s {
-		i.w.group = g
+		i.w.group, i.w.kind = g, kind
 		return true
 	}
 	i.release()
-	w := &worker{e: e, attachment: s, group: g, q: noRxQueue{}, count: e.injectedCounters(),
-		kind: e.Backend(), vlan: e.vlan, merge: newMerger(batchFrames)}
+	w := &worker{e: e, attachment: s, group: g, q: noRxQueue{}, kind: kind,
+		count: e.injectedCounters(),
+		vlan:  e.vlan, merge: newMerger(batchFrames)}
 	w.merge.off = e.opts.NoMerge
 	i.w = w
 	return true

@@ -3,9 +3,10 @@ package rdma
 import "github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 
 // Share is which of the received frames an endpoint takes while another process has its addresses,
-// too, and receives the same frames. Each frame that one of them answers is taken by one of them:
-// a TCP connection is the process's that has it in Steering.Flows or, of those that begin later,
-// as socket.
+// too, and receives the same frames: by packet sockets of its own, or by Steering.Relay of the one
+// whose rings they come to. Each frame that one of them answers is taken by one of them: a TCP
+// connection is the process's that has it in Steering.Flows or, of those that begin later, as
+// socket.
 type Share uint8
 
 // The shares, of the process before (ShareNote, then ShareKeep) and of the newcomer that takes its
@@ -37,6 +38,9 @@ type Steering struct {
 	// once, or drops it and returns false. It keeps nothing of it. Workers call it, several at
 	// once. Nil drops all.
 	Send func(frame []byte) bool
+	// Relay is Send for what rings receive and the other process does not: unicast frames that are
+	// left to it or of interest to both. Nil drops them.
+	Relay func(frame []byte) bool
 }
 
 // Steer divides frames from now on; nil ends that. A batch at hand may still be divided as before:
@@ -50,11 +54,14 @@ func (w *worker) steered(frame []byte, l *hdr.Packet) bool {
 		return true
 	}
 	a, flow := w.arrived(frame, l, s)
-	if w.given && a.flow() { // the other process had it
+	if w.origin == originGiven && a.flow() { // the other process had it
 		s.Flows.Remove(flow)
 		return true
 	}
 	v := s.Share.decide(a)
+	if v == left || a.kind == kindBoth {
+		w.relay(frame, s)
+	}
 	switch {
 	case v == taken:
 		if s.Share == ShareNote && a.syn {

@@ -122,8 +122,8 @@ type worker struct {
 	refusal  string        // why the frame at hand is dropped
 	nicTime  nicTime
 
-	given bool   // frames are the other process's to give, see Injector
-	away  []byte // the frame at hand for Steering.Send
+	origin origin // of the frames at hand
+	away   []byte // the frame at hand for Steering.Send or Relay
 
 	settled, passed *rendezvous // reached last
 
