@@ -174,7 +174,9 @@ var layers = map[string]layer{
 	"tests/...": {module: []string{"..."}, others: []string{gvisor, xsys, xnet, netlink, dns}},
 	// a module of its own: what loads XDP programs and reads CPU profiles is of no use elsewhere
 	"tests/perf": {
-		module: []string{"..."}, others: []string{gvisor, xsys, netlink, ebpf, pprof},
+		module: []string{"..."}, others: []string{gvisor, xsys, netlink, ebpf, pprof,
+			"github.com/quic-go/quic-go", "github.com/valyala/fasthttp", "google.golang.org/grpc",
+			"google.golang.org/protobuf"},
 	},
 	// a module of its own: the types of Kubernetes' API and kustomize are large
 	"tests/kubernetes": {others: []string{"k8s.io/api/", "sigs.k8s.io/"}},

@@ -57,7 +57,7 @@ func (a *arena) open(zone string) (err error) {
 	}
 	switch a.Plumbing {
 	case plumbMem:
-		spec.Pair = true
+		spec.Pair, spec.Behind = true, true
 		a.server, err = a.start(a.client, spec)
 		a.loads = a.server
 		return err
@@ -69,7 +69,8 @@ func (a *arena) open(zone string) (err error) {
 		err = a.openVeth(spec)
 	}
 	if err == nil {
-		a.loads, err = a.start(a.client, childSpec{Client: &end{Stack: stackKernel}})
+		a.loads, err = a.start(a.client,
+			childSpec{Client: &end{Stack: stackKernel}, Behind: true})
 	}
 	return err
 }

@@ -14,6 +14,7 @@ type bench struct {
 	extra bool // also for peers that are extra
 	apart bool // also for extra peers whose clients have a processor of their own
 	once  bool // in the first round only
+	few   bool // in the first rounds only, as extra peers
 	for_  func(*peer) bool
 	run   func(*sample) error
 }
@@ -28,20 +29,33 @@ type sample struct {
 	out   metrics // by name of the catalogue
 	more  metrics // counters of the server's host
 	noise float64 // processors in use by others
+	wire  frames  // that crossed the cable
 }
 
 func kernelClient(p *peer) bool { return !p.memory() }
 func inMemory(p *peer) bool     { return p.memory() }
 func anyPeer(*peer) bool        { return true }
 
+// servedBy are the peers on which whole services are measured: the kernel, the best of gVisor's
+// links, and ours.
+func servedBy(p *peer) bool { return servicePeers[p.Name] }
+
+var servicePeers = map[string]bool{"kernel/veth": true, "fd-gso-inline": true, "ours/veth": true,
+	"packet": true, "kernel/tap": true, "fd-tap": true, "ours/tap": true}
+
+// batching are those of servedBy whose UDP sockets have batches of their own.
+func batching(p *peer) bool { return servedBy(p) && p.ours() }
+
 // takes reports whether the load is run on a peer in a round.
 func (b *bench) takes(p *peer, round int) bool {
-	return b.for_(p) && (!p.Extra || round < extraRounds && (b.extra || b.apart && p.Apart))
+	early := round < extraRounds
+	return b.for_(p) && (!b.few || early) &&
+		(!p.Extra || early && (b.extra || b.apart && p.Apart))
 }
 
 // benches are all loads, in the order they run in each round.
 func benches() []bench {
-	return []bench{
+	return append([]bench{
 		{name: "http", quick: true, extra: true, for_: kernelClient, run: (*sample).http},
 		{name: "conns", apart: true, for_: kernelClient, run: (*sample).conns},
 		{name: "dns", quick: true, extra: true, for_: kernelClient, run: (*sample).dns},
@@ -59,7 +73,7 @@ func benches() []bench {
 		{name: "ping", for_: kernelClient, run: (*sample).ping},
 		{name: "idle", extra: true, once: true, for_: anyPeer, run: (*sample).idle},
 		{name: "memory", once: true, for_: kernelClient, run: (*sample).memory},
-	}
+	}, serviceBenches()...)
 }
 
 // during runs a load between the server's begin and end, and records who used the machine
@@ -76,8 +90,9 @@ func (s *sample) during(load func() error) (server *usage, client float64, err e
 			return nil, 0, err
 		}
 	}
-	watch := startWatch()
+	watch, before := startWatch(), s.frames()
 	err = load()
+	s.wire = s.frames().since(before)
 	known := 0.0
 	for i, p := range procs {
 		q := request{Op: "end"}

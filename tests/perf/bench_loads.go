@@ -1,5 +1,7 @@
 package main
 
+import "fmt"
+
 // The benchmarks. Each fills s.out with values of the catalogue.
 
 const (
@@ -10,36 +12,43 @@ const (
 	pingCount  = 1000
 	bulkTime   = 0.6 // seconds
 	shortTime  = 0.4
+	answerTime = 0.7
+	busyConns  = 1000
 	memoryStep = 2000
 )
 
 func (s *sample) http() error {
-	var m metrics
-	u, client, err := s.during(func() (err error) {
-		m, err = wrk(s.ctx, s.client, s.files.script, s.whole(2), webConns)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	s.out["http"], s.out["http p50"], s.out["http p99"], s.out["http p99.9"] = m["rate"],
-		m["p50"], m["p99"], m["p999"]
-	s.out["http errors"] = m["errors"]
-	s.costs("http", u, client, m["requests"], micro)
-	return nil
+	return s.wrk("http", pageOf("http", portHTTP), s.whole(2), webConns)
 }
 
 func (s *sample) conns() error {
+	return s.wrk("conns", pageOf("http", portHTTP), s.whole(1), newConns, "Connection: close")
+}
+
+// pageOf is the address of a service's page.
+func pageOf(scheme string, port int) string {
+	return scheme + "://" + at(serverPrefix, port) + "/"
+}
+
+// wrk measures requests for a page.
+func (s *sample) wrk(name, url string, seconds, conns int, headers ...string) error {
 	var m metrics
 	u, client, err := s.during(func() (err error) {
-		m, err = wrk(s.ctx, s.client, s.files.script, s.whole(1), newConns, "Connection: close")
+		m, err = wrk(s.ctx, s.client, s.files.script, url, seconds, conns, headers...)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	s.out["conns"] = m["rate"]
-	s.costs("conns", u, client, m["requests"], micro)
+	if m["errors"] > m["requests"]/2 {
+		return fmt.Errorf("wrk: %.0f errors and %.0f answers from %s", m["errors"],
+			m["requests"], url)
+	}
+	s.out[name], s.out[name+" p50"], s.out[name+" p99"], s.out[name+" p99.9"] = m["rate"],
+		m["p50"], m["p99"], m["p999"]
+	s.out[name+" errors"] = m["errors"]
+	s.costs(name, u, client, m["requests"], micro)
+	s.packets(name, m["requests"])
 	return nil
 }
 
@@ -54,6 +63,7 @@ func (s *sample) dns() error {
 	}
 	s.out["dns"], s.out["dns lost"] = m["rate"], m["lost"]
 	s.costs("dns", u, client, m["sent"], micro)
+	s.packets("dns", m["sent"])
 	return nil
 }
 
@@ -68,17 +78,33 @@ func (s *sample) memHTTP() error {
 	return nil
 }
 
-// bulk measures one direction with that many flows; costs are per GB.
+// bulk measures one direction with that many flows.
 func bulk(kind string, flows int) func(*sample) error {
 	return func(s *sample) error {
-		name := kind + " " + map[int]string{1: "1", 8: "8", 16: "16"}[flows]
-		m, err := s.measured(load{Kind: kind, Seconds: s.seconds(bulkTime), Flows: flows}, name,
-			"bytes", 1e9)
-		if err == nil {
-			s.out[name] = m["rate"]
-		}
+		return s.transfer(fmt.Sprintf("%s %d", kind, flows), load{Kind: kind, Flows: flows})
+	}
+}
+
+// transfer measures a bulk load; costs are per GB.
+func (s *sample) transfer(name string, l load) error {
+	l.Seconds = s.seconds(bulkTime)
+	m, err := s.measured(l, name, "bytes", 1e9)
+	if err == nil {
+		s.out[name] = m["rate"]
+	}
+	return err
+}
+
+// answers measures requests that a load process sends as fast as they are answered.
+func (s *sample) answers(name string, l load) error {
+	l.Seconds = s.seconds(answerTime)
+	m, err := s.measured(l, name, "requests", micro)
+	if err != nil {
 		return err
 	}
+	s.out[name], s.out[name+" p50"], s.out[name+" p99"] = m["rate"], m["us_p50"], m["us_p99"]
+	s.packets(name, m["requests"])
+	return nil
 }
 
 // measured runs a load of the load process and records the server's costs per unit of one of its

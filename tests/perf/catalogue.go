@@ -1,5 +1,7 @@
 package main
 
+import "strings"
+
 // quantity is one measured quantity.
 type quantity struct {
 	Key, Title, Unit string
@@ -16,6 +18,7 @@ type quantity struct {
 func catalogue() []quantity {
 	var c quantities
 	c.web()
+	c.services()
 	c.bulk()
 	c.rest()
 	return c
@@ -42,6 +45,7 @@ func (c *quantities) web() {
 	add("http p99.9", "HTTP p99.9", "us", 0, true, false)
 	add("http errors", "HTTP errors", "", 0, true, false)
 	costs("http", "HTTP", "us/req")
+	c.packets("http", "HTTP", "req")
 	add("mem http", "HTTP keep-alive, 64 conns", "req/s", 0, false, true)
 	add("mem http p50", "HTTP p50", "us", 0, true, false)
 	add("mem http p99", "HTTP p99", "us", 0, true, false)
@@ -57,6 +61,57 @@ func (c *quantities) web() {
 	add("dns", "DNS", "q/s", 0, false, true)
 	add("dns lost", "DNS lost queries", "", 0, true, false)
 	costs("dns", "DNS", "us/q")
+	c.packets("dns", "DNS", "q")
+}
+
+// packets adds the packets that cross the client's interface.
+func (c *quantities) packets(key, title, unit string) {
+	c.add(key+" to", title+": packets to server", "/"+unit, 2, true, false)
+	c.add(key+" from", title+": packets from server", "/"+unit, 2, true, false)
+}
+
+// services adds whole services.
+func (c *quantities) services() {
+	for _, q := range []struct{ key, title, unit string }{
+		{"tls", "TLS 1.3, HTTP/1.1, 64 conns", "req"},
+		{"http2", "HTTP/2, TLS, 8 conns of 8 requests", "req"},
+		{"http3", "HTTP/3, 8 conns of 8 requests", "req"},
+		{"http3 batched", "HTTP/3 in batches, 8 conns of 8 requests", "req"},
+		{"grpc", "gRPC unary, 8 conns of 8 calls", "call"},
+		{"fasthttp", "fasthttp, 64 conns", "req"},
+		{"proxy", "reverse proxy, 64 conns", "req"},
+		{"many", "HTTP on 1,000 connections, 64 busy", "req"},
+		{"many udp", "UDP echo on 256 sockets, all busy", "echo"},
+	} {
+		title := c.service(q.key, q.title, q.unit)
+		c.add(q.key+" p50", title+" p50", "us", 0, true, false)
+		c.add(q.key+" p99", title+" p99", "us", 0, true, false)
+	}
+	c.service("grpc pull", "gRPC messages of 1 KiB from server, 8 streams", "message")
+	for _, q := range []struct{ key, title string }{
+		{"tls up", "TLS 1.3 bulk to server"}, {"tls down", "TLS 1.3 bulk from server"},
+		{"http3 up", "HTTP/3 bulk to server"}, {"http3 down", "HTTP/3 bulk from server"},
+		{"http3 batched up", "HTTP/3 bulk to server, in batches"},
+		{"http3 batched down", "HTTP/3 bulk from server, in batches"},
+	} {
+		c.flow(q.key, q.title)
+	}
+}
+
+// service adds the rate of a service, its costs and packets, and returns its short title.
+func (c *quantities) service(key, title, unit string) string {
+	short, _, _ := strings.Cut(title, ", ")
+	c.add(key, title, unit+"/s", 0, false, true)
+	c.costs(key, short, "us/"+unit)
+	c.packets(key, short, unit)
+	return short
+}
+
+// flow adds a bulk transfer: its rate and costs.
+func (c *quantities) flow(key, title string) {
+	c.add(key, title, "MB/s", 0, false, true)
+	c.add(key+" own", title+": CPU without NIC", "s/GB", 2, true, false)
+	c.add(key+" cpu", title+": CPU", "s/GB", 2, true, false)
 }
 
 func (c *quantities) bulk() {
@@ -65,9 +120,7 @@ func (c *quantities) bulk() {
 		{"up 16", "bulk, 16 flows"},
 		{"down 1", "bulk from server, 1 flow"}, {"down 8", "bulk from server, 8 flows"},
 	} {
-		c.add(d.key, d.title, "MB/s", 0, false, true)
-		c.add(d.key+" own", d.title+": CPU without NIC", "s/GB", 2, true, false)
-		c.add(d.key+" cpu", d.title+": CPU", "s/GB", 2, true, false)
+		c.flow(d.key, d.title)
 	}
 }
 

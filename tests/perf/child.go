@@ -22,6 +22,7 @@ const childCommand = "child"
 type childSpec struct {
 	Server, Client *end // nil: no such end
 	Pair           bool // both, joined in memory; Server is the stack of both
+	Behind         bool // the client's end has the server that is behind a proxy
 	// the path of another namespace: no stack at all, frames are carried between it and this one
 	Relay     string
 	Procs     int    // GOMAXPROCS; 0: all
@@ -101,6 +102,9 @@ func (c *child) open(s childSpec) (err error) {
 		if s.Client != nil && err == nil {
 			c.client, err = s.Client.open()
 		}
+	}
+	if err == nil && s.Behind {
+		err = startBehind(c.client)
 	}
 	if err != nil || server == nil {
 		return err

@@ -10,12 +10,13 @@
 //	peers.go arena.go   the configurations, and the namespaces and cables of one
 //	child.go service.go the other side of the pipe: a process with a stack, services and loads
 //	host_*.go           the stacks under them: kernel, gVisor on its links, ours
-//	load_*.go           what is measured
+//	service*.go         what is served; tls.go quic_conn.go: TLS, and QUIC in batches
+//	load_*.go           what is measured; frames.go: packets of the client's interface
 //	apart.go            peers whose server and clients have a processor each
 //	usage.go noise.go   CPU time, the software NIC's share of it, and CPU time of other programs
 //	table.go svg.go     medians, spreads, ratios
 //	markdown.go aims.go the short tables and the aims; page.go writes docs/performance.md
 //
-// This is a module of its own, because loading an XDP program and reading a CPU profile need
-// libraries that nothing else here uses.
+// This is a module of its own, because loading an XDP program, reading a CPU profile and some of
+// the services need libraries that nothing else here uses.
 package main

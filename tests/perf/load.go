@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -14,9 +17,11 @@ import (
 type load struct {
 	Kind    string
 	Seconds float64
-	Flows   int // connections
-	Rate    int // of paced: requests per second, all connections together
-	Size    int // of udp: bytes of payload
+	Flows   int  // connections
+	Rate    int  // of paced: requests per second, all connections together
+	Size    int  // of udp: bytes of payload
+	Port    int  // of http, http3 and udp echo: the service's, if there are several
+	TLS     bool // the service over TLS
 }
 
 // time is how long the load lasts.
@@ -34,7 +39,9 @@ var loadKinds = map[string]func(*runner) (metrics, error){
 	"up": (*runner).up, "down": (*runner).down, "http": (*runner).http, "paced": (*runner).paced,
 	"rtt": (*runner).rtt, "udp up": (*runner).udpUp, "udp down": (*runner).udpDown,
 	"udp echo": (*runner).udpEcho,
-	"idle":     (*runner).idle,
+	"idle":     (*runner).idle, "http2": (*runner).http2,
+	"http3": (*runner).http3, "http3 up": (*runner).http3Up, "http3 down": (*runner).http3Down,
+	"grpc": (*runner).grpc, "grpc pull": (*runner).grpcPull, "many": (*runner).many,
 }
 
 // grace is the most that a load may exceed its time.
@@ -47,17 +54,23 @@ func (l *load) run(h host) (metrics, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), l.time()+grace)
 	defer cancel()
-	m, err := fn(&runner{l, h, ctx, func(port int) string {
-		return netip.AddrPortFrom(serverPrefix.Addr(), uint16(port)).String()
-	}})
+	m, err := fn(&runner{l, h, ctx, func(port int) string { return at(serverPrefix, port) }})
 	if err != nil {
 		return nil, fmt.Errorf("load %q: %w", l.Kind, err)
 	}
 	return m, nil
 }
 
+// at is the address of a service.
+func at(p netip.Prefix, port int) string {
+	return netip.AddrPortFrom(p.Addr(), uint16(port)).String()
+}
+
 // dial opens Flows connections to a service.
 func (r *runner) dial(port int) (conns []net.Conn, err error) {
+	if r.TLS {
+		port += overTLS
+	}
 	for range r.Flows {
 		c, err := r.host.Dial(r.ctx, "tcp", r.at(port))
 		if err != nil {
@@ -66,6 +79,9 @@ func (r *runner) dial(port int) (conns []net.Conn, err error) {
 		}
 		deadline, _ := r.ctx.Deadline()
 		_ = c.SetDeadline(deadline)
+		if r.TLS {
+			c = tls.Client(c, clientTLS())
+		}
 		conns = append(conns, c)
 	}
 	return conns, nil
@@ -75,6 +91,44 @@ func closeAll(conns []net.Conn) {
 	for _, c := range conns {
 		c.Close()
 	}
+}
+
+// together uses n connections at once, and adds up the requests' latencies.
+func (r *runner) together(n int, use func(i int, end time.Time, l *latencies) error) (metrics,
+	error) {
+	var wg sync.WaitGroup
+	took, errs := make([]latencies, n), make([]error, n)
+	start := time.Now()
+	for i := range n {
+		wg.Go(func() { errs[i] = use(i, start.Add(r.time()), &took[i]) })
+	}
+	wg.Wait()
+	wall := time.Since(start).Seconds()
+	var all latencies
+	for i := range n {
+		if errs[i] != nil && errs[i] != io.EOF {
+			return nil, errs[i]
+		}
+		all = append(all, took[i]...)
+	}
+	m := metrics{"requests": float64(len(all)), "rate": float64(len(all)) / wall}
+	all.put(m, "us")
+	return m, nil
+}
+
+// repeat sends requests, each when the one before it on the same connection is answered.
+func (r *runner) repeat(n int, request func(i int) error) (metrics, error) {
+	return r.together(n, func(i int, end time.Time, l *latencies) error {
+		for now := time.Now(); now.Before(end); {
+			if err := request(i); err != nil {
+				return err
+			}
+			done := time.Now()
+			l.add(done.Sub(now))
+			now = done
+		}
+		return nil
+	})
 }
 
 // latencies are durations in microseconds.

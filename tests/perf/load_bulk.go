@@ -54,15 +54,23 @@ func (r *runner) bulk(port int, transfer func(net.Conn,
 		return nil, err
 	}
 	defer closeAll(conns)
+	return r.transfers(len(conns), func(i int, end time.Time) (uint64, error) {
+		return transfer(conns[i], end)
+	})
+}
+
+// transfers runs n transfers at once and adds up their bytes.
+func (r *runner) transfers(n int, transfer func(i int, end time.Time) (uint64, error)) (metrics,
+	error) {
 	var wg sync.WaitGroup
-	totals, errs := make([]uint64, len(conns)), make([]error, len(conns))
+	totals, errs := make([]uint64, n), make([]error, n)
 	start := time.Now()
-	for i, c := range conns {
-		wg.Go(func() { totals[i], errs[i] = transfer(c, start.Add(r.time())) })
+	for i := range n {
+		wg.Go(func() { totals[i], errs[i] = transfer(i, start.Add(r.time())) })
 	}
 	wg.Wait()
 	sum := uint64(0)
-	for i := range conns {
+	for i := range n {
 		if errs[i] != nil {
 			return nil, errs[i]
 		}

@@ -3,11 +3,10 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"fmt"
-	"io"
 	"net"
 	"strconv"
-	"sync"
 	"time"
 )
 
@@ -51,17 +50,12 @@ func (w *webConn) get() error {
 
 // http sends requests as fast as answers arrive, on every connection.
 func (r *runner) http() (metrics, error) {
-	return r.web(func(w *webConn, _ int, end time.Time, l *latencies) error {
-		for now := time.Now(); now.Before(end); {
-			if err := w.get(); err != nil {
-				return err
-			}
-			done := time.Now()
-			l.add(done.Sub(now))
-			now = done
-		}
-		return nil
-	})
+	web, err := r.web()
+	if err != nil {
+		return nil, err
+	}
+	defer web.close()
+	return r.repeat(len(web), func(i int) error { return web[i].get() })
 }
 
 // paced sends Rate requests a second in all, so that every server has the same work, and measures
@@ -87,14 +81,19 @@ func (r *runner) paced() (metrics, error) {
 }
 
 func (r *runner) pacedWeb() (metrics, error) {
+	web, err := r.web()
+	if err != nil {
+		return nil, err
+	}
+	defer web.close()
 	interval := time.Duration(float64(time.Second) * float64(r.Flows) / float64(r.Rate))
 	start := time.Now()
-	return r.web(func(w *webConn, i int, end time.Time, l *latencies) error {
+	return r.together(len(web), func(i int, end time.Time, l *latencies) error {
 		next := start.Add(interval * time.Duration(i) / time.Duration(r.Flows))
 		for next.Before(end) {
 			time.Sleep(time.Until(next))
 			sent := time.Now()
-			if err := w.get(); err != nil {
+			if err := web[i].get(); err != nil {
 				return err
 			}
 			l.add(time.Since(sent))
@@ -107,30 +106,19 @@ func (r *runner) pacedWeb() (metrics, error) {
 	})
 }
 
-func (r *runner) web(use func(w *webConn, i int, end time.Time,
-	l *latencies) error) (metrics, error) {
-	conns, err := r.dial(portHTTP)
-	if err != nil {
-		return nil, err
+type webClients []*webConn
+
+// web opens Flows keep-alive connections.
+func (r *runner) web() (web webClients, err error) {
+	conns, err := r.dial(cmp.Or(r.Port, portHTTP))
+	for _, c := range conns {
+		web = append(web, &webConn{c, bufio.NewReaderSize(c, 2048)})
 	}
-	defer closeAll(conns)
-	var wg sync.WaitGroup
-	took, errs := make([]latencies, len(conns)), make([]error, len(conns))
-	start := time.Now()
-	for i, c := range conns {
-		w := &webConn{c, bufio.NewReaderSize(c, 2048)}
-		wg.Go(func() { errs[i] = use(w, i, start.Add(r.time()), &took[i]) })
+	return web, err
+}
+
+func (w webClients) close() {
+	for _, c := range w {
+		c.conn.Close()
 	}
-	wg.Wait()
-	wall := time.Since(start).Seconds()
-	var all latencies
-	for i := range conns {
-		if errs[i] != nil && errs[i] != io.EOF {
-			return nil, errs[i]
-		}
-		all = append(all, took[i]...)
-	}
-	m := metrics{"requests": float64(len(all)), "rate": float64(len(all)) / wall}
-	all.put(m, "us")
-	return m, nil
 }

@@ -51,11 +51,16 @@ func (r *runner) udpDown() (metrics, error) {
 	return metrics{"received": float64(got), "rate": float64(got) / r.Seconds}, nil
 }
 
-// udpEcho sends a datagram and waits for it, on Flows sockets at once.
+// udpEcho sends a datagram and waits for it, on Flows sockets at once: to the echo service, or each
+// to a socket of the server's own from Port on.
 func (r *runner) udpEcho() (metrics, error) {
 	results := make(chan latencies)
-	for range r.Flows {
-		c, err := r.host.Dial(r.ctx, "udp", r.at(portEcho))
+	for i := range r.Flows {
+		to := portEcho
+		if r.Port != 0 {
+			to = r.Port + i
+		}
+		c, err := r.host.Dial(r.ctx, "udp", r.at(to))
 		if err != nil {
 			return nil, err
 		}

@@ -16,7 +16,8 @@ import (
 
 const help = `Usage: perf [flags]
 
-Measures HTTP, DNS, bulk TCP, UDP, latency, processor time and memory of the stack and of its peers.
+Measures HTTP/1.1 to 3, gRPC, DNS, bulk TCP, UDP, latency, processor time and memory of the stack
+and of its peers.
 
 `
 

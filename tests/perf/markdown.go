@@ -22,6 +22,23 @@ var shortKeys = []string{
 	"idle conn", "idle conn of many count", "idle conn of many", "idle conn of many kernel",
 }
 
+// shortServiceKeys are the rows of the table of whole services.
+var shortServiceKeys = []string{
+	"tls", "tls p99", "tls own", "tls cpu", "tls up", "tls up cpu", "tls down", "tls down cpu",
+	"http2", "http2 p99", "http2 own", "http2 cpu",
+	"http3", "http3 p99", "http3 own", "http3 cpu",
+	"http3 batched", "http3 batched p99", "http3 batched own", "http3 batched cpu",
+	"http3 up", "http3 up cpu", "http3 batched up", "http3 batched up cpu",
+	"http3 down", "http3 down cpu", "http3 batched down", "http3 batched down cpu",
+	"grpc", "grpc p99", "grpc own", "grpc cpu", "grpc pull", "grpc pull own", "grpc pull cpu",
+	"fasthttp", "fasthttp p99", "fasthttp own", "fasthttp cpu",
+	"proxy", "proxy p99", "proxy own", "proxy cpu", "many", "many p99", "many own", "many cpu",
+	"many udp", "many udp p99", "many udp own", "many udp cpu",
+	"http to", "http from", "tls to", "tls from", "http2 to", "http2 from", "http3 to",
+	"http3 from", "grpc to", "grpc from", "proxy to", "proxy from", "many to", "many from",
+	"dns to", "dns from",
+}
+
 // shortApartKeys are the rows of the table of kernel clients on a processor of their own.
 var shortApartKeys = []string{
 	"http", "http p50", "http p99", "http own", "http cpu", "conns", "conns own", "dns",
@@ -56,6 +73,10 @@ func (r *results) markdown() string {
 	fmt.Fprintf(&b, "\nA kernel's client, over a TAP or a veth pair:\n\n")
 	write(&b, r.shortRows(shortKeys, "ours/tap", "kernel/tap",
 		[]string{"kernel/veth", "kernel/tap"}, []string{"ours/tap", "ours/veth"}))
+	fmt.Fprintf(&b, "\nWhole services, likewise; packets are those of the client's interface, "+
+		"where a super-segment of a veth pair is one:\n\n")
+	write(&b, r.shortRows(shortServiceKeys, "ours/tap", "kernel/tap",
+		[]string{"kernel/veth", "kernel/tap"}, []string{"ours/tap", "ours/veth", "packet"}))
 	fmt.Fprintf(&b, "\nWithout a NIC of any kind: packet sockets (`--backend packet`) beside "+
 		"gVisor's fdbased on the same veth pair:\n\n")
 	write(&b, r.packetRows())

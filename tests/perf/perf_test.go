@@ -141,6 +141,11 @@ func TestPeersAndCatalogueAreConsistent(t *testing.T) {
 			t.Errorf("no peer %s for many connections", name)
 		}
 	}
+	for name := range servicePeers {
+		if !seen[name] {
+			t.Errorf("no peer %s for whole services", name)
+		}
+	}
 	keys := map[string]bool{}
 	for _, q := range catalogue() {
 		if keys[q.Key] {
@@ -148,7 +153,7 @@ func TestPeersAndCatalogueAreConsistent(t *testing.T) {
 		}
 		keys[q.Key] = true
 	}
-	for _, key := range slices.Concat(shortKeys, shortApartKeys, shortPacketKeys,
+	for _, key := range slices.Concat(shortKeys, shortServiceKeys, shortApartKeys, shortPacketKeys,
 		shortMemoryKeys) {
 		if !keys[key] {
 			t.Errorf("no quantity %s for the short tables", key)
@@ -157,6 +162,19 @@ func TestPeersAndCatalogueAreConsistent(t *testing.T) {
 	for _, a := range aims() {
 		if !keys[a.key] || !seen[a.us] {
 			t.Errorf("aim %q: no quantity %s or no peer %s", a.what, a.key, a.us)
+		}
+	}
+}
+
+func TestServicesTakeFewRounds(t *testing.T) {
+	some, other := &peer{Name: "ours/tap"}, &peer{Name: "ours/tap", Extra: true}
+	for _, b := range serviceBenches() {
+		if !b.takes(some, extraRounds-1) && !b.takes(&peer{Name: "packet",
+			End: packetEnd()}, extraRounds-1) {
+			t.Errorf("%s: not in the first rounds", b.name)
+		}
+		if b.takes(some, extraRounds) || b.takes(other, 0) || b.takes(&peer{Name: "mem-ours"}, 0) {
+			t.Errorf("%s: in a late round, or on a peer that has no services measured", b.name)
 		}
 	}
 }
@@ -212,6 +230,9 @@ func TestPairs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if err := startBehind(client); err != nil {
+				t.Fatal(err)
+			}
 			s, err := startServices(server, files.zone)
 			if err != nil {
 				t.Fatal(err)
@@ -222,6 +243,17 @@ func TestPairs(t *testing.T) {
 				{Kind: "rtt"}, {Kind: "udp up", Size: 64}, {Kind: "udp down", Size: 64},
 				{Kind: "udp echo", Size: 64, Flows: 2},
 				{Kind: "idle", Flows: 100},
+				{Kind: "up", Flows: 2, TLS: true}, {Kind: "down", Flows: 2, TLS: true},
+				{Kind: "http2", Flows: 16}, {Kind: "http", Flows: 3, Port: portFast},
+				{Kind: "http", Flows: 3, Port: portProxy},
+				{Kind: "http3", Flows: 16, Port: portHTTP3},
+				{Kind: "http3", Flows: 16, Port: portBatched},
+				{Kind: "http3 up", Flows: 1, Port: portHTTP3},
+				{Kind: "http3 down", Flows: 1, Port: portHTTP3},
+				{Kind: "http3 up", Flows: 1, Port: portBatched},
+				{Kind: "http3 down", Flows: 1, Port: portBatched},
+				{Kind: "grpc", Flows: 16}, {Kind: "grpc pull", Flows: 2},
+				{Kind: "udp echo", Size: 64, Flows: 32, Port: portMany}, {Kind: "many"},
 			} {
 				if err := runs(l, client); err != nil {
 					t.Errorf("%s: %v", l.Kind, err)

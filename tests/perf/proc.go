@@ -27,6 +27,8 @@ func startChild(at *lab.Net, spec childSpec) (*proc, error) {
 	}
 	cmd := exec.Command("/proc/self/exe", childCommand, string(arg))
 	cmd.Stderr = os.Stderr
+	// every stack has the buffers of host.go
+	cmd.Env = append(os.Environ(), "QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING=true")
 	p := &proc{cmd: cmd}
 	if p.in, err = cmd.StdinPipe(); err != nil {
 		return nil, err

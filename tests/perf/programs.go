@@ -61,15 +61,15 @@ func program(ctx context.Context, at *lab.Net, name string, args ...string) (str
 	return out.String(), nil
 }
 
-// wrk requests the page on conns connections for whole seconds.
-func wrk(ctx context.Context, at *lab.Net, script string, seconds, conns int,
+// wrk requests a page on conns connections for whole seconds. It checks no certificate.
+func wrk(ctx context.Context, at *lab.Net, script, url string, seconds, conns int,
 	headers ...string) (metrics, error) {
 	args := []string{"-t1", "-c" + strconv.Itoa(conns), fmt.Sprintf("-d%ds", seconds),
 		"--timeout", "2s", "-s", script}
 	for _, h := range headers {
 		args = append(args, "-H", h)
 	}
-	out, err := program(ctx, at, "wrk", append(args, "http://"+serverPrefix.Addr().String()+"/")...)
+	out, err := program(ctx, at, "wrk", append(args, url)...)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -21,6 +22,17 @@ const (
 	portSource = 5002 // sends until the connection ends
 	portEcho   = 5003 // TCP and UDP
 	portUDP    = 5004 // counts datagrams; a burst request makes it send some
+	portFast   = 8000 // fasthttp
+	portProxy  = 8001 // a reverse proxy; what is behind it is the client's
+	portBehind = 8002 // of the client
+	portGRPC   = 50051
+
+	portHTTP3   = 443
+	portBatched = 444  // HTTP/3 on a socket that quic-go reads and writes in batches
+	portMany    = 6000 // UDP echo, on as many ports as there are sockets
+	manySockets = 256
+
+	overTLS = 1000 // added to a port: the same service over TLS 1.3, HTTP as HTTP/2, too
 )
 
 const bulkBuffer = 256 << 10 // bytes per read or write of a bulk transfer
@@ -52,6 +64,10 @@ func (s *services) snapshot() counts {
 // startServices starts all servers. They end with the process.
 func startServices(h host, zone string) (*services, error) {
 	s := &services{host: h}
+	secret, err := serverTLS()
+	if err != nil {
+		return nil, err
+	}
 	dns, err := dnsd.New(dnsd.Config{ResponseRate: -1, Zones: []dnsd.Zone{{File: zone}}})
 	if err != nil {
 		return nil, err
@@ -60,6 +76,11 @@ func startServices(h host, zone string) (*services, error) {
 	for port, serve := range map[int]func(net.Listener) error{
 		portHTTP: web.Serve, portSink: each(s.sink),
 		portSource: each(s.source), portEcho: each(s.echo),
+		portHTTP + overTLS:   secureWeb(secret),
+		portSink + overTLS:   secretly(secret, s.sink),
+		portSource + overTLS: secretly(secret, s.source),
+		portFast:             fastServer().Serve, portProxy: proxyServer(h).Serve,
+		portGRPC: grpcServer().Serve,
 	} {
 		ln, err := h.Listen(port)
 		if err != nil {
@@ -67,8 +88,7 @@ func startServices(h host, zone string) (*services, error) {
 		}
 		go serve(ln)
 	}
-	for port, serve := range map[int]func(net.PacketConn) error{portDNS: dns.ServeUDP,
-		portEcho: s.echoUDP, portUDP: s.udp} {
+	for port, serve := range s.packets(dns, secret) {
 		conn, err := h.ListenUDP(port)
 		if err != nil {
 			return nil, fmt.Errorf("listen on UDP port %d: %w", port, err)
@@ -76,6 +96,18 @@ func startServices(h host, zone string) (*services, error) {
 		go serve(conn)
 	}
 	return s, nil
+}
+
+// packets are the services on UDP, by port.
+func (s *services) packets(dns *dnsd.Server,
+	secret *tls.Config) map[int]func(net.PacketConn) error {
+	all := map[int]func(net.PacketConn) error{portDNS: dns.ServeUDP, portUDP: s.udp,
+		portEcho: s.echoUDP(64 << 10), portHTTP3: http3Server(secret).Serve,
+		portBatched: batched(http3Server(secret).Serve)}
+	for i := range manySockets {
+		all[portMany+i] = s.echoUDP(2 << 10)
+	}
+	return all
 }
 
 var body = make([]byte, 1024)
@@ -143,15 +175,18 @@ func (s *services) echo(conn net.Conn) {
 	}
 }
 
-func (s *services) echoUDP(conn net.PacketConn) error {
-	buf := make([]byte, 64<<10)
-	for {
-		n, from, err := conn.ReadFrom(buf)
-		if err != nil {
-			return err
-		}
-		if _, err := conn.WriteTo(buf[:n], from); err != nil {
-			s.failed.Add(1)
+// echoUDP sends back what it receives, up to that size.
+func (s *services) echoUDP(size int) func(net.PacketConn) error {
+	return func(conn net.PacketConn) error {
+		buf := make([]byte, size)
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return err
+			}
+			if _, err := conn.WriteTo(buf[:n], from); err != nil {
+				s.failed.Add(1)
+			}
 		}
 	}
 }
