@@ -82,10 +82,12 @@ func (s *Stack) unread() bool {
 	return false
 }
 
-// Conns is the number of TCP connections that are not over for the program or the peer.
-func (s *Stack) Conns() (n int) {
+// Conns is the number of TCP connections that are not over for the program, which has not closed
+// them, or for the peer, who has not got all.
+func (s *Stack) Conns() int {
+	n := s.conns.streams()
 	for _, ep := range s.net.RegisteredEndpoints() {
-		if ep, ok := ep.(*tcp.Endpoint); ok {
+		if ep, ok := ep.(*tcp.Endpoint); ok && s.conns.get(ep) == nil {
 			switch tcp.EndpointState(ep.State()) {
 			case tcp.StateEstablished, tcp.StateCloseWait, tcp.StateSynRecv, tcp.StateFinWait1,
 				tcp.StateClosing, tcp.StateLastAck:

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
 
@@ -58,4 +59,46 @@ func TestDrain(t *testing.T) {
 	if err := result(t, "the late client", late); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("a client while draining: %v, want it refused", err)
 	}
+}
+
+// TestConns counts a connection until the program has closed it, whoever ends its direction first,
+// and what was written has arrived.
+func TestConns(t *testing.T) {
+	j := join(t, cable{queues: 1})
+	l, err := j.server.Listen("tcp", ":0")
+	must(t, err)
+	defer l.Close()
+	near, err := redial(j.client, at(netpair.ServerIP4, l.Addr()))
+	must(t, err)
+	far, err := l.Accept()
+	must(t, err)
+	counts := func(when string, near, far int) {
+		t.Helper()
+		eventually(t, when, func() bool {
+			return j.client.Conns() == near && j.server.Conns() == far
+		})
+	}
+	counts("accepted", 1, 1)
+	must(t, near.(interface{ CloseWrite() error }).CloseWrite())
+	_, err = io.Copy(io.Discard, far)
+	must(t, err)
+	eventually(t, "half closed", func() bool { return state(j.client) == "FIN-WAIT-2" })
+	counts("half closed", 1, 1)
+	_, err = far.Write([]byte("x"))
+	must(t, err)
+	must(t, far.Close())
+	eventually(t, "closed by the peer", func() bool { return state(j.client) == "TIME-WAIT" })
+	counts("closed by the peer", 1, 0)
+	must(t, near.Close())
+	counts("closed", 0, 0)
+}
+
+// state is that of a stack's only connection.
+func state(s *stack.Stack) string {
+	for _, so := range s.Sockets() {
+		if so.Remote.IsValid() {
+			return so.State
+		}
+	}
+	return ""
 }

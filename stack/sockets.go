@@ -81,6 +81,18 @@ func (o *openConns) remove(ep tcpip.Endpoint) {
 	delete(o.conns, ep)
 }
 
+// streams is how many of them are of TCP.
+func (o *openConns) streams() (n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, c := range o.conns {
+		if _, ok := c.(*TCPConn); ok {
+			n++
+		}
+	}
+	return n
+}
+
 func (o *openConns) get(ep tcpip.Endpoint) any {
 	o.mu.Lock()
 	defer o.mu.Unlock()

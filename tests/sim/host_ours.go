@@ -32,10 +32,10 @@ type ourHost struct {
 	// something goes wrong in the NIC, so that it may count what never reaches the driver
 	faulty bool
 	slot   slot
-	netdev *netdev      // carries frames while the device is away; nil: nothing does
-	muted  uint64       // frames that it had dropped when it began to
-	stack  *stack.Stack // nil until the host is up
-	books  *frameBooks  // of the device that was there at the last check
+	netdev *netdev       // carries frames while the device is away; nil: nothing does
+	muted  atomic.Uint64 // frames that it had dropped when it began to
+	stack  *stack.Stack  // nil until the host is up
+	books  *frameBooks   // of the device that was there at the last check
 	// devices there have been, if frames are looked at
 	devices []*dv.Device
 

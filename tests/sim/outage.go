@@ -76,13 +76,13 @@ func (h *ourHost) fellBack() error {
 		return fmt.Errorf("host %d: the device is away, its packet sockets are there, and %+v",
 			h.index, s)
 	}
-	h.muted = h.netdev.counts().Muted
+	h.muted.Store(h.netdev.counts().Muted)
 	return nil
 }
 
 // carried says what is wrong with a host that has fallen back to its packet sockets.
 func (h *ourHost) carried() error {
-	if n := h.netdev.counts().Muted - h.muted; n > 0 {
+	if n := h.netdev.counts().Muted - h.muted.Load(); n > 0 {
 		return fmt.Errorf("host %d: its packet sockets are muted, and %d frames came", h.index, n)
 	}
 	return nil
