@@ -66,11 +66,24 @@ func TestServeConfined(t *testing.T) {
 			if got := h.get(t, tt.at); got != "a page" {
 				t.Errorf("got %q", got)
 			}
-			look := exec.Command(bin, "ss", "-l", "--pid", itoa(s.Process.Pid))
-			look.Env = cmd.Env
-			if out, err := look.CombinedOutput(); err != nil ||
-				!strings.Contains(string(out), "LISTEN") {
-				t.Errorf("ss: %v: %s", err, out)
+			ss := func(flags, want string) {
+				t.Helper()
+				look := exec.Command(bin, "ss", flags, "--pid", itoa(s.Process.Pid))
+				look.Env = cmd.Env
+				if out, err := look.CombinedOutput(); err != nil ||
+					!strings.Contains(string(out), want) {
+					t.Errorf("ss %s: %v: %s; want %s", flags, err, out, want)
+				}
+			}
+			ss("-l", "LISTEN")
+			if tt.address == "host" { // a connection that the kernel has accepted: sock_diag
+				c, err := h.server.DialContext(t.Context(), "tcp", "192.0.2.2:80")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				ss("-t", c.LocalAddr().String())
+				ss("-ti", "kernel")
 			}
 			tt.change(t)
 			if got := h.get(t, tt.then); got != "a page" {
