@@ -45,8 +45,9 @@ test-vm-users: ## other users of the model under a stock kernel, in QEMU (DPDK, 
 test-vm-removals: ## the device taken away and given back 900 times an hour, for REMOVALS (10m), under transfers and clients, in QEMU
 	REMOVALS=$(or $(REMOVALS),10m) go test -count=1 -v -timeout 2h -run '^TestRemovals$$' ./tests/vm
 
-test-host: ## servers on the host's own address: 10,000 connections from outside, 1,000 dials, 1,000 local, 1,000 of a container: a minute
+test-host: ## servers on the host's own address: 10,000 connections from outside, 1,000 dials, 1,000 local, 1,000 of a container, on packet sockets and on rings; what sockets do, on both: 3 minutes
 	HOST=1 go test -count=1 -v -timeout $(TIMEOUT) ./tests/hostmode
+	HOST=1 go test -count=1 -v -timeout $(TIMEOUT) -run TestHost ./tests/hoststack
 
 test-looks: ## ss -i, stats and capture on a server with 10,000 connections at full load, against what clients and their kernel count, with the p99: 75 seconds
 	MANY=$(or $(MANY),10000) CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) -run ManyConnections ./cmd/rdma-netstack

@@ -2,6 +2,7 @@ package hostmode
 
 import (
 	"encoding/binary"
+	"maps"
 	"net"
 	"net/netip"
 	"sync"
@@ -12,9 +13,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 )
 
-// capture looks at the TCP segments over IPv4 with SYN or RST that come to eth0 of a namespace.
+// capture looks at the TCP segments over IPv4 with SYN or RST that come to eth0 of a namespace, or
+// that its kernel sends there.
 type capture struct {
 	fd   int
+	sent bool
 	done sync.WaitGroup
 
 	mu       sync.Mutex
@@ -30,10 +33,15 @@ type opening struct {
 	number uint32 // of the SYN, and one
 }
 
-// watch begins a capture.
-func watch(t testing.TB, n *lab.Net) *capture {
+// watch begins a capture of what comes.
+func watch(t testing.TB, n *lab.Net) *capture { t.Helper(); return watchEither(t, n, false) }
+
+// watchSent begins a capture of what the kernel sends.
+func watchSent(t testing.TB, n *lab.Net) *capture { t.Helper(); return watchEither(t, n, true) }
+
+func watchEither(t testing.TB, n *lab.Net, sent bool) *capture {
 	t.Helper()
-	c := &capture{resets: map[uint16]int{}, openings: map[opening]uint32{}}
+	c := &capture{sent: sent, resets: map[uint16]int{}, openings: map[opening]uint32{}}
 	must(t, n.Do(func() (err error) {
 		i, err := net.InterfaceByName("eth0")
 		if err != nil {
@@ -66,7 +74,7 @@ func watch(t testing.TB, n *lab.Net) *capture {
 			return err
 		}
 		var protocol [2]byte
-		binary.BigEndian.PutUint16(protocol[:], unix.ETH_P_IP)
+		binary.BigEndian.PutUint16(protocol[:], unix.ETH_P_ALL) // what is sent is of this one only
 		return unix.Bind(c.fd, &unix.SockaddrLinklayer{Ifindex: i.Index,
 			Protocol: binary.NativeEndian.Uint16(protocol[:])})
 	}))
@@ -85,8 +93,8 @@ func (c *capture) run(stop <-chan struct{}) {
 			return
 		default:
 		}
-		if ll, ok := from.(*unix.SockaddrLinklayer); err != nil || n < 40 || !ok ||
-			ll.Pkttype == unix.PACKET_OUTGOING {
+		if ll, ok := from.(*unix.SockaddrLinklayer); err != nil || n < 40 || b[0] != 0x45 || !ok ||
+			(ll.Pkttype == unix.PACKET_OUTGOING) != c.sent {
 			continue
 		}
 		c.note(b[:n])
@@ -119,6 +127,13 @@ func (c *capture) from(port uint16) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.resets[port]
+}
+
+// byPort is how many resets each port has sent.
+func (c *capture) byPort() map[uint16]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.resets)
 }
 
 // counts are resets from some ports, and SYNs that were answered twice.

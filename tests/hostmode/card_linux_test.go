@@ -7,21 +7,19 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	software "github.com/rdma-netstack/rdma-netstack/tests/card"
 )
 
 // ringsEnv has a server make a card, of which another process has the block of ports that it says.
@@ -37,26 +35,11 @@ func onBoth(t *testing.T, test func(*testing.T, *world)) {
 	}
 }
 
-// makeCard lays the cable to the port of a card, and makes its netdev. The kernel is to answer for
-// none of its addresses at the port, which is an interface of its own to it.
+// makeCard lays the cable to the port of a card, and makes its netdev.
 func (w *world) makeCard(t testing.TB) {
 	t.Helper()
 	must(t, lab.Cable(w.host, "port0", w.outside, "eth0"))
-	must(t, w.host.Do(func() error {
-		for path, value := range map[string]string{"ipv4/conf/port0/arp_ignore": "8",
-			"ipv6/conf/port0/disable_ipv6": "1"} {
-			if err := os.WriteFile("/proc/sys/net/"+path, []byte(value), 0); err != nil {
-				return err
-			}
-		}
-		if err := lab.Up("port0", lab.Setup{}); err != nil {
-			return err
-		}
-		return netlink.LinkAdd(&netlink.Tuntap{Mode: netlink.TUNTAP_MODE_TAP,
-			LinkAttrs: netlink.LinkAttrs{Name: "eth0", HardwareAddr: cardMAC},
-			Flags:     netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR})
-	}))
-	must(t, w.host.Do(func() error { return lab.Up("eth0", lab.Setup{MAC: cardMAC}) }))
+	must(t, w.host.Do(func() error { return software.Netdev("eth0", "port0", cardMAC) }))
 }
 
 // card is a software ConnectX in a server's process. Nil is none.
@@ -94,26 +77,16 @@ func (c *card) setGone(gone bool) error {
 
 // openCard makes a card and has cfg use it. Another process has the ports that taken says.
 func openCard(cfg *stack.Config, taken string) (*card, error) {
-	nic, err := simnic.New(simnic.Config{MAC: cardMAC, Seed: 1})
+	nic, config, err := software.Open("eth0", "port0", cardMAC)
 	if err != nil {
 		return nil, err
 	}
 	c := &card{nic: nic}
-	tap, err := wire.OpenTAP("eth0")
-	if err != nil {
-		return nil, errors.Join(err, c.close())
-	}
-	port, err := wire.OpenPacket("port0")
-	if err == nil {
-		err = errors.Join(nic.ConnectNetdev(tap), nic.ConnectWire(port))
-	}
-	cfg.NIC = dv.Config{Kernel: c.open, DelayDrop: true, RxQueues: 2, TxQueues: 2,
-		Facts: dv.PortFacts{Name: "sim0", Netdev: cfg.NIC.Device, MAC: nic.MAC(), MTU: nic.MTU()}}
-	if err == nil {
-		another := cfg.NIC
-		another.Kernel, another.HostMode = kernel.Opener(nic), true
-		c.another, err = dv.Open(context.Background(), another)
-	}
+	config.RxQueues, config.TxQueues, config.HostMode = 2, 2, true
+	config.Facts.Netdev = cfg.NIC.Device
+	c.another, err = dv.Open(context.Background(), config)
+	config.Kernel, config.HostMode = c.open, false
+	cfg.NIC = config
 	if err == nil && taken != "" {
 		err = c.steal(taken)
 	}

@@ -22,10 +22,19 @@ import (
 // stacks. Loopback cannot show what depends on the link: server and client are one host, which has
 // every address.
 func cabledWorld(t *testing.T) *world {
+	return worldOn(t, func(server, client *lab.Net) (string, error) {
+		return cable, lab.Cable(server, cable, client, cable)
+	})
+}
+
+// worldOn is cabledWorld on what lay lays, which says at which interface of the client frames are
+// seen.
+func worldOn(t *testing.T, lay func(server, client *lab.Net) (seen string, err error)) *world {
 	need.NetNS(t)
 	w := pairWorld("kernel")
 	server, client := newHost(t, "server"), newHost(t, "client")
-	if err := lab.Cable(server, cable, client, cable); err != nil {
+	seen, err := lay(server, client)
+	if err != nil {
 		t.Fatal(err)
 	}
 	connect(t, server, client)
@@ -33,7 +42,7 @@ func cabledWorld(t *testing.T) *world {
 		netip.PrefixFrom(w.server6, 64))
 	address(t, client, netip.PrefixFrom(w.client4, 24), netip.PrefixFrom(w.client6, 64))
 	w.server, w.client = inside{server, kernel{}}, inside{client, kernel{}}
-	w.sent.listen(t, client)
+	w.sent.listen(t, client, seen)
 	return w
 }
 

@@ -4,6 +4,7 @@ package hoststack
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -40,26 +41,50 @@ var tables = []struct {
 // own, and compares.
 func TestSameAsKernel(t *testing.T) {
 	need.Long(t, "each case on the kernel and on a slice, 30 s")
-	compareAll(t, "addresses of their own", stackWorld, byDesign)
+	compareAll(t, "addresses of their own", stackWorld, byDesign, 1)
 }
 
 // TestHostSameAsKernel does so on stacks on the host's own addresses, one pair for all behaviours.
 func TestHostSameAsKernel(t *testing.T) {
 	need.Long(t, "each case on the kernel and on the host's own address, 30 s")
 	w := hostWorld(t)
-	compareAll(t, "the host's own addresses", func(*testing.T) *world { return w }, byDesignOnHost)
+	compareAll(t, "the host's own addresses", func(*testing.T) *world { return w }, byDesignOnHost,
+		1)
+}
+
+// TestHostRingsSameAsKernel does so on the rings of software cards, with every third behaviour, and
+// with all of them for make test-host, which sets HOST.
+func TestHostRingsSameAsKernel(t *testing.T) {
+	need.Long(t, "a third of the cases, and on the host's own address from rings, 15 s")
+	need.TUN(t)
+	every := 3
+	if os.Getenv("HOST") != "" {
+		every = 1
+	}
+	w := ringsWorld(t)
+	compareAll(t, "the host's own addresses, from rings", func(*testing.T) *world { return w },
+		byDesignOnHost, every)
+	server := w.server.(inside).sockets.(netstack)
+	stats, _ := server.HostStats()
+	if got := server.LinkStats().Rings.RxPackets; !stats.Rules || got < 10*stats.Unsteered {
+		t.Errorf("%d frames of the server came by its rings, %d otherwise", got, stats.Unsteered)
+	}
 }
 
 // kernelNotes is what the kernel's world has shown, by behaviour.
 var kernelNotes = map[string][]string{}
 
-// compareAll compares all behaviours. on says which addresses the stacks have, reasons why one
-// differs.
-func compareAll(t *testing.T, on string, open func(*testing.T) *world, reasons map[string]string) {
-	compared, differ := 0, 0
+// compareAll compares one in every so many behaviours. on says which addresses the stacks have,
+// reasons why one differs.
+func compareAll(t *testing.T, on string, open func(*testing.T) *world, reasons map[string]string,
+	every int) {
+	compared, differ, seen := 0, 0, 0
 	for _, table := range tables {
 		for _, b := range table.rows {
 			name := table.subject + "/" + b.name
+			if seen++; seen%every != 0 {
+				continue
+			}
 			compared++
 			t.Run(name, func(t *testing.T) {
 				want, known := kernelNotes[name]
@@ -73,9 +98,9 @@ func compareAll(t *testing.T, on string, open func(*testing.T) *world, reasons m
 			})
 		}
 	}
-	need.Note(t, fmt.Sprintf("compared %d behaviours with the kernel's sockets, on %s: %d differ, "+
-		"%d of them by design (tests/hoststack/bydesign_test.go)", compared, on, differ,
-		len(reasons)))
+	need.Note(t, fmt.Sprintf("compared %d of %d behaviours with the kernel's sockets, on %s: %d "+
+		"differ; %d of all do by design (tests/hoststack/bydesign_test.go)", compared, seen, on,
+		differ, len(reasons)))
 	for name := range reasons {
 		if !known(name) {
 			t.Errorf("byDesign names %q, which is no behaviour", name)

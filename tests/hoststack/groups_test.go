@@ -4,6 +4,7 @@ package hoststack
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -108,12 +109,11 @@ func (o *onCable) tap(end int, frame []byte) (drop bool) {
 }
 
 // listen records the frames that arrive at the other end of a kernel's cable.
-func (o *onCable) listen(t *testing.T, other *lab.Net) {
+func (o *onCable) listen(t *testing.T, other *lab.Net, ifname string) {
 	t.Helper()
 	var port *lab.Port
 	if err := other.Do(func() (err error) {
-		port,
-			err = lab.OpenPort(cable)
+		port, err = lab.OpenPort(ifname)
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func (r *run) find(what string, f func(packet []byte) string) string {
 		frames := r.sent.frames
 		r.sent.mu.Unlock()
 		for _, frame := range frames {
-			if s := f(frame[14:]); s != "" {
+			if s := f(unpadded(frame[14:])); s != "" {
 				return s
 			}
 		}
@@ -152,6 +152,18 @@ func (r *run) find(what string, f func(packet []byte) string) string {
 			r.Fatalf("%s: %s was not sent", r.world.name, what)
 		}
 	}
+}
+
+// unpadded is a packet without what a card adds to the shortest frames.
+func unpadded(packet []byte) []byte {
+	size := len(packet)
+	switch {
+	case len(packet) >= 20 && packet[0]>>4 == 4:
+		size = int(binary.BigEndian.Uint16(packet[2:]))
+	case len(packet) >= 40 && packet[0]>>4 == 6:
+		size = 40 + int(binary.BigEndian.Uint16(packet[4:]))
+	}
+	return packet[:min(size, len(packet))]
 }
 
 // report waits for a report about a group whose record is of that type (RFC 3376 section 4.2.12),
