@@ -63,7 +63,7 @@ func (a *arena) open(zone string) (err error) {
 		return err
 	case plumbTAP:
 		err = a.openTAP(spec)
-	case plumbRelay:
+	case plumbRelay, plumbWAN:
 		err = a.openRelay(spec)
 	default:
 		err = a.openVeth(spec)
@@ -100,6 +100,15 @@ func upClient(at *lab.Net) error {
 	return up(at, clientMAC, append([]netip.Prefix{clientPrefix}, morePrefixes...)...)
 }
 
+// upCable brings the server's side up, with its address if it is the kernel's.
+func (a *arena) upCable(spec childSpec) error {
+	address := []netip.Prefix{serverPrefix}
+	if spec.Server.Stack != stackKernel {
+		address = nil
+	}
+	return errors.Join(up(a.cable, serverMAC, address...), a.cable.Do(serverSettings))
+}
+
 // openTAP has the server make the TAP that the client's kernel uses.
 func (a *arena) openTAP(spec childSpec) (err error) {
 	if a.server, err = a.start(a.client, spec); err != nil {
@@ -113,11 +122,10 @@ func (a *arena) openRelay(spec childSpec) (err error) {
 		return err
 	}
 	if a.relay, err = a.start(a.client,
-		childSpec{Relay: a.cable.Path(), Processor: spec.Processor}); err != nil {
+		childSpec{Relay: a.cable.Path(), WAN: a.wan(), Processor: spec.Processor}); err != nil {
 		return err
 	}
-	if err := errors.Join(upClient(a.client), up(a.cable, serverMAC, serverPrefix),
-		a.cable.Do(serverSettings)); err != nil {
+	if err := errors.Join(upClient(a.client), a.upCable(spec)); err != nil {
 		return err
 	}
 	a.server, err = a.start(a.cable, spec)
@@ -131,12 +139,7 @@ func (a *arena) openVeth(spec childSpec) (err error) {
 	if err := lab.Cable(a.client, port, a.cable, port); err != nil {
 		return err
 	}
-	address := []netip.Prefix{serverPrefix}
-	if spec.Server.Stack != stackKernel {
-		address = nil
-	}
-	if err := errors.Join(upClient(a.client), up(a.cable, serverMAC, address...),
-		a.cable.Do(serverSettings)); err != nil {
+	if err := errors.Join(upClient(a.client), a.upCable(spec)); err != nil {
 		return err
 	}
 	if a.plain() {
@@ -163,10 +166,13 @@ func offloadsOff(at *lab.Net) error {
 // clientSettings and serverSettings keep a round from using up the ports of the next: the kernel
 // deletes connections in TIME-WAIT at once.
 func clientSettings() error {
-	return sysctl(map[string]string{"ip_local_port_range": "1024 65535", "tcp_max_tw_buckets": "1"})
+	return sysctl(map[string]string{"ip_local_port_range": "1024 65535",
+		"tcp_max_tw_buckets": "1"})
 }
 
-func serverSettings() error { return sysctl(map[string]string{"tcp_max_tw_buckets": "1"}) }
+func serverSettings() error {
+	return sysctl(map[string]string{"tcp_max_tw_buckets": "1"})
+}
 
 // sysctl sets values of net.ipv4 in the calling thread's namespace.
 func sysctl(values map[string]string) error {

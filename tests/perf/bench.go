@@ -32,9 +32,9 @@ type sample struct {
 	wire  frames  // that crossed the cable
 }
 
-func kernelClient(p *peer) bool { return !p.memory() }
+func kernelClient(p *peer) bool { return !p.memory() && !p.wan() }
 func inMemory(p *peer) bool     { return p.memory() }
-func anyPeer(*peer) bool        { return true }
+func anyPeer(p *peer) bool      { return !p.wan() }
 
 // servedBy are the peers on which whole services are measured: the kernel, the best of gVisor's
 // links, and ours.
@@ -73,7 +73,7 @@ func benches() []bench {
 		{name: "ping", for_: kernelClient, run: (*sample).ping},
 		{name: "idle", extra: true, once: true, for_: anyPeer, run: (*sample).idle},
 		{name: "memory", once: true, for_: kernelClient, run: (*sample).memory},
-	}, serviceBenches()...)
+	}, append(serviceBenches(), wanBenches()...)...)
 }
 
 // during runs a load between the server's begin and end, and records who used the machine

@@ -21,6 +21,7 @@ func catalogue() []quantity {
 	c.services()
 	c.bulk()
 	c.rest()
+	c.wan()
 	return c
 }
 
@@ -122,6 +123,16 @@ func (c *quantities) bulk() {
 	} {
 		c.flow(d.key, d.title)
 	}
+}
+
+// wan adds what is measured over a long cable.
+func (c *quantities) wan() {
+	c.add("wan up", "bulk to server, 8 flows", "MB/s", 2, false, false)
+	c.add("wan down", "bulk from server, 8 flows", "MB/s", 2, false, false)
+	c.add("wan http", "HTTP keep-alive, 16 conns", "req/s", 0, false, false)
+	c.add("wan http p50", "HTTP p50", "ms", 1, true, false)
+	c.add("wan http p99", "HTTP p99", "ms", 1, true, false)
+	c.add("wan http p99.9", "HTTP p99.9", "ms", 1, true, false)
 }
 
 func (c *quantities) rest() {

@@ -25,6 +25,7 @@ type childSpec struct {
 	Behind         bool // the client's end has the server that is behind a proxy
 	// the path of another namespace: no stack at all, frames are carried between it and this one
 	Relay     string
+	WAN       bool   // of a relay: the cable is long, and loses frames
 	Procs     int    // GOMAXPROCS; 0: all
 	Processor *int   // the only one to run on; nil: all
 	Zone      string // of the DNS server: a file
@@ -92,7 +93,7 @@ func (c *child) open(s childSpec) (err error) {
 	switch {
 	case s.Relay != "":
 		c.meter.relays = true
-		return relay(s.Relay)
+		return relay(s.Relay, cableOf(s.WAN))
 	case s.Pair:
 		server, c.client, err = openPair(*s.Server)
 	default:

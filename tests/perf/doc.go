@@ -12,6 +12,7 @@
 //	host_*.go           the stacks under them: kernel, gVisor on its links, ours
 //	service*.go         what is served; tls.go quic_conn.go: TLS, and QUIC in batches
 //	load_*.go           what is measured; frames.go: packets of the client's interface
+//	wan.go bench_wan.go peers behind a cable that delays and loses frames
 //	apart.go            peers whose server and clients have a processor each
 //	usage.go noise.go   CPU time, the software NIC's share of it, and CPU time of other programs
 //	table.go svg.go     medians, spreads, ratios

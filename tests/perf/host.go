@@ -71,7 +71,9 @@ func (e end) open() (host, error) {
 type kernelHost struct{ from netip.Addr }
 
 func (kernelHost) Listen(port int) (net.Listener, error) {
-	return net.ListenTCP("tcp4", &net.TCPAddr{Port: port})
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error { return cubic(c) }}
+	lc.SetMultipathTCP(false)
+	return lc.Listen(context.Background(), "tcp4", fmt.Sprintf(":%d", port))
 }
 
 func (kernelHost) ListenUDP(port int) (net.PacketConn, error) {
@@ -84,9 +86,14 @@ func (kernelHost) ListenUDP(port int) (net.PacketConn, error) {
 
 func (h kernelHost) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	var d net.Dialer
+	if network == "tcp" {
+		d.Control = func(_, _ string, c syscall.RawConn) error { return cubic(c) }
+	}
 	if h.from.IsValid() {
 		d.LocalAddr = &net.TCPAddr{IP: h.from.AsSlice()}
-		d.Control = func(_, _ string, c syscall.RawConn) error { return portAtConnect(c) }
+		d.Control = func(_, _ string, c syscall.RawConn) error {
+			return errors.Join(cubic(c), portAtConnect(c))
+		}
 	}
 	conn, err := d.DialContext(ctx, network, address)
 	if udp, ok := conn.(*net.UDPConn); ok {
@@ -98,6 +105,15 @@ func (h kernelHost) Dial(ctx context.Context, network, address string) (net.Conn
 }
 
 func (kernelHost) Close() error { return nil }
+
+// cubic sets the congestion control of the other stacks, whatever this machine's is. Accepted
+// connections have the listener's.
+func cubic(c syscall.RawConn) (err error) {
+	control := c.Control(func(fd uintptr) {
+		err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "cubic")
+	})
+	return errors.Join(control, err)
+}
 
 // portAtConnect has the kernel choose the port for the four-tuple, not for the address alone.
 func portAtConnect(c syscall.RawConn) (err error) {

@@ -85,6 +85,9 @@ func (r *results) markdown() string {
 			"processor, the clients on the other:\n\n")
 	write(&b, r.shortRows(shortApartKeys, "ours/tap-apart", "kernel/tap-apart",
 		[]string{"kernel/tap-apart"}, []string{"ours/tap-apart"}))
+	fmt.Fprintf(&b, "\nA kernel's client over a cable that holds frames back for %v and loses "+
+		"%v %% of them, in each direction:\n\n", wanDelay, wanLoss*100)
+	write(&b, r.wanRows())
 	fmt.Fprintf(&b, "\nBoth ends in one process, on one core:\n\n")
 	write(&b, r.memoryRows())
 	fmt.Fprintf(&b, "\nMore cores, more queues:\n\n")
@@ -136,6 +139,27 @@ func (r *results) packetRows() [][]string {
 		rows = append(rows, []string{strings.TrimSuffix(q.Title+", "+q.Unit, ", "),
 			shortCell(r.column(them), q), named(best, q), shortCell(r.column(us), q),
 			r.times(us, r.column(them), q), r.times(us, best, q)})
+	}
+	return filled(rows)
+}
+
+// shortWANKeys are the rows of the table of a long cable.
+var shortWANKeys = []string{
+	"wan up", "wan down", "wan http", "wan http p50", "wan http p99", "wan http p99.9",
+}
+
+func (r *results) wanRows() [][]string {
+	names := []string{"kernel/wan", "fd-gso-inline/wan", "ours/wan", "packet/wan"}
+	rows := [][]string{append(append([]string{""}, names...), "ours ÷ kernel", "packet ÷ kernel")}
+	for _, key := range shortWANKeys {
+		q := quantityOf(key)
+		row := []string{q.Title + ", " + q.Unit}
+		for _, name := range names {
+			row = append(row, shortCell(r.column(name), q))
+		}
+		kernel := r.column("kernel/wan")
+		rows = append(rows, append(row, r.times("ours/wan", kernel, q),
+			r.times("packet/wan", kernel, q)))
 	}
 	return filled(rows)
 }

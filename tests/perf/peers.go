@@ -25,6 +25,7 @@ const (
 	plumbPlain = "veth plain" // offloads off on both ends: frames as on a wire
 	plumbTAP   = "tap"
 	plumbRelay = "tap relay" // two TAPs and a process that carries frames between them
+	plumbWAN   = "wan"       // as tap relay, without offloads; it delays and loses frames
 	plumbMem   = "memory"    // both ends in one process
 )
 
@@ -56,12 +57,15 @@ type peer struct {
 
 func (p *peer) ours() bool   { return p.End.Stack == stackOurs }
 func (p *peer) memory() bool { return p.Plumbing == plumbMem }
+func (p *peer) wan() bool    { return p.Plumbing == plumbWAN }
 
 // group is the peers that a peer is compared with.
 func (p *peer) group() string {
 	switch {
 	case p.memory():
 		return groupMemory
+	case p.wan():
+		return groupWAN
 	case p.Apart:
 		return groupApart
 	}
@@ -78,7 +82,8 @@ func fd(dispatch, gso string) end {
 // peers are all configurations. The first of each plumbing is the kernel's own stack, if there is
 // one.
 func peers() []*peer {
-	return slices.Concat(vethPeers(), plainPeers(), tapPeers(), apartPeers(), memPeers())
+	return slices.Concat(vethPeers(), plainPeers(), tapPeers(), apartPeers(), wanPeers(),
+		memPeers())
 }
 
 func kernelEnd() end { return end{Stack: stackKernel} }
@@ -175,6 +180,22 @@ func apartPeers() []*peer {
 		{Name: "ours/tap-apart",
 			About: "ours/tap, the server and its NIC on one processor, the clients on the other",
 			End:   ourEnd(), Plumbing: plumbTAP, Apart: true, Extra: true},
+	}
+}
+
+// wanPeers reach them over a long cable that loses frames.
+func wanPeers() []*peer {
+	inline := fd("recvmmsg", "host")
+	inline.Inline = true
+	return []*peer{
+		{Name: "kernel/wan", About: "Linux TCP/IP, 40 ms away, 1 % of frames lost",
+			End: kernelEnd(), Plumbing: plumbWAN, Extra: true},
+		{Name: "fd-gso-inline/wan", About: "fd-gso-inline, likewise", End: inline,
+			Plumbing: plumbWAN, Extra: true},
+		{Name: "ours/wan", About: "ours: software ConnectX on AF_PACKET, likewise",
+			End: ourEnd(), Plumbing: plumbWAN, Extra: true},
+		{Name: "packet/wan", About: "ours: packet sockets, likewise", End: packetEnd(),
+			Plumbing: plumbWAN, Extra: true},
 	}
 }
 

@@ -153,7 +153,8 @@ func TestPeersAndCatalogueAreConsistent(t *testing.T) {
 		}
 		keys[q.Key] = true
 	}
-	for _, key := range slices.Concat(shortKeys, shortServiceKeys, shortApartKeys, shortPacketKeys,
+	for _, key := range slices.Concat(shortKeys, shortServiceKeys, shortWANKeys,
+		shortApartKeys, shortPacketKeys,
 		shortMemoryKeys) {
 		if !keys[key] {
 			t.Errorf("no quantity %s for the short tables", key)
@@ -162,6 +163,16 @@ func TestPeersAndCatalogueAreConsistent(t *testing.T) {
 	for _, a := range aims() {
 		if !keys[a.key] || !seen[a.us] {
 			t.Errorf("aim %q: no quantity %s or no peer %s", a.what, a.key, a.us)
+		}
+	}
+}
+
+func TestLongCableHasItsOwnLoads(t *testing.T) {
+	for _, p := range peers() {
+		for _, b := range benches() {
+			if wan := strings.HasPrefix(b.name, "wan-"); b.for_(p) && wan != p.wan() {
+				t.Errorf("%s runs on %s", b.name, p.Name)
+			}
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 
 // relay makes a TAP in this namespace and one in the namespace of that path, and carries frames
 // between them: the cost for a kernel stack of a cable that is a process, as ours is.
-func relay(path string) error {
-	here, err := vnetTAP()
+func relay(path string, c cable) error {
+	here, err := c.open()
 	if err != nil {
 		return err
 	}
@@ -20,7 +20,7 @@ func relay(path string) error {
 	errs := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends in its namespace
-		fd, err := tapAt(path)
+		fd, err := tapAt(path, c.open)
 		there <- fd
 		errs <- err
 	}()
@@ -28,12 +28,12 @@ func relay(path string) error {
 	if err != nil {
 		return err
 	}
-	go carry(here, func(frame []byte) { toServer(other, frame) })
-	go carry(other, func(frame []byte) { toClient(here, frame) })
+	go c.carry(here, func(frame []byte) { toServer(other, frame) })
+	go c.carry(other, func(frame []byte) { toClient(here, frame) })
 	return nil
 }
 
-func tapAt(path string) (int, error) {
+func tapAt(path string, open func() (int, error)) (int, error) {
 	ns, err := os.Open(path)
 	if err != nil {
 		return 0, err
@@ -42,7 +42,7 @@ func tapAt(path string) (int, error) {
 	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 		return 0, fmt.Errorf("enter %s: %w", path, err)
 	}
-	return vnetTAP()
+	return open()
 }
 
 // Offloads of a TAP (include/uapi/linux/if_tun.h): checksum, TSO for IPv4 and IPv6, ECN.

@@ -32,10 +32,11 @@ func (r *results) print(w io.Writer) {
 const (
 	groupShared = "Kernel client"
 	groupApart  = "Kernel client on a processor of its own"
+	groupWAN    = "Kernel client 40 ms away, 1 % of frames lost"
 	groupMemory = "Both ends in one process"
 )
 
-var groups = []string{groupShared, groupApart, groupMemory}
+var groups = []string{groupShared, groupApart, groupWAN, groupMemory}
 
 func (r *results) where(group string) (cs []*column) {
 	for _, c := range r.Peers {
