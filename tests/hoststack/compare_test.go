@@ -55,7 +55,7 @@ func TestHostSameAsKernel(t *testing.T) {
 // TestHostRingsSameAsKernel does so on the rings of software cards, with every third behaviour, and
 // with all of them for make test-host, which sets HOST.
 func TestHostRingsSameAsKernel(t *testing.T) {
-	need.Long(t, "a third of the cases, and on the host's own address from rings, 15 s")
+	need.Long(t, "a third of the cases on the kernel and on rings, 15 s")
 	need.TUN(t)
 	every := 3
 	if os.Getenv("HOST") != "" {
