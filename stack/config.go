@@ -27,8 +27,9 @@ type Config struct {
 
 	// Predecessor is a process whose place [Open]'s stack takes, with its MAC address: the stack
 	// receives what is for its own sockets only until [Stack.TakeOver]. Both must be on rings of
-	// one device, or on packet sockets. The addresses are those of this Config, and are not looked
-	// for on the network before. Open and Close of the stack close it. Nil: there is none.
+	// one device, or on packet sockets, and both have Host or neither. The addresses are those of
+	// this Config, and are not looked for on the network before. Open and Close of the stack close
+	// it. Nil: there is none.
 	Predecessor *Predecessor
 
 	// MaxOutage is for how long [Open]'s stack may be without a link before connections end, and

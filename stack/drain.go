@@ -31,6 +31,11 @@ func (s *Stack) Drain(ctx context.Context) error {
 	if s.link != nil {
 		s.link.Refuse()
 	}
+	if s.host != nil {
+		if err := s.host.refuse(); err != nil {
+			s.log.Warn("refuse connections of the kernel", "interface", s.name, "error", err)
+		}
+	}
 	limit := s.clock.NewTimer(drainTime)
 	defer limit.Stop()
 	for seen := true; seen; { // and once more: Accept may not have returned yet
@@ -69,7 +74,7 @@ func (s *Stack) unaccepted() bool {
 			}
 		}
 	}
-	return s.other.Load() != nil && s.unread()
+	return s.other.Load() != nil && s.unread() || s.host != nil && s.host.unaccepted()
 }
 
 // unread says whether a UDP socket has datagrams that wait.

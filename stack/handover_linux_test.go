@@ -6,11 +6,14 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
@@ -27,41 +30,81 @@ type handoverWorld struct {
 	nets [2]*lab.Net
 	path string      // of the socket that waits for a newcomer
 	nic  *simnic.NIC // whose port the interface is; nil: there are packet sockets only
+	host bool        // the address is the host's own
 }
 
-// overBoth runs a test on packet sockets, and on rings.
-func overBoth(t *testing.T, test func(*testing.T, *handoverWorld)) {
-	t.Run("packet sockets", func(t *testing.T) { test(t, newHandoverWorld(t)) })
-	t.Run("rings", func(t *testing.T) {
-		h := newHandoverWorld(t)
-		h.nic = card(t, "sim", 1)
-		var port wire.Wire
-		must(t, h.nets[0].Do(func() (err error) {
-			port, err = wire.OpenPacket("eth0")
-			return err
-		}))
-		must(t, h.nic.ConnectWire(port))
-		test(t, h)
-	})
+// onEachLink runs a test on packet sockets and on rings, with an address of the stacks' own and
+// with the host's.
+func onEachLink(t *testing.T, test func(*testing.T, *handoverWorld)) {
+	for name, h := range map[string]*handoverWorld{"packet sockets": {},
+		"rings": {nic: card(t, "sim", 1)}, "host on packet sockets": {host: true},
+		"host on rings": {host: true, nic: card(t, "sim", 1)}} {
+		t.Run(name, func(t *testing.T) {
+			h.t = t
+			h.make()
+			test(t, h)
+		})
+	}
 }
 
 func newHandoverWorld(t *testing.T) *handoverWorld {
 	t.Helper()
+	h := &handoverWorld{t: t}
+	h.make()
+	return h
+}
+
+// make lays the cable: to the interface, or to the port of the software NIC, which in host mode has
+// an interface that is a TAP.
+func (h *handoverWorld) make() {
+	t := h.t
+	t.Helper()
 	need.NetNS(t)
 	netpair.CheckLeaks(t)
-	h := &handoverWorld{t: t, path: filepath.Join(t.TempDir(), "handover")}
+	h.path = filepath.Join(t.TempDir(), "handover")
 	for i := range h.nets {
 		n, err := lab.New("hand-over test")
 		must(t, err)
 		t.Cleanup(func() { n.Close() })
 		h.nets[i] = n
 	}
-	must(t, lab.Cable(h.nets[0], "eth0", h.nets[1], "eth0"))
-	for i, setup := range []lab.Setup{{}, {Addresses: []netip.Prefix{
-		netip.MustParsePrefix("10.9.0.2/24")}}} {
-		must(t, h.nets[i].Do(func() error { return lab.Up("eth0", setup) }))
+	port := "eth0"
+	if h.nic != nil {
+		port = "port0"
 	}
-	return h
+	must(t, lab.Cable(h.nets[0], port, h.nets[1], "eth0"))
+	must(t, h.nets[0].Do(func() error { return lab.Up(port, lab.Setup{}) }))
+	must(t, h.nets[1].Do(func() error {
+		return lab.Up("eth0", lab.Setup{Addresses: []netip.Prefix{
+			netip.MustParsePrefix("10.9.0.2/24")}})
+	}))
+	must(t, h.nets[0].Do(func() error {
+		if h.nic != nil {
+			w, err := wire.OpenPacket(port)
+			must(t, err)
+			must(t, h.nic.ConnectWire(w))
+		}
+		if !h.host {
+			return nil
+		}
+		setup := lab.Setup{Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24")}}
+		if h.nic != nil {
+			// the kernel, to which the port is an interface of its own, is not to answer there
+			must(t, os.WriteFile("/proc/sys/net/ipv4/conf/port0/arp_ignore", []byte("8"), 0))
+			must(t, netlink.LinkAdd(&netlink.Tuntap{Mode: netlink.TUNTAP_MODE_TAP,
+				LinkAttrs: netlink.LinkAttrs{Name: "eth0", HardwareAddr: h.nic.MAC()},
+				Flags:     netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR}))
+			setup.MAC = h.nic.MAC()
+		}
+		return lab.Up("eth0", setup)
+	}))
+	if h.host && h.nic != nil {
+		must(t, h.nets[0].Do(func() error {
+			tap, err := wire.OpenTAP("eth0")
+			must(t, err)
+			return h.nic.ConnectNetdev(tap)
+		}))
+	}
 }
 
 // open opens a stack that echoes what comes to port 7 and says its name to who asks at the ports.
@@ -74,17 +117,27 @@ func (h *handoverWorld) open(name string, p *stack.Predecessor, ports ...int) *s
 		cfg.NIC.DelayDrop = true
 	}
 	cfg.Predecessor, cfg.DuplicateDetection = p, -1
-	cfg.Addresses = []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24")}
+	if cfg.Host = h.host; h.host {
+		cfg.NIC.Facts.Netdev = "eth0"
+	} else {
+		cfg.Addresses = []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24")}
+	}
 	var s *stack.Stack
 	must(h.t, h.nets[0].Do(func() (err error) {
 		s, err = stack.Open(h.t.Context(), cfg)
 		return err
 	}))
 	h.t.Cleanup(func() { s.Close() })
-	serveEcho(h.t, s, 7)
+	must(h.t, h.nets[0].Do(func() error { // of host mode's sockets of the kernel
+		serveEcho(h.t, s, 7)
+		return nil
+	}))
 	for _, port := range ports {
-		u, err := s.ListenPacket("udp", fmt.Sprint(":", port))
-		must(h.t, err)
+		var u net.PacketConn
+		must(h.t, h.nets[0].Do(func() (err error) {
+			u, err = s.ListenPacket("udp", fmt.Sprint(":", port))
+			return err
+		}))
 		go func() {
 			b := make([]byte, 100)
 			for _, from, err := u.ReadFrom(b); err == nil; _, from, err = u.ReadFrom(b) {
@@ -112,7 +165,12 @@ func (h *handoverWorld) meet() *stack.Predecessor {
 
 func (h *handoverWorld) dial(network string, port int) net.Conn {
 	h.t.Helper()
-	c, err := h.nets[1].DialContext(h.t.Context(), network, fmt.Sprint("10.9.0.1:", port))
+	return h.dialFrom(h.nets[1], network, port)
+}
+
+func (h *handoverWorld) dialFrom(n *lab.Net, network string, port int) net.Conn {
+	h.t.Helper()
+	c, err := n.DialContext(h.t.Context(), network, fmt.Sprint("10.9.0.1:", port))
 	must(h.t, err)
 	h.t.Cleanup(func() { c.Close() })
 	must(h.t, c.SetDeadline(time.Now().Add(hangs)))
@@ -134,7 +192,7 @@ func (h *handoverWorld) who(port int) string {
 // TestHandOver has several newcomers give up, and one take over: connections stay where they are,
 // new ones and datagrams go to the newcomer, or where there is a socket; all go to the stack before
 // again when the newcomer has ended.
-func TestHandOver(t *testing.T) { overBoth(t, testHandOver) }
+func TestHandOver(t *testing.T) { onEachLink(t, testHandOver) }
 
 func testHandOver(t *testing.T, h *handoverWorld) {
 	before := h.open("before", nil, 53, 54)
@@ -227,14 +285,14 @@ func TestHandOverEnds(t *testing.T) {
 			}
 			echoed(t, h.dial("tcp", 7))
 		}
-		t.Run(name, func(t *testing.T) { overBoth(t, test) })
+		t.Run(name, func(t *testing.T) { onEachLink(t, test) })
 	}
 }
 
 // TestHandOverInTurn has stacks take over one after the other, each from the one before, which ends
 // with a connection.
 func TestHandOverInTurn(t *testing.T) {
-	overBoth(t, func(t *testing.T, h *handoverWorld) {
+	onEachLink(t, func(t *testing.T, h *handoverWorld) {
 		before := h.open("0", nil, 53)
 		for i := range 4 {
 			handed := h.wait(before)
@@ -245,11 +303,19 @@ func TestHandOverInTurn(t *testing.T) {
 			must(t, next.TakeOver(t.Context()))
 			must(t, result(t, "HandOver", handed))
 			echoed(t, old)
+			if h.host { // by the kernel
+				c := h.dialFrom(h.nets[0], "tcp", 7)
+				echoed(t, c)
+				defer echoed(t, c)
+			}
 			if got, want := h.who(53), fmt.Sprint(i+1); got != want {
 				t.Errorf("%s answers, want %s", got, want)
 			}
 			must(t, before.Close())
 			echoed(t, h.dial("tcp", 7))
+			if h.host {
+				echoed(t, h.dialFrom(h.nets[0], "tcp", 7))
+			}
 			before = next
 		}
 	})

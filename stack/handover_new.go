@@ -26,6 +26,8 @@ type Predecessor struct {
 	Addresses []netip.Prefix
 
 	backend string // of rdma.BackendKind, which its stack is on
+	host    bool
+	ports   inherited // with host
 	peer    *peer
 }
 
@@ -50,24 +52,47 @@ func MeetPredecessorOn(ctx context.Context, conn net.Conn) (*Predecessor, error)
 	}
 	defer context.AfterFunc(ctx, func() { p.conn.SetReadDeadline(time.Unix(1, 0)) })()
 	var state handoverState
+	var ports inherited
 	if err = p.send(msgHello, handoverVersion); err == nil {
-		err = p.expect(msgState, &state) // once its own predecessor has ended
+		err = p.expectState(&state, &ports) // once its own predecessor has ended
 	}
 	mac, wrong := net.ParseMAC(state.MAC)
 	if err = errors.Join(err, ctx.Err()); err == nil {
 		err = wrong
 	}
 	if err != nil {
+		ports.close()
 		return nil, errors.Join(fmt.Errorf("meet the process to take over from: %w", err),
 			conn.Close())
 	}
 	return &Predecessor{PID: state.PID, MAC: mac, Addresses: state.Addresses, peer: p,
+		host: state.Host, ports: inherited{fds: ports.fds},
 		backend: cmp.Or(state.Backend, rdma.BackendPacket.String())}, nil
 }
 
 // Close leaves the predecessor alone, unless a stack has taken over from it. It may be called
 // again.
-func (p *Predecessor) Close() error { return p.peer.close() }
+func (p *Predecessor) Close() error {
+	p.ports.close()
+	return p.peer.close()
+}
+
+// expectState waits for the state, and takes what comes before it.
+func (p *peer) expectState(state *handoverState, ports *inherited) error {
+	for {
+		m, fds, err := p.receiveWith()
+		if err != nil {
+			return err
+		}
+		if m.kind != msgPorts {
+			closeFDs(fds)
+			return m.decode(msgState, state)
+		}
+		if err := ports.add(m.body, fds); err != nil {
+			return err
+		}
+	}
+}
 
 // adopt makes cfg that of a stack that takes its predecessor's place.
 func (c *Config) adopt() {
@@ -82,6 +107,10 @@ func (s *Stack) join(link *rdma.Endpoint) error {
 	p := s.cfg.Predecessor
 	if p == nil {
 		return nil
+	}
+	if p.host != (s.host != nil) {
+		return fmt.Errorf("of process %d and this one, one serves on the host's own addresses "+
+			"(Host): give both the same address", p.PID)
 	}
 	if have := link.Backend().String(); have != p.backend {
 		return fmt.Errorf("process %d serves on %s, and this one would on %s: give both the same "+
@@ -191,6 +220,12 @@ func (t *taking) take(ctx context.Context) error {
 
 // release delivers what was held back as far as it is ours, and what we were given meanwhile.
 func (t *taking) release() {
+	if h := t.s.host; h != nil {
+		if err := h.serveInherited(); err != nil {
+			t.s.log.Warn("the kernel does not serve at ports of ours", "interface", t.s.name,
+				"error", err)
+		}
+	}
 	t.s.await(t.s.link.Between()) // nothing is held back any more
 	t.in.Deliver(t.held.all())
 	t.mu.Lock()
@@ -232,6 +267,7 @@ func (t *taking) end() {
 func (t *taking) leave() {
 	t.p.stop()
 	t.in.Close()
+	t.s.cfg.Predecessor.ports.close()
 	t.s.other.Store(nil)
 	close(t.p.ended)
 }

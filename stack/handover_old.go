@@ -18,12 +18,11 @@ import (
 const settleTime = time.Second
 
 // errNoSteering is of a stack whose link knows no other process.
-var errNoSteering = errors.New("a hand-over needs a MAC address of our own on a link that Open " +
-	"has made, without Host")
+var errNoSteering = errors.New("a hand-over needs a link that Open has made")
 
 // canHandOver says why the stack can neither hand over nor take over, or nil.
 func (s *Stack) canHandOver() error {
-	if s.link == nil || s.host != nil {
+	if s.link == nil {
 		return errNoSteering
 	}
 	return nil
@@ -115,9 +114,14 @@ func (s *Stack) giveUpClients(ctx context.Context, p *peer, in *rdma.Injector) e
 	}
 	flows := new(rdma.Flows)
 	s.link.Steer(&rdma.Steering{Share: rdma.ShareNote, Flows: flows, Relay: p.relayFrame})
+	if s.host != nil {
+		if err := s.host.sendPorts(p); err != nil {
+			return err
+		}
+	}
 	if err := p.send(msgState, handoverState{Version: handoverVersion, PID: os.Getpid(),
 		MAC: s.HardwareAddr().String(), Addresses: s.Addrs(),
-		Backend: s.link.Backend().String()}); err != nil {
+		Backend: s.link.Backend().String(), Host: s.host != nil}); err != nil {
 		return err
 	}
 	p.conn.SetReadDeadline(time.Time{})
@@ -143,6 +147,9 @@ func (s *Stack) giveUpClients(ctx context.Context, p *peer, in *rdma.Injector) e
 		if err := p.send(msgFlows, message); err != nil {
 			return err
 		}
+	}
+	if s.host != nil {
+		s.host.pause()
 	}
 	if err := p.send(msgTaken, nil); err != nil {
 		return err
@@ -175,9 +182,14 @@ func (s *Stack) serveSuccessor(p *peer, in *rdma.Injector) {
 // is not for our connections stays the successor's to answer.
 func (s *Stack) partSuccessor(p *peer, in *rdma.Injector) {
 	p.stop()
+	s.live.RLock()
 	if !s.closed.Load() {
 		s.link.Steer(nil)
+		if s.host != nil && !s.draining.Load() {
+			s.host.resume()
+		}
 	}
+	s.live.RUnlock()
 	in.Close()
 	s.other.Store(nil)
 	close(p.ended)

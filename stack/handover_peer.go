@@ -23,6 +23,7 @@ import (
 //
 //	newcomer                 the process before
 //	hello ────────────────▶  it notes the connections that begin from here on
+//	      ◀──────────────── ports   in host mode, with their sockets
 //	      ◀──────────────── state
 //	take  ────────────────▶  it delivers what it has received, and then
 //	      ◀──────────────── flows   keeps these alone
@@ -36,6 +37,7 @@ import (
 // end of either: the other one has all frames to itself again.
 const (
 	msgHello = 'h' // version
+	msgPorts = 'p' // []handoverPort, some of them, each with a descriptor
 	msgState = 's' // handoverState
 	msgTake  = 't' // []uint16: ports of its UDP sockets
 	msgFlows = 'l' // []handoverFlow, some of them
@@ -61,6 +63,7 @@ type handoverState struct {
 	MAC       string         `json:"mac"`
 	Addresses []netip.Prefix `json:"addresses"`
 	Backend   string         `json:"backend"` // of rdma.BackendKind, which is at work
+	Host      bool           `json:"host"`    // as Config.Host
 }
 
 // MessageConn is a connection between two processes for [Stack.HandOver] and [MeetPredecessorOn]
@@ -192,7 +195,10 @@ func (p *peer) await(ctx context.Context, kind byte, v any) error {
 }
 
 // send sends a message, with v as JSON unless that is nil.
-func (p *peer) send(kind byte, v any) error {
+func (p *peer) send(kind byte, v any) error { return p.sendWith(kind, v, nil) }
+
+// sendWith is send, with descriptors, which stay the caller's.
+func (p *peer) sendWith(kind byte, v any, fds []int) error {
 	b := []byte{kind}
 	if v != nil {
 		text, err := json.Marshal(v)
@@ -201,7 +207,15 @@ func (p *peer) send(kind byte, v any) error {
 		}
 		b = append(b, text...)
 	}
-	_, err := p.conn.Write(b)
+	if len(fds) == 0 {
+		_, err := p.conn.Write(b)
+		return err
+	}
+	conn, ok := p.conn.(*net.UnixConn)
+	if !ok {
+		return errNoRights
+	}
+	_, _, err := conn.WriteMsgUnix(b, unix.UnixRights(fds...), nil)
 	return err
 }
 
@@ -221,6 +235,31 @@ func (p *peer) receive() (kind byte, body []byte, err error) {
 		return 0, nil, err
 	}
 	return p.buf[0], p.buf[1:n], nil
+}
+
+// errNoRights is of a connection that carries no descriptors.
+var errNoRights = errors.New("a hand-over of the host's own address needs a connection of " +
+	"network unixpacket")
+
+// receiveWith is receive of a message that may have descriptors, which are the caller's.
+func (p *peer) receiveWith() (m peerMessage, fds []int, err error) {
+	conn, ok := p.conn.(*net.UnixConn)
+	if !ok {
+		m.kind, m.body, err = p.receive()
+		return m, nil, err
+	}
+	oob := make([]byte, unix.CmsgSpace(portsPerMessage*4))
+	n, size, _, _, err := conn.ReadMsgUnix(p.buf, oob)
+	if err == nil && n == 0 {
+		err = io.EOF
+	}
+	if err == nil && size > 0 {
+		fds, err = parseRights(oob[:size])
+	}
+	if err != nil {
+		return m, nil, err
+	}
+	return peerMessage{p.buf[0], p.buf[1:n]}, fds, nil
 }
 
 // expect waits for a message of one kind, and decodes it into v unless that is nil.

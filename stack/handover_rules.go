@@ -29,6 +29,11 @@ func (t *taking) setRules(to ruleState) error {
 	if err := to.apply(t.device); err != nil {
 		return err
 	}
+	if h := t.s.host; h != nil {
+		if err := h.moveRules(to); err != nil {
+			return err
+		}
+	}
 	t.rules = to
 	return nil
 }

@@ -28,6 +28,9 @@ type host struct {
 	rules   *rdma.Endpoint // whose device has a rule for each port; nil: there is none
 	ended   sync.WaitGroup // goroutines that serve what the kernel brings
 	ways    ways
+	// ruleState is where the rules of ports are; guarded by mu
+	ruleState ruleState
+	paused    bool // another process accepts and reads from the ports; guarded by mu
 
 	accepted, dialled atomic.Uint64 // connections of the kernel
 	received, sent    atomic.Uint64 // datagrams by the kernel
@@ -121,7 +124,10 @@ func openHost(ctx context.Context, cfg Config) (*Stack, error) {
 		return nil, err
 	}
 	h := &host{ports: map[hostKey]*hostPort{}, bindings: map[*binding]struct{}{},
-		returned: make(chan struct{}, 1), idle: make(chan struct{}, 1)}
+		returned: make(chan struct{}, 1), idle: make(chan struct{}, 1), ruleState: rulesSettled}
+	if cfg.Predecessor != nil {
+		h.ruleState = rulesAway
+	}
 	found, err := h.read(cfg)
 	if err != nil {
 		return nil, errors.Join(err, h.close())
@@ -176,7 +182,11 @@ func (s *Stack) openOnHost(ctx context.Context, found hostnet.Network) error {
 	if err != nil {
 		return err
 	}
-	if err := h.claimBlock(ctx); err != nil {
+	err = h.claimBlock(ctx)
+	if err == nil {
+		err = s.join(link)
+	}
+	if err != nil {
 		link.Close()
 		return err
 	}

@@ -76,6 +76,9 @@ type hostPort struct {
 	held     bool       // a connection was made from it; guarded by host.mu
 	dials    int        // that are made from it now; guarded by host.mu
 	accepted bool       // the kernel has had connections there; guarded by host.mu
+	// shared: another process has the socket, too, and accepts and reads from it; guarded by
+	// host.mu
+	shared bool
 }
 
 // zoned is an address as the kernel's sockets want it.
@@ -154,7 +157,11 @@ func (h *host) join(b *binding, a netip.Addr) error {
 	}
 	err = h.serve(p, b)
 	if err == nil {
+		p.users = append(p.users, b)
 		err = h.steer(p)
+	}
+	if err != nil {
+		p.users = slices.DeleteFunc(p.users, func(u *binding) bool { return u == b })
 	}
 	if err != nil && before == nil {
 		delete(h.ports, k)
@@ -162,7 +169,6 @@ func (h *host) join(b *binding, a netip.Addr) error {
 	} else if err != nil {
 		return err
 	}
-	p.users = append(p.users, b)
 	b.at[a] = p
 	return nil
 }
@@ -170,6 +176,7 @@ func (h *host) join(b *binding, a netip.Addr) error {
 // serve has the kernel serve at p, if it does not yet. mu is held.
 func (h *host) serve(p *hostPort, b *binding) (err error) {
 	switch {
+	case p.shared:
 	case b.protocol == backing.TCP && p.listener == nil:
 		if p.listener, err = p.socket.Listener(b.listener.backlog); err == nil {
 			from := p.listener
@@ -193,7 +200,7 @@ func (h *host) port(k hostKey) (*hostPort, error) {
 	p := &hostPort{key: k, socket: h.block.Socket(k.protocol, at)}
 	if p.ofBlock = p.socket != nil; !p.ofBlock {
 		var err error
-		if p.socket, err = backing.Open(k.protocol, at, *h.device.Load()); err != nil {
+		if p.socket, p.shared, err = h.openSocket(k, at); err != nil {
 			if errors.Is(err, syscall.EADDRINUSE) {
 				err = hostPortTaken{err}
 			}
@@ -246,6 +253,9 @@ func (p *hostPort) silence() error {
 		errs = append(errs, p.conn.Close())
 	}
 	p.listener, p.conn = nil, nil
+	if p.shared {
+		return errors.Join(errs...)
+	}
 	return errors.Join(append(errs, p.socket.Silence())...)
 }
 

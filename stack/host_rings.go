@@ -122,22 +122,22 @@ func (h *host) plainAddrs() (addrs []netip.Addr) {
 }
 
 // rule is the device's for a port of its own.
-func (p *hostPort) rule() dv.HostRule {
+func (p *hostPort) rule(priority dv.Priority) dv.HostRule {
 	proto := uint8(unix.IPPROTO_TCP)
 	if p.key.protocol == backing.UDP {
 		proto = unix.IPPROTO_UDP
 	}
-	return dv.HostRule{Priority: dv.PriorityListener, Proto: proto, Addr: p.key.at.Addr(),
+	return dv.HostRule{Priority: priority, Proto: proto, Addr: p.key.at.Addr(),
 		Port: p.key.at.Port()}
 }
 
 // steer has the device lead frames to p to the rings; those of the block's ports go there anyway,
 // and none of localhost come by it. mu is held.
 func (h *host) steer(p *hostPort) error {
-	if p.ofBlock || h.rules == nil || p.key.at.Addr().IsLoopback() {
+	if h.rules == nil {
 		return nil
 	}
-	return h.rules.AddRule(h.stack.ctx, p.rule())
+	return h.addRule(p, h.ruleState)
 }
 
 // unsteer has frames to p go to the kernel, and come by packet sockets for as long as it is ours:
@@ -146,7 +146,8 @@ func (h *host) unsteer(p *hostPort) error {
 	if h.rules == nil || p.ofBlock {
 		return nil
 	}
-	return h.rules.RemoveRule(p.rule())
+	return errors.Join(h.rules.RemoveRule(p.rule(dv.PriorityHandOver)),
+		h.rules.RemoveRule(p.rule(dv.PriorityListener)))
 }
 
 // portBeside is such sockets as those that carry the frames while the device is away. They are

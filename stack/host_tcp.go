@@ -112,7 +112,7 @@ func (h *host) acceptFrom(p *hostPort, from *net.TCPListener) {
 	for {
 		c, err := from.AcceptTCP()
 		switch {
-		case errors.Is(err, net.ErrClosed):
+		case errors.Is(err, net.ErrClosed), isPaused(err):
 			return
 		case err != nil:
 			if h.stack.clock.Sleep(h.stack.ctx, acceptPause) != nil {

@@ -34,7 +34,7 @@ func (h *host) readFrom(p *hostPort, conn *net.UDPConn) {
 	for {
 		n, from, err := conn.ReadFromUDPAddrPort(buf[headroom:])
 		switch {
-		case errors.Is(err, net.ErrClosed):
+		case errors.Is(err, net.ErrClosed), isPaused(err):
 			return
 		case err != nil:
 			if h.stack.clock.Sleep(h.stack.ctx, acceptPause) != nil {

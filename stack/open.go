@@ -23,9 +23,6 @@ func Open(ctx context.Context, cfg Config) (*Stack, error) {
 	if cfg.NIC.Random == nil {
 		cfg.NIC.Random = cfg.Random
 	}
-	if cfg.Host && cfg.Predecessor != nil {
-		return nil, errNoSteering
-	}
 	if cfg.Host {
 		return openHost(ctx, cfg)
 	}

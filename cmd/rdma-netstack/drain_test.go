@@ -27,11 +27,11 @@ type drained struct {
 	out, errs *growing
 }
 
-func newDrained(t *testing.T, n *lab.Net, limit string) *drained {
+func newDrained(t *testing.T, n *lab.Net, address, limit string) *drained {
 	d := &drained{script: &script{t: t, dir: t.TempDir(), net: n}, admin: t.TempDir(),
 		out: newGrowing(), errs: newGrowing()}
-	d.cmd = d.program(strings.Fields("serve http --device veth0 --address 192.0.2.10/24 " +
-		"--debug-endpoints --drain " + limit))
+	d.cmd = d.program(strings.Fields("serve http --device veth0 --address " + address +
+		" --debug-endpoints --drain " + limit))
 	d.cmd.Env = append(d.cmd.Env, "RUNTIME_DIRECTORY="+d.admin)
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.errs
 	if err := d.launch(d.cmd); err != nil {
@@ -48,16 +48,23 @@ func newDrained(t *testing.T, n *lab.Net, limit string) *drained {
 // so, and the transfer finishes, unless there is a second signal or the time is over.
 func TestDrain(t *testing.T) {
 	for _, c := range []struct {
-		name, limit, said string
-		second, whole     bool
+		name, limit, said   string
+		second, whole, host bool
 	}{
 		{name: "finishes", limit: "5m", whole: true, said: "drained: no connection was cut"},
+		{name: "finishes on the host's own address", host: true, limit: "5m", whole: true,
+			said: "drained: no connection was cut"},
 		{name: "second signal", limit: "5m", second: true, said: `reason="another signal"`},
 		{name: "limit", limit: "500ms", said: `reason="context deadline exceeded"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			server, client := vethLab(t)
-			d := newDrained(t, server, c.limit)
+			address := "192.0.2.10/24"
+			if c.host {
+				addServerAddresses(t, server)
+				address = "host"
+			}
+			d := newDrained(t, server, address, c.limit)
 			const size = 32 << 20
 			resp, err := clientFrom(client).Get(fmt.Sprint("http://192.0.2.10/-/bytes/", size))
 			if err != nil {

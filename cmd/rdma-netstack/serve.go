@@ -96,8 +96,8 @@ Ending and upgrades:
   --take-over PID     take the place of the server that runs as process PID, with its MAC address,
                       or of the only one there is, if any: auto. New clients come to this process
                       from its start-up line on; the other one finishes its connections, for --drain
-                      at most, and ends. Both on one device's rings or over packet sockets, as the
-                      same user; not with --address host. docs/upgrades.md
+                      at most, and ends. Both on one device's rings or over packet sockets, with
+                      the same flags, as the same user. docs/upgrades.md
 
 With --device sim:
   --sim-wire WIRE     what the port is connected to (default tap:slice0).

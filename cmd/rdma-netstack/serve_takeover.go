@@ -29,9 +29,8 @@ func (f *serveFlags) checkEnding(given map[string]bool) error {
 	case f.device == simDevice:
 		return errors.New("--take-over is for servers on one device, and each has a software NIC " +
 			"of its own: leave it out")
-	case f.sources.host || given["mac"] && !f.netdevMAC:
-		return errors.New("--take-over takes the other server's own MAC address: leave out --mac " +
-			"and --address host")
+	case given["mac"] && !f.netdevMAC:
+		return errors.New("--take-over takes the other server's own MAC address: leave out --mac")
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strconv"
@@ -107,7 +108,6 @@ type upgradable interface {
 // upgradeClients are clients of both servers.
 type upgradeClients struct {
 	t                         *testing.T
-	from                      *lab.Net
 	ctx                       context.Context
 	running                   sync.WaitGroup
 	requests, transfers, asks atomic.Int64
@@ -125,10 +125,10 @@ func (c *upgradeClients) took(since time.Time) {
 	}
 }
 
-func newUpgradeClients(t *testing.T, from *lab.Net) (*upgradeClients, context.CancelFunc) {
+func newUpgradeClients(t *testing.T) (*upgradeClients, context.CancelFunc) {
 	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
-	return &upgradeClients{t: t, from: from, ctx: ctx}, stop
+	return &upgradeClients{t: t, ctx: ctx}, stop
 }
 
 // atWork waits until there have been n requests more.
@@ -139,8 +139,8 @@ func (c *upgradeClients) atWork(n int64) {
 }
 
 // echo posts again and again on connections that are kept, in a way that net/http does not repeat.
-func (c *upgradeClients) echo(n int) {
-	client := http.Client{Transport: &http.Transport{DialContext: c.from.DialContext},
+func (c *upgradeClients) echo(from *lab.Net, n int) {
+	client := http.Client{Transport: &http.Transport{DialContext: from.DialContext},
 		Timeout: stepTime}
 	defer client.CloseIdleConnections()
 	for i := 0; c.ctx.Err() == nil; i++ {
@@ -163,9 +163,9 @@ func (c *upgradeClients) echo(n int) {
 }
 
 // download transfers 2 MiB slowly again and again.
-func (c *upgradeClients) download() {
+func (c *upgradeClients) download(from *lab.Net) {
 	const size = 2 << 20
-	client := http.Client{Transport: &http.Transport{DialContext: c.from.DialContext,
+	client := http.Client{Transport: &http.Transport{DialContext: from.DialContext,
 		DisableKeepAlives: true}, Timeout: stepTime}
 	for c.ctx.Err() == nil {
 		resp, err := client.Get(fmt.Sprint("http://192.0.2.10/-/bytes/", size))
@@ -186,12 +186,12 @@ func (c *upgradeClients) download() {
 }
 
 // ask queries the DNS server again and again, each time once.
-func (c *upgradeClients) ask(network string) {
+func (c *upgradeClients) ask(from *lab.Net, network string) {
 	q := new(dns.Msg)
 	for c.ctx.Err() == nil {
 		began := time.Now()
 		q.SetQuestion("ns.example.", dns.TypeA)
-		conn, err := c.from.DialContext(context.Background(), network, "192.0.2.11:53")
+		conn, err := from.DialContext(context.Background(), network, "192.0.2.11:53")
 		var r *dns.Msg
 		if err == nil {
 			r, _, err = (&dns.Client{Net: network, Timeout: 20 * time.Second}).
@@ -221,30 +221,60 @@ func upgrades(t *testing.T) int {
 }
 
 const (
-	webServer  = "serve http --device veth0 --address 192.0.2.10/24 --debug-endpoints"
-	nameServer = "serve dns --device veth0 --address 192.0.2.11/24 --zone z --response-rate 0"
+	webServer  = "serve http --device veth0 --debug-endpoints --address "
+	nameServer = "serve dns --device veth0 --zone z --response-rate 0 --address "
 	zoneOfNS   = "$ORIGIN example.\n@ 60 IN SOA ns host 1 2 3 4 5\n@ 60 IN NS ns\n" +
 		"ns 60 IN A 192.0.2.53\n"
 )
 
-// upgradeServers are a web and a DNS server, and the host of their clients.
-func upgradeServers(t *testing.T, rings bool) (web, names upgradable, client *lab.Net) {
-	server, client := vethLab(t)
-	if rings {
-		web, names = newRingServers(t, server)
-		return web, names, client
-	}
-	files := &script{t: t, dir: t.TempDir()}
-	files.unpack("-- z --\n" + zoneOfNS)
-	return newUpgraded(t, server, files.dir, webServer),
-		newUpgraded(t, server, files.dir, nameServer), client
+// upgradeWorld is a web and a DNS server, and where their clients are.
+type upgradeWorld struct {
+	web, names upgradable
+	clients    []*lab.Net // others, and on the host's own address the host itself
 }
 
-// onEachLink runs a test on packet sockets, and on rings.
-func onEachLink(t *testing.T, test func(t *testing.T, rings bool)) {
-	for name, rings := range map[string]bool{"packet sockets": false, "rings": true} {
-		t.Run(name, func(t *testing.T) { test(t, rings) })
+// onEachLink runs a test on packet sockets, with addresses of the servers' own and with the host's,
+// and on rings.
+func onEachLink(t *testing.T, test func(*testing.T, upgradeWorld)) {
+	t.Run("rings", func(t *testing.T) {
+		server, client := vethLab(t)
+		web, names := newRingServers(t, server)
+		test(t, upgradeWorld{web, names, []*lab.Net{client}})
+	})
+	on := func(t *testing.T, server *lab.Net, web, names string, clients ...*lab.Net) {
+		files := &script{t: t, dir: t.TempDir()}
+		files.unpack("-- z --\n" + zoneOfNS)
+		test(t, upgradeWorld{newUpgraded(t, server, files.dir, webServer+web),
+			newUpgraded(t, server, files.dir, nameServer+names), clients})
 	}
+	t.Run("packet sockets", func(t *testing.T) {
+		server, client := vethLab(t)
+		on(t, server, "192.0.2.10/24", "192.0.2.11/24", client)
+	})
+	t.Run("the host's own address", func(t *testing.T) {
+		server, client := vethLab(t)
+		addServerAddresses(t, server)
+		on(t, server, "host", "host", client, server)
+	})
+}
+
+// addServerAddresses makes the servers' addresses those of the host.
+func addServerAddresses(t *testing.T, server *lab.Net) {
+	t.Helper()
+	if err := server.Do(func() error {
+		return lab.Up("veth0", lab.Setup{Addresses: []netip.Prefix{
+			netip.MustParsePrefix("192.0.2.10/24"), netip.MustParsePrefix("192.0.2.11/24")}})
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// client is where client n is: one in four on the host itself, if there are any.
+func (w upgradeWorld) client(n int) *lab.Net {
+	if n%4 == 3 {
+		return w.clients[len(w.clients)-1]
+	}
+	return w.clients[0]
 }
 
 // TestUpgrade replaces a web and a DNS server by the next ones several times in a row, under 64
@@ -252,23 +282,23 @@ func onEachLink(t *testing.T, test func(t *testing.T, rings bool)) {
 // two if it is not told how often: none may notice.
 func TestUpgrade(t *testing.T) { onEachLink(t, testUpgrade) }
 
-func testUpgrade(t *testing.T, rings bool) {
-	web, names, client := upgradeServers(t, rings)
+func testUpgrade(t *testing.T, w upgradeWorld) {
+	web, names := w.web, w.names
 	part := 1
 	if os.Getenv(upgradesEnv) == "" {
 		part = 4
 	}
 	web.next()
 	names.next()
-	c, stop := newUpgradeClients(t, client)
+	c, stop := newUpgradeClients(t)
 	for n := range 64 / part {
-		c.running.Go(func() { c.echo(n) })
+		c.running.Go(func() { c.echo(w.client(n), n) })
 	}
-	for range 8 / part {
-		c.running.Go(c.download)
+	for n := range 8 / part {
+		c.running.Go(func() { c.download(w.client(n)) })
 	}
-	for _, network := range []string{"udp", "udp", "tcp", "tcp"} {
-		c.running.Go(func() { c.ask(network) })
+	for n, network := range []string{"udp", "tcp", "tcp", "udp"} {
+		c.running.Go(func() { c.ask(w.client(n), network) })
 	}
 	for i, n := 0, upgrades(t); i < n && !t.Failed(); i++ {
 		c.atWork(64 / int64(part))
@@ -293,11 +323,11 @@ func testUpgrade(t *testing.T, rings bool) {
 // sends something.
 func TestUpgradeKilled(t *testing.T) { onEachLink(t, testUpgradeKilled) }
 
-func testUpgradeKilled(t *testing.T, rings bool) {
-	web, _, client := upgradeServers(t, rings)
+func testUpgradeKilled(t *testing.T, w upgradeWorld) {
+	web := w.web
 	web.next()
 	for i, n := 0, upgrades(t); i < n && !t.Failed(); i++ {
-		held, err := client.DialContext(t.Context(), "tcp", "192.0.2.10:80")
+		held, err := w.client(0).DialContext(t.Context(), "tcp", "192.0.2.10:80")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -309,12 +339,12 @@ func testUpgradeKilled(t *testing.T, rings bool) {
 			!strings.Contains(line, "100 Continue") {
 			t.Fatalf("the request before: %v, %q", err, line)
 		}
-		c, stop := newUpgradeClients(t, client)
+		c, stop := newUpgradeClients(t)
 		web.replaceHeld(func() {
 			for n := range 16 {
-				c.running.Go(func() { c.echo(n) })
+				c.running.Go(func() { c.echo(w.client(n), n) })
 			}
-			c.running.Go(c.download)
+			c.running.Go(func() { c.download(w.client(0)) })
 			c.atWork(64)
 		})
 		fmt.Fprint(held, "some of the body")

@@ -44,6 +44,18 @@ func (*Socket) SetDevice(Device) error { return errors.ErrUnsupported }
 // Silence needs linux.
 func (*Socket) Silence() error { return errors.ErrUnsupported }
 
+// Refuse needs linux.
+func (*Socket) Refuse() error { return errors.ErrUnsupported }
+
+// Adopt needs linux.
+func Adopt(Protocol, netip.AddrPort, Device, int) *Socket { return nil }
+
+// Duplicate needs linux.
+func (*Socket) Duplicate() (int, error) { return -1, errors.ErrUnsupported }
+
+// Waiting needs linux.
+func (*Socket) Waiting() int { return 0 }
+
 // Close needs linux.
 func (*Socket) Close() error { return errors.ErrUnsupported }
 

@@ -227,6 +227,16 @@ func resetWaiting(listener int) {
 	}
 }
 
+// Refuse has the kernel begin no connection any more. Those that wait can be accepted.
+func (s *Socket) Refuse() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fd < 0 {
+		return nil
+	}
+	return attach(s.fd, silent())
+}
+
 // Addr is the port.
 func (s *Socket) Addr() netip.AddrPort { return s.at }
 
