@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
 // autoconfSource is where routes and resolvers come from.
@@ -121,6 +123,20 @@ func (s *Stack) removeAddress(p netip.Prefix) {
 	s.net.RemoveAddress(nicID, toAddress(p.Addr()))
 	s.log.Info("address given up", "interface", s.name, "address", p.String())
 	s.addressesChanged()
+}
+
+// abortConnectionsOf ends the TCP connections of an address of ours, but for listeners. Their peers
+// are told if we still have the address.
+func (s *Stack) abortConnectionsOf(a netip.Addr) {
+	for _, ep := range s.net.RegisteredEndpoints() {
+		c, ok := ep.(*tcp.Endpoint)
+		if !ok || tcp.EndpointState(c.State()) == tcp.StateListen {
+			continue
+		}
+		if local, terr := c.GetLocalAddress(); terr == nil && fromAddress(local.Addr) == a {
+			c.Abort()
+		}
+	}
 }
 
 // addressesChanged makes conns forget cached routes and sources, and tells the link our addresses.

@@ -118,10 +118,11 @@ type Config struct {
 
 	// DHCPv4 asks a DHCP server for an IPv4 address, router and resolvers (RFC 2131) and keeps the
 	// lease while the stack lives. [New] returns once there is an address. What Gateways and DNS
-	// say is used too. A lease is renewed once a minute at most, and taken to last two at least.
-	// One whose mask is none or /0 is refused, as are its routers that are ourselves or off the
-	// subnet, with a line in the log. After an address that another host has, servers are asked
-	// again 10 s later, or sooner where AddressTimeout leaves no time.
+	// say is used too. Connections of an address are reset when another one has taken its place,
+	// and go on when the same one is given again. A lease is renewed once a minute at most, and
+	// taken to last two at least. One whose mask is none or /0 is refused, as are its routers that
+	// are ourselves or off the subnet, with a line in the log. After an address that another host
+	// has, servers are asked again 10 s later, or sooner where AddressTimeout leaves no time.
 	DHCPv4 bool
 	// SLAAC makes IPv6 addresses of the prefixes that routers advertise, and takes routers and
 	// resolvers from them (RFC 4862, RFC 8106). [New] waits for the first, 5 s at most; without a

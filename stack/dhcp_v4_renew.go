@@ -13,6 +13,7 @@ const confirmTime = 10 * time.Second
 
 // keep implements dhcpClient: it renews the lease from the server that gave it, then from any, and
 // when it has run out the address is given up and another asked for (RFC 2131 section 4.4.5).
+// Connections go on when it is the same address again.
 func (d *dhcp4) keep() {
 	for d.s.ctx.Err() == nil {
 		next := d.awaitRenewal(d.lease)
@@ -22,13 +23,16 @@ func (d *dhcp4) keep() {
 		if d.s.ctx.Err() != nil {
 			return
 		}
-		d.s.log.Warn("the DHCP lease is over", "interface", d.s.name,
-			"address", d.lease.prefix.String())
-		d.s.removeAddress(d.lease.prefix)
+		old := d.lease.prefix
+		d.s.log.Warn("the DHCP lease is over", "interface", d.s.name, "address", old.String())
+		d.s.removeAddress(old)
 		d.s.applyAutoconf(fromDHCPv4, nil, nil)
 		if err := d.acquire(d.s.ctx); err != nil {
 			d.s.log.Warn("DHCP", "interface", d.s.name, "error", err)
 			d.s.pause(d.s.ctx, dhcpLongestWait)
+		}
+		if d.lease.prefix.Addr() != old.Addr() {
+			d.s.abortConnectionsOf(old.Addr())
 		}
 	}
 }
@@ -44,7 +48,9 @@ func (d *dhcp4) replaceLease(l *lease4) bool {
 			}
 			return false
 		}
+		d.s.abortConnectionsOf(d.lease.prefix.Addr())
 		d.s.removeAddress(d.lease.prefix)
+		d.s.abortConnectionsOf(d.lease.prefix.Addr()) // what came before it was gone
 	}
 	if err := d.use(l); err != nil {
 		d.s.log.Warn("what came with a lease", "interface", d.s.name, "error", err)
@@ -69,12 +75,13 @@ func (d *dhcp4) awaitRenewal(l *lease4) *lease4 {
 	return next
 }
 
-// renew asks for the same address again until the deadline. A message that cannot be sent is as
-// good as one that is lost.
+// renew asks for the same address again until the deadline, by a number of its own: an answer from
+// before may have come twice. A message that cannot be sent is as good as one that is lost.
 func (d *dhcp4) renew(l *lease4, deadline time.Time,
 	send func(*dhcpv4.DHCPv4) error) (*lease4, error) {
 	for {
-		request, err := dhcpv4.NewRenewFromAck(l.ack, dhcpv4.WithRequestedOptions(dhcpWanted...))
+		request, err := dhcpv4.NewRenewFromAck(l.ack, d.s.newXID4(),
+			dhcpv4.WithRequestedOptions(dhcpWanted...))
 		if err != nil {
 			return nil, err
 		}

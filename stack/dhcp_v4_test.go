@@ -1,10 +1,12 @@
 package stack_test
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,11 +19,13 @@ import (
 
 // dhcpServer gives one address for a short time, from the far end of the cable.
 type dhcpServer struct {
+	host      *stack.Stack
 	conn      *stack.UDPConn
 	give      atomic.Pointer[net.IP]
 	mute      atomic.Bool
 	refuse    atomic.Bool // refuses requests for an address of an earlier lease
 	fickle    atomic.Bool // refuses, once, a request for its offer
+	twice     atomic.Bool // each answer comes twice
 	fallback  string      // the address to give after a DECLINE
 	acks      atomic.Int32
 	declined  atomic.Int64 // when somebody declined by clock, in ns since 1970
@@ -81,6 +85,9 @@ func (d *dhcpServer) answer(m *dhcpv4.DHCPv4) {
 	to := &net.UDPAddr{IP: net.IPv4bcast, Port: 68}
 	d.conn.WriteTo(make([]byte, 240), to) // what is no answer is passed over
 	d.conn.WriteTo(reply.ToBytes(), to)
+	if d.twice.Load() {
+		d.conn.WriteTo(reply.ToBytes(), to)
+	}
 }
 
 // leased makes a server and a client that has got its address from it, in virtual time.
@@ -122,6 +129,7 @@ func newDHCPServer(t *testing.T, s *stack.Stack, ip string, lasts time.Duration)
 func (d *dhcpServer) start(t *testing.T, s *stack.Stack, ip string) {
 	t.Helper()
 	var err error
+	d.host = s
 	d.conn, err = s.ListenUDP("udp4", &net.UDPAddr{Port: 67})
 	must(t, err)
 	d.offer(ip)
@@ -168,6 +176,21 @@ func TestDHCPLeaseRunsOut(t *testing.T) {
 	eventually(t, "another address", func() bool { return hasAddr(client, "192.0.2.60") })
 }
 
+// TestDHCPAnswerTwice: the second copy of an answer does not renew the lease later.
+func TestDHCPAnswerTwice(t *testing.T) {
+	v := newVirtualTime(t)
+	d, client := leasedIn(t, v, 20*time.Second)
+	v.stop()
+	d.twice.Store(true)
+	if !v.AdvanceUntil(11*time.Second, func() bool { return d.acks.Load() == 2 }) {
+		t.Fatal("not renewed")
+	}
+	d.mute.Store(true)
+	if !v.AdvanceUntil(21*time.Second, func() bool { return !hasAddr(client, "192.0.2.50") }) {
+		t.Error("the lease is not over 21 s after it was renewed for 20")
+	}
+}
+
 // TestDHCPLinkUp: a client that has asked in vain for minutes, at last once a minute, asks at once
 // when the link comes up (world 51215 of tests/sim).
 func TestDHCPLinkUp(t *testing.T) {
@@ -212,6 +235,65 @@ func TestDHCPAddressChanges(t *testing.T) {
 		return hasAddr(client, "192.0.2.70") &&
 			!hasAddr(client, "192.0.2.50")
 	})
+}
+
+// TestDHCPConnections: connections of an address end when another one is in its place, and go on
+// when it is given again.
+func TestDHCPConnections(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		mute  bool   // the lease runs out before there is another answer
+		offer string // what is given then
+		err   error  // of a Read here; nil: the connection goes on
+		peer  error  // of its peer's Read; nil: nobody tells it
+	}{
+		{"renewed with another address", false, "192.0.2.70", syscall.EPIPE, syscall.ECONNRESET},
+		{"run out, and another address", true, "192.0.2.70", syscall.EPIPE, nil},
+		{"run out, and the same address", true, "192.0.2.50", nil, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := newVirtualTime(t)
+			d, client := leasedIn(t, v, 2*time.Second)
+			ln, err := d.host.ListenTCP("tcp4", &net.TCPAddr{Port: 80})
+			must(t, err)
+			defer ln.Close()
+			here, err := client.Dial("tcp", netip.AddrPortFrom(netpair.ServerIP4, 80).String())
+			must(t, err)
+			defer here.Close()
+			there, err := ln.Accept()
+			must(t, err)
+			defer there.Close()
+			v.stop()
+			if c.mute {
+				d.mute.Store(true)
+				v.AdvanceUntil(3*time.Second,
+					func() bool { return !hasAddr(client, "192.0.2.50") })
+			}
+			d.offer(c.offer)
+			d.mute.Store(false)
+			if !v.AdvanceUntil(10*time.Second, func() bool { return hasAddr(client, c.offer) }) {
+				t.Fatalf("addresses %v", client.Addrs())
+			}
+			read := func(conn net.Conn) error { _, err := conn.Read(make([]byte, 1)); return err }
+			if c.err == nil {
+				_, err := here.Write([]byte("x"))
+				must(t, err)
+				must(t, result(t, "Read", background(func() error { return read(there) })))
+				return
+			}
+			err = result(t, "Read", background(func() error { return read(here) }))
+			if !errors.Is(err, c.err) {
+				t.Errorf("%v, want %v", err, c.err)
+			}
+			if c.peer == nil {
+				return
+			}
+			err = result(t, "Read", background(func() error { return read(there) }))
+			if !errors.Is(err, c.peer) {
+				t.Errorf("at the peer: %v, want %v", err, c.peer)
+			}
+		})
+	}
 }
 
 // TestDHCPSecondTry: an address that another host has is declined, and a server that refuses its

@@ -9,7 +9,7 @@ import (
 )
 
 // keep implements dhcpClient: it renews the lease, and when it is over the address is given up and
-// another asked for.
+// another asked for. Connections go on when it is the same address again.
 func (d *dhcp6) keep() {
 	for d.s.ctx.Err() == nil {
 		next := d.awaitRenewal(d.lease)
@@ -20,13 +20,16 @@ func (d *dhcp6) keep() {
 		if d.s.ctx.Err() != nil {
 			return
 		}
-		d.s.log.Warn("the DHCPv6 lease is over", "interface", d.s.name,
-			"address", d.lease.addr.String())
-		d.s.removeAddress(d.lease.addr)
+		old := d.lease.addr
+		d.s.log.Warn("the DHCPv6 lease is over", "interface", d.s.name, "address", old.String())
+		d.s.removeAddress(old)
 		d.s.applyAutoconf(fromDHCPv6, nil, nil)
 		if err := d.acquire(d.s.ctx); err != nil {
 			d.s.log.Warn("DHCPv6", "interface", d.s.name, "error", err)
 			d.s.pause(d.s.ctx, dhcpLongestWait)
+		}
+		if d.lease.addr.Addr() != old.Addr() {
+			d.s.abortConnectionsOf(old.Addr())
 		}
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"syscall"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
-
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
 )
@@ -145,24 +143,11 @@ func (h *host) addPorts(p netip.Prefix) error {
 func (h *host) remove(p netip.Prefix) {
 	s := h.stack
 	err := h.withdraw(p.Addr())
-	h.abort(p.Addr())
+	s.abortConnectionsOf(p.Addr())
 	s.removeAddress(p)
-	h.abort(p.Addr())
+	s.abortConnectionsOf(p.Addr())
 	if err := errors.Join(err, h.closePorts(p.Addr())); err != nil {
 		s.log.Warn("give ports back", "interface", s.name, "address", p.String(), "error", err)
-	}
-}
-
-// abort ends all connections of an address of ours.
-func (h *host) abort(a netip.Addr) {
-	for _, ep := range h.stack.net.RegisteredEndpoints() {
-		c, ok := ep.(*tcp.Endpoint)
-		if !ok || tcp.EndpointState(c.State()) == tcp.StateListen {
-			continue
-		}
-		if local, terr := c.GetLocalAddress(); terr == nil && fromAddress(local.Addr) == a {
-			c.Abort()
-		}
 	}
 }
 
