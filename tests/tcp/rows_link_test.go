@@ -207,6 +207,23 @@ func fixes() []row {
 				       > PA 1+100 ack 1 ts 1010 6010
 				1130ms > PA 1+100 ack 1 ts 1130 6010
 				1140ms < A 1 ack 101`},
+		{name: "data that ends a handshake after lost SYN-ACKs makes a timeout of 1 s",
+			source: "RFC 6298 2.1, 3; docs/netstack-workarounds.md: syn_rtt_fix.go",
+			linux:  "3 s, net/ipv4/tcp_input.c tcp_synack_rtt_meas",
+			script: `
+				0       listen
+				        < S 0 mss 1000 ts 5000 0
+				        > SA 0 ack 1 mss own ts 0 5000
+				1s      > SA 0 ack 1 mss own ts 0 5000
+				3s      > SA 0 ack 1 mss own ts 0 5000
+				5100ms  < PA 1+10 ack 1 ts 10100 0
+				        accept
+				        count synrtt 1
+				        read 10
+				        write 100
+				        > PA 1+100 ack 11 ts 5100 10100
+				6102ms  > PA 1+100 ack 11 ts 6102 10100
+				6110ms  < A 11 ack 101`},
 		{name: "a lost SYN does not make a round trip of 1 s",
 			source: "docs/netstack-workarounds.md: syn_rtt_fix.go",
 			script: `

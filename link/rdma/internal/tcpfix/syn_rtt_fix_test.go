@@ -33,10 +33,13 @@ func TestSYNRTT(t *testing.T) {
 		name   string
 		again  func(*hdrtest.TCPFrame) // the copy
 		gap    time.Duration           // before it; 1 s
+		late   time.Duration           // between the copy and the answer
 		answer func(*hdrtest.TCPFrame)
 		echo   uint32 // in the answer as changed, or 0
 	}{
 		{name: "ACK", echo: 5999},
+		{name: "less than a third of a second later", late: 300 * time.Millisecond, echo: 5999},
+		{name: "later, to a copy before or data in its place", late: 2 * time.Second, echo: 7667},
 		{name: "with data", answer: func(f *hdrtest.TCPFrame) { f.Payload = []byte("GET") },
 			echo: 5999},
 		{name: "SYN-ACK to our SYN",
@@ -74,7 +77,7 @@ func TestSYNRTT(t *testing.T) {
 			noteSent(s, apply(ours, nil))
 			*now += tc.gap
 			noteSent(s, apply(ours, tc.again))
-			*now += time.Millisecond
+			*now += time.Millisecond + tc.late
 			frame := apply(peers, tc.answer)
 			want := bytes.Clone(frame)
 			if got := noteReceived(s, frame); got != (tc.echo != 0) {
