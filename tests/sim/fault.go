@@ -24,9 +24,13 @@ func (w *world) startFaults() {
 		})
 		w.calm = max(w.calm, w.clock.now()+f.At+f.For+f.settling())
 	}
-	if w.plan.has(TakenBack) {
+	if w.plan.has(TakenBack, Moved) {
 		w.calm += leaseSettling
-		w.clock.AfterFunc(w.calm-w.clock.now()-1, func() { w.note(w.hosts[0].(*ourHost).leased()) })
+		h, want := w.hosts[0].(*ourHost), address(0)
+		if w.plan.moves() {
+			want = otherAddress(0)
+		}
+		w.clock.AfterFunc(w.calm-w.clock.now()-1, func() { w.note(h.leased(want)) })
 	}
 }
 

@@ -27,6 +27,9 @@ type host interface {
 // address is that of host i.
 func address(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}) }
 
+// otherAddress is the one that host i comes to if its address moves.
+func otherAddress(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 101)}) }
+
 // address6 is that of host i in IPv6.
 func address6(i int) netip.Addr {
 	return netip.AddrFrom16([16]byte{0xfd, 0x10, 15: byte(i + 1)})

@@ -14,10 +14,15 @@ import (
 )
 
 // leaseHost is a DHCP server without a stack (RFC 2131). It gives each of our hosts the address
-// that the rest of the run knows it by, and can be told to take all of them back.
+// that the rest of the run knows it by, and can be told to take all of them back, or to give
+// another.
 type leaseHost struct {
 	scriptHost
+	lasts   uint32      // seconds that a lease lasts
 	refuses atomic.Bool // leases are refused, and nothing is offered
+	silent  atomic.Bool // nothing is answered
+	moved   atomic.Bool // another address is given
+	strict  atomic.Bool // who asks for the first address is refused then
 }
 
 // The parts of DHCP that a lease takes: RFC 951 section 3, RFC 2132 section 9.
@@ -27,6 +32,7 @@ const (
 	dhcpDiscover, dhcpOffer, dhcpRequest              = 1, 2, 3
 	dhcpACK, dhcpNAK                                  = 5, 6
 	optionMask, optionLease, optionType, optionServer = 1, 51, 53, 54
+	dhcpOwnAddress, optionAddress                     = 12, 50
 	dhcpServer, dhcpClient                            = 67, 68
 )
 
@@ -64,19 +70,24 @@ func message(f []byte) []byte {
 
 // answerLease answers a message by broadcast.
 func (h *leaseHost) answerLease(m []byte) {
-	kind := byte(0)
+	kind, wants := byte(0), m[dhcpOwnAddress:dhcpOwnAddress+4]
 	for o := m[dhcpOptions:]; len(o) > 2 && o[0] != 255; {
 		if o[0] == 0 {
 			o = o[1:]
 			continue
 		}
-		if o[0] == optionType {
-			kind = o[2]
+		switch value := o[2:]; {
+		case o[0] == optionType:
+			kind = value[0]
+		case o[0] == optionAddress && len(value) >= 4:
+			wants = value[:4]
 		}
 		o = o[min(len(o), 2+int(o[1])):]
 	}
-	refuses := h.refuses.Load()
+	refuses := h.refuses.Load() || h.strict.Load() && kind == dhcpRequest &&
+		!slices.Equal(wants, h.gives(m).AsSlice())
 	switch {
+	case h.silent.Load():
 	case kind == dhcpDiscover && !refuses:
 		h.give(m, dhcpOffer)
 	case kind == dhcpRequest && refuses:
@@ -98,11 +109,20 @@ func (h *leaseHost) give(m []byte, kind byte) {
 	a = append(a, optionType, 1, kind, optionServer, 4)
 	a = append(a, address(h.index).AsSlice()...)
 	if kind != dhcpNAK {
-		copy(a[dhcpYourAddress:], address(int(mac[5])-1).AsSlice()) // see hardware
+		copy(a[dhcpYourAddress:], h.gives(m).AsSlice())
 		a = append(a, optionMask, 4, 255, 255, 255, 0, optionLease, 4)
-		a = binary.BigEndian.AppendUint32(a, 3600)
+		a = binary.BigEndian.AppendUint32(a, h.lasts)
 	}
 	h.broadcast(append(a, 255))
+}
+
+// gives is the address that a client gets.
+func (h *leaseHost) gives(m []byte) netip.Addr {
+	i := int(m[dhcpHardware+5]) - 1 // see hardware
+	if h.moved.Load() {
+		return otherAddress(i)
+	}
+	return address(i)
 }
 
 // broadcast sends a datagram to all clients.
@@ -141,19 +161,24 @@ func (w *world) leases() *leaseHost {
 func (w *world) takeBack(h *ourHost) (end func()) {
 	l := w.leases()
 	l.refuses.Store(true)
+	w.blink(h)
+	return func() { l.refuses.Store(false) }
+}
+
+// blink has the link of h be down for a moment.
+func (w *world) blink(h *ourHost) {
 	nic := h.slot.card()
 	nic.SetLink(false)
 	w.clock.AfterFunc(linkPause, func() { nic.SetLink(true) })
-	return func() { l.refuses.Store(false) }
 }
 
 // errNoLease is a host without its address.
 var errNoLease = errors.New("the host has no address again")
 
-// leased says what is wrong with a host that must have got its address back.
-func (h *ourHost) leased() error {
-	if slices.Contains(h.stack.Addrs(), netip.PrefixFrom(address(h.index), 24)) {
-		return nil
+// leased says what is wrong with a host that must have got this address, and none beside it.
+func (h *ourHost) leased(a netip.Addr) error {
+	if got := h.stack.Addrs(); !slices.Contains(got, netip.PrefixFrom(a, 24)) {
+		return errNoLease
 	}
-	return errNoLease
+	return nil
 }

@@ -107,14 +107,20 @@ func (h *ourHost) config() stack.Config {
 
 // options are the config but for the device.
 func (h *ourHost) options() stack.Config {
+	memory, send := h.plan.Memory, h.plan.Buffers
+	if memory.Send > 0 {
+		send = stack.BufferRange{Min: 4 << 10, Default: memory.Send, Max: memory.Send}
+	}
 	return stack.Config{
 		RxMode: h.plan.RxMode, RxLimit: h.plan.RxLimit, NoFastPath: h.plan.NoFastPath,
 		Addresses: h.plan.prefixes(h.index), MaxOutage: h.plan.MaxOutage,
 		GracePeriod:        h.plan.Grace,
 		DuplicateDetection: h.plan.Detection,
 		TCP: stack.TCPOptions{ACKDelay: h.plan.ACKDelay, DisableSACK: h.plan.DisableSACK,
-			DisableRACK: h.plan.DisableRACK, SendBuffer: h.plan.Buffers,
-			ReceiveBuffer: h.plan.Buffers},
+			DisableRACK: h.plan.DisableRACK, SendBuffer: send,
+			ReceiveBuffer: h.plan.Buffers, FixedReceiveBuffer: memory.FixedReceive,
+			Backlog: memory.Backlog, AlwaysSYNCookies: memory.Cookies},
+		UDP:    stack.UDPOptions{ReadBuffer: memory.UDPRead, WriteBuffer: memory.UDPWrite},
 		DHCPv4: h.plan.Leased, AddressTimeout: upLimit,
 		Clock: clock.New(h.clock), Random: clocktest.Random(h.seed),
 	}

@@ -29,6 +29,8 @@ func (w *world) deviceFault(f FaultPlan) (begin func() (end func())) {
 			h.netdev.setDown(true)
 			return func() { h.netdev.setDown(false) }
 		}
+	case Moved:
+		return func() func() { return w.move(h, f.Lease) }
 	}
 	return func() func() {
 		held := h.early()
@@ -160,9 +162,12 @@ func (w *world) flap(nic *simnic.NIC, pause time.Duration) (end func()) {
 	}
 }
 
-// cutOff reports whether a connection made at this time may be lost to an outage that lasts for
-// longer than connections wait.
-func (w *world) cutOff(made time.Duration) bool { return w.plan.cuts() && made < w.calm }
+// cuts reports whether connections of the job may be lost: to an outage that lasts for longer than
+// connections wait, or with the address of an end.
+func (j *job) cuts() bool { return j.w.plan.cuts() || j.moves() }
+
+// cutOff reports whether that is so of a connection made at this time.
+func (j *job) cutOff(made time.Duration) bool { return j.cuts() && made < j.w.calm }
 
 // handshakeLost reports whether the end of the handshake of a connection made at this time may be
 // lost to an outage: netstack gives up a connection in SYN-RECEIVED when its neighbour does not
@@ -172,7 +177,7 @@ func (w *world) handshakeLost(made time.Duration) bool { return w.plan.loses() &
 // afterCutOff makes one more connection after an outage that cut others off: the listener is to
 // serve it.
 func (j *job) afterCutOff(t *task) error {
-	if !j.w.plan.cuts() {
+	if !j.cuts() {
 		return nil
 	}
 	t.sleep(j.w.calm + time.Second - j.w.clock.now())

@@ -72,7 +72,9 @@ func runOutage(d time.Duration) (*outage, error) {
 			if i == 3 {
 				t.sleep(o.to + time.Second - o.w.clock.now()) // the device must be back
 			}
-			c, err := t.dial(1, netip.AddrPortFrom(address(0), outagePort))
+			c, err := t.dial(1, func() netip.AddrPort {
+				return netip.AddrPortFrom(address(0), outagePort)
+			})
 			if err != nil {
 				return err
 			}

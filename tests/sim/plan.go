@@ -81,6 +81,8 @@ func NewPlan(seed uint64) Plan {
 	p.vary(newDice(seed, 7))
 	p.extend(newDice(seed, 8))
 	p.addFallback(newDice(seed, 9))
+	p.addMove(newDice(seed, 20))
+	p.limitMemory(newDice(seed, 21))
 	return p
 }
 

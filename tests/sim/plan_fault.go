@@ -29,7 +29,7 @@ const (
 var faultNames = [...]string{"wire", "unplugged", "link down", "send errors", "receive errors",
 	"starved", "lost completion", "late completion", "lost doorbell", "wrong counter", "paused",
 	"held without link", "removed", "replaced", "flapping", "lease taken back", "netdev gone",
-	"netdev down"}
+	"netdev down", Moved: "lease moved"}
 
 // String is the kind's name.
 func (k FaultKind) String() string { return faultNames[k] }
@@ -45,7 +45,8 @@ type FaultPlan struct {
 	Count, Skip int           // of them, as in simnic.QueueFault
 	Delay       time.Duration // of late completions
 	Syndrome    uint8
-	Off         bool // left out
+	Lease       LeaseChange // of Moved
+	Off         bool        // left out
 }
 
 // String describes the fault.
@@ -53,6 +54,9 @@ func (f FaultPlan) String() string {
 	s := fmt.Sprintf("%v at host %d after %v for %v", f.Kind, f.Host, f.At, f.For)
 	if f.Kind == Wire {
 		return fmt.Sprintf("%s: %+v", s, f.Harm)
+	}
+	if f.Kind == Moved {
+		return fmt.Sprintf("%s, way %d", s, f.Lease)
 	}
 	if f.Kind >= numFaults {
 		return fmt.Sprintf("%s, %d refusals, pause %v", s, f.Count, f.Delay)

@@ -43,6 +43,7 @@ type HostPlan struct {
 	Refusals    int           // of memory that is to be locked, when the device is opened first
 	Fallback    bool          // packet sockets of Netdev carry frames while the device is away
 	Netdev      NetdevPlan
+	Memory      MemoryPlan
 
 	// Of Plain: netstack cuts super-segments in software.
 	SoftwareGSO bool
@@ -64,14 +65,14 @@ func (h HostPlan) String() string {
 		"events %d/%dus, "+
 		"delay drop %v, inline %d, mode %v, ACK delay %v, no fast path %v, no SACK %v, "+
 		"no RACK %v, "+
-		"detection %v, buffers %+v, limit %d, outage %v, grace %v, refusals %d, IPv6 %v, "+
-		"leased %v, fallback %v %+v",
+		"detection %v, buffers %+v, limit %d, outage %v, grace %v, refusals %d, memory %+v, "+
+		"IPv6 %v, leased %v, fallback %v %+v",
 		h.Card, d.RxQueues, d.TxQueues, d.RxQueueSize,
 		d.TxQueueSize, d.TxBufferSize, d.SpareFrames, d.Striding, d.NoCompression,
 		d.NoMultiPacketSend, d.NoMultiSegment, d.BlueFlame, d.EventFrames, d.EventMicroseconds,
 		d.DelayDrop, d.TxInline, h.RxMode, h.ACKDelay, h.NoFastPath, h.DisableSACK, h.DisableRACK,
-		h.Detection, h.Buffers, h.RxLimit, h.MaxOutage, h.Grace, h.Refusals, h.IPv6, h.Leased,
-		h.Fallback, h.Netdev)
+		h.Detection, h.Buffers, h.RxLimit, h.MaxOutage, h.Grace, h.Refusals, h.Memory, h.IPv6,
+		h.Leased, h.Fallback, h.Netdev)
 }
 
 // prefixes are the addresses of a host with this number.

@@ -96,7 +96,7 @@ func (p *Plan) maxOutage(host int) time.Duration {
 // loses reports whether devices leave, with nothing in their place, or addresses.
 func (p *Plan) loses() bool {
 	return slices.ContainsFunc(p.Faults, func(f FaultPlan) bool {
-		return (f.away() && !p.carried(f.Host) || f.Kind == TakenBack) && !f.Off
+		return (f.away() && !p.carried(f.Host) || f.Kind == TakenBack || f.Kind == Moved) && !f.Off
 	})
 }
 

@@ -21,10 +21,14 @@ const (
 	numWork
 	Script = numWork     // a peer without a stack leaves a gap in its data
 	Names  = numWork + 1 // questions to dnsd, over UDP and TCP
+	// Kinds that only some worlds have; see plan_address.go and plan_memory.go.
+	Lasting WorkKind = 20 // a connection that is used all the time
+	Burst   WorkKind = 21 // connections all at once, to a listener that accepts slowly
+	Flood   WorkKind = 22 // datagrams all at once, to a reader that is slow
 )
 
 var workNames = [...]string{"bulk", "web", "short", "half-close", "reset", "deadline", "datagrams",
-	"slow reader", "script", "names"}
+	"slow reader", "script", "names", Lasting: "lasting", Burst: "burst", Flood: "flood"}
 
 // String is the kind's name.
 func (k WorkKind) String() string { return workNames[k] }

@@ -84,6 +84,13 @@ const silence = 5 * time.Second
 // keepAlive is after how long a peer that only reads asks whether its connection is still there.
 const keepAlive = 15 * time.Second
 
+// longestRTO is netstack's.
+const longestRTO = 2 * time.Minute
+
+// synPauses is how long a client may wait, in all, to whom a full backlog does not answer at first:
+// it asks after 1, 2, 4 and 8 s.
+const synPauses = 15 * time.Second
+
 // stall reports that nothing has moved for too long although there is work.
 func (w *world) stall() error {
 	now := w.clock.now()
@@ -99,6 +106,12 @@ func (w *world) stall() error {
 	}
 	if w.plan.cuts() {
 		limit += keepAlive
+	}
+	if w.plan.moves() {
+		limit += 2 * longestRTO
+	}
+	if w.plan.drops() {
+		limit += synPauses
 	}
 	w.mu.Lock()
 	busy, awake := w.sleeping == 0 && w.busy(), w.awake

@@ -78,10 +78,12 @@ const dialTries = 12
 // dialPause is between them.
 const dialPause = 500 * time.Millisecond
 
-// dial connects a host to an address. It tries again until the work must be over.
-func (t *task) dial(from int, to netip.AddrPort) (net.Conn, error) {
+// dial connects a host to where another is at that time. It tries again until the work must be
+// over.
+func (t *task) dial(from int, where func() netip.AddrPort) (net.Conn, error) {
 	var last error
 	for n := 0; n < dialTries; {
+		to := where()
 		t.calls(fmt.Sprintf("dial %v", to))
 		ctx, cancel := context.WithCancel(context.Background())
 		c, err := t.w.hosts[from].dial(ctx, to)

@@ -26,6 +26,12 @@ func (w *world) startWork() {
 			j.script()
 		case Names:
 			j.names()
+		case Lasting:
+			j.lasting()
+		case Burst:
+			j.burst()
+		case Flood:
+			j.flood()
 		default:
 			j.streams()
 		}
@@ -94,12 +100,17 @@ func (j *job) check() error {
 }
 
 func (j *job) checkSession(s *session) error {
-	mayFail := j.plan.Kind == Reset || j.w.cutOff(s.born) || !s.served && j.w.handshakeLost(s.born)
+	mayFail := j.plan.Kind == Reset || j.cutOff(s.born) || j.overflows() ||
+		!s.served && j.w.handshakeLost(s.born)
 	switch {
 	case !s.served && !mayFail:
 		return fmt.Errorf("a connection was never accepted")
 	case !s.served && j.plan.Kind != Reset:
 		return nil // it was cut off before
+	}
+	if j.moves() { // netstack tells a connection's error once
+		s.there.toldOnce(s.back.sendErr)
+		s.back.toldOnce(s.there.sendErr)
 	}
 	if err := s.there.check(mayFail || !s.served); err != nil {
 		return fmt.Errorf("client to server: %w", err)
@@ -128,7 +139,7 @@ func (j *job) streams() {
 func (j *job) serving(client func(*task) error, accept func(net.Listener)) {
 	j.w.spawn(j.name+", client", func(t *task) error {
 		t.calls("listen")
-		ln, err := j.w.hosts[j.plan.Server].listen(j.at(j.plan.Server))
+		ln, err := j.w.hosts[j.plan.Server].listen(j.bind(j.plan.Server))
 		if err != nil {
 			return err
 		}
@@ -141,16 +152,21 @@ func (j *job) serving(client func(*task) error, accept func(net.Listener)) {
 }
 
 // accept starts a task that accepts connections until ln is closed.
-func (j *job) accept(ln net.Listener) {
+func (j *job) accept(ln net.Listener) { j.acceptAll(ln, 0, j.serve) }
+
+// acceptAll has connections served, with a pause before each is accepted.
+func (j *job) acceptAll(ln net.Listener, pause time.Duration,
+	serve func(*task, net.Conn) error) {
 	j.w.spawn(j.name+", acceptor", func(t *task) error {
 		for n := 0; ; n++ {
+			t.sleep(pause)
 			t.calls("accept")
 			c, err := ln.Accept()
 			if err != nil {
 				return nil
 			}
 			j.w.spawn(fmt.Sprintf("%s, server of connection %d", j.name, n),
-				func(t *task) error { return j.serve(t, c) })
+				func(t *task) error { return serve(t, c) })
 		}
 	})
 }

@@ -19,12 +19,12 @@ const (
 func (j *job) datagrams() {
 	j.w.spawn(j.name+", client", func(t *task) error {
 		t.calls("open sockets")
-		server, err := j.w.hosts[j.plan.Server].packets(j.at(j.plan.Server))
+		server, err := j.w.hosts[j.plan.Server].packets(j.bind(j.plan.Server))
 		if err != nil {
 			return err
 		}
 		defer server.Close()
-		client, err := j.w.hosts[j.plan.Client].packets(j.at(j.plan.Client))
+		client, err := j.w.hosts[j.plan.Client].packets(j.bind(j.plan.Client))
 		if err != nil {
 			return err
 		}
@@ -69,12 +69,11 @@ func collect(t *task, c net.PacketConn, answers chan<- []byte) error {
 
 // questions asks all questions of the work.
 func (j *job) questions(t *task, c net.PacketConn, answers <-chan []byte) error {
-	to := net.UDPAddrFromAddrPort(j.at(j.plan.Server))
 	for id := range j.plan.Count {
 		q := make([]byte, 8+j.plan.Bytes%(maxQuestion-8))
 		pattern{j.w.table, uint64(id) * 7919}.fill(q[8:], 0)
 		binary.BigEndian.PutUint64(q, uint64(id))
-		if err := j.question(t, c, to, q, answers); err != nil {
+		if err := j.question(t, c, q, answers); err != nil {
 			return err
 		}
 	}
@@ -82,10 +81,10 @@ func (j *job) questions(t *task, c net.PacketConn, answers <-chan []byte) error 
 }
 
 // question asks until there is an answer.
-func (j *job) question(t *task, c net.PacketConn, to net.Addr, q []byte,
-	answers <-chan []byte) error {
+func (j *job) question(t *task, c net.PacketConn, q []byte, answers <-chan []byte) error {
 	for range questionTries {
 		t.calls("ask")
+		to := net.UDPAddrFromAddrPort(j.reach())
 		if _, err := c.WriteTo(q, to); err != nil {
 			j.w.logf("%s: ask: %v", t.name, err)
 		}

@@ -39,11 +39,11 @@ func (j *job) names() {
 			return err
 		}
 		t.calls("open sockets")
-		datagrams, err := j.w.hosts[j.plan.Server].packets(j.at(j.plan.Server))
+		datagrams, err := j.w.hosts[j.plan.Server].packets(j.bind(j.plan.Server))
 		if err != nil {
 			return err
 		}
-		streams, err := j.w.hosts[j.plan.Server].listen(j.at(j.plan.Server))
+		streams, err := j.w.hosts[j.plan.Server].listen(j.bind(j.plan.Server))
 		if err != nil {
 			return errors.Join(err, datagrams.Close())
 		}
@@ -91,7 +91,7 @@ func (j *job) zone() string {
 
 // lookups asks for all names of the work: over UDP, and over TCP what is too long for that.
 func (j *job) lookups(t *task) error {
-	c, err := j.w.hosts[j.plan.Client].packets(j.at(j.plan.Client))
+	c, err := j.w.hosts[j.plan.Client].packets(j.bind(j.plan.Client))
 	if err != nil {
 		return err
 	}
@@ -144,9 +144,9 @@ func (j *job) overUDP(t *task, c net.PacketConn, q *dns.Msg, answers <-chan []by
 	if err != nil {
 		return nil, err
 	}
-	to := net.UDPAddrFromAddrPort(j.at(j.plan.Server))
 	for range questionTries {
 		t.calls("ask over UDP")
+		to := net.UDPAddrFromAddrPort(j.reach())
 		if _, err := c.WriteTo(wire, to); err != nil {
 			j.w.logf("%s: ask: %v", t.name, err)
 		}
@@ -187,7 +187,7 @@ func (j *job) overTCP(t *task, q *dns.Msg) (a *dns.Msg, err error) {
 }
 
 func (j *job) tryTCP(t *task, q *dns.Msg) (*dns.Msg, error) {
-	c, err := t.dial(j.plan.Client, j.at(j.plan.Server))
+	c, err := t.dial(j.plan.Client, j.reach)
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ func (j *job) script() {
 				remote: j.port, seq: uint32(t.dice.Uint64())}
 			began := j.w.clock.now()
 			err := j.gap(t, p)
-			if errors.Is(err, errPeerReset) && (j.w.clock.now() < j.w.calm || j.w.cutOff(began)) {
+			if errors.Is(err, errPeerReset) && (j.w.clock.now() < j.w.calm || j.cutOff(began)) {
 				continue // a segment came twice, or damaged
 			}
 			if err != nil {

@@ -21,7 +21,7 @@ func (j *job) bytes() (there, back int) {
 
 // connection is connection n of a job as its client has it.
 func (j *job) connection(t *task, n int) error {
-	c, err := t.dial(j.plan.Client, j.at(j.plan.Server))
+	c, err := t.dial(j.plan.Client, j.reach)
 	if err != nil {
 		return err
 	}

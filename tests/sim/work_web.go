@@ -75,7 +75,7 @@ func (j *job) requests(t *task) error {
 	var last atomic.Pointer[session]
 	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn,
 		error) {
-		c, err := t.dial(j.plan.Client, j.at(j.plan.Server))
+		c, err := t.dial(j.plan.Client, j.reach)
 		if err == nil {
 			s := j.session(c.LocalAddr().(*net.TCPAddr).Port, true)
 			s.dialled = true
@@ -95,9 +95,9 @@ func (j *job) requests(t *task) error {
 		case err == nil:
 			n++
 			t.sleep(j.plan.Pause)
-		case j.unknown(last.Load()) || j.w.cutOff(j.w.clock.now()) ||
-			j.w.plan.cuts() && late < lateFailures:
-			if !j.w.cutOff(j.w.clock.now()) {
+		case j.unknown(last.Load()) || j.cutOff(j.w.clock.now()) ||
+			j.cuts() && late < lateFailures:
+			if !j.cutOff(j.w.clock.now()) {
 				late++
 			}
 			transport.CloseIdleConnections()

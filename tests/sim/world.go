@@ -104,7 +104,11 @@ func (w *world) newHost(i int, p HostPlan) host {
 	case Scripted:
 		return &scriptHost{index: i, port: port}
 	case Leases:
-		return &leaseHost{scriptHost: scriptHost{index: i, port: port}}
+		lasts := uint32(3600)
+		if w.plan.moves() {
+			lasts = movingLease
+		}
+		return &leaseHost{scriptHost: scriptHost{index: i, port: port}, lasts: lasts}
 	}
 	return &ourHost{plan: p, index: i, port: port, clock: c, mtu: w.plan.Net.MTU, seed: seed,
 		busy: &w.calls, faulty: w.plan.faulty(i), opened: make(chan struct{}),
@@ -119,7 +123,11 @@ func (w *world) run() error {
 	}
 	w.startFaults()
 	w.startWork()
-	if err := w.until(w.idle, w.calm-w.began+workLimit); err != nil {
+	late := time.Duration(0)
+	if w.plan.moves() {
+		late = moveLimit
+	}
+	if err := w.until(w.idle, w.calm-w.began+workLimit+late); err != nil {
 		return err
 	}
 	for _, j := range w.jobs {
@@ -127,7 +135,7 @@ func (w *world) run() error {
 			return err
 		}
 	}
-	if err := w.until(w.gone, max(0, w.calm-w.clock.now())+goneLimit); err != nil {
+	if err := w.until(w.gone, max(0, w.calm-w.clock.now())+goneLimit+late); err != nil {
 		return err
 	}
 	return w.takeDown()
