@@ -19,9 +19,9 @@ func secretly(c *tls.Config, serve func(net.Conn)) func(net.Listener) error {
 }
 
 // secureWeb serves HTTP/1.1 and HTTP/2. It is a server of its own: one that serves without TLS as
-// well may not configure HTTP/2.
+// well may not configure HTTP/2. It adds to its TLS configuration.
 func secureWeb(c *tls.Config) func(net.Listener) error {
-	web := &http.Server{Handler: http.HandlerFunc(kilobyte), TLSConfig: c,
+	web := &http.Server{Handler: http.HandlerFunc(kilobyte), TLSConfig: c.Clone(),
 		ErrorLog: quiet()}
 	return func(ln net.Listener) error { return web.ServeTLS(ln, "", "") }
 }
