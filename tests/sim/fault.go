@@ -49,6 +49,14 @@ func (w *world) faultOf(f FaultPlan) (begin func() (end func())) {
 			return func() { w.net.change(func() { p.cut = false }) }
 		}
 	}
+	if f.Kind == Upgraded {
+		return func() func() {
+			w.spawn("upgrade", func(t *task) error {
+				return w.hosts[f.Host].(*upgradedHost).upgrade(t, f.Count)
+			})
+			return func() {}
+		}
+	}
 	if f.Kind >= numFaults {
 		return w.deviceFault(f)
 	}

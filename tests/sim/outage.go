@@ -13,7 +13,7 @@ import (
 
 // deviceFault is faultOf for faults of a device as a whole.
 func (w *world) deviceFault(f FaultPlan) (begin func() (end func())) {
-	h := w.hosts[f.Host].(*ourHost)
+	h := w.ours(f.Host)
 	switch f.Kind {
 	case Flapping:
 		return func() func() { return w.flap(h.slot.card(), f.Delay) }
@@ -172,7 +172,19 @@ func (j *job) cutOff(made time.Duration) bool { return j.cuts() && made < j.w.ca
 // handshakeLost reports whether the end of the handshake of a connection made at this time may be
 // lost to an outage: netstack gives up a connection in SYN-RECEIVED when its neighbour does not
 // answer, while its peer has a connection.
-func (w *world) handshakeLost(made time.Duration) bool { return w.plan.loses() && made < w.calm }
+// Or its process has not waited for it any longer.
+func (w *world) handshakeLost(made time.Duration) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.plan.loses() && made < w.calm || made < w.cut
+}
+
+// cutHandshakes has handshakes lost that have begun.
+func (w *world) cutHandshakes() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = w.clock.now()
+}
 
 // afterCutOff makes one more connection after an outage that cut others off: the listener is to
 // serve it.

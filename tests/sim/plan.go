@@ -83,6 +83,7 @@ func NewPlan(seed uint64) Plan {
 	p.addFallback(newDice(seed, 9))
 	p.addMove(newDice(seed, 20))
 	p.limitMemory(newDice(seed, 21))
+	p.addUpgrades(newDice(seed, 10))
 	return p
 }
 

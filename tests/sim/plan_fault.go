@@ -29,7 +29,7 @@ const (
 var faultNames = [...]string{"wire", "unplugged", "link down", "send errors", "receive errors",
 	"starved", "lost completion", "late completion", "lost doorbell", "wrong counter", "paused",
 	"held without link", "removed", "replaced", "flapping", "lease taken back", "netdev gone",
-	"netdev down", Moved: "lease moved"}
+	"netdev down", "upgraded", Moved: "lease moved"}
 
 // String is the kind's name.
 func (k FaultKind) String() string { return faultNames[k] }

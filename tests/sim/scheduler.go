@@ -125,7 +125,7 @@ func (w *world) stall() error {
 // busy says whether a task is under way; w.mu is held.
 func (w *world) busy() bool {
 	for _, t := range w.tasks {
-		if !t.done {
+		if !t.done && !t.patient {
 			return true
 		}
 	}

@@ -33,7 +33,7 @@ func seeds(t *testing.T) uint64 {
 // TestKinds: nor do worlds of which few seeds are, some of each kind.
 func TestKinds(t *testing.T) {
 	alone(t)
-	for _, kind := range []string{"fallback"} {
+	for _, kind := range []string{"fallback", "upgrades"} {
 		t.Run(kind, func(t *testing.T) {
 			for seed, left := uint64(0), seeds(t); left > 0; seed++ {
 				p := NewPlan(seed)

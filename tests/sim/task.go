@@ -20,6 +20,8 @@ type task struct {
 	call  string        // under way
 	since time.Duration // when it began
 	done  bool
+	// patient: it waits for others, so that it may well be that nothing moves
+	patient bool
 }
 
 // spawn starts a task. An error that f returns is a violated invariant.
@@ -45,6 +47,13 @@ func (t *task) calls(what string) {
 	t.w.mu.Lock()
 	defer t.w.mu.Unlock()
 	t.call, t.since = what, t.w.clock.now()
+}
+
+// be makes the task one that waits for others, or no longer.
+func (t *task) be(patient bool) {
+	t.w.mu.Lock()
+	defer t.w.mu.Unlock()
+	t.patient = patient
 }
 
 // logf notes something for the log of the run.

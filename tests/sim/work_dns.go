@@ -68,7 +68,7 @@ func (j *job) nameServer() (*dnsd.Server, error) {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}
-	h := j.w.hosts[j.plan.Server].(*ourHost)
+	h := j.w.ours(j.plan.Server)
 	return dnsd.New(dnsd.Config{Zones: []dnsd.Zone{{File: f.Name()}}, UDPWorkers: 2,
 		ResponseRate: -1, Clock: clock.New(h.clock), Random: clocktest.Random(h.seed + 1)})
 }

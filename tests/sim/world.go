@@ -41,6 +41,7 @@ type world struct {
 	tasks    []*task
 	sleeping int           // tasks that wait on purpose
 	awake    time.Duration // when the last of them went on
+	cut      time.Duration // handshakes that began before may be lost
 	failed   []error       // invariants that tasks found violated
 	log      []string      // what happened besides frames
 }
@@ -110,10 +111,22 @@ func (w *world) newHost(i int, p HostPlan) host {
 		}
 		return &leaseHost{scriptHost: scriptHost{index: i, port: port}, lasts: lasts}
 	}
-	return &ourHost{plan: p, index: i, port: port, clock: c, mtu: w.plan.Net.MTU, seed: seed,
+	h := &ourHost{plan: p, index: i, port: port, clock: c, mtu: w.plan.Net.MTU, seed: seed,
 		busy: &w.calls, faulty: w.plan.faulty(i), opened: make(chan struct{}),
 		unseen: w.plan.has(ReceiveErrors) && w.plan.has(LostCompletion, LateCompletion,
 			WrongCounter) || w.plan.has(SendErrors) && w.plan.leaves()}
+	if p.Upgraded {
+		return newUpgradedHost(h, w.net)
+	}
+	return h
+}
+
+// ours is a host with package stack.
+func (w *world) ours(i int) *ourHost {
+	if h, ok := w.hosts[i].(*upgradedHost); ok {
+		return h.ourHost
+	}
+	return w.hosts[i].(*ourHost)
 }
 
 // run takes the world from its beginning to its end.
@@ -158,8 +171,25 @@ func (w *world) bringUp() error {
 	return nil
 }
 
+// answered says whether each SYN was answered by the time that it would have been sent again, where
+// a process takes another's place and nothing else happens.
+func (w *world) answered() error {
+	if !w.plan.onlyUpgrades() {
+		return nil
+	}
+	for i := range w.hosts {
+		if n := w.net.ports[i].inspect.syns.again; n > 0 {
+			return fmt.Errorf("host %d sent a SYN again, in %d cases, while nothing got lost", i, n)
+		}
+	}
+	return nil
+}
+
 // takeDown takes all hosts down.
 func (w *world) takeDown() error {
+	if err := w.answered(); err != nil {
+		return err
+	}
 	for i, h := range w.hosts {
 		if o, ok := h.(*ourHost); ok {
 			w.spawn(fmt.Sprintf("host %d without connections", i), func(t *task) error {
