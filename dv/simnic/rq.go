@@ -64,6 +64,8 @@ type RQ struct {
 	number uint32
 	use    refCount
 
+	commands atomic.Int32 // that wait for mu; a packet does not wait for a WQE meanwhile
+
 	mu      sync.Mutex
 	state   State
 	hwCI    uint16 // WQEs consumed
@@ -145,11 +147,19 @@ func (rq *RQ) State() State {
 	return rq.state
 }
 
+// command locks the queue for a command of the driver. A packet that waits for a WQE is dropped: it
+// would hold the lock for up to delayDrop.
+func (rq *RQ) command() {
+	rq.commands.Add(1)
+	rq.mu.Lock()
+	rq.commands.Add(-1)
+}
+
 // Modify moves the queue from state cur, which must be its real state, to next. No completion of it
 // is written once it is in the reset state: drivers clean their completion queues then and rely on
 // that (linux drivers/infiniband/hw/mlx5/qp.c __mlx5_ib_modify_qp).
 func (rq *RQ) Modify(cur, next State) error {
-	rq.mu.Lock()
+	rq.command()
 	defer rq.mu.Unlock()
 	if err := checkTransition("receive queue", rq.number, rq.state, cur, next); err != nil {
 		return err
@@ -177,7 +187,7 @@ func (rq *RQ) SetVLANStrip(on bool) error {
 	if on && !rq.nic.caps.VLANStrip {
 		return errorf(StatusBadParam, "VLAN stripping the device lacks")
 	}
-	rq.mu.Lock()
+	rq.command()
 	defer rq.mu.Unlock()
 	rq.attr.VLANStrip = on
 	return nil
@@ -185,7 +195,7 @@ func (rq *RQ) SetVLANStrip(on bool) error {
 
 // SetCount replaces the counter of the queue.
 func (rq *RQ) SetCount(c *QueueCount) {
-	rq.mu.Lock()
+	rq.command()
 	defer rq.mu.Unlock()
 	rq.attr.Count = c
 }
@@ -196,7 +206,7 @@ func (rq *RQ) Destroy() error {
 	if err := rq.use.retire(); err != nil {
 		return errorf(StatusOf(err), "destroy receive queue %#x", rq.number)
 	}
-	rq.mu.Lock()
+	rq.command()
 	rq.state, rq.merge.segments, rq.block.entries = StateReset, 0, nil
 	rq.mu.Unlock()
 	rq.attr.CQ.detach(rq)

@@ -145,7 +145,7 @@ const (
 
 // await delays the packet, and all packets after it on the wire, until the driver posts a WQE. It
 // writes the completions that the queue holds back: the driver posts WQEs for those that it sees.
-// Only the queue stays locked meanwhile.
+// Only the queue stays locked meanwhile, until a command wants it.
 func (rq *RQ) await(b *rxBurst) bool {
 	b.mem.release()
 	b.count()
@@ -164,6 +164,8 @@ func (rq *RQ) await(b *rxBurst) bool {
 		switch {
 		case rq.posted() > 0:
 			return true
+		case rq.commands.Load() > 0:
+			return false
 		case rq.nic.closed.Load() || rq.nic.fatal.Load() || clock.Since(start) > delayDrop:
 			rq.dropNow = true
 		}

@@ -216,6 +216,30 @@ func TestDelayedDropShowsCompletions(t *testing.T) {
 	}
 }
 
+// TestDelayedDropEndsWithACommand: the driver modifies a queue at which a packet waits, while no
+// time passes.
+func TestDelayedDropEndsWithACommand(t *testing.T) {
+	var now uint64
+	r := newRecvRig(t, recvOptions{cfg: Config{Clock: fixedClock(&now)},
+		rq: func(a *RQAttr) { a.DelayDrop = true }})
+	given := make(chan struct{})
+	go func() {
+		defer close(given)
+		r.give(frame60)
+	}()
+	for r.rq.mu.TryLock() {
+		r.rq.mu.Unlock()
+		runtime.Gosched()
+	}
+	if err := r.rq.Modify(StateReady, StateError); err != nil {
+		t.Error(err)
+	}
+	<-given
+	if c := r.nic.Counters(); c.Drops.OutOfBuffer+c.Drops.NotReady != 1 {
+		t.Errorf("%+v", c.Drops)
+	}
+}
+
 // TestDelayedDropEndsWithTheDevice closes the NIC while a packet waits.
 func TestDelayedDropEndsWithTheDevice(t *testing.T) {
 	r := newRecvRig(t, recvOptions{rq: func(a *RQAttr) { a.DelayDrop = true }})
