@@ -223,8 +223,9 @@ func ping(t testing.TB, from *lab.Net, to string, lossy bool) error {
 	if err := from.Start(cmd); err != nil {
 		return err
 	}
+	// More than five are answered if an answer takes longer than the next request.
 	if err := cmd.Wait(); err != nil || strings.Contains(out.String(), "DUP!") ||
-		!strings.Contains(out.String(), "5 received") {
+		!lossy && !strings.Contains(out.String(), "5 received") {
 		return fmt.Errorf("ping %s: %v: %s", to, err, out.String())
 	}
 	return nil
