@@ -157,6 +157,9 @@ func (s *Socket) serve(use func(*os.File) error) error {
 	if s.fd < 0 {
 		return net.ErrClosed
 	}
+	if !s.serving {
+		s.discard() // what has come while the filter was being changed
+	}
 	if err := attach(s.fd, s.filter()); err != nil {
 		return fmt.Errorf("have the kernel serve %s port %s: %w", s.protocol, s.at, err)
 	}
@@ -195,8 +198,8 @@ func (s *Socket) SetDevice(d Device) error {
 	return attach(s.fd, s.filter())
 }
 
-// Silence has the kernel drop everything that is sent to the port from now on, and resets the
-// connections that it has completed and nobody has accepted.
+// Silence has the kernel drop everything that is sent to the port from now on, and discards what
+// waits there: connections that it has completed and nobody has accepted are reset.
 func (s *Socket) Silence() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,25 +209,35 @@ func (s *Socket) Silence() error {
 		return nil
 	}
 	err := attach(s.fd, silent())
-	if was && s.protocol == TCP {
-		resetWaiting(s.fd)
+	if was {
+		s.discard()
 	}
 	return err
 }
 
-// resetWaiting resets the connections that wait at a listener which is not blocking.
-func resetWaiting(listener int) {
+// discard resets the connections, or drops the datagrams, that wait at the socket, which is not
+// blocking. Who has the port next is not to get them. mu is held.
+func (s *Socket) discard() {
 	for {
-		fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
-		if errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.EINTR) {
+		err := s.discardOne()
+		if err == nil || errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.EINTR) {
 			continue
 		}
-		if err != nil {
-			return // EAGAIN: there are no more
-		}
+		return // EAGAIN: there are no more
+	}
+}
+
+func (s *Socket) discardOne() error {
+	if s.protocol == UDP {
+		_, _, err := unix.Recvfrom(s.fd, nil, 0)
+		return err
+	}
+	fd, _, err := unix.Accept4(s.fd, unix.SOCK_CLOEXEC)
+	if err == nil {
 		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 		_ = unix.Close(fd)
 	}
+	return err
 }
 
 // Refuse has the kernel begin no connection any more. Those that wait can be accepted.

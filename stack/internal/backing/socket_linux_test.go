@@ -184,6 +184,32 @@ func TestUDP(t *testing.T) {
 	}
 }
 
+// TestUDPDiscards: who serves a port anew does not get what was sent to the one before.
+func TestUDPDiscards(t *testing.T) {
+	w := newWorld(t)
+	s := w.open(t, UDP, 5300)
+	client, err := w.host.DialContext(t.Context(), "udp", "192.0.2.1:5300")
+	must(t, err)
+	defer client.Close()
+	for i := range 3 {
+		conn, err := s.Conn()
+		must(t, err)
+		for _, text := range []string{fmt.Sprint("first ", i), "", "left"} {
+			_, err = client.Write([]byte(text))
+			must(t, err)
+		}
+		must(t, conn.SetReadDeadline(time.Now().Add(patience)))
+		b := make([]byte, 100)
+		if n, err := conn.Read(b); string(b[:n]) != fmt.Sprint("first ", i) {
+			t.Errorf("read %q, %v", b[:n], err)
+		}
+		must(t, conn.Close())
+		must(t, s.Silence())
+		_, err = client.Write([]byte("to nobody"))
+		must(t, err)
+	}
+}
+
 // TestTaken requires EADDRINUSE between processes of both kinds, in one sentence.
 func TestTaken(t *testing.T) {
 	w := newWorld(t)
