@@ -30,7 +30,7 @@ func seeds(t *testing.T) uint64 {
 	return n
 }
 
-// TestKinds: nor do worlds of which few seeds are, some of each kind.
+// TestKinds: some worlds of each rare kind break no invariant.
 func TestKinds(t *testing.T) {
 	alone(t)
 	for _, kind := range []string{"fallback", "upgrades"} {
