@@ -75,25 +75,20 @@ func (f *serveFlags) dropCapabilities(log *slog.Logger) error {
 	var kept []string
 	held, _ = privileges.Held()
 	for _, c := range held {
-		kept = append(kept, fmt.Sprintf("%s: %s", capabilityNames()[c], capabilityUses()[c]))
+		kept = append(kept, capabilityUses()[c])
 	}
 	log.Info("capabilities given up", "kept", strings.Join(kept, "; "))
 	return nil
 }
 
-func capabilityNames() map[privileges.Capability]string {
-	return map[privileges.Capability]string{privileges.NetRaw: "CAP_NET_RAW",
-		privileges.IPCLock:        "CAP_IPC_LOCK",
-		privileges.NetAdmin:       "CAP_NET_ADMIN",
-		privileges.NetBindService: "CAP_NET_BIND_SERVICE"}
-}
-
+// capabilityUses names the capabilities that a server may keep, and says what each is for.
 func capabilityUses() map[privileges.Capability]string {
 	return map[privileges.Capability]string{
-		privileges.NetRaw:         "queues in error are replaced, devices that return opened",
-		privileges.IPCLock:        "memory of these is beyond the limit",
-		privileges.NetBindService: "ports of addresses that the host gets",
-		privileges.NetAdmin:       "the filters of these",
+		privileges.NetRaw: "CAP_NET_RAW: queues in error are replaced, " +
+			"devices that return opened",
+		privileges.IPCLock:        "CAP_IPC_LOCK: memory of these is beyond the limit",
+		privileges.NetBindService: "CAP_NET_BIND_SERVICE: ports of addresses that the host gets",
+		privileges.NetAdmin:       "CAP_NET_ADMIN: the filters of these",
 	}
 }
 

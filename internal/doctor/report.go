@@ -90,7 +90,8 @@ func (r *Report) Findings(w io.Writer) error {
 			fmt.Fprintf(b, "%-*s%s: %s: %s\n", stateWidth, f.State, f.Check, f.Saw, f.Do)
 		}
 	}
-	fmt.Fprintf(b, "%s %s: %d checks, %d failed, %d notes\n", r.Title, r.Device, len(r.Results),
+	about := strings.TrimSpace(r.Title + " " + r.Device)
+	fmt.Fprintf(b, "%s: %d checks, %d failed, %d notes\n", about, len(r.Results),
 		r.Count(Failed), r.Count(Note))
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -17,7 +17,8 @@ func OnlyHosts(handler http.Handler, names ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isHost(r.Host, names) {
 			http.Error(w, fmt.Sprintf("%q is no name of this server: ask for its IP address, or "+
-				"start the server with --admin-host NAME", r.Host), http.StatusMisdirectedRequest)
+				"have the name added to the server's (--admin-host NAME of rdma-netstack)", r.Host),
+				http.StatusMisdirectedRequest)
 			return
 		}
 		handler.ServeHTTP(w, r)
