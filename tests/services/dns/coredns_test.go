@@ -4,6 +4,7 @@ import (
 	"io"
 	"log"
 	"testing"
+	"time"
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
@@ -53,6 +54,8 @@ func site(t *testing.T, transport, port string, plugins map[string]string) *dnss
 	c := caddy.NewTestController("dns", "")
 	config := dnsserver.GetConfig(c)
 	config.Zone, config.Transport, config.Port = "example.org.", transport, port
+	// The default of 3 s is also how soon a connection has to end for nmap to name no service.
+	config.ReadTimeout = 20 * time.Second
 	for _, name := range dnsserver.Directives { // in the order in which they run
 		line, wanted := plugins[name]
 		if !wanted {
