@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -161,14 +162,15 @@ func (d *dhcp4) decline(l *lease4) {
 }
 
 // ask sends m, as often as repeat has it, until an answer of one of the wanted types comes or ctx
-// ends. When the link comes up, repeat begins anew: what was sent before went nowhere.
+// ends. When the link comes up, repeat begins anew: what was sent before went nowhere. What there
+// is no room for in the ring, as on a port that is paused, is as good as lost.
 func (d *dhcp4) ask(ctx context.Context, m *dhcpv4.DHCPv4, send func(*dhcpv4.DHCPv4) error,
 	repeat schedule, want ...dhcpv4.MessageType) (*dhcpv4.DHCPv4, error) {
 	stop := context.AfterFunc(ctx, func() { d.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for wait := repeat(0); ; {
 		d.s.dhcp.sent.Add(1)
-		if err := send(m); err != nil {
+		if err := send(m); err != nil && !errors.Is(err, syscall.ENOBUFS) {
 			return nil, fmt.Errorf("send %v: %w", m.MessageType(), err)
 		}
 		d.conn.SetReadDeadline(d.s.clock.Now().Add(d.s.jitter(wait)))

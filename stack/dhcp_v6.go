@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv6"
@@ -150,14 +151,16 @@ func parseLease6(reply *dhcpv6.Message, asked time.Time, least time.Duration) (*
 }
 
 // ask sends m to all servers, as often as repeat has it, until an answer of the wanted type comes
-// or ctx ends (RFC 8415 section 15). When the link comes up, repeat begins anew.
+// or ctx ends (RFC 8415 section 15). When the link comes up, repeat begins anew. What there is no
+// room for in the ring is as good as lost.
 func (d *dhcp6) ask(ctx context.Context, m *dhcpv6.Message, repeat schedule,
 	want dhcpv6.MessageType) (*dhcpv6.Message, error) {
 	stop := context.AfterFunc(ctx, func() { d.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for wait := repeat(0); ; {
 		d.s.dhcp.sent.Add(1)
-		if _, err := d.conn.WriteTo(m.ToBytes(), d.servers()); err != nil {
+		_, err := d.conn.WriteTo(m.ToBytes(), d.servers())
+		if err != nil && !errors.Is(err, syscall.ENOBUFS) {
 			return nil, fmt.Errorf("send %v: %w", m.MessageType, err)
 		}
 		d.conn.SetReadDeadline(d.s.clock.Now().Add(d.s.jitter(wait)))
