@@ -90,6 +90,7 @@ var hostAddresses = []behaviour{
 					}
 				}
 			}
+			l.Close() // the next one, for the other version of IP, may get the same port
 		}
 	}},
 	{"DialTCP and DialUDP to the wildcard address", func(r *run) {

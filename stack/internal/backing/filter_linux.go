@@ -41,6 +41,17 @@ func (d Device) segments() []unix.SockFilter {
 	return append(d.begin(), d.is(0, 1), drop, pass)
 }
 
+// begun passes of these what belongs to a connection that has begun: no SYN alone. The packet that
+// a socket of TCP filters starts with the TCP header.
+func (d Device) begun() []unix.SockFilter {
+	const flags, syn, ack = 13, 0x02, 0x10
+	return append(d.begin(), d.is(0, 1), drop,
+		unix.SockFilter{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: flags},
+		unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: syn | ack},
+		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: syn, Jf: 1},
+		drop, pass)
+}
+
 // datagrams passes what has not come in by the device, and what has come in fragments. A datagram's
 // length is that from its UDP header on; the shortest IP header, of that many bytes, counts.
 func (d Device) datagrams(header int) []unix.SockFilter {

@@ -240,14 +240,15 @@ func (s *Socket) discardOne() error {
 	return err
 }
 
-// Refuse has the kernel begin no connection any more. Those that wait can be accepted.
+// Refuse has the kernel begin no connection any more. Handshakes that have begun end, and
+// connections that wait can be accepted.
 func (s *Socket) Refuse() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fd < 0 {
 		return nil
 	}
-	return attach(s.fd, silent())
+	return attach(s.fd, s.device.begun())
 }
 
 // Addr is the port.
