@@ -2,9 +2,7 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,23 +24,9 @@ type cable struct {
 
 func cableOf(wan bool) cable {
 	if wan {
-		return cable{plainTAP, carryLate}
+		return cable{openTAP, carryLate} // the kernel segments and computes checksums before
 	}
 	return cable{vnetTAP, carry}
-}
-
-// plainTAP makes a TAP whose kernel segments and computes checksums before the frame is read.
-func plainTAP() (int, error) {
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0, fmt.Errorf("open /dev/net/tun: %w", err)
-	}
-	ifr, err := unix.NewIfreq(port)
-	if err != nil {
-		return 0, err
-	}
-	ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
-	return fd, os.NewSyscallError("make TAP", unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr))
 }
 
 // late is a frame on its way.
