@@ -99,9 +99,18 @@ func leased(t *testing.T, lasts time.Duration) (*dhcpServer, *stack.Stack) {
 // leasedIn is leased in a time that the test has.
 func leasedIn(t *testing.T, v virtualTime, lasts time.Duration) (*dhcpServer, *stack.Stack) {
 	t.Helper()
+	d, client, _ := leasedFull(t, v, lasts)
+	return d, client
+}
+
+// leasedFull is leasedIn, with the client's link.
+func leasedFull(t *testing.T, v virtualTime, lasts time.Duration) (*dhcpServer, *stack.Stack,
+	*fullPort) {
+	t.Helper()
 	c := v.Clock.Clock()
 	netpair.CheckLeaks(t)
-	a, b := netpair.NewPorts(netpair.Faults{})
+	a, port := netpair.NewPorts(netpair.Faults{})
+	b := &fullPort{Port: port}
 	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Clock: c,
 		Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}})
 	if err != nil {
@@ -115,7 +124,7 @@ func leasedIn(t *testing.T, v virtualTime, lasts time.Duration) (*dhcpServer, *s
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	return d, client
+	return d, client, b
 }
 
 // newDHCPServer runs a server on s that gives ip.

@@ -169,8 +169,12 @@ func (s *Stack) openUDP(c *UDPConn, network string, choose func(string, net.IP) 
 	return c, nil
 }
 
-// configure sets what package net sets, and asks for the destination of each datagram.
+// configure sets what package net sets, and asks for the destination of each datagram. What the
+// endpoint sends may be fragmented: netstack does that by itself to what is larger than a packet,
+// and with "don't fragment" all fragments have the identification 0, so that those of two datagrams
+// mix (RFC 6864 section 4).
 func (c *UDPConn) configure() {
+	_ = c.ep.SetSockOptInt(tcpip.MTUDiscoverOption, int(tcpip.PMTUDiscoveryDont)) // cannot fail
 	o := c.ep.SocketOptions()
 	o.SetBroadcast(true)
 	o.SetReusePort(c.reusePort)

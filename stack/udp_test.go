@@ -2,10 +2,12 @@ package stack_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -266,6 +268,40 @@ func TestUDPFragments(t *testing.T) {
 					w)
 			}
 		}
+	}
+}
+
+// TestUDPFragmentsOfTwo: the fragments of two datagrams to a host, a group or all differ in their
+// identification, without which a receiver joins those of one to the other's.
+func TestUDPFragmentsOfTwo(t *testing.T) {
+	const size, parts = 4000, 3
+	frames := make(chan []byte, 100)
+	_, client := netpair.New(t, netpair.Faults{Tap: func(end int, f []byte) bool {
+		if end == 1 && f[12] == 8 && f[13] == 0 && f[23] == 17 {
+			frames <- slices.Clone(f)
+		}
+		return false
+	}})
+	c, err := client.ListenUDP("udp4", nil)
+	must(t, err)
+	for _, to := range []net.IP{netpair.ServerIP4.AsSlice(), net.IPv4bcast, mdns4} {
+		t.Run(to.String(), func(t *testing.T) {
+			var seen [2]uint16
+			for i := range seen {
+				_, err := c.WriteTo(make([]byte, size), &net.UDPAddr{IP: to, Port: 9})
+				must(t, err)
+				for range parts {
+					f := <-frames
+					if f[20]&0x40 != 0 {
+						t.Error("a fragment must not be fragmented")
+					}
+					seen[i] = binary.BigEndian.Uint16(f[18:])
+				}
+			}
+			if seen[0] == seen[1] {
+				t.Errorf("the fragments of two datagrams have the identification %d", seen[0])
+			}
+		})
 	}
 }
 

@@ -157,6 +157,40 @@ func messages() []row {
 func listeners() []row {
 	two := func(c *stack.Config) { c.TCP.Backlog = 2 }
 	return []row{
+		{name: "with a SYN cookie a connection may begin three bytes late",
+			source: "docs/netstack-workarounds.md: what remains; those bytes are lost in silence",
+			config: func(c *stack.Config) { c.TCP.AlwaysSYNCookies = true },
+			script: `
+				0      listen
+				       < S 0 mss 1460
+				       > SA 0 ack 1 mss own
+				10ms   < A 4+10 ack 1
+				       accept
+				15ms   > A 1 ack 14`},
+		{name: "with a SYN cookie a connection does not begin four bytes late",
+			source: "RFC 4987 3.6",
+			config: func(c *stack.Config) { c.TCP.AlwaysSYNCookies = true },
+			script: `
+				0      listen
+				       < S 0 mss 1460
+				       > SA 0 ack 1 mss own
+				10ms   < A 5+10 ack 1
+				       > R 1`},
+		{name: "with a SYN cookie a late ACK opens a closed connection again",
+			source: "RFC 4987 3.6: the server keeps no state",
+			config: func(c *stack.Config) { c.TCP.AlwaysSYNCookies = true },
+			script: `
+				0      listen
+				       < S 0 mss 1460
+				       > SA 0 ack 1 mss own
+				10ms   < FA 1+10 ack 1
+				       accept
+				       read 10
+				12ms   close
+				       > FA 1 ack 12
+				30ms   < A 12 ack 2
+				40ms   < A 1 ack 1
+				       accept`},
 		{name: "SYNs are dropped while the queue of accepted connections is full",
 			source: "listen(2); packetimpact: listen backlog",
 			config: two,

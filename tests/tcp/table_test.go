@@ -10,8 +10,9 @@ var topics = []struct {
 	name string
 	rows func() []row
 }{
-	{"handshake", handshakes}, {"listener", listeners}, {"resend", resends}, {"sack", selective},
-	{"window", windows}, {"close", closes}, {"closing", closing}, {"invalid", invalid},
+	{"handshake", handshakes}, {"listener", listeners}, {"resend", resends}, {"flight", flights},
+	{"sack", selective}, {"window", windows},
+	{"close", closes}, {"closing", closing}, {"invalid", invalid},
 	{"icmp", messages},
 	{"ack", held}, {"merge", merging}, {"fix", fixes},
 }

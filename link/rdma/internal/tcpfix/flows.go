@@ -93,9 +93,7 @@ func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
 	if f.narrow.received(&s, &f.resend) {
 		c |= NarrowWindow
 	}
-	if f.resend.received(&s) {
-		c |= EchoAged
-	}
+	c |= f.resend.received(&s)
 	if f.gsoSACK.received(&s) {
 		c |= SACKRemoved
 	}

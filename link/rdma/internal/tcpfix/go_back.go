@@ -17,11 +17,11 @@ import (
 // the window, so that one segment is sent, and then nothing until the next timeout. After an outage
 // a flight of 700 segments is repaired by two segments each timeout.
 //
-// Fix: after the second timeout of a segment, and once the link carries frames again, the timestamp
-// that an acknowledgement of the flight echoes is made older than the retransmission, until all of
-// the flight is acknowledged. RACK takes no account of such an acknowledgement of a segment sent
-// twice (section 6.2 step 2), and netstack goes on in slow start. The round trip is measured that
-// much too long, and TCP.SpuriousRecovery counts a recovery that was not (RFC 3522).
+// Fix: after a timeout, and once the link carries frames again, the timestamp that an
+// acknowledgement of the flight echoes is made older than the retransmission, until all of the
+// flight is acknowledged. RACK takes no account of such an acknowledgement of a segment sent twice
+// (section 6.2 step 2), and netstack goes on in slow start. The round trip is measured that much
+// too long, and TCP.SpuriousRecovery counts a recovery that was not (RFC 3522).
 //
 // Not reported upstream. No longer needed when TestGoBackOfNetstack fails.
 
@@ -32,6 +32,9 @@ const echoAge = 2
 // timeoutGap is the least time between two timeouts of a segment: netstack's retransmission timer
 // doubles, from 120 ms by default.
 const timeoutGap = 100 * time.Millisecond
+
+// answerGap is longer than netstack takes to send again what an acknowledgement shows to be lost.
+const answerGap = 10 * time.Millisecond
 
 // goBack is the state of that for one flow.
 type goBack struct {
@@ -48,10 +51,12 @@ func (f *resendFlow) linkUp() {
 	}
 }
 
-// timedOut reports whether netstack sends data from seq on because of a timeout, as far as is
-// known: it has sent the same before, and nothing since.
+// timedOut reports whether netstack sends data from seq on again because of a timeout, as far as is
+// known: it is what the peer waits for, netstack has sent nothing for a while, and no
+// acknowledgement has had it do so.
 func (f *resendFlow) timedOut(seq uint32, now tcpip.MonotonicTime) bool {
-	return !f.own && len(f.parts) > 0 && f.parts[0].seq == seq && now.Sub(f.dataAt) >= timeoutGap
+	return !f.own && !hdr.Before(f.una, seq) && now.Sub(f.dataAt) >= timeoutGap &&
+		now.Sub(f.ackAt) >= answerGap
 }
 
 // goBack has echoes made older. What netstack has sent again in vain begins with the flow's first

@@ -29,7 +29,7 @@ func (r *resending) echoed(ack, echo uint32) uint32 {
 		Options: hdrtest.Stamped(9, echo)}
 	frame := f.Bytes()
 	s := hdr.Received(frame, hdrtest.Parse(frame), r.seed)
-	aged := r.received(&s)
+	aged := r.received(&s)&EchoAged != 0
 	got := binary.BigEndian.Uint32(s.Options().Timestamp[6:])
 	if aged != (got != echo) {
 		panic("changed, and not said so, or the other way round")
@@ -195,6 +195,8 @@ func TestGoBackOfNetstack(t *testing.T) {
 	}{
 		{"link, 1 s", time.Second, time.Second, link},
 		{"path, 1 s", time.Second, 4 * time.Second, path},
+		{"path, only the tail loss probe comes", 50 * time.Millisecond, time.Second, path},
+		{"path, one timeout", 150 * time.Millisecond, time.Second, path},
 	} {
 		before, after := rates(tt.outage, tt.later, tt.atEnd, false)
 		_, plain := rates(tt.outage, tt.later, tt.atEnd, true)

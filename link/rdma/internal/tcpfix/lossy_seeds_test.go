@@ -92,11 +92,11 @@ func TestLossyWireStalled(t *testing.T) {
 		kind  lossyKind
 		seeds []uint64
 	}{
-		{lossyKind{0.01, true, true}, []uint64{37}},
+		{lossyKind{0.01, true, true}, []uint64{628, 878}},
 		{lossyKind{0.01, false, false}, []uint64{54}},
 		{lossyKind{0.01, false, true}, []uint64{54}},
-		{lossyKind{0.15, true, false}, []uint64{35, 56, 108, 113, 136, 175, 208, 238}},
-		{lossyKind{0.15, true, true}, []uint64{56, 94, 113, 141, 153, 239}},
+		{lossyKind{0.15, true, false}, []uint64{35, 108, 113, 136, 208}},
+		{lossyKind{0.15, true, true}, []uint64{94, 113, 141, 239}},
 		{lossyKind{0.15, false, false}, []uint64{43, 68, 116, 186}},
 		{lossyKind{0.15, false, true}, []uint64{21, 43, 138, 186}},
 	} {

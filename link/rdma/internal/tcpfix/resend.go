@@ -115,12 +115,12 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment) {
 		r.number.Add(1)
 	}
 	now := r.clock.NowMonotonic()
-	timeout := f.timedOut(seq, now)
+	timeout := repeated && f.timedOut(seq, now)
 	f.note(s, now)
 	if size > 0 {
 		f.add(pkt, seq, size, now)
 	}
-	if timeout && size > 0 {
+	if timeout {
 		f.goBack()
 	}
 }
@@ -141,29 +141,37 @@ func (r *resender) end(hash uint64) (last uint32, known bool) {
 	return uint32(slot), slot>>32 == hash>>32 && slot != 0
 }
 
-// received takes note of what an incoming segment acknowledges. It reports whether it has changed
-// the timestamp that the segment echoes, see goBack.
-func (r *resender) received(s *hdr.Segment) (aged bool) {
+// received takes note of what an incoming segment acknowledges. It may change the timestamp that
+// the segment echoes, see goBack, and take its SACK option out, see hideTail.
+func (r *resender) received(s *hdr.Segment) (c Changes) {
 	if r.number.Load() == 0 {
-		return false
+		return 0
 	}
 	t, hash := s.Flow()
 	shard := r.shard(hash)
 	if s.Flags()&(hdr.FlagSYN|hdr.FlagRST) != 0 {
 		r.forget(shard, t)
-		return false
+		return 0
 	}
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	f := shard.flows[*t]
 	if f == nil || s.Flags()&hdr.FlagACK == 0 {
-		return false
+		return 0
 	}
-	if f.acknowledged(s, r.clock.NowMonotonic()) && f.finLeft() {
+	now := r.clock.NowMonotonic()
+	f.ackAt = now
+	if f.acknowledged(s, now) && f.finLeft() {
 		f.due = true
 		r.soon()
 	}
-	return f.back.age(s)
+	if f.hideTail(s) {
+		c |= SACKRemoved
+	}
+	if f.back.age(s) {
+		c |= EchoAged
+	}
+	return c
 }
 
 // forget drops a flow that begins or ends.

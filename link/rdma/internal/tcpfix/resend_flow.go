@@ -41,6 +41,8 @@ type resendFlow struct {
 	echo   uint32
 	at     tcpip.MonotonicTime // when that was
 
+	ackAt     tcpip.MonotonicTime // when the peer sent an acknowledgement last
+	mss       uint32              // the most that a packet on the wire has carried
 	dataAt    tcpip.MonotonicTime // when netstack sent data last
 	dataStamp uint32              // with this timestamp; 0: none
 	own       bool                // what is sent next comes from here, not from netstack
@@ -73,7 +75,7 @@ func (f *resendFlow) note(s *hdr.Segment, now tcpip.MonotonicTime) {
 // add takes a reference to a packet with data, unless there is one that has it.
 func (f *resendFlow) add(pkt *gstack.PacketBuffer, seq, size uint32, now tcpip.MonotonicTime) {
 	end, at := seq+size, len(f.parts)
-	f.moved = now
+	f.moved, f.mss = now, max(f.mss, onWire(pkt, size))
 	if !f.told && hdr.Before(seq, f.una) {
 		f.una = seq
 	}
