@@ -16,16 +16,20 @@ import (
 
 const (
 	defaultACKDelay = 5 * time.Millisecond
+	patientACKDelay = 40 * time.Millisecond  // Linux's shortest, TCP_DELACK_MIN
 	maxACKDelay     = 400 * time.Millisecond // below 0.5 s: RFC 1122 section 4.2.3.2
-	ackFlows        = 4096                   // flows remembered at a time, a power of two
-	maxHeld         = 4096                   // ACKs held at a time
 	ackBurst        = 64                     // written by the timer under one doorbell
+
+	// ackTrust is how many ACKs in a row have to be sent in vain, because data followed with the
+	// same number within patientACKDelay, until those of a flow are held for that long.
+	ackTrust = 2
 )
 
 // ACKOptions changes what an ACKCoalescer does.
 type ACKOptions struct {
-	// Delay is the longest an ACK is held, default 5 ms (Linux waits for 40 ms and more), at most
-	// 400 ms. Timers of the Go runtime may add a millisecond.
+	// Delay is the longest an ACK is held, at most 400 ms. Default 5 ms, and 40 ms, as on Linux,
+	// in a flow whose data mostly comes later than after 5 ms, but before 40. Timers of the Go
+	// runtime may add a millisecond.
 	Delay time.Duration
 	// Off passes every packet on at once.
 	Off bool
@@ -58,44 +62,27 @@ type ACKStats struct {
 // of those), to or from a zero window, anything with a flag besides ACK, the first of a connection.
 // One ACK per flow is held; a later ACK of the flow takes its place, and every other packet of the
 // flow takes it along.
+//
+// The longer delay, see ACKOptions.Delay, is for no more than one segment's worth of data. A sender
+// waits for that ACK with its loss probe (RFC 8985 section 7.2), and one that waits for the ACK
+// before it sends on (RFC 896) does so once: the flow has the shorter delay from then on.
 type ACKCoalescer struct {
 	lower  packetWriter
-	delay  time.Duration
 	off    bool
 	clock  clock.Clock
+	epoch  time.Time
 	key    random.HashKey
 	timer  clock.Timer
 	closed atomic.Bool
 
 	held, saved, savedBytes, timed atomic.Uint64
 
-	mu    sync.Mutex
-	flows []ackFlow // by hash; of two flows in one place the later stays
-	queue ackQueue  // flows with an ACK held, the oldest first
-	burst [ackBurst]*gstack.PacketBuffer
-}
-
-// ackFlow is what is known of one direction of a connection.
-type ackFlow struct {
-	key        uint64 // hash of addresses and ports; 0: free
-	held       *gstack.PacketBuffer
-	heldACK    uint32
-	acked      uint32 // the ACK number that was sent last
-	turn       uint32 // counts what was held, so that the queue knows what it waits for
-	window     uint16 // sent last
-	heldWindow uint16 // of held
-	loss       bool   // the last ACK was a duplicate or had SACK, or there was none
-}
-
-// ackQueue is a ring.
-type ackQueue struct {
-	entries    [maxHeld]ackDeadline
-	head, tail uint32 // free-running: entries between tail and head wait
-}
-
-type ackDeadline struct {
-	flow, turn uint32
-	until      time.Time
+	mu             sync.Mutex
+	flows          ackTable
+	short, patient ackQueue
+	turn           uint32        // of the ACK that was held last; wraps
+	wake           time.Duration // when the timer fires; never: it is not armed
+	burst          [ackBurst]*gstack.PacketBuffer
 }
 
 var _ gstack.QueueingDiscipline = (*ACKCoalescer)(nil)
@@ -120,14 +107,15 @@ func NewACKCoalescer(lower gstack.LinkWriter, opts ACKOptions) *ACKCoalescer {
 }
 
 func newACKCoalescer(lower packetWriter, opts ACKOptions) *ACKCoalescer {
+	patient := opts.Delay
 	if opts.Delay <= 0 {
-		opts.Delay = defaultACKDelay
+		opts.Delay, patient = defaultACKDelay, patientACKDelay
 	}
 	c := &ACKCoalescer{
-		lower: lower, delay: min(opts.Delay, maxACKDelay), off: opts.Off,
-		clock: opts.Clock, key: random.From(opts.Random).HashKey(),
-		flows: make([]ackFlow, ackFlows),
+		lower: lower, off: opts.Off, clock: opts.Clock, epoch: opts.Clock.Now(),
+		key: random.From(opts.Random).HashKey(), flows: newACKTable(), wake: never,
 	}
+	c.short.delay, c.patient.delay = min(opts.Delay, maxACKDelay), patient
 	c.timer = c.clock.NewStopped(c.expire)
 	return c
 }
@@ -164,17 +152,22 @@ func (c *ACKCoalescer) decide(
 	pure := s.Payload == 0 && flags == hdr.FlagACK
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	place := uint32(key>>32) & (ackFlows - 1)
-	f := &c.flows[place]
-	if f.key != key {
+	f := c.flows.find(key)
+	if f == nil {
+		f = c.flows.place(key)
 		first = f.removeHeld()
 		*f = ackFlow{
-			key: key, acked: ack, window: window, turn: f.turn,
+			key: key, acked: ack, window: window,
 			loss: flags&hdr.FlagACK == 0 || s.Payload == 0 && s.MayHaveSACK(),
 		}
+		c.flows.use(f, flags)
 		return first, false
 	}
-	if pure && f.mayHold(ack, window, int(pkt.GSOOptions.MSS), s) && c.enqueue(f, place) {
+	c.flows.use(f, flags)
+	if f.timed {
+		c.judge(f, ack, s.Payload)
+	}
+	if pure && c.enqueue(f, c.queueOf(f, ack, int(pkt.GSOOptions.MSS), s)) {
 		if f.held != nil {
 			c.save(f.removeHeld())
 		}
@@ -205,79 +198,34 @@ func (c *ACKCoalescer) save(held *gstack.PacketBuffer) {
 	held.DecRef()
 }
 
-// mayHold decides whether s, a pure ACK, may be held, by the rules above. mss is 0 if it is not
+// queueOf is where s, a pure ACK, may wait, by the rules above; nil: nowhere. mss is 0 if it is not
 // known.
-func (f *ackFlow) mayHold(ack uint32, window uint16, mss int, s *hdr.Segment) bool {
-	if f.loss || window == 0 || f.window == 0 || f.held != nil && !hdr.Before(f.heldACK, ack) ||
-		s.MayHaveSACK() {
-		return false
+func (c *ACKCoalescer) queueOf(f *ackFlow, ack uint32, mss int, s *hdr.Segment) *ackQueue {
+	if f.loss || s.Window() == 0 || f.window == 0 ||
+		f.held != nil && !hdr.Before(f.heldACK, ack) || s.MayHaveSACK() {
+		return nil
 	}
 	if mss == 0 {
 		mss = smallMSS
 	}
 	fresh := int32(ack - f.acked)
-	return fresh > 0 && int(fresh) < 2*mss
+	switch {
+	case fresh <= 0 || int(fresh) >= 2*mss:
+		return nil
+	case f.trust == ackTrust && int(fresh) <= mss:
+		return &c.patient
+	}
+	return &c.short
 }
 
-// enqueue has the flow's ACK sent in time; one that waits already keeps its time. False: no room.
-func (c *ACKCoalescer) enqueue(f *ackFlow, place uint32) bool {
-	if f.held != nil {
-		return true
+// judge learns from what follows an ACK that was sent by the timer: would it have been better held?
+func (c *ACKCoalescer) judge(f *ackFlow, ack uint32, payload int) {
+	f.timed = false
+	if payload > 0 && ack == f.acked && c.now()-f.began < c.patient.delay {
+		f.trust = min(f.trust+1, ackTrust)
+	} else {
+		f.trust = 0
 	}
-	q := &c.queue
-	if q.head-q.tail == maxHeld || c.closed.Load() {
-		return false
-	}
-	f.turn++
-	q.entries[q.head%maxHeld] = ackDeadline{place, f.turn, c.clock.Now().Add(c.delay)}
-	if q.head++; q.head-q.tail == 1 {
-		c.timer.Reset(c.delay)
-	}
-	return true
-}
-
-// removeHeld removes the held ACK, if any; the caller gets the reference.
-func (f *ackFlow) removeHeld() *gstack.PacketBuffer {
-	held := f.held
-	f.held = nil
-	return held
-}
-
-// expire runs when the oldest ACK's time is over, and re-arms the timer while others wait. It
-// writes with the mutex held, so that nothing newer of a flow can go out before: netstack, for one,
-// takes the window of an ACK that was overtaken for new, sends beyond what the peer can take, and
-// the two never recover.
-func (c *ACKCoalescer) expire() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for n := c.due(); n > 0; n = c.due() {
-		c.timed.Add(uint64(n))
-		c.lower.writeBurst(c.burst[:n])
-		for _, pkt := range c.burst[:n] {
-			pkt.DecRef()
-		}
-		clear(c.burst[:n])
-	}
-}
-
-// due moves ACKs whose time is over to burst, as many as go in, and returns their number.
-func (c *ACKCoalescer) due() int {
-	q, now, n := &c.queue, c.clock.Now(), 0
-	for q.tail != q.head && n < len(c.burst) {
-		e := &q.entries[q.tail%maxHeld]
-		f := &c.flows[e.flow]
-		if f.held != nil && f.turn == e.turn {
-			if wait := e.until.Sub(now); wait > 0 {
-				c.timer.Reset(wait)
-				return n
-			}
-			f.acked, f.window = f.heldACK, f.heldWindow
-			c.burst[n] = f.removeHeld()
-			n++
-		}
-		q.tail++
-	}
-	return n
 }
 
 // Stats may be called at any time.
@@ -288,10 +236,10 @@ func (c *ACKCoalescer) Stats() ACKStats {
 		Held: c.held.Load(), Saved: c.saved.Load(), SavedBytes: c.savedBytes.Load(),
 		Timed: c.timed.Load(),
 	}
-	for i := range c.flows {
-		if held := c.flows[i].held; held != nil {
+	for f := range c.flows.all() {
+		if f.held != nil {
 			s.Waiting++
-			s.WaitingBytes += uint64(held.Size())
+			s.WaitingBytes += uint64(f.held.Size())
 		}
 	}
 	return s
@@ -304,12 +252,12 @@ func (c *ACKCoalescer) Close() {
 	c.timer.Stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := range c.flows {
-		if held := c.flows[i].removeHeld(); held != nil {
+	for f := range c.flows.all() {
+		if held := f.removeHeld(); held != nil {
 			held.DecRef()
 		}
 	}
-	c.queue.tail = c.queue.head
+	c.short.tail, c.patient.tail = c.short.head, c.patient.head
 }
 
 // linkWriter makes a packetWriter of any link.

@@ -10,11 +10,15 @@ import (
 // outstanding, and how old its counters get.
 const completionInterval = 100 * time.Millisecond
 
+// roomInterval is how often an interface is looked at that has no room for what a packet socket is
+// to send, as nothing else may come to be sent.
+const roomInterval = time.Millisecond
+
 // completionTimer reads the completions of a send queue that nobody writes to any more: what was
 // sent last may have failed, or the NIC may stand still. The queue's lock guards it.
 type completionTimer struct {
 	timer clock.Timer
-	armed bool // the timer is set
+	armed time.Duration // the timer is set, to this; 0: it is not
 }
 
 // flush rings the doorbell for what was posted and arms the timer. The queue's lock is held.
@@ -36,9 +40,14 @@ func (s *sender) ring() {
 
 // armCheck arms the timer unless it is. The queue's lock is held.
 func (s *sender) armCheck() {
-	if !s.completions.armed && !s.backlog.closed {
-		s.completions.armed = true
-		s.completions.timer.Reset(completionInterval)
+	interval := completionInterval
+	if q, ok := s.q.(*txSocket); ok && q.Waiting() > 0 {
+		interval = roomInterval
+	}
+	c := &s.completions
+	if (c.armed == 0 || interval < c.armed) && !s.backlog.closed {
+		c.armed = interval
+		c.timer.Reset(interval)
 	}
 }
 
@@ -46,7 +55,7 @@ func (s *sender) armCheck() {
 func (s *sender) check() {
 	s.lock()
 	defer s.unlock()
-	s.completions.armed = false
+	s.completions.armed = 0
 	if s.backlog.closed {
 		return
 	}
