@@ -102,7 +102,9 @@ type Config struct {
 	// out of the same [UDPConn]. So do [Stack.DialContext] and [Dialer.DialContext] connect to what
 	// the kernel reaches otherwise than by the netdev. Not available there: multicast, NIC.MAC,
 	// NIC.VLAN, Fallback. A listener or socket bound to any address is on localhost as well, unless
-	// another process has the port there.
+	// another process has the port there. Who dials, from this host, a port that nobody listens at,
+	// of the block or with connections of the stack left from a listener, gets no answer instead of
+	// a refusal until the port is the kernel's again.
 	//
 	// A netdev that is removed and made again with its name, MAC and addresses, as by devlink
 	// reload, is served on again: connections wait for it for as long as MaxOutage says, and
@@ -192,6 +194,8 @@ type Config struct {
 	Random io.Reader
 
 	hostAddresses []netip.Prefix // of the netdev, with Host; set by Open
+
+	bond *bondFacts // of a test; nil: the kernel's
 
 	renewal     time.Duration // least time between renewals of a lease; a test may shorten it
 	declineWait time.Duration // after a DECLINE; likewise

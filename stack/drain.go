@@ -58,7 +58,7 @@ func (s *Stack) Drain(ctx context.Context) error {
 func (s *Stack) Draining() bool { return s.draining.Load() }
 
 // unaccepted says whether something has come that the program has not got: a connection, or, once
-// another process has the addresses, a datagram.
+// another process or the kernel gets new clients, a datagram.
 func (s *Stack) unaccepted() bool {
 	for _, ep := range s.net.RegisteredEndpoints() {
 		ep, ok := ep.(*tcp.Endpoint)
@@ -74,7 +74,8 @@ func (s *Stack) unaccepted() bool {
 			}
 		}
 	}
-	return s.other.Load() != nil && s.unread() || s.host != nil && s.host.unaccepted()
+	given := s.other.Load() != nil || s.kernel.Load() != nil
+	return given && s.unread() || s.host != nil && s.host.unaccepted()
 }
 
 // unread says whether a UDP socket has datagrams that wait.

@@ -2,7 +2,12 @@ package stack
 
 import (
 	"net/netip"
+	"slices"
+	"sync"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
 )
 
 // WithRenewal is cfg with another least time between renewals of a lease.
@@ -41,3 +46,38 @@ func (s *Stack) Servers() []netip.Addr { return s.dns.servers() }
 
 // LinkIsUp is what a stack does when its link is there again.
 func (s *Stack) LinkIsUp() { s.linkIsUp() }
+
+// BondFacts is what sysfs and rtnetlink say of a bond, for WithBond. All but Members is guarded by
+// Mu.
+type BondFacts struct {
+	Mu      sync.Mutex
+	Below   hostnet.Below
+	Changed chan struct{}        // a token: Below is another one
+	Members map[string]dv.Config // how to open the device of each port
+}
+
+// WithBond is cfg on a bond whose ports a test has made.
+func WithBond(cfg Config, f *BondFacts) Config {
+	below := func() hostnet.Below {
+		f.Mu.Lock()
+		defer f.Mu.Unlock()
+		b := f.Below
+		b.Devices = slices.Clone(b.Devices)
+		return b
+	}
+	cfg.bond = &bondFacts{below: below, changed: f.Changed,
+		devices: func() (all []dv.DeviceInfo) {
+			for _, p := range below().Devices {
+				if p.RDMA {
+					all = append(all, dv.DeviceInfo{Name: "sim", Netdev: p.Name})
+				}
+			}
+			return all
+		},
+		member: func(cfg dv.Config, name string) dv.Config {
+			m := f.Members[name]
+			cfg.Kernel, cfg.Facts, cfg.DelayDrop = m.Kernel, m.Facts, m.DelayDrop
+			return cfg
+		}}
+	return cfg
+}

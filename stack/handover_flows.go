@@ -34,10 +34,16 @@ func fromFlow(f rdma.Flow) handoverFlow {
 
 // addFlows adds our connections and connected UDP sockets.
 func (s *Stack) addFlows(to *rdma.Flows) {
+	s.eachFlow(func(f rdma.Flow, _ tcp.EndpointState) { to.Add(f) })
+}
+
+// eachFlow calls do for each of our connections and connected UDP sockets. The state of the latter
+// is of no meaning.
+func (s *Stack) eachFlow(do func(rdma.Flow, tcp.EndpointState)) {
 	for _, ep := range s.net.RegisteredEndpoints() {
-		proto := udp.ProtocolNumber
+		proto, state := udp.ProtocolNumber, tcp.EndpointState(0)
 		if t, ok := ep.(*tcp.Endpoint); ok {
-			if tcp.EndpointState(t.State()) == tcp.StateListen {
+			if state = tcp.EndpointState(t.State()); state == tcp.StateListen {
 				continue
 			}
 			proto = tcp.ProtocolNumber
@@ -47,11 +53,11 @@ func (s *Stack) addFlows(to *rdma.Flows) {
 			continue
 		}
 		if info, ok := has.Info().(*gstack.TransportEndpointInfo); ok && info.ID.RemotePort != 0 {
-			to.Add(rdma.Flow{
+			do(rdma.Flow{
 				Proto: uint8(proto),
 				Local: info.ID.LocalAddress, LocalPort: info.ID.LocalPort,
 				Remote: info.ID.RemoteAddress, RemotePort: info.ID.RemotePort,
-			})
+			}, state)
 		}
 	}
 }

@@ -17,13 +17,19 @@ import (
 // are never empty, and datagrams that they hold may be lost; TCP sends again.
 const settleTime = time.Second
 
+// errKernelHas is of a stack whose ports the kernel serves.
+var errKernelHas = errors.New("the ports have been handed over to the kernel")
+
 // errNoSteering is of a stack whose link knows no other process.
 var errNoSteering = errors.New("a hand-over needs a link that Open has made")
 
 // canHandOver says why the stack can neither hand over nor take over, or nil.
 func (s *Stack) canHandOver() error {
-	if s.link == nil {
+	switch {
+	case s.link == nil:
 		return errNoSteering
+	case s.kernel.Load() != nil:
+		return errKernelHas
 	}
 	return nil
 }
@@ -58,6 +64,9 @@ func (s *Stack) HandOver(ctx context.Context, l net.Listener) error {
 		if s.handOverTo(ctx, conn) {
 			return nil
 		}
+		if err := s.canHandOver(); err != nil {
+			return err
+		}
 	}
 }
 
@@ -87,31 +96,63 @@ func (s *Stack) handOverTo(ctx context.Context, conn net.Conn) bool {
 	}
 	in := s.link.NewInjector()
 	stop := context.AfterFunc(ctx, func() { p.close() })
-	err = s.giveUpClients(ctx, p, in)
+	first, err := s.greeted(p)
+	if err == nil && first.kind == msgKernel {
+		s.other.Store(nil)
+		err = s.giveToKernel(ctx, p)
+		stop()
+		p.close()
+		in.Close()
+		close(p.ended)
+		s.notTaken(ctx, err)
+		return err == nil
+	}
+	if err == nil {
+		err = s.giveUpClients(ctx, p, in)
+	}
 	if err == nil && stop() {
 		go s.serveSuccessor(p, in)
 		return true
 	}
 	stop()
 	s.partSuccessor(p, in)
-	if !errors.Is(err, io.EOF) && ctx.Err() == nil && !s.closed.Load() {
-		s.log.Warn("another process did not take over", "interface", s.name, "reason", err)
-	} // else it only looked, or has changed its mind
+	s.notTaken(ctx, err)
 	return false
+}
+
+// notTaken logs why another process did not take over, unless it only looked, or has changed its
+// mind.
+func (s *Stack) notTaken(ctx context.Context, err error) {
+	if err != nil && !errors.Is(err, io.EOF) && ctx.Err() == nil && !s.closed.Load() {
+		s.log.Warn("another process did not take over", "interface", s.name, "reason", err)
+	}
+}
+
+// greeted is the first message of another process, which is of this version.
+func (s *Stack) greeted(p *peer) (first peerMessage, err error) {
+	p.conn.SetReadDeadline(s.clock.Now().Add(handoverTime))
+	kind, body, err := p.receive()
+	if err != nil {
+		return first, err
+	}
+	first = peerMessage{kind, body}
+	if kind != msgKernel {
+		kind = msgHello
+	}
+	var version int
+	if err := first.decode(kind, &version); err != nil {
+		return first, err
+	}
+	if version != handoverVersion {
+		return first, fmt.Errorf("it wants version %d of the hand-over, this is %d", version,
+			handoverVersion)
+	}
+	return first, nil
 }
 
 // giveUpClients tells a newcomer what it has to know, and keeps nothing but the connections that
 // there are once it asks for that. It returns nil when new clients are the newcomer's.
 func (s *Stack) giveUpClients(ctx context.Context, p *peer, in *rdma.Injector) error {
-	p.conn.SetReadDeadline(s.clock.Now().Add(handoverTime))
-	var version int
-	if err := p.expect(msgHello, &version); err != nil {
-		return err
-	}
-	if version != handoverVersion {
-		return fmt.Errorf("it wants version %d of the hand-over, this is %d", version,
-			handoverVersion)
-	}
 	flows := new(rdma.Flows)
 	s.link.Steer(&rdma.Steering{Share: rdma.ShareNote, Flows: flows, Relay: p.relayFrame})
 	if s.host != nil {

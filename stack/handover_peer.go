@@ -32,6 +32,9 @@ import (
 //	      ◀──────────────── frame   that begins one of the flows anew: it is the newcomer's
 //	relay ◀───────────────▶ relay   a frame that came to the sender's rings: it is the other one's
 //
+// A program that is to be served by the kernel sends kernel in place of hello, and gets ports and
+// then taken, or refused. That is all.
+//
 // From the time of take to that of taken the newcomer holds back what may be its own. On rings it
 // has the device lead the unicast frames to itself before take. The end of the connection is the
 // end of either: the other one has all frames to itself again.
@@ -45,6 +48,9 @@ const (
 	msgMine  = 'm'
 	msgFrame = 'f' // as rdma.Injector takes it
 	msgRelay = 'r' // likewise
+
+	msgKernel  = 'K' // version
+	msgRefused = 'R' // string: why
 )
 
 // handoverVersion changes when messages do.
@@ -260,15 +266,6 @@ func (p *peer) receiveWith() (m peerMessage, fds []int, err error) {
 		return m, nil, err
 	}
 	return peerMessage{p.buf[0], p.buf[1:n]}, fds, nil
-}
-
-// expect waits for a message of one kind, and decodes it into v unless that is nil.
-func (p *peer) expect(kind byte, v any) error {
-	got, body, err := p.receive()
-	if err != nil {
-		return err
-	}
-	return peerMessage{got, body}.decode(kind, v)
 }
 
 // decode puts a message that must be of a kind into v, unless that is nil.

@@ -86,25 +86,32 @@ func closeFDs(fds []int) {
 	}
 }
 
-// sendPorts sends a newcomer the sockets of the ports that serve, but for those of the block.
-func (h *host) sendPorts(p *peer) error {
-	var ports []handoverPort
-	var fds []int
-	defer func() { closeFDs(fds) }()
+// duplicates are descriptors of the sockets of the ports that serve, but for those of the block.
+// They are the caller's, also after an error.
+func (h *host) duplicates() (ports []handoverPort, fds []int, err error) {
 	h.mu.RLock()
+	defer h.mu.RUnlock()
 	for k, port := range h.ports {
-		if len(port.users) == 0 || port.ofBlock {
+		if !port.handsOver() {
 			continue
 		}
 		fd, err := port.socket.Duplicate()
 		if err != nil {
-			h.mu.RUnlock()
-			return err
+			return ports, fds, err
 		}
 		ports = append(ports, handoverPort{k.protocol == backing.UDP, k.at})
 		fds = append(fds, fd)
 	}
-	h.mu.RUnlock()
+	return ports, fds, nil
+}
+
+// sendPorts sends a newcomer duplicates.
+func (h *host) sendPorts(p *peer) error {
+	ports, fds, err := h.duplicates()
+	defer closeFDs(fds)
+	if err != nil {
+		return err
+	}
 	for i := 0; i < len(ports); i += portsPerMessage {
 		end := min(i+portsPerMessage, len(ports))
 		if err := p.sendWith(msgPorts, ports[i:end], fds[i:end]); err != nil {
@@ -148,7 +155,7 @@ func (h *host) pause() {
 	defer h.mu.Unlock()
 	h.paused = true
 	for _, p := range h.ports {
-		if len(p.users) > 0 && !p.ofBlock {
+		if p.handsOver() {
 			p.shared = true
 			p.setDeadline(time.Unix(1, 0))
 		}

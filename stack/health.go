@@ -3,6 +3,8 @@ package stack
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -61,10 +63,9 @@ type health struct {
 
 	mu      sync.Mutex // guards what follows; not held while changed is called
 	all     [reporters]Health
-	untold  []Health   // that changed is to be called with, in order
-	telling bool       // somebody calls it
-	sampled *dv.Device // whose resets are counted
-	resets  [2]uint64  // of its queues, by reporter
+	untold  []Health                 // that changed is to be called with, in order
+	telling bool                     // somebody calls it
+	resets  map[*dv.Device][2]uint64 // of the queues of those at work, by reporter
 	dumps   [reporters][]dv.Dump
 }
 
@@ -123,11 +124,19 @@ func (h *health) change(i int, change func(*Health) bool) {
 	h.telling, h.untold = false, nil
 }
 
-// sample counts resets of the queues of d, which may be nil.
-func (h *health) sample(d *dv.Device) {
-	if d == nil {
-		return
+// sample counts resets of the queues of the devices at work.
+func (h *health) sample(all []*dv.Device) {
+	h.mu.Lock()
+	maps.DeleteFunc(h.resets, func(d *dv.Device, _ [2]uint64) bool {
+		return len(all) > 0 && !slices.Contains(all, d)
+	})
+	h.mu.Unlock()
+	for _, d := range all {
+		h.sampleOne(d)
 	}
+}
+
+func (h *health) sampleOne(d *dv.Device) {
 	st, resets := d.Stats(), [2]uint64{}
 	for i := range st.Tx {
 		resets[reportTx] += st.Tx[i].Resets
@@ -136,11 +145,11 @@ func (h *health) sample(d *dv.Device) {
 		resets[reportRx] += st.Rx[i].Resets
 	}
 	h.mu.Lock()
-	before := h.resets
-	if h.sampled != d {
-		before = [2]uint64{}
+	before := h.resets[d]
+	if h.resets == nil {
+		h.resets = map[*dv.Device][2]uint64{}
 	}
-	h.sampled, h.resets = d, resets
+	h.resets[d] = resets
 	h.mu.Unlock()
 	for i := range resets {
 		more := resets[i] - before[i]
@@ -158,7 +167,7 @@ func (h *health) sample(d *dv.Device) {
 
 // Health is what the reporters say: tx, rx, link, device and stack, in this order.
 func (s *Stack) Health() []Health {
-	s.health.sample(s.Device())
+	s.health.sample(s.Devices())
 	ended, held := s.done() != nil, s.LinkStatus().Held
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()

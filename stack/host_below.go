@@ -15,62 +15,79 @@ import (
 // the bond's mode says (mlx5_create_lag_demux_flow_table and mlx5_modify_lag in
 // drivers/net/ethernet/mellanox/mlx5/core). The kernel tells one of the members as its netdev, not
 // the bond (mlx5_lag_get_roce_netdev), and its name is mlx5_bond_0 unless udev has changed that.
-// Without LAG each port has a device of its own.
+// Without LAG each port has a device of its own: see bond.
 
 // portBelow is the netdev of the RDMA device that carries the frames of netdev, which has below
-// what is there; netdev itself where nothing carries them: opening it says what is missing. An
-// error that is dv.ErrNoRDMA says why a device is not to be used.
-func portBelow(netdev string, below hostnet.Below, all []dv.DeviceInfo) (string, error) {
-	isPort := func(name string) bool {
-		return slices.ContainsFunc(all, func(d dv.DeviceInfo) bool { return d.Netdev == name })
+// what is there; netdev itself where nothing carries them: opening it says what is missing. ofBond
+// says that there is a device for each of several members of a bond, or for some of them. An error
+// that is dv.ErrNoRDMA says why a device is not to be used.
+func portBelow(netdev string, below hostnet.Below, all []dv.DeviceInfo) (port string, ofBond bool,
+	err error) {
+	isPort := func(p hostnet.Port) bool {
+		return slices.ContainsFunc(all, func(d dv.DeviceInfo) bool { return d.Netdev == p.Name })
 	}
-	if isPort(netdev) {
-		return netdev, nil
+	i := slices.IndexFunc(below.Devices, isPort)
+	if isPort(hostnet.Port{Name: netdev}) || i < 0 {
+		return netdev, false, nil
 	}
-	var with, without []hostnet.Port
+	ofBond = below.Bond && !isLAG(below.Devices)
+	if ofBond && !slices.Contains(bondModes, below.Mode) {
+		return "", false, fmt.Errorf("%s is a bond of mode %s with an RDMA device for each port "+
+			"(no RoCE LAG), and rings are for %s: %w", netdev, below.Mode,
+			strings.Join(bondModes, ", "), dv.ErrNoRDMA)
+	}
 	for _, p := range below.Devices {
-		if isPort(p.Name) {
-			with = append(with, p)
-		} else {
-			without = append(without, p)
+		if (ofBond || p.Name == below.Devices[i].Name) && !bytes.Equal(p.MAC, below.MAC) {
+			return "", false, fmt.Errorf("%s has the address %v and %s, below it, %v, which rings "+
+				"would have (fail_over_mac of a bond?): %w", netdev, below.MAC, p.Name, p.MAC,
+				dv.ErrNoRDMA)
 		}
 	}
-	switch {
-	case len(with) == 0:
-		return netdev, nil
-	case below.Bond && len(with) > 1:
-		return "", fmt.Errorf("%s has a device for each of %s (no RoCE LAG), and a stack has the "+
-			"rings of one: %w", netdev, names(with), dv.ErrNoRDMA)
-	case below.Bond && !isLAG(below.Devices):
-		return "", fmt.Errorf("%s has rings for %s and none for %s, which is no port of the same "+
-			"card in RoCE LAG: %w", netdev, names(with), names(without), dv.ErrNoRDMA)
-	case !bytes.Equal(with[0].MAC, below.MAC):
-		return "", fmt.Errorf("%s has the address %v and %s, below it, %v, which rings would have "+
-			"(fail_over_mac of a bond?): %w", netdev, below.MAC, with[0].Name, with[0].MAC,
-			dv.ErrNoRDMA)
-	}
-	return with[0].Name, nil
+	return below.Devices[i].Name, ofBond, nil
 }
 
+// bondModes are those of which a stack can have rings on each port: each frame leaves by one port,
+// and all ports have the bond's address.
+var bondModes = []string{"active-backup", "balance-xor", "802.3ad"}
+
 // isLAG says whether there is one device for all members of a bond: they are functions of one card,
-// and only one of them has a device. That need not be the member which is told as its netdev.
+// and only one of them has a device. That need not be the member which is told as its netdev. A
+// member whose device is away looks the same.
 func isLAG(members []hostnet.Port) bool {
 	devices := 0
 	for _, m := range members {
 		if m.RDMA {
 			devices++
 		}
-		if len(members) > 1 && (m.Card == "" || m.Card != members[0].Card) {
+		if m.Card == "" || m.Card != members[0].Card {
 			return false
 		}
 	}
-	return devices == 1
+	return devices == 1 && len(members) > 1
 }
 
-func names(ports []hostnet.Port) string {
-	var list []string
-	for _, p := range ports {
-		list = append(list, p.Name)
+// bondFacts stand in for what sysfs and rtnetlink say of a bond whose ports a test has made.
+type bondFacts struct {
+	below   func() hostnet.Below
+	devices func() []dv.DeviceInfo
+	changed chan struct{} // as of hostnet.Watcher
+	// member is the configuration for the device of a member
+	member func(cfg dv.Config, name string) dv.Config
+}
+
+// below asks what is below the netdev.
+func (h *host) below() (hostnet.Below, error) {
+	if f := h.stack.cfg.bond; f != nil {
+		return f.below(), nil
 	}
-	return strings.Join(list, ", ")
+	return h.kernel.Below(h.netdev)
+}
+
+// rdmaDevices are those there are.
+func (h *host) rdmaDevices() []dv.DeviceInfo {
+	if f := h.stack.cfg.bond; f != nil {
+		return f.devices()
+	}
+	all, _ := dv.List() // an error: there are none
+	return all
 }

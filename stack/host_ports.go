@@ -79,6 +79,9 @@ type hostPort struct {
 	// shared: another process has the socket, too, and accepts and reads from it; guarded by
 	// host.mu
 	shared bool
+	// yielded: the kernel serves there in our place, but for others; guarded by host.mu
+	yielded bool
+	others  []netip.AddrPort // guarded by host.mu
 }
 
 // zoned is an address as the kernel's sockets want it.
@@ -264,6 +267,9 @@ func (p *hostPort) close() error {
 	err := p.silence()
 	if p.ofBlock {
 		return err
+	}
+	if p.yielded {
+		err = errors.Join(err, p.socket.PassAllBut(nil))
 	}
 	return errors.Join(err, p.socket.Close())
 }

@@ -14,6 +14,11 @@ import (
 // A port that has no listener any more stays ours for as long as there are connections of ours at
 // it, which the kernel would reset: those that have outlived their listener, and those that were
 // made from it. It is looked for each portSweep while there are such ports.
+//
+// Who dials it from this host gets no answer meanwhile. A kernel's socket that is bound to the
+// netdev (SO_BINDTOIFINDEX), so that others find none and are refused, does not help: the kernel
+// looks for the socket of a packet to an address of its own as if it had come by the device that
+// has the address (rt_iif in linux net/ipv4/route.c, inet_iif).
 const portSweep = time.Second
 
 // hold takes a port that a connection is made from, of one address or of all. The caller calls

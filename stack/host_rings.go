@@ -36,41 +36,60 @@ func (h *host) openLink(ctx context.Context) (link *rdma.Endpoint, cfg dv.Config
 	if s.cfg.Backend == BackendPacket {
 		return alone()
 	}
-	var dev *dv.Device
-	if cfg, err = h.deviceConfig(); err == nil {
-		dev, err = dv.Open(ctx, cfg)
+	var ofBond bool
+	cfg, ofBond, err = h.deviceConfig()
+	if err == nil {
+		link, err = h.openRings(ctx, cfg, ofBond)
 	}
-	switch {
-	case err == nil:
-	case s.cfg.Backend == BackendRings || !noRings(err):
-		return nil, cfg, err
-	default:
-		s.log.Warn(fmt.Sprintf("%s is a %s: served through AF_PACKET, not from rings", port.Name(),
-			cmp.Or(port.Driver(), "netdev without a driver")), "error", err)
-		return alone()
+	if err == nil || s.cfg.Backend == BackendRings || !noRings(err) {
+		return link, cfg, err
 	}
-	s.device, s.nic = dev, dev
-	link, err = rdma.NewOverRingsAndSockets(dev, port, s.linkOptions())
-	h.rules = link
-	return link, cfg, err
+	s.log.Warn(fmt.Sprintf("%s is a %s: served through AF_PACKET, not from rings", port.Name(),
+		cmp.Or(port.Driver(), "netdev without a driver")), "error", err)
+	return alone()
 }
 
-// deviceConfig says which device is below the netdev. An error that is dv.ErrNoRDMA says that there
-// is none, or that it cannot be used so.
-func (h *host) deviceConfig() (cfg dv.Config, err error) {
+// openRings opens the device of cfg, or those of a bond's members, and returns the link.
+func (h *host) openRings(ctx context.Context, cfg dv.Config, ofBond bool) (link *rdma.Endpoint,
+	err error) {
+	s := h.stack
+	if ofBond {
+		b, err := h.openBond(ctx, cfg, func(*dv.Device) error { return nil })
+		if err != nil {
+			return nil, err
+		}
+		s.bond, s.nic = b, b
+		if link, err = rdma.NewOverMembers(b.backend, s.linkOptions()); err == nil {
+			b.start(link)
+		}
+		h.rules = link
+		return link, err
+	}
+	dev, err := dv.Open(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	s.device, s.nic = dev, dev
+	link, err = rdma.NewOverRingsAndSockets(dev, h.link, s.linkOptions())
+	h.rules = link
+	return link, err
+}
+
+// deviceConfig says which device is below the netdev, or that each member of a bond has one. An
+// error that is dv.ErrNoRDMA says that there is none, or that it cannot be used so.
+func (h *host) deviceConfig() (cfg dv.Config, ofBond bool, err error) {
 	cfg = h.stack.health.dumped(h.stack.cfg.NIC)
 	cfg.HostMode = true
-	below, err := h.kernel.Below(h.netdev)
+	below, err := h.below()
 	if err != nil {
-		return cfg, err
+		return cfg, false, err
 	}
 	cfg.VLAN = below.VLAN
 	if cfg.Kernel != nil {
-		return cfg, nil
+		return cfg, false, nil
 	}
-	all, _ := dv.List() // an error: there are none
-	cfg.Device, err = portBelow(h.netdev, below, all)
-	return cfg, err
+	cfg.Device, ofBond, err = portBelow(h.netdev, below, h.rdmaDevices())
+	return cfg, ofBond, err
 }
 
 // claimBlock has the device lead the ports to dial from to us, another block of them if a process

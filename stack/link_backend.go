@@ -146,20 +146,42 @@ func (s *Stack) portConfig(cfg dv.Config) packet.Config {
 
 // Device is the RDMA device underneath, for its counters; nil if the stack was made by [New] or is
 // on packet sockets, or while the device is away. It belongs to the stack, which closes it when it
-// fails: another one takes its place.
+// fails: another one takes its place. On a bond of ports with a device each it is the one that
+// sends; Devices has all.
 func (s *Stack) Device() *dv.Device {
-	if s.failover == nil {
-		return s.device
+	switch at := s.atWork().(type) {
+	case *dv.Device:
+		return at
+	case *bond:
+		return at.sender()
 	}
-	device, _ := s.failover.AtWork().(*dv.Device)
-	return device
+	return nil
+}
+
+// Devices are the RDMA devices underneath, as Device: of a bond all, in its order.
+func (s *Stack) Devices() []*dv.Device {
+	switch at := s.atWork().(type) {
+	case *dv.Device:
+		return []*dv.Device{at}
+	case *bond:
+		return at.devices()
+	}
+	return nil
+}
+
+// atWork is what carries the frames now; nil: nothing.
+func (s *Stack) atWork() any {
+	if s.failover != nil {
+		return s.failover.AtWork()
+	}
+	return s.nic
 }
 
 // PacketPort is the packet sockets underneath, for their counters; nil if there are none at work,
 // or what Config.OpenInterface has made. It belongs to the stack.
 func (s *Stack) PacketPort() *packet.Port {
 	switch {
-	case s.failover == nil && s.device != nil:
+	case s.failover == nil && (s.device != nil || s.bond != nil):
 		return nil
 	case s.failover == nil:
 		port, _ := s.packets.(*packet.Port)

@@ -31,10 +31,17 @@ func (s *Stack) keepLink(cfg dv.Config) {
 	c := failover.Config{Endpoint: s.link, MaxOutage: s.cfg.MaxOutage, Grace: s.cfg.GracePeriod,
 		Changed: s.backendChanged, Logger: s.log, Clock: s.cfg.Clock}
 	var first failover.Opened
-	if s.device != nil {
-		id := identify(s.device, cfg)
-		id.host, id.use = s.host, s.useDevice
-		first = id.opened(s.device, id.ifindex)
+	if s.device != nil || s.bond != nil {
+		var id identity
+		if s.bond != nil {
+			id = identity{cfg: cfg, host: s.host}
+			first = s.bond.opened()
+		} else {
+			id = identify(s.device, cfg)
+			id.host = s.host
+			first = id.opened(s.device, id.ifindex)
+		}
+		id.use = s.useDevice
 		c.Open = func(ctx context.Context) (failover.Opened, error) { return id.open(ctx) }
 		if s.host != nil {
 			c.Joined = true
@@ -62,7 +69,7 @@ func (s *Stack) keepLink(cfg dv.Config) {
 				Name: again.Device}, nil
 		}
 	}
-	if cfg.Kernel == nil && (s.device != nil || s.cfg.OpenInterface == nil) {
+	if cfg.Kernel == nil && (s.device != nil || s.bond != nil || s.cfg.OpenInterface == nil) {
 		w, err := failover.Watch()
 		if err != nil {
 			s.log.Warn("the return of a lost device is noticed late", "error", err)
@@ -129,16 +136,28 @@ func (id *identity) open(ctx context.Context) (failover.Opened, error) {
 	}
 	cfg := id.cfg
 	ifindex := 0
-	if id.mac != nil {
-		name, netdev, err := id.find()
-		if err != nil {
+	if id.mac != nil || id.host != nil && cfg.Kernel == nil {
+		found, err := id.find()
+		switch {
+		case err != nil:
 			return failover.Opened{}, err
+		case found.ofBond:
+			return id.host.reopenBond(ctx, cfg, id.use)
 		}
-		cfg.Device = name
-		if i, err := net.InterfaceByName(netdev); err == nil {
+		cfg.Device = found.name
+		if i, err := net.InterfaceByName(found.netdev); err == nil {
 			ifindex = i.Index
 		}
 	}
+	dev, err := openAgain(ctx, cfg, id.use)
+	if err != nil {
+		return failover.Opened{}, err
+	}
+	return id.opened(dev, ifindex), nil
+}
+
+// openAgain opens a device that has come back, and has it used.
+func openAgain(ctx context.Context, cfg dv.Config, use func(*dv.Device) error) (*dv.Device, error) {
 	dev, err := dv.Open(ctx, cfg)
 	if errors.Is(err, dv.ErrConfig) || errors.Is(err, dv.ErrNotSupported) {
 		cfg = dv.Config{Device: cfg.Device, Kernel: cfg.Kernel, Facts: cfg.Facts, MAC: cfg.MAC,
@@ -149,21 +168,28 @@ func (id *identity) open(ctx context.Context) (failover.Opened, error) {
 		dev, err = dv.Open(ctx, cfg)
 	}
 	if err != nil {
-		return failover.Opened{}, err
+		return nil, err
 	}
-	if err := id.use(dev); err != nil {
-		return failover.Opened{}, errors.Join(err, dev.Close())
+	if err := use(dev); err != nil {
+		return nil, errors.Join(err, dev.Close())
 	}
-	return id.opened(dev, ifindex), nil
+	return dev, nil
+}
+
+// foundDevice is a device that has come back, and its netdev; or there is one for each of several
+// members of a bond.
+type foundDevice struct {
+	name, netdev string
+	ofBond       bool
 }
 
 // find is the device whose netdev has the address, or is a member of the same netdev, and that
 // netdev; of several one that can be used. On the host's own addresses it is what is below the
 // netdev now: members of a bond may have come or gone, and with them the device of a RoCE LAG.
-func (id *identity) find() (name, netdev string, err error) {
+func (id *identity) find() (foundDevice, error) {
 	if id.host != nil {
-		cfg, err := id.host.deviceConfig()
-		return cfg.Device, cfg.Device, err
+		cfg, ofBond, err := id.host.deviceConfig()
+		return foundDevice{cfg.Device, cfg.Device, ofBond}, err
 	}
 	found, err := dv.Find(func(d dv.DeviceInfo) bool {
 		return bytes.Equal(d.MAC, id.mac) ||
@@ -172,7 +198,7 @@ func (id *identity) find() (name, netdev string, err error) {
 	if err == dv.ErrNotFound {
 		err = fmt.Errorf("no RDMA device here has a netdev with address %v: %w", id.mac, err)
 	}
-	return found.Name, found.Netdev, err
+	return foundDevice{name: found.Name, netdev: found.Netdev}, err
 }
 
 // fallback is the netdev for packet sockets while the device is away, "" for none.

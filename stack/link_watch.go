@@ -26,7 +26,7 @@ func (s *Stack) watch() {
 	for {
 		select {
 		case <-samples.C:
-			s.health.sample(s.Device())
+			s.health.sample(s.Devices())
 			samples.Reset(healthInterval)
 		case <-s.ctx.Done():
 			return

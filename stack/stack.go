@@ -71,6 +71,7 @@ type Stack struct {
 
 	nic      nic               // nil unless made by Open; closed after the link
 	device   *dv.Device        // the first nic, nil unless that is one
+	bond     *bond             // the first nic, nil unless that is one
 	packets  packet.Interface  // the first nic, or with Config.Host what is beside it; or nil
 	host     *host             // nil unless Config.Host
 	failover *failover.Link    // nil: the stack ends with its nic
@@ -95,9 +96,10 @@ type Stack struct {
 	announcer clock.Timer // repeats the announcement once
 	linkUp    linkUpWaiters
 
-	draining atomic.Bool          // Drain was called
-	other    atomic.Pointer[peer] // a process with the same addresses; nil: there is none
-	taking   *taking              // from Config.Predecessor; set by Open
+	draining atomic.Bool                 // Drain was called
+	other    atomic.Pointer[peer]        // a process with the same addresses; nil: there is none
+	kernel   atomic.Pointer[kernelShare] // nil: it has not been handed over to
+	taking   *taking                     // from Config.Predecessor; set by Open
 
 	orphans orphans // closed connections with something left to send
 

@@ -102,6 +102,8 @@ func (s *Stack) port() (up bool, changes uint64) {
 	case s.device != nil:
 		st := s.device.Stats()
 		return st.LinkUp, st.LinkChanges
+	case s.bond != nil:
+		return s.bond.LinkUp(), 0
 	case s.packets != nil:
 		if port, ok := s.packets.(*packet.Port); ok {
 			changes = port.Stats().LinkChanges

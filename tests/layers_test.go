@@ -117,7 +117,8 @@ var layers = map[string]layer{
 			"internal/netclock"},
 		others: []string{gvisor, dhcp, xnet, xsys},
 		tests: []string{"dv/simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd",
-			"cmd/rdma-netstack/lab", "tests/netpair", "stack/stacktest", netlink, dns},
+			"cmd/rdma-netstack/lab", "tests/card", "tests/netpair", "stack/stacktest", netlink,
+			dns},
 	},
 	"stack/metrics": {module: []string{"stack", "stack/internal/fields", "dv", "link/packet"},
 		tests: []string{"stack/stacktest"}},
@@ -143,6 +144,7 @@ var layers = map[string]layer{
 			"apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/...",
 			"internal/probe", "internal/doctor/...", "internal/firewall", "clock"},
 		others: []string{netlink, xsys, dns},
+		tests:  []string{"tests/card"},
 	},
 	"internal/doctor":   {},
 	"internal/firewall": {}, // rules of the host that a server beside Linux does not see

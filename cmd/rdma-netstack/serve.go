@@ -98,6 +98,10 @@ Ending and upgrades:
                       from its start-up line on; the other one finishes its connections, for --drain
                       at most, and ends. Both on one device's rings or over packet sockets, with
                       the same flags, as the same user. docs/upgrades.md
+  --handover-to-kernel
+                      with --address host: refuse no client while --drain lasts after a signal.
+                      Linux accepts new ones, and this server serves them from Linux's sockets,
+                      while connections over the device finish. Then these have 5 s more
 
 With --device sim:
   --sim-wire WIRE     what the port is connected to (default tap:slice0).
@@ -140,8 +144,10 @@ type serveFlags struct {
 	adminHosts []string
 	drain      time.Duration
 	takeOver   string // a process id, auto, or ""
-	sim        simFlags
-	confined   confinement
+	// handOverToKernel has Linux accept new clients while the server drains
+	handOverToKernel bool
+	sim              simFlags
+	confined         confinement
 }
 
 func (f *serveFlags) define(fs *flag.FlagSet) {
@@ -163,6 +169,7 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 	stringList(fs, "admin-host", &f.adminHosts)
 	fs.DurationVar(&f.drain, "drain", 30*time.Second, "")
 	fs.StringVar(&f.takeOver, "take-over", "", "")
+	fs.BoolVar(&f.handOverToKernel, "handover-to-kernel", false, "")
 	f.sim.define(fs)
 	f.confined.define(fs)
 }

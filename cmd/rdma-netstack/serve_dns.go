@@ -103,7 +103,22 @@ func serveDNS(ctx context.Context, args []string, out streams) (err error) {
 	if err := f.announce(out, s, "DNS", try); err != nil {
 		return err
 	}
-	return serveUntilDone(ctx, app, s.ending(ctx, &f.serveFlags, log), serve...)
+	return serveUntilDone(ctx, app, s.ending(ctx, &f.serveFlags, log, answersOnLinux(cfg)),
+		serve...)
+}
+
+// answersOnLinux is a server of the same answers, which asks others by Linux.
+func answersOnLinux(cfg dnsd.Config) onLinux {
+	return func() (kernelApp, error) {
+		cfg.Dial = new(net.Dialer).DialContext
+		app, err := dnsd.New(cfg)
+		if err != nil {
+			return kernelApp{}, err
+		}
+		return kernelApp{app,
+			func(ln net.Listener) error { return notShutDown(app.ServeTCP(ln)) },
+			func(pc net.PacketConn) error { return notShutDown(app.ServeUDP(pc)) }}, nil
+	}
 }
 
 // listenDNS opens a TCP and a UDP socket on the same port for each listen address. It returns their

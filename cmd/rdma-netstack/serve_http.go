@@ -73,6 +73,15 @@ func (h *httpFlags) first() string {
 	return "/-/healthz"
 }
 
+// onLinux is a server of the same files.
+func (h *httpFlags) onLinux() (kernelApp, error) {
+	app, err := httpd.New(h.Config)
+	if err != nil {
+		return kernelApp{}, err
+	}
+	return kernelApp{server: app, streams: app.Serve}, nil
+}
+
 func serveHTTP(ctx context.Context, args []string, out streams) (err error) {
 	var f serveFlags
 	fs := newFlags()
@@ -116,5 +125,5 @@ func serveHTTP(ctx context.Context, args []string, out streams) (err error) {
 		log.Warn("debug endpoints are on, because --device sim is a demonstration; " +
 			"--debug-endpoints=false turns them off")
 	}
-	return serveUntilDone(ctx, app, s.ending(ctx, &f, log), serve...)
+	return serveUntilDone(ctx, app, s.ending(ctx, &f, log, h.onLinux), serve...)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/rdma-netstack/rdma-netstack/apps/iperf3d"
@@ -33,6 +34,10 @@ func serveIperf3(ctx context.Context, args []string, out streams) (err error) {
 	if err := f.parse(fs, args, ":5201"); err != nil {
 		return err
 	}
+	if f.handOverToKernel {
+		return usageError{errors.New("--handover-to-kernel: an iperf3 test ends at once; " +
+			"leave it out")}
+	}
 	log := f.log.logger(out.stderr)
 	s, err := openSlice(ctx, f, log)
 	if err != nil {
@@ -61,7 +66,7 @@ func serveIperf3(ctx context.Context, args []string, out streams) (err error) {
 	return serveUntilDone(
 		ctx,
 		app,
-		s.ending(ctx, &f, log),
+		s.ending(ctx, &f, log, nil),
 		func() error { return app.Serve(ln) },
 		func() error { return app.ServeUDP(pc) },
 	)

@@ -17,8 +17,12 @@ import (
 // takeOverAuto is the --take-over that finds the server itself.
 const takeOverAuto = "auto"
 
-// checkEnding says in one sentence what is wrong with --drain and --take-over, or nil.
+// checkEnding says in one sentence what is wrong with --drain, --take-over and
+// --handover-to-kernel, or nil.
 func (f *serveFlags) checkEnding(given map[string]bool) error {
+	if err := f.checkKernel(); err != nil {
+		return err
+	}
 	switch pid, err := strconv.Atoi(f.takeOver); {
 	case f.drain < 0:
 		return fmt.Errorf("--drain %v: want a time that is not negative, such as 30s", f.drain)

@@ -37,6 +37,9 @@ type ending struct {
 	conns func() int // that are open
 	// flush waits until what was written has arrived.
 	flush func(context.Context) error
+	// toLinux has Linux accept new clients after a signal; nil: they are refused
+	toLinux    func(context.Context) (*beside, error)
+	closeStack func() error // with toLinux
 }
 
 // brokenTime is how long a server has for its end whose device or listener has failed.
@@ -54,10 +57,11 @@ func serveUntilDone(ctx context.Context, app server, e ending, serve ...func() e
 		go func() { results <- fn() }()
 	}
 	var first error
+	var next *beside
 	running, why, limit := len(serve), "", e.limit
 	select {
 	case <-ctx.Done():
-		why = "a signal"
+		why = bySignal
 	case <-e.taken:
 		why = "another process has taken over"
 	case <-e.device.Done():
@@ -68,6 +72,9 @@ func serveUntilDone(ctx context.Context, app server, e ending, serve ...func() e
 	}
 	stopping, cancel := stopping(ctx, limit)
 	defer cancel()
+	if why == bySignal {
+		next = e.startBeside(stopping)
+	}
 	if why != "" && e.drain != nil {
 		e.log.Warn("draining: no new connections", "reason", why, "connections", e.conns(),
 			"limit", limit)
@@ -86,8 +93,11 @@ func serveUntilDone(ctx context.Context, app server, e ending, serve ...func() e
 	if why != "" && e.flush != nil {
 		err = errors.Join(err, e.finish(stopping))
 	}
-	return errors.Join(first, err)
+	return errors.Join(first, err, next.end(stopping, &e))
 }
+
+// bySignal is why a server ends that is told to.
+const bySignal = "a signal"
 
 // stopping is the time that connections have to finish: limit, or until another signal comes.
 func stopping(ctx context.Context, limit time.Duration) (context.Context, func()) {
@@ -126,10 +136,11 @@ func (e *ending) finish(stopping context.Context) error {
 
 // ending is that of the slice's server: it goes on until the stack ends, which outlives its device,
 // and others may take over from it.
-func (s *slice) ending(ctx context.Context, f *serveFlags, log *slog.Logger) ending {
+func (s *slice) ending(ctx context.Context, f *serveFlags, log *slog.Logger, by onLinux) ending {
 	st, taken := s.stack, make(chan struct{})
 	e := ending{device: st, limit: f.drain, log: log, taken: taken,
-		drain: st.Drain, conns: st.Conns, flush: st.Shutdown}
+		drain: st.Drain, conns: st.Conns, flush: st.Shutdown,
+		toLinux: f.toLinux(st, by), closeStack: st.Close}
 	l, err := running.ListenHandover(running.Directories(os.Getenv))
 	if err != nil {
 		return e // which the admin socket's absence has told

@@ -17,6 +17,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/apps/dnsd"
 	"github.com/rdma-netstack/rdma-netstack/apps/httpd"
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
@@ -29,7 +30,35 @@ type ringServer struct {
 	nic     *simnic.NIC
 	address string
 	serve   servedBy
+	host    *hostCard // nil: the address is the server's own
+	toLinux onLinux   // with host: new clients are Linux's once the server is to end
 	*ringStack
+}
+
+// hostCard is a card whose netdev has the addresses, in a namespace.
+type hostCard struct {
+	net    *lab.Net
+	config dv.Config
+}
+
+// do runs what makes sockets of the kernel.
+func (r *ringServer) do(fn func() error) error {
+	if r.host == nil {
+		return fn()
+	}
+	return r.host.net.Do(fn)
+}
+
+// config is a stack's.
+func (r *ringServer) config(p *stack.Predecessor, log *slog.Logger) stack.Config {
+	cfg := stack.Config{Predecessor: p, DuplicateDetection: -1, Logger: log, MaxOutage: -1}
+	if r.host != nil {
+		cfg.Host, cfg.NIC = true, r.host.config
+		return cfg
+	}
+	cfg.Addresses = []netip.Prefix{netip.MustParsePrefix(r.address)}
+	serveSim(&cfg.NIC, r.nic)
+	return cfg
 }
 
 // servedBy makes an app on a stack, and the functions that serve.
@@ -42,8 +71,10 @@ type ringStack struct {
 	node  io.Closer // of the device
 	log   bytes.Buffer
 	stop  context.CancelFunc
-	ended chan struct{} // closed when the app has ended
-	err   error         // with which; written before
+	// resets is how many the host's kernel has sent before the stack is closed, with toLinux
+	resets string
+	ended  chan struct{} // closed when the app has ended
+	err    error         // with which; written before
 }
 
 // newRingServers are a web and a DNS server on one port.
@@ -64,12 +95,17 @@ func newRingServers(t *testing.T, n *lab.Net) (web, names upgradable) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return &ringServer{t: t, nic: nic, address: "192.0.2.10/24", serve: serveWeb},
+		&ringServer{t: t, nic: nic, address: "192.0.2.11/24", serve: namesOf(zoneFile(t))}
+}
+
+func zoneFile(t *testing.T) string {
+	t.Helper()
 	zone := filepath.Join(t.TempDir(), "z")
 	if err := os.WriteFile(zone, []byte(zoneOfNS), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return &ringServer{t: t, nic: nic, address: "192.0.2.10/24", serve: serveWeb},
-		&ringServer{t: t, nic: nic, address: "192.0.2.11/24", serve: namesOf(zone)}
+	return zone
 }
 
 func serveWeb(st *stack.Stack, log *slog.Logger) (server, []func() error, error) {
@@ -108,17 +144,20 @@ func (r *ringServer) open(p *stack.Predecessor) *ringStack {
 	r.t.Helper()
 	o := &ringStack{ended: make(chan struct{}), path: filepath.Join(r.t.TempDir(), "next")}
 	log := slog.New(slog.NewTextHandler(&o.log, nil))
-	cfg := stack.Config{Predecessor: p, DuplicateDetection: -1, Logger: log,
-		Addresses: []netip.Prefix{netip.MustParsePrefix(r.address)}, MaxOutage: -1}
-	serveSim(&cfg.NIC, r.nic)
+	cfg := r.config(p, log)
 	cfg.NIC.Kernel = noting(cfg.NIC.Kernel, &o.node)
-	st, err := stack.Open(r.t.Context(), cfg)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	o.stack = st
-	r.t.Cleanup(func() { st.Close() })
-	app, serve, err := r.serve(st, log)
+	var st *stack.Stack
+	var app server
+	var serve []func() error
+	err := r.do(func() (err error) {
+		if st, err = stack.Open(r.t.Context(), cfg); err != nil {
+			return err
+		}
+		o.stack = st
+		r.t.Cleanup(func() { st.Close() })
+		app, serve, err = r.serve(st, log)
+		return err
+	})
 	if err == nil {
 		err = st.TakeOver(r.t.Context())
 	}
@@ -129,7 +168,11 @@ func (r *ringServer) open(p *stack.Predecessor) *ringStack {
 	o.stop = stop
 	taken := make(chan struct{})
 	e := ending{device: st, limit: stepTime, log: log, taken: taken, drain: st.Drain,
-		conns: st.Conns, flush: st.Shutdown}
+		conns: st.Conns, flush: st.Shutdown, closeStack: func() error {
+			o.resets = resets(r.t, r.host.net)
+			return st.Close()
+		},
+		toLinux: (&serveFlags{handOverToKernel: r.toLinux != nil}).toLinux(st, r.toLinux)}
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: o.path})
 	if err != nil {
 		r.t.Fatal(err)

@@ -94,16 +94,30 @@ type txQueue interface {
 	Check() bool
 }
 
-// onDevice is a backend that is on a device, alone or among others.
-type onDevice interface{ device() *dv.Device }
+// onDevices is a backend that is on devices, alone or among others.
+type onDevices interface{ devices() []*dv.Device }
 
-// deviceOf is the device that queues are on, nil if there is none.
-func deviceOf(queues backend) *dv.Device {
-	if on, ok := queues.(onDevice); ok {
-		return on.device()
+// devicesOf is the devices that queues are on.
+func devicesOf(queues backend) []*dv.Device {
+	if on, ok := queues.(onDevices); ok {
+		return on.devices()
 	}
 	return nil
 }
+
+// otherSender is a backend whose send queues may be of another kind than its own.
+type otherSender interface{ sendKind() BackendKind }
+
+// sendKindOf is the kind of the send queues.
+func sendKindOf(queues backend) BackendKind {
+	if o, ok := queues.(otherSender); ok {
+		return o.sendKind()
+	}
+	return queues.kind()
+}
+
+// deafPart is a backend, among others, whose frames may have to be dropped.
+type deafPart interface{ deaf() bool }
 
 // parted is a backend whose receive queues are those of others.
 type parted interface{ part(i int) backend }
@@ -120,7 +134,7 @@ func partOf(queues backend, i int) backend {
 type rings struct{ *dv.Device }
 
 func (r rings) kind() BackendKind     { return BackendRings }
-func (r rings) device() *dv.Device    { return r.Device }
+func (r rings) devices() []*dv.Device { return []*dv.Device{r.Device} }
 func (r rings) rxQueue(i int) rxQueue { return r.Rx(i) }
 func (r rings) txQueue(i int) txQueue { return r.Tx(i) }
 func (r rings) offloads() (bool, int) { return r.Caps().TxCsum, r.Caps().MaxTSO }

@@ -75,14 +75,14 @@ const nicTimeSet, nicTimeDrift = time.Second, 100 * time.Microsecond
 
 // follow compares the clock with the system's, by the newest frame.
 func (n *nicTime) follow(w *worker, frames []dv.Packet) {
-	r, newest := deviceOf(w.own), frames[len(frames)-1].Timestamp
-	if r == nil || newest == 0 {
+	newest := frames[len(frames)-1].Timestamp
+	if w.device == nil || newest == 0 {
 		return
 	}
 	now := w.e.opts.Clock.Now()
 	if n.known {
 		n.adjust(newest, now)
-	} else if n.clock, n.known = r.Clock(); n.known {
+	} else if n.clock, n.known = w.device.Clock(); n.known {
 		n.clock.Set(newest, now)
 		n.set = now
 	}

@@ -135,7 +135,7 @@ func newEndpoint(dev backend, opts Options) (*Endpoint, error) {
 	for i := range dev.NumTx() {
 		e.tx = append(e.tx, newSender(dev.txQueue(i), dev.VLAN(), opts.Clock, e.flows,
 			e.admission))
-		e.tx[i].kind = dev.kind()
+		e.tx[i].kind = sendKindOf(dev)
 		e.tx[i].taps, e.tx[i].number = &e.taps, i
 	}
 	if e.rxLimit = uint64(opts.RxLimit); e.rxLimit == 0 {

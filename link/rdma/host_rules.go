@@ -25,8 +25,8 @@ type hostRules struct {
 // hostRule is one rule.
 type hostRule struct {
 	dv.HostRule
-	at  *dv.Rule // nil: the device has it not
-	err error    // why not; nil also while there is no device
+	at  map[*dv.Device]*dv.Rule // of the devices that have it
+	err error                   // why one has it not; nil also while there is none
 }
 
 func newHostRules() *hostRules { return &hostRules{turn: make(chan struct{}, 1)} }
@@ -70,28 +70,66 @@ func (e *Endpoint) AddRule(ctx context.Context, r dv.HostRule) error {
 		return dv.ErrClosed
 	}
 	have := h.find(r)
-	if have != nil && have.at != nil {
+	if have != nil && len(have.at) > 0 && have.err == nil {
 		return nil
 	}
-	added := &hostRule{HostRule: r}
+	added := have
+	if have == nil {
+		added = &hostRule{HostRule: r}
+	}
 	if err := added.install(e.queues.Load().backend); err != nil {
+		if have == nil {
+			_ = added.remove()
+		}
 		return err
 	}
-	if have != nil {
-		*have = *added
-	} else {
+	if have == nil {
 		h.list = append(h.list, added)
 	}
 	return nil
 }
 
-// install gives the rule to a backend, if that has rules.
+// install gives the rule to the devices of a backend that have it not. One of several that has
+// failed, and is about to leave, is none of them.
 func (r *hostRule) install(queues backend) error {
-	r.at, r.err = nil, nil
-	if dev := deviceOf(queues); dev != nil {
-		r.at, r.err = dev.AddRule(r.HostRule)
+	r.err = nil
+	all := devicesOf(queues)
+	for _, dev := range all {
+		if r.at[dev] != nil || len(all) > 1 && dev.Err() != nil {
+			continue
+		}
+		rule, err := dev.AddRule(r.HostRule)
+		if err != nil {
+			r.err = errors.Join(r.err, err)
+			continue
+		}
+		if r.at == nil {
+			r.at = map[*dv.Device]*dv.Rule{}
+		}
+		r.at[dev] = rule
 	}
 	return r.err
+}
+
+// remove takes the rule from all devices.
+func (r *hostRule) remove() error {
+	var errs []error
+	for _, rule := range r.at {
+		errs = append(errs, rule.Close())
+	}
+	clear(r.at)
+	return errors.Join(errs...)
+}
+
+// leave takes the rule off the list of each device that is not among stays, and returns these.
+func (r *hostRule) leave(stays []*dv.Device) (left []*dv.Rule) {
+	for dev, rule := range r.at {
+		if !slices.Contains(stays, dev) {
+			left = append(left, rule)
+			delete(r.at, dev)
+		}
+	}
+	return left
 }
 
 // RemoveRule undoes AddRule: the frames go to Linux. Removing what is not there does nothing.
@@ -104,10 +142,7 @@ func (e *Endpoint) RemoveRule(r dv.HostRule) error {
 		return nil
 	}
 	h.list = slices.DeleteFunc(h.list, func(o *hostRule) bool { return o == have })
-	if have.at == nil {
-		return nil
-	}
-	return have.at.Close()
+	return have.remove()
 }
 
 // AddBlock adds the rules for the block of dv.BlockPorts ports from first on, of TCP and UDP on
@@ -172,18 +207,18 @@ type RuleInfo struct {
 	Waiting string `json:"waiting,omitempty"`
 }
 
-// Rules lists the rules of the device at work, in their order, then those that wait.
+// Rules lists the rules of each device at work, in their order, then those that wait.
 func (e *Endpoint) Rules() (list []RuleInfo) {
 	h := e.rules
 	h.lock()
 	defer h.unlock()
-	if dev := deviceOf(e.queues.Load().backend); dev != nil {
+	for _, dev := range devicesOf(e.queues.Load().backend) {
 		for _, r := range dev.Rules() {
 			list = append(list, RuleInfo{RuleInfo: r})
 		}
 	}
 	for _, r := range h.list {
-		if r.at != nil {
+		if len(r.at) > 0 && r.err == nil {
 			continue
 		}
 		why := "no device"
@@ -203,9 +238,7 @@ func (h *hostRules) switchTo(next backend, use func()) (old []*dv.Rule) {
 	h.lock()
 	defer h.unlock()
 	for _, r := range h.list {
-		if r.at != nil {
-			old = append(old, r.at)
-		}
+		old = append(old, r.leave(devicesOf(next))...)
 		_ = r.install(next) // kept in r.err
 	}
 	use()
@@ -234,9 +267,7 @@ func (h *hostRules) close() {
 	h.lock()
 	defer h.unlock()
 	for _, r := range slices.Backward(h.list) {
-		if r.at != nil {
-			_ = r.at.Close()
-		}
+		_ = r.remove()
 	}
 	h.list = nil
 }

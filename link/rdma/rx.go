@@ -17,6 +17,11 @@ import (
 // their copies.
 func (w *worker) receive(n int) {
 	frames := w.frames[:n]
+	if w.deaf {
+		w.count.backup.Add(uint64(n))
+		w.q.Release(frames)
+		return
+	}
 	linear := w.linearize(frames)
 	if taps := w.e.taps.Load(); taps != nil {
 		w.capture(*taps, frames)

@@ -118,7 +118,7 @@ func (s *sender) unlock() { s.q.Unlock() }
 func (s *sender) swap(q txQueue, kind BackendKind) {
 	s.lock()
 	defer s.unlock()
-	if s.backlog.closed {
+	if s.backlog.closed || sameQueue(s.q, q) {
 		return
 	}
 	s.ring()
@@ -133,6 +133,16 @@ func (s *sender) swap(q txQueue, kind BackendKind) {
 		s.backlog.pause = backlogPause
 		s.armDrain()
 	}
+}
+
+// sameQueue says whether two are one queue, as when a device stays that is one of several.
+func sameQueue(a, b txQueue) bool {
+	x, sockets := a.(*txSocket)
+	y, both := b.(*txSocket)
+	if sockets && both {
+		return x.Sender == y.Sender && x.netdevVLAN == y.netdevVLAN
+	}
+	return a == b
 }
 
 // kind is how a packet is treated when there is no room.

@@ -29,6 +29,7 @@ type Stats struct {
 	// (dv.Device.OutOfBuffer, which has frames for other users of the port, too), or by the kernel
 	// as a packet socket had none.
 	RxOutOfBuffer uint64
+	RxBackup      uint64 // dropped: by a port of a bond that is in reserve, see Member
 	RxShed        uint64 // dropped: TCP without payload, while too much of that waited in the stack
 	RxRefused     uint64 // dropped: SYNs to listeners after Refuse
 	RxWaiting     uint64 // bytes of that which wait now, estimated; see waiting.go
@@ -70,7 +71,7 @@ type rxCounters struct {
 	echoAged, narrowWindow                         atomic.Uint64
 	badChecksum, otherMAC, own, otherVLAN, shed    atomic.Uint64
 	forged, refused, steered                       atomic.Uint64
-	sentAway, sentAwayLost                         atomic.Uint64
+	sentAway, sentAwayLost, backup                 atomic.Uint64
 
 	byBackend [backendKinds]atomic.Uint64 // packets
 	waiting   waiting
@@ -140,6 +141,7 @@ func (e *Endpoint) Stats() Stats {
 		s.RxOtherMAC += c.otherMAC.Load()
 		s.RxOwn += c.own.Load()
 		s.RxOtherVLAN += c.otherVLAN.Load()
+		s.RxBackup += c.backup.Load()
 		s.RxShed += c.shed.Load()
 		s.RxRefused += c.refused.Load()
 		s.RxSteered += c.steered.Load()

@@ -39,6 +39,21 @@ func (e *Endpoint) Switch(to Backend) error {
 	}
 	e.switching.Lock()
 	defer e.switching.Unlock()
+	return e.switchTo(next)
+}
+
+// SwitchFrom is Switch if from's queues are in use, and reports whether they were.
+func (e *Endpoint) SwitchFrom(from, to Backend) (bool, error) {
+	e.switching.Lock()
+	defer e.switching.Unlock()
+	if from.queues != e.queues.Load().backend {
+		return false, nil
+	}
+	return true, e.switchTo(to.queues)
+}
+
+// switchTo is Switch, with switching held.
+func (e *Endpoint) switchTo(next backend) error {
 	if e.closed.Load() {
 		return dv.ErrClosed
 	}
@@ -54,7 +69,7 @@ func (e *Endpoint) Switch(to Backend) error {
 		e.queues.Store(&current{next, next.OutOfBuffer()})
 	})
 	for i, s := range e.tx {
-		s.swap(next.txQueue(i%next.NumTx()), next.kind())
+		s.swap(next.txQueue(i%next.NumTx()), sendKindOf(next))
 	}
 	e.swapped = e.opts.Clock.Now()
 	replaced := e.replaceWorkers(next)

@@ -100,7 +100,8 @@ type worker struct {
 	e          *Endpoint
 	attachment *attachment
 	group      *workerGroup
-	own        backend // whose q is, one of the group's queues or all of them
+	device     *dv.Device // whose q is; nil: none's
+	deaf       bool       // what q has is dropped
 	q          rxQueue
 	count      *rxCounters
 	kind       BackendKind
@@ -137,9 +138,15 @@ type traffic struct{ packets, bytes uint64 }
 func (e *Endpoint) newWorker(s *attachment, g *workerGroup, i int) *worker {
 	own := partOf(g.queues, i)
 	w := &worker{
-		e: e, attachment: s, group: g, own: own, q: g.queues.rxQueue(i), count: e.rxCounters()[i],
+		e: e, attachment: s, group: g, q: g.queues.rxQueue(i), count: e.rxCounters()[i],
 		kind: own.kind(), vlan: e.vlan, merge: newMerger(batchFrames),
 		idle: idleLimit(g.queues.NumRx(), runtime.GOMAXPROCS(0)),
+	}
+	if on := devicesOf(own); len(on) == 1 {
+		w.device = on[0]
+	}
+	if d, ok := own.(deafPart); ok {
+		w.deaf = d.deaf()
 	}
 	w.merge.off = e.opts.NoMerge
 	if runtime.GOMAXPROCS(0) > g.queues.NumRx()+1 { // else spinning takes the senders' time

@@ -21,13 +21,13 @@ type Counters struct {
 	Gauges   map[string]uint64 `json:"gauges"`
 }
 
-// Source is what is counted; a [stack.Stack] is one. Device and PacketPort may return nil.
+// Source is what is counted; a [stack.Stack] is one. PacketPort may return nil.
 type Source interface {
 	Stats() stack.Stats
 	Counters() iter.Seq2[string, uint64]
 	Gauges() iter.Seq2[string, uint64]
 	Health() []stack.Health
-	Device() *dv.Device
+	Devices() []*dv.Device
 	PacketPort() *packet.Port
 }
 
@@ -54,16 +54,18 @@ func Count(from Source) Counters {
 		c.Counters["health_"+h.Reporter+"_error"] = h.Error
 		c.Counters["health_"+h.Reporter+"_recover"] = h.Recover
 	}
-	if d := from.Device(); d != nil {
+	rx, tx := 0, 0
+	for _, d := range from.Devices() { // queues are numbered through
 		st := d.Stats()
-		queues(c.Counters, "rx", st.Rx)
-		queues(c.Counters, "tx", st.Tx)
-		ringsOf(c.Gauges, d)
+		queues(c.Counters, "rx", rx, st.Rx)
+		queues(c.Counters, "tx", tx, st.Tx)
+		ringsOf(c.Gauges, d, rx, tx)
+		rx, tx = rx+len(st.Rx), tx+len(st.Tx)
 	}
 	if p := from.PacketPort(); p != nil {
 		st := p.Stats()
-		queues(c.Counters, "rx", st.Rx)
-		queues(c.Counters, "tx", st.Tx)
+		queues(c.Counters, "rx", 0, st.Rx)
+		queues(c.Counters, "tx", 0, st.Tx)
 	}
 	return c
 }
@@ -77,29 +79,29 @@ func joined(name string) string {
 	return strings.Join(parts, "_")
 }
 
-// queues adds the counters of each queue: rx0_packets.
-func queues[Q any](to map[string]uint64, direction string, all []Q) {
+// queues adds the counters of each queue, numbered from first: rx0_packets.
+func queues[Q any](to map[string]uint64, direction string, first int, all []Q) {
 	for i, q := range all {
 		for _, f := range fields.Of(q) {
-			to[fmt.Sprintf("%s%d_%s", direction, i, f.Name)] = f.Value
+			to[fmt.Sprintf("%s%d_%s", direction, first+i, f.Name)] = f.Value
 		}
 	}
 }
 
-// ringsOf adds how full the rings are. It waits for whoever sends.
-func ringsOf(to map[string]uint64, d *dv.Device) {
+// ringsOf adds how full the rings are, numbered from rx and tx. It waits for whoever sends.
+func ringsOf(to map[string]uint64, d *dv.Device, rx, tx int) {
 	for i := range d.NumRx() {
 		q := d.Rx(i)
-		to[fmt.Sprintf("rx%d_ring_left", i)] = uint64(q.Left())
-		to[fmt.Sprintf("rx%d_ring_size", i)] = uint64(q.Size())
+		to[fmt.Sprintf("rx%d_ring_left", rx+i)] = uint64(q.Left())
+		to[fmt.Sprintf("rx%d_ring_size", rx+i)] = uint64(q.Size())
 	}
 	for i := range d.NumTx() {
 		q := d.Tx(i)
 		q.Lock()
 		free := q.Free()
 		q.Unlock()
-		to[fmt.Sprintf("tx%d_ring_used", i)] = uint64(q.Size() - free)
-		to[fmt.Sprintf("tx%d_ring_size", i)] = uint64(q.Size())
+		to[fmt.Sprintf("tx%d_ring_used", tx+i)] = uint64(q.Size() - free)
+		to[fmt.Sprintf("tx%d_ring_size", tx+i)] = uint64(q.Size())
 	}
 }
 

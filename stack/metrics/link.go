@@ -55,6 +55,7 @@ func (p *page) dropped(st *stack.Stack, r rings) {
 		of(l.RxRefused, "reason", "draining"),
 		of(l.RxOtherMAC, "reason", "other_mac"), of(l.RxOwn, "reason", "own"),
 		of(l.RxOtherVLAN, "reason", "other_vlan"), of(l.RxShed, "reason", "shed"),
+		of(l.RxBackup, "reason", "backup_port"),
 		of(s.RxUnknown, "reason", "unknown_protocol"))
 	var refused, lost uint64
 	for _, q := range r.tx {

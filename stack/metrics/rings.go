@@ -33,7 +33,8 @@ type txQueue struct {
 
 // readRings reads what a stack is on; the zero value if it is on neither.
 func readRings(st *stack.Stack) rings {
-	if d := st.Device(); d != nil {
+	var of []rings
+	for _, d := range st.Devices() {
 		r := ofDevice(d.Name(), d.Stats())
 		r.registered = d.PinnedBytes()
 		r.info = []string{"device", d.Name(), "netdev", d.Netdev(), "fw", d.Caps().Firmware}
@@ -43,7 +44,10 @@ func readRings(st *stack.Stack) rings {
 		for i := range r.tx {
 			r.tx[i].used = used(d.Tx(i))
 		}
-		return r
+		of = append(of, r)
+	}
+	if len(of) > 0 {
+		return joined(of)
 	}
 	if p := st.PacketPort(); p != nil {
 		r := ofPackets(p.Name(), p.Stats())
@@ -51,6 +55,23 @@ func readRings(st *stack.Stack) rings {
 		return r
 	}
 	return rings{}
+}
+
+// joined is the rings of several devices, with their names in one and the queues numbered through.
+func joined(of []rings) rings {
+	all := of[0]
+	for _, r := range of[1:] {
+		all.device += "," + r.device
+		for i := 1; i < len(all.info); i += 2 {
+			if all.info[i] != r.info[i] {
+				all.info[i] += "," + r.info[i]
+			}
+		}
+		all.rx, all.tx = append(all.rx, r.rx...), append(all.tx, r.tx...)
+		all.registered += r.registered
+		all.outOfBuffer += r.outOfBuffer
+	}
+	return all
 }
 
 // used is how much of a send ring is in use. It waits for whoever sends.

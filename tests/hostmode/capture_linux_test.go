@@ -13,8 +13,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 )
 
-// capture looks at the TCP segments over IPv4 with SYN or RST that come to eth0 of a namespace, or
-// that its kernel sends there.
+// capture looks at the TCP segments with SYN or RST that come to eth0 of a namespace, or that its
+// kernel sends there.
 type capture struct {
 	fd   int
 	sent bool
@@ -51,11 +51,18 @@ func watchEither(t testing.TB, n *lab.Net, sent bool) *capture {
 			unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
-		const flags = 13 // of TCP, behind an IPv4 header without options
+		const flags = 13 // of TCP, behind an IPv4 header without options, or that of IPv6
 		program := []unix.SockFilter{
+			{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS},
+			{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: 0xf0},
+			{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0x60, Jt: 4},
 			{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 9},
-			{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.IPPROTO_TCP, Jf: 3},
+			{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.IPPROTO_TCP, Jf: 7},
 			{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 20 + flags},
+			{Code: unix.BPF_JMP | unix.BPF_JA, K: 3},
+			{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 6},
+			{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.IPPROTO_TCP, Jf: 3},
+			{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 40 + flags},
 			{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: 2 | 4, Jf: 1},
 			{Code: unix.BPF_RET | unix.BPF_K, K: 0xffff},
 			{Code: unix.BPF_RET | unix.BPF_K},
@@ -85,7 +92,7 @@ func watchEither(t testing.TB, n *lab.Net, sent bool) *capture {
 }
 
 func (c *capture) run(stop <-chan struct{}) {
-	var b [64]byte
+	var b [80]byte
 	for {
 		n, from, err := unix.Recvfrom(c.fd, b[:], 0)
 		select {
@@ -93,7 +100,8 @@ func (c *capture) run(stop <-chan struct{}) {
 			return
 		default:
 		}
-		if ll, ok := from.(*unix.SockaddrLinklayer); err != nil || n < 40 || b[0] != 0x45 || !ok ||
+		ll, ok := from.(*unix.SockaddrLinklayer)
+		if err != nil || !ok || !hasTCP(b[:n]) ||
 			(ll.Pkttype == unix.PACKET_OUTGOING) != c.sent {
 			continue
 		}
@@ -101,10 +109,18 @@ func (c *capture) run(stop <-chan struct{}) {
 	}
 }
 
+// hasTCP says whether a packet that the filter has passed has a header of TCP where note looks.
+func hasTCP(ip []byte) bool {
+	return len(ip) >= 40 && ip[0] == 0x45 || len(ip) >= 60 && ip[0]>>4 == 6
+}
+
 func (c *capture) note(ip []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	tcp := ip[20:]
+	to, tcp := ip[16:20], ip[20:]
+	if ip[0]>>4 == 6 {
+		to, tcp = ip[24:40], ip[40:]
+	}
 	from := binary.BigEndian.Uint16(tcp)
 	if tcp[13]&4 != 0 {
 		c.resets[from]++
@@ -113,8 +129,9 @@ func (c *capture) note(ip []byte) {
 	if tcp[13]&16 == 0 {
 		return // a dial
 	}
-	o := opening{netip.AddrPortFrom(netip.AddrFrom4([4]byte(ip[16:])),
-		binary.BigEndian.Uint16(tcp[2:])), from, binary.BigEndian.Uint32(tcp[8:])}
+	client, _ := netip.AddrFromSlice(to)
+	o := opening{netip.AddrPortFrom(client, binary.BigEndian.Uint16(tcp[2:])), from,
+		binary.BigEndian.Uint32(tcp[8:])}
 	sequence := binary.BigEndian.Uint32(tcp[4:])
 	if was, known := c.openings[o]; known && was != sequence {
 		c.twice++
@@ -127,6 +144,18 @@ func (c *capture) from(port uint16) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.resets[port]
+}
+
+// answers is how many SYNs a port has answered.
+func (c *capture) answers(port uint16) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for o := range c.openings {
+		if o.from == port {
+			n++
+		}
+	}
+	return n
 }
 
 // byPort is how many resets each port has sent.

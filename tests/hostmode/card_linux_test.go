@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -28,8 +29,12 @@ const ringsEnv = "HOSTMODE_RINGS"
 // cardMAC is the address of eth0 on a card.
 var cardMAC = net.HardwareAddr{2, 0, 0x5e, 0, 0x53, 0x10}
 
-// onBoth runs a test on packet sockets of a veth, and on a card.
+// onBoth runs a test on packet sockets of a veth, and on a card; or on the card that is given.
 func onBoth(t *testing.T, test func(*testing.T, *world)) {
+	if far := os.Getenv(givenEnv); far != "" {
+		test(t, newGivenWorld(t, far))
+		return
+	}
 	for name, rings := range map[string]bool{"packet sockets": false, "rings": true} {
 		t.Run(name, func(t *testing.T) { test(t, newWorldOn(t, rings)) })
 	}

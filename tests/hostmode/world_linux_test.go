@@ -36,6 +36,7 @@ const (
 type world struct {
 	host, outside, container *lab.Net
 	rings                    bool
+	given                    bool   // the card is the machine's
 	netdev                   string // that the server is on
 	taken                    string // what another process has of the card: "61440/256", or none
 }
@@ -45,13 +46,21 @@ func newWorld(t testing.TB) *world { return newWorldOn(t, false) }
 func newWorldOn(t testing.TB, rings bool) *world {
 	t.Helper()
 	need.NetNS(t)
-	w := &world{host: newNet(t, "host"), outside: newNet(t, "outside"),
-		container: newNet(t, "container"), rings: rings, netdev: "eth0"}
+	w := &world{host: newNet(t, "host"), outside: newNet(t, "outside"), rings: rings,
+		netdev: "eth0"}
 	if rings {
 		w.makeCard(t)
 	} else {
 		must(t, lab.Cable(w.host, "eth0", w.outside, "eth0"))
 	}
+	w.connect(t)
+	return w
+}
+
+// connect makes the container, and gives everybody addresses.
+func (w *world) connect(t testing.TB) {
+	t.Helper()
+	w.container = newNet(t, "container")
 	must(t, lab.Cable(w.host, "veth1", w.container, "eth0"))
 	up(t, w.host, "eth0", hostIP+"/24", hostIPv6+"/64")
 	up(t, w.outside, "eth0", outsideIP+"/24", outsideIPv6+"/64")
@@ -70,7 +79,6 @@ func newWorldOn(t testing.TB, rings bool) *world {
 	up(t, w.host, "br0", bridgeIP+"/24")
 	up(t, w.container, "eth0", containerIP+"/24")
 	route(t, w.container, "eth0", "0.0.0.0/0", bridgeIP)
-	return w
 }
 
 func newNet(t testing.TB, name string) *lab.Net {
@@ -129,7 +137,7 @@ func (w *world) start(t testing.TB, listeners ...string) *server {
 	t.Helper()
 	s := &server{t: t, cmd: exec.Command(os.Args[0])}
 	s.cmd.Env = append(os.Environ(), serverEnv+"="+w.netdev)
-	if w.rings {
+	if w.rings && !w.given {
 		s.cmd.Env = append(s.cmd.Env, ringsEnv+"="+w.taken)
 	}
 	s.cmd.Stderr = os.Stderr

@@ -12,25 +12,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Net is one anonymous network namespace with its loopback interface up. All methods may be called
-// from any goroutine.
+// Net is one network namespace: an anonymous one with its loopback interface up, or the process's
+// own. All methods may be called from any goroutine.
 type Net struct {
 	name string
 	file *os.File // keeps the namespace alive and is the way in
 
 	mu     sync.Mutex
 	closed bool
-	work   chan func() // runs on home, the thread that made the namespace and stays until Close
+	work   chan func() // runs on home, the thread that entered the namespace and stays until Close
 
 	home sync.WaitGroup
 }
 
 // New makes a namespace. The name is for messages only; the kernel never sees it.
 func New(name string) (*Net, error) {
+	return start(name, func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		return Up("lo", Setup{})
+	})
+}
+
+// Own is the namespace that this process is in, as it is. Closing it kills the children.
+func Own(name string) (*Net, error) { return start(name, func() error { return nil }) }
+
+// start has a thread enter a namespace and stay there.
+func start(name string, enter func() error) (*Net, error) {
 	n := &Net{name: name, work: make(chan func())}
 	ready := make(chan error, 1)
 	n.home.Add(1)
-	onThread(func() { n.runWork(ready) })
+	onThread(func() { n.runWork(enter, ready) })
 	if err := <-ready; err != nil {
 		n.home.Wait()
 		return nil, fmt.Errorf("make network namespace %q: %w", name, err)
@@ -38,14 +51,11 @@ func New(name string) (*Net, error) {
 	return n, nil
 }
 
-// runWork makes the namespace and then runs the functions it receives. It is the parent thread of
+// runWork enters the namespace and then runs the functions it receives. It is the parent thread of
 // every child process of this namespace: they are killed when it ends.
-func (n *Net) runWork(ready chan<- error) {
+func (n *Net) runWork(enter func() error, ready chan<- error) {
 	defer n.home.Done()
-	err := unix.Unshare(unix.CLONE_NEWNET)
-	if err == nil {
-		err = Up("lo", Setup{})
-	}
+	err := enter()
 	if err == nil {
 		n.file, err = os.Open("/proc/thread-self/ns/net")
 	}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -210,5 +211,28 @@ func TestErrorsNameTheInterface(t *testing.T) {
 	}
 	if err := n.Do(func() error { _, err := OpenPort("nosuch0"); return err }); err == nil {
 		t.Error("OpenPort of a missing interface: no error")
+	}
+}
+
+// The process's own namespace is entered as it is, and stays.
+func TestOwnNamespace(t *testing.T) {
+	n, err := Own("own")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside, err := os.Readlink(n.Path())
+	own, err2 := os.Readlink("/proc/self/ns/net")
+	if err != nil || err2 != nil || inside != own {
+		t.Errorf("in %s, want %s: %v, %v", inside, own, err, err2)
+	}
+	out := new(strings.Builder)
+	cmd := exec.Command("readlink", "/proc/self/ns/net")
+	cmd.Stdout = out
+	if err := errors.Join(n.Start(cmd), cmd.Wait()); err != nil ||
+		strings.TrimSpace(out.String()) != own {
+		t.Errorf("a child is in %s, want %s: %v", out, own, err)
+	}
+	if err := n.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -49,6 +49,9 @@ type Net struct{}
 // New fails outside Linux.
 func New(string) (*Net, error) { return nil, errNotLinux }
 
+// Own fails.
+func Own(string) (*Net, error) { return nil, errNotLinux }
+
 // Name returns "".
 func (*Net) Name() string { return "" }
 

@@ -76,7 +76,8 @@ func bond(m *machine) []problem {
 	case m.has("sys/class/net", master, "bonding"):
 		return fault(fmt.Sprintf("%s is in bond %s: frames for the slice may come in at "+
 			"the other port",
-			m.netdev, master), "ip link set "+m.netdev+" nomaster, or use a VF")
+			m.netdev, master), "serve --device "+master+" --address host is on all its ports; "+
+			"for a MAC of our own: ip link set "+m.netdev+" nomaster, or use a VF")
 	}
 	return note(fmt.Sprintf("%s is a port of %s", m.netdev, master),
 		"a bridge does not learn the slice's MAC from this machine's side; give the slice "+

@@ -50,6 +50,15 @@ func (*Socket) Refuse() error { return errors.ErrUnsupported }
 // Adopt needs linux.
 func Adopt(Protocol, netip.AddrPort, Device, int) *Socket { return nil }
 
+// MaxOthers needs linux.
+const MaxOthers = 0
+
+// PassAllBut needs linux.
+func (*Socket) PassAllBut([]netip.AddrPort) error { return errors.ErrUnsupported }
+
+// PassNone needs linux.
+func (*Socket) PassNone() error { return errors.ErrUnsupported }
+
 // Duplicate needs linux.
 func (*Socket) Duplicate() (int, error) { return -1, errors.ErrUnsupported }
 

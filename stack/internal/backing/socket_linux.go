@@ -31,9 +31,9 @@ func (p Protocol) String() string {
 
 // Socket is the kernel's socket of one port. Its methods may be called from any goroutine.
 //
-//	Open ──▶ silent ◀──────────────▶ serving ──▶ closed
-//	         nothing passes   Listener, Conn;
-//	                          Silence
+//	Open ──▶ silent ◀──────────────▶ serving ──────▶ passing ──▶ closed
+//	         nothing passes   Listener, Conn;   PassAllBut: another program
+//	                          Silence           serves
 type Socket struct {
 	protocol Protocol
 	at       netip.AddrPort
@@ -42,6 +42,8 @@ type Socket struct {
 	fd      int // guarded by mu, as is what follows; -1: closed
 	device  Device
 	serving bool
+	passing bool
+	others  []netip.AddrPort // of PassAllBut
 }
 
 // Open takes a port of the host for the calling thread's network namespace. Nothing that is sent
@@ -179,6 +181,8 @@ func (s *Socket) serve(use func(*os.File) error) error {
 // filter is that of a socket which serves. mu is held.
 func (s *Socket) filter() []unix.SockFilter {
 	switch {
+	case s.passing:
+		return s.device.allBut(s.others, s.at.Addr().Is6())
 	case s.protocol == TCP:
 		return s.device.segments()
 	case s.at.Addr().Is4():
@@ -192,20 +196,24 @@ func (s *Socket) SetDevice(d Device) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.device = d
-	if s.fd < 0 || !s.serving {
+	switch {
+	case s.fd < 0 || !s.serving && !s.passing || s.passing && len(s.others) == 0:
 		return nil
+	case s.passing:
+		return s.attachOthers()
 	}
 	return attach(s.fd, s.filter())
 }
 
 // Silence has the kernel drop everything that is sent to the port from now on, and discards what
-// waits there: connections that it has completed and nobody has accepted are reset.
+// waits there: connections that it has completed and nobody has accepted are reset. After
+// PassAllBut it does nothing.
 func (s *Socket) Silence() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := s.serving
 	s.serving = false
-	if s.fd < 0 {
+	if s.fd < 0 || s.passing {
 		return nil
 	}
 	err := attach(s.fd, silent())
@@ -245,7 +253,7 @@ func (s *Socket) discardOne() error {
 func (s *Socket) Refuse() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.fd < 0 {
+	if s.fd < 0 || s.passing {
 		return nil
 	}
 	return attach(s.fd, s.device.begun())

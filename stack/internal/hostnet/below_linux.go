@@ -40,14 +40,21 @@ func below(link netlink.Link, all []netlink.Link, root string) (b Below) {
 			}
 		}
 	}
-	_, b.Bond = link.(*netlink.Bond)
+	bond, ok := link.(*netlink.Bond)
+	if b.Bond = ok; ok {
+		b.Mode = bond.Mode.String()
+	}
 	if _, bridge := link.(*netlink.Bridge); bridge {
 		return b
 	}
 	var members []Port
 	for _, o := range all {
 		if o.Attrs().MasterIndex == link.Attrs().Index {
-			members = append(members, portOf(o, root))
+			p := portOf(o, root)
+			if b.Bond {
+				p.ofBond(bond, o.Attrs().Slave)
+			}
+			members = append(members, p)
 		}
 	}
 	if len(members) > 0 {
@@ -69,4 +76,19 @@ func portOf(link netlink.Link, root string) Port {
 	_, err := os.Stat(filepath.Join(function, "infiniband"))
 	p.RDMA = err == nil
 	return p
+}
+
+// ofBond notes what the bond does with its member, as bond_slave_can_tx and
+// bond_should_deliver_exact_match have it (linux include/net/bonding.h,
+// drivers/net/bonding/bond_main.c). In active-backup mode the active member sends although it may
+// be about to be given up, which is what BondLinkFail says.
+func (p *Port) ofBond(bond *netlink.Bond, slave netlink.LinkSlave) {
+	s, ok := slave.(*netlink.BondSlave)
+	if !ok {
+		return
+	}
+	active := s.State == netlink.BondStateActive
+	p.Sends = active && (s.MiiStatus == netlink.BondLinkUp ||
+		bond.Mode == netlink.BOND_MODE_ACTIVE_BACKUP)
+	p.Receives = active || bond.AllSlavesActive == 1
 }

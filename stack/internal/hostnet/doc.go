@@ -34,6 +34,7 @@ type Below struct {
 	Devices []Port
 	VLAN    uint16 // its id, if it is a VLAN's; else 0
 	Bond    bool   // it is one, or is on one
+	Mode    string // of the bond, as ip link has it: "active-backup"
 	MAC     net.HardwareAddr
 }
 
@@ -43,6 +44,9 @@ type Port struct {
 	MAC  net.HardwareAddr
 	Card string // PCI address without the function, "0000:c1:00", of an mlx5 one; else ""
 	RDMA bool   // the function has an RDMA device of its own
+
+	// Of a bond's member: the bond sends by it, and takes frames from it.
+	Sends, Receives bool
 }
 
 // Conn is a connection of the kernel's, as ss(8) has it.
