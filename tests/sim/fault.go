@@ -52,7 +52,7 @@ func (w *world) faultOf(f FaultPlan) (begin func() (end func())) {
 	if f.Kind == Upgraded {
 		return func() func() {
 			w.spawn("upgrade", func(t *task) error {
-				return w.hosts[f.Host].(*upgradedHost).upgrade(t, f.Count)
+				return w.hosts[f.Host].(*upgradedHost).upgrade(t, f)
 			})
 			return func() {}
 		}
@@ -60,7 +60,7 @@ func (w *world) faultOf(f FaultPlan) (begin func() (end func())) {
 	if f.Kind >= numFaults {
 		return w.deviceFault(f)
 	}
-	return faultOfNIC(w.hosts[f.Host].(*ourHost).slot.card(), w.plan.Seed, f)
+	return faultOfNIC(w.ours(f.Host).slot.card(), w.plan.Seed, f)
 }
 
 // queueFaults are the faults of queues, by the name that the software NIC has for them.

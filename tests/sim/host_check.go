@@ -5,10 +5,21 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
 func (h *ourHost) check() error {
+	errs := []error{h.checkCard()}
+	if h.netdev != nil && h.slot.card() != nil {
+		errs = append(errs, h.netdev.check())
+	}
+	return errors.Join(append(errs, h.checkFrames())...)
+}
+
+// checkCard checks what the NIC has counted, and found wrong.
+func (h *ourHost) checkCard() error {
 	nic := h.slot.card()
 	if nic == nil {
 		return nil
@@ -22,10 +33,7 @@ func (h *ourHost) check() error {
 		errs = append(errs, fmt.Errorf("the driver broke rules of the NIC: %s",
 			strings.Join(v, "; ")))
 	}
-	if h.netdev != nil {
-		errs = append(errs, h.netdev.check())
-	}
-	return errors.Join(append(errs, h.checkFrames())...)
+	return errors.Join(errs...)
 }
 
 // checkWire checks that the NIC has counted each frame that the switch gave it, or got of it.
@@ -47,18 +55,46 @@ func (h *ourHost) checkFrames() error {
 	default:
 		return nil
 	}
-	if h.stack == nil || raceDetector {
+	if h.stack == nil {
 		return nil
 	}
-	dev := h.stack.Device()
+	return h.books.check(h.stack)
+}
+
+// deviceBooks are the devices that a stack has had, if frames are looked at.
+type deviceBooks struct {
+	last    *frameBooks // of the device that was there at the last check
+	devices []*dv.Device
+}
+
+// check checks that each frame buffer of a stack's device has one owner.
+func (b *deviceBooks) check(s *stack.Stack) error {
+	if raceDetector {
+		return nil
+	}
+	dev := s.Device()
 	if dev == nil {
 		return nil
 	}
-	if h.books == nil || h.books.dev != dev {
-		h.books = newFrameBooks(dev)
-		h.devices = append(h.devices, dev)
+	if b.last == nil || b.last.dev != dev {
+		b.last = newFrameBooks(dev)
+		b.devices = append(b.devices, dev)
 	}
-	return h.books.check()
+	return b.last.check()
+}
+
+// frames are how many the queues of all devices have received, and were given to send.
+func (b *deviceBooks) frames() (received, sent uint64) {
+	for _, d := range b.devices {
+		stats := d.Stats()
+		for i := range stats.Rx {
+			received += stats.Rx[i].Packets
+		}
+		for i := range stats.Tx {
+			sent += stats.Tx[i].Packets
+		}
+	}
+	return received, sent
 }
 
 // drained reports what is left on the way when no connection is left: segments to send, or frames

@@ -35,9 +35,7 @@ type ourHost struct {
 	netdev *netdev       // carries frames while the device is away; nil: nothing does
 	muted  atomic.Uint64 // frames that it had dropped when it began to
 	stack  *stack.Stack  // nil until the host is up
-	books  *frameBooks   // of the device that was there at the last check
-	// devices there have been, if frames are looked at
-	devices []*dv.Device
+	books  deviceBooks
 
 	opened chan struct{} // closed when up has ended
 	ending atomic.Bool   // down has begun
@@ -76,21 +74,24 @@ func (h *ourHost) refused(ctx context.Context) error {
 	return nil
 }
 
-// open opens the stack. System calls are made until the driver has its memory, and in commands.
-func (h *ourHost) open(ctx context.Context) error {
+func (h *ourHost) open(ctx context.Context) (err error) {
+	h.stack, err = h.openStack(ctx, h.config(), &h.ending)
+	return err
+}
+
+// openStack opens a stack, which ends once ending is set. System calls are made until the driver
+// has its memory, and in commands.
+func (h *ourHost) openStack(ctx context.Context, cfg stack.Config, ending *atomic.Bool) (
+	s *stack.Stack, err error) {
 	ended := make(chan struct{})
 	defer close(ended)
 	h.busy.Add(1)
 	begun := sync.OnceFunc(func() { h.busy.Add(-1) })
 	defer begun()
-	var s *stack.Stack
-	cfg := h.config()
 	cfg.NIC.Interpose = func(k uverbs.Kernel) uverbs.Kernel {
-		return busyKernel{k, h.busy, begun, func() { h.closing(ended, &s) }}
+		return busyKernel{k, h.busy, begun, func() { h.closing(ended, &s, ending) }}
 	}
-	s, err := stack.Open(ctx, cfg)
-	h.stack = s
-	return err
+	return stack.Open(ctx, cfg)
 }
 
 func (h *ourHost) config() stack.Config {
@@ -150,10 +151,10 @@ func (h *ourHost) connections() []string {
 
 // closing is called when the driver closes its device node. If it does so because the stack ends,
 // memory is freed until *s has ended; if that was never opened, until ended is closed.
-func (h *ourHost) closing(ended <-chan struct{}, s **stack.Stack) {
+func (h *ourHost) closing(ended <-chan struct{}, s **stack.Stack, ending *atomic.Bool) {
 	select {
 	case <-ended:
-		if !h.ending.Load() {
+		if !ending.Load() {
 			h.busy.maps.Store(true) // the device was lost
 			return
 		}

@@ -21,6 +21,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
@@ -124,9 +125,22 @@ func (h *plainHost) dial(ctx context.Context, to netip.AddrPort) (net.Conn, erro
 	return gonet.DialContextTCP(ctx, h.stack, h.full(to), version(to.Addr()))
 }
 
+// packets opens a socket whose datagrams may be fragmented: by default netstack gives all fragments
+// the identification 0. A receiver that has lost one then joins each datagram's to the next one's.
 func (h *plainHost) packets(at netip.AddrPort) (net.PacketConn, error) {
-	local := h.full(at)
-	return gonet.DialUDP(h.stack, &local, nil, version(at.Addr()))
+	var queue waiter.Queue
+	ep, err := h.stack.NewEndpoint(udp.ProtocolNumber, version(at.Addr()), &queue)
+	if err != nil {
+		return nil, fmt.Errorf("make an endpoint: %v", err)
+	}
+	if err := ep.SetSockOptInt(tcpip.MTUDiscoverOption, int(tcpip.PMTUDiscoveryDont)); err != nil {
+		return nil, fmt.Errorf("allow fragments: %v", err)
+	}
+	if err := ep.Bind(h.full(at)); err != nil {
+		ep.Close()
+		return nil, fmt.Errorf("bind: %v", err)
+	}
+	return gonet.NewUDPConn(&queue, ep), nil
 }
 
 func (h *plainHost) check() error { return nil }

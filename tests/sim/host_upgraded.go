@@ -8,25 +8,19 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
-
 	"github.com/rdma-netstack/rdma-netstack/clock"
-	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
-	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// upgradedHost is package stack over packet sockets, in a process in whose place others come. It
-// has a netdev where other hosts of ours have a slot with a card.
+// upgradedHost is package stack in a process in whose place others come: on the rings of its card,
+// or over packet sockets of a netdev where other hosts of ours have a slot with a card.
 type upgradedHost struct {
 	*ourHost
+	now    *ticker
 	ctx    context.Context // ends when the host goes down
 	cancel context.CancelFunc
 
@@ -37,9 +31,17 @@ type upgradedHost struct {
 	serving   []*process // those of them that listen
 	clients   *process   // the one that gets new clients, and dials
 	started   int
-	sockets   []served   // of the host
-	past      rdma.Stats // of processes that have ended
+	sockets   []served // of the host
+	past      past     // of processes that have ended
 	waiting   sync.WaitGroup
+}
+
+// past is what processes that have ended have sent and received: their links, the queues of their
+// devices, and the connections with each other.
+type past struct {
+	links          rdma.Stats
+	received, sent uint64
+	meetings       []*meeting
 }
 
 // served is a socket of the host.
@@ -48,23 +50,28 @@ type served interface {
 	remove(p *process) error
 }
 
-// process is one stack of the host.
-type process struct {
-	stack   *stack.Stack
-	meeting *meeting
-	handed  chan error // what HandOver returned
-}
-
 func newUpgradedHost(h *ourHost, n *network) *upgradedHost {
-	h.netdev = &netdev{plan: h.plan.Netdev, name: fmt.Sprint("eth", h.index), mtu: h.mtu,
-		port: h.port, clock: n.clock}
-	u := &upgradedHost{ourHost: h}
+	if !h.plan.Rings {
+		h.netdev = &netdev{plan: h.plan.Netdev, name: fmt.Sprint("eth", h.index), mtu: h.mtu,
+			port: h.port, clock: n.clock}
+	}
+	u := &upgradedHost{ourHost: h, now: n.clock}
 	u.ctx, u.cancel = context.WithCancel(context.Background())
 	return u
 }
 
 func (h *upgradedHost) up(ctx context.Context) error {
-	h.port.connect(h.netdev.receive)
+	defer close(h.opened)
+	if h.netdev != nil {
+		h.port.connect(h.netdev.receive)
+	} else {
+		h.busy.Add(1)
+		err := h.insert(h.plan.Card)
+		h.busy.Add(-1)
+		if err != nil {
+			return err
+		}
+	}
 	p, err := h.start(ctx, nil)
 	if err != nil {
 		return err
@@ -75,32 +82,6 @@ func (h *upgradedHost) up(ctx context.Context) error {
 	return nil
 }
 
-// start starts a process, which others can take over from.
-func (h *upgradedHost) start(ctx context.Context, before *stack.Predecessor) (*process, error) {
-	h.mu.Lock()
-	number := h.started
-	h.started++
-	h.mu.Unlock()
-	cfg := h.options()
-	cfg.Backend, cfg.Predecessor, cfg.OpenInterface = stack.BackendPacket, before,
-		h.netdev.openSockets
-	cfg.NIC = dv.Config{Device: h.netdev.name, MAC: hardware(h.index),
-		RxQueues: h.plan.Device.RxQueues,
-		Kernel:   func() (uverbs.Kernel, error) { return nil, unix.ENODEV }}
-	cfg.Random = clocktest.Random(h.seed + uint64(number)<<56)
-	s, err := stack.Open(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
-	m := newMeeting(clock.New(h.netdev.clock.Clock), h.plan.Messages, h.plan.Late)
-	p := &process{stack: s, meeting: m, handed: make(chan error, 1)}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.processes = append(h.processes, p)
-	h.waiting.Go(func() { p.handed <- s.HandOver(h.ctx, m) })
-	return p, nil
-}
-
 // newest is the process that gets new clients.
 func (h *upgradedHost) newest() *process {
 	h.mu.Lock()
@@ -108,29 +89,34 @@ func (h *upgradedHost) newest() *process {
 	return h.clients
 }
 
-// upgrade has a new process take the place of the newest.
-func (h *upgradedHost) upgrade(t *task, givesUp int) error {
+// upgrade has a new process take the place of the newest, which is killed if the plan says so.
+func (h *upgradedHost) upgrade(t *task, f FaultPlan) error {
 	t.calls("wait for the upgrade before")
 	t.be(true)
 	h.upgrading.Lock()
 	t.be(false)
-	old, err := h.takeOver(t, givesUp)
+	old, err := h.takeOver(t, f)
 	h.upgrading.Unlock()
 	if err != nil {
 		return err
 	}
 	t.w.logf("%s: a new process gets the clients", t.name)
 	t.calls("wait for the end of HandOver")
-	if err := <-old.handed; err != nil {
+	if err := <-old.handed; err != nil && !old.killed.Load() {
 		return fmt.Errorf("hand over: %w", err)
 	}
-	return h.retire(t, old)
+	if err := h.retire(t, old); err != nil && !old.killed.Load() {
+		return err
+	}
+	t.calls("wait for the end of a process")
+	<-old.over
+	return nil
 }
 
 // takeOver starts a process that gets all new clients.
-func (h *upgradedHost) takeOver(t *task, givesUp int) (old *process, err error) {
+func (h *upgradedHost) takeOver(t *task, f FaultPlan) (old *process, err error) {
 	old = h.newest()
-	for range givesUp {
+	for range f.Count {
 		t.calls("meet a process, and leave it alone")
 		before, err := h.meet(t, old)
 		if err != nil {
@@ -144,6 +130,9 @@ func (h *upgradedHost) takeOver(t *task, givesUp int) (old *process, err error) 
 	before, err := h.meet(t, old)
 	if err != nil {
 		return nil, err
+	}
+	if f.Kill > 0 {
+		t.w.clock.AfterFunc(f.Kill, func() { h.kill(t.w, old) })
 	}
 	t.calls("start a process")
 	next, err := h.start(h.ctx, before)
@@ -205,6 +194,21 @@ func (h *upgradedHost) retire(t *task, p *process) error {
 		t.w.logf("%s: handshakes did not end", t.name)
 		t.w.cutHandshakes()
 	}
+	if h.plan.Memory.Cookies { // Drain knows of no handshakes then
+		t.sleep(2 * t.w.plan.Net.slowest(h.plan.Late))
+	}
+	errs := []error{h.leave(p)}
+	end := func() error { return p.stack.Shutdown(h.ctx) }
+	if h.finish(t, p); p.stack.Conns() > 0 {
+		end = p.stack.Close
+	}
+	p.abort()
+	t.calls("shut a process down")
+	return errors.Join(append(errs, h.end(p, end))...)
+}
+
+// leave has a process listen no longer.
+func (h *upgradedHost) leave(p *process) error {
 	h.mu.Lock()
 	h.serving = slices.DeleteFunc(h.serving, func(o *process) bool { return o == p })
 	sockets := slices.Clone(h.sockets)
@@ -213,48 +217,7 @@ func (h *upgradedHost) retire(t *task, p *process) error {
 	for _, s := range sockets {
 		errs = append(errs, s.remove(p))
 	}
-	end := func() error { return p.stack.Shutdown(h.ctx) }
-	if h.finish(t, p); p.stack.Conns() > 0 {
-		end = p.stack.Close
-	}
-	p.abort()
-	t.calls("shut a process down")
-	errs = append(errs, end())
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.past = sum(h.past, p.stack.LinkStats())
-	h.processes = slices.DeleteFunc(h.processes, func(o *process) bool { return o == p })
 	return errors.Join(errs...)
-}
-
-// over reports whether a process has no connection left, but for TIME-WAIT.
-func (p *process) over() bool {
-	return p.stack.Conns() == 0 && !slices.ContainsFunc(tcpEndpoints(p.stack.Netstack()),
-		func(c string) bool {
-			return !strings.HasSuffix(c, "LISTEN") && !strings.HasSuffix(c, "TIME-WAIT")
-		})
-}
-
-// abort ends what is left of connections in the order of their ports; netstack does so in any.
-func (p *process) abort() {
-	type connection struct {
-		ports [2]uint16
-		ep    *tcp.Endpoint
-	}
-	var all []connection
-	for _, ep := range p.stack.Netstack().RegisteredEndpoints() {
-		if ep, ok := ep.(*tcp.Endpoint); ok && tcp.EndpointState(ep.State()) != tcp.StateListen {
-			local, _ := ep.GetLocalAddress()
-			remote, _ := ep.GetRemoteAddress()
-			all = append(all, connection{[2]uint16{local.Port, remote.Port}, ep})
-		}
-	}
-	slices.SortFunc(all, func(a, b connection) int {
-		return slices.Compare(a.ports[:], b.ports[:])
-	})
-	for _, c := range all {
-		c.ep.Abort()
-	}
 }
 
 // finish waits until a process has no connection left, or none but those whose peer does not answer
@@ -263,7 +226,7 @@ func (h *upgradedHost) finish(t *task, p *process) {
 	t.calls("wait for the last connection")
 	t.be(true)
 	defer t.be(false)
-	for !p.over() && t.w.clock.now() < t.w.calm+lastLimit {
+	for !p.idle() && t.w.clock.now() < t.w.calm+lastLimit {
 		_ = clock.New(h.clock).Sleep(context.Background(), lastLook)
 	}
 }
@@ -294,7 +257,20 @@ func (h *upgradedHost) dial(ctx context.Context, to netip.AddrPort) (net.Conn, e
 	return h.newest().stack.DialContext(ctx, "tcp", to.String())
 }
 
-func (h *upgradedHost) check() error { return h.netdev.check() }
+func (h *upgradedHost) check() error {
+	if h.netdev != nil {
+		return h.netdev.check()
+	}
+	errs := []error{h.checkCard()}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.processes {
+		if !p.killed.Load() {
+			errs = append(errs, p.books.check(p.stack))
+		}
+	}
+	return errors.Join(errs...)
+}
 
 func (h *upgradedHost) connections() (all []string) {
 	h.mu.Lock()
@@ -308,32 +284,40 @@ func (h *upgradedHost) connections() (all []string) {
 func (h *upgradedHost) down() error {
 	h.cancel()
 	h.waiting.Wait()
-	var errs []error
 	h.mu.Lock()
-	processes := h.processes
+	processes := slices.Clone(h.processes)
 	h.mu.Unlock()
+	var errs []error
 	for _, p := range processes {
-		errs = append(errs, p.stack.Close())
-		h.past = sum(h.past, p.stack.LinkStats())
+		errs = append(errs, p.settled(), h.end(p, p.stack.Close))
 	}
-	h.port.connect(nil)
+	if h.netdev != nil {
+		h.port.connect(nil)
+	} else {
+		errs = append(errs, h.slot.card().Close())
+	}
 	return errors.Join(append(errs, h.checkLinks())...)
 }
 
 // checkLinks checks that the links of all processes, which have ended, know of each frame that the
-// sockets have given them, and of each that one of them held back, or gave another, and of each
-// that they gave the sockets.
+// sockets, or queues, have given them, and of each that one of them held back, or gave another, and
+// of each that they gave the sockets or queues.
 func (h *upgradedHost) checkLinks() error {
 	if raceDetector {
 		return nil
 	}
-	sockets := h.netdev.counts()
-	if sockets.Posted != h.past.Packet.TxFrames {
-		return fmt.Errorf("the links have posted %d frames, packet sockets got %d",
-			h.past.Packet.TxFrames, sockets.Posted)
+	received, sent := h.past.received, h.past.sent
+	if h.netdev != nil {
+		sockets := h.netdev.counts()
+		received, sent = sockets.Received, sockets.Posted
 	}
-	return errors.Join(linkReceived(&h.past, sockets.Received+h.past.RxSentAway),
-		linkSent(&h.past, h.port.inspect.syns.again))
+	if n := h.past.links.Packet.TxFrames + h.past.links.Rings.TxFrames; sent != n {
+		return fmt.Errorf("the links have posted %d frames, packet sockets or rings got %d", n,
+			sent)
+	}
+	received += h.past.links.RxSentAway
+	return errors.Join(linkReceived(&h.past.links, received-h.past.unread(), received),
+		linkSent(&h.past.links, h.port.inspect.syns.again))
 }
 
 // sum adds counters.
@@ -352,4 +336,9 @@ func add(a, b reflect.Value) {
 	}
 }
 
-func (h *upgradedHost) left() error { return errors.Join(h.netdev.left(), h.clock.left()) }
+func (h *upgradedHost) left() error {
+	if h.netdev != nil {
+		return errors.Join(h.netdev.left(), h.clock.left())
+	}
+	return h.ourHost.left()
+}

@@ -19,6 +19,9 @@ type meeting struct {
 	conns chan net.Conn
 	over  chan struct{}
 	once  sync.Once
+
+	mu    sync.Mutex
+	pipes []*messagePipe // of all connections there have been; guarded by mu
 }
 
 func newMeeting(c clock.Clock, room int, delay time.Duration) *meeting {
@@ -32,6 +35,9 @@ func (m *meeting) dial() (net.Conn, error) {
 	p.changed.L = &p.mu
 	select {
 	case m.conns <- &messageConn{p, 0}:
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.pipes = append(m.pipes, p)
 		return &messageConn{p, 1}, nil
 	case <-m.over:
 		return nil, net.ErrClosed
@@ -52,6 +58,16 @@ func (m *meeting) Accept() (net.Conn, error) {
 func (m *meeting) Close() error {
 	m.once.Do(func() { close(m.over) })
 	return nil
+}
+
+// die closes the ends of the process that waits, as the kernel does when it is killed.
+func (m *meeting) die() {
+	m.Close()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range m.pipes {
+		(&messageConn{p, 0}).Close()
+	}
 }
 
 // Addr implements net.Listener.

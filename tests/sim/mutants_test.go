@@ -36,12 +36,12 @@ var mutants = []mutant{
 	{"wake-up of a reader lost", "stack/socket_wait.go",
 		"(l, mask|waiter.EventErr|waiter.EventHUp)", "(l, waiter.EventErr)"},
 	{"duplicate ACK dropped", "link/rdma/ack.go", `
-	if pure && f.mayHold(`, `
-	if pure && ack == f.acked && f.held == nil && c.enqueue(f, place) {
+	if pure && c.enqueue(f, c.queueOf(`, `
+	if pure && ack == f.acked && f.held == nil && c.enqueue(f, &c.short) {
 		f.held, f.heldACK, f.heldWindow = pkt.IncRef(), ack, window
 		return nil, true
 	}
-	if pure && f.mayHold(`},
+	if pure && c.enqueue(f, c.queueOf(`},
 	{"backlog in another order", "link/rdma/backlog.go", `
 	b.head++
 `, `
@@ -77,6 +77,11 @@ var mutants = []mutant{
 	for ; !s.backlog.empty(); s.backlog.pop() {
 	}
 `},
+	{"rest of a replaced queue dropped", "link/rdma/rxmode.go", `
+	w.deliverRest()
+`, `
+`},
+	{"SYN not noted", "link/rdma/steer.go", "s.Share == ShareNote && a.syn", "false && a.syn"},
 	{"timer left behind", "link/rdma/backlog.go", `
 	s.completions.timer.Stop()
 `, `

@@ -20,6 +20,10 @@ type NetdevPlan struct {
 	Drain time.Duration
 	// Backlog is how many frames wait before a socket at most.
 	Backlog int
+	// Merge is how many TCP segments that come at once it merges at most, 0: none.
+	Merge int
+	// Lag is how much later than frames its readers run.
+	Lag time.Duration
 }
 
 // netdev is an interface of Linux's on a port of the switch: each of the packet.Interfaces that are
@@ -40,6 +44,7 @@ type netdev struct {
 	// switch was given
 	came, lost, sent uint64
 	closed           socketCounts // of sockets that are closed
+	merged           uint64       // frames that several segments were merged into
 }
 
 // socketCounts are the frames of sockets. Each of those that came is in one counter, as is each
@@ -111,11 +116,15 @@ func (d *netdev) openSockets(cfg packet.Config) (packet.Interface, error) {
 func (d *netdev) receive(frames [][]byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, f := range frames {
-		d.came++
-		if d.gone || d.down {
-			d.lost++
-			continue
+	d.came += uint64(len(frames))
+	if d.gone || d.down {
+		d.lost += uint64(len(frames))
+		return
+	}
+	g := grouper{most: d.plan.Merge}
+	for _, f := range g.merge(frames) {
+		if f.gso > 0 {
+			d.merged++
 		}
 		for _, s := range d.open {
 			s.arrive(f)

@@ -189,7 +189,7 @@ func (w *world) cutHandshakes() {
 // afterCutOff makes one more connection after an outage that cut others off: the listener is to
 // serve it.
 func (j *job) afterCutOff(t *task) error {
-	if !j.cuts() {
+	if !j.cuts() && !j.w.plan.kills() {
 		return nil
 	}
 	t.sleep(j.w.calm + time.Second - j.w.clock.now())

@@ -83,7 +83,9 @@ func NewPlan(seed uint64) Plan {
 	p.addFallback(newDice(seed, 9))
 	p.addMove(newDice(seed, 20))
 	p.limitMemory(newDice(seed, 21))
-	p.addUpgrades(newDice(seed, 10))
+	p.addUpgrades(newDice(seed, 10), newDice(seed, 22))
+	p.addCookies(newDice(seed, 24))
+	p.slowReaders(newDice(seed, 23))
 	return p
 }
 

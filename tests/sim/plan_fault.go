@@ -45,8 +45,9 @@ type FaultPlan struct {
 	Count, Skip int           // of them, as in simnic.QueueFault
 	Delay       time.Duration // of late completions
 	Syndrome    uint8
-	Lease       LeaseChange // of Moved
-	Off         bool        // left out
+	Lease       LeaseChange   // of Moved
+	Kill        time.Duration // after an upgrade began, the process before is killed; 0: it is not
+	Off         bool          // left out
 }
 
 // String describes the fault.
@@ -57,6 +58,9 @@ func (f FaultPlan) String() string {
 	}
 	if f.Kind == Moved {
 		return fmt.Sprintf("%s, way %d", s, f.Lease)
+	}
+	if f.Kind == Upgraded {
+		return fmt.Sprintf("%s, %d newcomers give up, killed after %v", s, f.Count, f.Kill)
 	}
 	if f.Kind >= numFaults {
 		return fmt.Sprintf("%s, %d refusals, pause %v", s, f.Count, f.Delay)

@@ -44,7 +44,8 @@ type HostPlan struct {
 	Fallback    bool          // packet sockets of Netdev carry frames while the device is away
 	Netdev      NetdevPlan
 	Memory      MemoryPlan
-	Upgraded    bool // on packet sockets of Netdev, in processes that take each other's places
+	Upgraded    bool // in processes that take each other's places, on packet sockets of Netdev
+	Rings       bool // or on the rings of Card
 	Messages    int  // that a connection between two of them holds, each of them Late
 	Late        time.Duration
 
@@ -69,13 +70,14 @@ func (h HostPlan) String() string {
 		"delay drop %v, inline %d, mode %v, ACK delay %v, no fast path %v, no SACK %v, "+
 		"no RACK %v, "+
 		"detection %v, buffers %+v, limit %d, outage %v, grace %v, refusals %d, memory %+v, "+
-		"IPv6 %v, leased %v, fallback %v %+v, upgraded %v, messages %d %v",
+		"IPv6 %v, leased %v, fallback %v %+v, upgraded %v, rings %v, messages %d %v",
 		h.Card, d.RxQueues, d.TxQueues, d.RxQueueSize,
 		d.TxQueueSize, d.TxBufferSize, d.SpareFrames, d.Striding, d.NoCompression,
 		d.NoMultiPacketSend, d.NoMultiSegment, d.BlueFlame, d.EventFrames, d.EventMicroseconds,
 		d.DelayDrop, d.TxInline, h.RxMode, h.ACKDelay, h.NoFastPath, h.DisableSACK, h.DisableRACK,
 		h.Detection, h.Buffers, h.RxLimit, h.MaxOutage, h.Grace, h.Refusals, h.Memory, h.IPv6,
-		h.Leased, h.Fallback, h.Netdev, h.Upgraded, h.Messages, h.Late)
+		h.Leased, h.Fallback, h.Netdev, h.Upgraded, h.Rings,
+		h.Messages, h.Late)
 }
 
 // prefixes are the addresses of a host with this number.

@@ -72,13 +72,18 @@ func (p *Plan) addLeases(d dice) {
 // away reports whether the device is away during the fault.
 func (f FaultPlan) away() bool { return f.Kind == Removed || f.Kind == Replaced }
 
-// settling is how long after the fault its device may be away: it is looked for after a pause, and
-// once more for each time that memory cannot be locked.
+// settling is how long after the fault its device may be away: it is looked for after a pause,
+// and once more for each time that memory cannot be locked. A host that asks for its lease when
+// its link comes up, and whose four questions or their answers are lost, keeps the lease until it
+// renews it (RFC 2131 section 3.2).
 func (f FaultPlan) settling() time.Duration {
-	if !f.away() {
-		return 0
+	switch {
+	case f.away():
+		return time.Duration(1+f.Count) * 2 * time.Second
+	case f.Kind == Moved && f.Lease <= answeredOther:
+		return movingLease / 2 * time.Second
 	}
-	return time.Duration(1+f.Count) * 2 * time.Second
+	return 0
 }
 
 // defaultMaxOutage is that of package stack.

@@ -91,6 +91,12 @@ const longestRTO = 2 * time.Minute
 // it asks after 1, 2, 4 and 8 s.
 const synPauses = 15 * time.Second
 
+// timeWait is how long a server's end may be alone: an ACK that ends a handshake with a SYN cookie,
+// and comes late, opens the connection a second time when that has been closed meanwhile. The peer
+// answers with ACKs of what this end has not sent, and after TIME-WAIT with a reset (Linux, too).
+// The retransmissions that it answers are half as far apart by then.
+const timeWait = 60 * time.Second
+
 // stall reports that nothing has moved for too long although there is work.
 func (w *world) stall() error {
 	now := w.clock.now()
@@ -104,7 +110,7 @@ func (w *world) stall() error {
 	if w.plan.resets() {
 		limit += resetLimit
 	}
-	if w.plan.cuts() {
+	if w.plan.cuts() || w.plan.kills() {
 		limit += keepAlive
 	}
 	if w.plan.moves() {
@@ -112,6 +118,9 @@ func (w *world) stall() error {
 	}
 	if w.plan.drops() {
 		limit += synPauses
+		if w.plan.harmful() {
+			limit += timeWait
+		}
 	}
 	w.mu.Lock()
 	busy, awake := w.sleeping == 0 && w.busy(), w.awake

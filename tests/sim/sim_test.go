@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"testing"
+	"time"
 )
 
 // alone makes the test process one in which runs repeat.
@@ -33,7 +34,8 @@ func seeds(t *testing.T) uint64 {
 // TestKinds: some worlds of each rare kind break no invariant.
 func TestKinds(t *testing.T) {
 	alone(t)
-	for _, kind := range []string{"fallback", "upgrades"} {
+	for _, kind := range []string{"fallback", "upgrades", "rings", "killed", "late",
+		"merged"} {
 		t.Run(kind, func(t *testing.T) {
 			for seed, left := uint64(0), seeds(t); left > 0; seed++ {
 				p := NewPlan(seed)
@@ -58,5 +60,57 @@ func TestSeeds(t *testing.T) {
 			t.Errorf("go run ./tests/sim/run -seed %d: %v", seed, r.Err)
 		}
 		runtime.GC()
+	}
+}
+
+// TestFragmentsOfPlain: a plain host floods ours with datagrams of several fragments each, some of
+// which its queue for an unknown neighbour has no room for: all datagrams arrive when sent again.
+func TestFragmentsOfPlain(t *testing.T) {
+	alone(t)
+	ours := newOurs(newDice(1, 2), 1500)
+	ours.Device.RxQueueSize = 512
+	r := Run(Plan{Seed: 1, Net: NetPlan{MTU: 1500, Delay: time.Microsecond,
+		Quantum: 200 * time.Microsecond}, Hosts: []HostPlan{ours, {Kind: Plain}},
+		Work: []WorkPlan{{Kind: Flood, Client: 1, Count: 101, Bytes: maxQuestion - 8,
+			Pause: time.Millisecond}}})
+	if r.Err != nil {
+		t.Error(r.Err)
+	}
+}
+
+// cookiePlan makes more connections at once than a backlog of 8 holds, where frames are late.
+func cookiePlan() Plan {
+	ours := newOurs(newDice(1, 2), 1500)
+	return Plan{Net: NetPlan{MTU: 1500, Harm: Harm{Reorder: 0.01}, HarmFor: time.Second},
+		Hosts: []HostPlan{ours, ours}, Work: []WorkPlan{{Kind: Burst, Client: 1, Count: 21}}}
+}
+
+// TestSecondOfHandshake: what a server sends in the second connection of one handshake is not
+// expected at the client; in any other case a port has one connection.
+func TestSecondOfHandshake(t *testing.T) {
+	for backlog, want := range map[int]bool{8: true, 0: false} {
+		p := cookiePlan()
+		p.Hosts[0].Memory.Backlog = backlog
+		j := &job{w: newWorld(p), plan: p.Work[0], sessions: map[int]*session{}}
+		first, second := j.servedSession(7), j.servedSession(7)
+		if own := first != second; own != want {
+			t.Errorf("backlog %d: the second counts for itself: %v", backlog, own)
+		}
+	}
+}
+
+// TestServerAlone: a server's end may wait until its peer leaves TIME-WAIT only where a SYN cookie
+// can have opened it a second time.
+func TestServerAlone(t *testing.T) {
+	for backlog, may := range map[int]bool{8: true, 0: false} {
+		p := cookiePlan()
+		p.Hosts[0].Memory.Backlog = backlog
+		w := newWorld(p)
+		w.began, w.tasks = 1, []*task{{}}
+		w.clock.AfterFunc(timeWait, func() {})
+		w.clock.Step()
+		if err := w.stall(); may != (err == nil) {
+			t.Errorf("backlog %d: %v", backlog, err)
+		}
 	}
 }

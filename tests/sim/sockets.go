@@ -132,10 +132,10 @@ func (s *sockets) counts() socketCounts {
 }
 
 // arrive takes a copy of a frame that is for us, with dev.mu held.
-func (s *sockets) arrive(f []byte) {
+func (s *sockets) arrive(f heldFrame) {
 	s.past.Came++
-	q := s.rx[crc32.ChecksumIEEE(flowBytes(f))%uint32(len(s.rx))]
-	switch to := net.HardwareAddr(f[:6]); {
+	q := s.rx[crc32.ChecksumIEEE(flowBytes(f.data))%uint32(len(s.rx))]
+	switch to := net.HardwareAddr(f.data[:6]); {
 	case s.muted || s.err != nil:
 		s.past.Muted++
 	case to[0]&1 == 0 && !bytes.Equal(to, s.cfg.MAC), group(to) && s.groups != nil &&
@@ -144,8 +144,25 @@ func (s *sockets) arrive(f []byte) {
 	case s.dev.plan.Backlog > 0 && len(q.queue) >= s.dev.plan.Backlog:
 		s.past.Dropped++
 	default:
-		q.queue = append(q.queue, slices.Clone(f))
+		q.queue = append(q.queue, heldFrame{slices.Clone(f.data), f.gso})
+		q.came()
+	}
+}
+
+// came wakes the owner of the queue, which may have to wait for a processor, with dev.mu held.
+func (q *rxSocket) came() {
+	d := q.of.dev
+	switch {
+	case d.plan.Lag == 0:
 		q.Wake()
+	case !q.late:
+		q.late = true
+		d.clock.AfterFunc(d.plan.Lag, func() {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			q.late = false
+			q.Wake()
+		})
 	}
 }
 
@@ -166,7 +183,8 @@ type rxSocket struct {
 	index int
 	token chan struct{} // capacity 1: for Wait
 
-	queue [][]byte // guarded by dev.mu
+	queue []heldFrame // guarded by dev.mu
+	late  bool        // the owner does not know of them all yet; guarded by dev.mu
 
 	// The owner's.
 	skip bool     // the next Receive does not look
@@ -196,9 +214,12 @@ func (q *rxSocket) Receive(dst []packet.Frame) int {
 	defer d.mu.Unlock()
 	n := min(len(dst), len(q.queue), rxBatch)
 	for i, f := range q.queue[:n] {
-		dst[i] = packet.Frame{Data: f}
+		dst[i] = packet.Frame{Data: f.data, GSOSize: f.gso}
+		if f.gso > 0 { // the kernel has verified the headers of what it has merged
+			dst[i].Flags = packet.RxChecksumOK | packet.RxHeaderOK
+		}
+		q.had = append(q.had, f.data)
 	}
-	q.had = append(q.had, q.queue[:n]...)
 	q.queue = q.queue[n:]
 	q.of.past.Received += uint64(n)
 	q.skip = n > 0 && n < rxBatch
@@ -212,7 +233,7 @@ func (q *rxSocket) Arm() { q.skip = true }
 func (q *rxSocket) Wait() error {
 	d := q.of.dev
 	d.mu.Lock()
-	err, some := q.of.err, len(q.queue) > 0
+	err, some := q.of.err, len(q.queue) > 0 && !q.late
 	d.mu.Unlock()
 	if err != nil || some {
 		return err

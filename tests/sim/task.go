@@ -16,6 +16,8 @@ type task struct {
 	name string
 	dice dice
 
+	dialled time.Duration // when it began to dial last, its own
+
 	// Guarded by w.mu.
 	call  string        // under way
 	since time.Duration // when it began
@@ -94,6 +96,7 @@ func (t *task) dial(from int, where func() netip.AddrPort) (net.Conn, error) {
 	for n := 0; n < dialTries; {
 		to := where()
 		t.calls(fmt.Sprintf("dial %v", to))
+		t.dialled = t.w.clock.now()
 		ctx, cancel := context.WithCancel(context.Background())
 		c, err := t.w.hosts[from].dial(ctx, to)
 		cancel()

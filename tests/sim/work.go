@@ -60,9 +60,11 @@ func (j *job) at(host int) netip.AddrPort {
 
 // session is one connection as both its ends see it.
 type session struct {
+	port            int // the client's
 	there, back     *flow
 	dialled, served bool // each written by one end, read when all have ended
 	born            time.Duration
+	begun           time.Duration // when the client began to dial, or as born
 }
 
 // session returns the connection from a client's port. fresh says that it is a new one.
@@ -75,12 +77,60 @@ func (j *job) session(port int, fresh bool) *session {
 		s = nil
 	}
 	if s == nil {
-		at := uint64(j.port)<<16 | uint64(port)
-		s = &session{&flow{pattern: pattern{j.w.table, at * 7919}},
-			&flow{pattern: pattern{j.w.table, at*104729 + 1}}, false, false, j.w.clock.now()}
+		s = j.newSession(port)
 		j.sessions[port] = s
 	}
 	return s
+}
+
+func (j *job) newSession(port int) *session {
+	at := uint64(j.port)<<16 | uint64(port)
+	now := j.w.clock.now()
+	return &session{port: port, there: &flow{pattern: pattern{j.w.table, at * 7919}},
+		back: &flow{pattern: pattern{j.w.table, at*104729 + 1}}, born: now, begun: now}
+}
+
+// servedSession returns the connection from a client's port to its server. The second one of a
+// handshake counts for itself: nobody is at its other end, see timeWait.
+func (j *job) servedSession(port int) *session {
+	s := j.session(port, false)
+	if s.served && j.overflows() {
+		s = j.newSession(port)
+	}
+	s.served = true
+	return s
+}
+
+// dialled is the connection c, which t has dialled last.
+func (j *job) dialled(t *task, c net.Conn) *session {
+	s := j.session(c.LocalAddr().(*net.TCPAddr).Port, true)
+	s.dialled, s.begun = true, t.dialled
+	return s
+}
+
+// packets opens a UDP socket of the job on a host.
+func (j *job) packets(host int) (net.PacketConn, error) {
+	return j.w.hosts[host].packets(j.bind(host))
+}
+
+// exchange has serve be a task on a UDP socket of the server, and calls ask with the client's.
+func (j *job) exchange(serve func(*task, net.PacketConn) error,
+	ask func(*task, net.PacketConn) error) {
+	j.w.spawn(j.name+", client", func(t *task) error {
+		t.calls("open sockets")
+		server, err := j.packets(j.plan.Server)
+		if err != nil {
+			return err
+		}
+		defer server.Close()
+		client, err := j.packets(j.plan.Client)
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		j.w.spawn(j.name+", server", func(t *task) error { return serve(t, server) })
+		return ask(t, client)
+	})
 }
 
 // check says what is wrong with a connection once all tasks have ended.
@@ -100,15 +150,16 @@ func (j *job) check() error {
 }
 
 func (j *job) checkSession(s *session) error {
-	mayFail := j.plan.Kind == Reset || j.cutOff(s.born) || j.overflows() ||
-		!s.served && j.w.handshakeLost(s.born)
+	broken := j.broken(s.port)
+	mayFail := j.plan.Kind == Reset || j.cutOff(s.born) || j.overflows() || broken ||
+		!s.served && j.w.handshakeLost(s.begun)
 	switch {
 	case !s.served && !mayFail:
 		return fmt.Errorf("a connection was never accepted")
 	case !s.served && j.plan.Kind != Reset:
 		return nil // it was cut off before
 	}
-	if j.moves() { // netstack tells a connection's error once
+	if j.moves() || broken { // netstack tells a connection's error once
 		s.there.toldOnce(s.back.sendErr)
 		s.back.toldOnce(s.there.sendErr)
 	}

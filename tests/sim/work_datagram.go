@@ -17,19 +17,7 @@ const (
 // datagrams runs a server that sends questions back, and a client that asks again until it has an
 // answer.
 func (j *job) datagrams() {
-	j.w.spawn(j.name+", client", func(t *task) error {
-		t.calls("open sockets")
-		server, err := j.w.hosts[j.plan.Server].packets(j.bind(j.plan.Server))
-		if err != nil {
-			return err
-		}
-		defer server.Close()
-		client, err := j.w.hosts[j.plan.Client].packets(j.bind(j.plan.Client))
-		if err != nil {
-			return err
-		}
-		defer client.Close()
-		j.w.spawn(j.name+", server", func(t *task) error { return echo(t, server) })
+	j.exchange(echo, func(t *task, client net.PacketConn) error {
 		answers := make(chan []byte, 2*questionTries)
 		j.w.spawn(j.name+", reader", func(t *task) error { return collect(t, client, answers) })
 		t.sleep(j.plan.Start)

@@ -39,7 +39,7 @@ func (j *job) names() {
 			return err
 		}
 		t.calls("open sockets")
-		datagrams, err := j.w.hosts[j.plan.Server].packets(j.bind(j.plan.Server))
+		datagrams, err := j.packets(j.plan.Server)
 		if err != nil {
 			return err
 		}
@@ -91,7 +91,7 @@ func (j *job) zone() string {
 
 // lookups asks for all names of the work: over UDP, and over TCP what is too long for that.
 func (j *job) lookups(t *task) error {
-	c, err := j.w.hosts[j.plan.Client].packets(j.bind(j.plan.Client))
+	c, err := j.packets(j.plan.Client)
 	if err != nil {
 		return err
 	}

@@ -46,8 +46,7 @@ func (j *job) persist(t *task) error {
 		if err != nil {
 			return err
 		}
-		s := j.session(c.LocalAddr().(*net.TCPAddr).Port, true)
-		s.dialled = true
+		s := j.dialled(t, c)
 		err = t.ask(c, s, j.plan.Bytes)
 		t.calls("close")
 		c.Close()
@@ -67,19 +66,9 @@ const floodAgain = 200 * time.Millisecond
 // reads one.
 func (j *job) flood() {
 	got := make([]bool, j.plan.Count) // guarded by j.mu
-	j.w.spawn(j.name+", client", func(t *task) error {
-		t.calls("open sockets")
-		server, err := j.w.hosts[j.plan.Server].packets(j.bind(j.plan.Server))
-		if err != nil {
-			return err
-		}
-		defer server.Close()
-		client, err := j.w.hosts[j.plan.Client].packets(j.bind(j.plan.Client))
-		if err != nil {
-			return err
-		}
-		defer client.Close()
-		j.w.spawn(j.name+", server", func(t *task) error { return j.take(t, server, got) })
+	j.exchange(func(t *task, server net.PacketConn) error {
+		return j.take(t, server, got)
+	}, func(t *task, client net.PacketConn) error {
 		t.sleep(j.plan.Start)
 		for range questionTries {
 			left := 0

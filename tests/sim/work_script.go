@@ -30,8 +30,11 @@ func (j *job) script() {
 				remote: j.port, seq: uint32(t.dice.Uint64())}
 			began := j.w.clock.now()
 			err := j.gap(t, p)
-			if errors.Is(err, errPeerReset) && (j.w.clock.now() < j.w.calm || j.cutOff(began)) {
+			switch {
+			case errors.Is(err, errPeerReset) && (j.w.clock.now() < j.w.calm || j.cutOff(began)):
 				continue // a segment came twice, or damaged
+			case err != nil && j.broken(int(p.local)):
+				continue
 			}
 			if err != nil {
 				return fmt.Errorf("connection %d: %w", n, err)
@@ -102,9 +105,13 @@ func (j *job) repeat(piece func(int)) {
 // atOnce is how long an answer takes that nothing holds back.
 func (j *job) atOnce() time.Duration {
 	n := j.w.plan.Net
-	d := j.w.plan.Hosts[j.plan.Server].Device
-	return 2*(n.Delay+n.Jitter+n.Quantum) + 500*time.Microsecond +
-		time.Duration(d.EventMicroseconds)*time.Microsecond
+	h := j.w.plan.Hosts[j.plan.Server]
+	d := 2*(n.Delay+n.Jitter+n.Quantum) + 500*time.Microsecond +
+		time.Duration(h.Device.EventMicroseconds)*time.Microsecond
+	if h.Rings { // one process's rings may have it, and another is to get it
+		d += h.Late
+	}
+	return d + h.Netdev.Lag
 }
 
 // connect makes the connection.

@@ -25,8 +25,7 @@ func (j *job) connection(t *task, n int) error {
 	if err != nil {
 		return err
 	}
-	s := j.session(c.LocalAddr().(*net.TCPAddr).Port, true)
-	s.dialled = true
+	s := j.dialled(t, c)
 	there, _ := j.bytes()
 	switch j.plan.Kind {
 	case Reset:
@@ -49,8 +48,7 @@ func (j *job) serve(t *task, c net.Conn) error {
 	if !ok { // reset before it was accepted
 		return c.Close()
 	}
-	s := j.session(remote.Port, false)
-	s.served = true
+	s := j.servedSession(remote.Port)
 	there, back := j.bytes()
 	var err error
 	switch j.plan.Kind {
@@ -132,7 +130,7 @@ func (j *job) reset(t *task, c net.Conn, s *session) error {
 		s.back.recvErr = errReset
 	}
 	s.there.sendErr = errReset
-	if l, ok := c.(interface{ SetLinger(int) error }); ok {
+	if l, ok := c.(interface{ SetLinger(int) error }); ok && !j.broken(s.port) {
 		return errors.Join(err, l.SetLinger(0))
 	}
 	return err

@@ -51,7 +51,7 @@ func (j *job) accepted(c net.Conn, state http.ConnState) {
 func (j *job) unknown(s *session) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return s != nil && !s.served && j.w.handshakeLost(s.born)
+	return s != nil && !s.served && j.w.handshakeLost(s.begun)
 }
 
 // handle answers one request.
@@ -77,8 +77,7 @@ func (j *job) requests(t *task) error {
 		error) {
 		c, err := t.dial(j.plan.Client, j.reach)
 		if err == nil {
-			s := j.session(c.LocalAddr().(*net.TCPAddr).Port, true)
-			s.dialled = true
+			s := j.dialled(t, c)
 			last.Store(s)
 		}
 		return c, err
@@ -95,7 +94,7 @@ func (j *job) requests(t *task) error {
 		case err == nil:
 			n++
 			t.sleep(j.plan.Pause)
-		case j.unknown(last.Load()) || j.cutOff(j.w.clock.now()) ||
+		case j.unknown(last.Load()) || j.lost(last.Load()) || j.cutOff(j.w.clock.now()) ||
 			j.cuts() && late < lateFailures:
 			if !j.cutOff(j.w.clock.now()) {
 				late++
@@ -108,6 +107,9 @@ func (j *job) requests(t *task) error {
 	}
 	return nil
 }
+
+// lost reports whether an end of a connection was killed.
+func (j *job) lost(s *session) bool { return s != nil && j.broken(s.port) }
 
 // lateFailures is how many requests may fail after an outage that cut connections off: those that
 // began before its end or use a connection from before.

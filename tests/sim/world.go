@@ -39,11 +39,12 @@ type world struct {
 
 	mu       sync.Mutex // covers what follows
 	tasks    []*task
-	sleeping int           // tasks that wait on purpose
-	awake    time.Duration // when the last of them went on
-	cut      time.Duration // handshakes that began before may be lost
-	failed   []error       // invariants that tasks found violated
-	log      []string      // what happened besides frames
+	sleeping int                // tasks that wait on purpose
+	awake    time.Duration      // when the last of them went on
+	cut      time.Duration      // handshakes that began before may be lost
+	broken   map[[2]uint16]bool // connections one of whose ends was killed, see connectionOf
+	failed   []error            // invariants that tasks found violated
+	log      []string           // what happened besides frames
 }
 
 // Limits of a run, in virtual time unless said otherwise.
@@ -77,7 +78,8 @@ func Run(p Plan) Result {
 }
 
 func newWorld(p Plan) *world {
-	w := &world{plan: p, clock: newTicker(), settle: newSettler(), table: newPatternTable(p.Seed)}
+	w := &world{plan: p, clock: newTicker(), settle: newSettler(), table: newPatternTable(p.Seed),
+		broken: map[[2]uint16]bool{}}
 	w.net = newNetwork(p.Net, w.clock, p.Seed)
 	if p.leased() {
 		w.net.plan.Harm = Harm{}
