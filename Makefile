@@ -22,7 +22,7 @@ export GOFLAGS := $(strip $(GOFLAGS) -pgo=off)
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-vm test-vm-users test-vm-removals test-host test-upgrade test-looks test-browser test-deploy test-arm64 test-services test-attacks test-suites sim sim-mutants check deps demo bench bench-go bench-peers bench-scale bench-host instructions pgo fuzz fuzz-short help
+.PHONY: build test test-vm test-vm-users test-vm-removals test-vm-host test-host test-upgrade test-looks test-browser test-deploy test-arm64 test-services test-attacks test-suites sim sim-mutants check deps demo bench bench-go bench-peers bench-scale bench-host instructions pgo fuzz fuzz-short help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -pgo=auto -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -44,6 +44,9 @@ test-vm-users: ## other users of the model under a stock kernel, in QEMU (DPDK, 
 
 test-vm-removals: ## the device taken away and given back 900 times an hour, for REMOVALS (10m), under transfers and clients, in QEMU
 	REMOVALS=$(or $(REMOVALS),10m) go test -count=1 -v -timeout 2h -run '^TestRemovals$$' ./tests/vm
+
+test-vm-host: ## servers on the host's own address under three stock kernels, in QEMU: 10,000 connections from outside, 1,000 dials, 1,000 local, 1,000 of a container: 10 to 20 minutes a kernel. KERNEL=6.12 for one, HOST_CONNECTIONS=1000
+	HOST_CONNECTIONS=$(or $(HOST_CONNECTIONS),10000) go test -count=1 -v -timeout 2h -run '^TestHostMode$$' ./tests/vm
 
 test-host: ## servers on the host's own address: 10,000 connections from outside, 1,000 dials, 1,000 local, 1,000 of a container, on packet sockets and on rings; what sockets do, on both: 3 minutes
 	HOST=1 go test -count=1 -v -timeout $(TIMEOUT) ./tests/hostmode

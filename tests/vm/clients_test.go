@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rdma-netstack/rdma-netstack/apps/httpd"
 )
 
@@ -30,6 +32,11 @@ type clients struct {
 	steps []atomic.Uint64 // of each client: pieces of its body, or answers
 	last  []atomic.Int64  // when the latest was, in ns of Unix time
 	gap   atomic.Int64    // the longest time between two of one client, in ns
+
+	again    bool          // a client whose server ends its connection opens another
+	body     int64         // bytes of a body
+	pause    time.Duration // of a client between two pieces of its body
+	repeated atomic.Uint64 // requests, see closedUnread
 
 	mu   sync.Mutex
 	lost []error // guarded by mu
@@ -49,16 +56,32 @@ const minRate = "1024"
 // clientsOf starts the clients of a server at the address.
 func (w *world) clientsOf(t *testing.T, at string, bodies, requesters int) *clients {
 	t.Helper()
-	ctx, cancel := context.WithCancel(w.ctx)
-	l := &clients{w: w, at: at, cancel: cancel, steps: make([]atomic.Uint64, bodies+requesters),
-		last: make([]atomic.Int64, bodies+requesters)}
+	l := &clients{w: w, at: at, body: bodySize}
+	l.start(t, bodies, requesters)
+	return l
+}
+
+// errClosing is that the server has ended the connection with its answer.
+var errClosing = errors.New("the server ends the connection")
+
+// start starts so many clients, until the test ends.
+func (l *clients) start(t *testing.T, bodies, requesters int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(l.w.ctx)
+	l.cancel = cancel
+	l.steps, l.last = make([]atomic.Uint64, bodies+requesters),
+		make([]atomic.Int64, bodies+requesters)
 	for i := range l.steps {
 		work := l.request
 		if i < bodies {
 			work = l.read
 		}
 		l.done.Go(func() {
-			if err := l.connected(ctx, i, work); err != nil && ctx.Err() == nil {
+			err := l.connected(ctx, i, work)
+			for l.again && errors.Is(err, errClosing) {
+				err = l.connected(ctx, i, work)
+			}
+			if err != nil && ctx.Err() == nil {
 				l.mu.Lock()
 				defer l.mu.Unlock()
 				l.lost = append(l.lost, fmt.Errorf("client %d: %w", i, err))
@@ -66,7 +89,6 @@ func (w *world) clientsOf(t *testing.T, at string, bodies, requesters int) *clie
 		})
 	}
 	t.Cleanup(func() { l.stop() })
-	return l
 }
 
 // connected opens the connection of client i and closes it with ctx.
@@ -97,10 +119,10 @@ func (l *clients) step(i int) {
 	l.steps[i].Add(1)
 }
 
-// ask sends one request.
-func ask(conn net.Conn, r *bufio.Reader, size int64) (io.Reader, error) {
-	if _, err := fmt.Fprintf(conn, "GET /-/bytes/%d HTTP/1.1\r\nHost: slice\r\n\r\n",
-		size); err != nil {
+// ask sends one request, with more lines of its header.
+func ask(conn net.Conn, r *bufio.Reader, size int64, lines string) (*http.Response, error) {
+	if _, err := fmt.Fprintf(conn, "GET /-/bytes/%d HTTP/1.1\r\nHost: slice\r\n%s\r\n",
+		size, lines); err != nil {
 		return nil, err
 	}
 	resp, err := http.ReadResponse(r, nil)
@@ -110,16 +132,30 @@ func ask(conn net.Conn, r *bufio.Reader, size int64) (io.Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return resp.Body, nil
+	return resp, nil
 }
 
-// read reads bodies.
+// closedUnread is true for a connection that the server has closed before it read a request on its
+// way: with again that is repeated, as net/http and browsers do (RFC 9112 section 9.3.1).
+func closedUnread(err error) bool {
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET) ||
+		errors.Is(err, unix.EPIPE)
+}
+
+// read reads bodies, where a client may open another connection each by one of its own: a server
+// that ends takes one for idle whose client has not read all of what was written.
 func (l *clients) read(ctx context.Context, i int, conn net.Conn) error {
-	r := bufio.NewReader(conn)
+	r, lines := bufio.NewReader(conn), ""
+	if l.again {
+		lines = "Connection: close\r\n"
+	}
 	for ctx.Err() == nil {
-		body, err := ask(conn, r, bodySize)
+		resp, err := ask(conn, r, l.body, lines)
 		if err == nil {
-			err = l.check(i, body)
+			err = l.check(i, resp.Body)
+		}
+		if err == nil && resp.Close {
+			err = errClosing
 		}
 		if err != nil {
 			return err
@@ -131,7 +167,7 @@ func (l *clients) read(ctx context.Context, i int, conn net.Conn) error {
 // check reads a body, which has the pattern of package httpd.
 func (l *clients) check(i int, body io.Reader) error {
 	got, want := make([]byte, bodyPiece), make([]byte, bodyPiece)
-	for off := int64(0); off < bodySize; off += bodyPiece {
+	for off := int64(0); off < l.body; off += bodyPiece {
 		if _, err := io.ReadFull(body, got); err != nil {
 			return fmt.Errorf("after %d bytes: %w", off, err)
 		}
@@ -139,6 +175,7 @@ func (l *clients) check(i int, body io.Reader) error {
 			return fmt.Errorf("wrong bytes after %d", off)
 		}
 		l.step(i)
+		time.Sleep(l.pause)
 	}
 	return nil
 }
@@ -149,15 +186,22 @@ func (l *clients) request(ctx context.Context, i int, conn net.Conn) error {
 	r := bufio.NewReader(conn)
 	tick := time.NewTicker(requestPause)
 	defer tick.Stop()
-	for {
-		body, err := ask(conn, r, size)
+	for first := true; ; first = false {
+		resp, err := ask(conn, r, size, "")
+		if err != nil && !first && r.Buffered() == 0 && closedUnread(err) {
+			l.repeated.Add(1)
+			return fmt.Errorf("%w: %w", errClosing, err)
+		}
 		if err == nil {
-			_, err = io.Copy(io.Discard, body)
+			_, err = io.Copy(io.Discard, resp.Body)
 		}
 		if err != nil {
 			return err
 		}
 		l.step(i)
+		if resp.Close {
+			return errClosing
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -191,6 +235,14 @@ func (l *clients) progress(t *testing.T, what string) time.Duration {
 		t.Fatalf("%s: %v", what, err)
 	}
 	return time.Since(start)
+}
+
+// sum is what clients of some numbers have got.
+func (l *clients) sum(from, to int) (n uint64) {
+	for i := from; i < to; i++ {
+		n += l.steps[i].Load()
+	}
+	return n
 }
 
 func (l *clients) losses() error {

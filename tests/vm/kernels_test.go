@@ -73,6 +73,11 @@ func TestRowsOfKernels(t *testing.T) {
 	for _, c := range slices.Concat(checks, functionRows()) {
 		names[c.name] = true
 	}
+	for row, version := range only {
+		if !names[row] || place(version) < 0 {
+			t.Errorf("row %q, only of linux %s", row, version)
+		}
+	}
 	for version, rows := range rowsOf {
 		for _, r := range rows {
 			if !names[r] {

@@ -56,7 +56,7 @@ func testOutages(t *testing.T, ctx context.Context, p *machineParts, version str
 		}
 		need.That(t, "time", timeFor(t, kernelTime))
 		parts := *p
-		parts.standby = true
+		parts.second = (*world).addStandby
 		w := boot(t, ctx, &parts, version, simnic.Config{Seed: uint64(len(version)),
 			Card: cardUnder(version)}, pcie.Config{})
 		testProbe(t, w)

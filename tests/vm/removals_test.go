@@ -43,7 +43,7 @@ func TestRemovals(t *testing.T) {
 	}
 	need.TUN(t)
 	ctx, p := t.Context(), gather(t, t.Context())
-	p.standby = true
+	p.second = (*world).addStandby
 	w := boot(t, ctx, p, cmp.Or(os.Getenv("KERNEL"), "6.12"), simnic.Config{}, pcie.Config{})
 	testProbe(t, w)
 	w.pairStandby(t)

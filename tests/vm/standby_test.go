@@ -38,6 +38,13 @@ func (w *world) addStandby(p *machineParts, m *rig.Machine) {
 	w.Helper()
 	need.That(w, "packages", p.cache.AddModules(w.ctx, w.kernel, standbySet, "virtio_pci",
 		"virtio_net"))
+	w.addSecond(m)
+	m.StandbyMAC = w.nic.MAC()
+}
+
+// addSecond makes the bridge and the machine's second netdev, with a MAC of its own.
+func (w *world) addSecond(m *rig.Machine) {
+	w.Helper()
 	err := w.outside.Do(func() (err error) {
 		if m.Standby, err = openTAP(standbyName); err != nil {
 			return err
@@ -48,7 +55,6 @@ func (w *world) addStandby(p *machineParts, m *rig.Machine) {
 		w.Fatal(err)
 	}
 	w.Cleanup(func() { m.Standby.Close() })
-	m.StandbyMAC = w.nic.MAC()
 }
 
 // pairStandby has the guest's kernel find the virtio netdev, which pairs it with the NIC's below a

@@ -44,7 +44,8 @@ type machineParts struct {
 	memory     int               // MiB of a machine
 	cmdline    string            // more kernel command line
 	finished   bool              // the wire takes only frames with checksums, of the MTU's length
-	standby    bool              // with a second way to the same network
+	// second gives a machine a second netdev on the network outside; nil: none
+	second func(*world, *machineParts, *rig.Machine)
 }
 
 // gather fetches and builds the parts, or skips the test where the packages are not available.
@@ -130,8 +131,8 @@ func boot(t *testing.T, ctx context.Context, p *machineParts, version string, ni
 	w.addNIC(nic, look)
 	machine := rig.Machine{Kernel: w.kernel, Memory: p.memory, Append: p.cmdline, CPUs: 2,
 		Log: w.log}
-	if p.standby {
-		w.addStandby(p, &machine)
+	if p.second != nil {
+		p.second(w, p, &machine)
 	}
 	dir := t.TempDir()
 	initrd := filepath.Join(dir, "initrd")

@@ -15,8 +15,9 @@ import (
 // iproute2's, ping.
 type Tools struct {
 	root     string
-	programs []string // by path below root
-	plugins  []string // shared libraries that programs open by name
+	programs []string          // by path below root
+	plugins  []string          // shared libraries that programs open by name
+	named    map[string]string // programs with more than one name: path below root by name
 }
 
 // toolPrograms are the programs put into the guest, by path below the root of their packages.
@@ -50,6 +51,18 @@ func (c *Cache) UserTools(ctx context.Context) (*Tools, error) {
 		plugins: []string{"librte_net_mlx5.so.23", "librte_common_mlx5.so.23",
 			"librte_bus_pci.so.23", "librte_bus_auxiliary.so.23", "librte_mempool_ring.so.23"},
 	}, err
+}
+
+// hostPackages are the packages of programs that a host with an address from a DHCP server runs.
+var hostPackages = []string{"dnsmasq-base", "busybox-static"}
+
+// HostTools fetches a DHCP server, a client and a shell for the client's script, together with
+// Tools, once.
+func (c *Cache) HostTools(ctx context.Context) (*Tools, error) {
+	root, err := c.tree(ctx, "host-"+strings.Join(hostPackages, "-"), "", []string{"bookworm"},
+		slices.Concat(hostPackages, toolPackages)...)
+	return &Tools{root: root, programs: append([]string{"usr/sbin/dnsmasq"}, toolPrograms...),
+		named: map[string]string{"sh": "bin/busybox", "udhcpc": "bin/busybox"}}, err
 }
 
 // find returns the host path of a program in any of the directories that packages use (Debian is
@@ -140,6 +153,15 @@ func (t *Tools) pack(add func(guest, host string, mode os.FileMode) error) error
 		}
 		programs = append(programs, p)
 		if err := add("/bin/"+path.Base(name), p, 0o755); err != nil {
+			return err
+		}
+	}
+	for name, path := range t.named {
+		p, err := t.find(path)
+		if err != nil {
+			return err
+		}
+		if err := add("/bin/"+name, p, 0o755); err != nil {
 			return err
 		}
 	}

@@ -81,7 +81,8 @@ type Machine struct {
 	CPUs   int
 	Serial string // unix socket path for a second serial line (ttyS1); empty: none
 	// Standby is a TAP behind a virtio netdev with the MAC of StandbyMAC, which the guest's
-	// net_failover pairs with a netdev of the same MAC; nil: none. The caller's.
+	// net_failover pairs with a netdev of the same MAC, or with a MAC of its own where that is nil;
+	// nil: none. The caller's.
 	Standby    *os.File
 	StandbyMAC net.HardwareAddr
 
@@ -114,10 +115,17 @@ func (q *QEMU) Command(ctx context.Context, m Machine) *exec.Cmd {
 		const firstExtra = 3 // os/exec, Cmd.ExtraFiles
 		files = append(files, m.Standby)
 		args = append(args, "-netdev", fmt.Sprintf("tap,id=standby,fd=%d", firstExtra),
-			"-device", "virtio-net-pci,netdev=standby,romfile=,failover=on,mac="+
-				m.StandbyMAC.String())
+			"-device", "virtio-net-pci,netdev=standby,romfile="+pairedWith(m.StandbyMAC))
 	}
 	cmd := q.exec(ctx, args...)
 	cmd.ExtraFiles = files
 	return cmd
+}
+
+// pairedWith is more of a virtio netdev's description.
+func pairedWith(mac net.HardwareAddr) string {
+	if mac == nil {
+		return ""
+	}
+	return ",failover=on,mac=" + mac.String()
 }
