@@ -33,9 +33,9 @@ func (c cell) String() string {
 // warmUp is how long a load runs before it is measured.
 const warmUp = 100 * time.Millisecond
 
-// fewest is how many operations a measurement has: on a busy machine it takes longer for them than
-// Length, but not longer than longest.
-const fewest, longest = 4, 30 * time.Second
+// longest is how long a measurement takes for the fewest operations, for which Length is too short
+// on a busy machine.
+const longest = 30 * time.Second
 
 // measure runs a cell in a process of its own.
 func (c cell) measure() (r result, err error) {
@@ -82,7 +82,7 @@ func (c cell) here() (r result, err error) {
 	before := w.read(run)
 	for began := time.Now(); ; {
 		time.Sleep(c.Length)
-		if run.operations() >= uint64(before.Ops)+fewest || time.Since(began) > longest {
+		if run.operations() >= uint64(before.Ops)+run.fewest() || time.Since(began) > longest {
 			break
 		}
 	}

@@ -13,8 +13,13 @@ import (
 	"time"
 )
 
-// load is what one client does until r stops; it counts each operation in n.
-type load func(r *traffic, c net.Conn, n *atomic.Uint64) error
+// load is what one client does with its connections until r stops; it counts each operation in n.
+type load func(r *traffic, cs []net.Conn, n *atomic.Uint64) error
+
+// single is a load on one connection.
+func single(do func(r *traffic, c net.Conn, n *atomic.Uint64) error) load {
+	return func(r *traffic, cs []net.Conn, n *atomic.Uint64) error { return do(r, cs[0], n) }
+}
 
 // kind is a load and the port that it is for.
 type kind struct {
@@ -23,17 +28,22 @@ type kind struct {
 	do      load
 	// patience is the longest that one answer may take.
 	patience time.Duration
+	conns    int // of a client
 }
 
 // answerTime is after how long a datagram is taken for lost.
 const answerTime = time.Second
 
 var loads = map[string]*kind{
-	"echo": {"udp", portEcho, echoes, answerTime},
-	"dns":  {"udp", portDNS, queries, answerTime},
-	"http": {"tcp", portHTTP, requests, patience},
-	"bulk": {"tcp", portSink, bulk, patience},
+	"echo": {"udp", portEcho, single(echoes), answerTime, 1},
+	"dns":  {"udp", portDNS, single(queries), answerTime, 1},
+	"http": {"tcp", portHTTP, requests, patience, 1},
+	"many": {"tcp", portHTTP, requests, patience, manyConns},
+	"bulk": {"tcp", portSink, single(bulk), patience, 1},
 }
+
+// manyConns is how many connections a client of "many" uses in turn.
+const manyConns = 16
 
 // padded is a client's count, on cache lines of its own.
 type padded struct {
@@ -59,18 +69,13 @@ func (w *world) start(k *kind, clients int) (*traffic, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for i := range clients {
-		c, err := w.client.DialContext(ctx, k.network, w.address(k.port))
+		cs, err := w.dial(ctx, k)
 		if err != nil {
 			return nil, errors.Join(err, r.stop())
 		}
-		now := time.Now()
-		if err := errors.Join(c.SetReadDeadline(now.Add(k.patience)),
-			c.SetWriteDeadline(now.Add(patience))); err != nil {
-			return nil, errors.Join(err, c.Close(), r.stop())
-		}
 		r.clients.Go(func() {
-			defer c.Close()
-			if err := k.do(r, c, &r.counts[i].n); err != nil {
+			defer closeAll(cs)
+			if err := k.do(r, cs, &r.counts[i].n); err != nil {
 				r.mu.Lock()
 				r.errs = append(r.errs, err)
 				r.mu.Unlock()
@@ -78,6 +83,31 @@ func (w *world) start(k *kind, clients int) (*traffic, error) {
 		})
 	}
 	return r, nil
+}
+
+// dial opens the connections of one client.
+func (w *world) dial(ctx context.Context, k *kind) (cs []net.Conn, err error) {
+	for range k.conns {
+		c, err := w.client.DialContext(ctx, k.network, w.address(k.port))
+		if err != nil {
+			closeAll(cs)
+			return nil, err
+		}
+		cs = append(cs, c)
+		now := time.Now()
+		if err := errors.Join(c.SetReadDeadline(now.Add(k.patience)),
+			c.SetWriteDeadline(now.Add(patience))); err != nil {
+			closeAll(cs)
+			return nil, err
+		}
+	}
+	return cs, nil
+}
+
+func closeAll(cs []net.Conn) {
+	for _, c := range cs {
+		c.Close()
+	}
 }
 
 // stop ends the load and returns what went wrong in it.
@@ -99,6 +129,15 @@ func (r *traffic) operations() (n uint64) {
 		n += r.counts[i].n.Load()
 	}
 	return n
+}
+
+// fewest is how many operations a measurement has at least. Those of bulk transfers are counted
+// where they are read: more than receive buffers of stack.Config's largest size held as it began.
+func (r *traffic) fewest() uint64 {
+	if r.bulk {
+		return uint64(len(r.counts))*(8<<20)/chunk + 1
+	}
+	return 4
 }
 
 // askAgain gives the next answers of a socket their time if err is that one did not come.
@@ -159,29 +198,39 @@ func queries(r *traffic, c net.Conn, n *atomic.Uint64) error {
 	return nil
 }
 
-const httpRequest = "GET / HTTP/1.1\r\nHost: 192.0.2.1\r\n\r\n"
+var httpRequest = []byte("GET / HTTP/1.1\r\nHost: 192.0.2.1\r\n\r\n")
 
-func requests(r *traffic, c net.Conn, n *atomic.Uint64) error {
-	in, request := bufio.NewReaderSize(c, 2048), []byte(httpRequest)
-	for !r.stopped.Load() {
-		if _, err := c.Write(request); err != nil {
-			return err
-		}
-		for {
-			line, err := in.ReadSlice('\n')
-			if err != nil {
-				return err
-			}
-			if len(line) == 2 {
-				break
-			}
-		}
-		if _, err := in.Discard(len(body)); err != nil {
+// requests uses its connections in turn, one request at a time.
+func requests(r *traffic, cs []net.Conn, n *atomic.Uint64) error {
+	in := make([]*bufio.Reader, len(cs))
+	for i, c := range cs {
+		in[i] = bufio.NewReaderSize(c, 2048)
+	}
+	for i := 0; !r.stopped.Load(); i = (i + 1) % len(cs) {
+		if err := request(cs[i], in[i]); err != nil {
 			return err
 		}
 		n.Add(1)
 	}
 	return nil
+}
+
+// request asks once and reads the answer.
+func request(c net.Conn, in *bufio.Reader) error {
+	if _, err := c.Write(httpRequest); err != nil {
+		return err
+	}
+	for {
+		line, err := in.ReadSlice('\n')
+		if err != nil {
+			return err
+		}
+		if len(line) == 2 {
+			break
+		}
+	}
+	_, err := in.Discard(len(body))
+	return err
 }
 
 // bulk sends without pause. The server counts.

@@ -30,7 +30,8 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.loads, "loads", "echo,dns,http,bulk", "what is measured")
+	flag.StringVar(&o.loads, "loads", "echo,dns,http,bulk",
+		"what is measured; many: http on 16 connections of each client in turn")
 	flag.StringVar(&o.cores, "cores", "1,2", "values of GOMAXPROCS; more than there are is allowed")
 	flag.StringVar(&o.queues, "queues", "", "receive and send queues of a NIC (1,4; long: 1,2,4,8)")
 	flag.StringVar(&o.sockets, "sockets", "", "clients at once (1,8; long: 1,8,64)")
@@ -104,7 +105,7 @@ func (o options) cells() (cells []cell, err error) {
 	conns, err4 := numbers("conns", o.conns)
 	for name := range strings.SplitSeq(o.loads, ",") {
 		if loads[name] == nil {
-			err = errors.Join(err, fmt.Errorf("no load %q; use echo, dns, http or bulk", name))
+			err = errors.Join(err, fmt.Errorf("no load %q; use echo, dns, http, many, bulk", name))
 		}
 		for _, n := range conns {
 			for _, s := range sockets {

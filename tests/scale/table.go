@@ -29,6 +29,7 @@ var columns = []column{
 	per("events", 3, func(r result) float64 { return r.Events }),
 	per("arms", 3, func(r result) float64 { return r.Arms }),
 	per("empty polls", 2, func(r result) float64 { return r.Polls - r.Hits }),
+	per("frames", 2, func(r result) float64 { return r.Frames }),
 	{"frames/poll", 1, func(r result) float64 { return r.Frames / max(r.Hits, 1) }},
 	per("doorbells", 2, func(r result) float64 { return r.Doorbells }),
 	per("lock waits", 3, func(r result) float64 { return r.LockWaits }),
