@@ -31,6 +31,7 @@ type VM struct {
 	exited     outcome            // of QEMU
 	closing    chan struct{}
 	once       sync.Once
+	lost       atomic.Bool  // Disconnect was called
 	silence    atomic.Int64 // longest time without a line from the guest, a time.Duration
 }
 
@@ -118,7 +119,7 @@ func (vm *VM) connect(ctx context.Context, ser *net.UnixListener) error {
 func (vm *VM) Console() string { return vm.console.String() }
 
 // Disconnect ends the device's server, as if its process had died.
-func (vm *VM) Disconnect() { vm.disconnect() }
+func (vm *VM) Disconnect() { vm.lost.Store(true); vm.disconnect() }
 
 // HangsAfter sets the longest time that the guest may send nothing.
 func (vm *VM) HangsAfter(d time.Duration) { vm.silence.Store(int64(d)) }

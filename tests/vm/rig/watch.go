@@ -61,10 +61,16 @@ func (vm *VM) over() error {
 	}
 }
 
-// guestGone says how QEMU ended after it closed its end of the line.
+// guestGone says how QEMU ended after it closed its end of the line. QEMU may abort when it loses
+// the device's server (hw/vfio-user/proxy.c passes an error on that is set already, which
+// util/error.c does not allow): then the server's end is reported as the cause.
 func (vm *VM) guestGone() error {
 	<-vm.exited.done
-	return fmt.Errorf("%w: %v", ErrGuestGone, vm.cmd.ProcessState)
+	end := fmt.Errorf("%w: %v", ErrGuestGone, vm.cmd.ProcessState)
+	if vm.lost.Load() {
+		return fmt.Errorf("%w, then %w", ErrServerGone, end)
+	}
+	return end
 }
 
 // serverGone says how the device's server ended. When QEMU ends the server ends too: then QEMU's
