@@ -159,7 +159,7 @@ func (s *sender) tryDrain() {
 	}
 	defer s.unlock()
 	s.reclaim()
-	s.ring()
+	s.flush()
 }
 
 // tryDrainAll has the receive workers make room for what waits to be sent.
@@ -189,7 +189,7 @@ func (s *sender) expire() {
 	} else {
 		b.pause = min(2*b.pause, maxBacklogPause)
 	}
-	s.ring()
+	s.flush()
 	if !b.empty() {
 		s.armDrain()
 	}

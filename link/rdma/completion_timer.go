@@ -27,8 +27,8 @@ func (s *sender) flush() {
 	s.armCheck()
 }
 
-// ring rings the doorbell for what was posted, and lets go of what was posted from the backlog. The
-// queue's lock is held.
+// ring rings the doorbell for what was posted, and lets go of what was posted from the backlog. Its
+// caller arms the timer, now or soon. The queue's lock is held.
 func (s *sender) ring() {
 	s.q.Flush()
 	if s.posted > 0 {
@@ -60,7 +60,7 @@ func (s *sender) check() {
 		return
 	}
 	outstanding := s.q.Check()
-	s.drain()
+	outstanding = s.drain() || outstanding
 	s.ring()
 	if outstanding || !s.backlog.empty() {
 		s.armCheck()
@@ -75,6 +75,6 @@ func (s *sender) tryReclaim() {
 	}
 	defer s.unlock()
 	if s.reclaim() {
-		s.ring()
+		s.flush()
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/tcpfix"
 )
 
@@ -43,16 +44,22 @@ func (q *slowInterface) state() (sent, waiting int) {
 	return q.sent, q.waiting
 }
 
+// newSlowSender is a sender on an interface that has room for some frames.
+func newSlowSender(t *testing.T, allowed int) (*clocktest.Clock, *slowInterface, *sender) {
+	flows := tcpfix.New(tcpip.NewStdClock(), random.Source{},
+		func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) bool { return true })
+	t.Cleanup(flows.Close)
+	clock, out := clocktest.New(), &slowInterface{allowed: allowed}
+	s := newSender(&txSocket{Sender: out}, 0, clock.Clock(), flows,
+		newAdmission(flows.Key(), clock.Clock()))
+	t.Cleanup(s.close)
+	return clock, out, s
+}
+
 // TestFrameWaitsForRoom: a frame for which the interface has no room leaves within a millisecond of
 // there being some, though nothing else is sent or received; then the timer is at rest.
 func TestFrameWaitsForRoom(t *testing.T) {
-	flows := tcpfix.New(tcpip.NewStdClock(), random.Source{},
-		func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) bool { return true })
-	defer flows.Close()
-	clock, out := clocktest.New(), &slowInterface{allowed: 1}
-	s := newSender(&txSocket{Sender: out}, 0, clock.Clock(), flows,
-		newAdmission(flows.Key(), clock.Clock()))
-	defer s.close()
+	clock, out, s := newSlowSender(t, 1)
 	for range 2 { // the first arms the timer for an interface with room
 		if _, err := s.writeDatagrams([]Datagram{{make([]byte, 42), []byte("x")}}); err != nil {
 			t.Fatal(err)
@@ -66,6 +73,35 @@ func TestFrameWaitsForRoom(t *testing.T) {
 	clock.Advance(roomInterval)
 	if sent, _ := out.state(); sent != 2 {
 		t.Errorf("%d sent in the next %v, want 2", sent, roomInterval)
+	}
+	clock.Advance(2 * time.Second)
+	if n := clock.Timers(); n != 0 {
+		t.Errorf("%d timers are set when nothing waits", n)
+	}
+}
+
+// TestBacklogWaitsForRoom: of two segments the interface gets room for the first when the timer for
+// that looks; the second, which comes out of the backlog then, is not forgotten.
+func TestBacklogWaitsForRoom(t *testing.T) {
+	clock, out, s := newSlowSender(t, 0)
+	for seq := range uint32(2) {
+		pkt := segmentOf(1, seq)
+		defer pkt.DecRef()
+		p := hdr.ParseSent(pkt, s.flows.Key())
+		s.begin()
+		if err := s.send(pkt, &p, 0); err != nil {
+			t.Fatal(err)
+		}
+		s.finish(1)
+	}
+	clock.Advance(roomInterval - backlogPause) // the backlog's timer comes again later
+	for n := 1; n <= 2; n++ {
+		out.allow(n)
+		clock.Advance(roomInterval)
+		if sent, waiting := out.state(); sent != n {
+			t.Fatalf("%v after there was room for %d frames %d are sent, %d wait", roomInterval, n,
+				sent, waiting)
+		}
 	}
 	clock.Advance(2 * time.Second)
 	if n := clock.Timers(); n != 0 {
