@@ -81,13 +81,15 @@ func TestAddressClaimed(t *testing.T) {
 	t.Parallel()
 	w := newServer(t, "http", "--root", site(t))
 	p := w.port()
-	f := newForge(t, p)
+	f, heard := newForge(t, p), make(chan time.Time, 16)
+	ours := addr(server4)
+	go hearAnnouncements(p, ours, heard)
 	defended := time.Duration(-1)
 	r := w.under("IPv4 address claimed by another host", w.browsers(), func(done <-chan struct{}) {
-		ours := addr(server4)
 		time.Sleep(time.Until(w.began.Add(quiet))) // the last announcement causes no event
+		claimed := time.Now()
 		must(t, p.Send(f.arp(1, rival, ours, ours)))
-		defended = defence(p, ours, time.Now())
+		defended = defence(heard, claimed)
 		<-done
 	})
 	if defended < 0 {
@@ -104,19 +106,35 @@ func TestAddressClaimed(t *testing.T) {
 	w.judge(r)
 }
 
-// defence waits for an ARP announcement of the server, a broadcast, and returns how long it took;
-// negative if none arrived.
-func defence(p *lab.Port, ours netip.Addr, began time.Time) time.Duration {
+// hearAnnouncements sends the time of each ARP announcement of the server, a broadcast, until the
+// port is closed. It reads from the start: a socket that is full of the clients' frames would drop
+// the announcement.
+func hearAnnouncements(p *lab.Port, ours netip.Addr, heard chan<- time.Time) {
 	mac := mustMAC()
 	buf := make([]byte, 2048)
 	for {
-		b, err := p.Recv(buf, began.Add(defenceTime))
+		b, err := p.Recv(buf, time.Now().Add(time.Minute))
 		if err != nil {
-			return -1
+			return
 		}
 		if len(b) >= 42 && b[0] == 255 && b[12] == 8 && b[13] == 6 && bytes.Equal(b[22:28], mac) &&
 			bytes.Equal(b[28:32], ours.AsSlice()) && bytes.Equal(b[38:42], ours.AsSlice()) {
-			return time.Since(began)
+			heard <- time.Now()
+		}
+	}
+}
+
+// defence returns how long after the claim an announcement was heard; negative if none was.
+func defence(heard <-chan time.Time, claimed time.Time) time.Duration {
+	timeout := time.After(defenceTime)
+	for {
+		select {
+		case at := <-heard:
+			if at.After(claimed) {
+				return at.Sub(claimed)
+			}
+		case <-timeout:
+			return -1
 		}
 	}
 }
