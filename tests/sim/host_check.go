@@ -120,3 +120,6 @@ func (h *ourHost) drained() error {
 	}
 	return nil
 }
+
+// outOfBuffer is how many frames came that rings had no room for.
+func (h *ourHost) outOfBuffer() uint64 { return h.stack.LinkStats().RxOutOfBuffer }

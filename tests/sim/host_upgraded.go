@@ -320,6 +320,17 @@ func (h *upgradedHost) checkLinks() error {
 		linkSent(&h.past.links, h.port.inspect.syns.again))
 }
 
+// outOfBuffer is that of all processes.
+func (h *upgradedHost) outOfBuffer() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := h.past.links.RxOutOfBuffer
+	for _, p := range h.processes {
+		n += p.stack.LinkStats().RxOutOfBuffer
+	}
+	return n
+}
+
 // sum adds counters.
 func sum[T any](a, b T) T {
 	add(reflect.ValueOf(&a).Elem(), reflect.ValueOf(&b).Elem())

@@ -31,8 +31,9 @@ func (j *job) script() {
 			began := j.w.clock.now()
 			err := j.gap(t, p)
 			switch {
-			case errors.Is(err, errPeerReset) && (j.w.clock.now() < j.w.calm || j.cutOff(began)):
-				continue // a segment came twice, or damaged
+			case errors.Is(err, errPeerReset) && (j.w.clock.now() < j.w.calm || j.cutOff(began) ||
+				j.w.handshakeLost(began)):
+				continue // a segment came twice, or damaged, or the handshake did not end
 			case err != nil && j.broken(int(p.local)):
 				continue
 			}
@@ -110,6 +111,9 @@ func (j *job) atOnce() time.Duration {
 		time.Duration(h.Device.EventMicroseconds)*time.Microsecond
 	if h.Rings { // one process's rings may have it, and another is to get it
 		d += h.Late
+	}
+	if h.Netdev.Room > 0 { // what the interface has no room for is tried again each millisecond
+		d += h.Netdev.Drain + time.Millisecond
 	}
 	return d + h.Netdev.Lag
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 )
@@ -174,9 +175,9 @@ func (w *world) bringUp() error {
 }
 
 // answered says whether each SYN was answered by the time that it would have been sent again, where
-// a process takes another's place and nothing else happens.
+// a process takes another's place and nothing else happens: no ring was full, either.
 func (w *world) answered() error {
-	if !w.plan.onlyUpgrades() {
+	if !w.plan.onlyUpgrades() || w.overflowed() {
 		return nil
 	}
 	for i := range w.hosts {
@@ -185,6 +186,14 @@ func (w *world) answered() error {
 		}
 	}
 	return nil
+}
+
+// overflowed reports whether frames came to a host of ours whose rings had no room for them.
+func (w *world) overflowed() bool {
+	return slices.ContainsFunc(w.hosts, func(h host) bool {
+		o, ours := h.(interface{ outOfBuffer() uint64 })
+		return ours && o.outOfBuffer() > 0
+	})
 }
 
 // takeDown takes all hosts down.

@@ -14,9 +14,11 @@ import (
 // change is text that replaces other text in a file below GOROOT/src.
 type change struct{ file, old, new string }
 
-// changes take four things away that differ from run to run with one processor: random numbers
-// (select, order of maps, their hash functions), preemption by time, which also takes the processor
-// from goroutines in system calls, and the handing over of mutexes after a millisecond.
+// changes take away what differs from run to run with one processor: random numbers (select, order
+// of maps, their hash functions), preemption by time, which also takes the processor from
+// goroutines in system calls, the handing over of mutexes after a millisecond, and half a second of
+// the machine's time that a web server sleeps before it closes a connection whose request it has
+// not read.
 var changes = []change{
 	{"runtime/rand.go", `
 	mp := getg().m
@@ -75,6 +77,11 @@ func retake(now int64) uint32 {
 	starvationThresholdNs = 1e6
 `, `
 	starvationThresholdNs = 1e18
+`},
+	{"net/http/server.go", `
+var rstAvoidanceDelay = 500 * time.Millisecond
+`, `
+var rstAvoidanceDelay time.Duration
 `},
 }
 
