@@ -52,8 +52,8 @@ test-host: ## servers on the host's own address: 10,000 connections from outside
 	HOST=1 go test -count=1 -v -timeout $(TIMEOUT) ./tests/hostmode
 	HOST=1 go test -count=1 -v -timeout $(TIMEOUT) -run TestHost ./tests/hoststack
 
-test-looks: ## ss -i, stats and capture on a server with 10,000 connections at full load, against what clients and their kernel count, with the p99: 75 seconds
-	MANY=$(or $(MANY),10000) CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) -run ManyConnections ./cmd/rdma-netstack
+test-looks: ## ss -i, stats and capture on a server with 10,000 connections at full load, against what clients and their kernel count, with the p99: 75 seconds. PAIRS=40 for more
+	MANY=$(or $(MANY),10000) PAIRS=$(or $(PAIRS),15) CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) -run ManyConnections ./cmd/rdma-netstack
 
 test-upgrade: ## 20 upgrades in a row of a web and a DNS server, under clients, and 20 with the server before killed, on each kind of link: 2 minutes
 	RDMA_NETSTACK_UPGRADES=20 go test -count=1 -v -timeout $(TIMEOUT) -run '^TestUpgrade' ./cmd/rdma-netstack

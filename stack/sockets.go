@@ -3,6 +3,7 @@ package stack
 import (
 	"cmp"
 	"net/netip"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -100,32 +101,16 @@ func (o *openConns) get(ep tcpip.Endpoint) any {
 }
 
 // Sockets lists every TCP and UDP socket, in the order listeners first, then by local and remote
-// address. It may be called at any time, from any goroutine. It takes each socket's lock for a
-// moment; the values of one socket belong together, those of different sockets need not. With
-// Config.Host those are listed as well that the kernel has accepted for us, see Socket.Kernel; what
-// it has dialled for us is not.
+// address. It may be called at any time, from any goroutine, and lets others run in between: with
+// 10,000 connections it takes tens of milliseconds. It takes each socket's lock for a moment; the
+// values of one socket belong together, those of different sockets need not. With Config.Host those
+// are listed as well that the kernel has accepted for us, see Socket.Kernel; what it has dialled
+// for us is not.
 func (s *Stack) Sockets() []Socket {
-	seen := map[gstack.TransportEndpoint]bool{}
-	all := s.host.conns()
-	for _, ep := range s.net.RegisteredEndpoints() {
-		if seen[ep] { // once for each version of IP
-			continue
-		}
-		seen[ep] = true
-		switch ep := ep.(type) {
-		case *tcp.Endpoint:
-			all = append(all, s.tcpSocket(ep))
-		case tcpip.Endpoint:
-			if so, ok := s.udpSocket(ep); ok {
-				all = append(all, so)
-			}
-		}
-	}
+	r := socketReader{stack: s, fields: newTCPFields()}
+	all := r.read()
 	waiting(all)
-	slices.SortFunc(all, func(a, b Socket) int {
-		return cmp.Or(cmp.Compare(a.Network, b.Network), cmp.Compare(order(a), order(b)),
-			a.Local.Compare(b.Local), a.Remote.Compare(b.Remote))
-	})
+	all = r.sorted(all)
 	for i := range all {
 		if all[i].State == notAccepted {
 			all[i].State = "ESTAB"
@@ -134,8 +119,77 @@ func (s *Stack) Sockets() []Socket {
 	return all
 }
 
+// socketReader reads sockets for one caller. It has what would be allocated for each of them.
+type socketReader struct {
+	stack  *Stack
+	fields tcpFields
+	info   tcpip.TCPInfoOption
+	cc     tcpip.CongestionControlOption
+	steps  int
+}
+
+// socketSteps are the steps of a microsecond or less after which others may run: data waits for
+// less than it would for one more batch of frames.
+const socketSteps = 64
+
+// step lets others run now and then.
+func (r *socketReader) step() {
+	if r.steps++; r.steps%socketSteps == 0 {
+		runtime.Gosched()
+	}
+}
+
+// read reads all sockets, in netstack's order.
+func (r *socketReader) read() []Socket {
+	s := r.stack
+	eps := s.net.RegisteredEndpoints()
+	seen := make(map[gstack.TransportEndpoint]struct{}, len(eps))
+	infos := make([]TCPInfo, len(eps))
+	all := slices.Grow(s.host.conns(), len(eps))
+	for i, ep := range eps {
+		r.step()
+		if _, twice := seen[ep]; twice { // once for each version of IP
+			continue
+		}
+		seen[ep] = struct{}{}
+		switch ep := ep.(type) {
+		case *tcp.Endpoint:
+			all = append(all, r.tcpSocket(ep, &infos[i]))
+		case tcpip.Endpoint:
+			if so, ok := s.udpSocket(ep); ok {
+				all = append(all, so)
+			}
+		}
+	}
+	return all
+}
+
+// sorted is all in their order.
+func (r *socketReader) sorted(all []Socket) []Socket {
+	places := make([]*Socket, len(all))
+	for i := range all {
+		places[i] = &all[i]
+	}
+	slices.SortFunc(places, func(a, b *Socket) int {
+		r.step()
+		if c := cmp.Or(cmp.Compare(a.Network, b.Network),
+			cmp.Compare(order(a), order(b))); c != 0 {
+			return c
+		}
+		if c := a.Local.Compare(b.Local); c != 0 {
+			return c
+		}
+		return a.Remote.Compare(b.Remote)
+	})
+	sorted := make([]Socket, len(all))
+	for i, so := range places {
+		sorted[i] = *so
+	}
+	return sorted
+}
+
 // order puts listeners before connections.
-func order(s Socket) int {
+func order(s *Socket) int {
 	if s.State == "LISTEN" {
 		return 0
 	}
@@ -152,7 +206,8 @@ func waiting(all []Socket) {
 		if l.State != "LISTEN" {
 			continue
 		}
-		for _, c := range all {
+		for i := range all {
+			c := &all[i]
 			if c.State == notAccepted && c.Local.Port() == l.Local.Port() &&
 				(l.Local.Addr().IsUnspecified() || l.Local.Addr() == c.Local.Addr()) {
 				l.RecvQ++

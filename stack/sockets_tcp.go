@@ -16,28 +16,26 @@ var stateWords = map[tcp.EndpointState]string{
 	tcp.StateEstablished: "ESTAB", tcp.StateFinWait1: "FIN-WAIT-1", tcp.StateFinWait2: "FIN-WAIT-2",
 }
 
-// tcpSocket describes a TCP endpoint.
-func (s *Stack) tcpSocket(ep *tcp.Endpoint) Socket {
-	state := tcp.EndpointState(ep.State())
+// tcpSocket describes a TCP endpoint. info is where its Socket.TCP is put.
+func (r *socketReader) tcpSocket(ep *tcp.Endpoint, info *TCPInfo) Socket {
+	s, state := r.stack, tcp.EndpointState(ep.State())
 	so := Socket{Network: "tcp", State: stateWords[state]}
 	if so.State == "" {
 		so.State = state.String()
 	}
-	info := ep.Info().(*gstack.TransportEndpointInfo)
-	so.Local = endOf(info, info.ID.LocalAddress, info.ID.LocalPort)
-	so.Remote = endOf(info, info.ID.RemoteAddress, info.ID.RemotePort)
+	so.SendQ = r.fields.read(ep, &so, info)
 	if state == tcp.StateListen {
 		so.SendQ = s.backlogOf(ep)
 		return so
 	}
 	so.RecvQ, _ = ep.GetSockOptInt(tcpip.ReceiveQueueSizeOption)
-	so.TCP = tcpInfo(ep)
-	so.SendQ = so.TCP.unacked(ep)
+	r.options(ep, info)
+	so.TCP = info
 	conn, open := s.conns.get(ep).(*TCPConn)
 	switch {
 	case open:
-		so.TCP.BytesAcked = less(conn.written.Load(), uint64(so.SendQ))
-		so.TCP.BytesReceived = conn.received.Load() + uint64(so.RecvQ)
+		info.BytesAcked = less(conn.written.Load(), uint64(so.SendQ))
+		info.BytesReceived = conn.received.Load() + uint64(so.RecvQ)
 	case state == tcp.StateEstablished:
 		so.State = notAccepted
 	}
@@ -67,37 +65,17 @@ func (s *Stack) backlogOf(ep *tcp.Endpoint) int {
 	return 0
 }
 
-// tcpInfo reads what netstack tells of a connection.
-func tcpInfo(ep *tcp.Endpoint) *TCPInfo {
-	var o tcpip.TCPInfoOption
-	ep.GetSockOpt(&o)
-	var cc tcpip.CongestionControlOption
-	ep.GetSockOpt(&cc)
+// options reads what netstack tells of a connection.
+func (r *socketReader) options(ep *tcp.Endpoint, i *TCPInfo) {
+	r.cc = ""
+	ep.GetSockOpt(&r.info)
+	ep.GetSockOpt(&r.cc)
 	st := ep.Stats().(*tcp.Stats)
-	return &TCPInfo{
-		Congestion: string(cc), RTO: o.RTO, RTT: o.RTT, RTTVar: o.RTTVar,
-		Cwnd: int(o.SndCwnd), Ssthresh: int(o.SndSsthresh),
-		SegsOut: st.SegmentsSent.Value(), SegsIn: st.SegmentsReceived.Value(),
-		Retrans: st.SendErrors.Retransmits.Value(),
-	}
-}
-
-// unacked returns the bytes that are written and not acknowledged, and sets what else netstack
-// does not tell: the segment size, the number of segments in flight, what was agreed on.
-func (i *TCPInfo) unacked(ep *tcp.Endpoint) (bytes int) {
-	readSender(ep, func(snd, queue reflect.Value) {
-		of := reflect.ValueOf(ep).Elem()
-		i.Timestamps = of.FieldByName("SendTSOk").Bool()
-		i.SACK = of.FieldByName("SACKPermitted").Bool()
-		i.SndWscale = int(snd.FieldByName("SndWndScale").Uint())
-		if rcv := of.FieldByName("rcv"); !rcv.IsNil() {
-			i.RcvWscale = int(rcv.Elem().FieldByName("RcvWndScale").Uint())
-		}
-		i.MSS = int(snd.FieldByName("MaxPayloadSize").Int())
-		i.Unacked = max(0, int(snd.FieldByName("Outstanding").Int()))
-		bytes = max(0, int(queue.FieldByName("SndBufUsed").Int()))
-	})
-	return bytes
+	i.Congestion = string(r.cc)
+	i.RTO, i.RTT, i.RTTVar = r.info.RTO, r.info.RTT, r.info.RTTVar
+	i.Cwnd, i.Ssthresh = int(r.info.SndCwnd), int(r.info.SndSsthresh)
+	i.SegsOut, i.SegsIn = st.SegmentsSent.Value(), st.SegmentsReceived.Value()
+	i.Retrans = st.SendErrors.Retransmits.Value()
 }
 
 // readSender calls read with netstack's sender of a connection (tcp.sender) and its send queue

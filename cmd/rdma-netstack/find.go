@@ -29,6 +29,12 @@ func find(args []string) (*command, []string, error) {
 	return findGroup(args)
 }
 
+// looks says whether args have a command that looks at a running server.
+func looks(args []string) bool {
+	cmd, _, err := find(args)
+	return asksExtcap(args) || err == nil && strings.Contains(cmd.help, "--pid PID")
+}
+
 // findGroup reports an unknown or missing second word of a command of two words. It returns the
 // help of the group if that is requested.
 func findGroup(args []string) (*command, []string, error) {

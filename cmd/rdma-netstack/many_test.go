@@ -146,11 +146,11 @@ func (c *clients) add(times map[int32][]time.Duration) {
 	}
 }
 
-// p99 is the time in which 99 of 100 answers of a phase came.
-func (c *clients) p99(phase int32) time.Duration {
-	all := c.times[phase]
-	if len(all) == 0 {
-		return 0
+// p99 is the time in which 99 of 100 answers of some phases came, at least 1 ns.
+func (c *clients) p99(phases ...int32) time.Duration {
+	all := []time.Duration{1}
+	for _, p := range phases {
+		all = append(all, c.times[p]...)
 	}
 	slices.Sort(all)
 	return all[len(all)*99/100]
@@ -181,38 +181,62 @@ func newWatched(t *testing.T, connections int) (*watched, *lab.Net) {
 	return w, client
 }
 
-// read runs a command and decodes what it prints.
-func (w *watched) read(to any, args ...string) {
+// print runs a command and returns what it prints.
+func (w *watched) print(args ...string) string {
 	w.t.Helper()
 	if err := w.run(w.program(append(args, "--json"))); err != nil || w.code != 0 {
 		w.t.Fatalf("%q: %v, code %d, %s", args, err, w.code, w.stderr)
 	}
-	if err := json.Unmarshal([]byte(w.stdout), to); err != nil {
-		w.t.Fatalf("%q: %v", args, err)
+	return w.stdout
+}
+
+// decode decodes what a command has printed.
+func (w *watched) decode(text string, to any) {
+	w.t.Helper()
+	if err := json.Unmarshal([]byte(text), to); err != nil {
+		w.t.Fatal(err)
 	}
 }
 
-// look has ss -i, stats and capture right after one another, and compares what they say with what
-// the clients have counted before and after.
-func (w *watched) look() {
+// looked is what the commands have printed, and bytes of requests when ss -i was started and when
+// it had ended. It is decoded later: that would take time of the clients' process.
+type looked struct {
+	before, sockets, after string
+	least, most            uint64
+	took                   time.Duration
+}
+
+// look has ss -i, stats and capture right after one another.
+func (w *watched) look() (l looked) {
 	w.t.Helper()
-	var before, after admin.Counters
-	var sockets []stack.Socket
-	w.read(&before, "stats", "--all")
-	least := w.clients.done.Load()
-	w.read(&sockets, "ss", "-tin")
-	most := w.clients.begun.Load()
-	if sum, n := received(sockets); sum < least || sum > most || n != len(w.clients.all) {
-		w.t.Errorf("ss lists %d connections that have received %d bytes; the clients have %d, "+
-			"which have sent %d to %d", n, sum, len(w.clients.all), least, most)
-	}
+	began := time.Now()
+	l.before = w.print("stats", "--all")
+	l.least = w.clients.done.Load()
+	l.sockets = w.print("ss", "-tin")
+	l.most = w.clients.begun.Load()
 	file := filepath.Join(w.dir, "looked.pcapng")
 	err := w.run(w.program([]string{"capture", "-w", file, "-c", "200", "-s", "80", "tcp", "port",
 		"80"}))
 	if err != nil || w.code != 0 || !strings.Contains(w.stderr, "200 frames") {
 		w.t.Errorf("capture: %v, code %d, %s", err, w.code, w.stderr)
 	}
-	w.read(&after, "stats", "--all")
+	l.after = w.print("stats", "--all")
+	l.took = time.Since(began)
+	return l
+}
+
+// agrees compares what the commands say with what the clients have counted before and after.
+func (w *watched) agrees(l looked) {
+	w.t.Helper()
+	var before, after admin.Counters
+	var sockets []stack.Socket
+	w.decode(l.before, &before)
+	w.decode(l.sockets, &sockets)
+	w.decode(l.after, &after)
+	if sum, n := received(sockets); sum < l.least || sum > l.most || n != len(w.clients.all) {
+		w.t.Errorf("ss lists %d connections that have received %d bytes; the clients have %d, "+
+			"which have sent %d to %d", n, sum, len(w.clients.all), l.least, l.most)
+	}
 	if n := after.Gauges["tcp_current_established"]; n != uint64(len(w.clients.all)) {
 		w.t.Errorf("stats has %d connections, the clients %d", n, len(w.clients.all))
 	}
@@ -247,7 +271,7 @@ func (w *watched) agree(client *lab.Net) {
 	ours := map[netip.AddrPort]*stack.TCPInfo{}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		var sockets []stack.Socket
-		w.read(&sockets, "ss", "-tin")
+		w.decode(w.print("ss", "-tin"), &sockets)
 		unacked := 0
 		for _, s := range sockets {
 			ours[s.Remote] = s.TCP
@@ -285,29 +309,44 @@ func kernelSockets(t *testing.T, text string) map[netip.AddrPort][2]uint64 {
 	return all
 }
 
+// Phases of a pair: without looks, while the commands look, and the rest of the time from then on.
+const (
+	unseen = int32(iota)
+	seen
+	after
+	phases
+	unmeasured = int32(-1)
+)
+
 // TestManyConnections looks at a loaded server with ss -i, stats and capture: what they say agrees
-// with the clients and with the client's kernel. Phases with looks alternate with others, and the
-// p99 of both is reported. make test-looks sets MANY, the number of connections.
+// with the clients and with the client's kernel. Phases with looks and others are pairs, in turns
+// the one first and the other, and the p99 of both is reported. make test-looks sets MANY, the
+// number of connections, and PAIRS.
 func TestManyConnections(t *testing.T) {
-	connections, pairs, length := 200, int32(1), 100*time.Millisecond
+	connections, pairs, length := 200, 1, 100*time.Millisecond
 	if many := os.Getenv("MANY"); many != "" {
-		n, err := strconv.Atoi(many)
-		if err != nil {
-			t.Fatal(err)
-		}
-		connections, pairs, length = n, 15, 2*time.Second
+		connections, pairs, length = countOf(t, many), countOf(t, os.Getenv("PAIRS")), 2*time.Second
 	}
 	w, client := newWatched(t, connections)
 	stop, ended := make(chan struct{}), make(chan error, 1)
 	go func() { ended <- w.clients.askAll(stop) }()
+	took := make([]time.Duration, pairs)
 	for i := range pairs {
-		for looked := range int32(2) {
-			w.clients.phase.Store(2*i + looked)
+		of := phases * int32(i)
+		for turn := range 2 {
 			over := time.After(length)
-			if looked == 1 {
-				w.look()
+			if turn == i%2 {
+				w.clients.phase.Store(of + unseen)
+				<-over
+				continue
 			}
+			w.clients.phase.Store(of + seen)
+			l := w.look()
+			w.clients.phase.Store(of + after)
 			<-over
+			w.clients.phase.Store(unmeasured)
+			took[i] = l.took
+			w.agrees(l)
 		}
 	}
 	close(stop)
@@ -315,14 +354,35 @@ func TestManyConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.agree(client)
+	w.clients.report(t, took)
+	w.stop(t)
+}
+
+func countOf(t *testing.T, text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("%q: %v; want a number", text, err)
+	}
+	return n
+}
+
+// report notes the p99 with looks as a multiple of that without: of each pair, and of all together.
+func (c *clients) report(t *testing.T, took []time.Duration) {
+	pairs := len(took)
 	ratios := make([]float64, pairs)
+	var without, with, looking []int32
 	for i := range pairs {
-		ratios[i] = float64(w.clients.p99(2*i+1)) / float64(max(1, w.clients.p99(2*i)))
+		of := phases * int32(i)
+		ratios[i] = float64(c.p99(of+seen, of+after)) / float64(c.p99(of+unseen))
+		without, looking = append(without, of+unseen), append(looking, of+seen)
+		with = append(with, of+seen, of+after)
 	}
 	slices.Sort(ratios)
-	need.Note(t, fmt.Sprintf("%d connections, %d requests; p99 without looks %v in the first "+
-		"phase, with looks %.3f times that of the phase before (median of %d, %.3f to %.3f)",
-		connections, w.clients.done.Load()/uint64(len(manyRequest)), w.clients.p99(0),
-		ratios[pairs/2], pairs, ratios[0], ratios[pairs-1]))
-	w.stop(t)
+	slices.Sort(took)
+	base := c.p99(without...)
+	need.Note(t, fmt.Sprintf("%d connections, %d requests, %d pairs; a look takes %v; p99 without "+
+		"looks %v, of all with looks %.3f times that, while the commands run %.3f times; of each "+
+		"pair: median %.3f, %.3f to %.3f", len(c.all), c.done.Load()/uint64(len(manyRequest)),
+		pairs, took[pairs/2].Round(time.Millisecond), base, float64(c.p99(with...))/float64(base),
+		float64(c.p99(looking...))/float64(base), ratios[pairs/2], ratios[0], ratios[pairs-1]))
 }

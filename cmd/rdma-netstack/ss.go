@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -60,13 +59,13 @@ func listSockets(ctx context.Context, args []string, out streams) error {
 	if err != nil {
 		return err
 	}
-	var all []stack.Socket
-	if err := server.Get(ctx, "/sockets", &all); err != nil {
+	all, err := server.Sockets(ctx)
+	if err != nil {
 		return err
 	}
 	all = slices.DeleteFunc(all, func(s stack.Socket) bool { return !f.wants(s) })
 	if f.json {
-		return json.NewEncoder(out.stdout).Encode(all)
+		return admin.WriteSockets(out.stdout, all)
 	}
 	process, err := f.processOf(ctx, server)
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"net/netip"
@@ -61,15 +62,16 @@ func (f *ssFlags) print(w io.Writer, all []stack.Socket, process string) error {
 	if f.noHeader {
 		rows = rows[1:]
 	}
+	lines := bufio.NewWriterSize(w, 64<<10) // which keeps its first error
 	for _, r := range rows {
-		if _, err := fmt.Fprintln(w, r.line(first, width)); err != nil {
-			return err
-		}
+		lines.WriteString(r.line(first, width))
 		if r.below != "" {
-			fmt.Fprintln(w, "\t "+r.below) // w keeps its first error
+			lines.WriteString("\n\t ")
+			lines.WriteString(r.below)
 		}
+		lines.WriteByte('\n')
 	}
-	return nil
+	return lines.Flush()
 }
 
 // line is the row from column first on, without spaces at its end.

@@ -72,7 +72,7 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("GET /events", h.events)
 	mux.HandleFunc("GET /status", show(func() any { return h.status() }))
 	mux.HandleFunc("GET /info", show(func() any { return h.about() }))
-	mux.HandleFunc("GET /sockets", show(func() any { return cfg.Stack.Sockets() }))
+	mux.HandleFunc("GET /sockets", h.sockets)
 	mux.HandleFunc("GET /stats", show(func() any { return Count(cfg.Stack) }))
 	mux.HandleFunc("GET /errors", show(func() any { return Problems(Count(cfg.Stack)) }))
 	mux.HandleFunc("GET /rules", show(func() any { return cfg.Stack.Rules() }))
@@ -93,10 +93,14 @@ func Handler(cfg Config) http.Handler {
 // show answers with the JSON of what get returns.
 func show(get func() any) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Cache-Control", "no-store")
+		beginJSON(w)
 		json.NewEncoder(w).Encode(get()) // who asked is gone if it fails
 	}
+}
+
+func beginJSON(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
 }
 
 func (h *handler) about() Info {

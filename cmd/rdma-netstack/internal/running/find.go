@@ -14,6 +14,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/stack/admin"
 )
 
 // Server is one that runs.
@@ -88,6 +91,22 @@ func (s Server) Post(ctx context.Context, path string, v any) error {
 }
 
 func (s Server) ask(ctx context.Context, method, path string, v any) error {
+	return s.read(ctx, method, path, func(answer io.Reader) error {
+		return json.NewDecoder(answer).Decode(v)
+	})
+}
+
+// Sockets are those of the server.
+func (s Server) Sockets(ctx context.Context) (all []stack.Socket, err error) {
+	err = s.read(ctx, http.MethodGet, "/sockets", func(r io.Reader) (err error) {
+		all, err = admin.ReadSockets(r)
+		return err
+	})
+	return all, err
+}
+
+// read asks the server, and has the answer decoded.
+func (s Server) read(ctx context.Context, method, path string, decode func(io.Reader) error) error {
 	req, err := http.NewRequestWithContext(ctx, method, "http://server"+path, nil)
 	if err != nil {
 		return err
@@ -102,7 +121,7 @@ func (s Server) ask(ctx context.Context, method, path string, v any) error {
 		return fmt.Errorf("process %d answers %s: %s", s.PID, resp.Status,
 			strings.TrimSpace(string(text)))
 	}
-	if err := json.NewDecoder(resp.Body).Decode(v); err != nil {
+	if err := decode(resp.Body); err != nil {
 		return fmt.Errorf("decode what process %d says of %s: %w", s.PID, path, err)
 	}
 	return nil

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package main
+
+// standAside does nothing outside Linux.
+func standAside() {}
