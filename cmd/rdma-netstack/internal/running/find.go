@@ -33,13 +33,12 @@ var ErrNone = errors.New("no server of this user runs here, as far as the direct
 const askTime = 10 * time.Second
 
 // Find lists the servers with a socket in one of the directories, by process id. A socket without a
-// server behind it is passed over.
+// server behind it is passed over, and removed if its process is no more.
 func Find(ctx context.Context, directories []string) ([]Server, error) {
 	var all []Server
 	seen := map[string]bool{}
 	for _, dir := range directories {
-		names, _ := filepath.Glob(filepath.Join(dir, "*"+suffix))
-		for _, path := range names {
+		for _, path := range sockets(dir, "unix", suffix) {
 			pid, ok := processOf(path)
 			if !ok || seen[path] {
 				continue
@@ -59,11 +58,12 @@ func Find(ctx context.Context, directories []string) ([]Server, error) {
 }
 
 // processOf reads the process id in the name of a socket: 123.sock, and 123-2.sock for its second
-// stack.
+// stack. Those for a process that takes over have a name of the same kind.
 func processOf(path string) (pid int, ok bool) {
-	name, _, _ := strings.Cut(strings.TrimSuffix(filepath.Base(path), suffix), "-")
+	name, _, _ := strings.Cut(filepath.Base(path), ".")
+	name, _, _ = strings.Cut(name, "-")
 	pid, err := strconv.Atoi(name)
-	return pid, err == nil
+	return pid, err == nil && pid > 0
 }
 
 func dial(ctx context.Context, path string) (net.Conn, error) {

@@ -11,8 +11,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // suffix of the name of a socket, after the process id.
@@ -48,11 +49,9 @@ func ListenHandover(directories []string) (*net.UnixListener, error) {
 func Handover(directories []string) map[int]string {
 	all := map[int]string{}
 	for _, dir := range slices.Backward(directories) { // the best directory last
-		names, _ := filepath.Glob(filepath.Join(dir, "*"+handoverSuffix))
-		for _, path := range names {
-			name, _, _ := strings.Cut(strings.TrimSuffix(filepath.Base(path), handoverSuffix), "-")
-			pid, err := strconv.Atoi(name)
-			if err == nil && pid != os.Getpid() && serves("unixpacket", path) {
+		for _, path := range sockets(dir, "unixpacket", handoverSuffix) {
+			pid, ok := processOf(path)
+			if ok && pid != os.Getpid() && serves("unixpacket", path) == nil {
 				all[pid] = path
 			}
 		}
@@ -85,8 +84,9 @@ func listenIn(dir, network, suffix string) (net.Listener, error) {
 	if err := private(dir); err != nil {
 		return nil, err
 	}
+	sockets(dir, network, suffix)
 	path := filepath.Join(dir, strconv.Itoa(os.Getpid())+suffix)
-	for n := 2; serves(network, path); n++ { // a process may have several stacks
+	for n := 2; serves(network, path) == nil; n++ { // a process may have several stacks
 		path = filepath.Join(dir, fmt.Sprintf("%d-%d%s", os.Getpid(), n, suffix))
 	}
 	// what is there is of a process that had our id before
@@ -103,14 +103,30 @@ func listenIn(dir, network, suffix string) (net.Listener, error) {
 	return l, nil
 }
 
-// serves reports whether a server is behind a socket.
-func serves(network, path string) bool {
+// serves is nil if a server is behind a socket.
+func serves(network, path string) error {
 	conn, err := net.Dial(network, path)
 	if err != nil {
-		return false
+		return err
 	}
-	conn.Close()
-	return true
+	return conn.Close()
+}
+
+// sockets are those in a directory, but for what killed processes have left there, which it
+// removes, where it may.
+func sockets(dir, network, suffix string) []string {
+	names, _ := filepath.Glob(filepath.Join(dir, "*"+suffix))
+	return slices.DeleteFunc(names, func(path string) bool {
+		return left(network, path) && os.Remove(path) == nil
+	})
+}
+
+// left says whether a process that there is no more has left a socket. One that nobody listens to
+// may be new: its process is about to listen.
+func left(network, path string) bool {
+	pid, ok := processOf(path)
+	return ok && errors.Is(unix.Kill(pid, 0), unix.ESRCH) &&
+		errors.Is(serves(network, path), unix.ECONNREFUSED)
 }
 
 // private refuses a directory that others own or can write to.

@@ -2,9 +2,12 @@ package running
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -89,6 +92,55 @@ func TestStaleSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Close()
+}
+
+// TestLeftSockets: what a killed process has left is removed by the next server and by whoever
+// looks; what a process that lives has not listened to yet is not.
+func TestLeftSockets(t *testing.T) {
+	ended := exec.Command("/proc/self/exe", "-test.run=^$")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	for name, look := range map[string]func([]string){
+		"Find":     func(in []string) { Find(t.Context(), in) },
+		"Handover": func(in []string) { Handover(in) },
+		"Listen": func(in []string) {
+			l, err := Listen(in)
+			h, errH := ListenHandover(in)
+			if err := errors.Join(err, errH); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { l.Close(); h.Close() })
+		},
+	} {
+		dir := t.TempDir()
+		if err := os.Chmod(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		gone, lives := fmt.Sprint(ended.Process.Pid), fmt.Sprint(os.Getppid())
+		for suffix, network := range map[string]string{suffix: "unix",
+			handoverSuffix: "unixpacket"} {
+			for _, pid := range []string{gone, gone + "-2", lives} {
+				l, err := net.ListenUnix(network, &net.UnixAddr{Net: network,
+					Name: filepath.Join(dir, pid+suffix)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				l.SetUnlinkOnClose(false)
+				l.Close()
+			}
+		}
+		look([]string{dir})
+		for suffix, by := range map[string]string{".sock": "Find", ".handover": "Handover"} {
+			kept := name != by && name != "Listen"
+			for pid, want := range map[string]bool{lives: true, gone: kept, gone + "-2": kept} {
+				_, err := os.Stat(filepath.Join(dir, pid+suffix))
+				if (err == nil) != want {
+					t.Errorf("%s: %s%s is there: %v, want %v", name, pid, suffix, !want, want)
+				}
+			}
+		}
+	}
 }
 
 // TestHandover: the sockets of servers that another may take over from are found by process id, but
