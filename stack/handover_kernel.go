@@ -20,10 +20,12 @@ import (
 //
 //  1. The link notes what begins a connection, for kernelLook: netstack may take a SYN that came
 //     before from its queue only now.
-//  2. The link takes nothing but what is for our connections (rdma.ShareKeep). What begins a
-//     connection gets no answer; its client tries again a second later.
+//  2. The link takes nothing but what is for our connections (rdma.ShareKeep), and datagrams. What
+//     begins a connection gets no answer; its client tries again a second later.
 //  3. The kernel's sockets drop the segments of our connections only.
 //  4. The rules of the ports go: what is ours comes by the packet sockets from here on.
+//  5. The link takes no datagrams to the ports any more. Those that come after 3 are the kernel's,
+//     too.
 //
 // Both have a listener's port then. A segment of a connection of ours is answered by netstack, and
 // dropped by the filter of the kernel's listener; all others are the kernel's.
@@ -110,8 +112,8 @@ func (s *Stack) yieldToKernel(ctx context.Context) error {
 	s.link.Steer(&rdma.Steering{Share: rdma.ShareNote, Flows: k.flows})
 	err := s.clock.Sleep(ctx, kernelLook)
 	s.await(s.link.Settled())
-	s.link.Steer(&rdma.Steering{Share: rdma.ShareKeep, Flows: k.flows, Ports: s.host.udpPorts(),
-		Send: k.begunAnew})
+	keep := rdma.Steering{Share: rdma.ShareKeep, Flows: k.flows, Send: k.begunAnew}
+	s.link.Steer(&keep)
 	s.await(s.link.Between())
 	s.addFlows(k.flows)
 	if err == nil {
@@ -121,6 +123,10 @@ func (s *Stack) yieldToKernel(ctx context.Context) error {
 		s.takeBack()
 		return err
 	}
+	s.await(s.link.Settled()) // datagrams of the time before that
+	rest := keep
+	rest.Ports = s.host.udpPorts()
+	s.link.Steer(&rest)
 	s.background.Go(k.follow)
 	return nil
 }

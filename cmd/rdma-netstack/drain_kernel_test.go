@@ -1,43 +1,89 @@
 package main
 
 import (
+	"errors"
 	"os"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
 // TestDrainToKernel tells a server on the host's own address to end, under 64 clients and 8
-// transfers, from outside and from the host: Linux accepts who comes, no request fails and nothing
-// is reset, until a second signal.
+// transfers, or 8 clients of a DNS server, from outside and from the host: Linux accepts who comes,
+// no request fails and nothing is reset, until a second signal. Confined servers do the same.
 func TestDrainToKernel(t *testing.T) {
-	server, client := vethLab(t)
-	addServerAddresses(t, server)
-	d := newDrained(t, server, "host --handover-to-kernel --log-level info", "10m")
-	c, stop := startUpgradeClients(t, client, server)
+	const web, confined = "http --debug-endpoints ", "--seccomp --landlock "
+	const names = "dns --zone z --response-rate 0 "
+	for name, c := range map[string]struct {
+		kind, port string
+		start      func(*testing.T, *lab.Net, *lab.Net) (*upgradeClients, func())
+	}{
+		"HTTP": {web, "80", startUpgradeClients}, "HTTP confined": {web + confined, "80",
+			startUpgradeClients},
+		"DNS": {names, "53", startAskers}, "DNS confined": {names + confined, "53", startAskers},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if strings.Contains(c.kind, confined) {
+				need.That(t, "a program without cgo (CGO_ENABLED=0)", withoutCgo())
+			}
+			server, client := vethLab(t)
+			addServerAddresses(t, server)
+			d := newDrainedServer(t, server, c.kind+
+				"--address host --handover-to-kernel --log-level info --drain 10m")
+			clients, stop := c.start(t, client, server)
+			d.drainsToKernel(clients, stop)
+			d.expectRefused(client, c.port)
+		})
+	}
+}
+
+// withoutCgo says why this program cannot confine itself, if so.
+func withoutCgo() error {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || slices.Contains(info.Settings, debug.BuildSetting{Key: "CGO_ENABLED", Value: "1"}) {
+		return errors.New("linked with cgo")
+	}
+	return nil
+}
+
+// drainsToKernel tells the server to end, twice.
+func (d *drained) drainsToKernel(c *upgradeClients, stop func()) {
+	d.t.Helper()
 	c.atWork(640)
 	d.cmd.Process.Signal(unix.SIGTERM)
 	for _, line := range []string{"Linux accepts new clients", "Linux serves alone"} {
 		if err := d.errs.await(line); err != nil {
-			t.Fatal(err, d.errs)
+			d.t.Fatal(err, d.errs)
 		}
 		c.atWork(640)
 		// later it may answer the end of a connection that its client has closed
-		if n := resets(t, server); n != "0" && !strings.Contains(d.errs.String(), "drained") {
-			t.Errorf("the kernel has sent %s RSTs", n)
+		if n := resets(d.t, d.net); n != "0" && !strings.Contains(d.errs.String(), "drained") {
+			d.t.Errorf("the kernel has sent %s RSTs", n)
 		}
 	}
 	stop()
 	c.running.Wait()
-	t.Logf("%d requests, %d transfers", c.requests.Load(), c.transfers.Load())
+	d.t.Logf("%d requests and queries, %d transfers", c.atWorkSoFar(), c.transfers.Load())
 	d.cmd.Process.Signal(unix.SIGTERM)
 	if err := d.cmd.Wait(); err != nil {
-		t.Errorf("it ended with %v: %s", err, d.errs)
+		d.t.Errorf("it ended with %v: %s", err, d.errs)
 	}
-	d.expectRefused(client)
+}
+
+// startAskers starts 8 clients of a DNS server, half of them by TCP, one in four on its host.
+func startAskers(t *testing.T, client, server *lab.Net) (*upgradeClients, func()) {
+	w := upgradeWorld{clients: []*lab.Net{client, server}}
+	c, stop := newUpgradeClients(t)
+	for n := range 8 {
+		c.running.Go(func() { c.ask(w.client(n), []string{"udp", "tcp"}[n/4]) })
+	}
+	return c, stop
 }
 
 // startUpgradeClients starts 64 clients of a web server and 8 transfers, one in four on its host.

@@ -19,7 +19,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 )
 
-// drained is a web server on veth0 that is told to end.
+// drained is a server on veth0 that is told to end.
 type drained struct {
 	*script
 	cmd       *exec.Cmd
@@ -28,10 +28,15 @@ type drained struct {
 }
 
 func newDrained(t *testing.T, n *lab.Net, address, limit string) *drained {
+	return newDrainedServer(t, n, "http --debug-endpoints --address "+address+" --drain "+limit)
+}
+
+// newDrainedServer is a server of some kind, whose zone file, if it has one, is z.
+func newDrainedServer(t *testing.T, n *lab.Net, kind string) *drained {
 	d := &drained{script: &script{t: t, dir: t.TempDir(), net: n}, admin: t.TempDir(),
 		out: newGrowing(), errs: newGrowing()}
-	d.cmd = d.program(strings.Fields("serve http --device veth0 --address " + address +
-		" --debug-endpoints --drain " + limit))
+	d.unpack("-- z --\n" + zoneOfNS)
+	d.cmd = d.program(strings.Fields("serve " + kind + " --device veth0"))
 	d.cmd.Env = append(d.cmd.Env, "RUNTIME_DIRECTORY="+d.admin)
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.errs
 	if err := d.launch(d.cmd); err != nil {
@@ -81,7 +86,7 @@ func TestDrain(t *testing.T) {
 			case c.second:
 				d.cmd.Process.Signal(unix.SIGTERM)
 			case c.whole:
-				d.expectRefused(client)
+				d.expectRefused(client, "80")
 				d.expectReady(http.StatusServiceUnavailable)
 			}
 			if !c.whole {
@@ -122,12 +127,12 @@ func slowly(r io.Reader, fast chan struct{}) (n int64) {
 }
 
 // expectRefused dials until the listener is away: a client may come before that.
-func (d *drained) expectRefused(from *lab.Net) {
+func (d *drained) expectRefused(from *lab.Net, port string) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(d.t.Context(), stepTime)
 	defer cancel()
 	for {
-		conn, err := from.DialContext(ctx, "tcp", "192.0.2.10:80")
+		conn, err := from.DialContext(ctx, "tcp", "192.0.2.10:"+port)
 		if err == nil {
 			conn.Close()
 			continue

@@ -131,9 +131,12 @@ func newUpgradeClients(t *testing.T) (*upgradeClients, context.CancelFunc) {
 	return &upgradeClients{t: t, ctx: ctx}, stop
 }
 
-// atWork waits until there have been n requests more.
+// atWorkSoFar is how many requests and queries there have been.
+func (c *upgradeClients) atWorkSoFar() int64 { return c.requests.Load() + c.asks.Load() }
+
+// atWork waits until there have been n requests or queries more.
 func (c *upgradeClients) atWork(n int64) {
-	for before := c.requests.Load(); c.requests.Load() < before+n && !c.t.Failed(); {
+	for before := c.atWorkSoFar(); c.atWorkSoFar() < before+n && !c.t.Failed(); {
 		time.Sleep(10 * time.Millisecond)
 	}
 }
