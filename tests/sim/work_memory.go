@@ -28,12 +28,13 @@ func (j *job) burst() {
 	}, func(ln net.Listener) { j.acceptAll(ln, j.plan.Pause, j.serve) })
 }
 
-// overflows reports whether the server's backlog is smaller than a burst. With SYN cookies, which
-// are in use then, a client whose ACK found the backlog full is reset when its second segment of
-// data comes: that is not next to the SYN that the cookie is of (Linux does the same).
+// overflows reports whether the server's backlog is full with a burst: netstack answers the SYN
+// that would take the last place with a cookie. With SYN cookies, which are in use then, a client
+// whose ACK found the backlog full is reset when its second segment of data comes: that is not next
+// to the SYN that the cookie is of (Linux does the same).
 func (j *job) overflows() bool {
 	backlog := j.w.plan.Hosts[j.plan.Server].Memory.Backlog
-	return j.plan.Kind == Burst && backlog > 0 && backlog < j.plan.Count
+	return j.plan.Kind == Burst && backlog > 0 && backlog <= j.plan.Count
 }
 
 // burstTries is how often a client of a burst may be reset.
