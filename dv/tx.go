@@ -196,7 +196,11 @@ const ctrlFlags = 11
 // Flush shows the NIC what was posted: one doorbell for all of it. The last
 // descriptor asks for a completion, which covers those before it.
 func (q *TxQueue) Flush() {
-	if q.pc == q.rung || !q.signals.none() {
+	if q.pc == q.rung {
+		return
+	}
+	if !q.signals.none() {
+		q.count.showPosts()
 		return
 	}
 	q.closeMPW()
