@@ -1,5 +1,10 @@
 package simnic
 
+import (
+	"maps"
+	"slices"
+)
+
 // EventType says what happened.
 type EventType uint8
 
@@ -24,7 +29,8 @@ type Event struct {
 
 // Subscribe calls sink with port and device events until cancel is called. The
 // sink must only take note of the event: it may run with a queue's lock held
-// and must not call the NIC. Events of queues go to the sink in their attributes.
+// and must not call the NIC. Who has subscribed first is told first. Events of
+// queues go to the sink in their attributes.
 func (n *NIC) Subscribe(sink func(Event)) (cancel func()) {
 	n.sinkMu.Lock()
 	defer n.sinkMu.Unlock()
@@ -41,7 +47,7 @@ func (n *NIC) Subscribe(sink func(Event)) (cancel func()) {
 func (n *NIC) emit(e Event) {
 	n.sinkMu.Lock()
 	defer n.sinkMu.Unlock()
-	for _, sink := range n.sinks {
-		sink(e)
+	for _, id := range slices.Sorted(maps.Keys(n.sinks)) {
+		n.sinks[id](e)
 	}
 }

@@ -27,7 +27,7 @@ type ourHost struct {
 	busy  *busy
 	// error completions of receive queues get lost, come late or are passed over in a reset for
 	// another cause: the driver does not know then in what state the queue is that it resets, and
-	// tries both. A send queue may be in error when its device leaves.
+	// tries both. A send queue may be in error when its device leaves, or its process is killed.
 	unseen bool
 	// something goes wrong in the NIC, so that it may count what never reaches the driver
 	faulty bool
