@@ -117,7 +117,7 @@ func (w *world) newHost(i int, p HostPlan) host {
 	h := &ourHost{plan: p, index: i, port: port, clock: c, mtu: w.plan.Net.MTU, seed: seed,
 		busy: &w.calls, faulty: w.plan.faulty(i), opened: make(chan struct{}),
 		unseen: w.plan.has(ReceiveErrors) && w.plan.has(LostCompletion, LateCompletion,
-			WrongCounter) || w.plan.has(SendErrors) && w.plan.leaves()}
+			WrongCounter) || w.plan.has(SendErrors) && (w.plan.leaves() || w.plan.kills())}
 	if p.Upgraded {
 		return newUpgradedHost(h, w.net)
 	}
