@@ -15,11 +15,9 @@ const longHeaders = 128
 // for that of the path. A window that was closed opens when a segment of it fits, or a quarter of
 // the buffer (RFC 9293 section 3.8.6.2.2; netstack announces half of what is free).
 //
-// netstack never does that in one case. Where the last ACK of the handshake is lost, and data ends
-// the handshake instead, that data is put into the connection's queue a second time and counts as
-// memory for good (transport/tcp/connect.go synRcvdState, segment_queue.go enqueue). It may be a
-// whole first window, half of the buffer, and its overhead. The window that is left is half of the
-// rest.
+// netstack never does that in one case: where data ends the handshake, and tcpfix/handshake_data.go
+// of package rdma had no room for that, the data counts as memory for good. It may be a whole first
+// window, half of the buffer, and its overhead. The window that is left is half of the rest.
 func segmentLimit(buffer int) int {
 	const overhead = tcp.SegOverheadSize + longHeaders
 	limit := max((buffer/2-overhead)/2, header.TCPMinimumMSS)

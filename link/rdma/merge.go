@@ -37,6 +37,7 @@ type run struct {
 	payload     int    // of all frames
 	regular     bool   // next may add to it
 	fastPath    bool   // may take the fast path
+	ackFirst    bool   // an ACK without the payload is delivered first
 }
 
 // merged is true when the run has more than one frame.
@@ -109,6 +110,16 @@ func (r *run) grow(payload int, id uint16, flags byte) bool {
 	r.seq += uint32(payload)
 	r.id = id + 1
 	return payload < r.mss || flags&hdr.FlagsLast != 0
+}
+
+// runOf returns the run that frame i, added last, is in.
+func (m *merger) runOf(i int) *run {
+	for at := range m.runs {
+		if m.runs[at].last == int16(i) {
+			return &m.runs[at]
+		}
+	}
+	return &m.runs[len(m.runs)-1]
 }
 
 // addSingle adds frame i as a run of its own.

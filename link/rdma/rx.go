@@ -61,6 +61,9 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 			continue
 		}
 		w.merge.add(i, &l)
+		if changes&tcpfix.HandshakeData != 0 {
+			w.merge.runOf(i).ackFirst = true
+		}
 	}
 }
 
@@ -90,6 +93,9 @@ func (w *worker) countChanges(c tcpfix.Changes) {
 	}
 	if c&tcpfix.NarrowWindow != 0 {
 		w.count.narrowWindow.Add(1)
+	}
+	if c&tcpfix.HandshakeData != 0 {
+		w.count.handshakeData.Add(1)
 	}
 	if c&tcpfix.PathMTU != 0 {
 		w.count.pathMTU.Add(1)
@@ -133,6 +139,9 @@ func (w *worker) deliverAll(packets []*gstack.PacketBuffer) {
 			continue
 		}
 		if !w.attachment.stopped() {
+			if w.merge.runs[i].ackFirst {
+				w.deliverACK(w.merge.runs[i], pkt)
+			}
 			w.deliver(&w.merge.runs[i], pkt)
 			delivered++
 		}
@@ -252,13 +261,18 @@ func (w *worker) fill(v *buffer.View, r *run) {
 // rewrite makes the first frame's headers those of the whole run. The TCP checksum is left wrong:
 // it has been verified in every part.
 func (r *run) rewrite(headers, last []byte) {
-	ip := headers[r.L3:]
 	headers[r.L4+13] |= last[r.L4+13] & hdr.FlagsLast
+	r.setPayload(headers, r.payload)
+}
+
+// setPayload writes the length of an IP packet that has these headers and so much TCP payload.
+func (r *run) setPayload(headers []byte, payload int) {
+	ip := headers[r.L3:]
 	if r.EtherType == hdr.TypeIPv6 {
-		binary.BigEndian.PutUint16(ip[4:], uint16(r.headers-r.L3-hdr.IPv6Len+r.payload))
+		binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-hdr.IPv6Len+payload))
 		return
 	}
-	binary.BigEndian.PutUint16(ip[2:], uint16(r.headers-r.L3+r.payload))
+	binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)+payload))
 	ip[10], ip[11] = 0, 0
 	binary.BigEndian.PutUint16(ip[10:], ^checksum.Checksum(ip[:hdr.IPv4Len], 0))
 }

@@ -17,14 +17,17 @@ type Stats struct {
 	RxEchoAged    uint64 // ACKs after an outage with an older echo, see tcpfix/go_back.go
 	// RxNarrowWindow is segments whose window was raised, see tcpfix/narrow_window.go.
 	RxNarrowWindow uint64
-	RxPathMTU      uint64 // messages with too small an MTU, see tcpfix/path_mtu_fix.go
-	RxFastPath     uint64 // packets that went to the transport layer directly, see fastpath.go
-	RxFragments    uint64 // IP fragments whose checksum was left to the stack
-	RxBadChecksum  uint64 // dropped: checksum wrong
-	RxForged       uint64 // dropped: ICMP about TCP that was never sent, see tcpfix/forged_icmp.go
-	RxOtherMAC     uint64 // dropped: for another unicast address
-	RxOwn          uint64 // dropped: sent by ourselves
-	RxOtherVLAN    uint64 // dropped: of a VLAN that is not ours, or of none when we are in one
+	// RxHandshakeData is segments that an ACK was delivered in front of, see
+	// tcpfix/handshake_data.go.
+	RxHandshakeData uint64
+	RxPathMTU       uint64 // messages with too small an MTU, see tcpfix/path_mtu_fix.go
+	RxFastPath      uint64 // packets that went to the transport layer directly, see fastpath.go
+	RxFragments     uint64 // IP fragments whose checksum was left to the stack
+	RxBadChecksum   uint64 // dropped: checksum wrong
+	RxForged        uint64 // dropped: ICMP about TCP that was never sent, see tcpfix/forged_icmp.go
+	RxOtherMAC      uint64 // dropped: for another unicast address
+	RxOwn           uint64 // dropped: sent by ourselves
+	RxOtherVLAN     uint64 // dropped: of a VLAN that is not ours, or of none when we are in one
 	// RxOutOfBuffer is dropped by the NIC as the receive queue they were for had no buffer
 	// (dv.Device.OutOfBuffer, which has frames for other users of the port, too), or by the kernel
 	// as a packet socket had none.
@@ -68,7 +71,7 @@ type BackendStats struct {
 type rxCounters struct {
 	packets, merged, verified, fastPath, fragments atomic.Uint64
 	zeroWindow, synRTTFixed, sackRemoved, pathMTU  atomic.Uint64
-	echoAged, narrowWindow                         atomic.Uint64
+	echoAged, narrowWindow, handshakeData          atomic.Uint64
 	badChecksum, otherMAC, own, otherVLAN, shed    atomic.Uint64
 	forged, refused, steered                       atomic.Uint64
 	sentAway, sentAwayLost, backup                 atomic.Uint64
@@ -134,6 +137,7 @@ func (e *Endpoint) Stats() Stats {
 		s.RxPathMTU += c.pathMTU.Load()
 		s.RxEchoAged += c.echoAged.Load()
 		s.RxNarrowWindow += c.narrowWindow.Load()
+		s.RxHandshakeData += c.handshakeData.Load()
 		s.RxFastPath += c.fastPath.Load()
 		s.RxFragments += c.fragments.Load()
 		s.RxBadChecksum += c.badChecksum.Load()

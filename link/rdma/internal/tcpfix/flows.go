@@ -18,6 +18,7 @@ type Flows struct {
 	synEcho    synEchoFix
 	synBurst   synBurstFix
 	synWindow  synWindowFix
+	handshake  handshakeData
 	gsoSACK    gsoSACKFilter
 	resend     resender
 	narrow     narrowWindow
@@ -27,6 +28,7 @@ type Flows struct {
 func New(clock tcpip.Clock, r random.Source, post Poster) *Flows {
 	f := &Flows{key: r.HashKey(), synRTT: newSYNRTTFix(clock), synEcho: newSYNEchoFix()}
 	f.synBurst, f.synWindow = newSYNBurstFix(clock), newSYNWindowFix(clock)
+	f.handshake = newHandshakeData()
 	f.resend.open(clock, post)
 	f.narrow.open()
 	return f
@@ -50,6 +52,7 @@ func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) (drop bool) {
 	f.synRTT.sent(s)
 	f.synEcho.sent(s)
 	f.synWindow.sent(s)
+	f.handshake.sent(s)
 	f.resend.sent(pkt, s)
 	gso := &pkt.GSOOptions
 	if gso.Type != gstack.GSONone && s.Payload >= int(gso.MSS) {
@@ -63,13 +66,14 @@ type Changes uint8
 
 // The bits of Changes.
 const (
-	ZeroWindow   Changes = 1 << iota // the sequence number: netstack had announced window 0
-	SYNRTT                           // the timestamp echo: it answers a SYN sent several times
-	SACKRemoved                      // the SACK option is taken out
-	PathMTU                          // the MTU in a message that a packet was too big
-	EchoAged                         // the timestamp echo: it answers what was lost with the link
-	NarrowWindow                     // the window: it was less than what has been sent
-	Forged                           // nothing: it is a message about what was never sent; drop it
+	ZeroWindow    Changes = 1 << iota // the sequence number: netstack had announced window 0
+	SYNRTT                            // the timestamp echo: it answers a SYN sent several times
+	SACKRemoved                       // the SACK option is taken out
+	PathMTU                           // the MTU in a message that a packet was too big
+	EchoAged                          // the timestamp echo: it answers what was lost with the link
+	NarrowWindow                      // the window: it was less than what has been sent
+	Forged                            // nothing: it is a message about what was never sent; drop it
+	HandshakeData                     // nothing: it ends a handshake; an ACK of it is to go first
 )
 
 // Received changes a received frame where that is needed. p has been parsed from it, and its
@@ -87,6 +91,9 @@ func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
 	}
 	f.synEcho.received(&s)
 	f.synWindow.received(&s)
+	if f.handshake.received(&s) {
+		c |= HandshakeData
+	}
 	if f.synRTT.received(&s) {
 		c |= SYNRTT
 	}
@@ -116,13 +123,15 @@ func (f *Flows) receivedOther(frame []byte, p *hdr.Packet) (c Changes) {
 func (f *Flows) concerned(tcp []byte) bool {
 	return tcp[12]>>4 >= sackWords && !hdr.StampOnly(tcp) || tcp[13]&hdr.FlagSYN != 0 ||
 		f.zeroWindow.count.Load() != 0 || f.synRTT.repeated.Load() != 0 ||
-		f.resend.number.Load() != 0 ||
+		f.resend.number.Load() != 0 || f.handshake.waiting.Load() != 0 ||
 		uint32(binary.BigEndian.Uint16(tcp[14:])) < f.narrow.limit.Load()
 }
 
 // LeavesData reports whether Received changes nothing, at present, in a segment with data and no
 // option but a timestamp.
-func (f *Flows) LeavesData() bool { return f.synRTT.repeated.Load() == 0 }
+func (f *Flows) LeavesData() bool {
+	return f.synRTT.repeated.Load() == 0 && f.handshake.waiting.Load() == 0
+}
 
 // Repeat sends the first unacknowledged segment of every flow that waits for an acknowledgement
 // since netstack has repeated something: the link works again. Each flow then waits anew.
