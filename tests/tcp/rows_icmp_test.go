@@ -238,6 +238,19 @@ func listeners() []row {
 				       > PA 1289+712 ack 1 port 4001
 				20ms   < A 1 ack 2001 port 4001
 				       < A 1 ack 1`},
+		{name: "a copy of a SYN gets no options that its SYN cookie had not",
+			source: "RFC 7323 2.2, RFC 2018 2: the peer goes by the first answer",
+			config: two,
+			script: `
+				0      listen
+				       < S 0 mss 1000
+				       > SA 0 ack 1 mss own
+				       < S 0 mss 1400 sackok ts ws 7 port 4001
+				       > SA 0 ack 1 mss own ts port 4001
+				10ms   < A 1 ack 1
+				       accept
+				20ms   < S 0 mss 1400 sackok ts ws 7 port 4001
+				       > SA 0 ack 1 mss own ts port 4001`},
 		{name: "SYN cookies always, and a wrong one is refused",
 			source: "RFC 4987 3.6; packetimpact: SYN cookies",
 			config: func(c *stack.Config) { c.TCP.AlwaysSYNCookies = true },

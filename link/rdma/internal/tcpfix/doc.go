@@ -5,6 +5,7 @@
 //	narrow_window.go   what was sent and no longer fits the window is never sent again
 //	syn_window_fix.go  the answer to a SYN that comes again has a window that is not scaled
 //	handshake_data.go  data that ends a handshake counts twice in the receive buffer
+//	syn_options.go     a copy of a SYN gets options that its SYN cookie had not
 //	syn_rtt_fix.go     a SYN sent twice makes a first round trip of a second
 //	gso_sack_filter.go a loss inside a super-segment is noticed by the timeout only
 //	fin_count.go       a FIN is given up that was sent again too often within one recovery

@@ -28,7 +28,7 @@ type Flows struct {
 func New(clock tcpip.Clock, r random.Source, post Poster) *Flows {
 	f := &Flows{key: r.HashKey(), synRTT: newSYNRTTFix(clock), synEcho: newSYNEchoFix()}
 	f.synBurst, f.synWindow = newSYNBurstFix(clock), newSYNWindowFix(clock)
-	f.handshake = newHandshakeData()
+	f.handshake = newHandshakeData(clock)
 	f.resend.open(clock, post)
 	f.narrow.open()
 	return f
@@ -128,10 +128,8 @@ func (f *Flows) concerned(tcp []byte) bool {
 }
 
 // LeavesData reports whether Received changes nothing, at present, in a segment with data and no
-// option but a timestamp.
-func (f *Flows) LeavesData() bool {
-	return f.synRTT.repeated.Load() == 0 && f.handshake.waiting.Load() == 0
-}
+// option but a timestamp that goes on where another has ended.
+func (f *Flows) LeavesData() bool { return f.synRTT.repeated.Load() == 0 }
 
 // Repeat sends the first unacknowledged segment of every flow that waits for an acknowledgement
 // since netstack has repeated something: the link works again. Each flow then waits anew.

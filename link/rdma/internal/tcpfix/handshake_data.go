@@ -2,6 +2,9 @@ package tcpfix
 
 import (
 	"sync/atomic"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
@@ -20,13 +23,27 @@ import (
 // ended the handshake" of tests/tcp passes without it.
 type handshakeData struct {
 	waiting atomic.Int32 // slots that are taken
-	syns    synTable[handshakeEnd]
+
+	since func() time.Duration // the time now
+
+	syns  synTable[handshakeEnd]
+	sweep int // the slot to look at next for what has expired; guarded by syns.mu
 }
 
-// handshakeEnd is the numbers in the segment that ends a handshake.
-type handshakeEnd struct{ seq, ack uint32 }
+// handshakeEnd is the numbers in the segment that ends a handshake, and what our SYN-ACK has.
+type handshakeEnd struct {
+	seq, ack uint32
+	options  optionSet
+	last     time.Duration // our SYN-ACK was sent at
+}
 
-func newHandshakeData() handshakeData { return handshakeData{syns: newSYNTable[handshakeEnd]()} }
+func newHandshakeData(clock tcpip.Clock) handshakeData {
+	return handshakeData{syns: newSYNTable[handshakeEnd](), since: since(clock)}
+}
+
+// handshakeTimeout is how long after our SYN-ACK, or its last copy, data is looked for. Without it
+// strangers' SYNs would have every segment looked at for longer.
+const handshakeTimeout = 10 * time.Second
 
 // sent takes note of a SYN-ACK.
 func (x *handshakeData) sent(s *hdr.Segment) {
@@ -41,23 +58,61 @@ func (x *handshakeData) sent(s *hdr.Segment) {
 	if slot.key == 0 {
 		x.waiting.Add(1)
 	}
-	slot.key, slot.of = key, handshakeEnd{seq: ack, ack: seq + 1}
+	slot.key, slot.of = key, handshakeEnd{seq: ack, ack: seq + 1,
+		options: optionsIn(s.TCP()), last: x.since()}
 }
 
-// received reports whether a segment carries data and ends a handshake.
+// received reports whether a segment carries data and ends a handshake, and changes a copy of a SYN
+// that has been answered, see syn_options.go.
 func (x *handshakeData) received(s *hdr.Segment) bool {
 	const mask = hdr.FlagSYN | hdr.FlagACK | hdr.FlagRST
-	if x.waiting.Load() == 0 || s.Flags()&mask != hdr.FlagACK {
+	if x.waiting.Load() == 0 {
 		return false
 	}
+	switch s.Flags() & mask {
+	case hdr.FlagSYN:
+		x.again(s)
+		return false
+	case hdr.FlagACK:
+		return x.ends(s)
+	}
+	return false
+}
+
+// again takes options out of a SYN that has been answered without them.
+func (x *handshakeData) again(s *hdr.Segment) {
+	seq, _ := hdr.Numbers(s.TCP())
+	x.syns.mu.Lock()
+	defer x.syns.mu.Unlock()
+	if slot, key := x.syns.slot(s); slot.key == key && slot.of.seq == seq+1 {
+		removeOptions(s.TCP(), negotiated&^slot.of.options)
+	}
+}
+
+// ends reports whether a segment carries data and ends a handshake.
+func (x *handshakeData) ends(s *hdr.Segment) bool {
 	seq, ack := hdr.Numbers(s.TCP())
 	x.syns.mu.Lock()
 	defer x.syns.mu.Unlock()
+	x.expire()
 	slot, key := x.syns.slot(s)
-	if slot.key != key || slot.of != (handshakeEnd{seq: seq, ack: ack}) {
+	if slot.key != key || slot.of.seq != seq || slot.of.ack != ack {
 		return false
 	}
-	slot.key = 0
-	x.waiting.Add(-1)
+	x.free(slot)
 	return s.Payload > 0
+}
+
+// free empties a slot.
+func (x *handshakeData) free(slot *synSlot[handshakeEnd]) {
+	*slot = synSlot[handshakeEnd]{}
+	x.waiting.Add(-1)
+}
+
+// expire empties the next slot if its SYN-ACK is older than handshakeTimeout.
+func (x *handshakeData) expire() {
+	slot := &x.syns.slots[x.sweep%synSlots]
+	if x.sweep++; slot.key != 0 && x.since()-slot.of.last > handshakeTimeout {
+		x.free(slot)
+	}
 }

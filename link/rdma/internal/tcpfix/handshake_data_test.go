@@ -2,7 +2,9 @@ package tcpfix
 
 import (
 	"testing"
+	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip/faketime"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
@@ -35,7 +37,7 @@ func TestHandshakeData(t *testing.T) {
 			first: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagRst }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			x := newHandshakeData()
+			x := newHandshakeData(faketime.NewManualClock())
 			x.sent(sentSYNACK(t))
 			for i, change := range []func(*hdrtest.TCPFrame){tc.first, tc.second} {
 				f := data
@@ -52,6 +54,25 @@ func TestHandshakeData(t *testing.T) {
 				t.Errorf("%d handshakes are waited for, want 0", n)
 			}
 		})
+	}
+}
+
+// TestHandshakeDataExpires: a handshake that nobody ends is forgotten.
+func TestHandshakeDataExpires(t *testing.T) {
+	clock := faketime.NewManualClock()
+	x := newHandshakeData(clock)
+	x.sent(sentSYNACK(t))
+	other := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+		Ports: [2]uint16{4001, 80}, Flags: header.TCPFlagAck, TTL: 64}.Bytes()
+	for _, after := range []time.Duration{handshakeTimeout, 1} {
+		clock.Advance(after)
+		for range synSlots {
+			s := hdr.Received(other, hdrtest.Parse(other), testSeed)
+			x.received(&s)
+		}
+		if n, want := x.waiting.Load(), int32(after/handshakeTimeout); n != want {
+			t.Errorf("%d handshakes are waited for, want %d", n, want)
+		}
 	}
 }
 
