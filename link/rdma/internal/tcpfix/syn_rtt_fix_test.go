@@ -94,6 +94,32 @@ func TestSYNRTT(t *testing.T) {
 	}
 }
 
+// TestSYNRTTOfOne: a SYN has left once, perhaps long after its timestamp. The echo in the SYN-ACK
+// becomes 0, so that it is no sample; that in an ACK stays, as that of what answers our SYN-ACK.
+func TestSYNRTTOfOne(t *testing.T) {
+	for name, tc := range map[string]struct {
+		flags header.TCPFlags
+		echo  uint32
+	}{
+		"SYN-ACK": {header.TCPFlagSyn | header.TCPFlagAck, 0},
+		"ACK":     {header.TCPFlagAck, 5000},
+	} {
+		s, _ := clocked()
+		noteSent(s, hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
+			Ports: [2]uint16{4000, 80}, Seq: 99, Flags: header.TCPFlagSyn, TTL: 64,
+			Options: hdrtest.Stamped(5000, 0)}.Bytes())
+		frame := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+			Ports: [2]uint16{80, 4000}, Seq: 7, Ack: 100, Flags: tc.flags, TTL: 64,
+			Options: hdrtest.Stamped(2, 5000)}.Bytes()
+		noteReceived(s, frame)
+		l := hdrtest.Parse(frame)
+		stamp := hdr.OptionsOf(frame[l.L4:l.End]).Timestamp
+		if got := binary.BigEndian.Uint32(stamp[6:]); got != tc.echo {
+			t.Errorf("%s echoes %d, want %d", name, got, tc.echo)
+		}
+	}
+}
+
 // TestSYNRTTIsBounded: SYN-ACKs without an answer do not accumulate, and cost nothing once they
 // have expired.
 func TestSYNRTTIsBounded(t *testing.T) {
