@@ -72,7 +72,7 @@ type ringStack struct {
 	log   bytes.Buffer
 	stop  context.CancelFunc
 	// resets is how many the host's kernel has sent before the stack is closed, with toLinux
-	resets string
+	resets int
 	ended  chan struct{} // closed when the app has ended
 	err    error         // with which; written before
 }
