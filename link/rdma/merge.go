@@ -112,15 +112,8 @@ func (r *run) grow(payload int, id uint16, flags byte) bool {
 	return payload < r.mss || flags&hdr.FlagsLast != 0
 }
 
-// runOf returns the run that frame i, added last, is in.
-func (m *merger) runOf(i int) *run {
-	for at := range m.runs {
-		if m.runs[at].last == int16(i) {
-			return &m.runs[at]
-		}
-	}
-	return &m.runs[len(m.runs)-1]
-}
+// latest is the run that began last. There is one after add.
+func (m *merger) latest() *run { return &m.runs[len(m.runs)-1] }
 
 // addSingle adds frame i as a run of its own.
 func (m *merger) addSingle(i int, l *hdr.Packet) {

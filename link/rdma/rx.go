@@ -61,8 +61,8 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 			continue
 		}
 		w.merge.add(i, &l)
-		if changes&tcpfix.HandshakeData != 0 {
-			w.merge.runOf(i).ackFirst = true
+		if r := w.merge.latest(); changes&tcpfix.HandshakeData != 0 && r.first == int16(i) {
+			r.ackFirst = true
 		}
 	}
 }
