@@ -11,8 +11,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/waiter"
-
-	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // fullEndpoint replaces netstack where only our own allocations are counted: every second call
@@ -66,8 +64,7 @@ func TestTCPAllocatesNothing(t *testing.T) {
 	s, ep := newFull()
 	c := &TCPConn{ep: ep, laddr: &net.TCPAddr{}, raddr: &net.TCPAddr{}}
 	c.stack = s
-	c.rd.register(clock.Clock{}, ep.q, waiter.ReadableEvents)
-	c.wr.register(clock.Clock{}, ep.q, waiter.WritableEvents)
+	register(ep.q, &c.events, tcpEvents{c}, readEvents|writeEvents)
 	c.SetDeadline(time.Now().Add(time.Hour))
 	buf := make([]byte, 2500)
 	for name, call := range map[string]func() error{
@@ -90,7 +87,7 @@ func TestUDPReadAllocatesNothing(t *testing.T) {
 	s, ep := newFull()
 	c := &UDPConn{ep: ep, laddr: &net.UDPAddr{}}
 	c.stack, c.rxq.conn = s, c
-	c.rd.register(clock.Clock{}, ep.q, waiter.ReadableEvents)
+	register(ep.q, &c.events, &c.rd, readEvents)
 	buf := make([]byte, 2500)
 	if n := testing.AllocsPerRun(200, func() {
 		_, _, err := c.ReadFromUDPAddrPort(buf)

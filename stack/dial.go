@@ -194,7 +194,7 @@ func (d *Dialer) connect(ctx context.Context, network string,
 	}
 	a := attempt{stack: s, family: dialFamily(network, local, raddr.IP)}
 	defer func() { s.host.dialEnds(a.from) }()
-	a.wr.wake = make(chan struct{}, 1)
+	a.events, a.wake = waiter.NewChannelEntry(writeEvents)
 	err := s.newEndpoint(tcp.ProtocolNumber, a.family,
 		func(ep tcpip.Endpoint, q *waiter.Queue) error {
 			a.ep, a.q = ep, q
@@ -219,7 +219,8 @@ type attempt struct {
 	family family
 	ep     tcpip.Endpoint
 	q      *waiter.Queue
-	wr     ioSide
+	events waiter.Entry
+	wake   chan struct{}
 	from   []*hostPort // Config.Host: held while it is under way
 }
 
@@ -250,7 +251,7 @@ func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
 	if err != nil {
 		return err
 	}
-	a.wr.register(a.stack.clock, a.q, waiter.WritableEvents)
+	a.q.EventRegister(&a.events)
 	terr := a.ep.Connect(to)
 	if _, ok := terr.(*tcpip.ErrConnectStarted); !ok && terr != nil {
 		return syscallError("connect", terr)
@@ -273,7 +274,7 @@ func (a *attempt) wait(ctx context.Context, limit time.Duration) error {
 			return fromContext(ctx.Err(), true)
 		case <-giveUp.C:
 			return os.NewSyscallError("connect", syscall.ETIMEDOUT)
-		case <-a.wr.wake:
+		case <-a.wake:
 		}
 		switch tcp.EndpointState(a.ep.State()) {
 		case tcp.StateConnecting, tcp.StateSynSent, tcp.StateSynRecv:
@@ -292,7 +293,7 @@ func (a *attempt) conn(network string, keepAlive net.KeepAliveConfig) (*TCPConn,
 	if terr == nil {
 		remote, rerr := a.ep.GetRemoteAddress()
 		if rerr == nil {
-			a.q.EventUnregister(&a.wr.entry)
+			a.q.EventUnregister(&a.events)
 			s := a.stack
 			return newTCPConn(s, a.ep, a.q, network, s.tcpAddr(a.family, local),
 				s.tcpAddr(a.family, remote), keepAlive), nil

@@ -60,7 +60,9 @@ func (s *Stack) Draining() bool { return s.draining.Load() }
 // unaccepted says whether something has come that the program has not got: a connection, or, once
 // another process or the kernel gets new clients, a datagram.
 func (s *Stack) unaccepted() bool {
-	for _, ep := range s.net.RegisteredEndpoints() {
+	eps := s.net.RegisteredEndpoints()
+	held := s.conns.streams()
+	for _, ep := range eps {
 		ep, ok := ep.(*tcp.Endpoint)
 		if !ok {
 			continue
@@ -69,7 +71,7 @@ func (s *Stack) unaccepted() bool {
 		case tcp.StateSynRecv:
 			return true
 		case tcp.StateEstablished, tcp.StateCloseWait:
-			if s.conns.get(ep) == nil {
+			if held[ep] == nil {
 				return true
 			}
 		}
@@ -91,9 +93,11 @@ func (s *Stack) unread() bool {
 // Conns is the number of TCP connections that are not over for the program, which has not closed
 // them, or for the peer, who has not got all.
 func (s *Stack) Conns() int {
-	n := s.conns.streams()
-	for _, ep := range s.net.RegisteredEndpoints() {
-		if ep, ok := ep.(*tcp.Endpoint); ok && s.conns.get(ep) == nil {
+	eps := s.net.RegisteredEndpoints()
+	held := s.conns.streams()
+	n := len(held)
+	for _, ep := range eps {
+		if ep, ok := ep.(*tcp.Endpoint); ok && held[ep] == nil {
 			switch tcp.EndpointState(ep.State()) {
 			case tcp.StateEstablished, tcp.StateCloseWait, tcp.StateSynRecv, tcp.StateFinWait1,
 				tcp.StateClosing, tcp.StateLastAck:

@@ -81,6 +81,3 @@ func WithBond(cfg Config, f *BondFacts) Config {
 		}}
 	return cfg
 }
-
-// SendQueues is the default of NIC.TxQueues.
-func SendQueues(receive, processors int) int { return sendQueues(receive, processors) }

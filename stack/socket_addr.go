@@ -146,14 +146,19 @@ func (s *Stack) zone(a tcpip.Address) string {
 }
 
 func (s *Stack) tcpAddr(f family, a tcpip.FullAddress) *net.TCPAddr {
-	return &net.TCPAddr{IP: f.ip(a.Addr, new([16]byte)), Port: int(a.Port), Zone: s.zone(a.Addr)}
+	both := new(struct {
+		addr net.TCPAddr
+		ip   [16]byte
+	}) // one allocation
+	both.addr = net.TCPAddr{IP: f.ip(a.Addr, &both.ip), Port: int(a.Port), Zone: s.zone(a.Addr)}
+	return &both.addr
 }
 
 func (s *Stack) udpAddr(f family, a tcpip.FullAddress) *net.UDPAddr {
 	both := new(struct {
 		addr net.UDPAddr
 		ip   [16]byte
-	}) // one allocation
+	})
 	both.addr = net.UDPAddr{IP: f.ip(a.Addr, &both.ip), Port: int(a.Port), Zone: s.zone(a.Addr)}
 	return &both.addr
 }

@@ -57,108 +57,152 @@ func (g *connState) orClosedErr(err error) error {
 	return err
 }
 
-// ioSide is one direction of an endpoint: reading and accepting, or writing.
+// ioSide is one direction of an endpoint: reading and accepting, or writing. What is needed only
+// while an operation waits, or with a deadline, is made then: most connections are idle.
 type ioSide struct {
 	// mu is held by one operation at a time, as in package net. Only its holder parks.
 	mu sync.Mutex
 
-	// wake has capacity 1. A token means that the operation is to try again. Netstack, the deadline
-	// and Close put it there; an extra token costs one try.
-	wake chan struct{}
-
-	// entry stays registered for the endpoint's life, so that waiting allocates nothing.
-	entry waiter.Entry
+	parking  atomic.Pointer[parking]  // nil: no operation has waited yet
+	deadline atomic.Pointer[deadline] // nil: there was none yet
 
 	// expired is set while the deadline is in the past.
 	expired atomic.Bool
-
-	deadline struct {
-		mu    sync.Mutex
-		at    time.Time   // guarded by mu; zero: none
-		timer clock.Timer // nil: not needed yet
-	}
-	clock clock.Clock // of the deadline; set by register
 }
 
-// register registers the side with q for the events of mask and for errors. Its deadline goes by c.
-func (d *ioSide) register(c clock.Clock, q *waiter.Queue, mask waiter.EventMask) {
-	d.registerAs(d, c, q, mask)
-}
+// Events that a side is told of. Each goes to the operation in progress.
+const (
+	always      = waiter.EventErr | waiter.EventHUp
+	readEvents  = waiter.ReadableEvents | always
+	writeEvents = waiter.WritableEvents | always
+)
 
-// registerAs is register for a listener that does more than to notify the side.
-func (d *ioSide) registerAs(l waiter.EventListener, c clock.Clock, q *waiter.Queue,
-	mask waiter.EventMask) {
-	d.clock = c
-	d.wake = make(chan struct{}, 1)
-	d.entry.Init(l, mask|waiter.EventErr|waiter.EventHUp)
-	q.EventRegister(&d.entry)
+// register has q tell l of the events of mask, for the endpoint's life.
+func register(q *waiter.Queue, e *waiter.Entry, l waiter.EventListener, mask waiter.EventMask) {
+	e.Init(l, mask)
+	q.EventRegister(e)
 }
 
 // NotifyEvent implements waiter.EventListener. It is called with netstack's locks held.
 func (d *ioSide) NotifyEvent(waiter.EventMask) { d.notify() }
 
+// parking is where the operation of a side waits. A token means that it is to try again. Netstack,
+// the deadline and Close put it there; an extra token costs one try.
+type parking struct {
+	token atomic.Bool
+	cond  sync.Cond // its Locker is the parking
+}
+
+// Lock and Unlock are for cond, which calls Unlock once it counts the caller as one that waits:
+// whoever puts the token there before does not wake it.
+func (p *parking) Lock() {}
+func (p *parking) Unlock() {
+	if p.token.Load() {
+		p.cond.Signal()
+	}
+}
+
 // notify wakes the operation in progress, or the next one.
 func (d *ioSide) notify() {
-	select {
-	case d.wake <- struct{}{}:
-	default:
+	p := d.parking.Load() // nil: the first to wait makes it, and tries again then
+	if p != nil && !p.token.Swap(true) {
+		p.cond.Signal()
 	}
 }
 
 // park waits for a token. The caller holds d.mu.
-func (d *ioSide) park() { <-d.wake }
+func (d *ioSide) park() {
+	p := d.parking.Load()
+	if p == nil {
+		p = new(parking)
+		p.cond.L = p
+		d.parking.Store(p)
+		return
+	}
+	for !p.token.Swap(false) {
+		p.cond.Wait()
+	}
+}
 
-// setDeadline makes operations fail from t on; the zero time means never.
-func (d *ioSide) setDeadline(t time.Time) {
-	dl := &d.deadline
+// deadline is that of a side.
+type deadline struct {
+	side  *ioSide
+	clock clock.Clock
+
+	mu    sync.Mutex
+	at    time.Time   // guarded by mu; zero: none
+	timer clock.Timer // nil: not needed yet
+}
+
+// setDeadline makes operations fail from t on, a time of c; the zero time means never.
+func (d *ioSide) setDeadline(c clock.Clock, t time.Time) {
+	dl := d.deadline.Load()
+	if dl == nil {
+		switch {
+		case t.IsZero():
+			d.expired.Store(false)
+			return
+		case c.Until(t) <= 0: // net/http does this once per connection
+			d.expired.Store(true)
+			d.notify()
+			return
+		}
+		d.deadline.CompareAndSwap(nil, &deadline{side: d, clock: c})
+		dl = d.deadline.Load()
+	}
+	dl.set(t)
+}
+
+func (dl *deadline) set(t time.Time) {
 	dl.mu.Lock()
 	defer dl.mu.Unlock()
 	dl.at = t
 	if t.IsZero() { // without asking for the time: net/http does this twice per request
-		d.expired.Store(false)
-		d.stopTimer()
+		dl.side.expired.Store(false)
+		dl.stop()
 		return
 	}
-	left := d.clock.Until(t)
-	d.expired.Store(left <= 0)
+	left := dl.clock.Until(t)
+	dl.side.expired.Store(left <= 0)
 	switch {
 	case left <= 0:
-		d.stopTimer()
-		d.notify()
+		dl.stop()
+		dl.side.notify()
 	case dl.timer == nil:
-		dl.timer = d.clock.AfterFunc(left, d.expire)
+		dl.timer = dl.clock.AfterFunc(left, dl.expire)
 	default:
 		dl.timer.Reset(left)
 	}
 }
 
 // expire is the timer's function.
-func (d *ioSide) expire() {
-	dl := &d.deadline
+func (dl *deadline) expire() {
 	dl.mu.Lock()
 	defer dl.mu.Unlock()
-	left := d.clock.Until(dl.at)
+	left := dl.clock.Until(dl.at)
 	switch {
 	case dl.at.IsZero():
 	case left > 0: // the deadline moved, or the wall clock did
 		dl.timer.Reset(left)
 	default:
-		d.expired.Store(true)
-		d.notify()
+		dl.side.expired.Store(true)
+		dl.side.notify()
 	}
 }
 
-// stopTimer is called with deadline.mu held.
-func (d *ioSide) stopTimer() {
-	if d.deadline.timer != nil {
-		d.deadline.timer.Stop()
+// stop stops the timer. mu is held.
+func (dl *deadline) stop() {
+	if dl.timer != nil {
+		dl.timer.Stop()
 	}
 }
 
 // stop stops the timer and wakes the operation in progress. The conn is closed already.
 func (d *ioSide) stop() {
-	d.deadline.mu.Lock()
-	d.stopTimer()
-	d.deadline.mu.Unlock()
+	if dl := d.deadline.Load(); dl != nil {
+		dl.mu.Lock()
+		dl.stop()
+		dl.mu.Unlock()
+	}
 	d.notify()
 }

@@ -60,44 +60,72 @@ type TCPInfo struct {
 	BytesReceived uint64 `json:"bytes_received"`
 }
 
-// openConns has the connections and UDP sockets that the program holds, by endpoint. Its mutex is
-// held for an entry or a lookup.
+// openConns has the connections and UDP sockets that the program holds. Its mutex is held for an
+// entry or a lookup, and for a copy of all connections, which are in a list: a table would take
+// three times the memory.
 type openConns struct {
-	mu    sync.Mutex
-	conns map[tcpip.Endpoint]any // *TCPConn or *UDPConn
+	mu    sync.Mutex // guards all, and the places of the connections in the list
+	first *TCPConn
+	count int
+	udp   map[tcpip.Endpoint]*UDPConn
 }
 
-func (o *openConns) add(ep tcpip.Endpoint, conn any) {
+func (o *openConns) add(c *TCPConn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.conns == nil {
-		o.conns = map[tcpip.Endpoint]any{}
+	if c.next = o.first; c.next != nil {
+		c.next.prev = c
 	}
-	o.conns[ep] = conn
+	o.first = c
+	o.count++
 }
 
-func (o *openConns) remove(ep tcpip.Endpoint) {
+func (o *openConns) remove(c *TCPConn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	delete(o.conns, ep)
-}
-
-// streams is how many of them are of TCP.
-func (o *openConns) streams() (n int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, c := range o.conns {
-		if _, ok := c.(*TCPConn); ok {
-			n++
-		}
+	if c.next != nil {
+		c.next.prev = c.prev
 	}
-	return n
+	if c.prev != nil {
+		c.prev.next = c.next
+	} else {
+		o.first = c.next
+	}
+	c.next, c.prev = nil, nil
+	o.count--
 }
 
-func (o *openConns) get(ep tcpip.Endpoint) any {
+// streams is the connections by endpoint, as of now.
+func (o *openConns) streams() map[tcpip.Endpoint]*TCPConn {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.conns[ep]
+	all := make(map[tcpip.Endpoint]*TCPConn, o.count)
+	for c := o.first; c != nil; c = c.next {
+		all[c.ep] = c
+	}
+	return all
+}
+
+func (o *openConns) addUDP(c *UDPConn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.udp == nil {
+		o.udp = map[tcpip.Endpoint]*UDPConn{}
+	}
+	o.udp[c.ep] = c
+}
+
+func (o *openConns) removeUDP(c *UDPConn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.udp, c.ep)
+}
+
+// socket is the UDP socket of an endpoint, or nil.
+func (o *openConns) socket(ep tcpip.Endpoint) *UDPConn {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.udp[ep]
 }
 
 // Sockets lists every TCP and UDP socket, in the order listeners first, then by local and remote
@@ -122,6 +150,7 @@ func (s *Stack) Sockets() []Socket {
 // socketReader reads sockets for one caller. It has what would be allocated for each of them.
 type socketReader struct {
 	stack  *Stack
+	conns  map[tcpip.Endpoint]*TCPConn // those that the program holds
 	fields tcpFields
 	info   tcpip.TCPInfoOption
 	cc     tcpip.CongestionControlOption
@@ -143,6 +172,7 @@ func (r *socketReader) step() {
 func (r *socketReader) read() []Socket {
 	s := r.stack
 	eps := s.net.RegisteredEndpoints()
+	r.conns = s.conns.streams()
 	seen := make(map[gstack.TransportEndpoint]struct{}, len(eps))
 	infos := make([]TCPInfo, len(eps))
 	all := slices.Grow(s.host.conns(), len(eps))
@@ -218,8 +248,8 @@ func waiting(all []Socket) {
 
 // udpSocket describes a UDP endpoint; ok is false of endpoints of other kinds.
 func (s *Stack) udpSocket(ep tcpip.Endpoint) (so Socket, ok bool) {
-	conn, ok := s.conns.get(ep).(*UDPConn)
-	if !ok {
+	conn := s.conns.socket(ep)
+	if conn == nil {
 		return so, false
 	}
 	queued, _ := ep.GetSockOptInt(tcpip.ReceiveQueueSizeOption)

@@ -31,7 +31,7 @@ func (r *socketReader) tcpSocket(ep *tcp.Endpoint, info *TCPInfo) Socket {
 	so.RecvQ, _ = ep.GetSockOptInt(tcpip.ReceiveQueueSizeOption)
 	r.options(ep, info)
 	so.TCP = info
-	conn, open := s.conns.get(ep).(*TCPConn)
+	conn, open := r.conns[ep]
 	switch {
 	case open:
 		info.BytesAcked = less(conn.written.Load(), uint64(so.SendQ))

@@ -3,8 +3,6 @@ package stack
 import (
 	"time"
 
-	"gvisor.dev/gvisor/pkg/tcpip"
-
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
 
@@ -17,7 +15,7 @@ func (r netstackRandom) Int63() int64 { return int64(r.Uint64() >> 1) }
 // Seed implements math/rand.Source. It has no effect: the source has its seed.
 func (r netstackRandom) Seed(int64) {}
 
-// probeDelayClock is the clock for netstack, with timers of 1 to 10 ms prolonged to 10 ms.
+// probeDelay is how long a timer runs that netstack sets for d: 10 ms if that is 1 to 10 ms.
 //
 // These are for tail loss probes (RFC 8985 section 7), which Netstack sends when no acknowledgement
 // has come for two round trips, measured in milliseconds: after 2 ms on a local network. On a busy
@@ -26,28 +24,14 @@ func (r netstackRandom) Seed(int64) {}
 // the timer's goroutine waits for a connection's lock, on which Netstack's TCP goroutine polls
 // until it is preempted. (Linux adds 2 jiffies at least, 2 to 20 ms, net/ipv4/tcp_output.c
 // tcp_schedule_loss_probe.) Shorter timers are for reordered segments, longer ones for timeouts.
-type probeDelayClock struct{ tcpip.Clock }
-
-// AfterFunc implements tcpip.Clock.
-func (c probeDelayClock) AfterFunc(d time.Duration, f func()) tcpip.Timer {
-	return probeDelayTimer{c.Clock.AfterFunc(probeDelay(d), f)}
-}
-
-// probeDelayTimer is a timer of a probeDelayClock.
-type probeDelayTimer struct{ tcpip.Timer }
-
-// Reset implements tcpip.Timer.
-func (t probeDelayTimer) Reset(d time.Duration) { t.Timer.Reset(probeDelay(d)) }
-
-const (
-	shortestProbe = time.Millisecond
-	probeTime     = 10 * time.Millisecond
-)
-
-// probeDelay is how long a timer for d runs.
 func probeDelay(d time.Duration) time.Duration {
 	if d >= shortestProbe && d < probeTime {
 		return probeTime
 	}
 	return d
 }
+
+const (
+	shortestProbe = time.Millisecond
+	probeTime     = 10 * time.Millisecond
+)

@@ -1,10 +1,11 @@
 package stack
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/tcpip"
+	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 )
 
 func TestPatience(t *testing.T) {
@@ -19,31 +20,22 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// lastTimer is a clock that records the durations of its timers.
-type lastTimer struct {
-	tcpip.Clock
-	tcpip.Timer
-	set []time.Duration
-}
-
-func (c *lastTimer) AfterFunc(d time.Duration, _ func()) tcpip.Timer { c.Reset(d); return c }
-func (c *lastTimer) Reset(d time.Duration)                           { c.set = append(c.set, d) }
-
-func TestPatientTimers(t *testing.T) {
-	var under lastTimer
-	timer := probeDelayClock{&under}.AfterFunc(2*time.Millisecond, func() {})
-	timer.Reset(3 * time.Millisecond)
-	timer.Reset(time.Second)
-	if len(under.set) != 3 || under.set[0] != probeTime || under.set[1] != probeTime ||
-		under.set[2] != time.Second {
-		t.Errorf("set to %v", under.set)
-	}
-}
-
-// TestStackIsPatient: the stack uses the patient clock.
+// TestStackIsPatient: the stack's timers run for that long.
 func TestStackIsPatient(t *testing.T) {
-	a, _ := onSink(t)
-	if _, ok := a.net.Clock().(probeDelayClock); !ok {
-		t.Errorf("its clock is a %T", a.net.Clock())
+	virtual := clocktest.New()
+	s, err := New(new(sink), Config{Clock: virtual.Clock(), DuplicateDetection: -1,
+		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}, NoAnnounce: true})
+	must(t, err)
+	defer s.Close()
+	for _, c := range []struct{ d, want time.Duration }{
+		{2 * time.Millisecond, probeTime}, {20 * time.Millisecond, 20 * time.Millisecond},
+	} {
+		began, ran := virtual.Now(), make(chan struct{})
+		s.net.Clock().AfterFunc(c.d, func() { close(ran) })
+		virtual.Step()
+		<-ran
+		if after := virtual.Now().Sub(began); after != c.want {
+			t.Errorf("a timer for %v runs for %v, want %v", c.d, after, c.want)
+		}
 	}
 }

@@ -64,7 +64,7 @@ func newNetstack(cfg Config, events *raEvents, c *claims,
 		TransportProtocols: []gstack.TransportProtocolFactory{
 			tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
 		},
-		Clock:       probeDelayClock{netclock.New(cfg.Clock)},
+		Clock:       netclock.New(cfg.Clock, probeDelay),
 		HandleLocal: true, // we can dial our own address
 	}
 	if r := random.From(cfg.Random); r.Seeded() {

@@ -1,7 +1,6 @@
 package stack
 
 import (
-	"bytes"
 	"net"
 	"os"
 	"sync/atomic"
@@ -19,14 +18,12 @@ type TCPConn struct {
 	ep           tcpip.Endpoint
 	network      string
 	laddr, raddr *net.TCPAddr
-	outages      uint64 // Stack.outage.count when it was made
+	outages      uint64   // Stack.outage.count when it was made
+	next, prev   *TCPConn // of openConns, whose mutex guards them
 
-	rd      ioSide
-	dst     tcpip.SliceWriter // where a Read wants its bytes; guarded by rd.mu
-	untuned int               // bytes read since buffer tuning was last told; guarded by rd.mu
-
-	wr  ioSide
-	src bytes.Reader // what a Write still has to send; guarded by wr.mu
+	rd, wr  ioSide
+	events  waiter.Entry // of both sides
+	untuned int          // bytes read since buffer tuning was last told; guarded by rd.mu
 
 	// Bytes that netstack has taken from writes, and given to reads.
 	written, received atomic.Uint64
@@ -39,11 +36,23 @@ func newTCPConn(s *Stack, ep tcpip.Endpoint, q *waiter.Queue, network string,
 	laddr, raddr *net.TCPAddr, keepAlive net.KeepAliveConfig) *TCPConn {
 	c := &TCPConn{ep: ep, network: network, laddr: laddr, raddr: raddr}
 	c.stack, c.outages = s, s.outage.count.Load()
-	c.rd.register(s.clock, q, waiter.ReadableEvents)
-	c.wr.register(s.clock, q, waiter.WritableEvents)
+	register(q, &c.events, tcpEvents{c}, readEvents|writeEvents)
 	c.keepAlive(keepAlive)
-	s.conns.add(ep, c)
+	s.conns.add(c)
 	return c
+}
+
+// tcpEvents is told by netstack what a connection is ready for.
+type tcpEvents struct{ c *TCPConn }
+
+// NotifyEvent implements waiter.EventListener. It is called with netstack's locks held.
+func (e tcpEvents) NotifyEvent(mask waiter.EventMask) {
+	if mask&readEvents != 0 {
+		e.c.rd.notify()
+	}
+	if mask&writeEvents != 0 {
+		e.c.wr.notify()
+	}
 }
 
 // LocalAddr is our end, also after Close. It is a *net.TCPAddr that must not be changed.
@@ -64,7 +73,7 @@ func (c *TCPConn) Close() error {
 	linger := c.ep.SocketOptions().GetLinger()
 	orphan := tcpip.TCPUserTimeoutOption(c.stack.cfg.TCP.OrphanTimeout)
 	c.ep.SetSockOpt(&orphan) // answers to zero window probes do not prolong it
-	c.stack.conns.remove(c.ep)
+	c.stack.conns.remove(c)
 	c.ep.Close()
 	if !c.stack.orphaned(c.ep) {
 		endKeepAlive(c.ep)
@@ -117,7 +126,7 @@ func (c *TCPConn) setDeadline(t time.Time, sides ...*ioSide) error {
 		return &net.OpError{Op: "set", Net: c.network, Addr: c.laddr, Err: err}
 	}
 	for _, d := range sides {
-		d.setDeadline(t)
+		d.setDeadline(c.stack.clock, t)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"sync"
@@ -36,14 +37,12 @@ func (c *TCPConn) read(b []byte) (int, error) {
 		if err := c.check(&c.rd); err != nil {
 			return 0, err
 		}
-		c.dst = b
-		res, terr := c.ep.Read(&c.dst, tcpip.ReadOptions{})
-		c.dst = nil
+		n, terr := c.readEndpoint(b)
 		switch terr.(type) {
 		case nil:
-			c.received.Add(uint64(res.Count))
-			c.tune(res.Count)
-			return res.Count, nil
+			c.received.Add(uint64(n))
+			c.tune(n)
+			return n, nil
 		case *tcpip.ErrWouldBlock:
 			c.rd.park()
 		case *tcpip.ErrClosedForReceive:
@@ -52,6 +51,25 @@ func (c *TCPConn) read(b []byte) (int, error) {
 			return 0, c.orClosedErr(syscallError("read", terr))
 		}
 	}
+}
+
+// transfer is what netstack reads into and writes from. A connection has one only while it does.
+type transfer struct {
+	dst tcpip.SliceWriter
+	src bytes.Reader
+}
+
+var transfers = sync.Pool{New: func() any { return new(transfer) }}
+
+// readEndpoint takes from netstack what there is. It is a function of its own because its frame is
+// of 1 KiB, which a goroutine that waits need not keep.
+func (c *TCPConn) readEndpoint(b []byte) (int, tcpip.Error) {
+	t := transfers.Get().(*transfer)
+	t.dst = b
+	res, terr := c.ep.Read(&t.dst, tcpip.ReadOptions{})
+	t.dst = nil
+	transfers.Put(t)
+	return res.Count, terr
 }
 
 // tune lets the receive buffer grow with the rate. rd.mu is held.
@@ -76,13 +94,17 @@ func (c *TCPConn) Write(b []byte) (int, error) {
 func (c *TCPConn) write(b []byte) (n int, err error) {
 	c.wr.mu.Lock()
 	defer c.wr.mu.Unlock()
-	defer c.src.Reset(nil)
+	t := transfers.Get().(*transfer)
+	defer func() {
+		t.src.Reset(nil)
+		transfers.Put(t)
+	}()
 	for {
 		if err := c.check(&c.wr); err != nil {
 			return n, err
 		}
-		c.src.Reset(b[n:])
-		m, terr := c.ep.Write(&c.src, tcpip.WriteOptions{})
+		t.src.Reset(b[n:])
+		m, terr := c.ep.Write(&t.src, tcpip.WriteOptions{})
 		n += int(m)
 		c.written.Add(uint64(m))
 		switch {

@@ -28,8 +28,13 @@ type TCPListener struct {
 	kernel  *kernelQueue
 	binding *binding
 
-	rd   ioSide
-	peer tcpip.FullAddress // of the connection just accepted; guarded by rd.mu
+	rd     ioSide
+	events waiter.Entry
+
+	// Guarded by rd.mu: the peer of the connection just accepted, and its own end, which mostly is
+	// that of the one before.
+	peer, local tcpip.FullAddress
+	localAddr   *net.TCPAddr // local; nil: none yet
 }
 
 var _ net.Listener = (*TCPListener)(nil)
@@ -71,7 +76,7 @@ func (l *TCPListener) open(laddr *net.TCPAddr, backlog int) error {
 				return syscallError("getsockname", terr)
 			}
 			l.ep, l.laddr, l.backlog = ep, s.tcpAddr(l.family, bound), backlog
-			l.rd.register(s.clock, q, waiter.ReadableEvents)
+			register(q, &l.events, &l.rd, readEvents)
 			if err := l.listenOnHost(bound); err != nil {
 				return err
 			}
@@ -187,7 +192,10 @@ func (l *TCPListener) conn(ep tcpip.Endpoint, q *waiter.Queue) *TCPConn {
 	laddr := l.laddr
 	if laddr.IP.IsUnspecified() {
 		if local, terr := ep.GetLocalAddress(); terr == nil {
-			laddr = l.stack.tcpAddr(l.family, local)
+			if l.localAddr == nil || local != l.local {
+				l.local, l.localAddr = local, l.stack.tcpAddr(l.family, local)
+			}
+			laddr = l.localAddr
 		}
 	}
 	l.stack.markDefault(ep) // an accepted connection does not have the listener's
@@ -219,7 +227,7 @@ func (l *TCPListener) SetDeadline(t time.Time) error {
 	if err := l.done(); err != nil {
 		return err
 	}
-	l.rd.setDeadline(t)
+	l.rd.setDeadline(l.stack.clock, t)
 	return nil
 }
 

@@ -68,6 +68,7 @@ type UDPConn struct {
 
 	// Writing. Datagrams that take a route need no lock of the conn.
 	wr     ioSide
+	events waiter.Entry // of both sides
 	src    bytes.Reader // a payload on its way to ep.Write; guarded by wr.mu
 	routes routeCache   // has a lock of its own
 
@@ -150,15 +151,14 @@ func (s *Stack) openUDP(c *UDPConn, network string, choose func(string, net.IP) 
 			if err := c.connect(raddr); err != nil {
 				return err
 			}
-			c.rd.registerAs(endpointEvents{c}, c.stack.clock, q, waiter.ReadableEvents)
-			c.wr.register(c.stack.clock, q, waiter.WritableEvents)
+			register(q, &c.events, endpointEvents{c}, readEvents|writeEvents)
 			return nil
 		})
 	if err != nil {
 		return nil, err
 	}
 	c.rxq.open(c)
-	s.conns.add(c.ep, c)
+	s.conns.addUDP(c)
 	if !c.shared() {
 		s.udpPorts.add(&c.rxq)
 	}
@@ -260,7 +260,7 @@ func (c *UDPConn) Close() error {
 	}
 	c.rxq.close()
 	c.groups.Lock()
-	c.stack.conns.remove(c.ep)
+	c.stack.conns.removeUDP(c)
 	c.ep.Close() // leaves all groups
 	c.groups.Unlock()
 	c.routes.drop()
@@ -281,7 +281,7 @@ func (c *UDPConn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, 
 func (c *UDPConn) setDeadline(t time.Time, sides ...*ioSide) error {
 	return c.set(func() {
 		for _, d := range sides {
-			d.setDeadline(t)
+			d.setDeadline(c.stack.clock, t)
 		}
 	})
 }

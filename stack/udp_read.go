@@ -136,13 +136,18 @@ func (c *UDPConn) receiveLocked(b []byte, call string) (received, error) {
 	}
 }
 
-// endpointEvents is told by netstack that the endpoint of a socket has something to read.
+// endpointEvents is told by netstack what the endpoint of a socket is ready for.
 type endpointEvents struct{ c *UDPConn }
 
 // NotifyEvent implements waiter.EventListener. It is called with netstack's locks held.
-func (a endpointEvents) NotifyEvent(waiter.EventMask) {
-	a.c.rxq.endpointReady()
-	a.c.rd.notify()
+func (a endpointEvents) NotifyEvent(mask waiter.EventMask) {
+	if mask&readEvents != 0 {
+		a.c.rxq.endpointReady()
+		a.c.rd.notify()
+	}
+	if mask&writeEvents != 0 {
+		a.c.wr.notify()
+	}
 }
 
 // dequeue removes the oldest datagram, or reports tcpip.ErrWouldBlock. rd.mu is held.

@@ -120,6 +120,7 @@ func (f *serveFlags) nicConfig(log *slog.Logger) dv.Config {
 		MAC:            f.mac,
 		AllowNetdevMAC: f.netdevMAC,
 		RxQueues:       f.queues,
+		TxQueues:       f.queues,
 		MTU:            f.mtu,
 		VLAN:           uint16(f.vlan),
 		Logger:         log,

@@ -9,12 +9,15 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
-// New is c for netstack: its own if c is the system's.
-func New(c clock.Clock) tcpip.Clock {
-	if !c.Virtual() {
-		return tcpip.NewStdClock()
+// New is c for netstack. A timer that netstack sets for d runs for lasts(d); nil: for d.
+func New(c clock.Clock, lasts func(d time.Duration) time.Duration) tcpip.Clock {
+	if lasts == nil {
+		lasts = func(d time.Duration) time.Duration { return d }
 	}
-	return virtual{c, c.Now().Add(-time.Second)}
+	if !c.Virtual() {
+		return newSystem(lasts)
+	}
+	return &virtual{c, c.Now().Add(-time.Second), lasts}
 }
 
 // virtual is a clock that is not the system's. Its monotonic time is never 0, which netstack
@@ -22,18 +25,22 @@ func New(c clock.Clock) tcpip.Clock {
 type virtual struct {
 	clock.Clock
 	start time.Time // of the monotonic time
+	lasts func(time.Duration) time.Duration
 }
 
 // NowMonotonic implements tcpip.Clock.
-func (c virtual) NowMonotonic() (now tcpip.MonotonicTime) { return now.Add(c.Since(c.start)) }
+func (c *virtual) NowMonotonic() (now tcpip.MonotonicTime) { return now.Add(c.Since(c.start)) }
 
 // AfterFunc implements tcpip.Clock.
-func (c virtual) AfterFunc(d time.Duration, f func()) tcpip.Timer {
-	return timer{c.Clock.AfterFunc(d, f)}
+func (c *virtual) AfterFunc(d time.Duration, f func()) tcpip.Timer {
+	return virtualTimer{c.Clock.AfterFunc(c.lasts(d), f), c}
 }
 
-// timer is a timer of a virtual.
-type timer struct{ clock.Timer }
+// virtualTimer is a timer of a virtual.
+type virtualTimer struct {
+	clock.Timer
+	of *virtual
+}
 
 // Reset implements tcpip.Timer.
-func (t timer) Reset(d time.Duration) { t.Timer.Reset(d) }
+func (t virtualTimer) Reset(d time.Duration) { t.Timer.Reset(t.of.lasts(d)) }

@@ -128,7 +128,7 @@ func newEndpoint(dev backend, opts Options) (*Endpoint, error) {
 		random: random.From(opts.Random), rules: newHostRules()}
 	e.queues.Store(&current{backend: dev})
 	e.addCounters(dev.NumRx())
-	e.flows = tcpfix.New(netclock.New(opts.Clock), e.random, e.resend)
+	e.flows = tcpfix.New(netclock.New(opts.Clock, nil), e.random, e.resend)
 	e.admission = newAdmission(e.flows.Key(), opts.Clock)
 	e.mtu.Store(uint32(dev.MTU()))
 	e.SetLinkAddress(tcpip.LinkAddress(mac))

@@ -52,7 +52,7 @@ func (h *plainHost) up(context.Context) error {
 	}
 	random := clocktest.Random(h.seed)
 	h.stack = gstack.New(gstack.Options{
-		Clock: netclock.New(clock.New(h.clock)), SecureRNG: random, RandSource: source{random},
+		Clock: netclock.New(clock.New(h.clock), nil), SecureRNG: random, RandSource: source{random},
 		NetworkProtocols: []gstack.NetworkProtocolFactory{ipv4.NewProtocol, arp.NewProtocol,
 			ipv6.NewProtocol},
 		TransportProtocols: []gstack.TransportProtocolFactory{tcp.NewProtocolCUBIC, udp.NewProtocol,

@@ -34,7 +34,7 @@ var mutants = []mutant{
 	}
 	word := mlx5.ArmWord(`},
 	{"wake-up of a reader lost", "stack/socket_wait.go",
-		"(l, mask|waiter.EventErr|waiter.EventHUp)", "(l, waiter.EventErr)"},
+		"e.Init(l, mask)", "e.Init(l, waiter.EventErr)"},
 	{"duplicate ACK dropped", "link/rdma/ack.go", `
 	if pure && c.enqueue(f, c.queueOf(`, `
 	if pure && ack == f.acked && f.held == nil && c.enqueue(f, &c.short) {
