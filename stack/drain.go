@@ -2,24 +2,51 @@ package stack
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
 const (
-	// drainTime is how long Drain waits for handshakes at most: a segment of one is lost, and sent
-	// again after a second.
-	drainTime = 3 * time.Second
-	// drainPoll is how often Drain looks.
-	drainPoll = 5 * time.Millisecond
+	// drainTime is how long Drain waits at most while nothing comes of it: two segments of a
+	// handshake are lost, and sent again after one and three seconds.
+	drainTime = 4 * time.Second
+	// drainPoll is how often Drain looks, and drainLooks how often in a row nothing must be left: a
+	// SYN may still be on its way through netstack, and Accept may not have returned yet.
+	drainPoll  = 5 * time.Millisecond
+	drainLooks = 10
 )
 
+// DrainError is what [Stack.Drain] has left. It wraps the error of its context, or else
+// [os.ErrDeadlineExceeded].
+type DrainError struct {
+	// Handshakes are those that had begun, but not ended. A client whose last segment got lost
+	// takes its one for a connection.
+	Handshakes int
+	// Unaccepted are connections that the program has not accepted; closing the listener resets
+	// them. Those of the kernel, see [Config.Host], are not among them, nor are datagrams, although
+	// Drain waits for these, too.
+	Unaccepted int
+
+	err error
+}
+
+func (e *DrainError) Error() string {
+	return fmt.Sprintf("drain: %d handshakes and %d connections to accept are left: %v",
+		e.Handshakes, e.Unaccepted, e.err)
+}
+
+func (e *DrainError) Unwrap() error { return e.err }
+
 // Drain begins the end of a server: no connection begins any more, and it returns once the program
-// has accepted those that have, so that closing the listeners then resets none; after 3 s at the
-// latest, or when ctx is done, with its error. Handshakes of clients that come meanwhile get no
-// answer and are tried again by the client a second later, when the port is closed, or another
-// server's. [Stack.Draining] is true from then on. A server ends without a loss like this:
+// has accepted those that have, so that closing the listeners then resets none. It returns a
+// [*DrainError] when ctx is done, or when for 4 s no handshake has ended and no connection was
+// accepted. Handshakes of clients that come meanwhile get no answer and are tried again by the
+// client a second later, when the port is closed, or another server's. [Stack.Draining] is true
+// from then on, and [Stack.Cut] says which connections are reset. A server ends without a loss like
+// this:
 //
 //	st.Drain(ctx)       // the program goes on to accept
 //	server.Shutdown(ctx) // closes the listeners; requests under way are answered
@@ -29,6 +56,7 @@ const (
 func (s *Stack) Drain(ctx context.Context) error {
 	s.draining.Store(true)
 	if s.link != nil {
+		s.link.NoteResets()
 		s.link.Refuse()
 	}
 	if s.host != nil {
@@ -36,30 +64,53 @@ func (s *Stack) Drain(ctx context.Context) error {
 			s.log.Warn("refuse connections of the kernel", "interface", s.name, "error", err)
 		}
 	}
-	limit := s.clock.NewTimer(drainTime)
-	defer limit.Stop()
-	for seen := true; seen; { // and once more: Accept may not have returned yet
-		seen = s.unaccepted()
-		if err := s.clock.Sleep(ctx, drainPoll); err != nil {
-			return err
+	return s.awaitAccepted(ctx)
+}
+
+// awaitAccepted returns when nothing is left, or when drainTime has passed since something came of
+// it.
+func (s *Stack) awaitAccepted(ctx context.Context) error {
+	before, limit := s.progress(new(DrainError)), s.clock.Now().Add(drainTime)
+	for looks := 0; looks < drainLooks; looks++ {
+		left, more := s.left()
+		if more {
+			looks = -1
 		}
-		select {
-		case <-limit.C:
+		if now := s.progress(left); now != before {
+			before, limit = now, s.clock.Now().Add(drainTime)
+		}
+		if err := s.clock.Sleep(ctx, drainPoll); err != nil {
+			left.err = err
+			return left
+		}
+		switch {
+		case s.closed.Load():
 			return nil
-		case <-s.ended:
-			return nil
-		default:
+		case more && s.clock.Now().After(limit):
+			left.err = os.ErrDeadlineExceeded
+			return left
 		}
 	}
 	return nil
 }
 
+// progress changes when a handshake has ended or a connection was accepted.
+type progress struct {
+	established uint64
+	unaccepted  int
+}
+
+func (s *Stack) progress(left *DrainError) progress {
+	return progress{s.net.Stats().TCP.PassiveConnectionOpenings.Value(), left.Unaccepted}
+}
+
 // Draining says whether Drain was called: the stack should get no new clients.
 func (s *Stack) Draining() bool { return s.draining.Load() }
 
-// unaccepted says whether something has come that the program has not got: a connection, or, once
-// another process or the kernel gets new clients, a datagram.
-func (s *Stack) unaccepted() bool {
+// left is what has come that the program has not got: a connection, or, once another process or the
+// kernel gets new clients, a datagram.
+func (s *Stack) left() (left *DrainError, more bool) {
+	left = new(DrainError)
 	eps := s.net.RegisteredEndpoints()
 	held := s.conns.streams()
 	for _, ep := range eps {
@@ -69,15 +120,16 @@ func (s *Stack) unaccepted() bool {
 		}
 		switch tcp.EndpointState(ep.State()) {
 		case tcp.StateSynRecv:
-			return true
+			left.Handshakes++
 		case tcp.StateEstablished, tcp.StateCloseWait:
 			if held[ep] == nil {
-				return true
+				left.Unaccepted++
 			}
 		}
 	}
 	given := s.other.Load() != nil || s.kernel.Load() != nil
-	return given && s.unread() || s.host != nil && s.host.unaccepted()
+	return left, left.Handshakes+left.Unaccepted > 0 || given && s.unread() ||
+		s.host != nil && s.host.unaccepted()
 }
 
 // unread says whether a UDP socket has datagrams that wait.

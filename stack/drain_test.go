@@ -48,6 +48,9 @@ func TestDrain(t *testing.T) {
 	}()
 	must(t, result(t, "Drain", drained))
 	must(t, l.Close())
+	if err := server.Drain(t.Context()); err != nil {
+		t.Errorf("again: %v", err)
+	}
 	for i, conn := range conns {
 		if _, err := conn.Write([]byte("x")); err != nil {
 			t.Errorf("connection %d: %v", i, err)

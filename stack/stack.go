@@ -346,13 +346,14 @@ func (s *Stack) end(cause error) {
 	s.announcer.Stop()
 	s.orphans.end()
 	s.partPredecessor()
-	s.net.Close() // resets go out while there is still a link
+	s.abortOpen() // resets go out while there is still a link
 	if s.foreign != nil {
 		s.foreign.stopDelivery()
 	}
 	for _, id := range []tcpip.NICID{nicID, loopbackID} {
 		s.net.RemoveNIC(id)
 	}
+	s.net.Close()
 	s.abortAll()
 	s.background.Wait()
 	s.net.Wait()

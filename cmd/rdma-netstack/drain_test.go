@@ -55,10 +55,13 @@ func TestDrain(t *testing.T) {
 	for _, c := range []struct {
 		name, limit, said   string
 		second, whole, host bool
+		idle                bool // a connection without a request gets one after its end
 	}{
 		{name: "finishes", limit: "5m", whole: true, said: "drained: no connection was cut"},
 		{name: "finishes on the host's own address", host: true, limit: "5m", whole: true,
 			said: "drained: no connection was cut"},
+		{name: "a request too late", limit: "5m", whole: true, idle: true,
+			said: `"drained: connections were cut" reset=1 unknown=0`},
 		{name: "second signal", limit: "5m", second: true, said: `reason="another signal"`},
 		{name: "limit", limit: "500ms", said: `reason="context deadline exceeded"`},
 	} {
@@ -78,6 +81,11 @@ func TestDrain(t *testing.T) {
 			fast, came := make(chan struct{}), make(chan int64, 1)
 			go func() { came <- slowly(resp.Body, fast) }()
 			d.expectReady(http.StatusOK)
+			idle, err := client.DialContext(t.Context(), "tcp", "192.0.2.10:80")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer idle.Close()
 			d.cmd.Process.Signal(unix.SIGTERM)
 			if err := d.errs.await("draining: no new connections"); err != nil {
 				t.Error(err)
@@ -94,6 +102,9 @@ func TestDrain(t *testing.T) {
 					t.Error(err)
 				}
 			}
+			if c.idle {
+				d.asksTooLate(idle)
+			}
 			close(fast)
 			if n := <-came; (n == size) != c.whole {
 				t.Errorf("%d of %d bytes came", n, size)
@@ -105,6 +116,27 @@ func TestDrain(t *testing.T) {
 		})
 	}
 }
+
+// asksTooLate sends a request to a connection that the server has ended.
+func (d *drained) asksTooLate(conn net.Conn) {
+	d.t.Helper()
+	conn.SetDeadline(time.Now().Add(stepTime))
+	if n, err := conn.Read(make([]byte, 1)); err != io.EOF {
+		d.t.Errorf("the end of a connection without a request: %d, %v", n, err)
+	}
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+		d.t.Error(err)
+	}
+	if _, err := io.Copy(conn, neverEnds{}); !errors.Is(err, syscall.EPIPE) &&
+		!errors.Is(err, syscall.ECONNRESET) {
+		d.t.Errorf("a request after the end: %v, want it reset", err)
+	}
+}
+
+// neverEnds is a request that goes on and on.
+type neverEnds struct{}
+
+func (neverEnds) Read(b []byte) (int, error) { return min(len(b), 1), nil }
 
 func clientFrom(n *lab.Net) *http.Client {
 	return &http.Client{Timeout: stepTime, Transport: &http.Transport{DialContext: n.DialContext}}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/running"
+	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
 // server is an app that serves until it is shut down.
@@ -34,7 +35,8 @@ type ending struct {
 	taken <-chan struct{}
 	// drain has no connections begin any more, and returns when all that have are accepted.
 	drain func(context.Context) error
-	conns func() int // that are open
+	conns func() int       // that are open
+	cut   func() stack.Cut // since drain was called
 	// flush waits until what was written has arrived.
 	flush func(context.Context) error
 	// toLinux has Linux accept new clients after a signal; nil: they are refused
@@ -78,7 +80,9 @@ func serveUntilDone(ctx context.Context, app server, e ending, serve ...func() e
 	if why != "" && e.drain != nil {
 		e.log.Warn("draining: no new connections", "reason", why, "connections", e.conns(),
 			"limit", limit)
-		e.drain(stopping)
+		if err := e.drain(stopping); err != nil {
+			e.log.Warn("not all connections that had begun could be accepted", "reason", err)
+		}
 	}
 	err := app.Shutdown(stopping)
 	if stopping.Err() != nil {
@@ -125,13 +129,24 @@ func (e *ending) finish(stopping context.Context) error {
 	if stopping.Err() == nil {
 		err := e.flush(stopping)
 		if stopping.Err() == nil {
-			e.log.Warn("drained: no connection was cut")
+			e.drained()
 			return err
 		}
 	}
+	before := e.cut()
 	e.log.Warn("cut the connections that were left", "connections", left, "reason",
-		context.Cause(stopping))
+		context.Cause(stopping), "reset_before", before.Reset, "unknown_before", before.Unknown)
 	return nil
+}
+
+// drained says whether connections were cut although none was left in the end.
+func (e *ending) drained() {
+	switch cut := e.cut(); {
+	case cut == stack.Cut{}:
+		e.log.Warn("drained: no connection was cut")
+	default:
+		e.log.Warn("drained: connections were cut", "reset", cut.Reset, "unknown", cut.Unknown)
+	}
 }
 
 // ending is that of the slice's server: it goes on until the stack ends, which outlives its device,
@@ -139,7 +154,7 @@ func (e *ending) finish(stopping context.Context) error {
 func (s *slice) ending(ctx context.Context, f *serveFlags, log *slog.Logger, by onLinux) ending {
 	st, taken := s.stack, make(chan struct{})
 	e := ending{device: st, limit: f.drain, log: log, taken: taken,
-		drain: st.Drain, conns: st.Conns, flush: st.Shutdown,
+		drain: st.Drain, conns: st.Conns, cut: st.Cut, flush: st.Shutdown,
 		toLinux: f.toLinux(st, by), closeStack: st.Close}
 	l, err := running.ListenHandover(running.Directories(os.Getenv))
 	if err != nil {

@@ -168,7 +168,7 @@ func (r *ringServer) open(p *stack.Predecessor) *ringStack {
 	o.stop = stop
 	taken := make(chan struct{})
 	e := ending{device: st, limit: stepTime, log: log, taken: taken, drain: st.Drain,
-		conns: st.Conns, flush: st.Shutdown, closeStack: func() error {
+		conns: st.Conns, cut: st.Cut, flush: st.Shutdown, closeStack: func() error {
 			o.resets = resets(r.t, r.host.net)
 			return st.Close()
 		},

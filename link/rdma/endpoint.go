@@ -91,6 +91,7 @@ type Endpoint struct {
 	injected   atomic.Pointer[rxCounters] // nil: nothing has been injected
 	closed     atomic.Bool
 	refusing   atomic.Bool // see Refuse
+	resets     resets
 
 	// of backends that are not in use any more, since New
 	pastOutOfBuffer, switches atomic.Uint64
@@ -136,7 +137,7 @@ func newEndpoint(dev backend, opts Options) (*Endpoint, error) {
 		e.tx = append(e.tx, newSender(dev.txQueue(i), dev.VLAN(), opts.Clock, e.flows,
 			e.admission))
 		e.tx[i].kind = sendKindOf(dev)
-		e.tx[i].taps, e.tx[i].number = &e.taps, i
+		e.tx[i].taps, e.tx[i].resets, e.tx[i].number = &e.taps, &e.resets, i
 	}
 	if e.rxLimit = uint64(opts.RxLimit); e.rxLimit == 0 {
 		e.rxLimit = DefaultRxLimit

@@ -45,8 +45,10 @@ type sender struct {
 	vlan  uint16 // 0: frames are sent without a tag
 	clock clock.Clock
 
-	taps   *taps // the endpoint's; of a sender without one its own
-	number int   // of the queue
+	// The endpoint's; of a sender without one its own.
+	taps   *taps
+	resets *resets
+	number int // of the queue
 
 	queue atomic.Pointer[txQueue] // q, for lock; replaced by swap
 
@@ -70,6 +72,7 @@ func newSender(q txQueue, vlan uint16, c clock.Clock, flows *tcpfix.Flows,
 	admit *admission) *sender {
 	s := &sender{
 		vlan: vlan, clock: c, flows: flows, admit: admit, taps: new(taps),
+		resets: new(resets),
 		packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
 	}
 	s.use(q)

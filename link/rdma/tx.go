@@ -141,6 +141,9 @@ func (s *sender) send(pkt *gstack.PacketBuffer, p *hdr.Segment, maxWait time.Dur
 	}
 	s.admit.sent(p)
 	k := kindOf(p)
+	if k == kindReset {
+		s.resets.sent(p)
+	}
 	err := s.tryPost(pkt, k)
 	if err == dv.ErrRingFull && s.reclaim() {
 		err = s.tryPost(pkt, k)

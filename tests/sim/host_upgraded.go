@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"reflect"
 	"slices"
 	"sync"
@@ -179,20 +180,18 @@ func (h *upgradedHost) listenToo(p *process) error {
 const (
 	lastLook  = 20 * time.Millisecond
 	lastLimit = 100 * time.Second // after the last fault
-	// drainLimit is how long stack.Drain takes at most; handshakes that take longer are lost.
-	drainLimit = 3 * time.Second
 )
 
 // retire ends a process when it has no connection left.
 func (h *upgradedHost) retire(t *task, p *process) error {
 	t.calls("drain")
-	began := t.w.clock.now()
-	if err := p.stack.Drain(h.ctx); err != nil {
-		return fmt.Errorf("drain: %w", err)
-	}
-	if t.w.clock.now()-began >= drainLimit {
-		t.w.logf("%s: handshakes did not end", t.name)
+	var left *stack.DrainError
+	switch err := p.stack.Drain(h.ctx); {
+	case errors.As(err, &left) && errors.Is(err, os.ErrDeadlineExceeded):
+		t.w.logf("%s: handshakes did not end: %v", t.name, err)
 		t.w.cutHandshakes()
+	case err != nil:
+		return fmt.Errorf("drain: %w", err)
 	}
 	if h.plan.Memory.Cookies { // Drain knows of no handshakes then
 		t.sleep(2 * t.w.plan.Net.slowest(h.plan.Late))
