@@ -32,11 +32,13 @@ what to do.
 ` + lookFlagsHelp
 
 func statsCommand() command {
-	return command{"stats", "counters of a running server", statsHelp, stats}
+	return command{name: "stats", line: "counters of a running server",
+		help: statsHelp, run: stats, looks: true}
 }
 
 func errorsCommand() command {
-	return command{"errors", "drops and errors of a running server", errorsHelp, listErrors}
+	return command{name: "errors", line: "drops and errors of a running server",
+		help: errorsHelp, run: listErrors, looks: true}
 }
 
 func (f *lookFlags) define(fs *flag.FlagSet) {

@@ -44,8 +44,8 @@ Wireshark, Folders) lists running servers among the interfaces.
 `
 
 func captureCommand() command {
-	return command{"capture", "frames of a running server, to a pcapng file", captureHelp,
-		captureTo}
+	return command{name: "capture", line: "frames of a running server, to a pcapng file",
+		help: captureHelp, run: captureTo, looks: true}
 }
 
 // captureFlags are the flags of capture.

@@ -50,12 +50,9 @@ and needs no privilege. The servers answer everybody, without a limit: do not le
 `
 
 func compareCommand() command {
-	return command{
-		"compare",
-		"measure the same servers on the host's stack and on a slice",
-		compareHelp,
-		compare,
-	}
+	return command{name: "compare",
+		line: "measure the same servers on the host's stack and on a slice",
+		help: compareHelp, run: compare}
 }
 
 // compareFlags say how to measure.

@@ -34,11 +34,13 @@ Prints the manual page: the help of all commands in the format of man(1).
 `
 
 func completionCommand() command {
-	return command{"completion", "completion for bash, zsh and fish", completionHelp, completion}
+	return command{name: "completion", line: "completion for bash, zsh and fish",
+		help: completionHelp, run: completion}
 }
 
 func manCommand() command {
-	return command{"man", "print the manual page", manHelp, man}
+	return command{name: "man", line: "print the manual page",
+		help: manHelp, run: man}
 }
 
 // The scripts ask "rdma-netstack completion words WORD..." for the words that may stand in place of

@@ -45,7 +45,8 @@ Exit code: 0 if every check succeeds, 1 otherwise.
 `
 
 func demoCommand() command {
-	return command{"demo", "demonstrate everything on this machine, without a NIC", demoHelp, demo}
+	return command{name: "demo", line: "demonstrate everything on this machine, without a NIC",
+		help: demoHelp, run: demo}
 }
 
 // demoFlags say how the demo runs.

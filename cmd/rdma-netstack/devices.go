@@ -24,12 +24,8 @@ whether each can carry a slice. The software NIC (--device sim) needs no device.
 `
 
 func devicesCommand() command {
-	return command{
-		"devices",
-		"list the RDMA devices of this machine",
-		devicesHelp,
-		devices,
-	}
+	return command{name: "devices", line: "list the RDMA devices of this machine",
+		help: devicesHelp, run: devices}
 }
 
 // device is dv.DeviceInfo as it is printed.

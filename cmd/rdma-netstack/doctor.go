@@ -39,12 +39,8 @@ Exit code: 0 if no check fails, 1 otherwise. Notes are no failures.
 `
 
 func doctorCommand() command {
-	return command{
-		"doctor",
-		"find what is wrong with this machine; test a card",
-		doctorHelp,
-		runDoctor,
-	}
+	return command{name: "doctor", line: "find what is wrong with this machine; test a card",
+		help: doctorHelp, run: runDoctor}
 }
 
 // contactTime bounds the checks of --first-contact; steps of the user add to it.

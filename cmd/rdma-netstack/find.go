@@ -32,7 +32,7 @@ func find(args []string) (*command, []string, error) {
 // looks says whether args have a command that looks at a running server.
 func looks(args []string) bool {
 	cmd, _, err := find(args)
-	return asksExtcap(args) || err == nil && strings.Contains(cmd.help, "--pid PID")
+	return asksExtcap(args) || err == nil && cmd.looks
 }
 
 // findGroup reports an unknown or missing second word of a command of two words. It returns the

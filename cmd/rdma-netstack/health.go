@@ -35,7 +35,8 @@ Health of a running server, in the words of devlink health. Reporters are
 ` + lookFlagsHelp
 
 func healthCommand() command {
-	return command{"health", "health reporters of a running server", healthHelp, showHealth}
+	return command{name: "health", line: "health reporters of a running server",
+		help: healthHelp, run: showHealth, looks: true}
 }
 
 // healthFlags are what to do with which reporter.

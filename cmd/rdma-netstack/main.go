@@ -82,6 +82,8 @@ type command struct {
 	line string // what it does, in half a line
 	help string
 	run  func(ctx context.Context, args []string, out streams) error
+	// looks says that it looks at a running server, and gives way to it.
+	looks bool
 }
 
 // streams are where a command prints: results and errors.

@@ -19,7 +19,8 @@ rdma-netstack stats has all counters, by name.
 ` + lookFlagsHelp
 
 func netstatCommand() command {
-	return command{"netstat", "IP, TCP and UDP of a running server", netstatHelp, netstat}
+	return command{name: "netstat", line: "IP, TCP and UDP of a running server",
+		help: netstatHelp, run: netstat, looks: true}
 }
 
 // sentence is a line of netstat -s (net-tools statistics.c): words with one number, which is the

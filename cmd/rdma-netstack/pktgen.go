@@ -38,11 +38,13 @@ both:
 ` + ringFlagsHelp
 
 func pktgenTxCommand() command {
-	return command{"pktgen tx", "send generated frames at layer 2", pktgenHelp, pktgenTx}
+	return command{name: "pktgen tx", line: "send generated frames at layer 2",
+		help: pktgenHelp, run: pktgenTx}
 }
 
 func pktgenRxCommand() command {
-	return command{"pktgen rx", "count received frames and losses", pktgenHelp, pktgenRx}
+	return command{name: "pktgen rx", line: "count received frames and losses",
+		help: pktgenHelp, run: pktgenRx}
 }
 
 // pktgenFlags are those of pktgen tx and rx.

@@ -25,7 +25,8 @@ Takes a profile of a running server, which goes on serving. KIND is
 `
 
 func profileCommand() command {
-	return command{"profile", "CPU profile or trace of a running server", profileHelp, takeProfile}
+	return command{name: "profile", line: "CPU profile or trace of a running server",
+		help: profileHelp, run: takeProfile, looks: true}
 }
 
 // profileFlags are which profile to take, and where to.

@@ -24,7 +24,8 @@ before those of ethtool -N and tc.
 ` + lookFlagsHelp
 
 func rulesCommand() command {
-	return command{"rules", "what NICs lead to running servers", rulesHelp, listRules}
+	return command{name: "rules", line: "what NICs lead to running servers",
+		help: rulesHelp, run: listRules, looks: true}
 }
 
 // ownedRule is a rule and the server that has it.

@@ -32,7 +32,8 @@ its own MAC address; Linux keeps the port's network interface and all other fram
 ` + serveFlagsHelp
 
 func serveDNSCommand() command {
-	return command{"serve dns", "DNS server: zone files and forwarding", serveDNSHelp, serveDNS}
+	return command{name: "serve dns", line: "DNS server: zone files and forwarding",
+		help: serveDNSHelp, run: serveDNS}
 }
 
 // dnsFlags are those of serve dns.

@@ -34,7 +34,8 @@ address; Linux keeps the port's network interface and all other frames.
 ` + serveFlagsHelp
 
 func serveHTTPCommand() command {
-	return command{"serve http", "HTTP server for static files", serveHTTPHelp, serveHTTP}
+	return command{name: "serve http", line: "HTTP server for static files",
+		help: serveHTTPHelp, run: serveHTTP}
 }
 
 // httpFlags are those of the web server.

@@ -24,7 +24,8 @@ authentication, no SCTP. A test whose client sends nothing for 2 s ends when ano
 ` + serveFlagsHelp
 
 func serveIperf3Command() command {
-	return command{"serve iperf3", "iperf3 server", serveIperf3Help, serveIperf3}
+	return command{name: "serve iperf3", line: "iperf3 server",
+		help: serveIperf3Help, run: serveIperf3}
 }
 
 func serveIperf3(ctx context.Context, args []string, out streams) (err error) {

@@ -31,7 +31,8 @@ and by other interfaces: -i has the word kernel first for these.
 ` + lookFlagsHelp
 
 func ssCommand() command {
-	return command{"ss", "sockets of a running server", ssHelp, listSockets}
+	return command{name: "ss", line: "sockets of a running server",
+		help: ssHelp, run: listSockets, looks: true}
 }
 
 // ssFlags choose what is listed.

@@ -32,7 +32,8 @@ in place, until Ctrl-C; else one is printed after the other.
 ` + lookFlagsHelp
 
 func topCommand() command {
-	return command{"top", "what the queues of a running server do", topHelp, top}
+	return command{name: "top", line: "what the queues of a running server do",
+		help: topHelp, run: top, looks: true}
 }
 
 // queueRates are what one queue did, per second but for Batch and PerDoorbell.

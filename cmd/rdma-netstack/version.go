@@ -17,7 +17,8 @@ Prints the version, the commit, the Go release and the gVisor release of this bu
 `
 
 func versionCommand() command {
-	return command{"version", "print the version of this build", versionHelp, version}
+	return command{name: "version", line: "print the version of this build",
+		help: versionHelp, run: version}
 }
 
 type build struct {

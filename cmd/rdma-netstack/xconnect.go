@@ -29,8 +29,8 @@ with source and destination address swapped, without a copy.
 ` + ringFlagsHelp
 
 func xconnectCommand() command {
-	return command{"xconnect", "forward frames between two ports at layer 2", xconnectHelp,
-		xconnect}
+	return command{name: "xconnect", line: "forward frames between two ports at layer 2",
+		help: xconnectHelp, run: xconnect}
 }
 
 // xconnectFlags are those of xconnect.
