@@ -33,8 +33,9 @@ type TCPOptions struct {
 	// FixedReceiveBuffer stops receive buffers from growing with the measured rate.
 	FixedReceiveBuffer bool
 
-	// Backlog is how many established connections wait for Accept; further SYNs are dropped, so
-	// that clients retry. With as many handshakes under way, SYN cookies are used. Default 2048: of
+	// Backlog is that of listen(2) on Linux: as many established connections and one more wait for
+	// Accept; further SYNs are dropped, so that clients retry. With as many handshakes under way,
+	// SYN cookies are used. Default 2048: of
 	// SYNs that nobody follows up, the stack then holds 20 MiB at most.
 	Backlog int
 	// AlwaysSYNCookies answers every SYN with a cookie: no state before the handshake is complete,

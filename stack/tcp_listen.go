@@ -80,7 +80,9 @@ func (l *TCPListener) open(laddr *net.TCPAddr, backlog int) error {
 			if err := l.listenOnHost(bound); err != nil {
 				return err
 			}
-			if terr := ep.Listen(backlog); terr != nil {
+			// Netstack takes connections beyond the backlog and counts handshakes below it: with
+			// one more both are Linux's limits.
+			if terr := ep.Listen(backlog + 1); terr != nil {
 				l.binding.leave(s)
 				return syscallError("listen", terr)
 			}

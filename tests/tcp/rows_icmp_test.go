@@ -155,7 +155,7 @@ func messages() []row {
 
 // listeners are full backlogs and SYN cookies.
 func listeners() []row {
-	two := func(c *stack.Config) { c.TCP.Backlog = 2 }
+	one := func(c *stack.Config) { c.TCP.Backlog = 1 }
 	return []row{
 		{name: "with a SYN cookie a connection may begin three bytes late",
 			source: "docs/netstack-workarounds.md: what remains; those bytes are lost in silence",
@@ -193,7 +193,7 @@ func listeners() []row {
 				       accept`},
 		{name: "SYNs are dropped while the queue of accepted connections is full",
 			source: "listen(2); packetimpact: listen backlog",
-			config: two,
+			config: one,
 			script: `
 				0      listen
 				       < S 0 mss 1000
@@ -208,7 +208,7 @@ func listeners() []row {
 				       > SA 0 ack 1 mss own port 4002`},
 		{name: "the last ACK is dropped while that queue is full, and the SYN-ACK sent again",
 			source: "listen(2); packetimpact: listen backlog",
-			config: two,
+			config: one,
 			script: `
 				0      listen
 				       < S 0 mss 1000
@@ -224,7 +224,7 @@ func listeners() []row {
 				40ms   < A 1 ack 11 port 4001`},
 		{name: "SYN cookies while too many handshakes are under way",
 			source: "RFC 4987 3.6; packetimpact: SYN cookies",
-			config: two,
+			config: one,
 			script: `
 				0      listen
 				       < S 0 mss 1000
@@ -240,7 +240,7 @@ func listeners() []row {
 				       < A 1 ack 1`},
 		{name: "a copy of a SYN gets no options that its SYN cookie had not",
 			source: "RFC 7323 2.2, RFC 2018 2: the peer goes by the first answer",
-			config: two,
+			config: one,
 			script: `
 				0      listen
 				       < S 0 mss 1000
