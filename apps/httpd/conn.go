@@ -27,6 +27,8 @@ type conn struct {
 	net.Conn
 	table *table
 	out   budget // used by the writer
+	quiet quiet
+	used  bool // it has had a request; guarded by table.mu
 
 	late   atomic.Bool // the peer missed the deadline of a write
 	closed atomic.Bool
@@ -89,6 +91,9 @@ func (c *conn) Close() error {
 	}
 	if c.late.Load() {
 		return c.reset()
+	}
+	if c.endedQuiet() && c.table.partQuietly(c) {
+		return nil
 	}
 	c.mu.Lock()
 	owed, sent := c.stillOwed(c.table.clock.Now()), c.sent

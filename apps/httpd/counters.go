@@ -17,12 +17,14 @@ type Counters struct {
 	// of these, closed without a request to make room
 	Evicted uint64 `json:"evicted"`
 	// connections refused: all others had requests
-	Refused   uint64           `json:"refused"`
-	TooSlow   uint64           `json:"too_slow"`  // connections whose peer missed a deadline
-	BytesIn   int64            `json:"bytes_in"`  // body bytes received by /-/echo
-	BytesOut  int64            `json:"bytes_out"` // body bytes written
-	Answers   map[string]int64 `json:"answers"`   // by class: "2xx" ...
-	UptimeSec float64          `json:"uptime_seconds"`
+	Refused uint64 `json:"refused"`
+	TooSlow uint64 `json:"too_slow"` // connections whose peer missed a deadline
+	// connections that a request came for after Shutdown had ended them as they had none
+	Unanswered uint64           `json:"unanswered"`
+	BytesIn    int64            `json:"bytes_in"`  // body bytes received by /-/echo
+	BytesOut   int64            `json:"bytes_out"` // body bytes written
+	Answers    map[string]int64 `json:"answers"`   // by class: "2xx" ...
+	UptimeSec  float64          `json:"uptime_seconds"`
 }
 
 type counters struct {
@@ -37,7 +39,7 @@ func (s *Server) Counters() Counters {
 	out := Counters{
 		Requests: c.requests.Load(), InFlight: c.inFlight.Load(), Connections: int64(t.size()),
 		Accepted: t.accepted.Load(), Evicted: t.evicted.Load(), Refused: t.refused.Load(),
-		TooSlow: t.tooSlow.Load(),
+		TooSlow: t.tooSlow.Load(), Unanswered: t.unanswered.Load(),
 		BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(), Answers: map[string]int64{},
 		UptimeSec: s.cfg.Clock.Since(s.started).Round(time.Millisecond).Seconds(),
 	}

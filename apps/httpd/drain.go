@@ -9,8 +9,10 @@ import (
 
 const (
 	// lastRequests is how long a connection without a request may still send one after Shutdown:
-	// one that is on its way. Its answer says that the connection ends.
-	lastRequests = 2 * time.Second
+	// one that is on its way. Its answer says that the connection ends. One that has had none at
+	// all has firstRequests.
+	lastRequests  = 2 * time.Second
+	firstRequests = 5 * time.Second
 	// lastPoll is how often it is looked whether there still are connections.
 	lastPoll = 10 * time.Millisecond
 )
@@ -50,14 +52,20 @@ func (s *Server) refuse() {
 	}
 }
 
-// awaitRequests returns when no connection is left, or lastRequests later: those without a request
-// may be closed then.
+// awaitRequests returns when no connection is left, or ctx is done. Those without a request are
+// ended when their time is over, in which a server that gets no processor cannot read: of longer
+// breaks than between two looks the rest does not count.
 func (s *Server) awaitRequests(ctx context.Context) {
-	clock := s.cfg.Clock
-	for end := clock.Now().Add(lastRequests); s.table.size() > 0 && clock.Now().Before(end); {
+	clock, t, passed := s.cfg.Clock, &s.table, time.Duration(0)
+	for t.size() > 0 || t.parting.Load() > 0 {
+		if passed >= lastRequests {
+			t.endQuiet(func(c *conn) bool { return !c.used && passed < firstRequests })
+		}
+		before := clock.Now()
 		if clock.Sleep(ctx, lastPoll) != nil {
 			return
 		}
+		passed += min(clock.Since(before), 2*lastPoll)
 	}
 }
 

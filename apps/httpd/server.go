@@ -162,9 +162,10 @@ func (s *Server) Serve(ln net.Listener) error {
 	return fmt.Errorf("serve HTTP on %v: %w", ln.Addr(), err)
 }
 
-// Shutdown closes the listeners, lets requests in progress finish, and closes idle connections: at
-// their next answer, or two seconds later, as a request may be on its way. When ctx ends first it
-// aborts the rest and returns the context's error.
+// Shutdown closes the listeners, lets requests in progress finish, and ends idle connections: at
+// their next answer, or two seconds later, five if they have had no request, as one may be on its
+// way. What comes for them afterwards is read for two seconds, not answered, and counted: a request
+// gets no reset. When ctx ends first it aborts the rest and returns the context's error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.refuse()
 	s.awaitRequests(ctx)

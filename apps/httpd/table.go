@@ -17,6 +17,8 @@ type table struct {
 	clock                               clock.Clock
 	max                                 int
 	accepted, evicted, refused, tooSlow atomic.Uint64
+	unanswered                          atomic.Uint64
+	parting                             atomic.Int64 // goroutines of partQuietly
 
 	mu        sync.Mutex
 	open      map[*conn]*list.Element // its place in waiting; nil while it has a request
@@ -95,8 +97,11 @@ func (t *table) state(nc net.Conn, state http.ConnState) {
 	case state == http.StateActive && place != nil:
 		t.waiting.Remove(place)
 		t.open[c] = nil
+		c.used = true
+		c.quiet.asked.Store(true)
 	case state == http.StateIdle && place == nil:
 		t.open[c] = t.waiting.PushBack(c)
+		c.quiet.asked.Store(false)
 	case state == http.StateClosed:
 		t.drop(c)
 	}

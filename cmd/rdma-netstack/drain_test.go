@@ -61,7 +61,7 @@ func TestDrain(t *testing.T) {
 		{name: "finishes on the host's own address", host: true, limit: "5m", whole: true,
 			said: "drained: no connection was cut"},
 		{name: "a request too late", limit: "5m", whole: true, idle: true,
-			said: `"drained: connections were cut" reset=1 unknown=0`},
+			said: `"drained: connections were cut" reset=1 unknown=0 unanswered=1`},
 		{name: "second signal", limit: "5m", second: true, said: `reason="another signal"`},
 		{name: "limit", limit: "500ms", said: `reason="context deadline exceeded"`},
 	} {

@@ -126,5 +126,7 @@ func serveHTTP(ctx context.Context, args []string, out streams) (err error) {
 		log.Warn("debug endpoints are on, because --device sim is a demonstration; " +
 			"--debug-endpoints=false turns them off")
 	}
-	return serveUntilDone(ctx, app, s.ending(ctx, &f, log, h.onLinux), serve...)
+	end := s.ending(ctx, &f, log, h.onLinux)
+	end.unanswered = func() uint64 { return app.Counters().Unanswered }
+	return serveUntilDone(ctx, app, end, serve...)
 }

@@ -37,6 +37,8 @@ type ending struct {
 	drain func(context.Context) error
 	conns func() int       // that are open
 	cut   func() stack.Cut // since drain was called
+	// unanswered are connections to which a request came when the app had ended them
+	unanswered func() uint64
 	// flush waits until what was written has arrived.
 	flush func(context.Context) error
 	// toLinux has Linux accept new clients after a signal; nil: they are refused
@@ -141,12 +143,16 @@ func (e *ending) finish(stopping context.Context) error {
 
 // drained says whether connections were cut although none was left in the end.
 func (e *ending) drained() {
-	switch cut := e.cut(); {
-	case cut == stack.Cut{}:
-		e.log.Warn("drained: no connection was cut")
-	default:
-		e.log.Warn("drained: connections were cut", "reset", cut.Reset, "unknown", cut.Unknown)
+	cut, unanswered := e.cut(), uint64(0)
+	if e.unanswered != nil {
+		unanswered = e.unanswered()
 	}
+	if cut == (stack.Cut{}) && unanswered == 0 {
+		e.log.Warn("drained: no connection was cut")
+		return
+	}
+	e.log.Warn("drained: connections were cut", "reset", cut.Reset, "unknown", cut.Unknown,
+		"unanswered", unanswered)
 }
 
 // ending is that of the slice's server: it goes on until the stack ends, which outlives its device,
