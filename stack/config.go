@@ -18,7 +18,8 @@ import (
 // an IPv6 link-local address, loopback, and no gateway.
 type Config struct {
 	// NIC is the device that [Open] opens; [New] does not look at it. Its Logger, Clock and Random
-	// default to those of the stack.
+	// default to those of the stack, its TxQueues to twice GOMAXPROCS, at most 8, but not to fewer
+	// than RxQueues; to 1 if GOMAXPROCS is 1.
 	NIC dv.Config
 
 	// Backend is what [Open] puts under the stack: BackendAuto (the default) takes packet sockets

@@ -81,3 +81,6 @@ func WithBond(cfg Config, f *BondFacts) Config {
 		}}
 	return cfg
 }
+
+// SendQueues is the default of NIC.TxQueues.
+func SendQueues(receive, processors int) int { return sendQueues(receive, processors) }

@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"errors"
+	"runtime"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
@@ -23,6 +24,9 @@ func Open(ctx context.Context, cfg Config) (*Stack, error) {
 	if cfg.NIC.Random == nil {
 		cfg.NIC.Random = cfg.Random
 	}
+	if cfg.NIC.TxQueues == 0 {
+		cfg.NIC.TxQueues = sendQueues(cfg.NIC.RxQueues, runtime.GOMAXPROCS(0))
+	}
 	if cfg.Host {
 		return openHost(ctx, cfg)
 	}
@@ -39,6 +43,19 @@ func Open(ctx context.Context, cfg Config) (*Stack, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
+}
+
+// maxSendQueues bounds the default of NIC.TxQueues: each queue takes up to 1 MiB of pinned memory.
+const maxSendQueues = 8
+
+// sendQueues is the default of NIC.TxQueues: twice the processors. netstack sends with a connection
+// locked, and its goroutines look at a locked connection again and again. So a goroutine that waits
+// for the lock of a send queue costs others time as well.
+func sendQueues(receive, processors int) int {
+	if processors == 1 {
+		return 1
+	}
+	return max(receive, min(2*processors, maxSendQueues))
 }
 
 // open gives s a device and its link. What it has opened is closed by Close, if not by itself.

@@ -1,12 +1,14 @@
 package stack_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -153,5 +155,28 @@ func TestOpenTooLate(t *testing.T) {
 	if _, err := stack.Open(context.Background(), mac); err == nil ||
 		!strings.Contains(err.Error(), "the address of the Linux interface of sim_a itself") {
 		t.Errorf("%v, want the name of the interface", err)
+	}
+}
+
+func TestSendQueues(t *testing.T) {
+	for _, c := range []struct{ receive, processors, want int }{
+		{0, 1, 1}, {4, 1, 1}, {0, 2, 4}, {1, 2, 4}, {6, 2, 6}, {1, 64, 8}, {16, 64, 16},
+	} {
+		if got := stack.SendQueues(c.receive, c.processors); got != c.want {
+			t.Errorf("%d send queues for %d receive queues on %d processors, want %d", got,
+				c.receive, c.processors, c.want)
+		}
+	}
+	for name, asked := range map[string]int{"default": 0, "asked for": 3} {
+		cfg := onCard(card(t, "sim", 1), 1, "192.0.2.1/24")
+		cfg.NIC.TxQueues = asked
+		s, err := stack.Open(t.Context(), cfg)
+		need.That(t, "simnic", onlyUnsupported(err))
+		must(t, err)
+		want := cmp.Or(asked, stack.SendQueues(1, runtime.GOMAXPROCS(0)))
+		if got := s.Device().NumTx(); got != want {
+			t.Errorf("%s: %d send queues, want %d", name, got, want)
+		}
+		must(t, s.Close())
 	}
 }

@@ -40,7 +40,7 @@ and needs no privilege. The servers answer everybody, without a limit: do not le
 
   --json          print the results as one JSON object
   --time T        duration of each load (default 600ms). Each runs twice on both, in turn
-  --queues N      receive and send queues of the slice (default 2)
+  --queues N      receive queues of the slice (default 2)
   --device NAME   serve on this RDMA device or network interface
   --address CIDR  with --device: address of the slice, as for serve http
   --backend NAME  with --device: rings, packet or auto (default), as for serve http

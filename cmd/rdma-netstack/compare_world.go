@@ -125,7 +125,7 @@ func newSliceSide(ctx context.Context, queues int, undo *cleanup) (*contender, e
 		return nil, err
 	}
 	cfg := stack.Config{
-		NIC:                dv.Config{RxQueues: queues, TxQueues: queues},
+		NIC:                dv.Config{RxQueues: queues},
 		Addresses:          []netip.Prefix{netip.MustParsePrefix(compareServer)},
 		DuplicateDetection: -1, // no other host is on this link
 	}

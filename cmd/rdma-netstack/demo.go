@@ -34,7 +34,7 @@ Needs root, or unprivileged user namespaces.
                   sockets only)
   --links KIND    tap, or veth with packet sockets (default: tap where /dev/net/tun can be opened,
                   else veth)
-  --queues N      receive and send queues of the slice (default 2)
+  --queues N      receive queues of the slice (default 2)
   --address host  the other demonstration: HTTP and DNS servers of this process on an address and a
                   MAC that Linux has, too, with a kernel HTTP server on another port, and clients
                   outside and on the host itself. Rules of the software ConnectX tell them apart

@@ -190,7 +190,6 @@ func (w *world) openStack(ctx context.Context) (err error) {
 		NIC: dv.Config{
 			MAC:      w.slice.mac,
 			RxQueues: w.flags.queues,
-			TxQueues: w.flags.queues,
 			Logger:   log,
 		},
 		Addresses:          w.slice.addresses(),

@@ -54,7 +54,7 @@ The slice:
   --mac MAC           MAC address of the slice (default: a random one). The value netdev takes the
                       port's own, for a virtual function that no one else uses: Linux then
                       receives no unicast frames on it
-  --queues N          receive and send queues, each served by one goroutine (default 1)
+  --queues N          receive queues, each served by one goroutine (default 1)
   --rx-mode MODE      adaptive: poll for a short time, then sleep until an interrupt (default).
                       polling: never sleep; occupies one processor per queue.
                       interrupt: sleep whenever the queue is empty

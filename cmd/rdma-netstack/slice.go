@@ -120,7 +120,6 @@ func (f *serveFlags) nicConfig(log *slog.Logger) dv.Config {
 		MAC:            f.mac,
 		AllowNetdevMAC: f.netdevMAC,
 		RxQueues:       f.queues,
-		TxQueues:       f.queues,
 		MTU:            f.mtu,
 		VLAN:           uint16(f.vlan),
 		Logger:         log,

@@ -55,7 +55,7 @@ func newOurs(e end, wire wire.Wire, at netip.Prefix, mac net.HardwareAddr) (*our
 		NIC: dv.Config{
 			Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim", Netdev: "sim0",
 				MAC: nic.MAC(), MTU: nic.MTU()},
-			MAC: mac, RxQueues: e.Queues, TxQueues: e.Queues,
+			MAC: mac, RxQueues: e.Queues,
 			DelayDrop: true, // as in "serve --device sim"
 		},
 		Addresses: []netip.Prefix{at}, DuplicateDetection: -1,
