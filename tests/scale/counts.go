@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/metrics"
 	"strings"
@@ -16,6 +17,10 @@ import (
 // result is what a measurement counted, in the units of columns. All but Seconds is of both ends.
 type result struct {
 	Ops, Seconds, CPU float64 // CPU: seconds, of user and system
+	// Queued is for how long threads waited for a processor, and Idle for how long the machine's
+	// processors had nothing to run, in seconds times processors. Both at a time: Linux put
+	// a thread that it woke where another one ran.
+	Queued, Idle float64
 	// Switches is how often a goroutine was given a processor. The runtime counts one in eight.
 	Switches float64
 	// Sleeps is how often a thread gave up its processor to wait: in a futex or in epoll. Each has
@@ -54,6 +59,7 @@ func (c *result) readSystem() {
 	}
 	c.CPU = float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 	c.Sleeps, c.Preempted = float64(u.Nvcsw), float64(u.Nivcsw)
+	c.Queued, c.Idle = queued(), idle()
 	data, err := os.ReadFile("/proc/self/io")
 	if err != nil {
 		return
@@ -67,6 +73,37 @@ func (c *result) readSystem() {
 			c.Syscalls += n
 		}
 	}
+}
+
+// queued is for how long the threads that there are have waited on a run queue, in seconds
+// (Documentation/scheduler/sched-stats.rst: the second number).
+func queued() (sum float64) {
+	files, _ := filepath.Glob("/proc/self/task/*/schedstat")
+	for _, name := range files {
+		var ran, waited float64
+		data, err := os.ReadFile(name)
+		if err != nil {
+			continue // it has ended
+		}
+		if _, err := fmt.Sscan(string(data), &ran, &waited); err == nil {
+			sum += waited / 1e9
+		}
+	}
+	return sum
+}
+
+// ticks is how many units of /proc/stat are a second (USER_HZ).
+const ticks = 100
+
+// idle is for how long the machine's processors have been idle, in seconds.
+func idle() float64 {
+	data, _ := os.ReadFile("/proc/stat")
+	var user, nice, system, idle, waiting float64
+	if _, err := fmt.Sscanf(string(data), "cpu %f %f %f %f %f", &user, &nice, &system, &idle,
+		&waiting); err != nil {
+		return 0
+	}
+	return (idle + waiting) / ticks
 }
 
 func (c *result) readRuntime() {
@@ -113,7 +150,8 @@ func (c *result) readDevice(s dv.Stats) {
 // since is what was counted from b on.
 func (c result) since(b result) result {
 	return result{
-		c.Ops - b.Ops, c.Seconds - b.Seconds, c.CPU - b.CPU, c.Switches - b.Switches,
+		c.Ops - b.Ops, c.Seconds - b.Seconds, c.CPU - b.CPU,
+		c.Queued - b.Queued, c.Idle - b.Idle, c.Switches - b.Switches,
 		c.Sleeps - b.Sleeps, c.Preempted - b.Preempted, c.Syscalls - b.Syscalls,
 		c.LockWaits - b.LockWaits, c.LockTime - b.LockTime,
 		c.Allocs - b.Allocs, c.Bytes - b.Bytes,

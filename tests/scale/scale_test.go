@@ -20,7 +20,7 @@ func TestCells(t *testing.T) {
 			name string
 			n    float64
 		}{{"operations", r.Ops}, {"CPU", r.CPU}, {"switches", r.Switches}, {"frames", r.Frames},
-			{"polls", r.Polls}, {"doorbells", r.Doorbells}} {
+			{"polls", r.Polls}, {"doorbells", r.Doorbells}, {"queued", r.Queued}} {
 			if !(count.n > 0) {
 				t.Errorf("%v: %s: %v", c, count.name, count.n)
 			}

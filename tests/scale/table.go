@@ -22,6 +22,9 @@ func per(name string, digits int, of func(r result) float64) column {
 var columns = []column{
 	{"op/s", 0, func(r result) float64 { return r.Ops / r.Seconds }},
 	per("CPU us", 2, func(r result) float64 { return r.CPU * 1e6 }),
+	{"busy", 2, func(r result) float64 { return r.CPU / r.Seconds }},
+	{"queued", 2, func(r result) float64 { return r.Queued / r.Seconds }},
+	{"idle", 2, func(r result) float64 { return r.Idle / r.Seconds }},
 	per("switches", 2, func(r result) float64 { return r.Switches }),
 	per("sleeps", 3, func(r result) float64 { return r.Sleeps }),
 	per("preempted", 3, func(r result) float64 { return r.Preempted }),
