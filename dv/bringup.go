@@ -110,7 +110,7 @@ func (d *Device) checkDevice() error {
 	})
 	d.caps = capsOf(&caps, &d.plan)
 	d.spread.Store(&spread{newToeplitz(d.config.RSSKey),
-		evenly(d.plan.rx, logTable(caps, d.plan.rx))})
+		evenly(d.plan.active, logTable(caps, d.plan.rx))})
 	return d.checkLimits(&caps)
 }
 

@@ -57,6 +57,9 @@ type Config struct {
 
 	// RxQueues and TxQueues are the numbers of queues [num-rx-queues]. Default 1.
 	RxQueues, TxQueues int
+	// ActiveRxQueues is to how many of the receive queues, from the first on, the indirection table
+	// leads at first; Device.Rebalance changes that. Default all.
+	ActiveRxQueues int
 	// RxQueueSize is the number of frames a receive ring holds [rx-queue-size],
 	// a power of two of at least 64. Default 1024, or less with many queues so
 	// that pinned memory stays below 32 MiB.

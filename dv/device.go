@@ -36,7 +36,8 @@ type Device struct {
 	flowTag uint32 // of the unicast rules, 24 bits
 	stages  []OpeningStage
 
-	spread atomic.Pointer[spread] // replaced by Rebalance; read by any goroutine
+	rebalances atomic.Uint64
+	spread     atomic.Pointer[spread] // replaced by Rebalance; read by any goroutine
 
 	// Kernel objects that several steps of Open use, and what Close undoes. Open
 	// and Close are the only users.
@@ -168,11 +169,24 @@ func (d *Device) QueueFor(f Flow) int {
 	return s.queueOf(s.hash.hash(f))
 }
 
+// ActiveRxQueues is how many receive queues get flows now, see Rebalance.
+func (d *Device) ActiveRxQueues() (n int) {
+	seen := make([]bool, len(d.rx))
+	for _, q := range d.spread.Load().queueAt {
+		if !seen[q] {
+			seen[q] = true
+			n++
+		}
+	}
+	return n
+}
+
 // Stats returns all counters. They are not taken at one instant, and those of
 // a busy queue may be a batch old.
 func (d *Device) Stats() Stats {
 	s := Stats{LinkUp: d.linkUp.Load(), LinkChanges: d.linkChanges.Load(),
-		OutOfBuffer: d.OutOfBuffer()}
+		OutOfBuffer: d.OutOfBuffer(), ActiveRxQueues: d.ActiveRxQueues(),
+		Rebalances: d.rebalances.Load()}
 	for _, q := range d.rx {
 		s.Rx = append(s.Rx, q.Stats())
 	}

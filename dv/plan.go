@@ -10,6 +10,7 @@ import (
 // plan is how much of what a device gets: all sizes, before anything is made.
 type plan struct {
 	rx, tx     int // queues
+	active     int // receive queues that the indirection table leads to at first
 	rxEntries  int // frames of a receive ring, completions of its queue
 	txBlocks   int // blocks of a send ring, completions of its queue
 	stage      int // bytes of staging memory of a send queue
@@ -58,6 +59,7 @@ func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 		stage: or(cfg.TxBufferSize, defaultStage), spare: or(cfg.SpareFrames, defaultSpare),
 		mtu: or(cfg.MTU, portMTU), pageSize: pageSize, inline: or(cfg.TxInline, inlineMax),
 	}
+	p.active = or(cfg.ActiveRxQueues, p.rx)
 	if err := p.check(cfg, portMTU); err != nil {
 		return p, err
 	}
@@ -106,6 +108,7 @@ func (p *plan) check(cfg *Config, portMTU int) error {
 	}{
 		{"RxQueues", p.rx, 1, maxQueues, false},
 		{"TxQueues", p.tx, 1, maxQueues, false},
+		{"ActiveRxQueues", p.active, 1, p.rx, false},
 		{"RxQueueSize", p.rxEntries, minRing, maxRing, true},
 		{"TxQueueSize", p.txBlocks, minRing, maxRing, true},
 		{"TxBufferSize", p.stage, minStage, maxStage, true},

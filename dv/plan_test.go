@@ -33,6 +33,7 @@ func TestPlan(t *testing.T) {
 				spare: 1, mtu: 1500, frameLimit: 1518}},
 	} {
 		c.want.pageSize, c.want.inline, c.want.segs = 4096, inlineMax, max(1, c.want.segs)
+		c.want.active = c.want.rx
 		if got, err := newPlan(&c.cfg, c.mtu, 4096); err != nil || got != c.want {
 			t.Errorf("%s: %+v, %v\nwant %+v", c.name, got, err, c.want)
 		}
@@ -72,6 +73,7 @@ func TestPlanKeepsWhatIsAsked(t *testing.T) {
 func TestPlanRefusals(t *testing.T) {
 	for name, cfg := range map[string]Config{
 		"negative queues":     {RxQueues: -1},
+		"more active queues":  {RxQueues: 2, ActiveRxQueues: 3},
 		"too many queues":     {TxQueues: 257},
 		"ring no power of 2":  {RxQueueSize: 1000},
 		"ring too small":      {TxQueueSize: 32},

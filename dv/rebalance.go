@@ -174,6 +174,7 @@ func (d *Device) Rebalance(weights []int) error {
 	h.table, h.targets, h.rules, h.priority = next.table, next.targets, next.rules, next.priority
 	h.byPort = next.byPort
 	d.spread.Store(&spread{d.spread.Load().hash, at})
+	d.rebalances.Add(1)
 	return h.retired.closeRules()
 }
 

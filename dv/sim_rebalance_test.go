@@ -109,3 +109,45 @@ func TestRebalanceRefused(t *testing.T) {
 }
 
 func oneFrame(b []byte) []simframe.Frame { return []simframe.Frame{{Data: b}} }
+
+// TestActiveRxQueues: flows come to the first queues only, until Rebalance says otherwise.
+func TestActiveRxQueues(t *testing.T) {
+	s, d := usual(t, dv.Config{RxQueues: 4, ActiveRxQueues: 2})
+	for _, c := range []struct {
+		weights []int
+		want    [4]bool
+	}{
+		{nil, [4]bool{true, true}}, {[]int{1, 1, 1, 1}, [4]bool{true, true, true, true}},
+		{[]int{1, 0, 0, 0}, [4]bool{true}},
+	} {
+		if c.weights != nil {
+			if err := d.Rebalance(c.weights); err != nil {
+				t.Fatal(err)
+			}
+		}
+		active := 0
+		for _, w := range c.want {
+			if w {
+				active++
+			}
+		}
+		if st := d.Stats(); st.ActiveRxQueues != active || d.ActiveRxQueues() != active {
+			t.Errorf("%v: %d queues are active, want %d", c.weights, st.ActiveRxQueues, active)
+		}
+		var got [4]bool
+		for i := range 60 {
+			for _, f := range flows(i) {
+				s.wire.send(t, packet(f.Src, f.Dst, f.Proto, 40))
+			}
+			for q := range got {
+				got[q] = len(poll(d.Rx(q))) > 0 || got[q]
+			}
+		}
+		if got != c.want {
+			t.Errorf("%v: queues with frames %v, want %v", c.weights, got, c.want)
+		}
+	}
+	if n := d.Stats().Rebalances; n != 2 {
+		t.Errorf("%d changes, want 2", n)
+	}
+}

@@ -8,6 +8,10 @@ type Stats struct {
 	LinkUp bool
 	// LinkChanges counts the times it was told.
 	LinkChanges uint64
+	// ActiveRxQueues is how many receive queues get flows now, and Rebalances how often that, or
+	// their shares, changed.
+	ActiveRxQueues int
+	Rebalances     uint64
 	// OutOfBuffer is Device.OutOfBuffer.
 	OutOfBuffer uint64
 }
