@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -38,6 +39,9 @@ type Options struct {
 	NoSegmentation bool
 	// RxMode is how the receive workers wait for frames.
 	RxMode RxMode
+	// Spread is over how many receive queues of its devices the endpoint spreads flows. By load it
+	// begins with those that dv.Config.ActiveRxQueues says, for which [Options.ActiveRxQueues] is.
+	Spread Spread
 	// RxLimit is how many bytes of received TCP segments without payload may wait for the stack to
 	// work them off; DefaultRxLimit if 0, and 256 KiB at least. See waiting.go.
 	RxLimit int
@@ -55,7 +59,7 @@ func (o Options) Validate() error {
 			"a limit of %d bytes for what waits is too low; give %d at least, or 0 for %d",
 			o.RxLimit, minRxLimit, DefaultRxLimit)
 	}
-	return o.RxMode.Validate()
+	return errors.Join(o.RxMode.Validate(), o.Spread.Validate())
 }
 
 // Endpoint is one device as a link of one stack. All methods may be called from any goroutine.
@@ -245,6 +249,7 @@ func (e *Endpoint) detach() {
 		e.flows.Forget()
 		e.attachment.stopping.Store(true)
 		e.workers.wake()
+		e.workers.stopSpreaders()
 		e.attachment = nil
 	}
 }
@@ -252,7 +257,7 @@ func (e *Endpoint) detach() {
 // startWorkers runs the workers of an attachment on queues as soon as those before have ended. It
 // is called with mu held.
 func (e *Endpoint) startWorkers(s *attachment, queues backend) {
-	g, previous := &workerGroup{queues: queues}, e.workers
+	g, previous := &workerGroup{queues: queues, spreaders: e.spreaders(queues)}, e.workers
 	e.workers = g
 	g.running.Go(func() {
 		if previous != nil {
@@ -329,7 +334,7 @@ func (e *Endpoint) Close() {
 	last := e.workers
 	e.mu.Unlock()
 	if last != nil {
-		last.running.Wait()
+		last.wait()
 	}
 	e.injecting.Lock() // what is injected has been delivered
 	e.flows.Close()

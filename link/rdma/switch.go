@@ -79,7 +79,7 @@ func (e *Endpoint) switchTo(next backend) error {
 		e.flows.Repeat()
 	}
 	if replaced != nil {
-		replaced.running.Wait()
+		replaced.wait()
 	}
 	e.rules.follow(next, rules)
 	return nil

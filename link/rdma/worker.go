@@ -35,6 +35,8 @@ type workerGroup struct {
 	queues   backend
 	replaced atomic.Bool // they deliver what there is, and end
 	running  sync.WaitGroup
+
+	spreaders []*spreader // of the backend's devices
 }
 
 // networks is what Endpoint.BindStack found.
@@ -72,6 +74,21 @@ func (s *attachment) stopped() bool { return s.stopping.Load() }
 func (g *workerGroup) replace() {
 	g.replaced.Store(true)
 	g.wake()
+	g.stopSpreaders()
+}
+
+func (g *workerGroup) stopSpreaders() {
+	for _, s := range g.spreaders {
+		s.stop()
+	}
+}
+
+// wait waits until the workers, and what changes their queues' shares, have ended.
+func (g *workerGroup) wait() {
+	g.running.Wait()
+	for _, s := range g.spreaders {
+		s.wait()
+	}
 }
 
 // wake has the workers look at what they are told.
