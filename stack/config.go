@@ -66,6 +66,11 @@ type Config struct {
 	// RxPolling or RxInterrupt. [New] does not look at it.
 	RxMode RxMode
 
+	// Spread is over how many of NIC's receive queues flows are spread: SpreadLoad (the default) is
+	// as many as the load needs, at most half of GOMAXPROCS but one at least; SpreadAll is all.
+	// With RxPolling it is all. [New] does not look at it.
+	Spread Spread
+
 	// RxLimit is how many bytes of received TCP segments without payload may wait to be worked off,
 	// which netstack does not bound: beyond it, strangers' are dropped first. Default 16 MiB, 256
 	// KiB at least. [New] does not look at it.
@@ -217,6 +222,16 @@ type Route struct {
 // type reads and writes text, so that it can be a flag (flag.TextVar) or a field of JSON.
 type RxMode = rdma.RxMode
 
+// Spread is over how many receive queues flows are spread; package link/rdma says when that
+// changes. It reads and writes text, as RxMode does.
+type Spread = rdma.Spread
+
+// The ways to spread flows.
+const (
+	SpreadLoad = rdma.SpreadLoad // over as many queues as the load needs
+	SpreadAll  = rdma.SpreadAll  // over all
+)
+
 // The modes of receive queues.
 const (
 	RxAdaptive  = rdma.RxAdaptive  // look at the ring for as long as that pays, then sleep
@@ -278,7 +293,7 @@ func (c Config) Validate() error {
 				"give the resolver's IP address", d)
 		}
 	}
-	if err := (rdma.Options{RxMode: c.RxMode, RxLimit: c.RxLimit}).Validate(); err != nil {
+	if err := c.linkOptions().Validate(); err != nil {
 		return err
 	}
 	if err := c.Backend.Validate(); err != nil {

@@ -102,9 +102,11 @@ func noRings(err error) bool {
 	return errors.Is(err, dv.ErrNoRDMA) || errors.Is(err, dv.ErrNotMlx5)
 }
 
-func (s *Stack) linkOptions() rdma.Options {
-	return rdma.Options{RxMode: s.cfg.RxMode, RxLimit: s.cfg.RxLimit, Clock: s.cfg.Clock,
-		Random: s.cfg.Random}
+func (s *Stack) linkOptions() rdma.Options { return s.cfg.linkOptions() }
+
+func (c *Config) linkOptions() rdma.Options {
+	return rdma.Options{RxMode: c.RxMode, Spread: c.Spread, RxLimit: c.RxLimit, Clock: c.Clock,
+		Random: c.Random}
 }
 
 // openPacket opens packet sockets on the netdev that cfg names, or on that of the port it names.

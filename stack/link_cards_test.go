@@ -43,6 +43,7 @@ func onCard(n *simnic.NIC, queues int, addresses ...string) stack.Config {
 		Facts: dv.PortFacts{Name: n.Config().Name, Netdev: n.Config().Netdev,
 			MAC: n.MAC(), MTU: n.MTU()},
 	}}
+	cfg.Spread = stack.SpreadAll // what a test sends uses every queue
 	for _, a := range addresses {
 		cfg.Addresses = append(cfg.Addresses, netip.MustParsePrefix(a))
 	}

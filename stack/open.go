@@ -27,6 +27,9 @@ func Open(ctx context.Context, cfg Config) (*Stack, error) {
 	if cfg.NIC.TxQueues == 0 {
 		cfg.NIC.TxQueues = sendQueues(cfg.NIC.RxQueues, runtime.GOMAXPROCS(0))
 	}
+	if cfg.NIC.ActiveRxQueues == 0 {
+		cfg.NIC.ActiveRxQueues = cfg.linkOptions().ActiveRxQueues(cfg.NIC.RxQueues)
+	}
 	if cfg.Host {
 		return openHost(ctx, cfg)
 	}

@@ -60,6 +60,8 @@ func Count(from Source) Counters {
 		queues(c.Counters, "rx", rx, st.Rx)
 		queues(c.Counters, "tx", tx, st.Tx)
 		ringsOf(c.Gauges, d, rx, tx)
+		c.Gauges["rx_active_queues"] += uint64(st.ActiveRxQueues)
+		c.Counters["rx_spread_changes"] += st.Rebalances
 		rx, tx = rx+len(st.Rx), tx+len(st.Tx)
 	}
 	if p := from.PacketPort(); p != nil {

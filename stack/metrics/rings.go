@@ -14,6 +14,8 @@ type rings struct {
 	info        []string // labels of device_info
 	rx          []rxQueue
 	tx          []txQueue
+	active      int    // receive queues with flows
+	spreads     uint64 // changes of these
 	registered  int    // bytes; 0: no device
 	outOfBuffer uint64 // of the port
 }
@@ -69,6 +71,8 @@ func joined(of []rings) rings {
 		}
 		all.rx, all.tx = append(all.rx, r.rx...), append(all.tx, r.tx...)
 		all.registered += r.registered
+		all.active += r.active
+		all.spreads += r.spreads
 		all.outOfBuffer += r.outOfBuffer
 	}
 	return all
@@ -82,7 +86,8 @@ func used(q *dv.TxQueue) float64 {
 }
 
 func ofDevice(name string, s dv.Stats) rings {
-	r := rings{device: name, outOfBuffer: s.OutOfBuffer}
+	r := rings{device: name, outOfBuffer: s.OutOfBuffer, active: s.ActiveRxQueues,
+		spreads: s.Rebalances}
 	for _, q := range s.Rx {
 		r.rx = append(r.rx, rxQueue{packets: q.Packets, bytes: q.Bytes, polls: q.Polls,
 			hits: q.Hits, wakeups: q.Events, stalls: q.Stalls, resets: q.Resets,
@@ -119,6 +124,10 @@ func (p *page) rings(r rings) {
 	if r.registered > 0 {
 		p.family(gauge, "memory_registered_bytes", "Memory that the device may write and read.",
 			of(uint64(r.registered)))
+		p.family(gauge, "rx_active_queues", "Receive queues that get flows, see --spread.",
+			of(uint64(r.active)))
+		p.family(counter, "rx_spread_changes_total",
+			"Changes of the receive queues that get flows, or of their shares.", of(r.spreads))
 		p.family(counter, "hw_events_total",
 			"Counters of the device itself, which have others' frames, too.",
 			of(r.outOfBuffer, "name", "out_of_buffer"))

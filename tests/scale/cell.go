@@ -18,10 +18,11 @@ import (
 type cell struct {
 	Load    string
 	Cores   int // GOMAXPROCS
-	Queues  int // receive and send queues, of each NIC
+	Queues  int // receive queues, of each NIC
 	Sockets int // clients at once
 	Conns   int // idle TCP connections
 	Mode    string
+	Spread  string
 	Length  time.Duration
 }
 
@@ -65,7 +66,11 @@ func (c cell) here() (r result, err error) {
 	if err := mode.UnmarshalText([]byte(c.Mode)); err != nil {
 		return r, fmt.Errorf("-rx-mode: %w", err)
 	}
-	w, err := newWorld(c.Queues, mode)
+	var spread rdma.Spread
+	if err := spread.UnmarshalText([]byte(c.Spread)); err != nil {
+		return r, fmt.Errorf("-spread: %w", err)
+	}
+	w, err := newWorld(c.Queues, mode, spread)
 	if err != nil {
 		return r, err
 	}

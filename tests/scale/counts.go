@@ -35,6 +35,8 @@ type result struct {
 	// Frames are those received; Polls looks at receive rings, Hits those that found any. Events
 	// are completion events that woke a worker, Arms those asked for. Doorbells are of send queues.
 	Frames, Polls, Hits, Events, Arms, Doorbells float64
+	// Active is how many receive queues got flows at the end.
+	Active float64
 }
 
 // trackingPeriod is of how many switches of a goroutine the runtime takes one sample
@@ -135,6 +137,7 @@ func lockWaits() (sum float64) {
 }
 
 func (c *result) readDevice(s dv.Stats) {
+	c.Active = max(c.Active, float64(s.ActiveRxQueues))
 	for _, q := range s.Rx {
 		c.Frames += float64(q.Packets)
 		c.Polls += float64(q.Polls)
@@ -156,6 +159,6 @@ func (c result) since(b result) result {
 		c.LockWaits - b.LockWaits, c.LockTime - b.LockTime,
 		c.Allocs - b.Allocs, c.Bytes - b.Bytes,
 		c.Frames - b.Frames, c.Polls - b.Polls, c.Hits - b.Hits, c.Events - b.Events,
-		c.Arms - b.Arms, c.Doorbells - b.Doorbells,
+		c.Arms - b.Arms, c.Doorbells - b.Doorbells, c.Active,
 	}
 }

@@ -24,7 +24,7 @@ type options struct {
 	rounds                        int
 	length                        time.Duration
 	long                          bool
-	mode                          string
+	mode, spread                  string
 	cell                          string
 }
 
@@ -33,12 +33,13 @@ func main() {
 	flag.StringVar(&o.loads, "loads", "echo,dns,http,bulk",
 		"what is measured; many: http on 16 connections of each client in turn")
 	flag.StringVar(&o.cores, "cores", "1,2", "values of GOMAXPROCS; more than there are is allowed")
-	flag.StringVar(&o.queues, "queues", "", "receive and send queues of a NIC (1,4; long: 1,2,4,8)")
+	flag.StringVar(&o.queues, "queues", "", "receive queues of a NIC (1,4; long: 1,2,4,8)")
 	flag.StringVar(&o.sockets, "sockets", "", "clients at once (1,8; long: 1,8,64)")
 	flag.StringVar(&o.conns, "conns", "", "idle connections beside them (64; long: 64,1000,50000)")
 	flag.IntVar(&o.rounds, "rounds", 3, "how often each row is measured")
 	flag.DurationVar(&o.length, "length", 300*time.Millisecond, "of one measurement")
 	flag.BoolVar(&o.long, "long", false, "the long defaults")
+	flag.StringVar(&o.spread, "spread", "load", "queues that get flows: load or all")
 	flag.StringVar(&o.mode, "rx-mode", "adaptive", "how receive workers wait")
 	flag.StringVar(&o.cell, "cell", "", "a row as JSON: measure it and print the result as JSON")
 	flag.Parse()
@@ -111,7 +112,7 @@ func (o options) cells() (cells []cell, err error) {
 			for _, s := range sockets {
 				for _, p := range cores {
 					for _, q := range queues {
-						cells = append(cells, cell{name, p, q, s, n, o.mode, o.length})
+						cells = append(cells, cell{name, p, q, s, n, o.mode, o.spread, o.length})
 					}
 				}
 			}

@@ -11,6 +11,7 @@ import (
 func TestCells(t *testing.T) {
 	for name := range loads {
 		c := cell{Load: name, Cores: 2, Queues: 2, Sockets: 2, Conns: 3, Mode: "adaptive",
+			Spread: "all",
 			Length: 50 * time.Millisecond}
 		r, err := c.here()
 		if err != nil {

@@ -33,6 +33,7 @@ var columns = []column{
 	per("arms", 3, func(r result) float64 { return r.Arms }),
 	per("empty polls", 2, func(r result) float64 { return r.Polls - r.Hits }),
 	per("frames", 2, func(r result) float64 { return r.Frames }),
+	{"active", 0, func(r result) float64 { return r.Active }},
 	{"frames/poll", 1, func(r result) float64 { return r.Frames / max(r.Hits, 1) }},
 	per("doorbells", 2, func(r result) float64 { return r.Doorbells }),
 	per("lock waits", 3, func(r result) float64 { return r.LockWaits }),

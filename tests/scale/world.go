@@ -29,7 +29,8 @@ type host struct {
 }
 
 // newHost owns the wire, also when it fails.
-func newHost(w wire.Wire, at netip.Prefix, queues int, mode rdma.RxMode) (*host, error) {
+func newHost(w wire.Wire, at netip.Prefix, queues int, mode rdma.RxMode,
+	spread rdma.Spread) (*host, error) {
 	nic, err := simnic.New(simnic.Config{})
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
@@ -43,9 +44,10 @@ func newHost(w wire.Wire, at netip.Prefix, queues int, mode rdma.RxMode) (*host,
 			Facts:  dv.PortFacts{Name: "sim", Netdev: "sim0", MAC: nic.MAC(), MTU: nic.MTU()},
 			MAC:    net.HardwareAddr{0x02, 0, 0x5e, 0, 0x53, at.Addr().As4()[3]},
 			// as in "serve --device sim"
-			RxQueues: queues, TxQueues: queues, DelayDrop: true,
+			RxQueues: queues, DelayDrop: true,
 		},
 		Addresses: []netip.Prefix{at}, DuplicateDetection: -1, NoAnnounce: true, RxMode: mode,
+		Spread: spread,
 	})
 	if err != nil {
 		return nil, errors.Join(err, nic.Close())
@@ -62,14 +64,14 @@ type world struct {
 	idle           []net.Conn
 }
 
-func newWorld(queues int, mode rdma.RxMode) (*world, error) {
+func newWorld(queues int, mode rdma.RxMode, spread rdma.Spread) (*world, error) {
 	a, b := wire.PairCarrying(frame.OffloadCsum | frame.OffloadTSO4 | frame.OffloadTSO6)
-	server, err := newHost(a, serverPrefix, queues, mode)
+	server, err := newHost(a, serverPrefix, queues, mode, spread)
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
 	w := &world{server: server}
-	if w.client, err = newHost(b, clientPrefix, queues, mode); err != nil {
+	if w.client, err = newHost(b, clientPrefix, queues, mode, spread); err != nil {
 		return nil, errors.Join(err, w.close())
 	}
 	if w.services, err = startServices(server); err != nil {
