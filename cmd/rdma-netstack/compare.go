@@ -40,7 +40,7 @@ and needs no privilege. The servers answer everybody, without a limit: do not le
 
   --json          print the results as one JSON object
   --time T        duration of each load (default 600ms). Each runs twice on both, in turn
-  --queues N      receive queues of the slice (default 2)
+  --queues N      receive queues of the slice, or auto (default 2)
   --device NAME   serve on this RDMA device or network interface
   --address CIDR  with --device: address of the slice, as for serve http
   --backend NAME  with --device: rings, packet or auto (default), as for serve http
@@ -67,7 +67,7 @@ type compareFlags struct {
 func (f *compareFlags) define(fs *flag.FlagSet) {
 	fs.BoolVar(&f.json, "json", false, "")
 	fs.DurationVar(&f.time, "time", 600*time.Millisecond, "")
-	fs.IntVar(&f.slice.queues, "queues", 2, "")
+	fs.TextVar(&f.slice.queues, "queues", queueCount(2), "")
 	fs.StringVar(&f.slice.device, "device", "", "")
 	fs.Func("address", "", f.slice.address)
 	fs.TextVar(&f.slice.backend, "backend", stack.BackendAuto, "")
@@ -96,8 +96,6 @@ func (f *compareFlags) check(given map[string]bool) error {
 	switch {
 	case f.time < 10*time.Millisecond || f.time > time.Minute:
 		return fmt.Errorf("--time %v: want 10ms to 1m", f.time)
-	case f.slice.queues < 1 || f.slice.queues > 64:
-		return fmt.Errorf("--queues %d: want 1 to 64", f.slice.queues)
 	case f.port < 1 || f.port > 65535:
 		return fmt.Errorf("--port %d: want 1 to 65535", f.port)
 	case given["host"] != given["slice"]:
@@ -168,7 +166,7 @@ func compare(ctx context.Context, args []string, out streams) error {
 func compareHere(ctx context.Context, f compareFlags) (all *comparison, err error) {
 	var undo cleanup
 	defer func() { err = errors.Join(err, undo.close()) }()
-	s, err := localScene(ctx, f.slice.queues, &undo)
+	s, err := localScene(ctx, f.slice.queues.number(), &undo)
 	if err != nil {
 		return nil, err
 	}

@@ -34,7 +34,7 @@ Needs root, or unprivileged user namespaces.
                   sockets only)
   --links KIND    tap, or veth with packet sockets (default: tap where /dev/net/tun can be opened,
                   else veth)
-  --queues N      receive queues of the slice (default 2)
+  --queues N      receive queues of the slice, or auto (default 2)
   --address host  the other demonstration: HTTP and DNS servers of this process on an address and a
                   MAC that Linux has, too, with a kernel HTTP server on another port, and clients
                   outside and on the host itself. Rules of the software ConnectX tell them apart
@@ -54,7 +54,7 @@ type demoFlags struct {
 	json, stay     bool
 	host           bool // on the host's own address
 	clients, links string
-	queues         int
+	queues         queueCount
 	record         string
 	faults         wire.FaultConfig
 	limit          time.Duration       // for one check
@@ -78,7 +78,7 @@ func (f *demoFlags) define(fs *flag.FlagSet) {
 	})
 	fs.StringVar(&f.clients, "clients", "programs", "")
 	fs.StringVar(&f.links, "links", "", "")
-	fs.IntVar(&f.queues, "queues", 2, "")
+	fs.TextVar(&f.queues, "queues", queueCount(2), "")
 	fs.StringVar(&f.record, "record", "", "")
 	fs.TextVar(&f.faults, "faults", wire.FaultConfig{}, "")
 }
@@ -89,8 +89,6 @@ func (f *demoFlags) check() error {
 		return usageError{fmt.Errorf("--clients %q: want programs or go", f.clients)}
 	case f.links != "" && f.links != linkTAP && f.links != linkVeth:
 		return usageError{fmt.Errorf("--links %q: want tap or veth", f.links)}
-	case f.queues < 1 || f.queues > 64:
-		return usageError{fmt.Errorf("--queues %d: want 1 to 64", f.queues)}
 	}
 	return nil
 }

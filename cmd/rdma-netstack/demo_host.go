@@ -80,7 +80,7 @@ func newHostWorld(ctx context.Context, f demoFlags) (*hostWorld, error) {
 func (w *hostWorld) openOnHost(ctx context.Context) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	cfg := stack.Config{Host: true, Logger: log,
-		NIC: dv.Config{RxQueues: w.flags.queues}}
+		NIC: dv.Config{RxQueues: w.flags.queues.number()}}
 	serveSim(&cfg.NIC, w.nic)
 	cfg.NIC.Facts.Netdev = demoPort
 	if err := w.host.Do(func() (err error) {

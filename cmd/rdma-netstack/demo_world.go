@@ -189,7 +189,7 @@ func (w *world) openStack(ctx context.Context) (err error) {
 	cfg := stack.Config{
 		NIC: dv.Config{
 			MAC:      w.slice.mac,
-			RxQueues: w.flags.queues,
+			RxQueues: w.flags.queues.number(),
 			Logger:   log,
 		},
 		Addresses:          w.slice.addresses(),

@@ -54,7 +54,10 @@ The slice:
   --mac MAC           MAC address of the slice (default: a random one). The value netdev takes the
                       port's own, for a virtual function that no one else uses: Linux then
                       receives no unicast frames on it
-  --queues N          receive queues, each served by one goroutine (default 1)
+  --queues N          receive queues, each served by one goroutine; auto: half as many as there
+                      are processors (GOMAXPROCS), 16 at most (default)
+  --spread WHICH      queues that get flows. load: as many as the load needs, half as many as there
+                      are processors at most (default). all: all
   --rx-mode MODE      adaptive: poll for a short time, then sleep until an interrupt (default).
                       polling: never sleep; occupies one processor per queue.
                       interrupt: sleep whenever the queue is empty
@@ -129,8 +132,9 @@ type serveFlags struct {
 	gateways  []netip.Addr
 	mac       net.HardwareAddr
 	netdevMAC bool
-	queues    int
+	queues    queueCount
 	rxMode    stack.RxMode
+	spread    stack.Spread
 	backend   stack.Backend
 	fallback  string
 	maxOutage time.Duration
@@ -155,7 +159,8 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 	fs.Func("address", "", f.address)
 	addrList(fs, "gateway", &f.gateways)
 	macOrNetdevFlag(fs, &f.mac, &f.netdevMAC)
-	fs.IntVar(&f.queues, "queues", 1, "")
+	fs.TextVar(&f.queues, "queues", queueCount(0), "")
+	fs.TextVar(&f.spread, "spread", stack.SpreadLoad, "")
 	fs.TextVar(&f.backend, "backend", stack.BackendAuto, "")
 	fs.StringVar(&f.fallback, "fallback", "", "")
 	fs.DurationVar(&f.maxOutage, "max-outage", 2*time.Minute, "")
@@ -242,9 +247,6 @@ func (f *serveFlags) check(given map[string]bool) error {
 			"--address is missing: our address in the port's network, such as --address " +
 				"192.0.2.10/24, or auto",
 		)
-	}
-	if f.queues < 1 || f.queues > 64 {
-		return fmt.Errorf("--queues %d: want 1 to 64", f.queues)
 	}
 	if f.mtu != 0 && (f.mtu < 1280 || f.mtu > 9978) {
 		return fmt.Errorf("--mtu %d: want 1280 to 9978 bytes", f.mtu)

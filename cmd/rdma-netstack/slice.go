@@ -119,7 +119,7 @@ func (f *serveFlags) nicConfig(log *slog.Logger) dv.Config {
 		Device:         f.device,
 		MAC:            f.mac,
 		AllowNetdevMAC: f.netdevMAC,
-		RxQueues:       f.queues,
+		RxQueues:       f.queues.number(),
 		MTU:            f.mtu,
 		VLAN:           uint16(f.vlan),
 		Logger:         log,
@@ -129,7 +129,8 @@ func (f *serveFlags) nicConfig(log *slog.Logger) dv.Config {
 // stackConfig is the stack's configuration from the flags.
 func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 	return stack.Config{
-		Addresses: f.addresses, Gateways: f.gateways, RxMode: f.rxMode, Backend: f.backend,
+		Addresses: f.addresses, Gateways: f.gateways, RxMode: f.rxMode, Spread: f.spread,
+		Backend:  f.backend,
 		Fallback: f.fallback, MaxOutage: f.maxOutage,
 		DSCP: uint8(f.dscp), Logger: log,
 		DHCPv4: f.sources.dhcp4, DHCPv6: f.sources.dhcp6,
