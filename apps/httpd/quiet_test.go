@@ -75,3 +75,50 @@ func answered(t *testing.T, from *bufio.Reader) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
 }
+
+// TestShutdownKeepsLingerers: the connections that a server ends when it shuts down do not have
+// those reset that it has closed before, and whose client has not read all.
+func TestShutdownKeepsLingerers(t *testing.T) {
+	const size = 300000
+	s, url, _ := serve(t, Config{MaxConns: 4, DebugEndpoints: true})
+	dial := func() net.Conn {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		conn.SetDeadline(time.Now().Add(20 * time.Second))
+		return conn
+	}
+	ask := func(conn net.Conn, more string) {
+		fmt.Fprintf(conn, "GET /-/bytes/%d HTTP/1.1\r\nHost: h\r\n%s\r\n", size, more)
+	}
+	reads := func(conn net.Conn) {
+		t.Helper()
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := io.Copy(io.Discard, resp.Body); n != size || err != nil {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+	}
+	slow, idle := dial(), dial()
+	slow.(*net.TCPConn).SetReadBuffer(4096)
+	ask(slow, "Connection: close\r\n")
+	ask(idle, "")
+	reads(idle)
+	for end := time.Now().Add(20 * time.Second); s.lingering() == 0; {
+		if time.Now().After(end) {
+			t.Fatal("no connection lingers")
+		}
+		time.Sleep(time.Millisecond) // no event reports it
+	}
+	done := shutDown(s)
+	ask(idle, "")
+	reads(idle)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	reads(slow)
+}

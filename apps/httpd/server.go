@@ -168,12 +168,12 @@ func (s *Server) Serve(ln net.Listener) error {
 // gets no reset. When ctx ends first it aborts the rest and returns the context's error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.refuse()
+	s.table.close() // that many end at once must not reset those whose data is in flight
 	s.awaitRequests(ctx)
 	err := s.http.Shutdown(ctx)
 	if err != nil {
 		return errors.Join(err, s.Close())
 	}
-	s.table.close()
 	return s.closeRoot()
 }
 
