@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdma-netstack/rdma-netstack/apps/dnsd"
 	"github.com/rdma-netstack/rdma-netstack/apps/httpd"
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
@@ -73,31 +74,49 @@ func TestUpgradeHostRings(t *testing.T) {
 
 // TestDrainRingsToKernel is the same on rings, whose stack is closed while Linux serves.
 func TestDrainRingsToKernel(t *testing.T) {
-	host, client := hostRings(t)
-	r := &ringServer{t: t, host: host, serve: serveWeb, toLinux: (&httpFlags{
-		Config: httpd.Config{DebugEndpoints: true, MinRate: httpd.DefaultMinRate}}).onLinux}
-	r.next()
-	c, stop := startUpgradeClients(t, client, host.net)
+	zone := zoneFile(t)
+	for name, c := range map[string]struct {
+		serve   servedBy
+		toLinux onLinux
+		start   func(*testing.T, *lab.Net, *lab.Net) (*upgradeClients, func())
+	}{
+		"HTTP": {serveWeb, (&httpFlags{Config: httpd.Config{DebugEndpoints: true,
+			MinRate: httpd.DefaultMinRate}}).onLinux, startUpgradeClients},
+		"DNS": {namesOf(zone), answersOnLinux(dnsd.Config{ResponseRate: -1,
+			Zones: []dnsd.Zone{{File: zone}}}), startAskers},
+	} {
+		t.Run(name, func(t *testing.T) {
+			host, client := hostRings(t)
+			r := &ringServer{t: t, host: host, serve: c.serve, toLinux: c.toLinux}
+			r.next()
+			r.drainsToKernel(c.start(t, client, host.net))
+		})
+	}
+}
+
+// drainsToKernel has the server end while clients are at work, and Linux serve them from then on.
+func (r *ringServer) drainsToKernel(c *upgradeClients, stop func()) {
+	r.t.Helper()
 	c.atWork(640)
 	r.stop()
 	select {
 	case <-r.stack.Done():
 	case <-time.After(stepTime):
-		t.Fatal("the stack does not end")
+		r.t.Fatal("the stack does not end")
 	}
 	c.atWork(640)
 	stop()
 	c.running.Wait()
 	if r.resets != 0 {
-		t.Errorf("the kernel has sent %d RSTs for connections that it does not have", r.resets)
+		r.t.Errorf("the kernel has sent %d RSTs for connections that it does not have", r.resets)
 	}
-	t.Logf("%d requests, %d transfers", c.requests.Load(), c.transfers.Load())
+	r.t.Logf("%d requests and queries, %d transfers", c.atWorkSoFar(), c.transfers.Load())
 	// the second signal, which the server waits for
 	if err := unix.Kill(os.Getpid(), unix.SIGTERM); err != nil {
-		t.Fatal(err)
+		r.t.Fatal(err)
 	}
-	r.wait(t)
-	if t.Failed() || !strings.Contains(r.log.String(), "drained: no connection was cut") {
-		t.Errorf("the server: %s", &r.log)
+	r.wait(r.t)
+	if r.t.Failed() || !strings.Contains(r.log.String(), "drained: no connection was cut") {
+		r.t.Errorf("the server: %s", &r.log)
 	}
 }
