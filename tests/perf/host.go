@@ -7,9 +7,10 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/tests/plain"
 )
 
 // host is one end: a stack with sockets. The addresses are those that RFC 5737 reserves for
@@ -34,17 +35,6 @@ var (
 
 	clientMAC = net.HardwareAddr{0x02, 0x00, 0x5e, 0x00, 0x53, 0x01}
 	serverMAC = net.HardwareAddr{0x02, 0x00, 0x5e, 0x00, 0x53, 0x10}
-)
-
-// Settings that are equal on every stack.
-const (
-	udpBuffer  = 4 << 20
-	tcpSendMax = 6 << 20
-	tcpRecvMax = 8 << 20
-	tcpStart   = 1 << 20
-	// timeWait is short on every stack, so that a round of new connections does not use up the
-	// ports of the next.
-	timeWait = 10 * time.Millisecond
 )
 
 // port is the name of the interface on either end.
@@ -127,9 +117,9 @@ func portAtConnect(c syscall.RawConn) (err error) {
 func growUDP(c syscall.RawConn) (err error) {
 	control := c.Control(func(fd uintptr) {
 		if err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET,
-			syscall.SO_RCVBUFFORCE, udpBuffer); err == nil {
+			syscall.SO_RCVBUFFORCE, plain.UDPBuffer); err == nil {
 			err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET,
-				syscall.SO_SNDBUFFORCE, udpBuffer)
+				syscall.SO_SNDBUFFORCE, plain.UDPBuffer)
 		}
 	})
 	if control != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/plain"
 )
 
 // ourHost is our stack on a software ConnectX.
@@ -59,7 +60,7 @@ func newOurs(e end, wire wire.Wire, at netip.Prefix, mac net.HardwareAddr) (*our
 			DelayDrop: true, // as in "serve --device sim"
 		},
 		Addresses: []netip.Prefix{at}, DuplicateDetection: -1,
-		TCP: stack.TCPOptions{TimeWait: timeWait},
+		TCP: stack.TCPOptions{TimeWait: plain.TimeWait},
 	})
 	if err != nil {
 		return nil, errors.Join(err, nic.Close())

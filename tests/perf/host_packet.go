@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/plain"
 )
 
 // packetHost is our stack on packet sockets.
@@ -18,7 +19,7 @@ func openPacket(e end) (host, error) {
 	s, err := stack.Open(context.Background(), stack.Config{
 		NIC:     dv.Config{Device: port, RxQueues: e.Queues},
 		Backend: stack.BackendPacket, Addresses: []netip.Prefix{serverPrefix},
-		DuplicateDetection: -1, TCP: stack.TCPOptions{TimeWait: timeWait},
+		DuplicateDetection: -1, TCP: stack.TCPOptions{TimeWait: plain.TimeWait},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", port, err)

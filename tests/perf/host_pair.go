@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/tests/plain"
 )
 
 // openPair makes both ends in this process.
@@ -19,7 +20,7 @@ func openPair(e end) (server, client host, err error) {
 		a, b := pipe.New("", "", 1500)
 		return pairGvisor(a, b)
 	case linkInline:
-		a, b := newInline()
+		a, b := plain.Pair()
 		return pairGvisor(a, b)
 	}
 	return nil, nil, fmt.Errorf("no pair of %q", e.Link)
@@ -42,11 +43,11 @@ func pairOurs(e end) (host, host, error) {
 }
 
 func pairGvisor(a, b gstack.LinkEndpoint) (host, host, error) {
-	server, err := newGvisor(a, serverPrefix, gstack.NICOptions{})
+	server, err := plain.New(a, serverPrefix, gstack.NICOptions{})
 	if err != nil {
 		return nil, nil, err
 	}
-	client, err := newGvisor(b, clientPrefix, gstack.NICOptions{})
+	client, err := plain.New(b, clientPrefix, gstack.NICOptions{})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,6 +29,7 @@ type flags struct {
 	only, loads *regexp.Regexp
 	out         string // directory of the files of the run
 	again       bool   // the run was made before
+	join        string // directories of runs that are made one, with commas; empty: none
 	page        string // file to put the short tables into; empty: none
 	scale       float64
 	profiles    string // directory of CPU profiles; empty: none are kept
@@ -66,12 +68,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// act measures, or reads the results of an earlier run, and prints.
+// act measures, or reads the results of earlier runs, and prints.
 func act(ctx context.Context, f flags, stdout, stderr io.Writer) (err error) {
 	var r *results
-	if f.again {
+	switch {
+	case f.join != "":
+		r, err = join(strings.Split(f.join, ","), f.out)
+	case f.again:
 		r, err = loadResults(f.out)
-	} else {
+	default:
 		r, err = measure(ctx, f, stderr)
 	}
 	if r == nil {
@@ -100,6 +105,8 @@ func parseFlags(args []string, stderr io.Writer) (f flags, err error) {
 	fs.StringVar(&f.out, "out", "results", "directory for results.json, chart.svg and tables.md")
 	fs.BoolVar(&f.again, "again", false,
 		"measure nothing; print what the directory has of an earlier run")
+	fs.StringVar(&f.join, "join", "", "measure nothing; join the runs in these directories, with "+
+		"commas, and save them as one")
 	fs.StringVar(&f.page, "page", "", "file to put the short tables into, between its marks")
 	fs.StringVar(&f.profiles, "profiles", "", "directory to keep each server's CPU profiles in")
 	fs.DurationVar(&f.budget, "budget", 1170*time.Second,

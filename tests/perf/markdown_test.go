@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -121,5 +122,41 @@ func TestAgain(t *testing.T) {
 	if code := run(t.Context(), []string{"-again", "-out", t.TempDir()},
 		io.Discard, io.Discard); code != 1 {
 		t.Errorf("nothing saved: code %d", code)
+	}
+}
+
+// TestJoin makes two runs one.
+func TestJoin(t *testing.T) {
+	one, other, out := t.TempDir(), t.TempDir(), t.TempDir()
+	r := someResults()
+	if err := errors.Join(r.save(one), r.save(other)); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-join", one + "," + other, "-out", out}
+	if code := run(t.Context(), args, io.Discard, io.Discard); code != 0 {
+		t.Fatalf("code %d", code)
+	}
+	got, err := loadResults(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Rounds != 2*r.Rounds || len(got.Noise) != 2*len(r.Noise) {
+		t.Errorf("%d rounds, noise %v", got.Rounds, got.Noise)
+	}
+	for _, c := range r.Peers {
+		for key, samples := range c.Samples {
+			if n := len(got.column(c.Name).Samples[key]); n != 2*len(samples) {
+				t.Errorf("%s, %s: %d samples, want %d", c.Name, key, n, 2*len(samples))
+			}
+		}
+	}
+	r.Machine.CPU = "another"
+	if err := r.save(other); err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	if code := run(t.Context(), args, io.Discard, &said); code != 1 ||
+		!strings.Contains(said.String(), "another") {
+		t.Errorf("runs of two machines: code %d, %s", code, &said)
 	}
 }

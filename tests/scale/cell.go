@@ -10,17 +10,16 @@ import (
 	"runtime/debug"
 	"strings"
 	"time"
-
-	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
 // cell is one row of the table.
 type cell struct {
 	Load    string
-	Cores   int // GOMAXPROCS
-	Queues  int // receive queues, of each NIC
-	Sockets int // clients at once
-	Conns   int // idle TCP connections
+	Stack   string // ours or ceiling
+	Cores   int    // GOMAXPROCS
+	Queues  int    // receive queues, of each NIC
+	Sockets int    // clients at once
+	Conns   int    // idle TCP connections
 	Mode    string
 	Spread  string
 	Length  time.Duration
@@ -60,17 +59,10 @@ func (c cell) measure() (r result, err error) {
 
 // here measures a cell in this process, whose GOMAXPROCS it sets.
 func (c cell) here() (r result, err error) {
+	line := lineTime()
 	runtime.GOMAXPROCS(c.Cores)
 	debug.SetGCPercent(400) // as the command does: collections of a small heap would be most of it
-	var mode rdma.RxMode
-	if err := mode.UnmarshalText([]byte(c.Mode)); err != nil {
-		return r, fmt.Errorf("-rx-mode: %w", err)
-	}
-	var spread rdma.Spread
-	if err := spread.UnmarshalText([]byte(c.Spread)); err != nil {
-		return r, fmt.Errorf("-spread: %w", err)
-	}
-	w, err := newWorld(c.Queues, mode, spread)
+	w, err := newWorld(c)
 	if err != nil {
 		return r, err
 	}
@@ -95,5 +87,7 @@ func (c cell) here() (r result, err error) {
 	if err := run.stop(); err != nil {
 		return r, err
 	}
-	return after.since(before), nil
+	r = after.since(before)
+	r.Line = line
+	return r, nil
 }

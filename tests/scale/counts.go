@@ -37,6 +37,8 @@ type result struct {
 	Frames, Polls, Hits, Events, Arms, Doorbells float64
 	// Active is how many receive queues got flows at the end.
 	Active float64
+	// Line is how long a cache line takes between two processors and back, in ns.
+	Line float64
 }
 
 // trackingPeriod is of how many switches of a goroutine the runtime takes one sample
@@ -48,8 +50,10 @@ func (w *world) read(r *traffic) result {
 	c := result{Ops: float64(r.operations()), Seconds: float64(time.Now().UnixNano()) / 1e9}
 	c.readSystem()
 	c.readRuntime()
-	for _, h := range []*host{w.server, w.client} {
-		c.readDevice(h.Device().Stats())
+	for _, h := range []host{w.server, w.client} {
+		if h, ok := h.(*ours); ok {
+			c.readDevice(h.stack.Device().Stats())
+		}
 	}
 	return c
 }
@@ -159,6 +163,6 @@ func (c result) since(b result) result {
 		c.LockWaits - b.LockWaits, c.LockTime - b.LockTime,
 		c.Allocs - b.Allocs, c.Bytes - b.Bytes,
 		c.Frames - b.Frames, c.Polls - b.Polls, c.Hits - b.Hits, c.Events - b.Events,
-		c.Arms - b.Arms, c.Doorbells - b.Doorbells, c.Active,
+		c.Arms - b.Arms, c.Doorbells - b.Doorbells, c.Active, c.Line,
 	}
 }

@@ -88,7 +88,7 @@ func (w *world) start(k *kind, clients int) (*traffic, error) {
 // dial opens the connections of one client.
 func (w *world) dial(ctx context.Context, k *kind) (cs []net.Conn, err error) {
 	for range k.conns {
-		c, err := w.client.DialContext(ctx, k.network, w.address(k.port))
+		c, err := w.client.Dial(ctx, k.network, w.address(k.port))
 		if err != nil {
 			closeAll(cs)
 			return nil, err

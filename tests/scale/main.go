@@ -24,7 +24,7 @@ type options struct {
 	rounds                        int
 	length                        time.Duration
 	long                          bool
-	mode, spread                  string
+	stack, mode, spread           string
 	cell                          string
 }
 
@@ -40,6 +40,8 @@ func main() {
 	flag.DurationVar(&o.length, "length", 300*time.Millisecond, "of one measurement")
 	flag.BoolVar(&o.long, "long", false, "the long defaults")
 	flag.StringVar(&o.spread, "spread", "load", "queues that get flows: load or all")
+	flag.StringVar(&o.stack, "stack", stackOurs,
+		"ours, or ceiling: netstack alone, the two joined by calls")
 	flag.StringVar(&o.mode, "rx-mode", "adaptive", "how receive workers wait")
 	flag.StringVar(&o.cell, "cell", "", "a row as JSON: measure it and print the result as JSON")
 	flag.Parse()
@@ -97,7 +99,16 @@ func (o options) cells() (cells []cell, err error) {
 			*s = short
 		}
 	}
-	long(&o.queues, "1,4", "1,2,4,8")
+	switch o.stack {
+	case stackOurs:
+		long(&o.queues, "1,4", "1,2,4,8")
+	case stackCeiling:
+		if long(&o.queues, "1", "1"); o.queues != "1" {
+			err = errors.New("-stack ceiling has no queues: leave -queues out")
+		}
+	default:
+		err = fmt.Errorf("-stack %q: use ours or ceiling", o.stack)
+	}
 	long(&o.sockets, "1,8", "1,8,64")
 	long(&o.conns, "64", "64,1000,50000")
 	cores, err1 := numbers("cores", o.cores)
@@ -112,7 +123,8 @@ func (o options) cells() (cells []cell, err error) {
 			for _, s := range sockets {
 				for _, p := range cores {
 					for _, q := range queues {
-						cells = append(cells, cell{name, p, q, s, n, o.mode, o.spread, o.length})
+						cells = append(cells, cell{name, o.stack, p, q, s, n, o.mode, o.spread,
+							o.length})
 					}
 				}
 			}

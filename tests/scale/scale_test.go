@@ -1,6 +1,7 @@
 package main
 
 import (
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -10,7 +11,8 @@ import (
 // Each load does its work, and what it cannot do without is counted.
 func TestCells(t *testing.T) {
 	for name := range loads {
-		c := cell{Load: name, Cores: 2, Queues: 2, Sockets: 2, Conns: 3, Mode: "adaptive",
+		c := cell{Load: name, Stack: stackOurs,
+			Cores: 2, Queues: 2, Sockets: 2, Conns: 3, Mode: "adaptive",
 			Spread: "all",
 			Length: 50 * time.Millisecond}
 		r, err := c.here()
@@ -26,14 +28,32 @@ func TestCells(t *testing.T) {
 				t.Errorf("%v: %s: %v", c, count.name, count.n)
 			}
 		}
+		if !(r.Line > 0) && runtime.NumCPU() > 1 && runtime.GOOS == "linux" {
+			t.Errorf("%v: a cache line took %v ns", c, r.Line)
+		}
 		if r.Hits > r.Polls || r.Hits > r.Frames {
 			t.Errorf("%v: %v polls, %v found %v frames", c, r.Polls, r.Hits, r.Frames)
 		}
 	}
 }
 
+// Each load runs on netstack alone, too.
+func TestCeiling(t *testing.T) {
+	for name := range loads {
+		c := cell{Load: name, Stack: stackCeiling, Cores: 2, Queues: 1, Sockets: 2, Conns: 3,
+			Length: 50 * time.Millisecond}
+		r, err := c.here()
+		if err != nil {
+			t.Fatalf("%v: %v", c, err)
+		}
+		if !(r.Ops > 0 && r.CPU > 0) || r.Frames != 0 {
+			t.Errorf("%v: %v operations, %v s, %v frames", c, r.Ops, r.CPU, r.Frames)
+		}
+	}
+}
+
 func TestTable(t *testing.T) {
-	o := options{loads: "echo", cores: "1,2", queues: "1", sockets: "8"}
+	o := options{loads: "echo", stack: stackOurs, cores: "1,2", queues: "1", sockets: "8"}
 	cells, err := o.cells()
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +80,11 @@ func TestTable(t *testing.T) {
 
 func TestWrongFlags(t *testing.T) {
 	for _, o := range []options{
-		{loads: "telnet", cores: "1"}, {loads: "echo", cores: "0"}, {loads: "echo", cores: "1,x"},
+		{loads: "telnet", stack: stackOurs, cores: "1"},
+		{loads: "echo", stack: stackOurs, cores: "0"},
+		{loads: "echo", stack: stackOurs, cores: "1,x"},
+		{loads: "echo", stack: "kernel", cores: "1"},
+		{loads: "echo", stack: stackCeiling, cores: "1", queues: "4"},
 	} {
 		if _, err := o.cells(); err == nil {
 			t.Errorf("%+v is accepted", o)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -27,13 +26,12 @@ const patience = 2 * time.Minute
 
 // services are the servers. They end when the stack is closed.
 type services struct {
-	host     *host
 	running  sync.WaitGroup
 	received atomic.Uint64 // bytes of bulk transfers
 }
 
-func startServices(h *host) (*services, error) {
-	s := &services{host: h}
+func startServices(h host) (*services, error) {
+	s := &services{}
 	dns, err := newDNS()
 	if err != nil {
 		return nil, err
@@ -44,7 +42,7 @@ func startServices(h *host) (*services, error) {
 		portIdle + 1: s.each(wait), portIdle + 2: s.each(wait),
 	}
 	for port, serve := range listeners {
-		l, err := h.Listen("tcp", fmt.Sprintf(":%d", port))
+		l, err := h.Listen(port)
 		if err != nil {
 			return nil, err
 		}
@@ -52,7 +50,7 @@ func startServices(h *host) (*services, error) {
 	}
 	for port, serve := range map[int]func(net.PacketConn) error{portEcho: echo,
 		portDNS: dns.ServeUDP} {
-		c, err := h.ListenPacket("udp4", fmt.Sprintf(":%d", port))
+		c, err := h.ListenUDP(port)
 		if err != nil {
 			return nil, err
 		}

@@ -25,6 +25,7 @@ var columns = []column{
 	{"busy", 2, func(r result) float64 { return r.CPU / r.Seconds }},
 	{"queued", 2, func(r result) float64 { return r.Queued / r.Seconds }},
 	{"idle", 2, func(r result) float64 { return r.Idle / r.Seconds }},
+	{"line ns", 0, func(r result) float64 { return r.Line }},
 	per("switches", 2, func(r result) float64 { return r.Switches }),
 	per("sleeps", 3, func(r result) float64 { return r.Sleeps }),
 	per("preempted", 3, func(r result) float64 { return r.Preempted }),

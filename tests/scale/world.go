@@ -7,13 +7,11 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
-	"github.com/rdma-netstack/rdma-netstack/link/rdma"
-	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/plain"
 )
 
 // Addresses of the two ends.
@@ -22,62 +20,58 @@ var (
 	clientPrefix = netip.MustParsePrefix("192.0.2.2/24")
 )
 
-// host is a stack on a software NIC.
-type host struct {
-	*stack.Stack
-	nic *simnic.NIC
+// host is one end: a stack with sockets.
+type host interface {
+	Listen(port int) (net.Listener, error)
+	ListenUDP(port int) (net.PacketConn, error)
+	Dial(ctx context.Context, network, address string) (net.Conn, error)
+	Close() error
 }
 
-// newHost owns the wire, also when it fails.
-func newHost(w wire.Wire, at netip.Prefix, queues int, mode rdma.RxMode,
-	spread rdma.Spread) (*host, error) {
-	nic, err := simnic.New(simnic.Config{})
-	if err != nil {
-		return nil, errors.Join(err, w.Close())
-	}
-	if err := nic.ConnectWire(w); err != nil {
-		return nil, errors.Join(err, w.Close(), nic.Close())
-	}
-	s, err := stack.Open(context.Background(), stack.Config{
-		NIC: dv.Config{
-			Kernel: kernel.Opener(nic),
-			Facts:  dv.PortFacts{Name: "sim", Netdev: "sim0", MAC: nic.MAC(), MTU: nic.MTU()},
-			MAC:    net.HardwareAddr{0x02, 0, 0x5e, 0, 0x53, at.Addr().As4()[3]},
-			// as in "serve --device sim"
-			RxQueues: queues, DelayDrop: true,
-		},
-		Addresses: []netip.Prefix{at}, DuplicateDetection: -1, NoAnnounce: true, RxMode: mode,
-		Spread: spread,
-	})
-	if err != nil {
-		return nil, errors.Join(err, nic.Close())
-	}
-	return &host{s, nic}, nil
-}
-
-func (h *host) Close() error { return errors.Join(h.Stack.Close(), h.nic.Close()) }
-
-// world is a server, a client and the cable between them, which carries unsegmented packets.
+// world is a server, a client and what joins them.
 type world struct {
-	server, client *host
+	server, client host
 	services       *services
 	idle           []net.Conn
 }
 
-func newWorld(queues int, mode rdma.RxMode, spread rdma.Spread) (*world, error) {
-	a, b := wire.PairCarrying(frame.OffloadCsum | frame.OffloadTSO4 | frame.OffloadTSO6)
-	server, err := newHost(a, serverPrefix, queues, mode, spread)
-	if err != nil {
-		return nil, errors.Join(err, b.Close())
+// newWorld opens the stacks that c asks for.
+func newWorld(c cell) (*world, error) {
+	w := &world{}
+	if err := c.openHosts(w); err != nil {
+		return nil, err
 	}
-	w := &world{server: server}
-	if w.client, err = newHost(b, clientPrefix, queues, mode, spread); err != nil {
-		return nil, errors.Join(err, w.close())
-	}
-	if w.services, err = startServices(server); err != nil {
+	var err error
+	if w.services, err = startServices(w.server); err != nil {
 		return nil, errors.Join(err, w.close())
 	}
 	return w, nil
+}
+
+// Stacks of a row.
+const (
+	stackOurs    = "ours"
+	stackCeiling = "ceiling" // netstack alone, the two joined by calls
+)
+
+// openHosts sets both ends of w.
+func (c cell) openHosts(w *world) (err error) {
+	if c.Stack == stackCeiling {
+		a, b := plain.Pair()
+		var err1, err2 error
+		w.server, err1 = plain.New(a, serverPrefix, gstack.NICOptions{})
+		w.client, err2 = plain.New(b, clientPrefix, gstack.NICOptions{})
+		return errors.Join(err1, err2)
+	}
+	// the cable carries unsegmented packets
+	a, b := wire.PairCarrying(frame.OffloadCsum | frame.OffloadTSO4 | frame.OffloadTSO6)
+	if w.server, err = newOurs(a, serverPrefix, c); err != nil {
+		return errors.Join(err, b.Close())
+	}
+	if w.client, err = newOurs(b, clientPrefix, c); err != nil {
+		return errors.Join(err, w.server.Close())
+	}
+	return nil
 }
 
 // close ends all that w has.
@@ -85,10 +79,7 @@ func (w *world) close() (err error) {
 	for _, c := range w.idle {
 		c.Close()
 	}
-	if w.client != nil {
-		err = w.client.Close()
-	}
-	err = errors.Join(err, w.server.Close())
+	err = errors.Join(w.client.Close(), w.server.Close())
 	if w.services != nil {
 		w.services.running.Wait()
 	}
@@ -104,7 +95,7 @@ func (w *world) openIdle(n int) error {
 	defer cancel()
 	for i := range n {
 		at := w.address(portIdle + i/connsPerPort)
-		c, err := w.client.DialContext(ctx, "tcp", at)
+		c, err := w.client.Dial(ctx, "tcp", at)
 		if err != nil {
 			return fmt.Errorf("open idle connection %d of %d: %w", i+1, n, err)
 		}
