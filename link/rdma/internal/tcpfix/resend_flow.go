@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
@@ -47,6 +46,7 @@ type resendFlow struct {
 	dataStamp uint32              // with this timestamp; 0: none
 	own       bool                // what is sent next comes from here, not from netstack
 	back      goBack
+	round     round
 }
 
 // resendPart is a packet with data, and a reference to it.
@@ -67,7 +67,7 @@ func (f *resendFlow) note(s *hdr.Segment, now tcpip.MonotonicTime) {
 		}
 	}
 	if s.Payload > 0 && !f.own {
-		f.dataAt = now
+		f.dataAt, f.round.size = now, 0
 	}
 	f.own = false
 }
@@ -144,43 +144,6 @@ func (f *resendFlow) wait() time.Duration {
 // stampAt is the timestamp that netstack would send now: it counts milliseconds.
 func (f *resendFlow) stampAt(now tcpip.MonotonicTime) uint32 {
 	return f.stamp + uint32(now.Sub(f.at).Milliseconds())
-}
-
-// first makes a packet of the first segment that is not acknowledged; nil: there is none any more.
-// It has the ACK number and the window sent last, as the peer may take an older window for a new
-// one.
-func (f *resendFlow) first(now tcpip.MonotonicTime) *gstack.PacketBuffer {
-	if len(f.parts) == 0 {
-		return nil
-	}
-	f.own = true
-	p := &f.parts[0]
-	skip := 0
-	if hdr.Before(p.seq, f.una) {
-		skip = int(f.una - p.seq)
-	}
-	data := p.pkt.Data().AsRange().SubRange(skip)
-	if mss := int(p.pkt.GSOOptions.MSS); p.pkt.GSOOptions.Type != gstack.GSONone &&
-		data.Size() > mss {
-		data = data.Capped(mss)
-	}
-	payload := data.ToSlice()
-	frame := append(append([]byte(nil), hdr.SentHeaders(p.pkt)[:p.pkt.HeaderSize()]...), payload...)
-	var l hdr.Packet
-	l.ParseSent(frame)
-	f.update(frame, &l, p.seq+uint32(skip), now)
-	if skip+len(payload) < p.pkt.Data().Size() {
-		frame[l.L4+13] &^= hdr.FlagsLast
-	}
-	l.Seal(frame)
-	n := len(frame) - len(payload)
-	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{
-		ReserveHeaderBytes: n, Payload: buffer.MakeWithData(frame[n:]),
-	})
-	copy(pkt.LinkHeader().Push(n), frame)
-	pkt.NetworkProtocolNumber, pkt.TransportProtocolNumber = p.pkt.NetworkProtocolNumber,
-		hdr.ProtoTCP
-	return pkt
 }
 
 // update writes what is new in the header of a segment sent again.

@@ -27,6 +27,7 @@ type resendDue struct {
 	key  hdr.Tuple
 	flow *resendFlow
 	like *gstack.PacketBuffer // of the flow; a reference
+	size int                  // segments
 }
 
 // expire is the timer's.
@@ -64,20 +65,26 @@ func (r *resender) sendDue() {
 	}
 }
 
-// send sends the first segment of a flow again, or forgets the flow.
+// send sends the first segments of a flow again, or forgets the flow.
 func (r *resender) send(shard *resendShard, d resendDue) {
-	if r.post(d.like, func() *gstack.PacketBuffer {
+	for i := range d.size {
+		if r.post(d.like, func() *gstack.PacketBuffer {
+			shard.mu.Lock()
+			defer shard.mu.Unlock()
+			if i > 0 {
+				return d.flow.next(r.clock.NowMonotonic())
+			}
+			return d.flow.first(r.clock.NowMonotonic())
+		}) {
+			r.count.Add(1)
+			continue
+		}
 		shard.mu.Lock()
 		defer shard.mu.Unlock()
-		return d.flow.first(r.clock.NowMonotonic())
-	}) {
-		r.count.Add(1)
+		if shard.flows[d.key] == d.flow {
+			r.drop(shard, d.key)
+		}
 		return
-	}
-	shard.mu.Lock()
-	defer shard.mu.Unlock()
-	if shard.flows[d.key] == d.flow {
-		r.drop(shard, d.key)
 	}
 }
 
@@ -88,13 +95,13 @@ func (r *resender) due(shard *resendShard) (due []resendDue) {
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	for t, f := range shard.flows {
-		switch still := now.Sub(f.moved); {
+		switch still, stuck := now.Sub(f.moved), f.stuck(now); {
 		case len(f.parts) == 0 && still >= resendIdle, f.tries == maxResends && still >= f.wait():
 			r.drop(shard, t)
-		case len(f.parts) > 0 && (f.due || still >= f.wait()):
+		case len(f.parts) > 0 && (f.due || stuck || still >= f.wait()):
 			f.tries, f.due = f.tries+1, false
 			f.moved = now
-			due = append(due, resendDue{t, f, f.parts[0].pkt.IncRef()})
+			due = append(due, resendDue{t, f, f.parts[0].pkt.IncRef(), f.round.begin(stuck)})
 		}
 	}
 	return due
