@@ -65,7 +65,26 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()
 	}
-	os.Exit(m.Run())
+	code, err := runApart(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// runApart runs the tests with sockets in a directory that no other server of this machine uses:
+// commands that look for the one that runs would find those, too, and --take-over auto replace it.
+func runApart(m *testing.M) (code int, err error) {
+	dir, err := os.MkdirTemp("", "rdma-netstack")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Setenv("RUNTIME_DIRECTORY", dir); err != nil {
+		return 0, err
+	}
+	return m.Run(), nil
 }
 
 const (

@@ -22,11 +22,12 @@ const suffix = ".sock"
 // handoverSuffix is that of sockets for a process that takes over.
 const handoverSuffix = ".handover"
 
-// Directories are where sockets are, the best first: what systemd has made for the service, then
-// root's, then the user's. A directory need not exist.
+// Directories are where sockets are, the best first: the directories that systemd has made for the
+// service, of RuntimeDirectory=, or else root's and then the user's. One need not exist. A service
+// with a directory of its own neither sees nor replaces the servers of others.
 func Directories(env func(string) string) (all []string) {
-	if d := env("RUNTIME_DIRECTORY"); d != "" {
-		all = append(all, d)
+	if d := env("RUNTIME_DIRECTORY"); d != "" { // separated by colons: systemd.exec(5)
+		return filepath.SplitList(d)
 	}
 	all = append(all, "/run/rdma-netstack")
 	if d := env("XDG_RUNTIME_DIR"); d != "" {

@@ -183,9 +183,16 @@ func TestDirectoryOfOthers(t *testing.T) {
 }
 
 func TestDirectories(t *testing.T) {
-	env := map[string]string{"RUNTIME_DIRECTORY": "/run/x", "XDG_RUNTIME_DIR": "/run/user/7"}
-	got := Directories(func(name string) string { return env[name] })
-	if strings.Join(got, " ") != "/run/x /run/rdma-netstack /run/user/7/rdma-netstack" {
-		t.Errorf("%q", got)
+	for _, c := range []struct{ name, runtime, user, want string }{
+		{"neither", "", "", "/run/rdma-netstack"},
+		{"of the user", "", "/run/user/7", "/run/rdma-netstack /run/user/7/rdma-netstack"},
+		{"of the service", "/run/x", "/run/user/7", "/run/x"},
+		{"two of the service", "/run/x:/run/y", "/run/user/7", "/run/x /run/y"},
+	} {
+		env := map[string]string{"RUNTIME_DIRECTORY": c.runtime, "XDG_RUNTIME_DIR": c.user}
+		got := Directories(func(name string) string { return env[name] })
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: %q", c.name, got)
+		}
 	}
 }
