@@ -3,7 +3,6 @@ package stack
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -257,48 +256,6 @@ func (s *Stack) newEndpoint(transport tcpip.TransportProtocolNumber, f family,
 		return err
 	}
 	return nil
-}
-
-// flushPoll is how often Shutdown looks whether closing connections have delivered their data.
-const flushPoll = 2 * time.Millisecond
-
-// Shutdown waits until every connection that the program has closed has delivered what was written
-// to it and had its FIN acknowledged, or until ctx is done, and then calls Close. Connections still
-// open do not hold it up; close them first, for example with http.Server.Shutdown.
-func (s *Stack) Shutdown(ctx context.Context) error {
-	tick := s.clock.NewTimer(flushPoll)
-	defer tick.Stop()
-	for s.flushing() {
-		select {
-		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("wait for closed connections to deliver their data: %w",
-				ctx.Err()), s.Close())
-		case <-s.ended:
-			return nil
-		case <-tick.C:
-			tick.Reset(flushPoll)
-		}
-	}
-	return s.Close()
-}
-
-// flushing says whether a FIN of ours is still unacknowledged.
-func (s *Stack) flushing() bool {
-	for _, ep := range s.net.RegisteredEndpoints() {
-		if ep, ok := ep.(*tcp.Endpoint); ok && unflushed(ep) {
-			return true
-		}
-	}
-	return false
-}
-
-// unflushed are the states in which data or our FIN may be on its way.
-func unflushed(ep tcpip.Endpoint) bool {
-	switch tcp.EndpointState(ep.State()) {
-	case tcp.StateFinWait1, tcp.StateClosing, tcp.StateLastAck:
-		return true
-	}
-	return false
 }
 
 // Close ends the stack: listeners, connections and dials in progress fail with net.ErrClosed at

@@ -245,19 +245,14 @@ func (c *ACKCoalescer) Stats() ACKStats {
 	return s
 }
 
-// Close implements gstack.QueueingDiscipline: what is held is dropped, as the NIC is going away,
-// and packets still written are passed on.
+// Close implements gstack.QueueingDiscipline: what is held is sent, as it may be all that a peer in
+// LAST-ACK waits for, and packets still written are passed on.
 func (c *ACKCoalescer) Close() {
 	c.closed.Store(true)
 	c.timer.Stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for f := range c.flows.all() {
-		if held := f.removeHeld(); held != nil {
-			held.DecRef()
-		}
-	}
-	c.short.tail, c.patient.tail = c.short.head, c.patient.head
+	c.writeDue(never)
 }
 
 // linkWriter makes a packetWriter of any link.

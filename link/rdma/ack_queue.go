@@ -74,7 +74,12 @@ func (c *ACKCoalescer) arm(until, now time.Duration) {
 func (c *ACKCoalescer) expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for n := c.due(); n > 0; n = c.due() {
+	c.writeDue(c.now())
+}
+
+// writeDue sends the ACKs whose time is over at now. mu is held.
+func (c *ACKCoalescer) writeDue(now time.Duration) {
+	for n := c.due(now); n > 0; n = c.due(now) {
 		c.timed.Add(uint64(n))
 		c.lower.writeBurst(c.burst[:n])
 		for _, pkt := range c.burst[:n] {
@@ -84,9 +89,8 @@ func (c *ACKCoalescer) expire() {
 	}
 }
 
-// due moves ACKs whose time is over to burst, as many as go in, and returns their number.
-func (c *ACKCoalescer) due() int {
-	now := c.now()
+// due moves ACKs whose time is over at now to burst, as many as go in, and returns their number.
+func (c *ACKCoalescer) due(now time.Duration) int {
 	c.wake = never
 	n := c.dueOf(&c.short, now, 0)
 	return c.dueOf(&c.patient, now, n)

@@ -237,7 +237,11 @@ func TestACKDeadline(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		write(1, 5200)
+		write(2, 1200)
 		c.Close()
+		if got := wire.drain(); got != "5200 1200" {
+			t.Errorf("sent by Close: %q", got)
+		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if got := wire.drain(); got != "" {
