@@ -47,6 +47,15 @@ func (s *Stack) Servers() []netip.Addr { return s.dns.servers() }
 // LinkIsUp is what a stack does when its link is there again.
 func (s *Stack) LinkIsUp() { s.linkIsUp() }
 
+// WorksOff says whether netstack is waited for to take from its queues what they hold.
+func (s *Stack) WorksOff() bool {
+	free := s.pausing.TryLock()
+	if free {
+		s.pausing.Unlock()
+	}
+	return !free
+}
+
 // BondFacts is what sysfs and rtnetlink say of a bond, for WithBond. All but Members is guarded by
 // Mu.
 type BondFacts struct {

@@ -32,6 +32,26 @@ func fromFlow(f rdma.Flow) handoverFlow {
 		netip.AddrPortFrom(fromAddress(f.Remote), f.RemotePort)}
 }
 
+// workOff returns once netstack's goroutines have taken from their queues what the link has
+// delivered: a SYN that waits there is no connection yet, and its client's next segment would be
+// another's to answer with a RST. It returns early if the stack ends.
+func (s *Stack) workOff() {
+	s.live.RLock() // Close ends the goroutines that are waited for
+	defer s.live.RUnlock()
+	s.workOffLocked()
+}
+
+// workOffLocked is workOff; live is held. A goroutine of netstack's pauses with its queue empty.
+func (s *Stack) workOffLocked() {
+	if s.closed.Load() {
+		return
+	}
+	s.pausing.Lock()
+	defer s.pausing.Unlock()
+	s.net.Pause()
+	s.net.Resume()
+}
+
 // addFlows adds our connections and connected UDP sockets.
 func (s *Stack) addFlows(to *rdma.Flows) {
 	s.eachFlow(func(f rdma.Flow, _ tcp.EndpointState) { to.Add(f) })

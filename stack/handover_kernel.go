@@ -22,9 +22,10 @@ import (
 //     before from its queue only now.
 //  2. The link takes nothing but what is for our connections (rdma.ShareKeep), and datagrams. What
 //     begins a connection gets no answer; its client tries again a second later.
-//  3. The kernel's sockets drop the segments of our connections only.
-//  4. The rules of the ports go: what is ours comes by the packet sockets from here on.
-//  5. The link takes no datagrams to the ports any more. Those that come after 3 are the kernel's,
+//  3. netstack works off its queues: what was delivered before is a connection, or will be none.
+//  4. The kernel's sockets drop the segments of our connections only.
+//  5. The rules of the ports go: what is ours comes by the packet sockets from here on.
+//  6. The link takes no datagrams to the ports any more. Those that come after 4 are the kernel's,
 //     too.
 //
 // Both have a listener's port then. A segment of a connection of ours is answered by netstack, and
@@ -114,9 +115,11 @@ func (s *Stack) yieldToKernel(ctx context.Context) error {
 	s.await(s.link.Settled())
 	keep := rdma.Steering{Share: rdma.ShareKeep, Flows: k.flows, Send: k.begunAnew}
 	s.link.Steer(&keep)
-	s.await(s.link.Between())
-	s.addFlows(k.flows)
 	if err == nil {
+		err = s.deliveredLocked()
+	}
+	if err == nil {
+		s.addFlows(k.flows)
 		err = s.host.yield(k.remotes())
 	}
 	if err != nil {
@@ -129,6 +132,22 @@ func (s *Stack) yieldToKernel(ctx context.Context) error {
 	s.link.Steer(&rest)
 	s.background.Go(k.follow)
 	return nil
+}
+
+// betweenTries is how often settleTime is waited for a worker that has a batch at hand, or for a
+// backend that changes meanwhile.
+const betweenTries = 5
+
+// deliveredLocked returns once netstack has worked off all that the link took before. live is held.
+func (s *Stack) deliveredLocked() error {
+	for range betweenTries {
+		if s.await(s.link.Between()) {
+			s.workOffLocked()
+			return nil
+		}
+	}
+	return fmt.Errorf("the link still delivers what it received %v ago: try again",
+		betweenTries*settleTime)
 }
 
 // takeBack undoes yieldToKernel, if its newcomer did not come.

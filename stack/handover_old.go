@@ -179,6 +179,7 @@ func (s *Stack) giveUpClients(ctx context.Context, p *peer, in *rdma.Injector) e
 	s.await(s.link.Settled()) // the newcomer has dropped what the queues hold
 	s.link.Steer(keep)
 	s.await(s.link.Between()) // nothing is noted any more
+	s.workOff()
 	s.addFlows(flows)
 	for some := range slices.Chunk(flows.All(), flowsPerMessage) {
 		message := make([]handoverFlow, len(some))
@@ -198,15 +199,17 @@ func (s *Stack) giveUpClients(ctx context.Context, p *peer, in *rdma.Injector) e
 	return p.await(ctx, msgMine, nil)
 }
 
-// await waits for the link's workers, up to settleTime.
-func (s *Stack) await(reached <-chan struct{}) {
+// await waits for the link's workers, up to settleTime, and says whether they are done.
+func (s *Stack) await(reached <-chan struct{}) bool {
 	limit := s.clock.NewTimer(settleTime)
 	defer limit.Stop()
 	select {
 	case <-reached:
+		return true
 	case <-limit.C:
 	case <-s.ended:
 	}
+	return false
 }
 
 // serveSuccessor waits until the successor ends, or we do.

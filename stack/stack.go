@@ -99,6 +99,7 @@ type Stack struct {
 	other    atomic.Pointer[peer]        // a process with the same addresses; nil: there is none
 	kernel   atomic.Pointer[kernelShare] // nil: it has not been handed over to
 	taking   *taking                     // from Config.Predecessor; set by Open
+	pausing  sync.Mutex                  // held from netstack's Pause to Resume
 
 	orphans orphans // closed connections with something left to send
 
