@@ -179,9 +179,11 @@ var tcpListen = []behaviour{
 		}
 	}},
 	{"families that a listener does not speak are refused", func(r *run) {
-		l4, l6 := r.listen("tcp4", ""), r.listen("tcp6", "")
+		l4 := r.listen("tcp4", "")
 		_, err := r.client.DialContext(r.Context(), "tcp", at(r.server6, l4.Addr()))
 		r.Err("v6 to tcp4", err)
+		l4.Close() // the other may get its port
+		l6 := r.listen("tcp6", "")
 		r.Port("other", l6.Addr())
 		_, err = r.client.DialContext(r.Context(), "tcp", at(r.server4, l6.Addr()))
 		r.Err("v4 to tcp6", err)
