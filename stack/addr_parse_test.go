@@ -93,7 +93,7 @@ func TestConfigValidate(t *testing.T) {
 			MTU: -1}}}, "MTU -1"},
 		{"DNS", stack.Config{DNS: []netip.Addr{{}}}, "DNS server"},
 		{"congestion", stack.Config{TCP: stack.TCPOptions{CongestionControl: "bbr"}},
-			`"bbr" is not implemented; use "cubic" or "reno"`},
+			`"bbr" is not supported; use "cubic" or "reno"`},
 		{"buffers", stack.Config{TCP: stack.TCPOptions{SendBuffer: stack.BufferRange{Min: 9,
 			Default: 8, Max: 10}}}, "not ascending"},
 		{"small maximum",

@@ -144,7 +144,7 @@ func orDefault[T comparable](v, d T) T {
 
 func (o TCPOptions) validate() error {
 	if o.CongestionControl != "cubic" && o.CongestionControl != "reno" {
-		return fmt.Errorf("congestion control %q is not implemented; use \"cubic\" or \"reno\"",
+		return fmt.Errorf("congestion control %q is not supported; use \"cubic\" or \"reno\"",
 			o.CongestionControl)
 	}
 	if err := o.SendBuffer.validate("TCP send buffer"); err != nil {

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"fmt"
 	"net/netip"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -32,24 +33,26 @@ func fromFlow(f rdma.Flow) handoverFlow {
 		netip.AddrPortFrom(fromAddress(f.Remote), f.RemotePort)}
 }
 
-// workOff returns once netstack's goroutines have taken from their queues what the link has
-// delivered: a SYN that waits there is no connection yet, and its client's next segment would be
-// another's to answer with a RST. It returns early if the stack ends.
-func (s *Stack) workOff() {
-	s.live.RLock() // Close ends the goroutines that are waited for
-	defer s.live.RUnlock()
-	s.workOffLocked()
-}
+// workTries is how often settleTime is waited for a worker that has a batch at hand, or for a
+// backend that changes meanwhile.
+const workTries = 5
 
-// workOffLocked is workOff; live is held. A goroutine of netstack's pauses with its queue empty.
-func (s *Stack) workOffLocked() {
-	if s.closed.Load() {
-		return
+// workOff returns once netstack's goroutines have taken from their queues what the link took before
+// this call: a SYN that waits there is no connection yet, and its client's next segment would be
+// another's to answer with a RST. live is held, as Close ends those goroutines.
+func (s *Stack) workOff() error {
+	for range workTries {
+		if !s.await(s.link.Between()) {
+			continue
+		}
+		s.pausing.Lock()
+		defer s.pausing.Unlock()
+		s.net.Pause() // returns once each has found its queue empty
+		s.net.Resume()
+		return nil
 	}
-	s.pausing.Lock()
-	defer s.pausing.Unlock()
-	s.net.Pause()
-	s.net.Resume()
+	return fmt.Errorf("the link still delivers what it received %v ago: try again",
+		workTries*settleTime)
 }
 
 // addFlows adds our connections and connected UDP sockets.

@@ -111,12 +111,12 @@ func (s *Stack) yieldToKernel(ctx context.Context) error {
 		return errKernelHas
 	}
 	s.link.Steer(&rdma.Steering{Share: rdma.ShareNote, Flows: k.flows})
-	err := s.clock.Sleep(ctx, kernelLook)
-	s.await(s.link.Settled())
 	keep := rdma.Steering{Share: rdma.ShareKeep, Flows: k.flows, Send: k.begunAnew}
-	s.link.Steer(&keep)
+	err := s.clock.Sleep(ctx, kernelLook)
 	if err == nil {
-		err = s.deliveredLocked()
+		s.await(s.link.Settled())
+		s.link.Steer(&keep)
+		err = s.workOff()
 	}
 	if err == nil {
 		s.addFlows(k.flows)
@@ -132,22 +132,6 @@ func (s *Stack) yieldToKernel(ctx context.Context) error {
 	s.link.Steer(&rest)
 	s.background.Go(k.follow)
 	return nil
-}
-
-// betweenTries is how often settleTime is waited for a worker that has a batch at hand, or for a
-// backend that changes meanwhile.
-const betweenTries = 5
-
-// deliveredLocked returns once netstack has worked off all that the link took before. live is held.
-func (s *Stack) deliveredLocked() error {
-	for range betweenTries {
-		if s.await(s.link.Between()) {
-			s.workOffLocked()
-			return nil
-		}
-	}
-	return fmt.Errorf("the link still delivers what it received %v ago: try again",
-		betweenTries*settleTime)
 }
 
 // takeBack undoes yieldToKernel, if its newcomer did not come.

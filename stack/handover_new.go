@@ -127,8 +127,9 @@ func (s *Stack) join(link *rdma.Endpoint) error {
 
 // TakeOver has the stack receive all new clients in place of Config.Predecessor's, which finishes
 // the connections that it has. Listen first. If the predecessor has ended meanwhile there is
-// nothing to take over, and all frames are ours. After an error the stack is of no use, and is to
-// be closed. Without a predecessor TakeOver does nothing. Call it once.
+// nothing to take over, and all frames are ours. After an error, for instance as the predecessor
+// refuses and goes on as before, the stack is of no use, and is to be closed. Without a predecessor
+// TakeOver does nothing. Call it once.
 func (s *Stack) TakeOver(ctx context.Context) error {
 	t := s.taking
 	if t == nil {
@@ -144,11 +145,12 @@ func (s *Stack) TakeOver(ctx context.Context) error {
 		return err
 	}
 	err = t.take(ctx)
+	_, refused := errors.AsType[refusedError](err)
 	switch {
 	case err == nil:
 		go t.serve()
 		return nil
-	case ctx.Err() != nil || errors.Is(err, unix.EADDRINUSE):
+	case refused || ctx.Err() != nil || errors.Is(err, unix.EADDRINUSE):
 		t.leave()
 		return fmt.Errorf("take over from process %d: %w", s.cfg.Predecessor.PID, err)
 	}
@@ -200,6 +202,9 @@ func (t *taking) take(ctx context.Context) error {
 	for {
 		m, err := t.p.next(ctx)
 		if err != nil {
+			return err
+		}
+		if err := m.refusal(); err != nil {
 			return err
 		}
 		if m.kind == msgTaken {

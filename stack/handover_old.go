@@ -178,8 +178,9 @@ func (s *Stack) giveUpClients(ctx context.Context, p *peer, in *rdma.Injector) e
 	}
 	s.await(s.link.Settled()) // the newcomer has dropped what the queues hold
 	s.link.Steer(keep)
-	s.await(s.link.Between()) // nothing is noted any more
-	s.workOff()
+	if err := s.workedOff(); err != nil { // and nothing is noted any more
+		return errors.Join(err, p.send(msgRefused, err.Error()))
+	}
 	s.addFlows(flows)
 	for some := range slices.Chunk(flows.All(), flowsPerMessage) {
 		message := make([]handoverFlow, len(some))
@@ -197,6 +198,16 @@ func (s *Stack) giveUpClients(ctx context.Context, p *peer, in *rdma.Injector) e
 		return err
 	}
 	return p.await(ctx, msgMine, nil)
+}
+
+// workedOff is workOff, and keeps Close out meanwhile.
+func (s *Stack) workedOff() error {
+	s.live.RLock()
+	defer s.live.RUnlock()
+	if err := s.done(); err != nil {
+		return err
+	}
+	return s.workOff()
 }
 
 // await waits for the link's workers, up to settleTime, and says whether they are done.

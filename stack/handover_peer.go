@@ -50,7 +50,7 @@ const (
 	msgRelay = 'r' // likewise
 
 	msgKernel  = 'K' // version
-	msgRefused = 'R' // string: why
+	msgRefused = 'R' // string: why, in the place of msgTaken
 )
 
 // handoverVersion changes when messages do.
@@ -278,4 +278,21 @@ func (m peerMessage) decode(kind byte, v any) error {
 		return nil
 	}
 	return json.Unmarshal(m.body, v)
+}
+
+// refusedError is why the other process does not hand over. It goes on as before.
+type refusedError string
+
+func (why refusedError) Error() string { return string(why) }
+
+// refusal is that, or nil if the message is another.
+func (m peerMessage) refusal() error {
+	if m.kind != msgRefused {
+		return nil
+	}
+	var why refusedError
+	if err := m.decode(msgRefused, &why); err != nil {
+		return err
+	}
+	return why
 }

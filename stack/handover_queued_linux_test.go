@@ -3,6 +3,7 @@ package stack_test
 import (
 	"net"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,9 +11,11 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 
 // holdWork keeps every goroutine of netstack that takes segments from queues in a callback, until
@@ -54,13 +57,10 @@ func TestHandOverQueuedSYN(t *testing.T) {
 		onEachLink(t, func(t *testing.T, h *handoverWorld) {
 			s := h.open("before", nil)
 			handed := h.wait(s)
-			c := h.dialHeld(s, func() error {
-				after := h.open("after", h.meet())
-				if err := after.TakeOver(t.Context()); err != nil {
-					return err
-				}
-				return <-handed
-			})
+			client := h.queueSYN(s)
+			after := h.open("after", h.meet())
+			c := client.during(func() error { return after.TakeOver(t.Context()) })
+			must(t, result(t, "HandOver", handed))
 			echoed(t, c)
 		})
 	})
@@ -68,7 +68,7 @@ func TestHandOverQueuedSYN(t *testing.T) {
 		onHost(t, func(t *testing.T, h *handoverWorld) {
 			s := h.open("before", nil)
 			var sockets []stack.KernelSocket
-			c := h.dialHeld(s, func() (err error) {
+			c := h.queueSYN(s).during(func() (err error) {
 				sockets, err = s.HandOverToKernel(t.Context())
 				return err
 			})
@@ -81,36 +81,90 @@ func TestHandOverQueuedSYN(t *testing.T) {
 	})
 }
 
-// dialHeld dials a stack that does not look at the SYN until another has taken over, by change, or
-// that waits for it.
-func (h *handoverWorld) dialHeld(s *stack.Stack, change func() error) net.Conn {
-	t := h.t
-	t.Helper()
-	release := holdWork(t, s)
+// queuedSYN is a client whose SYN waits in a queue of netstack's until release is called.
+type queuedSYN struct {
+	t       *testing.T
+	s       *stack.Stack
+	release func()
+	conn    net.Conn // set when dialed says nil
+	dialed  <-chan error
+}
+
+func (h *handoverWorld) queueSYN(s *stack.Stack) *queuedSYN {
+	h.t.Helper()
+	q := &queuedSYN{t: h.t, s: s, release: holdWork(h.t, s)}
 	segments := s.Netstack().Stats().TCP.ValidSegmentsReceived
 	before := segments.Value()
-	var c net.Conn
-	dialed := background(func() (err error) {
-		c, err = h.nets[1].DialContext(t.Context(), "tcp", "10.9.0.1:7")
+	q.dialed = background(func() (err error) {
+		q.conn, err = h.nets[1].DialContext(h.t.Context(), "tcp", "10.9.0.1:7")
 		return err
 	})
-	eventually(t, "the SYN waits", func() bool { return segments.Value() > before })
-	over := make(chan struct{})
-	changed := background(func() error {
-		defer close(over)
-		return change()
+	eventually(h.t, "the SYN waits", func() bool { return segments.Value() > before })
+	return q
+}
+
+// during is the client, whose SYN is released once change, which has another take over, waits for
+// that or is over.
+func (q *queuedSYN) during(change func() error) net.Conn {
+	q.t.Helper()
+	changed := background(change)
+	eventually(q.t, "the change waits, or is over", func() bool {
+		return len(changed) > 0 || q.s.WorksOff()
 	})
-	eventually(t, "the change waits, or is over", func() bool {
-		select {
-		case <-over:
-			return true
-		default:
-			return s.WorksOff()
-		}
-	})
+	q.release()
+	must(q.t, result(q.t, "change", changed))
+	must(q.t, result(q.t, "dial", q.dialed))
+	q.t.Cleanup(func() { q.conn.Close() })
+	return q.conn
+}
+
+// TestHandOverBusyLink: while a worker of the link is not done with what it has at hand nobody
+// takes over, and nothing changes.
+func TestHandOverBusyLink(t *testing.T) {
+	need.Long(t, "a link is given 5 s")
+	h := newHandoverWorld(t)
+	s := h.open("before", nil)
+	old := h.dial("tcp", 7)
+	echoed(t, old)
+	release := h.holdWorker(s)
+	h.wait(s)
+	after := h.open("after", h.meet())
+	err := after.TakeOver(t.Context())
+	if err == nil || !strings.HasSuffix(err.Error(), "what it received 5s ago: try again") {
+		t.Errorf("TakeOver: %v", err)
+	}
 	release()
-	must(t, result(t, "change", changed))
-	must(t, result(t, "dial", dialed))
-	t.Cleanup(func() { c.Close() })
-	return c
+	must(t, after.Close())
+	echoed(t, old)
+	echoed(t, h.dial("tcp", 7))
+	if got := s.Conns(); got != 2 {
+		t.Errorf("%d connections, want 2", got)
+	}
+}
+
+// holdWorker keeps the link's worker that delivers a datagram in netstack's callback of its socket,
+// until release is called.
+func (h *handoverWorld) holdWorker(s *stack.Stack) (release func()) {
+	t := h.t
+	t.Helper()
+	held, end := make(chan struct{}), make(chan struct{})
+	release = sync.OnceFunc(func() { close(end) })
+	t.Cleanup(release)
+	q, hold := new(waiter.Queue), sync.OnceFunc(func() { close(held) })
+	e := waiter.NewFunctionEntry(waiter.ReadableEvents, func(waiter.EventMask) {
+		hold()
+		<-end
+	})
+	q.EventRegister(&e)
+	ep, err := s.Netstack().NewEndpoint(udp.ProtocolNumber, header.IPv4ProtocolNumber, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ep.Bind(tcpip.FullAddress{Port: 60}); err != nil {
+		t.Fatal(err)
+	}
+	_, failed := h.dial("udp", 60).Write([]byte("x"))
+	must(t, failed)
+	<-held
+	return release
 }

@@ -2,7 +2,6 @@ package stack
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -52,9 +51,8 @@ func (p *peer) expectSockets(all *inherited) error {
 			continue
 		}
 		closeFDs(fds)
-		if m.kind == msgRefused {
-			var why string
-			return errors.Join(json.Unmarshal(m.body, &why), errors.New(why))
+		if err := m.refusal(); err != nil {
+			return err
 		}
 		return m.decode(msgTaken, nil)
 	}

@@ -25,10 +25,6 @@ func look(args ...string) (stdout, stderr string, code int) {
 
 // TestLook looks at a server of this process with each command, and after its end.
 func TestLook(t *testing.T) {
-	t.Setenv("RUNTIME_DIRECTORY", t.TempDir())
-	if err := os.Chmod(os.Getenv("RUNTIME_DIRECTORY"), 0o700); err != nil {
-		t.Fatal(err)
-	}
 	fs, f := newFlags(), serveFlags{}
 	f.define(fs)
 	if err := f.parse(fs, []string{"--device", "sim", "--sim-wire", "none", "--address",
@@ -145,7 +141,6 @@ func TestAdminAddress(t *testing.T) {
 // TestAdminHosts: --admin answers those who ask for an address or a name that it was given, and
 // nobody else; it has the status page.
 func TestAdminHosts(t *testing.T) {
-	t.Setenv("RUNTIME_DIRECTORY", t.TempDir())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -165,7 +165,6 @@ type watched struct {
 func newWatched(t *testing.T, connections int) (*watched, *lab.Net) {
 	server, client := vethLab(t)
 	w := &watched{script: &script{t: t, dir: t.TempDir(), net: server}}
-	t.Setenv("RUNTIME_DIRECTORY", t.TempDir())
 	program := w.program(strings.Fields("serve http --device veth0 --address 192.0.2.10/24 " +
 		"--queues 2 --max-conns 20000"))
 	w.background = exec.Command(program.Path, program.Args[1:]...) // has no limit of time

@@ -310,10 +310,6 @@ func duplicateAddress(w *sickWorld) {
 // TestRunbook plants each problem of docs/runbook.md and runs the commands that it shows. What they
 // print is what the page has, but for numbers and spaces.
 func TestRunbook(t *testing.T) {
-	t.Setenv("RUNTIME_DIRECTORY", t.TempDir())
-	if err := os.Chmod(os.Getenv("RUNTIME_DIRECTORY"), 0o700); err != nil {
-		t.Fatal(err)
-	}
 	text, err := os.ReadFile(runbook)
 	if err != nil {
 		t.Fatal(err)
