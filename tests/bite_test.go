@@ -121,11 +121,11 @@ func TestRulesBite(t *testing.T) {
 		{"exit of the command", "cmd/rdma-netstack/main.go",
 			"package main\n\nfunc f() { os.Exit(1) }\n", checkQuiet, ""},
 		{"long file", "dv/x.go", "package dv\n" + strings.Repeat("\n", maxFileLines), checkSizes,
-			"401 lines"},
+			"1501 lines"},
 		{"file of full length", "dv/x.go", "package dv\n" + strings.Repeat("\n", maxFileLines-1),
 			checkSizes, ""},
 		{"long function", "dv/x.go", "package dv\n\nfunc f() {" +
-			strings.Repeat("\n", maxFunctionLines) + "}\n", checkSizes, "dv/x.go:f has 61 lines"},
+			strings.Repeat("\n", maxFunctionLines) + "}\n", checkSizes, "dv/x.go:f has 121 lines"},
 		{"long test", "dv/x_test.go", "package dv\n\nfunc f() {" +
 			strings.Repeat("\n", maxFunctionLines) + "}\n", checkSizes, ""},
 		{"long line", "dv/x.go", "package dv\n\nvar x = \"" + strings.Repeat("x", 91) + "\"\n",
