@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
@@ -259,4 +260,255 @@ func (d *dhcp4) unicast(server netip.Addr) func(*dhcpv4.DHCPv4) error {
 			&net.UDPAddr{IP: server.AsSlice(), Port: dhcpServerPort})
 		return err
 	}
+}
+
+const (
+	// leastRenewal is the least time between two renewals (RFC 2131 section 4.4.5). No lease is
+	// taken to be shorter than two.
+	leastRenewal = time.Minute
+	// Bounds of what one answer tells.
+	maxLeaseRoutes  = 32
+	maxLeaseServers = 8
+)
+
+// lease4 is what a DHCPv4 server gave us.
+type lease4 struct {
+	ack                 *dhcpv4.DHCPv4
+	prefix              netip.Prefix
+	routes              []Route
+	dns                 []netip.Addr
+	server              netip.Addr
+	renew, rebind, ends time.Time
+	refused             []string // what came with it and cannot be
+}
+
+// parseLease4 takes an ACK apart that answers what was asked then. least is the least time between
+// renewals.
+func parseLease4(ack *dhcpv4.DHCPv4, asked time.Time, least time.Duration) (*lease4, error) {
+	if ack.MessageType() == dhcpv4.MessageTypeNak {
+		return nil, fmt.Errorf("%w: the server refuses", errBadLease)
+	}
+	mask := ack.YourIPAddr.DefaultMask()
+	if given := ack.Options.Get(dhcpv4.OptionSubnetMask); given != nil {
+		mask = net.IPMask(given)
+	}
+	addr, ok := netip.AddrFromSlice(ack.YourIPAddr.To4())
+	ones, size := mask.Size()
+	if size != 32 || ones == 0 {
+		return nil, fmt.Errorf("%w: the server gave %v with mask %v, which is no mask of a subnet",
+			errBadLease, ack.YourIPAddr, mask)
+	}
+	if !ok || checkAddress(netip.PrefixFrom(addr, ones)) != nil {
+		return nil, fmt.Errorf("%w: the server gave %v with mask %v",
+			errBadLease, ack.YourIPAddr, mask)
+	}
+	l := &lease4{ack: ack, prefix: netip.PrefixFrom(addr, ones), dns: addrs(ack.DNS())}
+	l.dns = l.dns[:min(len(l.dns), maxLeaseServers)]
+	l.parseRoutes(ack)
+	t := terms(ack.IPAddressRenewalTime(0), ack.IPAddressRebindingTime(0),
+		ack.IPAddressLeaseTime(time.Hour), least)
+	l.renew, l.rebind, l.ends = asked.Add(t.renew), asked.Add(t.rebind), asked.Add(t.ends)
+	l.server, _ = netip.AddrFromSlice(ack.ServerIdentifier().To4())
+	return l, nil
+}
+
+// leaseTerms are how long after it was asked for a lease is renewed, asked for from any server, and
+// over.
+type leaseTerms struct{ renew, rebind, ends time.Duration }
+
+// terms makes of what a server says, T1, T2 and the lifetime, something that can be kept: in this
+// order, least apart from now, and by default 1/2 and 7/8 of the lifetime (RFC 2131 section 4.4.5).
+func terms(t1, t2, lasts, least time.Duration) leaseTerms {
+	lasts = max(lasts, 2*least)
+	if t1 <= 0 || t1 >= lasts {
+		t1 = lasts / 2
+	}
+	t1 = max(t1, least)
+	if t2 <= t1 || t2 >= lasts {
+		t2 = t1 + (lasts-t1)/4*3 // in this order: 136 years times 3 is too much
+	}
+	return leaseTerms{t1, t2, lasts}
+}
+
+// parseRoutes are the routes an ACK has: option 121, or else the first router (RFC 3442), of which
+// those remain whose next hop is another host and on the link.
+func (l *lease4) parseRoutes(ack *dhcpv4.DHCPv4) {
+	var onLink, far []Route
+	for _, r := range ack.ClasslessStaticRoute() {
+		dst, ok := netip.AddrFromSlice(r.Dest.IP.To4())
+		ones, size := r.Dest.Mask.Size()
+		if !ok || size != 32 {
+			continue
+		}
+		route := Route{Destination: netip.PrefixFrom(dst, ones).Masked()}
+		if gateway := addrs([]net.IP{r.Router}); len(gateway) == 1 {
+			route.Gateway = gateway[0]
+			far = append(far, route)
+		} else {
+			onLink = append(onLink, route)
+		}
+	}
+	if routers := addrs(ack.Router()); len(far)+len(onLink) == 0 && len(routers) > 0 {
+		far = append(far, Route{Destination: netip.PrefixFrom(netip.IPv4Unspecified(), 0),
+			Gateway: routers[0]})
+	}
+	near := func(a netip.Addr) bool {
+		return l.prefix.Contains(a) || slices.ContainsFunc(onLink,
+			func(r Route) bool { return r.Destination.Bits() > 0 && r.Destination.Contains(a) })
+	}
+	l.routes = onLink
+	for _, r := range far {
+		switch {
+		case r.Gateway == l.prefix.Addr():
+			l.refused = append(l.refused,
+				fmt.Sprintf("router %s, which is our own address", r.Gateway))
+		case !near(r.Gateway):
+			l.refused = append(l.refused, fmt.Sprintf("router %s, which is not in our subnet %s",
+				r.Gateway, l.prefix.Masked()))
+		default:
+			l.routes = append(l.routes, r)
+		}
+	}
+	if more := len(l.routes) - maxLeaseRoutes; more > 0 {
+		l.refused = append(l.refused, fmt.Sprintf("%d routes more than %d", more, maxLeaseRoutes))
+		l.routes = l.routes[:maxLeaseRoutes]
+	}
+}
+
+// addrs converts what are addresses of hosts.
+func addrs(ips []net.IP) (out []netip.Addr) {
+	for _, ip := range ips {
+		if a, ok := netip.AddrFromSlice(ip); ok && !a.IsUnspecified() && !a.IsMulticast() {
+			out = append(out, a.Unmap())
+		}
+	}
+	return out
+}
+
+// confirmTime is how long servers are asked, when the link is up again, whether the address is
+// still ours.
+const confirmTime = 10 * time.Second
+
+// keep implements dhcpClient: it renews the lease from the server that gave it, then from any, and
+// when it has run out the address is given up and another asked for (RFC 2131 section 4.4.5).
+// Connections go on when it is the same address again.
+func (d *dhcp4) keep() {
+	for d.s.ctx.Err() == nil {
+		next := d.awaitRenewal(d.lease)
+		if next != nil && d.replaceLease(next) {
+			continue
+		}
+		if d.s.ctx.Err() != nil {
+			return
+		}
+		old := d.lease.prefix
+		d.s.log.Warn("the DHCP lease is over", "interface", d.s.name, "address", old.String())
+		d.s.removeAddress(old)
+		d.s.applyAutoconf(fromDHCPv4, nil, nil)
+		if err := d.acquire(d.s.ctx); err != nil {
+			d.s.log.Warn("DHCP", "interface", d.s.name, "error", err)
+			d.s.pause(d.s.ctx, dhcpLongestWait)
+		}
+		if d.lease.prefix.Addr() != old.Addr() {
+			d.s.abortConnectionsOf(old.Addr())
+		}
+	}
+}
+
+// replaceLease replaces the lease by a renewed one, unless the address of that cannot be used.
+func (d *dhcp4) replaceLease(l *lease4) bool {
+	if l.prefix != d.lease.prefix {
+		if err := d.s.useAddress(d.s.ctx, l.prefix); err != nil {
+			d.s.log.Warn("a renewed address", "interface", d.s.name, "error", err)
+			if errors.Is(err, ErrDuplicateAddress) {
+				d.decline(l)
+				d.s.pause(d.s.ctx, d.s.cfg.declineWait)
+			}
+			return false
+		}
+		d.s.abortConnectionsOf(d.lease.prefix.Addr())
+		d.s.removeAddress(d.lease.prefix)
+		d.s.abortConnectionsOf(d.lease.prefix.Addr()) // what came before it was gone
+	}
+	if err := d.use(l); err != nil {
+		d.s.log.Warn("what came with a lease", "interface", d.s.name, "error", err)
+	}
+	d.lease = l
+	return true
+}
+
+// awaitRenewal waits for the time to renew, or until the link comes up again, and returns the lease
+// as it is then; nil when it is over or the stack ends.
+func (d *dhcp4) awaitRenewal(l *lease4) *lease4 {
+	switch d.s.awaitTime(d.s.ctx, l.renew, d.linkUp) {
+	case stackEnded:
+		return nil
+	case linkCameUp:
+		return d.confirm(l)
+	}
+	next, err := d.renew(l, l.rebind, d.unicast(l.server))
+	if err != nil && !errors.Is(err, errBadLease) {
+		next, _ = d.renew(l, l.ends, d.broadcast)
+	}
+	return next
+}
+
+// renew asks for the same address again until the deadline, by a number of its own: an answer from
+// before may have come twice. A message that cannot be sent is as good as one that is lost.
+func (d *dhcp4) renew(l *lease4, deadline time.Time,
+	send func(*dhcpv4.DHCPv4) error) (*lease4, error) {
+	for {
+		request, err := dhcpv4.NewRenewFromAck(l.ack, d.s.newXID4(),
+			dhcpv4.WithRequestedOptions(dhcpWanted...))
+		if err != nil {
+			return nil, err
+		}
+		next, err := d.extend(l, request, deadline, send,
+			halving(d.s.clock, deadline, d.s.cfg.renewal))
+		again := d.s.clock.Now().Add(d.s.cfg.renewal)
+		if err == nil || errors.Is(err, errBadLease) || !again.Before(deadline) ||
+			!d.s.pause(d.s.ctx, d.s.cfg.renewal) {
+			return next, err
+		}
+	}
+}
+
+// confirm asks whether the address is good for the link we are on now (RFC 2131 section 3.2).
+// Without an answer it is.
+func (d *dhcp4) confirm(l *lease4) *lease4 {
+	request, err := dhcpv4.New(d.s.newXID4(), dhcpv4.WithHwAddr(d.s.HardwareAddr()),
+		dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest),
+		dhcpv4.WithBroadcast(true), dhcpv4.WithRequestedOptions(dhcpWanted...),
+		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(l.prefix.Addr().AsSlice())))
+	if err != nil {
+		return l
+	}
+	deadline := d.s.clock.Now().Add(confirmTime)
+	if l.ends.Before(deadline) {
+		deadline = l.ends
+	}
+	next, err := d.extend(l, request, deadline, d.broadcast,
+		doubling(dhcpFirstWait, dhcpLongestWait))
+	if err != nil && !errors.Is(err, errBadLease) && d.s.clock.Now().Before(l.ends) {
+		return l
+	}
+	return next
+}
+
+// extend sends a request for the lease we have until the deadline. An error that is
+// errBadLease says that the lease is over.
+func (d *dhcp4) extend(l *lease4, request *dhcpv4.DHCPv4, deadline time.Time,
+	send func(*dhcpv4.DHCPv4) error, repeat schedule) (*lease4, error) {
+	ctx, cancel := d.s.clock.WithDeadline(d.s.ctx, deadline)
+	defer cancel()
+	asked := d.s.clock.Now()
+	ack, err := d.ask(ctx, request, send, repeat, dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak)
+	if err != nil {
+		return nil, err
+	}
+	next, err := parseLease4(ack, asked, d.s.cfg.renewal)
+	if err == nil && !next.server.IsValid() {
+		next.server = l.server
+	}
+	return next, err
 }

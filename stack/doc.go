@@ -54,7 +54,7 @@
 // UDP sends past the endpoint: a conn caches the route to each peer and writes the datagram
 // straight to it, which is four times faster than having netstack look up route and neighbour for
 // every datagram. Most of what it receives comes past the endpoint, too: the link delivers it to
-// the conn's own receive queue (udp_rx_queue.go), and wakes a reader once per batch.
+// the conn's own receive queue (udp_receive.go), and wakes a reader once per batch.
 //
 // The link below is any gVisor LinkEndpoint ([New]) or an RDMA device's packet queues ([Open]).
 package stack

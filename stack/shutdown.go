@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
@@ -73,4 +75,206 @@ func unflushed(ep tcpip.Endpoint) bool {
 // closedAlone says whether the peer has all data and our FIN, and has not sent its own.
 func closedAlone(ep tcpip.Endpoint) bool {
 	return tcp.EndpointState(ep.State()) == tcp.StateFinWait2
+}
+
+const (
+	// drainTime is how long Drain waits at most while nothing comes of it: two segments of a
+	// handshake are lost, and sent again after one and three seconds.
+	drainTime = 4 * time.Second
+	// drainPoll is how often Drain looks, and drainLooks how often in a row nothing must be left: a
+	// SYN may still be on its way through netstack, and Accept may not have returned yet.
+	drainPoll  = 5 * time.Millisecond
+	drainLooks = 10
+)
+
+// DrainError is what [Stack.Drain] has left. It wraps the error of its context, or else
+// [os.ErrDeadlineExceeded].
+type DrainError struct {
+	// Handshakes are those that had begun, but not ended. A client whose last segment got lost
+	// takes its one for a connection.
+	Handshakes int
+	// Unaccepted are connections that the program has not accepted; closing the listener resets
+	// them. Those of the kernel, see [Config.Host], are not among them, nor are datagrams, although
+	// Drain waits for these, too.
+	Unaccepted int
+
+	err error
+}
+
+func (e *DrainError) Error() string {
+	return fmt.Sprintf("drain: %d handshakes and %d connections to accept are left: %v",
+		e.Handshakes, e.Unaccepted, e.err)
+}
+
+func (e *DrainError) Unwrap() error { return e.err }
+
+// Drain begins the end of a server: no connection begins any more, and it returns once the program
+// has accepted those that have, so that closing the listeners then resets none. It returns a
+// [*DrainError] when ctx is done, or when for 4 s no handshake has ended and no connection was
+// accepted. Handshakes of clients that come meanwhile get no answer and are tried again by the
+// client a second later, when the port is closed, or another server's. [Stack.Draining] is true
+// from then on, and [Stack.Cut] says which connections are reset. A server ends without a loss like
+// this:
+//
+//	st.Drain(ctx)       // the program goes on to accept
+//	server.Shutdown(ctx) // closes the listeners; requests under way are answered
+//	st.Shutdown(ctx)     // what was written arrives
+//
+// On a link given to [New] connections do begin as long as there is a listener.
+func (s *Stack) Drain(ctx context.Context) error {
+	s.draining.Store(true)
+	if s.link != nil {
+		s.link.NoteResets()
+		s.link.Refuse()
+	}
+	if s.host != nil {
+		if err := s.host.refuse(); err != nil {
+			s.log.Warn("refuse connections of the kernel", "interface", s.name, "error", err)
+		}
+	}
+	return s.awaitAccepted(ctx)
+}
+
+// awaitAccepted returns when nothing is left, or when drainTime has passed since something came of
+// it.
+func (s *Stack) awaitAccepted(ctx context.Context) error {
+	before, limit := s.progress(new(DrainError)), s.clock.Now().Add(drainTime)
+	for looks := 0; looks < drainLooks; looks++ {
+		left, more := s.left()
+		if more {
+			looks = -1
+		}
+		if now := s.progress(left); now != before {
+			before, limit = now, s.clock.Now().Add(drainTime)
+		}
+		if err := s.clock.Sleep(ctx, drainPoll); err != nil {
+			left.err = err
+			return left
+		}
+		switch {
+		case s.closed.Load():
+			return nil
+		case more && s.clock.Now().After(limit):
+			left.err = os.ErrDeadlineExceeded
+			return left
+		}
+	}
+	return nil
+}
+
+// progress changes when a handshake has ended or a connection was accepted.
+type progress struct {
+	established uint64
+	unaccepted  int
+}
+
+func (s *Stack) progress(left *DrainError) progress {
+	return progress{s.net.Stats().TCP.PassiveConnectionOpenings.Value(), left.Unaccepted}
+}
+
+// Draining says whether Drain was called: the stack should get no new clients.
+func (s *Stack) Draining() bool { return s.draining.Load() }
+
+// left is what has come that the program has not got: a connection, or, once another process or the
+// kernel gets new clients, a datagram.
+func (s *Stack) left() (left *DrainError, more bool) {
+	left = new(DrainError)
+	eps := s.net.RegisteredEndpoints()
+	held := s.conns.streams()
+	for _, ep := range eps {
+		ep, ok := ep.(*tcp.Endpoint)
+		if !ok {
+			continue
+		}
+		switch tcp.EndpointState(ep.State()) {
+		case tcp.StateSynRecv:
+			left.Handshakes++
+		case tcp.StateEstablished, tcp.StateCloseWait:
+			if held[ep] == nil {
+				left.Unaccepted++
+			}
+		}
+	}
+	given := s.other.Load() != nil || s.kernel.Load() != nil
+	return left, left.Handshakes+left.Unaccepted > 0 || given && s.unread() ||
+		s.host != nil && s.host.unaccepted()
+}
+
+// unread says whether a UDP socket has datagrams that wait.
+func (s *Stack) unread() bool {
+	for _, so := range s.Sockets() {
+		if so.Network == "udp" && so.RecvQ > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Conns is the number of TCP connections that are not over for the program, which has not closed
+// them, or for the peer, who has not got all.
+func (s *Stack) Conns() int {
+	eps := s.net.RegisteredEndpoints()
+	held := s.conns.streams()
+	n := len(held)
+	for _, ep := range eps {
+		if ep, ok := ep.(*tcp.Endpoint); ok && held[ep] == nil {
+			switch tcp.EndpointState(ep.State()) {
+			case tcp.StateEstablished, tcp.StateCloseWait, tcp.StateSynRecv, tcp.StateFinWait1,
+				tcp.StateClosing, tcp.StateLastAck:
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Cut are TCP connections that the stack has sent a reset, each counted once.
+type Cut struct {
+	// Reset are connections that it had: closed with data that was not read, or that came
+	// afterwards; aborted, see [TCPConn.SetLinger]; whose peer did not take what was left, see
+	// [TCPOptions].OrphanTimeout; not accepted; open at the end of the stack.
+	Reset int
+	// Unknown are those that the stack did not have, or no more, when something came for them: a
+	// handshake that only the client took for ended, or a stranger's segment. Beyond 65,536 in all
+	// they are not counted.
+	Unknown int
+}
+
+// Cut says which connections were cut since [Stack.Drain] was called, also after the end of the
+// stack; then it has those that its end has cut. Refused clients are not among them, nor
+// connections that the kernel has completed, see [Config.Host]. On a link given to [New] all is 0.
+func (s *Stack) Cut() Cut {
+	if s.link == nil {
+		return Cut{}
+	}
+	r := s.link.Resets()
+	return Cut{Reset: r.Known, Unknown: r.Unknown}
+}
+
+// abortOpen resets the connections that are not over. Of others the peer has got all and
+// acknowledged our FIN: a reset could only cost it what it has not read yet.
+func (s *Stack) abortOpen() {
+	eps := s.net.RegisteredEndpoints()
+	held := s.conns.streams()
+	for _, ep := range eps {
+		if !delivered(ep, held) {
+			ep.Abort()
+		}
+	}
+}
+
+// delivered says whether a TCP connection that the program has closed waits for the peer's FIN, or
+// for nothing but the time. Those that the program holds are held.
+func delivered(e gstack.TransportEndpoint, held map[tcpip.Endpoint]*TCPConn) bool {
+	ep, ok := e.(*tcp.Endpoint)
+	if !ok {
+		return false
+	}
+	switch tcp.EndpointState(ep.State()) {
+	case tcp.StateTimeWait:
+		return true
+	case tcp.StateFinWait2:
+		return held[ep] == nil
+	}
+	return false
 }

@@ -3,6 +3,7 @@ package stack
 import (
 	"cmp"
 	"net/netip"
+	"reflect"
 	"runtime"
 	"slices"
 	"sync"
@@ -272,4 +273,141 @@ func anyPort(a netip.Addr) netip.AddrPort {
 		return netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
 	}
 	return netip.AddrPortFrom(netip.IPv6Unspecified(), 0)
+}
+
+// stateWords are ss's words for netstack's states, where they differ.
+var stateWords = map[tcp.EndpointState]string{
+	tcp.StateInitial: "UNCONN", tcp.StateBound: "UNCONN", tcp.StateClose: "UNCONN",
+	tcp.StateError: "UNCONN", tcp.StateConnecting: "SYN-SENT", tcp.StateSynRecv: "SYN-RECV",
+	tcp.StateEstablished: "ESTAB", tcp.StateFinWait1: "FIN-WAIT-1", tcp.StateFinWait2: "FIN-WAIT-2",
+}
+
+// tcpSocket describes a TCP endpoint. info is where its Socket.TCP is put.
+func (r *socketReader) tcpSocket(ep *tcp.Endpoint, info *TCPInfo) Socket {
+	s, state := r.stack, tcp.EndpointState(ep.State())
+	so := Socket{Network: "tcp", State: stateWords[state]}
+	if so.State == "" {
+		so.State = state.String()
+	}
+	so.SendQ = r.fields.read(ep, &so, info)
+	if state == tcp.StateListen {
+		so.SendQ = s.backlogOf(ep)
+		return so
+	}
+	so.RecvQ, _ = ep.GetSockOptInt(tcpip.ReceiveQueueSizeOption)
+	r.options(ep, info)
+	so.TCP = info
+	conn, open := r.conns[ep]
+	switch {
+	case open:
+		info.BytesAcked = less(conn.written.Load(), uint64(so.SendQ))
+		info.BytesReceived = conn.received.Load() + uint64(so.RecvQ)
+	case state == tcp.StateEstablished:
+		so.State = notAccepted
+	}
+	return so
+}
+
+// endOf is one end of an endpoint. Netstack has no address for any.
+func endOf(info *gstack.TransportEndpointInfo, a tcpip.Address, port uint16) netip.AddrPort {
+	if a.Len() > 0 {
+		return netip.AddrPortFrom(fromAddress(a), port)
+	}
+	if info.NetProto == ipv6Protocol {
+		return netip.AddrPortFrom(netip.IPv6Unspecified(), port)
+	}
+	return netip.AddrPortFrom(netip.IPv4Unspecified(), port)
+}
+
+// backlogOf is the most connections that wait for Accept.
+func (s *Stack) backlogOf(ep *tcp.Endpoint) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.listeners {
+		if l.ep == ep {
+			return l.backlog
+		}
+	}
+	return 0
+}
+
+// options reads what netstack tells of a connection.
+func (r *socketReader) options(ep *tcp.Endpoint, i *TCPInfo) {
+	r.cc = ""
+	ep.GetSockOpt(&r.info)
+	ep.GetSockOpt(&r.cc)
+	st := ep.Stats().(*tcp.Stats)
+	i.Congestion = string(r.cc)
+	i.RTO, i.RTT, i.RTTVar = r.info.RTO, r.info.RTT, r.info.RTTVar
+	i.Cwnd, i.Ssthresh = int(r.info.SndCwnd), int(r.info.SndSsthresh)
+	i.SegsOut, i.SegsIn = st.SegmentsSent.Value(), st.SegmentsReceived.Value()
+	i.Retrans = st.SendErrors.Retransmits.Value()
+}
+
+// readSender calls read with netstack's sender of a connection (tcp.sender) and its send queue
+// (tcp.sndQueueInfo) while their lock is held; not for an endpoint that has no sender yet. Fields
+// are read by name: their lock is exported, they are not.
+func readSender(ep *tcp.Endpoint, read func(snd, queue reflect.Value)) {
+	ep.LockUser()
+	defer ep.UnlockUser()
+	v := reflect.ValueOf(ep).Elem()
+	if snd := v.FieldByName("snd"); !snd.IsNil() {
+		read(snd.Elem(), v.FieldByName("sndQueueInfo"))
+	}
+}
+
+// tcpFields are the places of netstack's fields that it has no option for. To look for one by its
+// name takes a hundred times as long as to read it.
+type tcpFields struct {
+	timestamps, sack, snd, rcv, queue []int // of tcp.Endpoint
+	sndWscale, mss, outstanding       []int // of tcp.sender
+	rcvWscale                         []int // of tcp.receiver
+	used                              []int // of tcp.sndQueueInfo
+}
+
+func newTCPFields() (f tcpFields) {
+	ep := reflect.TypeFor[tcp.Endpoint]()
+	place := func(of reflect.Type, name string) []int {
+		field, ok := of.FieldByName(name)
+		if !ok {
+			panic("netstack's " + of.Name() + " has no " + name)
+		}
+		return field.Index
+	}
+	f.timestamps, f.sack = place(ep, "SendTSOk"), place(ep, "SACKPermitted")
+	f.snd, f.rcv, f.queue = place(ep, "snd"), place(ep, "rcv"), place(ep, "sndQueueInfo")
+	snd := ep.FieldByIndex(f.snd).Type.Elem()
+	f.sndWscale, f.mss = place(snd, "SndWndScale"), place(snd, "MaxPayloadSize")
+	f.outstanding = place(snd, "Outstanding")
+	f.rcvWscale = place(ep.FieldByIndex(f.rcv).Type.Elem(), "RcvWndScale")
+	f.used = place(ep.FieldByIndex(f.queue).Type, "SndBufUsed")
+	return f
+}
+
+// read sets the ends of a socket, and of i the segment size, the number of segments in flight and
+// what was agreed on. It returns how many bytes are written and not acknowledged.
+func (f *tcpFields) read(ep *tcp.Endpoint, so *Socket, i *TCPInfo) (unacked int) {
+	ep.LockUser()
+	defer ep.UnlockUser()
+	setEnds(so, &ep.TransportEndpointInfo)
+	v := reflect.ValueOf(ep).Elem()
+	snd := v.FieldByIndex(f.snd)
+	if snd.IsNil() {
+		return 0
+	}
+	snd = snd.Elem()
+	i.Timestamps = v.FieldByIndex(f.timestamps).Bool()
+	i.SACK = v.FieldByIndex(f.sack).Bool()
+	i.SndWscale = int(snd.FieldByIndex(f.sndWscale).Uint())
+	if rcv := v.FieldByIndex(f.rcv); !rcv.IsNil() {
+		i.RcvWscale = int(rcv.Elem().FieldByIndex(f.rcvWscale).Uint())
+	}
+	i.MSS = int(snd.FieldByIndex(f.mss).Int())
+	i.Unacked = max(0, int(snd.FieldByIndex(f.outstanding).Int()))
+	return max(0, int(v.FieldByIndex(f.queue).FieldByIndex(f.used).Int()))
+}
+
+func setEnds(so *Socket, info *gstack.TransportEndpointInfo) {
+	so.Local = endOf(info, info.ID.LocalAddress, info.ID.LocalPort)
+	so.Remote = endOf(info, info.ID.RemoteAddress, info.ID.RemotePort)
 }

@@ -3,9 +3,12 @@ package stack
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,6 +16,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/loopback"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
@@ -337,3 +341,246 @@ func (s *Stack) abortAll() {
 		ep.Abort()
 	}
 }
+
+const (
+	ipv4Protocol = header.IPv4ProtocolNumber
+	ipv6Protocol = header.IPv6ProtocolNumber
+)
+
+// attach gives the stack its interfaces, addresses and routes. ctx bounds how long that waits.
+func (s *Stack) attach(ctx context.Context, link gstack.LinkEndpoint) error {
+	if err := s.addLoopback(); err != nil {
+		link.Close()
+		return err
+	}
+	mac := link.LinkAddress()
+	if err := s.addLink(link); err != nil {
+		return err
+	}
+	routes, err := s.routeTable()
+	if err != nil {
+		return err
+	}
+	s.net.SetRouteTable(routes)
+	s.tellGroups()
+	s.background.Go(s.guard)
+	if err := s.addAddresses(ctx, mac); err != nil {
+		return err
+	}
+	s.addressesChanged()
+	if !s.cfg.NoAnnounce {
+		s.announceTwice()
+	}
+	return s.configure(ctx)
+}
+
+// static says whether p is one of cfg's addresses.
+func (s *Stack) static(p netip.Prefix) bool {
+	for _, c := range s.cfg.Addresses {
+		if c.Addr() == p.Addr() {
+			return true
+		}
+	}
+	return false
+}
+
+// fastLink is a link with a fast path, which [rdma.Endpoint] is.
+type fastLink interface {
+	BindStack(*gstack.Stack, tcpip.NICID) error
+	SetLocalAddresses([]netip.Prefix)
+	SetDatagramSinks(func(v6 bool, port uint16) rdma.DatagramSink)
+	datagramLink
+}
+
+var _ fastLink = (*rdma.Endpoint)(nil)
+
+// addLink makes link the stack's interface; pure ACKs pass through a queueing discipline that lets
+// most of them ride on data.
+func (s *Stack) addLink(link gstack.LinkEndpoint) error {
+	s.claims.own = link.LinkAddress()
+	b, ours := link.(fastLink)
+	if !ours {
+		s.foreign = newDetachable(link, s.log, s.clock)
+		link = s.foreign.endpoint()
+	}
+	opts := gstack.NICOptions{Name: s.name}
+	if d := s.cfg.TCP.ACKDelay; d >= 0 {
+		s.acks = rdma.NewACKCoalescer(link, rdma.ACKOptions{Delay: d, Clock: s.clock,
+			Random: s.cfg.Random})
+		opts.QDisc = s.acks
+	}
+	s.link, _ = link.(*rdma.Endpoint)
+	if err := s.net.CreateNICWithOptions(nicID, link, opts); err != nil {
+		return asError("create interface "+s.name, err)
+	}
+	if s.resolves = link.Capabilities()&gstack.CapabilityResolutionRequired != 0; !s.resolves {
+		s.disableDetection(nicID)
+	}
+	if !ours {
+		return nil
+	}
+	if !s.cfg.NoFastPath {
+		s.setLocalAddresses, s.datagrams = b.SetLocalAddresses, b
+		b.SetDatagramSinks(s.udpPorts.find)
+	}
+	return b.BindStack(s.net, nicID)
+}
+
+func (s *Stack) addLoopback() error {
+	if err := s.net.CreateNICWithOptions(loopbackID, loopback.New(),
+		gstack.NICOptions{Name: "lo"}); err != nil {
+		return asError("create interface lo", err)
+	}
+	s.disableDetection(loopbackID)
+	for _, p := range []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"),
+		netip.MustParsePrefix("::1/128")} {
+		if err := s.net.AddProtocolAddress(loopbackID, protocolAddress(p),
+			gstack.AddressProperties{}); err != nil {
+			return asError("add address "+p.String(), err)
+		}
+	}
+	// As on Linux, all that is sent to an address of ours passes lo, whatever its source; lo itself
+	// has only its own.
+	return asError("make lo take packets for all our addresses",
+		s.net.SetPromiscuousMode(loopbackID, true))
+}
+
+func protocolAddress(p netip.Prefix) tcpip.ProtocolAddress {
+	return tcpip.ProtocolAddress{
+		Protocol: protocolOf(p.Addr()),
+		AddressWithPrefix: tcpip.AddressWithPrefix{
+			Address:   toAddress(p.Addr()),
+			PrefixLen: p.Bits(),
+		},
+	}
+}
+
+// onLinkAlways are destinations that never need a gateway: groups, broadcast and link-local hosts.
+var onLinkAlways = []string{"224.0.0.0/4", "255.255.255.255/32", "ff00::/8", "fe80::/10"}
+
+// routeTable lists loopback, what is on the link, cfg's routes and the gateways. Netstack orders
+// it.
+func (s *Stack) routeTable() ([]tcpip.Route, error) {
+	all := []Route{}
+	for _, p := range onLinkAlways {
+		all = append(all, Route{Destination: netip.MustParsePrefix(p)})
+	}
+	if s.host == nil { // whose own routes are all
+		for _, p := range s.cfg.Addresses {
+			all = append(all, Route{Destination: p.Masked()})
+		}
+	}
+	all = append(all, s.cfg.Routes...)
+	for _, g := range s.cfg.Gateways {
+		all = append(all, Route{Destination: netip.PrefixFrom(g, 0).Masked(), Gateway: g})
+	}
+	all = append(all, s.autoconf.allRoutes()...)
+	table := make([]tcpip.Route, 0, len(all)+2)
+	for _, p := range []string{"127.0.0.0/8", "::1/128"} {
+		subnet, err := toSubnet(netip.MustParsePrefix(p))
+		if err != nil {
+			return nil, err
+		}
+		table = append(table, tcpip.Route{Destination: subnet, NIC: loopbackID})
+	}
+	for _, r := range all {
+		subnet, err := toSubnet(r.Destination)
+		if err != nil {
+			return nil, fmt.Errorf("route to %s: %w", r.Destination, err)
+		}
+		table = append(table, tcpip.Route{Destination: subnet, Gateway: toAddress(r.Gateway),
+			NIC: nicID, MTU: uint32(r.MTU)})
+	}
+	return table, nil
+}
+
+// Open opens the RDMA device cfg.NIC and makes a stack on its queues. Where that names a netdev
+// without an mlx5 device, packet sockets take their place, with a line in the log: see
+// [Config.Backend]. ctx bounds opening only; the error then says what it was waiting for.
+//
+// If the device fails or is removed later, the stack goes on, on packet sockets or on nothing until
+// a device is there again: see [Config.MaxOutage].
+func Open(ctx context.Context, cfg Config) (*Stack, error) {
+	if cfg.NIC.Logger == nil {
+		cfg.NIC.Logger = cfg.Logger
+	}
+	if !cfg.NIC.Clock.Virtual() {
+		cfg.NIC.Clock = cfg.Clock
+	}
+	if cfg.NIC.Random == nil {
+		cfg.NIC.Random = cfg.Random
+	}
+	if cfg.NIC.TxQueues == 0 {
+		cfg.NIC.TxQueues = sendQueues(cfg.NIC.RxQueues, runtime.GOMAXPROCS(0))
+	}
+	if cfg.NIC.ActiveRxQueues == 0 {
+		cfg.NIC.ActiveRxQueues = cfg.linkOptions().ActiveRxQueues(cfg.NIC.RxQueues)
+	}
+	if cfg.Host {
+		return openHost(ctx, cfg)
+	}
+	cfg.adopt()
+	linux, err := readNetdevConfig(&cfg) // before the device is touched
+	if err != nil {
+		return nil, err
+	}
+	s, err := build(cfg, linux)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.open(ctx, s.health.dumped(cfg.NIC)); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// maxSendQueues bounds the default of NIC.TxQueues: each queue takes up to 1 MiB of pinned memory.
+const maxSendQueues = 8
+
+// sendQueues is the default of NIC.TxQueues: twice the processors. netstack sends with a connection
+// locked, and its goroutines look at a locked connection again and again. So a goroutine that waits
+// for the lock of a send queue costs others time as well.
+func sendQueues(receive, processors int) int {
+	if processors == 1 {
+		return 1
+	}
+	return max(receive, min(2*processors, maxSendQueues))
+}
+
+// open gives s a device and its link. What it has opened is closed by Close, if not by itself.
+func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
+	link, err := s.openBackend(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if err := s.join(link); err != nil {
+		link.Close()
+		return err
+	}
+	if err := s.attach(ctx, link); err != nil {
+		return err
+	}
+	s.keepLink(cfg)
+	if !s.nic.LinkUp() {
+		s.health.report(reportLink, errLinkDown)
+	}
+	s.watched = make(chan struct{})
+	go s.watch()
+	return nil
+}
+
+// HTTPTransport is http.DefaultTransport with this stack's DialContext instead of the host's, and
+// without the host's proxy settings. Each call returns a new one with its own idle connections.
+func (s *Stack) HTTPTransport() *http.Transport {
+	base, ok := http.DefaultTransport.(*http.Transport)
+	if !ok { // a program may have replaced it
+		base = &http.Transport{ForceAttemptHTTP2: true}
+	}
+	t := base.Clone()
+	t.Proxy = nil
+	t.DialContext = s.DialContext
+	return t
+}
+
+// HTTPClient is a client whose requests leave through this stack.
+func (s *Stack) HTTPClient() *http.Client { return &http.Client{Transport: s.HTTPTransport()} }

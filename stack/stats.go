@@ -2,11 +2,18 @@ package stack
 
 import (
 	"cmp"
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 
+	"github.com/rdma-netstack/rdma-netstack/link/capture"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
@@ -196,3 +203,154 @@ func (s *Stack) FailoverStats() FailoverStats {
 
 // less is n without some of it that may have been counted before n.
 func less(n, some uint64) uint64 { return n - min(n, some) }
+
+// gauges are the names of those values that can fall.
+var gauges = []string{
+	"TCP.CurrentEstablished", "TCP.CurrentConnected",
+	"Link.RxWaiting", "Link.TxBacklog", "Link.TxBacklogMax",
+	"ACK.Waiting", "ACK.WaitingBytes",
+	"Failover.LastFallbackMicroseconds", "Failover.LastOpenMilliseconds",
+}
+
+// Counters yields every counter of netstack as a dotted name, such as "TCP.Retransmits" or
+// "IP.PacketsDelivered", and its value, and those of [Stack.LinkStats], [Stack.ACKStats] and
+// [Stack.FailoverStats] as "Link.", "ACK." and "Failover.". None of them ever falls. What netstack
+// counts as sent is without the ACKs that are held or were not sent after all. What rises
+// and falls is in [Stack.Gauges].
+func (s *Stack) Counters() iter.Seq2[string, uint64] {
+	return s.values(func(name string) bool { return !slices.Contains(gauges, name) })
+}
+
+// Gauges yields every value that is as of now and can fall, such as "TCP.CurrentEstablished",
+// named like those of [Stack.Counters].
+func (s *Stack) Gauges() iter.Seq2[string, uint64] {
+	return s.values(func(name string) bool { return slices.Contains(gauges, name) })
+}
+
+// values yields the counters and gauges that are wanted.
+func (s *Stack) values(wanted func(name string) bool) iter.Seq2[string, uint64] {
+	return func(yield func(string, uint64) bool) {
+		sent := s.sent()
+		some := func(name string, n uint64) bool {
+			if of, ok := sent[name]; ok {
+				n = of
+			}
+			return !wanted(name) || yield(name, n)
+		}
+		_ = walk("", reflect.ValueOf(s.net.Stats()), some) &&
+			walk("Link", reflect.ValueOf(s.LinkStats()), some) &&
+			walk("ACK", reflect.ValueOf(s.ACKStats()), some) &&
+			walk("Failover", reflect.ValueOf(s.FailoverStats()), some)
+	}
+}
+
+// highWater is the highest value told of a counter. Any goroutine may use it.
+type highWater struct{ told atomic.Uint64 }
+
+// rise returns n, or what was told before if that is more.
+func (h *highWater) rise(n uint64) uint64 {
+	for told := h.told.Load(); n > told; told = h.told.Load() {
+		if h.told.CompareAndSwap(told, n) {
+			return n
+		}
+	}
+	return h.told.Load()
+}
+
+// sentCounts are the counters that netstack counts held ACKs in.
+type sentCounts struct{ packets, bytes, ip, segments highWater }
+
+// sent returns those counters, by name, without the ACKs that are held or were never sent. netstack
+// counts an ACK once it is held, so that with ACKs looked at last no difference is too high; one
+// that is too low is not told.
+func (s *Stack) sent() map[string]uint64 {
+	c := s.net.Stats()
+	packets, bytes := c.NICs.Tx.Packets.Value(), c.NICs.Tx.Bytes.Value()
+	ip, segments := c.IP.PacketsSent.Value(), c.TCP.SegmentsSent.Value()
+	acks := s.ACKStats()
+	unsent := acks.Saved + acks.Waiting
+	return map[string]uint64{
+		"NICs.Tx.Packets":  s.told.packets.rise(less(packets, unsent)),
+		"NICs.Tx.Bytes":    s.told.bytes.rise(less(bytes, acks.SavedBytes+acks.WaitingBytes)),
+		"IP.PacketsSent":   s.told.ip.rise(less(ip, unsent)),
+		"TCP.SegmentsSent": s.told.segments.rise(less(segments, unsent)),
+	}
+}
+
+// walk visits the counters below v, whose path is prefix; it returns false when yield did.
+func walk(prefix string, v reflect.Value, yield func(string, uint64) bool) bool {
+	if c, ok := v.Interface().(*tcpip.StatCounter); ok {
+		return yield(prefix, c.Value())
+	}
+	switch v.Kind() {
+	case reflect.Uint64:
+		return yield(prefix, v.Uint())
+	case reflect.Struct:
+	default:
+		return true
+	}
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		if !f.IsExported() {
+			continue
+		}
+		name := f.Name
+		switch {
+		case f.Anonymous:
+			name = prefix
+		case prefix != "":
+			name = prefix + "." + name
+		}
+		if !walk(name, v.Field(i), yield) {
+			return false
+		}
+	}
+	return true
+}
+
+// Rule is a rule of the device, or one that waits for a device.
+type Rule = rdma.RuleInfo
+
+// Rules lists the rules by which the device leads frames to the stack, in the order in which they
+// count, and those that wait for a device. It asks the device for the counts. Empty if the link is
+// not one of package link/rdma.
+func (s *Stack) Rules() []Rule {
+	if s.link == nil {
+		return nil
+	}
+	return s.link.Rules()
+}
+
+// Capture writes the frames of the stack's link to w as a pcapng file, until ctx ends, limit frames
+// are written (0: no limit), w fails or the stack is closed. Each Write is whole blocks of the
+// file. Any number of captures run at a time; none slows the link by waiting for its writer, see
+// [capture.Tap]. The error is that of the options or of w.
+func (s *Stack) Capture(ctx context.Context, w io.Writer, opts capture.Options, limit int) error {
+	if s.link == nil {
+		return errors.New("this stack is on a link of its own making, which captures nothing; " +
+			"open the stack on a device, or capture at the link")
+	}
+	opts.Clock = s.cfg.Clock
+	tap, err := capture.New(opts)
+	if err != nil {
+		return err
+	}
+	s.link.AddTap(tap)
+	defer s.link.RemoveTap(tap)
+	stop := context.AfterFunc(s.ctx, tap.Close)
+	defer stop()
+	return tap.WriteTo(ctx, w, s.captured(), limit)
+}
+
+// captured describes the link in the file.
+func (s *Stack) captured() capture.About {
+	a := capture.About{Program: "rdma-netstack", Name: cmp.Or(s.Name(), "slice"),
+		Description: "slice " + s.HardwareAddr().String()}
+	switch dev, port := s.Device(), s.PacketPort(); {
+	case dev != nil:
+		a.Hardware = dev.Name() + " (mlx5)"
+	case port != nil:
+		a.Hardware = port.Name() + " (" + cmp.Or(port.Driver(), "netdev") + ")"
+	}
+	return a
+}

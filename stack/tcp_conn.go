@@ -1,8 +1,12 @@
 package stack
 
 import (
+	"bytes"
+	"errors"
+	"io"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -139,4 +143,258 @@ func (c *TCPConn) File() (*os.File, error) {
 
 func (c *TCPConn) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: c.network, Source: c.laddr, Addr: c.raddr, Err: err}
+}
+
+const (
+	// tuneThreshold is how many bytes are read between calls of netstack's receive buffer tuning.
+	// It measures bytes per round trip against buffers of 1 MiB and more, and a call takes a lock.
+	tuneThreshold = 64 << 10
+
+	// copySize is the unit of ReadFrom and WriteTo: netstack's largest segment.
+	copySize = 64 << 10
+)
+
+// Read implements net.Conn. io.EOF means that the peer has sent its FIN.
+func (c *TCPConn) Read(b []byte) (int, error) {
+	n, err := c.read(b)
+	if err != nil && err != io.EOF {
+		err = c.opError("read", err)
+	}
+	return n, err
+}
+
+func (c *TCPConn) read(b []byte) (int, error) {
+	c.rd.mu.Lock()
+	defer c.rd.mu.Unlock()
+	if len(b) == 0 {
+		return 0, c.done()
+	}
+	for {
+		if err := c.check(&c.rd); err != nil {
+			return 0, err
+		}
+		n, terr := c.readEndpoint(b)
+		switch terr.(type) {
+		case nil:
+			c.received.Add(uint64(n))
+			c.tune(n)
+			return n, nil
+		case *tcpip.ErrWouldBlock:
+			c.rd.park()
+		case *tcpip.ErrClosedForReceive:
+			return 0, c.orClosedErr(io.EOF)
+		default:
+			return 0, c.orClosedErr(syscallError("read", terr))
+		}
+	}
+}
+
+// transfer is what netstack reads into and writes from. A connection has one only while it does.
+type transfer struct {
+	dst tcpip.SliceWriter
+	src bytes.Reader
+}
+
+var transfers = sync.Pool{New: func() any { return new(transfer) }}
+
+// readEndpoint takes from netstack what there is. It is a function of its own because its frame is
+// of 1 KiB, which a goroutine that waits need not keep.
+func (c *TCPConn) readEndpoint(b []byte) (int, tcpip.Error) {
+	t := transfers.Get().(*transfer)
+	t.dst = b
+	res, terr := c.ep.Read(&t.dst, tcpip.ReadOptions{})
+	t.dst = nil
+	transfers.Put(t)
+	return res.Count, terr
+}
+
+// tune lets the receive buffer grow with the rate. rd.mu is held.
+func (c *TCPConn) tune(n int) {
+	c.untuned += n
+	if c.untuned >= tuneThreshold {
+		c.ep.ModerateRecvBuf(c.untuned)
+		c.untuned = 0
+	}
+}
+
+// Write implements net.Conn. It returns when netstack has a copy of all of b, which it sends when
+// the windows allow.
+func (c *TCPConn) Write(b []byte) (int, error) {
+	n, err := c.write(b)
+	if err != nil {
+		err = c.opError("write", err)
+	}
+	return n, err
+}
+
+func (c *TCPConn) write(b []byte) (n int, err error) {
+	c.wr.mu.Lock()
+	defer c.wr.mu.Unlock()
+	t := transfers.Get().(*transfer)
+	defer func() {
+		t.src.Reset(nil)
+		transfers.Put(t)
+	}()
+	for {
+		if err := c.check(&c.wr); err != nil {
+			return n, err
+		}
+		t.src.Reset(b[n:])
+		m, terr := c.ep.Write(&t.src, tcpip.WriteOptions{})
+		n += int(m)
+		c.written.Add(uint64(m))
+		switch {
+		case terr != nil && !wouldBlock(terr):
+			return n, c.orClosedErr(syscallError("write", terr))
+		case n == len(b):
+			return n, nil
+		case terr != nil:
+			c.wr.park()
+		}
+	}
+}
+
+// copyBuffers are copySize long.
+var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
+
+// ReadFrom implements io.ReaderFrom: it sends r until io.EOF, in large pieces and without
+// allocating.
+func (c *TCPConn) ReadFrom(r io.Reader) (int64, error) {
+	buf := copyBuffers.Get().(*[copySize]byte)
+	defer copyBuffers.Put(buf)
+	n, err := io.CopyBuffer(onlyWriter{c}, onlyReader{r}, buf[:])
+	return n, c.copyError("readfrom", err)
+}
+
+// WriteTo implements io.WriterTo: it passes what is received to w until io.EOF.
+func (c *TCPConn) WriteTo(w io.Writer) (int64, error) {
+	buf := copyBuffers.Get().(*[copySize]byte)
+	defer copyBuffers.Put(buf)
+	n, err := io.CopyBuffer(onlyWriter{w}, onlyReader{c}, buf[:])
+	return n, c.copyError("writeto", err)
+}
+
+// copyError wraps as package net does: the outer operation around the inner one's OpError.
+func (c *TCPConn) copyError(op string, err error) error {
+	if err == nil || errors.Is(err, io.EOF) {
+		return err
+	}
+	return c.opError(op, err)
+}
+
+// onlyReader and onlyWriter hide WriteTo and ReadFrom, which would call back here for ever.
+type (
+	onlyReader struct{ io.Reader }
+	onlyWriter struct{ io.Writer }
+)
+
+// SetNoDelay, if false, lets small writes wait for the acknowledgement of earlier ones (Nagle's
+// algorithm, RFC 896). The default is true, as in package net.
+func (c *TCPConn) SetNoDelay(noDelay bool) error {
+	return c.set(func() { c.ep.SocketOptions().SetDelayOption(!noDelay) })
+}
+
+// SetLinger says what Close does with data not yet acknowledged: negative, the default, sends it in
+// the background; 0 throws it away and resets the connection; more than 0 makes Close wait for the
+// acknowledgement for that many seconds.
+func (c *TCPConn) SetLinger(sec int) error {
+	return c.set(func() {
+		c.ep.SocketOptions().SetLinger(tcpip.LingerOption{
+			Enabled: sec >= 0,
+			Timeout: time.Duration(max(sec, 0)) * time.Second,
+		})
+	})
+}
+
+// SetKeepAlive turns keep-alive probes on or off.
+func (c *TCPConn) SetKeepAlive(keepAlive bool) error {
+	return c.set(func() { c.ep.SocketOptions().SetKeepAlive(keepAlive) })
+}
+
+// SetKeepAlivePeriod sets how long the connection is idle before the first probe; 0 means 15 s and
+// a negative d changes nothing.
+func (c *TCPConn) SetKeepAlivePeriod(d time.Duration) error {
+	return c.set(func() { c.keepAliveIdle(d) })
+}
+
+// SetKeepAliveConfig sets all of keep-alive. Zero fields mean 15 s, 15 s and 9; negative fields
+// change nothing.
+func (c *TCPConn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
+	return c.set(func() { c.keepAlive(config) })
+}
+
+// keepAlive sets the times first, so that turning it on starts the timer with them.
+func (c *TCPConn) keepAlive(config net.KeepAliveConfig) {
+	c.keepAliveIdle(config.Idle)
+	if d := orDefault(config.Interval, keepAliveInterval); d > 0 {
+		interval := tcpip.KeepaliveIntervalOption(d)
+		c.ep.SetSockOpt(&interval)
+	}
+	if n := orDefault(config.Count, keepAliveCount); n > 0 {
+		c.ep.SetSockOptInt(tcpip.KeepaliveCountOption, n)
+	}
+	c.ep.SocketOptions().SetKeepAlive(config.Enable)
+}
+
+func (c *TCPConn) keepAliveIdle(d time.Duration) {
+	if d = orDefault(d, keepAliveIdle); d > 0 {
+		idle := tcpip.KeepaliveIdleOption(d)
+		c.ep.SetSockOpt(&idle)
+	}
+}
+
+// SetReadBuffer fixes the receive buffer at the given number of bytes, within the limits of
+// [TCPOptions], and stops it from being tuned.
+func (c *TCPConn) SetReadBuffer(bytes int) error {
+	return c.setBuffer(bytes, setReadBuffer)
+}
+
+// SetWriteBuffer fixes the send buffer, see SetReadBuffer.
+func (c *TCPConn) SetWriteBuffer(bytes int) error {
+	return c.setBuffer(bytes, setWriteBuffer)
+}
+
+func (c *TCPConn) setBuffer(bytes int, set func(*tcpip.SocketOptions, int)) error {
+	if err := c.done(); err != nil {
+		return &net.OpError{Op: "set", Net: c.network, Addr: c.laddr, Err: err}
+	}
+	set(c.ep.SocketOptions(), bytes)
+	return nil
+}
+
+// MultipathTCP is always false: netstack has no RFC 8684.
+func (c *TCPConn) MultipathTCP() (bool, error) {
+	if err := c.done(); err != nil {
+		return false, err
+	}
+	return false, nil
+}
+
+// set runs change unless the conn is closed.
+func (c *TCPConn) set(change func()) error {
+	if err := c.done(); err != nil {
+		return c.opError("set", err)
+	}
+	change()
+	return nil
+}
+
+// setReadBuffer sets a socket's receive buffer.
+func setReadBuffer(o *tcpip.SocketOptions, bytes int) {
+	lo, hi := o.ReceiveBufferLimits()
+	o.SetReceiveBufferSize(clamp(bytes, lo, hi), true)
+}
+
+// setWriteBuffer sets a socket's send buffer.
+func setWriteBuffer(o *tcpip.SocketOptions, bytes int) {
+	lo, hi := o.SendBufferLimits()
+	o.SetSendBufferSize(clamp(bytes, lo, hi), true)
+}
+
+// clamp brings a buffer size into its limits as Linux does, to whom a negative one is very large.
+func clamp(bytes int, lo, hi int64) int64 {
+	if bytes < 0 {
+		return hi
+	}
+	return min(max(int64(bytes), lo), hi)
 }

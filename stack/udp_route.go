@@ -1,11 +1,19 @@
 package stack
 
 import (
+	"encoding/binary"
+	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
 // maxRoutes bounds the routes one socket keeps. A server with more peers than that looks some of
@@ -128,4 +136,226 @@ func (s *Stack) findRoute(key routeKey) (*gstack.Route, tcpip.Error) {
 		protocol = ipv4Protocol
 	}
 	return s.net.FindRoute(nic, key.local, key.remote, protocol, false /* multicastLoop */)
+}
+
+// Between two hosts only ports, lengths and checksums differ from one datagram to the next, and the
+// NIC computes the checksums. So a path keeps a template of the headers, and most datagrams go to
+// the link directly. One per templateLifetime goes through netstack, which keeps the neighbour
+// entry alive.
+
+// templateLifetime is how long a template is used before a datagram goes through netstack again. A
+// neighbour's new link address takes effect that much later.
+const templateLifetime = 100 * time.Millisecond
+
+// maxHeaders is the longest headers: Ethernet, IPv6, UDP.
+const maxHeaders = header.EthernetMinimumSize + header.IPv6MinimumSize + header.UDPMinimumSize
+
+// headerTemplate has the headers of a path's datagrams, with ports, lengths and checksums zero. It
+// is not changed once built.
+type headerTemplate struct {
+	bytes [maxHeaders]byte
+	size  int       // bytes used
+	ip    int       // where the IP header starts
+	v6    bool      // it is an IPv6 header
+	limit int       // most bytes of a datagram, its header included
+	built time.Time // it is used for templateLifetime
+}
+
+// buildTemplate makes a template from what netstack knows of the route, or returns nil if the
+// neighbour is not resolved or the route does not leave through the link.
+func buildTemplate(r *gstack.Route, c clock.Clock) (h *headerTemplate) {
+	if r.OutgoingNIC() != nicID || r.Loop() != gstack.PacketOut || r.ResolvedFields(nil) != nil {
+		return nil
+	}
+	// Resolved a moment ago, so this calls back before it returns; if it is not any more, h comes
+	// too late and is lost.
+	got := make(chan *headerTemplate, 1)
+	_ = r.ResolvedFields(func(f gstack.ResolvedFieldsResult) {
+		if f.Err == nil {
+			got <- newHeaderTemplate(r, &f.RouteInfo, c.Now())
+		}
+	})
+	select {
+	case h = <-got:
+	default:
+	}
+	return h
+}
+
+func newHeaderTemplate(r *gstack.Route, info *gstack.RouteInfo,
+	now time.Time) *headerTemplate {
+	if len(info.LocalLinkAddress) != header.EthernetAddressSize ||
+		len(info.RemoteLinkAddress) != header.EthernetAddressSize {
+		return nil
+	}
+	h := &headerTemplate{ip: header.EthernetMinimumSize, v6: info.NetProto == ipv6Protocol,
+		limit: int(r.MTU()), built: now}
+	header.Ethernet(h.bytes[:]).Encode(&header.EthernetFields{
+		SrcAddr: info.LocalLinkAddress, DstAddr: info.RemoteLinkAddress, Type: info.NetProto,
+	})
+	ip := h.bytes[h.ip:]
+	if h.v6 {
+		h.size = h.ip + header.IPv6MinimumSize
+		header.IPv6(ip).Encode(&header.IPv6Fields{
+			TransportProtocol: udp.ProtocolNumber, HopLimit: r.DefaultTTL(),
+			SrcAddr: r.LocalAddress(), DstAddr: r.RemoteAddress(),
+		})
+	} else {
+		h.size = h.ip + header.IPv4MinimumSize
+		header.IPv4(ip).Encode(&header.IPv4Fields{
+			Flags: header.IPv4FlagDontFragment, TTL: r.DefaultTTL(),
+			Protocol: uint8(udp.ProtocolNumber),
+			SrcAddr:  r.LocalAddress(), DstAddr: r.RemoteAddress(),
+		})
+	}
+	h.size += header.UDPMinimumSize
+	return h
+}
+
+// complete writes the headers of a datagram of n bytes, its header included, to out and returns
+// them.
+func (h *headerTemplate) complete(out *[maxHeaders]byte, from, to uint16, n int) []byte {
+	*out = h.bytes
+	at := h.size - header.UDPMinimumSize
+	if h.v6 {
+		binary.BigEndian.PutUint16(out[h.ip+4:], uint16(n))
+	} else {
+		binary.BigEndian.PutUint16(out[h.ip+2:], uint16(header.IPv4MinimumSize+n))
+	}
+	binary.BigEndian.PutUint16(out[at:], from)
+	binary.BigEndian.PutUint16(out[at+2:], to)
+	binary.BigEndian.PutUint16(out[at+4:], uint16(n))
+	return out[:h.size]
+}
+
+// headerPool is memory for headers on their way to the link, *[maxHeaders]byte.
+var headerPool = sync.Pool{New: func() any { return new([maxHeaders]byte) }}
+
+// datagramLink is a link that takes datagrams in this form, [link/rdma.Endpoint].
+type datagramLink interface {
+	WriteDatagram(headers, payload []byte) tcpip.Error
+	WriteDatagrams([]rdma.Datagram) (int, tcpip.Error)
+}
+
+// sendDirect sends b with the path's template; false if there is none, or the link cannot send it.
+func (c *UDPConn) sendDirect(p *path, b []byte, to uint16) (tcpip.Error, bool) {
+	h := p.freshTemplate(header.UDPMinimumSize+len(b), c.stack.clock.Now())
+	if h == nil {
+		return nil, false
+	}
+	out := headerPool.Get().(*[maxHeaders]byte)
+	headers := c.fillHeaders(h, out, to, header.UDPMinimumSize+len(b))
+	err := c.stack.datagrams.WriteDatagram(headers, b)
+	headerPool.Put(out)
+	if _, cannot := err.(*tcpip.ErrNotSupported); cannot {
+		return nil, false
+	}
+	c.countSent(err)
+	return err, true
+}
+
+// freshTemplate is the template for a datagram of n bytes, its header included, or nil if the
+// datagram has to go through netstack.
+func (p *path) freshTemplate(n int, now time.Time) *headerTemplate {
+	h := p.template.Load()
+	if h == nil || n > h.limit || now.Sub(h.built) > templateLifetime {
+		return nil
+	}
+	return h
+}
+
+// fillHeaders writes the headers of a datagram of n bytes, its header included, to port to.
+func (c *UDPConn) fillHeaders(h *headerTemplate, out *[maxHeaders]byte, to uint16, n int) []byte {
+	headers := h.complete(out, c.local.Port, to, n)
+	if class := c.class.Load(); class != 0 {
+		putClass(headers[h.ip:], h.v6, uint8(class))
+	}
+	if ttl := c.ttl.Load(); ttl != 0 {
+		putTTL(headers[h.ip:], h.v6, uint8(ttl))
+	}
+	return headers
+}
+
+// A datagram is answered from the address it was sent to. Usually netstack's own choice of source
+// is that address; where it need not be, a wildcard socket remembers what each peer has sent to.
+
+// maxReplySources bounds that memory, per socket. A peer that is forgotten between its query and
+// our answer gets the answer from the address netstack chooses, which is what Linux does for
+// everybody.
+const maxReplySources = 4096
+
+// addressCounts says whether netstack has a choice of source addresses, by version of IP.
+type addressCounts struct {
+	several4, several6 atomic.Bool // there is more than one address to choose from
+}
+
+// count is called when the addresses have changed.
+func (o *addressCounts) count(all []netip.Prefix) {
+	var v4, v6 int
+	for _, p := range all {
+		switch {
+		case p.Addr().Is4():
+			v4++
+		case !p.Addr().IsLinkLocalUnicast():
+			v6++
+		}
+	}
+	o.several4.Store(v4 > 1)
+	o.several6.Store(v6 > 1)
+}
+
+// ambiguous says whether an answer to from, which sent to the address to, might leave from another
+// address by itself.
+func (o *addressCounts) ambiguous(from, to tcpip.Address) bool {
+	if to.Len() == header.IPv4AddressSize {
+		return o.several4.Load() && !header.IsV4LoopbackAddress(to)
+	}
+	return o.several6.Load() || onLink(from) != onLink(to)
+}
+
+// replySources has the local address that each peer has sent to.
+type replySources struct {
+	mu    sync.RWMutex
+	peers map[peerKey]tcpip.Address // guarded by mu; nil until there is an entry
+}
+
+type peerKey struct {
+	addr tcpip.Address
+	port uint16
+}
+
+// remember stores that from has sent to the address to, if a reply might leave from another.
+func (o *replySources) remember(s *Stack, from tcpip.FullAddress, to tcpip.Address) {
+	if to.Len() == 0 || !s.addressCounts.ambiguous(from.Addr, to) || !s.owns(to) {
+		return
+	}
+	key := peerKey{from.Addr, from.Port}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.peers == nil {
+		o.peers = make(map[peerKey]tcpip.Address)
+	}
+	if len(o.peers) >= maxReplySources {
+		for old := range o.peers { // any one: map order is random
+			delete(o.peers, old)
+			break
+		}
+	}
+	o.peers[key] = to
+}
+
+// sourceFor is the address from which to reply to a peer, or "any" where netstack chooses.
+func (o *replySources) sourceFor(to tcpip.FullAddress) tcpip.Address {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return o.peers[peerKey{to.Addr, to.Port}]
+}
+
+// owns says whether a is a unicast address of ours: not a group, not a broadcast address.
+func (s *Stack) owns(a tcpip.Address) bool {
+	protocol := ipv6Protocol
+	if a.Len() == header.IPv4AddressSize {
+		protocol = ipv4Protocol
+	}
+	return s.net.CheckLocalAddress(0, protocol, a) != 0
 }

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -141,4 +142,60 @@ func tuneUDP(g *gstack.Stack, o UDPOptions) error {
 	receive := tcpip.ReceiveBufferSizeOption{Min: minBuffer,
 		Default: o.ReadBuffer, Max: o.MaxBuffer}
 	return asError("set UDP read buffer", g.SetOption(receive))
+}
+
+// netstackRandom has netstack draw from a source of ours. It implements math/rand.Source.
+type netstackRandom struct{ random.Source }
+
+// Int63 implements math/rand.Source.
+func (r netstackRandom) Int63() int64 { return int64(r.Uint64() >> 1) }
+
+// Seed implements math/rand.Source. It has no effect: the source has its seed.
+func (r netstackRandom) Seed(int64) {}
+
+// probeDelay is how long a timer runs that netstack sets for d: 10 ms if that is 1 to 10 ms.
+//
+// These are for tail loss probes (RFC 8985 section 7), which Netstack sends when no acknowledgement
+// has come for two round trips, measured in milliseconds: after 2 ms on a local network. On a busy
+// machine, and from a peer that delays acknowledgements, one is often that late. The probe then
+// sends up to 64 KiB again, is taken for the sign of a loss when the acknowledgement does come, and
+// the timer's goroutine waits for a connection's lock, on which Netstack's TCP goroutine polls
+// until it is preempted. (Linux adds 2 jiffies at least, 2 to 20 ms, net/ipv4/tcp_output.c
+// tcp_schedule_loss_probe.) Shorter timers are for reordered segments, longer ones for timeouts.
+func probeDelay(d time.Duration) time.Duration {
+	if d >= shortestProbe && d < probeTime {
+		return probeTime
+	}
+	return d
+}
+
+const (
+	shortestProbe = time.Millisecond
+	probeTime     = 10 * time.Millisecond
+)
+
+// longHeaders is what tcp.SegOverheadSize leaves out of the longest headers.
+const longHeaders = 128
+
+// segmentLimit is the maximum segment size to announce with a receive buffer of that many bytes, 0
+// for that of the path. A window that was closed opens when a segment of it fits, or a quarter of
+// the buffer (RFC 9293 section 3.8.6.2.2; netstack announces half of what is free).
+//
+// netstack never does that in one case: where data ends the handshake, and tcpfix/handshake_data.go
+// of package rdma had no room for that, the data counts as memory for good. It may be a whole first
+// window, half of the buffer, and its overhead. The window that is left is half of the rest.
+func segmentLimit(buffer int) int {
+	const overhead = tcp.SegOverheadSize + longHeaders
+	limit := max((buffer/2-overhead)/2, header.TCPMinimumMSS)
+	if limit > math.MaxUint16 {
+		return 0
+	}
+	return limit
+}
+
+// limitSegments applies segmentLimit to an endpoint that is to connect or to listen.
+func limitSegments(ep tcpip.Endpoint, buffer int) {
+	if limit := segmentLimit(buffer); limit > 0 {
+		_ = ep.SetSockOptInt(tcpip.MaxSegOption, limit) // 536 and more are accepted
+	}
 }

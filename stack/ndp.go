@@ -1,0 +1,591 @@
+package stack
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
+)
+
+// raEvents collects what routers advertise (RFC 4861, RFC 4862, RFC 8106), and the results of
+// adding IPv6 addresses. Netstack calls it with locks held, so it only records; the stack's own
+// goroutines act on it. It implements ipv6.NDPDispatcher.
+//
+// Netstack bounds routes, prefixes and addresses made of them to 10 each, and keeps their
+// lifetimes: RFC 4862 section 5.5.3 with its rule of two hours.
+type raEvents struct {
+	mu       sync.Mutex
+	routers  []Route // guarded by mu, as are the others up to managed
+	prefixes []netip.Prefix
+	dns      advertisedDNS
+	managed  ipv6.DHCPv6ConfigurationFromNDPRA
+	// of addresses that addAddress waits for; guarded by mu
+	outcomes map[tcpip.Address]addressOutcome
+	changed  chan struct{} // capacity 1
+
+	undecided []netip.Addr  // addresses not probed for and not waited for; guarded by mu
+	removable chan struct{} // capacity 1: there are some
+}
+
+func newRAEvents() *raEvents {
+	return &raEvents{
+		outcomes: map[tcpip.Address]addressOutcome{}, changed: make(chan struct{}, 1),
+		removable: make(chan struct{}, 1),
+	}
+}
+
+// expect has the result of adding a reported to outcome, until done is called.
+func (n *raEvents) expect(a netip.Addr, outcome addressOutcome) (done func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.outcomes[toAddress(a)] = outcome
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.outcomes, toAddress(a))
+	}
+}
+
+// advertised records the resolvers that a router advertises.
+func (n *raEvents) advertised(m ndpMessage, now time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	changed := false
+	for _, o := range m.servers {
+		changed = n.dns.advertise(m.router, o.servers, o.lasts, now) || changed
+	}
+	if changed {
+		wake(n.changed)
+	}
+}
+
+// refused is how many resolvers exceeded the bounds.
+func (n *raEvents) refused() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.dns.refused
+}
+
+// update makes a change and wakes the stack's goroutine.
+func (n *raEvents) update(change func()) {
+	n.mu.Lock()
+	change()
+	n.mu.Unlock()
+	wake(n.changed)
+}
+
+// wake puts a token into a channel of capacity one.
+func wake(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// snapshot is what is advertised now, and when the first entry expires; the zero time is never.
+func (n *raEvents) snapshot(now time.Time) (routes []Route, dns []netip.Addr, until time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, p := range n.prefixes {
+		routes = append(routes, Route{Destination: p})
+	}
+	n.dns.expire(now)
+	return append(routes, n.routers...), n.dns.current(), n.dns.next()
+}
+
+// config is what routers say DHCPv6 has to offer.
+func (n *raEvents) config() ipv6.DHCPv6ConfigurationFromNDPRA {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.managed
+}
+
+func fromSubnet(s tcpip.Subnet) netip.Prefix {
+	return netip.PrefixFrom(fromAddress(s.ID()), s.Prefix())
+}
+
+func add[T comparable](list []T, v T) []T {
+	if slices.Contains(list, v) {
+		return list
+	}
+	return append(list, v)
+}
+
+func remove[T comparable](list []T, v T) []T {
+	return slices.DeleteFunc(slices.Clone(list), func(o T) bool { return o == v })
+}
+
+// OnOffLinkRouteUpdated implements ipv6.NDPDispatcher.
+func (n *raEvents) OnOffLinkRouteUpdated(_ tcpip.NICID, dest tcpip.Subnet, router tcpip.Address,
+	_ header.NDPRoutePreference) {
+	n.update(func() {
+		n.routers = add(n.routers,
+			Route{Destination: fromSubnet(dest), Gateway: fromAddress(router)})
+	})
+}
+
+// OnOffLinkRouteInvalidated implements ipv6.NDPDispatcher.
+func (n *raEvents) OnOffLinkRouteInvalidated(_ tcpip.NICID,
+	dest tcpip.Subnet, router tcpip.Address) {
+	n.update(func() {
+		n.routers = remove(n.routers,
+			Route{Destination: fromSubnet(dest), Gateway: fromAddress(router)})
+	})
+}
+
+// OnOnLinkPrefixDiscovered implements ipv6.NDPDispatcher.
+func (n *raEvents) OnOnLinkPrefixDiscovered(_ tcpip.NICID, p tcpip.Subnet) {
+	n.update(func() { n.prefixes = add(n.prefixes, fromSubnet(p)) })
+}
+
+// OnOnLinkPrefixInvalidated implements ipv6.NDPDispatcher.
+func (n *raEvents) OnOnLinkPrefixInvalidated(_ tcpip.NICID, p tcpip.Subnet) {
+	n.update(func() { n.prefixes = remove(n.prefixes, fromSubnet(p)) })
+}
+
+// OnRecursiveDNSServerOption implements ipv6.NDPDispatcher. It does not say which router it is; see
+// ndpWatch.
+func (n *raEvents) OnRecursiveDNSServerOption(tcpip.NICID, []tcpip.Address, time.Duration) {}
+
+// OnDHCPv6Configuration implements ipv6.NDPDispatcher.
+func (n *raEvents) OnDHCPv6Configuration(_ tcpip.NICID, c ipv6.DHCPv6ConfigurationFromNDPRA) {
+	n.update(func() { n.managed = c })
+}
+
+// OnAutoGenAddress implements ipv6.NDPDispatcher: netstack makes an address of a prefix.
+func (n *raEvents) OnAutoGenAddress(tcpip.NICID, tcpip.AddressWithPrefix) gstack.AddressDispatcher {
+	return addressEvents{n}
+}
+
+// OnAutoGenAddressDeprecated implements ipv6.NDPDispatcher.
+func (n *raEvents) OnAutoGenAddressDeprecated(tcpip.NICID, tcpip.AddressWithPrefix) {
+	n.update(func() {})
+}
+
+// OnAutoGenAddressInvalidated implements ipv6.NDPDispatcher.
+func (n *raEvents) OnAutoGenAddressInvalidated(tcpip.NICID, tcpip.AddressWithPrefix) {
+	n.update(func() {})
+}
+
+// OnDuplicateAddressDetectionResult implements ipv6.NDPDispatcher. An address that could not be
+// probed for stays tentative, and netstack panics at the next message about it: it has to be
+// removed.
+func (n *raEvents) OnDuplicateAddressDetectionResult(_ tcpip.NICID,
+	a tcpip.Address, r gstack.DADResult) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	outcome, awaited := n.outcomes[a]
+	if err := dadError(r); awaited && err != nil {
+		outcome.report(err)
+	}
+	if _, failed := r.(*gstack.DADError); failed && !awaited {
+		n.undecided = append(n.undecided, fromAddress(a))
+		wake(n.removable)
+	}
+}
+
+// takeUndecided returns the addresses to be removed, and forgets them.
+func (n *raEvents) takeUndecided() []netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := n.undecided
+	n.undecided = nil
+	return all
+}
+
+// OnDNSSearchListOption implements ipv6.NDPDispatcher. Search domains are a matter of the
+// resolver's configuration.
+func (n *raEvents) OnDNSSearchListOption(tcpip.NICID, []string, time.Duration) {}
+
+// addressEvents reports changes of an address made of a prefix. It implements
+// gstack.AddressDispatcher.
+type addressEvents struct{ events *raEvents }
+
+// OnChanged implements gstack.AddressDispatcher.
+func (a addressEvents) OnChanged(gstack.AddressLifetimes, gstack.AddressAssignmentState) {
+	a.events.update(func() {})
+}
+
+// OnRemoved implements gstack.AddressDispatcher.
+func (a addressEvents) OnRemoved(gstack.AddressRemovalReason) { a.events.update(func() {}) }
+
+// followPause is the least time between two updates: routers may advertise at any rate.
+const followPause = 50 * time.Millisecond
+
+// follow keeps routes and resolvers as routers advertise them, until the stack ends. With
+// Config.Auto it starts DHCPv6 when an advertisement first says that it has addresses, or
+// resolvers.
+func (s *Stack) follow(n *raEvents) {
+	ask := s.cfg.Auto
+	over := s.clock.NewTimer(0)
+	over.Stop()
+	for {
+		select {
+		case <-n.changed:
+		case <-over.C:
+		case <-s.ctx.Done():
+			return
+		}
+		routes, dns, until := n.snapshot(s.clock.Now())
+		if !until.IsZero() {
+			over.Reset(s.clock.Until(until))
+		}
+		if err := s.applyAutoconf(fromRA, routes, dns); err != nil {
+			s.log.Warn("what a router advertises", "interface", s.name, "error", err)
+		}
+		s.addressesChanged()
+		switch config := n.config(); {
+		case ask && config == ipv6.DHCPv6ManagedAddress:
+			ask = false
+			s.acquireLeaseLater(newDHCP6)
+		case ask && config == ipv6.DHCPv6OtherConfigurations:
+			ask = false
+			s.background.Go(s.refreshDHCP6Info)
+		}
+		if !s.pause(s.ctx, followPause) {
+			return
+		}
+	}
+}
+
+// ndpWatch wraps netstack's IPv6 to inspect messages of neighbour discovery: which other hosts use
+// our addresses, and which router advertises which resolvers. Netstack reports neither.
+type ndpWatch struct {
+	claims      *claims
+	memberships *memberships
+	events      *raEvents // nil: router advertisements are ignored
+	clock       clock.Clock
+}
+
+func (w ndpWatch) wrap(factory gstack.NetworkProtocolFactory) gstack.NetworkProtocolFactory {
+	return wrapProtocol(factory, func(p ipv6Whole) gstack.NetworkProtocol {
+		return ipv6Watched{p, w}
+	})
+}
+
+// ipv6Whole is what netstack wants of the IPv6 protocol.
+type ipv6Whole interface {
+	gstack.NetworkProtocol
+	gstack.MulticastForwardingNetworkProtocol
+	gstack.RejectIPv6WithHandler
+}
+
+// ipv6Watched is netstack's IPv6, with neighbour discovery inspected.
+type ipv6Watched struct {
+	ipv6Whole
+	watch ndpWatch
+}
+
+// NewEndpoint implements gstack.NetworkProtocol.
+func (p ipv6Watched) NewEndpoint(nic gstack.NetworkInterface,
+	d gstack.TransportDispatcher) gstack.NetworkEndpoint {
+	ep := p.ipv6Whole.NewEndpoint(nic, d)
+	if full, ok := ep.(ipv6Host); ok && nic.ID() == nicID {
+		return &ipv6Endpoint{full, nic, p.watch}
+	}
+	return ep
+}
+
+// ipv6Host is what netstack wants of an IPv6 endpoint.
+type ipv6Host interface {
+	gstack.NetworkEndpoint
+	gstack.AddressableEndpoint
+	gstack.GroupAddressableEndpoint
+	gstack.DuplicateAddressDetector
+	gstack.LinkAddressResolver
+	gstack.LinkResolvableNetworkEndpoint
+	gstack.ForwardingNetworkEndpoint
+	gstack.MulticastForwardingNetworkEndpoint
+	gstack.NDPEndpoint
+	ipv6.NDPEndpoint
+	ipv6.MLDEndpoint
+}
+
+// ipv6Endpoint is netstack's IPv6 on one interface, with neighbour discovery inspected.
+type ipv6Endpoint struct {
+	ipv6Host
+	nic   gstack.NetworkInterface
+	watch ndpWatch
+}
+
+// HandlePacket implements gstack.NetworkEndpoint.
+func (e *ipv6Endpoint) HandlePacket(pkt *gstack.PacketBuffer) {
+	if h, ok := pkt.Data().PullUp(header.IPv6MinimumSize); ok {
+		ip := header.IPv6(h)
+		if tcpip.TransportProtocolNumber(ip.NextHeader()) == header.ICMPv6ProtocolNumber &&
+			ip.HopLimit() == header.NDPHopLimit {
+			e.inspect(pkt)
+		}
+	}
+	e.ipv6Host.HandlePacket(pkt)
+}
+
+// inspect parses a message of neighbour discovery, if pkt is one. It is never fragmented (RFC
+// 6980).
+func (e *ipv6Endpoint) inspect(pkt *gstack.PacketBuffer) {
+	h, ok := pkt.Data().PullUp(header.IPv6MinimumSize + header.ICMPv6MinimumSize)
+	if !ok || !isNDP(header.ICMPv6(h[header.IPv6MinimumSize:])) {
+		return
+	}
+	ip := header.IPv6(pkt.Data().AsRange().ToSlice())
+	end := header.IPv6MinimumSize + int(ip.PayloadLength())
+	if end > len(ip) {
+		return
+	}
+	m, ok := parseNDP(ip.SourceAddress(), ip.DestinationAddress(),
+		header.ICMPv6(ip[header.IPv6MinimumSize:end]))
+	if !ok {
+		return
+	}
+	if link := pkt.LinkHeader().Slice(); len(m.mac) == 0 &&
+		len(link) >= header.EthernetMinimumSize {
+		m.mac = header.Ethernet(link).SourceAddress()
+	}
+	e.checkSender(m)
+	if e.watch.events != nil && len(m.servers) > 0 {
+		e.watch.events.advertised(m, e.watch.clock.Now())
+	}
+}
+
+// isNDP says whether it is a message that parseNDP knows.
+func isNDP(m header.ICMPv6) bool {
+	switch m.Type() {
+	case header.ICMPv6RouterAdvert, header.ICMPv6NeighborSolicit, header.ICMPv6NeighborAdvert:
+		return true
+	}
+	return false
+}
+
+// checkSender compares the sender with our addresses.
+func (e *ipv6Endpoint) checkSender(m ndpMessage) {
+	c := e.watch.claims
+	switch {
+	case len(c.own) == 0 || len(m.mac) == 0:
+	case m.mac == c.own:
+		c.twin()
+	case m.holds != tcpip.Address{} && e.nic.CheckLocalAddress(ipv6Protocol, m.holds):
+		c.conflict(m.holds, m.mac)
+	}
+}
+
+// ndpMessage is what matters of a message of neighbour discovery.
+type ndpMessage struct {
+	mac     tcpip.LinkAddress // the sender's, as its option says; empty: it has none
+	holds   tcpip.Address     // what the sender says is its address; the zero value: nothing
+	router  netip.Addr        // who advertises servers
+	servers []advertisedServers
+}
+
+// advertisedServers is one option for resolvers of a router's advertisement (RFC 8106 section 5.1).
+type advertisedServers struct {
+	servers []netip.Addr
+	lasts   time.Duration // from when it comes; header.NDPInfiniteLifetime: for ever
+}
+
+// parseNDP parses a message that came with a hop limit of 255. What RFC 4861 sections 6.1.2, 7.1.1
+// and 7.1.2 call invalid is not ok, nor are messages of other types.
+func parseNDP(from, to tcpip.Address, icmp header.ICMPv6) (m ndpMessage, ok bool) {
+	if len(icmp) < header.ICMPv6HeaderSize || icmp.Code() != 0 ||
+		icmp.Checksum() != header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp,
+			Src: from, Dst: to}) {
+		return m, false
+	}
+	body := icmp.MessageBody()
+	switch icmp.Type() {
+	case header.ICMPv6NeighborAdvert:
+		if len(body) >= header.NDPNAMinimumSize {
+			na := header.NDPNeighborAdvert(body)
+			m.holds = na.TargetAddress()
+			return m, m.options(na.Options())
+		}
+	case header.ICMPv6NeighborSolicit:
+		if len(body) >= header.NDPNSMinimumSize {
+			if from != header.IPv6Any {
+				m.holds = from
+			}
+			return m, m.options(header.NDPNeighborSolicit(body).Options())
+		}
+	case header.ICMPv6RouterAdvert:
+		if len(body) >= header.NDPRAMinimumSize && header.IsV6LinkLocalUnicastAddress(from) {
+			m.holds, m.router = from, fromAddress(from)
+			return m, m.options(header.NDPRouterAdvert(body).Options())
+		}
+	}
+	return m, false
+}
+
+// options reads the options of a message, and reports whether they are well-formed.
+func (m *ndpMessage) options(o header.NDPOptions) bool {
+	it, err := o.Iter(true)
+	if err != nil {
+		return false
+	}
+	for {
+		opt, done, err := it.Next()
+		switch {
+		case err != nil:
+			return false
+		case done:
+			return true
+		}
+		switch opt := opt.(type) {
+		case header.NDPSourceLinkLayerAddressOption:
+			m.mac = opt.EthernetAddress()
+		case header.NDPTargetLinkLayerAddressOption:
+			m.mac = opt.EthernetAddress()
+		case header.NDPRecursiveDNSServer:
+			m.resolvers(opt)
+		}
+	}
+}
+
+func (m *ndpMessage) resolvers(opt header.NDPRecursiveDNSServer) {
+	given, err := opt.Addresses()
+	if err != nil {
+		return
+	}
+	told := advertisedServers{lasts: opt.Lifetime()}
+	for _, a := range given {
+		told.servers = append(told.servers, fromAddress(a))
+	}
+	m.servers = append(m.servers, told)
+}
+
+// Bounds of what is remembered of advertised resolvers (RFC 8106 section 5.3.1 leaves them to the
+// host; three is the least).
+const (
+	maxRouters          = 16
+	maxServersPerRouter = 8
+	maxServersUsed      = 8 // of all routers; each that is dead makes a lookup slower
+)
+
+// advertisedDNS are the resolvers that routers advertise, each until its lifetime is over. It is
+// not safe for concurrent use.
+type advertisedDNS struct {
+	routers []routerDNS // by when they were first heard
+	refused uint64      // resolvers beyond the bounds
+}
+
+// routerDNS are the resolvers of one router.
+type routerDNS struct {
+	router  netip.Addr
+	servers []serverUntil
+}
+
+// serverUntil is a resolver and when it expires; the zero time is never.
+type serverUntil struct {
+	addr  netip.Addr
+	until time.Time
+}
+
+// advertise takes one option of a router's advertisement, and reports whether the set has changed
+// or an entry expires sooner.
+func (d *advertisedDNS) advertise(router netip.Addr, servers []netip.Addr, lasts time.Duration,
+	now time.Time) (changed bool) {
+	changed = d.expire(now)
+	if lasts == 0 {
+		return d.withdraw(router, servers) || changed
+	}
+	var until time.Time
+	if lasts < header.NDPInfiniteLifetime {
+		until = now.Add(lasts)
+	}
+	for _, a := range servers {
+		changed = d.add(router, serverUntil{a, until}) || changed
+	}
+	return changed
+}
+
+// add puts a resolver in, or prolongs or shortens its time.
+func (d *advertisedDNS) add(router netip.Addr, s serverUntil) (changed bool) {
+	r := d.of(router)
+	if r == nil {
+		d.refused++
+		return false
+	}
+	at := slices.IndexFunc(r.servers, func(o serverUntil) bool { return o.addr == s.addr })
+	switch {
+	case at >= 0:
+		old := r.servers[at].until
+		r.servers[at] = s
+		return !s.until.IsZero() && (old.IsZero() || s.until.Before(old))
+	case len(r.servers) == maxServersPerRouter:
+		d.refused++
+		return false
+	}
+	r.servers = append(r.servers, s)
+	return true
+}
+
+// of finds what a router has advertised, or makes room for it; nil if there is none.
+func (d *advertisedDNS) of(router netip.Addr) *routerDNS {
+	at := slices.IndexFunc(d.routers, func(r routerDNS) bool { return r.router == router })
+	if at < 0 && len(d.routers) == maxRouters {
+		return nil
+	}
+	if at < 0 {
+		at = len(d.routers)
+		d.routers = append(d.routers, routerDNS{router: router})
+	}
+	return &d.routers[at]
+}
+
+// withdraw forgets resolvers of a router.
+func (d *advertisedDNS) withdraw(router netip.Addr, servers []netip.Addr) bool {
+	return d.remove(func(r netip.Addr, s serverUntil) bool {
+		return r == router &&
+			slices.Contains(servers, s.addr)
+	})
+}
+
+// expire removes the resolvers whose lifetime is over.
+func (d *advertisedDNS) expire(now time.Time) bool {
+	return d.remove(func(_ netip.Addr, s serverUntil) bool {
+		return !s.until.IsZero() &&
+			!s.until.After(now)
+	})
+}
+
+// remove forgets resolvers, and routers without any, and reports whether there were some.
+func (d *advertisedDNS) remove(which func(router netip.Addr, s serverUntil) bool) (some bool) {
+	for i := range d.routers {
+		r := &d.routers[i]
+		n := len(r.servers)
+		r.servers = slices.DeleteFunc(r.servers,
+			func(s serverUntil) bool { return which(r.router, s) })
+		some = some || len(r.servers) < n
+	}
+	d.routers = slices.DeleteFunc(d.routers, func(r routerDNS) bool { return len(r.servers) == 0 })
+	return some
+}
+
+// current are the resolvers to use: those of the router that has been there longest first.
+func (d *advertisedDNS) current() (all []netip.Addr) {
+	for _, r := range d.routers {
+		for _, s := range r.servers {
+			if len(all) < maxServersUsed && !slices.Contains(all, s.addr) {
+				all = append(all, s.addr)
+			}
+		}
+	}
+	return all
+}
+
+// next is when the first of them is over; the zero time is never.
+func (d *advertisedDNS) next() (first time.Time) {
+	for _, r := range d.routers {
+		for _, s := range r.servers {
+			if !s.until.IsZero() && (first.IsZero() || s.until.Before(first)) {
+				first = s.until
+			}
+		}
+	}
+	return first
+}
