@@ -43,7 +43,7 @@ type Options struct {
 	// begins with those that dv.Config.ActiveRxQueues says, for which [Options.ActiveRxQueues] is.
 	Spread Spread
 	// RxLimit is how many bytes of received TCP segments without payload may wait for the stack to
-	// work them off; DefaultRxLimit if 0, and 256 KiB at least. See waiting.go.
+	// work them off; DefaultRxLimit if 0, and 256 KiB at least. See flood.go.
 	RxLimit int
 	// Clock is the time, and Random the random numbers, that the endpoint goes by; the zero values
 	// are the system's, and any goroutine may read from Random. With a clock that is not the

@@ -7,6 +7,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
@@ -346,4 +347,183 @@ func packetType(eth []byte) tcpip.PacketType {
 	default:
 		return tcpip.PacketMulticast
 	}
+}
+
+// Frames that came in several buffers of the ring, as jumbo frames do, are made one before anybody
+// parses them. A frame that is delivered alone then needs no further copy.
+
+// linearize makes each frame of the batch that lies in several buffers one of a single piece, and
+// reports whether there was any.
+func (w *worker) linearize(frames []dv.Packet) (any bool) {
+	for i := range frames {
+		p := &frames[i]
+		if p.More == 0 {
+			continue
+		}
+		v := buffer.NewView(p.Size())
+		w.segments = w.q.Segments(w.segments[:0], p)
+		for _, b := range w.segments {
+			v.Write(b)
+		}
+		w.linear[i], p.Data, p.More = v, v.AsSlice(), 0
+		any = true
+	}
+	return any
+}
+
+// view is frame i, or its first end bytes, as a view of its own.
+func (w *worker) view(i int16, end int) *buffer.View {
+	frame, v := w.frames[i].Data, w.linear[i]
+	if end == 0 {
+		end = len(frame)
+	}
+	if v == nil {
+		return buffer.NewViewWithData(frame[:end])
+	}
+	w.linear[i] = nil
+	v.TrimFront(v.Size() - len(frame)) // what was taken off in front
+	v.CapLength(end)
+	return v
+}
+
+// releaseLinear releases linearized frames that were not delivered alone. Nothing refers to them
+// any more.
+func (w *worker) releaseLinear(frames []dv.Packet) {
+	for i := range frames {
+		if v := w.linear[i]; v != nil {
+			v.Release()
+			w.linear[i] = nil
+		}
+	}
+}
+
+const (
+	// chunkMin is the most payload that goes into a chunk of netstack's own: there are smaller ones
+	// for it.
+	chunkMin = buffer.MaxChunkSize / 2
+	// maxChunks is how many a worker keeps, of 64 KiB each; a power of two.
+	maxChunks = 32
+)
+
+// chunks is the memory that large payloads are copied into. netstack clears every chunk that it
+// takes from its pool, 64 KiB for any payload of more than 32; so the worker keeps a view of each
+// chunk it gave away, and writes into that again when nobody else has one.
+//
+// That nobody has is for package buffer to say, which writes into a chunk only if it has one
+// reference, and else into a copy of it (View.Write), or not at all (Buffer.Append). Bytes that
+// somebody still refers to are thus never written to, whatever the stack does with a packet: a view
+// taken for free by mistake would cost a copy. One worker owns it.
+type chunks struct {
+	// the only ones of their chunks; the last is taken first: caches may still have it
+	free  []*buffer.View
+	given [maxChunks]*buffer.View // a ring: the stack has others, or had
+	// of given, free-running: what was given longest ago is at tail
+	head, tail uint32
+}
+
+// get returns an empty view of a chunk of 64 KiB that has no other. It stays ours; the stack is
+// given a clone. Nil: all are in use.
+func (c *chunks) get() *buffer.View {
+	c.collect()
+	var v *buffer.View
+	switch n := len(c.free); {
+	case n > 0:
+		v, c.free = c.free[n-1], c.free[:n-1]
+		v.Reset()
+	case c.head-c.tail < maxChunks:
+		v = buffer.NewView(buffer.MaxChunkSize)
+	default:
+		return nil
+	}
+	c.lend(v)
+	return v
+}
+
+// lend notes that the stack is about to have v's chunk.
+func (c *chunks) lend(v *buffer.View) {
+	c.given[c.head%maxChunks] = v
+	c.head++
+}
+
+// collect frees what has come back of what was given, until it finds one that has not; that one's
+// turn comes again after all others.
+func (c *chunks) collect() {
+	for c.head != c.tail {
+		v := c.given[c.tail%maxChunks]
+		c.tail++
+		if !unshared(v) {
+			c.lend(v)
+			return
+		}
+		c.free = append(c.free, v)
+	}
+}
+
+// unshared reports whether v is the only view of its chunk; what v holds is lost. Appending to a
+// buffer fills up its last chunk, if that is the buffer's alone.
+func unshared(v *buffer.View) bool {
+	v.Reset()
+	v.Grow(1)
+	b := buffer.MakeWithView(v)
+	b.Append(buffer.NewViewSize(1))
+	if v.Size() > 1 {
+		return true
+	}
+	b.Truncate(1)
+	return false
+}
+
+// release lets go of all chunks.
+func (c *chunks) release() {
+	for ; c.tail != c.head; c.tail++ {
+		c.given[c.tail%maxChunks].Release()
+	}
+	for _, v := range c.free {
+		v.Release()
+	}
+	*c = chunks{}
+}
+
+// deliverACK delivers the headers of a segment that ends a handshake, as an ACK without payload, in
+// front of it: see tcpfix/handshake_data.go. r is a copy of the segment's run. The TCP checksum is
+// left wrong, as in rewrite.
+func (w *worker) deliverACK(r run, pkt *gstack.PacketBuffer) {
+	h, ok := pkt.Data().PullUp(r.L4 + hdr.TCPLen)
+	if !ok || !r.Plain {
+		return
+	}
+	h, ok = pkt.Data().PullUp(r.L4 + int(h[r.L4+12]>>4)*4)
+	if !ok || len(h) > hdr.MaxLen {
+		return
+	}
+	b := append([]byte(nil), h...)
+	b[r.L4+13] &^= hdr.FlagsLast
+	r.setPayload(b, 0)
+	ack := gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: buffer.MakeWithData(b)})
+	defer ack.DecRef()
+	r.fastPath = false // which counts frames
+	w.deliver(&r, ack)
+}
+
+// Refuse drops what begins a TCP connection with a listener, from now on: the client tries again.
+// Handshakes that have begun go on, and a port without a listener answers with a reset. A batch at
+// hand may still be delivered.
+func (e *Endpoint) Refuse() { e.refusing.Store(true) }
+
+// refuses reports whether a frame is dropped as nothing may begin any more.
+func (w *worker) refuses(frame []byte, l *hdr.Packet) bool {
+	if !w.e.refusing.Load() || !l.IsTCP() {
+		return false
+	}
+	s := hdr.Received(frame, l, w.e.flows.Key())
+	if s.Flags()&(hdr.FlagSYN|hdr.FlagACK) != hdr.FlagSYN {
+		return false
+	}
+	state, found := w.attachment.networks.Load().socket(l.EtherType, flowOf(frame, l))
+	if !found || tcp.EndpointState(state) != tcp.StateListen {
+		return false
+	}
+	w.count.refused.Add(1)
+	w.refusal = "no connection begins any more: the server ends"
+	return true
 }

@@ -2,7 +2,10 @@ package rdma
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // Stats is a snapshot of the endpoint's counters since New, summed over the queues. Those of the
@@ -12,19 +15,19 @@ type Stats struct {
 	RxMerged      uint64 // frames that went into a packet with others
 	RxVerified    uint64 // frames whose transport checksum was verified in software
 	RxZeroWindow  uint64 // ACKs changed because netstack had announced window 0, see tcpfix
-	RxSYNRTTFixed uint64 // segments that echo a SYN sent several times, see tcpfix/syn_rtt_fix.go
+	RxSYNRTTFixed uint64 // segments that echo a SYN sent several times, see tcpfix/syn.go
 	RxSACKRemoved uint64 // ACKs whose SACK was taken out, see tcpfix/gso_sack_filter.go
-	RxEchoAged    uint64 // ACKs after an outage with an older echo, see tcpfix/go_back.go
-	// RxNarrowWindow is segments whose window was raised, see tcpfix/narrow_window.go.
+	RxEchoAged    uint64 // ACKs after an outage with an older echo, see tcpfix/resend.go
+	// RxNarrowWindow is segments whose window was raised, see tcpfix/window.go.
 	RxNarrowWindow uint64
 	// RxHandshakeData is segments that an ACK was delivered in front of, see
 	// tcpfix/handshake_data.go.
 	RxHandshakeData uint64
-	RxPathMTU       uint64 // messages with too small an MTU, see tcpfix/path_mtu_fix.go
-	RxFastPath      uint64 // packets that went to the transport layer directly, see fastpath.go
+	RxPathMTU       uint64 // messages with too small an MTU, see tcpfix/icmp.go
+	RxFastPath      uint64 // packets that went to the transport layer directly, see deliver.go
 	RxFragments     uint64 // IP fragments whose checksum was left to the stack
 	RxBadChecksum   uint64 // dropped: checksum wrong
-	RxForged        uint64 // dropped: ICMP about TCP that was never sent, see tcpfix/forged_icmp.go
+	RxForged        uint64 // dropped: ICMP about TCP that was never sent, see tcpfix/icmp.go
 	RxOtherMAC      uint64 // dropped: for another unicast address
 	RxOwn           uint64 // dropped: sent by ourselves
 	RxOtherVLAN     uint64 // dropped: of a VLAN that is not ours, or of none when we are in one
@@ -35,7 +38,7 @@ type Stats struct {
 	RxBackup      uint64 // dropped: by a port of a bond that is in reserve, see Member
 	RxShed        uint64 // dropped: TCP without payload, while too much of that waited in the stack
 	RxRefused     uint64 // dropped: SYNs to listeners after Refuse
-	RxWaiting     uint64 // bytes of that which wait now, estimated; see waiting.go
+	RxWaiting     uint64 // bytes of that which wait now, estimated; see flood.go
 
 	// While two processes have the addresses, see Steering: RxSteered was not for this one. Of
 	// that, RxSentAway was given to the other one, or kept until it was known whose it is, and
@@ -174,4 +177,66 @@ func (e *Endpoint) Stats() Stats {
 	}
 	s.TxResent = e.flows.Resent()
 	return s
+}
+
+// Resets are TCP connections that were sent a reset. One is counted once.
+type Resets struct {
+	Known   int // the stack had them, and ended them
+	Unknown int // the stack did not have them, or no more, and something came for them
+}
+
+// maxResets bounds how many connections are told apart: what comes for a connection that the stack
+// does not have may be a flood.
+const maxResets = 1 << 16
+
+// resets notes the connections that are reset.
+type resets struct {
+	on atomic.Bool
+
+	mu    sync.Mutex             // guards what follows; the last lock that is taken
+	seen  map[hdr.Tuple]struct{} // at most maxResets
+	count Resets
+}
+
+// NoteResets begins to note the connections that are reset, once. It costs what is sent nothing but
+// resets.
+func (e *Endpoint) NoteResets() {
+	e.resets.mu.Lock()
+	defer e.resets.mu.Unlock()
+	if e.resets.seen == nil {
+		e.resets.seen = map[hdr.Tuple]struct{}{}
+		e.resets.on.Store(true)
+	}
+}
+
+// Resets is what was reset since NoteResets. It may be called at any time.
+func (e *Endpoint) Resets() Resets {
+	e.resets.mu.Lock()
+	defer e.resets.mu.Unlock()
+	return e.resets.count
+}
+
+// sent notes a segment with RST. A refused SYN is no connection: its answer has sequence number 0
+// (RFC 9293 section 3.10.7.1), and the answer to a segment of an unknown connection no ACK.
+func (r *resets) sent(p *hdr.Segment) {
+	if !r.on.Load() {
+		return
+	}
+	seq, _ := hdr.Numbers(p.TCP())
+	known := p.Flags()&hdr.FlagACK != 0
+	if known && seq == 0 {
+		return
+	}
+	flow, _ := p.Flow()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, again := r.seen[*flow]; again || len(r.seen) == maxResets {
+		return
+	}
+	r.seen[*flow] = struct{}{}
+	if known {
+		r.count.Known++
+	} else {
+		r.count.Unknown++
+	}
 }

@@ -63,7 +63,7 @@ func (x *handshakeData) sent(s *hdr.Segment) {
 }
 
 // received reports whether a segment carries data and ends a handshake, and changes a copy of a SYN
-// that has been answered, see syn_options.go.
+// that has been answered, see syn.go.
 func (x *handshakeData) received(s *hdr.Segment) bool {
 	const mask = hdr.FlagSYN | hdr.FlagACK | hdr.FlagRST
 	if x.waiting.Load() == 0 {

@@ -2,11 +2,14 @@ package rdma
 
 import (
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
@@ -202,4 +205,180 @@ func (w *worker) mayPass(frame []byte, l *hdr.Packet, p pressure) bool {
 		return p == pressureHalf || p == pressureHigh && w.e.admission.prefersSYN(&s)
 	}
 	return w.attachment.networks.Load().connected(&s) || w.e.admission.answersSYNACK(&s)
+}
+
+// admission tells, when too many TCP segments without payload wait for all to be let in, which of
+// them are hardly a flood's, see flood.go. A flood has forged or ever new addresses, and does
+// not look at the answers. So these go first:
+//
+//   - a SYN from an address to which a connection has sent data lately: netstack sends data only
+//     once the handshake has proved the address;
+//   - a SYN that was dropped and comes again, as any client sends it, after a second;
+//   - an ACK of a SYN-ACK that was sent lately. The listener has no state of that if it was a SYN
+//     cookie (RFC 4987 section 3.6), and the client never repeats the ACK.
+//
+// All of it is in tables of fixed size. Any goroutine may use it.
+type admission struct {
+	key   random.HashKey // of the segments that are shown
+	peers recent         // remote addresses to which data was sent
+	flood atomic.Pointer[floodTables]
+	hold  pressureHold
+}
+
+// floodTables are made when many segments wait for the first time, and stay then.
+type floodTables struct {
+	syns    recent // SYNs dropped: flow and sequence number
+	synACKs recent // sent: flow and sequence number
+}
+
+const (
+	// recentPeers is for how many addresses there is room.
+	recentPeers = 4096
+	// recentSYNs and recentSYNACKs are for how many of them there is room, 4 bytes each. A SYN that
+	// is repeated after a second is known with 50,000 others between in two of three cases.
+	recentSYNs    = 1 << 17
+	recentSYNACKs = 1 << 16
+)
+
+func newAdmission(key random.HashKey, c clock.Clock) *admission {
+	return &admission{key: key, peers: newRecent(recentPeers), hold: pressureHold{now: c.Now}}
+}
+
+// sent takes note of an outgoing segment.
+func (a *admission) sent(s *hdr.Segment) {
+	if !s.IsTCP() {
+		return
+	}
+	if s.Payload > 0 {
+		a.peers.note(a.peer(s))
+		return
+	}
+	const synACK = hdr.FlagSYN | hdr.FlagACK
+	if flood := a.flood.Load(); flood != nil && s.Flags()&synACK == synACK {
+		seq, _ := hdr.Numbers(s.TCP())
+		flood.synACKs.note(handshake(s, seq))
+	}
+}
+
+// peer is the hash of a segment's remote address.
+func (a *admission) peer(s *hdr.Segment) uint64 {
+	flow, _ := s.Flow()
+	return a.key.Bytes(flow.Destination())
+}
+
+// handshake is the hash of a segment's flow and a sequence number.
+func handshake(s *hdr.Segment, seq uint32) uint64 {
+	_, flow := s.Flow()
+	return flow ^ uint64(seq)*0x9e3779b97f4a7c15
+}
+
+// begin makes the tables for a flood.
+func (a *admission) begin() {
+	if a.flood.Load() == nil {
+		a.flood.CompareAndSwap(nil, &floodTables{
+			syns: newRecent(recentSYNs), synACKs: newRecent(recentSYNACKs)})
+	}
+}
+
+// prefersSYN reports whether a received SYN goes first, and takes note of any other. The flood has
+// begun.
+func (a *admission) prefersSYN(s *hdr.Segment) bool {
+	if a.peers.has(a.peer(s)) {
+		return true
+	}
+	seq, _ := hdr.Numbers(s.TCP())
+	syns, hash := &a.flood.Load().syns, handshake(s, seq)
+	if syns.has(hash) {
+		return true
+	}
+	syns.note(hash)
+	return false
+}
+
+// answersSYNACK reports whether a received segment acknowledges a SYN-ACK that was sent lately. The
+// flood has begun.
+func (a *admission) answersSYNACK(s *hdr.Segment) bool {
+	const mask = hdr.FlagSYN | hdr.FlagRST | hdr.FlagACK
+	_, ack := hdr.Numbers(s.TCP())
+	return s.Flags()&mask == hdr.FlagACK && a.flood.Load().synACKs.has(handshake(s, ack-1))
+}
+
+const (
+	// shortestHold and longestHold are how long the pressure of a flood is held: twice as long each
+	// time that it comes back soon.
+	shortestHold = time.Second
+	longestHold  = 8 * time.Second
+)
+
+// pressureHold keeps the pressure up for a while after it has fallen. What the stack is given of a
+// flood it works off as fast as it can, to the last segment, and the processor's time goes there:
+// on a busy machine the NIC, or the kernel behind it, then drops frames of everybody. So a flood is
+// let in for as long as it takes to show, and then for a small part of the time.
+type pressureHold struct {
+	now     func() time.Time
+	holding atomic.Bool // held is not pressureNone
+
+	mu    sync.Mutex    // guards what follows
+	held  pressure      // pressureHigh at most
+	until time.Time     // when it ends or ended
+	time  time.Duration // how long it is held after the pressure was as high
+}
+
+// apply takes note of the pressure as measured, and returns what it counts as.
+func (h *pressureHold) apply(p pressure) pressure {
+	if p == pressureNone && !h.holding.Load() {
+		return p
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.now()
+	if !now.Before(h.until) {
+		h.held = pressureNone
+	}
+	if level := min(p, pressureHigh); level != pressureNone && level >= h.held {
+		if h.held == pressureNone {
+			h.begin(now)
+		}
+		h.held, h.until = level, now.Add(h.time)
+	}
+	h.holding.Store(h.held != pressureNone)
+	return max(p, h.held)
+}
+
+// begin chooses for how long a flood that begins is held.
+func (h *pressureHold) begin(now time.Time) {
+	if now.Sub(h.until) < 2*h.time {
+		h.time = min(2*h.time, longestHold)
+	} else {
+		h.time = shortestHold
+	}
+}
+
+// recent remembers hashes that were noted lately: of two in one place the later stays, so that the
+// more are noted, the sooner one is forgotten. Its size is fixed, and nothing allocates. Any
+// goroutine may use it.
+type recent struct {
+	slots []atomic.Uint32 // by the low bits of a hash: its high 32 bits, the lowest of them set
+}
+
+// newRecent has room for n hashes, a power of two.
+func newRecent(n int) recent { return recent{make([]atomic.Uint32, n)} }
+
+// slot is the place of a hash, and what stands there if it was noted.
+func (r *recent) slot(hash uint64) (*atomic.Uint32, uint32) {
+	return &r.slots[hash&uint64(len(r.slots)-1)], uint32(hash>>32) | 1
+}
+
+// note remembers a hash. One that is there already costs no store.
+func (r *recent) note(hash uint64) {
+	if s, tag := r.slot(hash); s.Load() != tag {
+		s.Store(tag)
+	}
+}
+
+// has reports whether a hash is remembered. It is wrong about one hash in 2^31 times the number of
+// slots.
+func (r *recent) has(hash uint64) bool {
+	s, tag := r.slot(hash)
+	return s.Load() == tag
 }
