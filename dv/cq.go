@@ -19,7 +19,7 @@ type compRing struct {
 	log        uint32       // log2 of entries
 	compressed bool         // there may be CQE blocks among them
 	ci         uint32       // consumer index; free-running, 24 bits of it are told to the NIC
-	seen       uint32       // up to here the NIC has written (rx_empty.go); free-running
+	seen       uint32       // up to here the NIC has written (rx.go); free-running
 }
 
 // newCompRing prepares mem for entries completions (a power of two): every

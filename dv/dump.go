@@ -1,6 +1,9 @@
 package dv
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -101,4 +104,155 @@ func (d *Dump) CQEs() []DumpedCQE {
 		}
 	}
 	return all
+}
+
+// ringCopy is some slots of a ring of descriptors.
+type ringCopy struct {
+	mem     []byte
+	unit    int    // bytes of a slot
+	first   uint32 // count of the first
+	entries uint32 // of the ring
+}
+
+// slot is the count of the slot at mem[at].
+func (r *ringCopy) slot(at int) uint32 { return r.first + uint32(at/r.unit) }
+
+// copyRing copies slots around cc of a ring whose last written slot is before pc.
+func copyRing(ring []byte, unit int, cc, pc uint32) ringCopy {
+	entries := uint32(len(ring) / unit)
+	n := min(DumpSlots, entries)
+	r := ringCopy{make([]byte, 0, int(n)*unit), unit, cc + min(pc-cc, n/2) - n, entries}
+	for i := range n {
+		at := int((r.first+i)&(entries-1)) * unit
+		r.mem = append(r.mem, ring[at:at+unit]...)
+	}
+	return r
+}
+
+// copiedCQE is an entry of a ring of completions.
+type copiedCQE struct {
+	slot  uint32
+	state string
+	cqe   mlx5.CQE
+}
+
+// dump copies the entries around ci. It is the owner's, but for the entries before ci, which the
+// NIC may write at any time: one that it does write meanwhile is left out.
+func (c *compRing) dump() (all []copiedCQE) {
+	n := min(DumpSlots, c.mask+1)
+	plain, title := c.plain(int(n / 2))
+	fresh := uint32(plain)
+	if title {
+		fresh++
+	}
+	for slot := c.ci + fresh - n; slot != c.ci+fresh; slot++ {
+		e, state := copiedCQE{slot: slot}, dumpCompleted
+		if int32(slot-c.ci) >= 0 {
+			state = dumpNew
+		}
+		at := int(slot&c.mask) * mlx5.CQESize
+		own := c.mem.LoadBE32(at + mlx5.CQEOwnWord)
+		copy(e.cqe[:], c.buf[at:at+mlx5.CQESize])
+		if c.mem.LoadBE32(at+mlx5.CQEOwnWord) != own || e.cqe.Tail() != own {
+			continue
+		}
+		e.state = state
+		if own&1 != slot>>c.log&1 && own>>4&0xf != uint32(mlx5.CQEInvalid) {
+			e.slot, e.state = slot+c.mask+1, dumpNew
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// dump copies what the queue has. It is the owner's.
+func (q *RxQueue) dump(why error) Dump {
+	return Dump{Queue: fmt.Sprintf("rx%d", q.index), Time: q.recovery.now(), Err: why,
+		head: q.head, cc: q.cc, posted: q.posted, pc: q.pc,
+		wqes: copyRing(q.ring, q.wqe, q.cc, q.pc), cqes: q.cq.dump()}
+}
+
+// dump copies what the queue has. It is the lock's holder's. A descriptor that is open is left out.
+func (q *TxQueue) dump(why error) Dump {
+	pc := q.pc
+	if q.mpw.ds > 0 {
+		pc = q.last
+	}
+	return Dump{Queue: fmt.Sprintf("tx%d", q.index), Time: q.recovery.now(), Err: why,
+		send: true, sqn: q.sqn, cc: q.cc, posted: q.rung, pc: pc,
+		wqes: copyRing(q.ring, mlx5.BB, q.cc, pc), cqes: q.cq.dump()}
+}
+
+// tellDump tells Config.Dumped why the queue is in error, and what it has.
+func (q *RxQueue) tellDump(cause string) {
+	if q.dumped != nil && q.recovery.dumpDue() {
+		q.dumped(q.dump(errors.New(cause)))
+	}
+}
+
+// tellDump tells Config.Dumped why the queue is in error, and what it has.
+func (q *TxQueue) tellDump(cause string) {
+	if q.dumped != nil && q.recovery.dumpDue() {
+		q.dumped(q.dump(errors.New(cause)))
+	}
+}
+
+// Dump copies what the rings of all queues hold now. The part of a receive queue is done by its
+// owner at its next Poll, which this wakes it for: ctx bounds the wait. The error is that of Err if
+// the device is over; Config.Dumped has been told of a failure then.
+func (d *Device) Dump(ctx context.Context) (all []Dump, err error) {
+	for _, q := range d.tx {
+		q.Lock()
+		if err := d.Err(); err != nil {
+			q.Unlock()
+			return nil, err
+		}
+		all = append(all, q.dump(nil))
+		q.Unlock()
+	}
+	for _, q := range d.rx {
+		dump, err := d.dumpRx(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, dump)
+	}
+	return all, nil
+}
+
+// dumpRx has the owner of q copy what it has.
+func (d *Device) dumpRx(ctx context.Context, q *RxQueue) (Dump, error) {
+	answer := make(chan Dump, 1)
+	q.dumpTo.Store(&answer)
+	q.signals.raise(signalDump)
+	q.Wake()
+	select {
+	case dump := <-answer:
+		return dump, nil
+	case <-d.done:
+		return Dump{}, d.Err()
+	case <-ctx.Done():
+		return Dump{}, fmt.Errorf("dump of receive queue %d: nobody polls it: %w", q.index,
+			ctx.Err())
+	}
+}
+
+// answerDump does the owner's part of Device.Dump.
+func (q *RxQueue) answerDump() {
+	if answer := q.dumpTo.Swap(nil); answer != nil {
+		*answer <- q.dump(nil)
+	}
+}
+
+// tellDumps tells Config.Dumped of all queues of a device that has failed. Nobody is at them.
+func (d *Device) tellDumps(why error) {
+	if d.config.Dumped == nil {
+		return
+	}
+	for _, q := range d.tx {
+		d.config.Dumped(q.dump(why))
+	}
+	for _, q := range d.rx {
+		d.config.Dumped(q.dump(why))
+	}
 }

@@ -3,11 +3,13 @@ package dv
 import (
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync/atomic"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
 // RxQueue is one receive queue. It has one owner, the goroutine that calls
@@ -245,3 +247,181 @@ func (q *RxQueue) Size() int { return int(q.mask) + 1 }
 // Left is how many of them had no frame yet, as far as Poll had seen, just before the NIC was given
 // more for the last time: near 0 it is about to drop frames. Any goroutine may call it.
 func (q *RxQueue) Left() int { return int(q.left.Load()) }
+
+// waiter is where a queue asks for events, and where they come.
+type waiter struct {
+	channel  *uverbs.CompChannel
+	page     *uverbs.Page // with the register for asking, at byte offset register
+	register int
+	cqn      uint32
+	sn       uint32 // events that came; a request names how many it has seen
+}
+
+// Arm asks for an event at the next frame. Poll once more afterwards, then
+// Wait. A request that is still open is renewed. Buffers that Release has kept
+// back for its next batch go to the NIC, too.
+func (q *RxQueue) Arm() {
+	if q.signals.stopped() || q.putOff() {
+		return // completions that nobody looks at would raise the event at once, again and again
+	}
+	if q.pc != q.posted {
+		q.publish()
+	}
+	word := mlx5.ArmWord(q.sn, false, q.cq.ci)
+	q.cq.rec.StoreBE32(mlx5.RecordArm, word)
+	mmio.ToDevice()
+	q.page.Store64(q.register, mlx5.ArmDoorbell(word, q.cqn))
+	q.count.arms.n++
+	q.report()
+	q.count.showWaits()
+}
+
+// Wait parks the goroutine until the event that Arm asked for, Wake, or the
+// end: then it returns ErrClosed, or an error that is ErrFailed. It does not
+// park on a ring without buffers, which no frame could wake it from: that is
+// when all of them were sent on with TxQueue.PostFrame and are not back yet.
+func (q *RxQueue) Wait() error {
+	if q.signals.stopped() {
+		return q.ended()
+	}
+	if q.posted == q.cc && q.Refill() == 0 {
+		runtime.Gosched()
+		return nil
+	}
+	q.asleep.Begin()
+	n, err := q.channel.Wait()
+	q.asleep.End()
+	q.sn += uint32(n)
+	q.count.events.n += uint64(n)
+	if n == 0 {
+		q.count.wakes.n++
+	}
+	q.count.showWaits()
+	if err != nil && !q.signals.stopped() {
+		q.fail(fmt.Errorf("wait for receive queue %d: %w", q.index, err))
+	}
+	if q.signals.stopped() {
+		return q.ended()
+	}
+	return nil
+}
+
+// Wake makes the Wait that is going on, or else the next one, return nil. Any
+// goroutine may call it.
+func (q *RxQueue) Wake() { q.channel.Wake() }
+
+// A receive ring without descriptors says nothing: the NIC drops what comes for it, and counts that
+// for the port, not for the ring (Device.OutOfBuffer). That it was empty shows only in that the
+// completion of the last descriptor published is there when the next is published.
+
+// maxStallSteps is how many CQE blocks one publication looks at to find that out, at most. No
+// block is looked at twice.
+const maxStallSteps = 64
+
+// noteStall counts the ring's being empty, once until the next publication.
+func (q *RxQueue) noteStall() {
+	if q.stalled || !q.filled || !q.format.drained() {
+		return
+	}
+	q.stalled = true
+	q.count.stalls.n++
+	q.count.stalls.show()
+}
+
+// drained reports whether every descriptor published is completed. Completions and descriptors
+// correspond one to one, from the CQE block on that is being expanded.
+func (q *RxQueue) drained() bool {
+	left := q.posted - q.cc
+	return left <= q.block.n-q.block.i || q.cq.written(q.block.n, q.block.i+left)
+}
+
+// drained of a striding ring is false while the last slab has room, or a completion waits.
+func (q *striding) drained() bool { return q.posted == q.cc }
+
+// written reports whether the NIC has written entry n > 0 from ci on, counted from 1, the first of
+// which are known to be written. Where there are many CQE blocks before it that no call has looked
+// at yet, it may say no although it has.
+//
+// An entry inside a CQE block is marked as not written, unless it is one of those with minis, whose
+// last byte may be anything. So one that looks as if it were ours has been written in this pass.
+func (c *compRing) written(first, n uint32) bool {
+	if _, ours := c.owned(c.ci + n - 1); ours || !c.compressed {
+		return ours
+	}
+	if int32(c.seen-c.ci-first) < 0 {
+		c.seen = c.ci + first
+	}
+	for range maxStallSteps {
+		if int32(c.seen-c.ci-n) >= 0 {
+			return true
+		}
+		own, ours := c.owned(c.seen)
+		if !ours {
+			return false
+		}
+		step := uint32(1)
+		if own&0xfc == titleReceive {
+			c.acquire(1)
+			step = max(1, blockLen(c.at(c.seen), c.mask+1))
+		}
+		c.seen += step
+	}
+	return false
+}
+
+// headerStatusTable maps the parser status of a completion to RxFlags in one load:
+// index [7:0] is the status' low byte, [9:8] its L3OK and L4OK bits.
+type headerStatusTable [1024]RxFlags
+
+func newHeaderStatusTable() *headerStatusTable {
+	v := new(headerStatusTable)
+	for i := range v {
+		v[i] = headerFlags(uint16(i)&0xff | uint16(i)<<1&(mlx5.HdrL3OK|mlx5.HdrL4OK))
+	}
+	return v
+}
+
+// of is the flags for a status (mlx5.CQE.HeaderStatus).
+func (v *headerStatusTable) of(status uint16) RxFlags {
+	return v[status&0xff|status>>1&0x300]
+}
+
+// headerFlags says what a status promises. A checksum is vouched for only where
+// the NIC knows the header it belongs to: with fragments and unknown protocols
+// its bit means nothing (linux drivers/net/ethernet/mellanox/mlx5/core/en_rx.c,
+// VPP plugins/rdma/input.c).
+func headerFlags(status uint16) RxFlags {
+	var f RxFlags
+	switch status & mlx5.HdrL3Mask >> mlx5.HdrL3Shift {
+	case mlx5.L3IPv4:
+		f |= RxIPv4
+		if status&mlx5.HdrL3OK != 0 {
+			f |= RxL3OK
+		}
+	case mlx5.L3IPv6:
+		f |= RxIPv6 | RxL3OK
+	}
+	if status&mlx5.HdrVLANStripped != 0 {
+		f |= RxVLAN
+	}
+	if status&mlx5.HdrFragment != 0 {
+		return f | RxFragment
+	}
+	return f | headerFlagsL4(status, f&RxL3OK != 0)
+}
+
+func headerFlagsL4(status uint16, ipOK bool) RxFlags {
+	var f RxFlags
+	switch status & mlx5.HdrL4Mask >> mlx5.HdrL4Shift {
+	case mlx5.L4UDP:
+		f = RxUDP
+	case mlx5.L4TCP, mlx5.L4TCPAck, mlx5.L4TCPData:
+		f = RxTCP
+	default:
+		return 0
+	}
+	if ipOK && status&mlx5.HdrL4OK != 0 {
+		f |= RxL4OK
+	}
+	return f
+}

@@ -2,9 +2,11 @@ package dv
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
 // singleSGE is the format of a ring that has one buffer for each frame: a
@@ -123,3 +125,187 @@ func (r singleSGE) drop() {
 }
 
 func (r singleSGE) restart() { r.reload() }
+
+// A CQE block is n completions in n entries of the completion ring,
+// of which the NIC writes only some: the title, which says what all have in
+// common, and arrays of eight minis of 8 bytes each, in entries 1, 8, 16, 24
+// and so on behind it. What the other entries hold is of an earlier pass, and
+// where an array has a mini's last byte is where the owner bit would be: so
+// none of them may be looked at as a completion, now or in the next pass.
+
+// cqeBlock is the CQE block at the consumer index that is being expanded. It may
+// take several polls; until it is done the ring keeps it.
+type cqeBlock struct {
+	n, i uint32 // minis, and those delivered; n 0: no CQE block
+
+	// What is common to all frames.
+	timestamp uint64
+	vlan      uint16
+	flags     RxFlags
+}
+
+// maxCQEBlock is more than any device compresses into one CQE block.
+const maxCQEBlock = 256
+
+// titleReceive is the last byte of the title of a CQE block of received frames,
+// leaving out the solicited and the owner bit.
+const titleReceive = plainReceive | mlx5.FormatCompressed<<2
+
+// begin starts the CQE block of n frames whose title is cqe.
+func (s *cqeBlock) begin(cqe *mlx5.CQE, n uint32, flags RxFlags) {
+	*s = cqeBlock{
+		n:         n,
+		timestamp: cqe.Timestamp(),
+		vlan:      cqe.VLAN(),
+		flags:     flags,
+	}
+}
+
+// minis is the array that mini i of the CQE block at ci is in.
+func (c *compRing) minis(i uint32) *mlx5.CQE {
+	at := int((c.ci+max(1, i&^(mlx5.MinisPerCQE-1)))&c.mask) * mlx5.CQESize
+	return (*mlx5.CQE)(c.buf[at : at+mlx5.CQESize])
+}
+
+// endBlock consumes the CQE block of n entries at ci and marks all of them as
+// not written, but for the title, which has the owner bit of this pass.
+func (c *compRing) endBlock(n uint32) {
+	const invalid = uint8(mlx5.CQEInvalid) << 4
+	for i := c.ci + 1; i != c.ci+n; i++ {
+		c.buf[int(i&c.mask)*mlx5.CQESize+mlx5.CQESize-1] = invalid
+	}
+	c.ci += n
+}
+
+// plain is how many of the next limit entries are ours and no titles; title
+// reports that behind them is one. It looks at one word of each; their other
+// bytes may be read when it returns.
+func (c *compRing) plain(limit int) (n int, title bool) {
+	own, ours := uint32(0), false
+	for ci := c.ci; n < limit; n++ {
+		own, ours = c.owned(ci)
+		if !ours || own&0xc == mlx5.FormatCompressed<<2 {
+			break
+		}
+		ci++
+	}
+	if n == limit || !ours {
+		c.acquire(n)
+		return n, false
+	}
+	c.acquire(n + 1)
+	return n, true
+}
+
+// blockLen is the number of entries of the CQE block whose title is cqe, 0 if
+// it cannot be one: it is no more than limit.
+func blockLen(cqe *mlx5.CQE, limit uint32) uint32 {
+	n := cqe.ByteCount()
+	if n < 2 || n > min(limit, maxCQEBlock) {
+		return 0
+	}
+	return n
+}
+
+// perFrameFormat is a format with a descriptor for each frame.
+type perFrameFormat interface {
+	// plain fills dst from the next ready completions, expand from the CQE block.
+	// They report false if the queue was reset.
+	plain(dst []Packet, ready int) (int, bool)
+	expand(dst []Packet) (int, bool)
+	// drop consumes the descriptor at cc, in which there is no frame.
+	drop()
+}
+
+// pollCompressed is poll for such a format when the NIC may compress
+// completions.
+func (q *RxQueue) pollCompressed(l perFrameFormat, dst []Packet) int {
+	n := 0
+	for {
+		if q.block.n > 0 {
+			got, ok := l.expand(dst[n:])
+			if n += got; !ok || q.block.n > 0 {
+				return n
+			}
+		}
+		plain, title := q.cq.plain(min(len(dst)-n, int(q.posted-q.cc)))
+		got, ok := l.plain(dst[n:], plain)
+		if n += got; !ok || !title {
+			return n
+		}
+		if !q.beginBlock(l) {
+			return n
+		}
+	}
+}
+
+// beginBlock takes the title at the consumer index.
+func (q *RxQueue) beginBlock(l perFrameFormat) bool {
+	cqe := q.cq.next()
+	tail := cqe.Tail()
+	n := blockLen(cqe, q.posted-q.cc)
+	if n == 0 || tail&0xfc != titleReceive || !q.isNext(tail>>16) {
+		return q.handleErrorCQE(l, cqe)
+	}
+	q.block.begin(cqe, n, q.flagsOf(cqe))
+	return true
+}
+
+func (r singleSGE) expand(dst []Packet) (int, bool) {
+	q, s, size := r.RxQueue, &r.block, r.pool.size
+	n, bytes := int(min(uint32(len(dst)), s.n-s.i)), uint64(0)
+	array := q.cq.minis(s.i)
+	for i := range dst[:n] {
+		if s.i%mlx5.MinisPerCQE == 0 {
+			array = q.cq.minis(s.i)
+		}
+		mini := array.Mini(s.i)
+		length := mini.ByteCount()
+		if length-ethHeader > uint32(size-ethHeader) {
+			q.badBlock()
+			return i, false
+		}
+		f := q.slots[q.cc&q.mask]
+		at, p := int(f)*size, &dst[i]
+		p.Data = q.pool.buf[at : at+int(length) : at+size]
+		p.Timestamp, p.VLAN, p.Flags, p.Frame, p.More = s.timestamp, s.vlan, s.flags, f, 0
+		p.Hash = mini.Hash()
+		bytes += uint64(length)
+		q.cc++
+		s.i++
+	}
+	q.count.bytes.n += bytes
+	q.expanded(n)
+	return n, true
+}
+
+// expanded counts n frames of the CQE block, and ends it if they were the last.
+func (q *RxQueue) expanded(n int) {
+	q.count.compressed.n += uint64(n)
+	if q.block.i == q.block.n {
+		q.cq.endBlock(q.block.n)
+		q.block = cqeBlock{}
+	}
+}
+
+// badBlock resets the queue over a CQE block with a frame that cannot be.
+func (q *RxQueue) badBlock() {
+	q.count.malformed.n++
+	cqe := q.cq.next()
+	q.failed(fmt.Sprintf("%s, of which compressed completion %d makes no sense", cqe.String(),
+		q.block.i))
+}
+
+// compression is the format to ask for, 0 for none: the one that tells each frame's hash or, of a
+// striding ring, its first stride, if the device has it.
+func (d *Device) compression() uint8 {
+	if d.config.NoCompression {
+		return 0
+	}
+	format := uint8(uverbs.Mlx5CQEFormatHash)
+	if d.plan.striding {
+		format = uverbs.Mlx5CQEFormatCsumStrIdx
+	}
+	caps := d.context.Caps()
+	return format & uint8(caps.CQECompression)
+}

@@ -1,5 +1,13 @@
 package dv
 
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
+)
+
 // Stats is a snapshot of all counters. All count from Open.
 type Stats struct {
 	Rx []RxStats
@@ -85,4 +93,180 @@ type TxDrops struct {
 	Refused uint64
 	// Lost when the queue was reset: posted, and never reported as sent.
 	Lost uint64
+}
+
+// counter is counted by one goroutine without atomics, and shown to others
+// once per batch.
+type counter struct {
+	n     uint64 // the owner's
+	shown atomic.Uint64
+}
+
+// show makes n visible. The comparison saves a locked store where nothing
+// changed.
+func (c *counter) show() {
+	if c.n != c.shown.Load() {
+		c.shown.Store(c.n)
+	}
+}
+
+// rxCounts is the counters of RxStats.
+type rxCounts struct {
+	packets, bytes, compressed, segmented, polls, hits, refills, stalls, resets counter
+	arms, events, wakes                                                         counter
+	tooLong, flushed, errors, malformed                                         counter
+}
+
+// show makes what a batch changes visible.
+func (c *rxCounts) show() {
+	c.packets.show()
+	c.bytes.show()
+	c.compressed.show()
+	c.segmented.show()
+	c.polls.show()
+	c.hits.show()
+	c.refills.show()
+	c.stalls.show()
+}
+
+// showFaults makes what an error changes visible.
+func (c *rxCounts) showFaults() {
+	c.resets.show()
+	c.tooLong.show()
+	c.flushed.show()
+	c.errors.show()
+	c.malformed.show()
+}
+
+// showWaits makes what arming and waiting change visible, and the polls that
+// found nothing.
+func (c *rxCounts) showWaits() {
+	c.polls.show()
+	c.refills.show()
+	c.arms.show()
+	c.events.show()
+	c.wakes.show()
+}
+
+func (c *rxCounts) stats() RxStats {
+	return RxStats{
+		Packets: c.packets.shown.Load(), Bytes: c.bytes.shown.Load(),
+		Compressed: c.compressed.shown.Load(), Segmented: c.segmented.shown.Load(),
+		Polls: c.polls.shown.Load(), Hits: c.hits.shown.Load(),
+		Arms: c.arms.shown.Load(), Events: c.events.shown.Load(), Wakes: c.wakes.shown.Load(),
+		Refills: c.refills.shown.Load(), Stalls: c.stalls.shown.Load(),
+		Resets: c.resets.shown.Load(),
+		Drops: RxDrops{
+			TooLong: c.tooLong.shown.Load(), Flushed: c.flushed.shown.Load(),
+			Error: c.errors.shown.Load(), Malformed: c.malformed.shown.Load(),
+		},
+	}
+}
+
+// txCounts is the counters of TxStats.
+type txCounts struct {
+	packets, bytes, inline, zeroCopy, lso, mpw, doorbells, blueFlames counter
+	completions                                                       counter
+	stalls, refused, lost, resets                                     counter
+}
+
+// showPosts makes the most important of what a flush changes visible: each
+// counter costs it a locked store, and many flushes are of one packet.
+func (c *txCounts) showPosts() {
+	c.packets.show()
+	c.bytes.show()
+}
+
+// showDone makes what completions and earlier flushes changed visible.
+func (c *txCounts) showDone() {
+	c.completions.show()
+	c.doorbells.show()
+	c.blueFlames.show()
+	c.inline.show()
+	c.zeroCopy.show()
+	c.lso.show()
+	c.mpw.show()
+}
+
+// showFaults makes what an error or a full ring changes visible.
+func (c *txCounts) showFaults() {
+	c.stalls.show()
+	c.refused.show()
+	c.lost.show()
+	c.resets.show()
+}
+
+func (c *txCounts) stats() TxStats {
+	return TxStats{
+		Packets: c.packets.shown.Load(), Bytes: c.bytes.shown.Load(), LSO: c.lso.shown.Load(),
+		MultiPacket: c.mpw.shown.Load(), Inline: c.inline.shown.Load(),
+		ZeroCopy: c.zeroCopy.shown.Load(), Doorbells: c.doorbells.shown.Load(),
+		BlueFlames: c.blueFlames.shown.Load(), Completions: c.completions.shown.Load(),
+		Stalls: c.stalls.shown.Load(), Resets: c.resets.shown.Load(),
+		Drops: TxDrops{Refused: c.refused.shown.Load(), Lost: c.lost.shown.Load()},
+	}
+}
+
+// portCounterLife is how old a counter of the port may be: to read one is a command to the
+// firmware.
+const portCounterLife = 100 * time.Millisecond
+
+// portCounter follows a counter that the kernel keeps of the port, from open on.
+type portCounter struct {
+	mu    sync.Mutex // guards what follows
+	clock clock.Clock
+	ask   func() (uint64, error)
+	known uint64 // as last asked for
+	at    time.Time
+	sum   uint64 // since open
+}
+
+// open begins to count. Where the counter cannot be read there is nothing to count, for good.
+func (p *portCounter) open(c clock.Clock, ask func() (uint64, error)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clock = c
+	if n, err := ask(); err == nil {
+		p.ask, p.known, p.at = ask, n, p.clock.Now()
+	}
+}
+
+// value is how much has been counted since open, 0 if that is not known. The firmware's counters
+// have 32 bits (struct mlx5_ifc_query_q_counter_out_bits), and wrap.
+func (p *portCounter) value() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ask == nil || p.clock.Since(p.at) < portCounterLife {
+		return p.sum
+	}
+	n, err := p.ask()
+	if err != nil { // the device is closed
+		return p.sum
+	}
+	more := n - p.known
+	if n < p.known {
+		more = uint64(uint32(more))
+	}
+	p.sum += more
+	p.known, p.at = n, p.clock.Now()
+	return p.sum
+}
+
+// last is value as it was told last.
+func (p *portCounter) last() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sum
+}
+
+// OutOfBuffer is how many frames the NIC has dropped since Open as the receive queue they were for
+// had no buffer: the kernel's counter out_of_buffer of the port. It counts for all users of the
+// RDMA device, other processes too, and not for the netdev, which has rx_out_of_buffer in ethtool
+// -S. It is up to 100 ms old, and 0 where the kernel does not tell. RxStats.Stalls says which of
+// our queues it was. A device that is over is not asked again: a command to it may take seconds.
+func (d *Device) OutOfBuffer() uint64 {
+	if d.Err() != nil {
+		return d.outOfBuffer.last()
+	}
+	return d.outOfBuffer.value()
 }
