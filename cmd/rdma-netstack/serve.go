@@ -1,17 +1,24 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"log/slog"
 	"net"
 	"net/netip"
+	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/logs"
+	"github.com/rdma-netstack/rdma-netstack/internal/firewall"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
@@ -396,4 +403,109 @@ func listenError(what, at string, err error) error {
 		hint = ": not an address of the slice, see --address"
 	}
 	return fmt.Errorf("listen for %s on %s: %w%s", what, at, err, hint)
+}
+
+// queueCount is the value of --queues: a number, or 0 for auto.
+type queueCount int
+
+const (
+	maxQueueCount = 64
+	// maxAutoQueues is enough for the load of 16 processors on receive workers alone.
+	maxAutoQueues = 16
+	autoQueues    = "auto"
+)
+
+// number is how many queues it is here.
+func (q queueCount) number() int {
+	if q == 0 {
+		return max(1, min(runtime.GOMAXPROCS(0)/2, maxAutoQueues))
+	}
+	return int(q)
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (q queueCount) MarshalText() ([]byte, error) {
+	if q == 0 {
+		return []byte(autoQueues), nil
+	}
+	return strconv.AppendInt(nil, int64(q), 10), nil
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (q *queueCount) UnmarshalText(text []byte) error {
+	if string(text) == autoQueues {
+		*q = 0
+		return nil
+	}
+	n, err := strconv.Atoi(string(text))
+	if err != nil || n < 1 || n > maxQueueCount {
+		return errors.New("want 1 to 64, or auto")
+	}
+	*q = queueCount(n)
+	return nil
+}
+
+// rulesTime is how long the programs that print the host's rules may take.
+const rulesTime = 5 * time.Second
+
+// warnOfRules says which rules of the host's packet filter and NAT do not go together with a server
+// on the host's own address that listens on ADDRESS:PORT.
+func warnOfRules(log *slog.Logger, h stack.HostStats, listen []string) {
+	ports := firewall.Ports{Netdev: h.Netdev, First: h.FirstPort, Last: h.LastPort}
+	for _, at := range listen {
+		_, port, _ := net.SplitHostPort(at)
+		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+			ports.Listen = append(ports.Listen, uint16(n))
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), rulesTime)
+	defer cancel()
+	lines, err := firewall.Conflicts(ctx, ports)
+	for _, l := range lines {
+		log.Warn(l)
+	}
+	if err != nil {
+		log.Warn("rules of the packet filter were not read, and may conflict: root may read them",
+			"error", err)
+	}
+}
+
+// logFlags are how a server logs. The zero value is text, warnings and errors.
+type logFlags struct {
+	json  bool
+	level *slog.Level // nil: info with json, else warn
+}
+
+func (f *logFlags) define(fs *flag.FlagSet) {
+	fs.BoolVar(&f.json, "json-logs", false, "")
+	fs.Func("log-format", "", func(s string) error {
+		if f.json = s == "json"; !f.json && s != "text" {
+			return errors.New("want text or json")
+		}
+		return nil
+	})
+	fs.Func("log-level", "", func(s string) error {
+		f.level = new(slog.Level)
+		if f.level.UnmarshalText([]byte(s)) != nil {
+			return errors.New("want debug, info, warn or error")
+		}
+		return nil
+	})
+}
+
+// logger writes to w.
+func (f *logFlags) logger(w io.Writer) *slog.Logger {
+	level := slog.LevelWarn
+	switch {
+	case f.level != nil:
+		level = *f.level
+	case f.json:
+		level = slog.LevelInfo
+	}
+	options := &slog.HandlerOptions{Level: level}
+	var to slog.Handler = slog.NewTextHandler(w, options)
+	if f.json {
+		to = slog.NewJSONHandler(w, options)
+	}
+	return slog.New(logs.Limit(to, time.Now))
 }

@@ -1,11 +1,16 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"io"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
+	"unicode/utf8"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/running"
 	"github.com/rdma-netstack/rdma-netstack/stack"
@@ -114,3 +119,158 @@ func (f *ssFlags) wants(s stack.Socket) bool {
 	}
 	return f.all || f.listening == (s.State == "LISTEN" || s.State == "UNCONN")
 }
+
+// ssColumn is a column as ss of iproute2 has it (misc/ss.c, columns): addresses to the right, so
+// that they meet their ports.
+type ssColumn struct {
+	delimiter, title string
+	right            bool
+}
+
+var ssColumns = [...]ssColumn{{"", "Netid", false}, {" ", "State", false}, {" ", "Recv-Q", false},
+	{" ", "Send-Q", false}, {" ", "Local Address:", true}, {"", "Port", false},
+	{" ", "Peer Address:", true}, {"", "Port", false}, {" ", "Process", false}}
+
+// ssRow is a socket's row, and the line below it.
+type ssRow struct {
+	cells [len(ssColumns)]string
+	below string
+}
+
+func (f *ssFlags) row(s stack.Socket, process string) (r ssRow) {
+	local, localPort := end(s.Local)
+	peer, peerPort := end(s.Remote)
+	r.cells = [...]string{s.Network, s.State, fmt.Sprint(s.RecvQ), fmt.Sprint(s.SendQ), local,
+		localPort, peer, peerPort, process}
+	if f.info {
+		r.below = f.infoLine(s)
+	}
+	return r
+}
+
+// print prints the table. Netid is left out where there is one kind only, as ss does.
+func (f *ssFlags) print(w io.Writer, all []stack.Socket, process string) error {
+	var title ssRow
+	for i, c := range ssColumns {
+		title.cells[i] = c.title
+	}
+	rows := []ssRow{title}
+	for _, s := range all {
+		rows = append(rows, f.row(s, process))
+	}
+	first := 0
+	if f.tcp != f.udp {
+		first = 1
+	}
+	var width [len(ssColumns)]int
+	for _, r := range rows {
+		for i, cell := range r.cells {
+			width[i] = max(width[i], utf8.RuneCountInString(cell))
+		}
+	}
+	if f.noHeader {
+		rows = rows[1:]
+	}
+	lines := bufio.NewWriterSize(w, 64<<10) // which keeps its first error
+	for _, r := range rows {
+		lines.WriteString(r.line(first, width))
+		if r.below != "" {
+			lines.WriteString("\n\t ")
+			lines.WriteString(r.below)
+		}
+		lines.WriteByte('\n')
+	}
+	return lines.Flush()
+}
+
+// line is the row from column first on, without spaces at its end.
+func (r *ssRow) line(first int, width [len(ssColumns)]int) string {
+	var b strings.Builder
+	for i := first; i < len(ssColumns); i++ {
+		if i > first {
+			b.WriteString(ssColumns[i].delimiter)
+		}
+		if ssColumns[i].right {
+			fmt.Fprintf(&b, "%*s", width[i], r.cells[i])
+		} else {
+			fmt.Fprintf(&b, "%-*s", width[i], r.cells[i])
+		}
+	}
+	return strings.TrimRight(b.String(), " ")
+}
+
+// end is an address with its colon, and a port, as ss prints them.
+func end(a netip.AddrPort) (address, port string) {
+	port = "*"
+	if a.Port() != 0 {
+		port = fmt.Sprint(a.Port())
+	}
+	if !a.Addr().Is6() {
+		return a.Addr().String() + ":", port
+	}
+	address = "[" + a.Addr().WithZone("").String() + "]"
+	if zone := a.Addr().Zone(); zone != "" {
+		address += "%" + zone
+	}
+	return address + ":", port
+}
+
+// infoLine is what ss -i prints below a socket (misc/ss.c, tcp_stats_print): its words and their
+// order, and like it without what is 0 or at its default.
+func (f *ssFlags) infoLine(s stack.Socket) string {
+	if s.Network == "udp" {
+		return fmt.Sprintf("drops:%d", s.Drops) // ss has it as d in skmem
+	}
+	i := s.TCP
+	if i == nil {
+		return ""
+	}
+	var b strings.Builder
+	word := func(wanted bool, format string, args ...any) {
+		if wanted {
+			fmt.Fprintf(&b, format, args...)
+			b.WriteByte(' ')
+		}
+	}
+	word(s.Kernel, "kernel")
+	word(i.Timestamps, "ts")
+	word(i.SACK, "sack")
+	word(i.Congestion != "", "%s", i.Congestion)
+	word(i.SndWscale+i.RcvWscale > 0, "wscale:%d,%d", i.SndWscale, i.RcvWscale)
+	word(i.RTO > 0, "rto:%g", ms(i.RTO))
+	word(i.RTT > 0, "rtt:%g/%g", ms(i.RTT), ms(i.RTTVar))
+	word(i.MSS > 0, "mss:%d", i.MSS)
+	word(i.Cwnd > 0, "cwnd:%d", i.Cwnd)
+	word(i.Ssthresh > 0 && i.Ssthresh < noThreshold, "ssthresh:%d", i.Ssthresh)
+	word(i.BytesAcked > 0, "bytes_acked:%d", i.BytesAcked)
+	word(i.BytesReceived > 0, "bytes_received:%d", i.BytesReceived)
+	word(i.SegsOut > 0, "segs_out:%d", i.SegsOut)
+	word(i.SegsIn > 0, "segs_in:%d", i.SegsIn)
+	if i.RTT > 0 {
+		bits := float64(i.MSS) * float64(i.Cwnd) * 8 / i.RTT.Seconds()
+		word(bits > 0, "send %sbps", f.bits(bits))
+	}
+	word(i.Unacked > 0, "unacked:%d", i.Unacked)
+	// the first is of segments in flight, which netstack does not tell
+	word(i.Retrans > 0, "retrans:0/%d", i.Retrans)
+	return strings.TrimRight(b.String(), " ")
+}
+
+// noThreshold and more is no slow start threshold (linux TCP_INFINITE_SSTHRESH; ss leaves out
+// 0xffff and more).
+const noThreshold = 0xffff
+
+// bits is a rate as ss prints it: a number with -n, else in K or M.
+func (f *ssFlags) bits(n float64) string {
+	switch {
+	case f.numeric:
+		return fmt.Sprintf("%.0f", n)
+	case n > 1e6:
+		return fmt.Sprintf("%.1fM", n/1e6)
+	case n > 1e3:
+		return fmt.Sprintf("%.1fK", n/1e3)
+	}
+	return fmt.Sprintf("%g", n)
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -26,14 +26,14 @@ type mutant struct{ name, file, old, bad string }
 var mutants = []mutant{
 	{"owner bit ignored", "dv/cq.go", " && own&1 == ci>>c.log&1", ""},
 	{"staging memory wraps without room", "dv/memory.go", "skip = 0, s.size-at", "skip = 0, 0"},
-	{"one re-arm of 16 missed", "dv/rx_wait.go", `
+	{"one re-arm of 16 missed", "dv/rx.go", `
 	word := mlx5.ArmWord(`, `
 	if q.count.arms.n%16 == 15 {
 		q.count.arms.n++
 		return
 	}
 	word := mlx5.ArmWord(`},
-	{"wake-up of a reader lost", "stack/socket_wait.go",
+	{"wake-up of a reader lost", "stack/socket.go",
 		"e.Init(l, mask)", "e.Init(l, waiter.EventErr)"},
 	{"duplicate ACK dropped", "link/rdma/ack.go", `
 	if pure && c.enqueue(f, c.queueOf(`, `
@@ -51,7 +51,7 @@ var mutants = []mutant{
 	}
 	b.head++
 `},
-	{"merged across a gap", "link/rdma/merge_fast.go",
+	{"merged across a gap", "link/rdma/merge.go",
 		" | uint64(binary.BigEndian.Uint32(t[4:])^r.seq)", ""},
 	{"frame released twice", "dv/rx_single.go", `
 		q.put(pc, f)
@@ -77,7 +77,7 @@ var mutants = []mutant{
 	for ; !s.backlog.empty(); s.backlog.pop() {
 	}
 `},
-	{"rest of a replaced queue dropped", "link/rdma/rxmode.go", `
+	{"rest of a replaced queue dropped", "link/rdma/worker.go", `
 	w.deliverRest()
 `, `
 `},

@@ -4,7 +4,7 @@ package tcp
 func flights() []row {
 	return []row{
 		{name: "a whole flight is lost, and the tail loss probe is answered",
-			source: "RFC 6298 5.5, RFC 5681 3.1: slow start; tcpfix/tail_sack.go, go_back.go",
+			source: "RFC 6298 5.5, RFC 5681 3.1: slow start; tcpfix/resend.go, go_back.go",
 			linux:  "repairs the flight in a fast recovery, RFC 8985",
 			script: `
 				0      open mss 1040 sackok ts

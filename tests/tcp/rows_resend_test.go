@@ -227,7 +227,7 @@ func resends() []row {
 				40ms    < A 1 ack 2001`},
 		{name: "a segment is lost when one sent later has arrived a quarter round trip ago",
 			source: "RFC 8985 6.2; packetimpact: RACK",
-			linux:  "after 2.5 ms; we make it 10 ms, stack/stack_clock.go",
+			linux:  "after 2.5 ms; we make it 10 ms, stack/netstack.go",
 			script: `
 				0       open mss 1036 sackok
 				        write 1000
