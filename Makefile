@@ -11,7 +11,7 @@ TESTFLAGS := -vet=off -ldflags=-w -shuffle=on -timeout $(TIMEOUT)
 
 # LONGEST are the packages whose tests take longest. They come first, so that none of them runs
 # alone at the end; the virtual machines come last.
-LONGEST := ./cmd/rdma-netstack ./stack ./link/rdma ./dv ./tests/hoststack ./tests/addresses ./dv/simnic
+LONGEST := ./cmd/rdma-netstack ./stack ./link/rdma ./dv ./tests/hoststack ./tests/addresses ./simnic
 SERVICES    ?= web grpc quic dns ssh caddy leak
 ROUNDS      ?= 10
 

@@ -18,7 +18,7 @@ type Config struct {
 	Device string
 
 	// Kernel opens a device that is not a node of this machine, such as the
-	// software NIC of package dv/simnic. Facts describes its port, as there is
+	// software NIC of package simnic. Facts describes its port, as there is
 	// no netdev to ask.
 	Kernel func() (uverbs.Kernel, error)
 	Facts  PortFacts

@@ -3,8 +3,8 @@ package dv
 import (
 	"math/bits"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
 // compRing is a ring of completions as software sees it. The NIC writes

@@ -6,9 +6,9 @@ import (
 	"log"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
+	"github.com/rdma-netstack/rdma-netstack/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 )
 
 // A device is opened, a frame sent and received, and the device closed. On

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
 // The NIC's side of one queue, as bytes: a test writes completions into the

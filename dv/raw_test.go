@@ -5,9 +5,9 @@ import (
 	"net"
 	"testing"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
 // A bare sender and a bare receiver: rings written by hand, to do what the queues of this package

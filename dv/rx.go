@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
-	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
 // RxQueue is one receive queue. It has one owner, the goroutine that calls

@@ -3,8 +3,8 @@ package dv
 import (
 	"encoding/binary"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
 // A descriptor with several buffers takes a frame longer than one of them: the

@@ -3,8 +3,8 @@ package dv
 import (
 	"fmt"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
+	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
 // A striding ring has one large buffer, a slab, per entry. The NIC fills it

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
 // dumps is what Config.Dumped was told.

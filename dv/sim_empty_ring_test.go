@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
+	"github.com/rdma-netstack/rdma-netstack/simnic/kernel"
 )
 
 // A ring that the NIC has emptied is counted once for each time, also when it is

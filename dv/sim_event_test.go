@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
 // Events about queues reset the queue they name, and no other; those about

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
 // No wake-up is ever missed: frames come at any moment of the owner's way

@@ -12,8 +12,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
+	"github.com/rdma-netstack/rdma-netstack/simnic/kernel"
 )
 
 // A device that may delay drops holds the frame for which there is no buffer until

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
+	"github.com/rdma-netstack/rdma-netstack/simnic/kernel"
 )
 
 // What a device demands in the descriptor is there: for every kind of frame, with

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
+	"github.com/rdma-netstack/rdma-netstack/simnic/kernel"
 )
 
 // slowKernel takes a millisecond for each command, and counts them.

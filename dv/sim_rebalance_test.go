@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	simframe "github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
+	simframe "github.com/rdma-netstack/rdma-netstack/simnic/frame"
 )
 
 // Weights decide how many flows a queue gets, and QueueFor knows where each

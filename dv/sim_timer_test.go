@@ -5,8 +5,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
+	"github.com/rdma-netstack/rdma-netstack/simnic/kernel"
 )
 
 // TestCloseStopsTimers: receive queues that are about to be reset, or to report resets, set timers.

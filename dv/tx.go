@@ -5,9 +5,9 @@ import (
 	"sync"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
-	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
 // TxQueue is one send queue. It is not safe for concurrent use: hold Lock

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/link/failover"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 

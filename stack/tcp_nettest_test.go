@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/net/nettest"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/moving"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"

@@ -15,7 +15,7 @@ import (
 var onOneClock = []string{
 	"apps/dnsd", "apps/httpd", "apps/iperf3d",
 	"dv", "dv/uverbs", "dv/internal/...", "dv/mlx5",
-	"dv/simnic", "dv/simnic/frame", "dv/simnic/kernel", "dv/simnic/pcie", "dv/simnic/wire",
+	"simnic", "simnic/frame", "simnic/kernel", "tests/vm/pcie", "simnic/wire",
 	"link/capture", "link/failover", "link/packet", "link/rdma", "link/rdma/internal/hdr",
 	"link/rdma/internal/tcpfix", "stack",
 }

@@ -35,7 +35,7 @@ type layer struct {
 // layers is the import map. A package that is not here may not exist. A name
 // that ends in /... covers the packages below it too.
 //
-// Three of its rules are the design. dv and dv/simnic never name each other:
+// Three of its rules are the design. dv and simnic never name each other:
 // driver and model share numbers, and each is written from the manual, so that
 // one misunderstanding cannot cancel itself out. gVisor is in link/rdma and
 // stack only: rings are useful without a TCP stack. The apps are ordinary Go
@@ -49,41 +49,41 @@ var layers = map[string]layer{
 	// for all of a process; x/net: the assembler of filters
 	"privileges": {others: []string{xsys, xnet}, tests: []string{"tests/need"}},
 
-	"dv/internal/mmio":   {others: []string{xsys}},
+	"internal/mmio":      {others: []string{xsys}},
 	"dv/internal/netdev": {others: []string{xsys, netlink}},
 	"dv/mlx5":            {},
-	"dv/uverbs": {module: []string{"dv/internal/mmio", "clock"}, others: []string{xsys},
-		tests: []string{"dv/simnic/..."}},
+	"dv/uverbs": {module: []string{"internal/mmio", "clock"}, others: []string{xsys},
+		tests: []string{"simnic/..."}},
 	"dv": {
-		module: []string{"dv/uverbs", "dv/mlx5", "dv/internal/mmio", "dv/internal/netdev", "clock",
+		module: []string{"dv/uverbs", "dv/mlx5", "internal/mmio", "dv/internal/netdev", "clock",
 			"internal/random"},
 		others: []string{xsys},
-		tests:  []string{"dv/simnic/..."},
+		tests:  []string{"simnic/..."},
 	},
-	"dv/simnic": {
-		module: []string{"dv/simnic/wire", "dv/simnic/frame", "dv/mlx5", "dv/internal/mmio",
+	"simnic": {
+		module: []string{"simnic/wire", "simnic/frame", "dv/mlx5", "internal/mmio",
 			"clock"},
-		tests: []string{"dv/simnic/kernel", "dv/simnic/internal/simtest"},
+		tests: []string{"simnic/kernel", "simnic/internal/simtest"},
 	},
-	"dv/simnic/wire": {
-		module: []string{"dv/simnic/frame", "dv/internal/mmio", "clock"},
+	"simnic/wire": {
+		module: []string{"simnic/frame", "internal/mmio", "clock"},
 		others: []string{xsys},
 		only:   map[string][]string{xsys: {"*_linux.go"}},
-		tests:  []string{"dv/simnic/internal/simtest", netlink},
+		tests:  []string{"simnic/internal/simtest", netlink},
 	},
-	"dv/simnic/kernel": {
-		module: []string{"dv/simnic", "dv/simnic/frame", "dv/uverbs",
-			"dv/mlx5", "dv/internal/mmio"},
+	"simnic/kernel": {
+		module: []string{"simnic", "simnic/frame", "dv/uverbs",
+			"dv/mlx5", "internal/mmio"},
 		others: []string{xsys},
 		only:   map[string][]string{xsys: {"*_linux.go"}},
-		tests:  []string{"dv/simnic/wire", "dv/simnic/internal/simtest"},
+		tests:  []string{"simnic/wire", "simnic/internal/simtest"},
 	},
-	"dv/simnic/internal/simtest": {}, // what the tests of the packages below share
-	"dv/simnic/frame": {module: []string{"dv/mlx5"},
-		tests: []string{"dv/simnic/internal/simtest"}},
-	"dv/simnic/pcie": {
-		module: []string{"dv/simnic", "dv/mlx5", "dv/internal/mmio"}, others: []string{xsys},
-		tests: []string{"dv/simnic/frame"},
+	"simnic/internal/simtest": {}, // what the tests of the packages below share
+	"simnic/frame": {module: []string{"dv/mlx5"},
+		tests: []string{"simnic/internal/simtest"}},
+	"tests/vm/pcie": {
+		module: []string{"simnic", "dv/mlx5", "internal/mmio"}, others: []string{xsys},
+		tests: []string{"simnic/frame"},
 	},
 	// frames by packet sockets; knows no RDMA
 	"link/packet": {module: []string{"internal/random", "clock"}, others: []string{xsys},
@@ -94,7 +94,7 @@ var layers = map[string]layer{
 		module: []string{"dv", "link/capture", "link/packet", "link/rdma/internal/tcpfix",
 			"link/rdma/internal/hdr", "clock", "internal/random", "internal/netclock"},
 		others: []string{gvisor},
-		tests: []string{"dv/simnic/...", "dv/uverbs", "link/rdma/internal/hdrtest", netlink,
+		tests: []string{"simnic/...", "dv/uverbs", "link/rdma/internal/hdrtest", netlink,
 			"cmd/rdma-netstack/lab"},
 	},
 	// what an endpoint works on while its device is away
@@ -116,7 +116,7 @@ var layers = map[string]layer{
 			"stack/internal/backing", "stack/internal/hostnet", "clock", "internal/random",
 			"internal/netclock"},
 		others: []string{gvisor, dhcp, xnet, xsys},
-		tests: []string{"dv/simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd",
+		tests: []string{"simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd",
 			"cmd/rdma-netstack/lab", "tests/card", "tests/netpair", "stack/stacktest", netlink,
 			dns},
 	},
@@ -140,7 +140,7 @@ var layers = map[string]layer{
 	"apps/iperf3d": {module: []string{"clock"}},
 	"cmd/rdma-netstack/...": {
 		module: []string{"stack", "stack/admin", "dv", "link/capture", "link/packet", "privileges",
-			"dv/simnic/...",
+			"simnic/...",
 			"apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/...",
 			"internal/probe", "internal/doctor/...", "internal/firewall", "clock"},
 		others: []string{netlink, xsys, dns},
@@ -153,9 +153,9 @@ var layers = map[string]layer{
 	"internal/doctor/card": {
 		// wire: what frames come from; the rest of the model is for tests
 		module: []string{"internal/doctor", "internal/probe", "dv", "dv/uverbs", "dv/mlx5",
-			"dv/simnic/wire", "dv/simnic/frame"},
+			"simnic/wire", "simnic/frame"},
 		others: []string{netlink, xsys},
-		tests:  []string{"dv/simnic/...", "cmd/rdma-netstack/lab"},
+		tests:  []string{"simnic/...", "cmd/rdma-netstack/lab"},
 	},
 	"internal/probe": { // the clients of the demo, which tests use too
 		module: []string{"cmd/rdma-netstack/lab", "apps/httpd"},
@@ -165,7 +165,7 @@ var layers = map[string]layer{
 	// them.
 	"examples/...": {module: []string{"stack", "examples/internal/device"},
 		tests: []string{"stack/stacktest"}},
-	"examples/internal/device": {module: []string{"dv", "dv/simnic/...", "cmd/rdma-netstack/lab"},
+	"examples/internal/device": {module: []string{"dv", "simnic/...", "cmd/rdma-netstack/lab"},
 		tests: []string{"stack"}},
 	"examples/dns": {module: []string{"stack", "examples/internal/device"},
 		others: []string{dns}, tests: []string{"stack/stacktest"}},
@@ -183,7 +183,7 @@ var layers = map[string]layer{
 	// a module of its own: the types of Kubernetes' API and kustomize are large
 	"tests/kubernetes": {others: []string{"k8s.io/api/", "sigs.k8s.io/"}},
 	// Modules of their own, too: what they prove is that services neither know nor need gVisor.
-	"tests/services/world": {module: []string{"cmd/rdma-netstack/lab", "dv", "dv/simnic/...",
+	"tests/services/world": {module: []string{"cmd/rdma-netstack/lab", "dv", "simnic/...",
 		"stack", "tests/moving", "tests/need", "clock"}},
 	"tests/services/...": {module: []string{"tests/services/world", "tests/netpair", "stack"},
 		others: services},
@@ -206,9 +206,9 @@ var anyTest = []string{"tests/need", "tests/moving", "tests/pipes", "clock", "cl
 // unsafeFiles are the files (patterns) that may import unsafe; assembly is
 // allowed in the first one's directory.
 var unsafeFiles = []string{
-	"dv/internal/mmio/*_unsafe.go",
+	"internal/mmio/*_unsafe.go",
 	"dv/uverbs/kernel_linux_unsafe.go", // the ioctl
-	"dv/simnic/pcie/*_unsafe.go",       // memory of a virtual machine
+	"tests/vm/pcie/*_unsafe.go",        // memory of a virtual machine
 	"link/packet/mmsg_linux_unsafe.go", // recvmmsg, sendmmsg
 	"privileges/*_linux_unsafe.go",     // seccomp, capset, Landlock
 }

@@ -3,7 +3,7 @@ package uverbs
 import (
 	"encoding/binary"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
-	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
 // Context is one process's use of a device: the opened node after GET_CONTEXT. Its methods, and

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 	"os"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
 // CQAttr describes a completion queue.

@@ -14,7 +14,7 @@
 // objects at once: the kernel destroys the remaining ones in the right order.
 //
 // Every command is one ioctl whose bytes live in memory outside the Go heap (one scratch region per
-// Context, under a mutex). The seam below is Kernel: the real node, the software NIC of dv/simnic,
+// Context, under a mutex). The seam below is Kernel: the real node, the software NIC of simnic,
 // and a recorded conversation answer the same bytes. The structs in abi_core.go and abi_mlx5.go are
 // the kernel's own, checked against the C headers by abi_test.go; both sides of the seam use them.
 //

@@ -1,6 +1,6 @@
 package uverbs
 
-import "github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+import "github.com/rdma-netstack/rdma-netstack/internal/mmio"
 
 // Ask runs one write command as it is, for tests that ask what the package itself never would.
 // Answers may be nil.

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
 // fakeKernel executes commands with bytes at offsets, like a kernel with native GET_CONTEXT and a

@@ -3,11 +3,11 @@ package uverbs
 import (
 	"encoding/binary"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
 // Kernel is one opened device node: all operations of a process on /dev/infiniband/uverbsN. It is
-// implemented by the real node (OpenNode), by the software NIC (dv/simnic) and by a recording
+// implemented by the real node (OpenNode), by the software NIC (simnic) and by a recording
 // (Replay).
 //
 // Event descriptors (asynchronous events, completion channels) need no method: they appear in

@@ -8,7 +8,7 @@ import (
 	"io"
 	"sync"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
 // Record returns a Kernel that passes all calls on to k and writes each call, with request and

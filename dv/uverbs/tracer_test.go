@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
 // A trace is the recorded calls to a device node as text, one JSON object per call. Addresses of

@@ -3,7 +3,7 @@ package uverbs
 import (
 	"fmt"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/internal/mmio"
+	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
 // WQAttr describes a receive work queue.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
 // BenchmarkFullRing has 16 flows send faster than the sender's NIC, which delays its completions:

@@ -3,7 +3,7 @@ package rdma
 import (
 	"sync"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
 // holder makes a NIC delay all its completions, as a busy one does.

@@ -9,9 +9,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 )
 

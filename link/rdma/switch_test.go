@@ -15,9 +15,9 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/kernel"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
+	"github.com/rdma-netstack/rdma-netstack/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 )
 
 // another opens a device on a NIC of its own that takes frames for the address of device 1, and

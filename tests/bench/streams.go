@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 )
 
 // Addresses of the two ends; each pair of ends has a network of its own.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 )
 
 // looks is the number of times that a meter is checked within a limit.

@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 	"sync"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 )
 
 // metered is a wire whose progress a meter counts.

@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 )
 
 // segment is a TCP segment in a frame; from and to are the last bytes of addresses.

@@ -6,8 +6,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/link/pipe"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/tests/plain"
 )
 

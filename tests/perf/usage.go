@@ -86,7 +86,7 @@ func cpuOf(who int) float64 {
 }
 
 // modelPath is the package path of the software NIC: the work of a real NIC.
-const modelPath = "github.com/rdma-netstack/rdma-netstack/dv/simnic."
+const modelPath = "github.com/rdma-netstack/rdma-netstack/simnic."
 
 // modelShare is the share of the process's profile that is not the server's work.
 func (m *meter) modelShare() (share, samples float64, err error) {

@@ -1,6 +1,6 @@
 package sim
 
-import "github.com/rdma-netstack/rdma-netstack/dv/simnic"
+import "github.com/rdma-netstack/rdma-netstack/simnic"
 
 // startFaults sets timers for all faults, and for the end of the network's own harm.
 func (w *world) startFaults() {

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 )
 
 // txSocket is a packet.Sender.

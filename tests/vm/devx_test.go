@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
+	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 

@@ -1,7 +1,7 @@
 // Package vm tests the software ConnectX and the driver under stock Linux kernels.
 //
 // A virtual machine boots an unmodified Debian kernel whose own mlx5 modules bind the model, which
-// is a PCI function to it (dv/simnic/pcie). The port's wire ends in a TAP of a network namespace on
+// is a PCI function to it (tests/vm/pcie). The port's wire ends in a TAP of a network namespace on
 // the host, with ordinary clients. In the guest three users share the port: the kernel's netdev,
 // rdma-core's tools through libmlx5, and our own binary through /dev/infiniband/uverbs0.
 //

@@ -15,8 +15,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/pcie"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/vm/pcie"
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/apps/httpd"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
 // pauseTime is longer than the kernel's watchdog of send queues (15 s) and all of ours.

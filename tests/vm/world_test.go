@@ -16,11 +16,11 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/pcie"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/vm/pcie"
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 

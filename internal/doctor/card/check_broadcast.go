@@ -7,8 +7,8 @@ import (
 	"net/netip"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
+	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 )
 
 // broadcastCopy sends a broadcast, which both we and Linux are to get, and asks Linux for its

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 )
 
 // Config says which card to try, and what there is to try it with. What is nil is done without:

@@ -7,8 +7,8 @@ import (
 	"net"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
+	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 )
 
 // Our frames have an Ethernet type for local experiments (IEEE 802), this mark, and a sequence

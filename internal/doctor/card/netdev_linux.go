@@ -10,8 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/frame"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 )
 
 // Netdev is Linux's side of a port: frames are sent as the netdev sends them, and those that it

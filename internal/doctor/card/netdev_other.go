@@ -6,7 +6,7 @@ import (
 	"errors"
 	"net"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 )
 
 // OpenNetdev works on Linux only.

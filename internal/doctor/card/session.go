@@ -12,9 +12,9 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 )
 
 // session is one run. It is used by one goroutine.

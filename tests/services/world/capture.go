@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 )
 
 // recorded returns the wire with a capture: what passes on this side of the faults is written to a

@@ -20,7 +20,7 @@ import (
 
 // packages are those whose tests run: all that access memory shared with the NIC, and the packages
 // above them.
-var packages = []string{"dv/internal/mmio", "dv/mlx5", "dv/uverbs", "dv/simnic", "dv", "link/rdma"}
+var packages = []string{"internal/mmio", "dv/mlx5", "dv/uverbs", "simnic", "dv", "link/rdma"}
 
 // bootTime is enough for an emulated machine while other tests run.
 const bootTime = 20 * time.Minute

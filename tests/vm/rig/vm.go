@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rdma-netstack/rdma-netstack/dv/simnic/pcie"
+	"github.com/rdma-netstack/rdma-netstack/tests/vm/pcie"
 )
 
 // VM is a running virtual machine with a software ConnectX in it.

@@ -1,0 +1,168 @@
+package simnic
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
+)
+
+// MatchKey holds the fields of a frame that a flow rule can match: the words, most significant byte
+// first, of the device's layer 2 to 4 match set (fte_match_set_lyr_2_4 in linux
+// include/linux/mlx5/mlx5_ifc.h), and one word with the IPv6 flow label.
+type MatchKey [9]uint64
+
+// Match is a value under a mask. The zero Match matches every frame.
+type Match struct{ Value, Mask MatchKey }
+
+// field is a run of bits of one word of a MatchKey.
+type field struct{ word, shift, width uint }
+
+// Fields of a MatchKey.
+var (
+	fieldSrcMAC    = field{0, 16, 48}
+	fieldEtherType = field{0, 0, 16} // behind the last VLAN tag
+	fieldDstMAC    = field{1, 16, 48}
+	fieldVLAN      = field{1, 0, 16} // TCI of the first tag
+	fieldProto     = field{2, 56, 8}
+	fieldTOS       = field{2, 48, 8} // DSCP and ECN, or traffic class
+	fieldCVLAN     = field{2, 47, 1} // first tag is a C-tag
+	fieldSVLAN     = field{2, 46, 1}
+	fieldFrag      = field{2, 45, 1}
+	fieldIPVersion = field{2, 41, 4}
+	fieldTCPFlags  = field{2, 32, 9}
+	fieldTCPSrc    = field{2, 16, 16}
+	fieldTCPDst    = field{2, 0, 16}
+	fieldUDPSrc    = field{3, 16, 16}
+	fieldUDPDst    = field{3, 0, 16}
+	fieldSrcIPv4   = field{5, 0, 32}
+	fieldDstIPv4   = field{7, 0, 32}
+	fieldFlowLabel = field{8, 0, 20}
+)
+
+func (f field) put(k *MatchKey, v uint64) {
+	mask := uint64(1)<<f.width - 1
+	k[f.word] = k[f.word]&^(mask<<f.shift) | v&mask<<f.shift
+}
+
+func (f field) get(k *MatchKey) uint64 { return k[f.word] >> f.shift & (1<<f.width - 1) }
+
+func (m *Match) set(f field, value, mask uint64) {
+	if mask != 0 {
+		f.put(&m.Value, value)
+		f.put(&m.Mask, f.get(&m.Mask)|mask)
+	}
+}
+
+// SetDstMAC matches a destination address; bits outside the mask do not matter.
+func (m *Match) SetDstMAC(value, mask [6]byte) {
+	m.set(fieldDstMAC, macBits(value[:]), macBits(mask[:]))
+}
+
+// SetSrcMAC matches a source address.
+func (m *Match) SetSrcMAC(value, mask [6]byte) {
+	m.set(fieldSrcMAC, macBits(value[:]), macBits(mask[:]))
+}
+
+// SetEtherType matches the type after the last VLAN tag.
+func (m *Match) SetEtherType(value, mask uint16) {
+	m.set(fieldEtherType, uint64(value), uint64(mask))
+}
+
+// SetVLAN matches a C-tag with this TCI. With a zero mask it adds no condition.
+func (m *Match) SetVLAN(value, mask uint16) {
+	if mask != 0 {
+		m.set(fieldVLAN, uint64(value), uint64(mask))
+		m.set(fieldCVLAN, 1, 1)
+	}
+}
+
+// SetIPVersion matches IPv4 (4) or IPv6 (6).
+func (m *Match) SetIPVersion(v uint8) { m.set(fieldIPVersion, uint64(v), 0xf) }
+
+// SetProto matches an IP protocol; fragments match too.
+func (m *Match) SetProto(value, mask uint8) { m.set(fieldProto, uint64(value), uint64(mask)) }
+
+// SetTOS matches the IPv4 TOS or IPv6 traffic class byte.
+func (m *Match) SetTOS(value, mask uint8) { m.set(fieldTOS, uint64(value), uint64(mask)) }
+
+// SetFlowLabel matches an IPv6 flow label.
+func (m *Match) SetFlowLabel(value, mask uint32) {
+	m.set(fieldFlowLabel, uint64(value), uint64(mask))
+}
+
+// SetIPv4 matches source and destination addresses.
+func (m *Match) SetIPv4(src, srcMask, dst, dstMask [4]byte) {
+	m.set(fieldSrcIPv4, uint64(binary.BigEndian.Uint32(src[:])),
+		uint64(binary.BigEndian.Uint32(srcMask[:])))
+	m.set(fieldDstIPv4, uint64(binary.BigEndian.Uint32(dst[:])),
+		uint64(binary.BigEndian.Uint32(dstMask[:])))
+}
+
+// SetIPv6 matches source and destination addresses.
+func (m *Match) SetIPv6(src, srcMask, dst, dstMask [16]byte) {
+	for i := range uint(2) {
+		m.set(field{4 + i, 0, 64}, binary.BigEndian.Uint64(src[8*i:]),
+			binary.BigEndian.Uint64(srcMask[8*i:]))
+		m.set(field{6 + i, 0, 64}, binary.BigEndian.Uint64(dst[8*i:]),
+			binary.BigEndian.Uint64(dstMask[8*i:]))
+	}
+}
+
+// SetTCP matches TCP, not a fragment, and ports.
+func (m *Match) SetTCP(src, srcMask, dst, dstMask uint16) {
+	m.setL4(frame.ProtoTCP)
+	m.set(fieldTCPSrc, uint64(src), uint64(srcMask))
+	m.set(fieldTCPDst, uint64(dst), uint64(dstMask))
+}
+
+// SetUDP matches UDP, not a fragment, and ports.
+func (m *Match) SetUDP(src, srcMask, dst, dstMask uint16) {
+	m.setL4(frame.ProtoUDP)
+	m.set(fieldUDPSrc, uint64(src), uint64(srcMask))
+	m.set(fieldUDPDst, uint64(dst), uint64(dstMask))
+}
+
+func (m *Match) setL4(proto uint8) {
+	m.set(fieldProto, uint64(proto), 0xff)
+	m.set(fieldFrag, 0, 1)
+}
+
+// check refuses value bits outside the mask.
+func (m *Match) check() error {
+	for i, v := range m.Value {
+		if v&^m.Mask[i] != 0 {
+			return errorf(StatusBadParam, "match value %#x outside mask %#x in word %d", v,
+				m.Mask[i], i)
+		}
+	}
+	return nil
+}
+
+// Takes reports whether the frame with this key matches.
+func (m *Match) Takes(k *MatchKey) bool {
+	for i := range m.Mask {
+		if k[i]&m.Mask[i] != m.Value[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// exactDst returns the unicast destination that the match requires, if any.
+func (m *Match) exactDst() (mac uint64, ok bool) {
+	mac = fieldDstMAC.get(&m.Value)
+	return mac, fieldDstMAC.get(&m.Mask) == 1<<48-1 && mac>>40&1 == 0
+}
+
+// multicast reports whether the match requires a multicast destination.
+func (m *Match) multicast() bool {
+	const group = uint64(1) << 40
+	if fieldDstMAC.get(&m.Mask)&fieldDstMAC.get(&m.Value)&group != 0 {
+		return true
+	}
+	return fieldIPVersion.get(&m.Value) == 4 && fieldDstIPv4.get(&m.Mask) >= 0xf0000000 &&
+		fieldDstIPv4.get(&m.Value)>>28 == 0xe
+}
+
+func (m Match) String() string { return fmt.Sprintf("%016x/%016x", m.Value[:], m.Mask[:]) }

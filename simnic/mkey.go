@@ -1,0 +1,127 @@
+package simnic
+
+import (
+	"maps"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
+)
+
+// MKeyAttr describes a memory key.
+type MKeyAttr struct {
+	PD         uint32 // protection domain the key belongs to
+	Start      uint64 // address a WQE uses for the first byte; 0 for a physical-address key
+	Len        uint64 // bytes; 0 with Start 0 means all of Mem
+	Mem        *Memory
+	LocalWrite bool   // receive queues may write
+	Variant    *uint8 // low byte of the key; nil: the core chooses
+
+	Free bool             // no memory yet: UMR WQEs fill it in; Mem may be nil
+	UMR  *KeyTranslations // UMR WQEs may change the key; nil: they may not
+}
+
+// KeyTranslations are the pages of a key that UMR WQEs may change. The key owns it.
+type KeyTranslations struct {
+	LogPage      int      // bytes of a page, log2
+	List         []uint64 // bus addresses; the low three bits are flags
+	Translations int      // maximum length of List
+	// Page finds n bytes at a bus address. It is called with the key locked.
+	Page func(addr uint64, n int) (*mmio.Region, error)
+}
+
+// MKey is a registered memory region. A WQE may access [Start, Start+Len) through its key, from
+// queues of the same protection domain.
+type MKey struct {
+	nic  *NIC
+	attr MKeyAttr
+	key  uint32
+
+	mu   sync.RWMutex // read-held by a keyHold; guards what follows, and attr and key
+	dead bool
+}
+
+// keyTable finds keys without a lock. Writers replace the whole map.
+type keyTable struct {
+	mu   sync.Mutex
+	keys atomic.Pointer[map[uint32]*MKey]
+}
+
+func (t *keyTable) init() { t.keys.Store(&map[uint32]*MKey{}) }
+
+func (t *keyTable) edit(change func(map[uint32]*MKey)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	next := maps.Clone(*t.keys.Load())
+	change(next)
+	t.keys.Store(&next)
+}
+
+// CreateMKey registers memory.
+func (n *NIC) CreateMKey(a MKeyAttr) (*MKey, error) {
+	if err := n.Usable(); err != nil {
+		return nil, err
+	}
+	if err := a.check(); err != nil {
+		return nil, err
+	}
+	k := &MKey{nic: n, attr: a}
+	index := n.numbers.add(k, 22)
+	variant := uint8(index * 7)
+	if a.Variant != nil {
+		variant = *a.Variant
+	}
+	k.key = index<<8 | uint32(variant)
+	n.keys.edit(func(m map[uint32]*MKey) { m[k.key] = k })
+	return k, nil
+}
+
+// check refuses a key that names memory it does not have. A length of 0 at 0 becomes
+// all of the memory.
+func (a *MKeyAttr) check() error {
+	if a.Free {
+		if a.UMR == nil {
+			return errorf(StatusBadParam, "free memory key that no WQE can fill in")
+		}
+		return nil
+	}
+	if a.Mem == nil {
+		return errorf(StatusBadParam, "memory key without memory")
+	}
+	if a.Len == 0 && a.Start == 0 {
+		a.Len = a.Mem.Len()
+	}
+	if a.Len > a.Mem.Len() || a.Start+a.Len < a.Start {
+		return errorf(StatusBadParam, "memory key of %d bytes at %#x over %d bytes of memory",
+			a.Len, a.Start, a.Mem.Len())
+	}
+	return nil
+}
+
+// Key is the lkey: index in the upper 24 bits, variant in the low 8.
+func (k *MKey) Key() uint32 {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.key
+}
+
+// Attr returns the attributes the key was created with, as changed by UMR WQEs.
+func (k *MKey) Attr() MKeyAttr {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.attr
+}
+
+// Destroy invalidates the key and waits for copies in progress: afterwards the
+// memory may be unmapped. Queues that still use the key get protection errors.
+func (k *MKey) Destroy() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.dead {
+		return errorf(StatusBadRes, "memory key %#x", k.key)
+	}
+	k.dead = true
+	k.nic.keys.edit(func(m map[uint32]*MKey) { delete(m, k.key) })
+	k.nic.numbers.remove(k.key >> 8)
+	return nil
+}

@@ -1,0 +1,224 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
+)
+
+// Recorder writes frames to a capture file that tcpdump and wireshark read. Its
+// methods may be called from any goroutine.
+type Recorder struct {
+	mu  sync.Mutex
+	out io.Writer
+	buf []byte
+	err error // the first, after which nothing is written
+}
+
+// NewRecorder writes the file header to out. Each frame then becomes one Write.
+// The caller keeps out, flushes and closes it.
+func NewRecorder(out io.Writer) (*Recorder, error) {
+	var h [pcapFileHdr]byte
+	putPcapFileHeader(&h)
+	if _, err := out.Write(h[:]); err != nil {
+		return nil, fmt.Errorf("start capture file: %w", err)
+	}
+	return &Recorder{out: out}, nil
+}
+
+// Record appends frames, all with the same time. A checksum left to be completed
+// is completed in the file; an unsegmented frame stays in one piece.
+func (r *Recorder) Record(at time.Time, frames ...frame.Frame) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range frames {
+		if r.err != nil {
+			return
+		}
+		var h [pcapRecordHdr]byte
+		putPcapRecordHeader(&h, at, len(f.Data))
+		r.buf = append(append(r.buf[:0], h[:]...), f.Data...)
+		f.Data = r.buf[pcapRecordHdr:]
+		f.CompleteChecksum()
+		_, r.err = r.out.Write(r.buf)
+	}
+}
+
+// Err is the first error of writing, nil if there was none.
+func (r *Recorder) Err() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+// Capture returns w with everything that passes in either direction recorded to
+// out, with the time of c. A failure to record does not disturb the wire; Close reports it.
+func Capture(w Wire, out io.Writer, c clock.Clock) (Wire, error) {
+	r, err := NewRecorder(out)
+	if err != nil {
+		return nil, err
+	}
+	return &captured{Wire: w, rec: r, clock: c}, nil
+}
+
+type captured struct {
+	Wire
+	rec   *Recorder
+	clock clock.Clock
+}
+
+func (c *captured) Start(recv func([]frame.Frame)) error {
+	return c.Wire.Start(func(frames []frame.Frame) {
+		c.rec.Record(c.clock.Now(), frames...)
+		recv(frames)
+	})
+}
+
+func (c *captured) Send(frames []frame.Frame) (int, error) {
+	c.rec.Record(c.clock.Now(), frames...)
+	return c.Wire.Send(frames)
+}
+
+func (c *captured) Close() error {
+	return errors.Join(c.Wire.Close(), c.rec.Err())
+}
+
+// Replay is a capture file as a wire: the port receives what is in the file, and
+// what it sends is dropped; put Capture around it to keep that.
+type Replay struct {
+	in    *pcapReader
+	speed float64
+	clock clock.Clock
+	done  chan struct{}
+	quit  chan struct{}
+
+	mu      sync.Mutex // covers what follows
+	started bool
+	closed  bool
+	err     error
+}
+
+var _ Wire = (*Replay)(nil)
+
+// NewReplay reads in, a pcap file of Ethernet frames, from the Start of the
+// wire on. Speed 1 keeps the pace of the recording by c, 2 doubles it, 0 waits for
+// nothing. The caller keeps in and closes it after the wire.
+func NewReplay(in io.Reader, speed float64, c clock.Clock) (*Replay, error) {
+	r, err := newPcapReader(in)
+	if err != nil {
+		return nil, err
+	}
+	return &Replay{in: r, speed: speed, clock: c,
+		done: make(chan struct{}), quit: make(chan struct{})}, nil
+}
+
+// Start begins to replay on a goroutine of its own.
+func (r *Replay) Start(recv func([]frame.Frame)) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.closed:
+		return ErrClosed
+	case r.started:
+		return ErrStarted
+	}
+	r.started = true
+	go func() {
+		defer close(r.done)
+		err := r.play(recv)
+		r.mu.Lock()
+		r.err = err
+		r.mu.Unlock()
+	}()
+	return nil
+}
+
+func (r *Replay) play(recv func([]frame.Frame)) error {
+	var first, began time.Time
+	for {
+		at, data, err := r.in.next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("replay: %w", err)
+		}
+		if began.IsZero() {
+			first, began = at, r.clock.Now()
+		}
+		if !r.wait(first, began, at) {
+			return ErrClosed
+		}
+		recv([]frame.Frame{{Data: data}})
+	}
+}
+
+// wait sleeps until a frame of time at is due, and reports whether the wire is
+// still open then.
+func (r *Replay) wait(first, began, at time.Time) bool {
+	var due time.Duration
+	if r.speed > 0 {
+		due = r.clock.Until(began.Add(time.Duration(float64(at.Sub(first)) / r.speed)))
+	}
+	if due <= 0 {
+		select {
+		case <-r.quit:
+			return false
+		default:
+			return true
+		}
+	}
+	t := r.clock.NewTimer(due)
+	defer t.Stop()
+	select {
+	case <-r.quit:
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// Done is closed when the last frame was delivered.
+func (r *Replay) Done() <-chan struct{} { return r.done }
+
+// Err says after Done whether the file was read to its end.
+func (r *Replay) Err() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+// Send takes frames and forgets them.
+func (r *Replay) Send(frames []frame.Frame) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return 0, ErrClosed
+	}
+	return len(frames), nil
+}
+
+// Offloads is everything: nothing is done with the frames.
+func (r *Replay) Offloads() frame.Offload {
+	return frame.OffloadCsum | frame.OffloadTSO4 | frame.OffloadTSO6 | frame.OffloadUSO
+}
+
+// Close stops the replay.
+func (r *Replay) Close() error {
+	r.mu.Lock()
+	started := r.started
+	if !r.closed {
+		r.closed = true
+		close(r.quit)
+	}
+	r.mu.Unlock()
+	if started {
+		<-r.done
+	}
+	return nil
+}
