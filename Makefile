@@ -22,7 +22,7 @@ export GOFLAGS := $(strip $(GOFLAGS) -pgo=off)
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-vm test-vm-users test-vm-removals test-vm-host test-host test-upgrade test-looks test-browser test-deploy test-arm64 test-services test-attacks test-suites sim sim-mutants check deps demo bench bench-go bench-peers bench-scale bench-host instructions pgo fuzz fuzz-short help
+.PHONY: build test test-vm test-vm-users test-vm-removals test-vm-host test-host test-upgrade test-looks test-browser test-deploy test-arm64 test-services test-attacks test-suites sim sim-mutants check house deps demo bench bench-go bench-peers bench-scale bench-host instructions pgo fuzz fuzz-short help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -pgo=auto -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -99,6 +99,9 @@ check: ## gofmt, vet for amd64, arm64 and macOS, staticcheck, import map and oth
 	cd examples/grpc && CGO_ENABLED=0 go vet ./...
 	CGO_ENABLED=0 go run $(STATICCHECK) ./...
 	CGO_ENABLED=0 go test -vet=off ./tests
+
+house: ## count what makes the tree hard to hold in one head: objects, packages, names, comments, options; SINCE=COMMIT for its subjects
+	CGO_ENABLED=0 go run ./tests/house/run $(SINCE)
 
 deps: ## install what the tests use, by apt if root; else say what is missing
 	@tests/deps.sh

@@ -1,0 +1,52 @@
+package tests
+
+import (
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/tests/house"
+)
+
+// most holds the ratchets of the tree: what make house prints may fall below a figure, never rise
+// above it. Whoever makes a figure smaller lowers its entry in the same commit.
+var most = struct {
+	stackMethods, stackFields, stackFiles, packageFiles, knobs, causativeHas, productLines int
+	oneWord, definitions                                                                   float64
+}{
+	stackMethods: 190, stackFields: 62, stackFiles: 34, packageFiles: 58, knobs: 95,
+	causativeHas: 43, productLines: 90_000,
+	oneWord: 52.1, definitions: 39.2,
+}
+
+// TestHouse keeps the figures of package house from rising.
+func TestHouse(t *testing.T) {
+	f, err := house.Count("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		what string
+		now  int
+		most int
+		cure string
+	}{
+		{"methods of stack.Stack", f.StackMethods, most.stackMethods, "give them to an owner"},
+		{"fields of stack.Stack", f.StackFields, most.stackFields, "give them to an owner"},
+		{"files of stack.Stack", f.StackFiles, most.stackFiles, "add to a file that has its owner"},
+		{"files of " + f.LargestPackage, f.LargestFiles, most.packageFiles, "split it by owner"},
+		{"options of stack.Config", f.Knobs, most.knobs, "choose a default instead"},
+		{`comments "X has ... <participle>"`, f.CausativeHas, most.causativeHas, "begin with a verb"},
+		{"lines of the product", f.ProductLines, most.productLines, "delete what is not used"},
+	} {
+		if tt.now > tt.most {
+			t.Errorf("%s: %d, at most %d: %s", tt.what, tt.now, tt.most, tt.cure)
+		}
+	}
+	if s := f.OneWordShare(); s > most.oneWord {
+		t.Errorf("one-word unexported functions: %.1f %%, at most %.1f: say what they do to whom",
+			s, most.oneWord)
+	}
+	if s := f.DefinitionShare(); s > most.definitions {
+		t.Errorf(`doc comments "X is/are": %.1f %%, at most %.1f: begin with a verb`,
+			s, most.definitions)
+	}
+}
