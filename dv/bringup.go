@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/dv/internal/netdev"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
@@ -49,12 +50,13 @@ func (d *Device) bringUp(ctx context.Context, t *target) error {
 				d.mapMemory, d.memory.free)
 		}},
 		{"opening the RDMA context", func() error { return d.openContext(t) }},
-		{"asking for its capabilities", func() error { return d.checkDevice(t) }},
+		{"asking for its capabilities", d.checkDevice},
 		{"registering memory", d.registerMemory},
 		{"making send queues", d.makeTx},
 		{"making receive queues", d.makeRx},
 		{"steering frames to them", d.steer},
 		{"registering addresses", func() error { d.register(t); return nil }},
+		{"following the netdev", func() error { d.followNetdev(t); return nil }},
 	} {
 		if err := context.Cause(ctx); err != nil {
 			return fmt.Errorf("before %s: %w", stage.name, err)
@@ -66,6 +68,20 @@ func (d *Device) bringUp(ctx context.Context, t *target) error {
 	d.watch.Go(d.watchEvents)
 	d.watch.Go(d.watchCommands)
 	return nil
+}
+
+// followNetdev follows the MTU of the netdev from here on.
+func (d *Device) followNetdev(t *target) {
+	if t.watch == nil {
+		return
+	}
+	var w *netdev.Watcher
+	if err := d.cleanup.run("netdev", func() (err error) {
+		w, err = t.watch(func(i netdev.Interface) { d.SetNetdevMTU(i.MTU) })
+		return err
+	}, func() error { return w.Close() }); err != nil {
+		d.log.Warn("changes of the netdev's MTU are not followed", "device", d.Name(), "error", err)
+	}
 }
 
 // mapMemory takes the memory. It is returned last of all, after the kernel has
@@ -92,13 +108,13 @@ func (d *Device) openContext(t *target) error {
 }
 
 // checkDevice finds out whether device and port can serve us as asked.
-func (d *Device) checkDevice(t *target) error {
+func (d *Device) checkDevice() error {
 	port, err := d.context.QueryPort(d.port)
 	if err != nil {
 		return err
 	}
 	if !port.Ethernet() {
-		return inInfiniBand(d.Name(), d.port, max(t.linkType, int(d.port)))
+		return inInfiniBand(d.Name(), d.port)
 	}
 	caps := d.context.Caps()
 	if err := caps.Check(); err != nil {

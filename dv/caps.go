@@ -91,7 +91,7 @@ func (d *Device) txLimits() txLimits {
 	ds := min(mlx5.MaxDS, c.MaxSendDesc/mlx5.DSSize)
 	l := txLimits{
 		minInline: d.caps.MinInline,
-		frame:     d.plan.frameLimit,
+		frame:     d.MTU() + frameOverhead,
 		tso:       d.caps.MaxTSO,
 		lsoHeader: (ds-2)*mlx5.DSSize - mlx5.InlineOffset, // all but a control and a data segment
 		inline:    d.plan.inline,

@@ -13,9 +13,8 @@ import (
 // Device (or Kernel) is useful. Names in brackets are those of VPP's rdma
 // plugin for the same thing.
 type Config struct {
-	// Device is an RDMA device ("mlx5_0"), one of several ports of it ("mlx5_0/2", as "rdma link"
-	// has it), or the netdev of a port by its name or an alternative one ("enp1s0f0") [host-if].
-	// In switchdev mode the device alone is its uplink. Unused when Kernel is set.
+	// Device is an RDMA device ("mlx5_0") or the netdev of its port
+	// ("enp1s0f0") [host-if]. Unused when Kernel is set.
 	Device string
 
 	// Kernel opens a device that is not a node of this machine, such as the
@@ -144,22 +143,6 @@ type Config struct {
 	// Logger gets set-up, faults and recoveries, never packets; at level Debug also what is on and
 	// off. nil: silence.
 	Logger *slog.Logger
-}
-
-// WithDefaultSizes returns c with the numbers and sizes of queues and buffers that every device has
-// room for. All other fields are kept: what frames we take, and how, is not the device's choice.
-func (c Config) WithDefaultSizes() Config {
-	c.RxQueues, c.TxQueues, c.ActiveRxQueues = 0, 0, 0
-	c.RxQueueSize, c.TxQueueSize, c.TxBufferSize, c.SpareFrames = 0, 0, 0, 0
-	return c
-}
-
-// WithoutOptionalFeatures returns c without what only some devices can do, and frames pass without:
-// Striding, StripVLAN, DelayDrop, and events that are held back. All other fields are kept.
-func (c Config) WithoutOptionalFeatures() Config {
-	c.Striding, c.StripVLAN, c.DelayDrop = false, false, false
-	c.EventFrames, c.EventMicroseconds = 0, 0
-	return c
 }
 
 // PortFacts is what the netdev of a port would tell.

@@ -62,6 +62,9 @@ type Device struct {
 	linkChanges atomic.Uint64
 	linkChanged chan struct{} // capacity 1: a token for LinkChanged
 
+	netdevMTU  atomic.Int32  // see SetNetdevMTU
+	mtuChanged chan struct{} // capacity 1: a token for MTUChanged
+
 	close    sync.Once
 	closeErr error // written in close
 
@@ -88,10 +91,12 @@ func newDevice(cfg Config, t *target) *Device {
 	d := &Device{config: cfg, facts: t.facts, port: t.facts.Port,
 		flowTag: newFlowTag(random.From(cfg.Random)),
 		log:     cfg.Logger, done: make(chan struct{}), linkChanged: make(chan struct{}, 1),
-		stages: []OpeningStage{{Name: "finding the device", Took: t.took}}}
+		mtuChanged: make(chan struct{}, 1),
+		stages:     []OpeningStage{{Name: "finding the device", Took: t.took}}}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
+	d.netdevMTU.Store(int32(t.facts.MTU))
 	return d
 }
 
@@ -139,8 +144,35 @@ func (d *Device) stripsVLAN() bool {
 // HostMode reports whether Config.HostMode is set.
 func (d *Device) HostMode() bool { return d.config.HostMode }
 
-// MTU is the largest IP packet received and sent, in bytes.
-func (d *Device) MTU() int { return d.plan.mtu }
+// MTU returns the largest IP packet received and sent now, in bytes: the netdev's MTU, which may
+// change, but no more than MTULimit.
+func (d *Device) MTU() int { return min(d.plan.mtuLimit, d.NetdevMTU()) }
+
+// MTULimit returns the largest MTU that the device can work with, in bytes: Config.MTU, or what the
+// receive buffers hold, which are made for the MTU that the netdev has during Open.
+func (d *Device) MTULimit() int { return d.plan.mtuLimit }
+
+// NetdevMTU returns the MTU of the port's netdev, in bytes, as last told.
+func (d *Device) NetdevMTU() int { return int(d.netdevMTU.Load()) }
+
+// SetNetdevMTU tells the device which MTU its netdev has now. A device of this machine learns it
+// from the kernel; this is for one that Config.Kernel opens.
+func (d *Device) SetNetdevMTU(bytes int) {
+	if d.netdevMTU.Swap(int32(bytes)) == int32(bytes) {
+		return
+	}
+	for _, q := range d.tx {
+		q.longest.Store(int32(d.MTU() + frameOverhead))
+	}
+	select {
+	case d.mtuChanged <- struct{}{}:
+	default:
+	}
+}
+
+// MTUChanged returns a channel that gets a token when NetdevMTU changes, unless it still holds one.
+// It is for one reader and is never closed.
+func (d *Device) MTUChanged() <-chan struct{} { return d.mtuChanged }
 
 // PinnedBytes is the memory that the NIC may write and read: frames, staging memory, rings.
 func (d *Device) PinnedBytes() int { return d.plan.pinned() }

@@ -1,7 +1,6 @@
 package dv
 
 import (
-	"cmp"
 	"math/bits"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
@@ -21,8 +20,9 @@ type plan struct {
 	spare      int // frames beyond those of the receive rings
 	inline     int // longest frame in its descriptor as a whole
 	pageSize   int
-	mtu        int
-	frameLimit int // longest frame sent, in bytes
+	mtu        int // asked for, or the port's
+	frameLimit int // longest frame with that MTU, in bytes
+	mtuLimit   int // largest MTU that the buffers take, if the port's is raised later
 }
 
 // Bounds of what Config may ask for, and the budget that defaults keep.
@@ -55,17 +55,12 @@ const frameOverhead = ethHeader + vlanTag
 // fits the budget.
 func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 	p := plan{
-		rx:        cmp.Or(cfg.RxQueues, 1),
-		tx:        cmp.Or(cfg.TxQueues, 1),
-		rxEntries: cmp.Or(cfg.RxQueueSize, defaultRing),
-		txBlocks:  cmp.Or(cfg.TxQueueSize, defaultRing),
-		stage:     cmp.Or(cfg.TxBufferSize, defaultStage),
-		spare:     cmp.Or(cfg.SpareFrames, defaultSpare),
-		mtu:       cmp.Or(cfg.MTU, portMTU),
-		pageSize:  pageSize,
-		inline:    cmp.Or(cfg.TxInline, inlineMax),
+		rx: or(cfg.RxQueues, 1), tx: or(cfg.TxQueues, 1),
+		rxEntries: or(cfg.RxQueueSize, defaultRing), txBlocks: or(cfg.TxQueueSize, defaultRing),
+		stage: or(cfg.TxBufferSize, defaultStage), spare: or(cfg.SpareFrames, defaultSpare),
+		mtu: or(cfg.MTU, portMTU), pageSize: pageSize, inline: or(cfg.TxInline, inlineMax),
 	}
-	p.active = cmp.Or(cfg.ActiveRxQueues, p.rx)
+	p.active = or(cfg.ActiveRxQueues, p.rx)
 	if err := p.check(cfg, portMTU); err != nil {
 		return p, err
 	}
@@ -82,6 +77,10 @@ func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 	default:
 		p.frame = (((p.frameLimit+p.segs-1)/p.segs+cacheLine-1)/cacheLine | 1) * cacheLine
 	}
+	p.mtuLimit = p.mtu
+	if cfg.MTU == 0 {
+		p.mtuLimit = min(max(p.mtu, p.segs*p.frame-frameOverhead), maxMTU)
+	}
 	p.shrink(cfg)
 	return p, nil
 }
@@ -97,6 +96,13 @@ func segments(n int) int {
 		segs *= 2
 	}
 	return segs
+}
+
+func or(v, otherwise int) int {
+	if v == 0 {
+		return otherwise
+	}
+	return v
 }
 
 func (p *plan) check(cfg *Config, portMTU int) error {

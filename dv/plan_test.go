@@ -14,23 +14,26 @@ func TestPlan(t *testing.T) {
 		want plan
 	}{
 		{"defaults", Config{}, 1500, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024,
-			stage: 1 << 20, frame: 1600, spare: 256, mtu: 1500, frameLimit: 1518}},
+			stage: 1 << 20, frame: 1600, spare: 256, mtu: 1500, frameLimit: 1518, mtuLimit: 1582}},
 		{"jumbo", Config{}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024,
-			stage: 1 << 20, frame: 2368, segs: 4, spare: 1024, mtu: 9000, frameLimit: 9018}},
+			stage: 1 << 20, frame: 2368, segs: 4, spare: 1024, mtu: 9000, frameLimit: 9018,
+			mtuLimit: 9454}},
 		{"jumbo in one buffer", Config{NoMultiSegment: true}, 9000,
 			plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 9024,
-				spare: 256, mtu: 9000, frameLimit: 9018}},
+				spare: 256, mtu: 9000, frameLimit: 9018, mtuLimit: 9006}},
 		{"own MTU", Config{MTU: 3000}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024,
-			stage: 1 << 20, frame: 1600, segs: 2, spare: 512, mtu: 3000, frameLimit: 3018}},
+			stage: 1 << 20, frame: 1600, segs: 2, spare: 512, mtu: 3000, frameLimit: 3018,
+			mtuLimit: 3000}},
 		{"longest in one buffer", Config{MTU: 2414}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024,
-			txBlocks: 1024, stage: 1 << 20, frame: 2496, spare: 256, mtu: 2414, frameLimit: 2432}},
+			txBlocks: 1024, stage: 1 << 20, frame: 2496, spare: 256, mtu: 2414, frameLimit: 2432,
+			mtuLimit: 2414}},
 		{"largest MTU", Config{MTU: 16384, RxQueueSize: 256}, 16384,
 			plan{rx: 1, tx: 1, rxEntries: 256, txBlocks: 1024, stage: 1 << 20, frame: 2112, segs: 8,
-				spare: 2048, mtu: 16384, frameLimit: 16402}},
+				spare: 2048, mtu: 16384, frameLimit: 16402, mtuLimit: 16384}},
 		{"asked for", Config{RxQueues: 2, TxQueues: 3, RxQueueSize: 64, TxQueueSize: 128,
 			TxBufferSize: 128 << 10, SpareFrames: 1}, 1500,
 			plan{rx: 2, tx: 3, rxEntries: 64, txBlocks: 128, stage: 128 << 10, frame: 1600,
-				spare: 1, mtu: 1500, frameLimit: 1518}},
+				spare: 1, mtu: 1500, frameLimit: 1518, mtuLimit: 1582}},
 	} {
 		c.want.pageSize, c.want.inline, c.want.segs = 4096, inlineMax, max(1, c.want.segs)
 		c.want.active = c.want.rx

@@ -1,9 +1,9 @@
 package dv
 
 import (
-	"cmp"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
@@ -47,6 +47,8 @@ type TxQueue struct {
 	limits  txLimits
 	log     *slog.Logger
 
+	longest atomic.Int32 // frame that is sent, in bytes; follows the netdev's MTU
+
 	// The holder's of mu.
 	cq             compRing
 	pc             uint32 // block after the last written one; this and the next three wrap at 2^32
@@ -80,7 +82,7 @@ type txLimits struct {
 	minInline int // header bytes that must be in the descriptor
 	inline    int // longest frame that is in its descriptor as a whole; 0: inlineMax
 	small     int // longest frame that is in a shared descriptor as a whole; set by newTxQueue
-	frame     int // longest frame, without FCS
+	frame     int // longest frame at first, without FCS; then TxQueue.longest
 	tso       int // longest payload to be segmented; 0: none
 	lsoHeader int // longest header of such a packet
 
@@ -100,7 +102,7 @@ const inlineMax = 2*mlx5.BB - mlx5.CtrlSegSize - mlx5.InlineOffset
 // (a power of two) of 64 bytes in ring.
 func newTxQueue(index, blocks int, ring, rec *mmio.Region, pool *Pool, stage staging,
 	limits txLimits) *TxQueue {
-	limits.inline = max(cmp.Or(limits.inline, inlineMax), limits.minInline)
+	limits.inline = max(or(limits.inline, inlineMax), limits.minInline)
 	if limits.mpw > 0 {
 		limits.small = limits.inline
 	}
@@ -111,9 +113,13 @@ func newTxQueue(index, blocks int, ring, rec *mmio.Region, pool *Pool, stage sta
 		stage: stage, marks: make([]mark, blocks),
 		inFlightFrames: inFlightRing{ring: make([]inFlightFrame, blocks*dsPerBB)},
 	}
+	q.longest.Store(int32(limits.frame))
 	q.rewind()
 	return q
 }
+
+// longestFrame is the longest frame that is sent, in bytes, without FCS.
+func (q *TxQueue) longestFrame() int { return int(q.longest.Load()) }
 
 // rewind sets the ring to its state after a reset: empty, counters 0.
 func (q *TxQueue) rewind() {

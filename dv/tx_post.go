@@ -33,10 +33,10 @@ func (q *TxQueue) Post(p *TxPacket) error {
 		}
 		flags |= TxL3Csum | TxL4Csum
 	}
-	if n < ethHeader || n+tag > q.limits.frame {
+	if n < ethHeader || n+tag > q.longestFrame() {
 		return q.countRefused(
 			fmt.Errorf("send frame of %d bytes, the port takes %d to %d: %w", n+tag,
-				ethHeader, q.limits.frame, ErrFrameSize))
+				ethHeader, q.longestFrame(), ErrFrameSize))
 	}
 	if size := max(n+tag, ethMin); size <= q.limits.inline {
 		if q.putMPWInline(p, n+tag, size, flags) {
@@ -222,11 +222,11 @@ func (q *TxQueue) checkFrame(f Frame, off, n int, flags TxFlags) error {
 	switch {
 	case !q.pool.valid(f):
 		return fmt.Errorf("send frame %d, the pool has %d: %w", f, q.pool.count, ErrFrameSize)
-	case n < ethHeader || n > q.limits.frame || off < 0 || off > q.pool.size-ethMin ||
+	case n < ethHeader || n > q.longestFrame() || off < 0 || off > q.pool.size-ethMin ||
 		!q.pool.reaches(f, off, n):
 		return fmt.Errorf(
 			"send %d bytes at offset %d of a frame of %d, the port takes %d to %d: %w",
-			n, off, q.pool.size, ethHeader, q.limits.frame, ErrFrameSize)
+			n, off, q.pool.size, ethHeader, q.longestFrame(), ErrFrameSize)
 	case flags&TxVLAN != 0:
 		return fmt.Errorf("insert a VLAN tag without copying: %w", ErrNotSupported)
 	}
@@ -317,9 +317,9 @@ func (q *TxQueue) checkLSO(p *TxPacket, header, payload int) error {
 	case payload > q.limits.tso:
 		return fmt.Errorf("segment %d bytes, at most %d will do: %w", payload,
 			q.limits.tso, ErrFrameSize)
-	case header+p.MSS > q.limits.frame:
+	case header+p.MSS > q.longestFrame():
 		return fmt.Errorf("segments of %d bytes, the port takes %d: %w", header+p.MSS,
-			q.limits.frame, ErrFrameSize)
+			q.longestFrame(), ErrFrameSize)
 	}
 	return nil
 }

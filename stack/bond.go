@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -34,6 +35,7 @@ type bond struct {
 	port *packet.Port // of the bond
 
 	changed chan struct{} // capacity 1: a token for LinkChanged
+	mtu     chan struct{} // capacity 1: a token for MTUChanged
 	wake    chan struct{} // capacity 1: a device was opened, closed or lost
 	done    chan struct{} // closed when no device is left
 	ctx     context.Context
@@ -77,7 +79,8 @@ const (
 func (h *host) openBond(ctx context.Context, cfg dv.Config, use func(*dv.Device) error) (*bond,
 	error) {
 	b := &bond{h: h, cfg: cfg, use: use, port: h.sockets(), members: map[string]*bondMember{},
-		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), done: make(chan struct{})}
+		changed: make(chan struct{}, 1), mtu: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), done: make(chan struct{})}
 	b.ctx, b.cancel = context.WithCancel(h.stack.ctx)
 	if f := h.stack.cfg.bond; f != nil {
 		b.events = f.changed
@@ -136,6 +139,9 @@ func (b *bond) opened() failover.Opened {
 func (b *bond) open(ctx context.Context, name string) (*dv.Device, error) {
 	cfg := b.cfg
 	cfg.Device = name
+	if i, err := net.InterfaceByName(name); err == nil && cfg.MTU > i.MTU {
+		cfg.MTU = 0 // the member's; the link's cap stays
+	}
 	if f := b.h.stack.cfg.bond; f != nil {
 		cfg = f.member(cfg, name)
 	}
@@ -164,6 +170,9 @@ func (b *bond) LinkUp() bool { return b.port.LinkUp() }
 
 // LinkChanged implements nic. Another member that sends is a change.
 func (b *bond) LinkChanged() <-chan struct{} { return b.changed }
+
+// MTUChanged returns a channel that gets a token when the bond's or a member's MTU changes.
+func (b *bond) MTUChanged() <-chan struct{} { return b.mtu }
 
 // Done implements nic.
 func (b *bond) Done() <-chan struct{} { return b.done }

@@ -24,6 +24,8 @@ func (b *bond) run() {
 		case <-b.retry.C:
 		case <-b.port.LinkChanged():
 			notify(b.changed)
+		case <-b.port.MTUChanged():
+			notify(b.mtu)
 		}
 		if b.h.stack.clock.Sleep(b.ctx, bondPause) != nil {
 			return
@@ -232,10 +234,16 @@ func (b *bond) note(m *bondMember, dev *dv.Device, err error) {
 	}
 	m.refusal = ""
 	b.ended.Go(func() {
-		select {
-		case <-dev.Done():
-			notify(b.wake)
-		case <-b.ctx.Done():
+		for {
+			select {
+			case <-dev.MTUChanged():
+				notify(b.mtu)
+				continue
+			case <-dev.Done():
+				notify(b.wake)
+			case <-b.ctx.Done():
+			}
+			return
 		}
 	})
 }

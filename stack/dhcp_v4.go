@@ -2,6 +2,7 @@ package stack
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -36,7 +37,7 @@ const declineWait = 10 * time.Second
 // dhcpWanted is what we ask for besides an address.
 var dhcpWanted = []dhcpv4.OptionCode{
 	dhcpv4.OptionSubnetMask, dhcpv4.OptionClasslessStaticRoute, dhcpv4.OptionRouter,
-	dhcpv4.OptionDomainNameServer,
+	dhcpv4.OptionDomainNameServer, dhcpv4.OptionInterfaceMTU,
 }
 
 // ErrNoLease says that no DHCP server gave an address in time.
@@ -120,6 +121,7 @@ func (d *dhcp4) use(l *lease4) error {
 		d.s.dhcp.refused.Add(1)
 		d.s.log.Warn("DHCP: refused", "interface", d.s.name, "what", r)
 	}
+	d.s.mtu.useLeased(l.mtu)
 	routes := append([]Route{{Destination: l.prefix.Masked()}}, l.routes...)
 	return d.s.applyAutoconf(fromDHCPv4, routes, l.dns)
 }
@@ -198,11 +200,20 @@ func (d *dhcp4) answer(ctx context.Context, id dhcpv4.TransactionID,
 		if err != nil {
 			return nil
 		}
-		if m.TransactionID == id && slices.Contains(want, m.MessageType()) {
+		if m.TransactionID == id && wanted(m.MessageType(), want) {
 			return m
 		}
 	}
 	return nil
+}
+
+func wanted(t dhcpv4.MessageType, want []dhcpv4.MessageType) bool {
+	for _, w := range want {
+		if t == w {
+			return true
+		}
+	}
+	return false
 }
 
 // read returns the next answer that is for our hardware address. An error is one of the socket.
@@ -269,6 +280,7 @@ type lease4 struct {
 	routes              []Route
 	dns                 []netip.Addr
 	server              netip.Addr
+	mtu                 uint16 // 0: none
 	renew, rebind, ends time.Time
 	refused             []string // what came with it and cannot be
 }
@@ -296,6 +308,7 @@ func parseLease4(ack *dhcpv4.DHCPv4, asked time.Time, least time.Duration) (*lea
 	l := &lease4{ack: ack, prefix: netip.PrefixFrom(addr, ones), dns: addrs(ack.DNS())}
 	l.dns = l.dns[:min(len(l.dns), maxLeaseServers)]
 	l.parseRoutes(ack)
+	l.parseMTU(ack)
 	t := terms(ack.IPAddressRenewalTime(0), ack.IPAddressRebindingTime(0),
 		ack.IPAddressLeaseTime(time.Hour), least)
 	l.renew, l.rebind, l.ends = asked.Add(t.renew), asked.Add(t.rebind), asked.Add(t.ends)
@@ -366,6 +379,19 @@ func (l *lease4) parseRoutes(ack *dhcpv4.DHCPv4) {
 	}
 }
 
+// parseMTU takes option 26 (RFC 2132 section 5.1), unless the value is too small.
+func (l *lease4) parseMTU(ack *dhcpv4.DHCPv4) {
+	given := ack.Options.Get(dhcpv4.OptionInterfaceMTU)
+	if len(given) != 2 {
+		return
+	}
+	if l.mtu = binary.BigEndian.Uint16(given); l.mtu < leastLeasedMTU {
+		l.refused = append(l.refused, fmt.Sprintf("an MTU of %d bytes, where less than %d is "+
+			"taken for an error of the server's", l.mtu, leastLeasedMTU))
+		l.mtu = 0
+	}
+}
+
 // addrs converts what are addresses of hosts.
 func addrs(ips []net.IP) (out []netip.Addr) {
 	for _, ip := range ips {
@@ -396,6 +422,7 @@ func (d *dhcp4) keep() {
 		d.s.log.Warn("the DHCP lease is over", "interface", d.s.name, "address", old.String())
 		d.s.removeAddress(old)
 		d.s.applyAutoconf(fromDHCPv4, nil, nil)
+		d.s.mtu.useLeased(0)
 		if err := d.acquire(d.s.ctx); err != nil {
 			d.s.log.Warn("DHCP", "interface", d.s.name, "error", err)
 			d.s.pause(d.s.ctx, dhcpLongestWait)

@@ -28,9 +28,10 @@ type dhcpServer struct {
 	twice     atomic.Bool // each answer comes twice
 	fallback  string      // the address to give after a DECLINE
 	acks      atomic.Int32
-	declined  atomic.Int64 // when somebody declined by clock, in ns since 1970
-	paused    atomic.Int64 // from then to the next DISCOVER
-	confirmed atomic.Int32 // of them, to who asked for an address from before
+	declined  atomic.Int64  // when somebody declined by clock, in ns since 1970
+	paused    atomic.Int64  // from then to the next DISCOVER
+	confirmed atomic.Int32  // of them, to who asked for an address from before
+	mtu       atomic.Uint32 // of option 26; 0: it is left out
 	lasts     time.Duration
 	clock     clock.Clock
 }
@@ -81,6 +82,10 @@ func (d *dhcpServer) answer(m *dhcpv4.DHCPv4) {
 		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(netpair.ServerIP4.AsSlice())))
 	if err != nil {
 		return
+	}
+	if mtu := d.mtu.Load(); mtu != 0 {
+		reply.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU,
+			[]byte{byte(mtu >> 8), byte(mtu)}))
 	}
 	to := &net.UDPAddr{IP: net.IPv4bcast, Port: 68}
 	d.conn.WriteTo(make([]byte, 240), to) // what is no answer is passed over

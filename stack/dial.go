@@ -1,7 +1,6 @@
 package stack
 
 import (
-	"cmp"
 	"context"
 	"net"
 	"net/http/httptrace"
@@ -362,7 +361,7 @@ func (d *Dialer) staggered(ctx context.Context, network string, list targets) (n
 			c, err := d.dialOne(ctx, network, list[i])
 			results <- outcome{i, c, err}
 		}()
-		delay.Reset(cmp.Or(d.FallbackDelay, attemptDelay))
+		delay.Reset(orDefault(d.FallbackDelay, attemptDelay))
 	}
 	var winner net.Conn
 	for winner == nil && (running > 0 || started < len(list)) {

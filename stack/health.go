@@ -39,6 +39,9 @@ type Health struct {
 	Error, Recover uint64
 	Since          time.Time // of the last change; when the stack was made if there was none
 	Reason         error     // of the last error; nil if there was none
+	// Notice is what the part does less well than it could, though it works; nil: nothing. A change
+	// of it alone is told as well.
+	Notice error
 	// GracePeriod is Config.GracePeriod for the device, 0 for others.
 	GracePeriod time.Duration
 	// AutoRecover: what is in error is recovered by itself. Not a device within its grace period,
@@ -95,6 +98,17 @@ func (h *health) report(i int, err error) {
 		}
 		r.Error++
 		r.Reason = err
+		return true
+	})
+}
+
+// notice notes what a part does less well than it could; nil: nothing any more.
+func (h *health) notice(i int, what error) {
+	h.change(i, func(r *Health) bool {
+		if errors.Is(what, r.Notice) {
+			return false
+		}
+		r.Notice = what
 		return true
 	})
 }

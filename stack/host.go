@@ -165,7 +165,7 @@ func (h *host) read(cfg Config) (found hostnet.Network, err error) {
 		return found, fmt.Errorf("%s has no address: ip address add 192.0.2.10/24 dev %[1]s, "+
 			"or give the stack an address of its own in place of Host", h.netdev)
 	}
-	h.device.Store(&backing.Device{Index: found.Index, MTU: found.MTU})
+	h.device.Store(&backing.Device{Index: found.Index, MTU: h.frameMTU(found)})
 	h.addrs = found.Addresses
 	var addrs []netip.Addr
 	for _, a := range h.plainAddrs() {
@@ -198,6 +198,7 @@ func (s *Stack) openOnHost(ctx context.Context, found hostnet.Network) error {
 	}
 	s.background.Go(h.follow)
 	s.keepLink(nic)
+	notify(h.returned) // what has changed meanwhile
 	if !s.nic.LinkUp() {
 		s.health.report(reportLink, errLinkDown)
 	}

@@ -59,6 +59,7 @@ func (h *host) look() (again time.Duration) {
 	found, err := h.kernel.Read(h.netdev)
 	switch {
 	case err == nil:
+		h.followMTU(found)
 		err = h.rebind(found)
 	case errors.Is(err, syscall.ENODEV):
 		err = h.hide()

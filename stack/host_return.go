@@ -9,6 +9,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
 )
@@ -37,11 +38,37 @@ func (h *host) hide() error {
 	return h.setDevice(d)
 }
 
+// followMTU tells the link the netdev's MTU, which may be a VLAN's and less than its port's, and so
+// a device that nobody else tells.
+func (h *host) followMTU(found hostnet.Network) {
+	s := h.stack
+	most := found.MTU
+	if given := s.cfg.NIC.MTU; given > 0 {
+		most = min(most, given)
+	}
+	if s.cfg.NIC.Kernel != nil {
+		for _, d := range s.Devices() {
+			d.SetNetdevMTU(found.MTU)
+		}
+	}
+	s.link.SetMTU(uint32(most))
+	s.mtu.follow()
+}
+
+// frameMTU is the largest IP packet that comes to us in one frame. Rings may take less than the
+// netdev's MTU; what is longer has come in fragments, and is the kernel's.
+func (h *host) frameMTU(found hostnet.Network) int {
+	if h.stack != nil && h.stack.link != nil && h.stack.link.Backend() == rdma.BackendRings {
+		return min(found.MTU, int(h.stack.link.MTU()))
+	}
+	return found.MTU
+}
+
 // rebind has the kernel's sockets drop what comes by the netdev as it is now. Link-local addresses
 // are removed from one that has another number: the kernel's sockets for them are bound to that.
 func (h *host) rebind(found hostnet.Network) error {
-	old, d := *h.device.Load(), backing.Device{Index: found.Index, MTU: found.MTU}
-	if old.Index == d.Index && old.Last == 0 {
+	old, d := *h.device.Load(), backing.Device{Index: found.Index, MTU: h.frameMTU(found)}
+	if old == d {
 		return nil
 	}
 	if old.Index != d.Index {
@@ -90,7 +117,7 @@ func (h *host) reopen() (*packet.Port, error) {
 		return nil, err
 	}
 	cfg := h.stack.portConfig(h.stack.cfg.NIC)
-	cfg.MTU = h.sockets().MTU()
+	cfg.MTU = 0 // the netdev's, which may be another
 	port, err := packet.Open(cfg)
 	if err != nil {
 		return nil, err

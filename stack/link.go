@@ -39,6 +39,8 @@ func (s *Stack) watch() {
 		case <-s.netdevGone():
 			s.over(s.packets.Err())
 			return
+		case <-s.mtu.told():
+			s.mtu.follow()
 		case <-s.nic.LinkChanged():
 			s.linkChanged(s.nic.LinkUp())
 		case <-s.nic.Done():

@@ -55,7 +55,7 @@ func (s *Stack) keepLink(cfg dv.Config) {
 		first = failover.Opened{Device: s.packets, Backend: rdma.Sockets(s.packets),
 			Name: s.packets.Name()}
 		again := s.portConfig(cfg)
-		again.Device, again.MAC, again.MTU = s.packets.Name(), s.packets.MAC(), s.packets.MTU()
+		again.Device, again.MAC, again.MTU = s.packets.Name(), s.packets.MAC(), 0
 		open := func() (packet.Interface, error) { return s.openInterface(again) }
 		if s.host != nil {
 			open = func() (packet.Interface, error) { return s.host.reopen() }
@@ -98,7 +98,6 @@ type identity struct {
 	ifindex int
 	upper   string // the netdev that it is a member of, such as a bond; "": none
 	queues  int
-	mtu     int
 	host    *host // Config.Host: has packet sockets beside the rings; else nil
 
 	use func(*dv.Device) error // is told of each device
@@ -106,7 +105,7 @@ type identity struct {
 
 // identify is what there is to know of a device at work.
 func identify(dev *dv.Device, cfg dv.Config) identity {
-	id := identity{cfg: cfg, netdev: dev.Netdev(), queues: dev.NumRx(), mtu: dev.MTU()}
+	id := identity{cfg: cfg, netdev: dev.Netdev(), queues: dev.NumRx()}
 	id.cfg.MAC = dev.MAC()
 	if cfg.Kernel != nil {
 		return id
@@ -147,6 +146,9 @@ func (id *identity) open(ctx context.Context) (failover.Opened, error) {
 		cfg.Device = found.name
 		if i, err := net.InterfaceByName(found.netdev); err == nil {
 			ifindex = i.Index
+			if cfg.MTU > i.MTU {
+				cfg.MTU = 0 // the netdev's; the link's cap stays
+			}
 		}
 	}
 	dev, err := openAgain(ctx, cfg, id.use)
@@ -156,28 +158,16 @@ func (id *identity) open(ctx context.Context) (failover.Opened, error) {
 	return id.opened(dev, ifindex), nil
 }
 
-// openAgain opens a device that has come back, and has it used. It may be another model: one that
-// refuses the numbers or sizes of queues gets those that any device has room for, and one that
-// lacks an optional feature does without; the log says what was given up.
+// openAgain opens a device that has come back, and has it used.
 func openAgain(ctx context.Context, cfg dv.Config, use func(*dv.Device) error) (*dv.Device, error) {
 	dev, err := dv.Open(ctx, cfg)
-	for _, step := range []struct {
-		less  func(dv.Config) dv.Config
-		given string
-	}{
-		{dv.Config.WithDefaultSizes, "the numbers and sizes of its queues"},
-		{dv.Config.WithoutOptionalFeatures, "its numbers and sizes of queues, striding, " +
-			"VLAN stripping, delayed drops and event moderation"},
-	} {
-		if !refusedByModel(err) {
-			break
-		}
-		why := err
-		cfg = step.less(cfg)
-		if dev, err = dv.Open(ctx, cfg); err == nil && cfg.Logger != nil {
-			cfg.Logger.Warn("the device that is back lacks what the one before had, and works "+
-				"with the defaults for "+step.given, "device", dev.Name(), "error", why)
-		}
+	if errors.Is(err, dv.ErrConfig) || errors.Is(err, dv.ErrNotSupported) {
+		cfg = dv.Config{Device: cfg.Device, Kernel: cfg.Kernel, Facts: cfg.Facts, MAC: cfg.MAC,
+			VLAN: cfg.VLAN, MTU: cfg.MTU, AllowNetdevMAC: cfg.AllowNetdevMAC,
+			TakesOver: cfg.TakesOver, Promiscuous: cfg.Promiscuous, HostMode: cfg.HostMode,
+			Addresses: cfg.Addresses, Interpose: cfg.Interpose, Dumped: cfg.Dumped,
+			Logger: cfg.Logger, Clock: cfg.Clock, Random: cfg.Random}
+		dev, err = dv.Open(ctx, cfg)
 	}
 	if err != nil {
 		return nil, err
@@ -186,12 +176,6 @@ func openAgain(ctx context.Context, cfg dv.Config, use func(*dv.Device) error) (
 		return nil, errors.Join(err, dev.Close())
 	}
 	return dev, nil
-}
-
-// refusedByModel reports whether a device refused what another model might have granted.
-func refusedByModel(err error) bool {
-	return errors.Is(err, dv.ErrConfig) || errors.Is(err, dv.ErrNotSupported) ||
-		errors.Is(err, syscall.EOPNOTSUPP)
 }
 
 // foundDevice is a device that has come back, and its netdev; or there is one for each of several
@@ -238,7 +222,7 @@ func (s *Stack) fallback(id identity) string {
 // yet.
 func (s *Stack) openFallback(netdev string, id identity) (failover.OpenedPort, error) {
 	port, err := s.openInterface(packet.Config{Device: netdev, MAC: net.HardwareAddr(id.cfg.MAC),
-		Queues: id.queues, VLAN: id.cfg.VLAN, MTU: id.mtu, Random: id.cfg.Random})
+		Queues: id.queues, VLAN: id.cfg.VLAN, Random: id.cfg.Random})
 	if err != nil {
 		return failover.OpenedPort{}, err
 	}
@@ -266,6 +250,10 @@ func (s *Stack) backendChanged(c failover.Change) {
 	case c.Backend != rdma.BackendNone:
 		s.outage.end()
 		s.health.report(reportStack, nil)
+	}
+	s.mtu.follow()
+	if s.host != nil {
+		notify(s.host.returned) // the kernel's sockets get the datagrams that rings do not take
 	}
 	if c.LinkUp {
 		s.linkIsUp()

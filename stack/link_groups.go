@@ -36,7 +36,7 @@ func (m *memberships) count(group tcpip.Address, change int) {
 	if m.joined[group] += change; m.joined[group] <= 0 {
 		delete(m.joined, group)
 	}
-	notify(m.changed)
+	wake(m.changed)
 }
 
 // groups lists what sockets have joined, in order.
@@ -101,11 +101,12 @@ func wrapProtocol[Whole gstack.NetworkProtocol](factory gstack.NetworkProtocolFa
 	}
 }
 
-// watchIPv4 wraps netstack's IPv4 so that m notes which groups are joined.
-func (m *memberships) watchIPv4(
-	factory gstack.NetworkProtocolFactory) gstack.NetworkProtocolFactory {
+// watchIPv4 wraps netstack's IPv4 so that m notes which groups are joined. limit is the largest
+// packet besides the link's MTU; nil: there never is a limit.
+func (m *memberships) watchIPv4(factory gstack.NetworkProtocolFactory,
+	limit func() uint32) gstack.NetworkProtocolFactory {
 	return wrapProtocol(factory, func(p ipv4Whole) gstack.NetworkProtocol {
-		return ipv4Watched{p, m}
+		return ipv4Watched{p, m, limit}
 	})
 }
 
@@ -120,12 +121,13 @@ type ipv4Whole interface {
 type ipv4Watched struct {
 	ipv4Whole
 	memberships *memberships
+	limit       func() uint32
 }
 
 // NewEndpoint implements gstack.NetworkProtocol.
 func (p ipv4Watched) NewEndpoint(nic gstack.NetworkInterface,
 	d gstack.TransportDispatcher) gstack.NetworkEndpoint {
-	ep := p.ipv4Whole.NewEndpoint(nic, d)
+	ep := p.ipv4Whole.NewEndpoint(limitMTU(nic, p.limit), d)
 	if full, ok := ep.(ipv4Host); ok && nic.ID() == nicID {
 		return &ipv4Endpoint{full, p.memberships}
 	}
@@ -188,12 +190,12 @@ func (e *ipv6Endpoint) LeaveGroup(group tcpip.Address) tcpip.Error {
 // AddAndAcquirePermanentAddress implements gstack.AddressableEndpoint: an address has a group.
 func (e *ipv6Endpoint) AddAndAcquirePermanentAddress(a tcpip.AddressWithPrefix,
 	p gstack.AddressProperties) (gstack.AddressEndpoint, tcpip.Error) {
-	defer notify(e.watch.memberships.changed)
+	defer wake(e.watch.memberships.changed)
 	return e.ipv6Host.AddAndAcquirePermanentAddress(a, p)
 }
 
 // RemovePermanentAddress implements gstack.AddressableEndpoint.
 func (e *ipv6Endpoint) RemovePermanentAddress(a tcpip.Address) tcpip.Error {
-	defer notify(e.watch.memberships.changed)
+	defer wake(e.watch.memberships.changed)
 	return e.ipv6Host.RemovePermanentAddress(a)
 }

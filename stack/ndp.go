@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"sync"
@@ -25,6 +26,7 @@ type raEvents struct {
 	routers  []Route // guarded by mu, as are the others up to managed
 	prefixes []netip.Prefix
 	dns      advertisedDNS
+	mtu      uint32 // the last one that a router has advertised; 0: none since it was taken
 	managed  ipv6.DHCPv6ConfigurationFromNDPRA
 	// of addresses that addAddress waits for; guarded by mu
 	outcomes map[tcpip.Address]addressOutcome
@@ -53,17 +55,29 @@ func (n *raEvents) expect(a netip.Addr, outcome addressOutcome) (done func()) {
 	}
 }
 
-// advertised records the resolvers that a router advertises.
+// advertised records the resolvers and the MTU that a router advertises.
 func (n *raEvents) advertised(m ndpMessage, now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	changed := false
+	changed := m.mtu != 0
+	if changed {
+		n.mtu = m.mtu
+	}
 	for _, o := range m.servers {
 		changed = n.dns.advertise(m.router, o.servers, o.lasts, now) || changed
 	}
 	if changed {
-		notify(n.changed)
+		wake(n.changed)
 	}
+}
+
+// takeMTU returns the MTU that a router has advertised, 0 if none has since the last call.
+func (n *raEvents) takeMTU() uint32 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	mtu := n.mtu
+	n.mtu = 0
+	return mtu
 }
 
 // refused is how many resolvers exceeded the bounds.
@@ -78,7 +92,15 @@ func (n *raEvents) update(change func()) {
 	n.mu.Lock()
 	change()
 	n.mu.Unlock()
-	notify(n.changed)
+	wake(n.changed)
+}
+
+// wake puts a token into a channel of capacity one.
+func wake(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // snapshot is what is advertised now, and when the first entry expires; the zero time is never.
@@ -179,7 +201,7 @@ func (n *raEvents) OnDuplicateAddressDetectionResult(_ tcpip.NICID,
 	}
 	if _, failed := r.(*gstack.DADError); failed && !awaited {
 		n.undecided = append(n.undecided, fromAddress(a))
-		notify(n.removable)
+		wake(n.removable)
 	}
 }
 
@@ -225,6 +247,9 @@ func (s *Stack) follow(n *raEvents) {
 		case <-s.ctx.Done():
 			return
 		}
+		if mtu := n.takeMTU(); mtu != 0 {
+			s.mtu.useAdvertised(mtu)
+		}
 		routes, dns, until := n.snapshot(s.clock.Now())
 		if !until.IsZero() {
 			over.Reset(s.clock.Until(until))
@@ -252,7 +277,8 @@ func (s *Stack) follow(n *raEvents) {
 type ndpWatch struct {
 	claims      *claims
 	memberships *memberships
-	events      *raEvents // nil: router advertisements are ignored
+	events      *raEvents     // nil: router advertisements are ignored
+	limit       func() uint32 // the largest packet besides the link's MTU; nil: there never is one
 	clock       clock.Clock
 }
 
@@ -278,7 +304,7 @@ type ipv6Watched struct {
 // NewEndpoint implements gstack.NetworkProtocol.
 func (p ipv6Watched) NewEndpoint(nic gstack.NetworkInterface,
 	d gstack.TransportDispatcher) gstack.NetworkEndpoint {
-	ep := p.ipv6Whole.NewEndpoint(nic, d)
+	ep := p.ipv6Whole.NewEndpoint(limitMTU(nic, p.watch.limit), d)
 	if full, ok := ep.(ipv6Host); ok && nic.ID() == nicID {
 		return &ipv6Endpoint{full, nic, p.watch}
 	}
@@ -341,7 +367,7 @@ func (e *ipv6Endpoint) inspect(pkt *gstack.PacketBuffer) {
 		m.mac = header.Ethernet(link).SourceAddress()
 	}
 	e.checkSender(m)
-	if e.watch.events != nil && len(m.servers) > 0 {
+	if e.watch.events != nil && (len(m.servers) > 0 || m.mtu != 0) {
 		e.watch.events.advertised(m, e.watch.clock.Now())
 	}
 }
@@ -373,6 +399,7 @@ type ndpMessage struct {
 	holds   tcpip.Address     // what the sender says is its address; the zero value: nothing
 	router  netip.Addr        // who advertises servers
 	servers []advertisedServers
+	mtu     uint32 // that a router advertises; 0: none
 }
 
 // advertisedServers is one option for resolvers of a router's advertisement (RFC 8106 section 5.1).
@@ -407,7 +434,9 @@ func parseNDP(from, to tcpip.Address, icmp header.ICMPv6) (m ndpMessage, ok bool
 	case header.ICMPv6RouterAdvert:
 		if len(body) >= header.NDPRAMinimumSize && header.IsV6LinkLocalUnicastAddress(from) {
 			m.holds, m.router = from, fromAddress(from)
-			return m, m.options(header.NDPRouterAdvert(body).Options())
+			options := header.NDPRouterAdvert(body).Options()
+			m.mtu = advertisedMTU(options)
+			return m, m.options(options)
 		}
 	}
 	return m, false
@@ -436,6 +465,23 @@ func (m *ndpMessage) options(o header.NDPOptions) bool {
 			m.resolvers(opt)
 		}
 	}
+}
+
+// advertisedMTU is what the last MTU option says (RFC 4861 section 4.6.4), 0 if there is none.
+// netstack's iterator passes them over.
+func advertisedMTU(options []byte) (mtu uint32) {
+	const mtuOption, unit, size = 5, 8, 8
+	for len(options) >= unit {
+		length := int(options[1]) * unit
+		if length == 0 || length > len(options) {
+			return mtu
+		}
+		if options[0] == mtuOption && length == size {
+			mtu = binary.BigEndian.Uint32(options[4:])
+		}
+		options = options[length:]
+	}
+	return mtu
 }
 
 func (m *ndpMessage) resolvers(opt header.NDPRecursiveDNSServer) {

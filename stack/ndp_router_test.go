@@ -114,6 +114,7 @@ func FuzzRouterAdvert(f *testing.F) {
 		byte(2))
 	f.Add([]byte(advert("fe80::1", []byte{3, 4, 64, 0xc0}, make([]byte, 28))), byte(3))
 	f.Add([]byte(advert("fe80::1", []byte{25, 0})), byte(4))
+	f.Add([]byte(advert("fe80::1", []byte{5, 1, 0, 0, 0, 0, 5, 0}, []byte{5, 2})), byte(5))
 	n, now := newRAEvents(), time.Now()
 	f.Fuzz(func(t *testing.T, b []byte, router byte) {
 		from := toAddress(netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 15: router}))

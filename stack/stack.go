@@ -80,6 +80,7 @@ type Stack struct {
 	failover *failover.Link    // nil: the stack ends with its nic
 	watcher  *failover.Watcher // nil: there is none
 	outage   outage
+	mtu      *linkMTU
 	health   health
 	watched  chan struct{} // closed when the device's watcher has ended; nil unless made by Open
 
@@ -177,15 +178,17 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 		return nil, err
 	}
 	events, claims, groups := newRAEvents(), newClaims(cfg), newMemberships()
-	g, err := newNetstack(cfg, events, claims, groups)
+	mtu := new(linkMTU)
+	g, err := newNetstack(cfg, events, claims, groups, mtu)
 	if err != nil {
 		return nil, err
 	}
 	s := &Stack{
-		raEvents: events, claims: claims, memberships: groups, netdev: linux, net: g,
+		raEvents: events, claims: claims, memberships: groups, netdev: linux, net: g, mtu: mtu,
 		cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{}),
 		clock: cfg.Clock, random: random.From(cfg.Random), orphans: orphans{clock: cfg.Clock},
 	}
+	mtu.stack = s
 	s.autoconf.logLimit = rateLimit{burst: 10, period: time.Minute}
 	s.health.init(cfg.Clock, cfg.HealthChanged)
 	s.udp = g.Stats().UDP
@@ -202,14 +205,6 @@ func (s *Stack) Netstack() *gstack.Stack { return s.net }
 
 // Name is the interface's name, which link-local addresses carry as their zone.
 func (s *Stack) Name() string { return s.name }
-
-// MTU is the link's largest IP packet, in bytes.
-func (s *Stack) MTU() int {
-	if info, ok := s.net.SingleNICInfo(nicID); ok {
-		return int(info.MTU)
-	}
-	return 0
-}
 
 // HardwareAddr is the link's own address.
 func (s *Stack) HardwareAddr() net.HardwareAddr {
@@ -561,6 +556,7 @@ func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
 		return err
 	}
 	s.keepLink(cfg)
+	s.mtu.follow()
 	if !s.nic.LinkUp() {
 		s.health.report(reportLink, errLinkDown)
 	}

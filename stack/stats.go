@@ -27,6 +27,9 @@ type Stats struct {
 	LinkUp      bool
 	LinkChanges uint64
 
+	// MTUChanges of what carries the frames.
+	MTUChanges uint64
+
 	// Link: packets and bytes that netstack exchanged with the link, and frames of a type it does
 	// not speak. ACKs that were held and not sent are not among them.
 	RxPackets, RxBytes, TxPackets, TxBytes, RxUnknown uint64
@@ -68,7 +71,7 @@ func (s *Stack) Stats() Stats {
 	c, sent := s.net.Stats(), s.sent()
 	up, changes := s.port()
 	return Stats{
-		LinkUp: up, LinkChanges: changes,
+		LinkUp: up, LinkChanges: changes, MTUChanges: s.mtu.changes.Load(),
 		RxPackets: c.NICs.Rx.Packets.Value(), RxBytes: c.NICs.Rx.Bytes.Value(),
 		TxPackets: sent["NICs.Tx.Packets"], TxBytes: sent["NICs.Tx.Bytes"],
 		RxUnknown: total(c.NICs.UnknownL3ProtocolRcvdPacketCounts), RxShed: s.LinkStats().RxShed,

@@ -86,7 +86,7 @@ var layers = map[string]layer{
 		tests: []string{"simnic/frame"},
 	},
 	// frames by packet sockets; knows no RDMA
-	"link/packet": {module: []string{"internal/random", "clock"}, others: []string{xsys, netlink},
+	"link/packet": {module: []string{"internal/random", "clock"}, others: []string{xsys},
 		tests: []string{netlink, "cmd/rdma-netstack/lab"}},
 	// pcapng files of the frames of a link; x/net: programs of tcpdump's
 	"link/capture": {module: []string{"clock"}, others: []string{xnet}},
@@ -146,8 +146,6 @@ var layers = map[string]layer{
 		others: []string{netlink, xsys, dns},
 		tests:  []string{"tests/card"},
 	},
-	// reads GOROOT and makes what go build -overlay takes: the standard library only
-	"internal/overlay":  {},
 	"internal/doctor":   {},
 	"internal/firewall": {}, // rules of the host that a server beside Linux does not see
 	"internal/doctor/host": {module: []string{"internal/doctor"}, others: []string{netlink, xsys},

@@ -127,7 +127,7 @@ func showHealth(ctx context.Context, args []string, out streams) error {
 	return printHealth(out.stdout, server, all)
 }
 
-// printHealth prints as devlink health show does, and the reason below.
+// printHealth prints as devlink health show does, with reason and notice below.
 func printHealth(w io.Writer, server running.Server, all []admin.Reporter) error {
 	fmt.Fprintf(w, "pid/%d:\n", server.PID)
 	for _, r := range all {
@@ -142,6 +142,9 @@ func printHealth(w io.Writer, server running.Server, all []admin.Reporter) error
 			r.AutoRecover, r.AutoDump)
 		if r.Reason != "" {
 			fmt.Fprintf(w, "    reason %s\n", r.Reason)
+		}
+		if r.Notice != "" {
+			fmt.Fprintf(w, "    notice %s\n", r.Notice)
 		}
 	}
 	return nil

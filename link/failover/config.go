@@ -20,7 +20,8 @@ type Endpoint interface {
 }
 
 // Device is a device or port that a backend is on: *dv.Device and each packet.Interface are. Nobody
-// uses it any more when Close is called.
+// uses it any more when Close is called. One whose MTU may change has MTUChanged, too, as
+// packet.MTUTeller.
 type Device interface {
 	LinkUp() bool
 	LinkChanged() <-chan struct{}

@@ -33,6 +33,7 @@ type Link struct {
 	cfg     Config
 	log     *slog.Logger
 	changed chan struct{} // capacity 1: a token for LinkChanged
+	mtu     chan struct{} // capacity 1: a token for MTUChanged
 	recover chan struct{} // capacity 1: a token of Recover
 	done    chan struct{} // closed by Close
 	ended   chan struct{} // closed when run has ended
@@ -73,7 +74,8 @@ type attempt struct {
 // when that cannot be, the link goes on without, and says so in the log.
 func Start(device Opened, cfg Config) *Link {
 	l := &Link{cfg: cfg, log: cfg.Logger, signals: cfg.Signals, pause: firstPause, device: &device,
-		changed: make(chan struct{}, 1), recover: make(chan struct{}, 1), done: make(chan struct{}),
+		changed: make(chan struct{}, 1), mtu: make(chan struct{}, 1),
+		recover: make(chan struct{}, 1), done: make(chan struct{}),
 		ended: make(chan struct{}),
 		retry: stoppedTimer(cfg.Clock),
 		limit: stoppedTimer(cfg.Clock), opened: make(chan attempt)}
@@ -141,6 +143,10 @@ func (l *Link) LinkUp() bool {
 // LinkChanged has a token in it when what is at work has told a change of LinkUp since the last one
 // was taken; Config.Changed tells other changes. It is for one reader and is never closed.
 func (l *Link) LinkChanged() <-chan struct{} { return l.changed }
+
+// MTUChanged returns a channel that gets a token when the device or the port tells that its MTU
+// changes, unless it still holds one. It is for one reader and is never closed.
+func (l *Link) MTUChanged() <-chan struct{} { return l.mtu }
 
 // Recover has the device looked for now, also one that failed within Config.Grace. It does not
 // wait, and does nothing while the device works.

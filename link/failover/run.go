@@ -23,6 +23,10 @@ func (l *Link) run() {
 			l.losePort(l.port.Err())
 		case <-l.linkChanges():
 			l.tell()
+		case <-l.deviceMTU():
+			l.tellMTU()
+		case <-l.portMTU():
+			l.tellMTU()
 		case s, ok := <-l.signals:
 			if !ok {
 				l.signals = nil
@@ -70,6 +74,38 @@ func (l *Link) tell() {
 	l.count(&l.status.LinkChanges)
 	select {
 	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
+// deviceMTU has a token when the device's MTU has changed.
+func (l *Link) deviceMTU() <-chan struct{} {
+	if l.device == nil {
+		return nil
+	}
+	return mtuChanges(l.device.Device)
+}
+
+// portMTU has a token when the packet port's MTU has changed.
+func (l *Link) portMTU() <-chan struct{} {
+	if l.port == nil {
+		return nil
+	}
+	return mtuChanges(l.port.Port)
+}
+
+// mtuChanges is what d tells changes of its MTU by; nil: it never changes.
+func mtuChanges(d Device) <-chan struct{} {
+	if t, ok := d.(interface{ MTUChanged() <-chan struct{} }); ok {
+		return t.MTUChanged()
+	}
+	return nil
+}
+
+// tellMTU puts a token into MTUChanged.
+func (l *Link) tellMTU() {
+	select {
+	case l.mtu <- struct{}{}:
 	default:
 	}
 }

@@ -13,8 +13,7 @@ import (
 
 // Config says which interface to open and how. The zero value of every field but Device is useful.
 type Config struct {
-	// Device is the name, or an alternative one, of an Ethernet interface in the calling thread's
-	// network namespace.
+	// Device is the name of an Ethernet interface in the calling thread's network namespace.
 	Device string
 	// MAC is the address whose frames come to us. Default: a random, locally administered one. The
 	// interface's own is refused: Linux would answer the same frames.
@@ -27,7 +26,7 @@ type Config struct {
 	// VLAN is the 802.1Q network whose frames come to us, 1 to 4094; 0: frames without a tag.
 	VLAN uint16
 	// MTU is the largest IP packet sent, in bytes, at most the interface's. Default the
-	// interface's.
+	// interface's. If the interface's is less later, that counts.
 	MTU int
 	// Random is where a random MAC comes from; nil: the system's.
 	Random io.Reader
@@ -64,11 +63,8 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// fit checks c against the interface, and takes its MTU for none.
+// fit checks c against the interface.
 func (c *Config) fit(i *iface) error {
-	if c.MTU == 0 {
-		c.MTU = i.mtu
-	}
 	if c.Host {
 		c.MAC = i.mac
 	}
@@ -79,13 +75,21 @@ func (c *Config) fit(i *iface) error {
 	case !i.up:
 		return fmt.Errorf("netdev %s is down, and passes no frames: ip link set %[1]s up: %w",
 			c.Device, unix.ENETDOWN)
-	case c.MTU > i.mtu || c.MTU < 68:
+	case c.MTU != 0 && (c.MTU > i.mtu || c.MTU < 68):
 		return fmt.Errorf("MTU %d: %s has %d bytes", c.MTU, c.Device, i.mtu)
 	case bytes.Equal(c.MAC, i.mac) && !c.Host:
 		return fmt.Errorf("MAC %v is that of %s itself, and Linux would answer the same frames: "+
 			"leave it unset for a random one", c.MAC, c.Device)
 	}
 	return nil
+}
+
+// usable is the largest IP packet to send on an interface with such an MTU.
+func (c *Config) usable(mtu int) int {
+	if c.MTU == 0 {
+		return mtu
+	}
+	return min(c.MTU, mtu)
 }
 
 // iface is what the kernel says about an interface.

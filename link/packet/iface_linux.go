@@ -4,22 +4,11 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// All but canonical ask the kernel through a packet socket, whose network namespace answers,
-// whatever the calling thread's is.
-
-// canonical is the name of the interface that name names, as an alternative one (ip link property)
-// maybe. Of one that is not there it is name.
-func canonical(name string) string {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return name
-	}
-	return link.Attrs().Name
-}
+// These ask the kernel through a packet socket, whose network namespace answers, whatever the
+// calling thread's is.
 
 // ifaceNamed asks about the interface called name.
 func ifaceNamed(fd int, name string) (i iface, err error) {
@@ -31,10 +20,9 @@ func ifaceNamed(fd int, name string) (i iface, err error) {
 		return i, notFound(name, err)
 	}
 	i.index = int(ifr.Uint32())
-	if err := unix.IoctlIfreq(fd, unix.SIOCGIFMTU, ifr); err != nil {
+	if i.mtu, err = mtuOf(fd, name); err != nil {
 		return i, notFound(name, err)
 	}
-	i.mtu = int(ifr.Uint32())
 	if i.up, i.carrier, err = flagsOf(fd, name); err != nil {
 		return i, notFound(name, err)
 	}
@@ -63,6 +51,18 @@ func flagsOf(fd int, name string) (up, carrier bool, err error) {
 	}
 	flags := ifr.Uint16()
 	return flags&unix.IFF_UP != 0, flags&unix.IFF_RUNNING != 0, nil
+}
+
+// mtuOf is the interface's largest IP packet, in bytes.
+func mtuOf(fd int, name string) (int, error) {
+	ifr, err := unix.NewIfreq(name)
+	if err == nil {
+		err = unix.IoctlIfreq(fd, unix.SIOCGIFMTU, ifr)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return int(ifr.Uint32()), nil
 }
 
 // nameOf is the present name of interface index. unix.ENODEV: it is gone.

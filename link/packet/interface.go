@@ -14,7 +14,7 @@ type Interface interface {
 	// MAC is the address whose frames come, and VLAN their 802.1Q network; 0: they have no tag.
 	MAC() net.HardwareAddr
 	VLAN() uint16
-	// MTU is the largest IP packet, in bytes.
+	// MTU is the largest IP packet, in bytes. It may change: see [MTUTeller].
 	MTU() int
 	// NumQueues is how many queues there are in each direction, 1 at least; Rx and Tx are queue i.
 	// The frames of a flow come by one queue, in order.
@@ -39,6 +39,13 @@ type Interface interface {
 	Err() error
 	// Close ends reception and sending. Closing again does nothing.
 	Close() error
+}
+
+// MTUTeller is an [Interface] whose MTU may change while it is open.
+type MTUTeller interface {
+	// MTUChanged returns a channel that gets a token when MTU changes, unless it still holds one.
+	// It is for one reader and is never closed.
+	MTUChanged() <-chan struct{}
 }
 
 // Receiver is a receive queue of an [Interface]. It has one owner, the goroutine that calls

@@ -10,6 +10,7 @@ type Port struct{ port }
 // port is what nothing implements here.
 type port interface {
 	Interface
+	MTUTeller
 	Driver() string
 	SetPorts([]Ports) error
 	Stats() Stats

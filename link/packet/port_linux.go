@@ -22,7 +22,6 @@ import (
 type Port struct {
 	// Set by Open.
 	name  string
-	mtu   int
 	iface iface
 	cfg   Config
 	rx    []*RxQueue
@@ -31,6 +30,8 @@ type Port struct {
 	groups groups
 	ports  atomic.Pointer[portTable] // Config.Host: what comes to us; else nil
 
+	mtu         atomic.Int32  // bytes; the interface's, or Config.MTU if that is less
+	mtuChanged  chan struct{} // capacity 1
 	linkUp      atomic.Bool
 	linkChanges atomic.Uint64
 	linkChanged chan struct{} // capacity 1
@@ -52,13 +53,14 @@ func Open(cfg Config) (*Port, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	cfg.Device = canonical(cfg.Device)
-	p := &Port{name: cfg.Device, done: make(chan struct{}), linkChanged: make(chan struct{}, 1)}
+	p := &Port{name: cfg.Device, done: make(chan struct{}), linkChanged: make(chan struct{}, 1),
+		mtuChanged: make(chan struct{}, 1)}
 	fds, err := openSockets(&cfg, &p.iface)
 	if err != nil {
 		return nil, err
 	}
-	p.cfg, p.mtu = cfg, cfg.MTU
+	p.cfg = cfg
+	p.mtu.Store(int32(cfg.usable(p.iface.mtu)))
 	p.linkUp.Store(p.iface.up && p.iface.carrier)
 	for i, fd := range fds {
 		if err := p.addQueue(i, fd); err != nil {
@@ -156,8 +158,12 @@ func (p *Port) MAC() net.HardwareAddr { return p.cfg.MAC }
 // VLAN is the 802.1Q network that we are in, 0 if none.
 func (p *Port) VLAN() uint16 { return p.cfg.VLAN }
 
-// MTU is the largest IP packet sent, in bytes.
-func (p *Port) MTU() int { return p.mtu }
+// MTU is the largest IP packet sent now, in bytes: the interface's MTU, as last told, but no more
+// than Config.MTU.
+func (p *Port) MTU() int { return int(p.mtu.Load()) }
+
+// MTUChanged implements [MTUTeller].
+func (p *Port) MTUChanged() <-chan struct{} { return p.mtuChanged }
 
 // NumQueues is the number of queues, in each direction.
 func (p *Port) NumQueues() int { return len(p.rx) }

@@ -71,7 +71,7 @@ func (q *TxQueue) Post(f *TxFrame) error {
 	switch {
 	case q.closed || q.port.stopped.Load():
 		return ErrClosed
-	case size < ethLen || size > maxFrame || f.GSOSize == 0 && size > q.port.mtu+ethLen:
+	case size < ethLen || size > maxFrame || f.GSOSize == 0 && size > q.port.MTU()+ethLen:
 		return ErrFrameSize
 	case len(q.waiting)+q.posted >= maxWaiting:
 		return ErrFull

@@ -184,7 +184,9 @@ func kernelStandIn(t *testing.T) (q *TxQueue, peer int) {
 	must(t, err)
 	t.Cleanup(func() { unix.Close(fds[0]); unix.Close(fds[1]) })
 	must(t, unix.SetsockoptInt(fds[0], unix.SOL_SOCKET, unix.SO_SNDBUF, 16<<10))
-	return &TxQueue{port: &Port{mtu: 1500}, fd: fds[0]}, fds[1]
+	port := new(Port)
+	port.mtu.Store(1500)
+	return &TxQueue{port: port, fd: fds[0]}, fds[1]
 }
 
 // TestFullBuffer posts more than there is room for: the rest waits, in order, in memory of its own;

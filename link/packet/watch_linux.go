@@ -68,6 +68,7 @@ func (p *Port) look() {
 	if err != nil {
 		return
 	}
+	p.lookAtMTU(fd, name)
 	admin, carrier, err := flagsOf(fd, name)
 	if err != nil || !p.linkUp.CompareAndSwap(!(admin && carrier), admin && carrier) {
 		return
@@ -75,6 +76,22 @@ func (p *Port) look() {
 	p.linkChanges.Add(1)
 	select {
 	case p.linkChanged <- struct{}{}:
+	default:
+	}
+}
+
+// lookAtMTU asks for the interface's MTU and makes a change known.
+func (p *Port) lookAtMTU(fd int, name string) {
+	mtu, err := mtuOf(fd, name)
+	if err != nil {
+		return
+	}
+	now := int32(p.cfg.usable(mtu))
+	if p.mtu.Swap(now) == now {
+		return
+	}
+	select {
+	case p.mtuChanged <- struct{}{}:
 	default:
 	}
 }

@@ -56,7 +56,7 @@ type backend interface {
 	Name() string
 	MAC() net.HardwareAddr
 	VLAN() uint16
-	MTU() int // bytes
+	MTU() int // bytes, as it is now
 	NumRx() int
 	NumTx() int
 	rxQueue(i int) rxQueue
@@ -209,6 +209,9 @@ func newBoth(dev *dv.Device, port packet.Interface) both {
 
 // NumRx implements backend.
 func (b both) NumRx() int { return b.rings.NumRx() + b.sockets.NumRx() }
+
+// MTU implements backend: the sockets' netdev may be that of a VLAN, with a smaller one.
+func (b both) MTU() int { return min(b.rings.MTU(), b.sockets.MTU()) }
 
 // part implements parted.
 func (b both) part(i int) backend {

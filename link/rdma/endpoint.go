@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -69,7 +70,6 @@ type Endpoint struct {
 	tx      []*sender
 	steered net.HardwareAddr // whose frames the backends take
 	vlan    uint16
-	maxMTU  int    // bytes
 	gsoMax  uint32 // 0: none
 	csum    bool   // the device computes checksums
 	rxLimit uint64 // bytes of segments without payload that may wait in the stack
@@ -83,6 +83,7 @@ type Endpoint struct {
 	queues     atomic.Pointer[current]       // written with switching held
 	rx         atomic.Pointer[[]*rxCounters] // by worker; grows, with switching held
 	mtu        atomic.Uint32
+	mtuCap     atomic.Uint32 // as SetMTU was told
 	mac        atomic.Uint64
 	address    atomic.Pointer[tcpip.LinkAddress]
 	localAddrs atomic.Pointer[localAddrs] // nil: no fast path for what is received
@@ -100,6 +101,7 @@ type Endpoint struct {
 	// of backends that are not in use any more, since New
 	pastOutOfBuffer, switches atomic.Uint64
 
+	following sync.Mutex         // held while mtu changes; the last one taken
 	injecting sync.Mutex         // held while an Injector delivers
 	switching sync.Mutex         // held while the backend changes; taken before mu
 	groups    []net.HardwareAddr // guarded by switching; nil until SetGroups
@@ -129,12 +131,13 @@ func newEndpoint(dev backend, opts Options) (*Endpoint, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("make link endpoint of %s: %w", dev.Name(), err)
 	}
-	e := &Endpoint{opts: opts, steered: mac, vlan: dev.VLAN(), maxMTU: dev.MTU(),
+	e := &Endpoint{opts: opts, steered: mac, vlan: dev.VLAN(),
 		random: random.From(opts.Random), rules: newHostRules()}
 	e.queues.Store(&current{backend: dev})
 	e.addCounters(dev.NumRx())
 	e.flows = tcpfix.New(netclock.New(opts.Clock, nil), e.random, e.resend)
 	e.admission = newAdmission(e.flows.Key(), opts.Clock)
+	e.mtuCap.Store(math.MaxUint32)
 	e.mtu.Store(uint32(dev.MTU()))
 	e.SetLinkAddress(tcpip.LinkAddress(mac))
 	for i := range dev.NumTx() {
@@ -154,11 +157,31 @@ func newEndpoint(dev backend, opts Options) (*Endpoint, error) {
 	return e, nil
 }
 
-// MTU implements gstack.LinkEndpoint: the largest IP packet, in bytes.
+// MTU implements gstack.LinkEndpoint: the largest IP packet, in bytes. It changes by SetMTU,
+// FollowMTU and Switch only.
 func (e *Endpoint) MTU() uint32 { return e.mtu.Load() }
 
-// SetMTU implements gstack.LinkEndpoint. The device's own MTU is the limit.
-func (e *Endpoint) SetMTU(mtu uint32) { e.mtu.Store(min(mtu, uint32(e.maxMTU))) }
+// SetMTU implements gstack.LinkEndpoint: no IP packet is to be longer than mtu bytes from now on.
+// What is under the endpoint may take less.
+func (e *Endpoint) SetMTU(mtu uint32) {
+	e.mtuCap.Store(mtu)
+	e.FollowMTU()
+}
+
+// FollowMTU makes MTU that of the queues in use, as it is now, but no more than SetMTU said, and
+// returns it. Without queues it stays. Connections are the stack's: a segment that is longer than
+// the queues take is refused by them.
+func (e *Endpoint) FollowMTU() uint32 {
+	e.following.Lock()
+	defer e.following.Unlock()
+	limit := e.mtu.Load()
+	if queues := e.queues.Load(); queues.kind() != BackendNone {
+		limit = uint32(queues.MTU())
+	}
+	mtu := min(limit, e.mtuCap.Load())
+	e.mtu.Store(mtu)
+	return mtu
+}
 
 // MaxHeaderLength implements gstack.LinkEndpoint.
 func (e *Endpoint) MaxHeaderLength() uint16 { return hdr.EthLen }
@@ -188,8 +211,7 @@ func (e *Endpoint) SetGroups(groups []net.HardwareAddr) error {
 
 // Capabilities implements gstack.LinkEndpoint.
 //
-// Reception is claimed to be verified because it is: the NIC vouches for a frame, or the worker
-// computes its checksum (rx.go). Transmission is not claimed:
+// Reception is claimed to be verified because it is, see verify.go. Transmission is not claimed:
 // the stack would then leave the checksum out of UDP datagrams that it goes on to fragment, where
 // no NIC can put it in. TCP data is offloaded all the same, as a part of segmentation
 // (SupportedGSO).

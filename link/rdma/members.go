@@ -103,7 +103,8 @@ func (b *members) VLAN() uint16 { return b.list[0].VLAN() }
 
 // MTU implements backend.
 func (b *members) MTU() int {
-	return slices.MinFunc(b.list, func(a, o member) int { return a.MTU() - o.MTU() }).MTU()
+	least := slices.MinFunc(b.list, func(a, o member) int { return a.MTU() - o.MTU() }).MTU()
+	return min(least, b.sockets.MTU())
 }
 
 // NumRx implements backend.

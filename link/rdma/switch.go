@@ -9,9 +9,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// What is under an endpoint may change while the stack above keeps its connections. MTU, checksum
+// What is under an endpoint may change while the stack above keeps its connections. Checksum
 // offload and segmentation are those of the first backend for good: netstack has them in its
-// connections.
+// connections. The MTU is that of the backend in use.
 
 // current is the backend in use.
 type current struct {
@@ -28,8 +28,10 @@ type current struct {
 //
 // Rules of host mode move along: see AddRule.
 //
-// Queues with another MAC address or VLAN, or with a smaller MTU or fewer offloads than those the
-// endpoint was made with, are refused, and nothing changes. The error is dv.ErrClosed after Close.
+// MTU is that of the new queues afterwards, see FollowMTU; the stack lowers its connections'.
+//
+// Queues with another MAC address or VLAN, or with fewer offloads than those the endpoint was made
+// with, are refused, and nothing changes. The error is dv.ErrClosed after Close.
 // Switch waits for receive workers, so it must not be called from inside a delivery, nor with a
 // lock that one may want. Calls at the same time take turns.
 func (e *Endpoint) Switch(to Backend) error {
@@ -68,6 +70,7 @@ func (e *Endpoint) switchTo(next backend) error {
 	rules := e.rules.switchTo(next, func() {
 		e.queues.Store(&current{next, next.OutOfBuffer()})
 	})
+	e.FollowMTU()
 	for i, s := range e.tx {
 		s.swap(next.txQueue(i%next.NumTx()), sendKindOf(next))
 	}
@@ -126,9 +129,6 @@ func (e *Endpoint) fits(queues backend) error {
 	case queues.VLAN() != e.vlan:
 		return fmt.Errorf("%s is in VLAN %d, this link in %d: open it with that VLAN",
 			queues.Name(), queues.VLAN(), e.vlan)
-	case queues.MTU() < e.maxMTU:
-		return fmt.Errorf("%s has an MTU of %d bytes, this link %d: raise it with ip link",
-			queues.Name(), queues.MTU(), e.maxMTU)
 	case e.csum && !csum:
 		return fmt.Errorf("%s computes no checksums, which connections here rely on",
 			queues.Name())

@@ -284,8 +284,6 @@ func TestSwitchRefuses(t *testing.T) {
 		"address": {func(c *dv.Config) { c.MAC = net.HardwareAddr{2, 0, 0, 0, 0, 9} },
 			"sim7 takes frames for 02:00:00:00:00:09, this link has 02:00:00:00:00:01"},
 		"VLAN": {func(c *dv.Config) { c.VLAN = 5 }, "sim7 is in VLAN 5, this link in 0"},
-		"MTU": {func(c *dv.Config) { c.MTU = 1400 },
-			"sim7 has an MTU of 1400 bytes, this link 1500"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dev, _ := another(t, tt.change)
@@ -298,6 +296,52 @@ func TestSwitchRefuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSwitchMTU: the MTU is that of the queues in use, as it is now, and no more than SetMTU said.
+func TestSwitchMTU(t *testing.T) {
+	_, devs := devices(t, setup{mtu: 9000})
+	e, err := New(devs[0], Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	dev, _ := another(t, func(c *dv.Config) { c.MTU = 1400 })
+	want := func(what string, mtu uint32) {
+		t.Helper()
+		if got := e.MTU(); got != mtu {
+			t.Errorf("%s: MTU %d, want %d", what, got, mtu)
+		}
+	}
+	want("at first", 9000)
+	for _, s := range []struct {
+		what string
+		to   Backend
+		mtu  uint32
+	}{
+		{"smaller", Rings(dev), 1400}, {"none", None(), 1400}, {"larger", Rings(devs[0]), 9000},
+	} {
+		if err := e.Switch(s.to); err != nil {
+			t.Fatal(err)
+		}
+		want(s.what, s.mtu)
+	}
+	devs[0].SetNetdevMTU(1500)
+	e.FollowMTU()
+	want("netdev lowered", 1500)
+	devs[0].SetNetdevMTU(9216)
+	e.FollowMTU()
+	want("netdev raised, as far as the buffers go", 9216)
+	devs[0].SetNetdevMTU(16000)
+	e.FollowMTU()
+	want("netdev raised beyond them", uint32(devs[0].MTULimit()))
+	e.SetMTU(3000)
+	want("cap", 3000)
+	devs[0].SetNetdevMTU(2000)
+	e.FollowMTU()
+	want("netdev below the cap", 2000)
+	e.SetMTU(1 << 20)
+	want("no cap", 2000)
 }
 
 // TestSwitchConcurrently switches, attaches, sends and closes at the same time, and twice.

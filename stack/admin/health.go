@@ -20,6 +20,7 @@ type Reporter struct {
 	Recover     uint64            `json:"recover"`
 	Since       time.Time         `json:"since"`
 	Reason      string            `json:"reason,omitempty"`    // of the last error
+	Notice      string            `json:"notice,omitempty"`    // of what it does less well
 	LastDump    *time.Time        `json:"last_dump,omitempty"` // that is kept
 	GracePeriod int64             `json:"grace_period"`        // milliseconds
 	AutoRecover bool              `json:"auto_recover"`
@@ -44,6 +45,9 @@ func healthOf(st *stack.Stack) []Reporter {
 			AutoDump: h.Reporter != "link" && h.Reporter != "stack"}
 		if h.Reason != nil {
 			r.Reason = h.Reason.Error()
+		}
+		if h.Notice != nil {
+			r.Notice = h.Notice.Error()
 		}
 		if !h.LastDump.IsZero() {
 			r.LastDump = &h.LastDump

@@ -8,6 +8,12 @@ func (p *page) link(st *stack.Stack) {
 	count := func(name, help string, n uint64) { p.family(counter, name, help, of(n)) }
 	p.family(gauge, "link_up", "1 while the port has a link.", truth(s.LinkUp))
 	count("link_changes_total", "Times that the port's link changed.", s.LinkChanges)
+	p.family(gauge, "mtu_bytes", "The largest IP packet that is sent.", of(uint64(st.MTU())))
+	p.family(gauge, "netdev_mtu_bytes",
+		"The MTU of the rings' netdev; rings may take less. 0 without rings.",
+		of(uint64(st.NetdevMTU())))
+	count("mtu_changes_total", "Times that the MTU of what carries the frames changed.",
+		s.MTUChanges)
 	p.family(counter, "stack_packets_total", "Packets exchanged with netstack.",
 		of(s.RxPackets, "direction", "rx"), of(s.TxPackets, "direction", "tx"))
 	p.family(counter, "stack_bytes_total", "Their bytes.",

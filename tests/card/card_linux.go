@@ -38,7 +38,11 @@ func Netdev(name, port string, mac net.HardwareAddr) error {
 // Open opens the card of a netdev and port that Netdev made in the calling thread's namespace, and
 // returns how a stack uses it. The caller closes it, after the stack.
 func Open(netdev, port string, mac net.HardwareAddr) (*simnic.NIC, dv.Config, error) {
-	nic, err := simnic.New(simnic.Config{MAC: mac, Seed: 1})
+	link, err := netlink.LinkByName(netdev)
+	if err != nil {
+		return nil, dv.Config{}, err
+	}
+	nic, err := simnic.New(simnic.Config{MAC: mac, Seed: 1, MTU: link.Attrs().MTU})
 	if err != nil {
 		return nil, dv.Config{}, err
 	}

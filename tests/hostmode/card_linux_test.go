@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -133,6 +134,12 @@ func (c *card) command(st *stack.Stack, words []string) (string, error) {
 		return "lost", c.setGone(true)
 	case "return":
 		return "returned", c.setGone(false)
+	case "portmtu": // what the kernel's driver sets with the netdev's
+		mtu, err := strconv.Atoi(words[1])
+		if err == nil {
+			err = c.nic.SetMTU(mtu)
+		}
+		return "set", err
 	case "rules": // of ports
 		var all []string
 		for _, r := range st.Rules() {

@@ -141,6 +141,14 @@ func command(st *stack.Stack, words []string) (string, error) {
 		return string(b), err
 	case "backend":
 		return st.LinkStatus().Backend.String(), nil
+	case "mtu": // in use, of the rings' netdev, and what the link reporter has to say of it
+		notice := "-"
+		for _, h := range st.Health() {
+			if h.Notice != nil {
+				notice = h.Reporter + ": " + h.Notice.Error()
+			}
+		}
+		return fmt.Sprint(st.MTU(), " ", st.NetdevMTU(), " ", notice), nil
 	case "stats":
 		s, _ := st.HostStats()
 		b, err := json.Marshal(s)

@@ -16,9 +16,12 @@ func ByName(name string) (Interface, error) {
 	if err != nil {
 		return Interface{}, err
 	}
+	return interfaceOf(link), nil
+}
+
+func interfaceOf(link netlink.Link) Interface {
 	a := link.Attrs()
-	return Interface{Name: a.Name, MAC: a.HardwareAddr, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0},
-		nil
+	return Interface{Name: a.Name, MAC: a.HardwareAddr, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0}
 }
 
 // NetworkOf reads the main routing table and the addresses of the netdev called name.

@@ -19,6 +19,12 @@ func RDMAFactsOf(string) RDMAFacts { return RDMAFacts{} }
 
 func PinnedBytes() uint64 { return 0 }
 
+type Watcher struct{}
+
+func Watch(string, func(Interface)) (*Watcher, error) { return nil, errors.ErrUnsupported }
+
+func (*Watcher) Close() error { return nil }
+
 type Membership struct{}
 
 func OpenMembership(string) (*Membership, error) { return nil, errors.ErrUnsupported }

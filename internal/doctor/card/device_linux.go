@@ -1,7 +1,6 @@
 package card
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -18,23 +17,17 @@ import (
 // Device completes cfg for the device of this machine that cfg.NIC.Device names, as an RDMA device
 // or by its netdev. What it opens is closed by the function it returns.
 func Device(cfg Config) (Config, func() error, error) {
-	i, err := dv.Describe(cfg.NIC.Device)
-	if errors.Is(err, dv.ErrNotFound) {
-		return cfg, nil, fmt.Errorf("%w (\"rdma-netstack devices\" lists those there are)", err)
-	}
+	all, err := dv.List()
 	if err != nil {
 		return cfg, nil, err
 	}
-	all, err := dv.List() // which has the states, too
-	if err != nil {
-		return cfg, nil, err
-	}
-	for _, o := range all {
-		if o.Name == i.Name && o.Port == i.Port {
-			i = o
+	for _, i := range all {
+		if name := cfg.NIC.Device; i.Name == name || i.Netdev == name && name != "" {
+			return device(cfg, i)
 		}
 	}
-	return device(cfg, i)
+	return cfg, nil, fmt.Errorf("%w: %s (\"rdma-netstack devices\" lists those there are)",
+		dv.ErrNotFound, cfg.NIC.Device)
 }
 
 func device(cfg Config, i dv.DeviceInfo) (Config, func() error, error) {
@@ -87,8 +80,8 @@ func environment(i dv.DeviceInfo) (facts []doctor.Fact) {
 		sysText("class/infiniband", i.Name, "device/device"))
 	add("node", "%s, %s", i.Node, mode(i.Node))
 	add("link", "%s, %s, %s", i.LinkLayer, i.State, i.Rate)
-	add("netdev", "%s, MAC %s, MTU %d, operstate %s", cmp.Or(i.Netdev, "none here"), i.MAC, i.MTU,
-		cmp.Or(sysText("class/net", i.Netdev, "operstate"), "unknown"))
+	add("netdev", "%s, MAC %s, MTU %d, operstate %s", or(i.Netdev, "none here"), i.MAC, i.MTU,
+		or(sysText("class/net", i.Netdev, "operstate"), "unknown"))
 	if env, err := uverbs.ReadEnvironment(); err == nil {
 		add("process", "CAP_NET_RAW %v, CAP_IPC_LOCK %v, locked memory limit %s", env.NetRaw,
 			env.IPCLock, limit(env.Memlock))
@@ -98,7 +91,7 @@ func environment(i dv.DeviceInfo) (facts []doctor.Fact) {
 
 // driverVersion is that of a driver from outside the kernel; the kernel's own has none.
 func driverVersion() string {
-	return cmp.Or(sysText("module/mlx5_core/version"), "the kernel's own")
+	return or(sysText("module/mlx5_core/version"), "the kernel's own")
 }
 
 func sysText(path ...string) string {
@@ -112,6 +105,13 @@ func mode(path string) string {
 		return err.Error()
 	}
 	return st.Mode().String()
+}
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
 }
 
 func limit(n uint64) string {
