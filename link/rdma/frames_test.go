@@ -63,7 +63,7 @@ func testWorker() *worker {
 	e.admission = newAdmission(e.flows.Key(), clock.Clock{})
 	e.SetLinkAddress(ourMAC)
 	return &worker{e: e, attachment: new(attachment), count: new(rxCounters),
-		merge: newMerger(batchFrames)}
+		merge: newMerger(batchFrames, e.flows, e.opts.Clock)}
 }
 
 // lone is the worker of receive queue 0, for a test to run.

@@ -5,13 +5,17 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
+	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
 
 // shape is the numbers of frames in each run, as text: "[0 1] [2]".
@@ -344,7 +348,10 @@ func TestMergeAllocs(t *testing.T) {
 		f.Ports[0] += uint16(n % 2)
 		frames = append(frames, f.Bytes())
 	}
-	w := testWorker()
+	w := ackWorker(false, 1000, 100000)
+	for n := range uint32(32) {
+		frames = append(frames, ackOf(false, 2000+n).Bytes())
+	}
 	if n := testing.AllocsPerRun(100, func() {
 		w.classifyAndMerge(w.load(0, frames...))
 		for _, pkt := range w.buildPackets() {
@@ -390,5 +397,229 @@ func BenchmarkBatch(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*64), "ns/frame")
 		})
+	}
+}
+
+// noteSent has the worker's endpoint know that it has sent the data up to end to the flow of
+// segment.
+func (w *worker) noteSent(v6 bool, end uint32) {
+	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{
+		Payload: buffer.MakeWithData(tcpFrame{
+			Src: ourMAC, Dst: peerMAC, From: 1, To: 2, Ports: [2]uint16{80, 4000}, V6: v6,
+			Seq: end - 100, Flags: header.TCPFlagAck, TTL: 64, Payload: make([]byte, 100),
+		}.Bytes()),
+	})
+	defer pkt.DecRef()
+	s := hdr.ParseSent(pkt, w.e.flows.Key())
+	s.Payload = 100
+	w.e.flows.Sent(pkt, &s)
+}
+
+// ackOf is a pure ACK of that flow.
+func ackOf(v6 bool, n uint32) tcpFrame {
+	f := segment(0)
+	f.V6, f.Payload, f.Ack = v6, nil, n
+	return f
+}
+
+// ackWorker is a worker whose endpoint has sent the data up to end, and long since had an ACK of
+// what comes before acked.
+func ackWorker(v6 bool, acked, end uint32) *worker {
+	w := testWorker()
+	w.noteSent(v6, end)
+	for _, n := range []uint32{acked - 200000, acked} {
+		w.classifyAndMerge(w.load(0, ackOf(v6, n).Bytes()))
+	}
+	return w
+}
+
+// TestSupersededACKs has three pure ACKs of a flow in a batch, each of 1000 bytes more, and changes
+// one thing in the second of them or in all. 1000 is acknowledged before, 4000 has been sent.
+func TestSupersededACKs(t *testing.T) {
+	stamped := func(value, echo uint32) []byte { return hdrtest.Stamped(value, echo) }
+	type edit func(n int, f *tcpFrame)
+	second := func(e func(*tcpFrame)) edit {
+		return func(n int, f *tcpFrame) {
+			if n == 1 {
+				e(f)
+			}
+		}
+	}
+	acks := func(numbers ...uint32) edit { return func(n int, f *tcpFrame) { f.Ack = numbers[n] } }
+	values := func(values ...uint32) edit {
+		return func(n int, f *tcpFrame) { f.Options = stamped(values[n], 9) }
+	}
+	echoes := func(echoes ...uint32) edit {
+		return func(n int, f *tcpFrame) { f.Options = stamped(9, echoes[n]) }
+	}
+	const one, all, apart = "[[2]]", "[[0] [1] [2]]", "[[2] [1]]"
+	for _, tc := range []struct {
+		name   string
+		edit   edit
+		v4, v6 string
+	}{
+		{"alike", func(int, *tcpFrame) {}, one, one},
+		{"timestamps", values(0, 1, 1), one, one},
+		{"timestamp over the end", values(0xffffffff, 0, 1), one, one},
+		{"timestamp goes back", values(5, 4, 6), "[[0] [2]]", "[[0] [2]]"},
+		{"timestamp of a stranger", values(5, 1<<30, 6), all, all},
+		{"all timestamps of a second", values(0, 1e6, 1e6), one, one},
+		{"echo goes on", echoes(5, 6, 7), one, one},
+		{"echo goes back", echoes(5, 4, 6), "[[0] [2]]", "[[0] [2]]"},
+		{"echo of a stranger", echoes(5, 1<<30, 6), all, all},
+		{"option in one", second(func(f *tcpFrame) { f.Options = stamped(1, 9) }), all, all},
+		{"other option", func(_ int, f *tcpFrame) { f.Options = []byte{254, 4, 0, 0} }, all, all},
+		{"SACK in one", second(func(f *tcpFrame) { f.Options = hdrtest.Sacked(9, 10) }), all, all},
+		{"window", second(func(f *tcpFrame) { f.Window = 3 }), one, one},
+		{"IP ID", second(func(f *tcpFrame) { f.ID = 3 }), one, one},
+		{"same number", acks(2000, 2000, 2000), all, all},
+		{"number of the batch before", acks(1000, 2000, 3000), "[[0] [2]]", "[[0] [2]]"},
+		{"same number twice", acks(2000, 2000, 3000), all, all},
+		{"same number at the end", acks(2000, 3000, 3000), "[[1] [2]]", "[[1] [2]]"},
+		{"number goes back", acks(3000, 2000, 1500), all, all},
+		{"second is overtaken", acks(2000, 7, 3000), all, all},
+		{"all that was sent", acks(2000, 3000, 4000), one, one},
+		{"number beyond what was sent", acks(2000, 4001, 3000), all, all},
+		{"number beyond at the end", acks(2000, 3000, 4001), "[[1] [2]]", "[[1] [2]]"},
+		{"number far beyond", acks(2000, 1<<31+1999, 3000), all, all},
+		{"sequence number", second(func(f *tcpFrame) { f.Seq++ }), all, all},
+		{"keep-alive", func(n int, f *tcpFrame) {
+			if n == 1 {
+				f.Seq, f.Ack = f.Seq-1, 2000
+			}
+		}, all, all},
+		{"payload in one", second(func(f *tcpFrame) { f.Payload = make([]byte, 9) }), all, all},
+		{"payload first", func(n int, f *tcpFrame) {
+			if n == 0 {
+				f.Payload = make([]byte, 9)
+			}
+		}, "[[0] [2]]", "[[0] [2]]"},
+		{"psh", second(func(f *tcpFrame) { f.Flags |= header.TCPFlagPsh }), all, all},
+		{"fin", second(func(f *tcpFrame) { f.Flags |= header.TCPFlagFin }), all, all},
+		{"rst", second(func(f *tcpFrame) { f.Flags |= header.TCPFlagRst }), all, all},
+		{"ece", second(func(f *tcpFrame) { f.Flags |= 0x40 }), all, all},
+		{"ece on all", func(_ int, f *tcpFrame) { f.Flags |= 0x40 }, all, all},
+		{"cwr", second(func(f *tcpFrame) { f.Flags |= 0x80 }), all, all},
+		{"source port", second(func(f *tcpFrame) { f.Ports[0]++ }), apart, apart},
+		{"source address", second(func(f *tcpFrame) { f.From++ }), apart, apart},
+		{"ttl", second(func(f *tcpFrame) { f.TTL-- }), all, all},
+		{"congestion experienced", second(func(f *tcpFrame) { f.TOS = 3 }), all, all},
+		{"flow label", second(func(f *tcpFrame) { f.Flow = 5 }), one, all},
+		{"source MAC", second(func(f *tcpFrame) { f.Src = "\x02\x00\x00\x00\x00\x03" }), all, all},
+		{"IP fragments", func(_ int, f *tcpFrame) { f.Fragment = 8 }, all, one},
+		{"padding", func(n int, f *tcpFrame) { f.Pad = 6 * n }, one, one},
+	} {
+		for n := range 4 {
+			v6, flags := n%2 == 1, dv.RxFlags(n/2)*vouched
+			want := tc.v4
+			if v6 {
+				want = tc.v6
+			}
+			w := ackWorker(v6, 1000, 4000)
+			var frames [][]byte
+			for n := range 3 {
+				f := ackOf(v6, 1000*uint32(n+2))
+				f.ID = uint16(n)
+				tc.edit(n, &f)
+				frames = append(frames, f.Bytes())
+			}
+			w.classifyAndMerge(w.load(flags, frames...))
+			got := w.merge.shape()
+			if got != want {
+				t.Errorf("%s (IPv6 %v, flags %b): %s, want %s", tc.name, v6, flags, got, want)
+			}
+			packets := w.buildPackets()
+			if n := len(packets) + int(w.merge.superseded); n != 3 {
+				t.Errorf("%s: %d packets and ACKs left out, want 3", tc.name, n)
+			}
+			for _, p := range packets {
+				if p.Size() == 0 {
+					t.Errorf("%s: an empty packet", tc.name)
+				}
+				p.DecRef()
+			}
+		}
+	}
+}
+
+// TestSupersededACKsOfStrangers has ACKs of what is not known to have been sent: all are delivered.
+func TestSupersededACKsOfStrangers(t *testing.T) {
+	w := testWorker()
+	for range 2 {
+		var frames [][]byte
+		for n := range 3 {
+			frames = append(frames, ackOf(false, uint32(n+1)).Bytes())
+		}
+		w.classifyAndMerge(w.load(0, frames...))
+		if got := w.merge.shape(); got != "[[0] [1] [2]]" {
+			t.Error(got)
+		}
+	}
+}
+
+// TestSupersededACKsInSlowStart counts the ACKs of each window that are delivered, all of which
+// come in one batch: enough for HyStart as long as the windows double, and one later on or where a
+// round trip is too short for it.
+func TestSupersededACKsInSlowStart(t *testing.T) {
+	const acks, nRTTSample, doubling = 64, 8, 6
+	for _, rtt := range []time.Duration{100 * time.Microsecond, 40 * time.Millisecond} {
+		w, c := testWorker(), clocktest.New()
+		w.merge = newMerger(batchFrames, w.e.flows, c.Clock())
+		acked, window := uint32(0), uint32(64000)
+		for round := range 2 * doubling {
+			w.noteSent(false, acked+window)
+			c.Advance(rtt)
+			var frames [][]byte
+			for range acks {
+				acked += window / acks
+				frames = append(frames, ackOf(false, acked).Bytes())
+			}
+			w.classifyAndMerge(w.load(0, frames...))
+			least, most := 1, acks
+			switch {
+			case round > 0 && rtt < time.Millisecond || round == 2*doubling-1:
+				most = 1
+			case round < doubling:
+				least, most = nRTTSample, acks-nRTTSample
+			}
+			if n := len(w.merge.runs); n < least || n > most {
+				t.Errorf("%v, round %d: %d of %d ACKs are delivered, want %d to %d", rtt, round,
+					n, acks, least, most)
+			}
+			if round < doubling {
+				window *= 2
+			}
+		}
+	}
+}
+
+// TestSupersededACKsOfNewFlow has a connection between the same addresses and ports as one before,
+// of which much had been acknowledged: it begins in slow start.
+func TestSupersededACKsOfNewFlow(t *testing.T) {
+	for _, syn := range []bool{false, true} {
+		w := ackWorker(false, 0, 0)
+		f := ackOf(false, 0)
+		if syn {
+			f.Flags, f.Ack = header.TCPFlagSyn, 0
+			w.classifyAndMerge(w.load(0, f.Bytes()))
+		}
+		w.noteSent(false, 16000)
+		var frames [][]byte
+		for n := range 16 {
+			frames = append(frames, ackOf(false, uint32(n+1)*1000).Bytes())
+		}
+		w.classifyAndMerge(w.load(0, frames...))
+		if n := len(w.merge.runs); (n == 1) == syn {
+			t.Errorf("a SYN before: %v: %d ACKs are delivered", syn, n)
+		}
+	}
+}
+
+func TestSupersededACKsOff(t *testing.T) {
+	w := ackWorker(false, 1000, 4000)
+	w.merge.off = true
+	w.classifyAndMerge(w.load(0, ackOf(false, 2000).Bytes(), ackOf(false, 3000).Bytes()))
+	if got := w.merge.shape(); got != "[[0] [1]]" {
+		t.Error(got)
 	}
 }

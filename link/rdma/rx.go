@@ -31,6 +31,9 @@ func (w *worker) receive(n int) {
 	if w.captured.Active() {
 		w.captured.Commit()
 	}
+	if n := w.merge.superseded; n > 0 {
+		w.count.supersededACKs.Add(n)
+	}
 	packets := w.buildPackets()
 	if linear {
 		w.releaseLinear(frames)

@@ -11,13 +11,16 @@ import (
 // Stats is a snapshot of the endpoint's counters since New, summed over the queues. Those of the
 // rings themselves are in dv.Device.Stats.
 type Stats struct {
-	RxPackets     uint64 // delivered to the stack
-	RxMerged      uint64 // frames that went into a packet with others
-	RxVerified    uint64 // frames whose transport checksum was verified in software
-	RxZeroWindow  uint64 // ACKs changed because netstack had announced window 0, see tcpfix
-	RxSYNRTTFixed uint64 // segments that echo a SYN sent several times, see tcpfix/syn.go
-	RxSACKRemoved uint64 // ACKs whose SACK was taken out, see tcpfix/gso_sack_filter.go
-	RxEchoAged    uint64 // ACKs after an outage with an older echo, see tcpfix/resend.go
+	RxPackets uint64 // delivered to the stack
+	RxMerged  uint64 // frames that went into a packet with others
+	// RxSupersededACKs is pure ACKs left out, as a later one of the same batch says all that they
+	// say; see merge.go. They are in no other counter of the link.
+	RxSupersededACKs uint64
+	RxVerified       uint64 // frames whose transport checksum was verified in software
+	RxZeroWindow     uint64 // ACKs changed because netstack had announced window 0, see tcpfix
+	RxSYNRTTFixed    uint64 // segments that echo a SYN sent several times, see tcpfix/syn.go
+	RxSACKRemoved    uint64 // ACKs whose SACK was taken out, see tcpfix/gso_sack_filter.go
+	RxEchoAged       uint64 // ACKs after an outage with an older echo, see tcpfix/resend.go
 	// RxNarrowWindow is segments whose window was raised, see tcpfix/window.go.
 	RxNarrowWindow uint64
 	// RxHandshakeData is segments that an ACK was delivered in front of, see
@@ -75,6 +78,7 @@ type rxCounters struct {
 	packets, merged, verified, fastPath, fragments atomic.Uint64
 	zeroWindow, synRTTFixed, sackRemoved, pathMTU  atomic.Uint64
 	echoAged, narrowWindow, handshakeData          atomic.Uint64
+	supersededACKs                                 atomic.Uint64
 	badChecksum, otherMAC, own, otherVLAN, shed    atomic.Uint64
 	forged, refused, steered                       atomic.Uint64
 	sentAway, sentAwayLost, backup                 atomic.Uint64
@@ -133,6 +137,7 @@ func (e *Endpoint) Stats() Stats {
 	for _, c := range e.allRxCounters() {
 		s.RxPackets += c.packets.Load()
 		s.RxMerged += c.merged.Load()
+		s.RxSupersededACKs += c.supersededACKs.Load()
 		s.RxVerified += c.verified.Load()
 		s.RxZeroWindow += c.zeroWindow.Load()
 		s.RxSYNRTTFixed += c.synRTTFixed.Load()

@@ -470,7 +470,7 @@ func (i *Injector) attach() bool {
 	i.release()
 	w := &worker{e: e, attachment: s, group: g, q: noRxQueue{}, kind: kind,
 		count: e.injectedCounters(),
-		vlan:  e.vlan, merge: newMerger(batchFrames)}
+		vlan:  e.vlan, merge: newMerger(batchFrames, e.flows, e.opts.Clock)}
 	w.merge.off = e.opts.NoMerge
 	i.w = w
 	return true

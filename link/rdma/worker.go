@@ -161,7 +161,7 @@ func (e *Endpoint) newWorker(s *attachment, g *workerGroup, i int) *worker {
 	own := partOf(g.queues, i)
 	w := &worker{
 		e: e, attachment: s, group: g, q: g.queues.rxQueue(i), count: e.rxCounters()[i],
-		kind: own.kind(), vlan: e.vlan, merge: newMerger(batchFrames),
+		kind: own.kind(), vlan: e.vlan, merge: newMerger(batchFrames, e.flows, e.opts.Clock),
 		idle: idleLimit(g.queues.NumRx(), runtime.GOMAXPROCS(0)),
 	}
 	if on := devicesOf(own); len(on) == 1 {

@@ -20,6 +20,9 @@ func (p *page) link(st *stack.Stack) {
 		of(s.RxBytes, "direction", "rx"), of(s.TxBytes, "direction", "tx"))
 	count("rx_merged_segments_total", "Received frames that went into a packet with others.",
 		l.RxMerged)
+	count("rx_superseded_acks_total",
+		"Received pure ACKs left out, as a later one of the same batch says all that they say.",
+		l.RxSupersededACKs)
 	count("checksum_software_total", "Received frames whose checksum was verified in software.",
 		l.RxVerified)
 	p.family(gauge, "rx_waiting_bytes", "Received segments without data that wait in the stack.",

@@ -45,14 +45,15 @@ func linkSent(s *rdma.Stats, synsAgain uint64) error {
 }
 
 // linkReceived checks that each of so many frames, or of a few less, was dropped for one reason,
-// delivered, or merged with one other at least.
+// delivered, merged with one other at least, or an ACK that a later one supersedes.
 func linkReceived(s *rdma.Stats, least, most uint64) error {
 	dropped := s.RxBadChecksum + s.RxForged + s.RxOtherMAC + s.RxOwn + s.RxOtherVLAN + s.RxShed +
 		s.RxRefused + s.RxSteered + s.RxBackup
-	known := dropped + s.RxPackets
+	known := dropped + s.RxPackets + s.RxSupersededACKs
 	if most < known+s.RxMerged-s.RxMerged/2 || least > known+s.RxMerged {
-		return fmt.Errorf("queues gave the link %d to %d frames, it dropped %d, merged %d, and "+
-			"delivered %d packets", least, most, dropped, s.RxMerged, s.RxPackets)
+		return fmt.Errorf("queues gave the link %d to %d frames, it dropped %d, merged %d, "+
+			"left out %d ACKs and delivered %d packets", least, most, dropped, s.RxMerged,
+			s.RxSupersededACKs, s.RxPackets)
 	}
 	return nil
 }

@@ -218,8 +218,8 @@ func (s *script) count(words []string) {
 		"merged": link.RxMerged, "badsum": link.RxBadChecksum, "resent": link.TxResent,
 		"synrtt": link.RxSYNRTTFixed, "sackremoved": link.RxSACKRemoved,
 		"zerowindow": link.RxZeroWindow, "lso": link.TxLSO, "pathmtu": link.RxPathMTU,
-		"forged": link.RxForged,
-		"held":   acks.Held, "saved": acks.Saved, "timed": acks.Timed,
+		"forged": link.RxForged, "superseded": link.RxSupersededACKs,
+		"held": acks.Held, "saved": acks.Saved, "timed": acks.Timed,
 		"established": s.stack.Stats().TCPCurrentEstablished,
 	}
 	if len(words) != 2 {

@@ -178,6 +178,97 @@ func merging() []row {
 				       > A 1 ack 2001 ts 10 2000000
 				       count merged 0
 				       read 2000`},
+		{name: "of ACKs that came together the last one counts",
+			source: "RFC 9293 3.10.7.4; net/ipv4/tcp_ipv4.c tcp_add_backlog",
+			script: `
+				0      open mss 1000 rtt 1ms
+				       write 1000
+				       > PA 1+1000 ack 1
+				1ms    < A 1 ack 1001
+				       write 1000
+				       > PA 1001+1000 ack 1
+				2ms    < A 1 ack 2001
+				       write 4000
+				       > A 2001+1000 ack 1
+				       > A 3001+1000 ack 1
+				       > A 4001+1000 ack 1
+				       > PA 5001+1000 ack 1
+				3ms    <+ A 1 ack 3001
+				       <+ A 1 ack 4001
+				       < A 1 ack 6001
+				       count superseded 2`},
+		{name: "an ACK of what was never sent does not keep another out",
+			source: "RFC 5961 5.2",
+			linux:  "it answers with a challenge ACK, net/ipv4/tcp_input.c tcp_ack",
+			script: `
+				0      open mss 1000 rtt 1ms
+				       write 1000
+				       > PA 1+1000 ack 1
+				1ms    < A 1 ack 1001
+				       write 1000
+				       > PA 1001+1000 ack 1
+				2ms    < A 1 ack 2001
+				       write 4000
+				       > A 2001+1000 ack 1
+				       > A 3001+1000 ack 1
+				       > A 4001+1000 ack 1
+				       > PA 5001+1000 ack 1
+				3ms    <+ A 1 ack 4001
+				       < A 1 ack 6002
+				       count superseded 0
+				4ms    < A 1 ack 6001`},
+		{name: "duplicate ACKs that came together all count",
+			source: "RFC 5681 3.2",
+			script: `
+				0      open mss 1000 rtt 1ms
+				       write 1000
+				       > PA 1+1000 ack 1
+				1ms    < A 1 ack 1001
+				       write 1000
+				       > PA 1001+1000 ack 1
+				2ms    < A 1 ack 2001
+				       write 4000
+				       > A 2001+1000 ack 1
+				       > A 3001+1000 ack 1
+				       > A 4001+1000 ack 1
+				       > PA 5001+1000 ack 1
+				3ms    <+ A 1 ack 3001
+				       <+ A 1 ack 3001
+				       <+ A 1 ack 3001
+				       < A 1 ack 3001
+				       > A 3001+1000 ack 1
+				       count superseded 0
+				4ms    < A 1 ack 6001`},
+		{name: "a window update is not left out",
+			source: "RFC 9293 3.8.6.2",
+			script: `
+				0      open mss 1000 rtt 1ms
+				       write 1000
+				       > PA 1+1000 ack 1
+				1ms    < A 1 ack 1001
+				       write 1000
+				       > PA 1001+1000 ack 1
+				2ms    < A 1 ack 2001
+				       write 4000
+				       > A 2001+1000 ack 1
+				       > A 3001+1000 ack 1
+				       > A 4001+1000 ack 1
+				       > PA 5001+1000 ack 1
+				3ms    <+ A 1 ack 3001
+				       <+ A 1 ack 6001 win 1000
+				       < A 1 ack 6001 win 2000
+				       count superseded 1`},
+		{name: "enough ACKs are left for HyStart in slow start",
+			source: "Ha and Rhee, Taming the elephants (2011) 3.3; net/ipv4/tcp_cubic.c",
+			script: `
+				0      open mss 1000
+				       write 2000
+				       > A 1+1000 ack 1
+				       > PA 1001+1000 ack 1
+				10ms   < A 1 ack 1001
+				       <+ A 1 ack 1501
+				       < A 1 ack 2001
+				       count superseded 0`},
 		{name: "a wrong checksum in the middle is a gap",
 			source: "GRO: net/ipv4/tcp_offload.c",
 			script: `

@@ -131,6 +131,11 @@ func (f *Flows) concerned(tcp []byte) bool {
 // option but a timestamp that goes on where another has ended.
 func (f *Flows) LeavesData() bool { return f.synRTT.repeated.Load() == 0 }
 
+// DataEnd returns the sequence number behind all data and the FIN that a flow has sent, by the hash
+// of hdr.Segment.Flow. It is not known before the first data, and of a flow that shares its place
+// in the table with a later one.
+func (f *Flows) DataEnd(hash uint64) (end uint32, known bool) { return f.resend.end(hash) }
+
 // Repeat sends the first unacknowledged segment of every flow that waits for an acknowledgement
 // since netstack has repeated something: the link works again. Each flow then waits anew.
 func (f *Flows) Repeat() { f.resend.repeat() }
