@@ -10,17 +10,17 @@ import (
 type Asleep struct {
 	clock Clock
 	start time.Time
-	// state is the total in nanoseconds; while the goroutine waits, the total before less the
+	// state holds the total in nanoseconds; while the goroutine waits, the total before less the
 	// time since start, which is negative.
 	state atomic.Int64
-	// told is the longest total told so far: Total may be a moment ahead of an End beside it.
+	// told gives the longest total told so far: Total may be a moment ahead of an End beside it.
 	told atomic.Int64
 }
 
-// NewAsleep is a total of 0.
+// NewAsleep returns a total of 0.
 func NewAsleep(c Clock) *Asleep { return &Asleep{clock: c, start: c.Now()} }
 
-// now is the nanoseconds since start, and one more: the total is always less.
+// now returns the nanoseconds since start, and one more: the total is always less.
 func (a *Asleep) now() int64 { return int64(a.clock.Since(a.start)) + 1 }
 
 // Begin is called before a wait.
@@ -29,7 +29,7 @@ func (a *Asleep) Begin() { a.state.Store(a.state.Load() - a.now()) }
 // End is called after a wait, once for each Begin.
 func (a *Asleep) End() { a.state.Store(a.state.Load() + a.now()) }
 
-// Total is the time of all waits so far. It never falls.
+// Total returns the time of all waits so far. It never falls.
 func (a *Asleep) Total() time.Duration {
 	total := a.state.Load()
 	if total < 0 {

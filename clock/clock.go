@@ -32,14 +32,14 @@ type Timer interface {
 	Reset(d time.Duration) bool
 }
 
-// New is a clock that goes by s; nil is the system's.
+// New returns a clock that goes by s; nil is the system's.
 func New(s Source) Clock { return Clock{s} }
 
 // Virtual reports whether the clock is not the system's. Time then stands still while a goroutine
 // spins: a loop that waits for something by looking again and again must not begin.
 func (c Clock) Virtual() bool { return c.source != nil }
 
-// Now is the time.
+// Now returns the time.
 func (c Clock) Now() time.Time {
 	if c.source != nil {
 		return c.source.Now()
@@ -47,7 +47,7 @@ func (c Clock) Now() time.Time {
 	return time.Now()
 }
 
-// Since is the time that has passed since t, which is a time of the same clock.
+// Since returns the time that has passed since t, which is a time of the same clock.
 func (c Clock) Since(t time.Time) time.Duration {
 	if c.source != nil {
 		return c.source.Now().Sub(t)
@@ -55,7 +55,7 @@ func (c Clock) Since(t time.Time) time.Duration {
 	return time.Since(t)
 }
 
-// Until is the time left until t, which is a time of the same clock.
+// Until returns the time left until t, which is a time of the same clock.
 func (c Clock) Until(t time.Time) time.Duration {
 	if c.source != nil {
 		return t.Sub(c.source.Now())

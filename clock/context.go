@@ -59,9 +59,9 @@ func (c Clock) WithDeadlineCause(parent context.Context, end time.Time,
 	}
 }
 
-// limited is a context with a deadline that is not of the system's clock. The one inside has the
-// cause; its error and its channel are not used, as package context knows no way to end it with
-// DeadlineExceeded.
+// limited wraps a context with a deadline that is not of the system's clock. The one inside
+// has the cause; its error and its channel are not used, as package context knows no way to end it
+// with DeadlineExceeded.
 type limited struct {
 	context.Context
 	end  time.Time

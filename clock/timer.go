@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// ChanTimer is a timer that sends the time on C, as time.Timer does: when Stop or Reset returns,
-// nothing of an earlier setting can be received any more.
+// ChanTimer sends the time on C, as time.Timer does: when Stop or Reset
+// returns, nothing of an earlier setting can be received any more.
 type ChanTimer struct {
 	C <-chan time.Time
 	Timer
 }
 
-// NewTimer is a timer that sends on its channel once d has passed.
+// NewTimer returns a timer that sends on its channel once d has passed.
 func (c Clock) NewTimer(d time.Duration) ChanTimer {
 	if c.source == nil {
 		t := time.NewTimer(d)
@@ -25,7 +25,7 @@ func (c Clock) NewTimer(d time.Duration) ChanTimer {
 	return ChanTimer{t.c, t}
 }
 
-// sending is the Timer of a ChanTimer that does not go by the system's clock.
+// sending holds the Timer of a ChanTimer that does not go by the system's clock.
 type sending struct {
 	source Source
 	c      chan time.Time

@@ -36,7 +36,7 @@ const (
 	IPCLock        Capability = 14 // memory beyond RLIMIT_MEMLOCK
 )
 
-// Paths are what Restrict leaves of the file system. A path that does not exist is passed over.
+// Paths holds what Restrict leaves of the file system. A path that does not exist is passed over.
 type Paths struct {
 	Read    []string // files and directory trees to be read
 	Write   []string // trees in which files and sockets may be made, written and removed, too

@@ -92,7 +92,7 @@ func onAllThreads(trap, a, b, c uintptr) error {
 	return errnoOf(errno)
 }
 
-// errnoOf is nil for 0. ENOTSUP is what the runtime says of a program with cgo.
+// errnoOf returns nil for 0. ENOTSUP is what the runtime says of a program with cgo.
 func errnoOf(errno syscall.Errno) error {
 	switch errno {
 	case 0:

@@ -59,8 +59,8 @@ func Restrict(p Paths) (err error) {
 	return nil
 }
 
-// handledAccesses are those that this kernel's version of Landlock knows (landlock(7)): all of a
-// later version would be refused.
+// handledAccesses returns those that this kernel's version of Landlock knows (landlock(7)): all of
+// a later version would be refused.
 func handledAccesses() (uint64, error) {
 	version, _, errno := syscall.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0,
 		unix.LANDLOCK_CREATE_RULESET_VERSION)

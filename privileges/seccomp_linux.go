@@ -47,8 +47,8 @@ const (
 	killed  = unix.SECCOMP_RET_KILL_PROCESS
 )
 
-// filterProgram is the filter. The kernel keeps what it says of calls whose arguments it does not
-// look at, so its length costs nothing then.
+// filterProgram returns the filter. The kernel keeps what it says of calls whose arguments it does
+// not look at, so its length costs nothing then.
 func filterProgram() ([]bpf.RawInstruction, error) {
 	p := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: callArch, Size: 4},
@@ -97,7 +97,7 @@ func oneOf(n uint32, values ...uint32) []bpf.Instruction {
 	return append(p, bpf.RetConstant{Val: refused})
 }
 
-// commonCalls are the calls that are allowed whatever their arguments.
+// commonCalls returns the calls that are allowed whatever their arguments.
 func commonCalls() []uint32 {
 	return []uint32{
 		// memory, threads, time, signals: the Go runtime

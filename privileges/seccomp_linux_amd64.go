@@ -4,7 +4,7 @@ import "golang.org/x/sys/unix"
 
 const auditArch = unix.AUDIT_ARCH_X86_64
 
-// archCalls are the older calls that this processor has besides the common ones.
+// archCalls returns the older calls that this processor has besides the common ones.
 func archCalls() []uint32 {
 	return []uint32{unix.SYS_ARCH_PRCTL, unix.SYS_EPOLL_WAIT, unix.SYS_POLL, unix.SYS_SELECT,
 		unix.SYS_STAT, unix.SYS_LSTAT, unix.SYS_ACCESS, unix.SYS_READLINK, unix.SYS_OPEN,

@@ -66,7 +66,7 @@ func (sq *SQ) loseDoorbell(v uint64, check func(*SQ, uint64) uint16) {
 	}
 }
 
-// announced is the producer index up to which doorbells let the queue execute.
+// announced returns the producer index up to which doorbells let the queue execute.
 func (sq *SQ) announced() uint16 {
 	sq.db.mu.Lock()
 	defer sq.db.mu.Unlock()
@@ -95,7 +95,7 @@ func (b *doorbell) wakeUp() {
 	}
 }
 
-// asyncLinger is how long the asynchronous sender runs after the last frame that had to wait:
+// asyncLinger says how long the asynchronous sender runs after the last frame that had to wait:
 // longer than most gaps within one congestion.
 const asyncLinger = 100 * time.Millisecond
 

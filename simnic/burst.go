@@ -10,7 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 )
 
-// rxBurst is the scratch of one batch of frames on its way to its destinations,
+// rxBurst holds the scratch of one batch of frames on its way to its destinations,
 // used by one goroutine.
 type rxBurst struct {
 	nic    *NIC
@@ -34,7 +34,7 @@ type rxBurst struct {
 	fcs              [4]byte
 }
 
-// rxPacket is one packet on its way into a receive queue, as pieces to be
+// rxPacket describes one packet on its way into a receive queue, as pieces to be
 // written one after the other.
 type rxPacket struct {
 	parts    [5][]byte

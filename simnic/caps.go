@@ -12,7 +12,7 @@ const (
 	InlineL4   InlineMode = 3
 )
 
-// Caps is what the device can do. Sizes are bytes and log fields base-2
+// Caps holds what the device can do. Sizes are bytes and log fields base-2
 // logarithms of the unit they name. The zero Caps in a Config stands for those of its card; a
 // partly filled one is used unchanged.
 type Caps struct {
@@ -52,7 +52,7 @@ type Caps struct {
 	Timestamps     TimestampCap
 }
 
-// DefaultCaps are those of a ConnectX-6 Dx.
+// DefaultCaps returns those of a ConnectX-6 Dx.
 func DefaultCaps() Caps {
 	return Caps{
 		MaxSendWQE:  1024,

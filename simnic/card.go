@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Card is one generation of cards: the identity that a NIC of that card reports, through package
-// kernel and through package pcie.
+// Card describes one generation of cards: the identity that a NIC of that card reports, through
+// package kernel and through package pcie.
 type Card struct {
 	Name  string // as Config.Card has it
 	Title string // product name
@@ -18,7 +18,7 @@ type Card struct {
 	Caps Caps
 }
 
-// defaultCard is what Config has when it names none.
+// defaultCard says what Config has when it names none.
 const defaultCard = "cx6dx"
 
 // Cards returns the supported cards, oldest first.
@@ -48,7 +48,7 @@ func Cards() []Card {
 	}
 }
 
-// CardNamed is the card of that name; "" is ConnectX-6 Dx. The error lists the names.
+// CardNamed returns the card of that name; "" is ConnectX-6 Dx. The error lists the names.
 func CardNamed(name string) (Card, error) {
 	if name == "" {
 		name = defaultCard
@@ -63,7 +63,7 @@ func CardNamed(name string) (Card, error) {
 	return Card{}, fmt.Errorf("no card %q: choose one of %s", name, strings.Join(names, ", "))
 }
 
-// DeviceID is the PCI device id of the NIC's card, or of a virtual function of it.
+// DeviceID returns the PCI device id of the NIC's card, or of a virtual function of it.
 func (n *NIC) DeviceID() uint16 {
 	if n.cfg.Function.Kind == VF {
 		return n.card.VirtualID
@@ -71,12 +71,12 @@ func (n *NIC) DeviceID() uint16 {
 	return n.card.DeviceID
 }
 
-// FirmwareVersion is the version as tools print it.
+// FirmwareVersion returns the version as tools print it.
 func (c Card) FirmwareVersion() string {
 	return fmt.Sprintf("%d.%d.%04d", c.Firmware[0], c.Firmware[1], c.Firmware[2])
 }
 
-// connectX5Caps are those of the first generation that needs no headers inline and takes
+// connectX5Caps returns those of the first generation that needs no headers inline and takes
 // enhanced multi-packet sends.
 func connectX5Caps() Caps {
 	c := DefaultCaps()
@@ -88,7 +88,7 @@ func connectX5Caps() Caps {
 	return c
 }
 
-// connectX4LxCaps are those of a card that requires at least the Ethernet header inline in each
+// connectX4LxCaps returns those of a card that requires at least the Ethernet header inline in each
 // send WQE, on physical and virtual functions.
 func connectX4LxCaps() Caps {
 	c := connectX5Caps()

@@ -6,7 +6,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 )
 
-// Destination is what a classifier does with a frame: it sends a copy to a TIR, or drops
+// Destination holds what a classifier does with a frame: it sends a copy to a TIR, or drops
 // it, or only counts it.
 type Destination struct {
 	TIR   *TIR

@@ -37,7 +37,7 @@ func (rq *RQ) hold(b *rxBurst, c *mlx5.RxCQE) bool {
 	return true
 }
 
-// advance is the distance from the counter of a completion to that of the next:
+// advance returns the distance from the counter of a completion to that of the next:
 // strides, or one WQE.
 func (rq *RQ) advance(c *mlx5.RxCQE) uint16 {
 	if rq.attr.Striding != nil {

@@ -38,7 +38,7 @@ type Drops struct {
 	Fault         uint64 // dropped by an injected fault
 }
 
-// Counters is a snapshot of the counts of a NIC since its creation.
+// Counters holds a snapshot of the counts of a NIC since its creation.
 type Counters struct {
 	Slice  Traffic // user queues: completed into receive queues; sent by WQEs
 	Netdev Traffic // netdev port: given to it; sent by it
@@ -233,7 +233,7 @@ func (n *NIC) Counters() Counters {
 	}
 }
 
-// Entered is the number of packets from all sources.
+// Entered returns the number of packets from all sources.
 func (c Counters) Entered() uint64 {
 	return c.Wire.RxPackets + c.Slice.TxPackets + c.Netdev.TxPackets
 }

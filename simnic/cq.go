@@ -101,10 +101,10 @@ func (n *NIC) CreateCQ(a CQAttr) (*CQ, error) {
 	return cq, nil
 }
 
-// Number is the CQN.
+// Number returns the CQN.
 func (cq *CQ) Number() uint32 { return cq.number }
 
-// Attr is what the queue was created with, moderation as last modified.
+// Attr returns what the queue was created with, moderation as last modified.
 func (cq *CQ) Attr() CQAttr {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
@@ -114,7 +114,7 @@ func (cq *CQ) Attr() CQAttr {
 // Status reports whether the queue still takes completions.
 func (cq *CQ) Status() CQStatus { return CQStatus(cq.status.Load()) }
 
-// Indices are the next entry to write and the next one to read as far as the NIC knows,
+// Indices returns the next entry to write and the next one to read as far as the NIC knows,
 // free-running in 24 bits.
 func (cq *CQ) Indices() (producer, consumer uint32) {
 	cq.mu.Lock()

@@ -7,8 +7,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
-// arming is the state of the event that the driver of a completion queue requests. Guarded by the
-// queue's lock.
+// arming holds the state of the event that the driver of a completion queue requests. Guarded by
+// the queue's lock.
 type arming struct {
 	on        bool
 	only      bool        // solicited and error completions only
@@ -79,7 +79,7 @@ func (cq *CQ) notify() bool {
 	return true
 }
 
-// waiting is how many completions after the armed index raise the event.
+// waiting returns how many completions after the armed index raise the event.
 func (cq *CQ) waiting() uint32 {
 	if !cq.arm.only {
 		return cq.pi - cq.arm.ci

@@ -32,7 +32,7 @@ func (cq *CQ) put(e *[64]byte) bool {
 	return cq.write(e) && cq.notify()
 }
 
-// wrongBy is how far off a wrong wqe_counter is: less than any ring.
+// wrongBy says how far off a wrong wqe_counter is: less than any ring.
 const wrongBy = 7
 
 // ReleaseHeld writes the completions that a fault holds back, and ends the holding.
@@ -67,10 +67,11 @@ func (cq *CQ) write(e *[64]byte) bool {
 	return true
 }
 
-// phase is the owner bit of the entry with that index: 0 in the first pass.
+// phase returns the owner bit of the entry with that index: 0 in the first pass.
 func (cq *CQ) phase(index uint32) byte { return byte(index >> cq.attr.LogSize & 1) }
 
-// slot is the offset of the 64 bytes of an entry in the ring: the upper half of a larger entry.
+// slot returns the offset of the 64 bytes of an entry in the ring: the upper half of a larger
+// entry.
 func (cq *CQ) slot(index uint32) uint64 {
 	size := uint64(cq.attr.EntrySize)
 	if cq.attr.Collapsed {

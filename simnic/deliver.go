@@ -36,7 +36,7 @@ func (n *NIC) ConnectWire(w wire.Wire) error { return n.wire.attach(w, n.fromWir
 // the netdev's MAC, broadcast and multicast, and sends beside the user queues.
 func (n *NIC) ConnectNetdev(w wire.Wire) error { return n.netdev.attach(w, n.fromNetdev) }
 
-// maxFrame is the longest frame that the port accepts, without FCS.
+// maxFrame returns the longest frame that the port accepts, without FCS.
 func (n *NIC) maxFrame() int { return n.MTU() + frame.EtherHeader + frame.VLANTag }
 
 // enter counts a frame at its entry and reports whether it is processed further.
@@ -266,5 +266,5 @@ func (t *TIR) hashOf(a *TIRAttr, data []byte, p *frame.Headers) (hash uint32, ki
 	return t.hash.Load().sum(n), kind
 }
 
-// be16 is a big-endian word of a frame.
+// be16 returns a big-endian word of a frame.
 func be16(b []byte) uint16 { return binary.BigEndian.Uint16(b) }

@@ -34,10 +34,10 @@ const (
 	FaultHoldWithoutLink
 )
 
-// QueueFault is a fault and the events it applies to: of the events of its kind at one queue, or
-// all queues, it skips the first Skip, and then applies to Count, or to all if Count is 0. With
-// Rate it applies only to that fraction of them, drawn from Seed; 0 is all. A fault that stops
-// queues applies each time one of them looks for WQEs; leave Skip, Count and Rate 0.
+// QueueFault describes a fault and the events it applies to: of the events of its kind at one
+// queue, or all queues, it skips the first Skip, and then applies to Count, or to all if Count is
+// 0. With Rate it applies only to that fraction of them, drawn from Seed; 0 is all. A fault that
+// stops queues applies each time one of them looks for WQEs; leave Skip, Count and Rate 0.
 type QueueFault struct {
 	Kind  QueueFaultKind
 	Queue uint32 // number of the send, receive or (for completions) completion queue; 0: any
@@ -50,7 +50,7 @@ type QueueFault struct {
 	Delay            time.Duration
 }
 
-// Injection is a fault in force.
+// Injection describes a fault in force.
 type Injection struct {
 	nic   *NIC
 	fault QueueFault
@@ -101,7 +101,7 @@ func (i *Injection) unhook() {
 	}
 }
 
-// Hits is the number of events the fault was applied to.
+// Hits returns the number of events the fault was applied to.
 func (i *Injection) Hits() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -196,7 +196,7 @@ func (n *NIC) rehook() {
 	n.SetHooks(h)
 }
 
-// hold is the hook of the faults that stop send queues, nil without any.
+// hold returns the hook of the faults that stop send queues, nil without any.
 func (n *NIC) hold() func(sq *SQ) bool {
 	paused, unlinked := n.injected.of(FaultPause), n.injected.of(FaultHoldWithoutLink)
 	if paused == nil && unlinked == nil {

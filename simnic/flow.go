@@ -42,10 +42,10 @@ type FlowAttr struct {
 // FlowCount counts what flow rules matched. Several rules may share one.
 type FlowCount struct{ packets, bytes atomic.Uint64 }
 
-// Packets is how many packets matched so far.
+// Packets returns how many packets matched so far.
 func (c *FlowCount) Packets() uint64 { return c.packets.Load() }
 
-// Bytes is the sum of their lengths, without FCS.
+// Bytes returns the sum of their lengths, without FCS.
 func (c *FlowCount) Bytes() uint64 { return c.bytes.Load() }
 
 // Clear sets both to zero and returns the previous values.
@@ -58,14 +58,14 @@ func (c *FlowCount) add(f *frame.Frame) {
 	c.bytes.Add(uint64(f.Bytes()))
 }
 
-// Flow is a rule in force.
+// Flow describes a rule in force.
 type Flow struct {
 	nic  *NIC
 	attr FlowAttr
 	tag  uint32 // of its entry: the tag of the rule that created the entry
 }
 
-// Attr is what the rule was created with.
+// Attr returns what the rule was created with.
 func (f *Flow) Attr() FlowAttr { return f.attr }
 
 // CreateFlow puts a rule in force at once. A rule with the same match in the

@@ -27,7 +27,7 @@ func (sq *SQ) lso(w *wqe, e *eth) fault {
 	return sq.emitSegments(w, e, &s, sq.packetsPerFrame(e, &s, payload))
 }
 
-// packetsPerFrame is how many packets of payload go into one frame: one, or as many as the
+// packetsPerFrame returns how many packets of payload go into one frame: one, or as many as the
 // IP length field can express.
 func (sq *SQ) packetsPerFrame(e *eth, s *frame.Segmenter, payload int) int {
 	ipv4 := s.Headers.L3 == mlx5.L3IPv4

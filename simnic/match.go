@@ -15,7 +15,7 @@ type MatchKey [9]uint64
 // Match is a value under a mask. The zero Match matches every frame.
 type Match struct{ Value, Mask MatchKey }
 
-// field is a run of bits of one word of a MatchKey.
+// field describes a run of bits of one word of a MatchKey.
 type field struct{ word, shift, width uint }
 
 // Fields of a MatchKey.

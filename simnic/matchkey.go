@@ -57,7 +57,7 @@ func matchPorts(p *frame.Headers, b []byte, k *MatchKey) {
 	fieldTCPFlags.put(k, uint64(binary.BigEndian.Uint16(b[p.L4At+12:])&0x1ff))
 }
 
-// l4Type is how a completion names the L4 header.
+// l4Type returns how a completion names the L4 header.
 func l4Type(p *frame.Headers, b []byte) uint16 {
 	switch {
 	case p.L4At == 0:

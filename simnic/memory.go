@@ -109,10 +109,10 @@ func NewJoinedMemory(parts []MemoryPart) (*Memory, error) {
 	return m, nil
 }
 
-// Len is the size in bytes, holes included.
+// Len returns the size in bytes, holes included.
 func (m *Memory) Len() uint64 { return m.size }
 
-// Slice is the longest adjacent run of at most n bytes at off. It is empty at a
+// Slice returns the longest adjacent run of at most n bytes at off. It is empty at a
 // hole and at the end.
 func (m *Memory) Slice(off uint64, n int) []byte {
 	p, at := m.find(off)
@@ -183,7 +183,7 @@ func (m *Memory) Scatter(off uint64, src []byte) bool {
 	return true
 }
 
-// LoadBE32 is one atomic, acquiring load of a big-endian word.
+// LoadBE32 returns one atomic, acquiring load of a big-endian word.
 func (m *Memory) LoadBE32(off uint64) uint32 {
 	p, at := m.word(off)
 	return p.LoadBE32(int(at))

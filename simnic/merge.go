@@ -158,7 +158,7 @@ func (m *merge) note(s *segment, sum uint16) {
 	m.ttl = min(m.ttl, s.ttl())
 }
 
-// ttl is the hop limit of the segment's IP header.
+// ttl returns the hop limit of the segment's IP header.
 func (s *segment) ttl() uint8 {
 	if fieldIPVersion.get(&s.flow) == 4 {
 		return s.header[len(s.header)-len(s.tcp)-12]
@@ -166,7 +166,7 @@ func (s *segment) ttl() uint8 {
 	return s.header[len(s.header)-len(s.tcp)-33]
 }
 
-// sumParts is the sum of the last n bytes of the parts.
+// sumParts returns the sum of the last n bytes of the parts.
 func sumParts(parts [][]byte, n int) (sum uint16) {
 	for i := len(parts) - 1; n > 0; i-- {
 		p := parts[i]

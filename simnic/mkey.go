@@ -21,7 +21,7 @@ type MKeyAttr struct {
 	UMR  *KeyTranslations // UMR WQEs may change the key; nil: they may not
 }
 
-// KeyTranslations are the pages of a key that UMR WQEs may change. The key owns it.
+// KeyTranslations holds the pages of a key that UMR WQEs may change. The key owns it.
 type KeyTranslations struct {
 	LogPage      int      // bytes of a page, log2
 	List         []uint64 // bus addresses; the low three bits are flags
@@ -98,7 +98,7 @@ func (a *MKeyAttr) check() error {
 	return nil
 }
 
-// Key is the lkey: index in the upper 24 bits, variant in the low 8.
+// Key returns the lkey: index in the upper 24 bits, variant in the low 8.
 func (k *MKey) Key() uint32 {
 	k.mu.RLock()
 	defer k.mu.RUnlock()

@@ -15,7 +15,7 @@ func (sq *SQ) mpw(w *wqe, e *eth) fault {
 	return sq.packets(w, e)
 }
 
-// maxLegacyMPW is the most frames of a multi-packet WQE of the older kind (DPDK
+// maxLegacyMPW gives the most frames of a multi-packet WQE of the older kind (DPDK
 // drivers/common/mlx5/mlx5_prm.h, MLX5_MPW_MAX_PACKETS).
 const maxLegacyMPW = 6
 

@@ -23,7 +23,7 @@ type Config struct {
 	Caps   Caps             // default those of the card
 	Seed   uint64           // of object numbers and all other random choices
 
-	// Function is the kind of PCI function the NIC is, and what its e-switch does. The
+	// Function gives the kind of PCI function the NIC is, and what its e-switch does. The
 	// zero value has none.
 	Function Function
 
@@ -48,7 +48,7 @@ type Config struct {
 	Logger *slog.Logger // default: silent
 }
 
-// NIC is one port of a ConnectX and the objects created on it. All methods may
+// NIC models one port of a ConnectX and the objects created on it. All methods may
 // be called from any goroutine.
 type NIC struct {
 	cfg   Config
@@ -152,11 +152,11 @@ func (n *NIC) Card() Card { return n.card }
 // Caps returns the capabilities of the device.
 func (n *NIC) Caps() Caps { return n.caps }
 
-// MAC is the address of the netdev.
+// MAC returns the address of the netdev.
 func (n *NIC) MAC() net.HardwareAddr { return macAddr(n.mac.Load()) }
 
-// GUID is the node GUID: the MAC the NIC was created with as an EUI-64 (IEEE Guidelines for EUI,
-// without the inverted bit that IPv6 wants).
+// GUID returns the node GUID: the MAC the NIC was created with as an EUI-64 (IEEE Guidelines for
+// EUI, without the inverted bit that IPv6 wants).
 func (n *NIC) GUID() uint64 {
 	mac := macBits(n.cfg.MAC)
 	return mac>>24<<40 | 0xfffe<<24 | mac&0xffffff
@@ -172,7 +172,7 @@ func (n *NIC) SetMAC(mac net.HardwareAddr) error {
 	return nil
 }
 
-// MTU is that of the netdev, in bytes of L3. The port takes frames of 18 bytes
+// MTU returns that of the netdev, in bytes of L3. The port takes frames of 18 bytes
 // more: Ethernet header and one VLAN tag.
 func (n *NIC) MTU() int { return int(n.mtu.Load()) }
 
@@ -214,7 +214,7 @@ func (n *NIC) FailDevice() {
 // caller has destroyed all objects.
 func (n *NIC) RestoreDevice() { n.fatal.Store(false) }
 
-// Usable is nil while control commands may succeed, StatusBadSystem in the fatal
+// Usable returns nil while control commands may succeed, StatusBadSystem in the fatal
 // state and after Close.
 func (n *NIC) Usable() error {
 	if n.fatal.Load() || n.closed.Load() {

@@ -41,7 +41,7 @@ func (n *NIC) AllocNumber(owner any, bits uint) uint32 { return n.numbers.add(ow
 // FreeNumber frees a number of AllocNumber.
 func (n *NIC) FreeNumber(number uint32) { n.numbers.remove(number) }
 
-// Objects is how many objects of a NIC exist, for tests that look for leaks.
+// Objects counts the objects of a NIC that exist, for tests that look for leaks.
 type Objects struct {
 	Numbers     int // queues, tables, TIRs and what AllocNumber numbers
 	Flows       int // flow rules
@@ -76,7 +76,7 @@ func lookup[T any](t *numbers, n uint32) (obj T, ok bool) {
 	return obj, ok
 }
 
-// all is every object of type T, in the order of their numbers.
+// all returns every object of type T, in the order of their numbers.
 func all[T any](t *numbers) (objs []T) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

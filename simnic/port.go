@@ -30,7 +30,7 @@ func (p *port) detach() error {
 	return nil
 }
 
-// offloads are those of the wire; none without a wire.
+// offloads returns those of the wire; none without a wire.
 func (p *port) offloads() frame.Offload {
 	if w := p.wire.Load(); w != nil {
 		return (*w).Offloads()
@@ -105,7 +105,7 @@ func (c *egress) room(n int) []byte {
 	return b
 }
 
-// space is the workspace, kept until flush.
+// space returns the workspace, kept until flush.
 func (c *egress) space() *workspace {
 	if c.work == nil {
 		c.work = c.nic.spaces.get()

@@ -132,7 +132,7 @@ func errorf(s Status, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), s)
 }
 
-// Named is a counter with its name in ethtool -S or in sysfs hw_counters of linux mlx5.
+// Named describes a counter with its name in ethtool -S or in sysfs hw_counters of linux mlx5.
 type Named struct {
 	Name  string
 	Value uint64

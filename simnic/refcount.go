@@ -41,7 +41,7 @@ func (u *refCount) retire() error {
 	return nil
 }
 
-// background is a group of goroutines: Close waits for them and lets no more start.
+// background groups goroutines: Close waits for them and lets no more start.
 type background struct {
 	mu      sync.Mutex
 	stopped bool

@@ -34,7 +34,7 @@ type RQAttr struct {
 // QueueCount counts for receive queues that share it; nil counts nothing.
 type QueueCount struct{ outOfBuffer atomic.Uint64 }
 
-// OutOfBuffer is the number of packets that found no WQE.
+// OutOfBuffer returns the number of packets that found no WQE.
 func (c *QueueCount) OutOfBuffer() uint64 { return c.outOfBuffer.Load() }
 
 // Clear sets the counters to zero and returns the previous OutOfBuffer.
@@ -47,7 +47,7 @@ type Striding struct {
 	TwoByteShift   bool
 }
 
-// maxRecvWQE is the longest receive WQE of any device.
+// maxRecvWQE gives the longest receive WQE of any device.
 const maxRecvWQE = 512
 
 // RQ is a receive queue. The driver posts WQEs by advancing the record; the NIC
@@ -127,10 +127,10 @@ func (n *NIC) checkRQ(a RQAttr) error {
 	return nil
 }
 
-// Number is the RQN.
+// Number returns the RQN.
 func (rq *RQ) Number() uint32 { return rq.number }
 
-// Attr is what the queue was created with, VLAN stripping as last modified.
+// Attr returns what the queue was created with, VLAN stripping as last modified.
 func (rq *RQ) Attr() RQAttr {
 	rq.mu.Lock()
 	defer rq.mu.Unlock()

@@ -22,14 +22,14 @@ var DefaultHashKey = [40]byte{
 // contribution to the hash.
 type toeplitz [36][256]uint32
 
-// hashTable is the table of a key, and the key. A NIC keeps the last one: the TIRs
+// hashTable holds the table of a key, and the key. A NIC keeps the last one: the TIRs
 // of a driver usually share a key.
 type hashTable struct {
 	key [40]byte
 	toeplitz
 }
 
-// toeplitz is the table of a key.
+// toeplitz returns the table of a key.
 func (n *NIC) toeplitz(key [40]byte) *toeplitz {
 	if t := n.lastHash.Load(); t != nil && t.key == key {
 		return &t.toeplitz
@@ -53,7 +53,7 @@ func (t *toeplitz) fill(key [40]byte) {
 	}
 }
 
-// xor8 is the hash of HashXOR8.
+// xor8 returns the hash of HashXOR8.
 func xor8(in []byte) uint32 {
 	var h uint8
 	for _, b := range in {
@@ -62,7 +62,7 @@ func xor8(in []byte) uint32 {
 	return uint32(bits.Reverse8(h))
 }
 
-// sum is the Toeplitz hash of at most 36 bytes.
+// sum returns the Toeplitz hash of at most 36 bytes.
 func (t *toeplitz) sum(in []byte) uint32 {
 	var h uint32
 	for i, b := range in[:min(len(in), len(t))] {

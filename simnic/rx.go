@@ -113,7 +113,7 @@ func (rq *RQ) arrange(b *rxBurst) (stripped bool) {
 // record returns the number of WQEs that the driver has posted, from the doorbell record.
 func (rq *RQ) record() uint16 { return uint16(rq.attr.Record.LoadBE32(mlx5.RecordRecv)) }
 
-// posted is how many WQEs wait in the ring.
+// posted returns how many WQEs wait in the ring.
 func (rq *RQ) posted() uint16 {
 	written := rq.record()
 	if rq.ignores && written == rq.ignored {
@@ -173,7 +173,7 @@ func (rq *RQ) await(b *rxBurst) bool {
 	return false
 }
 
-// slot is the position in the ring of the next WQE.
+// slot returns the position in the ring of the next WQE.
 func (rq *RQ) slot() uint16 {
 	if rq.attr.LinkedList {
 		return rq.head
@@ -181,7 +181,7 @@ func (rq *RQ) slot() uint16 {
 	return rq.hwCI & (1<<rq.attr.LogSize - 1)
 }
 
-// index is how completions name the next WQE.
+// index returns how completions name the next WQE.
 func (rq *RQ) index() uint16 {
 	if rq.attr.LinkedList || rq.nic.cfg.RingIndex {
 		return rq.slot()
@@ -196,7 +196,7 @@ func (rq *RQ) load() []byte {
 	return w
 }
 
-// list is the scatter list of a WQE: behind the next segment, if it has one.
+// list returns the scatter list of a WQE: behind the next segment, if it has one.
 func (rq *RQ) list(w []byte) []byte {
 	if rq.attr.LinkedList || rq.attr.Striding != nil {
 		return w[mlx5.DataSegSize:]
@@ -309,7 +309,7 @@ func (rq *RQ) describe(c *mlx5.RxCQE, b *rxBurst, stripped bool) {
 	}
 }
 
-// stamp is the time stamp of the burst's packets.
+// stamp returns the time stamp of the burst's packets.
 func (rq *RQ) stamp(b *rxBurst) uint64 { return rq.nic.stamp(rq.attr.Timestamps, b.passed) }
 
 // complete writes a completion, or keeps it for a block of compressed ones.

@@ -7,10 +7,10 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 )
 
-// maxSend is the longest packet of a SEND; limit of the model.
+// maxSend gives the longest packet of a SEND; limit of the model.
 const maxSend = 65535
 
-// shortest is the longest frame that cards have been seen to fail on, unless
+// shortest gives the longest frame that cards have been seen to fail on, unless
 // Config.Lenient: DPDK refuses to send up to this many bytes.
 const shortest = 18
 
@@ -106,7 +106,7 @@ func (sq *SQ) checkInline(w *wqe, inlined int, b []byte) (ok bool, f fault) {
 	return false, f
 }
 
-// minInline is how many bytes of this packet must be inlined.
+// minInline returns how many bytes of this packet must be inlined.
 func (c *Caps) minInline(b []byte) int {
 	if c.MinInline == InlineNone || len(b) < frame.EtherHeader {
 		return 0

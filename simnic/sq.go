@@ -83,10 +83,10 @@ func (n *NIC) CreateSQ(a SQAttr) (*SQ, error) {
 	return sq, nil
 }
 
-// Number is the SQN, which for a queue of a raw packet QP is also the verbs QPN.
+// Number returns the SQN, which for a queue of a raw packet QP is also the verbs QPN.
 func (sq *SQ) Number() uint32 { return sq.number }
 
-// Attr is what the queue was created with.
+// Attr returns what the queue was created with.
 func (sq *SQ) Attr() SQAttr { return sq.attr }
 
 // State returns the device's state of the queue.

@@ -17,7 +17,7 @@ const (
 	tableSniffer   = 102 // beside this order: it gets copies of all frames
 )
 
-// MaxPriority is the highest priority of a flow rule; 0 comes first.
+// MaxPriority gives the highest priority of a flow rule; 0 comes first.
 const MaxPriority = 15
 
 // steering is the flow tables. Frames read a snapshot without a lock; a change
@@ -43,7 +43,7 @@ type table struct {
 	entries []entry // grouped by mask in order of the masks' first appearance
 }
 
-// entry is a match and the destinations of matching frames.
+// entry describes a match and the destinations of matching frames.
 type entry struct {
 	match    Match
 	tirs     []*TIR

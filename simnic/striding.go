@@ -2,7 +2,7 @@ package simnic
 
 import "github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 
-// shift is the number of free bytes before each packet.
+// shift returns the number of free bytes before each packet.
 func (s *Striding) shift() int {
 	if s.TwoByteShift {
 		return 2
@@ -10,7 +10,7 @@ func (s *Striding) shift() int {
 	return 0
 }
 
-// strides is how many strides a packet of n bytes takes.
+// strides returns how many strides a packet of n bytes takes.
 func (s *Striding) strides(n int) int {
 	return (n + s.shift() + 1<<s.LogStrideBytes - 1) >> s.LogStrideBytes
 }
@@ -59,7 +59,7 @@ func (rq *RQ) deliverStriding(b *rxBurst, stripped bool) counter {
 	return rq.complete(b, &c)
 }
 
-// strideAt is the offset of the next packet in the current WQE's list, in bytes.
+// strideAt returns the offset of the next packet in the current WQE's list, in bytes.
 func (rq *RQ) strideAt() int {
 	s := rq.attr.Striding
 	return rq.stride<<s.LogStrideBytes + s.shift()

@@ -25,10 +25,10 @@ const (
 	RealTime      TimestampFormat = 2 // NIC.RealTime
 )
 
-// passed is the time since the start.
+// passed returns the time since the start.
 func (n *NIC) passed() time.Duration { return n.clock.Since(n.start) }
 
-// Now is the free-running counter that stamps completions, in ticks of
+// Now returns the free-running counter that stamps completions, in ticks of
 // Caps.FrequencyKHz.
 func (n *NIC) Now() uint64 { return n.ticks(n.passed()) }
 
@@ -49,7 +49,7 @@ func (n *NIC) realTime(passed time.Duration) uint64 {
 	return uint64(t.Unix())<<32 | uint64(t.Nanosecond())
 }
 
-// stamp is a time after the start in a format.
+// stamp returns a time after the start in a format.
 func (n *NIC) stamp(f TimestampFormat, passed time.Duration) uint64 {
 	if f == RealTime || f == DefaultStamps && n.caps.Timestamps == StampsRealTime {
 		return n.realTime(passed)

@@ -29,7 +29,7 @@ func (n *NIC) CreateRQT(a RQTAttr) (*RQT, error) {
 	return t, nil
 }
 
-// Number is the RQTN.
+// Number returns the RQTN.
 func (t *RQT) Number() uint32 { return t.number }
 
 // Modify replaces all entries at once. It must not run concurrently with
@@ -90,7 +90,7 @@ const (
 	HashDstPort HashFields = 1 << 3
 )
 
-// HashSelection is one kind of packet and the fields of it to hash. A packet of
+// HashSelection describes one kind of packet and the fields of it to hash. A packet of
 // another kind gets hash 0 and the table's first entry.
 type HashSelection struct {
 	IPv6   bool // else IPv4
@@ -174,7 +174,7 @@ func (t *TIR) set(a TIRAttr) {
 	t.attr.Store(&a)
 }
 
-// Number is the TIRN.
+// Number returns the TIRN.
 func (t *TIR) Number() uint32 { return t.number }
 
 // Attr returns the current attributes of the object.

@@ -7,12 +7,12 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 )
 
-// maxBurst is how many frames, or completions, a send queue collects before it
+// maxBurst says how many frames, or completions, a send queue collects before it
 // hands them on.
 const maxBurst = 64
 
-// arenaSize is the size of the memory in which a send queue assembles the frames of a burst: two of
-// the longest.
+// arenaSize gives the size of the memory in which a send queue assembles the frames of a burst:
+// two of the longest.
 const arenaSize = 2 * 65536
 
 // burst holds the frames and completions that a send queue has executed and not handed on. Guarded
@@ -30,7 +30,7 @@ type burst struct {
 	wqes, lso, checksums int // not counted yet
 }
 
-// completion is a WQE that requested a CQE.
+// completion describes a WQE that requested a CQE.
 type completion struct {
 	op     mlx5.Opcode
 	index  uint16
@@ -95,7 +95,7 @@ func (sq *SQ) violation(format string, args ...any) {
 	sq.nic.strict.add("send queue %#x: "+format, append([]any{sq.number}, args...)...)
 }
 
-// slot is the offset in the ring of the basic block with that index.
+// slot returns the offset in the ring of the basic block with that index.
 func (sq *SQ) slot(index uint16) uint64 {
 	return uint64(index) & (1<<sq.attr.LogSize - 1) * mlx5.BB
 }

@@ -138,7 +138,7 @@ func (sq *SQ) checkCopy(index uint16, ds, off int, b []byte) {
 	sq.db.blueFlamed, sq.db.half = true, half
 }
 
-// toEnd is the bytes of the ring from block index to its end.
+// toEnd returns the bytes of the ring from block index to its end.
 func (sq *SQ) toEnd(index uint16) int {
 	return int(uint64(mlx5.BB)<<sq.attr.LogSize - sq.slot(index))
 }

@@ -41,7 +41,7 @@ const (
 // maxTranslations is the maximum number of translations that UMR WQEs give a key.
 const maxTranslations = 1 << 20
 
-// faultUMR is the fault of a UMR WQE that the key refuses (MLX5_CQE_SYNDROME_MW_BIND_ERR).
+// faultUMR gives the fault of a UMR WQE that the key refuses (MLX5_CQE_SYNDROME_MW_BIND_ERR).
 var faultUMR = fault{mlx5.Syndrome(0x06), 0, 0}
 
 // keyUpdate is a UMR WQE, decoded.
@@ -80,7 +80,7 @@ func (sq *SQ) umr(w *wqe) fault {
 	return fault{}
 }
 
-// umrList is the list of n bytes that comes with a UMR WQE.
+// umrList returns the list of n bytes that comes with a UMR WQE.
 func (sq *SQ) umrList(w *wqe, flags uint8, n int) ([]byte, fault) {
 	switch {
 	case n == 0:
@@ -170,7 +170,7 @@ func (k *MKey) translate(first int, list []uint64, shift int) {
 	}
 }
 
-// page is the memory of a translation, nil if there is none.
+// page returns the memory of a translation, nil if there is none.
 func (x *KeyTranslations) page(addr uint64, n int) *mmio.Region {
 	if addr == 0 {
 		return nil

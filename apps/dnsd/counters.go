@@ -6,7 +6,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Counters is a snapshot of what the server has done since New.
+// Counters holds a snapshot of what the server has done since New.
 type Counters struct {
 	UDP       uint64 `json:"udp"`       // queries read
 	TCP       uint64 `json:"tcp"`       // queries read

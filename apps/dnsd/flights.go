@@ -15,7 +15,7 @@ const (
 	maxWaitingEach = 256  // waiters of one client
 )
 
-// question is the part of a query that determines the answer of a resolver.
+// question holds the part of a query that determines the answer of a resolver.
 type question struct {
 	name                     string // canonical
 	qtype                    uint16
@@ -33,7 +33,8 @@ type flight struct {
 	waiting  []waiter
 }
 
-// waiter is a query that waits for the answer; deliver is called once, with nil when there is none.
+// waiter describes a query that waits for the answer; deliver is called once, with nil when there
+// is none.
 type waiter struct {
 	client  netip.Prefix
 	deliver func(*dns.Msg)

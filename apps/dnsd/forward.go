@@ -43,7 +43,7 @@ func (s *Server) forward(
 	return ok
 }
 
-// shareOf is the prefix that counts as one client: an IPv4 address, or a /64 of IPv6.
+// shareOf returns the prefix that counts as one client: an IPv4 address, or a /64 of IPv6.
 func shareOf(a netip.Addr) netip.Prefix {
 	p, _ := a.Prefix(min(a.BitLen(), 64)) // the zero Prefix of the zero Addr
 	return p
@@ -171,7 +171,7 @@ func lowerNames(a *dns.Msg, name string) {
 	}
 }
 
-// lowerTail is s with the labels that it ends in as name does in lower case.
+// lowerTail returns s with the labels that it ends in as name does in lower case.
 func lowerTail(s, name string) string {
 	n := dns.CompareDomainName(s, name)
 	if n == 0 {

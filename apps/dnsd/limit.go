@@ -10,7 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
 
-// DefaultResponseRate is the number of answers per second that a prefix gets over UDP when
+// DefaultResponseRate counts the answers per second that a prefix gets over UDP when
 // Config.ResponseRate is 0.
 const DefaultResponseRate = 200
 
@@ -64,7 +64,7 @@ func (l *limiter) allowed(from asker) (answer, slip bool) {
 	}
 }
 
-// prefixOf is the network that counts as one client.
+// prefixOf returns the network that counts as one client.
 func prefixOf(a netip.Addr) netip.Prefix {
 	bits := 56
 	if a.Is4() {
@@ -74,7 +74,7 @@ func prefixOf(a netip.Addr) netip.Prefix {
 	return p
 }
 
-// ip is the address without its port, or the zero Addr when the conn gives none.
+// ip returns the address without its port, or the zero Addr when the conn gives none.
 func (a asker) ip() netip.Addr {
 	switch addr := a.addr.(type) {
 	case nil:

@@ -7,7 +7,7 @@ import (
 // maxChain bounds the CNAMEs followed in one answer; loops end here too.
 const maxChain = 16
 
-// zoneOf is the innermost zone that holds the canonical name, or nil.
+// zoneOf returns the innermost zone that holds the canonical name, or nil.
 func (s *Server) zoneOf(name string) *zone {
 	for off, end := 0, false; !end; off, end = dns.NextLabel(name, off) {
 		if z := s.zones[name[off:]]; z != nil {

@@ -6,8 +6,8 @@ import (
 
 const (
 	headerLen = 12
-	// udpSize is the largest answer sent over UDP, and the size that EDNS0 announces: it fits one
-	// IPv6 packet on any link.
+	// udpSize gives the largest answer sent over UDP, and the size that EDNS0 announces: it fits
+	// one IPv6 packet on any link.
 	udpSize = 1232
 )
 
@@ -76,7 +76,7 @@ func (s *Server) resolve(q, r *dns.Msg) action {
 	return reply
 }
 
-// sizeFor is the largest answer that the client of q accepts over UDP.
+// sizeFor returns the largest answer that the client of q accepts over UDP.
 func sizeFor(q *dns.Msg) int {
 	if opt := q.IsEdns0(); opt != nil {
 		return min(max(int(opt.UDPSize()), dns.MinMsgSize), udpSize)
@@ -107,7 +107,7 @@ func pack(r *dns.Msg, wire, buf []byte, size int) ([]byte, error) {
 	return out, err
 }
 
-// questionLen is the size of the first question in wire; 0 when it is cut short or compressed.
+// questionLen returns the size of the first question in wire; 0 when it is cut short or compressed.
 func questionLen(wire []byte) int {
 	off := headerLen
 	for off < len(wire) && wire[off] != 0 {

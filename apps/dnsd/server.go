@@ -41,20 +41,20 @@ type Config struct {
 	// Forward lists resolvers (host:port) for names outside the zones, tried in this order; empty:
 	// such names are refused.
 	Forward []string
-	// ForwardTimeout is the time each resolver has, default 2 s.
+	// ForwardTimeout gives the time each resolver has, default 2 s.
 	ForwardTimeout time.Duration
 	// Dial reaches a resolver, over "udp" (a conn that is also a net.PacketConn) or "tcp"; default
 	// net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// UDPWorkers is the number of goroutines that read each net.PacketConn, default GOMAXPROCS.
+	// UDPWorkers counts the goroutines that read each net.PacketConn, default GOMAXPROCS.
 	UDPWorkers int
-	// ResponseRate is how many answers per second each prefix (/24, /56) gets over UDP, loopback
+	// ResponseRate says how many answers per second each prefix (/24, /56) gets over UDP, loopback
 	// excepted; above it every second query gets an empty answer with TC, the others none. 0 means
 	// DefaultResponseRate, less than 0 no limit.
 	ResponseRate int
 	// Logger gets errors of resolvers that do not answer; nil logs nothing.
 	Logger *slog.Logger
-	// Clock is the time that the server goes by, which has to be that of its conns, and Random
+	// Clock gives the time that the server goes by, which has to be that of its conns, and Random
 	// where its random numbers come from, which any goroutine may read; the zero values are the
 	// system's. For simulations.
 	Clock  clock.Clock
@@ -131,8 +131,8 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// lastQuery is how long a TCP connection may still send a query after Shutdown: one that is on its
-// way.
+// lastQuery says how long a TCP connection may still send a query after Shutdown: one that is on
+// its way.
 const lastQuery = 2 * time.Second
 
 // Shutdown stops reading, lets queries in progress be answered, and closes every conn and listener;

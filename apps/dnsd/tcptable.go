@@ -10,7 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
-// tcpConn is a connection of the table.
+// tcpConn describes a connection of the table.
 type tcpConn struct {
 	net.Conn
 	since time.Time // when it began to wait for a query; guarded by the table's mu

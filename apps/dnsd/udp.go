@@ -9,7 +9,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// maxQuery is the longest query read over UDP; longer ones are cut and get a format error.
+// maxQuery gives the longest query read over UDP; longer ones are cut and get a format error.
 const maxQuery = 4096
 
 // addrPortConn has the methods of conns that need no allocation for an address: net.UDPConn and
@@ -19,7 +19,7 @@ type addrPortConn interface {
 	WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error)
 }
 
-// asker is the source of a query, in the form that its conn uses.
+// asker holds the source of a query, in the form that its conn uses.
 type asker struct {
 	addrPort netip.AddrPort
 	addr     net.Addr
@@ -53,8 +53,8 @@ func (c *udpConn) write(b []byte, to asker) error {
 	return err
 }
 
-// udpWorker is one goroutine that reads a conn, answers from the zones at once, and passes queries
-// to be forwarded to goroutines of their own.
+// udpWorker describes one goroutine that reads a conn, answers from the zones at once, and passes
+// queries to be forwarded to goroutines of their own.
 type udpWorker struct {
 	s        *Server
 	conn     *udpConn

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/net/ipv4"
 )
 
-// batchSize is the most queries that are read, and then answered, at once.
+// batchSize gives the most queries that are read, and then answered, at once.
 const batchSize = 32
 
 // batchConn has the methods of conns that move many datagrams at once, those of PacketConn in
@@ -16,7 +16,8 @@ type batchConn interface {
 	WriteBatch(ms []ipv4.Message, flags int) (int, error)
 }
 
-// batch is the queries of one read and their answers. Query and answer i each have their memory i.
+// batch holds the queries of one read and their answers. Query and answer i each have their memory
+// i.
 type batch struct {
 	queries, answers [batchSize]ipv4.Message
 	n                int // answers to be sent

@@ -40,7 +40,7 @@ func (r *lineReader) ReadByte() (byte, error) {
 	return c, err
 }
 
-// line is the number of the line that was read last.
+// line returns the number of the line that was read last.
 func (r *lineReader) line() int {
 	if r.mid || r.lines == 0 {
 		return r.lines + 1
@@ -85,7 +85,7 @@ func readZone(r io.Reader, origin string) (z *zone, line int, err error) {
 	return z, lines.line(), nil
 }
 
-// withoutText is the parser's error without the text it quotes: a file that is not a zone may
+// withoutText returns the parser's error without the text it quotes: a file that is not a zone may
 // contain a secret.
 func withoutText(err error) error {
 	var syntax *dns.ParseError

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// piece is the largest write whose progress is not checked, in bytes. At the floor it takes
+	// piece gives the largest write whose progress is not checked, in bytes. At the floor it takes
 	// less than the grace time.
 	piece = 64 << 10
-	// residue is the largest part of a closed connection that the network stack may still send, in
-	// bytes.
+	// residue gives the largest part of a closed connection that the network stack may still send,
+	// in bytes.
 	maxUnsent = 64 << 10
-	// maxOwed is the largest send buffer that is assumed, in bytes.
+	// maxOwed gives the largest send buffer that is assumed, in bytes.
 	maxOwed = 4 << 20
 )
 
@@ -123,7 +123,7 @@ func (c *conn) closeWrite() bool {
 	return ok && c.Conn.SetDeadline(time.Unix(1, 0)) == nil && w.CloseWrite() == nil
 }
 
-// quiet is whether a connection waits for a request. net/http takes it for idle until it has all
+// quiet says whether a connection waits for a request. net/http takes it for idle until it has all
 // headers; by this nothing is ended that has begun to ask.
 type quiet struct {
 	asked atomic.Bool // some of a request was read; set with mu held, but for requests under way
@@ -224,7 +224,7 @@ func (t *table) endQuiet(spare func(*conn) bool) {
 	}
 }
 
-// budget is how long a peer may still delay a transfer. It starts at most, waiting time is
+// budget says how long a peer may still delay a transfer. It starts at most, waiting time is
 // subtracted, and every floor bytes moved add one second, up to most again. A peer that moves floor
 // bytes per second or more never uses it up; a slower one lasts for most and a little longer. It
 // belongs to the goroutine that moves the bytes.
@@ -243,7 +243,7 @@ func (b *budget) waited(d time.Duration, n int) {
 	b.left = min(b.left-d+timeFor(int64(n), b.floor), b.most)
 }
 
-// timeFor is how long n bytes take at rate bytes per second.
+// timeFor returns how long n bytes take at rate bytes per second.
 func timeFor(n, rate int64) time.Duration {
 	return time.Duration(n/rate)*time.Second + time.Duration(n%rate)*time.Second/time.Duration(rate)
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Counters is a snapshot of what the server has done since New.
+// Counters holds a snapshot of what the server has done since New.
 type Counters struct {
 	Requests    uint64 `json:"requests"`    // started
 	InFlight    int64  `json:"in_flight"`   // started and not ended

@@ -125,7 +125,7 @@ func FillPattern(p []byte, off int64) {
 	}
 }
 
-// pattern is an io.ReadSeeker over the first size bytes of the pattern; one goroutine's.
+// pattern reads and seeks in the first size bytes of the pattern; one goroutine's.
 type pattern struct{ size, off int64 }
 
 func (p *pattern) Read(b []byte) (int, error) {

@@ -15,8 +15,8 @@ const (
 	manyConns  = 1 << 16
 )
 
-// connsForMemory is the number of connections that fit into half of the memory this process may
-// use. It asks the kernel rather than /proc/meminfo, which a sandboxed service need not see.
+// connsForMemory returns the number of connections that fit into half of the memory this process
+// may use. It asks the kernel rather than /proc/meminfo, which a sandboxed service need not see.
 func connsForMemory() int {
 	cgroup, _ := os.ReadFile("/sys/fs/cgroup/memory.max")
 	memory := min(machineMemory(), bytesOf(string(cgroup)), debug.SetMemoryLimit(-1))

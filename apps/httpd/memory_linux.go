@@ -6,7 +6,8 @@ import (
 	"syscall"
 )
 
-// machineMemory is the machine's memory in bytes (sysinfo(2)), without a limit if that is unknown.
+// machineMemory returns the machine's memory in bytes (sysinfo(2)), without a limit if that is
+// unknown.
 func machineMemory() int64 {
 	var info syscall.Sysinfo_t
 	if err := syscall.Sysinfo(&info); err != nil {

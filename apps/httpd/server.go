@@ -36,8 +36,8 @@ const (
 
 // Config says what to serve. The zero value serves /-/healthz only.
 type Config struct {
-	// Root is the directory of static files; empty: none. Nothing outside it is reachable, not even
-	// by symbolic links, and only regular files are served.
+	// Root gives the directory of static files; empty: none. Nothing outside it is reachable, not
+	// even by symbolic links, and only regular files are served.
 	Root string
 	// DotFiles serves files and directories of Root whose names begin with a dot. Without it only
 	// those below /.well-known/ are served (RFC 8615).
@@ -51,25 +51,25 @@ type Config struct {
 	Status func() any
 	// Checks are those of /-/healthz in addition to the server's own.
 	Checks []Check
-	// MaxBody is the most that /-/echo accepts and /-/bytes sends, in bytes; 0 means
+	// MaxBody gives the most that /-/echo accepts and /-/bytes sends, in bytes; 0 means
 	// DefaultMaxBody.
 	MaxBody int64
-	// MaxConns is the most connections that may be open. One more replaces the one that has been
+	// MaxConns gives the most connections that may be open. One more replaces the one that has been
 	// longest without a request; if all have one, the new one is closed. 0: as many as fit into
 	// half of the memory of the machine, its control group or GOMEMLIMIT, at 1 MiB each, from 256
 	// to 65536.
 	MaxConns int
-	// MinRate is the floor of a transfer, in bytes per second: a peer may be slower, or stop, for
-	// Grace in total; progress above the floor restores that time. Then the connection is closed. 0
-	// means DefaultMinRate, and DefaultGrace or the time that 64 KiB take at MinRate, whichever is
-	// longer. Grace must allow 64 KiB at MinRate.
+	// MinRate gives the floor of a transfer, in bytes per second: a peer may be slower, or stop,
+	// for Grace in total; progress above the floor restores that time. Then the connection is
+	// closed. 0 means DefaultMinRate, and DefaultGrace or the time that 64 KiB take at MinRate,
+	// whichever is longer. Grace must allow 64 KiB at MinRate.
 	MinRate int64
 	Grace   time.Duration
 	// Logger gets errors of broken connections and panicking handlers; nil logs nothing.
 	Logger *slog.Logger
-	// Clock is the time that the server goes by, which has to be that of its connections; the zero
-	// value is the system's. For simulations: the limits that net/http keeps itself, on headers and
-	// idle connections, are always times of the system's.
+	// Clock gives the time that the server goes by, which has to be that of its connections; the
+	// zero value is the system's. For simulations: the limits that net/http keeps itself, on
+	// headers and idle connections, are always times of the system's.
 	Clock clock.Clock
 }
 
@@ -192,12 +192,12 @@ func (s *Server) closeRoot() error {
 }
 
 const (
-	// lastRequests is how long a connection without a request may still send one after Shutdown:
+	// lastRequests says how long a connection without a request may still send one after Shutdown:
 	// one that is on its way. Its answer says that the connection ends. One that has had none at
 	// all has firstRequests.
 	lastRequests  = 2 * time.Second
 	firstRequests = 5 * time.Second
-	// lastPoll is how often it is looked whether there still are connections.
+	// lastPoll says how often it is looked whether there still are connections.
 	lastPoll = 10 * time.Millisecond
 )
 
@@ -263,8 +263,8 @@ func (s *Server) sayingLast(h http.Handler) http.Handler {
 	})
 }
 
-// Check is a check that /-/healthz runs in addition to the server's own. Run is called at each
-// request, from many goroutines, and returns at once; its error is part of the answer.
+// Check describes a check that /-/healthz runs in addition to the server's own. Run is called at
+// each request, from many goroutines, and returns at once; its error is part of the answer.
 type Check struct {
 	Name string // such as "device"
 	Run  func() error

@@ -16,7 +16,7 @@ const pageHead = `<!DOCTYPE html>
 </head><body><h1>Status</h1><table>
 `
 
-// status is the data of both status pages.
+// status holds the data of both status pages.
 type status struct {
 	Server Counters `json:"server"`
 	Status any      `json:"status,omitempty"`

@@ -11,7 +11,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
-// table is the connections of a server: those open, at most max, and those closed by the server
+// table holds the connections of a server: those open, at most max, and those closed by the server
 // whose last data is in flight, at most a quarter of that.
 type table struct {
 	clock                               clock.Clock
@@ -107,7 +107,7 @@ func (t *table) state(nc net.Conn, state http.ConnState) {
 	}
 }
 
-// size is the number of open connections.
+// size returns the number of open connections.
 func (t *table) size() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -18,7 +18,7 @@ var errIdle = errors.New("the client said nothing while another one waited")
 // markActive records that the client did something.
 func (s *session) markActive() { s.lastActive.Store(s.clock().Now().UnixNano()) }
 
-// idleTime is how long the client has done nothing, beyond the pauses of its requested rate.
+// idleTime returns how long the client has done nothing, beyond the pauses of its requested rate.
 func (s *session) idleTime() time.Duration {
 	d := s.clock().Since(time.Unix(0, s.lastActive.Load()))
 	if s.running.Load() {

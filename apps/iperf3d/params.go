@@ -78,8 +78,8 @@ func (p *params) normalise() error {
 	return nil
 }
 
-// longest is the time limit of the streams: the client's, or the maximum for tests of a number of
-// bytes.
+// longest returns the time limit of the streams: the client's, or the maximum for tests of a
+// number of bytes.
 func (p *params) longest() time.Duration {
 	if p.Time == 0 {
 		return maxTime + overtime
@@ -87,7 +87,7 @@ func (p *params) longest() time.Duration {
 	return time.Duration(p.Time+p.Omit)*time.Second + overtime
 }
 
-// pause is the time between two writes of a stream at the rate in the client's parameters.
+// pause returns the time between two writes of a stream at the rate in the client's parameters.
 func (p *params) pause() time.Duration {
 	if p.Bandwidth <= 0 {
 		return 0
@@ -96,7 +96,7 @@ func (p *params) pause() time.Duration {
 		maxPause.Seconds()) * float64(time.Second))
 }
 
-// parseBool is 1 for true and for any number but 0.
+// parseBool returns 1 for true and for any number but 0.
 func parseBool(v any) int {
 	switch v := v.(type) {
 	case bool:
@@ -111,8 +111,8 @@ func parseBool(v any) int {
 	return 0
 }
 
-// streams is how many there will be, and which of them, in the order of their creation, the server
-// sends on.
+// streams returns how many there will be, and which of them, in the order of their creation, the
+// server sends on.
 func (p *params) streams() (n int, sends func(i int) bool) {
 	switch {
 	case p.Bidirectional != 0:

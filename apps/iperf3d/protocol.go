@@ -25,7 +25,7 @@ const (
 	serverError     state = -2
 )
 
-// cookieSize is what every connection of a test starts with: 36 characters and a NUL.
+// cookieSize says what every connection of a test starts with: 36 characters and a NUL.
 const cookieSize = 37
 
 type cookie [cookieSize]byte

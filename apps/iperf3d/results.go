@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// results is what both sides send each other at the end, with iperf3's names.
+// results holds what both sides send each other at the end, with iperf3's names.
 type results struct {
 	CPUTotal       float64        `json:"cpu_util_total"`
 	CPUUser        float64        `json:"cpu_util_user"`
@@ -15,7 +15,7 @@ type results struct {
 	Streams        []streamResult `json:"streams"`
 }
 
-// streamResult is the result of one stream.
+// streamResult holds the result of one stream.
 type streamResult struct {
 	ID             int     `json:"id"`
 	Bytes          int64   `json:"bytes"`
@@ -51,7 +51,7 @@ func readCPU() cpuTimes {
 	return cpuTimes{time.Duration(r.Utime.Nano()), time.Duration(r.Stime.Nano())}
 }
 
-// percent is the processor use since begin.
+// percent returns the processor use since begin.
 func (begin cpuTimes) percent(d time.Duration) (user, system float64) {
 	d = max(d, 1) // no NaN, which JSON does not have
 	now := readCPU()

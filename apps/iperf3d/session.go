@@ -61,7 +61,7 @@ func newSession(srv *Server, ctl net.Conn, k cookie) *session {
 	return s
 }
 
-// clock is the server's.
+// clock returns the server's.
 func (s *session) clock() clock.Clock { return s.srv.clock }
 
 // run conducts the test. The control connection is closed when it returns.
@@ -275,7 +275,7 @@ func (s *session) settle() {
 	}
 }
 
-// received is the number of bytes received on all streams together.
+// received returns the number of bytes received on all streams together.
 func (s *session) received() (n int64) {
 	for _, st := range s.streams {
 		if !st.sends {
@@ -285,7 +285,7 @@ func (s *session) received() (n int64) {
 	return n
 }
 
-// moved is the number of bytes sent and received.
+// moved returns the number of bytes sent and received.
 func (s *session) moved() (n int64) {
 	for _, st := range s.streams {
 		n += st.bytes.Load()

@@ -7,8 +7,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
-// stream is one flow of a test in one direction. Its pump writes the counters, the session reads
-// them.
+// stream describes one flow of a test in one direction. Its pump writes the counters, the session
+// reads them.
 type stream struct {
 	id    int
 	sends bool
@@ -46,7 +46,7 @@ type pacer struct {
 	start         time.Time
 }
 
-// newPacer is a pacer that starts now.
+// newPacer returns a pacer that starts now.
 func newPacer(bitsPerSecond float64, c clock.Clock) pacer {
 	return pacer{c, bitsPerSecond, c.Now()}
 }

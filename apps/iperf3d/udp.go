@@ -13,7 +13,7 @@ import (
 // checked.
 const greetingSize = 4
 
-// greetingReply is what the server answers: "6789".
+// greetingReply says what the server answers: "6789".
 var greetingReply = []byte{0x36, 0x37, 0x38, 0x39}
 
 // Headers of datagrams: seconds, microseconds and packet number, 32 or 64 bits, big-endian.
@@ -32,7 +32,7 @@ type udpPort struct {
 	accept  func(*udpFlow)      // a test that wants streams; nil: none
 }
 
-// udpFlow is the datagrams of one remote address.
+// udpFlow holds the datagrams of one remote address.
 type udpFlow struct {
 	port *udpPort
 	addr net.Addr
@@ -41,7 +41,7 @@ type udpFlow struct {
 	done chan struct{}
 }
 
-// udpBacklog is the number of datagrams that a stream may queue.
+// udpBacklog counts the datagrams that a stream may queue.
 const udpBacklog = 4096
 
 // serve reads datagrams until the socket is closed.

@@ -17,8 +17,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
-// Clock is a clock that stands still until [Clock.Step] or [Clock.Advance]. Any goroutine may use
-// it.
+// Clock stands still until [Clock.Step] or [Clock.Advance]. Any goroutine
+// may use it.
 type Clock struct {
 	mu     sync.Mutex // guards what follows
 	now    time.Time
@@ -30,7 +30,7 @@ type Clock struct {
 // the system's clock is far in the future, and none is reached by mistake.
 func New() *Clock { return &Clock{now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)} }
 
-// Clock is what the Config of a package takes.
+// Clock returns what the Config of a package takes.
 func (c *Clock) Clock() clock.Clock { return clock.New(c) }
 
 // Now implements clock.Source.
@@ -47,7 +47,7 @@ func (c *Clock) AfterFunc(d time.Duration, f func()) clock.Timer {
 	return t
 }
 
-// Timers is how many timers are set.
+// Timers returns how many timers are set.
 func (c *Clock) Timers() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,7 +143,7 @@ func (c *Clock) Run() (stop func()) {
 	})
 }
 
-// Showing is a clock that shows what now returns, for tests of what is done with the time. Its
+// Showing returns a clock that shows what now returns, for tests of what is done with the time. Its
 // timers are the system's.
 func Showing(now func() time.Time) clock.Clock { return clock.New(showing(now)) }
 

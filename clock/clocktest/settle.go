@@ -17,7 +17,7 @@ const (
 // patientLooks is after how many looks Settle begins to sleep between them.
 const patientLooks = 100
 
-// workLimit is how much processor time the process may use while Settle waits. It is not the
+// workLimit says how much processor time the process may use while Settle waits. It is not the
 // system's time: a process that gets no processor does nothing, and has not settled.
 const workLimit = 60 * time.Second
 
@@ -58,7 +58,7 @@ func Settle() {
 	}
 }
 
-// processorTime is how much the process has used.
+// processorTime returns how much the process has used.
 func processorTime() time.Duration {
 	var r syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {

@@ -4,7 +4,7 @@ package clocktest
 
 import "time"
 
-// callLimit is how long Settle waits for system calls, of the system's time: what takes longer
+// callLimit says how long Settle waits for system calls, of the system's time: what takes longer
 // waits for something.
 const callLimit = 20 * time.Millisecond
 

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// unset is the place of a timer that is not in the queue.
+// unset gives the place of a timer that is not in the queue.
 const unset = -1
 
 // timer implements clock.Timer. Its clock's lock guards it.

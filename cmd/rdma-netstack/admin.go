@@ -14,7 +14,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/admin"
 )
 
-// adminTime is how long a client of the admin socket may take for its request.
+// adminTime says how long a client of the admin socket may take for its request.
 const adminTime = 10 * time.Second
 
 // serveAdmin serves the admin endpoint on the unix socket where the commands look for it, and on
@@ -51,7 +51,7 @@ func (s *slice) serveAdmin(f *serveFlags, log *slog.Logger) error {
 	return nil
 }
 
-// adminNames are the names by which others may ask --admin: this machine's, the one that it was
+// adminNames returns the names by which others may ask --admin: this machine's, the one that it was
 // given, and those of --admin-host.
 func (f *serveFlags) adminNames() []string {
 	names := slices.Clone(f.adminHosts)

@@ -46,7 +46,7 @@ func (f *lookFlags) define(fs *flag.FlagSet) {
 	fs.BoolVar(&f.json, "json", false, "")
 }
 
-// server is the one that the flags mean.
+// server returns the one that the flags mean.
 func (f *lookFlags) server(ctx context.Context) (running.Server, error) {
 	all, err := running.Find(ctx, running.Directories(os.Getenv))
 	if err != nil {

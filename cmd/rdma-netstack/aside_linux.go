@@ -12,9 +12,10 @@ const (
 	// asideNice leaves a program that looks a tenth of a busy processor: its work of a tenth of a
 	// second takes one.
 	asideNice = 10
-	// asideSlice is how long it runs at a time, in nanoseconds, as Linux 6.12 and later know it.
+	// asideSlice says how long it runs at a time, in nanoseconds, as Linux 6.12 and later know it.
 	asideSlice = 100e3
-	// asideLooks is how often threads are looked at: a sandbox may accept the call and do nothing.
+	// asideLooks says how often threads are looked at: a sandbox may accept the call and do
+	// nothing.
 	asideLooks = 16
 )
 

@@ -48,7 +48,7 @@ func captureCommand() command {
 		help: captureHelp, run: captureTo, looks: true}
 }
 
-// captureFlags are the flags of capture.
+// captureFlags holds the flags of capture.
 type captureFlags struct {
 	lookFlags
 	file              string
@@ -117,7 +117,7 @@ func (f *captureFlags) check(terminal bool) error {
 	return nil
 }
 
-// path is what the server is asked.
+// path returns what the server is asked.
 func (f *captureFlags) path() string {
 	q := neturl.Values{"direction": {f.direction}, "time": {f.time}, "queue": f.queues}
 	if f.filter != "" {

@@ -9,7 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/capture"
 )
 
-// keepOpen is a writer that is not to be closed.
+// keepOpen hides the Close of a writer.
 type keepOpen struct{ io.Writer }
 
 func (keepOpen) Close() error { return nil }
@@ -73,7 +73,7 @@ func (c *captureFile) begin() error {
 	return err
 }
 
-// path is the file's name, as tcpdump makes it.
+// path returns the file's name, as tcpdump makes it.
 func (c *captureFile) path() string {
 	switch {
 	case c.ring > 0:

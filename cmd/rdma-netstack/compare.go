@@ -173,7 +173,7 @@ func compareHere(ctx context.Context, f compareFlags) (all *comparison, err erro
 	return measure(ctx, f, s)
 }
 
-// rounds is the number of times that each load runs on each stack.
+// rounds counts the times that each load runs on each stack.
 const rounds = 2
 
 // measure runs all loads. Host and slice take turns, so that other load on the machine affects both

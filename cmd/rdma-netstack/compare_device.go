@@ -13,7 +13,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// thisMachine is the network of this process: its kernel's sockets.
+// thisMachine holds the network of this process: its kernel's sockets.
 type thisMachine struct{}
 
 func (thisMachine) Do(fn func() error) error { return fn() }
@@ -33,7 +33,7 @@ func (thisMachine) ListenPacket(network, address string) (net.PacketConn, error)
 	return net.ListenPacket(network, address)
 }
 
-// remoteScene is two servers of another machine.
+// remoteScene returns two servers of another machine.
 func remoteScene(host, slice netip.AddrPort) *scene {
 	side := func(name string, at netip.AddrPort) *contender {
 		return &contender{name: name, http: at.String(), dns: at.String(), client: thisMachine{}}
@@ -83,7 +83,8 @@ func compareServers(ctx context.Context, f compareFlags, out streams) (err error
 	}
 }
 
-// hostAddress is the host's own address on the netdev of a device, of the same family as slice.
+// hostAddress returns the host's own address on the netdev of a device, of the same family as
+// slice.
 func hostAddress(device string, slice netip.Addr) (netip.Addr, error) {
 	n, err := dv.NetworkOf(dv.Config{Device: device})
 	if err != nil {

@@ -26,10 +26,10 @@ func dnsAsker(ctx context.Context, s *contender) (func() error, func(), error) {
 	return func() error { return q.ask(ctx) }, func() { conn.Close() }, nil
 }
 
-// askAgain is the time after which a query is repeated whose datagram, or answer, was lost.
+// askAgain gives the time after which a query is repeated whose datagram, or answer, was lost.
 const askAgain = time.Second
 
-// dnsQuestion is a query that is sent repeatedly, from one socket.
+// dnsQuestion describes a query that is sent repeatedly, from one socket.
 type dnsQuestion struct {
 	conn       net.Conn
 	query, buf []byte

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// compareLoad is one kind of load and its quantities.
+// compareLoad describes one kind of load and its quantities.
 type compareLoad struct {
 	Name  string `json:"name"`
 	Unit  string `json:"unit"`
@@ -25,7 +25,7 @@ type compareLoad struct {
 	run   func(ctx context.Context, s *contender, d time.Duration) (float64, error)
 }
 
-// compareLoads are all of them; wrk is the program's path, empty if there is none.
+// compareLoads returns all of them; wrk is the program's path, empty if there is none.
 func compareLoads(wrk string) []compareLoad {
 	all := []compareLoad{
 		{
@@ -194,7 +194,7 @@ func httpOnce(ctx context.Context, s *contender) (func() error, func(), error) {
 	return ask, func() { close(wanted) }, nil
 }
 
-// dialResult is the outcome of a dial.
+// dialResult holds the outcome of a dial.
 type dialResult struct {
 	conn net.Conn
 	err  error

@@ -31,7 +31,7 @@ func (c compared) ratio() float64 {
 	return c.Slice / c.Host
 }
 
-// even is the deviation of a ratio from 1 below which neither side is better: such short runs
+// even gives the deviation of a ratio from 1 below which neither side is better: such short runs
 // cannot show less.
 const even = 0.1
 

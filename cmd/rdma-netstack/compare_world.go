@@ -40,7 +40,7 @@ type clientNet interface {
 	Start(cmd *exec.Cmd) error
 }
 
-// scene is what is compared.
+// scene holds what is compared.
 type scene struct {
 	host, slice         *contender
 	hostWire, sliceWire string // how the clients reach them

@@ -98,7 +98,7 @@ func completer(ctx context.Context) usage.Completer {
 	return c
 }
 
-// flagValues are the values of flags that have but a few.
+// flagValues returns the values of flags that have but a few.
 func flagValues() map[string][]string {
 	wires := []string{"tap:", "packet:", "none"}
 	return map[string][]string{
@@ -120,7 +120,7 @@ func commandTable() (all []usage.Command) {
 	return all
 }
 
-// deviceNames are the RDMA devices, with what each is, and the software NIC.
+// deviceNames returns the RDMA devices, with what each is, and the software NIC.
 func deviceNames() []string {
 	names := []string{simDevice + "\tthe software ConnectX"}
 	all, _ := dv.List() // without a list there is none to offer

@@ -16,7 +16,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/privileges"
 )
 
-// confinement is what a server gives up once it listens.
+// confinement holds what a server gives up once it listens.
 type confinement struct {
 	keep, seccomp, landlock bool
 	reads                   []string // files and directories that it serves
@@ -92,8 +92,8 @@ func capabilityUses() map[privileges.Capability]string {
 	}
 }
 
-// needed are the capabilities that an open server still needs. The software NIC needs none, unless
-// its addresses are to be registered with an interface of this machine.
+// needed returns the capabilities that an open server still needs. The software NIC needs none,
+// unless its addresses are to be registered with an interface of this machine.
 func (f *serveFlags) needed() (all []privileges.Capability) {
 	if f.device == simDevice && f.sim.netdev == "none" {
 		return nil
@@ -110,8 +110,8 @@ func (f *serveFlags) needed() (all []privileges.Capability) {
 	return all
 }
 
-// paths are what the server may open: what it serves, facts about the machine, names and types of
-// its configuration, and the nodes of its devices.
+// paths returns what the server may open: what it serves, facts about the machine, names and types
+// of its configuration, and the nodes of its devices.
 func (c *confinement) paths() privileges.Paths {
 	p := privileges.Paths{
 		Read:    []string{"/etc", "/proc", "/sys", "/usr/share"},

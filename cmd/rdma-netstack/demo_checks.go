@@ -11,7 +11,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
 )
 
-// demoCheck is one check of the demo. run returns a description of what was seen.
+// demoCheck describes one check of the demo. run returns a description of what was seen.
 type demoCheck struct {
 	name string
 	run  func(w *world, ctx context.Context) (string, error)
@@ -59,7 +59,7 @@ const (
 	crowdBody = 32 << 10
 )
 
-// result is the result of a check.
+// result holds the result of a check.
 type result struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
@@ -76,7 +76,7 @@ func (w *world) try(ctx context.Context, c demoCheck) result {
 	return result{c.name, true, detail}
 }
 
-// pingTries is the most runs of ping: on a busy machine it does not wait for a late answer.
+// pingTries gives the most runs of ping: on a busy machine it does not wait for a late answer.
 const pingTries = 3
 
 // ping requires an answer to every request of a run, or on a bad wire to some.

@@ -16,7 +16,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// kernelPort is where the kernel's own web server of the demo on one address is.
+// kernelPort says where the kernel's own web server of the demo on one address is.
 const kernelPort = 8080
 
 // hostWorld is the demo on one address:
@@ -115,7 +115,7 @@ func (w *hostWorld) serveOnHost(context.Context) error {
 	})
 }
 
-// hostChecks are those of demo --address host.
+// hostChecks returns those of demo --address host.
 func (w *hostWorld) hostChecks() []demoCheck {
 	kernel := url(netip.AddrPortFrom(w.netdev.v4.Addr(), kernelPort))
 	by := func(where string, download func(ctx context.Context) error) func(*world,

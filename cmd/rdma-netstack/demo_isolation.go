@@ -8,11 +8,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
 )
 
-// burstSize is the number of raw frames that each of these checks sends. Other traffic of the slice
-// meanwhile (address resolution) is a frame or two, and cannot be mistaken for a burst.
+// burstSize gives the number of raw frames that each of these checks sends. Other traffic of the
+// slice meanwhile (address resolution) is a frame or two, and cannot be mistaken for a burst.
 const burstSize = 64
 
-// quietTries is how often a burst is repeated to find a moment without such other traffic.
+// quietTries says how often a burst is repeated to find a moment without such other traffic.
 const quietTries = 10
 
 // thirdMAC is a MAC that no party has.
@@ -73,8 +73,8 @@ func (w *world) checkIsolation(ctx context.Context) (string, error) {
 	})
 }
 
-// strays is how many extra frames the wire may produce by itself: none, unless it is configured to
-// duplicate.
+// strays returns how many extra frames the wire may produce by itself: none, unless it is
+// configured to duplicate.
 func (w *world) strays() int {
 	if w.flags.faulty() {
 		return burstSize / 4
@@ -82,7 +82,7 @@ func (w *world) strays() int {
 	return 0
 }
 
-// echoAnswers is how many echo requests of bursts were answered.
+// echoAnswers returns how many echo requests of bursts were answered.
 func (t *frameMonitor) echoAnswers() int {
 	return count(
 		t.answers,

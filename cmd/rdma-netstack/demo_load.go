@@ -10,7 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
 )
 
-// loadSize is the size of each response of the load, in bytes.
+// loadSize gives the size of each response of the load, in bytes.
 const loadSize = 16 << 10
 
 // load runs one kernel HTTP client against the netdev's server during the checks.
@@ -56,7 +56,7 @@ func (l *load) stop() {
 	l.done.Wait()
 }
 
-// verdict is the result so far.
+// verdict returns the result so far.
 func (l *load) verdict() (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

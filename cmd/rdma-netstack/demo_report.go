@@ -24,7 +24,7 @@ type traffic struct {
 	TxBytes   uint64 `json:"tx_bytes"`
 }
 
-// demoReport is what demo --json prints.
+// demoReport holds what demo --json prints.
 type demoReport struct {
 	OK bool `json:"ok"`
 	// the error that ended the demo early
@@ -169,7 +169,7 @@ func (p *printer) failed(err error) error {
 	return err
 }
 
-// verdict is nil if everything was ok.
+// verdict returns nil if everything was ok.
 func (p *printer) verdict() error {
 	if !p.report.OK {
 		return exitCode(exitFailed)
@@ -232,8 +232,8 @@ func (p *printer) offer(until *cleanup, st *stack.Stack, about string, commands 
 	p.say("\n")
 }
 
-// statusListener is where the status page is served: on a free port of the loopback interface that
-// the user has. In a namespace of its own the demo was started with it.
+// statusListener returns where the status page is served: on a free port of the loopback interface
+// that the user has. In a namespace of its own the demo was started with it.
 func statusListener() (net.Listener, error) {
 	if file := lab.Given(); file != nil {
 		defer file.Close()
@@ -242,8 +242,8 @@ func statusListener() (net.Listener, error) {
 	return net.Listen("tcp", "127.0.0.1:0")
 }
 
-// pageListener is a listener for a demo in another namespace; nil: there is no loopback interface.
-// The caller closes it.
+// pageListener returns a listener for a demo in another namespace; nil: there is no loopback
+// interface. The caller closes it.
 func pageListener() *os.File {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/apps/httpd"
 )
 
-// demoZone is the zone of the demo's DNS server.
+// demoZone gives the zone of the demo's DNS server.
 const demoZone = `$ORIGIN example.
 $TTL 60
 @        IN SOA   ns hostmaster 1 3600 600 86400 60

@@ -118,7 +118,7 @@ func (t *frameMonitor) watch(
 	}
 }
 
-// count is the number of the frames that match.
+// count returns the number of the frames that match.
 func count(all []probe.Frame, wanted func(probe.Frame) bool) (n int) {
 	for _, s := range all {
 		if wanted(s) {

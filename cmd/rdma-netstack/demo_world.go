@@ -44,7 +44,7 @@ func newStation(name string, host int) station {
 
 func (p station) addresses() []netip.Prefix { return []netip.Prefix{p.v4, p.v6} }
 
-// url is the base of the party's HTTP server.
+// url returns the base of the party's HTTP server.
 func (p station) url4() string { return url(netip.AddrPortFrom(p.v4.Addr(), 80)) }
 func (p station) url6() string { return url(netip.AddrPortFrom(p.v6.Addr(), 80)) }
 
@@ -207,7 +207,7 @@ func (w *world) openStack(ctx context.Context) (err error) {
 	return nil
 }
 
-// stopServers is how long servers have to finish when the demo ends.
+// stopServers says how long servers have to finish when the demo ends.
 const stopServers = time.Second
 
 // shutdown ends a server when the world does.

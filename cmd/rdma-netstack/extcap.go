@@ -18,7 +18,7 @@ import (
 // extcapPrefix is in front of the process id in the name of an interface.
 const extcapPrefix = "rdma-netstack-"
 
-// extcapOptions are what Wireshark's dialogue for an interface offers.
+// extcapOptions says what Wireshark's dialogue for an interface offers.
 const extcapOptions = "arg {number=0}{call=--wire}{type=boolflag}{default=false}" +
 	"{display=Cut sent segments as the NIC does}\n" +
 	"arg {number=1}{call=--count}{type=unsigned}{default=0}" +

@@ -33,12 +33,12 @@ func setGCPercent(ctx context.Context, opinion string) {
 	})
 }
 
-// gcPercentFor is the percentage for a heap with live bytes in use.
+// gcPercentFor returns the percentage for a heap with live bytes in use.
 func gcPercentFor(live uint64) int {
 	return int(min(gcPercent, max(minGCPercent, gcHeadroom*100/max(live, 1))))
 }
 
-// liveHeap is the number of bytes that the last collection found in use.
+// liveHeap returns the number of bytes that the last collection found in use.
 func liveHeap() uint64 {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)

@@ -39,7 +39,7 @@ func healthCommand() command {
 		help: healthHelp, run: showHealth, looks: true}
 }
 
-// healthFlags are what to do with which reporter.
+// healthFlags holds what to do with which reporter.
 type healthFlags struct {
 	lookFlags
 	now            bool

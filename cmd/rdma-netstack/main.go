@@ -81,7 +81,7 @@ func report(cmd *command, err error, stdout *output, stderr io.Writer) int {
 	return exitFailed
 }
 
-// command is one command of the program.
+// command describes one command of the program.
 type command struct {
 	name string // as typed
 	line string // what it does, in half a line
@@ -124,7 +124,7 @@ func commands() []command {
 	}
 }
 
-// usageError is an error that the user corrects by another command line.
+// usageError describes an error that the user corrects by another command line.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
@@ -189,7 +189,7 @@ func findGroup(args []string) (*command, []string, error) {
 	}
 }
 
-// groupOf are the commands of two words that begin with this one.
+// groupOf returns the commands of two words that begin with this one.
 func groupOf(first string) (group []command) {
 	for _, c := range commands() {
 		if strings.HasPrefix(c.name, first+" ") {
@@ -199,7 +199,7 @@ func groupOf(first string) (group []command) {
 	return group
 }
 
-// helpFor is a command that only has a help text.
+// helpFor returns a command that only has a help text.
 func helpFor(name, text string) *command {
 	return &command{
 		name: name,
@@ -337,7 +337,7 @@ func (o *output) err() error {
 	return o.failed
 }
 
-// cleanup is the list of what was opened, closed in reverse order.
+// cleanup holds the list of what was opened, closed in reverse order.
 type cleanup struct{ actions []func() error }
 
 func (l *cleanup) add(undo func() error) { l.actions = append(l.actions, undo) }

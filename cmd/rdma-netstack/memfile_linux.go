@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memoryFile is a file without a directory entry: it disappears when its last descriptor is closed.
+// memoryFile returns a file without a directory entry: it disappears when its last descriptor is
+// closed.
 func memoryFile(name, content string) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {

@@ -23,8 +23,8 @@ func netstatCommand() command {
 		help: netstatHelp, run: netstat, looks: true}
 }
 
-// sentence is a line of netstat -s (net-tools statistics.c): words with one number, which is the
-// sum of counters.
+// sentence describes a line of netstat -s (net-tools statistics.c): words with one number, which
+// is the sum of counters.
 type sentence struct {
 	words    string
 	counters []string
@@ -88,7 +88,7 @@ func protocols() []protocol {
 	}
 }
 
-// counted is one counter.
+// counted returns one counter.
 func counted(name string) []string { return []string{name} }
 
 func netstat(ctx context.Context, args []string, out streams) error {
@@ -134,7 +134,7 @@ func printNetstat(w io.Writer, c admin.Counters) {
 	}
 }
 
-// netstatNumbers is the same by title and words.
+// netstatNumbers returns the same by title and words.
 func netstatNumbers(c admin.Counters) map[string]map[string]uint64 {
 	all := map[string]map[string]uint64{}
 	for _, p := range protocols() {

@@ -77,7 +77,7 @@ func (f *profileFlags) check(words []string, terminal bool) error {
 	return nil
 }
 
-// pathOf is where a server has a kind of profile; "" if there is no such kind.
+// pathOf returns where a server has a kind of profile; "" if there is no such kind.
 func (*profileFlags) pathOf(kind string) string {
 	return map[string]string{"cpu": "/debug/profile", "trace": "/debug/trace",
 		"goroutines": "/debug/goroutines"}[kind]

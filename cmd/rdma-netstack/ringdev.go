@@ -13,7 +13,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// ringFlagsHelp is the part of the help that the commands on bare rings share.
+// ringFlagsHelp gives the part of the help that the commands on bare rings share.
 const ringFlagsHelp = `
 The device:
   --device NAME       RDMA device, its network interface, or sim (see "rdma-netstack devices")

@@ -28,7 +28,7 @@ func rulesCommand() command {
 		help: rulesHelp, run: listRules, looks: true}
 }
 
-// ownedRule is a rule and the server that has it.
+// ownedRule describes a rule and the server that has it.
 type ownedRule struct {
 	PID int `json:"pid"`
 	stack.Rule
@@ -71,7 +71,7 @@ func listRules(ctx context.Context, args []string, out streams) error {
 	return t.Flush()
 }
 
-// destination is where the frames go, or why they do not.
+// destination returns where the frames go, or why they do not.
 func (r *ownedRule) destination() string {
 	if r.Waiting != "" {
 		return "waits: " + r.Waiting
@@ -89,7 +89,7 @@ func (r *ownedRule) owner() string {
 	return fmt.Sprintf("%d, tag %#06x", r.PID, r.Tag)
 }
 
-// servers are all that run, or the one that the flags mean.
+// servers returns all that run, or the one that the flags mean.
 func (f *lookFlags) servers(ctx context.Context) ([]running.Server, error) {
 	if f.pid != 0 {
 		s, err := f.server(ctx)

@@ -22,7 +22,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// serveFlagsHelp is the part of the help that all serve commands share.
+// serveFlagsHelp gives the part of the help that all serve commands share.
 const serveFlagsHelp = `
 The slice:
   --device NAME       RDMA device (mlx5_0), its network interface (enp1s0f0), or sim: a software
@@ -186,7 +186,7 @@ func (f *serveFlags) define(fs *flag.FlagSet) {
 	f.confined.define(fs)
 }
 
-// addressSources are the sources of addresses.
+// addressSources holds the sources of addresses.
 type addressSources struct{ dhcp4, dhcp6, slaac, auto, host bool }
 
 // address parses one --address.
@@ -354,15 +354,16 @@ func (f *serveFlags) announce(out streams, s *slice, what, try string) error {
 	return out.stdout.err()
 }
 
-// withBoundPort is the listen address with the listener's actual port, because port 0 means any.
+// withBoundPort returns the listen address with the listener's actual port, because port 0 means
+// any.
 func withBoundPort(at string, l net.Addr) string {
 	host, _, _ := net.SplitHostPort(at)
 	_, port, _ := net.SplitHostPort(l.String())
 	return net.JoinHostPort(host, port)
 }
 
-// reachable is one of the slice's addresses that a user would try, IPv4 if there is one, with the
-// listener's port.
+// reachable returns one of the slice's addresses that a user would try, IPv4 if there is one, with
+// the listener's port.
 func (f *serveFlags) reachable(s *slice) netip.AddrPort {
 	best := netip.IPv6Unspecified()
 	for _, p := range s.addresses {
@@ -382,7 +383,7 @@ func (f *serveFlags) reachable(s *slice) netip.AddrPort {
 	return netip.AddrPortFrom(best, uint16(number))
 }
 
-// url is the base URL of a web server there.
+// url returns the base URL of a web server there.
 func url(at netip.AddrPort) string {
 	if at.Port() != 80 {
 		return "http://" + at.String()
@@ -415,7 +416,7 @@ const (
 	autoQueues    = "auto"
 )
 
-// number is how many queues it is here.
+// number returns how many queues it is here.
 func (q queueCount) number() int {
 	if q == 0 {
 		return max(1, min(runtime.GOMAXPROCS(0)/2, maxAutoQueues))
@@ -445,7 +446,7 @@ func (q *queueCount) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// rulesTime is how long the programs that print the host's rules may take.
+// rulesTime says how long the programs that print the host's rules may take.
 const rulesTime = 5 * time.Second
 
 // warnOfRules says which rules of the host's packet filter and NAT do not go together with a server

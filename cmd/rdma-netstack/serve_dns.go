@@ -108,7 +108,7 @@ func serveDNS(ctx context.Context, args []string, out streams) (err error) {
 		serve...)
 }
 
-// answersOnLinux is a server of the same answers, which asks others by Linux.
+// answersOnLinux returns a server of the same answers, which asks others by Linux.
 func answersOnLinux(cfg dnsd.Config) onLinux {
 	return func() (kernelApp, error) {
 		cfg.Dial = new(net.Dialer).DialContext

@@ -66,7 +66,7 @@ func (h *httpFlags) complete(device string, given map[string]bool) error {
 	return nil
 }
 
-// first is a page worth a look.
+// first returns a page worth a look.
 func (h *httpFlags) first() string {
 	if h.DebugEndpoints {
 		return "/-/status.json"
@@ -74,7 +74,7 @@ func (h *httpFlags) first() string {
 	return "/-/healthz"
 }
 
-// onLinux is a server of the same files.
+// onLinux returns a server of the same files.
 func (h *httpFlags) onLinux() (kernelApp, error) {
 	app, err := httpd.New(h.Config)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 // onLinux makes a second app, for Linux's sockets.
 type onLinux func() (kernelApp, error)
 
-// kernelApp is an app, and how it serves one of Linux's sockets. packets may be nil: there are none
-// of UDP.
+// kernelApp describes an app, and how it serves one of Linux's sockets. packets may be nil: there
+// are none of UDP.
 type kernelApp struct {
 	server
 	streams func(net.Listener) error
@@ -40,7 +40,7 @@ func (a kernelApp) serves(sockets []stack.KernelSocket) (serve []func() error, e
 	return serve, nil
 }
 
-// toLinux is how a server's ending has Linux get new clients, if it is told to; else nil.
+// toLinux returns how a server's ending has Linux get new clients, if it is told to; else nil.
 func (f *serveFlags) toLinux(st *stack.Stack, by onLinux) func(context.Context) (*beside, error) {
 	if !f.handOverToKernel {
 		return nil
@@ -79,7 +79,7 @@ type beside struct {
 	results chan error
 }
 
-// lastTime is how long its connections have to finish.
+// lastTime says how long its connections have to finish.
 const lastTime = 5 * time.Second
 
 // startBeside starts the app that serves new clients, if there is to be one.

@@ -57,7 +57,7 @@ func (s *slice) meet(ctx context.Context, f *serveFlags, cfg *stack.Config) erro
 	return nil
 }
 
-// predecessor is the socket of the server that --take-over names; "" if that is auto, and none
+// predecessor returns the socket of the server that --take-over names; "" if that is auto, and none
 // runs.
 func predecessor(which string) (string, error) {
 	all := running.Handover(running.Directories(os.Getenv))
@@ -76,7 +76,7 @@ func predecessor(which string) (string, error) {
 	return append(paths, "")[0], nil
 }
 
-// takeOverTime is how long taking over may take. It takes milliseconds.
+// takeOverTime says how long taking over may take. It takes milliseconds.
 const takeOverTime = 10 * time.Second
 
 // takeOver has the slice receive new clients, if it takes over from another server.

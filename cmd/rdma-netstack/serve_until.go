@@ -46,7 +46,7 @@ type ending struct {
 	closeStack func() error // with toLinux
 }
 
-// brokenTime is how long a server has for its end whose device or listener has failed.
+// brokenTime says how long a server has for its end whose device or listener has failed.
 const brokenTime = 5 * time.Second
 
 // errAgain ends the time that connections have.
@@ -105,7 +105,7 @@ func serveUntilDone(ctx context.Context, app server, e ending, serve ...func() e
 // bySignal is why a server ends that is told to.
 const bySignal = "a signal"
 
-// stopping is the time that connections have to finish: limit, or until another signal comes.
+// stopping returns the time that connections have to finish: limit, or until another signal comes.
 func stopping(ctx context.Context, limit time.Duration) (context.Context, func()) {
 	timed, cancelTime := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	both, cancel := context.WithCancelCause(timed)
@@ -159,8 +159,8 @@ func (e *ending) drained() {
 		"unanswered", unanswered)
 }
 
-// ending is that of the slice's server: it goes on until the stack ends, which outlives its device,
-// and others may take over from it.
+// ending returns that of the slice's server: it goes on until the stack ends, which outlives its
+// device, and others may take over from it.
 func (s *slice) ending(ctx context.Context, f *serveFlags, log *slog.Logger, by onLinux) ending {
 	st, taken := s.stack, make(chan struct{})
 	e := ending{device: st, limit: f.drain, log: log, taken: taken,

@@ -49,7 +49,7 @@ func (s *simFlags) define(fs *flag.FlagSet) {
 // simFlagNames are those that need --device sim.
 var simFlagNames = []string{"sim-wire", "sim-netdev", "sim-record", "sim-card", "faults"}
 
-// wireSpec is what one port of the software NIC is connected to, as written on the command line.
+// wireSpec holds what one port of the software NIC is connected to, as written on the command line.
 type wireSpec struct {
 	kind, name string
 	flag       string // that specified the wire, without dashes

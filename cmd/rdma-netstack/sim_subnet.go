@@ -98,7 +98,7 @@ func (f *serveFlags) pick(uses []subnet.Use, wire wireSpec) error {
 	return nil
 }
 
-// within is the address of a subnet that ends in last.
+// within returns the address of a subnet that ends in last.
 func within(p netip.Prefix, last byte) netip.Prefix {
 	b := p.Addr().AsSlice()
 	b[len(b)-1] = last
@@ -132,8 +132,8 @@ func hasIPv6() bool {
 	return err == nil && strings.TrimSpace(string(off)) == "0"
 }
 
-// hostSide is the address that the machine itself gets on the wire's interface for each address of
-// the slice: the gateway if one is in the subnet, else the subnet's first free address.
+// hostSide returns the address that the machine itself gets on the wire's interface for each
+// address of the slice: the gateway if one is in the subnet, else the subnet's first free address.
 func hostSide(ours []netip.Prefix, gateways []netip.Addr) []netip.Prefix {
 	var host []netip.Prefix
 	for _, p := range ours {

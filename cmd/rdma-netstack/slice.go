@@ -60,8 +60,8 @@ func (s *slice) open(ctx context.Context, f serveFlags, log *slog.Logger) error 
 	return s.serveAdmin(&f, log)
 }
 
-// hostAddresses are the addresses under which others reach the slice: those of the command line,
-// then those from the network, or else the link-local one.
+// hostAddresses returns the addresses under which others reach the slice: those of the command
+// line, then those from the network, or else the link-local one.
 func hostAddresses(st *stack.Stack, given []netip.Prefix) []netip.Prefix {
 	ours := st.Addrs()
 	var all []netip.Prefix
@@ -83,7 +83,7 @@ func hostAddresses(st *stack.Stack, given []netip.Prefix) []netip.Prefix {
 	return all
 }
 
-// flushTime is the most time that data of closed connections may take to arrive at shutdown.
+// flushTime gives the most time that data of closed connections may take to arrive at shutdown.
 const flushTime = time.Second
 
 // shutdownStack closes the stack once everything that was written has arrived, or after flushTime.
@@ -126,7 +126,7 @@ func (f *serveFlags) nicConfig(log *slog.Logger) dv.Config {
 	}
 }
 
-// stackConfig is the stack's configuration from the flags.
+// stackConfig returns the stack's configuration from the flags.
 func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 	return stack.Config{
 		Addresses: f.addresses, Gateways: f.gateways, RxMode: f.rxMode, Spread: f.spread,
@@ -159,7 +159,7 @@ func (s *slice) String() string {
 	)
 }
 
-// status is the part of the web server's status page besides its own counters. sim is nil on
+// status returns the part of the web server's status page besides its own counters. sim is nil on
 // hardware.
 func status(st *stack.Stack, sim *simnic.NIC) any {
 	out := map[string]any{

@@ -80,7 +80,7 @@ func listSockets(ctx context.Context, args []string, out streams) error {
 	return f.print(out.stdout, all, process)
 }
 
-// processOf is what ss -p says of the server; empty without -p.
+// processOf returns what ss -p says of the server; empty without -p.
 func (f *ssFlags) processOf(ctx context.Context, server running.Server) (string, error) {
 	if !f.process {
 		return "", nil
@@ -120,8 +120,8 @@ func (f *ssFlags) wants(s stack.Socket) bool {
 	return f.all || f.listening == (s.State == "LISTEN" || s.State == "UNCONN")
 }
 
-// ssColumn is a column as ss of iproute2 has it (misc/ss.c, columns): addresses to the right, so
-// that they meet their ports.
+// ssColumn describes a column as ss of iproute2 has it (misc/ss.c, columns): addresses to the
+// right, so that they meet their ports.
 type ssColumn struct {
 	delimiter, title string
 	right            bool
@@ -183,7 +183,7 @@ func (f *ssFlags) print(w io.Writer, all []stack.Socket, process string) error {
 	return lines.Flush()
 }
 
-// line is the row from column first on, without spaces at its end.
+// line returns the row from column first on, without spaces at its end.
 func (r *ssRow) line(first int, width [len(ssColumns)]int) string {
 	var b strings.Builder
 	for i := first; i < len(ssColumns); i++ {
@@ -199,7 +199,7 @@ func (r *ssRow) line(first int, width [len(ssColumns)]int) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
-// end is an address with its colon, and a port, as ss prints them.
+// end returns an address with its colon, and a port, as ss prints them.
 func end(a netip.AddrPort) (address, port string) {
 	port = "*"
 	if a.Port() != 0 {
@@ -215,8 +215,8 @@ func end(a netip.AddrPort) (address, port string) {
 	return address + ":", port
 }
 
-// infoLine is what ss -i prints below a socket (misc/ss.c, tcp_stats_print): its words and their
-// order, and like it without what is 0 or at its default.
+// infoLine returns what ss -i prints below a socket (misc/ss.c, tcp_stats_print): its words and
+// their order, and like it without what is 0 or at its default.
 func (f *ssFlags) infoLine(s stack.Socket) string {
 	if s.Network == "udp" {
 		return fmt.Sprintf("drops:%d", s.Drops) // ss has it as d in skmem
@@ -260,7 +260,7 @@ func (f *ssFlags) infoLine(s stack.Socket) string {
 // 0xffff and more).
 const noThreshold = 0xffff
 
-// bits is a rate as ss prints it: a number with -n, else in K or M.
+// bits returns a rate as ss prints it: a number with -n, else in K or M.
 func (f *ssFlags) bits(n float64) string {
 	switch {
 	case f.numeric:

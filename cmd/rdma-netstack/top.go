@@ -36,7 +36,7 @@ func topCommand() command {
 		help: topHelp, run: top, looks: true}
 }
 
-// queueRates are what one queue did, per second but for Batch and PerDoorbell.
+// queueRates holds what one queue did, per second but for Batch and PerDoorbell.
 type queueRates struct {
 	Queue       int     `json:"queue"`
 	RxPackets   float64 `json:"rx_packets"`
@@ -56,7 +56,7 @@ type queueRates struct {
 	TxUsed *float64 `json:"tx_used,omitempty"`
 }
 
-// picture is what top shows at one time.
+// picture holds what top shows at one time.
 type picture struct {
 	Time        time.Time    `json:"time"`
 	Connections uint64       `json:"connections"`
@@ -136,7 +136,7 @@ func each(ctx context.Context, server running.Server, interval time.Duration, co
 	return nil
 }
 
-// pictureOf is what happened between two readings. Queues of packet sockets count frames where
+// pictureOf returns what happened between two readings. Queues of packet sockets count frames where
 // rings count packets.
 func pictureOf(before, now admin.Counters) picture {
 	seconds := max(now.Time.Sub(before.Time).Seconds(), 1e-9)
@@ -183,7 +183,7 @@ func hasQueue(c admin.Counters, i int) bool {
 	return ok
 }
 
-// share is one gauge of a queue by another; nil if there are none.
+// share returns one gauge of a queue by another; nil if there are none.
 func share(now admin.Counters, of, size string, queue int) *float64 {
 	n, ok := now.Gauges[fmt.Sprintf(of, queue)]
 	if !ok {
@@ -201,7 +201,7 @@ func percent(share *float64) string {
 	return fmt.Sprintf("%.0f", 100**share)
 }
 
-// ratio is 0 where nothing happened.
+// ratio returns 0 where nothing happened.
 func ratio(of, by float64) float64 {
 	if by == 0 {
 		return 0

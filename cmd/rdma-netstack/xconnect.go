@@ -62,7 +62,7 @@ func (f *xconnectFlags) parse(args []string) error {
 	return f.check(fs)
 }
 
-// path is one direction of one queue.
+// path describes one direction of one queue.
 type path struct {
 	forward *rings.Forwarder
 	rx      *dv.RxQueue

@@ -2,10 +2,10 @@ package mlx5
 
 import "encoding/binary"
 
-// CQESize is the size of a completion in bytes.
+// CQESize gives the size of a completion in bytes.
 const CQESize = 64
 
-// CQEOwnWord is the offset of the word whose last byte hands a completion to
+// CQEOwnWord gives the offset of the word whose last byte hands a completion to
 // software: wqe_counter, signature, op_own. The device writes it last.
 const CQEOwnWord = 0x3c
 
@@ -59,10 +59,10 @@ func OpOwn(op CQEOpcode, format, solicited, owner uint8) uint8 {
 	return uint8(op)<<4 | format<<2 | solicited<<1 | owner
 }
 
-// OpOwn is the last byte: opcode, format, solicited, owner.
+// OpOwn returns the last byte: opcode, format, solicited, owner.
 func (c *CQE) OpOwn() uint8 { return c[0x3f] }
 
-// Tail is the word at CQEOwnWord in one load: wqe_counter, signature, op_own.
+// Tail returns the word at CQEOwnWord in one load: wqe_counter, signature, op_own.
 func (c *CQE) Tail() uint32 { return binary.BigEndian.Uint32(c[CQEOwnWord:CQESize]) }
 
 // Opcode says what completed.
@@ -74,20 +74,20 @@ func (c *CQE) Format() uint8 { return c[0x3f] >> 2 & 3 }
 // Solicited reports the SE bit.
 func (c *CQE) Solicited() bool { return c[0x3f]&2 != 0 }
 
-// Owner is the phase bit, 0 in the device's first pass over the queue.
+// Owner returns the phase bit, 0 in the device's first pass over the queue.
 func (c *CQE) Owner() uint8 { return c[0x3f] & 1 }
 
-// WQECounter is the index of the WQE that completed, modulo the size of the ring:
+// WQECounter returns the index of the WQE that completed, modulo the size of the ring:
 // a free-running count of 16 bits, of which readers use the low bits only (mlx5_parse_cqe
 // in rdma-core providers/mlx5/cq.c); of a striding receive queue, the first stride
 // within its WQE.
 func (c *CQE) WQECounter() uint16 { return binary.BigEndian.Uint16(c[0x3c:0x3e]) }
 
-// ByteCount is the length of the received frame in bytes, without FCS; of a
+// ByteCount returns the length of the received frame in bytes, without FCS; of a
 // title, the number of completions in the session.
 func (c *CQE) ByteCount() uint32 { return binary.BigEndian.Uint32(c[0x2c:0x30]) }
 
-// HeaderStatus is the parser's verdict, Hdr bits, in one load.
+// HeaderStatus returns the parser's verdict, Hdr bits, in one load.
 func (c *CQE) HeaderStatus() uint16 { return binary.BigEndian.Uint16(c[0x1c:0x1e]) }
 
 // L3OK reports a right IPv4 header checksum, or IPv6.
@@ -99,7 +99,7 @@ func (c *CQE) L4OK() bool { return c.HeaderStatus()&HdrL4OK != 0 }
 // L3Type is L3IPv4, L3IPv6 or L3Other.
 func (c *CQE) L3Type() uint8 { return uint8(c.HeaderStatus() & HdrL3Mask >> HdrL3Shift) }
 
-// L4Type is one of the L4 constants.
+// L4Type returns one of the L4 constants.
 func (c *CQE) L4Type() uint8 { return uint8(c.HeaderStatus() & HdrL4Mask >> HdrL4Shift) }
 
 // Fragment reports an IP fragment.
@@ -111,20 +111,20 @@ func (c *CQE) IPExt() bool { return c.HeaderStatus()&HdrIPExt != 0 }
 // VLANStripped reports that the device took a tag out; VLAN is that tag.
 func (c *CQE) VLANStripped() bool { return c.HeaderStatus()&HdrVLANStripped != 0 }
 
-// VLAN is the stripped tag (priority, DEI, id).
+// VLAN returns the stripped tag (priority, DEI, id).
 func (c *CQE) VLAN() uint16 { return binary.BigEndian.Uint16(c[0x1e:0x20]) }
 
 // Tunneled reports that the header fields describe the inner headers.
 func (c *CQE) Tunneled() bool { return c[0]&1 != 0 }
 
-// Hash is the RSS hash, 0 with HashType 0.
+// Hash returns the RSS hash, 0 with HashType 0.
 func (c *CQE) Hash() uint32 { return binary.BigEndian.Uint32(c[0x0c:0x10]) }
 
 // HashType says what was hashed: [1:0] source IP, [3:2] destination IP (1 v4,
 // 2 v6), [5:4] source and [7:6] destination port (1 TCP, 2 UDP, 3 SPI).
 func (c *CQE) HashType() uint8 { return c[0x10] }
 
-// Checksum is the ones' complement sum, not inverted, of the IP datagram; of a
+// Checksum returns the ones' complement sum, not inverted, of the IP datagram; of a
 // coalesced receive, of its TCP payload.
 func (c *CQE) Checksum() uint16 { return binary.BigEndian.Uint16(c[0x14:0x16]) }
 
@@ -132,28 +132,28 @@ func (c *CQE) Checksum() uint16 { return binary.BigEndian.Uint16(c[0x14:0x16]) }
 // in the upper half and nanoseconds in the lower.
 func (c *CQE) Timestamp() uint64 { return binary.BigEndian.Uint64(c[0x30:0x38]) }
 
-// UIdx is the user index of the queue, 24 bits.
+// UIdx returns the user index of the queue, 24 bits.
 func (c *CQE) UIdx() uint32 { return binary.BigEndian.Uint32(c[0x20:0x24]) & 0xffffff }
 
-// Metadata is what a flow rule attached to the frame.
+// Metadata returns what a flow rule attached to the frame.
 func (c *CQE) Metadata() uint32 { return binary.BigEndian.Uint32(c[0x24:0x28]) }
 
-// FlowTag is the tag of the flow rule that took the frame, 24 bits.
+// FlowTag returns the tag of the flow rule that took the frame, 24 bits.
 func (c *CQE) FlowTag() uint32 { return c.QPN() }
 
-// QPN is the number of the queue a send or an error belongs to.
+// QPN returns the number of the queue a send or an error belongs to.
 func (c *CQE) QPN() uint32 { return binary.BigEndian.Uint32(c[0x38:0x3c]) & 0xffffff }
 
-// SendOpcode is the opcode of the send WQE that completed.
+// SendOpcode returns the opcode of the send WQE that completed.
 func (c *CQE) SendOpcode() Opcode { return Opcode(c[0x38]) }
 
 // Signature is not to be checked.
 func (c *CQE) Signature() uint8 { return c[0x3e] }
 
-// Syndrome is the cause in an error CQE.
+// Syndrome returns the cause in an error CQE.
 func (c *CQE) Syndrome() Syndrome { return Syndrome(c[0x37]) }
 
-// VendorSyndrome is the undocumented cause in an error CQE: for logs.
+// VendorSyndrome returns the undocumented cause in an error CQE: for logs.
 func (c *CQE) VendorSyndrome() uint8 { return c[0x36] }
 
 // String lists the fields that are not zero, as the opcode says to read them.

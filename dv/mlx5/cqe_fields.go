@@ -64,11 +64,11 @@ var (
 		CQEWQECounter, CQESignature,
 		CQEKind, CQEFormat, CQESolicited, CQEOwner,
 	}}
-	// LROLayout is what CQELayout leaves out and a coalesced receive adds
+	// LROLayout says what CQELayout leaves out and a coalesced receive adds
 	// (CQELROSegments above 1).
 	LROLayout = Layout{"lro", CQESize, []Field{CQELROPush, CQELROMinTTL, CQELROWindow,
 		CQELROAck, CQELROSegments}}
-	// StridingLayout is what a striding receive queue adds or reads its own way.
+	// StridingLayout says what a striding receive queue adds or reads its own way.
 	StridingLayout = Layout{"striding", CQESize,
 		[]Field{CQEWQEID, CQEFiller, CQEStrides, CQEStridingBytes}}
 	// SendCQELayout is a completed send.

@@ -35,7 +35,7 @@ func (r *RxCQE) Put(b []byte) {
 	put64(c[0x38:], uint64(r.FlowTag)<<32|uint64(r.Counter)<<16|uint64(r.OpOwn))
 }
 
-// TxCQE is the completion of a send.
+// TxCQE holds the completion of a send.
 type TxCQE struct {
 	UIdx      uint32
 	Timestamp uint64
@@ -54,7 +54,7 @@ func (t *TxCQE) Put(b []byte) {
 	put64(c[0x38:], uint64(t.Opcode)<<56|uint64(t.SQN)<<32|uint64(t.Counter)<<16|uint64(t.OpOwn))
 }
 
-// ErrorCQE is the completion of a failed send or receive.
+// ErrorCQE holds the completion of a failed send or receive.
 type ErrorCQE struct {
 	UIdx           uint32
 	ByteCount      uint32

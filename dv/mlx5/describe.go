@@ -2,7 +2,7 @@ package mlx5
 
 import "strings"
 
-// WQE is a descriptor in words, for dumps. What it does not have is zero.
+// WQE describes a descriptor in words, for dumps. What it does not have is zero.
 type WQE struct {
 	Opcode   string    `json:"opcode,omitempty"` // of a send descriptor
 	Index    uint16    `json:"wqe_index"`        // likewise, as it stands there
@@ -70,7 +70,7 @@ func (w *WQE) segments(b []byte) (text []string) {
 	return text
 }
 
-// Completion is a CQE in words, for dumps. What it does not have is zero.
+// Completion describes a CQE in words, for dumps. What it does not have is zero.
 type Completion struct {
 	Opcode         string `json:"opcode"`
 	Syndrome       string `json:"syndrome,omitempty"` // of an error

@@ -15,7 +15,7 @@ const (
 	RecordArm      = 4 // arm word
 )
 
-// UARArm is the offset of the 8-byte completion queue register in a page of
+// UARArm gives the offset of the 8-byte completion queue register in a page of
 // device registers.
 const UARArm = 0x20
 
@@ -23,11 +23,11 @@ const UARArm = 0x20
 // and its arm word carry.
 const RecordIndexMask = 0xffffff
 
-// Doorbell is the value of the send doorbell register for the WQE whose control
+// Doorbell returns the value of the send doorbell register for the WQE whose control
 // segment is at ctrl: its first 8 bytes, as the big-endian number they are.
 func Doorbell(ctrl []byte) uint64 { return binary.BigEndian.Uint64(ctrl[:8]) }
 
-// ArmWord is the request for one event of a completion queue. sn is the number
+// ArmWord returns the request for one event of a completion queue. sn is the number
 // of events delivered so far, ci the consumer index; solicited asks for the
 // next solicited or error completion instead of just the next.
 func ArmWord(sn uint32, solicited bool, ci uint32) uint32 {
@@ -38,10 +38,10 @@ func ArmWord(sn uint32, solicited bool, ci uint32) uint32 {
 	return w
 }
 
-// ParseArmWord is the reverse of ArmWord: sn modulo 4, ci modulo 2^24.
+// ParseArmWord returns the reverse of ArmWord: sn modulo 4, ci modulo 2^24.
 func ParseArmWord(w uint32) (sn uint32, solicited bool, ci uint32) {
 	return w >> 28 & 3, w>>24&1 != 0, w & RecordIndexMask
 }
 
-// ArmDoorbell is the value of the register at UARArm for that word.
+// ArmDoorbell returns the value of the register at UARArm for that word.
 func ArmDoorbell(word, cqn uint32) uint64 { return uint64(word)<<32 | uint64(cqn) }

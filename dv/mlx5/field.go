@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Field is one field of a structure: bits [Hi:Lo] of the big-endian word that
+// Field describes one field of a structure: bits [Hi:Lo] of the big-endian word that
 // starts at Byte. Bit 0 is the least significant of the word, and the word is
 // the smallest of 1, 2, 4 or 8 bytes that has bit Hi.
 type Field struct {
@@ -29,7 +29,7 @@ func (f Field) Put(b []byte, v uint64) {
 	f.setWord(b, f.word(b)&^(f.mask()<<f.Lo)|v<<f.Lo)
 }
 
-// Size is the width in bytes of the word that holds the field.
+// Size returns the width in bytes of the word that holds the field.
 func (f Field) Size() int {
 	switch {
 	case f.Hi < 8:
@@ -42,7 +42,7 @@ func (f Field) Size() int {
 	return 8
 }
 
-// Max is the largest value that fits.
+// Max returns the largest value that fits.
 func (f Field) Max() uint64 { return f.mask() }
 
 func (f Field) mask() uint64 { return ^uint64(0) >> (63 - (f.Hi - f.Lo)) }

@@ -23,7 +23,7 @@ const (
 	MiniHeaderStride MiniFormat = 4
 )
 
-// Layout is the field table of the format, nil of an unknown one.
+// Layout returns the field table of the format, nil of an unknown one.
 func (f MiniFormat) Layout() *Layout {
 	switch f {
 	case MiniHash:
@@ -49,15 +49,15 @@ func (c *CQE) Mini(i uint32) MiniCQE {
 	return MiniCQE(binary.BigEndian.Uint64(c[at : at+MiniCQESize]))
 }
 
-// Hash is the RSS hash (MiniHash).
+// Hash returns the RSS hash (MiniHash).
 func (m MiniCQE) Hash() uint32 { return uint32(m >> 32) }
 
-// Checksum is the ones' complement sum (MiniCsum, MiniCsumStride).
+// Checksum returns the ones' complement sum (MiniCsum, MiniCsumStride).
 func (m MiniCQE) Checksum() uint16 { return uint16(m >> 48) }
 
-// StrideIndex is the first stride (the Stride formats).
+// StrideIndex returns the first stride (the Stride formats).
 func (m MiniCQE) StrideIndex() uint16 { return uint16(m >> 32) }
 
-// ByteCount is the length of the frame, or the striding form of it. MiniTagStride
+// ByteCount returns the length of the frame, or the striding form of it. MiniTagStride
 // has only its low 24 bits.
 func (m MiniCQE) ByteCount() uint32 { return uint32(m) }

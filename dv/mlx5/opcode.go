@@ -53,7 +53,7 @@ var opcodeNames = [...]string{
 	OpAccessASO: "ACCESS_ASO", OpMMO: "MMO",
 }
 
-// String is the name the manual uses.
+// String returns the name the manual uses.
 func (o Opcode) String() string {
 	if int(o) < len(opcodeNames) && opcodeNames[o] != "" {
 		return opcodeNames[o]
@@ -87,7 +87,7 @@ var cqeOpcodeNames = [16]string{
 	CQEReqErr: "REQ_ERR", CQERecvErr: "RESP_ERR", CQEInvalid: "INVALID",
 }
 
-// String is the name the manual uses.
+// String returns the name the manual uses.
 func (o CQEOpcode) String() string {
 	if int(o) < len(cqeOpcodeNames) && cqeOpcodeNames[o] != "" {
 		return cqeOpcodeNames[o]

@@ -34,7 +34,7 @@ var syndromeNames = [...]string{
 	SynRNRExceeded: "RNR retry counter exceeded", SynRemoteAborted: "remote aborted",
 }
 
-// String is the name of the cause.
+// String returns the name of the cause.
 func (s Syndrome) String() string {
 	if int(s) < len(syndromeNames) && syndromeNames[s] != "" {
 		return syndromeNames[s]

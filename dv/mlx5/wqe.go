@@ -109,7 +109,7 @@ const (
 	BB               = 64
 )
 
-// MaxDS is the longest send WQE drivers use, in DS: 15 basic blocks. The field
+// MaxDS gives the longest send WQE drivers use, in DS: 15 basic blocks. The field
 // could say 63. The device's own limit (max_wqe_sz_sq) applies too.
 const MaxDS = 60
 
@@ -122,7 +122,7 @@ const (
 	SESolicited    = 0x02
 )
 
-// BBs is the number of basic blocks a WQE of ds DS occupies.
+// BBs returns the number of basic blocks a WQE of ds DS occupies.
 func BBs(ds int) int { return (ds + 3) / 4 }
 
 // PutCtrl writes the 16 bytes of a control segment: index is the producer
@@ -154,7 +154,7 @@ func PutInlineDataHeader(b []byte, n int) {
 	binary.BigEndian.PutUint32(b[:InlineHeaderSize], inlineFlag|uint32(n))
 }
 
-// InlineDS is how many DS an inline data segment of n bytes takes.
+// InlineDS returns how many DS an inline data segment of n bytes takes.
 func InlineDS(n int) int { return (InlineHeaderSize + n + DSSize - 1) / DSSize }
 
 // PutInlineData writes an inline data segment that holds data, pads it with
@@ -202,14 +202,14 @@ type Eth struct {
 	TCI        uint16
 }
 
-// InlineOffset is where inlined header bytes start, in bytes from the start of
+// InlineOffset says where inlined header bytes start, in bytes from the start of
 // the Ethernet segment.
 const InlineOffset = 14
 
-// MaxInlineHeader is the largest InlineLen the field can say.
+// MaxInlineHeader gives the largest InlineLen the field can say.
 const MaxInlineHeader = 1023
 
-// EthDS is how many DS an Ethernet segment with inlineLen header bytes takes.
+// EthDS returns how many DS an Ethernet segment with inlineLen header bytes takes.
 func EthDS(inlineLen int) int {
 	if inlineLen <= 2 {
 		return 1
@@ -237,17 +237,17 @@ func PutInlineHeader(b, hdr []byte) int {
 
 // Reading of a CQE of a striding receive queue, whose WQEs hold many frames.
 
-// WQEID is the index of the WQE the frame is in, modulo the size of the ring.
+// WQEID returns the index of the WQE the frame is in, modulo the size of the ring.
 func (c *CQE) WQEID() uint16 { return binary.BigEndian.Uint16(c[0x02:0x04]) }
 
 // Filler reports a completion without a frame: the rest of the WQE was too
 // small for the next one.
 func (c *CQE) Filler() bool { return c[0x2c]&0x80 != 0 }
 
-// Strides is how many strides this completion consumed.
+// Strides returns how many strides this completion consumed.
 func (c *CQE) Strides() int { return int(binary.BigEndian.Uint16(c[0x2c:0x2e]) & 0x7fff) }
 
-// StridingBytes is the length of the frame in bytes.
+// StridingBytes returns the length of the frame in bytes.
 func (c *CQE) StridingBytes() int { return int(binary.BigEndian.Uint16(c[0x2e:0x30])) }
 
 // PutNext writes the 16-byte head of a striding receive WQE. index links WQEs
@@ -262,17 +262,17 @@ func PutNext(b []byte, index uint16) {
 // the first segment's headers; lengths, TTL, acknowledgement, window and
 // checksums are for software to rewrite from these.
 
-// LROSegments is how many TCP segments were coalesced; 0 or 1 means none were.
+// LROSegments returns how many TCP segments were coalesced; 0 or 1 means none were.
 func (c *CQE) LROSegments() int { return int(c[0x20]) }
 
 // LROPush reports that one of them had PSH.
 func (c *CQE) LROPush() bool { return c[0x04]&0x40 != 0 }
 
-// LROMinTTL is the smallest TTL or hop limit among them.
+// LROMinTTL returns the smallest TTL or hop limit among them.
 func (c *CQE) LROMinTTL() uint8 { return c[0x05] }
 
-// LROWindow is the last TCP window.
+// LROWindow returns the last TCP window.
 func (c *CQE) LROWindow() uint16 { return binary.BigEndian.Uint16(c[0x06:0x08]) }
 
-// LROAck is the last acknowledgement number.
+// LROAck returns the last acknowledgement number.
 func (c *CQE) LROAck() uint32 { return binary.BigEndian.Uint32(c[0x08:0x0c]) }

@@ -7,7 +7,7 @@ package uverbs
 // IoctlCode is RDMA_VERBS_IOCTL: read and write, type 0x1b, number 1, size of IoctlHdr.
 const IoctlCode = 0xC0181B01
 
-// ABIVersion is the content of /sys/class/infiniband_verbs/abi_version this package speaks.
+// ABIVersion gives the content of /sys/class/infiniband_verbs/abi_version this package speaks.
 const ABIVersion = 6
 
 // Kernel driver ids (enum rdma_driver_id).
@@ -98,7 +98,7 @@ const (
 	AttrRawFlowFlags   uint16 = 0x1009 // create: in, 4 bytes; since linux 5.6
 )
 
-// MatchOuterHeaders is the bit of AttrFlowMatcherCriteria for the first 64 bytes of a mask.
+// MatchOuterHeaders gives the bit of AttrFlowMatcherCriteria for the first 64 bytes of a mask.
 const MatchOuterHeaders uint8 = 1
 
 // Bits of AttrRawFlowFlags (enum mlx5_ib_create_flow_flags). One at most, and none with a queue
@@ -111,7 +111,7 @@ const (
 // CountersPreferCached allows a counters read to return the values of the driver's last poll.
 const CountersPreferCached uint32 = 1
 
-// CoreSupportOptionalMRAccess is the bit of AttrCoreSupport that says that unknown bits of
+// CoreSupportOptionalMRAccess gives the bit of AttrCoreSupport that says that unknown bits of
 // AccessOptionalMask are ignored rather than refused.
 const CoreSupportOptionalMRAccess uint64 = 1
 
@@ -154,7 +154,7 @@ const QPTypeRawPacket uint8 = 8
 // RawPacketBit is QPTypeRawPacket's bit in the supported_qpts masks.
 const RawPacketBit uint32 = 1 << QPTypeRawPacket
 
-// CreateQPMaskIndTable is the bit of ExCreateQPReq.CompMask that makes RWQIndTblHandle valid.
+// CreateQPMaskIndTable gives the bit of ExCreateQPReq.CompMask that makes RWQIndTblHandle valid.
 const CreateQPMaskIndTable uint32 = 1
 
 // Flags of ExCreateQPReq.CreateFlags.

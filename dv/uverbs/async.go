@@ -50,7 +50,7 @@ type AsyncEvent struct {
 // String prints the event for a log.
 func (e AsyncEvent) String() string { return fmt.Sprintf("%v of %#x", e.Type, e.Element) }
 
-// AsyncEvents is the stream of asynchronous events of a context.
+// AsyncEvents holds the stream of asynchronous events of a context.
 type AsyncEvents struct{ events *events }
 
 func newAsyncEvents(k Kernel, fd int) (*AsyncEvents, error) {

@@ -116,8 +116,8 @@ func (d *DeviceCaps) fromContext(a contextAnswer) {
 	d.RealTimeStamps = u.CompMask&Mlx5UcontextRealTimeTS != 0
 }
 
-// minInline is how many bytes rdma-core's providers/mlx5 puts inline for a mode. A device in mode 3
-// or 4 may require more: the whole header.
+// minInline returns how many bytes rdma-core's providers/mlx5 puts inline for a mode. A device in
+// mode 3 or 4 may require more: the whole header.
 func minInline(mode uint8) int {
 	if mode == Mlx5InlineNone {
 		return 0

@@ -10,7 +10,7 @@ const (
 	hdrLen  = 24 // sizeof(struct ib_uverbs_ioctl_hdr)
 	attrLen = 16 // sizeof(struct ib_uverbs_attr)
 
-	// inlineMax is the longest input in the attribute itself.
+	// inlineMax gives the longest input in the attribute itself.
 	inlineMax = 8
 
 	// maxAttrs is the maximum number of attributes of a write command.
@@ -28,7 +28,7 @@ const (
 	dirNew                       // the kernel writes a new handle or descriptor in place, length 0
 )
 
-// attr is one attribute of a command.
+// attr describes one attribute of a command.
 type attr struct {
 	id       uint16
 	dir      direction
@@ -37,8 +37,8 @@ type attr struct {
 	embedded *embeddedBytes // dirIn: memory that bytes must point to
 }
 
-// embeddedBytes is a block of bytes that a dirIn attribute refers to by address: the address is put
-// at offset at of the attribute's bytes.
+// embeddedBytes describes a block of bytes that a dirIn attribute refers to by address: the
+// address is put at offset at of the attribute's bytes.
 type embeddedBytes struct {
 	at    int
 	bytes []byte
@@ -47,7 +47,7 @@ type embeddedBytes struct {
 // align8 rounds up to a multiple of 8.
 func align8(n int) int { return (n + 7) &^ 7 }
 
-// space is how many bytes of the scratch region an attribute takes outside the ioctl buffer.
+// space returns how many bytes of the scratch region an attribute takes outside the ioctl buffer.
 func (a attr) space() int {
 	switch {
 	case a.dir == dirOut, a.dir == dirIn && len(a.bytes) > inlineMax:

@@ -29,8 +29,8 @@ func (c *Context) CreateCounters() (*Counters, error) {
 	return n, nil
 }
 
-// counterBinding is the driver's part of a rule that counts: which count a read returns at which
-// index. The table of counts is outside the struct and referred to by address.
+// counterBinding returns the driver's part of a rule that counts: which count a read returns at
+// which index. The table of counts is outside the struct and referred to by address.
 func counterBinding() ([]byte, *embeddedBytes) {
 	var table [slotCount * 8]byte
 	PutStruct(table[slotPackets*8:],

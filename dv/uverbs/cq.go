@@ -10,10 +10,10 @@ import (
 
 // CQAttr describes a completion queue.
 type CQAttr struct {
-	// Entries is the size of the ring: a power of two, at most DeviceCaps.MaxCQE+1.
+	// Entries gives the size of the ring: a power of two, at most DeviceCaps.MaxCQE+1.
 	Entries int
 
-	// CQESize is the size of an entry in bytes, 64 (default) or 128.
+	// CQESize gives the size of an entry in bytes, 64 (default) or 128.
 	CQESize int
 
 	// Buf is the ring: Entries*CQESize bytes, page aligned. Before creation the last byte of every
@@ -32,7 +32,8 @@ type CQAttr struct {
 	// UserHandle is returned in events of the queue.
 	UserHandle uint64
 
-	// Compression is the format of compressed completions, Mlx5CQEFormatHash and so on; 0 for none.
+	// Compression gives the format of compressed completions, Mlx5CQEFormatHash and so on; 0 for
+	// none.
 	Compression uint8
 
 	// Pad128 makes the device write 128 bytes for each completion; needs DeviceCaps.CQE128Pad.
@@ -89,8 +90,8 @@ func (c *Context) CreateCQ(a CQAttr) (*CQ, error) {
 	return cq, nil
 }
 
-// armPage is the page with UAR 0, to which completion queues of a context with static pages are
-// bound.
+// armPage returns the page with UAR 0, to which completion queues of a context with static pages
+// are bound.
 func (c *Context) armPage() *Page {
 	if len(c.uars) == 0 {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Environment is what the process may do, as far as raw packet queues care.
+// Environment holds what the process may do, as far as raw packet queues care.
 type Environment struct {
 	NetRaw  bool   // CAP_NET_RAW is effective: raw queue pairs and flow rules may be created
 	IPCLock bool   // CAP_IPC_LOCK is effective: Memlock does not apply
@@ -27,7 +27,7 @@ const (
 	capSysRawIO = 17
 )
 
-// MemlockUnlimited is the value of Environment.Memlock when there is no limit.
+// MemlockUnlimited gives the value of Environment.Memlock when there is no limit.
 const MemlockUnlimited = math.MaxUint64
 
 // ReadEnvironment reads the calling thread's effective capabilities and the process's memory lock

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrClosed is what methods of an object or context return after its Close. errors.Is(err,
+// ErrClosed says what methods of an object or context return after its Close. errors.Is(err,
 // os.ErrClosed) holds too.
 var ErrClosed = fmt.Errorf("uverbs object is closed: %w", os.ErrClosed)
 
@@ -16,8 +16,8 @@ var ErrClosed = fmt.Errorf("uverbs object is closed: %w", os.ErrClosed)
 // queues.
 var ErrUnsupported = errors.New("device cannot serve raw Ethernet queues")
 
-// Error is a refusal of the kernel (or of the arguments, before the kernel was asked, with the
-// errno it would give). errors.Is finds the errno.
+// Error describes a refusal of the kernel (or of the arguments, before the kernel was asked, with
+// the errno it would give). errors.Is finds the errno.
 type Error struct {
 	Cmd    string     // what was tried: "create", "register", "modify"
 	Object string     // what it was tried on, with its numbers: "completion queue of 1024 entries"
@@ -60,7 +60,8 @@ func failure(o *op, noun string, err error, m memory) *Error {
 	return e
 }
 
-// refusal is an error about arguments the kernel would refuse too, or, worse, would not notice.
+// refusal returns an error about arguments the kernel would refuse too, or, worse, would not
+// notice.
 func refusal(o *op, noun, format string, args ...any) *Error {
 	return &Error{Cmd: o.verb, Object: noun, Errno: unix.EINVAL, Hint: fmt.Sprintf(format, args...)}
 }

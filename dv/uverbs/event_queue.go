@@ -28,7 +28,7 @@ type EventQueue interface {
 	Close() error
 }
 
-// queueOf is the queue of k with that number, nil if fd is a descriptor.
+// queueOf returns the queue of k with that number, nil if fd is a descriptor.
 func queueOf(k Kernel, fd int) EventQueue {
 	if q, ok := k.(EventQueues); ok {
 		return q.EventQueue(fd)
@@ -36,7 +36,7 @@ func queueOf(k Kernel, fd int) EventQueue {
 	return nil
 }
 
-// queueSource is an EventQueue as file and RawConn of events.
+// queueSource presents an EventQueue as file and RawConn of events.
 type queueSource struct {
 	queue  EventQueue
 	woken  atomic.Bool // the deadline is in the past

@@ -29,9 +29,9 @@ type FlowAttr struct {
 	// different priorities match arrives twice.
 	DontTrap bool
 
-	// Specs are the conditions, all of which must hold, and the actions: outer headers before inner
-	// ones, link layer before network before transport, at most MaxFlowSpecs. No conditions match
-	// every frame.
+	// Specs lists the conditions, all of which must hold, and the actions: outer headers before
+	// inner ones, link layer before network before transport, at most MaxFlowSpecs. No conditions
+	// match every frame.
 	Specs []FlowSpec
 }
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// HeaderMatch is the conditions of a rule that the kernel takes as the device's own match of the
+// HeaderMatch holds the conditions of a rule that the kernel takes as the device's own match of the
 // outer headers (fte_match_set_lyr_2_4 in linux include/linux/mlx5/mlx5_ifc.h). It has fields that
 // FlowSpec lacks. Zero fields match any frame.
 type HeaderMatch struct {
@@ -19,7 +19,7 @@ type HeaderMatch struct {
 	Tagged         bool   // frames with a customer tag, whatever its id
 }
 
-// matchSize is the size of fte_match_set_lyr_2_4 in bytes.
+// matchSize gives the size of fte_match_set_lyr_2_4 in bytes.
 const matchSize = 64
 
 // IP protocol numbers with ports.

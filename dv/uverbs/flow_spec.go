@@ -33,7 +33,7 @@ func (m EthMatch) Spec() FlowSpec {
 			VLANTag: ToBE16(m.VLANMask)})
 }
 
-// ExactMAC is the mask of a MAC address of which all bits must match.
+// ExactMAC gives the mask of a MAC address of which all bits must match.
 var ExactMAC = [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
 // IPv4Match matches the IPv4 header; the zero value matches any. (TTL and flags cannot be matched

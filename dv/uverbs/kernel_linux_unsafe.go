@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ioctl is the one system call of this package that takes memory. buf, and all memory its
+// ioctl returns the one system call of this package that takes memory. buf, and all memory its
 // attributes point to, is outside the Go heap, so it neither moves nor is collected while the
 // kernel works on it. Firmware commands may take up to a minute in case of a failure, so the
 // scheduler must know of the call (Syscall, not RawSyscall).

@@ -1,6 +1,6 @@
 package uverbs
 
-// op is one operation of the kernel: its name in messages and its command.
+// op describes one operation of the kernel: its name in messages and its command.
 type op struct {
 	name string // the kernel's name, which also selects the hints
 	verb string

@@ -14,8 +14,8 @@ import (
 
 // Options say how to open a context. The zero value is useful.
 type Options struct {
-	// TxQPs is how many transmit queue pairs get their own doorbell register, at most 511; further
-	// ones share register 0, which is correct but slower. Default 15.
+	// TxQPs says how many transmit queue pairs get their own doorbell register, at most 511;
+	// further ones share register 0, which is correct but slower. Default 15.
 	TxQPs int
 
 	// WriteCombining requests doorbell pages that accept whole work requests (QP.BlueFlameSize). If
@@ -26,7 +26,7 @@ type Options struct {
 	// GET_CHARDEV reports it. Default DriverMLX5; any other driver's device refuses with EINVAL.
 	DriverID uint32
 
-	// Clock is the time that Open goes by; the zero value is the system's.
+	// Clock gives the time that Open goes by; the zero value is the system's.
 	Clock clock.Clock
 
 	// Environment returns the limits and capabilities of the process, for messages about locked
@@ -105,7 +105,7 @@ func (c *Context) bringUp(o Options) error {
 	return c.mapUARs(o)
 }
 
-// contextAnswer is the reply of GET_CONTEXT.
+// contextAnswer holds the reply of GET_CONTEXT.
 type contextAnswer struct {
 	vectors     uint32
 	coreSupport uint64

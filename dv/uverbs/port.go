@@ -2,7 +2,7 @@ package uverbs
 
 import "fmt"
 
-// PortAttr is the state of a port as the kernel's RDMA side sees it. On Ethernet the MTU is the
+// PortAttr holds the state of a port as the kernel's RDMA side sees it. On Ethernet the MTU is the
 // netdev's, and is not here.
 type PortAttr struct {
 	State     uint8  // PortStateActive when the netdev is up and has carrier

@@ -11,7 +11,7 @@ type QPAttr struct {
 	// CQ receives the completions.
 	CQ *CQ
 
-	// Entries is the size of the send ring in basic blocks of 64 bytes: a power of two, at most
+	// Entries gives the size of the send ring in basic blocks of 64 bytes: a power of two, at most
 	// DeviceCaps.MaxSendBlocks.
 	Entries int
 

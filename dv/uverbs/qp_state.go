@@ -56,7 +56,7 @@ func (s QPState) mayBecome(to QPState) bool {
 	return false
 }
 
-// QPInfo is the result of QUERY_QP.
+// QPInfo holds the result of QUERY_QP.
 type QPInfo struct {
 	State QPState // the kernel's record: a send queue that hit an error may still be in RTS here
 	Port  uint8
@@ -138,7 +138,7 @@ func (qp *QP) Reset() error {
 	return qp.Modify(QPReset)
 }
 
-// Replace is the alternative recovery from an error, with fewer assumptions about firmware: it
+// Replace returns the alternative recovery from an error, with fewer assumptions about firmware: it
 // destroys the queue pair, creates a new one from a (which needs a cleared ring and doorbell
 // record, and a different user index so that late completions can be told apart) and takes it to
 // RTS. On failure the old queue pair may or may not be closed; the new one is.

@@ -47,9 +47,9 @@ func tableBytes(wqs []*WQ, logSize int) []byte {
 	return b
 }
 
-// LogTableSize is a sensible size for n queues: log2 of the smallest power of two that holds each
-// queue at least eight times, so that uneven division costs at most an eighth, but no more than the
-// device's maximum.
+// LogTableSize returns a sensible size for n queues: log2 of the smallest power of two that holds
+// each queue at least eight times, so that uneven division costs at most an eighth, but no more
+// than the device's maximum.
 func (d DeviceCaps) LogTableSize(n int) int {
 	want := bits.Len(uint(max(8*n, 1) - 1))
 	if d.MaxIndTableSize == 0 {

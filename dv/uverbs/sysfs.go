@@ -16,8 +16,8 @@ import (
 var ErrNoRDMA = errors.New(
 	"no RDMA stack: load mlx5_ib and ib_uverbs (modprobe), or mount /sys in the container")
 
-// NodeInfo is the information of sysfs about one RDMA device and its uverbs node. Fields that the
-// driver does not publish are empty.
+// NodeInfo holds the information of sysfs about one RDMA device and its uverbs node. Fields that
+// the driver does not publish are empty.
 type NodeInfo struct {
 	IBDev     string // RDMA device name, "mlx5_0"; not stable across boots
 	Node      string // path of the device node to open
@@ -45,7 +45,7 @@ type NodeInfo struct {
 	Netdevs []string
 }
 
-// PortInfo is the information of sysfs about one port.
+// PortInfo holds the information of sysfs about one port.
 type PortInfo struct {
 	Num       int    // from 1
 	LinkLayer string // "Ethernet" is needed
@@ -78,7 +78,7 @@ func (n *NodeInfo) ReadNetdevs(root string) {
 	}
 }
 
-// portDir is the directory of port i of the list.
+// portDir returns the directory of port i of the list.
 func (n *NodeInfo) portDir(i int) string {
 	return filepath.Join("sys/class/infiniband", n.IBDev, "ports", strconv.Itoa(n.Ports[i].Num))
 }
@@ -189,7 +189,7 @@ func (s sysfs) names(parts ...string) []string {
 	return names
 }
 
-// target is the last element of the path in a symbolic link.
+// target returns the last element of the path in a symbolic link.
 func (s sysfs) target(parts ...string) string {
 	to, err := os.Readlink(s.path(parts...))
 	if err != nil {
@@ -221,6 +221,62 @@ func (s sysfs) node(uverbs string) (NodeInfo, bool) {
 	return n, true
 }
 
+<<<<<<< Updated upstream
+=======
+// parent returns the directory, below the root, of the PCI device that a device's auxiliary one is
+// on; "" if the device is on the PCI bus itself.
+func (s sysfs) parent(dev string) string {
+	own, err := filepath.EvalSymlinks(s.path(dev, "device"))
+	if err != nil || isPCI(filepath.Base(own)) || !isPCI(filepath.Base(filepath.Dir(own))) {
+		return ""
+	}
+	root, err := filepath.EvalSymlinks(s.root)
+	if err != nil {
+		return ""
+	}
+	dir, err := filepath.Rel(root, filepath.Dir(own))
+	if err != nil {
+		return ""
+	}
+	return dir
+}
+
+// function is NodeInfo.Function of a device.
+func (s sysfs) function(dev string) string {
+	if pf := s.target(dev, "device/physfn"); pf != "" {
+		return pf
+	}
+	if parent := s.parent(dev); parent != "" {
+		if pf := s.target(parent, "physfn"); pf != "" {
+			return pf
+		}
+		return filepath.Base(parent)
+	}
+	if bus := s.target(dev, "device"); isPCI(bus) {
+		return bus
+	}
+	return ""
+}
+
+// isPCI reports whether a name is a PCI address: "0000:65:00.1".
+func isPCI(name string) bool {
+	var domain, bus, device, function uint
+	n, err := fmt.Sscanf(name, "%x:%x:%x.%x", &domain, &bus, &device, &function)
+	return err == nil && n == 4
+}
+
+// LinkTypePort returns the number that mlxconfig has for a port: N of LINK_TYPE_PN. A card gives
+// each of its ports a PCI function of its own, in their order, unless a device has several ports.
+func (n NodeInfo) LinkTypePort(port int) int {
+	_, function, _ := strings.Cut(n.Function, ".")
+	number, err := strconv.ParseUint(function, 16, 8)
+	if err != nil || len(n.Ports) > 1 {
+		return port
+	}
+	return max(port, int(number)+1)
+}
+
+>>>>>>> Stashed changes
 // isVF reports whether a PCI id is that of a virtual function (MLX5_PCI_DEV_IS_VF in
 // mlx5_core_pci_table of linux 6.12 drivers/net/ethernet/mellanox/mlx5/core/main.c). A guest sees
 // no physical function that physfn could name.

@@ -33,7 +33,7 @@ func contextRequest(nTx, pageSize int) Mlx5AllocUcontextReqV2 {
 	}
 }
 
-// mmapOffset is the offset of a page in the node: its kind, and its index in the kind.
+// mmapOffset returns the offset of a page in the node: its kind, and its index in the kind.
 func mmapOffset(command, index, pageSize int) int64 {
 	page := command<<8 | index&0xff | index>>8<<16
 	return int64(page) * int64(pageSize)

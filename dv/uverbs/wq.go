@@ -11,7 +11,7 @@ type WQAttr struct {
 	// CQ receives the completions.
 	CQ *CQ
 
-	// Entries is the number of work requests in the ring: a power of two, at most
+	// Entries gives the number of work requests in the ring: a power of two, at most
 	// DeviceCaps.MaxRecvWR.
 	Entries int
 
@@ -130,8 +130,8 @@ func (a WQAttr) core(pd *PD) ExCreateWQReq {
 		MaxWR: uint32(a.Entries), MaxSGE: a.segments(), CreateFlags: a.flags()}
 }
 
-// segments is the number of data segments in a work request; a striding one starts with another
-// kind of segment.
+// segments returns the number of data segments in a work request; a striding one starts with
+// another kind of segment.
 func (a WQAttr) segments() uint32 {
 	n := uint32(1) << (a.LogStride - 4)
 	if a.Striding != nil {

@@ -15,7 +15,7 @@ type Ports struct {
 	First, Last uint16   // what it connects from
 }
 
-// hit is the first port of ours in a range of a rule; ok is false if there is none.
+// hit returns the first port of ours in a range of a rule; ok is false if there is none.
 func (p Ports) hit(first, last int) (port int, ok bool) {
 	for _, l := range p.Listen {
 		if first <= int(l) && int(l) <= last {
@@ -25,19 +25,19 @@ func (p Ports) hit(first, last int) (port int, ok bool) {
 	return 0, false
 }
 
-// randomPorts is the line about NAT that chooses ports at random.
+// randomPorts returns the line about NAT that chooses ports at random.
 func (p Ports) randomPorts(where string) string {
 	return fmt.Sprintf("%s gives connections random ports, and the answers to those from %d to %d "+
 		"come to this server: limit it to ports below %[2]d", where, p.First, p.Last)
 }
 
-// redirects is the line about NAT of a port that we serve.
+// redirects returns the line about NAT of a port that we serve.
 func (p Ports) redirects(where string, port int) string {
 	return fmt.Sprintf("%s leads port %d elsewhere, which is not done to what comes by %s: that "+
 		"is this server's", where, port, p.Netdev)
 }
 
-// filters is the line about a rule for a port that we serve.
+// filters returns the line about a rule for a port that we serve.
 func (p Ports) filters(where string, port int) string {
 	return fmt.Sprintf("%s is about port %d, and has no effect on what comes by %s for this server",
 		where, port, p.Netdev)

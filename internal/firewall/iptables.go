@@ -65,7 +65,7 @@ func (p Ports) hitAny(list string) (int, bool) {
 	return 0, false
 }
 
-// after is the word behind an option, "" if that is not there.
+// after returns the word behind an option, "" if that is not there.
 func after(words []string, option string) string {
 	if i := slices.Index(words, option); i >= 0 && i+1 < len(words) {
 		return words[i+1]
@@ -73,7 +73,7 @@ func after(words []string, option string) string {
 	return ""
 }
 
-// fields are the words of a rule; what is in quotes is one word.
+// fields returns the words of a rule; what is in quotes is one word.
 func fields(line string) (words []string) {
 	var word strings.Builder
 	quoted, begun := false, false

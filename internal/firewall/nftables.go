@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// nftRuleset is what nft -j list ruleset prints (libnftables-json(5)), as far as it matters.
+// nftRuleset holds what nft -j list ruleset prints (libnftables-json(5)), as far as it matters.
 type nftRuleset struct {
 	Nftables []struct {
 		Chain *nftChain `json:"chain"`

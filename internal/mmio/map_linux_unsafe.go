@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hugePage is the size asked for of huge pages, in bytes.
+// hugePage gives the size asked for of huge pages, in bytes.
 const hugePage = 2 << 20
 
 // Alloc returns at least size bytes of zeroed private memory, rounded up to
@@ -77,7 +77,7 @@ func anonymous(size, flags int) (*Region, error) {
 // roundUp rounds size up to a multiple of align, a power of two.
 func roundUp(size, align int) int { return (size + align - 1) &^ (align - 1) }
 
-// toHugePage is how many bytes lie between addr and the next huge page.
+// toHugePage returns how many bytes lie between addr and the next huge page.
 func toHugePage(addr uint64) int { return int(-addr & (hugePage - 1)) }
 
 // alignedHuge maps one huge page more than size and returns the part that is

@@ -33,10 +33,10 @@ func View(addr uint64, size int) *Region {
 	return &Region{base: pointer(addr), size: size}
 }
 
-// Addr is the address of the first byte, 0 after Close.
+// Addr returns the address of the first byte, 0 after Close.
 func (r *Region) Addr() uint64 { return uint64(uintptr(r.base)) }
 
-// Len is the size in bytes, 0 after Close.
+// Len returns the size in bytes, 0 after Close.
 func (r *Region) Len() int { return r.size }
 
 // Bytes returns the whole region. The slice is valid until Close.
@@ -106,7 +106,7 @@ func (r *Region) CopyLines(off int, src []byte) {
 	copyLines(r.span(off, len(src)), unsafe.Pointer(&src[0]), len(src)/64)
 }
 
-// span is the address of n bytes at off, checked.
+// span returns the address of n bytes at off, checked.
 func (r *Region) span(off, n int) unsafe.Pointer {
 	if off < 0 || n < 0 || off > r.size-n {
 		outside(r.size, off, n)
@@ -114,7 +114,7 @@ func (r *Region) span(off, n int) unsafe.Pointer {
 	return unsafe.Add(r.base, off)
 }
 
-// word is the address of an aligned word of n bytes at off, checked.
+// word returns the address of an aligned word of n bytes at off, checked.
 func (r *Region) word(off, n int) unsafe.Pointer {
 	if off < 0 || off > r.size-n {
 		outside(r.size, off, n)

@@ -15,7 +15,7 @@ const (
 	Experimental = 0x88b5
 )
 
-// Broadcast is the address of everybody.
+// Broadcast gives the address of everybody.
 var Broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
 // EtherFrame makes a frame, padded to the smallest size, 60 bytes without FCS.
@@ -50,7 +50,7 @@ func ARPFrame(src net.HardwareAddr, from, who netip.Addr) []byte {
 	return EtherFrame(Broadcast, src, etherARP, p)
 }
 
-// Frame is a frame that was received, as far as it is understood.
+// Frame describes a frame that was received, as far as it is understood.
 type Frame struct {
 	Dst, Src    net.HardwareAddr
 	EtherType   uint16

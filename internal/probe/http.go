@@ -90,7 +90,7 @@ func (c *Client) DownloadConcurrently(
 	return firstOf(all)
 }
 
-// firstOf is one of the errors, with how many there were.
+// firstOf returns one of the errors, with how many there were.
 func firstOf(errs []error) error {
 	failed := slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return err == nil })
 	if len(failed) == 0 {
@@ -162,7 +162,7 @@ func (s *patternReader) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// patternChecker is a writer that compares what it is given with the pattern.
+// patternChecker compares what it is given with the pattern.
 type patternChecker struct {
 	size, off int64
 	wrong     int64 // offset of the first wrong byte + 1

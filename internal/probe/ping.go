@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// PingResult is what came back of a number of echo requests.
+// PingResult holds what came back of a number of echo requests.
 type PingResult struct {
 	Sent, Received int
 	Average        time.Duration // round trip
@@ -146,7 +146,7 @@ func awaitEcho(
 	}
 }
 
-// checksum is the Internet checksum of RFC 1071.
+// checksum returns the Internet checksum of RFC 1071.
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for ; len(b) >= 2; b = b[2:] {

@@ -12,10 +12,10 @@ type Frame struct {
 	Tagged bool
 	// Unsummed: the NIC is to compute the checksums of IP, TCP and UDP.
 	Unsummed bool
-	// MSS is the payload of each segment that the NIC is to cut the frame into, in bytes, and
+	// MSS gives the payload of each segment that the NIC is to cut the frame into, in bytes, and
 	// Headers the length of the headers in front of it; 0: it is sent as it is.
 	MSS, Headers int
-	// NICTime is when the NIC received it; zero: it does not say.
+	// NICTime says when the NIC received it; zero: it does not say.
 	NICTime time.Time
 }
 
@@ -33,7 +33,7 @@ type Batch struct {
 	frames    []held
 }
 
-// held is one frame of a batch.
+// held describes one frame of a batch.
 type held struct {
 	from, kept, length int // in data, in bytes
 	headers, mss       int

@@ -39,7 +39,7 @@ const (
 	xdpDrop    = 1
 )
 
-// packetBlock is what an enhanced packet block says.
+// packetBlock holds what an enhanced packet block says.
 type packetBlock struct {
 	at        time.Time
 	direction Direction
@@ -50,7 +50,7 @@ type packetBlock struct {
 	length    int // on the wire
 }
 
-// recordOverhead is what a record adds to its frame at most, without the reason of a drop.
+// recordOverhead says what a record adds to its frame at most, without the reason of a drop.
 const recordOverhead = recordHeader + 32 + 8 + 12 + 8 + 16 + 4 + 8 + 8
 
 // recordHeader is the order, in nanoseconds, and the length of the block behind it.

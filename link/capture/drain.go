@@ -13,7 +13,7 @@ type About struct {
 	Program, Name, Description, Hardware string
 }
 
-// flushTime is how old a record gets before it is written, at most.
+// flushTime says how old a record gets before it is written, at most.
 const flushTime = 50 * time.Millisecond
 
 // WriteTo writes the capture to w until ctx ends, Close is called or w fails, and then what still

@@ -55,7 +55,7 @@ type parser struct {
 	last  func(value string) (node, error) // of the primitive before; nil: there was none
 }
 
-// next is the next word, empty at the end.
+// next returns the next word, empty at the end.
 func (p *parser) next() string {
 	if p.at == len(p.words) {
 		return ""
@@ -111,7 +111,7 @@ func (p *parser) term() (node, error) {
 	return n, err
 }
 
-// families are the protocols by their words.
+// families returns the protocols by their words.
 func familyOf(word string) (f family, ok bool) {
 	switch word {
 	case "ip":
@@ -173,7 +173,7 @@ func (p *parser) primitive() (node, error) {
 	return p.last(value)
 }
 
-// limitedValue is a value of frames of a family only, if that is limited.
+// limitedValue returns a value of frames of a family only, if that is limited.
 func limitedValue(f family, limited bool, d sides, kind, value string) (node, error) {
 	n, err := valueNode(d, kind, value)
 	if limited && err == nil {

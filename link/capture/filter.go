@@ -105,7 +105,7 @@ func (n network) contains(b []byte) bool {
 	return n.prefix.Contains(a)
 }
 
-// ports is a range of ports of TCP, UDP and SCTP.
+// ports describes a range of ports of TCP, UDP and SCTP.
 type ports struct {
 	sides
 	first, last uint16

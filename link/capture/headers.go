@@ -63,7 +63,7 @@ func parse(frame []byte) (h headers) {
 	return h
 }
 
-// addresses are the source and destination of IP, or the sender's and target's of ARP; nil: the
+// addresses returns the source and destination of IP, or the sender's and target's of ARP; nil: the
 // frame has none.
 func (h *headers) addresses(frame []byte) (from, to []byte) {
 	p := frame[h.l3:]

@@ -19,7 +19,7 @@ const (
 	BlockCounts // what was seen and lost
 )
 
-// Block is one block of a capture.
+// Block describes one block of a capture.
 type Block struct {
 	Kind  BlockKind
 	Bytes []byte // valid until the next call of Next

@@ -23,10 +23,10 @@ const (
 const (
 	// MaxSnaplen is tcpdump's: more than any frame has.
 	MaxSnaplen = 262144
-	// DefaultBuffer is what waits for the reader at most, and MinBuffer the least.
+	// DefaultBuffer says what waits for the reader at most, and MinBuffer the least.
 	DefaultBuffer = 8 << 20
 	MinBuffer     = 1 << 20
-	// filterLen is how much of a frame a filter sees at least.
+	// filterLen says how much of a frame a filter sees at least.
 	filterLen = 256
 )
 
@@ -35,7 +35,7 @@ type Options struct {
 	// Filter is an expression as tcpdump has it, or a program as tcpdump -ddd prints it; see
 	// ParseFilter.
 	Filter string
-	// Snaplen is how many bytes of each frame are kept; 0: MaxSnaplen.
+	// Snaplen says how many bytes of each frame are kept; 0: MaxSnaplen.
 	Snaplen   int
 	Direction Direction
 	// Queues are those to record, by number; empty: all.
@@ -44,7 +44,7 @@ type Options struct {
 	Wire bool
 	// NICTime gives received frames the time at which the NIC received them, if it says.
 	NICTime bool
-	// Buffer is how many bytes may wait for the reader; 0: DefaultBuffer.
+	// Buffer says how many bytes may wait for the reader; 0: DefaultBuffer.
 	Buffer int
 	// Clock is the time; the zero value is the system's.
 	Clock clock.Clock
@@ -71,7 +71,7 @@ func (o *Options) Validate() error {
 // shards is by how many locks a tap's buffer is divided, so that queues do not wait for each other.
 const shards = 8
 
-// Tap is one capture. Its methods may be called from any goroutine, but WriteTo from one.
+// Tap describes one capture. Its methods may be called from any goroutine, but WriteTo from one.
 type Tap struct {
 	opts    Options
 	filter  *Filter
@@ -85,7 +85,7 @@ type Tap struct {
 	carried []byte // WriteTo's: records that were too new
 }
 
-// shard is the records of some queues, in the order of commit.
+// shard holds the records of some queues, in the order of commit.
 type shard struct {
 	mu      sync.Mutex
 	records []byte // see putRecord
@@ -137,7 +137,7 @@ func (t *Tap) nudge() {
 	}
 }
 
-// needs is how many bytes of a frame the tap must see.
+// needs returns how many bytes of a frame the tap must see.
 func (t *Tap) needs() int {
 	if t.filter == nil {
 		return t.opts.Snaplen

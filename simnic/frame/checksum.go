@@ -7,7 +7,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
-// Sum is the ones' complement sum of b as big-endian 16-bit words (RFC 1071),
+// Sum returns the ones' complement sum of b as big-endian 16-bit words (RFC 1071),
 // not inverted. A last odd byte counts as the high half of a word.
 func Sum(b []byte) uint16 {
 	var s, t, carry uint64
@@ -44,7 +44,7 @@ func Sum(b []byte) uint16 {
 	return bits.ReverseBytes16(uint16(s))
 }
 
-// AddSums is the ones' complement sum of sums.
+// AddSums returns the ones' complement sum of sums.
 func AddSums(sums ...uint16) uint16 {
 	var s uint32
 	for _, v := range sums {
@@ -53,13 +53,13 @@ func AddSums(sums ...uint16) uint16 {
 	return foldSum(s)
 }
 
-// foldSum is the ones' complement sum of the words added up in s.
+// foldSum returns the ones' complement sum of the words added up in s.
 func foldSum(s uint32) uint16 {
 	s = s>>16 + s&0xffff
 	return uint16(s>>16 + s)
 }
 
-// PseudoSum is the sum of the pseudo header for n bytes of L4 header and payload
+// PseudoSum returns the sum of the pseudo header for n bytes of L4 header and payload
 // (RFC 9293 section 3.1, RFC 8200 section 8.1). b is the frame of p.
 func (p *Headers) PseudoSum(b []byte, n int) uint16 {
 	h := b[p.L3At:]
@@ -102,7 +102,7 @@ func checksumOf(sum uint16, udp bool) uint16 {
 	return 0xffff
 }
 
-// L4Checksum is the checksum of a frame with NeedsCsum, over all of Data from
+// L4Checksum returns the checksum of a frame with NeedsCsum, over all of Data from
 // CsumStart on.
 func (f *Frame) L4Checksum() uint16 {
 	return checksumOf(Sum(f.Data[f.CsumStart:]), f.CsumOffset == 6)

@@ -55,7 +55,7 @@ const (
 	OffloadUSO                      // frames with GSOUDP
 )
 
-// NeededOffload is the offload that a wire needs for an unsegmented frame.
+// NeededOffload returns the offload that a wire needs for an unsegmented frame.
 func (f *Frame) NeededOffload() Offload {
 	switch f.GSO {
 	case GSOTCPv4:
@@ -80,7 +80,7 @@ func (f *Frame) MeasureHeader() {
 	f.HdrLen = uint16(p.L4At + p.L4Len)
 }
 
-// Packets is how many packets the frame stands for; 1 for an ordinary frame.
+// Packets returns how many packets the frame stands for; 1 for an ordinary frame.
 func (f *Frame) Packets() int {
 	if f.GSO == GSONone || f.MSS == 0 {
 		return 1
@@ -89,7 +89,7 @@ func (f *Frame) Packets() int {
 	return max(1, (payload+int(f.MSS)-1)/int(f.MSS))
 }
 
-// Longest is the length in bytes of the longest packet the frame stands for.
+// Longest returns the length in bytes of the longest packet the frame stands for.
 func (f *Frame) Longest() int {
 	if f.GSO == GSONone {
 		return len(f.Data)
@@ -97,6 +97,6 @@ func (f *Frame) Longest() int {
 	return min(len(f.Data), int(f.HdrLen)+int(f.MSS))
 }
 
-// Bytes is the length in bytes of all packets the frame stands for, headers
+// Bytes returns the length in bytes of all packets the frame stands for, headers
 // included.
 func (f *Frame) Bytes() int { return len(f.Data) + (f.Packets()-1)*int(f.HdrLen) }

@@ -139,7 +139,7 @@ func (p *Headers) parseL4(b []byte, at int) {
 	}
 }
 
-// ChecksumAt is the offset of the TCP or UDP checksum.
+// ChecksumAt returns the offset of the TCP or UDP checksum.
 func (p *Headers) ChecksumAt() int {
 	if p.Proto == ProtoTCP {
 		return p.L4At + 16

@@ -6,7 +6,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
-// MaxHeader is the longest L2 to L4 header, in bytes, that Cut segments behind.
+// MaxHeader gives the longest L2 to L4 header, in bytes, that Cut segments behind.
 const MaxHeader = 1024
 
 // Segmenter computes the headers of the packets that an unsegmented frame
@@ -83,7 +83,7 @@ func (s *Segmenter) setLength(b []byte, n int) {
 	}
 }
 
-// Offload is the offload that carries the frame unsegmented.
+// Offload returns the offload that carries the frame unsegmented.
 func (s *Segmenter) Offload() Offload {
 	switch {
 	case s.Headers.Proto == ProtoUDP:

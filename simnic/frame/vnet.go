@@ -2,7 +2,7 @@ package frame
 
 import "encoding/binary"
 
-// VnetHdrLen is the size in bytes of the header that TAP devices and packet
+// VnetHdrLen gives the size in bytes of the header that TAP devices and packet
 // sockets put before a frame when asked to (struct virtio_net_hdr in linux
 // include/uapi/linux/virtio_net.h). Its fields are in host byte order there.
 const VnetHdrLen = 10

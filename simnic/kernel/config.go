@@ -35,7 +35,7 @@ type Config struct {
 	NoNetRaw bool // the process lacks CAP_NET_RAW
 	NoRawIO  bool // the process lacks CAP_SYS_RAWIO
 
-	// Memlock is how many bytes the process may pin; 0 means no limit
+	// Memlock says how many bytes the process may pin; 0 means no limit
 	// (CAP_IPC_LOCK), a negative number a limit of zero bytes.
 	Memlock int64
 

@@ -50,7 +50,8 @@ func (c *call) tellCore() unix.Errno {
 	return 0
 }
 
-// getContextWrite is the write command, whose reply contains the asynchronous event descriptor.
+// getContextWrite returns the write command, whose reply contains the asynchronous event
+// descriptor.
 func getContextWrite(c *call) unix.Errno {
 	if errno := c.request(&uverbs.GetContextReq{}); errno != 0 {
 		return errno
@@ -109,7 +110,7 @@ func (c *call) openContext() unix.Errno {
 	return 0
 }
 
-// capabilityFDs is the check that makes INVOKE_WRITE(GET_CONTEXT) fail since
+// capabilityFDs returns the check that makes INVOKE_WRITE(GET_CONTEXT) fail since
 // about 6.15: attribute 2 is read as an array of descriptors, all of a kind that does not exist
 // here.
 func (c *call) capabilityFDs() unix.Errno {

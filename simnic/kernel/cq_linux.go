@@ -41,7 +41,7 @@ type cq struct {
 	async   reports
 }
 
-// reports is the descriptor of an object's asynchronous events, and how many were sent.
+// reports holds the descriptor of an object's asynchronous events, and how many were sent.
 type reports struct {
 	file *eventFile
 	sent atomic.Uint32
@@ -72,7 +72,7 @@ func createCQ(c *call) unix.Errno {
 	return c.createCQ(req)
 }
 
-// exCreateCQ is the extended CREATE_CQ.
+// exCreateCQ returns the extended CREATE_CQ.
 func exCreateCQ(c *call) unix.Errno {
 	var req uverbs.ExCreateCQReq
 	if errno := c.request(&req); errno != 0 {
@@ -133,8 +133,8 @@ func (n *node) cqEntries(req uverbs.ExCreateCQReq) (uint32, unix.Errno) {
 	return entries, 0
 }
 
-// cqDriverReq is the whole of struct mlx5_ib_create_cq; clients may omit the bytes after the first
-// cqDriverMin.
+// cqDriverReq holds the whole of struct mlx5_ib_create_cq; clients may omit the bytes after the
+// first cqDriverMin.
 type cqDriverReq struct {
 	uverbs.Mlx5CreateCQReq
 	UARPageIndex, Reserved0 uint16
@@ -226,7 +226,7 @@ func (q *cq) attr(r *ring, drv cqDriverReq, entries uint32) (a simnic.CQAttr, er
 	return a, 0
 }
 
-// miniFormats are the formats of compressed completions by their bit in the
+// miniFormats gives the formats of compressed completions by their bit in the
 // driver's request (mini_cqe_res_format_to_hw in cq.c).
 var miniFormats = map[uint8]simnic.MiniFormat{
 	uverbs.Mlx5CQEFormatHash:       simnic.MiniHash,
@@ -256,7 +256,7 @@ func (n *node) compression(a *simnic.CQAttr, drv cqDriverReq) unix.Errno {
 	return 0
 }
 
-// exModifyCQ is the extended MODIFY_CQ: moderation of events.
+// exModifyCQ returns the extended MODIFY_CQ: moderation of events.
 func exModifyCQ(c *call) unix.Errno {
 	var req uverbs.ExModifyCQReq
 	if errno := c.request(&req); errno != 0 {

@@ -20,7 +20,7 @@ func queryDevice(c *call) unix.Errno {
 	return c.respond(c.node.deviceAttr())
 }
 
-// exQueryDevice is the extended QUERY_DEVICE, with the driver's part.
+// exQueryDevice returns the extended QUERY_DEVICE, with the driver's part.
 func exQueryDevice(c *call) unix.Errno {
 	if errno := c.node.context(); errno != 0 {
 		return errno
@@ -40,7 +40,7 @@ func exQueryDevice(c *call) unix.Errno {
 	return c.respond(resp)
 }
 
-// deviceAttr are the device attributes that every kernel returns.
+// deviceAttr returns the device attributes that every kernel returns.
 func (n *node) deviceAttr() uverbs.QueryDeviceResp {
 	caps, fw := n.nic.Caps(), n.nic.Card().Firmware
 	guid := uverbs.ToBE64(n.nic.GUID())
@@ -93,7 +93,7 @@ func (n *node) deviceFlags() uint64 {
 	return flags
 }
 
-// deviceCaps are the capabilities that newer kernels return.
+// deviceCaps returns the capabilities that newer kernels return.
 func (n *node) deviceCaps() uverbs.ExQueryDeviceResp {
 	caps := n.nic.Caps()
 	r := uverbs.ExQueryDeviceResp{

@@ -22,8 +22,8 @@ type eventQueue struct {
 
 var _ uverbs.EventQueue = (*eventQueue)(nil)
 
-// firstQueue is the number of the first event queue of a node: no descriptor is that large (nr_open
-// of linux is 2^20).
+// firstQueue gives the number of the first event queue of a node: no descriptor is that large
+// (nr_open of linux is 2^20).
 const firstQueue = 1 << 30
 
 // newEventFile returns an event descriptor for the client, of the kind that the configuration says.

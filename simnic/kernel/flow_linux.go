@@ -78,7 +78,7 @@ func (n *node) flowHeader(req *uverbs.CreateFlowReq) unix.Errno {
 	return 0
 }
 
-// driverCreateFlow is the driver's part (mlx5_ib_create_flow in
+// driverCreateFlow returns the driver's part (mlx5_ib_create_flow in
 // drivers/infiniband/hw/mlx5/fs.c).
 func (c *call) driverCreateFlow(a *uverbs.FlowAttrHdr, q *qp, r *rule) (*simnic.Flow, unix.Errno) {
 	binding, errno := c.countersBinding()
@@ -112,7 +112,7 @@ func (c *call) driverCreateFlow(a *uverbs.FlowAttrHdr, q *qp, r *rule) (*simnic.
 	return f, errnoOf(err)
 }
 
-// attr is the rule without its destination. The specifications of a sniffer are parsed only
+// attr returns the rule without its destination. The specifications of a sniffer are parsed only
 // (create_sniffer_rule in fs.c).
 func (r *rule) attr(a *uverbs.FlowAttrHdr,
 	binding []uverbs.Mlx5FlowCountersDesc) (simnic.FlowAttr, unix.Errno) {
@@ -141,7 +141,7 @@ func exDestroyFlow(c *call) unix.Errno {
 	return c.destroys(uverbs.ObjectFlow, req.FlowHandle)
 }
 
-// rule is a rule as the client wrote it, with its specifications parsed.
+// rule describes a rule as the client wrote it, with its specifications parsed.
 type rule struct {
 	node     *node
 	uses     []*uobject
@@ -186,7 +186,7 @@ func (r *rule) parse(b []byte, count, size int) unix.Errno {
 	return 0
 }
 
-// actionSizes are the sizes of action specifications.
+// actionSizes gives the sizes of action specifications.
 var actionSizes = map[uint32]int{uverbs.FlowSpecTypeActionTag: 16, uverbs.FlowSpecTypeActionDrop: 8,
 	uverbs.FlowSpecTypeActionCount: 16}
 
@@ -213,7 +213,7 @@ func (r *rule) action(kind uint32, b []byte) unix.Errno {
 	return 0
 }
 
-// filterSizes are the bytes of the kernel's filters.
+// filterSizes gives the bytes of the kernel's filters.
 var filterSizes = map[uint32]int{
 	uverbs.FlowSpecTypeEth:   16,
 	uverbs.FlowSpecTypeIPv4:  12,

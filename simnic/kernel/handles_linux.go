@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// uobject is the object of a handle (struct ib_uobject).
+// uobject holds the object of a handle (struct ib_uobject).
 type uobject struct {
 	handle uint32
 	kind   uint16 // uverbs.ObjectPD and so on

@@ -32,7 +32,7 @@ type attrSpec struct {
 	sizes     []int  // attrEnum: bytes, by kind
 }
 
-// method is one method of the node (struct uverbs_method_def).
+// method describes one method of the node (struct uverbs_method_def).
 type method struct {
 	attrs []attrSpec
 	uhw   bool // the driver has attributes of its own
@@ -56,7 +56,7 @@ const (
 	attrQueryContextOut = 0x1000 // MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX
 )
 
-// methodKey is the number of an object and that of its method.
+// methodKey holds the number of an object and that of its method.
 type methodKey struct{ object, method uint16 }
 
 // methodTable holds all methods of a release.

@@ -27,12 +27,12 @@ type Linux struct {
 	writes  map[uint32]writeCommand
 }
 
-// Refused is how many changes of a queue's state the firmware refused because the current state in
-// the command was wrong. Each is a line in the kernel's log, even if the command reports success. A
-// correct driver causes none.
+// Refused returns how many changes of a queue's state the firmware refused because the current
+// state in the command was wrong. Each is a line in the kernel's log, even if the command reports
+// success. A correct driver causes none.
 func (l *Linux) Refused() int64 { return l.refused.Load() }
 
-// Pinned is how many bytes of its clients' memory the kernel holds, in whole pages.
+// Pinned returns how many bytes of its clients' memory the kernel holds, in whole pages.
 func (l *Linux) Pinned() int64 { return l.pinned.Load() * int64(l.page) }
 
 // New returns a kernel whose only RDMA device is n. It need not be closed.

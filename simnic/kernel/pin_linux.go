@@ -78,7 +78,7 @@ func canPopulate() bool {
 	return unix.Madvise(page.Bytes(), unix.MADV_POPULATE_READ) == nil
 }
 
-// recordPage is a page with doorbell records, pinned once for all of them
+// recordPage describes a page with doorbell records, pinned once for all of them
 // (struct mlx5_ib_user_db_page).
 type recordPage struct {
 	mem   *umem
@@ -113,7 +113,7 @@ func (n *node) unmapRecord(addr uint64) {
 	}
 }
 
-// ring is the memory of a queue: buffers and a doorbell record.
+// ring holds the memory of a queue: buffers and a doorbell record.
 type ring struct {
 	node   *node
 	bufs   []*umem

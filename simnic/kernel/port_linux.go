@@ -78,7 +78,7 @@ func (n *node) port() uverbs.QueryPortResp {
 	return r
 }
 
-// roceMTU is the code of the largest RoCE payload that fits the netdev's MTU
+// roceMTU returns the code of the largest RoCE payload that fits the netdev's MTU
 // with all headers (iboe_get_mtu in include/rdma/ib_addr.h).
 func roceMTU(netdev int) uint8 {
 	const headers = 40 + 8 + 12 + 4 + 28 + 4

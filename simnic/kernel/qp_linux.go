@@ -68,7 +68,7 @@ func createQP(c *call) unix.Errno {
 		MaxInlineData: old.Inl, SQSigAll: old.SQSigAll, QPType: old.QPType, IsSRQ: old.IsSRQ})
 }
 
-// exCreateQP is the extended CREATE_QP.
+// exCreateQP returns the extended CREATE_QP.
 func exCreateQP(c *call) unix.Errno {
 	var req uverbs.ExCreateQPReq
 	if errno := c.request(&req); errno != 0 {
@@ -171,7 +171,7 @@ func (n *node) qpObjects(req uverbs.ExCreateQPReq) (p qpObjects, errno unix.Errn
 	return p, take(u, errno)
 }
 
-// driverCreateQP is the driver's part (mlx5_ib_create_qp in
+// driverCreateQP returns the driver's part (mlx5_ib_create_qp in
 // drivers/infiniband/hw/mlx5/qp.c).
 func (c *call) driverCreateQP(req uverbs.ExCreateQPReq, objs qpObjects) unix.Errno {
 	n := c.node
@@ -206,8 +206,8 @@ func (c *call) driverCreateQP(req uverbs.ExCreateQPReq, objs qpObjects) unix.Err
 	})
 }
 
-// number is the QPN: that of the send queue, or of the receive queue if there is no send queue, 0
-// for an RSS queue pair.
+// number returns the QPN: that of the send queue, or of the receive queue if there is no send
+// queue, 0 for an RSS queue pair.
 func (q *qp) number() uint32 {
 	switch {
 	case q.sq != nil:

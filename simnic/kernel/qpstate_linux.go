@@ -18,14 +18,14 @@ const (
 	qpErr   uint8 = 6
 )
 
-// qpStep is a transition from one state to another.
+// qpStep describes a transition from one state to another.
 type qpStep struct{ from, to uint8 }
 
 // qpStepMask is the attributes that a transition of a raw packet queue pair requires, and those it
 // allows besides the state itself.
 type qpStepMask struct{ needs, allows uint32 }
 
-// qpSteps are the transitions of a raw packet queue pair, drawn at type qp
+// qpSteps gives the transitions of a raw packet queue pair, drawn at type qp
 // (qp_state_table in drivers/infiniband/core/verbs.c, without those that the
 // driver refuses).
 var qpSteps = map[qpStep]qpStepMask{
@@ -67,7 +67,7 @@ func modifyQP(c *call) unix.Errno {
 	return c.modifyQP(req)
 }
 
-// exModifyQP is the extended MODIFY_QP, which can also limit the rate.
+// exModifyQP returns the extended MODIFY_QP, which can also limit the rate.
 func exModifyQP(c *call) unix.Errno {
 	var req uverbs.ExModifyQPReq
 	if errno := c.request(&req); errno != 0 {

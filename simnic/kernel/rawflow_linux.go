@@ -214,7 +214,7 @@ func (c *call) copyIn(b []byte, id uint16) unix.Errno {
 	return errno
 }
 
-// flags is an attribute of flags, 0 if it is not given (uverbs_get_flags64).
+// flags returns an attribute of flags, 0 if it is not given (uverbs_get_flags64).
 func (c *call) flags(id uint16, known uint64) (uint64, unix.Errno) {
 	in := c.in(id)
 	if !in.given {

@@ -160,7 +160,7 @@ func (n *node) destroyTIR(t *simnic.TIR) error {
 	return err
 }
 
-// selfLoopbacks is 1 for a TIR that may receive what its own context sends, else 0.
+// selfLoopbacks returns 1 for a TIR that may receive what its own context sends, else 0.
 func selfLoopbacks(a simnic.TIRAttr) int {
 	if a.SelfLoopbackUnicast || a.SelfLoopbackMulticast {
 		return 1
@@ -205,7 +205,7 @@ func kinds(fields uint64, groups ...uint64) (n int) {
 	return n
 }
 
-// hashFields are the hardware's fields for the client's.
+// hashFields returns the hardware's fields for the client's.
 func hashFields(f uint64) (h simnic.HashFields) {
 	for _, m := range []struct {
 		client uint64

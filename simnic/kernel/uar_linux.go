@@ -66,7 +66,7 @@ func (b *bfregs) give(i uint32) { b.users[i]-- }
 // uar returns the number of the UAR page of register i.
 func (b *bfregs) uar(i uint32) uint32 { return b.uars[i/uverbs.BfregsPerUAR] }
 
-// index is the client's number of register i, with four registers per UAR.
+// index returns the client's number of register i, with four registers per UAR.
 func (b *bfregs) index(i uint32) uint32 {
 	return i/uverbs.BfregsPerUAR*uverbs.BfregIndexPerUAR + i%uverbs.BfregsPerUAR
 }
@@ -121,7 +121,7 @@ func clockErrno(whole, writable bool) unix.Errno {
 
 func (b *bfregs) pages() uint32 { return uint32(len(b.uars)) / b.uarsPerPage }
 
-// uarPage is a system page with one or more UARs on it, mapped write-combining
+// uarPage returns a system page with one or more UARs on it, mapped write-combining
 // or not.
 func (n *node) uarPage(index uint32, combined bool) *uverbs.Page {
 	b := &n.ctx.bfregs

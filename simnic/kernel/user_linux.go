@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// userIn is a block of input bytes of the client: up to 8 of them are in the attribute itself. The
-// zero userIn is an absent block.
+// userIn describes a block of input bytes of the client: up to 8 of them are in the attribute
+// itself. The zero userIn is an absent block.
 type userIn struct {
 	given  bool
 	n      int
@@ -86,7 +86,7 @@ func (u *userOut) putUpTo(v any) unix.Errno {
 	return u.put(b[:min(len(b), u.n)])
 }
 
-// call is one command in progress.
+// call describes one command in progress.
 type call struct {
 	node  *node
 	buf   []byte             // argument of ioctl, modified in place
@@ -99,7 +99,7 @@ type call struct {
 	}
 }
 
-// in is the input attribute with this id.
+// in returns the input attribute with this id.
 func (c *call) in(id uint16) userIn {
 	i, ok := c.index[id]
 	if !ok {
@@ -111,7 +111,7 @@ func (c *call) in(id uint16) userIn {
 	return u
 }
 
-// enum is the kind that an attribute of attrEnum names.
+// enum returns the kind that an attribute of attrEnum names.
 func (c *call) enum(id uint16) uint8 {
 	i, ok := c.index[id]
 	if !ok {
@@ -120,7 +120,7 @@ func (c *call) enum(id uint16) uint8 {
 	return uint8(c.attrs[i].AttrData)
 }
 
-// out is the output attribute with this id.
+// out returns the output attribute with this id.
 func (c *call) out(id uint16) userOut {
 	i, ok := c.index[id]
 	if !ok {

@@ -57,7 +57,7 @@ func exCreateWQ(c *call) unix.Errno {
 	})
 }
 
-// makeWQ is the driver's part (mlx5_ib_create_wq in
+// makeWQ returns the driver's part (mlx5_ib_create_wq in
 // drivers/infiniband/hw/mlx5/qp.c).
 func (c *call) makeWQ(req uverbs.ExCreateWQReq, p *pd, completions *cq) (*uobject, unix.Errno) {
 	n := c.node
@@ -131,7 +131,7 @@ func (q *wq) make(n *node, r *ring, a *simnic.RQAttr, flags uint32,
 	return errnoOf(err)
 }
 
-// wqDriverMin is where the first version of struct mlx5_ib_create_wq ends.
+// wqDriverMin says where the first version of struct mlx5_ib_create_wq ends.
 const wqDriverMin = 40
 
 // wqDriver reads and checks the driver's part of the request (prepare_user_rq,

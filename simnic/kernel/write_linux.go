@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writeCommand is a command of the older write() interface, which INVOKE_WRITE
+// writeCommand describes a command of the older write() interface, which INVOKE_WRITE
 // runs: the minimum bytes of its request and of the room for its reply. The extended commands have
 // neither: missing bytes of a request read as zero, and a reply is cut to the room.
 type writeCommand struct {
@@ -65,7 +65,7 @@ func invokeWrite(c *call) unix.Errno {
 	return w.run(c)
 }
 
-// create is the last step of every creating command: it gives o a handle, which respond then
+// create returns the last step of every creating command: it gives o a handle, which respond then
 // returns to the client. If that fails, create destroys the object.
 func (c *call) create(o *uobject, respond func() unix.Errno) unix.Errno {
 	c.node.add(o)

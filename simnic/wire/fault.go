@@ -20,7 +20,7 @@ type FaultStats struct {
 	Lost     uint64 // held back or delayed, and then not taken by the wire
 }
 
-// Faulty is a wire with faults in both directions.
+// Faulty adds faults to both directions of a wire.
 type Faulty struct {
 	inner   Wire
 	out, in *faultLine
@@ -53,7 +53,7 @@ func (f *Faulty) Send(frames []frame.Frame) (int, error) { return f.out.pass(fra
 // Offloads is nothing: faults happen to finished frames.
 func (f *Faulty) Offloads() frame.Offload { return 0 }
 
-// Stats are the counts of both directions since the wire was made.
+// Stats returns the counts of both directions since the wire was made.
 func (f *Faulty) Stats() (sent, received FaultStats) {
 	return f.out.snapshot(), f.in.snapshot()
 }
@@ -73,7 +73,7 @@ const (
 	maxOvertake = 8 // later frames that pass a reordered one
 )
 
-// faultLine is one direction. Frames it keeps are its own copies.
+// faultLine describes one direction. Frames it keeps are its own copies.
 type faultLine struct {
 	cfg FaultConfig
 	// called without mu, so that directions cannot wait for each other
@@ -113,7 +113,7 @@ func (l *faultLine) snapshot() FaultStats {
 	return l.stats
 }
 
-// outcome is what leaves the line now, and which frame each came from.
+// outcome holds what leaves the line now, and which frame each came from.
 type outcome struct {
 	frames []frame.Frame
 	from   []int

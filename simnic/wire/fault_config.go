@@ -91,7 +91,7 @@ func parseProbability(s string) (float64, error) {
 	return v, nil
 }
 
-// String is the text form; ParseFaults of it gives c back.
+// String returns the text form; ParseFaults of it gives c back.
 func (c FaultConfig) String() string {
 	var parts []string
 	for _, p := range []struct {
@@ -111,7 +111,7 @@ func (c FaultConfig) String() string {
 	return strings.Join(parts, ",")
 }
 
-// formatProbability is a percentage, unless that would round.
+// formatProbability returns a percentage, unless that would round.
 func formatProbability(v float64) string {
 	percent := strconv.FormatFloat(v*100, 'g', -1, 64) + "%"
 	if back, err := parseProbability(percent); err == nil && back == v {

@@ -21,7 +21,7 @@ const (
 	fdBuffer = 66 << 10 // bytes: a frame of 64 KiB, its headers, vnet header, room for a tag
 )
 
-// fileWire is what TAP and Packet have in common: a descriptor in the Go poller
+// fileWire holds what TAP and Packet have in common: a descriptor in the Go poller
 // that speaks frames with a vnet header, a goroutine that reads it, and senders.
 type fileWire struct {
 	file     *os.File
@@ -154,7 +154,7 @@ func (w *fileWire) send(f frame.Frame) error {
 	return w.sent
 }
 
-// Offloads are the frames the kernel behind the descriptor takes.
+// Offloads returns the frames the kernel behind the descriptor takes.
 func (w *fileWire) Offloads() frame.Offload { return w.offloads }
 
 // Lost counts what the kernel handed over and could not be used: cut short, or

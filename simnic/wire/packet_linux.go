@@ -11,7 +11,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 )
 
-// Packet is an existing interface, opened promiscuously with a packet socket,
+// Packet carries frames of an existing interface, opened promiscuously with a packet socket,
 // as a wire: what the interface receives reaches the port, what the port sends
 // leaves through the interface. Frames that the host itself sends through the
 // interface are not seen, as they would not be on a cable.
@@ -23,7 +23,7 @@ type Packet struct {
 
 var _ Wire = (*Packet)(nil)
 
-// packetBuffer is what is asked for as socket buffer, in bytes each way.
+// packetBuffer says what is asked for as socket buffer, in bytes each way.
 const packetBuffer = 8 << 20
 
 // OpenPacket opens the interface of that name in the calling thread's network
@@ -150,5 +150,5 @@ func vlanOf(oob []byte) (tci, tpid uint16, ok bool) {
 	return 0, 0, false
 }
 
-// Name is the name of the interface.
+// Name returns the name of the interface.
 func (p *Packet) Name() string { return p.name }

@@ -9,11 +9,11 @@ import (
 
 // Errors of wires.
 var (
-	// ErrClosed is what a wire returns after its Close.
+	// ErrClosed says what a wire returns after its Close.
 	ErrClosed = errors.New("wire: the wire is closed")
 	// ErrDisconnected means that no receiver is at the other end: frames are lost.
 	ErrDisconnected = errors.New("wire: nothing is connected to the other end of the wire")
-	// ErrStarted is what a second Start returns.
+	// ErrStarted says what a second Start returns.
 	ErrStarted = errors.New("wire: the wire is started already")
 )
 
@@ -33,7 +33,7 @@ func PairCarrying(o frame.Offload) (Wire, Wire) {
 	return a, b
 }
 
-// pairEnd is one end. in counts the receptions under way at this end.
+// pairEnd describes one end. in counts the receptions under way at this end.
 type pairEnd struct {
 	peer     *pairEnd
 	offloads frame.Offload

@@ -49,7 +49,7 @@ func (r *Recorder) Record(at time.Time, frames ...frame.Frame) {
 	}
 }
 
-// Err is the first error of writing, nil if there was none.
+// Err returns the first error of writing, nil if there was none.
 func (r *Recorder) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -21,7 +21,7 @@ const (
 	pcapRecordHdr  = 16
 )
 
-// ErrNotPcap is what the reader of something else than a capture of Ethernet
+// ErrNotPcap tells the reader of something else than a capture of Ethernet
 // frames returns.
 var ErrNotPcap = errors.New("wire: not a pcap file of Ethernet frames")
 

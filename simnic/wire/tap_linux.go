@@ -118,7 +118,7 @@ func readTAP(fd int, buf []byte) (frame.Frame, error) {
 	return f, nil
 }
 
-// Name is the name of the interface.
+// Name returns the name of the interface.
 func (t *TAP) Name() string { return t.name }
 
 // SetCarrier tells the interface whether its cable is in. It needs linux 5.0;

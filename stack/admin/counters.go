@@ -14,7 +14,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/fields"
 )
 
-// Counters is a snapshot. What is in Counters never falls; what is in Gauges is as of now.
+// Counters describes a snapshot. What is in Counters never falls; what is in Gauges is as of now.
 type Counters struct {
 	Time     time.Time         `json:"time"`
 	Counters map[string]uint64 `json:"counters"`
@@ -72,7 +72,7 @@ func Count(from Source) Counters {
 	return c
 }
 
-// joined is a dotted name with underscores: TCP.Retransmits is tcp_retransmits.
+// joined returns a dotted name with underscores: TCP.Retransmits is tcp_retransmits.
 func joined(name string) string {
 	parts := strings.Split(name, ".")
 	for i, p := range parts {
@@ -107,13 +107,13 @@ func ringsOf(to map[string]uint64, d *dv.Device, rx, tx int) {
 	}
 }
 
-// Names are the names of both kinds, in order.
+// Names returns the names of both kinds, in order.
 func (c Counters) Names() []string {
 	names := slices.Collect(maps.Keys(c.Counters))
 	return slices.Sorted(slices.Values(slices.AppendSeq(names, maps.Keys(c.Gauges))))
 }
 
-// Value is the value of a name; ok is false if there is none.
+// Value returns the value of a name; ok is false if there is none.
 func (c Counters) Value(name string) (n uint64, ok bool) {
 	if n, ok = c.Counters[name]; !ok {
 		n, ok = c.Gauges[name]

@@ -17,7 +17,7 @@ import (
 // Config says what is shown. Stack is needed.
 type Config struct {
 	Stack *stack.Stack
-	// Command is the program and its arguments; empty: os.Args.
+	// Command names the program and its arguments; empty: os.Args.
 	Command []string
 	// About describes the device, in a few words.
 	About string
@@ -26,12 +26,12 @@ type Config struct {
 	// Ready is asked by /readyz: an error says why there should be no requests now. nil: healthy is
 	// ready.
 	Ready func() error
-	// Netdev is what the interface counts that Linux has on the same port. nil: it is read from
+	// Netdev says what the interface counts that Linux has on the same port. nil: it is read from
 	// sysfs, if the stack's device has an interface.
 	Netdev func() Traffic
 }
 
-// Check is one line of /healthz. Run is called from many goroutines and returns at once.
+// Check describes one line of /healthz. Run is called from many goroutines and returns at once.
 type Check struct {
 	Name string
 	Run  func() error
@@ -46,8 +46,8 @@ type Info struct {
 	MAC       string         `json:"mac"`
 	Addresses []netip.Prefix `json:"addresses"`
 	MTU       int            `json:"mtu"`
-	// Backend is what carries the frames now: rings, packet or none; link if the stack was made by
-	// stack.New.
+	// Backend says what carries the frames now: rings, packet or none; link if the stack was made
+	// by stack.New.
 	Backend string `json:"backend"`
 	About   string `json:"about,omitempty"`
 }

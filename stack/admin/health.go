@@ -27,7 +27,7 @@ type Reporter struct {
 	AutoDump    bool              `json:"auto_dump"` // a dump is kept at an error
 }
 
-// Dump is what the rings of one queue held.
+// Dump holds what the rings of one queue held.
 type Dump struct {
 	Queue  string         `json:"queue"`
 	Time   time.Time      `json:"time"`
@@ -36,7 +36,7 @@ type Dump struct {
 	CQEs   []dv.DumpedCQE `json:"cqes"`
 }
 
-// healthOf is what the reporters of a stack say.
+// healthOf returns what the reporters of a stack say.
 func healthOf(st *stack.Stack) []Reporter {
 	var all []Reporter
 	for _, h := range st.Health() {
@@ -57,7 +57,7 @@ func healthOf(st *stack.Stack) []Reporter {
 	return all
 }
 
-// dumpTime is how long a receive worker may take until it is at its queue again.
+// dumpTime says how long a receive worker may take until it is at its queue again.
 const dumpTime = 5 * time.Second
 
 // dump answers with the dumps that are kept, or with new ones.

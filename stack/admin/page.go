@@ -15,9 +15,9 @@ import (
 var statusPage string
 
 const (
-	// maxViewers is how many pages may be open at once.
+	// maxViewers says how many pages may be open at once.
 	maxViewers = 32
-	// viewerTime is how long a viewer may take to read one event.
+	// viewerTime says how long a viewer may take to read one event.
 	viewerTime = 10 * time.Second
 )
 
@@ -36,7 +36,7 @@ func page() http.HandlerFunc {
 	}
 }
 
-// digest is the hash of the only element of a kind, as Content-Security-Policy names it.
+// digest returns the hash of the only element of a kind, as Content-Security-Policy names it.
 func digest(html, element string) string {
 	_, text, _ := strings.Cut(html, "<"+element+">")
 	text, _, _ = strings.Cut(text, "</"+element+">")

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Problem is a counter of drops or errors that is not 0.
+// Problem describes a counter of drops or errors that is not 0.
 type Problem struct {
 	Name    string `json:"name"`
 	Count   uint64 `json:"count"`
@@ -14,7 +14,7 @@ type Problem struct {
 	Advice  string `json:"advice"`
 }
 
-// explanation is what is said of the counters whose whole name matches.
+// explanation holds what is said of the counters whose whole name matches.
 type explanation struct {
 	name            string // a regular expression
 	meaning, advice string

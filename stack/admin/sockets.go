@@ -12,8 +12,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// socketsPiece is how much is written at a time, in bytes: it takes a few hundred microseconds, and
-// then others may run.
+// socketsPiece says how much is written at a time, in bytes: it takes a few hundred microseconds,
+// and then others may run.
 const socketsPiece = 32 << 10
 
 // sockets answers with the JSON of all sockets.
@@ -86,7 +86,7 @@ func appendTCPInfo(b []byte, i *stack.TCPInfo) []byte {
 	return append(o.b, '}')
 }
 
-// object is the JSON of an object, in the making.
+// object holds the JSON of an object, in the making.
 type object struct{ b []byte }
 
 func (o *object) name(name string) {

@@ -90,7 +90,7 @@ func (p *parser) skip(text string) {
 	}
 }
 
-// until is what comes after name, up to one of two bytes.
+// until returns what comes after name, up to one of two bytes.
 func (p *parser) until(name string, one, other byte) []byte {
 	p.skip(name)
 	for n, c := range p.left {
@@ -104,7 +104,7 @@ func (p *parser) until(name string, one, other byte) []byte {
 	return nil
 }
 
-// quoted is a text without escapes.
+// quoted returns a text without escapes.
 func (p *parser) quoted(name string) []byte {
 	p.skip(name)
 	b := p.until(`"`, '"', '\\')

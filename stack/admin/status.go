@@ -13,7 +13,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// Status is what the status page shows at one time. Time is when it was read.
+// Status holds what the status page shows at one time. Time is when it was read.
 type Status struct {
 	Time    time.Time  `json:"time"`
 	Info    Info       `json:"info"`
@@ -21,7 +21,7 @@ type Status struct {
 	Errors  []Problem  `json:"errors"`
 	Health  []Reporter `json:"health"`
 	Sockets Sockets    `json:"sockets"`
-	// Netdev is the interface that Linux has on the same port; nil if there is none.
+	// Netdev names the interface that Linux has on the same port; nil if there is none.
 	Netdev *Traffic `json:"netdev,omitempty"`
 }
 
@@ -29,11 +29,11 @@ type Status struct {
 type Sockets struct {
 	TCP map[string]int `json:"tcp"` // by state
 	UDP int            `json:"udp"`
-	// Shown are the listeners and the connections with the most bytes, 50 at most.
+	// Shown lists the listeners and the connections with the most bytes, 50 at most.
 	Shown []stack.Socket `json:"shown"`
 }
 
-// Traffic is what an interface counts; bytes without FCS.
+// Traffic holds what an interface counts; bytes without FCS.
 type Traffic struct {
 	Name      string `json:"name"`
 	RxPackets uint64 `json:"rx_packets"`
@@ -43,11 +43,11 @@ type Traffic struct {
 }
 
 const (
-	// statusPause is the time between two readings. All viewers see the same.
+	// statusPause gives the time between two readings. All viewers see the same.
 	statusPause = time.Second
-	// shownSockets is the most that a Status lists.
+	// shownSockets gives the most that a Status lists.
 	shownSockets = 50
-	// socketShare is the part of the time that looking at the sockets may take: a hundredth.
+	// socketShare gives the part of the time that looking at the sockets may take: a hundredth.
 	socketShare = 100
 )
 
@@ -58,7 +58,7 @@ type statusCache struct {
 	nextSockets time.Time // not before then they are looked at again
 }
 
-// status is the last reading, or a new one if that is old.
+// status returns the last reading, or a new one if that is old.
 func (h *handler) status() Status {
 	c := &h.cache
 	c.mu.Lock()
@@ -102,7 +102,7 @@ func summary(all []stack.Socket) Sockets {
 	return s
 }
 
-// netdev is what Linux counts on the port's interface.
+// netdev returns what Linux counts on the port's interface.
 func (h *handler) netdev() *Traffic {
 	if h.Netdev != nil {
 		t := h.Netdev()

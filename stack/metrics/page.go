@@ -49,22 +49,22 @@ func (p *page) family(kind, name, help string, samples ...sample) {
 	}
 }
 
-// escaped is the value of a label as the format wants it.
+// escaped returns the value of a label as the format wants it.
 func escaped(value string) string {
 	return strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`).Replace(value)
 }
 
-// of is a sample of a whole number with labels by name and value.
+// of returns a sample of a whole number with labels by name and value.
 func of(n uint64, labels ...string) sample {
 	return sample{labels: labels, value: strconv.FormatUint(n, 10)}
 }
 
-// fraction is a sample of any other number.
+// fraction returns a sample of any other number.
 func fraction(f float64, labels ...string) sample {
 	return sample{labels: labels, value: strconv.FormatFloat(f, 'g', -1, 64)}
 }
 
-// truth is 1 or 0.
+// truth returns 1 or 0.
 func truth(yes bool, labels ...string) sample {
 	if yes {
 		return of(1, labels...)

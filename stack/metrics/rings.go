@@ -59,7 +59,8 @@ func readRings(st *stack.Stack) rings {
 	return rings{}
 }
 
-// joined is the rings of several devices, with their names in one and the queues numbered through.
+// joined returns the rings of several devices, with their names in one and the queues numbered
+// through.
 func joined(of []rings) rings {
 	all := of[0]
 	for _, r := range of[1:] {
@@ -78,7 +79,7 @@ func joined(of []rings) rings {
 	return all
 }
 
-// used is how much of a send ring is in use. It waits for whoever sends.
+// used returns how much of a send ring is in use. It waits for whoever sends.
 func used(q *dv.TxQueue) float64 {
 	q.Lock()
 	defer q.Unlock()
@@ -152,7 +153,7 @@ func (p *page) rings(r rings) {
 	p.ofQueues(r)
 }
 
-// column is a family with a sample for each queue.
+// column describes a family with a sample for each queue.
 type column[Q any] struct {
 	name, help string
 	of         func(Q) uint64

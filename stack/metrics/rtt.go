@@ -13,10 +13,10 @@ import (
 var rttBounds = [...]float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
 	0.25, 0.5, 1, 2.5}
 
-// lookPause is the shortest time between two looks at the connections.
+// lookPause gives the shortest time between two looks at the connections.
 const lookPause = time.Second
 
-// rtt is the histogram of smoothed round-trip times. Any goroutine may use it.
+// rtt holds the histogram of smoothed round-trip times. Any goroutine may use it.
 type rtt struct {
 	mu      sync.Mutex // guards what follows
 	last    time.Time  // of the last look

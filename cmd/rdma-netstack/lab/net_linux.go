@@ -35,7 +35,7 @@ func New(name string) (*Net, error) {
 	})
 }
 
-// Own is the namespace that this process is in, as it is. Closing it kills the children.
+// Own returns the namespace that this process is in, as it is. Closing it kills the children.
 func Own(name string) (*Net, error) { return start(name, func() error { return nil }) }
 
 // start has a thread enter a namespace and stay there.
@@ -71,8 +71,8 @@ func (n *Net) runWork(enter func() error, ready chan<- error) {
 // Name returns the name given to New.
 func (n *Net) Name() string { return n.name }
 
-// Path is the path by which another process may enter the namespace, with nsenter --net=PATH, while
-// it lives.
+// Path returns the path by which another process may enter the namespace, with nsenter --net=PATH,
+// while it lives.
 func (n *Net) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd()) }
 
 // Do runs fn on a thread inside the namespace and returns its error. Sockets and devices that fn

@@ -51,7 +51,7 @@ func RunAsNamespaceRoot(args []string, stdout, stderr io.Writer,
 	return runPassingSignals(cmd)
 }
 
-// Given is the file that RunAsNamespaceRoot was called with; nil if there is none. The caller
+// Given returns the file that RunAsNamespaceRoot was called with; nil if there is none. The caller
 // closes it, and calls Given once.
 func Given() *os.File {
 	if files := os.Getenv(insideEnv); files == "" || files == "0 files" {

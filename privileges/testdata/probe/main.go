@@ -18,7 +18,7 @@ import (
 
 const threads = 6
 
-// report is what is printed. Tried has the sorted distinct answers of the threads.
+// report holds what is printed. Tried has the sorted distinct answers of the threads.
 type report struct {
 	Error string
 	Tried map[string][]string

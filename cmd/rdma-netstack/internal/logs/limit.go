@@ -15,11 +15,11 @@ const (
 	Period = 10 * time.Second
 )
 
-// LeftOut is the attribute of a line that says how many with the same message were left out since
-// the one before.
+// LeftOut gives the attribute of a line that says how many with the same message were left out
+// since the one before.
 const LeftOut = "left_out"
 
-// maxMessages is how many messages are told apart. Ours are constants but for a few.
+// maxMessages says how many messages are told apart. Ours are constants but for a few.
 const maxMessages = 256
 
 // Limit is next, without the lines of a message that come too often. now is the time.

@@ -16,7 +16,7 @@ type Counter struct {
 	next                        map[uint32]uint64 // highest sequence number seen, plus one, by run
 }
 
-// Tally is the counts of a counter.
+// Tally holds the counts of a counter.
 type Tally struct {
 	Frames, Bytes uint64
 	Marked        uint64 // generated frames
@@ -61,7 +61,7 @@ func (c *Counter) look(f []byte) {
 	}
 }
 
-// idlePolls is how often an empty ring is polled before the goroutine parks.
+// idlePolls says how often an empty ring is polled before the goroutine parks.
 const idlePolls = 2000
 
 // poll takes batches off the ring until ctx ends. It waits for an idle ring without using the

@@ -41,7 +41,7 @@ func Template(dst, src net.HardwareAddr, size int) ([]byte, error) {
 	return f, nil
 }
 
-// headerSum is the IPv4 header checksum (RFC 791 section 3.1).
+// headerSum returns the IPv4 header checksum (RFC 791 section 3.1).
 func headerSum(h []byte) uint16 {
 	var sum uint32
 	for i := 0; i < len(h); i += 2 {

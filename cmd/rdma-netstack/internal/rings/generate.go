@@ -10,7 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// burst is the number of frames sent per doorbell, and of completions per poll.
+// burst bounds the frames sent per doorbell, and the completions per poll.
 const burst = 32
 
 // Generator sends frames on one queue.
@@ -56,7 +56,7 @@ func (g *Generator) Send(ctx context.Context, q *dv.TxQueue) error {
 	return g.drain(ctx, q)
 }
 
-// due is how many of the next burst may be sent now.
+// due returns how many of the next burst may be sent now.
 func (g *Generator) due(seq uint64, start time.Time) int {
 	n := uint64(burst)
 	if g.Count != 0 {

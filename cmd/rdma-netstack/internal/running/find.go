@@ -29,7 +29,7 @@ type Server struct {
 var ErrNone = errors.New("no server of this user runs here, as far as the directories say where " +
 	"servers have their admin sockets; start one with \"rdma-netstack serve\", or look as its user")
 
-// askTime is how long a server may take for an answer.
+// askTime says how long a server may take for an answer.
 const askTime = 10 * time.Second
 
 // Find lists the servers with a socket in one of the directories, by process id. A socket without a
@@ -96,7 +96,7 @@ func (s Server) ask(ctx context.Context, method, path string, v any) error {
 	})
 }
 
-// Sockets are those of the server.
+// Sockets returns those of the server.
 func (s Server) Sockets(ctx context.Context) (all []stack.Socket, err error) {
 	err = s.read(ctx, http.MethodGet, "/sockets", func(r io.Reader) (err error) {
 		all, err = admin.ReadSockets(r)

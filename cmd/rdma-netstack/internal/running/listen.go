@@ -22,9 +22,9 @@ const suffix = ".sock"
 // handoverSuffix is that of sockets for a process that takes over.
 const handoverSuffix = ".handover"
 
-// Directories are where sockets are, the best first: the directories that systemd has made for the
-// service, of RuntimeDirectory=, or else root's and then the user's. One need not exist. A service
-// with a directory of its own neither sees nor replaces the servers of others.
+// Directories returns where sockets are, the best first: the directories that systemd has made for
+// the service, of RuntimeDirectory=, or else root's and then the user's. One need not exist. A
+// service with a directory of its own neither sees nor replaces the servers of others.
 func Directories(env func(string) string) (all []string) {
 	if d := env("RUNTIME_DIRECTORY"); d != "" { // separated by colons: systemd.exec(5)
 		return filepath.SplitList(d)
@@ -46,7 +46,7 @@ func ListenHandover(directories []string) (*net.UnixListener, error) {
 	return l.(*net.UnixListener), nil
 }
 
-// Handover are the sockets of servers that another may take over from, by process id.
+// Handover returns the sockets of servers that another may take over from, by process id.
 func Handover(directories []string) map[int]string {
 	all := map[int]string{}
 	for _, dir := range slices.Backward(directories) { // the best directory last
@@ -104,7 +104,7 @@ func listenIn(dir, network, suffix string) (net.Listener, error) {
 	return l, nil
 }
 
-// serves is nil if a server is behind a socket.
+// serves returns nil if a server is behind a socket.
 func serves(network, path string) error {
 	conn, err := net.Dial(network, path)
 	if err != nil {
@@ -113,7 +113,7 @@ func serves(network, path string) error {
 	return conn.Close()
 }
 
-// sockets are those in a directory, but for what killed processes have left there, which it
+// sockets returns those in a directory, but for what killed processes have left there, which it
 // removes, where it may.
 func sockets(dir, network, suffix string) []string {
 	names, _ := filepath.Glob(filepath.Join(dir, "*"+suffix))

@@ -6,22 +6,22 @@ import (
 	"slices"
 )
 
-// Use is a part of the address space that the machine uses.
+// Use describes a part of the address space that the machine uses.
 type Use struct {
 	Prefix netip.Prefix // of an interface's address: that address, with its length
 	By     string       // who has it, as "eth0 has 192.0.2.7/24"
 }
 
-// pool is a prefix that is divided into subnets of one length: the first subnet of each step, which
-// is a prefix length too.
+// pool describes a prefix that is divided into subnets of one length: the first subnet of each
+// step, which is a prefix length too.
 type pool struct {
 	from       netip.Prefix
 	step, bits int
 }
 
-// Free4 is the first IPv4 subnet, of 24 bits, that no use overlaps, of TEST-NET-1 to 3 (RFC 5737),
-// the benchmark prefix (RFC 2544) and private networks (RFC 1918), in this order: private ones may
-// exist behind a default route.
+// Free4 returns the first IPv4 subnet, of 24 bits, that no use overlaps, of TEST-NET-1 to 3 (RFC
+// 5737), the benchmark prefix (RFC 2544) and private networks (RFC 1918), in this order: private
+// ones may exist behind a default route.
 func Free4(uses []Use) (netip.Prefix, error) {
 	return free(uses, []pool{
 		{netip.MustParsePrefix("192.0.2.0/24"), 24, 24},
@@ -34,9 +34,9 @@ func Free4(uses []Use) (netip.Prefix, error) {
 	})
 }
 
-// Free6 is the first IPv6 subnet, of 64 bits, that no use overlaps, of the documentation prefixes
-// (RFC 3849, RFC 9637), the benchmark prefix (RFC 5180) and a local one (RFC 4193) with a global ID
-// of this program.
+// Free6 returns the first IPv6 subnet, of 64 bits, that no use overlaps, of the documentation
+// prefixes (RFC 3849, RFC 9637), the benchmark prefix (RFC 5180) and a local one (RFC 4193) with a
+// global ID of this program.
 func Free6(uses []Use) (netip.Prefix, error) {
 	return free(uses, []pool{
 		{netip.MustParsePrefix("2001:db8::/32"), 40, 64},
@@ -62,7 +62,7 @@ func free(uses []Use, pools []pool) (netip.Prefix, error) {
 	)
 }
 
-// after is the first address of the next prefix of that length; not valid after the last one.
+// after returns the first address of the next prefix of that length; not valid after the last one.
 func after(a netip.Addr, bits int) netip.Addr {
 	b := a.AsSlice()
 	for i, add := (bits-1)/8, 1<<(7-(bits-1)%8); add != 0; i-- {

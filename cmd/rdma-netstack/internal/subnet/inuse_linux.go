@@ -78,7 +78,7 @@ func routes(name map[int]string, except string) (uses []Use, err error) {
 	return uses, nil
 }
 
-// routers are the next hops of a route, except link-local ones.
+// routers returns the next hops of a route, except link-local ones.
 func routers(r netlink.Route) (all []netip.Addr) {
 	hops := []net.IP{r.Gw}
 	for _, h := range r.MultiPath {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Manual is what a manual page says besides the commands.
+// Manual holds what a manual page says besides the commands.
 type Manual struct {
 	Program string
 	Line    string // what it is, in half a line
@@ -15,7 +15,7 @@ type Manual struct {
 	Help    string // of the program
 }
 
-// Man is the manual page of section 1, in the man macros of roff (man(7)).
+// Man returns the manual page of section 1, in the man macros of roff (man(7)).
 func (m Manual) Man(commands []Command) string {
 	p := &manPage{seen: map[string]string{}}
 	p.line(`.TH %s 1 "%s" "%s %s" "User Commands"`, strings.ToUpper(roff(m.Program)), m.Date,

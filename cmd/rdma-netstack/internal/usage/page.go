@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// Command is one command with its help.
+// Command describes one command with its help.
 type Command struct {
 	Name string // as typed, of one word or two
 	Line string // what it does, in half a line
 	Help string
 }
 
-// Flag is a flag as a help text describes it.
+// Flag describes a flag as a help text describes it.
 type Flag struct {
 	Name  string   // with its dashes
 	Value string   // what stands for its value; empty for a flag without one
@@ -29,7 +29,7 @@ type Flag struct {
 // flagHead matches the start of a line about a flag: name, then after one space the value.
 var flagHead = regexp.MustCompile(`^(--?[A-Za-z][\w-]*)(?: ([^\s,]+))?(, )?( *)`)
 
-// Flags are those that a help text describes, in its order.
+// Flags returns those that a help text describes, in its order.
 func Flags(help string) (all []Flag) {
 	for _, b := range blocks(help) {
 		for _, p := range b {
@@ -39,13 +39,14 @@ func Flags(help string) (all []Flag) {
 	return all
 }
 
-// part is a piece of a block: prose, lines to be kept as they are, or flags with one description.
+// part describes a piece of a block: prose, lines to be kept as they are, or flags with one
+// description.
 type part struct {
 	prose, kept []string
 	flags       []Flag
 }
 
-// blocks are the parts of each block of a help text but its usage lines.
+// blocks returns the parts of each block of a help text but its usage lines.
 func blocks(help string) (all [][]part) {
 	for _, text := range strings.Split(strings.TrimRight(help, "\n"), "\n\n") {
 		if !strings.HasPrefix(text, "Usage: ") {
@@ -116,7 +117,7 @@ func describe(flags []Flag, line string) []Flag {
 	return flags
 }
 
-// synopsis are the usage lines, without the word.
+// synopsis returns the usage lines, without the word.
 func synopsis(help string) (all []string) {
 	first, _, _ := strings.Cut(help, "\n\n")
 	for _, line := range strings.Split(first, "\n") {

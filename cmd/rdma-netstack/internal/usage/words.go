@@ -47,7 +47,7 @@ func (c Completer) find(words []string) (*Command, []string) {
 	return nil, words
 }
 
-// names are the words that continue those before to the name of a command.
+// names returns the words that continue those before to the name of a command.
 func (c Completer) names(before []string) (all []string) {
 	for _, one := range c.Commands {
 		name := strings.Fields(one.Name)
@@ -68,7 +68,7 @@ func (c Completer) names(before []string) (all []string) {
 	return all
 }
 
-// arguments are the words that may follow those of a command.
+// arguments returns the words that may follow those of a command.
 func (c Completer) arguments(command *Command, before []string, last string) []string {
 	flags := Flags(command.Help)
 	if name, value, ok := strings.Cut(last, "="); ok && strings.HasPrefix(name, "-") {
@@ -98,7 +98,7 @@ func (c Completer) arguments(command *Command, before []string, last string) []s
 	return fitting(all, last)
 }
 
-// values are those of a flag: what is known of it, or what its help says.
+// values returns those of a flag: what is known of it, or what its help says.
 func (c Completer) values(flags []Flag, name string) []string {
 	if all := c.Values[name]; all != nil {
 		return slices.Clone(all())
@@ -121,7 +121,7 @@ func takesValue(flags []Flag, name string) bool {
 	return slices.ContainsFunc(flags, func(f Flag) bool { return f.Name == name && f.Value != "" })
 }
 
-// summary is the first line of the description, up to the end of its first sentence or clause.
+// summary returns the first line of the description, up to the end of its first sentence or clause.
 func (f Flag) summary() string {
 	if len(f.Text) == 0 {
 		return ""
@@ -133,7 +133,7 @@ func (f Flag) summary() string {
 	return strings.TrimRight(text, ".,:")
 }
 
-// fitting are the words that begin as the last one does, and what is for the shell.
+// fitting returns the words that begin as the last one does, and what is for the shell.
 func fitting(all []string, last string) (fit []string) {
 	for _, word := range all {
 		if strings.HasPrefix(word, last) || word == Files || word == Directories {
