@@ -397,7 +397,7 @@ func (s *Stack) addressesChanged() {
 	defer s.changing.Unlock()
 	addresses := s.Addrs()
 	if s.netdev != nil && s.host == nil {
-		if err := s.applyAutoconf(fromLinux, s.netdev.routes(addresses), s.netdev.dns); err != nil {
+		if err := s.applyAutoconf(fromLinux, s.netdev.routes(addresses), nil); err != nil {
 			s.log.Warn("routes of the netdev", "interface", s.name, "error", err)
 		}
 	}
@@ -412,7 +412,6 @@ func (s *Stack) addressesChanged() {
 // netdevConfig is how Linux has configured the port's netdev, as it was when the stack was opened.
 type netdevConfig struct {
 	dv.Network
-	dns []netip.Addr
 }
 
 // readNetdevConfig reads how Linux has configured the port, and completes cfg's addresses with the

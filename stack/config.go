@@ -155,8 +155,9 @@ type Config struct {
 	// DNS are the resolvers that names are looked up with, in order of preference, on port 53.
 	DNS []netip.Addr
 
-	// ResolvConf is the path of a resolv.conf(5) file to take resolvers, search domains, ndots,
-	// timeout and attempts from. Resolvers in DNS come before those in the file. Default: none.
+	// ResolvConf is the path of a resolv.conf(5) file to take resolvers, search domains and options
+	// from: those that package net heeds. It is read again when it changes. Resolvers in DNS come
+	// before those in the file, those that the network announces after. Default: none.
 	ResolvConf string
 
 	// DuplicateDetection is for how long other hosts are asked, at start, whether they already use

@@ -189,11 +189,11 @@ func (h *host) closePorts(a netip.Addr) error {
 	return errors.Join(append(errs, h.block.Remove(h.zoned(a)), h.tellPorts())...)
 }
 
-// useRoutes takes the host's routes into use, and its resolvers.
+// useRoutes takes the host's routes into use.
 func (h *host) useRoutes(routes []hostnet.Route) error {
 	var list []Route
 	for _, r := range routes {
 		list = append(list, Route(r))
 	}
-	return h.stack.applyAutoconf(fromLinux, list, h.stack.netdev.dns)
+	return h.stack.applyAutoconf(fromLinux, list, nil)
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/failover"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/resolver"
 )
 
 // The stack's two interfaces.
@@ -44,7 +45,7 @@ type Stack struct {
 	log           *slog.Logger
 	clock         clock.Clock
 	random        random.Source
-	dns           *resolver
+	dns           *resolver.Resolver
 	addressCounts addressCounts
 
 	autoconf autoconf  // routes and resolvers from the network
@@ -173,29 +174,27 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	if cfg.Host {
 		cfg.Addresses = cfg.hostAddresses
 	}
-	conf, err := loadResolvConf(cfg, linux)
-	if err != nil {
-		return nil, err
-	}
 	events, claims, groups := newRAEvents(), newClaims(cfg), newMemberships()
 	mtu := new(linkMTU)
-	g, err := newNetstack(cfg, events, claims, groups, mtu)
-	if err != nil {
-		return nil, err
-	}
 	s := &Stack{
-		raEvents: events, claims: claims, memberships: groups, netdev: linux, net: g, mtu: mtu,
+		raEvents: events, claims: claims, memberships: groups, netdev: linux, mtu: mtu,
 		cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{}),
 		clock: cfg.Clock, random: random.From(cfg.Random), orphans: orphans{clock: cfg.Clock},
 	}
 	mtu.stack = s
+	var err error
+	if s.dns, err = resolver.New(s.resolverConfig()); err != nil {
+		return nil, err
+	}
+	if s.net, err = newNetstack(cfg, events, claims, groups, mtu); err != nil {
+		return nil, err
+	}
 	s.autoconf.logLimit = rateLimit{burst: 10, period: time.Minute}
 	s.health.init(cfg.Clock, cfg.HealthChanged)
-	s.udp = g.Stats().UDP
+	s.udp = s.net.Stats().UDP
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.listeners = make(map[*TCPListener]struct{})
 	s.announcer = s.clock.NewStopped(s.Announce)
-	s.dns = newResolver(s, conf)
 	return s, nil
 }
 

@@ -113,7 +113,8 @@ var layers = map[string]layer{
 	"stack": {
 		// x/net: the type of a batch
 		module: []string{"link/rdma", "link/capture", "link/packet", "link/failover", "dv",
-			"stack/internal/backing", "stack/internal/hostnet", "clock", "internal/random",
+			"stack/internal/backing", "stack/internal/hostnet", "stack/internal/resolver", "clock",
+			"internal/random",
 			"internal/netclock"},
 		others: []string{gvisor, dhcp, xnet, xsys},
 		tests: []string{"simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd",
@@ -133,6 +134,10 @@ var layers = map[string]layer{
 		tests: []string{netlink, "cmd/rdma-netstack/lab"}},
 	"stack/internal/hostnet": {others: []string{xsys, netlink},
 		tests: []string{"cmd/rdma-netstack/lab"}},
+	// names of hosts over connections that others dial; x/net: the format of DNS messages
+	"stack/internal/resolver": {module: []string{"clock"},
+		others: []string{xnet + "/dns/dnsmessage"},
+		tests:  []string{"clock/clocktest", "tests/need"}},
 	"stack/stacktest": {module: []string{"stack"}, others: []string{gvisor}},
 	"apps/httpd":      {module: []string{"clock"}},
 	// x/net: the type of a batch of datagrams

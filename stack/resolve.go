@@ -5,7 +5,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
+
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/resolver"
 )
 
 // target is one address a name or literal stands for; ip is the zero Addr for "" (the wildcard).
@@ -87,7 +88,7 @@ func (s *Stack) resolveList(ctx context.Context, network, address string) (targe
 	if host == "" {
 		return targets{{port: port}}, nil
 	}
-	ips, err := s.lookup(ctx, host)
+	ips, err := s.lookup(ctx, network, host)
 	if err != nil {
 		return nil, err
 	}
@@ -114,8 +115,8 @@ func inFamily(network string, ip netip.Addr) bool {
 	return true
 }
 
-// lookup resolves a literal, localhost (RFC 6761) or a name.
-func (s *Stack) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
+// lookup resolves a literal or a name. It asks for addresses of the network's families only.
+func (s *Stack) lookup(ctx context.Context, network, host string) ([]netip.Addr, error) {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		// a dual-stack listener prints so: it has the other family's wildcard, too
 		if ip == netip.IPv6Unspecified() {
@@ -123,11 +124,7 @@ func (s *Stack) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
 		}
 		return []netip.Addr{ip.Unmap()}, nil
 	}
-	if name := strings.TrimSuffix(strings.ToLower(host), "."); name == "localhost" ||
-		strings.HasSuffix(name, ".localhost") {
-		return []netip.Addr{netip.IPv6Loopback(), netip.AddrFrom4([4]byte{127, 0, 0, 1})}, nil
-	}
-	ips, err := s.dns.lookup(ctx, host)
+	ips, err := s.dns.LookupNetIP(ctx, "ip"+network[3:], host)
 	if err != nil {
 		return nil, err
 	}
@@ -137,6 +134,36 @@ func (s *Stack) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
 	s.order(ips)
 	return ips, nil
 }
+
+// resolverConfig returns what the resolver of a stack works with. The machine's resolv.conf counts
+// if the stack uses Linux's configuration and the program names no file of its own.
+func (s *Stack) resolverConfig() resolver.Config {
+	files := resolver.Files{ResolvConf: s.cfg.ResolvConf}
+	if s.netdev != nil {
+		files.Machine = hostResolvConf
+	}
+	return resolver.Config{Clock: s.clock, Servers: s.cfg.DNS, Learned: s.autoconf.servers,
+		Dial: s.dialResolver, Files: files}
+}
+
+// hostResolvConf are the machine's files. The second is written by systemd-resolved if the first
+// names its own server, on a loopback which is not ours.
+var hostResolvConf = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"}
+
+// dialResolver connects to a DNS server.
+func (s *Stack) dialResolver(ctx context.Context, network, server string) (net.Conn, error) {
+	to, err := netip.ParseAddrPort(server)
+	if err != nil {
+		return nil, err
+	}
+	return s.Dialer().dialOne(ctx, network, target{to.Addr().Unmap(), int(to.Port())})
+}
+
+// Resolver looks names up with the servers and the resolv.conf options of [Config] over this stack.
+// It is package net's own resolver with our transport, for all types of records. It takes
+// /etc/hosts, nsswitch.conf and search domains from the machine; dials of this package use the
+// search domains of Config.ResolvConf instead.
+func (s *Stack) Resolver() *net.Resolver { return s.dns.Net() }
 
 // order sorts destinations by what we can do with them (after RFC 6724 section 6, rules 1, 2 and
 // 6): first those with a route and a source address of the same scope, IPv6 before IPv4.
