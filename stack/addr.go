@@ -426,6 +426,7 @@ func readNetdevConfig(cfg *Config) (*netdevConfig, error) {
 		}
 		return nil, nil // there is nothing to know
 	}
+	cfg.netdevName = found.Netdev
 	linux := &netdevConfig{Network: found}
 	if cfg.Addresses, err = linux.complete(*cfg); err != nil {
 		return nil, err

@@ -77,8 +77,9 @@ type Config struct {
 	// KiB at least. [New] does not look at it.
 	RxLimit int
 
-	// Name is the interface's name, as it appears in zones ("fe80::1%net0") and logs.
-	// Default "net0".
+	// Name is the interface's name, as it appears in zones ("fe80::1%eth0") and logs. Default: that
+	// of the port's netdev, "net0" without one. Zones of addresses that are given may also be the
+	// name or the index of the netdev.
 	Name string
 
 	// Addresses are our own addresses with the prefix length of their subnet; [ParseAddress] reads
@@ -202,6 +203,7 @@ type Config struct {
 	Random io.Reader
 
 	hostAddresses []netip.Prefix // of the netdev, with Host; set by Open
+	netdevName    string         // set by Open if the port has a netdev here
 
 	bond *bondFacts // of a test; nil: the kernel's
 
@@ -249,9 +251,7 @@ const (
 
 // withDefaults returns c with every unset field that has a default filled in.
 func (c Config) withDefaults() Config {
-	if c.Name == "" {
-		c.Name = defaultName
-	}
+	c.Name = cmp.Or(c.Name, c.netdevName, defaultName)
 	if c.DuplicateDetection == 0 {
 		c.DuplicateDetection = defaultDetection
 	}

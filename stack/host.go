@@ -133,6 +133,7 @@ func openHost(ctx context.Context, cfg Config) (*Stack, error) {
 		return nil, errors.Join(err, h.close())
 	}
 	cfg.hostAddresses, cfg.NIC.Device = found.Addresses, h.netdev
+	cfg.netdevName = h.netdev
 	cfg.DuplicateDetection, cfg.NoAnnounce = -1, true // the kernel has done so
 	s, err := build(cfg, &netdevConfig{Network: dv.Network{Netdev: h.netdev}})
 	if err != nil {

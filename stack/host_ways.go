@@ -59,7 +59,8 @@ func (h *host) way(a netip.Addr) way {
 	case a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return way{}
 	case a.Is6() && a.IsLinkLocalUnicast():
-		return way{kernel: h.has(a)}
+		other := a.Zone() != "" && !h.stack.hasZone(a.Zone()) // another netdev's
+		return way{kernel: other || h.has(a)}
 	}
 	if w, ok := h.ways.get(a); ok {
 		return w

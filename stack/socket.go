@@ -131,13 +131,35 @@ func (s *Stack) full(a tcpip.Address, port int, zone string) (tcpip.FullAddress,
 	if port < 0 || port > 0xffff {
 		return full, &net.AddrError{Err: "invalid port", Addr: strconv.Itoa(port)}
 	}
-	if zone != "" && zone != s.name && zone != strconv.Itoa(nicID) {
+	if zone != "" && !s.hasZone(zone) {
 		return full, &net.AddrError{Err: "no such zone", Addr: zone}
 	}
 	if onLink(a) {
 		full.NIC = nicID
 	}
 	return full, nil
+}
+
+// hasZone reports whether a zone of an address is the stack's link: by our name or number, or, as
+// in package net, by the name or the index of the port's netdev. The latter is found by its index,
+// for it may have been renamed.
+func (s *Stack) hasZone(zone string) bool {
+	if zone == s.name || zone == strconv.Itoa(nicID) || zone == s.cfg.netdevName ||
+		zone == defaultName && s.name == s.cfg.netdevName {
+		return true
+	}
+	index := s.netdevIndex
+	if s.host != nil {
+		index = s.host.device.Load().Index
+	}
+	if index == 0 {
+		return false
+	}
+	if zone == strconv.Itoa(index) {
+		return true
+	}
+	ifi, err := net.InterfaceByName(zone)
+	return err == nil && ifi.Index == index
 }
 
 // onLink says whether a means something only together with a link.

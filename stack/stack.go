@@ -46,6 +46,7 @@ type Stack struct {
 	clock         clock.Clock
 	random        random.Source
 	dns           *resolver.Resolver
+	netdevIndex   int // of the port's netdev, 0 without one
 	addressCounts addressCounts
 
 	autoconf autoconf  // routes and resolvers from the network
@@ -182,6 +183,9 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 		clock: cfg.Clock, random: random.From(cfg.Random), orphans: orphans{clock: cfg.Clock},
 	}
 	mtu.stack = s
+	if ifi, err := net.InterfaceByName(cfg.netdevName); err == nil {
+		s.netdevIndex = ifi.Index
+	}
 	var err error
 	if s.dns, err = resolver.New(s.resolverConfig()); err != nil {
 		return nil, err

@@ -306,8 +306,8 @@ func (c *UDPConn) writeError(addr net.Addr, err error) error {
 
 // ListenMulticastUDP is net.ListenMulticastUDP: a socket on the wildcard address and the port of
 // gaddr, which other such sockets may have, too, and which has joined the group. What it sends to
-// groups is not looped back until [UDPConn.SetMulticastLoopback] says so. ifi is nil or has the
-// stack's [Stack.Name]; any other fails with ENODEV.
+// groups is not looped back until [UDPConn.SetMulticastLoopback] says so. ifi is nil, has the
+// stack's [Stack.Name], or is the port's netdev; any other fails with ENODEV.
 func (s *Stack) ListenMulticastUDP(network string, ifi *net.Interface,
 	gaddr *net.UDPAddr) (*UDPConn, error) {
 	fail := func(err error) (*UDPConn, error) {
@@ -393,7 +393,7 @@ func (c *UDPConn) member(ifi *net.Interface, ip net.IP, zone string,
 		return fmt.Errorf("groups on the host's MAC are Linux's, see Config.Host: %w",
 			errors.ErrUnsupported)
 	}
-	if ifi != nil && ifi.Name != c.stack.name {
+	if ifi != nil && !c.stack.hasZone(ifi.Name) {
 		return errors.Join(os.NewSyscallError("setsockopt", syscall.ENODEV),
 			fmt.Errorf("the stack's only interface is %s, not %s: give nil", c.stack.name,
 				ifi.Name))

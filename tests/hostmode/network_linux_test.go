@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -131,4 +132,95 @@ func ask(t *testing.T, w *world) {
 	if got := s.ok("stats"); !strings.Contains(got, `"Sent":2`) {
 		t.Errorf("want two by the kernel: %s", got)
 	}
+}
+
+// TestZones dials, sends to and listens on link-local addresses whose zone is the netdev, by name
+// and by index, as programs on Linux's own sockets may; addresses are printed with its name.
+func TestZones(t *testing.T) { onBoth(t, zones) }
+
+func zones(t *testing.T, w *world) {
+	s := w.start(t)
+	own, index := linkLocal(t, w.host)
+	peer, peerIndex := linkLocal(t, w.outside)
+	echo := func() error {
+		ln, err := net.Listen("tcp", "[::]:7")
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { ln.Close() })
+		go func() {
+			for c, err := ln.Accept(); err == nil; c, err = ln.Accept() {
+				go func() {
+					defer c.Close()
+					io.Copy(c, c)
+				}()
+			}
+		}()
+		pc, err := net.ListenPacket("udp", "[::]:7")
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { pc.Close() })
+		go echoDatagrams(pc)
+		return nil
+	}
+	must(t, w.outside.Do(echo))
+	must(t, w.container.Do(echo))
+	printed := peer + "%eth0"
+	for port, zone := range map[string]string{"9001": "eth0", "9002": index} {
+		to := "[" + peer + "%" + zone + "]:7"
+		if got, want := s.ok("ask "+to), "question from ["+printed+"]:7"; got != want {
+			t.Errorf("%s: %s, want %s", to, got, want)
+		}
+		if got, want := s.ok("dial "+to+" 1"), "dialled: stack 1, kernel 0"; got != want {
+			t.Errorf("%s: %s, want %s", to, got, want)
+		}
+		from, want := s.ok("dialfrom "+port+" "+to), "from ["+own+"%eth0]:"+port
+		if from != want {
+			t.Errorf("%s: %s, want %s", to, from, want)
+		}
+	}
+	for port, zone := range map[string]string{"8001": "eth0", "8002": index} {
+		at := "[" + own + "%" + zone + "]:" + port
+		if got, want := s.ok("tcp "+at), "listening on ["+own+"%eth0]:"+port; got != want {
+			t.Errorf("%s: %s, want %s", at, got, want)
+		}
+		c, err := dial(w.outside, "["+own+"%"+peerIndex+"]:"+port)
+		must(t, err)
+		c.Close()
+	}
+	if got := s.do("dial [fe80::1%nodev]:7 1"); !strings.Contains(got, "invalid argument") {
+		t.Errorf("a zone that is no netdev: %s, want EINVAL, as on Linux", got)
+	}
+	inside, _ := linkLocal(t, w.container)
+	to := "[" + inside + "%br0]:7" // another netdev's zone: the kernel dials
+	if got, want := s.ok("dial "+to+" 1"), "dialled: stack 0, kernel 1"; got != want {
+		t.Errorf("%s: %s, want %s", to, got, want)
+	}
+	s.stop()
+}
+
+// linkLocal returns the link-local address of a namespace's eth0 and the index of that.
+func linkLocal(t *testing.T, n *lab.Net) (address, index string) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); address == "" && time.Now().Before(end); {
+		must(t, n.Do(func() error {
+			ifi, err := net.InterfaceByName("eth0")
+			if err != nil {
+				return err
+			}
+			index = strconv.Itoa(ifi.Index)
+			addrs, err := ifi.Addrs()
+			for _, a := range addrs {
+				if ip := a.(*net.IPNet).IP; ip.IsLinkLocalUnicast() {
+					address = ip.String()
+				}
+			}
+			return err
+		}))
+	}
+	if address == "" {
+		t.Fatal("eth0 has no link-local address")
+	}
+	return address, index
 }
