@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http/httptrace"
+	"net/netip"
 	"os"
 	"syscall"
 	"time"
@@ -13,8 +14,8 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// Dialer has the options of a dial; its fields are those of net.Dialer. Make one with
-// [Stack.Dialer]. It may be used from any goroutine as long as its fields are not changed.
+// Dialer has the options of a dial; its fields are those of net.Dialer, and ReusePort. Make one
+// with [Stack.Dialer]. It may be used from any goroutine as long as its fields are not changed.
 type Dialer struct {
 	// Timeout and Deadline bound the whole dial, name lookup included; the earlier one counts, and
 	// so does the context's deadline. Zero: none, but TCP itself gives up after
@@ -34,6 +35,11 @@ type Dialer struct {
 	// KeepAlive is negative and KeepAliveConfig not enabled.
 	KeepAlive       time.Duration
 	KeepAliveConfig net.KeepAliveConfig
+
+	// ReusePort lets the port of LocalAddr be one that listeners, UDP sockets or other dials have,
+	// if all of them set it (SO_REUSEPORT of Linux): so one connects from the port that one listens
+	// on. Without it such a dial fails with EADDRINUSE.
+	ReusePort bool
 
 	stack *Stack
 }
@@ -70,6 +76,23 @@ func (s *Stack) DialTCP(network string, laddr, raddr *net.TCPAddr) (*TCPConn, er
 			Source: orNil(laddr), Err: errMissingAddress}
 	}
 	return s.Dialer().dialTCP(s.ctx, network, laddr, raddr)
+}
+
+// DialTCP is net.Dialer.DialTCP: Stack.DialTCP with d's options but LocalAddr, until ctx is done. A
+// zero laddr stands for one that is chosen.
+func (d *Dialer) DialTCP(ctx context.Context, network string,
+	laddr, raddr netip.AddrPort) (*TCPConn, error) {
+	ctx, cancel := d.bound(ctx)
+	defer cancel()
+	l, r := net.TCPAddrFromAddrPort(laddr), net.TCPAddrFromAddrPort(raddr)
+	if err := checkNetwork("tcp", network); err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Source: l, Addr: r, Err: err}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Source: l, Addr: r,
+			Err: d.stack.orClosed(fromContext(err, false))}
+	}
+	return d.dialTCP(ctx, network, l, r)
 }
 
 // DialContext is Stack.DialContext with d's options.
@@ -154,7 +177,7 @@ func (d *Dialer) dialOne(ctx context.Context, network string, t target) (net.Con
 	}
 	if network[0] == 'u' {
 		laddr, _ := d.LocalAddr.(*net.UDPAddr)
-		c, err := d.stack.DialUDP(network, laddr, t.udp())
+		c, err := d.dialUDP(network, laddr, t.udp())
 		if err != nil {
 			return nil, err
 		}
@@ -199,6 +222,7 @@ func (d *Dialer) connect(ctx context.Context, network string,
 	err := s.newEndpoint(tcp.ProtocolNumber, a.family,
 		func(ep tcpip.Endpoint, q *waiter.Queue) error {
 			a.ep, a.q = ep, q
+			ep.SocketOptions().SetReusePort(d.ReusePort)
 			return a.start(laddr, raddr)
 		})
 	if err != nil {

@@ -64,7 +64,19 @@ func fromContext(err error, underWay bool) error {
 
 // syscallError is what the host stack's system call of that name would have returned.
 func syscallError(call string, err tcpip.Error) error {
+	if _, none := err.(*tcpip.ErrNoPortAvailable); none && call == "connect" {
+		return os.NewSyscallError(call, syscall.EADDRNOTAVAIL)
+	}
 	return os.NewSyscallError(call, errno(err))
+}
+
+// udpConnectError is syscallError for connect of a UDP socket: without a free port Linux says that
+// it may be tried again.
+func udpConnectError(err tcpip.Error) error {
+	if _, none := err.(*tcpip.ErrNoPortAvailable); none {
+		return os.NewSyscallError("connect", syscall.EAGAIN)
+	}
+	return syscallError("connect", err)
 }
 
 // asError adds what was being done; nil stays nil.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/stack/stacktest"
 	"github.com/rdma-netstack/rdma-netstack/tests/moving"
 	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
 )
@@ -395,5 +396,52 @@ func TestManyConnections(t *testing.T) {
 	wg.Wait()
 	if n := server.Stats().TCPAccepted; n != 320 {
 		t.Errorf("%d connections accepted, want 320", n)
+	}
+}
+
+// TestNoPortLeft has four ports for what binds or connects to five: the errors are those of Linux
+// with the same ip_local_port_range.
+func TestNoPortLeft(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		open func(s *stack.Stack) (io.Closer, error)
+		want error
+		call string
+	}{
+		{"TCP connect", func(s *stack.Stack) (io.Closer, error) {
+			return s.Dial("tcp", "192.0.2.2:80")
+		}, syscall.EADDRNOTAVAIL, "connect"},
+		{"TCP bind and connect", func(s *stack.Stack) (io.Closer, error) {
+			d := s.Dialer()
+			d.LocalAddr = &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}
+			return d.DialContext(t.Context(), "tcp", "192.0.2.2:80")
+		}, syscall.EADDRINUSE, "bind"},
+		{"TCP listen", func(s *stack.Stack) (io.Closer, error) {
+			return s.Listen("tcp", "192.0.2.1:0")
+		}, syscall.EADDRINUSE, "bind"},
+		{"UDP connect", func(s *stack.Stack) (io.Closer, error) {
+			return s.Dial("udp", "192.0.2.2:80")
+		}, syscall.EAGAIN, "connect"},
+		{"UDP bind", func(s *stack.Stack) (io.Closer, error) {
+			return s.ListenPacket("udp", "192.0.2.1:0")
+		}, syscall.EADDRINUSE, "bind"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, peer := stacktest.Pair(t)
+			s.Netstack().SetPortRange(40000, 40003)
+			ln, err := peer.Listen("tcp4", ":80")
+			must(t, err)
+			defer ln.Close()
+			for range 4 {
+				c, err := c.open(s)
+				must(t, err)
+				defer c.Close()
+			}
+			_, err = c.open(s)
+			var call *os.SyscallError
+			if !errors.Is(err, c.want) || !errors.As(err, &call) || call.Syscall != c.call {
+				t.Errorf("%v, want %s: %v", err, c.call, c.want)
+			}
+		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -61,7 +62,7 @@ type UDPConn struct {
 	raddr     *net.UDPAddr      // remote, as the caller sees it; nil unless connected
 	local     tcpip.FullAddress // the zero Addr is the wildcard
 	remote    tcpip.FullAddress // if connected
-	reusePort bool              // ListenConfig.ReusePort
+	reusePort bool              // of ListenConfig or Dialer
 	forGroup  bool              // bound to a group's port, which others may have, too
 	binding   *binding          // the kernel's sockets for the port, with Config.Host; else nil
 
@@ -106,6 +107,24 @@ func (s *Stack) ListenUDP(network string, laddr *net.UDPAddr) (*UDPConn, error) 
 // DialUDP is net.DialUDP: a connected socket that talks to raddr only and learns of its ICMP
 // errors. If laddr is nil, local address and port are chosen.
 func (s *Stack) DialUDP(network string, laddr, raddr *net.UDPAddr) (*UDPConn, error) {
+	return s.Dialer().dialUDP(network, laddr, raddr)
+}
+
+// DialUDP is net.Dialer.DialUDP: Stack.DialUDP with d's options. A context that is done, or a
+// deadline that has passed, fails it.
+func (d *Dialer) DialUDP(ctx context.Context, network string,
+	laddr, raddr netip.AddrPort) (*UDPConn, error) {
+	ctx, cancel := d.bound(ctx)
+	defer cancel()
+	l, r := net.UDPAddrFromAddrPort(laddr), net.UDPAddrFromAddrPort(raddr)
+	if err := ctx.Err(); err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Source: l, Addr: r,
+			Err: d.stack.orClosed(fromContext(err, false))}
+	}
+	return d.dialUDP(network, l, r)
+}
+
+func (d *Dialer) dialUDP(network string, laddr, raddr *net.UDPAddr) (*UDPConn, error) {
 	if err := checkNetwork("udp", network); err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr),
 			Addr: orNil(raddr), Err: err}
@@ -118,7 +137,7 @@ func (s *Stack) DialUDP(network string, laddr, raddr *net.UDPAddr) (*UDPConn, er
 		local net.IP) family {
 		return dialFamily(network, local, raddr.IP)
 	}
-	c, err := s.openUDP(&UDPConn{}, network, family, laddr, raddr)
+	c, err := d.stack.openUDP(&UDPConn{reusePort: d.ReusePort}, network, family, laddr, raddr)
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network,
 			Source: orNil(laddr), Addr: raddr, Err: err}
@@ -225,7 +244,7 @@ func (c *UDPConn) connect(raddr *net.UDPAddr) error {
 		return err
 	}
 	if terr := c.ep.Connect(to); terr != nil {
-		return syscallError("connect", terr)
+		return udpConnectError(terr)
 	}
 	remote, terr := c.ep.GetRemoteAddress()
 	if terr != nil { // port 0 is not a destination, but it can be dialled

@@ -217,6 +217,27 @@ func (i inside) DialFrom(ctx context.Context, local net.Addr, timeout time.Durat
 	})
 }
 
+func (i inside) DialShared(ctx context.Context, local net.Addr, network,
+	address string) (net.Conn, error) {
+	return enter(i, func() (net.Conn, error) {
+		return i.sockets.DialShared(ctx, local, network, address)
+	})
+}
+
+func (i inside) DialerTCP(ctx context.Context, network string,
+	laddr, raddr netip.AddrPort) (tcpConn, error) {
+	return enter(i, func() (tcpConn, error) {
+		return i.sockets.DialerTCP(ctx, network, laddr, raddr)
+	})
+}
+
+func (i inside) DialerUDP(ctx context.Context, network string,
+	laddr, raddr netip.AddrPort) (udpConn, error) {
+	return enter(i, func() (udpConn, error) {
+		return i.sockets.DialerUDP(ctx, network, laddr, raddr)
+	})
+}
+
 func (i inside) DialTCP(network string, laddr, raddr *net.TCPAddr) (tcpConn, error) {
 	return enter(i, func() (tcpConn, error) { return i.sockets.DialTCP(network, laddr, raddr) })
 }

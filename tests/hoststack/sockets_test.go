@@ -75,6 +75,11 @@ type sockets interface {
 	// DialFrom has the options of net.Dialer.
 	DialFrom(ctx context.Context, local net.Addr, timeout time.Duration, network,
 		address string) (net.Conn, error)
+	// DialShared sets SO_REUSEPORT.
+	DialShared(ctx context.Context, local net.Addr, network, address string) (net.Conn, error)
+	// DialerTCP and DialerUDP are net.Dialer's.
+	DialerTCP(ctx context.Context, network string, laddr, raddr netip.AddrPort) (tcpConn, error)
+	DialerUDP(ctx context.Context, network string, laddr, raddr netip.AddrPort) (udpConn, error)
 	DialTCP(network string, laddr, raddr *net.TCPAddr) (tcpConn, error)
 	DialUDP(network string, laddr, raddr *net.UDPAddr) (udpConn, error)
 }
@@ -128,6 +133,22 @@ func (kernel) DialFrom(ctx context.Context, local net.Addr, timeout time.Duratio
 	return (&net.Dialer{LocalAddr: local, Timeout: timeout}).DialContext(ctx, network, address)
 }
 
+func (kernel) DialShared(ctx context.Context, local net.Addr, network,
+	address string) (net.Conn, error) {
+	return (&net.Dialer{LocalAddr: local, Control: shared.Control}).DialContext(ctx, network,
+		address)
+}
+
+func (kernel) DialerTCP(ctx context.Context, network string,
+	laddr, raddr netip.AddrPort) (tcpConn, error) {
+	return some[tcpConn](new(net.Dialer).DialTCP(ctx, network, laddr, raddr))
+}
+
+func (kernel) DialerUDP(ctx context.Context, network string,
+	laddr, raddr netip.AddrPort) (udpConn, error) {
+	return some[udpConn](new(net.Dialer).DialUDP(ctx, network, laddr, raddr))
+}
+
 func (kernel) DialTCP(network string, laddr, raddr *net.TCPAddr) (tcpConn, error) {
 	return some[tcpConn](net.DialTCP(network, laddr, raddr))
 }
@@ -170,6 +191,23 @@ func (n netstack) DialFrom(ctx context.Context, local net.Addr, timeout time.Dur
 	d := n.Stack.Dialer()
 	d.LocalAddr, d.Timeout = local, timeout
 	return d.DialContext(ctx, network, address)
+}
+
+func (n netstack) DialShared(ctx context.Context, local net.Addr, network,
+	address string) (net.Conn, error) {
+	d := n.Stack.Dialer()
+	d.LocalAddr, d.ReusePort = local, true
+	return d.DialContext(ctx, network, address)
+}
+
+func (n netstack) DialerTCP(ctx context.Context, network string,
+	laddr, raddr netip.AddrPort) (tcpConn, error) {
+	return some[tcpConn](n.Stack.Dialer().DialTCP(ctx, network, laddr, raddr))
+}
+
+func (n netstack) DialerUDP(ctx context.Context, network string,
+	laddr, raddr netip.AddrPort) (udpConn, error) {
+	return some[udpConn](n.Stack.Dialer().DialUDP(ctx, network, laddr, raddr))
 }
 
 func (n netstack) DialTCP(network string, laddr, raddr *net.TCPAddr) (tcpConn, error) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"time"
 )
 
@@ -41,6 +42,56 @@ var tcpDial = []behaviour{
 		r.Err("v6 on tcp4", err)
 		_, err = r.client.DialTCP("tcp6", nil, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1})
 		r.Err("v4 on tcp6", err)
+	}},
+	{"the methods of net.Dialer with addresses", func(r *run) {
+		l := r.listen("tcp4", r.server4.String())
+		to := l.Addr().(*net.TCPAddr).AddrPort()
+		ctx := r.Context()
+		c, err := r.client.DialerTCP(ctx, "tcp", netip.AddrPort{}, to)
+		r.must(err)
+		r.closed(c)
+		r.Addr("chosen", c.LocalAddr())
+		r.Addr("remote", c.RemoteAddr())
+		from := netip.AddrPortFrom(r.client4, 0)
+		c, err = r.client.DialerTCP(ctx, "tcp4", from, to)
+		r.must(err)
+		r.closed(c)
+		r.Addr("given", c.LocalAddr())
+		for _, network := range []string{"tcp6", "udp", "", "tcp5"} {
+			_, err = r.client.DialerTCP(ctx, network, netip.AddrPort{}, to)
+			r.Err("TCP "+network, err)
+		}
+		_, err = r.client.DialerTCP(ctx, "tcp", netip.AddrPortFrom(r.client6, 0), to)
+		r.Err("TCP of two families", err)
+		p := r.packet("udp4", r.server4.String())
+		at := p.LocalAddr().(*net.UDPAddr).AddrPort()
+		u, err := r.client.DialerUDP(ctx, "udp", netip.AddrPort{}, at)
+		r.must(err)
+		r.closed(u)
+		r.Addr("UDP", u.LocalAddr())
+		r.Addr("UDP remote", u.RemoteAddr())
+		r.write(u, "hello")
+		r.must(p.SetDeadline(soon()))
+		buf := make([]byte, 9)
+		n, _, err := p.ReadFrom(buf)
+		r.Err("read", err)
+		r.Value("datagram", string(buf[:n]))
+		for _, network := range []string{"udp6", "tcp", ""} {
+			_, err = r.client.DialerUDP(ctx, network, netip.AddrPort{}, at)
+			r.Err("UDP "+network, err)
+		}
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		_, err = r.client.DialerTCP(ended, "tcp", netip.AddrPort{}, to)
+		r.Err("TCP, cancelled", err)
+		late, cancel := context.WithDeadline(ctx, time.Unix(1, 0))
+		defer cancel()
+		_, err = r.client.DialerTCP(late, "tcp", netip.AddrPort{}, to)
+		r.Err("TCP, late", err)
+		_, err = r.client.DialerUDP(ended, "udp", netip.AddrPort{}, at)
+		r.Err("UDP, cancelled", err)
+		_, err = r.client.DialerUDP(late, "udp", netip.AddrPort{}, at)
+		r.Err("UDP, late", err)
 	}},
 	{"a context that is cancelled already", func(r *run) {
 		l := r.listen("tcp", r.server4.String())

@@ -141,7 +141,8 @@ func parseGoTests(t *testing.T, dir string) *goTests {
 		for _, e := range goEdits {
 			text = regexp.MustCompile(e.what).ReplaceAll(text, []byte(e.by))
 		}
-		text = bytes.ReplaceAll(text, []byte("TESTDATA/"), []byte(filepath.Join(dir, "testdata")+"/"))
+		data := filepath.Join(dir, "testdata") + "/"
+		text = bytes.ReplaceAll(text, []byte("TESTDATA/"), []byte(data))
 		f, err := parser.ParseFile(g.fset, name, text, parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatal(err)

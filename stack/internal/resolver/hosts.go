@@ -31,8 +31,8 @@ func (h *hostsFile) addrs(at clock.Clock, name string) []netip.Addr {
 	return append([]netip.Addr(nil), h.byName[hostsKey(name)]...)
 }
 
-// hostsKey is as package net's: a trailing dot does not matter, except to a name of one label, which
-// is absolute with it.
+// hostsKey returns a name's key, as package net has it: a trailing dot does not matter, except to a
+// name of one label, which is absolute with it.
 func hostsKey(name string) string {
 	name = strings.Map(func(c rune) rune {
 		if 'A' <= c && c <= 'Z' {

@@ -118,8 +118,8 @@ func (r *Resolver) firstServer(conf *dnsConfig) int {
 // LookupNetIP returns the addresses of a host name or of an address literal. Network is "ip", "ip4"
 // or "ip6", and only records of its families are asked for; /etc/hosts may add addresses of the
 // other one. A name that DNS must not be asked for, such as one below .onion, has no addresses and
-// is no error, as in package net. Concurrent lookups of one name share one set of questions. The hooks of
-// net/http/httptrace in ctx are called. The error is a *net.DNSError.
+// is no error, as in package net. Concurrent lookups of one name share one set of questions. The
+// hooks of net/http/httptrace in ctx are called. The error is a *net.DNSError.
 func (r *Resolver) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{ip}, nil
