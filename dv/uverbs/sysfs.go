@@ -221,62 +221,6 @@ func (s sysfs) node(uverbs string) (NodeInfo, bool) {
 	return n, true
 }
 
-<<<<<<< Updated upstream
-=======
-// parent returns the directory, below the root, of the PCI device that a device's auxiliary one is
-// on; "" if the device is on the PCI bus itself.
-func (s sysfs) parent(dev string) string {
-	own, err := filepath.EvalSymlinks(s.path(dev, "device"))
-	if err != nil || isPCI(filepath.Base(own)) || !isPCI(filepath.Base(filepath.Dir(own))) {
-		return ""
-	}
-	root, err := filepath.EvalSymlinks(s.root)
-	if err != nil {
-		return ""
-	}
-	dir, err := filepath.Rel(root, filepath.Dir(own))
-	if err != nil {
-		return ""
-	}
-	return dir
-}
-
-// function is NodeInfo.Function of a device.
-func (s sysfs) function(dev string) string {
-	if pf := s.target(dev, "device/physfn"); pf != "" {
-		return pf
-	}
-	if parent := s.parent(dev); parent != "" {
-		if pf := s.target(parent, "physfn"); pf != "" {
-			return pf
-		}
-		return filepath.Base(parent)
-	}
-	if bus := s.target(dev, "device"); isPCI(bus) {
-		return bus
-	}
-	return ""
-}
-
-// isPCI reports whether a name is a PCI address: "0000:65:00.1".
-func isPCI(name string) bool {
-	var domain, bus, device, function uint
-	n, err := fmt.Sscanf(name, "%x:%x:%x.%x", &domain, &bus, &device, &function)
-	return err == nil && n == 4
-}
-
-// LinkTypePort returns the number that mlxconfig has for a port: N of LINK_TYPE_PN. A card gives
-// each of its ports a PCI function of its own, in their order, unless a device has several ports.
-func (n NodeInfo) LinkTypePort(port int) int {
-	_, function, _ := strings.Cut(n.Function, ".")
-	number, err := strconv.ParseUint(function, 16, 8)
-	if err != nil || len(n.Ports) > 1 {
-		return port
-	}
-	return max(port, int(number)+1)
-}
-
->>>>>>> Stashed changes
 // isVF reports whether a PCI id is that of a virtual function (MLX5_PCI_DEV_IS_VF in
 // mlx5_core_pci_table of linux 6.12 drivers/net/ethernet/mellanox/mlx5/core/main.c). A guest sees
 // no physical function that physfn could name.
