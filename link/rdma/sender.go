@@ -41,6 +41,7 @@ const (
 type sender struct {
 	// Set once.
 	flows *tcpfix.Flows
+	label uint64 // seed of flow labels, see hdr.LabelFlow
 	admit *admission
 	vlan  uint16 // 0: frames are sent without a tag
 	clock clock.Clock
@@ -72,6 +73,7 @@ func newSender(q txQueue, vlan uint16, c clock.Clock, flows *tcpfix.Flows,
 	admit *admission) *sender {
 	s := &sender{
 		vlan: vlan, clock: c, flows: flows, admit: admit, taps: new(taps),
+		label:  flows.Key().Bytes([]byte("flow label")),
 		resets: new(resets),
 		packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
 	}

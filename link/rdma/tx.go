@@ -137,6 +137,7 @@ func (s *sender) reclaim() bool {
 
 // send posts one packet, or has it wait for room: a TCP segment in the backlog, any other here.
 func (s *sender) send(pkt *gstack.PacketBuffer, p *hdr.Segment, maxWait time.Duration) tcpip.Error {
+	hdr.LabelFlow(p.Frame, s.label)
 	if s.flows.Sent(pkt, p) {
 		return nil
 	}
@@ -301,8 +302,8 @@ func (s *sender) netstackError(err error) tcpip.Error {
 }
 
 // WriteDatagram sends a UDP datagram outside the stack: headers are Ethernet, IP without options or
-// extensions, and UDP, complete but for both checksums, which the NIC writes. It copies both
-// slices. The error is ErrNotSupported if the NIC does not compute checksums or BindStack was not
+// extensions, and UDP, complete except for both checksums, which the NIC writes, and the flow label
+// of IPv6, which is written into headers unless there is one. It copies both slices. The error is ErrNotSupported if the NIC does not compute checksums or BindStack was not
 // called, ErrNoBufferSpace if the ring stays full.
 func (e *Endpoint) WriteDatagram(headers, payload []byte) tcpip.Error {
 	one := [1]Datagram{{headers, payload}}
@@ -419,6 +420,7 @@ func (s *sender) postDatagram(headers, payload []byte) error {
 
 // describeDatagram makes s.packet the datagram, whose slices stay the caller's.
 func (s *sender) describeDatagram(headers, payload []byte) {
+	hdr.LabelFlow(headers, s.label)
 	p := &s.packet
 	p.Flags, p.MSS, p.Bufs = dv.TxL3Csum|dv.TxL4Csum, 0, append(p.Bufs[:0], headers, payload)
 	s.addVLAN()
