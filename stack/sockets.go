@@ -141,8 +141,8 @@ func (s *Stack) Sockets() []Socket {
 	waiting(all)
 	all = r.sorted(all)
 	for i := range all {
-		if all[i].State == notAccepted {
-			all[i].State = "ESTAB"
+		if word, is := notAccepted[all[i].State]; is {
+			all[i].State = word
 		}
 	}
 	return all
@@ -227,8 +227,12 @@ func order(s *Socket) int {
 	return 1
 }
 
-// notAccepted is the state of connections that no Accept has returned, until they are counted.
-const notAccepted = "ESTAB, not accepted"
+// notAccepted has the states of connections that no Accept has returned, until they are counted,
+// and what they are called from then on.
+var notAccepted = map[string]string{
+	"ESTAB, not accepted":      "ESTAB",
+	"CLOSE-WAIT, not accepted": "CLOSE-WAIT", // the peer has closed
+}
 
 // waiting counts the connections that wait for Accept, for each listener.
 func waiting(all []Socket) {
@@ -239,7 +243,7 @@ func waiting(all []Socket) {
 		}
 		for i := range all {
 			c := &all[i]
-			if c.State == notAccepted && c.Local.Port() == l.Local.Port() &&
+			if _, is := notAccepted[c.State]; is && c.Local.Port() == l.Local.Port() &&
 				(l.Local.Addr().IsUnspecified() || l.Local.Addr() == c.Local.Addr()) {
 				l.RecvQ++
 			}
@@ -302,8 +306,8 @@ func (r *socketReader) tcpSocket(ep *tcp.Endpoint, info *TCPInfo) Socket {
 	case open:
 		info.BytesAcked = less(conn.written.Load(), uint64(so.SendQ))
 		info.BytesReceived = conn.received.Load() + uint64(so.RecvQ)
-	case state == tcp.StateEstablished:
-		so.State = notAccepted
+	case state == tcp.StateEstablished, state == tcp.StateCloseWait:
+		so.State += ", not accepted"
 	}
 	return so
 }

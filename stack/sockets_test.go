@@ -103,6 +103,34 @@ func TestSockets(t *testing.T) {
 	ln.Close()
 }
 
+// TestSocketsClosedByPeer: a connection that waits for Accept is in the listener's Recv-Q also when
+// its peer has closed, as in Linux's ss.
+func TestSocketsClosedByPeer(t *testing.T) {
+	server, client := stacktest.Pair(t)
+	ln, err := server.Listen("tcp", ":80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	out, err := client.Dial("tcp", at(stacktest.Used().ServerIP4.Addr(), ln.Addr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.Close()
+	eventually(t, "the peer's FIN is there", func() bool { return has(server, "CLOSE-WAIT") })
+	if l := find(t, server, "tcp", "LISTEN"); l.RecvQ != 1 {
+		t.Errorf("%d connections wait for Accept, want 1", l.RecvQ)
+	}
+	in, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if l := find(t, server, "tcp", "LISTEN"); l.RecvQ != 0 || !has(server, "CLOSE-WAIT") {
+		t.Errorf("%d connections wait for Accept, want 0 and one in CLOSE-WAIT", l.RecvQ)
+	}
+}
+
 // TestSocketsUDP lists what waits and what was dropped.
 func TestSocketsUDP(t *testing.T) {
 	server, client := stacktest.Pair(t)
