@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 )
@@ -228,6 +229,7 @@ func (d *Dialer) connect(ctx context.Context, network string,
 	if err != nil {
 		return nil, err
 	}
+	defer func() { s.icmp.ended(a.icmp) }()
 	if err := a.wait(ctx, handshakeLimit(s.cfg.TCP.SYNRetries)); err != nil {
 		a.ep.Close()
 		if down := s.outage.since(outages); down != nil {
@@ -247,6 +249,7 @@ type attempt struct {
 	events waiter.Entry
 	wake   chan struct{}
 	from   []*hostPort // Config.Host: held while it is under way
+	icmp   *dial       // what ICMP says of it
 }
 
 func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
@@ -281,6 +284,9 @@ func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
 	if _, ok := terr.(*tcpip.ErrConnectStarted); !ok && terr != nil {
 		return syscallError("connect", terr)
 	}
+	id := a.ep.Info().(*gstack.TransportEndpointInfo).ID
+	a.icmp = a.stack.icmp.dial(flow{id.LocalAddress, id.RemoteAddress, id.LocalPort,
+		id.RemotePort})
 	return nil
 }
 
@@ -299,6 +305,8 @@ func (a *attempt) wait(ctx context.Context, limit time.Duration) error {
 			return fromContext(ctx.Err(), true)
 		case <-giveUp.C:
 			return os.NewSyscallError("connect", syscall.ETIMEDOUT)
+		case <-a.icmp.failed:
+			return os.NewSyscallError("connect", syscall.Errno(a.icmp.errno.Load()))
 		case <-a.wake:
 		}
 		switch tcp.EndpointState(a.ep.State()) {

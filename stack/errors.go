@@ -95,7 +95,9 @@ func wouldBlock(err tcpip.Error) bool {
 // errno is the number Linux uses for the condition netstack reports
 // (the correspondence gVisor's own system calls use).
 func errno(err tcpip.Error) syscall.Errno {
-	switch err.(type) {
+	switch err := err.(type) {
+	case icmpError:
+		return err.number()
 	case *tcpip.ErrClosedForSend, *tcpip.ErrAborted:
 		return syscall.EPIPE
 	case *tcpip.ErrConnectionReset:

@@ -101,12 +101,12 @@ func wrapProtocol[Whole gstack.NetworkProtocol](factory gstack.NetworkProtocolFa
 	}
 }
 
-// watchIPv4 wraps netstack's IPv4 so that m notes which groups are joined. limit is the largest
-// packet besides the link's MTU; nil: there never is a limit.
-func (m *memberships) watchIPv4(factory gstack.NetworkProtocolFactory,
-	limit func() uint32) gstack.NetworkProtocolFactory {
+// watchIPv4 wraps netstack's IPv4 so that m notes which groups are joined, and e what is sent and
+// received. limit is the largest packet besides the link's MTU; nil: there never is a limit.
+func (m *memberships) watchIPv4(factory gstack.NetworkProtocolFactory, limit func() uint32,
+	e *icmpErrors) gstack.NetworkProtocolFactory {
 	return wrapProtocol(factory, func(p ipv4Whole) gstack.NetworkProtocol {
-		return ipv4Watched{p, m, limit}
+		return ipv4Watched{p, m, limit, e}
 	})
 }
 
@@ -122,14 +122,15 @@ type ipv4Watched struct {
 	ipv4Whole
 	memberships *memberships
 	limit       func() uint32
+	errors      *icmpErrors
 }
 
 // NewEndpoint implements gstack.NetworkProtocol.
 func (p ipv4Watched) NewEndpoint(nic gstack.NetworkInterface,
 	d gstack.TransportDispatcher) gstack.NetworkEndpoint {
-	ep := p.ipv4Whole.NewEndpoint(limitMTU(nic, p.limit), d)
+	ep := p.ipv4Whole.NewEndpoint(limitMTU(nic, p.limit), p.errors.dispatch(false, d))
 	if full, ok := ep.(ipv4Host); ok && nic.ID() == nicID {
-		return &ipv4Endpoint{full, p.memberships}
+		return &ipv4Endpoint{full, nic, p.memberships, p.errors}
 	}
 	return ep
 }
@@ -148,7 +149,9 @@ type ipv4Host interface {
 // ipv4Endpoint is netstack's IPv4 on one interface, with joins noted.
 type ipv4Endpoint struct {
 	ipv4Host
+	nic         gstack.NetworkInterface
 	memberships *memberships
+	errors      *icmpErrors
 }
 
 // JoinGroup implements gstack.GroupAddressableEndpoint.

@@ -279,6 +279,7 @@ type ndpWatch struct {
 	memberships *memberships
 	events      *raEvents     // nil: router advertisements are ignored
 	limit       func() uint32 // the largest packet besides the link's MTU; nil: there never is one
+	errors      *icmpErrors
 	clock       clock.Clock
 }
 
@@ -304,7 +305,7 @@ type ipv6Watched struct {
 // NewEndpoint implements gstack.NetworkProtocol.
 func (p ipv6Watched) NewEndpoint(nic gstack.NetworkInterface,
 	d gstack.TransportDispatcher) gstack.NetworkEndpoint {
-	ep := p.ipv6Whole.NewEndpoint(limitMTU(nic, p.watch.limit), d)
+	ep := p.ipv6Whole.NewEndpoint(limitMTU(nic, p.watch.limit), p.watch.errors.dispatch(true, d))
 	if full, ok := ep.(ipv6Host); ok && nic.ID() == nicID {
 		return &ipv6Endpoint{full, nic, p.watch}
 	}
@@ -335,6 +336,10 @@ type ipv6Endpoint struct {
 
 // HandlePacket implements gstack.NetworkEndpoint.
 func (e *ipv6Endpoint) HandlePacket(pkt *gstack.PacketBuffer) {
+	if e.mustNotAnswer(pkt) {
+		e.watch.errors.dropped.Increment()
+		return
+	}
 	if h, ok := pkt.Data().PullUp(header.IPv6MinimumSize); ok {
 		ip := header.IPv6(h)
 		if tcpip.TransportProtocolNumber(ip.NextHeader()) == header.ICMPv6ProtocolNumber &&

@@ -48,10 +48,10 @@ var installLogFilter = sync.OnceFunc(func() { log.SetTarget(filteredLog{log.Log(
 // newNetstack makes a netstack with the protocols a server needs and cfg's options.
 // Echo requests are answered by the network protocols themselves.
 func newNetstack(cfg Config, events *raEvents, c *claims,
-	m *memberships, mtu *linkMTU) (*gstack.Stack, error) {
+	m *memberships, mtu *linkMTU, errs *icmpErrors) (*gstack.Stack, error) {
 	installLogFilter()
 	dad := detection(cfg.DuplicateDetection)
-	watch := ndpWatch{claims: c, memberships: m, clock: cfg.Clock}
+	watch := ndpWatch{claims: c, memberships: m, errors: errs, clock: cfg.Clock}
 	var limit4 func() uint32
 	if cfg.DHCPv4 {
 		limit4, watch.limit = mtu.limit4, mtu.limit6
@@ -63,7 +63,7 @@ func newNetstack(cfg Config, events *raEvents, c *claims,
 		NetworkProtocols: []gstack.NetworkProtocolFactory{
 			c.watchARP(arp.NewProtocolWithOptions(arp.Options{DADConfigs: dad})),
 			m.watchIPv4(ipv4.NewProtocolWithOptions(
-				ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: !cfg.Host}}), limit4),
+				ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: !cfg.Host}}), limit4, errs),
 			watch.wrap(ipv6.NewProtocolWithOptions(ipv6Options(cfg, dad, events))),
 		},
 		TransportProtocols: []gstack.TransportProtocolFactory{

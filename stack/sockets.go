@@ -227,7 +227,7 @@ func order(s *Socket) int {
 	return 1
 }
 
-// notAccepted has the states of connections that no Accept has returned, until they are counted,
+// notAccepted lists the states of connections that no Accept has returned, until they are counted,
 // and what they are called from then on.
 var notAccepted = map[string]string{
 	"ESTAB, not accepted":      "ESTAB",

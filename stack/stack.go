@@ -54,6 +54,8 @@ type Stack struct {
 	claims   *claims   // uses of our addresses by others
 
 	memberships *memberships // the groups we are in
+	mtus        *pathMTUs    // of paths that take less than the link
+	icmp        *icmpErrors
 	// neighbours on the link have hardware addresses; written before the link is in use
 	resolves   bool
 	netdev     *netdevConfig // nil unless Config.Auto or an address of Config is bare
@@ -176,9 +178,11 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 		cfg.Addresses = cfg.hostAddresses
 	}
 	events, claims, groups := newRAEvents(), newClaims(cfg), newMemberships()
-	mtu := new(linkMTU)
+	mtu, mtus := new(linkMTU), newPathMTUs(cfg.Clock, random.From(cfg.Random))
+	icmp := newICMPErrors(mtus)
 	s := &Stack{
 		raEvents: events, claims: claims, memberships: groups, netdev: linux, mtu: mtu,
+		mtus: mtus, icmp: icmp,
 		cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{}),
 		clock: cfg.Clock, random: random.From(cfg.Random), orphans: orphans{clock: cfg.Clock},
 	}
@@ -190,7 +194,7 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	if s.dns, err = resolver.New(s.resolverConfig()); err != nil {
 		return nil, err
 	}
-	if s.net, err = newNetstack(cfg, events, claims, groups, mtu); err != nil {
+	if s.net, err = newNetstack(cfg, events, claims, groups, mtu, icmp); err != nil {
 		return nil, err
 	}
 	s.autoconf.logLimit = rateLimit{burst: 10, period: time.Minute}
@@ -199,6 +203,7 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.listeners = make(map[*TCPListener]struct{})
 	s.announcer = s.clock.NewStopped(s.Announce)
+	icmp.stack.Store(s)
 	return s, nil
 }
 

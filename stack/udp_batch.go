@@ -5,7 +5,6 @@ import (
 	"os"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/net/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -157,7 +156,7 @@ func (c *UDPConn) writeDirect(s *batchScratch, ms []Message) int {
 	if r.epoch != c.stack.epoch.Load() {
 		return 0
 	}
-	n, now := 0, c.stack.clock.Now()
+	n, now := 0, c.stack.moment()
 	for n < min(len(ms), maxBatch) && c.addDirect(s, n, &ms[n], now) {
 		n++
 	}
@@ -177,7 +176,7 @@ func (c *UDPConn) writeDirect(s *batchScratch, ms []Message) int {
 
 // addDirect makes m datagram i of what goes to the link; false if m has to go through netstack.
 // routes.mu is held for reading.
-func (c *UDPConn) addDirect(s *batchScratch, i int, m *Message, now time.Time) bool {
+func (c *UDPConn) addDirect(s *batchScratch, i int, m *Message, now moment) bool {
 	addr, ok := m.Addr.(*net.UDPAddr)
 	if !ok || len(m.Buffers) != 1 || len(m.OOB) != 0 {
 		return false

@@ -64,6 +64,7 @@ type UDPConn struct {
 	remote    tcpip.FullAddress // if connected
 	reusePort bool              // of ListenConfig or Dialer
 	forGroup  bool              // bound to a group's port, which others may have, too
+	toAll     bool              // bound to a broadcast address
 	binding   *binding          // the kernel's sockets for the port, with Config.Host; else nil
 
 	// Reading. rd.mu is held by one reader at a time.
@@ -83,6 +84,8 @@ type UDPConn struct {
 	control atomic.Bool   // ReadMsgUDP and ReadBatch report destination addresses
 	class   atomic.Uint32 // traffic class of what is sent
 	ttl     atomic.Uint32 // of what is sent to hosts; 0: the default
+
+	discovery atomic.Uint32 // a PathMTUDiscovery
 }
 
 var (
@@ -198,6 +201,7 @@ func (s *Stack) openUDP(c *UDPConn, network string, choose func(string, net.IP) 
 // mix (RFC 6864 section 4).
 func (c *UDPConn) configure() {
 	_ = c.ep.SetSockOptInt(tcpip.MTUDiscoverOption, int(tcpip.PMTUDiscoveryDont)) // cannot fail
+	c.discovery.Store(uint32(PathMTUWant))
 	o := c.ep.SocketOptions()
 	o.SetBroadcast(true)
 	o.SetReusePort(c.reusePort)
@@ -260,6 +264,7 @@ func (c *UDPConn) readLocalAddr() error {
 		return syscallError("getsockname", terr)
 	}
 	c.local, c.laddr = local, c.stack.udpAddr(c.family, local)
+	c.toAll = c.stack.isGroup(local.Addr)
 	return nil
 }
 

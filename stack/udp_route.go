@@ -12,7 +12,6 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
-	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
@@ -158,13 +157,17 @@ type headerTemplate struct {
 	ip    int       // where the IP header starts
 	v6    bool      // it is an IPv6 header
 	limit int       // most bytes of a datagram, its header included
+	mtus  uint64    // the version of pathMTUs that limit is of
 	built time.Time // it is used for templateLifetime
 }
 
 // buildTemplate makes a template from what netstack knows of the route, or returns nil if the
-// neighbour is not resolved or the route does not leave through the link.
-func buildTemplate(r *gstack.Route, c clock.Clock) (h *headerTemplate) {
-	if r.OutgoingNIC() != nicID || r.Loop() != gstack.PacketOut || r.ResolvedFields(nil) != nil {
+// neighbour is not resolved, the route does not leave through the link, or what takes it may be
+// fragmented on the way and so needs an identification.
+func (c *UDPConn) buildTemplate(r *gstack.Route) (h *headerTemplate) {
+	version, room := c.stack.mtus.version.Load(), c.datagramRoom(r)
+	if r.OutgoingNIC() != nicID || r.Loop() != gstack.PacketOut || c.mayBeFragmented(r, room) ||
+		r.ResolvedFields(nil) != nil {
 		return nil
 	}
 	// Resolved a moment ago, so this calls back before it returns; if it is not any more, h comes
@@ -172,12 +175,15 @@ func buildTemplate(r *gstack.Route, c clock.Clock) (h *headerTemplate) {
 	got := make(chan *headerTemplate, 1)
 	_ = r.ResolvedFields(func(f gstack.ResolvedFieldsResult) {
 		if f.Err == nil {
-			got <- newHeaderTemplate(r, &f.RouteInfo, c.Now())
+			got <- newHeaderTemplate(r, &f.RouteInfo, c.stack.clock.Now())
 		}
 	})
 	select {
 	case h = <-got:
 	default:
+	}
+	if h != nil {
+		h.limit, h.mtus = room.limit, version
 	}
 	return h
 }
@@ -189,7 +195,7 @@ func newHeaderTemplate(r *gstack.Route, info *gstack.RouteInfo,
 		return nil
 	}
 	h := &headerTemplate{ip: header.EthernetMinimumSize, v6: info.NetProto == ipv6Protocol,
-		limit: int(r.MTU()), built: now}
+		built: now}
 	header.Ethernet(h.bytes[:]).Encode(&header.EthernetFields{
 		SrcAddr: info.LocalLinkAddress, DstAddr: info.RemoteLinkAddress, Type: info.NetProto,
 	})
@@ -239,7 +245,7 @@ type datagramLink interface {
 
 // sendDirect sends b with the path's template; false if there is none, or the link cannot send it.
 func (c *UDPConn) sendDirect(p *path, b []byte, to uint16) (tcpip.Error, bool) {
-	h := p.freshTemplate(header.UDPMinimumSize+len(b), c.stack.clock.Now())
+	h := p.freshTemplate(header.UDPMinimumSize+len(b), c.stack.moment())
 	if h == nil {
 		return nil, false
 	}
@@ -254,11 +260,19 @@ func (c *UDPConn) sendDirect(p *path, b []byte, to uint16) (tcpip.Error, bool) {
 	return err, true
 }
 
+// moment is what a template's age is told by.
+type moment struct {
+	time.Time
+	mtus uint64 // version of pathMTUs
+}
+
+func (s *Stack) moment() moment { return moment{s.clock.Now(), s.mtus.version.Load()} }
+
 // freshTemplate is the template for a datagram of n bytes, its header included, or nil if the
 // datagram has to go through netstack.
-func (p *path) freshTemplate(n int, now time.Time) *headerTemplate {
+func (p *path) freshTemplate(n int, now moment) *headerTemplate {
 	h := p.template.Load()
-	if h == nil || n > h.limit || now.Sub(h.built) > templateLifetime {
+	if h == nil || n > h.limit || h.mtus != now.mtus || now.Sub(h.built) > templateLifetime {
 		return nil
 	}
 	return h

@@ -28,7 +28,7 @@ func (c *UDPConn) Write(b []byte) (int, error) {
 		return 0, c.writeError(nil,
 			c.orClosedErr(os.NewSyscallError("write", syscall.EDESTADDRREQ)))
 	}
-	return c.sent(b, c.raddr, c.send(b, c.remote, c.local.Addr, "write"))
+	return c.sent(b, c.raddr, c.send(b, c.remote, c.bound(), "write"))
 }
 
 // WriteTo implements net.PacketConn. addr must be a *net.UDPAddr.
@@ -140,10 +140,19 @@ func (c *UDPConn) destinationAddrPort(addr netip.AddrPort) (tcpip.FullAddress, e
 	return c.stack.full(a, int(addr.Port()), addr.Addr().Zone())
 }
 
+// bound is the address that the socket is bound to and sends from, if any: not a broadcast address
+// (RFC 1122 section 3.2.1.3).
+func (c *UDPConn) bound() tcpip.Address {
+	if c.toAll {
+		return tcpip.Address{}
+	}
+	return c.local.Addr
+}
+
 // source is the address to send from: the one bound to, or the one that to has last sent to.
 func (c *UDPConn) source(to tcpip.FullAddress) tcpip.Address {
-	if c.local.Addr.Len() != 0 {
-		return c.local.Addr
+	if a := c.bound(); a.Len() != 0 || c.toAll {
+		return a
 	}
 	return c.replySources.sourceFor(to)
 }
@@ -175,11 +184,29 @@ func (c *UDPConn) send(b []byte, to tcpip.FullAddress, from tcpip.Address, call 
 	}
 	if c.raddr != nil { // an ICMP error that came back belongs to this call
 		if terr := c.ep.LastError(); terr != nil {
-			return syscallError(call, terr)
+			return c.sendAfter(syscallError(call, terr), b, to, from, call)
 		}
 	}
-	switch named := from.Len() != 0 && from != c.local.Addr; {
+	return c.dispatch(b, to, from, call)
+}
+
+// sendAfter reports an error of ICMP about an earlier datagram, which costs this one, as on Linux;
+// but not if it is that the path's MTU has become smaller, for then this datagram may be the last
+// that is sent until an answer comes.
+func (c *UDPConn) sendAfter(earlier error, b []byte, to tcpip.FullAddress, from tcpip.Address,
+	call string) error {
+	if errors.Is(earlier, syscall.EMSGSIZE) {
+		_ = c.dispatch(b, to, from, call)
+	}
+	return earlier
+}
+
+// dispatch sends a datagram on the way that is open to it, see [UDPConn].
+func (c *UDPConn) dispatch(b []byte, to tcpip.FullAddress, from tcpip.Address, call string) error {
+	switch named := from != c.local.Addr && (from.Len() != 0 || c.toAll); {
 	case cacheable(to.Addr):
+	case PathMTUDiscovery(c.discovery.Load()) >= PathMTUDo && c.exceedsLink(b, to):
+		return os.NewSyscallError(call, syscall.EMSGSIZE)
 	case named && to.Addr.Len() != 0:
 		return c.sendFrom(b, to, from, call)
 	default:
@@ -232,12 +259,23 @@ func (c *UDPConn) transmit(p *path, b []byte, port uint16) tcpip.Error {
 		return err
 	}
 	err := c.write(p.route, b, port)
-	p.template.Store(buildTemplate(p.route, c.stack.clock))
+	p.template.Store(c.buildTemplate(p.route))
 	return err
 }
 
 // write sends a datagram through netstack.
 func (c *UDPConn) write(r *gstack.Route, b []byte, port uint16) tcpip.Error {
+	path := c.datagramRoom(r)
+	fits := header.UDPMinimumSize+len(b) <= path.limit
+	switch {
+	case fits:
+	case PathMTUDiscovery(c.discovery.Load()) >= PathMTUDo:
+		return &tcpip.ErrMessageTooLong{}
+	case path.path != nil:
+		err := c.writeFragments(r, b, port, path)
+		c.countSent(err)
+		return err
+	}
 	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{
 		ReserveHeaderBytes: header.UDPMinimumSize + int(r.MaxHeaderLength()),
 		Payload:            buffer.MakeWithData(b),
@@ -259,7 +297,7 @@ func (c *UDPConn) write(r *gstack.Route, b []byte, port uint16) tcpip.Error {
 		Protocol: udp.ProtocolNumber,
 		TTL:      c.ttlOn(r),
 		TOS:      uint8(c.class.Load()),
-		DF:       length <= int(r.MTU()), // larger datagrams are fragmented
+		DF:       fits && !c.mayBeFragmented(r, path), // netstack fragments what does not fit
 	}, pkt)
 	c.countSent(err)
 	return err

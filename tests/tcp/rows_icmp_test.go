@@ -98,23 +98,31 @@ func messages() []row {
 				       done dial = ECONNREFUSED
 				10s`},
 		{name: "a host that is unreachable ends a dial",
-			source: "RFC 5461 4.1; packetimpact: ICMP error in connect", only: 4,
+			source: "RFC 5461 4.1, net/ipv6/icmp.c tab_unreach; packetimpact: ICMP in connect",
 			script: `
 				0      dial ...
 				       > S 0 mss own sackok ts ws 8
 				10ms   < icmp host seq 0 port 8000
 				       done dial = EHOSTUNREACH`},
-		{name: "an address that is unreachable does not end a dial (IPv6)",
-			source: "RFC 4443 3.1: code 3, which netstack does not know", only: 6,
-			linux: "EHOSTUNREACH, net/ipv6/icmp.c icmpv6_err_convert",
+		{name: "a router that ends the way ends a dial",
+			source: "net/ipv4/tcp_ipv4.c tcp_v4_err, net/ipv6/icmp.c icmpv6_err_convert",
 			script: `
 				0      dial ...
 				       > S 0 mss own sackok ts ws 8
-				10ms   < icmp host seq 0 port 8000
-				1s     > S 0 mss own sackok ts ws 8
-				1010ms < SA 0 ack 1 mss 1000
-				       > A 1 ack 1
-				       done dial`},
+				10ms   < icmp hops seq 0 port 8000
+				       done dial = EHOSTUNREACH`},
+		{name: "a firewall ends a dial", source: "net/ipv4/icmp.c icmp_err_convert", only: 4,
+			script: `
+				0      dial ...
+				       > S 0 mss own sackok ts ws 8
+				10ms   < icmp admin seq 0 port 8000
+				       done dial = EHOSTUNREACH`},
+		{name: "a firewall ends a dial (IPv6)", source: "net/ipv6/icmp.c tab_unreach", only: 6,
+			script: `
+				0      dial ...
+				       > S 0 mss own sackok ts ws 8
+				10ms   < icmp admin seq 0 port 8000
+				       done dial = EACCES`},
 		{name: "a net that is unreachable ends a dial",
 			source: "RFC 5461 4.1; packetimpact: network unreachable",
 			script: `
@@ -150,6 +158,33 @@ func messages() []row {
 				120ms  > PA 1+100 ack 1
 				360ms  > PA 1+100 ack 1
 				840ms  done read = ENETUNREACH`},
+		{name: "a timeout is told by a firewall's message", only: 6,
+			source: "net/ipv4/tcp_timer.c tcp_write_err: sk_err_soft",
+			config: func(c *stack.Config) { c.TCP.MaxRetries = 2 },
+			script: `
+				0      open mss 1000
+				       write 100
+				       > PA 1+100 ack 1
+				       read 1 ...
+				10ms   < icmp admin seq 1
+				120ms  > PA 1+100 ack 1
+				360ms  > PA 1+100 ack 1
+				840ms  done read = EACCES`},
+		{name: "a timeout is not told by a message from before the last answer",
+			source: "net/ipv4/tcp_input.c tcp_ack: sk_err_soft is 0 from then on",
+			config: func(c *stack.Config) { c.TCP.MaxRetries = 2 },
+			script: `
+				0      open mss 1000
+				       write 100
+				       > PA 1+100 ack 1
+				10ms   < icmp net seq 1
+				20ms   < A 1 ack 101
+				       write 100
+				       > PA 101+100 ack 1
+				       read 1 ...
+				140ms  > PA 101+100 ack 1
+				380ms  > PA 101+100 ack 1
+				860ms  done read = ETIMEDOUT`},
 	}
 }
 

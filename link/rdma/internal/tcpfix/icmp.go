@@ -58,7 +58,7 @@ const (
 // reports whether it did. A wrong checksum stays wrong.
 func raisePathMTU(frame []byte, p *hdr.Packet) bool {
 	const headerLen = 8
-	if p.L4 == 0 || p.End-p.L4 < headerLen {
+	if p.L4 == 0 || p.End-p.L4 < headerLen || quotesDatagram(frame[p.L4+headerLen:p.End], p) {
 		return false
 	}
 	h := frame[p.L4 : p.L4+headerLen]
@@ -73,6 +73,19 @@ func raisePathMTU(frame []byte, p *hdr.Packet) bool {
 		}
 	}
 	return false
+}
+
+// quotesDatagram reports whether a message that quotes b is about a datagram. UDP sockets heed such
+// MTUs by Linux's rules (stack/path_mtu.go).
+func quotesDatagram(b []byte, p *hdr.Packet) bool {
+	const protocol4, protocol6, fragment6 = 9, 6, 44
+	if len(b) < hdr.IPv4Len {
+		return false
+	}
+	if p.Proto == hdr.ProtoICMP {
+		return b[protocol4] == hdr.ProtoUDP
+	}
+	return b[protocol6] == hdr.ProtoUDP || b[protocol6] == fragment6
 }
 
 // setPathMTU writes bytes 4 to 7 of an ICMP header.
