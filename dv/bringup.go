@@ -19,6 +19,9 @@ func (d *Device) decide(t *target) (err error) {
 	if d.plan, err = newPlan(&d.config, t.facts.MTU, os.Getpagesize()); err != nil {
 		return err
 	}
+	if limit, limited := t.lockable(); limited {
+		d.fitInto(limit)
+	}
 	if d.config.MAC, err = chooseMAC(&d.config, &t.facts); err != nil {
 		return err
 	}
@@ -34,6 +37,23 @@ func (d *Device) decide(t *target) (err error) {
 		return isDown(t.facts.Netdev)
 	}
 	return t.allowed(&d.plan)
+}
+
+// fitInto makes rings and buffers whose sizes were left open smaller, if no more than limit bytes
+// may be locked in memory.
+func (d *Device) fitInto(limit int) {
+	before := d.plan
+	if d.plan.shrink(&d.config, limit); d.plan == before || d.plan.pinned() > limit {
+		return
+	}
+	d.log.Warn("rings and buffers are smaller than usual, and bursts may be lost: no more memory "+
+		"may be locked (ulimit -l, systemd LimitMEMLOCK=)", "device", d.Name(),
+		"limit_bytes", limit, "pinned_bytes", d.plan.pinned(),
+		"pinned_bytes_usual", before.pinned(),
+		"rx_ring", d.plan.rxEntries, "rx_ring_usual", before.rxEntries,
+		"tx_ring", d.plan.txBlocks, "tx_ring_usual", before.txBlocks,
+		"tx_buffer", d.plan.stage, "tx_buffer_usual", before.stage,
+		"spare_buffers", d.plan.spare, "spare_buffers_usual", before.spare)
 }
 
 // bringUp makes everything, as steps of the cleanup. Send queues come before

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,6 +42,8 @@ type target struct {
 	open   func() (uverbs.Kernel, error)
 	// allowed says whether this process may have what p asks for.
 	allowed func(p *plan) error
+	// lockable is how many bytes this process may still lock in memory, if there is a limit.
+	lockable func() (bytes int, limited bool)
 	// addresses opens the list of what the port's netdev receives; nil: there is none
 	addresses func(log *slog.Logger) (AddressList, error)
 	// watch begins to tell changes of the netdev; nil: there is none to watch
@@ -55,6 +58,9 @@ func (t *target) ready() error {
 	p, err := newPlan(&Config{}, t.facts.MTU, 4096)
 	if err != nil {
 		return err
+	}
+	if limit, limited := t.lockable(); limited {
+		p.shrink(&Config{}, limit)
 	}
 	return t.allowed(&p)
 }
@@ -81,7 +87,8 @@ func given(cfg *Config) *target {
 		f.Name = "device"
 	}
 	t := &target{facts: f, driver: uverbs.DriverMLX5, open: cfg.Kernel,
-		allowed: func(*plan) error { return nil }}
+		allowed:  func(*plan) error { return nil },
+		lockable: func() (int, bool) { return 0, false }}
 	if open := cfg.Addresses; open != nil {
 		t.addresses = func(*slog.Logger) (AddressList, error) { return open() }
 	}
@@ -220,6 +227,7 @@ func (m *host) target(n *node, port uint8) (*target, error) {
 	t := &target{driver: n.rdma.Driver,
 		open: func() (uverbs.Kernel, error) { return m.open(n.Node) }}
 	t.allowed = func(p *plan) error { return m.allowed(n.IBDev, p) }
+	t.lockable = m.lockable
 	t.facts = PortFacts{Name: n.IBDev, Netdev: n.netdev(port), Port: port,
 		MTU: defaultMTU, Virtual: n.VF}
 	if t.facts.Netdev == "" { // in another network namespace, which hides it
@@ -251,6 +259,16 @@ func (m *host) urgency(n *node) slog.Level {
 		return slog.LevelWarn
 	}
 	return slog.LevelInfo
+}
+
+// lockable is how many bytes this process may still lock in memory, if there is a limit.
+func (m *host) lockable() (bytes int, limited bool) {
+	env, err := m.env()
+	already := m.pinned()
+	if err != nil || env.IPCLock || env.Memlock > math.MaxInt {
+		return 0, false
+	}
+	return int(env.Memlock - min(already, env.Memlock)), true
 }
 
 // allowed checks privileges and limits before the kernel is asked for anything.

@@ -1,7 +1,9 @@
 package dv
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -194,10 +196,10 @@ func TestRefusals(t *testing.T) {
 		{"memlock", "mlx5_0", func(m *host) {
 			m.env = func() (uverbs.Environment,
 				error) {
-				return uverbs.Environment{NetRaw: true, Memlock: 8 << 20}, nil
+				return uverbs.Environment{NetRaw: true, Memlock: 1 << 20}, nil
 			}
 		}, ErrMemlock,
-			"MiB of locked memory (this process has locked 0.0 already), the limit is 8.0"},
+			"MiB of locked memory (this process has locked 0.0 already), the limit is 1.0"},
 		{"memlock used up", "mlx5_0",
 			func(m *host) { m.pinned = func() uint64 { return 63 << 20 } },
 			ErrMemlock, "has locked 63.0 already"},
@@ -292,5 +294,39 @@ func TestFind(t *testing.T) {
 	m.root = t.TempDir()
 	if _, err := m.find(named("enp1s0f0")); !errors.Is(err, ErrNoRDMA) {
 		t.Errorf("a machine without RDMA: %v", err)
+	}
+}
+
+// TestOpenUnderMemlock: under the limit of locked memory that systems have by default, a device
+// with one receive queue is opened with smaller rings, which is said once; with none to spare it is
+// refused in words.
+func TestOpenUnderMemlock(t *testing.T) {
+	for _, tt := range []struct {
+		limit   uint64
+		pinned  uint64 // by others in the process
+		refused bool
+		said    int
+	}{
+		{64 << 20, 0, false, 0}, {8 << 20, 0, false, 1}, {64 << 20, 56 << 20, false, 1},
+		{64 << 10, 0, true, 0}, {8 << 20, 7 << 20, true, 0},
+	} {
+		m := usual(t)
+		m.env = func() (uverbs.Environment, error) {
+			return uverbs.Environment{NetRaw: true, Memlock: tt.limit}, nil
+		}
+		m.pinned = func() uint64 { return tt.pinned }
+		target, err := m.locate("mlx5_0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		_, err = open(t.Context(), Config{RxQueues: 1, TxQueues: 8,
+			Logger: slog.New(slog.NewTextHandler(&log, nil))}, target)
+		said := strings.Count(log.String(), "rings and buffers are smaller than usual")
+		if errors.Is(err, ErrMemlock) != tt.refused || !tt.refused && !errors.Is(err, unix.ENXIO) ||
+			said != tt.said {
+			t.Errorf("limit %d, %d locked: %v; said %d times: %s", tt.limit, tt.pinned, err, said,
+				&log)
+		}
 	}
 }

@@ -81,7 +81,7 @@ func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 	if cfg.MTU == 0 {
 		p.mtuLimit = min(max(p.mtu, p.segs*p.frame-frameOverhead), maxMTU)
 	}
-	p.shrink(cfg)
+	p.shrink(cfg, pinnedBudget)
 	return p, nil
 }
 
@@ -140,10 +140,10 @@ func (p *plan) check(cfg *Config, portMTU int) error {
 	return nil
 }
 
-// shrink halves what cfg left open until the plan fits the budget, or nothing
+// shrink halves what cfg left open until the plan fits a budget of so many bytes, or nothing
 // is left to halve.
-func (p *plan) shrink(cfg *Config) {
-	for p.pinned() > pinnedBudget {
+func (p *plan) shrink(cfg *Config, budget int) {
+	for p.pinned() > budget {
 		switch {
 		case cfg.TxBufferSize == 0 && p.stage > minStage &&
 			p.tx*p.stage >= p.rx*p.rxRing()*p.segs*p.frame:
@@ -158,10 +158,21 @@ func (p *plan) shrink(cfg *Config) {
 			p.rxEntries /= 2
 		case cfg.TxQueueSize == 0 && p.txBlocks > minRing:
 			p.txBlocks /= 2
+		case cfg.SpareFrames == 0 && budget < pinnedBudget && p.spare > p.leastSpare():
+			p.spare = max(p.spare/2, p.leastSpare())
 		default:
 			return
 		}
 	}
+}
+
+// leastSpare is the buffers for 64 frames, which a worker's batch and some packets under way need;
+// of a striding ring 4 slabs.
+func (p *plan) leastSpare() int {
+	if p.striding {
+		return 4
+	}
+	return 64 * p.segs
 }
 
 func (p *plan) frames() int { return p.rx*p.rxRing()*p.segs + p.spare }

@@ -63,6 +63,36 @@ func TestPlanBudget(t *testing.T) {
 	}
 }
 
+// TestPlanLockable: 8 MiB of locked memory, which systems allow by default, do for one receive
+// queue with the send queues of any number of processors, and for what is chosen by default on
+// some; what is asked for is not cut down.
+func TestPlanLockable(t *testing.T) {
+	const limit = 8 << 20
+	for _, page := range []int{4096, 16384} {
+		for _, mtu := range []int{1500, 9000} {
+			for _, q := range [][2]int{{1, 1}, {1, 2}, {1, 8}, {2, 8}} {
+				p, err := newPlan(&Config{RxQueues: q[0], TxQueues: q[1]}, mtu, page)
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.shrink(&Config{}, limit)
+				t.Logf("pages of %d, MTU %d, queues %v: %.2f MiB, rings %d, %d, stage %d KiB, "+
+					"spare %d", page, mtu, q, float64(p.pinned())/(1<<20), p.rxEntries, p.txBlocks,
+					p.stage>>10, p.spare)
+				if p.pinned() > limit || p.rxEntries < 2*minRing {
+					t.Errorf("queues %v: %d bytes, receive rings of %d", q, p.pinned(), p.rxEntries)
+				}
+			}
+		}
+	}
+	cfg := Config{RxQueueSize: 4096, TxQueueSize: 1024, TxBufferSize: 1 << 20, SpareFrames: 256}
+	p, err := newPlan(&cfg, 1500, 4096)
+	before := p
+	if p.shrink(&cfg, limit); err != nil || p != before {
+		t.Errorf("%+v, %v, asked for %+v", p, err, before)
+	}
+}
+
 // What is asked for is not cut down.
 func TestPlanKeepsWhatIsAsked(t *testing.T) {
 	cfg := Config{RxQueues: 4, TxQueues: 4, RxQueueSize: 8192,

@@ -102,7 +102,19 @@ func noRings(err error) bool {
 	return errors.Is(err, dv.ErrNoRDMA) || errors.Is(err, dv.ErrNotMlx5)
 }
 
-func (s *Stack) linkOptions() rdma.Options { return s.cfg.linkOptions() }
+func (s *Stack) linkOptions() rdma.Options {
+	o := s.cfg.linkOptions()
+	o.SpreadRefused = func(err error) {
+		s.health.notice(reportRx, err)
+		if err == nil {
+			s.log.Info("the device spreads flows again", "interface", s.name)
+			return
+		}
+		s.log.Warn("flows stay on the receive queues that they are on: the device refuses another "+
+			"table, and is asked again after 1 s to 1 min", "interface", s.name, "error", err)
+	}
+	return o
+}
 
 func (c *Config) linkOptions() rdma.Options {
 	return rdma.Options{RxMode: c.RxMode, Spread: c.Spread, RxLimit: c.RxLimit, Clock: c.Clock,

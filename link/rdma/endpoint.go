@@ -43,6 +43,10 @@ type Options struct {
 	// Spread is over how many receive queues of its devices the endpoint spreads flows. By load it
 	// begins with those that dv.Config.ActiveRxQueues says, for which [Options.ActiveRxQueues] is.
 	Spread Spread
+	// SpreadRefused is told when a device does not spread flows over another number of queues, with
+	// its error, and with nil when it does again. The device is asked again after 1 s to 1 min
+	// meanwhile. SpreadRefused must return at once. nil: nobody is told.
+	SpreadRefused func(error)
 	// RxLimit is how many bytes of received TCP segments without payload may wait for the stack to
 	// work them off; DefaultRxLimit if 0, and 256 KiB at least. See flood.go.
 	RxLimit int
@@ -100,6 +104,7 @@ type Endpoint struct {
 
 	// of backends that are not in use any more, since New
 	pastOutOfBuffer, switches atomic.Uint64
+	spreadRefusals            atomic.Uint64
 
 	following sync.Mutex         // held while mtu changes; the last one taken
 	injecting sync.Mutex         // held while an Injector delivers

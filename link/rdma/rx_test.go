@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
@@ -222,4 +223,51 @@ func packetLen(h []byte) int {
 		return hdr.IPv6Len + int(binary.BigEndian.Uint16(h[4:]))
 	}
 	return int(binary.BigEndian.Uint16(h[2:]))
+}
+
+// summedDatagram returns a datagram of ten bytes to the test worker, with a checksum that is right,
+// or none.
+func summedDatagram(v6, sum bool) []byte {
+	eth := make([]byte, hdr.EthLen)
+	fields := header.EthernetFields{SrcAddr: "\x02\x00\x00\x00\x00\x09",
+		DstAddr: ourMAC, Type: hdr.TypeIPv4}
+	udp := make([]byte, hdr.UDPLen+10)
+	header.UDP(udp).Encode(&header.UDPFields{SrcPort: 7, DstPort: 53, Length: uint16(len(udp))})
+	from, to := tcpip.AddrFrom4([4]byte{192, 0, 2, 9}), tcpip.AddrFrom4([4]byte{192, 0, 2, 1})
+	ip := make([]byte, hdr.IPv4Len)
+	if v6 {
+		fields.Type, ip = hdr.TypeIPv6, make([]byte, hdr.IPv6Len)
+		from = tcpip.AddrFrom16([16]byte{0: 0xfd, 15: 9})
+		to = tcpip.AddrFrom16([16]byte{0: 0xfd, 15: 1})
+		header.IPv6(ip).Encode(&header.IPv6Fields{PayloadLength: uint16(len(udp)),
+			TransportProtocol: hdr.ProtoUDP, HopLimit: 64, SrcAddr: from, DstAddr: to})
+	} else {
+		header.IPv4(ip).Encode(&header.IPv4Fields{TotalLength: uint16(hdr.IPv4Len + len(udp)),
+			TTL: 64, Protocol: hdr.ProtoUDP, SrcAddr: from, DstAddr: to})
+		header.IPv4(ip).SetChecksum(^header.IPv4(ip).CalculateChecksum())
+	}
+	if sum {
+		pseudo := header.PseudoHeaderChecksum(header.UDPProtocolNumber, from, to, uint16(len(udp)))
+		header.UDP(udp).SetChecksum(^checksum.Checksum(udp, pseudo))
+	}
+	header.Ethernet(eth).Encode(&fields)
+	return append(append(eth, ip...), udp...)
+}
+
+// TestNoChecksum: a datagram without a checksum is good over IPv4 (RFC 768) and dropped over IPv6,
+// as by Linux for a socket that has not set UDP_NO_CHECK6_RX, whatever the NIC says of it.
+func TestNoChecksum(t *testing.T) {
+	for _, flags := range []dv.RxFlags{0, dv.RxL3OK, dv.RxL3OK | dv.RxL4OK} {
+		for _, tt := range []struct {
+			v6, sum bool
+			dropped uint64
+		}{{false, true, 0}, {false, false, 0}, {true, true, 0}, {true, false, 1}} {
+			w := testWorker()
+			w.classifyAndMerge(w.load(flags, summedDatagram(tt.v6, tt.sum)))
+			if n := w.count.badChecksum.Load(); n != tt.dropped || len(w.merge.runs) != int(1-n) {
+				t.Errorf("NIC's flags %x, IPv6 %v, a checksum %v: %d dropped, %d delivered", flags,
+					tt.v6, tt.sum, n, len(w.merge.runs))
+			}
+		}
+	}
 }

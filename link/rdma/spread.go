@@ -31,7 +31,19 @@ type spreader struct {
 	policy spreadPolicy
 	last   []dv.RxStats
 	at     time.Time // of last
+	pause  int       // looks between attempts, while the device refuses; 0: it does not
+	rest   int       // looks until the next attempt
+
+	refusals *atomic.Uint64
+	told     func(error) // of a refusal, and of nil when there is none any more
 }
+
+// The pause after a refusal, in looks: a second at first, a minute at last. Each attempt is some
+// ten commands to the firmware.
+const (
+	firstSpreadPause   = 10
+	longestSpreadPause = 600
+)
 
 // spreadable is what a spreader needs of a device, which is a *dv.Device but in tests.
 type spreadable interface {
@@ -51,6 +63,8 @@ func (e *Endpoint) spreaders(queues backend) (all []*spreader) {
 	}
 	for _, dev := range devicesOf(queues) {
 		if s := newSpreader(dev, dev.NumRx(), e.opts.Clock); s != nil {
+			s.refusals = &e.spreadRefusals
+			s.told = e.opts.SpreadRefused
 			all = append(all, s)
 		}
 	}
@@ -65,7 +79,8 @@ func newSpreader(dev spreadable, queues int, c clock.Clock) *spreader {
 		return nil
 	}
 	s := &spreader{dev: dev, clock: c, at: c.Now(), last: dev.Stats().Rx,
-		policy: spreadPolicy{limit: limit, active: active}}
+		refusals: new(atomic.Uint64),
+		policy:   spreadPolicy{limit: limit, active: active}}
 	s.timer = c.AfterFunc(spreadInterval, s.look)
 	return s
 }
@@ -92,18 +107,43 @@ func (s *spreader) look() {
 	now, stats := s.clock.Now(), s.dev.Stats().Rx
 	busy := busyShares(s.last, stats, now.Sub(s.at))
 	s.last, s.at = stats, now
-	if next := s.policy.next(busy); next != s.policy.active {
+	next := s.policy.next(busy)
+	s.rest = max(s.rest-1, 0)
+	if next != s.policy.active && s.rest == 0 {
 		switch err := s.dev.Rebalance(firstQueues(next, len(stats))); {
 		case err == nil:
 			s.policy.changed(next)
+			s.granted()
 		case errors.Is(err, dv.ErrClosed) || errors.Is(err, dv.ErrFailed):
 			return // it is replaced
+		case errors.Is(err, dv.ErrConfig):
+			// it takes over from another process, which has not ended; no command was given: later
+		default:
+			s.refused(err)
 		}
-		// else one that takes over from another process, which has not ended: later
 	}
 	if !s.ended.Load() {
 		s.timer.Reset(spreadInterval)
 	}
+}
+
+// refused notes that the device does not change its table, and waits longer each time.
+func (s *spreader) refused(err error) {
+	s.refusals.Add(1)
+	first := s.pause == 0
+	s.pause = min(max(2*s.pause, firstSpreadPause), longestSpreadPause)
+	s.rest = s.pause
+	if first && s.told != nil {
+		s.told(err)
+	}
+}
+
+// granted notes that the device has changed its table.
+func (s *spreader) granted() {
+	if s.pause != 0 && s.told != nil {
+		s.told(nil)
+	}
+	s.pause, s.rest = 0, 0
 }
 
 // firstQueues are weights that give the first n of so many queues equal shares.

@@ -2,10 +2,13 @@ package rdma
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
@@ -105,7 +108,7 @@ func TestSpreader(t *testing.T) {
 	if len(d.weights) != 0 {
 		t.Fatalf("changed to %v after one busy look", d.weights)
 	}
-	d.err = errors.New("it takes over")
+	d.err = fmt.Errorf("it takes over: %w", dv.ErrConfig)
 	look(100, 100)
 	d.err = nil
 	look(100, 100)
@@ -129,6 +132,47 @@ func TestSpreader(t *testing.T) {
 	if len(d.weights) != calls {
 		t.Error("a look after the end")
 	}
+}
+
+// TestSpreadRefused: a device that refuses another table is asked ever more rarely, once a minute
+// at last, and that it refuses is told once; so is the end of it.
+func TestSpreadRefused(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
+	d := &fakeDevice{stats: make([]dv.RxStats, 4), err: unix.ENOMEM}
+	s := newSpreader(d, 4, clock.Clock{})
+	s.timer.Stop()
+	var told []error
+	s.told = func(err error) { told = append(told, err) }
+	var at []int // the looks that asked
+	looks := 0
+	look := func() {
+		before := len(d.weights)
+		d.work(s.policy.active, 100, 100)
+		s.at = s.at.Add(-time.Second)
+		s.look()
+		s.timer.Stop()
+		if looks++; len(d.weights) > before {
+			at = append(at, looks)
+		}
+	}
+	for range 3000 {
+		look()
+	}
+	want := []int{2, 12, 32, 72, 152, 312, 632, 1232, 1832, 2432}
+	if !slices.Equal(at, want) || s.refusals.Load() != uint64(len(want)) {
+		t.Errorf("asked at looks %v, counted %d, want %v", at, s.refusals.Load(), want)
+	}
+	if len(told) != 1 || !errors.Is(told[0], unix.ENOMEM) {
+		t.Errorf("told %v, want one refusal", told)
+	}
+	d.err = nil
+	for s.policy.active == 1 {
+		look()
+	}
+	if len(told) != 2 || told[1] != nil || s.pause != 0 {
+		t.Errorf("told %v afterwards, a pause of %d looks", told, s.pause)
+	}
+	s.stop()
 }
 
 func TestSpreadOptions(t *testing.T) {

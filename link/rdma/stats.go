@@ -61,6 +61,9 @@ type Stats struct {
 	TxBacklogged     uint64 // that had to wait
 	TxBacklogDropped uint64 // of these, dropped when the endpoint was detached or closed
 
+	// SpreadRefused is how often a device did not spread flows over another number of queues.
+	SpreadRefused uint64
+
 	// Switches is how often another backend came into use; see Endpoint.Switch. Each frame is in
 	// the counters of one backend.
 	Switches            uint64
@@ -164,6 +167,7 @@ func (e *Endpoint) Stats() Stats {
 		}
 	}
 	s.RxOutOfBuffer, s.Switches = e.outOfBuffer(), e.switches.Load()
+	s.SpreadRefused = e.spreadRefusals.Load()
 	s.RxWaiting = e.waitingBytes()
 	for _, t := range e.tx {
 		c := &t.count

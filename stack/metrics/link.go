@@ -14,6 +14,8 @@ func (p *page) link(st *stack.Stack) {
 		of(uint64(st.NetdevMTU())))
 	count("mtu_changes_total", "Times that the MTU of what carries the frames changed.",
 		s.MTUChanges)
+	count("rx_spread_refused_total",
+		"Times that a device did not spread flows over another number of queues.", l.SpreadRefused)
 	p.family(counter, "stack_packets_total", "Packets exchanged with netstack.",
 		of(s.RxPackets, "direction", "rx"), of(s.TxPackets, "direction", "tx"))
 	p.family(counter, "stack_bytes_total", "Their bytes.",

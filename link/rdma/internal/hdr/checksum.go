@@ -47,6 +47,14 @@ func (p *Packet) TransportOK(frame []byte) bool {
 	return checksum.Checksum(data, p.pseudoSum(frame, len(data))) == validSum
 }
 
+// LacksChecksum reports whether a UDP datagram over IPv6 has a checksum of 0, which means none: RFC
+// 8200 section 8.1 has it discarded, and so does Linux for sockets that have not asked for such
+// ones (net/ipv6/udp.c __udp6_lib_rcv; RFC 6935 allows them for tunnels).
+func (p *Packet) LacksChecksum(frame []byte) bool {
+	return p.Proto == ProtoUDP && p.EtherType == TypeIPv6 && p.L4 != 0 && p.End-p.L4 >= UDPLen &&
+		frame[p.L4+6]|frame[p.L4+7] == 0
+}
+
 // pseudoSum is the sum of the pseudo header of n bytes of transport.
 func (p *Packet) pseudoSum(frame []byte, n int) uint16 {
 	addresses := frame[p.L3+12 : p.L3+20]
