@@ -145,6 +145,22 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+// WithDefaultSizes returns c with the numbers and sizes of queues and buffers that every device has
+// room for. All other fields are kept: what frames we take, and how, is not the device's choice.
+func (c Config) WithDefaultSizes() Config {
+	c.RxQueues, c.TxQueues, c.ActiveRxQueues = 0, 0, 0
+	c.RxQueueSize, c.TxQueueSize, c.TxBufferSize, c.SpareFrames = 0, 0, 0, 0
+	return c
+}
+
+// WithoutOptionalFeatures returns c without what only some devices can do, and frames pass without:
+// Striding, StripVLAN, DelayDrop, and events that are held back. All other fields are kept.
+func (c Config) WithoutOptionalFeatures() Config {
+	c.Striding, c.StripVLAN, c.DelayDrop = false, false, false
+	c.EventFrames, c.EventMicroseconds = 0, 0
+	return c
+}
+
 // PortFacts is what the netdev of a port would tell.
 type PortFacts struct {
 	// Name is the RDMA device's name, Netdev its port's. For messages.

@@ -158,16 +158,28 @@ func (id *identity) open(ctx context.Context) (failover.Opened, error) {
 	return id.opened(dev, ifindex), nil
 }
 
-// openAgain opens a device that has come back, and has it used.
+// openAgain opens a device that has come back, and has it used. It may be another model: one that
+// refuses the numbers or sizes of queues gets those that any device has room for, and one that
+// lacks an optional feature does without; the log says what was given up.
 func openAgain(ctx context.Context, cfg dv.Config, use func(*dv.Device) error) (*dv.Device, error) {
 	dev, err := dv.Open(ctx, cfg)
-	if errors.Is(err, dv.ErrConfig) || errors.Is(err, dv.ErrNotSupported) {
-		cfg = dv.Config{Device: cfg.Device, Kernel: cfg.Kernel, Facts: cfg.Facts, MAC: cfg.MAC,
-			VLAN: cfg.VLAN, MTU: cfg.MTU, AllowNetdevMAC: cfg.AllowNetdevMAC,
-			TakesOver: cfg.TakesOver, Promiscuous: cfg.Promiscuous, HostMode: cfg.HostMode,
-			Addresses: cfg.Addresses, Interpose: cfg.Interpose, Dumped: cfg.Dumped,
-			Logger: cfg.Logger, Clock: cfg.Clock, Random: cfg.Random}
-		dev, err = dv.Open(ctx, cfg)
+	for _, step := range []struct {
+		less  func(dv.Config) dv.Config
+		given string
+	}{
+		{dv.Config.WithDefaultSizes, "the numbers and sizes of its queues"},
+		{dv.Config.WithoutOptionalFeatures, "its numbers and sizes of queues, striding, " +
+			"VLAN stripping, delayed drops and event moderation"},
+	} {
+		if !refusedByModel(err) {
+			break
+		}
+		why := err
+		cfg = step.less(cfg)
+		if dev, err = dv.Open(ctx, cfg); err == nil && cfg.Logger != nil {
+			cfg.Logger.Warn("the device that is back lacks what the one before had, and works "+
+				"with the defaults for "+step.given, "device", dev.Name(), "error", why)
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -176,6 +188,12 @@ func openAgain(ctx context.Context, cfg dv.Config, use func(*dv.Device) error) (
 		return nil, errors.Join(err, dev.Close())
 	}
 	return dev, nil
+}
+
+// refusedByModel reports whether a device refused what another model might have granted.
+func refusedByModel(err error) bool {
+	return errors.Is(err, dv.ErrConfig) || errors.Is(err, dv.ErrNotSupported) ||
+		errors.Is(err, syscall.EOPNOTSUPP)
 }
 
 // foundDevice is a device that has come back, and its netdev; or there is one for each of several

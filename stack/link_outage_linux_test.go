@@ -118,13 +118,15 @@ func TestMaxOutage(t *testing.T) {
 }
 
 // TestAnotherModel returns another card in the device's place, with one receive queue where there
-// were two: the connection goes on.
+// were two, which takes no tags out and cannot copy multicast: it is used with what it has, and
+// with what the configuration permits, and the connection goes on.
 func TestAnotherModel(t *testing.T) {
 	caps := simnic.DefaultCaps()
-	caps.LogMaxRQT = 0
+	caps.LogMaxRQT, caps.VLANStrip, caps.MultiPathFlows = 0, false, false
 	other := cardWith(t, simnic.Config{Name: "sim_b", Seed: 2, Caps: caps})
 	var now atomic.Pointer[simnic.NIC]
 	r := newRemovable(t, func(c *stack.Config) {
+		c.NIC.TakeMulticast, c.NIC.StripVLAN = true, true
 		first := c.NIC.Kernel
 		c.NIC.Kernel = func() (uverbs.Kernel, error) {
 			if nic := now.Load(); nic != nil {
