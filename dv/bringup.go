@@ -70,7 +70,7 @@ func (d *Device) bringUp(ctx context.Context, t *target) error {
 				d.mapMemory, d.memory.free)
 		}},
 		{"opening the RDMA context", func() error { return d.openContext(t) }},
-		{"asking for its capabilities", d.checkDevice},
+		{"asking for its capabilities", func() error { return d.checkDevice(t) }},
 		{"registering memory", d.registerMemory},
 		{"making send queues", d.makeTx},
 		{"making receive queues", d.makeRx},
@@ -128,13 +128,13 @@ func (d *Device) openContext(t *target) error {
 }
 
 // checkDevice finds out whether device and port can serve us as asked.
-func (d *Device) checkDevice() error {
+func (d *Device) checkDevice(t *target) error {
 	port, err := d.context.QueryPort(d.port)
 	if err != nil {
 		return err
 	}
 	if !port.Ethernet() {
-		return inInfiniBand(d.Name(), d.port)
+		return inInfiniBand(d.Name(), d.port, max(t.linkType, int(d.port)))
 	}
 	caps := d.context.Caps()
 	if err := caps.Check(); err != nil {

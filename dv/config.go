@@ -13,8 +13,9 @@ import (
 // Device (or Kernel) is useful. Names in brackets are those of VPP's rdma
 // plugin for the same thing.
 type Config struct {
-	// Device is an RDMA device ("mlx5_0") or the netdev of its port
-	// ("enp1s0f0") [host-if]. Unused when Kernel is set.
+	// Device is an RDMA device ("mlx5_0"), one of several ports of it ("mlx5_0/2", as "rdma link"
+	// has it), or the netdev of a port by its name or an alternative one ("enp1s0f0") [host-if].
+	// In switchdev mode the device alone is its uplink. Unused when Kernel is set.
 	Device string
 
 	// Kernel opens a device that is not a node of this machine, such as the

@@ -68,11 +68,12 @@ func errorf(kind error, format string, args ...any) error {
 	return &refusal{kind, err, err.Error()}
 }
 
-// inInfiniBand is the refusal of a port that runs the other protocol.
-func inInfiniBand(device string, port uint8) error {
+// inInfiniBand is the refusal of a port that runs the other protocol. linkType is its number for
+// mlxconfig.
+func inInfiniBand(device string, port uint8, linkType int) error {
 	return errorf(ErrInfiniBand,
 		"port %d of %s is InfiniBand: set LINK_TYPE_P%d=ETH with mlxconfig and reboot", port,
-		device, port)
+		device, linkType)
 }
 
 // asPermission makes an EPERM or EACCES of the kernel an ErrPermission, unless

@@ -49,7 +49,7 @@ func Probe(cfg Config) ([]Feature, error) {
 	for _, stage := range []func() error{
 		func() error { return d.decide(t) },
 		func() error { return d.openContext(t) },
-		d.checkDevice,
+		func() error { return d.checkDevice(t) },
 	} {
 		if err = stage(); err != nil {
 			break

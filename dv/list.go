@@ -9,15 +9,17 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/internal/netdev"
 )
 
-// DeviceInfo describes one RDMA device of this machine.
+// DeviceInfo describes one port of an RDMA device of this machine.
 type DeviceInfo struct {
 	// Name is the RDMA device ("mlx5_0"), Netdev its port's interface, Node the
 	// device node ("/dev/infiniband/uverbs0").
 	Name, Netdev, Node string
 	// Firmware is its version, Type the hca_type ("MT4125"), GUID the node GUID.
 	Firmware, Type, GUID string
-	// Port is the number of the port that Netdev is at, 1 unless there are several.
-	Port int
+	// Port is the number of the port that Netdev is at, and Ports how many the device has: 1, but
+	// for a card with several ports on one device, and in switchdev mode, where the functions'
+	// representors are ports as well.
+	Port, Ports int
 	// LinkLayer is "Ethernet" or "InfiniBand".
 	LinkLayer string
 	// State is "ACTIVE" or "DOWN", Rate as sysfs has it ("100 Gb/sec (4X EDR)"). Find leaves them
@@ -26,6 +28,8 @@ type DeviceInfo struct {
 	// MAC and MTU are the netdev's.
 	MAC net.HardwareAddr
 	MTU int
+	// Representor: the netdev stands for a function behind the e-switch (switchdev).
+	Representor bool
 	// Why is nil if Open would be tried, else the error it would return.
 	Why error
 }
@@ -33,8 +37,17 @@ type DeviceInfo struct {
 // Usable reports whether Open would be tried.
 func (i DeviceInfo) Usable() bool { return i.Why == nil }
 
-// List returns the RDMA devices of this machine, by name. A machine without
-// any gives an error that is ErrNoRDMA.
+// Device names the port as [Config.Device] takes it: "mlx5_0", or "mlx5_0/2" where the device has
+// several.
+func (i DeviceInfo) Device() string {
+	if i.Ports > 1 {
+		return fmt.Sprintf("%s/%d", i.Name, i.Port)
+	}
+	return i.Name
+}
+
+// List returns the ports of the RDMA devices of this machine, by name, of each device the one first
+// that its name alone stands for. A machine without any gives an error that is ErrNoRDMA.
 func List() ([]DeviceInfo, error) { return thisHost().list() }
 
 func (m *host) list() ([]DeviceInfo, error) {
@@ -42,17 +55,17 @@ func (m *host) list() ([]DeviceInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	infos := make([]DeviceInfo, len(nodes))
+	var infos []DeviceInfo
 	for i := range nodes {
 		nodes[i].ReadStates(m.root)
-		infos[i] = m.describe(&nodes[i])
+		infos = append(infos, m.describe(&nodes[i])...)
 	}
 	return infos, nil
 }
 
-// Find returns the first RDMA device that is wanted and usable, by name; of those that are wanted
-// but not usable, the last one's reason. If none is wanted the error is ErrNotFound. It asks the
-// firmware nothing.
+// Find returns the first port that is wanted and usable, in the order of List; of those that are
+// wanted but not usable, the last one's reason. If none is wanted the error is ErrNotFound. It asks
+// the firmware nothing.
 func Find(wanted func(DeviceInfo) bool) (DeviceInfo, error) { return thisHost().find(wanted) }
 
 func (m *host) find(wanted func(DeviceInfo) bool) (DeviceInfo, error) {
@@ -62,23 +75,51 @@ func (m *host) find(wanted func(DeviceInfo) bool) (DeviceInfo, error) {
 	}
 	err = ErrNotFound
 	for i := range nodes {
-		switch d := m.describe(&nodes[i]); {
-		case !wanted(d):
-		case d.Usable():
-			return d, nil
-		default:
-			err = d.Why
+		for _, d := range m.describe(&nodes[i]) {
+			switch {
+			case !wanted(d):
+			case d.Usable():
+				return d, nil
+			default:
+				err = d.Why
+			}
 		}
 	}
 	return DeviceInfo{}, err
 }
 
-// describe puts together what sysfs, netlink and our own checks say.
-func (m *host) describe(n *node) DeviceInfo {
-	port := n.defaultPort()
+// Describe returns the port that device names as [Config.Device] does. It asks the firmware
+// nothing, and leaves out State and Rate. Where there is no such port the error is that of Open.
+func Describe(device string) (DeviceInfo, error) { return thisHost().describeOne(device) }
+
+func (m *host) describeOne(device string) (DeviceInfo, error) {
+	nodes, err := m.nodes()
+	if err != nil {
+		return DeviceInfo{}, err
+	}
+	n, port, err := m.portCalled(device, nodes)
+	if err != nil {
+		return DeviceInfo{}, err
+	}
+	return m.describePort(n, port), nil
+}
+
+// describe puts together what sysfs, netlink and our own checks say of each port.
+func (m *host) describe(n *node) (all []DeviceInfo) {
+	for _, port := range n.portNumbers() {
+		all = append(all, m.describePort(n, port))
+	}
+	if len(all) == 0 { // one that is going or coming
+		all = append(all, m.describePort(n, 1))
+	}
+	return all
+}
+
+func (m *host) describePort(n *node, port uint8) DeviceInfo {
+	name := n.netdev(port)
 	info := DeviceInfo{
 		Name: n.IBDev, Node: n.Node, Firmware: n.Firmware, Type: n.HCAType, GUID: n.NodeGUID,
-		Netdev: n.netdev(port), Port: int(port),
+		Netdev: name, Port: int(port), Ports: len(n.Ports), Representor: n.representors[name],
 	}
 	if p := n.port(port); p != nil {
 		info.LinkLayer, info.State, info.Rate = p.LinkLayer, p.State, p.Rate
@@ -123,10 +164,12 @@ func NetworkOf(cfg Config) (Network, error) {
 		return Network{}, errorf(ErrNotFound, "%s has no netdev in this network namespace",
 			t.facts.Name)
 	}
-	if _, err := netdev.ByName(name); err != nil {
+	i, err := netdev.ByName(name)
+	if err != nil {
 		return Network{}, withKind(ErrNotFound,
 			fmt.Errorf("netdev %s of %s: %w", name, t.facts.Name, err))
 	}
+	name = i.Name // which an alternative name was resolved to
 	if cfg.VLAN != 0 {
 		if name, err = netdev.VLANOn(name, int(cfg.VLAN)); err != nil {
 			return Network{}, withKind(ErrNotFound, err)

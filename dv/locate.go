@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -37,9 +39,12 @@ func thisHost() *host {
 // target is a port to be opened.
 type target struct {
 	facts  PortFacts
-	driver uint32        // enum rdma_driver_id, 0 unknown
-	took   time.Duration // to find it
-	open   func() (uverbs.Kernel, error)
+	driver uint32 // enum rdma_driver_id, 0 unknown
+	guid   string // of the node, "" if it is not known
+	// linkType is the number that mlxconfig has for the port: N of LINK_TYPE_PN
+	linkType int
+	took     time.Duration // to find it
+	open     func() (uverbs.Kernel, error)
 	// allowed says whether this process may have what p asks for.
 	allowed func(p *plan) error
 	// lockable is how many bytes this process may still lock in memory, if there is a limit.
@@ -99,6 +104,9 @@ func given(cfg *Config) *target {
 type node struct {
 	uverbs.NodeInfo
 	rdma netdev.RDMAFacts
+	// representors are the netdevs here that stand for functions behind an e-switch in switchdev
+	// mode, each of which has a port of the device
+	representors map[string]bool
 }
 
 // nodes lists the RDMA devices.
@@ -109,15 +117,23 @@ func (m *host) nodes() ([]node, error) {
 	}
 	nodes := make([]node, len(infos))
 	for i, info := range infos {
-		nodes[i] = node{info, m.rdma(info.IBDev)}
-		if len(nodes[i].rdma.Netdevs) < len(info.Ports) {
-			nodes[i].ReadNetdevs(m.root)
+		n := &nodes[i]
+		*n = node{NodeInfo: info, rdma: m.rdma(info.IBDev), representors: map[string]bool{}}
+		if len(n.rdma.Netdevs) < len(info.Ports) {
+			n.ReadNetdevs(m.root)
+		}
+		for _, name := range append(slices.Collect(maps.Values(n.rdma.Netdevs)),
+			info.Netdevs...) {
+			if netdev.IsRepresentor(m.root, name) {
+				n.representors[name] = true
+			}
 		}
 	}
 	return nodes, nil
 }
 
-// locate finds the port called name, as an RDMA device or as a netdev.
+// locate finds the port called name: as an RDMA device, alone or with a port's number as in
+// "mlx5_0/2", or as a netdev, by its name or an alternative one.
 func (m *host) locate(name string) (*target, error) {
 	if name == "" {
 		return nil, errorf(ErrConfig,
@@ -128,17 +144,42 @@ func (m *host) locate(name string) (*target, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
+	n, port, err := m.portCalled(name, nodes)
+	if err != nil {
+		return nil, err
+	}
+	return m.target(n, port)
+}
+
+// portCalled is the port among nodes that has a name, as in locate.
+func (m *host) portCalled(name string, nodes []node) (*node, uint8, error) {
+	device, number, numbered := strings.Cut(name, "/")
 	for i := range nodes {
-		if nodes[i].IBDev == name {
-			return m.target(&nodes[i], nodes[i].defaultPort())
+		n := &nodes[i]
+		if n.IBDev != device {
+			continue
 		}
+		if !numbered {
+			port, err := n.defaultPort()
+			return n, port, err
+		}
+		port, err := strconv.ParseUint(number, 10, 8)
+		if err != nil || port == 0 {
+			return nil, 0, errorf(ErrNotFound, "%q is no port of %s: name it %[2]s/1, or as "+
+				"\"rdma link\" lists it", name, device)
+		}
+		return n, uint8(port), nil
+	}
+	called := name
+	if i, err := m.iface(name); err == nil && i.Name != "" {
+		called = i.Name
 	}
 	for i := range nodes {
-		if port := nodes[i].portOf(name); port != 0 {
-			return m.target(&nodes[i], port)
+		if port := nodes[i].portOf(called); port != 0 {
+			return &nodes[i], port, nil
 		}
 	}
-	return nil, m.unknown(name, nodes)
+	return nil, 0, m.unknown(name, nodes)
 }
 
 // unknown says why name is none of nodes.
@@ -168,14 +209,59 @@ func (n *node) port(num uint8) *uverbs.PortInfo {
 	return nil
 }
 
-// defaultPort is the first port with a netdev, or else the first.
-func (n *node) defaultPort() uint8 {
+// defaultPort is the port that the name of the device alone stands for: the first one whose netdev
+// is here and is no representor, which in switchdev mode is the uplink. The ports of functions come
+// before that (mlx5_ib_vport_rep_load in linux drivers/infiniband/hw/mlx5/ib_rep.c), so that of
+// several ports none is taken blindly.
+func (n *node) defaultPort() (uint8, error) {
+	if len(n.Ports) < 2 {
+		return n.firstPort(), nil
+	}
+	var here []string
 	for _, p := range n.Ports {
-		if n.netdev(uint8(p.Num)) != "" {
-			return uint8(p.Num)
+		name := n.netdev(uint8(p.Num))
+		if name != "" && !n.representors[name] {
+			return uint8(p.Num), nil
+		}
+		if name != "" {
+			here = append(here, fmt.Sprintf("%s (port %d)", name, p.Num))
 		}
 	}
-	return 1
+	if len(here) > 0 {
+		return 0, errorf(ErrNotFound, "%s has %d ports, and here are only representors of "+
+			"functions behind its e-switch (switchdev): %s; the uplink's netdev is in another "+
+			"network namespace: name its port, as %[1]s/N", n.IBDev, len(n.Ports),
+			strings.Join(here, ", "))
+	}
+	return 0, errorf(ErrNotFound, "%s has %d ports, and no netdev in this network namespace says "+
+		"which is the uplink: name one as %[1]s/%[3]d (\"rdma link\" where the netdevs are lists "+
+		"them)", n.IBDev, len(n.Ports), n.Ports[0].Num)
+}
+
+// firstPort is the number of the first port.
+func (n *node) firstPort() uint8 {
+	if len(n.Ports) == 0 {
+		return 1
+	}
+	return uint8(n.Ports[0].Num)
+}
+
+// portNumbers are the numbers of all ports, the default one first.
+func (n *node) portNumbers() []uint8 {
+	first, err := n.defaultPort()
+	if err != nil {
+		first = 0
+	}
+	var all []uint8
+	if first != 0 {
+		all = append(all, first)
+	}
+	for _, p := range n.Ports {
+		if uint8(p.Num) != first {
+			all = append(all, uint8(p.Num))
+		}
+	}
+	return all
 }
 
 // netdev is the name of the port's interface. Netlink knows best. Sysfs knows
@@ -192,10 +278,24 @@ func (n *node) netdev(port uint8) string {
 			}
 		}
 	}
-	if len(n.Ports) == 1 && len(n.Netdevs) == 1 {
-		return n.Netdevs[0]
+	if own := n.ownNetdevs(); len(n.Ports) == 1 && len(own) == 1 {
+		return own[0]
 	}
 	return ""
+}
+
+// ownNetdevs are the netdevs of the same bus device, without representors if there are others.
+func (n *node) ownNetdevs() []string {
+	var own []string
+	for _, name := range n.Netdevs {
+		if !n.representors[name] {
+			own = append(own, name)
+		}
+	}
+	if len(own) == 0 {
+		return n.Netdevs
+	}
+	return own
 }
 
 // portOf is the port whose netdev is called name, 0 if there is none.
@@ -216,7 +316,7 @@ func (m *host) target(n *node, port uint8) (*target, error) {
 				"(ConnectX-4 or later) is needed", n.IBDev)
 	}
 	if p := n.port(port); p != nil && p.LinkLayer == "InfiniBand" {
-		return nil, inInfiniBand(n.IBDev, port)
+		return nil, inInfiniBand(n.IBDev, port, n.LinkTypePort(int(port)))
 	}
 	switch err := n.Check(int(port)); {
 	case errors.Is(err, uverbs.ErrUnsupported):
@@ -224,7 +324,7 @@ func (m *host) target(n *node, port uint8) (*target, error) {
 	case err != nil:
 		return nil, withKind(ErrNotFound, err)
 	}
-	t := &target{driver: n.rdma.Driver,
+	t := &target{driver: n.rdma.Driver, guid: n.NodeGUID, linkType: n.LinkTypePort(int(port)),
 		open: func() (uverbs.Kernel, error) { return m.open(n.Node) }}
 	t.allowed = func(p *plan) error { return m.allowed(n.IBDev, p) }
 	t.lockable = m.lockable
@@ -245,7 +345,8 @@ func (m *host) target(n *node, port uint8) (*target, error) {
 	t.watch = func(changed func(netdev.Interface)) (*netdev.Watcher, error) {
 		return netdev.Watch(t.facts.Netdev, changed)
 	}
-	t.facts.Representor = netdev.IsRepresentor(m.root, t.facts.Netdev)
+	t.facts.Representor = n.representors[t.facts.Netdev] ||
+		netdev.IsRepresentor(m.root, t.facts.Netdev)
 	t.facts.Netvsc = netdev.NetvscOf(m.root, t.facts.Netdev)
 	return t, nil
 }

@@ -3,10 +3,12 @@ package dv
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -327,6 +329,116 @@ func TestOpenUnderMemlock(t *testing.T) {
 			said != tt.said {
 			t.Errorf("limit %d, %d locked: %v; said %d times: %s", tt.limit, tt.pinned, err, said,
 				&log)
+		}
+	}
+}
+
+// switchdev is a PF in switchdev mode with two VFs: its RDMA device has a port for each vport, the
+// uplink last (linux drivers/infiniband/hw/mlx5/ib_rep.c, mlx5_esw_vports_init in eswitch.c).
+func switchdev(t *testing.T, here ...string) *host {
+	tr := tree{}.card("uverbs0", "mlx5_0", "mlx5_core", "Ethernet", here...)
+	netdevs := map[uint8]string{2: "enp1s0f0_0", 3: "enp1s0f0_1", 4: "enp1s0f0np0"}
+	names := map[string]string{"enp1s0f0_0": "pf0vf0\n", "enp1s0f0_1": "c1pf0vf1\n",
+		"enp1s0f0np0": "p0\n"}
+	m := usual(t)
+	for port, name := range netdevs {
+		tr[fmt.Sprintf("sys/class/infiniband/mlx5_0/ports/%d/link_layer", port)] = "Ethernet\n"
+		if slices.Contains(here, name) {
+			tr["sys/class/net/"+name+"/phys_port_name"] = names[name]
+		} else {
+			delete(netdevs, port)
+		}
+	}
+	m.root = tr.write(t)
+	m.rdma = func(string) netdev.RDMAFacts {
+		return netdev.RDMAFacts{Driver: uverbs.DriverMLX5, Netdevs: netdevs}
+	}
+	m.iface = func(name string) (netdev.Interface, error) {
+		if name == "uplink-of-the-first-card" { // an alternative name, longer than a name may be
+			name = "enp1s0f0np0"
+		}
+		for port, n := range netdevs {
+			if n == name {
+				return netdev.Interface{Name: n, MTU: 1500, Up: true,
+					MAC: net.HardwareAddr{2, 0, 0, 0, 0, port}}, nil
+			}
+		}
+		return netdev.Interface{}, errors.New("Link not found")
+	}
+	return m
+}
+
+// The name of a device in switchdev mode is its uplink, or is refused; each port is listed.
+func TestLocateSwitchdev(t *testing.T) {
+	all := []string{"enp1s0f0_0", "enp1s0f0_1", "enp1s0f0np0"}
+	for _, tt := range []struct {
+		name, device string
+		here         []string
+		port         uint8
+		refused      string
+	}{
+		{"uplink by the device", "mlx5_0", all, 4, ""},
+		{"uplink by its netdev", "enp1s0f0np0", all, 4, ""},
+		{"uplink by an alternative name", "uplink-of-the-first-card", all, 4, ""},
+		{"representor by its netdev", "enp1s0f0_1", all, 3, ""},
+		{"port by its number", "mlx5_0/2", all, 2, ""},
+		{"no such port", "mlx5_0/9", all, 0, "no port 9"},
+		{"no number", "mlx5_0/uplink", all, 0, "name it mlx5_0/1"},
+		{"port 0", "mlx5_0/0", all, 0, "name it mlx5_0/1"},
+		{"representors only", "mlx5_0", all[:2], 0,
+			"only representors of functions behind its e-switch (switchdev): enp1s0f0_0 (port 2)"},
+		{"nothing here", "mlx5_0", nil, 0, "no netdev in this network namespace says"},
+		{"nothing here, by number", "mlx5_0/4", nil, 4, ""},
+	} {
+		got, err := switchdev(t, tt.here...).locate(tt.device)
+		switch {
+		case tt.refused == "" && (err != nil || got.facts.Port != tt.port):
+			t.Errorf("%s: %+v, %v, want port %d", tt.name, got, err, tt.port)
+		case tt.refused != "" && (!errors.Is(err, ErrNotFound) ||
+			!strings.Contains(err.Error(), tt.refused)):
+			t.Errorf("%s: %+v, %v, want %q", tt.name, got, err, tt.refused)
+		}
+	}
+	list, err := switchdev(t, all...).list()
+	var rows []string
+	for _, i := range list {
+		rows = append(rows, fmt.Sprint(i.Device(), " ", i.Netdev, " ", i.Representor))
+	}
+	want := "mlx5_0/4 enp1s0f0np0 false|mlx5_0/1  false|mlx5_0/2 enp1s0f0_0 true|" +
+		"mlx5_0/3 enp1s0f0_1 true"
+	if got := strings.Join(rows, "|"); err != nil || got != want {
+		t.Errorf("listed %s, %v, want %s", got, err, want)
+	}
+	first, err := switchdev(t, all...).find(func(DeviceInfo) bool { return true })
+	if err != nil || first.Netdev != "enp1s0f0np0" {
+		t.Errorf("found first: %+v, %v", first, err)
+	}
+	one, err := switchdev(t, all...).describeOne("enp1s0f0_0")
+	if err != nil || one.Port != 2 || one.Ports != 4 {
+		t.Errorf("described: %+v, %v", one, err)
+	}
+}
+
+// A card has a PCI function for each of its ports, and mlxconfig numbers the ports.
+func TestLinkTypeOfSecondFunction(t *testing.T) {
+	for name, tt := range map[string]struct{ device, want string }{
+		"second function":        {"-> ../../../0000:65:00.1", "LINK_TYPE_P2=ETH"},
+		"first function":         {"-> ../../../0000:65:00.0", "LINK_TYPE_P1=ETH"},
+		"VF of the second":       {"-> ../../../0000:65:02.3", "LINK_TYPE_P2=ETH"},
+		"SF on the second":       {"-> ../../../0000:65:00.1/mlx5_core.sf.4", "LINK_TYPE_P2=ETH"},
+		"SF on a VF of a second": {"-> ../../../0000:65:02.3/mlx5_core.sf.5", "LINK_TYPE_P2=ETH"},
+	} {
+		tr := tree{}.card("uverbs0", "mlx5_0", "", "InfiniBand")
+		tr["sys/class/infiniband/mlx5_0/hca_type"] = "MT4125\n"
+		tr["sys/class/infiniband/mlx5_0/device"] = tt.device
+		tr["sys/0000:65:00.0/numa_node"] = "0\n"
+		tr["sys/0000:65:00.1/mlx5_core.sf.4/sfnum"] = "88\n"
+		tr["sys/0000:65:02.3/mlx5_core.sf.5/sfnum"] = "89\n"
+		tr["sys/0000:65:02.3/physfn"] = "-> ../0000:65:00.1"
+		m := usual(t)
+		m.root = tr.write(t)
+		if _, err := m.locate("mlx5_0"); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %s", name, err, tt.want)
 		}
 	}
 }

@@ -86,7 +86,7 @@ var layers = map[string]layer{
 		tests: []string{"simnic/frame"},
 	},
 	// frames by packet sockets; knows no RDMA
-	"link/packet": {module: []string{"internal/random", "clock"}, others: []string{xsys},
+	"link/packet": {module: []string{"internal/random", "clock"}, others: []string{xsys, netlink},
 		tests: []string{netlink, "cmd/rdma-netstack/lab"}},
 	// pcapng files of the frames of a link; x/net: programs of tcpdump's
 	"link/capture": {module: []string{"clock"}, others: []string{xnet}},

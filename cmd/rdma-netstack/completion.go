@@ -125,7 +125,7 @@ func deviceNames() []string {
 	names := []string{simDevice + "\tthe software ConnectX"}
 	all, _ := dv.List() // without a list there is none to offer
 	for _, d := range all {
-		names = append(names, d.Name+"\t"+d.Netdev)
+		names = append(names, d.Device()+"\t"+d.Netdev)
 	}
 	return names
 }

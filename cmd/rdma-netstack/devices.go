@@ -15,8 +15,8 @@ import (
 
 const devicesHelp = `Usage: rdma-netstack devices [--verbose] [--json]
 
-Lists the RDMA devices of this machine, with the names that ibv_devinfo and ibdev2netdev use, and
-whether each can carry a slice. The software NIC (--device sim) needs no device.
+Lists the RDMA devices of this machine, with the names that ibv_devinfo and ibdev2netdev use, each
+port of one that has several, and whether each can carry a slice. The software NIC (--device sim) needs no device.
 
   --verbose   print one block per device: its features and why a feature is off; for a device that
               cannot carry a slice, the reason
@@ -44,6 +44,7 @@ type device struct {
 	MTU       int    `json:"mtu"`
 	Usable    bool   `json:"usable"`
 	Why       string `json:"why,omitempty"` // not usable
+	Device    string `json:"device"`        // as --device takes it
 }
 
 func devices(_ context.Context, args []string, out streams) error {
@@ -77,6 +78,7 @@ func shown(i dv.DeviceInfo) device {
 	d := device{
 		Name:      i.Name,
 		Port:      i.Port,
+		Device:    i.Device(),
 		Netdev:    i.Netdev,
 		Node:      i.Node,
 		Type:      i.Type,
@@ -106,7 +108,7 @@ func printTable(w io.Writer, all []device) error {
 		fmt.Fprintln(
 			t,
 			strings.Join(
-				[]string{d.Name, dash(d.Netdev), dash(d.Type), dash(d.Firmware),
+				[]string{d.Device, dash(d.Netdev), dash(d.Type), dash(d.Firmware),
 					d.LinkLayer, d.State, usable},
 				"\t",
 			),
@@ -118,7 +120,7 @@ func printTable(w io.Writer, all []device) error {
 func printBlocks(w io.Writer, all []device) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, d := range all {
-		fmt.Fprintf(t, "%s\n", d.Name)
+		fmt.Fprintf(t, "%s\n", d.Device)
 		for _, row := range [][2]string{
 			{"port", number(d.Port)}, {"netdev", d.Netdev}, {"node", d.Node}, {"hca_type", d.Type},
 			{"fw_ver", d.Firmware}, {"node_guid", d.GUID},
@@ -140,7 +142,7 @@ func printFeatures(w io.Writer, d device) {
 	if !d.Usable {
 		return
 	}
-	features, err := dv.Probe(dv.Config{Device: d.Name})
+	features, err := dv.Probe(dv.Config{Device: d.Device})
 	if err != nil {
 		fmt.Fprintf(w, "\tfeatures\tnot known: %v\n", err)
 	}

@@ -69,7 +69,7 @@ func runDoctor(ctx context.Context, args []string, out streams) error {
 		return err
 	}
 	if !f.contact {
-		report := host.Run(host.Config{Device: f.device})
+		report := host.Run(host.Config{Device: f.device, Locate: portCalled})
 		return f.print(&report, out, report.Findings)
 	}
 	report, err := f.firstContact(ctx, out)
@@ -144,4 +144,10 @@ func deviceContact(cfg card.Config, undo *cleanup) (card.Config, error) {
 		undo.add(end)
 	}
 	return cfg, err
+}
+
+// portCalled finds a port by what --device has.
+func portCalled(device string) (host.Port, error) {
+	i, err := dv.Describe(device)
+	return host.Port{RDMA: i.Name, Netdev: i.Netdev, Port: i.Port}, err
 }

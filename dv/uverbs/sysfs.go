@@ -32,7 +32,10 @@ type NodeInfo struct {
 	BoardID  string
 
 	// device on its bus: PCI address "0000:65:00.0", or auxiliary device "mlx5_core.sf.4"
-	Bus      string
+	Bus string
+	// Function is the PCI address of the function that the card itself has: of a virtual function
+	// or an auxiliary device (a scalable function) that of its parent; "" if it is not known.
+	Function string
 	Driver   string // kernel driver bound to it: "mlx5_core"; empty for software devices
 	Vendor   uint32 // PCI vendor, 0x15b3; 0 without
 	Device   uint32 // PCI device
@@ -134,7 +137,7 @@ func (n NodeInfo) Check(port int) error {
 		if p.LinkLayer != "Ethernet" {
 			return fmt.Errorf(
 				"port %d of %s is %s: set LINK_TYPE_P%d=ETH with mlxconfig and reboot: %w",
-				port, n.IBDev, p.LinkLayer, port, ErrUnsupported)
+				port, n.IBDev, p.LinkLayer, n.LinkTypePort(port), ErrUnsupported)
 		}
 		return nil
 	}
@@ -214,11 +217,68 @@ func (s sysfs) node(uverbs string) (NodeInfo, bool) {
 	n.Bus, n.Driver = s.target(dev, "device"), s.target(dev, "device/driver")
 	n.Vendor, n.Device = uint32(s.number(0, dev, "device/vendor")),
 		uint32(s.number(0, dev, "device/device"))
+	n.Function = s.function(dev)
 	n.NUMANode = s.number(-1, dev, "device/numa_node")
+	if parent := s.parent(dev); parent != "" && n.NUMANode < 0 {
+		n.NUMANode = s.number(-1, parent, "numa_node")
+	}
 	n.VF = s.target(dev, "device/physfn") != "" || isVF(n.Vendor, n.Device)
 	n.Netdevs = s.names(dev, "device/net")
 	n.Ports = s.ports(filepath.Join(dev, "ports"))
 	return n, true
+}
+
+// parent is the directory, below the root, of the PCI device that a device's auxiliary one is on;
+// "" if the device is on the PCI bus itself.
+func (s sysfs) parent(dev string) string {
+	own, err := filepath.EvalSymlinks(s.path(dev, "device"))
+	if err != nil || isPCI(filepath.Base(own)) || !isPCI(filepath.Base(filepath.Dir(own))) {
+		return ""
+	}
+	root, err := filepath.EvalSymlinks(s.root)
+	if err != nil {
+		return ""
+	}
+	dir, err := filepath.Rel(root, filepath.Dir(own))
+	if err != nil {
+		return ""
+	}
+	return dir
+}
+
+// function is NodeInfo.Function of a device.
+func (s sysfs) function(dev string) string {
+	if pf := s.target(dev, "device/physfn"); pf != "" {
+		return pf
+	}
+	if parent := s.parent(dev); parent != "" {
+		if pf := s.target(parent, "physfn"); pf != "" {
+			return pf
+		}
+		return filepath.Base(parent)
+	}
+	if bus := s.target(dev, "device"); isPCI(bus) {
+		return bus
+	}
+	return ""
+}
+
+// isPCI reports whether a name is a PCI address: "0000:65:00.1".
+func isPCI(name string) bool {
+	var domain, bus, device, function uint
+	n, err := fmt.Sscanf(name, "%x:%x:%x.%x", &domain, &bus, &device, &function)
+	return err == nil && n == 4
+}
+
+// LinkTypePort is the number that mlxconfig has for a port: N of LINK_TYPE_PN. A card gives each of
+// its ports a PCI function of its own, in their order, unless a device has several ports.
+func (n NodeInfo) LinkTypePort(port int) int {
+	_, function, _ := strings.Cut(n.Function, ".")
+	number, err := strconv.ParseUint(function, 16, 8)
+	if err != nil || len(n.Ports) > 1 {
+		return port
+	}
+	return max(port, int(number)+1)
 }
 
 // isVF reports whether a PCI id is that of a virtual function (MLX5_PCI_DEV_IS_VF in

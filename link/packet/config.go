@@ -13,7 +13,8 @@ import (
 
 // Config says which interface to open and how. The zero value of every field but Device is useful.
 type Config struct {
-	// Device is the name of an Ethernet interface in the calling thread's network namespace.
+	// Device is the name, or an alternative one, of an Ethernet interface in the calling thread's
+	// network namespace.
 	Device string
 	// MAC is the address whose frames come to us. Default: a random, locally administered one. The
 	// interface's own is refused: Linux would answer the same frames.

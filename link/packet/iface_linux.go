@@ -4,11 +4,22 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// These ask the kernel through a packet socket, whose network namespace answers, whatever the
-// calling thread's is.
+// All but canonical ask the kernel through a packet socket, whose network namespace answers,
+// whatever the calling thread's is.
+
+// canonical is the name of the interface that name names, as an alternative one (ip link property)
+// maybe. Of one that is not there it is name.
+func canonical(name string) string {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return name
+	}
+	return link.Attrs().Name
+}
 
 // ifaceNamed asks about the interface called name.
 func ifaceNamed(fd int, name string) (i iface, err error) {

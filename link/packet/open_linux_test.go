@@ -106,3 +106,15 @@ func TestFacts(t *testing.T) {
 			p.LinkUp(), p.NumQueues(), p.MAC())
 	}
 }
+
+// TestAlternativeNames opens a port by names that ip link property has added, of which one is
+// longer than a name may be.
+func TestAlternativeNames(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"uplink", "uplink-of-the-first-card"} {
+		w.setLink(t, func(l netlink.Link) error { return netlink.LinkAddAltName(l, name) })
+		if p := openIn(t, w.ours, Config{Device: name}); p.Name() != ifname || !p.LinkUp() {
+			t.Errorf("by %s: name %s, up %v", name, p.Name(), p.LinkUp())
+		}
+	}
+}

@@ -53,6 +53,7 @@ func Open(cfg Config) (*Port, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
+	cfg.Device = canonical(cfg.Device)
 	p := &Port{name: cfg.Device, done: make(chan struct{}), linkChanged: make(chan struct{}, 1),
 		mtuChanged: make(chan struct{}, 1)}
 	fds, err := openSockets(&cfg, &p.iface)

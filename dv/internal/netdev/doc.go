@@ -13,7 +13,7 @@ import (
 
 // Interface is what the kernel says about a netdev.
 type Interface struct {
-	Name string
+	Name string // its own, also if it was asked for by an alternative name (ip link property)
 	MAC  net.HardwareAddr
 	MTU  int // bytes of the longest IP packet
 	Up   bool

@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,7 +22,7 @@ type Membership struct {
 
 // OpenMembership opens a socket for the netdev called name, which needs CAP_NET_RAW.
 func OpenMembership(name string) (*Membership, error) {
-	i, err := net.InterfaceByName(name)
+	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return nil, err
 	}
@@ -29,7 +30,7 @@ func OpenMembership(name string) (*Membership, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a packet socket: %w", err)
 	}
-	return &Membership{index: int32(i.Index), fd: fd}, nil
+	return &Membership{index: int32(link.Attrs().Index), fd: fd}, nil
 }
 
 // Add has frames to mac received, to every group if mac is nil. Each Add of the same address

@@ -95,3 +95,24 @@ func TestMembership(t *testing.T) {
 		t.Error("a netdev that does not exist has a list")
 	}
 }
+
+// An alternative name, also one that is longer than a name may be, is resolved.
+func TestAlternativeNames(t *testing.T) {
+	link, err := netlink.LinkByName(inNamespace(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"uplink", "uplink-of-the-first-card"} {
+		if err := netlink.LinkAddAltName(link, name); err != nil {
+			t.Fatal(err)
+		}
+		if i, err := ByName(name); err != nil || i.Name != "port" {
+			t.Errorf("by %s: %+v, %v", name, i, err)
+		}
+		if m, err := OpenMembership(name); err != nil {
+			t.Errorf("list by %s: %v", name, err)
+		} else if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -17,17 +17,23 @@ import (
 // Device completes cfg for the device of this machine that cfg.NIC.Device names, as an RDMA device
 // or by its netdev. What it opens is closed by the function it returns.
 func Device(cfg Config) (Config, func() error, error) {
-	all, err := dv.List()
+	i, err := dv.Describe(cfg.NIC.Device)
+	if errors.Is(err, dv.ErrNotFound) {
+		return cfg, nil, fmt.Errorf("%w (\"rdma-netstack devices\" lists those there are)", err)
+	}
 	if err != nil {
 		return cfg, nil, err
 	}
-	for _, i := range all {
-		if name := cfg.NIC.Device; i.Name == name || i.Netdev == name && name != "" {
-			return device(cfg, i)
+	all, err := dv.List() // which has the states, too
+	if err != nil {
+		return cfg, nil, err
+	}
+	for _, o := range all {
+		if o.Name == i.Name && o.Port == i.Port {
+			i = o
 		}
 	}
-	return cfg, nil, fmt.Errorf("%w: %s (\"rdma-netstack devices\" lists those there are)",
-		dv.ErrNotFound, cfg.NIC.Device)
+	return device(cfg, i)
 }
 
 func device(cfg Config, i dv.DeviceInfo) (Config, func() error, error) {

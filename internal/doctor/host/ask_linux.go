@@ -26,6 +26,18 @@ func (c *Config) ask() {
 	if c.Filter == nil {
 		c.Filter = filterTCP
 	}
+	if c.NetdevName == nil {
+		c.NetdevName = netdevName
+	}
+}
+
+// netdevName asks for the name of a netdev by one that may be an alternative.
+func netdevName(name string) string {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return name
+	}
+	return link.Attrs().Name
 }
 
 // filterTCP gives a TCP socket of this process a filter.

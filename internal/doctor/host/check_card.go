@@ -82,13 +82,22 @@ func roce(m *machine) []problem {
 	}
 	return note(fmt.Sprintf("RoCE is on: UDP port 4791 is the card's, no server gets its frames "+
 		"(GIDs: %s)", strings.Join(table, ", ")),
-		"if a server needs that port: devlink dev param set pci/"+m.target(m.dev, "device")+
+		"if a server needs that port: devlink dev param set "+m.devlink()+
 			" name enable_roce value false cmode driverinit, devlink dev reload")
 }
 
+// devlink is the name of the device for devlink(8).
+func (m *machine) devlink() string {
+	if m.scalable() {
+		return "auxiliary/" + m.target(m.bus)
+	}
+	return "pci/" + m.address()
+}
+
 func pcieLink(m *machine) []problem {
-	speed, most := m.text(m.bus, "current_link_speed"), m.text(m.bus, "max_link_speed")
-	width, widest := m.text(m.bus, "current_link_width"), m.text(m.bus, "max_link_width")
+	card := m.above()
+	speed, most := m.text(card, "current_link_speed"), m.text(card, "max_link_speed")
+	width, widest := m.text(card, "current_link_width"), m.text(card, "max_link_width")
 	if speed == most && width == widest || speed == "" || strings.Contains(speed+most, "Unknown") {
 		return nothing()
 	}
@@ -99,7 +108,7 @@ func pcieLink(m *machine) []problem {
 
 // iommu: types as in Documentation/ABI/testing/sysfs-kernel-iommu_groups.
 func iommu(m *machine) []problem {
-	if m.text(m.bus, "iommu_group/type") != "DMA" {
+	if m.text(m.pci, "iommu_group/type") != "DMA" {
 		return nothing()
 	}
 	return note("the IOMMU translates in strict mode: each miss of its cache delays frames",
@@ -107,7 +116,7 @@ func iommu(m *machine) []problem {
 }
 
 func numa(m *machine) []problem {
-	node, ok := m.number(m.bus, "numa_node")
+	node, ok := m.number(m.pci, "numa_node")
 	allowed := cpus(m.status("Cpus_allowed_list"))
 	near := m.text("sys/devices/system/node", fmt.Sprintf("node%d", node), "cpulist")
 	if !ok || node < 0 || near == "" || len(allowed) == 0 || share(m.near(), allowed) {

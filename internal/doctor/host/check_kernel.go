@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -59,12 +60,44 @@ func driver(m *machine) []problem {
 	return nothing()
 }
 
-func linkLayer(m *machine) []problem {
-	if l := m.text(m.port("link_layer")); l != "Ethernet" {
-		return fault("the port's link layer is "+l,
-			"mlxconfig -d "+m.target(m.dev, "device")+" set LINK_TYPE_P1=2, and reboot")
+// linkLayer looks at the port that was asked for, and notes others in InfiniBand mode.
+func linkLayer(m *machine) (found []problem) {
+	for _, number := range m.ports(m.rdma) {
+		l := m.text(m.portAt(number, "link_layer"))
+		said := fmt.Sprintf("the link layer of port %d of %s is %s", number, m.rdma, l)
+		do := fmt.Sprintf("mlxconfig -d %s set LINK_TYPE_P%d=2, and reboot",
+			m.physical(), m.linkTypePort(number))
+		switch {
+		case l == "Ethernet":
+		case number == m.portN:
+			found = append(found, fault(said, do)...)
+		case l == "InfiniBand":
+			found = append(found, note(said, "if it is to carry a slice: "+do)...)
+		}
 	}
-	return nothing()
+	if len(m.ports(m.rdma)) == 0 {
+		return fault("sysfs tells of no port of "+m.rdma, "look for mlx5_core and mlx5_ib in dmesg")
+	}
+	return found
+}
+
+// physical is the PCI address of the physical function.
+func (m *machine) physical() string {
+	if pf := m.target(m.pci, "physfn"); pf != "" {
+		return pf
+	}
+	return m.address()
+}
+
+// linkTypePort is the number that mlxconfig has for a port of the device: a card has a PCI function
+// for each of its ports, in their order, unless one device has several ports.
+func (m *machine) linkTypePort(number int) int {
+	_, function, _ := strings.Cut(m.physical(), ".")
+	n, err := strconv.ParseUint(function, 16, 8)
+	if err != nil || len(m.ports(m.rdma)) > 1 {
+		return number
+	}
+	return max(number, int(n)+1)
 }
 
 // seccomp: mode 2 is a filter (proc_pid_status(5)). What it refuses cannot be read.

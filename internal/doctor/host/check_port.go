@@ -23,11 +23,13 @@ func linkSpeed(m *machine) []problem {
 			"; a cable or transceiver that is too slow, or a speed set by hand")
 }
 
-// mtuAbove: frames of a virtual function pass its physical function's port, whose MTU bounds them.
+// mtuAbove: frames of a virtual or a scalable function pass the port of its physical function,
+// whose MTU bounds them.
 func mtuAbove(m *machine) []problem {
 	ours, ok := m.number(m.net("mtu"))
-	for _, uplink := range m.names(m.bus, "physfn/net") {
-		port, known := m.number(m.bus, "physfn/net", uplink, "mtu")
+	dir, uplinks := m.uplinks()
+	for _, uplink := range uplinks {
+		port, known := m.number(dir, uplink, "mtu")
 		if ok && known && port < ours {
 			return fault(fmt.Sprintf("the MTU of %s is %d, that of its port %s is %d: larger "+
 				"frames are dropped", m.netdev, ours, uplink, port),
@@ -99,7 +101,7 @@ func interrupts(m *machine) []problem {
 		number, rest, ok := strings.Cut(line, ":")
 		words := strings.Fields(rest)
 		if !ok || len(words) == 0 || !strings.HasPrefix(words[len(words)-1], "mlx5_comp") ||
-			!strings.HasSuffix(words[len(words)-1], "@pci:"+m.target(m.dev, "device")) {
+			!strings.HasSuffix(words[len(words)-1], "@pci:"+m.address()) {
 			continue
 		}
 		dir := path.Join("proc/irq", strings.TrimSpace(number))

@@ -13,7 +13,7 @@ func checks() []check {
 		{"modules", modules},                        // /sys/module
 		{"device", device},                          // /sys/class/infiniband
 		{"driver", onDevice(driver)},                // device/driver
-		{"link layer", onDevice(linkLayer)},         // ports/1/link_layer
+		{"link layer", onDevice(linkLayer)},         // ports/N/link_layer
 		{"node", onDevice(deviceNode)},              // /dev/infiniband
 		{"capabilities", onDevice(capabilities)},    // CapEff of proc_pid_status(5)
 		{"host's address", hostFilters},             // SO_ATTACH_FILTER of socket(7)
@@ -24,7 +24,7 @@ func checks() []check {
 		{"cgroup cpu", onDevice(cgroupCPU)},         // cpu.max
 		{"seccomp", onDevice(seccomp)},              // Seccomp of proc_pid_status(5)
 		{"firmware", onDevice(firmware)},            // fw_ver
-		{"RoCE", onDevice(roce)},                    // ports/1/gid_attrs/types
+		{"RoCE", onDevice(roce)},                    // ports/N/gid_attrs/types
 		{"PCIe link", onDevice(pcieLink)},           // current_link_speed of sysfs-bus-pci
 		// iommu_group/type of sysfs-kernel-iommu_groups
 		{"IOMMU", onDevice(iommu)},
@@ -34,7 +34,7 @@ func checks() []check {
 		{"netdev here", onDevice(netdevHere)},   // device/net
 		{"netdev up", onNetdev(netdevUp)},       // flags, carrier of sysfs-class-net
 		{"MTU", onNetdev(mtu)},                  // mtu
-		{"MTU of the port", onNetdev(mtuAbove)}, // physfn/net
+		{"MTU of the port", onNetdev(mtuAbove)}, // net of the PF or the parent
 		{"link speed", onNetdev(linkSpeed)},     // speed, duplex
 		{"pause frames", onNetdev(pauseFrames)}, // ethtool and DCB netlink
 		{"ring sizes", onNetdev(ringSizes)},     // ethtool netlink

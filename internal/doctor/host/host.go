@@ -6,8 +6,15 @@ import (
 
 // Config says what to look at.
 type Config struct {
-	// Device is an RDMA device or the netdev of one. Default: the first mlx5 device there is.
+	// Device is an RDMA device, a port of one ("mlx5_0/2"), or the netdev of a port by its name or
+	// an alternative one. Default: the first mlx5 device there is.
 	Device string
+	// Locate finds the port that Device names as the driver does; nil, or an error: by files, of
+	// which not all say which netdev is at which of several ports.
+	Locate func(device string) (Port, error)
+	// NetdevName is the name of the netdev that has an alternative name, and name itself if there
+	// is none. nil: ask netlink with the machine's own root.
+	NetdevName func(name string) string
 	// Root is where /proc, /sys and /dev are; "" is the machine's own. With another root nothing
 	// is asked but files and what follows.
 	Root string
@@ -21,6 +28,12 @@ type Config struct {
 	Pause       func(netdev string) (Pause, error)
 	RxRing      func(netdev string) (size, most int, err error)
 	Filter      func() error
+}
+
+// Port is a port of an RDMA device.
+type Port struct {
+	RDMA, Netdev string // Netdev is "" if it is not in this network namespace
+	Port         int    // from 1
 }
 
 // VF is how a virtual function is configured.

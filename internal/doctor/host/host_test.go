@@ -103,7 +103,7 @@ func TestSound(t *testing.T) {
 	for _, tt := range []struct{ card, device string }{
 		{"connectx6dx", "mlx5_0"}, {"connectx6dx", "enp101s0f0np0"}, {"connectx6dx", ""},
 		{"connectx5_vf", "mlx5_2"}, {"connectx4lx_guest", "ens5"}, {"bluefield2", "p0"},
-		{"bluefield2", ""},
+		{"bluefield2", ""}, {"connectx6dx_sf", "mlx5_4"}, {"connectx6dx_sf", "enp101s0f0s88"},
 	} {
 		t.Run(tt.card+" "+tt.device, func(t *testing.T) {
 			r := host.Run(config(card(t, tt.card).build(t), tt.device))
@@ -133,4 +133,76 @@ func walk(root string, visit func(name string, st os.FileInfo)) error {
 		}
 		return err
 	})
+}
+
+// TestNames wants the port of each name, also where only the driver knows it, and an alternative
+// name of a netdev.
+func TestNames(t *testing.T) {
+	for _, tt := range []struct {
+		name, device string
+		lines        []string
+		locate       func(string) (host.Port, error)
+		saw          string
+	}{
+		{"alternative name", "uplink-of-the-first-card", []string{ifc + "mtu = 1000"}, nil,
+			"the MTU of enp101s0f0np0 is 1000"},
+		{"second port by its number", "mlx5_0/2",
+			[]string{ib + "ports/2/link_layer = InfiniBand"}, nil,
+			"the link layer of port 2 of mlx5_0 is InfiniBand"},
+		{"second port by its netdev's place in the table", "ib1",
+			[]string{ib + "ports/2/link_layer = InfiniBand",
+				ib + "ports/2/gid_attrs/ndevs/0 = ib1"}, nil,
+			"the link layer of port 2 of mlx5_0 is InfiniBand"},
+		{"second port, as the driver finds it", "ib1",
+			[]string{ib + "ports/2/link_layer = InfiniBand"},
+			func(string) (host.Port, error) { return host.Port{"mlx5_0", "ib1", 2}, nil },
+			"the link layer of port 2 of mlx5_0 is InfiniBand"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := card(t, "connectx6dx")
+			for _, line := range tt.lines {
+				f.set(line)
+			}
+			cfg := config(f.build(t), tt.device)
+			cfg.Locate = tt.locate
+			cfg.NetdevName = func(name string) string {
+				if name == "uplink-of-the-first-card" {
+					return "enp101s0f0np0"
+				}
+				return name
+			}
+			r := host.Run(cfg)
+			if said := text(t, r); r.Count(doctor.Failed) != 1 || !strings.Contains(said, tt.saw) {
+				t.Errorf("%s\nwant %q", said, tt.saw)
+			}
+		})
+	}
+}
+
+// TestLinkType wants the number that mlxconfig has for a port.
+func TestLinkType(t *testing.T) {
+	for name, tt := range map[string]struct {
+		lines []string
+		want  string
+	}{
+		"first function": {nil, "mlxconfig -d 0000:65:00.0 set LINK_TYPE_P1=2"},
+		"second function": {[]string{ib + "device -> ../../../0000:65:00.1",
+			"sys/devices/pci0000:60/0000:65:00.1/vendor = 0x15b3"},
+			"mlxconfig -d 0000:65:00.1 set LINK_TYPE_P2=2"},
+		"VF of the second": {[]string{ib + "device -> ../../../0000:65:02.4",
+			"sys/devices/pci0000:60/0000:65:02.4/physfn -> ../0000:65:00.1",
+			"sys/devices/pci0000:60/0000:65:00.1/vendor = 0x15b3"},
+			"mlxconfig -d 0000:65:00.1 set LINK_TYPE_P2=2"},
+		"second of two ports": {[]string{ib + "ports/2/link_layer = InfiniBand"},
+			"mlxconfig -d 0000:65:00.0 set LINK_TYPE_P2=2"},
+	} {
+		f := card(t, "connectx6dx")
+		for _, line := range append(tt.lines, ib+"ports/1/link_layer = InfiniBand") {
+			f.set(line)
+		}
+		r := host.Run(config(f.build(t), "mlx5_0"))
+		if said := text(t, r); !strings.Contains(said, tt.want) {
+			t.Errorf("%s: %s\nwant %q", name, said, tt.want)
+		}
+	}
 }

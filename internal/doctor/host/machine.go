@@ -3,18 +3,21 @@ package host
 import (
 	"fmt"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// machine is the machine, and the device to be judged.
+// machine is the machine, and the port to be judged.
 type machine struct {
 	tree
 	cfg    Config
 	rdma   string // "mlx5_0"; what was asked for if there is no such device
 	dev    string // its directory in sysfs, "" if there is none
 	bus    string // directory of the PCI or auxiliary device, below dev
+	pci    string // directory of the PCI function that is, or that the auxiliary device is on
+	portN  int    // number of the port, from 1
 	netdev string // its netdev, "" if there is none here
 	node   string // "uverbs0", "" if there is none
 }
@@ -22,14 +25,11 @@ type machine struct {
 const class = "sys/class/infiniband"
 
 func newMachine(cfg Config) *machine {
-	m := &machine{tree: tree{cfg.Root}, cfg: cfg, rdma: cfg.Device}
-	for _, name := range m.names(class) {
-		net := m.netdevOf(name)
-		if cfg.Device == name || cfg.Device == net && net != "" || cfg.Device == "" {
-			m.rdma, m.dev, m.netdev = name, path.Join(class, name), net
-			m.bus = path.Join(m.dev, "device")
-			break
-		}
+	m := &machine{tree: tree{cfg.Root}, cfg: cfg, rdma: cfg.Device, portN: 1}
+	m.find()
+	if m.dev != "" {
+		m.bus = path.Join(m.dev, "device")
+		m.pci = m.function(m.bus)
 	}
 	for _, name := range m.names("sys/class/infiniband_verbs") {
 		if m.dev != "" && m.text("sys/class/infiniband_verbs", name, "ibdev") == m.rdma {
@@ -37,6 +37,40 @@ func newMachine(cfg Config) *machine {
 		}
 	}
 	return m
+}
+
+// find finds the port that was asked for: as the driver does where it can be asked, else by files.
+func (m *machine) find() {
+	if locate := m.cfg.Locate; locate != nil && m.cfg.Device != "" {
+		if at, err := locate(m.cfg.Device); err == nil && m.has(class, at.RDMA) {
+			m.rdma, m.dev = at.RDMA, path.Join(class, at.RDMA)
+			m.netdev, m.portN = at.Netdev, at.Port
+			return
+		}
+	}
+	device, number, _ := strings.Cut(m.cfg.Device, "/")
+	called := device
+	if m.cfg.NetdevName != nil && device != "" {
+		called = m.cfg.NetdevName(device)
+	}
+	for _, name := range m.names(class) {
+		net := m.netdevOf(name)
+		port := m.portOf(name, called)
+		if device != "" && device != name && (called != net || net == "") && port == 0 {
+			continue
+		}
+		m.rdma, m.dev, m.netdev = name, path.Join(class, name), net
+		if port == 0 {
+			port = max(1, m.portOf(name, net))
+		} else {
+			m.netdev = called
+		}
+		if n, err := strconv.Atoi(number); err == nil && n > 0 {
+			port = n
+		}
+		m.portN = port
+		return
+	}
 }
 
 // netdevOf is the netdev of an RDMA device: the one on the same bus device that is no representor.
@@ -50,14 +84,101 @@ func (m *machine) netdevOf(rdma string) string {
 	return ""
 }
 
+// portOf is the number of the port of an RDMA device that has a netdev in its table of addresses, 0
+// if there is none.
+func (m *machine) portOf(rdma, netdev string) int {
+	for _, number := range m.ports(rdma) {
+		dir := path.Join(class, rdma, "ports", strconv.Itoa(number), "gid_attrs/ndevs")
+		for _, slot := range m.names(dir) {
+			if netdev != "" && m.text(dir, slot) == netdev {
+				return number
+			}
+		}
+	}
+	return 0
+}
+
+// ports are the numbers of the ports of an RDMA device.
+func (m *machine) ports(rdma string) (all []int) {
+	for _, name := range m.names(class, rdma, "ports") {
+		if n, err := strconv.Atoi(name); err == nil {
+			all = append(all, n)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// function is the directory of the PCI function of a device: itself, or what its auxiliary device,
+// of a scalable function, is on (mlx5_core.sf.N; linux drivers/net/ethernet/mellanox/mlx5/core/sf).
+// What sysfs tells of NUMA node, IOMMU and PCIe link is there.
+func (m *machine) function(bus string) string {
+	own, err := filepath.EvalSymlinks(m.path(bus))
+	root, rootErr := filepath.EvalSymlinks(m.root)
+	if err != nil || rootErr != nil || isPCI(filepath.Base(own)) ||
+		!isPCI(filepath.Base(filepath.Dir(own))) {
+		return bus
+	}
+	parent, err := filepath.Rel(root, filepath.Dir(own))
+	if err != nil {
+		return bus
+	}
+	return filepath.ToSlash(parent)
+}
+
+// isPCI reports whether a name is a PCI address: "0000:65:00.1".
+func isPCI(name string) bool {
+	var domain, bus, device, function uint
+	n, err := fmt.Sscanf(name, "%x:%x:%x.%x", &domain, &bus, &device, &function)
+	return err == nil && n == 4
+}
+
+// scalable reports whether the device is a scalable function.
+func (m *machine) scalable() bool { return m.pci != m.bus }
+
+// address is the PCI address of the function that the device is, or is on.
+func (m *machine) address() string {
+	if m.scalable() {
+		return path.Base(m.pci)
+	}
+	return m.target(m.bus)
+}
+
+// above is the directory of the physical function behind which the device is a virtual one, and pci
+// if it is none.
+func (m *machine) above() string {
+	if m.has(m.pci, "physfn") {
+		return path.Join(m.pci, "physfn")
+	}
+	return m.pci
+}
+
+// uplinks are the netdevs, below the directory, of the port that a virtual or a scalable function
+// is behind; none of one that is its own.
+func (m *machine) uplinks() (dir string, names []string) {
+	if !m.scalable() && !m.has(m.pci, "physfn") {
+		return "", nil
+	}
+	dir = path.Join(m.above(), "net")
+	for _, name := range m.names(dir) {
+		if !representor(m.text(dir, name, "phys_port_name")) {
+			names = append(names, name)
+		}
+	}
+	return dir, names
+}
+
 // net is a path of the netdev's in sysfs.
 func (m *machine) net(parts ...string) string {
 	return path.Join(append([]string{"sys/class/net", m.netdev}, parts...)...)
 }
 
-// port is a path of port 1 of the device.
-func (m *machine) port(parts ...string) string {
-	return path.Join(append([]string{m.dev, "ports/1"}, parts...)...)
+// port is a path of the port.
+func (m *machine) port(parts ...string) string { return m.portAt(m.portN, parts...) }
+
+// portAt is a path of a port of the device.
+func (m *machine) portAt(number int, parts ...string) string {
+	return path.Join(append([]string{m.dev, "ports", strconv.Itoa(number)}, parts...)...)
 }
 
 // status is a field of this process' status (proc_pid_status(5)).
@@ -106,7 +227,7 @@ func cpus(list string) (all []int) {
 
 // near are the CPUs of the card's NUMA node; nil: it has none, or that is not known.
 func (m *machine) near() []int {
-	node, ok := m.number(m.bus, "numa_node")
+	node, ok := m.number(m.pci, "numa_node")
 	if !ok || node < 0 {
 		return nil
 	}
