@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +29,7 @@ type Device struct {
 	config  Config // with its defaults filled in
 	facts   PortFacts
 	port    uint8 // number of the port on the RDMA device, from 1
+	guid    string
 	caps    Caps
 	plan    plan
 	log     *slog.Logger
@@ -52,10 +54,13 @@ type Device struct {
 	txObjects []*txKernelObjects
 	// of rules that are made once
 	fixedRules []RuleInfo
+	left       []*leftRule    // guarded by hashed.mu
 	watch      sync.WaitGroup // the reader of asynchronous events
 
 	registered  registration // our addresses in the list of the port's netdev
 	outOfBuffer portCounter
+
+	mac atomic.Pointer[net.HardwareAddr] // nil: Config.MAC; written by SetMAC
 
 	// Written by the reader of asynchronous events.
 	linkUp      atomic.Bool
@@ -88,7 +93,7 @@ func Open(ctx context.Context, cfg Config) (*Device, error) {
 }
 
 func newDevice(cfg Config, t *target) *Device {
-	d := &Device{config: cfg, facts: t.facts, port: t.facts.Port,
+	d := &Device{config: cfg, facts: t.facts, port: t.facts.Port, guid: t.guid,
 		flowTag: newFlowTag(random.From(cfg.Random)),
 		log:     cfg.Logger, done: make(chan struct{}), linkChanged: make(chan struct{}, 1),
 		mtuChanged: make(chan struct{}, 1),
@@ -127,11 +132,28 @@ func open(ctx context.Context, cfg Config, t *target) (*Device, error) {
 // Name is the RDMA device's name.
 func (d *Device) Name() string { return d.facts.Name }
 
+// GUID is the node GUID of the RDMA device, which stays when names and addresses change; "" if it
+// has none, or is not of this machine.
+func (d *Device) GUID() string {
+	if strings.Trim(d.guid, "0:") == "" {
+		return ""
+	}
+	return d.guid
+}
+
+// Port is the number of the port on the RDMA device, from 1.
+func (d *Device) Port() int { return int(d.port) }
+
 // Netdev is the name of the port's Linux interface, "" if it has none here.
 func (d *Device) Netdev() string { return d.facts.Netdev }
 
 // MAC is the address whose frames come to us.
-func (d *Device) MAC() net.HardwareAddr { return d.config.MAC }
+func (d *Device) MAC() net.HardwareAddr {
+	if changed := d.mac.Load(); changed != nil {
+		return *changed
+	}
+	return d.config.MAC
+}
 
 // VLAN is the 802.1Q network that we are in, 0 if none.
 func (d *Device) VLAN() uint16 { return d.config.VLAN }

@@ -53,7 +53,7 @@ func (d *Device) AddRule(r HostRule) (*Rule, error) {
 	rule := &Rule{d: d, rule: r}
 	var err error
 	if r.Priority == PriorityLinux {
-		rule.flow, err = d.leaveToLinux(r.headerMatch(d.unicast()))
+		rule.flow, err = d.leaveToLinux(r.headerMatch(d.anyUnicast()))
 	} else {
 		rule.flow, rule.counts, err = d.countedRule(h, r)
 	}
@@ -107,10 +107,11 @@ func (r *Rule) hits() Hits {
 	return h
 }
 
-// attr is the kernel's rule for r. The tag is as in unicastRule.
+// attr is the kernel's rule for r: for any unicast MAC, as the netdev's may change, and what comes
+// to another one with this address has been flooded by a switch. The tag is as in unicastRule.
 func (d *Device) attr(r HostRule, p Priority) uverbs.FlowAttr {
 	ports := uverbs.PortMatch{Dst: r.Port, DstMask: r.mask()}
-	specs := []uverbs.FlowSpec{d.unicast().Spec(), addressSpec(r), ports.TCP()}
+	specs := []uverbs.FlowSpec{d.anyUnicast().Spec(), addressSpec(r), ports.TCP()}
 	if r.Proto == protoUDP {
 		specs[2] = ports.UDP()
 	}
@@ -348,28 +349,40 @@ func (d *Device) steerByPort() error {
 		d.hashed.closePorts); err != nil {
 		return err
 	}
-	fragments := headerMatch(d.unicast())
-	fragments.Fragment = true
 	if err := d.leave("fragments", "the first of a datagram may be taken, and the datagram lost",
-		fragments); err != nil || d.config.VLAN != 0 {
+		func(m *uverbs.HeaderMatch) { m.Fragment = true }); err != nil || d.config.VLAN != 0 {
 		return err
 	}
-	tagged := headerMatch(d.unicast())
-	tagged.Tagged = true
 	return d.leave("frames with a VLAN tag", "a port's rule takes those of its address, too",
-		tagged)
+		func(m *uverbs.HeaderMatch) { m.Tagged = true })
 }
 
-// leave leaves frames to Linux for as long as the device is open. Where no rule can, it says in the
-// log what that means.
-func (d *Device) leave(what, otherwise string, m uverbs.HeaderMatch) error {
-	var rule flow
+// leftRule leaves to Linux some of the frames to our MAC.
+type leftRule struct {
+	what  string
+	match func() uverbs.HeaderMatch // with the MAC of now
+	flow  flow
+}
+
+// leave leaves frames to Linux for as long as the device is open: those to our MAC that which marks.
+// Where no rule can, it says in the log what that means.
+func (d *Device) leave(what, otherwise string, which func(*uverbs.HeaderMatch)) error {
+	l := &leftRule{what: what, match: func() uverbs.HeaderMatch {
+		m := headerMatch(d.unicast())
+		which(&m)
+		return m
+	}}
 	err := d.cleanup.run("rule for "+what, func() (err error) {
-		if rule, err = d.leaveToLinux(m); err == nil {
-			d.fixedRules = append(d.fixedRules, RuleInfo{Match: d.describe(what), To: toLinux})
+		if l.flow, err = d.leaveToLinux(l.match()); err == nil {
+			d.left = append(d.left, l)
 		}
 		return err
-	}, func() error { return rule.Close() })
+	}, func() error {
+		d.hashed.mu.Lock()
+		defer d.hashed.mu.Unlock()
+		d.left = slices.DeleteFunc(d.left, func(o *leftRule) bool { return o == l })
+		return l.flow.Close()
+	})
 	if errors.Is(err, ErrNotSupported) {
 		d.log.Warn("no rule can leave "+what+" to Linux: "+otherwise, "device", d.Name(),
 			"error", err)
@@ -429,6 +442,9 @@ func (d *Device) Rules() []RuleInfo {
 		return nil // they are gone, or going
 	}
 	list := slices.Clone(d.fixedRules)
+	for _, l := range d.left {
+		list = append(list, RuleInfo{Match: d.describe(l.what), To: toLinux})
+	}
 	for i := range h.rules {
 		c := classes()[i]
 		list = append(list, RuleInfo{Priority: c.priority + h.priority, To: "queues",
@@ -440,7 +456,7 @@ func (d *Device) Rules() []RuleInfo {
 	}
 	for _, r := range h.byPort {
 		info := RuleInfo{Priority: uint16(r.rule.Priority), To: "queues", Tag: d.flowTag,
-			Match: d.describe(r.rule.String()), Counted: r.counts != nil}
+			Match: d.describeAny(r.rule.String()), Counted: r.counts != nil}
 		if r.rule.Priority == PriorityLinux {
 			info.To, info.Tag = toLinux, 0
 		}
@@ -457,13 +473,18 @@ func (d *Device) Rules() []RuleInfo {
 // toLinux is RuleInfo.To of a rule that leads to Linux.
 const toLinux = "Linux"
 
-// describe adds to what a rule matches what all have in common.
+// describe adds to what a rule matches what all of our MAC have in common.
 func (d *Device) describe(what string) string {
 	if d.config.Promiscuous {
-		what += ", any MAC"
-	} else {
-		what = fmt.Sprintf("%s, MAC %v", what, d.config.MAC)
+		return d.describeAny(what)
 	}
+	return d.inVLAN(fmt.Sprintf("%s, MAC %v", what, d.MAC()))
+}
+
+// describeAny is describe for rules of any unicast MAC.
+func (d *Device) describeAny(what string) string { return d.inVLAN(what + ", MAC any unicast") }
+
+func (d *Device) inVLAN(what string) string {
 	if d.config.VLAN != 0 {
 		what += fmt.Sprintf(", VLAN %d", d.config.VLAN)
 	}

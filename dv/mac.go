@@ -2,6 +2,8 @@ package dv
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"net"
 
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
@@ -70,4 +72,74 @@ func randomMAC(r random.Source) net.HardwareAddr {
 	r.Read(mac)
 	mac[0] = mac[0]&^1 | 2
 	return mac
+}
+
+// SetMAC has the frames of another MAC come to us in place of those of the one before: for a device
+// with the MAC of its netdev, when Linux has changed that. Rules for the new one are there before
+// those for the old one go. On an error nothing has changed; it is ErrMAC if mac is no address of
+// one host, or if another process has it. It may be called while frames come in, and takes some
+// 100 us of the firmware's time for each rule.
+func (d *Device) SetMAC(mac net.HardwareAddr) error {
+	if len(mac) != macLen || mac[0]&1 != 0 || bytes.Equal(mac, make([]byte, macLen)) {
+		return errorf(ErrMAC, "MAC %v is no address of one Ethernet host", mac)
+	}
+	h := &d.hashed
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := d.Err(); err != nil {
+		return err
+	}
+	before := d.MAC()
+	if bytes.Equal(mac, before) {
+		return nil
+	}
+	mac = bytes.Clone(mac)
+	d.mac.Store(&mac)
+	if err := d.moveToMAC(h); err != nil {
+		d.mac.Store(&before)
+		return fmt.Errorf("change the MAC of %s from %v to %v: %w", d.Name(), before, mac, err)
+	}
+	return d.relist(before)
+}
+
+// moveToMAC makes rules for the MAC that there is now, and then ends those before them.
+func (d *Device) moveToMAC(h *hashed) error {
+	switch {
+	case d.config.HostMode:
+		return d.moveLeft()
+	case d.config.Promiscuous || h.other == nil:
+		return nil // all MACs are ours, or none yet
+	}
+	next := &hashed{targets: h.targets, rest: h.rest}
+	if err := next.claim(d, h.priority, h.restPriority); err != nil {
+		return d.claimed(err)
+	}
+	past := &hashed{rules: h.rules, other: h.other}
+	h.rules, h.other = next.rules, next.other
+	return past.endRules()
+}
+
+// moveLeft is moveToMAC in host mode, where the rules of ports are for any unicast MAC: what is left
+// to Linux moves.
+func (d *Device) moveLeft() error {
+	var made []flow
+	for _, l := range d.left {
+		f, err := d.leaveToLinux(l.match())
+		if err != nil {
+			err = fmt.Errorf("rule for %s: %w", l.what, err)
+			for _, f := range made {
+				err = errors.Join(err, f.Close())
+			}
+			return err
+		}
+		made = append(made, f)
+	}
+	for i, l := range d.left {
+		if err := l.flow.Close(); err != nil {
+			d.log.Warn("a rule for the MAC of before is left behind", "device", d.Name(),
+				"rule", l.what, "error", err)
+		}
+		l.flow = made[i]
+	}
+	return nil
 }

@@ -74,6 +74,18 @@ func (d *Device) closeList() error {
 	return list.Close()
 }
 
+// relist puts our MAC into the list of the port's netdev in the place of the one before. The
+// netdev's own need not be in it.
+func (d *Device) relist(before net.HardwareAddr) error {
+	r := &d.registered
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.list == nil || slices.Equal(before, d.facts.MAC) {
+		return nil
+	}
+	return errors.Join(r.list.Add(d.MAC()), r.list.Remove(before))
+}
+
 // SetGroups says which multicast addresses are ours: frames to them reach the port even
 // behind an e-switch that passes only the addresses that its function lists. It replaces
 // those of the call before. What the port receives of all multicast comes to us anyway. The

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -338,4 +339,95 @@ func TestRulesRefused(t *testing.T) {
 	if err := rule.Close(); err != nil || len(d.Rules()) != 0 {
 		t.Errorf("rule of a closed device: %v, %v", err, d.Rules())
 	}
+}
+
+// TestHostOtherMAC: Linux has given the netdev another MAC. Rules of before and after lead its
+// frames here, and those to groups, fragments and frames with a tag stay with Linux.
+func TestHostOtherMAC(t *testing.T) {
+	s := newSim(t, simnic.Config{}, kernel.Config{})
+	d := s.openHost(t, dv.Config{RxQueues: 1})
+	addRule(t, d, listener(tcp, hostV4, 443))
+	addRule(t, d, listener(udp, hostV4, 53))
+	other := net.HardwareAddr{2, 0, 0, 0, 0, 0x99}
+	to := func(mac net.HardwareAddr, f []byte) []byte {
+		copy(f, mac)
+		return f
+	}
+	s.goes(t, d, "to another MAC, before it is known", to(other, toHost(tcp, hostV4, 443)), true)
+	if err := d.SetMAC(other); err != nil || !bytes.Equal(d.MAC(), other) {
+		t.Fatalf("%v, %v", d.MAC(), err)
+	}
+	addRule(t, d, listener(tcp, hostV4, 444))
+	for name, f := range map[string][]byte{"rule of before": toHost(tcp, hostV4, 443),
+		"rule of after": toHost(tcp, hostV4, 444)} {
+		s.goes(t, d, name, to(other, f), true)
+	}
+	for name, f := range map[string][]byte{
+		"fragment": fragment(toHost(udp, hostV4, 53)),
+		"tag":      tagFrame(toHost(tcp, hostV4, 443), 5)} {
+		s.wire.send(t, to(other, f)) // Linux of the model has the former address
+		if n := len(poll(d.Rx(0))); n != 0 {
+			t.Errorf("%s: %d frames to us", name, n)
+		}
+	}
+	s.goes(t, d, "group", to(net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}, toHost(tcp, hostV4, 443)), false)
+	if err := d.SetMAC(other); err != nil {
+		t.Error("again:", err)
+	}
+	for _, bad := range []net.HardwareAddr{nil, {1, 0, 0, 0, 0, 1}, make(net.HardwareAddr, 6),
+		make(net.HardwareAddr, 8)} {
+		if err := d.SetMAC(bad); !errors.Is(err, dv.ErrMAC) {
+			t.Errorf("%v: %v", bad, err)
+		}
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := d.SetMAC(netdevMAC); !errors.Is(err, dv.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// TestOtherMAC: the rules of a device without HostMode follow, also after Rebalance; another
+// process's address is refused, and nothing has changed then.
+func TestOtherMAC(t *testing.T) {
+	s := newSim(t, simnic.Config{}, kernel.Config{})
+	mine, other, taken := net.HardwareAddr{2, 0, 0, 0, 1, 1}, net.HardwareAddr{2, 0, 0, 0, 1, 2},
+		net.HardwareAddr{2, 0, 0, 0, 1, 3}
+	d := s.open(t, dv.Config{RxQueues: 2, MAC: mine})
+	s.open(t, dv.Config{MAC: taken})
+	frames := func(mac net.HardwareAddr) (n int) {
+		f := toHost(tcp, hostV4, 443)
+		copy(f, mac)
+		s.wire.send(t, f)
+		for i := range d.NumRx() {
+			n += len(poll(d.Rx(i)))
+		}
+		return n
+	}
+	step := func(what string, set net.HardwareAddr, is error, want net.HardwareAddr) {
+		t.Helper()
+		if err := d.SetMAC(set); !errors.Is(err, is) {
+			t.Errorf("%s: %v, want %v", what, err, is)
+		}
+		for _, mac := range []net.HardwareAddr{mine, other} {
+			if n, ours := frames(mac), bytes.Equal(mac, want); n != 0 != ours || n > 1 {
+				t.Errorf("%s: %d frames to %v", what, n, mac)
+			}
+		}
+		if !bytes.Equal(d.MAC(), want) {
+			t.Errorf("%s: MAC %v", what, d.MAC())
+		}
+	}
+	step("changed", other, nil, other)
+	step("another's", taken, dv.ErrMAC, other)
+	if err := d.Rebalance([]int{1, 3}); err != nil {
+		t.Fatal(err)
+	}
+	step("after a rebalance", other, nil, other)
+	step("back", mine, nil, mine)
+	if err := d.Rebalance([]int{1, 1}); err != nil {
+		t.Fatal(err)
+	}
+	step("after another", mine, nil, mine)
 }

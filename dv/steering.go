@@ -80,9 +80,14 @@ func newFlowTag(r random.Source) uint32 { return 1 + r.Rand().Uint32N(1<<24-1) }
 // only that the group bit is clear.
 func (d *Device) unicast() uverbs.EthMatch {
 	if d.config.Promiscuous {
-		return d.tagged(uverbs.EthMatch{DstMask: [macLen]byte{1}})
+		return d.anyUnicast()
 	}
-	return d.tagged(uverbs.EthMatch{Dst: [macLen]byte(d.config.MAC), DstMask: uverbs.ExactMAC})
+	return d.tagged(uverbs.EthMatch{Dst: [macLen]byte(d.MAC()), DstMask: uverbs.ExactMAC})
+}
+
+// anyUnicast is frames to any unicast MAC.
+func (d *Device) anyUnicast() uverbs.EthMatch {
+	return d.tagged(uverbs.EthMatch{DstMask: [macLen]byte{1}})
 }
 
 // tagged has m match frames of our VLAN only, if we are in one, whatever their
@@ -150,7 +155,7 @@ func (d *Device) claimed(err error) error {
 	if !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	what, fix := fmt.Sprintf("MAC %v", d.config.MAC), "stop it, or set another MAC"
+	what, fix := fmt.Sprintf("MAC %v", d.MAC()), "stop it, or set another MAC"
 	if d.config.Promiscuous {
 		what, fix = "all unicast", "stop it, or do not set Promiscuous"
 	}

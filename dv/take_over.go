@@ -70,5 +70,5 @@ func (d *Device) equal(err error) error {
 		return err
 	}
 	return &refusal{unix.EADDRINUSE, err,
-		fmt.Sprintf("another process has rules for MAC %v on this port", d.config.MAC)}
+		fmt.Sprintf("another process has rules for MAC %v on this port", d.MAC())}
 }

@@ -242,11 +242,19 @@ const (
 // 2.4, RFC 4862 section 5.4.4), or of our hardware address. Receive goroutines see them
 // (addr_conflict.go, ndp.go), and [Stack.guard] acts.
 type claims struct {
-	own    tcpip.LinkAddress // the link's hardware address; written before the link is in use
-	shared bool              // it is Linux's, too
+	own    atomic.Pointer[tcpip.LinkAddress] // the link's hardware address; nil: there is no link
+	shared bool                              // it is Linux's, too
 	seen   chan claim
 
-	conflicts, defences, twins atomic.Uint64 // as in Stats
+	conflicts, defences, twins, moves atomic.Uint64 // as in Stats
+}
+
+// hardware is the link's hardware address, "" if it has none.
+func (c *claims) hardware() tcpip.LinkAddress {
+	if own := c.own.Load(); own != nil {
+		return *own
+	}
+	return ""
 }
 
 // claim is that the host with a hardware address uses an address of ours; without one, it is the
@@ -271,7 +279,7 @@ func (c *claims) conflict(a tcpip.Address, mac tcpip.LinkAddress) {
 func (c *claims) twin() {
 	if !c.shared {
 		c.twins.Add(1)
-		c.note(claim{mac: c.own})
+		c.note(claim{mac: c.hardware()})
 	}
 }
 
@@ -397,7 +405,7 @@ func (e arpEndpoint) checkSender(h header.ARP) {
 	mac, sender := tcpip.LinkAddress(h.HardwareAddressSender()),
 		tcpip.AddrFrom4Slice(h.ProtocolAddressSender())
 	switch {
-	case mac == e.claims.own:
+	case mac == e.claims.hardware():
 		e.claims.twin()
 	case sender != header.IPv4Any && e.nic.CheckLocalAddress(ipv4Protocol, sender):
 		e.claims.conflict(sender, mac)
@@ -474,7 +482,13 @@ func (s *Stack) solicitRouter() {
 	icmp.SetType(header.ICMPv6RouterSolicit)
 	rs := header.NDPRouterSolicit(icmp.MessageBody())
 	rs.Options().Serialize(header.NDPOptionsSerializer{header.NDPSourceLinkLayerAddressOption(mac)})
-	s.multicast(icmp, header.LinkLocalAddr(mac), header.IPv6AllRoutersLinkLocalMulticastAddress)
+	from := header.LinkLocalAddr(mac)
+	for _, p := range s.Addrs() { // which stays as it is when the hardware address changes
+		if a := p.Addr(); a.Is6() && a.IsLinkLocalUnicast() {
+			from = toAddress(a)
+		}
+	}
+	s.multicast(icmp, from, header.IPv6AllRoutersLinkLocalMulticastAddress)
 }
 
 // multicast sends a message of neighbour discovery, whose checksum it fills in.

@@ -132,7 +132,7 @@ func (b *bond) start(link *rdma.Endpoint) {
 
 // opened is b for the link's failover.
 func (b *bond) opened() failover.Opened {
-	return failover.Opened{Device: b, Backend: b.backend, Name: "bond " + b.h.netdev}
+	return failover.Opened{Device: b, Backend: b.backend, Name: "bond " + b.h.name()}
 }
 
 // open opens the device of a member.
@@ -145,7 +145,14 @@ func (b *bond) open(ctx context.Context, name string) (*dv.Device, error) {
 	if f := b.h.stack.cfg.bond; f != nil {
 		cfg = f.member(cfg, name)
 	}
-	return openAgain(ctx, cfg, b.use)
+	return openAgain(ctx, cfg, func(dev *dv.Device) error {
+		if b.h.stack.link != nil { // the link follows the bond's address, and this device with it
+			if err := dev.SetMAC(b.h.stack.HardwareAddr()); err != nil {
+				return err
+			}
+		}
+		return b.use(dev)
+	})
 }
 
 // devices are those at work.

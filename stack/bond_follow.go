@@ -43,6 +43,10 @@ func (b *bond) look() bool {
 	b.mu.Lock()
 	now, next := b.at, b.plan(below)
 	b.mu.Unlock()
+	if len(next) == 0 && b.changing(below) {
+		b.retry.Reset(hostPause)
+		return true
+	}
 	if len(next) == 0 {
 		close(b.done)
 		return false
@@ -54,6 +58,16 @@ func (b *bond) look() bool {
 	b.release()
 	b.openMissing(below)
 	return true
+}
+
+// changing reports whether the bond's address was being changed while below was asked for: a member
+// has the one that the bond has by now.
+func (b *bond) changing(below hostnet.Below) bool {
+	again, err := b.h.below()
+	return err == nil && !bytes.Equal(again.MAC, below.MAC) &&
+		slices.ContainsFunc(below.Devices, func(p hostnet.Port) bool {
+			return bytes.Equal(p.MAC, again.MAC)
+		})
 }
 
 // plan is the members that have rings now, and what each is for. mu is held, or nobody else knows
@@ -71,7 +85,7 @@ func (b *bond) plan(below hostnet.Below) (list []rdma.Member) {
 		list = append(list, rdma.Member{Device: m.device, Sends: p.Sends, Receives: p.Receives})
 	}
 	if len(list) == 0 && b.lost == nil {
-		b.lost = fmt.Errorf("no member of bond %s has rings: %w", b.h.netdev, dv.ErrNoRDMA)
+		b.lost = fmt.Errorf("no member of bond %s has rings: %w", b.h.name(), dv.ErrNoRDMA)
 	}
 	return list
 }
@@ -102,7 +116,7 @@ func (b *bond) change(list []rdma.Member, below hostnet.Below) bool {
 	b.at, b.backend = list, to
 	b.mu.Unlock()
 	after := senders(list)
-	b.h.stack.log.Warn("the bond's members have changed", "interface", b.h.netdev, "rings",
+	b.h.stack.log.Warn("the bond's members have changed", "interface", b.h.name(), "rings",
 		names(list, func(rdma.Member) bool { return true }), "sends", after)
 	if before != after {
 		notify(b.changed)
@@ -134,7 +148,7 @@ func (b *bond) refuse(why error) {
 	if b.ctx.Err() != nil {
 		return
 	}
-	b.h.stack.log.Warn("a member of the bond cannot be used", "interface", b.h.netdev, "error",
+	b.h.stack.log.Warn("a member of the bond cannot be used", "interface", b.h.name(), "error",
 		why)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -225,7 +239,7 @@ func (b *bond) note(m *bondMember, dev *dv.Device, err error) {
 	m.device, m.opened = dev, b.h.stack.clock.Now()
 	if err != nil {
 		if m.refusal != err.Error() && b.ctx.Err() == nil {
-			b.h.stack.log.Info("a member of the bond has no rings", "interface", b.h.netdev,
+			b.h.stack.log.Info("a member of the bond has no rings", "interface", b.h.name(),
 				"error", err)
 		}
 		m.pause = min(max(2*m.pause, firstBondPause), longestBondPause)

@@ -21,13 +21,14 @@ import (
 // it from answering what we answer, and has it serve who does not come by our netdev.
 type host struct {
 	stack   *Stack
-	netdev  string
+	netdev  atomic.Pointer[string] // its name, which may change: see rename
 	device  atomic.Pointer[backing.Device]
 	kernel  *hostnet.Kernel
 	watcher *hostnet.Watcher
 	rules   *rdma.Endpoint // whose device has a rule for each port; nil: there is none
 	ended   sync.WaitGroup // goroutines that serve what the kernel brings
 	ways    ways
+	mac     macFollower
 	// ruleState is where the rules of ports are; guarded by mu
 	ruleState ruleState
 	paused    bool // another process accepts and reads from the ports; guarded by mu
@@ -50,6 +51,9 @@ type host struct {
 	bindings map[*binding]struct{}
 	kept     map[kernelConn]struct{} // of the kernel, whose listener may be closed
 }
+
+// name is what the netdev is called now.
+func (h *host) name() string { return *h.netdev.Load() }
 
 // HostStats counts what a stack on the host's own addresses leaves to the kernel, see
 // [Config.Host].
@@ -78,7 +82,7 @@ func (s *Stack) HostStats() (stats HostStats, ok bool) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	first := h.block.First
-	stats = HostStats{Netdev: h.netdev, FirstPort: first, LastPort: first + backing.BlockSize - 1,
+	stats = HostStats{Netdev: h.name(), FirstPort: first, LastPort: first + backing.BlockSize - 1,
 		Accepted: h.accepted.Load(), Dialled: h.dialled.Load(), Received: h.received.Load(),
 		Sent: h.sent.Load(), Rules: h.rules != nil, Unsteered: h.past}
 	for _, q := range h.link.Stats().Rx {
@@ -128,43 +132,43 @@ func openHost(ctx context.Context, cfg Config) (*Stack, error) {
 	if cfg.Predecessor != nil {
 		h.ruleState = rulesAway
 	}
-	found, err := h.read(cfg)
+	found, err := h.findNetdev(cfg)
 	if err != nil {
 		return nil, errors.Join(err, h.close())
 	}
-	cfg.hostAddresses, cfg.NIC.Device = found.Addresses, h.netdev
-	cfg.netdevName = h.netdev
+	cfg.hostAddresses, cfg.NIC.Device = found.Addresses, h.name()
+	cfg.netdevName = h.name()
 	cfg.DuplicateDetection, cfg.NoAnnounce = -1, true // the kernel has done so
-	s, err := build(cfg, &netdevConfig{Network: dv.Network{Netdev: h.netdev}})
+	s, err := build(cfg, &netdevConfig{Network: dv.Network{Netdev: h.name()}})
 	if err != nil {
 		return nil, errors.Join(err, h.close())
 	}
-	s.host, h.stack = h, s
+	s.host, h.stack, h.mac.s = h, s, s
 	if err := s.openOnHost(ctx, found); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
-// read finds the netdev, and takes the ports of its addresses. Changes are noted from before.
-func (h *host) read(cfg Config) (found hostnet.Network, err error) {
+// findNetdev finds the netdev, and takes the ports of its addresses. Changes are noted from before.
+func (h *host) findNetdev(cfg Config) (found hostnet.Network, err error) {
 	network, err := dv.NetworkOf(cfg.NIC)
 	if err != nil {
 		return found, err
 	}
-	h.netdev = network.Netdev
+	h.netdev.Store(&network.Netdev)
 	if h.watcher, err = hostnet.Watch(); err != nil {
 		return found, err
 	}
 	if h.kernel, err = hostnet.Open(); err != nil {
 		return found, err
 	}
-	if found, err = h.kernel.Read(h.netdev); err != nil {
+	if found, err = h.kernel.Read(h.name()); err != nil {
 		return found, err
 	}
 	if len(found.Addresses) == 0 {
 		return found, fmt.Errorf("%s has no address: ip address add 192.0.2.10/24 dev %[1]s, "+
-			"or give the stack an address of its own in place of Host", h.netdev)
+			"or give the stack an address of its own in place of Host", h.name())
 	}
 	h.device.Store(&backing.Device{Index: found.Index, MTU: h.frameMTU(found)})
 	h.addrs = found.Addresses

@@ -80,7 +80,8 @@ func (h *host) below() (hostnet.Below, error) {
 	if f := h.stack.cfg.bond; f != nil {
 		return f.below(), nil
 	}
-	return h.kernel.Below(h.netdev)
+	h.rename()
+	return h.kernel.Below(h.name())
 }
 
 // rdmaDevices are those there are.

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"bytes"
 	"errors"
 	"net/netip"
 	"slices"
@@ -56,7 +57,7 @@ func (h *host) follow() {
 func (h *host) look() (again time.Duration) {
 	h.following.Lock()
 	defer h.following.Unlock()
-	found, err := h.kernel.Read(h.netdev)
+	found, err := h.read()
 	switch {
 	case err == nil:
 		h.followMTU(found)
@@ -71,7 +72,42 @@ func (h *host) look() (again time.Duration) {
 	if err != nil || found.Index == 0 || h.sockets().Err() != nil {
 		return 0 // it is gone, or not opened yet
 	}
-	return h.take(found)
+	return sooner(h.mac.follow(h.name(), found.MAC), h.take(found))
+}
+
+// sooner is the shorter of two times to wait, of which 0 is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// read asks for the configuration of the netdev, whatever it is called by now: by its number, and
+// if that is gone by its name, for one that has been made again; a driver that is loaded again may
+// have given it the name of before a rename.
+func (h *host) read() (hostnet.Network, error) {
+	h.rename()
+	found, err := h.kernel.Read(h.name())
+	if first := h.stack.cfg.NIC.Device; errors.Is(err, syscall.ENODEV) && first != h.name() {
+		again, otherErr := h.kernel.Read(first)
+		if otherErr == nil && bytes.Equal(again.MAC, h.stack.HardwareAddr()) {
+			h.netdev.Store(&first)
+			return again, nil
+		}
+	}
+	return found, err
+}
+
+// rename notes what the netdev is called now.
+func (h *host) rename() {
+	link, err := h.kernel.LinkAt(h.device.Load().Index)
+	if err != nil || link.Name == h.name() {
+		return
+	}
+	h.stack.log.Info("the netdev has another name", "interface", h.stack.name, "before", h.name(),
+		"now", link.Name)
+	h.netdev.Store(&link.Name)
 }
 
 // take makes the stack's addresses and routes those of the host, and says when to look again.

@@ -30,7 +30,7 @@ func (h *host) hide() error {
 	if d.Last != 0 {
 		return nil
 	}
-	last, err := h.kernel.LastIndex(h.netdev)
+	last, err := h.kernel.LastIndex(h.name())
 	if err != nil {
 		return err
 	}
@@ -104,23 +104,27 @@ func (h *host) setDevice(d backing.Device) error {
 func (h *host) reopen() (*packet.Port, error) {
 	h.following.Lock()
 	defer h.following.Unlock()
-	found, err := h.kernel.Read(h.netdev)
+	found, err := h.read()
 	if err != nil {
 		return nil, err
 	}
 	if !slices.ContainsFunc(found.Addresses, func(p netip.Prefix) bool {
 		return !p.Addr().IsLinkLocalUnicast()
 	}) {
-		return nil, fmt.Errorf("%s has no address yet", h.netdev)
+		return nil, fmt.Errorf("%s has no address yet", h.name())
 	}
 	if err := h.rebind(found); err != nil {
 		return nil, err
 	}
 	cfg := h.stack.portConfig(h.stack.cfg.NIC)
-	cfg.MTU = 0 // the netdev's, which may be another
+	cfg.Device, cfg.MTU = h.name(), 0 // the netdev's MTU, which may be another
 	port, err := packet.Open(cfg)
 	if err != nil {
 		return nil, err
+	}
+	// the link's for now, which follows a new one then
+	if err := port.SetMAC(h.stack.HardwareAddr()); err != nil {
+		return nil, errors.Join(err, port.Close())
 	}
 	h.mu.Lock()
 	for _, q := range h.link.Stats().Rx {

@@ -88,7 +88,7 @@ func (h *host) deviceConfig() (cfg dv.Config, ofBond bool, err error) {
 	if cfg.Kernel != nil {
 		return cfg, false, nil
 	}
-	cfg.Device, ofBond, err = portBelow(h.netdev, below, h.rdmaDevices())
+	cfg.Device, ofBond, err = portBelow(h.name(), below, h.rdmaDevices())
 	return cfg, ofBond, err
 }
 

@@ -2,19 +2,24 @@ package stack
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/failover"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
 )
 
 // defaultMaxOutage is Config.MaxOutage if that is 0.
@@ -26,22 +31,29 @@ const noFallback = "none"
 // keepLink has the link outlive its device, unless cfg says that the stack is to end with it.
 func (s *Stack) keepLink(cfg dv.Config) {
 	if s.cfg.MaxOutage < 0 {
+		if s.device != nil {
+			s.background.Go(newMACFollower(s, identify(s.device, cfg)).followNetdev)
+		}
 		return
 	}
 	c := failover.Config{Endpoint: s.link, MaxOutage: s.cfg.MaxOutage, Grace: s.cfg.GracePeriod,
 		Changed: s.backendChanged, Logger: s.log, Clock: s.cfg.Clock}
 	var first failover.Opened
 	if s.device != nil || s.bond != nil {
-		var id identity
+		var id *identity
 		if s.bond != nil {
-			id = identity{cfg: cfg, host: s.host}
+			id = &identity{cfg: cfg, host: s.host}
 			first = s.bond.opened()
 		} else {
 			id = identify(s.device, cfg)
 			id.host = s.host
-			first = id.opened(s.device, id.ifindex)
+			first = id.opened(s.device)
+		}
+		if id.host != nil || id.ownsNetdevMAC {
+			id.address = s.HardwareAddr
 		}
 		id.use = s.useDevice
+		s.background.Go(newMACFollower(s, id).followNetdev)
 		c.Open = func(ctx context.Context) (failover.Opened, error) { return id.open(ctx) }
 		if s.host != nil {
 			c.Joined = true
@@ -81,40 +93,61 @@ func (s *Stack) keepLink(cfg dv.Config) {
 	s.nic = s.failover
 }
 
-func (id *identity) opened(dev *dv.Device, ifindex int) failover.Opened {
-	o := failover.Opened{Device: dev, Backend: rdma.Rings(dev), Name: dev.Name(), Ifindex: ifindex}
+func (id *identity) opened(dev *dv.Device) failover.Opened {
+	o := failover.Opened{Device: dev, Backend: rdma.Rings(dev), Name: dev.Name(),
+		Ifindex: int(id.ifindex.Load())}
 	if id.host != nil {
 		o.Backend = rdma.RingsAndSockets(dev, id.host.sockets())
 	}
 	return o
 }
 
-// identity is by what a device is known when it comes back: names such as mlx5_0, and the numbers
-// of netdevs, may be others by then.
+// identity is by what a device is known when it comes back: names such as mlx5_0, the numbers and
+// the addresses of netdevs, may be others by then. The node GUID and the number of the port stay,
+// unless it is another card.
 type identity struct {
-	cfg     dv.Config        // with the MAC address that the stack has
+	cfg     dv.Config // with the MAC address that the stack had first
+	guid    string    // of the RDMA device; "": not known
+	port    int
 	mac     net.HardwareAddr // of the port's netdev; nil: not known
 	netdev  string           // as it was called
-	ifindex int
-	upper   string // the netdev that it is a member of, such as a bond; "": none
+	ifindex atomic.Int64     // of the netdev; 0: it has none here
+	upper   string           // the netdev that it is a member of, such as a bond; "": none
 	queues  int
 	host    *host // Config.Host: has packet sockets beside the rings; else nil
+	// ownsNetdevMAC: the stack's MAC address is that of the port's netdev
+	ownsNetdevMAC bool
+	// address is the stack's MAC address now, for one that follows the netdev's; nil: it never
+	// changes
+	address func() net.HardwareAddr
 
 	use func(*dv.Device) error // is told of each device
 }
 
 // identify is what there is to know of a device at work.
-func identify(dev *dv.Device, cfg dv.Config) identity {
-	id := identity{cfg: cfg, netdev: dev.Netdev(), queues: dev.NumRx()}
+func identify(dev *dv.Device, cfg dv.Config) *identity {
+	id := &identity{cfg: cfg, queues: dev.NumRx()}
 	id.cfg.MAC = dev.MAC()
-	if cfg.Kernel != nil {
-		return id
-	}
-	if i, err := net.InterfaceByName(id.netdev); err == nil {
-		id.mac, id.ifindex = i.HardwareAddr, i.Index
-		id.upper = upperOf(id.netdev)
-	}
+	id.note(dev)
+	i, err := net.InterfaceByIndex(int(id.ifindex.Load()))
+	id.ownsNetdevMAC = cfg.AllowNetdevMAC && err == nil && bytes.Equal(i.HardwareAddr, dev.MAC())
 	return id
+}
+
+// note notes what there is to know of a device that is open.
+func (id *identity) note(dev *dv.Device) {
+	i, err := net.InterfaceByName(dev.Netdev())
+	if err == nil {
+		id.ifindex.Store(int64(i.Index))
+	}
+	id.netdev = dev.Netdev()
+	if id.cfg.Kernel != nil {
+		return
+	}
+	id.guid, id.port = dev.GUID(), dev.Port()
+	if err == nil {
+		id.mac, id.upper = i.HardwareAddr, upperOf(id.netdev)
+	}
 }
 
 // upperOf is the netdev that netdev is a member of: a bond, or the netvsc or net_failover device of
@@ -131,11 +164,10 @@ func upperOf(netdev string) string {
 // with what it has.
 func (id *identity) open(ctx context.Context) (failover.Opened, error) {
 	if id.host != nil && id.host.sockets().Err() != nil {
-		return failover.Opened{}, fmt.Errorf("%s is not there: %w", id.host.netdev, dv.ErrNotFound)
+		return failover.Opened{}, fmt.Errorf("%s is not there: %w", id.host.name(), dv.ErrNotFound)
 	}
 	cfg := id.cfg
-	ifindex := 0
-	if id.mac != nil || id.host != nil && cfg.Kernel == nil {
+	if cfg.Kernel == nil && (id.mac != nil || id.guid != "" || id.host != nil) {
 		found, err := id.find()
 		switch {
 		case err != nil:
@@ -143,19 +175,30 @@ func (id *identity) open(ctx context.Context) (failover.Opened, error) {
 		case found.ofBond:
 			return id.host.reopenBond(ctx, cfg, id.use)
 		}
-		cfg.Device = found.name
-		if i, err := net.InterfaceByName(found.netdev); err == nil {
-			ifindex = i.Index
-			if cfg.MTU > i.MTU {
-				cfg.MTU = 0 // the netdev's; the link's cap stays
-			}
+		cfg.Device = found.device
+		if found.mtu != 0 && cfg.MTU > found.mtu {
+			cfg.MTU = 0 // the netdev's; the link's cap stays
+		}
+		if id.host != nil {
+			cfg.MAC = nil // the netdev's, whatever that is
 		}
 	}
-	dev, err := openAgain(ctx, cfg, id.use)
+	if id.address != nil && cfg.Kernel == nil && id.host == nil {
+		cfg.MAC = id.address()
+	}
+	dev, err := openAgain(ctx, cfg, func(dev *dv.Device) error {
+		if id.address != nil { // the link follows the netdev's address, and this device with it
+			if err := dev.SetMAC(id.address()); err != nil {
+				return err
+			}
+		}
+		return id.use(dev)
+	})
 	if err != nil {
 		return failover.Opened{}, err
 	}
-	return id.opened(dev, ifindex), nil
+	id.note(dev)
+	return id.opened(dev), nil
 }
 
 // openAgain opens a device that has come back, and has it used. It may be another model: one that
@@ -196,33 +239,54 @@ func refusedByModel(err error) bool {
 		errors.Is(err, syscall.EOPNOTSUPP)
 }
 
-// foundDevice is a device that has come back, and its netdev; or there is one for each of several
-// members of a bond.
+// foundDevice is a device that has come back, as dv.Config.Device names it; or there is one for each
+// of several members of a bond.
 type foundDevice struct {
-	name, netdev string
-	ofBond       bool
+	device string
+	mtu    int // of its netdev; 0: not known
+	ofBond bool
 }
 
-// find is the device whose netdev has the address, or is a member of the same netdev, and that
-// netdev; of several one that can be used. On the host's own addresses it is what is below the
-// netdev now: members of a bond may have come or gone, and with them the device of a RoCE LAG.
+// find is the device with the node GUID and the port of before; or else, of another card, the one
+// whose netdev has the address, or is a member of the same netdev, of several one that can be used.
+// On the host's own addresses it is what is below the netdev now: members of a bond may have come
+// or gone, and with them the device of a RoCE LAG.
 func (id *identity) find() (foundDevice, error) {
 	if id.host != nil {
 		cfg, ofBond, err := id.host.deviceConfig()
-		return foundDevice{cfg.Device, cfg.Device, ofBond}, err
+		found := foundDevice{device: cfg.Device, ofBond: ofBond}
+		if i, err := net.InterfaceByName(cfg.Device); err == nil {
+			found.mtu = i.MTU
+		}
+		return found, err
+	}
+	same := 0
+	known, knownErr := dv.Find(func(d dv.DeviceInfo) bool {
+		is := id.guid != "" && d.GUID == id.guid && d.Port == id.port
+		if is {
+			same++
+		}
+		return is
+	})
+	if knownErr == nil && same == 1 {
+		return foundDevice{device: known.Device(), mtu: known.MTU}, nil
 	}
 	found, err := dv.Find(func(d dv.DeviceInfo) bool {
-		return bytes.Equal(d.MAC, id.mac) ||
+		return id.mac != nil && bytes.Equal(d.MAC, id.mac) ||
 			id.upper != "" && d.Netdev != "" && upperOf(d.Netdev) == id.upper
 	})
-	if err == dv.ErrNotFound {
-		err = fmt.Errorf("no RDMA device here has a netdev with address %v: %w", id.mac, err)
+	switch {
+	case err == dv.ErrNotFound && same == 1:
+		err = knownErr
+	case err == dv.ErrNotFound:
+		err = fmt.Errorf("no RDMA device here has the node GUID %s, or a netdev with address %v: %w",
+			cmp.Or(id.guid, "of before"), id.mac, err)
 	}
-	return foundDevice{name: found.Name, netdev: found.Netdev}, err
+	return foundDevice{device: found.Device(), mtu: found.MTU}, err
 }
 
 // fallback is the netdev for packet sockets while the device is away, "" for none.
-func (s *Stack) fallback(id identity) string {
+func (s *Stack) fallback(id *identity) string {
 	switch {
 	case s.cfg.Fallback == noFallback:
 		return ""
@@ -236,9 +300,18 @@ func (s *Stack) fallback(id identity) string {
 	return id.netdev
 }
 
+// nameOf is the present name of netdev, which may have been renamed if it is the port's.
+func (id *identity) nameOf(netdev string) string {
+	if i, err := net.InterfaceByIndex(int(id.ifindex.Load())); err == nil && netdev == id.netdev {
+		return i.Name
+	}
+	return netdev
+}
+
 // openFallback opens packet sockets, or what the program has in their place, that nothing comes to
 // yet.
-func (s *Stack) openFallback(netdev string, id identity) (failover.OpenedPort, error) {
+func (s *Stack) openFallback(netdev string, id *identity) (failover.OpenedPort, error) {
+	netdev = id.nameOf(netdev)
 	port, err := s.openInterface(packet.Config{Device: netdev, MAC: net.HardwareAddr(id.cfg.MAC),
 		Queues: id.queues, VLAN: id.cfg.VLAN, Random: id.cfg.Random})
 	if err != nil {
@@ -287,4 +360,118 @@ func (s *Stack) LinkStatus() failover.Status {
 		return failover.Status{}
 	}
 	return s.failover.Status()
+}
+
+// macRetry is how long after a change of the netdev's MAC that could not be followed it is tried
+// again.
+const macRetry = time.Second
+
+// macFollower keeps the link's MAC address that of the netdev, for a stack that has that: on the
+// host's own addresses, or with NIC.AllowNetdevMAC. One goroutine uses it.
+type macFollower struct {
+	s       *Stack
+	id      *identity // of the device; nil on the host's own addresses
+	refused string    // why the last change could not be followed; "": there is none
+}
+
+func newMACFollower(s *Stack, id *identity) *macFollower { return &macFollower{s: s, id: id} }
+
+// followNetdev follows the netdev of the device until the stack ends. On the host's own addresses
+// there is a goroutine that does so anyway.
+func (f *macFollower) followNetdev() {
+	if f.s.host != nil || !f.id.ownsNetdevMAC {
+		return
+	}
+	watcher, err := hostnet.Watch()
+	if err == nil {
+		defer watcher.Close()
+	}
+	kernel, openErr := hostnet.Open()
+	if err = errors.Join(err, openErr); err != nil {
+		f.s.log.Warn("changes of the netdev's MAC are not followed", "error", err)
+		return
+	}
+	defer kernel.Close()
+	late := f.s.clock.NewTimer(time.Hour)
+	defer late.Stop()
+	for {
+		link, err := kernel.LinkAt(int(f.id.ifindex.Load()))
+		if err == nil { // else it is away, or in another network namespace
+			if wait := f.follow(link.Name, link.MAC); wait > 0 {
+				late.Reset(wait)
+			}
+		}
+		select {
+		case <-f.s.ctx.Done():
+			return
+		case <-watcher.Changed():
+		case <-late.C:
+		}
+		if f.s.clock.Sleep(f.s.ctx, hostPause) != nil {
+			return
+		}
+	}
+}
+
+// follow makes mac, which the netdev has, the link's, and says when to try again; 0: it is done.
+func (f *macFollower) follow(netdev string, mac net.HardwareAddr) (again time.Duration) {
+	s := f.s
+	before := s.HardwareAddr()
+	if len(mac) != 6 || bytes.Equal(mac, before) {
+		f.settle()
+		return 0
+	}
+	if err := f.change(before, mac); err != nil {
+		if s.ctx.Err() != nil {
+			return 0
+		}
+		err = fmt.Errorf("netdev %s has the MAC %v now, which we cannot follow, and frames for it "+
+			"do not come: %w", netdev, mac, err)
+		s.health.report(reportLink, err)
+		if f.refused != err.Error() {
+			f.refused = err.Error()
+			s.log.Error("the MAC of the netdev has changed", "interface", s.name, "error", err)
+		}
+		return macRetry
+	}
+	s.claims.moves.Add(1)
+	s.log.Warn("the MAC of the netdev has changed, and ours with it", "interface", s.name,
+		"netdev", netdev, "before", before.String(), "now", mac.String())
+	f.settle()
+	s.announceTwice()
+	if s.link != nil {
+		s.link.Repeat()
+	}
+	return 0
+}
+
+// settle ends what a change that could not be followed has made known.
+func (f *macFollower) settle() {
+	if f.refused == "" {
+		return
+	}
+	f.refused = ""
+	if f.s.nic.LinkUp() {
+		f.s.health.report(reportLink, nil)
+	}
+}
+
+// change gives packet sockets, devices, link and netstack another MAC, or none of them.
+func (f *macFollower) change(before, mac net.HardwareAddr) error {
+	var port *packet.Port
+	if f.s.host != nil {
+		port = f.s.host.sockets()
+		if err := port.SetMAC(mac); err != nil {
+			return err
+		}
+	}
+	if err := f.s.link.SetMAC(mac); err != nil {
+		if port != nil {
+			err = errors.Join(err, port.SetMAC(before))
+		}
+		return err
+	}
+	own := tcpip.LinkAddress(mac)
+	f.s.claims.own.Store(&own)
+	return nil
 }

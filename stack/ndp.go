@@ -390,8 +390,8 @@ func isNDP(m header.ICMPv6) bool {
 func (e *ipv6Endpoint) checkSender(m ndpMessage) {
 	c := e.watch.claims
 	switch {
-	case len(c.own) == 0 || len(m.mac) == 0:
-	case m.mac == c.own:
+	case len(c.hardware()) == 0 || len(m.mac) == 0:
+	case m.mac == c.hardware():
 		c.twin()
 	case m.holds != tcpip.Address{} && e.nic.CheckLocalAddress(ipv6Protocol, m.holds):
 		c.conflict(m.holds, m.mac)

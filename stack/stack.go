@@ -400,7 +400,8 @@ var _ fastLink = (*rdma.Endpoint)(nil)
 // addLink makes link the stack's interface; pure ACKs pass through a queueing discipline that lets
 // most of them ride on data.
 func (s *Stack) addLink(link gstack.LinkEndpoint) error {
-	s.claims.own = link.LinkAddress()
+	own := link.LinkAddress()
+	s.claims.own.Store(&own)
 	b, ours := link.(fastLink)
 	if !ours {
 		s.foreign = newDetachable(link, s.log, s.clock)

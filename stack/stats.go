@@ -44,6 +44,8 @@ type Stats struct {
 	// HardwareAddrConflicts packets of ARP and neighbour discovery that came from our own hardware
 	// address. ResolversRefused are those that routers advertised beyond what is remembered.
 	AddressConflicts, AddressDefences, HardwareAddrConflicts, ResolversRefused uint64
+	// HardwareAddrChanges is how often the link followed a change of the netdev's MAC.
+	HardwareAddrChanges uint64
 	// DHCPSent are messages to servers, DHCPRefused answers that are no lease, and routers and
 	// routes in leases that cannot be.
 	DHCPSent, DHCPRefused uint64
@@ -82,7 +84,8 @@ func (s *Stack) Stats() Stats {
 
 		AddressConflicts: s.claims.conflicts.Load(), AddressDefences: s.claims.defences.Load(),
 		HardwareAddrConflicts: s.claims.twins.Load(), ResolversRefused: s.raEvents.refused(),
-		DHCPSent: s.dhcp.sent.Load(), DHCPRefused: s.dhcp.refused.Load(),
+		HardwareAddrChanges: s.claims.moves.Load(),
+		DHCPSent:            s.dhcp.sent.Load(), DHCPRefused: s.dhcp.refused.Load(),
 
 		TCPCurrentEstablished: c.TCP.CurrentEstablished.Value(),
 		TCPAccepted:           c.TCP.PassiveConnectionOpenings.Value(),
@@ -161,6 +164,8 @@ type FailoverStats struct {
 	// Outages is how often Config.MaxOutage was reached, Held how often a device failed within
 	// Config.GracePeriod and was left alone.
 	Outages, Held uint64
+	// Moved is how often the netdev of the device left for another network namespace.
+	Moved uint64
 	// AwayMilliseconds is how long the device has been away, all in all, DarkMilliseconds how much
 	// of this without packet sockets in its place.
 	AwayMilliseconds, DarkMilliseconds uint64
@@ -197,7 +202,7 @@ func (s *Stack) FailoverStats() FailoverStats {
 	st := s.LinkStatus()
 	return FailoverStats{Failed: st.Failed, Removed: st.Removed,
 		PortLosses: st.PortLosses, Returned: st.Returns, Refused: st.Refused,
-		Recovers: st.Recovers, Outages: st.Expirations, Held: st.Holds,
+		Recovers: st.Recovers, Outages: st.Expirations, Held: st.Holds, Moved: st.Moves,
 		AwayMilliseconds:         uint64(st.Away.Milliseconds()),
 		DarkMilliseconds:         uint64(st.Dark.Milliseconds()),
 		LastFallbackMicroseconds: uint64(st.FallbackTook.Microseconds()),

@@ -170,6 +170,8 @@ type Status struct {
 	// Failed and Removed are the Losses that the device itself told, and those that the kernel
 	// told first, which removes the device or its netdev.
 	Failed, Removed uint64
+	// Moves is how often the device's netdev has left for another network namespace.
+	Moves uint64
 	// Holds is how often Held became true, Recovers how often Recover was called, Expirations how
 	// often Expired became true.
 	Holds, Recovers, Expirations uint64

@@ -57,6 +57,7 @@ func TestLossAndReturn(t *testing.T) {
 				w.is(Up, rdma.BackendRings)
 				w.signals <- Signal{Gone: true, Name: "mlx5_9"} // another's
 				w.signals <- Signal{Gone: true, Ifindex: 99}
+				w.signals <- Signal{Moved: true, Ifindex: 11} // the rings are not the netdev's
 				w.happened()
 				lose(w)
 				w.happened("unmute", "switch to packet", "close mlx5_0")
@@ -64,7 +65,8 @@ func TestLossAndReturn(t *testing.T) {
 				time.Sleep(firstPause)
 				w.happened("open", "switch to rings", "mute")
 				w.is(Up, rdma.BackendRings)
-				if s := w.link.Status(); s.Losses != 1 || s.Returns != 1 || s.Reason != nil {
+				if s := w.link.Status(); s.Losses != 1 || s.Returns != 1 || s.Reason != nil ||
+					s.Moves != 1 {
 					t.Errorf("%+v", s)
 				}
 				w.shut()

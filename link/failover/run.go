@@ -113,6 +113,8 @@ func (l *Link) tellMTU() {
 // hear acts on a signal of the kernel's.
 func (l *Link) hear(s Signal) {
 	switch {
+	case s.Moved:
+		l.noteMove(s.Ifindex)
 	case !s.Gone:
 		l.soon()
 	case l.device == nil:
@@ -121,6 +123,18 @@ func (l *Link) hear(s Signal) {
 	case s.Ifindex != 0 && s.Ifindex == l.device.Ifindex:
 		l.lose(fmt.Errorf("the kernel removes the netdev of %s", l.device.Name), DeviceRemoved)
 	}
+}
+
+// noteMove says that the device's netdev has left for another network namespace: the rings are not
+// the netdev's, and go on. What is its own does not: packet sockets, which tell by themselves.
+func (l *Link) noteMove(ifindex int) {
+	if l.device == nil || ifindex == 0 || ifindex != l.device.Ifindex {
+		return
+	}
+	l.count(&l.status.Moves)
+	l.log.Warn("the netdev has moved to another network namespace, and the rings go on; an e-switch "+
+		"in front of the port (SR-IOV) no longer passes our MAC and groups unless they are added "+
+		"there: bridge fdb add MAC dev NETDEV self", "device", l.device.Name)
 }
 
 // soon looks for what is missing, a moment after the first of several signals: a device comes in

@@ -129,7 +129,9 @@ func linkMessages(message []byte) (signals []Signal) {
 		case unix.RTM_DELLINK:
 			// A bridge tells about its ports by this message, too (family AF_BRIDGE).
 			if message[unix.SizeofNlMsghdr] == unix.AF_UNSPEC {
-				signals = append(signals, Signal{Gone: true, Ifindex: index})
+				moved := hasAttribute(message[unix.SizeofNlMsghdr+unix.SizeofIfInfomsg:size],
+					unix.IFLA_NEW_NETNSID)
+				signals = append(signals, Signal{Gone: !moved, Moved: moved, Ifindex: index})
 			}
 		case unix.RTM_NEWLINK:
 			signals = append(signals, Signal{Ifindex: index})
@@ -137,4 +139,21 @@ func linkMessages(message []byte) (signals []Signal) {
 		message = message[min((size+3)&^3, len(message)):]
 	}
 	return signals
+}
+
+// hasAttribute reports whether one of the attributes of a message is of a kind. A netdev that leaves
+// for another network namespace is removed with the number that this one has for that
+// (__dev_change_net_namespace in linux net/core/dev.c).
+func hasAttribute(attributes []byte, kind uint16) bool {
+	for len(attributes) >= unix.SizeofRtAttr {
+		size := int(binary.NativeEndian.Uint16(attributes))
+		if size < unix.SizeofRtAttr || size > len(attributes) {
+			return false
+		}
+		if binary.NativeEndian.Uint16(attributes[2:])&0x3fff == kind {
+			return true
+		}
+		attributes = attributes[min((size+3)&^3, len(attributes)):]
+	}
+	return false
 }

@@ -47,6 +47,11 @@ func linkMessage(kind uint16, family byte, index int32) []byte {
 func TestLinkMessages(t *testing.T) {
 	del, add := linkMessage(unix.RTM_DELLINK, 0, 7), linkMessage(unix.RTM_NEWLINK, 0, 8)
 	bridge := linkMessage(unix.RTM_DELLINK, unix.AF_BRIDGE, 7)
+	// a docker container or a CNI plugin has taken it: 5 bytes are one attribute and its padding
+	moved := append(linkMessage(unix.RTM_DELLINK, 0, 7), 8, 0, unix.IFLA_NEW_NETNSID, 0, 1, 0, 0, 0)
+	binary.NativeEndian.PutUint32(moved, uint32(len(moved)))
+	copy(moved[unix.SizeofNlMsghdr+unix.SizeofIfInfomsg:], []byte{9, 0, unix.IFLA_IFNAME, 0, 'e',
+		't', 'h', '0', 0})
 	both := append(append([]byte(nil), del...), add...)
 	for name, tt := range map[string]struct {
 		message []byte
@@ -54,6 +59,7 @@ func TestLinkMessages(t *testing.T) {
 	}{
 		"gone": {del, []Signal{{Gone: true, Ifindex: 7}}}, "there": {add, []Signal{{Ifindex: 8}}},
 		"both":       {both, []Signal{{Gone: true, Ifindex: 7}, {Ifindex: 8}}},
+		"moved":      {moved, []Signal{{Moved: true, Ifindex: 7}}},
 		"a bridge's": {bridge, nil}, "nothing": {nil, nil},
 		"cut": {del[:len(del)-8], nil}, "short": {make([]byte, 40), nil},
 	} {
@@ -65,6 +71,7 @@ func TestLinkMessages(t *testing.T) {
 
 func FuzzMessages(f *testing.F) {
 	f.Add(linkMessage(unix.RTM_DELLINK, 0, 7))
+	f.Add(append(linkMessage(unix.RTM_DELLINK, 0, 7), 8, 0, unix.IFLA_NEW_NETNSID, 0, 1, 0, 0, 0))
 	f.Add([]byte("remove@/devices/a/infiniband/mlx5_0\x00SUBSYSTEM=infiniband\x00"))
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		uevent(b)

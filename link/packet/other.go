@@ -2,7 +2,10 @@
 
 package packet
 
-import "errors"
+import (
+	"errors"
+	"net"
+)
 
 // Port needs linux.
 type Port struct{ port }
@@ -12,6 +15,7 @@ type port interface {
 	Interface
 	MTUTeller
 	Driver() string
+	SetMAC(net.HardwareAddr) error
 	SetPorts([]Ports) error
 	Stats() Stats
 }

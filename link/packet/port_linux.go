@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -30,8 +31,9 @@ type Port struct {
 	groups groups
 	ports  atomic.Pointer[portTable] // Config.Host: what comes to us; else nil
 
-	mtu         atomic.Int32  // bytes; the interface's, or Config.MTU if that is less
-	mtuChanged  chan struct{} // capacity 1
+	mtu         atomic.Int32                     // bytes; the interface's, or Config.MTU if that is less
+	mtuChanged  chan struct{}                    // capacity 1
+	mac         atomic.Pointer[net.HardwareAddr] // nil: Config.MAC
 	linkUp      atomic.Bool
 	linkChanges atomic.Uint64
 	linkChanged chan struct{} // capacity 1
@@ -154,7 +156,23 @@ func (p *Port) Name() string { return p.name }
 func (p *Port) Driver() string { return p.iface.driver }
 
 // MAC is the address whose frames come to us.
-func (p *Port) MAC() net.HardwareAddr { return p.cfg.MAC }
+func (p *Port) MAC() net.HardwareAddr {
+	if changed := p.mac.Load(); changed != nil {
+		return *changed
+	}
+	return p.cfg.MAC
+}
+
+// SetMAC notes that the interface has another MAC now, which is ours, too. It is for a port with
+// Config.Host: the kernel's filter passes what is sent to the interface, whatever its address is.
+func (p *Port) SetMAC(mac net.HardwareAddr) error {
+	if !p.cfg.Host || len(mac) != 6 {
+		return fmt.Errorf("MAC %v is not that of %s: the port has one of its own", mac, p.name)
+	}
+	mac = slices.Clone(mac)
+	p.mac.Store(&mac)
+	return nil
+}
 
 // VLAN is the 802.1Q network that we are in, 0 if none.
 func (p *Port) VLAN() uint16 { return p.cfg.VLAN }

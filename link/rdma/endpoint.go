@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -72,7 +73,6 @@ type Endpoint struct {
 	// Set once.
 	opts    Options
 	tx      []*sender
-	steered net.HardwareAddr // whose frames the backends take
 	vlan    uint16
 	gsoMax  uint32 // 0: none
 	csum    bool   // the device computes checksums
@@ -109,6 +109,7 @@ type Endpoint struct {
 	following sync.Mutex         // held while mtu changes; the last one taken
 	injecting sync.Mutex         // held while an Injector delivers
 	switching sync.Mutex         // held while the backend changes; taken before mu
+	steered   net.HardwareAddr   // whose frames the backends take; guarded by switching
 	groups    []net.HardwareAddr // guarded by switching; nil until SetGroups
 	swapped   time.Time          // guarded by switching; see SendsSince
 
@@ -195,7 +196,7 @@ func (e *Endpoint) MaxHeaderLength() uint16 { return hdr.EthLen }
 func (e *Endpoint) LinkAddress() tcpip.LinkAddress { return *e.address.Load() }
 
 // SetLinkAddress implements gstack.LinkEndpoint. It changes what is sent and accepted, not what the
-// NIC steers to us, which is dv.Config.MAC.
+// NIC steers to us: see [Endpoint.SetMAC].
 func (e *Endpoint) SetLinkAddress(address tcpip.LinkAddress) {
 	if len(address) != 6 {
 		return
@@ -203,6 +204,32 @@ func (e *Endpoint) SetLinkAddress(address tcpip.LinkAddress) {
 	e.address.Store(&address)
 	b := []byte(address)
 	e.mac.Store(uint64(binary.BigEndian.Uint16(b))<<32 | uint64(binary.BigEndian.Uint32(b[2:])))
+}
+
+// SetMAC has the devices under the endpoint take the frames of mac in place of those of the address
+// before, and what is sent come from it: for a link that has the MAC of its netdev, when Linux has
+// changed that. Connections stay. On an error the endpoint is as it was, and what devices have
+// changed is changed back. Packet sockets are their owner's to change, before.
+func (e *Endpoint) SetMAC(mac net.HardwareAddr) error {
+	e.switching.Lock()
+	defer e.switching.Unlock()
+	if e.closed.Load() {
+		return dv.ErrClosed
+	}
+	var changed []*dv.Device
+	for _, dev := range devicesOf(e.queues.Load().backend) {
+		err := dev.SetMAC(mac)
+		if err != nil && dev.Err() == nil { // one that has failed is about to leave
+			for _, back := range changed {
+				err = errors.Join(err, back.SetMAC(e.steered))
+			}
+			return err
+		}
+		changed = append(changed, dev)
+	}
+	e.steered = bytes.Clone(mac)
+	e.SetLinkAddress(tcpip.LinkAddress(mac))
+	return nil
 }
 
 // SetGroups says which multicast addresses are ours, in place of those of the call before, so that
@@ -238,11 +265,12 @@ func (e *Endpoint) SupportedGSO() gstack.SupportedGSO {
 // ARPHardwareType implements gstack.LinkEndpoint.
 func (e *Endpoint) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareEther }
 
-// AddHeader implements gstack.LinkEndpoint.
+// AddHeader implements gstack.LinkEndpoint. The source is the address of now: routes that
+// connections have from before SetMAC have the one of then.
 func (e *Endpoint) AddHeader(pkt *gstack.PacketBuffer) {
 	eth := header.Ethernet(pkt.LinkHeader().Push(hdr.EthLen))
 	eth.Encode(&header.EthernetFields{
-		SrcAddr: pkt.EgressRoute.LocalLinkAddress,
+		SrcAddr: e.LinkAddress(),
 		DstAddr: pkt.EgressRoute.RemoteLinkAddress,
 		Type:    pkt.NetworkProtocolNumber,
 	})

@@ -16,6 +16,8 @@ func (p *page) network(st *stack.Stack) {
 		"Packets by which another host claims an address of ours.", s.AddressConflicts)
 	count("hardware_address_conflicts_total", "Packets of another host with our MAC.",
 		s.HardwareAddrConflicts)
+	count("hardware_address_changes_total", "Changes of the netdev's MAC that were followed.",
+		s.HardwareAddrChanges)
 	count("dhcp_refused_total", "Answers of DHCP servers that are no lease.", s.DHCPRefused)
 
 	count("tcp_accepted_total", "Handshakes completed by listeners.", s.TCPAccepted)

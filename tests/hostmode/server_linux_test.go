@@ -107,6 +107,11 @@ func command(st *stack.Stack, words []string) (string, error) {
 		return "listening on " + ln.Addr().String(), nil
 	case "close":
 		return "closed", closeListeners()
+	case "mac": // now, and how often it has changed
+		return fmt.Sprint(st.HardwareAddr(), " ", st.Stats().HardwareAddrChanges), nil
+	case "netdev":
+		stats, _ := st.HostStats()
+		return stats.Netdev, nil
 	case "timewait": // a time for how long connections are in that state
 		d, err := time.ParseDuration(words[1])
 		option := tcpip.TCPTimeWaitTimeoutOption(d)

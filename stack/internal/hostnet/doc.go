@@ -10,7 +10,9 @@ import (
 
 // Network is how Linux has configured a device.
 type Network struct {
+	Name       string // its own, also if it was asked for by an alternative name
 	Index, MTU int
+	MAC        net.HardwareAddr
 	Up         bool
 	// Addresses that may be used, in the order in which the kernel has them: not those that are
 	// being probed for, or that another host has.
@@ -18,6 +20,12 @@ type Network struct {
 	// Routes of the main table that leave by the device; of one destination the one with the
 	// lowest metric.
 	Routes []Route
+}
+
+// Link is what there is to know of a device by its number.
+type Link struct {
+	Name string
+	MAC  net.HardwareAddr
 }
 
 // Route is one of them.

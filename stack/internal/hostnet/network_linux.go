@@ -63,7 +63,8 @@ func (k *Kernel) Read(name string) (Network, error) {
 		return Network{}, fmt.Errorf("read the configuration of %s: %w", name, err)
 	}
 	a := link.Attrs()
-	n := Network{Index: a.Index, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0}
+	n := Network{Name: a.Name, Index: a.Index, MTU: a.MTU, MAC: a.HardwareAddr,
+		Up: a.Flags&net.FlagUp != 0}
 	addrs, err := k.handle.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
 		return Network{}, fmt.Errorf("read the addresses of %s: %w", name, err)
@@ -80,6 +81,24 @@ func (k *Kernel) Read(name string) (Network, error) {
 	}
 	n.Routes = usable(routes, a.Index)
 	return n, nil
+}
+
+// LinkAt asks for the device with a number, which stays the same when it is renamed. An error that is
+// unix.ENODEV says that it is not there.
+func (k *Kernel) LinkAt(index int) (Link, error) {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	if k.handle == nil {
+		return Link{}, net.ErrClosed
+	}
+	link, err := k.handle.LinkByIndex(index)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		err = unix.ENODEV
+	}
+	if err != nil {
+		return Link{}, fmt.Errorf("ask about the device with number %d: %w", index, err)
+	}
+	return Link{link.Attrs().Name, link.Attrs().HardwareAddr}, nil
 }
 
 // LastIndex is the largest ifindex of all devices but the one called name.

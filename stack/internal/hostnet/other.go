@@ -24,6 +24,9 @@ func (*Kernel) Conns(func(local, remote netip.AddrPort) bool) ([]Conn, error) {
 	return nil, errors.ErrUnsupported
 }
 
+// LinkAt needs linux.
+func (*Kernel) LinkAt(int) (Link, error) { return Link{}, errors.ErrUnsupported }
+
 // LastIndex needs linux.
 func (*Kernel) LastIndex(string) (int, error) { return 0, errors.ErrUnsupported }
 
