@@ -1,6 +1,7 @@
 package dv
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -86,7 +87,7 @@ func locate(cfg *Config) (*target, error) {
 // given is the device that cfg brings along.
 func given(cfg *Config) *target {
 	f := cfg.Facts
-	f.MTU = or(f.MTU, defaultMTU)
+	f.MTU = cmp.Or(f.MTU, defaultMTU)
 	f.Port = max(1, f.Port)
 	if f.Name == "" {
 		f.Name = "device"

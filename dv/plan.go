@@ -1,6 +1,7 @@
 package dv
 
 import (
+	"cmp"
 	"math/bits"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
@@ -55,12 +56,17 @@ const frameOverhead = ethHeader + vlanTag
 // fits the budget.
 func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 	p := plan{
-		rx: or(cfg.RxQueues, 1), tx: or(cfg.TxQueues, 1),
-		rxEntries: or(cfg.RxQueueSize, defaultRing), txBlocks: or(cfg.TxQueueSize, defaultRing),
-		stage: or(cfg.TxBufferSize, defaultStage), spare: or(cfg.SpareFrames, defaultSpare),
-		mtu: or(cfg.MTU, portMTU), pageSize: pageSize, inline: or(cfg.TxInline, inlineMax),
+		rx:        cmp.Or(cfg.RxQueues, 1),
+		tx:        cmp.Or(cfg.TxQueues, 1),
+		rxEntries: cmp.Or(cfg.RxQueueSize, defaultRing),
+		txBlocks:  cmp.Or(cfg.TxQueueSize, defaultRing),
+		stage:     cmp.Or(cfg.TxBufferSize, defaultStage),
+		spare:     cmp.Or(cfg.SpareFrames, defaultSpare),
+		mtu:       cmp.Or(cfg.MTU, portMTU),
+		pageSize:  pageSize,
+		inline:    cmp.Or(cfg.TxInline, inlineMax),
 	}
-	p.active = or(cfg.ActiveRxQueues, p.rx)
+	p.active = cmp.Or(cfg.ActiveRxQueues, p.rx)
 	if err := p.check(cfg, portMTU); err != nil {
 		return p, err
 	}
@@ -96,13 +102,6 @@ func segments(n int) int {
 		segs *= 2
 	}
 	return segs
-}
-
-func or(v, otherwise int) int {
-	if v == 0 {
-		return otherwise
-	}
-	return v
 }
 
 func (p *plan) check(cfg *Config, portMTU int) error {

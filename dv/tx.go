@@ -1,6 +1,7 @@
 package dv
 
 import (
+	"cmp"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -102,7 +103,7 @@ const inlineMax = 2*mlx5.BB - mlx5.CtrlSegSize - mlx5.InlineOffset
 // (a power of two) of 64 bytes in ring.
 func newTxQueue(index, blocks int, ring, rec *mmio.Region, pool *Pool, stage staging,
 	limits txLimits) *TxQueue {
-	limits.inline = max(or(limits.inline, inlineMax), limits.minInline)
+	limits.inline = max(cmp.Or(limits.inline, inlineMax), limits.minInline)
 	if limits.mpw > 0 {
 		limits.small = limits.inline
 	}

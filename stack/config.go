@@ -262,9 +262,9 @@ func (c Config) withDefaults() Config {
 	if c.MaxOutage == 0 {
 		c.MaxOutage = defaultMaxOutage
 	}
-	c.renewal = orDefault(c.renewal, leastRenewal)
-	c.declineWait = orDefault(c.declineWait, declineWait)
-	c.orphanRate = orDefault(c.orphanRate, orphanRate)
+	c.renewal = cmp.Or(c.renewal, leastRenewal)
+	c.declineWait = cmp.Or(c.declineWait, declineWait)
+	c.orphanRate = cmp.Or(c.orphanRate, orphanRate)
 	c.SLAAC = c.SLAAC || c.Auto
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -491,40 +491,32 @@ func (o TCPOptions) withDefaults() TCPOptions {
 	}
 	o.SendBuffer = o.SendBuffer.or(BufferRange{minBuffer, 1 << 20, 6 << 20})
 	o.ReceiveBuffer = o.ReceiveBuffer.or(BufferRange{minBuffer, 1 << 20, 8 << 20})
-	o.Backlog = orDefault(o.Backlog, defaultBacklog)
-	o.KeepAlive.Idle = orDefault(o.KeepAlive.Idle, keepAliveIdle)
-	o.KeepAlive.Interval = orDefault(o.KeepAlive.Interval, keepAliveInterval)
-	o.KeepAlive.Count = orDefault(o.KeepAlive.Count, keepAliveCount)
+	o.Backlog = cmp.Or(o.Backlog, defaultBacklog)
+	o.KeepAlive.Idle = cmp.Or(o.KeepAlive.Idle, keepAliveIdle)
+	o.KeepAlive.Interval = cmp.Or(o.KeepAlive.Interval, keepAliveInterval)
+	o.KeepAlive.Count = cmp.Or(o.KeepAlive.Count, keepAliveCount)
 	o.KeepAlive.Enable = !o.DisableKeepAlive
-	o.MinRTO = orDefault(o.MinRTO, defaultMinRTO)
-	o.MaxRetries = orDefault(o.MaxRetries, 15)
-	o.SYNRetries = orDefault(o.SYNRetries, maxSYNRetries)
-	o.TimeWait = orDefault(o.TimeWait, 60*time.Second)
-	o.FinTimeout = orDefault(o.FinTimeout, 60*time.Second)
-	o.OrphanTimeout = orDefault(o.OrphanTimeout, 100*time.Second)
+	o.MinRTO = cmp.Or(o.MinRTO, defaultMinRTO)
+	o.MaxRetries = cmp.Or(o.MaxRetries, 15)
+	o.SYNRetries = cmp.Or(o.SYNRetries, maxSYNRetries)
+	o.TimeWait = cmp.Or(o.TimeWait, 60*time.Second)
+	o.FinTimeout = cmp.Or(o.FinTimeout, 60*time.Second)
+	o.OrphanTimeout = cmp.Or(o.OrphanTimeout, 100*time.Second)
 	return o
 }
 
 func (o UDPOptions) withDefaults() UDPOptions {
-	o.ReadBuffer = orDefault(o.ReadBuffer, defaultUDPBuffer)
-	o.WriteBuffer = orDefault(o.WriteBuffer, defaultUDPBuffer)
-	o.MaxBuffer = orDefault(o.MaxBuffer, max(defaultMaxBuffer, o.ReadBuffer, o.WriteBuffer))
+	o.ReadBuffer = cmp.Or(o.ReadBuffer, defaultUDPBuffer)
+	o.WriteBuffer = cmp.Or(o.WriteBuffer, defaultUDPBuffer)
+	o.MaxBuffer = cmp.Or(o.MaxBuffer, max(defaultMaxBuffer, o.ReadBuffer, o.WriteBuffer))
 	return o
 }
 
 func (r BufferRange) or(d BufferRange) BufferRange {
-	r.Max = orDefault(r.Max, max(d.Max, r.Default))
-	r.Default = orDefault(r.Default, min(d.Default, r.Max))
-	r.Min = orDefault(r.Min, min(d.Min, r.Default))
+	r.Max = cmp.Or(r.Max, max(d.Max, r.Default))
+	r.Default = cmp.Or(r.Default, min(d.Default, r.Max))
+	r.Min = cmp.Or(r.Min, min(d.Min, r.Default))
 	return r
-}
-
-func orDefault[T comparable](v, d T) T {
-	var zero T
-	if v == zero {
-		return d
-	}
-	return v
 }
 
 func (o TCPOptions) validate() error {

@@ -200,20 +200,11 @@ func (d *dhcp4) answer(ctx context.Context, id dhcpv4.TransactionID,
 		if err != nil {
 			return nil
 		}
-		if m.TransactionID == id && wanted(m.MessageType(), want) {
+		if m.TransactionID == id && slices.Contains(want, m.MessageType()) {
 			return m
 		}
 	}
 	return nil
-}
-
-func wanted(t dhcpv4.MessageType, want []dhcpv4.MessageType) bool {
-	for _, w := range want {
-		if t == w {
-			return true
-		}
-	}
-	return false
 }
 
 // read returns the next answer that is for our hardware address. An error is one of the socket.

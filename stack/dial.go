@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/http/httptrace"
@@ -393,7 +394,7 @@ func (d *Dialer) staggered(ctx context.Context, network string, list targets) (n
 			c, err := d.dialOne(ctx, network, list[i])
 			results <- outcome{i, c, err}
 		}()
-		delay.Reset(orDefault(d.FallbackDelay, attemptDelay))
+		delay.Reset(cmp.Or(d.FallbackDelay, attemptDelay))
 	}
 	var winner net.Conn
 	for winner == nil && (running > 0 || started < len(list)) {

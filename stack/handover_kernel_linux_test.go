@@ -91,6 +91,13 @@ func testHandOverToKernel(t *testing.T, h *handoverWorld) {
 	}
 	sockets, err := before.HandOverToKernel(t.Context())
 	must(t, err)
+	var files []*os.File // serveKernel closes those of sockets
+	for _, s := range sockets {
+		fd, err := unix.Dup(int(s.File.Fd()))
+		must(t, err)
+		files = append(files, os.NewFile(uintptr(fd), s.Network))
+		defer files[len(files)-1].Close()
+	}
 	h.serveKernel(sockets)
 	var late []net.Conn
 	for range 3 {
@@ -121,43 +128,14 @@ func testHandOverToKernel(t *testing.T, h *handoverWorld) {
 		t.Errorf("the stack has sent %d RSTs", n)
 	}
 	must(t, before.Close())
+	for _, f := range files {
+		if filtered(t, f) {
+			t.Errorf("the socket of %s still has a filter", f.Name())
+		}
+	}
 	for _, c := range append(late, h.dial("tcp", 7)) {
 		echoed(t, c)
 	}
-}
-
-// TestTakeSockets is the same between processes.
-func TestTakeSockets(t *testing.T) {
-	onHost(t, func(t *testing.T, h *handoverWorld) {
-		before := h.open("before", nil, 53)
-		handed := h.wait(before)
-		old := h.dial("tcp", 7)
-		echoed(t, old)
-		sockets, err := stack.TakeSockets(t.Context(), h.path)
-		must(t, err)
-		must(t, result(t, "HandOver", handed))
-		if _, err := before.HandOverToKernel(t.Context()); err == nil {
-			t.Error("it hands over twice")
-		}
-		var files []*os.File
-		for _, s := range sockets {
-			fd, err := unix.Dup(int(s.File.Fd()))
-			must(t, err)
-			files = append(files, os.NewFile(uintptr(fd), s.Network))
-			defer files[len(files)-1].Close()
-		}
-		h.serveKernel(sockets)
-		echoed(t, h.dial("tcp", 7))
-		echoed(t, old)
-		must(t, before.Drain(t.Context()))
-		must(t, before.Close())
-		for _, f := range files {
-			if filtered(t, f) {
-				t.Errorf("the socket of %s still has a filter", f.Name())
-			}
-		}
-		echoed(t, h.dial("tcp", 7))
-	})
 }
 
 // TestKernelBeginsAnew: a client uses the port of a connection again that is over, but not
@@ -212,11 +190,6 @@ func TestHandOverToKernelRefused(t *testing.T) {
 	s := own.open("own address", nil)
 	if _, err := s.HandOverToKernel(t.Context()); err == nil {
 		t.Error("a stack with an address of its own hands over to the kernel")
-	}
-	own.wait(s)
-	if _, err := stack.TakeSockets(t.Context(), own.path); err == nil ||
-		!strings.Contains(err.Error(), "only of a stack on the host's own addresses") {
-		t.Errorf("the sockets of a stack with an address of its own: %v", err)
 	}
 	echoed(t, own.dial("tcp", 7))
 	onHost(t, func(t *testing.T, h *handoverWorld) {

@@ -96,17 +96,7 @@ func (s *Stack) handOverTo(ctx context.Context, conn net.Conn) bool {
 	}
 	in := s.link.NewInjector()
 	stop := context.AfterFunc(ctx, func() { p.close() })
-	first, err := s.greeted(p)
-	if err == nil && first.kind == msgKernel {
-		s.other.Store(nil)
-		err = s.giveToKernel(ctx, p)
-		stop()
-		p.close()
-		in.Close()
-		close(p.ended)
-		s.notTaken(ctx, err)
-		return err == nil
-	}
+	err = s.checkGreeting(p)
 	if err == nil {
 		err = s.giveUpClients(ctx, p, in)
 	}
@@ -128,26 +118,22 @@ func (s *Stack) notTaken(ctx context.Context, err error) {
 	}
 }
 
-// greeted is the first message of another process, which is of this version.
-func (s *Stack) greeted(p *peer) (first peerMessage, err error) {
+// checkGreeting reads the first message of another process, and refuses that of another version.
+func (s *Stack) checkGreeting(p *peer) error {
 	p.conn.SetReadDeadline(s.clock.Now().Add(handoverTime))
 	kind, body, err := p.receive()
 	if err != nil {
-		return first, err
-	}
-	first = peerMessage{kind, body}
-	if kind != msgKernel {
-		kind = msgHello
+		return err
 	}
 	var version int
-	if err := first.decode(kind, &version); err != nil {
-		return first, err
+	if err := (peerMessage{kind, body}).decode(msgHello, &version); err != nil {
+		return err
 	}
 	if version != handoverVersion {
-		return first, fmt.Errorf("it wants version %d of the hand-over, this is %d", version,
+		return fmt.Errorf("it wants version %d of the hand-over, this is %d", version,
 			handoverVersion)
 	}
-	return first, nil
+	return nil
 }
 
 // giveUpClients tells a newcomer what it has to know, and keeps nothing but the connections that

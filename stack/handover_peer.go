@@ -32,9 +32,6 @@ import (
 //	      ◀──────────────── frame   that begins one of the flows anew: it is the newcomer's
 //	relay ◀───────────────▶ relay   a frame that came to the sender's rings: it is the other one's
 //
-// A program that is to be served by the kernel sends kernel in place of hello, and gets ports and
-// then taken, or refused. That is all.
-//
 // From the time of take to that of taken the newcomer holds back what may be its own. On rings it
 // has the device lead the unicast frames to itself before take. The end of the connection is the
 // end of either: the other one has all frames to itself again.
@@ -49,7 +46,6 @@ const (
 	msgFrame = 'f' // as rdma.Injector takes it
 	msgRelay = 'r' // likewise
 
-	msgKernel  = 'K' // version
 	msgRefused = 'R' // string: why, in the place of msgTaken
 )
 

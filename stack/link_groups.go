@@ -36,7 +36,7 @@ func (m *memberships) count(group tcpip.Address, change int) {
 	if m.joined[group] += change; m.joined[group] <= 0 {
 		delete(m.joined, group)
 	}
-	wake(m.changed)
+	notify(m.changed)
 }
 
 // groups lists what sockets have joined, in order.
@@ -193,12 +193,12 @@ func (e *ipv6Endpoint) LeaveGroup(group tcpip.Address) tcpip.Error {
 // AddAndAcquirePermanentAddress implements gstack.AddressableEndpoint: an address has a group.
 func (e *ipv6Endpoint) AddAndAcquirePermanentAddress(a tcpip.AddressWithPrefix,
 	p gstack.AddressProperties) (gstack.AddressEndpoint, tcpip.Error) {
-	defer wake(e.watch.memberships.changed)
+	defer notify(e.watch.memberships.changed)
 	return e.ipv6Host.AddAndAcquirePermanentAddress(a, p)
 }
 
 // RemovePermanentAddress implements gstack.AddressableEndpoint.
 func (e *ipv6Endpoint) RemovePermanentAddress(a tcpip.Address) tcpip.Error {
-	defer wake(e.watch.memberships.changed)
+	defer notify(e.watch.memberships.changed)
 	return e.ipv6Host.RemovePermanentAddress(a)
 }

@@ -67,7 +67,7 @@ func (n *raEvents) advertised(m ndpMessage, now time.Time) {
 		changed = n.dns.advertise(m.router, o.servers, o.lasts, now) || changed
 	}
 	if changed {
-		wake(n.changed)
+		notify(n.changed)
 	}
 }
 
@@ -92,15 +92,7 @@ func (n *raEvents) update(change func()) {
 	n.mu.Lock()
 	change()
 	n.mu.Unlock()
-	wake(n.changed)
-}
-
-// wake puts a token into a channel of capacity one.
-func wake(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	notify(n.changed)
 }
 
 // snapshot is what is advertised now, and when the first entry expires; the zero time is never.
@@ -201,7 +193,7 @@ func (n *raEvents) OnDuplicateAddressDetectionResult(_ tcpip.NICID,
 	}
 	if _, failed := r.(*gstack.DADError); failed && !awaited {
 		n.undecided = append(n.undecided, fromAddress(a))
-		wake(n.removable)
+		notify(n.removable)
 	}
 }
 

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"net"
@@ -326,18 +327,18 @@ func (c *TCPConn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
 // keepAlive sets the times first, so that turning it on starts the timer with them.
 func (c *TCPConn) keepAlive(config net.KeepAliveConfig) {
 	c.keepAliveIdle(config.Idle)
-	if d := orDefault(config.Interval, keepAliveInterval); d > 0 {
+	if d := cmp.Or(config.Interval, keepAliveInterval); d > 0 {
 		interval := tcpip.KeepaliveIntervalOption(d)
 		c.ep.SetSockOpt(&interval)
 	}
-	if n := orDefault(config.Count, keepAliveCount); n > 0 {
+	if n := cmp.Or(config.Count, keepAliveCount); n > 0 {
 		c.ep.SetSockOptInt(tcpip.KeepaliveCountOption, n)
 	}
 	c.ep.SocketOptions().SetKeepAlive(config.Enable)
 }
 
 func (c *TCPConn) keepAliveIdle(d time.Duration) {
-	if d = orDefault(d, keepAliveIdle); d > 0 {
+	if d = cmp.Or(d, keepAliveIdle); d > 0 {
 		idle := tcpip.KeepaliveIdleOption(d)
 		c.ep.SetSockOpt(&idle)
 	}

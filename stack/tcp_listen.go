@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"os"
@@ -301,7 +302,7 @@ func (c *ListenConfig) listenTCP(network string, laddr *net.TCPAddr) (*TCPListen
 		family: listenFamily(network, laddr.IP), shared: c.ReusePort}
 	l.stack, l.keepAlive = c.stack, keepAlive(c.KeepAlive, c.KeepAliveConfig,
 		c.stack.cfg.TCP.KeepAlive)
-	if err := l.open(laddr, orDefault(c.Backlog, c.stack.cfg.TCP.Backlog)); err != nil {
+	if err := l.open(laddr, cmp.Or(c.Backlog, c.stack.cfg.TCP.Backlog)); err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Addr: laddr, Err: err}
 	}
 	return l, nil

@@ -179,7 +179,8 @@ func (h *localAddrs) accepts4(src, dst uint32) bool {
 	return ours
 }
 
-// accepts6 is take4 for IPv6, which has no broadcast; ::/127 is "unspecified" and loopback.
+// accepts6 does for IPv6, which has no broadcast, what accepts4 does; ::/127 is "unspecified" and
+// loopback.
 func (h *localAddrs) accepts6(src, dst [2]uint64) bool {
 	if src[0]>>56 == 0xff || src[0] == 0 && src[1] <= 1 {
 		return false

@@ -243,7 +243,8 @@ func (e *Endpoint) SetGroups(groups []net.HardwareAddr) error {
 
 // Capabilities implements gstack.LinkEndpoint.
 //
-// Reception is claimed to be verified because it is, see verify.go. Transmission is not claimed:
+// Reception is claimed to be verified because it is: the NIC vouches for a frame, or the worker
+// computes its checksum (rx.go). Transmission is not claimed:
 // the stack would then leave the checksum out of UDP datagrams that it goes on to fragment, where
 // no NIC can put it in. TCP data is offloaded all the same, as a part of segmentation
 // (SupportedGSO).

@@ -179,7 +179,7 @@ func (r *run) sameTCP(h, first []byte) bool {
 // parsed, with the same result.
 
 // isRegular reports whether next may add frames to the run that begins with p: the NIC vouches for
-// them, and they have no option that flows.received would change.
+// them, and they have no option that flows.Received would change.
 func (r *run) isRegular(p *dv.Packet) bool {
 	const vouched = dv.RxL3OK | dv.RxL4OK
 	if p.Flags&vouched != vouched || r.L3 != hdr.EthLen {

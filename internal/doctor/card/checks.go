@@ -20,8 +20,8 @@ func checks() []check {
 			advice: "do not run servers on this port: Linux may lose ARP; report it with the " +
 				"firmware version"},
 		{name: "compression", run: (*session).compression,
-			advice: "use --no-compression (dv.Config.Compression = dv.NoCompression), " +
-				"and report it"},
+			advice: "set dv.Config.NoCompression in your program, and report it with the " +
+				"firmware version"},
 		{name: "time stamps", run: (*session).timeStamps,
 			advice: "do not use Packet.Timestamp, and report it with the firmware version"},
 		{name: "send error recovery", run: (*session).sendError,

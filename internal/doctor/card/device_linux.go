@@ -1,6 +1,7 @@
 package card
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -86,8 +87,8 @@ func environment(i dv.DeviceInfo) (facts []doctor.Fact) {
 		sysText("class/infiniband", i.Name, "device/device"))
 	add("node", "%s, %s", i.Node, mode(i.Node))
 	add("link", "%s, %s, %s", i.LinkLayer, i.State, i.Rate)
-	add("netdev", "%s, MAC %s, MTU %d, operstate %s", or(i.Netdev, "none here"), i.MAC, i.MTU,
-		or(sysText("class/net", i.Netdev, "operstate"), "unknown"))
+	add("netdev", "%s, MAC %s, MTU %d, operstate %s", cmp.Or(i.Netdev, "none here"), i.MAC, i.MTU,
+		cmp.Or(sysText("class/net", i.Netdev, "operstate"), "unknown"))
 	if env, err := uverbs.ReadEnvironment(); err == nil {
 		add("process", "CAP_NET_RAW %v, CAP_IPC_LOCK %v, locked memory limit %s", env.NetRaw,
 			env.IPCLock, limit(env.Memlock))
@@ -97,7 +98,7 @@ func environment(i dv.DeviceInfo) (facts []doctor.Fact) {
 
 // driverVersion is that of a driver from outside the kernel; the kernel's own has none.
 func driverVersion() string {
-	return or(sysText("module/mlx5_core/version"), "the kernel's own")
+	return cmp.Or(sysText("module/mlx5_core/version"), "the kernel's own")
 }
 
 func sysText(path ...string) string {
@@ -111,13 +112,6 @@ func mode(path string) string {
 		return err.Error()
 	}
 	return st.Mode().String()
-}
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }
 
 func limit(n uint64) string {

@@ -1,6 +1,7 @@
 package host_test
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"strings"
@@ -217,7 +218,7 @@ func TestPlanted(t *testing.T) {
 	for _, tt := range plantedFaults() {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.card == "" {
-				tt.card, tt.device = "connectx6dx", or(tt.device, "mlx5_0")
+				tt.card, tt.device = "connectx6dx", cmp.Or(tt.device, "mlx5_0")
 			}
 			f := card(t, tt.card)
 			for _, line := range tt.lines {
@@ -236,7 +237,7 @@ func TestPlanted(t *testing.T) {
 				tt.netlink(&cfg)
 			}
 			r := host.Run(cfg)
-			state, found := doctor.State(or(string(tt.state), string(doctor.Failed))), false
+			state, found := doctor.State(cmp.Or(string(tt.state), string(doctor.Failed))), false
 			for _, p := range r.Results {
 				switch {
 				case p.State == doctor.OK:
@@ -251,13 +252,6 @@ func TestPlanted(t *testing.T) {
 			}
 		})
 	}
-}
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }
 
 // TestEveryCheckFinds wants a fault above for every check, and at least 20 in all.

@@ -1,18 +1,26 @@
 // Package tcpfix makes up for behaviour of netstack's TCP that goes wrong for reasons visible on
 // the link. It watches the segments of both directions and changes some of those received.
 //
-//	window.go     a window announced as 0 takes back what was granted
-//	window.go   what was sent and no longer fits the window is never sent again
-//	syn.go  the answer to a SYN that comes again has a window that is not scaled
-//	handshake_data.go  data that ends a handshake counts twice in the receive buffer
-//	syn.go     a copy of a SYN gets options that its SYN cookie had not
-//	syn.go     a SYN sent twice makes a first round trip of a second
-//	gso_sack_filter.go a loss inside a super-segment is noticed by the timeout only
-//	resend.go       a FIN is given up that was sent again too often within one recovery
-//	resend*.go         the count of segments in flight falls to 0, and no timer runs
+//	syn.go             synRTTFix     a SYN sent twice makes a first round trip of a second
+//	                   synEchoFix    a SYN-ACK echoes the timestamp of the first of several SYNs
+//	                   synWindowFix  the answer to a copy of a SYN has a window without scale
+//	                   optionSet     a copy of a SYN gets options that its SYN cookie lacked
+//	                   synBurstFix   a wrong ACK in a dial has 18 SYNs sent at once
+//	handshake_data.go  handshakeData data that ends a handshake fills the buffer twice
+//	gso_sack_filter.go gsoSACKFilter a loss inside a super-segment waits for the timeout
+//	resend.go          resender      the count in flight falls to 0, and no timer runs
+//	                   round         a flight that RACK gave up is not sent again
+//	                   goBack        RACK takes a flight for lost after a timeout
+//	                   hideTail      RACK does so at the SACK of a tail loss probe
+//	                   finLeft       a FIN is given up that was sent too often in one recovery
+//	window.go          zeroWindow    a window announced as 0 takes back what was granted
+//	                   narrowWindow  what no longer fits the window is never sent again
+//	icmp.go            forged        a message about a segment that was never sent counts
+//	                   raisePathMTU  a path MTU below the least becomes segments of one byte
 //
-// Each file names the behaviour, its issue upstream if there is one, and the test that tells when
-// it is no longer needed. A file can then be deleted, with its field and its two calls in flows.go.
+// Each names the behaviour, its issue upstream if there is one, and the test that tells when it is
+// no longer needed. It can then be deleted, with its field and its two calls in flows.go. The table
+// of docs/netstack-workarounds.md has the effect of each.
 //
 // What is kept of a connection is bounded, and lost without harm. All methods may be called from
 // any goroutine.
