@@ -151,6 +151,8 @@ var layers = map[string]layer{
 		others: []string{netlink, xsys, dns},
 		tests:  []string{"tests/card"},
 	},
+	// reads GOROOT and makes what go build -overlay takes: the standard library only
+	"internal/overlay":  {},
 	"internal/doctor":   {},
 	"internal/firewall": {}, // rules of the host that a server beside Linux does not see
 	"internal/doctor/host": {module: []string{"internal/doctor"}, others: []string{netlink, xsys},
