@@ -127,9 +127,9 @@ instructions: ## instructions of one operation: BENCH='BenchmarkACK$$/held' PKG=
 pgo: ## make cmd/rdma-netstack/default.pgo anew, by which go build lays the command out: 3 minutes
 	tests/pgo.sh
 
-bench-peers: ## measure against the kernel and gVisor's own links, 20 minutes; into docs/performance.md; QUICK=1: five, printed only
+bench-peers: ## measure against the kernel and gVisor's own links, 20 minutes; into docs/perf-log/peers.md; QUICK=1: five, printed only
 	@tests/deps.sh perf
-	cd tests/perf && go run . $(if $(QUICK),-quick,-page ../../docs/performance.md)
+	cd tests/perf && go run . $(if $(QUICK),-quick,-page ../../docs/perf-log/peers.md)
 
 bench-scale: ## what an operation costs with more cores, queues and sockets, in counts: 40 s; LONG=1: 64 to 50,000 connections, an hour
 	CGO_ENABLED=0 go run ./tests/scale $(if $(LONG),-long)

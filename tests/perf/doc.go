@@ -16,7 +16,7 @@
 //	apart.go            peers whose server and clients have a processor each
 //	usage.go noise.go   CPU time, the software NIC's share of it, and CPU time of other programs
 //	table.go svg.go     medians, spreads, ratios
-//	markdown.go aims.go the short tables and the aims; page.go writes docs/performance.md
+//	markdown.go aims.go the short tables and the aims; page.go writes docs/perf-log/peers.md
 //
 // This is a module of its own, because loading an XDP program, reading a CPU profile and some of
 // the services need libraries that nothing else here uses.
