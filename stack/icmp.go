@@ -337,7 +337,7 @@ func (e *icmpErrors) fail(m *icmpMessage, errno syscall.Errno) bool {
 		return false
 	}
 	if d.sent && m.sequence-d.sequence <= 1 && d.errno.CompareAndSwap(0, uint32(errno)) {
-		wake(d.failed)
+		notify(d.failed)
 	}
 	return true
 }
