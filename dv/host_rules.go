@@ -364,7 +364,7 @@ type leftRule struct {
 	flow  flow
 }
 
-// leave leaves frames to Linux for as long as the device is open: those to our MAC that which marks.
+// leave leaves frames to our MAC, those that which marks, to Linux while the device is open.
 // Where no rule can, it says in the log what that means.
 func (d *Device) leave(what, otherwise string, which func(*uverbs.HeaderMatch)) error {
 	l := &leftRule{what: what, match: func() uverbs.HeaderMatch {

@@ -74,7 +74,7 @@ func randomMAC(r random.Source) net.HardwareAddr {
 	return mac
 }
 
-// SetMAC has the frames of another MAC come to us in place of those of the one before: for a device
+// SetMAC leads the frames of another MAC here in place of those of the one before: for a device
 // with the MAC of its netdev, when Linux has changed that. Rules for the new one are there before
 // those for the old one go. On an error nothing has changed; it is ErrMAC if mac is no address of
 // one host, or if another process has it. It may be called while frames come in, and takes some
@@ -119,8 +119,8 @@ func (d *Device) moveToMAC(h *hashed) error {
 	return past.endRules()
 }
 
-// moveLeft is moveToMAC in host mode, where the rules of ports are for any unicast MAC: what is left
-// to Linux moves.
+// moveLeft is moveToMAC in host mode, where the rules of ports are for any unicast MAC. Rules that
+// leave frames to Linux move.
 func (d *Device) moveLeft() error {
 	var made []flow
 	for _, l := range d.left {

@@ -370,7 +370,8 @@ func TestHostOtherMAC(t *testing.T) {
 			t.Errorf("%s: %d frames to us", name, n)
 		}
 	}
-	s.goes(t, d, "group", to(net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}, toHost(tcp, hostV4, 443)), false)
+	s.goes(t, d, "group", to(net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}, toHost(tcp, hostV4, 443)),
+		false)
 	if err := d.SetMAC(other); err != nil {
 		t.Error("again:", err)
 	}

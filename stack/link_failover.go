@@ -239,8 +239,8 @@ func refusedByModel(err error) bool {
 		errors.Is(err, syscall.EOPNOTSUPP)
 }
 
-// foundDevice is a device that has come back, as dv.Config.Device names it; or there is one for each
-// of several members of a bond.
+// foundDevice is a device that has come back, as dv.Config.Device names it; or there is one for
+// each of several members of a bond.
 type foundDevice struct {
 	device string
 	mtu    int // of its netdev; 0: not known
@@ -279,8 +279,8 @@ func (id *identity) find() (foundDevice, error) {
 	case err == dv.ErrNotFound && same == 1:
 		err = knownErr
 	case err == dv.ErrNotFound:
-		err = fmt.Errorf("no RDMA device here has the node GUID %s, or a netdev with address %v: %w",
-			cmp.Or(id.guid, "of before"), id.mac, err)
+		err = fmt.Errorf("no RDMA device here has the node GUID %s, or a netdev with address %v: "+
+			"%w", cmp.Or(id.guid, "of before"), id.mac, err)
 	}
 	return foundDevice{device: found.Device(), mtu: found.MTU}, err
 }

@@ -16,8 +16,8 @@
 // seconds, run beside it, one at a time. What it is told comes by channels: Done and LinkChanged of
 // device and port, and signals of the kernel ([Watch]): uevents (remove@, add@) and rtnetlink
 // (DELLINK, NEWLINK). Either may come first, or not at all: the device's end alone is enough, and
-// so is the timer. A netdev that moves to another network namespace (DELLINK with NEW_NETNSID) takes
-// nothing from its device, whose rings go on.
+// so is the timer. A netdev that moves to another network namespace (DELLINK with NEW_NETNSID)
+// takes nothing from its device, whose rings go on.
 //
 // The packet port (package link/packet) is opened at start, muted, so that nothing can keep it from
 // working when it is needed. It ends with its netdev, and is opened again when that is there again.

@@ -132,9 +132,9 @@ func (l *Link) noteMove(ifindex int) {
 		return
 	}
 	l.count(&l.status.Moves)
-	l.log.Warn("the netdev has moved to another network namespace, and the rings go on; an e-switch "+
-		"in front of the port (SR-IOV) no longer passes our MAC and groups unless they are added "+
-		"there: bridge fdb add MAC dev NETDEV self", "device", l.device.Name)
+	l.log.Warn("the netdev has moved to another network namespace, and the rings go on; an "+
+		"e-switch in front of the port (SR-IOV) no longer passes our MAC and groups "+
+		"unless they are added there: bridge fdb add MAC dev NETDEV self", "device", l.device.Name)
 }
 
 // soon looks for what is missing, a moment after the first of several signals: a device comes in

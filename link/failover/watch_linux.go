@@ -141,8 +141,8 @@ func linkMessages(message []byte) (signals []Signal) {
 	return signals
 }
 
-// hasAttribute reports whether one of the attributes of a message is of a kind. A netdev that leaves
-// for another network namespace is removed with the number that this one has for that
+// hasAttribute reports whether one of the attributes of a message is of a kind. A netdev that
+// leaves for another network namespace is removed with the number that this one has for that
 // (__dev_change_net_namespace in linux net/core/dev.c).
 func hasAttribute(attributes []byte, kind uint16) bool {
 	for len(attributes) >= unix.SizeofRtAttr {

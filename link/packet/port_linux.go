@@ -31,7 +31,7 @@ type Port struct {
 	groups groups
 	ports  atomic.Pointer[portTable] // Config.Host: what comes to us; else nil
 
-	mtu         atomic.Int32                     // bytes; the interface's, or Config.MTU if that is less
+	mtu         atomic.Int32                     // bytes; Config.MTU is the most
 	mtuChanged  chan struct{}                    // capacity 1
 	mac         atomic.Pointer[net.HardwareAddr] // nil: Config.MAC
 	linkUp      atomic.Bool

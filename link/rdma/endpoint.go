@@ -206,8 +206,8 @@ func (e *Endpoint) SetLinkAddress(address tcpip.LinkAddress) {
 	e.mac.Store(uint64(binary.BigEndian.Uint16(b))<<32 | uint64(binary.BigEndian.Uint32(b[2:])))
 }
 
-// SetMAC has the devices under the endpoint take the frames of mac in place of those of the address
-// before, and what is sent come from it: for a link that has the MAC of its netdev, when Linux has
+// SetMAC makes the devices under the endpoint take the frames of mac in place of those of the
+// address before, and what is sent come from it: for a link that has the MAC of its netdev, when Linux has
 // changed that. Connections stay. On an error the endpoint is as it was, and what devices have
 // changed is changed back. Packet sockets are their owner's to change, before.
 func (e *Endpoint) SetMAC(mac net.HardwareAddr) error {

@@ -99,8 +99,8 @@ func (p *page) backend(st *stack.Stack) {
 	count("device_refused_total", "Looks for the device that found none that can serve.", f.Refused)
 	count("fallback_losses_total", "Ends of the packet sockets that stand in for the device.",
 		f.PortLosses)
-	count("netdev_moves_total", "Times that the device's netdev left for another network namespace.",
-		f.Moved)
+	count("netdev_moves_total",
+		"Times that the device's netdev left for another network namespace.", f.Moved)
 	count("outages_total", "Times without any link for longer than --max-outage.", f.Outages)
 	p.family(counter, "device_away_seconds_total", "How long the device has been away.",
 		fraction(float64(f.AwayMilliseconds)/1000))

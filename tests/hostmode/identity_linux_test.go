@@ -50,8 +50,8 @@ func until(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// TestNetdevMACChanges gives the netdev other MACs under connections: they go on, the neighbours are
-// told, and who comes later is served, on both versions of IP, by TCP and UDP, and dialled.
+// TestNetdevMACChanges gives the netdev other MACs under connections: they go on, the neighbours
+// are told, and who comes later is served, on both versions of IP, by TCP and UDP, and dialled.
 func TestNetdevMACChanges(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
 		s := w.start(t, "tcp :8080", "udp :5300")

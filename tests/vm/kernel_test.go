@@ -149,12 +149,13 @@ func TestStockKernels(t *testing.T) {
 	need.TUN(t)
 	ctx := beforeLimit(t)
 	p := gather(t, ctx)
-	tab := newTable(slices.Concat(checks, outageRows(), functionRows()))
+	tab := newTable(slices.Concat(checks, outageRows(), identityChecks, functionRows()))
 	slices.SortFunc(versions, func(a, b string) int { return place(a) - place(b) })
 	for _, v := range versions {
 		t.Run("linux-"+v, func(t *testing.T) {
 			testKernel(t, ctx, p, v, tab)
 			testOutages(t, ctx, p, v, tab)
+			testIdentity(t, ctx, p, v, tab)
 			testFunctions(t, ctx, p, v, tab)
 		})
 	}

@@ -83,8 +83,8 @@ func (k *Kernel) Read(name string) (Network, error) {
 	return n, nil
 }
 
-// LinkAt asks for the device with a number, which stays the same when it is renamed. An error that is
-// unix.ENODEV says that it is not there.
+// LinkAt asks for the device with a number, which stays the same when it is renamed. An error that
+// is unix.ENODEV says that it is not there.
 func (k *Kernel) LinkAt(index int) (Link, error) {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
