@@ -207,9 +207,9 @@ func (e *Endpoint) SetLinkAddress(address tcpip.LinkAddress) {
 }
 
 // SetMAC makes the devices under the endpoint take the frames of mac in place of those of the
-// address before, and what is sent come from it: for a link that has the MAC of its netdev, when Linux has
-// changed that. Connections stay. On an error the endpoint is as it was, and what devices have
-// changed is changed back. Packet sockets are their owner's to change, before.
+// address before, and what is sent come from it: for a link that has the MAC of its netdev, when
+// Linux has changed that. Connections stay. On an error the endpoint is as it was, and what devices
+// have changed is changed back. Packet sockets are their owner's to change, before.
 func (e *Endpoint) SetMAC(mac net.HardwareAddr) error {
 	e.switching.Lock()
 	defer e.switching.Unlock()
