@@ -46,6 +46,7 @@ type Stack struct {
 	clock         clock.Clock
 	random        random.Source
 	dns           *resolver.Resolver
+	locks         addressLocks
 	netdevIndex   int // of the port's netdev, 0 without one
 	addressCounts addressCounts
 
@@ -320,6 +321,7 @@ func (s *Stack) end(cause error) {
 	}
 	s.net.Close()
 	s.abortAll()
+	s.locks.close()
 	s.background.Wait()
 	s.net.Wait()
 	if s.nic != nil {
@@ -557,7 +559,10 @@ func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := s.join(link); err != nil {
+	if err = s.lockAddresses(); err == nil {
+		err = s.join(link)
+	}
+	if err != nil {
 		link.Close()
 		return err
 	}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package stack
+
+import "net"
+
+func peerPID(*net.UnixConn) int { return 0 }
