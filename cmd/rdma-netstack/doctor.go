@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
@@ -29,6 +30,8 @@ than 30 s and leaves nothing behind. docs/hardware.md explains the checks.
 
   --device NAME     RDMA device or its network interface (default: the first there is); with
                     --first-contact needed, and may be sim
+  --queues N        receive queues of the server to be, for what the rdma cgroup must allow; auto
+                    as for serve (default auto)
   --first-contact   test the card
   --mac MAC         MAC address to use, or netdev for the port's own (default: a random one)
   --pull            ask for the cable to be pulled and put back, waiting 20 s for each
@@ -52,12 +55,14 @@ type doctorFlags struct {
 	contact, pull, asJSON bool
 	mac                   net.HardwareAddr
 	netdevMAC             bool // the port's own
+	queues                queueCount
 }
 
 func runDoctor(ctx context.Context, args []string, out streams) error {
 	var f doctorFlags
 	fs := newFlags()
 	fs.StringVar(&f.device, "device", "", "")
+	fs.TextVar(&f.queues, "queues", queueCount(0), "")
 	fs.BoolVar(&f.contact, "first-contact", false, "")
 	fs.BoolVar(&f.pull, "pull", false, "")
 	fs.BoolVar(&f.asJSON, "json", false, "")
@@ -69,7 +74,13 @@ func runDoctor(ctx context.Context, args []string, out streams) error {
 		return err
 	}
 	if !f.contact {
-		report := host.Run(host.Config{Device: f.device, Locate: portCalled})
+		rx := f.queues.number()
+		tx := 1 // as stack.Config has them by default
+		if n := runtime.GOMAXPROCS(0); n > 1 {
+			tx = max(rx, min(2*n, 8))
+		}
+		report := host.Run(host.Config{Device: f.device, Locate: portCalled, RxQueues: rx,
+			TxQueues: tx})
 		return f.print(&report, out, report.Findings)
 	}
 	report, err := f.firstContact(ctx, out)
@@ -86,6 +97,8 @@ func (f *doctorFlags) check(given map[string]bool) error {
 			errors.New("--device is missing: an RDMA device, the netdev of one, or sim " +
 				"(\"rdma-netstack devices\" lists them)"),
 		}
+	case f.contact && given["queues"]:
+		return usageError{errors.New("--queues is not for --first-contact, which uses one queue")}
 	case f.contact:
 		return nil
 	case given["mac"] || given["pull"]:

@@ -82,9 +82,12 @@ func size(n uint64) string {
 const (
 	hintNetRaw = "grant CAP_NET_RAW: setcap cap_net_raw+ep on the program, docker --cap-add " +
 		"NET_RAW; up to linux 6.12 root of a user namespace does not count"
-	hintTooOld  = "linux 5.0 or later is needed, and the node must be an RDMA device's uverbs node"
-	hintLog     = "a bug, or a firmware refusal: dmesg | grep mlx5 names it"
-	hintFewer   = "the device is out of resources: use fewer or smaller queues"
+	hintTooOld = "linux 5.0 or later is needed, and the node must be an RDMA device's uverbs node"
+	hintLog    = "a bug, or a firmware refusal: dmesg | grep mlx5 names it"
+	hintFewer  = "the device is out of resources: use fewer or smaller queues"
+	// rdmacg_try_charge of linux kernel/cgroup/rdma.c, or the firmware's NO_RES
+	hintQuota = "the rdma cgroup or one above it allows no more objects: raise its rdma.max " +
+		"(rdma-netstack doctor names it), or use fewer queues; else the device is out of resources"
 	hintRemoved = "the device was removed or reset: stop, look in dmesg and devlink health, " +
 		"open it again"
 	hintUnsuited = "this device has no raw packet queues: an mlx5 NIC (ConnectX-4 or later) with " +
@@ -114,8 +117,8 @@ var opHints = map[string]map[unix.Errno]string{
 		unix.ENOTTY:          hintTooOld,
 		unix.EPROTONOSUPPORT: hintTooOld,
 		unix.EBADF:           hintTooOld,
-		unix.EAGAIN: "the device is not active yet, or the rdma cgroup has no " +
-			"hca_handle left (rdma.max): try again",
+		unix.EAGAIN: "the rdma cgroup or one above it allows no more processes (hca_handle of " +
+			"rdma.max), or the device is not active yet: try again",
 		unix.EINVAL: "the driver is not mlx5_ib, or this descriptor has a context already",
 		unix.ENOMEM: "more than 512 doorbell registers, or the function has no doorbell " +
 			"page left: ask for fewer transmit queues",
@@ -152,7 +155,7 @@ var opHints = map[string]map[unix.Errno]string{
 			"queue without",
 		unix.EBADF:  "the completion channel is closed",
 		unix.ENOMEM: hintFewer,
-		unix.EAGAIN: hintFewer,
+		unix.EAGAIN: hintQuota,
 	},
 	"MODIFY_CQ": {
 		unix.EINVAL:     "at most 65535 completions and 4095 microseconds",
@@ -164,8 +167,7 @@ var opHints = map[string]map[unix.Errno]string{
 		unix.EINVAL: "a limit of the device (sizes, user index, completion version), or the " +
 			"port is InfiniBand",
 		unix.ENOMEM: hintFewer,
-		unix.EAGAIN: "the device or the rdma cgroup (rdma.max) is out of resources: use " +
-			"fewer queues",
+		unix.EAGAIN: hintQuota,
 	},
 	"CREATE_RSS_QP": {
 		unix.EPERM:      hintNetRaw,
@@ -173,8 +175,7 @@ var opHints = map[string]map[unix.Errno]string{
 		unix.EINVAL: "the key must have 40 bytes, and hash fields of IPv4 and IPv6, or of " +
 			"TCP and UDP, cannot be mixed",
 		unix.ENOMEM: hintFewer,
-		unix.EAGAIN: "the device or the rdma cgroup (rdma.max) is out of resources: use " +
-			"fewer queues",
+		unix.EAGAIN: hintQuota,
 	},
 	"MODIFY_QP": {
 		unix.EINVAL: "wrong port, or the queue is not in the state it is believed to be in: " +
@@ -191,7 +192,7 @@ var opHints = map[string]map[unix.Errno]string{
 		unix.EPERM:  "delay drop needs CAP_SYS_RAWIO",
 		unix.EINVAL: "a limit of the device: number of entries, entry size or strides",
 		unix.ENOMEM: hintFewer,
-		unix.EAGAIN: hintFewer,
+		unix.EAGAIN: hintQuota,
 	},
 	"MODIFY_WQ": {
 		unix.EINVAL: "the queue is not in the state it is believed to be in: destroy it and " +
@@ -201,7 +202,7 @@ var opHints = map[string]map[unix.Errno]string{
 	"CREATE_RWQ_IND_TBL": {
 		unix.EINVAL: "larger than the device's indirection tables",
 		unix.ENOMEM: hintFewer,
-		unix.EAGAIN: hintFewer,
+		unix.EAGAIN: hintQuota,
 	},
 	"CREATE_FLOW": {
 		unix.EPERM: hintNetRaw,
@@ -237,18 +238,17 @@ var destroyHints = map[unix.Errno]string{
 
 // anyHints give the meaning of an errno of any command.
 var anyHints = map[unix.Errno]string{
-	unix.EIO:    hintRemoved,
-	unix.ENODEV: hintRemoved,
-	unix.EINVAL: hintLog,
-	unix.EFAULT: "a buffer address was wrong: a bug",
-	unix.ENOSPC: "a request or response struct was too short: a bug",
-	unix.ENOENT: "no such handle: the object is gone",
-	unix.EBADF:  "the device node was closed",
-	unix.EACCES: "the credentials changed since the node was opened",
-	unix.EPERM:  "the process lacks a privilege; rdma-netstack devices says which",
-	unix.ENOMEM: hintFewer,
-	unix.EAGAIN: "the device or the rdma cgroup (rdma.max) is out of resources: use " +
-		"fewer queues",
+	unix.EIO:             hintRemoved,
+	unix.ENODEV:          hintRemoved,
+	unix.EINVAL:          hintLog,
+	unix.EFAULT:          "a buffer address was wrong: a bug",
+	unix.ENOSPC:          "a request or response struct was too short: a bug",
+	unix.ENOENT:          "no such handle: the object is gone",
+	unix.EBADF:           "the device node was closed",
+	unix.EACCES:          "the credentials changed since the node was opened",
+	unix.EPERM:           "the process lacks a privilege; rdma-netstack devices says which",
+	unix.ENOMEM:          hintFewer,
+	unix.EAGAIN:          hintQuota,
 	unix.EBUSY:           "the device is busy: try again",
 	unix.EOPNOTSUPP:      "this kernel or device cannot do that",
 	unix.EPROTONOSUPPORT: "this kernel does not know the command",

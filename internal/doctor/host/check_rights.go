@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -108,24 +109,89 @@ func lockedMemory(m *machine) []problem {
 	return note(saw+", a server with many queues takes up to 30 MiB", advice)
 }
 
-// cgroup is the directory of this process' cgroup (cgroups(7), version 2).
-func (m *machine) cgroup() string {
-	return path.Join("sys/fs/cgroup", m.field("0::", "proc/self/cgroup"))
+// limitDir is the directory of a cgroup that this process is below, or in, and its name there.
+type limitDir struct{ dir, name string }
+
+// limits returns the directories of the cgroups that limit a resource, from this process' own to
+// the root: each of them does. controller is one of version 1; where it is not mounted, and in
+// version 2, which names none, the cgroups of version 2 count (cgroups(7)).
+func (m *machine) limits(controller string) (dirs []limitDir) {
+	var own, root string
+	for line := range strings.Lines(m.text("proc/self/cgroup")) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) < 3 {
+			continue
+		}
+		switch {
+		case parts[0] == "0" && parts[1] == "" && root == "":
+			own, root = parts[2], "sys/fs/cgroup"
+		case slices.Contains(strings.Split(parts[1], ","), controller):
+			own, root = parts[2], "sys/fs/cgroup/"+parts[1]
+			if !m.has(root) {
+				root = "sys/fs/cgroup/" + controller
+			}
+		}
+	}
+	for name := path.Join("/", own); root != ""; name = path.Dir(name) {
+		dirs = append(dirs, limitDir{path.Join(root, name), name})
+		if name == "/" {
+			break
+		}
+	}
+	return dirs
 }
 
-// Objects that a server makes with one queue, and a few to spare.
-const rdmaObjects = 40
+// Objects that the rdma cgroup charges (alloc_begin_idr_uobject of linux
+// drivers/infiniband/core/rdma_core.c), as counted by TestObjects of package dv: those of an open
+// device without queues, of each queue, and those that a change of the queues' shares needs for a
+// moment.
+const (
+	objectsOfDevice  = 21
+	objectsPerQueue  = 2
+	objectsToBalance = 13
+)
+
+// Queues that a server has by default, at most.
+const (
+	defaultRxQueues = 4
+	defaultTxQueues = 8
+)
 
 // cgroupRDMA reads lines such as "mlx5_0 hca_handle=2 hca_object=2000".
 func cgroupRDMA(m *machine) (found []problem) {
-	for _, limit := range strings.Fields(m.field(m.rdma+" ", m.cgroup(), "rdma.max")) {
-		name, value, _ := strings.Cut(limit, "=")
-		least := map[string]uint64{"hca_handle": 1, "hca_object": rdmaObjects}[name]
-		if n := below(value); n < least {
-			found = append(found, problem{"failed",
-				fmt.Sprintf("the cgroup allows %s=%d of %s, a server needs %d",
-					name, n, m.rdma, least), "raise rdma.max of " +
-					m.field("0::", "proc/self/cgroup")})
+	rx, tx := cmp.Or(m.cfg.RxQueues, defaultRxQueues), cmp.Or(m.cfg.TxQueues, defaultTxQueues)
+	need := map[string]uint64{"hca_handle": 1,
+		"hca_object": uint64(objectsOfDevice + objectsPerQueue*(rx+tx))}
+	for _, at := range m.limits("rdma") {
+		used := map[string]uint64{}
+		for _, use := range strings.Fields(m.field(m.rdma+" ", at.dir, "rdma.current")) {
+			name, value, _ := strings.Cut(use, "=")
+			used[name], _ = strconv.ParseUint(value, 10, 64)
+		}
+		for _, limit := range strings.Fields(m.field(m.rdma+" ", at.dir, "rdma.max")) {
+			name, value, _ := strings.Cut(limit, "=")
+			n := below(value)
+			least, known := need[name]
+			if !known || n == math.MaxUint64 {
+				continue
+			}
+			saw := fmt.Sprintf("the cgroup %s allows %s=%d of %s", at.name, name, n, m.rdma)
+			if used[name] > 0 {
+				saw += fmt.Sprintf(", %d of them in use", used[name])
+			}
+			left := n - min(n, used[name])
+			advice := "raise rdma.max of " + at.name
+			switch {
+			case left < least && name == "hca_handle":
+				found = append(found, fault(saw+", a server needs 1", advice)...)
+			case left < least:
+				found = append(found, fault(fmt.Sprintf("%s, a server with %d receive and %d send "+
+					"queues needs %d", saw, rx, tx, least), advice+", or use fewer queues")...)
+			case name == "hca_object" && left < least+objectsToBalance:
+				found = append(found, note(fmt.Sprintf("%s, a server with %d receive and %d send "+
+					"queues needs %d, and %d to spread load anew", saw, rx, tx, least,
+					least+objectsToBalance), advice+", or use fewer queues")...)
+			}
 		}
 	}
 	return found
@@ -140,22 +206,34 @@ func below(limit string) uint64 {
 	return n
 }
 
-func cgroupMemory(m *machine) []problem {
+// cgroupMemory reads memory.max, or memory.limit_in_bytes of version 1, where a huge number is none.
+func cgroupMemory(m *machine) (found []problem) {
 	const least = 64 << 20
-	if n := below(m.text(m.cgroup(), "memory.max")); n < least {
-		return fault(fmt.Sprintf("the cgroup allows %d MiB of memory", n>>20),
-			"allow 64 MiB and more: MemoryMax=, docker --memory")
+	for _, at := range m.limits("memory") {
+		n := min(below(m.text(at.dir, "memory.max")),
+			below(m.text(at.dir, "memory.limit_in_bytes")))
+		if n < least {
+			found = append(found, fault(fmt.Sprintf("the cgroup %s allows %d MiB of memory",
+				at.name, n>>20), "allow 64 MiB and more: MemoryMax=, docker --memory")...)
+		}
 	}
-	return nothing()
+	return found
 }
 
-// cgroupCPU reads cpu.max, "QUOTA PERIOD" in microseconds.
-func cgroupCPU(m *machine) []problem {
-	quota, period, _ := strings.Cut(m.text(m.cgroup(), "cpu.max"), " ")
-	if q, p := below(quota), below(period); p > 0 && q < p {
-		return note(fmt.Sprintf("the cgroup allows %d%% of one processor: rings fill "+
-			"while the process waits for its turn",
-			q*100/p), "allow one whole processor per queue: CPUQuota=, docker --cpus")
+// cgroupCPU reads cpu.max, "QUOTA PERIOD" in microseconds, or the two files of version 1, where a
+// quota of -1 is none.
+func cgroupCPU(m *machine) (found []problem) {
+	for _, at := range m.limits("cpu") {
+		quota, period, _ := strings.Cut(m.text(at.dir, "cpu.max"), " ")
+		if quota == "" {
+			quota = m.text(at.dir, "cpu.cfs_quota_us")
+			period = m.text(at.dir, "cpu.cfs_period_us")
+		}
+		if q, p := below(quota), below(period); p > 0 && p < math.MaxUint64 && q < p {
+			found = append(found, note(fmt.Sprintf("the cgroup %s allows %d%% of one processor: "+
+				"rings fill while the process waits for its turn", at.name, q*100/p),
+				"allow one whole processor per queue: CPUQuota=, docker --cpus")...)
+		}
 	}
-	return nothing()
+	return found
 }

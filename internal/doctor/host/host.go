@@ -18,6 +18,9 @@ type Config struct {
 	// Root is where /proc, /sys and /dev are; "" is the machine's own. With another root nothing
 	// is asked but files and what follows.
 	Root string
+	// RxQueues and TxQueues are those of the server to be, for the objects that it needs. Default:
+	// what a server has by default, at most.
+	RxQueues, TxQueues int
 	// ESwitchMode is "legacy" or "switchdev", of the device at a PCI address; VF is how the
 	// physical function's netdev has its virtual function number n configured; Pause what a
 	// netdev's port says of pause frames; RxRing how many slots its receive rings have, and could;
