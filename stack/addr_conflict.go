@@ -6,14 +6,19 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrlock"
 )
 
 const (
@@ -532,4 +537,47 @@ func (s *rateLimit) allows(now time.Time) (ok bool, missed uint64) {
 	s.used++
 	missed, s.missed = s.missed, 0
 	return true, missed
+}
+
+// lockAddresses takes the locks of the stack's MAC address and of Config.Addresses. The error is
+// ErrDuplicateAddress if another process has one.
+func (s *Stack) lockAddresses() error {
+	port, ok := s.packets.(*packet.Port)
+	if !ok || s.host != nil || runtime.GOOS != "linux" {
+		return nil
+	}
+	ifi, err := net.InterfaceByName(port.Name())
+	if err != nil {
+		return fmt.Errorf("find %s: %w", port.Name(), err)
+	}
+	for _, address := range lockNames(port.MAC(), s.cfg.Addresses) {
+		name := addrlock.Name(ifi.Index, port.VLAN(), address)
+		err := s.locks.Take(name)
+		switch {
+		case err == nil:
+		case !errors.Is(err, syscall.EADDRINUSE):
+			s.log.Warn("two processes with one address would not be noticed: no lock for it",
+				"interface", port.Name(), "address", address, "error", err)
+		case s.cfg.Predecessor != nil:
+			s.background.Go(func() {
+				if err := s.locks.Await(name); err != nil {
+					s.log.Warn("no lock of an address after the predecessor", "address", address,
+						"error", err)
+				}
+			})
+		default:
+			return fmt.Errorf("%s already has %s on %s: end it, or give this one another address: "+
+				"%w", addrlock.Holder(name), address, port.Name(), ErrDuplicateAddress)
+		}
+	}
+	return nil
+}
+
+// lockNames returns what is locked.
+func lockNames(mac net.HardwareAddr, addresses []netip.Prefix) []string {
+	names := []string{mac.String()}
+	for _, p := range addresses {
+		names = append(names, p.Addr().String())
+	}
+	return names
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/failover"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrlock"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/resolver"
 )
 
@@ -46,7 +47,7 @@ type Stack struct {
 	clock         clock.Clock
 	random        random.Source
 	dns           *resolver.Resolver
-	locks         addressLocks
+	locks         addrlock.Locks
 	netdevIndex   int // of the port's netdev, 0 without one
 	addressCounts addressCounts
 
@@ -321,7 +322,7 @@ func (s *Stack) end(cause error) {
 	}
 	s.net.Close()
 	s.abortAll()
-	s.locks.close()
+	s.locks.Close()
 	s.background.Wait()
 	s.net.Wait()
 	if s.nic != nil {

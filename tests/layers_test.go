@@ -113,7 +113,8 @@ var layers = map[string]layer{
 	"stack": {
 		// x/net: the type of a batch
 		module: []string{"link/rdma", "link/capture", "link/packet", "link/failover", "dv",
-			"stack/internal/backing", "stack/internal/hostnet", "stack/internal/resolver", "clock",
+			"stack/internal/backing", "stack/internal/hostnet", "stack/internal/resolver",
+			"stack/internal/addrlock", "clock",
 			"internal/random",
 			"internal/netclock"},
 		others: []string{gvisor, dhcp, xnet, xsys},
@@ -134,6 +135,8 @@ var layers = map[string]layer{
 		tests: []string{netlink, "cmd/rdma-netstack/lab"}},
 	"stack/internal/hostnet": {others: []string{xsys, netlink},
 		tests: []string{"cmd/rdma-netstack/lab"}},
+	"stack/internal/addrlock": {others: []string{xsys},
+		only: map[string][]string{xsys: {"*_linux.go"}}},
 	// names of hosts over connections that others dial; x/net: the format of DNS messages
 	"stack/internal/resolver": {module: []string{"clock"},
 		others: []string{xnet + "/dns/dnsmessage"},

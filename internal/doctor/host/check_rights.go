@@ -206,7 +206,8 @@ func below(limit string) uint64 {
 	return n
 }
 
-// cgroupMemory reads memory.max, or memory.limit_in_bytes of version 1, where a huge number is none.
+// cgroupMemory reads memory.max, or memory.limit_in_bytes of version 1, where a huge number stands
+// for none.
 func cgroupMemory(m *machine) (found []problem) {
 	const least = 64 << 20
 	for _, at := range m.limits("memory") {

@@ -98,7 +98,8 @@ func plantedFaults() []planted {
 			saw: "allows hca_handle=1 of mlx5_0, 1 of them in use", lines: []string{
 				cgroup + "rdma.max = mlx5_0 hca_handle=1 hca_object=max",
 				cgroup + "rdma.current = mlx5_0 hca_handle=1 hca_object=30"}},
-		{name: "cgroup memory of a parent", check: "cgroup memory", saw: "/system.slice allows 32 MiB",
+		{name: "cgroup memory of a parent", check: "cgroup memory",
+			saw:   "/system.slice allows 32 MiB",
 			lines: []string{"sys/fs/cgroup/system.slice/memory.max = 33554432"}},
 		{name: "cgroup memory of version 1", check: "cgroup memory", saw: "/a allows 32 MiB",
 			lines: []string{`proc/self/cgroup = 4:memory:/a/b\n0::/`,
