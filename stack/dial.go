@@ -307,8 +307,10 @@ func (a *attempt) wait(ctx context.Context, limit time.Duration) error {
 		case <-giveUp.C:
 			return os.NewSyscallError("connect", syscall.ETIMEDOUT)
 		case <-a.icmp.failed:
-			return os.NewSyscallError("connect", syscall.Errno(a.icmp.errno.Load()))
 		case <-a.wake:
+		}
+		if e := a.icmp.errno.Load(); e != 0 { // it came before what may have come since
+			return os.NewSyscallError("connect", syscall.Errno(e))
 		}
 		switch tcp.EndpointState(a.ep.State()) {
 		case tcp.StateConnecting, tcp.StateSynSent, tcp.StateSynRecv:

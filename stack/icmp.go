@@ -401,7 +401,7 @@ func (e *icmpErrors) tellTCP(ep *tcp.Endpoint, m *icmpMessage) {
 		if connected {
 			e.mtus.learn(m.remote, m.mtu)
 		}
-	case e.fail(m, what.errno):
+	case !connected && e.fail(m, what.errno):
 	case connected:
 		segments := &ep.Stats().(*tcp.Stats).SegmentsReceived
 		ep.UpdateLastError(icmpError{Error: &tcpip.ErrHostUnreachable{}, errno: what.errno,

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"syscall"
 	"testing"
 	"time"
 
@@ -99,7 +100,18 @@ func TestEarlySYNsAreBounded(t *testing.T) {
 	}
 	f := flow{localPort: 9999}
 	e.note(f, 7)
-	if d := e.dial(f); !d.sent || d.sequence != 7 {
-		t.Error(fmt.Sprint("the dial does not know its SYN: ", d))
+	d := e.dial(f)
+	if !d.sent || d.sequence != 7 {
+		t.Fatal(fmt.Sprint("the dial does not know its SYN: ", d))
+	}
+	for _, sequence := range []uint32{6, 9, 1 << 31} {
+		m := icmpMessage{localPort: f.localPort, sequence: sequence}
+		if e.fail(&m, syscall.EHOSTUNREACH); d.errno.Load() != 0 {
+			t.Errorf("a message about sequence number %d has ended the dial", sequence)
+		}
+	}
+	m := icmpMessage{localPort: f.localPort, sequence: 7}
+	if e.fail(&m, syscall.EHOSTUNREACH); d.errno.Load() != uint32(syscall.EHOSTUNREACH) {
+		t.Error("a message about the SYN has not ended the dial")
 	}
 }
