@@ -145,6 +145,55 @@ func (e *ipv6Endpoint) mustNotAnswer(pkt *gstack.PacketBuffer) bool {
 	return false
 }
 
+// answeredToAll reports whether netstack answers a packet with extension headers only if one has an
+// option that says that all hosts shall answer.
+func answeredToAll(packet []byte) bool {
+	const first = header.IPv6MinimumSize
+	for field, start := header.IPv6NextHeaderOffset, first; start+8 <= len(packet); {
+		kind := header.IPv6ExtensionHeaderIdentifier(packet[field])
+		size := (int(packet[start+1]) + 1) * 8
+		switch kind {
+		case header.IPv6HopByHopOptionsExtHdrIdentifier,
+			header.IPv6DestinationOptionsExtHdrIdentifier:
+			if kind == header.IPv6HopByHopOptionsExtHdrIdentifier && start != first {
+				return false
+			}
+			at, refused := refusedOption(packet[start:min(start+size, len(packet))], kind)
+			if refused {
+				return packet[start+at]>>6 == 2
+			}
+		case header.IPv6RoutingExtHdrIdentifier, header.IPv6FragmentExtHdrIdentifier:
+			return false
+		default:
+			return true // sockets are hostDispatcher's business
+		}
+		field, start = start, start+size
+	}
+	return false
+}
+
+// refusedOption is the offset of the first option that netstack does not know and that has the
+// packet discarded with a message: its two highest bits are 10 or 11 (RFC 8200 section 4.2).
+func refusedOption(h []byte, kind header.IPv6ExtensionHeaderIdentifier) (at int, ok bool) {
+	const pad1, padN, routerAlert = 0, 1, 5
+	const firstOption = 2
+	for at = firstOption; at < len(h); {
+		switch t := h[at]; {
+		case t == pad1:
+			at++
+			continue
+		case t == padN || t == routerAlert && kind == header.IPv6HopByHopOptionsExtHdrIdentifier:
+		case t>>6 >= 2:
+			return at, true
+		}
+		if at+1 >= len(h) {
+			break
+		}
+		at += 2 + int(h[at+1])
+	}
+	return 0, false
+}
+
 // HandlePacket implements gstack.NetworkEndpoint.
 func (e *ipv4Endpoint) HandlePacket(pkt *gstack.PacketBuffer) {
 	if e.mustNotAnswer(pkt) {
@@ -166,11 +215,8 @@ func (e *ipv4Endpoint) WritePacket(r *gstack.Route, params gstack.NetworkHeaderP
 // WritePacket implements gstack.NetworkEndpoint.
 func (e *ipv6Endpoint) WritePacket(r *gstack.Route, params gstack.NetworkHeaderParams,
 	pkt *gstack.PacketBuffer) tcpip.Error {
-	switch params.Protocol {
-	case tcp.ProtocolNumber:
+	if params.Protocol == tcp.ProtocolNumber {
 		e.watch.errors.sends(r, pkt)
-	case header.ICMPv6ProtocolNumber:
-		correctPointer(pkt)
 	}
 	return e.ipv6Host.WritePacket(r, params, pkt)
 }

@@ -702,9 +702,9 @@ func writeBatch(c udpConn, ms []stack.Message) (int, error) {
 	return max(n, 0), err
 }
 
-// TestICMPDuringDials: a stranger's ICMP, in any order with the answers of the host that is dialled,
-// stops no dial for good; google/gvisor#13823 tells of an endpoint that waits for its own lock then.
-// It needs an error that comes on the goroutine that sends: here none does.
+// TestICMPDuringDials: a stranger's ICMP, in any order with the answers of the host that is
+// dialled, stops no dial for good; google/gvisor#13823 tells of an endpoint that waits for its own
+// lock then. It needs an error that comes on the goroutine that sends: here none does.
 func TestICMPDuringDials(t *testing.T) {
 	w := wiredStack(t)
 	const dialers, each = 8, 25
@@ -901,6 +901,12 @@ var wrongParameters = []struct {
 		[]byte{200, 0, 1, 4, 0, 0, 0, 0}, 60},
 	{"next header unknown behind two", 0, []byte("12345678"),
 		[]byte{60, 0, 1, 4, 0, 0, 0, 0, 200, 0, 1, 4, 0, 0, 0, 0}, 0},
+	{"no next header", 59, []byte("12345678"), nil, 0},
+	{"authentication", 51, []byte("12345678"), nil, 0},
+	{"next header unknown behind a fragment", 0, []byte("12345678"),
+		[]byte{200, 0, 0, 0, 0, 0, 0, 9}, 44},
+	{"next header unknown behind a routing header", 0, []byte("12345678"),
+		[]byte{200, 0, 99, 0, 0, 0, 0, 0}, 43},
 	{"hop-by-hop options unknown", 17, datagram(5, 9, "x"),
 		[]byte{17, 0, 0x80, 4, 0, 0, 0, 0}, 0},
 	{"hop-by-hop options unknown behind padding", 17, datagram(5, 9, "x"),
