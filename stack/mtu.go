@@ -6,10 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
@@ -30,8 +28,8 @@ const (
 //	an advertisement's for IPv6 only (RFC 4861 section 6.3.4); forgotten when the link's changes,
 //	                   as by Linux (net/ipv6/addrconf.c addrconf_notify, NETDEV_CHANGEMTU)
 //
-// New connections have it from netstack, which asks for it each time; existing ones are told when
-// it falls, and keep shorter segments when it rises again.
+// New connections have it from netstack, which asks for it each time; segments of existing ones are
+// cut by the link.
 type linkMTU struct {
 	changes atomic.Uint64 // of the link's
 
@@ -41,7 +39,7 @@ type linkMTU struct {
 	stack *Stack // set before there is a link
 
 	mu      sync.Mutex // guards what follows
-	link    int        // the link's, as connections have been told; 0: not asked for yet
+	link    int        // the link's, as it was told; 0: not asked for yet
 	limited error      // why it is less than the netdev's; nil: it is not
 }
 
@@ -137,7 +135,7 @@ func (m *linkMTU) follow() {
 			s.log.Warn("IPv6 does not work with such an MTU: it needs 1280 bytes", "interface",
 				s.name, "mtu", now)
 		}
-		m.shorten()
+		m.apply()
 	}
 	m.noteLimit(now)
 }
@@ -175,37 +173,13 @@ func (m *linkMTU) cappedByRings(now int) bool {
 	return false
 }
 
-// shorten makes existing connections send segments that fit, as a message does that a packet was
-// too big: Linux looks at the route's MTU for each segment (net/ipv4/tcp_output.c tcp_current_mss),
-// and netstack once per connection. Those on loopback do not leave by the link. The lock is held.
-func (m *linkMTU) shorten() {
-	s := m.stack
-	s.epoch.Add(1) // templates of datagrams have a limit
-	info, ok := s.net.SingleNICInfo(nicID)
-	if !ok {
-		return
+// apply has segments of existing connections cut to what the network takes, and datagrams too. The
+// lock is held.
+func (m *linkMTU) apply() {
+	if m.stack.link != nil {
+		m.stack.link.LimitSegments(m.limit4(), m.limit6())
 	}
-	mtu4, mtu6 := info.MTU, info.MTU
-	if limit := m.limit4(); limit != 0 {
-		mtu4 = min(mtu4, limit)
-	}
-	if limit := m.limit6(); limit != 0 {
-		mtu6 = min(mtu6, limit)
-	}
-	for _, ep := range s.net.RegisteredEndpoints() {
-		c, ok := ep.(*tcp.Endpoint)
-		if !ok || tcp.EndpointState(c.State()) == tcp.StateListen {
-			continue
-		}
-		remote, err := c.GetRemoteAddress()
-		switch {
-		case err != nil || s.owns(remote.Addr):
-		case remote.Addr.Len() == header.IPv4AddressSize && mtu4 > header.IPv4MinimumSize:
-			c.HandleError(tooBig{mtu4 - header.IPv4MinimumSize}, nil)
-		case remote.Addr.Len() == header.IPv6AddressSize && mtu6 > header.IPv6MinimumSize:
-			c.HandleError(tooBig{mtu6 - header.IPv6MinimumSize}, nil)
-		}
-	}
+	m.stack.epoch.Add(1) // templates of datagrams have a limit
 }
 
 // useLeased takes the MTU of a lease into use, 0 if it has none.
@@ -228,25 +202,6 @@ func (m *linkMTU) limitTo(limit *atomic.Uint32, mtu uint32, source string) {
 	if before := limit.Swap(mtu); before != mtu {
 		m.stack.log.Info("the network has another MTU", "interface", m.stack.name, "from", before,
 			"to", mtu, "source", source)
-		m.shorten()
+		m.apply()
 	}
 }
-
-// tooBig tells a connection the largest payload of an IP packet. It implements
-// gstack.TransportError.
-type tooBig struct{ mtu uint32 }
-
-// Kind implements gstack.TransportError.
-func (tooBig) Kind() gstack.TransportErrorKind { return gstack.PacketTooBigTransportError }
-
-// Info implements tcpip.SockErrorCause.
-func (t tooBig) Info() uint32 { return t.mtu }
-
-// Origin implements tcpip.SockErrorCause.
-func (tooBig) Origin() tcpip.SockErrOrigin { return tcpip.SockExtErrorOriginNone }
-
-// Type implements tcpip.SockErrorCause.
-func (tooBig) Type() uint8 { return 0 }
-
-// Code implements tcpip.SockErrorCause.
-func (tooBig) Code() uint8 { return 0 }

@@ -87,6 +87,7 @@ type Endpoint struct {
 	queues     atomic.Pointer[current]       // written with switching held
 	rx         atomic.Pointer[[]*rxCounters] // by worker; grows, with switching held
 	mtu        atomic.Uint32
+	limits     packetLimits
 	mtuCap     atomic.Uint32 // as SetMTU was told
 	mac        atomic.Uint64
 	address    atomic.Pointer[tcpip.LinkAddress]
@@ -145,11 +146,14 @@ func newEndpoint(dev backend, opts Options) (*Endpoint, error) {
 	e.admission = newAdmission(e.flows.Key(), opts.Clock)
 	e.mtuCap.Store(math.MaxUint32)
 	e.mtu.Store(uint32(dev.MTU()))
+	e.limits.v4.Store(uint32(dev.MTU()))
+	e.limits.v6.Store(uint32(dev.MTU()))
+	e.limits.most4, e.limits.most6 = math.MaxUint32, math.MaxUint32
 	e.SetLinkAddress(tcpip.LinkAddress(mac))
 	for i := range dev.NumTx() {
 		e.tx = append(e.tx, newSender(dev.txQueue(i), dev.VLAN(), opts.Clock, e.flows,
 			e.admission))
-		e.tx[i].kind = sendKindOf(dev)
+		e.tx[i].kind, e.tx[i].limits = sendKindOf(dev), &e.limits
 		e.tx[i].taps, e.tx[i].resets, e.tx[i].number = &e.taps, &e.resets, i
 	}
 	if e.rxLimit = uint64(opts.RxLimit); e.rxLimit == 0 {
@@ -175,8 +179,7 @@ func (e *Endpoint) SetMTU(mtu uint32) {
 }
 
 // FollowMTU makes MTU that of the queues in use, as it is now, but no more than SetMTU said, and
-// returns it. Without queues it stays. Connections are the stack's: a segment that is longer than
-// the queues take is refused by them.
+// returns it. Without queues it stays. Segments of existing connections are cut accordingly.
 func (e *Endpoint) FollowMTU() uint32 {
 	e.following.Lock()
 	defer e.following.Unlock()
@@ -186,7 +189,30 @@ func (e *Endpoint) FollowMTU() uint32 {
 	}
 	mtu := min(limit, e.mtuCap.Load())
 	e.mtu.Store(mtu)
+	e.limits.v4.Store(min(mtu, e.limits.most4))
+	e.limits.v6.Store(min(mtu, e.limits.most6))
 	return mtu
+}
+
+// packetLimits is the longest packets that TCP data is sent in, in bytes.
+type packetLimits struct {
+	v4, v6       atomic.Uint32
+	most4, most6 uint32 // besides the MTU; guarded by Endpoint.following
+}
+
+// LimitSegments cuts TCP data into packets of at most so many bytes from now on, also of existing
+// connections, whose segments are longer; MTU is a limit anyway. 0: there is no other.
+func (e *Endpoint) LimitSegments(v4, v6 uint32) {
+	e.following.Lock()
+	e.limits.most4, e.limits.most6 = v4, v6
+	if v4 == 0 {
+		e.limits.most4 = math.MaxUint32
+	}
+	if v6 == 0 {
+		e.limits.most6 = math.MaxUint32
+	}
+	e.following.Unlock()
+	e.FollowMTU()
 }
 
 // MaxHeaderLength implements gstack.LinkEndpoint.

@@ -3,6 +3,7 @@ package rdma
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"net/netip"
 	"testing"
 	"time"
@@ -152,4 +153,39 @@ func firstDifference(a, b []byte) string {
 		}
 	}
 	return "in length"
+}
+
+// TestLoweredMTU: a connection that began with an MTU of 9000 goes on when it is 1500, and again at
+// 9000, without the stack's doing: the NIC cuts its segments.
+func TestLoweredMTU(t *testing.T) {
+	for _, opts := range []Options{{}, {NoMerge: true}} {
+		t.Run(fmt.Sprint("no merge ", opts.NoMerge), func(t *testing.T) {
+			a, b := pair(t, setup{opts: opts, dv: dv.Config{DelayDrop: true}, mtu: 9000})
+			for _, address := range []netip.Addr{a.v4, a.v6} {
+				lowerMTU(t, a, b, address)
+			}
+		})
+	}
+}
+
+func lowerMTU(t *testing.T, a, b *host, address netip.Addr) {
+	go echo(a.listen(t, address, 80))
+	c := b.dial(t, address, 80)
+	defer c.Close()
+	for turn, mtu := range []int{9000, 1500, 9000, 1280, 9000} {
+		for _, h := range []*host{a, b} {
+			h.dev.SetNetdevMTU(mtu)
+			h.ep.FollowMTU()
+			if err := h.nic.SetMTU(mtu); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := data(300<<10, uint64(turn))
+		go c.Write(want)
+		got := make([]byte, len(want))
+		c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("%v at an MTU of %d: %v", address, mtu, err)
+		}
+	}
 }

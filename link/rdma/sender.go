@@ -49,6 +49,7 @@ type sender struct {
 	// The endpoint's; of a sender without one its own.
 	taps   *taps
 	resets *resets
+	limits *packetLimits
 	number int // of the queue
 
 	queue atomic.Pointer[txQueue] // q, for lock; replaced by swap
@@ -74,7 +75,7 @@ func newSender(q txQueue, vlan uint16, c clock.Clock, flows *tcpfix.Flows,
 	s := &sender{
 		vlan: vlan, clock: c, flows: flows, admit: admit, taps: new(taps),
 		label:  flows.Key().Bytes([]byte("flow label")),
-		resets: new(resets),
+		resets: new(resets), limits: new(packetLimits),
 		packet: dv.TxPacket{Bufs: make([][]byte, 0, 8)},
 	}
 	s.use(q)

@@ -28,7 +28,7 @@ type current struct {
 //
 // Rules of host mode move along: see AddRule.
 //
-// MTU is that of the new queues afterwards, see FollowMTU; the stack lowers its connections'.
+// MTU is that of the new queues afterwards, see FollowMTU.
 //
 // Queues with another MAC address or VLAN, or with fewer offloads than those the endpoint was made
 // with, are refused, and nothing changes. The error is dv.ErrClosed after Close.

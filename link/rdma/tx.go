@@ -266,8 +266,9 @@ func (s *sender) describe(pkt *gstack.PacketBuffer) {
 	p.Flags, p.MSS = 0, 0
 	if gso := &pkt.GSOOptions; gso.Type != gstack.GSONone && gso.NeedsCsum {
 		p.Flags = dv.TxL3Csum | dv.TxL4Csum
-		if int(gso.MSS) < pkt.Data().Size() {
-			p.MSS, p.HdrLen = int(gso.MSS), pkt.HeaderSize()
+		headers := pkt.HeaderSize()
+		if mss := s.segmentSize(gso, headers); mss < pkt.Data().Size() {
+			p.MSS, p.HdrLen = mss, headers
 		}
 	}
 	p.Bufs = p.Bufs[:0]
@@ -282,6 +283,21 @@ func (s *sender) describe(pkt *gstack.PacketBuffer) {
 		offset = 0
 	}
 	s.addVLAN()
+}
+
+// segmentSize returns how many bytes of payload a segment has at most behind so many bytes of
+// headers. A connection may have been made when the MTU was larger: Linux looks at it for each
+// segment (net/ipv4/tcp_output.c tcp_current_mss), netstack only at first, and by messages that a
+// packet was too big, which lower it for good.
+func (s *sender) segmentSize(gso *gstack.GSO, headers int) int {
+	limit := &s.limits.v4
+	if gso.Type == gstack.GSOTCPv6 {
+		limit = &s.limits.v6
+	}
+	if most := int(limit.Load()) + hdr.EthLen - headers; most > 0 {
+		return min(int(gso.MSS), most)
+	}
+	return int(gso.MSS)
 }
 
 // netstackError is what the stack is told, and counts it.

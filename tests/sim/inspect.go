@@ -155,7 +155,7 @@ func (p *Plan) ordered(i int) bool {
 		switch f.Kind {
 		case Wire, Unplugged, Paused, LateCompletion: // the first two take what was looked at
 		default:
-			if !f.Off && f.Host == i {
+			if !f.Off && (f.Host == i || f.Kind == Resized) {
 				return false
 			}
 		}

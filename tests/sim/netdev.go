@@ -31,13 +31,13 @@ type NetdevPlan struct {
 type netdev struct {
 	plan  NetdevPlan
 	name  string
-	mtu   int // bytes
 	port  *port
 	clock *ticker
 
 	mu    sync.Mutex // covers what follows, and all of the sockets but what they say
 	gone  bool       // removed
 	down  bool       // without carrier
+	mtu   int        // bytes
 	open  []*sockets
 	queue int // frames under way, of plan.Room
 	// frames that came, those of them that did while it was gone or down, and frames that the
@@ -100,10 +100,8 @@ func (d *netdev) openSockets(cfg packet.Config) (packet.Interface, error) {
 	case cfg.Device != d.name || len(cfg.MAC) != 6 || cfg.MTU > d.mtu:
 		return nil, fmt.Errorf("%s does not open %+v: %w", d.name, cfg, unix.EINVAL)
 	}
-	if cfg.MTU == 0 {
-		cfg.MTU = d.mtu
-	}
-	s := &sockets{dev: d, cfg: cfg, changed: make(chan struct{}, 1), done: make(chan struct{})}
+	s := &sockets{dev: d, cfg: cfg, changed: make(chan struct{}, 1), done: make(chan struct{}),
+		resized: make(chan struct{}, 1)}
 	for i := range max(1, cfg.Queues) {
 		s.rx = append(s.rx, &rxSocket{of: s, index: i, token: make(chan struct{}, 1)})
 		s.tx = append(s.tx, &txSocket{of: s})
@@ -163,6 +161,16 @@ func (d *netdev) setDown(down bool) {
 	d.down = down
 	for _, s := range d.open {
 		notify(s.changed)
+	}
+}
+
+// setMTU gives the interface another MTU.
+func (d *netdev) setMTU(mtu int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mtu = mtu
+	for _, s := range d.open {
+		notify(s.resized)
 	}
 }
 

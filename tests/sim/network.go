@@ -15,13 +15,15 @@ import (
 // network is the switch that all hosts are plugged into. It learns who is where from source
 // addresses. Its methods are the scheduler's, but for change.
 type network struct {
-	mu    sync.Mutex // held by the scheduler's methods, and while faults change
-	plan  NetPlan
-	clock *ticker
-	rand  *rand.Rand
-	ports []*port
-	where map[[6]byte]*port
-	watch func(at time.Duration, host int, frame []byte) // nil: nobody
+	mu   sync.Mutex // held by the scheduler's methods, and while faults change
+	plan NetPlan
+	// the largest MTU that hosts have at any time
+	largest int
+	clock   *ticker
+	rand    *rand.Rand
+	ports   []*port
+	where   map[[6]byte]*port
+	watch   func(at time.Duration, host int, frame []byte) // nil: nobody
 	// hash over frames sent and timers, and when
 	trace uint64
 	count netCounts

@@ -29,6 +29,11 @@ func (w *world) deviceFault(f FaultPlan) (begin func() (end func())) {
 			h.netdev.setDown(true)
 			return func() { h.netdev.setDown(false) }
 		}
+	case Resized:
+		return func() func() {
+			w.resize(f.MTU)
+			return func() { w.resize(w.plan.Net.MTU) }
+		}
 	case Moved:
 		return func() func() { return w.move(h, f.Lease) }
 	}
@@ -56,6 +61,46 @@ func (w *world) deviceFault(f FaultPlan) (begin func() (end func())) {
 			w.clock.AfterFunc(f.settling(), func() { w.note(h.back()) })
 		}
 	}
+}
+
+// followSlack is how long after a change of its netdev's MTU a stack may have the one before.
+const followSlack = time.Millisecond
+
+// resize gives all hosts another MTU, at one time: what is on its way and too long is lost.
+func (w *world) resize(mtu int) {
+	for _, h := range w.hosts {
+		o, ours := h.(*ourHost)
+		if !ours {
+			continue
+		}
+		w.note(o.resize(mtu))
+		w.clock.AfterFunc(followSlack, func() { w.note(o.resized(mtu)) })
+	}
+}
+
+// resize gives the port and the netdev another MTU.
+func (h *ourHost) resize(mtu int) error {
+	h.mtu = mtu
+	if h.netdev != nil {
+		h.netdev.setMTU(mtu)
+	}
+	for _, d := range h.stack.Devices() {
+		d.SetNetdevMTU(mtu)
+	}
+	return h.slot.card().SetMTU(mtu)
+}
+
+// resized says what is wrong with a host whose netdev has had an MTU for followSlack.
+func (h *ourHost) resized(mtu int) error {
+	want := mtu
+	for _, d := range h.stack.Devices() {
+		want = min(want, d.MTULimit())
+	}
+	if got := h.stack.MTU(); got != want && h.mtu == mtu {
+		return fmt.Errorf("host %d: an MTU of %d, its netdev has %d: want %d", h.index, got, mtu,
+			want)
+	}
+	return nil
 }
 
 // otherCard is a card of another kind.

@@ -86,6 +86,7 @@ func NewPlan(seed uint64) Plan {
 	p.addUpgrades(newDice(seed, 10), newDice(seed, 22))
 	p.addCookies(newDice(seed, 24))
 	p.slowReaders(newDice(seed, 23))
+	p.addResize(newDice(seed, 25))
 	return p
 }
 

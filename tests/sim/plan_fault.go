@@ -29,7 +29,7 @@ const (
 var faultNames = [...]string{"wire", "unplugged", "link down", "send errors", "receive errors",
 	"starved", "lost completion", "late completion", "lost doorbell", "wrong counter", "paused",
 	"held without link", "removed", "replaced", "flapping", "lease taken back", "netdev gone",
-	"netdev down", "upgraded", Moved: "lease moved"}
+	"netdev down", "upgraded", Moved: "lease moved", Resized: "resized"}
 
 // String is the kind's name.
 func (k FaultKind) String() string { return faultNames[k] }
@@ -46,6 +46,7 @@ type FaultPlan struct {
 	Delay       time.Duration // of late completions
 	Syndrome    uint8
 	Lease       LeaseChange   // of Moved
+	MTU         int           // of Resized, for as long as it lasts
 	Kill        time.Duration // after an upgrade began, the process before is killed; 0: it is not
 	Off         bool          // left out
 }
@@ -58,6 +59,9 @@ func (f FaultPlan) String() string {
 	}
 	if f.Kind == Moved {
 		return fmt.Sprintf("%s, way %d", s, f.Lease)
+	}
+	if f.Kind == Resized {
+		return fmt.Sprintf("%s, to an MTU of %d", s, f.MTU)
 	}
 	if f.Kind == Upgraded {
 		return fmt.Sprintf("%s, %d newcomers give up, killed after %v", s, f.Count, f.Kill)
@@ -97,6 +101,6 @@ func newFaultPlans(d dice, hosts []HostPlan) []FaultPlan {
 // faulty reports whether a fault is in the NIC of host i.
 func (p *Plan) faulty(i int) bool {
 	return slices.ContainsFunc(p.Faults, func(f FaultPlan) bool {
-		return f.Host == i && f.Kind >= LinkDown && !f.Off
+		return (f.Host == i || f.Kind == Resized) && f.Kind >= LinkDown && !f.Off
 	})
 }

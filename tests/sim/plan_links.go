@@ -12,6 +12,39 @@ const (
 	Upgraded                                    // a process takes the place of the one before
 )
 
+// Resized is a fault of the network: the ports and netdevs of all hosts get another MTU, and their
+// own when it ends.
+const Resized FaultKind = 21
+
+// addResize has the MTU change in some worlds whose hosts with a stack all are ours, and whose
+// devices stay. It rises only where no datagrams are long: rings take a larger MTU as far as their
+// buffers go, and those of different hosts go to different ones.
+func (p *Plan) addResize(d dice) {
+	f := FaultPlan{Kind: Resized, MTU: one(d, 1280, 1500, 4000, 9000), At: d.within(0, time.Second),
+		For: one(d, 10*time.Millisecond, 300*time.Millisecond, 2*time.Second, 8*time.Second)}
+	wanted := d.chance(0.5)
+	others := slices.ContainsFunc(p.Hosts, func(h HostPlan) bool {
+		return h.Kind != Ours && h.Kind != Leases || h.Upgraded
+	})
+	long := slices.ContainsFunc(p.Work, func(w WorkPlan) bool {
+		return w.Kind == Datagrams || w.Kind == Flood
+	})
+	if !wanted || others || !p.harmful() || p.leaves() || f.MTU == p.Net.MTU ||
+		f.MTU > p.Net.MTU && long {
+		return
+	}
+	p.Faults = append(p.Faults, f)
+}
+
+// largestMTU is the largest that hosts have at any time.
+func (p *Plan) largestMTU() int {
+	mtu := p.Net.MTU
+	for _, f := range p.Faults {
+		mtu = max(mtu, f.MTU)
+	}
+	return mtu
+}
+
 // addFallback gives hosts an interface with packet sockets, to which they fall back while their
 // devices are away: half of the worlds with such outages, and some without, which get outages.
 func (p *Plan) addFallback(d dice) {

@@ -107,14 +107,15 @@ func (p *Plan) kills() bool {
 }
 
 // Has reports whether a plan has what is called so: "fallback", "upgrades", those of them on
-// "rings", those in which a process is "killed", readers are "late", or segments "merged" by an
-// interface.
+// "rings", those in which a process is "killed", readers are "late", segments "merged" by an
+// interface, or the MTU is "resized".
 func (p *Plan) Has(what string) bool {
-	return what == "killed" && p.kills() || slices.ContainsFunc(p.Hosts, func(h HostPlan) bool {
-		return what == "fallback" && h.Fallback || what == "upgrades" && h.Upgraded ||
-			what == "rings" && h.Rings || what == "late" && h.Netdev.Lag > 0 ||
-			what == "merged" && h.Netdev.Merge > 1
-	})
+	return what == "killed" && p.kills() || what == "resized" && p.has(Resized) ||
+		slices.ContainsFunc(p.Hosts, func(h HostPlan) bool {
+			return what == "fallback" && h.Fallback || what == "upgrades" && h.Upgraded ||
+				what == "rings" && h.Rings || what == "late" && h.Netdev.Lag > 0 ||
+				what == "merged" && h.Netdev.Merge > 1
+		})
 }
 
 // slowest is how long a frame takes at most that nothing holds up but its reader.

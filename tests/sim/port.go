@@ -35,7 +35,7 @@ type port struct {
 func (n *network) plug(ordered bool) *port {
 	p := &port{index: len(n.ports), due: map[time.Duration]*[][]byte{},
 		arrivals: make(chan arrival, 1),
-		inspect: inspector{n.plan.MTU, ordered, map[flowKey]uint32{},
+		inspect: inspector{n.largest, ordered, map[flowKey]uint32{},
 			&synCounts{last: map[flowKey]uint32{}}}}
 	p.finished.L = &p.mu
 	n.ports = append(n.ports, p)

@@ -18,6 +18,7 @@ type sockets struct {
 	rx      []*rxSocket
 	tx      []*txSocket
 	changed chan struct{} // capacity 1
+	resized chan struct{} // capacity 1
 	done    chan struct{}
 
 	// Guarded by dev.mu.
@@ -28,17 +29,37 @@ type sockets struct {
 	past   socketCounts // what queues do not count
 }
 
-var _ packet.Interface = (*sockets)(nil)
+var (
+	_ packet.Interface = (*sockets)(nil)
+	_ packet.MTUTeller = (*sockets)(nil)
+)
 
 func (s *sockets) Name() string                 { return s.dev.name }
 func (s *sockets) MAC() net.HardwareAddr        { return s.cfg.MAC }
 func (s *sockets) VLAN() uint16                 { return s.cfg.VLAN }
-func (s *sockets) MTU() int                     { return s.cfg.MTU }
 func (s *sockets) NumQueues() int               { return len(s.rx) }
 func (s *sockets) Rx(i int) packet.Receiver     { return s.rx[i] }
 func (s *sockets) Tx(i int) packet.Sender       { return s.tx[i] }
 func (s *sockets) LinkChanged() <-chan struct{} { return s.changed }
 func (s *sockets) Done() <-chan struct{}        { return s.done }
+
+// MTUChanged implements packet.MTUTeller.
+func (s *sockets) MTUChanged() <-chan struct{} { return s.resized }
+
+// MTU implements packet.Interface.
+func (s *sockets) MTU() int {
+	s.dev.mu.Lock()
+	defer s.dev.mu.Unlock()
+	return s.mtu()
+}
+
+// mtu is MTU, with dev.mu held.
+func (s *sockets) mtu() int {
+	if s.cfg.MTU == 0 {
+		return s.dev.mtu
+	}
+	return min(s.cfg.MTU, s.dev.mtu)
+}
 
 // SetGroups implements packet.Interface.
 func (s *sockets) SetGroups(groups []net.HardwareAddr) error {

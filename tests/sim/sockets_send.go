@@ -45,7 +45,7 @@ func (q *txSocket) Post(f *packet.TxFrame) error {
 	switch {
 	case q.of.err != nil:
 		return packet.ErrClosed
-	case size < frame.EtherHeader || f.GSOSize == 0 && size > q.of.cfg.MTU+frame.EtherHeader:
+	case size < frame.EtherHeader || f.GSOSize == 0 && size > q.of.mtu()+frame.EtherHeader:
 		return packet.ErrFrameSize
 	case len(q.posted)+len(q.waiting) >= maxPosted:
 		return packet.ErrFull

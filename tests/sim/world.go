@@ -85,7 +85,7 @@ func newWorld(p Plan) *world {
 	if p.leased() {
 		w.net.plan.Harm = Harm{}
 	}
-	w.net.watch = p.Watch
+	w.net.watch, w.net.largest = p.Watch, p.largestMTU()
 	for i, hp := range p.Hosts {
 		w.hosts = append(w.hosts, w.newHost(i, hp))
 	}
